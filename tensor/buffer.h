@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Buffer: a counted reference to a run of bytes on some device. Copies share the bytes; the last copy frees them. Work that
+// was put on a stream holds copies of the buffers that it uses, so dropping one while it is in use is safe.
+#ifndef FSDP_TENSOR_BUFFER_H_
+#define FSDP_TENSOR_BUFFER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+namespace fsdp {
+
+class Buffer {
+ public:
+  // No bytes.
+  Buffer() = default;
+
+  // Refers to `data`; `free`, if any, is called once when the last copy goes, from any thread.
+  Buffer(void* data, int64_t nbytes, std::function<void()> free);
+
+  // Refers to memory that the caller keeps alive.
+  static Buffer Unowned(void* data, int64_t nbytes) { return Buffer(data, nbytes, nullptr); }
+
+  // `nbytes` bytes from `offset` on, sharing ownership. Precondition: inside this buffer.
+  Buffer Slice(int64_t offset, int64_t nbytes) const;
+
+  std::byte* data() const { return data_; }
+  int64_t nbytes() const { return nbytes_; }
+  explicit operator bool() const { return data_ != nullptr; }
+
+ private:
+  std::byte* data_ = nullptr;
+  int64_t nbytes_ = 0;
+  std::shared_ptr<void> owner_;  // null for unowned memory
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_TENSOR_BUFFER_H_

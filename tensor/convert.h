@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Conversion of elements between dtypes on the host, bit for bit what PyTorch's Tensor.to() gives on a CPU: round to
+// nearest even, NaN stays NaN (payload unspecified), overflow becomes infinity, or NaN in float8_e4m3fn. Narrowing from
+// float64 to a 16- or 8-bit float rounds once through float32, as PyTorch does. Vectorised with run-time dispatch
+// (AVX-512, AVX2, scalar); every target gives the same bits.
+#ifndef FSDP_TENSOR_CONVERT_H_
+#define FSDP_TENSOR_CONVERT_H_
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "tensor/dtype.h"
+
+namespace fsdp {
+
+// Converts `numel` elements. `source` and `destination` may be unaligned and must not overlap, unless they are equal and
+// both dtypes have one size. Float to float, float to and from integers and bool, integer to integer (modulo 2^n, as
+// PyTorch). Returns kInvalidArgument for a float that an integer dtype cannot hold (NaN, infinity, out of range), where
+// PyTorch's result is undefined, naming the element.
+absl::Status Convert(DType from, const void* source, DType to, void* destination, int64_t numel);
+
+// One element, by the same rules; for tests and small values.
+float BFloat16ToFloat(uint16_t bits);
+uint16_t FloatToBFloat16(float value);
+float Float16ToFloat(uint16_t bits);
+uint16_t FloatToFloat16(float value);
+
+}  // namespace fsdp
+
+#endif  // FSDP_TENSOR_CONVERT_H_

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Device: where memory lives and work runs. The host device (host_device.h) runs work on threads, the CUDA device
+// (cuda/cuda_device.h) on a GPU; nothing above tensor/ and collectives/ can tell them apart. A Device belongs to one rank
+// and counts that rank's memory. Thread-safe. It must outlive its buffers and streams, which hold a reference to it.
+#ifndef FSDP_TENSOR_DEVICE_H_
+#define FSDP_TENSOR_DEVICE_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "tensor/buffer.h"
+#include "tensor/stream.h"
+
+namespace fsdp {
+
+class TensorOps;
+
+enum class DeviceType : uint8_t { kCpu, kCuda };
+
+class Device {
+ public:
+  virtual ~Device() = default;
+
+  virtual DeviceType type() const = 0;
+
+  // "cpu", "cuda:0".
+  virtual std::string name() const = 0;
+
+  // `nbytes` of memory aligned to at least 64 bytes; contents unspecified. 0 bytes is legal. May serve from a cache of
+  // freed memory. kResourceExhausted names the device, the wanted and the used bytes.
+  virtual absl::StatusOr<Buffer> Allocate(int64_t nbytes) = 0;
+
+  // Host memory that this device copies to and from at full speed (pinned, on a GPU).
+  virtual absl::StatusOr<Buffer> AllocatePinned(int64_t nbytes) = 0;
+
+  // A new stream; `name` appears in errors and traces.
+  virtual absl::StatusOr<std::unique_ptr<Stream>> CreateStream(std::string name) = 0;
+
+  // The kernels of tensor/ops.h on this device.
+  virtual const TensorOps& ops() const = 0;
+
+  // Bytes held by live buffers of Allocate and NoteAllocation, now and at their highest since ResetPeak.
+  virtual int64_t allocated_bytes() const = 0;
+  virtual int64_t peak_allocated_bytes() const = 0;
+  virtual void ResetPeak() = 0;
+
+  // Counts memory that another owner (a process group's shared heap) took on this device's behalf; negative when freed.
+  virtual void NoteAllocation(int64_t nbytes) = 0;
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_TENSOR_DEVICE_H_

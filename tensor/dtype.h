@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// DType: the element types that tensors hold. Names are PyTorch's, without "torch.".
+#ifndef FSDP_TENSOR_DTYPE_H_
+#define FSDP_TENSOR_DTYPE_H_
+
+#include <cstdint>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+
+namespace fsdp {
+
+// Values go through shared memory between ranks; never renumber.
+enum class DType : uint8_t {
+  kFloat64 = 0,
+  kFloat32 = 1,
+  kBFloat16 = 2,
+  kFloat16 = 3,
+  kFloat8E4M3FN = 4,  // OCP: no infinities, one NaN pattern per sign
+  kFloat8E5M2 = 5,    // IEEE-like
+  kInt64 = 6,
+  kInt32 = 7,
+  kInt16 = 8,
+  kInt8 = 9,
+  kUInt64 = 10,
+  kUInt32 = 11,
+  kUInt16 = 12,
+  kUInt8 = 13,
+  kBool = 14,  // one byte, 0 or 1
+};
+
+// All dtypes, in the order of their values.
+absl::Span<const DType> AllDTypes();
+
+// Bytes of one element: 1, 2, 4 or 8.
+int64_t SizeOf(DType dtype);
+
+// "float32", "bfloat16", "float8_e4m3fn", ..., "bool".
+std::string_view DTypeName(DType dtype);
+
+// The inverse of DTypeName; kInvalidArgument lists the known names.
+absl::StatusOr<DType> ParseDType(std::string_view name);
+
+// True for the six floating-point dtypes.
+bool IsFloatingPoint(DType dtype);
+
+}  // namespace fsdp
+
+#endif  // FSDP_TENSOR_DTYPE_H_

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// TensorOps: the elementwise kernels that sharding itself needs, as an interface that each device implements
+// (host_ops.cc, cuda/ops.cu). All are stream-ordered, take contiguous tensors on the stream's device, hold references
+// until they ran, and work on any element offset. "Float dtypes" are float64, float32, bfloat16, float16.
+#ifndef FSDP_TENSOR_OPS_H_
+#define FSDP_TENSOR_OPS_H_
+
+#include "tensor/stream.h"
+#include "tensor/tensor.h"
+
+namespace fsdp {
+
+class TensorOps {
+ public:
+  virtual ~TensorOps() = default;
+
+  // Every byte of `t` becomes zero.
+  virtual void Zero(const Tensor& t, Stream& stream) const = 0;
+
+  // destination[i] = convert(source[i] / divisor). Float dtypes; computed in float32 (float64 if either side is), rounded
+  // once. `source` and `destination` may be one tensor; otherwise they must not overlap. divisor == 1 converts only.
+  // Equal numel, else the stream fails with kInvalidArgument.
+  virtual void CastDivide(const Tensor& source, const Tensor& destination, double divisor, Stream& stream) const = 0;
+
+  // destination[i] += source[i], float dtypes, the sum in float32 (float64 if either side is), rounded once.
+  virtual void Accumulate(const Tensor& source, const Tensor& destination, Stream& stream) const = 0;
+
+  // t[i] = convert(t[i] * *factor), `factor` a float32 tensor of one element, read in stream order.
+  virtual void ScaleBy(const Tensor& t, const Tensor& factor, Stream& stream) const = 0;
+
+  // *result (float32, one element) += sum of source[i]^2. Summed in float64 in a fixed order, so the result is the same in
+  // every run; NaN and infinity come through.
+  virtual void AccumulateSquaredNorm(const Tensor& source, const Tensor& result, Stream& stream) const = 0;
+};
+
+// The host device's kernels.
+const TensorOps& HostTensorOps();
+
+}  // namespace fsdp
+
+#endif  // FSDP_TENSOR_OPS_H_

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// ShardedTensor: the part of one whole tensor that this rank holds, as intervals with their elements. A rank that holds
+// nothing has no shards; a rank that holds everything has one, [0, numel).
+#ifndef FSDP_TENSOR_SHARDED_TENSOR_H_
+#define FSDP_TENSOR_SHARDED_TENSOR_H_
+
+#include <vector>
+
+#include "tensor/interval.h"
+#include "tensor/tensor.h"
+
+namespace fsdp {
+
+struct ShardedTensor {
+  struct Shard {
+    Interval interval;  // in row-major elements of the whole tensor
+    Tensor data;        // 1-D, interval.size() elements of `dtype`, on any device
+  };
+
+  DType dtype = DType::kFloat32;
+  Shape shape;                // of the whole tensor
+  std::vector<Shard> shards;  // this rank's; sorted, disjoint, none empty
+
+  // Which copy of its elements this rank holds, where several ranks hold the same (no_shard, hybrid). Copy 0 is saved.
+  int replica = 0;
+
+  // All of `whole`, as one shard.
+  static ShardedTensor Whole(const Tensor& whole);
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_TENSOR_SHARDED_TENSOR_H_

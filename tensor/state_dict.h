@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// StateDict: the one value that fsdp/ and checkpoint/ share. An ordered map from a key (a section and a fully qualified
+// name) to a ShardedTensor or a text. fsdp/ fills it and has never heard of a file; checkpoint/ stores it and has never
+// heard of a flat parameter. Copies share the tensors' bytes. Not thread-safe.
+#ifndef FSDP_TENSOR_STATE_DICT_H_
+#define FSDP_TENSOR_STATE_DICT_H_
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "tensor/sharded_tensor.h"
+
+namespace fsdp {
+
+// PyTorch's three kinds; the values reach the disk by name only.
+enum class StateDictType : uint8_t { kFull, kLocal, kSharded };
+
+// "full", "local", "sharded".
+std::string_view StateDictTypeName(StateDictType type);
+absl::StatusOr<StateDictType> ParseStateDictType(std::string_view name);
+
+// Where a value belongs. The text forms are the paths of checkpoint.h5, unescaped: "model/transformer.wte.weight",
+// "optim/state/transformer.wte.weight/exp_avg", "optim/param_groups", "extra/step".
+struct StateKey {
+  enum class Section : uint8_t { kModel, kOptimState, kParamGroups, kExtra };
+
+  Section section = Section::kModel;
+  std::string fqn;    // parameter, buffer or extra name; empty for kParamGroups
+  std::string state;  // the optimizer's state name, e.g. exp_avg; empty in other sections
+
+  static StateKey Model(std::string fqn);
+  static StateKey OptimState(std::string fqn, std::string state);
+  static StateKey ParamGroups();
+  static StateKey Extra(std::string name);
+
+  std::string ToString() const;
+
+  bool operator==(const StateKey& other) const;
+  bool operator<(const StateKey& other) const;
+};
+
+// Text values are UTF-8: param_groups is JSON, extras may be anything.
+using StateValue = std::variant<ShardedTensor, std::string>;
+
+// How one unit's parameters lie in its flat parameter; kept in checkpoints so that a LOCAL one can be made of any other.
+struct FlatUnitLayout {
+  struct Entry {
+    std::string fqn;
+    int64_t offset = 0;  // of the parameter's first element in the unsharded flat parameter
+    int64_t numel = 0;
+  };
+  std::string name;               // the unit's module name; "" for the root
+  std::vector<Entry> parameters;  // by offset
+  int64_t unsharded_numel = 0;    // internal padding counted, padding for the world size not
+};
+
+class StateDict {
+ public:
+  using Entry = std::pair<StateKey, StateValue>;
+
+  // Adds or replaces. New keys keep the order of insertion.
+  void Set(StateKey key, StateValue value);
+
+  // Null when absent or of the other kind. Pointers live until the next Set.
+  const ShardedTensor* FindTensor(const StateKey& key) const;
+  const std::string* FindText(const StateKey& key) const;
+  bool contains(const StateKey& key) const { return index_.count(key) != 0; }
+
+  const std::vector<Entry>& entries() const { return entries_; }
+  bool empty() const { return entries_.empty(); }
+
+  // What kind of state this is, as GetStateDict made it.
+  StateDictType type = StateDictType::kFull;
+
+  // Other names of a shared parameter, by alias: "lm_head.weight" -> "transformer.wte.weight".
+  std::map<std::string, std::string> aliases;
+
+  // Flat layouts, in unit order; empty where nothing is flat.
+  std::vector<FlatUnitLayout> units;
+
+ private:
+  std::vector<Entry> entries_;
+  std::map<StateKey, size_t> index_;  // into entries_
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_TENSOR_STATE_DICT_H_

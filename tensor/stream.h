@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Stream and Event: ordered asynchronous work, as in CUDA. Work put on one stream runs in order; work on two streams is
+// ordered by events alone. Collectives are stream work too, so there are no Work objects.
+//
+//   Event gathered = unshard_stream.Record();   // everything put on unshard_stream so far
+//   compute_stream.Wait(gathered);              // what follows on compute_stream starts after it
+//
+// Errors are sticky: after the first failed piece of work the rest of the stream is skipped, streams that wait for its
+// events fail likewise, and Synchronize returns that first error. A Stream is used by one thread at a time; an Event may
+// be copied and waited for from anywhere.
+#ifndef FSDP_TENSOR_STREAM_H_
+#define FSDP_TENSOR_STREAM_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string_view>
+
+#include "absl/status/status.h"
+
+namespace fsdp {
+
+class Device;
+
+// A point in a stream's work. An empty Event counts as reached.
+class Event {
+ public:
+  // What a device keeps behind an event; implemented by each device.
+  class State {
+   public:
+    virtual ~State() = default;
+    // Blocks the calling thread until the event is reached; returns the error of the stream up to it.
+    virtual absl::Status Synchronize() = 0;
+    // True once reached; never blocks.
+    virtual bool Query() = 0;
+  };
+
+  Event() = default;
+  explicit Event(std::shared_ptr<State> state) : state_(std::move(state)) {}
+
+  absl::Status Synchronize() const { return state_ ? state_->Synchronize() : absl::OkStatus(); }
+  bool Query() const { return !state_ || state_->Query(); }
+  const std::shared_ptr<State>& state() const { return state_; }
+
+ private:
+  std::shared_ptr<State> state_;
+};
+
+class Stream {
+ public:
+  virtual ~Stream() = default;  // waits for the work that was put on it
+
+  virtual Device& device() const = 0;
+  virtual std::string_view name() const = 0;
+
+  // Runs `work` on a host thread in stream order. Returns at once. Skipped after an error. On the host device this is how
+  // every kernel runs; on a GPU it is a host callback, in which no device call is allowed.
+  virtual void Run(std::function<absl::Status()> work) = 0;
+
+  // As Run, but called after an error as well, with that error; what it returns becomes the stream's error if there was
+  // none. For work whose absence others would wait for, such as a collective.
+  virtual void RunAlways(std::function<absl::Status(const absl::Status& so_far)> work) = 0;
+
+  // Copies bytes in stream order. The memory may be on this device or the host and must live until the copy ran.
+  virtual void CopyAsync(void* destination, const void* source, int64_t nbytes) = 0;
+
+  // An event reached when all work put on this stream so far has run.
+  virtual Event Record() = 0;
+
+  // Work put on this stream from now on waits for `event`, of any stream of any device of this process.
+  virtual void Wait(const Event& event) = 0;
+
+  // Blocks until all work has run; returns the first error.
+  virtual absl::Status Synchronize() = 0;
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_TENSOR_STREAM_H_

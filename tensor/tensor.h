@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Tensor: a typed, contiguous, row-major view of a Buffer. A value; copies share the bytes. There is no arithmetic on it:
+// kernels live in tensor/ops.h and nn/.
+#ifndef FSDP_TENSOR_TENSOR_H_
+#define FSDP_TENSOR_TENSOR_H_
+
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+#include "tensor/buffer.h"
+#include "tensor/dtype.h"
+#include "tensor/interval.h"
+#include "tensor/shape.h"
+
+namespace fsdp {
+
+class Device;
+
+class Tensor {
+ public:
+  // Undefined: no dtype, no bytes; defined() is false.
+  Tensor() = default;
+
+  // Views the first shape.numel() elements of `buffer`. Precondition: it is large enough.
+  Tensor(Buffer buffer, DType dtype, Shape shape);
+
+  // New memory on `device`, contents unspecified.
+  static absl::StatusOr<Tensor> Empty(Device& device, DType dtype, Shape shape);
+
+  bool defined() const { return defined_; }
+  DType dtype() const { return dtype_; }
+  const Shape& shape() const { return shape_; }
+  int64_t numel() const { return shape_.numel(); }
+  int64_t nbytes() const { return numel() * SizeOf(dtype_); }
+  const Buffer& buffer() const { return buffer_; }
+
+  // The address of element 0, on whatever device the buffer is.
+  void* data() const { return buffer_.data(); }
+
+  // The address as T*. Precondition: sizeof(T) == SizeOf(dtype()).
+  template <typename T>
+  T* data_as() const {
+    return static_cast<T*>(data());
+  }
+
+  // Elements `interval` of the flattened tensor, as a 1-D tensor that shares the bytes.
+  Tensor Slice(const Interval& interval) const;
+
+  // The same elements in another shape. Precondition: equal numel.
+  Tensor View(Shape shape) const;
+
+ private:
+  Buffer buffer_;
+  DType dtype_ = DType::kFloat32;
+  Shape shape_ = {0};
+  bool defined_ = false;
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_TENSOR_TENSOR_H_
