@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// InitProcessGroup: joins the job that this process was started in. The environment is read here and nowhere else.
+#ifndef FSDP_COLLECTIVES_INIT_PROCESS_GROUP_H_
+#define FSDP_COLLECTIVES_INIT_PROCESS_GROUP_H_
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "collectives/process_group.h"
+#include "collectives/rendezvous.h"
+
+namespace fsdp {
+
+struct InitOptions {
+  absl::Duration timeout = absl::Minutes(10);  // for the rendezvous, then of each collective
+  std::shared_ptr<Device> device;              // null: a new host device
+};
+
+// The world group of the job that rendezvous.h finds in the environment: backend "shm" for the processes of one host; one
+// rank alone when there is no job. Blocks until all ranks arrived. kDeadlineExceeded names how many are missing;
+// kUnimplemented when ranks are on several hosts, for which there is no backend yet.
+absl::StatusOr<std::shared_ptr<ProcessGroup>> InitProcessGroup(const InitOptions& options = {});
+
+}  // namespace fsdp
+
+#endif  // FSDP_COLLECTIVES_INIT_PROCESS_GROUP_H_

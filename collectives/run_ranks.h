@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// RunRanks: ranks as threads of this process, for tests, examples and several ranks on one device ("local" backend).
+#ifndef FSDP_COLLECTIVES_RUN_RANKS_H_
+#define FSDP_COLLECTIVES_RUN_RANKS_H_
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "collectives/process_group.h"
+
+namespace fsdp {
+
+// One group of `devices.size()` ranks of backend "local", to be used from one thread each.
+std::vector<std::unique_ptr<ProcessGroup>> CreateLocalGroups(const std::vector<std::shared_ptr<Device>>& devices,
+                                                             absl::Duration timeout = absl::Minutes(10));
+
+// Calls `rank_main` with a group of `world_size` ranks on as many threads, each with a host device of its own, and waits
+// for all. A rank that returns an error aborts the group, so the others fail with an error that names it. Returns the
+// error of the rank that failed first, prefixed "rank 2 of 4: ".
+absl::Status RunRanks(int world_size, const std::function<absl::Status(std::shared_ptr<ProcessGroup> group)>& rank_main,
+                      absl::Duration timeout = absl::Minutes(1));
+
+}  // namespace fsdp
+
+#endif  // FSDP_COLLECTIVES_RUN_RANKS_H_
