@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Module: a layer with explicit Forward and Backward. It declares parameters and children by name, as in PyTorch, and
+// knows nothing of sharding: FSDP watches it through ModuleHooks. Work is stream-ordered; errors that are known at once
+// (shapes, sharded parameters) come back as a Status, those of kernels from the stream.
+//
+//   class Mlp final : public Module {
+//     Mlp() { fc_ = AddChild("c_fc", std::make_unique<Conv1D>(48, 192)); ... }
+//     absl::StatusOr<Tensor> DoForward(const Tensor& input, Tape& tape) override;
+//     absl::StatusOr<Tensor> DoBackward(const Tensor& grad_output, Tape& tape) override;
+//   };
+#ifndef FSDP_NN_MODULE_H_
+#define FSDP_NN_MODULE_H_
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "nn/parameter.h"
+#include "nn/tape.h"
+
+namespace fsdp {
+
+class Module;
+
+// Called around a module's own forward and backward; how FSDP unshards and reshards. PreForward may replace the input
+// (a cast), PostForward the output.
+class ModuleHooks {
+ public:
+  virtual ~ModuleHooks() = default;
+  virtual absl::Status PreForward(Module& module, Tensor& input, Tape& tape) = 0;
+  virtual absl::Status PostForward(Module& module, Tensor& output, Tape& tape) = 0;
+  virtual absl::Status PreBackward(Module& module, Tensor& grad_output, Tape& tape) = 0;
+  virtual absl::Status PostBackward(Module& module, Tensor& grad_input, Tape& tape) = 0;
+};
+
+class Module {
+ public:
+  using NamedModule = std::pair<std::string, Module*>;
+  using NamedParameter = std::pair<std::string, std::shared_ptr<Parameter>>;
+
+  virtual ~Module() = default;
+  Module(const Module&) = delete;
+  Module& operator=(const Module&) = delete;
+
+  // Output of `input`. When `tape` keeps for backward, Backward must follow on the same tape, in reverse order.
+  absl::StatusOr<Tensor> Forward(const Tensor& input, Tape& tape);
+
+  // Adds to the parameters' grads and returns the gradient of the input (undefined where the input has none: tokens).
+  absl::StatusOr<Tensor> Backward(const Tensor& grad_output, Tape& tape);
+
+  // The class name as Hugging Face or PyTorch spell it, for messages.
+  virtual std::string_view type_name() const = 0;
+
+  // Direct children and own parameters, in registration order.
+  const std::vector<std::pair<std::string, std::unique_ptr<Module>>>& children() const { return children_; }
+  const std::vector<NamedParameter>& own_parameters() const { return parameters_; }
+
+  // This module ("") and all below it, parents first, with dotted paths: PyTorch's named_modules().
+  std::vector<NamedModule> NamedModules();
+
+  // All parameters in the order of NamedModules, duplicates kept: a shared parameter appears under each of its names.
+  std::vector<NamedParameter> NamedParameters();
+
+  // Sets Parameter::fqn of every parameter below to its first name. Call on the root, once it is built.
+  void AssignNames();
+
+  // Gives every parameter memory for data and grad on `device`, in its own dtype: data from its Initializer under `seed`,
+  // grad zero. For a module that is not sharded. Blocks.
+  absl::Status Materialize(Device& device, uint64_t seed);
+
+  // Not owned; null removes them.
+  void set_hooks(ModuleHooks* hooks) { hooks_ = hooks; }
+
+ protected:
+  Module() = default;
+
+  virtual absl::StatusOr<Tensor> DoForward(const Tensor& input, Tape& tape) = 0;
+  virtual absl::StatusOr<Tensor> DoBackward(const Tensor& grad_output, Tape& tape) = 0;
+
+  std::shared_ptr<Parameter> AddParameter(std::string name, Shape shape, Initializer initializer);
+
+  // Registers a parameter of another module under a further name (tied weights).
+  void AddSharedParameter(std::string name, std::shared_ptr<Parameter> parameter);
+
+  template <typename M>
+  M* AddChild(std::string name, std::unique_ptr<M> child) {
+    M* raw = child.get();
+    children_.emplace_back(std::move(name), std::move(child));
+    return raw;
+  }
+
+ private:
+  std::vector<std::pair<std::string, std::unique_ptr<Module>>> children_;
+  std::vector<NamedParameter> parameters_;
+  ModuleHooks* hooks_ = nullptr;
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_NN_MODULE_H_

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Parameter: what a module learns. It is declared with name, shape and initial distribution and owns no memory at first
+// ("meta"): either Module::Materialize gives it some, or FSDP binds `data` and `grad` to views of a unit's unsharded
+// buffers while the unit is unsharded, and unbinds them afterwards, so that a stale use is an error and never a wrong
+// number.
+#ifndef FSDP_NN_PARAMETER_H_
+#define FSDP_NN_PARAMETER_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "nn/initializer.h"
+#include "tensor/tensor.h"
+
+namespace fsdp {
+
+struct Parameter {
+  std::string fqn;  // fully qualified name under the root module, first one if shared; set by Module::AssignNames
+  Shape shape;
+  DType dtype = DType::kFloat32;  // of the original parameter; `data` may be bound in a lower precision
+  Initializer initializer;
+  bool requires_grad = true;
+
+  Tensor data;  // `shape`, in the compute dtype; undefined while sharded
+  Tensor grad;  // `shape`; backward ADDS the gradient to it; undefined outside its unit's backward
+
+  // `data` / `grad`, or kFailedPrecondition naming the parameter when it is not bound.
+  absl::StatusOr<Tensor> Data() const;
+  absl::StatusOr<Tensor> Grad() const;
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_NN_PARAMETER_H_

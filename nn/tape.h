@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Tape: one forward pass and its backward. It says where the work goes (stream, device, kernels) and keeps what backward
+// will need. Saved tensors are a stack: a module's Backward restores in reverse what its Forward saved, so several
+// forwards may be open at once, each on its own tape. Used by one thread.
+#ifndef FSDP_NN_TAPE_H_
+#define FSDP_NN_TAPE_H_
+
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "nn/layer_ops.h"
+#include "tensor/device.h"
+#include "tensor/stream.h"
+#include "tensor/tensor.h"
+
+namespace fsdp {
+
+class Tape {
+ public:
+  // `stream` and `ops` must outlive the tape. With `keep_for_backward` off (evaluation) nothing is saved.
+  Tape(Stream& stream, const LayerOps& ops, bool keep_for_backward = true);
+
+  Stream& stream() const { return stream_; }
+  Device& device() const { return stream_.device(); }
+  const LayerOps& ops() const { return ops_; }
+  bool keep_for_backward() const { return keep_for_backward_; }
+
+  // New memory on the device, contents unspecified.
+  absl::StatusOr<Tensor> Empty(DType dtype, Shape shape) const;
+
+  void Save(Tensor t);
+
+  // The tensor saved last; kFailedPrecondition when there is none: Backward without its Forward, or twice.
+  absl::StatusOr<Tensor> Restore();
+
+ private:
+  Stream& stream_;
+  const LayerOps& ops_;
+  bool keep_for_backward_;
+  std::vector<Tensor> saved_;
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_NN_TAPE_H_

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// AdamW: decoupled weight decay, bias corrected; torch.optim.AdamW's formula in its order of operations, one fused pass
+// over each slice. (Loshchilov and Hutter, "Decoupled Weight Decay Regularization", 2019.)
+#ifndef FSDP_OPTIM_ADAMW_H_
+#define FSDP_OPTIM_ADAMW_H_
+
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "optim/optimizer.h"
+
+namespace fsdp {
+
+struct AdamWOptions {
+  double lr = 1e-3;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double eps = 1e-8;
+  double weight_decay = 1e-2;
+};
+
+class AdamW final : public Optimizer {
+ public:
+  struct Group {
+    std::vector<ShardedParameter*> parameters;
+    AdamWOptions options;
+  };
+
+  AdamW(std::vector<ShardedParameter*> parameters, const AdamWOptions& options);
+  explicit AdamW(std::vector<Group> groups);
+
+  // PyTorch users' usual grouping: weight decay on parameters of two or more dimensions only, by their original shape.
+  static std::vector<Group> DecayMatricesOnly(absl::Span<ShardedParameter* const> parameters,
+                                              const AdamWOptions& options);
+
+  absl::Status Step(Stream& stream) override;
+  std::vector<std::string> StateNames() const override;
+  absl::StatusOr<Tensor> State(size_t index, std::string_view name, bool create) override;
+  int64_t step_count(size_t index) const override { return steps_[index]; }
+  void set_step_count(size_t index, int64_t steps) override { steps_[index] = steps; }
+  std::vector<ParamGroupState> ParamGroups() const override;
+  absl::Status SetHyperparameter(std::string_view name, double value) override;
+
+ private:
+  absl::Status Allocate();
+
+  std::vector<Group> groups_;
+  std::vector<int64_t> steps_;       // by parameter
+  std::vector<Tensor> exp_avg_;      // by parameter; slices of one buffer, undefined before the first step
+  std::vector<Tensor> exp_avg_sq_;   // likewise
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_OPTIM_ADAMW_H_
