@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// TensorSource: a checkpoint open for reading, whatever its format: names, dtypes, shapes, and the bytes of any interval
+// of any tensor. The reading half of load, verify, convert and inspect; one implementation per format. Opening it reads
+// metadata only and believes none of it unchecked. Reads are thread-safe and verify digests where the format has them.
+#ifndef FSDP_CHECKPOINT_TENSOR_SOURCE_H_
+#define FSDP_CHECKPOINT_TENSOR_SOURCE_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "tensor/state_dict.h"
+
+namespace fsdp {
+
+struct TensorSourceOptions {
+  bool verify = true;  // check block digests while reading
+};
+
+class TensorSource {
+ public:
+  virtual ~TensorSource() = default;
+
+  // "hdf5", "safetensors", ...
+  virtual std::string_view format() const = 0;
+
+  // Keys, dtypes and whole shapes, with no shards; texts; aliases; unit layouts; kind.
+  virtual const StateDict& contents() const = 0;
+
+  // -1 where the format has no step; 1 where it has no world size.
+  virtual int64_t step() const = 0;
+  virtual int world_size() const = 0;
+
+  // String metadata of the format (safetensors' __metadata__); empty where there is none.
+  virtual const std::map<std::string, std::string>& metadata() const = 0;
+
+  // Elements `interval` of a tensor of contents(), in its stored dtype, to `out` (interval.size() * SizeOf(dtype) bytes).
+  // kDataLoss names tensor, file and byte range.
+  virtual absl::Status Read(const StateKey& key, const Interval& interval, void* out) const = 0;
+};
+
+// Opens whatever lies at `path`, recognised from its content: a checkpoint directory of ours, a ROOT of them (its newest
+// step that verifies), a safetensors file, a Hugging Face directory. kNotFound when nothing is there, kInvalidArgument
+// names what it is not.
+absl::StatusOr<std::unique_ptr<TensorSource>> OpenTensorSource(const std::string& path,
+                                                               const TensorSourceOptions& options = {});
+
+}  // namespace fsdp
+
+#endif  // FSDP_CHECKPOINT_TENSOR_SOURCE_H_
