@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Start here: what a training program includes. See fully_sharded_data_parallel.h.
+#ifndef FSDP_FSDP_FSDP_H_
+#define FSDP_FSDP_FSDP_H_
+
+#include "fsdp/fully_sharded_data_parallel.h"  // IWYU pragma: export
+#include "fsdp/options.h"                       // IWYU pragma: export
+#include "fsdp/state_dict_config.h"             // IWYU pragma: export
+#include "fsdp/wrap_policy.h"                   // IWYU pragma: export
+
+#endif  // FSDP_FSDP_FSDP_H_

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// FsdpOptions and its parts, by PyTorch's names and with its defaults (torch/distributed/fsdp/api.py).
+#ifndef FSDP_FSDP_OPTIONS_H_
+#define FSDP_FSDP_OPTIONS_H_
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+#include "fsdp/wrap_policy.h"
+#include "tensor/dtype.h"
+
+namespace fsdp {
+
+enum class ShardingStrategy : uint8_t {
+  kFullShard,    // parameters, gradients and optimizer state sharded; parameters resharded after forward
+  kShardGradOp,  // as kFullShard, but parameters stay unsharded from forward to backward
+  kNoShard,      // everything replicated, gradients all-reduced; what any strategy becomes on one rank
+};
+
+// "full_shard", "shard_grad_op", "no_shard".
+std::string_view ShardingStrategyName(ShardingStrategy strategy);
+absl::StatusOr<ShardingStrategy> ParseShardingStrategy(std::string_view name);
+
+// When backward all-gathers the unit that it will need next.
+enum class BackwardPrefetch : uint8_t {
+  kBackwardPre,   // before the current unit's gradients are computed: most overlap, one more unit in memory
+  kBackwardPost,  // after they were computed and the unit resharded, before its reduce-scatter
+  kNone,          // when it is needed: least memory, no overlap
+};
+
+// "pre", "post", "none".
+std::string_view BackwardPrefetchName(BackwardPrefetch prefetch);
+absl::StatusOr<BackwardPrefetch> ParseBackwardPrefetch(std::string_view name);
+
+// The sharded parameters that the optimizer updates keep their original dtype whatever is set here.
+struct MixedPrecision {
+  // Of unsharded parameters, so of all-gather and of forward and backward; default: the original dtype.
+  std::optional<DType> param_dtype;
+
+  // Of the gradient reduction; default: param_dtype.
+  std::optional<DType> reduce_dtype;
+};
+
+struct FsdpOptions {
+  // Behaviour.
+
+  ShardingStrategy sharding_strategy = ShardingStrategy::kFullShard;
+  MixedPrecision mixed_precision;
+
+  // Which submodules become units of their own; the root always is one. Default: none.
+  WrapPolicy auto_wrap_policy;
+
+  // FSDP1's two flat layouts: false is plain concatenation; true aligns each parameter to 16 bytes of the forward dtype.
+  // Names, shapes and hyperparameters are per original parameter in both.
+  bool use_orig_params = false;
+
+  // Seeds the Initializers of parameters that have no memory yet (meta parameters).
+  uint64_t init_seed = 0;
+
+  // Performance.
+
+  BackwardPrefetch backward_prefetch = BackwardPrefetch::kBackwardPre;
+
+  // All-gather the next unit of the previous step's order before the current unit's forward. Default off: it costs one
+  // more unsharded unit and pays only where the host is slow to issue work.
+  bool forward_prefetch = false;
+
+  // Keep just as many unsharded slots as the schedule needs, so that an all-gather waits for the unit that had its slot.
+  // Off: a slot for each unit, so none ever waits, and memory is that of shard_grad_op.
+  bool limit_all_gathers = true;
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_FSDP_OPTIONS_H_

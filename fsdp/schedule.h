@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Schedule: the step as data. Which unit is all-gathered, computed, resharded and reduced, in the order in which the host
+// issues it. Pure functions of the order in which units run; executor.h carries a schedule out, --print_schedule prints
+// one, tests compare them with PyTorch's. Full shard, backward prefetch "pre", units root > a, b:
+//
+//   unshard stream        AG root | AG a |        AG b |       AG b |  AG a |
+//   compute stream                  F root  F a (rs)    F b (rs)      B b (rs)   B a (rs)   B root (rs)
+//   post-backward stream                                                   RS b       RS a          RS root
+//
+// AG all-gather, F forward, B backward, rs reshard, RS reduce-scatter. A unit's compute waits for its own all-gather, its
+// reduce-scatter for its own backward; an all-gather waits for the slot that it writes to.
+#ifndef FSDP_FSDP_SCHEDULE_H_
+#define FSDP_FSDP_SCHEDULE_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "fsdp/options.h"
+
+namespace fsdp {
+
+struct ScheduleEvent {
+  enum class Kind : uint8_t { kAllGather, kForward, kReshard, kBackward, kReduceScatter, kAllReduce, kStep };
+
+  Kind kind = Kind::kStep;
+  int unit = -1;  // -1 for kStep
+
+  bool operator==(const ScheduleEvent& other) const { return kind == other.kind && unit == other.unit; }
+};
+
+using Schedule = std::vector<ScheduleEvent>;
+
+// A moment of a forward pass: execution enters or leaves a unit. Units nest: the root is entered first and left last.
+struct UnitVisit {
+  int unit = 0;
+  bool enter = true;
+};
+
+struct ScheduleOptions {
+  ShardingStrategy sharding_strategy = ShardingStrategy::kFullShard;
+  BackwardPrefetch backward_prefetch = BackwardPrefetch::kBackwardPre;
+  bool forward_prefetch = false;
+  int root = 0;         // kept unsharded from forward to backward
+  bool training = true; // off: no backward follows, so the root is resharded too
+};
+
+// The forward pass that visits units in this order, given which units are unsharded already.
+Schedule ForwardSchedule(absl::Span<const UnitVisit> visits, const std::vector<bool>& unsharded,
+                         const ScheduleOptions& options);
+
+// The backward pass of the forward pass that made these visits; `sync` off: gradients stay local (no_sync).
+Schedule BackwardSchedule(absl::Span<const UnitVisit> visits, const std::vector<bool>& unsharded, bool sync,
+                          const ScheduleOptions& options);
+
+// Forward and backward `micro_steps` times, the last with synchronisation, then the optimizer's step.
+Schedule StepSchedule(absl::Span<const UnitVisit> visits, int num_units, int micro_steps,
+                      const ScheduleOptions& options);
+
+// Which units are unsharded after `schedule`, from `unsharded` before it.
+std::vector<bool> UnshardedAfter(const Schedule& schedule, std::vector<bool> unsharded);
+
+// The most units, other than `root`, that are unsharded at one time: how many slots the schedule needs.
+int MaxUnsharded(const Schedule& schedule, std::vector<bool> unsharded, int root);
+
+// "all_gather transformer.h.1", one event a line, in the words of PyTorch users; units by `names`.
+std::string RenderSchedule(const Schedule& schedule, absl::Span<const std::string> names);
+
+}  // namespace fsdp
+
+#endif  // FSDP_FSDP_SCHEDULE_H_

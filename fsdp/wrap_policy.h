@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// WrapPolicy: which submodules of a root become FSDP units of their own. A value; PyTorch's wrap.py has the same three.
+//
+//   .auto_wrap_policy = ModuleWrapPolicy<Gpt2Block>()
+#ifndef FSDP_FSDP_WRAP_POLICY_H_
+#define FSDP_FSDP_WRAP_POLICY_H_
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "nn/module.h"
+
+namespace fsdp {
+
+class WrapPolicy {
+ public:
+  // Modules to wrap, below `root` and without it, parents before children.
+  using Select = std::function<std::vector<Module::NamedModule>(Module& root)>;
+
+  // No unit but the root.
+  WrapPolicy() = default;
+  explicit WrapPolicy(Select select) : select_(std::move(select)) {}
+
+  std::vector<Module::NamedModule> Apply(Module& root) const {
+    return select_ ? select_(root) : std::vector<Module::NamedModule>();
+  }
+
+ private:
+  Select select_;
+};
+
+// Wraps each module for which `predicate` holds.
+WrapPolicy LambdaWrapPolicy(std::function<bool(Module& module)> predicate);
+
+// Wraps each module that is one of `Classes`, or derived from one.
+template <typename... Classes>
+WrapPolicy ModuleWrapPolicy() {
+  return LambdaWrapPolicy([](Module& module) { return ((dynamic_cast<Classes*>(&module) != nullptr) || ...); });
+}
+
+// Wraps, children first, each module whose parameters outside already wrapped children count at least `min_num_params`
+// elements. Containers (ModuleList) are never units. A module that shares a parameter with one outside it is not wrapped,
+// since a shared parameter has to lie within one unit.
+WrapPolicy SizeBasedWrapPolicy(int64_t min_num_params = 100'000'000);
+
+}  // namespace fsdp
+
+#endif  // FSDP_FSDP_WRAP_POLICY_H_
