@@ -8,8 +8,8 @@
 #include <cstdint>
 #include <initializer_list>
 #include <string>
-#include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 
@@ -23,7 +23,8 @@ class Shape {
   // For sizes known to be valid; CHECK-fails otherwise. Sizes that come from a file or a user go through Create.
   Shape(std::initializer_list<int64_t> dims);  // NOLINT: implicit, so that {2, 3} is a Shape
 
-  // kInvalidArgument for a negative dimension or more than 2^60 elements; a zero dimension is legal.
+  // kInvalidArgument for a negative dimension or more than 2^60 elements; a zero dimension is legal, and the others must
+  // then stay below 2^60 by themselves, so that row_numel() is safe too.
   static absl::StatusOr<Shape> Create(absl::Span<const int64_t> dims);
 
   int rank() const { return static_cast<int>(dims_.size()); }
@@ -41,7 +42,7 @@ class Shape {
   bool operator!=(const Shape& other) const { return !(*this == other); }
 
  private:
-  std::vector<int64_t> dims_;
+  absl::InlinedVector<int64_t, 4> dims_;  // inline: tensors are copied into every closure on a stream
   int64_t numel_ = 1;
 };
 

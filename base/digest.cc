@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "base/digest.h"
+
+#include <xxhash.h>
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/check.h"
+
+namespace fsdp {
+namespace {
+
+// Half of a small L2 cache: source and destination tile stay in it between the copy and the digest.
+constexpr size_t kTileBytes = 256 * 1024;
+
+Digest FromXxh(XXH128_hash_t hash) { return {hash.high64, hash.low64}; }
+
+// The value of a lower-case hexadecimal digit, or -1.
+int HexValue(char c) {
+  if (c >= '0' && c <= '9') return c - '0';
+  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
+  return -1;
+}
+
+}  // namespace
+
+std::string Digest::ToHex() const { return absl::StrFormat("%016x%016x", high, low); }
+
+absl::StatusOr<Digest> ParseDigest(std::string_view hex) {
+  const auto malformed = [&] {
+    return absl::InvalidArgumentError(
+        absl::StrCat("digest \"", std::string(hex), "\" is not 32 lower-case hexadecimal digits"));
+  };
+  if (hex.size() != 32) return malformed();
+  uint64_t halves[2] = {0, 0};
+  for (size_t i = 0; i < hex.size(); ++i) {
+    const int value = HexValue(hex[i]);
+    if (value < 0) return malformed();
+    halves[i / 16] = halves[i / 16] << 4 | static_cast<uint64_t>(value);
+  }
+  return Digest{halves[0], halves[1]};
+}
+
+Digest DigestOf(absl::Span<const std::byte> bytes) { return FromXxh(XXH3_128bits(bytes.data(), bytes.size())); }
+
+Digest DigestOf(std::string_view bytes) { return FromXxh(XXH3_128bits(bytes.data(), bytes.size())); }
+
+// XXH3's state wants 64-byte alignment, which only its own allocator promises everywhere.
+struct DigestBuilder::State {
+  State() : xxh(XXH3_createState()) { Check(xxh != nullptr, "out of memory for an XXH3 state"); }
+  ~State() { XXH3_freeState(xxh); }
+  State(const State&) = delete;
+  State& operator=(const State&) = delete;
+
+  XXH3_state_t* xxh;
+};
+
+DigestBuilder::DigestBuilder() : state_(std::make_unique<State>()) { Reset(); }
+DigestBuilder::DigestBuilder(DigestBuilder&&) noexcept = default;
+DigestBuilder& DigestBuilder::operator=(DigestBuilder&&) noexcept = default;
+DigestBuilder::~DigestBuilder() = default;
+
+void DigestBuilder::Update(absl::Span<const std::byte> bytes) {
+  // XXH3 refuses a null pointer, which an empty span may have.
+  if (bytes.empty()) return;
+  Check(XXH3_128bits_update(state_->xxh, bytes.data(), bytes.size()) == XXH_OK, "XXH3 update failed");
+}
+
+void DigestBuilder::Update(std::string_view bytes) {
+  Update(absl::MakeConstSpan(reinterpret_cast<const std::byte*>(bytes.data()), bytes.size()));
+}
+
+Digest DigestBuilder::Finish() const { return FromXxh(XXH3_128bits_digest(state_->xxh)); }
+
+void DigestBuilder::Reset() { Check(XXH3_128bits_reset(state_->xxh) == XXH_OK, "XXH3 reset failed"); }
+
+void CopyAndDigest(void* destination, const void* source, size_t nbytes, DigestBuilder& builder) {
+  auto* to = static_cast<std::byte*>(destination);
+  const auto* from = static_cast<const std::byte*>(source);
+  for (size_t done = 0; done < nbytes; done += kTileBytes) {
+    const size_t n = std::min(kTileBytes, nbytes - done);
+    std::memcpy(to + done, from + done, n);
+    // The copy is digested, not the source: what is recorded is what was written.
+    builder.Update(absl::MakeConstSpan(to + done, n));
+  }
+}
+
+}  // namespace fsdp

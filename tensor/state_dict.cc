@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "tensor/state_dict.h"
+
+#include <array>
+#include <tuple>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+
+namespace fsdp {
+namespace {
+
+constexpr std::array<StateDictType, 3> kTypes = {StateDictType::kFull, StateDictType::kLocal, StateDictType::kSharded};
+
+}  // namespace
+
+std::string_view StateDictTypeName(StateDictType type) {
+  switch (type) {
+    case StateDictType::kFull:
+      return "full";
+    case StateDictType::kLocal:
+      return "local";
+    case StateDictType::kSharded:
+      return "sharded";
+  }
+  CheckFailed("not a StateDictType", __FILE__, __LINE__);
+}
+
+absl::StatusOr<StateDictType> ParseStateDictType(std::string_view name) {
+  for (StateDictType type : kTypes) {
+    if (StateDictTypeName(type) == name) return type;
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("unknown state dict type \"", std::string(name), "\"; known: full, local, sharded"));
+}
+
+StateKey StateKey::Model(std::string fqn) { return {Section::kModel, std::move(fqn), ""}; }
+
+StateKey StateKey::OptimState(std::string fqn, std::string state) {
+  return {Section::kOptimState, std::move(fqn), std::move(state)};
+}
+
+StateKey StateKey::ParamGroups() { return {Section::kParamGroups, "", ""}; }
+
+StateKey StateKey::Extra(std::string name) { return {Section::kExtra, std::move(name), ""}; }
+
+std::string StateKey::ToString() const {
+  switch (section) {
+    case Section::kModel:
+      return absl::StrCat("model/", fqn);
+    case Section::kOptimState:
+      return absl::StrCat("optim/state/", fqn, "/", state);
+    case Section::kParamGroups:
+      return "optim/param_groups";
+    case Section::kExtra:
+      return absl::StrCat("extra/", fqn);
+  }
+  CheckFailed("not a section of a state dict", __FILE__, __LINE__);
+}
+
+bool StateKey::operator==(const StateKey& other) const {
+  return section == other.section && fqn == other.fqn && state == other.state;
+}
+
+bool StateKey::operator<(const StateKey& other) const {
+  return std::tie(section, fqn, state) < std::tie(other.section, other.fqn, other.state);
+}
+
+void StateDict::Set(StateKey key, StateValue value) {
+  const auto [it, inserted] = index_.try_emplace(key, entries_.size());
+  if (inserted) {
+    entries_.emplace_back(std::move(key), std::move(value));
+  } else {
+    entries_[it->second].second = std::move(value);
+  }
+}
+
+const ShardedTensor* StateDict::FindTensor(const StateKey& key) const {
+  const auto it = index_.find(key);
+  return it == index_.end() ? nullptr : std::get_if<ShardedTensor>(&entries_[it->second].second);
+}
+
+const std::string* StateDict::FindText(const StateKey& key) const {
+  const auto it = index_.find(key);
+  return it == index_.end() ? nullptr : std::get_if<std::string>(&entries_[it->second].second);
+}
+
+}  // namespace fsdp
