@@ -11,12 +11,10 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "checkpoint/payload_reader.h"
 #include "tensor/state_dict.h"
 
 namespace fsdp {
-
-// Puts elements `interval` of tensor `key`, in the dtype that the contents say, at `out`. Called from several threads.
-using PayloadReader = std::function<absl::Status(const StateKey& key, const Interval& interval, void* out)>;
 
 struct CheckpointDirectoryOptions {
   StateDictType type = StateDictType::kFull;

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checkpoint/hugging_face_writer.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/status_macros.h"
+#include "checkpoint/hugging_face_index.h"
+#include "checkpoint/staged_path.h"
+
+namespace fsdp {
+namespace {
+
+int64_t PayloadBytes(const SafetensorsEntry& entry) { return entry.shape.numel() * SizeOf(entry.dtype); }
+
+int64_t PayloadBytes(const std::vector<SafetensorsEntry>& entries) {
+  int64_t bytes = 0;
+  for (const SafetensorsEntry& entry : entries) bytes += PayloadBytes(entry);
+  return bytes;
+}
+
+// Fills files in order, as huggingface_hub's split_state_dict_into_shards does: a tensor above the limit has its own
+// file, and does not end the file that is being filled.
+std::vector<std::vector<SafetensorsEntry>> SplitIntoFiles(std::vector<SafetensorsEntry> entries,
+                                                          int64_t max_shard_size) {
+  std::vector<std::vector<SafetensorsEntry>> files;
+  std::vector<SafetensorsEntry> current;
+  int64_t current_bytes = 0;
+  for (SafetensorsEntry& entry : entries) {
+    const int64_t bytes = PayloadBytes(entry);
+    if (bytes > max_shard_size) {
+      files.push_back({std::move(entry)});
+      continue;
+    }
+    if (current_bytes + bytes > max_shard_size) {
+      files.push_back(std::exchange(current, {}));
+      current_bytes = 0;
+    }
+    current.push_back(std::move(entry));
+    current_bytes += bytes;
+  }
+  if (!current.empty() || files.empty()) files.push_back(std::move(current));
+  return files;
+}
+
+absl::Status WriteTextFile(const std::string& path, const std::string& text) {
+  const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  if (fd < 0) return absl::ErrnoToStatus(errno, absl::StrCat("create ", path));
+  size_t written = 0;
+  absl::Status status;
+  while (status.ok() && written < text.size()) {
+    const ssize_t n = write(fd, text.data() + written, text.size() - written);
+    if (n < 0 && errno != EINTR) status = absl::ErrnoToStatus(errno, absl::StrCat("write ", path));
+    if (n > 0) written += n;
+  }
+  if (status.ok() && fsync(fd) != 0) status = absl::ErrnoToStatus(errno, absl::StrCat("fsync ", path));
+  close(fd);
+  return status;
+}
+
+}  // namespace
+
+absl::Status WriteHuggingFaceDirectory(const std::string& path, const StateDict& contents, const PayloadReader& read,
+                                       const HuggingFaceOptions& options) {
+  ASSIGN_OR_RETURN(StagedPath staged,
+                   StagedPath::Create(path, {.directory = true, .overwrite = options.safetensors.overwrite}));
+  HuggingFaceIndex index;
+  std::vector<SafetensorsEntry> entries = ModelEntries(contents);
+  index.total_size = PayloadBytes(entries);
+  std::vector<std::vector<SafetensorsEntry>> files = SplitIntoFiles(std::move(entries), options.max_shard_size);
+  int64_t bytes_before = 0;
+  SafetensorsOptions file_options = options.safetensors;
+  if (options.safetensors.progress) {
+    file_options.progress = [&](int64_t done, int64_t) {
+      options.safetensors.progress(bytes_before + done, index.total_size);
+    };
+  }
+  for (size_t i = 0; i < files.size(); ++i) {
+    const std::string name = files.size() == 1 ? std::string(kHuggingFaceModelName)
+                                               : absl::StrFormat("model-%05d-of-%05d.safetensors", i + 1, files.size());
+    for (const SafetensorsEntry& entry : files[i]) index.weight_map[entry.name] = name;
+    const int64_t file_bytes = PayloadBytes(files[i]);
+    RETURN_IF_ERROR(
+        FillSafetensorsFile(absl::StrCat(staged.path(), "/", name), std::move(files[i]), read, file_options));
+    bytes_before += file_bytes;
+  }
+  if (files.size() > 1) {
+    RETURN_IF_ERROR(
+        WriteTextFile(absl::StrCat(staged.path(), "/", kHuggingFaceIndexName), EncodeHuggingFaceIndex(index)));
+  }
+  return staged.Commit();
+}
+
+}  // namespace fsdp

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checkpoint/safetensors_writer.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "checkpoint/staged_path.h"
+
+namespace fsdp {
+namespace {
+
+constexpr int64_t kMaxPieceBytes = int64_t{8} << 20;
+constexpr int64_t kMinPieceBytes = int64_t{64} << 10;
+
+absl::Status Errno(const char* operation, const std::string& path) {
+  return absl::ErrnoToStatus(errno, absl::StrCat(operation, " ", path));
+}
+
+absl::Status WriteFully(int fd, const std::string& path, const char* data, int64_t nbytes, int64_t offset) {
+  while (nbytes > 0) {
+    const ssize_t n = pwrite(fd, data, nbytes, offset);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return Errno("write", path);
+    data += n;
+    offset += n;
+    nbytes -= n;
+  }
+  return absl::OkStatus();
+}
+
+// Writes the payload of one file as pieces of equal length, each filled and written by whichever thread is free. Pieces
+// begin at multiples of 8 and tensors at multiples of their element size, so no element is cut.
+class PayloadWriter {
+ public:
+  PayloadWriter(int fd, const std::string& path, int64_t payload_offset, const std::vector<SafetensorsEntry>& entries,
+                const PayloadReader& read)
+      : fd_(fd), path_(path), payload_offset_(payload_offset), entries_(entries), read_(read) {}
+
+  absl::Status Run(const SafetensorsOptions& options) {
+    progress_ = options.progress;
+    const int64_t threads = std::max(1, options.io_threads);
+    piece_bytes_ = std::clamp(options.buffer_bytes / threads, kMinPieceBytes, kMaxPieceBytes) / 8 * 8;
+    piece_bytes_ = std::min(piece_bytes_, (payload_bytes() + 7) / 8 * 8);
+    std::vector<std::thread> workers;
+    for (int64_t i = 1; i < threads && i * piece_bytes_ < payload_bytes(); ++i) {
+      workers.emplace_back([this] { WritePieces(); });
+    }
+    WritePieces();
+    for (std::thread& worker : workers) worker.join();
+    return status_;
+  }
+
+ private:
+  int64_t payload_bytes() const { return entries_.empty() ? 0 : entries_.back().end; }
+
+  void WritePieces() {
+    const std::unique_ptr<char[]> buffer(new char[piece_bytes_]);
+    while (true) {
+      Interval piece;
+      {
+        std::lock_guard<std::mutex> lock(mutex_);
+        if (!status_.ok() || next_ >= payload_bytes()) return;
+        piece = {next_, std::min(next_ + piece_bytes_, payload_bytes())};
+        next_ = piece.end;
+      }
+      absl::Status status = Fill(piece, buffer.get());
+      if (status.ok()) status = WriteFully(fd_, path_, buffer.get(), piece.size(), payload_offset_ + piece.begin);
+      std::lock_guard<std::mutex> lock(mutex_);
+      status_.Update(status);
+      done_ += piece.size();
+      if (progress_ && status_.ok()) progress_(done_, payload_bytes());
+    }
+  }
+
+  // Bytes `piece` of the payload: parts of one or more tensors.
+  absl::Status Fill(const Interval& piece, char* out) const {
+    auto entry = std::partition_point(entries_.begin(), entries_.end(),
+                                      [&](const SafetensorsEntry& e) { return e.end <= piece.begin; });
+    for (; entry != entries_.end() && entry->begin < piece.end; ++entry) {
+      const Interval part = Intersect(piece, {entry->begin, entry->end});
+      if (part.empty()) continue;
+      const int64_t size = SizeOf(entry->dtype);
+      const Interval elements = {(part.begin - entry->begin) / size, (part.end - entry->begin) / size};
+      RETURN_IF_ERROR(read_(StateKey::Model(entry->name), elements, out + (part.begin - piece.begin)));
+    }
+    return absl::OkStatus();
+  }
+
+  const int fd_;
+  const std::string& path_;
+  const int64_t payload_offset_;
+  const std::vector<SafetensorsEntry>& entries_;  // placed
+  const PayloadReader& read_;
+  std::function<void(int64_t, int64_t)> progress_;
+  int64_t piece_bytes_ = 0;
+
+  std::mutex mutex_;
+  int64_t next_ = 0;  // guarded by mutex_, as all below
+  int64_t done_ = 0;
+  absl::Status status_;
+};
+
+}  // namespace
+
+std::vector<SafetensorsEntry> ModelEntries(const StateDict& contents) {
+  std::vector<SafetensorsEntry> entries;
+  for (const auto& [key, value] : contents.entries()) {
+    const ShardedTensor* tensor = std::get_if<ShardedTensor>(&value);
+    if (tensor == nullptr || key.section != StateKey::Section::kModel || contents.aliases.count(key.fqn) != 0) continue;
+    entries.push_back({key.fqn, tensor->dtype, tensor->shape});
+  }
+  return entries;
+}
+
+absl::Status FillSafetensorsFile(const std::string& path, std::vector<SafetensorsEntry> entries,
+                                 const PayloadReader& read, const SafetensorsOptions& options) {
+  PlaceSafetensorsEntries(entries);
+  const SafetensorsHeader header = {options.metadata, std::move(entries)};
+  ASSIGN_OR_RETURN(std::string head, EncodeSafetensorsHeader(header));
+  const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+  if (fd < 0) return Errno("open", path);
+  const auto head_bytes = static_cast<int64_t>(head.size());
+  absl::Status status = WriteFully(fd, path, head.data(), head_bytes, 0);
+  if (status.ok()) status = PayloadWriter(fd, path, head_bytes, header.entries, read).Run(options);
+  if (status.ok() && fsync(fd) != 0) status = Errno("fsync", path);
+  if (close(fd) != 0) status.Update(Errno("close", path));
+  return status;
+}
+
+absl::Status WriteSafetensors(const std::string& path, const StateDict& contents, const PayloadReader& read,
+                              const SafetensorsOptions& options) {
+  ASSIGN_OR_RETURN(StagedPath staged, StagedPath::Create(path, {.overwrite = options.overwrite}));
+  RETURN_IF_ERROR(FillSafetensorsFile(staged.path(), ModelEntries(contents), read, options));
+  return staged.Commit();
+}
+
+}  // namespace fsdp
