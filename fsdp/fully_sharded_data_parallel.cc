@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/fully_sharded_data_parallel.h"
+
+#include <utility>
+
+#include "base/status_macros.h"
+#include "fsdp/clip_grad_norm.h"
+#include "fsdp/executor.h"
+#include "fsdp/model_state.h"
+#include "fsdp/optim_state.h"
+#include "fsdp/unit.h"
+
+namespace fsdp {
+
+FullyShardedDataParallel::FullyShardedDataParallel() = default;
+FullyShardedDataParallel::~FullyShardedDataParallel() = default;
+
+absl::StatusOr<std::unique_ptr<FullyShardedDataParallel>> FullyShardedDataParallel::Wrap(
+    std::unique_ptr<Module> module, std::shared_ptr<ProcessGroup> group, const FsdpOptions& options) {
+  std::unique_ptr<FullyShardedDataParallel> model(new FullyShardedDataParallel());
+  model->group_ = std::move(group);
+  model->module_ = std::move(module);
+  model->module_->AssignNames();
+  ASSIGN_OR_RETURN(model->layer_ops_, LayerOpsFor(*model->group_->device()));
+  ASSIGN_OR_RETURN(model->units_, UnitStore::Create(*model->module_, *model->group_, options));
+  ASSIGN_OR_RETURN(model->executor_, Executor::Create(*model->module_, *model->units_, *model->group_, options));
+  return model;
+}
+
+Tape FullyShardedDataParallel::NewTape(bool training) const { return Tape(stream(), *layer_ops_, training); }
+
+absl::StatusOr<Tensor> FullyShardedDataParallel::Forward(const Tensor& input, Tape& tape) {
+  return module_->Forward(input, tape);
+}
+
+absl::StatusOr<Tensor> FullyShardedDataParallel::Backward(const Tensor& grad_output, Tape& tape) {
+  return module_->Backward(grad_output, tape);
+}
+
+std::vector<ShardedParameter*> FullyShardedDataParallel::parameters() const {
+  std::vector<ShardedParameter*> parameters;
+  for (const auto& unit : units_->units()) {
+    for (const auto& parameter : unit->sharded_parameters) parameters.push_back(parameter.get());
+  }
+  return parameters;
+}
+
+absl::StatusOr<float> FullyShardedDataParallel::ClipGradNorm(float max_norm) {
+  return ClipShardedGradNorm(*units_, *group_, max_norm, stream());
+}
+
+absl::StatusOr<StateDict> FullyShardedDataParallel::GetStateDict() {
+  RETURN_IF_ERROR(executor_->runtime().Synchronize());
+  return GetModelState(*units_, *group_, FormOf(settings_.state_dict_config));
+}
+
+absl::Status FullyShardedDataParallel::AddOptimStateDict(Optimizer& optimizer, StateDict& state) {
+  RETURN_IF_ERROR(executor_->runtime().Synchronize());
+  return AddOptimState(*units_, *group_, optimizer, FormOf(settings_.optim_state_dict_config), state);
+}
+
+absl::Status FullyShardedDataParallel::LoadStateDict(const StateDict& state) {
+  RETURN_IF_ERROR(executor_->runtime().Synchronize());
+  return LoadModelState(*units_, *group_, state, settings_.type());
+}
+
+absl::Status FullyShardedDataParallel::LoadOptimStateDict(const StateDict& state, Optimizer& optimizer) {
+  RETURN_IF_ERROR(executor_->runtime().Synchronize());
+  return LoadOptimState(*units_, *group_, state, FormOf(settings_.optim_state_dict_config).type, optimizer);
+}
+
+absl::Status FullyShardedDataParallel::Restore(Optimizer* optimizer,
+                                               const std::function<absl::Status(StateDict& wanted)>& load) {
+  RETURN_IF_ERROR(executor_->runtime().Synchronize());
+  StateDict wanted = LiveModelState(*units_);
+  if (optimizer == nullptr) return AgreeOn(*group_, load(wanted));
+  ASSIGN_OR_RETURN(const LiveOptimState live, LiveOptimState::AddTo(wanted, *optimizer));
+  RETURN_IF_ERROR(AgreeOn(*group_, load(wanted)));
+  live.Commit(*optimizer);
+  return absl::OkStatus();
+}
+
+void FullyShardedDataParallel::set_requires_gradient_sync(bool sync) { executor_->set_sync(sync); }
+
+bool FullyShardedDataParallel::requires_gradient_sync() const { return executor_->sync(); }
+
+Schedule FullyShardedDataParallel::StepSchedule(int micro_steps) const { return executor_->PlanStep(micro_steps); }
+
+std::vector<std::string> FullyShardedDataParallel::UnitNames() const {
+  std::vector<std::string> names;
+  for (const auto& unit : units_->units()) names.push_back(unit->display_name());
+  return names;
+}
+
+std::vector<FlatUnitLayout> FullyShardedDataParallel::UnitLayouts() const { return EmptyStateDict(*units_).units; }
+
+Stream& FullyShardedDataParallel::stream() const { return executor_->runtime().compute_stream(); }
+
+NoSyncGuard::NoSyncGuard(FullyShardedDataParallel& model)
+    : model_(model), before_(model.requires_gradient_sync()) {
+  model_.set_requires_gradient_sync(false);
+}
+
+NoSyncGuard::~NoSyncGuard() { model_.set_requires_gradient_sync(before_); }
+
+StateDictTypeGuard::StateDictTypeGuard(FullyShardedDataParallel& model, const StateDictConfig& config)
+    : StateDictTypeGuard(model, StateDictSettings::For(config)) {}
+
+StateDictTypeGuard::StateDictTypeGuard(FullyShardedDataParallel& model, const StateDictSettings& settings)
+    : model_(model), before_(model.state_dict_settings()) {
+  model_.set_state_dict_settings(settings);
+}
+
+StateDictTypeGuard::~StateDictTypeGuard() { model_.set_state_dict_settings(before_); }
+
+}  // namespace fsdp
