@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "tensor/convert.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstddef>
+#include <cstring>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "tensor/convert_integers.h"
+#include "tensor/convert_kernels.h"
+
+namespace fsdp {
+namespace {
+
+// Elements that are converted by way of a local buffer at a time: float64 values for half of the first-level cache.
+constexpr int64_t kTile = 2048;
+
+const std::byte* At(const void* data, DType dtype, int64_t element) {
+  return static_cast<const std::byte*>(data) + element * SizeOf(dtype);
+}
+std::byte* At(void* data, DType dtype, int64_t element) {
+  return static_cast<std::byte*>(data) + element * SizeOf(dtype);
+}
+
+// Integers to a narrow float round to float32 first, as PyTorch does.
+void ConvertIntegersToFloats(DType from, const void* source, DType to, void* destination, int64_t numel) {
+  if (to == DType::kFloat64) return IntegersToFloat64(from, source, static_cast<double*>(destination), numel);
+  if (to == DType::kFloat32) return IntegersToFloat32(from, source, static_cast<float*>(destination), numel);
+  float tile[kTile];
+  for (int64_t i = 0; i < numel; i += kTile) {
+    const int64_t n = std::min(kTile, numel - i);
+    IntegersToFloat32(from, At(source, from, i), tile, n);
+    ConvertFloats(DType::kFloat32, tile, to, At(destination, to, i), n);
+  }
+}
+
+// All floats go through float64, which holds each of them exactly.
+absl::Status ConvertFloatsToIntegers(DType from, const void* source, DType to, void* destination, int64_t numel) {
+  double tile[kTile];
+  for (int64_t i = 0; i < numel; i += kTile) {
+    const int64_t n = std::min(kTile, numel - i);
+    if (from == DType::kFloat64) {
+      std::memcpy(tile, At(source, from, i), n * sizeof(double));
+    } else {
+      ConvertFloats(from, At(source, from, i), DType::kFloat64, tile, n);
+    }
+    const int64_t converted = Float64ToIntegers(tile, to, At(destination, to, i), n);
+    if (converted < n) {
+      return absl::InvalidArgumentError(absl::StrCat("element ", i + converted, " of ", numel, ": ",
+                                                     std::string(DTypeName(from)), " value ", tile[converted],
+                                                     " does not fit in ", std::string(DTypeName(to))));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status Convert(DType from, const void* source, DType to, void* destination, int64_t numel) {
+  if (numel < 0) return absl::InvalidArgumentError(absl::StrCat("cannot convert ", numel, " elements"));
+  if (numel == 0) return absl::OkStatus();
+  if (from == to) {
+    if (source != destination) std::memcpy(destination, source, numel * SizeOf(from));
+  } else if (IsFloatingPoint(from) && IsFloatingPoint(to)) {
+    ConvertFloats(from, source, to, destination, numel);
+  } else if (IsFloatingPoint(from)) {
+    return ConvertFloatsToIntegers(from, source, to, destination, numel);
+  } else if (IsFloatingPoint(to)) {
+    ConvertIntegersToFloats(from, source, to, destination, numel);
+  } else {
+    ConvertIntegers(from, source, to, destination, numel);
+  }
+  return absl::OkStatus();
+}
+
+// The four below are written without the vectorised code's tricks: the tests compare the two.
+
+float BFloat16ToFloat(uint16_t bits) {
+  const uint32_t wide = uint32_t{bits} << 16;
+  const bool is_nan = (wide & 0x7FFFFFFF) > 0x7F800000;
+  return std::bit_cast<float>(is_nan ? wide | 0x00400000 : wide);
+}
+
+uint16_t FloatToBFloat16(float value) {
+  const uint32_t bits = std::bit_cast<uint32_t>(value);
+  if ((bits & 0x7FFFFFFF) > 0x7F800000) return static_cast<uint16_t>((bits >> 16 & 0x8000) | 0x7FC0);
+  const uint32_t dropped = bits & 0xFFFF;
+  uint32_t kept = bits >> 16;
+  if (dropped > 0x8000 || (dropped == 0x8000 && kept % 2 == 1)) ++kept;
+  return static_cast<uint16_t>(kept);
+}
+
+float Float16ToFloat(uint16_t bits) {
+  const uint32_t sign = uint32_t{bits} >> 15 << 31;
+  const uint32_t exponent = bits >> 10 & 0x1F;
+  const uint32_t mantissa = bits & 0x3FF;
+  if (exponent == 0x1F) {
+    return std::bit_cast<float>(sign | 0x7F800000 | mantissa << 13 | (mantissa != 0 ? 0x00400000u : 0u));
+  }
+  // 2^-24 is the last place of subnormals.
+  if (exponent == 0) return (sign != 0 ? -1.0f : 1.0f) * static_cast<float>(mantissa) * 0x1p-24f;
+  return std::bit_cast<float>(sign | (exponent + 127 - 15) << 23 | mantissa << 13);
+}
+
+uint16_t FloatToFloat16(float value) {
+  const uint32_t bits = std::bit_cast<uint32_t>(value);
+  const uint32_t sign = bits >> 31 << 15;
+  const uint32_t magnitude = bits & 0x7FFFFFFF;
+  if (magnitude > 0x7F800000) return static_cast<uint16_t>(sign | 0x7E00);
+  const int exponent = static_cast<int>(magnitude >> 23) - 127;
+  if (exponent >= 16) return static_cast<uint16_t>(sign | 0x7C00);
+  if (exponent < -25) return static_cast<uint16_t>(sign);  // below half of the smallest subnormal
+  // Subnormals lose one more bit per exponent below -14, and have no implied leading 1 to take off.
+  const bool subnormal = exponent < -14;
+  const int shift = subnormal ? 13 - 14 - exponent : 13;
+  const uint32_t mantissa = (magnitude & 0x007FFFFF) | 0x00800000;
+  uint32_t kept = mantissa >> shift;
+  const uint32_t dropped = mantissa & ((1u << shift) - 1);
+  const uint32_t half = 1u << (shift - 1);
+  if (dropped > half || (dropped == half && kept % 2 == 1)) ++kept;
+  if (!subnormal) kept += static_cast<uint32_t>(exponent + 15 - 1) << 10;
+  return static_cast<uint16_t>(sign | kept);
+}
+
+}  // namespace fsdp

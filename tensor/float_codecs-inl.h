@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How vectors of each float dtype are read as float32 or float64 lanes and written back, for the kernels that Highway
+// compiles once per target (convert_kernels.cc, ops_kernels.cc). Integer arithmetic on the bits instead of the targets'
+// own half-precision instructions, so that every target gives the same bits, NaN included: quiet, sign kept.
+//
+// Include guard of Highway's kind: this file is read once per target.
+#if defined(FSDP_TENSOR_FLOAT_CODECS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef FSDP_TENSOR_FLOAT_CODECS_INL_H_
+#undef FSDP_TENSOR_FLOAT_CODECS_INL_H_
+#else
+#define FSDP_TENSOR_FLOAT_CODECS_INL_H_
+#endif
+
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace fsdp {
+namespace HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+// Tags of as many lanes as `D`, which is of float32.
+template <class D>
+using I32 = hn::RebindToSigned<D>;
+template <class D>
+using U32 = hn::RebindToUnsigned<D>;
+
+constexpr int32_t kFloat32Infinity = 0x7F800000;
+constexpr int32_t kFloat32Quiet = 0x00400000;
+
+// Float with kExponentBits + kMantissaBits + a sign in a `Storage`. kInfinities: the highest exponent holds infinity
+// and NaN, as in IEEE formats; otherwise NaN is the one code of all ones (e4m3fn). The method is F. Giesen's:
+// subnormals are made by one float32 addition or subtraction, whose rounding to nearest even is the rounding that is
+// wanted.
+template <typename StorageType, int kExponentBits, int kMantissaBits, bool kInfinities>
+struct SmallFloat {
+  using Storage = StorageType;
+
+  static constexpr int kSignShift = 31 - kExponentBits - kMantissaBits;
+  static constexpr int kShift = 23 - kMantissaBits;
+  static constexpr int32_t kMagnitude = (1 << (kExponentBits + kMantissaBits)) - 1;
+  static constexpr int32_t kBias = (1 << (kExponentBits - 1)) - 1;
+  static constexpr int32_t kInfinity = kMagnitude & ~((1 << kMantissaBits) - 1);
+  // The lowest code that is infinity or NaN.
+  static constexpr int32_t kFirstSpecial = kInfinities ? kInfinity : kMagnitude;
+  static constexpr int32_t kNaN = !kInfinities ? kMagnitude : kExponentBits == 5 && kMantissaBits == 10 ? 0x7E00 : 0x7F;
+  static constexpr int32_t kOverflow = kInfinities ? kInfinity : kNaN;
+  // Magnitudes of float32 from which on all become kOverflow or NaN. Those just below still get there by rounding up.
+  static constexpr int32_t kTooLarge = kInfinities ? (127 + kBias + 1) << 23 : ((127 + kBias + 1) << 23) + (0x7 << 20);
+  static constexpr int32_t kSmallestNormal = (127 - kBias + 1) << 23;
+
+  template <class D>
+  static HWY_INLINE hn::Vec<D> Decode(D d, hn::Vec<U32<D>> code) {
+    const I32<D> di;
+    const auto signed_code = hn::BitCast(di, code);
+    const auto magnitude = hn::And(signed_code, hn::Set(di, kMagnitude));
+    const auto sign = hn::ShiftLeft<kSignShift>(hn::Xor(signed_code, magnitude));
+    const auto shifted = hn::ShiftLeft<kShift>(magnitude);
+    const auto normal = hn::Add(shifted, hn::Set(di, (127 - kBias) << 23));
+    // 1.mantissa at the exponent of subnormals, less its leading 1.
+    const auto leading = hn::Set(di, kSmallestNormal);
+    const auto subnormal = hn::BitCast(di, hn::Sub(hn::BitCast(d, hn::Add(shifted, leading)), hn::BitCast(d, leading)));
+    auto bits = hn::IfThenElse(hn::Lt(magnitude, hn::Set(di, 1 << kMantissaBits)), subnormal, normal);
+    const auto not_number = hn::Gt(magnitude, hn::Set(di, kInfinities ? kInfinity : kMagnitude - 1));
+    auto special = hn::Or(shifted, hn::Set(di, kFloat32Infinity));
+    special = hn::Or(special, hn::IfThenElseZero(not_number, hn::Set(di, kFloat32Quiet)));
+    bits = hn::IfThenElse(hn::Gt(magnitude, hn::Set(di, kFirstSpecial - 1)), special, bits);
+    return hn::BitCast(d, hn::Or(bits, sign));
+  }
+
+  template <class D>
+  static HWY_INLINE hn::Vec<U32<D>> Encode(D d, hn::Vec<D> value) {
+    const I32<D> di;
+    const U32<D> du;
+    const auto value_bits = hn::BitCast(di, value);
+    const auto magnitude = hn::And(value_bits, hn::Set(di, 0x7FFFFFFF));
+    const auto sign = hn::ShiftRight<kSignShift>(hn::BitCast(du, hn::Xor(value_bits, magnitude)));
+    // To nearest even: add half of the last place less one, and one more when the last place is odd. A carry out of the
+    // mantissa raises the exponent, and past the largest number makes kOverflow.
+    const auto odd = hn::And(hn::ShiftRight<kShift>(magnitude), hn::Set(di, 1));
+    const auto rebias = hn::Set(di, (kBias - 127) * (1 << 23) + (1 << (kShift - 1)) - 1);
+    const auto normal = hn::ShiftRight<kShift>(hn::Add(hn::Add(magnitude, rebias), odd));
+    // Adding this power of two puts the last place of the subnormals at the last place of float32.
+    const auto magic = hn::Set(di, ((127 - kBias) + kShift + 1) << 23);
+    const auto subnormal = hn::Sub(hn::BitCast(di, hn::Add(hn::BitCast(d, magnitude), hn::BitCast(d, magic))), magic);
+    auto code = hn::IfThenElse(hn::Lt(magnitude, hn::Set(di, kSmallestNormal)), subnormal, normal);
+    const auto not_number = hn::Gt(magnitude, hn::Set(di, kFloat32Infinity));
+    const auto special = hn::IfThenElse(not_number, hn::Set(di, kNaN), hn::Set(di, kOverflow));
+    code = hn::IfThenElse(hn::Gt(magnitude, hn::Set(di, kTooLarge - 1)), special, code);
+    return hn::Or(hn::BitCast(du, code), sign);
+  }
+};
+
+struct BrainFloat {
+  using Storage = uint16_t;
+
+  template <class D>
+  static HWY_INLINE hn::Vec<D> Decode(D d, hn::Vec<U32<D>> code) {
+    const I32<D> di;
+    const auto bits = hn::BitCast(di, hn::ShiftLeft<16>(code));
+    // A signalling NaN is made quiet, as arithmetic would.
+    const auto magnitude = hn::And(bits, hn::Set(di, 0x7FFFFFFF));
+    const auto not_number = hn::Gt(magnitude, hn::Set(di, kFloat32Infinity));
+    return hn::BitCast(d, hn::Or(bits, hn::IfThenElseZero(not_number, hn::Set(di, kFloat32Quiet))));
+  }
+
+  template <class D>
+  static HWY_INLINE hn::Vec<U32<D>> Encode(D d, hn::Vec<D> value) {
+    (void)d;
+    const I32<D> di;
+    const U32<D> du;
+    const auto bits = hn::BitCast(du, value);
+    const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 1));
+    const auto rounded = hn::ShiftRight<16>(hn::Add(hn::Add(bits, hn::Set(du, 0x7FFF)), odd));
+    // The rounding would carry a NaN into infinity or zero.
+    const auto quiet = hn::Or(hn::ShiftRight<16>(hn::And(bits, hn::Set(du, 0x80000000u))), hn::Set(du, 0x7FC0));
+    const auto magnitude = hn::And(hn::BitCast(di, bits), hn::Set(di, 0x7FFFFFFF));
+    const auto not_number = hn::Gt(magnitude, hn::Set(di, kFloat32Infinity));
+    return hn::BitCast(du, hn::IfThenElse(not_number, hn::BitCast(di, quiet), hn::BitCast(di, rounded)));
+  }
+};
+
+// A codec reads and writes as many elements as its tag has lanes; `at` may be unaligned. The tag says whether the lanes
+// are float32 or float64.
+template <class Format>
+struct SmallCodec {
+  using Storage = typename Format::Storage;
+  static constexpr size_t kBytes = sizeof(Storage);
+
+  template <class D, HWY_IF_FLOAT(hn::TFromD<D>)>
+  static HWY_INLINE hn::Vec<D> Load(D d, const uint8_t* at) {
+    if constexpr (sizeof(hn::TFromD<D>) == 8) {
+      return hn::PromoteTo(d, Load(hn::Rebind<float, D>(), at));
+    } else {
+      const hn::Rebind<Storage, D> ds;
+      return Format::Decode(d, hn::PromoteTo(U32<D>(), hn::LoadU(ds, reinterpret_cast<const Storage*>(at))));
+    }
+  }
+
+  template <class D>
+  static HWY_INLINE void Store(D d, hn::Vec<D> value, uint8_t* at) {
+    if constexpr (sizeof(hn::TFromD<D>) == 8) {
+      const hn::Rebind<float, D> d32;
+      Store(d32, hn::DemoteTo(d32, value), at);
+    } else {
+      const hn::Rebind<Storage, D> ds;
+      hn::StoreU(hn::TruncateTo(ds, Format::Encode(d, value)), ds, reinterpret_cast<Storage*>(at));
+    }
+  }
+};
+
+struct Float32Codec {
+  static constexpr size_t kBytes = 4;
+
+  template <class D>
+  static HWY_INLINE hn::Vec<D> Load(D d, const uint8_t* at) {
+    if constexpr (sizeof(hn::TFromD<D>) == 8) {
+      return hn::PromoteTo(d, hn::LoadU(hn::Rebind<float, D>(), reinterpret_cast<const float*>(at)));
+    } else {
+      return hn::LoadU(d, reinterpret_cast<const float*>(at));
+    }
+  }
+
+  template <class D>
+  static HWY_INLINE void Store(D d, hn::Vec<D> value, uint8_t* at) {
+    if constexpr (sizeof(hn::TFromD<D>) == 8) {
+      const hn::Rebind<float, D> d32;
+      hn::StoreU(hn::DemoteTo(d32, value), d32, reinterpret_cast<float*>(at));
+    } else {
+      hn::StoreU(value, d, reinterpret_cast<float*>(at));
+    }
+  }
+};
+
+// Of float64 lanes only: a kernel with a float64 side computes in float64.
+struct Float64Codec {
+  static constexpr size_t kBytes = 8;
+
+  template <class D>
+  static HWY_INLINE hn::Vec<D> Load(D d, const uint8_t* at) {
+    return hn::LoadU(d, reinterpret_cast<const double*>(at));
+  }
+  template <class D>
+  static HWY_INLINE void Store(D d, hn::Vec<D> value, uint8_t* at) {
+    hn::StoreU(value, d, reinterpret_cast<double*>(at));
+  }
+};
+
+using BFloat16Codec = SmallCodec<BrainFloat>;
+using Float16Codec = SmallCodec<SmallFloat<uint16_t, 5, 10, true>>;
+using Float8E4M3FNCodec = SmallCodec<SmallFloat<uint8_t, 4, 3, false>>;
+using Float8E5M2Codec = SmallCodec<SmallFloat<uint8_t, 5, 2, true>>;
+
+// The lanes in which a kernel between these codecs computes.
+template <class From, class To>
+using ComputeType = std::conditional_t<From::kBytes == 8 || To::kBytes == 8, double, float>;
+
+// to[i] = op(from[i]) for `n` elements; `from` and `to` may be equal if their elements have one size.
+template <class From, class To, class Op>
+HWY_INLINE void Transform(const uint8_t* from, uint8_t* to, size_t n, Op op) {
+  const hn::ScalableTag<ComputeType<From, To>> d;
+  const size_t lanes = hn::Lanes(d);
+  size_t i = 0;
+  for (; i + lanes <= n; i += lanes) {
+    To::Store(d, op(d, From::Load(d, from + i * From::kBytes)), to + i * To::kBytes);
+  }
+  if (i == n) return;
+  // The rest goes through whole vectors too, so that an element's value does not depend on its place.
+  HWY_ALIGN uint8_t in[hn::MaxLanes(d) * From::kBytes] = {};
+  HWY_ALIGN uint8_t out[hn::MaxLanes(d) * To::kBytes];
+  std::memcpy(in, from + i * From::kBytes, (n - i) * From::kBytes);
+  To::Store(d, op(d, From::Load(d, in)), out);
+  std::memcpy(to + i * To::kBytes, out, (n - i) * To::kBytes);
+}
+
+// NOLINTNEXTLINE(google-readability-namespace-comments)
+}  // namespace HWY_NAMESPACE
+}  // namespace fsdp
+HWY_AFTER_NAMESPACE();
+
+#endif  // FSDP_TENSOR_FLOAT_CODECS_INL_H_

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "tensor/host_stream.h"
+
+#include <pthread.h>
+
+#include <cstring>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/cord.h"
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+
+namespace fsdp {
+namespace {
+
+// Linux refuses longer thread names.
+constexpr size_t kMaxThreadName = 15;
+
+// `status` with the name of the stream on which it arose.
+absl::Status OnStream(const absl::Status& status, const std::string& name) {
+  absl::Status named(status.code(), absl::StrCat("stream \"", name, "\": ", status.message()));
+  status.ForEachPayload([&](absl::string_view url, const absl::Cord& payload) { named.SetPayload(url, payload); });
+  return named;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Stream>> HostStream::Create(std::shared_ptr<Device> device, std::string name) {
+  std::unique_ptr<HostStream> stream(new HostStream(std::move(device), std::move(name)));
+  try {
+    stream->worker_ = std::thread([self = stream.get()] { self->Loop(); });
+  } catch (const std::system_error& error) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("stream \"", stream->name_, "\": cannot start its thread: ", error.what()));
+  }
+  return stream;
+}
+
+HostStream::~HostStream() {
+  if (!worker_.joinable()) return;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    closing_ = true;
+    has_pending_.store(true, std::memory_order_release);
+  }
+  wake_.notify_one();
+  worker_.join();
+}
+
+void HostStream::Run(std::function<absl::Status()> work) {
+  Check(work != nullptr, "empty work on a stream");
+  Push(std::move(work));
+}
+
+void HostStream::RunAlways(std::function<absl::Status(const absl::Status& so_far)> work) {
+  Check(work != nullptr, "empty work on a stream");
+  Push(std::move(work));
+}
+
+void HostStream::CopyAsync(void* destination, const void* source, int64_t nbytes) {
+  Push(Copy{destination, source, nbytes});
+}
+
+Event HostStream::Record() {
+  auto event = std::make_shared<HostEvent>();
+  Push(event);
+  return Event(std::move(event));
+}
+
+void HostStream::Wait(const Event& event) {
+  // An event may be reached with an error, which this stream must take over: so only the empty one is nothing to do.
+  if (event.state() != nullptr) Push(event);
+}
+
+absl::Status HostStream::Synchronize() { return Record().Synchronize(); }
+
+void HostStream::Push(Work work) {
+  bool wake = false;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    pending_.push_back(std::move(work));
+    has_pending_.store(true, std::memory_order_release);
+    std::swap(wake, asleep_);
+  }
+  if (wake) wake_.notify_one();
+}
+
+void HostStream::Loop() {
+  pthread_setname_np(pthread_self(), name_.substr(0, kMaxThreadName).c_str());
+  HostThreads::Running running;
+  std::vector<Work> batch;
+  while (TakePending(batch)) {
+    for (Work& work : batch) {
+      Execute(work);
+      work = Copy{};  // lets go of what the work holds before anything that comes after it
+    }
+    batch.clear();
+  }
+}
+
+bool HostStream::TakePending(std::vector<Work>& batch) {
+  HostThreads::SpinUntil(has_pending_);
+  std::unique_lock<std::mutex> lock(mutex_);
+  while (pending_.empty()) {
+    if (closing_) return false;
+    HostThreads::Blocked blocked;
+    asleep_ = true;
+    wake_.wait(lock);
+  }
+  asleep_ = false;
+  batch.swap(pending_);
+  has_pending_.store(closing_, std::memory_order_relaxed);
+  return true;
+}
+
+void HostStream::Execute(const Work& work) {
+  if (const auto* run = std::get_if<std::function<absl::Status()>>(&work)) {
+    if (status_.ok()) Note((*run)());
+  } else if (const auto* always = std::get_if<std::function<absl::Status(const absl::Status&)>>(&work)) {
+    Note((*always)(status_));
+  } else if (const auto* copy = std::get_if<Copy>(&work)) {
+    if (status_.ok() && copy->nbytes > 0) std::memcpy(copy->destination, copy->source, copy->nbytes);
+  } else if (const auto* event = std::get_if<std::shared_ptr<HostEvent>>(&work)) {
+    (*event)->Reach(status_);
+  } else {
+    // Waited for even after an error: what RunAlways runs next may touch memory that the other stream still uses.
+    const Event& awaited = std::get<Event>(work);
+    absl::Status status;
+    if (awaited.Query()) {
+      status = awaited.Synchronize();
+    } else {
+      HostThreads::Blocked blocked;
+      status = awaited.Synchronize();
+    }
+    // The error already says on which stream it arose.
+    if (status_.ok()) status_ = std::move(status);
+  }
+}
+
+void HostStream::Note(const absl::Status& status) {
+  if (status_.ok() && !status.ok()) status_ = OnStream(status, name_);
+}
+
+}  // namespace fsdp

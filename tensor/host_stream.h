@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// HostStream: a stream of the host device: a worker thread that takes work from a queue and runs it in order. Each
+// piece of work is destroyed, with the buffers that it holds, before the next one starts, so after Synchronize nothing
+// is held.
+//
+//   producer:  Push --> [ pending ]                    under the mutex, tens of nanoseconds
+//   worker:             swap out all pending, run them one by one, spin a little, sleep
+#ifndef FSDP_TENSOR_HOST_STREAM_H_
+#define FSDP_TENSOR_HOST_STREAM_H_
+
+#include <atomic>
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "tensor/device.h"
+#include "tensor/host_event.h"
+#include "tensor/stream.h"
+
+namespace fsdp {
+
+class HostStream final : public Stream {
+ public:
+  // Starts the thread; kResourceExhausted when the system has none left.
+  static absl::StatusOr<std::unique_ptr<Stream>> Create(std::shared_ptr<Device> device, std::string name);
+
+  // Runs what is pending, then ends the thread. Not from work of this very stream.
+  ~HostStream() override;
+
+  Device& device() const override { return *device_; }
+  std::string_view name() const override { return name_; }
+  void Run(std::function<absl::Status()> work) override;
+  void RunAlways(std::function<absl::Status(const absl::Status& so_far)> work) override;
+  void CopyAsync(void* destination, const void* source, int64_t nbytes) override;
+  Event Record() override;
+  void Wait(const Event& event) override;
+  absl::Status Synchronize() override;
+
+ private:
+  struct Copy {
+    void* destination;
+    const void* source;
+    int64_t nbytes;
+  };
+  // Run, RunAlways, CopyAsync, Record, Wait.
+  using Work = std::variant<std::function<absl::Status()>, std::function<absl::Status(const absl::Status&)>, Copy,
+                            std::shared_ptr<HostEvent>, Event>;
+
+  HostStream(std::shared_ptr<Device> device, std::string name) : device_(std::move(device)), name_(std::move(name)) {}
+
+  void Push(Work work);
+
+  // The worker thread's side.
+  void Loop();
+  bool TakePending(std::vector<Work>& batch);  // blocks; false when the stream is closing and nothing is left
+  void Execute(const Work& work);
+  void Note(const absl::Status& status);  // the outcome of a piece of work
+
+  const std::shared_ptr<Device> device_;
+  const std::string name_;
+
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::vector<Work> pending_;             // guarded by mutex_
+  bool asleep_ = false;                   // guarded by mutex_; the worker waits for wake_
+  bool closing_ = false;                  // guarded by mutex_
+  std::atomic<bool> has_pending_{false};  // !pending_.empty() or closing_, for the spinning worker
+
+  absl::Status status_;  // the worker's only: the first error
+  std::thread worker_;
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_TENSOR_HOST_STREAM_H_

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "tensor/ops_kernels.h"
+
+#include <cstddef>
+#include <cstring>
+
+#include "base/check.h"
+
+// As in convert_kernels.cc.
+#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4 | HWY_AVX3_DL)
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "tensor/ops_kernels.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+//
+#include "hwy/highway.h"
+#include "tensor/float_codecs-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace fsdp {
+namespace HWY_NAMESPACE {
+
+// Calls `f` with the codec of `dtype`.
+template <class F>
+HWY_INLINE auto WithCodec(DType dtype, F f) {
+  switch (dtype) {
+    case DType::kFloat64:
+      return f(Float64Codec());
+    case DType::kFloat32:
+      return f(Float32Codec());
+    case DType::kBFloat16:
+      return f(BFloat16Codec());
+    case DType::kFloat16:
+      return f(Float16Codec());
+    default:
+      CheckFailed("a kernel for a dtype that it does not take", __FILE__, __LINE__);
+  }
+}
+
+const uint8_t* BytesOf(ConstElements e) { return static_cast<const uint8_t*>(e.data); }
+uint8_t* BytesOf(Elements e) { return static_cast<uint8_t*>(e.data); }
+
+void CastDivideOnTarget(ConstElements source, Elements destination, size_t n, double divisor) {
+  WithCodec(source.dtype, [&](auto from) HWY_ATTR {
+    WithCodec(destination.dtype, [&](auto to) HWY_ATTR {
+      using From = decltype(from);
+      using To = decltype(to);
+      const auto divide = [divisor](auto d, auto value) HWY_ATTR {
+        return hn::Div(value, hn::Set(d, static_cast<hn::TFromD<decltype(d)>>(divisor)));
+      };
+      Transform<From, To>(BytesOf(source), BytesOf(destination), n, divide);
+    });
+  });
+}
+
+void ScaleOnTarget(Elements t, size_t n, float factor) {
+  WithCodec(t.dtype, [&](auto codec) HWY_ATTR {
+    using Codec = decltype(codec);
+    const auto multiply = [factor](auto d, auto value)
+                              HWY_ATTR { return hn::Mul(value, hn::Set(d, hn::TFromD<decltype(d)>{factor})); };
+    Transform<Codec, Codec>(BytesOf(t), BytesOf(t), n, multiply);
+  });
+}
+
+template <class From, class To>
+void AccumulatePair(const uint8_t* from, uint8_t* to, size_t n) {
+  const hn::ScalableTag<ComputeType<From, To>> d;
+  const size_t lanes = hn::Lanes(d);
+  size_t i = 0;
+  for (; i + lanes <= n; i += lanes) {
+    uint8_t* at = to + i * To::kBytes;
+    To::Store(d, hn::Add(To::Load(d, at), From::Load(d, from + i * From::kBytes)), at);
+  }
+  if (i == n) return;
+  HWY_ALIGN uint8_t addend[hn::MaxLanes(d) * From::kBytes] = {};
+  HWY_ALIGN uint8_t sum[hn::MaxLanes(d) * To::kBytes] = {};
+  std::memcpy(addend, from + i * From::kBytes, (n - i) * From::kBytes);
+  std::memcpy(sum, to + i * To::kBytes, (n - i) * To::kBytes);
+  To::Store(d, hn::Add(To::Load(d, sum), From::Load(d, addend)), sum);
+  std::memcpy(to + i * To::kBytes, sum, (n - i) * To::kBytes);
+}
+
+void AccumulateOnTarget(ConstElements source, Elements destination, size_t n) {
+  WithCodec(source.dtype, [&](auto from) HWY_ATTR {
+    WithCodec(destination.dtype, [&](auto to) HWY_ATTR {
+      AccumulatePair<decltype(from), decltype(to)>(BytesOf(source), BytesOf(destination), n);
+    });
+  });
+}
+
+// Element i is added to partial sum i % 16 on every target, whatever its vectors hold, and the partial sums are added
+// pairwise: so the result has the same bits everywhere.
+constexpr size_t kPartialSums = 16;
+
+template <class From>
+double SquaredNorm(const uint8_t* from, size_t n) {
+  const hn::CappedTag<double, kPartialSums / 2> d;
+  const size_t lanes = hn::Lanes(d);
+  HWY_ALIGN double sums[kPartialSums] = {};
+  const auto add_from = [&](const uint8_t* at, size_t blocks) HWY_ATTR {
+    // Two vectors at a time stay in registers along the whole input: `sums` is passed over once per pair.
+    for (size_t lane = 0; lane < kPartialSums; lane += 2 * lanes) {
+      auto sum0 = hn::Load(d, sums + lane);
+      auto sum1 = hn::Load(d, sums + lane + lanes);
+      for (size_t block = 0; block < blocks; ++block) {
+        const uint8_t* block_at = at + (block * kPartialSums + lane) * From::kBytes;
+        const auto value0 = From::Load(d, block_at);
+        const auto value1 = From::Load(d, block_at + lanes * From::kBytes);
+        sum0 = hn::Add(sum0, hn::Mul(value0, value0));
+        sum1 = hn::Add(sum1, hn::Mul(value1, value1));
+      }
+      hn::Store(sum0, d, sums + lane);
+      hn::Store(sum1, d, sums + lane + lanes);
+    }
+  };
+  // Pieces that stay in the first-level cache between the passes of add_from.
+  constexpr size_t kPiece = 1024;
+  const size_t whole = n / kPartialSums * kPartialSums;
+  for (size_t i = 0; i < whole; i += kPiece) {
+    add_from(from + i * From::kBytes, HWY_MIN(kPiece, whole - i) / kPartialSums);
+  }
+  if (whole < n) {
+    // Zeros add nothing.
+    HWY_ALIGN uint8_t rest[kPartialSums * From::kBytes] = {};
+    std::memcpy(rest, from + whole * From::kBytes, (n - whole) * From::kBytes);
+    add_from(rest, 1);
+  }
+  for (size_t width = kPartialSums / 2; width > 0; width /= 2) {
+    for (size_t i = 0; i < width; ++i) sums[i] += sums[i + width];
+  }
+  return sums[0];
+}
+
+double SquaredNormOnTarget(ConstElements source, size_t n) {
+  return WithCodec(source.dtype, [&](auto from) HWY_ATTR { return SquaredNorm<decltype(from)>(BytesOf(source), n); });
+}
+
+// NOLINTNEXTLINE(google-readability-namespace-comments)
+}  // namespace HWY_NAMESPACE
+}  // namespace fsdp
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace fsdp {
+
+HWY_EXPORT(CastDivideOnTarget);
+HWY_EXPORT(AccumulateOnTarget);
+HWY_EXPORT(ScaleOnTarget);
+HWY_EXPORT(SquaredNormOnTarget);
+
+void CastDivideFloats(ConstElements source, Elements destination, int64_t numel, double divisor) {
+  HWY_DYNAMIC_DISPATCH(CastDivideOnTarget)(source, destination, static_cast<size_t>(numel), divisor);
+}
+
+void AccumulateFloats(ConstElements source, Elements destination, int64_t numel) {
+  HWY_DYNAMIC_DISPATCH(AccumulateOnTarget)(source, destination, static_cast<size_t>(numel));
+}
+
+void ScaleFloats(Elements t, int64_t numel, float factor) {
+  HWY_DYNAMIC_DISPATCH(ScaleOnTarget)(t, static_cast<size_t>(numel), factor);
+}
+
+double SquaredNormOfFloats(ConstElements source, int64_t numel) {
+  return HWY_DYNAMIC_DISPATCH(SquaredNormOnTarget)(source, static_cast<size_t>(numel));
+}
+
+}  // namespace fsdp
+#endif  // HWY_ONCE
