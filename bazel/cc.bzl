@@ -1,0 +1,23 @@
+# SPDX-License-Identifier: Apache-2.0
+"""cc_library, cc_test and cc_binary with the project's compiler options.
+
+The rules come from @rules_cc, the one spelling that Bazel 4 to 9 all accept. -std=c++20 is set here and not in .bazelrc
+alone, since a consumer's build does not read ours; -Werror is in .bazelrc alone, since a consumer's compiler may be newer.
+"""
+
+load("@rules_cc//cc:defs.bzl", _cc_binary = "cc_binary", _cc_library = "cc_library", _cc_test = "cc_test")
+
+COPTS = [
+    "-std=c++20",
+    "-Wall",
+    "-Wextra",
+]
+
+def cc_library(name, copts = [], **kwargs):
+    _cc_library(name = name, copts = COPTS + copts, **kwargs)
+
+def cc_binary(name, copts = [], **kwargs):
+    _cc_binary(name = name, copts = COPTS + copts, **kwargs)
+
+def cc_test(name, copts = [], size = "small", **kwargs):
+    _cc_test(name = name, copts = COPTS + copts, size = size, **kwargs)
