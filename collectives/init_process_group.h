@@ -18,8 +18,8 @@ struct InitOptions {
   std::shared_ptr<Device> device;              // null: a new host device
 };
 
-// The world group of the job that rendezvous.h finds in the environment: backend "shm" for the processes of one host; one
-// rank alone when there is no job. Blocks until all ranks arrived. kDeadlineExceeded names how many are missing;
+// The world group of the job that rendezvous.h finds in the environment: backend "shm" for the processes of one host;
+// one rank alone when there is no job. Blocks until all ranks arrived. kDeadlineExceeded names how many are missing;
 // kUnimplemented when ranks are on several hosts, for which there is no backend yet.
 absl::StatusOr<std::shared_ptr<ProcessGroup>> InitProcessGroup(const InitOptions& options = {});
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Launcher: starts the ranks of a job as processes of this host, watches them, and ends them together. Used by
-// tools/launch and by the --nproc flag of the examples. Ranks never outlive their launcher: each is given a death signal
-// and checks its parent, so even SIGKILL of the launcher leaves nothing behind.
+// tools/launch and by the --nproc flag of the examples. Ranks never outlive their launcher: each is given a death
+// signal and checks its parent, so even SIGKILL of the launcher leaves nothing behind.
 #ifndef FSDP_COLLECTIVES_LAUNCHER_H_
 #define FSDP_COLLECTIVES_LAUNCHER_H_
 
@@ -27,19 +27,20 @@ struct LaunchOptions {
 };
 
 struct LaunchResult {
-  int exit_code = 0;         // 0 when all ranks exited with 0; else that of the first failure, 128 + n for signal n
-  int failed_rank = -1;      // the first that failed
-  std::string description;   // "rank 2 of 4 was killed by signal 9 (Killed)"; empty when all is well
+  int exit_code = 0;        // 0 when all ranks exited with 0; else that of the first failure, 128 + n for signal n
+  int failed_rank = -1;     // the first that failed
+  std::string description;  // "rank 2 of 4 was killed by signal 9 (Killed)"; empty when all is well
   std::vector<std::string> last_lines;  // of the failed rank's output, when prefix_output
 };
 
 // Runs the command on nproc ranks, with torchrun's variables in their environment, and blocks until all ended. SIGINT,
 // SIGTERM, SIGUSR1 and SIGUSR2 that this process receives meanwhile are forwarded. When a rank fails the others get
-// SIGTERM, after `grace` SIGKILL. Errors: kInvalidArgument for bad options, kNotFound for a program that does not exist.
+// SIGTERM, after `grace` SIGKILL. Errors: kInvalidArgument for bad options, kNotFound for a program that does not
+// exist.
 absl::StatusOr<LaunchResult> Launch(const LaunchOptions& options);
 
-// For a program that starts itself again as ranks (--nproc): its own path, and true when the environment already makes it
-// a rank of a job.
+// For a program that starts itself again as ranks (--nproc): its own path, and true when the environment already makes
+// it a rank of a job.
 std::string SelfPath();
 bool InsideJob();
 

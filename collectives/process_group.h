@@ -6,9 +6,9 @@
 //   group->AllGather(shard, unsharded, unshard_stream);   // unsharded: [size() * shard.numel()]
 //   compute_stream.Wait(unshard_stream.Record());
 //
-// Every rank must issue the same collectives of one group in the same order, on whichever streams; the group runs them in
-// that order. Ranks that disagree on operation, count or dtype get an error that names both sides. After its first error a
-// group is broken: everything later fails at once with that error.
+// Every rank must issue the same collectives of one group in the same order, on whichever streams; the group runs them
+// in that order. Ranks that disagree on operation, count or dtype get an error that names both sides. After its first
+// error a group is broken: everything later fails at once with that error.
 //
 // A group is used by one thread of its rank at a time. It must outlive the work that was put on streams.
 #ifndef FSDP_COLLECTIVES_PROCESS_GROUP_H_
@@ -40,12 +40,13 @@ class ProcessGroup {
   // The device whose memory the collectives take; shared by all groups of a rank.
   virtual const std::shared_ptr<Device>& device() const = 0;
 
-  // Memory that peers reach directly. Collectives take any memory of device(), but this saves them a copy. Local; counted
-  // in device()'s allocated bytes; touched, so it is warm. kResourceExhausted as Device::Allocate.
+  // Memory that peers reach directly. Collectives take any memory of device(), but this saves them a copy. Local;
+  // counted in device()'s allocated bytes; touched, so it is warm. kResourceExhausted as Device::Allocate.
   virtual absl::StatusOr<Buffer> Allocate(int64_t nbytes) = 0;
 
-  // output[r * n + i] = rank r's input[i], n = input.numel(); output has size() * n elements of the same dtype. In place
-  // when `input` is output's own slice [rank() * n, (rank() + 1) * n); otherwise they must not overlap. Any dtype.
+  // output[r * n + i] = rank r's input[i], n = input.numel(); output has size() * n elements of the same dtype. In
+  // place when `input` is output's own slice [rank() * n, (rank() + 1) * n); otherwise they must not overlap. Any
+  // dtype.
   virtual void AllGather(const Tensor& input, const Tensor& output, Stream& stream) = 0;
 
   // output[i] = op over ranks r = 0, 1, ... of rank r's input[rank() * n + i], n = output.numel(); input has size() * n
@@ -77,8 +78,8 @@ class ProcessGroup {
   virtual absl::Duration timeout() const = 0;
 };
 
-// Control-plane agreement: OK on every rank when every rank's `mine` is OK; else, on every rank, the error of the lowest
-// rank that has one, prefixed "rank 2 of 4: ". Blocking.
+// Control-plane agreement: OK on every rank when every rank's `mine` is OK; else, on every rank, the error of the
+// lowest rank that has one, prefixed "rank 2 of 4: ". Blocking.
 absl::Status AgreeOn(ProcessGroup& group, const absl::Status& mine);
 
 }  // namespace fsdp

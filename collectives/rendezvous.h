@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Rendezvous: what a process learns from its environment about the job it belongs to. Variables are looked for in this
-// order: torchrun's (RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT), which our own launcher sets
-// too; Slurm's (SLURM_PROCID, SLURM_NTASKS, SLURM_LOCALID, ...); Open MPI's (OMPI_COMM_WORLD_RANK, ...).
+// order: torchrun's (RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT), which our own launcher
+// sets too; Slurm's (SLURM_PROCID, SLURM_NTASKS, SLURM_LOCALID, ...); Open MPI's (OMPI_COMM_WORLD_RANK, ...).
 #ifndef FSDP_COLLECTIVES_RENDEZVOUS_H_
 #define FSDP_COLLECTIVES_RENDEZVOUS_H_
 

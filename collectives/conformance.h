@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the conformance tests of ProcessGroup share: the backends under test, and data whose every element is known.
+#ifndef FSDP_COLLECTIVES_CONFORMANCE_H_
+#define FSDP_COLLECTIVES_CONFORMANCE_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "collectives/process_group.h"
+
+namespace fsdp {
+
+using RankMain = std::function<absl::Status(std::shared_ptr<ProcessGroup> group)>;
+
+// One backend at one world size: a parameter of the suite.
+struct GroupUnderTest {
+  std::string backend;
+  int size = 1;
+
+  // As RunRanks, on this backend; ranks are threads.
+  absl::Status Run(const RankMain& rank_main, absl::Duration timeout = absl::Minutes(1)) const;
+};
+
+// {local, shm} x {1, 2, 3, 4, 7}.
+std::vector<GroupUnderTest> GroupsUnderTest();
+std::vector<GroupUnderTest> GroupsUnderTest(const std::vector<int>& sizes);
+
+// "shm_4", for INSTANTIATE_TEST_SUITE_P.
+std::string NameOf(const GroupUnderTest& group);
+
+// Where a test puts its tensors: in memory that peers reach, in memory that they do not, or the one on even ranks.
+enum class Placement { kShared, kPrivate, kMixed };
+
+// A tensor of `numel` elements, `pad` elements after the start of its buffer.
+absl::StatusOr<Tensor> NewTensor(ProcessGroup& group, Placement placement, DType dtype, int64_t numel, int64_t pad = 0);
+
+// Element `i` that rank `rank` gives: an integer from 0 to 16, so that sums over ranks are exact in every dtype.
+inline int ValueOf(int rank, int64_t i) { return static_cast<int>((i * 5 + i / 1000 + rank * 7) % 17); }
+
+using ElementFunction = std::function<double(int64_t i)>;
+
+// Sets every element i to `value(i)`, rounded to the dtype.
+void Fill(const Tensor& t, const ElementFunction& value);
+
+// OK when every element i of `t` is `expected(i)` rounded to its dtype, else kDataLoss with the first that is not.
+absl::Status ExpectElements(const Tensor& t, const ElementFunction& expected);
+
+}  // namespace fsdp
+
+#endif  // FSDP_COLLECTIVES_CONFORMANCE_H_
