@@ -17,7 +17,7 @@ namespace fsdp {
 // Converts `numel` elements. `source` and `destination` may be unaligned and must not overlap, unless they are equal
 // and both dtypes have one size. Float to float, float to and from integers and bool, integer to integer (modulo 2^n,
 // as PyTorch). Returns kInvalidArgument for a float that an integer dtype cannot hold (NaN, infinity, out of range),
-// where PyTorch's result is undefined, naming the element.
+// where PyTorch's result is undefined, naming the element; the destination then holds anything.
 absl::Status Convert(DType from, const void* source, DType to, void* destination, int64_t numel);
 
 // One element, by the same rules; for tests and small values.

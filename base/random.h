@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Random numbers as a pure function of a seed, a sequence and an index: Philox4x32-10 (Salmon et al., "Parallel random
+// numbers: as easy as 1, 2, 3"). So element i of a parameter has one value, whichever rank computes it and whatever
+// else it computes. The floats have the same bits on every machine: logarithm, sine and cosine are our own, from IEEE
+// operations alone. Not for secrets.
+#ifndef FSDP_BASE_RANDOM_H_
+#define FSDP_BASE_RANDOM_H_
+
+#include <array>
+#include <cstdint>
+
+#include "absl/types/span.h"
+
+namespace fsdp {
+
+class Philox {
+ public:
+  // Sequences of one seed are independent of each other; a parameter's name, hashed, makes a good one.
+  explicit Philox(uint64_t seed, uint64_t sequence = 0) : seed_(seed), sequence_(sequence) {}
+
+  // Numbers 4 * block to 4 * block + 3 of the sequence: the cipher of counter {block, sequence} under key seed.
+  std::array<uint32_t, 4> Block(uint64_t block) const;
+
+ private:
+  uint64_t seed_;
+  uint64_t sequence_;
+};
+
+// Values `first`, `first` + 1, ... of the sequence, uniform in [0, 1): multiples of 2^-24.
+void FillUniform(const Philox& philox, uint64_t first, absl::Span<float> out);
+
+// Values `first`, `first` + 1, ... of the sequence, normal with mean 0 and standard deviation 1, by Box-Muller.
+void FillNormal(const Philox& philox, uint64_t first, absl::Span<float> out);
+
+}  // namespace fsdp
+
+#endif  // FSDP_BASE_RANDOM_H_

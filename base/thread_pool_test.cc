@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "base/thread_pool.h"
+
+#include <atomic>
+#include <latch>
+#include <set>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_matchers.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace fsdp {
+namespace {
+
+std::unique_ptr<ThreadPool> PoolOf(int threads) {
+  absl::StatusOr<std::unique_ptr<ThreadPool>> pool = ThreadPool::Create(threads, "test");
+  EXPECT_OK(pool);
+  return *std::move(pool);
+}
+
+TEST(ThreadPoolTest, EveryIndexRunsOnce) {
+  for (int threads : {1, 2, 3, 8}) {
+    auto pool = PoolOf(threads);
+    EXPECT_EQ(pool->threads(), threads);
+    for (int64_t count : {0, 1, 2, 7, 1000}) {
+      std::vector<std::atomic<int>> runs(count);
+      EXPECT_OK(pool->ParallelFor(count, [&](int64_t i) {
+        runs[i].fetch_add(1);
+        return absl::OkStatus();
+      }));
+      for (const auto& n : runs) EXPECT_EQ(n.load(), 1);
+    }
+  }
+}
+
+TEST(ThreadPoolTest, BodiesRunAtTheSameTime) {
+  auto pool = PoolOf(3);
+  // Passes only when three bodies are inside at once.
+  std::latch all_in(3);
+  EXPECT_OK(pool->ParallelFor(3, [&](int64_t) {
+    all_in.arrive_and_wait();
+    return absl::OkStatus();
+  }));
+}
+
+TEST(ThreadPoolTest, OneThreadIsAPlainLoop) {
+  auto pool = PoolOf(1);
+  std::vector<int64_t> order;
+  EXPECT_OK(pool->ParallelFor(5, [&](int64_t i) {
+    order.push_back(i);
+    return absl::OkStatus();
+  }));
+  EXPECT_THAT(order, testing::ElementsAre(0, 1, 2, 3, 4));
+}
+
+TEST(ThreadPoolTest, TheLowestFailedIndexIsReported) {
+  auto pool = PoolOf(4);
+  for (int repetition = 0; repetition < 200; ++repetition) {
+    EXPECT_THAT(
+        pool->ParallelFor(
+            64, [](int64_t i) { return i >= 5 ? absl::DataLossError(absl::StrCat("index ", i)) : absl::OkStatus(); }),
+        StatusIs(absl::StatusCode::kDataLoss, "index 5"));
+  }
+}
+
+TEST(ThreadPoolTest, NothingStartsAfterAnError) {
+  auto pool = PoolOf(1);
+  int runs = 0;
+  EXPECT_THAT(pool->ParallelFor(100,
+                                [&](int64_t i) {
+                                  ++runs;
+                                  return i == 2 ? absl::NotFoundError("gone") : absl::OkStatus();
+                                }),
+              StatusIs(absl::StatusCode::kNotFound, "gone"));
+  EXPECT_EQ(runs, 3);
+  EXPECT_OK(pool->ParallelFor(2, [](int64_t) { return absl::OkStatus(); })) << "an error must not stick to the pool";
+}
+
+TEST(ThreadPoolTest, NestedLoopsMakeProgress) {
+  auto pool = PoolOf(2);
+  std::atomic<int> runs{0};
+  EXPECT_OK(pool->ParallelFor(4, [&](int64_t) {
+    return pool->ParallelFor(4, [&](int64_t) {
+      return pool->ParallelFor(4, [&](int64_t) {
+        runs.fetch_add(1);
+        return absl::OkStatus();
+      });
+    });
+  }));
+  EXPECT_EQ(runs.load(), 64);
+}
+
+TEST(ThreadPoolTest, ManyCallersShareIt) {
+  auto pool = PoolOf(3);
+  std::atomic<int> runs{0};
+  std::vector<std::thread> callers;
+  for (int c = 0; c < 4; ++c) {
+    callers.emplace_back([&] {
+      for (int repetition = 0; repetition < 100; ++repetition) {
+        EXPECT_OK(pool->ParallelFor(10, [&](int64_t) {
+          runs.fetch_add(1);
+          return absl::OkStatus();
+        }));
+      }
+    });
+  }
+  for (std::thread& caller : callers) caller.join();
+  EXPECT_EQ(runs.load(), 4000);
+}
+
+TEST(ThreadPoolTest, RunTakesTasks) {
+  auto pool = PoolOf(2);
+  std::atomic<int> sum{0};
+  const auto add = [&](int n) {
+    return [&sum, n] {
+      sum.fetch_add(n);
+      return absl::OkStatus();
+    };
+  };
+  EXPECT_OK(pool->Run({add(1), add(2), add(4)}));
+  EXPECT_EQ(sum.load(), 7);
+  EXPECT_OK(pool->Run({}));
+  EXPECT_THAT(pool->Run({add(8), [] { return absl::AbortedError("second"); }}),
+              StatusIs(absl::StatusCode::kAborted, "second"));
+}
+
+TEST(ThreadPoolTest, RefusesNoThreads) {
+  EXPECT_THAT(ThreadPool::Create(0, "io"),
+              StatusIs(absl::StatusCode::kInvalidArgument, "thread pool \"io\": cannot have 0 threads"));
+}
+
+}  // namespace
+}  // namespace fsdp
