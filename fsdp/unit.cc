@@ -165,6 +165,7 @@ absl::Status UnitStore::Allocate(ProcessGroup& group, const FsdpOptions& options
     sharded->interval = slice.interval;
     sharded->data = unit.shard.Slice(in_shard);
     sharded->grad = unit.grad_shard.Slice(in_shard);
+    sharded->device = group.device().get();
     ASSIGN_OR_RETURN(Buffer staging, group.device()->AllocatePinned(sharded->data.nbytes()));
     RETURN_IF_ERROR(InitialValues(parameter, slice.interval, options.init_seed, staging.data()));
     stream.CopyAsync(sharded->data.data(), staging.data(), sharded->data.nbytes());

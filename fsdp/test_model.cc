@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/test_model.h"
+
+#include <utility>
+
+#include "base/status_macros.h"
+#include "nn/cross_entropy_loss.h"
+
+namespace fsdp {
+namespace {
+
+constexpr int kRows = 2;
+constexpr int kSeqLen = 5;
+constexpr int kVocabulary = 29;
+
+}  // namespace
+
+Gpt2Config OddGpt2Config() {
+  Gpt2Config config;
+  config.vocab_size = kVocabulary;
+  config.n_positions = 7;
+  config.n_embd = 15;
+  config.n_layer = 2;
+  config.n_head = 3;
+  config.n_inner = 23;
+  return config;
+}
+
+FsdpOptions BlockOptions() { return {.auto_wrap_policy = ModuleWrapPolicy<Gpt2Block>(), .init_seed = 11}; }
+
+absl::StatusOr<TestModel> MakeTestModel(std::shared_ptr<ProcessGroup> group, const FsdpOptions& options) {
+  TestModel made;
+  ASSIGN_OR_RETURN(std::unique_ptr<Module> module, MakeGpt2(OddGpt2Config()));
+  ASSIGN_OR_RETURN(made.model, FullyShardedDataParallel::Wrap(std::move(module), std::move(group), options));
+  made.optimizer = std::make_unique<AdamW>(
+      AdamW::DecayMatricesOnly(made.model->parameters(), {.lr = 1e-2, .weight_decay = 0.1}));
+  return made;
+}
+
+absl::StatusOr<float> TestModel::ComputeGradients(int step) {
+  Device& device = model->device();
+  ASSIGN_OR_RETURN(const Tensor tokens, Tensor::Empty(device, DType::kInt32, {kRows, kSeqLen}));
+  ASSIGN_OR_RETURN(const Tensor targets, Tensor::Empty(device, DType::kInt32, {kRows * kSeqLen}));
+  for (int i = 0; i < kRows * kSeqLen; ++i) {
+    const int at = (step * 7 + model->group().rank()) * 31 + i;
+    tokens.data_as<int32_t>()[i] = at * at % kVocabulary;
+    targets.data_as<int32_t>()[i] = (at + 1) * (at + 1) % kVocabulary;
+  }
+  Tape tape = model->NewTape();
+  CrossEntropyLoss loss;
+  ASSIGN_OR_RETURN(const Tensor logits, model->Forward(tokens, tape));
+  ASSIGN_OR_RETURN(const Tensor value, loss.Forward(logits, targets, tape));
+  ASSIGN_OR_RETURN(const Tensor grad_logits, loss.Backward(1.0f, tape));
+  RETURN_IF_ERROR(model->Backward(grad_logits, tape).status());
+  RETURN_IF_ERROR(model->stream().Synchronize());
+  return *value.data_as<float>();
+}
+
+absl::Status TestModel::Train(int step) {
+  RETURN_IF_ERROR(ComputeGradients(step).status());
+  RETURN_IF_ERROR(optimizer->Step(model->stream()));
+  optimizer->ZeroGrad();
+  return model->stream().Synchronize();
+}
+
+}  // namespace fsdp

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A small GPT-2 wrapped and trained on ranks that are threads: what several tests of fsdp/ start from.
+#ifndef FSDP_FSDP_TEST_MODEL_H_
+#define FSDP_FSDP_TEST_MODEL_H_
+
+#include <functional>
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "collectives/process_group.h"
+#include "fsdp/fsdp.h"
+#include "models/gpt2.h"
+#include "optim/adamw.h"
+
+namespace fsdp {
+
+// Sizes that no small world size divides.
+Gpt2Config OddGpt2Config();
+
+struct TestModel {
+  std::unique_ptr<FullyShardedDataParallel> model;
+  std::unique_ptr<AdamW> optimizer;
+
+  // Forward and backward on a batch that depends on `step` and the rank; returns the loss on this rank.
+  absl::StatusOr<float> ComputeGradients(int step);
+
+  // ComputeGradients and one optimizer step.
+  absl::Status Train(int step);
+};
+
+// Wrapped by blocks unless `options` has a policy; AdamW with decay on matrices only.
+absl::StatusOr<TestModel> MakeTestModel(std::shared_ptr<ProcessGroup> group, const FsdpOptions& options);
+
+// By blocks, seed 11.
+FsdpOptions BlockOptions();
+
+}  // namespace fsdp
+
+#endif  // FSDP_FSDP_TEST_MODEL_H_
