@@ -12,6 +12,8 @@
 
 #include "absl/status/statusor.h"
 #include "nn/initializer.h"
+#include "tensor/device.h"
+#include "tensor/stream.h"
 #include "tensor/tensor.h"
 
 namespace fsdp {
@@ -30,6 +32,10 @@ struct Parameter {
   absl::StatusOr<Tensor> Data() const;
   absl::StatusOr<Tensor> Grad() const;
 };
+
+// Gives `parameter` memory of its own on `device`, in its own dtype: data from its initializer under `seed`, grad zero.
+// Blocks while the values travel.
+absl::Status MaterializeParameter(Parameter& parameter, Device& device, uint64_t seed, Stream& stream);
 
 }  // namespace fsdp
 

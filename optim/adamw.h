@@ -5,11 +5,14 @@
 #ifndef FSDP_OPTIM_ADAMW_H_
 #define FSDP_OPTIM_ADAMW_H_
 
-#include <map>
-#include <memory>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "optim/optimizer.h"
+#include "optim/state_buffers.h"
 
 namespace fsdp {
 
@@ -44,12 +47,10 @@ class AdamW final : public Optimizer {
   absl::Status SetHyperparameter(std::string_view name, double value) override;
 
  private:
-  absl::Status Allocate();
-
   std::vector<Group> groups_;
-  std::vector<int64_t> steps_;       // by parameter
-  std::vector<Tensor> exp_avg_;      // by parameter; slices of one buffer, undefined before the first step
-  std::vector<Tensor> exp_avg_sq_;   // likewise
+  std::vector<size_t> group_of_;  // by parameter
+  std::vector<int64_t> steps_;    // by parameter
+  StateBuffers state_;            // exp_avg, exp_avg_sq
 };
 
 }  // namespace fsdp

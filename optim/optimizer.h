@@ -5,7 +5,11 @@
 #ifndef FSDP_OPTIM_OPTIMIZER_H_
 #define FSDP_OPTIM_OPTIMIZER_H_
 
+#include <cstddef>
+#include <cstdint>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -25,13 +29,14 @@ class Optimizer {
  public:
   virtual ~Optimizer() = default;
 
-  // One update of every parameter that has_grad, stream-ordered after the work that `stream` has so far.
+  // One update of every parameter that has_grad, stream-ordered after the work that `stream` has so far. The first call
+  // allocates the state. kInvalidArgument names a parameter whose dtype is not supported.
   virtual absl::Status Step(Stream& stream) = 0;
 
   // Forgets gradients (has_grad = false); their memory is reused.
   void ZeroGrad();
 
-  // All parameters, in group order. Pointers are the caller's and outlive the optimizer.
+  // All parameters, in group order. Pointers are the caller's and outlive the optimizer; none is null.
   absl::Span<ShardedParameter* const> parameters() const { return parameters_; }
 
   // Names of the per-element states, e.g. {"exp_avg", "exp_avg_sq"}.
@@ -54,6 +59,10 @@ class Optimizer {
  protected:
   std::vector<ShardedParameter*> parameters_;
 };
+
+// For implementations: kInvalidArgument, naming the parameter, unless data is float32, grad float32 or bfloat16, and both
+// have the interval's size.
+absl::Status CheckUpdatable(const ShardedParameter& parameter);
 
 }  // namespace fsdp
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "nn/module.h"
+#include "tensor/device.h"
 #include "tensor/interval.h"
 #include "tensor/tensor.h"
 
@@ -17,15 +18,17 @@ namespace fsdp {
 
 struct ShardedParameter {
   std::string fqn;
-  Shape shape;        // of the whole parameter
-  Interval interval;  // the elements that this rank owns; may be empty
-  Tensor data;        // 1-D, interval.size() elements
-  Tensor grad;        // likewise; its contents count only while has_grad
-  bool has_grad = false;  // false after ZeroGrad and for parameters that the step did not reach: PyTorch's grad None
+  Shape shape;               // of the whole parameter
+  Interval interval;         // the elements that this rank owns; may be empty
+  Tensor data;               // 1-D, interval.size() elements, float32
+  Tensor grad;               // likewise, float32 or bfloat16; its contents count only while has_grad
+  Device* device = nullptr;  // where both live and where the optimizer puts its state; never null
+  bool has_grad = false;     // false after ZeroGrad and for parameters that the step did not reach: PyTorch's grad None
 };
 
-// The parameters of a materialised module, whole, each shared one once, with grads bound; for training without FSDP.
-absl::StatusOr<std::vector<std::unique_ptr<ShardedParameter>>> WholeParameters(Module& module);
+// The parameters of a module that was materialised on `device`, whole, each shared one once, with grads bound and has_grad
+// set; for training without FSDP. kFailedPrecondition names a parameter that is not bound.
+absl::StatusOr<std::vector<std::unique_ptr<ShardedParameter>>> WholeParameters(Module& module, Device& device);
 
 }  // namespace fsdp
 

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/gpt2_block.h"
+
+#include <cmath>
+#include <memory>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "nn/last_dim.h"
+
+namespace fsdp {
+namespace {
+
+Initializer WeightInitializer(const Gpt2Config& config) {
+  return Initializer::Normal(0, static_cast<float>(config.initializer_range));
+}
+
+// GPT-2's rule for the projections that add to the residual stream, of which there are two a block.
+Initializer ResidualInitializer(const Gpt2Config& config) {
+  return Initializer::Normal(
+      0, static_cast<float>(config.initializer_range / std::sqrt(2.0 * static_cast<double>(config.n_layer))));
+}
+
+int64_t InnerDim(const Gpt2Config& config) { return config.n_inner > 0 ? config.n_inner : 4 * config.n_embd; }
+
+ActivationKind ActivationOf(const Gpt2Config& config) {
+  return ParseActivationKind(config.activation_function).value();  // CheckGpt2Config parsed it
+}
+
+float AttentionScale(const Gpt2Config& config, int64_t layer_index) {
+  double scale = 1;
+  if (config.scale_attn_weights) scale /= std::sqrt(static_cast<double>(config.n_embd / config.n_head));
+  if (config.scale_attn_by_inverse_layer_idx) scale /= static_cast<double>(layer_index + 1);
+  return static_cast<float>(scale);
+}
+
+// branch + trunk, in branch's memory, which nobody else reads.
+Tensor AddResidual(const Tensor& branch, const Tensor& trunk, Tape& tape) {
+  tape.ops().Add(branch, trunk, branch, tape.stream());
+  return branch;
+}
+
+}  // namespace
+
+Gpt2Attention::Gpt2Attention(const Gpt2Config& config, int64_t layer_index)
+    : c_attn_(AddChild("c_attn", std::make_unique<Conv1D>(config.n_embd, 3 * config.n_embd, WeightInitializer(config)))),
+      c_proj_(AddChild("c_proj", std::make_unique<Conv1D>(config.n_embd, config.n_embd, ResidualInitializer(config)))),
+      num_heads_(config.n_head),
+      scale_(AttentionScale(config, layer_index)) {}
+
+AttentionShape Gpt2Attention::AttentionShapeOf(const Tensor& x) const {
+  const Shape& shape = x.shape();
+  return {.batch = shape.dim(0),
+          .seq_len = shape.dim(1),
+          .num_heads = num_heads_,
+          .head_dim = shape.dim(2) / num_heads_,
+          .scale = scale_};
+}
+
+absl::StatusOr<Tensor> Gpt2Attention::DoForward(const Tensor& x, Tape& tape) {
+  if (x.shape().rank() != 3) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("attention: input ", x.shape().ToString(), " is not [batch, seq_len, n_embd]"));
+  }
+  ASSIGN_OR_RETURN(Tensor qkv, c_attn_->Forward(x, tape));
+  const AttentionShape shape = AttentionShapeOf(x);
+  ASSIGN_OR_RETURN(Tensor heads, tape.Empty(qkv.dtype(), x.shape()));
+  ASSIGN_OR_RETURN(Tensor statistics,
+                   tape.Empty(DType::kFloat32, {shape.batch * shape.num_heads * shape.seq_len, 2}));
+  tape.ops().CausalAttention(AsRows(qkv), shape, AsRows(heads), statistics, tape.stream());
+  tape.Save(qkv);
+  tape.Save(statistics);
+  return c_proj_->Forward(heads, tape);
+}
+
+absl::StatusOr<Tensor> Gpt2Attention::DoBackward(const Tensor& grad_output, Tape& tape) {
+  ASSIGN_OR_RETURN(Tensor grad_heads, c_proj_->Backward(grad_output, tape));
+  ASSIGN_OR_RETURN(Tensor statistics, tape.Restore());
+  ASSIGN_OR_RETURN(Tensor qkv, tape.Restore());
+  ASSIGN_OR_RETURN(Tensor grad_qkv, tape.Empty(qkv.dtype(), qkv.shape()));
+  tape.ops().CausalAttentionBackward(AsRows(grad_heads), AsRows(qkv), statistics, AttentionShapeOf(grad_heads),
+                                     AsRows(grad_qkv), tape.stream());
+  return c_attn_->Backward(grad_qkv, tape);
+}
+
+Gpt2Mlp::Gpt2Mlp(const Gpt2Config& config)
+    : c_fc_(AddChild("c_fc", std::make_unique<Conv1D>(config.n_embd, InnerDim(config), WeightInitializer(config)))),
+      c_proj_(
+          AddChild("c_proj", std::make_unique<Conv1D>(InnerDim(config), config.n_embd, ResidualInitializer(config)))),
+      act_(AddChild("act", std::make_unique<Activation>(ActivationOf(config)))) {}
+
+absl::StatusOr<Tensor> Gpt2Mlp::DoForward(const Tensor& x, Tape& tape) {
+  ASSIGN_OR_RETURN(Tensor hidden, c_fc_->Forward(x, tape));
+  ASSIGN_OR_RETURN(Tensor activated, act_->Forward(hidden, tape));
+  return c_proj_->Forward(activated, tape);
+}
+
+absl::StatusOr<Tensor> Gpt2Mlp::DoBackward(const Tensor& grad_output, Tape& tape) {
+  ASSIGN_OR_RETURN(Tensor grad_activated, c_proj_->Backward(grad_output, tape));
+  ASSIGN_OR_RETURN(Tensor grad_hidden, act_->Backward(grad_activated, tape));
+  return c_fc_->Backward(grad_hidden, tape);
+}
+
+Gpt2Block::Gpt2Block(const Gpt2Config& config, int64_t layer_index)
+    : ln_1_(AddChild("ln_1", std::make_unique<LayerNorm>(config.n_embd, config.layer_norm_epsilon))),
+      attn_(AddChild("attn", std::make_unique<Gpt2Attention>(config, layer_index))),
+      ln_2_(AddChild("ln_2", std::make_unique<LayerNorm>(config.n_embd, config.layer_norm_epsilon))),
+      mlp_(AddChild("mlp", std::make_unique<Gpt2Mlp>(config))) {}
+
+absl::StatusOr<Tensor> Gpt2Block::DoForward(const Tensor& x, Tape& tape) {
+  ASSIGN_OR_RETURN(Tensor normed, ln_1_->Forward(x, tape));
+  ASSIGN_OR_RETURN(Tensor attended, attn_->Forward(normed, tape));
+  const Tensor middle = AddResidual(attended, x, tape);
+  ASSIGN_OR_RETURN(Tensor normed_middle, ln_2_->Forward(middle, tape));
+  ASSIGN_OR_RETURN(Tensor out, mlp_->Forward(normed_middle, tape));
+  return AddResidual(out, middle, tape);
+}
+
+absl::StatusOr<Tensor> Gpt2Block::DoBackward(const Tensor& grad_output, Tape& tape) {
+  ASSIGN_OR_RETURN(Tensor grad_normed_middle, mlp_->Backward(grad_output, tape));
+  ASSIGN_OR_RETURN(Tensor grad_through_mlp, ln_2_->Backward(grad_normed_middle, tape));
+  const Tensor grad_middle = AddResidual(grad_through_mlp, grad_output, tape);
+  ASSIGN_OR_RETURN(Tensor grad_normed, attn_->Backward(grad_middle, tape));
+  ASSIGN_OR_RETURN(Tensor grad_through_attn, ln_1_->Backward(grad_normed, tape));
+  return AddResidual(grad_through_attn, grad_middle, tape);
+}
+
+}  // namespace fsdp

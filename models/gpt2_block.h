@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Gpt2Block, one transformer block (Hugging Face's GPT2Block), and its two halves. The unit of ModuleWrapPolicy<Gpt2Block>.
+// Activations are [B, T, n_embd]. Precondition of all: CheckGpt2Config(config) is OK.
+#ifndef FSDP_MODELS_GPT2_BLOCK_H_
+#define FSDP_MODELS_GPT2_BLOCK_H_
+
+#include <cstdint>
+#include <string_view>
+
+#include "models/gpt2_config.h"
+#include "nn/activation.h"
+#include "nn/layer_norm.h"
+#include "nn/linear.h"
+#include "nn/module.h"
+
+namespace fsdp {
+
+// Causal self-attention: c_attn makes q, k and v, c_proj joins the heads.
+class Gpt2Attention final : public Module {
+ public:
+  Gpt2Attention(const Gpt2Config& config, int64_t layer_index);
+
+  std::string_view type_name() const override { return "GPT2Attention"; }
+
+ private:
+  absl::StatusOr<Tensor> DoForward(const Tensor& x, Tape& tape) override;
+  absl::StatusOr<Tensor> DoBackward(const Tensor& grad_output, Tape& tape) override;
+
+  AttentionShape AttentionShapeOf(const Tensor& x) const;
+
+  Conv1D* c_attn_;
+  Conv1D* c_proj_;
+  int64_t num_heads_;
+  float scale_;
+};
+
+// c_proj(activation(c_fc(x))).
+class Gpt2Mlp final : public Module {
+ public:
+  explicit Gpt2Mlp(const Gpt2Config& config);
+
+  std::string_view type_name() const override { return "GPT2MLP"; }
+
+ private:
+  absl::StatusOr<Tensor> DoForward(const Tensor& x, Tape& tape) override;
+  absl::StatusOr<Tensor> DoBackward(const Tensor& grad_output, Tape& tape) override;
+
+  Conv1D* c_fc_;
+  Conv1D* c_proj_;
+  Activation* act_;
+};
+
+// x + attn(ln_1(x)), and on that the same with ln_2 and mlp.
+class Gpt2Block final : public Module {
+ public:
+  Gpt2Block(const Gpt2Config& config, int64_t layer_index);
+
+  std::string_view type_name() const override { return "GPT2Block"; }
+
+ private:
+  absl::StatusOr<Tensor> DoForward(const Tensor& x, Tape& tape) override;
+  absl::StatusOr<Tensor> DoBackward(const Tensor& grad_output, Tape& tape) override;
+
+  LayerNorm* ln_1_;
+  Gpt2Attention* attn_;
+  LayerNorm* ln_2_;
+  Gpt2Mlp* mlp_;
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_MODELS_GPT2_BLOCK_H_

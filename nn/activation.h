@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Activation: an elementwise non-linearity as a module.
+#ifndef FSDP_NN_ACTIVATION_H_
+#define FSDP_NN_ACTIVATION_H_
+
+#include <string_view>
+
+#include "absl/status/statusor.h"
+#include "nn/kernel_options.h"
+#include "nn/module.h"
+
+namespace fsdp {
+
+// From Hugging Face's name: gelu_new and gelu_pytorch_tanh, gelu, relu, silu and swish; kUnimplemented lists them.
+absl::StatusOr<ActivationKind> ParseActivationKind(std::string_view name);
+
+class Activation final : public Module {
+ public:
+  explicit Activation(ActivationKind kind) : kind_(kind) {}
+
+  std::string_view type_name() const override { return "Activation"; }
+
+ private:
+  absl::StatusOr<Tensor> DoForward(const Tensor& x, Tape& tape) override;
+  absl::StatusOr<Tensor> DoBackward(const Tensor& grad_output, Tape& tape) override;
+
+  ActivationKind kind_;
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_NN_ACTIVATION_H_

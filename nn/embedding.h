@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Embedding: rows of a table chosen by tokens. PositionEmbedding: the first T rows of a table added to every sequence.
+#ifndef FSDP_NN_EMBEDDING_H_
+#define FSDP_NN_EMBEDDING_H_
+
+#include <cstdint>
+#include <memory>
+#include <string_view>
+
+#include "nn/module.h"
+
+namespace fsdp {
+
+// Tokens int32 [...] to [..., embedding_dim]. Parameter: weight [num_embeddings, embedding_dim]. Tokens have no gradient:
+// Backward returns an undefined tensor.
+class Embedding final : public Module {
+ public:
+  Embedding(int64_t num_embeddings, int64_t embedding_dim, const Initializer& initializer);
+
+  std::string_view type_name() const override { return "Embedding"; }
+  const std::shared_ptr<Parameter>& weight() const { return weight_; }
+
+ private:
+  absl::StatusOr<Tensor> DoForward(const Tensor& tokens, Tape& tape) override;
+  absl::StatusOr<Tensor> DoBackward(const Tensor& grad_output, Tape& tape) override;
+
+  std::shared_ptr<Parameter> weight_;
+};
+
+// x [B, T, C] to x + weight[0:T]. Parameter: weight [num_positions, C], the Embedding of positions 0 to T - 1.
+class PositionEmbedding final : public Module {
+ public:
+  PositionEmbedding(int64_t num_positions, int64_t embedding_dim, const Initializer& initializer);
+
+  std::string_view type_name() const override { return "Embedding"; }
+
+ private:
+  absl::StatusOr<Tensor> DoForward(const Tensor& x, Tape& tape) override;
+  absl::StatusOr<Tensor> DoBackward(const Tensor& grad_output, Tape& tape) override;
+
+  std::shared_ptr<Parameter> weight_;
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_NN_EMBEDDING_H_

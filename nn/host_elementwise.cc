@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "nn/host_elementwise.h"
+
+#include <cmath>
+
+#include "tensor/convert.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "nn/host_elementwise.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+#include "hwy/highway.h"
+#include "nn/exp-inl.h"
+#include "nn/simd-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace fsdp {
+namespace HWY_NAMESPACE {
+
+// Each activation: its value, and its value's derivative.
+struct GeluTanhForm {
+  // e^(-2 u) with u = sqrt(2 / pi) (x + 0.044715 x^3), finite so that products with 1 / (1 + e) stay numbers.
+  static HWY_INLINE FloatVec Exponential(FloatTag d, FloatVec x) {
+    const FloatVec cubic = hn::Mul(hn::Mul(hn::Set(d, 0.044715f), hn::Mul(x, x)), x);
+    const FloatVec minus_two_u = hn::Mul(hn::Set(d, -2 * 0.79788456080286535588f), hn::Add(x, cubic));
+    return hn::Min(Exp(d, minus_two_u), hn::Set(d, 3.0e38f));
+  }
+  static HWY_INLINE FloatVec Value(FloatTag d, FloatVec x) {
+    return hn::Div(x, hn::Add(hn::Set(d, 1.0f), Exponential(d, x)));
+  }
+  static HWY_INLINE FloatVec Derivative(FloatTag d, FloatVec x) {
+    const FloatVec one = hn::Set(d, 1.0f);
+    const FloatVec e = Exponential(d, x);
+    const FloatVec s = hn::Div(one, hn::Add(one, e));
+    const FloatVec square = hn::Mul(hn::Set(d, 3 * 0.044715f), hn::Mul(x, x));
+    const FloatVec two_du = hn::Mul(hn::Set(d, 2 * 0.79788456080286535588f), hn::Add(one, square));
+    return hn::Add(s, hn::Mul(hn::Mul(x, two_du), hn::Mul(s, hn::Mul(e, s))));  // e s = 1 - s
+  }
+};
+
+struct Relu {
+  static HWY_INLINE FloatVec Value(FloatTag d, FloatVec x) {
+    return hn::IfThenElse(hn::Lt(x, hn::Zero(d)), hn::Zero(d), x);  // a NaN passes
+  }
+  static HWY_INLINE FloatVec Derivative(FloatTag d, FloatVec x) {
+    return hn::IfThenElse(hn::Le(x, hn::Zero(d)), hn::Zero(d), hn::Set(d, 1.0f));
+  }
+};
+
+struct Silu {
+  static HWY_INLINE FloatVec Exponential(FloatTag d, FloatVec x) {
+    return hn::Min(Exp(d, hn::Neg(x)), hn::Set(d, 3.0e38f));
+  }
+  static HWY_INLINE FloatVec Value(FloatTag d, FloatVec x) {
+    return hn::Div(x, hn::Add(hn::Set(d, 1.0f), Exponential(d, x)));
+  }
+  static HWY_INLINE FloatVec Derivative(FloatTag d, FloatVec x) {
+    const FloatVec one = hn::Set(d, 1.0f);
+    const FloatVec e = Exponential(d, x);
+    const FloatVec s = hn::Div(one, hn::Add(one, e));
+    return hn::Add(s, hn::Mul(x, hn::Mul(s, hn::Mul(e, s))));
+  }
+};
+
+template <typename T>
+void AddLoop(const T* a, const T* b, T* out, int64_t n) {
+  const FloatTag d;
+  ForEachVector(n, [&](int64_t i, size_t count) HWY_ATTR {
+    StoreUpTo(d, hn::Add(LoadUpTo(d, a + i, count), LoadUpTo(d, b + i, count)), out + i, count);
+  });
+}
+
+template <typename F, typename T>
+void ActivateLoop(const T* x, T* out, int64_t n) {
+  const FloatTag d;
+  ForEachVector(n, [&](int64_t i, size_t count)
+                       HWY_ATTR { StoreUpTo(d, F::Value(d, LoadUpTo(d, x + i, count)), out + i, count); });
+}
+
+template <typename F, typename T>
+void ActivateBackwardLoop(const T* grad_out, const T* x, T* grad_x, int64_t n) {
+  const FloatTag d;
+  ForEachVector(n, [&](int64_t i, size_t count) HWY_ATTR {
+    const FloatVec derivative = F::Derivative(d, LoadUpTo(d, x + i, count));
+    StoreUpTo(d, hn::Mul(LoadUpTo(d, grad_out + i, count), derivative), grad_x + i, count);
+  });
+}
+
+template <typename F>
+void ActivateAs(const Tensor& x, const Tensor& out) {
+  if (x.dtype() == DType::kBFloat16) {
+    ActivateLoop<F>(x.data_as<const uint16_t>(), out.data_as<uint16_t>(), x.numel());
+  } else {
+    ActivateLoop<F>(x.data_as<const float>(), out.data_as<float>(), x.numel());
+  }
+}
+
+template <typename F>
+void ActivateBackwardAs(const Tensor& grad_out, const Tensor& x, const Tensor& grad_x) {
+  if (x.dtype() == DType::kBFloat16) {
+    ActivateBackwardLoop<F>(grad_out.data_as<const uint16_t>(), x.data_as<const uint16_t>(), grad_x.data_as<uint16_t>(),
+                            x.numel());
+  } else {
+    ActivateBackwardLoop<F>(grad_out.data_as<const float>(), x.data_as<const float>(), grad_x.data_as<float>(), x.numel());
+  }
+}
+
+void AddKernel(const Tensor& a, const Tensor& b, const Tensor& out) {
+  if (a.dtype() == DType::kBFloat16) {
+    AddLoop(a.data_as<const uint16_t>(), b.data_as<const uint16_t>(), out.data_as<uint16_t>(), a.numel());
+  } else {
+    AddLoop(a.data_as<const float>(), b.data_as<const float>(), out.data_as<float>(), a.numel());
+  }
+}
+
+// Precondition of both: not kGeluErf, which has no vector form.
+void ActivateKernel(ActivationKind kind, const Tensor& x, const Tensor& out) {
+  if (kind == ActivationKind::kGeluTanh) return ActivateAs<GeluTanhForm>(x, out);
+  if (kind == ActivationKind::kRelu) return ActivateAs<Relu>(x, out);
+  ActivateAs<Silu>(x, out);
+}
+
+void ActivateBackwardKernel(ActivationKind kind, const Tensor& grad_out, const Tensor& x, const Tensor& grad_x) {
+  if (kind == ActivationKind::kGeluTanh) return ActivateBackwardAs<GeluTanhForm>(grad_out, x, grad_x);
+  if (kind == ActivationKind::kRelu) return ActivateBackwardAs<Relu>(grad_out, x, grad_x);
+  ActivateBackwardAs<Silu>(grad_out, x, grad_x);
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace fsdp
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace fsdp {
+namespace {
+
+HWY_EXPORT(AddKernel);
+HWY_EXPORT(ActivateKernel);
+HWY_EXPORT(ActivateBackwardKernel);
+
+float Get(const Tensor& t, int64_t i) {
+  return t.dtype() == DType::kBFloat16 ? BFloat16ToFloat(t.data_as<uint16_t>()[i]) : t.data_as<float>()[i];
+}
+
+void Set(const Tensor& t, int64_t i, double value) {
+  const float rounded = static_cast<float>(value);
+  if (t.dtype() == DType::kBFloat16) {
+    t.data_as<uint16_t>()[i] = FloatToBFloat16(rounded);
+  } else {
+    t.data_as<float>()[i] = rounded;
+  }
+}
+
+double NormalCdf(double x) { return 0.5 * std::erfc(-x * M_SQRT1_2); }
+
+double NormalDensity(double x) { return 0.5 * M_SQRT1_2 * M_2_SQRTPI * std::exp(-0.5 * x * x); }
+
+}  // namespace
+
+void HostAdd(const Tensor& a, const Tensor& b, const Tensor& out) { HWY_DYNAMIC_DISPATCH(AddKernel)(a, b, out); }
+
+void HostActivate(ActivationKind kind, const Tensor& x, const Tensor& out) {
+  if (kind != ActivationKind::kGeluErf) return HWY_DYNAMIC_DISPATCH(ActivateKernel)(kind, x, out);
+  for (int64_t i = 0; i < x.numel(); ++i) Set(out, i, Get(x, i) * NormalCdf(Get(x, i)));
+}
+
+void HostActivateBackward(ActivationKind kind, const Tensor& grad_out, const Tensor& x, const Tensor& grad_x) {
+  if (kind != ActivationKind::kGeluErf) return HWY_DYNAMIC_DISPATCH(ActivateBackwardKernel)(kind, grad_out, x, grad_x);
+  for (int64_t i = 0; i < x.numel(); ++i) {
+    const double value = Get(x, i);
+    Set(grad_x, i, Get(grad_out, i) * (NormalCdf(value) + value * NormalDensity(value)));
+  }
+}
+
+}  // namespace fsdp
+#endif  // HWY_ONCE

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "nn/host_layer_norm.h"
+
+#include <cmath>
+
+#include "nn/host_column_sums.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "nn/host_layer_norm.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+#include "hwy/highway.h"
+#include "nn/simd-inl.h"
+
+
+HWY_BEFORE_NAMESPACE();
+namespace fsdp {
+namespace HWY_NAMESPACE {
+
+HWY_INLINE float SumOf(FloatTag d, FloatVec v) { return hn::GetLane(hn::SumOfLanes(d, v)); }
+
+template <typename T>
+float RowMean(const T* x, int64_t n) {
+  const FloatTag d;
+  FloatVec sum = hn::Zero(d);
+  ForEachVector(n, [&](int64_t i, size_t count) HWY_ATTR { sum = hn::Add(sum, LoadUpTo(d, x + i, count)); });
+  return SumOf(d, sum) / static_cast<float>(n);
+}
+
+// The biased variance, in a second pass, which does not cancel.
+template <typename T>
+float RowVariance(const T* x, float mean, int64_t n) {
+  const FloatTag d;
+  FloatVec sum = hn::Zero(d);
+  ForEachVector(n, [&](int64_t i, size_t count) HWY_ATTR {
+    const FloatVec centered = hn::Sub(LoadUpTo(d, x + i, count), hn::Set(d, mean));
+    // Lanes past the end hold 0 - mean; they do not count.
+    sum = hn::Add(sum, hn::IfThenElseZero(hn::FirstN(d, count), hn::Mul(centered, centered)));
+  });
+  return SumOf(d, sum) / static_cast<float>(n);
+}
+
+template <typename T>
+void ForwardRow(const T* x, const T* weight, const T* bias, float mean, float rstd, T* out, int64_t n) {
+  const FloatTag d;
+  ForEachVector(n, [&](int64_t i, size_t count) HWY_ATTR {
+    const FloatVec normed =
+        hn::Mul(hn::Sub(LoadUpTo(d, x + i, count), hn::Set(d, mean)), hn::Set(d, rstd));
+    StoreUpTo(d, hn::MulAdd(normed, LoadUpTo(d, weight + i, count), LoadUpTo(d, bias + i, count)), out + i, count);
+  });
+}
+
+// With h = (x - mean) rstd and g = grad_out weight:  grad_x = rstd (g - mean(g) - h mean(g h)).
+// The column sums, where wanted, gain grad_out h and grad_out.
+template <typename T>
+void BackwardRow(const T* grad_out, const T* x, const T* weight, float mean, float rstd, T* grad_x, float* weight_sums,
+                 float* bias_sums, int64_t n) {
+  const FloatTag d;
+  FloatVec sum_g = hn::Zero(d);
+  FloatVec sum_gh = hn::Zero(d);
+  const auto normed = [&](int64_t i, size_t count) HWY_ATTR {
+    return hn::Mul(hn::Sub(LoadUpTo(d, x + i, count), hn::Set(d, mean)), hn::Set(d, rstd));
+  };
+  ForEachVector(n, [&](int64_t i, size_t count) HWY_ATTR {
+    const FloatVec dy = LoadUpTo(d, grad_out + i, count);  // 0 past the end, and so is g
+    const FloatVec h = normed(i, count);
+    const FloatVec g = hn::Mul(dy, LoadUpTo(d, weight + i, count));
+    sum_g = hn::Add(sum_g, g);
+    sum_gh = hn::MulAdd(g, h, sum_gh);
+    if (weight_sums != nullptr) {
+      StoreUpTo(d, hn::MulAdd(dy, h, LoadUpTo(d, weight_sums + i, count)), weight_sums + i, count);
+    }
+    if (bias_sums != nullptr) StoreUpTo(d, hn::Add(dy, LoadUpTo(d, bias_sums + i, count)), bias_sums + i, count);
+  });
+  const FloatVec mean_g = hn::Set(d, SumOf(d, sum_g) / static_cast<float>(n));
+  const FloatVec mean_gh = hn::Set(d, SumOf(d, sum_gh) / static_cast<float>(n));
+  ForEachVector(n, [&](int64_t i, size_t count) HWY_ATTR {
+    const FloatVec g = hn::Mul(LoadUpTo(d, grad_out + i, count), LoadUpTo(d, weight + i, count));
+    const FloatVec centered = hn::Sub(hn::Sub(g, mean_g), hn::Mul(normed(i, count), mean_gh));
+    StoreUpTo(d, hn::Mul(hn::Set(d, rstd), centered), grad_x + i, count);
+  });
+}
+
+template <typename T>
+void ForwardRows(const Tensor& x, const Tensor& weight, const Tensor& bias, float eps, const Tensor& out,
+                 const Tensor& mean, const Tensor& rstd) {
+  const int64_t n = weight.numel();
+  for (int64_t r = 0; r < mean.numel(); ++r) {
+    const T* row = x.data_as<const T>() + r * n;
+    const float row_mean = RowMean(row, n);
+    const float row_rstd = 1.0f / std::sqrt(RowVariance(row, row_mean, n) + eps);
+    mean.data_as<float>()[r] = row_mean;
+    rstd.data_as<float>()[r] = row_rstd;
+    ForwardRow(row, weight.data_as<const T>(), bias.data_as<const T>(), row_mean, row_rstd, out.data_as<T>() + r * n, n);
+  }
+}
+
+// `weight_sums` and `bias_sums` may be null.
+template <typename T>
+void BackwardRows(const Tensor& grad_out, const Tensor& x, const Tensor& weight, const Tensor& mean, const Tensor& rstd,
+                  const Tensor& grad_x, ColumnSums* weight_sums, ColumnSums* bias_sums) {
+  const int64_t n = weight.numel();
+  for (int64_t r = 0; r < mean.numel(); ++r) {
+    BackwardRow(grad_out.data_as<const T>() + r * n, x.data_as<const T>() + r * n, weight.data_as<const T>(),
+                mean.data_as<const float>()[r], rstd.data_as<const float>()[r], grad_x.data_as<T>() + r * n,
+                weight_sums == nullptr ? nullptr : weight_sums->partial(),
+                bias_sums == nullptr ? nullptr : bias_sums->partial(), n);
+    if (weight_sums != nullptr) weight_sums->RowDone();
+    if (bias_sums != nullptr) bias_sums->RowDone();
+  }
+}
+
+void ForwardKernel(const Tensor& x, const Tensor& weight, const Tensor& bias, float eps, const Tensor& out,
+                   const Tensor& mean, const Tensor& rstd) {
+  if (x.dtype() == DType::kBFloat16) return ForwardRows<uint16_t>(x, weight, bias, eps, out, mean, rstd);
+  ForwardRows<float>(x, weight, bias, eps, out, mean, rstd);
+}
+
+void BackwardKernel(const Tensor& grad_out, const Tensor& x, const Tensor& weight, const Tensor& mean,
+                    const Tensor& rstd, const Tensor& grad_x, ColumnSums* weight_sums, ColumnSums* bias_sums) {
+  if (x.dtype() == DType::kBFloat16) {
+    return BackwardRows<uint16_t>(grad_out, x, weight, mean, rstd, grad_x, weight_sums, bias_sums);
+  }
+  BackwardRows<float>(grad_out, x, weight, mean, rstd, grad_x, weight_sums, bias_sums);
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace fsdp
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace fsdp {
+
+HWY_EXPORT(ForwardKernel);
+HWY_EXPORT(BackwardKernel);
+
+void HostLayerNorm(const Tensor& x, const Tensor& weight, const Tensor& bias, float eps, const Tensor& out,
+                   const Tensor& mean, const Tensor& rstd) {
+  HWY_DYNAMIC_DISPATCH(ForwardKernel)(x, weight, bias, eps, out, mean, rstd);
+}
+
+void HostLayerNormBackward(const Tensor& grad_out, const Tensor& x, const Tensor& weight, const Tensor& mean,
+                           const Tensor& rstd, const Tensor& grad_x, const Tensor& grad_weight,
+                           const Tensor& grad_bias) {
+  ColumnSums weight_sums(grad_weight.defined() ? weight.numel() : 0);
+  ColumnSums bias_sums(grad_bias.defined() ? weight.numel() : 0);
+  HWY_DYNAMIC_DISPATCH(BackwardKernel)
+  (grad_out, x, weight, mean, rstd, grad_x, grad_weight.defined() ? &weight_sums : nullptr,
+   grad_bias.defined() ? &bias_sums : nullptr);
+  if (grad_weight.defined()) weight_sums.AddTo(grad_weight);
+  if (grad_bias.defined()) bias_sums.AddTo(grad_bias);
+}
+
+}  // namespace fsdp
+#endif  // HWY_ONCE

@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "nn/host_layer_ops.h"
+
+#include "absl/status/status.h"
+#include "nn/host_attention.h"
+#include "nn/host_column_sums.h"
+#include "nn/host_cross_entropy.h"
+#include "nn/host_elementwise.h"
+#include "nn/host_embedding.h"
+#include "nn/host_layer_norm.h"
+#include "nn/operand_check.h"
+
+namespace fsdp {
+namespace {
+
+int64_t Rows(const Tensor& t) { return t.shape().rank() == 2 ? t.shape().dim(0) : 0; }
+int64_t Cols(const Tensor& t) { return t.shape().rank() == 2 ? t.shape().dim(1) : 0; }
+
+void CheckAttention(const AttentionShape& shape, const Tensor& qkv, const Tensor& heads, const Tensor& statistics,
+                    OperandCheck& check) {
+  const int64_t tokens = shape.batch * shape.seq_len;
+  check.FloatDType({&qkv, &heads});
+  check.Numel("qkv", qkv, tokens * 3 * shape.num_heads * shape.head_dim);
+  check.Numel("heads", heads, tokens * shape.num_heads * shape.head_dim);
+  check.Numel("statistics", statistics, DType::kFloat32, tokens * shape.num_heads * 2);
+}
+
+// Working memory, or undefined with the failure put on `stream`.
+Tensor AttentionScratch(const AttentionShape& shape, DType dtype, Stream& stream) {
+  absl::StatusOr<Tensor> scratch =
+      Tensor::Empty(stream.device(), DType::kUInt8, {AttentionScratchBytes(shape, dtype)});
+  if (scratch.ok()) return *scratch;
+  stream.Run([status = scratch.status()] { return status; });
+  return Tensor();
+}
+
+}  // namespace
+
+HostLayerOps::HostLayerOps(int kernel_threads) : matmul_(std::make_shared<HostMatmul>(kernel_threads)) {}
+
+void HostLayerOps::Embedding(const Tensor& tokens, const Tensor& table, const Tensor& out, Stream& stream) const {
+  OperandCheck check("embedding");
+  check.Matrix("table", table);
+  check.FloatDType({&table, &out});
+  check.Numel("tokens", tokens, DType::kInt32, tokens.numel());
+  check.Numel("out", out, tokens.numel() * Cols(table));
+  if (check.FailsOn(stream)) return;
+  stream.Run([=] { return HostEmbedding(tokens, table, out); });
+}
+
+void HostLayerOps::EmbeddingBackward(const Tensor& tokens, const Tensor& grad_out, const Tensor& grad_table,
+                                     Stream& stream) const {
+  OperandCheck check("embedding backward");
+  check.Matrix("grad_table", grad_table);
+  check.FloatDType({&grad_out, &grad_table});
+  check.Numel("tokens", tokens, DType::kInt32, tokens.numel());
+  check.Numel("grad_out", grad_out, tokens.numel() * Cols(grad_table));
+  if (check.FailsOn(stream)) return;
+  stream.Run([=] {
+    HostEmbeddingBackward(tokens, grad_out, grad_table);
+    return absl::OkStatus();
+  });
+}
+
+void HostLayerOps::Matmul(const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor& c,
+                          const MatmulOptions& options, Stream& stream) const {
+  OperandCheck check("matmul");
+  const int64_t k = options.transpose_a ? Rows(a) : Cols(a);
+  check.Matrix("c", c);
+  check.Matrix("a", a, options.transpose_a ? Rows(c) : k);
+  check.Matrix("b", b, options.transpose_b ? k : Cols(c));
+  check.FloatDType({&a, &b, &c, bias.defined() ? &bias : &c});
+  check.Numel("a", a, Rows(c) * k);
+  check.Numel("b", b, k * Cols(c));
+  if (bias.defined()) check.Numel("bias", bias, Cols(c));
+  if (check.FailsOn(stream)) return;
+  stream.Run([=, matmul = matmul_] {
+    return matmul->Run({.m = Rows(c), .n = Cols(c), .k = k,
+                        .a = a.data(), .b = b.data(), .bias = bias.defined() ? bias.data() : nullptr, .c = c.data(),
+                        .lda = Cols(a), .ldb = Cols(b), .ldc = Cols(c), .dtype = a.dtype(), .c_dtype = c.dtype(),
+                        .transpose_a = options.transpose_a, .transpose_b = options.transpose_b, .accumulate = options.accumulate});
+  });
+}
+
+void HostLayerOps::BiasBackward(const Tensor& grad_out, const Tensor& grad_bias, Stream& stream) const {
+  OperandCheck check("bias backward");
+  check.Matrix("grad_out", grad_out);
+  check.FloatDType({&grad_out, &grad_bias});
+  check.Numel("grad_bias", grad_bias, Cols(grad_out));
+  if (check.FailsOn(stream)) return;
+  stream.Run([=] {
+    HostBiasBackward(grad_out, grad_bias);
+    return absl::OkStatus();
+  });
+}
+
+void HostLayerOps::Add(const Tensor& a, const Tensor& b, const Tensor& out, Stream& stream) const {
+  OperandCheck check("add");
+  check.FloatDType({&a, &b, &out});
+  check.Numel("a", a, out.numel());
+  check.Numel("b", b, out.numel());
+  if (check.FailsOn(stream)) return;
+  stream.Run([=] {
+    HostAdd(a, b, out);
+    return absl::OkStatus();
+  });
+}
+
+void HostLayerOps::LayerNorm(const Tensor& x, const Tensor& weight, const Tensor& bias, float eps, const Tensor& out,
+                             const Tensor& mean, const Tensor& rstd, Stream& stream) const {
+  OperandCheck check("layer norm");
+  check.Matrix("x", x);
+  check.FloatDType({&x, &weight, &bias, &out});
+  check.Numel("weight", weight, Cols(x));
+  check.Numel("bias", bias, Cols(x));
+  check.Numel("out", out, x.numel());
+  check.Numel("mean", mean, DType::kFloat32, Rows(x));
+  check.Numel("rstd", rstd, DType::kFloat32, Rows(x));
+  if (check.FailsOn(stream)) return;
+  stream.Run([=] {
+    HostLayerNorm(x, weight, bias, eps, out, mean, rstd);
+    return absl::OkStatus();
+  });
+}
+
+void HostLayerOps::LayerNormBackward(const Tensor& grad_out, const Tensor& x, const Tensor& weight, const Tensor& mean,
+                                     const Tensor& rstd, const Tensor& grad_x, const Tensor& grad_weight,
+                                     const Tensor& grad_bias, Stream& stream) const {
+  OperandCheck check("layer norm backward");
+  check.Matrix("x", x);
+  check.FloatDType({&grad_out, &x, &weight, &grad_x});
+  check.Numel("grad_out", grad_out, x.numel());
+  check.Numel("weight", weight, Cols(x));
+  check.Numel("mean", mean, DType::kFloat32, Rows(x));
+  check.Numel("rstd", rstd, DType::kFloat32, Rows(x));
+  check.Numel("grad_x", grad_x, x.numel());
+  for (const Tensor* grad : {&grad_weight, &grad_bias}) {
+    if (!grad->defined()) continue;
+    check.FloatDType({&x, grad});
+    check.Numel("grad of weight or bias", *grad, Cols(x));
+  }
+  if (check.FailsOn(stream)) return;
+  stream.Run([=] {
+    HostLayerNormBackward(grad_out, x, weight, mean, rstd, grad_x, grad_weight, grad_bias);
+    return absl::OkStatus();
+  });
+}
+
+void HostLayerOps::Activate(ActivationKind kind, const Tensor& x, const Tensor& out, Stream& stream) const {
+  OperandCheck check("activation");
+  check.FloatDType({&x, &out});
+  check.Numel("out", out, x.numel());
+  if (check.FailsOn(stream)) return;
+  stream.Run([=] {
+    HostActivate(kind, x, out);
+    return absl::OkStatus();
+  });
+}
+
+void HostLayerOps::ActivateBackward(ActivationKind kind, const Tensor& grad_out, const Tensor& x, const Tensor& grad_x,
+                                    Stream& stream) const {
+  OperandCheck check("activation backward");
+  check.FloatDType({&grad_out, &x, &grad_x});
+  check.Numel("grad_out", grad_out, x.numel());
+  check.Numel("grad_x", grad_x, x.numel());
+  if (check.FailsOn(stream)) return;
+  stream.Run([=] {
+    HostActivateBackward(kind, grad_out, x, grad_x);
+    return absl::OkStatus();
+  });
+}
+
+void HostLayerOps::CausalAttention(const Tensor& qkv, const AttentionShape& shape, const Tensor& out,
+                                   const Tensor& statistics, Stream& stream) const {
+  OperandCheck check("attention");
+  CheckAttention(shape, qkv, out, statistics, check);
+  if (check.FailsOn(stream)) return;
+  const Tensor scratch = AttentionScratch(shape, qkv.dtype(), stream);
+  if (!scratch.defined()) return;
+  stream.Run([=, matmul = matmul_] { return HostCausalAttention(*matmul, qkv, shape, out, statistics, scratch); });
+}
+
+void HostLayerOps::CausalAttentionBackward(const Tensor& grad_out, const Tensor& qkv, const Tensor& statistics,
+                                           const AttentionShape& shape, const Tensor& grad_qkv, Stream& stream) const {
+  OperandCheck check("attention backward");
+  CheckAttention(shape, qkv, grad_out, statistics, check);
+  check.FloatDType({&qkv, &grad_qkv});
+  check.Numel("grad_qkv", grad_qkv, qkv.numel());
+  if (check.FailsOn(stream)) return;
+  const Tensor scratch = AttentionScratch(shape, qkv.dtype(), stream);
+  if (!scratch.defined()) return;
+  stream.Run([=, matmul = matmul_] {
+    return HostCausalAttentionBackward(*matmul, grad_out, qkv, statistics, shape, grad_qkv, scratch);
+  });
+}
+
+void HostLayerOps::CrossEntropy(const Tensor& logits, const Tensor& targets, const Tensor& loss,
+                                const Tensor& statistics, Stream& stream) const {
+  OperandCheck check("cross entropy");
+  check.Matrix("logits", logits);
+  check.FloatDType({&logits});
+  check.Numel("targets", targets, DType::kInt32, Rows(logits));
+  check.Numel("loss", loss, DType::kFloat32, 1);
+  check.Numel("statistics", statistics, DType::kFloat32, 2 * Rows(logits));
+  if (check.FailsOn(stream)) return;
+  stream.Run([=] { return HostCrossEntropy(logits, targets, loss, statistics); });
+}
+
+void HostLayerOps::CrossEntropyBackward(const Tensor& logits, const Tensor& targets, const Tensor& statistics,
+                                        float scale, const Tensor& grad_logits, Stream& stream) const {
+  OperandCheck check("cross entropy backward");
+  check.Matrix("logits", logits);
+  check.FloatDType({&logits, &grad_logits});
+  check.Numel("targets", targets, DType::kInt32, Rows(logits));
+  check.Numel("statistics", statistics, DType::kFloat32, 2 * Rows(logits));
+  check.Numel("grad_logits", grad_logits, logits.numel());
+  if (check.FailsOn(stream)) return;
+  stream.Run([=] {
+    HostCrossEntropyBackward(logits, targets, statistics, scale, grad_logits);
+    return absl::OkStatus();
+  });
+}
+
+}  // namespace fsdp

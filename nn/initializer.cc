@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "nn/initializer.h"
+
+#include <algorithm>
+
+#include "absl/types/span.h"
+#include "base/digest.h"
+#include "base/random.h"
+
+namespace fsdp {
+
+void Initializer::Fill(uint64_t seed, std::string_view fqn, const Interval& interval, float* out) const {
+  const absl::Span<float> values(out, interval.size());
+  if (kind == Kind::kConstant) {
+    std::fill(values.begin(), values.end(), mean);
+    return;
+  }
+  FillNormal(Philox(seed, DigestOf(fqn).low), interval.begin, values);
+  for (float& value : values) value = mean + stddev * value;
+}
+
+}  // namespace fsdp

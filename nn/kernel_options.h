@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The small values that say what a kernel of nn/layer_ops.h is to compute.
+#ifndef FSDP_NN_KERNEL_OPTIONS_H_
+#define FSDP_NN_KERNEL_OPTIONS_H_
+
+#include <cstdint>
+
+namespace fsdp {
+
+// How the operands of c = a b lie in memory, and what happens to c.
+struct MatmulOptions {
+  bool transpose_a = false;  // a is [K, M] in memory, used as [M, K]
+  bool transpose_b = false;  // b is [N, K] in memory, used as [K, N]
+  bool accumulate = false;   // c += a b instead of c = a b
+};
+
+struct AttentionShape {
+  int64_t batch = 0;
+  int64_t seq_len = 0;
+  int64_t num_heads = 0;
+  int64_t head_dim = 0;
+  float scale = 1;  // of the scores, usually 1 / sqrt(head_dim)
+};
+
+// Elementwise non-linearities, by what they compute.
+enum class ActivationKind : uint8_t {
+  kGeluTanh,  // x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2
+  kGeluErf,   // x (1 + erf(x / sqrt(2))) / 2
+  kRelu,      // max(x, 0)
+  kSilu,      // x / (1 + exp(-x))
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_NN_KERNEL_OPTIONS_H_

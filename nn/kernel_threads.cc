@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "nn/kernel_threads.h"
+
+#include <omp.h>
+
+namespace fsdp {
+namespace {
+
+#if defined(__SANITIZE_THREAD__)
+constexpr bool kThreadSanitizer = true;
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+constexpr bool kThreadSanitizer = true;
+#else
+constexpr bool kThreadSanitizer = false;
+#endif
+#else
+constexpr bool kThreadSanitizer = false;
+#endif
+
+}  // namespace
+
+void SetKernelThreads(int threads) { omp_set_num_threads(kThreadSanitizer ? 1 : threads); }
+
+}  // namespace fsdp

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "nn/layer_norm.h"
+
+#include "base/status_macros.h"
+#include "nn/last_dim.h"
+
+namespace fsdp {
+
+LayerNorm::LayerNorm(int64_t normalized_dim, double eps)
+    : weight_(AddParameter("weight", {normalized_dim}, Initializer::Constant(1))),
+      bias_(AddParameter("bias", {normalized_dim}, Initializer::Constant(0))),
+      eps_(static_cast<float>(eps)) {}
+
+absl::StatusOr<Tensor> LayerNorm::DoForward(const Tensor& x, Tape& tape) {
+  RETURN_IF_ERROR(CheckLastDim("layer norm", x, weight_->shape.dim(0)));
+  ASSIGN_OR_RETURN(Tensor weight, weight_->Data());
+  ASSIGN_OR_RETURN(Tensor bias, bias_->Data());
+  const Tensor rows = AsRows(x);
+  const int64_t num_rows = rows.shape().dim(0);
+  ASSIGN_OR_RETURN(Tensor out, tape.Empty(x.dtype(), x.shape()));
+  ASSIGN_OR_RETURN(Tensor mean, tape.Empty(DType::kFloat32, {num_rows}));
+  ASSIGN_OR_RETURN(Tensor rstd, tape.Empty(DType::kFloat32, {num_rows}));
+  tape.ops().LayerNorm(rows, weight, bias, eps_, AsRows(out), mean, rstd, tape.stream());
+  tape.Save(x);
+  tape.Save(mean);
+  tape.Save(rstd);
+  return out;
+}
+
+absl::StatusOr<Tensor> LayerNorm::DoBackward(const Tensor& grad_output, Tape& tape) {
+  RETURN_IF_ERROR(CheckLastDim("layer norm backward", grad_output, weight_->shape.dim(0)));
+  ASSIGN_OR_RETURN(Tensor rstd, tape.Restore());
+  ASSIGN_OR_RETURN(Tensor mean, tape.Restore());
+  ASSIGN_OR_RETURN(Tensor x, tape.Restore());
+  ASSIGN_OR_RETURN(Tensor weight, weight_->Data());
+  ASSIGN_OR_RETURN(Tensor grad_x, tape.Empty(x.dtype(), x.shape()));
+  Tensor grad_weight;  // stays undefined, and is not computed, for frozen parameters
+  Tensor grad_bias;
+  if (weight_->requires_grad) {
+    ASSIGN_OR_RETURN(grad_weight, weight_->Grad());
+  }
+  if (bias_->requires_grad) {
+    ASSIGN_OR_RETURN(grad_bias, bias_->Grad());
+  }
+  tape.ops().LayerNormBackward(AsRows(grad_output), AsRows(x), weight, mean, rstd, AsRows(grad_x), grad_weight,
+                               grad_bias, tape.stream());
+  return grad_x;
+}
+
+}  // namespace fsdp

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "nn/linear.h"
+
+#include <utility>
+
+#include "base/status_macros.h"
+#include "nn/last_dim.h"
+
+namespace fsdp {
+
+Linear::Linear(int64_t in_features, int64_t out_features, const Initializer& initializer)
+    : weight_(AddParameter("weight", {out_features, in_features}, initializer)) {}
+
+Linear::Linear(std::shared_ptr<Parameter> tied_weight) : weight_(std::move(tied_weight)) {
+  AddSharedParameter("weight", weight_);
+}
+
+absl::StatusOr<Tensor> Linear::DoForward(const Tensor& x, Tape& tape) {
+  RETURN_IF_ERROR(CheckLastDim("linear", x, weight_->shape.dim(1)));
+  ASSIGN_OR_RETURN(Tensor weight, weight_->Data());
+  ASSIGN_OR_RETURN(Tensor out, tape.Empty(x.dtype(), WithLastDim(x.shape(), weight_->shape.dim(0))));
+  tape.ops().Matmul(AsRows(x), weight, Tensor(), AsRows(out), {.transpose_b = true}, tape.stream());
+  tape.Save(x);
+  return out;
+}
+
+absl::StatusOr<Tensor> Linear::DoBackward(const Tensor& grad_output, Tape& tape) {
+  RETURN_IF_ERROR(CheckLastDim("linear backward", grad_output, weight_->shape.dim(0)));
+  ASSIGN_OR_RETURN(Tensor x, tape.Restore());
+  ASSIGN_OR_RETURN(Tensor weight, weight_->Data());
+  ASSIGN_OR_RETURN(Tensor grad_x, tape.Empty(x.dtype(), x.shape()));
+  const Tensor grad_rows = AsRows(grad_output);
+  tape.ops().Matmul(grad_rows, weight, Tensor(), AsRows(grad_x), {}, tape.stream());
+  if (weight_->requires_grad) {
+    ASSIGN_OR_RETURN(Tensor grad_weight, weight_->Grad());
+    tape.ops().Matmul(grad_rows, AsRows(x), Tensor(), grad_weight, {.transpose_a = true, .accumulate = true},
+                      tape.stream());
+  }
+  return grad_x;
+}
+
+Conv1D::Conv1D(int64_t in_features, int64_t out_features, const Initializer& initializer)
+    : weight_(AddParameter("weight", {in_features, out_features}, initializer)),
+      bias_(AddParameter("bias", {out_features}, Initializer::Constant(0))) {}
+
+absl::StatusOr<Tensor> Conv1D::DoForward(const Tensor& x, Tape& tape) {
+  RETURN_IF_ERROR(CheckLastDim("conv1d", x, weight_->shape.dim(0)));
+  ASSIGN_OR_RETURN(Tensor weight, weight_->Data());
+  ASSIGN_OR_RETURN(Tensor bias, bias_->Data());
+  ASSIGN_OR_RETURN(Tensor out, tape.Empty(x.dtype(), WithLastDim(x.shape(), weight_->shape.dim(1))));
+  tape.ops().Matmul(AsRows(x), weight, bias, AsRows(out), {}, tape.stream());
+  tape.Save(x);
+  return out;
+}
+
+absl::StatusOr<Tensor> Conv1D::DoBackward(const Tensor& grad_output, Tape& tape) {
+  RETURN_IF_ERROR(CheckLastDim("conv1d backward", grad_output, weight_->shape.dim(1)));
+  ASSIGN_OR_RETURN(Tensor x, tape.Restore());
+  ASSIGN_OR_RETURN(Tensor weight, weight_->Data());
+  ASSIGN_OR_RETURN(Tensor grad_x, tape.Empty(x.dtype(), x.shape()));
+  const Tensor grad_rows = AsRows(grad_output);
+  tape.ops().Matmul(grad_rows, weight, Tensor(), AsRows(grad_x), {.transpose_b = true}, tape.stream());
+  if (weight_->requires_grad) {
+    ASSIGN_OR_RETURN(Tensor grad_weight, weight_->Grad());
+    tape.ops().Matmul(AsRows(x), grad_rows, Tensor(), grad_weight, {.transpose_a = true, .accumulate = true},
+                      tape.stream());
+  }
+  if (bias_->requires_grad) {
+    ASSIGN_OR_RETURN(Tensor grad_bias, bias_->Grad());
+    tape.ops().BiasBackward(grad_rows, grad_bias, tape.stream());
+  }
+  return grad_x;
+}
+
+}  // namespace fsdp

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Linear (PyTorch's, weight [out, in]) and Conv1D (Hugging Face's name for the same map with weight [in, out]).
+// Input [..., in], output [..., out].
+#ifndef FSDP_NN_LINEAR_H_
+#define FSDP_NN_LINEAR_H_
+
+#include <cstdint>
+#include <memory>
+#include <string_view>
+
+#include "nn/module.h"
+
+namespace fsdp {
+
+// y = x weight^T, without bias (a language model's head).
+class Linear final : public Module {
+ public:
+  Linear(int64_t in_features, int64_t out_features, const Initializer& initializer);
+
+  // Shares another module's weight [out, in]: a tied head.
+  explicit Linear(std::shared_ptr<Parameter> tied_weight);
+
+  std::string_view type_name() const override { return "Linear"; }
+
+ private:
+  absl::StatusOr<Tensor> DoForward(const Tensor& x, Tape& tape) override;
+  absl::StatusOr<Tensor> DoBackward(const Tensor& grad_output, Tape& tape) override;
+
+  std::shared_ptr<Parameter> weight_;
+};
+
+// y = x weight + bias; the bias starts at 0.
+class Conv1D final : public Module {
+ public:
+  Conv1D(int64_t in_features, int64_t out_features, const Initializer& initializer);
+
+  std::string_view type_name() const override { return "Conv1D"; }
+
+ private:
+  absl::StatusOr<Tensor> DoForward(const Tensor& x, Tape& tape) override;
+  absl::StatusOr<Tensor> DoBackward(const Tensor& grad_output, Tape& tape) override;
+
+  std::shared_ptr<Parameter> weight_;
+  std::shared_ptr<Parameter> bias_;
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_NN_LINEAR_H_

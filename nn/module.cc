@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "nn/module.h"
+
+#include <set>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+
+namespace fsdp {
+namespace {
+
+void CollectModules(const std::string& path, Module* module, std::vector<Module::NamedModule>& out) {
+  out.emplace_back(path, module);
+  for (const auto& [name, child] : module->children()) {
+    CollectModules(path.empty() ? name : absl::StrCat(path, ".", name), child.get(), out);
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<Tensor> Module::Forward(const Tensor& input, Tape& tape) {
+  Tensor x = input;
+  if (hooks_ != nullptr) RETURN_IF_ERROR(hooks_->PreForward(*this, x, tape));
+  ASSIGN_OR_RETURN(Tensor output, DoForward(x, tape));
+  if (hooks_ != nullptr) RETURN_IF_ERROR(hooks_->PostForward(*this, output, tape));
+  return output;
+}
+
+absl::StatusOr<Tensor> Module::Backward(const Tensor& grad_output, Tape& tape) {
+  Tensor g = grad_output;
+  if (hooks_ != nullptr) RETURN_IF_ERROR(hooks_->PreBackward(*this, g, tape));
+  ASSIGN_OR_RETURN(Tensor grad_input, DoBackward(g, tape));
+  if (hooks_ != nullptr) RETURN_IF_ERROR(hooks_->PostBackward(*this, grad_input, tape));
+  return grad_input;
+}
+
+std::vector<Module::NamedModule> Module::NamedModules() {
+  std::vector<NamedModule> modules;
+  CollectModules("", this, modules);
+  return modules;
+}
+
+std::vector<Module::NamedParameter> Module::NamedParameters() {
+  std::vector<NamedParameter> parameters;
+  for (const auto& [path, module] : NamedModules()) {
+    for (const auto& [name, parameter] : module->own_parameters()) {
+      parameters.emplace_back(path.empty() ? name : absl::StrCat(path, ".", name), parameter);
+    }
+  }
+  return parameters;
+}
+
+void Module::AssignNames() {
+  std::set<const Parameter*> named;
+  for (const auto& [name, parameter] : NamedParameters()) {
+    if (named.insert(parameter.get()).second) parameter->fqn = name;
+  }
+}
+
+absl::Status Module::Materialize(Device& device, uint64_t seed) {
+  ASSIGN_OR_RETURN(std::unique_ptr<Stream> stream, device.CreateStream("materialize"));
+  std::set<const Parameter*> done;
+  for (const auto& [name, parameter] : NamedParameters()) {
+    if (done.insert(parameter.get()).second) RETURN_IF_ERROR(MaterializeParameter(*parameter, device, seed, *stream));
+  }
+  return stream->Synchronize();
+}
+
+std::shared_ptr<Parameter> Module::AddParameter(std::string name, Shape shape, Initializer initializer) {
+  auto parameter = std::make_shared<Parameter>();
+  parameter->fqn = name;  // until AssignNames
+  parameter->shape = std::move(shape);
+  parameter->initializer = initializer;
+  parameters_.emplace_back(std::move(name), parameter);
+  return parameter;
+}
+
+void Module::AddSharedParameter(std::string name, std::shared_ptr<Parameter> parameter) {
+  parameters_.emplace_back(std::move(name), std::move(parameter));
+}
+
+}  // namespace fsdp

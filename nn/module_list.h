@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// ModuleList: numbered children, as PyTorch's; whoever owns it calls them. It has no forward of its own.
+#ifndef FSDP_NN_MODULE_LIST_H_
+#define FSDP_NN_MODULE_LIST_H_
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "nn/module.h"
+
+namespace fsdp {
+
+class ModuleList final : public Module {
+ public:
+  std::string_view type_name() const override { return "ModuleList"; }
+
+  // Adds a child named by its index.
+  void Append(std::unique_ptr<Module> child) { AddChild(std::to_string(children().size()), std::move(child)); }
+
+ private:
+  absl::StatusOr<Tensor> DoForward(const Tensor&, Tape&) override {
+    return absl::UnimplementedError("a ModuleList has no forward: call its children");
+  }
+  absl::StatusOr<Tensor> DoBackward(const Tensor&, Tape&) override {
+    return absl::UnimplementedError("a ModuleList has no backward: call its children");
+  }
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_NN_MODULE_LIST_H_

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "nn/parameter.h"
+
+#include <cstddef>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "tensor/convert.h"
+#include "tensor/ops.h"
+
+namespace fsdp {
+namespace {
+
+absl::Status NotBound(const Parameter& parameter, const char* what) {
+  return absl::FailedPreconditionError(absl::StrCat("parameter \"", parameter.fqn, "\" ", parameter.shape.ToString(), ": ", what,
+                                                    " is not bound to memory: it is sharded, or was never materialised"));
+}
+
+}  // namespace
+
+absl::StatusOr<Tensor> Parameter::Data() const {
+  if (!data.defined()) return NotBound(*this, "data");
+  return data;
+}
+
+absl::StatusOr<Tensor> Parameter::Grad() const {
+  if (!grad.defined()) return NotBound(*this, "grad");
+  return grad;
+}
+
+absl::Status MaterializeParameter(Parameter& parameter, Device& device, uint64_t seed, Stream& stream) {
+  ASSIGN_OR_RETURN(parameter.data, Tensor::Empty(device, parameter.dtype, parameter.shape));
+  ASSIGN_OR_RETURN(parameter.grad, Tensor::Empty(device, parameter.dtype, parameter.shape));
+  const int64_t numel = parameter.shape.numel();
+  std::vector<float> values(numel);
+  parameter.initializer.Fill(seed, parameter.fqn, {0, numel}, values.data());
+  std::vector<std::byte> bytes(parameter.data.nbytes());
+  RETURN_IF_ERROR(Convert(DType::kFloat32, values.data(), parameter.dtype, bytes.data(), numel));
+  stream.CopyAsync(parameter.data.data(), bytes.data(), parameter.data.nbytes());
+  device.ops().Zero(parameter.grad, stream);
+  return stream.Synchronize();  // `bytes` must outlive the copy
+}
+
+}  // namespace fsdp

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "optim/sharded_parameter.h"
+
+#include <set>
+#include <utility>
+
+#include "base/status_macros.h"
+
+namespace fsdp {
+
+absl::StatusOr<std::vector<std::unique_ptr<ShardedParameter>>> WholeParameters(Module& module, Device& device) {
+  std::vector<std::unique_ptr<ShardedParameter>> whole;
+  std::set<const Parameter*> done;
+  for (const auto& [name, parameter] : module.NamedParameters()) {
+    if (!parameter->requires_grad || !done.insert(parameter.get()).second) continue;
+    const int64_t numel = parameter->shape.numel();
+    auto sharded = std::make_unique<ShardedParameter>();
+    sharded->fqn = name;
+    sharded->shape = parameter->shape;
+    sharded->interval = {0, numel};
+    ASSIGN_OR_RETURN(const Tensor data, parameter->Data());
+    ASSIGN_OR_RETURN(const Tensor grad, parameter->Grad());
+    sharded->data = data.View({numel});
+    sharded->grad = grad.View({numel});
+    sharded->device = &device;
+    sharded->has_grad = true;
+    whole.push_back(std::move(sharded));
+  }
+  return whole;
+}
+
+}  // namespace fsdp

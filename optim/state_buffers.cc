@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "optim/state_buffers.h"
+
+#include <memory>
+#include <set>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "tensor/ops.h"
+
+namespace fsdp {
+
+StateBuffers::StateBuffers(std::vector<std::string> names, absl::Span<ShardedParameter* const> parameters)
+    : names_(std::move(names)), parameters_(parameters.begin(), parameters.end()), exists_(parameters.size(), false) {}
+
+absl::Status StateBuffers::Create(size_t index) {
+  if (exists_[index]) return absl::OkStatus();
+  if (slices_.empty()) RETURN_IF_ERROR(Allocate());
+  exists_[index] = true;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Tensor> StateBuffers::Find(size_t index, std::string_view name, bool create) {
+  if (index >= parameters_.size()) {
+    return absl::InvalidArgumentError(absl::StrCat("no parameter ", index, ": the optimizer has ", parameters_.size()));
+  }
+  for (size_t state = 0; state < names_.size(); ++state) {
+    if (names_[state] != name) continue;
+    if (create) RETURN_IF_ERROR(Create(index));
+    return exists_[index] ? slices_[state][index] : Tensor();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("parameter \"", parameters_[index]->fqn, "\" has no optimizer state \"", std::string(name), "\""));
+}
+
+absl::Status StateBuffers::Allocate() {
+  slices_.assign(names_.size(), std::vector<Tensor>(parameters_.size()));
+  std::set<Device*> devices;
+  for (const ShardedParameter* parameter : parameters_) devices.insert(parameter->device);
+  for (Device* device : devices) {
+    if (absl::Status status = AllocateOn(*device); !status.ok()) {
+      slices_.clear();  // so that a later call tries again
+      return status;
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status StateBuffers::AllocateOn(Device& device) {
+  int64_t total = 0;
+  for (const ShardedParameter* parameter : parameters_) {
+    if (parameter->device == &device) total += parameter->interval.size();
+  }
+  ASSIGN_OR_RETURN(std::unique_ptr<Stream> stream, device.CreateStream("optimizer state"));
+  for (std::vector<Tensor>& slices : slices_) {
+    ASSIGN_OR_RETURN(const Tensor buffer, Tensor::Empty(device, DType::kFloat32, {total}));
+    device.ops().Zero(buffer, *stream);
+    int64_t begin = 0;
+    for (size_t i = 0; i < parameters_.size(); ++i) {
+      if (parameters_[i]->device != &device) continue;
+      const int64_t end = begin + parameters_[i]->interval.size();
+      slices[i] = buffer.Slice({begin, end});
+      begin = end;
+    }
+  }
+  return stream->Synchronize();
+}
+
+}  // namespace fsdp

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// StateBuffers: an optimizer's per-element states, each one float32 buffer cut into the parameters' slices. Memory is
+// taken for all parameters at once, at the first step or the first load, and never again.
+#ifndef FSDP_OPTIM_STATE_BUFFERS_H_
+#define FSDP_OPTIM_STATE_BUFFERS_H_
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "optim/sharded_parameter.h"
+
+namespace fsdp {
+
+class StateBuffers {
+ public:
+  StateBuffers(std::vector<std::string> names, absl::Span<ShardedParameter* const> parameters);
+
+  const std::vector<std::string>& names() const { return names_; }
+
+  // Makes the states of parameter `index` exist, as zeros if they did not. Blocks on the first call.
+  absl::Status Create(size_t index);
+
+  // True once Create was called for `index`.
+  bool exists(size_t index) const { return exists_[index]; }
+
+  // State number `state` of parameter `index`. Precondition: exists(index).
+  const Tensor& slice(size_t state, size_t index) const { return slices_[state][index]; }
+
+  // The same by name, undefined while it does not exist; `create` as in Optimizer::State. kInvalidArgument for an unknown
+  // name or index.
+  absl::StatusOr<Tensor> Find(size_t index, std::string_view name, bool create);
+
+ private:
+  absl::Status Allocate();
+  absl::Status AllocateOn(Device& device);
+
+  std::vector<std::string> names_;
+  std::vector<ShardedParameter*> parameters_;
+  std::vector<bool> exists_;                 // by parameter
+  std::vector<std::vector<Tensor>> slices_;  // [state][parameter]; empty before the first Create
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_OPTIM_STATE_BUFFERS_H_

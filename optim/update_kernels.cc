@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "optim/update_kernels.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "optim/update_kernels.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+#include "hwy/highway.h"
+#include "nn/simd-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace fsdp {
+namespace HWY_NAMESPACE {
+
+// torch.lerp(start, end, weight).
+HWY_INLINE FloatVec Lerp(FloatTag d, FloatVec start, FloatVec end, float weight) {
+  const FloatVec difference = hn::Sub(end, start);
+  if (weight < 0.5f) return hn::Add(start, hn::Mul(hn::Set(d, weight), difference));
+  return hn::Sub(end, hn::Mul(difference, hn::Set(d, 1.0f - weight)));
+}
+
+template <typename G>
+void AdamWLoop(const AdamWScalars& s, const G* HWY_RESTRICT grad, int64_t numel, float* HWY_RESTRICT parameter,
+               float* HWY_RESTRICT exp_avg, float* HWY_RESTRICT exp_avg_sq) {
+  const FloatTag d;
+  ForEachVector(numel, [&](int64_t i, size_t count) HWY_ATTR {
+    const FloatVec g = LoadUpTo(d, grad + i, count);
+    const FloatVec decayed = hn::Mul(LoadUpTo(d, parameter + i, count), hn::Set(d, s.decay));
+    const FloatVec m = Lerp(d, LoadUpTo(d, exp_avg + i, count), g, s.one_minus_beta1);
+    const FloatVec g_squared = hn::Mul(hn::Mul(hn::Set(d, s.one_minus_beta2), g), g);
+    const FloatVec v = hn::Add(hn::Mul(LoadUpTo(d, exp_avg_sq + i, count), hn::Set(d, s.beta2)), g_squared);
+    const FloatVec denominator =
+        hn::Add(hn::Div(hn::Sqrt(v), hn::Set(d, s.sqrt_bias_correction2)), hn::Set(d, s.eps));
+    const FloatVec step = hn::Div(hn::Mul(hn::Set(d, s.negative_step_size), m), denominator);
+    StoreUpTo(d, m, exp_avg + i, count);
+    StoreUpTo(d, v, exp_avg_sq + i, count);
+    StoreUpTo(d, hn::Add(decayed, step), parameter + i, count);
+  });
+}
+
+template <typename G>
+void SgdLoop(const SgdScalars& s, const G* HWY_RESTRICT grad, int64_t numel, float* HWY_RESTRICT parameter,
+             float* HWY_RESTRICT momentum_buffer) {
+  const FloatTag d;
+  const FloatVec momentum = hn::Set(d, s.momentum);
+  ForEachVector(numel, [&](int64_t i, size_t count) HWY_ATTR {
+    FloatVec g = LoadUpTo(d, grad + i, count);
+    const FloatVec p = LoadUpTo(d, parameter + i, count);
+    if (s.weight_decay != 0) g = hn::Add(g, hn::Mul(hn::Set(d, s.weight_decay), p));
+    if (s.momentum != 0) {
+      FloatVec b = g;
+      if (!s.first) {
+        b = hn::Add(hn::Mul(LoadUpTo(d, momentum_buffer + i, count), momentum),
+                    hn::Mul(hn::Set(d, s.one_minus_dampening), g));
+      }
+      StoreUpTo(d, b, momentum_buffer + i, count);
+      g = s.nesterov ? hn::Add(g, hn::Mul(momentum, b)) : b;
+    }
+    StoreUpTo(d, hn::Add(p, hn::Mul(hn::Set(d, s.negative_lr), g)), parameter + i, count);
+  });
+}
+
+void AdamWKernel(const AdamWScalars& scalars, DType grad_dtype, const void* grad, int64_t numel, float* parameter,
+                 float* exp_avg, float* exp_avg_sq) {
+  if (grad_dtype == DType::kBFloat16) {
+    AdamWLoop(scalars, static_cast<const uint16_t*>(grad), numel, parameter, exp_avg, exp_avg_sq);
+  } else {
+    AdamWLoop(scalars, static_cast<const float*>(grad), numel, parameter, exp_avg, exp_avg_sq);
+  }
+}
+
+void SgdKernel(const SgdScalars& scalars, DType grad_dtype, const void* grad, int64_t numel, float* parameter,
+               float* momentum_buffer) {
+  if (grad_dtype == DType::kBFloat16) {
+    SgdLoop(scalars, static_cast<const uint16_t*>(grad), numel, parameter, momentum_buffer);
+  } else {
+    SgdLoop(scalars, static_cast<const float*>(grad), numel, parameter, momentum_buffer);
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace fsdp
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace fsdp {
+
+HWY_EXPORT(AdamWKernel);
+HWY_EXPORT(SgdKernel);
+
+void UpdateAdamW(const AdamWScalars& scalars, DType grad_dtype, const void* grad, int64_t numel, float* parameter,
+                 float* exp_avg, float* exp_avg_sq) {
+  HWY_DYNAMIC_DISPATCH(AdamWKernel)(scalars, grad_dtype, grad, numel, parameter, exp_avg, exp_avg_sq);
+}
+
+void UpdateSgd(const SgdScalars& scalars, DType grad_dtype, const void* grad, int64_t numel, float* parameter,
+               float* momentum_buffer) {
+  HWY_DYNAMIC_DISPATCH(SgdKernel)(scalars, grad_dtype, grad, numel, parameter, momentum_buffer);
+}
+
+}  // namespace fsdp
+#endif  // HWY_ONCE

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The element loops of the optimizers on the host: one fused pass over parameter, gradient and state, memory-bound. Each
+// operation is rounded to float32 on its own and in PyTorch's order (no fused multiply-add), so every instruction set gives
+// the same bits. The scalars are computed in float64 and rounded to float32 once, as PyTorch does.
+#ifndef FSDP_OPTIM_UPDATE_KERNELS_H_
+#define FSDP_OPTIM_UPDATE_KERNELS_H_
+
+#include <cstdint>
+
+#include "tensor/dtype.h"
+
+namespace fsdp {
+
+// torch.optim.AdamW, one step. With g the gradient:
+//   p *= decay;  m += (g - m) * one_minus_beta1;  v = v * beta2 + one_minus_beta2 * g * g;
+//   p += negative_step_size * m / (sqrt(v) / sqrt_bias_correction2 + eps)
+struct AdamWScalars {
+  float decay;            // 1 - lr * weight_decay
+  float one_minus_beta1;  // torch.lerp changes its formula from 0.5 on; so do we
+  float beta2;
+  float one_minus_beta2;
+  float negative_step_size;  // -lr / bias_correction1
+  float sqrt_bias_correction2;
+  float eps;
+};
+
+// torch.optim.SGD, one step. With g the gradient and b the momentum buffer:
+//   g += weight_decay * p;  b = first ? g : b * momentum + one_minus_dampening * g;
+//   g = nesterov ? g + momentum * b : b;  p += negative_lr * g
+// Without momentum (0) b is not touched and may be null.
+struct SgdScalars {
+  float weight_decay;
+  float momentum;
+  float one_minus_dampening;
+  float negative_lr;
+  bool nesterov;
+  bool first;  // this parameter has no momentum yet
+};
+
+// `grad` has `numel` elements of float32 or bfloat16. Nothing need be aligned; nothing may overlap.
+void UpdateAdamW(const AdamWScalars& scalars, DType grad_dtype, const void* grad, int64_t numel, float* parameter,
+                 float* exp_avg, float* exp_avg_sq);
+void UpdateSgd(const SgdScalars& scalars, DType grad_dtype, const void* grad, int64_t numel, float* parameter,
+               float* momentum_buffer);
+
+}  // namespace fsdp
+
+#endif  // FSDP_OPTIM_UPDATE_KERNELS_H_
