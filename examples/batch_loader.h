@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// BatchLoader: the rows that one rank trains on in one micro-step, on its device. Which samples these are is a function
+// of step, micro-step and rank alone, so a resumed run needs no data position, and another world size sees the same
+// samples.
+#ifndef FSDP_EXAMPLES_BATCH_LOADER_H_
+#define FSDP_EXAMPLES_BATCH_LOADER_H_
+
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+#include "examples/token_data.h"
+#include "tensor/stream.h"
+#include "tensor/tensor.h"
+
+namespace fsdp {
+
+struct BatchShape {
+  int64_t batch_size = 1;  // rows per rank and micro-step
+  int64_t seq_len = 1;
+  int grad_accum = 1;  // micro-steps per step
+  int rank = 0;
+  int world_size = 1;
+
+  // Row `row` of micro-step `micro_step` of step `step`, both from 0, is this sample.
+  int64_t SampleIndex(int64_t step, int micro_step, int64_t row) const {
+    return ((step * grad_accum + micro_step) * world_size + rank) * batch_size + row;
+  }
+
+  // Tokens of one step, over all ranks and micro-steps.
+  int64_t tokens_per_step() const { return batch_size * seq_len * grad_accum * world_size; }
+};
+
+struct Batch {
+  Tensor tokens;   // int32 [batch_size, seq_len]
+  Tensor targets;  // int32 [batch_size * seq_len]
+};
+
+class BatchLoader {
+ public:
+  // Precondition: data.CheckLength(shape.seq_len) is OK.
+  BatchLoader(TokenData data, const BatchShape& shape) : data_(std::move(data)), shape_(shape) {}
+
+  const BatchShape& shape() const { return shape_; }
+
+  // New tensors on the stream's device, filled in stream order.
+  absl::StatusOr<Batch> Load(int64_t step, int micro_step, Stream& stream) const;
+
+ private:
+  const TokenData data_;
+  const BatchShape shape_;
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_EXAMPLES_BATCH_LOADER_H_

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "examples/metrics_writer.h"
+
+#include <cmath>
+#include <fstream>
+#include <iterator>
+#include <string>
+
+#include "base/status_matchers.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+
+namespace fsdp {
+namespace {
+
+using testing::HasSubstr;
+
+std::string PathOf(const std::string& name) { return testing::TempDir() + "/" + name; }
+
+std::string ReadFile(const std::string& path) {
+  std::ifstream stream(path, std::ios::binary);
+  return std::string(std::istreambuf_iterator<char>(stream), {});
+}
+
+TEST(MetricsWriterTest, DoublesReadBackAsTheSameDoubles) {
+  const StepMetrics metrics = {.step = 3, .loss = std::nextafter(5.1, 6), .grad_norm = 0.1, .lr = 1.0 / 3};
+  const nlohmann::json line = nlohmann::json::parse(MetricsLine(metrics));
+  EXPECT_EQ(line["step"], 3);
+  EXPECT_EQ(line["loss"].get<double>(), metrics.loss);
+  EXPECT_EQ(line["grad_norm"].get<double>(), metrics.grad_norm);
+  EXPECT_EQ(line["lr"].get<double>(), metrics.lr);
+  EXPECT_TRUE(line.contains("tokens_per_second") && line.contains("step_seconds") && line.contains("peak_bytes"));
+}
+
+TEST(MetricsWriterTest, ALineIsInTheFileAsSoonAsItIsWritten) {
+  const std::string path = PathOf("flushed.jsonl");
+  ASSERT_OK_AND_ASSIGN(const auto writer, MetricsWriter::Open(path, MetricsWriter::Mode::kTruncate));
+  ASSERT_OK(writer->Write({.step = 0, .loss = 2.5}));
+  EXPECT_THAT(ReadFile(path), HasSubstr("\"loss\":2.5"));
+  EXPECT_EQ(ReadFile(path).back(), '\n');
+}
+
+TEST(MetricsWriterTest, AppendsOnAResumeAndTruncatesOtherwise) {
+  const std::string path = PathOf("modes.jsonl");
+  for (const auto mode : {MetricsWriter::Mode::kTruncate, MetricsWriter::Mode::kAppend}) {
+    ASSERT_OK_AND_ASSIGN(const auto writer, MetricsWriter::Open(path, mode));
+    ASSERT_OK(writer->Write({.step = 1}));
+  }
+  EXPECT_EQ(ReadFile(path), MetricsLine({.step = 1}) + "\n" + MetricsLine({.step = 1}) + "\n");
+  ASSERT_OK(MetricsWriter::Open(path, MetricsWriter::Mode::kTruncate).status());
+  EXPECT_EQ(ReadFile(path), "");
+}
+
+TEST(MetricsWriterTest, CutsWhatACrashLeftOfALine) {
+  const std::string path = PathOf("torn.jsonl");
+  std::ofstream(path) << "{\"step\":0}\n{\"st";
+  ASSERT_OK_AND_ASSIGN(const auto writer, MetricsWriter::Open(path, MetricsWriter::Mode::kAppend));
+  ASSERT_OK(writer->Write({.step = 1}));
+  EXPECT_EQ(ReadFile(path), "{\"step\":0}\n" + MetricsLine({.step = 1}) + "\n");
+}
+
+TEST(MetricsWriterTest, NamesAFileThatCannotBeOpened) {
+  EXPECT_THAT(MetricsWriter::Open("no/such/metrics.jsonl", MetricsWriter::Mode::kTruncate),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("no/such/metrics.jsonl")));
+}
+
+}  // namespace
+}  // namespace fsdp

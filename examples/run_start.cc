@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "examples/run_start.h"
+
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "base/status_macros.h"
+#include "checkpoint/checkpoint.h"
+#include "examples/checkpoint_saver.h"
+#include "nlohmann/json.hpp"
+
+namespace fsdp {
+namespace {
+
+// Committed steps of checkpoint_dir beyond `step`: this run will come to replace them.
+absl::StatusOr<std::vector<std::string>> StepsBeyond(const std::string& checkpoint_dir, int64_t step) {
+  std::vector<std::string> beyond;
+  if (checkpoint_dir.empty()) return beyond;
+  ASSIGN_OR_RETURN(const std::vector<std::string> committed, ListCheckpoints(checkpoint_dir));
+  for (const std::string& name : committed) {
+    int64_t number = 0;
+    if (absl::SimpleAtoi(name.substr(name.rfind('-') + 1), &number) && number > step) beyond.push_back(name);
+  }
+  return beyond;
+}
+
+absl::Status RefuseSuperseded(const RunStart& start, const TrainOptions& options) {
+  if (start.superseded.empty() || options.overwrite) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrFormat(
+      "%s holds %s, beyond step %d where this run starts; pass --resume=auto to continue from the newest, "
+      "--overwrite to replace them, or another --checkpoint_dir",
+      options.checkpoint_dir, absl::StrJoin(start.superseded, ", "), start.step));
+}
+
+// Reads what `start.checkpoint` says about itself.
+absl::Status ReadPosition(RunStart& start) {
+  ASSIGN_OR_RETURN(start.step, CheckpointStep(start.checkpoint));
+  ASSIGN_OR_RETURN(const StateDict contents, DescribeCheckpoint(start.checkpoint));
+  const std::string* tokens_seen = contents.FindText(TokensSeenKey());
+  if (tokens_seen != nullptr && !absl::SimpleAtoi(*tokens_seen, &start.tokens_seen)) {
+    return absl::DataLossError(
+        absl::StrFormat("%s: extra \"tokens_seen\" is \"%s\", expected a number", start.checkpoint, *tokens_seen));
+  }
+  return absl::OkStatus();
+}
+
+// The newest checkpoint of checkpoint_dir that verifies; step 0 when there is none at all.
+absl::StatusOr<RunStart> FindNewest(const TrainOptions& options) {
+  RunStart start;
+  if (options.checkpoint_dir.empty()) return start;
+  std::vector<std::string> skipped;
+  absl::StatusOr<std::string> newest = LatestCheckpoint(options.checkpoint_dir, &skipped);
+  for (const std::string& reason : skipped) start.notes.push_back(absl::StrFormat("skipped %s", reason));
+  if (!newest.ok() && !absl::IsNotFound(newest.status())) return newest.status();
+  if (newest.ok()) {
+    start.checkpoint = *std::move(newest);
+    RETURN_IF_ERROR(ReadPosition(start));
+  }
+  ASSIGN_OR_RETURN(start.superseded, StepsBeyond(options.checkpoint_dir, start.step));
+  if (start.resumed() || start.superseded.empty() || options.overwrite) return start;
+  return absl::FailedPreconditionError(
+      absl::StrFormat("%s: no checkpoint verifies: %s; pass --overwrite to start anew and replace them",
+                      options.checkpoint_dir, absl::StrJoin(skipped, "; ")));
+}
+
+absl::StatusOr<RunStart> FindHere(const TrainOptions& options) {
+  if (options.resume.kind == ResumeChoice::Kind::kAuto) return FindNewest(options);
+  RunStart start;
+  if (options.resume.kind == ResumeChoice::Kind::kPath) {
+    std::vector<std::string> skipped;
+    ASSIGN_OR_RETURN(start.checkpoint, LatestCheckpoint(options.resume.path, &skipped));
+    for (const std::string& reason : skipped) start.notes.push_back(absl::StrFormat("skipped %s", reason));
+    RETURN_IF_ERROR(ReadPosition(start));
+  }
+  ASSIGN_OR_RETURN(start.superseded, StepsBeyond(options.checkpoint_dir, start.step));
+  RETURN_IF_ERROR(RefuseSuperseded(start, options));
+  return start;
+}
+
+std::string Encode(const RunStart& start) {
+  return nlohmann::json{{"step", start.step},
+                        {"tokens_seen", start.tokens_seen},
+                        {"checkpoint", start.checkpoint},
+                        {"notes", start.notes},
+                        {"superseded", start.superseded}}
+      .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+absl::StatusOr<RunStart> Decode(const std::string& text) {
+  const nlohmann::json json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object()) return absl::InternalError("rank 0 told no start of the run");
+  RunStart start;
+  start.step = json.at("step").get<int64_t>();
+  start.tokens_seen = json.at("tokens_seen").get<int64_t>();
+  start.checkpoint = json.at("checkpoint").get<std::string>();
+  start.notes = json.at("notes").get<std::vector<std::string>>();
+  start.superseded = json.at("superseded").get<std::vector<std::string>>();
+  return start;
+}
+
+}  // namespace
+
+absl::StatusOr<RunStart> FindRunStart(const TrainOptions& options, ProcessGroup& group) {
+  absl::StatusOr<RunStart> found = RunStart();
+  if (group.rank() == 0) found = FindHere(options);
+  RETURN_IF_ERROR(AgreeOn(group, found.status()));
+  ASSIGN_OR_RETURN(const std::vector<std::string> blobs, group.GatherBlobs(group.rank() == 0 ? Encode(*found) : ""));
+  return Decode(blobs[0]);
+}
+
+}  // namespace fsdp

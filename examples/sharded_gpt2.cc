@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "examples/sharded_gpt2.h"
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "base/status_macros.h"
+#include "models/gpt2_block.h"
+
+namespace fsdp {
+namespace {
+
+WrapPolicy WrapPolicyOf(const WrapChoice& wrap) {
+  switch (wrap.kind) {
+    case WrapChoice::Kind::kBlock:
+      return ModuleWrapPolicy<Gpt2Block>();
+    case WrapChoice::Kind::kSize:
+      return SizeBasedWrapPolicy(wrap.min_num_params);
+    case WrapChoice::Kind::kNone:
+      break;
+  }
+  return WrapPolicy();
+}
+
+}  // namespace
+
+absl::StatusOr<Gpt2Config> ReadGpt2Config(const std::string& config, std::vector<std::string>* notes) {
+  std::error_code ignored;
+  std::filesystem::path path(config);
+  if (std::filesystem::is_directory(path, ignored)) path /= "config.json";
+  if (!std::filesystem::exists(path, ignored)) {
+    absl::StatusOr<Gpt2Config> preset = Gpt2Preset(config);
+    if (preset.ok()) return preset;
+    return absl::NotFoundError(absl::StrFormat("--config=%s: is no file, and %s", config, preset.status().message()));
+  }
+  std::ifstream stream(path, std::ios::binary);
+  std::ostringstream text;
+  text << stream.rdbuf();
+  if (!stream) return absl::InvalidArgumentError(absl::StrFormat("%s: cannot be read", path.string()));
+  absl::StatusOr<Gpt2Config> parsed = ParseGpt2Config(text.str(), notes);
+  if (parsed.ok()) return parsed;
+  return absl::Status(parsed.status().code(), absl::StrFormat("%s: %s", path.string(), parsed.status().message()));
+}
+
+absl::StatusOr<std::unique_ptr<FullyShardedDataParallel>> MakeShardedGpt2(const Gpt2Config& config,
+                                                                          const TrainOptions& options,
+                                                                          std::shared_ptr<ProcessGroup> group) {
+  FsdpOptions fsdp_options = {.sharding_strategy = options.sharding_strategy,
+                              .mixed_precision = {},
+                              .auto_wrap_policy = WrapPolicyOf(options.wrap),
+                              .use_orig_params = options.use_orig_params,
+                              .init_seed = options.seed,
+                              .backward_prefetch = options.backward_prefetch,
+                              .forward_prefetch = options.forward_prefetch,
+                              .limit_all_gathers = options.limit_all_gathers};
+  if (options.param_dtype != DType::kFloat32 || options.reduce_dtype != DType::kFloat32) {
+    fsdp_options.mixed_precision = {.param_dtype = options.param_dtype, .reduce_dtype = options.reduce_dtype};
+  }
+  ASSIGN_OR_RETURN(std::unique_ptr<Module> module, MakeGpt2(config));
+  return FullyShardedDataParallel::Wrap(std::move(module), std::move(group), fsdp_options);
+}
+
+}  // namespace fsdp

@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "examples/train_flags.h"
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "absl/flags/flag.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "base/status_macros.h"
+
+ABSL_FLAG(std::optional<int>, nproc, std::nullopt,
+          "ranks to start on this host (default: 2); where RANK and WORLD_SIZE are in the environment, join that job "
+          "instead");
+ABSL_FLAG(std::string, device, "auto", "auto or cpu");
+ABSL_FLAG(std::string, model, "gpt2", "gpt2");
+ABSL_FLAG(std::string, config, "gpt2-tiny", "a Hugging Face config.json, or a preset: gpt2-tiny, gpt2-124m, ...");
+ABSL_FLAG(std::string, init_from, "",
+          "weights to start from: a Hugging Face directory, a safetensors file, or a checkpoint (its model only)");
+ABSL_FLAG(std::string, data, "",
+          "text files by pattern, as byte-level tokens (default: this repository's own sources)");
+ABSL_FLAG(std::string, tokens, "", "raw little-endian tokens, uint16 or, in a .u32 file, uint32");
+
+ABSL_FLAG(int64_t, steps, 100, "steps in total, those before a resume included");
+ABSL_FLAG(int64_t, batch_size, 8, "rows per rank and micro-step");
+ABSL_FLAG(int64_t, seq_len, 64, "tokens per row");
+ABSL_FLAG(int, grad_accum, 1, "micro-steps per step");
+ABSL_FLAG(double, lr, 1e-3, "learning rate, the highest");
+ABSL_FLAG(std::optional<double>, min_lr, std::nullopt,
+          "learning rate at the end of the cosine (default: lr, constant)");
+ABSL_FLAG(int64_t, warmup_steps, 0, "steps of linear warm-up");
+ABSL_FLAG(double, weight_decay, 0.1, "of parameters with two or more dimensions");
+ABSL_FLAG(double, beta1, 0.9, "AdamW's");
+ABSL_FLAG(double, beta2, 0.95, "AdamW's");
+ABSL_FLAG(double, eps, 1e-8, "AdamW's");
+ABSL_FLAG(double, max_grad_norm, 1.0, "gradients are scaled down to this norm (0: never)");
+ABSL_FLAG(uint64_t, seed, 0, "of the initial weights");
+
+ABSL_FLAG(std::string, sharding_strategy, "full_shard", "full_shard, shard_grad_op or no_shard");
+ABSL_FLAG(std::string, wrap, "block", "units: block (each transformer block), size:N (at least N parameters) or none");
+ABSL_FLAG(std::string, api, "fsdp1", "fsdp1");
+ABSL_FLAG(bool, use_orig_params, false, "FSDP1's aligned flat layout");
+ABSL_FLAG(std::string, param_dtype, "float32", "of unsharded parameters and of compute: float32 or bfloat16");
+ABSL_FLAG(std::string, reduce_dtype, "float32", "of the gradient reduction: float32 or bfloat16");
+ABSL_FLAG(std::string, backward_prefetch, "pre", "pre, post or none");
+ABSL_FLAG(bool, forward_prefetch, false, "all-gather the next unit before the current one's forward");
+ABSL_FLAG(bool, limit_all_gathers, true, "keep no more unsharded units than the schedule needs");
+
+ABSL_FLAG(std::string, checkpoint_dir, "", "where step-K directories are saved; made if needed");
+ABSL_FLAG(int64_t, checkpoint_every, 0, "save after every N steps, and after the last (0: after the last only)");
+ABSL_FLAG(int, keep_last, 0, "delete all but the newest K checkpoints after each save (0: keep all)");
+ABSL_FLAG(std::string, state_dict_type, "sharded", "full or sharded");
+ABSL_FLAG(bool, rank0_only, false, "with full: gather the state on rank 0 alone");
+ABSL_FLAG(bool, offload_to_cpu, false, "state dicts in host memory");
+ABSL_FLAG(std::string, resume, "auto", "auto (the newest checkpoint that verifies), none, or a checkpoint's path");
+ABSL_FLAG(bool, overwrite, false, "let this run replace the checkpoints that checkpoint_dir holds");
+
+ABSL_FLAG(std::string, metrics, "", "a file of JSON lines, one a step; appended to on a resume");
+ABSL_FLAG(std::string, export, "", "after the last step, a Hugging Face directory: config.json and model.safetensors");
+ABSL_FLAG(std::string, export_format, "safetensors", "safetensors");
+ABSL_FLAG(bool, print_schedule, false, "print the schedule of one step for rank 0, and exit without training");
+
+namespace fsdp {
+namespace {
+
+constexpr int kDefaultNproc = 2;
+
+absl::Status BadValue(std::string_view flag, std::string_view value, std::string_view expected) {
+  return absl::InvalidArgumentError(absl::StrFormat("--%s=%s: expected %s", flag, value, expected));
+}
+
+// OK when `value` is one of `known`; kUnimplemented when it is one of `later`, which other versions may know.
+absl::Status CheckChoice(std::string_view flag, std::string_view value, const std::vector<std::string>& known,
+                         const std::vector<std::string>& later) {
+  if (std::find(known.begin(), known.end(), value) != known.end()) return absl::OkStatus();
+  const std::string expected = absl::StrJoin(known, " or ");
+  if (std::find(later.begin(), later.end(), value) == later.end()) return BadValue(flag, value, expected);
+  return absl::UnimplementedError(
+      absl::StrFormat("--%s=%s: is not in this version; expected %s", flag, value, expected));
+}
+
+absl::Status CheckAtLeast(std::string_view flag, int64_t value, int64_t least) {
+  if (value >= least) return absl::OkStatus();
+  return BadValue(flag, absl::StrFormat("%d", value), absl::StrFormat("at least %d", least));
+}
+
+// OK when `value` is finite and at least 0, and below `limit`, if there is one.
+absl::Status CheckNumber(std::string_view flag, double value, double limit = INFINITY) {
+  if (std::isfinite(value) && value >= 0 && value < limit) return absl::OkStatus();
+  return BadValue(flag, absl::StrFormat("%g", value),
+                  std::isfinite(limit) ? absl::StrFormat("0 <= number < %g", limit) : "a number, at least 0");
+}
+
+absl::Status CheckChoices() {
+  RETURN_IF_ERROR(CheckChoice("device", absl::GetFlag(FLAGS_device), {"auto", "cpu"}, {"cuda"}));
+  RETURN_IF_ERROR(CheckChoice("model", absl::GetFlag(FLAGS_model), {"gpt2"}, {"llama"}));
+  RETURN_IF_ERROR(CheckChoice("sharding_strategy", absl::GetFlag(FLAGS_sharding_strategy),
+                              {"full_shard", "shard_grad_op", "no_shard"}, {"hybrid_shard", "hybrid_shard_zero2"}));
+  RETURN_IF_ERROR(CheckChoice("api", absl::GetFlag(FLAGS_api), {"fsdp1"}, {"fsdp2"}));
+  RETURN_IF_ERROR(CheckChoice("param_dtype", absl::GetFlag(FLAGS_param_dtype), {"float32", "bfloat16"}, {"float16"}));
+  RETURN_IF_ERROR(CheckChoice("reduce_dtype", absl::GetFlag(FLAGS_reduce_dtype), {"float32", "bfloat16"}, {"float16"}));
+  RETURN_IF_ERROR(CheckChoice("state_dict_type", absl::GetFlag(FLAGS_state_dict_type), {"full", "sharded"}, {"local"}));
+  return CheckChoice("export_format", absl::GetFlag(FLAGS_export_format), {"safetensors"}, {"torch", "dcp"});
+}
+
+absl::Status CheckNumbers() {
+  RETURN_IF_ERROR(CheckAtLeast("nproc", absl::GetFlag(FLAGS_nproc).value_or(kDefaultNproc), 1));
+  RETURN_IF_ERROR(CheckAtLeast("steps", absl::GetFlag(FLAGS_steps), 1));
+  RETURN_IF_ERROR(CheckAtLeast("batch_size", absl::GetFlag(FLAGS_batch_size), 1));
+  RETURN_IF_ERROR(CheckAtLeast("seq_len", absl::GetFlag(FLAGS_seq_len), 1));
+  RETURN_IF_ERROR(CheckAtLeast("grad_accum", absl::GetFlag(FLAGS_grad_accum), 1));
+  RETURN_IF_ERROR(CheckAtLeast("warmup_steps", absl::GetFlag(FLAGS_warmup_steps), 0));
+  RETURN_IF_ERROR(CheckAtLeast("checkpoint_every", absl::GetFlag(FLAGS_checkpoint_every), 0));
+  RETURN_IF_ERROR(CheckAtLeast("keep_last", absl::GetFlag(FLAGS_keep_last), 0));
+  RETURN_IF_ERROR(CheckNumber("lr", absl::GetFlag(FLAGS_lr)));
+  RETURN_IF_ERROR(CheckNumber("min_lr", absl::GetFlag(FLAGS_min_lr).value_or(0)));
+  RETURN_IF_ERROR(CheckNumber("weight_decay", absl::GetFlag(FLAGS_weight_decay)));
+  RETURN_IF_ERROR(CheckNumber("beta1", absl::GetFlag(FLAGS_beta1), 1));
+  RETURN_IF_ERROR(CheckNumber("beta2", absl::GetFlag(FLAGS_beta2), 1));
+  RETURN_IF_ERROR(CheckNumber("eps", absl::GetFlag(FLAGS_eps)));
+  return CheckNumber("max_grad_norm", absl::GetFlag(FLAGS_max_grad_norm));
+}
+
+// Flags that mean nothing alone.
+absl::Status CheckCombinations() {
+  if (!absl::GetFlag(FLAGS_data).empty() && !absl::GetFlag(FLAGS_tokens).empty()) {
+    return absl::InvalidArgumentError("--data and --tokens: expected only one of the two");
+  }
+  if (absl::GetFlag(FLAGS_rank0_only) && absl::GetFlag(FLAGS_state_dict_type) != "full") {
+    return absl::InvalidArgumentError("--rank0_only: expected --state_dict_type=full beside it");
+  }
+  if (!absl::GetFlag(FLAGS_checkpoint_dir).empty()) return absl::OkStatus();
+  if (absl::GetFlag(FLAGS_checkpoint_every) > 0 || absl::GetFlag(FLAGS_keep_last) > 0) {
+    return absl::InvalidArgumentError("--checkpoint_every and --keep_last: expected --checkpoint_dir beside them");
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<WrapChoice> ParseWrap(const std::string& value) {
+  if (value == "block") return WrapChoice{WrapChoice::Kind::kBlock, 0};
+  if (value == "none") return WrapChoice{WrapChoice::Kind::kNone, 0};
+  WrapChoice by_size = {WrapChoice::Kind::kSize, 0};
+  if (absl::StartsWith(value, "size:") && absl::SimpleAtoi(value.substr(5), &by_size.min_num_params) &&
+      by_size.min_num_params > 0) {
+    return by_size;
+  }
+  return BadValue("wrap", value, "block, size:N with N > 0, or none");
+}
+
+absl::StatusOr<ResumeChoice> ParseResume(const std::string& value) {
+  if (value == "auto") return ResumeChoice{ResumeChoice::Kind::kAuto, ""};
+  if (value == "none") return ResumeChoice{ResumeChoice::Kind::kNone, ""};
+  if (!value.empty()) return ResumeChoice{ResumeChoice::Kind::kPath, value};
+  return BadValue("resume", value, "auto, none or a checkpoint's path");
+}
+
+void ReadSteps(TrainOptions& options) {
+  const double lr = absl::GetFlag(FLAGS_lr);
+  options.batch_size = absl::GetFlag(FLAGS_batch_size);
+  options.seq_len = absl::GetFlag(FLAGS_seq_len);
+  options.grad_accum = absl::GetFlag(FLAGS_grad_accum);
+  options.learning_rate = {.lr = lr,
+                           .min_lr = absl::GetFlag(FLAGS_min_lr).value_or(lr),
+                           .warmup_steps = absl::GetFlag(FLAGS_warmup_steps),
+                           .steps = absl::GetFlag(FLAGS_steps)};
+  options.adamw = {.lr = lr,
+                   .beta1 = absl::GetFlag(FLAGS_beta1),
+                   .beta2 = absl::GetFlag(FLAGS_beta2),
+                   .eps = absl::GetFlag(FLAGS_eps),
+                   .weight_decay = absl::GetFlag(FLAGS_weight_decay)};
+  options.max_grad_norm = static_cast<float>(absl::GetFlag(FLAGS_max_grad_norm));
+}
+
+absl::Status ReadSharding(TrainOptions& options) {
+  ASSIGN_OR_RETURN(options.sharding_strategy, ParseShardingStrategy(absl::GetFlag(FLAGS_sharding_strategy)));
+  ASSIGN_OR_RETURN(options.wrap, ParseWrap(absl::GetFlag(FLAGS_wrap)));
+  ASSIGN_OR_RETURN(options.param_dtype, ParseDType(absl::GetFlag(FLAGS_param_dtype)));
+  ASSIGN_OR_RETURN(options.reduce_dtype, ParseDType(absl::GetFlag(FLAGS_reduce_dtype)));
+  RETURN_IF_ERROR(
+      CheckChoice("backward_prefetch", absl::GetFlag(FLAGS_backward_prefetch), {"pre", "post", "none"}, {}));
+  ASSIGN_OR_RETURN(options.backward_prefetch, ParseBackwardPrefetch(absl::GetFlag(FLAGS_backward_prefetch)));
+  options.use_orig_params = absl::GetFlag(FLAGS_use_orig_params);
+  options.forward_prefetch = absl::GetFlag(FLAGS_forward_prefetch);
+  options.limit_all_gathers = absl::GetFlag(FLAGS_limit_all_gathers);
+  return absl::OkStatus();
+}
+
+absl::Status ReadCheckpointing(TrainOptions& options) {
+  ASSIGN_OR_RETURN(options.state_dict_type, ParseStateDictType(absl::GetFlag(FLAGS_state_dict_type)));
+  ASSIGN_OR_RETURN(options.resume, ParseResume(absl::GetFlag(FLAGS_resume)));
+  options.checkpoint_dir = absl::GetFlag(FLAGS_checkpoint_dir);
+  options.checkpoint_every = absl::GetFlag(FLAGS_checkpoint_every);
+  options.keep_last = absl::GetFlag(FLAGS_keep_last);
+  options.rank0_only = absl::GetFlag(FLAGS_rank0_only);
+  options.offload_to_cpu = absl::GetFlag(FLAGS_offload_to_cpu);
+  options.overwrite = absl::GetFlag(FLAGS_overwrite);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<TrainOptions> TrainOptionsFromFlags() {
+  RETURN_IF_ERROR(CheckChoices());
+  RETURN_IF_ERROR(CheckNumbers());
+  RETURN_IF_ERROR(CheckCombinations());
+  TrainOptions options;
+  options.nproc = absl::GetFlag(FLAGS_nproc).value_or(kDefaultNproc);
+  options.config = absl::GetFlag(FLAGS_config);
+  options.init_from = absl::GetFlag(FLAGS_init_from);
+  options.seed = absl::GetFlag(FLAGS_seed);
+  options.data = absl::GetFlag(FLAGS_data);
+  options.tokens = absl::GetFlag(FLAGS_tokens);
+  ReadSteps(options);
+  RETURN_IF_ERROR(ReadSharding(options));
+  RETURN_IF_ERROR(ReadCheckpointing(options));
+  options.metrics = absl::GetFlag(FLAGS_metrics);
+  options.export_to = absl::GetFlag(FLAGS_export);
+  options.print_schedule = absl::GetFlag(FLAGS_print_schedule);
+  return options;
+}
+
+}  // namespace fsdp

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// train_gpt: trains a GPT-2, sharded over ranks, with checkpoints. Without a job around it, it starts --nproc ranks of
+// itself on this host and waits for them; inside one (torchrun, Slurm, mpirun, tools/launch) it is a rank of that job.
+//
+//   train_gpt --nproc=4 --steps=200 --checkpoint_dir=checkpoints --checkpoint_every=50
+//
+// Killed at any instant, the same command continues from the newest checkpoint that verifies, on any number of ranks.
+#include <algorithm>
+#include <cstdio>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+
+#include "absl/strings/string_view.h"
+#include "base/status_macros.h"
+#include "collectives/init_process_group.h"
+#include "collectives/launcher.h"
+#include "collectives/rendezvous.h"
+#include "examples/stop_signal.h"
+#include "examples/train_flags.h"
+#include "examples/trainer.h"
+#include "tensor/host_device.h"
+#include "tools/command_line.h"
+
+namespace fsdp {
+namespace {
+
+constexpr char kProgram[] = "train_gpt";
+
+int Fail(absl::string_view message) {
+  std::fflush(stdout);
+  std::fprintf(stderr, "%s: %s\n", kProgram, std::string(message).c_str());
+  return kExitFailed;
+}
+
+absl::StatusOr<std::shared_ptr<ProcessGroup>> JoinJob() {
+  ASSIGN_OR_RETURN(const Rendezvous job, RendezvousFromEnvironment());
+  const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  const int kernel_threads = std::max(1, cores / job.local_world_size);  // the ranks of a host share its cores
+  InitOptions options;
+  options.device = CreateHostDevice({.kernel_threads = kernel_threads});
+  return InitProcessGroup(options);
+}
+
+absl::Status TrainOrPrint(const TrainOptions& options, const std::shared_ptr<ProcessGroup>& group) {
+  ASSIGN_OR_RETURN(const std::unique_ptr<Trainer> trainer, Trainer::Create(options, group));
+  absl::Status status = options.print_schedule ? trainer->PrintSchedule() : trainer->Train();
+  if (!status.ok()) group->Abort(status);  // or the others would wait for this rank, and so would its own streams
+  return status;
+}
+
+int RunRank(const TrainOptions& options) {
+  CatchStopSignals();
+  const absl::StatusOr<std::shared_ptr<ProcessGroup>> group = JoinJob();
+  if (!group.ok()) return Fail(group.status().message());
+  const absl::Status status = TrainOrPrint(options, *group);
+  if (status.ok()) return kExitDone;
+  (*group)->Abort(status);
+  // What stops one rank is an error on all that names it: one rank is enough to tell.
+  return (*group)->rank() == 0 ? Fail(status.message()) : kExitFailed;
+}
+
+// Starts this program again as the ranks of a job.
+int LaunchRanks(int nproc, int argc, char** argv) {
+  LaunchOptions options;
+  options.nproc = nproc;
+  options.command = {SelfPath()};
+  options.command.insert(options.command.end(), argv + 1, argv + argc);
+  options.prefix_output = false;
+  const absl::StatusOr<LaunchResult> result = Launch(options);
+  if (!result.ok()) return Fail(result.status().message());
+  return result->exit_code == 0 ? kExitDone : Fail(result->description);
+}
+
+int Main(int argc, char** argv) {
+  if (const std::optional<int> status = ParseFlags(argc, argv, "train_gpt [flags]")) return *status;
+  const absl::StatusOr<TrainOptions> options = TrainOptionsFromFlags();
+  if (!options.ok()) return ReportUsageError(kProgram, options.status());
+  if (InsideJob() || options->nproc == 1) return RunRank(*options);
+  return LaunchRanks(options->nproc, argc, argv);
+}
+
+}  // namespace
+}  // namespace fsdp
+
+int main(int argc, char** argv) { return fsdp::Main(argc, argv); }

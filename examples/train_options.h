@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// TrainOptions: what a run of train_gpt was asked to do; the values of its flags (train_flags.h), checked, and nothing
+// else.
+#ifndef FSDP_EXAMPLES_TRAIN_OPTIONS_H_
+#define FSDP_EXAMPLES_TRAIN_OPTIONS_H_
+
+#include <cstdint>
+#include <string>
+
+#include "examples/learning_rate.h"
+#include "fsdp/fsdp.h"
+#include "optim/adamw.h"
+#include "tensor/dtype.h"
+#include "tensor/state_dict.h"
+
+namespace fsdp {
+
+// Which modules become units of their own.
+struct WrapChoice {
+  enum class Kind { kBlock, kSize, kNone };
+
+  Kind kind = Kind::kBlock;
+  int64_t min_num_params = 0;  // of kSize
+};
+
+// Where to start from.
+struct ResumeChoice {
+  enum class Kind {
+    kAuto,  // the newest checkpoint of checkpoint_dir that verifies, if there is one
+    kNone,  // from the beginning
+    kPath,  // from `path`, a checkpoint or a directory of them
+  };
+
+  Kind kind = Kind::kAuto;
+  std::string path;
+};
+
+struct TrainOptions {
+  int nproc = 1;  // ranks to start here, when this process is not yet part of a job
+
+  // The model.
+  std::string config;     // a config.json, or a preset
+  std::string init_from;  // weights; empty: random, from seed
+  uint64_t seed = 0;
+
+  // The data: one of the two, or neither for this repository's own sources.
+  std::string data;
+  std::string tokens;
+
+  // The steps.
+  int64_t batch_size = 0;  // rows per rank and micro-step
+  int64_t seq_len = 0;
+  int grad_accum = 1;
+  LearningRateOptions learning_rate;  // holds the number of steps
+  AdamWOptions adamw;                 // lr is set each step
+  float max_grad_norm = 0;            // 0: no clipping
+
+  // The sharding.
+  ShardingStrategy sharding_strategy = ShardingStrategy::kFullShard;
+  WrapChoice wrap;
+  bool use_orig_params = false;
+  DType param_dtype = DType::kFloat32;
+  DType reduce_dtype = DType::kFloat32;
+  BackwardPrefetch backward_prefetch = BackwardPrefetch::kBackwardPre;
+  bool forward_prefetch = false;
+  bool limit_all_gathers = true;
+
+  // Checkpoints.
+  std::string checkpoint_dir;    // empty: none are saved
+  int64_t checkpoint_every = 0;  // steps; 0: only after the last
+  int keep_last = 0;             // 0: all are kept
+  StateDictType state_dict_type = StateDictType::kSharded;
+  bool rank0_only = false;
+  bool offload_to_cpu = false;
+  ResumeChoice resume;
+  bool overwrite = false;
+
+  // What is left behind, or shown.
+  std::string metrics;    // a file of JSON lines; empty: none
+  std::string export_to;  // a Hugging Face directory; empty: none
+  bool print_schedule = false;
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_EXAMPLES_TRAIN_OPTIONS_H_

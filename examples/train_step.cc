@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "examples/train_step.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "base/status_macros.h"
+#include "examples/stop_signal.h"
+#include "nn/cross_entropy_loss.h"
+
+namespace fsdp {
+
+TrainStep::TrainStep(FullyShardedDataParallel& model, Optimizer& optimizer, const BatchLoader& batches)
+    : model_(model), optimizer_(optimizer), batches_(batches), losses_(batches.shape().grad_accum) {}
+
+absl::StatusOr<std::unique_ptr<TrainStep>> TrainStep::Create(FullyShardedDataParallel& model, Optimizer& optimizer,
+                                                             const BatchLoader& batches) {
+  std::unique_ptr<TrainStep> step(new TrainStep(model, optimizer, batches));
+  ASSIGN_OR_RETURN(step->host_losses_, model.device().AllocatePinned(batches.shape().grad_accum * sizeof(float)));
+  ASSIGN_OR_RETURN(step->reports_, RankReports::Create(model.group()));
+  return step;
+}
+
+absl::Status TrainStep::MicroStep(int64_t step, int micro_step) {
+  Stream& stream = model_.stream();
+  ASSIGN_OR_RETURN(const Batch batch, batches_.Load(step, micro_step, stream));
+  Tape tape = model_.NewTape();
+  const CrossEntropyLoss loss;
+  ASSIGN_OR_RETURN(const Tensor logits, model_.Forward(batch.tokens, tape));
+  ASSIGN_OR_RETURN(losses_[micro_step], loss.Forward(logits, batch.targets, tape));
+  stream.CopyAsync(host_losses_.data() + micro_step * sizeof(float), losses_[micro_step].data(), sizeof(float));
+  ASSIGN_OR_RETURN(const Tensor grad_logits,
+                   loss.Backward(1.0f / static_cast<float>(batches_.shape().grad_accum), tape));
+  return model_.Backward(grad_logits, tape).status();
+}
+
+double TrainStep::LocalLoss() const {
+  const auto* losses = reinterpret_cast<const float*>(host_losses_.data());
+  const int grad_accum = batches_.shape().grad_accum;
+  double mean = 0;
+  for (int a = 0; a < grad_accum; ++a) mean += static_cast<double>(losses[a]) / grad_accum;
+  return mean;
+}
+
+absl::StatusOr<StepOutcome> TrainStep::Run(int64_t step, float max_grad_norm) {
+  Stream& stream = model_.stream();
+  const int grad_accum = batches_.shape().grad_accum;
+  for (int a = 0; a < grad_accum; ++a) {
+    std::optional<NoSyncGuard> no_sync;
+    if (a + 1 < grad_accum) no_sync.emplace(model_);
+    RETURN_IF_ERROR(MicroStep(step, a));
+    if (no_sync.has_value())
+      RETURN_IF_ERROR(stream.Synchronize());  // or the host would allocate all activations at once
+  }
+  reports_->Gather(
+      [this] {
+        return RankReport{.loss = LocalLoss(),
+                          .stop_requested = StopRequested() ? 1.0 : 0.0,
+                          .peak_bytes = static_cast<double>(model_.device().peak_allocated_bytes())};
+      },
+      stream);
+  ASSIGN_OR_RETURN(const float grad_norm, model_.ClipGradNorm(max_grad_norm));
+  RETURN_IF_ERROR(stream.Synchronize());
+
+  const std::vector<RankReport> reports = reports_->Read();
+  StepOutcome outcome = {.loss = 0, .grad_norm = grad_norm, .peak_bytes = 0, .stop_requested = false};
+  ASSIGN_OR_RETURN(outcome.loss, MeanLoss(reports, step));
+  for (const RankReport& report : reports) {
+    outcome.peak_bytes = std::max(outcome.peak_bytes, static_cast<int64_t>(report.peak_bytes));
+    outcome.stop_requested |= report.stop_requested != 0;
+  }
+  RETURN_IF_ERROR(optimizer_.Step(stream));
+  optimizer_.ZeroGrad();
+  return outcome;
+}
+
+}  // namespace fsdp

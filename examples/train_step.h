@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// TrainStep: one optimizer step of a sharded GPT: micro-steps without communication but for the last, the losses of all
+// ranks, clipping, the update. It reads like single-process training; that parameters are sharded shows nowhere.
+#ifndef FSDP_EXAMPLES_TRAIN_STEP_H_
+#define FSDP_EXAMPLES_TRAIN_STEP_H_
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "examples/batch_loader.h"
+#include "examples/rank_report.h"
+#include "fsdp/fsdp.h"
+#include "optim/optimizer.h"
+
+namespace fsdp {
+
+struct StepOutcome {
+  double loss = 0;              // mean over ranks and micro-steps
+  double grad_norm = 0;         // before clipping
+  int64_t peak_bytes = 0;       // the largest of the ranks
+  bool stop_requested = false;  // by a signal, on any rank; the same on all
+};
+
+class TrainStep {
+ public:
+  // All are the caller's and outlive it.
+  static absl::StatusOr<std::unique_ptr<TrainStep>> Create(FullyShardedDataParallel& model, Optimizer& optimizer,
+                                                           const BatchLoader& batches);
+
+  // Step `step`, from 0, with the optimizer's learning rate as it is. Collective. The update itself may still be
+  // running on the model's stream when it returns. kFailedPrecondition on every rank when any rank's loss is not
+  // finite; the optimizer then did not step.
+  absl::StatusOr<StepOutcome> Run(int64_t step, float max_grad_norm);
+
+ private:
+  TrainStep(FullyShardedDataParallel& model, Optimizer& optimizer, const BatchLoader& batches);
+
+  // Forward and backward of one micro-step, put on the stream; its loss goes to losses_.
+  absl::Status MicroStep(int64_t step, int micro_step);
+
+  // The mean of losses_, once they are on the host.
+  double LocalLoss() const;
+
+  FullyShardedDataParallel& model_;
+  Optimizer& optimizer_;
+  const BatchLoader& batches_;
+  Buffer host_losses_;          // float32 [grad_accum]
+  std::vector<Tensor> losses_;  // their sources, until they were copied
+  std::unique_ptr<RankReports> reports_;
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_EXAMPLES_TRAIN_STEP_H_

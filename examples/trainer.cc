@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "examples/trainer.h"
+
+#include <cstdio>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_format.h"
+#include "base/status_macros.h"
+#include "checkpoint/checkpoint.h"
+#include "examples/model_export.h"
+#include "examples/runfile.h"
+#include "examples/sharded_gpt2.h"
+#include "examples/token_data.h"
+
+namespace fsdp {
+namespace {
+
+// A line for people; also to a file or pipe at once, where a killed run leaves it.
+template <typename... Args>
+void Say(const absl::FormatSpec<Args...>& format, const Args&... args) {
+  absl::PrintF(format, args...);
+  std::putchar('\n');
+  std::fflush(stdout);
+}
+
+absl::StatusOr<TokenData> ReadData(const TrainOptions& options) {
+  if (!options.tokens.empty()) return TokenData::FromTokenFile(options.tokens);
+  if (!options.data.empty()) return TokenData::FromTextFiles(options.data);
+  absl::StatusOr<std::string> sources = FindRunfile("examples/sources.txt");
+  if (sources.ok()) return TokenData::FromTextFiles(*sources);
+  return absl::NotFoundError(
+      absl::StrFormat("neither --data nor --tokens is given, and the default, this repository's "
+                      "own sources, is not there: %s",
+                      sources.status().message()));
+}
+
+// This rank's part of the check that all ranks share.
+absl::StatusOr<TokenData> CheckedData(const TrainOptions& options, const Gpt2Config& config,
+                                      const ProcessGroup& group) {
+  ASSIGN_OR_RETURN(TokenData data, ReadData(options));
+  RETURN_IF_ERROR(data.CheckLength(options.seq_len));
+  RETURN_IF_ERROR(data.CheckVocabulary(config.vocab_size, ChunkOf(data.size(), group.size(), group.rank())));
+  return data;
+}
+
+absl::StatusOr<Gpt2Config> CheckedConfig(const TrainOptions& options, std::vector<std::string>* notes) {
+  ASSIGN_OR_RETURN(const Gpt2Config config, ReadGpt2Config(options.config, notes));
+  if (options.seq_len <= config.n_positions) return config;
+  return absl::InvalidArgumentError(absl::StrFormat("--seq_len=%d: expected at most the n_positions of --config=%s, %d",
+                                                    options.seq_len, options.config, config.n_positions));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const TrainOptions& options,
+                                                         std::shared_ptr<ProcessGroup> group) {
+  std::unique_ptr<Trainer> trainer(new Trainer(options, std::move(group)));
+  const absl::Status built = trainer->Build();
+  if (built.ok()) return trainer;
+  trainer->group_->Abort(built);  // before the trainer's streams wait for peers that wait for this rank
+  return built;
+}
+
+absl::Status Trainer::Build() {
+  RETURN_IF_ERROR(OpenData());
+  RETURN_IF_ERROR(BuildModel());
+  RETURN_IF_ERROR(FillModel());
+  return AgreeOn(*group_, OpenMetrics());
+}
+
+absl::Status Trainer::OpenData() {
+  std::vector<std::string> notes;
+  absl::StatusOr<Gpt2Config> config = CheckedConfig(options_, &notes);
+  RETURN_IF_ERROR(AgreeOn(*group_, config.status()));
+  config_ = *std::move(config);
+  absl::StatusOr<TokenData> data = CheckedData(options_, config_, *group_);
+  RETURN_IF_ERROR(AgreeOn(*group_, data.status()));
+  batches_ = std::make_unique<BatchLoader>(*std::move(data), BatchShape{.batch_size = options_.batch_size,
+                                                                        .seq_len = options_.seq_len,
+                                                                        .grad_accum = options_.grad_accum,
+                                                                        .rank = group_->rank(),
+                                                                        .world_size = group_->size()});
+  if (!is_rank0() || options_.print_schedule) return absl::OkStatus();
+  for (const std::string& note : notes) Say("%s", note);
+  return absl::OkStatus();
+}
+
+absl::Status Trainer::BuildModel() {
+  ASSIGN_OR_RETURN(model_, MakeShardedGpt2(config_, options_, group_));
+  optimizer_ = std::make_unique<AdamW>(AdamW::DecayMatricesOnly(model_->parameters(), options_.adamw));
+  ASSIGN_OR_RETURN(train_step_, TrainStep::Create(*model_, *optimizer_, *batches_));
+  return absl::OkStatus();
+}
+
+absl::Status Trainer::FillModel() {
+  if (options_.print_schedule) return absl::OkStatus();
+  ASSIGN_OR_RETURN(start_, FindRunStart(options_, *group_));
+  saver_ = std::make_unique<CheckpointSaver>(options_, *model_, *optimizer_, start_.superseded);
+  const std::string& source = start_.resumed() ? start_.checkpoint : options_.init_from;
+  if (!source.empty()) {
+    Optimizer* optimizer = start_.resumed() ? optimizer_.get() : nullptr;
+    RETURN_IF_ERROR(model_->Restore(optimizer, [&](StateDict& wanted) { return LoadCheckpoint(source, wanted); }));
+  }
+  if (!is_rank0()) return absl::OkStatus();
+  for (const std::string& note : start_.notes) Say("%s", note);
+  if (start_.resumed())
+    Say("resuming from %s: %d of %d steps are done", source, start_.step, options_.learning_rate.steps);
+  if (start_.resumed() && !options_.init_from.empty()) {
+    Say("--init_from=%s is not read: the checkpoint wins", options_.init_from);
+  }
+  if (!start_.resumed())
+    Say("starting at step 0 with %s", source.empty() ? "random weights" : "the weights of " + source);
+  return absl::OkStatus();
+}
+
+absl::Status Trainer::OpenMetrics() {
+  if (options_.metrics.empty() || options_.print_schedule || !is_rank0()) return absl::OkStatus();
+  const auto mode = start_.resumed() ? MetricsWriter::Mode::kAppend : MetricsWriter::Mode::kTruncate;
+  ASSIGN_OR_RETURN(metrics_, MetricsWriter::Open(options_.metrics, mode));
+  return absl::OkStatus();
+}
+
+absl::Status Trainer::Train() {
+  const int64_t steps = options_.learning_rate.steps;
+  if (is_rank0()) {
+    Say("training with %d ranks, %d tokens a step, steps %d to %d", group_->size(), batches_->shape().tokens_per_step(),
+        start_.step, steps - 1);
+  }
+  step_began_ = absl::Now();
+  for (int64_t step = start_.step; step < steps; ++step) {
+    ASSIGN_OR_RETURN(const bool stop, TrainOneStep(step));
+    if (!stop) continue;
+    if (is_rank0()) Say("stopped by a signal after step %d of %d", step, steps);
+    return absl::OkStatus();
+  }
+  if (options_.export_to.empty()) return model_->stream().Synchronize();
+  RETURN_IF_ERROR(ExportModel(options_.export_to, config_, *model_));
+  if (is_rank0()) Say("exported %s", options_.export_to);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<bool> Trainer::TrainOneStep(int64_t step) {
+  const double lr = LearningRate(options_.learning_rate, step);
+  RETURN_IF_ERROR(optimizer_->SetHyperparameter("lr", lr));
+  ASSIGN_OR_RETURN(const StepOutcome outcome, train_step_->Run(step, options_.max_grad_norm));
+  const absl::Time now = absl::Now();
+  const double seconds = absl::ToDoubleSeconds(now - step_began_);
+  step_began_ = now;
+  const int64_t tokens = batches_->shape().tokens_per_step();
+  RETURN_IF_ERROR(ReportStep({.step = step,
+                              .loss = outcome.loss,
+                              .grad_norm = outcome.grad_norm,
+                              .lr = lr,
+                              .tokens_per_second = static_cast<double>(tokens) / seconds,
+                              .step_seconds = seconds,
+                              .peak_bytes = outcome.peak_bytes}));
+  if (saver_->IsDue(step + 1) || (outcome.stop_requested && !options_.checkpoint_dir.empty())) {
+    const int64_t tokens_seen = start_.tokens_seen + (step + 1 - start_.step) * tokens;
+    ASSIGN_OR_RETURN(const std::string path, saver_->Save(step + 1, tokens_seen));
+    if (is_rank0()) Say("saved %s", path);
+    step_began_ = absl::Now();  // steps are timed without their checkpoints
+  }
+  return outcome.stop_requested;
+}
+
+absl::Status Trainer::ReportStep(const StepMetrics& metrics) {
+  if (metrics_ != nullptr) RETURN_IF_ERROR(metrics_->Write(metrics));
+  const absl::Time now = absl::Now();
+  const bool last = metrics.step + 1 == options_.learning_rate.steps;
+  if (!is_rank0() || (!last && now - last_progress_ < absl::Milliseconds(500))) return absl::OkStatus();
+  last_progress_ = now;
+  Say("step %d of %d: loss %.4f, grad_norm %.3f, lr %.3g, %.0f tokens/s", metrics.step, options_.learning_rate.steps,
+      metrics.loss, metrics.grad_norm, metrics.lr, metrics.tokens_per_second);
+  return absl::OkStatus();
+}
+
+absl::Status Trainer::PrintSchedule() {
+  RETURN_IF_ERROR(train_step_->Run(0, options_.max_grad_norm).status());
+  RETURN_IF_ERROR(model_->stream().Synchronize());
+  if (is_rank0())
+    std::fputs(RenderSchedule(model_->StepSchedule(options_.grad_accum), model_->UnitNames()).c_str(), stdout);
+  return absl::OkStatus();
+}
+
+}  // namespace fsdp

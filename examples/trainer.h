@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Trainer: one rank's whole run of train_gpt: build, resume, train, save, export. What there is to say, rank 0 says on
+// stdout.
+#ifndef FSDP_EXAMPLES_TRAINER_H_
+#define FSDP_EXAMPLES_TRAINER_H_
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "collectives/process_group.h"
+#include "examples/batch_loader.h"
+#include "examples/checkpoint_saver.h"
+#include "examples/metrics_writer.h"
+#include "examples/run_start.h"
+#include "examples/train_options.h"
+#include "examples/train_step.h"
+#include "fsdp/fsdp.h"
+#include "models/gpt2.h"
+#include "optim/adamw.h"
+
+namespace fsdp {
+
+class Trainer {
+ public:
+  // Reads config and data, builds the model and fills it: from the checkpoint that --resume finds, else from
+  // --init_from, else from the seed. Collective. A failure of any rank is every rank's.
+  static absl::StatusOr<std::unique_ptr<Trainer>> Create(const TrainOptions& options,
+                                                         std::shared_ptr<ProcessGroup> group);
+
+  // Trains the steps that are left, saving as asked, and exports the model after the last one; or stops early, saved,
+  // when a signal asked for it. Collective.
+  absl::Status Train();
+
+  // Prints the schedule of one step, an event a line, as it is from the second step on. Collective; trains one step to
+  // learn the order in which the model's units run.
+  absl::Status PrintSchedule();
+
+ private:
+  Trainer(const TrainOptions& options, std::shared_ptr<ProcessGroup> group)
+      : options_(options), group_(std::move(group)) {}
+
+  absl::Status Build();
+  absl::Status OpenData();
+  absl::Status BuildModel();
+  absl::Status FillModel();
+  absl::Status OpenMetrics();
+
+  // One step with its metrics and, where it is due, its checkpoint; true when the run is to stop.
+  absl::StatusOr<bool> TrainOneStep(int64_t step);
+  absl::Status ReportStep(const StepMetrics& metrics);
+
+  bool is_rank0() const { return group_->rank() == 0; }
+
+  const TrainOptions options_;
+  const std::shared_ptr<ProcessGroup> group_;
+  Gpt2Config config_;
+  RunStart start_;
+  std::unique_ptr<FullyShardedDataParallel> model_;
+  std::unique_ptr<AdamW> optimizer_;
+  std::unique_ptr<BatchLoader> batches_;
+  std::unique_ptr<TrainStep> train_step_;
+  std::unique_ptr<CheckpointSaver> saver_;
+  std::unique_ptr<MetricsWriter> metrics_;  // null without --metrics, and on other ranks than 0
+  absl::Time step_began_;                   // when the step before was done
+  absl::Time last_progress_ = absl::InfinitePast();
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_EXAMPLES_TRAINER_H_
