@@ -18,7 +18,9 @@ _PKGCONFIG_DIRS = [
 # pkg-config names whose label does not follow from their headers.
 _EXCEPTIONS = {
     "btree": "container:btree",
+    "config": "base:config",
     "core_headers": "base:core_headers",
+    "flags": "flags:flag",
     "log_severity": "base:log_severity",
     "random_random": "random:random",
 }

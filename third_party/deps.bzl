@@ -3,6 +3,7 @@
 
 load(":abseil.bzl", "system_abseil")
 load(":compat.bzl", "remote_coverage_tools_compat", "rules_cc_compat", "rules_java_compat")
+load(":cuda_toolkit.bzl", "cuda_toolkit")
 load(":system_libs.bzl", "system_hdf5", "system_library")
 
 def _maybe(rule, name, **kwargs):
@@ -71,6 +72,7 @@ def system_repositories():
         targets = {"hwy": ["hwy"]},
         debian_package = "libhwy-dev",
     )
+    _maybe(cuda_toolkit, "local_cuda")
 
 def fsdp_deps():
     """For WORKSPACE files: the installed libraries and the stand-ins for rule repositories."""

@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""cuda_library and cuda_test: C++ rules whose sources may be CUDA, compiled by the nvcc of @local_cuda.
+
+Where there is no toolkit, targets of these rules are incompatible: "//..." skips them, and naming one is an error that
+says so. A target that must exist either way picks its sources with if_cuda.
+
+--//cuda:archs=sm_80,sm_90 (from another repository --@fsdp//cuda:archs=...) names the GPUs that code is generated for;
+later ones run the newest architecture's PTX.
+"""
+
+load("@local_cuda//:config.bzl", "CUDA_AVAILABLE", "CUDA_HOST_COMPILER", "CUDA_PATH", "CUDA_VERSION", "NCCL_AVAILABLE")
+load("@rules_cc//cc:find_cc_toolchain.bzl", "find_cpp_toolchain", "use_cc_toolchain")
+load("@rules_cc//cc/common:cc_info.bzl", "CcInfo")
+load("//bazel:cc.bzl", "cc_library", "cc_test")
+
+_CUDART = Label("@local_cuda//:cudart")
+_UNAVAILABLE = [Label("//third_party:unavailable")]
+
+# For target_compatible_with.
+CUDA_COMPATIBLE = [] if CUDA_AVAILABLE else _UNAVAILABLE
+NCCL_COMPATIBLE = [] if NCCL_AVAILABLE else _UNAVAILABLE
+
+def if_cuda(then, otherwise = []):
+    return then if CUDA_AVAILABLE else otherwise
+
+def if_nccl(then, otherwise = []):
+    return then if NCCL_AVAILABLE else otherwise
+
+CudaArchs = provider(doc = "GPU architectures.", fields = {"archs": "such as ['sm_80', 'sm_90'], oldest first"})
+
+def _cuda_archs_impl(ctx):
+    archs = [arch.strip() for arch in ctx.build_setting_value.split(",") if arch.strip()]
+    for arch in archs:
+        if not arch.startswith("sm_"):
+            fail("%s: want architectures such as sm_80,sm_90, not '%s'" % (ctx.label, ctx.build_setting_value))
+    if not archs:
+        fail("%s names no architecture" % ctx.label)
+    return [CudaArchs(archs = archs)]
+
+cuda_archs = rule(
+    implementation = _cuda_archs_impl,
+    build_setting = config.string(flag = True),
+    doc = "A flag that holds a comma-separated list of GPU architectures.",
+)
+
+_OPTIMIZATION = {
+    "dbg": ["-O0", "-g"],
+    "fastbuild": ["-O1"],
+    "opt": ["-O3", "-DNDEBUG"],
+}
+
+def _gencode(archs):
+    flags = []
+    for arch in archs:
+        number = arch[len("sm_"):]
+        flags.append("-gencode=arch=compute_%s,code=sm_%s" % (number, number))
+    number = archs[-1][len("sm_"):]
+    return flags + ["-gencode=arch=compute_%s,code=compute_%s" % (number, number)]
+
+def _cuda_objects_impl(ctx):
+    toolchain = find_cpp_toolchain(ctx)
+    context = ctx.attr.deps_context[CcInfo].compilation_context
+
+    # nvcc finds its own toolkit's headers; a second way to them would only enlarge every sandbox.
+    headers = [header for header in context.headers.to_list() if "local_cuda/" not in header.path]
+    includes = [path for path in context.system_includes.to_list() + context.includes.to_list() if "local_cuda" not in path]
+    quote_includes = [path for path in context.quote_includes.to_list() if "local_cuda" not in path]
+
+    flags = ["-std=c++20", "-c", "--expt-relaxed-constexpr", "--threads=0"]
+    flags += ["-ccbin", CUDA_HOST_COMPILER or toolchain.compiler_executable]
+    flags += ["-Xcompiler=-fPIC,-Wall"]
+    flags += _OPTIMIZATION[ctx.var["COMPILATION_MODE"]]
+    flags += _gencode(ctx.attr._archs[CudaArchs].archs)
+    flags += ["-D" + define for define in context.defines.to_list()]
+    flags += ["-I" + path for path in quote_includes]
+    flags += ["-isystem=" + path for path in includes]
+    flags += ctx.attr.nvccopts
+
+    objects = []
+    for source in ctx.files.srcs:
+        # Position independent code alone: with both kinds a shared library would get each symbol twice.
+        name = source.basename[:-len(".cu")]
+        object = ctx.actions.declare_file("_nvcc/%s/%s.pic.o" % (ctx.label.name, name))
+        ctx.actions.run(
+            executable = CUDA_PATH + "/bin/nvcc",
+            arguments = flags + [source.path, "-o", object.path],
+            inputs = depset([source] + ctx.files.hdrs + headers, transitive = [toolchain.all_files]),
+            outputs = [object],
+            # The version makes another toolkit in the same place another action.
+            env = {"FSDP_CUDA_VERSION": CUDA_VERSION, "PATH": "/usr/bin:/bin", "TMPDIR": "/tmp"},
+            mnemonic = "CudaCompile",
+            progress_message = "Compiling %s" % source.short_path,
+        )
+        objects.append(object)
+    return [DefaultInfo(files = depset(objects))]
+
+_cuda_objects = rule(
+    implementation = _cuda_objects_impl,
+    attrs = {
+        "srcs": attr.label_list(allow_files = [".cu"]),
+        "hdrs": attr.label_list(allow_files = True),
+        "deps_context": attr.label(providers = [CcInfo]),
+        "nvccopts": attr.string_list(),
+        "_archs": attr.label(default = "//cuda:archs"),
+        "_cc_toolchain": attr.label(default = "@bazel_tools//tools/cpp:current_cc_toolchain"),
+    },
+    fragments = ["cpp"],
+    toolchains = use_cc_toolchain(),
+)
+
+def _compile_cuda(name, srcs, hdrs, deps, nvccopts, testonly):
+    """Replaces the .cu files among `srcs` by their objects."""
+    cuda_srcs = [src for src in srcs if src.endswith(".cu")]
+    if not cuda_srcs:
+        return srcs
+
+    # Carries the headers and include paths of `deps` to nvcc.
+    cc_library(
+        name = name + "_cuda_deps",
+        testonly = testonly,
+        tags = ["manual"],
+        target_compatible_with = CUDA_COMPATIBLE,
+        visibility = ["//visibility:private"],
+        deps = deps,
+    )
+    _cuda_objects(
+        name = name + "_cuda_objects",
+        testonly = testonly,
+        srcs = cuda_srcs,
+        # Sources may include each other's private headers.
+        hdrs = hdrs + [src for src in srcs if src.endswith(".h") or src.endswith(".cuh")],
+        deps_context = ":" + name + "_cuda_deps",
+        nvccopts = nvccopts,
+        tags = ["manual"],
+        target_compatible_with = CUDA_COMPATIBLE,
+        visibility = ["//visibility:private"],
+    )
+    return [src for src in srcs if not src.endswith(".cu") and not src.endswith(".cuh")] + [":" + name + "_cuda_objects"]
+
+def cuda_library(name, srcs = [], hdrs = [], deps = [], nvccopts = [], testonly = False, target_compatible_with = [], **kwargs):
+    """A cc_library of .cu, .cc and header files, linked with the static CUDA runtime.
+
+    Args:
+      name: the library.
+      srcs: .cu files are compiled by nvcc, .cc files by the C++ compiler.
+      hdrs: as in cc_library.
+      deps: as in cc_library.
+      nvccopts: more flags for nvcc.
+      testonly: as in cc_library.
+      target_compatible_with: as in cc_library, beside CUDA itself.
+      **kwargs: more of cc_library's attributes.
+    """
+    deps = deps + [_CUDART]
+    cc_library(
+        name = name,
+        testonly = testonly,
+        srcs = _compile_cuda(name, srcs, hdrs, deps, nvccopts, testonly),
+        hdrs = hdrs,
+        # The static runtime hides its symbols, so a shared library made of this one alone would not load.
+        linkstatic = True,
+        target_compatible_with = CUDA_COMPATIBLE + target_compatible_with,
+        deps = deps,
+        **kwargs
+    )
+
+def cuda_test(name, srcs, deps = [], nvccopts = [], tags = [], target_compatible_with = [], **kwargs):
+    """A cc_test of .cu and .cc files, tagged gpu. It must skip, with a reason, where there is no GPU."""
+    deps = deps + [_CUDART]
+    cc_test(
+        name = name,
+        srcs = _compile_cuda(name, srcs, [], deps, nvccopts, True),
+        tags = tags + ["gpu"],
+        target_compatible_with = CUDA_COMPATIBLE + target_compatible_with,
+        deps = deps,
+        **kwargs
+    )
