@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+# shellcheck shell=bash
+#
+# For scripts that prove something on a bare Debian: makes a chroot and runs commands in it. Needs root, debootstrap and a
+# Debian mirror. All mounts live in a mount namespace of their own, and all processes in a process namespace, so nothing
+# is left of either when the script ends, however it ends.
+
+# Starts the script again inside new namespaces, once. Call it first: enter_namespaces "$@"
+enter_namespaces() {
+  if [ "$(id -u)" != 0 ]; then
+    echo "$0: must be root, to make a chroot" >&2
+    exit 1
+  fi
+  if [ -z "${FSDP_CHROOT_NAMESPACES:-}" ]; then
+    FSDP_CHROOT_NAMESPACES=1 exec unshare --mount --propagation private --pid --fork --kill-child bash "$0" "$@"
+  fi
+}
+
+# make_chroot SUITE ROOT: a minimal Debian in ROOT, unless one is there, with what a booted one has mounted.
+make_chroot() {
+  local suite=$1 root=$2
+  if [ ! -e "$root/etc/debian_version" ]; then
+    debootstrap --variant=minbase "$suite" "$root" "${MIRROR:-http://deb.debian.org/debian}"
+  fi
+  mount -t proc proc "$root/proc"
+  mkdir -p "$root/dev/shm"
+  mount -t tmpfs tmpfs "$root/dev/shm"
+}
+
+# in_chroot ROOT COMMAND: runs a shell command there with the environment of nobody's login: no HOME, no locale.
+in_chroot() {
+  echo "+ $2" >&2
+  env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin chroot "$1" /bin/sh -ec "$2"
+}
