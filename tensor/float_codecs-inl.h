@@ -49,9 +49,11 @@ struct SmallFloat {
   // The lowest code that is infinity or NaN.
   static constexpr int32_t kFirstSpecial = kInfinities ? kInfinity : kMagnitude;
   static constexpr int32_t kNaN = !kInfinities ? kMagnitude : kExponentBits == 5 && kMantissaBits == 10 ? 0x7E00 : 0x7F;
-  static constexpr int32_t kOverflow = kInfinities ? kInfinity : kNaN;
-  // Magnitudes of float32 from which on all become kOverflow or NaN. Those just below still get there by rounding up.
-  static constexpr int32_t kTooLarge = kInfinities ? (127 + kBias + 1) << 23 : ((127 + kBias + 1) << 23) + (0x7 << 20);
+  // Without infinities overflow saturates, infinity included.
+  static constexpr int32_t kOverflow = kInfinities ? kInfinity : kMagnitude - 1;
+  // Magnitudes of float32 from which on all become kOverflow or NaN: twice the largest power of two, whose neighbours
+  // below round up to infinity by themselves; or the largest number, 1.75 (of 3 bits, 111 being NaN) times that power.
+  static constexpr int32_t kTooLarge = kInfinities ? (127 + kBias + 1) << 23 : ((127 + kBias + 1) << 23) + (0x6 << 20);
   static constexpr int32_t kSmallestNormal = (127 - kBias + 1) << 23;
 
   template <class D>
@@ -125,6 +127,21 @@ struct BrainFloat {
   }
 };
 
+// float64 lanes rounded to float32, what is too large to infinity. Highway's DemoteTo does it on all targets but the
+// portable ones, which clamp to the largest number.
+template <class D32, class V64>
+HWY_INLINE hn::Vec<D32> RoundToFloat32(D32 d32, V64 value) {
+  if constexpr (HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_EMU128) {
+    HWY_ALIGN double wide[hn::MaxLanes(d32)];
+    HWY_ALIGN float narrow[hn::MaxLanes(d32)];
+    hn::Store(value, hn::Rebind<double, D32>(), wide);
+    for (size_t i = 0; i < hn::Lanes(d32); ++i) narrow[i] = static_cast<float>(wide[i]);
+    return hn::Load(d32, narrow);
+  } else {
+    return hn::DemoteTo(d32, value);
+  }
+}
+
 // A codec reads and writes as many elements as its tag has lanes; `at` may be unaligned. The tag says whether the lanes
 // are float32 or float64.
 template <class Format>
@@ -146,7 +163,7 @@ struct SmallCodec {
   static HWY_INLINE void Store(D d, hn::Vec<D> value, uint8_t* at) {
     if constexpr (sizeof(hn::TFromD<D>) == 8) {
       const hn::Rebind<float, D> d32;
-      Store(d32, hn::DemoteTo(d32, value), at);
+      Store(d32, RoundToFloat32(d32, value), at);
     } else {
       const hn::Rebind<Storage, D> ds;
       hn::StoreU(hn::TruncateTo(ds, Format::Encode(d, value)), ds, reinterpret_cast<Storage*>(at));
@@ -170,7 +187,7 @@ struct Float32Codec {
   static HWY_INLINE void Store(D d, hn::Vec<D> value, uint8_t* at) {
     if constexpr (sizeof(hn::TFromD<D>) == 8) {
       const hn::Rebind<float, D> d32;
-      hn::StoreU(hn::DemoteTo(d32, value), d32, reinterpret_cast<float*>(at));
+      hn::StoreU(RoundToFloat32(d32, value), d32, reinterpret_cast<float*>(at));
     } else {
       hn::StoreU(value, d, reinterpret_cast<float*>(at));
     }
