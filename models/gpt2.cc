@@ -21,7 +21,8 @@ namespace {
 class Gpt2Model final : public Module {
  public:
   explicit Gpt2Model(const Gpt2Config& config)
-      : wte_(AddChild("wte", std::make_unique<Embedding>(config.vocab_size, config.n_embd, EmbeddingInitializer(config)))),
+      : wte_(AddChild("wte",
+                      std::make_unique<Embedding>(config.vocab_size, config.n_embd, EmbeddingInitializer(config)))),
         wpe_(AddChild("wpe", std::make_unique<PositionEmbedding>(config.n_positions, config.n_embd,
                                                                  EmbeddingInitializer(config)))),
         h_(AddChild("h", std::make_unique<ModuleList>())),
@@ -39,7 +40,8 @@ class Gpt2Model final : public Module {
  private:
   absl::StatusOr<Tensor> DoForward(const Tensor& tokens, Tape& tape) override {
     if (tokens.shape().rank() != 2) {
-      return absl::InvalidArgumentError(absl::StrCat("gpt2: tokens ", tokens.shape().ToString(), " are not [batch, seq_len]"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("gpt2: tokens ", tokens.shape().ToString(), " are not [batch, seq_len]"));
     }
     ASSIGN_OR_RETURN(Tensor x, wte_->Forward(tokens, tape));
     ASSIGN_OR_RETURN(x, wpe_->Forward(x, tape));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// GPT-2 exactly as Hugging Face's GPT2LMHeadModel defines it, module and parameter names included, without dropout. Plain
-// modules: nothing here knows that parameters may be sharded.
+// GPT-2 exactly as Hugging Face's GPT2LMHeadModel defines it, module and parameter names included, without dropout.
+// Plain modules: nothing here knows that parameters may be sharded.
 #ifndef FSDP_MODELS_GPT2_H_
 #define FSDP_MODELS_GPT2_H_
 

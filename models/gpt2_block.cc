@@ -44,7 +44,8 @@ Tensor AddResidual(const Tensor& branch, const Tensor& trunk, Tape& tape) {
 }  // namespace
 
 Gpt2Attention::Gpt2Attention(const Gpt2Config& config, int64_t layer_index)
-    : c_attn_(AddChild("c_attn", std::make_unique<Conv1D>(config.n_embd, 3 * config.n_embd, WeightInitializer(config)))),
+    : c_attn_(
+          AddChild("c_attn", std::make_unique<Conv1D>(config.n_embd, 3 * config.n_embd, WeightInitializer(config)))),
       c_proj_(AddChild("c_proj", std::make_unique<Conv1D>(config.n_embd, config.n_embd, ResidualInitializer(config)))),
       num_heads_(config.n_head),
       scale_(AttentionScale(config, layer_index)) {}
@@ -66,8 +67,7 @@ absl::StatusOr<Tensor> Gpt2Attention::DoForward(const Tensor& x, Tape& tape) {
   ASSIGN_OR_RETURN(Tensor qkv, c_attn_->Forward(x, tape));
   const AttentionShape shape = AttentionShapeOf(x);
   ASSIGN_OR_RETURN(Tensor heads, tape.Empty(qkv.dtype(), x.shape()));
-  ASSIGN_OR_RETURN(Tensor statistics,
-                   tape.Empty(DType::kFloat32, {shape.batch * shape.num_heads * shape.seq_len, 2}));
+  ASSIGN_OR_RETURN(Tensor statistics, tape.Empty(DType::kFloat32, {shape.batch * shape.num_heads * shape.seq_len, 2}));
   tape.ops().CausalAttention(AsRows(qkv), shape, AsRows(heads), statistics, tape.stream());
   tape.Save(qkv);
   tape.Save(statistics);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Gpt2Block, one transformer block (Hugging Face's GPT2Block), and its two halves. The unit of ModuleWrapPolicy<Gpt2Block>.
-// Activations are [B, T, n_embd]. Precondition of all: CheckGpt2Config(config) is OK.
+// Gpt2Block, one transformer block (Hugging Face's GPT2Block), and its two halves. The unit of
+// ModuleWrapPolicy<Gpt2Block>. Activations are [B, T, n_embd]. Precondition of all: CheckGpt2Config(config) is OK.
 #ifndef FSDP_MODELS_GPT2_BLOCK_H_
 #define FSDP_MODELS_GPT2_BLOCK_H_
 

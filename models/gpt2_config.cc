@@ -24,11 +24,11 @@ constexpr struct {
   std::string_view name;
   int64_t vocab_size, n_positions, n_embd, n_layer, n_head;
 } kPresets[] = {
-    {"gpt2-tiny", 257, 128, 128, 4, 4},          // 256 byte values and an end of text
-    {"gpt2-124m", 50257, 1024, 768, 12, 12},     // Hugging Face's "gpt2"
-    {"gpt2-355m", 50257, 1024, 1024, 24, 16},    // "gpt2-medium"
-    {"gpt2-774m", 50257, 1024, 1280, 36, 20},    // "gpt2-large"
-    {"gpt2-1558m", 50257, 1024, 1600, 48, 25},   // "gpt2-xl"
+    {"gpt2-tiny", 257, 128, 128, 4, 4},         // 256 byte values and an end of text
+    {"gpt2-124m", 50257, 1024, 768, 12, 12},    // Hugging Face's "gpt2"
+    {"gpt2-355m", 50257, 1024, 1024, 24, 16},   // "gpt2-medium"
+    {"gpt2-774m", 50257, 1024, 1280, 36, 20},   // "gpt2-large"
+    {"gpt2-1558m", 50257, 1024, 1600, 48, 25},  // "gpt2-xl"
 };
 
 absl::Status WrongType(std::string_view field, const Json& value, std::string_view wanted) {
@@ -82,7 +82,8 @@ absl::Status RefuseUnknownNumerics(const Json& config) {
   if (model_type != config.end() && *model_type != "gpt2") return WrongType("model_type", *model_type, "\"gpt2\"");
   for (const char* field : {"add_cross_attention", "pruned_heads", "quantization_config"}) {
     const auto found = config.find(field);
-    const bool absent = found == config.end() || found->is_null() || *found == false || (found->is_object() && found->empty());
+    const bool absent =
+        found == config.end() || found->is_null() || *found == false || (found->is_object() && found->empty());
     if (!absent) return absl::UnimplementedError(absl::StrCat("config.json: ", field, " is not supported"));
   }
   return absl::OkStatus();

@@ -31,8 +31,8 @@ struct Gpt2Config {
 };
 
 // From the text of a config.json. Every field that would change the numbers is obeyed or refused by name
-// (kInvalidArgument or kUnimplemented), Hugging Face's aliases (hidden_size, ...) included; fields that do not are ignored.
-// Non-zero dropout is taken as 0 and reported in `notes`, one sentence each.
+// (kInvalidArgument or kUnimplemented), Hugging Face's aliases (hidden_size, ...) included; fields that do not are
+// ignored. Non-zero dropout is taken as 0 and reported in `notes`, one sentence each.
 absl::StatusOr<Gpt2Config> ParseGpt2Config(std::string_view json, std::vector<std::string>* notes);
 
 // kInvalidArgument naming the field, when no model has these sizes.

@@ -8,9 +8,9 @@ namespace fsdp {
 
 absl::StatusOr<Tensor> CrossEntropyLoss::Forward(const Tensor& logits, const Tensor& targets, Tape& tape) const {
   if (logits.shape().rank() != 2 || targets.dtype() != DType::kInt32 || targets.numel() != logits.shape().dim(0)) {
-    return absl::InvalidArgumentError(absl::StrCat("cross entropy: logits ", logits.shape().ToString(), " and targets ",
-                                                   std::string(DTypeName(targets.dtype())), " ", targets.shape().ToString(),
-                                                   " are not [N, V] and int32 with N elements"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "cross entropy: logits ", logits.shape().ToString(), " and targets ", std::string(DTypeName(targets.dtype())),
+        " ", targets.shape().ToString(), " are not [N, V] and int32 with N elements"));
   }
   ASSIGN_OR_RETURN(Tensor loss, tape.Empty(DType::kFloat32, {1}));
   ASSIGN_OR_RETURN(Tensor statistics, tape.Empty(DType::kFloat32, {logits.shape().dim(0), 2}));

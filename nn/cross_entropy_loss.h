@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// CrossEntropyLoss: the mean over tokens of the cross entropy of softmax(logits) against targets, in float32 whatever the
-// logits' dtype.
+// CrossEntropyLoss: the mean over tokens of the cross entropy of softmax(logits) against targets, in float32 whatever
+// the logits' dtype.
 //
 //   ASSIGN_OR_RETURN(Tensor logits, model.Forward(tokens, tape));
 //   ASSIGN_OR_RETURN(Tensor loss, CrossEntropyLoss().Forward(logits, targets, tape));

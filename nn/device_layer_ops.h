@@ -12,8 +12,8 @@
 
 namespace fsdp {
 
-// The host's kernels: oneDNN matrix products, vectorised loops. `kernel_threads` as in HostDeviceOptions. Keep one for many
-// steps: it keeps what oneDNN compiled.
+// The host's kernels: oneDNN matrix products, vectorised loops. `kernel_threads` as in HostDeviceOptions. Keep one for
+// many steps: it keeps what oneDNN compiled.
 std::shared_ptr<const LayerOps> CreateHostLayerOps(int kernel_threads);
 
 // The kernels of `device`; kUnimplemented for a device without any.

@@ -41,9 +41,9 @@ PositionEmbedding::PositionEmbedding(int64_t num_positions, int64_t embedding_di
 absl::StatusOr<Tensor> PositionEmbedding::DoForward(const Tensor& x, Tape& tape) {
   RETURN_IF_ERROR(CheckLastDim("position embedding", x, weight_->shape.dim(1)));
   if (x.shape().rank() != 3 || x.shape().dim(1) > weight_->shape.dim(0)) {
-    return absl::InvalidArgumentError(absl::StrCat("position embedding: input ", x.shape().ToString(),
-                                                   " is not [batch, seq_len, embedding] with seq_len <= ",
-                                                   weight_->shape.dim(0), " positions"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("position embedding: input ", x.shape().ToString(),
+                     " is not [batch, seq_len, embedding] with seq_len <= ", weight_->shape.dim(0), " positions"));
   }
   ASSIGN_OR_RETURN(Tensor weight, weight_->Data());
   ASSIGN_OR_RETURN(Tensor out, tape.Empty(x.dtype(), x.shape()));

@@ -12,8 +12,8 @@
 
 namespace fsdp {
 
-// Tokens int32 [...] to [..., embedding_dim]. Parameter: weight [num_embeddings, embedding_dim]. Tokens have no gradient:
-// Backward returns an undefined tensor.
+// Tokens int32 [...] to [..., embedding_dim]. Parameter: weight [num_embeddings, embedding_dim]. Tokens have no
+// gradient: Backward returns an undefined tensor.
 class Embedding final : public Module {
  public:
   Embedding(int64_t num_embeddings, int64_t embedding_dim, const Initializer& initializer);

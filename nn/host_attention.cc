@@ -66,7 +66,10 @@ struct Scratch {
 class Head {
  public:
   Head(const HostMatmul& matmul, const AttentionShape& shape, DType dtype, const Tensor& scratch)
-      : matmul_(matmul), shape_(shape), dtype_(dtype), scratch_(shape, dtype, static_cast<std::byte*>(scratch.data())) {}
+      : matmul_(matmul),
+        shape_(shape),
+        dtype_(dtype),
+        scratch_(shape, dtype, static_cast<std::byte*>(scratch.data())) {}
 
   absl::Status Forward(const Tensor& qkv, const Tensor& out, const Tensor& statistics, int64_t batch, int64_t head) {
     for (int64_t first = 0; first < shape_.seq_len; first += kBlockRows) {
@@ -75,9 +78,17 @@ class Head {
       RETURN_IF_ERROR(Scores(qkv, batch, head, block));
       HostSoftmaxStatistics(block, scratch_.scores, row_statistics);
       HostProbabilities(block, scratch_.scores, row_statistics, scratch_.rounded_probabilities);
-      RETURN_IF_ERROR(matmul_.Run({.m = block.rows, .n = shape_.head_dim, .k = block.cols,
-                                   .a = Probabilities(), .b = At(qkv, kV, batch, head, 0), .c = At(out, 0, batch, head, first),
-                                   .lda = block.cols, .ldb = QkvStride(), .ldc = Width(), .dtype = dtype_, .c_dtype = dtype_}));
+      RETURN_IF_ERROR(matmul_.Run({.m = block.rows,
+                                   .n = shape_.head_dim,
+                                   .k = block.cols,
+                                   .a = Probabilities(),
+                                   .b = At(qkv, kV, batch, head, 0),
+                                   .c = At(out, 0, batch, head, first),
+                                   .lda = block.cols,
+                                   .ldb = QkvStride(),
+                                   .ldc = Width(),
+                                   .dtype = dtype_,
+                                   .c_dtype = dtype_}));
     }
     return absl::OkStatus();
   }
@@ -134,32 +145,74 @@ class Head {
 
   // scores = q k^T, in float32.
   absl::Status Scores(const Tensor& qkv, int64_t batch, int64_t head, const CausalBlock& block) const {
-    return matmul_.Run({.m = block.rows, .n = block.cols, .k = shape_.head_dim,
-                        .a = At(qkv, kQ, batch, head, block.first), .b = At(qkv, kK, batch, head, 0), .c = scratch_.scores,
-                        .lda = QkvStride(), .ldb = QkvStride(), .ldc = block.cols, .dtype = dtype_, .transpose_b = true});
+    return matmul_.Run({.m = block.rows,
+                        .n = block.cols,
+                        .k = shape_.head_dim,
+                        .a = At(qkv, kQ, batch, head, block.first),
+                        .b = At(qkv, kK, batch, head, 0),
+                        .c = scratch_.scores,
+                        .lda = QkvStride(),
+                        .ldb = QkvStride(),
+                        .ldc = block.cols,
+                        .dtype = dtype_,
+                        .transpose_b = true});
   }
 
   // grads = grad_out v^T and grad_v += p^T grad_out.
   absl::Status BackwardThroughValues(const Tensor& grad_out, const Tensor& qkv, int64_t batch, int64_t head,
                                      const CausalBlock& block) const {
     const void* grad_rows = At(grad_out, 0, batch, head, block.first);
-    RETURN_IF_ERROR(matmul_.Run({.m = block.rows, .n = block.cols, .k = shape_.head_dim,
-                                 .a = grad_rows, .b = At(qkv, kV, batch, head, 0), .c = scratch_.grads,
-                                 .lda = Width(), .ldb = QkvStride(), .ldc = block.cols, .dtype = dtype_, .transpose_b = true}));
-    return matmul_.Run({.m = block.cols, .n = shape_.head_dim, .k = block.rows,
-                        .a = Probabilities(), .b = grad_rows, .c = scratch_.grad_v,
-                        .lda = block.cols, .ldb = Width(), .ldc = shape_.head_dim, .dtype = dtype_, .transpose_a = true, .accumulate = true});
+    RETURN_IF_ERROR(matmul_.Run({.m = block.rows,
+                                 .n = block.cols,
+                                 .k = shape_.head_dim,
+                                 .a = grad_rows,
+                                 .b = At(qkv, kV, batch, head, 0),
+                                 .c = scratch_.grads,
+                                 .lda = Width(),
+                                 .ldb = QkvStride(),
+                                 .ldc = block.cols,
+                                 .dtype = dtype_,
+                                 .transpose_b = true}));
+    return matmul_.Run({.m = block.cols,
+                        .n = shape_.head_dim,
+                        .k = block.rows,
+                        .a = Probabilities(),
+                        .b = grad_rows,
+                        .c = scratch_.grad_v,
+                        .lda = block.cols,
+                        .ldb = Width(),
+                        .ldc = shape_.head_dim,
+                        .dtype = dtype_,
+                        .transpose_a = true,
+                        .accumulate = true});
   }
 
   // grad_q = grad_scores k and grad_k += grad_scores^T q.
   absl::Status BackwardThroughScores(const Tensor& qkv, const Tensor& grad_qkv, int64_t batch, int64_t head,
                                      const CausalBlock& block) const {
-    RETURN_IF_ERROR(matmul_.Run({.m = block.rows, .n = shape_.head_dim, .k = block.cols,
-                                 .a = GradScores(), .b = At(qkv, kK, batch, head, 0), .c = At(grad_qkv, kQ, batch, head, block.first),
-                                 .lda = block.cols, .ldb = QkvStride(), .ldc = QkvStride(), .dtype = dtype_, .c_dtype = dtype_}));
-    return matmul_.Run({.m = block.cols, .n = shape_.head_dim, .k = block.rows,
-                        .a = GradScores(), .b = At(qkv, kQ, batch, head, block.first), .c = scratch_.grad_k,
-                        .lda = block.cols, .ldb = QkvStride(), .ldc = shape_.head_dim, .dtype = dtype_, .transpose_a = true, .accumulate = true});
+    RETURN_IF_ERROR(matmul_.Run({.m = block.rows,
+                                 .n = shape_.head_dim,
+                                 .k = block.cols,
+                                 .a = GradScores(),
+                                 .b = At(qkv, kK, batch, head, 0),
+                                 .c = At(grad_qkv, kQ, batch, head, block.first),
+                                 .lda = block.cols,
+                                 .ldb = QkvStride(),
+                                 .ldc = QkvStride(),
+                                 .dtype = dtype_,
+                                 .c_dtype = dtype_}));
+    return matmul_.Run({.m = block.cols,
+                        .n = shape_.head_dim,
+                        .k = block.rows,
+                        .a = GradScores(),
+                        .b = At(qkv, kQ, batch, head, block.first),
+                        .c = scratch_.grad_k,
+                        .lda = block.cols,
+                        .ldb = QkvStride(),
+                        .ldc = shape_.head_dim,
+                        .dtype = dtype_,
+                        .transpose_a = true,
+                        .accumulate = true});
   }
 
   absl::Status StoreRows(const float* rows, const Tensor& grad_qkv, Part part, int64_t batch, int64_t head) const {
@@ -178,9 +231,7 @@ class Head {
 
 }  // namespace
 
-int64_t AttentionScratchBytes(const AttentionShape& shape, DType dtype) {
-  return ScratchLayout(shape, dtype).nbytes;
-}
+int64_t AttentionScratchBytes(const AttentionShape& shape, DType dtype) { return ScratchLayout(shape, dtype).nbytes; }
 
 absl::Status HostCausalAttention(const HostMatmul& matmul, const Tensor& qkv, const AttentionShape& shape,
                                  const Tensor& out, const Tensor& statistics, const Tensor& scratch) {

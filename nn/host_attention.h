@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The host's causal attention; see nn/layer_ops.h for the contract. Blocks of 128 queries by the keys that they can see, so
-// that little is computed only to be masked, each by three or six matrix products on strided views of q, k and v. Runs at
-// once on the calling thread.
+// The host's causal attention; see nn/layer_ops.h for the contract. Blocks of 128 queries by the keys that they can
+// see, so that little is computed only to be masked, each by three or six matrix products on strided views of q, k and
+// v. Runs at once on the calling thread.
 #ifndef FSDP_NN_HOST_ATTENTION_H_
 #define FSDP_NN_HOST_ATTENTION_H_
 

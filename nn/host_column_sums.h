@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// ColumnSums: sums over rows, for the gradients of biases and norm weights. At most 32 rows are summed in float32, those
-// sums in float64, always in row order: accurate however many rows, and the same bits in every run.
+// ColumnSums: sums over rows, for the gradients of biases and norm weights. At most 32 rows are summed in float32,
+// those sums in float64, always in row order: accurate however many rows, and the same bits in every run.
 #ifndef FSDP_NN_HOST_COLUMN_SUMS_H_
 #define FSDP_NN_HOST_COLUMN_SUMS_H_
 

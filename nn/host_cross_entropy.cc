@@ -89,7 +89,8 @@ namespace fsdp {
 HWY_EXPORT(LossKernel);
 HWY_EXPORT(GradKernel);
 
-absl::Status HostCrossEntropy(const Tensor& logits, const Tensor& targets, const Tensor& loss, const Tensor& statistics) {
+absl::Status HostCrossEntropy(const Tensor& logits, const Tensor& targets, const Tensor& loss,
+                              const Tensor& statistics) {
   const int64_t num_rows = logits.shape().dim(0);
   const int64_t num_classes = logits.shape().dim(1);
   for (int64_t r = 0; r < num_rows; ++r) {

@@ -9,9 +9,10 @@
 
 namespace fsdp {
 
-// logits [N, V], float32 or bfloat16; targets int32, N elements; loss float32 [1]; statistics float32 [N, 2]. kOutOfRange
-// names a target outside [0, V) and its place.
-absl::Status HostCrossEntropy(const Tensor& logits, const Tensor& targets, const Tensor& loss, const Tensor& statistics);
+// logits [N, V], float32 or bfloat16; targets int32, N elements; loss float32 [1]; statistics float32 [N, 2].
+// kOutOfRange names a target outside [0, V) and its place.
+absl::Status HostCrossEntropy(const Tensor& logits, const Tensor& targets, const Tensor& loss,
+                              const Tensor& statistics);
 
 // grad_logits = scale / N (softmax(logits) - one_hot(targets)); may be `logits` itself. Precondition: HostCrossEntropy
 // accepted the targets.

@@ -100,7 +100,8 @@ void ActivateBackwardAs(const Tensor& grad_out, const Tensor& x, const Tensor& g
     ActivateBackwardLoop<F>(grad_out.data_as<const uint16_t>(), x.data_as<const uint16_t>(), grad_x.data_as<uint16_t>(),
                             x.numel());
   } else {
-    ActivateBackwardLoop<F>(grad_out.data_as<const float>(), x.data_as<const float>(), grad_x.data_as<float>(), x.numel());
+    ActivateBackwardLoop<F>(grad_out.data_as<const float>(), x.data_as<const float>(), grad_x.data_as<float>(),
+                            x.numel());
   }
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The host's elementwise kernels. They run at once on the calling thread. Tensors are float32 or bfloat16, of one dtype and
-// one numel (the caller checks); each element is computed in float32 and rounded once.
+// The host's elementwise kernels. They run at once on the calling thread. Tensors are float32 or bfloat16, of one dtype
+// and one numel (the caller checks); each element is computed in float32 and rounded once.
 #ifndef FSDP_NN_HOST_ELEMENTWISE_H_
 #define FSDP_NN_HOST_ELEMENTWISE_H_
 
@@ -13,8 +13,8 @@ namespace fsdp {
 // out = a + b; out may be a or b.
 void HostAdd(const Tensor& a, const Tensor& b, const Tensor& out);
 
-// out = f(x), and grad_x = grad_out * f'(x). GELU's tanh form is computed as x * sigmoid(2 u), which is the same function
-// without the cancellation of 1 + tanh(u).
+// out = f(x), and grad_x = grad_out * f'(x). GELU's tanh form is computed as x * sigmoid(2 u), which is the same
+// function without the cancellation of 1 + tanh(u).
 void HostActivate(ActivationKind kind, const Tensor& x, const Tensor& out);
 void HostActivateBackward(ActivationKind kind, const Tensor& grad_out, const Tensor& x, const Tensor& grad_x);
 

@@ -11,7 +11,6 @@
 #include "hwy/highway.h"
 #include "nn/simd-inl.h"
 
-
 HWY_BEFORE_NAMESPACE();
 namespace fsdp {
 namespace HWY_NAMESPACE {
@@ -43,8 +42,7 @@ template <typename T>
 void ForwardRow(const T* x, const T* weight, const T* bias, float mean, float rstd, T* out, int64_t n) {
   const FloatTag d;
   ForEachVector(n, [&](int64_t i, size_t count) HWY_ATTR {
-    const FloatVec normed =
-        hn::Mul(hn::Sub(LoadUpTo(d, x + i, count), hn::Set(d, mean)), hn::Set(d, rstd));
+    const FloatVec normed = hn::Mul(hn::Sub(LoadUpTo(d, x + i, count), hn::Set(d, mean)), hn::Set(d, rstd));
     StoreUpTo(d, hn::MulAdd(normed, LoadUpTo(d, weight + i, count), LoadUpTo(d, bias + i, count)), out + i, count);
   });
 }
@@ -90,7 +88,8 @@ void ForwardRows(const Tensor& x, const Tensor& weight, const Tensor& bias, floa
     const float row_rstd = 1.0f / std::sqrt(RowVariance(row, row_mean, n) + eps);
     mean.data_as<float>()[r] = row_mean;
     rstd.data_as<float>()[r] = row_rstd;
-    ForwardRow(row, weight.data_as<const T>(), bias.data_as<const T>(), row_mean, row_rstd, out.data_as<T>() + r * n, n);
+    ForwardRow(row, weight.data_as<const T>(), bias.data_as<const T>(), row_mean, row_rstd, out.data_as<T>() + r * n,
+               n);
   }
 }
 

@@ -27,8 +27,7 @@ void CheckAttention(const AttentionShape& shape, const Tensor& qkv, const Tensor
 
 // Working memory, or undefined with the failure put on `stream`.
 Tensor AttentionScratch(const AttentionShape& shape, DType dtype, Stream& stream) {
-  absl::StatusOr<Tensor> scratch =
-      Tensor::Empty(stream.device(), DType::kUInt8, {AttentionScratchBytes(shape, dtype)});
+  absl::StatusOr<Tensor> scratch = Tensor::Empty(stream.device(), DType::kUInt8, {AttentionScratchBytes(shape, dtype)});
   if (scratch.ok()) return *scratch;
   stream.Run([status = scratch.status()] { return status; });
   return Tensor();
@@ -75,10 +74,21 @@ void HostLayerOps::Matmul(const Tensor& a, const Tensor& b, const Tensor& bias, 
   if (bias.defined()) check.Numel("bias", bias, Cols(c));
   if (check.FailsOn(stream)) return;
   stream.Run([=, matmul = matmul_] {
-    return matmul->Run({.m = Rows(c), .n = Cols(c), .k = k,
-                        .a = a.data(), .b = b.data(), .bias = bias.defined() ? bias.data() : nullptr, .c = c.data(),
-                        .lda = Cols(a), .ldb = Cols(b), .ldc = Cols(c), .dtype = a.dtype(), .c_dtype = c.dtype(),
-                        .transpose_a = options.transpose_a, .transpose_b = options.transpose_b, .accumulate = options.accumulate});
+    return matmul->Run({.m = Rows(c),
+                        .n = Cols(c),
+                        .k = k,
+                        .a = a.data(),
+                        .b = b.data(),
+                        .bias = bias.defined() ? bias.data() : nullptr,
+                        .c = c.data(),
+                        .lda = Cols(a),
+                        .ldb = Cols(b),
+                        .ldc = Cols(c),
+                        .dtype = a.dtype(),
+                        .c_dtype = c.dtype(),
+                        .transpose_a = options.transpose_a,
+                        .transpose_b = options.transpose_b,
+                        .accumulate = options.accumulate});
   });
 }
 

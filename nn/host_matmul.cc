@@ -81,7 +81,8 @@ void Execute(const Primitive& primitive, const Gemm& g, const dnnl::engine& engi
 }
 
 // `rows` rows of `cols` elements, `stride` apart, as dense float32.
-absl::StatusOr<std::vector<float>> PackFloats(const void* data, DType dtype, int64_t rows, int64_t cols, int64_t stride) {
+absl::StatusOr<std::vector<float>> PackFloats(const void* data, DType dtype, int64_t rows, int64_t cols,
+                                              int64_t stride) {
   std::vector<float> packed(rows * cols);
   for (int64_t r = 0; r < rows; ++r) {
     const auto* row = static_cast<const std::byte*>(data) + r * stride * SizeOf(dtype);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// HostMatmul: matrix products on the host by oneDNN, float32 and bfloat16 with float32 accumulation. Primitives are made
-// once per shape and kept. Where oneDNN has no bfloat16 for this processor (AVX2), operands are converted to float32,
-// multiplied, and the result is rounded once. Runs at once on the calling thread; thread-safe. The bits of a result depend
-// on the operands' values and shape and on `threads`, never on their addresses.
+// HostMatmul: matrix products on the host by oneDNN, float32 and bfloat16 with float32 accumulation. Primitives are
+// made once per shape and kept. Where oneDNN has no bfloat16 for this processor (AVX2), operands are converted to
+// float32, multiplied, and the result is rounded once. Runs at once on the calling thread; thread-safe. The bits of a
+// result depend on the operands' values and shape and on `threads`, never on their addresses.
 #ifndef FSDP_NN_HOST_MATMUL_H_
 #define FSDP_NN_HOST_MATMUL_H_
 
@@ -15,8 +15,8 @@
 
 namespace fsdp {
 
-// c [m, n] = a [m, k] b [k, n] + bias [n], or c += a b. A transposed operand lies in memory as [k, m] or [n, k]. The rows
-// in memory are `lda`, `ldb`, `ldc` elements apart.
+// c [m, n] = a [m, k] b [k, n] + bias [n], or c += a b. A transposed operand lies in memory as [k, m] or [n, k]. The
+// rows in memory are `lda`, `ldb`, `ldc` elements apart.
 struct Gemm {
   int64_t m = 0;
   int64_t n = 0;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The elementwise part of causal attention on the host: rows of scores to probabilities, and back. A block is `rows`
-// queries, of which the first is number `first` of its sequence, by `cols` keys, dense; query i sees keys 0 to i. What lies
-// beyond is written as 0 and never read. Runs at once on the calling thread.
+// queries, of which the first is number `first` of its sequence, by `cols` keys, dense; query i sees keys 0 to i. What
+// lies beyond is written as 0 and never read. Runs at once on the calling thread.
 #ifndef FSDP_NN_HOST_SOFTMAX_H_
 #define FSDP_NN_HOST_SOFTMAX_H_
 
@@ -22,11 +22,12 @@ struct CausalBlock {
 // statistics[2 r], [2 r + 1] = maximum and 1 / sum of e^(scale * score - maximum) of row r.
 void HostSoftmaxStatistics(const CausalBlock& block, const float* scores, float* statistics);
 
-// scores[r] = e^(scale * scores[r] - maximum) / sum, in place, and the same rounded to bfloat16 where `rounded` is not null.
+// scores[r] = e^(scale * scores[r] - maximum) / sum, in place, and the same rounded to bfloat16 where `rounded` is not
+// null.
 void HostProbabilities(const CausalBlock& block, float* scores, const float* statistics, uint16_t* rounded);
 
-// Gradient of the scores from that of the probabilities: scale * p * (grad - sum(p * grad)), row by row, to `grad_scores` in
-// float32 (may be `grad`) or bfloat16, as `dtype` says.
+// Gradient of the scores from that of the probabilities: scale * p * (grad - sum(p * grad)), row by row, to
+// `grad_scores` in float32 (may be `grad`) or bfloat16, as `dtype` says.
 void HostProbabilitiesBackward(const CausalBlock& block, const float* probabilities, const float* grad, DType dtype,
                                void* grad_scores);
 

@@ -6,9 +6,9 @@
 
 namespace fsdp {
 
-// OpenMP keeps its thread count per calling thread, and a stream's worker starts with all of the machine's, so each kernel
-// sets it. Under the thread sanitizer it is always 1: the sanitizer does not see the runtime's barriers and would report
-// races that are none.
+// OpenMP keeps its thread count per calling thread, and a stream's worker starts with all of the machine's, so each
+// kernel sets it. Under the thread sanitizer it is always 1: the sanitizer does not see the runtime's barriers and
+// would report races that are none.
 void SetKernelThreads(int threads);
 
 }  // namespace fsdp

@@ -10,8 +10,8 @@ namespace fsdp {
 absl::Status CheckLastDim(std::string_view layer, const Tensor& t, int64_t wanted) {
   const Shape& shape = t.shape();
   if (t.defined() && shape.rank() > 0 && shape.dim(shape.rank() - 1) == wanted) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat(std::string(layer), ": input ", t.defined() ? shape.ToString() : "undefined", " != wanted [..., ", wanted, "]"));
+  return absl::InvalidArgumentError(absl::StrCat(
+      std::string(layer), ": input ", t.defined() ? shape.ToString() : "undefined", " != wanted [..., ", wanted, "]"));
 }
 
 Tensor AsRows(const Tensor& t) {

@@ -50,17 +50,17 @@ class LayerOps {
   virtual void ActivateBackward(ActivationKind kind, const Tensor& grad_out, const Tensor& x, const Tensor& grad_x,
                                 Stream& stream) const = 0;
 
-  // Causal attention on qkv [B * T, 3 * H * D] (q, k, v beside each other, heads inside); out [B * T, H * D]. Scores and
-  // softmax are float32 whatever the dtype. `statistics` (float32 [B * H * T, 2]: maximum and 1 / sum of each row) is
-  // kept for backward, which recomputes the probabilities: no T x T tensor outlives the call.
+  // Causal attention on qkv [B * T, 3 * H * D] (q, k, v beside each other, heads inside); out [B * T, H * D]. Scores
+  // and softmax are float32 whatever the dtype. `statistics` (float32 [B * H * T, 2]: maximum and 1 / sum of each row)
+  // is kept for backward, which recomputes the probabilities: no T x T tensor outlives the call.
   virtual void CausalAttention(const Tensor& qkv, const AttentionShape& shape, const Tensor& out,
                                const Tensor& statistics, Stream& stream) const = 0;
   virtual void CausalAttentionBackward(const Tensor& grad_out, const Tensor& qkv, const Tensor& statistics,
                                        const AttentionShape& shape, const Tensor& grad_qkv, Stream& stream) const = 0;
 
   // loss (float32 [1]) = mean over rows of the cross entropy of softmax(logits [N, V]) against targets (int32 [N]), in
-  // float32 from logits cast to float32. A target outside [0, V) fails the stream. `statistics` (float32 [N, 2]: maximum
-  // and 1 / sum of each row) is kept for backward.
+  // float32 from logits cast to float32. A target outside [0, V) fails the stream. `statistics` (float32 [N, 2]:
+  // maximum and 1 / sum of each row) is kept for backward.
   virtual void CrossEntropy(const Tensor& logits, const Tensor& targets, const Tensor& loss, const Tensor& statistics,
                             Stream& stream) const = 0;
   // grad_logits = scale * d loss / d logits; may be `logits` itself.

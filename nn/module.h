@@ -68,8 +68,8 @@ class Module {
   // Sets Parameter::fqn of every parameter below to its first name. Call on the root, once it is built.
   void AssignNames();
 
-  // Gives every parameter memory for data and grad on `device`, in its own dtype: data from its Initializer under `seed`,
-  // grad zero. For a module that is not sharded. Blocks.
+  // Gives every parameter memory for data and grad on `device`, in its own dtype: data from its Initializer under
+  // `seed`, grad zero. For a module that is not sharded. Blocks.
   absl::Status Materialize(Device& device, uint64_t seed);
 
   // Not owned; null removes them.

@@ -22,8 +22,8 @@ void OperandCheck::FloatDType(std::initializer_list<const Tensor*> operands) {
 void OperandCheck::Numel(std::string_view name, const Tensor& t, int64_t numel) {
   if (!status_.ok() || (t.defined() && t.numel() == numel)) return;
   status_ = absl::InvalidArgumentError(absl::StrCat(std::string(kernel_), ": ", std::string(name), " ",
-                                                    t.defined() ? t.shape().ToString() : "undefined", ", wanted ", numel,
-                                                    " elements"));
+                                                    t.defined() ? t.shape().ToString() : "undefined", ", wanted ",
+                                                    numel, " elements"));
 }
 
 void OperandCheck::Numel(std::string_view name, const Tensor& t, DType dtype, int64_t numel) {
@@ -36,9 +36,9 @@ void OperandCheck::Numel(std::string_view name, const Tensor& t, DType dtype, in
 
 void OperandCheck::Matrix(std::string_view name, const Tensor& t) {
   if (!status_.ok() || (t.defined() && t.shape().rank() == 2)) return;
-  status_ = absl::InvalidArgumentError(absl::StrCat(std::string(kernel_), ": ", std::string(name), " ",
-                                                    t.defined() ? t.shape().ToString() : "undefined",
-                                                    " is not a matrix"));
+  status_ =
+      absl::InvalidArgumentError(absl::StrCat(std::string(kernel_), ": ", std::string(name), " ",
+                                              t.defined() ? t.shape().ToString() : "undefined", " is not a matrix"));
 }
 
 void OperandCheck::Matrix(std::string_view name, const Tensor& t, int64_t cols) {

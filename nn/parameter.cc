@@ -13,8 +13,9 @@ namespace fsdp {
 namespace {
 
 absl::Status NotBound(const Parameter& parameter, const char* what) {
-  return absl::FailedPreconditionError(absl::StrCat("parameter \"", parameter.fqn, "\" ", parameter.shape.ToString(), ": ", what,
-                                                    " is not bound to memory: it is sharded, or was never materialised"));
+  return absl::FailedPreconditionError(
+      absl::StrCat("parameter \"", parameter.fqn, "\" ", parameter.shape.ToString(), ": ", what,
+                   " is not bound to memory: it is sharded, or was never materialised"));
 }
 
 }  // namespace

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Vector loads and stores of float32 and bfloat16 elements as float32 lanes, for kernels written with Highway. Included
-// once per instruction set (see hwy/foreach_target.h), hence the unusual guard. No address need be aligned. An element's
-// result never depends on its place in a vector, so a tail gives the same bits as the main loop.
+// once per instruction set (see hwy/foreach_target.h), hence the unusual guard. No address need be aligned. An
+// element's result never depends on its place in a vector, so a tail gives the same bits as the main loop.
 #if defined(FSDP_NN_SIMD_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef FSDP_NN_SIMD_INL_H_
 #undef FSDP_NN_SIMD_INL_H_
@@ -96,7 +96,7 @@ class DoubleSum {
   HWY_INLINE double Total() const { return hn::GetLane(hn::SumOfLanes(DoubleTag(), hn::Add(low_, high_))); }
 
  private:
-  using DoubleTag = hn::Rebind<double, hn::Half<FloatTag>>;
+  using DoubleTag = hn::Rebind<double, hn::Half<FloatTag> >;
   hn::Vec<DoubleTag> low_;
   hn::Vec<DoubleTag> high_;
 #endif

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The pieces of a softmax over one row, for Highway kernels: its maximum, and the sum of exponentials, summed in float64. A
-// NaN in the row makes the sum NaN.
+// The pieces of a softmax over one row, for Highway kernels: its maximum, and the sum of exponentials, summed in
+// float64. A NaN in the row makes the sum NaN.
 #if defined(FSDP_NN_SOFTMAX_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef FSDP_NN_SOFTMAX_INL_H_
 #undef FSDP_NN_SOFTMAX_INL_H_
@@ -30,8 +30,8 @@ HWY_INLINE float RowMaximum(const T* x, int64_t n) {
   const FloatTag d;
   const float lowest = -std::numeric_limits<float>::infinity();
   FloatVec maximum = hn::Set(d, lowest);
-  ForEachVector(n, [&](int64_t i, size_t count)
-                       HWY_ATTR { maximum = hn::Max(maximum, LoadUpTo(d, x + i, count, lowest)); });
+  ForEachVector(
+      n, [&](int64_t i, size_t count) HWY_ATTR { maximum = hn::Max(maximum, LoadUpTo(d, x + i, count, lowest)); });
   return hn::GetLane(hn::MaxOfLanes(d, maximum));
 }
 

@@ -21,7 +21,8 @@ void Tape::Save(Tensor t) {
 absl::StatusOr<Tensor> Tape::Restore() {
   if (saved_.empty()) {
     return absl::FailedPreconditionError(
-        "nothing is saved on this tape: backward without its forward, twice, or on a tape that does not keep for backward");
+        "nothing is saved on this tape: backward without its forward, twice, or on a tape that does not keep for "
+        "backward");
   }
   Tensor last = std::move(saved_.back());
   saved_.pop_back();

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Tape: one forward pass and its backward. It says where the work goes (stream, device, kernels) and keeps what backward
-// will need. Saved tensors are a stack: a module's Backward restores in reverse what its Forward saved, so several
-// forwards may be open at once, each on its own tape. Used by one thread.
+// Tape: one forward pass and its backward. It says where the work goes (stream, device, kernels) and keeps what
+// backward will need. Saved tensors are a stack: a module's Backward restores in reverse what its Forward saved, so
+// several forwards may be open at once, each on its own tape. Used by one thread.
 #ifndef FSDP_NN_TAPE_H_
 #define FSDP_NN_TAPE_H_
 

@@ -96,7 +96,8 @@ std::vector<ParamGroupState> AdamW::ParamGroups() const {
     ParamGroupState state;
     for (const ShardedParameter* parameter : group.parameters) state.params.push_back(parameter->fqn);
     const AdamWOptions& o = group.options;
-    state.values = {{"lr", o.lr}, {"beta1", o.beta1}, {"beta2", o.beta2}, {"eps", o.eps}, {"weight_decay", o.weight_decay}};
+    state.values = {
+        {"lr", o.lr}, {"beta1", o.beta1}, {"beta2", o.beta2}, {"eps", o.eps}, {"weight_decay", o.weight_decay}};
     states.push_back(std::move(state));
   }
   return states;
@@ -104,8 +105,10 @@ std::vector<ParamGroupState> AdamW::ParamGroups() const {
 
 absl::Status AdamW::SetHyperparameter(std::string_view name, double value) {
   static constexpr std::pair<std::string_view, double AdamWOptions::*> kFields[] = {
-      {"lr", &AdamWOptions::lr},   {"beta1", &AdamWOptions::beta1},
-      {"beta2", &AdamWOptions::beta2}, {"eps", &AdamWOptions::eps},
+      {"lr", &AdamWOptions::lr},
+      {"beta1", &AdamWOptions::beta1},
+      {"beta2", &AdamWOptions::beta2},
+      {"eps", &AdamWOptions::eps},
       {"weight_decay", &AdamWOptions::weight_decay},
   };
   for (const auto& [field, member] : kFields) {
@@ -113,8 +116,8 @@ absl::Status AdamW::SetHyperparameter(std::string_view name, double value) {
     for (Group& group : groups_) group.options.*member = value;
     return absl::OkStatus();
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat("AdamW has no hyperparameter \"", std::string(name), "\"; it has lr, beta1, beta2, eps, weight_decay"));
+  return absl::InvalidArgumentError(absl::StrCat("AdamW has no hyperparameter \"", std::string(name),
+                                                 "\"; it has lr, beta1, beta2, eps, weight_decay"));
 }
 
 }  // namespace fsdp

@@ -12,10 +12,9 @@ void Optimizer::ZeroGrad() {
 absl::Status CheckUpdatable(const ShardedParameter& parameter) {
   const DType grad = parameter.grad.dtype();
   if (parameter.data.dtype() != DType::kFloat32 || (grad != DType::kFloat32 && grad != DType::kBFloat16)) {
-    return absl::InvalidArgumentError(absl::StrCat("parameter \"", parameter.fqn, "\": data ",
-                                                   std::string(DTypeName(parameter.data.dtype())), " and grad ",
-                                                   std::string(DTypeName(grad)),
-                                                   ", wanted float32 and float32 or bfloat16"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("parameter \"", parameter.fqn, "\": data ", std::string(DTypeName(parameter.data.dtype())),
+                     " and grad ", std::string(DTypeName(grad)), ", wanted float32 and float32 or bfloat16"));
   }
   if (parameter.data.numel() != parameter.interval.size() || parameter.grad.numel() != parameter.interval.size()) {
     return absl::InvalidArgumentError(absl::StrCat("parameter \"", parameter.fqn, "\": data and grad have ",

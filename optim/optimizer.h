@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Optimizer: updates parameters from gradients, slice by slice; the base of AdamW and SGD. State lives in the parameters'
-// slices' geometry, so whoever shards parameters shards optimizer state by the same intervals.
+// Optimizer: updates parameters from gradients, slice by slice; the base of AdamW and SGD. State lives in the
+// parameters' slices' geometry, so whoever shards parameters shards optimizer state by the same intervals.
 #ifndef FSDP_OPTIM_OPTIMIZER_H_
 #define FSDP_OPTIM_OPTIMIZER_H_
 
@@ -21,8 +21,8 @@ namespace fsdp {
 
 // Hyperparameters by PyTorch's names ("lr", "weight_decay", "eps", "betas" as beta1 and beta2, ...) for one group.
 struct ParamGroupState {
-  std::vector<std::string> params;                        // fqns
-  std::vector<std::pair<std::string, double>> values;     // name -> value, PyTorch's names
+  std::vector<std::string> params;                     // fqns
+  std::vector<std::pair<std::string, double>> values;  // name -> value, PyTorch's names
 };
 
 class Optimizer {
@@ -42,8 +42,8 @@ class Optimizer {
   // Names of the per-element states, e.g. {"exp_avg", "exp_avg_sq"}.
   virtual std::vector<std::string> StateNames() const = 0;
 
-  // State `name` of parameters()[index]: 1-D, interval.size() elements, the live memory. Undefined before the parameter's
-  // first step, unless `create`, which makes it (zero).
+  // State `name` of parameters()[index]: 1-D, interval.size() elements, the live memory. Undefined before the
+  // parameter's first step, unless `create`, which makes it (zero).
   virtual absl::StatusOr<Tensor> State(size_t index, std::string_view name, bool create = false) = 0;
 
   // Steps that parameters()[index] has taken: PyTorch's scalar state "step".
@@ -60,8 +60,8 @@ class Optimizer {
   std::vector<ShardedParameter*> parameters_;
 };
 
-// For implementations: kInvalidArgument, naming the parameter, unless data is float32, grad float32 or bfloat16, and both
-// have the interval's size.
+// For implementations: kInvalidArgument, naming the parameter, unless data is float32, grad float32 or bfloat16, and
+// both have the interval's size.
 absl::Status CheckUpdatable(const ShardedParameter& parameter);
 
 }  // namespace fsdp

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// ShardedParameter: one parameter as an optimizer sees it: the slice that this rank owns. `data` and `grad` are views of a
-// flat shard (FSDP) or whole tensors (a plain module); the optimizer neither knows nor cares.
+// ShardedParameter: one parameter as an optimizer sees it: the slice that this rank owns. `data` and `grad` are views
+// of a flat shard (FSDP) or whole tensors (a plain module); the optimizer neither knows nor cares.
 #ifndef FSDP_OPTIM_SHARDED_PARAMETER_H_
 #define FSDP_OPTIM_SHARDED_PARAMETER_H_
 
@@ -26,8 +26,8 @@ struct ShardedParameter {
   bool has_grad = false;     // false after ZeroGrad and for parameters that the step did not reach: PyTorch's grad None
 };
 
-// The parameters of a module that was materialised on `device`, whole, each shared one once, with grads bound and has_grad
-// set; for training without FSDP. kFailedPrecondition names a parameter that is not bound.
+// The parameters of a module that was materialised on `device`, whole, each shared one once, with grads bound and
+// has_grad set; for training without FSDP. kFailedPrecondition names a parameter that is not bound.
 absl::StatusOr<std::vector<std::unique_ptr<ShardedParameter>>> WholeParameters(Module& module, Device& device);
 
 }  // namespace fsdp

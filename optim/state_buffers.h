@@ -31,8 +31,8 @@ class StateBuffers {
   // State number `state` of parameter `index`. Precondition: exists(index).
   const Tensor& slice(size_t state, size_t index) const { return slices_[state][index]; }
 
-  // The same by name, undefined while it does not exist; `create` as in Optimizer::State. kInvalidArgument for an unknown
-  // name or index.
+  // The same by name, undefined while it does not exist; `create` as in Optimizer::State. kInvalidArgument for an
+  // unknown name or index.
   absl::StatusOr<Tensor> Find(size_t index, std::string_view name, bool create);
 
  private:

@@ -28,8 +28,7 @@ void AdamWLoop(const AdamWScalars& s, const G* HWY_RESTRICT grad, int64_t numel,
     const FloatVec m = Lerp(d, LoadUpTo(d, exp_avg + i, count), g, s.one_minus_beta1);
     const FloatVec g_squared = hn::Mul(hn::Mul(hn::Set(d, s.one_minus_beta2), g), g);
     const FloatVec v = hn::Add(hn::Mul(LoadUpTo(d, exp_avg_sq + i, count), hn::Set(d, s.beta2)), g_squared);
-    const FloatVec denominator =
-        hn::Add(hn::Div(hn::Sqrt(v), hn::Set(d, s.sqrt_bias_correction2)), hn::Set(d, s.eps));
+    const FloatVec denominator = hn::Add(hn::Div(hn::Sqrt(v), hn::Set(d, s.sqrt_bias_correction2)), hn::Set(d, s.eps));
     const FloatVec step = hn::Div(hn::Mul(hn::Set(d, s.negative_step_size), m), denominator);
     StoreUpTo(d, m, exp_avg + i, count);
     StoreUpTo(d, v, exp_avg_sq + i, count);

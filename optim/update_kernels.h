@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The element loops of the optimizers on the host: one fused pass over parameter, gradient and state, memory-bound. Each
-// operation is rounded to float32 on its own and in PyTorch's order (no fused multiply-add), so every instruction set gives
-// the same bits. The scalars are computed in float64 and rounded to float32 once, as PyTorch does.
+// The element loops of the optimizers on the host: one fused pass over parameter, gradient and state, memory-bound.
+// Each operation is rounded to float32 on its own and in PyTorch's order (no fused multiply-add), so every instruction
+// set gives the same bits. The scalars are computed in float64 and rounded to float32 once, as PyTorch does.
 #ifndef FSDP_OPTIM_UPDATE_KERNELS_H_
 #define FSDP_OPTIM_UPDATE_KERNELS_H_
 

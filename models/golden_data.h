@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// For tests: what PyTorch computed, read from models/testdata. Test data is trusted: anything unexpected ends the test.
+#ifndef FSDP_MODELS_GOLDEN_DATA_H_
+#define FSDP_MODELS_GOLDEN_DATA_H_
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace fsdp {
+
+// A training case: loss and gradient norm of each step.
+struct GoldenLosses {
+  std::vector<double> loss;
+  std::vector<double> grad_norm;
+};
+
+std::string ReadTestFile(const std::string& path);
+
+// The float32 tensors of a safetensors file, by name.
+std::map<std::string, std::vector<float>> ReadWeights(const std::string& path);
+
+// Little-endian uint16.
+std::vector<int32_t> ReadTokens(const std::string& path);
+
+GoldenLosses ReadLosses(const std::string& path);
+
+}  // namespace fsdp
+
+#endif  // FSDP_MODELS_GOLDEN_DATA_H_
