@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "tensor/ops.h"
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "base/status_matchers.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tensor/convert.h"
+#include "tensor/each_target.h"
+#include "tensor/host_device.h"
+
+namespace fsdp {
+namespace {
+
+using ::testing::ElementsAre;
+
+constexpr DType kFloats[] = {DType::kFloat64, DType::kFloat32, DType::kBFloat16, DType::kFloat16};
+// Around one vector of every target, and more than one tile.
+constexpr int64_t kLengths[] = {0, 1, 3, 7, 8, 15, 16, 17, 31, 33, 64, 1000, 1029};
+
+class OpsTest : public testing::Test {
+ protected:
+  void SetUp() override { ASSERT_OK_AND_ASSIGN(stream_, device_->CreateStream("ops")); }
+
+  // `values` as a tensor of `dtype` that starts `offset` elements into its buffer.
+  Tensor Make(DType dtype, const std::vector<double>& values, int64_t offset = 0) {
+    const auto numel = static_cast<int64_t>(values.size());
+    absl::StatusOr<Tensor> whole = Tensor::Empty(*device_, dtype, {offset + numel});
+    EXPECT_OK(whole);
+    const Tensor t = whole->Slice({offset, offset + numel});
+    EXPECT_OK(Convert(DType::kFloat64, values.data(), dtype, t.data(), numel));
+    return t;
+  }
+
+  std::vector<double> Read(const Tensor& t) {
+    EXPECT_OK(stream_->Synchronize());
+    std::vector<double> values(t.numel());
+    EXPECT_OK(Convert(t.dtype(), t.data(), DType::kFloat64, values.data(), t.numel()));
+    return values;
+  }
+
+  const TensorOps& ops() { return device_->ops(); }
+
+  std::shared_ptr<Device> device_ = CreateHostDevice();
+  std::unique_ptr<Stream> stream_;
+};
+
+// What `value` becomes when it is stored as `dtype`.
+double Rounded(double value, DType dtype) {
+  char bytes[8];
+  double back;
+  EXPECT_OK(Convert(DType::kFloat64, &value, dtype, bytes, 1));
+  EXPECT_OK(Convert(dtype, bytes, DType::kFloat64, &back, 1));
+  return back;
+}
+
+// The sum, product or quotient in the type that ops.h asks for.
+bool InFloat64(DType a, DType b) { return a == DType::kFloat64 || b == DType::kFloat64; }
+
+std::vector<double> Ramp(int64_t numel, double scale) {
+  std::vector<double> values(numel);
+  for (int64_t i = 0; i < numel; ++i) values[i] = std::sin(static_cast<double>(i)) * scale;
+  return values;
+}
+
+TEST_F(OpsTest, ZeroClearsEveryByte) {
+  for (DType dtype : AllDTypes()) {
+    const Tensor t = Make(dtype, std::vector<double>(9, 1.0));
+    ops().Zero(t, *stream_);
+    EXPECT_THAT(Read(t), testing::Each(0.0));
+    const std::string bytes(static_cast<const char*>(t.data()), t.nbytes());
+    EXPECT_EQ(bytes, std::string(t.nbytes(), '\0'));
+  }
+}
+
+TEST_F(OpsTest, CastDivideRoundsOnce) {
+  ForEachTarget([&] {
+    for (DType from : kFloats) {
+      for (DType to : kFloats) {
+        for (double divisor : {1.0, 3.0, 8.0}) {
+          for (int64_t numel : kLengths) {
+            const Tensor source = Make(from, Ramp(numel, 100), 1);
+            const Tensor destination = Make(to, std::vector<double>(numel, -1), 3);
+            ops().CastDivide(source, destination, divisor, *stream_);
+            const std::vector<double> in = Read(source);
+            const std::vector<double> out = Read(destination);
+            for (int64_t i = 0; i < numel; ++i) {
+              const double quotient =
+                  InFloat64(from, to) ? in[i] / divisor : static_cast<float>(in[i]) / static_cast<float>(divisor);
+              ASSERT_EQ(out[i], Rounded(quotient, to)) << DTypeName(from) << " to " << DTypeName(to) << " at " << i;
+            }
+          }
+        }
+      }
+    }
+  });
+}
+
+TEST_F(OpsTest, CastDivideInPlace) {
+  for (DType dtype : kFloats) {
+    const Tensor t = Make(dtype, {2, 4, -6, 8, 1});
+    ops().CastDivide(t, t, 2, *stream_);
+    ops().CastDivide(t, t, 1, *stream_);
+    EXPECT_THAT(Read(t), ElementsAre(1, 2, -3, 4, 0.5));
+  }
+}
+
+TEST_F(OpsTest, AccumulateRoundsTheSumOnce) {
+  ForEachTarget([&] {
+    for (DType from : kFloats) {
+      for (DType to : kFloats) {
+        for (int64_t numel : kLengths) {
+          const Tensor source = Make(from, Ramp(numel, 0.7), 1);
+          const Tensor destination = Make(to, Ramp(numel, 3), 1);
+          const std::vector<double> before = Read(destination);
+          ops().Accumulate(source, destination, *stream_);
+          const std::vector<double> in = Read(source);
+          const std::vector<double> out = Read(destination);
+          for (int64_t i = 0; i < numel; ++i) {
+            const double sum =
+                InFloat64(from, to) ? in[i] + before[i] : static_cast<float>(in[i]) + static_cast<float>(before[i]);
+            ASSERT_EQ(out[i], Rounded(sum, to)) << DTypeName(from) << " to " << DTypeName(to) << " at " << i;
+          }
+        }
+      }
+    }
+  });
+}
+
+TEST_F(OpsTest, AccumulateAddsSmallPartsThatBFloat16Keeps) {
+  // 256 + 1 is a tie of bfloat16, 258 is the next number: the sum must not be made in bfloat16 steps.
+  const Tensor source = Make(DType::kFloat32, {1, 1.5});
+  const Tensor destination = Make(DType::kBFloat16, {256, 256});
+  ops().Accumulate(source, destination, *stream_);
+  EXPECT_THAT(Read(destination), ElementsAre(256, 258));
+}
+
+TEST_F(OpsTest, ScaleByReadsTheFactorInStreamOrder) {
+  ForEachTarget([&] {
+    for (DType dtype : kFloats) {
+      const Tensor factor = Make(DType::kFloat32, {0});
+      const Tensor two = Make(DType::kFloat32, {2});
+      const Tensor t = Make(dtype, {1, -3, 0.5});
+      ops().Accumulate(two, factor, *stream_);
+      ops().ScaleBy(t, factor, *stream_);
+      EXPECT_THAT(Read(t), ElementsAre(2, -6, 1));
+    }
+  });
+}
+
+TEST_F(OpsTest, SquaredNormAddsToTheResult) {
+  ForEachTarget([&] {
+    for (DType dtype : kFloats) {
+      const Tensor result = Make(DType::kFloat32, {1});
+      ops().AccumulateSquaredNorm(Make(dtype, {3, -4}), result, *stream_);
+      EXPECT_THAT(Read(result), ElementsAre(26));
+      for (int64_t numel : kLengths) {
+        const Tensor zero = Make(DType::kFloat32, {0});
+        ops().AccumulateSquaredNorm(Make(dtype, std::vector<double>(numel, 2), 1), zero, *stream_);
+        EXPECT_THAT(Read(zero), ElementsAre(4.0 * static_cast<double>(numel)));
+      }
+    }
+  });
+}
+
+TEST_F(OpsTest, SquaredNormKeepsSmallPartsOfLongSums) {
+  // In float32 the sum would stop growing at 2^24.
+  const Tensor ones = Make(DType::kBFloat16, std::vector<double>((1 << 24) + 4, 1));
+  const Tensor result = Make(DType::kFloat32, {0});
+  ops().AccumulateSquaredNorm(ones, result, *stream_);
+  EXPECT_THAT(Read(result), ElementsAre((1 << 24) + 4));
+}
+
+TEST_F(OpsTest, SquaredNormHasTheSameBitsOnEveryTarget) {
+  // Of float64, where products are inexact and a fused multiply-add would show.
+  const Tensor source = Make(DType::kFloat64, Ramp(100'003, 1.0 / 3));
+  std::vector<double> results;
+  ForEachTarget([&] {
+    const Tensor result = Make(DType::kFloat32, {0});
+    ops().AccumulateSquaredNorm(source, result, *stream_);
+    results.push_back(Read(result)[0]);
+  });
+  EXPECT_THAT(results, testing::Each(results[0]));
+}
+
+TEST_F(OpsTest, NaNAndInfinityComeThrough) {
+  ForEachTarget([&] {
+    for (DType dtype : kFloats) {
+      for (double bad : {std::nan(""), std::numeric_limits<double>::infinity()}) {
+        std::vector<double> values(37, 1.0);
+        values[35] = bad;
+        const Tensor t = Make(dtype, values);
+        const Tensor result = Make(DType::kFloat32, {0});
+        ops().AccumulateSquaredNorm(t, result, *stream_);
+        EXPECT_EQ(std::isnan(Read(result)[0]), std::isnan(bad));
+        EXPECT_FALSE(std::isfinite(Read(result)[0]));
+      }
+    }
+  });
+}
+
+TEST_F(OpsTest, PendingKernelsHoldTheirTensors) {
+  Tensor source = Make(DType::kFloat32, std::vector<double>(1000, 1));
+  const Tensor destination = Make(DType::kFloat32, std::vector<double>(1000, 1));
+  for (int i = 0; i < 100; ++i) ops().Accumulate(source, destination, *stream_);
+  source = Tensor();
+  EXPECT_THAT(Read(destination), testing::Each(101.0));
+}
+
+TEST_F(OpsTest, DifferentLengthsFailTheStream) {
+  ops().Accumulate(Make(DType::kFloat32, {1, 2}), Make(DType::kFloat32, {1}), *stream_);
+  EXPECT_THAT(stream_->Synchronize(), StatusIs(absl::StatusCode::kInvalidArgument,
+                                               "stream \"ops\": accumulate: source has 2 elements, destination has 1"));
+}
+
+TEST_F(OpsTest, OtherDTypesFailTheStream) {
+  ops().CastDivide(Make(DType::kFloat32, {1}), Make(DType::kInt32, {1}), 1, *stream_);
+  EXPECT_THAT(stream_->Synchronize(),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       "stream \"ops\": cast_divide: destination is int32, not float64, float32, bfloat16 or float16"));
+}
+
+TEST_F(OpsTest, UndefinedTensorsFailTheStream) {
+  ops().Zero(Tensor(), *stream_);
+  EXPECT_THAT(stream_->Synchronize(),
+              StatusIs(absl::StatusCode::kInvalidArgument, "stream \"ops\": zero: tensor is undefined"));
+}
+
+TEST_F(OpsTest, AFactorOfTwoElementsFailsTheStream) {
+  ops().ScaleBy(Make(DType::kFloat32, {1}), Make(DType::kFloat32, {1, 2}), *stream_);
+  EXPECT_THAT(stream_->Synchronize(),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       "stream \"ops\": scale_by: factor is float32 [2], not one float32 element"));
+}
+
+TEST_F(OpsTest, AResultOfAnotherDTypeFailsTheStream) {
+  ops().AccumulateSquaredNorm(Make(DType::kFloat32, {1}), Make(DType::kFloat64, {1}), *stream_);
+  EXPECT_THAT(stream_->Synchronize(),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       "stream \"ops\": accumulate_squared_norm: result is float64 [1], not one float32 element"));
+}
+
+}  // namespace
+}  // namespace fsdp

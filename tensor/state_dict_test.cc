@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "tensor/state_dict.h"
+
+#include <string>
+#include <vector>
+
+#include "base/status_matchers.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace fsdp {
+namespace {
+
+Tensor FloatsAt(float* data, int64_t rows, int64_t cols) {
+  return Tensor(Buffer::Unowned(data, rows * cols * 4), DType::kFloat32, {rows, cols});
+}
+
+TEST(ShardedTensorTest, WholeIsOneFlatShard) {
+  float data[6];
+  const ShardedTensor whole = ShardedTensor::Whole(FloatsAt(data, 2, 3));
+  EXPECT_EQ(whole.dtype, DType::kFloat32);
+  EXPECT_EQ(whole.shape, Shape({2, 3}));
+  ASSERT_EQ(whole.shards.size(), 1);
+  EXPECT_EQ(whole.shards[0].interval, (Interval{0, 6}));
+  EXPECT_EQ(whole.shards[0].data.shape(), Shape({6}));
+  EXPECT_EQ(whole.shards[0].data.data(), data);
+  EXPECT_EQ(whole.replica, 0);
+}
+
+TEST(ShardedTensorTest, NoShardIsEmpty) {
+  float data[1];
+  EXPECT_TRUE(ShardedTensor::Whole(FloatsAt(data, 0, 3)).shards.empty());
+  const Tensor scalar(Buffer::Unowned(data, 4), DType::kFloat32, Shape());
+  EXPECT_EQ(ShardedTensor::Whole(scalar).shards.at(0).interval, (Interval{0, 1}));
+}
+
+TEST(StateKeyTest, TextIsThePathInTheFile) {
+  EXPECT_EQ(StateKey::Model("transformer.wte.weight").ToString(), "model/transformer.wte.weight");
+  EXPECT_EQ(StateKey::OptimState("transformer.wte.weight", "exp_avg").ToString(),
+            "optim/state/transformer.wte.weight/exp_avg");
+  EXPECT_EQ(StateKey::ParamGroups().ToString(), "optim/param_groups");
+  EXPECT_EQ(StateKey::Extra("step").ToString(), "extra/step");
+}
+
+TEST(StateKeyTest, SectionsKeepNamesApart) {
+  const std::vector<StateKey> keys = {StateKey::Model("a"),
+                                      StateKey::Model("b"),
+                                      StateKey::OptimState("a", "exp_avg"),
+                                      StateKey::OptimState("a", "step"),
+                                      StateKey::ParamGroups(),
+                                      StateKey::Extra("a")};
+  for (size_t i = 0; i < keys.size(); ++i) {
+    for (size_t j = 0; j < keys.size(); ++j) {
+      EXPECT_EQ(keys[i] == keys[j], i == j);
+      EXPECT_EQ(keys[i] < keys[j], i < j);
+    }
+  }
+}
+
+TEST(StateDictTest, KeepsTheOrderOfInsertion) {
+  StateDict state;
+  EXPECT_TRUE(state.empty());
+  state.Set(StateKey::Model("z"), "1");
+  state.Set(StateKey::Model("a"), "2");
+  state.Set(StateKey::Extra("step"), "3");
+  state.Set(StateKey::Model("z"), "4");
+  std::vector<std::string> order;
+  for (const auto& [key, value] : state.entries()) order.push_back(key.ToString() + "=" + std::get<std::string>(value));
+  EXPECT_THAT(order, testing::ElementsAre("model/z=4", "model/a=2", "extra/step=3"));
+}
+
+TEST(StateDictTest, FindsByKeyAndKind) {
+  float data[6];
+  StateDict state;
+  state.Set(StateKey::Model("w"), ShardedTensor::Whole(FloatsAt(data, 2, 3)));
+  state.Set(StateKey::ParamGroups(), "[]");
+  ASSERT_NE(state.FindTensor(StateKey::Model("w")), nullptr);
+  EXPECT_EQ(state.FindTensor(StateKey::Model("w"))->shape, Shape({2, 3}));
+  EXPECT_EQ(state.FindText(StateKey::Model("w")), nullptr);
+  EXPECT_EQ(*state.FindText(StateKey::ParamGroups()), "[]");
+  EXPECT_EQ(state.FindTensor(StateKey::ParamGroups()), nullptr);
+  EXPECT_EQ(state.FindTensor(StateKey::Extra("w")), nullptr);
+  EXPECT_FALSE(state.contains(StateKey::Model("v")));
+  EXPECT_TRUE(state.contains(StateKey::Model("w")));
+}
+
+TEST(StateDictTest, ACopyIsIndependentButSharesBytes) {
+  float data[6];
+  StateDict state;
+  state.Set(StateKey::Model("w"), ShardedTensor::Whole(FloatsAt(data, 2, 3)));
+  StateDict copy = state;
+  copy.Set(StateKey::Model("w"), "replaced");
+  EXPECT_EQ(state.FindTensor(StateKey::Model("w"))->shards[0].data.data(), data);
+}
+
+TEST(StateDictTypeTest, NamesParseBack) {
+  for (StateDictType type : {StateDictType::kFull, StateDictType::kLocal, StateDictType::kSharded}) {
+    EXPECT_THAT(ParseStateDictType(StateDictTypeName(type)), IsOkAndHolds(type));
+  }
+  EXPECT_EQ(StateDictTypeName(StateDictType::kSharded), "sharded");
+  EXPECT_THAT(ParseStateDictType("Full"), StatusIs(absl::StatusCode::kInvalidArgument,
+                                                   "unknown state dict type \"Full\"; known: full, local, sharded"));
+}
+
+}  // namespace
+}  // namespace fsdp
