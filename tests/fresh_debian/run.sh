@@ -28,6 +28,7 @@ fi
 for command; do
   in_chroot "$ROOT" "cd /src && $command"
 done
-in_chroot "$ROOT" "cd /src && test -z \"\$(find . -newer .git/HEAD -not -path './.git*' -not -name 'bazel-*' -type f)\""
+changes=$(git -C "$ROOT/src" status --porcelain)
+[ -z "$changes" ] || { echo "$0: the source tree was changed: $changes" >&2; exit 1; }
 in_chroot "$ROOT" "cd /src && bazel shutdown"
 echo "fresh Debian: passed"
