@@ -2,6 +2,7 @@
 #include "collectives/conformance.h"
 
 #include <cstddef>
+#include <cstring>
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
@@ -39,31 +40,27 @@ absl::StatusOr<Tensor> NewTensor(ProcessGroup& group, Placement placement, DType
   return Tensor(buffer.Slice(pad * SizeOf(dtype), numel * SizeOf(dtype)), dtype, Shape({numel}));
 }
 
-void Fill(const Tensor& t, const ElementFunction& value) {
-  std::vector<double> values(static_cast<size_t>(t.numel()));
-  for (int64_t i = 0; i < t.numel(); ++i) {
-    values[i] = value(i);
-  }
+void SetElements(const Tensor& t, const std::vector<double>& values) {
   const absl::Status status = Convert(DType::kFloat64, values.data(), t.dtype(), t.data(), t.numel());
   Check(status.ok(), "test values fit their dtype");
 }
 
-absl::Status ExpectElements(const Tensor& t, const ElementFunction& expected) {
-  const size_t n = static_cast<size_t>(t.numel());
-  std::vector<std::byte> wanted_bytes(n * SizeOf(t.dtype()));
-  const Tensor wanted(Buffer::Unowned(wanted_bytes.data(), wanted_bytes.size()), t.dtype(), t.shape());
-  Fill(wanted, expected);
-  std::vector<double> want(n);
-  std::vector<double> got(n);
-  RETURN_IF_ERROR(Convert(t.dtype(), wanted.data(), DType::kFloat64, want.data(), t.numel()));
-  RETURN_IF_ERROR(Convert(t.dtype(), t.data(), DType::kFloat64, got.data(), t.numel()));
-  for (size_t i = 0; i < n; ++i) {
-    if (got[i] != want[i]) {
-      return absl::DataLossError(absl::StrCat("element ", i, " of ", n, " (", std::string(DTypeName(t.dtype())),
-                                              ") is ", got[i], ", wanted ", want[i]));
-    }
+absl::Status CompareElements(const Tensor& t, const std::vector<double>& values) {
+  std::vector<std::byte> bytes(static_cast<size_t>(t.nbytes()));
+  const Tensor wanted(Buffer::Unowned(bytes.data(), t.nbytes()), t.dtype(), t.shape());
+  SetElements(wanted, values);
+  if (bytes.empty() || std::memcmp(t.data(), bytes.data(), bytes.size()) == 0) {
+    return absl::OkStatus();
   }
-  return absl::OkStatus();
+  const int64_t width = SizeOf(t.dtype());
+  int64_t i = 0;
+  while (std::memcmp(static_cast<const std::byte*>(t.data()) + i * width, bytes.data() + i * width, width) == 0) {
+    ++i;
+  }
+  double got = 0;
+  RETURN_IF_ERROR(Convert(t.dtype(), static_cast<const std::byte*>(t.data()) + i * width, DType::kFloat64, &got, 1));
+  return absl::DataLossError(absl::StrCat("element ", i, " of ", t.numel(), " (", std::string(DTypeName(t.dtype())),
+                                          ") is ", got, ", wanted ", values[i]));
 }
 
 }  // namespace fsdp

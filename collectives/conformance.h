@@ -43,13 +43,31 @@ absl::StatusOr<Tensor> NewTensor(ProcessGroup& group, Placement placement, DType
 // Element `i` that rank `rank` gives: an integer from 0 to 16, so that sums over ranks are exact in every dtype.
 inline int ValueOf(int rank, int64_t i) { return static_cast<int>((i * 5 + i / 1000 + rank * 7) % 17); }
 
-using ElementFunction = std::function<double(int64_t i)>;
+// Sets the elements to `values`, rounded to the dtype.
+void SetElements(const Tensor& t, const std::vector<double>& values);
 
-// Sets every element i to `value(i)`, rounded to the dtype.
-void Fill(const Tensor& t, const ElementFunction& value);
+// OK when the elements of `t` are `values` rounded to its dtype, else kDataLoss with the first that is not.
+absl::Status CompareElements(const Tensor& t, const std::vector<double>& values);
 
-// OK when every element i of `t` is `expected(i)` rounded to its dtype, else kDataLoss with the first that is not.
-absl::Status ExpectElements(const Tensor& t, const ElementFunction& expected);
+template <typename Function>
+std::vector<double> ValuesOf(int64_t numel, const Function& value) {
+  std::vector<double> values(static_cast<size_t>(numel));
+  for (int64_t i = 0; i < numel; ++i) {
+    values[i] = value(i);
+  }
+  return values;
+}
+
+// The same with a function of the element's index.
+template <typename Function>
+void Fill(const Tensor& t, const Function& value) {
+  SetElements(t, ValuesOf(t.numel(), value));
+}
+
+template <typename Function>
+absl::Status ExpectElements(const Tensor& t, const Function& value) {
+  return CompareElements(t, ValuesOf(t.numel(), value));
+}
 
 }  // namespace fsdp
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Every backend says what went wrong, on every rank, and hangs on nothing: one suite, all backends.
+#include <latch>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -184,20 +185,19 @@ TEST_P(ConformanceErrorsTest, ABrokenGroupSaysSo) {
 TEST_P(ConformanceErrorsTest, AMissingRankIsNamedAtTheDeadline) {
   // Rank 1 comes to the collective only after the others failed.
   std::vector<absl::Status> errors(static_cast<size_t>(size()));
-  std::mutex latch;
-  latch.lock();
+  std::latch failed(1);
   EXPECT_OK(GetParam().Run(
       [&](std::shared_ptr<ProcessGroup> group) -> absl::Status {
         ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream, group->device()->CreateStream("test"));
         if (group->rank() == 1) {
-          const std::lock_guard<std::mutex> wait(latch);
+          failed.wait();
           group->Barrier(*stream);
           errors[1] = stream->Synchronize();
         } else {
           group->Barrier(*stream);
           errors[group->rank()] = stream->Synchronize();
           if (group->rank() == 0) {
-            latch.unlock();
+            failed.count_down();
           }
         }
         return absl::OkStatus();
