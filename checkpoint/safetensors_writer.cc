@@ -8,11 +8,11 @@
 #include <cerrno>
 #include <memory>
 #include <mutex>
-#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "base/thread_pool.h"
 #include "checkpoint/staged_path.h"
 
 namespace fsdp {
@@ -47,38 +47,36 @@ class PayloadWriter {
 
   absl::Status Run(const SafetensorsOptions& options) {
     progress_ = options.progress;
-    const int64_t threads = std::max(1, options.io_threads);
+    const int threads = std::max(1, options.io_threads);
     piece_bytes_ = std::clamp(options.buffer_bytes / threads, kMinPieceBytes, kMaxPieceBytes) / 8 * 8;
-    piece_bytes_ = std::min(piece_bytes_, (payload_bytes() + 7) / 8 * 8);
-    std::vector<std::thread> workers;
-    for (int64_t i = 1; i < threads && i * piece_bytes_ < payload_bytes(); ++i) {
-      workers.emplace_back([this] { WritePieces(); });
-    }
-    WritePieces();
-    for (std::thread& worker : workers) worker.join();
-    return status_;
+    const int64_t pieces = (payload_bytes() + piece_bytes_ - 1) / piece_bytes_;
+    ASSIGN_OR_RETURN(std::unique_ptr<ThreadPool> pool,
+                     ThreadPool::Create(static_cast<int>(std::clamp<int64_t>(pieces, 1, threads)), "safetensors"));
+    return pool->ParallelFor(pieces, [this](int64_t i) { return WritePiece(i); });
   }
 
  private:
   int64_t payload_bytes() const { return entries_.empty() ? 0 : entries_.back().end; }
 
-  void WritePieces() {
-    const std::unique_ptr<char[]> buffer(new char[piece_bytes_]);
-    while (true) {
-      Interval piece;
-      {
-        std::lock_guard<std::mutex> lock(mutex_);
-        if (!status_.ok() || next_ >= payload_bytes()) return;
-        piece = {next_, std::min(next_ + piece_bytes_, payload_bytes())};
-        next_ = piece.end;
-      }
-      absl::Status status = Fill(piece, buffer.get());
-      if (status.ok()) status = WriteFully(fd_, path_, buffer.get(), piece.size(), payload_offset_ + piece.begin);
-      std::lock_guard<std::mutex> lock(mutex_);
-      status_.Update(status);
-      done_ += piece.size();
-      if (progress_ && status_.ok()) progress_(done_, payload_bytes());
-    }
+  absl::Status WritePiece(int64_t index) {
+    const int64_t begin = index * piece_bytes_;
+    const Interval piece = {begin, std::min(begin + piece_bytes_, payload_bytes())};
+    std::unique_ptr<char[]> buffer = TakeBuffer();
+    RETURN_IF_ERROR(Fill(piece, buffer.get()));
+    RETURN_IF_ERROR(WriteFully(fd_, path_, buffer.get(), piece.size(), payload_offset_ + piece.begin));
+    std::lock_guard<std::mutex> lock(mutex_);
+    free_buffers_.push_back(std::move(buffer));
+    done_ += piece.size();
+    if (progress_) progress_(done_, payload_bytes());
+    return absl::OkStatus();
+  }
+
+  std::unique_ptr<char[]> TakeBuffer() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (free_buffers_.empty()) return std::unique_ptr<char[]>(new char[piece_bytes_]);
+    std::unique_ptr<char[]> buffer = std::move(free_buffers_.back());
+    free_buffers_.pop_back();
+    return buffer;
   }
 
   // Bytes `piece` of the payload: parts of one or more tensors.
@@ -100,13 +98,12 @@ class PayloadWriter {
   const int64_t payload_offset_;
   const std::vector<SafetensorsEntry>& entries_;  // placed
   const PayloadReader& read_;
-  std::function<void(int64_t, int64_t)> progress_;
   int64_t piece_bytes_ = 0;
 
   std::mutex mutex_;
-  int64_t next_ = 0;  // guarded by mutex_, as all below
+  std::vector<std::unique_ptr<char[]>> free_buffers_;  // guarded by mutex_, as all below
   int64_t done_ = 0;
-  absl::Status status_;
+  std::function<void(int64_t, int64_t)> progress_;
 };
 
 }  // namespace

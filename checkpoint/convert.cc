@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checkpoint/convert.h"
+
+#include <algorithm>
+#include <memory>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "checkpoint/convert_destination.h"
+#include "checkpoint/convert_plan.h"
+#include "checkpoint/hdf5_sink.h"
+#include "checkpoint/hugging_face_writer.h"
+#include "checkpoint/payload_reader.h"
+#include "checkpoint/quote.h"
+#include "checkpoint/safetensors_metadata.h"
+#include "checkpoint/safetensors_writer.h"
+#include "checkpoint/tensor_source.h"
+#include "tensor/convert.h"
+
+namespace fsdp {
+namespace {
+
+using Section = StateKey::Section;
+
+// A conversion of dtypes holds this much of the source at once, for each thread.
+constexpr int64_t kScratchBytes = int64_t{4} << 20;
+
+constexpr int64_t kDefaultMaxShardSize = int64_t{5} * 1000 * 1000 * 1000;
+
+bool IsSafetensorsFile(const std::string& destination) { return absl::EndsWith(destination, ".safetensors"); }
+
+CheckpointFormat TargetFormat(const std::string& destination, const ConvertOptions& options) {
+  return options.to.value_or(IsSafetensorsFile(destination) ? CheckpointFormat::kSafetensors : CheckpointFormat::kHdf5);
+}
+
+bool IsTargetDirectory(const std::string& destination, const ConvertOptions& options) {
+  return TargetFormat(destination, options) == CheckpointFormat::kHdf5 || !IsSafetensorsFile(destination);
+}
+
+absl::Status CheckHdf5Options(const std::string& destination, const ConvertOptions& options) {
+  const StateDictType type = options.state_dict_type.value_or(StateDictType::kFull);
+  if (IsSafetensorsFile(destination)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(destination, " names a safetensors file, but --to=hdf5 makes a directory"));
+  }
+  if (type == StateDictType::kLocal) {
+    return absl::UnimplementedError("--state_dict_type=local is not in this release; full and sharded are");
+  }
+  if (options.world_size && type != StateDictType::kSharded) {
+    return absl::InvalidArgumentError(
+        "--world_size is for --state_dict_type=sharded; a full checkpoint has no rank files");
+  }
+  if (options.world_size && (*options.world_size < 1 || *options.world_size > 99999)) {
+    return absl::InvalidArgumentError(absl::StrCat("--world_size=", *options.world_size, ", expected 1 to 99999"));
+  }
+  if (options.max_shard_size) {
+    return absl::InvalidArgumentError("--max_shard_size is for a directory of safetensors files, not for --to=hdf5");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckSafetensorsOptions(const std::string& destination, const ConvertOptions& options) {
+  if (options.world_size) {
+    return absl::InvalidArgumentError(
+        "--world_size is for --state_dict_type=sharded; safetensors files belong to no rank");
+  }
+  if (options.state_dict_type.value_or(StateDictType::kFull) != StateDictType::kFull) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--state_dict_type=", std::string(StateDictTypeName(*options.state_dict_type)),
+                     " is for --to=hdf5; safetensors files hold whole tensors"));
+  }
+  if (options.max_shard_size && IsSafetensorsFile(destination)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--max_shard_size is for directories, and ", destination, " is one file"));
+  }
+  if (options.max_shard_size && *options.max_shard_size < 1) {
+    return absl::InvalidArgumentError("--max_shard_size=0, expected at least 1 byte");
+  }
+  return absl::OkStatus();
+}
+
+// Reads tensors of the plan from the source, in the dtype of the target.
+absl::Status ReadConverted(const TensorSource& source, const ConvertPlan& plan, const StateKey& key,
+                           const Interval& interval, std::byte* out) {
+  const StateKey& origin = plan.origins.at(key);
+  const DType from = source.contents().FindTensor(origin)->dtype;
+  const DType to = plan.contents.FindTensor(key)->dtype;
+  if (from == to) return source.Read(origin, interval, out);
+  const int64_t step = kScratchBytes / SizeOf(from);
+  const std::unique_ptr<std::byte[]> scratch(new std::byte[std::min(step, interval.size()) * SizeOf(from)]);
+  for (int64_t begin = interval.begin; begin < interval.end; begin += step) {
+    const Interval part = {begin, std::min(begin + step, interval.end)};
+    RETURN_IF_ERROR(source.Read(origin, part, scratch.get()));
+    RETURN_IF_ERROR(Convert(from, scratch.get(), to, out + (begin - interval.begin) * SizeOf(to), part.size()));
+  }
+  return absl::OkStatus();
+}
+
+// Bytes of payload that may be in memory at once, beside scratch and what kMinConvertMemory is for.
+int64_t BufferBytes(const ConvertOptions& options) {
+  const int64_t free_bytes = options.max_memory - kMinConvertMemory / 2;
+  return std::clamp<int64_t>(free_bytes / 2, int64_t{4} << 20, int64_t{64} << 20);
+}
+
+// "12 optimizer values and 3 extra values are left out: ..." where there are any, and the aliases.
+std::vector<std::string> NotesOnSafetensors(const StateDict& contents) {
+  int64_t optimizer = 0;
+  int64_t extra = 0;
+  for (const auto& [key, value] : contents.entries()) {
+    if (key.section == Section::kOptimState || key.section == Section::kParamGroups) ++optimizer;
+    if (key.section == Section::kExtra && key != SafetensorsMetadataKey()) ++extra;
+  }
+  std::vector<std::string> notes;
+  if (optimizer > 0) {
+    notes.push_back(absl::StrCat(optimizer, " optimizer values are left out: safetensors holds the model only"));
+  }
+  if (extra > 0) {
+    notes.push_back(absl::StrCat(extra, " extra values are left out: safetensors holds the model only"));
+  }
+  for (const auto& [alias, target] : contents.aliases) {
+    notes.push_back(absl::StrCat(Quote(alias), " is left out: it is ", Quote(target), " under another name"));
+  }
+  return notes;
+}
+
+absl::Status WriteToSafetensors(const TensorSource& source, const ConvertPlan& plan, const PayloadReader& read,
+                                const std::string& destination, const ConvertOptions& options) {
+  HuggingFaceOptions write;
+  write.max_shard_size = options.max_shard_size.value_or(kDefaultMaxShardSize);
+  write.safetensors.overwrite = options.force;
+  write.safetensors.buffer_bytes = BufferBytes(options);
+  write.safetensors.io_threads = options.io_threads;
+  write.safetensors.progress = options.progress;
+  ASSIGN_OR_RETURN(write.safetensors.metadata, SafetensorsMetadata(source.metadata(), source.contents()));
+  if (IsTargetDirectory(destination, options))
+    return WriteHuggingFaceDirectory(destination, plan.contents, read, write);
+  return WriteSafetensors(destination, plan.contents, read, write.safetensors);
+}
+
+absl::Status WriteToHdf5(const TensorSource& source, ConvertPlan& plan, const PayloadReader& read,
+                         const std::string& destination, const ConvertOptions& options) {
+  ASSIGN_OR_RETURN(const auto metadata, SafetensorsMetadata(source.metadata(), source.contents()));
+  KeepSafetensorsMetadata(metadata, plan.contents);
+  CheckpointDirectoryOptions write;
+  write.type = options.state_dict_type.value_or(StateDictType::kFull);
+  write.world_size = options.world_size.value_or(write.type == StateDictType::kSharded ? source.world_size() : 1);
+  write.step = std::max<int64_t>(source.step(), 0);
+  write.overwrite = options.force;
+  write.max_memory = BufferBytes(options);
+  write.io_threads = options.io_threads;
+  write.progress = options.progress;
+  plan.contents.type = write.type;
+  return WriteCheckpointDirectory(destination, plan.contents, read, write);
+}
+
+ConvertReport ReportOf(const ConvertPlan& plan, CheckpointFormat format) {
+  ConvertReport report;
+  for (const auto& [key, value] : plan.contents.entries()) {
+    const ShardedTensor* tensor = std::get_if<ShardedTensor>(&value);
+    if (tensor == nullptr || (format == CheckpointFormat::kSafetensors && key.section != Section::kModel)) continue;
+    ++report.tensors;
+    report.bytes += tensor->shape.numel() * SizeOf(tensor->dtype);
+  }
+  if (format == CheckpointFormat::kSafetensors) report.notes = NotesOnSafetensors(plan.contents);
+  return report;
+}
+
+}  // namespace
+
+absl::Status CheckConvertOptions(const std::string& destination, const ConvertOptions& options) {
+  if (!options.to && (absl::EndsWith(destination, ".pt") || absl::EndsWith(destination, ".bin"))) {
+    return absl::UnimplementedError(absl::StrCat(destination,
+                                                 " names a torch file, and writing torch files is not in this ",
+                                                 "release; hdf5 and safetensors are"));
+  }
+  if (options.dtype && !IsFloatingPoint(*options.dtype)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--dtype=", std::string(DTypeName(*options.dtype)), ", expected a floating-point dtype"));
+  }
+  if (options.max_memory < kMinConvertMemory) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--max_memory=", options.max_memory, ", expected at least ", kMinConvertMemory >> 20, "MiB"));
+  }
+  RETURN_IF_ERROR(NameFilter::Create(options.names).status());
+  return TargetFormat(destination, options) == CheckpointFormat::kHdf5 ? CheckHdf5Options(destination, options)
+                                                                       : CheckSafetensorsOptions(destination, options);
+}
+
+absl::StatusOr<ConvertReport> ConvertCheckpoint(const std::string& source_path, const std::string& destination,
+                                                const ConvertOptions& options) {
+  RETURN_IF_ERROR(CheckConvertOptions(destination, options));
+  RETURN_IF_ERROR(CheckDestination(destination, IsTargetDirectory(destination, options), options.force));
+  ASSIGN_OR_RETURN(const NameFilter filter, NameFilter::Create(options.names));
+  ASSIGN_OR_RETURN(const std::unique_ptr<TensorSource> source, OpenTensorSource(source_path));
+  ASSIGN_OR_RETURN(ConvertPlan plan, PlanConversion(source->contents(), filter, options.dtype, options.model_only));
+  const PayloadReader read = [&](const StateKey& key, const Interval& interval, void* out) {
+    return ReadConverted(*source, plan, key, interval, static_cast<std::byte*>(out));
+  };
+  const CheckpointFormat format = TargetFormat(destination, options);
+  ConvertReport report = ReportOf(plan, format);
+  RETURN_IF_ERROR(format == CheckpointFormat::kHdf5 ? WriteToHdf5(*source, plan, read, destination, options)
+                                                    : WriteToSafetensors(*source, plan, read, destination, options));
+  return report;
+}
+
+}  // namespace fsdp

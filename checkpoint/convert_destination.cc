@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checkpoint/convert_destination.h"
+
+#include <filesystem>
+#include <string_view>
+#include <system_error>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+
+namespace fsdp {
+namespace {
+
+namespace fs = std::filesystem;
+
+// True for the names that WriteCheckpointDirectory and WriteHuggingFaceDirectory give to files.
+bool IsCheckpointFileName(const std::string& name) {
+  const auto numbered = [&](const char* prefix, const char* suffix) {
+    return absl::StartsWith(name, prefix) && absl::EndsWith(name, suffix);
+  };
+  return name == "manifest.json" || name == "checkpoint.h5" || numbered("rank-", ".h5") ||
+         numbered("parity-", ".bin") || name == "model.safetensors" || name == "model.safetensors.index.json" ||
+         numbered("model-", ".safetensors");
+}
+
+absl::Status CheckHoldsCheckpointFilesOnly(const std::string& path) {
+  std::error_code error;
+  for (fs::directory_iterator it(path, error), end; !error && it != end; it.increment(error)) {
+    const std::string name = it->path().filename();
+    if (it->is_regular_file(error) && IsCheckpointFileName(name)) continue;
+    return absl::FailedPreconditionError(absl::StrCat(
+        path, " holds \"", name, "\", which is no file of a checkpoint, so --force does not replace the directory; ",
+        "choose another destination or remove it yourself"));
+  }
+  if (error) return absl::ErrnoToStatus(error.value(), absl::StrCat("list ", path));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status CheckDestination(const std::string& path, bool is_directory, bool force) {
+  std::error_code error;
+  const fs::file_status status = fs::symlink_status(path, error);
+  if (status.type() == fs::file_type::not_found) return absl::OkStatus();
+  if (error) return absl::ErrnoToStatus(error.value(), path);
+  if (!force) return absl::AlreadyExistsError(absl::StrCat(path, " exists; --force replaces it"));
+  if (status.type() != (is_directory ? fs::file_type::directory : fs::file_type::regular)) {
+    return absl::FailedPreconditionError(absl::StrCat(path, " is not a ", is_directory ? "directory" : "regular file",
+                                                      ", so --force does not replace it with one"));
+  }
+  return is_directory ? CheckHoldsCheckpointFilesOnly(path) : absl::OkStatus();
+}
+
+}  // namespace fsdp

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <memory>
+#include <string>
+
+#include "base/status_macros.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/hdf5_source.h"
+#include "checkpoint/path_kind.h"
+#include "checkpoint/safetensors_source.h"
+#include "checkpoint/tensor_source.h"
+
+namespace fsdp {
+
+absl::StatusOr<std::unique_ptr<TensorSource>> OpenTensorSource(const std::string& path,
+                                                               const TensorSourceOptions& options) {
+  ASSIGN_OR_RETURN(const PathKind kind, RecognisePath(path));
+  switch (kind) {
+    case PathKind::kCheckpoint:
+      return OpenHdf5Source(path, options);
+    case PathKind::kRoot: {
+      ASSIGN_OR_RETURN(const std::string newest, LatestCheckpoint(path));
+      return OpenHdf5Source(newest, options);
+    }
+    case PathKind::kSafetensorsFile:
+    case PathKind::kHuggingFaceDirectory:
+      return OpenSafetensorsSource(path);
+  }
+  return absl::InternalError("not a PathKind");
+}
+
+}  // namespace fsdp

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checkpoint/path_kind.h"
+
+#include <filesystem>
+#include <fstream>
+#include <string_view>
+#include <system_error>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/safetensors_source.h"
+
+namespace fsdp {
+namespace {
+
+namespace fs = std::filesystem;
+
+bool HasFile(const std::string& directory, const char* name) {
+  std::error_code ignored;
+  return fs::exists(fs::path(directory) / name, ignored);
+}
+
+absl::StatusOr<PathKind> RecogniseDirectory(const std::string& path) {
+  if (HasFile(path, "manifest.json")) return PathKind::kCheckpoint;
+  if (HasFile(path, "checkpoint.h5")) {
+    return absl::DataLossError(absl::StrCat("manifest.json is missing in ", path, ", which holds checkpoint.h5"));
+  }
+  if (IsHuggingFaceDirectory(path)) return PathKind::kHuggingFaceDirectory;
+  if (HasFile(path, ".metadata")) {
+    return absl::UnimplementedError(absl::StrCat(path, " is a DCP directory; reading those is not in this release"));
+  }
+  ASSIGN_OR_RETURN(const std::vector<std::string> steps, ListCheckpoints(path));
+  if (!steps.empty()) return PathKind::kRoot;
+  return absl::InvalidArgumentError(absl::StrCat(path,
+                                                 " is no checkpoint: expected manifest.json, step-* directories, ",
+                                                 "model.safetensors or model.safetensors.index.json in it"));
+}
+
+absl::StatusOr<PathKind> RecogniseFile(const std::string& path) {
+  char bytes[9] = {};
+  std::ifstream file(path, std::ios::binary);
+  file.read(bytes, sizeof(bytes));
+  const std::string_view head(bytes, static_cast<size_t>(file.gcount()));
+  if (file.bad() || !file.is_open()) return absl::UnavailableError(absl::StrCat("cannot read ", path));
+  if (absl::StartsWith({head.data(), head.size()}, "\x89HDF\r\n\x1a\n")) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, " is one HDF5 file; give the checkpoint directory that holds it"));
+  }
+  const bool is_zip = absl::StartsWith({head.data(), head.size()}, "PK\x03\x04");
+  const bool is_pickle = head.size() > 1 && head[0] == '\x80' && head[1] <= 5;
+  const bool has_brace = head.size() == sizeof(bytes) && std::string_view("{ \t\r\n").find(head[8]) != head.npos;
+  if (has_brace && !is_zip) return PathKind::kSafetensorsFile;
+  if (is_zip || is_pickle) {
+    return absl::UnimplementedError(absl::StrCat(path, " is a torch file; reading those is not in this release"));
+  }
+  // A file of that name is opened as safetensors whatever it holds, so that the error says what is wrong with it.
+  if (absl::EndsWith(path, ".safetensors")) return PathKind::kSafetensorsFile;
+  return absl::InvalidArgumentError(absl::StrCat(path, " is neither a safetensors file nor a checkpoint directory"));
+}
+
+}  // namespace
+
+absl::StatusOr<PathKind> RecognisePath(const std::string& path) {
+  std::error_code error;
+  const fs::file_status status = fs::status(path, error);
+  if (status.type() == fs::file_type::not_found) return absl::NotFoundError(absl::StrCat(path, " does not exist"));
+  if (status.type() == fs::file_type::directory) return RecogniseDirectory(path);
+  if (status.type() == fs::file_type::regular) return RecogniseFile(path);
+  if (error) return absl::ErrnoToStatus(error.value(), path);
+  return absl::InvalidArgumentError(absl::StrCat(path, " is neither a file nor a directory"));
+}
+
+}  // namespace fsdp
