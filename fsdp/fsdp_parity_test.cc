@@ -18,6 +18,7 @@
 #include "gtest/gtest.h"
 #include "models/gpt2.h"
 #include "nn/cross_entropy_loss.h"
+#include "nn/device_layer_ops.h"
 #include "optim/adamw.h"
 #include "tensor/host_device.h"
 #include "tensor/ops.h"

@@ -9,6 +9,7 @@
 #include "fsdp/model_state.h"
 #include "fsdp/optim_state.h"
 #include "fsdp/unit.h"
+#include "nn/device_layer_ops.h"
 
 namespace fsdp {
 

@@ -38,20 +38,20 @@ absl::StatusOr<BackwardPrefetch> ParseBackwardPrefetch(std::string_view name);
 // The sharded parameters that the optimizer updates keep their original dtype whatever is set here.
 struct MixedPrecision {
   // Of unsharded parameters, so of all-gather and of forward and backward; default: the original dtype.
-  std::optional<DType> param_dtype;
+  std::optional<DType> param_dtype = {};
 
   // Of the gradient reduction; default: param_dtype.
-  std::optional<DType> reduce_dtype;
+  std::optional<DType> reduce_dtype = {};
 };
 
 struct FsdpOptions {
   // Behaviour.
 
   ShardingStrategy sharding_strategy = ShardingStrategy::kFullShard;
-  MixedPrecision mixed_precision;
+  MixedPrecision mixed_precision = {};
 
   // Which submodules become units of their own; the root always is one. Default: none.
-  WrapPolicy auto_wrap_policy;
+  WrapPolicy auto_wrap_policy = {};
 
   // FSDP1's two flat layouts: false is plain concatenation; true aligns each parameter to 16 bytes of the forward dtype.
   // Names, shapes and hyperparameters are per original parameter in both.

@@ -22,13 +22,13 @@ absl::StatusOr<std::unique_ptr<StateGather>> StateGather::Create(const UnitStore
 
 void StateGather::Gather(int unit, const Tensor& shard) {
   unit_ = unit;
-  if (units_.strategy() == ShardingStrategy::kNoShard) {
-    gathered_ = shard;
-    return;
-  }
   const int64_t padded = units_.unit(unit).layout.padded_numel();
   gathered_ = Tensor(buffer_.Slice(0, padded * SizeOf(shard.dtype())), shard.dtype(), {padded});
-  group_.AllGather(shard, gathered_, *stream_);
+  if (units_.strategy() == ShardingStrategy::kNoShard) {
+    group_.device()->ops().CastDivide(shard, gathered_, 1, *stream_);
+  } else {
+    group_.AllGather(shard, gathered_, *stream_);
+  }
 }
 
 absl::StatusOr<Tensor> StateGather::CopyOf(const Tensor& source, bool to_host) {
@@ -37,6 +37,7 @@ absl::StatusOr<Tensor> StateGather::CopyOf(const Tensor& source, bool to_host) {
                    to_host ? device.AllocatePinned(source.nbytes()) : device.Allocate(source.nbytes()));
   Tensor copy(std::move(buffer), source.dtype(), source.shape());
   stream_->CopyAsync(copy.data(), source.data(), source.nbytes());
+  stream_->Run([source, copy] { return absl::OkStatus(); });  // holds both until the copy ran
   return copy;
 }
 

@@ -55,10 +55,10 @@ class StateGather {
 
   const UnitStore& units_;
   ProcessGroup& group_;
-  std::unique_ptr<Stream> stream_;
-  Buffer buffer_;   // of the largest unit
-  Tensor gathered_; // [padded_numel] of unit_
+  Buffer buffer_;    // of the largest unit
+  Tensor gathered_;  // [padded_numel] of unit_, in buffer_
   int unit_ = -1;
+  std::unique_ptr<Stream> stream_;  // last, so that it ends before the memory it uses goes
 };
 
 }  // namespace fsdp
