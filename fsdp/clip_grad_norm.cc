@@ -21,8 +21,7 @@ void ForEachGradient(const UnitStore& units, const Visit& visit) {
 
 }  // namespace
 
-absl::StatusOr<float> ClipShardedGradNorm(const UnitStore& units, ProcessGroup& group, float max_norm,
-                                          Stream& stream) {
+absl::StatusOr<float> ClipShardedGradNorm(const UnitStore& units, ProcessGroup& group, float max_norm, Stream& stream) {
   Device& device = *group.device();
   const TensorOps& ops = device.ops();
   ASSIGN_OR_RETURN(const Tensor sum, Tensor::Empty(device, DType::kFloat32, {1}));

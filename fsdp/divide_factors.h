@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How a mean over ranks is split into a division before the sum and one after it, so that 16-bit sums neither overflow nor
-// underflow. Formula: torch/distributed/algorithms/_comm_hooks/default_hooks.py, DefaultState.
+// How a mean over ranks is split into a division before the sum and one after it, so that 16-bit sums neither overflow
+// nor underflow. Formula: torch/distributed/algorithms/_comm_hooks/default_hooks.py, DefaultState.
 #ifndef FSDP_FSDP_DIVIDE_FACTORS_H_
 #define FSDP_FSDP_DIVIDE_FACTORS_H_
 

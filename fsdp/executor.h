@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Executor: carries schedules out. Modules tell it, through hooks, where forward and backward are; it plans each pass with
-// schedule.h from the order that the last one took, and runs the plan up to the unit that is about to compute. Where modules
-// run in another order than planned it unshards on demand for the rest of that pass, and learns the new order.
+// Executor: carries schedules out. Modules tell it, through hooks, where forward and backward are; it plans each pass
+// with schedule.h from the order that the last one took, and runs the plan up to the unit that is about to compute.
+// Where modules run in another order than planned it unshards on demand for the rest of that pass, and learns the new
+// order.
 #ifndef FSDP_FSDP_EXECUTOR_H_
 #define FSDP_FSDP_EXECUTOR_H_
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// FlatLayout: where the parameters of one unit lie in its flat parameter, and which part of each a rank holds. The rules of
-// FSDP1's FlatParamHandle (torch/distributed/fsdp/_flat_param.py), as pure arithmetic on intervals:
+// FlatLayout: where the parameters of one unit lie in its flat parameter, and which part of each a rank holds. The
+// rules of FSDP1's FlatParamHandle (torch/distributed/fsdp/_flat_param.py), as pure arithmetic on intervals:
 //
 //   parameters     | weight (35)         |pad| bias (7) |pad|       unsharded_numel = 44 of 2 ranks
 //   shards         | rank 0: [0, 22)          | rank 1: [22, 44) |  shard_numel = 22

@@ -99,10 +99,9 @@ TEST(FlatLayoutTest, MatchesPyTorchsLayouts) {
   ASSERT_GE(layouts.size(), 8u);
   for (const json& golden : layouts) {
     SCOPED_TRACE(golden["flags"].dump());
-    const FlatLayoutOptions options{
-        .world_size = golden["flags"]["nproc"].get<int>(),
-        .align_parameters = golden["flags"]["use_orig_params"].get<bool>(),
-        .forward_dtype = *ParseDType(golden["flags"].value("param_dtype", "float32"))};
+    const FlatLayoutOptions options{.world_size = golden["flags"]["nproc"].get<int>(),
+                                    .align_parameters = golden["flags"]["use_orig_params"].get<bool>(),
+                                    .forward_dtype = *ParseDType(golden["flags"].value("param_dtype", "float32"))};
     for (size_t unit = 0; unit < golden["units"].size(); ++unit) ExpectSameLayout(golden, unit, options);
   }
 }

@@ -5,8 +5,8 @@
 #define FSDP_FSDP_FSDP_H_
 
 #include "fsdp/fully_sharded_data_parallel.h"  // IWYU pragma: export
-#include "fsdp/options.h"                       // IWYU pragma: export
-#include "fsdp/state_dict_config.h"             // IWYU pragma: export
-#include "fsdp/wrap_policy.h"                   // IWYU pragma: export
+#include "fsdp/options.h"                      // IWYU pragma: export
+#include "fsdp/state_dict_config.h"            // IWYU pragma: export
+#include "fsdp/wrap_policy.h"                  // IWYU pragma: export
 
 #endif  // FSDP_FSDP_FSDP_H_

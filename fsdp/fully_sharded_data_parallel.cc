@@ -97,8 +97,7 @@ std::vector<FlatUnitLayout> FullyShardedDataParallel::UnitLayouts() const { retu
 
 Stream& FullyShardedDataParallel::stream() const { return executor_->runtime().compute_stream(); }
 
-NoSyncGuard::NoSyncGuard(FullyShardedDataParallel& model)
-    : model_(model), before_(model.requires_gradient_sync()) {
+NoSyncGuard::NoSyncGuard(FullyShardedDataParallel& model) : model_(model), before_(model.requires_gradient_sync()) {
   model_.set_requires_gradient_sync(false);
 }
 

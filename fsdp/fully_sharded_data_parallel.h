@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// FullyShardedDataParallel: a module whose parameters, gradients and optimizer state are spread over the ranks of a group.
-// Each rank feeds its own rows; gradients are means over ranks. Training reads like single-process training:
+// FullyShardedDataParallel: a module whose parameters, gradients and optimizer state are spread over the ranks of a
+// group. Each rank feeds its own rows; gradients are means over ranks. Training reads like single-process training:
 //
 //   ASSIGN_OR_RETURN(auto model, FullyShardedDataParallel::Wrap(std::move(gpt2), group, {
 //       .auto_wrap_policy = ModuleWrapPolicy<Gpt2Block>()}));
@@ -17,9 +17,9 @@
 //     optimizer.ZeroGrad();
 //   }
 //
-// This class is a thin facade. flat_layout.h is the layout arithmetic, unit.h the memory of a unit, schedule.h the step as
-// data, executor.h its execution, model_state.h and optim_state.h the state dicts. One thread per rank uses it; calls that
-// say "collective" must be made by every rank of the group.
+// This class is a thin facade. flat_layout.h is the layout arithmetic, unit.h the memory of a unit, schedule.h the step
+// as data, executor.h its execution, model_state.h and optim_state.h the state dicts. One thread per rank uses it;
+// calls that say "collective" must be made by every rank of the group.
 #ifndef FSDP_FSDP_FULLY_SHARDED_DATA_PARALLEL_H_
 #define FSDP_FSDP_FULLY_SHARDED_DATA_PARALLEL_H_
 
@@ -44,10 +44,10 @@ class UnitStore;
 
 class FullyShardedDataParallel final {
  public:
-  // Takes over `module` (the root, parameters named): cuts it into units, gives each unit's flat parameter to the ranks in
-  // equal shards and allocates all memory that training will need. Parameters without memory are initialised from their
-  // Initializers, equal on any number of ranks; others keep their values. Collective. kInvalidArgument for parameters of
-  // mixed dtypes in one unit or a parameter shared across units, by name.
+  // Takes over `module` (the root, parameters named): cuts it into units, gives each unit's flat parameter to the ranks
+  // in equal shards and allocates all memory that training will need. Parameters without memory are initialised from
+  // their Initializers, equal on any number of ranks; others keep their values. Collective. kInvalidArgument for
+  // parameters of mixed dtypes in one unit or a parameter shared across units, by name.
   static absl::StatusOr<std::unique_ptr<FullyShardedDataParallel>> Wrap(std::unique_ptr<Module> module,
                                                                         std::shared_ptr<ProcessGroup> group,
                                                                         const FsdpOptions& options = {});
@@ -72,7 +72,8 @@ class FullyShardedDataParallel final {
   // copies. Collective; blocks.
   absl::StatusOr<StateDict> GetStateDict();
 
-  // Adds the state of `optimizer`, made over parameters(), to `state`: tensors, "step" scalars and param_groups. Collective.
+  // Adds the state of `optimizer`, made over parameters(), to `state`: tensors, "step" scalars and param_groups.
+  // Collective.
   absl::Status AddOptimStateDict(Optimizer& optimizer, StateDict& state);
 
   // The inverses, for a state dict of the settings' type: FULL wants whole tensors on every rank, SHARDED each rank's

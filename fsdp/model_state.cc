@@ -31,8 +31,7 @@ absl::Status CheckKeys(const UnitStore& units, const StateDict& state) {
                                                  absl::StrJoin(unexpected, ", "), "]"));
 }
 
-absl::Status CheckState(const UnitStore& units, const ProcessGroup& group, const StateDict& state,
-                        StateDictType type) {
+absl::Status CheckState(const UnitStore& units, const ProcessGroup& group, const StateDict& state, StateDictType type) {
   RETURN_IF_ERROR(CheckKeys(units, state));
   for (const auto& unit : units.units()) {
     for (const auto& parameter : unit->parameters) {
@@ -76,8 +75,7 @@ absl::StatusOr<StateDict> GetModelState(const UnitStore& units, ProcessGroup& gr
   return state;
 }
 
-absl::Status LoadModelState(const UnitStore& units, ProcessGroup& group, const StateDict& state,
-                            StateDictType type) {
+absl::Status LoadModelState(const UnitStore& units, ProcessGroup& group, const StateDict& state, StateDictType type) {
   RETURN_IF_ERROR(AgreeOn(group, CheckState(units, group, state, type)));
   ASSIGN_OR_RETURN(const std::unique_ptr<StateGather> gather, StateGather::Create(units, group));
   for (int u = 0; u < units.size(); ++u) {
@@ -115,8 +113,8 @@ absl::Status CheckForm(const StateKey& key, const ShardedTensor& source, const S
     return absl::InvalidArgumentError(absl::StrCat("tensor \"", key.ToString(), "\": shape ", source.shape.ToString(),
                                                    " in the state dict != ", shape.ToString(), " in the model"));
   }
-  const Interval wanted = type == StateDictType::kFull ? Interval{0, shape.numel()}
-                                                       : Dim0Chunk(shape, group.size(), group.rank());
+  const Interval wanted =
+      type == StateDictType::kFull ? Interval{0, shape.numel()} : Dim0Chunk(shape, group.size(), group.rank());
   const Interval held = source.shards.empty() ? Interval{wanted.begin, wanted.begin} : source.shards[0].interval;
   if (source.shards.size() > 1 || held != wanted) {
     return absl::InvalidArgumentError(absl::StrCat(

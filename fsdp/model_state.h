@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The model's half of state dicts: FULL and SHARDED of the parameters, their inverse, and the live view that a checkpoint
-// fills in place. Free functions over the units; fully_sharded_data_parallel.h documents the behaviour.
+// The model's half of state dicts: FULL and SHARDED of the parameters, their inverse, and the live view that a
+// checkpoint fills in place. Free functions over the units; fully_sharded_data_parallel.h documents the behaviour.
 #ifndef FSDP_FSDP_MODEL_STATE_H_
 #define FSDP_FSDP_MODEL_STATE_H_
 

@@ -48,8 +48,7 @@ absl::Status FillShard(const Unit& unit, const std::map<std::string, size_t>& in
     if (found == index.end() || slice.interval.empty() || optimizer.step_count(found->second) == 0) continue;
     ASSIGN_OR_RETURN(const Tensor state, optimizer.State(found->second, state_name));
     if (!state.defined()) continue;
-    const Tensor target =
-        shard.Slice({slice.offset_in_shard, slice.offset_in_shard + slice.interval.size()});
+    const Tensor target = shard.Slice({slice.offset_in_shard, slice.offset_in_shard + slice.interval.size()});
     ops.CastDivide(state, target, 1, stream);
   }
   return absl::OkStatus();
@@ -83,8 +82,8 @@ Shape StateShape(const Unit& unit, size_t i, const std::string& name) {
   return name == kStep ? Shape() : unit.parameters[i]->shape;
 }
 
-absl::Status CheckState(const UnitStore& units, const ProcessGroup& group, const StateDict& state,
-                        StateDictType type, const Optimizer& optimizer) {
+absl::Status CheckState(const UnitStore& units, const ProcessGroup& group, const StateDict& state, StateDictType type,
+                        const Optimizer& optimizer) {
   for (const auto& unit : units.units()) {
     for (size_t i = 0; i < unit->parameters.size(); ++i) {
       const std::string& fqn = unit->parameters[i]->fqn;

@@ -29,8 +29,8 @@ absl::Status AddOptimState(const UnitStore& units, ProcessGroup& group, Optimize
 absl::Status LoadOptimState(const UnitStore& units, ProcessGroup& group, const StateDict& state, StateDictType type,
                             Optimizer& optimizer);
 
-// The optimizer's live slices, for a checkpoint to fill: tensors are aliased; the "step" scalars are copies, put back by
-// Commit.
+// The optimizer's live slices, for a checkpoint to fill: tensors are aliased; the "step" scalars are copies, put back
+// by Commit.
 class LiveOptimState {
  public:
   static absl::StatusOr<LiveOptimState> AddTo(StateDict& state, Optimizer& optimizer);

@@ -53,8 +53,8 @@ struct FsdpOptions {
   // Which submodules become units of their own; the root always is one. Default: none.
   WrapPolicy auto_wrap_policy = {};
 
-  // FSDP1's two flat layouts: false is plain concatenation; true aligns each parameter to 16 bytes of the forward dtype.
-  // Names, shapes and hyperparameters are per original parameter in both.
+  // FSDP1's two flat layouts: false is plain concatenation; true aligns each parameter to 16 bytes of the forward
+  // dtype. Names, shapes and hyperparameters are per original parameter in both.
   bool use_orig_params = false;
 
   // Seeds the Initializers of parameters that have no memory yet (meta parameters).
@@ -68,8 +68,8 @@ struct FsdpOptions {
   // more unsharded unit and pays only where the host is slow to issue work.
   bool forward_prefetch = false;
 
-  // Keep just as many unsharded slots as the schedule needs, so that an all-gather waits for the unit that had its slot.
-  // Off: a slot for each unit, so none ever waits, and memory is that of shard_grad_op.
+  // Keep just as many unsharded slots as the schedule needs, so that an all-gather waits for the unit that had its
+  // slot. Off: a slot for each unit, so none ever waits, and memory is that of shard_grad_op.
   bool limit_all_gathers = true;
 };
 

@@ -120,7 +120,8 @@ Schedule BackwardSchedule(absl::Span<const UnitVisit> visits, const std::vector<
     const int next = Following(order, visit->unit);
     if (visit->enter) {
       // Only a unit that is still to come is prefetched: the root ends last, when all others have run.
-      const bool next_to_come = std::none_of(visits.rbegin(), visit, [&](const UnitVisit& v) { return v.unit == next; });
+      const bool next_to_come =
+          std::none_of(visits.rbegin(), visit, [&](const UnitVisit& v) { return v.unit == next; });
       FinishBackward(visit->unit, next_to_come ? next : -1, sync, options, builder);
       continue;
     }

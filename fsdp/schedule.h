@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Schedule: the step as data. Which unit is all-gathered, computed, resharded and reduced, in the order in which the host
-// issues it. Pure functions of the order in which units run; executor.h carries a schedule out, --print_schedule prints
-// one, tests compare them with PyTorch's. Full shard, backward prefetch "pre", units root > a, b:
+// Schedule: the step as data. Which unit is all-gathered, computed, resharded and reduced, in the order in which the
+// host issues it. Pure functions of the order in which units run; executor.h carries a schedule out, --print_schedule
+// prints one, tests compare them with PyTorch's. Full shard, backward prefetch "pre", units root > a, b:
 //
 //   unshard stream        AG root | AG a |        AG b |       AG b |  AG a |
 //   compute stream                  F root  F a (rs)    F b (rs)      B b (rs)   B a (rs)   B root (rs)
 //   post-backward stream                                                   RS b       RS a          RS root
 //
-// AG all-gather, F forward, B backward, rs reshard, RS reduce-scatter. A unit's compute waits for its own all-gather, its
-// reduce-scatter for its own backward; an all-gather waits for the slot that it writes to.
+// AG all-gather, F forward, B backward, rs reshard, RS reduce-scatter. A unit's compute waits for its own all-gather,
+// its reduce-scatter for its own backward; an all-gather waits for the slot that it writes to.
 #ifndef FSDP_FSDP_SCHEDULE_H_
 #define FSDP_FSDP_SCHEDULE_H_
 
@@ -42,8 +42,8 @@ struct ScheduleOptions {
   ShardingStrategy sharding_strategy = ShardingStrategy::kFullShard;
   BackwardPrefetch backward_prefetch = BackwardPrefetch::kBackwardPre;
   bool forward_prefetch = false;
-  int root = 0;         // kept unsharded from forward to backward
-  bool training = true; // off: no backward follows, so the root is resharded too
+  int root = 0;          // kept unsharded from forward to backward
+  bool training = true;  // off: no backward follows, so the root is resharded too
 };
 
 // The forward pass that visits units in this order, given which units are unsharded already.

@@ -118,8 +118,7 @@ TEST(ScheduleTest, MatchesPyTorchsOrderOfIssue) {
     const int num_units = flags.value("wrap", "block") == "none" ? 1 : 4;
     std::string wanted;
     for (const json& event : record["steady"]) wanted += event.get<std::string>() + "\n";
-    const Schedule ours =
-        StepSchedule(Chain(num_units), num_units, flags.value("grad_accum", 1), OptionsOf(flags));
+    const Schedule ours = StepSchedule(Chain(num_units), num_units, flags.value("grad_accum", 1), OptionsOf(flags));
     EXPECT_EQ(RenderSchedule(ours, names), wanted);
     ++compared;
   }

@@ -27,8 +27,8 @@ class SlotPool {
   // `count` slots of `nbytes` from `group`'s memory. `purpose` is for messages: "unsharded parameters".
   static absl::StatusOr<SlotPool> Create(ProcessGroup& group, int count, int64_t nbytes, std::string purpose);
 
-  // The slot that has been free longest; work put on `user` afterwards may write to it. kFailedPrecondition when all are
-  // taken: units run in an order that needs more at one time than was planned for.
+  // The slot that has been free longest; work put on `user` afterwards may write to it. kFailedPrecondition when all
+  // are taken: units run in an order that needs more at one time than was planned for.
   absl::StatusOr<Buffer> Acquire(Stream& user);
 
   // Gives a buffer of Acquire back; it is free once `done` is reached.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The configs that select and shape state dicts, by PyTorch's names and defaults. They live in a variant whose alternative
-// is the StateDictType, so a config of the wrong type cannot be written.
+// The configs that select and shape state dicts, by PyTorch's names and defaults. They live in a variant whose
+// alternative is the StateDictType, so a config of the wrong type cannot be written.
 #ifndef FSDP_FSDP_STATE_DICT_CONFIG_H_
 #define FSDP_FSDP_STATE_DICT_CONFIG_H_
 

@@ -130,8 +130,8 @@ absl::Status LoadAndGoOn(std::shared_ptr<ProcessGroup> group, const StateDictCon
 }
 
 TEST_P(StateDictTest, LoadsUnderAnotherWrappingAndGoesOnWithEqualBits) {
-  for (const StateDictConfig& config : {StateDictConfig(FullStateDictConfig{}),
-                                        StateDictConfig(ShardedStateDictConfig{.offload_to_cpu = true})}) {
+  for (const StateDictConfig& config :
+       {StateDictConfig(FullStateDictConfig{}), StateDictConfig(ShardedStateDictConfig{.offload_to_cpu = true})}) {
     Collector uninterrupted, resumed;
     ASSERT_OK(RunRanks(GetParam(), [&](std::shared_ptr<ProcessGroup> group) {
       return LoadAndGoOn(group, config, &uninterrupted, &resumed);
@@ -173,8 +173,8 @@ TEST(StateDictFormTest, Rank0OnlyLeavesOthersEmpty) {
   ASSERT_OK(RunRanks(3, [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
     ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, BlockOptions()));
     RETURN_IF_ERROR(made.Train(0));
-    StateDictTypeGuard guard(*made.model, StateDictSettings{FullStateDictConfig{true, true},
-                                                            FullOptimStateDictConfig{true, true}});
+    StateDictTypeGuard guard(*made.model,
+                             StateDictSettings{FullStateDictConfig{true, true}, FullOptimStateDictConfig{true, true}});
     ASSIGN_OR_RETURN(const StateDict state, AllState(made));
     EXPECT_EQ(state.empty(), group->rank() != 0);
     return absl::OkStatus();
@@ -235,8 +235,9 @@ TEST(StateDictErrorTest, ShapeMismatchOnOneRankIsEveryRanksErrorByName) {
       state.Set(StateKey::Model("transformer.h.1.ln_1.weight"), wrong);
     });
   });
-  EXPECT_THAT(status, StatusIs(absl::StatusCode::kInvalidArgument,
-                               HasSubstr("\"model/transformer.h.1.ln_1.weight\": shape [14] in the state dict != [15]")));
+  EXPECT_THAT(status,
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("\"model/transformer.h.1.ln_1.weight\": shape [14] in the state dict != [15]")));
 }
 
 TEST(StateDictErrorTest, UnexpectedKeysAreNamed) {

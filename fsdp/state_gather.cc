@@ -33,8 +33,7 @@ void StateGather::Gather(int unit, const Tensor& shard) {
 
 absl::StatusOr<Tensor> StateGather::CopyOf(const Tensor& source, bool to_host) {
   Device& device = *group_.device();
-  ASSIGN_OR_RETURN(Buffer buffer,
-                   to_host ? device.AllocatePinned(source.nbytes()) : device.Allocate(source.nbytes()));
+  ASSIGN_OR_RETURN(Buffer buffer, to_host ? device.AllocatePinned(source.nbytes()) : device.Allocate(source.nbytes()));
   Tensor copy(std::move(buffer), source.dtype(), source.shape());
   stream_->CopyAsync(copy.data(), source.data(), source.nbytes());
   stream_->Run([source, copy] { return absl::OkStatus(); });  // holds both until the copy ran

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // StateGather: from a unit's flat shards to whole parameters or dim-0 chunks, and back. One way for parameters and for
-// every optimizer state, since these are sharded alike. Works unit by unit in one buffer, so that memory beyond the result
-// is one unsharded unit in the original dtype.
+// every optimizer state, since these are sharded alike. Works unit by unit in one buffer, so that memory beyond the
+// result is one unsharded unit in the original dtype.
 #ifndef FSDP_FSDP_STATE_GATHER_H_
 #define FSDP_FSDP_STATE_GATHER_H_
 

@@ -32,8 +32,8 @@ absl::StatusOr<TestModel> MakeTestModel(std::shared_ptr<ProcessGroup> group, con
   TestModel made;
   ASSIGN_OR_RETURN(std::unique_ptr<Module> module, MakeGpt2(OddGpt2Config()));
   ASSIGN_OR_RETURN(made.model, FullyShardedDataParallel::Wrap(std::move(module), std::move(group), options));
-  made.optimizer = std::make_unique<AdamW>(
-      AdamW::DecayMatricesOnly(made.model->parameters(), {.lr = 1e-2, .weight_decay = 0.1}));
+  made.optimizer =
+      std::make_unique<AdamW>(AdamW::DecayMatricesOnly(made.model->parameters(), {.lr = 1e-2, .weight_decay = 0.1}));
   return made;
 }
 

@@ -114,10 +114,10 @@ absl::Status UnitStore::AdoptParameters(Module& module, const std::string& path,
   for (const auto& [name, parameter] : module.own_parameters()) {
     const auto [known, added] = unit_of_.emplace(parameter.get(), unit);
     if (!added && known->second != unit) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("parameter \"", parameter->fqn, "\" is shared across units: \"", Join(path, name),
-                       "\" lies in unit ", units_[unit]->display_name(), ", its first name in unit ",
-                       units_[known->second]->display_name(), "; wrap a module that holds both"));
+      return absl::InvalidArgumentError(absl::StrCat("parameter \"", parameter->fqn, "\" is shared across units: \"",
+                                                     Join(path, name), "\" lies in unit ", units_[unit]->display_name(),
+                                                     ", its first name in unit ", units_[known->second]->display_name(),
+                                                     "; wrap a module that holds both"));
     }
     if (added) units_[unit]->parameters.push_back(parameter);
   }

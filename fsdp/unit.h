@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Unit: what is all-gathered and reduced as one: the parameters of a module that no inner unit has, as one flat parameter
-// of which each rank owns a shard. This file is their memory between steps; unit_runtime.h moves it during one.
+// Unit: what is all-gathered and reduced as one: the parameters of a module that no inner unit has, as one flat
+// parameter of which each rank owns a shard. This file is their memory between steps; unit_runtime.h moves it during
+// one.
 #ifndef FSDP_FSDP_UNIT_H_
 #define FSDP_FSDP_UNIT_H_
 

@@ -4,8 +4,9 @@
 // stream work on static memory. It decides nothing: executor.h calls it in the order of a schedule.
 //
 // Memory. The root has an unsharded buffer and a gradient buffer of its own; the other units take turns in slots. An
-// all-gather writes in place, parameters are views of its output; backward adds straight into views of the gradient buffer,
-// from which the reduce-scatter reads. While a unit is resharded its Parameters are undefined, so a stale use is an error.
+// all-gather writes in place, parameters are views of its output; backward adds straight into views of the gradient
+// buffer, from which the reduce-scatter reads. While a unit is resharded its Parameters are undefined, so a stale use
+// is an error.
 #ifndef FSDP_FSDP_UNIT_RUNTIME_H_
 #define FSDP_FSDP_UNIT_RUNTIME_H_
 
@@ -66,7 +67,7 @@ class UnitRuntime {
 
  private:
   struct State {
-    Tensor unsharded;    // [padded_numel] in compute dtype; undefined while resharded
+    Tensor unsharded;  // [padded_numel] in compute dtype; undefined while resharded
     Event gathered;
     Tensor grad;         // [padded_numel] in compute dtype; undefined outside backward
     Tensor accumulated;  // as grad, made by the first backward without synchronisation, then kept
@@ -87,7 +88,7 @@ class UnitRuntime {
   const bool sharded_;
   const DivideFactors factors_;
   SlotPool root_unsharded_, unsharded_, root_gradients_, gradients_;
-  Buffer reduce_buffer_;  // where gradients are cast to the reduce dtype, if any unit needs that
+  Buffer reduce_buffer_;       // where gradients are cast to the reduce dtype, if any unit needs that
   std::vector<State> states_;  // by unit
 
   // Last, so that their threads end before the memory they use goes.

@@ -41,8 +41,8 @@ WrapPolicy ModuleWrapPolicy() {
 }
 
 // Wraps, children first, each module whose parameters outside already wrapped children count at least `min_num_params`
-// elements. Containers (ModuleList) are never units. A module that shares a parameter with one outside it is not wrapped,
-// since a shared parameter has to lie within one unit.
+// elements. Containers (ModuleList) are never units. A module that shares a parameter with one outside it is not
+// wrapped, since a shared parameter has to lie within one unit.
 WrapPolicy SizeBasedWrapPolicy(int64_t min_num_params = 100'000'000);
 
 }  // namespace fsdp

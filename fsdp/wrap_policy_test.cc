@@ -61,9 +61,7 @@ TEST(WrapPolicyTest, SizeBasedNeverSplitsASharedParameterFromItsOtherName) {
   }
 }
 
-TEST(WrapPolicyTest, SizeBasedAboveTheModelWrapsNothing) {
-  EXPECT_THAT(Selected(SizeBasedWrapPolicy()), IsEmpty());
-}
+TEST(WrapPolicyTest, SizeBasedAboveTheModelWrapsNothing) { EXPECT_THAT(Selected(SizeBasedWrapPolicy()), IsEmpty()); }
 
 }  // namespace
 }  // namespace fsdp
