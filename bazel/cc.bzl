@@ -14,6 +14,8 @@ COPTS = [
 ]
 
 def cc_library(name, copts = [], **kwargs):
+    # Without this, building a library makes a shared one as well, and so compiles everything twice (PIC and not).
+    kwargs.setdefault("linkstatic", True)
     _cc_library(name = name, copts = COPTS + copts, **kwargs)
 
 def cc_binary(name, copts = [], **kwargs):
