@@ -7,7 +7,9 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/status_macros.h"
+#include "collectives/host_process_group.h"
 #include "collectives/run_ranks.h"
+#include "collectives/shm_fabric.h"
 #include "tensor/convert.h"
 
 namespace fsdp {
@@ -16,14 +18,25 @@ absl::Status GroupUnderTest::Run(const RankMain& rank_main, absl::Duration timeo
   if (backend == "local") {
     return RunRanks(size, rank_main, timeout);
   }
-  return absl::UnimplementedError(absl::StrCat("no backend \"", backend, "\""));
+  // Ranks of shm are threads here; they meet through a local group, as processes do through the store.
+  return RunRanks(size, [&](std::shared_ptr<ProcessGroup> meeting) -> absl::Status {
+    ASSIGN_OR_RETURN(std::unique_ptr<Fabric> fabric,
+                     CreateShmFabric(meeting->rank(), size, meeting->device(),
+                                     [&](std::string_view blob) { return meeting->GatherBlobs(blob); }));
+    const auto group = std::make_shared<HostProcessGroup>(std::move(fabric), timeout);
+    const absl::Status status = rank_main(group);
+    if (!status.ok()) {
+      group->Abort(status);
+    }
+    return status;
+  });
 }
 
 std::vector<GroupUnderTest> GroupsUnderTest() { return GroupsUnderTest({1, 2, 3, 4, 7}); }
 
 std::vector<GroupUnderTest> GroupsUnderTest(const std::vector<int>& sizes) {
   std::vector<GroupUnderTest> groups;
-  for (const char* backend : {"local"}) {
+  for (const char* backend : {"local", "shm"}) {
     for (const int size : sizes) {
       groups.push_back({backend, size});
     }

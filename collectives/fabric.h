@@ -10,7 +10,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -18,13 +17,11 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "collectives/blob_gather.h"
 #include "collectives/control_block.h"
 #include "tensor/device.h"
 
 namespace fsdp {
-
-// Every rank's blob, by rank; blocking.
-using BlobGather = std::function<absl::StatusOr<std::vector<std::string>>(std::string_view blob)>;
 
 class Fabric {
  public:
