@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// That communication really runs beside compute: layers whose compute does not end before the all-gather of the next
+// unit has. Without overlap they would wait for ever, so they give up at a deadline.
+#include <algorithm>
+#include <atomic>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "base/status_macros.h"
+#include "base/status_matchers.h"
+#include "collectives/run_ranks.h"
+#include "fsdp/fsdp.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nn/module.h"
+
+namespace fsdp {
+namespace {
+
+constexpr int kLayers = 3;
+
+// A rank's group that counts the all-gathers and reduce-scatters that have run, not those that were issued.
+class CountingGroup final : public ProcessGroup {
+ public:
+  explicit CountingGroup(std::shared_ptr<ProcessGroup> inner) : inner_(std::move(inner)) {}
+
+  int all_gathers() const { return all_gathers_; }
+  int reduce_scatters() const { return reduce_scatters_; }
+
+  int rank() const override { return inner_->rank(); }
+  int size() const override { return inner_->size(); }
+  std::string_view backend() const override { return inner_->backend(); }
+  const std::shared_ptr<Device>& device() const override { return inner_->device(); }
+  absl::StatusOr<Buffer> Allocate(int64_t nbytes) override { return inner_->Allocate(nbytes); }
+  void AllGather(const Tensor& input, const Tensor& output, Stream& stream) override {
+    inner_->AllGather(input, output, stream);
+    CountAfter(all_gathers_, stream);
+  }
+  void ReduceScatter(const Tensor& input, const Tensor& output, ReduceOp op, Stream& stream) override {
+    inner_->ReduceScatter(input, output, op, stream);
+    CountAfter(reduce_scatters_, stream);
+  }
+  void AllReduce(const Tensor& t, ReduceOp op, Stream& stream) override { inner_->AllReduce(t, op, stream); }
+  void Broadcast(const Tensor& t, int root, Stream& stream) override { inner_->Broadcast(t, root, stream); }
+  void Barrier(Stream& stream) override { inner_->Barrier(stream); }
+  absl::StatusOr<std::vector<std::string>> GatherBlobs(std::string_view blob) override {
+    return inner_->GatherBlobs(blob);
+  }
+  absl::StatusOr<std::unique_ptr<ProcessGroup>> Split(int color, int key) override { return inner_->Split(color, key); }
+  void Abort(const absl::Status& reason) override { inner_->Abort(reason); }
+  absl::Duration timeout() const override { return inner_->timeout(); }
+
+ private:
+  static void CountAfter(std::atomic<int>& count, Stream& stream) {
+    stream.Run([&count] {
+      ++count;
+      return absl::OkStatus();
+    });
+  }
+
+  std::shared_ptr<ProcessGroup> inner_;
+  std::atomic<int> all_gathers_{0};
+  std::atomic<int> reduce_scatters_{0};
+};
+
+// One parameter; its compute ends when the rank's all-gathers have reached a number.
+class Layer final : public Module {
+ public:
+  Layer(int index, const CountingGroup& group, absl::Duration patience)
+      : index_(index), group_(group), patience_(patience) {
+    AddParameter("weight", {5}, Initializer::Constant(1));
+  }
+  std::string_view type_name() const override { return "Layer"; }
+
+ private:
+  // Forward of layer i overlaps the all-gather of layer i + 1; backward gathers the last layer again, and of layer i
+  // overlaps the all-gather of layer i - 1.
+  absl::StatusOr<Tensor> DoForward(const Tensor& input, Tape& tape) override {
+    WaitForGathers(std::min(index_ + 2, kLayers), tape);
+    return input;
+  }
+  absl::StatusOr<Tensor> DoBackward(const Tensor& grad_output, Tape& tape) override {
+    const int done = kLayers - index_;  // backwards begun
+    WaitForGathers(kLayers + std::min(done + 1, kLayers), tape);
+    return grad_output;
+  }
+
+  void WaitForGathers(int wanted, Tape& tape) const {
+    tape.stream().Run([this, wanted]() -> absl::Status {
+      const absl::Time deadline = absl::Now() + patience_;
+      while (group_.all_gathers() < wanted) {
+        if (absl::Now() > deadline) return absl::DeadlineExceededError("no all-gather beside this compute");
+        std::this_thread::yield();
+      }
+      return absl::OkStatus();
+    });
+  }
+
+  const int index_;
+  const CountingGroup& group_;
+  const absl::Duration patience_;
+};
+
+class Layers final : public Module {
+ public:
+  Layers(const CountingGroup& group, absl::Duration patience) {
+    for (int i = 0; i < kLayers; ++i) {
+      AddChild("layer" + std::to_string(i), std::make_unique<Layer>(i, group, patience));
+    }
+  }
+  std::string_view type_name() const override { return "Layers"; }
+
+ private:
+  absl::StatusOr<Tensor> DoForward(const Tensor& input, Tape& tape) override {
+    Tensor x = input;
+    for (const auto& [name, child] : children()) {
+      ASSIGN_OR_RETURN(x, child->Forward(x, tape));
+    }
+    return x;
+  }
+  absl::StatusOr<Tensor> DoBackward(const Tensor& grad_output, Tape& tape) override {
+    Tensor grad = grad_output;
+    for (auto child = children().rbegin(); child != children().rend(); ++child) {
+      ASSIGN_OR_RETURN(grad, child->second->Backward(grad, tape));
+    }
+    return grad;
+  }
+};
+
+absl::Status OneStep(BackwardPrefetch prefetch, absl::Duration patience) {
+  return RunRanks(2, [=](std::shared_ptr<ProcessGroup> inner) -> absl::Status {
+    auto group = std::make_shared<CountingGroup>(std::move(inner));
+    const FsdpOptions options{.auto_wrap_policy = ModuleWrapPolicy<Layer>(), .backward_prefetch = prefetch};
+    ASSIGN_OR_RETURN(auto model,
+                     FullyShardedDataParallel::Wrap(std::make_unique<Layers>(*group, patience), group, options));
+    Tape tape = model->NewTape();
+    ASSIGN_OR_RETURN(const Tensor x, tape.Empty(DType::kFloat32, {1}));
+    RETURN_IF_ERROR(model->Forward(x, tape).status());
+    RETURN_IF_ERROR(model->Backward(x, tape).status());
+    RETURN_IF_ERROR(model->stream().Synchronize());
+    EXPECT_EQ(group->all_gathers(), 2 * kLayers);
+    EXPECT_EQ(group->reduce_scatters(), kLayers);
+    return absl::OkStatus();
+  });
+}
+
+TEST(OverlapTest, AllGathersRunBesideForwardAndBackwardUnderBackwardPre) {
+  EXPECT_OK(OneStep(BackwardPrefetch::kBackwardPre, absl::Seconds(30)));
+}
+
+TEST(OverlapTest, WithoutPrefetchNoAllGatherRunsBesideBackward) {
+  EXPECT_THAT(OneStep(BackwardPrefetch::kNone, absl::Milliseconds(300)),
+              StatusIs(absl::StatusCode::kDeadlineExceeded, testing::HasSubstr("no all-gather beside this compute")));
+}
+
+}  // namespace
+}  // namespace fsdp
