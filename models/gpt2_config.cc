@@ -33,7 +33,7 @@ constexpr struct {
 
 absl::Status WrongType(std::string_view field, const Json& value, std::string_view wanted) {
   return absl::InvalidArgumentError(
-      absl::StrCat("config.json: ", std::string(field), " is ", value.dump(), ", wanted ", std::string(wanted)));
+      absl::StrCat("gpt2 config: ", std::string(field), " is ", value.dump(), ", wanted ", std::string(wanted)));
 }
 
 // The value of `field`, or of Hugging Face's alias for it; null when neither is there. Two that differ are an error.
@@ -42,7 +42,7 @@ absl::StatusOr<const Json*> Find(const Json& config, const std::string& field, c
   const auto aliased = alias.empty() ? config.end() : config.find(alias);
   if (named != config.end() && aliased != config.end() && *named != *aliased) {
     return absl::InvalidArgumentError(
-        absl::StrCat("config.json: ", field, " is ", named->dump(), " but its alias ", alias, " is ", aliased->dump()));
+        absl::StrCat("gpt2 config: ", field, " is ", named->dump(), " but its alias ", alias, " is ", aliased->dump()));
   }
   if (named != config.end()) return &*named;
   return aliased != config.end() ? &*aliased : nullptr;
@@ -84,7 +84,9 @@ absl::Status RefuseUnknownNumerics(const Json& config) {
     const auto found = config.find(field);
     const bool absent =
         found == config.end() || found->is_null() || *found == false || (found->is_object() && found->empty());
-    if (!absent) return absl::UnimplementedError(absl::StrCat("config.json: ", field, " is not supported"));
+    if (!absent)
+      return absl::UnimplementedError(
+          absl::StrCat("gpt2 config: ", field, " is ", found->dump(), ", which is not implemented"));
   }
   return absl::OkStatus();
 }
@@ -94,7 +96,7 @@ absl::Status NoteDropout(const Json& config, std::vector<std::string>* notes) {
     double value = 0.1;  // GPT2Config's default
     RETURN_IF_ERROR(ReadDouble(config, field, &value));
     if (value == 0 || notes == nullptr) continue;
-    notes->push_back(absl::StrCat("config.json: ", field, " is ", value, config.contains(field) ? "" : " by default",
+    notes->push_back(absl::StrCat(field, " is ", value, config.contains(field) ? "" : " by default",
                                   " and is taken as 0: there is no dropout."));
   }
   return absl::OkStatus();
@@ -134,7 +136,7 @@ absl::Status CheckRange(std::string_view field, int64_t value, int64_t min, int6
 
 absl::StatusOr<Gpt2Config> ParseGpt2Config(std::string_view json, std::vector<std::string>* notes) {
   const Json parsed = Json::parse(json, /*cb=*/nullptr, /*allow_exceptions=*/false);
-  if (!parsed.is_object()) return absl::InvalidArgumentError("config.json: not a JSON object");
+  if (!parsed.is_object()) return absl::InvalidArgumentError("gpt2 config: not a JSON object");
   RETURN_IF_ERROR(RefuseUnknownNumerics(parsed));
   Gpt2Config config;
   RETURN_IF_ERROR(ReadFields(parsed, config));

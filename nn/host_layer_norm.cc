@@ -15,27 +15,30 @@ HWY_BEFORE_NAMESPACE();
 namespace fsdp {
 namespace HWY_NAMESPACE {
 
-HWY_INLINE float SumOf(FloatTag d, FloatVec v) { return hn::GetLane(hn::SumOfLanes(d, v)); }
+// Row statistics are summed in float64, which costs little and makes them exact to float32's last bit.
+HWY_INLINE float MeanOf(const DoubleSum& sum, int64_t n) {
+  return static_cast<float>(sum.Total() / static_cast<double>(n));
+}
 
 template <typename T>
 float RowMean(const T* x, int64_t n) {
   const FloatTag d;
-  FloatVec sum = hn::Zero(d);
-  ForEachVector(n, [&](int64_t i, size_t count) HWY_ATTR { sum = hn::Add(sum, LoadUpTo(d, x + i, count)); });
-  return SumOf(d, sum) / static_cast<float>(n);
+  DoubleSum sum;
+  ForEachVector(n, [&](int64_t i, size_t count) HWY_ATTR { sum.Add(LoadUpTo(d, x + i, count)); });
+  return MeanOf(sum, n);
 }
 
 // The biased variance, in a second pass, which does not cancel.
 template <typename T>
 float RowVariance(const T* x, float mean, int64_t n) {
   const FloatTag d;
-  FloatVec sum = hn::Zero(d);
+  DoubleSum sum;
   ForEachVector(n, [&](int64_t i, size_t count) HWY_ATTR {
     const FloatVec centered = hn::Sub(LoadUpTo(d, x + i, count), hn::Set(d, mean));
     // Lanes past the end hold 0 - mean; they do not count.
-    sum = hn::Add(sum, hn::IfThenElseZero(hn::FirstN(d, count), hn::Mul(centered, centered)));
+    sum.Add(hn::IfThenElseZero(hn::FirstN(d, count), hn::Mul(centered, centered)));
   });
-  return SumOf(d, sum) / static_cast<float>(n);
+  return MeanOf(sum, n);
 }
 
 template <typename T>
@@ -53,8 +56,8 @@ template <typename T>
 void BackwardRow(const T* grad_out, const T* x, const T* weight, float mean, float rstd, T* grad_x, float* weight_sums,
                  float* bias_sums, int64_t n) {
   const FloatTag d;
-  FloatVec sum_g = hn::Zero(d);
-  FloatVec sum_gh = hn::Zero(d);
+  DoubleSum sum_g;
+  DoubleSum sum_gh;
   const auto normed = [&](int64_t i, size_t count) HWY_ATTR {
     return hn::Mul(hn::Sub(LoadUpTo(d, x + i, count), hn::Set(d, mean)), hn::Set(d, rstd));
   };
@@ -62,15 +65,15 @@ void BackwardRow(const T* grad_out, const T* x, const T* weight, float mean, flo
     const FloatVec dy = LoadUpTo(d, grad_out + i, count);  // 0 past the end, and so is g
     const FloatVec h = normed(i, count);
     const FloatVec g = hn::Mul(dy, LoadUpTo(d, weight + i, count));
-    sum_g = hn::Add(sum_g, g);
-    sum_gh = hn::MulAdd(g, h, sum_gh);
+    sum_g.Add(g);
+    sum_gh.Add(hn::Mul(g, h));
     if (weight_sums != nullptr) {
       StoreUpTo(d, hn::MulAdd(dy, h, LoadUpTo(d, weight_sums + i, count)), weight_sums + i, count);
     }
     if (bias_sums != nullptr) StoreUpTo(d, hn::Add(dy, LoadUpTo(d, bias_sums + i, count)), bias_sums + i, count);
   });
-  const FloatVec mean_g = hn::Set(d, SumOf(d, sum_g) / static_cast<float>(n));
-  const FloatVec mean_gh = hn::Set(d, SumOf(d, sum_gh) / static_cast<float>(n));
+  const FloatVec mean_g = hn::Set(d, MeanOf(sum_g, n));
+  const FloatVec mean_gh = hn::Set(d, MeanOf(sum_gh, n));
   ForEachVector(n, [&](int64_t i, size_t count) HWY_ATTR {
     const FloatVec g = hn::Mul(LoadUpTo(d, grad_out + i, count), LoadUpTo(d, weight + i, count));
     const FloatVec centered = hn::Sub(hn::Sub(g, mean_g), hn::Mul(normed(i, count), mean_gh));

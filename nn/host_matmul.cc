@@ -178,7 +178,7 @@ HostMatmul::~HostMatmul() = default;
 
 absl::Status HostMatmul::Run(const Gemm& gemm) const {
   RETURN_IF_ERROR(CheckDTypes(gemm));
-  if (gemm.m == 0 || gemm.n == 0) return absl::OkStatus();
+  if (gemm.m == 0 || gemm.n == 0 || (gemm.k == 0 && gemm.accumulate)) return absl::OkStatus();
   return primitives_->Run(gemm);
 }
 

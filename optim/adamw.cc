@@ -2,7 +2,6 @@
 #include "optim/adamw.h"
 
 #include <cmath>
-#include <iterator>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -36,10 +35,10 @@ AdamWScalars ScalarsOf(const AdamWOptions& options, int64_t step) {
           .eps = static_cast<float>(options.eps)};
 }
 
-std::vector<ShardedParameter*> Flatten(const std::vector<AdamW::Group>& groups) {
-  std::vector<ShardedParameter*> all;
-  for (const AdamW::Group& group : groups) all.insert(all.end(), group.parameters.begin(), group.parameters.end());
-  return all;
+std::vector<std::vector<ShardedParameter*>> ParametersOf(const std::vector<AdamW::Group>& groups) {
+  std::vector<std::vector<ShardedParameter*>> parameters;
+  for (const AdamW::Group& group : groups) parameters.push_back(group.parameters);
+  return parameters;
 }
 
 }  // namespace
@@ -48,11 +47,7 @@ AdamW::AdamW(std::vector<ShardedParameter*> parameters, const AdamWOptions& opti
     : AdamW(std::vector<Group>{{std::move(parameters), options}}) {}
 
 AdamW::AdamW(std::vector<Group> groups)
-    : groups_(std::move(groups)), state_({"exp_avg", "exp_avg_sq"}, Flatten(groups_)) {
-  parameters_ = Flatten(groups_);
-  steps_.assign(parameters_.size(), 0);
-  for (size_t g = 0; g < groups_.size(); ++g) group_of_.insert(group_of_.end(), groups_[g].parameters.size(), g);
-}
+    : Optimizer(ParametersOf(groups), {"exp_avg", "exp_avg_sq"}), groups_(std::move(groups)) {}
 
 std::vector<AdamW::Group> AdamW::DecayMatricesOnly(absl::Span<ShardedParameter* const> parameters,
                                                    const AdamWOptions& options) {
@@ -65,40 +60,26 @@ std::vector<AdamW::Group> AdamW::DecayMatricesOnly(absl::Span<ShardedParameter* 
 }
 
 absl::Status AdamW::Step(Stream& stream) {
+  ASSIGN_OR_RETURN(const std::vector<size_t> indices, ParametersToUpdate());
   std::vector<Update> updates;
-  for (size_t i = 0; i < parameters_.size(); ++i) {
-    const ShardedParameter& parameter = *parameters_[i];
-    if (!parameter.has_grad) continue;
-    RETURN_IF_ERROR(CheckUpdatable(parameter));
-    RETURN_IF_ERROR(state_.Create(i));
-    updates.push_back({ScalarsOf(groups_[group_of_[i]].options, steps_[i] + 1), parameter.data, parameter.grad,
-                       state_.slice(0, i), state_.slice(1, i)});
+  for (const size_t i : indices) {
+    RETURN_IF_ERROR(state().Create(i));
+    updates.push_back({ScalarsOf(groups_[group_of(i)].options, step_count(i) + 1), parameters()[i]->data,
+                       parameters()[i]->grad, state().slice(0, i), state().slice(1, i)});
   }
-  for (size_t i = 0; i < parameters_.size(); ++i) {
-    if (parameters_[i]->has_grad) ++steps_[i];  // only now: an error above leaves the optimizer as it was
-  }
-  stream.Run([updates = std::move(updates)] {
+  CountAndRun(indices, stream, [updates = std::move(updates)] {
     for (const Update& update : updates) update.Run();
-    return absl::OkStatus();
   });
   return absl::OkStatus();
 }
 
-std::vector<std::string> AdamW::StateNames() const { return state_.names(); }
-
-absl::StatusOr<Tensor> AdamW::State(size_t index, std::string_view name, bool create) {
-  return state_.Find(index, name, create);
-}
-
 std::vector<ParamGroupState> AdamW::ParamGroups() const {
   std::vector<ParamGroupState> states;
-  for (const Group& group : groups_) {
-    ParamGroupState state;
-    for (const ShardedParameter* parameter : group.parameters) state.params.push_back(parameter->fqn);
-    const AdamWOptions& o = group.options;
-    state.values = {
-        {"lr", o.lr}, {"beta1", o.beta1}, {"beta2", o.beta2}, {"eps", o.eps}, {"weight_decay", o.weight_decay}};
-    states.push_back(std::move(state));
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    const AdamWOptions& o = groups_[g].options;
+    states.push_back(
+        {GroupNames(g),
+         {{"lr", o.lr}, {"beta1", o.beta1}, {"beta2", o.beta2}, {"eps", o.eps}, {"weight_decay", o.weight_decay}}});
   }
   return states;
 }

@@ -5,14 +5,10 @@
 #ifndef FSDP_OPTIM_ADAMW_H_
 #define FSDP_OPTIM_ADAMW_H_
 
-#include <cstddef>
-#include <cstdint>
-#include <string>
 #include <string_view>
 #include <vector>
 
 #include "optim/optimizer.h"
-#include "optim/state_buffers.h"
 
 namespace fsdp {
 
@@ -39,18 +35,11 @@ class AdamW final : public Optimizer {
                                               const AdamWOptions& options);
 
   absl::Status Step(Stream& stream) override;
-  std::vector<std::string> StateNames() const override;
-  absl::StatusOr<Tensor> State(size_t index, std::string_view name, bool create) override;
-  int64_t step_count(size_t index) const override { return steps_[index]; }
-  void set_step_count(size_t index, int64_t steps) override { steps_[index] = steps; }
   std::vector<ParamGroupState> ParamGroups() const override;
   absl::Status SetHyperparameter(std::string_view name, double value) override;
 
  private:
   std::vector<Group> groups_;
-  std::vector<size_t> group_of_;  // by parameter
-  std::vector<int64_t> steps_;    // by parameter
-  StateBuffers state_;            // exp_avg, exp_avg_sq
 };
 
 }  // namespace fsdp

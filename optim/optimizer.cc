@@ -1,16 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "optim/optimizer.h"
 
+#include <utility>
+
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
 
 namespace fsdp {
+namespace {
 
-void Optimizer::ZeroGrad() {
-  for (ShardedParameter* parameter : parameters_) parameter->has_grad = false;
+std::vector<ShardedParameter*> Flatten(const std::vector<std::vector<ShardedParameter*>>& groups) {
+  std::vector<ShardedParameter*> all;
+  for (const auto& group : groups) all.insert(all.end(), group.begin(), group.end());
+  return all;
 }
 
 absl::Status CheckUpdatable(const ShardedParameter& parameter) {
   const DType grad = parameter.grad.dtype();
+  if (parameter.device->type() != DeviceType::kCpu) {
+    return absl::UnimplementedError(
+        absl::StrCat("parameter \"", parameter.fqn, "\": no optimizer kernels for device ", parameter.device->name()));
+  }
   if (parameter.data.dtype() != DType::kFloat32 || (grad != DType::kFloat32 && grad != DType::kBFloat16)) {
     return absl::InvalidArgumentError(
         absl::StrCat("parameter \"", parameter.fqn, "\": data ", std::string(DTypeName(parameter.data.dtype())),
@@ -22,6 +33,43 @@ absl::Status CheckUpdatable(const ShardedParameter& parameter) {
                                                    " elements, wanted ", parameter.interval.ToString()));
   }
   return absl::OkStatus();
+}
+
+}  // namespace
+
+Optimizer::Optimizer(const std::vector<std::vector<ShardedParameter*>>& groups, std::vector<std::string> state_names)
+    : parameters_(Flatten(groups)), steps_(parameters_.size(), 0), state_(std::move(state_names), parameters_) {
+  for (size_t g = 0; g < groups.size(); ++g) group_of_.insert(group_of_.end(), groups[g].size(), g);
+}
+
+void Optimizer::ZeroGrad() {
+  for (ShardedParameter* parameter : parameters_) parameter->has_grad = false;
+}
+
+absl::StatusOr<std::vector<size_t>> Optimizer::ParametersToUpdate() const {
+  std::vector<size_t> indices;
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    if (!parameters_[i]->has_grad) continue;
+    RETURN_IF_ERROR(CheckUpdatable(*parameters_[i]));
+    indices.push_back(i);
+  }
+  return indices;
+}
+
+void Optimizer::CountAndRun(const std::vector<size_t>& indices, Stream& stream, std::function<void()> update) {
+  for (const size_t i : indices) ++steps_[i];
+  stream.Run([update = std::move(update)] {
+    update();
+    return absl::OkStatus();
+  });
+}
+
+std::vector<std::string> Optimizer::GroupNames(size_t group) const {
+  std::vector<std::string> names;
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    if (group_of_[i] == group) names.push_back(parameters_[i]->fqn);
+  }
+  return names;
 }
 
 }  // namespace fsdp

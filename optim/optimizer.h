@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -15,6 +16,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "optim/sharded_parameter.h"
+#include "optim/state_buffers.h"
 #include "tensor/stream.h"
 
 namespace fsdp {
@@ -40,15 +42,17 @@ class Optimizer {
   absl::Span<ShardedParameter* const> parameters() const { return parameters_; }
 
   // Names of the per-element states, e.g. {"exp_avg", "exp_avg_sq"}.
-  virtual std::vector<std::string> StateNames() const = 0;
+  const std::vector<std::string>& StateNames() const { return state_.names(); }
 
   // State `name` of parameters()[index]: 1-D, interval.size() elements, the live memory. Undefined before the
   // parameter's first step, unless `create`, which makes it (zero).
-  virtual absl::StatusOr<Tensor> State(size_t index, std::string_view name, bool create = false) = 0;
+  absl::StatusOr<Tensor> State(size_t index, std::string_view name, bool create = false) {
+    return state_.Find(index, name, create);
+  }
 
   // Steps that parameters()[index] has taken: PyTorch's scalar state "step".
-  virtual int64_t step_count(size_t index) const = 0;
-  virtual void set_step_count(size_t index, int64_t steps) = 0;
+  int64_t step_count(size_t index) const { return steps_[index]; }
+  void set_step_count(size_t index, int64_t steps) { steps_[index] = steps; }
 
   // The groups with their hyperparameters now.
   virtual std::vector<ParamGroupState> ParamGroups() const = 0;
@@ -57,12 +61,30 @@ class Optimizer {
   virtual absl::Status SetHyperparameter(std::string_view name, double value) = 0;
 
  protected:
-  std::vector<ShardedParameter*> parameters_;
-};
+  // `groups` are the parameters by group, `state_names` what each element of them has.
+  Optimizer(const std::vector<std::vector<ShardedParameter*>>& groups, std::vector<std::string> state_names);
 
-// For implementations: kInvalidArgument, naming the parameter, unless data is float32, grad float32 or bfloat16, and
-// both have the interval's size.
-absl::Status CheckUpdatable(const ShardedParameter& parameter);
+  // The parameters that a step updates, by index: those that have a gradient. kInvalidArgument, naming the parameter,
+  // unless data is float32, grad float32 or bfloat16, both of the interval's size, and both on the host.
+  absl::StatusOr<std::vector<size_t>> ParametersToUpdate() const;
+
+  // Counts a step of each of them and puts `update` on `stream`.
+  void CountAndRun(const std::vector<size_t>& indices, Stream& stream, std::function<void()> update);
+
+  // The group of parameters()[index].
+  size_t group_of(size_t index) const { return group_of_[index]; }
+
+  // The names of group `group`'s parameters.
+  std::vector<std::string> GroupNames(size_t group) const;
+
+  StateBuffers& state() { return state_; }
+
+ private:
+  std::vector<ShardedParameter*> parameters_;
+  std::vector<size_t> group_of_;  // by parameter
+  std::vector<int64_t> steps_;    // by parameter
+  StateBuffers state_;
+};
 
 }  // namespace fsdp
 

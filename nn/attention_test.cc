@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The host's causal attention against float64, within one block of queries and over several, and its independence of
+// what lies in the future and of where its tensors lie.
+#include <memory>
+#include <string>
+
+#include "base/status_matchers.h"
+#include "gtest/gtest.h"
+#include "nn/device_layer_ops.h"
+#include "nn/test_tensor.h"
+#include "tensor/each_target.h"
+#include "tensor/host_device.h"
+
+namespace fsdp {
+namespace {
+
+struct Variant {
+  DType dtype;
+  AttentionShape shape;
+};
+
+class AttentionTest : public testing::TestWithParam<Variant> {
+ protected:
+  struct Result {
+    Tensor out, grad_qkv;
+  };
+
+  int64_t tokens() const { return shape().batch * shape().seq_len; }
+  int64_t width() const { return shape().num_heads * shape().head_dim; }
+  const AttentionShape& shape() const { return GetParam().shape; }
+  DType dtype() const { return GetParam().dtype; }
+
+  Result Run(const Doubles& qkv_values, const Doubles& grad_values, int64_t offset) {
+    const Tensor qkv = TestTensor(dtype(), {tokens(), 3 * width()}, qkv_values, offset);
+    const Tensor grad_out = TestTensor(dtype(), {tokens(), width()}, grad_values, offset);
+    const Tensor statistics = NanTensor(DType::kFloat32, {tokens() * shape().num_heads, 2}, offset);
+    const Result result = {NanTensor(dtype(), {tokens(), width()}, offset),
+                           NanTensor(dtype(), {tokens(), 3 * width()}, offset)};
+    ops_->CausalAttention(qkv, shape(), result.out, statistics, *stream_);
+    ops_->CausalAttentionBackward(grad_out, qkv, statistics, shape(), result.grad_qkv, *stream_);
+    EXPECT_OK(stream_->Synchronize());
+    return result;
+  }
+
+  const std::shared_ptr<Device> device_ = CreateHostDevice();
+  const std::shared_ptr<const LayerOps> ops_ = *LayerOpsFor(*device_);
+  const std::unique_ptr<Stream> stream_ = *device_->CreateStream("test");
+};
+
+TEST_P(AttentionTest, EqualsFloat64) {
+  const Doubles qkv = RandomValues(dtype(), tokens() * 3 * width(), 1);
+  const Doubles grad_out = RandomValues(dtype(), tokens() * width(), 2);
+  const double tolerance = dtype() == DType::kBFloat16 ? 1.0 / 64 : 4e-6;
+  ForEachTarget([&] {
+    const Result result = Run(qkv, grad_out, /*offset=*/0);
+    ExpectClose(result.out, ReferenceAttention(qkv, shape()), tolerance);
+    ExpectClose(result.grad_qkv, ReferenceAttentionBackward(grad_out, qkv, shape()), tolerance);
+  });
+}
+
+TEST_P(AttentionTest, BitsDoNotDependOnAlignment) {
+  const Doubles qkv = RandomValues(dtype(), tokens() * 3 * width(), 1);
+  const Doubles grad_out = RandomValues(dtype(), tokens() * width(), 2);
+  const Result aligned = Run(qkv, grad_out, /*offset=*/0);
+  for (const int64_t offset : {1, 5, 8}) {
+    const Result moved = Run(qkv, grad_out, offset);
+    ExpectSameBytes(moved.out, aligned.out);
+    ExpectSameBytes(moved.grad_qkv, aligned.grad_qkv);
+  }
+}
+
+TEST_P(AttentionTest, TheFutureIsNotSeen) {
+  const Doubles grad_out = RandomValues(dtype(), tokens() * width(), 2);
+  Doubles qkv = RandomValues(dtype(), tokens() * 3 * width(), 1);
+  const Doubles before = ValuesOf(Run(qkv, grad_out, 0).out);
+  // Another key and value at the last position of each sequence.
+  for (int64_t b = 0; b < shape().batch; ++b) {
+    const int64_t row = (b * shape().seq_len + shape().seq_len - 1) * 3 * width();
+    for (int64_t j = width(); j < 3 * width(); ++j) qkv[row + j] = 2;
+  }
+  const Doubles after = ValuesOf(Run(qkv, grad_out, 0).out);
+  for (int64_t i = 0; i < tokens() * width(); ++i) {
+    const bool last = i / width() % shape().seq_len == shape().seq_len - 1;
+    if (!last) {
+      ASSERT_EQ(before[i], after[i]) << "element " << i;
+    }
+  }
+}
+
+constexpr AttentionShape kOneToken = {.batch = 1, .seq_len = 1, .num_heads = 2, .head_dim = 3, .scale = 0.5f};
+constexpr AttentionShape kSmall = {.batch = 3, .seq_len = 7, .num_heads = 3, .head_dim = 5, .scale = 0.44721360f};
+constexpr AttentionShape kBlocks = {.batch = 1, .seq_len = 301, .num_heads = 2, .head_dim = 20, .scale = 0.22360680f};
+
+INSTANTIATE_TEST_SUITE_P(Variants, AttentionTest,
+                         testing::Values(Variant{DType::kFloat32, kOneToken}, Variant{DType::kFloat32, kSmall},
+                                         Variant{DType::kFloat32, kBlocks}, Variant{DType::kBFloat16, kOneToken},
+                                         Variant{DType::kBFloat16, kSmall}, Variant{DType::kBFloat16, kBlocks}),
+                         [](const auto& info) {
+                           return std::string(DTypeName(info.param.dtype)) + "_" +
+                                  std::to_string(info.param.shape.seq_len);
+                         });
+
+}  // namespace
+}  // namespace fsdp

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the host's kernels refuse, and in which words. Each failure is its stream's.
+#include <memory>
+#include <vector>
+
+#include "base/status_matchers.h"
+#include "gtest/gtest.h"
+#include "nn/device_layer_ops.h"
+#include "nn/test_tensor.h"
+#include "tensor/host_device.h"
+
+namespace fsdp {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr DType kF32 = DType::kFloat32;
+
+class LayerOpsErrorsTest : public testing::Test {
+ protected:
+  static Tensor Zeros(DType dtype, const Shape& shape) { return TestTensor(dtype, shape, Doubles(shape.numel(), 0.0)); }
+
+  const std::shared_ptr<Device> device_ = CreateHostDevice();
+  const std::shared_ptr<const LayerOps> ops_ = *LayerOpsFor(*device_);
+  const std::unique_ptr<Stream> stream_ = *device_->CreateStream("test");
+};
+
+TEST_F(LayerOpsErrorsTest, TokenBeyondTheVocabularyIsNamedWithItsPlace) {
+  ops_->Embedding(TokenTensor({1, 2, 257, 0}, {2, 2}), Zeros(kF32, {257, 3}), Zeros(kF32, {2, 2, 3}), *stream_);
+  EXPECT_THAT(stream_->Synchronize(), StatusIs(absl::StatusCode::kOutOfRange,
+                                               HasSubstr("token 257 at index 2 of 4 is beyond the vocabulary of 257")));
+}
+
+TEST_F(LayerOpsErrorsTest, NegativeTokenIsRefused) {
+  ops_->Embedding(TokenTensor({-1}, {1}), Zeros(kF32, {257, 3}), Zeros(kF32, {1, 3}), *stream_);
+  EXPECT_THAT(stream_->Synchronize(), StatusIs(absl::StatusCode::kOutOfRange, HasSubstr("token -1 at index 0")));
+}
+
+TEST_F(LayerOpsErrorsTest, TargetBeyondTheClassesIsNamedWithItsPlace) {
+  ops_->CrossEntropy(Zeros(kF32, {3, 5}), TokenTensor({4, 5, 0}, {3}), Zeros(kF32, {1}), Zeros(kF32, {3, 2}), *stream_);
+  EXPECT_THAT(stream_->Synchronize(),
+              StatusIs(absl::StatusCode::kOutOfRange, HasSubstr("target 5 at index 1 of 3 is not in [0, 5)")));
+}
+
+TEST_F(LayerOpsErrorsTest, MixedDtypesAreRefused) {
+  ops_->Add(Zeros(kF32, {3}), Zeros(DType::kBFloat16, {3}), Zeros(kF32, {3}), *stream_);
+  EXPECT_THAT(stream_->Synchronize(),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("add: operands of dtype float32 and bfloat16")));
+}
+
+TEST_F(LayerOpsErrorsTest, Float64HasNoKernels) {
+  ops_->Activate(ActivationKind::kRelu, Zeros(DType::kFloat64, {3}), Zeros(DType::kFloat64, {3}), *stream_);
+  EXPECT_THAT(stream_->Synchronize(), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("activation: ")));
+}
+
+TEST_F(LayerOpsErrorsTest, OperandsOfOtherSizesAreRefused) {
+  ops_->Matmul(Zeros(kF32, {2, 3}), Zeros(kF32, {4, 5}), Tensor(), Zeros(kF32, {2, 5}), {}, *stream_);
+  EXPECT_THAT(stream_->Synchronize(),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("matmul: b [4, 5], wanted 15 elements")));
+}
+
+TEST_F(LayerOpsErrorsTest, TransposedOperandIsNotTakenForPlain) {
+  ops_->Matmul(Zeros(kF32, {2, 3}), Zeros(kF32, {5, 3}), Tensor(), Zeros(kF32, {2, 5}), {}, *stream_);
+  EXPECT_THAT(stream_->Synchronize(),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("matmul: b [5, 3], wanted 5 columns")));
+}
+
+TEST_F(LayerOpsErrorsTest, TooFewStatisticsAreRefused) {
+  const AttentionShape shape = {.batch = 1, .seq_len = 2, .num_heads = 1, .head_dim = 4, .scale = 1};
+  ops_->CausalAttention(Zeros(kF32, {2, 12}), shape, Zeros(kF32, {2, 4}), Zeros(kF32, {2}), *stream_);
+  EXPECT_THAT(stream_->Synchronize(),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("attention: statistics [2], wanted 4 elements")));
+}
+
+}  // namespace
+}  // namespace fsdp

@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The host's kernels against float64: both dtypes, odd sizes, memory at odd offsets, outputs full of NaN at first, and
+// each instruction set.
+#include <limits>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/status_matchers.h"
+#include "gtest/gtest.h"
+#include "nn/device_layer_ops.h"
+#include "nn/test_tensor.h"
+#include "tensor/each_target.h"
+#include "tensor/host_device.h"
+
+namespace fsdp {
+namespace {
+
+struct Variant {
+  DType dtype;
+  int64_t offset;  // of every tensor, from a cache line
+};
+
+class LayerOpsTest : public testing::TestWithParam<Variant> {
+ protected:
+  DType dtype() const { return GetParam().dtype; }
+  double tolerance() const { return dtype() == DType::kBFloat16 ? 1.0 / 256 : 2e-6; }
+
+  Doubles Random(int64_t n, int seed) const { return RandomValues(dtype(), n, seed); }
+  Tensor Place(const Shape& shape, const Doubles& values) const {
+    return TestTensor(dtype(), shape, values, GetParam().offset);
+  }
+  Tensor Output(const Shape& shape) const { return NanTensor(dtype(), shape, GetParam().offset); }
+  Tensor Statistics(const Shape& shape) const { return NanTensor(DType::kFloat32, shape, GetParam().offset); }
+
+  const std::shared_ptr<Device> device_ = CreateHostDevice();
+  const std::shared_ptr<const LayerOps> ops_ = *LayerOpsFor(*device_);
+  const std::unique_ptr<Stream> stream_ = *device_->CreateStream("test");
+};
+
+Doubles Sum(Doubles a, const Doubles& b) {
+  for (size_t i = 0; i < a.size(); ++i) a[i] += b[i];
+  return a;
+}
+
+TEST_P(LayerOpsTest, EmbeddingCopiesRows) {
+  const std::vector<int32_t> tokens = {4, 0, 4, 2, 1, 4};
+  const Doubles table = Random(5 * 19, 1);
+  const Tensor out = Output({2, 3, 19});
+  ops_->Embedding(TokenTensor(tokens, {2, 3}), Place({5, 19}, table), out, *stream_);
+  ASSERT_OK(stream_->Synchronize());
+  EXPECT_EQ(ValuesOf(out), ReferenceEmbedding(tokens, table, 19));
+}
+
+TEST_P(LayerOpsTest, EmbeddingBackwardAdds) {
+  const std::vector<int32_t> tokens = {4, 0, 4, 2, 1, 4};
+  ForEachTarget([&] {
+    const Doubles grad_out = Random(6 * 19, 1), before = Random(5 * 19, 2);
+    const Tensor grad_table = Place({5, 19}, before);
+    ops_->EmbeddingBackward(TokenTensor(tokens, {2, 3}), Place({2, 3, 19}, grad_out), grad_table, *stream_);
+    ASSERT_OK(stream_->Synchronize());
+    ExpectClose(grad_table, Sum(before, ReferenceEmbeddingBackward(tokens, grad_out, 5, 19)), tolerance());
+  });
+}
+
+TEST_P(LayerOpsTest, MatmulAddsBias) {
+  const Doubles a = Random(6 * 11, 1), b = Random(11 * 13, 2), bias = Random(13, 3);
+  const Tensor c = Output({6, 13});
+  ops_->Matmul(Place({6, 11}, a), Place({11, 13}, b), Place({13}, bias), c, {}, *stream_);
+  ASSERT_OK(stream_->Synchronize());
+  Doubles expected = ReferenceMatmul(a, b, {6, 13, 11}, {});
+  for (size_t i = 0; i < expected.size(); ++i) expected[i] += bias[i % 13];
+  ExpectClose(c, expected, tolerance());
+}
+
+TEST_P(LayerOpsTest, BiasBackwardAddsColumnSums) {
+  ForEachTarget([&] {
+    const Doubles grad_out = Random(100 * 37, 1), before = Random(37, 2);
+    const Tensor grad_bias = Place({37}, before);
+    ops_->BiasBackward(Place({100, 37}, grad_out), grad_bias, *stream_);
+    ASSERT_OK(stream_->Synchronize());
+    ExpectClose(grad_bias, Sum(before, ReferenceColumnSums(grad_out, 37)), tolerance());
+  });
+}
+
+TEST_P(LayerOpsTest, AddMayBeInPlace) {
+  ForEachTarget([&] {
+    const Doubles a = Random(75, 1), b = Random(75, 2);
+    const Tensor x = Place({75}, a), y = Place({75}, b), out = Output({75});
+    ops_->Add(x, y, out, *stream_);
+    ops_->Add(x, y, x, *stream_);
+    ASSERT_OK(stream_->Synchronize());
+    ExpectClose(out, Sum(a, b), tolerance());
+    ExpectSameBytes(x, out);
+  });
+}
+
+TEST_P(LayerOpsTest, LayerNorm) {
+  ForEachTarget([&] {
+    // Far from 0, where a one-pass variance would cancel.
+    Doubles x = Random(7 * 45, 1);
+    for (double& value : x) value = 64 + value;
+    x = ValuesOf(Place({7 * 45}, x));
+    const Doubles weight = Random(45, 2), bias = Random(45, 3);
+    const Tensor out = Output({7, 45}), mean = Statistics({7}), rstd = Statistics({7});
+    ops_->LayerNorm(Place({7, 45}, x), Place({45}, weight), Place({45}, bias), 1e-5f, out, mean, rstd, *stream_);
+    ASSERT_OK(stream_->Synchronize());
+    ExpectClose(out, ReferenceLayerNorm(x, weight, bias, 1e-5f), 10 * tolerance());
+  });
+}
+
+TEST_P(LayerOpsTest, LayerNormBackwardAddsToParameters) {
+  ForEachTarget([&] {
+    const Doubles x = Random(70 * 45, 1), weight = Random(45, 2), bias = Random(45, 3), grad_out = Random(70 * 45, 4);
+    const Doubles before = Random(45, 5);
+    const Tensor mean = Statistics({70}), rstd = Statistics({70}), grad_x = Output({70, 45});
+    const Tensor grad_weight = Place({45}, before), grad_bias = Place({45}, before);
+    ops_->LayerNorm(Place({70, 45}, x), Place({45}, weight), Place({45}, bias), 1e-5f, Output({70, 45}), mean, rstd,
+                    *stream_);
+    ops_->LayerNormBackward(Place({70, 45}, grad_out), Place({70, 45}, x), Place({45}, weight), mean, rstd, grad_x,
+                            grad_weight, grad_bias, *stream_);
+    ASSERT_OK(stream_->Synchronize());
+    const LayerNormGrads expected = ReferenceLayerNormBackward(grad_out, x, weight, 1e-5f);
+    ExpectClose(grad_x, expected.x, 2 * tolerance());
+    ExpectClose(grad_weight, Sum(before, expected.weight), tolerance());
+    ExpectClose(grad_bias, Sum(before, expected.bias), tolerance());
+  });
+}
+
+TEST_P(LayerOpsTest, ActivationsAndTheirBackward) {
+  for (const ActivationKind kind :
+       {ActivationKind::kGeluTanh, ActivationKind::kGeluErf, ActivationKind::kRelu, ActivationKind::kSilu}) {
+    SCOPED_TRACE(static_cast<int>(kind));
+    ForEachTarget([&] {
+      Doubles x = Random(333, 1);
+      for (double& value : x) value *= 3;
+      x.insert(x.end(), {0, -0.0, 30, -30, 300, -300});
+      x = ValuesOf(Place({339}, x));
+      const Doubles grad_out = Random(339, 2);
+      const Tensor out = Output({339}), grad_x = Output({339});
+      ops_->Activate(kind, Place({339}, x), out, *stream_);
+      ops_->ActivateBackward(kind, Place({339}, grad_out), Place({339}, x), grad_x, *stream_);
+      ASSERT_OK(stream_->Synchronize());
+      ExpectClose(out, ReferenceActivate(kind, x), tolerance());
+      ExpectClose(grad_x, ReferenceActivateBackward(kind, grad_out, x), tolerance());
+    });
+  }
+}
+
+TEST_P(LayerOpsTest, CrossEntropy) {
+  ForEachTarget([&] {
+    const std::vector<int32_t> targets = {0, 50, 17, 3, 3};
+    Doubles values = Random(5 * 51, 1);
+    for (double& value : values) value *= 8;
+    const Doubles logits = ValuesOf(Place({5 * 51}, values));
+    const Tensor loss = Statistics({1}), statistics = Statistics({5, 2}), grad = Place({5, 51}, logits);
+    ops_->CrossEntropy(grad, TokenTensor(targets, {5}), loss, statistics, *stream_);
+    ops_->CrossEntropyBackward(grad, TokenTensor(targets, {5}), statistics, 0.25f, grad, *stream_);  // in place
+    ASSERT_OK(stream_->Synchronize());
+    // The loss is float32 whatever the logits are.
+    EXPECT_NEAR(ValuesOf(loss)[0], ReferenceCrossEntropy(logits, targets),
+                2e-7 * ReferenceCrossEntropy(logits, targets));
+    ExpectClose(grad, ReferenceCrossEntropyBackward(logits, targets, 0.25), tolerance());
+  });
+}
+
+TEST_P(LayerOpsTest, NanReachesTheLossAndEveryOutput) {
+  const Tensor nan = Output({4, 21});
+  for (const ActivationKind kind : {ActivationKind::kGeluTanh, ActivationKind::kGeluErf, ActivationKind::kSilu}) {
+    const Tensor out = Place({84}, Doubles(84, 1.0));
+    ops_->Activate(kind, nan, out, *stream_);
+    ASSERT_OK(stream_->Synchronize());
+    for (const double value : ValuesOf(out)) EXPECT_TRUE(std::isnan(value));
+  }
+  for (const int64_t place : {0, 5, 20}) {
+    ForEachTarget([&] {
+      Doubles logits(4 * 21, 1.0);
+      logits[2 * 21 + place] = std::numeric_limits<double>::quiet_NaN();
+      const Tensor loss = Place({1}, {0}), out = TestTensor(DType::kFloat32, {1}, {0});
+      ops_->CrossEntropy(Place({4, 21}, logits), TokenTensor({1, 1, 1, 1}, {4}), out, Statistics({4, 2}), *stream_);
+      ASSERT_OK(stream_->Synchronize());
+      EXPECT_TRUE(std::isnan(ValuesOf(out)[0])) << "at " << place;
+    });
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Variants, LayerOpsTest,
+                         testing::Values(Variant{DType::kFloat32, 0}, Variant{DType::kFloat32, 3},
+                                         Variant{DType::kBFloat16, 0}, Variant{DType::kBFloat16, 1}),
+                         [](const auto& info) {
+                           return std::string(DTypeName(info.param.dtype)) + "_" + std::to_string(info.param.offset);
+                         });
+
+}  // namespace
+}  // namespace fsdp

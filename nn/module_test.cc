@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "nn/module.h"
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/status_matchers.h"
+#include "gtest/gtest.h"
+#include "nn/device_layer_ops.h"
+#include "nn/linear.h"
+#include "nn/module_list.h"
+#include "tensor/host_device.h"
+
+namespace fsdp {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+// Two linear maps with one weight, and a bias of its own.
+class TiedPair final : public Module {
+ public:
+  TiedPair() {
+    scale_ = AddParameter("scale", {2}, Initializer::Constant(3));
+    first_ = AddChild("first", std::make_unique<Conv1D>(2, 2, Initializer::Constant(1)));
+    second_ = AddChild("second", std::make_unique<Linear>(first_->own_parameters()[0].second));
+  }
+  std::string_view type_name() const override { return "TiedPair"; }
+
+ private:
+  absl::StatusOr<Tensor> DoForward(const Tensor& x, Tape& tape) override {
+    absl::StatusOr<Tensor> hidden = first_->Forward(x, tape);
+    return hidden.ok() ? second_->Forward(*hidden, tape) : hidden;
+  }
+  absl::StatusOr<Tensor> DoBackward(const Tensor& grad, Tape& tape) override {
+    absl::StatusOr<Tensor> hidden = second_->Backward(grad, tape);
+    return hidden.ok() ? first_->Backward(*hidden, tape) : hidden;
+  }
+
+  std::shared_ptr<Parameter> scale_;
+  Conv1D* first_;
+  Linear* second_;
+};
+
+std::vector<std::string> ParameterNames(Module& module) {
+  std::vector<std::string> names;
+  for (const auto& [name, parameter] : module.NamedParameters()) names.push_back(name);
+  return names;
+}
+
+class ModuleTest : public testing::Test {
+ protected:
+  void SetUp() override { pair_.AssignNames(); }
+
+  Tensor Ones(const Shape& shape) const {
+    const Tensor t = *Tensor::Empty(*device_, DType::kFloat32, shape);
+    for (int64_t i = 0; i < t.numel(); ++i) t.data_as<float>()[i] = 1;
+    return t;
+  }
+
+  const std::shared_ptr<Device> device_ = CreateHostDevice();
+  const std::shared_ptr<const LayerOps> ops_ = *LayerOpsFor(*device_);
+  const std::unique_ptr<Stream> stream_ = *device_->CreateStream("test");
+  TiedPair pair_;
+};
+
+TEST_F(ModuleTest, NamesAreDottedParentsFirst) {
+  std::vector<std::string> paths;
+  for (const auto& [path, module] : pair_.NamedModules()) paths.push_back(path);
+  EXPECT_THAT(paths, ElementsAre("", "first", "second"));
+  EXPECT_THAT(ParameterNames(pair_), ElementsAre("scale", "first.weight", "first.bias", "second.weight"));
+}
+
+TEST_F(ModuleTest, SharedParameterKeepsItsFirstName) {
+  const auto parameters = pair_.NamedParameters();
+  EXPECT_EQ(parameters[1].second, parameters[3].second);
+  EXPECT_EQ(parameters[3].second->fqn, "first.weight");
+}
+
+TEST_F(ModuleTest, ListNumbersItsChildren) {
+  ModuleList list;
+  for (int i = 0; i < 2; ++i) list.Append(std::make_unique<Conv1D>(1, 1, Initializer::Constant(0)));
+  EXPECT_THAT(ParameterNames(list), ElementsAre("0.weight", "0.bias", "1.weight", "1.bias"));
+  Tape tape(*stream_, *ops_);
+  EXPECT_THAT(list.Forward(Ones({1}), tape), StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("ModuleList")));
+}
+
+TEST_F(ModuleTest, UnboundParameterIsNamed) {
+  Tape tape(*stream_, *ops_);
+  EXPECT_THAT(pair_.Forward(Ones({1, 2}), tape),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("parameter \"first.weight\" [2, 2]: data is not bound")));
+}
+
+TEST_F(ModuleTest, MaterializeFillsDataAndZeroesGrad) {
+  ASSERT_OK(pair_.Materialize(*device_, /*seed=*/1));
+  for (const auto& [name, parameter] : pair_.NamedParameters()) {
+    for (int64_t i = 0; i < parameter->data.numel(); ++i) {
+      EXPECT_EQ(parameter->data.data_as<float>()[i], parameter->initializer.mean) << name;
+      EXPECT_EQ(parameter->grad.data_as<float>()[i], 0) << name;
+    }
+  }
+}
+
+TEST_F(ModuleTest, TiedWeightGetsBothGradients) {
+  ASSERT_OK(pair_.Materialize(*device_, /*seed=*/1));
+  Tape tape(*stream_, *ops_);
+  ASSERT_OK(pair_.Forward(Ones({1, 2}), tape));
+  ASSERT_OK(pair_.Backward(Ones({1, 2}), tape));
+  ASSERT_OK(stream_->Synchronize());
+  // y = (x W) W^T: each use of W = 1 passes on 2 from the other side, one as input and one as gradient.
+  const Tensor grad = pair_.NamedParameters()[1].second->grad;
+  for (int i = 0; i < 4; ++i) EXPECT_EQ(grad.data_as<float>()[i], 2 + 2) << i;
+}
+
+TEST_F(ModuleTest, FrozenParameterGetsNoGradient) {
+  ASSERT_OK(pair_.Materialize(*device_, /*seed=*/1));
+  const std::shared_ptr<Parameter> bias = pair_.NamedParameters()[2].second;
+  bias->requires_grad = false;
+  bias->grad = Tensor();
+  Tape tape(*stream_, *ops_);
+  ASSERT_OK(pair_.Forward(Ones({1, 2}), tape));
+  EXPECT_OK(pair_.Backward(Ones({1, 2}), tape));
+  EXPECT_OK(stream_->Synchronize());
+}
+
+TEST_F(ModuleTest, BackwardTwiceIsRefused) {
+  ASSERT_OK(pair_.Materialize(*device_, /*seed=*/1));
+  Tape tape(*stream_, *ops_);
+  ASSERT_OK(pair_.Forward(Ones({1, 2}), tape));
+  ASSERT_OK(pair_.Backward(Ones({1, 2}), tape));
+  EXPECT_THAT(pair_.Backward(Ones({1, 2}), tape),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("nothing is saved on this tape")));
+}
+
+TEST_F(ModuleTest, EvaluationSavesNothing) {
+  ASSERT_OK(pair_.Materialize(*device_, /*seed=*/1));
+  Tape tape(*stream_, *ops_, /*keep_for_backward=*/false);
+  ASSERT_OK(pair_.Forward(Ones({1, 2}), tape));
+  EXPECT_THAT(tape.Restore(), StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("does not keep for backward")));
+}
+
+TEST_F(ModuleTest, WrongWidthIsRefusedWithBothSizes) {
+  ASSERT_OK(pair_.Materialize(*device_, /*seed=*/1));
+  Tape tape(*stream_, *ops_);
+  EXPECT_THAT(pair_.Forward(Ones({4, 3}), tape),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("conv1d: input [4, 3] != wanted [..., 2]")));
+}
+
+// Writes down who was called.
+class Journal final : public ModuleHooks {
+ public:
+  absl::Status PreForward(Module& module, Tensor&, Tape&) override { return Note("pre forward", module); }
+  absl::Status PostForward(Module& module, Tensor&, Tape&) override { return Note("post forward", module); }
+  absl::Status PreBackward(Module& module, Tensor&, Tape&) override { return Note("pre backward", module); }
+  absl::Status PostBackward(Module& module, Tensor&, Tape&) override { return Note("post backward", module); }
+
+  std::vector<std::string> lines;
+  absl::Status result;
+
+ private:
+  absl::Status Note(const std::string& what, const Module& module) {
+    lines.push_back(what + " " + std::string(module.type_name()));
+    return result;
+  }
+};
+
+TEST_F(ModuleTest, HooksSurroundTheModulesThatHaveThem) {
+  ASSERT_OK(pair_.Materialize(*device_, /*seed=*/1));
+  Journal journal;
+  pair_.set_hooks(&journal);
+  pair_.children()[1].second->set_hooks(&journal);
+  Tape tape(*stream_, *ops_);
+  ASSERT_OK(pair_.Forward(Ones({1, 2}), tape));
+  ASSERT_OK(pair_.Backward(Ones({1, 2}), tape));
+  EXPECT_THAT(journal.lines, ElementsAre("pre forward TiedPair", "pre forward Linear", "post forward Linear",
+                                         "post forward TiedPair", "pre backward TiedPair", "pre backward Linear",
+                                         "post backward Linear", "post backward TiedPair"));
+}
+
+TEST_F(ModuleTest, FailedHookStopsTheForward) {
+  Journal journal;
+  journal.result = absl::UnavailableError("no peer");
+  pair_.set_hooks(&journal);
+  Tape tape(*stream_, *ops_);
+  EXPECT_THAT(pair_.Forward(Ones({1, 2}), tape), StatusIs(absl::StatusCode::kUnavailable, HasSubstr("no peer")));
+  EXPECT_EQ(journal.lines.size(), 1u);
+}
+
+}  // namespace
+}  // namespace fsdp

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// For tests of kernels: tensors at any element offset from a cache line, since parameters are views of flat buffers.
+// Their memory lies between guards, which are checked when it is freed: a kernel that writes outside fails the test.
+#ifndef FSDP_NN_TEST_TENSOR_H_
+#define FSDP_NN_TEST_TENSOR_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "nn/reference_ops.h"
+#include "tensor/tensor.h"
+
+namespace fsdp {
+
+// `values`, rounded to `dtype` (float32, bfloat16 or int32), in memory `offset` elements after a cache line.
+Tensor TestTensor(DType dtype, const Shape& shape, const Doubles& values, int64_t offset = 0);
+
+// All NaN: an output that must be written everywhere.
+Tensor NanTensor(DType dtype, const Shape& shape, int64_t offset = 0);
+
+Tensor TokenTensor(const std::vector<int32_t>& tokens, const Shape& shape);
+
+Doubles ValuesOf(const Tensor& t);
+
+// `n` normal values that `dtype` represents exactly.
+Doubles RandomValues(DType dtype, int64_t n, int seed);
+
+// Fails the test unless each element is within `relative` of `expected` plus `relative` of expected's root mean square.
+void ExpectClose(const Tensor& t, const Doubles& expected, double relative);
+
+void ExpectSameBytes(const Tensor& a, const Tensor& b);
+
+}  // namespace fsdp
+
+#endif  // FSDP_NN_TEST_TENSOR_H_

@@ -1,0 +1,284 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// AdamW and SGD against PyTorch's single-tensor loops written out in float32, equal in every bit on every instruction set;
+// and what an Optimizer does around them.
+#include "optim/optimizer.h"
+
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "base/status_matchers.h"
+#include "gtest/gtest.h"
+#include "optim/adamw.h"
+#include "optim/sgd.h"
+#include "tensor/convert.h"
+#include "tensor/each_target.h"
+#include "tensor/host_device.h"
+
+namespace fsdp {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+using Floats = std::vector<float>;
+
+Floats Random(size_t n, int seed) {
+  std::mt19937 generator(seed);
+  std::normal_distribution<float> normal;
+  Floats values(n);
+  for (float& value : values) value = normal(generator);
+  return values;
+}
+
+// A slice of a parameter, `offset` elements into its memory.
+std::unique_ptr<ShardedParameter> MakeParameter(Device& device, const std::string& fqn, int64_t numel, int64_t offset,
+                                                DType grad_dtype = DType::kFloat32) {
+  auto parameter = std::make_unique<ShardedParameter>();
+  parameter->fqn = fqn;
+  parameter->shape = {numel + 9};
+  parameter->interval = {4, 4 + numel};
+  parameter->data = Tensor::Empty(device, DType::kFloat32, {numel + offset})->Slice({offset, numel + offset});
+  parameter->grad = Tensor::Empty(device, grad_dtype, {numel + offset})->Slice({offset, numel + offset});
+  parameter->device = &device;
+  parameter->has_grad = true;
+  return parameter;
+}
+
+void SetGrad(const ShardedParameter& parameter, const Floats& values) {
+  ASSERT_OK(Convert(DType::kFloat32, values.data(), parameter.grad.dtype(), parameter.grad.data(), parameter.grad.numel()));
+}
+
+Floats GradOf(const ShardedParameter& parameter) {
+  Floats values(parameter.grad.numel());
+  EXPECT_OK(Convert(parameter.grad.dtype(), parameter.grad.data(), DType::kFloat32, values.data(), parameter.grad.numel()));
+  return values;
+}
+
+void ExpectSameBits(const Tensor& t, const Floats& expected) {
+  ASSERT_EQ(t.numel(), static_cast<int64_t>(expected.size()));
+  EXPECT_EQ(std::memcmp(t.data(), expected.data(), t.nbytes()), 0);
+}
+
+// torch/optim/adamw.py, _single_tensor_adamw, on float32 tensors with Python's float64 scalars.
+struct TorchAdamW {
+  AdamWOptions options;
+  Floats p, m, v;
+  int step = 0;
+
+  void Step(const Floats& grad) {
+    ++step;
+    const double bias_correction1 = 1 - std::pow(options.beta1, step), bias_correction2 = 1 - std::pow(options.beta2, step);
+    const auto decay = static_cast<float>(1 - options.lr * options.weight_decay);
+    const auto weight = static_cast<float>(1 - options.beta1), beta2 = static_cast<float>(options.beta2);
+    const auto value = static_cast<float>(1 - options.beta2);
+    const auto minus_step_size = static_cast<float>(-(options.lr / bias_correction1));
+    const auto root = static_cast<float>(std::sqrt(bias_correction2)), eps = static_cast<float>(options.eps);
+    for (size_t i = 0; i < p.size(); ++i) {
+      p[i] = p[i] * decay;
+      const float difference = grad[i] - m[i];
+      m[i] = weight < 0.5f ? m[i] + weight * difference : grad[i] - difference * (1 - weight);
+      v[i] = v[i] * beta2;
+      v[i] = v[i] + value * grad[i] * grad[i];
+      const float denominator = std::sqrt(v[i]) / root + eps;
+      p[i] = p[i] + minus_step_size * m[i] / denominator;
+    }
+  }
+};
+
+// torch/optim/sgd.py, _single_tensor_sgd.
+struct TorchSgd {
+  SgdOptions options;
+  Floats p, buffer;
+
+  void Step(Floats grad) {
+    const bool first = buffer.empty();
+    if (first) buffer.resize(p.size());
+    const auto weight_decay = static_cast<float>(options.weight_decay), momentum = static_cast<float>(options.momentum);
+    const auto one_minus_dampening = static_cast<float>(1 - options.dampening), minus_lr = static_cast<float>(-options.lr);
+    for (size_t i = 0; i < p.size(); ++i) {
+      float g = grad[i];
+      if (weight_decay != 0) g = g + weight_decay * p[i];
+      if (momentum != 0) {
+        buffer[i] = first ? g : buffer[i] * momentum + one_minus_dampening * g;
+        g = options.nesterov ? g + momentum * buffer[i] : buffer[i];
+      }
+      p[i] = p[i] + minus_lr * g;
+    }
+  }
+};
+
+class OptimizerTest : public testing::Test {
+ protected:
+  const std::shared_ptr<Device> device_ = CreateHostDevice();
+  const std::unique_ptr<Stream> stream_ = *device_->CreateStream("test");
+};
+
+TEST_F(OptimizerTest, AdamWHasTorchsBits) {
+  const AdamWOptions variants[] = {{},
+                                   {.lr = 0.1, .beta1 = 0.3, .beta2 = 0.95, .eps = 1e-3, .weight_decay = 0.2},
+                                   {.lr = 3e-4, .weight_decay = 0}};
+  for (const AdamWOptions& options : variants) {
+    for (const DType grad_dtype : {DType::kFloat32, DType::kBFloat16}) {
+      ForEachTarget([&] {
+        const auto parameter = MakeParameter(*device_, "w", 75, 3, grad_dtype);
+        TorchAdamW torch = {options, Random(75, 1), Floats(75, 0.0f), Floats(75, 0.0f)};
+        std::memcpy(parameter->data.data(), torch.p.data(), parameter->data.nbytes());
+        AdamW optimizer({parameter.get()}, options);
+        for (int step = 0; step < 4; ++step) {
+          SetGrad(*parameter, Random(75, 10 + step));
+          torch.Step(GradOf(*parameter));
+          ASSERT_OK(optimizer.Step(*stream_));
+          ASSERT_OK(stream_->Synchronize());
+        }
+        ExpectSameBits(parameter->data, torch.p);
+        ExpectSameBits(*optimizer.State(0, "exp_avg"), torch.m);
+        ExpectSameBits(*optimizer.State(0, "exp_avg_sq"), torch.v);
+      });
+    }
+  }
+}
+
+TEST_F(OptimizerTest, SgdHasTorchsBits) {
+  const SgdOptions variants[] = {{.lr = 0.1},
+                                 {.lr = 0.1, .momentum = 0.9},
+                                 {.lr = 0.1, .momentum = 0.9, .dampening = 0.2, .weight_decay = 0.01},
+                                 {.lr = 0.1, .momentum = 0.9, .weight_decay = 0.01, .nesterov = true}};
+  for (const SgdOptions& options : variants) {
+    for (const DType grad_dtype : {DType::kFloat32, DType::kBFloat16}) {
+      ForEachTarget([&] {
+        const auto parameter = MakeParameter(*device_, "w", 75, 3, grad_dtype);
+        TorchSgd torch = {options, Random(75, 1), {}};
+        std::memcpy(parameter->data.data(), torch.p.data(), parameter->data.nbytes());
+        Sgd optimizer({parameter.get()}, options);
+        for (int step = 0; step < 4; ++step) {
+          SetGrad(*parameter, Random(75, 10 + step));
+          torch.Step(GradOf(*parameter));
+          ASSERT_OK(optimizer.Step(*stream_));
+          ASSERT_OK(stream_->Synchronize());
+        }
+        ExpectSameBits(parameter->data, torch.p);
+        if (options.momentum != 0) ExpectSameBits(*optimizer.State(0, "momentum_buffer"), torch.buffer);
+      });
+    }
+  }
+}
+
+TEST_F(OptimizerTest, DecayFollowsTheOriginalShape) {
+  const auto matrix = MakeParameter(*device_, "matrix", 6, 0), bias = MakeParameter(*device_, "bias", 6, 0);
+  matrix->shape = {3, 5};
+  ShardedParameter* both[] = {bias.get(), matrix.get()};
+  AdamW optimizer(AdamW::DecayMatricesOnly(both, {.weight_decay = 0.3}));
+  const std::vector<ParamGroupState> groups = optimizer.ParamGroups();
+  ASSERT_EQ(groups.size(), 2u);
+  EXPECT_THAT(groups[0].params, ElementsAre("matrix"));
+  EXPECT_THAT(groups[1].params, ElementsAre("bias"));
+  EXPECT_THAT(groups[0].values.back(), testing::Pair("weight_decay", 0.3));
+  EXPECT_THAT(groups[1].values.back(), testing::Pair("weight_decay", 0.0));
+}
+
+TEST_F(OptimizerTest, ParametersWithoutGradientDoNotMove) {
+  const auto moved = MakeParameter(*device_, "moved", 5, 0), still = MakeParameter(*device_, "still", 5, 1);
+  for (const auto* parameter : {moved.get(), still.get()}) {
+    std::fill_n(parameter->data.data_as<float>(), 5, 1.0f);
+    SetGrad(*parameter, Floats(5, 1.0f));
+  }
+  AdamW optimizer({moved.get(), still.get()}, {});
+  optimizer.ZeroGrad();
+  moved->has_grad = true;
+  ASSERT_OK(optimizer.Step(*stream_));
+  ASSERT_OK(stream_->Synchronize());
+  EXPECT_NE(moved->data.data_as<float>()[0], 1);
+  ExpectSameBits(still->data, Floats(5, 1.0f));
+  EXPECT_EQ(optimizer.step_count(0), 1);
+  EXPECT_EQ(optimizer.step_count(1), 0);
+  EXPECT_FALSE(optimizer.State(1, "exp_avg")->defined());
+}
+
+// Loading makes the state exist before the first step, which must then use it.
+TEST_F(OptimizerTest, LoadedStateContinuesTheRun) {
+  const auto parameter = MakeParameter(*device_, "w", 33, 1);
+  TorchAdamW torch = {{}, Random(33, 1), Random(33, 2), Floats(33, 0.5f), /*step=*/7};
+  std::memcpy(parameter->data.data(), torch.p.data(), parameter->data.nbytes());
+  AdamW optimizer({parameter.get()}, {});
+  EXPECT_FALSE(optimizer.State(0, "exp_avg")->defined());
+  std::memcpy(optimizer.State(0, "exp_avg", /*create=*/true)->data(), torch.m.data(), 33 * sizeof(float));
+  std::memcpy(optimizer.State(0, "exp_avg_sq", /*create=*/true)->data(), torch.v.data(), 33 * sizeof(float));
+  optimizer.set_step_count(0, 7);
+  SetGrad(*parameter, Random(33, 3));
+  torch.Step(GradOf(*parameter));
+  ASSERT_OK(optimizer.Step(*stream_));
+  ASSERT_OK(stream_->Synchronize());
+  ExpectSameBits(parameter->data, torch.p);
+}
+
+TEST_F(OptimizerTest, StateIsAllocatedOnceAndCountedByTheDevice) {
+  const auto a = MakeParameter(*device_, "a", 1000, 0), b = MakeParameter(*device_, "b", 3000, 0);
+  for (const auto* parameter : {a.get(), b.get()}) {
+    std::memset(parameter->data.data(), 0, parameter->data.nbytes());
+    std::memset(parameter->grad.data(), 0, parameter->grad.nbytes());
+  }
+  const int64_t before = device_->allocated_bytes();
+  AdamW optimizer({a.get(), b.get()}, {});
+  EXPECT_EQ(device_->allocated_bytes(), before);
+  for (int step = 0; step < 2; ++step) {
+    ASSERT_OK(optimizer.Step(*stream_));
+    ASSERT_OK(stream_->Synchronize());
+    EXPECT_GE(device_->allocated_bytes() - before, 2 * 4000 * 4);
+    EXPECT_LE(device_->allocated_bytes() - before, 2 * 4000 * 4 + 256);
+  }
+}
+
+TEST_F(OptimizerTest, EmptySliceIsLegal) {
+  const auto parameter = MakeParameter(*device_, "empty", 0, 0);
+  AdamW optimizer({parameter.get()}, {});
+  EXPECT_OK(optimizer.Step(*stream_));
+  EXPECT_OK(stream_->Synchronize());
+  EXPECT_EQ(optimizer.State(0, "exp_avg")->numel(), 0);
+}
+
+TEST_F(OptimizerTest, HyperparametersAreSetByName) {
+  const auto parameter = MakeParameter(*device_, "w", 5, 0);
+  AdamW adamw({parameter.get()}, {});
+  EXPECT_OK(adamw.SetHyperparameter("lr", 0.25));
+  EXPECT_THAT(adamw.ParamGroups()[0].values.front(), testing::Pair("lr", 0.25));
+  EXPECT_THAT(adamw.SetHyperparameter("momentum", 1),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("AdamW has no hyperparameter \"momentum\"")));
+  Sgd sgd({parameter.get()}, {});
+  EXPECT_OK(sgd.SetHyperparameter("lr", 0.25));
+  EXPECT_THAT(sgd.SetHyperparameter("momentum", 0.9),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("made without momentum")));
+}
+
+TEST_F(OptimizerTest, StateNamesAreTorchs) {
+  const auto parameter = MakeParameter(*device_, "w", 5, 0);
+  EXPECT_THAT(AdamW({parameter.get()}, {}).StateNames(), ElementsAre("exp_avg", "exp_avg_sq"));
+  EXPECT_THAT(Sgd({parameter.get()}, {.momentum = 0.9}).StateNames(), ElementsAre("momentum_buffer"));
+  EXPECT_THAT(Sgd({parameter.get()}, {}).StateNames(), IsEmpty());
+  AdamW optimizer({parameter.get()}, {});
+  EXPECT_THAT(optimizer.State(0, "momentum_buffer"),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("parameter \"w\" has no optimizer state \"momentum_buffer\"")));
+}
+
+TEST_F(OptimizerTest, WrongDtypesNameTheParameter) {
+  const auto parameter = MakeParameter(*device_, "w", 5, 0, DType::kFloat16);
+  AdamW optimizer({parameter.get()}, {});
+  EXPECT_THAT(optimizer.Step(*stream_), StatusIs(absl::StatusCode::kInvalidArgument,
+                                                 HasSubstr("parameter \"w\": data float32 and grad float16")));
+  EXPECT_EQ(optimizer.step_count(0), 0);
+}
+
+TEST_F(OptimizerTest, NesterovWantsMomentum) {
+  const auto parameter = MakeParameter(*device_, "w", 5, 0);
+  EXPECT_THAT(Sgd({parameter.get()}, {.nesterov = true}).Step(*stream_),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("nesterov wants momentum")));
+}
+
+}  // namespace
+}  // namespace fsdp

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "optim/sgd.h"
+
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "optim/update_kernels.h"
+
+namespace fsdp {
+namespace {
+
+// One parameter's part of a step; holds its memory until the step ran.
+struct Update {
+  SgdScalars scalars;
+  Tensor data, grad, momentum_buffer;
+
+  void Run() const {
+    UpdateSgd(scalars, grad.dtype(), grad.data(), grad.numel(), data.data_as<float>(),
+              momentum_buffer.data_as<float>());
+  }
+};
+
+SgdScalars ScalarsOf(const SgdOptions& options, bool first) {
+  return {.weight_decay = static_cast<float>(options.weight_decay),
+          .momentum = static_cast<float>(options.momentum),
+          .one_minus_dampening = static_cast<float>(1 - options.dampening),
+          .negative_lr = static_cast<float>(-options.lr),
+          .nesterov = options.nesterov,
+          .first = first};
+}
+
+absl::Status CheckOptions(const SgdOptions& options) {
+  if (!options.nesterov || (options.momentum > 0 && options.dampening == 0)) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("SGD: nesterov wants momentum above 0 and dampening 0, got ",
+                                                 options.momentum, " and ", options.dampening));
+}
+
+std::vector<std::vector<ShardedParameter*>> ParametersOf(const std::vector<Sgd::Group>& groups) {
+  std::vector<std::vector<ShardedParameter*>> parameters;
+  for (const Sgd::Group& group : groups) parameters.push_back(group.parameters);
+  return parameters;
+}
+
+// The state of plain SGD is nothing.
+std::vector<std::string> StateNamesOf(const std::vector<Sgd::Group>& groups) {
+  for (const Sgd::Group& group : groups) {
+    if (group.options.momentum != 0) return {"momentum_buffer"};
+  }
+  return {};
+}
+
+}  // namespace
+
+Sgd::Sgd(std::vector<ShardedParameter*> parameters, const SgdOptions& options)
+    : Sgd(std::vector<Group>{{std::move(parameters), options}}) {}
+
+Sgd::Sgd(std::vector<Group> groups)
+    : Optimizer(ParametersOf(groups), StateNamesOf(groups)), groups_(std::move(groups)) {}
+
+absl::Status Sgd::Step(Stream& stream) {
+  ASSIGN_OR_RETURN(const std::vector<size_t> indices, ParametersToUpdate());
+  for (const Group& group : groups_) RETURN_IF_ERROR(CheckOptions(group.options));
+  std::vector<Update> updates;
+  for (const size_t i : indices) {
+    const SgdOptions& options = groups_[group_of(i)].options;
+    const bool first = !state().exists(i);
+    Tensor momentum_buffer;
+    if (!StateNames().empty()) {
+      RETURN_IF_ERROR(state().Create(i));
+      momentum_buffer = state().slice(0, i);
+    }
+    updates.push_back({ScalarsOf(options, first), parameters()[i]->data, parameters()[i]->grad, momentum_buffer});
+  }
+  CountAndRun(indices, stream, [updates = std::move(updates)] {
+    for (const Update& update : updates) update.Run();
+  });
+  return absl::OkStatus();
+}
+
+std::vector<ParamGroupState> Sgd::ParamGroups() const {
+  std::vector<ParamGroupState> states;
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    const SgdOptions& o = groups_[g].options;
+    states.push_back({GroupNames(g),
+                      {{"lr", o.lr},
+                       {"momentum", o.momentum},
+                       {"dampening", o.dampening},
+                       {"weight_decay", o.weight_decay},
+                       {"nesterov", o.nesterov ? 1 : 0}}});
+  }
+  return states;
+}
+
+absl::Status Sgd::SetHyperparameter(std::string_view name, double value) {
+  static constexpr std::pair<std::string_view, double SgdOptions::*> kFields[] = {
+      {"lr", &SgdOptions::lr},
+      {"momentum", &SgdOptions::momentum},
+      {"dampening", &SgdOptions::dampening},
+      {"weight_decay", &SgdOptions::weight_decay},
+  };
+  for (const auto& [field, member] : kFields) {
+    if (field != name) continue;
+    if (name == "momentum" && StateNames().empty()) {
+      return absl::FailedPreconditionError("SGD was made without momentum and has no buffer for it");
+    }
+    for (Group& group : groups_) group.options.*member = value;
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat("SGD has no hyperparameter \"", std::string(name),
+                                                 "\"; it has lr, momentum, dampening, weight_decay"));
+}
+
+}  // namespace fsdp

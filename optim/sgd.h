@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// SGD: stochastic gradient descent with momentum; torch.optim.SGD's formula in its order of operations, one fused pass
+// over each slice. Weight decay is added to the gradient, as PyTorch does here.
+#ifndef FSDP_OPTIM_SGD_H_
+#define FSDP_OPTIM_SGD_H_
+
+#include <string_view>
+#include <vector>
+
+#include "optim/optimizer.h"
+
+namespace fsdp {
+
+struct SgdOptions {
+  double lr = 1e-3;
+  double momentum = 0;
+  double dampening = 0;
+  double weight_decay = 0;
+  bool nesterov = false;  // wants momentum > 0 and no dampening, as in PyTorch
+};
+
+class Sgd final : public Optimizer {
+ public:
+  struct Group {
+    std::vector<ShardedParameter*> parameters;
+    SgdOptions options;
+  };
+
+  Sgd(std::vector<ShardedParameter*> parameters, const SgdOptions& options);
+  explicit Sgd(std::vector<Group> groups);
+
+  // kInvalidArgument for nesterov without momentum or with dampening.
+  absl::Status Step(Stream& stream) override;
+  std::vector<ParamGroupState> ParamGroups() const override;
+  absl::Status SetHyperparameter(std::string_view name, double value) override;
+
+ private:
+  std::vector<Group> groups_;
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_OPTIM_SGD_H_
