@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Start here: everything a training program needs of checkpoint/. A checkpoint is a directory that appears whole or not at
-// all; docs/checkpoint_format.md specifies it, checkpoint/save.cc numbers the steps of its commit.
+// Start here: everything a training program needs of checkpoint/. A checkpoint is a directory that appears whole or not
+// at all; docs/checkpoint_format.md specifies it, checkpoint/save.cc numbers the steps of its commit.
 //
 //   RETURN_IF_ERROR(SaveCheckpoint(state, "checkpoints", step, *group));           // on every rank
 //   ASSIGN_OR_RETURN(std::string newest, LatestCheckpoint("checkpoints"));
@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "checkpoint/latest.h"  // LatestCheckpoint, ListCheckpoints, PruneCheckpoints
 #include "collectives/process_group.h"
 #include "tensor/state_dict.h"
 
@@ -34,8 +35,8 @@ struct SaveOptions {
 // Saves `state` as ROOT/step-NNNNNNNN. Every rank of `group` calls it with its own part; `state.type` says which kind:
 // kFull: rank 0's state is written, as one file, and the others' must be empty (rank0_only) or are not looked at;
 // kSharded: each rank writes its part. ROOT is made if needed. Blocks until the checkpoint is durable and committed;
-// returns its path. On any rank's failure every rank gets that rank's error, and nothing is left behind. Tensors must be in
-// host memory. Issues control-plane gathers only.
+// returns its path. On any rank's failure every rank gets that rank's error, and nothing is left behind. Tensors must
+// be in host memory. Issues control-plane gathers only.
 absl::StatusOr<std::string> SaveCheckpoint(const StateDict& state, const std::string& root, int64_t step,
                                            ProcessGroup& group, const SaveOptions& options = {});
 
@@ -50,29 +51,18 @@ struct LoadOptions {
   int io_threads = 2;
 };
 
-// Fills `wanted`: its shards (whatever intervals of whatever tensors) from the checkpoint at `path` (ours, or a safetensors
-// file or Hugging Face directory, which hold a model only), converting dtypes where they differ, and its texts. Local: no
-// rank waits for another; only what is wanted is read. kDataLoss names the tensor, file and byte range that is damaged;
-// kInvalidArgument a tensor whose shape differs; kNotFound one that is missing (strict).
+// Fills `wanted`: its shards (whatever intervals of whatever tensors) from the checkpoint at `path` (ours, or a
+// safetensors file or Hugging Face directory, which hold a model only), converting dtypes where they differ, and its
+// texts. Local: no rank waits for another; only what is wanted is read. kDataLoss names the tensor, file and byte range
+// that is damaged; kInvalidArgument a tensor whose shape differs; kNotFound one that is missing (strict).
 absl::Status LoadCheckpoint(const std::string& path, StateDict& wanted, const LoadOptions& options = {});
 
 // The names, shapes and dtypes that a checkpoint holds, with empty shards, its texts, aliases and unit layouts: to find
 // out what can be wanted.
 absl::StatusOr<StateDict> DescribeCheckpoint(const std::string& path);
 
-// The newest committed step of ROOT that verifies, byte by byte. `skipped`, if not null, gets a sentence for each newer
-// one that does not. kNotFound when there is none. A directory that is itself a checkpoint is returned as it is, verified.
-absl::StatusOr<std::string> LatestCheckpoint(const std::string& root, std::vector<std::string>* skipped = nullptr);
-
-// Names of the committed steps of ROOT (step-* directories), oldest first, unverified; empty when ROOT does not exist.
-absl::StatusOr<std::vector<std::string>> ListCheckpoints(const std::string& root);
-
-// The step number recorded in a checkpoint.
+// The step number recorded in a checkpoint of ours, a directory with a manifest.
 absl::StatusOr<int64_t> CheckpointStep(const std::string& path);
-
-// Deletes all but the newest `keep_last` steps of ROOT (never the last one that is committed): each is renamed away first,
-// so no step-* name ever denotes something partial. One process calls it.
-absl::Status PruneCheckpoints(const std::string& root, int keep_last);
 
 }  // namespace fsdp
 

@@ -3,8 +3,8 @@
 #include <string>
 
 #include "base/status_macros.h"
-#include "checkpoint/checkpoint.h"
 #include "checkpoint/hdf5_source.h"
+#include "checkpoint/latest.h"
 #include "checkpoint/path_kind.h"
 #include "checkpoint/safetensors_source.h"
 #include "checkpoint/tensor_source.h"

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// TensorSource: a checkpoint open for reading, whatever its format: names, dtypes, shapes, and the bytes of any interval
-// of any tensor. The reading half of load, verify, convert and inspect; one implementation per format. Opening it reads
-// metadata only and believes none of it unchecked. Reads are thread-safe and verify digests where the format has them.
+// TensorSource: a checkpoint open for reading, whatever its format: names, dtypes, shapes, and the bytes of any
+// interval of any tensor. The reading half of load, verify, convert and inspect; one implementation per format. Opening
+// it reads metadata only and believes none of it unchecked. Reads are thread-safe and verify digests where the format
+// has them.
 #ifndef FSDP_CHECKPOINT_TENSOR_SOURCE_H_
 #define FSDP_CHECKPOINT_TENSOR_SOURCE_H_
 
@@ -39,14 +40,18 @@ class TensorSource {
   // String metadata of the format (safetensors' __metadata__); empty where there is none.
   virtual const std::map<std::string, std::string>& metadata() const = 0;
 
-  // Elements `interval` of a tensor of contents(), in its stored dtype, to `out` (interval.size() * SizeOf(dtype) bytes).
-  // kDataLoss names tensor, file and byte range.
+  // Elements `interval` of a tensor of contents(), in its stored dtype, to `out` (interval.size() * SizeOf(dtype)
+  // bytes). kDataLoss names tensor, file and byte range.
   virtual absl::Status Read(const StateKey& key, const Interval& interval, void* out) const = 0;
+
+  // `interval` in pieces of a few MiB, cut where reading them one by one costs least; for callers that read in parallel
+  // or in bounded memory.
+  virtual std::vector<Interval> Pieces(const StateKey& key, const Interval& interval) const;
 };
 
-// Opens whatever lies at `path`, recognised from its content: a checkpoint directory of ours, a ROOT of them (its newest
-// step that verifies), a safetensors file, a Hugging Face directory. kNotFound when nothing is there, kInvalidArgument
-// names what it is not.
+// Opens whatever lies at `path`, recognised from its content: a checkpoint directory of ours, a ROOT of them (its
+// newest step that verifies), a safetensors file, a Hugging Face directory. kNotFound when nothing is there,
+// kInvalidArgument names what it is not.
 absl::StatusOr<std::unique_ptr<TensorSource>> OpenTensorSource(const std::string& path,
                                                                const TensorSourceOptions& options = {});
 

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// BlockBuffers: memory of one block, kBlockBytes, for each thread that is at work; given back, it is used again, since
+// fresh pages cost more than the I/O. Thread-safe.
+#ifndef FSDP_CHECKPOINT_BLOCK_BUFFERS_H_
+#define FSDP_CHECKPOINT_BLOCK_BUFFERS_H_
+
+#include <cstddef>
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "checkpoint/manifest.h"
+
+namespace fsdp {
+
+class BlockBuffers {
+ public:
+  // A block, given back when this goes. Must not outlive the buffers.
+  class Lease {
+   public:
+    Lease(Lease&&) = default;
+    Lease& operator=(Lease&&) = delete;
+    ~Lease() {
+      if (bytes_ != nullptr) owner_->Give(std::move(bytes_));
+    }
+
+    // Contents unspecified; aligned for any dtype.
+    std::byte* data() const { return bytes_.get(); }
+
+   private:
+    friend class BlockBuffers;
+    Lease(BlockBuffers* owner, std::unique_ptr<std::byte[]> bytes) : owner_(owner), bytes_(std::move(bytes)) {}
+
+    BlockBuffers* owner_;
+    std::unique_ptr<std::byte[]> bytes_;
+  };
+
+  Lease Take() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (free_.empty()) return Lease(this, std::unique_ptr<std::byte[]>(new std::byte[kBlockBytes]));
+    std::unique_ptr<std::byte[]> bytes = std::move(free_.back());
+    free_.pop_back();
+    return Lease(this, std::move(bytes));
+  }
+
+ private:
+  void Give(std::unique_ptr<std::byte[]> bytes) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    free_.push_back(std::move(bytes));
+  }
+
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<std::byte[]>> free_;  // guarded by mutex_
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_CHECKPOINT_BLOCK_BUFFERS_H_

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checkpoint/checkpoint_writer.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "checkpoint/file_names.h"
+#include "checkpoint/hyperslab.h"
+#include "checkpoint/tensor_name.h"
+
+namespace fsdp {
+namespace {
+
+constexpr char kWarning[] =
+    "The tensors of this file lie in the rank-*.h5 files, which must be in the same directory as this one. Where such "
+    "a "
+    "file is missing or cut short, HDF5 shows fill values (NaN, or 0 for integers) without an error. To check that all "
+    "is there and undamaged: ckpt verify DIRECTORY";
+
+TreeFile::TensorPart Shown(const StoredTensor& tensor, const Manifest& manifest) {
+  TreeFile::TensorPart shown = {tensor.key, tensor.aliases, tensor.dtype, tensor.shape, {0, tensor.shape.numel()}, {},
+                                {}};
+  for (const StoredInterval& stored : tensor.intervals) {
+    shown.parts.push_back({stored.interval, manifest.files[stored.file].name, DatasetPath(tensor.key),
+                           PartDims(tensor.shape, stored.interval)});
+  }
+  return shown;
+}
+
+}  // namespace
+
+std::string NewSaveId() { return absl::StrCat(NewNonce(), NewNonce()); }
+
+absl::StatusOr<Manifest> WriteShardedIndex(FileSystem& files, const std::string& directory,
+                                           const std::vector<Manifest>& records, std::vector<TreeFile::Text> texts,
+                                           const Manifest& identity, ThreadPool& pool) {
+  Manifest manifest = identity;
+  RETURN_IF_ERROR(MergeRecords(records, manifest));
+  TreeFile tree;
+  tree.name = kCheckpointFileName;
+  tree.texts = std::move(texts);
+  tree.warning = kWarning;
+  for (const StoredTensor& tensor : manifest.tensors) {
+    RETURN_IF_ERROR(CheckCovered(tensor));
+    tree.tensors.push_back(Shown(tensor, manifest));
+  }
+  ASSIGN_OR_RETURN(const Manifest index, WriteTreeFile(files, directory, tree, identity, pool, {}));
+  const int file = static_cast<int>(manifest.files.size());
+  manifest.files.push_back(index.files[0]);
+  manifest.texts = index.texts;
+  for (StoredText& text : manifest.texts) text.file = file;
+  for (StoredTensor& tensor : manifest.tensors) {
+    if (tensor.intervals.empty()) tensor.intervals.push_back({{0, 0}, file, 0});
+  }
+  return manifest;
+}
+
+}  // namespace fsdp

@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Loading is resharding: what is wanted is cut into pieces along what is stored, and each piece is read, converted
+// where the dtypes differ, and put in its place. Nobody is asked: planning is local to the rank.
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/status_macros.h"
+#include "base/thread_pool.h"
+#include "checkpoint/block_buffers.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/file_system.h"
+#include "checkpoint/manifest_file.h"
+#include "checkpoint/tensor_source.h"
+#include "tensor/convert.h"
+
+namespace fsdp {
+namespace {
+
+// Elements `interval` of a stored tensor, to be put at `out` in another dtype or the same.
+struct Piece {
+  StateKey key;
+  Interval interval;
+  DType stored = DType::kFloat32;
+  DType wanted = DType::kFloat32;
+  std::byte* out = nullptr;
+};
+
+// What to read for one state dict from one source.
+class LoadPlan {
+ public:
+  LoadPlan(const TensorSource& source, const StateDict& wanted, const std::string& path)
+      : source_(source), wanted_(wanted), path_(path) {}
+
+  absl::Status Add(const StateKey& key, const StateValue& value) {
+    const std::optional<StateKey> stored = Resolve(key);
+    if (!stored) {
+      missing_.push_back(key.ToString());
+      return absl::OkStatus();
+    }
+    if (const auto* tensor = std::get_if<ShardedTensor>(&value)) return AddTensor(key, *stored, *tensor);
+    const std::string* text = source_.contents().FindText(*stored);
+    if (text == nullptr) return Refused(key, "a text is wanted, but a tensor stored");
+    texts_.emplace_back(key, *text);
+    return absl::OkStatus();
+  }
+
+  const std::vector<std::string>& missing() const { return missing_; }
+  const std::vector<Piece>& pieces() const { return pieces_; }
+  const std::vector<std::pair<StateKey, std::string>>& texts() const { return texts_; }
+
+ private:
+  absl::Status Refused(const StateKey& key, const std::string& why) const {
+    return absl::InvalidArgumentError(absl::StrCat(Describe(key), ": ", why, " in ", path_));
+  }
+
+  // The key under which the value is stored: its own, or another name of a shared parameter. A name may be an alias
+  // there, or here.
+  std::optional<StateKey> Resolve(const StateKey& key) const {
+    if (source_.contents().contains(key)) return key;
+    if (key.section != StateKey::Section::kModel && key.section != StateKey::Section::kOptimState) return std::nullopt;
+    StateKey other = key;
+    const auto target = source_.contents().aliases.find(key.fqn);
+    if (target != source_.contents().aliases.end()) {
+      other.fqn = target->second;
+      if (source_.contents().contains(other)) return other;
+    }
+    for (const auto& [alias, fqn] : wanted_.aliases) {
+      other.fqn = alias;
+      if (fqn == key.fqn && source_.contents().contains(other)) return other;
+    }
+    return std::nullopt;
+  }
+
+  absl::Status AddTensor(const StateKey& key, const StateKey& stored_key, const ShardedTensor& tensor) {
+    const ShardedTensor* stored = source_.contents().FindTensor(stored_key);
+    if (stored == nullptr) return Refused(key, "a tensor is wanted, but a text stored");
+    if (stored->shape != tensor.shape) {
+      return Refused(key,
+                     absl::StrCat("stored shape ", stored->shape.ToString(), " != wanted ", tensor.shape.ToString()));
+    }
+    for (const ShardedTensor::Shard& shard : tensor.shards) {
+      const Interval& all = shard.interval;
+      if (all.begin < 0 || all.begin > all.end || all.end > tensor.shape.numel()) {
+        return Refused(key, absl::StrCat("wanted elements ", all.ToString(), " of ", tensor.shape.numel()));
+      }
+      if (!shard.data.defined() || shard.data.dtype() != tensor.dtype || shard.data.numel() != all.size()) {
+        return Refused(key, absl::StrCat("the memory for elements ", all.ToString(), " does not fit them"));
+      }
+      for (const Interval& interval : source_.Pieces(stored_key, all)) {
+        std::byte* out = shard.data.data_as<std::byte>() + (interval.begin - all.begin) * SizeOf(tensor.dtype);
+        pieces_.push_back({stored_key, interval, stored->dtype, tensor.dtype, out});
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  static std::string Describe(const StateKey& key) { return absl::StrCat("tensor \"", key.ToString(), "\""); }
+
+  const TensorSource& source_;
+  const StateDict& wanted_;
+  const std::string& path_;
+  std::vector<Piece> pieces_;
+  std::vector<std::pair<StateKey, std::string>> texts_;
+  std::vector<std::string> missing_;
+};
+
+absl::Status ReadPiece(const TensorSource& source, const Piece& piece, BlockBuffers& buffers) {
+  if (piece.stored == piece.wanted) return source.Read(piece.key, piece.interval, piece.out);
+  const BlockBuffers::Lease scratch = buffers.Take();
+  RETURN_IF_ERROR(source.Read(piece.key, piece.interval, scratch.data()));
+  const absl::Status status = Convert(piece.stored, scratch.data(), piece.wanted, piece.out, piece.interval.size());
+  if (status.ok()) return status;
+  return absl::Status(status.code(),
+                      absl::StrCat("tensor \"", piece.key.ToString(), "\": ", std::string(status.message())));
+}
+
+absl::Status CheckMissing(const std::vector<std::string>& missing, const std::string& path,
+                          const LoadOptions& options) {
+  if (options.missing != nullptr) *options.missing = missing;
+  if (missing.empty() || !options.strict) return absl::OkStatus();
+  constexpr size_t kNamed = 5;
+  const std::vector<std::string> named(missing.begin(), missing.begin() + std::min(kNamed, missing.size()));
+  const std::string more = missing.size() > kNamed ? absl::StrCat(" and ", missing.size() - kNamed, " more") : "";
+  return absl::NotFoundError(
+      absl::StrCat(path, " does not hold what is wanted: \"", absl::StrJoin(named, "\", \""), "\"", more));
+}
+
+}  // namespace
+
+absl::Status LoadCheckpoint(const std::string& path, StateDict& wanted, const LoadOptions& options) {
+  ASSIGN_OR_RETURN(const std::unique_ptr<ThreadPool> pool, ThreadPool::Create(options.io_threads, "checkpoint-io"));
+  ASSIGN_OR_RETURN(const std::unique_ptr<TensorSource> source, OpenTensorSource(path, {.verify = options.verify}));
+  LoadPlan plan(*source, wanted, path);
+  for (const auto& [key, value] : wanted.entries()) RETURN_IF_ERROR(plan.Add(key, value));
+  RETURN_IF_ERROR(CheckMissing(plan.missing(), path, options));
+  BlockBuffers buffers;
+  const std::vector<Piece>& pieces = plan.pieces();
+  RETURN_IF_ERROR(pool->ParallelFor(static_cast<int64_t>(pieces.size()),
+                                    [&](int64_t i) { return ReadPiece(*source, pieces[i], buffers); }));
+  for (const auto& [key, text] : plan.texts()) wanted.Set(key, text);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<StateDict> DescribeCheckpoint(const std::string& path) {
+  ASSIGN_OR_RETURN(const std::unique_ptr<TensorSource> source, OpenTensorSource(path));
+  return source->contents();
+}
+
+absl::StatusOr<int64_t> CheckpointStep(const std::string& path) {
+  ASSIGN_OR_RETURN(const Manifest manifest, ReadManifest(PosixFileSystem(), path));
+  return manifest.step;
+}
+
+}  // namespace fsdp

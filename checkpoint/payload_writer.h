@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// WritePayload: fills a file that was laid out in memory: first its space is reserved, so that a full disk is noticed
+// before anything else; then the layout's own bytes are copied, and then the payload is written block by block, by
+// several threads, each block digested while it is hot.
+#ifndef FSDP_CHECKPOINT_PAYLOAD_WRITER_H_
+#define FSDP_CHECKPOINT_PAYLOAD_WRITER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "base/thread_pool.h"
+#include "checkpoint/file_system.h"
+#include "checkpoint/manifest.h"
+#include "checkpoint/memory_file.h"
+
+namespace fsdp {
+
+// Gives bytes [begin, begin + nbytes) of an extent: their address, wherever they are, or `scratch`, of nbytes bytes,
+// after putting them there. Called from several threads.
+using BlockReader = std::function<absl::StatusOr<const std::byte*>(int64_t begin, int64_t nbytes, std::byte* scratch)>;
+
+struct PayloadExtent {
+  ByteRange range;
+  BlockReader read;
+};
+
+// Counts bytes that have been written. Called from several threads.
+using ByteCounter = std::function<void(int64_t nbytes)>;
+
+struct PayloadWriteOptions {
+  std::optional<ByteRange> record;  // left for later: neither written nor digested here
+  ByteCounter count;                // may be empty
+};
+
+// Fills the empty `file` with the first `nbytes` bytes of `image`, `extents` in place of theirs, which are disjoint and
+// come in any order. Takes one block of memory per thread of `pool`. The result lacks name and record's digests. Not
+// synced.
+absl::StatusOr<StoredFile> WritePayload(File& file, const MemoryFile& image, int64_t nbytes,
+                                        std::vector<PayloadExtent> extents, ThreadPool& pool,
+                                        const PayloadWriteOptions& options);
+
+// The ranges of [0, nbytes) that none of `taken`, sorted and disjoint, covers.
+std::vector<ByteRange> RangesBetween(const std::vector<ByteRange>& taken, int64_t nbytes);
+
+}  // namespace fsdp
+
+#endif  // FSDP_CHECKPOINT_PAYLOAD_WRITER_H_

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Records: what each rank file says of itself in its dataset /fsdp/record. They are read where the manifest, or the
+// writer, says that they are, never through HDF5.
+#ifndef FSDP_CHECKPOINT_RECORD_H_
+#define FSDP_CHECKPOINT_RECORD_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "checkpoint/file_system.h"
+#include "checkpoint/manifest.h"
+
+namespace fsdp {
+
+// A rank file, named by as little as is needed to find and believe its record, which describes the rest.
+struct WrittenFile {
+  std::string name;
+  int64_t nbytes = 0;
+  StoredExtent record;
+};
+
+// The file that `part`, made by WriteTreeFile, describes.
+WrittenFile Written(const Manifest& part);
+
+// Reads the record of `written`, a file of `directory`; the result's one file includes the record's own extent.
+// kNotFound when there is no such file; kDataLoss when it is not as its writer left it.
+absl::StatusOr<Manifest> ReadRecord(FileSystem& files, const std::string& directory, const WrittenFile& written);
+
+// Reads the record of manifest.files[index] from `file` and compares the two. OK for a file without a record. kDataLoss
+// when the record is damaged, or the file another save's or another rank's.
+absl::Status CheckRecord(const File& file, const Manifest& manifest, int index);
+
+}  // namespace fsdp
+
+#endif  // FSDP_CHECKPOINT_RECORD_H_

@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The commit protocol among ranks. Every collective is a small control-plane gather; a step whose ranks do not all
+// succeed ends the save on every rank with the error of the first that failed, and rank 0 removes the directory.
+//
+//   1. Every rank checks what it is to save. All ranks compare step, kind and texts, and learn who writes.
+//   2. rank 0 sweeps leftovers of crashes, makes .step-N.tmp-<nonce>/ (steps 1 to 3 of staged_checkpoint.cc), and
+//   shares
+//      its name and the save id.
+//   3. Every writer writes its file, fsyncs it, and reports its name, size, and the digest of the record in it.
+//   4. rank 0 reads the records, which describe everything else, back from the files as it sees them: where it does not
+//   see
+//      one, ROOT is not shared between the hosts. Together they must cover every tensor exactly once.
+//   5. rank 0 writes checkpoint.h5 and fsyncs it, then manifest.json, and commits by a rename (steps 4 to 7 of
+//      staged_checkpoint.cc).
+//   6. All ranks learn that it is done. Only now is the save reported.
+#include "checkpoint/save.h"
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "base/thread_pool.h"
+#include "checkpoint/checkpoint_writer.h"
+#include "checkpoint/file_names.h"
+#include "checkpoint/manifest_json.h"
+#include "checkpoint/record.h"
+#include "checkpoint/save_agreement.h"
+#include "checkpoint/save_plan.h"
+#include "checkpoint/staged_checkpoint.h"
+
+namespace fsdp {
+namespace {
+
+// One save, as one rank sees it.
+class Save {
+ public:
+  Save(FileSystem& files, const StateDict& state, std::string root, int64_t step, ProcessGroup& group,
+       const SaveOptions& options)
+      : files_(files), state_(state), root_(std::move(root)), step_(step), group_(group), options_(options) {}
+
+  absl::StatusOr<std::string> Run() {
+    RETURN_IF_ERROR(Agree());
+    RETURN_IF_ERROR(ShareDirectory());
+    RETURN_IF_ERROR(WriteFile());
+    RETURN_IF_ERROR(AgreeOn(group_, group_.rank() == 0 ? Commit() : absl::OkStatus()));
+    return JoinPath(root_, StepName(step_));
+  }
+
+ private:
+  // Step 1.
+  absl::Status Agree() {
+    RETURN_IF_ERROR(AgreeOn(group_, Plan()));
+    ASSIGN_OR_RETURN(const std::vector<std::string> facts,
+                     group_.GatherBlobs(EncodeFacts(step_, state_.type, options_.overwrite, plan_)));
+    ASSIGN_OR_RETURN(writers_, ChooseWriters(facts));
+    return absl::OkStatus();
+  }
+
+  absl::Status Plan() {
+    if (step_ < 0) return absl::InvalidArgumentError(absl::StrCat("step ", step_, " is negative"));
+    if (root_.empty()) return absl::InvalidArgumentError("the directory of checkpoints has no name");
+    ASSIGN_OR_RETURN(pool_, ThreadPool::Create(options_.io_threads, "checkpoint-io"));
+    // rank0_only: the others' state is not looked at.
+    if (state_.type == StateDictType::kFull && group_.rank() != 0) return absl::OkStatus();
+    ASSIGN_OR_RETURN(plan_, PlanSave(state_));
+    return absl::OkStatus();
+  }
+
+  // Step 2.
+  absl::Status ShareDirectory() {
+    RETURN_IF_ERROR(AgreeOn(group_, group_.rank() == 0 ? Stage() : absl::OkStatus()));
+    const SharedDirectory mine = {staged_ != nullptr ? SplitPath(staged_->path()).name : "", NewSaveId()};
+    ASSIGN_OR_RETURN(const std::vector<std::string> blobs, group_.GatherBlobs(EncodeSharedDirectory(mine)));
+    ASSIGN_OR_RETURN(const SharedDirectory shared, DecodeSharedDirectory(blobs[0]));
+    directory_ = JoinPath(root_, shared.name);
+    identity_.save_id = shared.save_id;
+    identity_.step = step_;
+    identity_.type = state_.type;
+    identity_.world_size = group_.size();
+    identity_.writers = static_cast<int>(writers_.size());
+    identity_.producer = kProducer;
+    identity_.units = state_.units;
+    return absl::OkStatus();
+  }
+
+  absl::Status Stage() {
+    RETURN_IF_ERROR(MakeDirectories(files_, root_));
+    const StagedCheckpointOptions options = {
+        .overwrite = options_.overwrite,
+        .sweeps = [](const std::string& name) { return ParseStepName(name).has_value(); },
+    };
+    ASSIGN_OR_RETURN(staged_, StagedCheckpoint::Create(files_, root_, StepName(step_), options));
+    return absl::OkStatus();
+  }
+
+  // Step 3.
+  absl::Status WriteFile() {
+    absl::StatusOr<WrittenFile> written = WriteMine();
+    RETURN_IF_ERROR(AgreeOn(group_, written.status()));
+    ASSIGN_OR_RETURN(const std::vector<std::string> blobs, group_.GatherBlobs(EncodeWrittenFile(*written)));
+    if (group_.rank() != 0) return absl::OkStatus();
+    for (const int writer : writers_) {
+      ASSIGN_OR_RETURN(WrittenFile file, DecodeWrittenFile(blobs[writer]));
+      written_.push_back(std::move(file));
+    }
+    return absl::OkStatus();
+  }
+
+  // The file of this rank; nothing for a rank that is no writer.
+  absl::StatusOr<WrittenFile> WriteMine() {
+    WrittenFile written;
+    for (size_t writer = 0; writer < writers_.size(); ++writer) {
+      if (writers_[writer] != group_.rank()) continue;
+      TreeFile tree;
+      tree.has_record = state_.type != StateDictType::kFull;
+      tree.name = tree.has_record ? RankFileName(static_cast<int>(writer), identity_.writers) : kCheckpointFileName;
+      tree.tensors = plan_.tensors;
+      Manifest identity = identity_;
+      if (tree.has_record) identity.rank = group_.rank();
+      // What all ranks have is kept once.
+      if (writer == 0) tree.texts = plan_.texts;
+      if (writer != 0) identity.units.clear();
+      absl::StatusOr<Manifest> part = WriteTreeFile(files_, directory_, tree, identity, *pool_, {});
+      if (absl::IsNotFound(part.status())) return NotShared(part.status());
+      RETURN_IF_ERROR(part.status());
+      if (tree.has_record) written = Written(*part);
+      if (!tree.has_record) full_ = *std::move(part);
+    }
+    return written;
+  }
+
+  absl::Status NotShared(const absl::Status& status) const {
+    return absl::FailedPreconditionError(absl::StrCat(std::string(status.message()), "; ", root_,
+                                                      " must be a directory that all hosts share under this name"));
+  }
+
+  // Steps 4 and 5.
+  absl::Status Commit() {
+    if (state_.type == StateDictType::kFull) return staged_->Commit(EncodeManifest(full_));
+    std::vector<Manifest> records;
+    for (size_t writer = 0; writer < writers_.size(); ++writer) {
+      absl::StatusOr<Manifest> record = ReadRecord(files_, directory_, written_[writer]);
+      if (absl::IsNotFound(record.status())) {
+        return NotShared(absl::NotFoundError(absl::StrCat("rank 0 does not see the file of rank ", writers_[writer],
+                                                          ": ", std::string(record.status().message()))));
+      }
+      RETURN_IF_ERROR(record.status());
+      records.push_back(*std::move(record));
+    }
+    ASSIGN_OR_RETURN(const Manifest manifest,
+                     WriteShardedIndex(files_, directory_, records, plan_.texts, identity_, *pool_));
+    return staged_->Commit(EncodeManifest(manifest));
+  }
+
+  FileSystem& files_;
+  const StateDict& state_;
+  const std::string root_;
+  const int64_t step_;
+  ProcessGroup& group_;
+  const SaveOptions& options_;
+
+  std::unique_ptr<ThreadPool> pool_;
+  SavePlan plan_;
+  std::vector<int> writers_;                  // their ranks, in order
+  std::unique_ptr<StagedCheckpoint> staged_;  // rank 0's
+  std::string directory_;                     // the hidden one
+  Manifest identity_;                         // what all files of the save share
+  std::vector<WrittenFile> written_;          // rank 0's: of each writer
+  Manifest full_;                             // rank 0's, of a FULL save
+};
+
+}  // namespace
+
+absl::StatusOr<std::string> SaveCheckpointOn(FileSystem& files, const StateDict& state, const std::string& root,
+                                             int64_t step, ProcessGroup& group, const SaveOptions& options) {
+  return Save(files, state, root, step, group, options).Run();
+}
+
+absl::StatusOr<std::string> SaveCheckpoint(const StateDict& state, const std::string& root, int64_t step,
+                                           ProcessGroup& group, const SaveOptions& options) {
+  return SaveCheckpointOn(PosixFileSystem(), state, root, step, group, options);
+}
+
+}  // namespace fsdp

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// SaveCheckpoint on a file system of the caller's choice: for tests that inject faults.
+#ifndef FSDP_CHECKPOINT_SAVE_H_
+#define FSDP_CHECKPOINT_SAVE_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/file_system.h"
+
+namespace fsdp {
+
+absl::StatusOr<std::string> SaveCheckpointOn(FileSystem& files, const StateDict& state, const std::string& root,
+                                             int64_t step, ProcessGroup& group, const SaveOptions& options);
+
+}  // namespace fsdp
+
+#endif  // FSDP_CHECKPOINT_SAVE_H_

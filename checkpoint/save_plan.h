@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// SavePlan: what one rank contributes to a save, checked before a byte is written. Pure but for the addresses of
+// tensors.
+#ifndef FSDP_CHECKPOINT_SAVE_PLAN_H_
+#define FSDP_CHECKPOINT_SAVE_PLAN_H_
+
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "base/digest.h"
+#include "checkpoint/tree_file.h"
+#include "tensor/state_dict.h"
+
+namespace fsdp {
+
+struct SavePlan {
+  // In the order of the state dict. A tensor of which this rank has nothing to write has an empty interval.
+  std::vector<TreeFile::TensorPart> tensors;
+  std::vector<TreeFile::Text> texts;
+
+  // False where all that the rank holds are copies of what others write.
+  bool is_writer = true;
+
+  // Of the names, dtypes and shapes: equal on ranks that hold parts of the same tensors.
+  Digest tensors_digest;
+};
+
+// What is to be written of `state`, which must outlive the plan. kUnimplemented for LOCAL; kInvalidArgument, naming the
+// value, for a name, a shard or an alias that cannot be stored; for kFull also for a tensor that is not held whole.
+absl::StatusOr<SavePlan> PlanSave(const StateDict& state);
+
+}  // namespace fsdp
+
+#endif  // FSDP_CHECKPOINT_SAVE_PLAN_H_

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checkpoint/test_state.h"
+
+#include <stdlib.h>
+
+#include <cstring>
+#include <fstream>
+#include <memory>
+#include <sstream>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/digest.h"
+#include "base/status_macros.h"
+#include "checkpoint/manifest.h"
+#include "tensor/convert.h"
+
+namespace fsdp {
+namespace {
+
+constexpr char kParamGroups[] = R"([{"lr": 0.001, "params": ["wte.weight", "h.0.bias"]}])";
+constexpr char kSchedule[] = "cosine \xE2\x82\xAC";  // UTF-8 beyond ASCII
+
+Tensor NewTensor(DType dtype, int64_t numel) {
+  const int64_t nbytes = numel * SizeOf(dtype);
+  auto bytes = std::make_shared<std::vector<std::byte>>(nbytes + 64, std::byte{0xA5});
+  return Tensor(Buffer(bytes->data(), nbytes, [bytes] {}), dtype, {numel});
+}
+
+StateDict Sharded(const std::vector<TestTensor>& tensors, int world_size, int rank, bool fill) {
+  StateDict state;
+  state.type = StateDictType::kSharded;
+  for (const TestTensor& tensor : tensors) {
+    ShardedTensor sharded;
+    sharded.dtype = tensor.dtype;
+    sharded.shape = tensor.shape;
+    const Interval chunk = Dim0Chunk(tensor.shape, world_size, rank);
+    if (!chunk.empty()) {
+      sharded.shards.push_back({chunk, fill ? MakeElements(tensor, chunk) : NewTensor(tensor.dtype, chunk.size())});
+    }
+    state.Set(tensor.key, std::move(sharded));
+  }
+  state.Set(StateKey::ParamGroups(), std::string(fill ? kParamGroups : ""));
+  state.Set(StateKey::Extra("schedule"), std::string(fill ? kSchedule : ""));
+  state.Set(StateKey::Extra("nothing"), std::string(fill ? "" : "x"));
+  state.aliases["lm_head.weight"] = "wte.weight";
+  state.units.push_back({"h.0", {{"h.0.bias", 0, 7}}, 7});
+  return state;
+}
+
+}  // namespace
+
+Tensor MakeElements(const TestTensor& tensor, const Interval& interval) {
+  const Tensor made = NewTensor(tensor.dtype, interval.size());
+  const auto seed = static_cast<int64_t>(DigestOf(std::string_view(tensor.key.ToString())).low % 97);
+  std::vector<int8_t> values(interval.size());
+  for (int64_t i = 0; i < interval.size(); ++i) {
+    const int64_t element = interval.begin + i;
+    const int64_t value = (element * 7 + element / 251 + seed) % 15 + 1;
+    values[i] = static_cast<int8_t>(tensor.dtype == DType::kBool ? value % 2 : value);
+  }
+  const absl::Status converted = Convert(tensor.dtype == DType::kBool ? DType::kBool : DType::kInt8, values.data(),
+                                         tensor.dtype, made.data(), interval.size());
+  Check(converted.ok(), "a small integer does not convert");
+  return made;
+}
+
+std::vector<TestTensor> AwkwardTensors() {
+  std::vector<TestTensor> tensors = {
+      {StateKey::Model("wte.weight"), DType::kFloat32, {257, 48}},
+      {StateKey::Model("h.0.bias"), DType::kFloat32, {7}},
+      {StateKey::Model("scale"), DType::kFloat64, {}},
+      {StateKey::Model("two.rows"), DType::kInt16, {2, 3, 5}},
+      {StateKey::Model("empty"), DType::kFloat32, {0, 4}},
+      {StateKey::Model("empty.inside"), DType::kInt64, {3, 0, 2}},
+      {StateKey::Model("large"), DType::kUInt8, {4099, 2053}},  // more than two blocks, cut off row boundaries
+      {StateKey::Model("100%/of.\xC3\xA4"), DType::kFloat32, {5, 2}},
+      {StateKey::Model("."), DType::kInt32, {3}},
+      {StateKey::Model(".."), DType::kInt32, {2}},
+      {StateKey::OptimState("wte.weight", "exp_avg"), DType::kFloat32, {257, 48}},
+      {StateKey::OptimState("wte.weight", "step"), DType::kFloat32, {}},
+      {StateKey::OptimState("a/b", "exp/avg"), DType::kFloat32, {9}},
+      {StateKey::Extra("rng"), DType::kUInt8, {11}},
+  };
+  for (const DType dtype : AllDTypes()) {
+    tensors.push_back({StateKey::Model(absl::StrCat("dtype.", std::string(DTypeName(dtype)))), dtype, {13, 3}});
+  }
+  return tensors;
+}
+
+StateDict ShardedState(const std::vector<TestTensor>& tensors, int world_size, int rank) {
+  return Sharded(tensors, world_size, rank, true);
+}
+
+StateDict FullState(const std::vector<TestTensor>& tensors) {
+  StateDict state = Sharded(tensors, 1, 0, true);
+  state.type = StateDictType::kFull;
+  return state;
+}
+
+StateDict WantedState(const std::vector<TestTensor>& tensors, int world_size, int rank) {
+  return Sharded(tensors, world_size, rank, false);
+}
+
+absl::Status CheckState(const std::vector<TestTensor>& tensors, const StateDict& state) {
+  for (const TestTensor& tensor : tensors) {
+    const ShardedTensor* held = state.FindTensor(tensor.key);
+    if (held == nullptr) return absl::NotFoundError(tensor.key.ToString());
+    for (const ShardedTensor::Shard& shard : held->shards) {
+      const Tensor expected = MakeElements({tensor.key, held->dtype, tensor.shape}, shard.interval);
+      if (std::memcmp(expected.data(), shard.data.data(), expected.nbytes()) != 0) {
+        return absl::DataLossError(absl::StrCat(tensor.key.ToString(), " ", shard.interval.ToString(), " differs"));
+      }
+    }
+  }
+  const std::string* groups = state.FindText(StateKey::ParamGroups());
+  const std::string* schedule = state.FindText(StateKey::Extra("schedule"));
+  const std::string* nothing = state.FindText(StateKey::Extra("nothing"));
+  if (groups == nullptr || *groups != kParamGroups || schedule == nullptr || *schedule != kSchedule ||
+      nothing == nullptr || !nothing->empty()) {
+    return absl::DataLossError("texts differ");
+  }
+  return absl::OkStatus();
+}
+
+std::string NewTestDirectory() {
+  const char* parent = getenv("TEST_TMPDIR");
+  std::string path = absl::StrCat(parent == nullptr ? "/tmp" : parent, "/checkpoint-XXXXXX");
+  Check(mkdtemp(path.data()) != nullptr, "no directory for a test");
+  return path;
+}
+
+std::string ReadAll(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream bytes;
+  bytes << file.rdbuf();
+  return bytes.str();
+}
+
+void WriteAll(const std::string& path, const std::string& bytes) {
+  std::ofstream(path, std::ios::binary | std::ios::trunc) << bytes;
+}
+
+}  // namespace fsdp

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// State dicts for tests: tensors whose every byte follows from name and position, so that any part of any of them can
+// be checked alone, whole or as one rank's part.
+#ifndef FSDP_CHECKPOINT_TEST_STATE_H_
+#define FSDP_CHECKPOINT_TEST_STATE_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "collectives/process_group.h"
+#include "tensor/state_dict.h"
+
+namespace fsdp {
+
+struct TestTensor {
+  StateKey key;
+  DType dtype = DType::kFloat32;
+  Shape shape;
+};
+
+// A new tensor of `interval.size()` elements that holds elements `interval` of `tensor`. Bools are 0 or 1;
+// floating-point elements are small integers, so all dtypes convert exactly.
+Tensor MakeElements(const TestTensor& tensor, const Interval& interval);
+
+// A tensor of each dtype and of each awkward shape: 0-d, empty, fewer rows than ranks, several blocks, with optimizer
+// state, odd names and extra values.
+std::vector<TestTensor> AwkwardTensors();
+
+// Rank `rank`'s dim-0 chunks, with param_groups, an extra text and an alias.
+StateDict ShardedState(const std::vector<TestTensor>& tensors, int world_size, int rank);
+
+// All of it.
+StateDict FullState(const std::vector<TestTensor>& tensors);
+
+// As ShardedState, of the same names, dtypes and intervals but other memory, filled with bytes that no tensor has.
+StateDict WantedState(const std::vector<TestTensor>& tensors, int world_size, int rank);
+
+// OK when `state` holds the values that ShardedState gives.
+absl::Status CheckState(const std::vector<TestTensor>& tensors, const StateDict& state);
+
+// A new directory for this test, removed by nobody: the test runner owns its parent.
+std::string NewTestDirectory();
+
+// All bytes of a file; empty when it cannot be read.
+std::string ReadAll(const std::string& path);
+void WriteAll(const std::string& path, const std::string& bytes);
+
+}  // namespace fsdp
+
+#endif  // FSDP_CHECKPOINT_TEST_STATE_H_

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checkpoint/tree_file.h"
+
+#include <algorithm>
+#include <limits>
+#include <memory>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "checkpoint/file_names.h"
+#include "checkpoint/manifest_json.h"
+#include "checkpoint/tree_layout.h"
+
+namespace fsdp {
+namespace {
+
+// True for a tensor that has no dataset in this file: none of its elements is here, and the file is a rank's.
+bool IsOnlyNamed(const TreeFile& tree, const TreeFile::TensorPart& tensor) {
+  return tree.has_record && tensor.interval.empty();
+}
+
+TreeContents ContentsOf(const TreeFile& tree, int64_t record_bytes) {
+  TreeContents contents;
+  for (const TreeFile::TensorPart& tensor : tree.tensors) {
+    if (IsOnlyNamed(tree, tensor)) continue;
+    contents.tensors.push_back({tensor.key, tensor.dtype, tensor.shape, tensor.interval, tensor.parts});
+  }
+  for (const TreeFile::Text& text : tree.texts) {
+    contents.texts.push_back({text.key, static_cast<int64_t>(text.text.size())});
+  }
+  contents.record_bytes = record_bytes;
+  contents.warning = tree.warning;
+  return contents;
+}
+
+// What the file will say of itself, with the offsets of `layout`; its digests, and the offsets where there is no layout
+// yet, are as long as they can get.
+Manifest Describe(const TreeFile& tree, const Manifest& identity, const TreeLayout* layout) {
+  constexpr int64_t kLongest = std::numeric_limits<int64_t>::max();
+  Manifest part = identity;
+  part.files.assign(1, {tree.name, kLongest, {}, {}, std::nullopt, ""});
+  const auto add_extent = [&](const ByteRange& range) {
+    part.files[0].extents.push_back({range, std::vector<Digest>(BlockCount(range.nbytes))});
+  };
+  size_t next = 0;
+  for (const TreeFile::TensorPart& tensor : tree.tensors) {
+    if (!tensor.parts.empty()) {
+      ++next;
+      continue;
+    }
+    part.tensors.push_back({tensor.key, tensor.aliases, tensor.dtype, tensor.shape, {}, ""});
+    if (IsOnlyNamed(tree, tensor)) continue;
+    const ByteRange range = layout != nullptr ? layout->tensors[next++]
+                                              : ByteRange{kLongest, tensor.interval.size() * SizeOf(tensor.dtype)};
+    part.tensors.back().intervals.push_back({tensor.interval, 0, range.offset});
+    if (range.nbytes > 0) add_extent(range);
+  }
+  for (size_t i = 0; i < tree.texts.size(); ++i) {
+    const auto nbytes = static_cast<int64_t>(tree.texts[i].text.size());
+    const ByteRange range = layout != nullptr ? layout->texts[i] : ByteRange{kLongest, std::max<int64_t>(1, nbytes)};
+    part.texts.push_back({tree.texts[i].key, 0, {range.offset, nbytes}});
+    add_extent(range);
+  }
+  if (tree.has_record) part.files[0].record = layout != nullptr ? *layout->record : ByteRange{kLongest, kLongest};
+  return part;
+}
+
+int64_t RecordBytes(const TreeFile& tree, const Manifest& identity) {
+  const auto longest = static_cast<int64_t>(EncodeRecord(Describe(tree, identity, nullptr), 0).size());
+  return (longest + kRecordAlignment - 1) / kRecordAlignment * kRecordAlignment;
+}
+
+std::vector<PayloadExtent> ExtentsOf(const TreeFile& tree, const TreeLayout& layout) {
+  std::vector<PayloadExtent> extents;
+  size_t next = 0;
+  for (const TreeFile::TensorPart& tensor : tree.tensors) {
+    if (IsOnlyNamed(tree, tensor)) continue;
+    const ByteRange range = layout.tensors[next++];
+    if (range.nbytes == 0) continue;
+    const int64_t size = SizeOf(tensor.dtype);
+    extents.push_back({range, [&tensor, size](int64_t begin, int64_t nbytes, std::byte* scratch) {
+                         const int64_t first = tensor.interval.begin + begin / size;
+                         return tensor.read({first, first + nbytes / size}, scratch);
+                       }});
+  }
+  for (size_t i = 0; i < tree.texts.size(); ++i) {
+    // A text without bytes has a dataset of one: the string's own NUL.
+    const std::string& text = tree.texts[i].text;
+    extents.push_back({layout.texts[i], [&text](int64_t begin, int64_t, std::byte*) {
+                         return absl::StatusOr<const std::byte*>(reinterpret_cast<const std::byte*>(text.c_str()) +
+                                                                 begin);
+                       }});
+  }
+  return extents;
+}
+
+// Writes the record of `part` in its place and adds its extent.
+absl::Status WriteRecord(File& file, Manifest& part) {
+  StoredFile& stored = part.files[0];
+  const ByteRange range = *stored.record;
+  const std::string text = EncodeRecord(part, range.nbytes);
+  const auto bytes = absl::MakeConstSpan(reinterpret_cast<const std::byte*>(text.data()), text.size());
+  RETURN_IF_ERROR(file.Write(range.offset, bytes));
+  StoredExtent extent = {range, {}};
+  for (int64_t at = 0; at < range.nbytes; at += kBlockBytes) {
+    extent.digests.push_back(DigestOf(bytes.subspan(at, kBlockBytes)));
+  }
+  const auto after =
+      std::upper_bound(stored.extents.begin(), stored.extents.end(), range.offset,
+                       [](int64_t offset, const StoredExtent& other) { return offset < other.range.offset; });
+  stored.extents.insert(after, std::move(extent));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Manifest> Write(FileSystem& files, const std::string& path, const TreeFile& tree,
+                               const Manifest& identity, ThreadPool& pool, const ByteCounter& count) {
+  const int64_t record_bytes = tree.has_record ? RecordBytes(tree, identity) : 0;
+  ASSIGN_OR_RETURN(const TreeLayout layout, LayOutTree(ContentsOf(tree, record_bytes)));
+  ASSIGN_OR_RETURN(const std::unique_ptr<File> file, files.Create(path));
+  ASSIGN_OR_RETURN(StoredFile stored, WritePayload(*file, layout.image, layout.nbytes, ExtentsOf(tree, layout), pool,
+                                                   {.record = layout.record, .count = count}));
+  Manifest part = Describe(tree, identity, &layout);
+  stored.name = tree.name;
+  part.files[0] = std::move(stored);
+  if (tree.has_record) RETURN_IF_ERROR(WriteRecord(*file, part));
+  RETURN_IF_ERROR(file->Sync());
+  return part;
+}
+
+}  // namespace
+
+absl::StatusOr<Manifest> WriteTreeFile(FileSystem& files, const std::string& directory, const TreeFile& tree,
+                                       const Manifest& identity, ThreadPool& pool, const ByteCounter& count) {
+  absl::StatusOr<Manifest> part = Write(files, JoinPath(directory, tree.name), tree, identity, pool, count);
+  if (part.ok()) return part;
+  return absl::Status(part.status().code(), absl::StrCat(tree.name, ": ", std::string(part.status().message())));
+}
+
+}  // namespace fsdp

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// WriteTreeFile: one file of a checkpoint from nothing to durable: laid out, payload written and digested, the record
+// of a rank file filled in, synced. Returns what a manifest has to say of it.
+#ifndef FSDP_CHECKPOINT_TREE_FILE_H_
+#define FSDP_CHECKPOINT_TREE_FILE_H_
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "base/thread_pool.h"
+#include "checkpoint/file_system.h"
+#include "checkpoint/hdf5_file.h"
+#include "checkpoint/manifest.h"
+#include "checkpoint/payload_writer.h"
+#include "tensor/state_dict.h"
+
+namespace fsdp {
+
+// Gives elements of a tensor: their address, wherever they are, or `scratch` after putting them there. Called from
+// several threads, for at most kBlockBytes.
+using ElementReader = std::function<absl::StatusOr<const std::byte*>(const Interval& interval, std::byte* scratch)>;
+
+struct TreeFile {
+  struct TensorPart {
+    StateKey key;
+    std::vector<std::string> aliases;
+    DType dtype = DType::kFloat32;
+    Shape shape;
+    Interval interval;               // the part of it in this file
+    ElementReader read;              // of elements of `interval`
+    std::vector<VirtualPart> parts;  // if any, the tensor is only shown, and `read` is not used
+  };
+  struct Text {
+    StateKey key;
+    std::string text;
+  };
+
+  std::string name;
+  std::vector<TensorPart> tensors;
+  std::vector<Text> texts;
+  bool has_record = false;  // a rank file: describes itself, and parts without elements are only named there
+  std::string warning;      // attribute of the root group; empty: none
+};
+
+// Makes `tree`.name in `directory`. What all files of a save share (save_id, step, type, world_size, writers, rank,
+// producer, units) is taken from `identity` into the result, which has one file, and its tensors and texts. An error
+// names the file.
+absl::StatusOr<Manifest> WriteTreeFile(FileSystem& files, const std::string& directory, const TreeFile& tree,
+                                       const Manifest& identity, ThreadPool& pool, const ByteCounter& count);
+
+}  // namespace fsdp
+
+#endif  // FSDP_CHECKPOINT_TREE_FILE_H_

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// VerifiedReader: bytes of a checkpoint's files, each block read whole and compared with its digest before anybody sees
+// it. Files are opened when they are first needed; then their size and their record must be what the manifest says, so
+// a file of another rank or another save is noticed even where digests are not compared. Thread-safe.
+#ifndef FSDP_CHECKPOINT_VERIFIED_READER_H_
+#define FSDP_CHECKPOINT_VERIFIED_READER_H_
+
+#include <cstddef>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/statusor.h"
+#include "checkpoint/block_buffers.h"
+#include "checkpoint/file_system.h"
+#include "checkpoint/manifest.h"
+
+namespace fsdp {
+
+class VerifiedReader final {
+ public:
+  // `files` and `manifest` must outlive it.
+  VerifiedReader(FileSystem& files, std::string directory, const Manifest& manifest, bool verify);
+
+  // Opens and checks files[index] now.
+  absl::Status Check(int index) { return Open(index).status(); }
+
+  // Bytes `range`, which lie in one extent of files[index], to `out`; on error `out` holds anything. kDataLoss names
+  // the file, the damaged block's bytes and `what`, the value that they belong to.
+  absl::Status Read(int index, const ByteRange& range, std::byte* out, absl::FunctionRef<std::string()> what);
+
+ private:
+  absl::StatusOr<std::shared_ptr<const File>> Open(int index);
+  absl::Status ReadBlock(const File& file, const StoredFile& stored, const StoredExtent& extent, int64_t block,
+                         const ByteRange& wanted, std::byte* out, absl::FunctionRef<std::string()> what);
+
+  FileSystem& files_;
+  const std::string directory_;
+  const Manifest& manifest_;
+  const bool verify_;
+  BlockBuffers buffers_;
+
+  std::mutex mutex_;
+  // All guarded by mutex_.
+  std::vector<std::shared_ptr<const File>> open_;  // by index; null where it is not open
+  std::vector<bool> checked_;                      // by index
+  std::deque<int> order_;                          // of opening; no more than a process may have open
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_CHECKPOINT_VERIFIED_READER_H_

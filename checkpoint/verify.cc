@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checkpoint/verify.h"
+
+#include <algorithm>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "base/thread_pool.h"
+#include "checkpoint/block_buffers.h"
+#include "checkpoint/file_names.h"
+#include "checkpoint/file_system.h"
+#include "checkpoint/manifest_file.h"
+#include "checkpoint/payload_writer.h"
+#include "checkpoint/quote.h"
+#include "checkpoint/record.h"
+
+namespace fsdp {
+namespace {
+
+constexpr int64_t kRestPieceBytes = int64_t{1} << 20;
+
+// One thing to read and compare: a block of an extent, or all that lies outside of extents.
+struct Check {
+  int file = 0;
+  int extent = -1;  // -1: the rest of the file
+  int64_t block = 0;
+};
+
+class Verification {
+ public:
+  Verification(FileSystem& files, const std::string& directory, const Manifest& manifest, const VerifyOptions& options)
+      : files_(files), directory_(directory), manifest_(manifest), options_(options) {}
+
+  absl::StatusOr<VerifyReport> Run() {
+    ASSIGN_OR_RETURN(const std::unique_ptr<ThreadPool> pool,
+                     ThreadPool::Create(options_.io_threads, "checkpoint-verify"));
+    NameExtents();
+    FindUnknownFiles();
+    for (const StoredTensor& tensor : manifest_.tensors) {
+      if (const absl::Status covered = CheckCovered(tensor); !covered.ok()) Report(covered);
+    }
+    for (size_t i = 0; i < manifest_.files.size(); ++i) AddFile(static_cast<int>(i));
+    RETURN_IF_ERROR(pool->ParallelFor(static_cast<int64_t>(checks_.size()), [&](int64_t i) {
+      Perform(checks_[i], i);
+      return absl::OkStatus();
+    }));
+    VerifyReport report;
+    report.files = static_cast<int64_t>(manifest_.files.size()) + 1;
+    report.tensors = static_cast<int64_t>(manifest_.tensors.size());
+    report.bytes = bytes_done_;
+    std::sort(problems_.begin(), problems_.end());
+    for (auto& [order, problem] : problems_) report.problems.push_back(std::move(problem));
+    return report;
+  }
+
+ private:
+  // Problems are listed in the order of `order`, whatever thread found them.
+  void Report(std::string problem, int64_t order) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    problems_.emplace_back(order, std::move(problem));
+  }
+  void Report(const absl::Status& status, int64_t order = -1) { Report(std::string(status.message()), order); }
+
+  void NameExtents() {
+    for (const StoredFile& file : manifest_.files) names_.emplace_back(file.extents.size());
+    for (const StoredTensor& tensor : manifest_.tensors) {
+      for (const StoredInterval& stored : tensor.intervals)
+        NameExtent(stored.file, stored.offset, Describe(tensor.key));
+    }
+    for (const StoredText& text : manifest_.texts) {
+      NameExtent(text.file, text.range.offset, absl::StrCat("text ", Quote(text.key.ToString())));
+    }
+    for (size_t i = 0; i < manifest_.files.size(); ++i) {
+      const auto& record = manifest_.files[i].record;
+      if (record) NameExtent(static_cast<int>(i), record->offset, "record");
+    }
+  }
+
+  void NameExtent(int file, int64_t offset, std::string name) {
+    const std::vector<StoredExtent>& extents = manifest_.files[file].extents;
+    const auto after =
+        std::upper_bound(extents.begin(), extents.end(), offset,
+                         [](int64_t at, const StoredExtent& extent) { return at < extent.range.offset; });
+    if (after == extents.begin() || std::prev(after)->range.end() <= offset) return;
+    std::string& names = names_[file][std::prev(after) - extents.begin()];
+    if (names.empty()) names = std::move(name);
+  }
+
+  // Hidden files are a file system's or a desktop's, and not ours.
+  void FindUnknownFiles() {
+    std::set<std::string> known = {kManifestName};
+    for (const StoredFile& file : manifest_.files) known.insert(file.name);
+    const absl::StatusOr<std::vector<std::string>> names = files_.List(directory_);
+    if (!names.ok()) return Report(names.status());
+    for (const std::string& name : *names) {
+      if (known.count(name) != 0 || absl::StartsWith(name, ".")) continue;
+      Report(absl::StrCat(Printable(name), ": the manifest names no such file"), -1);
+    }
+  }
+
+  void AddFile(int index) {
+    const StoredFile& stored = manifest_.files[index];
+    const auto order = static_cast<int64_t>(checks_.size());
+    absl::StatusOr<std::unique_ptr<File>> file = OpenStoredFile(files_, directory_, manifest_, index);
+    if (!file.ok()) {
+      Report(file.status(), order);
+      // A file of the wrong size still shows which of its bytes are damaged.
+      file = files_.Open(JoinPath(directory_, stored.name));
+      if (!file.ok()) return;
+    }
+    if (const absl::Status record = CheckRecord(**file, manifest_, index); !record.ok()) Report(record, order);
+    bytes_total_ += stored.nbytes;
+    checks_.push_back({index, -1, 0});
+    for (size_t extent = 0; extent < stored.extents.size(); ++extent) {
+      const auto blocks = static_cast<int64_t>(stored.extents[extent].digests.size());
+      for (int64_t block = 0; block < blocks; ++block) checks_.push_back({index, static_cast<int>(extent), block});
+    }
+  }
+
+  // Opened for each check: a checkpoint may have more files than a process may have open.
+  void Perform(const Check& check, int64_t order) {
+    const StoredFile& stored = manifest_.files[check.file];
+    const absl::StatusOr<std::unique_ptr<File>> file = files_.Open(JoinPath(directory_, stored.name));
+    if (!file.ok()) return Report(file.status(), order);
+    check.extent < 0 ? CheckRest(**file, stored, order) : CheckBlock(**file, stored, check, order);
+  }
+
+  void CheckBlock(const File& file, const StoredFile& stored, const Check& check, int64_t order) {
+    const StoredExtent& extent = stored.extents[check.extent];
+    const int64_t begin = extent.range.offset + check.block * kBlockBytes;
+    const ByteRange range = {begin, std::min(kBlockBytes, extent.range.end() - begin)};
+    const std::string& name = names_[check.file][check.extent];
+    const std::string what = absl::StrCat(name.empty() ? "payload" : name, ", block ", check.block);
+    const BlockBuffers::Lease buffer = buffers_.Take();
+    const auto bytes = absl::MakeSpan(buffer.data(), range.nbytes);
+    if (const absl::Status read = file.Read(range.offset, bytes); !read.ok()) {
+      return Report(absl::StrCat(stored.name, ", ", Describe(range), " (", what, "): ", std::string(read.message())),
+                    order);
+    }
+    const Digest digest = DigestOf(bytes);
+    if (digest != extent.digests[check.block]) {
+      Report(DamagedBlock(stored.name, range, what, digest, extent.digests[check.block]), order);
+    }
+    Count(range.nbytes);
+  }
+
+  void CheckRest(const File& file, const StoredFile& stored, int64_t order) {
+    std::vector<ByteRange> taken;
+    for (const StoredExtent& extent : stored.extents) taken.push_back(extent.range);
+    DigestBuilder digest;
+    const BlockBuffers::Lease buffer = buffers_.Take();
+    for (const ByteRange& range : RangesBetween(taken, stored.nbytes)) {
+      for (int64_t at = range.offset; at < range.end(); at += kRestPieceBytes) {
+        const auto bytes = absl::MakeSpan(buffer.data(), std::min(kRestPieceBytes, range.end() - at));
+        if (const absl::Status read = file.Read(at, bytes); !read.ok()) {
+          return Report(absl::StrCat(stored.name, ", bytes outside of payload: ", std::string(read.message())), order);
+        }
+        digest.Update(bytes);
+        Count(static_cast<int64_t>(bytes.size()));
+      }
+    }
+    if (digest.Finish() != stored.rest_digest) {
+      Report(absl::StrCat(stored.name, ", bytes outside of payload (HDF5 metadata and padding): digest ",
+                          digest.Finish().ToHex(), " != recorded ", stored.rest_digest.ToHex()),
+             order);
+    }
+  }
+
+  void Count(int64_t nbytes) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    bytes_done_ += nbytes;
+    if (options_.progress) options_.progress(bytes_done_, bytes_total_);
+  }
+
+  FileSystem& files_;
+  const std::string& directory_;
+  const Manifest& manifest_;
+  const VerifyOptions& options_;
+
+  std::vector<std::vector<std::string>> names_;  // by file and extent: what lies there
+  std::vector<Check> checks_;
+  int64_t bytes_total_ = 0;
+  BlockBuffers buffers_;
+
+  std::mutex mutex_;
+  int64_t bytes_done_ = 0;                                 // guarded by mutex_
+  std::vector<std::pair<int64_t, std::string>> problems_;  // guarded by mutex_; with their order
+};
+
+// True when `directory` holds files that a checkpoint has.
+bool HoldsCheckpointFiles(FileSystem& files, const std::string& directory) {
+  const absl::StatusOr<std::vector<std::string>> names = files.List(directory);
+  return names.ok() && std::any_of(names->begin(), names->end(), [](const std::string& name) {
+           return name == kCheckpointFileName || (absl::StartsWith(name, "rank-") && absl::EndsWith(name, ".h5"));
+         });
+}
+
+}  // namespace
+
+absl::StatusOr<VerifyReport> VerifyCheckpoint(const std::string& path, const VerifyOptions& options) {
+  FileSystem& files = PosixFileSystem();
+  const absl::StatusOr<Manifest> manifest = ReadManifest(files, path);
+  if (manifest.ok()) return Verification(files, path, *manifest, options).Run();
+  VerifyReport report;
+  report.files = 1;
+  if (absl::IsDataLoss(manifest.status())) {
+    report.problems.push_back(std::string(manifest.status().message()));
+  } else if (absl::IsNotFound(manifest.status()) && HoldsCheckpointFiles(files, path)) {
+    report.problems.push_back(absl::StrCat(kManifestName, ": the file is missing"));
+  } else {
+    return manifest.status();
+  }
+  return report;
+}
+
+}  // namespace fsdp
