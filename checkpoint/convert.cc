@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -22,9 +23,6 @@ namespace fsdp {
 namespace {
 
 using Section = StateKey::Section;
-
-// A conversion of dtypes holds this much of the source at once, for each thread.
-constexpr int64_t kScratchBytes = int64_t{4} << 20;
 
 constexpr int64_t kDefaultMaxShardSize = int64_t{5} * 1000 * 1000 * 1000;
 
@@ -87,12 +85,11 @@ absl::Status ReadConverted(const TensorSource& source, const ConvertPlan& plan, 
   const DType from = source.contents().FindTensor(origin)->dtype;
   const DType to = plan.contents.FindTensor(key)->dtype;
   if (from == to) return source.Read(origin, interval, out);
-  const int64_t step = kScratchBytes / SizeOf(from);
-  const std::unique_ptr<std::byte[]> scratch(new std::byte[std::min(step, interval.size()) * SizeOf(from)]);
-  for (int64_t begin = interval.begin; begin < interval.end; begin += step) {
-    const Interval part = {begin, std::min(begin + step, interval.end)};
-    RETURN_IF_ERROR(source.Read(origin, part, scratch.get()));
-    RETURN_IF_ERROR(Convert(from, scratch.get(), to, out + (begin - interval.begin) * SizeOf(to), part.size()));
+  std::vector<std::byte> scratch;
+  for (const Interval& piece : source.Pieces(origin, interval)) {
+    scratch.resize(piece.size() * SizeOf(from));
+    RETURN_IF_ERROR(source.Read(origin, piece, scratch.data()));
+    RETURN_IF_ERROR(Convert(from, scratch.data(), to, out + (piece.begin - interval.begin) * SizeOf(to), piece.size()));
   }
   return absl::OkStatus();
 }

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "checkpoint/hugging_face_writer.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
-#include <cerrno>
+#include <cstddef>
+#include <memory>
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/types/span.h"
 #include "base/status_macros.h"
+#include "checkpoint/file_names.h"
+#include "checkpoint/file_system.h"
 #include "checkpoint/hugging_face_index.h"
 #include "checkpoint/staged_path.h"
 
@@ -49,32 +49,24 @@ std::vector<std::vector<SafetensorsEntry>> SplitIntoFiles(std::vector<Safetensor
   return files;
 }
 
-absl::Status WriteTextFile(const std::string& path, const std::string& text) {
-  const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-  if (fd < 0) return absl::ErrnoToStatus(errno, absl::StrCat("create ", path));
-  size_t written = 0;
-  absl::Status status;
-  while (status.ok() && written < text.size()) {
-    const ssize_t n = write(fd, text.data() + written, text.size() - written);
-    if (n < 0 && errno != EINTR) status = absl::ErrnoToStatus(errno, absl::StrCat("write ", path));
-    if (n > 0) written += n;
-  }
-  if (status.ok() && fsync(fd) != 0) status = absl::ErrnoToStatus(errno, absl::StrCat("fsync ", path));
-  close(fd);
-  return status;
+absl::Status WriteTextFile(FileSystem& files, const std::string& path, const std::string& text) {
+  ASSIGN_OR_RETURN(const std::unique_ptr<File> file, files.Create(path));
+  RETURN_IF_ERROR(file->Write(0, absl::MakeConstSpan(reinterpret_cast<const std::byte*>(text.data()), text.size())));
+  return file->Sync();
 }
 
 }  // namespace
 
 absl::Status WriteHuggingFaceDirectory(const std::string& path, const StateDict& contents, const PayloadReader& read,
                                        const HuggingFaceOptions& options) {
-  ASSIGN_OR_RETURN(StagedPath staged,
-                   StagedPath::Create(path, {.directory = true, .overwrite = options.safetensors.overwrite}));
+  FileSystem& file_system = *options.safetensors.file_system;
+  ASSIGN_OR_RETURN(const std::unique_ptr<StagedPath> staged,
+                   StagedPath::CreateDirectory(file_system, path, {.overwrite = options.safetensors.overwrite}));
   HuggingFaceIndex index;
   std::vector<SafetensorsEntry> entries = ModelEntries(contents);
   index.total_size = PayloadBytes(entries);
   std::vector<std::vector<SafetensorsEntry>> files = SplitIntoFiles(std::move(entries), options.max_shard_size);
-  int64_t bytes_before = 0;
+  int64_t bytes_before = 0;  // in the files that are complete
   SafetensorsOptions file_options = options.safetensors;
   if (options.safetensors.progress) {
     file_options.progress = [&](int64_t done, int64_t) {
@@ -86,15 +78,15 @@ absl::Status WriteHuggingFaceDirectory(const std::string& path, const StateDict&
                                                : absl::StrFormat("model-%05d-of-%05d.safetensors", i + 1, files.size());
     for (const SafetensorsEntry& entry : files[i]) index.weight_map[entry.name] = name;
     const int64_t file_bytes = PayloadBytes(files[i]);
-    RETURN_IF_ERROR(
-        FillSafetensorsFile(absl::StrCat(staged.path(), "/", name), std::move(files[i]), read, file_options));
+    ASSIGN_OR_RETURN(const std::unique_ptr<File> file, file_system.Create(JoinPath(staged->path(), name)));
+    RETURN_IF_ERROR(FillSafetensorsFile(*file, std::move(files[i]), read, file_options));
     bytes_before += file_bytes;
   }
   if (files.size() > 1) {
     RETURN_IF_ERROR(
-        WriteTextFile(absl::StrCat(staged.path(), "/", kHuggingFaceIndexName), EncodeHuggingFaceIndex(index)));
+        WriteTextFile(file_system, JoinPath(staged->path(), kHuggingFaceIndexName), EncodeHuggingFaceIndex(index)));
   }
-  return staged.Commit();
+  return staged->Commit();
 }
 
 }  // namespace fsdp

@@ -12,7 +12,7 @@ namespace {
 
 // std::regex recurses as it compiles and as it matches; these bounds keep it well inside a stack of 8 MiB.
 constexpr size_t kMaxPatternBytes = 1024;
-constexpr size_t kMaxNameBytes = 4096;
+constexpr size_t kMaxNameBytes = 1024;
 
 absl::StatusOr<std::regex> Compile(const std::string& pattern) {
   if (pattern.size() > kMaxPatternBytes) {

@@ -9,8 +9,10 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/status/statusor.h"
+#include "checkpoint/file_system.h"
 #include "checkpoint/safetensors_header.h"
 #include "tensor/interval.h"
 
@@ -22,24 +24,20 @@ class SafetensorsFile {
   // this project does not. Memory is bounded by the size of the header, which is bounded by kMaxSafetensorsHeaderBytes.
   static absl::StatusOr<std::unique_ptr<SafetensorsFile>> Open(const std::string& path);
 
-  ~SafetensorsFile();
-  SafetensorsFile(const SafetensorsFile&) = delete;
-  SafetensorsFile& operator=(const SafetensorsFile&) = delete;
-
-  const std::string& path() const { return path_; }
+  const std::string& path() const { return file_->path(); }
   const SafetensorsHeader& header() const { return header_; }
+  int64_t payload_offset() const { return payload_offset_; }  // of the payload's first byte in the file
 
   // Elements `interval` of `entry`, one of header().entries, to `out`. kDataLoss when the file has become shorter, or
   // when a bool is neither 0 nor 1. Precondition: the interval is inside the tensor.
   absl::Status Read(const SafetensorsEntry& entry, const Interval& interval, void* out) const;
 
  private:
-  SafetensorsFile(std::string path, int fd) : path_(std::move(path)), fd_(fd) {}
+  explicit SafetensorsFile(std::unique_ptr<File> file) : file_(std::move(file)) {}
 
   absl::Status ReadHeader();
 
-  std::string path_;
-  int fd_;
+  const std::unique_ptr<File> file_;
   int64_t payload_offset_ = 0;
   SafetensorsHeader header_;
 };

@@ -2,8 +2,6 @@
 #include "checkpoint/safetensors_source.h"
 
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <set>
 #include <system_error>
 #include <utility>
@@ -11,6 +9,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "checkpoint/file_system.h"
 #include "checkpoint/hugging_face_index.h"
 #include "checkpoint/quote.h"
 #include "checkpoint/safetensors_file.h"
@@ -18,10 +17,12 @@
 namespace fsdp {
 namespace {
 
+using SafetensorsFiles = std::vector<std::unique_ptr<SafetensorsFile>>;
+
 class SafetensorsSource final : public TensorSource {
  public:
   // Takes the files in order; no two may hold a tensor of one name.
-  static absl::StatusOr<std::unique_ptr<TensorSource>> Create(std::vector<std::unique_ptr<SafetensorsFile>> files) {
+  static absl::StatusOr<std::unique_ptr<TensorSource>> Create(SafetensorsFiles files) {
     std::unique_ptr<SafetensorsSource> source(new SafetensorsSource);
     for (const std::unique_ptr<SafetensorsFile>& file : files) {
       RETURN_IF_ERROR(source->Add(*file));
@@ -68,29 +69,14 @@ class SafetensorsSource final : public TensorSource {
     return absl::OkStatus();
   }
 
-  std::vector<std::unique_ptr<SafetensorsFile>> files_;
+  SafetensorsFiles files_;
   absl::flat_hash_map<std::string_view, Place> places_;  // by the names in the files' headers
   StateDict contents_;
   std::map<std::string, std::string> metadata_;
 };
 
-absl::StatusOr<std::string> ReadIndexText(const std::string& path) {
-  std::error_code error;
-  const uintmax_t bytes = std::filesystem::file_size(path, error);
-  if (error) return absl::ErrnoToStatus(error.value(), absl::StrCat("open ", path));
-  if (bytes > static_cast<uintmax_t>(kMaxSafetensorsHeaderBytes)) {
-    return absl::DataLossError(
-        absl::StrCat("the index has ", bytes, " bytes, expected at most ", kMaxSafetensorsHeaderBytes, " in ", path));
-  }
-  std::ifstream file(path, std::ios::binary);
-  std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  if (!file.good() && !file.eof()) return absl::UnavailableError(absl::StrCat("cannot read ", path));
-  return text;
-}
-
 // Every tensor of the index is in the file that it names, and every tensor of that file in the index.
-absl::Status CheckIndex(const HuggingFaceIndex& index, const std::string& index_path,
-                        const std::vector<std::unique_ptr<SafetensorsFile>>& files) {
+absl::Status CheckIndex(const HuggingFaceIndex& index, const std::string& index_path, const SafetensorsFiles& files) {
   std::map<std::string, std::set<std::string_view>> held;  // by file name
   for (const std::unique_ptr<SafetensorsFile>& file : files) {
     std::set<std::string_view>& names = held[std::filesystem::path(file->path()).filename()];
@@ -109,21 +95,21 @@ absl::Status CheckIndex(const HuggingFaceIndex& index, const std::string& index_
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::unique_ptr<TensorSource>> OpenIndexed(const std::filesystem::path& directory) {
+absl::StatusOr<SafetensorsFiles> OpenIndexed(const std::filesystem::path& directory) {
   const std::string index_path = directory / kHuggingFaceIndexName;
-  ASSIGN_OR_RETURN(std::string text, ReadIndexText(index_path));
+  ASSIGN_OR_RETURN(const std::string text, ReadFile(PosixFileSystem(), index_path, kMaxSafetensorsHeaderBytes));
   absl::StatusOr<HuggingFaceIndex> index = ParseHuggingFaceIndex(text);
   if (!index.ok())
     return absl::Status(index.status().code(), absl::StrCat(index.status().message(), " in ", index_path));
   std::set<std::string> names;
   for (const auto& [tensor, file] : index->weight_map) names.insert(file);
-  std::vector<std::unique_ptr<SafetensorsFile>> files;
+  SafetensorsFiles files;
   for (const std::string& name : names) {
     ASSIGN_OR_RETURN(files.emplace_back(), SafetensorsFile::Open(directory / name));
   }
   if (files.empty()) return absl::DataLossError(absl::StrCat("weight_map names no tensor in ", index_path));
   RETURN_IF_ERROR(CheckIndex(*index, index_path, files));
-  return SafetensorsSource::Create(std::move(files));
+  return files;
 }
 
 }  // namespace
@@ -135,15 +121,20 @@ bool IsHuggingFaceDirectory(const std::string& directory) {
          std::filesystem::is_regular_file(path / kHuggingFaceIndexName, ignored);
 }
 
-absl::StatusOr<std::unique_ptr<TensorSource>> OpenSafetensorsSource(const std::string& path) {
+absl::StatusOr<SafetensorsFiles> OpenSafetensorsFiles(const std::string& path) {
   std::error_code ignored;
   std::string file_path = path;
   if (std::filesystem::is_directory(path, ignored)) {
     file_path = std::filesystem::path(path) / kHuggingFaceModelName;
     if (!std::filesystem::is_regular_file(file_path, ignored)) return OpenIndexed(path);
   }
-  std::vector<std::unique_ptr<SafetensorsFile>> files;
+  SafetensorsFiles files;
   ASSIGN_OR_RETURN(files.emplace_back(), SafetensorsFile::Open(file_path));
+  return files;
+}
+
+absl::StatusOr<std::unique_ptr<TensorSource>> OpenSafetensorsSource(const std::string& path) {
+  ASSIGN_OR_RETURN(SafetensorsFiles files, OpenSafetensorsFiles(path));
   return SafetensorsSource::Create(std::move(files));
 }
 

@@ -8,8 +8,10 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
+#include "checkpoint/safetensors_file.h"
 #include "checkpoint/tensor_source.h"
 
 namespace fsdp {
@@ -22,6 +24,10 @@ bool IsHuggingFaceDirectory(const std::string& directory);
 // directory also a tensor that the index places in a file which lacks it, that a file holds but the index does not, or
 // that two files hold.
 absl::StatusOr<std::unique_ptr<TensorSource>> OpenSafetensorsSource(const std::string& path);
+
+// The files that OpenSafetensorsSource would read, sorted by name, each checked, and against the index where there is
+// one: to find out which file holds what.
+absl::StatusOr<std::vector<std::unique_ptr<SafetensorsFile>>> OpenSafetensorsFiles(const std::string& path);
 
 }  // namespace fsdp
 

@@ -1,16 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "checkpoint/safetensors_writer.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
+#include <cstddef>
 #include <memory>
 #include <mutex>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 #include "base/status_macros.h"
 #include "base/thread_pool.h"
 #include "checkpoint/staged_path.h"
@@ -21,29 +18,17 @@ namespace {
 constexpr int64_t kMaxPieceBytes = int64_t{8} << 20;
 constexpr int64_t kMinPieceBytes = int64_t{64} << 10;
 
-absl::Status Errno(const char* operation, const std::string& path) {
-  return absl::ErrnoToStatus(errno, absl::StrCat(operation, " ", path));
-}
-
-absl::Status WriteFully(int fd, const std::string& path, const char* data, int64_t nbytes, int64_t offset) {
-  while (nbytes > 0) {
-    const ssize_t n = pwrite(fd, data, nbytes, offset);
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return Errno("write", path);
-    data += n;
-    offset += n;
-    nbytes -= n;
-  }
-  return absl::OkStatus();
+absl::Span<const std::byte> Bytes(const char* data, int64_t nbytes) {
+  return absl::MakeConstSpan(reinterpret_cast<const std::byte*>(data), static_cast<size_t>(nbytes));
 }
 
 // Writes the payload of one file as pieces of equal length, each filled and written by whichever thread is free. Pieces
 // begin at multiples of 8 and tensors at multiples of their element size, so no element is cut.
 class PayloadWriter {
  public:
-  PayloadWriter(int fd, const std::string& path, int64_t payload_offset, const std::vector<SafetensorsEntry>& entries,
+  PayloadWriter(File& file, int64_t payload_offset, const std::vector<SafetensorsEntry>& entries,
                 const PayloadReader& read)
-      : fd_(fd), path_(path), payload_offset_(payload_offset), entries_(entries), read_(read) {}
+      : file_(file), payload_offset_(payload_offset), entries_(entries), read_(read) {}
 
   absl::Status Run(const SafetensorsOptions& options) {
     progress_ = options.progress;
@@ -63,7 +48,7 @@ class PayloadWriter {
     const Interval piece = {begin, std::min(begin + piece_bytes_, payload_bytes())};
     std::unique_ptr<char[]> buffer = TakeBuffer();
     RETURN_IF_ERROR(Fill(piece, buffer.get()));
-    RETURN_IF_ERROR(WriteFully(fd_, path_, buffer.get(), piece.size(), payload_offset_ + piece.begin));
+    RETURN_IF_ERROR(file_.Write(payload_offset_ + piece.begin, Bytes(buffer.get(), piece.size())));
     std::lock_guard<std::mutex> lock(mutex_);
     free_buffers_.push_back(std::move(buffer));
     done_ += piece.size();
@@ -93,8 +78,7 @@ class PayloadWriter {
     return absl::OkStatus();
   }
 
-  const int fd_;
-  const std::string& path_;
+  File& file_;
   const int64_t payload_offset_;
   const std::vector<SafetensorsEntry>& entries_;  // placed
   const PayloadReader& read_;
@@ -118,26 +102,25 @@ std::vector<SafetensorsEntry> ModelEntries(const StateDict& contents) {
   return entries;
 }
 
-absl::Status FillSafetensorsFile(const std::string& path, std::vector<SafetensorsEntry> entries,
-                                 const PayloadReader& read, const SafetensorsOptions& options) {
+absl::Status FillSafetensorsFile(File& file, std::vector<SafetensorsEntry> entries, const PayloadReader& read,
+                                 const SafetensorsOptions& options) {
   PlaceSafetensorsEntries(entries);
   const SafetensorsHeader header = {options.metadata, std::move(entries)};
-  ASSIGN_OR_RETURN(std::string head, EncodeSafetensorsHeader(header));
-  const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
-  if (fd < 0) return Errno("open", path);
+  ASSIGN_OR_RETURN(const std::string head, EncodeSafetensorsHeader(header));
   const auto head_bytes = static_cast<int64_t>(head.size());
-  absl::Status status = WriteFully(fd, path, head.data(), head_bytes, 0);
-  if (status.ok()) status = PayloadWriter(fd, path, head_bytes, header.entries, read).Run(options);
-  if (status.ok() && fsync(fd) != 0) status = Errno("fsync", path);
-  if (close(fd) != 0) status.Update(Errno("close", path));
-  return status;
+  const int64_t payload_bytes = header.entries.empty() ? 0 : header.entries.back().end;
+  RETURN_IF_ERROR(file.Reserve(head_bytes + payload_bytes));  // a full disk is noticed here
+  RETURN_IF_ERROR(file.Write(0, Bytes(head.data(), head_bytes)));
+  RETURN_IF_ERROR(PayloadWriter(file, head_bytes, header.entries, read).Run(options));
+  return file.Sync();
 }
 
 absl::Status WriteSafetensors(const std::string& path, const StateDict& contents, const PayloadReader& read,
                               const SafetensorsOptions& options) {
-  ASSIGN_OR_RETURN(StagedPath staged, StagedPath::Create(path, {.overwrite = options.overwrite}));
-  RETURN_IF_ERROR(FillSafetensorsFile(staged.path(), ModelEntries(contents), read, options));
-  return staged.Commit();
+  ASSIGN_OR_RETURN(const std::unique_ptr<StagedPath> staged,
+                   StagedPath::CreateFile(*options.file_system, path, {.overwrite = options.overwrite}));
+  RETURN_IF_ERROR(FillSafetensorsFile(staged->file(), ModelEntries(contents), read, options));
+  return staged->Commit();
 }
 
 }  // namespace fsdp

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "checkpoint/file_system.h"
 #include "checkpoint/payload_reader.h"
 #include "checkpoint/safetensors_header.h"
 #include "tensor/state_dict.h"
@@ -27,6 +28,8 @@ struct SafetensorsOptions {
   // `__metadata__`. Hugging Face refuses a file that does not name its framework.
   std::map<std::string, std::string> metadata = {{"format", "pt"}};
   bool overwrite = false;  // replace what has the name, at once and whole; otherwise kAlreadyExists
+
+  FileSystem* file_system = &PosixFileSystem();  // tests inject faults
 
   // Performance.
 
@@ -45,10 +48,10 @@ std::vector<SafetensorsEntry> ModelEntries(const StateDict& contents);
 absl::Status WriteSafetensors(const std::string& path, const StateDict& contents, const PayloadReader& read,
                               const SafetensorsOptions& options = {});
 
-// The step below: fills the empty file `path` from `entries` and fsyncs it. For files of a directory that is itself
+// The step below: fills the empty file `file` from `entries` and syncs it. For files of a directory that is itself
 // staged.
-absl::Status FillSafetensorsFile(const std::string& path, std::vector<SafetensorsEntry> entries,
-                                 const PayloadReader& read, const SafetensorsOptions& options);
+absl::Status FillSafetensorsFile(File& file, std::vector<SafetensorsEntry> entries, const PayloadReader& read,
+                                 const SafetensorsOptions& options);
 
 }  // namespace fsdp
 

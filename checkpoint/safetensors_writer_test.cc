@@ -177,11 +177,22 @@ TEST_F(SafetensorsWriterTest, AFailureLeavesNothingBehind) {
 }
 
 TEST_F(SafetensorsWriterTest, WhatACrashLeftIsSwept) {
-  std::ofstream(Path(".a.tmp-0123456789abcdef")) << "left";
-  fs::create_directories(Path(".a.tmp-1"));
-  std::ofstream(Path(".b.tmp-0123456789abcdef")) << "another's";
+  fs::create_directories(Path(".a.new"));
+  std::ofstream(Path(".a.new/model.safetensors")) << "left";
+  std::ofstream(Path(".a.lock"));
+  std::ofstream(Path(".b.new")) << "another's";
   ASSERT_OK(WriteSafetensors(Path("a"), Bytes({1}), ReadZeros));
-  EXPECT_THAT(Files(), ElementsAre(".b.tmp-0123456789abcdef", "a"));
+  EXPECT_THAT(Files(), ElementsAre(".b.new", "a"));
+}
+
+TEST_F(SafetensorsWriterTest, OneProcessAtATimeMakesAName) {
+  const PayloadReader read = [&](const StateKey& key, const Interval& interval, void* out) {
+    EXPECT_THAT(WriteSafetensors(Path("a"), Bytes({1}), ReadZeros),
+                StatusIs(StatusCode::kUnavailable, HasSubstr("/a is being made by another process")));
+    return ReadZeros(key, interval, out);
+  };
+  ASSERT_OK(WriteSafetensors(Path("a"), Bytes({1}), read));
+  EXPECT_THAT(Files(), ElementsAre("a"));
 }
 
 TEST_F(SafetensorsWriterTest, AMissingParentIsNamed) {
