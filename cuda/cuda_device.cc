@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "cuda/cuda_device.h"
+
+#include <cuda_runtime_api.h>
+
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "cuda/cuda_memory.h"
+#include "cuda/cuda_status.h"
+#include "cuda/cuda_stream.h"
+#include "cuda/ops.h"
+
+namespace fsdp {
+namespace {
+
+class CudaDevice final : public Device, public std::enable_shared_from_this<CudaDevice> {
+ public:
+  CudaDevice(int ordinal, std::shared_ptr<CudaMemory> memory) : ordinal_(ordinal), memory_(std::move(memory)) {}
+
+  DeviceType type() const override { return DeviceType::kCuda; }
+  std::string name() const override { return absl::StrCat("cuda:", ordinal_); }
+  absl::StatusOr<Buffer> Allocate(int64_t nbytes) override { return memory_->Allocate(nbytes); }
+  absl::StatusOr<Buffer> AllocatePinned(int64_t nbytes) override { return memory_->AllocatePinned(nbytes); }
+  absl::StatusOr<std::unique_ptr<Stream>> CreateStream(std::string name) override {
+    return CudaStream::Create(shared_from_this(), ordinal_, std::move(name));
+  }
+  const TensorOps& ops() const override { return CudaTensorOps(); }
+  int64_t allocated_bytes() const override { return memory_->allocated_bytes(); }
+  int64_t peak_allocated_bytes() const override { return memory_->peak_allocated_bytes(); }
+  void ResetPeak() override { memory_->ResetPeak(); }
+  void NoteAllocation(int64_t nbytes) override { memory_->Note(nbytes); }
+
+ private:
+  const int ordinal_;
+  const std::shared_ptr<CudaMemory> memory_;
+};
+
+}  // namespace
+
+absl::StatusOr<int> CudaDeviceCount() {
+  int count = 0;
+  const cudaError_t error = cudaGetDeviceCount(&count);
+  if (error != cudaSuccess) {
+    cudaGetLastError();
+    return absl::UnavailableError(absl::StrCat("no usable GPU: cudaGetDeviceCount: ", cudaGetErrorString(error)));
+  }
+  if (count == 0) return absl::UnavailableError("no usable GPU: cudaGetDeviceCount found none");
+  return count;
+}
+
+absl::StatusOr<std::shared_ptr<Device>> CreateCudaDevice(int ordinal) {
+  ASSIGN_OR_RETURN(const int count, CudaDeviceCount());
+  if (ordinal < 0 || ordinal >= count) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("cuda:", ordinal, ": this process has ", count, " GPUs, numbered from 0"));
+  }
+  ASSIGN_OR_RETURN(std::shared_ptr<CudaMemory> memory, CudaMemory::Create(ordinal));
+  return std::make_shared<CudaDevice>(ordinal, std::move(memory));
+}
+
+}  // namespace fsdp

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "cuda/cuda_event.h"
+
+#include <cuda_runtime_api.h>
+
+#include "base/status_macros.h"
+#include "cuda/cuda_status.h"
+
+namespace fsdp {
+
+absl::StatusOr<std::shared_ptr<CudaEvent>> CudaEvent::Create(int device) {
+  RETURN_IF_ERROR(CudaStatus(cudaSetDevice(device), "cudaSetDevice", device));
+  cudaEvent_t event;
+  // An event that takes no time is much cheaper to wait for.
+  RETURN_IF_ERROR(CudaStatus(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreate", device));
+  return std::shared_ptr<CudaEvent>(new CudaEvent(device, event));
+}
+
+CudaEvent::~CudaEvent() { cudaEventDestroy(event_); }
+
+void CudaEvent::RecordOn(CUstream_st* stream, const absl::Status& so_far) {
+  const absl::Status recorded = CudaStatus(cudaEventRecord(event_, stream), "cudaEventRecord", device_);
+  status_ = so_far.ok() ? recorded : so_far;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    recorded_.store(true, std::memory_order_release);
+  }
+  raised_.notify_all();
+}
+
+void CudaEvent::AwaitRecorded() {
+  if (recorded()) return;
+  std::unique_lock<std::mutex> lock(mutex_);
+  raised_.wait(lock, [this] { return recorded(); });
+}
+
+absl::Status CudaEvent::MakeWait(CUstream_st* stream, int device) {
+  AwaitRecorded();
+  const absl::Status waits = CudaStatus(cudaStreamWaitEvent(stream, event_, 0), "cudaStreamWaitEvent", device);
+  return status_.ok() ? waits : status_;
+}
+
+absl::Status CudaEvent::Synchronize() {
+  AwaitRecorded();
+  const absl::Status reached = CudaStatus(cudaEventSynchronize(event_), "cudaEventSynchronize", device_);
+  return status_.ok() ? reached : status_;
+}
+
+bool CudaEvent::Query() {
+  if (!recorded()) return false;
+  const cudaError_t answer = cudaEventQuery(event_);
+  if (answer == cudaErrorNotReady) {
+    cudaGetLastError();
+    return false;
+  }
+  // After an error of the GPU nothing is left to wait for; Synchronize says which.
+  return true;
+}
+
+}  // namespace fsdp

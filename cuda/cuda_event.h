@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// CudaEvent: what the CUDA device keeps behind an Event. A CUDA event alone is not enough, because a stream may have to
+// put off recording it until host work before it has run (cuda_stream.h): so it is first *recorded*, on the host, with
+// the stream's error so far, and then *reached*, on the GPU. Thread-safe.
+#ifndef FSDP_CUDA_CUDA_EVENT_H_
+#define FSDP_CUDA_CUDA_EVENT_H_
+
+#include <atomic>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "tensor/stream.h"
+
+// CUDA's, so that its headers need not be included here.
+struct CUevent_st;
+struct CUstream_st;
+
+namespace fsdp {
+
+class CudaEvent final : public Event::State {
+ public:
+  static absl::StatusOr<std::shared_ptr<CudaEvent>> Create(int device);
+  ~CudaEvent() override;
+
+  absl::Status Synchronize() override;
+  bool Query() override;
+
+  // Called once, by the stream: records the event on `stream`, whose first error so far is `so_far`. It is recorded
+  // after an error too, since work before the error may still run.
+  void RecordOn(CUstream_st* stream, const absl::Status& so_far);
+
+  // Whether RecordOn was called; never blocks.
+  bool recorded() const { return recorded_.load(std::memory_order_acquire); }
+
+  // Makes `stream` wait for this event; blocks the calling thread until it is recorded. Returns the error of the stream
+  // that recorded it, or that of the wait itself.
+  absl::Status MakeWait(CUstream_st* stream, int device);
+
+ private:
+  CudaEvent(int device, CUevent_st* event) : device_(device), event_(event) {}
+
+  void AwaitRecorded();
+
+  const int device_;
+  CUevent_st* const event_;
+
+  std::atomic<bool> recorded_{false};
+  absl::Status status_;  // written before `recorded_` is raised, only read after it
+  std::mutex mutex_;     // orders raising the flag against going to sleep
+  std::condition_variable raised_;
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_CUDA_CUDA_EVENT_H_

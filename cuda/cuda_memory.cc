@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "cuda/cuda_memory.h"
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "cuda/cuda_status.h"
+
+namespace fsdp {
+namespace {
+
+constexpr size_t kPinnedPage = 4096;
+constexpr size_t kPinnedStep = size_t{1} << 20;
+
+// Few different sizes, so that a kept block is likely to fit: powers of two up to 1 MiB, multiples of that above.
+size_t RoundedPinnedSize(int64_t nbytes) {
+  const auto wanted = static_cast<size_t>(nbytes);
+  if (wanted > kPinnedStep) return (wanted + kPinnedStep - 1) / kPinnedStep * kPinnedStep;
+  size_t size = kPinnedPage;
+  while (size < wanted) size *= 2;
+  return size;
+}
+
+absl::Status RefuseNegative(int device, int64_t nbytes) {
+  if (nbytes >= 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("cuda:", device, ": cannot allocate ", nbytes, " bytes"));
+}
+
+// Keeps what is freed in the pool: returning it to the driver and asking again would cost more than the work in
+// between.
+absl::Status KeepFreed(int device) {
+  cudaMemPool_t pool;
+  RETURN_IF_ERROR(CudaStatus(cudaDeviceGetDefaultMemPool(&pool, device), "cudaDeviceGetDefaultMemPool", device));
+  uint64_t threshold = std::numeric_limits<uint64_t>::max();
+  return CudaStatus(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &threshold),
+                    "cudaMemPoolSetAttribute", device);
+}
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<CudaMemory>> CudaMemory::Create(int device) {
+  RETURN_IF_ERROR(CudaStatus(cudaSetDevice(device), "cudaSetDevice", device));
+  int has_pools = 0;
+  RETURN_IF_ERROR(CudaStatus(cudaDeviceGetAttribute(&has_pools, cudaDevAttrMemoryPoolsSupported, device),
+                             "cudaDeviceGetAttribute", device));
+  if (has_pools == 0) {
+    return absl::UnimplementedError(absl::StrCat("cuda:", device, ": this GPU has no memory pools (cudaMallocAsync)"));
+  }
+  RETURN_IF_ERROR(KeepFreed(device));
+  cudaStream_t stream;
+  RETURN_IF_ERROR(
+      CudaStatus(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags", device));
+  return std::shared_ptr<CudaMemory>(new CudaMemory(device, stream));
+}
+
+CudaMemory::~CudaMemory() {
+  for (const auto& [size, blocks] : pinned_kept_) {
+    for (void* block : blocks) cudaFreeHost(block);
+  }
+  cudaStreamDestroy(stream_);
+}
+
+absl::StatusOr<Buffer> CudaMemory::Allocate(int64_t nbytes) {
+  RETURN_IF_ERROR(RefuseNegative(device_, nbytes));
+  RETURN_IF_ERROR(CudaStatus(cudaSetDevice(device_), "cudaSetDevice", device_));
+  void* data = nullptr;
+  const cudaError_t error = cudaMallocAsync(&data, std::max<int64_t>(nbytes, 1), stream_);
+  if (error == cudaErrorMemoryAllocation) {
+    cudaGetLastError();
+    size_t free = 0;
+    size_t total = 0;
+    cudaMemGetInfo(&free, &total);
+    return absl::ResourceExhaustedError(absl::StrCat("cuda:", device_, ": cannot allocate ", nbytes, " bytes; ",
+                                                     allocated_bytes(), " bytes are in use, ", free, " of the GPU's ",
+                                                     total, " are free"));
+  }
+  RETURN_IF_ERROR(CudaStatus(error, "cudaMallocAsync", device_));
+  Note(nbytes);
+  Buffer buffer(data, nbytes, [self = shared_from_this(), data, nbytes] { self->Free(data, nbytes); });
+  // The memory is stream_'s until its allocation there has run; nothing else is on that stream, so this is short.
+  RETURN_IF_ERROR(CudaStatus(cudaStreamSynchronize(stream_), "cudaStreamSynchronize", device_));
+  return buffer;
+}
+
+void CudaMemory::Free(void* data, int64_t nbytes) {
+  Note(-nbytes);
+  cudaSetDevice(device_);
+  cudaFreeAsync(data, stream_);
+  cudaGetLastError();  // after an error of the GPU, which its streams report, freeing fails too
+}
+
+absl::StatusOr<Buffer> CudaMemory::AllocatePinned(int64_t nbytes) {
+  RETURN_IF_ERROR(RefuseNegative(device_, nbytes));
+  const size_t size = RoundedPinnedSize(nbytes);
+  void* data = nullptr;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    const auto kept = pinned_kept_.find(size);
+    if (kept != pinned_kept_.end() && !kept->second.empty()) {
+      data = kept->second.back();
+      kept->second.pop_back();
+    }
+  }
+  if (data == nullptr) {
+    RETURN_IF_ERROR(CudaStatus(cudaSetDevice(device_), "cudaSetDevice", device_));
+    RETURN_IF_ERROR(CudaStatus(cudaHostAlloc(&data, size, cudaHostAllocPortable), "cudaHostAlloc", device_));
+  }
+  return Buffer(data, nbytes, [self = shared_from_this(), data, size] { self->KeepPinned(data, size); });
+}
+
+void CudaMemory::KeepPinned(void* data, size_t size) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  pinned_kept_[size].push_back(data);
+}
+
+void CudaMemory::Note(int64_t nbytes) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  allocated_ += nbytes;
+  peak_ = std::max(peak_, allocated_);
+}
+
+int64_t CudaMemory::allocated_bytes() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return allocated_;
+}
+
+int64_t CudaMemory::peak_allocated_bytes() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return peak_;
+}
+
+void CudaMemory::ResetPeak() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  peak_ = allocated_;
+}
+
+}  // namespace fsdp

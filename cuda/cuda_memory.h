@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// CudaMemory: the memory of one CUDA device: an exact count of live bytes over CUDA's own stream-ordered pool, and a
+// cache of pinned host memory. The pool is the process's default one for that GPU and keeps what was freed. A buffer is
+// freed only when no stream holds it any more (cuda_stream.h), so what is freed can be used at once by any stream.
+// Thread-safe; live buffers hold a reference.
+#ifndef FSDP_CUDA_CUDA_MEMORY_H_
+#define FSDP_CUDA_CUDA_MEMORY_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "tensor/buffer.h"
+
+struct CUstream_st;
+
+namespace fsdp {
+
+class CudaMemory : public std::enable_shared_from_this<CudaMemory> {
+ public:
+  static absl::StatusOr<std::shared_ptr<CudaMemory>> Create(int device);
+  ~CudaMemory();
+
+  // Aligned to at least 256 bytes. The buffer of 0 bytes is not null.
+  absl::StatusOr<Buffer> Allocate(int64_t nbytes);
+
+  // Not counted. Pinning costs milliseconds, so freed blocks are kept until this is destroyed.
+  absl::StatusOr<Buffer> AllocatePinned(int64_t nbytes);
+
+  // Counts memory of another owner; negative when freed.
+  void Note(int64_t nbytes);
+
+  int64_t allocated_bytes() const;
+  int64_t peak_allocated_bytes() const;
+  void ResetPeak();
+
+ private:
+  CudaMemory(int device, CUstream_st* stream) : device_(device), stream_(stream) {}
+
+  void Free(void* data, int64_t nbytes);
+  void KeepPinned(void* data, size_t size);
+
+  const int device_;
+  CUstream_st* const stream_;  // carries nothing but allocations
+
+  mutable std::mutex mutex_;
+  int64_t allocated_ = 0;                             // guarded by mutex_
+  int64_t peak_ = 0;                                  // guarded by mutex_; of allocated_, since ResetPeak
+  std::map<size_t, std::vector<void*>> pinned_kept_;  // guarded by mutex_; by rounded size
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_CUDA_CUDA_MEMORY_H_

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// CudaStatus: what a call of the CUDA runtime answered, as a Status that names the call and the device. Includes CUDA's
+// headers, so it is for cuda/ and for *_cuda and nccl_* files only.
+#ifndef FSDP_CUDA_CUDA_STATUS_H_
+#define FSDP_CUDA_CUDA_STATUS_H_
+
+#include <cuda_runtime_api.h>
+
+#include <string_view>
+
+#include "absl/status/status.h"
+
+namespace fsdp {
+
+// "cuda:0: cudaEventRecord: an illegal memory access was encountered". kResourceExhausted when memory is out,
+// kUnavailable when there is no usable GPU or driver, else kInternal. Forgets the thread's last error, so that a later
+// kernel launch is not blamed for it.
+//   RETURN_IF_ERROR(CudaStatus(cudaSetDevice(device), "cudaSetDevice", device));
+absl::Status CudaStatus(cudaError_t error, std::string_view call, int device);
+
+// For after a kernel launch: CudaStatus of the launch itself.
+inline absl::Status CudaLaunchStatus(std::string_view kernel, int device) {
+  return CudaStatus(cudaGetLastError(), kernel, device);
+}
+
+}  // namespace fsdp
+
+#endif  // FSDP_CUDA_CUDA_STATUS_H_

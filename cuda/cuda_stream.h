@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// CudaStream: a stream of the CUDA device. Kernels and copies are put on a CUDA stream by the calling thread, at once.
+// Host work (Run, RunAlways) is run by a thread of the stream, when the GPU has done all before it; what is put on the
+// stream meanwhile is put off, and that thread issues it afterwards, in order:
+//
+//   caller:  kernel  Run  kernel  kernel  Record      kernel
+//              |      \-----\-------\-------\-----.      |     once the queue is empty, direct again
+//   thread:    |       waits for the GPU, runs host work, then issues kernel, kernel, event
+//   GPU:     kernel........................idle......kernel kernel event kernel
+//
+// So the GPU never waits for the host inside its own queues: streams share hardware queues, and a rank's barrier that
+// held one up could stop the very rank that it waits for. And skipping work after an error is exact, as errors arise in
+// host work, after which nothing was issued, or in issuing itself. (An error of the GPU itself, such as an illegal
+// address, ends the process's use of it: every later call fails with it.)
+//
+// Buffers that work uses are held until a CUDA event after that work is reached: in batches, so that a small kernel
+// does not pay for an event. After Synchronize nothing is held.
+#ifndef FSDP_CUDA_CUDA_STREAM_H_
+#define FSDP_CUDA_CUDA_STREAM_H_
+
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "tensor/buffer.h"
+#include "tensor/device.h"
+#include "tensor/stream.h"
+
+// CUDA's, so that its headers need not be included here.
+struct CUevent_st;
+struct CUstream_st;
+
+namespace fsdp {
+
+class CudaStream final : public Stream {
+ public:
+  // Puts work on a cudaStream_t, with its device current. Called at most once, and not after an error of the stream. It
+  // must not use the CudaStream.
+  using Launch = std::function<absl::Status(CUstream_st* stream)>;
+
+  // Device memory that work on this stream may use for its own intermediate values; see scratch().
+  static constexpr int64_t kScratchBytes = 16 << 10;
+
+  static absl::StatusOr<std::unique_ptr<Stream>> Create(std::shared_ptr<Device> device, int ordinal, std::string name);
+
+  // Waits for all work. Not from host work of this very stream.
+  ~CudaStream() override;
+
+  // `stream`, which must be one of a CUDA device.
+  static CudaStream& Of(Stream& stream);
+
+  Device& device() const override { return *device_; }
+  std::string_view name() const override { return name_; }
+  void Run(std::function<absl::Status()> work) override;
+  void RunAlways(std::function<absl::Status(const absl::Status& so_far)> work) override;
+  void CopyAsync(void* destination, const void* source, int64_t nbytes) override;
+  Event Record() override;
+  void Wait(const Event& event) override;
+  absl::Status Synchronize() override;
+
+  // How a kernel runs: calls `launch` in stream order, on the calling thread unless host work is pending, and holds
+  // `uses` until the work has run on the GPU.
+  void Issue(std::vector<Buffer> uses, Launch launch);
+
+  // The device's number.
+  int ordinal() const { return ordinal_; }
+
+  // kScratchBytes of device memory, aligned to 256 bytes, contents unspecified. Its users follow each other in stream
+  // order.
+  void* scratch() const { return scratch_; }
+
+ private:
+  struct Item {
+    std::function<void()> work;
+    bool in_order = false;  // part of the stream's order, so that what comes later must queue behind it
+  };
+
+  CudaStream(std::shared_ptr<Device> device, int ordinal, std::string name);
+
+  // Makes the CUDA objects and starts the thread.
+  absl::Status Open();
+
+  // Calls `step` now if nothing that it must follow is pending, else on the thread.
+  template <typename Step>
+  void InOrder(Step step);
+  void Push(Item item);
+  void Loop();
+
+  // The following are for whoever may act on the stream: the thread while in_order_ is positive, else the caller.
+
+  void Note(const absl::Status& status);  // a new error, to be named after this stream
+  void Hold(std::vector<Buffer> uses);
+  void Seal();               // sees to it that held_ is let go of when the GPU gets here
+  absl::Status AwaitGpu();   // blocks, without spinning, until the GPU has done what was issued
+  void MakeCurrent() const;  // every thread has a current device of its own
+
+  const std::shared_ptr<Device> device_;
+  const int ordinal_;
+  const std::string name_;
+  CUstream_st* stream_ = nullptr;
+  CUevent_st* drained_ = nullptr;  // AwaitGpu's
+  void* scratch_ = nullptr;
+
+  absl::Status status_;       // the first error
+  std::vector<Buffer> held_;  // used by work issued since the last Seal
+
+  std::atomic<int> in_order_{0};  // items with in_order that were pushed and have not ended
+
+  std::mutex mutex_;
+  std::condition_variable wake_;  // the thread: there is an item, or closing_
+  std::condition_variable idle_;  // the queue is empty and the thread waits
+  std::deque<Item> queue_;        // guarded by mutex_
+  bool busy_ = false;             // guarded by mutex_; the thread works on an item
+  bool closing_ = false;          // guarded by mutex_
+  std::thread thread_;
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_CUDA_CUDA_STREAM_H_

@@ -1,0 +1,295 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <type_traits>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/status_macros.h"
+#include "cuda/cuda_status.h"
+#include "cuda/cuda_stream.h"
+#include "cuda/ops.h"
+
+namespace fsdp {
+namespace {
+
+// The type that ops.h says to compute in.
+template <typename A, typename B>
+using ComputeType = std::conditional_t<std::is_same_v<A, double> || std::is_same_v<B, double>, double, float>;
+
+// `value` in the compute type, exactly.
+template <typename C, typename T>
+__device__ C Widen(T value) {
+  if constexpr (std::is_same_v<T, __nv_bfloat16>) {
+    return __bfloat162float(value);
+  } else if constexpr (std::is_same_v<T, __half>) {
+    return __half2float(value);
+  } else {
+    return value;
+  }
+}
+
+// `value` rounded to the nearest T, ties to even; from float64 to a 16-bit float through float32, as the host and
+// PyTorch do.
+template <typename T, typename C>
+__device__ T Round(C value) {
+  if constexpr (std::is_same_v<T, __nv_bfloat16>) {
+    return __float2bfloat16_rn(static_cast<float>(value));
+  } else if constexpr (std::is_same_v<T, __half>) {
+    return __float2half_rn(static_cast<float>(value));
+  } else {
+    return static_cast<T>(value);
+  }
+}
+
+// What Transform applies to each pair of elements. kReads says whether the destination's old value matters.
+template <typename From, typename To>
+struct Divide {
+  static constexpr bool kReads = false;
+  using C = ComputeType<From, To>;
+  C divisor;
+  __device__ To operator()(From from, To) const { return Round<To>(Widen<C>(from) / divisor); }
+};
+
+template <typename From, typename To>
+struct Add {
+  static constexpr bool kReads = true;
+  using C = ComputeType<From, To>;
+  __device__ To operator()(From from, To to) const { return Round<To>(Widen<C>(to) + Widen<C>(from)); }
+};
+
+template <typename T>
+struct Scale {
+  static constexpr bool kReads = false;
+  using C = ComputeType<T, T>;
+  const float* factor;
+  __device__ T operator()(T from, T) const { return Round<T>(Widen<C>(from) * Widen<C>(__ldg(factor))); }
+};
+
+constexpr int kThreads = 256;
+constexpr int64_t kMaxBlocks = 16384;
+
+int Blocks(int64_t threads) { return static_cast<int>(std::min((threads + kThreads - 1) / kThreads, kMaxBlocks)); }
+
+// N elements that are loaded and stored by one instruction.
+template <typename T, int N>
+struct alignas(sizeof(T) * N) Pack {
+  T at[N];
+};
+
+// destination[i] = f(source[i], destination[i]) for the first N * `packs` elements. Source and destination may be one.
+template <int N, typename From, typename To, typename F>
+__global__ void Transform(const From* source, To* destination, int64_t packs, F f) {
+  const int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x;
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < packs; i += step) {
+    const auto from = reinterpret_cast<const Pack<From, N>*>(source)[i];
+    Pack<To, N> to{};
+    if constexpr (F::kReads) to = reinterpret_cast<const Pack<To, N>*>(destination)[i];
+#pragma unroll
+    for (int k = 0; k < N; ++k) to.at[k] = f(from.at[k], to.at[k]);
+    reinterpret_cast<Pack<To, N>*>(destination)[i] = to;
+  }
+}
+
+bool IsAligned(const void* data, size_t to) { return reinterpret_cast<uintptr_t>(data) % to == 0; }
+
+template <typename From, typename To, typename F>
+void LaunchTransform(const Tensor& source, const Tensor& destination, F f, cudaStream_t stream) {
+  // 16 bytes, the widest access, on the side of the larger elements.
+  constexpr int kPack = 16 / std::max(sizeof(From), sizeof(To));
+  const int64_t numel = source.numel();
+  const From* from = source.data_as<From>();
+  To* to = destination.data_as<To>();
+  int64_t packs = 0;
+  if (IsAligned(from, sizeof(From) * kPack) && IsAligned(to, sizeof(To) * kPack)) packs = numel / kPack;
+  if (packs > 0) Transform<kPack><<<Blocks(packs), kThreads, 0, stream>>>(from, to, packs, f);
+  const int64_t rest = numel - packs * kPack;
+  if (rest > 0) {
+    Transform<1><<<Blocks(rest), kThreads, 0, stream>>>(from + packs * kPack, to + packs * kPack, rest, f);
+  }
+}
+
+// The grid is the same for all sizes and GPUs, so the order of summation is too.
+constexpr int kPartialSums = 512;
+static_assert(kPartialSums * sizeof(double) <= CudaStream::kScratchBytes);
+
+// The sum of `value` over the block's N threads, in thread 0; a tree of fixed shape.
+template <int N>
+__device__ double BlockSum(double value) {
+  __shared__ double sums[N];
+  sums[threadIdx.x] = value;
+  for (int width = N / 2; width > 0; width /= 2) {
+    __syncthreads();
+    if (static_cast<int>(threadIdx.x) < width) sums[threadIdx.x] += sums[threadIdx.x + width];
+  }
+  return sums[0];
+}
+
+template <typename T>
+__global__ void SumSquares(const T* source, int64_t numel, double* partial_sums) {
+  double sum = 0;
+  const int64_t step = static_cast<int64_t>(kPartialSums) * kThreads;
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < numel; i += step) {
+    const double value = Widen<double>(source[i]);
+    sum += value * value;
+  }
+  sum = BlockSum<kThreads>(sum);
+  if (threadIdx.x == 0) partial_sums[blockIdx.x] = sum;
+}
+
+__global__ void AddPartialSums(const double* partial_sums, float* result) {
+  const double sum = BlockSum<kPartialSums>(partial_sums[threadIdx.x]);
+  if (threadIdx.x == 0) *result = static_cast<float>(static_cast<double>(*result) + sum);
+}
+
+template <typename T>
+struct TypeTag {
+  using Type = T;
+};
+
+// Calls `f` with the tag of a dtype that CheckFloats let through.
+template <typename F>
+void WithFloatType(DType dtype, F f) {
+  switch (dtype) {
+    case DType::kFloat64:
+      return f(TypeTag<double>());
+    case DType::kFloat32:
+      return f(TypeTag<float>());
+    case DType::kBFloat16:
+      return f(TypeTag<__nv_bfloat16>());
+    case DType::kFloat16:
+      return f(TypeTag<__half>());
+    default:
+      CheckFailed("a kernel for a dtype that it does not take", __FILE__, __LINE__);
+  }
+}
+
+absl::Status CheckElements(std::string_view op, std::string_view role, const Tensor& t) {
+  const auto refuse = [&](std::string_view what) {
+    return absl::InvalidArgumentError(absl::StrCat(std::string(op), ": ", std::string(role), " ", std::string(what)));
+  };
+  if (!t.defined()) return refuse("is undefined");
+  if (!IsAligned(t.data(), SizeOf(t.dtype()))) return refuse("is not aligned to its elements");
+  return absl::OkStatus();
+}
+
+absl::Status CheckFloats(std::string_view op, std::string_view role, const Tensor& t) {
+  RETURN_IF_ERROR(CheckElements(op, role, t));
+  if (IsFloatingPoint(t.dtype()) && SizeOf(t.dtype()) > 1) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(std::string(op), ": ", std::string(role), " is ",
+                                                 std::string(DTypeName(t.dtype())),
+                                                 ", not float64, float32, bfloat16 or float16"));
+}
+
+absl::Status CheckScalar(std::string_view op, std::string_view role, const Tensor& t) {
+  RETURN_IF_ERROR(CheckElements(op, role, t));
+  if (t.dtype() == DType::kFloat32 && t.numel() == 1) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(std::string(op), ": ", std::string(role), " is ",
+                                                 std::string(DTypeName(t.dtype())), " ", t.shape().ToString(),
+                                                 ", not one float32 element"));
+}
+
+absl::Status CheckPair(std::string_view op, const Tensor& source, const Tensor& destination) {
+  RETURN_IF_ERROR(CheckFloats(op, "source", source));
+  RETURN_IF_ERROR(CheckFloats(op, "destination", destination));
+  if (source.numel() == destination.numel()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(std::string(op), ": source has ", source.numel(),
+                                                 " elements, destination has ", destination.numel()));
+}
+
+class CudaOps final : public TensorOps {
+ public:
+  void Zero(const Tensor& t, Stream& stream) const override {
+    CudaStream& on = CudaStream::Of(stream);
+    on.Issue({t.buffer()}, [t, device = on.ordinal()](cudaStream_t s) -> absl::Status {
+      if (!t.defined()) return absl::InvalidArgumentError("zero: tensor is undefined");
+      if (t.nbytes() == 0) return absl::OkStatus();
+      return CudaStatus(cudaMemsetAsync(t.data(), 0, t.nbytes(), s), "cudaMemsetAsync", device);
+    });
+  }
+
+  void CastDivide(const Tensor& source, const Tensor& destination, double divisor, Stream& stream) const override {
+    CudaStream& on = CudaStream::Of(stream);
+    const auto launch = [source, destination, divisor, device = on.ordinal()](cudaStream_t s) -> absl::Status {
+      RETURN_IF_ERROR(CheckPair("cast_divide", source, destination));
+      if (divisor == 1 && source.dtype() == destination.dtype()) {
+        if (source.nbytes() == 0 || source.data() == destination.data()) return absl::OkStatus();
+        return CudaStatus(
+            cudaMemcpyAsync(destination.data(), source.data(), source.nbytes(), cudaMemcpyDeviceToDevice, s),
+            "cudaMemcpyAsync", device);
+      }
+      WithFloatType(source.dtype(), [&](auto from) {
+        WithFloatType(destination.dtype(), [&](auto to) {
+          using From = typename decltype(from)::Type;
+          using To = typename decltype(to)::Type;
+          using F = Divide<From, To>;
+          LaunchTransform<From, To>(source, destination, F{static_cast<typename F::C>(divisor)}, s);
+        });
+      });
+      return CudaLaunchStatus("cast_divide", device);
+    };
+    on.Issue({source.buffer(), destination.buffer()}, launch);
+  }
+
+  void Accumulate(const Tensor& source, const Tensor& destination, Stream& stream) const override {
+    CudaStream& on = CudaStream::Of(stream);
+    const auto launch = [source, destination, device = on.ordinal()](cudaStream_t s) -> absl::Status {
+      RETURN_IF_ERROR(CheckPair("accumulate", source, destination));
+      WithFloatType(source.dtype(), [&](auto from) {
+        WithFloatType(destination.dtype(), [&](auto to) {
+          using From = typename decltype(from)::Type;
+          using To = typename decltype(to)::Type;
+          LaunchTransform<From, To>(source, destination, Add<From, To>{}, s);
+        });
+      });
+      return CudaLaunchStatus("accumulate", device);
+    };
+    on.Issue({source.buffer(), destination.buffer()}, launch);
+  }
+
+  void ScaleBy(const Tensor& t, const Tensor& factor, Stream& stream) const override {
+    CudaStream& on = CudaStream::Of(stream);
+    const auto launch = [t, factor, device = on.ordinal()](cudaStream_t s) -> absl::Status {
+      RETURN_IF_ERROR(CheckFloats("scale_by", "tensor", t));
+      RETURN_IF_ERROR(CheckScalar("scale_by", "factor", factor));
+      WithFloatType(t.dtype(), [&](auto tag) {
+        using T = typename decltype(tag)::Type;
+        LaunchTransform<T, T>(t, t, Scale<T>{factor.data_as<const float>()}, s);
+      });
+      return CudaLaunchStatus("scale_by", device);
+    };
+    on.Issue({t.buffer(), factor.buffer()}, launch);
+  }
+
+  void AccumulateSquaredNorm(const Tensor& source, const Tensor& result, Stream& stream) const override {
+    CudaStream& on = CudaStream::Of(stream);
+    auto* partial_sums = static_cast<double*>(on.scratch());
+    const auto launch = [source, result, partial_sums, device = on.ordinal()](cudaStream_t s) -> absl::Status {
+      RETURN_IF_ERROR(CheckFloats("accumulate_squared_norm", "source", source));
+      RETURN_IF_ERROR(CheckScalar("accumulate_squared_norm", "result", result));
+      WithFloatType(source.dtype(), [&](auto tag) {
+        using T = typename decltype(tag)::Type;
+        SumSquares<<<kPartialSums, kThreads, 0, s>>>(source.data_as<T>(), source.numel(), partial_sums);
+      });
+      AddPartialSums<<<1, kPartialSums, 0, s>>>(partial_sums, result.data_as<float>());
+      return CudaLaunchStatus("accumulate_squared_norm", device);
+    };
+    on.Issue({source.buffer(), result.buffer()}, launch);
+  }
+};
+
+}  // namespace
+
+const TensorOps& CudaTensorOps() {
+  static const CudaOps ops;
+  return ops;
+}
+
+}  // namespace fsdp

@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The CUDA device's kernels of tensor/ops.h. Results have the host kernels' bits, but for NaN payloads and the order in
+// which a squared norm is summed.
+#ifndef FSDP_CUDA_OPS_H_
+#define FSDP_CUDA_OPS_H_
+
+#include "tensor/ops.h"
+
+namespace fsdp {
+
+// For streams of CUDA devices. Elements must be aligned to their own size.
+const TensorOps& CudaTensorOps();
+
+}  // namespace fsdp
+
+#endif  // FSDP_CUDA_OPS_H_
