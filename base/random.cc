@@ -2,115 +2,241 @@
 
 #include "base/random.h"
 
-#include <bit>
-#include <cmath>
+#include <algorithm>
 #include <cstddef>
+#include <cstring>
 
+// Highway compiles the vectorised part once for AVX-512, AVX2 and the portable baseline.
+#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4 | HWY_AVX3_DL)
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "base/random.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+//
+#include "hwy/highway.h"
+
+#ifndef FSDP_BASE_RANDOM_CC_CONSTANTS_
+#define FSDP_BASE_RANDOM_CC_CONSTANTS_
 namespace fsdp {
 namespace {
+
+constexpr uint32_t kMultiplier0 = 0xD2511F53;
+constexpr uint32_t kMultiplier1 = 0xCD9E8D57;
+constexpr uint32_t kWeyl0 = 0x9E3779B9;
+constexpr uint32_t kWeyl1 = 0xBB67AE85;
+constexpr int kRounds = 10;
 
 constexpr double kPi = 3.141592653589793238;
 constexpr double kLn2 = 0.693147180559945309;
 
-// The natural logarithm of a normal number, good to the last bit or two of float64: x = m 2^e with m within a factor
+}  // namespace
+}  // namespace fsdp
+#endif  // FSDP_BASE_RANDOM_CC_CONSTANTS_
+
+HWY_BEFORE_NAMESPACE();
+namespace fsdp {
+namespace HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+// All arithmetic is on 64-bit lanes: float64, or uint64 that hold 32-bit numbers. At most eight of them.
+using F64 = hn::CappedTag<double, 8>;
+using U64 = hn::RebindToUnsigned<F64>;
+using F32 = hn::Rebind<float, F64>;
+using VecF64 = hn::Vec<F64>;
+using VecU64 = hn::Vec<U64>;
+constexpr size_t kMaxBlocks = 8;
+
+// Blocks `block`, `block` + 1, ...: one per lane.
+struct Blocks {
+  VecU64 c0, c1, c2, c3;
+};
+
+HWY_INLINE VecU64 Low32(VecU64 v) { return hn::And(v, hn::Set(U64(), 0xFFFFFFFFu)); }
+
+// The product of the low halves of the lanes.
+template <class D>
+HWY_INLINE hn::Vec<D> Product(D d, hn::Vec<D> a, uint32_t b) {
+  if constexpr (HWY_TARGET == HWY_SCALAR) {
+    // Its vectors of one lane have no halves to multiply.
+    return hn::Set(d, hn::GetLane(a) * b);
+  } else {
+    const hn::Repartition<uint32_t, D> du32;
+    return hn::MulEven(hn::BitCast(du32, a), hn::BitCast(du32, hn::Set(d, b)));
+  }
+}
+
+HWY_INLINE Blocks PhiloxBlocks(uint64_t seed, uint64_t sequence, uint64_t block) {
+  const U64 du;
+  const VecU64 counter = hn::Add(hn::Set(du, block), hn::Iota(du, 0));
+  VecU64 c0 = Low32(counter);
+  VecU64 c1 = hn::ShiftRight<32>(counter);
+  VecU64 c2 = hn::Set(du, sequence & 0xFFFFFFFFu);
+  VecU64 c3 = hn::Set(du, sequence >> 32);
+  uint32_t key0 = static_cast<uint32_t>(seed);
+  uint32_t key1 = static_cast<uint32_t>(seed >> 32);
+  for (int round = 0; round < kRounds; ++round) {
+    const VecU64 product0 = Product(du, c0, kMultiplier0);
+    const VecU64 product1 = Product(du, c2, kMultiplier1);
+    c0 = hn::Xor(hn::Xor(hn::ShiftRight<32>(product1), c1), hn::Set(du, key0));
+    c1 = Low32(product1);
+    c2 = hn::Xor(hn::Xor(hn::ShiftRight<32>(product0), c3), hn::Set(du, key1));
+    c3 = Low32(product0);
+    key0 += kWeyl0;
+    key1 += kWeyl1;
+  }
+  return {c0, c1, c2, c3};
+}
+
+// Whole numbers below 2^52 as float64, less `offset`: exact, and without the instruction that only AVX-512 has.
+HWY_INLINE VecF64 ToFloat64(VecU64 v, double offset) {
+  const F64 d;
+  const VecU64 in_mantissa = hn::Or(v, hn::Set(U64(), uint64_t{0x433} << 52));
+  return hn::Sub(hn::BitCast(d, in_mantissa), hn::Set(d, 0x1p52 + offset));
+}
+
+// Horner's rule, without fused multiply-adds, which not all targets have.
+template <size_t kTerms>
+HWY_INLINE VecF64 Polynomial(const double (&coefficients)[kTerms], VecF64 z) {
+  const F64 d;
+  VecF64 sum = hn::Set(d, coefficients[0]);
+  for (size_t i = 1; i < kTerms; ++i) sum = hn::Add(hn::Mul(sum, z), hn::Set(d, coefficients[i]));
+  return sum;
+}
+
+// The natural logarithm of normal numbers, good to the last bit or two of float64: x = m 2^e with m within a factor
 // sqrt(2) of 1, log(m) = 2 atanh((m - 1) / (m + 1)) by its series. Libraries' logarithms differ in the last bit.
-double Log(double x) {
-  const uint64_t bits = std::bit_cast<uint64_t>(x);
-  // 1/sqrt(2) has 0x3FE6A09E in its upper half.
-  const uint64_t shifted = bits - (uint64_t{0x3FE6A09E} << 32);
-  const auto exponent = static_cast<int64_t>(shifted) >> 52;
-  const double m = std::bit_cast<double>(bits - (static_cast<uint64_t>(exponent) << 52));
-  const double s = (m - 1) / (m + 1);
-  const double z = s * s;
-  double sum = 1.0 / 21;
-  sum = sum * z + 1.0 / 19;
-  sum = sum * z + 1.0 / 17;
-  sum = sum * z + 1.0 / 15;
-  sum = sum * z + 1.0 / 13;
-  sum = sum * z + 1.0 / 11;
-  sum = sum * z + 1.0 / 9;
-  sum = sum * z + 1.0 / 7;
-  sum = sum * z + 1.0 / 5;
-  sum = sum * z + 1.0 / 3;
-  sum = sum * z;
-  return static_cast<double>(exponent) * kLn2 + (2 * s + 2 * s * sum);
+HWY_INLINE VecF64 Log(VecF64 x) {
+  constexpr double kSeries[] = {1.0 / 21, 1.0 / 19, 1.0 / 17, 1.0 / 15, 1.0 / 13, 1.0 / 11,
+                                1.0 / 9,  1.0 / 7,  1.0 / 5,  1.0 / 3,  0.0};
+  constexpr uint64_t kOne = uint64_t{0x3FF00000} << 32;
+  constexpr uint64_t kRootOfHalf = uint64_t{0x3FE6A09E} << 32;
+  const F64 d;
+  const U64 du;
+  const VecU64 shifted = hn::Add(hn::BitCast(du, x), hn::Set(du, kOne - kRootOfHalf));
+  const VecF64 exponent = ToFloat64(hn::ShiftRight<52>(shifted), 1023);
+  const VecU64 mantissa = hn::And(shifted, hn::Set(du, (uint64_t{1} << 52) - 1));
+  const VecF64 m = hn::BitCast(d, hn::Add(mantissa, hn::Set(du, kRootOfHalf)));
+  const VecF64 one = hn::Set(d, 1);
+  const VecF64 s = hn::Div(hn::Sub(m, one), hn::Add(m, one));
+  const VecF64 sum = Polynomial(kSeries, hn::Mul(s, s));
+  const VecF64 s2 = hn::Add(s, s);
+  return hn::Add(hn::Mul(exponent, hn::Set(d, kLn2)), hn::Add(s2, hn::Mul(s2, sum)));
 }
 
 struct SinCos {
-  double sin;
-  double cos;
+  VecF64 sin, cos;
 };
 
 // Of 2 pi turn / 2^32. The reduction to an eighth of a turn is exact, in integers; Taylor's series do the rest.
-SinCos SinCosOfTurn(uint32_t turn) {
-  const uint32_t quadrant = (turn + (1u << 29)) >> 30;
-  const auto rest = static_cast<int32_t>(turn - (quadrant << 30));
-  const double x = static_cast<double>(rest) * (kPi / 2 / (1 << 30));
-  const double z = x * x;
-  double s = -1.0 / 1307674368000;
-  s = s * z + 1.0 / 6227020800;
-  s = s * z - 1.0 / 39916800;
-  s = s * z + 1.0 / 362880;
-  s = s * z - 1.0 / 5040;
-  s = s * z + 1.0 / 120;
-  s = s * z - 1.0 / 6;
-  s = s * z * x + x;
-  double c = 1.0 / 20922789888000;
-  c = c * z - 1.0 / 87178291200;
-  c = c * z + 1.0 / 479001600;
-  c = c * z - 1.0 / 3628800;
-  c = c * z + 1.0 / 40320;
-  c = c * z - 1.0 / 720;
-  c = c * z + 1.0 / 24;
-  c = c * z - 1.0 / 2;
-  c = c * z + 1;
-  const bool swap = quadrant % 2 == 1;
-  const double sine = swap ? c : s;
-  const double cosine = swap ? s : c;
-  return {quadrant >= 2 && quadrant < 4 ? -sine : sine, quadrant == 1 || quadrant == 2 ? -cosine : cosine};
+HWY_INLINE SinCos SinCosOfTurn(VecU64 turn) {
+  constexpr double kSin[] = {-1.0 / 1307674368000, 1.0 / 6227020800, -1.0 / 39916800, 1.0 / 362880,
+                             -1.0 / 5040,          1.0 / 120,        -1.0 / 6};
+  constexpr double kCos[] = {1.0 / 20922789888000,
+                             -1.0 / 87178291200,
+                             1.0 / 479001600,
+                             -1.0 / 3628800,
+                             1.0 / 40320,
+                             -1.0 / 720,
+                             1.0 / 24,
+                             -1.0 / 2,
+                             1.0};
+  const F64 d;
+  const U64 du;
+  const VecU64 quadrant = hn::ShiftRight<30>(hn::Add(turn, hn::Set(du, 1u << 29)));
+  // Between -2^29 and 2^29, made positive for the conversion.
+  const VecU64 rest = hn::Sub(hn::Add(turn, hn::Set(du, uint64_t{1} << 31)), hn::ShiftLeft<30>(quadrant));
+  const VecF64 x = hn::Mul(ToFloat64(rest, 0x1p31), hn::Set(d, kPi / 2 / (1 << 30)));
+  const VecF64 z = hn::Mul(x, x);
+  const VecF64 s = hn::Add(hn::Mul(hn::Mul(Polynomial(kSin, z), z), x), x);
+  const VecF64 c = Polynomial(kCos, z);
+  const auto swap = hn::RebindMask(d, hn::TestBit(quadrant, hn::Set(du, 1)));
+  // Quadrants 2 and 3 have a negative sine, 1 and 2 a negative cosine: bit 1 of the quadrant, and of the next, as
+  // signs.
+  const VecU64 bit1 = hn::Set(du, 2);
+  const VecU64 sin_sign = hn::ShiftLeft<62>(hn::And(quadrant, bit1));
+  const VecU64 cos_sign = hn::ShiftLeft<62>(hn::And(hn::Add(quadrant, hn::Set(du, 1)), bit1));
+  return {hn::Xor(hn::IfThenElse(swap, c, s), hn::BitCast(d, sin_sign)),
+          hn::Xor(hn::IfThenElse(swap, s, c), hn::BitCast(d, cos_sign))};
 }
 
-std::array<float, 4> UniformsOf(const std::array<uint32_t, 4>& block) {
-  std::array<float, 4> values;
-  for (size_t i = 0; i < 4; ++i) values[i] = static_cast<float>(block[i] >> 8) * 0x1p-24f;
-  return values;
-}
-
-std::array<float, 4> NormalsOf(const std::array<uint32_t, 4>& block) {
-  std::array<float, 4> values;
-  for (size_t i = 0; i < 4; i += 2) {
+struct Normals {
+  // Two values per lane from two numbers per lane.
+  static HWY_INLINE void FromPair(VecU64 first, VecU64 second, hn::Vec<F32>& value0, hn::Vec<F32>& value1) {
+    const F64 d;
+    const F32 df;
     // In (0, 1): never 0, whose logarithm is infinite.
-    const double uniform = (static_cast<double>(block[i]) + 0.5) * 0x1p-32;
-    const double radius = std::sqrt(-2 * Log(uniform));
-    const SinCos angle = SinCosOfTurn(block[i + 1]);
-    values[i] = static_cast<float>(radius * angle.cos);
-    values[i + 1] = static_cast<float>(radius * angle.sin);
+    const VecF64 uniform = hn::Mul(hn::Add(ToFloat64(first, 0), hn::Set(d, 0.5)), hn::Set(d, 0x1p-32));
+    const VecF64 radius = hn::Sqrt(hn::Mul(hn::Set(d, -2), Log(uniform)));
+    const SinCos angle = SinCosOfTurn(second);
+    value0 = hn::DemoteTo(df, hn::Mul(radius, angle.cos));
+    value1 = hn::DemoteTo(df, hn::Mul(radius, angle.sin));
   }
-  return values;
+};
+
+struct Uniforms {
+  static HWY_INLINE void FromPair(VecU64 first, VecU64 second, hn::Vec<F32>& value0, hn::Vec<F32>& value1) {
+    const F64 d;
+    const F32 df;
+    value0 = hn::DemoteTo(df, hn::Mul(ToFloat64(hn::ShiftRight<8>(first), 0), hn::Set(d, 0x1p-24)));
+    value1 = hn::DemoteTo(df, hn::Mul(ToFloat64(hn::ShiftRight<8>(second), 0), hn::Set(d, 0x1p-24)));
+  }
+};
+
+// As many blocks as there are lanes, from `block` on, to `out`.
+template <class Values>
+HWY_INLINE void WriteBlocks(const Philox& philox, uint64_t block, float* out) {
+  const Blocks b = PhiloxBlocks(philox.seed(), philox.sequence(), block);
+  hn::Vec<F32> value0, value1, value2, value3;
+  Values::FromPair(b.c0, b.c1, value0, value1);
+  Values::FromPair(b.c2, b.c3, value2, value3);
+  hn::StoreInterleaved4(value0, value1, value2, value3, F32(), out);
 }
 
-template <typename ValuesOf>
-void Fill(const Philox& philox, uint64_t first, absl::Span<float> out, ValuesOf values_of) {
+template <class Values>
+HWY_INLINE void Fill(const Philox& philox, uint64_t first, float* out, size_t n) {
+  const size_t step = 4 * hn::Lanes(F64());
   size_t filled = 0;
-  while (filled < out.size()) {
+  while (filled < n) {
     const uint64_t index = first + filled;
-    const std::array<float, 4> values = values_of(philox.Block(index / 4));
-    for (size_t lane = index % 4; lane < 4 && filled < out.size(); ++lane) out[filled++] = values[lane];
+    const size_t skipped = index % 4;
+    if (skipped == 0 && n - filled >= step) {
+      WriteBlocks<Values>(philox, index / 4, out + filled);
+      filled += step;
+    } else {
+      float values[4 * kMaxBlocks];
+      WriteBlocks<Values>(philox, index / 4, values);
+      const size_t wanted = std::min(step - skipped, n - filled);
+      std::memcpy(out + filled, values + skipped, wanted * sizeof(float));
+      filled += wanted;
+    }
   }
 }
 
-}  // namespace
+void FillUniformOnTarget(const Philox& philox, uint64_t first, float* out, size_t n) {
+  Fill<Uniforms>(philox, first, out, n);
+}
+
+void FillNormalOnTarget(const Philox& philox, uint64_t first, float* out, size_t n) {
+  Fill<Normals>(philox, first, out, n);
+}
+
+// NOLINTNEXTLINE(google-readability-namespace-comments)
+}  // namespace HWY_NAMESPACE
+}  // namespace fsdp
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace fsdp {
+
+HWY_EXPORT(FillUniformOnTarget);
+HWY_EXPORT(FillNormalOnTarget);
 
 std::array<uint32_t, 4> Philox::Block(uint64_t block) const {
-  constexpr uint32_t kMultiplier0 = 0xD2511F53;
-  constexpr uint32_t kMultiplier1 = 0xCD9E8D57;
-  constexpr uint32_t kWeyl0 = 0x9E3779B9;
-  constexpr uint32_t kWeyl1 = 0xBB67AE85;
   std::array<uint32_t, 4> c = {static_cast<uint32_t>(block), static_cast<uint32_t>(block >> 32),
                                static_cast<uint32_t>(sequence_), static_cast<uint32_t>(sequence_ >> 32)};
   uint32_t key0 = static_cast<uint32_t>(seed_);
   uint32_t key1 = static_cast<uint32_t>(seed_ >> 32);
-  for (int round = 0; round < 10; ++round) {
+  for (int round = 0; round < kRounds; ++round) {
     const uint64_t product0 = uint64_t{kMultiplier0} * c[0];
     const uint64_t product1 = uint64_t{kMultiplier1} * c[2];
     c = {static_cast<uint32_t>(product1 >> 32) ^ c[1] ^ key0, static_cast<uint32_t>(product1),
@@ -121,8 +247,13 @@ std::array<uint32_t, 4> Philox::Block(uint64_t block) const {
   return c;
 }
 
-void FillUniform(const Philox& philox, uint64_t first, absl::Span<float> out) { Fill(philox, first, out, UniformsOf); }
+void FillUniform(const Philox& philox, uint64_t first, absl::Span<float> out) {
+  HWY_DYNAMIC_DISPATCH(FillUniformOnTarget)(philox, first, out.data(), out.size());
+}
 
-void FillNormal(const Philox& philox, uint64_t first, absl::Span<float> out) { Fill(philox, first, out, NormalsOf); }
+void FillNormal(const Philox& philox, uint64_t first, absl::Span<float> out) {
+  HWY_DYNAMIC_DISPATCH(FillNormalOnTarget)(philox, first, out.data(), out.size());
+}
 
 }  // namespace fsdp
+#endif  // HWY_ONCE

@@ -22,6 +22,9 @@ class Philox {
   // Numbers 4 * block to 4 * block + 3 of the sequence: the cipher of counter {block, sequence} under key seed.
   std::array<uint32_t, 4> Block(uint64_t block) const;
 
+  uint64_t seed() const { return seed_; }
+  uint64_t sequence() const { return sequence_; }
+
  private:
   uint64_t seed_;
   uint64_t sequence_;

@@ -9,6 +9,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "hwy/targets.h"
 
 namespace fsdp {
 namespace {
@@ -95,6 +96,40 @@ TEST(RandomTest, NormalsAreBoxMullersToTheLastBits) {
     EXPECT_NEAR(values[i], radius * std::cos(angle), 5e-7);
     EXPECT_NEAR(values[i + 1], radius * std::sin(angle), 5e-7);
   }
+}
+
+TEST(RandomTest, UniformsAreTheBlocksUpperBits) {
+  const Philox philox(9, 3);
+  std::vector<float> values(4000);
+  FillUniform(philox, 0, absl::MakeSpan(values));
+  for (size_t i = 0; i < values.size(); ++i) {
+    ASSERT_EQ(values[i], static_cast<float>(philox.Block(i / 4)[i % 4] >> 8) * 0x1p-24f);
+  }
+}
+
+TEST(RandomTest, IndicesBeyond32BitsCount) {
+  const Philox philox(9, (uint64_t{5} << 32) + 1);
+  const uint64_t first = (uint64_t{1} << 34) - 40;  // blocks cross 2^32
+  std::vector<float> values(80);
+  FillUniform(philox, first, absl::MakeSpan(values));
+  for (size_t i = 0; i < values.size(); ++i) {
+    const uint64_t index = first + i;
+    ASSERT_EQ(values[i], static_cast<float>(philox.Block(index / 4)[index % 4] >> 8) * 0x1p-24f);
+  }
+}
+
+TEST(RandomTest, EveryTargetGivesTheSameBits) {
+  std::vector<float> expected;
+  for (const int64_t target : {HWY_AVX3, HWY_AVX2, HWY_STATIC_TARGET}) {
+    if ((hwy::SupportedTargets() & target) == 0 && target != HWY_STATIC_TARGET) continue;
+    hwy::GetChosenTarget().Update(target);
+    std::vector<float> values(1 << 20);
+    FillNormal(Philox(77), 2, absl::MakeSpan(values).first(1 << 19));
+    FillUniform(Philox(77), 2, absl::MakeSpan(values).last(1 << 19));
+    if (expected.empty()) expected = values;
+    EXPECT_EQ(values, expected) << hwy::TargetName(target);
+  }
+  hwy::GetChosenTarget().DeInit();
 }
 
 // These bits are what saved runs started from; a change here changes every new model.
