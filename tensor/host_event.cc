@@ -5,8 +5,19 @@
 #include <chrono>
 #include <thread>
 
+#include "absl/strings/cord.h"
+
 namespace fsdp {
 namespace {
+
+// A copy that shares no reference count. A distribution's Abseil is not built for the race detector, which then reports
+// every error whose last reference goes on another thread than one that copied it.
+absl::Status Unshared(const absl::Status& status) {
+  if (status.ok()) return status;
+  absl::Status copy(status.code(), status.message());
+  status.ForEachPayload([&](absl::string_view url, const absl::Cord& payload) { copy.SetPayload(url, payload); });
+  return copy;
+}
 
 // About what it costs to put a thread to sleep and to wake it again.
 constexpr std::chrono::nanoseconds kSpin = std::chrono::microseconds(5);
@@ -47,11 +58,11 @@ absl::Status HostEvent::Synchronize() {
     std::unique_lock<std::mutex> lock(mutex_);
     raised_.wait(lock, [this] { return reached_.load(std::memory_order_relaxed); });
   }
-  return status_;
+  return Unshared(status_);
 }
 
 void HostEvent::Reach(const absl::Status& status) {
-  status_ = status;
+  status_ = Unshared(status);
   {
     std::lock_guard<std::mutex> lock(mutex_);
     reached_.store(true, std::memory_order_release);

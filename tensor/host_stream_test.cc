@@ -40,7 +40,8 @@ class Gate {
 };
 
 std::function<absl::Status()> Failing(absl::Status status) {
-  return [status] { return status; };
+  // Moved, so that the test's thread keeps no reference.
+  return [status = std::move(status)] { return status; };
 }
 
 class HostStreamTest : public testing::Test {
@@ -221,7 +222,7 @@ TEST_F(HostStreamTest, PayloadsOfAnErrorAreKept) {
   auto stream = NewStream("s");
   absl::Status status = absl::AbortedError("peer died");
   status.SetPayload("fsdp/rank", absl::Cord("3"));
-  stream->Run(Failing(status));
+  stream->Run(Failing(std::move(status)));
   EXPECT_EQ(stream->Synchronize().GetPayload("fsdp/rank"), absl::Cord("3"));
 }
 
