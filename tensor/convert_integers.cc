@@ -2,7 +2,6 @@
 
 #include "tensor/convert_integers.h"
 
-#include <cmath>
 #include <cstddef>
 #include <cstring>
 #include <limits>
@@ -73,14 +72,15 @@ void CastAll(const void* source, void* destination, int64_t numel) {
   for (int64_t i = 0; i < numel; ++i) StoreAt(Cast<To>(LoadAt<From>(source, i)), destination, i);
 }
 
-// Whether `truncated`, a whole number or not a number, is a value of To. Both bounds are powers of two or zero, which
-// float64 holds exactly, unlike the largest int64.
+// Whether `value`, truncated, is a value of To; false for NaN. The bounds are powers of two or zero, which float64
+// holds exactly, unlike the largest int64. One below `begin` is exact too, or rounds to `begin`, which fits.
 template <typename To>
-bool Fits(double truncated) {
+bool Fits(double value) {
   using Limits = std::numeric_limits<To>;
-  const double end = std::ldexp(1.0, Limits::digits);
-  const double begin = Limits::is_signed ? -end : 0.0;
-  return truncated >= begin && truncated < end;
+  constexpr double kHalf = static_cast<double>(uint64_t{1} << (Limits::digits - 1));
+  constexpr double kEnd = 2 * kHalf;
+  constexpr double kBegin = Limits::is_signed ? -kEnd : 0.0;
+  return (value > kBegin - 1 || value == kBegin) && value < kEnd;
 }
 
 }  // namespace
@@ -106,9 +106,8 @@ int64_t Float64ToIntegers(const double* source, DType to, void* destination, int
       if constexpr (std::is_same_v<To, Bool>) {
         StoreAt(Cast<Bool>(source[i]), destination, i);
       } else {
-        const double truncated = std::trunc(source[i]);
-        if (!Fits<To>(truncated)) return i;
-        StoreAt(static_cast<To>(truncated), destination, i);
+        if (!Fits<To>(source[i])) return i;
+        StoreAt(static_cast<To>(source[i]), destination, i);
       }
     }
     return numel;
