@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Buffer: a counted reference to a run of bytes on some device. Copies share the bytes; the last copy frees them. Work that
-// was put on a stream holds copies of the buffers that it uses, so dropping one while it is in use is safe.
+// Buffer: a counted reference to a run of bytes on some device. Copies share the bytes; the last copy frees them. Work
+// that was put on a stream holds copies of the buffers that it uses, so dropping one while it is in use is safe.
 #ifndef FSDP_TENSOR_BUFFER_H_
 #define FSDP_TENSOR_BUFFER_H_
 

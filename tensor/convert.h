@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Conversion of elements between dtypes on the host, bit for bit what PyTorch's Tensor.to() gives on a CPU: round to
-// nearest even, NaN stays NaN (payload unspecified), overflow becomes infinity, or in float8_e4m3fn, which has none, the
-// largest number, 448 (as PyTorch 2.15; it gave NaN up to 2025). Narrowing from float64 to a 16- or 8-bit float rounds
-// once through float32, as PyTorch does. Vectorised with run-time dispatch (AVX-512, AVX2, scalar); every target gives the
-// same bits.
+// nearest even, NaN stays NaN (payload unspecified), overflow becomes infinity, or in float8_e4m3fn, which has none,
+// the largest number, 448 (as PyTorch 2.15; it gave NaN up to 2025). Narrowing from float64 to a 16- or 8-bit float
+// rounds once through float32, as PyTorch does. Vectorised with run-time dispatch (AVX-512, AVX2, scalar); every target
+// gives the same bits.
 #ifndef FSDP_TENSOR_CONVERT_H_
 #define FSDP_TENSOR_CONVERT_H_
 

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Device: where memory lives and work runs. The host device (host_device.h) runs work on threads, the CUDA device
-// (cuda/cuda_device.h) on a GPU; nothing above tensor/ and collectives/ can tell them apart. A Device belongs to one rank
-// and counts that rank's memory. Thread-safe. It must outlive its buffers and streams, which hold a reference to it.
+// (cuda/cuda_device.h) on a GPU; nothing above tensor/ and collectives/ can tell them apart. A Device belongs to one
+// rank and counts that rank's memory. Thread-safe. It must outlive its buffers and streams, which hold a reference to
+// it.
 #ifndef FSDP_TENSOR_DEVICE_H_
 #define FSDP_TENSOR_DEVICE_H_
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Interval: the only shard geometry of this project. A shard is a half-open range [begin, end) of the row-major elements
-// of one named tensor; resharding is intersection of intervals. Pure arithmetic, no I/O.
+// Interval: the only shard geometry of this project. A shard is a half-open range [begin, end) of the row-major
+// elements of one named tensor; resharding is intersection of intervals. Pure arithmetic, no I/O.
 #ifndef FSDP_TENSOR_INTERVAL_H_
 #define FSDP_TENSOR_INTERVAL_H_
 

@@ -18,9 +18,9 @@ class TensorOps {
   // Every byte of `t` becomes zero.
   virtual void Zero(const Tensor& t, Stream& stream) const = 0;
 
-  // destination[i] = convert(source[i] / divisor). Float dtypes; computed in float32 (float64 if either side is), rounded
-  // once. `source` and `destination` may be one tensor; otherwise they must not overlap. divisor == 1 converts only.
-  // Equal numel, else the stream fails with kInvalidArgument.
+  // destination[i] = convert(source[i] / divisor). Float dtypes; computed in float32 (float64 if either side is),
+  // rounded once. `source` and `destination` may be one tensor; otherwise they must not overlap. divisor == 1 converts
+  // only. Equal numel, else the stream fails with kInvalidArgument.
   virtual void CastDivide(const Tensor& source, const Tensor& destination, double divisor, Stream& stream) const = 0;
 
   // destination[i] += source[i], float dtypes, the sum in float32 (float64 if either side is), rounded once.
@@ -29,8 +29,8 @@ class TensorOps {
   // t[i] = convert(t[i] * *factor), `factor` a float32 tensor of one element, read in stream order.
   virtual void ScaleBy(const Tensor& t, const Tensor& factor, Stream& stream) const = 0;
 
-  // *result (float32, one element) += sum of source[i]^2. Summed in float64 in a fixed order, so the result is the same in
-  // every run; NaN and infinity come through.
+  // *result (float32, one element) += sum of source[i]^2. Summed in float64 in a fixed order, so the result is the same
+  // in every run; NaN and infinity come through.
   virtual void AccumulateSquaredNorm(const Tensor& source, const Tensor& result, Stream& stream) const = 0;
 };
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Shape: the sizes of a row-major tensor. A Shape that exists is valid: no negative dimension, and an element count that
-// fits in int64 with room for 8-byte elements, so numel() * SizeOf(dtype) never overflows.
+// Shape: the sizes of a row-major tensor. A Shape that exists is valid: no negative dimension, and an element count
+// that fits in int64 with room for 8-byte elements, so numel() * SizeOf(dtype) never overflows.
 #ifndef FSDP_TENSOR_SHAPE_H_
 #define FSDP_TENSOR_SHAPE_H_
 
@@ -23,8 +23,8 @@ class Shape {
   // For sizes known to be valid; CHECK-fails otherwise. Sizes that come from a file or a user go through Create.
   Shape(std::initializer_list<int64_t> dims);  // NOLINT: implicit, so that {2, 3} is a Shape
 
-  // kInvalidArgument for a negative dimension or more than 2^60 elements; a zero dimension is legal, and the others must
-  // then stay below 2^60 by themselves, so that row_numel() is safe too.
+  // kInvalidArgument for a negative dimension or more than 2^60 elements; a zero dimension is legal, and the others
+  // must then stay below 2^60 by themselves, so that row_numel() is safe too.
   static absl::StatusOr<Shape> Create(absl::Span<const int64_t> dims);
 
   int rank() const { return static_cast<int>(dims_.size()); }

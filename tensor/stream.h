@@ -7,8 +7,8 @@
 //   compute_stream.Wait(gathered);              // what follows on compute_stream starts after it
 //
 // Errors are sticky: after the first failed piece of work the rest of the stream is skipped, streams that wait for its
-// events fail likewise, and Synchronize returns that first error. A Stream is used by one thread at a time; an Event may
-// be copied and waited for from anywhere.
+// events fail likewise, and Synchronize returns that first error. A Stream is used by one thread at a time; an Event
+// may be copied and waited for from anywhere.
 #ifndef FSDP_TENSOR_STREAM_H_
 #define FSDP_TENSOR_STREAM_H_
 
@@ -55,8 +55,8 @@ class Stream {
   virtual Device& device() const = 0;
   virtual std::string_view name() const = 0;
 
-  // Runs `work` on a host thread in stream order. Returns at once. Skipped after an error. On the host device this is how
-  // every kernel runs; on a GPU it is a host callback, in which no device call is allowed.
+  // Runs `work` on a host thread in stream order. Returns at once. Skipped after an error. On the host device this is
+  // how every kernel runs; on a GPU it is a host callback, in which no device call is allowed.
   virtual void Run(std::function<absl::Status()> work) = 0;
 
   // As Run, but called after an error as well, with that error; what it returns becomes the stream's error if there was

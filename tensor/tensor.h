@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Tensor: a typed, contiguous, row-major view of a Buffer. A value; copies share the bytes. There is no arithmetic on it:
-// kernels live in tensor/ops.h and nn/.
+// Tensor: a typed, contiguous, row-major view of a Buffer. A value; copies share the bytes. There is no arithmetic on
+// it: kernels live in tensor/ops.h and nn/.
 #ifndef FSDP_TENSOR_TENSOR_H_
 #define FSDP_TENSOR_TENSOR_H_
 
