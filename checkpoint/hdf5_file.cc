@@ -174,11 +174,16 @@ std::optional<std::array<uint8_t, 8>> FillBytes(DType dtype) {
   }
 }
 
+// A string of variable length, which h5py shows as str.
 absl::Status WriteAttribute(hid_t object, const std::string& name, const std::string& text) {
-  const Handle type = TextType(static_cast<int64_t>(text.size()));
+  const Handle type(H5Tcopy(H5T_C_S1), H5Tclose);
   const Handle space = Space({});
+  const char* const value = text.c_str();
+  if (H5Tset_size(type.get(), H5T_VARIABLE) < 0 || H5Tset_cset(type.get(), H5T_CSET_UTF8) < 0) {
+    return LibraryError("make a type for attribute", name);
+  }
   const Handle attribute(H5Acreate2(object, name.c_str(), type.get(), space.get(), H5P_DEFAULT, H5P_DEFAULT), H5Aclose);
-  if (!attribute.ok() || H5Awrite(attribute.get(), type.get(), text.c_str()) < 0) {
+  if (!attribute.ok() || H5Awrite(attribute.get(), type.get(), &value) < 0) {
     return LibraryError("write attribute", name);
   }
   return absl::OkStatus();

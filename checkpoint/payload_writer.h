@@ -33,8 +33,8 @@ struct PayloadExtent {
 using ByteCounter = std::function<void(int64_t nbytes)>;
 
 struct PayloadWriteOptions {
-  std::optional<ByteRange> record;  // left for later: neither written nor digested here
-  ByteCounter count;                // may be empty
+  std::optional<ByteRange> record = {};  // left for later: neither written nor digested here
+  ByteCounter count = {};                // may be empty
 };
 
 // Fills the empty `file` with the first `nbytes` bytes of `image`, `extents` in place of theirs, which are disjoint and

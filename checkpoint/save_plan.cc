@@ -60,28 +60,22 @@ absl::StatusOr<const std::byte*> ReadShards(const ShardedTensor& tensor, const I
   return scratch;
 }
 
-absl::Status AddTensor(const StateDict& state, const StateKey& key, const ShardedTensor& tensor, SavePlan& plan) {
+// What can be stored of any tensor.
+absl::Status CheckTensor(const StateKey& key, const ShardedTensor& tensor) {
   if (key.section == StateKey::Section::kParamGroups) return Refused(key, "param_groups are a text");
   if (tensor.shape.rank() > kMaxHdf5Rank) {
     return Refused(key, absl::StrCat(tensor.shape.rank(), " dimensions, more than HDF5's ", kMaxHdf5Rank));
   }
-  ASSIGN_OR_RETURN(Interval held, HeldInterval(key, tensor));
-  const bool is_full = state.type == StateDictType::kFull;
-  if (is_full && held != Interval{0, tensor.shape.numel()}) {
-    return Refused(key, absl::StrCat("a FULL state dict holds whole tensors, but this one ", held.ToString(), " of ",
-                                     tensor.shape.numel(), " elements"));
-  }
-  const bool is_copy = !is_full && tensor.replica != 0;
-  if (is_copy) held = {};
-  plan.tensors.push_back(
-      {key,
-       {},
-       tensor.dtype,
-       tensor.shape,
-       held,
-       [&tensor](const Interval& wanted, std::byte* scratch) { return ReadShards(tensor, wanted, scratch); },
-       {}});
   return absl::OkStatus();
+}
+
+// The interval of `tensor` that this rank writes.
+absl::StatusOr<Interval> WrittenInterval(const StateKey& key, const ShardedTensor& tensor, StateDictType type) {
+  ASSIGN_OR_RETURN(const Interval held, HeldInterval(key, tensor));
+  if (type != StateDictType::kFull) return tensor.replica == 0 ? held : Interval{};
+  if (held == Interval{0, tensor.shape.numel()}) return held;
+  return Refused(key, absl::StrCat("a FULL state dict holds whole tensors, but this one ", held.ToString(), " of ",
+                                   tensor.shape.numel(), " elements"));
 }
 
 absl::Status AddText(const StateKey& key, const std::string& text, SavePlan& plan) {
@@ -131,6 +125,17 @@ Digest DigestOfTensors(const SavePlan& plan) {
   return DigestOf(std::string_view(all));
 }
 
+// Checks all that a plan has beside tensors, which `plan` has already.
+absl::Status AddTheRest(const StateDict& state, SavePlan& plan) {
+  for (const auto& [key, value] : state.entries()) {
+    if (const auto* text = std::get_if<std::string>(&value)) RETURN_IF_ERROR(AddText(key, *text, plan));
+  }
+  RETURN_IF_ERROR(AddAliases(state, plan));
+  RETURN_IF_ERROR(CheckUnits(state));
+  plan.tensors_digest = DigestOfTensors(plan);
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<SavePlan> PlanSave(const StateDict& state) {
@@ -142,17 +147,37 @@ absl::StatusOr<SavePlan> PlanSave(const StateDict& state) {
   bool is_original = false;
   for (const auto& [key, value] : state.entries()) {
     RETURN_IF_ERROR(CheckStateKey(key));
-    if (const auto* tensor = std::get_if<ShardedTensor>(&value)) {
-      RETURN_IF_ERROR(AddTensor(state, key, *tensor, plan));
-      (tensor->replica != 0 ? is_copy : is_original) = true;
-    } else {
-      RETURN_IF_ERROR(AddText(key, std::get<std::string>(value), plan));
-    }
+    const auto* tensor = std::get_if<ShardedTensor>(&value);
+    if (tensor == nullptr) continue;
+    RETURN_IF_ERROR(CheckTensor(key, *tensor));
+    ASSIGN_OR_RETURN(const Interval written, WrittenInterval(key, *tensor, state.type));
+    const ElementReader read = [tensor](const Interval& wanted, std::byte* scratch) {
+      return ReadShards(*tensor, wanted, scratch);
+    };
+    plan.tensors.push_back({key, {}, tensor->dtype, tensor->shape, written, read, {}});
+    (tensor->replica != 0 ? is_copy : is_original) = true;
   }
-  RETURN_IF_ERROR(AddAliases(state, plan));
-  RETURN_IF_ERROR(CheckUnits(state));
   plan.is_writer = is_original || !is_copy;
-  plan.tensors_digest = DigestOfTensors(plan);
+  RETURN_IF_ERROR(AddTheRest(state, plan));
+  return plan;
+}
+
+absl::StatusOr<SavePlan> PlanWhole(const StateDict& contents, const PayloadReader& read) {
+  SavePlan plan;
+  for (const auto& entry : contents.entries()) {
+    const StateKey& key = entry.first;
+    RETURN_IF_ERROR(CheckStateKey(key));
+    const auto* tensor = std::get_if<ShardedTensor>(&entry.second);
+    if (tensor == nullptr) continue;
+    RETURN_IF_ERROR(CheckTensor(key, *tensor));
+    const ElementReader read_key = [&read, &key](const Interval& wanted,
+                                                 std::byte* scratch) -> absl::StatusOr<const std::byte*> {
+      RETURN_IF_ERROR(read(key, wanted, scratch));
+      return scratch;
+    };
+    plan.tensors.push_back({key, {}, tensor->dtype, tensor->shape, {0, tensor->shape.numel()}, read_key, {}});
+  }
+  RETURN_IF_ERROR(AddTheRest(contents, plan));
   return plan;
 }
 

@@ -9,6 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "base/digest.h"
+#include "checkpoint/payload_reader.h"
 #include "checkpoint/tree_file.h"
 #include "tensor/state_dict.h"
 
@@ -29,6 +30,10 @@ struct SavePlan {
 // What is to be written of `state`, which must outlive the plan. kUnimplemented for LOCAL; kInvalidArgument, naming the
 // value, for a name, a shard or an alias that cannot be stored; for kFull also for a tensor that is not held whole.
 absl::StatusOr<SavePlan> PlanSave(const StateDict& state);
+
+// As PlanSave, for all of every tensor of `contents`, whose shards are not looked at; elements come from `read`. Both
+// must outlive the plan.
+absl::StatusOr<SavePlan> PlanWhole(const StateDict& contents, const PayloadReader& read);
 
 }  // namespace fsdp
 

@@ -25,7 +25,7 @@ struct StagedCheckpointOptions {
   bool overwrite = false;  // replace a checkpoint of this name by exchange; otherwise kAlreadyExists
 
   // Which names' leftovers to sweep; empty: of this name only.
-  std::function<bool(const std::string& name)> sweeps;
+  std::function<bool(const std::string& name)> sweeps = {};
 };
 
 class StagedCheckpoint final {

@@ -12,6 +12,7 @@
 #include "base/check.h"
 #include "base/digest.h"
 #include "base/status_macros.h"
+#include "checkpoint/file_system.h"
 #include "checkpoint/manifest.h"
 #include "tensor/convert.h"
 
@@ -128,6 +129,12 @@ std::string NewTestDirectory() {
   std::string path = absl::StrCat(parent == nullptr ? "/tmp" : parent, "/checkpoint-XXXXXX");
   Check(mkdtemp(path.data()) != nullptr, "no directory for a test");
   return path;
+}
+
+std::vector<std::string> ListNames(const std::string& directory) {
+  const absl::StatusOr<std::vector<std::string>> names = PosixFileSystem().List(directory);
+  Check(names.ok(), "a test lists a directory that is not there");
+  return *names;
 }
 
 std::string ReadAll(const std::string& path) {

@@ -44,6 +44,9 @@ absl::Status CheckState(const std::vector<TestTensor>& tensors, const StateDict&
 // A new directory for this test, removed by nobody: the test runner owns its parent.
 std::string NewTestDirectory();
 
+// Names in a directory, sorted.
+std::vector<std::string> ListNames(const std::string& directory);
+
 // All bytes of a file; empty when it cannot be read.
 std::string ReadAll(const std::string& path);
 void WriteAll(const std::string& path, const std::string& bytes);

@@ -112,11 +112,19 @@ absl::Status WriteRecord(File& file, Manifest& part) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<Manifest> Write(FileSystem& files, const std::string& path, const TreeFile& tree,
-                               const Manifest& identity, ThreadPool& pool, const ByteCounter& count) {
+absl::StatusOr<TreeLayout> LayOut(const TreeFile& tree, const Manifest& identity) {
   const int64_t record_bytes = tree.has_record ? RecordBytes(tree, identity) : 0;
-  ASSIGN_OR_RETURN(const TreeLayout layout, LayOutTree(ContentsOf(tree, record_bytes)));
-  ASSIGN_OR_RETURN(const std::unique_ptr<File> file, files.Create(path));
+  absl::StatusOr<TreeLayout> layout = LayOutTree(ContentsOf(tree, record_bytes));
+  if (layout.ok()) return layout;
+  return absl::Status(layout.status().code(), absl::StrCat(tree.name, ": ", std::string(layout.status().message())));
+}
+
+}  // namespace
+
+absl::StatusOr<Manifest> WriteTreeFile(FileSystem& files, const std::string& directory, const TreeFile& tree,
+                                       const Manifest& identity, ThreadPool& pool, const ByteCounter& count) {
+  ASSIGN_OR_RETURN(const TreeLayout layout, LayOut(tree, identity));
+  ASSIGN_OR_RETURN(const std::unique_ptr<File> file, files.Create(JoinPath(directory, tree.name)));
   ASSIGN_OR_RETURN(StoredFile stored, WritePayload(*file, layout.image, layout.nbytes, ExtentsOf(tree, layout), pool,
                                                    {.record = layout.record, .count = count}));
   Manifest part = Describe(tree, identity, &layout);
@@ -125,15 +133,6 @@ absl::StatusOr<Manifest> Write(FileSystem& files, const std::string& path, const
   if (tree.has_record) RETURN_IF_ERROR(WriteRecord(*file, part));
   RETURN_IF_ERROR(file->Sync());
   return part;
-}
-
-}  // namespace
-
-absl::StatusOr<Manifest> WriteTreeFile(FileSystem& files, const std::string& directory, const TreeFile& tree,
-                                       const Manifest& identity, ThreadPool& pool, const ByteCounter& count) {
-  absl::StatusOr<Manifest> part = Write(files, JoinPath(directory, tree.name), tree, identity, pool, count);
-  if (part.ok()) return part;
-  return absl::Status(part.status().code(), absl::StrCat(tree.name, ": ", std::string(part.status().message())));
 }
 
 }  // namespace fsdp

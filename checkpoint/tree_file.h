@@ -46,8 +46,8 @@ struct TreeFile {
 };
 
 // Makes `tree`.name in `directory`. What all files of a save share (save_id, step, type, world_size, writers, rank,
-// producer, units) is taken from `identity` into the result, which has one file, and its tensors and texts. An error
-// names the file.
+// producer, units) is taken from `identity` into the result, which has one file, and its tensors and texts. An error of
+// writing names the file; one of an ElementReader comes back as it is.
 absl::StatusOr<Manifest> WriteTreeFile(FileSystem& files, const std::string& directory, const TreeFile& tree,
                                        const Manifest& identity, ThreadPool& pool, const ByteCounter& count);
 

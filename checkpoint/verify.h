@@ -15,7 +15,7 @@ namespace fsdp {
 
 struct VerifyOptions {
   int io_threads = 2;
-  std::function<void(int64_t bytes_done, int64_t bytes_total)> progress;  // may be empty
+  std::function<void(int64_t bytes_done, int64_t bytes_total)> progress = {};  // may be empty
 };
 
 struct VerifyReport {

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checkpoint/hdf5_sink.h"
+
+#include <algorithm>
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "base/thread_pool.h"
+#include "checkpoint/checkpoint_writer.h"
+#include "checkpoint/file_names.h"
+#include "checkpoint/file_system.h"
+#include "checkpoint/manifest_json.h"
+#include "checkpoint/save_plan.h"
+#include "checkpoint/staged_checkpoint.h"
+
+namespace fsdp {
+namespace {
+
+absl::Status CheckOptions(const CheckpointDirectoryOptions& options) {
+  if (options.type == StateDictType::kLocal) {
+    return absl::UnimplementedError("a LOCAL checkpoint cannot be written by this release; ask for SHARDED or FULL");
+  }
+  if (options.world_size < 1 || options.step < 0 || options.max_memory < kBlockBytes) {
+    return absl::InvalidArgumentError(absl::StrCat("world size ", options.world_size, ", step ", options.step,
+                                                   ", memory ", options.max_memory, " bytes (at least ", kBlockBytes,
+                                                   ")"));
+  }
+  return absl::OkStatus();
+}
+
+Manifest IdentityOf(const StateDict& contents, const CheckpointDirectoryOptions& options) {
+  Manifest identity;
+  identity.save_id = NewSaveId();
+  identity.step = options.step;
+  identity.type = options.type;
+  identity.world_size = options.world_size;
+  identity.writers = options.type == StateDictType::kFull ? 1 : options.world_size;
+  identity.producer = kProducer;
+  identity.units = contents.units;
+  return identity;
+}
+
+// Adds up what the threads have written.
+class Progress {
+ public:
+  Progress(const SavePlan& plan, const CheckpointDirectoryOptions& options) : report_(options.progress) {
+    for (const TreeFile::TensorPart& tensor : plan.tensors) total_ += tensor.interval.size() * SizeOf(tensor.dtype);
+  }
+
+  void Add(int64_t nbytes) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    done_ = std::min(total_, done_ + nbytes);  // texts and records are written too
+    report_(done_, total_);
+  }
+
+  ByteCounter counter() {
+    return report_ ? ByteCounter([this](int64_t nbytes) { Add(nbytes); }) : ByteCounter();
+  }
+
+ private:
+  const std::function<void(int64_t, int64_t)>& report_;
+  int64_t total_ = 0;
+  std::mutex mutex_;
+  int64_t done_ = 0;  // guarded by mutex_
+};
+
+// The file of rank `rank`: its chunk of every tensor.
+TreeFile RankTree(const SavePlan& plan, int world_size, int rank) {
+  TreeFile tree;
+  tree.name = RankFileName(rank, world_size);
+  tree.tensors = plan.tensors;
+  tree.has_record = true;
+  for (TreeFile::TensorPart& tensor : tree.tensors) tensor.interval = Dim0Chunk(tensor.shape, world_size, rank);
+  if (rank == 0) tree.texts = plan.texts;  // what all ranks have is kept once
+  return tree;
+}
+
+absl::StatusOr<Manifest> WriteSharded(FileSystem& files, const std::string& directory, const SavePlan& plan,
+                                      const Manifest& identity, ThreadPool& pool, const ByteCounter& count) {
+  std::vector<Manifest> records;
+  for (int rank = 0; rank < identity.world_size; ++rank) {
+    Manifest mine = identity;
+    mine.rank = rank;
+    if (rank != 0) mine.units.clear();
+    ASSIGN_OR_RETURN(Manifest record,
+                     WriteTreeFile(files, directory, RankTree(plan, identity.world_size, rank), mine, pool, count));
+    records.push_back(std::move(record));
+  }
+  return WriteShardedIndex(files, directory, records, plan.texts, identity, pool);
+}
+
+absl::StatusOr<Manifest> WriteFull(FileSystem& files, const std::string& directory, const SavePlan& plan,
+                                   const Manifest& identity, ThreadPool& pool, const ByteCounter& count) {
+  TreeFile tree;
+  tree.name = kCheckpointFileName;
+  tree.tensors = plan.tensors;
+  tree.texts = plan.texts;
+  return WriteTreeFile(files, directory, tree, identity, pool, count);
+}
+
+}  // namespace
+
+absl::Status WriteCheckpointDirectory(const std::string& path, const StateDict& contents, const PayloadReader& read,
+                                      const CheckpointDirectoryOptions& options) {
+  RETURN_IF_ERROR(CheckOptions(options));
+  const PathParts parts = SplitPath(path);
+  if (parts.name.empty() || parts.name == "." || parts.name == "..") {
+    return absl::InvalidArgumentError(absl::StrCat("\"", path, "\" is no name for a new directory"));
+  }
+  FileSystem& files = PosixFileSystem();
+  // One block of payload per thread.
+  const int64_t threads = std::clamp<int64_t>(options.max_memory / kBlockBytes, 1, std::max(1, options.io_threads));
+  ASSIGN_OR_RETURN(const std::unique_ptr<ThreadPool> pool,
+                   ThreadPool::Create(static_cast<int>(threads), "checkpoint-io"));
+  ASSIGN_OR_RETURN(const SavePlan plan, PlanWhole(contents, read));
+  ASSIGN_OR_RETURN(const std::unique_ptr<StagedCheckpoint> staged,
+                   StagedCheckpoint::Create(files, parts.directory, parts.name, {.overwrite = options.overwrite}));
+  Progress progress(plan, options);
+  const auto write = options.type == StateDictType::kFull ? WriteFull : WriteSharded;
+  ASSIGN_OR_RETURN(const Manifest manifest,
+                   write(files, staged->path(), plan, IdentityOf(contents, options), *pool, progress.counter()));
+  return staged->Commit(EncodeManifest(manifest));
+}
+
+}  // namespace fsdp
