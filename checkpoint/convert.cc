@@ -141,7 +141,7 @@ absl::Status WriteToHdf5(const TensorSource& source, ConvertPlan& plan, const Pa
   KeepSafetensorsMetadata(metadata, plan.contents);
   CheckpointDirectoryOptions write;
   write.type = options.state_dict_type.value_or(StateDictType::kFull);
-  write.world_size = options.world_size.value_or(write.type == StateDictType::kSharded ? source.world_size() : 1);
+  write.world_size = options.world_size.value_or(source.world_size());
   write.step = std::max<int64_t>(source.step(), 0);
   write.overwrite = options.force;
   write.max_memory = BufferBytes(options);

@@ -17,10 +17,10 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::Pair;
 
-ShardedTensor TensorOf(DType dtype, Shape shape) {
+ShardedTensor TensorOf(DType dtype, const Shape& shape) {
   ShardedTensor tensor;
   tensor.dtype = dtype;
-  tensor.shape = std::move(shape);
+  tensor.shape = shape;
   return tensor;
 }
 

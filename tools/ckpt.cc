@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// ckpt: looks into checkpoints, verifies and converts them, on any machine: no GPU, no Python, no ranks.
+//
+//   ckpt inspect checkpoints                                    # the newest step that verifies
+//   ckpt verify checkpoints/step-00000100
+//   ckpt convert checkpoints model.safetensors --dtype=bfloat16
+#include <algorithm>
+#include <cstdio>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "checkpoint/path_kind.h"
+#include "tools/ckpt_convert.h"
+#include "tools/ckpt_inspect.h"
+#include "tools/ckpt_verify.h"
+#include "tools/command_line.h"
+
+namespace fsdp {
+namespace {
+
+struct Subcommand {
+  std::string name;
+  std::vector<std::string> operands;
+  std::string summary;
+  std::vector<std::string> flags;
+  int (*run)(const CommandLine&);
+};
+
+const std::vector<Subcommand>& Subcommands() {
+  static const auto* subcommands = new std::vector<Subcommand>{
+      {"inspect",
+       {"PATH"},
+       "what it is: kind, step, world size, tensors, bytes, who holds what",
+       {"tensors", "json"},
+       RunInspect},
+      {"verify",
+       {"PATH"},
+       "reads everything: every digest, coverage, structure; names what is damaged",
+       {"json"},
+       RunVerify},
+      {"convert",
+       {"SRC", "DST"},
+       "makes DST from SRC in another format, kind, world size or dtype, or with other names",
+       {"to", "state_dict_type", "world_size", "dtype", "include", "exclude", "rename", "model_only", "max_shard_size",
+        "max_memory", "force"},
+       RunConvert},
+  };
+  return *subcommands;
+}
+
+// Subcommands and flags that are promised for later releases: an error about one says so.
+const std::vector<std::string>& LaterNames() {
+  static const auto* names =
+      new std::vector<std::string>{"view",      "diff",        "prune",        "repair", "--html", "--parity",
+                                   "--dry_run", "--keep_last", "--keep_every", "--atol", "--rtol"};
+  return *names;
+}
+
+// The first word of the command line that is such a name.
+std::optional<std::string> FindLaterName(int argc, char** argv) {
+  for (int i = 1; i < argc; ++i) {
+    const std::string word = argv[i];
+    const std::string name = word.substr(0, word.find('='));
+    const bool may_be_one = i == 1 || name[0] == '-';  // an operand may have any name
+    if (may_be_one && std::count(LaterNames().begin(), LaterNames().end(), name) != 0) return name;
+  }
+  return std::nullopt;
+}
+
+std::string Synopsis(const Subcommand& subcommand) {
+  std::string text = absl::StrCat("ckpt ", subcommand.name);
+  for (const std::string& operand : subcommand.operands) absl::StrAppend(&text, " ", operand);
+  return absl::StrCat(text, " [flags]");
+}
+
+void PrintHelp(const Subcommand& subcommand) {
+  std::printf("usage: %s\n%s\n\n%s", Synopsis(subcommand).c_str(), subcommand.summary.c_str(),
+              FlagHelp(subcommand.flags).c_str());
+}
+
+void PrintHelp(bool full) {
+  std::printf("usage: ckpt SUBCOMMAND ...\n\n");
+  for (const Subcommand& subcommand : Subcommands()) {
+    std::printf("  %s\n      %s\n", Synopsis(subcommand).c_str(), subcommand.summary.c_str());
+  }
+  std::printf(
+      "\nPATH and SRC are a checkpoint directory, a directory of step-* checkpoints (its newest step), a safetensors "
+      "file or\n"
+      "a Hugging Face directory. Exit status: 0 done; 1 a problem was found or the work failed; 2 the command line is "
+      "wrong.\n"
+      "ckpt SUBCOMMAND --help shows the flags of one, ckpt --helpfull those of all.\n");
+  if (!full) return;
+  for (const Subcommand& subcommand : Subcommands()) {
+    std::printf("\n");
+    PrintHelp(subcommand);
+  }
+}
+
+absl::Status CheckOperands(const Subcommand& subcommand, const CommandLine& line) {
+  const size_t wanted = subcommand.operands.size();
+  if (line.operands.size() < wanted) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(subcommand.operands[line.operands.size()], " is missing; usage: ", Synopsis(subcommand)));
+  }
+  if (line.operands.size() > wanted) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("unexpected argument \"", line.operands[wanted], "\"; usage: ", Synopsis(subcommand)));
+  }
+  return absl::OkStatus();
+}
+
+int RunSubcommand(const Subcommand& subcommand, const CommandLine& line) {
+  const std::string program = absl::StrCat("ckpt ", subcommand.name);
+  absl::Status status = SetFlags(line, program, subcommand.flags);
+  if (status.ok()) status = CheckOperands(subcommand, line);
+  if (!status.ok()) return ReportUsageError(program, status);
+  EnterCallersDirectory();
+  status = RecognisePath(line.operands[0]).status();  // a torch file or a DCP directory is no operand of this release
+  if (absl::IsUnimplemented(status)) return ReportUsageError(program, status);
+  return subcommand.run(line);
+}
+
+int Main(int argc, char** argv) {
+  if (const std::optional<std::string> later = FindLaterName(argc, argv)) {
+    return ReportUsageError("ckpt", absl::UnimplementedError(absl::StrCat(*later, " is not in this release")));
+  }
+  absl::StatusOr<CommandLine> line = ReadCommandLine(argc, argv);
+  if (!line.ok()) return ReportUsageError("ckpt", line.status());
+  if (line->operands.empty()) {
+    if (!line->help && !line->helpfull) {
+      return ReportUsageError("ckpt",
+                              absl::InvalidArgumentError("a subcommand is missing: inspect, verify or convert"));
+    }
+    PrintHelp(line->helpfull);
+    return kExitDone;
+  }
+  const std::string name = line->operands.front();
+  line->operands.erase(line->operands.begin());
+  for (const Subcommand& subcommand : Subcommands()) {
+    if (subcommand.name != name) continue;
+    if (!line->help && !line->helpfull) return RunSubcommand(subcommand, *line);
+    PrintHelp(subcommand);
+    return kExitDone;
+  }
+  return ReportUsageError("ckpt", absl::InvalidArgumentError(absl::StrCat("\"", name, "\" is no subcommand; there are ",
+                                                                          "inspect, verify and convert")));
+}
+
+}  // namespace
+}  // namespace fsdp
+
+int main(int argc, char** argv) { return fsdp::Main(argc, argv); }

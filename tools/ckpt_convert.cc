@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/ckpt_convert.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <string>
+#include <utility>
+
+#include "absl/flags/flag.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "checkpoint/convert.h"
+#include "tools/ckpt_flags.h"
+#include "tools/ckpt_report.h"
+#include "tools/progress.h"
+
+namespace fsdp {
+namespace {
+
+bool IsGiven(const CommandLine& line, const char* name) {
+  return std::any_of(line.flags.begin(), line.flags.end(), [&](const auto& flag) { return flag.first == name; });
+}
+
+absl::StatusOr<CheckpointFormat> ParseFormat(const std::string& name) {
+  if (name == "hdf5") return CheckpointFormat::kHdf5;
+  if (name == "safetensors") return CheckpointFormat::kSafetensors;
+  if (name == "torch" || name == "dcp") {
+    return absl::UnimplementedError(
+        absl::StrCat("--to=", name, ": this format is not in this release; hdf5 and safetensors are"));
+  }
+  return absl::InvalidArgumentError(absl::StrCat("--to=", name, ", expected hdf5 or safetensors"));
+}
+
+// Splits FROM=TO at its only '=' that is not part of a lookahead, "(?=".
+absl::StatusOr<std::pair<std::string, std::string>> ParseRename(const std::string& text) {
+  size_t split = text.npos;
+  for (size_t at = text.find('='); at != text.npos; at = text.find('=', at + 1)) {
+    if (at >= 2 && text.compare(at - 2, 2, "(?") == 0) continue;
+    if (split != text.npos) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--rename=", text, " has more than one '='; write \\x3D for one that is part of a name"));
+    }
+    split = at;
+  }
+  if (split == text.npos || split == 0) {
+    return absl::InvalidArgumentError(absl::StrCat("--rename=", text, ", expected FROM=TO"));
+  }
+  return std::make_pair(text.substr(0, split), text.substr(split + 1));
+}
+
+absl::StatusOr<ConvertOptions> OptionsFromFlags(const CommandLine& line) {
+  ConvertOptions options;
+  if (IsGiven(line, "to")) {
+    ASSIGN_OR_RETURN(options.to, ParseFormat(absl::GetFlag(FLAGS_to)));
+  }
+  if (IsGiven(line, "state_dict_type")) {
+    ASSIGN_OR_RETURN(options.state_dict_type, ParseStateDictType(absl::GetFlag(FLAGS_state_dict_type)));
+  }
+  if (IsGiven(line, "world_size")) options.world_size = absl::GetFlag(FLAGS_world_size);
+  if (IsGiven(line, "dtype")) {
+    ASSIGN_OR_RETURN(options.dtype, ParseDType(absl::GetFlag(FLAGS_dtype)));
+  }
+  options.names.include = absl::GetFlag(FLAGS_include).values;
+  options.names.exclude = absl::GetFlag(FLAGS_exclude).values;
+  for (const std::string& rename : absl::GetFlag(FLAGS_rename).values) {
+    ASSIGN_OR_RETURN(options.names.rename.emplace_back(), ParseRename(rename));
+  }
+  options.model_only = absl::GetFlag(FLAGS_model_only);
+  options.force = absl::GetFlag(FLAGS_force);
+  if (IsGiven(line, "max_shard_size")) options.max_shard_size = absl::GetFlag(FLAGS_max_shard_size).bytes;
+  options.max_memory = absl::GetFlag(FLAGS_max_memory).bytes;
+  return options;
+}
+
+}  // namespace
+
+int RunConvert(const CommandLine& line) {
+  const std::string& source = line.operands[0];
+  const std::string& destination = line.operands[1];
+  absl::StatusOr<ConvertOptions> options = OptionsFromFlags(line);
+  if (!options.ok()) return ReportUsageError("ckpt convert", options.status());
+  const absl::Status valid = CheckConvertOptions(destination, *options);
+  if (!valid.ok()) return ReportUsageError("ckpt convert", valid);
+  absl::StatusOr<ConvertReport> report;
+  {
+    Progress progress("convert");
+    options->progress = progress.callback();
+    report = ConvertCheckpoint(source, destination, *options);
+  }
+  if (!report.ok()) return ReportFailure("ckpt convert", report.status());
+  std::printf("%s: %lld tensors, %s\n", destination.c_str(), static_cast<long long>(report->tensors),
+              FormatBytes(static_cast<double>(report->bytes)).c_str());
+  for (const std::string& note : report->notes) std::printf("note: %s\n", note.c_str());
+  return kExitDone;
+}
+
+}  // namespace fsdp

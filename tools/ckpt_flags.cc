@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/ckpt_flags.h"
+
+#include "absl/flags/flag.h"
+
+ABSL_FLAG(bool, json, false, "print one JSON object instead of text");
+ABSL_FLAG(bool, tensors, false, "list every tensor: dtype, shape, bytes and who holds it");
+
+ABSL_FLAG(std::string, to, "", "format of DST, hdf5 or safetensors; by default what DST's suffix says, else hdf5");
+ABSL_FLAG(std::string, state_dict_type, "full",
+          "kind of an hdf5 checkpoint: full, one file; sharded, a file for each rank");
+ABSL_FLAG(int, world_size, 0, "ranks of a sharded checkpoint; 0 takes the source's");
+ABSL_FLAG(std::string, dtype, "", "dtype of the model's floating-point tensors; by default the source's");
+ABSL_FLAG(fsdp::RepeatedFlag, include, {},
+          "regular expression: keep the parameters whose names it matches; may be repeated");
+ABSL_FLAG(fsdp::RepeatedFlag, exclude, {},
+          "regular expression: leave out those whose names it matches; may be repeated");
+ABSL_FLAG(
+    fsdp::RepeatedFlag, rename, {},
+    "FROM=TO, a regular expression and what replaces each match of it, $1 being its first group; may be repeated");
+ABSL_FLAG(bool, model_only, false, "leave out optimizer and extra values");
+ABSL_FLAG(fsdp::ByteSizeFlag, max_shard_size, {5'000'000'000}, "payload of one file of a safetensors directory");
+ABSL_FLAG(fsdp::ByteSizeFlag, max_memory, {int64_t{512} << 20}, "memory that a conversion may use");
+ABSL_FLAG(bool, force, false, "replace DST if it exists");

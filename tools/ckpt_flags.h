@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The flags of ckpt's subcommands. Which subcommand has which is in ckpt.cc; a flag given to another is an error.
+#ifndef FSDP_TOOLS_CKPT_FLAGS_H_
+#define FSDP_TOOLS_CKPT_FLAGS_H_
+
+#include <string>
+
+#include "absl/flags/declare.h"
+#include "tools/command_line.h"
+
+// inspect and verify.
+ABSL_DECLARE_FLAG(bool, json);
+ABSL_DECLARE_FLAG(bool, tensors);
+
+// convert.
+ABSL_DECLARE_FLAG(std::string, to);
+ABSL_DECLARE_FLAG(std::string, state_dict_type);
+ABSL_DECLARE_FLAG(int, world_size);
+ABSL_DECLARE_FLAG(std::string, dtype);
+ABSL_DECLARE_FLAG(fsdp::RepeatedFlag, include);
+ABSL_DECLARE_FLAG(fsdp::RepeatedFlag, exclude);
+ABSL_DECLARE_FLAG(fsdp::RepeatedFlag, rename);
+ABSL_DECLARE_FLAG(bool, model_only);
+ABSL_DECLARE_FLAG(fsdp::ByteSizeFlag, max_shard_size);
+ABSL_DECLARE_FLAG(fsdp::ByteSizeFlag, max_memory);
+ABSL_DECLARE_FLAG(bool, force);
+
+#endif  // FSDP_TOOLS_CKPT_FLAGS_H_

@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The contract of the command line: exit status, what is printed where, and what each subcommand refuses.
+#include <cstdlib>
+#include <filesystem>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+#include "tools/ckpt_runner.h"
+
+namespace fsdp {
+namespace {
+
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::Not;
+
+using Json = nlohmann::json;
+
+TEST_F(CkptTest, WrongCommandLinesExitWithTwoAndSayWhy) {
+  const std::string model = TestData("all_dtypes.safetensors");
+  const std::string dst = Path("dst");
+  const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
+      {{}, "a subcommand is missing"},
+      {{"frobnicate", model}, "\"frobnicate\" is no subcommand; there are inspect, verify and convert"},
+      {{"inspect"}, "PATH is missing"},
+      {{"inspect", model, model}, "unexpected argument"},
+      {{"inspect", model, "--colour"}, "unknown flag --colour"},
+      {{"inspect", model, "--force"}, "ckpt inspect has no flag --force"},
+      {{"inspect", model, "--json=perhaps"}, "--json"},
+      {{"verify", model, "--tensors"}, "ckpt verify has no flag --tensors"},
+      {{"convert", model}, "DST is missing"},
+      {{"convert", model, dst, "--json"}, "ckpt convert has no flag --json"},
+      {{"convert", model, dst, "--to=zip"}, "--to=zip, expected hdf5 or safetensors"},
+      {{"convert", model, dst, "--to=hdf5", "--to=hdf5"}, "--to is given 2 times"},
+      {{"convert", model, dst, "--dtype=float31"}, "unknown dtype \"float31\"; known: float64"},
+      {{"convert", model, dst, "--dtype=int8"}, "--dtype=int8, expected a floating-point dtype"},
+      {{"convert", model, dst, "--state_dict_type=sharded", "--world_size=two"}, "--world_size"},
+      {{"convert", model, dst, "--state_dict_type=sharded", "--world_size=0"}, "--world_size=0, expected 1 to 99999"},
+      {{"convert", model, dst, "--world_size=2"}, "--world_size is for --state_dict_type=sharded"},
+      {{"convert", model, dst, "--state_dict_type=most"}, "unknown state dict type"},
+      {{"convert", model, dst, "--state_dict_type=local"}, "local is not in this release; full and sharded are"},
+      {{"convert", model, dst, "--max_shard_size=1GB"}, "--max_shard_size is for a directory of safetensors files"},
+      {{"convert", model, dst, "--max_memory=lots"}, "expected a number of bytes such as 1048576, 512MiB"},
+      {{"convert", model, dst, "--max_memory=1MiB"}, "expected at least 64MiB"},
+      {{"convert", model, dst, "--include=("}, "\"(\" is no regular expression"},
+      {{"convert", model, dst, "--exclude=["}, "\"[\" is no regular expression"},
+      {{"convert", model, dst, "--rename=("}, "--rename=(, expected FROM=TO"},
+      {{"convert", model, dst, "--rename=a=b=c"}, "has more than one '='"},
+      {{"convert", model, dst + ".safetensors", "--max_shard_size=1GB"}, "is one file"},
+      {{"convert", model, dst + ".safetensors", "--to=hdf5"}, "names a safetensors file"},
+      {{"convert", model, dst + ".safetensors", "--state_dict_type=sharded"}, "safetensors files hold whole tensors"},
+      {{"convert", model, dst, "--to=safetensors", "--world_size=2"}, "safetensors files belong to no rank"},
+  };
+  for (const auto& [arguments, message] : cases) {
+    const Outcome outcome = Ckpt(arguments);
+    EXPECT_EQ(outcome.status, 2) << message;
+    EXPECT_THAT(outcome.err, AllOf(HasSubstr("ckpt"), HasSubstr(message), HasSubstr("--help")));
+    EXPECT_THAT(outcome.out, IsEmpty());
+  }
+  EXPECT_THAT(NamesIn(Path("")), IsEmpty());
+}
+
+TEST_F(CkptTest, WhatLaterReleasesHaveIsRefusedAsSuch) {
+  const std::string model = TestData("all_dtypes.safetensors");
+  WriteFile(Path("model.pt"), std::string("PK\x03\x04", 4) + std::string(100, '\0'));
+  std::filesystem::create_directory(Path("dcp"));
+  WriteFile(Path("dcp/.metadata"), "x");
+  const std::vector<std::vector<std::string>> cases = {
+      {"view", model, "x.h5"},
+      {"diff", model, model},
+      {"prune", ".", "--keep_last=1"},
+      {"repair", model},
+      {"inspect", model, "--html=x"},
+      {"convert", model, Path("x"), "--parity=2"},
+      {"convert", model, Path("x"), "--to=torch"},
+      {"convert", model, Path("x"), "--to=dcp"},
+      {"convert", model, Path("x.pt")},
+      {"convert", model, Path("x.bin")},
+      {"convert", Path("model.pt"), Path("x")},
+      {"inspect", Path("dcp")},
+      {"verify", Path("model.pt")},
+  };
+  for (const std::vector<std::string>& arguments : cases) {
+    const Outcome outcome = Ckpt(arguments);
+    EXPECT_EQ(outcome.status, 2) << outcome.err;
+    EXPECT_THAT(outcome.err, HasSubstr("not in this release"));
+  }
+}
+
+TEST_F(CkptTest, HelpListsWhatThereIs) {
+  const std::string help = MustCkpt({"--help"});
+  EXPECT_THAT(help,
+              AllOf(HasSubstr("ckpt inspect PATH"), HasSubstr("ckpt verify PATH"), HasSubstr("ckpt convert SRC DST")));
+  for (const char* later : {"prune", "repair", "view", "diff", "--html", "--parity", "torch", "dcp"}) {
+    EXPECT_THAT(help, Not(HasSubstr(later)));
+  }
+  EXPECT_THAT(MustCkpt({"--helpfull"}),
+              AllOf(HasSubstr("--tensors"), HasSubstr("--max_memory: "), HasSubstr("512MiB")));
+  EXPECT_THAT(MustCkpt({"convert", "--help"}), AllOf(HasSubstr("--rename: "), Not(HasSubstr("--tensors"))));
+}
+
+TEST_F(CkptTest, FlagsStandAnywhere) {
+  const std::string model = TestData("all_dtypes.safetensors");
+  const std::string expected = MustCkpt({"inspect", model, "--tensors"});
+  EXPECT_EQ(MustCkpt({"inspect", "--tensors", model}), expected);
+  EXPECT_EQ(MustCkpt({"--tensors", "inspect", model}), expected);
+  EXPECT_EQ(MustCkpt({"inspect", "--tensors=true", "--nojson", "--", model}), expected);
+}
+
+TEST_F(CkptTest, RelativePathsAreThoseOfBazelRun) {
+  std::filesystem::copy(TestData("all_dtypes.safetensors"), Path("model.safetensors"));
+  setenv("BUILD_WORKING_DIRECTORY", Path("").c_str(), 1);
+  MustCkpt({"inspect", "model.safetensors"});
+  MustCkpt({"convert", "model.safetensors", "copy.safetensors"});
+  unsetenv("BUILD_WORKING_DIRECTORY");
+  EXPECT_THAT(NamesIn(Path("")), ElementsAre("copy.safetensors", "model.safetensors"));
+}
+
+TEST_F(CkptTest, InspectShowsASafetensorsFile) {
+  const std::string text = MustCkpt({"inspect", TestData("all_dtypes.safetensors"), "--tensors"});
+  EXPECT_THAT(text,
+              AllOf(HasSubstr("a model in safetensors"), HasSubstr("15 tensors"),
+                    HasSubstr("metadata  purpose = one tensor of each dtype"), HasSubstr("model/b.bool  bool [11]")));
+}
+
+TEST_F(CkptTest, InspectPrintsOneJsonObject) {
+  const Json json = Json::parse(MustCkpt({"inspect", TestData("hf_sharded"), "--json", "--tensors"}));
+  EXPECT_EQ(json["format"], "safetensors");
+  EXPECT_EQ(json["step"], nullptr);
+  EXPECT_EQ(json["tensor_count"], 12);
+  EXPECT_EQ(json["files"].size(), 2);
+  EXPECT_EQ(json["metadata"]["format"], "pt");
+  EXPECT_EQ(json["tensors"].size(), 12);
+  EXPECT_EQ(json["tensors"][0]["dtype"], "float32");
+  EXPECT_EQ(json["tensors"][0]["shards"][0]["file"], "model-00001-of-00002.safetensors");
+}
+
+TEST_F(CkptTest, WhatIsNoCheckpointIsAnErrorOfExitStatusOne) {
+  WriteFile(Path("text"), "a text");
+  WriteFile(Path("file.h5"), "\x89HDF\r\n\x1a\n and so on");
+  std::filesystem::create_directory(Path("empty"));
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"none", "does not exist"},
+      {"text", "neither a safetensors file nor a checkpoint directory"},
+      {"empty", "is no checkpoint: expected manifest.json, step-* directories"},
+      {"file.h5", "give the checkpoint directory that holds it"},
+  };
+  for (const auto& [name, message] : cases) {
+    for (const std::vector<std::string>& arguments : {std::vector<std::string>{"inspect", Path(name)},
+                                                      {"verify", Path(name)},
+                                                      {"convert", Path(name), Path("dst")}}) {
+      const Outcome outcome = Ckpt(arguments);
+      EXPECT_EQ(outcome.status, 1) << arguments[0];
+      EXPECT_THAT(outcome.err, AllOf(HasSubstr("ckpt " + arguments[0]), HasSubstr(message), HasSubstr(name)));
+    }
+  }
+  EXPECT_FALSE(std::filesystem::exists(Path("dst")));
+}
+
+TEST_F(CkptTest, VerifySaysThatSafetensorsHasNoDigests) {
+  EXPECT_THAT(MustCkpt({"verify", TestData("all_dtypes.safetensors")}),
+              AllOf(HasSubstr("the structure is sound"), HasSubstr("no digests")));
+  const Json json = Json::parse(MustCkpt({"verify", TestData("all_dtypes.safetensors"), "--json"}));
+  EXPECT_EQ(json["ok"], true);
+  EXPECT_EQ(json["digests"], false);
+  EXPECT_EQ(json["tensors"], 15);
+  EXPECT_EQ(json["bytes"], 573);
+}
+
+TEST_F(CkptTest, VerifyNamesWhatIsWrongInASafetensorsFile) {
+  std::string bytes = ReadFile(TestData("all_dtypes.safetensors"));
+  WriteFile(Path("a.safetensors"), bytes.substr(0, bytes.size() - 1));
+  Outcome outcome = Ckpt({"verify", Path("a.safetensors")});
+  EXPECT_EQ(outcome.status, 1);
+  EXPECT_THAT(outcome.out,
+              AllOf(HasSubstr("damaged: tensor \"b.bool\""), HasSubstr("truncated"), HasSubstr("a.safetensors")));
+  EXPECT_THAT(outcome.err, HasSubstr("1 problem"));
+  bytes.back() = 2;  // the last bool
+  WriteFile(Path("a.safetensors"), bytes);
+  outcome = Ckpt({"verify", Path("a.safetensors"), "--json"});
+  EXPECT_EQ(outcome.status, 1);
+  const Json json = Json::parse(outcome.out);
+  EXPECT_EQ(json["ok"], false);
+  EXPECT_THAT(json["problems"][0], HasSubstr("element 10 is 2, expected 0 or 1"));
+}
+
+TEST_F(CkptTest, JsonIsPrintedForWhatCannotBeOpened) {
+  const Outcome outcome = Ckpt({"verify", Path("none"), "--json"});
+  EXPECT_EQ(outcome.status, 1);
+  EXPECT_EQ(Json::parse(outcome.out)["ok"], false);
+}
+
+}  // namespace
+}  // namespace fsdp
