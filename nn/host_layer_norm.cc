@@ -15,13 +15,27 @@ HWY_BEFORE_NAMESPACE();
 namespace fsdp {
 namespace HWY_NAMESPACE {
 
-// Row statistics are summed in float64, which costs little and makes them exact to float32's last bit.
-HWY_INLINE float MeanOf(const DoubleSum& sum, int64_t n) {
-  return static_cast<float>(sum.Total() / static_cast<double>(n));
+// A statistic of a row, a float64, as a sum of two float32. Rounded to one, it would be off by the same amount in every
+// lane, and errors that agree do not average out in the matrix products that follow: gradients then lose a decimal
+// digit.
+struct Split {
+  explicit Split(double value) : high(static_cast<float>(value)), low(static_cast<float>(value - high)) {}
+  float high;
+  float low;
+};
+
+HWY_INLINE FloatVec Subtract(FloatTag d, FloatVec v, Split s) {
+  return hn::Sub(hn::Sub(v, hn::Set(d, s.high)), hn::Set(d, s.low));
 }
 
+HWY_INLINE FloatVec Multiply(FloatTag d, FloatVec v, Split s) {
+  return hn::MulAdd(v, hn::Set(d, s.high), hn::Mul(v, hn::Set(d, s.low)));
+}
+
+HWY_INLINE double MeanOf(const DoubleSum& sum, int64_t n) { return sum.Total() / static_cast<double>(n); }
+
 template <typename T>
-float RowMean(const T* x, int64_t n) {
+double RowMean(const T* x, int64_t n) {
   const FloatTag d;
   DoubleSum sum;
   ForEachVector(n, [&](int64_t i, size_t count) HWY_ATTR { sum.Add(LoadUpTo(d, x + i, count)); });
@@ -30,11 +44,11 @@ float RowMean(const T* x, int64_t n) {
 
 // The biased variance, in a second pass, which does not cancel.
 template <typename T>
-float RowVariance(const T* x, float mean, int64_t n) {
+double RowVariance(const T* x, Split mean, int64_t n) {
   const FloatTag d;
   DoubleSum sum;
   ForEachVector(n, [&](int64_t i, size_t count) HWY_ATTR {
-    const FloatVec centered = hn::Sub(LoadUpTo(d, x + i, count), hn::Set(d, mean));
+    const FloatVec centered = Subtract(d, LoadUpTo(d, x + i, count), mean);
     // Lanes past the end hold 0 - mean; they do not count.
     sum.Add(hn::IfThenElseZero(hn::FirstN(d, count), hn::Mul(centered, centered)));
   });
@@ -42,10 +56,10 @@ float RowVariance(const T* x, float mean, int64_t n) {
 }
 
 template <typename T>
-void ForwardRow(const T* x, const T* weight, const T* bias, float mean, float rstd, T* out, int64_t n) {
+void ForwardRow(const T* x, const T* weight, const T* bias, Split mean, Split rstd, T* out, int64_t n) {
   const FloatTag d;
   ForEachVector(n, [&](int64_t i, size_t count) HWY_ATTR {
-    const FloatVec normed = hn::Mul(hn::Sub(LoadUpTo(d, x + i, count), hn::Set(d, mean)), hn::Set(d, rstd));
+    const FloatVec normed = Multiply(d, Subtract(d, LoadUpTo(d, x + i, count), mean), rstd);
     StoreUpTo(d, hn::MulAdd(normed, LoadUpTo(d, weight + i, count), LoadUpTo(d, bias + i, count)), out + i, count);
   });
 }
@@ -53,14 +67,13 @@ void ForwardRow(const T* x, const T* weight, const T* bias, float mean, float rs
 // With h = (x - mean) rstd and g = grad_out weight:  grad_x = rstd (g - mean(g) - h mean(g h)).
 // The column sums, where wanted, gain grad_out h and grad_out.
 template <typename T>
-void BackwardRow(const T* grad_out, const T* x, const T* weight, float mean, float rstd, T* grad_x, float* weight_sums,
+void BackwardRow(const T* grad_out, const T* x, const T* weight, Split mean, Split rstd, T* grad_x, float* weight_sums,
                  float* bias_sums, int64_t n) {
   const FloatTag d;
   DoubleSum sum_g;
   DoubleSum sum_gh;
-  const auto normed = [&](int64_t i, size_t count) HWY_ATTR {
-    return hn::Mul(hn::Sub(LoadUpTo(d, x + i, count), hn::Set(d, mean)), hn::Set(d, rstd));
-  };
+  const auto normed = [&](int64_t i, size_t count)
+                          HWY_ATTR { return Multiply(d, Subtract(d, LoadUpTo(d, x + i, count), mean), rstd); };
   ForEachVector(n, [&](int64_t i, size_t count) HWY_ATTR {
     const FloatVec dy = LoadUpTo(d, grad_out + i, count);  // 0 past the end, and so is g
     const FloatVec h = normed(i, count);
@@ -72,12 +85,12 @@ void BackwardRow(const T* grad_out, const T* x, const T* weight, float mean, flo
     }
     if (bias_sums != nullptr) StoreUpTo(d, hn::Add(dy, LoadUpTo(d, bias_sums + i, count)), bias_sums + i, count);
   });
-  const FloatVec mean_g = hn::Set(d, MeanOf(sum_g, n));
-  const FloatVec mean_gh = hn::Set(d, MeanOf(sum_gh, n));
+  const Split mean_g(MeanOf(sum_g, n));
+  const Split mean_gh(MeanOf(sum_gh, n));
   ForEachVector(n, [&](int64_t i, size_t count) HWY_ATTR {
     const FloatVec g = hn::Mul(LoadUpTo(d, grad_out + i, count), LoadUpTo(d, weight + i, count));
-    const FloatVec centered = hn::Sub(hn::Sub(g, mean_g), hn::Mul(normed(i, count), mean_gh));
-    StoreUpTo(d, hn::Mul(hn::Set(d, rstd), centered), grad_x + i, count);
+    const FloatVec centered = hn::Sub(Subtract(d, g, mean_g), Multiply(d, normed(i, count), mean_gh));
+    StoreUpTo(d, Multiply(d, centered, rstd), grad_x + i, count);
   });
 }
 
@@ -87,12 +100,12 @@ void ForwardRows(const Tensor& x, const Tensor& weight, const Tensor& bias, floa
   const int64_t n = weight.numel();
   for (int64_t r = 0; r < mean.numel(); ++r) {
     const T* row = x.data_as<const T>() + r * n;
-    const float row_mean = RowMean(row, n);
-    const float row_rstd = 1.0f / std::sqrt(RowVariance(row, row_mean, n) + eps);
-    mean.data_as<float>()[r] = row_mean;
-    rstd.data_as<float>()[r] = row_rstd;
-    ForwardRow(row, weight.data_as<const T>(), bias.data_as<const T>(), row_mean, row_rstd, out.data_as<T>() + r * n,
-               n);
+    const double row_mean = RowMean(row, n);
+    const double row_rstd = 1 / std::sqrt(RowVariance(row, Split(row_mean), n) + static_cast<double>(eps));
+    mean.data_as<double>()[r] = row_mean;
+    rstd.data_as<double>()[r] = row_rstd;
+    ForwardRow(row, weight.data_as<const T>(), bias.data_as<const T>(), Split(row_mean), Split(row_rstd),
+               out.data_as<T>() + r * n, n);
   }
 }
 
@@ -103,8 +116,8 @@ void BackwardRows(const Tensor& grad_out, const Tensor& x, const Tensor& weight,
   const int64_t n = weight.numel();
   for (int64_t r = 0; r < mean.numel(); ++r) {
     BackwardRow(grad_out.data_as<const T>() + r * n, x.data_as<const T>() + r * n, weight.data_as<const T>(),
-                mean.data_as<const float>()[r], rstd.data_as<const float>()[r], grad_x.data_as<T>() + r * n,
-                weight_sums == nullptr ? nullptr : weight_sums->partial(),
+                Split(mean.data_as<const double>()[r]), Split(rstd.data_as<const double>()[r]),
+                grad_x.data_as<T>() + r * n, weight_sums == nullptr ? nullptr : weight_sums->partial(),
                 bias_sums == nullptr ? nullptr : bias_sums->partial(), n);
     if (weight_sums != nullptr) weight_sums->RowDone();
     if (bias_sums != nullptr) bias_sums->RowDone();

@@ -8,7 +8,7 @@
 
 namespace fsdp {
 
-// x [M, C], weight and bias [C], out [M, C] of one dtype, float32 or bfloat16; mean and rstd float32 [M].
+// x [M, C], weight and bias [C], out [M, C] of one dtype, float32 or bfloat16; mean and rstd float64 [M].
 void HostLayerNorm(const Tensor& x, const Tensor& weight, const Tensor& bias, float eps, const Tensor& out,
                    const Tensor& mean, const Tensor& rstd);
 

@@ -124,8 +124,8 @@ void HostLayerOps::LayerNorm(const Tensor& x, const Tensor& weight, const Tensor
   check.Numel("weight", weight, Cols(x));
   check.Numel("bias", bias, Cols(x));
   check.Numel("out", out, x.numel());
-  check.Numel("mean", mean, DType::kFloat32, Rows(x));
-  check.Numel("rstd", rstd, DType::kFloat32, Rows(x));
+  check.Numel("mean", mean, DType::kFloat64, Rows(x));
+  check.Numel("rstd", rstd, DType::kFloat64, Rows(x));
   if (check.FailsOn(stream)) return;
   stream.Run([=] {
     HostLayerNorm(x, weight, bias, eps, out, mean, rstd);
@@ -141,8 +141,8 @@ void HostLayerOps::LayerNormBackward(const Tensor& grad_out, const Tensor& x, co
   check.FloatDType({&grad_out, &x, &weight, &grad_x});
   check.Numel("grad_out", grad_out, x.numel());
   check.Numel("weight", weight, Cols(x));
-  check.Numel("mean", mean, DType::kFloat32, Rows(x));
-  check.Numel("rstd", rstd, DType::kFloat32, Rows(x));
+  check.Numel("mean", mean, DType::kFloat64, Rows(x));
+  check.Numel("rstd", rstd, DType::kFloat64, Rows(x));
   check.Numel("grad_x", grad_x, x.numel());
   for (const Tensor* grad : {&grad_weight, &grad_bias}) {
     if (!grad->defined()) continue;

@@ -18,8 +18,8 @@ absl::StatusOr<Tensor> LayerNorm::DoForward(const Tensor& x, Tape& tape) {
   const Tensor rows = AsRows(x);
   const int64_t num_rows = rows.shape().dim(0);
   ASSIGN_OR_RETURN(Tensor out, tape.Empty(x.dtype(), x.shape()));
-  ASSIGN_OR_RETURN(Tensor mean, tape.Empty(DType::kFloat32, {num_rows}));
-  ASSIGN_OR_RETURN(Tensor rstd, tape.Empty(DType::kFloat32, {num_rows}));
+  ASSIGN_OR_RETURN(Tensor mean, tape.Empty(DType::kFloat64, {num_rows}));
+  ASSIGN_OR_RETURN(Tensor rstd, tape.Empty(DType::kFloat64, {num_rows}));
   tape.ops().LayerNorm(rows, weight, bias, eps_, AsRows(out), mean, rstd, tape.stream());
   tape.Save(x);
   tape.Save(mean);

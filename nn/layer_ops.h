@@ -37,7 +37,7 @@ class LayerOps {
   // out = a + b, elementwise; out may be a or b.
   virtual void Add(const Tensor& a, const Tensor& b, const Tensor& out, Stream& stream) const = 0;
 
-  // Rows of x [M, C] to mean 0 and variance 1, then weight and bias. mean and rstd (float32 [M]) are kept for backward.
+  // Rows of x [M, C] to mean 0 and variance 1, then weight and bias. mean and rstd (float64 [M]) are kept for backward.
   virtual void LayerNorm(const Tensor& x, const Tensor& weight, const Tensor& bias, float eps, const Tensor& out,
                          const Tensor& mean, const Tensor& rstd, Stream& stream) const = 0;
   // grad_weight and grad_bias are added to; either may be undefined, and is left out.

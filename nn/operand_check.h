@@ -5,7 +5,7 @@
 //
 //   OperandCheck check("layer norm");
 //   check.FloatDType({x, weight, bias, out});
-//   check.Numel("mean", mean, DType::kFloat32, rows);
+//   check.Numel("mean", mean, DType::kFloat64, rows);
 //   if (check.FailsOn(stream)) return;
 #ifndef FSDP_NN_OPERAND_CHECK_H_
 #define FSDP_NN_OPERAND_CHECK_H_
