@@ -15,13 +15,17 @@ namespace fsdp {
 
 struct InitOptions {
   absl::Duration timeout = absl::Minutes(10);  // for the rendezvous, then of each collective
-  std::shared_ptr<Device> device;              // null: a new host device
+  std::shared_ptr<Device> device = nullptr;    // null: a new host device
 };
 
 // The world group of the job that rendezvous.h finds in the environment: backend "shm" for the processes of one host;
 // one rank alone when there is no job. Blocks until all ranks arrived. kDeadlineExceeded names how many are missing;
 // kUnimplemented when ranks are on several hosts, for which there is no backend yet.
 absl::StatusOr<std::shared_ptr<ProcessGroup>> InitProcessGroup(const InitOptions& options = {});
+
+// The same of a job that is known otherwise.
+absl::StatusOr<std::shared_ptr<ProcessGroup>> JoinProcessGroup(const Rendezvous& rendezvous,
+                                                               const InitOptions& options = {});
 
 }  // namespace fsdp
 

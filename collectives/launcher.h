@@ -16,10 +16,10 @@ namespace fsdp {
 
 struct LaunchOptions {
   int nproc = 1;
-  std::vector<std::string> command;  // program and arguments; the program is looked up in PATH
+  std::vector<std::string> command = {};  // program and arguments; the program is looked up in PATH
 
   absl::Duration timeout = absl::InfiniteDuration();  // for the whole job
-  absl::Duration grace = absl::Seconds(5);            // from SIGTERM to SIGKILL when a rank failed
+  absl::Duration grace = absl::Seconds(5);            // from SIGTERM to SIGKILL when a rank failed or time is up
 
   // Prefix each output line with "[rank 2] "; off: ranks share this process's stdout and stderr, and only rank 0 of the
   // examples prints.
@@ -27,16 +27,18 @@ struct LaunchOptions {
 };
 
 struct LaunchResult {
-  int exit_code = 0;        // 0 when all ranks exited with 0; else that of the first failure, 128 + n for signal n
-  int failed_rank = -1;     // the first that failed
-  std::string description;  // "rank 2 of 4 was killed by signal 9 (Killed)"; empty when all is well
+  int exit_code = 0;  // 0 when all ranks exited with 0; else that of the first failure, 128 + n for signal n; 124 when
+                      // time was up
+  int failed_rank = -1;                 // the first that failed; -1 when none did, or time was up
+  std::string description;              // "rank 2 of 4 was killed by signal 9 (Killed)"; empty when all is well
   std::vector<std::string> last_lines;  // of the failed rank's output, when prefix_output
 };
 
-// Runs the command on nproc ranks, with torchrun's variables in their environment, and blocks until all ended. SIGINT,
-// SIGTERM, SIGUSR1 and SIGUSR2 that this process receives meanwhile are forwarded. When a rank fails the others get
-// SIGTERM, after `grace` SIGKILL. Errors: kInvalidArgument for bad options, kNotFound for a program that does not
-// exist.
+// Runs the command on nproc ranks, with torchrun's variables in their environment, and blocks until all ended. Standard
+// input is /dev/null. SIGINT, SIGTERM, SIGUSR1 and SIGUSR2 that this process receives meanwhile are forwarded. When a
+// rank fails the others get SIGTERM, after `grace` SIGKILL. To be called before this process starts threads, which
+// could take the signals, and from a thread that outlives the ranks. Errors: kInvalidArgument for bad options,
+// kNotFound for a program that does not exist, kPermissionDenied for one that cannot be executed.
 absl::StatusOr<LaunchResult> Launch(const LaunchOptions& options);
 
 // For a program that starts itself again as ranks (--nproc): its own path, and true when the environment already makes

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "collectives/init_process_group.h"
+
+#include <stdlib.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "base/status_matchers.h"
+#include "collectives/conformance.h"
+#include "collectives/host_identity.h"
+#include "collectives/process_ranks.h"
+#include "collectives/socket.h"
+#include "gtest/gtest.h"
+
+namespace fsdp {
+namespace {
+
+using testing::HasSubstr;
+
+// Sums the ranks over the group and expects the right total.
+absl::Status UseGroup(ProcessGroup& group) {
+  ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream, group.device()->CreateStream("test"));
+  ASSIGN_OR_RETURN(const Tensor t, NewTensor(group, Placement::kShared, DType::kInt64, 100000));
+  Fill(t, [&](int64_t i) { return ValueOf(group.rank(), i); });
+  group.AllReduce(t, ReduceOp::kSum, *stream);
+  RETURN_IF_ERROR(stream->Synchronize());
+  return ExpectElements(t, [&](int64_t i) {
+    int sum = 0;
+    for (int r = 0; r < group.size(); ++r) {
+      sum += ValueOf(r, i);
+    }
+    return sum;
+  });
+}
+
+using Variables = std::vector<std::pair<std::string, std::string>>;
+
+// Runs ranks that have `variables(rank)` in their environment and nothing else that names a job.
+std::vector<RankResult> RunInEnvironment(int world_size, const std::function<Variables(int rank)>& variables) {
+  return RunProcesses(world_size, [&](int rank) -> absl::Status {
+    for (const auto& [name, value] : variables(rank)) {
+      setenv(name.c_str(), value.c_str(), 1);
+    }
+    for (int repeat = 0; repeat < 2; ++repeat) {  // a job may form its group again
+      ASSIGN_OR_RETURN(const std::shared_ptr<ProcessGroup> group, InitProcessGroup({.timeout = absl::Minutes(1)}));
+      if (group->rank() != rank || group->size() != world_size || group->backend() != "shm") {
+        return absl::DataLossError(absl::StrCat("rank ", group->rank(), " of ", group->size()));
+      }
+      RETURN_IF_ERROR(UseGroup(*group));
+    }
+    return absl::OkStatus();
+  });
+}
+
+Variables Torchrun(int rank, int world_size, int port) {
+  return {{"RANK", absl::StrCat(rank)},       {"WORLD_SIZE", absl::StrCat(world_size)},
+          {"LOCAL_RANK", absl::StrCat(rank)}, {"LOCAL_WORLD_SIZE", absl::StrCat(world_size)},
+          {"MASTER_ADDR", "127.0.0.1"},       {"MASTER_PORT", absl::StrCat(port)}};
+}
+
+int FreePort() { return ListeningPort(ListenTcp("127.0.0.1", 0)->get()).value(); }
+
+TEST(InitProcessGroupTest, OneProcessIsAGroupOfOne) {
+  ASSERT_OK_AND_ASSIGN(const std::shared_ptr<ProcessGroup> group, InitProcessGroup());
+  EXPECT_EQ(group->size(), 1);
+  EXPECT_OK(UseGroup(*group));
+}
+
+TEST(InitProcessGroupTest, JoinsATorchrunJob) {
+  const int port = FreePort();
+  for (const RankResult& result : RunInEnvironment(3, [&](int rank) { return Torchrun(rank, 3, port); })) {
+    EXPECT_OK(result.status);
+  }
+}
+
+TEST(InitProcessGroupTest, JoinsATorchrunJobWhoseAgentHoldsThePort) {
+  ASSERT_OK_AND_ASSIGN(const FileDescriptor agent, ListenTcp("127.0.0.1", 0));
+  ASSERT_OK_AND_ASSIGN(const int port, ListeningPort(agent.get()));
+  for (const char* says_so : {"True", "False"}) {
+    const std::vector<RankResult> results = RunInEnvironment(2, [&](int rank) {
+      Variables variables = Torchrun(rank, 2, port);
+      variables.emplace_back("TORCHELASTIC_USE_AGENT_STORE", says_so);
+      return variables;
+    });
+    for (const RankResult& result : results) {
+      EXPECT_OK(result.status);
+    }
+  }
+}
+
+TEST(InitProcessGroupTest, JoinsASlurmStep) {
+  const std::vector<RankResult> results = RunInEnvironment(2, [&](int rank) -> Variables {
+    return {{"SLURM_PROCID", absl::StrCat(rank)},
+            {"SLURM_NTASKS", "2"},
+            {"SLURM_LOCALID", absl::StrCat(rank)},
+            {"SLURM_JOB_ID", absl::StrCat("test-", getppid())}};
+  });
+  for (const RankResult& result : results) {
+    EXPECT_OK(result.status);
+  }
+}
+
+TEST(InitProcessGroupTest, JoinsAnOpenMpiJob) {
+  const std::vector<RankResult> results = RunInEnvironment(2, [&](int rank) -> Variables {
+    return {{"OMPI_COMM_WORLD_RANK", absl::StrCat(rank)},
+            {"OMPI_COMM_WORLD_SIZE", "2"},
+            {"OMPI_COMM_WORLD_LOCAL_RANK", absl::StrCat(rank)},
+            {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
+            {"PMIX_NAMESPACE", absl::StrCat("test-", getppid())}};
+  });
+  for (const RankResult& result : results) {
+    EXPECT_OK(result.status);
+  }
+}
+
+TEST(InitProcessGroupTest, SeveralHostsByTheEnvironmentAreRefused) {
+  Rendezvous job = NewJob(8);
+  job.local_world_size = 4;
+  job.source = "slurm";
+  EXPECT_THAT(JoinProcessGroup(job),
+              StatusIs(absl::StatusCode::kUnimplemented,
+                       "ranks are on several hosts: 4 of 8 ranks are on the host of rank 0 (by the environment of "
+                       "slurm); there is no backend for that yet, shm serves one host"));
+}
+
+TEST(InitProcessGroupTest, SeveralHostsThatMeetAreRefused) {
+  const HostIdentity a = HostIdentity::FromBlob(HostIdentity::OfThisProcess().ToBlob());
+  const HostIdentity b = {.name = "elsewhere", .kernel = "another"};
+  EXPECT_FALSE(a.name.empty());
+  EXPECT_OK(CheckOneHost({a, HostIdentity::OfThisProcess()}));
+  EXPECT_THAT(CheckOneHost({a, a, b}),
+              StatusIs(absl::StatusCode::kUnimplemented, testing::AllOf(HasSubstr(absl::StrCat("rank 0 on ", a.name)),
+                                                                        HasSubstr("rank 2 on elsewhere"))));
+}
+
+TEST(InitProcessGroupTest, RanksThatDisagreeOnTheWorldSizeAreToldAtOnce) {
+  const Rendezvous job = NewJob(2);
+  const std::vector<RankResult> results = RunProcesses(2, [&](int rank) -> absl::Status {
+    Rendezvous rendezvous = job;
+    rendezvous.rank = rank;
+    rendezvous.world_size += rank;
+    rendezvous.local_world_size += rank;
+    return JoinProcessGroup(rendezvous, {.timeout = absl::Seconds(1)}).status();
+  });
+  EXPECT_THAT(results[1].status,
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("rank 0 has world size 2, rank 1 has 3")));
+}
+
+}  // namespace
+}  // namespace fsdp

@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "collectives/launcher.h"
+
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
+#include "base/status_matchers.h"
+#include "collectives/process_handle.h"
+#include "gtest/gtest.h"
+
+namespace fsdp {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::UnorderedElementsAre;
+
+LaunchOptions Shell(int nproc, const std::string& script) {
+  LaunchOptions options;
+  options.nproc = nproc;
+  options.command = {"sh", "-c", script};
+  return options;
+}
+
+// What this process writes to stdout meanwhile, by line.
+std::vector<std::string> LinesOf(const LaunchOptions& options) {
+  testing::internal::CaptureStdout();
+  EXPECT_OK(Launch(options).status());
+  return absl::StrSplit(testing::internal::GetCapturedStdout(), '\n', absl::SkipEmpty());
+}
+
+// A directory of this test's own, which scripts find in $DIR.
+std::string NewDirectory() {
+  std::string path = absl::StrCat(testing::TempDir(), "/launcher.XXXXXX");
+  EXPECT_NE(mkdtemp(path.data()), nullptr);
+  setenv("DIR", path.c_str(), 1);
+  return path;
+}
+
+// The number that a script wrote to `path`, once it is there.
+int AwaitNumber(const std::string& path) {
+  int number = 0;
+  while (!(std::ifstream(path) >> number)) {
+    absl::SleepFor(absl::Milliseconds(1));
+  }
+  return number;
+}
+
+void AwaitEnd(const ProcessHandle& process) {
+  while (process.IsAlive()) {
+    absl::SleepFor(absl::Milliseconds(1));
+  }
+}
+
+TEST(LauncherTest, RanksGetTorchrunsVariables) {
+  EXPECT_THAT(
+      LinesOf(Shell(2, "echo $RANK $WORLD_SIZE $LOCAL_RANK $LOCAL_WORLD_SIZE $MASTER_ADDR; test $MASTER_PORT -gt 0")),
+      UnorderedElementsAre("[rank 0] 0 2 0 2 127.0.0.1", "[rank 1] 1 2 1 2 127.0.0.1"));
+}
+
+TEST(LauncherTest, OnlyRank0GetsTheListeningSocket) {
+  setenv("FSDP_STORE_FD", "99", 1);
+  EXPECT_THAT(LinesOf(Shell(2, "if test -n \"$FSDP_STORE_FD\"; then readlink /proc/self/fd/$FSDP_STORE_FD; fi")),
+              ElementsAre(HasSubstr("[rank 0] socket:")));
+  unsetenv("FSDP_STORE_FD");
+}
+
+TEST(LauncherTest, OutputIsPrefixedByLine) {
+  EXPECT_THAT(LinesOf(Shell(1, "printf 'one\\ntwo\\n\\nno end'; cat")),
+              ElementsAre("[rank 0] one", "[rank 0] two", "[rank 0] ", "[rank 0] no end"));
+}
+
+TEST(LauncherTest, OutputIsSharedWithoutPrefix) {
+  LaunchOptions options = Shell(2, "echo line");
+  options.prefix_output = false;
+  EXPECT_THAT(LinesOf(options), ElementsAre("line", "line"));
+}
+
+TEST(LauncherTest, LargeOutputComesWhole) { EXPECT_EQ(LinesOf(Shell(3, "seq 1 20000")).size(), 60000u); }
+
+TEST(LauncherTest, TheFirstFailureIsNamedWithItsLastLines) {
+  const absl::Time start = absl::Now();
+  ASSERT_OK_AND_ASSIGN(const LaunchResult result,
+                       Launch(Shell(3, "if test $RANK = 1; then seq 1 30; exit 7; fi; sleep 1000")));
+  EXPECT_EQ(result.exit_code, 7);
+  EXPECT_EQ(result.failed_rank, 1);
+  EXPECT_EQ(result.description, "rank 1 of 3 exited with status 7");
+  EXPECT_EQ(result.last_lines.size(), 20u);
+  EXPECT_EQ(result.last_lines.front(), "11");
+  EXPECT_EQ(result.last_lines.back(), "30");
+  EXPECT_LT(absl::Now() - start, absl::Seconds(60));
+}
+
+TEST(LauncherTest, TheLastLinesHaveWhatWasWrittenToStderr) {
+  ASSERT_OK_AND_ASSIGN(const LaunchResult result, Launch(Shell(1, "echo said; echo broken >&2; exit 1")));
+  EXPECT_THAT(result.last_lines, UnorderedElementsAre("said", "broken"));
+}
+
+TEST(LauncherTest, AKilledRankIsNamedWithItsSignal) {
+  ASSERT_OK_AND_ASSIGN(const LaunchResult result,
+                       Launch(Shell(3, "if test $RANK = 2; then kill -9 $$; fi; sleep 1000")));
+  EXPECT_EQ(result.exit_code, 128 + SIGKILL);
+  EXPECT_EQ(result.failed_rank, 2);
+  EXPECT_EQ(result.description, "rank 2 of 3 was killed by signal 9 (Killed)");
+}
+
+TEST(LauncherTest, RanksThatIgnoreSigtermAreKilledAfterTheGrace) {
+  LaunchOptions options = Shell(2, "trap '' TERM; if test $RANK = 0; then exit 1; fi; while true; do sleep 1000; done");
+  options.grace = absl::Milliseconds(100);
+  ASSERT_OK_AND_ASSIGN(const LaunchResult result, Launch(options));
+  EXPECT_EQ(result.exit_code, 1);
+}
+
+TEST(LauncherTest, TimeIsUp) {
+  LaunchOptions options = Shell(2, "if test $RANK = 0; then exit 0; fi; exec sleep 1000");
+  options.timeout = absl::Milliseconds(300);
+  ASSERT_OK_AND_ASSIGN(const LaunchResult result, Launch(options));
+  EXPECT_EQ(result.exit_code, 124);
+  EXPECT_EQ(result.failed_rank, -1);
+  EXPECT_EQ(result.description, "the job took longer than 300ms; ranks that still ran: 1");
+}
+
+TEST(LauncherTest, BadOptionsAreRefused) {
+  EXPECT_THAT(Launch(Shell(0, "true")), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("nproc is 0")));
+  EXPECT_THAT(Launch({.nproc = 1}), StatusIs(absl::StatusCode::kInvalidArgument));
+  EXPECT_THAT(Launch({.nproc = 1, .command = {"no-such-program"}}),
+              StatusIs(absl::StatusCode::kNotFound, "program \"no-such-program\" does not exist"));
+  EXPECT_THAT(Launch({.nproc = 1, .command = {"/no/such/program"}}), StatusIs(absl::StatusCode::kNotFound));
+  EXPECT_THAT(Launch({.nproc = 1, .command = {"/dev/null"}}), StatusIs(absl::StatusCode::kPermissionDenied));
+}
+
+TEST(LauncherTest, AProgramThatCannotBeExecutedIsAnError) {
+  const std::string path = absl::StrCat(NewDirectory(), "/script");
+  std::ofstream(path) << "#!/no/such/interpreter\n";
+  std::filesystem::permissions(path, std::filesystem::perms::owner_all);
+  EXPECT_THAT(Launch({.nproc = 2, .command = {path}}),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("cannot execute")));
+}
+
+// The launcher in a process of its own, so that it can be signalled.
+int ForkLauncher(const LaunchOptions& options) {
+  const int pid = fork();
+  if (pid == 0) {
+    const absl::StatusOr<LaunchResult> result = Launch(options);
+    _exit(result.ok() ? result->exit_code : 99);
+  }
+  return pid;
+}
+
+TEST(LauncherTest, SignalsAreForwarded) {
+  const std::string directory = NewDirectory();
+  const int launcher =
+      ForkLauncher(Shell(2,
+                         "trap 'echo 1 > $DIR/usr1.$RANK' USR1; trap 'exit 5' TERM; echo 1 > $DIR/ready.$RANK;"
+                         "while true; do sleep 0.01; done"));
+  for (const char* name : {"/ready.0", "/ready.1"}) {
+    AwaitNumber(directory + name);
+  }
+  kill(launcher, SIGUSR1);
+  for (const char* name : {"/usr1.0", "/usr1.1"}) {
+    AwaitNumber(directory + name);
+  }
+  kill(launcher, SIGTERM);
+  int status = 0;
+  waitpid(launcher, &status, 0);
+  EXPECT_EQ(WEXITSTATUS(status), 5);
+}
+
+TEST(LauncherTest, RanksDieWithALauncherThatIsKilled) {
+  const std::string directory = NewDirectory();
+  const int launcher = ForkLauncher(Shell(2, "echo $$ > $DIR/pid.$RANK; while true; do read x < /dev/zero; done"));
+  std::vector<ProcessHandle> ranks;
+  for (const char* name : {"/pid.0", "/pid.1"}) {
+    ASSERT_OK_AND_ASSIGN(ProcessHandle rank, ProcessHandle::Open(AwaitNumber(directory + name)));
+    ranks.push_back(std::move(rank));
+  }
+  kill(launcher, SIGKILL);
+  waitpid(launcher, nullptr, 0);
+  for (const ProcessHandle& rank : ranks) {
+    AwaitEnd(rank);
+  }
+}
+
+TEST(LauncherTest, WhatARankStartedEndsWithIt) {
+  const std::string directory = NewDirectory();
+  const int launcher =
+      ForkLauncher(Shell(1, "sleep 1000 & echo $! > $DIR/pid; while ! test -e $DIR/go; do sleep 0.01; done"));
+  ASSERT_OK_AND_ASSIGN(const ProcessHandle grandchild, ProcessHandle::Open(AwaitNumber(directory + "/pid")));
+  std::ofstream(directory + "/go") << "1";
+  waitpid(launcher, nullptr, 0);
+  AwaitEnd(grandchild);
+}
+
+TEST(LauncherTest, SelfPathIsThisProgram) {
+  EXPECT_TRUE(std::filesystem::exists(SelfPath()));
+  EXPECT_THAT(SelfPath(), HasSubstr("launcher_test"));
+}
+
+TEST(LauncherTest, InsideJobFollowsTheEnvironment) {
+  EXPECT_FALSE(InsideJob());
+  setenv("RANK", "0", 1);
+  setenv("WORLD_SIZE", "1", 1);
+  EXPECT_TRUE(InsideJob());
+  unsetenv("RANK");
+  EXPECT_TRUE(InsideJob()) << "a broken environment is not a licence to start another job";
+  unsetenv("WORLD_SIZE");
+}
+
+}  // namespace
+}  // namespace fsdp
