@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The commit protocol with a crash, or an error, at each of its storage operations in turn: what is found afterwards is
+// the old checkpoint or the new one, whole, and the next save leaves nothing behind.
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "base/status_matchers.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/fault_file_system.h"
+#include "checkpoint/file_names.h"
+#include "checkpoint/save.h"
+#include "checkpoint/test_state.h"
+#include "checkpoint/verify.h"
+#include "collectives/run_ranks.h"
+#include "gtest/gtest.h"
+
+namespace fsdp {
+namespace {
+
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+constexpr int kWorldSize = 2;
+
+// The old checkpoint and the new one hold one tensor, of another length.
+std::vector<TestTensor> Tensors(int64_t rows) {
+  return {{StateKey::Model("wte.weight"), DType::kFloat32, {rows, 3}},
+          {StateKey::Model("empty"), DType::kFloat32, {0}}};
+}
+constexpr int64_t kOld = 5;
+constexpr int64_t kNew = 8;
+
+absl::Status Save(FileSystem& files, const std::string& root, int64_t rows, int64_t step, StateDictType type) {
+  return RunRanks(kWorldSize, [&](const std::shared_ptr<ProcessGroup>& group) -> absl::Status {
+    StateDict state = type == StateDictType::kFull ? FullState(Tensors(rows))
+                                                   : ShardedState(Tensors(rows), kWorldSize, group->rank());
+    return SaveCheckpointOn(files, state, root, step, *group, {.overwrite = true, .io_threads = 1}).status();
+  });
+}
+
+// The rows of the checkpoint at `path`, all of whose bytes are good; 0 when there is none.
+int64_t RowsOf(const std::string& path) {
+  if (!PosixFileSystem().Exists(path)) return 0;
+  const absl::StatusOr<VerifyReport> report = VerifyCheckpoint(path);
+  EXPECT_OK(report);
+  if (!report.ok()) return -1;
+  EXPECT_THAT(report->problems, IsEmpty());
+  const absl::StatusOr<StateDict> described = DescribeCheckpoint(path);
+  EXPECT_OK(described);
+  if (!described.ok()) return -1;
+  const int64_t rows = described->FindTensor(StateKey::Model("wte.weight"))->shape.dim(0);
+  StateDict wanted = WantedState(Tensors(rows), 1, 0);
+  EXPECT_OK(LoadCheckpoint(path, wanted));
+  EXPECT_OK(CheckState(Tensors(rows), wanted));
+  return rows;
+}
+
+struct Scenario {
+  StateDictType type = StateDictType::kSharded;
+  bool is_overwrite = false;  // save the same step again, or the next
+};
+
+class CommitProtocolTest : public testing::TestWithParam<Scenario> {
+ protected:
+  CommitProtocolTest() : new_step_(GetParam().is_overwrite ? 1 : 2), graveyard_(NewTestDirectory()) {}
+
+  // A ROOT with the old checkpoint.
+  void Prepare() {
+    root_ = NewTestDirectory();
+    FaultFileSystem files(PosixFileSystem(), graveyard_);
+    ASSERT_OK(Save(files, root_, kOld, 1, GetParam().type));
+  }
+
+  absl::Status SaveNew(FaultFileSystem& files) { return Save(files, root_, kNew, new_step_, GetParam().type); }
+
+  int64_t CountOperations() {
+    Prepare();
+    FaultFileSystem files(PosixFileSystem(), graveyard_);
+    EXPECT_OK(SaveNew(files));
+    return files.operations();
+  }
+
+  // Old or new, and never a mixture.
+  bool NewIsThere() {
+    const int64_t old_rows = RowsOf(JoinPath(root_, StepName(1)));
+    const int64_t new_rows = RowsOf(JoinPath(root_, StepName(new_step_)));
+    if (GetParam().is_overwrite) {
+      EXPECT_TRUE(new_rows == kOld || new_rows == kNew) << new_rows;
+    } else {
+      EXPECT_EQ(old_rows, kOld);
+      EXPECT_TRUE(new_rows == 0 || new_rows == kNew) << new_rows;
+    }
+    EXPECT_THAT(LatestCheckpoint(root_), IsOkAndHolds(JoinPath(root_, StepName(new_rows == 0 ? 1 : new_step_))));
+    return new_rows == kNew;
+  }
+
+  // What the crash left does not keep the next save from succeeding, nor outlive it.
+  void SaveAgain() {
+    FaultFileSystem files(PosixFileSystem(), graveyard_);
+    ASSERT_OK(Save(files, root_, kNew, 3, GetParam().type));
+    EXPECT_EQ(RowsOf(JoinPath(root_, StepName(3))), kNew);
+    ExpectOnlySteps();
+  }
+
+  void ExpectOnlySteps() {
+    for (const std::string& name : ListNames(root_)) EXPECT_TRUE(ParseStepName(name).has_value()) << name;
+  }
+
+  const int64_t new_step_;
+  const std::string graveyard_;
+  std::string root_;
+};
+
+TEST_P(CommitProtocolTest, ACrashAtAnyOperationLeavesOldOrNew) {
+  const int64_t operations = CountOperations();
+  ASSERT_GT(operations, 10);
+  using Loss = FaultFileSystem::Loss;
+  for (const Loss loss : {Loss::kNothing, Loss::kNamesAndData, Loss::kNames, Loss::kData}) {
+    // The last one: everything was done, and the save reported, before the power went.
+    for (int64_t k = 1; k <= operations + 1; ++k) {
+      SCOPED_TRACE(absl::StrCat("crash at operation ", k, " of ", operations, ", loss ", static_cast<int>(loss)));
+      Prepare();
+      FaultFileSystem files(PosixFileSystem(), graveyard_);
+      files.CrashAt(k);
+      const absl::Status saved = SaveNew(files);
+      files.LosePower(loss);
+      const bool is_new = NewIsThere();
+      EXPECT_TRUE(is_new || !saved.ok()) << "a save was reported and then lost";
+      SaveAgain();
+    }
+  }
+}
+
+TEST_P(CommitProtocolTest, AnErrorAtAnyOperationFailsTheSaveAndCleansUp) {
+  const int64_t operations = CountOperations();
+  for (int64_t k = 1; k <= operations; ++k) {
+    SCOPED_TRACE(absl::StrCat("error at operation ", k, " of ", operations));
+    Prepare();
+    FaultFileSystem files(PosixFileSystem(), graveyard_);
+    files.FailAt(k, absl::ResourceExhaustedError("no space left in the test"));
+    const absl::Status saved = SaveNew(files);
+    const bool is_new = NewIsThere();
+    EXPECT_TRUE(is_new || !saved.ok());
+    if (!saved.ok()) {
+      if (!is_new) ExpectOnlySteps();
+      EXPECT_THAT(saved, StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("no space left in the test")));
+    }
+    SaveAgain();
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Scenarios, CommitProtocolTest,
+                         testing::Values(Scenario{StateDictType::kSharded, false},
+                                         Scenario{StateDictType::kSharded, true}, Scenario{StateDictType::kFull, false},
+                                         Scenario{StateDictType::kFull, true}),
+                         [](const testing::TestParamInfo<Scenario>& info) {
+                           return absl::StrCat(info.param.type == StateDictType::kFull ? "Full" : "Sharded",
+                                               info.param.is_overwrite ? "Overwrite" : "NewStep");
+                         });
+
+}  // namespace
+}  // namespace fsdp
