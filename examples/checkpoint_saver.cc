@@ -1,20 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "examples/checkpoint_saver.h"
 
-#include <unistd.h>
-
 #include <filesystem>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "base/status_macros.h"
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/file_system.h"
+#include "checkpoint/staged_checkpoint.h"
 
 namespace fsdp {
 namespace {
-
-namespace fs = std::filesystem;
 
 StateDictSettings SettingsOf(const TrainOptions& options) {
   if (options.state_dict_type == StateDictType::kFull) {
@@ -22,16 +19,6 @@ StateDictSettings SettingsOf(const TrainOptions& options) {
             FullOptimStateDictConfig{options.offload_to_cpu, options.rank0_only}};
   }
   return {ShardedStateDictConfig{options.offload_to_cpu}, ShardedOptimStateDictConfig{options.offload_to_cpu}};
-}
-
-// Deletes ROOT/`name`: renamed away first, so that the name never denotes something partial.
-absl::Status DeleteStep(const fs::path& root, const std::string& name) {
-  const fs::path doomed = root / absl::StrFormat(".%s.deleted-%d", name, getpid());
-  std::error_code error;
-  fs::rename(root / name, doomed, error);
-  if (!error) fs::remove_all(doomed, error);
-  if (!error) return absl::OkStatus();
-  return absl::UnavailableError(absl::StrFormat("%s: cannot be deleted: %s", (root / name).string(), error.message()));
 }
 
 }  // namespace
@@ -73,7 +60,8 @@ absl::StatusOr<std::string> CheckpointSaver::Save(int64_t steps_done, int64_t to
 
 absl::Status CheckpointSaver::DeleteOld(const std::string& saved) {
   for (const std::string& name : superseded_) {
-    if (name != fs::path(saved).filename()) RETURN_IF_ERROR(DeleteStep(options_.checkpoint_dir, name));
+    if (name == std::filesystem::path(saved).filename()) continue;
+    RETURN_IF_ERROR(DeleteCheckpointDirectory(PosixFileSystem(), options_.checkpoint_dir, name));
   }
   return options_.keep_last > 0 ? PruneCheckpoints(options_.checkpoint_dir, options_.keep_last) : absl::OkStatus();
 }

@@ -5,7 +5,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
-#include <spawn.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -47,25 +47,36 @@ std::vector<std::string> EnvironmentOf(const ChildOptions& options) {
   return environment;
 }
 
-// posix_spawn, with stdout and stderr to `output_fd`, in a process group of its own.
+// What the child does between fork and exec; only what is safe in a process that had several threads. Returns when it
+// failed, with errno.
+void Become(char* const* command, char* const* environment, const char* directory, int output_fd) {
+  setpgid(0, 0);
+  prctl(PR_SET_PDEATHSIG, SIGKILL);  // no child outlives this program, however that ends
+  const int null_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+  if (null_fd < 0 || dup2(null_fd, STDIN_FILENO) < 0) return;
+  if (dup2(output_fd, STDOUT_FILENO) < 0 || dup2(output_fd, STDERR_FILENO) < 0) return;
+  if (*directory != '\0' && chdir(directory) != 0) return;
+  execve(command[0], command, environment);
+}
+
 absl::StatusOr<pid_t> Spawn(std::vector<std::string> command, const ChildOptions& options, int output_fd) {
-  posix_spawn_file_actions_t files;
-  posix_spawn_file_actions_init(&files);
-  posix_spawn_file_actions_addopen(&files, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-  posix_spawn_file_actions_adddup2(&files, output_fd, STDOUT_FILENO);
-  posix_spawn_file_actions_adddup2(&files, output_fd, STDERR_FILENO);
-  if (!options.working_directory.empty()) {
-    posix_spawn_file_actions_addchdir_np(&files, options.working_directory.c_str());
-  }
-  posix_spawnattr_t attributes;
-  posix_spawnattr_init(&attributes);
-  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
+  int error_pipe[2];  // closed by a successful exec, else gets errno
+  if (pipe2(error_pipe, O_CLOEXEC) != 0) return absl::ErrnoToStatus(errno, "pipe");
   std::vector<std::string> environment = EnvironmentOf(options);
-  pid_t pid = -1;
-  const int error = posix_spawn(&pid, command[0].c_str(), &files, &attributes, Pointers(command).data(),
-                                Pointers(environment).data());
-  posix_spawnattr_destroy(&attributes);
-  posix_spawn_file_actions_destroy(&files);
+  const std::vector<char*> arguments = Pointers(command);
+  const std::vector<char*> variables = Pointers(environment);
+  const pid_t pid = fork();
+  if (pid == 0) {
+    Become(arguments.data(), variables.data(), options.working_directory.c_str(), output_fd);
+    const int error = errno;
+    const bool told = write(error_pipe[1], &error, sizeof(error)) == sizeof(error);
+    _exit(told ? 127 : 126);
+  }
+  const int fork_error = errno;
+  close(error_pipe[1]);
+  int error = pid < 0 ? fork_error : 0;
+  if (pid > 0 && read(error_pipe[0], &error, sizeof(error)) == sizeof(error)) waitpid(pid, nullptr, 0);
+  close(error_pipe[0]);
   if (error == 0) return pid;
   return absl::NotFoundError(absl::StrFormat("%s: cannot be run: %s", command[0], std::strerror(error)));
 }
@@ -118,14 +129,17 @@ bool ChildProcess::ReadOutput(absl::Duration timeout) {
 }
 
 absl::StatusOr<int> ChildProcess::Wait(absl::Duration timeout) {
+  if (const std::optional<int> exit_status = Poll(timeout)) return *exit_status;
+  return absl::DeadlineExceededError(absl::StrFormat("process %d has not ended within %s; its output so far:\n%s", pid_,
+                                                     absl::FormatDuration(timeout), output_));
+}
+
+std::optional<int> ChildProcess::Poll(absl::Duration timeout) {
   const absl::Time deadline = absl::Now() + timeout;
   const absl::Duration tick = absl::Milliseconds(20);  // a child that hands its output on may end without closing it
   while (!Reap()) {
-    if (absl::Now() > deadline) {
-      return absl::DeadlineExceededError(absl::StrFormat("process %d has not ended within %s; its output so far:\n%s",
-                                                         pid_, absl::FormatDuration(timeout), output_));
-    }
-    if (!ReadOutput(tick)) absl::SleepFor(tick);
+    if (absl::Now() > deadline) return std::nullopt;
+    if (!ReadOutput(std::min(tick, timeout))) absl::SleepFor(tick);
   }
   while (!output_ended_) {
     const size_t before = output_.size();

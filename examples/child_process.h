@@ -12,6 +12,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -41,6 +42,9 @@ class ChildProcess {
   // Blocks until the child ended or `timeout` is over (kDeadlineExceeded; it goes on). Returns its exit status, or 128
   // + n when signal n killed it. Reads its output meanwhile.
   absl::StatusOr<int> Wait(absl::Duration timeout);
+
+  // As Wait, but nothing when the timeout is over.
+  std::optional<int> Poll(absl::Duration timeout);
 
   // Blocks until its output contains `text`; kDeadlineExceeded, kFailedPrecondition when the child's output ended
   // before.
@@ -79,8 +83,8 @@ absl::StatusOr<ChildResult> RunChild(const std::vector<std::string>& command, ab
                                      const ChildOptions& options = {});
 
 // The processes of this machine, but for this one, whose command line contains `text`: what is left of a run whose
-// arguments name a directory that no other run uses. Zombies, and processes that are just starting, have no command line and
-// are not counted.
+// arguments name a directory that no other run uses. Zombies, and processes that are just starting, have no command
+// line and are not counted.
 std::vector<pid_t> ProcessesWith(std::string_view text);
 
 }  // namespace fsdp

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "base/status_matchers.h"
+#include "examples/metrics_reader.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
@@ -58,6 +59,25 @@ TEST(MetricsWriterTest, CutsWhatACrashLeftOfALine) {
   ASSERT_OK_AND_ASSIGN(const auto writer, MetricsWriter::Open(path, MetricsWriter::Mode::kAppend));
   ASSERT_OK(writer->Write({.step = 1}));
   EXPECT_EQ(ReadFile(path), "{\"step\":0}\n" + MetricsLine({.step = 1}) + "\n");
+}
+
+TEST(MetricsWriterTest, WhatIsWrittenReadsBackWhileTheFileGrows) {
+  const std::string path = PathOf("read.jsonl");
+  ASSERT_OK_AND_ASSIGN(const auto writer, MetricsWriter::Open(path, MetricsWriter::Mode::kTruncate));
+  ASSERT_OK(writer->Write({.step = 7, .loss = 1.0 / 3, .grad_norm = INFINITY, .peak_bytes = int64_t{1} << 40}));
+  std::ofstream(path, std::ios::app) << "{\"st";
+  ASSERT_OK_AND_ASSIGN(const std::vector<StepMetrics> steps, ReadMetrics(path));
+  ASSERT_EQ(steps.size(), 1u);
+  EXPECT_EQ(steps[0].step, 7);
+  EXPECT_EQ(steps[0].loss, 1.0 / 3);
+  EXPECT_TRUE(std::isnan(steps[0].grad_norm));  // JSON has no infinity
+  EXPECT_EQ(steps[0].peak_bytes, int64_t{1} << 40);
+}
+
+TEST(MetricsWriterTest, ReadingNamesTheLineThatIsNotOurs) {
+  const std::string path = PathOf("foreign.jsonl");
+  std::ofstream(path) << MetricsLine({.step = 0}) << "\n{\"step\": \"one\"}\n";
+  EXPECT_THAT(ReadMetrics(path), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("foreign.jsonl, line 2")));
 }
 
 TEST(MetricsWriterTest, NamesAFileThatCannotBeOpened) {

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "examples/model_export.h"
 
+#include <cstddef>
 #include <filesystem>
-#include <fstream>
+#include <memory>
 #include <system_error>
 
 #include "absl/strings/str_format.h"
+#include "absl/types/span.h"
 #include "base/status_macros.h"
+#include "checkpoint/file_system.h"
 #include "checkpoint/payload_reader.h"
 #include "checkpoint/safetensors_writer.h"
 #include "checkpoint/staged_path.h"
@@ -15,18 +18,16 @@ namespace fsdp {
 namespace {
 
 absl::Status WriteText(const std::string& path, const std::string& text) {
-  ASSIGN_OR_RETURN(StagedPath staged, StagedPath::Create(path, {.directory = false, .overwrite = true}));
-  std::ofstream stream(staged.path(), std::ios::binary);
-  stream << text;
-  stream.close();
-  if (!stream) return absl::UnavailableError(absl::StrFormat("%s: cannot be written", path));
-  return staged.Commit();
+  ASSIGN_OR_RETURN(const std::unique_ptr<StagedPath> staged,
+                   StagedPath::CreateFile(PosixFileSystem(), path, {.overwrite = true}));
+  RETURN_IF_ERROR(
+      staged->file().Write(0, absl::MakeConstSpan(reinterpret_cast<const std::byte*>(text.data()), text.size())));
+  RETURN_IF_ERROR(staged->file().Sync());
+  return staged->Commit();
 }
 
 absl::Status WriteDirectory(const std::string& directory, const Gpt2Config& config, const StateDict& state) {
-  std::error_code error;
-  std::filesystem::create_directories(directory, error);
-  if (error) return absl::InvalidArgumentError(absl::StrFormat("%s: cannot be made: %s", directory, error.message()));
+  RETURN_IF_ERROR(MakeDirectories(PosixFileSystem(), directory));
   SafetensorsOptions options;
   options.overwrite = true;
   RETURN_IF_ERROR(WriteSafetensors(directory + "/model.safetensors", state, ReadFromMemory(state), options));

@@ -11,11 +11,11 @@ HWY_BEFORE_NAMESPACE();
 namespace fsdp {
 namespace HWY_NAMESPACE {
 
-// torch.lerp(start, end, weight).
+// torch.lerp(start, end, weight), which fuses on a CPU (aten/src/ATen/native/cpu/LerpKernel.cpp).
 HWY_INLINE FloatVec Lerp(FloatTag d, FloatVec start, FloatVec end, float weight) {
   const FloatVec difference = hn::Sub(end, start);
-  if (weight < 0.5f) return hn::Add(start, hn::Mul(hn::Set(d, weight), difference));
-  return hn::Sub(end, hn::Mul(difference, hn::Set(d, 1.0f - weight)));
+  if (weight < 0.5f) return hn::MulAdd(hn::Set(d, weight), difference, start);
+  return hn::MulAdd(hn::Set(d, weight - 1.0f), difference, end);
 }
 
 template <typename G>

@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "examples/quickstart_run.h"
+
+#include <signal.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
+#include "base/status_macros.h"
+#include "examples/metrics_reader.h"
+#include "examples/model_compare.h"
+#include "examples/runfile.h"
+#include "examples/step_progress.h"
+
+namespace fsdp {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int64_t kSteps = 240;
+constexpr int64_t kCheckpointEvery = 120;
+constexpr int64_t kKillAfterStep = 150;  // not a step that is saved, so that steps are lost and made again
+constexpr double kLargestLossRatio = 0.6;
+constexpr absl::Duration kCommandTimeout = absl::Minutes(10);
+
+template <typename... Args>
+void Say(const absl::FormatSpec<Args...>& format, const Args&... args) {
+  absl::PrintF(format, args...);
+  std::putchar('\n');
+  std::fflush(stdout);
+}
+
+// "bazel-bin/tools/ckpt", as a person types it in the repository, where that is the program; else its path.
+std::string TypedName(const std::string& program) {
+  const fs::path path(program);
+  const fs::path typed = fs::path("bazel-bin") / path.parent_path().filename() / path.filename();
+  std::error_code error;
+  return fs::equivalent(typed, path, error) ? typed.string() : program;
+}
+
+// A command as a person would type it.
+void SayCommand(const std::vector<std::string>& command) {
+  std::vector<std::string> words = command;
+  words[0] = TypedName(command[0]);
+  Say("   $ %s", absl::StrJoin(words, " "));
+}
+
+absl::Status Failed(const std::vector<std::string>& command, int exit_status, const std::string& output) {
+  return absl::InternalError(
+      absl::StrFormat("%s exited with status %d and printed:\n%s", absl::StrJoin(command, " "), exit_status, output));
+}
+
+// Blocks until no process has `text` in its command line.
+absl::Status ExpectNoProcess(const std::string& text) {
+  const absl::Time deadline = absl::Now() + absl::Seconds(10);
+  std::vector<pid_t> left = ProcessesWith(text);
+  while (!left.empty() && absl::Now() < deadline) {
+    absl::SleepFor(absl::Milliseconds(10));
+    left = ProcessesWith(text);
+  }
+  if (left.empty()) return absl::OkStatus();
+  return absl::InternalError(
+      absl::StrFormat("processes %s outlived the run that was killed", absl::StrJoin(left, ", ")));
+}
+
+}  // namespace
+
+QuickstartRun::QuickstartRun(std::string output_dir, std::string train_gpt, std::string ckpt)
+    : output_dir_(std::move(output_dir)),
+      train_gpt_(std::move(train_gpt)),
+      ckpt_(std::move(ckpt)),
+      checkpoint_dir_(output_dir_ + "/checkpoints"),
+      metrics_(output_dir_ + "/metrics.jsonl"),
+      model_(output_dir_ + "/model.safetensors") {}
+
+absl::StatusOr<QuickstartRun> QuickstartRun::Create(const std::string& output_dir) {
+  ASSIGN_OR_RETURN(std::string train_gpt, FindRunfile("examples/train_gpt"));
+  ASSIGN_OR_RETURN(std::string ckpt, FindRunfile("tools/ckpt"));
+  return QuickstartRun(output_dir, std::move(train_gpt), std::move(ckpt));
+}
+
+absl::Status QuickstartRun::Run() {
+  Say("A small GPT-2 learns this repository's own sources. Everything is left in\n   %s\n", output_dir_);
+  RETURN_IF_ERROR(TrainAndKill());
+  RETURN_IF_ERROR(Continue());
+  RETURN_IF_ERROR(Verify());
+  RETURN_IF_ERROR(Convert());
+  return Summarise();
+}
+
+std::vector<std::string> QuickstartRun::TrainCommand(int nproc) const {
+  return {train_gpt_,
+          absl::StrCat("--nproc=", nproc),
+          "--config=gpt2-tiny",
+          "--param_dtype=bfloat16",
+          absl::StrCat("--steps=", kSteps),
+          "--batch_size=4",
+          "--seq_len=64",
+          "--lr=3e-3",
+          "--min_lr=3e-4",
+          "--warmup_steps=10",
+          "--state_dict_type=sharded",
+          absl::StrCat("--checkpoint_every=", kCheckpointEvery),
+          absl::StrCat("--checkpoint_dir=", checkpoint_dir_),
+          absl::StrCat("--metrics=", metrics_)};
+}
+
+std::string QuickstartRun::CheckpointPath(int64_t step) const {
+  return absl::StrFormat("%s/step-%08d", checkpoint_dir_, step);
+}
+
+absl::StatusOr<int> QuickstartRun::WatchUntilStep(ChildProcess& child, int64_t step) {
+  StepProgress progress(kSteps);
+  const absl::Time deadline = absl::Now() + kCommandTimeout;
+  while (absl::Now() < deadline) {
+    const std::optional<int> exit_status = child.Poll(absl::Milliseconds(20));
+    if (exit_status.has_value()) return *exit_status;
+    const absl::StatusOr<std::vector<StepMetrics>> steps = ReadMetrics(metrics_);
+    if (!steps.ok() || steps->empty()) continue;
+    progress.Update(steps->back());
+    if (steps->back().step >= step) return 0;
+  }
+  return absl::DeadlineExceededError(absl::StrFormat("step %d has not come within %s; the run printed:\n%s", step,
+                                                     absl::FormatDuration(kCommandTimeout), child.output()));
+}
+
+absl::Status QuickstartRun::TrainAndKill() {
+  Say("1. Train on 4 ranks with parameters in bfloat16; save a sharded checkpoint every %d steps.", kCheckpointEvery);
+  const std::vector<std::string> command = TrainCommand(4);
+  SayCommand(command);
+  ASSIGN_OR_RETURN(const std::unique_ptr<ChildProcess> child, ChildProcess::Start(command));
+  ASSIGN_OR_RETURN(const int exit_status, WatchUntilStep(*child, kKillAfterStep));
+  if (child->Poll(absl::ZeroDuration()).has_value()) return Failed(command, exit_status, child->output());
+  const std::string own_flag = absl::StrCat("--checkpoint_dir=", checkpoint_dir_);
+  const std::vector<pid_t> processes = ProcessesWith(own_flag);
+  SayCommand({"kill", "-9", absl::StrJoin(processes, " ")});
+  for (const pid_t pid : processes) kill(pid, SIGKILL);
+  ASSIGN_OR_RETURN(const int killed_status, child->Wait(absl::Seconds(10)));
+  if (killed_status != 128 + SIGKILL) return Failed(command, killed_status, child->output());
+  RETURN_IF_ERROR(ExpectNoProcess(own_flag));
+  ASSIGN_OR_RETURN(const std::vector<StepMetrics> steps, ReadMetrics(metrics_));
+  Say("   The launcher and its ranks are dead at step %d; no process is left.\n", steps.back().step + 1);
+  return absl::OkStatus();
+}
+
+absl::Status QuickstartRun::Continue() {
+  Say("2. Continue on 3 ranks: the same command, which finds the newest checkpoint that verifies.");
+  const std::vector<std::string> command = TrainCommand(3);
+  SayCommand(command);
+  ASSIGN_OR_RETURN(const std::unique_ptr<ChildProcess> child, ChildProcess::Start(command));
+  ASSIGN_OR_RETURN(int exit_status, WatchUntilStep(*child, kSteps));
+  if (exit_status != 0) return Failed(command, exit_status, child->output());
+  const std::string resumed = absl::StrCat("resuming from ", CheckpointPath(kCheckpointEvery));
+  if (!absl::StrContains(child->output(), resumed)) return Failed(command, exit_status, child->output());
+  Say("   It said: %s, and reached step %d.\n", resumed, kSteps);
+  return absl::OkStatus();
+}
+
+absl::Status QuickstartRun::RunCommand(const std::vector<std::string>& command) {
+  SayCommand(command);
+  ASSIGN_OR_RETURN(const ChildResult result, RunChild(command, kCommandTimeout));
+  if (result.exit_status != 0) return Failed(command, result.exit_status, result.output);
+  std::printf("%s\n", result.output.c_str());
+  return absl::OkStatus();
+}
+
+absl::Status QuickstartRun::Verify() {
+  Say("3. Verify both checkpoints, the one of 4 ranks and the one of 3: every digest of every byte.");
+  RETURN_IF_ERROR(RunCommand({ckpt_, "verify", CheckpointPath(kCheckpointEvery)}));
+  return RunCommand({ckpt_, "verify", CheckpointPath(kSteps)});
+}
+
+absl::Status QuickstartRun::Convert() {
+  Say("4. Convert the last one, whose tensors lie in 3 files, to one safetensors file.");
+  RETURN_IF_ERROR(RunCommand({ckpt_, "convert", CheckpointPath(kSteps), model_}));
+  ASSIGN_OR_RETURN(const int64_t tensors, CompareModels(CheckpointPath(kSteps), model_));
+  Say("   Read back and compared: all %d tensors are equal, byte for byte.\n", tensors);
+  return absl::OkStatus();
+}
+
+absl::Status QuickstartRun::Summarise() {
+  ASSIGN_OR_RETURN(const std::vector<StepMetrics> steps, ReadMetrics(metrics_));
+  const double ratio = steps.back().loss / steps.front().loss;
+  Say("Done. The loss fell from %.3f to %.3f, %.0f %% of its first value.", steps.front().loss, steps.back().loss,
+      100 * ratio);
+  Say("   %s: every step of both runs", metrics_);
+  Say("   %s: saved by 4 ranks; verified", CheckpointPath(kCheckpointEvery));
+  Say("   %s: saved by 3 ranks; verified", CheckpointPath(kSteps));
+  Say("   %s: the model; equal to the checkpoint", model_);
+  Say("A sharded checkpoint is one HDF5 file of whole tensors to whoever opens it:");
+  Say("   $ python3 -c 'import h5py; print(h5py.File(\"%s/checkpoint.h5\")[\"model/transformer.wte.weight\"])'",
+      CheckpointPath(kSteps));
+  if (steps.back().step + 1 == kSteps && ratio < kLargestLossRatio) return absl::OkStatus();
+  return absl::InternalError(
+      absl::StrFormat("the loss of step %d is %.3f of the first, expected step %d and less than %.1f",
+                      steps.back().step, ratio, kSteps - 1, kLargestLossRatio));
+}
+
+}  // namespace fsdp
