@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Opens DIRECTORY/checkpoint.h5 with h5py, as a scientist would, and compares every tensor with EXPECTED.
+
+EXPECTED is JSON: [{"path": ..., "fqn": ..., "dtype": ..., "shape": [...], "bytes": FILE}, {"path": ..., "text": ...}].
+Exits with 0 when all is equal, 77 when there is no h5py.
+"""
+
+import json
+import os
+import sys
+
+try:
+    import h5py
+    import numpy
+except ImportError as error:
+    print("no h5py:", error)
+    sys.exit(77)
+
+SHOWN_AS = {"bfloat16": "float32", "float8_e4m3fn": "uint8", "float8_e5m2": "uint8"}
+
+
+def expected_values(item):
+    raw = open(item["bytes"], "rb").read()
+    if item["dtype"] == "bfloat16":  # the upper half of a float32
+        halves = numpy.frombuffer(raw, "<u2").astype("<u4")
+        return (halves << 16).view("<f4").reshape(item["shape"])
+    dtype = numpy.dtype(SHOWN_AS.get(item["dtype"], item["dtype"]))
+    return numpy.frombuffer(raw, dtype).reshape(item["shape"])
+
+
+def check_tensor(file, item):
+    dataset = file[item["path"]]
+    expected = expected_values(item)
+    assert dataset.shape == tuple(item["shape"]), (item["path"], dataset.shape)
+    assert dataset.dtype == expected.dtype, (item["path"], dataset.dtype)
+    assert numpy.array_equal(dataset[()], expected), item["path"]
+    if item["dtype"].startswith("float8"):
+        assert dataset.attrs["dtype"] == item["dtype"], item["path"]
+    if "fqn" in item:
+        assert dataset.attrs["fqn"] == item["fqn"], (item["path"], dataset.attrs["fqn"])
+    else:
+        assert "fqn" not in dataset.attrs, item["path"]
+
+
+def main(directory, expected):
+    os.chdir("/")  # sources of virtual datasets are found beside the file, not in the working directory
+    items = json.load(open(expected))
+    with h5py.File(os.path.join(directory, "checkpoint.h5"), "r") as file:
+        for item in items:
+            if "text" in item:
+                assert file[item["path"]][()].decode() == item["text"], item["path"]
+            else:
+                check_tensor(file, item)
+        datasets = []
+        file.visititems(lambda name, thing: datasets.append("/" + name) if isinstance(thing, h5py.Dataset) else None)
+        assert sorted(datasets) == sorted(item["path"] for item in items), datasets
+        is_sharded = any(name.startswith("rank-") for name in os.listdir(directory))
+        assert ("warning" in file.attrs) == is_sharded, dict(file.attrs)
+        assert not is_sharded or "ckpt verify" in file.attrs["warning"]
+    print(len(items), "values equal")
+
+
+if __name__ == "__main__":
+    main(os.path.abspath(sys.argv[1]), os.path.abspath(sys.argv[2]))
