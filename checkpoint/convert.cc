@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "checkpoint/convert_destination.h"
+#include "checkpoint/convert_memory.h"
 #include "checkpoint/convert_plan.h"
 #include "checkpoint/hdf5_sink.h"
 #include "checkpoint/hugging_face_writer.h"
@@ -94,10 +95,13 @@ absl::Status ReadConverted(const TensorSource& source, const ConvertPlan& plan, 
   return absl::OkStatus();
 }
 
-// Bytes of payload that may be in memory at once, beside scratch and what kMinConvertMemory is for.
-int64_t BufferBytes(const ConvertOptions& options) {
-  const int64_t free_bytes = options.max_memory - kMinConvertMemory / 2;
-  return std::clamp<int64_t>(free_bytes / 2, int64_t{4} << 20, int64_t{64} << 20);
+// Bytes of payload in the target's buffers; as much again may be in those of the source.
+absl::StatusOr<int64_t> BufferBytes(const TensorSource& source, const ConvertPlan& plan, int target_ranks,
+                                    const ConvertOptions& options) {
+  const int source_ranks = source.format() == "hdf5" ? source.world_size() : 0;
+  ASSIGN_OR_RETURN(const int64_t payload,
+                   PayloadMemory(plan.contents, {source_ranks, target_ranks}, options.max_memory));
+  return payload / 4;
 }
 
 // "12 optimizer values and 3 extra values are left out: ..." where there are any, and the aliases.
@@ -126,7 +130,7 @@ absl::Status WriteToSafetensors(const TensorSource& source, const ConvertPlan& p
   HuggingFaceOptions write;
   write.max_shard_size = options.max_shard_size.value_or(kDefaultMaxShardSize);
   write.safetensors.overwrite = options.force;
-  write.safetensors.buffer_bytes = BufferBytes(options);
+  ASSIGN_OR_RETURN(write.safetensors.buffer_bytes, BufferBytes(source, plan, 0, options));
   write.safetensors.io_threads = options.io_threads;
   write.safetensors.progress = options.progress;
   ASSIGN_OR_RETURN(write.safetensors.metadata, SafetensorsMetadata(source.metadata(), source.contents()));
@@ -144,7 +148,8 @@ absl::Status WriteToHdf5(const TensorSource& source, ConvertPlan& plan, const Pa
   write.world_size = options.world_size.value_or(source.world_size());
   write.step = std::max<int64_t>(source.step(), 0);
   write.overwrite = options.force;
-  write.max_memory = BufferBytes(options);
+  const int target_ranks = write.type == StateDictType::kFull ? 1 : write.world_size;
+  ASSIGN_OR_RETURN(write.max_memory, BufferBytes(source, plan, target_ranks, options));
   write.io_threads = options.io_threads;
   write.progress = options.progress;
   plan.contents.type = write.type;

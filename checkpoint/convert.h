@@ -21,9 +21,6 @@ namespace fsdp {
 
 enum class CheckpointFormat : uint8_t { kHdf5, kSafetensors };
 
-// The least `max_memory`: what the program and its libraries take before the first byte is read, and room to move data.
-inline constexpr int64_t kMinConvertMemory = int64_t{64} << 20;
-
 struct ConvertOptions {
   // Behaviour. Flags of `ckpt convert` by the same names.
   std::optional<CheckpointFormat> to;            // default: by DST's suffix, else kHdf5

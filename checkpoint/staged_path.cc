@@ -14,6 +14,7 @@ StagedPath::StagedPath(FileSystem& files, std::string directory, const std::stri
       directory_(std::move(directory)),
       destination_(JoinPath(directory_, name)),
       path_(JoinPath(directory_, absl::StrCat(".", name, ".new"))),
+      probe_path_(JoinPath(directory_, absl::StrCat(".", name, ".probe"))),
       lock_path_(JoinPath(directory_, absl::StrCat(".", name, ".lock"))),
       overwrite_(overwrite) {}
 
@@ -57,19 +58,28 @@ absl::Status StagedPath::Lock() {
 }
 
 absl::Status StagedPath::Make(bool is_directory) {
-  if (files_.Exists(path_)) {
-    RETURN_IF_ERROR(RemoveTree(files_, path_));
+  for (const std::string& left : {path_, probe_path_}) {
+    if (files_.Exists(left)) RETURN_IF_ERROR(RemoveTree(files_, left));
   }
+  if (overwrite_ && files_.Exists(destination_)) RETURN_IF_ERROR(CheckCanExchange());
   if (is_directory) {
     RETURN_IF_ERROR(files_.MakeDirectory(path_));
   } else {
     ASSIGN_OR_RETURN(file_, files_.Create(path_));
   }
   made_ = true;
-  if (!overwrite_ || !files_.Exists(destination_)) return absl::OkStatus();
-  // Whether names can be exchanged here is found out before anything is written for nothing.
-  RETURN_IF_ERROR(files_.Exchange(path_, lock_path_));
-  return files_.Exchange(path_, lock_path_);
+  return absl::OkStatus();
+}
+
+absl::Status StagedPath::CheckCanExchange() {
+  RETURN_IF_ERROR(files_.MakeDirectory(path_));
+  absl::Status status = files_.MakeDirectory(probe_path_);
+  if (status.ok()) {
+    status = files_.Exchange(path_, probe_path_);
+    status.Update(files_.RemoveDirectory(probe_path_));
+  }
+  status.Update(files_.RemoveDirectory(path_));
+  return status;
 }
 
 StagedPath::~StagedPath() {

@@ -55,10 +55,14 @@ class StagedPath final {
   absl::Status Lock();
   absl::Status Make(bool is_directory);
 
+  // Exchanges two empty directories, so that it is known before anything is written for nothing.
+  absl::Status CheckCanExchange();
+
   FileSystem& files_;
   const std::string directory_;
   const std::string destination_;
   const std::string path_;
+  const std::string probe_path_;
   const std::string lock_path_;
   const bool overwrite_;
   std::unique_ptr<File> lock_;  // held until the destructor, or null if it was not taken

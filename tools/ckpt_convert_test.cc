@@ -259,6 +259,27 @@ TEST_F(CkptConvertTest, InspectNamesAMissingFile) {
   EXPECT_THAT(outcome.err, HasSubstr("rank-00001-of-00002.h5"));
 }
 
+TEST_F(CkptConvertTest, ManyTensorsTakeMemoryTooAndItIsSaidHowMuch) {
+  std::vector<SafetensorsEntry> entries;
+  for (int i = 0; i < 4000; ++i) entries.push_back({absl::StrCat("layers.", i, ".weight"), DType::kFloat32, {8}});
+  PlaceSafetensorsEntries(entries);
+  ASSERT_OK_AND_ASSIGN(const std::string head, EncodeSafetensorsHeader({{}, entries}));
+  WriteFile(Path("model.safetensors"), head + std::string(entries.back().end, '\0'));
+  std::vector<std::string> conversion = {"convert",        Path("model.safetensors"),
+                                         Path("dst"),      "--state_dict_type=sharded",
+                                         "--world_size=4", "--max_memory=64MiB"};
+  const Outcome refused = Ckpt(conversion);
+  EXPECT_EQ(refused.status, 1);
+  EXPECT_THAT(refused.err, HasSubstr("too much for --max_memory=64MiB"));
+  EXPECT_THAT(NamesIn(Path("")), ElementsAre("model.safetensors"));
+  const std::string enough =
+      refused.err.substr(refused.err.rfind("; ") + 2, refused.err.rfind(" would do") - refused.err.rfind("; ") - 2);
+  conversion.back() = "--max_memory=" + enough;
+  const Outcome outcome = Ckpt(conversion);
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_LT(outcome.peak_bytes, std::stoll(enough) << 20);
+}
+
 TEST_F(CkptConvertTest, MemoryStaysUnderTheLimitHoweverLargeTheModel) {
   // A model of 400 MB, as a file with holes: what is read is zeros.
   std::vector<SafetensorsEntry> entries = {{"large", DType::kFloat32, {1000, 80'000}},
