@@ -3,6 +3,11 @@
 
 #include <omp.h>
 
+// ThreadSanitizer asks for this by its name. oneDNN is not instrumented, so the locks of its primitive cache, made on
+// first use, look like races.
+extern "C" const char* __tsan_default_suppressions();
+extern "C" const char* __tsan_default_suppressions() { return "race:libdnnl.so\n"; }
+
 namespace fsdp {
 namespace {
 
