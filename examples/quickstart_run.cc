@@ -117,7 +117,7 @@ std::string QuickstartRun::CheckpointPath(int64_t step) const {
   return absl::StrFormat("%s/step-%08d", checkpoint_dir_, step);
 }
 
-absl::StatusOr<int> QuickstartRun::WatchUntilStep(ChildProcess& child, int64_t step) {
+absl::StatusOr<int> QuickstartRun::WatchUntilStep(Subprocess& child, int64_t step) {
   StepProgress progress(kSteps);
   const absl::Time deadline = absl::Now() + kCommandTimeout;
   while (absl::Now() < deadline) {
@@ -136,7 +136,7 @@ absl::Status QuickstartRun::TrainAndKill() {
   Say("1. Train on 4 ranks with parameters in bfloat16; save a sharded checkpoint every %d steps.", kCheckpointEvery);
   const std::vector<std::string> command = TrainCommand(4);
   SayCommand(command);
-  ASSIGN_OR_RETURN(const std::unique_ptr<ChildProcess> child, ChildProcess::Start(command));
+  ASSIGN_OR_RETURN(const std::unique_ptr<Subprocess> child, Subprocess::Start(command));
   ASSIGN_OR_RETURN(const int exit_status, WatchUntilStep(*child, kKillAfterStep));
   if (child->Poll(absl::ZeroDuration()).has_value()) return Failed(command, exit_status, child->output());
   const std::string own_flag = absl::StrCat("--checkpoint_dir=", checkpoint_dir_);
@@ -155,7 +155,7 @@ absl::Status QuickstartRun::Continue() {
   Say("2. Continue on 3 ranks: the same command, which finds the newest checkpoint that verifies.");
   const std::vector<std::string> command = TrainCommand(3);
   SayCommand(command);
-  ASSIGN_OR_RETURN(const std::unique_ptr<ChildProcess> child, ChildProcess::Start(command));
+  ASSIGN_OR_RETURN(const std::unique_ptr<Subprocess> child, Subprocess::Start(command));
   ASSIGN_OR_RETURN(int exit_status, WatchUntilStep(*child, kSteps));
   if (exit_status != 0) return Failed(command, exit_status, child->output());
   const std::string resumed = absl::StrCat("resuming from ", CheckpointPath(kCheckpointEvery));
@@ -166,7 +166,7 @@ absl::Status QuickstartRun::Continue() {
 
 absl::Status QuickstartRun::RunCommand(const std::vector<std::string>& command) {
   SayCommand(command);
-  ASSIGN_OR_RETURN(const ChildResult result, RunChild(command, kCommandTimeout));
+  ASSIGN_OR_RETURN(const ProgramResult result, RunProgram(command, kCommandTimeout));
   if (result.exit_status != 0) return Failed(command, result.exit_status, result.output);
   std::printf("%s\n", result.output.c_str());
   return absl::OkStatus();

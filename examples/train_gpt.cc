@@ -8,6 +8,7 @@
 // Killed at any instant, the same command continues from the newest checkpoint that verifies, on any number of ranks.
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <optional>
 #include <string>
@@ -64,6 +65,9 @@ int RunRank(const TrainOptions& options) {
 
 // Starts this program again as the ranks of a job.
 int LaunchRanks(int nproc, int argc, char** argv) {
+  // Kernels that wait for their threads by spinning are ten times slower where other work wants the cores too. OpenMP
+  // reads this when a process starts, so it is told to the ranks.
+  setenv("OMP_WAIT_POLICY", "passive", /*overwrite=*/0);
   LaunchOptions options;
   options.nproc = nproc;
   options.command = {SelfPath()};
@@ -78,8 +82,7 @@ int Main(int argc, char** argv) {
   if (const std::optional<int> status = ParseFlags(argc, argv, "train_gpt [flags]")) return *status;
   const absl::StatusOr<TrainOptions> options = TrainOptionsFromFlags();
   if (!options.ok()) return ReportUsageError(kProgram, options.status());
-  if (InsideJob() || options->nproc == 1) return RunRank(*options);
-  return LaunchRanks(options->nproc, argc, argv);
+  return InsideJob() ? RunRank(*options) : LaunchRanks(options->nproc, argc, argv);
 }
 
 }  // namespace

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// ChildProcess: a program started by this one, in a process group of its own, with its output collected. For programs
-// that run other programs: quickstart, and the tests that kill training runs. Used by one thread.
+// Subprocess: a program started by this one, in a process group of its own, with its output collected, killed when this
+// program ends. For programs that run other programs: quickstart, and the tests that kill training runs. Used by one
+// thread, the main one.
 //
-//   ASSIGN_OR_RETURN(auto child, ChildProcess::Start({"bazel-bin/tools/ckpt", "verify", path}));
+//   ASSIGN_OR_RETURN(auto child, Subprocess::Start({"bazel-bin/tools/ckpt", "verify", path}));
 //   ASSIGN_OR_RETURN(int status, child->Wait(absl::Seconds(10)));
-#ifndef FSDP_EXAMPLES_CHILD_PROCESS_H_
-#define FSDP_EXAMPLES_CHILD_PROCESS_H_
+#ifndef FSDP_EXAMPLES_SUBPROCESS_H_
+#define FSDP_EXAMPLES_SUBPROCESS_H_
 
 #include <sys/types.h>
 
@@ -22,22 +23,22 @@
 
 namespace fsdp {
 
-struct ChildOptions {
+struct SubprocessOptions {
   std::map<std::string, std::string> environment = {};  // set beside what this process has
   std::vector<std::string> unset = {};                  // variables that the child is not to have
   std::string working_directory = {};                   // empty: this process's
 };
 
-class ChildProcess {
+class Subprocess {
  public:
   // Runs command[0], a path, with the arguments behind it; kNotFound when it cannot be run.
-  static absl::StatusOr<std::unique_ptr<ChildProcess>> Start(const std::vector<std::string>& command,
-                                                             const ChildOptions& options = {});
+  static absl::StatusOr<std::unique_ptr<Subprocess>> Start(const std::vector<std::string>& command,
+                                                           const SubprocessOptions& options = {});
 
   // Kills the child's process group and waits for it.
-  ~ChildProcess();
-  ChildProcess(const ChildProcess&) = delete;
-  ChildProcess& operator=(const ChildProcess&) = delete;
+  ~Subprocess();
+  Subprocess(const Subprocess&) = delete;
+  Subprocess& operator=(const Subprocess&) = delete;
 
   // Blocks until the child ended or `timeout` is over (kDeadlineExceeded; it goes on). Returns its exit status, or 128
   // + n when signal n killed it. Reads its output meanwhile.
@@ -60,7 +61,7 @@ class ChildProcess {
   const std::string& output() const { return output_; }
 
  private:
-  ChildProcess(pid_t pid, int output_fd) : pid_(pid), output_fd_(output_fd) {}
+  Subprocess(pid_t pid, int output_fd) : pid_(pid), output_fd_(output_fd) {}
 
   // Reads what there is; blocks for at most `timeout`. False when the output ended.
   bool ReadOutput(absl::Duration timeout);
@@ -75,12 +76,12 @@ class ChildProcess {
 };
 
 // Runs a command to its end: its exit status and output. kDeadlineExceeded, with what it printed, when it takes longer.
-struct ChildResult {
+struct ProgramResult {
   int exit_status = 0;
   std::string output;
 };
-absl::StatusOr<ChildResult> RunChild(const std::vector<std::string>& command, absl::Duration timeout,
-                                     const ChildOptions& options = {});
+absl::StatusOr<ProgramResult> RunProgram(const std::vector<std::string>& command, absl::Duration timeout,
+                                         const SubprocessOptions& options = {});
 
 // The processes of this machine, but for this one, whose command line contains `text`: what is left of a run whose
 // arguments name a directory that no other run uses. Zombies, and processes that are just starting, have no command
@@ -89,4 +90,4 @@ std::vector<pid_t> ProcessesWith(std::string_view text);
 
 }  // namespace fsdp
 
-#endif  // FSDP_EXAMPLES_CHILD_PROCESS_H_
+#endif  // FSDP_EXAMPLES_SUBPROCESS_H_

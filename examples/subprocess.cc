@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "examples/child_process.h"
+#include "examples/subprocess.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -35,7 +35,7 @@ std::vector<char*> Pointers(std::vector<std::string>& strings) {
   return pointers;
 }
 
-std::vector<std::string> EnvironmentOf(const ChildOptions& options) {
+std::vector<std::string> EnvironmentOf(const SubprocessOptions& options) {
   std::vector<std::string> environment;
   for (const auto& [name, value] : options.environment) environment.push_back(absl::StrCat(name, "=", value));
   std::set<std::string> replaced(options.unset.begin(), options.unset.end());
@@ -59,7 +59,7 @@ void Become(char* const* command, char* const* environment, const char* director
   execve(command[0], command, environment);
 }
 
-absl::StatusOr<pid_t> Spawn(std::vector<std::string> command, const ChildOptions& options, int output_fd) {
+absl::StatusOr<pid_t> Spawn(std::vector<std::string> command, const SubprocessOptions& options, int output_fd) {
   int error_pipe[2];  // closed by a successful exec, else gets errno
   if (pipe2(error_pipe, O_CLOEXEC) != 0) return absl::ErrnoToStatus(errno, "pipe");
   std::vector<std::string> environment = EnvironmentOf(options);
@@ -83,18 +83,18 @@ absl::StatusOr<pid_t> Spawn(std::vector<std::string> command, const ChildOptions
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<ChildProcess>> ChildProcess::Start(const std::vector<std::string>& command,
-                                                                  const ChildOptions& options) {
+absl::StatusOr<std::unique_ptr<Subprocess>> Subprocess::Start(const std::vector<std::string>& command,
+                                                              const SubprocessOptions& options) {
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) return absl::ErrnoToStatus(errno, "pipe");
   const absl::StatusOr<pid_t> pid = Spawn(command, options, ends[1]);
   close(ends[1]);
   if (!pid.ok()) close(ends[0]);
   RETURN_IF_ERROR(pid.status());
-  return std::unique_ptr<ChildProcess>(new ChildProcess(*pid, ends[0]));
+  return std::unique_ptr<Subprocess>(new Subprocess(*pid, ends[0]));
 }
 
-ChildProcess::~ChildProcess() {
+Subprocess::~Subprocess() {
   if (!reaped_) {
     SignalGroup(SIGKILL);
     while (waitpid(pid_, &wait_status_, 0) < 0 && errno == EINTR) {
@@ -103,20 +103,20 @@ ChildProcess::~ChildProcess() {
   close(output_fd_);
 }
 
-void ChildProcess::Signal(int signal) {
+void Subprocess::Signal(int signal) {
   if (!reaped_) kill(pid_, signal);
 }
 
-void ChildProcess::SignalGroup(int signal) {
+void Subprocess::SignalGroup(int signal) {
   if (!reaped_) kill(-pid_, signal);
 }
 
-bool ChildProcess::Reap() {
+bool Subprocess::Reap() {
   if (!reaped_ && waitpid(pid_, &wait_status_, WNOHANG) == pid_) reaped_ = true;
   return reaped_;
 }
 
-bool ChildProcess::ReadOutput(absl::Duration timeout) {
+bool Subprocess::ReadOutput(absl::Duration timeout) {
   if (output_ended_) return false;
   pollfd readable = {.fd = output_fd_, .events = POLLIN, .revents = 0};
   const int64_t milliseconds = std::max<int64_t>(0, absl::ToInt64Milliseconds(timeout));
@@ -128,13 +128,13 @@ bool ChildProcess::ReadOutput(absl::Duration timeout) {
   return !output_ended_;
 }
 
-absl::StatusOr<int> ChildProcess::Wait(absl::Duration timeout) {
+absl::StatusOr<int> Subprocess::Wait(absl::Duration timeout) {
   if (const std::optional<int> exit_status = Poll(timeout)) return *exit_status;
   return absl::DeadlineExceededError(absl::StrFormat("process %d has not ended within %s; its output so far:\n%s", pid_,
                                                      absl::FormatDuration(timeout), output_));
 }
 
-std::optional<int> ChildProcess::Poll(absl::Duration timeout) {
+std::optional<int> Subprocess::Poll(absl::Duration timeout) {
   const absl::Time deadline = absl::Now() + timeout;
   const absl::Duration tick = absl::Milliseconds(20);  // a child that hands its output on may end without closing it
   while (!Reap()) {
@@ -148,7 +148,7 @@ std::optional<int> ChildProcess::Poll(absl::Duration timeout) {
   return WIFSIGNALED(wait_status_) ? 128 + WTERMSIG(wait_status_) : WEXITSTATUS(wait_status_);
 }
 
-absl::Status ChildProcess::WaitForOutput(std::string_view text, absl::Duration timeout) {
+absl::Status Subprocess::WaitForOutput(std::string_view text, absl::Duration timeout) {
   const absl::Time deadline = absl::Now() + timeout;
   while (output_.find(text) == std::string::npos) {
     if (absl::Now() > deadline) {
@@ -163,11 +163,11 @@ absl::Status ChildProcess::WaitForOutput(std::string_view text, absl::Duration t
   return absl::OkStatus();
 }
 
-absl::StatusOr<ChildResult> RunChild(const std::vector<std::string>& command, absl::Duration timeout,
-                                     const ChildOptions& options) {
-  ASSIGN_OR_RETURN(const std::unique_ptr<ChildProcess> child, ChildProcess::Start(command, options));
+absl::StatusOr<ProgramResult> RunProgram(const std::vector<std::string>& command, absl::Duration timeout,
+                                         const SubprocessOptions& options) {
+  ASSIGN_OR_RETURN(const std::unique_ptr<Subprocess> child, Subprocess::Start(command, options));
   ASSIGN_OR_RETURN(const int exit_status, child->Wait(timeout));
-  return ChildResult{exit_status, child->output()};
+  return ProgramResult{exit_status, child->output()};
 }
 
 std::vector<pid_t> ProcessesWith(std::string_view text) {

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The quickstart, as a person runs it: what it leaves, and that the loss falls.
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "base/status_matchers.h"
+#include "checkpoint/checkpoint.h"
+#include "examples/metrics_reader.h"
+#include "examples/model_compare.h"
+#include "examples/runfile.h"
+#include "examples/subprocess.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/train_gpt_run.h"
+
+namespace fsdp {
+namespace {
+
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+TEST(QuickstartTest, TrainsIsKilledContinuesVerifiesAndConverts) {
+  const std::string directory = NewDirectory();
+  ASSERT_OK_AND_ASSIGN(const std::string program, FindRunfile("examples/quickstart"));
+  ASSERT_OK_AND_ASSIGN(const ProgramResult run, RunProgram({program, "--output_dir=" + directory}, absl::Minutes(8)));
+  std::printf("%s\n", run.output.c_str());
+  ASSERT_EQ(run.exit_status, 0) << run.output;
+  EXPECT_THAT(run.output,
+              AllOf(HasSubstr("train_gpt --nproc=4"), HasSubstr("kill -9"), HasSubstr("train_gpt --nproc=3"),
+                    HasSubstr("ckpt verify"), HasSubstr("ckpt convert"), HasSubstr(directory)));
+  EXPECT_THAT(ProcessesWith("--checkpoint_dir=" + directory), IsEmpty());
+
+  EXPECT_THAT(ListCheckpoints(directory + "/checkpoints"), IsOkAndHolds(ElementsAre("step-00000120", "step-00000240")));
+  EXPECT_TRUE(std::filesystem::exists(directory + "/checkpoints/step-00000120/rank-00003-of-00004.h5"));
+  EXPECT_TRUE(std::filesystem::exists(directory + "/checkpoints/step-00000240/rank-00002-of-00003.h5"));
+  EXPECT_OK(CompareModels(directory + "/checkpoints/step-00000240", directory + "/model.safetensors"));
+
+  ASSERT_OK_AND_ASSIGN(const std::vector<StepMetrics> steps, ReadMetrics(directory + "/metrics.jsonl"));
+  ASSERT_GT(steps.size(), 240u);  // the steps between the checkpoint and the kill are there twice
+  EXPECT_EQ(steps.front().step, 0);
+  EXPECT_EQ(steps.back().step, 239);
+  EXPECT_LT(steps.back().loss, 0.6 * steps.front().loss);
+}
+
+TEST(QuickstartTest, RefusesADirectoryThatIsNotEmpty) {
+  ASSERT_OK_AND_ASSIGN(const std::string program, FindRunfile("examples/quickstart"));
+  ASSERT_OK_AND_ASSIGN(const ProgramResult run, RunProgram({program, "--output_dir=/proc/self"}, absl::Minutes(1)));
+  EXPECT_EQ(run.exit_status, 1);
+  EXPECT_THAT(run.output, HasSubstr("is not empty"));
+}
+
+}  // namespace
+}  // namespace fsdp

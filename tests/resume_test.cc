@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Runs of train_gpt that stop, in whatever way, and continue: on as many ranks they give the same losses bit for bit,
+// on others the same up to rounding.
+#include <signal.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "base/status_matchers.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/verify.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/train_gpt_run.h"
+
+namespace fsdp {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::Not;
+
+// One run and what it leaves, in a directory of its own.
+class ResumeTest : public testing::Test {
+ protected:
+  Flags Run(int64_t steps, int64_t every) const {
+    return SmallRun() + Flags{absl::StrCat("--steps=", steps), absl::StrCat("--checkpoint_every=", every),
+                              "--checkpoint_dir=" + checkpoint_dir_, "--metrics=" + metrics_};
+  }
+
+  // Runs to the end, which must be good; what it printed.
+  std::string TrainWell(const Flags& flags) {
+    const absl::StatusOr<ProgramResult> run = Train(flags);
+    EXPECT_OK(run);
+    if (!run.ok()) return "";
+    EXPECT_EQ(run->exit_status, 0) << run->output;
+    return run->output;
+  }
+
+  std::vector<std::string> Checkpoints() const {
+    return ListCheckpoints(checkpoint_dir_).value_or(std::vector<std::string>());
+  }
+
+  const std::string directory_ = NewDirectory();
+  const std::string checkpoint_dir_ = directory_ + "/checkpoints";
+  const std::string metrics_ = directory_ + "/metrics.jsonl";
+};
+
+// The metrics that the same run has when nothing stops it.
+std::map<int64_t, StepMetrics> Uninterrupted(const Flags& flags) {
+  const std::string metrics = NewDirectory() + "/metrics.jsonl";
+  const absl::StatusOr<ProgramResult> run = Train(flags + Flags{"--metrics=" + metrics});
+  EXPECT_OK(run);
+  if (!run.ok()) return {};
+  EXPECT_EQ(run->exit_status, 0) << run->output;
+  return MetricsByStep(metrics).value_or(std::map<int64_t, StepMetrics>());
+}
+
+void ExpectSameBits(const std::string& metrics, const std::map<int64_t, StepMetrics>& expected) {
+  ASSERT_OK_AND_ASSIGN(const auto actual, MetricsByStep(metrics));  // fails when a step that was made twice differs
+  ASSERT_EQ(actual.size(), expected.size());
+  for (const auto& [step, wanted] : expected) {
+    EXPECT_EQ(actual.at(step).loss, wanted.loss) << "step " << step;
+    EXPECT_EQ(actual.at(step).grad_norm, wanted.grad_norm) << "step " << step;
+    EXPECT_EQ(actual.at(step).lr, wanted.lr) << "step " << step;
+  }
+}
+
+// Every name step-* denotes something whole.
+void ExpectAllVerify(const std::string& checkpoint_dir) {
+  ASSERT_OK_AND_ASSIGN(const std::vector<std::string> steps, ListCheckpoints(checkpoint_dir));
+  for (const std::string& step : steps) {
+    ASSERT_OK_AND_ASSIGN(const VerifyReport report, VerifyCheckpoint(checkpoint_dir + "/" + step));
+    EXPECT_THAT(report.problems, IsEmpty()) << step;
+  }
+}
+
+TEST_F(ResumeTest, KilledAtAnyInstantItContinuesBitForBit) {
+  constexpr int64_t kSteps = 30;
+  const Flags schedule = {"--min_lr=3e-4", absl::StrCat("--steps=", kSteps)};
+  const auto expected = Uninterrupted(SmallRun() + schedule);
+  const Flags run = SmallRun() + schedule +
+                    Flags{"--checkpoint_every=1", "--checkpoint_dir=" + checkpoint_dir_, "--metrics=" + metrics_};
+  const char* seed = std::getenv("TEST_RANDOM_SEED");  // another one for each of --runs_per_test
+  std::minstd_rand random(seed == nullptr ? 1 : std::atoi(seed));
+  for (const int64_t step : {0, 5, 9, 10, 17, 24}) {
+    ASSERT_OK_AND_ASSIGN(const auto child, StartTraining(run));
+    ASSERT_OK(WaitForStep(metrics_, step));
+    absl::SleepFor(absl::Microseconds(random() % 30000));  // into a step, a save, or between
+    child->SignalGroup(SIGKILL);
+    ASSERT_OK(child->Wait(absl::Seconds(10)).status());
+    ASSERT_THAT(Survivors(checkpoint_dir_), IsEmpty());
+    ExpectAllVerify(checkpoint_dir_);
+  }
+  TrainWell(run);
+  ExpectSameBits(metrics_, expected);
+}
+
+TEST_F(ResumeTest, BFloat16ParametersAlsoContinueBitForBit) {
+  const Flags mixed = {"--param_dtype=bfloat16", "--reduce_dtype=bfloat16", "--nproc=3"};
+  Flags small = SmallRun();
+  small.erase(small.begin());  // --nproc=2
+  const auto expected = Uninterrupted(small + mixed + Flags{"--steps=8"});
+  const Flags saved = small + mixed + Flags{"--checkpoint_dir=" + checkpoint_dir_, "--metrics=" + metrics_};
+  TrainWell(saved + Flags{"--steps=5"});
+  TrainWell(saved + Flags{"--steps=8"});
+  ExpectSameBits(metrics_, expected);
+}
+
+TEST_F(ResumeTest, OtherWorldSizesContinueTheSameCurve) {
+  const Flags common = {"--seq_len=16", "--lr=3e-3", "--seed=7", "--config=" + Golden("gpt2_tiny/config.json"),
+                        "--tokens=" + Golden("tokens.u16")};
+  const auto expected = Uninterrupted(common + Flags{"--nproc=4", "--batch_size=3", "--steps=12"});
+  const Flags saved = common + Flags{"--checkpoint_dir=" + checkpoint_dir_, "--metrics=" + metrics_};
+  TrainWell(saved + Flags{"--nproc=4", "--batch_size=3", "--steps=3"});
+  TrainWell(saved + Flags{"--nproc=3", "--batch_size=4", "--steps=6", "--wrap=none"});
+  TrainWell(saved + Flags{"--nproc=1", "--batch_size=12", "--steps=9", "--sharding_strategy=no_shard"});
+  TrainWell(saved + Flags{"--nproc=2", "--batch_size=3", "--grad_accum=2", "--steps=12", "--use_orig_params"});
+  ASSERT_OK_AND_ASSIGN(const auto actual, MetricsByStep(metrics_));
+  ASSERT_EQ(actual.size(), expected.size());
+  for (const auto& [step, wanted] : expected) {
+    EXPECT_NEAR(actual.at(step).loss, wanted.loss, 1e-6 * wanted.loss) << "step " << step;
+    EXPECT_NEAR(actual.at(step).grad_norm, wanted.grad_norm, 1e-5 * wanted.grad_norm) << "step " << step;
+  }
+}
+
+TEST_F(ResumeTest, ASignalSavesAndExitsWithSuccess) {
+  const auto expected = Uninterrupted(SmallRun() + Flags{"--steps=40", "--max_grad_norm=0.5"});
+  const Flags run = Run(4000, 0) + Flags{"--max_grad_norm=0.5"};
+  int64_t step = 0;
+  for (const int signal : {SIGTERM, SIGUSR1}) {
+    ASSERT_OK_AND_ASSIGN(const auto child, StartTraining(run));
+    ASSERT_OK(WaitForStep(metrics_, step + 3));
+    child->Signal(signal);
+    ASSERT_THAT(child->Wait(absl::Seconds(30)), IsOkAndHolds(0)) << child->output();
+    ASSERT_OK_AND_ASSIGN(const auto metrics, MetricsByStep(metrics_));
+    step = metrics.rbegin()->first;
+    EXPECT_THAT(child->output(), HasSubstr(absl::StrCat("stopped by a signal after step ", step)));
+    EXPECT_EQ(Checkpoints().back(), absl::StrFormat("step-%08d", step + 1));
+    for (const auto& [s, wanted] : expected) {
+      const auto found = metrics.find(s);
+      EXPECT_EQ(found == metrics.end() ? wanted.loss : found->second.loss, wanted.loss) << "step " << s;
+    }
+  }
+}
+
+TEST_F(ResumeTest, ADamagedCheckpointIsSkippedAndTheReasonIsSaid) {
+  TrainWell(Run(6, 2));
+  {
+    std::fstream file(checkpoint_dir_ + "/step-00000006/rank-00001-of-00002.h5", std::ios::in | std::ios::out);
+    file.seekp(100000);
+    file.put('\x5a');
+    ASSERT_TRUE(file.good());
+  }
+  const std::string output = TrainWell(Run(8, 2));
+  EXPECT_THAT(output, HasSubstr("skipped"));
+  EXPECT_THAT(output, HasSubstr("rank-00001-of-00002.h5"));
+  EXPECT_THAT(output, HasSubstr("step-00000004: 4 of 8 steps are done"));
+  EXPECT_THAT(Checkpoints(), ElementsAre("step-00000002", "step-00000004", "step-00000006", "step-00000008"));
+  ExpectAllVerify(checkpoint_dir_);
+  ExpectSameBits(metrics_, Uninterrupted(SmallRun() + Flags{"--steps=8"}));
+}
+
+TEST_F(ResumeTest, StartingAnewOverCommittedStepsIsRefusedUnlessAskedFor) {
+  TrainWell(Run(6, 2));
+  ASSERT_OK_AND_ASSIGN(const ProgramResult refused, Train(Run(4, 2) + Flags{"--resume=none"}));
+  EXPECT_EQ(refused.exit_status, 1);
+  EXPECT_THAT(refused.output, HasSubstr("--overwrite"));
+  EXPECT_THAT(refused.output, HasSubstr("step-00000006"));
+  EXPECT_EQ(Checkpoints().size(), 3u);
+  TrainWell(Run(4, 2) + Flags{"--resume=none", "--overwrite"});
+  EXPECT_THAT(Checkpoints(), ElementsAre("step-00000002", "step-00000004"));  // step 6 was another run's
+  ASSERT_OK_AND_ASSIGN(const auto metrics, MetricsByStep(metrics_));
+  EXPECT_EQ(metrics.size(), 4u);  // not appended
+}
+
+TEST_F(ResumeTest, AnyCheckpointCanBeContinuedElsewhere) {
+  TrainWell(Run(6, 2));
+  const std::string elsewhere = NewDirectory();
+  const std::string source = checkpoint_dir_ + "/step-00000002";
+  ASSERT_OK_AND_ASSIGN(const ProgramResult refused, Train(Run(6, 2) + Flags{"--resume=" + source}));
+  EXPECT_EQ(refused.exit_status, 1) << "it would replace steps 4 and 6";
+  TrainWell(SmallRun() + Flags{"--steps=6", "--resume=" + source, "--checkpoint_dir=" + elsewhere + "/checkpoints",
+                               "--metrics=" + elsewhere + "/metrics.jsonl"});
+  ASSERT_OK_AND_ASSIGN(const auto metrics, MetricsByStep(elsewhere + "/metrics.jsonl"));
+  ASSERT_OK_AND_ASSIGN(const auto expected, MetricsByStep(metrics_));
+  ASSERT_EQ(metrics.size(), 4u);
+  for (const auto& [step, line] : metrics) EXPECT_EQ(line.loss, expected.at(step).loss) << "step " << step;
+}
+
+TEST_F(ResumeTest, FullCheckpointsOfRankZeroContinueBitForBit) {
+  const Flags full = {"--state_dict_type=full", "--rank0_only", "--offload_to_cpu"};
+  TrainWell(Run(3, 0) + full);
+  TrainWell(Run(6, 0) + full);
+  TrainWell(Run(9, 0));  // and sharded ones after them
+  ExpectSameBits(metrics_, Uninterrupted(SmallRun() + Flags{"--steps=9"}));
+}
+
+TEST_F(ResumeTest, KeepLastKeepsTheNewest) {
+  TrainWell(Run(10, 2) + Flags{"--keep_last=2"});
+  EXPECT_THAT(Checkpoints(), ElementsAre("step-00000008", "step-00000010"));
+  ExpectAllVerify(checkpoint_dir_);
+}
+
+TEST_F(ResumeTest, AFoundCheckpointWinsOverInitFrom) {
+  TrainWell(Run(2, 0));
+  const std::string output = TrainWell(Run(4, 0) + Flags{"--init_from=" + Golden("gpt2_tiny")});
+  EXPECT_THAT(output, HasSubstr("--init_from=" + Golden("gpt2_tiny") + " is not read: the checkpoint wins"));
+  ExpectSameBits(metrics_, Uninterrupted(SmallRun() + Flags{"--steps=4"}));
+}
+
+TEST_F(ResumeTest, InitFromTakesTheModelOfACheckpointOrOfAnExport) {
+  const std::string exported = directory_ + "/exported";
+  TrainWell(Run(4, 0) + Flags{"--export=" + exported});
+  const auto from_checkpoint =
+      Uninterrupted(SmallRun() + Flags{"--steps=2", "--init_from=" + checkpoint_dir_ + "/step-00000004"});
+  const auto from_export = Uninterrupted(SmallRun() + Flags{"--steps=2", "--init_from=" + exported});
+  const auto from_file = Uninterrupted(SmallRun() + Flags{"--steps=2", "--init_from=" + exported + "/model.safetensors",
+                                                          "--sharding_strategy=shard_grad_op"});
+  ASSERT_EQ(from_checkpoint.size(), 2u);
+  EXPECT_EQ(from_checkpoint.at(0).loss, from_export.at(0).loss);
+  EXPECT_EQ(from_checkpoint.at(1).loss, from_export.at(1).loss);
+  EXPECT_EQ(from_checkpoint.at(1).loss, from_file.at(1).loss);
+  EXPECT_NE(from_checkpoint.at(0).loss, Uninterrupted(SmallRun() + Flags{"--steps=1"}).at(0).loss);
+}
+
+TEST_F(ResumeTest, ACheckpointOfAnotherModelIsRefusedByTensor) {
+  TrainWell(Run(2, 0));
+  Flags other = Run(4, 0);
+  for (std::string& flag : other) {
+    if (absl::StartsWith(flag, "--config=")) flag = "--config=" + Golden("gpt2_uneven/config.json");
+  }
+  ASSERT_OK_AND_ASSIGN(const ProgramResult run, Train(other));
+  EXPECT_EQ(run.exit_status, 1);
+  EXPECT_THAT(run.output, HasSubstr("transformer."));
+  EXPECT_THAT(run.output, HasSubstr("[257, 48]"));
+  EXPECT_THAT(run.output, HasSubstr("[263, 36]"));
+}
+
+TEST_F(ResumeTest, ARunThatIsDoneHasNothingLeftToDo) {
+  TrainWell(Run(3, 0));
+  const std::string output = TrainWell(Run(3, 0));
+  EXPECT_THAT(output, HasSubstr("3 of 3 steps are done"));
+  EXPECT_THAT(output, Not(HasSubstr("saved")));
+  ASSERT_OK_AND_ASSIGN(const auto metrics, MetricsByStep(metrics_));
+  EXPECT_EQ(metrics.size(), 3u);
+}
+
+}  // namespace
+}  // namespace fsdp

@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The command line of train_gpt: what it refuses, with which exit status and words, and where it finds things.
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_matchers.h"
+#include "examples/metrics_reader.h"
+#include "examples/runfile.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/train_gpt_run.h"
+
+namespace fsdp {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+
+struct Refusal {
+  Flags flags;
+  std::vector<std::string> words;
+};
+
+void ExpectRefused(const Flags& flags, int exit_status, const std::vector<std::string>& words) {
+  ASSERT_OK_AND_ASSIGN(const ProgramResult run, Train(flags));
+  EXPECT_EQ(run.exit_status, exit_status) << testing::PrintToString(flags) << "\n" << run.output;
+  for (const std::string& word : words) EXPECT_THAT(run.output, HasSubstr(word)) << testing::PrintToString(flags);
+}
+
+TEST(TrainGptCliTest, AWrongCommandLineExitsWith2AndNamesTheFlag) {
+  const std::vector<Refusal> refusals = {
+      {{"--stepz=3"}, {"stepz"}},
+      {{"--steps=3", "--steps=4"}, {"steps", "2 times"}},
+      {{"--steps=many"}, {"steps", "many"}},
+      {{"--steps"}, {"steps"}},
+      {{"operand"}, {"operand"}},
+      {{"--steps=0"}, {"--steps=0", "at least 1"}},
+      {{"--nproc=0"}, {"--nproc=0", "at least 1"}},
+      {{"--batch_size=-1"}, {"--batch_size=-1"}},
+      {{"--lr=nan"}, {"--lr=nan"}},
+      {{"--lr=-1"}, {"--lr=-1"}},
+      {{"--beta2=1"}, {"--beta2=1"}},
+      {{"--wrap=size:0"}, {"--wrap=size:0", "size:N"}},
+      {{"--wrap=layer"}, {"--wrap=layer", "block"}},
+      {{"--backward_prefetch=both"}, {"--backward_prefetch=both", "pre or post or none"}},
+      {{"--param_dtype=int8"}, {"--param_dtype=int8", "float32 or bfloat16"}},
+      {{"--resume="}, {"--resume=", "auto, none"}},
+      {{"--data=*.txt", "--tokens=a.u16"}, {"--data", "--tokens"}},
+      {{"--rank0_only"}, {"--rank0_only", "--state_dict_type=full"}},
+      {{"--checkpoint_every=5"}, {"--checkpoint_every", "--checkpoint_dir"}},
+  };
+  for (const Refusal& refusal : refusals) ExpectRefused(refusal.flags, 2, refusal.words);
+}
+
+TEST(TrainGptCliTest, WhatIsNotInThisVersionIsRefusedByName) {
+  const std::vector<std::string> later = {
+      "--device=cuda",
+      "--model=llama",
+      "--sharding_strategy=hybrid_shard",
+      "--api=fsdp2",
+      "--param_dtype=float16",
+      "--reduce_dtype=float16",
+      "--state_dict_type=local",
+      "--export_format=torch",
+      "--export_format=dcp",
+      "--sharding_strategy=hybrid_shard_zero2",
+  };
+  for (const std::string& flag : later) ExpectRefused({flag}, 2, {flag, "not in this version"});
+  for (const std::string name :
+       {"cpu_offload", "pin_memory", "buffer_dtype=float32", "output_dtype=float32", "parity=1",
+        "keep_low_precision_grads", "async_checkpoint", "trace=t.json", "shard_group_size=2"}) {
+    ExpectRefused({"--" + name}, 2, {name.substr(0, name.find('='))});
+  }
+}
+
+TEST(TrainGptCliTest, AnInputThatCannotBeUsedExitsWith1AndSaysWhy) {
+  const std::string directory = NewDirectory();
+  std::ofstream(directory + "/bad.u16", std::ios::binary)
+      << std::string(40, '\0') << "\xff\x01" << std::string(40, '\0');
+  std::ofstream(directory + "/odd.u16", std::ios::binary) << "abc";
+  std::ofstream(directory + "/few.txt") << "0123456789abcdef";
+  const std::string config = "--config=" + Golden("gpt2_tiny/config.json");
+  const std::vector<Refusal> refusals = {
+      {{"--config=gpt3-tiny"}, {"gpt3-tiny", "gpt2-tiny"}},
+      {{config, "--seq_len=65"}, {"--seq_len=65", "n_positions", "64"}},
+      {{config, "--seq_len=16", "--data=" + directory + "/few.txt"}, {"few.txt", "16 tokens", "seq_len=16"}},
+      {{config, "--seq_len=16", "--tokens=" + directory + "/bad.u16"}, {"bad.u16", "token 511", "position 20", "257"}},
+      {{config, "--tokens=" + directory + "/odd.u16"}, {"odd.u16", "3 bytes"}},
+      {{config, "--tokens=" + directory + "/none.u16"}, {"none.u16"}},
+      {{config, "--data=" + directory + "/*.none"}, {"*.none", "no file matches"}},
+      {{config, "--init_from=" + directory + "/none"}, {directory + "/none"}},
+      {{config, "--init_from=" + Golden("gpt2_uneven")}, {"transformer."}},
+      {{config, "--resume=" + directory}, {directory}},
+      {{config, "--metrics=" + directory + "/no/metrics.jsonl"}, {"no/metrics.jsonl"}},
+  };
+  for (const Refusal& refusal : refusals) ExpectRefused(refusal.flags + Flags{"--steps=1"}, 1, refusal.words);
+}
+
+TEST(TrainGptCliTest, HelpListsTheFlagsAndExitsWith0) {
+  ASSERT_OK_AND_ASSIGN(const ProgramResult run, Train({"--help"}));
+  EXPECT_EQ(run.exit_status, 0);
+  EXPECT_THAT(run.output,
+              AllOf(HasSubstr("--sharding_strategy"), HasSubstr("--keep_last"), Not(HasSubstr("--cpu_offload"))));
+}
+
+TEST(TrainGptCliTest, TrainsOnThisRepositorysSourcesByDefaultFromAnyDirectory) {
+  const std::string metrics = NewDirectory() + "/metrics.jsonl";
+  ASSERT_OK_AND_ASSIGN(const std::string program, FindRunfile("examples/train_gpt"));
+  SubprocessOptions options;
+  options.working_directory = "/";
+  ASSERT_OK_AND_ASSIGN(const ProgramResult run,
+                       RunProgram({program, "--steps=2", "--metrics=" + metrics}, absl::Minutes(2), options));
+  EXPECT_EQ(run.exit_status, 0) << run.output;
+  ASSERT_OK_AND_ASSIGN(const auto steps, MetricsByStep(metrics));
+  EXPECT_EQ(steps.size(), 2u);
+  EXPECT_GT(steps.at(0).peak_bytes, 0);
+  EXPECT_GT(steps.at(1).tokens_per_second, 0);
+}
+
+TEST(TrainGptCliTest, RelativePathsAreThoseOfTheDirectoryInWhichBazelRunWasTyped) {
+  const std::string directory = NewDirectory();
+  std::filesystem::copy_file(Golden("tokens.u16"), directory + "/here.u16");
+  ASSERT_OK_AND_ASSIGN(const std::string program, FindRunfile("examples/train_gpt"));
+  SubprocessOptions options;
+  options.working_directory = "/";
+  options.environment = {{"BUILD_WORKING_DIRECTORY", directory}};
+  ASSERT_OK_AND_ASSIGN(const ProgramResult run,
+                       RunProgram({program, "--steps=1", "--seq_len=16", "--tokens=here.u16", "--metrics=m.jsonl",
+                                   "--checkpoint_dir=saved", "--export=exported"},
+                                  absl::Minutes(2), options));
+  EXPECT_EQ(run.exit_status, 0) << run.output;
+  for (const char* made :
+       {"m.jsonl", "saved/step-00000001/manifest.json", "exported/config.json", "exported/model.safetensors"}) {
+    EXPECT_TRUE(std::filesystem::exists(directory + "/" + made)) << made;
+  }
+}
+
+// A port that was free a moment ago.
+int FreePort() {
+  const int fd = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof(address);
+  EXPECT_EQ(bind(fd, reinterpret_cast<sockaddr*>(&address), size), 0);
+  EXPECT_EQ(getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size), 0);
+  close(fd);
+  return ntohs(address.sin_port);
+}
+
+TEST(TrainGptCliTest, JoinsTheJobThatItsEnvironmentNames) {
+  const std::string directory = NewDirectory();
+  ASSERT_OK_AND_ASSIGN(const std::string program, FindRunfile("examples/train_gpt"));
+  const std::string port = absl::StrCat(FreePort());
+  const Flags own = SmallRun() + Flags{"--steps=3", "--metrics=" + directory + "/joined.jsonl"};
+  std::vector<std::unique_ptr<Subprocess>> ranks;
+  for (const std::string rank : {"0", "1"}) {
+    SubprocessOptions options;
+    options.environment = {{"RANK", rank},
+                           {"WORLD_SIZE", "2"},
+                           {"LOCAL_RANK", rank},
+                           {"LOCAL_WORLD_SIZE", "2"},
+                           {"MASTER_ADDR", "127.0.0.1"},
+                           {"MASTER_PORT", port}};
+    ASSERT_OK_AND_ASSIGN(auto child, Subprocess::Start(Flags{program} + own, options));
+    ranks.push_back(std::move(child));
+  }
+  for (const auto& rank : ranks) EXPECT_THAT(rank->Wait(absl::Minutes(1)), IsOkAndHolds(0)) << rank->output();
+  ASSERT_OK_AND_ASSIGN(const ProgramResult run,
+                       Train(SmallRun() + Flags{"--steps=3", "--metrics=" + directory + "/own.jsonl"}));
+  ASSERT_EQ(run.exit_status, 0);
+  ASSERT_OK_AND_ASSIGN(const auto joined, MetricsByStep(directory + "/joined.jsonl"));
+  ASSERT_OK_AND_ASSIGN(const auto launched, MetricsByStep(directory + "/own.jsonl"));
+  ASSERT_EQ(joined.size(), 3u);
+  for (const auto& [step, line] : launched) EXPECT_EQ(joined.at(step).loss, line.loss) << "step " << step;
+}
+
+}  // namespace
+}  // namespace fsdp

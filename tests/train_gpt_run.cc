@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/train_gpt_run.h"
+
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "base/status_macros.h"
+#include "examples/metrics_reader.h"
+#include "examples/runfile.h"
+#include "gtest/gtest.h"
+
+namespace fsdp {
+namespace {
+
+constexpr absl::Duration kTick = absl::Milliseconds(2);
+
+// The value of a variable in the environment that a process was started with.
+std::string VariableOf(pid_t pid, const std::string& name) {
+  std::ifstream stream(absl::StrCat("/proc/", pid, "/environ"), std::ios::binary);
+  const std::string environment = std::string(1, '\0') + std::string(std::istreambuf_iterator<char>(stream), {});
+  const std::string key = std::string(1, '\0') + name + "=";
+  const size_t at = environment.find(key);
+  return at == std::string::npos ? "" : environment.c_str() + at + key.size();
+}
+
+}  // namespace
+
+std::string NewDirectory() {
+  std::string path = testing::TempDir() + "/run-XXXXXX";
+  return mkdtemp(path.data());
+}
+
+std::string Golden(const std::string& name) {
+  const absl::StatusOr<std::string> tokens = FindRunfile("tests/testdata/golden/tokens.u16");
+  const std::string root = tokens.ok() ? tokens->substr(0, tokens->rfind('/') + 1) : "missing runfiles/";
+  return root + name;
+}
+
+Flags SmallRun() {
+  return {"--nproc=2",
+          "--batch_size=1",
+          "--seq_len=16",
+          "--warmup_steps=3",
+          "--lr=3e-3",
+          "--seed=7",
+          "--config=" + Golden("gpt2_tiny/config.json"),
+          "--tokens=" + Golden("tokens.u16")};
+}
+
+Flags operator+(Flags a, const Flags& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+absl::StatusOr<std::unique_ptr<Subprocess>> StartTraining(const Flags& flags) {
+  ASSIGN_OR_RETURN(const std::string program, FindRunfile("examples/train_gpt"));
+  SubprocessOptions options;
+  options.unset = {"RANK", "WORLD_SIZE", "BUILD_WORKING_DIRECTORY"};
+  return Subprocess::Start(Flags{program} + flags, options);
+}
+
+absl::StatusOr<ProgramResult> Train(const Flags& flags) {
+  ASSIGN_OR_RETURN(const std::unique_ptr<Subprocess> child, StartTraining(flags));
+  ASSIGN_OR_RETURN(const int exit_status, child->Wait(absl::Minutes(2)));
+  return ProgramResult{exit_status, child->output()};
+}
+
+absl::StatusOr<std::map<int64_t, StepMetrics>> MetricsByStep(const std::string& path) {
+  ASSIGN_OR_RETURN(const std::vector<StepMetrics> lines, ReadMetrics(path));
+  std::map<int64_t, StepMetrics> by_step;
+  for (const StepMetrics& line : lines) {
+    const auto [known, is_new] = by_step.emplace(line.step, line);
+    if (is_new || known->second.loss == line.loss) continue;
+    return absl::FailedPreconditionError(
+        absl::StrFormat("%s: step %d has the losses %.17g and %.17g", path, line.step, known->second.loss, line.loss));
+  }
+  return by_step;
+}
+
+absl::Status WaitForStep(const std::string& path, int64_t step) {
+  const absl::Time deadline = absl::Now() + absl::Seconds(60);
+  while (absl::Now() < deadline) {
+    const absl::StatusOr<std::vector<StepMetrics>> lines = ReadMetrics(path);
+    if (lines.ok() && !lines->empty() && lines->back().step >= step) return absl::OkStatus();
+    absl::SleepFor(kTick);
+  }
+  return absl::DeadlineExceededError(absl::StrFormat("%s: step %d has not come within 60 s", path, step));
+}
+
+std::map<int, pid_t> RanksOf(const std::string& text) {
+  std::map<int, pid_t> ranks;
+  for (const pid_t pid : ProcessesWith(text)) {
+    int rank = 0;
+    if (absl::SimpleAtoi(VariableOf(pid, "RANK"), &rank)) ranks[rank] = pid;
+  }
+  return ranks;
+}
+
+std::vector<pid_t> Survivors(const std::string& text) {
+  const absl::Time deadline = absl::Now() + absl::Seconds(10);
+  std::vector<pid_t> left = ProcessesWith(text);
+  while (!left.empty() && absl::Now() < deadline) {
+    absl::SleepFor(kTick);
+    left = ProcessesWith(text);
+  }
+  return left;
+}
+
+}  // namespace fsdp
