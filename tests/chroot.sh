@@ -20,7 +20,10 @@ enter_namespaces() {
 make_chroot() {
   local suite=$1 root=$2
   if [ ! -e "$root/etc/debian_version" ]; then
-    debootstrap --variant=minbase "$suite" "$root" "${MIRROR:-http://deb.debian.org/debian}"
+    # A suite younger than debootstrap itself has no script there.
+    local script=$suite
+    [ -e "/usr/share/debootstrap/scripts/$suite" ] || script=sid
+    debootstrap --variant=minbase "$suite" "$root" "${MIRROR:-http://deb.debian.org/debian}" "$script"
   fi
   mount -t proc proc "$root/proc"
   mkdir -p "$root/dev/shm"
