@@ -4,7 +4,14 @@
 // gives this file -O3). Blocks make the loops free of aliasing: rows are read, `sums` is written, and only the finished
 // block goes to the destination, which may be one of the rows. All arithmetic is IEEE and elementwise, with contraction
 // off, so the width of the vectors cannot change a bit.
+//
+// A large destination is written around the caches (non-temporal stores): without reading what is overwritten, two rows
+// of 128 MiB take 25 ms instead of 39.
 #include "collectives/reduce_rows.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
 
 #include <algorithm>
 #include <bit>
@@ -14,7 +21,57 @@
 namespace fsdp {
 namespace {
 
-constexpr int64_t kBlock = 1024;  // elements; the sums of a block take 4 or 8 KiB
+constexpr int64_t kBlock = 256;  // elements; small, so that the CPU reads the next block while it writes this one
+
+// How far ahead, in elements, rows are asked for: the prefetchers of the hardware stop at each page of 4 KiB.
+constexpr int64_t kAhead = 2 * kBlock;
+constexpr int64_t kLine = 64;
+
+// From here on the caches would not keep the destination anyway.
+constexpr int64_t kStreamBytes = 4 << 20;
+
+// Copies a finished block. A plain memcpy, or one that writes around the caches.
+using CopyBlock = void (*)(std::byte* destination, const std::byte* source, int64_t nbytes);
+
+void CopyPlainly(std::byte* destination, const std::byte* source, int64_t nbytes) {
+  std::memcpy(destination, source, static_cast<size_t>(nbytes));
+}
+
+#if defined(__x86_64__)
+// Bytes before the next address that is a multiple of `alignment`.
+int64_t HeadBytes(const std::byte* address, int64_t alignment, int64_t nbytes) {
+  return std::min<int64_t>(-reinterpret_cast<intptr_t>(address) & (alignment - 1), nbytes);
+}
+
+void StreamBy16(std::byte* destination, const std::byte* source, int64_t nbytes) {
+  int64_t at = HeadBytes(destination, 16, nbytes);
+  CopyPlainly(destination, source, at);
+  for (; at + 16 <= nbytes; at += 16) {
+    _mm_stream_si128(reinterpret_cast<__m128i*>(destination + at),
+                     _mm_loadu_si128(reinterpret_cast<const __m128i*>(source + at)));
+  }
+  CopyPlainly(destination + at, source + at, nbytes - at);
+}
+
+[[gnu::target("avx512f")]] void StreamBy64(std::byte* destination, const std::byte* source, int64_t nbytes) {
+  int64_t at = HeadBytes(destination, 64, nbytes);
+  CopyPlainly(destination, source, at);
+  for (; at + 64 <= nbytes; at += 64) {
+    _mm512_stream_si512(reinterpret_cast<__m512i*>(destination + at), _mm512_loadu_si512(source + at));
+  }
+  CopyPlainly(destination + at, source + at, nbytes - at);
+}
+
+// After it, what was streamed is visible to whoever sees what is written later.
+void FinishStreaming() { _mm_sfence(); }
+#else
+void FinishStreaming() {}
+#endif
+
+// True when the destination is large, and is not one of the rows, which are in the cache when it is written.
+bool ShouldStream(const Reduction& args, int64_t nbytes) {
+  return nbytes >= kStreamBytes && std::find(args.rows.begin(), args.rows.end(), args.destination) == args.rows.end();
+}
 
 // An element whose sums have its own type.
 template <typename T>
@@ -82,24 +139,48 @@ template <ReduceOp op, typename T>
   }
 }
 
+// Asks for a line that will be written: at once for writing, if a peer's cache has it too, saves asking twice.
+[[gnu::always_inline]] inline void PrefetchForWriting(const void* line) {
+#if defined(__x86_64__)
+  asm volatile("prefetchw %0" : : "m"(*static_cast<const char*>(line)));  // the builtin needs a target for it
+#else
+  __builtin_prefetch(line, 1);
+#endif
+}
+
+// The block of the row at `begin`; asks for a later one.
+template <typename Stored>
+[[gnu::always_inline]] inline const Stored* BlockOf(const Reduction& args, size_t row, int64_t begin) {
+  const Stored* const block = reinterpret_cast<const Stored*>(args.rows[row]) + begin;
+  const int64_t end = std::min(begin + kAhead + kBlock, args.numel) - begin;
+  for (int64_t j = kAhead; j < end; j += kLine / static_cast<int64_t>(sizeof(Stored))) {
+    if (args.rows[row] == args.destination) {
+      PrefetchForWriting(block + j);
+    } else {
+      __builtin_prefetch(block + j);
+    }
+  }
+  return block;
+}
+
 template <typename Element, ReduceOp op>
 [[gnu::always_inline]] inline void SumBlock(const Reduction& args, int64_t begin, int64_t count,
                                             typename Element::Sum* __restrict sums) {
   using Stored = typename Element::Stored;
   const size_t n = args.rows.size();
-  const Stored* const first = reinterpret_cast<const Stored*>(args.rows[0]) + begin;
+  const Stored* const first = BlockOf<Stored>(args, 0, begin);
   if (n == 1) {
     for (int64_t j = 0; j < count; ++j) {
       sums[j] = Element::ToSum(first[j]);
     }
   } else {
-    const Stored* const second = reinterpret_cast<const Stored*>(args.rows[1]) + begin;
+    const Stored* const second = BlockOf<Stored>(args, 1, begin);
     for (int64_t j = 0; j < count; ++j) {
       sums[j] = Combine<op>(Element::ToSum(first[j]), Element::ToSum(second[j]));
     }
   }
   for (size_t r = 2; r < n; ++r) {
-    const Stored* const row = reinterpret_cast<const Stored*>(args.rows[r]) + begin;
+    const Stored* const row = BlockOf<Stored>(args, r, begin);
     for (int64_t j = 0; j < count; ++j) {
       sums[j] = Combine<op>(sums[j], Element::ToSum(row[j]));
     }
@@ -113,10 +194,11 @@ template <typename Element, ReduceOp op>
 }
 
 template <typename Element, ReduceOp op>
-[[gnu::always_inline]] inline void Reduce(const Reduction& args) {
+[[gnu::always_inline]] inline void Reduce(const Reduction& args, CopyBlock stream) {
   using Stored = typename Element::Stored;
   alignas(64) typename Element::Sum sums[kBlock];
   alignas(64) Stored rounded[kBlock];
+  const CopyBlock copy = ShouldStream(args, args.numel * sizeof(Stored)) ? stream : CopyPlainly;
   for (int64_t begin = 0; begin < args.numel; begin += kBlock) {
     const int64_t count = std::min(kBlock, args.numel - begin);
     SumBlock<Element, op>(args, begin, count, sums);
@@ -127,25 +209,31 @@ template <typename Element, ReduceOp op>
       }
       block = rounded;
     }
-    std::memcpy(args.destination + begin * sizeof(Stored), block, count * sizeof(Stored));
+    copy(args.destination + begin * sizeof(Stored), static_cast<const std::byte*>(block), count * sizeof(Stored));
   }
+  FinishStreaming();
 }
 
 // One compilation of the kernel per target.
-template <typename Element, ReduceOp op>
-void ReduceBaseline(const Reduction& args) {
-  Reduce<Element, op>(args);
-}
-
 #if defined(__x86_64__)
 template <typename Element, ReduceOp op>
+void ReduceBaseline(const Reduction& args) {
+  Reduce<Element, op>(args, StreamBy16);
+}
+
+template <typename Element, ReduceOp op>
 [[gnu::target("avx2")]] void ReduceAvx2(const Reduction& args) {
-  Reduce<Element, op>(args);
+  Reduce<Element, op>(args, StreamBy16);
 }
 
 template <typename Element, ReduceOp op>
 [[gnu::target("avx512f,avx512bw,avx512dq,avx512vl,prefer-vector-width=512")]] void ReduceAvx512(const Reduction& args) {
-  Reduce<Element, op>(args);
+  Reduce<Element, op>(args, StreamBy64);
+}
+#else
+template <typename Element, ReduceOp op>
+void ReduceBaseline(const Reduction& args) {
+  Reduce<Element, op>(args, CopyPlainly);
 }
 #endif
 

@@ -175,6 +175,27 @@ TEST_P(ReduceRowsTest, TheDestinationMayBeARow) {
   }
 }
 
+// Large enough to be written around the caches, at every alignment that its elements allow.
+TEST(ReduceRowsTest, LargeDestinationsNeedNoAlignment) {
+  const int64_t numel = (5 << 20) / 2 + 3;
+  std::vector<uint16_t> row(numel + 16);
+  for (size_t i = 0; i < row.size(); ++i) {
+    row[i] = FloatToBFloat16(static_cast<float>(i % 128));
+  }
+  for (const int64_t offset : {0, 1, 7, 8}) {
+    const auto* const first = reinterpret_cast<const std::byte*>(row.data() + offset);
+    const auto* const second = reinterpret_cast<const std::byte*>(row.data());
+    const std::vector<const std::byte*> rows = {first, second};
+    std::vector<uint16_t> sum(numel + 16);
+    ReduceRows(DType::kBFloat16, ReduceOp::kSum,
+               {.rows = rows, .destination = reinterpret_cast<std::byte*>(sum.data() + offset), .numel = numel});
+    for (int64_t i = 0; i < numel; ++i) {
+      ASSERT_EQ(BFloat16ToFloat(sum[offset + i]), static_cast<float>((i + offset) % 128 + i % 128)) << i;
+    }
+    EXPECT_EQ(sum[offset + numel], 0);
+  }
+}
+
 // Every value of a 16-bit float through a sum of one row, that is, to float32 and back.
 TEST(ReduceRowsTest, SixteenBitFloatsSurviveTheRoundTrip) {
   std::vector<uint16_t> all(1 << 16);

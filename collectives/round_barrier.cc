@@ -34,8 +34,9 @@ namespace {
 // How soon a death is noticed at the latest; half of what we promise.
 constexpr absl::Duration kSlice = absl::Milliseconds(50);
 
-// Some 30 to 100 microseconds: a few times what a wake-up costs.
-constexpr int kSpins = 3000;
+// A few times what a wake-up costs; and how often to look in between two looks at the clock.
+constexpr absl::Duration kSpin = absl::Microseconds(50);
+constexpr int kLooks = 32;
 
 int AvailableCores() {
   cpu_set_t set;
@@ -50,7 +51,7 @@ RoundBarrier::RoundBarrier(const Fabric& fabric, absl::Duration timeout)
       control_(fabric.control()),
       size_(fabric.size()),
       timeout_(timeout),
-      spins_(fabric.size() <= AvailableCores() ? kSpins : 0) {}
+      may_spin_(fabric.size() <= AvailableCores()) {}
 
 absl::Status RoundBarrier::Await(const CollectiveId& what) {
   EndReading();
@@ -78,11 +79,14 @@ bool RoundBarrier::Complete() const {
 }
 
 bool RoundBarrier::Spin() const {
-  for (int i = 0; i < spins_; ++i) {
-    if (Complete()) {
-      return true;
+  const absl::Time end = absl::Now() + kSpin;
+  while (may_spin_ && absl::Now() < end) {
+    for (int i = 0; i < kLooks; ++i) {
+      if (Complete()) {
+        return true;
+      }
+      SpinPause();
     }
-    SpinPause();
   }
   return false;
 }

@@ -66,8 +66,8 @@ class RoundBarrier {
   const ControlBlock control_;
   const int size_;
   const absl::Duration timeout_;
-  const int spins_;     // how often to look before sleeping; 0 when ranks outnumber cores
-  uint32_t round_ = 0;  // the last round that completed, or that this rank arrived at while in Await
+  const bool may_spin_;  // before sleeping; not when ranks outnumber cores
+  uint32_t round_ = 0;   // the last round that completed, or that this rank arrived at while in Await
 
   std::mutex give_up_mutex_;  // one thread of this rank writes its abort_text
 };
