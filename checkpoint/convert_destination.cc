@@ -8,6 +8,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "checkpoint/file_names.h"
+#include "checkpoint/hugging_face_index.h"
 
 namespace fsdp {
 namespace {
@@ -19,8 +21,8 @@ bool IsCheckpointFileName(const std::string& name) {
   const auto numbered = [&](const char* prefix, const char* suffix) {
     return absl::StartsWith(name, prefix) && absl::EndsWith(name, suffix);
   };
-  return name == "manifest.json" || name == "checkpoint.h5" || numbered("rank-", ".h5") ||
-         numbered("parity-", ".bin") || name == "model.safetensors" || name == "model.safetensors.index.json" ||
+  return name == kManifestName || name == kCheckpointFileName || numbered("rank-", ".h5") ||
+         numbered("parity-", ".bin") || name == kHuggingFaceModelName || name == kHuggingFaceIndexName ||
          numbered("model-", ".safetensors");
 }
 
@@ -41,6 +43,10 @@ absl::Status CheckHoldsCheckpointFilesOnly(const std::string& path) {
 
 absl::Status CheckDestination(const std::string& path, bool is_directory, bool force) {
   std::error_code error;
+  const std::string parent = SplitPath(path).directory;
+  if (!fs::is_directory(parent, error)) {
+    return absl::NotFoundError(absl::StrCat("directory ", parent, " does not exist; make it first"));
+  }
   const fs::file_status status = fs::symlink_status(path, error);
   if (status.type() == fs::file_type::not_found) return absl::OkStatus();
   if (error) return absl::ErrnoToStatus(error.value(), path);

@@ -13,7 +13,8 @@ namespace fsdp {
 // OK when nothing has the name `path`, or when `force` and it is what a conversion makes: a file where a file is to be
 // made, or a directory of checkpoint files and nothing else. kAlreadyExists otherwise; kFailedPrecondition names the
 // first file that
-// --force would delete though no checkpoint has such a file (a mistyped path must not cost a home directory).
+// --force would delete though no checkpoint has such a file (a mistyped path must not cost a home directory); kNotFound
+// when the directory to write in does not exist.
 absl::Status CheckDestination(const std::string& path, bool is_directory, bool force);
 
 }  // namespace fsdp

@@ -10,6 +10,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "checkpoint/file_names.h"
 #include "checkpoint/latest.h"
 #include "checkpoint/safetensors_source.h"
 
@@ -23,10 +24,20 @@ bool HasFile(const std::string& directory, const char* name) {
   return fs::exists(fs::path(directory) / name, ignored);
 }
 
+// The name of a file in `directory` that only a checkpoint of ours has; empty when there is none.
+std::string FindCheckpointFile(const std::string& directory) {
+  std::error_code error;
+  for (fs::directory_iterator it(directory, error), end; !error && it != end; it.increment(error)) {
+    const std::string name = it->path().filename();
+    if (name == kCheckpointFileName || (absl::StartsWith(name, "rank-") && absl::EndsWith(name, ".h5"))) return name;
+  }
+  return "";
+}
+
 absl::StatusOr<PathKind> RecogniseDirectory(const std::string& path) {
-  if (HasFile(path, "manifest.json")) return PathKind::kCheckpoint;
-  if (HasFile(path, "checkpoint.h5")) {
-    return absl::DataLossError(absl::StrCat("manifest.json is missing in ", path, ", which holds checkpoint.h5"));
+  if (HasFile(path, kManifestName)) return PathKind::kCheckpoint;
+  if (const std::string name = FindCheckpointFile(path); !name.empty()) {
+    return absl::DataLossError(absl::StrCat(kManifestName, " is missing in ", path, ", which holds ", name));
   }
   if (IsHuggingFaceDirectory(path)) return PathKind::kHuggingFaceDirectory;
   if (HasFile(path, ".metadata")) {

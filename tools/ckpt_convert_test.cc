@@ -175,6 +175,14 @@ TEST_F(CkptConvertTest, AnExistingTargetIsRefusedWithoutForce) {
   EXPECT_THAT(NamesIn(Path("")), ElementsAre("dir", "file.safetensors"));
 }
 
+TEST_F(CkptConvertTest, TheDirectoryToWriteInMustExist) {
+  for (const char* name : {"none/dst", "none/dst.safetensors"}) {
+    const Outcome outcome = Ckpt({"convert", TestData("hf_sharded"), Path(name)});
+    EXPECT_EQ(outcome.status, 1);
+    EXPECT_THAT(outcome.err, HasSubstr("directory " + Path("none") + " does not exist; make it first"));
+  }
+}
+
 TEST_F(CkptConvertTest, ForceDoesNotReplaceADirectoryOfOtherThings) {
   fs::create_directories(Path("home"));
   WriteFile(Path("home/thesis.tex"), "years of work");

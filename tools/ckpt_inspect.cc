@@ -16,7 +16,10 @@ namespace fsdp {
 
 int RunInspect(const CommandLine& line) {
   const absl::StatusOr<CheckpointSummary> summary = Summarise(line.operands[0]);
-  if (!summary.ok()) return ReportFailure("ckpt inspect", summary.status());
+  if (!summary.ok()) {
+    if (absl::GetFlag(FLAGS_json)) std::fputs(ProblemJson(line.operands[0], summary.status()).c_str(), stdout);
+    return ReportFailure("ckpt inspect", summary.status());
+  }
   const bool tensors = absl::GetFlag(FLAGS_tensors);
   const std::string text = absl::GetFlag(FLAGS_json) ? SummaryJson(*summary, tensors) : SummaryText(*summary, tensors);
   std::fputs(text.c_str(), stdout);

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "checkpoint/manifest.h"
 
@@ -34,6 +35,9 @@ std::string SummaryText(const CheckpointSummary& summary, bool tensors);
 
 // For programs: one JSON object.
 std::string SummaryJson(const CheckpointSummary& summary, bool tensors);
+
+// The JSON object for a path of which there is no summary.
+std::string ProblemJson(const std::string& path, const absl::Status& status);
 
 }  // namespace fsdp
 

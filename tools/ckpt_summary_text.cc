@@ -87,6 +87,9 @@ std::string FilesText(const Manifest& manifest) {
   return text;
 }
 
+// Paths need not be UTF-8.
+std::string ToText(const Json& json) { return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n"; }
+
 Json ToJson(const Share& share) { return {{"tensors", share.tensors}, {"bytes", share.bytes}}; }
 
 Json TensorJson(const StoredTensor& tensor, const Manifest& manifest) {
@@ -189,7 +192,11 @@ std::string SummaryJson(const CheckpointSummary& summary, bool tensors) {
     json["tensors"] = Json::array();
     for (const StoredTensor& tensor : manifest.tensors) json["tensors"].push_back(TensorJson(tensor, manifest));
   }
-  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+  return ToText(json);
+}
+
+std::string ProblemJson(const std::string& path, const absl::Status& status) {
+  return ToText({{"path", path}, {"problem", std::string(status.message())}});
 }
 
 }  // namespace fsdp

@@ -143,10 +143,13 @@ TEST_F(CkptTest, WhatIsNoCheckpointIsAnErrorOfExitStatusOne) {
   WriteFile(Path("text"), "a text");
   WriteFile(Path("file.h5"), "\x89HDF\r\n\x1a\n and so on");
   std::filesystem::create_directory(Path("empty"));
+  std::filesystem::create_directory(Path("ranks"));
+  WriteFile(Path("ranks/rank-00000-of-00002.h5"), "");
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"none", "does not exist"},
       {"text", "neither a safetensors file nor a checkpoint directory"},
       {"empty", "is no checkpoint: expected manifest.json, step-* directories"},
+      {"ranks", "manifest.json is missing in"},
       {"file.h5", "give the checkpoint directory that holds it"},
   };
   for (const auto& [name, message] : cases) {
@@ -189,9 +192,12 @@ TEST_F(CkptTest, VerifyNamesWhatIsWrongInASafetensorsFile) {
 }
 
 TEST_F(CkptTest, JsonIsPrintedForWhatCannotBeOpened) {
-  const Outcome outcome = Ckpt({"verify", Path("none"), "--json"});
+  Outcome outcome = Ckpt({"verify", Path("none"), "--json"});
   EXPECT_EQ(outcome.status, 1);
   EXPECT_EQ(Json::parse(outcome.out)["ok"], false);
+  outcome = Ckpt({"inspect", Path("none"), "--json"});
+  EXPECT_EQ(outcome.status, 1);
+  EXPECT_EQ(Json::parse(outcome.out)["problem"], Path("none") + " does not exist");
 }
 
 }  // namespace
