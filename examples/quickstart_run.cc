@@ -119,12 +119,13 @@ std::string QuickstartRun::CheckpointPath(int64_t step) const {
 
 absl::StatusOr<int> QuickstartRun::WatchUntilStep(Subprocess& child, int64_t step) {
   StepProgress progress(kSteps);
+  const size_t lines_before = ReadMetrics(metrics_).value_or(std::vector<StepMetrics>()).size();  // of an earlier run
   const absl::Time deadline = absl::Now() + kCommandTimeout;
   while (absl::Now() < deadline) {
     const std::optional<int> exit_status = child.Poll(absl::Milliseconds(20));
     if (exit_status.has_value()) return *exit_status;
     const absl::StatusOr<std::vector<StepMetrics>> steps = ReadMetrics(metrics_);
-    if (!steps.ok() || steps->empty()) continue;
+    if (!steps.ok() || steps->size() <= lines_before) continue;
     progress.Update(steps->back());
     if (steps->back().step >= step) return 0;
   }

@@ -27,7 +27,7 @@ void StepProgress::Update(const StepMetrics& metrics) {
 }
 
 std::string StepProgressLine(const StepMetrics& metrics, int64_t steps) {
-  constexpr int64_t kColumns = 24;
+  constexpr int64_t kColumns = 16;  // the line then fits a terminal of 80
   const int64_t done = metrics.step + 1;
   const int64_t filled = steps > 0 ? kColumns * done / steps : 0;
   const absl::Duration left = absl::Seconds(metrics.step_seconds) * (steps - done);

@@ -2,13 +2,26 @@
 #include "examples/train_step.h"
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
 
+#include "absl/strings/str_format.h"
 #include "base/status_macros.h"
 #include "examples/stop_signal.h"
 #include "nn/cross_entropy_loss.h"
 
 namespace fsdp {
+namespace {
+
+// A step along such a gradient would leave no finite weight, and the next checkpoint would hold none.
+absl::Status CheckFinite(float grad_norm, int64_t step) {
+  if (std::isfinite(grad_norm)) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrFormat("step %d: the norm of the gradients is %g, expected a finite number; the optimizer did not step",
+                      step, grad_norm));
+}
+
+}  // namespace
 
 TrainStep::TrainStep(FullyShardedDataParallel& model, Optimizer& optimizer, const BatchLoader& batches)
     : model_(model), optimizer_(optimizer), batches_(batches), losses_(batches.shape().grad_accum) {}
@@ -69,6 +82,7 @@ absl::StatusOr<StepOutcome> TrainStep::Run(int64_t step, float max_grad_norm) {
     outcome.peak_bytes = std::max(outcome.peak_bytes, static_cast<int64_t>(report.peak_bytes));
     outcome.stop_requested |= report.stop_requested != 0;
   }
+  RETURN_IF_ERROR(CheckFinite(grad_norm, step));
   RETURN_IF_ERROR(optimizer_.Step(stream));
   optimizer_.ZeroGrad();
   return outcome;

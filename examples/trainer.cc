@@ -9,6 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
 #include "checkpoint/checkpoint.h"
+#include "examples/initial_weights.h"
 #include "examples/model_export.h"
 #include "examples/runfile.h"
 #include "examples/sharded_gpt2.h"
@@ -99,9 +100,12 @@ absl::Status Trainer::FillModel() {
   ASSIGN_OR_RETURN(start_, FindRunStart(options_, *group_));
   saver_ = std::make_unique<CheckpointSaver>(options_, *model_, *optimizer_, start_.superseded);
   const std::string& source = start_.resumed() ? start_.checkpoint : options_.init_from;
-  if (!source.empty()) {
-    Optimizer* optimizer = start_.resumed() ? optimizer_.get() : nullptr;
-    RETURN_IF_ERROR(model_->Restore(optimizer, [&](StateDict& wanted) { return LoadCheckpoint(source, wanted); }));
+  if (start_.resumed()) {
+    const auto load = [&](StateDict& wanted) { return LoadCheckpoint(source, wanted); };
+    RETURN_IF_ERROR(model_->Restore(optimizer_.get(), load));
+  } else if (!source.empty()) {
+    const auto load = [&](StateDict& wanted) { return LoadInitialWeights(source, wanted); };
+    RETURN_IF_ERROR(model_->Restore(/*optimizer=*/nullptr, load));
   }
   if (!is_rank0()) return absl::OkStatus();
   for (const std::string& note : start_.notes) Say("%s", note);
@@ -131,9 +135,12 @@ absl::Status Trainer::Train() {
   step_began_ = absl::Now();
   for (int64_t step = start_.step; step < steps; ++step) {
     ASSIGN_OR_RETURN(const bool stop, TrainOneStep(step));
-    if (!stop) continue;
-    if (is_rank0()) Say("stopped by a signal after step %d of %d", step, steps);
-    return absl::OkStatus();
+    if (!stop || step + 1 == steps) continue;
+    if (is_rank0()) {
+      Say("stopped by a signal after step %d of %d%s", step, steps,
+          options_.checkpoint_dir.empty() ? "; nothing is saved without --checkpoint_dir" : "");
+    }
+    return model_->stream().Synchronize();
   }
   if (options_.export_to.empty()) return model_->stream().Synchronize();
   RETURN_IF_ERROR(ExportModel(options_.export_to, config_, *model_));

@@ -2,6 +2,7 @@
 #include "tests/train_gpt_run.h"
 
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 
@@ -32,7 +33,7 @@ std::string VariableOf(pid_t pid, const std::string& name) {
 
 std::string NewDirectory() {
   std::string path = testing::TempDir() + "/run-XXXXXX";
-  return mkdtemp(path.data());
+  return std::filesystem::canonical(mkdtemp(path.data()));
 }
 
 std::string Golden(const std::string& name) {

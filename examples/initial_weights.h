@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// LoadInitialWeights: what --init_from names, read into a model's live state.
+#ifndef FSDP_EXAMPLES_INITIAL_WEIGHTS_H_
+#define FSDP_EXAMPLES_INITIAL_WEIGHTS_H_
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "tensor/state_dict.h"
+
+namespace fsdp {
+
+// Fills `wanted`, a model's shards, from a Hugging Face directory, a safetensors file or a checkpoint. GPT-2 is
+// published under two spellings, with "transformer." before the names and without; both are read. Errors as
+// LoadCheckpoint's.
+absl::Status LoadInitialWeights(const std::string& path, StateDict& wanted);
+
+}  // namespace fsdp
+
+#endif  // FSDP_EXAMPLES_INITIAL_WEIGHTS_H_

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "examples/initial_weights.h"
+
+#include <string>
+#include <vector>
+
+#include "base/status_matchers.h"
+#include "checkpoint/payload_reader.h"
+#include "checkpoint/safetensors_writer.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace fsdp {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+ShardedTensor Viewing(std::vector<float>& values) {
+  const auto numel = static_cast<int64_t>(values.size());
+  const int64_t nbytes = numel * SizeOf(DType::kFloat32);
+  return ShardedTensor::Whole(Tensor(Buffer::Unowned(values.data(), nbytes), DType::kFloat32, {numel}));
+}
+
+// A file that holds `name` = 1, 2, 3.
+std::string FileWith(const std::string& file, const std::string& name) {
+  std::vector<float> values = {1, 2, 3};
+  StateDict state;
+  state.Set(StateKey::Model(name), Viewing(values));
+  const std::string path = testing::TempDir() + "/" + file;
+  SafetensorsOptions options;
+  options.overwrite = true;
+  EXPECT_OK(WriteSafetensors(path, state, ReadFromMemory(state), options));
+  return path;
+}
+
+TEST(InitialWeightsTest, ReadsBothSpellingsOfGpt2) {
+  for (const std::string name : {"transformer.wte.weight", "wte.weight"}) {
+    std::vector<float> values(3);
+    StateDict wanted;
+    wanted.Set(StateKey::Model("transformer.wte.weight"), Viewing(values));
+    EXPECT_OK(LoadInitialWeights(FileWith(name + ".safetensors", name), wanted));
+    EXPECT_THAT(values, ElementsAre(1, 2, 3)) << name;
+  }
+}
+
+TEST(InitialWeightsTest, NamesATensorThatIsMissing) {
+  std::vector<float> values(3);
+  StateDict wanted;
+  wanted.Set(StateKey::Model("transformer.wpe.weight"), Viewing(values));
+  EXPECT_THAT(LoadInitialWeights(FileWith("other.safetensors", "transformer.wte.weight"), wanted),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("transformer.wpe.weight")));
+}
+
+}  // namespace
+}  // namespace fsdp
