@@ -20,8 +20,8 @@ struct ConvertShape {
   int target_ranks = 0;
 };
 
-// Bytes of payload that may be in memory at once. kResourceExhausted when the names and places of `contents` leave too little
-// of `max_memory`; the message says how much would do.
+// Bytes of payload that may be in memory at once. kResourceExhausted when the names and places of `contents` leave too
+// little of `max_memory`; the message says how much would do.
 absl::StatusOr<int64_t> PayloadMemory(const StateDict& contents, const ConvertShape& shape, int64_t max_memory);
 
 }  // namespace fsdp
