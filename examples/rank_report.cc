@@ -53,12 +53,13 @@ std::vector<RankReport> RankReports::Read() const {
 absl::StatusOr<double> MeanLoss(const std::vector<RankReport>& reports, int64_t step) {
   double sum = 0;
   for (size_t rank = 0; rank < reports.size(); ++rank) {
-    if (!std::isfinite(reports[rank].loss)) {
+    const double loss = reports[rank].loss;
+    if (!std::isfinite(loss)) {
       return absl::FailedPreconditionError(
           absl::StrFormat("step %d: the loss of rank %d is %g, expected a finite number; the optimizer did not step",
-                          step, rank, reports[rank].loss));
+                          step, rank, std::isnan(loss) ? std::abs(loss) : loss));  // a NaN's sign tells nothing
     }
-    sum += reports[rank].loss;
+    sum += loss;
   }
   return sum / static_cast<double>(reports.size());
 }

@@ -2,7 +2,9 @@
 #include "examples/trainer.h"
 
 #include <cstdio>
+#include <filesystem>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -53,6 +55,16 @@ absl::StatusOr<Gpt2Config> CheckedConfig(const TrainOptions& options, std::vecto
                                                     options.seq_len, options.config, config.n_positions));
 }
 
+// Now, so that a directory that cannot be made is no news of the first save.
+absl::Status MakeCheckpointDir(const TrainOptions& options) {
+  if (options.checkpoint_dir.empty()) return absl::OkStatus();
+  std::error_code error;
+  std::filesystem::create_directories(options.checkpoint_dir, error);
+  if (!error) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrFormat("--checkpoint_dir=%s: cannot be made: %s", options.checkpoint_dir, error.message()));
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const TrainOptions& options,
@@ -98,6 +110,7 @@ absl::Status Trainer::BuildModel() {
 absl::Status Trainer::FillModel() {
   if (options_.print_schedule) return absl::OkStatus();
   ASSIGN_OR_RETURN(start_, FindRunStart(options_, *group_));
+  RETURN_IF_ERROR(AgreeOn(*group_, is_rank0() ? MakeCheckpointDir(options_) : absl::OkStatus()));
   saver_ = std::make_unique<CheckpointSaver>(options_, *model_, *optimizer_, start_.superseded);
   const std::string& source = start_.resumed() ? start_.checkpoint : options_.init_from;
   if (start_.resumed()) {

@@ -102,6 +102,7 @@ TEST(TrainGptCliTest, AnInputThatCannotBeUsedExitsWith1AndSaysWhy) {
       {{config, "--init_from=" + Golden("gpt2_uneven")}, {"transformer."}},
       {{config, "--resume=" + directory}, {directory}},
       {{config, "--metrics=" + directory + "/no/metrics.jsonl"}, {"no/metrics.jsonl"}},
+      {{config, "--checkpoint_dir=/proc/saved"}, {"--checkpoint_dir=/proc/saved", "cannot be made"}},
   };
   for (const Refusal& refusal : refusals) ExpectRefused(refusal.flags + Flags{"--steps=1"}, 1, refusal.words);
 }
