@@ -55,6 +55,7 @@ struct Kind {
   DType dtype, c_dtype;
   bool transpose_a, transpose_b;
   Output output;
+  BFloat16Products products = BFloat16Products::kNative;
 };
 
 std::vector<Kind> AllKinds() {
@@ -63,6 +64,9 @@ std::vector<Kind> AllKinds() {
     for (const int transposed : {0, 1, 2, 3}) {
       for (const Output output : {Output::kPlain, Output::kBias, Output::kAccumulate}) {
         kinds.push_back({dtype, c_dtype, (transposed & 1) != 0, (transposed & 2) != 0, output});
+        if (dtype == kF32) continue;
+        kinds.push_back(kinds.back());
+        kinds.back().products = BFloat16Products::kConverted;
       }
     }
   }
@@ -72,17 +76,19 @@ std::vector<Kind> AllKinds() {
 std::string NameOf(const Kind& kind) {
   const char* outputs[] = {"Plain", "Bias", "Accumulate"};
   return std::string(DTypeName(kind.dtype)) + "_" + std::string(DTypeName(kind.c_dtype)) +
-         (kind.transpose_a ? "T" : "N") + (kind.transpose_b ? "T" : "N") + outputs[static_cast<int>(kind.output)];
+         (kind.transpose_a ? "T" : "N") + (kind.transpose_b ? "T" : "N") + outputs[static_cast<int>(kind.output)] +
+         (kind.products == BFloat16Products::kConverted ? "Converted" : "");
 }
 
-// The same values at every `offset`; operands are 1, 2, 3 and 5 times as far from a cache line.
-Product MakeProduct(const Kind& kind, const MatmulSizes& sizes, int64_t offset) {
+// The same values at every `offset`; without `reference`, expected is not computed. Operands are 1, 2, 3 and 5 times as
+// far from a cache line.
+Product MakeProduct(const Kind& kind, const MatmulSizes& sizes, int64_t offset, bool reference = true) {
   const auto [m, n, k] = sizes;
   const Doubles a = RandomValues(kind.dtype, m * k, 1);
   const Doubles b = RandomValues(kind.dtype, k * n, 2);
   Product product = {sizes, {kind.transpose_a, kind.transpose_b, kind.output == Output::kAccumulate}, {}, {}, {}, {},
                      {}};
-  product.expected = ReferenceMatmul(a, b, sizes, product.options);
+  product.expected = reference ? ReferenceMatmul(a, b, sizes, product.options) : Doubles(m * n, 0.0);
   product.a = TestTensor(kind.dtype, {m * k}, a, offset);
   product.b = TestTensor(kind.dtype, {k * n}, b, 2 * offset);
   product.c = NanTensor(kind.c_dtype, {m * n}, 3 * offset);
@@ -105,7 +111,7 @@ constexpr MatmulSizes kSizes[] = {{1, 1, 1},     {1, 257, 48}, {33, 7, 5},    {6
 class HostMatmulTest : public testing::TestWithParam<Kind> {};
 
 TEST_P(HostMatmulTest, EqualsFloat64) {
-  const HostMatmul matmul(/*threads=*/1);
+  const HostMatmul matmul(/*threads=*/1, GetParam().products);
   for (const MatmulSizes& sizes : kSizes) {
     SCOPED_TRACE(testing::Message() << sizes.m << " x " << sizes.n << " x " << sizes.k);
     const Product product = MakeProduct(GetParam(), sizes, /*offset=*/0);
@@ -117,13 +123,13 @@ TEST_P(HostMatmulTest, EqualsFloat64) {
 // FSDP puts parameters at any element of a flat buffer, another one at each world size, and its result is compared with
 // ==.
 TEST_P(HostMatmulTest, BitsDoNotDependOnAlignment) {
-  const HostMatmul matmul(/*threads=*/1);
+  const HostMatmul matmul(/*threads=*/1, GetParam().products);
   for (const MatmulSizes& sizes : kSizes) {
     SCOPED_TRACE(testing::Message() << sizes.m << " x " << sizes.n << " x " << sizes.k);
-    const Product aligned = MakeProduct(GetParam(), sizes, /*offset=*/0);
+    const Product aligned = MakeProduct(GetParam(), sizes, /*offset=*/0, /*reference=*/false);
     ASSERT_OK(aligned.Run(matmul));
     for (const int64_t offset : {1, 2, 3, 4, 7, 8, 16, 21}) {
-      const Product moved = MakeProduct(GetParam(), sizes, offset);
+      const Product moved = MakeProduct(GetParam(), sizes, offset, /*reference=*/false);
       ASSERT_OK(moved.Run(matmul));
       ExpectSameBytes(moved.c, aligned.c);
     }
@@ -132,6 +138,30 @@ TEST_P(HostMatmulTest, BitsDoNotDependOnAlignment) {
 
 INSTANTIATE_TEST_SUITE_P(Kinds, HostMatmulTest, testing::ValuesIn(AllKinds()),
                          [](const auto& info) { return NameOf(info.param); });
+
+// More than one tile of the converted product in each dimension, against one float32 product of the same operands.
+TEST(HostMatmulTilesTest, TilesMakeOneProduct) {
+  constexpr MatmulSizes kLarge = {515, 1027, 2051};
+  for (const Kind& kind : AllKinds()) {
+    if (kind.products != BFloat16Products::kConverted || kind.transpose_a == kind.transpose_b) continue;
+    SCOPED_TRACE(NameOf(kind));
+    const Product product = MakeProduct(kind, kLarge, /*offset=*/1, /*reference=*/false);
+    Product wide = product;
+    wide.a = TestTensor(kF32, product.a.shape(), ValuesOf(product.a));
+    wide.b = TestTensor(kF32, product.b.shape(), ValuesOf(product.b));
+    wide.c = TestTensor(kF32, product.c.shape(), ValuesOf(product.c));
+    if (product.bias.defined()) wide.bias = TestTensor(kF32, product.bias.shape(), ValuesOf(product.bias));
+    ASSERT_OK(product.Run(HostMatmul(1, kind.products)));
+    ASSERT_OK(wide.Run(HostMatmul(1)));
+    ExpectClose(product.c, ValuesOf(wide.c), 4 * ToleranceOf(kind.c_dtype));
+  }
+}
+
+TEST(HostMatmulThreadsTest, TwoThreadsMultiplyToo) {
+  const Product product = MakeProduct({kF32, kF32, false, true, Output::kPlain}, {129, 65, 33}, /*offset=*/0);
+  ASSERT_OK(product.Run(HostMatmul(/*threads=*/2)));
+  ExpectClose(product.c, product.expected, ToleranceOf(kF32));
+}
 
 // One head of [T, 3 * H * D]: rows that are apart, in operands and result.
 TEST(HostMatmulStrideTest, RowsMayBeApart) {

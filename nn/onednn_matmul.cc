@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "nn/host_matmul.h"
+#include "nn/onednn_matmul.h"
 
 #include <cstddef>
 #include <map>
@@ -11,10 +11,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
 #include "dnnl.hpp"
 #include "nn/kernel_threads.h"
-#include "tensor/convert.h"
 
 namespace fsdp {
 namespace {
@@ -80,27 +78,9 @@ void Execute(const Primitive& primitive, const Gemm& g, const dnnl::engine& engi
   stream.wait();
 }
 
-// `rows` rows of `cols` elements, `stride` apart, as dense float32.
-absl::StatusOr<std::vector<float>> PackFloats(const void* data, DType dtype, int64_t rows, int64_t cols,
-                                              int64_t stride) {
-  std::vector<float> packed(rows * cols);
-  for (int64_t r = 0; r < rows; ++r) {
-    const auto* row = static_cast<const std::byte*>(data) + r * stride * SizeOf(dtype);
-    RETURN_IF_ERROR(Convert(dtype, row, DType::kFloat32, &packed[r * cols], cols));
-  }
-  return packed;
-}
-
-absl::Status CheckDTypes(const Gemm& g) {
-  const bool known = g.dtype == DType::kFloat32 || g.dtype == DType::kBFloat16;
-  if (known && (g.c_dtype == DType::kFloat32 || g.c_dtype == g.dtype)) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("matmul: no kernel for ", std::string(DTypeName(g.dtype)), " to ",
-                                                 std::string(DTypeName(g.c_dtype))));
-}
-
 }  // namespace
 
-class HostMatmul::Primitives {
+class OneDnnMatmul::Primitives {
  public:
   explicit Primitives(int threads) : threads_(threads), engine_(dnnl::engine::kind::cpu, 0) {}
 
@@ -108,14 +88,14 @@ class HostMatmul::Primitives {
     SetKernelThreads(threads_);
     try {
       const Primitive* primitive = Find(gemm);
-      if (primitive == nullptr) return RunAsFloat32(gemm);
+      if (primitive == nullptr) return absl::UnimplementedError("oneDNN has no bfloat16 for this processor");
       Execute(*primitive, gemm, engine_);
       return absl::OkStatus();
     } catch (const dnnl::error& error) {
       return absl::InternalError(absl::StrCat("oneDNN matmul [", gemm.m, ", ", gemm.k, "] x [", gemm.k, ", ", gemm.n,
                                               "] ", std::string(DTypeName(gemm.dtype)), ": ", error.what()));
     } catch (const std::bad_alloc&) {
-      return absl::ResourceExhaustedError("matmul: out of host memory");
+      return absl::ResourceExhaustedError("oneDNN matmul: out of host memory");
     }
   }
 
@@ -138,48 +118,16 @@ class HostMatmul::Primitives {
     }
   }
 
-  absl::Status RunAsFloat32(const Gemm& g) {
-    Gemm wide = g;
-    wide.dtype = wide.c_dtype = DType::kFloat32;
-    wide.lda = g.transpose_a ? g.m : g.k;
-    wide.ldb = g.transpose_b ? g.k : g.n;
-    wide.ldc = g.n;
-    ASSIGN_OR_RETURN(const std::vector<float> a, PackFloats(g.a, g.dtype, g.transpose_a ? g.k : g.m, wide.lda, g.lda));
-    ASSIGN_OR_RETURN(const std::vector<float> b, PackFloats(g.b, g.dtype, g.transpose_b ? g.n : g.k, wide.ldb, g.ldb));
-    std::vector<float> bias;
-    if (g.bias != nullptr) {
-      ASSIGN_OR_RETURN(bias, PackFloats(g.bias, g.dtype, 1, g.n, g.n));
-      wide.bias = bias.data();
-    }
-    std::vector<float> c(g.m * g.n);
-    if (g.accumulate) {
-      ASSIGN_OR_RETURN(c, PackFloats(g.c, g.c_dtype, g.m, g.n, g.ldc));
-    }
-    wide.a = a.data();
-    wide.b = b.data();
-    wide.c = c.data();
-    RETURN_IF_ERROR(Run(wide));
-    for (int64_t r = 0; r < g.m; ++r) {
-      auto* row = static_cast<std::byte*>(g.c) + r * g.ldc * SizeOf(g.c_dtype);
-      RETURN_IF_ERROR(Convert(DType::kFloat32, &c[r * g.n], g.c_dtype, row, g.n));
-    }
-    return absl::OkStatus();
-  }
-
   const int threads_;
   const dnnl::engine engine_;
   std::mutex mutex_;
   std::map<Key, std::optional<Primitive>> made_;  // Guarded by mutex_.
 };
 
-HostMatmul::HostMatmul(int threads) : primitives_(std::make_unique<Primitives>(threads)) {}
+OneDnnMatmul::OneDnnMatmul(int threads) : primitives_(std::make_unique<Primitives>(threads)) {}
 
-HostMatmul::~HostMatmul() = default;
+OneDnnMatmul::~OneDnnMatmul() = default;
 
-absl::Status HostMatmul::Run(const Gemm& gemm) const {
-  RETURN_IF_ERROR(CheckDTypes(gemm));
-  if (gemm.m == 0 || gemm.n == 0 || (gemm.k == 0 && gemm.accumulate)) return absl::OkStatus();
-  return primitives_->Run(gemm);
-}
+absl::Status OneDnnMatmul::Run(const Gemm& gemm) const { return primitives_->Run(gemm); }
 
 }  // namespace fsdp

@@ -4,13 +4,26 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "base/status_macros.h"
 
 namespace fsdp {
+namespace {
+
+// Work is put on a stream far faster than it runs: without a limit, a whole backward pass would have its memory at
+// once, twice what its tensors need one after another. The limit is two such distances.
+constexpr int64_t kBytesBetweenMarks = int64_t{32} << 20;
+
+}  // namespace
 
 Tape::Tape(Stream& stream, const LayerOps& ops, bool keep_for_backward)
     : stream_(stream), ops_(ops), keep_for_backward_(keep_for_backward) {}
 
-absl::StatusOr<Tensor> Tape::Empty(DType dtype, Shape shape) const {
+absl::StatusOr<Tensor> Tape::Empty(DType dtype, Shape shape) {
+  bytes_since_mark_ += shape.numel() * SizeOf(dtype);
+  if (bytes_since_mark_ >= kBytesBetweenMarks) {
+    bytes_since_mark_ = 0;
+    RETURN_IF_ERROR(std::exchange(mark_, stream_.Record()).Synchronize());
+  }
   return Tensor::Empty(device(), dtype, std::move(shape));
 }
 

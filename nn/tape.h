@@ -6,6 +6,7 @@
 #ifndef FSDP_NN_TAPE_H_
 #define FSDP_NN_TAPE_H_
 
+#include <cstdint>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -26,8 +27,10 @@ class Tape {
   const LayerOps& ops() const { return ops_; }
   bool keep_for_backward() const { return keep_for_backward_; }
 
-  // New memory on the device, contents unspecified.
-  absl::StatusOr<Tensor> Empty(DType dtype, Shape shape) const;
+  // New memory on the device, contents unspecified. The caller may run ahead of the stream, whose finished work gives
+  // its memory back, by 64 MiB of such memory; beyond it, this waits for the stream, and returns its error if it has
+  // one.
+  absl::StatusOr<Tensor> Empty(DType dtype, Shape shape);
 
   void Save(Tensor t);
 
@@ -39,6 +42,8 @@ class Tape {
   const LayerOps& ops_;
   bool keep_for_backward_;
   std::vector<Tensor> saved_;
+  int64_t bytes_since_mark_ = 0;
+  Event mark_;  // in the stream, some time ago
 };
 
 }  // namespace fsdp

@@ -26,7 +26,7 @@ struct Update {
 AdamWScalars ScalarsOf(const AdamWOptions& options, int64_t step) {
   const double bias_correction1 = 1 - std::pow(options.beta1, static_cast<double>(step));
   const double bias_correction2 = 1 - std::pow(options.beta2, static_cast<double>(step));
-  return {.decay = static_cast<float>(1 - options.lr * options.weight_decay),
+  return {.negative_decay = static_cast<float>(-(options.lr * options.weight_decay)),
           .one_minus_beta1 = static_cast<float>(1 - options.beta1),
           .beta2 = static_cast<float>(options.beta2),
           .one_minus_beta2 = static_cast<float>(1 - options.beta2),

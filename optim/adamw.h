@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// AdamW: decoupled weight decay, bias corrected; torch.optim.AdamW's formula in its order of operations, one fused pass
-// over each slice. (Loshchilov and Hutter, "Decoupled Weight Decay Regularization", 2019.)
+// AdamW: decoupled weight decay, bias corrected; torch.optim.AdamW's formula, one fused pass over each slice (rounding:
+// update_kernels.h). (Loshchilov and Hutter, "Decoupled Weight Decay Regularization", 2019.)
 #ifndef FSDP_OPTIM_ADAMW_H_
 #define FSDP_OPTIM_ADAMW_H_
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// AdamW and SGD against PyTorch's single-tensor loops written out in float32, equal in every bit on every instruction set;
-// and what an Optimizer does around them.
+// AdamW and SGD against PyTorch's single-tensor formulas written out in float32, equal in every bit on every
+// instruction set; and what an Optimizer does around them.
 #include "optim/optimizer.h"
 
 #include <cmath>
@@ -51,12 +51,14 @@ std::unique_ptr<ShardedParameter> MakeParameter(Device& device, const std::strin
 }
 
 void SetGrad(const ShardedParameter& parameter, const Floats& values) {
-  ASSERT_OK(Convert(DType::kFloat32, values.data(), parameter.grad.dtype(), parameter.grad.data(), parameter.grad.numel()));
+  ASSERT_OK(
+      Convert(DType::kFloat32, values.data(), parameter.grad.dtype(), parameter.grad.data(), parameter.grad.numel()));
 }
 
 Floats GradOf(const ShardedParameter& parameter) {
   Floats values(parameter.grad.numel());
-  EXPECT_OK(Convert(parameter.grad.dtype(), parameter.grad.data(), DType::kFloat32, values.data(), parameter.grad.numel()));
+  EXPECT_OK(
+      Convert(parameter.grad.dtype(), parameter.grad.data(), DType::kFloat32, values.data(), parameter.grad.numel()));
   return values;
 }
 
@@ -65,7 +67,8 @@ void ExpectSameBits(const Tensor& t, const Floats& expected) {
   EXPECT_EQ(std::memcmp(t.data(), expected.data(), t.nbytes()), 0);
 }
 
-// torch/optim/adamw.py, _single_tensor_adamw, on float32 tensors with Python's float64 scalars.
+// torch/optim/adamw.py, _single_tensor_adamw, on float32 tensors with Python's float64 scalars; but the decay is part
+// of the one sum that p is rounded in.
 struct TorchAdamW {
   AdamWOptions options;
   Floats p, m, v;
@@ -73,20 +76,20 @@ struct TorchAdamW {
 
   void Step(const Floats& grad) {
     ++step;
-    const double bias_correction1 = 1 - std::pow(options.beta1, step), bias_correction2 = 1 - std::pow(options.beta2, step);
-    const auto decay = static_cast<float>(1 - options.lr * options.weight_decay);
+    const double bias_correction1 = 1 - std::pow(options.beta1, step),
+                 bias_correction2 = 1 - std::pow(options.beta2, step);
+    const auto minus_decay = static_cast<float>(-(options.lr * options.weight_decay));
     const auto weight = static_cast<float>(1 - options.beta1), beta2 = static_cast<float>(options.beta2);
     const auto value = static_cast<float>(1 - options.beta2);
     const auto minus_step_size = static_cast<float>(-(options.lr / bias_correction1));
     const auto root = static_cast<float>(std::sqrt(bias_correction2)), eps = static_cast<float>(options.eps);
     for (size_t i = 0; i < p.size(); ++i) {
-      p[i] = p[i] * decay;
       const float difference = grad[i] - m[i];
       m[i] = weight < 0.5f ? m[i] + weight * difference : grad[i] - difference * (1 - weight);
       v[i] = v[i] * beta2;
       v[i] = v[i] + value * grad[i] * grad[i];
       const float denominator = std::sqrt(v[i]) / root + eps;
-      p[i] = p[i] + minus_step_size * m[i] / denominator;
+      p[i] = p[i] + (minus_step_size * m[i] / denominator + minus_decay * p[i]);
     }
   }
 };
@@ -100,7 +103,8 @@ struct TorchSgd {
     const bool first = buffer.empty();
     if (first) buffer.resize(p.size());
     const auto weight_decay = static_cast<float>(options.weight_decay), momentum = static_cast<float>(options.momentum);
-    const auto one_minus_dampening = static_cast<float>(1 - options.dampening), minus_lr = static_cast<float>(-options.lr);
+    const auto one_minus_dampening = static_cast<float>(1 - options.dampening),
+               minus_lr = static_cast<float>(-options.lr);
     for (size_t i = 0; i < p.size(); ++i) {
       float g = grad[i];
       if (weight_decay != 0) g = g + weight_decay * p[i];
@@ -119,10 +123,9 @@ class OptimizerTest : public testing::Test {
   const std::unique_ptr<Stream> stream_ = *device_->CreateStream("test");
 };
 
-TEST_F(OptimizerTest, AdamWHasTorchsBits) {
-  const AdamWOptions variants[] = {{},
-                                   {.lr = 0.1, .beta1 = 0.3, .beta2 = 0.95, .eps = 1e-3, .weight_decay = 0.2},
-                                   {.lr = 3e-4, .weight_decay = 0}};
+TEST_F(OptimizerTest, AdamWHasTheLoopsBits) {
+  const AdamWOptions variants[] = {
+      {}, {.lr = 0.1, .beta1 = 0.3, .beta2 = 0.95, .eps = 1e-3, .weight_decay = 0.2}, {.lr = 3e-4, .weight_decay = 0}};
   for (const AdamWOptions& options : variants) {
     for (const DType grad_dtype : {DType::kFloat32, DType::kBFloat16}) {
       ForEachTarget([&] {
@@ -144,7 +147,7 @@ TEST_F(OptimizerTest, AdamWHasTorchsBits) {
   }
 }
 
-TEST_F(OptimizerTest, SgdHasTorchsBits) {
+TEST_F(OptimizerTest, SgdHasTheLoopsBits) {
   const SgdOptions variants[] = {{.lr = 0.1},
                                  {.lr = 0.1, .momentum = 0.9},
                                  {.lr = 0.1, .momentum = 0.9, .dampening = 0.2, .weight_decay = 0.01},

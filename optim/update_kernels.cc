@@ -11,11 +11,11 @@ HWY_BEFORE_NAMESPACE();
 namespace fsdp {
 namespace HWY_NAMESPACE {
 
-// torch.lerp(start, end, weight), which fuses on a CPU (aten/src/ATen/native/cpu/LerpKernel.cpp).
+// torch.lerp(start, end, weight). PyTorch's CPU kernel fuses it, which moves no more than the last bit of a moment.
 HWY_INLINE FloatVec Lerp(FloatTag d, FloatVec start, FloatVec end, float weight) {
   const FloatVec difference = hn::Sub(end, start);
-  if (weight < 0.5f) return hn::MulAdd(hn::Set(d, weight), difference, start);
-  return hn::MulAdd(hn::Set(d, weight - 1.0f), difference, end);
+  if (weight < 0.5f) return hn::Add(start, hn::Mul(hn::Set(d, weight), difference));
+  return hn::Sub(end, hn::Mul(difference, hn::Set(d, 1.0f - weight)));
 }
 
 template <typename G>
@@ -24,7 +24,7 @@ void AdamWLoop(const AdamWScalars& s, const G* HWY_RESTRICT grad, int64_t numel,
   const FloatTag d;
   ForEachVector(numel, [&](int64_t i, size_t count) HWY_ATTR {
     const FloatVec g = LoadUpTo(d, grad + i, count);
-    const FloatVec decayed = hn::Mul(LoadUpTo(d, parameter + i, count), hn::Set(d, s.decay));
+    const FloatVec p = LoadUpTo(d, parameter + i, count);
     const FloatVec m = Lerp(d, LoadUpTo(d, exp_avg + i, count), g, s.one_minus_beta1);
     const FloatVec g_squared = hn::Mul(hn::Mul(hn::Set(d, s.one_minus_beta2), g), g);
     const FloatVec v = hn::Add(hn::Mul(LoadUpTo(d, exp_avg_sq + i, count), hn::Set(d, s.beta2)), g_squared);
@@ -32,7 +32,8 @@ void AdamWLoop(const AdamWScalars& s, const G* HWY_RESTRICT grad, int64_t numel,
     const FloatVec step = hn::Div(hn::Mul(hn::Set(d, s.negative_step_size), m), denominator);
     StoreUpTo(d, m, exp_avg + i, count);
     StoreUpTo(d, v, exp_avg_sq + i, count);
-    StoreUpTo(d, hn::Add(decayed, step), parameter + i, count);
+    const FloatVec decay = hn::Mul(hn::Set(d, s.negative_decay), p);
+    StoreUpTo(d, hn::Add(p, hn::Add(step, decay)), parameter + i, count);
   });
 }
 
