@@ -99,7 +99,7 @@ def _hdf5_impl(ctx):
         elif library == "hdf5":
             missing(ctx, "HDF5 (libhdf5)")
 
-    # curl and crypto serve libhdf5.a's read-only S3 driver, which nothing here references: --as-needed drops them.
+    # libhdf5.a also holds a driver for S3, which wants curl and crypto; nothing here refers to it, so it is not linked.
     ctx.file("BUILD.bazel", """\
 load("@rules_cc//cc:defs.bzl", "cc_library")
 
@@ -108,7 +108,7 @@ cc_library(
     srcs = %s,
     hdrs = glob(["include/*.h"]),
     includes = ["include"],
-    linkopts = ["-Wl,--as-needed", "-ldl", "-lm", "-lpthread"],
+    linkopts = ["-ldl", "-lm", "-lpthread"],
     linkstatic = True,
     visibility = ["//visibility:public"],
 )
