@@ -83,8 +83,8 @@ TEST_P(BitFlipTest, OneFlippedBitAnywhereIsFoundInTheFileThatHasIt) {
     const std::string file = path + "/" + name;
     const std::string good = ReadAll(file);
     // A stride that is prime visits every kind of byte and every bit; the test would take minutes with 1.
-    for (size_t byte = 0; byte < good.size(); byte += 11) {
-      const int bit = static_cast<int>(byte / 11 % 8);
+    for (size_t byte = 0; byte < good.size(); byte += 23) {
+      const int bit = static_cast<int>(byte / 23 % 8);
       SCOPED_TRACE(absl::StrCat(name, " byte ", byte, " bit ", bit));
       std::string bad = good;
       bad[byte] = static_cast<char>(bad[byte] ^ (1 << bit));

@@ -52,22 +52,44 @@ std::string WriteExpected(const std::vector<TestTensor>& tensors, const StateDic
   return directory + "/expected.json";
 }
 
-class H5pyTest : public testing::TestWithParam<std::tuple<StateDictType, int>> {};
-
-TEST_P(H5pyTest, ShowsWholeTensors) {
-  const auto [type, world_size] = GetParam();
-  const std::vector<TestTensor> tensors = AwkwardTensors();
-  const std::string root = NewTestDirectory();
-  ASSERT_OK(RunRanks(world_size, [&, type = type, world_size = world_size](const std::shared_ptr<ProcessGroup>& group) {
-    const StateDict state =
-        type == StateDictType::kFull ? FullState(tensors) : ShardedState(tensors, world_size, group->rank());
-    return SaveCheckpoint(state, root, 1, *group).status();
-  }));
+// Runs the script on ROOT/step-00000001; skips the test where there is no h5py.
+void ExpectShown(const std::string& root, const std::vector<TestTensor>& tensors) {
   const std::string expected = WriteExpected(tensors, FullState(tensors));
   const int result = system(absl::StrCat(Python(), " ", kScript, " ", root, "/step-00000001 ", expected).c_str());
   ASSERT_TRUE(WIFEXITED(result));
   if (WEXITSTATUS(result) == 77 || WEXITSTATUS(result) == 127) GTEST_SKIP() << "needs python3-h5py";
   EXPECT_EQ(WEXITSTATUS(result), 0);
+}
+
+class H5pyTest : public testing::TestWithParam<std::tuple<StateDictType, int>> {};
+
+TEST_P(H5pyTest, ShowsWholeTensors) {
+  const StateDictType type = std::get<0>(GetParam());
+  const int world_size = std::get<1>(GetParam());
+  const std::vector<TestTensor> tensors = AwkwardTensors();
+  const std::string root = NewTestDirectory();
+  ASSERT_OK(RunRanks(world_size, [&](const std::shared_ptr<ProcessGroup>& group) {
+    const StateDict state =
+        type == StateDictType::kFull ? FullState(tensors) : ShardedState(tensors, world_size, group->rank());
+    return SaveCheckpoint(state, root, 1, *group).status();
+  }));
+  ExpectShown(root, tensors);
+}
+
+// Slices that cut rows are shown through unions of hyperslabs.
+TEST(H5pySlicesTest, ShowsTensorsThatAreCutAnywhere) {
+  const TestTensor tensor = {StateKey::Model("wte.weight"), DType::kFloat32, {37, 11, 5}};
+  const std::vector<Interval> cuts = {{0, 3}, {3, 700}, {700, 701}, {701, 2035}};
+  const std::string root = NewTestDirectory();
+  ASSERT_OK(RunRanks(4, [&](const std::shared_ptr<ProcessGroup>& group) {
+    StateDict state = ShardedState({tensor}, 4, group->rank());
+    ShardedTensor sharded = *state.FindTensor(tensor.key);
+    const Interval cut = cuts[group->rank()];
+    sharded.shards = {{cut, MakeElements(tensor, cut)}};
+    state.Set(tensor.key, sharded);
+    return SaveCheckpoint(state, root, 1, *group).status();
+  }));
+  ExpectShown(root, {tensor});
 }
 
 INSTANTIATE_TEST_SUITE_P(Kinds, H5pyTest,

@@ -3,10 +3,10 @@
 
 #include <algorithm>
 #include <limits>
-#include <set>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "checkpoint/json_events.h"
 #include "checkpoint/quote.h"
 
 namespace fsdp {
@@ -14,7 +14,16 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int kMaxDepth = 32;
+// Refuses nothing: VisitJson does.
+class AnyJson final : public JsonVisitor {
+ public:
+  absl::Status StartObject(const JsonPlace&) override { return absl::OkStatus(); }
+  absl::Status EndObject(const JsonPlace&) override { return absl::OkStatus(); }
+  absl::Status StartArray(const JsonPlace&) override { return absl::OkStatus(); }
+  absl::Status String(const JsonPlace&, std::string_view) override { return absl::OkStatus(); }
+  absl::Status Unsigned(const JsonPlace&, uint64_t) override { return absl::OkStatus(); }
+  absl::Status Other(const JsonPlace&, std::string_view) override { return absl::OkStatus(); }
+};
 
 absl::Status Wrong(const char* name, const char* expected) {
   return absl::DataLossError(absl::StrCat("member \"", name, "\" is missing or not ", expected));
@@ -33,20 +42,10 @@ bool IsInteger(const json& value) {
 }  // namespace
 
 absl::StatusOr<json> ParseJson(std::string_view text) {
-  absl::Status status;
-  std::vector<std::set<std::string>> open;  // the names of each open object
-  const auto watch = [&](int depth, json::parse_event_t event, json& value) {
-    if (!status.ok()) return false;  // what was refused ends unseen, so the names would be those of another object
-    if (depth > kMaxDepth) status = absl::DataLossError("it is nested too deeply");
-    if (event == json::parse_event_t::object_start) open.emplace_back();
-    if (event == json::parse_event_t::object_end) open.pop_back();
-    if (event == json::parse_event_t::key && !open.back().insert(value.get<std::string>()).second) {
-      status = absl::DataLossError(absl::StrCat("member ", Quote(value.get<std::string>()), " is given twice"));
-    }
-    return status.ok();
-  };
-  json document = json::parse(text.begin(), text.end(), watch, /*allow_exceptions=*/false);
-  if (!status.ok()) return status;
+  // The parser below keeps the last of two members of one name, and takes any depth.
+  AnyJson any;
+  RETURN_IF_ERROR(VisitJson(text, any));
+  json document = json::parse(text.begin(), text.end(), /*cb=*/nullptr, /*allow_exceptions=*/false);
   if (!document.is_object()) return absl::DataLossError("it is not a JSON object");
   return document;
 }

@@ -15,7 +15,7 @@
 
 namespace fsdp {
 
-// An object; kDataLoss for anything else, for a member named twice, and for more than 32 levels.
+// An object; kDataLoss for anything else, for a member named twice, and for more than kMaxJsonDepth levels.
 absl::StatusOr<nlohmann::json> ParseJson(std::string_view text);
 
 // Member `name` of `object`. Integers are from 0 to 2^63 - 1. Pointers live as long as `object`.

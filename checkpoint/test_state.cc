@@ -57,7 +57,7 @@ Tensor MakeElements(const TestTensor& tensor, const Interval& interval) {
   std::vector<int8_t> values(interval.size());
   for (int64_t i = 0; i < interval.size(); ++i) {
     const int64_t element = interval.begin + i;
-    const int64_t value = (element * 7 + element / 251 + seed) % 15 + 1;
+    const int64_t value = (element * 7 + element / 251 + seed) % 8 + 1;
     values[i] = static_cast<int8_t>(tensor.dtype == DType::kBool ? value % 2 : value);
   }
   const absl::Status converted = Convert(tensor.dtype == DType::kBool ? DType::kBool : DType::kInt8, values.data(),

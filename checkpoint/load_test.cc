@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What LoadCheckpoint converts, refuses and leaves alone.
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_matchers.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/hdf5_sink.h"
+#include "checkpoint/test_state.h"
+#include "gtest/gtest.h"
+
+namespace fsdp {
+namespace {
+
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+class LoadTest : public testing::Test {
+ protected:
+  LoadTest() : path_(NewTestDirectory() + "/checkpoint") {
+    const StateDict state = FullState(tensors_);
+    EXPECT_OK(WriteCheckpointDirectory(path_, state, ReadFromMemory(state),
+                                       {.type = StateDictType::kSharded, .world_size = 3, .step = 12}));
+  }
+
+  const std::vector<TestTensor> tensors_ = AwkwardTensors();
+  const std::string path_;
+};
+
+TEST_F(LoadTest, ConvertsToTheWantedDType) {
+  std::vector<TestTensor> wanted_tensors = tensors_;
+  for (const DType dtype : {DType::kFloat64, DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
+    for (TestTensor& tensor : wanted_tensors) {
+      if (tensor.dtype != DType::kBool) tensor.dtype = dtype;
+    }
+    StateDict wanted = WantedState(wanted_tensors, 2, 1);
+    EXPECT_OK(LoadCheckpoint(path_, wanted));
+    EXPECT_OK(CheckState(wanted_tensors, wanted));
+  }
+}
+
+TEST_F(LoadTest, AnotherShapeIsRefusedWithBoth) {
+  StateDict wanted = WantedState({{StateKey::Model("wte.weight"), DType::kFloat32, {48, 257}}}, 1, 0);
+  EXPECT_THAT(LoadCheckpoint(path_, wanted),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("tensor \"model/wte.weight\": stored shape [257, 48] != wanted [48, 257] in ")));
+}
+
+TEST_F(LoadTest, WhatIsMissingIsAnErrorOrLeftAlone) {
+  const std::vector<TestTensor> tensors = {{StateKey::Model("wte.weight"), DType::kFloat32, {257, 48}},
+                                           {StateKey::Model("absent"), DType::kFloat32, {2}}};
+  StateDict wanted = WantedState(tensors, 1, 0);
+  EXPECT_THAT(LoadCheckpoint(path_, wanted),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("does not hold what is wanted: \"model/absent\"")));
+  std::vector<std::string> missing;
+  EXPECT_OK(LoadCheckpoint(path_, wanted, {.strict = false, .missing = &missing}));
+  EXPECT_THAT(missing, ElementsAre("model/absent"));
+  EXPECT_OK(CheckState({tensors[0]}, wanted));
+  EXPECT_EQ(*wanted.FindTensor(StateKey::Model("absent"))->shards[0].data.data_as<uint8_t>(), 0xA5);
+}
+
+TEST_F(LoadTest, TextsAndTensorsAreNotMixedUp) {
+  StateDict wanted;
+  wanted.Set(StateKey::Extra("rng"), std::string());
+  EXPECT_THAT(LoadCheckpoint(path_, wanted),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("a text is wanted, but a tensor stored")));
+  wanted = WantedState({{StateKey::Extra("schedule"), DType::kUInt8, {3}}}, 1, 0);
+  wanted.Set(StateKey::Extra("schedule"), ShardedTensor());
+  EXPECT_THAT(LoadCheckpoint(path_, wanted),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("a tensor is wanted, but a text stored")));
+}
+
+TEST_F(LoadTest, MemoryThatDoesNotFitIsRefused) {
+  StateDict wanted = WantedState({{StateKey::Model("wte.weight"), DType::kFloat32, {257, 48}}}, 1, 0);
+  ShardedTensor tensor = *wanted.FindTensor(StateKey::Model("wte.weight"));
+  tensor.shards[0].interval = {0, 5};
+  wanted.Set(StateKey::Model("wte.weight"), tensor);
+  EXPECT_THAT(LoadCheckpoint(path_, wanted), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("does not fit")));
+  tensor.shards[0].interval = {257 * 48, 2 * 257 * 48};
+  wanted.Set(StateKey::Model("wte.weight"), tensor);
+  EXPECT_THAT(LoadCheckpoint(path_, wanted), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("of 12336")));
+}
+
+TEST_F(LoadTest, DescribesWhatCanBeWanted) {
+  ASSERT_OK_AND_ASSIGN(const StateDict described, DescribeCheckpoint(path_));
+  for (const TestTensor& tensor : tensors_) {
+    const ShardedTensor* found = described.FindTensor(tensor.key);
+    ASSERT_NE(found, nullptr) << tensor.key.ToString();
+    EXPECT_EQ(found->dtype, tensor.dtype);
+    EXPECT_EQ(found->shape, tensor.shape);
+    EXPECT_TRUE(found->shards.empty());
+  }
+  EXPECT_EQ(described.type, StateDictType::kSharded);
+  ASSERT_EQ(described.units.size(), 1);
+  EXPECT_EQ(described.units[0].parameters[0].fqn, "h.0.bias");
+  EXPECT_THAT(CheckpointStep(path_), IsOkAndHolds(12));
+}
+
+TEST_F(LoadTest, NoCheckpointIsNotFound) {
+  StateDict wanted;
+  EXPECT_THAT(LoadCheckpoint(path_ + "-absent", wanted), StatusIs(absl::StatusCode::kNotFound));
+  EXPECT_THAT(CheckpointStep(path_ + "-absent"), StatusIs(absl::StatusCode::kNotFound));
+}
+
+}  // namespace
+}  // namespace fsdp
