@@ -9,22 +9,7 @@ extern "C" const char* __tsan_default_suppressions();
 extern "C" const char* __tsan_default_suppressions() { return "race:libdnnl.so\n"; }
 
 namespace fsdp {
-namespace {
 
-#if defined(__SANITIZE_THREAD__)
-constexpr bool kThreadSanitizer = true;
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-constexpr bool kThreadSanitizer = true;
-#else
-constexpr bool kThreadSanitizer = false;
-#endif
-#else
-constexpr bool kThreadSanitizer = false;
-#endif
-
-}  // namespace
-
-void SetKernelThreads(int threads) { omp_set_num_threads(kThreadSanitizer ? 1 : threads); }
+void SetKernelThreads(int threads) { omp_set_num_threads(kUnderThreadSanitizer ? 1 : threads); }
 
 }  // namespace fsdp

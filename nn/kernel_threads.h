@@ -6,6 +6,14 @@
 
 namespace fsdp {
 
+#if defined(__SANITIZE_THREAD__)
+inline constexpr bool kUnderThreadSanitizer = true;
+#elif defined(__has_feature)
+inline constexpr bool kUnderThreadSanitizer = __has_feature(thread_sanitizer);
+#else
+inline constexpr bool kUnderThreadSanitizer = false;
+#endif
+
 // OpenMP keeps its thread count per calling thread, and a stream's worker starts with all of the machine's, so each
 // kernel sets it. Under the thread sanitizer it is always 1: the sanitizer does not see the runtime's barriers and
 // would report races that are none.

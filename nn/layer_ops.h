@@ -2,8 +2,8 @@
 //
 // LayerOps: the kernels behind the layers, as an interface that each device implements (host_layer_ops.cc with oneDNN;
 // CUDA later). All are stream-ordered and hold references to their tensors until they ran. Activations and parameters
-// are float32 or bfloat16, of one dtype per call; sums and statistics are float32. "+=" means added to what is there,
-// with the sum rounded once.
+// are float32 or bfloat16, of one dtype per call; sums and statistics are float32 or better. "+=" means added to what
+// is there, with the sum rounded once.
 #ifndef FSDP_NN_LAYER_OPS_H_
 #define FSDP_NN_LAYER_OPS_H_
 
@@ -24,7 +24,7 @@ class LayerOps {
 
   // out[n, :] = table[tokens[n], :]; tokens int32. A token outside the table fails the stream, naming it and its place.
   virtual void Embedding(const Tensor& tokens, const Tensor& table, const Tensor& out, Stream& stream) const = 0;
-  // grad_table[tokens[n], :] += grad_out[n, :], in the order of n, each row summed in float32.
+  // grad_table[tokens[n], :] += grad_out[n, :], each row summed in float32 or better in the order of n.
   virtual void EmbeddingBackward(const Tensor& tokens, const Tensor& grad_out, const Tensor& grad_table,
                                  Stream& stream) const = 0;
 
