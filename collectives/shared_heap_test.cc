@@ -2,16 +2,19 @@
 #include "collectives/shared_heap.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
 #include <limits>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "base/status_matchers.h"
+#include "collectives/available_memory.h"
 #include "gtest/gtest.h"
 #include "tensor/host_device.h"
 
@@ -110,6 +113,20 @@ TEST_F(SharedHeapTest, PeersMapTheSameMemory) {
   EXPECT_THAT(SharedMemory::OpenReadOnly(getpid(), heap_->memory().fd(), 4096),
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("wanted 4096")));
   EXPECT_THAT(SharedMemory::OpenReadOnly(getpid(), 9999, 4096), StatusIs(absl::StatusCode::kUnavailable));
+}
+
+TEST(AvailableMemoryTest, TheHostHasSome) {
+  EXPECT_GT(AvailableMemoryBytes(), 0);
+  EXPECT_LT(AvailableMemoryBytes(), int64_t{1} << 60);
+}
+
+TEST(AvailableMemoryTest, WhatIsLeftOfACgroupCountsFilePagesAsFree) {
+  const std::string stat = "anon 100\nfile 700\ninactive_file 400\nactive_file 200\nshmem 100\n";
+  EXPECT_EQ(CgroupAvailableBytes("1000\n", "900\n", stat), 700);
+  EXPECT_EQ(CgroupAvailableBytes("1000\n", "900\n", ""), 100);
+  EXPECT_EQ(CgroupAvailableBytes("1000\n", "1100\n", ""), 0);
+  EXPECT_EQ(CgroupAvailableBytes("max\n", "900\n", stat), std::numeric_limits<int64_t>::max());
+  EXPECT_EQ(CgroupAvailableBytes("", "", ""), std::numeric_limits<int64_t>::max());
 }
 
 // A program that a rank starts must not keep the memory, or the rank's place in the group, alive.

@@ -6,15 +6,12 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <fstream>
-#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
+#include "collectives/available_memory.h"
 
 // Of Linux 5.14; older C libraries do not have it.
 #ifndef MADV_POPULATE_WRITE
@@ -22,51 +19,6 @@
 #endif
 
 namespace fsdp {
-namespace {
-
-// The number in a file such as memory.max; -1 for "max" or no file.
-int64_t NumberIn(const std::string& path) {
-  std::ifstream file(path);
-  int64_t number = -1;
-  return file >> number ? number : -1;
-}
-
-// "0::/user.slice/job" is the line of cgroup v2.
-std::string CgroupDirectory() {
-  std::ifstream file("/proc/self/cgroup");
-  std::string line;
-  while (std::getline(file, line)) {
-    if (line.rfind("0::", 0) == 0) {
-      return absl::StrCat("/sys/fs/cgroup", line.substr(3));
-    }
-  }
-  return "/sys/fs/cgroup";
-}
-
-int64_t CgroupAvailableBytes() {
-  const std::string directory = CgroupDirectory();
-  const int64_t limit = NumberIn(absl::StrCat(directory, "/memory.max"));
-  const int64_t used = NumberIn(absl::StrCat(directory, "/memory.current"));
-  return limit < 0 || used < 0 ? std::numeric_limits<int64_t>::max() : std::max<int64_t>(limit - used, 0);
-}
-
-int64_t HostAvailableBytes() {
-  std::ifstream file("/proc/meminfo");
-  std::string key;
-  int64_t kib = 0;
-  std::string unit;
-  int64_t available = 0;
-  while (file >> key >> kib && std::getline(file, unit)) {
-    if (key == "MemAvailable:" || key == "SwapFree:") {
-      available += kib * 1024;
-    }
-  }
-  return available;
-}
-
-}  // namespace
-
-int64_t AvailableMemoryBytes() { return std::min(HostAvailableBytes(), CgroupAvailableBytes()); }
 
 absl::StatusOr<SharedMemory> SharedMemory::Create(const std::string& name, int64_t nbytes) {
   FileDescriptor fd(memfd_create(name.c_str(), MFD_CLOEXEC));

@@ -51,10 +51,6 @@ class SharedMemory {
   int64_t nbytes_;
 };
 
-// Bytes that this process could still get: free or reclaimable memory and swap, less where its cgroup's limit is
-// nearer.
-int64_t AvailableMemoryBytes();
-
 }  // namespace fsdp
 
 #endif  // FSDP_COLLECTIVES_SHARED_MEMORY_H_

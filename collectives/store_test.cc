@@ -2,6 +2,7 @@
 #include "collectives/store.h"
 
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <memory>
 #include <string>
@@ -188,6 +189,22 @@ TEST(StoreFrameTest, FramesComeOutOfAnyPieces) {
   EXPECT_EQ(whole->key, "key");
   EXPECT_EQ(whole->value, "value");
   EXPECT_EQ(buffer, "rest");
+}
+
+// Every byte and every bit of a frame, damaged: the parser takes it, waits for more, or refuses it, and holds no more
+// than it was given.
+TEST(StoreFrameTest, DamagedFramesAreTakenAwaitedOrRefused) {
+  const std::string bytes = EncodeStoreFrame({.kind = 2, .number = 1, .key = "key", .value = "value"});
+  for (size_t bit = 0; bit < bytes.size() * 8; ++bit) {
+    std::string buffer = bytes;
+    buffer[bit / 8] = static_cast<char>(buffer[bit / 8] ^ (1 << bit % 8));
+    const auto frame = TakeStoreFrame(buffer);
+    if (frame.ok() && frame->has_value()) {
+      EXPECT_LE((*frame)->key.size() + (*frame)->value.size() + buffer.size(), bytes.size());
+    } else if (!frame.ok()) {
+      EXPECT_THAT(frame, StatusIs(absl::StatusCode::kInvalidArgument));
+    }
+  }
 }
 
 TEST(SocketTest, LocalSocketsHaveOneListenerAndNoFile) {
