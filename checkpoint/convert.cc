@@ -113,12 +113,13 @@ std::vector<std::string> NotesOnSafetensors(const StateDict& contents) {
     if (key.section == Section::kExtra && key != SafetensorsMetadataKey()) ++extra;
   }
   std::vector<std::string> notes;
-  if (optimizer > 0) {
-    notes.push_back(absl::StrCat(optimizer, " optimizer values are left out: safetensors holds the model only"));
-  }
-  if (extra > 0) {
-    notes.push_back(absl::StrCat(extra, " extra values are left out: safetensors holds the model only"));
-  }
+  const auto add = [&](int64_t count, const char* what) {
+    if (count == 0) return;
+    notes.push_back(absl::StrCat(count, what, count == 1 ? " value is" : " values are",
+                                 " left out: safetensors holds the model only"));
+  };
+  add(optimizer, " optimizer");
+  add(extra, " extra");
   for (const auto& [alias, target] : contents.aliases) {
     notes.push_back(absl::StrCat(Quote(alias), " is left out: it is ", Quote(target), " under another name"));
   }
@@ -127,6 +128,9 @@ std::vector<std::string> NotesOnSafetensors(const StateDict& contents) {
 
 absl::Status WriteToSafetensors(const TensorSource& source, const ConvertPlan& plan, const PayloadReader& read,
                                 const std::string& destination, const ConvertOptions& options) {
+  if (ModelEntries(plan.contents).empty() && !plan.contents.empty()) {
+    return absl::InvalidArgumentError("the source holds no model tensor, and safetensors holds the model only");
+  }
   HuggingFaceOptions write;
   write.max_shard_size = options.max_shard_size.value_or(kDefaultMaxShardSize);
   write.safetensors.overwrite = options.force;

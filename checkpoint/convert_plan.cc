@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "checkpoint/convert_plan.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -13,6 +14,11 @@ namespace fsdp {
 namespace {
 
 using Section = StateKey::Section;
+
+bool HoldsModel(const StateDict& contents) {
+  return std::any_of(contents.entries().begin(), contents.entries().end(),
+                     [](const StateDict::Entry& entry) { return entry.first.section == Section::kModel; });
+}
 
 // Builds a plan from the entries of the source, one after the other.
 class Planner {
@@ -84,11 +90,10 @@ class Planner {
   }
 
   absl::StatusOr<ConvertPlan> Finish() && {
-    for (const auto& [key, value] : plan_.contents.entries()) {
-      if (key.section == Section::kModel) return std::move(plan_);
+    if (HoldsModel(source_) && !HoldsModel(plan_.contents)) {
+      return absl::InvalidArgumentError("the filters leave no model tensor of the source");
     }
-    return absl::InvalidArgumentError(filter_.empty() ? "the source holds no model tensor"
-                                                      : "the filters leave no model tensor of the source");
+    return std::move(plan_);
   }
 
  private:

@@ -89,8 +89,8 @@ int RunConvert(const CommandLine& line) {
     report = ConvertCheckpoint(source, destination, *options);
   }
   if (!report.ok()) return ReportFailure("ckpt convert", report.status());
-  std::printf("%s: %lld tensors, %s\n", destination.c_str(), static_cast<long long>(report->tensors),
-              FormatBytes(static_cast<double>(report->bytes)).c_str());
+  std::printf("%s: %lld tensor%s, %s\n", destination.c_str(), static_cast<long long>(report->tensors),
+              report->tensors == 1 ? "" : "s", FormatBytes(static_cast<double>(report->bytes)).c_str());
   for (const std::string& note : report->notes) std::printf("note: %s\n", note.c_str());
   return kExitDone;
 }

@@ -129,12 +129,23 @@ TEST_F(CkptConvertTest, SafetensorsHoldsTheModelAndThisIsSaid) {
   WriteTrainingState(Path("a"), StateDictType::kFull, 1, 40);
   const std::string out = MustCkpt({"convert", Path("a"), Path("model.safetensors")});
   EXPECT_THAT(out, AllOf(HasSubstr("3 tensors"), HasSubstr("note: 3 optimizer values are left out"),
-                         HasSubstr("note: 1 extra values are left out"),
+                         HasSubstr("note: 1 extra value is left out"),
                          HasSubstr("note: \"net.head.weight\" is left out: it is \"net.wte.weight\"")));
   ASSERT_OK_AND_ASSIGN(const auto source, OpenSafetensorsSource(Path("model.safetensors")));
   EXPECT_EQ(source->contents().entries().size(), 3);
   EXPECT_EQ(source->metadata().at("format"), "pt");
   EXPECT_THAT(MustCkpt({"convert", Path("a"), Path("m.safetensors"), "--model_only"}), Not(HasSubstr("optimizer")));
+}
+
+TEST_F(CkptConvertTest, AStateWithoutAModelIsNoSafetensors) {
+  StateDict state;
+  state.Set(StateKey::Extra("position"), std::string("17"));
+  ASSERT_OK(WriteCheckpointDirectory(Path("a"), state, ReadNumbers, {}));
+  MustCkpt({"convert", Path("a"), Path("b")});
+  const Outcome outcome = Ckpt({"convert", Path("a"), Path("c.safetensors")});
+  EXPECT_EQ(outcome.status, 1);
+  EXPECT_THAT(outcome.err, HasSubstr("the source holds no model tensor"));
+  EXPECT_THAT(NamesIn(Path("")), ElementsAre("a", "b"));
 }
 
 TEST_F(CkptConvertTest, FiltersRenamesAndDTypes) {
