@@ -7,13 +7,11 @@
 //   2. Stage the first chunk, if staged; publish the descriptor; meet the others (a round of round_barrier.h).
 //   3. Compare all descriptors. Every rank sees the same ones, so all succeed or all fail with the same text.
 //   4. For each chunk - one of everything when nobody is staged - move the data straight from the peers' memory or
-//   slots
-//      to the output. Before each chunk but the first: stage it, and meet.
+//      slots to the output. Before each chunk but the first: stage it, and meet.
 //        all_gather      copy every peer's chunk
 //        broadcast       copy the root's chunk
 //        reduce_scatter  reduce every rank's elements of this rank's slice, in rank order, in one pass
-//        all_reduce      reduce this rank's sub-slice of the chunk, meet, copy the other sub-slices; small: reduce it
-//        all
+//        all_reduce      reduce this rank's sub-slice of the chunk, meet, copy the others'; if small, reduce it all
 //   5. Meet once more if any rank was direct, since its memory may change after that. Slots need no such meeting.
 //
 // Bytes moved per rank, for n ranks and S bytes of the larger buffer: all_gather copies S (n-1)/n; reduce_scatter reads

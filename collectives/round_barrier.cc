@@ -2,15 +2,13 @@
 //
 // How a rank waits, in Await:
 //   1. It stops reading peers' memory, adds to `arrivals`, then notes its arrival in `arrived`, from which others know
-//   who
-//      is missing; killed in between, it counts as missing in the next round, while the other order would leave a round
+//      who is missing. Killed in between, it counts as missing in the next round; the other order would leave a round
 //      that never completes and nobody to blame. Whoever completes the round wakes the sleepers, if there are any.
 //   2. It spins for a bounded time, if every rank can have a core.
 //   3. It sleeps on `arrivals` in slices. After each slice it looks, in this order: is the round complete; did a
-//   missing
-//      rank die or leave; did a rank give up; is the deadline past. The order makes a dead rank named as such by all
-//      survivors, however fast the first of them spread the word, and lets a rank finish cleanly and go while slower
-//      ones are still in the round that it has arrived at.
+//      missing rank die or leave; did a rank give up; is the deadline past. The order makes a dead rank named as such
+//      by all survivors, however fast the first of them spread the word, and lets a rank finish cleanly and go while
+//      slower ones are still in the round that it has arrived at.
 //
 // Sleeper and waker cannot miss each other: the sleeper raises `sleepers` and then reads `arrivals` (in FUTEX_WAIT),
 // the waker raises `arrivals` and then reads `sleepers`, all in one total order. GiveUp does not change the futex word,

@@ -3,10 +3,9 @@
 // How ranks come to share memory, each step on every rank:
 //   1. Make a heap, and as the group's first rank also its control memory.
 //   2. Gather who has what: process number, descriptors, sizes, and a random number that stands in the heap's first
-//   page.
+//      page.
 //   3. Map what the others have through /proc/<pid>/fd/<n>, compare the random number, and take hold of their
-//   processes.
-//      Nobody can have ended unnoticed before: everybody waits in 4.
+//      processes. Nobody can have ended unnoticed before: everybody waits in 4.
 //   4. Gather whether that went well. After this nobody needs the descriptors of others, and all fail if one did.
 // A subgroup keeps the heaps and does the same with control memory alone.
 #include "collectives/shm_fabric.h"
