@@ -10,10 +10,14 @@
 namespace fsdp {
 namespace {
 
+std::string Join(const std::string& path, const std::string& name) {
+  return path.empty() ? name : absl::StrCat(path, ".", name);
+}
+
 void CollectModules(const std::string& path, Module* module, std::vector<Module::NamedModule>& out) {
   out.emplace_back(path, module);
   for (const auto& [name, child] : module->children()) {
-    CollectModules(path.empty() ? name : absl::StrCat(path, ".", name), child.get(), out);
+    CollectModules(Join(path, name), child.get(), out);
   }
 }
 
@@ -45,16 +49,27 @@ std::vector<Module::NamedParameter> Module::NamedParameters() {
   std::vector<NamedParameter> parameters;
   for (const auto& [path, module] : NamedModules()) {
     for (const auto& [name, parameter] : module->own_parameters()) {
-      parameters.emplace_back(path.empty() ? name : absl::StrCat(path, ".", name), parameter);
+      parameters.emplace_back(Join(path, name), parameter);
     }
   }
   return parameters;
 }
 
+std::vector<Module::NamedBuffer> Module::NamedBuffers() {
+  std::vector<NamedBuffer> buffers;
+  for (const auto& [path, module] : NamedModules()) {
+    for (const auto& [name, buffer] : module->own_buffers()) buffers.emplace_back(Join(path, name), buffer);
+  }
+  return buffers;
+}
+
 void Module::AssignNames() {
-  std::set<const Parameter*> named;
+  std::set<const void*> named;
   for (const auto& [name, parameter] : NamedParameters()) {
     if (named.insert(parameter.get()).second) parameter->fqn = name;
+  }
+  for (const auto& [name, buffer] : NamedBuffers()) {
+    if (named.insert(buffer.get()).second) buffer->fqn = name;
   }
 }
 
@@ -78,6 +93,16 @@ std::shared_ptr<Parameter> Module::AddParameter(std::string name, Shape shape, I
 
 void Module::AddSharedParameter(std::string name, std::shared_ptr<Parameter> parameter) {
   parameters_.emplace_back(std::move(name), std::move(parameter));
+}
+
+std::shared_ptr<ModuleBuffer> Module::AddBuffer(std::string name, Tensor data, BufferPersistence persistence) {
+  auto buffer = std::make_shared<ModuleBuffer>();
+  buffer->fqn = name;  // until AssignNames
+  buffer->dtype = data.dtype();
+  buffer->persistence = persistence;
+  buffer->data = std::move(data);
+  buffers_.emplace_back(std::move(name), buffer);
+  return buffer;
 }
 
 }  // namespace fsdp

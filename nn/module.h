@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "nn/module_buffer.h"
 #include "nn/parameter.h"
 #include "nn/tape.h"
 
@@ -41,6 +42,7 @@ class Module {
  public:
   using NamedModule = std::pair<std::string, Module*>;
   using NamedParameter = std::pair<std::string, std::shared_ptr<Parameter>>;
+  using NamedBuffer = std::pair<std::string, std::shared_ptr<ModuleBuffer>>;
 
   virtual ~Module() = default;
   Module(const Module&) = delete;
@@ -55,9 +57,10 @@ class Module {
   // The class name as Hugging Face or PyTorch spell it, for messages.
   virtual std::string_view type_name() const = 0;
 
-  // Direct children and own parameters, in registration order.
+  // Direct children, own parameters and own buffers, in registration order.
   const std::vector<std::pair<std::string, std::unique_ptr<Module>>>& children() const { return children_; }
   const std::vector<NamedParameter>& own_parameters() const { return parameters_; }
+  const std::vector<NamedBuffer>& own_buffers() const { return buffers_; }
 
   // This module ("") and all below it, parents first, with dotted paths: PyTorch's named_modules().
   std::vector<NamedModule> NamedModules();
@@ -65,7 +68,10 @@ class Module {
   // All parameters in the order of NamedModules, duplicates kept: a shared parameter appears under each of its names.
   std::vector<NamedParameter> NamedParameters();
 
-  // Sets Parameter::fqn of every parameter below to its first name. Call on the root, once it is built.
+  // Likewise all buffers.
+  std::vector<NamedBuffer> NamedBuffers();
+
+  // Sets the fqn of every parameter and buffer below to its first name. Call on the root, once it is built.
   void AssignNames();
 
   // Gives every parameter memory for data and grad on `device`, in its own dtype: data from its Initializer under
@@ -86,6 +92,10 @@ class Module {
   // Registers a parameter of another module under a further name (tied weights).
   void AddSharedParameter(std::string name, std::shared_ptr<Parameter> parameter);
 
+  // Registers `data`, of the original dtype, which the module keeps using through what this returns.
+  std::shared_ptr<ModuleBuffer> AddBuffer(std::string name, Tensor data,
+                                          BufferPersistence persistence = BufferPersistence::kPersistent);
+
   template <typename M>
   M* AddChild(std::string name, std::unique_ptr<M> child) {
     M* raw = child.get();
@@ -96,6 +106,7 @@ class Module {
  private:
   std::vector<std::pair<std::string, std::unique_ptr<Module>>> children_;
   std::vector<NamedParameter> parameters_;
+  std::vector<NamedBuffer> buffers_;
   ModuleHooks* hooks_ = nullptr;
 };
 

@@ -188,5 +188,34 @@ TEST_F(ModuleTest, FailedHookStopsTheForward) {
   EXPECT_EQ(journal.lines.size(), 1u);
 }
 
+// A persistent buffer, and a child with one that is not.
+class Tables final : public Module {
+ public:
+  Tables() {
+    AddChild("inner", std::make_unique<Tables>(BufferPersistence::kNonPersistent));
+    AddBuffer("table", Tensor(Buffer(), DType::kBFloat16, {0}));
+  }
+  explicit Tables(BufferPersistence persistence) {
+    AddBuffer("cache", Tensor(Buffer(), DType::kInt64, {0}), persistence);
+  }
+  std::string_view type_name() const override { return "Tables"; }
+
+ private:
+  absl::StatusOr<Tensor> DoForward(const Tensor& x, Tape&) override { return x; }
+  absl::StatusOr<Tensor> DoBackward(const Tensor& grad, Tape&) override { return grad; }
+};
+
+TEST(ModuleBufferTest, BuffersHaveDottedNamesAndTheirOriginalDtype) {
+  Tables tables;
+  tables.AssignNames();
+  const std::vector<Module::NamedBuffer> buffers = tables.NamedBuffers();
+  ASSERT_EQ(buffers.size(), 2u);
+  EXPECT_EQ(buffers[0].first, "table");
+  EXPECT_EQ(buffers[0].second->dtype, DType::kBFloat16);
+  EXPECT_EQ(buffers[1].second->fqn, "inner.cache");
+  EXPECT_EQ(buffers[1].second->persistence, BufferPersistence::kNonPersistent);
+  EXPECT_TRUE(tables.NamedParameters().empty());
+}
+
 }  // namespace
 }  // namespace fsdp
