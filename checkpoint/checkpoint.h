@@ -34,7 +34,7 @@ struct SaveOptions {
 
 // Saves `state` as ROOT/step-NNNNNNNN. Every rank of `group` calls it with its own part; `state.type` says which kind:
 // kFull: rank 0's state is written, as one file, and the others' must be empty (rank0_only) or are not looked at;
-// kSharded: each rank writes its part. ROOT is made if needed. Blocks until the checkpoint is durable and committed;
+// kSharded: each rank writes its part; kLocal: each rank writes its flat shards as `state.units` lay them out. ROOT is made if needed. Blocks until the checkpoint is durable and committed;
 // returns its path. On any rank's failure every rank gets that rank's error, and nothing is left behind. Tensors must
 // be in host memory. Issues control-plane gathers only.
 absl::StatusOr<std::string> SaveCheckpoint(const StateDict& state, const std::string& root, int64_t step,

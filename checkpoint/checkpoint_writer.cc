@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "checkpoint/file_names.h"
+#include "checkpoint/flat_place.h"
 #include "checkpoint/hyperslab.h"
 #include "checkpoint/tensor_name.h"
 
@@ -14,16 +15,33 @@ namespace {
 
 constexpr char kWarning[] =
     "The tensors of this file lie in the rank-*.h5 files, which must be in the same directory as this one. Where such "
-    "a "
-    "file is missing or cut short, HDF5 shows fill values (NaN, or 0 for integers) without an error. To check that all "
-    "is there and undamaged: ckpt verify DIRECTORY";
+    "a file is missing or cut short, HDF5 shows fill values (NaN, or 0 for integers) without an error. To check that "
+    "all is there and undamaged: ckpt verify DIRECTORY";
 
-TreeFile::TensorPart Shown(const StoredTensor& tensor, const Manifest& manifest) {
-  TreeFile::TensorPart shown = {tensor.key, tensor.aliases, tensor.dtype, tensor.shape, {0, tensor.shape.numel()}, {},
-                                {}};
+// The part of a flat dataset that `stored` is.
+VirtualPart FlatPart(const StoredTensor& tensor, const StoredInterval& stored, int unit, const StoredFile& file) {
+  const ByteRange dataset = ExtentAt(file, stored.offset)->range;
+  const int64_t size = SizeOf(tensor.dtype);
+  return {stored.interval,
+          file.name,
+          FlatDatasetPath(unit, tensor.key, tensor.dtype),
+          {dataset.nbytes / size},
+          (stored.offset - dataset.offset) / size};
+}
+
+TreeFile::TensorPart Shown(const StoredTensor& tensor, const Manifest& manifest, const FlatPlaces& places) {
+  TreeFile::TensorPart shown;
+  shown.key = tensor.key;
+  shown.aliases = tensor.aliases;
+  shown.dtype = tensor.dtype;
+  shown.shape = tensor.shape;
+  shown.interval = {0, tensor.shape.numel()};
+  const auto place = manifest.type == StateDictType::kLocal ? places.Find(tensor.key, tensor.shape) : std::nullopt;
   for (const StoredInterval& stored : tensor.intervals) {
-    shown.parts.push_back({stored.interval, manifest.files[stored.file].name, DatasetPath(tensor.key),
-                           PartDims(tensor.shape, stored.interval)});
+    const StoredFile& file = manifest.files[stored.file];
+    shown.parts.push_back(place ? FlatPart(tensor, stored, place->unit, file)
+                                : VirtualPart{stored.interval, file.name, DatasetPath(tensor.key),
+                                              PartDims(tensor.shape, stored.interval)});
   }
   return shown;
 }
@@ -41,9 +59,10 @@ absl::StatusOr<Manifest> WriteShardedIndex(FileSystem& files, const std::string&
   tree.name = kCheckpointFileName;
   tree.texts = std::move(texts);
   tree.warning = kWarning;
+  const FlatPlaces places(identity.units);
   for (const StoredTensor& tensor : manifest.tensors) {
     RETURN_IF_ERROR(CheckCovered(tensor));
-    tree.tensors.push_back(Shown(tensor, manifest));
+    tree.tensors.push_back(Shown(tensor, manifest, places));
   }
   ASSIGN_OR_RETURN(const Manifest index, WriteTreeFile(files, directory, tree, identity, pool, {}));
   const int file = static_cast<int>(manifest.files.size());

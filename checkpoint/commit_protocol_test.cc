@@ -35,8 +35,10 @@ constexpr int64_t kNew = 8;
 
 absl::Status Save(FileSystem& files, const std::string& root, int64_t rows, int64_t step, StateDictType type) {
   return RunRanks(kWorldSize, [&](const std::shared_ptr<ProcessGroup>& group) -> absl::Status {
-    StateDict state = type == StateDictType::kFull ? FullState(Tensors(rows))
-                                                   : ShardedState(Tensors(rows), kWorldSize, group->rank());
+    const std::vector<FlatUnitLayout> units = {{"", {{"wte.weight", 0, rows * 3}}, rows * 3}};
+    const StateDict state = type == StateDictType::kLocal
+                                ? LocalState(Tensors(rows), kWorldSize, group->rank(), units)
+                                : StateOf(type, Tensors(rows), kWorldSize, group->rank());
     return SaveCheckpointOn(files, state, root, step, *group, {.overwrite = true, .io_threads = 1}).status();
   });
 }
@@ -155,9 +157,10 @@ TEST_P(CommitProtocolTest, AnErrorAtAnyOperationFailsTheSaveAndCleansUp) {
 INSTANTIATE_TEST_SUITE_P(Scenarios, CommitProtocolTest,
                          testing::Values(Scenario{StateDictType::kSharded, false},
                                          Scenario{StateDictType::kSharded, true}, Scenario{StateDictType::kFull, false},
-                                         Scenario{StateDictType::kFull, true}),
+                                         Scenario{StateDictType::kFull, true}, Scenario{StateDictType::kLocal, false},
+                                         Scenario{StateDictType::kLocal, true}),
                          [](const testing::TestParamInfo<Scenario>& info) {
-                           return absl::StrCat(info.param.type == StateDictType::kFull ? "Full" : "Sharded",
+                           return absl::StrCat(std::string(StateDictTypeName(info.param.type)),
                                                info.param.is_overwrite ? "Overwrite" : "NewStep");
                          });
 

@@ -43,12 +43,9 @@ absl::Status CheckHdf5Options(const std::string& destination, const ConvertOptio
     return absl::InvalidArgumentError(
         absl::StrCat(destination, " names a safetensors file, but --to=hdf5 makes a directory"));
   }
-  if (type == StateDictType::kLocal) {
-    return absl::UnimplementedError("--state_dict_type=local is not in this release; full and sharded are");
-  }
-  if (options.world_size && type != StateDictType::kSharded) {
+  if (options.world_size && type == StateDictType::kFull) {
     return absl::InvalidArgumentError(
-        "--world_size is for --state_dict_type=sharded; a full checkpoint has no rank files");
+        "--world_size is for --state_dict_type=sharded or local; a full checkpoint has no rank files");
   }
   if (options.world_size && (*options.world_size < 1 || *options.world_size > 99999)) {
     return absl::InvalidArgumentError(absl::StrCat("--world_size=", *options.world_size, ", expected 1 to 99999"));

@@ -24,8 +24,8 @@ enum class CheckpointFormat : uint8_t { kHdf5, kSafetensors };
 struct ConvertOptions {
   // Behaviour. Flags of `ckpt convert` by the same names.
   std::optional<CheckpointFormat> to;            // default: by DST's suffix, else kHdf5
-  std::optional<StateDictType> state_dict_type;  // of kHdf5: kFull (the default) or kSharded
-  std::optional<int> world_size;                 // of kSharded; default: the source's
+  std::optional<StateDictType> state_dict_type;  // of kHdf5; default: kFull
+  std::optional<int> world_size;                 // of kSharded and kLocal; default: the source's
   std::optional<DType> dtype;                    // of the model's floating-point tensors; default: the source's
   NameFilter::Patterns names;                    // which parameters are kept, and what they are called
   bool model_only = false;                       // leave optimizer and extra values out

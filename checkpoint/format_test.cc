@@ -39,9 +39,7 @@ std::string Save(int world_size, StateDictType type = StateDictType::kSharded,
                  const std::vector<TestTensor>& tensors = AwkwardTensors()) {
   const std::string root = NewTestDirectory();
   EXPECT_OK(RunRanks(world_size, [&](const std::shared_ptr<ProcessGroup>& group) {
-    const StateDict state =
-        type == StateDictType::kFull ? FullState(tensors) : ShardedState(tensors, world_size, group->rank());
-    return SaveCheckpoint(state, root, 100, *group).status();
+    return SaveCheckpoint(StateOf(type, tensors, world_size, group->rank()), root, 100, *group).status();
   }));
   return root + "/step-00000100";
 }
@@ -110,7 +108,7 @@ TEST(FormatTest, PayloadLiesAtItsOffsetAsLittleEndianElements) {
 }
 
 TEST(FormatTest, DatasetsOfTwoKibibytesAndMoreAreAligned) {
-  for (const StateDictType type : {StateDictType::kFull, StateDictType::kSharded}) {
+  for (const StateDictType type : {StateDictType::kFull, StateDictType::kSharded, StateDictType::kLocal}) {
     int large = 0;
     for (const StoredFile& file : ManifestOf(Save(2, type)).files) {
       for (const StoredExtent& extent : file.extents) {
@@ -124,7 +122,7 @@ TEST(FormatTest, DatasetsOfTwoKibibytesAndMoreAreAligned) {
 }
 
 TEST(FormatTest, EqualStatesGiveEqualFilesByteForByte) {
-  for (const StateDictType type : {StateDictType::kFull, StateDictType::kSharded}) {
+  for (const StateDictType type : {StateDictType::kFull, StateDictType::kSharded, StateDictType::kLocal}) {
     mallopt(M_PERTURB, 0x5A);  // so that memory which HDF5 did not initialise would differ
     const std::string first = Save(2, type);
     mallopt(M_PERTURB, 0x33);

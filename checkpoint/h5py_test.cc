@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// checkpoint.h5 opened by h5py, which knows nothing of us: whole tensors under their own names, for FULL and SHARDED
+// checkpoint.h5 opened by h5py, which knows nothing of us: whole tensors under their own names, for all three kinds
 // alike.
 #include <stdlib.h>
 #include <sys/wait.h>
@@ -69,9 +69,7 @@ TEST_P(H5pyTest, ShowsWholeTensors) {
   const std::vector<TestTensor> tensors = AwkwardTensors();
   const std::string root = NewTestDirectory();
   ASSERT_OK(RunRanks(world_size, [&](const std::shared_ptr<ProcessGroup>& group) {
-    const StateDict state =
-        type == StateDictType::kFull ? FullState(tensors) : ShardedState(tensors, world_size, group->rank());
-    return SaveCheckpoint(state, root, 1, *group).status();
+    return SaveCheckpoint(StateOf(type, tensors, world_size, group->rank()), root, 1, *group).status();
   }));
   ExpectShown(root, tensors);
 }
@@ -92,11 +90,12 @@ TEST(H5pySlicesTest, ShowsTensorsThatAreCutAnywhere) {
   ExpectShown(root, {tensor});
 }
 
-INSTANTIATE_TEST_SUITE_P(Kinds, H5pyTest,
-                         testing::Values(std::make_tuple(StateDictType::kFull, 1),
-                                         std::make_tuple(StateDictType::kSharded, 1),
-                                         std::make_tuple(StateDictType::kSharded, 3),
-                                         std::make_tuple(StateDictType::kSharded, 8)));
+INSTANTIATE_TEST_SUITE_P(
+    Kinds, H5pyTest,
+    testing::Values(std::make_tuple(StateDictType::kFull, 1), std::make_tuple(StateDictType::kSharded, 1),
+                    std::make_tuple(StateDictType::kSharded, 3), std::make_tuple(StateDictType::kSharded, 8),
+                    std::make_tuple(StateDictType::kLocal, 1), std::make_tuple(StateDictType::kLocal, 3),
+                    std::make_tuple(StateDictType::kLocal, 8)));
 
 }  // namespace
 }  // namespace fsdp

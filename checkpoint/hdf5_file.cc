@@ -313,7 +313,11 @@ absl::Status Hdf5File::AddVirtual(const std::string& path, const std::string& fq
   }
   for (const VirtualPart& part : parts) {
     const Handle source = Space(part.dims);
-    if (!Select(space.get(), shape, part.interval) ||
+    const hsize_t start = part.begin;
+    const hsize_t count = part.interval.size();
+    const bool is_part = part.dims.size() == 1 && part.dims[0] != part.interval.size();
+    if ((is_part && H5Sselect_hyperslab(source.get(), H5S_SELECT_SET, &start, nullptr, &count, nullptr) < 0) ||
+        !Select(space.get(), shape, part.interval) ||
         H5Pset_virtual(creation.get(), space.get(), DoublePercent(part.file).c_str(),
                        DoublePercent(part.dataset).c_str(), source.get()) < 0) {
       return LibraryError("map dataset", path);

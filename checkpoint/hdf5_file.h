@@ -37,12 +37,13 @@ struct Hdf5FileOptions {
 };
 
 // A part of a virtual dataset: elements `interval` are those of dataset `dataset` of file `file`, which has sizes
-// `dims`.
+// `dims`. Where it has more elements than the interval, it has one dimension, and they are those from `begin` on.
 struct VirtualPart {
   Interval interval;
   std::string file;
   std::string dataset;
   std::vector<int64_t> dims;
+  int64_t begin = 0;
 };
 
 class Hdf5File final {

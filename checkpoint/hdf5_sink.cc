@@ -13,6 +13,8 @@
 #include "checkpoint/checkpoint_writer.h"
 #include "checkpoint/file_names.h"
 #include "checkpoint/file_system.h"
+#include "checkpoint/flat_parts.h"
+#include "checkpoint/flat_place.h"
 #include "checkpoint/manifest_json.h"
 #include "checkpoint/save_plan.h"
 #include "checkpoint/staged_checkpoint.h"
@@ -21,9 +23,6 @@ namespace fsdp {
 namespace {
 
 absl::Status CheckOptions(const CheckpointDirectoryOptions& options) {
-  if (options.type == StateDictType::kLocal) {
-    return absl::UnimplementedError("a LOCAL checkpoint cannot be written by this release; ask for SHARDED or FULL");
-  }
   if (options.world_size < 1 || options.step < 0 || options.max_memory < kBlockBytes) {
     return absl::InvalidArgumentError(absl::StrCat("world size ", options.world_size, ", step ", options.step,
                                                    ", memory ", options.max_memory, " bytes (at least ", kBlockBytes,
@@ -41,6 +40,7 @@ Manifest IdentityOf(const StateDict& contents, const CheckpointDirectoryOptions&
   identity.writers = options.type == StateDictType::kFull ? 1 : options.world_size;
   identity.producer = kProducer;
   identity.units = contents.units;
+  if (options.type == StateDictType::kLocal && contents.units.empty()) identity.units = {OneFlatUnit(contents)};
   return identity;
 }
 
@@ -68,14 +68,17 @@ class Progress {
   int64_t done_ = 0;  // guarded by mutex_
 };
 
-// The file of rank `rank`: its chunk of every tensor.
-TreeFile RankTree(const SavePlan& plan, int world_size, int rank) {
+// The file of rank `rank`: its chunk of every tensor, or of every flat parameter.
+absl::StatusOr<TreeFile> RankTree(const SavePlan& plan, const Manifest& identity, int rank) {
   TreeFile tree;
-  tree.name = RankFileName(rank, world_size);
+  tree.name = RankFileName(rank, identity.world_size);
   tree.tensors = plan.tensors;
   tree.has_record = true;
-  for (TreeFile::TensorPart& tensor : tree.tensors) tensor.interval = Dim0Chunk(tensor.shape, world_size, rank);
   if (rank == 0) tree.texts = plan.texts;  // what all ranks have is kept once
+  const bool is_local = identity.type == StateDictType::kLocal;
+  const std::vector<FlatUnitLayout> units = is_local ? identity.units : std::vector<FlatUnitLayout>();
+  CutFlat(units, identity.world_size, rank, tree);
+  RETURN_IF_ERROR(AddFlatParts(units, tree));
   return tree;
 }
 
@@ -86,8 +89,8 @@ absl::StatusOr<Manifest> WriteSharded(FileSystem& files, const std::string& dire
     Manifest mine = identity;
     mine.rank = rank;
     if (rank != 0) mine.units.clear();
-    ASSIGN_OR_RETURN(Manifest record,
-                     WriteTreeFile(files, directory, RankTree(plan, identity.world_size, rank), mine, pool, count));
+    ASSIGN_OR_RETURN(const TreeFile tree, RankTree(plan, identity, rank));
+    ASSIGN_OR_RETURN(Manifest record, WriteTreeFile(files, directory, tree, mine, pool, count));
     records.push_back(std::move(record));
   }
   return WriteShardedIndex(files, directory, records, plan.texts, identity, pool);

@@ -18,7 +18,7 @@ namespace fsdp {
 
 struct CheckpointDirectoryOptions {
   StateDictType type = StateDictType::kFull;
-  int world_size = 1;  // rank files of a sharded one
+  int world_size = 1;  // rank files of a SHARDED or LOCAL one
   int64_t step = 0;
   bool overwrite = false;                   // replace an existing DST by exchange; otherwise kAlreadyExists
   int64_t max_memory = int64_t{512} << 20;  // bytes of payload buffers
@@ -27,7 +27,8 @@ struct CheckpointDirectoryOptions {
 };
 
 // Makes `path` (the checkpoint directory itself) from `contents` (keys, dtypes, shapes, texts, aliases, units; shards
-// are ignored) and `read`. It appears whole, by rename of a hidden sibling, or not at all.
+// are ignored) and `read`. For LOCAL, contents without units count as one unit. It appears whole, by rename of a hidden
+// sibling, or not at all.
 absl::Status WriteCheckpointDirectory(const std::string& path, const StateDict& contents, const PayloadReader& read,
                                       const CheckpointDirectoryOptions& options);
 

@@ -19,16 +19,24 @@ namespace {
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-TEST(Hdf5SinkTest, WritesFullAndShardedThatVerifyAndLoad) {
+TEST(Hdf5SinkTest, WritesAllKindsThatVerifyAndLoad) {
   const std::string root = NewTestDirectory();
   const std::vector<TestTensor> tensors = AwkwardTensors();
-  const StateDict state = FullState(tensors);
-  for (const int world_size : {0, 1, 2, 5}) {
+  StateDict state = FullState(tensors);
+  const struct {
+    StateDictType type;
+    int world_size;
+    std::vector<FlatUnitLayout> units;
+  } kCases[] = {{StateDictType::kFull, 1, {}},           {StateDictType::kSharded, 1, {}},
+                {StateDictType::kSharded, 5, {}},        {StateDictType::kLocal, 1, FlatUnits()},
+                {StateDictType::kLocal, 5, FlatUnits()}, {StateDictType::kLocal, 3, {}}};
+  for (const auto& kind : kCases) {
     CheckpointDirectoryOptions options;
-    options.type = world_size == 0 ? StateDictType::kFull : StateDictType::kSharded;
-    options.world_size = std::max(1, world_size);
+    options.type = kind.type;
+    options.world_size = kind.world_size;
     options.step = 7;
-    const std::string path = absl::StrCat(root, "/converted-", world_size);
+    state.units = kind.units;
+    const std::string path = absl::StrCat(root, "/converted-", &kind - kCases);
     ASSERT_OK(WriteCheckpointDirectory(path, state, ReadFromMemory(state), options));
     ASSERT_OK_AND_ASSIGN(const VerifyReport report, VerifyCheckpoint(path));
     EXPECT_THAT(report.problems, IsEmpty());
@@ -48,6 +56,19 @@ TEST(Hdf5SinkTest, GivesTheFilesThatRanksWouldGive) {
   const StateDict state = FullState(tensors);
   ASSERT_OK(WriteCheckpointDirectory(root + "/sink", state, ReadFromMemory(state),
                                      {.type = StateDictType::kSharded, .world_size = 3, .step = 7}));
+  EXPECT_EQ(ReadAll(root + "/sink/checkpoint.h5"), ReadAll(root + "/step-00000007/checkpoint.h5"));
+}
+
+TEST(Hdf5SinkTest, GivesTheFlatShardsThatRanksWouldGive) {
+  const std::string root = NewTestDirectory();
+  const std::vector<TestTensor> tensors = AwkwardTensors();
+  ASSERT_OK(RunRanks(3, [&](const std::shared_ptr<ProcessGroup>& group) {
+    return SaveCheckpoint(LocalState(tensors, 3, group->rank()), root, 7, *group).status();
+  }));
+  StateDict state = FullState(tensors);
+  state.units = FlatUnits();
+  ASSERT_OK(WriteCheckpointDirectory(root + "/sink", state, ReadFromMemory(state),
+                                     {.type = StateDictType::kLocal, .world_size = 3, .step = 7}));
   EXPECT_EQ(ReadAll(root + "/sink/checkpoint.h5"), ReadAll(root + "/step-00000007/checkpoint.h5"));
 }
 

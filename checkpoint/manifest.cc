@@ -31,6 +31,13 @@ std::string DamagedBlock(const std::string& file, const ByteRange& range, const 
                       recorded.ToHex());
 }
 
+const StoredExtent* ExtentAt(const StoredFile& file, int64_t offset) {
+  const auto after = std::upper_bound(file.extents.begin(), file.extents.end(), offset,
+                                      [](int64_t at, const StoredExtent& extent) { return at < extent.range.offset; });
+  if (after == file.extents.begin() || std::prev(after)->range.end() <= offset) return nullptr;
+  return &*std::prev(after);
+}
+
 absl::Status CheckCovered(const StoredTensor& tensor) {
   std::vector<Interval> intervals;
   for (const StoredInterval& stored : tensor.intervals) intervals.push_back(stored.interval);

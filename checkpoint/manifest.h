@@ -89,6 +89,9 @@ struct Manifest {
   std::string unknown;
 };
 
+// The extent of `file` that byte `offset` lies in; null when none does.
+const StoredExtent* ExtentAt(const StoredFile& file, int64_t offset);
+
 // kDataLoss, naming tensor and elements, when the intervals of `tensor` do not cover it exactly once.
 absl::Status CheckCovered(const StoredTensor& tensor);
 

@@ -5,12 +5,10 @@
 //
 //   1. Every rank checks what it is to save. All ranks compare step, kind and texts, and learn who writes.
 //   2. rank 0 sweeps leftovers of crashes, makes .step-N.tmp-<nonce>/ (steps 1 to 3 of staged_checkpoint.cc), and
-//   shares
-//      its name and the save id.
+//      shares its name and the save id.
 //   3. Every writer writes its file, fsyncs it, and reports its name, size, and the digest of the record in it.
-//   4. rank 0 reads the records, which describe everything else, back from the files as it sees them: where it does not
-//   see
-//      one, ROOT is not shared between the hosts. Together they must cover every tensor exactly once.
+//   4. rank 0 reads the records, which describe everything else, back from the files as it sees them: where it does
+//      not see one, ROOT is not shared between the hosts. Together they must cover every tensor exactly once.
 //   5. rank 0 writes checkpoint.h5 and fsyncs it, then manifest.json, and commits by a rename (steps 4 to 7 of
 //      staged_checkpoint.cc).
 //   6. All ranks learn that it is done. Only now is the save reported.
@@ -25,6 +23,7 @@
 #include "base/thread_pool.h"
 #include "checkpoint/checkpoint_writer.h"
 #include "checkpoint/file_names.h"
+#include "checkpoint/flat_parts.h"
 #include "checkpoint/manifest_json.h"
 #include "checkpoint/record.h"
 #include "checkpoint/save_agreement.h"
@@ -118,6 +117,7 @@ class Save {
       tree.has_record = state_.type != StateDictType::kFull;
       tree.name = tree.has_record ? RankFileName(static_cast<int>(writer), identity_.writers) : kCheckpointFileName;
       tree.tensors = plan_.tensors;
+      if (state_.type == StateDictType::kLocal) RETURN_IF_ERROR(AddFlatParts(state_.units, tree));
       Manifest identity = identity_;
       if (tree.has_record) identity.rank = group_.rank();
       // What all ranks have is kept once.

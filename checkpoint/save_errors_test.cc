@@ -58,14 +58,21 @@ void ExpectRefused(const std::vector<absl::Status>& statuses, const std::string&
   EXPECT_THAT(ListNames(root), IsEmpty());
 }
 
-TEST(SaveErrorsTest, LocalIsRefusedClearly) {
+TEST(SaveErrorsTest, LocalElementsThatAreNoFlatShardAreNamed) {
   const std::string root = NewTestDirectory();
-  const auto statuses = SaveOnAll(2, root, [](int) {
-    StateDict state = Holding({0, 12});
+  const auto statuses = SaveOnAll(2, root, [](int rank) {
+    StateDict state = Holding(rank == 0 ? Interval{0, 12} : Interval{});
     state.type = StateDictType::kLocal;
+    ShardedTensor bias;
+    bias.shape = {4};
+    if (rank == 0) bias.shards.push_back({{1, 3}, MakeElements({StateKey::Model("b"), DType::kFloat32, {4}}, {1, 3})});
+    state.Set(StateKey::Model("b"), bias);
+    state.units = {{"h.0", {{"w", 0, 12}, {"b", 12, 4}}, 16}};
     return state;
   });
-  ExpectRefused(statuses, root, absl::StatusCode::kUnimplemented, "a LOCAL state dict cannot be saved by this release");
+  ExpectRefused(statuses, root, absl::StatusCode::kInvalidArgument,
+                "rank 0 of 2: tensor \"model/b\": elements [1, 3) are held, but elements [0, 3) lie in this rank's "
+                "shard of the flat parameter of unit \"h.0\"");
 }
 
 TEST(SaveErrorsTest, OneRanksErrorReachesAllWithItsRank) {

@@ -27,8 +27,8 @@ struct SavePlan {
   Digest tensors_digest;
 };
 
-// What is to be written of `state`, which must outlive the plan. kUnimplemented for LOCAL; kInvalidArgument, naming the
-// value, for a name, a shard or an alias that cannot be stored; for kFull also for a tensor that is not held whole.
+// What is to be written of `state`, which must outlive the plan. kInvalidArgument, naming the value, for a name, a
+// shard or an alias that cannot be stored; for kFull also for a tensor that is not held whole.
 absl::StatusOr<SavePlan> PlanSave(const StateDict& state);
 
 // As PlanSave, for all of every tensor of `contents`, whose shards are not looked at; elements come from `read`. Both

@@ -3,12 +3,10 @@
 // The commit protocol of one directory, DIRECTORY/NAME:
 //
 //   1. Sweep: a hidden sibling .X.tmp-<nonce> whose manifest.json nobody holds locked was left by a crash, and is
-//   removed;
-//      so is any .X.deleted-<nonce>.
+//      removed; so is any .X.deleted-<nonce>.
 //   2. NAME must not exist, unless it is to be overwritten.
 //   3. Make .NAME.tmp-<nonce>, and in it manifest.json, empty and locked: until the manifest is written the directory
-//   is no
-//      checkpoint, and the lock, which the kernel drops when the process dies, says that it has an owner. fsync
+//      is no checkpoint, and the lock, which the kernel drops when the process dies, says that it has an owner. fsync
 //      DIRECTORY. For overwriting, try now whether the file system exchanges names: nothing is written where it does
 //      not.
 //   4. (The caller writes and fsyncs all other files.) Write manifest.json, fsync it.

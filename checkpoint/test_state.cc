@@ -99,6 +99,56 @@ StateDict FullState(const std::vector<TestTensor>& tensors) {
   return state;
 }
 
+std::vector<FlatUnitLayout> FlatUnits() {
+  return {{"", {{"wte.weight", 0, 257 * 48}, {"100%/of.\xC3\xA4", 12340, 10}}, 12352},
+          {"h.0", {{"h.0.bias", 0, 7}}, 7},
+          {"h.1", {{"dtype.uint8", 1, 39}, {"large", 64, 4099 * 2053}}, 64 + 4099 * 2053},
+          {"scalar", {{"scale", 0, 1}}, 1}};
+}
+
+StateDict LocalState(const std::vector<TestTensor>& tensors, int world_size, int rank,
+                     const std::vector<FlatUnitLayout>& units) {
+  StateDict state = Sharded(tensors, world_size, rank, true);
+  state.type = StateDictType::kLocal;
+  state.units = units;
+  for (const TestTensor& tensor : tensors) {
+    for (const FlatUnitLayout& unit : state.units) {
+      for (const FlatUnitLayout::Entry& entry : unit.parameters) {
+        const bool is_flat = tensor.key.section == StateKey::Section::kModel || tensor.shape.rank() > 0;
+        if (entry.fqn != tensor.key.fqn || !is_flat) continue;
+        const Interval shard = ChunkOf(unit.unsharded_numel, world_size, rank);
+        const Interval held =
+            Intersect({shard.begin - entry.offset, shard.end - entry.offset}, {0, tensor.shape.numel()});
+        ShardedTensor flat;
+        flat.dtype = tensor.dtype;
+        flat.shape = tensor.shape;
+        if (!held.empty()) {
+          // A slice of a longer run of memory, as a flat shard is.
+          const Tensor memory = NewTensor(tensor.dtype, held.size() + 2);
+          const Tensor slice = memory.Slice({1, 1 + held.size()});
+          const Tensor elements = MakeElements(tensor, held);
+          std::memcpy(slice.data(), elements.data(), elements.nbytes());
+          flat.shards.push_back({held, slice});
+        }
+        state.Set(tensor.key, std::move(flat));
+      }
+    }
+  }
+  return state;
+}
+
+StateDict StateOf(StateDictType type, const std::vector<TestTensor>& tensors, int world_size, int rank) {
+  switch (type) {
+    case StateDictType::kFull:
+      return FullState(tensors);
+    case StateDictType::kLocal:
+      return LocalState(tensors, world_size, rank);
+    case StateDictType::kSharded:
+      return ShardedState(tensors, world_size, rank);
+  }
+  CheckFailed("not a StateDictType", __FILE__, __LINE__);
+}
+
 StateDict WantedState(const std::vector<TestTensor>& tensors, int world_size, int rank) {
   return Sharded(tensors, world_size, rank, false);
 }

@@ -35,6 +35,16 @@ StateDict ShardedState(const std::vector<TestTensor>& tensors, int world_size, i
 // All of it.
 StateDict FullState(const std::vector<TestTensor>& tensors);
 
+// Flat layouts of some of AwkwardTensors, with padding between parameters; the others belong to no unit.
+std::vector<FlatUnitLayout> FlatUnits();
+
+// As ShardedState, but what belongs to `units` is cut where rank `rank`'s flat shards are, and lies in them.
+StateDict LocalState(const std::vector<TestTensor>& tensors, int world_size, int rank,
+                     const std::vector<FlatUnitLayout>& units = FlatUnits());
+
+// What rank `rank` passes to SaveCheckpoint.
+StateDict StateOf(StateDictType type, const std::vector<TestTensor>& tensors, int world_size, int rank);
+
 // As ShardedState, of the same names, dtypes and intervals but other memory, filled with bytes that no tensor has.
 StateDict WantedState(const std::vector<TestTensor>& tensors, int world_size, int rank);
 

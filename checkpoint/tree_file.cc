@@ -2,6 +2,7 @@
 #include "checkpoint/tree_file.h"
 
 #include <algorithm>
+#include <cstring>
 #include <limits>
 #include <memory>
 
@@ -14,16 +15,23 @@
 namespace fsdp {
 namespace {
 
-// True for a tensor that has no dataset in this file: none of its elements is here, and the file is a rank's.
+// True for a tensor of which this file holds nothing: none of its elements is here, and the file is a rank's.
 bool IsOnlyNamed(const TreeFile& tree, const TreeFile::TensorPart& tensor) {
   return tree.has_record && tensor.interval.empty();
+}
+
+bool HasOwnDataset(const TreeFile& tree, const TreeFile::TensorPart& tensor) {
+  return tensor.flat < 0 && !IsOnlyNamed(tree, tensor);
 }
 
 TreeContents ContentsOf(const TreeFile& tree, int64_t record_bytes) {
   TreeContents contents;
   for (const TreeFile::TensorPart& tensor : tree.tensors) {
-    if (IsOnlyNamed(tree, tensor)) continue;
+    if (!HasOwnDataset(tree, tensor)) continue;
     contents.tensors.push_back({tensor.key, tensor.dtype, tensor.shape, tensor.interval, tensor.parts});
+  }
+  for (const TreeFile::FlatPart& flat : tree.flats) {
+    contents.flats.push_back({flat.path, flat.unit, flat.dtype, flat.numel});
   }
   for (const TreeFile::Text& text : tree.texts) {
     contents.texts.push_back({text.key, static_cast<int64_t>(text.text.size())});
@@ -50,10 +58,20 @@ Manifest Describe(const TreeFile& tree, const Manifest& identity, const TreeLayo
     }
     part.tensors.push_back({tensor.key, tensor.aliases, tensor.dtype, tensor.shape, {}, ""});
     if (IsOnlyNamed(tree, tensor)) continue;
+    if (tensor.flat >= 0) {
+      const int64_t begin = tensor.flat_begin * SizeOf(tensor.dtype);
+      const int64_t offset = layout != nullptr ? layout->flats[tensor.flat].offset + begin : kLongest;
+      part.tensors.back().intervals.push_back({tensor.interval, 0, offset});
+      continue;
+    }
     const ByteRange range = layout != nullptr ? layout->tensors[next++]
                                               : ByteRange{kLongest, tensor.interval.size() * SizeOf(tensor.dtype)};
     part.tensors.back().intervals.push_back({tensor.interval, 0, range.offset});
     if (range.nbytes > 0) add_extent(range);
+  }
+  for (size_t i = 0; i < tree.flats.size(); ++i) {
+    const int64_t nbytes = tree.flats[i].numel * SizeOf(tree.flats[i].dtype);
+    add_extent(layout != nullptr ? layout->flats[i] : ByteRange{kLongest, nbytes});
   }
   for (size_t i = 0; i < tree.texts.size(); ++i) {
     const auto nbytes = static_cast<int64_t>(tree.texts[i].text.size());
@@ -70,17 +88,64 @@ int64_t RecordBytes(const TreeFile& tree, const Manifest& identity) {
   return (longest + kRecordAlignment - 1) / kRecordAlignment * kRecordAlignment;
 }
 
+// Reads a flat dataset: from one tensor where it holds all that is asked for, else put together.
+class FlatReader {
+ public:
+  FlatReader(const TreeFile& tree, int flat) : size_(SizeOf(tree.flats[flat].dtype)) {
+    for (const TreeFile::TensorPart& tensor : tree.tensors) {
+      if (tensor.flat == flat) tensors_.push_back(&tensor);
+    }
+    std::sort(tensors_.begin(), tensors_.end(),
+              [](const auto* a, const auto* b) { return a->flat_begin < b->flat_begin; });
+  }
+
+  absl::StatusOr<const std::byte*> Read(int64_t begin, int64_t nbytes, std::byte* scratch) const {
+    const Interval wanted = {begin / size_, (begin + nbytes) / size_};
+    int64_t done = wanted.begin;
+    for (auto it = FirstAfter(wanted.begin); it != tensors_.end() && (*it)->flat_begin < wanted.end; ++it) {
+      const TreeFile::TensorPart& tensor = **it;
+      const Interval here = {tensor.flat_begin, tensor.flat_begin + tensor.interval.size()};
+      const Interval part = Intersect(here, wanted);
+      const int64_t shift = tensor.interval.begin - tensor.flat_begin;
+      std::byte* const to = scratch + (part.begin - wanted.begin) * size_;
+      ASSIGN_OR_RETURN(const std::byte* from, tensor.read({part.begin + shift, part.end + shift}, to));
+      if (part == wanted) return from;
+      std::memset(scratch + (done - wanted.begin) * size_, 0, (part.begin - done) * size_);
+      if (from != to) std::memcpy(to, from, part.size() * size_);
+      done = part.end;
+    }
+    std::memset(scratch + (done - wanted.begin) * size_, 0, (wanted.end - done) * size_);
+    return scratch;
+  }
+
+ private:
+  std::vector<const TreeFile::TensorPart*>::const_iterator FirstAfter(int64_t begin) const {
+    return std::partition_point(tensors_.begin(), tensors_.end(), [&](const TreeFile::TensorPart* tensor) {
+      return tensor->flat_begin + tensor->interval.size() <= begin;
+    });
+  }
+
+  const int64_t size_;
+  std::vector<const TreeFile::TensorPart*> tensors_;  // by flat_begin
+};
+
 std::vector<PayloadExtent> ExtentsOf(const TreeFile& tree, const TreeLayout& layout) {
   std::vector<PayloadExtent> extents;
   size_t next = 0;
   for (const TreeFile::TensorPart& tensor : tree.tensors) {
-    if (IsOnlyNamed(tree, tensor)) continue;
+    if (!HasOwnDataset(tree, tensor)) continue;
     const ByteRange range = layout.tensors[next++];
     if (range.nbytes == 0) continue;
     const int64_t size = SizeOf(tensor.dtype);
     extents.push_back({range, [&tensor, size](int64_t begin, int64_t nbytes, std::byte* scratch) {
                          const int64_t first = tensor.interval.begin + begin / size;
                          return tensor.read({first, first + nbytes / size}, scratch);
+                       }});
+  }
+  for (size_t i = 0; i < tree.flats.size(); ++i) {
+    const auto reader = std::make_shared<const FlatReader>(tree, static_cast<int>(i));
+    extents.push_back({layout.flats[i], [reader](int64_t begin, int64_t nbytes, std::byte* scratch) {
+                         return reader->Read(begin, nbytes, scratch);
                        }});
   }
   for (size_t i = 0; i < tree.texts.size(); ++i) {

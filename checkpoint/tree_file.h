@@ -32,6 +32,15 @@ struct TreeFile {
     Interval interval;               // the part of it in this file
     ElementReader read;              // of elements of `interval`
     std::vector<VirtualPart> parts;  // if any, the tensor is only shown, and `read` is not used
+    int flat = -1;                   // if not, the elements lie in flats[flat], from its element `flat_begin` on
+    int64_t flat_begin = 0;
+  };
+  // A long dataset that several tensors share; what is between them is zero.
+  struct FlatPart {
+    std::string path;
+    std::string unit;  // attribute of the group of the unit
+    DType dtype = DType::kFloat32;
+    int64_t numel = 0;
   };
   struct Text {
     StateKey key;
@@ -40,6 +49,7 @@ struct TreeFile {
 
   std::string name;
   std::vector<TensorPart> tensors;
+  std::vector<FlatPart> flats;
   std::vector<Text> texts;
   bool has_record = false;  // a rank file: describes itself, and parts without elements are only named there
   std::string warning;      // attribute of the root group; empty: none

@@ -27,6 +27,7 @@ int64_t MetadataBytes(const TreeContents& contents) {
       nbytes += 120 + static_cast<int64_t>(part.file.size() + part.dataset.size());
     }
   }
+  nbytes += 500 * static_cast<int64_t>(contents.flats.size());
   const int64_t blocks = (nbytes + 4095) / 4096;
   return std::clamp(blocks, int64_t{1}, int64_t{256}) * 4096;
 }
@@ -70,6 +71,17 @@ class TreeBuilder {
     return ByteRange{offset, tensor.interval.size() * SizeOf(tensor.dtype)};
   }
 
+  absl::StatusOr<ByteRange> AddFlat(const TreeContents::FlatPart& flat) {
+    // "/flat/1/optim/exp_avg/float32": the second group is the unit's.
+    for (size_t slash = flat.path.find('/', 1); slash != std::string::npos; slash = flat.path.find('/', slash + 1)) {
+      const std::string group = flat.path.substr(0, slash);
+      const bool is_unit = std::count(group.begin(), group.end(), '/') == 2;
+      RETURN_IF_ERROR(AddGroup(group, is_unit ? flat.unit : ""));
+    }
+    ASSIGN_OR_RETURN(const int64_t offset, file_.AddDataset(flat.path, "", flat.dtype, {flat.numel}));
+    return ByteRange{offset, flat.numel * SizeOf(flat.dtype)};
+  }
+
   absl::StatusOr<ByteRange> AddText(const TreeContents::Text& text) {
     RETURN_IF_ERROR(AddGroups(text.key));
     ASSIGN_OR_RETURN(const int64_t offset, file_.AddText(DatasetPath(text.key), IfEscaped(text.key.fqn), text.nbytes));
@@ -90,6 +102,7 @@ absl::StatusOr<TreeLayout> LayOutTree(const TreeContents& contents) {
                    Hdf5File::Create({.virtual_datasets = shows, .metadata_bytes = MetadataBytes(contents)}));
   TreeBuilder builder(*file);
   std::vector<ByteRange> tensors;
+  std::vector<ByteRange> flats;
   std::vector<ByteRange> texts;
   std::optional<ByteRange> record;
   if (!contents.warning.empty()) {
@@ -108,9 +121,13 @@ absl::StatusOr<TreeLayout> LayOutTree(const TreeContents& contents) {
     ASSIGN_OR_RETURN(const ByteRange range, builder.AddTensor(tensor));
     tensors.push_back(range);
   }
+  for (const TreeContents::FlatPart& flat : contents.flats) {
+    ASSIGN_OR_RETURN(const ByteRange range, builder.AddFlat(flat));
+    flats.push_back(range);
+  }
   ASSIGN_OR_RETURN(MemoryFile image, file->Close());
   ASSIGN_OR_RETURN(const int64_t nbytes, image.Size());
-  return TreeLayout{std::move(image), nbytes, std::move(tensors), std::move(texts), record};
+  return TreeLayout{std::move(image), nbytes, std::move(tensors), std::move(flats), std::move(texts), record};
 }
 
 }  // namespace fsdp

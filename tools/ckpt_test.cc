@@ -42,7 +42,6 @@ TEST_F(CkptTest, WrongCommandLinesExitWithTwoAndSayWhy) {
       {{"convert", model, dst, "--state_dict_type=sharded", "--world_size=0"}, "--world_size=0, expected 1 to 99999"},
       {{"convert", model, dst, "--world_size=2"}, "--world_size is for --state_dict_type=sharded"},
       {{"convert", model, dst, "--state_dict_type=most"}, "unknown state dict type"},
-      {{"convert", model, dst, "--state_dict_type=local"}, "local is not in this release; full and sharded are"},
       {{"convert", model, dst, "--max_shard_size=1GB"}, "--max_shard_size is for a directory of safetensors files"},
       {{"convert", model, dst, "--max_memory=lots"}, "expected a number of bytes such as 1048576, 512MiB"},
       {{"convert", model, dst, "--max_memory=1MiB"}, "expected at least 64MiB"},
