@@ -57,6 +57,9 @@ class Module {
   // The class name as Hugging Face or PyTorch spell it, for messages.
   virtual std::string_view type_name() const = 0;
 
+  // False for a container, whose children are called by whoever owns it: it runs no hooks.
+  virtual bool has_forward() const { return true; }
+
   // Direct children, own parameters and own buffers, in registration order.
   const std::vector<std::pair<std::string, std::unique_ptr<Module>>>& children() const { return children_; }
   const std::vector<NamedParameter>& own_parameters() const { return parameters_; }
@@ -80,6 +83,7 @@ class Module {
 
   // Not owned; null removes them.
   void set_hooks(ModuleHooks* hooks) { hooks_ = hooks; }
+  ModuleHooks* hooks() const { return hooks_; }
 
  protected:
   Module() = default;

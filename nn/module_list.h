@@ -17,6 +17,7 @@ namespace fsdp {
 class ModuleList final : public Module {
  public:
   std::string_view type_name() const override { return "ModuleList"; }
+  bool has_forward() const override { return false; }
 
   // Adds a child named by its index.
   void Append(std::unique_ptr<Module> child) { AddChild(std::to_string(children().size()), std::move(child)); }

@@ -84,6 +84,8 @@ TEST_F(ModuleTest, ListNumbersItsChildren) {
   EXPECT_THAT(ParameterNames(list), ElementsAre("0.weight", "0.bias", "1.weight", "1.bias"));
   Tape tape(*stream_, *ops_);
   EXPECT_THAT(list.Forward(Ones({1}), tape), StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("ModuleList")));
+  EXPECT_FALSE(list.has_forward());
+  EXPECT_TRUE(list.children()[0].second->has_forward());
 }
 
 TEST_F(ModuleTest, UnboundParameterIsNamed) {
