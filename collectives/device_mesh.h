@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// DeviceMesh: the ranks of a group as a row-major grid with named dimensions, and a process group per dimension. With
+// sizes {2, 3} and names {"replicate", "shard"}:
+//
+//                 shard
+//   replicate   0  1  2      group("shard") of rank 4: {3, 4, 5}
+//               3  4  5      group("replicate") of rank 4: {1, 4}
+#ifndef FSDP_COLLECTIVES_DEVICE_MESH_H_
+#define FSDP_COLLECTIVES_DEVICE_MESH_H_
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "collectives/process_group.h"
+
+namespace fsdp {
+
+class DeviceMesh {
+ public:
+  // `sizes` has one or two dimensions whose product is group->size(); `names` are distinct and not empty.
+  // kInvalidArgument otherwise, and where ranks ask for different meshes. Collective; blocks.
+  static absl::StatusOr<std::shared_ptr<const DeviceMesh>> Create(std::shared_ptr<ProcessGroup> group,
+                                                                  std::vector<int> sizes,
+                                                                  std::vector<std::string> names);
+
+  int ndim() const { return static_cast<int>(sizes_.size()); }
+  const std::vector<int>& sizes() const { return sizes_; }
+  const std::vector<std::string>& names() const { return names_; }
+
+  // All ranks of the mesh.
+  const std::shared_ptr<ProcessGroup>& all() const { return all_; }
+
+  // The ranks that differ from this one in dimension `dim` alone; this rank's coordinate is its rank there.
+  const std::shared_ptr<ProcessGroup>& group(int dim) const { return groups_[dim]; }
+
+  // By name; kNotFound lists the names there are.
+  absl::StatusOr<std::shared_ptr<ProcessGroup>> group(std::string_view name) const;
+
+  // "replicate=2 x shard=3".
+  std::string ToString() const;
+
+ private:
+  DeviceMesh() = default;
+
+  std::shared_ptr<ProcessGroup> all_;
+  std::vector<int> sizes_;
+  std::vector<std::string> names_;
+  std::vector<std::shared_ptr<ProcessGroup>> groups_;  // by dimension
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_COLLECTIVES_DEVICE_MESH_H_
