@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fsdp/clip_grad_norm.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "base/status_macros.h"
@@ -30,8 +31,10 @@ absl::StatusOr<float> ClipShardedGradNorm(const UnitStore& units, ProcessGroup& 
 
   ops.Zero(sum, stream);
   ForEachGradient(units, [&](const Tensor& grad) { ops.AccumulateSquaredNorm(grad, sum, stream); });
-  // Under kNoShard every rank has the whole gradient already.
-  if (units.strategy() != ShardingStrategy::kNoShard) group.AllReduce(sum, ReduceOp::kSum, stream);
+  // Of units that are not sharded every rank has the whole gradient already.
+  const bool sharded =
+      std::any_of(units.units().begin(), units.units().end(), [](const auto& u) { return u->sharded(); });
+  if (sharded) group.AllReduce(sum, ReduceOp::kSum, stream);
   stream.CopyAsync(value, sum.data(), sizeof(float));
   RETURN_IF_ERROR(stream.Synchronize());
   const float norm = std::sqrt(*value);

@@ -27,18 +27,23 @@ absl::StatusOr<Tensor> CastTo(DType dtype, const Tensor& t, Tape& tape) {
 // reduction overlaps the next unit's backward.
 SlotCounts CountSlots(const std::vector<UnitVisit>& order, const UnitStore& units, const ScheduleOptions& options,
                       bool limit_all_gathers) {
-  const int others = units.size() - (options.root >= 0 ? 1 : 0);
-  const Schedule step = StepSchedule(order, units.size(), 2, options);
+  const int root = units.root_unit();
+  const int others = units.size() - (root >= 0 ? 1 : 0);
   int depth = 0, deepest = 0;
   for (const UnitVisit& visit : order) {
-    if (visit.unit == options.root) continue;
+    if (visit.unit == root) continue;
     depth += visit.enter ? 1 : -1;
     deepest = std::max(deepest, depth);
   }
   SlotCounts counts;
   counts.gradients = std::min(deepest + 1, others);
-  counts.unsharded = MaxUnsharded(step, std::vector<bool>(units.size(), false), options.root);
-  if (!limit_all_gathers || options.sharding_strategy == ShardingStrategy::kNoShard) counts.unsharded = others;
+  counts.unsharded = others;
+  const bool all_gathered =
+      std::all_of(options.units.begin(), options.units.end(), [](const UnitTraits& unit) { return unit.sharded; });
+  if (limit_all_gathers && all_gathered) {
+    const Schedule step = StepSchedule(order, 2, options);
+    counts.unsharded = MaxUnsharded(step, std::vector<bool>(units.size(), false), root);
+  }
   return counts;
 }
 
@@ -46,18 +51,20 @@ SlotCounts CountSlots(const std::vector<UnitVisit>& order, const UnitStore& unit
 
 Executor::Executor(Module& root, const UnitStore& units, const FsdpOptions& options)
     : root_(root), units_(units), expected_(units.registration_order()), unsharded_(units.size(), false) {
-  schedule_options_.sharding_strategy = units.strategy();
+  for (int u = 0; u < units.size(); ++u) {
+    schedule_options_.units.push_back(UnitTraits::Of(units.unit(u).strategy, u == units.root_unit()));
+    schedule_options_.units.back().trainable = units.unit(u).trainable();
+  }
   schedule_options_.backward_prefetch = options.backward_prefetch;
   schedule_options_.forward_prefetch = options.forward_prefetch;
-  schedule_options_.root = units.root_unit();
 }
 
-absl::StatusOr<std::unique_ptr<Executor>> Executor::Create(Module& root, const UnitStore& units, ProcessGroup& group,
+absl::StatusOr<std::unique_ptr<Executor>> Executor::Create(Module& root, const UnitStore& units,
                                                            const FsdpOptions& options) {
   std::unique_ptr<Executor> executor(new Executor(root, units, options));
   const SlotCounts slots =
       CountSlots(executor->expected_, units, executor->schedule_options_, options.limit_all_gathers);
-  ASSIGN_OR_RETURN(executor->runtime_, UnitRuntime::Create(units, group, slots));
+  ASSIGN_OR_RETURN(executor->runtime_, UnitRuntime::Create(units, slots));
   root.set_hooks(executor.get());
   for (const auto& unit : units.units()) unit->module->set_hooks(executor.get());
   return executor;
@@ -97,7 +104,8 @@ absl::Status Executor::PostForward(Module& module, Tensor& /*output*/, Tape& tap
   if (&module != &root_) return absl::OkStatus();
   expected_ = visits_;
   in_pass_ = false;
-  return tape.keep_for_backward() ? absl::OkStatus() : EndPass();
+  if (!tape.keep_for_backward()) EndPass();
+  return absl::OkStatus();
 }
 
 absl::Status Executor::PreBackward(Module& module, Tensor& grad_output, Tape& tape) {
@@ -130,7 +138,8 @@ absl::Status Executor::PostBackward(Module& module, Tensor& grad_input, Tape& ta
   ASSIGN_OR_RETURN(grad_input, CastTo(input_dtype_, grad_input, tape));
   in_pass_ = false;
   if (sync_) runtime_->WaitForReductions();
-  return sync_ || schedule_options_.sharding_strategy == ShardingStrategy::kFullShard ? EndPass() : absl::OkStatus();
+  EndBackward();
+  return absl::OkStatus();
 }
 
 void Executor::BeginPass(Schedule plan) {
@@ -178,12 +187,12 @@ absl::Status Executor::Run(const ScheduleEvent& event) {
     case Kind::kBackward:
       return runtime_->BindParameters(event.unit);
     case Kind::kReshard:
-      unsharded_[event.unit] = false;
-      runtime_->Reshard(event.unit);
+      Reshard(event.unit);
       return absl::OkStatus();
     case Kind::kReduceScatter:
+      return runtime_->ReduceScatter(event.unit);
     case Kind::kAllReduce:
-      return runtime_->Reduce(event.unit);
+      return runtime_->AllReduce(event.unit);
     case Kind::kStep:
       return absl::OkStatus();
   }
@@ -191,18 +200,26 @@ absl::Status Executor::Run(const ScheduleEvent& event) {
 }
 
 // Reshards what a pass left unsharded: units that were prefetched and not used, or whose backward never came.
-absl::Status Executor::EndPass() {
+void Executor::EndPass() {
+  for (int unit = 0; unit < units_.size(); ++unit) Reshard(unit);
+}
+
+// As EndPass, but without synchronisation units that are kept for the next forward stay.
+void Executor::EndBackward() {
   for (int unit = 0; unit < units_.size(); ++unit) {
-    runtime_->Reshard(unit);
-    unsharded_[unit] = false;
+    if (sync_ || schedule_options_.units[unit].reshard_after_backward) Reshard(unit);
   }
-  return absl::OkStatus();
+}
+
+void Executor::Reshard(int unit) {
+  runtime_->Reshard(unit);
+  unsharded_[unit] = false;
 }
 
 Schedule Executor::PlanStep(int micro_steps) const {
   ScheduleOptions options = schedule_options_;
   options.training = true;
-  return StepSchedule(expected_, units_.size(), micro_steps, options);
+  return StepSchedule(expected_, micro_steps, options);
 }
 
 }  // namespace fsdp

@@ -20,8 +20,8 @@ namespace fsdp {
 
 class Executor final : public ModuleHooks {
  public:
-  // Sets itself as the hooks of the root and of every unit's module. `root`, `units` and `group` must outlive it.
-  static absl::StatusOr<std::unique_ptr<Executor>> Create(Module& root, const UnitStore& units, ProcessGroup& group,
+  // Sets itself as the hooks of the root and of every unit's module. `root` and `units` must outlive it.
+  static absl::StatusOr<std::unique_ptr<Executor>> Create(Module& root, const UnitStore& units,
                                                           const FsdpOptions& options);
   ~Executor() override;
 
@@ -46,7 +46,9 @@ class Executor final : public ModuleHooks {
   absl::Status LeaveUnit(int unit, const Schedule& on_demand);
   absl::Status RunUntil(size_t end);
   absl::Status Run(const ScheduleEvent& event);
-  absl::Status EndPass();
+  void EndPass();
+  void EndBackward();
+  void Reshard(int unit);
 
   Module& root_;
   const UnitStore& units_;

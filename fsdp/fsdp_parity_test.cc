@@ -2,7 +2,7 @@
 //
 // FSDP on n ranks against n micro-batches in one process without it: equal in every bit, since both add in rank order.
 // The reference computes each micro-batch's gradient into a zeroed buffer, divides it by the pre-divide factor, adds in
-// rank order, and divides by the post-divide factor.
+// rank order within each block of shard ranks, then block by block, and divides by the post-divide factor.
 #include <cstring>
 #include <map>
 #include <memory>
@@ -55,51 +55,90 @@ absl::Status ComputeGradients(Module& module, const std::pair<Tensor, Tensor>& b
   return module.Backward(grad_logits, tape).status();
 }
 
-// One process, no sharding.
-absl::StatusOr<Weights> TrainReference(int world_size) {
-  const std::shared_ptr<Device> device = CreateHostDevice();
-  const TensorOps& ops = device->ops();
-  ASSIGN_OR_RETURN(const std::shared_ptr<const LayerOps> layer_ops, LayerOpsFor(*device));
-  ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream, device->CreateStream("reference"));
-  ASSIGN_OR_RETURN(const std::unique_ptr<Module> module, MakeGpt2(OddGpt2Config()));
-  module->AssignNames();
-  RETURN_IF_ERROR(module->Materialize(*device, kSeed));
-  ASSIGN_OR_RETURN(const auto parameters, WholeParameters(*module, *device));
-  std::vector<ShardedParameter*> pointers;
-  for (const auto& parameter : parameters) pointers.push_back(parameter.get());
-  AdamW optimizer(AdamW::DecayMatricesOnly(pointers, Hyperparameters()));
-  const DivideFactors factors = GradientDivideFactors(world_size);
-
-  for (int step = 0; step < kSteps; ++step) {
-    std::vector<Tensor> sums;
-    for (int rank = 0; rank < world_size; ++rank) {
-      for (ShardedParameter* p : pointers) ops.Zero(p->grad, *stream);
-      Tape tape(*stream, *layer_ops);
-      RETURN_IF_ERROR(ComputeGradients(*module, BatchOf(*device, step, rank), tape));
-      for (size_t i = 0; i < pointers.size(); ++i) {
-        ops.CastDivide(pointers[i]->grad, pointers[i]->grad, factors.pre, *stream);
-        if (rank == 0) {
-          ASSIGN_OR_RETURN(Tensor sum, Tensor::Empty(*device, DType::kFloat32, pointers[i]->grad.shape()));
-          ops.CastDivide(pointers[i]->grad, sum, 1, *stream);
-          sums.push_back(sum);
-        } else {
-          ops.Accumulate(pointers[i]->grad, sums[i], *stream);
-        }
-      }
-    }
-    for (size_t i = 0; i < pointers.size(); ++i) {
-      ops.CastDivide(sums[i], pointers[i]->grad, factors.post, *stream);
-      pointers[i]->has_grad = true;
-    }
-    RETURN_IF_ERROR(optimizer.Step(*stream));
-  }
-  RETURN_IF_ERROR(stream->Synchronize());
-  Weights weights;
-  for (const ShardedParameter* p : pointers) {
-    weights[p->fqn].assign(p->data.data_as<float>(), p->data.data_as<float>() + p->data.numel());
-  }
-  return weights;
+absl::StatusOr<Tensor> CopyOf(const Tensor& source, Stream& stream) {
+  ASSIGN_OR_RETURN(Tensor copy, Tensor::Empty(stream.device(), source.dtype(), source.shape()));
+  stream.device().ops().CastDivide(source, copy, 1, stream);
+  return copy;
 }
+
+// One process, no sharding; the sum of `world_size` micro-batches in blocks of `block`.
+class Reference {
+ public:
+  Reference(int world_size, int block)
+      : world_size_(world_size), block_(block), factors_(GradientDivideFactors(world_size)) {}
+
+  absl::StatusOr<Weights> Train() {
+    ASSIGN_OR_RETURN(layer_ops_, LayerOpsFor(*device_));
+    ASSIGN_OR_RETURN(stream_, device_->CreateStream("reference"));
+    ASSIGN_OR_RETURN(module_, MakeGpt2(OddGpt2Config()));
+    module_->AssignNames();
+    RETURN_IF_ERROR(module_->Materialize(*device_, kSeed));
+    ASSIGN_OR_RETURN(const auto parameters, WholeParameters(*module_, *device_));
+    for (const auto& parameter : parameters) parameters_.push_back(parameter.get());
+    AdamW optimizer(AdamW::DecayMatricesOnly(parameters_, Hyperparameters()));
+    for (int step = 0; step < kSteps; ++step) {
+      RETURN_IF_ERROR(MeanGradient(step));
+      RETURN_IF_ERROR(optimizer.Step(*stream_));
+    }
+    RETURN_IF_ERROR(stream_->Synchronize());
+    Weights weights;
+    for (const ShardedParameter* p : parameters_) {
+      weights[p->fqn].assign(p->data.data_as<float>(), p->data.data_as<float>() + p->data.numel());
+    }
+    return weights;
+  }
+
+ private:
+  // Leaves the pre-divided gradient of one rank's micro-batch in the parameters.
+  absl::Status RankGradient(int step, int rank) {
+    for (ShardedParameter* p : parameters_) ops_.Zero(p->grad, *stream_);
+    Tape tape(*stream_, *layer_ops_);
+    RETURN_IF_ERROR(ComputeGradients(*module_, BatchOf(*device_, step, rank), tape));
+    for (ShardedParameter* p : parameters_) ops_.CastDivide(p->grad, p->grad, factors_.pre, *stream_);
+    return absl::OkStatus();
+  }
+
+  // Adds the parameters' gradients to `sums`, or starts it with them.
+  absl::Status AddTo(std::vector<Tensor>& sums) {
+    const bool first = sums.empty();
+    for (size_t i = 0; i < parameters_.size(); ++i) {
+      if (!first) {
+        ops_.Accumulate(parameters_[i]->grad, sums[i], *stream_);
+        continue;
+      }
+      ASSIGN_OR_RETURN(Tensor copy, CopyOf(parameters_[i]->grad, *stream_));
+      sums.push_back(std::move(copy));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status MeanGradient(int step) {
+    std::vector<Tensor> total;
+    for (int first = 0; first < world_size_; first += block_) {
+      std::vector<Tensor> sums;
+      for (int rank = first; rank < first + block_; ++rank) {
+        RETURN_IF_ERROR(RankGradient(step, rank));
+        RETURN_IF_ERROR(AddTo(sums));
+      }
+      for (size_t i = 0; i < sums.size(); ++i) ops_.CastDivide(sums[i], parameters_[i]->grad, 1, *stream_);
+      RETURN_IF_ERROR(AddTo(total));
+    }
+    for (size_t i = 0; i < total.size(); ++i) {
+      ops_.CastDivide(total[i], parameters_[i]->grad, factors_.post, *stream_);
+      parameters_[i]->has_grad = true;
+    }
+    return absl::OkStatus();
+  }
+
+  const int world_size_, block_;
+  const DivideFactors factors_;
+  const std::shared_ptr<Device> device_ = CreateHostDevice();
+  const TensorOps& ops_ = device_->ops();
+  std::shared_ptr<const LayerOps> layer_ops_;
+  std::unique_ptr<Module> module_;
+  std::vector<ShardedParameter*> parameters_;
+  std::unique_ptr<Stream> stream_;
+};
 
 // The same on `world_size` ranks; every rank's FULL state dict must be the same, so rank 0's is returned.
 absl::StatusOr<Weights> TrainSharded(int world_size, const FsdpOptions& options) {
@@ -168,7 +207,7 @@ std::vector<Variant> Variants() {
 class FsdpParityTest : public testing::TestWithParam<int> {};
 
 TEST_P(FsdpParityTest, EqualsMicroBatchesInOneProcessBitForBit) {
-  ASSERT_OK_AND_ASSIGN(const Weights reference, TrainReference(GetParam()));
+  ASSERT_OK_AND_ASSIGN(const Weights reference, Reference(GetParam(), GetParam()).Train());
   for (const Variant& variant : Variants()) {
     SCOPED_TRACE(variant.name);
     ASSERT_OK_AND_ASSIGN(const Weights ours, TrainSharded(GetParam(), variant.options));
@@ -176,7 +215,35 @@ TEST_P(FsdpParityTest, EqualsMicroBatchesInOneProcessBitForBit) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(WorldSizes, FsdpParityTest, testing::Values(1, 2, 3, 4));
+INSTANTIATE_TEST_SUITE_P(WorldSizes, FsdpParityTest, testing::Values(1, 2, 3, 4, 7));
+
+struct Grid {
+  int world_size;
+  int shard_group_size;
+};
+
+class HybridParityTest : public testing::TestWithParam<Grid> {};
+
+TEST_P(HybridParityTest, SumsShardRanksThenReplicasBitForBit) {
+  const auto [world_size, shard_group_size] = GetParam();
+  ASSERT_OK_AND_ASSIGN(const Weights reference, Reference(world_size, shard_group_size).Train());
+  for (const ShardingStrategy strategy : {ShardingStrategy::kHybridShard, ShardingStrategy::kHybridShardZero2}) {
+    SCOPED_TRACE(ShardingStrategyName(strategy));
+    const FsdpOptions options{.sharding_strategy = strategy,
+                              .shard_group_size = shard_group_size,
+                              .auto_wrap_policy = ModuleWrapPolicy<Gpt2Block>(),
+                              .init_seed = kSeed};
+    ASSERT_OK_AND_ASSIGN(const Weights ours, TrainSharded(world_size, options));
+    ExpectSameBits(ours, reference);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Grids, HybridParityTest,
+                         testing::Values(Grid{4, 2}, Grid{6, 3}, Grid{6, 2}, Grid{4, 4}, Grid{3, 1}),
+                         [](const auto& grid) {
+                           return std::to_string(grid.param.world_size / grid.param.shard_group_size) + "x" +
+                                  std::to_string(grid.param.shard_group_size);
+                         });
 
 }  // namespace
 }  // namespace fsdp

@@ -16,17 +16,32 @@ namespace fsdp {
 FullyShardedDataParallel::FullyShardedDataParallel() = default;
 FullyShardedDataParallel::~FullyShardedDataParallel() = default;
 
-absl::StatusOr<std::unique_ptr<FullyShardedDataParallel>> FullyShardedDataParallel::Wrap(
-    std::unique_ptr<Module> module, std::shared_ptr<ProcessGroup> group, const FsdpOptions& options) {
+absl::StatusOr<std::unique_ptr<FullyShardedDataParallel>> FullyShardedDataParallel::Wrap(std::unique_ptr<Module> module,
+                                                                                         ShardGroups groups,
+                                                                                         const FsdpOptions& options) {
   std::unique_ptr<FullyShardedDataParallel> model(new FullyShardedDataParallel());
-  model->group_ = std::move(group);
   model->module_ = std::move(module);
   model->module_->AssignNames();
-  ASSIGN_OR_RETURN(model->layer_ops_, LayerOpsFor(*model->group_->device()));
-  ASSIGN_OR_RETURN(model->units_, UnitStore::Create(*model->module_, *model->group_, options));
-  ASSIGN_OR_RETURN(model->executor_, Executor::Create(*model->module_, *model->units_, *model->group_, options));
+  if (options.shard_group_size > 0 && options.auto_wrap_policy) {
+    RETURN_IF_ERROR(groups.SplitForHybrid(options.shard_group_size));
+  }
+  absl::StatusOr<Partition> partition = Partition::Of(*model->module_, options.auto_wrap_policy);
+  RETURN_IF_ERROR(groups.AgreeOn(partition.status()));
+  std::vector<UnitSettings> settings;
+  for (const UnitModule& unit : partition->units) settings.push_back(UnitSettingsOf(options, unit.overrides));
+  ASSIGN_OR_RETURN(model->layer_ops_, LayerOpsFor(*groups.any().device()));
+  ASSIGN_OR_RETURN(model->units_,
+                   UnitStore::Create(*std::move(partition), settings, std::move(groups), options.init_seed));
+  ASSIGN_OR_RETURN(model->executor_, Executor::Create(*model->module_, *model->units_, options));
   return model;
 }
+
+ProcessGroup& FullyShardedDataParallel::group() const {
+  const std::shared_ptr<ProcessGroup>& all = units_->groups().all();
+  return all ? *all : *units_->root_group();
+}
+
+Device& FullyShardedDataParallel::device() const { return units_->device(); }
 
 Tape FullyShardedDataParallel::NewTape(bool training) const { return Tape(stream(), *layer_ops_, training); }
 
@@ -47,36 +62,37 @@ std::vector<ShardedParameter*> FullyShardedDataParallel::parameters() const {
 }
 
 absl::StatusOr<float> FullyShardedDataParallel::ClipGradNorm(float max_norm) {
-  return ClipShardedGradNorm(*units_, *group_, max_norm, stream());
+  return ClipShardedGradNorm(*units_, *units_->root_group(), max_norm, stream());
 }
 
 absl::StatusOr<StateDict> FullyShardedDataParallel::GetStateDict() {
   RETURN_IF_ERROR(executor_->runtime().Synchronize());
-  return GetModelState(*units_, *group_, FormOf(settings_.state_dict_config));
+  return GetModelState(*units_, *units_->root_group(), FormOf(settings_.state_dict_config));
 }
 
 absl::Status FullyShardedDataParallel::AddOptimStateDict(Optimizer& optimizer, StateDict& state) {
   RETURN_IF_ERROR(executor_->runtime().Synchronize());
-  return AddOptimState(*units_, *group_, optimizer, FormOf(settings_.optim_state_dict_config), state);
+  return AddOptimState(*units_, *units_->root_group(), optimizer, FormOf(settings_.optim_state_dict_config), state);
 }
 
 absl::Status FullyShardedDataParallel::LoadStateDict(const StateDict& state) {
   RETURN_IF_ERROR(executor_->runtime().Synchronize());
-  return LoadModelState(*units_, *group_, state, settings_.type());
+  return LoadModelState(*units_, *units_->root_group(), state, settings_.type());
 }
 
 absl::Status FullyShardedDataParallel::LoadOptimStateDict(const StateDict& state, Optimizer& optimizer) {
   RETURN_IF_ERROR(executor_->runtime().Synchronize());
-  return LoadOptimState(*units_, *group_, state, FormOf(settings_.optim_state_dict_config).type, optimizer);
+  return LoadOptimState(*units_, *units_->root_group(), state, FormOf(settings_.optim_state_dict_config).type,
+                        optimizer);
 }
 
 absl::Status FullyShardedDataParallel::Restore(Optimizer* optimizer,
                                                const std::function<absl::Status(StateDict& wanted)>& load) {
   RETURN_IF_ERROR(executor_->runtime().Synchronize());
   StateDict wanted = LiveModelState(*units_);
-  if (optimizer == nullptr) return AgreeOn(*group_, load(wanted));
+  if (optimizer == nullptr) return units_->groups().AgreeOn(load(wanted));
   ASSIGN_OR_RETURN(const LiveOptimState live, LiveOptimState::AddTo(wanted, *optimizer));
-  RETURN_IF_ERROR(AgreeOn(*group_, load(wanted)));
+  RETURN_IF_ERROR(units_->groups().AgreeOn(load(wanted)));
   live.Commit(*optimizer);
   return absl::OkStatus();
 }

@@ -32,6 +32,7 @@
 #include "collectives/process_group.h"
 #include "fsdp/options.h"
 #include "fsdp/schedule.h"
+#include "fsdp/shard_groups.h"
 #include "fsdp/state_dict_config.h"
 #include "nn/module.h"
 #include "optim/optimizer.h"
@@ -48,8 +49,9 @@ class FullyShardedDataParallel final {
   // in equal shards and allocates all memory that training will need. Parameters without memory are initialised from
   // their Initializers, equal on any number of ranks; others keep their values. Collective. kInvalidArgument for
   // parameters of mixed dtypes in one unit or a parameter shared across units, by name.
+  // `groups` is one group of ranks, a pair of them, or a mesh: see ShardGroups.
   static absl::StatusOr<std::unique_ptr<FullyShardedDataParallel>> Wrap(std::unique_ptr<Module> module,
-                                                                        std::shared_ptr<ProcessGroup> group,
+                                                                        ShardGroups groups,
                                                                         const FsdpOptions& options = {});
   ~FullyShardedDataParallel();
 
@@ -102,8 +104,10 @@ class FullyShardedDataParallel final {
   std::vector<FlatUnitLayout> UnitLayouts() const;
 
   Module& module() const { return *module_; }
-  ProcessGroup& group() const { return *group_; }
-  Device& device() const { return *group_->device(); }
+
+  // All ranks; where only a shard and a replicate group were given, the shard group.
+  ProcessGroup& group() const;
+  Device& device() const;
 
   // The stream of forward, backward and the optimizer.
   Stream& stream() const;
@@ -111,7 +115,6 @@ class FullyShardedDataParallel final {
  private:
   FullyShardedDataParallel();
 
-  std::shared_ptr<ProcessGroup> group_;
   std::unique_ptr<Module> module_;
   std::shared_ptr<const LayerOps> layer_ops_;
   std::unique_ptr<UnitStore> units_;

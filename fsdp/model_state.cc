@@ -54,7 +54,9 @@ GatherForm FormOf(const StateDictConfig& config) {
 StateDict EmptyStateDict(const UnitStore& units) {
   StateDict state;
   state.aliases = units.aliases();
-  for (const auto& unit : units.units()) state.units.push_back(unit->layout.ToUnitLayout(unit->name));
+  for (const auto& unit : units.units()) {
+    if (unit->layout.is_flat()) state.units.push_back(unit->layout.ToUnitLayout(unit->name));
+  }
   return state;
 }
 

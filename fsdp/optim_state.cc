@@ -40,11 +40,11 @@ ShardedTensor StepScalar(int64_t steps, const GatherForm& form, const ProcessGro
 
 // The flat shard of one state of a unit, assembled from the optimizer's slices; zero where there is no state.
 absl::Status FillShard(const Unit& unit, const std::map<std::string, size_t>& index, const std::string& state_name,
-                       Optimizer& optimizer, const TensorOps& ops, const Tensor& shard, Stream& stream, int rank) {
+                       Optimizer& optimizer, const TensorOps& ops, const Tensor& shard, Stream& stream) {
   ops.Zero(shard, stream);
   for (size_t i = 0; i < unit.parameters.size(); ++i) {
     const auto found = index.find(unit.parameters[i]->fqn);
-    const FlatLayout::Slice slice = unit.layout.ShardSlice(i, rank);
+    const ShardLayout::Slice slice = unit.layout.ShardSlice(i, unit.groups.shard_rank());
     if (found == index.end() || slice.interval.empty() || optimizer.step_count(found->second) == 0) continue;
     ASSIGN_OR_RETURN(const Tensor state, optimizer.State(found->second, state_name));
     if (!state.defined()) continue;
@@ -141,7 +141,7 @@ absl::Status AddOptimState(const UnitStore& units, ProcessGroup& group, Optimize
     }
     for (const std::string& name : optimizer.StateNames()) {
       ASSIGN_OR_RETURN(const Tensor shard, Tensor::Empty(*group.device(), unit.dtype, unit.shard.shape()));
-      RETURN_IF_ERROR(FillShard(unit, index, name, optimizer, ops, shard, gather->stream(), units.shard_rank(group)));
+      RETURN_IF_ERROR(FillShard(unit, index, name, optimizer, ops, shard, gather->stream()));
       gather->Gather(u, shard);
       for (size_t i = 0; receives && i < steps.size(); ++i) {
         if (steps[i] == 0) continue;

@@ -5,24 +5,13 @@
 #define FSDP_FSDP_OPTIONS_H_
 
 #include <cstdint>
-#include <optional>
 #include <string_view>
 
 #include "absl/status/statusor.h"
+#include "fsdp/unit_options.h"
 #include "fsdp/wrap_policy.h"
-#include "tensor/dtype.h"
 
 namespace fsdp {
-
-enum class ShardingStrategy : uint8_t {
-  kFullShard,    // parameters, gradients and optimizer state sharded; parameters resharded after forward
-  kShardGradOp,  // as kFullShard, but parameters stay unsharded from forward to backward
-  kNoShard,      // everything replicated, gradients all-reduced; what any strategy becomes on one rank
-};
-
-// "full_shard", "shard_grad_op", "no_shard".
-std::string_view ShardingStrategyName(ShardingStrategy strategy);
-absl::StatusOr<ShardingStrategy> ParseShardingStrategy(std::string_view name);
 
 // When backward all-gathers the unit that it will need next.
 enum class BackwardPrefetch : uint8_t {
@@ -35,19 +24,14 @@ enum class BackwardPrefetch : uint8_t {
 std::string_view BackwardPrefetchName(BackwardPrefetch prefetch);
 absl::StatusOr<BackwardPrefetch> ParseBackwardPrefetch(std::string_view name);
 
-// The sharded parameters that the optimizer updates keep their original dtype whatever is set here.
-struct MixedPrecision {
-  // Of unsharded parameters, so of all-gather and of forward and backward; default: the original dtype.
-  std::optional<DType> param_dtype = {};
-
-  // Of the gradient reduction; default: param_dtype.
-  std::optional<DType> reduce_dtype = {};
-};
-
 struct FsdpOptions {
   // Behaviour.
 
   ShardingStrategy sharding_strategy = ShardingStrategy::kFullShard;
+  // Ranks per shard group of the hybrid strategies where the groups are made here: consecutive ranks shard, those of
+  // equal place in their block replicate. Needs an auto_wrap_policy, as in PyTorch; 0: groups are given, or none.
+  int shard_group_size = 0;
+
   MixedPrecision mixed_precision = {};
 
   // Which submodules become units of their own; the root always is one. Default: none.

@@ -38,7 +38,7 @@ class Builder {
 
   // All-gathers `unit` unless it is unsharded already. A unit that is not sharded at all never is gathered.
   void Unshard(int unit) {
-    if (unsharded_[unit] || options_.sharding_strategy == ShardingStrategy::kNoShard) return;
+    if (unsharded_[unit] || !options_.units[unit].sharded) return;
     Add(Kind::kAllGather, unit);
     unsharded_[unit] = true;
   }
@@ -76,21 +76,26 @@ int Following(const std::vector<int>& order, int unit) {
   return at == order.end() || at + 1 == order.end() ? -1 : *(at + 1);
 }
 
-bool ReshardsAfterForward(int unit, const ScheduleOptions& options) {
-  if (!options.training) return true;
-  return options.sharding_strategy == ShardingStrategy::kFullShard && unit != options.root;
-}
-
 // What ends a unit's backward: reshard, prefetch after it, reduction.
 void FinishBackward(int unit, int next, bool sync, const ScheduleOptions& options, Builder& builder) {
-  if (sync || options.sharding_strategy == ShardingStrategy::kFullShard) builder.Reshard(unit);
+  const UnitTraits& traits = options.units[unit];
+  if (sync || traits.reshard_after_backward) builder.Reshard(unit);
   if (options.backward_prefetch == BackwardPrefetch::kBackwardPost && next >= 0) builder.Unshard(next);
-  if (!sync) return;
-  const bool replicated = options.sharding_strategy == ShardingStrategy::kNoShard;
-  builder.Add(replicated ? Kind::kAllReduce : Kind::kReduceScatter, unit);
+  if (!sync || !traits.trainable) return;
+  if (traits.sharded) builder.Add(Kind::kReduceScatter, unit);
+  if (traits.replicated) builder.Add(Kind::kAllReduce, unit);
 }
 
 }  // namespace
+
+UnitTraits UnitTraits::Of(ShardingStrategy strategy, bool is_root) {
+  UnitTraits traits;
+  traits.sharded = strategy != ShardingStrategy::kNoShard;
+  traits.replicated = strategy == ShardingStrategy::kNoShard || IsHybrid(strategy);
+  traits.reshard_after_backward = ReshardsAfterForward(strategy);
+  traits.reshard_after_forward = traits.reshard_after_backward && !is_root;
+  return traits;
+}
 
 Schedule ForwardSchedule(absl::Span<const UnitVisit> visits, const std::vector<bool>& unsharded,
                          const ScheduleOptions& options) {
@@ -102,7 +107,7 @@ Schedule ForwardSchedule(absl::Span<const UnitVisit> visits, const std::vector<b
       const int next = options.forward_prefetch ? Following(order, visit.unit) : -1;
       if (next >= 0) builder.Unshard(next);
       builder.Add(Kind::kForward, visit.unit);
-    } else if (ReshardsAfterForward(visit.unit, options)) {
+    } else if (!options.training || options.units[visit.unit].reshard_after_forward) {
       builder.Reshard(visit.unit);
     }
   }
@@ -132,10 +137,9 @@ Schedule BackwardSchedule(absl::Span<const UnitVisit> visits, const std::vector<
   return builder.Take();
 }
 
-Schedule StepSchedule(absl::Span<const UnitVisit> visits, int num_units, int micro_steps,
-                      const ScheduleOptions& options) {
+Schedule StepSchedule(absl::Span<const UnitVisit> visits, int micro_steps, const ScheduleOptions& options) {
   Schedule step;
-  std::vector<bool> unsharded(num_units, false);
+  std::vector<bool> unsharded(options.units.size(), false);
   for (int micro_step = 0; micro_step < micro_steps; ++micro_step) {
     const Schedule forward = ForwardSchedule(visits, unsharded, options);
     unsharded = UnshardedAfter(forward, std::move(unsharded));

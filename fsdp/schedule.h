@@ -38,12 +38,23 @@ struct UnitVisit {
   bool enter = true;
 };
 
+// What a schedule needs to know of one unit.
+struct UnitTraits {
+  bool sharded = true;                 // all-gathered, and its gradient reduce-scattered
+  bool replicated = false;             // its gradient is all-reduced as well: kNoShard, the hybrid strategies
+  bool trainable = true;               // off: no parameter wants a gradient, so nothing is reduced
+  bool reshard_after_forward = true;   // off for the root, and where parameters are kept for backward
+  bool reshard_after_backward = true;  // of a backward without synchronisation; one with it always reshards
+
+  // How FSDP1 treats a unit.
+  static UnitTraits Of(ShardingStrategy strategy, bool is_root);
+};
+
 struct ScheduleOptions {
-  ShardingStrategy sharding_strategy = ShardingStrategy::kFullShard;
+  std::vector<UnitTraits> units;
   BackwardPrefetch backward_prefetch = BackwardPrefetch::kBackwardPre;
   bool forward_prefetch = false;
-  int root = 0;          // kept unsharded from forward to backward
-  bool training = true;  // off: no backward follows, so the root is resharded too
+  bool training = true;  // off: no backward follows, so every unit is resharded
 };
 
 // The forward pass that visits units in this order, given which units are unsharded already.
@@ -55,8 +66,7 @@ Schedule BackwardSchedule(absl::Span<const UnitVisit> visits, const std::vector<
                           const ScheduleOptions& options);
 
 // Forward and backward `micro_steps` times, the last with synchronisation, then the optimizer's step.
-Schedule StepSchedule(absl::Span<const UnitVisit> visits, int num_units, int micro_steps,
-                      const ScheduleOptions& options);
+Schedule StepSchedule(absl::Span<const UnitVisit> visits, int micro_steps, const ScheduleOptions& options);
 
 // Which units are unsharded after `schedule`, from `unsharded` before it.
 std::vector<bool> UnshardedAfter(const Schedule& schedule, std::vector<bool> unsharded);

@@ -29,10 +29,17 @@ const std::vector<std::string>& Names() {
   return names;
 }
 
+// Units that all have this strategy; unit 0 is the root.
+ScheduleOptions Options(int num_units, ShardingStrategy strategy = ShardingStrategy::kFullShard) {
+  ScheduleOptions options;
+  for (int unit = 0; unit < num_units; ++unit) options.units.push_back(UnitTraits::Of(strategy, unit == 0));
+  return options;
+}
+
 std::vector<bool> None(int num_units) { return std::vector<bool>(num_units, false); }
 
 TEST(ScheduleTest, FullShardReadsAsInTheHeadersPicture) {
-  EXPECT_EQ(RenderSchedule(StepSchedule(Chain(3), 3, 1, {}), Names()),
+  EXPECT_EQ(RenderSchedule(StepSchedule(Chain(3), 1, Options(3)), Names()),
             "all_gather root\n"
             "forward root\n"
             "all_gather a\n"
@@ -57,7 +64,7 @@ TEST(ScheduleTest, FullShardReadsAsInTheHeadersPicture) {
 
 TEST(ScheduleTest, NestedUnitsStayUnshardedWhileInnerOnesRun) {
   const std::vector<UnitVisit> visits{{0, true}, {1, true}, {2, true}, {2, false}, {1, false}, {0, false}};
-  EXPECT_EQ(RenderSchedule(ForwardSchedule(visits, None(3), {}), Names()),
+  EXPECT_EQ(RenderSchedule(ForwardSchedule(visits, None(3), Options(3)), Names()),
             "all_gather root\n"
             "forward root\n"
             "all_gather a\n"
@@ -66,11 +73,13 @@ TEST(ScheduleTest, NestedUnitsStayUnshardedWhileInnerOnesRun) {
             "forward b\n"
             "reshard b\n"
             "reshard a\n");
-  EXPECT_EQ(MaxUnsharded(ForwardSchedule(visits, None(3), {}), None(3), 0), 2);
+  EXPECT_EQ(MaxUnsharded(ForwardSchedule(visits, None(3), Options(3)), None(3), 0), 2);
 }
 
 TEST(ScheduleTest, ForwardWithoutBackwardReshardsTheRootToo) {
-  EXPECT_EQ(RenderSchedule(ForwardSchedule(Chain(2), None(2), {.training = false}), Names()),
+  ScheduleOptions options = Options(2);
+  options.training = false;
+  EXPECT_EQ(RenderSchedule(ForwardSchedule(Chain(2), None(2), options), Names()),
             "all_gather root\n"
             "forward root\n"
             "all_gather a\n"
@@ -80,7 +89,7 @@ TEST(ScheduleTest, ForwardWithoutBackwardReshardsTheRootToo) {
 }
 
 TEST(ScheduleTest, UnshardedUnitsAreNotGatheredAgain) {
-  EXPECT_EQ(RenderSchedule(ForwardSchedule(Chain(2), {true, true}, {}), Names()),
+  EXPECT_EQ(RenderSchedule(ForwardSchedule(Chain(2), {true, true}, Options(2)), Names()),
             "forward root\n"
             "forward a\n"
             "reshard a\n");
@@ -88,17 +97,17 @@ TEST(ScheduleTest, UnshardedUnitsAreNotGatheredAgain) {
 
 TEST(ScheduleTest, SlotsNeededAreTwoUnderFullShard) {
   for (const int micro_steps : {1, 3}) {
-    EXPECT_EQ(MaxUnsharded(StepSchedule(Chain(9), 9, micro_steps, {}), None(9), 0), 2);
+    EXPECT_EQ(MaxUnsharded(StepSchedule(Chain(9), micro_steps, Options(9)), None(9), 0), 2);
   }
-  const ScheduleOptions no_prefetch{.backward_prefetch = BackwardPrefetch::kNone};
-  EXPECT_EQ(MaxUnsharded(StepSchedule(Chain(9), 9, 1, no_prefetch), None(9), 0), 1);
-  const ScheduleOptions keep{.sharding_strategy = ShardingStrategy::kShardGradOp};
-  EXPECT_EQ(MaxUnsharded(StepSchedule(Chain(9), 9, 1, keep), None(9), 0), 8);
+  ScheduleOptions no_prefetch = Options(9);
+  no_prefetch.backward_prefetch = BackwardPrefetch::kNone;
+  EXPECT_EQ(MaxUnsharded(StepSchedule(Chain(9), 1, no_prefetch), None(9), 0), 1);
+  const ScheduleOptions keep = Options(9, ShardingStrategy::kShardGradOp);
+  EXPECT_EQ(MaxUnsharded(StepSchedule(Chain(9), 1, keep), None(9), 0), 8);
 }
 
-ScheduleOptions OptionsOf(const json& flags) {
-  ScheduleOptions options;
-  options.sharding_strategy = *ParseShardingStrategy(flags.value("sharding_strategy", "full_shard"));
+ScheduleOptions OptionsOf(const json& flags, int num_units) {
+  ScheduleOptions options = Options(num_units, *ParseShardingStrategy(flags.value("sharding_strategy", "full_shard")));
   options.backward_prefetch = *ParseBackwardPrefetch(flags.value("backward_prefetch", "pre"));
   options.forward_prefetch = flags.value("forward_prefetch", false);
   return options;
@@ -118,7 +127,7 @@ TEST(ScheduleTest, MatchesPyTorchsOrderOfIssue) {
     const int num_units = flags.value("wrap", "block") == "none" ? 1 : 4;
     std::string wanted;
     for (const json& event : record["steady"]) wanted += event.get<std::string>() + "\n";
-    const Schedule ours = StepSchedule(Chain(num_units), num_units, flags.value("grad_accum", 1), OptionsOf(flags));
+    const Schedule ours = StepSchedule(Chain(num_units), flags.value("grad_accum", 1), OptionsOf(flags, num_units));
     EXPECT_EQ(RenderSchedule(ours, names), wanted);
     ++compared;
   }
@@ -126,7 +135,9 @@ TEST(ScheduleTest, MatchesPyTorchsOrderOfIssue) {
 }
 
 TEST(ScheduleTest, ForwardPrefetchGathersOneUnitAhead) {
-  EXPECT_EQ(RenderSchedule(ForwardSchedule(Chain(3), None(3), {.forward_prefetch = true}), Names()),
+  ScheduleOptions options = Options(3);
+  options.forward_prefetch = true;
+  EXPECT_EQ(RenderSchedule(ForwardSchedule(Chain(3), None(3), options), Names()),
             "all_gather root\n"
             "all_gather a\n"
             "forward root\n"

@@ -24,10 +24,11 @@ void StateGather::Gather(int unit, const Tensor& shard) {
   unit_ = unit;
   const int64_t padded = units_.unit(unit).layout.padded_numel();
   gathered_ = Tensor(buffer_.Slice(0, padded * SizeOf(shard.dtype())), shard.dtype(), {padded});
-  if (units_.strategy() == ShardingStrategy::kNoShard) {
-    group_.device()->ops().CastDivide(shard, gathered_, 1, *stream_);
+  const Unit& gathering = units_.unit(unit);
+  if (gathering.sharded()) {
+    gathering.groups.shard->AllGather(shard, gathered_, *stream_);
   } else {
-    group_.AllGather(shard, gathered_, *stream_);
+    group_.device()->ops().CastDivide(shard, gathered_, 1, *stream_);
   }
 }
 
@@ -41,7 +42,7 @@ absl::StatusOr<Tensor> StateGather::CopyOf(const Tensor& source, bool to_host) {
 }
 
 absl::StatusOr<ShardedTensor> StateGather::Extract(size_t index, const GatherForm& form) {
-  const FlatLayout::Entry& entry = units_.unit(unit_).layout.parameters()[index];
+  const ShardLayout::Entry& entry = units_.unit(unit_).layout.parameters()[index];
   ShardedTensor result;
   result.dtype = gathered_.dtype();
   result.shape = entry.shape;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fsdp/unit.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -11,121 +12,21 @@
 namespace fsdp {
 namespace {
 
-std::string Join(const std::string& path, const std::string& name) {
-  return path.empty() ? name : absl::StrCat(path, ".", name);
-}
-
-// True when some parameter below `module` lies in no wrapped module further inside.
-bool OwnsParameters(const Module& module, const std::map<const Module*, std::string>& wrapped) {
-  if (!module.own_parameters().empty()) return true;
-  for (const auto& [name, child] : module.children()) {
-    if (wrapped.count(child.get()) == 0 && OwnsParameters(*child, wrapped)) return true;
-  }
-  return false;
-}
-
 // What all ranks must have in common, as text.
 std::string Fingerprint(const UnitStore& store) {
   std::string text;
   for (const auto& unit : store.units()) {
     absl::StrAppend(&text, unit->display_name(), " ", unit->layout.unsharded_numel(), " ",
                     std::string(DTypeName(unit->dtype)), " ", std::string(DTypeName(unit->compute_dtype)), " ",
-                    std::string(DTypeName(unit->reduce_dtype)), "\n");
+                    std::string(DTypeName(unit->reduce_dtype)), " ", std::string(ShardingStrategyName(unit->strategy)),
+                    "\n");
   }
   return text;
 }
 
-absl::Status CheckRanksAgree(const UnitStore& store, ProcessGroup& group) {
-  const std::string mine = Fingerprint(store);
-  ASSIGN_OR_RETURN(const std::vector<std::string> all, group.GatherBlobs(mine));
-  for (int rank = 0; rank < group.size(); ++rank) {
-    if (all[rank] == all[0]) continue;
-    return absl::FailedPreconditionError(
-        absl::StrCat("ranks wrap different models: units (name, elements, dtypes) of rank 0:\n", all[0], "of rank ",
-                     rank, ":\n", all[rank]));
-  }
-  return absl::OkStatus();
-}
-
-// Initial values of `slice` of `parameter`, in the unit's dtype, to host memory at `out`.
-absl::Status InitialValues(const Parameter& parameter, const Interval& interval, uint64_t seed, void* out) {
-  if (parameter.data.defined()) {
-    return Convert(parameter.data.dtype(), parameter.data.Slice(interval).data(), parameter.dtype, out,
-                   interval.size());
-  }
-  std::vector<float> values(interval.size());
-  parameter.initializer.Fill(seed, parameter.fqn, interval, values.data());
-  return Convert(DType::kFloat32, values.data(), parameter.dtype, out, interval.size());
-}
-
-}  // namespace
-
-absl::StatusOr<std::unique_ptr<UnitStore>> UnitStore::Create(Module& root, ProcessGroup& group,
-                                                             const FsdpOptions& options) {
-  std::unique_ptr<UnitStore> store(new UnitStore());
-  store->strategy_ = group.size() == 1 ? ShardingStrategy::kNoShard : options.sharding_strategy;
-  absl::Status built = store->Partition(root, options);
-  for (auto& unit : store->units_) {
-    if (built.ok()) built = store->Lay(group, options, *unit);
-  }
-  RETURN_IF_ERROR(AgreeOn(group, built));
-  RETURN_IF_ERROR(CheckRanksAgree(*store, group));
-
-  ASSIGN_OR_RETURN(std::unique_ptr<Stream> stream, group.device()->CreateStream("init"));
-  absl::Status allocated;
-  for (auto& unit : store->units_) {
-    if (allocated.ok()) allocated = store->Allocate(group, options, *stream, *unit);
-  }
-  RETURN_IF_ERROR(AgreeOn(group, allocated));
-  return store;
-}
-
-absl::Status UnitStore::Partition(Module& root, const FsdpOptions& options) {
-  std::map<const Module*, std::string> wrapped{{&root, ""}};
-  for (const auto& [name, module] : options.auto_wrap_policy.Apply(root)) wrapped.emplace(module, name);
-  RETURN_IF_ERROR(Descend(root, "", -1, wrapped));
-  for (const auto& [name, parameter] : root.NamedParameters()) {
-    if (name != parameter->fqn) aliases_[name] = parameter->fqn;
-  }
-  return absl::OkStatus();
-}
-
-absl::Status UnitStore::Descend(Module& module, const std::string& path, int enclosing,
-                                const std::map<const Module*, std::string>& wrapped) {
-  int unit = enclosing;
-  const bool is_unit = wrapped.count(&module) != 0 && OwnsParameters(module, wrapped);
-  if (is_unit) {
-    unit = size();
-    units_.push_back(std::make_unique<Unit>());
-    units_.back()->name = path;
-    units_.back()->module = &module;
-    index_[&module] = unit;
-    registration_order_.push_back({unit, /*enter=*/true});
-  }
-  RETURN_IF_ERROR(AdoptParameters(module, path, unit));
-  for (const auto& [name, child] : module.children()) {
-    RETURN_IF_ERROR(Descend(*child, Join(path, name), unit, wrapped));
-  }
-  if (is_unit) registration_order_.push_back({unit, /*enter=*/false});
-  return absl::OkStatus();
-}
-
-absl::Status UnitStore::AdoptParameters(Module& module, const std::string& path, int unit) {
-  for (const auto& [name, parameter] : module.own_parameters()) {
-    const auto [known, added] = unit_of_.emplace(parameter.get(), unit);
-    if (!added && known->second != unit) {
-      return absl::InvalidArgumentError(absl::StrCat("parameter \"", parameter->fqn, "\" is shared across units: \"",
-                                                     Join(path, name), "\" lies in unit ", units_[unit]->display_name(),
-                                                     ", its first name in unit ", units_[known->second]->display_name(),
-                                                     "; wrap a module that holds both"));
-    }
-    if (added) units_[unit]->parameters.push_back(parameter);
-  }
-  return absl::OkStatus();
-}
-
-absl::Status UnitStore::Lay(const ProcessGroup& group, const FsdpOptions& options, Unit& unit) {
-  std::vector<FlatLayout::Entry> entries;
+// Sets dtypes and layout from settings, groups and parameters.
+absl::Status Lay(Unit& unit) {
+  std::vector<ShardLayout::Entry> entries;
   for (const auto& parameter : unit.parameters) {
     if (entries.empty()) unit.dtype = parameter->dtype;
     if (parameter->dtype != unit.dtype || !IsFloatingPoint(parameter->dtype)) {
@@ -136,28 +37,46 @@ absl::Status UnitStore::Lay(const ProcessGroup& group, const FsdpOptions& option
     }
     entries.push_back({parameter->fqn, parameter->shape, 0});
   }
-  unit.compute_dtype = options.mixed_precision.param_dtype.value_or(unit.dtype);
-  unit.reduce_dtype = options.mixed_precision.reduce_dtype.value_or(unit.compute_dtype);
-  unit.layout = FlatLayout(std::move(entries), {.world_size = shard_world_size(group),
-                                                .align_parameters = options.use_orig_params,
-                                                .forward_dtype = unit.compute_dtype});
+  const MixedPrecision& precision = unit.settings.mixed_precision;
+  unit.compute_dtype = precision.param_dtype.value_or(unit.dtype);
+  unit.reduce_dtype = precision.reduce_dtype.value_or(unit.compute_dtype);
+  unit.layout = ShardLayout(std::move(entries), {.world_size = unit.groups.shard_world_size(),
+                                                 .kind = unit.settings.layout,
+                                                 .forward_dtype = unit.compute_dtype});
   return absl::OkStatus();
 }
 
-absl::Status UnitStore::Allocate(ProcessGroup& group, const FsdpOptions& options, Stream& stream, Unit& unit) {
+// Memory for shard and gradient, zero.
+absl::Status Allocate(ProcessGroup& memory, Stream& stream, Unit& unit) {
   const Shape flat{unit.layout.shard_numel()};
   const int64_t nbytes = flat.numel() * SizeOf(unit.dtype);
-  ASSIGN_OR_RETURN(Buffer shard, group.Allocate(nbytes));
-  ASSIGN_OR_RETURN(Buffer grad_shard, group.Allocate(nbytes));
+  ASSIGN_OR_RETURN(Buffer shard, memory.Allocate(nbytes));
+  ASSIGN_OR_RETURN(Buffer grad_shard, memory.Allocate(nbytes));
   unit.shard = Tensor(std::move(shard), unit.dtype, flat);
   unit.grad_shard = Tensor(std::move(grad_shard), unit.dtype, flat);
-  const TensorOps& ops = group.device()->ops();
+  const TensorOps& ops = memory.device()->ops();
   ops.Zero(unit.shard, stream);
   ops.Zero(unit.grad_shard, stream);
+  return absl::OkStatus();
+}
 
+// Initial values of `interval` of `parameter`, in the unit's dtype, to host memory at `out`.
+absl::Status InitialValues(const Parameter& parameter, const Interval& interval, uint64_t seed, void* out) {
+  if (parameter.data.defined()) {
+    return Convert(parameter.data.dtype(), parameter.data.Slice(interval).data(), parameter.dtype, out,
+                   interval.size());
+  }
+  std::vector<float> values(interval.size());
+  parameter.initializer.Fill(seed, parameter.fqn, interval, values.data());
+  return Convert(DType::kFloat32, values.data(), parameter.dtype, out, interval.size());
+}
+
+// Makes the views of the shard that an optimizer sees, and gives them their first values. Blocks.
+absl::Status Fill(uint64_t seed, Stream& stream, Unit& unit) {
+  Device& device = stream.device();
   for (size_t i = 0; i < unit.parameters.size(); ++i) {
     Parameter& parameter = *unit.parameters[i];
-    const FlatLayout::Slice slice = unit.layout.ShardSlice(i, shard_rank(group));
+    const ShardLayout::Slice slice = unit.layout.ShardSlice(i, unit.groups.shard_rank());
     const Interval in_shard{slice.offset_in_shard, slice.offset_in_shard + slice.interval.size()};
     auto sharded = std::make_unique<ShardedParameter>();
     sharded->fqn = parameter.fqn;
@@ -165,9 +84,9 @@ absl::Status UnitStore::Allocate(ProcessGroup& group, const FsdpOptions& options
     sharded->interval = slice.interval;
     sharded->data = unit.shard.Slice(in_shard);
     sharded->grad = unit.grad_shard.Slice(in_shard);
-    sharded->device = group.device().get();
-    ASSIGN_OR_RETURN(Buffer staging, group.device()->AllocatePinned(sharded->data.nbytes()));
-    RETURN_IF_ERROR(InitialValues(parameter, slice.interval, options.init_seed, staging.data()));
+    sharded->device = &device;
+    ASSIGN_OR_RETURN(Buffer staging, device.AllocatePinned(sharded->data.nbytes()));
+    RETURN_IF_ERROR(InitialValues(parameter, slice.interval, seed, staging.data()));
     stream.CopyAsync(sharded->data.data(), staging.data(), sharded->data.nbytes());
     RETURN_IF_ERROR(stream.Synchronize());
     unit.sharded_parameters.push_back(std::move(sharded));
@@ -177,17 +96,62 @@ absl::Status UnitStore::Allocate(ProcessGroup& group, const FsdpOptions& options
   return stream.Synchronize();
 }
 
+}  // namespace
+
+UnitSettings UnitSettingsOf(const FsdpOptions& options, const UnitOverrides& overrides) {
+  return {.sharding_strategy = overrides.sharding_strategy.value_or(options.sharding_strategy),
+          .mixed_precision = overrides.mixed_precision.value_or(options.mixed_precision),
+          .cpu_offload = overrides.cpu_offload.value_or(CpuOffload()),
+          .layout = options.use_orig_params ? LayoutKind::kFlatAligned : LayoutKind::kFlat};
+}
+
+bool Unit::trainable() const {
+  return std::any_of(parameters.begin(), parameters.end(), [](const auto& p) { return p->requires_grad; });
+}
+
+absl::StatusOr<std::unique_ptr<UnitStore>> UnitStore::Create(Partition partition,
+                                                             const std::vector<UnitSettings>& settings,
+                                                             ShardGroups groups, uint64_t seed) {
+  std::unique_ptr<UnitStore> store(new UnitStore(std::move(groups)));
+  RETURN_IF_ERROR(store->groups_.AgreeOn(store->Adopt(std::move(partition), settings)));
+  RETURN_IF_ERROR(store->groups_.CheckEqual(Fingerprint(*store), "units (name, elements, dtypes, strategy)"));
+
+  ASSIGN_OR_RETURN(std::unique_ptr<Stream> stream, store->device().CreateStream("init"));
+  absl::Status filled;
+  for (auto& unit : store->units_) {
+    ProcessGroup& memory = unit->sharded() ? *unit->groups.shard : *unit->groups.replicate;
+    if (filled.ok()) filled = Allocate(memory, *stream, *unit);
+    if (filled.ok()) filled = Fill(seed, *stream, *unit);
+  }
+  RETURN_IF_ERROR(store->groups_.AgreeOn(filled));
+  return store;
+}
+
+absl::Status UnitStore::Adopt(Partition partition, const std::vector<UnitSettings>& settings) {
+  const ShardingStrategy root_strategy =
+      settings.empty() ? ShardingStrategy::kFullShard : settings[0].sharding_strategy;
+  root_group_ = groups_.RootGroup(root_strategy);
+  registration_order_ = std::move(partition.registration_order);
+  aliases_ = std::move(partition.aliases);
+  for (size_t u = 0; u < partition.units.size(); ++u) {
+    UnitModule& made = partition.units[u];
+    auto unit = std::make_unique<Unit>();
+    unit->name = std::move(made.name);
+    unit->module = made.module;
+    unit->parameters = std::move(made.parameters);
+    unit->settings = settings[u];
+    ASSIGN_OR_RETURN(unit->groups, groups_.Of(unit->settings.sharding_strategy));
+    unit->strategy = unit->sharded() ? unit->settings.sharding_strategy : ShardingStrategy::kNoShard;
+    RETURN_IF_ERROR(Lay(*unit));
+    index_[unit->module] = static_cast<int>(u);
+    units_.push_back(std::move(unit));
+  }
+  return absl::OkStatus();
+}
+
 int UnitStore::IndexOf(const Module& module) const {
   const auto found = index_.find(&module);
   return found == index_.end() ? -1 : found->second;
-}
-
-int UnitStore::shard_world_size(const ProcessGroup& group) const {
-  return strategy_ == ShardingStrategy::kNoShard ? 1 : group.size();
-}
-
-int UnitStore::shard_rank(const ProcessGroup& group) const {
-  return strategy_ == ShardingStrategy::kNoShard ? 0 : group.rank();
 }
 
 }  // namespace fsdp

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Unit: what is all-gathered and reduced as one: the parameters of a module that no inner unit has, as one flat
-// parameter of which each rank owns a shard. This file is their memory between steps; unit_runtime.h moves it during
-// one.
+// Unit: what is all-gathered and reduced as one: the parameters of a module that no inner unit has, laid out in one
+// buffer of which each rank owns a shard. This file is their memory between steps; unit_runtime.h moves it during one.
 #ifndef FSDP_FSDP_UNIT_H_
 #define FSDP_FSDP_UNIT_H_
 
@@ -12,19 +11,34 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "collectives/process_group.h"
-#include "fsdp/flat_layout.h"
 #include "fsdp/options.h"
+#include "fsdp/partition.h"
 #include "fsdp/schedule.h"
+#include "fsdp/shard_groups.h"
+#include "fsdp/shard_layout.h"
 #include "nn/module.h"
 #include "optim/sharded_parameter.h"
 
 namespace fsdp {
 
+// How one unit is sharded and computed; every unit has its own.
+struct UnitSettings {
+  ShardingStrategy sharding_strategy = ShardingStrategy::kFullShard;
+  MixedPrecision mixed_precision = {};
+  CpuOffload cpu_offload = {};
+  LayoutKind layout = LayoutKind::kFlat;
+};
+
+// FSDP1's: the model's options with the unit's overrides.
+UnitSettings UnitSettingsOf(const FsdpOptions& options, const UnitOverrides& overrides);
+
 struct Unit {
   std::string name;  // the module's path; "" for the root
   Module* module = nullptr;
-  FlatLayout layout;
+  UnitSettings settings;
+  ShardingStrategy strategy = ShardingStrategy::kFullShard;  // kNoShard where the shard group has one rank
+  UnitGroups groups;
+  ShardLayout layout;
   std::vector<std::shared_ptr<Parameter>> parameters;  // those of layout.parameters(), in that order
 
   DType dtype = DType::kFloat32;          // of the shards: the original one
@@ -37,15 +51,22 @@ struct Unit {
 
   // "root" or the module's path, as schedules name it.
   std::string display_name() const { return name.empty() ? "root" : name; }
+
+  bool sharded() const { return groups.shard != nullptr; }
+
+  // False when no parameter wants a gradient.
+  bool trainable() const;
 };
 
 // The units of a model and how its parameters' names map to them.
 class UnitStore {
  public:
-  // Cuts `root` into units, gives them shards in `group`'s memory and fills these: see FullyShardedDataParallel::Wrap.
-  // Collective: ranks whose units differ get an error. Blocks.
-  static absl::StatusOr<std::unique_ptr<UnitStore>> Create(Module& root, ProcessGroup& group,
-                                                           const FsdpOptions& options);
+  // Gives the units of `partition` groups, layouts, and shards in the groups' memory, filled with the parameters'
+  // values, or under `seed` where they have none; `settings` are by unit. Collective: ranks whose units differ get an
+  // error. Blocks.
+  static absl::StatusOr<std::unique_ptr<UnitStore>> Create(Partition partition,
+                                                           const std::vector<UnitSettings>& settings,
+                                                           ShardGroups groups, uint64_t seed);
 
   // Parents first, as modules are named, so the root is first. Modules to wrap that have no parameters of their own are
   // left out, the root too.
@@ -65,29 +86,24 @@ class UnitStore {
   // Further names of shared parameters, to their first.
   const std::map<std::string, std::string>& aliases() const { return aliases_; }
 
-  // kNoShard if ranks hold whole flat parameters; what options asked for, but for a group of one.
-  ShardingStrategy strategy() const { return strategy_; }
+  const ShardGroups& groups() const { return groups_; }
 
-  // Ranks that a flat parameter is cut into: 1 under kNoShard, else the group's size.
-  int shard_world_size(const ProcessGroup& group) const;
-  int shard_rank(const ProcessGroup& group) const;
+  // PyTorch's process group of the root: all ranks, or its shard group where the root is hybrid.
+  const std::shared_ptr<ProcessGroup>& root_group() const { return root_group_; }
+
+  Device& device() const { return *groups_.any().device(); }
 
  private:
-  UnitStore() = default;
+  explicit UnitStore(ShardGroups groups) : groups_(std::move(groups)) {}
 
-  absl::Status Partition(Module& root, const FsdpOptions& options);
-  absl::Status Descend(Module& module, const std::string& path, int enclosing,
-                       const std::map<const Module*, std::string>& wrapped);
-  absl::Status AdoptParameters(Module& module, const std::string& path, int unit);
-  absl::Status Lay(const ProcessGroup& group, const FsdpOptions& options, Unit& unit);
-  absl::Status Allocate(ProcessGroup& group, const FsdpOptions& options, Stream& stream, Unit& unit);
+  absl::Status Adopt(Partition partition, const std::vector<UnitSettings>& settings);
 
+  ShardGroups groups_;
+  std::shared_ptr<ProcessGroup> root_group_;
   std::vector<std::unique_ptr<Unit>> units_;
   std::vector<UnitVisit> registration_order_;
   std::map<const Module*, int> index_;
-  std::map<const Parameter*, int> unit_of_;
   std::map<std::string, std::string> aliases_;
-  ShardingStrategy strategy_ = ShardingStrategy::kFullShard;
 };
 
 }  // namespace fsdp

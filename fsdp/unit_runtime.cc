@@ -10,86 +10,123 @@
 namespace fsdp {
 namespace {
 
-Tensor ViewOf(const Tensor& flat, const FlatLayout::Entry& entry) {
+Tensor ViewOf(const Tensor& flat, const ShardLayout::Entry& entry) {
   return flat.Slice({entry.offset, entry.offset + entry.shape.numel()}).View(entry.shape);
 }
 
 // True when `unit` computes on its shard itself: nothing to gather, nothing to cast.
-bool ComputesOnShard(const Unit& unit, bool sharded) { return !sharded && unit.compute_dtype == unit.dtype; }
+bool ComputesOnShard(const Unit& unit) { return !unit.sharded() && unit.compute_dtype == unit.dtype; }
+
+// True when the gradient that the reduction reads is not the one that backward writes.
+bool StagesReduction(const Unit& unit) { return unit.reduce_dtype != unit.compute_dtype || !unit.layout.in_place(); }
+
+Interval OwnShard(const Unit& unit) {
+  const int64_t numel = unit.layout.shard_numel();
+  const int rank = unit.groups.shard_rank();
+  return {rank * numel, (rank + 1) * numel};
+}
+
+DivideFactors FactorsOf(const Unit& unit) { return GradientDivideFactors(unit.groups.data_parallel_size()); }
 
 }  // namespace
 
-UnitRuntime::UnitRuntime(const UnitStore& units, ProcessGroup& group)
-    : units_(units),
-      group_(group),
-      ops_(group.device()->ops()),
-      sharded_(units.strategy() != ShardingStrategy::kNoShard),
-      factors_(GradientDivideFactors(group.size())),
-      states_(units.size()) {}
+UnitRuntime::UnitRuntime(const UnitStore& units) : units_(units), ops_(units.device().ops()), states_(units.size()) {}
 
 UnitRuntime::~UnitRuntime() = default;
 
-absl::StatusOr<std::unique_ptr<UnitRuntime>> UnitRuntime::Create(const UnitStore& units, ProcessGroup& group,
-                                                                 const SlotCounts& slots) {
-  std::unique_ptr<UnitRuntime> runtime(new UnitRuntime(units, group));
-  Device& device = *group.device();
+absl::StatusOr<std::unique_ptr<UnitRuntime>> UnitRuntime::Create(const UnitStore& units, const SlotCounts& slots) {
+  std::unique_ptr<UnitRuntime> runtime(new UnitRuntime(units));
+  Device& device = units.device();
   ASSIGN_OR_RETURN(runtime->compute_, device.CreateStream("compute"));
   ASSIGN_OR_RETURN(runtime->unshard_, device.CreateStream("unshard"));
   ASSIGN_OR_RETURN(runtime->post_backward_, device.CreateStream("post_backward"));
-  RETURN_IF_ERROR(AgreeOn(group, runtime->Allocate(slots)));
+  ASSIGN_OR_RETURN(runtime->all_reduce_, device.CreateStream("all_reduce"));
+  RETURN_IF_ERROR(units.groups().AgreeOn(runtime->Allocate(slots)));
   return runtime;
 }
 
 absl::Status UnitRuntime::Allocate(const SlotCounts& slots) {
-  int64_t root_bytes = 0, slot_bytes = 0, root_unsharded_bytes = 0, slot_unsharded_bytes = 0, reduce_bytes = 0;
+  // Most bytes that a unit needs, of the root and of the others.
+  struct Most {
+    int64_t unsharded = 0, gradients = 0;
+  } root, others;
+  int64_t gather_bytes = 0, reduce_bytes = 0;
   for (int u = 0; u < units_.size(); ++u) {
     const Unit& unit = units_.unit(u);
     const int64_t padded = unit.layout.padded_numel();
     const int64_t nbytes = padded * SizeOf(unit.compute_dtype);
-    const bool root = u == units_.root_unit();
-    int64_t& grad_most = root ? root_bytes : slot_bytes;
-    int64_t& unsharded_most = root ? root_unsharded_bytes : slot_unsharded_bytes;
-    grad_most = std::max(grad_most, nbytes);
-    if (!ComputesOnShard(unit, sharded_)) unsharded_most = std::max(unsharded_most, nbytes);
-    if (unit.reduce_dtype != unit.compute_dtype) {
-      reduce_bytes = std::max(reduce_bytes, padded * SizeOf(unit.reduce_dtype));
-    }
+    Most& most = u == units_.root_unit() ? root : others;
+    most.gradients = std::max(most.gradients, nbytes);
+    if (!ComputesOnShard(unit)) most.unsharded = std::max(most.unsharded, nbytes);
+    if (!unit.layout.in_place()) gather_bytes = std::max(gather_bytes, nbytes);
+    if (StagesReduction(unit)) reduce_bytes = std::max(reduce_bytes, padded * SizeOf(unit.reduce_dtype));
   }
-  if (root_unsharded_bytes > 0) {
-    ASSIGN_OR_RETURN(root_unsharded_, SlotPool::Create(group_, 1, root_unsharded_bytes, "the root's parameters"));
+  ProcessGroup& memory = units_.groups().any();
+  if (root.unsharded > 0) {
+    ASSIGN_OR_RETURN(root_unsharded_, SlotPool::Create(memory, 1, root.unsharded, "the root's parameters"));
   }
-  if (slot_unsharded_bytes > 0) {
-    ASSIGN_OR_RETURN(unsharded_,
-                     SlotPool::Create(group_, slots.unsharded, slot_unsharded_bytes, "unsharded parameters"));
+  if (others.unsharded > 0) {
+    ASSIGN_OR_RETURN(unsharded_, SlotPool::Create(memory, slots.unsharded, others.unsharded, "unsharded parameters"));
   }
-  ASSIGN_OR_RETURN(root_gradients_, SlotPool::Create(group_, 1, root_bytes, "the root's gradients"));
-  ASSIGN_OR_RETURN(gradients_, SlotPool::Create(group_, slots.gradients, slot_bytes, "unsharded gradients"));
-  ASSIGN_OR_RETURN(reduce_buffer_, group_.Allocate(reduce_bytes));
+  ASSIGN_OR_RETURN(root_gradients_, SlotPool::Create(memory, 1, root.gradients, "the root's gradients"));
+  ASSIGN_OR_RETURN(gradients_, SlotPool::Create(memory, slots.gradients, others.gradients, "unsharded gradients"));
+  ASSIGN_OR_RETURN(gather_staging_, memory.Allocate(gather_bytes));
+  ASSIGN_OR_RETURN(reduce_staging_, memory.Allocate(reduce_bytes));
   return absl::OkStatus();
 }
 
-Interval UnitRuntime::OwnShard(int unit) const {
-  const int64_t numel = units_.unit(unit).layout.shard_numel();
-  const int rank = units_.shard_rank(group_);
-  return {rank * numel, (rank + 1) * numel};
+void UnitRuntime::WaitForReductions() {
+  compute_->Wait(post_backward_->Record());
+  compute_->Wait(all_reduce_->Record());
 }
 
 absl::Status UnitRuntime::Unshard(int u) {
   const Unit& unit = units_.unit(u);
   State& state = states_[u];
-  if (ComputesOnShard(unit, sharded_)) {
+  if (state.unsharded.defined()) return absl::OkStatus();
+  if (ComputesOnShard(unit)) {
     state.unsharded = unit.shard;
     state.gathered = Event();
     return absl::OkStatus();
   }
   ASSIGN_OR_RETURN(Buffer buffer, UnshardedPool(u).Acquire(*unshard_));
   state.unsharded = Tensor(std::move(buffer), unit.compute_dtype, PaddedShape(u));
-  const Tensor own = state.unsharded.Slice(OwnShard(u));
+  Tensor gathered = state.unsharded;
+  if (!unit.layout.in_place()) gathered = Tensor(gather_staging_, unit.compute_dtype, PaddedShape(u));
+  const Tensor own = gathered.Slice(OwnShard(unit));
   const bool cast = unit.compute_dtype != unit.dtype;
   if (cast) ops_.CastDivide(unit.shard, own, 1, *unshard_);
-  if (sharded_) group_.AllGather(cast ? own : unit.shard, state.unsharded, *unshard_);
+  if (unit.sharded()) unit.groups.shard->AllGather(cast ? own : unit.shard, gathered, *unshard_);
+  if (!unit.layout.in_place()) CopyOut(unit, gathered, state.unsharded, *unshard_);
   state.gathered = unshard_->Record();
   return absl::OkStatus();
+}
+
+// From [ranks, chunks of all parameters] to [parameters, chunks of all ranks].
+void UnitRuntime::CopyOut(const Unit& unit, const Tensor& gathered, const Tensor& unsharded, Stream& stream) const {
+  const ShardLayout& layout = unit.layout;
+  for (size_t i = 0; i < layout.parameters().size(); ++i) {
+    const int64_t numel = layout.chunk_numel(i);
+    for (int rank = 0; rank < layout.world_size(); ++rank) {
+      const int64_t from = rank * layout.shard_numel() + layout.chunk_offset(i);
+      const int64_t to = layout.parameters()[i].offset + rank * numel;
+      ops_.CastDivide(gathered.Slice({from, from + numel}), unsharded.Slice({to, to + numel}), 1, stream);
+    }
+  }
+}
+
+// The way back, with a cast and a division.
+void UnitRuntime::CopyIn(const Unit& unit, const Tensor& grad, const Tensor& rows, double divisor,
+                         Stream& stream) const {
+  const ShardLayout& layout = unit.layout;
+  for (size_t i = 0; i < layout.parameters().size(); ++i) {
+    const int64_t numel = layout.chunk_numel(i);
+    for (int rank = 0; rank < layout.world_size(); ++rank) {
+      const int64_t from = layout.parameters()[i].offset + rank * numel;
+      const int64_t to = rank * layout.shard_numel() + layout.chunk_offset(i);
+      ops_.CastDivide(grad.Slice({from, from + numel}), rows.Slice({to, to + numel}), divisor, stream);
+    }
+  }
 }
 
 absl::Status UnitRuntime::BindParameters(int u) {
@@ -108,7 +145,7 @@ void UnitRuntime::Reshard(int u) {
   State& state = states_[u];
   if (!state.unsharded.defined()) return;
   for (const auto& parameter : unit.parameters) parameter->data = Tensor();
-  if (!ComputesOnShard(unit, sharded_)) {
+  if (!ComputesOnShard(unit)) {
     // A prefetched unit that was never computed is still being gathered: its slot is free after both.
     compute_->Wait(state.gathered);
     UnshardedPool(u).Release(state.unsharded.buffer(), compute_->Record());
@@ -119,9 +156,10 @@ void UnitRuntime::Reshard(int u) {
 absl::Status UnitRuntime::BindGradients(int u, bool sync) {
   const Unit& unit = units_.unit(u);
   State& state = states_[u];
+  if (!unit.trainable()) return absl::OkStatus();
   const int64_t nbytes = unit.layout.padded_numel() * SizeOf(unit.compute_dtype);
   if (!sync && !state.accumulated.defined()) {
-    ASSIGN_OR_RETURN(Buffer buffer, group_.Allocate(nbytes));
+    ASSIGN_OR_RETURN(Buffer buffer, units_.groups().any().Allocate(nbytes));
     state.accumulated = Tensor(std::move(buffer), unit.compute_dtype, PaddedShape(u));
   }
   if (!sync || state.has_accumulated) {
@@ -142,59 +180,99 @@ void UnitRuntime::UnbindGradients(int u) {
   for (const auto& parameter : units_.unit(u).parameters) parameter->grad = Tensor();
 }
 
-absl::Status UnitRuntime::Reduce(int u) {
+// The gradient as the collectives take it: in the reduce dtype, divided, in the order of the ranks' shards.
+absl::StatusOr<Tensor> UnitRuntime::StartReduction(int u) {
   const Unit& unit = units_.unit(u);
   State& state = states_[u];
   if (!state.grad.defined()) {
     return absl::FailedPreconditionError("unit " + unit.display_name() + ": no gradient to reduce");
   }
+  const double pre = FactorsOf(unit).pre;
   post_backward_->Wait(compute_->Record());
-  Tensor input = state.grad;
-  if (unit.reduce_dtype != unit.compute_dtype) {
-    const int64_t nbytes = input.numel() * SizeOf(unit.reduce_dtype);
-    input = Tensor(reduce_buffer_.Slice(0, nbytes), unit.reduce_dtype, PaddedShape(u));
+  if (!StagesReduction(unit)) {
+    if (pre != 1) ops_.CastDivide(state.grad, state.grad, pre, *post_backward_);
+    return state.grad;
   }
-  if (unit.reduce_dtype != unit.compute_dtype || factors_.pre != 1) {
-    ops_.CastDivide(state.grad, input, factors_.pre, *post_backward_);
-  }
-  const Tensor reduced = input.Slice(OwnShard(u));
-  if (sharded_) {
-    group_.ReduceScatter(input, reduced, ReduceOp::kSum, *post_backward_);
+  post_backward_->Wait(reduce_staging_free_);
+  const Tensor input(reduce_staging_, unit.reduce_dtype, PaddedShape(u));
+  if (unit.layout.in_place()) {
+    ops_.CastDivide(state.grad, input, pre, *post_backward_);
   } else {
-    group_.AllReduce(input, ReduceOp::kSum, *post_backward_);
+    CopyIn(unit, state.grad, input, pre, *post_backward_);
   }
-  RETURN_IF_ERROR(StoreReduced(u, reduced));
+  ReleaseGradient(u, *post_backward_);
+  return input;
+}
+
+// `last_user` is the stream whose work so far is the last to use the gradient that backward wrote.
+void UnitRuntime::ReleaseGradient(int u, Stream& last_user) {
+  State& state = states_[u];
+  if (!state.grad.defined()) return;
   if (state.has_accumulated) {
     state.has_accumulated = false;
     // The next backward that writes to it is ordered after this reduction.
-    compute_->Wait(post_backward_->Record());
+    compute_->Wait(last_user.Record());
   } else {
-    GradientPool(u).Release(state.grad.buffer(), post_backward_->Record());
+    GradientPool(u).Release(state.grad.buffer(), last_user.Record());
   }
   state.grad = Tensor();
+}
+
+absl::Status UnitRuntime::ReduceScatter(int u) {
+  const Unit& unit = units_.unit(u);
+  ASSIGN_OR_RETURN(const Tensor input, StartReduction(u));
+  const Tensor reduced = input.Slice(OwnShard(unit));
+  unit.groups.shard->ReduceScatter(input, reduced, ReduceOp::kSum, *post_backward_);
+  if (unit.groups.replicate != nullptr) {
+    states_[u].reduced = reduced;
+  } else {
+    Store(u, reduced, *post_backward_);
+  }
   return absl::OkStatus();
 }
 
-absl::Status UnitRuntime::StoreReduced(int u, const Tensor& reduced) {
+absl::Status UnitRuntime::AllReduce(int u) {
+  const Unit& unit = units_.unit(u);
+  Stream& stream = unit.sharded() ? *all_reduce_ : *post_backward_;
+  Tensor reduced = std::exchange(states_[u].reduced, Tensor());
+  if (unit.sharded()) {
+    stream.Wait(post_backward_->Record());
+  } else {
+    ASSIGN_OR_RETURN(reduced, StartReduction(u));
+  }
+  unit.groups.replicate->AllReduce(reduced, ReduceOp::kSum, stream);
+  Store(u, reduced, stream);
+  return absl::OkStatus();
+}
+
+// Ends a reduction: `reduced` becomes this rank's gradient.
+void UnitRuntime::Store(int u, const Tensor& reduced, Stream& stream) {
   const Unit& unit = units_.unit(u);
   const auto& parameters = unit.sharded_parameters;
+  const double post = FactorsOf(unit).post;
   const bool accumulate = std::any_of(parameters.begin(), parameters.end(), [](const auto& p) { return p->has_grad; });
   if (!accumulate) {
-    ops_.CastDivide(reduced, unit.grad_shard, factors_.post, *post_backward_);
+    ops_.CastDivide(reduced, unit.grad_shard, post, stream);
   } else {
     for (const auto& parameter : parameters) {
-      if (!parameter->has_grad) ops_.Zero(parameter->grad, *post_backward_);
+      if (!parameter->has_grad) ops_.Zero(parameter->grad, stream);
     }
-    ops_.CastDivide(reduced, reduced, factors_.post, *post_backward_);
-    ops_.Accumulate(reduced, unit.grad_shard, *post_backward_);
+    ops_.CastDivide(reduced, reduced, post, stream);
+    ops_.Accumulate(reduced, unit.grad_shard, stream);
   }
   for (size_t i = 0; i < parameters.size(); ++i) parameters[i]->has_grad = unit.parameters[i]->requires_grad;
-  return absl::OkStatus();
+  if (StagesReduction(unit)) {
+    reduce_staging_free_ = stream.Record();
+  } else {
+    ReleaseGradient(u, stream);
+  }
 }
 
 absl::Status UnitRuntime::Synchronize() {
   absl::Status first;
-  for (Stream* stream : {compute_.get(), unshard_.get(), post_backward_.get()}) first.Update(stream->Synchronize());
+  for (Stream* stream : {compute_.get(), unshard_.get(), post_backward_.get(), all_reduce_.get()}) {
+    first.Update(stream->Synchronize());
+  }
   return first;
 }
 

@@ -73,9 +73,9 @@ std::vector<Module::NamedModule> Below(Module& root) {
 
 WrapPolicy LambdaWrapPolicy(std::function<bool(Module& module)> predicate) {
   return WrapPolicy([predicate = std::move(predicate)](Module& root) {
-    std::vector<Module::NamedModule> selected;
-    for (Module::NamedModule& named : Below(root)) {
-      if (predicate(*named.second)) selected.push_back(std::move(named));
+    std::vector<WrapPolicy::Selected> selected;
+    for (auto& [name, module] : Below(root)) {
+      if (predicate(*module)) selected.push_back({std::move(name), module});
     }
     return selected;
   });
@@ -84,9 +84,9 @@ WrapPolicy LambdaWrapPolicy(std::function<bool(Module& module)> predicate) {
 WrapPolicy SizeBasedWrapPolicy(int64_t min_num_params) {
   return WrapPolicy([min_num_params](Module& root) {
     const SizeBasedSelection selection(root, min_num_params);
-    std::vector<Module::NamedModule> selected;
-    for (Module::NamedModule& named : Below(root)) {
-      if (selection.selected(named.second)) selected.push_back(std::move(named));
+    std::vector<WrapPolicy::Selected> selected;
+    for (auto& [name, module] : Below(root)) {
+      if (selection.selected(module)) selected.push_back({std::move(name), module});
     }
     return selected;
   });

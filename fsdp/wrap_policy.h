@@ -8,24 +8,35 @@
 
 #include <cstdint>
 #include <functional>
+#include <string>
+#include <utility>
 #include <vector>
 
+#include "fsdp/unit_options.h"
 #include "nn/module.h"
 
 namespace fsdp {
 
 class WrapPolicy {
  public:
+  // A module to wrap, and what its unit has of its own.
+  struct Selected {
+    std::string name;  // its path under the root
+    Module* module = nullptr;
+    UnitOverrides overrides = {};
+  };
+
   // Modules to wrap, below `root` and without it, parents before children.
-  using Select = std::function<std::vector<Module::NamedModule>(Module& root)>;
+  using Select = std::function<std::vector<Selected>(Module& root)>;
 
   // No unit but the root.
   WrapPolicy() = default;
   explicit WrapPolicy(Select select) : select_(std::move(select)) {}
 
-  std::vector<Module::NamedModule> Apply(Module& root) const {
-    return select_ ? select_(root) : std::vector<Module::NamedModule>();
-  }
+  std::vector<Selected> Apply(Module& root) const { return select_ ? select_(root) : std::vector<Selected>(); }
+
+  // False of a default-made policy.
+  explicit operator bool() const { return static_cast<bool>(select_); }
 
  private:
   Select select_;

@@ -29,7 +29,7 @@ Gpt2Config TinyConfig() {
 std::vector<std::string> Selected(const WrapPolicy& policy) {
   std::unique_ptr<Module> model = *MakeGpt2(TinyConfig());
   std::vector<std::string> names;
-  for (const auto& [name, module] : policy.Apply(*model)) names.push_back(name);
+  for (const WrapPolicy::Selected& selected : policy.Apply(*model)) names.push_back(selected.name);
   return names;
 }
 

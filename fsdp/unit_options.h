@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What may differ from unit to unit of one model: strategy, precision and offload, by PyTorch's names and with its
+// defaults (torch/distributed/fsdp/api.py).
+#ifndef FSDP_FSDP_UNIT_OPTIONS_H_
+#define FSDP_FSDP_UNIT_OPTIONS_H_
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+#include "tensor/dtype.h"
+
+namespace fsdp {
+
+enum class ShardingStrategy : uint8_t {
+  kFullShard,         // parameters, gradients and optimizer state sharded; parameters resharded after forward
+  kShardGradOp,       // as kFullShard, but parameters stay unsharded from forward to backward
+  kNoShard,           // everything replicated, gradients all-reduced; what any strategy becomes in a shard group of 1
+  kHybridShard,       // kFullShard within a shard group, replicated over the groups
+  kHybridShardZero2,  // kShardGradOp within a shard group, replicated over the groups
+};
+
+// "full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2".
+std::string_view ShardingStrategyName(ShardingStrategy strategy);
+absl::StatusOr<ShardingStrategy> ParseShardingStrategy(std::string_view name);
+
+inline bool IsHybrid(ShardingStrategy strategy) {
+  return strategy == ShardingStrategy::kHybridShard || strategy == ShardingStrategy::kHybridShardZero2;
+}
+
+// True where parameters are resharded between forward and backward, and after a backward without synchronisation.
+inline bool ReshardsAfterForward(ShardingStrategy strategy) {
+  return strategy == ShardingStrategy::kFullShard || strategy == ShardingStrategy::kHybridShard;
+}
+
+// The sharded parameters that the optimizer updates keep their original dtype whatever is set here.
+struct MixedPrecision {
+  // Of unsharded parameters, so of all-gather and of forward and backward; default: the original dtype.
+  std::optional<DType> param_dtype = {};
+
+  // Of the gradient reduction; default: param_dtype.
+  std::optional<DType> reduce_dtype = {};
+};
+
+// Parameters, gradients and so optimizer state of the unit live in pinned host memory and visit the device for compute.
+struct CpuOffload {
+  bool offload_params = false;
+};
+
+// What a wrap policy sets for one unit in place of the model's options; nothing set: the model's.
+struct UnitOverrides {
+  std::optional<ShardingStrategy> sharding_strategy = {};
+  std::optional<MixedPrecision> mixed_precision = {};
+  std::optional<CpuOffload> cpu_offload = {};
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_FSDP_UNIT_OPTIONS_H_
