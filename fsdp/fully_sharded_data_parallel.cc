@@ -3,6 +3,7 @@
 
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "fsdp/clip_grad_norm.h"
 #include "fsdp/executor.h"
@@ -12,6 +13,19 @@
 #include "nn/device_layer_ops.h"
 
 namespace fsdp {
+
+namespace {
+
+absl::Status CheckDeviceId(const FsdpOptions& options, const Device& device) {
+  if (!options.device_id.has_value()) return absl::OkStatus();
+  const std::string actual = device.name();
+  if (actual == *options.device_id || actual.substr(0, actual.find(':')) == *options.device_id) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("inconsistent compute device: device_id is \"", *options.device_id,
+                                                 "\", but the process group's device is \"", actual,
+                                                 "\"; make the group on the device that is wanted"));
+}
+
+}  // namespace
 
 FullyShardedDataParallel::FullyShardedDataParallel() = default;
 FullyShardedDataParallel::~FullyShardedDataParallel() = default;
@@ -25,13 +39,14 @@ absl::StatusOr<std::unique_ptr<FullyShardedDataParallel>> FullyShardedDataParall
   if (options.shard_group_size > 0 && options.auto_wrap_policy) {
     RETURN_IF_ERROR(groups.SplitForHybrid(options.shard_group_size));
   }
-  absl::StatusOr<Partition> partition = Partition::Of(*model->module_, options.auto_wrap_policy);
+  RETURN_IF_ERROR(CheckDeviceId(options, *groups.any().device()));
+  absl::StatusOr<Partition> partition = Partition::ByPolicy(*model->module_, options);
   RETURN_IF_ERROR(groups.AgreeOn(partition.status()));
   std::vector<UnitSettings> settings;
   for (const UnitModule& unit : partition->units) settings.push_back(UnitSettingsOf(options, unit.overrides));
   ASSIGN_OR_RETURN(model->layer_ops_, LayerOpsFor(*groups.any().device()));
-  ASSIGN_OR_RETURN(model->units_,
-                   UnitStore::Create(*std::move(partition), settings, std::move(groups), options.init_seed));
+  const ParameterInit init{options.init_seed, options.param_init_fn, options.sync_module_states};
+  ASSIGN_OR_RETURN(model->units_, UnitStore::Create(*std::move(partition), settings, std::move(groups), init));
   ASSIGN_OR_RETURN(model->executor_, Executor::Create(*model->module_, *model->units_, options));
   return model;
 }
@@ -52,6 +67,8 @@ absl::StatusOr<Tensor> FullyShardedDataParallel::Forward(const Tensor& input, Ta
 absl::StatusOr<Tensor> FullyShardedDataParallel::Backward(const Tensor& grad_output, Tape& tape) {
   return module_->Backward(grad_output, tape);
 }
+
+const std::vector<std::string>& FullyShardedDataParallel::warnings() const { return units_->warnings(); }
 
 std::vector<ShardedParameter*> FullyShardedDataParallel::parameters() const {
   std::vector<ShardedParameter*> parameters;

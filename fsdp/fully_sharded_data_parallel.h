@@ -62,6 +62,9 @@ class FullyShardedDataParallel final {
   absl::StatusOr<Tensor> Forward(const Tensor& input, Tape& tape);
   absl::StatusOr<Tensor> Backward(const Tensor& grad_output, Tape& tape);
 
+  // What was legal but surprising in the wrapping; PyTorch prints it.
+  const std::vector<std::string>& warnings() const;
+
   // One per original parameter, shared ones once, in unit order: what an optimizer is made of. They live as long as the
   // model.
   std::vector<ShardedParameter*> parameters() const;

@@ -5,11 +5,18 @@
 #define FSDP_FSDP_OPTIONS_H_
 
 #include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
 #include <string_view>
+#include <variant>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "fsdp/unit_options.h"
 #include "fsdp/wrap_policy.h"
+#include "nn/module.h"
 
 namespace fsdp {
 
@@ -24,10 +31,15 @@ enum class BackwardPrefetch : uint8_t {
 std::string_view BackwardPrefetchName(BackwardPrefetch prefetch);
 absl::StatusOr<BackwardPrefetch> ParseBackwardPrefetch(std::string_view name);
 
+// Gives the parameters of `module` itself, not of its children, memory and values: Parameter::data, of the parameter's
+// shape, on the host or on the device.
+using ParamInitFn = std::function<absl::Status(Module& module)>;
+
 struct FsdpOptions {
   // Behaviour.
 
   ShardingStrategy sharding_strategy = ShardingStrategy::kFullShard;
+
   // Ranks per shard group of the hybrid strategies where the groups are made here: consecutive ranks shard, those of
   // equal place in their block replicate. Needs an auto_wrap_policy, as in PyTorch; 0: groups are given, or none.
   int shard_group_size = 0;
@@ -41,8 +53,21 @@ struct FsdpOptions {
   // dtype. Names, shapes and hyperparameters are per original parameter in both.
   bool use_orig_params = false;
 
-  // Seeds the Initializers of parameters that have no memory yet (meta parameters).
+  // What is left alone below the wrapped module: see ignored_states.h. One of the two; modules with all below them.
+  std::vector<Module*> ignored_modules = {};
+  std::variant<std::monostate, std::vector<Module*>, std::vector<std::shared_ptr<Parameter>>> ignored_states = {};
+
+  // Values of parameters that have no memory yet (meta parameters): this function gives a module's own parameters
+  // memory, unit by unit. Default: their Initializers, seeded by init_seed.
+  ParamInitFn param_init_fn = {};
   uint64_t init_seed = 0;
+
+  // Broadcast parameters and buffers from rank 0 before they are sharded, for ranks that start from different values.
+  bool sync_module_states = false;
+
+  // The device that the model is meant for, "cuda:1", "cpu" or "cuda"; refused unless the groups are on it. Default:
+  // theirs.
+  std::optional<std::string> device_id = {};
 
   // Performance.
 

@@ -60,19 +60,8 @@ absl::Status Allocate(ProcessGroup& memory, Stream& stream, Unit& unit) {
   return absl::OkStatus();
 }
 
-// Initial values of `interval` of `parameter`, in the unit's dtype, to host memory at `out`.
-absl::Status InitialValues(const Parameter& parameter, const Interval& interval, uint64_t seed, void* out) {
-  if (parameter.data.defined()) {
-    return Convert(parameter.data.dtype(), parameter.data.Slice(interval).data(), parameter.dtype, out,
-                   interval.size());
-  }
-  std::vector<float> values(interval.size());
-  parameter.initializer.Fill(seed, parameter.fqn, interval, values.data());
-  return Convert(DType::kFloat32, values.data(), parameter.dtype, out, interval.size());
-}
-
 // Makes the views of the shard that an optimizer sees, and gives them their first values. Blocks.
-absl::Status Fill(uint64_t seed, Stream& stream, Unit& unit) {
+absl::Status FillShard(uint64_t seed, Stream& stream, Unit& unit) {
   Device& device = stream.device();
   for (size_t i = 0; i < unit.parameters.size(); ++i) {
     Parameter& parameter = *unit.parameters[i];
@@ -85,15 +74,12 @@ absl::Status Fill(uint64_t seed, Stream& stream, Unit& unit) {
     sharded->data = unit.shard.Slice(in_shard);
     sharded->grad = unit.grad_shard.Slice(in_shard);
     sharded->device = &device;
-    ASSIGN_OR_RETURN(Buffer staging, device.AllocatePinned(sharded->data.nbytes()));
-    RETURN_IF_ERROR(InitialValues(parameter, slice.interval, seed, staging.data()));
-    stream.CopyAsync(sharded->data.data(), staging.data(), sharded->data.nbytes());
-    RETURN_IF_ERROR(stream.Synchronize());
+    RETURN_IF_ERROR(CopyInitialValues(parameter, slice.interval, seed, sharded->data, stream));
     unit.sharded_parameters.push_back(std::move(sharded));
     parameter.data = Tensor();
     parameter.grad = Tensor();
   }
-  return stream.Synchronize();
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -111,34 +97,50 @@ bool Unit::trainable() const {
 
 absl::StatusOr<std::unique_ptr<UnitStore>> UnitStore::Create(Partition partition,
                                                              const std::vector<UnitSettings>& settings,
-                                                             ShardGroups groups, uint64_t seed) {
+                                                             ShardGroups groups, const ParameterInit& init) {
   std::unique_ptr<UnitStore> store(new UnitStore(std::move(groups)));
-  RETURN_IF_ERROR(store->groups_.AgreeOn(store->Adopt(std::move(partition), settings)));
+  RETURN_IF_ERROR(store->groups_.AgreeOn(store->Adopt(partition, settings)));
   RETURN_IF_ERROR(store->groups_.CheckEqual(Fingerprint(*store), "units (name, elements, dtypes, strategy)"));
 
-  ASSIGN_OR_RETURN(std::unique_ptr<Stream> stream, store->device().CreateStream("init"));
-  absl::Status filled;
-  for (auto& unit : store->units_) {
-    ProcessGroup& memory = unit->sharded() ? *unit->groups.shard : *unit->groups.replicate;
-    if (filled.ok()) filled = Allocate(memory, *stream, *unit);
-    if (filled.ok()) filled = Fill(seed, *stream, *unit);
-  }
-  RETURN_IF_ERROR(store->groups_.AgreeOn(filled));
+  RETURN_IF_ERROR(store->groups_.AgreeOn(store->Fill(partition, init)));
   return store;
 }
 
-absl::Status UnitStore::Adopt(Partition partition, const std::vector<UnitSettings>& settings) {
+// Unit by unit, so that no more than one is whole at a time.
+absl::Status UnitStore::Fill(const Partition& partition, const ParameterInit& init) {
+  ASSIGN_OR_RETURN(std::unique_ptr<Stream> stream, device().CreateStream("init"));
+  for (size_t u = 0; u < units_.size(); ++u) {
+    Unit& unit = *units_[u];
+    absl::Status made = MaterializeUnit(partition.units[u], init.param_init_fn);
+    if (init.sync_module_states) {
+      RETURN_IF_ERROR(groups_.AgreeOn(made));
+      made = SyncParameters(partition.units[u], unit.groups, init.seed, *stream);
+    }
+    RETURN_IF_ERROR(made);
+    ProcessGroup& memory = unit.sharded() ? *unit.groups.shard : *unit.groups.replicate;
+    RETURN_IF_ERROR(Allocate(memory, *stream, unit));
+    RETURN_IF_ERROR(FillShard(init.seed, *stream, unit));
+  }
+  if (!init.sync_module_states || units_.empty()) return absl::OkStatus();
+  std::vector<Tensor> buffers;
+  for (const auto& buffer : partition.buffers) buffers.push_back(buffer->data);
+  return BroadcastTensors(buffers, units_[0]->groups, *stream);
+}
+
+absl::Status UnitStore::Adopt(const Partition& partition, const std::vector<UnitSettings>& settings) {
   const ShardingStrategy root_strategy =
       settings.empty() ? ShardingStrategy::kFullShard : settings[0].sharding_strategy;
   root_group_ = groups_.RootGroup(root_strategy);
-  registration_order_ = std::move(partition.registration_order);
-  aliases_ = std::move(partition.aliases);
+  registration_order_ = partition.registration_order;
+  aliases_ = partition.aliases;
+  unmanaged_ = partition.unmanaged;
+  warnings_ = partition.warnings;
   for (size_t u = 0; u < partition.units.size(); ++u) {
-    UnitModule& made = partition.units[u];
+    const UnitModule& made = partition.units[u];
     auto unit = std::make_unique<Unit>();
-    unit->name = std::move(made.name);
+    unit->name = made.name;
     unit->module = made.module;
-    unit->parameters = std::move(made.parameters);
+    unit->parameters = made.parameters;
     unit->settings = settings[u];
     ASSIGN_OR_RETURN(unit->groups, groups_.Of(unit->settings.sharding_strategy));
     unit->strategy = unit->sharded() ? unit->settings.sharding_strategy : ShardingStrategy::kNoShard;

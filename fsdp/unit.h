@@ -12,6 +12,7 @@
 
 #include "absl/status/statusor.h"
 #include "fsdp/options.h"
+#include "fsdp/parameter_init.h"
 #include "fsdp/partition.h"
 #include "fsdp/schedule.h"
 #include "fsdp/shard_groups.h"
@@ -61,12 +62,11 @@ struct Unit {
 // The units of a model and how its parameters' names map to them.
 class UnitStore {
  public:
-  // Gives the units of `partition` groups, layouts, and shards in the groups' memory, filled with the parameters'
-  // values, or under `seed` where they have none; `settings` are by unit. Collective: ranks whose units differ get an
-  // error. Blocks.
+  // Gives the units of `partition` groups, layouts, and shards in the groups' memory, filled as `init` says; `settings`
+  // are by unit. Collective: ranks whose units differ get an error. Blocks.
   static absl::StatusOr<std::unique_ptr<UnitStore>> Create(Partition partition,
                                                            const std::vector<UnitSettings>& settings,
-                                                           ShardGroups groups, uint64_t seed);
+                                                           ShardGroups groups, const ParameterInit& init);
 
   // Parents first, as modules are named, so the root is first. Modules to wrap that have no parameters of their own are
   // left out, the root too.
@@ -86,6 +86,12 @@ class UnitStore {
   // Further names of shared parameters, to their first.
   const std::map<std::string, std::string>& aliases() const { return aliases_; }
 
+  // Parameters that no unit has, by each of their names: the ignored ones. State dicts hold them as they are.
+  const std::vector<Module::NamedParameter>& unmanaged() const { return unmanaged_; }
+
+  // What was legal but surprising in the wrapping, for people to read.
+  const std::vector<std::string>& warnings() const { return warnings_; }
+
   const ShardGroups& groups() const { return groups_; }
 
   // PyTorch's process group of the root: all ranks, or its shard group where the root is hybrid.
@@ -96,7 +102,8 @@ class UnitStore {
  private:
   explicit UnitStore(ShardGroups groups) : groups_(std::move(groups)) {}
 
-  absl::Status Adopt(Partition partition, const std::vector<UnitSettings>& settings);
+  absl::Status Adopt(const Partition& partition, const std::vector<UnitSettings>& settings);
+  absl::Status Fill(const Partition& partition, const ParameterInit& init);
 
   ShardGroups groups_;
   std::shared_ptr<ProcessGroup> root_group_;
@@ -104,6 +111,8 @@ class UnitStore {
   std::vector<UnitVisit> registration_order_;
   std::map<const Module*, int> index_;
   std::map<std::string, std::string> aliases_;
+  std::vector<Module::NamedParameter> unmanaged_;
+  std::vector<std::string> warnings_;
 };
 
 }  // namespace fsdp

@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "absl/status/statusor.h"
+#include "fsdp/module_predicate.h"
 #include "tensor/dtype.h"
 
 namespace fsdp {
@@ -42,6 +43,12 @@ struct MixedPrecision {
 
   // Of the gradient reduction; default: param_dtype.
   std::optional<DType> reduce_dtype = {};
+
+  // Modules that an auto_wrap_policy leaves out of mixed precision, each as a unit of its own; PyTorch's
+  // _module_classes_to_ignore. Without a policy it does nothing.
+  ModulePredicate module_classes_to_ignore = IsBatchNorm();
+
+  bool enabled() const { return param_dtype.has_value() || reduce_dtype.has_value(); }
 };
 
 // Parameters, gradients and so optimizer state of the unit live in pinned host memory and visit the device for compute.
@@ -54,6 +61,10 @@ struct UnitOverrides {
   std::optional<ShardingStrategy> sharding_strategy = {};
   std::optional<MixedPrecision> mixed_precision = {};
   std::optional<CpuOffload> cpu_offload = {};
+
+  // For a unit without mixed precision inside a model with it: floating-point inputs are cast to the original dtype,
+  // and outputs back to the dtype that came in.
+  bool keep_full_precision = false;
 };
 
 }  // namespace fsdp
