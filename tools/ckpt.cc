@@ -5,6 +5,7 @@
 //   ckpt inspect checkpoints                                    # the newest step that verifies
 //   ckpt verify checkpoints/step-00000100
 //   ckpt convert checkpoints model.safetensors --dtype=bfloat16
+//   ckpt diff checkpoints/step-00000100 checkpoints/step-00000200
 #include <algorithm>
 #include <cstdio>
 #include <optional>
@@ -13,9 +14,12 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "checkpoint/path_kind.h"
 #include "tools/ckpt_convert.h"
+#include "tools/ckpt_diff.h"
 #include "tools/ckpt_inspect.h"
+#include "tools/ckpt_prune.h"
 #include "tools/ckpt_verify.h"
 #include "tools/command_line.h"
 
@@ -48,15 +52,23 @@ const std::vector<Subcommand>& Subcommands() {
        {"to", "state_dict_type", "world_size", "dtype", "include", "exclude", "rename", "model_only", "max_shard_size",
         "max_memory", "force"},
        RunConvert},
+      {"diff",
+       {"A", "B"},
+       "what differs, in structure and values, across kinds, formats and world sizes; exit 0 when equal, 1 when not",
+       {"atol", "rtol", "model_only", "json"},
+       RunDiff},
+      {"prune",
+       {"DIR"},
+       "deletes old step-* checkpoints of DIR and what crashes left there; never the last one that verifies",
+       {"keep_last", "keep_every", "dry_run", "json"},
+       RunPrune},
   };
   return *subcommands;
 }
 
 // Subcommands and flags that are promised for later releases: an error about one says so.
 const std::vector<std::string>& LaterNames() {
-  static const auto* names =
-      new std::vector<std::string>{"view",      "diff",        "prune",        "repair", "--html", "--parity",
-                                   "--dry_run", "--keep_last", "--keep_every", "--atol", "--rtol"};
+  static const auto* names = new std::vector<std::string>{"view", "repair", "--html", "--parity"};
   return *names;
 }
 
@@ -69,6 +81,12 @@ std::optional<std::string> FindLaterName(int argc, char** argv) {
     if (may_be_one && std::count(LaterNames().begin(), LaterNames().end(), name) != 0) return name;
   }
   return std::nullopt;
+}
+
+// "inspect, verify, convert".
+std::string SubcommandNames() {
+  return absl::StrJoin(Subcommands(), ", ",
+                       [](std::string* out, const Subcommand& subcommand) { out->append(subcommand.name); });
 }
 
 std::string Synopsis(const Subcommand& subcommand) {
@@ -133,7 +151,7 @@ int Main(int argc, char** argv) {
   if (line->operands.empty()) {
     if (!line->help && !line->helpfull) {
       return ReportUsageError("ckpt",
-                              absl::InvalidArgumentError("a subcommand is missing: inspect, verify or convert"));
+                              absl::InvalidArgumentError(absl::StrCat("a subcommand is missing: ", SubcommandNames())));
     }
     PrintHelp(line->helpfull);
     return kExitDone;
@@ -146,8 +164,8 @@ int Main(int argc, char** argv) {
     PrintHelp(subcommand);
     return kExitDone;
   }
-  return ReportUsageError("ckpt", absl::InvalidArgumentError(absl::StrCat("\"", name, "\" is no subcommand; there are ",
-                                                                          "inspect, verify and convert")));
+  return ReportUsageError("ckpt", absl::InvalidArgumentError(
+                                      absl::StrCat("\"", name, "\" is no subcommand; there are ", SubcommandNames())));
 }
 
 }  // namespace

@@ -6,6 +6,13 @@
 ABSL_FLAG(bool, json, false, "print one JSON object instead of text");
 ABSL_FLAG(bool, tensors, false, "list every tensor: dtype, shape, bytes and who holds it");
 
+ABSL_FLAG(double, atol, 0, "values are equal when |a - b| <= atol + rtol * |b|");
+ABSL_FLAG(double, rtol, 0, "as atol, relative to the value in B");
+
+ABSL_FLAG(int, keep_last, 0, "how many of the newest steps stay; must be given");
+ABSL_FLAG(int64_t, keep_every, 0, "steps that this divides stay too; 0: none does");
+ABSL_FLAG(bool, dry_run, false, "say what would be done, and change nothing");
+
 ABSL_FLAG(std::string, to, "", "format of DST, hdf5 or safetensors; by default what DST's suffix says, else hdf5");
 ABSL_FLAG(std::string, state_dict_type, "full",
           "kind of an hdf5 checkpoint: full, one file; sharded, a file for each rank");

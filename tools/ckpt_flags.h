@@ -4,16 +4,27 @@
 #ifndef FSDP_TOOLS_CKPT_FLAGS_H_
 #define FSDP_TOOLS_CKPT_FLAGS_H_
 
+#include <cstdint>
 #include <string>
 
 #include "absl/flags/declare.h"
 #include "tools/command_line.h"
 
-// inspect and verify.
 ABSL_DECLARE_FLAG(bool, json);
+
+// inspect.
 ABSL_DECLARE_FLAG(bool, tensors);
 
-// convert.
+// diff.
+ABSL_DECLARE_FLAG(double, atol);
+ABSL_DECLARE_FLAG(double, rtol);
+
+// prune; dry_run is repair's too.
+ABSL_DECLARE_FLAG(int, keep_last);
+ABSL_DECLARE_FLAG(int64_t, keep_every);
+ABSL_DECLARE_FLAG(bool, dry_run);
+
+// convert; model_only is diff's too.
 ABSL_DECLARE_FLAG(std::string, to);
 ABSL_DECLARE_FLAG(std::string, state_dict_type);
 ABSL_DECLARE_FLAG(int, world_size);

@@ -3,6 +3,7 @@
 
 #include <cstdio>
 
+#include "nlohmann/json.hpp"
 #include "tools/command_line.h"
 
 namespace fsdp {
@@ -10,6 +11,11 @@ namespace fsdp {
 int ReportFailure(const std::string& program, const absl::Status& status) {
   std::fprintf(stderr, "%s: %s\n", program.c_str(), std::string(status.message()).c_str());
   return kExitFailed;
+}
+
+std::string ProblemJson(const absl::Status& status) {
+  const nlohmann::ordered_json json = {{"problem", std::string(status.message())}};
+  return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
 
 }  // namespace fsdp

@@ -13,6 +13,9 @@ namespace fsdp {
 // Prints "PROGRAM: message" to stderr. Returns kExitFailed.
 int ReportFailure(const std::string& program, const absl::Status& status);
 
+// What --json prints, beside that, when there is no result: {"problem": message}.
+std::string ProblemJson(const absl::Status& status);
+
 }  // namespace fsdp
 
 #endif  // FSDP_TOOLS_CKPT_REPORT_H_

@@ -25,7 +25,7 @@ TEST_F(CkptTest, WrongCommandLinesExitWithTwoAndSayWhy) {
   const std::string dst = Path("dst");
   const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
       {{}, "a subcommand is missing"},
-      {{"frobnicate", model}, "\"frobnicate\" is no subcommand; there are inspect, verify and convert"},
+      {{"frobnicate", model}, "\"frobnicate\" is no subcommand; there are inspect, verify, convert, diff, prune"},
       {{"inspect"}, "PATH is missing"},
       {{"inspect", model, model}, "unexpected argument"},
       {{"inspect", model, "--colour"}, "unknown flag --colour"},
@@ -33,6 +33,13 @@ TEST_F(CkptTest, WrongCommandLinesExitWithTwoAndSayWhy) {
       {{"inspect", model, "--json=perhaps"}, "--json"},
       {{"verify", model, "--tensors"}, "ckpt verify has no flag --tensors"},
       {{"convert", model}, "DST is missing"},
+      {{"diff", model}, "B is missing"},
+      {{"prune", dst}, "--keep_last is missing"},
+      {{"prune", dst, "--keep_last=0"}, "--keep_last is missing; 1 or more steps stay"},
+      {{"prune", dst, "--keep_last=1", "--keep_every=-2"}, "--keep_every=-2, expected 0 or more"},
+      {{"diff", model, model, "--atol=-1"}, "--atol=-1 --rtol=0, expected numbers of 0 and more"},
+      {{"diff", model, model, "--rtol=nan"}, "--rtol=nan"},
+      {{"diff", model, model, "--tensors"}, "ckpt diff has no flag --tensors"},
       {{"convert", model, dst, "--json"}, "ckpt convert has no flag --json"},
       {{"convert", model, dst, "--to=zip"}, "--to=zip, expected hdf5 or safetensors"},
       {{"convert", model, dst, "--to=hdf5", "--to=hdf5"}, "--to is given 2 times"},
@@ -70,8 +77,6 @@ TEST_F(CkptTest, WhatLaterReleasesHaveIsRefusedAsSuch) {
   WriteFile(Path("dcp/.metadata"), "x");
   const std::vector<std::vector<std::string>> cases = {
       {"view", model, "x.h5"},
-      {"diff", model, model},
-      {"prune", ".", "--keep_last=1"},
       {"repair", model},
       {"inspect", model, "--html=x"},
       {"convert", model, Path("x"), "--parity=2"},
@@ -94,7 +99,7 @@ TEST_F(CkptTest, HelpListsWhatThereIs) {
   const std::string help = MustCkpt({"--help"});
   EXPECT_THAT(help,
               AllOf(HasSubstr("ckpt inspect PATH"), HasSubstr("ckpt verify PATH"), HasSubstr("ckpt convert SRC DST")));
-  for (const char* later : {"prune", "repair", "view", "diff", "--html", "--parity", "torch", "dcp"}) {
+  for (const char* later : {"repair", "view", "--html", "--parity", "torch", "dcp"}) {
     EXPECT_THAT(help, Not(HasSubstr(later)));
   }
   EXPECT_THAT(MustCkpt({"--helpfull"}),

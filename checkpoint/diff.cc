@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checkpoint/diff.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "base/thread_pool.h"
+#include "checkpoint/quote.h"
+
+namespace fsdp {
+namespace {
+
+using Section = StateKey::Section;
+
+// A piece is read whole from both sides. Those of B begin anywhere in its blocks, so the last block of a piece is read
+// again for the next one: the larger the piece, the less that is.
+constexpr int64_t kPieceBytes = int64_t{16} << 20;
+
+bool IsCompared(const StateKey& key, const DiffOptions& options) {
+  return !options.model_only || key.section == Section::kModel;
+}
+
+// What `key` of another state is called in `state`: itself, or what it is an alias of.
+StateKey Resolve(const StateDict& state, const StateKey& key) {
+  if (state.contains(key)) return key;
+  const auto alias = state.aliases.find(key.fqn);
+  if (alias == state.aliases.end() || (key.section != Section::kModel && key.section != Section::kOptimState)) {
+    return key;
+  }
+  StateKey resolved = key;
+  resolved.fqn = alias->second;
+  return resolved;
+}
+
+// A tensor that both sides have, and the keys it has there.
+struct Pair {
+  StateKey a;
+  StateKey b;
+};
+
+// Elements of the tensor of pair `pair`.
+struct Piece {
+  size_t pair = 0;
+  Interval interval;
+};
+
+class Diff {
+ public:
+  Diff(const TensorSource& a, const TensorSource& b, const DiffOptions& options) : a_(a), b_(b), options_(options) {}
+
+  absl::StatusOr<DiffReport> Run() {
+    CompareNames();
+    CompareAliases();
+    for (size_t i = 0; i < pairs_.size(); ++i) AddPieces(i);
+    RETURN_IF_ERROR(ComparePieces());
+    for (const TensorDiff& tensor : report_.tensors) report_.total.Add(tensor.values);
+    return std::move(report_);
+  }
+
+ private:
+  void CompareNames() {
+    std::set<StateKey> met;  // of B
+    for (const auto& [key, value] : a_.contents().entries()) {
+      if (!IsCompared(key, options_)) continue;
+      const StateKey other = Resolve(b_.contents(), key);
+      met.insert(other);
+      if (!b_.contents().contains(other)) {
+        report_.only_in_a.push_back(key.ToString());
+      } else if (const ShardedTensor* tensor = std::get_if<ShardedTensor>(&value)) {
+        CompareTensor(key, *tensor, other);
+      } else {
+        CompareText(key, std::get<std::string>(value), other);
+      }
+    }
+    for (const auto& [key, value] : b_.contents().entries()) {
+      if (!IsCompared(key, options_) || met.count(key) != 0) continue;
+      const StateKey other = Resolve(a_.contents(), key);
+      const ShardedTensor* tensor = a_.contents().FindTensor(other);
+      if (tensor != nullptr) {  // A has it under another name
+        CompareTensor(other, *tensor, key);
+      } else if (!a_.contents().contains(other)) {
+        report_.only_in_b.push_back(key.ToString());
+      }
+    }
+  }
+
+  void CompareTensor(const StateKey& key, const ShardedTensor& tensor, const StateKey& other_key) {
+    const ShardedTensor* other = b_.contents().FindTensor(other_key);
+    if (other == nullptr) {
+      report_.structure.push_back(absl::StrCat(Quote(key.ToString()), " is a tensor in A and a text in B"));
+      return;
+    }
+    report_.tensors.push_back(
+        {key.ToString(), tensor.dtype, other->dtype, tensor.shape, other->shape, ValueDifference()});
+    pairs_.push_back({key, other_key});
+  }
+
+  void CompareText(const StateKey& key, const std::string& text, const StateKey& other_key) {
+    const std::string* other = b_.contents().FindText(other_key);
+    const std::string name = Quote(key.ToString());
+    if (other == nullptr) {
+      report_.structure.push_back(absl::StrCat(name, " is a text in A and a tensor in B"));
+    } else if (*other != text) {
+      const size_t at = std::mismatch(text.begin(), text.end(), other->begin(), other->end()).first - text.begin();
+      const size_t from = at - std::min<size_t>(at, 16);
+      report_.structure.push_back(absl::StrCat("text ", name, " differs from byte ", at,
+                                               " on: ", Quote(text.substr(from, 48)), " in A, ",
+                                               Quote(other->substr(from, 48)), " in B"));
+    }
+  }
+
+  void CompareAliases() {
+    // Other formats write tied weights once, or twice, and keep no word about it.
+    if (a_.format() != "hdf5" || b_.format() != "hdf5") return;
+    const auto& in_a = a_.contents().aliases;
+    const auto& in_b = b_.contents().aliases;
+    const auto say = [&](const std::string& alias, const auto& here, const char* side, const auto& there) {
+      const auto other = there.find(alias);
+      if (other != there.end() && other->second == here.at(alias)) return;
+      report_.structure.push_back(
+          absl::StrCat(Quote(alias), " is an alias of ", Quote(here.at(alias)), " in ", side, " only"));
+    };
+    for (const auto& [alias, target] : in_a) say(alias, in_a, "A", in_b);
+    for (const auto& [alias, target] : in_b) say(alias, in_b, "B", in_a);
+  }
+
+  // Pieces are cut where A's blocks are.
+  void AddPieces(size_t pair) {
+    const TensorDiff& tensor = report_.tensors[pair];
+    if (tensor.shape_a != tensor.shape_b) return;
+    const int64_t size = std::max(SizeOf(tensor.dtype_a), SizeOf(tensor.dtype_b));
+    const Interval whole = {0, tensor.shape_a.numel()};
+    Interval gathered = {0, 0};
+    for (const Interval& piece : a_.Pieces(pairs_[pair].a, whole)) {
+      if (!gathered.empty() && (piece.end - gathered.begin) * size > kPieceBytes) {
+        pieces_.push_back({pair, gathered});
+        gathered = piece;
+      }
+      gathered = {gathered.empty() ? piece.begin : gathered.begin, piece.end};
+    }
+    if (!gathered.empty()) pieces_.push_back({pair, gathered});
+    bytes_total_ += whole.size() * (SizeOf(tensor.dtype_a) + SizeOf(tensor.dtype_b));
+  }
+
+  absl::Status ComparePieces() {
+    ASSIGN_OR_RETURN(const std::unique_ptr<ThreadPool> pool, ThreadPool::Create(options_.io_threads, "diff"));
+    // Added up in order at the end, so that sums do not depend on timing.
+    std::vector<ValueDifference> differences(pieces_.size());
+    RETURN_IF_ERROR(pool->ParallelFor(static_cast<int64_t>(pieces_.size()),
+                                      [&](int64_t i) { return ComparePiece(pieces_[i], differences[i]); }));
+    for (size_t i = 0; i < pieces_.size(); ++i) report_.tensors[pieces_[i].pair].values.Add(differences[i]);
+    return absl::OkStatus();
+  }
+
+  absl::Status ComparePiece(const Piece& piece, ValueDifference& difference) {
+    const TensorDiff& tensor = report_.tensors[piece.pair];
+    const int64_t numel = piece.interval.size();
+    const int64_t bytes_a = numel * SizeOf(tensor.dtype_a);
+    const int64_t bytes_b = numel * SizeOf(tensor.dtype_b);
+    const std::unique_ptr<std::byte[]> in_a(new std::byte[bytes_a]);
+    const std::unique_ptr<std::byte[]> in_b(new std::byte[bytes_b]);
+    RETURN_IF_ERROR(a_.Read(pairs_[piece.pair].a, piece.interval, in_a.get()));
+    RETURN_IF_ERROR(b_.Read(pairs_[piece.pair].b, piece.interval, in_b.get()));
+    RETURN_IF_ERROR(CompareElements({tensor.dtype_a, in_a.get()}, {tensor.dtype_b, in_b.get()}, piece.interval.begin,
+                                    numel, options_.tolerance, difference));
+    const std::lock_guard<std::mutex> lock(mutex_);
+    bytes_done_ += bytes_a + bytes_b;
+    if (options_.progress) options_.progress(bytes_done_, bytes_total_);
+    return absl::OkStatus();
+  }
+
+  const TensorSource& a_;
+  const TensorSource& b_;
+  const DiffOptions& options_;
+  DiffReport report_;
+  std::vector<Pair> pairs_;  // by index of report_.tensors
+  std::vector<Piece> pieces_;
+  int64_t bytes_total_ = 0;
+
+  std::mutex mutex_;
+  int64_t bytes_done_ = 0;  // guarded by mutex_
+};
+
+}  // namespace
+
+bool DiffReport::equal() const {
+  return only_in_a.empty() && only_in_b.empty() && structure.empty() &&
+         std::all_of(tensors.begin(), tensors.end(), [](const TensorDiff& tensor) { return tensor.equal(); });
+}
+
+absl::StatusOr<DiffReport> DiffCheckpoints(const TensorSource& a, const TensorSource& b, const DiffOptions& options) {
+  return Diff(a, b, options).Run();
+}
+
+}  // namespace fsdp
