@@ -14,7 +14,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "checkpoint/latest.h"  // LatestCheckpoint, ListCheckpoints, PruneCheckpoints
+#include "checkpoint/latest.h"     // LatestCheckpoint, ListCheckpoints
+#include "checkpoint/retention.h"  // PruneCheckpoints
 #include "collectives/process_group.h"
 #include "tensor/state_dict.h"
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A ROOT of checkpoints: its steps, the newest that verifies, and retention. Only names that StepName makes are steps;
-// whatever else is in a ROOT is not looked at.
+// A ROOT of checkpoints: its steps, and the newest that verifies. Only names that StepName makes are steps; whatever
+// else is in a ROOT is not looked at. Which steps stay is retention.h's.
 #ifndef FSDP_CHECKPOINT_LATEST_H_
 #define FSDP_CHECKPOINT_LATEST_H_
 
@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "checkpoint/verify.h"
 
 namespace fsdp {
 
@@ -21,10 +22,9 @@ absl::StatusOr<std::string> LatestCheckpoint(const std::string& root, std::vecto
 // Names of the committed steps of ROOT (step-* directories), oldest first, unverified; empty when ROOT does not exist.
 absl::StatusOr<std::vector<std::string>> ListCheckpoints(const std::string& root);
 
-// Deletes all but the newest `keep_last` steps of ROOT: each is renamed away first, so no step-* name ever denotes
-// something partial. Where none of those that stay has its manifest and all its files, the newest that has them stays
-// too. kInvalidArgument when `keep_last` is less than 1. One process calls it.
-absl::Status PruneCheckpoints(const std::string& root, int keep_last);
+// OK when the step `name` of ROOT verifies, byte by byte, and is the step that its name says; else kDataLoss with the
+// first problem.
+absl::Status CheckStep(const std::string& root, const std::string& name, const VerifyOptions& options = {});
 
 }  // namespace fsdp
 

@@ -91,23 +91,5 @@ TEST(LatestTest, ADirectoryThatIsACheckpointIsReturnedOnceVerified) {
   EXPECT_THAT(LatestCheckpoint(path), StatusIs(absl::StatusCode::kDataLoss, HasSubstr("does not verify")));
 }
 
-TEST(LatestTest, PruneKeepsTheNewest) {
-  const std::string root = RootWith({1, 2, 3, 4});
-  WriteAll(root + "/log.txt", "mine");
-  EXPECT_OK(PruneCheckpoints(root, 2));
-  EXPECT_THAT(ListNames(root), ElementsAre("log.txt", "step-00000003", "step-00000004"));
-  EXPECT_OK(PruneCheckpoints(root, 2));
-  EXPECT_THAT(ListNames(root), ElementsAre("log.txt", "step-00000003", "step-00000004"));
-  EXPECT_THAT(PruneCheckpoints(root, 0), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("keep_last is 0")));
-}
-
-TEST(LatestTest, PruneKeepsTheLastCompleteOneWhateverItsAge) {
-  const std::string root = RootWith({1, 2, 3, 4});
-  fs::remove(root + "/step-00000004/checkpoint.h5");
-  fs::resize_file(root + "/step-00000003/checkpoint.h5", 100);
-  EXPECT_OK(PruneCheckpoints(root, 2));
-  EXPECT_THAT(ListNames(root), ElementsAre("step-00000002", "step-00000003", "step-00000004"));
-}
-
 }  // namespace
 }  // namespace fsdp

@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checkpoint/retention.h"
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <memory>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "checkpoint/file_names.h"
+#include "checkpoint/latest.h"
+#include "checkpoint/manifest_file.h"
+#include "checkpoint/staged_checkpoint.h"
+#include "checkpoint/verify.h"
+
+namespace fsdp {
+namespace {
+
+namespace fs = std::filesystem;
+using Step = RetentionPlan::Step;
+using Leftover = RetentionPlan::Leftover;
+
+// Bytes of the files of a directory that have no other name. What vanishes meanwhile has none.
+int64_t BytesIn(const std::string& directory) {
+  int64_t bytes = 0;
+  std::error_code error;
+  for (fs::directory_iterator it(directory, error), end; !error && it != end; it.increment(error)) {
+    std::error_code ignored;
+    if (!it->is_regular_file(ignored) || it->is_symlink(ignored) || it->hard_link_count(ignored) != 1) continue;
+    const uintmax_t size = it->file_size(ignored);
+    if (!ignored) bytes += static_cast<int64_t>(size);
+  }
+  return bytes;
+}
+
+absl::Duration AgeOf(const std::string& path) {
+  std::error_code error;
+  const auto changed = fs::last_write_time(path, error);
+  if (error) return absl::ZeroDuration();
+  return std::max(absl::ZeroDuration(), absl::FromChrono(fs::file_time_type::clock::now() - changed));
+}
+
+// True when the staging directory `path` belongs to a save that is at work.
+bool IsInUse(const std::string& path) {
+  const std::string lock_path = JoinPath(path, kManifestName);
+  // OpenLocked would make it.
+  if (!PosixFileSystem().Exists(lock_path)) return false;
+  const absl::StatusOr<std::unique_ptr<File>> lock = PosixFileSystem().OpenLocked(lock_path);
+  return !lock.ok() || !(*lock)->locked();
+}
+
+absl::StatusOr<std::vector<Leftover>> ListLeftovers(const std::string& root) {
+  ASSIGN_OR_RETURN(const std::vector<std::string> names, PosixFileSystem().List(root));
+  std::vector<Leftover> leftovers;
+  for (const std::string& name : names) {
+    const auto deleted = DeletedNameOf(name);
+    const auto staged = StagedNameOf(name);
+    if (!ParseStepName(deleted.value_or(staged.value_or("")))) continue;
+    const std::string path = JoinPath(root, name);
+    leftovers.push_back({name, BytesIn(path), AgeOf(path), !deleted && IsInUse(path)});
+  }
+  return leftovers;
+}
+
+// Why the step is not good; empty when it is.
+std::string ProblemOf(const std::string& root, const std::string& name, const RetentionPolicy& policy) {
+  if (policy.good == RetentionPolicy::Good::kVerified) {
+    VerifyOptions options;
+    options.progress = policy.progress;
+    return std::string(CheckStep(root, name, options).message());
+  }
+  const std::string path = JoinPath(root, name);
+  const absl::StatusOr<Manifest> manifest = ReadManifest(PosixFileSystem(), path);
+  const absl::Status status = manifest.ok() ? CheckFilesPresent(PosixFileSystem(), path, *manifest) : manifest.status();
+  return std::string(status.message());
+}
+
+// Looks for the newest good step, first among those that stay, and keeps it.
+bool KeepNewestGood(const std::string& root, const RetentionPolicy& policy, std::vector<Step>& steps) {
+  for (const bool among_kept : {true, false}) {
+    for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
+      if (step->keep != among_kept) continue;
+      step->problem = ProblemOf(root, step->name, policy);
+      if (!step->problem.empty()) continue;
+      if (!among_kept) {
+        step->keep = true;
+        step->reason = policy.good == RetentionPolicy::Good::kVerified ? "the newest that verifies"
+                                                                       : "the newest that is complete";
+      }
+      return true;
+    }
+  }
+  return false;
+}
+
+absl::Status DeleteSteps(FileSystem& files, const std::string& root, const RetentionPlan& plan) {
+  for (const Step& step : plan.steps) {
+    if (!step.keep) RETURN_IF_ERROR(DeleteCheckpointDirectory(files, root, step.name));
+  }
+  return absl::OkStatus();
+}
+
+// Asks for the lock once more: a plan may be old.
+absl::Status DeleteLeftover(FileSystem& files, const std::string& path, bool is_staged) {
+  if (!is_staged) return RemoveTree(files, path);
+  const absl::StatusOr<std::unique_ptr<File>> lock = files.OpenLocked(JoinPath(path, kManifestName));
+  if (absl::IsNotFound(lock.status()) || absl::IsUnavailable(lock.status())) return absl::OkStatus();
+  RETURN_IF_ERROR(lock.status());
+  return (*lock)->locked() ? RemoveTree(files, path) : absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<RetentionPlan> PlanRetention(const std::string& root, const RetentionPolicy& policy) {
+  if (policy.keep_last < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("keep_last is ", policy.keep_last, "; at least one checkpoint stays"));
+  }
+  if (policy.keep_every < 0) {
+    return absl::InvalidArgumentError(absl::StrCat("keep_every is ", policy.keep_every, ", expected 0 or more"));
+  }
+  RetentionPlan plan;
+  ASSIGN_OR_RETURN(const std::vector<std::string> names, ListCheckpoints(root));
+  for (size_t i = 0; i < names.size(); ++i) {
+    Step& step = plan.steps.emplace_back();
+    step.name = names[i];
+    step.bytes = BytesIn(JoinPath(root, step.name));
+    const bool is_last = names.size() - i <= static_cast<size_t>(policy.keep_last);
+    const bool is_kept_for_good =
+        policy.keep_every > 0 && ParseStepName(step.name).value_or(1) % policy.keep_every == 0;
+    step.keep = is_last || is_kept_for_good;
+    step.reason = is_last ? "keep_last" : is_kept_for_good ? "keep_every" : "";
+  }
+  plan.has_good = KeepNewestGood(root, policy, plan.steps);
+  if (!plan.has_good) {
+    for (Step& step : plan.steps) {
+      if (!std::exchange(step.keep, true)) step.reason = "no step is good";
+    }
+  }
+  if (PosixFileSystem().Exists(root)) {
+    ASSIGN_OR_RETURN(plan.leftovers, ListLeftovers(root));
+  }
+  return plan;
+}
+
+absl::Status ApplyRetention(FileSystem& files, const std::string& root, const RetentionPlan& plan) {
+  RETURN_IF_ERROR(DeleteSteps(files, root, plan));
+  for (const Leftover& leftover : plan.leftovers) {
+    if (leftover.in_use) continue;
+    const bool is_staged = !DeletedNameOf(leftover.name);
+    RETURN_IF_ERROR(DeleteLeftover(files, JoinPath(root, leftover.name), is_staged));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status PruneCheckpoints(const std::string& root, int keep_last) {
+  RetentionPolicy policy;
+  policy.keep_last = keep_last;
+  policy.good = RetentionPolicy::Good::kComplete;
+  ASSIGN_OR_RETURN(const RetentionPlan plan, PlanRetention(root, policy));
+  return DeleteSteps(PosixFileSystem(), root, plan);
+}
+
+}  // namespace fsdp
