@@ -24,6 +24,22 @@ namespace {
 
 constexpr int64_t kRestPieceBytes = int64_t{1} << 20;
 
+// Gaps of a file that a message lists.
+constexpr size_t kListedRanges = 3;
+
+// A problem, with its place in the list whatever thread finds it when.
+struct Problem {
+  int64_t order = -1;
+  std::string message;
+  VerifyReport::Damage damage;  // no file: it is none
+};
+
+// Elements of a tensor in a file.
+struct Resident {
+  ByteRange range;
+  int tensor = 0;
+};
+
 // One thing to read and compare: a block of an extent, or all that lies outside of extents.
 struct Check {
   int file = 0;
@@ -40,6 +56,7 @@ class Verification {
     ASSIGN_OR_RETURN(const std::unique_ptr<ThreadPool> pool,
                      ThreadPool::Create(options_.io_threads, "checkpoint-verify"));
     NameExtents();
+    if (options_.count_nonfinite) PlaceTensors();
     FindUnknownFiles();
     for (const StoredTensor& tensor : manifest_.tensors) {
       if (const absl::Status covered = CheckCovered(tensor); !covered.ok()) Report(covered);
@@ -53,18 +70,30 @@ class Verification {
     report.files = static_cast<int64_t>(manifest_.files.size()) + 1;
     report.tensors = static_cast<int64_t>(manifest_.tensors.size());
     report.bytes = bytes_done_;
-    std::sort(problems_.begin(), problems_.end());
-    for (auto& [order, problem] : problems_) report.problems.push_back(std::move(problem));
+    Conclude(report);
     return report;
   }
 
  private:
-  // Problems are listed in the order of `order`, whatever thread found them.
-  void Report(std::string problem, int64_t order) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    problems_.emplace_back(order, std::move(problem));
+  void Conclude(VerifyReport& report) {
+    std::stable_sort(problems_.begin(), problems_.end(),
+                     [](const Problem& a, const Problem& b) { return a.order < b.order; });
+    for (Problem& problem : problems_) {
+      report.problems.push_back(std::move(problem.message));
+      if (!problem.damage.file.empty()) report.damage.push_back(std::move(problem.damage));
+    }
+    for (size_t i = 0; i < nonfinite_.size(); ++i) {
+      if (nonfinite_[i].any()) report.nonfinite.push_back({manifest_.tensors[i].key.ToString(), nonfinite_[i]});
+    }
   }
-  void Report(const absl::Status& status, int64_t order = -1) { Report(std::string(status.message()), order); }
+
+  void Report(std::string message, int64_t order = -1, VerifyReport::Damage damage = {}) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    problems_.push_back({order, std::move(message), std::move(damage)});
+  }
+  void Report(const absl::Status& status, int64_t order = -1, VerifyReport::Damage damage = {}) {
+    Report(std::string(status.message()), order, std::move(damage));
+  }
 
   void NameExtents() {
     for (const StoredFile& file : manifest_.files) names_.emplace_back(file.extents.size());
@@ -91,6 +120,23 @@ class Verification {
     if (names.empty()) names = std::move(name);
   }
 
+  void PlaceTensors() {
+    nonfinite_.resize(manifest_.tensors.size());
+    residents_.resize(manifest_.files.size());
+    for (size_t i = 0; i < manifest_.tensors.size(); ++i) {
+      const StoredTensor& tensor = manifest_.tensors[i];
+      if (!IsFloatingPoint(tensor.dtype)) continue;
+      for (const StoredInterval& stored : tensor.intervals) {
+        const ByteRange range = {stored.offset, stored.interval.size() * SizeOf(tensor.dtype)};
+        residents_[stored.file].push_back({range, static_cast<int>(i)});
+      }
+    }
+    for (std::vector<Resident>& residents : residents_) {
+      std::sort(residents.begin(), residents.end(),
+                [](const Resident& a, const Resident& b) { return a.range.offset < b.range.offset; });
+    }
+  }
+
   // Hidden files are a file system's or a desktop's, and not ours.
   void FindUnknownFiles() {
     std::set<std::string> known = {kManifestName};
@@ -99,7 +145,7 @@ class Verification {
     if (!names.ok()) return Report(names.status());
     for (const std::string& name : *names) {
       if (known.count(name) != 0 || absl::StartsWith(name, ".")) continue;
-      Report(absl::StrCat(Printable(name), ": the manifest names no such file"), -1);
+      Report(absl::StrCat(Printable(name), ": the manifest names no such file"));
     }
   }
 
@@ -108,12 +154,14 @@ class Verification {
     const auto order = static_cast<int64_t>(checks_.size());
     absl::StatusOr<std::unique_ptr<File>> file = OpenStoredFile(files_, directory_, manifest_, index);
     if (!file.ok()) {
-      Report(file.status(), order);
+      Report(file.status(), order, {stored.name, {0, stored.nbytes}, "file"});
       // A file of the wrong size still shows which of its bytes are damaged.
       file = files_.Open(JoinPath(directory_, stored.name));
       if (!file.ok()) return;
     }
-    if (const absl::Status record = CheckRecord(**file, manifest_, index); !record.ok()) Report(record, order);
+    if (const absl::Status record = CheckRecord(**file, manifest_, index); !record.ok()) {
+      Report(record, order, {stored.name, stored.record.value_or(ByteRange()), "record"});
+    }
     bytes_total_ += stored.nbytes;
     checks_.push_back({index, -1, 0});
     for (size_t extent = 0; extent < stored.extents.size(); ++extent) {
@@ -126,7 +174,7 @@ class Verification {
   void Perform(const Check& check, int64_t order) {
     const StoredFile& stored = manifest_.files[check.file];
     const absl::StatusOr<std::unique_ptr<File>> file = files_.Open(JoinPath(directory_, stored.name));
-    if (!file.ok()) return Report(file.status(), order);
+    if (!file.ok()) return Report(file.status(), order, {stored.name, {0, stored.nbytes}, "file"});
     check.extent < 0 ? CheckRest(**file, stored, order) : CheckBlock(**file, stored, check, order);
   }
 
@@ -140,11 +188,14 @@ class Verification {
     const auto bytes = absl::MakeSpan(buffer.data(), range.nbytes);
     if (const absl::Status read = file.Read(range.offset, bytes); !read.ok()) {
       return Report(absl::StrCat(stored.name, ", ", Describe(range), " (", what, "): ", std::string(read.message())),
-                    order);
+                    order, {stored.name, range, what});
     }
     const Digest digest = DigestOf(bytes);
     if (digest != extent.digests[check.block]) {
-      Report(DamagedBlock(stored.name, range, what, digest, extent.digests[check.block]), order);
+      Report(DamagedBlock(stored.name, range, what, digest, extent.digests[check.block]), order,
+             {stored.name, range, what});
+    } else if (options_.count_nonfinite) {
+      CountElements(check.file, range, buffer.data());
     }
     Count(range.nbytes);
   }
@@ -152,22 +203,54 @@ class Verification {
   void CheckRest(const File& file, const StoredFile& stored, int64_t order) {
     std::vector<ByteRange> taken;
     for (const StoredExtent& extent : stored.extents) taken.push_back(extent.range);
+    const std::vector<ByteRange> gaps = RangesBetween(taken, stored.nbytes);
+    if (gaps.empty()) return;
+    const VerifyReport::Damage damage = {
+        stored.name, {gaps.front().offset, gaps.back().end() - gaps.front().offset}, "HDF5 metadata and padding"};
     DigestBuilder digest;
     const BlockBuffers::Lease buffer = buffers_.Take();
-    for (const ByteRange& range : RangesBetween(taken, stored.nbytes)) {
+    for (const ByteRange& range : gaps) {
       for (int64_t at = range.offset; at < range.end(); at += kRestPieceBytes) {
         const auto bytes = absl::MakeSpan(buffer.data(), std::min(kRestPieceBytes, range.end() - at));
         if (const absl::Status read = file.Read(at, bytes); !read.ok()) {
-          return Report(absl::StrCat(stored.name, ", bytes outside of payload: ", std::string(read.message())), order);
+          return Report(absl::StrCat(stored.name, ", bytes outside of payload: ", std::string(read.message())), order,
+                        damage);
         }
         digest.Update(bytes);
         Count(static_cast<int64_t>(bytes.size()));
       }
     }
     if (digest.Finish() != stored.rest_digest) {
-      Report(absl::StrCat(stored.name, ", bytes outside of payload (HDF5 metadata and padding): digest ",
-                          digest.Finish().ToHex(), " != recorded ", stored.rest_digest.ToHex()),
-             order);
+      Report(absl::StrCat(stored.name, ", bytes outside of payload (HDF5 metadata and padding, ", List(gaps),
+                          "): digest ", digest.Finish().ToHex(), " != recorded ", stored.rest_digest.ToHex()),
+             order, damage);
+    }
+  }
+
+  // "bytes 0 to 2047, bytes 8192 to 8200 and 3 more ranges"
+  static std::string List(const std::vector<ByteRange>& ranges) {
+    std::string text;
+    for (size_t i = 0; i < std::min(kListedRanges, ranges.size()); ++i) {
+      absl::StrAppend(&text, i == 0 ? "" : ", ", Describe(ranges[i]));
+    }
+    if (ranges.size() <= kListedRanges) return text;
+    return absl::StrCat(text, " and ", ranges.size() - kListedRanges, " more ranges");
+  }
+
+  // Counts what is not finite among the elements that lie in `range` of a file, whose bytes are at `data`. Blocks are
+  // cut between elements.
+  void CountElements(int file, const ByteRange& range, const std::byte* data) {
+    const std::vector<Resident>& residents = residents_[file];
+    auto resident = std::partition_point(residents.begin(), residents.end(),
+                                         [&](const Resident& other) { return other.range.end() <= range.offset; });
+    for (; resident != residents.end() && resident->range.offset < range.end(); ++resident) {
+      const DType dtype = manifest_.tensors[resident->tensor].dtype;
+      const int64_t begin = std::max(range.offset, resident->range.offset);
+      const int64_t end = std::min(range.end(), resident->range.end());
+      const NonFinite count = CountNonFinite(dtype, data + (begin - range.offset), (end - begin) / SizeOf(dtype));
+      if (!count.any()) continue;
+      const std::lock_guard<std::mutex> lock(mutex_);
+      nonfinite_[resident->tensor].Add(count);
     }
   }
 
@@ -182,14 +265,17 @@ class Verification {
   const Manifest& manifest_;
   const VerifyOptions& options_;
 
-  std::vector<std::vector<std::string>> names_;  // by file and extent: what lies there
+  std::vector<std::vector<std::string>> names_;   // by file and extent: what lies there
+  std::vector<std::vector<Resident>> residents_;  // by file: floating-point elements, by offset
   std::vector<Check> checks_;
   int64_t bytes_total_ = 0;
   BlockBuffers buffers_;
 
   std::mutex mutex_;
-  int64_t bytes_done_ = 0;                                 // guarded by mutex_
-  std::vector<std::pair<int64_t, std::string>> problems_;  // guarded by mutex_; with their order
+  // All guarded by mutex_.
+  int64_t bytes_done_ = 0;
+  std::vector<Problem> problems_;
+  std::vector<NonFinite> nonfinite_;  // by tensor
 };
 
 // True when `directory` holds files that a checkpoint has.
@@ -198,6 +284,11 @@ bool HoldsCheckpointFiles(FileSystem& files, const std::string& directory) {
   return names.ok() && std::any_of(names->begin(), names->end(), [](const std::string& name) {
            return name == kCheckpointFileName || (absl::StartsWith(name, "rank-") && absl::EndsWith(name, ".h5"));
          });
+}
+
+int64_t SizeOfManifest(FileSystem& files, const std::string& directory) {
+  const absl::StatusOr<std::unique_ptr<File>> file = files.Open(JoinPath(directory, kManifestName));
+  return file.ok() ? (*file)->Size().value_or(0) : 0;
 }
 
 }  // namespace
@@ -210,8 +301,10 @@ absl::StatusOr<VerifyReport> VerifyCheckpoint(const std::string& path, const Ver
   report.files = 1;
   if (absl::IsDataLoss(manifest.status())) {
     report.problems.push_back(std::string(manifest.status().message()));
+    report.damage.push_back({kManifestName, {0, SizeOfManifest(files, path)}, "manifest"});
   } else if (absl::IsNotFound(manifest.status()) && HoldsCheckpointFiles(files, path)) {
     report.problems.push_back(absl::StrCat(kManifestName, ": the file is missing"));
+    report.damage.push_back({kManifestName, {}, "manifest"});
   } else {
     return manifest.status();
   }

@@ -10,21 +10,46 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "checkpoint/manifest.h"
+#include "checkpoint/nonfinite.h"
 
 namespace fsdp {
 
 struct VerifyOptions {
+  // Behaviour.
+  bool count_nonfinite = false;  // NaN and infinity in floating-point tensors; costs little beside the digests
+
+  // Performance.
   int io_threads = 2;
   std::function<void(int64_t bytes_done, int64_t bytes_total)> progress = {};  // may be empty
 };
 
 struct VerifyReport {
+  // Bytes that are not as they were written, or cannot be read.
+  struct Damage {
+    std::string file;
+    ByteRange range;
+    std::string what;  // `tensor "model/w", block 0`, "record", "HDF5 metadata and padding", "manifest"
+  };
+
+  struct NonFiniteTensor {
+    std::string name;
+    NonFinite count;
+  };
+
   int64_t files = 0;
   int64_t tensors = 0;
   int64_t bytes = 0;  // read and compared
 
   // One sentence for each problem, naming file, byte range and tensor; empty when all is well.
   std::vector<std::string> problems;
+
+  // The problems that are damage to known bytes, in the same order. A hole in a tensor's cover or a file too many is
+  // none.
+  std::vector<Damage> damage;
+
+  // Tensors with any, in order; not a problem by itself. Of damaged blocks nothing is counted.
+  std::vector<NonFiniteTensor> nonfinite;
 };
 
 // kNotFound / kInvalidArgument when `path` is no checkpoint of ours; damage is in the report, not in the status.

@@ -10,11 +10,15 @@
 #include "absl/flags/flag.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "base/status_macros.h"
 #include "checkpoint/latest.h"
 #include "checkpoint/path_kind.h"
-#include "checkpoint/safetensors_source.h"
+#include "checkpoint/quote.h"
+#include "checkpoint/tensor_source.h"
 #include "checkpoint/verify.h"
+#include "checkpoint/verify_source.h"
 #include "nlohmann/json.hpp"
 #include "tools/ckpt_flags.h"
 #include "tools/ckpt_report.h"
@@ -23,84 +27,102 @@
 namespace fsdp {
 namespace {
 
+using Json = nlohmann::ordered_json;
+
 // What verify found out, whatever the format.
 struct Verdict {
   std::string path;  // what was verified: the step, when a ROOT was named
   std::string format;
   bool has_digests = true;
   VerifyReport report;
+  absl::Duration elapsed;
 };
 
-constexpr int64_t kPieceBytes = int64_t{8} << 20;
-
-// Reads every element, which also checks that each bool is one.
-absl::Status ReadAll(const TensorSource& source, VerifyReport& report, Progress& progress) {
-  int64_t total = 0;
-  for (const auto& [key, value] : source.contents().entries()) {
-    const auto& tensor = std::get<ShardedTensor>(value);
-    total += tensor.shape.numel() * SizeOf(tensor.dtype);
+// What cannot even be opened is damaged: its kind was recognised.
+absl::Status VerifyForeign(const std::string& path, const VerifyOptions& options, Verdict& verdict) {
+  const absl::StatusOr<std::unique_ptr<TensorSource>> source = OpenTensorSource(path);
+  if (!source.ok()) {
+    verdict.format = "unknown";
+    verdict.report.problems.emplace_back(source.status().message());
+    return absl::OkStatus();
   }
-  const std::unique_ptr<char[]> buffer(new char[kPieceBytes]);
-  for (const auto& [key, value] : source.contents().entries()) {
-    const auto& tensor = std::get<ShardedTensor>(value);
-    const int64_t step = kPieceBytes / SizeOf(tensor.dtype);
-    ++report.tensors;
-    for (int64_t begin = 0; begin < tensor.shape.numel(); begin += step) {
-      const Interval piece = {begin, std::min(begin + step, tensor.shape.numel())};
-      RETURN_IF_ERROR(source.Read(key, piece, buffer.get()));
-      report.bytes += piece.size() * SizeOf(tensor.dtype);
-      progress.Update(report.bytes, total);
-    }
-  }
+  verdict.format = std::string((*source)->format());
+  ASSIGN_OR_RETURN(verdict.report, VerifySource(**source, options));
   return absl::OkStatus();
-}
-
-Verdict VerifySafetensors(const std::string& path, Progress& progress) {
-  Verdict verdict = {path, "safetensors", /*has_digests=*/false, {}};
-  const absl::StatusOr<std::unique_ptr<TensorSource>> source = OpenSafetensorsSource(path);
-  const absl::Status status = source.ok() ? ReadAll(**source, verdict.report, progress) : source.status();
-  if (!status.ok()) verdict.report.problems.emplace_back(status.message());
-  return verdict;
 }
 
 absl::StatusOr<Verdict> Verify(const std::string& path, Progress& progress) {
   ASSIGN_OR_RETURN(const PathKind kind, RecognisePath(path));
-  if (kind == PathKind::kSafetensorsFile || kind == PathKind::kHuggingFaceDirectory) {
-    return VerifySafetensors(path, progress);
-  }
-  Verdict verdict = {path, "hdf5", /*has_digests=*/true, {}};
-  if (kind == PathKind::kRoot) {
-    ASSIGN_OR_RETURN(const std::vector<std::string> steps, ListCheckpoints(path));
-    verdict.path = absl::StrCat(path, "/", steps.back());
-  }
+  Verdict verdict = {path, "hdf5", /*has_digests=*/true, {}, absl::ZeroDuration()};
   VerifyOptions options;
+  options.count_nonfinite = true;
   options.progress = progress.callback();
-  ASSIGN_OR_RETURN(verdict.report, VerifyCheckpoint(verdict.path, options));
+  const absl::Time start = absl::Now();
+  if (kind != PathKind::kRoot && kind != PathKind::kCheckpoint) {
+    verdict.has_digests = false;
+    RETURN_IF_ERROR(VerifyForeign(path, options, verdict));
+  } else {
+    if (kind == PathKind::kRoot) {
+      ASSIGN_OR_RETURN(const std::vector<std::string> steps, ListCheckpoints(path));
+      verdict.path = absl::StrCat(path, "/", steps.back());
+    }
+    ASSIGN_OR_RETURN(verdict.report, VerifyCheckpoint(verdict.path, options));
+  }
+  verdict.elapsed = absl::Now() - start;
   return verdict;
 }
 
+double BytesPerSecond(const Verdict& verdict) {
+  return static_cast<double>(verdict.report.bytes) / std::max(absl::ToDoubleSeconds(verdict.elapsed), 1e-6);
+}
+
+NonFinite TotalOf(const VerifyReport& report) {
+  NonFinite total;
+  for (const auto& tensor : report.nonfinite) total.Add(tensor.count);
+  return total;
+}
+
 std::string ToJson(const Verdict& verdict) {
-  nlohmann::ordered_json json;
+  const VerifyReport& report = verdict.report;
+  Json json;
   json["path"] = verdict.path;
-  json["ok"] = verdict.report.problems.empty();
+  json["ok"] = report.problems.empty();
   json["format"] = verdict.format;
   json["digests"] = verdict.has_digests;
-  if (verdict.format == "hdf5") json["files"] = verdict.report.files;
-  json["tensors"] = verdict.report.tensors;
-  json["bytes"] = verdict.report.bytes;
-  json["problems"] = verdict.report.problems;
-  return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+  if (verdict.format == "hdf5") json["files"] = report.files;
+  json["tensors"] = report.tensors;
+  json["bytes"] = report.bytes;
+  json["seconds"] = absl::ToDoubleSeconds(verdict.elapsed);
+  json["bytes_per_second"] = BytesPerSecond(verdict);
+  json["nan"] = TotalOf(report).nan;
+  json["inf"] = TotalOf(report).inf;
+  json["nonfinite"] = Json::array();
+  for (const auto& [name, count] : report.nonfinite) {
+    json["nonfinite"].push_back({{"tensor", name}, {"nan", count.nan}, {"inf", count.inf}});
+  }
+  json["problems"] = report.problems;
+  json["damage"] = Json::array();
+  for (const auto& [file, range, what] : report.damage) {
+    json["damage"].push_back({{"file", file}, {"begin", range.offset}, {"end", range.end()}, {"what", what}});
+  }
+  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
 void PrintText(const Verdict& verdict, const std::string& asked_for) {
   const VerifyReport& report = verdict.report;
   if (verdict.path != asked_for) std::printf("%s: the newest step is %s\n", asked_for.c_str(), verdict.path.c_str());
   for (const std::string& problem : report.problems) std::printf("damaged: %s\n", problem.c_str());
+  for (const auto& [name, count] : report.nonfinite) {
+    std::printf("not finite: %s: %lld NaN, %lld infinite\n", Printable(name).c_str(), static_cast<long long>(count.nan),
+                static_cast<long long>(count.inf));
+  }
   if (!report.problems.empty()) return;
-  std::printf("%s: %lld tensors, %s: %s\n", verdict.path.c_str(), static_cast<long long>(report.tensors),
-              FormatBytes(static_cast<double>(report.bytes)).c_str(),
+  std::printf("%s: %lld tensors, %s at %s/s: %s\n", verdict.path.c_str(), static_cast<long long>(report.tensors),
+              FormatBytes(static_cast<double>(report.bytes)).c_str(), FormatBytes(BytesPerSecond(verdict)).c_str(),
               verdict.has_digests ? "every digest matches"
-                                  : "the structure is sound; safetensors has no digests, so values cannot be checked");
+                                  : absl::StrCat("the structure is sound; ", verdict.format,
+                                                 " has no digests, so values cannot be checked")
+                                        .c_str());
 }
 
 }  // namespace
@@ -114,12 +136,14 @@ int RunVerify(const CommandLine& line) {
   }
   if (!verdict.ok()) {
     if (absl::GetFlag(FLAGS_json)) {
-      std::puts(ToJson({path, "", false, {0, 0, 0, {std::string(verdict.status().message())}}}).c_str());
+      Verdict nothing = {path, "", /*has_digests=*/false, {}, absl::ZeroDuration()};
+      nothing.report.problems.emplace_back(verdict.status().message());
+      std::fputs(ToJson(nothing).c_str(), stdout);
     }
     return ReportFailure("ckpt verify", verdict.status());
   }
   if (absl::GetFlag(FLAGS_json)) {
-    std::puts(ToJson(*verdict).c_str());
+    std::fputs(ToJson(*verdict).c_str(), stdout);
   } else {
     PrintText(*verdict, path);
   }

@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The matrix of integrity: one bit of each class of bytes that a checkpoint has, flipped, is found, and the report
+// names the file, a range that holds the byte, and what lies there. damage_test.cc flips bytes by position instead, and
+// damages whole files.
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_matchers.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/manifest_file.h"
+#include "checkpoint/test_state.h"
+#include "checkpoint/verify.h"
+#include "collectives/run_ranks.h"
+#include "gtest/gtest.h"
+
+namespace fsdp {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr char kRankFile[] = "rank-00001-of-00002.h5";
+constexpr char kRest[] = "HDF5 metadata and padding";
+
+// A class of bytes: where one of it is, and what verify is to call it.
+struct Target {
+  std::string name;
+  std::string file;
+  int64_t byte = 0;
+  std::string what;
+};
+
+std::vector<TestTensor> Tensors() {
+  return {{StateKey::Model("wte.weight"), DType::kFloat32, {9, 400}},
+          {StateKey::OptimState("wte.weight", "exp_avg"), DType::kBFloat16, {9, 4}},
+          {StateKey::Model("100%/scale"), DType::kFloat32, {8}}};
+}
+
+std::string Save(StateDictType type) {
+  const std::string root = NewTestDirectory();
+  EXPECT_OK(RunRanks(2, [&](const std::shared_ptr<ProcessGroup>& group) {
+    const StateDict state =
+        type == StateDictType::kFull ? FullState(Tensors()) : ShardedState(Tensors(), 2, group->rank());
+    return SaveCheckpoint(state, root, 1, *group).status();
+  }));
+  return root + "/step-00000001";
+}
+
+// The place of byte `skip` after `text` begins in a file.
+int64_t Find(const std::string& path, const std::string& file, const std::string& text, int64_t skip = 0) {
+  const size_t at = ReadAll(path + "/" + file).find(text);
+  EXPECT_NE(at, std::string::npos) << text << " in " << file;
+  return static_cast<int64_t>(at) + skip;
+}
+
+const StoredFile& FileOf(const Manifest& manifest, const std::string& name) {
+  return *std::find_if(manifest.files.begin(), manifest.files.end(),
+                       [&](const StoredFile& file) { return file.name == name; });
+}
+
+// A byte that is payload of nothing: behind the last extent but one, whose end is not aligned.
+int64_t PaddingOf(const StoredFile& file) {
+  for (size_t i = 0; i + 1 < file.extents.size(); ++i) {
+    if (file.extents[i].range.end() < file.extents[i + 1].range.offset) return file.extents[i].range.end();
+  }
+  ADD_FAILURE() << file.name << " has no padding";
+  return 0;
+}
+
+void AddManifest(const std::string& path, std::vector<Target>& targets) {
+  const auto add = [&](const char* name, const char* text, int64_t skip) {
+    targets.push_back(
+        {absl::StrCat("manifest, ", name), "manifest.json", Find(path, "manifest.json", text, skip), "manifest"});
+  };
+  add("format", "fsdp checkpoint", 3);
+  add("version", "\"version\"", 13);
+  add("save id", "\"save_id\"", 15);
+  add("step", "\"step\"", 8);
+  add("a name", "wte.weight", 2);
+  add("a shape", "\"shape\"", 10);
+  add("an interval", "\"begin\"", 9);
+  add("an offset", "\"offset\"", 10);
+  add("a digest", "\"digests\"", 14);
+  add("a digest of the rest", "\"rest_digest\"", 18);
+  add("a brace", "{", 0);
+  add("the seal", "\"digest\"", 14);
+  const auto size = static_cast<int64_t>(ReadAll(path + "/manifest.json").size());
+  targets.push_back({"manifest, the last newline", "manifest.json", size - 1, "manifest"});
+}
+
+// What every HDF5 file of a checkpoint has.
+void AddHdf5(const std::string& path, const Manifest& manifest, const std::string& file, std::vector<Target>& targets) {
+  const auto add = [&](const char* name, int64_t byte, const std::string& what) {
+    targets.push_back({absl::StrCat(file, ", ", name), file, byte, what});
+  };
+  add("signature", 1, kRest);
+  add("superblock", 9, kRest);
+  add("end of file address", 40, kRest);
+  add("the name of a group", Find(path, file, "model", 2), kRest);
+  add("the name of a dataset", Find(path, file, "wte.weight", 2), kRest);
+  add("an escaped name", Find(path, file, "100%25%2Fscale", 4), kRest);
+  add("an attribute", Find(path, file, "100%/scale", 4), kRest);
+  add("padding", PaddingOf(FileOf(manifest, file)), kRest);
+}
+
+void AddPayload(const Manifest& manifest, std::vector<Target>& targets) {
+  for (const StoredTensor& tensor : manifest.tensors) {
+    const StoredInterval& stored = tensor.intervals.back();
+    const std::string& file = manifest.files[stored.file].name;
+    const int64_t nbytes = stored.interval.size() * SizeOf(tensor.dtype);
+    const std::string what = absl::StrCat("tensor \"", tensor.key.ToString(), "\", block 0");
+    targets.push_back({tensor.key.ToString() + ", first byte", file, stored.offset, what});
+    targets.push_back({tensor.key.ToString() + ", last byte", file, stored.offset + nbytes - 1, what});
+  }
+  for (const StoredText& text : manifest.texts) {
+    if (text.range.nbytes == 0) continue;
+    targets.push_back({text.key.ToString(), manifest.files[text.file].name, text.range.offset,
+                       absl::StrCat("text \"", text.key.ToString(), "\"")});
+  }
+}
+
+void AddRecord(const std::string& path, std::vector<Target>& targets) {
+  const auto add = [&](const char* name, int64_t byte) {
+    targets.push_back({absl::StrCat("record, ", name), kRankFile, byte, "record"});
+  };
+  add("format", Find(path, kRankFile, "fsdp rank record", 5));
+  add("rank", Find(path, kRankFile, "\"rank\"", 8));
+  add("an interval", Find(path, kRankFile, "\"begin\"", 9));
+  add("a digest", Find(path, kRankFile, "\"digests\"", 14));
+  add("the seal", Find(path, kRankFile, "\"digest\"", 14));
+  add("the newline", Find(path, kRankFile, "\"}\n", 2));
+}
+
+std::vector<Target> TargetsOf(const std::string& path, StateDictType type) {
+  const absl::StatusOr<Manifest> manifest = ReadManifest(PosixFileSystem(), path);
+  EXPECT_OK(manifest.status());
+  std::vector<Target> targets;
+  AddManifest(path, targets);
+  AddHdf5(path, *manifest, "checkpoint.h5", targets);
+  targets.push_back({"the warning", "checkpoint.h5", Find(path, "checkpoint.h5", "ckpt verify", 2), kRest});
+  AddPayload(*manifest, targets);
+  if (type == StateDictType::kFull) return targets;
+  AddHdf5(path, *manifest, kRankFile, targets);
+  AddRecord(path, targets);
+  targets.push_back({"a virtual dataset's file", "checkpoint.h5", Find(path, "checkpoint.h5", kRankFile, 9), kRest});
+  return targets;
+}
+
+class IntegrityTest : public testing::TestWithParam<StateDictType> {};
+
+TEST_P(IntegrityTest, EveryClassOfBytesIsGuardedAndNamed) {
+  const std::string path = Save(GetParam());
+  const std::vector<Target> targets = TargetsOf(path, GetParam());
+  EXPECT_GT(targets.size(), 25);
+  for (const Target& target : targets) {
+    SCOPED_TRACE(target.name);
+    const std::string good = ReadAll(path + "/" + target.file);
+    std::string bad = good;
+    bad[target.byte] = static_cast<char>(bad[target.byte] ^ 1);
+    WriteAll(path + "/" + target.file, bad);
+    ASSERT_OK_AND_ASSIGN(const VerifyReport report, VerifyCheckpoint(path));
+    EXPECT_THAT(report.problems, testing::Contains(HasSubstr(target.file)));
+    EXPECT_TRUE(std::any_of(report.damage.begin(), report.damage.end(), [&](const VerifyReport::Damage& damage) {
+      return damage.file == target.file && damage.range.offset <= target.byte && target.byte < damage.range.end() &&
+             absl::StartsWith(damage.what, target.what);
+    })) << testing::PrintToString(report.problems);
+    WriteAll(path + "/" + target.file, good);
+  }
+  ASSERT_OK_AND_ASSIGN(const VerifyReport report, VerifyCheckpoint(path));
+  EXPECT_THAT(report.problems, testing::IsEmpty());
+  EXPECT_TRUE(report.damage.empty());
+}
+
+INSTANTIATE_TEST_SUITE_P(Kinds, IntegrityTest, testing::Values(StateDictType::kFull, StateDictType::kSharded),
+                         [](const auto& info) { return std::string(StateDictTypeName(info.param)); });
+
+}  // namespace
+}  // namespace fsdp
