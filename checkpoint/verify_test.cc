@@ -28,6 +28,7 @@ StateDict StateWithNonFinite() {
                                {StateKey::Model("fine"), DType::kFloat32, {5}},
                                {StateKey::Model("half"), DType::kBFloat16, {4}},
                                {StateKey::Model("count"), DType::kInt32, {6}}});
+  state.aliases.clear();
   auto* w = static_cast<float*>(state.FindTensor(StateKey::Model("w"))->shards[0].data.data());
   w[7] = std::nanf("");
   w[2'099'999] = -std::nanf("");
@@ -79,6 +80,7 @@ TEST(VerifyTest, OneUnreadableTensorDoesNotHideAnother) {
   StateDict state = FullState({{StateKey::Model("a"), DType::kBool, {3}},
                                {StateKey::Model("b"), DType::kBool, {3}},
                                {StateKey::Model("c"), DType::kFloat32, {3}}});
+  state.aliases.clear();
   for (const char* name : {"a", "b"}) {
     static_cast<char*>(state.FindTensor(StateKey::Model(name))->shards[0].data.data())[1] = 2;
   }

@@ -39,7 +39,7 @@ const std::vector<Subcommand>& Subcommands() {
       {"inspect",
        {"PATH"},
        "what it is: kind, step, world size, tensors, bytes, who holds what",
-       {"tensors", "json"},
+       {"tensors", "html", "json"},
        RunInspect},
       {"verify",
        {"PATH"},
@@ -68,7 +68,7 @@ const std::vector<Subcommand>& Subcommands() {
 
 // Subcommands and flags that are promised for later releases: an error about one says so.
 const std::vector<std::string>& LaterNames() {
-  static const auto* names = new std::vector<std::string>{"view", "repair", "--html", "--parity"};
+  static const auto* names = new std::vector<std::string>{"view", "repair", "--parity"};
   return *names;
 }
 

@@ -6,6 +6,9 @@
 ABSL_FLAG(bool, json, false, "print one JSON object instead of text");
 ABSL_FLAG(bool, tensors, false, "list every tensor: dtype, shape, bytes and who holds it");
 
+ABSL_FLAG(std::string, html, "",
+          "also make this file: one page with charts of sizes, shards, values and moments; reads every value");
+
 ABSL_FLAG(double, atol, 0, "values are equal when |a - b| <= atol + rtol * |b|");
 ABSL_FLAG(double, rtol, 0, "as atol, relative to the value in B");
 

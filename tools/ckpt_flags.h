@@ -14,6 +14,7 @@ ABSL_DECLARE_FLAG(bool, json);
 
 // inspect.
 ABSL_DECLARE_FLAG(bool, tensors);
+ABSL_DECLARE_FLAG(std::string, html);
 
 // diff.
 ABSL_DECLARE_FLAG(double, atol);

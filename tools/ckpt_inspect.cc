@@ -1,24 +1,61 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/ckpt_inspect.h"
 
+#include <cstddef>
 #include <cstdio>
+#include <memory>
 #include <string>
 
 #include "absl/flags/flag.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
+#include "base/status_macros.h"
+#include "checkpoint/file_system.h"
+#include "checkpoint/source_statistics.h"
+#include "checkpoint/staged_path.h"
+#include "checkpoint/tensor_source.h"
 #include "tools/ckpt_flags.h"
+#include "tools/ckpt_page.h"
 #include "tools/ckpt_report.h"
 #include "tools/ckpt_summary.h"
+#include "tools/progress.h"
 
 namespace fsdp {
+namespace {
+
+// Reads every value. The page appears under its name whole or not at all, and replaces what had the name.
+absl::Status WritePage(const CheckpointSummary& summary, const std::string& path) {
+  TensorStatistics statistics;
+  {
+    Progress progress("inspect");
+    StatisticsOptions options;
+    options.progress = progress.callback();
+    ASSIGN_OR_RETURN(const std::unique_ptr<TensorSource> source, OpenTensorSource(summary.path));
+    ASSIGN_OR_RETURN(statistics, ReadStatistics(*source, options));
+  }
+  const std::string page = CheckpointPage(summary, statistics);
+  StagedPathOptions options;
+  options.overwrite = true;
+  ASSIGN_OR_RETURN(const std::unique_ptr<StagedPath> staged, StagedPath::CreateFile(PosixFileSystem(), path, options));
+  RETURN_IF_ERROR(
+      staged->file().Write(0, absl::MakeConstSpan(reinterpret_cast<const std::byte*>(page.data()), page.size())));
+  RETURN_IF_ERROR(staged->file().Sync());
+  return staged->Commit();
+}
+
+}  // namespace
 
 int RunInspect(const CommandLine& line) {
   const absl::StatusOr<CheckpointSummary> summary = Summarise(line.operands[0]);
   if (!summary.ok()) {
     if (absl::GetFlag(FLAGS_json)) std::fputs(ProblemJson(line.operands[0], summary.status()).c_str(), stdout);
     return ReportFailure("ckpt inspect", summary.status());
+  }
+  if (const std::string page = absl::GetFlag(FLAGS_html); !page.empty()) {
+    const absl::Status written = WritePage(*summary, page);
+    if (!written.ok()) return ReportFailure("ckpt inspect", written);
   }
   const bool tensors = absl::GetFlag(FLAGS_tensors);
   const std::string text = absl::GetFlag(FLAGS_json) ? SummaryJson(*summary, tensors) : SummaryText(*summary, tensors);

@@ -78,7 +78,6 @@ TEST_F(CkptTest, WhatLaterReleasesHaveIsRefusedAsSuch) {
   const std::vector<std::vector<std::string>> cases = {
       {"view", model, "x.h5"},
       {"repair", model},
-      {"inspect", model, "--html=x"},
       {"convert", model, Path("x"), "--parity=2"},
       {"convert", model, Path("x"), "--to=torch"},
       {"convert", model, Path("x"), "--to=dcp"},
@@ -99,7 +98,7 @@ TEST_F(CkptTest, HelpListsWhatThereIs) {
   const std::string help = MustCkpt({"--help"});
   EXPECT_THAT(help,
               AllOf(HasSubstr("ckpt inspect PATH"), HasSubstr("ckpt verify PATH"), HasSubstr("ckpt convert SRC DST")));
-  for (const char* later : {"repair", "view", "--html", "--parity", "torch", "dcp"}) {
+  for (const char* later : {"repair", "view", "--parity", "torch", "dcp"}) {
     EXPECT_THAT(help, Not(HasSubstr(later)));
   }
   EXPECT_THAT(MustCkpt({"--helpfull"}),
