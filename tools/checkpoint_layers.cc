@@ -2,6 +2,7 @@
 #include "tools/checkpoint_layers.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -16,8 +17,19 @@ using Section = StateKey::Section;
 // Rows that share one when `count` of them must become at most `most`.
 size_t RowsPerRow(size_t count, size_t most) { return (count + most - 1) / most; }
 
+bool IsWordByte(char c) { return absl::ascii_isalnum(c) || c == '_'; }
+
+// "transformer.h.0–3": what two names have in common is said once, cut between words.
 std::string Range(const std::string& first, const std::string& last) {
-  return first == last ? first : absl::StrCat(first, " to ", last);
+  if (first == last) return first;
+  const size_t shorter = std::min(first.size(), last.size());
+  size_t prefix = 0;
+  while (prefix < shorter && first[prefix] == last[prefix]) ++prefix;
+  while (prefix > 0 && IsWordByte(first[prefix - 1])) --prefix;
+  size_t suffix = 0;
+  while (suffix < shorter - prefix && first[first.size() - 1 - suffix] == last[last.size() - 1 - suffix]) ++suffix;
+  while (suffix > 0 && IsWordByte(first[first.size() - suffix])) --suffix;
+  return absl::StrCat(first.substr(0, first.size() - suffix), "–", last.substr(prefix));
 }
 
 // Maps layers to rows.
@@ -74,6 +86,11 @@ void AddToFiles(const StoredTensor& tensor, size_t layer, size_t files_per_row, 
 
 }  // namespace
 
+int64_t FileRow::payload_bytes() const {
+  const int64_t model = std::accumulate(model_bytes.begin(), model_bytes.end(), int64_t{0});
+  return std::accumulate(optim_bytes.begin(), optim_bytes.end(), model) + extra_bytes;
+}
+
 std::string LayerOf(const std::string& fqn) {
   const std::vector<std::string> parts = absl::StrSplit(fqn, '.');
   std::string layer;
@@ -95,7 +112,6 @@ CheckpointLayers LayersOf(const Manifest& manifest, const TensorStatistics& stat
     FileRow& row = result.files.emplace_back();
     const size_t last = std::min(i + files_per_row, manifest.files.size()) - 1;
     row.name = Range(manifest.files[i].name, manifest.files[last].name);
-    for (size_t file = i; file <= last; ++file) row.nbytes += manifest.files[file].nbytes;
     row.model_bytes.resize(result.layers.size());
     row.optim_bytes.resize(result.layers.size());
   }

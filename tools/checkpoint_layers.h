@@ -23,7 +23,7 @@ inline constexpr size_t kMaxFileRows = 48;
 std::string LayerOf(const std::string& fqn);
 
 struct LayerRow {
-  std::string name;  // "transformer.h.0", or "transformer.h.0 to transformer.h.3"
+  std::string name;  // "transformer.h.0", or "transformer.h.0–3"
   int64_t model_bytes = 0;
   int64_t optim_bytes = 0;
   ValueStatistics weights;                        // floating-point tensors of the model
@@ -31,11 +31,12 @@ struct LayerRow {
 };
 
 struct FileRow {
-  std::string name;  // "rank-00000-of-00004.h5", or the first and the last
-  int64_t nbytes = 0;
+  std::string name;                  // "rank-00000-of-00064.h5", or "rank-00000–00001-of-00064.h5"
   std::vector<int64_t> model_bytes;  // by layer
   std::vector<int64_t> optim_bytes;
   int64_t extra_bytes = 0;
+
+  int64_t payload_bytes() const;  // all of the above
 };
 
 struct CheckpointLayers {

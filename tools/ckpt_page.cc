@@ -21,7 +21,7 @@ namespace {
 using Section = StateKey::Section;
 
 // Intervals of one tensor that its bar draws apart.
-constexpr size_t kMaxDrawnShards = 64;
+constexpr size_t kMaxDrawnShards = 16;
 
 constexpr int kBarHeight = 16;
 constexpr int kHistogramHeight = 30;
@@ -108,20 +108,21 @@ void AddParts(const std::vector<int64_t>& bytes, const std::vector<LayerRow>& la
 }
 
 std::string ShardMap(const CheckpointLayers& layers) {
-  std::string html = Opening("Who holds what",
-                             "Each file as a bar, as long as it has bytes; shades alternate from layer to "
-                             "layer. Point at a part to see which it is.");
+  std::string html =
+      Opening("Who holds what",
+              "The values in each file; shades alternate from layer to layer. Point at a part to see which it is.");
   absl::StrAppend(&html, "<div class=\"legend\">", LegendEntry("model", "model"), LegendEntry("optim", "optimizer"),
                   LegendEntry("extra", "extra values"), "</div>");
   int64_t largest = 1;
-  for (const FileRow& file : layers.files) largest = std::max(largest, file.nbytes);
+  for (const FileRow& file : layers.files) largest = std::max(largest, file.payload_bytes());
   for (const FileRow& file : layers.files) {
     std::vector<BarPart> parts;
     AddParts(file.model_bytes, layers.layers, "model", parts);
     AddParts(file.optim_bytes, layers.layers, "optim", parts);
     parts.push_back(
         {static_cast<double>(file.extra_bytes), "extra", absl::StrCat("extra values: ", Size(file.extra_bytes))});
-    absl::StrAppend(&html, Row(file.name, BarSvg(parts, static_cast<double>(largest), kBarHeight), Size(file.nbytes)));
+    absl::StrAppend(
+        &html, Row(file.name, BarSvg(parts, static_cast<double>(largest), kBarHeight), Size(file.payload_bytes())));
   }
   return html + "</section>\n";
 }

@@ -36,7 +36,6 @@ CheckpointSummary SummaryOf(int tensors, int files, int64_t numel) {
   summary.manifest.producer = "fsdp test";
   for (int file = 0; file < files; ++file) {
     summary.manifest.files.emplace_back().name = absl::StrCat("rank-", file, ".h5");
-    summary.manifest.files.back().nbytes = tensors * numel * 8 / files;
   }
   for (int i = 0; i < tensors; ++i) {
     for (const bool is_state : {false, true}) {
@@ -91,16 +90,20 @@ TEST(CheckpointPageTest, NaNIsSeenAtOnce) {
 }
 
 TEST(CheckpointPageTest, ItsSizeIsBounded) {
-  const CheckpointSummary summary = SummaryOf(5'000, 1'000, 4096);
   std::vector<float> values;
   for (int exponent = -40; exponent < 20; ++exponent) {
     values.push_back(std::ldexp(1.0f, exponent));
     values.push_back(-std::ldexp(1.0f, exponent));
   }
-  const std::string page = CheckpointPage(summary, StatisticsOf(summary, values));
-  EXPECT_LT(page.size(), 2 << 20);
-  EXPECT_THAT(page, AllOf(HasSubstr("The 400 largest of 10"), HasSubstr("layers.0 to layers.39"),
-                          HasSubstr("rank-0.h5 to rank-20.h5"), HasSubstr("1000 shards")));
+  for (const int files : {16, 64, 1'000}) {
+    const CheckpointSummary summary = SummaryOf(5'000, files, 4096);
+    const std::string page = CheckpointPage(summary, StatisticsOf(summary, values));
+    EXPECT_LT(page.size(), 2 << 20) << files;
+    EXPECT_THAT(page, AllOf(HasSubstr("The 400 largest of 10"), HasSubstr("layers.0–39")));
+    if (files == 1'000) {
+      EXPECT_THAT(page, AllOf(HasSubstr("rank-0–20.h5"), HasSubstr("1000 shards")));
+    }
+  }
 }
 
 TEST(CheckpointLayersTest, ALayerIsTheNameUpToItsFirstNumber) {
