@@ -4,13 +4,13 @@
 #include <hdf5.h>
 
 #include <array>
-#include <mutex>
 #include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/status_macros.h"
+#include "checkpoint/hdf5_library.h"
 #include "checkpoint/hyperslab.h"
 #include "checkpoint/quote.h"
 
@@ -21,66 +21,8 @@ namespace {
 constexpr hsize_t kAlignmentThreshold = 2048;
 constexpr hsize_t kAlignment = 4096;
 
-// Held during every call into the library: serialises them, and silences the printing of errors for this thread,
-// putting back afterwards what the program around us had set.
-class LibraryCall {
- public:
-  LibraryCall() : lock_(mutex()) {
-    H5Eget_auto2(H5E_DEFAULT, &print_, &print_data_);
-    H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
-  }
-  ~LibraryCall() {
-    H5Eclear2(H5E_DEFAULT);
-    H5Eset_auto2(H5E_DEFAULT, print_, print_data_);
-  }
-
- private:
-  static std::mutex& mutex() {
-    static std::mutex mutex;
-    return mutex;
-  }
-
-  std::lock_guard<std::mutex> lock_;
-  H5E_auto2_t print_ = nullptr;
-  void* print_data_ = nullptr;
-};
-
-// Takes the innermost message of the error stack: walking upward begins there.
-herr_t TakeInnermost(unsigned n, const H5E_error2_t* error, void* out) {
-  if (n == 0 && error->desc != nullptr) *static_cast<std::string*>(out) = error->desc;
-  return 0;
-}
-
-absl::Status LibraryError(const std::string& operation, const std::string& name) {
-  std::string reason;
-  H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, TakeInnermost, &reason);
-  return absl::InternalError(absl::StrCat("HDF5 cannot ", operation, " ", Printable(name), ": ", reason));
-}
-
-// Owns an identifier of the library.
-class Handle {
- public:
-  Handle() = default;
-  Handle(hid_t id, herr_t (*close)(hid_t)) : id_(id), close_(close) {}
-  Handle(Handle&& other) noexcept : id_(std::exchange(other.id_, -1)), close_(other.close_) {}
-  Handle& operator=(Handle&& other) noexcept {
-    std::swap(id_, other.id_);
-    std::swap(close_, other.close_);
-    return *this;
-  }
-  ~Handle() { Close(); }
-
-  hid_t get() const { return id_; }
-  bool ok() const { return id_ >= 0; }
-  bool Close() {
-    const hid_t id = std::exchange(id_, -1);
-    return id < 0 || close_(id) >= 0;
-  }
-
- private:
-  hid_t id_ = -1;
-  herr_t (*close_)(hid_t) = nullptr;
-};
+using Handle = Hdf5Handle;
+using LibraryCall = Hdf5LibraryCall;
 
 Handle PropertyList(hid_t list_class) { return {H5Pcreate(list_class), H5Pclose}; }
 
@@ -180,11 +122,11 @@ absl::Status WriteAttribute(hid_t object, const std::string& name, const std::st
   const Handle space = Space({});
   const char* const value = text.c_str();
   if (H5Tset_size(type.get(), H5T_VARIABLE) < 0 || H5Tset_cset(type.get(), H5T_CSET_UTF8) < 0) {
-    return LibraryError("make a type for attribute", name);
+    return Hdf5Error("make a type for attribute", name);
   }
   const Handle attribute(H5Acreate2(object, name.c_str(), type.get(), space.get(), H5P_DEFAULT, H5P_DEFAULT), H5Aclose);
   if (!attribute.ok() || H5Awrite(attribute.get(), type.get(), &value) < 0) {
-    return LibraryError("write attribute", name);
+    return Hdf5Error("write attribute", name);
   }
   return absl::OkStatus();
 }
@@ -248,9 +190,9 @@ absl::StatusOr<std::unique_ptr<Hdf5File>> Hdf5File::Create(const Hdf5FileOptions
                          H5Pset_alignment(access.get(), kAlignmentThreshold, kAlignment) >= 0 &&
                          H5Pset_meta_block_size(access.get(), options.metadata_bytes) >= 0 &&
                          H5Pset_obj_track_times(creation.get(), false) >= 0;
-  if (!access_ok) return LibraryError("prepare", "a file");
+  if (!access_ok) return Hdf5Error("prepare", "a file");
   made->file = Handle(H5Fcreate(image.path().c_str(), H5F_ACC_TRUNC, creation.get(), access.get()), H5Fclose);
-  if (!made->file.ok()) return LibraryError("create", "a file in memory");
+  if (!made->file.ok()) return Hdf5Error("create", "a file in memory");
   return std::unique_ptr<Hdf5File>(new Hdf5File(std::move(image), std::move(made)));
 }
 
@@ -267,7 +209,7 @@ absl::Status Hdf5File::AddGroup(const std::string& path, const std::string& fqn)
   const Handle group(H5Gcreate2(handles_->file.get(), path.c_str(), handles_->link_creation.get(),
                                 handles_->group_creation.get(), H5P_DEFAULT),
                      H5Gclose);
-  return group.ok() ? Describe(group.get(), fqn, std::nullopt) : LibraryError("create group", path);
+  return group.ok() ? Describe(group.get(), fqn, std::nullopt) : Hdf5Error("create group", path);
 }
 
 absl::StatusOr<int64_t> Hdf5File::AddDataset(const std::string& path, const std::string& fqn, DType dtype,
@@ -278,12 +220,12 @@ absl::StatusOr<int64_t> Hdf5File::AddDataset(const std::string& path, const std:
   const Handle dataset(H5Dcreate2(handles_->file.get(), path.c_str(), type.get(), space.get(),
                                   handles_->link_creation.get(), handles_->dataset_creation.get(), H5P_DEFAULT),
                        H5Dclose);
-  if (!dataset.ok()) return LibraryError("create dataset", path);
+  if (!dataset.ok()) return Hdf5Error("create dataset", path);
   RETURN_IF_ERROR(Describe(dataset.get(), fqn, dtype));
   if (H5Sget_simple_extent_npoints(space.get()) == 0) return 0;
   const haddr_t offset = H5Dget_offset(dataset.get());
   return offset != HADDR_UNDEF ? absl::StatusOr<int64_t>(static_cast<int64_t>(offset))
-                               : LibraryError("place dataset", path);
+                               : Hdf5Error("place dataset", path);
 }
 
 absl::StatusOr<int64_t> Hdf5File::AddText(const std::string& path, const std::string& fqn, int64_t nbytes) {
@@ -293,11 +235,11 @@ absl::StatusOr<int64_t> Hdf5File::AddText(const std::string& path, const std::st
   const Handle dataset(H5Dcreate2(handles_->file.get(), path.c_str(), type.get(), space.get(),
                                   handles_->link_creation.get(), handles_->dataset_creation.get(), H5P_DEFAULT),
                        H5Dclose);
-  if (!dataset.ok()) return LibraryError("create dataset", path);
+  if (!dataset.ok()) return Hdf5Error("create dataset", path);
   RETURN_IF_ERROR(Describe(dataset.get(), fqn, std::nullopt));
   const haddr_t offset = H5Dget_offset(dataset.get());
   return offset != HADDR_UNDEF ? absl::StatusOr<int64_t>(static_cast<int64_t>(offset))
-                               : LibraryError("place dataset", path);
+                               : Hdf5Error("place dataset", path);
 }
 
 absl::Status Hdf5File::AddVirtual(const std::string& path, const std::string& fqn, DType dtype, const Shape& shape,
@@ -309,7 +251,7 @@ absl::Status Hdf5File::AddVirtual(const std::string& path, const std::string& fq
   const auto fill = FillBytes(dtype);
   if (H5Pset_obj_track_times(creation.get(), false) < 0 ||
       (fill && H5Pset_fill_value(creation.get(), type.get(), fill->data()) < 0)) {
-    return LibraryError("prepare dataset", path);
+    return Hdf5Error("prepare dataset", path);
   }
   for (const VirtualPart& part : parts) {
     const Handle source = Space(part.dims);
@@ -320,26 +262,26 @@ absl::Status Hdf5File::AddVirtual(const std::string& path, const std::string& fq
         !Select(space.get(), shape, part.interval) ||
         H5Pset_virtual(creation.get(), space.get(), DoublePercent(part.file).c_str(),
                        DoublePercent(part.dataset).c_str(), source.get()) < 0) {
-      return LibraryError("map dataset", path);
+      return Hdf5Error("map dataset", path);
     }
   }
   H5Sselect_all(space.get());
   const Handle dataset(H5Dcreate2(handles_->file.get(), path.c_str(), type.get(), space.get(),
                                   handles_->link_creation.get(), creation.get(), H5P_DEFAULT),
                        H5Dclose);
-  return dataset.ok() ? Describe(dataset.get(), fqn, dtype) : LibraryError("create virtual dataset", path);
+  return dataset.ok() ? Describe(dataset.get(), fqn, dtype) : Hdf5Error("create virtual dataset", path);
 }
 
 absl::Status Hdf5File::SetRootAttribute(const std::string& name, const std::string& text) {
   const LibraryCall call;
   const Handle root(H5Gopen2(handles_->file.get(), "/", H5P_DEFAULT), H5Gclose);
-  return root.ok() ? WriteAttribute(root.get(), name, text) : LibraryError("open", "/");
+  return root.ok() ? WriteAttribute(root.get(), name, text) : Hdf5Error("open", "/");
 }
 
 absl::StatusOr<MemoryFile> Hdf5File::Close() {
   const LibraryCall call;
   const bool closed = handles_->file.Close();
-  const absl::Status status = closed ? absl::OkStatus() : LibraryError("close", "a file in memory");
+  const absl::Status status = closed ? absl::OkStatus() : Hdf5Error("close", "a file in memory");
   handles_.reset();
   if (!status.ok()) return status;
   return std::move(image_);

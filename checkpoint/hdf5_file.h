@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Hdf5File: the only door to HDF5's C API. It lays out a new file: groups, contiguous datasets whose bytes come later,
+// Hdf5File: what writes HDF5. It lays out a new file: groups, contiguous datasets whose bytes come later,
 // virtual datasets, attributes; and hands back the image, with every byte that HDF5 itself writes, for somebody else to
-// put on a disk. Nothing is ever read through HDF5. Equal calls give equal bytes.
+// put on a disk. Nothing is read back through HDF5; hdf5_listing.h does that for foreign files, confined. Equal calls
+// give equal bytes.
 //
 //   ASSIGN_OR_RETURN(std::unique_ptr<Hdf5File> file, Hdf5File::Create({}));
 //   RETURN_IF_ERROR(file->AddGroup("/model", {}));

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "base/status_macros.h"
+#include "checkpoint/hdf5_file_source.h"
 #include "checkpoint/hdf5_source.h"
 #include "checkpoint/latest.h"
 #include "checkpoint/path_kind.h"
@@ -21,6 +22,8 @@ absl::StatusOr<std::unique_ptr<TensorSource>> OpenTensorSource(const std::string
       ASSIGN_OR_RETURN(const std::string newest, LatestCheckpoint(path));
       return OpenHdf5Source(newest, options);
     }
+    case PathKind::kHdf5File:
+      return OpenHdf5FileSource(path);
     case PathKind::kSafetensorsFile:
     case PathKind::kHuggingFaceDirectory:
       return OpenSafetensorsSource(path);

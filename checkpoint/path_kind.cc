@@ -57,8 +57,7 @@ absl::StatusOr<PathKind> RecogniseFile(const std::string& path) {
   const std::string_view head(bytes, static_cast<size_t>(file.gcount()));
   if (file.bad() || !file.is_open()) return absl::UnavailableError(absl::StrCat("cannot read ", path));
   if (absl::StartsWith({head.data(), head.size()}, "\x89HDF\r\n\x1a\n")) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(path, " is one HDF5 file; give the checkpoint directory that holds it"));
+    return PathKind::kHdf5File;
   }
   const bool is_zip = absl::StartsWith({head.data(), head.size()}, "PK\x03\x04");
   const bool is_pickle = head.size() > 1 && head[0] == '\x80' && head[1] <= 5;

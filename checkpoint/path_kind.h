@@ -16,6 +16,7 @@ enum class PathKind : uint8_t {
   kCheckpoint,  // a directory with a manifest
   kRoot,        // a directory of step-* directories
   kSafetensorsFile,
+  kHdf5File,              // one HDF5 file, such as a checkpoint.h5 without its manifest
   kHuggingFaceDirectory,  // model.safetensors, or an index of several
 };
 

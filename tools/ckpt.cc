@@ -50,7 +50,7 @@ const std::vector<Subcommand>& Subcommands() {
        {"SRC", "DST"},
        "makes DST from SRC in another format, kind, world size or dtype, or with other names",
        {"to", "state_dict_type", "world_size", "dtype", "include", "exclude", "rename", "model_only", "max_shard_size",
-        "max_memory", "force"},
+        "max_memory", "force", "json"},
        RunConvert},
       {"diff",
        {"A", "B"},
@@ -106,9 +106,10 @@ void PrintHelp(bool full) {
     std::printf("  %s\n      %s\n", Synopsis(subcommand).c_str(), subcommand.summary.c_str());
   }
   std::printf(
-      "\nPATH and SRC are a checkpoint directory, a directory of step-* checkpoints (its newest step), a safetensors "
-      "file or\n"
-      "a Hugging Face directory. Exit status: 0 done; 1 a problem was found or the work failed; 2 the command line is "
+      "\nPATH, SRC, A and B are a checkpoint directory, a directory of step-* checkpoints (its newest step), a "
+      "checkpoint.h5\n"
+      "by itself, a safetensors file or a Hugging Face directory. Exit status: 0 done; 1 a problem was found or the "
+      "work failed; 2 the command line is "
       "wrong.\n"
       "ckpt SUBCOMMAND --help shows the flags of one, ckpt --helpfull those of all.\n");
   if (!full) return;

@@ -9,8 +9,11 @@
 #include "absl/flags/flag.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "base/status_macros.h"
 #include "checkpoint/convert.h"
+#include "nlohmann/json.hpp"
 #include "tools/ckpt_flags.h"
 #include "tools/ckpt_report.h"
 #include "tools/progress.h"
@@ -73,6 +76,17 @@ absl::StatusOr<ConvertOptions> OptionsFromFlags(const CommandLine& line) {
   return options;
 }
 
+std::string ToJson(const std::string& source, const std::string& destination, const ConvertReport& report,
+                   absl::Duration elapsed) {
+  nlohmann::ordered_json json = {{"source", source},
+                                 {"destination", destination},
+                                 {"tensors", report.tensors},
+                                 {"bytes", report.bytes},
+                                 {"seconds", absl::ToDoubleSeconds(elapsed)},
+                                 {"notes", report.notes}};
+  return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+}
+
 }  // namespace
 
 int RunConvert(const CommandLine& line) {
@@ -83,12 +97,21 @@ int RunConvert(const CommandLine& line) {
   const absl::Status valid = CheckConvertOptions(destination, *options);
   if (!valid.ok()) return ReportUsageError("ckpt convert", valid);
   absl::StatusOr<ConvertReport> report;
+  const absl::Time start = absl::Now();
   {
     Progress progress("convert");
     options->progress = progress.callback();
     report = ConvertCheckpoint(source, destination, *options);
   }
-  if (!report.ok()) return ReportFailure("ckpt convert", report.status());
+  const bool json = absl::GetFlag(FLAGS_json);
+  if (!report.ok()) {
+    if (json) std::fputs(ProblemJson(report.status()).c_str(), stdout);
+    return ReportFailure("ckpt convert", report.status());
+  }
+  if (json) {
+    std::fputs(ToJson(source, destination, *report, absl::Now() - start).c_str(), stdout);
+    return kExitDone;
+  }
   std::printf("%s: %lld tensor%s, %s\n", destination.c_str(), static_cast<long long>(report->tensors),
               report->tensors == 1 ? "" : "s", FormatBytes(static_cast<double>(report->bytes)).c_str());
   for (const std::string& note : report->notes) std::printf("note: %s\n", note.c_str());

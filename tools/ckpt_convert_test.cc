@@ -97,6 +97,35 @@ TEST_F(CkptConvertTest, AModelComesBackByteForByteFromAnyKindAndWorldSize) {
   }
 }
 
+TEST_F(CkptConvertTest, PrintsOneJsonObject) {
+  WriteTrainingState(Path("a"), StateDictType::kFull, 1, 40);
+  const Json json = Json::parse(MustCkpt({"convert", Path("a"), Path("model.safetensors"), "--json"}));
+  EXPECT_EQ(json["destination"], Path("model.safetensors"));
+  EXPECT_EQ(json["tensors"], 3);
+  EXPECT_EQ(json["bytes"], 96);
+  EXPECT_EQ(json["notes"].size(), 3);
+  const Outcome refused = Ckpt({"convert", Path("a"), Path("model.safetensors"), "--json"});
+  EXPECT_EQ(refused.status, 1);
+  EXPECT_THAT(std::string(Json::parse(refused.out)["problem"]), HasSubstr("exists; --force replaces it"));
+}
+
+TEST_F(CkptConvertTest, ACheckpointFileAloneIsConvertedWithoutItsManifest) {
+  WriteTrainingState(Path("a"), StateDictType::kFull, 1, 40);
+  fs::copy(Path("a/checkpoint.h5"), Path("sent.h5"));
+  EXPECT_THAT(MustCkpt({"inspect", Path("sent.h5")}), HasSubstr("an HDF5 file without a manifest"));
+  EXPECT_THAT(MustCkpt({"verify", Path("sent.h5")}), HasSubstr("hdf5 file has no digests"));
+  MustCkpt({"convert", Path("sent.h5"), Path("b"), "--state_dict_type=sharded", "--world_size=2"});
+  MustCkpt({"diff", Path("sent.h5"), Path("b")});
+  // Metadata that kill the library kill a process of its own.
+  std::string bytes = ReadFile(Path("sent.h5"));
+  for (size_t i = 100; i < 4000; i += 3) bytes[i] = static_cast<char>(bytes[i] ^ 0x55);
+  WriteFile(Path("sent.h5"), bytes);
+  const Outcome outcome = Ckpt({"convert", Path("sent.h5"), Path("c")});
+  EXPECT_EQ(outcome.status, 1);
+  EXPECT_THAT(outcome.err, HasSubstr(Path("sent.h5") + ": "));
+  EXPECT_FALSE(fs::exists(Path("c")));
+}
+
 TEST_F(CkptConvertTest, AHuggingFaceDirectoryIsMadeWithoutASuffix) {
   MustCkpt({"convert", TestData("hf_sharded"), Path("hf"), "--to=safetensors"});
   EXPECT_THAT(NamesIn(Path("hf")), ElementsAre("model.safetensors"));
@@ -310,7 +339,8 @@ TEST_F(CkptConvertTest, MemoryStaysUnderTheLimitHoweverLargeTheModel) {
   constexpr int64_t kLimit = int64_t{64} << 20;
   const std::vector<std::vector<std::string>> conversions = {
       {"convert", Path("model.safetensors"), Path("sharded"), "--state_dict_type=sharded", "--world_size=3"},
-      {"convert", Path("sharded"), Path("full"), "--dtype=bfloat16"},
+      {"convert", Path("sharded"), Path("local"), "--state_dict_type=local", "--world_size=2"},
+      {"convert", Path("local"), Path("full"), "--dtype=bfloat16"},
       {"convert", Path("full"), Path("back"), "--to=safetensors", "--dtype=float32", "--max_shard_size=100MB"},
   };
   for (std::vector<std::string> conversion : conversions) {

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "checkpoint/file_system.h"
+#include "checkpoint/hdf5_file_source.h"
 #include "checkpoint/latest.h"
 #include "checkpoint/manifest_file.h"
 #include "checkpoint/path_kind.h"
@@ -44,6 +45,11 @@ absl::StatusOr<CheckpointSummary> Summarise(const std::string& path) {
     summary.manifest.step = -1;
     ASSIGN_OR_RETURN(const auto files, OpenSafetensorsFiles(path));
     for (const std::unique_ptr<SafetensorsFile>& file : files) AddFile(*file, summary);
+    return summary;
+  }
+  if (kind == PathKind::kHdf5File) {
+    summary.format = "hdf5 file";
+    ASSIGN_OR_RETURN(summary.manifest, DescribeHdf5File(path));
     return summary;
   }
   summary.format = "hdf5";

@@ -62,6 +62,9 @@ Share ShareOfAll(const Manifest& manifest) {
 
 std::string Headline(const CheckpointSummary& summary) {
   if (summary.format == "safetensors") return absl::StrCat(summary.path, ": a model in safetensors\n");
+  if (summary.format == "hdf5 file") {
+    return absl::StrCat(summary.path, ": an HDF5 file without a manifest, so without digests\n");
+  }
   const Manifest& manifest = summary.manifest;
   return absl::StrCat(summary.path, ": a ", std::string(StateDictTypeName(manifest.type)), " checkpoint of step ",
                       manifest.step, ", world size ", manifest.world_size, ", written by ", manifest.producer, "\n");
@@ -128,7 +131,7 @@ std::string SummaryText(const CheckpointSummary& summary, bool tensors) {
   }
   absl::StrAppend(&text, Headline(summary), "tensors\n", "  model      ",
                   ShareOfSection(manifest, Section::kModel).ToString(), "\n");
-  if (summary.format == "hdf5") {
+  if (summary.format != "safetensors") {
     absl::StrAppend(&text, "  optimizer  ", ShareOfSection(manifest, Section::kOptimState).ToString(), "\n");
     absl::StrAppend(&text, "  extra      ", ShareOfSection(manifest, Section::kExtra).ToString(), "\n");
     absl::StrAppend(&text, "texts\n");

@@ -40,7 +40,7 @@ TEST_F(CkptTest, WrongCommandLinesExitWithTwoAndSayWhy) {
       {{"diff", model, model, "--atol=-1"}, "--atol=-1 --rtol=0, expected numbers of 0 and more"},
       {{"diff", model, model, "--rtol=nan"}, "--rtol=nan"},
       {{"diff", model, model, "--tensors"}, "ckpt diff has no flag --tensors"},
-      {{"convert", model, dst, "--json"}, "ckpt convert has no flag --json"},
+      {{"convert", model, dst, "--tensors"}, "ckpt convert has no flag --tensors"},
       {{"convert", model, dst, "--to=zip"}, "--to=zip, expected hdf5 or safetensors"},
       {{"convert", model, dst, "--to=hdf5", "--to=hdf5"}, "--to is given 2 times"},
       {{"convert", model, dst, "--dtype=float31"}, "unknown dtype \"float31\"; known: float64"},
@@ -144,7 +144,6 @@ TEST_F(CkptTest, InspectPrintsOneJsonObject) {
 
 TEST_F(CkptTest, WhatIsNoCheckpointIsAnErrorOfExitStatusOne) {
   WriteFile(Path("text"), "a text");
-  WriteFile(Path("file.h5"), "\x89HDF\r\n\x1a\n and so on");
   std::filesystem::create_directory(Path("empty"));
   std::filesystem::create_directory(Path("ranks"));
   WriteFile(Path("ranks/rank-00000-of-00002.h5"), "");
@@ -153,7 +152,6 @@ TEST_F(CkptTest, WhatIsNoCheckpointIsAnErrorOfExitStatusOne) {
       {"text", "neither a safetensors file nor a checkpoint directory"},
       {"empty", "is no checkpoint: expected manifest.json, step-* directories"},
       {"ranks", "manifest.json is missing in"},
-      {"file.h5", "give the checkpoint directory that holds it"},
   };
   for (const auto& [name, message] : cases) {
     for (const std::vector<std::string>& arguments : {std::vector<std::string>{"inspect", Path(name)},
@@ -175,6 +173,14 @@ TEST_F(CkptTest, VerifySaysThatSafetensorsHasNoDigests) {
   EXPECT_EQ(json["digests"], false);
   EXPECT_EQ(json["tensors"], 15);
   EXPECT_EQ(json["bytes"], 573);
+}
+
+TEST_F(CkptTest, VerifyNamesAnHdf5FileThatCannotBeParsed) {
+  WriteFile(Path("file.h5"), "\x89HDF\r\n\x1a\n and so on");
+  const Outcome outcome = Ckpt({"verify", Path("file.h5")});
+  EXPECT_EQ(outcome.status, 1);
+  EXPECT_THAT(outcome.out, HasSubstr("damaged: " + Path("file.h5") + ": HDF5 cannot open"));
+  EXPECT_THAT(Ckpt({"inspect", Path("file.h5")}).err, HasSubstr(Path("file.h5") + ": HDF5 cannot open"));
 }
 
 TEST_F(CkptTest, VerifyNamesWhatIsWrongInASafetensorsFile) {
