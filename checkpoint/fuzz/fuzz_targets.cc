@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checkpoint/fuzz/fuzz_targets.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "checkpoint/confined_hdf5.h"
+#include "checkpoint/file_names.h"
+#include "checkpoint/hdf5_listing.h"
+#include "checkpoint/hugging_face_index.h"
+#include "checkpoint/manifest_json.h"
+#include "checkpoint/safetensors_header.h"
+#include "checkpoint/sealed_json.h"
+
+namespace fsdp {
+namespace {
+
+// `bytes` with a seal that is right, whatever they are.
+std::string Resealed(std::string_view bytes) {
+  std::string members(bytes.substr(0, bytes.rfind("\"digest\"")));
+  while (!members.empty() && std::string_view(" \n,").find(members.back()) != std::string_view::npos) {
+    members.pop_back();
+  }
+  return Seal(std::move(members));
+}
+
+bool LiesInExtent(const StoredFile& file, const ByteRange& range) {
+  for (const StoredExtent& extent : file.extents) {
+    if (extent.range.offset <= range.offset && range.end() <= extent.range.end()) return true;
+  }
+  return false;
+}
+
+// What a manifest that was decoded promises.
+void CheckManifest(const Manifest& manifest) {
+  for (const StoredFile& file : manifest.files) {
+    Check(CheckFileName(file.name).ok(), "a file name leads elsewhere");
+    int64_t end = 0;
+    for (const StoredExtent& extent : file.extents) {
+      Check(extent.range.offset >= end && extent.range.nbytes > 0, "extents overlap");
+      Check(static_cast<int64_t>(extent.digests.size()) == BlockCount(extent.range.nbytes), "digests are missing");
+      end = extent.range.end();
+    }
+    Check(end <= file.nbytes, "an extent reaches behind its file");
+  }
+  for (const StoredTensor& tensor : manifest.tensors) {
+    for (const StoredInterval& part : tensor.intervals) {
+      Check(part.file >= 0 && part.file < static_cast<int>(manifest.files.size()), "no such file");
+      Check(Interval{0, tensor.shape.numel()}.Contains(part.interval), "an interval is no part of its tensor");
+      if (part.interval.empty()) continue;
+      const ByteRange range = {part.offset, part.interval.size() * SizeOf(tensor.dtype)};
+      Check(LiesInExtent(manifest.files[part.file], range), "elements lie in no extent");
+    }
+    (void)CheckCovered(tensor);
+  }
+}
+
+}  // namespace
+
+bool FuzzManifest(std::string_view bytes) {
+  (void)DecodeManifest(bytes);
+  const absl::StatusOr<Manifest> manifest = DecodeManifest(Resealed(bytes));
+  if (!manifest.ok()) return false;
+  CheckManifest(*manifest);
+  const absl::StatusOr<Manifest> again = DecodeManifest(EncodeManifest(*manifest));
+  Check(again.ok(), "what was read cannot be written and read again");
+  return true;
+}
+
+bool FuzzRecord(std::string_view bytes) {
+  (void)DecodeRecord(bytes);
+  const absl::StatusOr<Manifest> record = DecodeRecord(Resealed(bytes));
+  if (record.ok()) CheckManifest(*record);
+  return record.ok();
+}
+
+bool FuzzSafetensorsHeader(std::string_view bytes) {
+  // The payload that makes offsets consistent: as long as the largest number says.
+  const size_t last = bytes.rfind("data_offsets");
+  int64_t nbytes = 573;
+  if (last != bytes.npos) {
+    const size_t comma = bytes.find(',', last);
+    const size_t close = bytes.find(']', last);
+    if (comma < close && close != bytes.npos) {
+      (void)absl::SimpleAtoi(std::string(bytes.substr(comma + 1, close - comma - 1)), &nbytes);
+    }
+  }
+  bool is_read = false;
+  for (const int64_t payload : {nbytes, int64_t{573}}) {
+    const absl::StatusOr<SafetensorsHeader> header = ParseSafetensorsHeader(bytes, payload);
+    if (!header.ok()) continue;
+    int64_t end = 0;
+    for (const SafetensorsEntry& entry : header->entries) {
+      Check(entry.begin == end, "entries leave a gap");
+      Check(entry.end - entry.begin == entry.shape.numel() * SizeOf(entry.dtype), "an entry has the wrong size");
+      end = entry.end;
+    }
+    Check(end == payload, "entries do not cover the payload");
+    is_read = true;
+  }
+  return is_read;
+}
+
+bool FuzzHuggingFaceIndex(std::string_view bytes) {
+  const absl::StatusOr<HuggingFaceIndex> index = ParseHuggingFaceIndex(bytes);
+  if (!index.ok()) return false;
+  for (const auto& [name, file] : index->weight_map) {
+    Check(file.find('/') == file.npos && file != "..", "a file name leads elsewhere");
+  }
+  return true;
+}
+
+bool FuzzHdf5File(std::string_view bytes) {
+  const int file = memfd_create("fuzz", MFD_CLOEXEC);
+  Check(file >= 0, "no file in memory");
+  const absl::Cleanup close_file = [&] { close(file); };
+  Check(pwrite(file, bytes.data(), bytes.size(), 0) == static_cast<ssize_t>(bytes.size()), "cannot write to memory");
+  ConfinedHdf5Options options;
+  options.cpu_seconds = 1;
+  options.timeout = absl::Seconds(5);
+  const auto datasets = ListUntrustedHdf5(absl::StrCat("/proc/self/fd/", file), options);
+  if (!datasets.ok()) {
+    Check(absl::IsDataLoss(datasets.status()), "damage is not called so");
+    return false;
+  }
+  Check(CheckHdf5Listing(*datasets, static_cast<int64_t>(bytes.size())).ok(), "a listing was not checked");
+  return true;
+}
+
+bool FuzzHdf5Listing(std::string_view bytes) {
+  const auto datasets = DecodeHdf5Listing(bytes);
+  if (!datasets.ok()) return false;
+  constexpr int64_t kFileBytes = 1 << 20;
+  if (!CheckHdf5Listing(*datasets, kFileBytes).ok()) return false;
+  for (const Hdf5Dataset& dataset : *datasets) {
+    const bool is_placed = dataset.layout.empty() && dataset.nbytes > 0;
+    Check(!is_placed || dataset.offset + dataset.nbytes <= kFileBytes, "a dataset reaches behind its file");
+  }
+  return true;
+}
+
+}  // namespace fsdp

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The readers of what nobody vouches for, as functions of bytes: each returns whether its input could be read, and
+// CHECK-fails when what came out breaks a promise of the reader's header. Whatever the bytes are, they return soon and
+// take bounded memory. fuzzer.cc makes a libFuzzer program of each (--config=fuzz); fuzz_test.cc runs them on mutations
+// of the corpus, with any compiler.
+#ifndef FSDP_CHECKPOINT_FUZZ_FUZZ_TARGETS_H_
+#define FSDP_CHECKPOINT_FUZZ_FUZZ_TARGETS_H_
+
+#include <string_view>
+
+namespace fsdp {
+
+// manifest.json. It is read as it is, and once more with its seal made right, since otherwise nothing behind the
+// comparison of digests would ever be reached.
+bool FuzzManifest(std::string_view bytes);
+
+// The record of a rank file, likewise.
+bool FuzzRecord(std::string_view bytes);
+
+// The header of a safetensors file, for a payload as long as the header wants.
+bool FuzzSafetensorsHeader(std::string_view bytes);
+
+// model.safetensors.index.json.
+bool FuzzHuggingFaceIndex(std::string_view bytes);
+
+// A whole HDF5 file, parsed by the library in a confined process.
+bool FuzzHdf5File(std::string_view bytes);
+
+// What that process would say.
+bool FuzzHdf5Listing(std::string_view bytes);
+
+}  // namespace fsdp
+
+#endif  // FSDP_CHECKPOINT_FUZZ_FUZZ_TARGETS_H_

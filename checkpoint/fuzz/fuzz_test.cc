@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The fuzz targets on their corpus and on mutations of it, the same every time: what a machine without libFuzzer runs.
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include "checkpoint/fuzz/fuzz_targets.h"
+#include "checkpoint/fuzz/mutator.h"
+#include "gtest/gtest.h"
+
+namespace fsdp {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Target {
+  std::string name;  // of its folder in corpus/, too
+  bool (*run)(std::string_view bytes);
+  int mutations;
+};
+
+std::vector<std::string> Corpus(const std::string& name) {
+  std::vector<fs::path> paths;
+  for (const auto& entry : fs::directory_iterator("checkpoint/fuzz/corpus/" + name)) paths.push_back(entry.path());
+  std::sort(paths.begin(), paths.end());
+  std::vector<std::string> inputs;
+  for (const fs::path& path : paths) {
+    std::ifstream file(path, std::ios::binary);
+    inputs.emplace_back(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
+  }
+  return inputs;
+}
+
+class FuzzTest : public testing::TestWithParam<Target> {};
+
+TEST_P(FuzzTest, MutationsOfTheCorpusBreakNoPromise) {
+  const std::vector<std::string> corpus = Corpus(GetParam().name);
+  ASSERT_FALSE(corpus.empty());
+  for (const std::string& input : corpus) EXPECT_TRUE(GetParam().run(input));
+  Mutator mutator(1);
+  int read = 0;
+  for (int i = 0; i < GetParam().mutations; ++i) {
+    read += GetParam().run(mutator.Mutate(corpus[static_cast<size_t>(i) % corpus.size()])) ? 1 : 0;
+  }
+  // Some changes do not matter, most do.
+  EXPECT_GT(read, GetParam().mutations / 200);
+  EXPECT_LT(read, GetParam().mutations / 2);
+}
+
+INSTANTIATE_TEST_SUITE_P(Targets, FuzzTest,
+                         testing::Values(Target{"manifest", FuzzManifest, 2'000}, Target{"record", FuzzRecord, 2'000},
+                                         Target{"safetensors_header", FuzzSafetensorsHeader, 10'000},
+                                         Target{"hugging_face_index", FuzzHuggingFaceIndex, 2'000},
+                                         Target{"hdf5_file", FuzzHdf5File, 500},
+                                         Target{"hdf5_listing", FuzzHdf5Listing, 2'000}),
+                         [](const auto& info) { return info.param.name; });
+
+}  // namespace
+}  // namespace fsdp
