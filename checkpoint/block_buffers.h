@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "checkpoint/manifest.h"
+#include "checkpoint/write_queue.h"
 
 namespace fsdp {
 
@@ -26,33 +27,33 @@ class BlockBuffers {
       if (bytes_ != nullptr) owner_->Give(std::move(bytes_));
     }
 
-    // Contents unspecified; aligned for any dtype.
+    // Contents unspecified; aligned as direct I/O wants it.
     std::byte* data() const { return bytes_.get(); }
 
    private:
     friend class BlockBuffers;
-    Lease(BlockBuffers* owner, std::unique_ptr<std::byte[]> bytes) : owner_(owner), bytes_(std::move(bytes)) {}
+    Lease(BlockBuffers* owner, AlignedBlock bytes) : owner_(owner), bytes_(std::move(bytes)) {}
 
     BlockBuffers* owner_;
-    std::unique_ptr<std::byte[]> bytes_;
+    AlignedBlock bytes_;
   };
 
   Lease Take() {
     const std::lock_guard<std::mutex> lock(mutex_);
-    if (free_.empty()) return Lease(this, std::unique_ptr<std::byte[]>(new std::byte[kBlockBytes]));
-    std::unique_ptr<std::byte[]> bytes = std::move(free_.back());
+    if (free_.empty()) return Lease(this, NewAlignedBlock(kBlockBytes));
+    AlignedBlock bytes = std::move(free_.back());
     free_.pop_back();
     return Lease(this, std::move(bytes));
   }
 
  private:
-  void Give(std::unique_ptr<std::byte[]> bytes) {
+  void Give(AlignedBlock bytes) {
     const std::lock_guard<std::mutex> lock(mutex_);
     free_.push_back(std::move(bytes));
   }
 
   std::mutex mutex_;
-  std::vector<std::unique_ptr<std::byte[]>> free_;  // guarded by mutex_
+  std::vector<AlignedBlock> free_;  // guarded by mutex_
 };
 
 }  // namespace fsdp

@@ -15,6 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "checkpoint/write_queue.h"
 
 namespace fsdp {
 
@@ -36,6 +37,9 @@ class File {
   // noticed here.
   virtual absl::Status Reserve(int64_t nbytes) = 0;
 
+  // For many large writes, up to `depth` of them in flight. The file must outlive the queue.
+  virtual std::unique_ptr<WriteQueue> NewWriteQueue(int depth) = 0;
+
   // Returns when the contents and the size are durable.
   virtual absl::Status Sync() = 0;
 
@@ -53,6 +57,9 @@ class FileSystem {
   // For reading. kNotFound when there is none; kInvalidArgument when it is not a regular file.
   virtual absl::StatusOr<std::unique_ptr<File>> Open(const std::string& path) = 0;
 
+  // A file that exists, for reading and writing. kNotFound when there is none.
+  virtual absl::StatusOr<std::unique_ptr<File>> OpenToWrite(const std::string& path) = 0;
+
   // For reading and writing, made if absent, with an exclusive lock. kUnavailable when another holds it or has removed
   // the file meanwhile. Where the file system has no locks, an unlocked file.
   virtual absl::StatusOr<std::unique_ptr<File>> OpenLocked(const std::string& path) = 0;
@@ -61,6 +68,8 @@ class FileSystem {
   virtual absl::Status RemoveDirectory(const std::string& path) = 0;  // an empty one
   virtual absl::Status Unlink(const std::string& path) = 0;           // a file
   virtual absl::Status SyncDirectory(const std::string& path) = 0;    // its names are durable
+  // A second name `to` of the file `from`. kAlreadyExists when it is taken; kUnimplemented where files have one name.
+  virtual absl::Status Link(const std::string& from, const std::string& to) = 0;
   virtual absl::Status Rename(const std::string& from, const std::string& to) = 0;  // kAlreadyExists when `to` exists
   virtual absl::Status Exchange(const std::string& a, const std::string& b) = 0;    // kUnimplemented where impossible
 

@@ -8,6 +8,7 @@
 #include "base/status_macros.h"
 #include "checkpoint/manifest_file.h"
 #include "checkpoint/quote.h"
+#include "checkpoint/read_plan.h"
 #include "checkpoint/verified_reader.h"
 
 namespace fsdp {
@@ -67,6 +68,18 @@ class Hdf5Source final : public TensorSource {
     return absl::OkStatus();
   }
 
+  absl::Status ReadAll(const std::vector<TensorRead>& reads, ThreadPool& pool) const override {
+    for (const TensorRead& read : reads) {
+      ASSIGN_OR_RETURN(const size_t index, Find(read.key));
+      RETURN_IF_ERROR(covered_[index]);
+    }
+    ASSIGN_OR_RETURN(const std::vector<BlockRead> blocks, PlanReads(manifest_, index_, reads));
+    return pool.ParallelFor(static_cast<int64_t>(blocks.size()), [&](int64_t i) {
+      const BlockRead& block = blocks[i];
+      return reader_.ReadPieces(block, [&] { return Describe(reads[block.pieces.front().read].key); });
+    });
+  }
+
   // Pieces are blocks, so that no block is read twice.
   std::vector<Interval> Pieces(const StateKey& key, const Interval& interval) const override {
     const absl::StatusOr<size_t> index = Find(key);
@@ -104,7 +117,7 @@ class Hdf5Source final : public TensorSource {
   mutable VerifiedReader reader_;  // thread-safe; opens files as they are needed
   const std::string path_;
   StateDict contents_;
-  std::map<StateKey, size_t> index_;   // into manifest_.tensors
+  TensorIndex index_;                  // into manifest_.tensors
   std::vector<absl::Status> covered_;  // by the same index
   const std::map<std::string, std::string> metadata_;
 };

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Loading is resharding: what is wanted is cut into pieces along what is stored, and each piece is read, converted
-// where the dtypes differ, and put in its place. Nobody is asked: planning is local to the rank.
+// Loading is resharding: what is wanted is found in what is stored, wherever it was cut; each block that holds some of
+// it is read once, and its parts are put in their places, converted where the dtypes differ. Nobody is asked: planning
+// is local to the rank.
 #include <algorithm>
 #include <memory>
 #include <optional>
@@ -11,24 +12,13 @@
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
 #include "base/thread_pool.h"
-#include "checkpoint/block_buffers.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/file_system.h"
 #include "checkpoint/manifest_file.h"
 #include "checkpoint/tensor_source.h"
-#include "tensor/convert.h"
 
 namespace fsdp {
 namespace {
-
-// Elements `interval` of a stored tensor, to be put at `out` in another dtype or the same.
-struct Piece {
-  StateKey key;
-  Interval interval;
-  DType stored = DType::kFloat32;
-  DType wanted = DType::kFloat32;
-  std::byte* out = nullptr;
-};
 
 // What to read for one state dict from one source.
 class LoadPlan {
@@ -50,7 +40,7 @@ class LoadPlan {
   }
 
   const std::vector<std::string>& missing() const { return missing_; }
-  const std::vector<Piece>& pieces() const { return pieces_; }
+  const std::vector<TensorRead>& reads() const { return reads_; }
   const std::vector<std::pair<StateKey, std::string>>& texts() const { return texts_; }
 
  private:
@@ -91,10 +81,7 @@ class LoadPlan {
       if (!shard.data.defined() || shard.data.dtype() != tensor.dtype || shard.data.numel() != all.size()) {
         return Refused(key, absl::StrCat("the memory for elements ", all.ToString(), " does not fit them"));
       }
-      for (const Interval& interval : source_.Pieces(stored_key, all)) {
-        std::byte* out = shard.data.data_as<std::byte>() + (interval.begin - all.begin) * SizeOf(tensor.dtype);
-        pieces_.push_back({stored_key, interval, stored->dtype, tensor.dtype, out});
-      }
+      reads_.push_back({stored_key, all, tensor.dtype, shard.data.data_as<std::byte>()});
     }
     return absl::OkStatus();
   }
@@ -104,20 +91,10 @@ class LoadPlan {
   const TensorSource& source_;
   const StateDict& wanted_;
   const std::string& path_;
-  std::vector<Piece> pieces_;
+  std::vector<TensorRead> reads_;
   std::vector<std::pair<StateKey, std::string>> texts_;
   std::vector<std::string> missing_;
 };
-
-absl::Status ReadPiece(const TensorSource& source, const Piece& piece, BlockBuffers& buffers) {
-  if (piece.stored == piece.wanted) return source.Read(piece.key, piece.interval, piece.out);
-  const BlockBuffers::Lease scratch = buffers.Take();
-  RETURN_IF_ERROR(source.Read(piece.key, piece.interval, scratch.data()));
-  const absl::Status status = Convert(piece.stored, scratch.data(), piece.wanted, piece.out, piece.interval.size());
-  if (status.ok()) return status;
-  return absl::Status(status.code(),
-                      absl::StrCat("tensor \"", piece.key.ToString(), "\": ", std::string(status.message())));
-}
 
 absl::Status CheckMissing(const std::vector<std::string>& missing, const std::string& path,
                           const LoadOptions& options) {
@@ -138,10 +115,7 @@ absl::Status LoadCheckpoint(const std::string& path, StateDict& wanted, const Lo
   LoadPlan plan(*source, wanted, path);
   for (const auto& [key, value] : wanted.entries()) RETURN_IF_ERROR(plan.Add(key, value));
   RETURN_IF_ERROR(CheckMissing(plan.missing(), path, options));
-  BlockBuffers buffers;
-  const std::vector<Piece>& pieces = plan.pieces();
-  RETURN_IF_ERROR(pool->ParallelFor(static_cast<int64_t>(pieces.size()),
-                                    [&](int64_t i) { return ReadPiece(*source, pieces[i], buffers); }));
+  RETURN_IF_ERROR(source->ReadAll(plan.reads(), *pool));
   for (const auto& [key, text] : plan.texts()) wanted.Set(key, text);
   return absl::OkStatus();
 }

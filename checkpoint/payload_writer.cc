@@ -3,10 +3,12 @@
 
 #include <algorithm>
 #include <memory>
+#include <mutex>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "checkpoint/block_buffers.h"
+#include "checkpoint/write_queue.h"
 
 namespace fsdp {
 namespace {
@@ -32,6 +34,36 @@ absl::StatusOr<Digest> WriteRest(File& file, const MemoryFile& image, const std:
   return digest.Finish();
 }
 
+// A queue for each thread that is at work.
+class Queues {
+ public:
+  Queues(File& file, int depth) : file_(file), depth_(depth) {}
+
+  std::unique_ptr<WriteQueue> Take() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (free_.empty()) return file_.NewWriteQueue(depth_);
+    std::unique_ptr<WriteQueue> queue = std::move(free_.back());
+    free_.pop_back();
+    return queue;
+  }
+
+  void Give(std::unique_ptr<WriteQueue> queue) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    free_.push_back(std::move(queue));
+  }
+
+  absl::Status Drain() {
+    for (const std::unique_ptr<WriteQueue>& queue : free_) RETURN_IF_ERROR(queue->Drain());
+    return absl::OkStatus();
+  }
+
+ private:
+  File& file_;
+  const int depth_;
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<WriteQueue>> free_;  // guarded by mutex_
+};
+
 struct BlockOfExtent {
   int extent = 0;
   int64_t block = 0;
@@ -50,42 +82,47 @@ std::vector<ByteRange> RangesBetween(const std::vector<ByteRange>& taken, int64_
   return between;
 }
 
-absl::StatusOr<StoredFile> WritePayload(File& file, const MemoryFile& image, int64_t nbytes,
-                                        std::vector<PayloadExtent> extents, ThreadPool& pool,
-                                        const PayloadWriteOptions& options) {
+absl::StatusOr<std::vector<StoredExtent>> WriteExtents(File& file, std::vector<PayloadExtent> extents, ThreadPool& pool,
+                                                       const PayloadWriteOptions& options) {
   std::sort(extents.begin(), extents.end(),
             [](const PayloadExtent& a, const PayloadExtent& b) { return a.range.offset < b.range.offset; });
-  StoredFile stored;
-  stored.nbytes = nbytes;
-  stored.record = options.record;
-  std::vector<ByteRange> taken;
+  std::vector<StoredExtent> stored;
   std::vector<BlockOfExtent> blocks;
   for (const PayloadExtent& extent : extents) {
     const int64_t count = BlockCount(extent.range.nbytes);
-    for (int64_t block = 0; block < count; ++block) blocks.push_back({static_cast<int>(stored.extents.size()), block});
-    stored.extents.push_back({extent.range, std::vector<Digest>(count)});
-    taken.push_back(extent.range);
+    for (int64_t block = 0; block < count; ++block) blocks.push_back({static_cast<int>(stored.size()), block});
+    stored.push_back({extent.range, std::vector<Digest>(count)});
   }
-  if (options.record) {
-    taken.insert(std::upper_bound(taken.begin(), taken.end(), options.record->offset,
-                                  [](int64_t offset, const ByteRange& range) { return offset < range.offset; }),
-                 *options.record);
-  }
-  RETURN_IF_ERROR(file.Reserve(nbytes));
-  ASSIGN_OR_RETURN(stored.rest_digest, WriteRest(file, image, RangesBetween(taken, nbytes)));
-  BlockBuffers buffers;
+  Queues queues(file, options.queue_depth);
   RETURN_IF_ERROR(pool.ParallelFor(static_cast<int64_t>(blocks.size()), [&](int64_t i) -> absl::Status {
     const PayloadExtent& extent = extents[blocks[i].extent];
     const int64_t begin = blocks[i].block * kBlockBytes;
     const int64_t size = std::min(kBlockBytes, extent.range.nbytes - begin);
-    const BlockBuffers::Lease scratch = buffers.Take();
-    ASSIGN_OR_RETURN(const std::byte* bytes, extent.read(begin, size, scratch.data()));
+    std::unique_ptr<WriteQueue> queue = queues.Take();
+    ASSIGN_OR_RETURN(std::byte* const scratch, queue->Buffer());
+    ASSIGN_OR_RETURN(const std::byte* const bytes, extent.read(begin, size, scratch));
     const auto block = absl::MakeConstSpan(bytes, size);
-    stored.extents[blocks[i].extent].digests[blocks[i].block] = DigestOf(block);
-    RETURN_IF_ERROR(file.Write(extent.range.offset + begin, block));
+    stored[blocks[i].extent].digests[blocks[i].block] = DigestOf(block);
+    RETURN_IF_ERROR(queue->Write(extent.range.offset + begin, block));
+    queues.Give(std::move(queue));
     if (options.count) options.count(size);
     return absl::OkStatus();
   }));
+  RETURN_IF_ERROR(queues.Drain());
+  return stored;
+}
+
+absl::StatusOr<StoredFile> WritePayload(File& file, const MemoryFile& image, int64_t nbytes,
+                                        std::vector<PayloadExtent> extents, ThreadPool& pool,
+                                        const PayloadWriteOptions& options) {
+  StoredFile stored;
+  stored.nbytes = nbytes;
+  std::vector<ByteRange> taken = options.later;
+  for (const PayloadExtent& extent : extents) taken.push_back(extent.range);
+  std::sort(taken.begin(), taken.end(), [](const ByteRange& a, const ByteRange& b) { return a.offset < b.offset; });
+  RETURN_IF_ERROR(file.Reserve(nbytes));
+  ASSIGN_OR_RETURN(stored.rest_digest, WriteRest(file, image, RangesBetween(taken, nbytes)));
+  ASSIGN_OR_RETURN(stored.extents, WriteExtents(file, std::move(extents), pool, options));
   return stored;
 }
 

@@ -15,91 +15,23 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "checkpoint/file_system.h"
+#include "checkpoint/posix_file.h"
+#include "checkpoint/system_call.h"
 
 namespace fsdp {
 namespace {
 
-// "cannot fsync PATH: No space left on device (errno 28)"
-absl::Status ErrnoStatus(const std::string& operation, const std::string& path) {
-  const int error = errno;
-  return absl::Status(absl::ErrnoToStatusCode(error), absl::StrCat("cannot ", operation, " ", path, ": ",
-                                                                   std::strerror(error), " (errno ", error, ")"));
-}
-
-// Repeats a system call that a signal interrupted.
-template <typename Call>
-auto Retry(Call call) {
-  auto result = call();
-  while (result < 0 && errno == EINTR) result = call();
-  return result;
-}
-
-class PosixFile final : public File {
- public:
-  PosixFile(int fd, std::string path, bool locked) : fd_(fd), path_(std::move(path)), locked_(locked) {}
-  ~PosixFile() override { close(fd_); }
-
-  const std::string& path() const override { return path_; }
-  bool locked() const override { return locked_; }
-
-  absl::StatusOr<int64_t> Size() const override {
-    struct stat info;
-    if (fstat(fd_, &info) != 0) return ErrnoStatus("stat", path_);
-    return info.st_size;
-  }
-
-  absl::Status Read(int64_t offset, absl::Span<std::byte> out) const override {
-    while (!out.empty()) {
-      const ssize_t n = Retry([&] { return pread(fd_, out.data(), out.size(), offset); });
-      if (n < 0) return ErrnoStatus(absl::StrCat("read ", out.size(), " bytes at ", offset, " of"), path_);
-      if (n == 0) return absl::DataLossError(absl::StrCat(path_, " ends at byte ", offset));
-      out.remove_prefix(n);
-      offset += n;
-    }
-    return absl::OkStatus();
-  }
-
-  absl::Status Write(int64_t offset, absl::Span<const std::byte> bytes) override {
-    while (!bytes.empty()) {
-      const ssize_t n = Retry([&] { return pwrite(fd_, bytes.data(), bytes.size(), offset); });
-      if (n < 0) return ErrnoStatus(absl::StrCat("write ", bytes.size(), " bytes at ", offset, " of"), path_);
-      if (n == 0) return absl::DataLossError(absl::StrCat("cannot write at ", offset, " of ", path_, ": no progress"));
-      bytes.remove_prefix(n);
-      offset += n;
-    }
-    return absl::OkStatus();
-  }
-
-  absl::Status Reserve(int64_t nbytes) override {
-    if (nbytes == 0) return absl::OkStatus();
-    if (Retry([&] { return fallocate(fd_, 0, 0, nbytes); }) == 0) return absl::OkStatus();
-    if (errno == EOPNOTSUPP || errno == ENOSYS) {
-      if (Retry([&] { return ftruncate(fd_, nbytes); }) == 0) return absl::OkStatus();
-    }
-    return ErrnoStatus(absl::StrCat("reserve ", nbytes, " bytes for"), path_);
-  }
-
-  absl::Status Sync() override {
-    return Retry([&] { return fsync(fd_); }) == 0 ? absl::OkStatus() : ErrnoStatus("fsync", path_);
-  }
-
- private:
-  const int fd_;
-  const std::string path_;
-  const bool locked_;
-};
-
 class Posix final : public FileSystem {
  public:
   absl::StatusOr<std::unique_ptr<File>> Create(const std::string& path) override {
-    const int fd = Retry([&] { return open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666); });
+    const int fd = RetryInterrupted([&] { return open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666); });
     if (fd < 0) return ErrnoStatus("create", path);
     return std::make_unique<PosixFile>(fd, path, false);
   }
 
   absl::StatusOr<std::unique_ptr<File>> Open(const std::string& path) override {
     // O_NONBLOCK: a FIFO must not make the open wait for a writer.
-    const int fd = Retry([&] { return open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK); });
+    const int fd = RetryInterrupted([&] { return open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK); });
     if (fd < 0) return ErrnoStatus("open", path);
     auto file = std::make_unique<PosixFile>(fd, path, false);
     struct stat info;
@@ -108,11 +40,17 @@ class Posix final : public FileSystem {
     return file;
   }
 
-  absl::StatusOr<std::unique_ptr<File>> OpenLocked(const std::string& path) override {
-    const int fd =
-        Retry([&] { return open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666); });
+  absl::StatusOr<std::unique_ptr<File>> OpenToWrite(const std::string& path) override {
+    const int fd = RetryInterrupted([&] { return open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK); });
     if (fd < 0) return ErrnoStatus("open", path);
-    const bool locked = Retry([&] { return flock(fd, LOCK_EX | LOCK_NB); }) == 0;
+    return std::make_unique<PosixFile>(fd, path, false);
+  }
+
+  absl::StatusOr<std::unique_ptr<File>> OpenLocked(const std::string& path) override {
+    const int fd = RetryInterrupted(
+        [&] { return open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666); });
+    if (fd < 0) return ErrnoStatus("open", path);
+    const bool locked = RetryInterrupted([&] { return flock(fd, LOCK_EX | LOCK_NB); }) == 0;
     const bool taken = !locked && errno == EWOULDBLOCK;
     auto file = std::make_unique<PosixFile>(fd, path, locked);
     // Whoever held the lock before may have removed the file; a lock on a file without a name keeps nobody away.
@@ -136,10 +74,18 @@ class Posix final : public FileSystem {
   }
 
   absl::Status SyncDirectory(const std::string& path) override {
-    const int fd = Retry([&] { return open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); });
+    const int fd = RetryInterrupted([&] { return open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); });
     if (fd < 0) return ErrnoStatus("open directory", path);
-    const PosixFile directory(fd, path, false);
-    return Retry([&] { return fsync(fd); }) == 0 ? absl::OkStatus() : ErrnoStatus("fsync directory", path);
+    const PosixFile closes(fd, path, false);
+    return RetryInterrupted([&] { return fsync(fd); }) == 0 ? absl::OkStatus() : ErrnoStatus("fsync directory", path);
+  }
+
+  absl::Status Link(const std::string& from, const std::string& to) override {
+    if (link(from.c_str(), to.c_str()) == 0) return absl::OkStatus();
+    if (errno == EPERM || errno == EXDEV || errno == EOPNOTSUPP || errno == EMLINK || errno == ENOSYS) {
+      return absl::UnimplementedError(std::string(ErrnoStatus(absl::StrCat("link ", from, " as"), to).message()));
+    }
+    return ErrnoStatus(absl::StrCat("link ", from, " as"), to);
   }
 
   absl::Status Rename(const std::string& from, const std::string& to) override {
@@ -161,7 +107,7 @@ class Posix final : public FileSystem {
   }
 
   absl::StatusOr<std::vector<std::string>> List(const std::string& path) override {
-    const int fd = Retry([&] { return open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); });
+    const int fd = RetryInterrupted([&] { return open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); });
     if (fd < 0) return ErrnoStatus("list", path);
     DIR* directory = fdopendir(fd);
     if (directory == nullptr) {

@@ -7,6 +7,7 @@
 #ifndef FSDP_CHECKPOINT_TENSOR_SOURCE_H_
 #define FSDP_CHECKPOINT_TENSOR_SOURCE_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -15,12 +16,21 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "base/thread_pool.h"
 #include "tensor/state_dict.h"
 
 namespace fsdp {
 
 struct TensorSourceOptions {
   bool verify = true;  // check block digests while reading
+};
+
+// Elements of one tensor of a source, wanted at `out` in a dtype that may be another than the stored one.
+struct TensorRead {
+  StateKey key;
+  Interval interval;
+  DType dtype = DType::kFloat32;
+  std::byte* out = nullptr;
 };
 
 class TensorSource {
@@ -43,6 +53,9 @@ class TensorSource {
   // Elements `interval` of a tensor of contents(), in its stored dtype, to `out` (interval.size() * SizeOf(dtype)
   // bytes). kDataLoss names tensor, file and byte range.
   virtual absl::Status Read(const StateKey& key, const Interval& interval, void* out) const = 0;
+
+  // All of `reads`, on the threads of `pool`. A source that verifies blocks reads each of them once.
+  virtual absl::Status ReadAll(const std::vector<TensorRead>& reads, ThreadPool& pool) const;
 
   // `interval` in pieces of a few MiB, cut where reading them one by one costs least; for callers that read in parallel
   // or in bounded memory.

@@ -11,12 +11,16 @@
 #include "checkpoint/file_names.h"
 #include "checkpoint/manifest_file.h"
 #include "checkpoint/record.h"
+#include "tensor/convert.h"
 
 namespace fsdp {
 namespace {
 
 // Well under the customary limit of 1024 descriptors.
 constexpr size_t kMaxOpenFiles = 256;
+
+// Enough for the direct I/O of any common disk.
+constexpr uintptr_t kDirectAlignment = 512;
 
 const StoredExtent& ExtentOf(const StoredFile& file, const ByteRange& range) {
   const auto after =
@@ -77,6 +81,48 @@ absl::Status VerifiedReader::ReadBlock(const File& file, const StoredFile& store
                                             absl::StrCat(what(), ", block ", block), digest, extent.digests[block]));
   }
   if (!is_whole) std::memcpy(target, bytes + (from - range.offset), to - from);
+  return absl::OkStatus();
+}
+
+absl::Status VerifiedReader::ReadPieces(const BlockRead& block, absl::FunctionRef<std::string()> what) {
+  ASSIGN_OR_RETURN(const std::shared_ptr<const File> file, Open(block.file));
+  const StoredFile& stored = manifest_.files[block.file];
+  const BlockPiece& first = block.pieces.front();
+  // A digest is that of the whole block; without it, what is wanted is enough.
+  ByteRange range = block.range;
+  if (!verify_) {
+    int64_t end = 0;
+    for (const BlockPiece& piece : block.pieces) end = std::max(end, piece.range.end());
+    range = {first.range.offset, end - first.range.offset};
+  }
+  const bool is_whole = block.pieces.size() == 1 && first.range == range && first.stored == first.wanted;
+  // Direct I/O wants aligned memory; a copy that is digested on the way costs less than the page cache.
+  const bool is_in_place = is_whole && reinterpret_cast<uintptr_t>(first.out) % kDirectAlignment == 0;
+  const BlockBuffers::Lease scratch = buffers_.Take();
+  std::byte* const bytes = is_in_place ? first.out : scratch.data();
+  RETURN_IF_ERROR(file->Read(range.offset, absl::MakeSpan(bytes, range.nbytes)));
+  DigestBuilder digest;
+  if (is_whole && !is_in_place) {
+    CopyAndDigest(first.out, bytes, range.nbytes, digest);
+  } else if (verify_) {
+    digest.Update(absl::MakeConstSpan(bytes, range.nbytes));
+  }
+  const Digest& recorded = stored.extents[block.extent].digests[block.block];
+  if (verify_ && digest.Finish() != recorded) {
+    return absl::DataLossError(DamagedBlock(JoinPath(directory_, stored.name), block.range,
+                                            absl::StrCat(what(), ", block ", block.block), digest.Finish(), recorded));
+  }
+  if (is_whole) return absl::OkStatus();
+  for (const BlockPiece& piece : block.pieces) {
+    const std::byte* const from = bytes + (piece.range.offset - range.offset);
+    if (piece.stored == piece.wanted) {
+      std::memcpy(piece.out, from, piece.range.nbytes);
+      continue;
+    }
+    const absl::Status converted =
+        Convert(piece.stored, from, piece.wanted, piece.out, piece.range.nbytes / SizeOf(piece.stored));
+    if (!converted.ok()) return absl::Status(converted.code(), absl::StrCat(what(), ": ", converted.message()));
+  }
   return absl::OkStatus();
 }
 

@@ -18,6 +18,7 @@
 #include "checkpoint/block_buffers.h"
 #include "checkpoint/file_system.h"
 #include "checkpoint/manifest.h"
+#include "checkpoint/read_plan.h"
 
 namespace fsdp {
 
@@ -32,6 +33,10 @@ class VerifiedReader final {
   // Bytes `range`, which lie in one extent of files[index], to `out`; on error `out` holds anything. kDataLoss names
   // the file, the damaged block's bytes and `what`, the value that they belong to.
   absl::Status Read(int index, const ByteRange& range, std::byte* out, absl::FunctionRef<std::string()> what);
+
+  // Reads one block and puts its pieces in their places, converted where the dtypes differ. Errors as Read's; `what` is
+  // the value of the first piece.
+  absl::Status ReadPieces(const BlockRead& block, absl::FunctionRef<std::string()> what);
 
  private:
   absl::StatusOr<std::shared_ptr<const File>> Open(int index);

@@ -60,6 +60,26 @@ def system_repositories():
     )
     _maybe(
         system_library,
+        "isal",
+        headers = [
+            "isa-l",
+            "isa-l.h",
+        ],
+        targets = {"isal": ["isal"]},
+        debian_package = "libisal-dev",
+    )
+    _maybe(
+        system_library,
+        "liburing",
+        headers = [
+            "liburing",
+            "liburing.h",
+        ],
+        targets = {"liburing": ["uring"]},
+        debian_package = "liburing-dev",
+    )
+    _maybe(
+        system_library,
         "xxhash",
         headers = ["xxhash.h"],
         targets = {"xxhash": ["xxhash"]},
