@@ -25,21 +25,38 @@ using testing::IsEmpty;
 
 constexpr int kWorldSize = 2;
 
-// The old checkpoint and the new one hold one tensor, of another length.
+// The old checkpoint and the new one hold a tensor of another length, and one that is the same.
 std::vector<TestTensor> Tensors(int64_t rows) {
   return {{StateKey::Model("wte.weight"), DType::kFloat32, {rows, 3}},
+          {StateKey::Model("frozen"), DType::kFloat32, {20000}},
           {StateKey::Model("empty"), DType::kFloat32, {0}}};
 }
 constexpr int64_t kOld = 5;
 constexpr int64_t kNew = 8;
 
-absl::Status Save(FileSystem& files, const std::string& root, int64_t rows, int64_t step, StateDictType type) {
+// How a checkpoint is saved.
+enum class Form : uint8_t {
+  kFull,        // by rank 0
+  kSharedFull,  // by all ranks into one file
+  kSharded,
+  kLocal,
+  kParity,       // kSharded, with a parity file
+  kIncremental,  // kSharded, what step 1 holds linked
+};
+
+absl::Status Save(FileSystem& files, const std::string& root, int64_t rows, int64_t step, Form form) {
+  const StateDictType type = form == Form::kFull    ? StateDictType::kFull
+                             : form == Form::kLocal ? StateDictType::kLocal
+                                                    : StateDictType::kSharded;
   return RunRanks(kWorldSize, [&](const std::shared_ptr<ProcessGroup>& group) -> absl::Status {
     const std::vector<FlatUnitLayout> units = {{"", {{"wte.weight", 0, rows * 3}}, rows * 3}};
-    const StateDict state = type == StateDictType::kLocal
-                                ? LocalState(Tensors(rows), kWorldSize, group->rank(), units)
-                                : StateOf(type, Tensors(rows), kWorldSize, group->rank());
-    return SaveCheckpointOn(files, state, root, step, *group, {.overwrite = true, .io_threads = 1}).status();
+    const StateDict state = type == StateDictType::kLocal ? LocalState(Tensors(rows), kWorldSize, group->rank(), units)
+                                                          : StateOf(type, Tensors(rows), kWorldSize, group->rank());
+    SaveOptions options = {.overwrite = true, .io_threads = 1};
+    if (form == Form::kSharedFull) options.type = StateDictType::kFull;
+    if (form == Form::kParity) options.parity = 1;
+    if (form == Form::kIncremental && step > 1) options.base = JoinPath(root, StepName(1));
+    return SaveCheckpointOn(files, state, root, step, *group, options).status();
   });
 }
 
@@ -61,7 +78,7 @@ int64_t RowsOf(const std::string& path) {
 }
 
 struct Scenario {
-  StateDictType type = StateDictType::kSharded;
+  Form form = Form::kSharded;
   bool is_overwrite = false;  // save the same step again, or the next
 };
 
@@ -73,10 +90,10 @@ class CommitProtocolTest : public testing::TestWithParam<Scenario> {
   void Prepare() {
     root_ = NewTestDirectory();
     FaultFileSystem files(PosixFileSystem(), graveyard_);
-    ASSERT_OK(Save(files, root_, kOld, 1, GetParam().type));
+    ASSERT_OK(Save(files, root_, kOld, 1, GetParam().form));
   }
 
-  absl::Status SaveNew(FaultFileSystem& files) { return Save(files, root_, kNew, new_step_, GetParam().type); }
+  absl::Status SaveNew(FaultFileSystem& files) { return Save(files, root_, kNew, new_step_, GetParam().form); }
 
   int64_t CountOperations() {
     Prepare();
@@ -102,7 +119,7 @@ class CommitProtocolTest : public testing::TestWithParam<Scenario> {
   // What the crash left does not keep the next save from succeeding, nor outlive it.
   void SaveAgain() {
     FaultFileSystem files(PosixFileSystem(), graveyard_);
-    ASSERT_OK(Save(files, root_, kNew, 3, GetParam().type));
+    ASSERT_OK(Save(files, root_, kNew, 3, GetParam().form));
     EXPECT_EQ(RowsOf(JoinPath(root_, StepName(3))), kNew);
     ExpectOnlySteps();
   }
@@ -119,8 +136,9 @@ class CommitProtocolTest : public testing::TestWithParam<Scenario> {
 TEST_P(CommitProtocolTest, ACrashAtAnyOperationLeavesOldOrNew) {
   const int64_t operations = CountOperations();
   ASSERT_GT(operations, 10);
+  RecordProperty("operations", absl::StrCat(operations));
   using Loss = FaultFileSystem::Loss;
-  for (const Loss loss : {Loss::kNothing, Loss::kNamesAndData, Loss::kNames, Loss::kData}) {
+  for (const Loss loss : {Loss::kNothing, Loss::kNamesAndData, Loss::kNames, Loss::kData, Loss::kSectors}) {
     // The last one: everything was done, and the save reported, before the power went.
     for (int64_t k = 1; k <= operations + 1; ++k) {
       SCOPED_TRACE(absl::StrCat("crash at operation ", k, " of ", operations, ", loss ", static_cast<int>(loss)));
@@ -154,15 +172,16 @@ TEST_P(CommitProtocolTest, AnErrorAtAnyOperationFailsTheSaveAndCleansUp) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Scenarios, CommitProtocolTest,
-                         testing::Values(Scenario{StateDictType::kSharded, false},
-                                         Scenario{StateDictType::kSharded, true}, Scenario{StateDictType::kFull, false},
-                                         Scenario{StateDictType::kFull, true}, Scenario{StateDictType::kLocal, false},
-                                         Scenario{StateDictType::kLocal, true}),
-                         [](const testing::TestParamInfo<Scenario>& info) {
-                           return absl::StrCat(std::string(StateDictTypeName(info.param.type)),
-                                               info.param.is_overwrite ? "Overwrite" : "NewStep");
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Scenarios, CommitProtocolTest,
+    testing::Values(Scenario{Form::kFull, false}, Scenario{Form::kFull, true}, Scenario{Form::kSharedFull, false},
+                    Scenario{Form::kSharedFull, true}, Scenario{Form::kSharded, false}, Scenario{Form::kSharded, true},
+                    Scenario{Form::kLocal, false}, Scenario{Form::kLocal, true}, Scenario{Form::kParity, false},
+                    Scenario{Form::kIncremental, false}),
+    [](const testing::TestParamInfo<Scenario>& info) {
+      constexpr const char* kNames[] = {"Full", "SharedFull", "Sharded", "Local", "Parity", "Incremental"};
+      return absl::StrCat(kNames[static_cast<int>(info.param.form)], info.param.is_overwrite ? "Overwrite" : "NewStep");
+    });
 
 }  // namespace
 }  // namespace fsdp

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <fstream>
 #include <system_error>
 #include <utility>
 
@@ -22,6 +23,20 @@ std::string Moved(const std::string& path, const std::string& from, const std::s
 std::string Exchanged(const std::string& path, const std::string& a, const std::string& b) {
   const std::string moved = Moved(path, a, b);
   return moved == path ? Moved(path, b, a) : moved;
+}
+
+constexpr size_t kSectorBytes = 512;
+
+void LoseEveryOtherSector(const std::string& path) {
+  std::fstream file(path, std::ios::binary | std::ios::in | std::ios::out);
+  std::error_code error;
+  const uintmax_t size = std::filesystem::file_size(path, error);
+  if (error) return;
+  const std::string nothing(kSectorBytes, '\0');
+  for (uintmax_t at = 0; at < size; at += 2 * kSectorBytes) {
+    file.seekp(static_cast<std::streamoff>(at));
+    file.write(nothing.data(), static_cast<std::streamsize>(std::min<uintmax_t>(kSectorBytes, size - at)));
+  }
 }
 
 absl::Status Crashed() { return absl::AbortedError("the process has crashed"); }
@@ -45,13 +60,18 @@ class FaultFile final : public File {
   absl::Status Write(int64_t offset, absl::Span<const std::byte> bytes) override {
     const absl::Status begun = BeginChange();
     if (begun.ok()) return base_->Write(offset, bytes);
-    (void)base_->Write(offset, bytes.first(bytes.size() / 2));
+    (void)base_->Write(offset, bytes.first(bytes.size() / 2 / kSectorBytes * kSectorBytes));
     return begun;
   }
 
   absl::Status Reserve(int64_t nbytes) override {
     RETURN_IF_ERROR(BeginChange());
     return base_->Reserve(nbytes);
+  }
+
+  std::unique_ptr<WriteQueue> NewWriteQueue(int) override {
+    return NewSynchronousWriteQueue(
+        [this](int64_t offset, absl::Span<const std::byte> bytes) { return Write(offset, bytes); });
   }
 
   absl::Status Sync() override {
@@ -140,6 +160,9 @@ void FaultFileSystem::LosePower(Loss loss) {
     std::error_code ignored;
     for (const std::string& path : unsynced_) std::filesystem::resize_file(path, 0, ignored);
   }
+  if (loss == Loss::kSectors) {
+    for (const std::string& path : unsynced_) LoseEveryOtherSector(path);
+  }
   if (loss == Loss::kNamesAndData || loss == Loss::kNames) {
     for (auto change = changes_.rbegin(); change != changes_.rend(); ++change) Undo(*change);
   }
@@ -157,6 +180,12 @@ absl::StatusOr<std::unique_ptr<File>> FaultFileSystem::Create(const std::string&
 absl::StatusOr<std::unique_ptr<File>> FaultFileSystem::Open(const std::string& path) {
   RETURN_IF_ERROR(CheckAlive());
   ASSIGN_OR_RETURN(std::unique_ptr<File> file, base_.Open(path));
+  return std::make_unique<FaultFile>(*this, std::move(file));
+}
+
+absl::StatusOr<std::unique_ptr<File>> FaultFileSystem::OpenToWrite(const std::string& path) {
+  RETURN_IF_ERROR(Begin());
+  ASSIGN_OR_RETURN(std::unique_ptr<File> file, base_.OpenToWrite(path));
   return std::make_unique<FaultFile>(*this, std::move(file));
 }
 
@@ -207,6 +236,12 @@ absl::Status FaultFileSystem::SyncDirectory(const std::string& path) {
   }
   changes_ = std::move(left);
   return absl::OkStatus();
+}
+
+absl::Status FaultFileSystem::Link(const std::string& from, const std::string& to) {
+  RETURN_IF_ERROR(Begin());
+  RETURN_IF_ERROR(base_.Link(from, to));
+  return Changed(Change::Kind::kCreate, to);
 }
 
 absl::Status FaultFileSystem::Rename(const std::string& from, const std::string& to) {

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// FaultFileSystem: a FileSystem for tests, on real files, that counts the operations which change something and fails
-// or crashes at the k-th. A crash is final: that operation is done by half, and from then on nothing works, not even
-// cleaning up. LosePower then takes away what was not synced, as a power cut would; without it the crash is that of a
-// process. Syncs are only noted, so that tests are fast. Thread-safe.
+// FaultFileSystem: a FileSystem for tests, on real files, that counts the operations which change something (open for
+// writing, write, reserve, fsync, rename, exchange, link, unlink, directories and their fsync) and fails or crashes at
+// the k-th. A crash is final: a write is torn at a multiple of 512 bytes, another operation not done, and from then on
+// nothing works, not even cleaning up. LosePower then takes away what was not synced, as a power cut would; without it
+// the crash is that of a process. Syncs are only noted, so that tests are fast. What a system call may do by itself,
+// EINTR and short counts, is system_call_test's. Thread-safe.
 //
 //   FaultFileSystem files(PosixFileSystem());
 //   files.CrashAt(k);
@@ -25,7 +27,8 @@ namespace fsdp {
 
 class FaultFileSystem final : public FileSystem {
  public:
-  enum class Loss : uint8_t { kNothing, kNamesAndData, kNames, kData };
+  // kSectors: of files that were not synced every other sector of 512 bytes is lost.
+  enum class Loss : uint8_t { kNothing, kNamesAndData, kNames, kData, kSectors };
 
   // Keeps what unlinked files were, for LosePower, in the directory `graveyard`.
   FaultFileSystem(FileSystem& base, std::string graveyard) : base_(base), graveyard_(std::move(graveyard)) {}
@@ -44,11 +47,13 @@ class FaultFileSystem final : public FileSystem {
 
   absl::StatusOr<std::unique_ptr<File>> Create(const std::string& path) override;
   absl::StatusOr<std::unique_ptr<File>> Open(const std::string& path) override;
+  absl::StatusOr<std::unique_ptr<File>> OpenToWrite(const std::string& path) override;
   absl::StatusOr<std::unique_ptr<File>> OpenLocked(const std::string& path) override;
   absl::Status MakeDirectory(const std::string& path) override;
   absl::Status RemoveDirectory(const std::string& path) override;
   absl::Status Unlink(const std::string& path) override;
   absl::Status SyncDirectory(const std::string& path) override;
+  absl::Status Link(const std::string& from, const std::string& to) override;
   absl::Status Rename(const std::string& from, const std::string& to) override;
   absl::Status Exchange(const std::string& a, const std::string& b) override;
   absl::StatusOr<std::vector<std::string>> List(const std::string& path) override;
