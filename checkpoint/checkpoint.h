@@ -14,30 +14,20 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "checkpoint/latest.h"     // LatestCheckpoint, ListCheckpoints
-#include "checkpoint/retention.h"  // PruneCheckpoints
+#include "checkpoint/latest.h"        // LatestCheckpoint, ListCheckpoints
+#include "checkpoint/retention.h"     // PruneCheckpoints
+#include "checkpoint/save_options.h"  // SaveOptions
 #include "collectives/process_group.h"
 #include "tensor/state_dict.h"
 
 namespace fsdp {
 
-struct SaveOptions {
-  // Behaviour.
-
-  // Replace the step if it exists: the new one is complete first, then they change places. Otherwise kAlreadyExists.
-  bool overwrite = false;
-
-  // Performance.
-
-  // Threads that write one rank's file.
-  int io_threads = 2;
-};
-
 // Saves `state` as ROOT/step-NNNNNNNN. Every rank of `group` calls it with its own part; `state.type` says which kind:
 // kFull: rank 0's state is written, as one file, and the others' must be empty (rank0_only) or are not looked at;
-// kSharded: each rank writes its part; kLocal: each rank writes its flat shards as `state.units` lay them out. ROOT is made if needed. Blocks until the checkpoint is durable and committed;
-// returns its path. On any rank's failure every rank gets that rank's error, and nothing is left behind. Tensors must
-// be in host memory. Issues control-plane gathers only.
+// kSharded: each rank writes its part; kLocal: each rank writes its flat shards as `state.units` lay them out. ROOT is
+// made if needed. Blocks until the checkpoint is durable and committed; returns its path. On any rank's failure every
+// rank gets that rank's error, and nothing is left behind. Tensors must be in host memory. Issues control-plane gathers
+// only.
 absl::StatusOr<std::string> SaveCheckpoint(const StateDict& state, const std::string& root, int64_t step,
                                            ProcessGroup& group, const SaveOptions& options = {});
 
@@ -49,7 +39,8 @@ struct LoadOptions {
   bool strict = true;
   std::vector<std::string>* missing = nullptr;  // may be null
 
-  int io_threads = 2;
+  // Threads that read; each has one block in flight.
+  int io_threads = 4;
 };
 
 // Fills `wanted`: its shards (whatever intervals of whatever tensors) from the checkpoint at `path` (ours, or a

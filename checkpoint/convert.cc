@@ -50,6 +50,11 @@ absl::Status CheckHdf5Options(const std::string& destination, const ConvertOptio
   if (options.world_size && (*options.world_size < 1 || *options.world_size > 99999)) {
     return absl::InvalidArgumentError(absl::StrCat("--world_size=", *options.world_size, ", expected 1 to 99999"));
   }
+  if (options.parity < 0 || (options.parity > 0 && type == StateDictType::kFull)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--parity=", options.parity, ", expected at least 0; it is for --state_dict_type=sharded or local,",
+        " since a full checkpoint has no rank files"));
+  }
   if (options.max_shard_size) {
     return absl::InvalidArgumentError("--max_shard_size is for a directory of safetensors files, not for --to=hdf5");
   }
@@ -60,6 +65,10 @@ absl::Status CheckSafetensorsOptions(const std::string& destination, const Conve
   if (options.world_size) {
     return absl::InvalidArgumentError(
         "--world_size is for --state_dict_type=sharded; safetensors files belong to no rank");
+  }
+  if (options.parity != 0) {
+    return absl::InvalidArgumentError(
+        "--parity is for --state_dict_type=sharded or local; safetensors has no rank files");
   }
   if (options.state_dict_type.value_or(StateDictType::kFull) != StateDictType::kFull) {
     return absl::InvalidArgumentError(
@@ -147,6 +156,7 @@ absl::Status WriteToHdf5(const TensorSource& source, ConvertPlan& plan, const Pa
   CheckpointDirectoryOptions write;
   write.type = options.state_dict_type.value_or(StateDictType::kFull);
   write.world_size = options.world_size.value_or(source.world_size());
+  write.parity = options.parity;
   write.step = std::max<int64_t>(source.step(), 0);
   write.overwrite = options.force;
   const int target_ranks = write.type == StateDictType::kFull ? 1 : write.world_size;

@@ -28,6 +28,7 @@ struct ConvertOptions {
   std::optional<int> world_size;                 // of kSharded and kLocal; default: the source's
   std::optional<DType> dtype;                    // of the model's floating-point tensors; default: the source's
   NameFilter::Patterns names;                    // which parameters are kept, and what they are called
+  int parity = 0;                                // parity files of kSharded and kLocal
   bool model_only = false;                       // leave optimizer and extra values out
   bool force = false;                            // replace an existing DST
 

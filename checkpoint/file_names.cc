@@ -2,6 +2,7 @@
 #include "checkpoint/file_names.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <random>
 
 #include "absl/strings/match.h"
@@ -39,6 +40,15 @@ std::optional<int64_t> ParseStepName(const std::string& name) {
 }
 
 std::string RankFileName(int writer, int writers) { return absl::StrFormat("rank-%05d-of-%05d.h5", writer, writers); }
+
+std::optional<RankFile> ParseRankFileName(const std::string& name) {
+  RankFile file;
+  if (std::sscanf(name.c_str(), "rank-%d-of-%d.h5", &file.writer, &file.writers) != 2) return std::nullopt;
+  if (file.writer < 0 || RankFileName(file.writer, file.writers) != name) return std::nullopt;
+  return file;
+}
+
+std::string ParityFileName(int index, int parity) { return absl::StrFormat("parity-%05d-of-%05d.bin", index, parity); }
 
 std::string StagingName(const std::string& name, const std::string& nonce) {
   return absl::StrCat(".", name, kStagingInfix, nonce);

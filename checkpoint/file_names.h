@@ -24,6 +24,16 @@ std::optional<int64_t> ParseStepName(const std::string& name);
 // "rank-00003-of-00008.h5": the file of writer 3 of 8.
 std::string RankFileName(int writer, int writers);
 
+// The writer and the number of writers of a name that RankFileName makes; nothing for any other name.
+struct RankFile {
+  int writer = 0;
+  int writers = 0;
+};
+std::optional<RankFile> ParseRankFileName(const std::string& name);
+
+// "parity-00000-of-00002.bin"
+std::string ParityFileName(int index, int parity);
+
 // ".step-00000100.tmp-<nonce>": `name` while it is written; ".step-00000100.deleted-<nonce>": while it is deleted.
 std::string StagingName(const std::string& name, const std::string& nonce);
 std::string DeletedName(const std::string& name, const std::string& nonce);

@@ -16,6 +16,7 @@
 #include "checkpoint/flat_parts.h"
 #include "checkpoint/flat_place.h"
 #include "checkpoint/manifest_json.h"
+#include "checkpoint/parity_files.h"
 #include "checkpoint/save_plan.h"
 #include "checkpoint/staged_checkpoint.h"
 
@@ -23,6 +24,10 @@ namespace fsdp {
 namespace {
 
 absl::Status CheckOptions(const CheckpointDirectoryOptions& options) {
+  if (options.parity < 0 || (options.parity > 0 && options.type == StateDictType::kFull)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "parity is ", options.parity, ", expected at least 0, and 0 for a full checkpoint, which has no rank files"));
+  }
   if (options.world_size < 1 || options.step < 0 || options.max_memory < kBlockBytes) {
     return absl::InvalidArgumentError(absl::StrCat("world size ", options.world_size, ", step ", options.step,
                                                    ", memory ", options.max_memory, " bytes (at least ", kBlockBytes,
@@ -83,7 +88,8 @@ absl::StatusOr<TreeFile> RankTree(const SavePlan& plan, const Manifest& identity
 }
 
 absl::StatusOr<Manifest> WriteSharded(FileSystem& files, const std::string& directory, const SavePlan& plan,
-                                      const Manifest& identity, ThreadPool& pool, const ByteCounter& count) {
+                                      const Manifest& identity, int parity_files, ThreadPool& pool,
+                                      const ByteCounter& count) {
   std::vector<Manifest> records;
   for (int rank = 0; rank < identity.world_size; ++rank) {
     Manifest mine = identity;
@@ -93,7 +99,18 @@ absl::StatusOr<Manifest> WriteSharded(FileSystem& files, const std::string& dire
     ASSIGN_OR_RETURN(Manifest record, WriteTreeFile(files, directory, tree, mine, pool, count));
     records.push_back(std::move(record));
   }
-  return WriteShardedIndex(files, directory, records, plan.texts, identity, pool);
+  ParityPlan parity;
+  std::vector<Digest> digests;
+  if (parity_files > 0) {
+    std::vector<ParityPlan::DataFile> data;
+    for (const Manifest& record : records) data.push_back({record.files[0].name, record.files[0].nbytes});
+    ASSIGN_OR_RETURN(parity, PlanParity(std::move(data), parity_files));
+    RETURN_IF_ERROR(CreateParityFiles(files, directory, parity));
+    ASSIGN_OR_RETURN(digests, WriteParityBlocks(files, directory, parity, ParityShare(parity, 1, 0), pool));
+  }
+  ASSIGN_OR_RETURN(Manifest manifest, WriteShardedIndex(files, directory, records, plan.texts, identity, pool));
+  if (parity_files > 0) AddParity(parity, {digests}, manifest);
+  return manifest;
 }
 
 absl::StatusOr<Manifest> WriteFull(FileSystem& files, const std::string& directory, const SavePlan& plan,
@@ -123,10 +140,13 @@ absl::Status WriteCheckpointDirectory(const std::string& path, const StateDict& 
   ASSIGN_OR_RETURN(const std::unique_ptr<StagedCheckpoint> staged,
                    StagedCheckpoint::Create(files, parts.directory, parts.name, {.overwrite = options.overwrite}));
   Progress progress(plan, options);
-  const auto write = options.type == StateDictType::kFull ? WriteFull : WriteSharded;
-  ASSIGN_OR_RETURN(const Manifest manifest,
-                   write(files, staged->path(), plan, IdentityOf(contents, options), *pool, progress.counter()));
-  return staged->Commit(EncodeManifest(manifest));
+  const Manifest identity = IdentityOf(contents, options);
+  absl::StatusOr<Manifest> manifest =
+      options.type == StateDictType::kFull
+          ? WriteFull(files, staged->path(), plan, identity, *pool, progress.counter())
+          : WriteSharded(files, staged->path(), plan, identity, options.parity, *pool, progress.counter());
+  RETURN_IF_ERROR(manifest.status());
+  return staged->Commit(EncodeManifest(*manifest));
 }
 
 }  // namespace fsdp

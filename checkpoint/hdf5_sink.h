@@ -20,6 +20,7 @@ struct CheckpointDirectoryOptions {
   StateDictType type = StateDictType::kFull;
   int world_size = 1;  // rank files of a SHARDED or LOCAL one
   int64_t step = 0;
+  int parity = 0;                           // parity files beside them; see SaveOptions
   bool overwrite = false;                   // replace an existing DST by exchange; otherwise kAlreadyExists
   int64_t max_memory = int64_t{512} << 20;  // bytes of payload buffers
   int io_threads = 2;

@@ -43,13 +43,21 @@ struct StoredExtent {
   bool operator==(const StoredExtent& other) const { return range == other.range && digests == other.digests; }
 };
 
+// Where a file was written that a later save links: its name there, and that save.
+struct StoredOrigin {
+  std::string save_id;
+  int64_t step = 0;
+  std::string name;
+};
+
 struct StoredFile {
   std::string name;
   int64_t nbytes = 0;
-  std::vector<StoredExtent> extents;  // sorted by offset, disjoint
-  Digest rest_digest;                 // of all bytes outside of extents and record, in file order
-  std::optional<ByteRange> record;    // where a rank file describes itself
-  std::string unknown;                // members that this release does not know, as JSON ", \"a\": 1"
+  std::vector<StoredExtent> extents;   // sorted by offset, disjoint
+  Digest rest_digest;                  // of all bytes outside of extents and record, in file order
+  std::optional<ByteRange> record;     // where a rank file describes itself
+  std::optional<StoredOrigin> origin;  // of a file of an earlier save
+  std::string unknown;                 // members that this release does not know, as JSON ", \"a\": 1"
 };
 
 // Elements `interval` of a tensor, at byte `offset` of file `file`.
@@ -74,6 +82,13 @@ struct StoredText {
   ByteRange range;  // of its UTF-8; may be empty
 };
 
+// Any parity.files.size() files of both lists can be lost and made again from the others; as indices into
+// Manifest::files. Empty where there is no parity.
+struct StoredParity {
+  std::vector<int> data;   // sorted by name
+  std::vector<int> files;  // in their order
+};
+
 struct Manifest {
   std::string save_id;  // shared by all files of a save
   int64_t step = 0;
@@ -86,6 +101,7 @@ struct Manifest {
   std::vector<StoredTensor> tensors;
   std::vector<StoredText> texts;
   std::vector<StoredFile> files;
+  StoredParity parity;
   std::string unknown;
 };
 

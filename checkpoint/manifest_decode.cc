@@ -88,6 +88,12 @@ absl::StatusOr<StoredFile> DecodeFile(const json& object) {
   if (const auto record = object.find("record"); record != object.end()) {
     ASSIGN_OR_RETURN(file.record, DecodeRange(*record));
   }
+  if (const auto origin = object.find("origin"); origin != object.end()) {
+    file.origin.emplace();
+    ASSIGN_OR_RETURN(file.origin->save_id, StringMember(*origin, "save_id"));
+    ASSIGN_OR_RETURN(file.origin->step, IntegerMember(*origin, "step"));
+    ASSIGN_OR_RETURN(file.origin->name, StringMember(*origin, "name"));
+  }
   const auto digest = object.find("rest_digest");
   if (digest == object.end()) return Broken("member \"rest_digest\" is missing");
   ASSIGN_OR_RETURN(file.rest_digest, DecodeDigest(*digest));
@@ -97,7 +103,7 @@ absl::StatusOr<StoredFile> DecodeFile(const json& object) {
     file.extents.push_back(std::move(extent));
   }
   RETURN_IF_ERROR(CheckRanges(file));
-  file.unknown = UnknownMembers(object, {"name", "bytes", "record", "rest_digest", "extents"});
+  file.unknown = UnknownMembers(object, {"name", "bytes", "record", "origin", "rest_digest", "extents"});
   return file;
 }
 
@@ -258,6 +264,28 @@ absl::Status DecodeUnits(const json& document, Manifest& manifest) {
   return absl::OkStatus();
 }
 
+absl::Status DecodeFileNames(const json& object, const char* member, const FileIndex& index, std::vector<int>& out) {
+  ASSIGN_OR_RETURN(const std::vector<std::string> names, StringArrayMember(object, member));
+  for (const std::string& name : names) {
+    const auto it = index.find(name);
+    if (it == index.end()) return Broken(absl::StrCat("file ", Quote(name), " is not among the files"));
+    out.push_back(it->second);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status DecodeParity(const json& document, const FileIndex& index, Manifest& manifest) {
+  const auto parity = document.find("parity");
+  if (parity == document.end()) return absl::OkStatus();
+  if (!parity->is_object()) return Broken("member \"parity\" is not an object");
+  RETURN_IF_ERROR(DecodeFileNames(*parity, "data", index, manifest.parity.data));
+  RETURN_IF_ERROR(DecodeFileNames(*parity, "files", index, manifest.parity.files));
+  std::set<int> all(manifest.parity.data.begin(), manifest.parity.data.end());
+  all.insert(manifest.parity.files.begin(), manifest.parity.files.end());
+  if (all.size() == manifest.parity.data.size() + manifest.parity.files.size()) return absl::OkStatus();
+  return Broken("parity names a file twice");
+}
+
 absl::Status CheckVersion(const json& document) {
   ASSIGN_OR_RETURN(const std::string version, StringMember(document, "version"));
   const std::vector<std::string> parts = absl::StrSplit(version, '.');
@@ -307,10 +335,11 @@ absl::StatusOr<Manifest> Decode(std::string_view text, const std::string& format
   RETURN_IF_ERROR(DecodeIdentity(document, manifest));
   RETURN_IF_ERROR(DecodeUnits(document, manifest));
   RETURN_IF_ERROR(DecodeFiles(document, manifest, files));
+  RETURN_IF_ERROR(DecodeParity(document, files, manifest));
   RETURN_IF_ERROR(DecodeValues(document, files, manifest));
   manifest.unknown =
       UnknownMembers(document, {"format", "version", "producer", "save_id", "step", "state_dict_type", "world_size",
-                                "writers", "rank", "mesh", "units", "tensors", "texts", "files", "digest"});
+                                "writers", "rank", "mesh", "units", "tensors", "texts", "files", "parity", "digest"});
   return manifest;
 }
 

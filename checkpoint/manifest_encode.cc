@@ -89,6 +89,10 @@ std::string EncodeFile(const StoredFile& file) {
     absl::StrAppend(&out, ", \"record\": {\"offset\": ", file.record->offset, ", \"bytes\": ", file.record->nbytes,
                     "}");
   }
+  if (file.origin) {
+    absl::StrAppend(&out, ", \"origin\": {\"save_id\": ", Quoted(file.origin->save_id),
+                    ", \"step\": ", file.origin->step, ", \"name\": ", Quoted(file.origin->name), "}");
+  }
   return absl::StrCat(out, ", \"rest_digest\": ", Quoted(file.rest_digest.ToHex()),
                       ", \"extents\": ", Lines(file.extents, "    ", EncodeExtent), file.unknown, "}");
 }
@@ -113,7 +117,13 @@ std::string EncodeMembers(const Manifest& m, const char* format) {
       &out, ",\n  \"tensors\": ", Lines(m.tensors, "  ", [&](const StoredTensor& t) { return EncodeTensor(t, m); }));
   absl::StrAppend(&out,
                   ",\n  \"texts\": ", Lines(m.texts, "  ", [&](const StoredText& t) { return EncodeText(t, m); }));
-  absl::StrAppend(&out, ",\n  \"files\": ", Lines(m.files, "  ", EncodeFile), m.unknown);
+  absl::StrAppend(&out, ",\n  \"files\": ", Lines(m.files, "  ", EncodeFile));
+  if (!m.parity.files.empty()) {
+    const auto name = [&](int file) { return Quoted(m.files[file].name); };
+    absl::StrAppend(&out, ",\n  \"parity\": {\"data\": ", Inline(m.parity.data, name),
+                    ", \"files\": ", Inline(m.parity.files, name), "}");
+  }
+  absl::StrAppend(&out, m.unknown);
   return out;
 }
 

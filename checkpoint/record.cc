@@ -28,9 +28,9 @@ absl::StatusOr<std::string> ReadText(const File& file, const ByteRange& range) {
   return text;
 }
 
-absl::StatusOr<Manifest> DecodeRecordOfOneFile(const std::string& text) {
+absl::StatusOr<Manifest> DecodeRankRecord(const std::string& text) {
   ASSIGN_OR_RETURN(Manifest record, DecodeRecord(text));
-  if (record.files.size() == 1 && record.rank >= 0) return record;
+  if (!record.files.empty() && record.rank >= 0) return record;
   return absl::DataLossError(absl::StrCat("the record names ", record.files.size(), " files and rank ", record.rank));
 }
 
@@ -59,21 +59,22 @@ absl::StatusOr<Manifest> ReadWritten(const File& file, const WrittenFile& writte
   }
   ASSIGN_OR_RETURN(const std::string text, ReadText(file, written.record.range));
   RETURN_IF_ERROR(CheckDigests(text, written.record));
-  ASSIGN_OR_RETURN(Manifest record, DecodeRecordOfOneFile(text));
+  ASSIGN_OR_RETURN(Manifest record, DecodeRankRecord(text));
   AddRecordExtent(written.record, record.files[0]);
   return record;
 }
 
 absl::Status Compare(const Manifest& record, const Manifest& manifest, const StoredFile& file) {
-  if (record.save_id != manifest.save_id) {
-    return absl::DataLossError(absl::StrCat("it is of another save: save id ", Printable(record.save_id),
-                                            " != ", Printable(manifest.save_id)));
+  const StoredOrigin origin = file.origin.value_or(StoredOrigin{manifest.save_id, manifest.step, file.name});
+  if (record.save_id != origin.save_id) {
+    return absl::DataLossError(
+        absl::StrCat("it is of another save: save id ", Printable(record.save_id), " != ", Printable(origin.save_id)));
   }
   const StoredFile& recorded = record.files[0];
-  if (recorded.name != file.name) {
+  if (recorded.name != origin.name) {
     return absl::DataLossError(absl::StrCat("it is ", Printable(recorded.name), " of this save"));
   }
-  if (record.step != manifest.step || recorded.nbytes != file.nbytes || recorded.extents != file.extents ||
+  if (record.step != origin.step || recorded.nbytes != file.nbytes || recorded.extents != file.extents ||
       recorded.rest_digest != file.rest_digest) {
     return absl::DataLossError("its record differs from the manifest");
   }
@@ -89,7 +90,9 @@ absl::Status Named(const std::string& name, const absl::Status& status) {
 
 WrittenFile Written(const Manifest& part) {
   const StoredFile& file = part.files[0];
-  return {file.name, file.nbytes, *FindExtent(file, *file.record)};
+  WrittenFile written = {file.name, file.nbytes, *FindExtent(file, *file.record), {}};
+  for (size_t i = 1; i < part.files.size(); ++i) written.links.emplace_back(part.files[i].name, part.files[i].nbytes);
+  return written;
 }
 
 absl::StatusOr<Manifest> ReadRecord(FileSystem& files, const std::string& directory, const WrittenFile& written) {
@@ -103,7 +106,7 @@ absl::Status CheckRecord(const File& file, const Manifest& manifest, int index) 
   if (!stored.record) return absl::OkStatus();
   const auto check = [&]() -> absl::Status {
     ASSIGN_OR_RETURN(const std::string text, ReadText(file, *stored.record));
-    absl::StatusOr<Manifest> record = DecodeRecordOfOneFile(text);
+    absl::StatusOr<Manifest> record = DecodeRankRecord(text);
     if (!record.ok()) {
       return absl::DataLossError(
           absl::StrCat(Describe(*stored.record), " (record): ", std::string(record.status().message())));

@@ -7,6 +7,8 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -20,13 +22,14 @@ struct WrittenFile {
   std::string name;
   int64_t nbytes = 0;
   StoredExtent record;
+  std::vector<std::pair<std::string, int64_t>> links;  // names and sizes of files of earlier saves that it refers to
 };
 
 // The file that `part`, made by WriteTreeFile, describes.
 WrittenFile Written(const Manifest& part);
 
-// Reads the record of `written`, a file of `directory`; the result's one file includes the record's own extent.
-// kNotFound when there is no such file; kDataLoss when it is not as its writer left it.
+// Reads the record of `written`, a file of `directory`; the result's first file is that one and includes the record's
+// own extent. kNotFound when there is no such file; kDataLoss when it is not as its writer left it.
 absl::StatusOr<Manifest> ReadRecord(FileSystem& files, const std::string& directory, const WrittenFile& written);
 
 // Reads the record of manifest.files[index] from `file` and compares the two. OK for a file without a record. kDataLoss

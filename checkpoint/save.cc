@@ -7,13 +7,18 @@
 //   2. rank 0 sweeps leftovers of crashes, makes .step-N.tmp-<nonce>/ (steps 1 to 3 of staged_checkpoint.cc), and
 //      shares its name and the save id.
 //   3. Every writer writes its file, fsyncs it, and reports its name, size, and the digest of the record in it.
-//   4. rank 0 reads the records, which describe everything else, back from the files as it sees them: where it does
+//      (FULL from all ranks: rank 0 makes checkpoint.h5 and shares where each tensor begins; every writer writes its
+//      elements into it, fsyncs it, and reports their digests.)
+//   4. With parity: rank 0 makes the parity files; every writer makes its share of their blocks from all rank files,
+//      fsyncs, and reports digests.
+//   5. rank 0 reads the records, which describe everything else, back from the files as it sees them: where it does
 //      not see one, ROOT is not shared between the hosts. Together they must cover every tensor exactly once.
-//   5. rank 0 writes checkpoint.h5 and fsyncs it, then manifest.json, and commits by a rename (steps 4 to 7 of
+//   6. rank 0 writes checkpoint.h5 and fsyncs it, then manifest.json, and commits by a rename (steps 4 to 7 of
 //      staged_checkpoint.cc).
-//   6. All ranks learn that it is done. Only now is the save reported.
+//   7. All ranks learn that it is done. Only now is the save reported.
 #include "checkpoint/save.h"
 
+#include <algorithm>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -24,11 +29,15 @@
 #include "checkpoint/checkpoint_writer.h"
 #include "checkpoint/file_names.h"
 #include "checkpoint/flat_parts.h"
+#include "checkpoint/manifest_file.h"
 #include "checkpoint/manifest_json.h"
+#include "checkpoint/parity_files.h"
 #include "checkpoint/record.h"
 #include "checkpoint/save_agreement.h"
 #include "checkpoint/save_plan.h"
 #include "checkpoint/staged_checkpoint.h"
+#include "checkpoint/tree_parts.h"
+#include "checkpoint/unchanged.h"
 
 namespace fsdp {
 namespace {
@@ -43,17 +52,24 @@ class Save {
   absl::StatusOr<std::string> Run() {
     RETURN_IF_ERROR(Agree());
     RETURN_IF_ERROR(ShareDirectory());
-    RETURN_IF_ERROR(WriteFile());
+    RETURN_IF_ERROR(is_shared() ? WriteSharedFile() : WriteFile());
+    if (options_.parity > 0) RETURN_IF_ERROR(WriteParity());
     RETURN_IF_ERROR(AgreeOn(group_, group_.rank() == 0 ? Commit() : absl::OkStatus()));
     return JoinPath(root_, StepName(step_));
   }
 
  private:
+  // The kind of the checkpoint.
+  StateDictType type() const { return options_.type.value_or(state_.type); }
+
+  // True for FULL from all ranks.
+  bool is_shared() const { return type() == StateDictType::kFull && state_.type != StateDictType::kFull; }
+
   // Step 1.
   absl::Status Agree() {
     RETURN_IF_ERROR(AgreeOn(group_, Plan()));
     ASSIGN_OR_RETURN(const std::vector<std::string> facts,
-                     group_.GatherBlobs(EncodeFacts(step_, state_.type, options_.overwrite, plan_)));
+                     group_.GatherBlobs(EncodeFacts(step_, state_.type, options_, plan_)));
     ASSIGN_OR_RETURN(writers_, ChooseWriters(facts));
     return absl::OkStatus();
   }
@@ -61,10 +77,29 @@ class Save {
   absl::Status Plan() {
     if (step_ < 0) return absl::InvalidArgumentError(absl::StrCat("step ", step_, " is negative"));
     if (root_.empty()) return absl::InvalidArgumentError("the directory of checkpoints has no name");
+    RETURN_IF_ERROR(CheckType());
     ASSIGN_OR_RETURN(pool_, ThreadPool::Create(options_.io_threads, "checkpoint-io"));
     // rank0_only: the others' state is not looked at.
     if (state_.type == StateDictType::kFull && group_.rank() != 0) return absl::OkStatus();
     ASSIGN_OR_RETURN(plan_, PlanSave(state_));
+    if (options_.base.empty()) return absl::OkStatus();
+    base_.path = options_.base;
+    ASSIGN_OR_RETURN(base_.manifest, ReadManifest(files_, options_.base));
+    has_base_ = true;
+    return absl::OkStatus();
+  }
+
+  absl::Status CheckType() const {
+    if (type() != state_.type && type() != StateDictType::kFull) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "a ", std::string(StateDictTypeName(state_.type)), " state dict cannot be saved as a ",
+          std::string(StateDictTypeName(type())), " checkpoint; save it as it is, or full, and use ckpt convert"));
+    }
+    if (options_.parity < 0 || (options_.parity > 0 && type() == StateDictType::kFull)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("parity is ", options_.parity,
+                       ", expected at least 0, and 0 for a full checkpoint, which has no rank files"));
+    }
     return absl::OkStatus();
   }
 
@@ -77,9 +112,9 @@ class Save {
     directory_ = JoinPath(root_, shared.name);
     identity_.save_id = shared.save_id;
     identity_.step = step_;
-    identity_.type = state_.type;
+    identity_.type = type();
     identity_.world_size = group_.size();
-    identity_.writers = static_cast<int>(writers_.size());
+    identity_.writers = is_shared() ? 1 : static_cast<int>(writers_.size());
     identity_.producer = kProducer;
     identity_.units = state_.units;
     return absl::OkStatus();
@@ -90,6 +125,7 @@ class Save {
     const StagedCheckpointOptions options = {
         .overwrite = options_.overwrite,
         .sweeps = [](const std::string& name) { return ParseStepName(name).has_value(); },
+        .swept = options_.note,
     };
     ASSIGN_OR_RETURN(staged_, StagedCheckpoint::Create(files_, root_, StepName(step_), options));
     return absl::OkStatus();
@@ -122,6 +158,9 @@ class Save {
       if (tree.has_record) identity.rank = group_.rank();
       // What all ranks have is kept once.
       if (writer == 0) tree.texts = plan_.texts;
+      if (has_base_ && tree.has_record) {
+        RETURN_IF_ERROR(LinkUnchanged(files_, base_, identity, directory_, tree, *pool_));
+      }
       if (writer != 0) identity.units.clear();
       absl::StatusOr<Manifest> part = WriteTreeFile(files_, directory_, tree, identity, *pool_, {});
       if (absl::IsNotFound(part.status())) return NotShared(part.status());
@@ -132,14 +171,84 @@ class Save {
     return written;
   }
 
+  // Step 3, FULL from all ranks.
+  absl::Status WriteSharedFile() {
+    RETURN_IF_ERROR(AgreeOn(group_, group_.rank() == 0 ? MakeSharedFile() : absl::OkStatus()));
+    ASSIGN_OR_RETURN(const std::vector<std::string> shared, group_.GatherBlobs(EncodeOffsets(TensorOffsets(full_))));
+    const absl::StatusOr<Manifest> part = WriteMyElements(shared[0]);
+    RETURN_IF_ERROR(AgreeOn(group_, part.status()));
+    ASSIGN_OR_RETURN(const std::vector<std::string> blobs, group_.GatherBlobs(EncodeManifest(*part)));
+    if (group_.rank() != 0) return absl::OkStatus();
+    for (const int writer : writers_) {
+      ASSIGN_OR_RETURN(Manifest written, DecodeManifest(blobs[writer]));
+      parts_.push_back(std::move(written));
+    }
+    return absl::OkStatus();
+  }
+
+  // Everything of checkpoint.h5 but the elements of tensors.
+  absl::Status MakeSharedFile() {
+    TreeFile tree;
+    tree.name = kCheckpointFileName;
+    tree.tensors = plan_.tensors;
+    tree.texts = plan_.texts;
+    tree.is_shared = true;
+    for (TreeFile::TensorPart& tensor : tree.tensors) tensor.interval = {0, tensor.shape.numel()};
+    ASSIGN_OR_RETURN(full_, WriteTreeFile(files_, directory_, tree, identity_, *pool_, {}));
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<Manifest> WriteMyElements(const std::string& shared) {
+    if (std::find(writers_.begin(), writers_.end(), group_.rank()) == writers_.end()) return identity_;
+    ASSIGN_OR_RETURN(const std::vector<int64_t> offsets, DecodeOffsets(shared));
+    absl::StatusOr<Manifest> part =
+        WriteTreeParts(files_, directory_, kCheckpointFileName, plan_.tensors, offsets, *pool_);
+    if (absl::IsNotFound(part.status())) return NotShared(part.status());
+    return part;
+  }
+
+  // Step 4.
+  absl::Status WriteParity() {
+    RETURN_IF_ERROR(AgreeOn(group_, group_.rank() == 0 ? MakeParityFiles() : absl::OkStatus()));
+    ASSIGN_OR_RETURN(const std::vector<std::string> shared, group_.GatherBlobs(EncodeParityPlan(parity_)));
+    const absl::StatusOr<std::vector<Digest>> digests = WriteMyParity(shared[0]);
+    RETURN_IF_ERROR(AgreeOn(group_, digests.status()));
+    ASSIGN_OR_RETURN(const std::vector<std::string> blobs, group_.GatherBlobs(EncodeDigests(*digests)));
+    for (const int writer : writers_) {
+      ASSIGN_OR_RETURN(std::vector<Digest> share, DecodeDigests(blobs[writer]));
+      parity_digests_.push_back(std::move(share));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status MakeParityFiles() {
+    std::vector<ParityPlan::DataFile> data;
+    for (const WrittenFile& file : written_) {
+      data.push_back({file.name, file.nbytes});
+      for (const auto& [name, nbytes] : file.links) data.push_back({name, nbytes});
+    }
+    ASSIGN_OR_RETURN(parity_, PlanParity(std::move(data), options_.parity));
+    return CreateParityFiles(files_, directory_, parity_);
+  }
+
+  absl::StatusOr<std::vector<Digest>> WriteMyParity(const std::string& shared) {
+    const auto me = std::find(writers_.begin(), writers_.end(), group_.rank());
+    if (me == writers_.end()) return std::vector<Digest>();
+    ASSIGN_OR_RETURN(const ParityPlan plan, DecodeParityPlan(shared));
+    const Interval share =
+        ParityShare(plan, static_cast<int>(writers_.size()), static_cast<int>(me - writers_.begin()));
+    return WriteParityBlocks(files_, directory_, plan, share, *pool_);
+  }
+
   absl::Status NotShared(const absl::Status& status) const {
     return absl::FailedPreconditionError(absl::StrCat(std::string(status.message()), "; ", root_,
                                                       " must be a directory that all hosts share under this name"));
   }
 
-  // Steps 4 and 5.
+  // Steps 5 and 6.
   absl::Status Commit() {
-    if (state_.type == StateDictType::kFull) return staged_->Commit(EncodeManifest(full_));
+    if (is_shared()) RETURN_IF_ERROR(MergeTreeParts(parts_, full_));
+    if (type() == StateDictType::kFull) return staged_->Commit(EncodeManifest(full_));
     std::vector<Manifest> records;
     for (size_t writer = 0; writer < writers_.size(); ++writer) {
       absl::StatusOr<Manifest> record = ReadRecord(files_, directory_, written_[writer]);
@@ -150,9 +259,18 @@ class Save {
       RETURN_IF_ERROR(record.status());
       records.push_back(*std::move(record));
     }
-    ASSIGN_OR_RETURN(const Manifest manifest,
-                     WriteShardedIndex(files_, directory_, records, plan_.texts, identity_, *pool_));
+    ASSIGN_OR_RETURN(Manifest manifest, WriteShardedIndex(files_, directory_, records, plan_.texts, identity_, *pool_));
+    if (options_.parity > 0) AddParity(parity_, parity_digests_, manifest);
+    NoteLinks(manifest);
     return staged_->Commit(EncodeManifest(manifest));
+  }
+
+  void NoteLinks(const Manifest& manifest) const {
+    if (!options_.note || !has_base_) return;
+    int64_t nbytes = 0;
+    for (const StoredTensor& tensor : manifest.tensors) nbytes += tensor.shape.numel() * SizeOf(tensor.dtype);
+    options_.note(absl::StrCat(LinkedBytes(manifest), " of ", nbytes, " bytes are unchanged since ",
+                               StepName(base_.manifest.step), " and were not written again"));
   }
 
   FileSystem& files_;
@@ -167,9 +285,14 @@ class Save {
   std::vector<int> writers_;                  // their ranks, in order
   std::unique_ptr<StagedCheckpoint> staged_;  // rank 0's
   std::string directory_;                     // the hidden one
-  Manifest identity_;                         // what all files of the save share
-  std::vector<WrittenFile> written_;          // rank 0's: of each writer
-  Manifest full_;                             // rank 0's, of a FULL save
+  BaseCheckpoint base_;                       // that of the options
+  bool has_base_ = false;
+  Manifest identity_;                 // what all files of the save share
+  std::vector<WrittenFile> written_;  // rank 0's: of each writer
+  Manifest full_;                     // rank 0's, of a FULL save
+  std::vector<Manifest> parts_;       // rank 0's, of a FULL save by all ranks: of each writer
+  ParityPlan parity_;                 // rank 0's
+  std::vector<std::vector<Digest>> parity_digests_;
 };
 
 }  // namespace

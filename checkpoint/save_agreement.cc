@@ -37,14 +37,16 @@ absl::Status CheckTexts(const json& first, const json& other, int rank) {
 
 }  // namespace
 
-std::string EncodeFacts(int64_t step, StateDictType type, bool overwrite, const SavePlan& plan) {
+std::string EncodeFacts(int64_t step, StateDictType type, const SaveOptions& options, const SavePlan& plan) {
   json texts = json::object();
   for (const TreeFile::Text& text : plan.texts) {
     texts[text.key.ToString()] = DigestOf(std::string_view(text.text)).ToHex();
   }
   const json facts = {{"step", step},
                       {"state_dict_type", std::string(StateDictTypeName(type))},
-                      {"overwrite", overwrite},
+                      {"checkpoint_type", std::string(StateDictTypeName(options.type.value_or(type)))},
+                      {"overwrite", options.overwrite},
+                      {"parity", options.parity},
                       {"writer", plan.is_writer},
                       {"tensors", plan.tensors_digest.ToHex()},
                       {"texts", texts}};
@@ -58,11 +60,17 @@ absl::StatusOr<std::vector<int>> ChooseWriters(const std::vector<std::string>& f
     all.push_back(std::move(fact));
   }
   for (size_t rank = 1; rank < all.size(); ++rank) {
-    for (const char* member : {"step", "state_dict_type", "overwrite"}) {
+    for (const char* member : {"step", "state_dict_type", "checkpoint_type", "overwrite", "parity"}) {
       RETURN_IF_ERROR(CheckEqual(all[0], all[rank], static_cast<int>(rank), member));
     }
   }
   if (all[0]["state_dict_type"] == std::string(StateDictTypeName(StateDictType::kFull))) return std::vector<int>{0};
+  // Who write into one file know the same tensors in the same order.
+  const bool is_shared = all[0]["checkpoint_type"] == std::string(StateDictTypeName(StateDictType::kFull));
+  for (size_t rank = 1; is_shared && rank < all.size(); ++rank) {
+    if (all[rank]["tensors"] == all[0]["tensors"]) continue;
+    return Disagree(absl::StrCat("rank ", rank, " holds parts of other tensors than rank 0, and all write one file"));
+  }
   std::vector<int> writers;
   std::set<std::string> written;  // digests of the tensors that the writers know
   for (size_t rank = 0; rank < all.size(); ++rank) {
@@ -91,6 +99,51 @@ absl::StatusOr<SharedDirectory> DecodeSharedDirectory(std::string_view blob) {
   return shared;
 }
 
+std::string EncodeOffsets(const std::vector<int64_t>& offsets) { return json({{"offsets", offsets}}).dump(); }
+
+absl::StatusOr<std::vector<int64_t>> DecodeOffsets(std::string_view blob) {
+  ASSIGN_OR_RETURN(const json document, ParseJson(blob));
+  return IntegerArrayMember(document, "offsets");
+}
+
+std::string EncodeParityPlan(const ParityPlan& plan) {
+  json names = json::array();
+  json sizes = json::array();
+  for (const ParityPlan::DataFile& file : plan.data) {
+    names.push_back(file.name);
+    sizes.push_back(file.nbytes);
+  }
+  return json({{"names", names}, {"bytes", sizes}, {"parity", plan.parity}}).dump();
+}
+
+absl::StatusOr<ParityPlan> DecodeParityPlan(std::string_view blob) {
+  ASSIGN_OR_RETURN(const json document, ParseJson(blob));
+  ASSIGN_OR_RETURN(const std::vector<std::string> names, StringArrayMember(document, "names"));
+  ASSIGN_OR_RETURN(const std::vector<int64_t> sizes, IntegerArrayMember(document, "bytes"));
+  if (names.size() != sizes.size()) return absl::DataLossError("a plan of parity with a size missing");
+  ParityPlan plan;
+  for (size_t i = 0; i < names.size(); ++i) plan.data.push_back({names[i], sizes[i]});
+  ASSIGN_OR_RETURN(plan.parity, StringArrayMember(document, "parity"));
+  return plan;
+}
+
+std::string EncodeDigests(const std::vector<Digest>& digests) {
+  json all = json::array();
+  for (const Digest& digest : digests) all.push_back(digest.ToHex());
+  return json({{"digests", all}}).dump();
+}
+
+absl::StatusOr<std::vector<Digest>> DecodeDigests(std::string_view blob) {
+  ASSIGN_OR_RETURN(const json document, ParseJson(blob));
+  ASSIGN_OR_RETURN(const std::vector<std::string> all, StringArrayMember(document, "digests"));
+  std::vector<Digest> digests;
+  for (const std::string& hex : all) {
+    ASSIGN_OR_RETURN(const Digest digest, ParseDigest(hex));
+    digests.push_back(digest);
+  }
+  return digests;
+}
+
 std::string EncodeWrittenFile(const WrittenFile& file) {
   json digests = json::array();
   for (const Digest& digest : file.record.digests) digests.push_back(digest.ToHex());
@@ -98,7 +151,8 @@ std::string EncodeWrittenFile(const WrittenFile& file) {
                          {"bytes", file.nbytes},
                          {"record_offset", file.record.range.offset},
                          {"record_bytes", file.record.range.nbytes},
-                         {"record_digests", digests}};
+                         {"record_digests", digests},
+                         {"links", file.links}};
   return document.dump();
 }
 
@@ -114,6 +168,8 @@ absl::StatusOr<WrittenFile> DecodeWrittenFile(std::string_view blob) {
     ASSIGN_OR_RETURN(const Digest digest, ParseDigest(hex));
     file.record.digests.push_back(digest);
   }
+  ASSIGN_OR_RETURN(const json* links, ArrayMember(document, "links"));
+  for (const json& link : *links) file.links.push_back(link.get<std::pair<std::string, int64_t>>());
   return file;
 }
 

@@ -10,17 +10,19 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "checkpoint/parity_files.h"
 #include "checkpoint/record.h"
+#include "checkpoint/save_options.h"
 #include "checkpoint/save_plan.h"
 #include "tensor/state_dict.h"
 
 namespace fsdp {
 
 // What one rank is about to save.
-std::string EncodeFacts(int64_t step, StateDictType type, bool overwrite, const SavePlan& plan);
+std::string EncodeFacts(int64_t step, StateDictType type, const SaveOptions& options, const SavePlan& plan);
 
 // The ranks that write, in order, from all ranks' facts; every rank comes to the same result. kFailedPrecondition,
-// naming two ranks, when they disagree about step, kind or overwriting, when a text is not rank 0's, or when a rank
+// naming two ranks, when they disagree about step, kind or options, when a text is not rank 0's, or when a rank
 // holds copies of tensors that nobody writes. For kFull only rank 0's plan counts.
 absl::StatusOr<std::vector<int>> ChooseWriters(const std::vector<std::string>& facts);
 
@@ -31,6 +33,16 @@ struct SharedDirectory {
 };
 std::string EncodeSharedDirectory(const SharedDirectory& shared);
 absl::StatusOr<SharedDirectory> DecodeSharedDirectory(std::string_view blob);
+
+// Where the tensors of a file that all ranks write begin.
+std::string EncodeOffsets(const std::vector<int64_t>& offsets);
+absl::StatusOr<std::vector<int64_t>> DecodeOffsets(std::string_view blob);
+
+// What rank 0 made for parity, and the digests of what a writer wrote of it.
+std::string EncodeParityPlan(const ParityPlan& plan);
+absl::StatusOr<ParityPlan> DecodeParityPlan(std::string_view blob);
+std::string EncodeDigests(const std::vector<Digest>& digests);
+absl::StatusOr<std::vector<Digest>> DecodeDigests(std::string_view blob);
 
 // The file that a writer made.
 std::string EncodeWrittenFile(const WrittenFile& file);

@@ -246,7 +246,7 @@ TEST(SaveErrorsTest, ARankThatDiesDuringTheSaveLeavesNothingBehind) {
     // Rank 2 takes part until the directory is there, and then is gone.
     ASSIGN_OR_RETURN(const SavePlan plan, PlanSave(state));
     RETURN_IF_ERROR(AgreeOn(*group, absl::OkStatus()));
-    RETURN_IF_ERROR(group->GatherBlobs(EncodeFacts(1, state.type, false, plan)).status());
+    RETURN_IF_ERROR(group->GatherBlobs(EncodeFacts(1, state.type, {}, plan)).status());
     RETURN_IF_ERROR(AgreeOn(*group, absl::OkStatus()));
     RETURN_IF_ERROR(group->GatherBlobs(EncodeSharedDirectory({})).status());
     return absl::AbortedError("killed");

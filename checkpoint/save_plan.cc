@@ -151,7 +151,7 @@ absl::StatusOr<SavePlan> PlanSave(const StateDict& state) {
     const ElementReader read = [tensor](const Interval& wanted, std::byte* scratch) {
       return ReadShards(*tensor, wanted, scratch);
     };
-    plan.tensors.push_back({key, {}, tensor->dtype, tensor->shape, written, read, {}, -1, 0});
+    plan.tensors.push_back({key, {}, tensor->dtype, tensor->shape, written, read, {}, -1, 0, -1, 0});
     (tensor->replica != 0 ? is_copy : is_original) = true;
   }
   plan.is_writer = is_original || !is_copy;
@@ -172,7 +172,7 @@ absl::StatusOr<SavePlan> PlanWhole(const StateDict& contents, const PayloadReade
       RETURN_IF_ERROR(read(key, wanted, scratch));
       return scratch;
     };
-    plan.tensors.push_back({key, {}, tensor->dtype, tensor->shape, {0, tensor->shape.numel()}, read_key, {}, -1, 0});
+    plan.tensors.push_back({key, {}, tensor->dtype, tensor->shape, {0, tensor->shape.numel()}, read_key, {}, -1, 0, -1, 0});
   }
   RETURN_IF_ERROR(AddTheRest(contents, plan));
   return plan;

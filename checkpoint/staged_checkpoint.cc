@@ -18,9 +18,14 @@
 // Between the rename and its fsync a power cut may yield either, each whole.
 #include "checkpoint/staged_checkpoint.h"
 
+#include <algorithm>
+#include <filesystem>
+#include <system_error>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "base/status_macros.h"
 #include "checkpoint/file_names.h"
 
@@ -40,17 +45,42 @@ absl::Status RemovePersistently(FileSystem& files, const std::string& path) {
   return status;
 }
 
+// ".step-00000007.tmp-0123: 12345678 bytes, untouched for 3h5m": a leftover in a sentence.
+std::string DescribeLeftover(const std::string& name, const std::string& path) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  uintmax_t nbytes = 0;
+  for (fs::directory_iterator it(path, error), end; !error && it != end; it.increment(error)) {
+    std::error_code ignored;
+    const uintmax_t size = it->file_size(ignored);
+    if (!ignored) nbytes += size;
+  }
+  const auto changed = fs::last_write_time(path, error);
+  const auto age = error ? absl::ZeroDuration() : absl::FromChrono(fs::file_time_type::clock::now() - changed);
+  return absl::StrCat(name, ": ", nbytes, " bytes, untouched for ",
+                      absl::FormatDuration(absl::Trunc(std::max(age, absl::ZeroDuration()), absl::Seconds(1))));
+}
+
 // Step 1. What cannot be removed is left to the next save.
-void Sweep(FileSystem& files, const std::string& directory, const std::function<bool(const std::string&)>& sweeps) {
+void Sweep(FileSystem& files, const std::string& directory, const StagedCheckpointOptions& options) {
   const absl::StatusOr<std::vector<std::string>> names = files.List(directory);
   if (!names.ok()) return;
   for (const std::string& name : *names) {
     const std::string path = JoinPath(directory, name);
-    if (const auto deleted = DeletedNameOf(name); deleted && sweeps(*deleted)) {
-      (void)RemoveTree(files, path);
-    } else if (const auto staged = StagedNameOf(name); staged && sweeps(*staged)) {
+    const auto deleted = DeletedNameOf(name);
+    const auto staged = StagedNameOf(name);
+    if (!options.sweeps(deleted.value_or(staged.value_or("")))) continue;
+    const std::string leftover = options.swept ? DescribeLeftover(name, path) : "";
+    if (!deleted) {
       const absl::StatusOr<std::unique_ptr<File>> lock = files.OpenLocked(JoinPath(path, kManifestName));
-      if (lock.ok() && (*lock)->locked()) (void)RemoveTree(files, path);
+      if (!lock.ok() || !(*lock)->locked()) continue;  // its save is at work, or nobody can tell
+      if (!RemoveTree(files, path).ok()) continue;     // under the lock
+    } else if (!RemoveTree(files, path).ok()) {
+      continue;
+    }
+    if (options.swept) {
+      options.swept(
+          absl::StrCat("removed what a ", deleted ? "deletion" : "save", " left that was cut short: ", leftover));
     }
   }
 }
@@ -69,8 +99,9 @@ absl::StatusOr<std::unique_ptr<StagedCheckpoint>> StagedCheckpoint::Create(FileS
                                                                            const std::string& name,
                                                                            const StagedCheckpointOptions& options) {
   // 1.
-  Sweep(
-      files, directory, options.sweeps ? options.sweeps : [&](const std::string& other) { return other == name; });
+  StagedCheckpointOptions sweep = options;
+  if (!sweep.sweeps) sweep.sweeps = [&](const std::string& other) { return other == name; };
+  Sweep(files, directory, sweep);
   std::unique_ptr<StagedCheckpoint> staged(new StagedCheckpoint(files, directory, name, options.overwrite));
   // 2.
   const bool exists = files.Exists(staged->destination_);

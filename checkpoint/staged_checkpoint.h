@@ -26,6 +26,9 @@ struct StagedCheckpointOptions {
 
   // Which names' leftovers to sweep; empty: of this name only.
   std::function<bool(const std::string& name)> sweeps = {};
+
+  // Gets a sentence about each that was swept, with its size and age; may be empty.
+  std::function<void(const std::string& sentence)> swept = {};
 };
 
 class StagedCheckpoint final {

@@ -21,7 +21,7 @@ bool IsOnlyNamed(const TreeFile& tree, const TreeFile::TensorPart& tensor) {
 }
 
 bool HasOwnDataset(const TreeFile& tree, const TreeFile::TensorPart& tensor) {
-  return tensor.flat < 0 && !IsOnlyNamed(tree, tensor);
+  return tensor.flat < 0 && tensor.link < 0 && !IsOnlyNamed(tree, tensor);
 }
 
 TreeContents ContentsOf(const TreeFile& tree, int64_t record_bytes) {
@@ -46,10 +46,13 @@ TreeContents ContentsOf(const TreeFile& tree, int64_t record_bytes) {
 Manifest Describe(const TreeFile& tree, const Manifest& identity, const TreeLayout* layout) {
   constexpr int64_t kLongest = std::numeric_limits<int64_t>::max();
   Manifest part = identity;
-  part.files.assign(1, {tree.name, kLongest, {}, {}, std::nullopt, ""});
+  part.files.assign(1, StoredFile());
+  part.files[0].name = tree.name;
+  part.files[0].nbytes = kLongest;
   const auto add_extent = [&](const ByteRange& range) {
     part.files[0].extents.push_back({range, std::vector<Digest>(BlockCount(range.nbytes))});
   };
+  part.files.insert(part.files.end(), tree.links.begin(), tree.links.end());
   size_t next = 0;
   for (const TreeFile::TensorPart& tensor : tree.tensors) {
     if (!tensor.parts.empty()) {
@@ -58,6 +61,10 @@ Manifest Describe(const TreeFile& tree, const Manifest& identity, const TreeLayo
     }
     part.tensors.push_back({tensor.key, tensor.aliases, tensor.dtype, tensor.shape, {}, ""});
     if (IsOnlyNamed(tree, tensor)) continue;
+    if (tensor.link >= 0) {
+      part.tensors.back().intervals.push_back({tensor.interval, 1 + tensor.link, tensor.link_offset});
+      continue;
+    }
     if (tensor.flat >= 0) {
       const int64_t begin = tensor.flat_begin * SizeOf(tensor.dtype);
       const int64_t offset = layout != nullptr ? layout->flats[tensor.flat].offset + begin : kLongest;
@@ -135,7 +142,7 @@ std::vector<PayloadExtent> ExtentsOf(const TreeFile& tree, const TreeLayout& lay
   for (const TreeFile::TensorPart& tensor : tree.tensors) {
     if (!HasOwnDataset(tree, tensor)) continue;
     const ByteRange range = layout.tensors[next++];
-    if (range.nbytes == 0) continue;
+    if (range.nbytes == 0 || tree.is_shared) continue;
     const int64_t size = SizeOf(tensor.dtype);
     extents.push_back({range, [&tensor, size](int64_t begin, int64_t nbytes, std::byte* scratch) {
                          const int64_t first = tensor.interval.begin + begin / size;
@@ -143,10 +150,7 @@ std::vector<PayloadExtent> ExtentsOf(const TreeFile& tree, const TreeLayout& lay
                        }});
   }
   for (size_t i = 0; i < tree.flats.size(); ++i) {
-    const auto reader = std::make_shared<const FlatReader>(tree, static_cast<int>(i));
-    extents.push_back({layout.flats[i], [reader](int64_t begin, int64_t nbytes, std::byte* scratch) {
-                         return reader->Read(begin, nbytes, scratch);
-                       }});
+    extents.push_back({layout.flats[i], FlatBlockReader(tree, static_cast<int>(i))});
   }
   for (size_t i = 0; i < tree.texts.size(); ++i) {
     // A text without bytes has a dataset of one: the string's own NUL.
@@ -186,12 +190,25 @@ absl::StatusOr<TreeLayout> LayOut(const TreeFile& tree, const Manifest& identity
 
 }  // namespace
 
+BlockReader FlatBlockReader(const TreeFile& tree, int flat) {
+  const auto reader = std::make_shared<const FlatReader>(tree, flat);
+  return [reader](int64_t begin, int64_t nbytes, std::byte* scratch) { return reader->Read(begin, nbytes, scratch); };
+}
+
 absl::StatusOr<Manifest> WriteTreeFile(FileSystem& files, const std::string& directory, const TreeFile& tree,
                                        const Manifest& identity, ThreadPool& pool, const ByteCounter& count) {
   ASSIGN_OR_RETURN(const TreeLayout layout, LayOut(tree, identity));
   ASSIGN_OR_RETURN(const std::unique_ptr<File> file, files.Create(JoinPath(directory, tree.name)));
-  ASSIGN_OR_RETURN(StoredFile stored, WritePayload(*file, layout.image, layout.nbytes, ExtentsOf(tree, layout), pool,
-                                                   {.record = layout.record, .count = count}));
+  PayloadWriteOptions options;
+  options.count = count;
+  if (layout.record) options.later.push_back(*layout.record);
+  if (tree.is_shared) {
+    std::copy_if(layout.tensors.begin(), layout.tensors.end(), std::back_inserter(options.later),
+                 [](const ByteRange& range) { return range.nbytes > 0; });
+  }
+  ASSIGN_OR_RETURN(StoredFile stored,
+                   WritePayload(*file, layout.image, layout.nbytes, ExtentsOf(tree, layout), pool, options));
+  stored.record = layout.record;
   Manifest part = Describe(tree, identity, &layout);
   stored.name = tree.name;
   part.files[0] = std::move(stored);

@@ -34,6 +34,8 @@ struct TreeFile {
     std::vector<VirtualPart> parts;  // if any, the tensor is only shown, and `read` is not used
     int flat = -1;                   // if not, the elements lie in flats[flat], from its element `flat_begin` on
     int64_t flat_begin = 0;
+    int link = -1;  // if not, the elements lie in links[link] already, from byte `link_offset` on
+    int64_t link_offset = 0;
   };
   // A long dataset that several tensors share; what is between them is zero.
   struct FlatPart {
@@ -51,12 +53,18 @@ struct TreeFile {
   std::vector<TensorPart> tensors;
   std::vector<FlatPart> flats;
   std::vector<Text> texts;
-  bool has_record = false;  // a rank file: describes itself, and parts without elements are only named there
-  std::string warning;      // attribute of the root group; empty: none
+  std::vector<StoredFile> links;  // of earlier saves
+  bool has_record = false;        // a rank file: describes itself, and parts without elements are only named there
+  bool is_shared = false;  // the elements of tensors come later, from WriteTreeParts; their extents are not described
+  std::string warning;     // attribute of the root group; empty: none
 };
 
+// Reads the flat dataset `flat` of `tree`, which must outlive the reader.
+BlockReader FlatBlockReader(const TreeFile& tree, int flat);
+
 // Makes `tree`.name in `directory`. What all files of a save share (save_id, step, type, world_size, writers, rank,
-// producer, units) is taken from `identity` into the result, which has one file, and its tensors and texts. An error of
+// producer, units) is taken from `identity` into the result, which has that file, then the links, and
+// its tensors and texts. An error of
 // writing names the file; one of an ElementReader comes back as it is.
 absl::StatusOr<Manifest> WriteTreeFile(FileSystem& files, const std::string& directory, const TreeFile& tree,
                                        const Manifest& identity, ThreadPool& pool, const ByteCounter& count);

@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checkpoint/async_saver.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "base/status_macros.h"
+#include "checkpoint/checkpoint.h"
+#include "tensor/stream.h"
+
+namespace fsdp {
+namespace {
+
+// As direct I/O wants it of memory, so that nothing is copied a second time.
+constexpr int64_t kAlignment = 512;
+
+// What one thread copies at a time.
+constexpr int64_t kPieceBytes = int64_t{1} << 20;
+
+int64_t Aligned(int64_t nbytes) { return (nbytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+int64_t ArenaBytes(const StateDict& state) {
+  int64_t nbytes = 0;
+  for (const auto& [key, value] : state.entries()) {
+    const auto* tensor = std::get_if<ShardedTensor>(&value);
+    if (tensor == nullptr) continue;
+    for (const ShardedTensor::Shard& shard : tensor->shards) nbytes += Aligned(shard.data.nbytes());
+  }
+  return nbytes;
+}
+
+std::string MiB(int64_t nbytes) { return absl::StrCat((nbytes + (1 << 20) - 1) >> 20, " MiB"); }
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<AsyncSaver>> AsyncSaver::Create(std::string root, ProcessGroup& group,
+                                                               const AsyncSaverOptions& options) {
+  ASSIGN_OR_RETURN(std::unique_ptr<ProcessGroup> own, group.Split(0, group.rank()));
+  std::unique_ptr<AsyncSaver> saver(new AsyncSaver(std::move(root), std::move(own), options));
+  ASSIGN_OR_RETURN(saver->copiers_, ThreadPool::Create(options.copy_threads, "checkpoint-stage"));
+  saver->worker_ = std::thread([saver = saver.get()] { saver->Work(); });
+  return saver;
+}
+
+AsyncSaver::AsyncSaver(std::string root, std::unique_ptr<ProcessGroup> group, const AsyncSaverOptions& options)
+    : root_(std::move(root)), group_(std::move(group)), options_(options) {}
+
+AsyncSaver::~AsyncSaver() {
+  if (!worker_.joinable()) return;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    closing_ = true;
+  }
+  changed_.notify_all();
+  worker_.join();
+}
+
+absl::StatusOr<AsyncSaveReport> AsyncSaver::Save(const StateDict& state, int64_t step) {
+  AsyncSaveReport report;
+  const absl::Time start = absl::Now();
+  RETURN_IF_ERROR(Wait().status());
+  report.waited = absl::Now() - start;
+  ASSIGN_OR_RETURN(StateDict staged, Stage(state, report));
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    state_ = std::move(staged);
+    step_ = step;
+  }
+  changed_.notify_all();
+  if (report.waited > absl::Milliseconds(10)) {
+    report.note = absl::StrCat("the save of step ", step, " waited ", absl::FormatDuration(report.waited),
+                               " for the one before; save less often, or to a faster disk");
+  }
+  if (report.unstaged_bytes > 0) {
+    // The caller's tensors must stay as they are until they are on disk.
+    RETURN_IF_ERROR(Wait().status());
+    absl::StrAppend(&report.note, report.note.empty() ? "" : "; ", MiB(report.unstaged_bytes), " of ",
+                    MiB(report.unstaged_bytes + report.staged_bytes), " did not fit into the staging arena of ",
+                    MiB(arena_.nbytes()), ", so the save of step ", step, " was waited for");
+  }
+  report.blocked = absl::Now() - start;
+  return report;
+}
+
+absl::StatusOr<std::string> AsyncSaver::Wait() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  changed_.wait(lock, [&] { return !state_.has_value(); });
+  absl::StatusOr<std::string> last = last_;
+  if (!last.ok()) last_ = std::string();
+  return last;
+}
+
+absl::StatusOr<StateDict> AsyncSaver::Stage(const StateDict& state, AsyncSaveReport& report) {
+  if (!arena_) {
+    const int64_t nbytes = options_.staging_bytes > 0 ? options_.staging_bytes : ArenaBytes(state);
+    ASSIGN_OR_RETURN(arena_, group_->device()->AllocatePinned(nbytes));
+    // Pages that are touched for the first time cost more than the copy; every later save finds them.
+    std::memset(arena_.data(), 0, arena_.nbytes());
+  }
+  StateDict staged;
+  staged.type = state.type;
+  staged.aliases = state.aliases;
+  staged.units = state.units;
+  int64_t used = 0;
+  for (const auto& [key, value] : state.entries()) {
+    const auto* tensor = std::get_if<ShardedTensor>(&value);
+    if (tensor == nullptr) {
+      staged.Set(key, value);
+      continue;
+    }
+    ShardedTensor copied = *tensor;
+    for (ShardedTensor::Shard& shard : copied.shards) {
+      const int64_t nbytes = shard.data.nbytes();
+      if (used + nbytes > arena_.nbytes()) {
+        report.unstaged_bytes += nbytes;
+        continue;
+      }
+      const Buffer place = arena_.Slice(used, nbytes);
+      for (int64_t at = 0; at < nbytes; at += kPieceBytes) {
+        copies_.push_back(
+            {place.data() + at, shard.data.data_as<const std::byte>() + at, std::min(kPieceBytes, nbytes - at)});
+      }
+      shard.data = Tensor(place, shard.data.dtype(), shard.data.shape());
+      report.staged_bytes += nbytes;
+      used += Aligned(nbytes);
+    }
+    staged.Set(key, std::move(copied));
+  }
+  RETURN_IF_ERROR(CopyAll());
+  return staged;
+}
+
+absl::Status AsyncSaver::CopyAll() {
+  const std::vector<Copy> copies = std::exchange(copies_, {});
+  Device& device = *group_->device();
+  if (device.type() == DeviceType::kCpu) {
+    return copiers_->ParallelFor(static_cast<int64_t>(copies.size()), [&](int64_t i) {
+      std::memcpy(copies[i].to, copies[i].from, copies[i].nbytes);
+      return absl::OkStatus();
+    });
+  }
+  ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream, device.CreateStream("checkpoint-stage"));
+  for (const Copy& copy : copies) stream->CopyAsync(copy.to, copy.from, copy.nbytes);
+  return stream->Synchronize();
+}
+
+void AsyncSaver::Work() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  while (true) {
+    changed_.wait(lock, [&] { return state_.has_value() || closing_; });
+    if (!state_.has_value()) return;
+    lock.unlock();
+    // state_ and step_ are this thread's until state_ is reset.
+    absl::StatusOr<std::string> saved = SaveCheckpoint(*state_, root_, step_, *group_, options_.save);
+    if (saved.ok() && options_.committed) {
+      const absl::Status told = group_->rank() == 0 ? options_.committed(*saved) : absl::OkStatus();
+      if (const absl::Status agreed = AgreeOn(*group_, told); !agreed.ok()) saved = agreed;
+    }
+    if (!saved.ok()) {
+      saved = absl::Status(saved.status().code(), absl::StrCat("the background save of step ", step_,
+                                                               " failed: ", std::string(saved.status().message())));
+    }
+    lock.lock();
+    last_ = std::move(saved);
+    state_.reset();
+    changed_.notify_all();
+  }
+}
+
+}  // namespace fsdp

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// AsyncSaver: SaveCheckpoint in the background. The caller is blocked only while its state is copied into a staging
+// arena, which is allocated once (pinned, on a GPU) and used again by every save; a thread then writes and commits.
+//
+//   step K        |copy|--------- training goes on ---------|copy|----
+//   background         |== write, fsync, commit step K ==|       |== ...
+//
+// There is one save at a time: the next one waits for the one before (back-pressure). What does not fit into the arena
+// is written from the caller's tensors while it waits. Both are said in the report. Used by one thread of a rank.
+#ifndef FSDP_CHECKPOINT_ASYNC_SAVER_H_
+#define FSDP_CHECKPOINT_ASYNC_SAVER_H_
+
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "base/thread_pool.h"
+#include "checkpoint/save_options.h"
+#include "collectives/process_group.h"
+#include "tensor/device.h"
+#include "tensor/state_dict.h"
+
+namespace fsdp {
+
+struct AsyncSaverOptions {
+  // Behaviour.
+
+  SaveOptions save = {};
+
+  // Called by the background thread of rank 0 once a checkpoint is committed, with its path; for retention. Its error
+  // is that of the save, on every rank.
+  std::function<absl::Status(const std::string& path)> committed = {};
+
+  // Performance.
+
+  // Bytes of the arena; 0: what the first state takes. A smaller one blocks the caller longer.
+  int64_t staging_bytes = 0;
+
+  // Threads that copy, where the state is in host memory.
+  int copy_threads = 2;
+};
+
+struct AsyncSaveReport {
+  absl::Duration blocked;      // of the caller, all in all
+  absl::Duration waited;       // of that, for the save before
+  int64_t staged_bytes = 0;    // copied into the arena
+  int64_t unstaged_bytes = 0;  // written from the caller's tensors, since the arena was too small
+  std::string note;            // a sentence about back-pressure; empty when there was none
+};
+
+class AsyncSaver {
+ public:
+  // Saves below `root`. Collective: takes a group of its own from `group`, whose device says where states are.
+  static absl::StatusOr<std::unique_ptr<AsyncSaver>> Create(std::string root, ProcessGroup& group,
+                                                            const AsyncSaverOptions& options = {});
+
+  // Waits for the save in progress. Its error is lost: call Wait before.
+  ~AsyncSaver();
+  AsyncSaver(const AsyncSaver&) = delete;
+  AsyncSaver& operator=(const AsyncSaver&) = delete;
+
+  // Starts to save `state` as `step`, as SaveCheckpoint; once this returns `state` may change. All ranks call it. When
+  // the save before has failed, returns its error, on every rank, and starts nothing.
+  absl::StatusOr<AsyncSaveReport> Save(const StateDict& state, int64_t step);
+
+  // Blocks until nothing is in progress. The path of the last checkpoint, empty when there was no save; or the error of
+  // a save that no call has returned yet.
+  absl::StatusOr<std::string> Wait();
+
+ private:
+  AsyncSaver(std::string root, std::unique_ptr<ProcessGroup> group, const AsyncSaverOptions& options);
+
+  // Copies of `state`'s tensors in the arena, as far as it reaches.
+  absl::StatusOr<StateDict> Stage(const StateDict& state, AsyncSaveReport& report);
+  absl::Status CopyAll();
+  void Work();
+
+  const std::string root_;
+  const std::unique_ptr<ProcessGroup> group_;
+  const AsyncSaverOptions options_;
+  std::unique_ptr<ThreadPool> copiers_;
+  Buffer arena_;
+
+  struct Copy {
+    std::byte* to;
+    const std::byte* from;
+    int64_t nbytes;
+  };
+  std::vector<Copy> copies_;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  // All guarded by mutex_.
+  std::optional<StateDict> state_;  // that of the save in progress
+  int64_t step_ = 0;
+  absl::StatusOr<std::string> last_ = std::string();
+  bool closing_ = false;
+
+  std::thread worker_;
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_CHECKPOINT_ASYNC_SAVER_H_

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checkpoint/async_saver.h"
+
+#include <cstring>
+#include <filesystem>
+#include <future>
+#include <string>
+#include <vector>
+
+#include "base/status_macros.h"
+#include "base/status_matchers.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/test_state.h"
+#include "checkpoint/verify.h"
+#include "collectives/run_ranks.h"
+#include "gtest/gtest.h"
+
+namespace fsdp {
+namespace {
+
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+// Overwrites every element, as the next training step would.
+void Overwrite(StateDict& state) {
+  for (const auto& [key, value] : state.entries()) {
+    const auto* tensor = std::get_if<ShardedTensor>(&value);
+    if (tensor == nullptr) continue;
+    for (const ShardedTensor::Shard& shard : tensor->shards) std::memset(shard.data.data(), 0x77, shard.data.nbytes());
+  }
+}
+
+void ExpectSaved(const std::string& path) {
+  const std::vector<TestTensor> tensors = AwkwardTensors();
+  StateDict wanted = WantedState(tensors, 1, 0);
+  EXPECT_OK(LoadCheckpoint(path, wanted));
+  EXPECT_OK(CheckState(tensors, wanted));
+}
+
+TEST(AsyncSaverTest, TheStateMayChangeOnceSaveReturns) {
+  const std::string root = NewTestDirectory();
+  for (const StateDictType type : {StateDictType::kSharded, StateDictType::kLocal}) {
+    const int64_t first = type == StateDictType::kLocal ? 10 : 1;
+    ASSERT_OK(RunRanks(2, [&](const std::shared_ptr<ProcessGroup>& group) -> absl::Status {
+      ASSIGN_OR_RETURN(const auto saver, AsyncSaver::Create(root, *group));
+      for (int64_t step = first; step < first + 3; ++step) {
+        StateDict state = StateOf(type, AwkwardTensors(), 2, group->rank());
+        ASSIGN_OR_RETURN(const AsyncSaveReport report, saver->Save(state, step));
+        Overwrite(state);
+        EXPECT_EQ(report.unstaged_bytes, 0);
+        EXPECT_GT(report.staged_bytes, 4 << 20);
+      }
+      ASSIGN_OR_RETURN(const std::string last, saver->Wait());
+      EXPECT_THAT(last, HasSubstr("step-000000"));
+      return absl::OkStatus();
+    }));
+  }
+  for (const char* step : {"/step-00000001", "/step-00000002", "/step-00000003", "/step-00000010", "/step-00000012"}) {
+    ExpectSaved(root + step);
+  }
+}
+
+TEST(AsyncSaverTest, TheDestructorWaitsForTheSaveInProgress) {
+  const std::string root = NewTestDirectory();
+  ASSERT_OK(RunRanks(2, [&](const std::shared_ptr<ProcessGroup>& group) -> absl::Status {
+    ASSIGN_OR_RETURN(const auto saver, AsyncSaver::Create(root, *group));
+    return saver->Save(ShardedState(AwkwardTensors(), 2, group->rank()), 1).status();
+  }));
+  ExpectSaved(root + "/step-00000001");
+}
+
+TEST(AsyncSaverTest, AnArenaThatIsTooSmallBlocksLongerAndSaysSo) {
+  const std::string root = NewTestDirectory();
+  ASSERT_OK(RunRanks(2, [&](const std::shared_ptr<ProcessGroup>& group) -> absl::Status {
+    ASSIGN_OR_RETURN(const auto saver, AsyncSaver::Create(root, *group, {.staging_bytes = 1 << 20}));
+    StateDict state = ShardedState(AwkwardTensors(), 2, group->rank());
+    ASSIGN_OR_RETURN(const AsyncSaveReport report, saver->Save(state, 1));
+    Overwrite(state);
+    EXPECT_GT(report.unstaged_bytes, 4 << 20);
+    EXPECT_THAT(report.note,
+                HasSubstr("did not fit into the staging arena of 1 MiB, so the save of step 1 was waited"));
+    return absl::OkStatus();
+  }));
+  ExpectSaved(root + "/step-00000001");
+}
+
+TEST(AsyncSaverTest, AFailedSaveIsTheNextCallsErrorOnEveryRank) {
+  const std::string root = NewTestDirectory();
+  ASSERT_OK(RunRanks(2, [&](const std::shared_ptr<ProcessGroup>& group) -> absl::Status {
+    ASSIGN_OR_RETURN(const auto saver, AsyncSaver::Create(root, *group));
+    const StateDict state = ShardedState(AwkwardTensors(), 2, group->rank());
+    RETURN_IF_ERROR(saver->Save(state, 1).status());
+    RETURN_IF_ERROR(saver->Save(state, 1).status());  // exists: fails in the background
+    EXPECT_THAT(
+        saver->Save(state, 2).status(),
+        StatusIs(absl::StatusCode::kAlreadyExists, HasSubstr("the background save of step 1 failed: rank 0 of 2: ")));
+    EXPECT_OK(saver->Save(state, 3));  // and the one after that goes on
+    return saver->Wait().status();
+  }));
+  EXPECT_THAT(ListNames(root), testing::ElementsAre("step-00000001", "step-00000003"));
+}
+
+TEST(AsyncSaverTest, CommittedIsCalledOnRankZeroAndItsErrorReachesAll) {
+  const std::string root = NewTestDirectory();
+  ASSERT_OK(RunRanks(2, [&](const std::shared_ptr<ProcessGroup>& group) -> absl::Status {
+    std::vector<std::string> committed;
+    AsyncSaverOptions options;
+    options.committed = [&](const std::string& path) {
+      committed.push_back(path);
+      return committed.size() < 2 ? absl::OkStatus() : absl::InternalError("retention failed");
+    };
+    ASSIGN_OR_RETURN(const auto saver, AsyncSaver::Create(root, *group, options));
+    const StateDict state = ShardedState(AwkwardTensors(), 2, group->rank());
+    RETURN_IF_ERROR(saver->Save(state, 1).status());
+    RETURN_IF_ERROR(saver->Save(state, 2).status());
+    EXPECT_THAT(saver->Wait().status(), StatusIs(absl::StatusCode::kInternal, HasSubstr("retention failed")));
+    EXPECT_EQ(committed.size(), group->rank() == 0 ? 2u : 0u);
+    return absl::OkStatus();
+  }));
+}
+
+TEST(AsyncSaverTest, TrainingGoesOnWhileASaveIsWritten) {
+  const std::string root = NewTestDirectory();
+  std::promise<void> release;
+  std::shared_future<void> released = release.get_future().share();
+  ASSERT_OK(RunRanks(1, [&](const std::shared_ptr<ProcessGroup>& group) -> absl::Status {
+    AsyncSaverOptions options;
+    options.committed = [&](const std::string&) {
+      released.wait();  // the save is still in progress until the caller has gone on
+      return absl::OkStatus();
+    };
+    ASSIGN_OR_RETURN(const auto saver, AsyncSaver::Create(root, *group, options));
+    RETURN_IF_ERROR(saver->Save(ShardedState(AwkwardTensors(), 1, 0), 1).status());
+    release.set_value();
+    return saver->Wait().status();
+  }));
+}
+
+}  // namespace
+}  // namespace fsdp

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// RepairCheckpoint: makes a damaged checkpoint of ours whole again, bit for bit, from what is undamaged: rank files
+// from parity, checkpoint.h5 and manifest.json from the records of the rank files. Nothing is believed without its
+// digest, so a damaged byte is never blessed; what cannot be repaired is said and left as it is. What `ckpt repair`
+// calls.
+#ifndef FSDP_CHECKPOINT_REPAIR_H_
+#define FSDP_CHECKPOINT_REPAIR_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace fsdp {
+
+struct RepairOptions {
+  bool dry_run = false;  // say what would be done, and write nothing
+  int io_threads = 2;
+};
+
+struct RepairReport {
+  std::vector<std::string>
+      repaired;  // a sentence for each file that was made again, or would be: which, why, from what
+  std::vector<std::string> problems;  // a sentence for each file that stays lost or damaged, with the reason
+
+  // Nothing was wrong, or all that was is repaired.
+  bool is_whole() const { return problems.empty(); }
+};
+
+// Reads all of the checkpoint directory `path`. A file is replaced by its rename once the new one is verified and
+// synced, the manifest last; a crash in between leaves what the next call can go on from. kNotFound when nothing of a
+// checkpoint is there; kFailedPrecondition for a save that was never committed. One process calls it.
+absl::StatusOr<RepairReport> RepairCheckpoint(const std::string& path, const RepairOptions& options = {});
+
+}  // namespace fsdp
+
+#endif  // FSDP_CHECKPOINT_REPAIR_H_

@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checkpoint/repair.h"
+
+#include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "base/status_matchers.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/file_names.h"
+#include "checkpoint/test_state.h"
+#include "checkpoint/verify.h"
+#include "collectives/run_ranks.h"
+#include "gtest/gtest.h"
+
+namespace fsdp {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::AllOf;
+using testing::Contains;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::Not;
+
+constexpr int kRanks = 4;
+
+class RepairTest : public testing::TestWithParam<StateDictType> {
+ protected:
+  // A checkpoint, and what each of its files holds.
+  void Save(int parity) {
+    const std::string root = NewTestDirectory();
+    ASSERT_OK(RunRanks(kRanks, [&](const std::shared_ptr<ProcessGroup>& group) {
+      const StateDict state = StateOf(GetParam(), AwkwardTensors(), kRanks, group->rank());
+      return SaveCheckpoint(state, root, 1, *group, {.parity = parity}).status();
+    }));
+    path_ = root + "/step-00000001";
+    for (const std::string& name : ListNames(path_)) good_[name] = ReadAll(JoinPath(path_, name));
+  }
+
+  void Flip(const std::string& name, size_t at) {
+    std::string bytes = good_.at(name);
+    bytes[at] ^= 0x10;
+    WriteAll(JoinPath(path_, name), bytes);
+  }
+  void Remove(const std::string& name) { fs::remove(JoinPath(path_, name)); }
+
+  RepairReport Repair(const RepairOptions& options = {}) {
+    const absl::StatusOr<RepairReport> report = RepairCheckpoint(path_, options);
+    EXPECT_OK(report);
+    return report.value_or(RepairReport());
+  }
+
+  // Every file is as it was saved.
+  void ExpectAsSaved() {
+    EXPECT_THAT(ListNames(path_), testing::SizeIs(good_.size()));
+    for (const auto& [name, bytes] : good_) {
+      EXPECT_TRUE(ReadAll(JoinPath(path_, name)) == bytes) << name << " differs";
+    }
+    ASSERT_OK_AND_ASSIGN(const VerifyReport report, VerifyCheckpoint(path_));
+    EXPECT_THAT(report.problems, IsEmpty());
+  }
+
+  std::string path_;
+  std::map<std::string, std::string> good_;
+};
+
+TEST_P(RepairTest, ParityFilesVerifyAndAreNamedInTheManifest) {
+  Save(2);
+  ASSERT_OK_AND_ASSIGN(const VerifyReport report, VerifyCheckpoint(path_));
+  EXPECT_THAT(report.problems, IsEmpty());
+  EXPECT_EQ(report.files, kRanks + 2 + 2);
+  EXPECT_THAT(good_.at("manifest.json"), HasSubstr("\"files\": [\"parity-00000-of-00002.bin\", "
+                                                   "\"parity-00001-of-00002.bin\"]"));
+  const RepairReport repaired = Repair();
+  EXPECT_THAT(repaired.repaired, IsEmpty());
+  EXPECT_THAT(repaired.problems, IsEmpty());
+}
+
+TEST_P(RepairTest, AnyTwoLostOrDamagedFilesAreMadeAgainBitForBit) {
+  Save(2);
+  std::vector<std::string> names;
+  for (const auto& [name, bytes] : good_) {
+    if (absl::StartsWith(name, "rank-") || absl::StartsWith(name, "parity-")) names.push_back(name);
+  }
+  ASSERT_EQ(names.size(), kRanks + 2u);
+  for (size_t a = 0; a < names.size(); ++a) {
+    const size_t b = (a + 1 + a % 3) % names.size();
+    Remove(names[a]);
+    Flip(names[b], good_.at(names[b]).size() / 2);
+    const RepairReport report = Repair();
+    EXPECT_THAT(report.repaired, Contains(AllOf(HasSubstr(names[a]), HasSubstr("is missing; made from parity"))));
+    EXPECT_THAT(report.repaired, Contains(AllOf(HasSubstr(names[b]), HasSubstr("made from parity"))));
+    ExpectAsSaved();
+  }
+}
+
+TEST_P(RepairTest, MoreLossesThanParityAreSaidAndNothingIsTouched) {
+  Save(1);
+  Remove(RankFileName(0, kRanks));
+  Flip(RankFileName(2, kRanks), 5000);
+  const auto before = ListNames(path_);
+  const RepairReport report = Repair();
+  EXPECT_THAT(report.repaired, IsEmpty());
+  EXPECT_THAT(report.problems, ElementsAre(AllOf(HasSubstr(RankFileName(0, kRanks)),
+                                                 HasSubstr("2 files are lost or damaged, and the 1 parity files make "
+                                                           "up for 1")),
+                                           HasSubstr(RankFileName(2, kRanks))));
+  EXPECT_EQ(ListNames(path_), before);
+}
+
+TEST_P(RepairTest, WithoutParityALostRankFileIsLost) {
+  Save(0);
+  Remove(RankFileName(3, kRanks));
+  EXPECT_THAT(Repair().problems,
+              ElementsAre(AllOf(HasSubstr(RankFileName(3, kRanks)), HasSubstr("there is no parity to make it from"))));
+}
+
+TEST_P(RepairTest, TheIndexAndTheManifestAreMadeFromTheRecords) {
+  Save(0);
+  const std::vector<std::vector<std::string>> losses = {
+      {"checkpoint.h5"}, {"manifest.json"}, {"checkpoint.h5", "manifest.json"}};
+  for (const std::vector<std::string>& lost : losses) {
+    for (const std::string& name : lost) Remove(name);
+    const RepairReport report = Repair();
+    EXPECT_THAT(report.problems, IsEmpty());
+    EXPECT_THAT(report.repaired, ElementsAre(HasSubstr("made from the records of the rank files")));
+    ExpectAsSaved();
+  }
+  for (const char* name : {"checkpoint.h5", "manifest.json"}) {
+    Flip(name, good_.at(name).size() / 2);
+    EXPECT_THAT(Repair().problems, IsEmpty());
+    ExpectAsSaved();
+  }
+}
+
+TEST_P(RepairTest, AManifestIsNeverMadeOfADamagedByte) {
+  Save(0);
+  Remove("manifest.json");
+  const std::string name = RankFileName(1, kRanks);
+  const std::string& bytes = good_.at(name);
+  for (const size_t at : {size_t{8}, size_t{70000}, bytes.size() / 2, bytes.size() - 1}) {
+    Flip(name, at);
+    const RepairReport report = Repair();
+    EXPECT_THAT(report.problems, ElementsAre(HasSubstr(name))) << at;
+    EXPECT_FALSE(fs::exists(path_ + "/manifest.json"));
+  }
+}
+
+TEST_P(RepairTest, WithoutManifestParityStillMakesUpForARankFile) {
+  Save(2);
+  Remove("manifest.json");
+  Remove("checkpoint.h5");
+  Remove(RankFileName(0, kRanks));
+  Flip(RankFileName(3, kRanks), 9000);
+  const RepairReport report = Repair();
+  EXPECT_THAT(report.problems, IsEmpty());
+  ExpectAsSaved();
+}
+
+TEST_P(RepairTest, DamagedParityWithoutManifestIsNoticed) {
+  Save(1);
+  Remove("manifest.json");
+  Remove(RankFileName(1, kRanks));
+  Flip("parity-00000-of-00001.bin", good_.at("parity-00000-of-00001.bin").size() / 3);
+  EXPECT_THAT(Repair().problems, ElementsAre(AllOf(HasSubstr(RankFileName(1, kRanks)), HasSubstr("not right"))));
+  EXPECT_FALSE(fs::exists(path_ + "/manifest.json"));
+}
+
+TEST_P(RepairTest, ADryRunSaysTheSameAndWritesNothing) {
+  Save(1);
+  Remove("checkpoint.h5");
+  Flip(RankFileName(2, kRanks), 4096);
+  const auto before = ListNames(path_);
+  const RepairReport dry = Repair({.dry_run = true});
+  EXPECT_EQ(ListNames(path_), before);
+  EXPECT_THAT(dry.problems, IsEmpty());
+  EXPECT_EQ(Repair().repaired, dry.repaired);
+  ExpectAsSaved();
+}
+
+TEST_P(RepairTest, FilesOfTwoSavesAreNotMixed) {
+  Save(0);
+  const std::string other = path_;
+  const std::map<std::string, std::string> other_files = good_;
+  Save(0);
+  Remove("manifest.json");
+  WriteAll(JoinPath(path_, RankFileName(2, kRanks)), other_files.at(RankFileName(2, kRanks)));
+  EXPECT_THAT(Repair().problems, ElementsAre(HasSubstr("is of another save than")));
+}
+
+INSTANTIATE_TEST_SUITE_P(Kinds, RepairTest, testing::Values(StateDictType::kSharded, StateDictType::kLocal),
+                         [](const testing::TestParamInfo<StateDictType>& info) {
+                           return std::string(StateDictTypeName(info.param));
+                         });
+
+TEST(RepairFullTest, AFullCheckpointHasNothingToBeMadeFrom) {
+  const std::string root = NewTestDirectory();
+  ASSERT_OK(RunRanks(1, [&](const std::shared_ptr<ProcessGroup>& group) {
+    return SaveCheckpoint(FullState(AwkwardTensors()), root, 1, *group).status();
+  }));
+  const std::string path = root + "/step-00000001";
+  std::string bytes = ReadAll(path + "/checkpoint.h5");
+  bytes[bytes.size() / 2] ^= 1;
+  WriteAll(path + "/checkpoint.h5", bytes);
+  ASSERT_OK_AND_ASSIGN(const RepairReport report, RepairCheckpoint(path));
+  EXPECT_THAT(report.problems, ElementsAre(HasSubstr("a full checkpoint keeps its bytes there and nowhere else")));
+}
+
+TEST(RepairFullTest, WhatIsNoCheckpointIsRefused) {
+  const std::string root = NewTestDirectory();
+  EXPECT_THAT(RepairCheckpoint(root), StatusIs(absl::StatusCode::kNotFound, HasSubstr("is not a checkpoint")));
+  const std::string staged = root + "/.step-00000001.tmp-0123456789abcdef";
+  fs::create_directory(staged);
+  EXPECT_THAT(RepairCheckpoint(staged), StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("never committed")));
+}
+
+}  // namespace
+}  // namespace fsdp
