@@ -84,7 +84,7 @@ std::vector<ParamGroupState> AdamW::ParamGroups() const {
   return states;
 }
 
-absl::Status AdamW::SetHyperparameter(std::string_view name, double value) {
+absl::Status AdamW::SetGroupHyperparameter(size_t group, std::string_view name, double value) {
   static constexpr std::pair<std::string_view, double AdamWOptions::*> kFields[] = {
       {"lr", &AdamWOptions::lr},
       {"beta1", &AdamWOptions::beta1},
@@ -94,7 +94,7 @@ absl::Status AdamW::SetHyperparameter(std::string_view name, double value) {
   };
   for (const auto& [field, member] : kFields) {
     if (field != name) continue;
-    for (Group& group : groups_) group.options.*member = value;
+    groups_[group].options.*member = value;
     return absl::OkStatus();
   }
   return absl::InvalidArgumentError(absl::StrCat("AdamW has no hyperparameter \"", std::string(name),

@@ -36,7 +36,7 @@ class AdamW final : public Optimizer {
 
   absl::Status Step(Stream& stream) override;
   std::vector<ParamGroupState> ParamGroups() const override;
-  absl::Status SetHyperparameter(std::string_view name, double value) override;
+  absl::Status SetGroupHyperparameter(size_t group, std::string_view name, double value) override;
 
  private:
   std::vector<Group> groups_;

@@ -38,7 +38,10 @@ absl::Status CheckUpdatable(const ShardedParameter& parameter) {
 }  // namespace
 
 Optimizer::Optimizer(const std::vector<std::vector<ShardedParameter*>>& groups, std::vector<std::string> state_names)
-    : parameters_(Flatten(groups)), steps_(parameters_.size(), 0), state_(std::move(state_names), parameters_) {
+    : parameters_(Flatten(groups)),
+      num_groups_(groups.size()),
+      steps_(parameters_.size(), 0),
+      state_(std::move(state_names), parameters_) {
   for (size_t g = 0; g < groups.size(); ++g) group_of_.insert(group_of_.end(), groups[g].size(), g);
 }
 
@@ -62,6 +65,11 @@ void Optimizer::CountAndRun(const std::vector<size_t>& indices, Stream& stream, 
     update();
     return absl::OkStatus();
   });
+}
+
+absl::Status Optimizer::SetHyperparameter(std::string_view name, double value) {
+  for (size_t group = 0; group < num_groups_; ++group) RETURN_IF_ERROR(SetGroupHyperparameter(group, name, value));
+  return absl::OkStatus();
 }
 
 std::vector<std::string> Optimizer::GroupNames(size_t group) const {

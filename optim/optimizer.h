@@ -57,8 +57,11 @@ class Optimizer {
   // The groups with their hyperparameters now.
   virtual std::vector<ParamGroupState> ParamGroups() const = 0;
 
-  // Sets one hyperparameter ("lr") in every group; kInvalidArgument for an unknown name.
-  virtual absl::Status SetHyperparameter(std::string_view name, double value) = 0;
+  // Sets one hyperparameter ("lr") of ParamGroups()[group]; kInvalidArgument for an unknown name.
+  virtual absl::Status SetGroupHyperparameter(size_t group, std::string_view name, double value) = 0;
+
+  // The same in every group.
+  absl::Status SetHyperparameter(std::string_view name, double value);
 
  protected:
   // `groups` are the parameters by group, `state_names` what each element of them has.
@@ -81,6 +84,7 @@ class Optimizer {
 
  private:
   std::vector<ShardedParameter*> parameters_;
+  size_t num_groups_ = 0;
   std::vector<size_t> group_of_;  // by parameter
   std::vector<int64_t> steps_;    // by parameter
   StateBuffers state_;

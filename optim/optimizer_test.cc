@@ -258,6 +258,17 @@ TEST_F(OptimizerTest, HyperparametersAreSetByName) {
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("made without momentum")));
 }
 
+TEST_F(OptimizerTest, HyperparametersOfOneGroupLeaveTheOthers) {
+  const auto a = MakeParameter(*device_, "a", 5, 0);
+  const auto b = MakeParameter(*device_, "b", 5, 0);
+  Sgd sgd({{{a.get()}, {.lr = 1}}, {{b.get()}, {.lr = 2, .momentum = 0.5, .nesterov = true}}});
+  EXPECT_OK(sgd.SetGroupHyperparameter(1, "lr", 0.25));
+  EXPECT_OK(sgd.SetGroupHyperparameter(1, "nesterov", 0));
+  EXPECT_THAT(sgd.ParamGroups()[0].values.front(), testing::Pair("lr", 1));
+  EXPECT_THAT(sgd.ParamGroups()[1].values.front(), testing::Pair("lr", 0.25));
+  EXPECT_THAT(sgd.ParamGroups()[1].values.back(), testing::Pair("nesterov", 0));
+}
+
 TEST_F(OptimizerTest, StateNamesAreTorchs) {
   const auto parameter = MakeParameter(*device_, "w", 5, 0);
   EXPECT_THAT(AdamW({parameter.get()}, {}).StateNames(), ElementsAre("exp_avg", "exp_avg_sq"));

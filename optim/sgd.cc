@@ -93,23 +93,27 @@ std::vector<ParamGroupState> Sgd::ParamGroups() const {
   return states;
 }
 
-absl::Status Sgd::SetHyperparameter(std::string_view name, double value) {
+absl::Status Sgd::SetGroupHyperparameter(size_t group, std::string_view name, double value) {
   static constexpr std::pair<std::string_view, double SgdOptions::*> kFields[] = {
       {"lr", &SgdOptions::lr},
       {"momentum", &SgdOptions::momentum},
       {"dampening", &SgdOptions::dampening},
       {"weight_decay", &SgdOptions::weight_decay},
   };
+  if (name == "nesterov") {
+    groups_[group].options.nesterov = value != 0;
+    return absl::OkStatus();
+  }
   for (const auto& [field, member] : kFields) {
     if (field != name) continue;
-    if (name == "momentum" && StateNames().empty()) {
+    if (name == "momentum" && value != 0 && StateNames().empty()) {
       return absl::FailedPreconditionError("SGD was made without momentum and has no buffer for it");
     }
-    for (Group& group : groups_) group.options.*member = value;
+    groups_[group].options.*member = value;
     return absl::OkStatus();
   }
   return absl::InvalidArgumentError(absl::StrCat("SGD has no hyperparameter \"", std::string(name),
-                                                 "\"; it has lr, momentum, dampening, weight_decay"));
+                                                 "\"; it has lr, momentum, dampening, weight_decay, nesterov"));
 }
 
 }  // namespace fsdp

@@ -33,7 +33,7 @@ class Sgd final : public Optimizer {
   // kInvalidArgument for nesterov without momentum or with dampening.
   absl::Status Step(Stream& stream) override;
   std::vector<ParamGroupState> ParamGroups() const override;
-  absl::Status SetHyperparameter(std::string_view name, double value) override;
+  absl::Status SetGroupHyperparameter(size_t group, std::string_view name, double value) override;
 
  private:
   std::vector<Group> groups_;
