@@ -3,46 +3,135 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
+#include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "fsdp/grad_norm.h"
 #include "tensor/ops.h"
 
 namespace fsdp {
 namespace {
 
-// Calls `visit` for the gradient slice of every parameter that has one on this rank.
-template <typename Visit>
-void ForEachGradient(const UnitStore& units, const Visit& visit) {
-  for (const auto& unit : units.units()) {
-    for (const auto& parameter : unit->sharded_parameters) {
-      if (parameter->has_grad && !parameter->interval.empty()) visit(parameter->grad);
-    }
+// Gradients that are cut over the same ranks.
+struct GradientSet {
+  ProcessGroup* group = nullptr;  // null: every rank has them whole
+  std::vector<Tensor> grads;      // this rank's parts
+};
+
+GradientSet& SetOf(ProcessGroup* group, std::vector<GradientSet>& sets) {
+  for (GradientSet& set : sets) {
+    if (set.group == group) return set;
   }
+  sets.push_back({group, {}});
+  return sets.back();
+}
+
+// A set for every shard group of the model, with or without gradients, so that all ranks issue the same reductions.
+std::vector<GradientSet> CollectGradients(Module& root, const UnitStore& units) {
+  std::vector<GradientSet> sets;
+  std::set<const Parameter*> known;
+  for (const auto& unit : units.units()) {
+    GradientSet& set = SetOf(unit->groups.shard.get(), sets);
+    for (const auto& parameter : unit->sharded_parameters) {
+      if (parameter->has_grad && !parameter->interval.empty()) set.grads.push_back(parameter->grad);
+    }
+    for (const auto& parameter : unit->parameters) known.insert(parameter.get());
+  }
+  for (const auto& [name, parameter] : root.NamedParameters()) {
+    if (!known.insert(parameter.get()).second || !parameter->requires_grad || !parameter->grad.defined()) continue;
+    SetOf(nullptr, sets).grads.push_back(parameter->grad);
+  }
+  return sets;
+}
+
+// |x|^p summed over a set's gradients and ranks; of an infinite p the largest.
+class NormSum {
+ public:
+  static absl::StatusOr<NormSum> Create(double p, Stream& stream) {
+    NormSum sum(p, stream);
+    ASSIGN_OR_RETURN(sum.on_device_, Tensor::Empty(stream.device(), DType::kFloat32, {1}));
+    ASSIGN_OR_RETURN(sum.host_, stream.device().AllocatePinned(sizeof(float)));
+    return sum;
+  }
+
+  absl::StatusOr<float> Of(const GradientSet& set) {
+    if (p_ == 2) {
+      const TensorOps& ops = stream_.device().ops();
+      ops.Zero(on_device_, stream_);
+      for (const Tensor& grad : set.grads) ops.AccumulateSquaredNorm(grad, on_device_, stream_);
+    } else {
+      RETURN_IF_ERROR(SumOnHost(set.grads));
+    }
+    const ReduceOp op = std::isinf(p_) ? ReduceOp::kMax : ReduceOp::kSum;
+    if (set.group != nullptr) set.group->AllReduce(on_device_, op, stream_);
+    stream_.CopyAsync(host(), on_device_.data(), sizeof(float));
+    RETURN_IF_ERROR(stream_.Synchronize());
+    return *host();
+  }
+
+  // `value` in device memory, as a kernel's operand.
+  const Tensor& OnDevice(float value) {
+    *host() = value;
+    stream_.CopyAsync(on_device_.data(), host(), sizeof(float));
+    return on_device_;
+  }
+
+ private:
+  NormSum(double p, Stream& stream) : p_(p), stream_(stream) {}
+
+  float* host() const { return reinterpret_cast<float*>(host_.data()); }
+
+  absl::Status SumOnHost(const std::vector<Tensor>& grads) {
+    double total = 0;
+    for (const Tensor& grad : grads) {
+      ASSIGN_OR_RETURN(Buffer staging, stream_.device().AllocatePinned(grad.nbytes()));
+      stream_.CopyAsync(staging.data(), grad.data(), grad.nbytes());
+      RETURN_IF_ERROR(stream_.Synchronize());
+      ASSIGN_OR_RETURN(const double one, PowerSum(Tensor(staging, grad.dtype(), grad.shape()), p_));
+      total = std::isinf(p_) ? (std::isnan(one) || one > total ? one : total) : total + one;
+    }
+    OnDevice(static_cast<float>(total));
+    return absl::OkStatus();
+  }
+
+  double p_;
+  Stream& stream_;
+  Tensor on_device_;
+  Buffer host_;
+};
+
+absl::Status CheckArguments(float max_norm, double norm_type) {
+  if (!(max_norm >= 0))
+    return absl::InvalidArgumentError(absl::StrCat("max_norm ", max_norm, ": must not be negative"));
+  if (norm_type > 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("norm_type ", norm_type, ": must be positive or infinity"));
 }
 
 }  // namespace
 
-absl::StatusOr<float> ClipShardedGradNorm(const UnitStore& units, ProcessGroup& group, float max_norm, Stream& stream) {
-  Device& device = *group.device();
-  const TensorOps& ops = device.ops();
-  ASSIGN_OR_RETURN(const Tensor sum, Tensor::Empty(device, DType::kFloat32, {1}));
-  ASSIGN_OR_RETURN(const Buffer host, device.AllocatePinned(sizeof(float)));
-  float* value = reinterpret_cast<float*>(host.data());
-
-  ops.Zero(sum, stream);
-  ForEachGradient(units, [&](const Tensor& grad) { ops.AccumulateSquaredNorm(grad, sum, stream); });
-  // Of units that are not sharded every rank has the whole gradient already.
-  const bool sharded =
-      std::any_of(units.units().begin(), units.units().end(), [](const auto& u) { return u->sharded(); });
-  if (sharded) group.AllReduce(sum, ReduceOp::kSum, stream);
-  stream.CopyAsync(value, sum.data(), sizeof(float));
-  RETURN_IF_ERROR(stream.Synchronize());
-  const float norm = std::sqrt(*value);
+absl::StatusOr<float> ClipShardedGradNorm(Module& root, const UnitStore& units, float max_norm, double norm_type,
+                                          Stream& stream) {
+  RETURN_IF_ERROR(CheckArguments(max_norm, norm_type));
+  const std::vector<GradientSet> sets = CollectGradients(root, units);
+  ASSIGN_OR_RETURN(NormSum norm_sum, NormSum::Create(norm_type, stream));
+  float total = 0;
+  for (const GradientSet& set : sets) {
+    ASSIGN_OR_RETURN(const float sum, norm_sum.Of(set));
+    total = std::isinf(norm_type) ? (std::isnan(sum) ? sum : std::max(total, sum)) : total + sum;
+  }
+  float norm = total;
+  if (norm_type == 2) norm = std::sqrt(total);
+  if (norm_type != 1 && norm_type != 2 && !std::isinf(norm_type)) {
+    norm = static_cast<float>(std::pow(double{total}, 1 / norm_type));
+  }
   const float factor = max_norm / (norm + 1e-6f);
   if (max_norm > 0 && factor < 1) {
-    *value = factor;
-    stream.CopyAsync(sum.data(), value, sizeof(float));
-    ForEachGradient(units, [&](const Tensor& grad) { ops.ScaleBy(grad, sum, stream); });
+    const Tensor& scale = norm_sum.OnDevice(factor);
+    for (const GradientSet& set : sets) {
+      for (const Tensor& grad : set.grads) stream.device().ops().ScaleBy(grad, scale, stream);
+    }
     RETURN_IF_ERROR(stream.Synchronize());
   }
   return norm;

@@ -1,18 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The 2-norm of all gradients over all ranks, and clipping by it. Formula: torch.nn.utils.clip_grad_norm_.
+// The p-norm of all gradients over all ranks, and clipping by it. Formula: torch.nn.utils.clip_grad_norm_. Gradients of
+// sharded units are summed over the ranks of their shard group, whose replicas hold equal ones; those that every rank
+// holds whole (no_shard, ignored parameters) count once.
 #ifndef FSDP_FSDP_CLIP_GRAD_NORM_H_
 #define FSDP_FSDP_CLIP_GRAD_NORM_H_
 
 #include "absl/status/statusor.h"
-#include "collectives/process_group.h"
 #include "fsdp/unit.h"
+#include "nn/module.h"
 
 namespace fsdp {
 
-// Scales the gradients of all parameters that has_grad by min(1, max_norm / (norm + 1e-6)), unless max_norm is 0, and
-// returns the norm before. Work goes to `stream`, after which it blocks. Collective.
-absl::StatusOr<float> ClipShardedGradNorm(const UnitStore& units, ProcessGroup& group, float max_norm, Stream& stream);
+// Scales the gradients of all parameters that have one by min(1, max_norm / (norm + 1e-6)), unless max_norm is 0, and
+// returns the norm before; 0 without gradients. `norm_type` is p, positive, or infinity. kInvalidArgument for another,
+// and for a negative max_norm. Work goes to `stream`, after which it blocks. Collective.
+absl::StatusOr<float> ClipShardedGradNorm(Module& root, const UnitStore& units, float max_norm, double norm_type,
+                                          Stream& stream);
 
 }  // namespace fsdp
 

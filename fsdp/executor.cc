@@ -75,9 +75,27 @@ Executor::~Executor() {
   root_.set_hooks(nullptr);
 }
 
+absl::Status Executor::CheckIdle(std::string_view call) {
+  if (in_pass_) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(std::string(call), " within a forward or backward: call it between them"));
+  }
+  return runtime_->Synchronize();
+}
+
+absl::Status Executor::CheckNotSummoned(std::string_view pass) const {
+  for (const auto& unit : units_.units()) {
+    if (!unit->summoned) continue;
+    return absl::FailedPreconditionError(absl::StrCat(std::string(pass), " while a SummonFullParamsGuard has unit ",
+                                                      unit->display_name(), ": close it first"));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Executor::PreForward(Module& module, Tensor& input, Tape& tape) {
   const int unit = units_.IndexOf(module);
   if (&module == &root_) {
+    RETURN_IF_ERROR(CheckNotSummoned("forward"));
     schedule_options_.training = tape.keep_for_backward();
     visits_.clear();
     runtime_->WaitForOptimizer();
@@ -111,6 +129,7 @@ absl::Status Executor::PostForward(Module& module, Tensor& /*output*/, Tape& tap
 absl::Status Executor::PreBackward(Module& module, Tensor& grad_output, Tape& tape) {
   const int unit = units_.IndexOf(module);
   if (&module == &root_) {
+    RETURN_IF_ERROR(CheckNotSummoned("backward"));
     BeginPass(BackwardSchedule(visits_, unsharded_, sync_, schedule_options_));
     if (units_.size() > 0) {
       ASSIGN_OR_RETURN(grad_output, CastTo(units_.unit(0).compute_dtype, grad_output, tape));

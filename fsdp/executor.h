@@ -8,6 +8,7 @@
 #define FSDP_FSDP_EXECUTOR_H_
 
 #include <memory>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -35,12 +36,17 @@ class Executor final : public ModuleHooks {
 
   UnitRuntime& runtime() const { return *runtime_; }
 
+  // Waits for all work; kFailedPrecondition, naming `call`, within a forward or backward. For calls that look at or
+  // change parameters between steps.
+  absl::Status CheckIdle(std::string_view call);
+
   // One step in the order that the last pass took.
   Schedule PlanStep(int micro_steps) const;
 
  private:
   Executor(Module& root, const UnitStore& units, const FsdpOptions& options);
 
+  absl::Status CheckNotSummoned(std::string_view pass) const;
   void BeginPass(Schedule plan);
   absl::Status EnterUnit(const ScheduleEvent& compute, const Schedule& on_demand);
   absl::Status LeaveUnit(int unit, const Schedule& on_demand);

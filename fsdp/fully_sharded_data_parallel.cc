@@ -7,7 +7,10 @@
 #include "base/status_macros.h"
 #include "fsdp/clip_grad_norm.h"
 #include "fsdp/executor.h"
+#include "fsdp/live_optim_state.h"
 #include "fsdp/model_state.h"
+#include "fsdp/module_apply.h"
+#include "fsdp/optim_forms.h"
 #include "fsdp/optim_state.h"
 #include "fsdp/unit.h"
 #include "nn/device_layer_ops.h"
@@ -78,40 +81,100 @@ std::vector<ShardedParameter*> FullyShardedDataParallel::parameters() const {
   return parameters;
 }
 
-absl::StatusOr<float> FullyShardedDataParallel::ClipGradNorm(float max_norm) {
-  return ClipShardedGradNorm(*units_, *units_->root_group(), max_norm, stream());
+absl::StatusOr<float> FullyShardedDataParallel::ClipGradNorm(float max_norm, double norm_type) {
+  RETURN_IF_ERROR(executor_->CheckIdle("clip_grad_norm"));
+  return ClipShardedGradNorm(*module_, *units_, max_norm, norm_type, stream());
 }
 
 absl::StatusOr<StateDict> FullyShardedDataParallel::GetStateDict() {
-  RETURN_IF_ERROR(executor_->runtime().Synchronize());
-  return GetModelState(*units_, *units_->root_group(), FormOf(settings_.state_dict_config));
+  RETURN_IF_ERROR(executor_->CheckIdle("GetStateDict"));
+  return GetModelState(*module_, *units_, FormOf(settings_.state_dict_config()));
 }
 
 absl::Status FullyShardedDataParallel::AddOptimStateDict(Optimizer& optimizer, StateDict& state) {
-  RETURN_IF_ERROR(executor_->runtime().Synchronize());
-  return AddOptimState(*units_, *units_->root_group(), optimizer, FormOf(settings_.optim_state_dict_config), state);
+  RETURN_IF_ERROR(executor_->CheckIdle("AddOptimStateDict"));
+  return AddOptimState(*units_, optimizer, FormOf(settings_.optim_state_dict_config()), state);
 }
 
 absl::Status FullyShardedDataParallel::LoadStateDict(const StateDict& state) {
-  RETURN_IF_ERROR(executor_->runtime().Synchronize());
-  return LoadModelState(*units_, *units_->root_group(), state, settings_.type());
+  return LoadStateDict(state, LoadStateDictOptions{}).status();
+}
+
+absl::StatusOr<IncompatibleKeys> FullyShardedDataParallel::LoadStateDict(const StateDict& state,
+                                                                         const LoadStateDictOptions& options) {
+  RETURN_IF_ERROR(executor_->CheckIdle("LoadStateDict"));
+  return LoadModelState(*module_, *units_, state, settings_.type(), options);
 }
 
 absl::Status FullyShardedDataParallel::LoadOptimStateDict(const StateDict& state, Optimizer& optimizer) {
-  RETURN_IF_ERROR(executor_->runtime().Synchronize());
-  return LoadOptimState(*units_, *units_->root_group(), state, FormOf(settings_.optim_state_dict_config).type,
-                        optimizer);
+  return LoadOptimStateDict(state, optimizer, LoadStateDictOptions{}).status();
+}
+
+absl::StatusOr<std::vector<std::string>> FullyShardedDataParallel::LoadOptimStateDict(
+    const StateDict& state, Optimizer& optimizer, const LoadStateDictOptions& options) {
+  RETURN_IF_ERROR(executor_->CheckIdle("LoadOptimStateDict"));
+  return LoadOptimState(*units_, state, SourceOf(settings_, options), options.strict, optimizer);
+}
+
+absl::StatusOr<StateDict> FullyShardedDataParallel::OptimStateDictToLoad(const StateDict& state,
+                                                                         const Optimizer& optimizer) {
+  RETURN_IF_ERROR(units_->groups().AgreeOn(CheckKeyedByName(state, optimizer)));
+  return OptimSlices(*units_, state, SourceOf(settings_, LoadStateDictOptions{}));
+}
+
+absl::StatusOr<StateDict> FullyShardedDataParallel::ShardFullOptimStateDict(const StateDict& full) {
+  return ShardFullOptimState(*units_, full);
+}
+
+absl::StatusOr<StateDict> FullyShardedDataParallel::ScatterFullOptimStateDict(const StateDict* full) {
+  return ScatterFullOptimState(*units_, full);
+}
+
+absl::StatusOr<StateDict> FullyShardedDataParallel::FlattenShardedOptimStateDict(const StateDict& sharded) {
+  return FlattenShardedOptimState(*units_, sharded);
 }
 
 absl::Status FullyShardedDataParallel::Restore(Optimizer* optimizer,
                                                const std::function<absl::Status(StateDict& wanted)>& load) {
-  RETURN_IF_ERROR(executor_->runtime().Synchronize());
-  StateDict wanted = LiveModelState(*units_);
+  RETURN_IF_ERROR(executor_->CheckIdle("Restore"));
+  ASSIGN_OR_RETURN(StateDict wanted, LiveModelState(*module_, *units_));
   if (optimizer == nullptr) return units_->groups().AgreeOn(load(wanted));
   ASSIGN_OR_RETURN(const LiveOptimState live, LiveOptimState::AddTo(wanted, *optimizer));
   RETURN_IF_ERROR(units_->groups().AgreeOn(load(wanted)));
   live.Commit(*optimizer);
   return absl::OkStatus();
+}
+
+absl::StatusOr<StateDict> FullyShardedDataParallel::DescribeFullState(Optimizer* optimizer) {
+  return fsdp::DescribeFullState(*module_, *units_, optimizer);
+}
+
+absl::Status FullyShardedDataParallel::StreamFullState(Optimizer* optimizer, const FullStatePart& visit) {
+  RETURN_IF_ERROR(executor_->CheckIdle("StreamFullState"));
+  return fsdp::StreamFullState(*module_, *units_, optimizer, visit);
+}
+
+StateDictSettings FullyShardedDataParallel::set_state_dict_settings(const StateDictSettings& settings) {
+  return std::exchange(settings_, settings);
+}
+
+absl::StatusOr<std::unique_ptr<SummonFullParamsGuard>> FullyShardedDataParallel::SummonFullParams(
+    const SummonFullParamsOptions& options, Module* module) {
+  RETURN_IF_ERROR(executor_->CheckIdle("SummonFullParams"));
+  return SummonFullParamsGuard::Create(module != nullptr ? *module : *module_, *units_, options);
+}
+
+absl::Status FullyShardedDataParallel::Apply(const std::function<absl::Status(Module&)>& fn) {
+  RETURN_IF_ERROR(executor_->CheckIdle("Apply"));
+  return ApplyToModules(*module_, *units_, fn);
+}
+
+std::vector<Module::NamedModule> FullyShardedDataParallel::FsdpModules(bool root_only) const {
+  std::vector<Module::NamedModule> modules{{"", module_.get()}};
+  for (const auto& unit : units_->units()) {
+    if (!root_only && unit->module != module_.get()) modules.emplace_back(unit->name, unit->module);
+  }
+  return modules;
 }
 
 void FullyShardedDataParallel::set_requires_gradient_sync(bool sync) { executor_->set_sync(sync); }
@@ -136,13 +199,8 @@ NoSyncGuard::NoSyncGuard(FullyShardedDataParallel& model) : model_(model), befor
 
 NoSyncGuard::~NoSyncGuard() { model_.set_requires_gradient_sync(before_); }
 
-StateDictTypeGuard::StateDictTypeGuard(FullyShardedDataParallel& model, const StateDictConfig& config)
-    : StateDictTypeGuard(model, StateDictSettings::For(config)) {}
-
 StateDictTypeGuard::StateDictTypeGuard(FullyShardedDataParallel& model, const StateDictSettings& settings)
-    : model_(model), before_(model.state_dict_settings()) {
-  model_.set_state_dict_settings(settings);
-}
+    : model_(model), before_(model.set_state_dict_settings(settings)) {}
 
 StateDictTypeGuard::~StateDictTypeGuard() { model_.set_state_dict_settings(before_); }
 

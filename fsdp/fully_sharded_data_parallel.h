@@ -30,10 +30,14 @@
 
 #include "absl/status/statusor.h"
 #include "collectives/process_group.h"
+#include "fsdp/full_state_stream.h"
+#include "fsdp/incompatible_keys.h"
+#include "fsdp/optim_state_key.h"
 #include "fsdp/options.h"
 #include "fsdp/schedule.h"
 #include "fsdp/shard_groups.h"
 #include "fsdp/state_dict_config.h"
+#include "fsdp/summon_full_params.h"
 #include "nn/module.h"
 #include "optim/optimizer.h"
 #include "tensor/state_dict.h"
@@ -69,22 +73,37 @@ class FullyShardedDataParallel final {
   // model.
   std::vector<ShardedParameter*> parameters() const;
 
-  // Scales all gradients so that their norm over all ranks is at most `max_norm` (0: leaves them), and returns the norm
-  // before: p = 2. Between backward and step. Collective; blocks.
-  absl::StatusOr<float> ClipGradNorm(float max_norm);
+  // Scales all gradients so that their p-norm over all ranks is at most `max_norm` (0: leaves them), and returns the
+  // norm before; `norm_type` is p, positive or infinite. kFailedPrecondition within a forward or backward. Collective;
+  // blocks.
+  absl::StatusOr<float> ClipGradNorm(float max_norm, double norm_type = 2);
 
-  // The model's state in the form that the settings say (default: FULL on every rank), in the original dtype. Detached
-  // copies. Collective; blocks.
+  // The model's state in the form that the settings say (default: FULL on every rank): parameters in the original
+  // dtype, FULL and SHARDED copied, LOCAL the live slices; buffers and ignored parameters beside them, whole and live.
+  // kInvalidArgument for LOCAL of a model made with a mesh. Collective, but for LOCAL; blocks.
   absl::StatusOr<StateDict> GetStateDict();
 
   // Adds the state of `optimizer`, made over parameters(), to `state`: tensors, "step" scalars and param_groups.
-  // Collective.
+  // Parameters that FSDP does not manage are there whole. kFailedPrecondition, by name, where ranks differ. Collective,
+  // but for LOCAL.
   absl::Status AddOptimStateDict(Optimizer& optimizer, StateDict& state);
 
-  // The inverses, for a state dict of the settings' type: FULL wants whole tensors on every rank, SHARDED each rank's
-  // chunks. Missing, unexpected or misshapen entries are kInvalidArgument with clean names. Collective; blocks.
+  // The inverses, for a state dict of the settings' type: FULL wants whole tensors on every rank (or on rank 0: see
+  // LoadStateDictOptions; an optimizer's with the config's rank0_only), SHARDED each rank's chunks, LOCAL its slices.
+  // Missing, unexpected or misshapen entries are kInvalidArgument with clean names, before anything is changed; not
+  // strict, the names are returned. Collective, but for LOCAL; blocks.
   absl::Status LoadStateDict(const StateDict& state);
+  absl::StatusOr<IncompatibleKeys> LoadStateDict(const StateDict& state, const LoadStateDictOptions& options);
   absl::Status LoadOptimStateDict(const StateDict& state, Optimizer& optimizer);
+  absl::StatusOr<std::vector<std::string>> LoadOptimStateDict(const StateDict& state, Optimizer& optimizer,
+                                                              const LoadStateDictOptions& options);
+
+  // An optimizer's state dict of the settings' type as this rank's slices, a LOCAL one: what LoadOptimStateDict loads
+  // under LOCAL settings. See optim_forms.h, also for the three below, which each take one form, whatever the settings.
+  absl::StatusOr<StateDict> OptimStateDictToLoad(const StateDict& state, const Optimizer& optimizer);
+  absl::StatusOr<StateDict> ShardFullOptimStateDict(const StateDict& full);
+  absl::StatusOr<StateDict> ScatterFullOptimStateDict(const StateDict* full);  // null but on rank 0
+  absl::StatusOr<StateDict> FlattenShardedOptimStateDict(const StateDict& sharded);
 
   // Restores from anything that can fill intervals, with no communication: calls `load` with a state dict whose tensors
   // are this rank's live shards, of the model and of `optimizer` (null: the model only), for it to fill in place.
@@ -92,8 +111,29 @@ class FullyShardedDataParallel final {
   // Hyperparameters stay as the optimizer has them. Blocks.
   absl::Status Restore(Optimizer* optimizer, const std::function<absl::Status(StateDict& wanted)>& load);
 
+  // A FULL state of model and `optimizer` (null: the model only) without the full model: see full_state_stream.h.
+  absl::StatusOr<StateDict> DescribeFullState(Optimizer* optimizer);
+  absl::Status StreamFullState(Optimizer* optimizer, const FullStatePart& visit);
+
   const StateDictSettings& state_dict_settings() const { return settings_; }
-  void set_state_dict_settings(const StateDictSettings& settings) { settings_ = settings; }
+
+  // Returns those before.
+  StateDictSettings set_state_dict_settings(const StateDictSettings& settings);
+
+  // Whole parameters, while the guard lives, of the units of `module`, this model's or one below it (default: all).
+  // kFailedPrecondition within a forward or backward. Collective; blocks.
+  absl::StatusOr<std::unique_ptr<SummonFullParamsGuard>> SummonFullParams(const SummonFullParamsOptions& options = {},
+                                                                          Module* module = nullptr);
+
+  // Calls `fn` for every module, children first, while the parameters of the units that it lies in are whole; what it
+  // writes stays. Collective; blocks.
+  absl::Status Apply(const std::function<absl::Status(Module&)>& fn);
+
+  // Modules that are units, parents first, by name; the root ("") always is one. `root_only`: just that.
+  std::vector<Module::NamedModule> FsdpModules(bool root_only = false) const;
+
+  // True for the module that was wrapped.
+  bool CheckIsRoot(const Module& module) const { return &module == module_.get(); }
 
   // Off: backward accumulates unsharded gradients without communication. See NoSyncGuard.
   void set_requires_gradient_sync(bool sync);
@@ -122,7 +162,7 @@ class FullyShardedDataParallel final {
   std::shared_ptr<const LayerOps> layer_ops_;
   std::unique_ptr<UnitStore> units_;
   std::unique_ptr<Executor> executor_;  // refers to module_ and units_
-  StateDictSettings settings_{FullStateDictConfig{}, FullOptimStateDictConfig{}};
+  StateDictSettings settings_;
 };
 
 // While it lives, backward accumulates gradients locally: every micro-step but the last is made under one.
@@ -138,10 +178,10 @@ class NoSyncGuard final {
   const bool before_;
 };
 
-// While it lives, state dicts have this form; the config's type is the StateDictType.
+// While it lives, state dicts have this form; the config's type is the StateDictType. What was before comes back
+// however the scope is left.
 class StateDictTypeGuard final {
  public:
-  StateDictTypeGuard(FullyShardedDataParallel& model, const StateDictConfig& config);
   StateDictTypeGuard(FullyShardedDataParallel& model, const StateDictSettings& settings);
   ~StateDictTypeGuard();
   StateDictTypeGuard(const StateDictTypeGuard&) = delete;

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The optimizer's half of state dicts, keyed by original parameter names, with tensors in the same forms as parameters.
-// PyTorch's layout: state/<fqn>/<state>, a float32 scalar "step" each, param_groups as JSON.
+// PyTorch's layout: state/<fqn>/<state>, a float32 scalar "step" each, param_groups as JSON. Parameters that no unit
+// has are there whole.
 #ifndef FSDP_FSDP_OPTIM_STATE_H_
 #define FSDP_FSDP_OPTIM_STATE_H_
 
-#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "collectives/process_group.h"
-#include "fsdp/state_dict_config.h"
+#include "fsdp/optim_entries.h"
+#include "fsdp/state_form.h"
 #include "fsdp/state_gather.h"
 #include "fsdp/unit.h"
 #include "optim/optimizer.h"
@@ -18,30 +18,20 @@
 
 namespace fsdp {
 
-GatherForm FormOf(const OptimStateDictConfig& config);
+// Adds the state of `optimizer` to `state`. Parameters that never stepped have none; entries that are there already,
+// the user's own, stay. kFailedPrecondition names a parameter whose state is missing on a rank or differs in its steps.
+// Collective, but for LOCAL.
+absl::Status AddOptimState(const UnitStore& units, Optimizer& optimizer, const StateForm& form, StateDict& state);
 
-// Adds the state of `optimizer` to `state`. Parameters that never stepped have none. Collective.
-absl::Status AddOptimState(const UnitStore& units, ProcessGroup& group, Optimizer& optimizer, const GatherForm& form,
-                           StateDict& state);
+// Loads what AddOptimState added, for every parameter of `optimizer` that `state` has, and param_groups if it has them;
+// parameters without any entry go back to never having stepped. kInvalidArgument, before anything is changed, names a
+// parameter that has some of its states but not all, an entry of another shape or form, and, if `strict`, one of a
+// parameter that the optimizer does not have; otherwise these are returned. Collective, but for kLocal.
+absl::StatusOr<std::vector<std::string>> LoadOptimState(const UnitStore& units, const StateDict& state,
+                                                        StateSource from, bool strict, Optimizer& optimizer);
 
-// Loads what AddOptimState added, for every parameter of `optimizer` that `state` has; parameters without any entry go
-// back to never having stepped, a partial entry is an error. Collective.
-absl::Status LoadOptimState(const UnitStore& units, ProcessGroup& group, const StateDict& state, StateDictType type,
-                            Optimizer& optimizer);
-
-// The optimizer's live slices, for a checkpoint to fill: tensors are aliased; the "step" scalars are copies, put back
-// by Commit.
-class LiveOptimState {
- public:
-  static absl::StatusOr<LiveOptimState> AddTo(StateDict& state, Optimizer& optimizer);
-  void Commit(Optimizer& optimizer) const;
-
- private:
-  std::vector<Tensor> steps_;  // host memory, by parameter of the optimizer
-};
-
-// PyTorch's param_groups, as JSON: [{"params": [names], "lr": ..., "betas": [...], ...}, ...].
-std::string ParamGroupsJson(const Optimizer& optimizer);
+// The scalar "step" of a parameter.
+ShardedTensor StepScalar(int64_t steps, int replica);
 
 }  // namespace fsdp
 

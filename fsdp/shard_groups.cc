@@ -22,7 +22,7 @@ absl::Status CheckEqualIn(ProcessGroup& group, const std::string& blob, std::str
 
 }  // namespace
 
-ShardGroups::ShardGroups(std::shared_ptr<const DeviceMesh> mesh) : all_(mesh->all()) {
+ShardGroups::ShardGroups(std::shared_ptr<const DeviceMesh> mesh) : all_(mesh->all()), from_mesh_(true) {
   if (mesh->ndim() != 2) return;
   replicate_ = mesh->group(0);
   shard_ = mesh->group(1);

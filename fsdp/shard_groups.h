@@ -61,6 +61,13 @@ class ShardGroups {
   // All ranks; null where only a pair was given.
   const std::shared_ptr<ProcessGroup>& all() const { return all_; }
 
+  // The two of the hybrid strategies; null where there are none.
+  const std::shared_ptr<ProcessGroup>& shard() const { return shard_; }
+  const std::shared_ptr<ProcessGroup>& replicate() const { return replicate_; }
+
+  // True when they were given as a mesh.
+  bool from_mesh() const { return from_mesh_; }
+
   // Any of the groups, for the device and for memory.
   ProcessGroup& any() const { return all_ ? *all_ : *shard_; }
 
@@ -73,6 +80,7 @@ class ShardGroups {
  private:
   std::shared_ptr<ProcessGroup> all_;  // null when only a pair is given
   std::shared_ptr<ProcessGroup> shard_, replicate_;
+  bool from_mesh_ = false;
 };
 
 }  // namespace fsdp

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cstring>
-#include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
@@ -10,6 +8,7 @@
 #include "base/status_matchers.h"
 #include "collectives/run_ranks.h"
 #include "fsdp/fsdp.h"
+#include "fsdp/state_collector.h"
 #include "fsdp/test_model.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -20,95 +19,54 @@ namespace {
 
 using testing::HasSubstr;
 
-// Whole tensors put together from every rank's shards, by key; bytes, so that comparison is of bits.
-class Collector {
- public:
-  void Add(const StateDict& state) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    for (const auto& [key, value] : state.entries()) {
-      const auto* tensor = std::get_if<ShardedTensor>(&value);
-      if (tensor == nullptr) continue;
-      const int64_t itemsize = SizeOf(tensor->dtype);
-      Whole& whole = wholes_[key.ToString()];
-      whole.bytes.resize(tensor->shape.numel() * itemsize);
-      for (const ShardedTensor::Shard& shard : tensor->shards) {
-        if (tensor->replica == 0) whole.held.push_back(shard.interval);
-        std::memcpy(whole.bytes.data() + shard.interval.begin * itemsize, shard.data.data(), shard.data.nbytes());
-      }
-    }
-  }
-
-  // Every tensor is held exactly once (replicas aside).
-  void ExpectCovered() const {
-    for (const auto& [name, whole] : wholes_) {
-      const int64_t numel = static_cast<int64_t>(whole.bytes.size()) / 4;
-      EXPECT_OK(CheckCover(whole.held, numel)) << name;
-    }
-  }
-
-  size_t size() const { return wholes_.size(); }
-
-  friend void ExpectSame(const Collector& a, const Collector& b) {
-    ASSERT_EQ(a.wholes_.size(), b.wholes_.size());
-    for (const auto& [name, whole] : a.wholes_) {
-      ASSERT_EQ(b.wholes_.count(name), 1u) << name;
-      EXPECT_TRUE(whole.bytes == b.wholes_.at(name).bytes) << name;
-    }
-  }
-
- private:
-  struct Whole {
-    std::string bytes;
-    std::vector<Interval> held;
-  };
-  std::mutex mutex_;
-  std::map<std::string, Whole> wholes_;  // guarded by mutex_ while ranks run
-};
-
-absl::StatusOr<StateDict> AllState(TestModel& trained) {
-  ASSIGN_OR_RETURN(StateDict state, trained.model->GetStateDict());
-  RETURN_IF_ERROR(trained.model->AddOptimStateDict(*trained.optimizer, state));
-  return state;
-}
-
-// Model and optimizer state in both forms after two steps on `world_size` ranks.
-void CollectBoth(int world_size, const FsdpOptions& options, Collector* full, Collector* sharded) {
+// Model and optimizer state in all forms after two steps on `world_size` ranks.
+void CollectAll(int world_size, const FsdpOptions& options, StateCollector* full, StateCollector* sharded,
+                StateCollector* local) {
   ASSERT_OK(RunRanks(world_size, [&](std::shared_ptr<ProcessGroup> group) -> absl::Status {
     ASSIGN_OR_RETURN(TestModel trained, MakeTestModel(group, options));
     for (int step = 0; step < 2; ++step) RETURN_IF_ERROR(trained.Train(step));
-    ASSIGN_OR_RETURN(const StateDict whole, AllState(trained));
+    ASSIGN_OR_RETURN(const StateDict whole, trained.AllState());
     full->Add(whole);
-    StateDictTypeGuard guard(*trained.model, ShardedStateDictConfig{.offload_to_cpu = true});
-    ASSIGN_OR_RETURN(const StateDict chunks, AllState(trained));
-    sharded->Add(chunks);
+    {
+      StateDictTypeGuard guard(*trained.model, ShardedStateDictConfig{.offload_to_cpu = true});
+      ASSIGN_OR_RETURN(const StateDict chunks, trained.AllState());
+      sharded->Add(chunks);
+    }
+    StateDictTypeGuard guard(*trained.model, LocalStateDictConfig{});
+    ASSIGN_OR_RETURN(const StateDict slices, trained.AllState());
+    local->Add(slices);
     return absl::OkStatus();
   }));
 }
 
 class StateDictTest : public testing::TestWithParam<int> {};
 
-TEST_P(StateDictTest, FullAndShardedAgreeInEveryBitOfEveryState) {
+TEST_P(StateDictTest, FullShardedAndLocalAgreeInEveryBitOfEveryState) {
   FsdpOptions original = BlockOptions();
   original.use_orig_params = true;
-  for (const FsdpOptions& options : {BlockOptions(), original}) {
-    Collector full, sharded;
-    CollectBoth(GetParam(), options, &full, &sharded);
+  FsdpOptions replicated = BlockOptions();
+  replicated.sharding_strategy = ShardingStrategy::kNoShard;
+  for (const FsdpOptions& options : {BlockOptions(), original, replicated}) {
+    StateCollector full, sharded, local;
+    CollectAll(GetParam(), options, &full, &sharded, &local);
     full.ExpectCovered();
     sharded.ExpectCovered();
+    local.ExpectCovered();
     EXPECT_GT(full.size(), 3 * 28u);  // a weight and three states each
     ExpectSame(full, sharded);
+    ExpectSame(full, local);
   }
 }
 
 // Trains two steps, takes the state, trains on; then gives the state to a new model and trains that on.
-absl::Status LoadAndGoOn(std::shared_ptr<ProcessGroup> group, const StateDictConfig& config, Collector* uninterrupted,
-                         Collector* resumed) {
+absl::Status LoadAndGoOn(std::shared_ptr<ProcessGroup> group, const StateDictConfig& config,
+                         StateCollector* uninterrupted, StateCollector* resumed) {
   ASSIGN_OR_RETURN(TestModel first, MakeTestModel(group, BlockOptions()));
   for (int step = 0; step < 2; ++step) RETURN_IF_ERROR(first.Train(step));
   StateDict state;
   {
     StateDictTypeGuard guard(*first.model, config);
-    ASSIGN_OR_RETURN(state, AllState(first));
+    ASSIGN_OR_RETURN(state, first.AllState());
   }
   FsdpOptions other = BlockOptions();
   other.init_seed = 99;
@@ -122,9 +80,9 @@ absl::Status LoadAndGoOn(std::shared_ptr<ProcessGroup> group, const StateDictCon
   }
   RETURN_IF_ERROR(first.Train(2));
   RETURN_IF_ERROR(second.Train(2));
-  ASSIGN_OR_RETURN(const StateDict a, AllState(first));
+  ASSIGN_OR_RETURN(const StateDict a, first.AllState());
   uninterrupted->Add(a);
-  ASSIGN_OR_RETURN(const StateDict b, AllState(second));
+  ASSIGN_OR_RETURN(const StateDict b, second.AllState());
   resumed->Add(b);
   return absl::OkStatus();
 }
@@ -132,7 +90,7 @@ absl::Status LoadAndGoOn(std::shared_ptr<ProcessGroup> group, const StateDictCon
 TEST_P(StateDictTest, LoadsUnderAnotherWrappingAndGoesOnWithEqualBits) {
   for (const StateDictConfig& config :
        {StateDictConfig(FullStateDictConfig{}), StateDictConfig(ShardedStateDictConfig{.offload_to_cpu = true})}) {
-    Collector uninterrupted, resumed;
+    StateCollector uninterrupted, resumed;
     ASSERT_OK(RunRanks(GetParam(), [&](std::shared_ptr<ProcessGroup> group) {
       return LoadAndGoOn(group, config, &uninterrupted, &resumed);
     }));
@@ -141,11 +99,11 @@ TEST_P(StateDictTest, LoadsUnderAnotherWrappingAndGoesOnWithEqualBits) {
 }
 
 TEST_P(StateDictTest, RestoreFillsLiveShardsInPlace) {
-  Collector before, after;
+  StateCollector before, after;
   ASSERT_OK(RunRanks(GetParam(), [&](std::shared_ptr<ProcessGroup> group) -> absl::Status {
     ASSIGN_OR_RETURN(TestModel source, MakeTestModel(group, BlockOptions()));
     RETURN_IF_ERROR(source.Train(0));
-    ASSIGN_OR_RETURN(const StateDict whole, AllState(source));
+    ASSIGN_OR_RETURN(const StateDict whole, source.AllState());
     before.Add(whole);
     FsdpOptions other = BlockOptions();
     other.init_seed = 5;
@@ -160,7 +118,7 @@ TEST_P(StateDictTest, RestoreFillsLiveShardsInPlace) {
       }
       return absl::OkStatus();
     }));
-    ASSIGN_OR_RETURN(const StateDict restored, AllState(target));
+    ASSIGN_OR_RETURN(const StateDict restored, target.AllState());
     after.Add(restored);
     return absl::OkStatus();
   }));
@@ -175,7 +133,7 @@ TEST(StateDictFormTest, Rank0OnlyLeavesOthersEmpty) {
     RETURN_IF_ERROR(made.Train(0));
     StateDictTypeGuard guard(*made.model,
                              StateDictSettings{FullStateDictConfig{true, true}, FullOptimStateDictConfig{true, true}});
-    ASSIGN_OR_RETURN(const StateDict state, AllState(made));
+    ASSIGN_OR_RETURN(const StateDict state, made.AllState());
     EXPECT_EQ(state.empty(), group->rank() != 0);
     return absl::OkStatus();
   }));
@@ -204,11 +162,77 @@ TEST(StateDictFormTest, GuardRestoresTheSettings) {
   }));
 }
 
+// However the scope is left: here by an error.
+absl::Status FailsUnderAGuard(FullyShardedDataParallel& model) {
+  StateDictTypeGuard outer(model, ShardedStateDictConfig{});
+  StateDictTypeGuard inner(model, LocalStateDictConfig{});
+  return absl::InternalError("in the middle");
+}
+
+TEST(StateDictFormTest, GuardsNestAndRestoreWhenAnErrorLeavesTheScope) {
+  ASSERT_OK(RunRanks(1, [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
+    ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, BlockOptions()));
+    EXPECT_EQ(FailsUnderAGuard(*made.model).code(), absl::StatusCode::kInternal);
+    EXPECT_EQ(made.model->state_dict_settings().type(), StateDictType::kFull);
+    return absl::OkStatus();
+  }));
+}
+
+TEST(StateDictFormTest, SettingReturnsWhatWasSetBefore) {
+  ASSERT_OK(RunRanks(1, [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
+    ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, BlockOptions()));
+    const StateDictSettings first = made.model->set_state_dict_settings(LocalStateDictConfig{});
+    EXPECT_EQ(first.type(), StateDictType::kFull);
+    EXPECT_EQ(made.model->set_state_dict_settings(first).type(), StateDictType::kLocal);
+    return absl::OkStatus();
+  }));
+}
+
+// Whatever the compute dtype is, and what is done to the copies afterwards.
+TEST(StateDictFormTest, FullAndShardedTensorsAreDetachedCopiesInTheOriginalDtype) {
+  ASSERT_OK(RunRanks(2, [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
+    FsdpOptions options = BlockOptions();
+    options.mixed_precision.param_dtype = DType::kBFloat16;
+    ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, options));
+    RETURN_IF_ERROR(made.Train(0));
+    for (const StateDictSettings& settings :
+         {StateDictSettings(FullStateDictConfig{}), StateDictSettings(ShardedStateDictConfig{})}) {
+      StateDictTypeGuard guard(*made.model, settings);
+      ASSIGN_OR_RETURN(const StateDict first, made.model->GetStateDict());
+      StateCollector before, after;
+      for (const auto& [key, value] : first.entries()) {
+        const auto& tensor = std::get<ShardedTensor>(value);
+        EXPECT_EQ(tensor.dtype, DType::kFloat32);
+        for (const auto& shard : tensor.shards) std::memset(shard.data.data(), 0xFF, shard.data.nbytes());
+      }
+      before.Add(first);
+      ASSIGN_OR_RETURN(const StateDict second, made.model->GetStateDict());
+      after.Add(second);
+      const StateKey key = StateKey::Model("transformer.wpe.weight");
+      EXPECT_NE(before.BytesOf(key), after.BytesOf(key));
+    }
+    return absl::OkStatus();
+  }));
+}
+
+// NO_SHARD obeys the settings as every strategy does.
+TEST(StateDictFormTest, NoShardObeysRank0Only) {
+  ASSERT_OK(RunRanks(3, [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
+    FsdpOptions options = BlockOptions();
+    options.sharding_strategy = ShardingStrategy::kNoShard;
+    ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, options));
+    StateDictTypeGuard guard(*made.model, FullStateDictConfig{.rank0_only = true});
+    ASSIGN_OR_RETURN(const StateDict state, made.model->GetStateDict());
+    EXPECT_EQ(state.empty(), group->rank() != 0);
+    return absl::OkStatus();
+  }));
+}
+
 TEST(StateDictFormTest, ParamGroupsAreJsonInPyTorchsForm) {
   ASSERT_OK(RunRanks(2, [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
     ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, BlockOptions()));
     RETURN_IF_ERROR(made.Train(0));
-    ASSIGN_OR_RETURN(const StateDict state, AllState(made));
+    ASSIGN_OR_RETURN(const StateDict state, made.AllState());
     const std::string* text = state.FindText(StateKey::ParamGroups());
     if (text == nullptr) return absl::NotFoundError("no param_groups");
     const nlohmann::json groups = nlohmann::json::parse(*text);
@@ -264,7 +288,7 @@ TEST(StateDictErrorTest, APartialOptimizerStateIsNamed) {
   const absl::Status status = RunRanks(1, [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
     ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, BlockOptions()));
     RETURN_IF_ERROR(made.Train(0));
-    ASSIGN_OR_RETURN(const StateDict state, AllState(made));
+    ASSIGN_OR_RETURN(const StateDict state, made.AllState());
     StateDict partial;
     for (const auto& [key, value] : state.entries()) {
       if (key.ToString() != "optim/state/transformer.wpe.weight/exp_avg") partial.Set(key, value);

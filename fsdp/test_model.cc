@@ -28,10 +28,10 @@ Gpt2Config OddGpt2Config() {
 
 FsdpOptions BlockOptions() { return {.auto_wrap_policy = ModuleWrapPolicy<Gpt2Block>(), .init_seed = 11}; }
 
-absl::StatusOr<TestModel> MakeTestModel(std::shared_ptr<ProcessGroup> group, const FsdpOptions& options) {
+absl::StatusOr<TestModel> MakeTestModel(ShardGroups groups, const FsdpOptions& options) {
   TestModel made;
   ASSIGN_OR_RETURN(std::unique_ptr<Module> module, MakeGpt2(OddGpt2Config()));
-  ASSIGN_OR_RETURN(made.model, FullyShardedDataParallel::Wrap(std::move(module), std::move(group), options));
+  ASSIGN_OR_RETURN(made.model, FullyShardedDataParallel::Wrap(std::move(module), std::move(groups), options));
   made.optimizer =
       std::make_unique<AdamW>(AdamW::DecayMatricesOnly(made.model->parameters(), {.lr = 1e-2, .weight_decay = 0.1}));
   return made;
@@ -61,6 +61,12 @@ absl::Status TestModel::Train(int step) {
   RETURN_IF_ERROR(optimizer->Step(model->stream()));
   optimizer->ZeroGrad();
   return model->stream().Synchronize();
+}
+
+absl::StatusOr<StateDict> TestModel::AllState() {
+  ASSIGN_OR_RETURN(StateDict state, model->GetStateDict());
+  RETURN_IF_ERROR(model->AddOptimStateDict(*optimizer, state));
+  return state;
 }
 
 }  // namespace fsdp

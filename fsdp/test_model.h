@@ -8,8 +8,8 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
-#include "collectives/process_group.h"
 #include "fsdp/fsdp.h"
+#include "fsdp/shard_groups.h"
 #include "models/gpt2.h"
 #include "optim/adamw.h"
 
@@ -27,10 +27,13 @@ struct TestModel {
 
   // ComputeGradients and one optimizer step.
   absl::Status Train(int step);
+
+  // State of model and optimizer, in the form that the model's settings say.
+  absl::StatusOr<StateDict> AllState();
 };
 
 // Wrapped by blocks unless `options` has a policy; AdamW with decay on matrices only.
-absl::StatusOr<TestModel> MakeTestModel(std::shared_ptr<ProcessGroup> group, const FsdpOptions& options);
+absl::StatusOr<TestModel> MakeTestModel(ShardGroups groups, const FsdpOptions& options);
 
 // By blocks, seed 11.
 FsdpOptions BlockOptions();

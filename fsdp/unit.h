@@ -50,6 +50,9 @@ struct Unit {
   Tensor grad_shard;  // likewise; each slice counts while its ShardedParameter::has_grad
   std::vector<std::unique_ptr<ShardedParameter>> sharded_parameters;  // views of the two, parallel to `parameters`
 
+  // A SummonFullParamsGuard has the parameters: forward and backward have to wait for its end.
+  bool summoned = false;
+
   // "root" or the module's path, as schedules name it.
   std::string display_name() const { return name.empty() ? "root" : name; }
 

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/clip_grad_norm.h"
+
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <vector>
+
+#include "base/status_macros.h"
+#include "base/status_matchers.h"
+#include "collectives/run_ranks.h"
+#include "fsdp/fsdp.h"
+#include "fsdp/grad_norm.h"
+#include "fsdp/test_model.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tensor/host_device.h"
+
+namespace fsdp {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+// Gives every element of every gradient the value `of` its place in its parameter, so that norms are known and exact.
+void SetGradients(TestModel& made, const std::function<float(int64_t)>& of) {
+  for (ShardedParameter* parameter : made.model->parameters()) {
+    parameter->has_grad = true;
+    for (int64_t i = 0; i < parameter->interval.size(); ++i) {
+      parameter->grad.data_as<float>()[i] = of(parameter->interval.begin + i);
+    }
+  }
+}
+
+int64_t TotalNumel(TestModel& made) {
+  int64_t total = 0;
+  for (const ShardedParameter* parameter : made.model->parameters()) total += parameter->shape.numel();
+  return total;
+}
+
+// Strategies: all units sharded; none; and the blocks of a mixture.
+std::vector<FsdpOptions> Strategies() {
+  std::vector<FsdpOptions> all;
+  for (const ShardingStrategy strategy : {ShardingStrategy::kFullShard, ShardingStrategy::kNoShard}) {
+    all.push_back(BlockOptions());
+    all.back().sharding_strategy = strategy;
+  }
+  return all;
+}
+
+class ClipGradNormTest : public testing::TestWithParam<int> {
+ protected:
+  void Run(const std::function<absl::Status(TestModel&)>& check) {
+    for (const FsdpOptions& options : Strategies()) {
+      ASSERT_OK(RunRanks(GetParam(), [&](std::shared_ptr<ProcessGroup> group) -> absl::Status {
+        ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, options));
+        return check(made);
+      }));
+    }
+  }
+};
+
+TEST_P(ClipGradNormTest, ReturnsThePNormOfAllGradients) {
+  Run([](TestModel& made) -> absl::Status {
+    SetGradients(made, [](int64_t i) { return i % 2 == 0 ? 0.5f : -0.5f; });
+    const auto total = static_cast<float>(TotalNumel(made));
+    EXPECT_THAT(made.model->ClipGradNorm(0, 1), IsOkAndHolds(0.5f * total));
+    EXPECT_THAT(made.model->ClipGradNorm(0), IsOkAndHolds(std::sqrt(0.25f * total)));
+    EXPECT_THAT(made.model->ClipGradNorm(0, 3), IsOkAndHolds(testing::FloatNear(0.5f * std::cbrt(total), 1e-5f)));
+    EXPECT_THAT(made.model->ClipGradNorm(0, kInfinity), IsOkAndHolds(0.5f));
+    return absl::OkStatus();
+  });
+}
+
+TEST_P(ClipGradNormTest, TheLargestElementCountsOnWhicheverRankItIs) {
+  Run([](TestModel& made) -> absl::Status {
+    SetGradients(made, [](int64_t i) { return i == 14 ? -8.0f : 1.0f; });
+    EXPECT_THAT(made.model->ClipGradNorm(0, kInfinity), IsOkAndHolds(8.0f));
+    return absl::OkStatus();
+  });
+}
+
+TEST_P(ClipGradNormTest, ScalesEveryGradientByTheSameFactor) {
+  Run([](TestModel& made) -> absl::Status {
+    SetGradients(made, [](int64_t) { return 2.0f; });
+    ASSIGN_OR_RETURN(const float norm, made.model->ClipGradNorm(1.0f, kInfinity));
+    EXPECT_EQ(norm, 2.0f);
+    for (const ShardedParameter* parameter : made.model->parameters()) {
+      for (int64_t i = 0; i < parameter->interval.size(); ++i) {
+        EXPECT_EQ(parameter->grad.data_as<float>()[i], 2.0f * (1.0f / (2.0f + 1e-6f)));
+      }
+    }
+    return absl::OkStatus();
+  });
+}
+
+TEST_P(ClipGradNormTest, LeavesGradientsBelowTheLimit) {
+  Run([](TestModel& made) -> absl::Status {
+    SetGradients(made, [](int64_t) { return 2.0f; });
+    RETURN_IF_ERROR(made.model->ClipGradNorm(3.0f, kInfinity).status());
+    for (const ShardedParameter* parameter : made.model->parameters()) {
+      for (int64_t i = 0; i < parameter->interval.size(); ++i) EXPECT_EQ(parameter->grad.data_as<float>()[i], 2.0f);
+    }
+    return absl::OkStatus();
+  });
+}
+
+TEST_P(ClipGradNormTest, WithoutGradientsTheNormIsZero) {
+  Run([](TestModel& made) -> absl::Status {
+    for (const double p : {1.0, 2.0, kInfinity}) EXPECT_THAT(made.model->ClipGradNorm(1.0f, p), IsOkAndHolds(0.0f));
+    return absl::OkStatus();
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(WorldSizes, ClipGradNormTest, testing::Values(1, 2, 3));
+
+TEST(ClipGradNormHybridTest, ReplicasCountOnce) {
+  ASSERT_OK(RunRanks(4, [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
+    FsdpOptions options = BlockOptions();
+    options.sharding_strategy = ShardingStrategy::kHybridShard;
+    options.shard_group_size = 2;
+    ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, options));
+    SetGradients(made, [](int64_t) { return 0.5f; });
+    EXPECT_THAT(made.model->ClipGradNorm(0, 1), IsOkAndHolds(0.5f * static_cast<float>(TotalNumel(made))));
+    return absl::OkStatus();
+  }));
+}
+
+TEST(ClipGradNormErrorTest, NormTypesAndLimitsThatAreNoneAreRefused) {
+  ASSERT_OK(RunRanks(1, [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
+    ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, BlockOptions()));
+    EXPECT_THAT(made.model->ClipGradNorm(1, 0),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("norm_type 0: must be positive or infinity")));
+    EXPECT_THAT(made.model->ClipGradNorm(-1), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("max_norm -1")));
+    return absl::OkStatus();
+  }));
+}
+
+TEST(PowerSumTest, LetsNanThroughAndTakesAnyFloat) {
+  const std::shared_ptr<Device> device = CreateHostDevice();
+  ASSERT_OK_AND_ASSIGN(const Tensor t, Tensor::Empty(*device, DType::kBFloat16, {2000}));
+  for (int i = 0; i < 2000; ++i) t.data_as<uint16_t>()[i] = 0xBF80;  // -1
+  EXPECT_THAT(PowerSum(t, 1), IsOkAndHolds(2000.0));
+  EXPECT_THAT(PowerSum(t, kInfinity), IsOkAndHolds(1.0));
+  t.data_as<uint16_t>()[1500] = 0x7FC0;  // NaN
+  EXPECT_TRUE(std::isnan(*PowerSum(t, 1)));
+  EXPECT_TRUE(std::isnan(*PowerSum(t, kInfinity)));
+}
+
+}  // namespace
+}  // namespace fsdp

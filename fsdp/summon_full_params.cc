@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/summon_full_params.h"
+
+#include <set>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "tensor/ops.h"
+
+namespace fsdp {
+namespace {
+
+// True when the full parameters of `unit` are its shard's own storage.
+bool LendsStorage(const Unit& unit) { return !unit.sharded(); }
+
+absl::Status CheckFlags(const SummonFullParamsOptions& options) {
+  if (options.writeback && options.rank0_only) {
+    return absl::UnimplementedError(
+        "summon full params: writeback with rank0_only is not supported, since ranks would write different shapes; set "
+        "writeback to false");
+  }
+  if (options.with_grads && options.offload_to_cpu) {
+    return absl::UnimplementedError("summon full params: with_grads with offload_to_cpu is not supported");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckUnit(const Unit& unit, const SummonFullParamsOptions& options) {
+  if (unit.summoned) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("summon full params: unit ", unit.display_name(), " is summoned already"));
+  }
+  if (options.offload_to_cpu && LendsStorage(unit)) {
+    return absl::UnimplementedError(absl::StrCat("summon full params: offload_to_cpu is not supported for unit ",
+                                                 unit.display_name(),
+                                                 ", which is not sharded (no_shard, or one rank)"));
+  }
+  if (options.with_grads && unit.settings.layout == LayoutKind::kFlat) {
+    return absl::UnimplementedError(absl::StrCat("summon full params: with_grads wants use_orig_params, which unit ",
+                                                 unit.display_name(), " was made without"));
+  }
+  return absl::OkStatus();
+}
+
+// The units to summon for `module`.
+std::vector<int> Summoned(Module& module, const UnitStore& units, bool recurse) {
+  std::set<const Module*> wanted{&module};
+  if (recurse) {
+    for (const auto& [name, below] : module.NamedModules()) wanted.insert(below);
+  }
+  std::vector<int> summoned;
+  for (int u = 0; u < units.size(); ++u) {
+    if (wanted.count(units.unit(u).module) != 0) summoned.push_back(u);
+  }
+  return summoned;
+}
+
+// For every parameter of every unit, whether some rank has a gradient for it. Collective.
+absl::StatusOr<std::vector<std::vector<bool>>> AnyHasGrad(const UnitStore& units, const AllRanks& ranks) {
+  std::string mine;
+  for (const auto& unit : units.units()) {
+    for (const auto& parameter : unit->sharded_parameters) mine += parameter->has_grad ? '1' : '0';
+  }
+  ASSIGN_OR_RETURN(const std::vector<std::string> all, ranks.GatherBlobs(mine));
+  std::vector<std::vector<bool>> any;
+  size_t at = 0;
+  for (const auto& unit : units.units()) {
+    any.emplace_back(unit->parameters.size(), false);
+    for (size_t i = 0; i < any.back().size(); ++i, ++at) {
+      for (const std::string& theirs : all) any.back()[i] = any.back()[i] || (at < theirs.size() && theirs[at] == '1');
+    }
+  }
+  return any;
+}
+
+// The elements of `full` that belong to this rank's slice.
+absl::Status CheckShape(const Parameter& parameter, const Tensor& bound, const Tensor& full) {
+  if (bound.defined() && bound.shape() == full.shape() && bound.dtype() == full.dtype()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("cannot write back parameter \"", parameter.fqn, "\": its shape or dtype changed from ",
+                   full.shape().ToString(), " ", std::string(DTypeName(full.dtype())), " to ",
+                   bound.defined() ? absl::StrCat(bound.shape().ToString(), " ", std::string(DTypeName(bound.dtype())))
+                                   : std::string("nothing")));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<SummonFullParamsGuard>> SummonFullParamsGuard::Create(
+    Module& module, const UnitStore& units, const SummonFullParamsOptions& options) {
+  RETURN_IF_ERROR(CheckFlags(options));
+  std::unique_ptr<SummonFullParamsGuard> guard(new SummonFullParamsGuard(units, options));
+  guard->summoned_ = Summoned(module, units, options.recurse);
+  for (const int u : guard->summoned_) RETURN_IF_ERROR(CheckUnit(units.unit(u), options));
+  ASSIGN_OR_RETURN(guard->gather_, StateGather::Create(units));
+  RETURN_IF_ERROR(guard->Open());
+  return guard;
+}
+
+SummonFullParamsGuard::~SummonFullParamsGuard() { (void)Close(); }
+
+absl::Status SummonFullParamsGuard::Open() {
+  std::vector<std::vector<bool>> has_grad;
+  if (options_.with_grads) {
+    ASSIGN_OR_RETURN(has_grad, AnyHasGrad(units_, gather_->ranks()));
+  }
+  open_ = true;
+  for (const int u : summoned_) {
+    bindings_.emplace_back(units_.unit(u).parameters.size());
+    units_.unit(u).summoned = true;
+    RETURN_IF_ERROR(OpenUnit(u, options_.with_grads ? has_grad[u] : std::vector<bool>()));
+  }
+  return gather_->Synchronize();
+}
+
+absl::StatusOr<Tensor> SummonFullParamsGuard::NewTensor(const Unit& unit, size_t index) {
+  const Shape& shape = unit.parameters[index]->shape;
+  const int64_t nbytes = shape.numel() * SizeOf(unit.dtype);
+  Device& device = gather_->device();
+  ASSIGN_OR_RETURN(Buffer buffer, options_.offload_to_cpu ? device.AllocatePinned(nbytes) : device.Allocate(nbytes));
+  return Tensor(std::move(buffer), unit.dtype, shape);
+}
+
+absl::Status SummonFullParamsGuard::OpenUnit(int u, const std::vector<bool>& has_grad) {
+  const Unit& unit = units_.unit(u);
+  std::vector<Binding>& bindings = bindings_.back();
+  const bool here = !options_.rank0_only || gather_->ranks().rank() == 0;
+  RETURN_IF_ERROR(gather_->Gather(u, unit.shard));
+  for (size_t i = 0; i < bindings.size(); ++i) {
+    Parameter& parameter = *unit.parameters[i];
+    bindings[i].data_before = std::exchange(parameter.data, Tensor());
+    bindings[i].grad_before = std::exchange(parameter.grad, Tensor());
+    if (!here) continue;
+    if (LendsStorage(unit)) {
+      bindings[i].full = unit.sharded_parameters[i]->data.View(parameter.shape);
+    } else {
+      ASSIGN_OR_RETURN(bindings[i].full, NewTensor(unit, i));
+      gather_->CopyOut(i, {0, parameter.shape.numel()}, bindings[i].full);
+    }
+    parameter.data = bindings[i].full;
+  }
+  return options_.with_grads ? GatherGradients(u, has_grad) : absl::OkStatus();
+}
+
+absl::Status SummonFullParamsGuard::GatherGradients(int u, const std::vector<bool>& has_grad) {
+  const Unit& unit = units_.unit(u);
+  const bool here = !options_.rank0_only || gather_->ranks().rank() == 0;
+  for (const auto& parameter : unit.sharded_parameters) {
+    if (!parameter->has_grad) gather_->device().ops().Zero(parameter->grad, gather_->stream());
+  }
+  RETURN_IF_ERROR(gather_->Gather(u, unit.grad_shard));
+  for (size_t i = 0; here && i < has_grad.size(); ++i) {
+    if (!has_grad[i]) continue;
+    Binding& binding = bindings_.back()[i];
+    if (LendsStorage(unit)) {
+      binding.full_grad = unit.sharded_parameters[i]->grad.View(unit.parameters[i]->shape);
+    } else {
+      ASSIGN_OR_RETURN(binding.full_grad, NewTensor(unit, i));
+      gather_->CopyOut(i, {0, unit.parameters[i]->shape.numel()}, binding.full_grad);
+    }
+    unit.parameters[i]->grad = binding.full_grad;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SummonFullParamsGuard::Close() {
+  if (!std::exchange(open_, false)) return absl::OkStatus();
+  absl::Status first;
+  for (size_t s = 0; s < bindings_.size(); ++s) {
+    const int u = summoned_[s];
+    if (options_.writeback || LendsStorage(units_.unit(u))) first.Update(WriteBack(static_cast<int>(s)));
+    first.Update(Rebind(static_cast<int>(s)));
+    units_.unit(u).summoned = false;
+  }
+  first.Update(gather_->Synchronize());
+  return first;
+}
+
+// This rank's slices of what is bound now, into the shard.
+absl::Status SummonFullParamsGuard::WriteBack(int s) {
+  const Unit& unit = units_.unit(summoned_[s]);
+  for (size_t i = 0; i < bindings_[s].size(); ++i) {
+    const Parameter& parameter = *unit.parameters[i];
+    const ShardedParameter& sharded = *unit.sharded_parameters[i];
+    const Binding& binding = bindings_[s][i];
+    if (!binding.full.defined()) continue;
+    RETURN_IF_ERROR(CheckShape(parameter, parameter.data, binding.full));
+    if (binding.full_grad.defined()) RETURN_IF_ERROR(CheckShape(parameter, parameter.grad, binding.full_grad));
+    if (sharded.interval.empty()) continue;
+    const Tensor mine = parameter.data.Slice(sharded.interval);
+    if (mine.data() != sharded.data.data()) RETURN_IF_ERROR(gather_->Copy(mine, sharded.data));
+    if (!binding.full_grad.defined() || !sharded.has_grad) continue;
+    const Tensor my_grad = parameter.grad.Slice(sharded.interval);
+    if (my_grad.data() != sharded.grad.data()) RETURN_IF_ERROR(gather_->Copy(my_grad, sharded.grad));
+  }
+  return absl::OkStatus();
+}
+
+// What parameters were bound to before: nothing, or, between forward and backward, unsharded memory that a backward
+// will read, which must have the values that the shards have now.
+absl::Status SummonFullParamsGuard::Rebind(int s) {
+  const Unit& unit = units_.unit(summoned_[s]);
+  bool stale = false;
+  for (size_t i = 0; i < bindings_[s].size(); ++i) {
+    unit.parameters[i]->data = bindings_[s][i].data_before;
+    unit.parameters[i]->grad = bindings_[s][i].grad_before;
+    stale = stale || bindings_[s][i].data_before.defined();
+  }
+  if (!stale || !(options_.writeback || LendsStorage(unit))) return absl::OkStatus();
+  RETURN_IF_ERROR(gather_->Gather(summoned_[s], unit.shard));
+  for (size_t i = 0; i < bindings_[s].size(); ++i) {
+    const Tensor& before = bindings_[s][i].data_before;
+    if (!before.defined()) continue;
+    ASSIGN_OR_RETURN(const Tensor whole, Tensor::Empty(gather_->device(), unit.dtype, before.shape()));
+    gather_->CopyOut(i, {0, before.numel()}, whole);
+    RETURN_IF_ERROR(gather_->Copy(whole, before));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace fsdp

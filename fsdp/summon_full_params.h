@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// SummonFullParamsGuard: whole parameters, in their original dtype, bound to the modules while it lives; for looking at
+// a model or editing it between steps. PyTorch's summon_full_params.
+//
+//   {
+//     ASSIGN_OR_RETURN(auto guard, model->SummonFullParams());
+//     for (const auto& [name, parameter] : model->module().NamedParameters()) Edit(parameter->data);
+//     RETURN_IF_ERROR(guard->Close());
+//   }
+//
+// Each rank keeps the edits of the elements that its shard has; parameters then revert to what they were bound to.
+// Units that are not sharded (no_shard, one rank) lend their storage itself: edits always stay. Forward, backward and a
+// second guard on the same units are refused while it lives. Buffers are left alone.
+#ifndef FSDP_FSDP_SUMMON_FULL_PARAMS_H_
+#define FSDP_FSDP_SUMMON_FULL_PARAMS_H_
+
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "fsdp/state_gather.h"
+#include "fsdp/unit.h"
+#include "nn/module.h"
+
+namespace fsdp {
+
+struct SummonFullParamsOptions {
+  // All units at and below the module; off: its own unit alone, nothing where it is none.
+  bool recurse = true;
+
+  // Edits are kept; off: dropped on exit, which is a little faster.
+  bool writeback = true;
+
+  // Only rank 0 gets them; parameters of other ranks stay unbound. Wants writeback off.
+  bool rank0_only = false;
+
+  // In host memory. With it, rank0_only saves the host of many ranks many copies.
+  bool offload_to_cpu = false;
+
+  // Gradients too, for parameters that have one on some rank (zero for the elements of ranks where it has none). Wants
+  // use_orig_params and not offload_to_cpu.
+  bool with_grads = false;
+};
+
+class SummonFullParamsGuard final {
+ public:
+  // Gathers the units of `module` and below, which must outlive it with `units`. kUnimplemented for flags that exclude
+  // each other; kFailedPrecondition for a unit that is summoned already. Collective; blocks.
+  static absl::StatusOr<std::unique_ptr<SummonFullParamsGuard>> Create(Module& module, const UnitStore& units,
+                                                                       const SummonFullParamsOptions& options);
+
+  // Closes it; a failure then shows at the group's next collective.
+  ~SummonFullParamsGuard();
+  SummonFullParamsGuard(const SummonFullParamsGuard&) = delete;
+  SummonFullParamsGuard& operator=(const SummonFullParamsGuard&) = delete;
+
+  // Writes back and unbinds. kInvalidArgument, naming it, for a parameter that was bound to another shape or dtype
+  // meanwhile. Once; later calls do nothing. Collective; blocks.
+  absl::Status Close();
+
+ private:
+  // What one parameter was bound to, and is now.
+  struct Binding {
+    Tensor data_before, grad_before;
+    Tensor full, full_grad;  // undefined on a rank that gets none, and where storage is lent
+  };
+
+  SummonFullParamsGuard(const UnitStore& units, const SummonFullParamsOptions& options)
+      : units_(units), options_(options) {}
+
+  absl::Status Open();
+  absl::Status OpenUnit(int unit, const std::vector<bool>& has_grad);
+  absl::Status GatherGradients(int unit, const std::vector<bool>& has_grad);
+  absl::StatusOr<Tensor> NewTensor(const Unit& unit, size_t index);
+  absl::Status WriteBack(int unit);
+  absl::Status Rebind(int unit);
+
+  const UnitStore& units_;
+  const SummonFullParamsOptions options_;
+  std::unique_ptr<StateGather> gather_;
+  std::vector<int> summoned_;                   // units
+  std::vector<std::vector<Binding>> bindings_;  // by summoned unit and parameter
+  bool open_ = false;
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_FSDP_SUMMON_FULL_PARAMS_H_
