@@ -12,6 +12,7 @@
 #include "base/status_macros.h"
 #include "base/thread_pool.h"
 #include "checkpoint/block_buffers.h"
+#include "checkpoint/file_contents.h"
 #include "checkpoint/file_names.h"
 #include "checkpoint/file_system.h"
 #include "checkpoint/manifest_file.h"
@@ -34,12 +35,6 @@ struct Problem {
   VerifyReport::Damage damage;  // no file: it is none
 };
 
-// Elements of a tensor in a file.
-struct Resident {
-  ByteRange range;
-  int tensor = 0;
-};
-
 // One thing to read and compare: a block of an extent, or all that lies outside of extents.
 struct Check {
   int file = 0;
@@ -50,13 +45,16 @@ struct Check {
 class Verification {
  public:
   Verification(FileSystem& files, const std::string& directory, const Manifest& manifest, const VerifyOptions& options)
-      : files_(files), directory_(directory), manifest_(manifest), options_(options) {}
+      : files_(files),
+        directory_(directory),
+        manifest_(manifest),
+        options_(options),
+        contents_(manifest),
+        nonfinite_(manifest.tensors.size()) {}
 
   absl::StatusOr<VerifyReport> Run() {
     ASSIGN_OR_RETURN(const std::unique_ptr<ThreadPool> pool,
                      ThreadPool::Create(options_.io_threads, "checkpoint-verify"));
-    NameExtents();
-    if (options_.count_nonfinite) PlaceTensors();
     FindUnknownFiles();
     for (const StoredTensor& tensor : manifest_.tensors) {
       if (const absl::Status covered = CheckCovered(tensor); !covered.ok()) Report(covered);
@@ -93,48 +91,6 @@ class Verification {
   }
   void Report(const absl::Status& status, int64_t order = -1, VerifyReport::Damage damage = {}) {
     Report(std::string(status.message()), order, std::move(damage));
-  }
-
-  void NameExtents() {
-    for (const StoredFile& file : manifest_.files) names_.emplace_back(file.extents.size());
-    for (const StoredTensor& tensor : manifest_.tensors) {
-      for (const StoredInterval& stored : tensor.intervals)
-        NameExtent(stored.file, stored.offset, Describe(tensor.key));
-    }
-    for (const StoredText& text : manifest_.texts) {
-      NameExtent(text.file, text.range.offset, absl::StrCat("text ", Quote(text.key.ToString())));
-    }
-    for (size_t i = 0; i < manifest_.files.size(); ++i) {
-      const auto& record = manifest_.files[i].record;
-      if (record) NameExtent(static_cast<int>(i), record->offset, "record");
-    }
-  }
-
-  void NameExtent(int file, int64_t offset, std::string name) {
-    const std::vector<StoredExtent>& extents = manifest_.files[file].extents;
-    const auto after =
-        std::upper_bound(extents.begin(), extents.end(), offset,
-                         [](int64_t at, const StoredExtent& extent) { return at < extent.range.offset; });
-    if (after == extents.begin() || std::prev(after)->range.end() <= offset) return;
-    std::string& names = names_[file][std::prev(after) - extents.begin()];
-    if (names.empty()) names = std::move(name);
-  }
-
-  void PlaceTensors() {
-    nonfinite_.resize(manifest_.tensors.size());
-    residents_.resize(manifest_.files.size());
-    for (size_t i = 0; i < manifest_.tensors.size(); ++i) {
-      const StoredTensor& tensor = manifest_.tensors[i];
-      if (!IsFloatingPoint(tensor.dtype)) continue;
-      for (const StoredInterval& stored : tensor.intervals) {
-        const ByteRange range = {stored.offset, stored.interval.size() * SizeOf(tensor.dtype)};
-        residents_[stored.file].push_back({range, static_cast<int>(i)});
-      }
-    }
-    for (std::vector<Resident>& residents : residents_) {
-      std::sort(residents.begin(), residents.end(),
-                [](const Resident& a, const Resident& b) { return a.range.offset < b.range.offset; });
-    }
   }
 
   // Hidden files are a file system's or a desktop's, and not ours.
@@ -182,18 +138,17 @@ class Verification {
     const StoredExtent& extent = stored.extents[check.extent];
     const int64_t begin = extent.range.offset + check.block * kBlockBytes;
     const ByteRange range = {begin, std::min(kBlockBytes, extent.range.end() - begin)};
-    const std::string& name = names_[check.file][check.extent];
-    const std::string what = absl::StrCat(name.empty() ? "payload" : name, ", block ", check.block);
+    const auto what = [&] { return absl::StrCat(contents_.NameOf(check.file, range), ", block ", check.block); };
     const BlockBuffers::Lease buffer = buffers_.Take();
     const auto bytes = absl::MakeSpan(buffer.data(), range.nbytes);
     if (const absl::Status read = file.Read(range.offset, bytes); !read.ok()) {
-      return Report(absl::StrCat(stored.name, ", ", Describe(range), " (", what, "): ", std::string(read.message())),
-                    order, {stored.name, range, what});
+      return Report(absl::StrCat(stored.name, ", ", Describe(range), " (", what(), "): ", std::string(read.message())),
+                    order, {stored.name, range, what()});
     }
     const Digest digest = DigestOf(bytes);
     if (digest != extent.digests[check.block]) {
-      Report(DamagedBlock(stored.name, range, what, digest, extent.digests[check.block]), order,
-             {stored.name, range, what});
+      Report(DamagedBlock(stored.name, range, what(), digest, extent.digests[check.block]), order,
+             {stored.name, range, what()});
     } else if (options_.count_nonfinite) {
       CountElements(check.file, range, buffer.data());
     }
@@ -240,18 +195,13 @@ class Verification {
   // Counts what is not finite among the elements that lie in `range` of a file, whose bytes are at `data`. Blocks are
   // cut between elements.
   void CountElements(int file, const ByteRange& range, const std::byte* data) {
-    const std::vector<Resident>& residents = residents_[file];
-    auto resident = std::partition_point(residents.begin(), residents.end(),
-                                         [&](const Resident& other) { return other.range.end() <= range.offset; });
-    for (; resident != residents.end() && resident->range.offset < range.end(); ++resident) {
-      const DType dtype = manifest_.tensors[resident->tensor].dtype;
-      const int64_t begin = std::max(range.offset, resident->range.offset);
-      const int64_t end = std::min(range.end(), resident->range.end());
-      const NonFinite count = CountNonFinite(dtype, data + (begin - range.offset), (end - begin) / SizeOf(dtype));
-      if (!count.any()) continue;
+    contents_.VisitTensors(file, range, [&](int tensor, const ByteRange& part) {
+      const DType dtype = manifest_.tensors[tensor].dtype;
+      const NonFinite count = CountNonFinite(dtype, data + (part.offset - range.offset), part.nbytes / SizeOf(dtype));
+      if (!count.any()) return;
       const std::lock_guard<std::mutex> lock(mutex_);
-      nonfinite_[resident->tensor].Add(count);
-    }
+      nonfinite_[tensor].Add(count);
+    });
   }
 
   void Count(int64_t nbytes) {
@@ -265,8 +215,7 @@ class Verification {
   const Manifest& manifest_;
   const VerifyOptions& options_;
 
-  std::vector<std::vector<std::string>> names_;   // by file and extent: what lies there
-  std::vector<std::vector<Resident>> residents_;  // by file: floating-point elements, by offset
+  const FileContents contents_;
   std::vector<Check> checks_;
   int64_t bytes_total_ = 0;
   BlockBuffers buffers_;
