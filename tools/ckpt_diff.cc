@@ -113,7 +113,7 @@ std::string Remarks(const TensorDiff& tensor) {
                     std::string(DTypeName(tensor.dtype_b)), " in B");
   }
   if (tensor.values.changed > 0) {
-    absl::StrAppend(&text, ", from element ", tensor.values.first_changed, " on");
+    if (tensor.values.first_changed > 0) absl::StrAppend(&text, ", from element ", tensor.values.first_changed, " on");
     if (tensor.equal()) absl::StrAppend(&text, ", within the tolerance");
   }
   if (tensor.values.nan_mismatches > 0) absl::StrAppend(&text, ", NaN on one side: ", tensor.values.nan_mismatches);
