@@ -55,7 +55,10 @@ int RunInspect(const CommandLine& line) {
   }
   if (const std::string page = absl::GetFlag(FLAGS_html); !page.empty()) {
     const absl::Status written = WritePage(*summary, page);
-    if (!written.ok()) return ReportFailure("ckpt inspect", written);
+    if (!written.ok()) {
+      if (absl::GetFlag(FLAGS_json)) std::fputs(ProblemJson(summary->path, written).c_str(), stdout);
+      return ReportFailure("ckpt inspect", written);
+    }
   }
   const bool tensors = absl::GetFlag(FLAGS_tensors);
   const std::string text = absl::GetFlag(FLAGS_json) ? SummaryJson(*summary, tensors) : SummaryText(*summary, tensors);

@@ -96,8 +96,8 @@ TEST_F(CkptTest, WhatLaterReleasesHaveIsRefusedAsSuch) {
 
 TEST_F(CkptTest, HelpListsWhatThereIs) {
   const std::string help = MustCkpt({"--help"});
-  EXPECT_THAT(help,
-              AllOf(HasSubstr("ckpt inspect PATH"), HasSubstr("ckpt verify PATH"), HasSubstr("ckpt convert SRC DST")));
+  EXPECT_THAT(help, AllOf(HasSubstr("ckpt inspect PATH"), HasSubstr("ckpt verify PATH"),
+                          HasSubstr("ckpt convert SRC DST"), HasSubstr("ckpt diff A B"), HasSubstr("ckpt prune DIR")));
   for (const char* later : {"repair", "view", "--parity", "torch", "dcp"}) {
     EXPECT_THAT(help, Not(HasSubstr(later)));
   }
@@ -140,6 +140,28 @@ TEST_F(CkptTest, InspectPrintsOneJsonObject) {
   EXPECT_EQ(json["tensors"].size(), 12);
   EXPECT_EQ(json["tensors"][0]["dtype"], "float32");
   EXPECT_EQ(json["tensors"][0]["shards"][0]["file"], "model-00001-of-00002.safetensors");
+}
+
+TEST_F(CkptTest, InspectMakesAPage) {
+  const std::string page = Path("page.html");
+  MustCkpt({"inspect", TestData("hf_sharded"), "--html=" + page});
+  EXPECT_THAT(ReadFile(page), AllOf(HasSubstr("<!doctype html>"), HasSubstr("Values of the weights")));
+  MustCkpt({"inspect", TestData("all_dtypes.safetensors"), "--html=" + page});  // replaces it
+  EXPECT_THAT(ReadFile(page), HasSubstr("model/b.bool"));
+  EXPECT_THAT(NamesIn(Path("")), ElementsAre("page.html"));
+}
+
+TEST_F(CkptTest, NoPageIsMadeOfWhatCannotBeRead) {
+  std::string bytes = ReadFile(TestData("all_dtypes.safetensors"));
+  bytes.back() = 2;  // the last bool
+  WriteFile(Path("a.safetensors"), bytes);
+  const Outcome outcome = Ckpt({"inspect", Path("a.safetensors"), "--html=" + Path("page.html"), "--json"});
+  EXPECT_EQ(outcome.status, 1);
+  EXPECT_THAT(outcome.err, HasSubstr("tensor \"b.bool\""));
+  EXPECT_THAT(std::string(Json::parse(outcome.out)["problem"]), HasSubstr("tensor \"b.bool\""));
+  EXPECT_THAT(Ckpt({"inspect", TestData("hf_sharded"), "--html=" + Path("none/page.html")}).err,
+              HasSubstr("does not exist; make it first"));
+  EXPECT_THAT(NamesIn(Path("")), ElementsAre("a.safetensors"));
 }
 
 TEST_F(CkptTest, WhatIsNoCheckpointIsAnErrorOfExitStatusOne) {
