@@ -8,7 +8,8 @@
 //      shares its name and the save id.
 //   3. Every writer writes its file, fsyncs it, and reports its name, size, and the digest of the record in it.
 //      (FULL from all ranks: rank 0 makes checkpoint.h5 and shares where each tensor begins; every writer writes its
-//      elements into it, fsyncs it, and reports their digests.)
+//      elements into it, fsyncs it, and reports their digests. A streamed FULL: rank 0 makes it likewise and writes the
+//      tensors as they come.)
 //   4. With parity: rank 0 makes the parity files; every writer makes its share of their blocks from all rank files,
 //      fsyncs, and reports digests.
 //   5. rank 0 reads the records, which describe everything else, back from the files as it sees them: where it does
@@ -36,6 +37,7 @@
 #include "checkpoint/save_agreement.h"
 #include "checkpoint/save_plan.h"
 #include "checkpoint/staged_checkpoint.h"
+#include "checkpoint/streamed_file.h"
 #include "checkpoint/tree_parts.h"
 #include "checkpoint/unchanged.h"
 
@@ -52,7 +54,11 @@ class Save {
   absl::StatusOr<std::string> Run() {
     RETURN_IF_ERROR(Agree());
     RETURN_IF_ERROR(ShareDirectory());
-    RETURN_IF_ERROR(is_shared() ? WriteSharedFile() : WriteFile());
+    if (options_.stream) {
+      RETURN_IF_ERROR(WriteStreamedFile());
+    } else {
+      RETURN_IF_ERROR(is_shared() ? WriteSharedFile() : WriteFile());
+    }
     if (options_.parity > 0) RETURN_IF_ERROR(WriteParity());
     RETURN_IF_ERROR(AgreeOn(group_, group_.rank() == 0 ? Commit() : absl::OkStatus()));
     return JoinPath(root_, StepName(step_));
@@ -81,7 +87,7 @@ class Save {
     ASSIGN_OR_RETURN(pool_, ThreadPool::Create(options_.io_threads, "checkpoint-io"));
     // rank0_only: the others' state is not looked at.
     if (state_.type == StateDictType::kFull && group_.rank() != 0) return absl::OkStatus();
-    ASSIGN_OR_RETURN(plan_, PlanSave(state_));
+    ASSIGN_OR_RETURN(plan_, options_.stream ? PlanWhole(state_, no_reader_) : PlanSave(state_));
     if (options_.base.empty()) return absl::OkStatus();
     base_.path = options_.base;
     ASSIGN_OR_RETURN(base_.manifest, ReadManifest(files_, options_.base));
@@ -94,6 +100,10 @@ class Save {
       return absl::InvalidArgumentError(absl::StrCat(
           "a ", std::string(StateDictTypeName(state_.type)), " state dict cannot be saved as a ",
           std::string(StateDictTypeName(type())), " checkpoint; save it as it is, or full, and use ckpt convert"));
+    }
+    if (options_.stream && state_.type != StateDictType::kFull) {
+      return absl::InvalidArgumentError(absl::StrCat("a ", std::string(StateDictTypeName(state_.type)),
+                                                     " state dict cannot be streamed; only a full one is made so"));
     }
     if (options_.parity < 0 || (options_.parity > 0 && type() == StateDictType::kFull)) {
       return absl::InvalidArgumentError(
@@ -207,6 +217,27 @@ class Save {
     return part;
   }
 
+  // Step 3, FULL as it comes.
+  absl::Status WriteStreamedFile() {
+    RETURN_IF_ERROR(AgreeOn(group_, group_.rank() == 0 ? MakeStreamedFile() : absl::OkStatus()));
+    RETURN_IF_ERROR(AgreeOn(group_, options_.stream([this](const StateDict& part) { return streamed_->Write(part); })));
+    return AgreeOn(group_, group_.rank() == 0 ? FinishStreamedFile() : absl::OkStatus());
+  }
+
+  absl::Status MakeStreamedFile() {
+    TreeFile tree;
+    tree.name = kCheckpointFileName;
+    tree.tensors = plan_.tensors;
+    tree.texts = plan_.texts;
+    ASSIGN_OR_RETURN(streamed_, StreamedFile::Create(files_, directory_, std::move(tree), identity_, *pool_));
+    return absl::OkStatus();
+  }
+
+  absl::Status FinishStreamedFile() {
+    ASSIGN_OR_RETURN(full_, std::move(*streamed_).Finish());
+    return absl::OkStatus();
+  }
+
   // Step 4.
   absl::Status WriteParity() {
     RETURN_IF_ERROR(AgreeOn(group_, group_.rank() == 0 ? MakeParityFiles() : absl::OkStatus()));
@@ -287,11 +318,13 @@ class Save {
   std::string directory_;                     // the hidden one
   BaseCheckpoint base_;                       // that of the options
   bool has_base_ = false;
-  Manifest identity_;                 // what all files of the save share
-  std::vector<WrittenFile> written_;  // rank 0's: of each writer
-  Manifest full_;                     // rank 0's, of a FULL save
-  std::vector<Manifest> parts_;       // rank 0's, of a FULL save by all ranks: of each writer
-  ParityPlan parity_;                 // rank 0's
+  Manifest identity_;                       // what all files of the save share
+  const PayloadReader no_reader_ = {};      // elements of a stream come by themselves
+  std::unique_ptr<StreamedFile> streamed_;  // rank 0's, of a stream
+  std::vector<WrittenFile> written_;        // rank 0's: of each writer
+  Manifest full_;                           // rank 0's, of a FULL save
+  std::vector<Manifest> parts_;             // rank 0's, of a FULL save by all ranks: of each writer
+  ParityPlan parity_;                       // rank 0's
   std::vector<std::vector<Digest>> parity_digests_;
 };
 

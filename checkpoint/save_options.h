@@ -8,9 +8,14 @@
 #include <optional>
 #include <string>
 
+#include "absl/status/status.h"
 #include "tensor/state_dict.h"
 
 namespace fsdp {
+
+// Calls `write`, on rank 0 alone, with every tensor of a state in turn, whole, several at a time, and takes part in
+// gathering them on the others: FullyShardedDataParallel::StreamFullState.
+using StateStream = std::function<absl::Status(const std::function<absl::Status(const StateDict& part)>& write)>;
 
 struct SaveOptions {
   // Behaviour.
@@ -21,6 +26,10 @@ struct SaveOptions {
   // The kind of checkpoint; default: the state's. kFull of a SHARDED or LOCAL state: all ranks write what they hold
   // into the one checkpoint.h5, and nothing is gathered. Other changes of kind are for ckpt convert.
   std::optional<StateDictType> type = {};
+
+  // For a kFull state that is never whole in memory: it names tensors without their elements, which `stream`, called
+  // once on every rank, gives. Nothing else communicates meanwhile. Empty: the state has them.
+  StateStream stream = {};
 
   // Parity files beside the rank files, from which any so many lost or damaged files can be made again (ckpt repair).
   // Costs reading the rank files once. Not for kFull, which has no rank files.
