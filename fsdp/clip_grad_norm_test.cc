@@ -40,14 +40,11 @@ int64_t TotalNumel(TestModel& made) {
   return total;
 }
 
-// Strategies: all units sharded; none; and the blocks of a mixture.
+// All units sharded; none; some.
 std::vector<FsdpOptions> Strategies() {
-  std::vector<FsdpOptions> all;
-  for (const ShardingStrategy strategy : {ShardingStrategy::kFullShard, ShardingStrategy::kNoShard}) {
-    all.push_back(BlockOptions());
-    all.back().sharding_strategy = strategy;
-  }
-  return all;
+  FsdpOptions no_shard = BlockOptions();
+  no_shard.sharding_strategy = ShardingStrategy::kNoShard;
+  return {BlockOptions(), no_shard, MixedOptions()};
 }
 
 class ClipGradNormTest : public testing::TestWithParam<int> {

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "fsdp/writeback.h"
 #include "tensor/ops.h"
 
 namespace fsdp {
@@ -80,6 +81,7 @@ absl::Status Executor::CheckIdle(std::string_view call) {
     return absl::FailedPreconditionError(
         absl::StrCat(std::string(call), " within a forward or backward: call it between them"));
   }
+  RETURN_IF_ERROR(WriteBackReplaced(units_, runtime_->compute_stream()));
   return runtime_->Synchronize();
 }
 
@@ -96,6 +98,7 @@ absl::Status Executor::PreForward(Module& module, Tensor& input, Tape& tape) {
   const int unit = units_.IndexOf(module);
   if (&module == &root_) {
     RETURN_IF_ERROR(CheckNotSummoned("forward"));
+    RETURN_IF_ERROR(WriteBackReplaced(units_, runtime_->compute_stream()));
     schedule_options_.training = tape.keep_for_backward();
     visits_.clear();
     runtime_->WaitForOptimizer();

@@ -18,7 +18,7 @@
 namespace fsdp {
 namespace {
 
-// One pass over a full state. Described or streamed, the order is the same.
+// One pass over a full state: described in the order of a FULL state dict, or streamed unit by unit.
 class FullState {
  public:
   FullState(const UnitStore& units, std::vector<ReplicatedTensor> replicated, Optimizer* optimizer)
@@ -32,11 +32,13 @@ class FullState {
       for (const auto& parameter : units_.unit(u).parameters) {
         Name(StateKey::Model(parameter->fqn), units_.unit(u).dtype, parameter->shape, all);
       }
-      for (const std::string& name : StateNames()) AddNames(u, name, all);
-      AddNames(u, kOptimStep, all);
     }
     for (const ReplicatedTensor& tensor : replicated_) {
       Name(StateKey::Model(tensor.fqn), tensor.dtype, tensor.data.shape(), all);
+    }
+    for (int u = 0; u < units_.size(); ++u) {
+      for (const std::string& name : StateNames()) AddNames(u, name, all);
+      AddNames(u, kOptimStep, all);
     }
     if (shards_) {
       for (const size_t i : shards_->unmanaged()) AddUnmanagedNames(i, all);

@@ -22,7 +22,8 @@ namespace fsdp {
 // Some tensors of the state, whole and in host memory, which is reused when the call returns.
 using FullStatePart = std::function<absl::Status(const StateDict& part)>;
 
-// What StreamFullState visits, without elements, in its order, and the texts, aliases and layouts beside it. Local.
+// What StreamFullState visits, without elements, in the order of a FULL state dict, and the texts, aliases and layouts
+// beside it. Local.
 absl::StatusOr<StateDict> DescribeFullState(Module& root, const UnitStore& units, Optimizer* optimizer);
 
 // Calls `visit`, on rank 0 alone, with every tensor of model and optimizer (null: the model alone) in turn, several at

@@ -46,7 +46,7 @@ TEST_P(StateDictTest, FullShardedAndLocalAgreeInEveryBitOfEveryState) {
   original.use_orig_params = true;
   FsdpOptions replicated = BlockOptions();
   replicated.sharding_strategy = ShardingStrategy::kNoShard;
-  for (const FsdpOptions& options : {BlockOptions(), original, replicated}) {
+  for (const FsdpOptions& options : {BlockOptions(), original, replicated, MixedOptions()}) {
     StateCollector full, sharded, local;
     CollectAll(GetParam(), options, &full, &sharded, &local);
     full.ExpectCovered();

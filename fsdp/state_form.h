@@ -4,6 +4,7 @@
 #ifndef FSDP_FSDP_STATE_FORM_H_
 #define FSDP_FSDP_STATE_FORM_H_
 
+#include <type_traits>
 #include <variant>
 
 #include "fsdp/state_dict_config.h"

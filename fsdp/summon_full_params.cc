@@ -75,7 +75,7 @@ absl::StatusOr<std::vector<std::vector<bool>>> AnyHasGrad(const UnitStore& units
   return any;
 }
 
-// The elements of `full` that belong to this rank's slice.
+// OK when `bound` still has the shape and dtype of `full`, which was bound first.
 absl::Status CheckShape(const Parameter& parameter, const Tensor& bound, const Tensor& full) {
   if (bound.defined() && bound.shape() == full.shape() && bound.dtype() == full.dtype()) return absl::OkStatus();
   return absl::InvalidArgumentError(

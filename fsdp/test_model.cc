@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fsdp/test_model.h"
 
+#include <optional>
 #include <utility>
 
 #include "base/status_macros.h"
@@ -27,6 +28,15 @@ Gpt2Config OddGpt2Config() {
 }
 
 FsdpOptions BlockOptions() { return {.auto_wrap_policy = ModuleWrapPolicy<Gpt2Block>(), .init_seed = 11}; }
+
+FsdpOptions MixedOptions() {
+  FsdpOptions options = BlockOptions();
+  options.auto_wrap_policy = CustomWrapPolicy([](Module& module) -> std::optional<UnitOverrides> {
+    if (dynamic_cast<Gpt2Block*>(&module) == nullptr) return std::nullopt;
+    return UnitOverrides{.sharding_strategy = ShardingStrategy::kNoShard};
+  });
+  return options;
+}
 
 absl::StatusOr<TestModel> MakeTestModel(ShardGroups groups, const FsdpOptions& options) {
   TestModel made;

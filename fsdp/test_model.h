@@ -38,6 +38,9 @@ absl::StatusOr<TestModel> MakeTestModel(ShardGroups groups, const FsdpOptions& o
 // By blocks, seed 11.
 FsdpOptions BlockOptions();
 
+// The same, but blocks are replicated while the root is sharded.
+FsdpOptions MixedOptions();
+
 }  // namespace fsdp
 
 #endif  // FSDP_FSDP_TEST_MODEL_H_

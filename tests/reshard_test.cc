@@ -4,6 +4,8 @@
 // of the model and of the optimizer.
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <string>
@@ -50,7 +52,8 @@ StateDictSettings SettingsOf(StateDictType type) {
     return {FullStateDictConfig{.offload_to_cpu = true, .rank0_only = true},
             FullOptimStateDictConfig{.offload_to_cpu = true, .rank0_only = true}};
   }
-  return StateDictSettings::For(ShardedStateDictConfig{.offload_to_cpu = true});
+  if (type == StateDictType::kLocal) return LocalStateDictConfig{};
+  return ShardedStateDictConfig{.offload_to_cpu = true};
 }
 
 absl::Status TrainAndSave(int world_size, StateDictType type, const std::string& root, Bytes* saved) {
@@ -100,6 +103,34 @@ TEST_P(ReshardTest, LoadsOnAnyNumberOfRanksUnderAnyWrapping) {
 INSTANTIATE_TEST_SUITE_P(Kinds, ReshardTest,
                          testing::Combine(testing::Values(StateDictType::kFull, StateDictType::kSharded),
                                           testing::Values(1, 3, 4)));
+
+INSTANTIATE_TEST_SUITE_P(Local, ReshardTest, testing::Values(std::tuple(StateDictType::kLocal, 3)));
+
+std::string ReadFile(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return std::string(std::istreambuf_iterator<char>(file), {});
+}
+
+// rank0_only without the model in rank 0's memory.
+TEST(StreamedCheckpointTest, IsTheFileOfAGatheredStateInEveryByteAndLoadsAnywhere) {
+  const std::string gathered = NewRoot(), streamed = NewRoot();
+  Bytes saved, loaded;
+  ASSERT_OK(TrainAndSave(3, StateDictType::kFull, gathered, &saved));
+  ASSERT_OK(RunRanks(3, [&](std::shared_ptr<ProcessGroup> group) -> absl::Status {
+    ASSIGN_OR_RETURN(TestModel trained, MakeTestModel(group, BlockOptions()));
+    for (int step = 0; step < 2; ++step) RETURN_IF_ERROR(trained.Train(step));
+    ASSIGN_OR_RETURN(const StateDict contents, trained.model->DescribeFullState(trained.optimizer.get()));
+    SaveOptions options;
+    options.stream = [&](const FullStatePart& write) {
+      return trained.model->StreamFullState(trained.optimizer.get(), write);
+    };
+    return SaveCheckpoint(contents, streamed, 2, *group, options).status();
+  }));
+  EXPECT_TRUE(ReadFile(streamed + "/step-00000002/checkpoint.h5") ==
+              ReadFile(gathered + "/step-00000002/checkpoint.h5"));
+  ASSERT_OK(LoadWhole(2, BlockOptions(), streamed, &loaded));
+  EXPECT_TRUE(loaded == saved);
+}
 
 TEST(ReshardErrorTest, AModelOfAnotherShapeIsRefusedByNameOnEveryRank) {
   const std::string root = NewRoot();
