@@ -8,10 +8,15 @@
 #define FSDP_FSDP_EXECUTOR_H_
 
 #include <memory>
+#include <optional>
+#include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "fsdp/execution_order.h"
+#include "fsdp/options.h"
 #include "fsdp/schedule.h"
 #include "fsdp/unit.h"
 #include "fsdp/unit_runtime.h"
@@ -19,11 +24,21 @@
 
 namespace fsdp {
 
+struct ExecutorOptions {
+  BackwardPrefetch backward_prefetch = BackwardPrefetch::kBackwardPre;
+  bool forward_prefetch = false;
+  bool limit_all_gathers = true;
+  bool check_execution_order = false;
+
+  // How a root without parameters, which is no unit, casts its inputs and outputs.
+  UnitSettings root = {};
+};
+
 class Executor final : public ModuleHooks {
  public:
-  // Sets itself as the hooks of the root and of every unit's module. `root` and `units` must outlive it.
-  static absl::StatusOr<std::unique_ptr<Executor>> Create(Module& root, const UnitStore& units,
-                                                          const FsdpOptions& options);
+  // Sets itself as the hooks of the root and of every unit's modules. `root` and `units` must outlive it. Collective.
+  static absl::StatusOr<std::unique_ptr<Executor>> Create(Module& root, UnitStore& units,
+                                                          const ExecutorOptions& options);
   ~Executor() override;
 
   absl::Status PreForward(Module& module, Tensor& input, Tape& tape) override;
@@ -31,46 +46,84 @@ class Executor final : public ModuleHooks {
   absl::Status PreBackward(Module& module, Tensor& grad_output, Tape& tape) override;
   absl::Status PostBackward(Module& module, Tensor& grad_input, Tape& tape) override;
 
+  // Off: backward keeps every unit's gradient local. Beside it, each unit has its UnitControls.
   bool sync() const { return sync_; }
   void set_sync(bool sync) { sync_ = sync; }
 
-  UnitRuntime& runtime() const { return *runtime_; }
+  // Off: the next backward is followed by others of the same step, so nothing waits for its reductions, and parameters
+  // that are kept stay (FSDP2's set_is_last_backward).
+  void set_is_last_backward(bool last) { is_last_backward_ = last; }
+
+  // What the next forward waits for in place of all compute so far (FSDP2's set_post_optim_event); used once.
+  void set_post_optim_event(Event event) { post_optim_event_ = std::move(event); }
+
+  // All-gathers a unit outside of a pass; WaitForUnshard then binds its Parameters on the compute stream. Both do
+  // nothing where it has been done. Reshard frees it; changes that were made are lost. Collective.
+  absl::Status Unshard(int unit);
+  absl::Status WaitForUnshard(int unit);
+  void Reshard(int unit);
 
   // Waits for all work; kFailedPrecondition, naming `call`, within a forward or backward. For calls that look at or
   // change parameters between steps.
   absl::Status CheckIdle(std::string_view call);
 
+  UnitRuntime& runtime() const { return *runtime_; }
+
   // One step in the order that the last pass took.
   Schedule PlanStep(int micro_steps) const;
 
  private:
-  Executor(Module& root, const UnitStore& units, const FsdpOptions& options);
+  // Dtypes that the hooks of one module changed, for the way back.
+  struct Casts {
+    std::optional<DType> input;   // of the input before it was cast
+    std::optional<DType> output;  // of the output before it was cast
+  };
+
+  Executor(Module& root, UnitStore& units, const ExecutorOptions& options);
+
+  ScheduleOptions CurrentOptions() const;
+  const UnitSettings& SettingsOf(int unit) const;
+  bool training() const { return schedule_options_.training; }
 
   absl::Status CheckNotSummoned(std::string_view pass) const;
+  absl::Status BeginForward(Tape& tape);
+  absl::Status EnterForward(int unit);
+  void EndForward();
+  void EndBackward();
+  absl::Status CastInput(int unit, Tensor& input, Tape& tape);
+  absl::Status CastOutput(int unit, Tensor& output, Tape& tape);
+
   void BeginPass(Schedule plan);
   absl::Status EnterUnit(const ScheduleEvent& compute, const Schedule& on_demand);
   absl::Status LeaveUnit(int unit, const Schedule& on_demand);
+  absl::Status LeaveBackward(int unit);
+  absl::Status RunAll(const Schedule& schedule);
   absl::Status RunUntil(size_t end);
   absl::Status Run(const ScheduleEvent& event);
-  void EndPass();
-  void EndBackward();
-  void Reshard(int unit);
+  void LeavePlan(int entering);
 
   Module& root_;
-  const UnitStore& units_;
-  ScheduleOptions schedule_options_;
+  UnitStore& units_;
+  const ExecutorOptions options_;
   std::unique_ptr<UnitRuntime> runtime_;
+  std::optional<ExecutionOrder> order_check_;
 
   std::vector<UnitVisit> expected_;  // by the last complete forward
   std::vector<UnitVisit> visits_;    // by the current or last forward
   std::vector<bool> unsharded_;      // by unit, as issued so far
+  std::vector<bool> used_;           // by unit: it computed since it was unsharded
+  std::vector<int> modules_run_;     // by unit: how many of its modules this pass has run
+  std::vector<Casts> casts_;         // by unit; the last is a root's that is no unit
 
-  Schedule plan_;           // of the current pass
-  size_t next_ = 0;         // first event of plan_ not yet run
-  bool following_ = false;  // the pass has kept to plan_ so far
+  ScheduleOptions schedule_options_;  // of the current pass
+  Schedule plan_;                     // of the current pass
+  size_t next_ = 0;                   // first event of plan_ not yet run
+  bool following_ = false;            // the pass has kept to plan_ so far
   bool in_pass_ = false;
+  bool in_backward_ = false;
   bool sync_ = true;
-  DType input_dtype_ = DType::kFloat32;  // of the root's input, to which its gradient is cast back
+  bool is_last_backward_ = true;
+  Event post_optim_event_;
 };
 
 }  // namespace fsdp

@@ -4,6 +4,7 @@
 #ifndef FSDP_FSDP_FSDP_H_
 #define FSDP_FSDP_FSDP_H_
 
+#include "fsdp/comm_hook.h"                    // IWYU pragma: export
 #include "fsdp/fully_sharded_data_parallel.h"  // IWYU pragma: export
 #include "fsdp/options.h"                      // IWYU pragma: export
 #include "fsdp/state_dict_config.h"            // IWYU pragma: export

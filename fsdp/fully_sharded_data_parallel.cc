@@ -46,11 +46,18 @@ absl::StatusOr<std::unique_ptr<FullyShardedDataParallel>> FullyShardedDataParall
   absl::StatusOr<Partition> partition = Partition::ByPolicy(*model->module_, options);
   RETURN_IF_ERROR(groups.AgreeOn(partition.status()));
   std::vector<UnitSettings> settings;
-  for (const UnitModule& unit : partition->units) settings.push_back(UnitSettingsOf(options, unit.overrides));
+  for (const UnitModule& unit : partition->units) {
+    settings.push_back(UnitSettingsOf(options, unit.overrides, unit.name.empty()));
+  }
   ASSIGN_OR_RETURN(model->layer_ops_, LayerOpsFor(*groups.any().device()));
   const ParameterInit init{options.init_seed, options.param_init_fn, options.sync_module_states};
   ASSIGN_OR_RETURN(model->units_, UnitStore::Create(*std::move(partition), settings, std::move(groups), init));
-  ASSIGN_OR_RETURN(model->executor_, Executor::Create(*model->module_, *model->units_, options));
+  ASSIGN_OR_RETURN(model->executor_, Executor::Create(*model->module_, *model->units_,
+                                                      {.backward_prefetch = options.backward_prefetch,
+                                                       .forward_prefetch = options.forward_prefetch,
+                                                       .limit_all_gathers = options.limit_all_gathers,
+                                                       .check_execution_order = options.check_execution_order,
+                                                       .root = UnitSettingsOf(options, {}, /*is_root=*/true)}));
   return model;
 }
 
@@ -180,6 +187,12 @@ std::vector<Module::NamedModule> FullyShardedDataParallel::FsdpModules(bool root
 void FullyShardedDataParallel::set_requires_gradient_sync(bool sync) { executor_->set_sync(sync); }
 
 bool FullyShardedDataParallel::requires_gradient_sync() const { return executor_->sync(); }
+
+absl::Status FullyShardedDataParallel::RegisterCommHook(CommHook hook) {
+  return executor_->runtime().gradients().SetCommHook(std::move(hook));
+}
+
+const MemoryPlan& FullyShardedDataParallel::memory_plan() const { return executor_->runtime().plan(); }
 
 Schedule FullyShardedDataParallel::StepSchedule(int micro_steps) const { return executor_->PlanStep(micro_steps); }
 

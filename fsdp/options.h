@@ -57,6 +57,19 @@ struct FsdpOptions {
   std::vector<Module*> ignored_modules = {};
   std::variant<std::monostate, std::vector<Module*>, std::vector<std::shared_ptr<Parameter>>> ignored_states = {};
 
+  // Keep parameters, gradients and optimizer state in pinned host memory; compute visits them.
+  CpuOffload cpu_offload = {};
+
+  // Compute in the original dtype while evaluating (a tape that keeps nothing), whatever mixed_precision says.
+  bool full_precision_in_eval = false;
+
+  // Keep only the input of every unit but the root for backward, which runs the unit's forward again.
+  bool activation_checkpointing = false;
+
+  // While training, compare the order in which units run with the other ranks' in the first forward, and with the first
+  // forward's later: a first difference is an error, a later one a warning. Costs a round of the control plane a unit.
+  bool check_execution_order = false;
+
   // Values of parameters that have no memory yet (meta parameters): this function gives a module's own parameters
   // memory, unit by unit. Default: their Initializers, seeded by init_seed.
   ParamInitFn param_init_fn = {};

@@ -2,6 +2,7 @@
 #include "fsdp/schedule.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 
@@ -18,6 +19,10 @@ const char* EventName(Kind kind) {
       return "forward";
     case Kind::kReshard:
       return "reshard";
+    case Kind::kReshardToGroup:
+      return "reshard_to_group";
+    case Kind::kRecompute:
+      return "recompute";
     case Kind::kBackward:
       return "backward";
     case Kind::kReduceScatter:
@@ -28,6 +33,10 @@ const char* EventName(Kind kind) {
       return "step";
   }
   return "unknown";
+}
+
+bool IsReshard(const ScheduleEvent& event) {
+  return event.kind == Kind::kReshard || event.kind == Kind::kReshardToGroup;
 }
 
 // Builds a schedule event by event, keeping track of what is unsharded.
@@ -43,10 +52,19 @@ class Builder {
     unsharded_[unit] = true;
   }
 
-  void Reshard(int unit) {
+  void Reshard(int unit, Kind kind = Kind::kReshard) {
     if (!unsharded_[unit]) return;
-    Add(Kind::kReshard, unit);
+    Add(kind, unit);
     unsharded_[unit] = false;
+  }
+
+  // All-gathers units ahead of their time: the listed ones, else `next`, if there is one.
+  void Prefetch(const std::optional<std::vector<int>>& listed, int next) {
+    if (listed.has_value()) {
+      for (const int unit : *listed) Unshard(unit);
+    } else if (next >= 0) {
+      Unshard(next);
+    }
   }
 
   void Add(Kind kind, int unit) { schedule_.push_back({kind, unit}); }
@@ -76,14 +94,23 @@ int Following(const std::vector<int>& order, int unit) {
   return at == order.end() || at + 1 == order.end() ? -1 : *(at + 1);
 }
 
-// What ends a unit's backward: reshard, prefetch after it, reduction.
-void FinishBackward(int unit, int next, bool sync, const ScheduleOptions& options, Builder& builder) {
+void FinishForward(int unit, const ScheduleOptions& options, Builder& builder) {
   const UnitTraits& traits = options.units[unit];
-  if (sync || traits.reshard_after_backward) builder.Reshard(unit);
+  if (!options.training) {
+    builder.Reshard(unit);
+  } else if (traits.reshard_after_forward) {
+    builder.Reshard(unit, traits.reshard_to_group ? Kind::kReshardToGroup : Kind::kReshard);
+  }
+}
+
+// What ends a unit's backward: reshard, prefetch after it, reduction.
+void FinishBackward(int unit, int next, const ScheduleOptions& options, Builder& builder) {
+  const UnitTraits& traits = options.units[unit];
+  if (traits.sync || traits.reshard_after_backward) builder.Reshard(unit);
   if (options.backward_prefetch == BackwardPrefetch::kBackwardPost && next >= 0) builder.Unshard(next);
-  if (!sync || !traits.trainable) return;
+  if (!traits.sync || !traits.trainable) return;
   if (traits.sharded) builder.Add(Kind::kReduceScatter, unit);
-  if (traits.replicated) builder.Add(Kind::kAllReduce, unit);
+  if (traits.replicated && (traits.all_reduce || !traits.sharded)) builder.Add(Kind::kAllReduce, unit);
 }
 
 }  // namespace
@@ -102,19 +129,19 @@ Schedule ForwardSchedule(absl::Span<const UnitVisit> visits, const std::vector<b
   Builder builder(unsharded, options);
   const std::vector<int> order = OrderOf(visits, /*enter=*/true);
   for (const UnitVisit& visit : visits) {
-    if (visit.enter) {
-      builder.Unshard(visit.unit);
-      const int next = options.forward_prefetch ? Following(order, visit.unit) : -1;
-      if (next >= 0) builder.Unshard(next);
-      builder.Add(Kind::kForward, visit.unit);
-    } else if (!options.training || options.units[visit.unit].reshard_after_forward) {
-      builder.Reshard(visit.unit);
+    if (!visit.enter) {
+      FinishForward(visit.unit, options, builder);
+      continue;
     }
+    builder.Unshard(visit.unit);
+    builder.Prefetch(options.units[visit.unit].forward_prefetch,
+                     options.forward_prefetch ? Following(order, visit.unit) : -1);
+    builder.Add(Kind::kForward, visit.unit);
   }
   return builder.Take();
 }
 
-Schedule BackwardSchedule(absl::Span<const UnitVisit> visits, const std::vector<bool>& unsharded, bool sync,
+Schedule BackwardSchedule(absl::Span<const UnitVisit> visits, const std::vector<bool>& unsharded,
                           const ScheduleOptions& options) {
   Builder builder(unsharded, options);
   // Backward enters units in the reverse of the order in which forward left them; the next one to enter is the one to
@@ -127,11 +154,13 @@ Schedule BackwardSchedule(absl::Span<const UnitVisit> visits, const std::vector<
       // Only a unit that is still to come is prefetched: the root ends last, when all others have run.
       const bool next_to_come =
           std::none_of(visits.rbegin(), visit, [&](const UnitVisit& v) { return v.unit == next; });
-      FinishBackward(visit->unit, next_to_come ? next : -1, sync, options, builder);
+      FinishBackward(visit->unit, next_to_come ? next : -1, options, builder);
       continue;
     }
-    builder.Unshard(visit->unit);
-    if (options.backward_prefetch == BackwardPrefetch::kBackwardPre && next >= 0) builder.Unshard(next);
+    const UnitTraits& traits = options.units[visit->unit];
+    if (traits.unshard_in_backward || traits.recompute) builder.Unshard(visit->unit);
+    builder.Prefetch(traits.backward_prefetch, options.backward_prefetch == BackwardPrefetch::kBackwardPre ? next : -1);
+    if (traits.recompute) builder.Add(Kind::kRecompute, visit->unit);
     builder.Add(Kind::kBackward, visit->unit);
   }
   return builder.Take();
@@ -140,10 +169,13 @@ Schedule BackwardSchedule(absl::Span<const UnitVisit> visits, const std::vector<
 Schedule StepSchedule(absl::Span<const UnitVisit> visits, int micro_steps, const ScheduleOptions& options) {
   Schedule step;
   std::vector<bool> unsharded(options.units.size(), false);
+  ScheduleOptions local = options;
+  for (UnitTraits& unit : local.units) unit.sync = false;
   for (int micro_step = 0; micro_step < micro_steps; ++micro_step) {
-    const Schedule forward = ForwardSchedule(visits, unsharded, options);
+    const ScheduleOptions& now = micro_step + 1 == micro_steps ? options : local;
+    const Schedule forward = ForwardSchedule(visits, unsharded, now);
     unsharded = UnshardedAfter(forward, std::move(unsharded));
-    const Schedule backward = BackwardSchedule(visits, unsharded, /*sync=*/micro_step + 1 == micro_steps, options);
+    const Schedule backward = BackwardSchedule(visits, unsharded, now);
     unsharded = UnshardedAfter(backward, std::move(unsharded));
     step.insert(step.end(), forward.begin(), forward.end());
     step.insert(step.end(), backward.begin(), backward.end());
@@ -155,7 +187,7 @@ Schedule StepSchedule(absl::Span<const UnitVisit> visits, int micro_steps, const
 std::vector<bool> UnshardedAfter(const Schedule& schedule, std::vector<bool> unsharded) {
   for (const ScheduleEvent& event : schedule) {
     if (event.kind == Kind::kAllGather) unsharded[event.unit] = true;
-    if (event.kind == Kind::kReshard) unsharded[event.unit] = false;
+    if (IsReshard(event)) unsharded[event.unit] = false;
   }
   return unsharded;
 }
@@ -167,7 +199,7 @@ int MaxUnsharded(const Schedule& schedule, std::vector<bool> unsharded, int root
   for (const ScheduleEvent& event : schedule) {
     if (event.unit == root) continue;
     if (event.kind == Kind::kAllGather) most = std::max(most, ++now);
-    if (event.kind == Kind::kReshard) --now;
+    if (IsReshard(event)) --now;
   }
   return most;
 }

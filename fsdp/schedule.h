@@ -13,6 +13,8 @@
 #ifndef FSDP_FSDP_SCHEDULE_H_
 #define FSDP_FSDP_SCHEDULE_H_
 
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,7 +24,17 @@
 namespace fsdp {
 
 struct ScheduleEvent {
-  enum class Kind : uint8_t { kAllGather, kForward, kReshard, kBackward, kReduceScatter, kAllReduce, kStep };
+  enum class Kind : uint8_t {
+    kAllGather,
+    kForward,
+    kReshard,
+    kReshardToGroup,  // to the shards of a smaller group (FSDP2's reshard_after_forward of an int)
+    kRecompute,       // forward again, for a unit that kept its input only
+    kBackward,
+    kReduceScatter,
+    kAllReduce,
+    kStep
+  };
 
   Kind kind = Kind::kStep;
   int unit = -1;  // -1 for kStep
@@ -43,8 +55,17 @@ struct UnitTraits {
   bool sharded = true;                 // all-gathered, and its gradient reduce-scattered
   bool replicated = false;             // its gradient is all-reduced as well: kNoShard, the hybrid strategies
   bool trainable = true;               // off: no parameter wants a gradient, so nothing is reduced
+  bool sync = true;                    // off: its gradient stays local (no_sync)
+  bool all_reduce = true;              // off: a replicated unit reduce-scatters only
   bool reshard_after_forward = true;   // off for the root, and where parameters are kept for backward
+  bool reshard_to_group = false;       // after forward, and not all the way
   bool reshard_after_backward = true;  // of a backward without synchronisation; one with it always reshards
+  bool unshard_in_backward = true;     // off: backward does not need its parameters
+  bool recompute = false;              // its forward runs again before its backward
+
+  // Units to all-gather ahead of this one's forward and backward; default: the next in order, by the options.
+  std::optional<std::vector<int>> forward_prefetch = {};
+  std::optional<std::vector<int>> backward_prefetch = {};
 
   // How FSDP1 treats a unit.
   static UnitTraits Of(ShardingStrategy strategy, bool is_root);
@@ -61,11 +82,11 @@ struct ScheduleOptions {
 Schedule ForwardSchedule(absl::Span<const UnitVisit> visits, const std::vector<bool>& unsharded,
                          const ScheduleOptions& options);
 
-// The backward pass of the forward pass that made these visits; `sync` off: gradients stay local (no_sync).
-Schedule BackwardSchedule(absl::Span<const UnitVisit> visits, const std::vector<bool>& unsharded, bool sync,
+// The backward pass of the forward pass that made these visits.
+Schedule BackwardSchedule(absl::Span<const UnitVisit> visits, const std::vector<bool>& unsharded,
                           const ScheduleOptions& options);
 
-// Forward and backward `micro_steps` times, the last with synchronisation, then the optimizer's step.
+// Forward and backward `micro_steps` times, all but the last without synchronisation, then the optimizer's step.
 Schedule StepSchedule(absl::Span<const UnitVisit> visits, int micro_steps, const ScheduleOptions& options);
 
 // Which units are unsharded after `schedule`, from `unsharded` before it.

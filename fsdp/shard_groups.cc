@@ -14,8 +14,8 @@ absl::Status CheckEqualIn(ProcessGroup& group, const std::string& blob, std::str
   ASSIGN_OR_RETURN(const std::vector<std::string> all, group.GatherBlobs(blob));
   for (int rank = 0; rank < group.size(); ++rank) {
     if (all[rank] == all[0]) continue;
-    return absl::FailedPreconditionError(absl::StrCat("ranks wrap different models: ", std::string(what),
-                                                      " of rank 0:\n", all[0], "of rank ", rank, ":\n", all[rank]));
+    return absl::FailedPreconditionError(
+        absl::StrCat(std::string(what), " of rank 0:\n", all[0], "of rank ", rank, ":\n", all[rank]));
   }
   return absl::OkStatus();
 }

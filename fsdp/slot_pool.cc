@@ -11,12 +11,18 @@ namespace fsdp {
 absl::StatusOr<SlotPool> SlotPool::Create(ProcessGroup& group, int count, int64_t nbytes, std::string purpose) {
   SlotPool pool;
   pool.purpose_ = std::move(purpose);
-  pool.count_ = count;
-  for (int i = 0; i < count; ++i) {
-    ASSIGN_OR_RETURN(Buffer buffer, group.Allocate(nbytes));
-    pool.free_.push_back({std::move(buffer), Event()});
-  }
+  pool.nbytes_ = nbytes;
+  RETURN_IF_ERROR(pool.Grow(group, count));
   return pool;
+}
+
+absl::Status SlotPool::Grow(ProcessGroup& group, int count) {
+  for (int i = 0; i < count; ++i) {
+    ASSIGN_OR_RETURN(Buffer buffer, group.Allocate(nbytes_));
+    free_.push_back({std::move(buffer), Event()});
+    ++count_;
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<Buffer> SlotPool::Acquire(Stream& user) {

@@ -27,6 +27,9 @@ class SlotPool {
   // `count` slots of `nbytes` from `group`'s memory. `purpose` is for messages: "unsharded parameters".
   static absl::StatusOr<SlotPool> Create(ProcessGroup& group, int count, int64_t nbytes, std::string purpose);
 
+  // Adds slots.
+  absl::Status Grow(ProcessGroup& group, int count);
+
   // The slot that has been free longest; work put on `user` afterwards may write to it. kFailedPrecondition when all
   // are taken: units run in an order that needs more at one time than was planned for.
   absl::StatusOr<Buffer> Acquire(Stream& user);
@@ -36,6 +39,7 @@ class SlotPool {
 
  private:
   std::string purpose_;
+  int64_t nbytes_ = 0;  // of each
   int count_ = 0;
   std::deque<Slot> free_;  // longest free first
 };

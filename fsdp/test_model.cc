@@ -47,19 +47,24 @@ absl::StatusOr<TestModel> MakeTestModel(ShardGroups groups, const FsdpOptions& o
   return made;
 }
 
-absl::StatusOr<float> TestModel::ComputeGradients(int step) {
-  Device& device = model->device();
-  ASSIGN_OR_RETURN(const Tensor tokens, Tensor::Empty(device, DType::kInt32, {kRows, kSeqLen}));
-  ASSIGN_OR_RETURN(const Tensor targets, Tensor::Empty(device, DType::kInt32, {kRows * kSeqLen}));
+absl::StatusOr<TestBatch> TestBatchOf(Device& device, int step, int rank) {
+  TestBatch batch;
+  ASSIGN_OR_RETURN(batch.tokens, Tensor::Empty(device, DType::kInt32, {kRows, kSeqLen}));
+  ASSIGN_OR_RETURN(batch.targets, Tensor::Empty(device, DType::kInt32, {kRows * kSeqLen}));
   for (int i = 0; i < kRows * kSeqLen; ++i) {
-    const int at = (step * 7 + model->group().rank()) * 31 + i;
-    tokens.data_as<int32_t>()[i] = at * at % kVocabulary;
-    targets.data_as<int32_t>()[i] = (at + 1) * (at + 1) % kVocabulary;
+    const int at = (step * 7 + rank) * 31 + i;
+    batch.tokens.data_as<int32_t>()[i] = at * at % kVocabulary;
+    batch.targets.data_as<int32_t>()[i] = (at + 1) * (at + 1) % kVocabulary;
   }
+  return batch;
+}
+
+absl::StatusOr<float> TestModel::ComputeGradients(int step) {
+  ASSIGN_OR_RETURN(const TestBatch batch, TestBatchOf(model->device(), step, model->group().rank()));
   Tape tape = model->NewTape();
   CrossEntropyLoss loss;
-  ASSIGN_OR_RETURN(const Tensor logits, model->Forward(tokens, tape));
-  ASSIGN_OR_RETURN(const Tensor value, loss.Forward(logits, targets, tape));
+  ASSIGN_OR_RETURN(const Tensor logits, model->Forward(batch.tokens, tape));
+  ASSIGN_OR_RETURN(const Tensor value, loss.Forward(logits, batch.targets, tape));
   ASSIGN_OR_RETURN(const Tensor grad_logits, loss.Backward(1.0f, tape));
   RETURN_IF_ERROR(model->Backward(grad_logits, tape).status());
   RETURN_IF_ERROR(model->stream().Synchronize());

@@ -18,6 +18,12 @@ namespace fsdp {
 // Sizes that no small world size divides.
 Gpt2Config OddGpt2Config();
 
+// Tokens and targets of one rank in one step.
+struct TestBatch {
+  Tensor tokens, targets;
+};
+absl::StatusOr<TestBatch> TestBatchOf(Device& device, int step, int rank);
+
 struct TestModel {
   std::unique_ptr<FullyShardedDataParallel> model;
   std::unique_ptr<AdamW> optimizer;

@@ -11,34 +11,27 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "fsdp/options.h"
 #include "fsdp/parameter_init.h"
 #include "fsdp/partition.h"
 #include "fsdp/schedule.h"
 #include "fsdp/shard_groups.h"
 #include "fsdp/shard_layout.h"
+#include "fsdp/unit_controls.h"
+#include "fsdp/unit_settings.h"
 #include "nn/module.h"
 #include "optim/sharded_parameter.h"
 
 namespace fsdp {
 
-// How one unit is sharded and computed; every unit has its own.
-struct UnitSettings {
-  ShardingStrategy sharding_strategy = ShardingStrategy::kFullShard;
-  MixedPrecision mixed_precision = {};
-  CpuOffload cpu_offload = {};
-  LayoutKind layout = LayoutKind::kFlat;
-};
-
-// FSDP1's: the model's options with the unit's overrides.
-UnitSettings UnitSettingsOf(const FsdpOptions& options, const UnitOverrides& overrides);
-
 struct Unit {
   std::string name;  // the module's path; "" for the root
   Module* module = nullptr;
+  std::vector<Module*> modules;  // `module` and the others that it is gathered with
   UnitSettings settings;
+  UnitControls controls;
   ShardingStrategy strategy = ShardingStrategy::kFullShard;  // kNoShard where the shard group has one rank
   UnitGroups groups;
+  std::shared_ptr<ProcessGroup> post_forward_group;  // see UnitSettings::post_forward_group_size; null: none
   ShardLayout layout;
   std::vector<std::shared_ptr<Parameter>> parameters;  // those of layout.parameters(), in that order
 
@@ -46,8 +39,9 @@ struct Unit {
   DType compute_dtype = DType::kFloat32;  // of the unsharded parameters and gradients
   DType reduce_dtype = DType::kFloat32;   // of the reduction
 
-  Tensor shard;       // [layout.shard_numel()], padding zero
-  Tensor grad_shard;  // likewise; each slice counts while its ShardedParameter::has_grad
+  Tensor shard;               // [layout.shard_numel()], padding zero
+  Tensor grad_shard;          // likewise; each slice counts while its ShardedParameter::has_grad
+  Tensor low_precision_grad;  // what the optimizer sees of grad_shard under keep_low_precision_grads
   std::vector<std::unique_ptr<ShardedParameter>> sharded_parameters;  // views of the two, parallel to `parameters`
 
   // A SummonFullParamsGuard has the parameters: forward and backward have to wait for its end.
@@ -57,6 +51,14 @@ struct Unit {
   std::string display_name() const { return name.empty() ? "root" : name; }
 
   bool sharded() const { return groups.shard != nullptr; }
+
+  // True when shard and gradient are in host memory.
+  bool offloaded() const { return settings.offload.has_value(); }
+
+  // True when backward keeps gradients of several passes in the reduce dtype, not in the compute dtype.
+  bool accumulates_in_reduce_dtype() const {
+    return settings.gradient_rules == GradientRules::kFsdp2 && reduce_dtype != compute_dtype;
+  }
 
   // False when no parameter wants a gradient.
   bool trainable() const;
@@ -92,8 +94,9 @@ class UnitStore {
   // Parameters that no unit has, by each of their names: the ignored ones. State dicts hold them as they are.
   const std::vector<Module::NamedParameter>& unmanaged() const { return unmanaged_; }
 
-  // What was legal but surprising in the wrapping, for people to read.
+  // What was legal but surprising, for people to read.
   const std::vector<std::string>& warnings() const { return warnings_; }
+  void AddWarning(std::string warning) { warnings_.push_back(std::move(warning)); }
 
   const ShardGroups& groups() const { return groups_; }
 
@@ -102,14 +105,19 @@ class UnitStore {
 
   Device& device() const { return *groups_.any().device(); }
 
+  // Where optimizer state of offloaded units lives.
+  Device& host() const { return *host_; }
+
  private:
   explicit UnitStore(ShardGroups groups) : groups_(std::move(groups)) {}
 
   absl::Status Adopt(const Partition& partition, const std::vector<UnitSettings>& settings);
+  absl::Status SplitPostForwardGroups();
   absl::Status Fill(const Partition& partition, const ParameterInit& init);
 
   ShardGroups groups_;
   std::shared_ptr<ProcessGroup> root_group_;
+  std::shared_ptr<Device> host_;
   std::vector<std::unique_ptr<Unit>> units_;
   std::vector<UnitVisit> registration_order_;
   std::map<const Module*, int> index_;

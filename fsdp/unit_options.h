@@ -44,6 +44,18 @@ struct MixedPrecision {
   // Of the gradient reduction; default: param_dtype.
   std::optional<DType> reduce_dtype = {};
 
+  // Of floating-point buffers; default: as they are. State dicts have the original dtype.
+  std::optional<DType> buffer_dtype = {};
+
+  // Hand gradients to the optimizer in param_dtype (of a unit that is not sharded: in reduce_dtype). They still
+  // accumulate in the original dtype while a backward adds to them.
+  bool keep_low_precision_grads = false;
+
+  // Cast floating-point inputs to param_dtype: of every unit's forward, and of the root's. The root casts if either
+  // says so.
+  bool cast_forward_inputs = false;
+  bool cast_root_forward_inputs = true;
+
   // Modules that an auto_wrap_policy leaves out of mixed precision, each as a unit of its own; PyTorch's
   // _module_classes_to_ignore. Without a policy it does nothing.
   ModulePredicate module_classes_to_ignore = IsBatchNorm();
@@ -56,6 +68,20 @@ struct CpuOffload {
   bool offload_params = false;
 };
 
+// FSDP2's precision of a unit (torch/distributed/fsdp/_fully_shard/_fsdp_api.py). There is no dtype for buffers.
+struct MixedPrecisionPolicy {
+  std::optional<DType> param_dtype = {};   // of all-gather and compute; default: the original dtype
+  std::optional<DType> reduce_dtype = {};  // of the reduction; default: that of the gradients, param_dtype
+  std::optional<DType> output_dtype = {};  // floating-point outputs of the unit are cast to it
+  bool cast_forward_inputs = true;         // floating-point inputs are cast to param_dtype, if that is set
+};
+
+// FSDP2's offload: shards and gradients in host memory; pinned, so that copies run beside compute.
+struct CpuOffloadPolicy {
+  bool pin_memory = true;
+};
+using OffloadPolicy = std::optional<CpuOffloadPolicy>;
+
 // What a wrap policy sets for one unit in place of the model's options; nothing set: the model's.
 struct UnitOverrides {
   std::optional<ShardingStrategy> sharding_strategy = {};
@@ -65,6 +91,9 @@ struct UnitOverrides {
   // For a unit without mixed precision inside a model with it: floating-point inputs are cast to the original dtype,
   // and outputs back to the dtype that came in.
   bool keep_full_precision = false;
+
+  // Keep only the unit's input for backward, which runs its forward again.
+  std::optional<bool> activation_checkpointing = {};
 };
 
 }  // namespace fsdp

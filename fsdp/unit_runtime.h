@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// UnitRuntime: what happens to a unit during a step (unshard, bind, reshard, bind gradients, reduce), as stream work on
-// static memory. It decides nothing: executor.h calls it in the order of a schedule.
+// UnitRuntime: a unit's parameters during a step (unshard, bind, reshard), as stream work on static memory;
+// gradient_reduction.h is the same for its gradients. It decides nothing: executor.h calls it in the order of a
+// schedule.
 //
-// Memory. The root has an unsharded buffer and a gradient buffer of its own; the other units take turns in slots. An
-// all-gather writes in place, parameters are views of its output; backward adds straight into views of the gradient
-// buffer, from which the reduce-scatter reads. Where shards side by side are not the unsharded buffer (ShardLayout's
-// dim-0 chunks), or the gradient is reduced in another dtype, collectives work in one staging buffer each, which the
-// unshard and the post-backward stream use unit after unit. While a unit is resharded its Parameters are undefined, so
-// a stale use is an error.
+// The root has an unsharded buffer of its own; the other units take turns in slots. An all-gather writes in place and
+// parameters are views of its output. Where shards side by side are not the unsharded buffer (ShardLayout's rows) it
+// writes to one staging buffer, which the unshard stream uses unit after unit, and is copied out. While a unit is
+// resharded its Parameters are undefined, so a stale use is an error.
 #ifndef FSDP_FSDP_UNIT_RUNTIME_H_
 #define FSDP_FSDP_UNIT_RUNTIME_H_
 
@@ -16,34 +15,36 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "collectives/process_group.h"
-#include "fsdp/divide_factors.h"
+#include "fsdp/gradient_reduction.h"
+#include "fsdp/memory_plan.h"
 #include "fsdp/slot_pool.h"
 #include "fsdp/unit.h"
 
 namespace fsdp {
 
-// How many slots the units other than the root share.
-struct SlotCounts {
-  int unsharded = 2;
-  int gradients = 2;
-};
-
 class UnitRuntime {
  public:
-  // `units` must outlive it. Allocates the slots from the groups' memory. Collective.
-  static absl::StatusOr<std::unique_ptr<UnitRuntime>> Create(const UnitStore& units, const SlotCounts& slots);
+  // `units` must outlive it. Allocates what `plan` says from the groups' memory. Collective.
+  static absl::StatusOr<std::unique_ptr<UnitRuntime>> Create(const UnitStore& units, const MemoryPlan& plan);
   ~UnitRuntime();
 
+  const MemoryPlan& plan() const { return plan_; }
   Stream& compute_stream() const { return *compute_; }
+  GradientReduction& gradients() const { return *gradients_; }
 
-  // Makes all-gathers issued from now on see what the compute stream has done so far: the optimizer's step.
-  void WaitForOptimizer() { unshard_->Wait(compute_->Record()); }
+  // Makes all-gathers issued from now on wait for `optimizer_done`; an empty event: for all compute so far.
+  void WaitForOptimizer(const Event& optimizer_done) {
+    unshard_->Wait(optimizer_done.state() ? optimizer_done : compute_->Record());
+  }
 
-  // Makes the compute stream see all reductions issued so far.
-  void WaitForReductions();
+  // Makes room for this many units beside the root to be unsharded at one time, if there is less.
+  absl::Status EnsureSlots(int unsharded);
 
-  // All-gathers `unit` into a slot; one that is not sharded has nothing to gather, and is cast if that is needed.
+  // From now on units with full_precision_in_eval are unsharded in their original dtype.
+  void set_full_precision(bool full_precision) { full_precision_ = full_precision; }
+
+  // All-gathers `unit` into a slot; one that is not sharded has nothing to gather, and is copied or cast if that is
+  // needed. Nothing to do where it is unsharded.
   absl::Status Unshard(int unit);
 
   // Makes the compute stream wait for Unshard and binds Parameter::data.
@@ -52,56 +53,45 @@ class UnitRuntime {
   // Unbinds Parameter::data; the slot is free after the compute issued so far.
   void Reshard(int unit);
 
-  // Binds Parameter::grad to a zeroed buffer, or to what earlier backwards without synchronisation left. `sync` off:
-  // to a buffer that stays until a backward with synchronisation.
-  absl::Status BindGradients(int unit, bool sync);
+  // As Reshard, but keeps this rank's part for the post-forward group, from which the next Unshard gathers.
+  void ReshardToGroup(int unit);
 
-  // Unbinds Parameter::grad.
-  void UnbindGradients(int unit);
-
-  // Divides the gradient and sums it over the shard group, each rank its shard. Where AllReduce is not to follow, adds
-  // it to grad_shard, or replaces what is there if no parameter has_grad.
-  absl::Status ReduceScatter(int unit);
-
-  // Sums what ReduceScatter left, or the whole gradient of a unit that is not sharded, over the replicate group, and
-  // stores it as ReduceScatter does.
-  absl::Status AllReduce(int unit);
+  bool is_unsharded(int unit) const { return states_[unit].unsharded.defined(); }
 
   // Waits for all streams; returns the first error.
   absl::Status Synchronize();
 
  private:
   struct State {
-    Tensor unsharded;  // [padded_numel] in compute dtype; undefined while resharded
+    Tensor unsharded;       // [padded_numel]; undefined while resharded
+    bool on_shard = false;  // it is the shard itself
     Event gathered;
-    Tensor grad;         // [padded_numel] in compute dtype; undefined outside backward
-    Tensor accumulated;  // as grad, made by the first backward without synchronisation, then kept
-    bool has_accumulated = false;
-    Tensor reduced;  // [shard_numel] in reduce dtype, between ReduceScatter and AllReduce
+    Tensor post_forward_shard;  // of units with a post-forward group
+    bool in_group = false;      // the parameters are in post_forward_shards
+    Event moved_to_group;
+    Buffer comm_memory;  // of a custom AllGatherComm
   };
 
-  explicit UnitRuntime(const UnitStore& units);
-  absl::Status Allocate(const SlotCounts& slots);
-  SlotPool& UnshardedPool(int unit) { return unit == units_.root_unit() ? root_unsharded_ : unsharded_; }
-  SlotPool& GradientPool(int unit) { return unit == units_.root_unit() ? root_gradients_ : gradients_; }
-  Shape PaddedShape(int unit) const { return {units_.unit(unit).layout.padded_numel()}; }
-
-  absl::StatusOr<Tensor> StartReduction(int unit);
-  void CopyOut(const Unit& unit, const Tensor& gathered, const Tensor& unsharded, Stream& stream) const;
-  void CopyIn(const Unit& unit, const Tensor& grad, const Tensor& rows, double divisor, Stream& stream) const;
-  void Store(int unit, const Tensor& reduced, Stream& stream);
-  void ReleaseGradient(int unit, Stream& last_user);
+  explicit UnitRuntime(const UnitStore& units, const MemoryPlan& plan);
+  absl::Status Allocate();
+  SlotPool& PoolOf(int unit) { return unit == units_.root_unit() ? root_unsharded_ : unsharded_; }
+  DType UnshardedDType(const Unit& unit) const;
+  absl::Status GatherShards(int unit, DType dtype);
+  void GatherFromGroup(int unit);
+  void FillOwn(const Unit& unit, const Tensor& own);
+  absl::StatusOr<Tensor> GatherBuffer(int unit, DType dtype);
 
   const UnitStore& units_;
+  MemoryPlan plan_;
   const TensorOps& ops_;
-  SlotPool root_unsharded_, unsharded_, root_gradients_, gradients_;
-  Buffer gather_staging_;      // for layouts that are not in place
-  Buffer reduce_staging_;      // likewise, and for gradients reduced in another dtype
-  Event reduce_staging_free_;  // its last user's work is done
+  SlotPool root_unsharded_, unsharded_;
+  Buffer gather_staging_, upload_staging_;
   std::vector<State> states_;  // by unit
+  bool full_precision_ = false;
 
   // Last, so that their threads end before the memory they use goes.
-  std::unique_ptr<Stream> compute_, unshard_, post_backward_, all_reduce_;
+  std::unique_ptr<Stream> compute_, unshard_;
+  std::unique_ptr<GradientReduction> gradients_;
 };
 
 }  // namespace fsdp

@@ -26,7 +26,7 @@ void CollectModules(const std::string& path, Module* module, std::vector<Module:
 absl::StatusOr<Tensor> Module::Forward(const Tensor& input, Tape& tape) {
   Tensor x = input;
   if (hooks_ != nullptr) RETURN_IF_ERROR(hooks_->PreForward(*this, x, tape));
-  ASSIGN_OR_RETURN(Tensor output, DoForward(x, tape));
+  ASSIGN_OR_RETURN(Tensor output, recompute_ ? ForwardKeepingInput(x, tape) : DoForward(x, tape));
   if (hooks_ != nullptr) RETURN_IF_ERROR(hooks_->PostForward(*this, output, tape));
   return output;
 }
@@ -34,9 +34,22 @@ absl::StatusOr<Tensor> Module::Forward(const Tensor& input, Tape& tape) {
 absl::StatusOr<Tensor> Module::Backward(const Tensor& grad_output, Tape& tape) {
   Tensor g = grad_output;
   if (hooks_ != nullptr) RETURN_IF_ERROR(hooks_->PreBackward(*this, g, tape));
-  ASSIGN_OR_RETURN(Tensor grad_input, DoBackward(g, tape));
+  ASSIGN_OR_RETURN(Tensor grad_input, recompute_ ? RecomputeAndBackward(g, tape) : DoBackward(g, tape));
   if (hooks_ != nullptr) RETURN_IF_ERROR(hooks_->PostBackward(*this, grad_input, tape));
   return grad_input;
+}
+
+absl::StatusOr<Tensor> Module::ForwardKeepingInput(const Tensor& input, Tape& tape) {
+  tape.Save(input);
+  Tape forgetful(tape.stream(), tape.ops(), /*keep_for_backward=*/false);
+  return DoForward(input, forgetful);
+}
+
+absl::StatusOr<Tensor> Module::RecomputeAndBackward(const Tensor& grad_output, Tape& tape) {
+  ASSIGN_OR_RETURN(const Tensor input, tape.Restore());
+  Tape again(tape.stream(), tape.ops());
+  RETURN_IF_ERROR(DoForward(input, again).status());
+  return DoBackward(grad_output, again);
 }
 
 std::vector<Module::NamedModule> Module::NamedModules() {

@@ -83,6 +83,10 @@ class Module {
 
   // Not owned; null removes them.
   void set_hooks(ModuleHooks* hooks) { hooks_ = hooks; }
+
+  // On: Forward keeps only its input for backward, which runs DoForward again (activation checkpointing). Memory for
+  // time; results are the same in every bit.
+  void set_recompute(bool recompute) { recompute_ = recompute; }
   ModuleHooks* hooks() const { return hooks_; }
 
  protected:
@@ -108,10 +112,14 @@ class Module {
   }
 
  private:
+  absl::StatusOr<Tensor> ForwardKeepingInput(const Tensor& input, Tape& tape);
+  absl::StatusOr<Tensor> RecomputeAndBackward(const Tensor& grad_output, Tape& tape);
+
   std::vector<std::pair<std::string, std::unique_ptr<Module>>> children_;
   std::vector<NamedParameter> parameters_;
   std::vector<NamedBuffer> buffers_;
   ModuleHooks* hooks_ = nullptr;
+  bool recompute_ = false;
 };
 
 }  // namespace fsdp

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// RecordingProcessGroup: for tests: passes every collective on and writes it down as it is issued, under the group's
+// label, in a log that several groups of one rank may share. Control-plane calls are not written down.
+#ifndef FSDP_COLLECTIVES_RECORDING_PROCESS_GROUP_H_
+#define FSDP_COLLECTIVES_RECORDING_PROCESS_GROUP_H_
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "collectives/process_group.h"
+
+namespace fsdp {
+
+class RecordingProcessGroup final : public ProcessGroup {
+ public:
+  using Log = std::vector<std::string>;
+
+  // Entries read "all_gather world float32[12]": the operation, the label, and what each rank gives.
+  RecordingProcessGroup(std::shared_ptr<ProcessGroup> inner, std::string label, std::shared_ptr<Log> log)
+      : inner_(std::move(inner)), label_(std::move(label)), log_(std::move(log)) {}
+
+  int rank() const override { return inner_->rank(); }
+  int size() const override { return inner_->size(); }
+  std::string_view backend() const override { return inner_->backend(); }
+  const std::shared_ptr<Device>& device() const override { return inner_->device(); }
+  absl::StatusOr<Buffer> Allocate(int64_t nbytes) override { return inner_->Allocate(nbytes); }
+  void AllGather(const Tensor& input, const Tensor& output, Stream& stream) override {
+    Record("all_gather", input);
+    inner_->AllGather(input, output, stream);
+  }
+  void ReduceScatter(const Tensor& input, const Tensor& output, ReduceOp op, Stream& stream) override {
+    Record(op == ReduceOp::kAvg ? "reduce_scatter avg" : "reduce_scatter", output);
+    inner_->ReduceScatter(input, output, op, stream);
+  }
+  void AllReduce(const Tensor& t, ReduceOp op, Stream& stream) override {
+    Record(op == ReduceOp::kAvg ? "all_reduce avg" : "all_reduce", t);
+    inner_->AllReduce(t, op, stream);
+  }
+  void Broadcast(const Tensor& t, int root, Stream& stream) override {
+    Record("broadcast", t);
+    inner_->Broadcast(t, root, stream);
+  }
+  void Barrier(Stream& stream) override { inner_->Barrier(stream); }
+  absl::StatusOr<std::vector<std::string>> GatherBlobs(std::string_view blob) override {
+    return inner_->GatherBlobs(blob);
+  }
+
+  // The part's label is this one's and its size: "world/2".
+  absl::StatusOr<std::unique_ptr<ProcessGroup>> Split(int color, int key) override {
+    ASSIGN_OR_RETURN(std::shared_ptr<ProcessGroup> part, inner_->Split(color, key));
+    std::string label = absl::StrCat(label_, "/", part->size());
+    return std::make_unique<RecordingProcessGroup>(std::move(part), std::move(label), log_);
+  }
+  void Abort(const absl::Status& reason) override { inner_->Abort(reason); }
+  absl::Duration timeout() const override { return inner_->timeout(); }
+
+ private:
+  void Record(const char* operation, const Tensor& t) {
+    log_->push_back(absl::StrCat(operation, " ", label_, " ", std::string(DTypeName(t.dtype())), "[", t.numel(), "]"));
+  }
+
+  const std::shared_ptr<ProcessGroup> inner_;
+  const std::string label_;
+  const std::shared_ptr<Log> log_;
+};
+
+// How many entries begin with `prefix`.
+inline int CountEntries(const RecordingProcessGroup::Log& log, std::string_view prefix) {
+  return static_cast<int>(
+      std::count_if(log.begin(), log.end(), [&](const std::string& entry) { return entry.rfind(prefix, 0) == 0; }));
+}
+
+}  // namespace fsdp
+
+#endif  // FSDP_COLLECTIVES_RECORDING_PROCESS_GROUP_H_

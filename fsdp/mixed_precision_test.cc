@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Every field of MixedPrecision and MixedPrecisionPolicy, by what the modules inside really see.
+#include <cmath>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/status_macros.h"
+#include "base/status_matchers.h"
+#include "collectives/recording_process_group.h"
+#include "collectives/run_ranks.h"
+#include "fsdp/fsdp.h"
+#include "fsdp/test_model.h"
+#include "fsdp/test_sequence.h"
+#include "fsdp/test_units.h"
+#include "fsdp/unit_settings.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tensor/ops.h"
+
+namespace fsdp {
+namespace {
+
+constexpr DType kLow = DType::kBFloat16;
+constexpr DType kFull = DType::kFloat32;
+
+// What a Probe saw in its last forward and backward.
+struct Seen {
+  DType input = DType::kUInt8, parameter = DType::kUInt8, buffer = DType::kUInt8, grad_output = DType::kUInt8;
+};
+
+// Passes on what it gets, in the dtype of its parameter, and notes dtypes.
+class Probe final : public Module {
+ public:
+  explicit Probe(std::string type_name = "Probe") : type_name_(std::move(type_name)) {
+    weight_ = AddParameter("weight", {5}, Initializer::Constant(1));
+    buffer_ = AddBuffer("table", Tensor(Buffer::Unowned(values_, sizeof(values_)), kFull, {2}));
+  }
+  std::string_view type_name() const override { return type_name_; }
+  const Seen& seen() const { return seen_; }
+
+ private:
+  absl::StatusOr<Tensor> DoForward(const Tensor& input, Tape& tape) override {
+    seen_.input = input.dtype();
+    seen_.parameter = weight_->data.dtype();
+    seen_.buffer = buffer_->data.dtype();
+    ASSIGN_OR_RETURN(const Tensor output, tape.Empty(weight_->data.dtype(), input.shape()));
+    tape.device().ops().CastDivide(input, output, 1, tape.stream());
+    return output;
+  }
+  absl::StatusOr<Tensor> DoBackward(const Tensor& grad_output, Tape&) override {
+    seen_.grad_output = grad_output.dtype();
+    return grad_output;
+  }
+
+  const std::string type_name_;
+  float values_[2] = {1, 2};
+  std::shared_ptr<Parameter> weight_;
+  std::shared_ptr<ModuleBuffer> buffer_;
+  Seen seen_;
+};
+
+struct Outcome {
+  Seen root, inner;
+  DType output = DType::kUInt8, grad_input = DType::kUInt8;
+  std::vector<DType> grads;  // as the optimizer gets them: root, inner
+  RecordingProcessGroup::Log log;
+};
+
+// A root probe before an inner unit.
+absl::StatusOr<Outcome> Observe(FsdpOptions options, bool training = true, int world_size = 2,
+                            const char* inner_type = "Probe") {
+  Outcome outcome;
+  RETURN_IF_ERROR(RunRanks(world_size, [&](std::shared_ptr<ProcessGroup> world) -> absl::Status {
+    auto log = std::make_shared<RecordingProcessGroup::Log>();
+    auto group = std::make_shared<RecordingProcessGroup>(world, "world", log);
+    auto root = std::make_unique<TestSequence>();
+    Probe* first = root->Add(std::make_unique<Probe>("RootProbe"));
+    Probe* inner = root->Add(std::make_unique<Probe>(inner_type));
+    if (!options.auto_wrap_policy) {
+      options.auto_wrap_policy = LambdaWrapPolicy([](Module& module) { return module.type_name() == "Probe"; });
+    }
+    ASSIGN_OR_RETURN(auto model, FullyShardedDataParallel::Wrap(std::move(root), group, options));
+    Tape tape = model->NewTape(training);
+    ASSIGN_OR_RETURN(const Tensor x, tape.Empty(kFull, {3}));
+    ASSIGN_OR_RETURN(const Tensor y, model->Forward(x, tape));
+    Tensor grad;
+    if (training) {
+      ASSIGN_OR_RETURN(grad, model->Backward(y, tape));
+    }
+    RETURN_IF_ERROR(model->stream().Synchronize());
+    if (world->rank() != 0) return absl::OkStatus();
+    outcome = {first->seen(), inner->seen(), y.dtype(), grad.defined() ? grad.dtype() : DType::kUInt8, {}, *log};
+    for (const ShardedParameter* p : model->parameters()) outcome.grads.push_back(p->grad.dtype());
+    return absl::OkStatus();
+  }));
+  return outcome;
+}
+
+FsdpOptions With(const MixedPrecision& precision) {
+  FsdpOptions options;
+  options.mixed_precision = precision;
+  return options;
+}
+
+TEST(MixedPrecisionTest, WithoutItNothingIsCast) {
+  ASSERT_OK_AND_ASSIGN(const Outcome o, Observe({}));
+  EXPECT_EQ(o.root.input, kFull);
+  EXPECT_EQ(o.root.parameter, kFull);
+  EXPECT_EQ(o.output, kFull);
+}
+
+TEST(MixedPrecisionTest, ParamDtypeIsThatOfComputeAndGathersAndReductions) {
+  ASSERT_OK_AND_ASSIGN(const Outcome o, Observe(With({.param_dtype = kLow})));
+  EXPECT_EQ(o.root.parameter, kLow);
+  EXPECT_EQ(o.inner.parameter, kLow);
+  EXPECT_EQ(CountEntries(o.log, "all_gather world bfloat16"), static_cast<int>(CountEntries(o.log, "all_gather")));
+  EXPECT_EQ(CountEntries(o.log, "reduce_scatter world bfloat16"), 2);
+  EXPECT_THAT(o.grads, testing::Each(kFull));
+}
+
+TEST(MixedPrecisionTest, ReduceDtypeIsThatOfReductionsAlone) {
+  ASSERT_OK_AND_ASSIGN(const Outcome o, Observe(With({.param_dtype = kLow, .reduce_dtype = kFull})));
+  EXPECT_EQ(CountEntries(o.log, "reduce_scatter world float32"), 2);
+  ASSERT_OK_AND_ASSIGN(const Outcome r, Observe(With({.reduce_dtype = kLow})));
+  EXPECT_EQ(r.root.parameter, kFull);
+  EXPECT_EQ(CountEntries(r.log, "reduce_scatter world bfloat16"), 2);
+  EXPECT_EQ(CountEntries(r.log, "all_gather world float32"), CountEntries(r.log, "all_gather"));
+}
+
+TEST(MixedPrecisionTest, TheRootCastsItsInputsUnlessToldNotTo) {
+  ASSERT_OK_AND_ASSIGN(const Outcome casts, Observe(With({.param_dtype = kLow})));
+  EXPECT_EQ(casts.root.input, kLow);
+  EXPECT_EQ(casts.grad_input, kFull);  // back in the dtype that came in
+  ASSERT_OK_AND_ASSIGN(const Outcome not_cast, Observe(With({.param_dtype = kLow, .cast_root_forward_inputs = false})));
+  EXPECT_EQ(not_cast.root.input, kFull);
+  // PyTorch's code, not its text: the root casts if either field says so.
+  ASSERT_OK_AND_ASSIGN(
+      const Outcome either,
+      Observe(With({.param_dtype = kLow, .cast_forward_inputs = true, .cast_root_forward_inputs = false})));
+  EXPECT_EQ(either.root.input, kLow);
+}
+
+// An inner unit in lower precision than the root gets what the root computes, unless it casts.
+TEST(MixedPrecisionTest, InnerUnitsCastTheirInputsOnlyIfTold) {
+  for (const bool casts : {false, true}) {
+    FsdpOptions options;
+    options.auto_wrap_policy = CustomWrapPolicy([casts](Module& module) -> std::optional<UnitOverrides> {
+      if (module.type_name() != "Probe") return std::nullopt;
+      return UnitOverrides{.mixed_precision = MixedPrecision{.param_dtype = kLow, .cast_forward_inputs = casts}};
+    });
+    ASSERT_OK_AND_ASSIGN(const Outcome o, Observe(options));
+    EXPECT_EQ(o.root.parameter, kFull);
+    EXPECT_EQ(o.inner.parameter, kLow);
+    EXPECT_EQ(o.inner.input, casts ? kLow : kFull);
+    EXPECT_EQ(o.inner.grad_output, kLow);
+  }
+}
+
+TEST(MixedPrecisionTest, CastForwardInputsWithoutParamDtypeCastsNothing) {
+  ASSERT_OK_AND_ASSIGN(const Outcome o, Observe(With({.reduce_dtype = kLow, .cast_forward_inputs = true})));
+  EXPECT_EQ(o.root.input, kFull);
+  EXPECT_EQ(o.inner.input, kFull);
+}
+
+TEST(MixedPrecisionTest, BufferDtypeIsThatOfFloatingPointBuffers) {
+  ASSERT_OK_AND_ASSIGN(const Outcome o, Observe(With({.buffer_dtype = kLow})));
+  EXPECT_EQ(o.root.buffer, kLow);
+  EXPECT_EQ(o.inner.buffer, kLow);
+  EXPECT_EQ(o.root.parameter, kFull);
+}
+
+TEST(MixedPrecisionTest, IgnoredClassesKeepFullPrecisionAndGiveBackWhatCameIn) {
+  ASSERT_OK_AND_ASSIGN(const Outcome o, Observe(With({.param_dtype = kLow, .reduce_dtype = kLow}), /*training=*/true,
+                                            /*world_size=*/2, "BatchNorm1d"));
+  EXPECT_EQ(o.root.parameter, kLow);
+  EXPECT_EQ(o.inner.input, kFull);
+  EXPECT_EQ(o.inner.parameter, kFull);
+  EXPECT_EQ(o.output, kLow);
+  EXPECT_EQ(o.inner.grad_output, kFull);
+}
+
+TEST(MixedPrecisionTest, EvaluationMayBeInFullPrecision) {
+  FsdpOptions options = With({.param_dtype = kLow});
+  options.full_precision_in_eval = true;
+  for (const int world_size : {1, 2}) {
+    ASSERT_OK_AND_ASSIGN(const Outcome eval, Observe(options, /*training=*/false, world_size));
+    EXPECT_EQ(eval.root.input, kFull);
+    EXPECT_EQ(eval.inner.parameter, kFull);
+    EXPECT_EQ(eval.output, kFull);
+    ASSERT_OK_AND_ASSIGN(const Outcome train, Observe(options, /*training=*/true, world_size));
+    EXPECT_EQ(train.inner.parameter, kLow);
+  }
+  options.full_precision_in_eval = false;
+  ASSERT_OK_AND_ASSIGN(const Outcome low, Observe(options, /*training=*/false));
+  EXPECT_EQ(low.inner.parameter, kLow);
+}
+
+TEST(MixedPrecisionTest, KeptLowPrecisionGradsAreInParamDtypeOrUnshardedInReduceDtype) {
+  MixedPrecision keep{.param_dtype = kLow, .reduce_dtype = DType::kFloat16, .keep_low_precision_grads = true};
+  ASSERT_OK_AND_ASSIGN(const Outcome sharded, Observe(With(keep)));
+  EXPECT_THAT(sharded.grads, testing::Each(kLow));
+  ASSERT_OK_AND_ASSIGN(const Outcome whole, Observe(With(keep), true, /*world_size=*/1));
+  EXPECT_THAT(whole.grads, testing::Each(DType::kFloat16));
+}
+
+TEST(MixedPrecisionTest, KeptLowPrecisionGradsRoundWhatFullPrecisionAccumulated) {
+  WholeTensors kept, full;
+  for (const bool keep : {true, false}) {
+    ASSERT_OK(RunRanks(2, [&](std::shared_ptr<ProcessGroup> group) -> absl::Status {
+      FsdpOptions options = BlockOptions();
+      options.mixed_precision = {.param_dtype = kLow, .reduce_dtype = kFull, .keep_low_precision_grads = keep};
+      ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, options));
+      RETURN_IF_ERROR(made.ComputeGradients(0).status());
+      (keep ? kept : full).AddGradients(made.model->parameters());
+      return absl::OkStatus();
+    }));
+  }
+  for (const auto& [name, values] : full.tensors()) {
+    for (size_t i = 0; i < values.size(); ++i) {
+      EXPECT_NEAR(kept.tensors().at(name)[i], values[i], std::abs(values[i]) / 256) << name;
+    }
+  }
+  EXPECT_FALSE(kept == full);
+}
+
+// FSDP2's policy, by way of the settings that it comes down to.
+TEST(MixedPrecisionPolicyTest, CastsInputsAndOutputsOfEveryUnit) {
+  UnitSettings settings;
+  ApplyPolicy({.param_dtype = kLow, .reduce_dtype = kFull, .output_dtype = kFull}, settings);
+  EXPECT_EQ(settings.param_dtype, kLow);
+  EXPECT_EQ(settings.output_dtype, kFull);
+  EXPECT_TRUE(settings.cast_inputs);
+  ApplyPolicy({.cast_forward_inputs = true}, settings);
+  EXPECT_FALSE(settings.cast_inputs) << "without a param_dtype there is nothing to cast to";
+}
+
+TEST(MixedPrecisionPolicyTest, OutputDtypeIsWhatTheCallerGets) {
+  ASSERT_OK(RunRanks(2, [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
+    UnitSettings settings = Fsdp2Settings();
+    ApplyPolicy({.param_dtype = kLow, .output_dtype = kFull}, settings);
+    ASSIGN_OR_RETURN(TestUnits made, MakeTestUnits(group, group->rank(), settings));
+    Stream& stream = made.executor->runtime().compute_stream();
+    ASSIGN_OR_RETURN(const TestBatch batch, TestBatchOf(stream.device(), 0, made.rank));
+    Tape tape(stream, *made.layer_ops);
+    ASSIGN_OR_RETURN(const Tensor logits, made.module->Forward(batch.tokens, tape));
+    EXPECT_EQ(logits.dtype(), kFull);
+    RETURN_IF_ERROR(made.module->Backward(logits, tape).status());
+    return made.executor->runtime().Synchronize();
+  }));
+}
+
+}  // namespace
+}  // namespace fsdp

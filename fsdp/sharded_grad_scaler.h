@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// ShardedGradScaler: loss scaling for 16-bit gradients that are sharded (torch/distributed/fsdp/sharded_grad_scaler.py).
+// A rank sees its shards only, so whether a gradient overflowed is agreed on by all ranks, also by one that has none.
+//
+//   ASSIGN_OR_RETURN(grad, loss.Backward(scaler.scale(), tape));   // the loss is scaled by way of its gradient
+//   RETURN_IF_ERROR(model->Backward(grad, tape).status());
+//   RETURN_IF_ERROR(scaler.Unscale(optimizer, stream));            // before clipping; Step does it otherwise
+//   ASSIGN_OR_RETURN(const bool stepped, scaler.Step(optimizer, stream));
+//   RETURN_IF_ERROR(scaler.Update());
+#ifndef FSDP_FSDP_SHARDED_GRAD_SCALER_H_
+#define FSDP_FSDP_SHARDED_GRAD_SCALER_H_
+
+#include <map>
+#include <memory>
+#include <optional>
+
+#include "absl/status/statusor.h"
+#include "collectives/process_group.h"
+#include "optim/optimizer.h"
+#include "tensor/stream.h"
+
+namespace fsdp {
+
+// PyTorch's names and defaults.
+struct GradScalerOptions {
+  double init_scale = 65536;
+  double growth_factor = 2;
+  double backoff_factor = 0.5;
+  int growth_interval = 2000;  // steps without overflow before the scale grows
+  bool enabled = true;         // off: scale() is 1 and Step always steps
+};
+
+class ShardedGradScaler {
+ public:
+  // `group` has all ranks that train one model; it is the caller's and outlives it.
+  explicit ShardedGradScaler(ProcessGroup& group, const GradScalerOptions& options = {});
+
+  float scale() const { return options_.enabled ? static_cast<float>(scale_) : 1; }
+
+  // Divides the gradients of `optimizer`'s parameters by the scale, and finds out whether any of any rank is infinite
+  // or not a number. Collective; blocks. kFailedPrecondition when that was done since the last Update, or after Step.
+  absl::Status Unscale(Optimizer& optimizer, Stream& stream);
+
+  // Unscales if that has not been done, and steps unless a gradient overflowed; says whether it stepped. Collective;
+  // blocks. kFailedPrecondition when called twice before Update.
+  absl::StatusOr<bool> Step(Optimizer& optimizer, Stream& stream);
+
+  // Lowers the scale after an overflow, raises it after growth_interval steps without, or sets `new_scale`.
+  // kFailedPrecondition when nothing was unscaled since the last Update.
+  absl::Status Update(std::optional<double> new_scale = std::nullopt);
+
+ private:
+  struct Progress {
+    bool unscaled = false, stepped = false, overflowed = false;
+  };
+
+  absl::StatusOr<bool> AnyOverflow(Optimizer& optimizer, Stream& stream);
+
+  ProcessGroup& group_;
+  const GradScalerOptions options_;
+  double scale_;
+  int steps_without_overflow_ = 0;
+  std::map<const Optimizer*, Progress> progress_;  // since the last Update
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_FSDP_SHARDED_GRAD_SCALER_H_
