@@ -16,8 +16,8 @@
 #include "fsdp/test_units.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tensor/ops.h"
 #include "nn/cross_entropy_loss.h"
+#include "tensor/ops.h"
 
 namespace fsdp {
 namespace {

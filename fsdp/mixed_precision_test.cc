@@ -72,7 +72,7 @@ struct Outcome {
 
 // A root probe before an inner unit.
 absl::StatusOr<Outcome> Observe(FsdpOptions options, bool training = true, int world_size = 2,
-                            const char* inner_type = "Probe") {
+                                const char* inner_type = "Probe") {
   Outcome outcome;
   RETURN_IF_ERROR(RunRanks(world_size, [&](std::shared_ptr<ProcessGroup> world) -> absl::Status {
     auto log = std::make_shared<RecordingProcessGroup::Log>();
@@ -175,7 +175,7 @@ TEST(MixedPrecisionTest, BufferDtypeIsThatOfFloatingPointBuffers) {
 
 TEST(MixedPrecisionTest, IgnoredClassesKeepFullPrecisionAndGiveBackWhatCameIn) {
   ASSERT_OK_AND_ASSIGN(const Outcome o, Observe(With({.param_dtype = kLow, .reduce_dtype = kLow}), /*training=*/true,
-                                            /*world_size=*/2, "BatchNorm1d"));
+                                                /*world_size=*/2, "BatchNorm1d"));
   EXPECT_EQ(o.root.parameter, kLow);
   EXPECT_EQ(o.inner.input, kFull);
   EXPECT_EQ(o.inner.parameter, kFull);

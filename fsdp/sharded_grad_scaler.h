@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// ShardedGradScaler: loss scaling for 16-bit gradients that are sharded (torch/distributed/fsdp/sharded_grad_scaler.py).
-// A rank sees its shards only, so whether a gradient overflowed is agreed on by all ranks, also by one that has none.
+// ShardedGradScaler: loss scaling for 16-bit gradients that are sharded
+// (torch/distributed/fsdp/sharded_grad_scaler.py). A rank sees its shards only, so whether a gradient overflowed is
+// agreed on by all ranks, also by one that has none.
 //
 //   ASSIGN_OR_RETURN(grad, loss.Backward(scaler.scale(), tape));   // the loss is scaled by way of its gradient
 //   RETURN_IF_ERROR(model->Backward(grad, tape).status());

@@ -28,8 +28,8 @@ bool g_update = false;
 
 // root > a, b
 const std::vector<UnitVisit>& Visits() {
-  static const auto& visits = *new std::vector<UnitVisit>{{0, true},  {1, true},  {1, false},
-                                                          {2, true},  {2, false}, {0, false}};
+  static const auto& visits =
+      *new std::vector<UnitVisit>{{0, true}, {1, true}, {1, false}, {2, true}, {2, false}, {0, false}};
   return visits;
 }
 
@@ -99,13 +99,11 @@ std::string AllOf(const Api& api) {
          {BackwardPrefetch::kBackwardPre, BackwardPrefetch::kBackwardPost, BackwardPrefetch::kNone}) {
       for (const bool forward_prefetch : {false, true}) {
         for (const bool recompute : {false, true}) {
-          absl::StrAppend(&text, micro_steps == 2 ? "no_sync, then with synchronisation; " : "",
-                          "backward_prefetch=", std::string(BackwardPrefetchName(prefetch)),
-                          forward_prefetch ? ", forward_prefetch" : "", recompute ? ", activation_checkpointing" : "",
-                          "\n",
-                          Table(StepSchedule(Visits(), micro_steps,
-                                             OptionsOf(api, prefetch, forward_prefetch, recompute))),
-                          "\n");
+          absl::StrAppend(
+              &text, micro_steps == 2 ? "no_sync, then with synchronisation; " : "",
+              "backward_prefetch=", std::string(BackwardPrefetchName(prefetch)),
+              forward_prefetch ? ", forward_prefetch" : "", recompute ? ", activation_checkpointing" : "", "\n",
+              Table(StepSchedule(Visits(), micro_steps, OptionsOf(api, prefetch, forward_prefetch, recompute))), "\n");
         }
       }
     }
@@ -135,8 +133,7 @@ TEST_P(ScheduleTextTest, ReadsAsTheFile) {
 INSTANTIATE_TEST_SUITE_P(
     Strategies, ScheduleTextTest,
     testing::Values(Api{"full_shard", ShardingStrategy::kFullShard},
-                    Api{"shard_grad_op", ShardingStrategy::kShardGradOp},
-                    Api{"no_shard", ShardingStrategy::kNoShard},
+                    Api{"shard_grad_op", ShardingStrategy::kShardGradOp}, Api{"no_shard", ShardingStrategy::kNoShard},
                     Api{"hybrid_shard", ShardingStrategy::kHybridShard},
                     Api{"hybrid_shard_zero2", ShardingStrategy::kHybridShardZero2},
                     Api{"fsdp2_reshard_after_forward", ShardingStrategy::kFullShard, /*reshard_root=*/true},
