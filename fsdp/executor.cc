@@ -350,7 +350,7 @@ absl::Status Executor::Run(const ScheduleEvent& event) {
   switch (event.kind) {
     case Kind::kAllGather:
       if (!unsharded_[unit]) used_[unit] = false;
-      unsharded_[unit] = true;
+      unsharded_[unit] = units_.unit(unit).sharded();
       return runtime_->Unshard(unit);
     case Kind::kForward:
     case Kind::kRecompute:

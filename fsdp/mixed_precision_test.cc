@@ -243,6 +243,7 @@ TEST(MixedPrecisionPolicyTest, OutputDtypeIsWhatTheCallerGets) {
     UnitSettings settings = Fsdp2Settings();
     ApplyPolicy({.param_dtype = kLow, .output_dtype = kFull}, settings);
     ASSIGN_OR_RETURN(TestUnits made, MakeTestUnits(group, group->rank(), settings));
+    for (int block : {1, 2}) made.units->unit(block).settings.output_dtype.reset();
     Stream& stream = made.executor->runtime().compute_stream();
     ASSIGN_OR_RETURN(const TestBatch batch, TestBatchOf(stream.device(), 0, made.rank));
     Tape tape(stream, *made.layer_ops);
