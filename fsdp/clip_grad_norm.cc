@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <memory>
 #include <set>
 #include <vector>
 
@@ -14,10 +16,15 @@
 namespace fsdp {
 namespace {
 
+struct Gradient {
+  Tensor grad;
+  Device* device = nullptr;  // where it lives: of an offloaded unit the host's
+};
+
 // Gradients that are cut over the same ranks.
 struct GradientSet {
   ProcessGroup* group = nullptr;  // null: every rank has them whole
-  std::vector<Tensor> grads;      // this rank's parts
+  std::vector<Gradient> grads;    // this rank's parts
 };
 
 GradientSet& SetOf(ProcessGroup* group, std::vector<GradientSet>& sets) {
@@ -29,19 +36,20 @@ GradientSet& SetOf(ProcessGroup* group, std::vector<GradientSet>& sets) {
 }
 
 // A set for every shard group of the model, with or without gradients, so that all ranks issue the same reductions.
-std::vector<GradientSet> CollectGradients(Module& root, const UnitStore& units) {
+std::vector<GradientSet> CollectGradients(Module& root, const UnitStore& units, Device& device) {
   std::vector<GradientSet> sets;
   std::set<const Parameter*> known;
   for (const auto& unit : units.units()) {
     GradientSet& set = SetOf(unit->groups.shard.get(), sets);
     for (const auto& parameter : unit->sharded_parameters) {
-      if (parameter->has_grad && !parameter->interval.empty()) set.grads.push_back(parameter->grad);
+      if (parameter->has_grad && !parameter->interval.empty())
+        set.grads.push_back({parameter->grad, parameter->device});
     }
     for (const auto& parameter : unit->parameters) known.insert(parameter.get());
   }
   for (const auto& [name, parameter] : root.NamedParameters()) {
     if (!known.insert(parameter.get()).second || !parameter->requires_grad || !parameter->grad.defined()) continue;
-    SetOf(nullptr, sets).grads.push_back(parameter->grad);
+    SetOf(nullptr, sets).grads.push_back({parameter->grad, &device});
   }
   return sets;
 }
@@ -57,12 +65,16 @@ class NormSum {
   }
 
   absl::StatusOr<float> Of(const GradientSet& set) {
-    if (p_ == 2) {
-      const TensorOps& ops = stream_.device().ops();
-      ops.Zero(on_device_, stream_);
-      for (const Tensor& grad : set.grads) ops.AccumulateSquaredNorm(grad, on_device_, stream_);
-    } else {
-      RETURN_IF_ERROR(SumOnHost(set.grads));
+    // The device has a kernel for p = 2 alone, and for its own memory.
+    double on_host = 0;
+    for (const Gradient& gradient : set.grads) {
+      if (HasKernel(gradient)) continue;
+      ASSIGN_OR_RETURN(const double one, SumOnHost(gradient));
+      on_host = std::isinf(p_) ? (std::isnan(one) || one > on_host ? one : on_host) : on_host + one;
+    }
+    OnDevice(static_cast<float>(on_host));
+    for (const Gradient& gradient : set.grads) {
+      if (HasKernel(gradient)) stream_.device().ops().AccumulateSquaredNorm(gradient.grad, on_device_, stream_);
     }
     const ReduceOp op = std::isinf(p_) ? ReduceOp::kMax : ReduceOp::kSum;
     if (set.group != nullptr) set.group->AllReduce(on_device_, op, stream_);
@@ -83,17 +95,14 @@ class NormSum {
 
   float* host() const { return reinterpret_cast<float*>(host_.data()); }
 
-  absl::Status SumOnHost(const std::vector<Tensor>& grads) {
-    double total = 0;
-    for (const Tensor& grad : grads) {
-      ASSIGN_OR_RETURN(Buffer staging, stream_.device().AllocatePinned(grad.nbytes()));
-      stream_.CopyAsync(staging.data(), grad.data(), grad.nbytes());
-      RETURN_IF_ERROR(stream_.Synchronize());
-      ASSIGN_OR_RETURN(const double one, PowerSum(Tensor(staging, grad.dtype(), grad.shape()), p_));
-      total = std::isinf(p_) ? (std::isnan(one) || one > total ? one : total) : total + one;
-    }
-    OnDevice(static_cast<float>(total));
-    return absl::OkStatus();
+  bool HasKernel(const Gradient& gradient) const { return p_ == 2 && gradient.device == &stream_.device(); }
+
+  absl::StatusOr<double> SumOnHost(const Gradient& gradient) {
+    const Tensor& grad = gradient.grad;
+    ASSIGN_OR_RETURN(const Buffer staging, stream_.device().AllocatePinned(grad.nbytes()));
+    stream_.CopyAsync(staging.data(), grad.data(), grad.nbytes());
+    RETURN_IF_ERROR(stream_.Synchronize());
+    return PowerSum(Tensor(staging, grad.dtype(), grad.shape()), p_);
   }
 
   double p_;
@@ -101,6 +110,29 @@ class NormSum {
   Tensor on_device_;
   Buffer host_;
 };
+
+// Multiplies all gradients by `factor`, each where it lives. Blocks.
+absl::Status Scale(const std::vector<GradientSet>& sets, float factor, Stream& stream, NormSum& norm_sum) {
+  const Tensor& on_device = norm_sum.OnDevice(factor);
+  const Tensor on_host(Buffer::Unowned(&factor, sizeof(factor)), DType::kFloat32, {1});
+  std::map<Device*, std::unique_ptr<Stream>> elsewhere;
+  for (const GradientSet& set : sets) {
+    for (const Gradient& gradient : set.grads) {
+      if (gradient.device == &stream.device()) {
+        gradient.device->ops().ScaleBy(gradient.grad, on_device, stream);
+        continue;
+      }
+      std::unique_ptr<Stream>& there = elsewhere[gradient.device];
+      if (there == nullptr) {
+        ASSIGN_OR_RETURN(there, gradient.device->CreateStream("clip_grad_norm"));
+      }
+      gradient.device->ops().ScaleBy(gradient.grad, on_host, *there);
+    }
+  }
+  absl::Status scaled = stream.Synchronize();
+  for (const auto& [device, there] : elsewhere) scaled.Update(there->Synchronize());
+  return scaled;
+}
 
 absl::Status CheckArguments(float max_norm, double norm_type) {
   if (!(max_norm >= 0))
@@ -114,7 +146,7 @@ absl::Status CheckArguments(float max_norm, double norm_type) {
 absl::StatusOr<float> ClipShardedGradNorm(Module& root, const UnitStore& units, float max_norm, double norm_type,
                                           Stream& stream) {
   RETURN_IF_ERROR(CheckArguments(max_norm, norm_type));
-  const std::vector<GradientSet> sets = CollectGradients(root, units);
+  const std::vector<GradientSet> sets = CollectGradients(root, units, stream.device());
   ASSIGN_OR_RETURN(NormSum norm_sum, NormSum::Create(norm_type, stream));
   float total = 0;
   for (const GradientSet& set : sets) {
@@ -127,13 +159,7 @@ absl::StatusOr<float> ClipShardedGradNorm(Module& root, const UnitStore& units, 
     norm = static_cast<float>(std::pow(double{total}, 1 / norm_type));
   }
   const float factor = max_norm / (norm + 1e-6f);
-  if (max_norm > 0 && factor < 1) {
-    const Tensor& scale = norm_sum.OnDevice(factor);
-    for (const GradientSet& set : sets) {
-      for (const Tensor& grad : set.grads) stream.device().ops().ScaleBy(grad, scale, stream);
-    }
-    RETURN_IF_ERROR(stream.Synchronize());
-  }
+  if (max_norm > 0 && factor < 1) RETURN_IF_ERROR(Scale(sets, factor, stream, norm_sum));
   return norm;
 }
 

@@ -40,11 +40,13 @@ int64_t TotalNumel(TestModel& made) {
   return total;
 }
 
-// All units sharded; none; some.
+// All units sharded; none; some; all, in host memory.
 std::vector<FsdpOptions> Strategies() {
   FsdpOptions no_shard = BlockOptions();
   no_shard.sharding_strategy = ShardingStrategy::kNoShard;
-  return {BlockOptions(), no_shard, MixedOptions()};
+  FsdpOptions offloaded = BlockOptions();
+  offloaded.cpu_offload.offload_params = true;
+  return {BlockOptions(), no_shard, MixedOptions(), offloaded};
 }
 
 class ClipGradNormTest : public testing::TestWithParam<int> {

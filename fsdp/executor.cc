@@ -130,6 +130,14 @@ absl::Status Executor::CheckIdle(std::string_view call) {
   return runtime_->Synchronize();
 }
 
+absl::Status Executor::GatherAnew() {
+  for (int unit = 0; unit < units_.size(); ++unit) {
+    runtime_->Reshard(unit);
+    if (unsharded_[unit]) RETURN_IF_ERROR(runtime_->Unshard(unit));
+  }
+  return runtime_->Synchronize();
+}
+
 absl::Status Executor::CheckNotSummoned(std::string_view pass) const {
   for (const auto& unit : units_.units()) {
     if (!unit->summoned) continue;
@@ -212,8 +220,12 @@ void Executor::EndForward() {
   visits_.insert(end, unfinished.begin(), unfinished.end());
   expected_ = visits_;
   in_pass_ = false;
-  if (training()) return;
-  for (int unit = 0; unit < units_.size(); ++unit) Reshard(unit);
+  for (int unit = 0; unit < units_.size(); ++unit) {
+    if (!training()) Reshard(unit);
+    // What stays unsharded for backward is bound again there: an edit of it in between, which would be lost, is an
+    // error.
+    for (const auto& parameter : units_.unit(unit).parameters) parameter->data = Tensor();
+  }
 }
 
 absl::Status Executor::PreBackward(Module& module, Tensor& grad_output, Tape& tape) {

@@ -67,6 +67,9 @@ class Executor final : public ModuleHooks {
   // change parameters between steps.
   absl::Status CheckIdle(std::string_view call);
 
+  // Gathers anew what stays unsharded for a backward, after its shards were changed. Collective; blocks.
+  absl::Status GatherAnew();
+
   UnitRuntime& runtime() const { return *runtime_; }
 
   // One step in the order that the last pass took.

@@ -168,12 +168,13 @@ StateDictSettings FullyShardedDataParallel::set_state_dict_settings(const StateD
 absl::StatusOr<std::unique_ptr<SummonFullParamsGuard>> FullyShardedDataParallel::SummonFullParams(
     const SummonFullParamsOptions& options, Module* module) {
   RETURN_IF_ERROR(executor_->CheckIdle("SummonFullParams"));
-  return SummonFullParamsGuard::Create(module != nullptr ? *module : *module_, *units_, options);
+  return SummonFullParamsGuard::Create(module != nullptr ? *module : *module_, *units_, options,
+                                       [this] { return executor_->GatherAnew(); });
 }
 
 absl::Status FullyShardedDataParallel::Apply(const std::function<absl::Status(Module&)>& fn) {
   RETURN_IF_ERROR(executor_->CheckIdle("Apply"));
-  return ApplyToModules(*module_, *units_, fn);
+  return ApplyToModules(*module_, *units_, fn, [this] { return executor_->GatherAnew(); });
 }
 
 std::vector<Module::NamedModule> FullyShardedDataParallel::FsdpModules(bool root_only) const {

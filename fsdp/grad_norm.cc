@@ -19,7 +19,7 @@ double AddPiece(const double* values, int64_t n, double p, double sum) {
     if (std::isinf(p)) {
       sum = std::isnan(magnitude) || magnitude > sum ? magnitude : sum;  // a NaN stays: nothing is larger than it
     } else {
-      sum += p == 1 ? magnitude : std::pow(magnitude, p);
+      sum += p == 1 ? magnitude : p == 2 ? magnitude * magnitude : std::pow(magnitude, p);
     }
   }
   return sum;

@@ -11,23 +11,24 @@ namespace {
 
 // Every rank gathers every unit, whatever happens: collectives wait for all.
 void Visit(Module& module, const UnitStore& units, const std::function<absl::Status(Module&)>& fn,
-           absl::Status& first) {
+           const ShardsChanged& changed, absl::Status& first) {
   std::unique_ptr<SummonFullParamsGuard> guard;
   if (units.IndexOf(module) >= 0) {
-    auto summoned = SummonFullParamsGuard::Create(module, units, {.recurse = false});
+    auto summoned = SummonFullParamsGuard::Create(module, units, {.recurse = false}, changed);
     first.Update(summoned.status());
     if (summoned.ok()) guard = *std::move(summoned);
   }
-  for (const auto& [name, child] : module.children()) Visit(*child, units, fn, first);
+  for (const auto& [name, child] : module.children()) Visit(*child, units, fn, changed, first);
   if (first.ok()) first.Update(fn(module));
   if (guard != nullptr) first.Update(guard->Close());
 }
 
 }  // namespace
 
-absl::Status ApplyToModules(Module& root, const UnitStore& units, const std::function<absl::Status(Module&)>& fn) {
+absl::Status ApplyToModules(Module& root, const UnitStore& units, const std::function<absl::Status(Module&)>& fn,
+                            const ShardsChanged& changed) {
   absl::Status first;
-  Visit(root, units, fn, first);
+  Visit(root, units, fn, changed, first);
   return units.groups().AgreeOn(first);
 }
 

@@ -7,6 +7,7 @@
 #include <functional>
 
 #include "absl/status/status.h"
+#include "fsdp/summon_full_params.h"
 #include "fsdp/unit.h"
 #include "nn/module.h"
 
@@ -15,8 +16,9 @@ namespace fsdp {
 // Calls `fn` for every module at and below `root`, children first, while the parameters of the units that it lies in
 // are bound whole; what it writes to them stays. At most the units on one path from the root are whole at one time. The
 // first error of any rank is returned on all; after it `fn` is not called again. kFailedPrecondition while a
-// SummonFullParamsGuard lives. Collective; blocks.
-absl::Status ApplyToModules(Module& root, const UnitStore& units, const std::function<absl::Status(Module&)>& fn);
+// SummonFullParamsGuard lives. `changed`: as the guard's. Collective; blocks.
+absl::Status ApplyToModules(Module& root, const UnitStore& units, const std::function<absl::Status(Module&)>& fn,
+                            const ShardsChanged& changed);
 
 }  // namespace fsdp
 

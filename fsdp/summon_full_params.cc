@@ -88,9 +88,9 @@ absl::Status CheckShape(const Parameter& parameter, const Tensor& bound, const T
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<SummonFullParamsGuard>> SummonFullParamsGuard::Create(
-    Module& module, const UnitStore& units, const SummonFullParamsOptions& options) {
+    Module& module, const UnitStore& units, const SummonFullParamsOptions& options, ShardsChanged changed) {
   RETURN_IF_ERROR(CheckFlags(options));
-  std::unique_ptr<SummonFullParamsGuard> guard(new SummonFullParamsGuard(units, options));
+  std::unique_ptr<SummonFullParamsGuard> guard(new SummonFullParamsGuard(units, options, std::move(changed)));
   guard->summoned_ = Summoned(module, units, options.recurse);
   for (const int u : guard->summoned_) RETURN_IF_ERROR(CheckUnit(units.unit(u), options));
   ASSIGN_OR_RETURN(guard->gather_, StateGather::Create(units));
@@ -167,13 +167,16 @@ absl::Status SummonFullParamsGuard::GatherGradients(int u, const std::vector<boo
 absl::Status SummonFullParamsGuard::Close() {
   if (!std::exchange(open_, false)) return absl::OkStatus();
   absl::Status first;
+  bool changes = false;
   for (size_t s = 0; s < bindings_.size(); ++s) {
     const int u = summoned_[s];
     if (options_.writeback || LendsStorage(units_.unit(u))) first.Update(WriteBack(static_cast<int>(s)));
-    first.Update(Rebind(static_cast<int>(s)));
+    changes = changes || options_.writeback || LendsStorage(units_.unit(u));
+    Rebind(static_cast<int>(s));
     units_.unit(u).summoned = false;
   }
   first.Update(gather_->Synchronize());
+  if (changes) first.Update(changed_());
   return first;
 }
 
@@ -197,26 +200,12 @@ absl::Status SummonFullParamsGuard::WriteBack(int s) {
   return absl::OkStatus();
 }
 
-// What parameters were bound to before: nothing, or, between forward and backward, unsharded memory that a backward
-// will read, which must have the values that the shards have now.
-absl::Status SummonFullParamsGuard::Rebind(int s) {
+void SummonFullParamsGuard::Rebind(int s) {
   const Unit& unit = units_.unit(summoned_[s]);
-  bool stale = false;
   for (size_t i = 0; i < bindings_[s].size(); ++i) {
     unit.parameters[i]->data = bindings_[s][i].data_before;
     unit.parameters[i]->grad = bindings_[s][i].grad_before;
-    stale = stale || bindings_[s][i].data_before.defined();
   }
-  if (!stale || !(options_.writeback || LendsStorage(unit))) return absl::OkStatus();
-  RETURN_IF_ERROR(gather_->Gather(summoned_[s], unit.shard));
-  for (size_t i = 0; i < bindings_[s].size(); ++i) {
-    const Tensor& before = bindings_[s][i].data_before;
-    if (!before.defined()) continue;
-    ASSIGN_OR_RETURN(const Tensor whole, Tensor::Empty(gather_->device(), unit.dtype, before.shape()));
-    gather_->CopyOut(i, {0, before.numel()}, whole);
-    RETURN_IF_ERROR(gather_->Copy(whole, before));
-  }
-  return absl::OkStatus();
 }
 
 }  // namespace fsdp

@@ -15,7 +15,9 @@
 #ifndef FSDP_FSDP_SUMMON_FULL_PARAMS_H_
 #define FSDP_FSDP_SUMMON_FULL_PARAMS_H_
 
+#include <functional>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -43,12 +45,16 @@ struct SummonFullParamsOptions {
   bool with_grads = false;
 };
 
+// Called after edits reached the shards, on every rank, for whoever keeps unsharded copies of them.
+using ShardsChanged = std::function<absl::Status()>;
+
 class SummonFullParamsGuard final {
  public:
   // Gathers the units of `module` and below, which must outlive it with `units`. kUnimplemented for flags that exclude
   // each other; kFailedPrecondition for a unit that is summoned already. Collective; blocks.
   static absl::StatusOr<std::unique_ptr<SummonFullParamsGuard>> Create(Module& module, const UnitStore& units,
-                                                                       const SummonFullParamsOptions& options);
+                                                                       const SummonFullParamsOptions& options,
+                                                                       ShardsChanged changed);
 
   // Closes it; a failure then shows at the group's next collective.
   ~SummonFullParamsGuard();
@@ -66,18 +72,19 @@ class SummonFullParamsGuard final {
     Tensor full, full_grad;  // undefined on a rank that gets none, and where storage is lent
   };
 
-  SummonFullParamsGuard(const UnitStore& units, const SummonFullParamsOptions& options)
-      : units_(units), options_(options) {}
+  SummonFullParamsGuard(const UnitStore& units, const SummonFullParamsOptions& options, ShardsChanged changed)
+      : units_(units), options_(options), changed_(std::move(changed)) {}
 
   absl::Status Open();
   absl::Status OpenUnit(int unit, const std::vector<bool>& has_grad);
   absl::Status GatherGradients(int unit, const std::vector<bool>& has_grad);
   absl::StatusOr<Tensor> NewTensor(const Unit& unit, size_t index);
   absl::Status WriteBack(int unit);
-  absl::Status Rebind(int unit);
+  void Rebind(int unit);
 
   const UnitStore& units_;
   const SummonFullParamsOptions options_;
+  const ShardsChanged changed_;
   std::unique_ptr<StateGather> gather_;
   std::vector<int> summoned_;                   // units
   std::vector<std::vector<Binding>> bindings_;  // by summoned unit and parameter

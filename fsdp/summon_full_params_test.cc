@@ -208,6 +208,24 @@ TEST_P(SummonFullParamsTest, EditsBetweenForwardAndBackwardReachTheBackward) {
   }
 }
 
+// Whatever stays unsharded: what would be lost at reshard cannot be touched.
+TEST_P(SummonFullParamsTest, ParametersAreUnboundBetweenForwardAndBackward) {
+  for (const ShardingStrategy strategy :
+       {ShardingStrategy::kFullShard, ShardingStrategy::kShardGradOp, ShardingStrategy::kNoShard}) {
+    Run(OriginalOptions(strategy), [](TestModel& made) -> absl::Status {
+      Tape tape = made.model->NewTape();
+      ASSIGN_OR_RETURN(const Tensor tokens, Tensor::Empty(made.model->device(), DType::kInt32, {1, 3}));
+      for (int i = 0; i < 3; ++i) tokens.data_as<int32_t>()[i] = i;
+      ASSIGN_OR_RETURN(const Tensor logits, made.model->Forward(tokens, tape));
+      for (const auto& [name, parameter] : made.model->module().NamedParameters()) {
+        EXPECT_THAT(parameter->Data(), StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr(parameter->fqn)));
+      }
+      RETURN_IF_ERROR(made.model->Backward(logits, tape).status());
+      return made.model->stream().Synchronize();
+    });
+  }
+}
+
 TEST_P(SummonFullParamsTest, ApplyVisitsEveryModuleWithItsParametersWhole) {
   Run(BlockOptions(), [](TestModel& made) -> absl::Status {
     std::vector<std::string> visited;
