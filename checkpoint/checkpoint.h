@@ -43,17 +43,19 @@ struct LoadOptions {
   int io_threads = 4;
 };
 
-// Fills `wanted`: its shards (whatever intervals of whatever tensors) from the checkpoint at `path` (ours, or a
-// safetensors file or Hugging Face directory, which hold a model only), converting dtypes where they differ, and its
-// texts. Local: no rank waits for another; only what is wanted is read. kDataLoss names the tensor, file and byte range
-// that is damaged; kInvalidArgument a tensor whose shape differs; kNotFound one that is missing (strict).
+// Fills `wanted`: its shards (whatever intervals of whatever tensors) from the checkpoint at `path` (ours, a torch file
+// or a DCP directory; a safetensors file or a Hugging Face directory, which hold a model only), converting dtypes where
+// they differ, and its texts. Local: no rank waits for another; only what is wanted is read. kDataLoss names the
+// tensor, file and byte range that is damaged; kInvalidArgument a tensor whose shape differs; kNotFound one that is
+// missing (strict).
 absl::Status LoadCheckpoint(const std::string& path, StateDict& wanted, const LoadOptions& options = {});
 
 // The names, shapes and dtypes that a checkpoint holds, with empty shards, its texts, aliases and unit layouts: to find
 // out what can be wanted.
 absl::StatusOr<StateDict> DescribeCheckpoint(const std::string& path);
 
-// The step number recorded in a checkpoint of ours, a directory with a manifest.
+// The step number recorded in a checkpoint: of ours in its manifest, of a torch file or a DCP directory under "step".
+// kInvalidArgument for one that has none, such as a safetensors file.
 absl::StatusOr<int64_t> CheckpointStep(const std::string& path);
 
 }  // namespace fsdp

@@ -18,6 +18,8 @@
 #include "checkpoint/safetensors_metadata.h"
 #include "checkpoint/safetensors_writer.h"
 #include "checkpoint/tensor_source.h"
+#include "checkpoint/torch/dcp_writer.h"
+#include "checkpoint/torch/torch_writer.h"
 #include "tensor/convert.h"
 
 namespace fsdp {
@@ -29,12 +31,26 @@ constexpr int64_t kDefaultMaxShardSize = int64_t{5} * 1000 * 1000 * 1000;
 
 bool IsSafetensorsFile(const std::string& destination) { return absl::EndsWith(destination, ".safetensors"); }
 
+bool IsTorchFile(const std::string& destination) {
+  return absl::EndsWith(destination, ".pt") || absl::EndsWith(destination, ".pth") ||
+         absl::EndsWith(destination, ".bin");
+}
+
 CheckpointFormat TargetFormat(const std::string& destination, const ConvertOptions& options) {
-  return options.to.value_or(IsSafetensorsFile(destination) ? CheckpointFormat::kSafetensors : CheckpointFormat::kHdf5);
+  if (options.to) return *options.to;
+  if (IsSafetensorsFile(destination)) return CheckpointFormat::kSafetensors;
+  return IsTorchFile(destination) ? CheckpointFormat::kTorch : CheckpointFormat::kHdf5;
 }
 
 bool IsTargetDirectory(const std::string& destination, const ConvertOptions& options) {
-  return TargetFormat(destination, options) == CheckpointFormat::kHdf5 || !IsSafetensorsFile(destination);
+  const CheckpointFormat format = TargetFormat(destination, options);
+  if (format == CheckpointFormat::kSafetensors) return !IsSafetensorsFile(destination);
+  return format != CheckpointFormat::kTorch;
+}
+
+absl::Status CheckWorldSize(const ConvertOptions& options) {
+  if (!options.world_size || (*options.world_size >= 1 && *options.world_size <= 99999)) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("--world_size=", *options.world_size, ", expected 1 to 99999"));
 }
 
 absl::Status CheckHdf5Options(const std::string& destination, const ConvertOptions& options) {
@@ -47,9 +63,7 @@ absl::Status CheckHdf5Options(const std::string& destination, const ConvertOptio
     return absl::InvalidArgumentError(
         "--world_size is for --state_dict_type=sharded or local; a full checkpoint has no rank files");
   }
-  if (options.world_size && (*options.world_size < 1 || *options.world_size > 99999)) {
-    return absl::InvalidArgumentError(absl::StrCat("--world_size=", *options.world_size, ", expected 1 to 99999"));
-  }
+  RETURN_IF_ERROR(CheckWorldSize(options));
   if (options.parity < 0 || (options.parity > 0 && type == StateDictType::kFull)) {
     return absl::InvalidArgumentError(absl::StrCat(
         "--parity=", options.parity, ", expected at least 0; it is for --state_dict_type=sharded or local,",
@@ -83,6 +97,28 @@ absl::Status CheckSafetensorsOptions(const std::string& destination, const Conve
     return absl::InvalidArgumentError("--max_shard_size=0, expected at least 1 byte");
   }
   return absl::OkStatus();
+}
+
+// For a torch file and for a DCP directory.
+absl::Status CheckTorchOptions(const std::string& destination, const ConvertOptions& options, CheckpointFormat format) {
+  const char* const name = format == CheckpointFormat::kTorch ? "torch" : "dcp";
+  if (IsSafetensorsFile(destination)) {
+    return absl::InvalidArgumentError(absl::StrCat(destination, " names a safetensors file, but --to is ", name));
+  }
+  if (format == CheckpointFormat::kDcp && IsTorchFile(destination)) {
+    return absl::InvalidArgumentError(absl::StrCat(destination, " names a torch file, but --to=dcp makes a directory"));
+  }
+  if (options.max_shard_size) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--max_shard_size is for a directory of safetensors files, not for --to=", name));
+  }
+  if (options.state_dict_type) {
+    return absl::InvalidArgumentError(absl::StrCat("--state_dict_type is for --to=hdf5, not for --to=", name));
+  }
+  if (options.world_size && format == CheckpointFormat::kTorch) {
+    return absl::InvalidArgumentError("--world_size is for checkpoints of many files; a torch file is one");
+  }
+  return CheckWorldSize(options);
 }
 
 // Reads tensors of the plan from the source, in the dtype of the target.
@@ -167,6 +203,33 @@ absl::Status WriteToHdf5(const TensorSource& source, ConvertPlan& plan, const Pa
   return WriteCheckpointDirectory(destination, plan.contents, read, write);
 }
 
+absl::Status WriteToTorch(const TensorSource& source, const ConvertPlan& plan, const PayloadReader& read,
+                          const std::string& destination, const ConvertOptions& options) {
+  TorchWriteOptions write;
+  write.overwrite = options.force;
+  write.io_threads = options.io_threads;
+  write.progress = options.progress;
+  const bool is_dcp = TargetFormat(destination, options) == CheckpointFormat::kDcp;
+  const int world_size = is_dcp ? options.world_size.value_or(source.world_size()) : 1;
+  ASSIGN_OR_RETURN(write.buffer_bytes, BufferBytes(source, plan, is_dcp ? world_size : 0, options));
+  return is_dcp ? WriteDcpDirectory(destination, plan.contents, world_size, read, write)
+                : WriteTorchFile(destination, plan.contents, read, write);
+}
+
+absl::Status WriteTarget(const TensorSource& source, ConvertPlan& plan, const PayloadReader& read,
+                         const std::string& destination, const ConvertOptions& options) {
+  switch (TargetFormat(destination, options)) {
+    case CheckpointFormat::kHdf5:
+      return WriteToHdf5(source, plan, read, destination, options);
+    case CheckpointFormat::kSafetensors:
+      return WriteToSafetensors(source, plan, read, destination, options);
+    case CheckpointFormat::kTorch:
+    case CheckpointFormat::kDcp:
+      return WriteToTorch(source, plan, read, destination, options);
+  }
+  return absl::InternalError("not a CheckpointFormat");
+}
+
 ConvertReport ReportOf(const ConvertPlan& plan, CheckpointFormat format) {
   ConvertReport report;
   for (const auto& [key, value] : plan.contents.entries()) {
@@ -182,11 +245,6 @@ ConvertReport ReportOf(const ConvertPlan& plan, CheckpointFormat format) {
 }  // namespace
 
 absl::Status CheckConvertOptions(const std::string& destination, const ConvertOptions& options) {
-  if (!options.to && (absl::EndsWith(destination, ".pt") || absl::EndsWith(destination, ".bin"))) {
-    return absl::UnimplementedError(absl::StrCat(destination,
-                                                 " names a torch file, and writing torch files is not in this ",
-                                                 "release; hdf5 and safetensors are"));
-  }
   if (options.dtype && !IsFloatingPoint(*options.dtype)) {
     return absl::InvalidArgumentError(
         absl::StrCat("--dtype=", std::string(DTypeName(*options.dtype)), ", expected a floating-point dtype"));
@@ -196,8 +254,10 @@ absl::Status CheckConvertOptions(const std::string& destination, const ConvertOp
         absl::StrCat("--max_memory=", options.max_memory, ", expected at least ", kMinConvertMemory >> 20, "MiB"));
   }
   RETURN_IF_ERROR(NameFilter::Create(options.names).status());
-  return TargetFormat(destination, options) == CheckpointFormat::kHdf5 ? CheckHdf5Options(destination, options)
-                                                                       : CheckSafetensorsOptions(destination, options);
+  const CheckpointFormat format = TargetFormat(destination, options);
+  if (format == CheckpointFormat::kHdf5) return CheckHdf5Options(destination, options);
+  if (format == CheckpointFormat::kSafetensors) return CheckSafetensorsOptions(destination, options);
+  return CheckTorchOptions(destination, options, format);
 }
 
 absl::StatusOr<ConvertReport> ConvertCheckpoint(const std::string& source_path, const std::string& destination,
@@ -210,10 +270,8 @@ absl::StatusOr<ConvertReport> ConvertCheckpoint(const std::string& source_path, 
   const PayloadReader read = [&](const StateKey& key, const Interval& interval, void* out) {
     return ReadConverted(*source, plan, key, interval, static_cast<std::byte*>(out));
   };
-  const CheckpointFormat format = TargetFormat(destination, options);
-  ConvertReport report = ReportOf(plan, format);
-  RETURN_IF_ERROR(format == CheckpointFormat::kHdf5 ? WriteToHdf5(*source, plan, read, destination, options)
-                                                    : WriteToSafetensors(*source, plan, read, destination, options));
+  ConvertReport report = ReportOf(plan, TargetFormat(destination, options));
+  RETURN_IF_ERROR(WriteTarget(*source, plan, read, destination, options));
   return report;
 }
 

@@ -19,13 +19,13 @@
 
 namespace fsdp {
 
-enum class CheckpointFormat : uint8_t { kHdf5, kSafetensors };
+enum class CheckpointFormat : uint8_t { kHdf5, kSafetensors, kTorch, kDcp };
 
 struct ConvertOptions {
   // Behaviour. Flags of `ckpt convert` by the same names.
   std::optional<CheckpointFormat> to;            // default: by DST's suffix, else kHdf5
   std::optional<StateDictType> state_dict_type;  // of kHdf5; default: kFull
-  std::optional<int> world_size;                 // of kSharded and kLocal; default: the source's
+  std::optional<int> world_size;                 // of kSharded and kLocal, and of kDcp; default: the source's
   std::optional<DType> dtype;                    // of the model's floating-point tensors; default: the source's
   NameFilter::Patterns names;                    // which parameters are kept, and what they are called
   int parity = 0;                                // parity files of kSharded and kLocal

@@ -10,20 +10,21 @@
 #include "base/status_macros.h"
 #include "checkpoint/file_names.h"
 #include "checkpoint/hugging_face_index.h"
+#include "checkpoint/torch/dcp_metadata.h"
 
 namespace fsdp {
 namespace {
 
 namespace fs = std::filesystem;
 
-// True for the names that WriteCheckpointDirectory and WriteHuggingFaceDirectory give to files.
+// True for the names that WriteCheckpointDirectory, WriteHuggingFaceDirectory and WriteDcpDirectory give to files.
 bool IsCheckpointFileName(const std::string& name) {
   const auto numbered = [&](const char* prefix, const char* suffix) {
     return absl::StartsWith(name, prefix) && absl::EndsWith(name, suffix);
   };
   return name == kManifestName || name == kCheckpointFileName || numbered("rank-", ".h5") ||
          numbered("parity-", ".bin") || name == kHuggingFaceModelName || name == kHuggingFaceIndexName ||
-         numbered("model-", ".safetensors");
+         numbered("model-", ".safetensors") || name == kDcpMetadataName || numbered("__", ".distcp");
 }
 
 absl::Status CheckHoldsCheckpointFilesOnly(const std::string& path) {

@@ -272,6 +272,49 @@ absl::Status Hdf5File::AddVirtual(const std::string& path, const std::string& fq
   return dataset.ok() ? Describe(dataset.get(), fqn, dtype) : Hdf5Error("create virtual dataset", path);
 }
 
+absl::Status Hdf5File::AddVirtualBoxes(const std::string& path, const std::string& fqn, DType dtype, const Shape& shape,
+                                       const std::vector<VirtualBox>& boxes) {
+  const LibraryCall call;
+  const Handle type = FileType(dtype);
+  const Handle space = Space({shape.dims().begin(), shape.dims().end()});
+  const Handle creation = PropertyList(H5P_DATASET_CREATE);
+  if (H5Pset_obj_track_times(creation.get(), false) < 0) return Hdf5Error("prepare dataset", path);
+  for (const auto& [box, dataset] : boxes) {
+    const Handle source = Space(box.count);
+    const std::vector<hsize_t> start(box.start.begin(), box.start.end());
+    const std::vector<hsize_t> count(box.count.begin(), box.count.end());
+    if (H5Sselect_hyperslab(space.get(), H5S_SELECT_SET, start.data(), nullptr, count.data(), nullptr) < 0 ||
+        H5Pset_virtual(creation.get(), space.get(), ".", DoublePercent(dataset).c_str(), source.get()) < 0) {
+      return Hdf5Error("map dataset", path);
+    }
+  }
+  H5Sselect_all(space.get());
+  const Handle dataset(H5Dcreate2(handles_->file.get(), path.c_str(), type.get(), space.get(),
+                                  handles_->link_creation.get(), creation.get(), H5P_DEFAULT),
+                       H5Dclose);
+  return dataset.ok() ? Describe(dataset.get(), fqn, dtype) : Hdf5Error("create virtual dataset", path);
+}
+
+absl::Status Hdf5File::AddExternal(const std::string& path, const std::string& fqn, DType dtype,
+                                   const std::vector<int64_t>& dims, const std::vector<ExternalPart>& parts) {
+  const LibraryCall call;
+  const Handle type = FileType(dtype);
+  const Handle space = Space(dims);
+  const Handle creation = PropertyList(H5P_DATASET_CREATE);
+  bool prepared = H5Pset_obj_track_times(creation.get(), false) >= 0 &&
+                  H5Pset_layout(creation.get(), H5D_CONTIGUOUS) >= 0 &&
+                  H5Pset_fill_time(creation.get(), H5D_FILL_TIME_NEVER) >= 0;
+  for (const ExternalPart& part : parts) {
+    prepared = prepared && H5Pset_external(creation.get(), part.file.c_str(), static_cast<off_t>(part.offset),
+                                           static_cast<hsize_t>(part.nbytes)) >= 0;
+  }
+  if (!prepared) return Hdf5Error("prepare dataset", path);
+  const Handle dataset(H5Dcreate2(handles_->file.get(), path.c_str(), type.get(), space.get(),
+                                  handles_->link_creation.get(), creation.get(), H5P_DEFAULT),
+                       H5Dclose);
+  return dataset.ok() ? Describe(dataset.get(), fqn, dtype) : Hdf5Error("create external dataset", path);
+}
+
 absl::Status Hdf5File::SetRootAttribute(const std::string& name, const std::string& text) {
   const LibraryCall call;
   const Handle root(H5Gopen2(handles_->file.get(), "/", H5P_DEFAULT), H5Gclose);

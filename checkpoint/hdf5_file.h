@@ -22,6 +22,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "checkpoint/hyperslab.h"
 #include "checkpoint/memory_file.h"
 #include "tensor/dtype.h"
 #include "tensor/interval.h"
@@ -47,6 +48,19 @@ struct VirtualPart {
   int64_t begin = 0;
 };
 
+// Bytes of another file, by its absolute path: some elements of a dataset that is not stored in this one.
+struct ExternalPart {
+  std::string file;
+  int64_t offset = 0;
+  int64_t nbytes = 0;
+};
+
+// A part of a virtual dataset: `box` is what dataset `dataset` of the same file holds.
+struct VirtualBox {
+  Box box;
+  std::string dataset;
+};
+
 class Hdf5File final {
  public:
   static absl::StatusOr<std::unique_ptr<Hdf5File>> Create(const Hdf5FileOptions& options);
@@ -70,6 +84,14 @@ class Hdf5File final {
   // A tensor shown through `parts`; elements of none have the fill value: NaN in floating types, otherwise 0.
   absl::Status AddVirtual(const std::string& path, const std::string& fqn, DType dtype, const Shape& shape,
                           const std::vector<VirtualPart>& parts);
+
+  // The same through boxes.
+  absl::Status AddVirtualBoxes(const std::string& path, const std::string& fqn, DType dtype, const Shape& shape,
+                               const std::vector<VirtualBox>& boxes);
+
+  // A tensor whose elements, row-major, are those bytes of other files, one part after the other.
+  absl::Status AddExternal(const std::string& path, const std::string& fqn, DType dtype,
+                           const std::vector<int64_t>& dims, const std::vector<ExternalPart>& parts);
 
   // A text attribute of the root group.
   absl::Status SetRootAttribute(const std::string& name, const std::string& text);

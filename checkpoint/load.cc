@@ -15,6 +15,7 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/file_system.h"
 #include "checkpoint/manifest_file.h"
+#include "checkpoint/path_kind.h"
 #include "checkpoint/tensor_source.h"
 
 namespace fsdp {
@@ -126,8 +127,15 @@ absl::StatusOr<StateDict> DescribeCheckpoint(const std::string& path) {
 }
 
 absl::StatusOr<int64_t> CheckpointStep(const std::string& path) {
-  ASSIGN_OR_RETURN(const Manifest manifest, ReadManifest(PosixFileSystem(), path));
-  return manifest.step;
+  ASSIGN_OR_RETURN(const PathKind kind, RecognisePath(path));
+  if (FormatName(kind) == "hdf5") {
+    ASSIGN_OR_RETURN(const Manifest manifest, ReadManifest(PosixFileSystem(), path));
+    return manifest.step;
+  }
+  ASSIGN_OR_RETURN(const std::unique_ptr<TensorSource> source, OpenTensorSource(path));
+  if (source->step() >= 0) return source->step();
+  return absl::InvalidArgumentError(
+      absl::StrCat(path, " does not say how many steps it has seen; its weights alone can be read"));
 }
 
 }  // namespace fsdp

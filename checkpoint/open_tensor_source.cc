@@ -9,6 +9,8 @@
 #include "checkpoint/path_kind.h"
 #include "checkpoint/safetensors_source.h"
 #include "checkpoint/tensor_source.h"
+#include "checkpoint/torch/dcp_source.h"
+#include "checkpoint/torch/torch_source.h"
 
 namespace fsdp {
 
@@ -27,6 +29,11 @@ absl::StatusOr<std::unique_ptr<TensorSource>> OpenTensorSource(const std::string
     case PathKind::kSafetensorsFile:
     case PathKind::kHuggingFaceDirectory:
       return OpenSafetensorsSource(path);
+    case PathKind::kTorchFile:
+    case PathKind::kTorchDirectory:
+      return OpenTorchSource(path);
+    case PathKind::kDcpDirectory:
+      return OpenDcpSource(path);
   }
   return absl::InternalError("not a PathKind");
 }

@@ -9,10 +9,13 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/check.h"
 #include "base/status_macros.h"
 #include "checkpoint/file_names.h"
 #include "checkpoint/latest.h"
 #include "checkpoint/safetensors_source.h"
+#include "checkpoint/torch/dcp_source.h"
+#include "checkpoint/torch/torch_source.h"
 
 namespace fsdp {
 namespace {
@@ -40,14 +43,13 @@ absl::StatusOr<PathKind> RecogniseDirectory(const std::string& path) {
     return absl::DataLossError(absl::StrCat(kManifestName, " is missing in ", path, ", which holds ", name));
   }
   if (IsHuggingFaceDirectory(path)) return PathKind::kHuggingFaceDirectory;
-  if (HasFile(path, ".metadata")) {
-    return absl::UnimplementedError(absl::StrCat(path, " is a DCP directory; reading those is not in this release"));
-  }
+  if (IsDcpDirectory(path)) return PathKind::kDcpDirectory;
+  if (IsTorchDirectory(path)) return PathKind::kTorchDirectory;
   ASSIGN_OR_RETURN(const std::vector<std::string> steps, ListCheckpoints(path));
   if (!steps.empty()) return PathKind::kRoot;
-  return absl::InvalidArgumentError(absl::StrCat(path,
-                                                 " is no checkpoint: expected manifest.json, step-* directories, ",
-                                                 "model.safetensors or model.safetensors.index.json in it"));
+  return absl::InvalidArgumentError(
+      absl::StrCat(path, " is no checkpoint: expected manifest.json, step-* directories, ",
+                   "model.safetensors, pytorch_model.bin, an index of several, or ", "DCP's .metadata in it"));
 }
 
 absl::StatusOr<PathKind> RecogniseFile(const std::string& path) {
@@ -63,12 +65,11 @@ absl::StatusOr<PathKind> RecogniseFile(const std::string& path) {
   const bool is_pickle = head.size() > 1 && head[0] == '\x80' && head[1] <= 5;
   const bool has_brace = head.size() == sizeof(bytes) && std::string_view("{ \t\r\n").find(head[8]) != head.npos;
   if (has_brace && !is_zip) return PathKind::kSafetensorsFile;
-  if (is_zip || is_pickle) {
-    return absl::UnimplementedError(absl::StrCat(path, " is a torch file; reading those is not in this release"));
-  }
+  if (is_zip || is_pickle) return PathKind::kTorchFile;
   // A file of that name is opened as safetensors whatever it holds, so that the error says what is wrong with it.
   if (absl::EndsWith(path, ".safetensors")) return PathKind::kSafetensorsFile;
-  return absl::InvalidArgumentError(absl::StrCat(path, " is neither a safetensors file nor a checkpoint directory"));
+  return absl::InvalidArgumentError(
+      absl::StrCat(path, " is neither a safetensors file, a torch file nor a checkpoint directory"));
 }
 
 }  // namespace
@@ -81,6 +82,25 @@ absl::StatusOr<PathKind> RecognisePath(const std::string& path) {
   if (status.type() == fs::file_type::regular) return RecogniseFile(path);
   if (error) return absl::ErrnoToStatus(error.value(), path);
   return absl::InvalidArgumentError(absl::StrCat(path, " is neither a file nor a directory"));
+}
+
+std::string FormatName(PathKind kind) {
+  switch (kind) {
+    case PathKind::kCheckpoint:
+    case PathKind::kRoot:
+      return "hdf5";
+    case PathKind::kHdf5File:
+      return "hdf5 file";
+    case PathKind::kSafetensorsFile:
+    case PathKind::kHuggingFaceDirectory:
+      return "safetensors";
+    case PathKind::kTorchFile:
+    case PathKind::kTorchDirectory:
+      return "torch";
+    case PathKind::kDcpDirectory:
+      return "dcp";
+  }
+  CheckFailed("not a PathKind", __FILE__, __LINE__);
 }
 
 }  // namespace fsdp

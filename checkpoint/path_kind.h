@@ -18,11 +18,17 @@ enum class PathKind : uint8_t {
   kSafetensorsFile,
   kHdf5File,              // one HDF5 file, such as a checkpoint.h5 without its manifest
   kHuggingFaceDirectory,  // model.safetensors, or an index of several
+  kTorchFile,             // torch.save's, a zip archive or the older form
+  kTorchDirectory,        // pytorch_model.bin, or an index of several
+  kDcpDirectory,          // torch.distributed.checkpoint's
 };
 
-// kNotFound when nothing is there; kUnimplemented for torch files and DCP directories; kDataLoss for a checkpoint
-// directory without its manifest; kInvalidArgument for anything else, saying what was expected.
+// kNotFound when nothing is there; kDataLoss for a checkpoint directory without its manifest; kInvalidArgument for
+// anything else, saying what was expected.
 absl::StatusOr<PathKind> RecognisePath(const std::string& path);
+
+// "hdf5", "hdf5 file", "safetensors", "torch" or "dcp": what TensorSource::format() says of it.
+std::string FormatName(PathKind kind);
 
 }  // namespace fsdp
 

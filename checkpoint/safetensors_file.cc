@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "checkpoint/safetensors_file.h"
 
-#include <algorithm>
 #include <cstddef>
 
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "base/status_macros.h"
+#include "checkpoint/bool_bytes.h"
 #include "checkpoint/quote.h"
 
 namespace fsdp {
@@ -63,14 +63,7 @@ absl::Status SafetensorsFile::Read(const SafetensorsEntry& entry, const Interval
   const int64_t begin = payload_offset_ + entry.begin + interval.begin * size;
   const int64_t nbytes = interval.size() * size;
   absl::Status status = file_->Read(begin, Bytes(out, nbytes));
-  if (status.ok() && entry.dtype == DType::kBool) {
-    const auto* const bytes = static_cast<const unsigned char*>(out);
-    const auto* const wrong = std::find_if(bytes, bytes + nbytes, [](unsigned char b) { return b > 1; });
-    if (wrong != bytes + nbytes) {
-      status = absl::DataLossError(absl::StrCat("element ", interval.begin + (wrong - bytes), " is ", int{*wrong},
-                                                ", expected 0 or 1 in a bool tensor"));
-    }
-  }
+  if (status.ok() && entry.dtype == DType::kBool) status = CheckBoolBytes(out, interval);
   if (status.ok()) return status;
   return absl::Status(status.code(), absl::StrCat("tensor ", Quote(entry.name), ", bytes ", begin, " to ",
                                                   begin + nbytes, " of ", path(), ": ", status.message()));

@@ -45,6 +45,17 @@ class SafetensorsSource final : public TensorSource {
     return at->second.file->Read(*at->second.entry, interval, out);
   }
 
+  absl::StatusOr<std::vector<TensorPlace>> Places(const StateKey& key) const override {
+    const auto at = places_.find(key.fqn);
+    if (key.section != StateKey::Section::kModel || at == places_.end()) {
+      return absl::NotFoundError(absl::StrCat(Quote(key.ToString()), " is not in ", files_.front()->path()));
+    }
+    const auto& [file, entry] = at->second;
+    Box whole = {std::vector<int64_t>(entry->shape.rank(), 0),
+                 {entry->shape.dims().begin(), entry->shape.dims().end()}};
+    return std::vector<TensorPlace>{{file->path(), file->payload_offset() + entry->begin, std::move(whole)}};
+  }
+
  private:
   struct Place {
     const SafetensorsFile* file;

@@ -48,4 +48,8 @@ std::vector<Interval> TensorSource::Pieces(const StateKey& key, const Interval& 
   return pieces;
 }
 
+absl::StatusOr<std::vector<TensorPlace>> TensorSource::Places(const StateKey&) const {
+  return absl::UnimplementedError(absl::StrCat(std::string(format()), " does not tell where its bytes lie"));
+}
+
 }  // namespace fsdp

@@ -17,6 +17,7 @@
 
 #include "absl/status/statusor.h"
 #include "base/thread_pool.h"
+#include "checkpoint/hyperslab.h"
 #include "tensor/state_dict.h"
 
 namespace fsdp {
@@ -31,6 +32,13 @@ struct TensorRead {
   Interval interval;
   DType dtype = DType::kFloat32;
   std::byte* out = nullptr;
+};
+
+// Elements `box` of a tensor, row-major, as little-endian bytes of a file.
+struct TensorPlace {
+  std::string file;
+  int64_t offset = 0;
+  Box box;
 };
 
 class TensorSource {
@@ -60,11 +68,15 @@ class TensorSource {
   // `interval` in pieces of a few MiB, cut where reading them one by one costs least; for callers that read in parallel
   // or in bounded memory.
   virtual std::vector<Interval> Pieces(const StateKey& key, const Interval& interval) const;
+
+  // Where the bytes of a tensor lie, as boxes that cover it once: for whoever shows them without copying.
+  // kUnimplemented says why they cannot be shown: elements that lie apart, or a format that does not tell.
+  virtual absl::StatusOr<std::vector<TensorPlace>> Places(const StateKey& key) const;
 };
 
 // Opens whatever lies at `path`, recognised from its content: a checkpoint directory of ours, a ROOT of them (its
-// newest step that verifies), a safetensors file, a Hugging Face directory. kNotFound when nothing is there,
-// kInvalidArgument names what it is not.
+// newest step that verifies), a safetensors file, a Hugging Face directory, a torch file, a DCP directory. kNotFound
+// when nothing is there, kInvalidArgument names what it is not.
 absl::StatusOr<std::unique_ptr<TensorSource>> OpenTensorSource(const std::string& path,
                                                                const TensorSourceOptions& options = {});
 

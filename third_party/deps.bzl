@@ -92,6 +92,16 @@ def system_repositories():
         targets = {"hwy": ["hwy"]},
         debian_package = "libhwy-dev",
     )
+    _maybe(
+        system_library,
+        "zlib",
+        headers = [
+            "zconf.h",
+            "zlib.h",
+        ],
+        targets = {"zlib": ["z"]},
+        debian_package = "zlib1g-dev",
+    )
     _maybe(cuda_toolkit, "local_cuda")
 
 def fsdp_deps():

@@ -19,6 +19,13 @@
 #include "checkpoint/manifest_json.h"
 #include "checkpoint/safetensors_header.h"
 #include "checkpoint/sealed_json.h"
+#include "checkpoint/torch/byte_file.h"
+#include "checkpoint/torch/dcp_metadata.h"
+#include "checkpoint/torch/pickle.h"
+#include "checkpoint/torch/python_json.h"
+#include "checkpoint/torch/torch_file.h"
+#include "checkpoint/torch/torch_globals.h"
+#include "checkpoint/torch/torch_tree.h"
 
 namespace fsdp {
 namespace {
@@ -143,6 +150,48 @@ bool FuzzHdf5Listing(std::string_view bytes) {
   for (const Hdf5Dataset& dataset : *datasets) {
     const bool is_placed = dataset.layout.empty() && dataset.nbytes > 0;
     Check(!is_placed || dataset.offset + dataset.nbytes <= kFileBytes, "a dataset reaches behind its file");
+  }
+  return true;
+}
+
+bool FuzzPickle(std::string_view bytes) {
+  const auto pickle = Pickle::Parse(bytes, {.is_allowed = IsTorchGlobal});
+  if (!pickle.ok()) return false;
+  (void)JsonOfPickle((*pickle)->root());
+  const absl::StatusOr<TorchTree> tree = TreeOfPickle((*pickle)->root());
+  if (!tree.ok()) return false;
+  for (const TorchTensor& tensor : tree->tensors) {
+    int64_t last = tensor.offset;
+    for (int d = 0; d < tensor.shape.rank(); ++d) last += (tensor.shape.dim(d) - 1) * tensor.strides[d];
+    Check(tensor.shape.numel() == 0 || (last + 1) * SizeOf(tensor.dtype) <= tensor.storage.nbytes,
+          "a tensor reaches beyond its storage");
+  }
+  return true;
+}
+
+bool FuzzTorchArchive(std::string_view bytes) {
+  const ByteFile file{std::string(bytes)};
+  const absl::StatusOr<TorchArchive> archive = ReadTorchArchive({&file, 0, static_cast<int64_t>(bytes.size())});
+  if (!archive.ok()) return false;
+  for (const auto& [key, place] : archive->storages) {
+    Check(place.offset >= 0 && place.nbytes >= 0 && place.offset + place.nbytes <= static_cast<int64_t>(bytes.size()),
+          "a storage lies outside of its file");
+  }
+  return true;
+}
+
+bool FuzzDcpMetadata(std::string_view bytes) {
+  const absl::StatusOr<DcpMetadata> metadata = ParseDcpMetadata(bytes);
+  if (!metadata.ok()) return false;
+  for (const DcpTensor& tensor : metadata->tensors) {
+    int64_t covered = 0;
+    for (const DcpChunk& chunk : tensor.chunks) {
+      int64_t volume = 1;
+      for (const int64_t count : chunk.box.count) volume *= count;
+      covered += volume;
+      Check(CheckFileName(chunk.slice.file).ok(), "a file name leads elsewhere");
+    }
+    Check(tensor.shape.numel() == 0 || covered == tensor.shape.numel(), "chunks do not cover their tensor");
   }
   return true;
 }

@@ -30,6 +30,15 @@ bool FuzzHdf5File(std::string_view bytes);
 // What that process would say.
 bool FuzzHdf5Listing(std::string_view bytes);
 
+// A pickle, and the tree of tensors and values that it is.
+bool FuzzPickle(std::string_view bytes);
+
+// A zip archive that torch.save wrote.
+bool FuzzTorchArchive(std::string_view bytes);
+
+// The .metadata of a DCP directory.
+bool FuzzDcpMetadata(std::string_view bytes);
+
 }  // namespace fsdp
 
 #endif  // FSDP_CHECKPOINT_FUZZ_FUZZ_TARGETS_H_

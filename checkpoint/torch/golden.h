@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the real PyTorch says its files hold (testdata/expected.json), for tests.
+#ifndef FSDP_CHECKPOINT_TORCH_GOLDEN_H_
+#define FSDP_CHECKPOINT_TORCH_GOLDEN_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "checkpoint/tensor_source.h"
+#include "nlohmann/json.hpp"
+
+namespace fsdp {
+
+// Where the test data lie.
+std::string TorchTestData(const std::string& name);
+
+// All of expected.json, by name of the file or directory.
+const nlohmann::json& ExpectedOfAll();
+
+enum class GoldenParts { kAll, kModel };
+
+// OK when `source` has exactly the tensors of `name` that `parts` says, each with the same dtype, shape and bytes
+// (aliases count as tensors), and the same param_groups; else every difference.
+absl::Status CheckGolden(const TensorSource& source, const std::string& name, GoldenParts parts = GoldenParts::kAll);
+
+// All elements of a tensor.
+absl::StatusOr<std::string> ReadWhole(const TensorSource& source, const StateKey& key);
+
+}  // namespace fsdp
+
+#endif  // FSDP_CHECKPOINT_TORCH_GOLDEN_H_

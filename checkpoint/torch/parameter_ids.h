@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// NamesOfParameterIds: which parameter an optimizer's id stands for. torch.optim numbers parameters in the order of its
+// groups, and forgets their names unless it was given them. Pure.
+#ifndef FSDP_CHECKPOINT_TORCH_PARAMETER_IDS_H_
+#define FSDP_CHECKPOINT_TORCH_PARAMETER_IDS_H_
+
+#include <map>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "checkpoint/torch/python_json.h"
+#include "tensor/state_dict.h"
+
+namespace fsdp {
+
+// By id in decimal; empty when `groups` go by name. `shapes` are those of the parameters' state, by id, where there is
+// any; `model` holds the parameters in their order, and buffers among them. kInvalidArgument when ids have no names:
+// the model is not there, the numbers differ, sizes contradict (FSDP1's flat form), or two merges of the groups are
+// possible.
+absl::StatusOr<std::map<std::string, std::string>> NamesOfParameterIds(const PythonJson& groups,
+                                                                       const std::map<std::string, Shape>& shapes,
+                                                                       const StateDict& model);
+
+}  // namespace fsdp
+
+#endif  // FSDP_CHECKPOINT_TORCH_PARAMETER_IDS_H_

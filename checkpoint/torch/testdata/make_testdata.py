@@ -1,0 +1,249 @@
+#!/usr/bin/env python3
+"""Makes the files beside it with the real PyTorch: python3 make_testdata.py (needs torch 2.15; CPU and gloo).
+
+What each holds, and the SHA-256 of every tensor's row-major little-endian bytes, goes to expected.json, which the tests
+compare with. Nothing in it is typed in.
+"""
+
+import collections
+import hashlib
+import json
+import os
+import pathlib
+import pickle
+import shutil
+import tempfile
+import zipfile
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+import torch.multiprocessing as mp
+from torch import nn
+from torch.distributed.checkpoint.state_dict import get_state_dict
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy, fully_shard
+from torch.distributed.tensor import Shard, distribute_tensor
+
+HERE = pathlib.Path(__file__).resolve().parent
+DTYPES = ["float64", "float32", "bfloat16", "float16", "float8_e4m3fn", "float8_e5m2", "int64", "int32", "int16", "int8",
+          "uint64", "uint32", "uint16", "uint8", "bool"]
+expected = {}
+
+
+def digest(tensor):
+    data = torch.as_tensor(tensor).detach().cpu().contiguous()
+    raw = data.reshape(-1).view(torch.uint8).numpy().tobytes() if data.numel() else b""
+    return {"dtype": str(data.dtype).replace("torch.", ""), "shape": list(data.shape), "sha256": hashlib.sha256(raw).hexdigest()}
+
+
+def expect(name, model, optimizer=None, **more):
+    expected[name] = {"model": {k: digest(v) for k, v in model.items()}, **more}
+    if optimizer:
+        expected[name]["optim"] = {k: {s: digest(v) for s, v in state.items()} for k, state in optimizer["state"].items()}
+        expected[name]["param_groups"] = optimizer["param_groups"]
+
+
+def numbers(*shape):
+    return torch.arange(torch.Size(shape).numel(), dtype=torch.float32).reshape(shape) / 8
+
+
+class Net(nn.Module):
+    """Sizes that nothing divides, a tied weight, buffers, a parameter without dimensions."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(11, 6)
+        self.norm = nn.BatchNorm1d(6)
+        self.body = nn.Sequential(nn.Linear(6, 7), nn.Tanh(), nn.Linear(7, 6, bias=False))
+        self.head = nn.Linear(6, 11, bias=False)
+        self.head.weight = self.embed.weight
+
+    def forward(self, tokens):
+        return self.head(self.body(self.norm(self.embed(tokens))))
+
+
+def train(model, optimizer, steps=3):
+    for step in range(steps):
+        optimizer.zero_grad()
+        model(torch.arange(8) % (3 + step)).square().mean().backward()
+        optimizer.step()
+
+
+def save_files():
+    torch.manual_seed(1)
+    model = Net()
+    groups = [{"params": [p for p in model.parameters() if p.ndim > 1], "weight_decay": 0.1},
+              {"params": [p for p in model.parameters() if p.ndim < 2], "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, lr=1e-3, foreach=False)
+    train(model, optimizer)
+    by_id = optimizer.state_dict()
+    names = [n for decays in (True, False) for n, p in model.named_parameters() if (p.ndim > 1) == decays]
+    by_name = {"state": {names[i]: s for i, s in by_id["state"].items()},
+               "param_groups": [{**g, "params": [names[i] for i in g["params"]]} for g in by_id["param_groups"]]}
+    state = model.state_dict()
+    torch.save({"model": state, "optim": by_name, "step": 3, "epoch": 1.5, "note": "1"}, HERE / "full.pt")
+    expect("full.pt", state, by_name)
+    torch.save({"state_dict": state, "optimizer": by_id, "scheduler": {
+        "milestones": collections.Counter({30: 1}), "best": float("inf"), "betas": (0.9, 0.99), "ids": {1, 2}, "raw": b"\x01a"}},
+        HERE / "by_id.pth")
+    expect("by_id.pth", state, by_name)
+    torch.save({"model": state, "step": 3}, HERE / "legacy.pt", _use_new_zipfile_serialization=False)
+    expect("legacy.pt", state)
+    for protocol in (3, 4, 5):
+        torch.save(dict(model.named_parameters()), HERE / f"protocol{protocol}.pt", pickle_protocol=protocol)
+        expect(f"protocol{protocol}.pt", dict(model.named_parameters()))
+    old_step = {"state": {n: {**s, "step": 3} for n, s in by_name["state"].items()}, "param_groups": by_name["param_groups"]}
+    torch.save({"module": state, "optimizer_state_dict": old_step}, HERE / "step_is_int.pt")
+    expect("step_is_int.pt", state, by_name)
+
+
+def save_views():
+    base = numbers(6, 8)
+    views = {
+        "whole": base, "tied": base, "rows": base[2:5], "columns": base[:, 3:5], "transposed": base.t(), "every_other": base[::2, ::3],
+        "expanded": numbers(4)[None].expand(3, 4), "permuted": numbers(2, 3, 4).permute(2, 0, 1), "scalar": torch.tensor(2.5),
+        "element": base[5, 7], "empty": torch.empty(0, 4), "empty_view": base[3:3], "long_name." + "x" * 300: torch.ones(1), "\u00fc/%": torch.ones(2),
+    }
+    for name in DTYPES:
+        views["dtype." + name] = (torch.arange(21) % 2).bool() if name == "bool" else torch.arange(21.0).to(getattr(torch, name))
+    torch.save(views, HERE / "views.pt")
+    expect("views.pt", views)
+    torch.save({k: v for k, v in views.items() if "uint" not in k or k.endswith("uint8")}, HERE / "views_legacy.pt",
+               _use_new_zipfile_serialization=False)
+    expect("views_legacy.pt", {k: v for k, v in views.items() if "uint" not in k or k.endswith("uint8")})
+
+
+def save_indexed():
+    directory = HERE / "indexed"
+    directory.mkdir(exist_ok=True)
+    tensors = {f"layer.{i}.weight": numbers(3, i + 1) for i in range(4)}
+    weight_map = {n: f"pytorch_model-0000{1 + i // 2}-of-00002.bin" for i, n in enumerate(tensors)}
+    for file in sorted(set(weight_map.values())):
+        torch.save({n: t.clone() for n, t in tensors.items() if weight_map[n] == file}, directory / file)
+    (directory / "pytorch_model.bin.index.json").write_text(json.dumps({"metadata": {}, "weight_map": weight_map}, indent=1))
+    expect("indexed", tensors)
+
+
+# ---------------------------------------------------------------- DCP directories
+
+class Plain(nn.Module):
+    """Net without what FSDP on a CPU cannot do: buffers stay, the batch norm goes."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(11, 6)
+        self.body = nn.Sequential(nn.Linear(6, 7), nn.Tanh(), nn.Linear(7, 6, bias=False))
+        self.register_buffer("count", torch.tensor(17))
+
+    def forward(self, tokens):
+        return self.body(self.embed(tokens))
+
+
+def wrap(case, model):
+    size = dist.get_world_size()
+    if case == "fsdp1_w2":
+        return FullyShardedDataParallel(model, device_id=torch.device("cpu"), use_orig_params=True)
+    if case == "hybrid_w4":
+        mesh = init_device_mesh("cpu", (2, size // 2), mesh_dim_names=("replicate", "shard"))
+        return FullyShardedDataParallel(model, device_mesh=mesh, sharding_strategy=ShardingStrategy.HYBRID_SHARD,
+                                        device_id=torch.device("cpu"), use_orig_params=True)
+    if case == "tensor_parallel_w4":  # rows over one dimension of the mesh, columns over the other
+        mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+        model.body[0].weight = nn.Parameter(distribute_tensor(model.body[0].weight.detach(), mesh["tp"], [Shard(1)]))
+        model.body[2].weight = nn.Parameter(distribute_tensor(model.body[2].weight.detach(), mesh["tp"], [Shard(0)]))
+        for module in (model.embed, model.body):
+            fully_shard(module, mesh=mesh["dp"])
+        return fully_shard(model, mesh=mesh["dp"])
+    fully_shard(model.body)
+    return fully_shard(model)
+
+
+def save_dcp(rank, case, world_size, store, scratch):
+    dist.init_process_group("gloo", init_method="file://" + store, rank=rank, world_size=world_size)
+    torch.manual_seed(1)
+    model = wrap(case, Plain())
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, foreach=False)
+    if case == "tensor_parallel_w4":
+        for p in model.parameters():  # the forward of this layout needs more than a test is worth
+            p.grad = p.detach().clone()
+        optimizer.step()
+    else:
+        train(model, optimizer)
+    state, optim = get_state_dict(model, optimizer)
+    os.chdir(HERE)
+    shutil.rmtree(case, ignore_errors=True) if rank == 0 else None
+    dist.barrier()
+    dcp.save({"model": state, "optim": optim, "step": 3}, checkpoint_id=case)
+    dist.barrier()
+    if rank == 0:
+        # What torch itself reads of it, in one process.
+        from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+        dcp_to_torch_save(case, scratch)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def save_dcps():
+    for case, world_size in (("fsdp1_w2", 2), ("fsdp2_w3", 3), ("hybrid_w4", 4), ("tensor_parallel_w4", 4)):
+        with tempfile.TemporaryDirectory() as scratch:
+            file = os.path.join(scratch, "whole.pt")
+            mp.spawn(save_dcp, args=(case, world_size, os.path.join(scratch, "store"), file), nprocs=world_size, join=True)
+            whole = torch.load(file, weights_only=False)
+        expect(case, whole["model"], whole["optim"])
+
+
+# ---------------------------------------------------------------- hostile files
+
+class Calls:
+    def __init__(self, function, *arguments):
+        self.call = (function, arguments)
+
+    def __reduce__(self):
+        return self.call
+
+
+def zip_of(path, data, **more):
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in {"archive/data.pkl": data, "archive/version": b"3\n", **more}.items():
+            archive.writestr(zipfile.ZipInfo(name), content)
+
+
+def save_hostile():
+    directory = HERE / "hostile"
+    directory.mkdir(exist_ok=True)
+    command = "touch hostile_pickle_was_executed"
+    torch.save({"model": {"w": torch.ones(2)}, "evil": Calls(os.system, command)}, directory / "system.pt")
+    torch.save({"w": Calls(eval, "__import__('os').system('%s')" % command)}, directory / "eval.pt", pickle_protocol=4)
+    torch.save({"w": Calls(getattr, Calls(__import__, "os"), "system")}, directory / "import.pt")
+    torch.save({"w": Calls(os.system, command)}, directory / "legacy.pt", _use_new_zipfile_serialization=False)
+    zip_of(directory / "calls_a_call.pt", b"\x80\x02ctorch\nSize\n)R)R.")
+    zip_of(directory / "deep.pt", b"\x80\x02" + b"(" * 100000 + b".")
+    laughs = b"\x80\x02]q\x00"
+    for i in range(1, 40):  # each list holds the one before it ten times
+        laughs += b"]q" + bytes([i]) + b"(" + (b"h" + bytes([i - 1])) * 10 + b"e"
+    zip_of(directory / "laughs.pt", b"\x80\x02}X\x01\x00\x00\x00a(" + laughs[2:] + b"ts.")
+    with zipfile.ZipFile(directory / "compressed.pt", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("archive/data.pkl", b"\x80\x02}.")
+    beyond = (b"\x80\x02}X\x01\x00\x00\x00wctorch._utils\n_rebuild_tensor_v2\n((X\x07\x00\x00\x00storagectorch\nFloatStorage\n"
+              b"X\x01\x00\x00\x000X\x03\x00\x00\x00cpuK\x02tQK\x01K\x02\x85K\x01\x85\x89ccollections\nOrderedDict\n)RtRs.")
+    zip_of(directory / "beyond_its_storage.pt", beyond, **{"archive/data/0": b"\0" * 8})
+    big = {"archive/byteorder": b"big"}
+    zip_of(directory / "big_endian.pt", b"\x80\x02}.", **big)
+    evil = directory / "dcp"
+    evil.mkdir(exist_ok=True)
+    (evil / ".metadata").write_bytes(pickle.dumps(Calls(os.system, command)))
+
+
+def main():
+    torch.use_deterministic_algorithms(True)
+    save_files()
+    save_views()
+    save_indexed()
+    save_dcps()
+    save_hostile()
+    (HERE / "expected.json").write_text(json.dumps(expected, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The zip archive of torch.save:
+//
+//   NAME/data.pkl, NAME/byteorder, NAME/data/KEY for each storage, NAME/version; newer torch adds a few more
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "checkpoint/quote.h"
+#include "checkpoint/torch/torch_file.h"
+#include "checkpoint/torch/torch_globals.h"
+#include "checkpoint/torch/zip_directory.h"
+
+namespace fsdp {
+namespace {
+
+constexpr int64_t kMaxPickleBytes = int64_t{1} << 30;
+constexpr int64_t kMaxSmallEntryBytes = 64;
+
+class ArchiveReader {
+ public:
+  explicit ArchiveReader(const FileSlice& slice) : slice_(slice) {}
+
+  absl::StatusOr<TorchArchive> Read() {
+    ASSIGN_OR_RETURN(entries_, ReadZipDirectory(slice_));
+    for (const ZipEntry& entry : entries_) by_name_[entry.name] = &entry;
+    RETURN_IF_ERROR(FindFolder());
+    RETURN_IF_ERROR(CheckByteOrder());
+    ASSIGN_OR_RETURN(const std::string bytes, ReadEntry("data.pkl", kMaxPickleBytes));
+    const auto in_pickle = [](const absl::Status& status) {
+      return absl::Status(status.code(), absl::StrCat("data.pkl: ", std::string(status.message())));
+    };
+    const auto pickle = Pickle::Parse(bytes, {.is_allowed = IsTorchGlobal});
+    if (!pickle.ok()) return in_pickle(pickle.status());
+    absl::StatusOr<TorchTree> tree = TreeOfPickle((*pickle)->root());
+    if (!tree.ok()) return in_pickle(tree.status());
+    TorchArchive archive;
+    archive.tree = *std::move(tree);
+    for (const TorchTensor& tensor : archive.tree.tensors) {
+      RETURN_IF_ERROR(AddStorage(tensor.storage, archive));
+    }
+    return archive;
+  }
+
+ private:
+  // All names begin with one folder, which is called like the file once was, or "archive".
+  absl::Status FindFolder() {
+    for (const ZipEntry& entry : entries_) {
+      const size_t slash = entry.name.find('/');
+      if (slash != entry.name.npos && entry.name.substr(slash) == "/data.pkl") folder_ = entry.name.substr(0, slash);
+      if (absl::EndsWith(entry.name, "/constants.pkl")) {
+        return absl::InvalidArgumentError(
+            "it is a TorchScript archive, which holds a program; save the state_dict instead");
+      }
+    }
+    if (!folder_.empty()) return absl::OkStatus();
+    return absl::InvalidArgumentError("it is a zip archive without a data.pkl, so torch.save did not write it");
+  }
+
+  absl::Status CheckByteOrder() const {
+    if (by_name_.count(absl::StrCat(folder_, "/byteorder")) == 0) return absl::OkStatus();  // before 2.1
+    ASSIGN_OR_RETURN(const std::string order, ReadEntry("byteorder", kMaxSmallEntryBytes));
+    if (order == "little") return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat("its byte order is ", Quote(order), ", expected \"little\""));
+  }
+
+  absl::StatusOr<const ZipEntry*> FindEntry(const std::string& name) const {
+    const auto at = by_name_.find(absl::StrCat(folder_, "/", name));
+    if (at == by_name_.end())
+      return absl::DataLossError(absl::StrCat("entry ", Quote(name), " is missing in the archive"));
+    if (at->second->is_stored()) return at->second;
+    return absl::InvalidArgumentError(absl::StrCat("entry ", Quote(name), " is compressed (method ", at->second->method,
+                                                   "), but torch stores; unpack and pack it with zip -0"));
+  }
+
+  absl::StatusOr<std::string> ReadEntry(const std::string& name, int64_t max_bytes) const {
+    ASSIGN_OR_RETURN(const ZipEntry* entry, FindEntry(name));
+    if (entry->nbytes > max_bytes) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("entry ", Quote(name), " has ", entry->nbytes, " bytes, more than ", max_bytes));
+    }
+    return slice_.ReadText(entry->payload_offset, entry->nbytes);
+  }
+
+  absl::Status AddStorage(const TorchStorage& storage, TorchArchive& archive) const {
+    const auto [at, is_new] = archive.storages.try_emplace(storage.key);
+    if (is_new) {
+      const std::string name = absl::StrCat("data/", storage.key);
+      ASSIGN_OR_RETURN(const ZipEntry* entry, FindEntry(name));
+      at->second = {slice_.begin + entry->payload_offset, entry->nbytes, entry->crc, name};
+    }
+    if (at->second.nbytes == storage.nbytes) return absl::OkStatus();
+    return absl::DataLossError(absl::StrCat("entry ", Quote(at->second.entry), " has ", at->second.nbytes,
+                                            " bytes, but its storage ", storage.nbytes));
+  }
+
+  const FileSlice& slice_;
+  std::vector<ZipEntry> entries_;
+  absl::flat_hash_map<std::string, const ZipEntry*> by_name_;
+  std::string folder_;
+};
+
+}  // namespace
+
+absl::StatusOr<TorchArchive> ReadTorchArchive(const FileSlice& slice) { return ArchiveReader(slice).Read(); }
+
+}  // namespace fsdp

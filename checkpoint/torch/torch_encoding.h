@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// State dicts as the pickles of torch.save: what torch_state.h reads, written so that torch.load(weights_only=True)
+// takes it. Pure; equal input gives equal bytes.
+#ifndef FSDP_CHECKPOINT_TORCH_TORCH_ENCODING_H_
+#define FSDP_CHECKPOINT_TORCH_TORCH_ENCODING_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "checkpoint/torch/pickle_writer.h"
+#include "tensor/state_dict.h"
+
+namespace fsdp {
+
+// A whole, row-major tensor whose bytes are storage `key`.
+void EncodeTorchTensor(PickleWriter& pickle, const std::string& key, DType dtype, const Shape& shape);
+
+struct EncodedTorchState {
+  std::string pickle;
+  std::vector<StateKey> storages;  // storage i has the key "i", and the bytes of this tensor
+};
+
+// The model alone as a plain state dict; with anything beside it {"model": ..., "optim": {"state", "param_groups"}, and
+// the extra values under their own names}. Aliases share the storage of their tensor. kInvalidArgument names an extra
+// value that would take the place of "model" or "optim"; kDataLoss param_groups that are no JSON.
+absl::StatusOr<EncodedTorchState> EncodeTorchState(const StateDict& contents);
+
+// param_groups as PyTorch wants them: options of its own that a group does not say have PyTorch's defaults, and betas
+// are a tuple.
+absl::StatusOr<PythonJson> TorchParamGroups(const std::string& json);
+
+}  // namespace fsdp
+
+#endif  // FSDP_CHECKPOINT_TORCH_TORCH_ENCODING_H_

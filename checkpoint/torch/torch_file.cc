@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checkpoint/torch/torch_file.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "checkpoint/torch/zip_format.h"
+
+namespace fsdp {
+
+absl::StatusOr<std::unique_ptr<TorchFile>> TorchFile::Open(const std::string& path) {
+  ASSIGN_OR_RETURN(std::unique_ptr<File> opened, PosixFileSystem().Open(path));
+  std::unique_ptr<TorchFile> file(new TorchFile(std::move(opened)));
+  const auto read = [&]() -> absl::StatusOr<TorchArchive> {
+    ASSIGN_OR_RETURN(const FileSlice slice, FileSlice::Whole(*file->file_));
+    ASSIGN_OR_RETURN(const std::string head, slice.ReadText(0, std::min<int64_t>(slice.nbytes, 4)));
+    file->is_zip_ = head.size() == 4 && ZipInteger(head, 0, 4) == kZipLocalSignature;
+    return file->is_zip_ ? ReadTorchArchive(slice) : ReadLegacyTorchFile(slice);
+  };
+  absl::StatusOr<TorchArchive> archive = read();
+  if (!archive.ok()) {
+    return absl::Status(archive.status().code(), absl::StrCat(path, ": ", std::string(archive.status().message())));
+  }
+  file->archive_ = *std::move(archive);
+  return file;
+}
+
+const StoragePlace& TorchFile::place(int index) const {
+  return archive_.storages.at(archive_.tree.tensors[index].storage.key);
+}
+
+}  // namespace fsdp

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// ReadTorchOptimizer: an optimizer's state dict in any form that PyTorch uses, keyed by parameter names:
+//
+//   {"state": {"a.weight": {"step": ..., "exp_avg": ...}}, "param_groups": [{"lr": ..., "params": ["a.weight"]}]}
+//   {"state": {0: {...}}, "param_groups": [{"lr": ..., "params": [0]}]}           ids, in the order of the groups
+//   {"state.a.weight.exp_avg": ..., "param_groups.a.weight.lr": ...}              flattened, as DCP likes it
+//
+// What an id stands for: param_groups[i]["param_names"] where torch saved it; else the ids of each group stand for
+// parameters in the model's order, and the model's parameters are those groups merged. Sizes must agree, and the merge
+// must be the only one that they allow; otherwise it is an error, never a guess. Pure.
+#ifndef FSDP_CHECKPOINT_TORCH_TORCH_OPTIMIZER_H_
+#define FSDP_CHECKPOINT_TORCH_TORCH_OPTIMIZER_H_
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "checkpoint/torch/torch_tree.h"
+#include "tensor/state_dict.h"
+
+namespace fsdp {
+
+struct TorchOptimizer {
+  struct Leaf {
+    int tensor = -1;  // its index; -1 for a number, whose element is `bytes`
+    DType dtype = DType::kFloat32;
+    std::string bytes;
+  };
+  std::vector<std::pair<StateKey, Leaf>> state;
+  std::string param_groups;  // JSON, "params" by name; empty where there are none
+};
+
+// True for a node that has an optimizer's form.
+bool IsTorchOptimizer(const TorchNode& node);
+
+// `model` holds the model's tensors and aliases. kInvalidArgument says which parameter cannot be told, and why.
+absl::StatusOr<TorchOptimizer> ReadTorchOptimizer(const TorchNode& node, const std::vector<TorchLeafType>& tensors,
+                                                  const StateDict& model);
+
+// `node`, or, where that is a value that is a dict, the same as a branch of values, which is put into `storage`.
+const TorchNode& Expanded(const TorchNode& node, TorchNode& storage);
+
+}  // namespace fsdp
+
+#endif  // FSDP_CHECKPOINT_TORCH_TORCH_OPTIMIZER_H_

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What an optimizer's ids stand for, in the cases that the golden files do not have.
+#include "checkpoint/torch/torch_optimizer.h"
+
+#include "base/status_matchers.h"
+#include "checkpoint/torch/parameter_ids.h"
+#include "checkpoint/torch/torch_state.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace fsdp {
+namespace {
+
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::Pair;
+
+StateDict Model(const std::vector<std::pair<std::string, Shape>>& tensors, DType dtype = DType::kFloat32) {
+  StateDict model;
+  for (const auto& [name, shape] : tensors) model.Set(StateKey::Model(name), ShardedTensor{dtype, shape, {}, 0});
+  return model;
+}
+
+TEST(ParameterIdsTest, OneGroupIsTheModelsOrderWithoutItsBuffers) {
+  StateDict model = Model({{"a", {2, 3}}, {"bn.running_mean", {3}}, {"b", {3}}});
+  model.Set(StateKey::Model("bn.num_batches_tracked"), ShardedTensor{DType::kInt64, {}, {}, 0});
+  EXPECT_THAT(NamesOfParameterIds(PythonJson::parse(R"([{"params":[0,1]}])"), {{"0", {2, 3}}, {"1", {3}}}, model),
+              IsOkAndHolds(ElementsAre(Pair("0", "a"), Pair("1", "b"))));
+}
+
+TEST(ParameterIdsTest, GroupsAreMergedWhereSizesLeaveOneWay) {
+  const StateDict model = Model({{"a", {2, 3}}, {"b", {3}}, {"c", {3, 2}}});
+  EXPECT_THAT(NamesOfParameterIds(PythonJson::parse(R"([{"params":[0,1]},{"params":[2]}])"),
+                                  {{"0", {2, 3}}, {"1", {3, 2}}, {"2", {3}}}, model),
+              IsOkAndHolds(ElementsAre(Pair("0", "a"), Pair("1", "c"), Pair("2", "b"))));
+}
+
+TEST(ParameterIdsTest, TwoWaysToMergeAreAnErrorAndNoGuess) {
+  const StateDict model = Model({{"a", {3}}, {"b", {3}}});
+  EXPECT_THAT(
+      NamesOfParameterIds(PythonJson::parse(R"([{"params":[0]},{"params":[1]}])"), {{"0", {3}}, {"1", {3}}}, model),
+      StatusIs(absl::StatusCode::kInvalidArgument,
+               AllOf(HasSubstr("merged in more than one way at \"a\""), HasSubstr("save it by name"))));
+}
+
+TEST(ParameterIdsTest, NamesThatTorchSavedDecide) {
+  EXPECT_THAT(NamesOfParameterIds(PythonJson::parse(R"([{"params":[0,1],"param_names":["b","a"]}])"), {}, StateDict()),
+              IsOkAndHolds(ElementsAre(Pair("0", "b"), Pair("1", "a"))));
+}
+
+TEST(ParameterIdsTest, NamesNeedNoMap) {
+  EXPECT_THAT(NamesOfParameterIds(PythonJson::parse(R"([{"params":["a"]}])"), {}, StateDict()),
+              IsOkAndHolds(IsEmpty()));
+}
+
+TEST(ParameterIdsTest, FlatStateOfFsdpIsRefusedWithTheReason) {
+  const StateDict model = Model({{"a", {2, 3}}});
+  EXPECT_THAT(NamesOfParameterIds(PythonJson::parse(R"([{"params":[0]}])"), {{"0", {6}}}, model),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("FSDP1's flat form")));
+  EXPECT_THAT(
+      NamesOfParameterIds(PythonJson::parse(R"([{"params":[0,1]}])"), {}, model),
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("there are 2 of them, but 1 parameters in the model")));
+  EXPECT_THAT(NamesOfParameterIds(PythonJson::parse(R"([{"params":[0]}])"), {}, StateDict()),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("the model that gives ids their order is not in the same file")));
+}
+
+// A flattened optimizer, as DCP's flatten_optimizer_state_dict leaves it.
+TEST(TorchOptimizerTest, FlattenedNamesAreTakenApart) {
+  TorchNode flat;
+  flat.Add("state.a.weight.exp_avg", TorchNode::Tensor(0));
+  flat.Add("state.a.weight.step", TorchNode::Value(3));
+  flat.Add("param_groups.a.weight.lr", TorchNode::Value(0.5));
+  flat.Add("param_groups.b.lr", TorchNode::Value(0.5));
+  flat.Add("param_groups.c.lr", TorchNode::Value(0.25));
+  ASSERT_TRUE(IsTorchOptimizer(flat));
+  const std::vector<TorchLeafType> types = {{DType::kFloat32, {2}, ""}};
+  ASSERT_OK_AND_ASSIGN(const TorchOptimizer optimizer, ReadTorchOptimizer(flat, types, StateDict()));
+  ASSERT_EQ(optimizer.state.size(), 2);
+  EXPECT_EQ(optimizer.state[0].first, StateKey::OptimState("a.weight", "exp_avg"));
+  EXPECT_EQ(optimizer.state[1].second.dtype, DType::kFloat32);  // a step is float32, as torch writes it today
+  EXPECT_EQ(optimizer.param_groups, R"([{"lr":0.5,"params":["a.weight","b"]},{"lr":0.25,"params":["c"]}])");
+}
+
+TEST(TorchStateTest, FlatParametersAreRefusedByName) {
+  TorchNode root;
+  root.Add("_fsdp_wrapped_module._flat_param", TorchNode::Tensor(0));
+  EXPECT_THAT(StateOfTree(root, {{DType::kFloat32, {2}, ""}}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("\"_fsdp_wrapped_module._flat_param\" is a flat parameter of FSDP1")));
+}
+
+TEST(TorchStateTest, TwoModelsAreAnError) {
+  TorchNode root;
+  for (const char* name : {"model", "state_dict"}) root.Add(name, TorchNode())->Add("w", TorchNode::Tensor(0));
+  EXPECT_THAT(StateOfTree(root, {{DType::kFloat32, {2}, ""}}),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("it has both \"model\" and \"state_dict\"")));
+}
+
+}  // namespace
+}  // namespace fsdp

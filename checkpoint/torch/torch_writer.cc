@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checkpoint/torch/torch_writer.h"
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "base/status_macros.h"
+#include "checkpoint/staged_path.h"
+#include "checkpoint/torch/torch_encoding.h"
+
+namespace fsdp {
+
+absl::Status WriteTorchFile(const std::string& path, const StateDict& contents, const PayloadReader& read,
+                            const TorchWriteOptions& options) {
+  ASSIGN_OR_RETURN(EncodedTorchState encoded, EncodeTorchState(contents));
+  std::vector<TorchStorageSource> storages;
+  for (const StateKey& key : encoded.storages) {
+    const ShardedTensor& tensor = *contents.FindTensor(key);
+    storages.push_back({key, {0, tensor.shape.numel()}, SizeOf(tensor.dtype)});
+  }
+  std::vector<TorchArchivePlan> archives;
+  archives.emplace_back(0, std::move(encoded.pickle), std::move(storages));
+  ASSIGN_OR_RETURN(const std::unique_ptr<StagedPath> staged,
+                   StagedPath::CreateFile(*options.file_system, path, {.overwrite = options.overwrite}));
+  RETURN_IF_ERROR(WriteTorchArchives(staged->file(), archives, read, options));
+  return staged->Commit();
+}
+
+}  // namespace fsdp

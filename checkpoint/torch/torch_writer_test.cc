@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What is written as a torch file or as a DCP directory comes back whole. Whether torch itself reads it:
+// torch_oracle_test.
+#include "checkpoint/torch/torch_writer.h"
+
+#include "absl/strings/str_cat.h"
+#include "base/status_matchers.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/payload_reader.h"
+#include "checkpoint/tensor_source.h"
+#include "checkpoint/test_state.h"
+#include "checkpoint/torch/crc32.h"
+#include "checkpoint/torch/dcp_writer.h"
+#include "checkpoint/torch/golden.h"
+#include "checkpoint/torch/torch_encoding.h"
+#include "checkpoint/torch/zip_directory.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+
+namespace fsdp {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::Pair;
+
+// Every tensor and text of AwkwardTensors() is in the checkpoint at `path`.
+void ExpectWhole(const std::string& path) {
+  const std::vector<TestTensor> tensors = AwkwardTensors();
+  StateDict wanted = WantedState(tensors, 1, 0);
+  ASSERT_OK(LoadCheckpoint(path, wanted));
+  const std::string* groups = wanted.FindText(StateKey::ParamGroups());
+  const StateDict full = FullState(tensors);
+  EXPECT_EQ(nlohmann::json::parse(*groups), nlohmann::json::parse(*full.FindText(StateKey::ParamGroups())));
+  wanted.Set(StateKey::ParamGroups(), *full.FindText(StateKey::ParamGroups()));
+  EXPECT_OK(CheckState(tensors, wanted));
+  ASSERT_OK_AND_ASSIGN(const auto source, OpenTensorSource(path));
+  EXPECT_EQ(source->contents().entries().size(), full.entries().size() + (source->format() == "dcp" ? 1 : 0));
+}
+
+TEST(TorchWriterTest, AFileComesBackWhole) {
+  const StateDict state = FullState(AwkwardTensors());
+  const std::string path = NewTestDirectory() + "/state.pt";
+  ASSERT_OK(WriteTorchFile(path, state, ReadFromMemory(state)));
+  ExpectWhole(path);
+  ASSERT_OK_AND_ASSIGN(const auto source, OpenTensorSource(path));
+  EXPECT_THAT(source->contents().aliases, ElementsAre(Pair("lm_head.weight", "wte.weight")));
+}
+
+class DcpWriterTest : public testing::TestWithParam<int> {};
+
+TEST_P(DcpWriterTest, ADirectoryComesBackWhole) {
+  const StateDict state = FullState(AwkwardTensors());
+  const std::string path = NewTestDirectory() + "/dcp";
+  ASSERT_OK(WriteDcpDirectory(path, state, GetParam(), ReadFromMemory(state)));
+  ExpectWhole(path);
+  ASSERT_OK_AND_ASSIGN(const auto source, OpenTensorSource(path));
+  EXPECT_EQ(source->world_size(), GetParam());
+  // torch's DCP knows no aliases: the other name is a tensor of the same bytes.
+  ASSERT_OK_AND_ASSIGN(const std::string tied, ReadWhole(*source, StateKey::Model("lm_head.weight")));
+  EXPECT_EQ(tied, *ReadWhole(*source, StateKey::Model("wte.weight")));
+}
+
+INSTANTIATE_TEST_SUITE_P(WorldSizes, DcpWriterTest, testing::Values(1, 2, 3, 7));
+
+TEST(TorchWriterTest, EqualInputGivesEqualBytes) {
+  const StateDict state = FullState(AwkwardTensors());
+  const std::string directory = NewTestDirectory();
+  for (const char* name : {"a", "b"}) {
+    TorchWriteOptions options;
+    options.io_threads = name[0] == 'a' ? 1 : 3;
+    options.buffer_bytes = name[0] == 'a' ? 1 << 16 : 1 << 22;
+    ASSERT_OK(WriteTorchFile(absl::StrCat(directory, "/", name, ".pt"), state, ReadFromMemory(state), options));
+    ASSERT_OK(WriteDcpDirectory(absl::StrCat(directory, "/", name), state, 2, ReadFromMemory(state), options));
+  }
+  EXPECT_EQ(ReadAll(directory + "/a.pt"), ReadAll(directory + "/b.pt"));
+  for (const std::string& name : ListNames(directory + "/a")) {
+    EXPECT_EQ(ReadAll(directory + "/a/" + name), ReadAll(directory + "/b/" + name)) << name;
+  }
+}
+
+TEST(TorchWriterTest, EveryEntryHasItsCrcAndBeginsAtAMultipleOf64) {
+  const StateDict state = FullState(AwkwardTensors());
+  const std::string path = NewTestDirectory() + "/state.pt";
+  TorchWriteOptions options;
+  options.buffer_bytes = 1 << 17;  // pieces of one entry are put together
+  ASSERT_OK(WriteTorchFile(path, state, ReadFromMemory(state), options));
+  const std::string bytes = ReadAll(path);
+  ASSERT_OK_AND_ASSIGN(const auto file, PosixFileSystem().Open(path));
+  ASSERT_OK_AND_ASSIGN(const FileSlice slice, FileSlice::Whole(*file));
+  ASSERT_OK_AND_ASSIGN(const auto entries, ReadZipDirectory(slice));
+  for (const ZipEntry& entry : entries) {
+    EXPECT_EQ(entry.payload_offset % 64, 0) << entry.name;
+    const auto* begin = reinterpret_cast<const std::byte*>(bytes.data()) + entry.payload_offset;
+    EXPECT_EQ(entry.crc, Crc32(absl::MakeConstSpan(begin, entry.nbytes))) << entry.name;
+  }
+}
+
+TEST(TorchWriterTest, AModelAloneIsAPlainStateDict) {
+  StateDict state;
+  state.Set(StateKey::Model("w"), ShardedTensor{DType::kFloat32, {2}, {}, 0});
+  ASSERT_OK_AND_ASSIGN(const EncodedTorchState encoded, EncodeTorchState(state));
+  EXPECT_EQ(encoded.pickle.find("model"), std::string::npos);
+  state.Set(StateKey::Extra("step"), std::string("7"));
+  ASSERT_OK_AND_ASSIGN(const EncodedTorchState nested, EncodeTorchState(state));
+  EXPECT_THAT(nested.pickle, HasSubstr("model"));
+}
+
+TEST(TorchWriterTest, GroupsSayWhatPyTorchWantsToKnow) {
+  ASSERT_OK_AND_ASSIGN(const PythonJson groups, TorchParamGroups(R"([{"params":["w"],"lr":0.1,"betas":[0.9,0.99]}])"));
+  EXPECT_EQ(
+      groups.dump(),
+      R"([{"params":["w"],"lr":0.1,"betas":{"__python__":"tuple","items":[0.9,0.99]},"amsgrad":false,"maximize":false,)"
+      R"("foreach":null,"capturable":false,"differentiable":false,"fused":null,"decoupled_weight_decay":true}])");
+  EXPECT_THAT(TorchParamGroups("{"), StatusIs(absl::StatusCode::kDataLoss, HasSubstr("no JSON array")));
+}
+
+TEST(TorchWriterTest, AnExtraValueMayNotTakeThePlaceOfTheModel) {
+  StateDict state;
+  state.Set(StateKey::Extra("model"), std::string("x"));
+  const std::string path = NewTestDirectory() + "/x";
+  EXPECT_THAT(WriteTorchFile(path, state, ReadFromMemory(state)),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("extra value \"model\"")));
+  EXPECT_THAT(WriteDcpDirectory(path, state, 1, ReadFromMemory(state)),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("extra value \"model\"")));
+}
+
+TEST(TorchWriterTest, WhatFailsLeavesNothing) {
+  const StateDict state = FullState(AwkwardTensors());
+  const std::string directory = NewTestDirectory();
+  const PayloadReader fails = [&](const StateKey& key, const Interval& interval, void* out) {
+    if (key.fqn == "large" && interval.begin > 0) return absl::DataLossError("block 1 of \"large\" is damaged");
+    return ReadFromMemory(state)(key, interval, out);
+  };
+  EXPECT_THAT(WriteTorchFile(directory + "/x.pt", state, fails), StatusIs(absl::StatusCode::kDataLoss));
+  EXPECT_THAT(WriteDcpDirectory(directory + "/x", state, 2, fails), StatusIs(absl::StatusCode::kDataLoss));
+  EXPECT_THAT(ListNames(directory), testing::IsEmpty());
+}
+
+}  // namespace
+}  // namespace fsdp
