@@ -15,12 +15,12 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "checkpoint/path_kind.h"
 #include "tools/ckpt_convert.h"
 #include "tools/ckpt_diff.h"
 #include "tools/ckpt_inspect.h"
 #include "tools/ckpt_prune.h"
 #include "tools/ckpt_verify.h"
+#include "tools/ckpt_view.h"
 #include "tools/command_line.h"
 
 namespace fsdp {
@@ -52,6 +52,11 @@ const std::vector<Subcommand>& Subcommands() {
        {"to", "state_dict_type", "world_size", "dtype", "include", "exclude", "rename", "model_only", "max_shard_size",
         "max_memory", "force", "json"},
        RunConvert},
+      {"view",
+       {"SRC", "OUT.h5"},
+       "makes a small HDF5 file that shows a safetensors, torch or DCP checkpoint's tensors where they lie",
+       {"force"},
+       RunView},
       {"diff",
        {"A", "B"},
        "what differs, in structure and values, across kinds, formats and world sizes; exit 0 when equal, 1 when not",
@@ -68,7 +73,7 @@ const std::vector<Subcommand>& Subcommands() {
 
 // Subcommands and flags that are promised for later releases: an error about one says so.
 const std::vector<std::string>& LaterNames() {
-  static const auto* names = new std::vector<std::string>{"view", "repair", "--parity"};
+  static const auto* names = new std::vector<std::string>{"repair", "--parity"};
   return *names;
 }
 
@@ -108,9 +113,10 @@ void PrintHelp(bool full) {
   std::printf(
       "\nPATH, SRC, A and B are a checkpoint directory, a directory of step-* checkpoints (its newest step), a "
       "checkpoint.h5\n"
-      "by itself, a safetensors file or a Hugging Face directory. Exit status: 0 done; 1 a problem was found or the "
-      "work failed; 2 the command line is "
-      "wrong.\n"
+      "by itself, a safetensors file, a Hugging Face directory, a torch file (.pt, .pth, .bin) or a DCP directory. "
+      "Exit "
+      "status:\n"
+      "0 done; 1 a problem was found or the work failed; 2 the command line is wrong.\n"
       "ckpt SUBCOMMAND --help shows the flags of one, ckpt --helpfull those of all.\n");
   if (!full) return;
   for (const Subcommand& subcommand : Subcommands()) {
@@ -138,8 +144,6 @@ int RunSubcommand(const Subcommand& subcommand, const CommandLine& line) {
   if (status.ok()) status = CheckOperands(subcommand, line);
   if (!status.ok()) return ReportUsageError(program, status);
   EnterCallersDirectory();
-  status = RecognisePath(line.operands[0]).status();  // a torch file or a DCP directory is no operand of this release
-  if (absl::IsUnimplemented(status)) return ReportUsageError(program, status);
   return subcommand.run(line);
 }
 

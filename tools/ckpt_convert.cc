@@ -28,11 +28,9 @@ bool IsGiven(const CommandLine& line, const char* name) {
 absl::StatusOr<CheckpointFormat> ParseFormat(const std::string& name) {
   if (name == "hdf5") return CheckpointFormat::kHdf5;
   if (name == "safetensors") return CheckpointFormat::kSafetensors;
-  if (name == "torch" || name == "dcp") {
-    return absl::UnimplementedError(
-        absl::StrCat("--to=", name, ": this format is not in this release; hdf5 and safetensors are"));
-  }
-  return absl::InvalidArgumentError(absl::StrCat("--to=", name, ", expected hdf5 or safetensors"));
+  if (name == "torch") return CheckpointFormat::kTorch;
+  if (name == "dcp") return CheckpointFormat::kDcp;
+  return absl::InvalidArgumentError(absl::StrCat("--to=", name, ", expected hdf5, safetensors, torch or dcp"));
 }
 
 // Splits FROM=TO at its only '=' that is not part of a lookahead, "(?=".

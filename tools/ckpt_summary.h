@@ -19,7 +19,7 @@ struct CheckpointSummary {
   std::string asked_for;             // what the user named
   std::string path;                  // what was looked at: a step, when a ROOT was named
   std::vector<std::string> skipped;  // sentences about newer steps of the ROOT that do not verify
-  std::string format;                // "hdf5", "hdf5 file", "safetensors"
+  std::string format;                // "hdf5", "hdf5 file", "safetensors", "torch", "dcp"
   std::string problem;               // what is damaged at first sight, such as a missing file; empty when nothing is
 
   // Tensors, files and who holds what; for safetensors only what that format has.

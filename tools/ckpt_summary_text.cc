@@ -66,6 +66,13 @@ std::string Headline(const CheckpointSummary& summary) {
     return absl::StrCat(summary.path, ": an HDF5 file without a manifest, so without digests\n");
   }
   const Manifest& manifest = summary.manifest;
+  if (summary.format != "hdf5") {
+    const std::string step = manifest.step < 0 ? "" : absl::StrCat(" of step ", manifest.step);
+    const std::string what = summary.format == "dcp"
+                                 ? absl::StrCat("a DCP directory", step, ", written by ", manifest.world_size, " ranks")
+                                 : absl::StrCat("a torch checkpoint", step);
+    return absl::StrCat(summary.path, ": ", what, "\n");
+  }
   return absl::StrCat(summary.path, ": a ", std::string(StateDictTypeName(manifest.type)), " checkpoint of step ",
                       manifest.step, ", world size ", manifest.world_size, ", written by ", manifest.producer, "\n");
 }
@@ -139,8 +146,8 @@ std::string SummaryText(const CheckpointSummary& summary, bool tensors) {
       absl::StrAppend(&text, "  ", Printable(stored.key.ToString()), "  ",
                       FormatBytes(static_cast<double>(stored.range.nbytes)), "\n");
     }
-    absl::StrAppend(&text, "flat units  ", manifest.units.size(), "\n");
   }
+  if (summary.format == "hdf5") absl::StrAppend(&text, "flat units  ", manifest.units.size(), "\n");
   for (const StoredTensor& tensor : manifest.tensors) {
     for (const std::string& alias : tensor.aliases) {
       absl::StrAppend(&text, "alias  ", Printable(alias), " is ", Printable(tensor.key.fqn), "\n");
@@ -165,6 +172,8 @@ std::string SummaryJson(const CheckpointSummary& summary, bool tensors) {
   if (!summary.skipped.empty()) json["skipped"] = summary.skipped;
   if (!summary.problem.empty()) json["problem"] = summary.problem;
   if (summary.format == "hdf5") AddHdf5Members(manifest, json);
+  if (summary.format == "dcp") json["world_size"] = manifest.world_size;
+  if (summary.format != "hdf5" && manifest.step >= 0) json["step"] = manifest.step;
   const Share all = ShareOfAll(manifest);
   json["tensor_count"] = all.tensors;
   json["bytes"] = all.bytes;

@@ -42,11 +42,9 @@ struct Verdict {
 absl::Status VerifyForeign(const std::string& path, const VerifyOptions& options, Verdict& verdict) {
   const absl::StatusOr<std::unique_ptr<TensorSource>> source = OpenTensorSource(path);
   if (!source.ok()) {
-    verdict.format = "unknown";
     verdict.report.problems.emplace_back(source.status().message());
     return absl::OkStatus();
   }
-  verdict.format = std::string((*source)->format());
   ASSIGN_OR_RETURN(verdict.report, VerifySource(**source, options));
   return absl::OkStatus();
 }
@@ -60,6 +58,7 @@ absl::StatusOr<Verdict> Verify(const std::string& path, Progress& progress) {
   const absl::Time start = absl::Now();
   if (kind != PathKind::kRoot && kind != PathKind::kCheckpoint) {
     verdict.has_digests = false;
+    verdict.format = FormatName(kind);
     RETURN_IF_ERROR(VerifyForeign(path, options, verdict));
   } else {
     if (kind == PathKind::kRoot) {

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// PyTorch's checkpoints through the ckpt program: into each of our kinds and out again, with every tensor as PyTorch
+// says it is; and damaged ones, of which nothing is made.
+#include <sys/wait.h>
+
+#include <cstdlib>
+#include <filesystem>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_matchers.h"
+#include "checkpoint/tensor_source.h"
+#include "checkpoint/torch/golden.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+#include "tools/ckpt_runner.h"
+
+namespace fsdp {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::Not;
+
+const std::vector<std::string>& WholeStates() {
+  static const auto* const names =
+      new std::vector<std::string>{"full.pt", "by_id.pth", "fsdp1_w2", "fsdp2_w3", "hybrid_w4", "tensor_parallel_w4"};
+  return *names;
+}
+
+using CkptForeignTest = CkptTest;
+
+void ExpectGolden(const std::string& path, const std::string& name, GoldenParts parts = GoldenParts::kAll) {
+  ASSERT_OK_AND_ASSIGN(const auto source, OpenTensorSource(path));
+  EXPECT_OK(CheckGolden(*source, name, parts)) << path;
+}
+
+TEST_F(CkptForeignTest, EachBecomesEachOfOurKindsAndEveryOtherFormatWithoutLoss) {
+  for (const std::string& name : WholeStates()) {
+    const std::vector<std::vector<std::string>> targets = {
+        {"full"},
+        {"sharded", "--state_dict_type=sharded", "--world_size=3"},
+        {"local", "--state_dict_type=local", "--world_size=2"},
+        {"torch.pt"},
+        {"dcp", "--to=dcp", "--world_size=3"},
+    };
+    for (const std::vector<std::string>& target : targets) {
+      const std::string path = Path(absl::StrCat(name, ".", target[0]));
+      std::vector<std::string> arguments = {"convert", TorchTestData(name), path};
+      arguments.insert(arguments.end(), target.begin() + 1, target.end());
+      MustCkpt(arguments);
+      ExpectGolden(path, name);
+      // And back to what PyTorch reads.
+      MustCkpt({"convert", path, path + ".back.pt"});
+      ExpectGolden(path + ".back.pt", name);
+      MustCkpt({"convert", path, path + ".safetensors"});
+      ASSERT_OK_AND_ASSIGN(const auto model, OpenTensorSource(path + ".safetensors"));
+      EXPECT_EQ(*ReadWhole(*model, StateKey::Model("embed.weight")),
+                *ReadWhole(**OpenTensorSource(TorchTestData(name)), StateKey::Model("embed.weight")));
+    }
+  }
+}
+
+TEST_F(CkptForeignTest, EqualInputGivesEqualBytes) {
+  for (const char* name : {"a", "b"}) {
+    MustCkpt({"convert", TorchTestData("full.pt"), Path(absl::StrCat(name, ".pt"))});
+    MustCkpt({"convert", TorchTestData("full.pt"), Path(name), "--to=dcp", "--world_size=2"});
+  }
+  EXPECT_EQ(ReadFile(Path("a.pt")), ReadFile(Path("b.pt")));
+  for (const std::string& name : NamesIn(Path("a")))
+    EXPECT_EQ(ReadFile(Path("a/" + name)), ReadFile(Path("b/" + name)));
+}
+
+TEST_F(CkptForeignTest, RenamesAndFiltersHoldForTheOptimizerToo) {
+  MustCkpt({"convert", TorchTestData("fsdp2_w3"), Path("x.pt"), "--rename=^body=net", "--exclude=^count$"});
+  ASSERT_OK_AND_ASSIGN(const auto source, OpenTensorSource(Path("x.pt")));
+  EXPECT_TRUE(source->contents().contains(StateKey::OptimState("net.0.weight", "exp_avg")));
+  EXPECT_FALSE(source->contents().contains(StateKey::Model("count")));
+  EXPECT_THAT(*source->contents().FindText(StateKey::ParamGroups()),
+              AllOf(HasSubstr("net.0.weight"), Not(HasSubstr("body"))));
+}
+
+TEST_F(CkptForeignTest, InspectAndVerifySayWhatItIs) {
+  EXPECT_THAT(MustCkpt({"inspect", TorchTestData("fsdp2_w3"), "--tensors"}),
+              AllOf(HasSubstr("a DCP directory of step 3, written by 3 ranks"), HasSubstr("optim/param_groups"),
+                    HasSubstr("__0_0.distcp[0, 24) __1_0.distcp[24, 48)")));
+  EXPECT_THAT(MustCkpt({"inspect", TorchTestData("full.pt")}),
+              AllOf(HasSubstr("a torch checkpoint of step 3"), HasSubstr("alias  head.weight is embed.weight")));
+  const auto json = nlohmann::json::parse(MustCkpt({"inspect", TorchTestData("tensor_parallel_w4"), "--json"}));
+  EXPECT_EQ(json["format"], "dcp");
+  EXPECT_EQ(json["world_size"], 4);
+  EXPECT_THAT(MustCkpt({"verify", TorchTestData("hybrid_w4")}), HasSubstr("the structure is sound"));
+  EXPECT_EQ(Ckpt({"verify", TorchTestData("hostile/system.pt")}).status, 1);
+}
+
+TEST_F(CkptForeignTest, HostileFilesMakeNothing) {
+  for (const auto& entry : fs::directory_iterator(TorchTestData("hostile"))) {
+    const Outcome outcome = Ckpt({"convert", entry.path(), Path("out")});
+    EXPECT_EQ(outcome.status, 1) << entry.path();
+    EXPECT_THAT(outcome.err, HasSubstr(entry.path().filename()));
+  }
+  EXPECT_THAT(NamesIn(Path("")), IsEmpty());
+  EXPECT_FALSE(fs::exists("hostile_pickle_was_executed"));
+}
+
+TEST_F(CkptForeignTest, OptionsThatDoNotApplyAreRefused) {
+  const std::string model = TorchTestData("full.pt");
+  const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
+      {{"convert", model, Path("x.pt"), "--world_size=2"}, "a torch file is one"},
+      {{"convert", model, Path("x.pt"), "--to=dcp"}, "names a torch file, but --to=dcp makes a directory"},
+      {{"convert", model, Path("x"), "--to=dcp", "--state_dict_type=sharded"}, "--state_dict_type is for --to=hdf5"},
+      {{"convert", model, Path("x.bin"), "--max_shard_size=1GB"}, "--max_shard_size"},
+      {{"convert", model, Path("x.safetensors"), "--to=torch"}, "names a safetensors file"},
+      {{"convert", model, Path("x"), "--to=pickle"}, "expected hdf5, safetensors, torch or dcp"},
+  };
+  for (const auto& [arguments, message] : cases) {
+    const Outcome outcome = Ckpt(arguments);
+    EXPECT_EQ(outcome.status, 2) << message;
+    EXPECT_THAT(outcome.err, HasSubstr(message));
+  }
+  EXPECT_THAT(NamesIn(Path("")), IsEmpty());
+}
+
+// Debian's interpreter, which is the one that has python3-h5py; else whichever is found.
+std::string Python() { return fs::exists("/usr/bin/python3") ? "/usr/bin/python3" : "python3"; }
+
+TEST_F(CkptForeignTest, AViewShowsEveryTensorToH5pyWhereItLies) {
+  for (const std::string name : {"full.pt", "views.pt", "legacy.pt", "indexed", "fsdp2_w3", "tensor_parallel_w4"}) {
+    const std::string view = Path(name + ".h5");
+    const std::string said = MustCkpt({"view", TorchTestData(name), view});
+    EXPECT_LT(fs::file_size(view), 100'000) << name;
+    if (name == "views.pt") {
+      EXPECT_THAT(said, AllOf(HasSubstr("\"model/transposed\" is not shown: it is a view with strides [1, 8]"),
+                              HasSubstr("\"model/expanded\" is not shown")));
+    }
+    const std::string command = absl::StrCat(Python(), " checkpoint/torch/testdata/check_view.py ", view, " ",
+                                             TorchTestData("expected.json"), " ", name);
+    const int result = std::system(command.c_str());
+    ASSERT_TRUE(WIFEXITED(result));
+    if (WEXITSTATUS(result) == 77 || WEXITSTATUS(result) == 127) GTEST_SKIP() << "needs python3-h5py";
+    EXPECT_EQ(WEXITSTATUS(result), 0) << name;
+  }
+}
+
+TEST_F(CkptForeignTest, AViewOfOursIsRefusedAndAnOldFileKept) {
+  MustCkpt({"convert", TorchTestData("full.pt"), Path("ours")});
+  const Outcome outcome = Ckpt({"view", Path("ours"), Path("x.h5")});
+  EXPECT_EQ(outcome.status, 1);
+  EXPECT_THAT(outcome.err, HasSubstr("it is HDF5 already: open its checkpoint.h5"));
+  WriteFile(Path("x.h5"), "mine");
+  EXPECT_EQ(Ckpt({"view", TorchTestData("full.pt"), Path("x.h5")}).status, 1);
+  EXPECT_EQ(ReadFile(Path("x.h5")), "mine");
+  MustCkpt({"view", TorchTestData("full.pt"), Path("x.h5"), "--force"});
+}
+
+}  // namespace
+}  // namespace fsdp

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/ckpt_view.h"
+
+#include <cstdio>
+#include <memory>
+#include <string>
+
+#include "absl/flags/flag.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "checkpoint/hdf5_view.h"
+#include "checkpoint/tensor_source.h"
+#include "tools/ckpt_flags.h"
+#include "tools/ckpt_report.h"
+#include "tools/progress.h"
+
+namespace fsdp {
+namespace {
+
+absl::StatusOr<Hdf5ViewReport> View(const std::string& source_path, const std::string& path) {
+  ASSIGN_OR_RETURN(const std::unique_ptr<TensorSource> source, OpenTensorSource(source_path));
+  absl::StatusOr<Hdf5ViewReport> report = WriteHdf5View(*source, path, absl::GetFlag(FLAGS_force));
+  if (report.ok() || !absl::IsInvalidArgument(report.status())) return report;
+  return absl::Status(report.status().code(), absl::StrCat(source_path, ": ", std::string(report.status().message())));
+}
+
+}  // namespace
+
+int RunView(const CommandLine& line) {
+  const std::string& path = line.operands[1];
+  const absl::StatusOr<Hdf5ViewReport> report = View(line.operands[0], path);
+  if (!report.ok()) return ReportFailure("ckpt view", report.status());
+  std::printf("%s: %s, shows %lld tensors of %s\n", path.c_str(),
+              FormatBytes(static_cast<double>(report->nbytes)).c_str(), static_cast<long long>(report->tensors),
+              line.operands[0].c_str());
+  for (const std::string& note : report->notes) std::printf("note: %s\n", note.c_str());
+  return kExitDone;
+}
+
+}  // namespace fsdp
