@@ -9,10 +9,16 @@
 #include "absl/strings/str_format.h"
 #include "absl/types/span.h"
 #include "base/status_macros.h"
+#include "checkpoint/file_names.h"
 #include "checkpoint/file_system.h"
+#include "checkpoint/hugging_face_index.h"
 #include "checkpoint/payload_reader.h"
 #include "checkpoint/safetensors_writer.h"
 #include "checkpoint/staged_path.h"
+#include "checkpoint/torch/dcp_metadata.h"
+#include "checkpoint/torch/dcp_writer.h"
+#include "checkpoint/torch/torch_source.h"
+#include "checkpoint/torch/torch_writer.h"
 
 namespace fsdp {
 namespace {
@@ -26,21 +32,57 @@ absl::Status WriteText(const std::string& path, const std::string& text) {
   return staged->Commit();
 }
 
-absl::Status WriteDirectory(const std::string& directory, const Gpt2Config& config, const StateDict& state) {
+// OK when `directory` is not there or holds an export of this kind alone, so that it may be replaced as a whole.
+absl::Status CheckHoldsDcpOnly(const std::string& directory) {
+  std::error_code error;
+  for (std::filesystem::directory_iterator it(directory, error), end; !error && it != end; it.increment(error)) {
+    const std::string name = it->path().filename();
+    if (name == kDcpMetadataName || name == "config.json" || it->path().extension() == ".distcp") continue;
+    return absl::FailedPreconditionError(
+        absl::StrFormat("%s holds \"%s\", which a DCP directory does not: export to a new directory", directory, name));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status WriteWeights(const std::string& directory, const StateDict& state, ExportFormat format, int world_size) {
+  if (format == ExportFormat::kDcp) {
+    RETURN_IF_ERROR(CheckHoldsDcpOnly(directory));
+    const PathParts parts = SplitPath(directory);
+    RETURN_IF_ERROR(MakeDirectories(PosixFileSystem(), parts.directory));
+    TorchWriteOptions options;
+    options.overwrite = true;
+    return WriteDcpDirectory(directory, state, world_size, ReadFromMemory(state), options);
+  }
   RETURN_IF_ERROR(MakeDirectories(PosixFileSystem(), directory));
+  if (format == ExportFormat::kTorch) {
+    TorchWriteOptions options;
+    options.overwrite = true;
+    return WriteTorchFile(JoinPath(directory, kTorchModelName), state, ReadFromMemory(state), options);
+  }
   SafetensorsOptions options;
   options.overwrite = true;
-  RETURN_IF_ERROR(WriteSafetensors(directory + "/model.safetensors", state, ReadFromMemory(state), options));
-  return WriteText(directory + "/config.json", Gpt2ConfigJson(config));
+  return WriteSafetensors(JoinPath(directory, kHuggingFaceModelName), state, ReadFromMemory(state), options);
 }
 
 }  // namespace
 
-absl::Status ExportModel(const std::string& directory, const Gpt2Config& config, FullyShardedDataParallel& model) {
+absl::StatusOr<ExportFormat> ParseExportFormat(std::string_view name) {
+  if (name == "safetensors") return ExportFormat::kSafetensors;
+  if (name == "torch") return ExportFormat::kTorch;
+  if (name == "dcp") return ExportFormat::kDcp;
+  return absl::InvalidArgumentError(
+      absl::StrFormat("--export_format=%s, expected safetensors, torch or dcp", std::string(name)));
+}
+
+absl::Status ExportModel(const std::string& directory, const Gpt2Config& config, FullyShardedDataParallel& model,
+                         ExportFormat format) {
   const StateDictTypeGuard guard(model, FullStateDictConfig{.offload_to_cpu = true, .rank0_only = true});
   ASSIGN_OR_RETURN(const StateDict state, model.GetStateDict());
   absl::Status written;
-  if (model.group().rank() == 0) written = WriteDirectory(directory, config, state);
+  if (model.group().rank() == 0) {
+    written = WriteWeights(directory, state, format, model.group().size());
+    if (written.ok()) written = WriteText(JoinPath(directory, "config.json"), Gpt2ConfigJson(config));
+  }
   return AgreeOn(model.group(), written);
 }
 

@@ -4,18 +4,33 @@
 #ifndef FSDP_EXAMPLES_MODEL_EXPORT_H_
 #define FSDP_EXAMPLES_MODEL_EXPORT_H_
 
+#include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "fsdp/fsdp.h"
 #include "models/gpt2.h"
 
 namespace fsdp {
 
-// Makes `directory`, if needed, with config.json and model.safetensors: the weights in their original dtype, whole,
-// gathered on rank 0, which alone writes. Each file appears whole or not at all, and replaces one that has its name.
-// Collective; any rank's failure is returned on all.
-absl::Status ExportModel(const std::string& directory, const Gpt2Config& config, FullyShardedDataParallel& model);
+// What the weights are written as, beside config.json.
+enum class ExportFormat : uint8_t {
+  kSafetensors,  // model.safetensors
+  kTorch,        // pytorch_model.bin
+  kDcp,          // the directory itself is a DCP directory, of as many ranks as the model has
+};
+
+// "safetensors", "torch" or "dcp".
+absl::StatusOr<ExportFormat> ParseExportFormat(std::string_view name);
+
+// Makes `directory`, if needed, with config.json and the weights in their original dtype, whole, gathered on rank 0,
+// which alone writes. Each file appears whole or not at all, and replaces one that has its name; of a DCP directory all
+// files are replaced together, and it is refused where there are others. Collective; any rank's failure is returned on
+// all.
+absl::Status ExportModel(const std::string& directory, const Gpt2Config& config, FullyShardedDataParallel& model,
+                         ExportFormat format = ExportFormat::kSafetensors);
 
 }  // namespace fsdp
 

@@ -8,6 +8,7 @@
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/path_kind.h"
 #include "examples/checkpoint_saver.h"
 #include "nlohmann/json.hpp"
 
@@ -70,7 +71,12 @@ absl::StatusOr<RunStart> FindHere(const TrainOptions& options) {
   RunStart start;
   if (options.resume.kind == ResumeChoice::Kind::kPath) {
     std::vector<std::string> skipped;
-    ASSIGN_OR_RETURN(start.checkpoint, LatestCheckpoint(options.resume.path, &skipped));
+    ASSIGN_OR_RETURN(const PathKind kind, RecognisePath(options.resume.path));
+    if (kind == PathKind::kCheckpoint || kind == PathKind::kRoot) {
+      ASSIGN_OR_RETURN(start.checkpoint, LatestCheckpoint(options.resume.path, &skipped));
+    } else {
+      start.checkpoint = options.resume.path;  // somebody else's, which has no digests to verify
+    }
     for (const std::string& reason : skipped) start.notes.push_back(absl::StrFormat("skipped %s", reason));
     RETURN_IF_ERROR(ReadPosition(start));
   }

@@ -64,7 +64,9 @@ ABSL_FLAG(bool, overwrite, false, "let this run replace the checkpoints that che
 
 ABSL_FLAG(std::string, metrics, "", "a file of JSON lines, one a step; appended to on a resume");
 ABSL_FLAG(std::string, export, "", "after the last step, a Hugging Face directory: config.json and model.safetensors");
-ABSL_FLAG(std::string, export_format, "safetensors", "safetensors");
+ABSL_FLAG(std::string, export_format, "safetensors",
+          "what --export writes beside config.json: safetensors; torch, pytorch_model.bin; dcp, the files of a DCP "
+          "directory");
 ABSL_FLAG(bool, print_schedule, false, "print the schedule of one step for rank 0, and exit without training");
 
 namespace fsdp {
@@ -107,7 +109,7 @@ absl::Status CheckChoices() {
   RETURN_IF_ERROR(CheckChoice("param_dtype", absl::GetFlag(FLAGS_param_dtype), {"float32", "bfloat16"}, {"float16"}));
   RETURN_IF_ERROR(CheckChoice("reduce_dtype", absl::GetFlag(FLAGS_reduce_dtype), {"float32", "bfloat16"}, {"float16"}));
   RETURN_IF_ERROR(CheckChoice("state_dict_type", absl::GetFlag(FLAGS_state_dict_type), {"full", "sharded"}, {"local"}));
-  return CheckChoice("export_format", absl::GetFlag(FLAGS_export_format), {"safetensors"}, {"torch", "dcp"});
+  return CheckChoice("export_format", absl::GetFlag(FLAGS_export_format), {"safetensors", "torch", "dcp"}, {});
 }
 
 absl::Status CheckNumbers() {
@@ -222,6 +224,7 @@ absl::StatusOr<TrainOptions> TrainOptionsFromFlags() {
   RETURN_IF_ERROR(ReadCheckpointing(options));
   options.metrics = absl::GetFlag(FLAGS_metrics);
   options.export_to = absl::GetFlag(FLAGS_export);
+  options.export_format = absl::GetFlag(FLAGS_export_format);
   options.print_schedule = absl::GetFlag(FLAGS_print_schedule);
   return options;
 }

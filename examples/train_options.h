@@ -77,8 +77,9 @@ struct TrainOptions {
   bool overwrite = false;
 
   // What is left behind, or shown.
-  std::string metrics;    // a file of JSON lines; empty: none
-  std::string export_to;  // a Hugging Face directory; empty: none
+  std::string metrics;                        // a file of JSON lines; empty: none
+  std::string export_to;                      // a Hugging Face directory; empty: none
+  std::string export_format = "safetensors";  // or "torch", "dcp"
   bool print_schedule = false;
 };
 

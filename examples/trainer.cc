@@ -156,7 +156,8 @@ absl::Status Trainer::Train() {
     return model_->stream().Synchronize();
   }
   if (options_.export_to.empty()) return model_->stream().Synchronize();
-  RETURN_IF_ERROR(ExportModel(options_.export_to, config_, *model_));
+  ASSIGN_OR_RETURN(const ExportFormat format, ParseExportFormat(options_.export_format));
+  RETURN_IF_ERROR(ExportModel(options_.export_to, config_, *model_, format));
   if (is_rank0()) Say("exported %s", options_.export_to);
   return absl::OkStatus();
 }

@@ -71,8 +71,6 @@ TEST(TrainGptCliTest, WhatIsNotInThisVersionIsRefusedByName) {
       "--param_dtype=float16",
       "--reduce_dtype=float16",
       "--state_dict_type=local",
-      "--export_format=torch",
-      "--export_format=dcp",
       "--sharding_strategy=hybrid_shard_zero2",
   };
   for (const std::string& flag : later) ExpectRefused({flag}, 2, {flag, "not in this version"});

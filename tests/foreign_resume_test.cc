@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Runs of train_gpt that begin where somebody else's checkpoint ends: PyTorch's own, and ours in every form that we
+// write for PyTorch.
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_matchers.h"
+#include "checkpoint/convert.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/golden_case.h"
+#include "tests/train_gpt_run.h"
+
+namespace fsdp {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+// `flags` but those that begin with one of `prefixes`: a flag may be given once.
+Flags Without(Flags flags, const std::vector<std::string>& prefixes) {
+  for (const std::string& prefix : prefixes) {
+    flags.erase(std::remove_if(flags.begin(), flags.end(),
+                               [&](const std::string& flag) { return absl::StartsWith(flag, prefix); }),
+                flags.end());
+  }
+  return flags;
+}
+
+// Runs to the end, which must be good; the metrics by step.
+std::map<int64_t, StepMetrics> TrainWell(const Flags& flags, const std::string& metrics) {
+  const absl::StatusOr<ProgramResult> run = Train(flags + Flags{"--metrics=" + metrics});
+  EXPECT_OK(run);
+  if (!run.ok()) return {};
+  EXPECT_EQ(run->exit_status, 0) << run->output;
+  return MetricsByStep(metrics).value_or(std::map<int64_t, StepMetrics>());
+}
+
+// PyTorch's FSDP1 on 4 ranks trained 5 steps and saved; from there on 4 ranks of ours, or 2, make PyTorch's steps. (The
+// data of a step depend on the number of ranks, so 2 ranks take rows of twice the number.)
+TEST(ForeignResumeTest, TrainingGoesOnFromPyTorchsCheckpointAsPyTorchDid) {
+  const GoldenCase golden = ReadGoldenCase("gpt2_full_shard_w4");
+  for (const int nproc : {4, 2}) {
+    const Flags flags = Without(golden.flags, {"--steps=", "--nproc=", "--batch_size="}) +
+                        Flags{"--steps=12",
+                              "--config=" + Golden("gpt2_tiny/config.json"),
+                              "--tokens=" + Golden("tokens.u16"),
+                              "--resume=" + Golden("gpt2_fsdp1_w4_step5.pt"),
+                              absl::StrCat("--nproc=", nproc),
+                              absl::StrCat("--batch_size=", 8 / nproc)};
+    const auto metrics = TrainWell(flags, NewDirectory() + "/metrics.jsonl");
+    ASSERT_EQ(metrics.size(), 7);
+    for (const auto& [step, actual] : metrics) {
+      EXPECT_NEAR(actual.loss, golden.loss[step], 1e-6 * golden.loss[step]) << "step " << step << " on " << nproc;
+      EXPECT_NEAR(actual.grad_norm, golden.grad_norm[step], 1e-4 * golden.grad_norm[step]) << "step " << step;
+    }
+  }
+}
+
+// Ours, converted, is as good as ours: the same losses bit for bit.
+TEST(ForeignResumeTest, ACheckpointThatBecameATorchFileOrADcpDirectoryResumesInEveryBit) {
+  const std::string directory = NewDirectory();
+  const auto expected = TrainWell(SmallRun() + Flags{"--steps=6"}, directory + "/whole.jsonl");
+  TrainWell(SmallRun() + Flags{"--steps=6", "--checkpoint_every=3", "--checkpoint_dir=" + directory + "/saved"},
+            directory + "/first.jsonl");
+  for (const char* name : {"state.pt", "dcp"}) {
+    const std::string converted = absl::StrCat(directory, "/", name);
+    ConvertOptions options;
+    if (converted.back() == 'p') options.to = CheckpointFormat::kDcp;
+    ASSERT_OK(ConvertCheckpoint(directory + "/saved/step-00000003", converted, options).status());
+    const auto resumed = TrainWell(SmallRun() + Flags{"--steps=6", "--resume=" + converted},
+                                   absl::StrCat(directory, "/", name, ".jsonl"));
+    ASSERT_EQ(resumed.size(), 3) << name;
+    for (const auto& [step, actual] : resumed) {
+      EXPECT_EQ(actual.loss, expected.at(step).loss) << name << " step " << step;
+      EXPECT_EQ(actual.grad_norm, expected.at(step).grad_norm) << name << " step " << step;
+    }
+  }
+}
+
+TEST(ForeignResumeTest, AnExportIsReadBackInEveryFormat) {
+  const std::string directory = NewDirectory();
+  std::vector<double> losses;
+  for (const char* format : {"safetensors", "torch", "dcp"}) {
+    const std::string exported = absl::StrCat(directory, "/", format);
+    for (int again = 0; again < 2; ++again) {  // an export is replaced
+      TrainWell(SmallRun() + Flags{"--steps=2", "--export=" + exported, absl::StrCat("--export_format=", format)},
+                absl::StrCat(directory, "/", format, ".jsonl"));
+    }
+    EXPECT_TRUE(std::filesystem::exists(exported + "/config.json"));
+    const auto metrics =
+        TrainWell(SmallRun() + Flags{"--steps=1", "--init_from=" + exported}, absl::StrCat(exported, ".init.jsonl"));
+    ASSERT_EQ(metrics.size(), 1);
+    losses.push_back(metrics.at(0).loss);
+  }
+  EXPECT_THAT(losses, testing::Each(losses[0]));
+}
+
+TEST(ForeignResumeTest, WeightsWithoutAStepAreForInitFrom) {
+  const absl::StatusOr<ProgramResult> run =
+      Train(SmallRun() + Flags{"--steps=2", "--resume=" + Golden("gpt2_tiny/model.safetensors")});
+  ASSERT_OK(run);
+  EXPECT_EQ(run->exit_status, 1);
+  EXPECT_THAT(run->output, AllOf(HasSubstr("model.safetensors"), HasSubstr("does not say how many steps")));
+}
+
+TEST(ForeignResumeTest, ADcpExportDoesNotReplaceOtherFiles) {
+  const std::string directory = NewDirectory();
+  std::ofstream(directory + "/thesis.txt") << "x";
+  const absl::StatusOr<ProgramResult> run =
+      Train(SmallRun() + Flags{"--steps=1", "--export=" + directory, "--export_format=dcp"});
+  ASSERT_OK(run);
+  EXPECT_EQ(run->exit_status, 1);
+  EXPECT_THAT(run->output, HasSubstr("holds \"thesis.txt\""));
+}
+
+}  // namespace
+}  // namespace fsdp
