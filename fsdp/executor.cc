@@ -7,7 +7,6 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "fsdp/writeback.h"
-#include "tensor/ops.h"
 
 namespace fsdp {
 namespace {
@@ -15,18 +14,6 @@ namespace {
 using Kind = ScheduleEvent::Kind;
 
 bool IsCompute(const ScheduleEvent& event) { return event.kind == Kind::kForward || event.kind == Kind::kBackward; }
-
-// A float tensor in another dtype, through the tape's stream; others as they are.
-absl::StatusOr<Tensor> CastTo(DType dtype, const Tensor& t, Tape& tape) {
-  if (!t.defined() || !IsFloatingPoint(t.dtype()) || t.dtype() == dtype) return t;
-  ASSIGN_OR_RETURN(Tensor cast, tape.Empty(dtype, t.shape()));
-  tape.device().ops().CastDivide(t, cast, 1, tape.stream());
-  return cast;
-}
-
-std::optional<DType> FloatDType(const Tensor& t) {
-  return t.defined() && IsFloatingPoint(t.dtype()) ? std::optional<DType>(t.dtype()) : std::nullopt;
-}
 
 // Memory that a step in this order needs. One gradient slot more than units that are in backward at one time, so that a
 // reduction overlaps the next unit's backward.
@@ -62,7 +49,7 @@ Executor::Executor(Module& root, UnitStore& units, const ExecutorOptions& option
       unsharded_(units.size(), false),
       used_(units.size(), false),
       modules_run_(units.size(), 0),
-      casts_(units.size() + 1) {
+      casts_(units, options.root) {
   if (options.check_execution_order) order_check_.emplace(units.groups());
 }
 
@@ -117,10 +104,6 @@ ScheduleOptions Executor::CurrentOptions() const {
   return options;
 }
 
-const UnitSettings& Executor::SettingsOf(int unit) const {
-  return unit < units_.size() ? units_.unit(unit).settings : options_.root;
-}
-
 absl::Status Executor::CheckIdle(std::string_view call) {
   if (in_pass_) {
     return absl::FailedPreconditionError(
@@ -159,7 +142,7 @@ absl::Status Executor::PreForward(Module& module, Tensor& input, Tape& tape) {
                                                       " outside of a forward of the model: call the root's"));
   }
   if (unit >= 0 && !in_backward_) RETURN_IF_ERROR(EnterForward(unit));
-  return CastInput(unit >= 0 ? unit : units_.size(), input, tape);
+  return casts_.Input(unit >= 0 ? unit : units_.size(), training(), input, tape);
 }
 
 absl::Status Executor::BeginForward(Tape& tape) {
@@ -191,7 +174,7 @@ absl::Status Executor::EnterForward(int unit) {
 
 absl::Status Executor::PostForward(Module& module, Tensor& output, Tape& tape) {
   const int unit = units_.IndexOf(module);
-  RETURN_IF_ERROR(CastOutput(unit >= 0 ? unit : units_.size(), output, tape));
+  RETURN_IF_ERROR(casts_.Output(unit >= 0 ? unit : units_.size(), output, tape));
   if (in_backward_) return absl::OkStatus();
   if (unit >= 0 && ++modules_run_[unit] == static_cast<int>(units_.unit(unit).modules.size())) {
     modules_run_[unit] = 0;
@@ -241,10 +224,7 @@ absl::Status Executor::PreBackward(Module& module, Tensor& grad_output, Tape& ta
     return absl::FailedPreconditionError(absl::StrCat("backward of unit ", units_.unit(unit).display_name(),
                                                       " outside of a backward of the model: call the root's"));
   }
-  const Casts& casts = casts_[unit >= 0 ? unit : units_.size()];
-  if (casts.output.has_value()) {
-    ASSIGN_OR_RETURN(grad_output, CastTo(*casts.output, grad_output, tape));
-  }
+  RETURN_IF_ERROR(casts_.GradOutput(unit >= 0 ? unit : units_.size(), grad_output, tape));
   if (unit < 0) return absl::OkStatus();
   if (modules_run_[unit] == 0) {
     // The reverse of having left the unit in forward.
@@ -256,10 +236,7 @@ absl::Status Executor::PreBackward(Module& module, Tensor& grad_output, Tape& ta
 
 absl::Status Executor::PostBackward(Module& module, Tensor& grad_input, Tape& tape) {
   const int unit = units_.IndexOf(module);
-  const Casts& casts = casts_[unit >= 0 ? unit : units_.size()];
-  if (casts.input.has_value()) {
-    ASSIGN_OR_RETURN(grad_input, CastTo(*casts.input, grad_input, tape));
-  }
+  RETURN_IF_ERROR(casts_.GradInput(unit >= 0 ? unit : units_.size(), grad_input, tape));
   if (unit >= 0 && ++modules_run_[unit] == static_cast<int>(units_.unit(unit).modules.size())) {
     RETURN_IF_ERROR(LeaveBackward(unit));
   }
@@ -289,27 +266,6 @@ void Executor::EndBackward() {
     const UnitTraits& traits = schedule_options_.units[unit];
     if (traits.sync || traits.reshard_after_backward) Reshard(unit);
   }
-}
-
-absl::Status Executor::CastInput(int unit, Tensor& input, Tape& tape) {
-  const UnitSettings& settings = SettingsOf(unit);
-  Casts& casts = casts_[unit];
-  casts.input.reset();
-  if (!settings.cast_inputs || (!training() && settings.full_precision_in_eval)) return absl::OkStatus();
-  casts.input = FloatDType(input);
-  const DType compute = unit < units_.size() ? units_.unit(unit).compute_dtype : *settings.param_dtype;
-  ASSIGN_OR_RETURN(input, CastTo(compute, input, tape));
-  return absl::OkStatus();
-}
-
-absl::Status Executor::CastOutput(int unit, Tensor& output, Tape& tape) {
-  const UnitSettings& settings = SettingsOf(unit);
-  Casts& casts = casts_[unit];
-  casts.output = FloatDType(output);
-  const std::optional<DType> wanted = settings.restore_output_dtype ? casts.input : settings.output_dtype;
-  if (!wanted.has_value()) return absl::OkStatus();
-  ASSIGN_OR_RETURN(output, CastTo(*wanted, output, tape));
-  return absl::OkStatus();
 }
 
 void Executor::BeginPass(Schedule plan) {

@@ -19,6 +19,7 @@
 #include "fsdp/options.h"
 #include "fsdp/schedule.h"
 #include "fsdp/unit.h"
+#include "fsdp/unit_casts.h"
 #include "fsdp/unit_runtime.h"
 #include "nn/module.h"
 
@@ -76,16 +77,9 @@ class Executor final : public ModuleHooks {
   Schedule PlanStep(int micro_steps) const;
 
  private:
-  // Dtypes that the hooks of one module changed, for the way back.
-  struct Casts {
-    std::optional<DType> input;   // of the input before it was cast
-    std::optional<DType> output;  // of the output before it was cast
-  };
-
   Executor(Module& root, UnitStore& units, const ExecutorOptions& options);
 
   ScheduleOptions CurrentOptions() const;
-  const UnitSettings& SettingsOf(int unit) const;
   bool training() const { return schedule_options_.training; }
 
   absl::Status CheckNotSummoned(std::string_view pass) const;
@@ -93,8 +87,6 @@ class Executor final : public ModuleHooks {
   absl::Status EnterForward(int unit);
   void EndForward();
   void EndBackward();
-  absl::Status CastInput(int unit, Tensor& input, Tape& tape);
-  absl::Status CastOutput(int unit, Tensor& output, Tape& tape);
 
   void BeginPass(Schedule plan);
   absl::Status EnterUnit(const ScheduleEvent& compute, const Schedule& on_demand);
@@ -116,7 +108,7 @@ class Executor final : public ModuleHooks {
   std::vector<bool> unsharded_;      // by unit, as issued so far
   std::vector<bool> used_;           // by unit: it computed since it was unsharded
   std::vector<int> modules_run_;     // by unit: how many of its modules this pass has run
-  std::vector<Casts> casts_;         // by unit; the last is a root's that is no unit
+  UnitCasts casts_;
 
   ScheduleOptions schedule_options_;  // of the current pass
   Schedule plan_;                     // of the current pass

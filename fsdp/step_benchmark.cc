@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What sharding costs a training step, on the host device.
+//
+//   bazel run //fsdp:step_benchmark [-- ROUNDS]
+//
+// One rank: a step of FSDP against a step of the bare model; 1.00 is the goal. Two ranks as threads: a step of FSDP
+// against its two parts, the same compute without communication (two bare models side by side) and the same
+// collectives without compute; hidden is the part of the communication that the step did not wait for,
+// (compute + communication - step) / communication. Rounds are interleaved and medians printed, since other programs
+// disturb both sides alike.
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "base/status_macros.h"
+#include "collectives/run_ranks.h"
+#include "fsdp/executor.h"
+#include "fsdp/fsdp.h"
+#include "fsdp/unit.h"
+#include "fsdp/unit_runtime.h"
+#include "models/gpt2.h"
+#include "nn/cross_entropy_loss.h"
+#include "nn/device_layer_ops.h"
+#include "optim/adamw.h"
+#include "tensor/ops.h"
+
+namespace fsdp {
+namespace {
+
+constexpr int kRows = 4;
+constexpr int kSeqLen = 128;
+constexpr int kWarmUp = 2;
+
+Gpt2Config BenchmarkConfig() {
+  Gpt2Config config;
+  config.vocab_size = 512;
+  config.n_positions = kSeqLen;
+  config.n_embd = 256;
+  config.n_layer = 4;
+  config.n_head = 4;
+  return config;
+}
+
+using Step = std::function<absl::Status()>;
+
+absl::Status TrainStep(Module& module, AdamW& optimizer, const LayerOps& ops, Stream& stream) {
+  Device& device = stream.device();
+  ASSIGN_OR_RETURN(const Tensor tokens, Tensor::Empty(device, DType::kInt32, {kRows, kSeqLen}));
+  ASSIGN_OR_RETURN(const Tensor targets, Tensor::Empty(device, DType::kInt32, {kRows * kSeqLen}));
+  for (int i = 0; i < kRows * kSeqLen; ++i) {
+    tokens.data_as<int32_t>()[i] = i * i % 512;
+    targets.data_as<int32_t>()[i] = i % 512;
+  }
+  Tape tape(stream, ops);
+  CrossEntropyLoss loss;
+  ASSIGN_OR_RETURN(const Tensor logits, module.Forward(tokens, tape));
+  RETURN_IF_ERROR(loss.Forward(logits, targets, tape).status());
+  ASSIGN_OR_RETURN(const Tensor grad, loss.Backward(1.0f, tape));
+  RETURN_IF_ERROR(module.Backward(grad, tape).status());
+  RETURN_IF_ERROR(optimizer.Step(stream));
+  return stream.Synchronize();
+}
+
+// A model that is not sharded.
+struct Bare {
+  std::unique_ptr<Module> module;
+  std::shared_ptr<const LayerOps> ops;
+  std::vector<std::unique_ptr<ShardedParameter>> parameters;
+  std::unique_ptr<AdamW> optimizer;
+  std::unique_ptr<Stream> stream;
+
+  static absl::StatusOr<Bare> Make(Device& device) {
+    Bare bare;
+    ASSIGN_OR_RETURN(bare.module, MakeGpt2(BenchmarkConfig()));
+    bare.module->AssignNames();
+    RETURN_IF_ERROR(bare.module->Materialize(device, 0));
+    ASSIGN_OR_RETURN(bare.ops, LayerOpsFor(device));
+    ASSIGN_OR_RETURN(bare.parameters, WholeParameters(*bare.module, device));
+    std::vector<ShardedParameter*> pointers;
+    for (const auto& parameter : bare.parameters) pointers.push_back(parameter.get());
+    bare.optimizer = std::make_unique<AdamW>(pointers, AdamWOptions{});
+    ASSIGN_OR_RETURN(bare.stream, device.CreateStream("bare"));
+    return bare;
+  }
+
+  absl::Status Run() {
+    for (const auto& parameter : parameters) stream->device().ops().Zero(parameter->grad, *stream);
+    return TrainStep(*module, *optimizer, *ops, *stream);
+  }
+};
+
+// The collectives of a full_shard step, in its order, and nothing between them.
+absl::Status CommunicationAlone(const UnitStore& units, UnitRuntime& runtime, const Schedule& schedule) {
+  using Kind = ScheduleEvent::Kind;
+  for (const ScheduleEvent& event : schedule) {
+    if (event.kind == Kind::kAllGather) RETURN_IF_ERROR(runtime.Unshard(event.unit));
+    if (event.kind == Kind::kBackward) RETURN_IF_ERROR(runtime.gradients().Bind(event.unit, /*sync=*/true));
+    if (event.kind == Kind::kReshard) runtime.Reshard(event.unit);
+    if (event.kind == Kind::kReduceScatter) RETURN_IF_ERROR(runtime.gradients().ReduceScatter(event.unit));
+  }
+  for (const auto& unit : units.units()) {
+    for (const auto& parameter : unit->sharded_parameters) parameter->has_grad = false;
+  }
+  return runtime.Synchronize();
+}
+
+// Median seconds of each step, rounds interleaved; all ranks call it alike.
+absl::StatusOr<std::vector<double>> Medians(ProcessGroup& group, const std::vector<Step>& steps, int rounds) {
+  std::vector<std::vector<double>> seconds(steps.size());
+  for (int round = 0; round < kWarmUp + rounds; ++round) {
+    for (size_t i = 0; i < steps.size(); ++i) {
+      RETURN_IF_ERROR(group.GatherBlobs("start").status());
+      const auto start = std::chrono::steady_clock::now();
+      RETURN_IF_ERROR(steps[i]());
+      RETURN_IF_ERROR(group.GatherBlobs("end").status());
+      const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+      if (round >= kWarmUp) seconds[i].push_back(took.count());
+    }
+  }
+  std::vector<double> medians;
+  for (std::vector<double>& all : seconds) {
+    std::nth_element(all.begin(), all.begin() + all.size() / 2, all.end());
+    medians.push_back(all[all.size() / 2]);
+  }
+  return medians;
+}
+
+absl::Status Compare(std::shared_ptr<ProcessGroup> group, int rounds) {
+  FsdpOptions options;
+  options.auto_wrap_policy = ModuleWrapPolicy<Gpt2Block>();
+  ASSIGN_OR_RETURN(Bare bare, Bare::Make(*group->device()));
+  ASSIGN_OR_RETURN(std::unique_ptr<Module> module, MakeGpt2(BenchmarkConfig()));
+  ASSIGN_OR_RETURN(auto model, FullyShardedDataParallel::Wrap(std::move(module), group, options));
+  AdamW optimizer(model->parameters(), {});
+  const Step sharded = [&]() -> absl::Status {
+    RETURN_IF_ERROR(TrainStep(model->module(), optimizer, *bare.ops, model->stream()));
+    optimizer.ZeroGrad();
+    return absl::OkStatus();
+  };
+  std::vector<Step> steps{[&] { return bare.Run(); }, sharded};
+
+  std::unique_ptr<Module> still;
+  std::unique_ptr<UnitStore> units;
+  std::unique_ptr<UnitRuntime> runtime;
+  if (group->size() > 1) {
+    ASSIGN_OR_RETURN(still, MakeGpt2(BenchmarkConfig()));
+    still->AssignNames();
+    ASSIGN_OR_RETURN(Partition partition, Partition::ByPolicy(*still, options));
+    std::vector<UnitSettings> settings;
+    for (const UnitModule& unit : partition.units) settings.push_back(UnitSettingsOf(options, {}, unit.name.empty()));
+    ASSIGN_OR_RETURN(units, UnitStore::Create(std::move(partition), settings, group, {}));
+    ASSIGN_OR_RETURN(runtime, UnitRuntime::Create(*units, MemoryPlan::Of(*units, model->memory_plan().slots)));
+    steps.push_back([&] { return CommunicationAlone(*units, *runtime, model->StepSchedule(1)); });
+  }
+  ASSIGN_OR_RETURN(const std::vector<double> seconds, Medians(*group, steps, rounds));
+  if (group->rank() != 0) return absl::OkStatus();
+  if (group->size() == 1) {
+    std::printf("1 rank   bare %.2f ms  fsdp %.2f ms  ratio %.3f\n", 1e3 * seconds[0], 1e3 * seconds[1],
+                seconds[1] / seconds[0]);
+  } else {
+    std::printf("%d ranks  compute %.2f ms  communication %.2f ms  fsdp %.2f ms  hidden %.0f %%\n", group->size(),
+                1e3 * seconds[0], 1e3 * seconds[2], 1e3 * seconds[1],
+                100 * (seconds[0] + seconds[2] - seconds[1]) / seconds[2]);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+}  // namespace fsdp
+
+int main(int argc, char** argv) {
+  const int rounds = argc > 1 ? std::max(1, std::atoi(argv[1])) : 15;
+  for (const int ranks : {1, 2}) {
+    const absl::Status status = fsdp::RunRanks(
+        ranks, [&](std::shared_ptr<fsdp::ProcessGroup> group) { return fsdp::Compare(group, rounds); },
+        absl::Minutes(10));
+    if (!status.ok()) {
+      std::fprintf(stderr, "%s\n", status.ToString().c_str());
+      return 1;
+    }
+  }
+  return 0;
+}
