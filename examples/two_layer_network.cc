@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Sharding without nn/: a network of two layers, written by hand, whose weights and gradients are sharded over ranks by
+// four calls: Unshard, Gradients, Reshard, Reduce. It learns y = x0 * x1 and prints the loss.
+//
+//   bazel run //examples:two_layer_network
+#include <algorithm>
+#include <cstdio>
+#include <random>
+#include <vector>
+
+#include "base/status_macros.h"
+#include "collectives/run_ranks.h"
+#include "fsdp/manual_units.h"
+#include "optim/adamw.h"
+
+namespace {
+
+constexpr int kRanks = 3, kRows = 16, kHidden = 33, kSteps = 400;  // no size is a multiple of the ranks
+
+// hidden = relu(x w1 + b1), y = hidden w2
+void Forward(const std::vector<float>& x, const float* w1, const float* b1, const float* w2, std::vector<float>& hidden,
+             std::vector<float>& y) {
+  for (int r = 0; r < kRows; ++r) {
+    y[r] = 0;
+    for (int h = 0; h < kHidden; ++h) {
+      hidden[r * kHidden + h] = std::max(0.0f, x[2 * r] * w1[h] + x[2 * r + 1] * w1[kHidden + h] + b1[h]);
+      y[r] += hidden[r * kHidden + h] * w2[h];
+    }
+  }
+}
+
+absl::Status Train(std::shared_ptr<fsdp::ProcessGroup> group) {
+  using fsdp::Initializer;
+  ASSIGN_OR_RETURN(
+      auto units,
+      fsdp::ManualUnits::Create(
+          group,
+          {{"first",
+            {{"w1", {2, kHidden}, Initializer::Normal(0, 0.7f)}, {"b1", {kHidden}, Initializer::Normal(0, 0.3f)}}},
+           {"second", {{"w2", {kHidden}, Initializer::Normal(0, 0.3f)}}}},
+          /*units_at_once=*/2));
+  fsdp::AdamW optimizer(units->parameters(), {.lr = 1e-2, .weight_decay = 0});
+  std::mt19937 random(group->rank());
+  std::uniform_real_distribution<float> uniform(-1, 1);
+  std::vector<float> x(2 * kRows), hidden(kRows * kHidden), y(kRows), dy(kRows);
+  for (int step = 0; step < kSteps; ++step) {
+    for (float& value : x) value = uniform(random);
+
+    ASSIGN_OR_RETURN(const auto first, units->Unshard(0));
+    ASSIGN_OR_RETURN(const auto second, units->Unshard(1));
+    RETURN_IF_ERROR(units->stream().Synchronize());  // this network computes on the host, at once
+    const float *w1 = first[0].data_as<float>(), *b1 = first[1].data_as<float>(), *w2 = second[0].data_as<float>();
+    Forward(x, w1, b1, w2, hidden, y);
+    float loss = 0;
+    for (int r = 0; r < kRows; ++r) {
+      dy[r] = 2 * (y[r] - x[2 * r] * x[2 * r + 1]) / kRows;
+      loss += dy[r] * dy[r] * kRows / 4;
+    }
+
+    ASSIGN_OR_RETURN(const auto second_grads, units->Gradients(1));
+    ASSIGN_OR_RETURN(const auto first_grads, units->Gradients(0));
+    RETURN_IF_ERROR(units->stream().Synchronize());
+    float *dw1 = first_grads[0].data_as<float>(), *db1 = first_grads[1].data_as<float>();
+    for (int r = 0; r < kRows; ++r) {
+      for (int h = 0; h < kHidden; ++h) {
+        second_grads[0].data_as<float>()[h] += dy[r] * hidden[r * kHidden + h];
+        if (hidden[r * kHidden + h] <= 0) continue;
+        dw1[h] += dy[r] * w2[h] * x[2 * r];
+        dw1[kHidden + h] += dy[r] * w2[h] * x[2 * r + 1];
+        db1[h] += dy[r] * w2[h];
+      }
+    }
+    for (const int unit : {1, 0}) {
+      units->Reshard(unit);
+      RETURN_IF_ERROR(units->Reduce(unit));
+    }
+    units->FinishBackward();
+    RETURN_IF_ERROR(optimizer.Step(units->stream()));
+    optimizer.ZeroGrad();
+    units->FinishStep();
+    if (group->rank() == 0 && step % 50 == 0) std::printf("step %3d  loss %.5f\n", step, loss);
+  }
+  return units->stream().Synchronize();
+}
+
+}  // namespace
+
+int main() {
+  const absl::Status status = fsdp::RunRanks(kRanks, Train);
+  if (!status.ok()) std::fprintf(stderr, "%s\n", status.ToString().c_str());
+  return status.ok() ? 0 : 1;
+}
