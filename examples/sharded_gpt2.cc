@@ -25,6 +25,27 @@ WrapPolicy WrapPolicyOf(const WrapChoice& wrap) {
   return WrapPolicy();
 }
 
+FsdpOptions FsdpOptionsOf(const TrainOptions& options) {
+  FsdpOptions fsdp;
+  fsdp.sharding_strategy = options.sharding_strategy;
+  fsdp.shard_group_size = options.shard_group_size;
+  fsdp.auto_wrap_policy = WrapPolicyOf(options.wrap);
+  fsdp.use_orig_params = options.use_orig_params;
+  fsdp.cpu_offload.offload_params = options.cpu_offload;
+  fsdp.init_seed = options.seed;
+  fsdp.backward_prefetch = options.backward_prefetch;
+  fsdp.forward_prefetch = options.forward_prefetch;
+  fsdp.limit_all_gathers = options.limit_all_gathers;
+  MixedPrecision& precision = fsdp.mixed_precision;
+  if (options.param_dtype != DType::kFloat32 || options.reduce_dtype != DType::kFloat32) {
+    precision.param_dtype = options.param_dtype;
+    precision.reduce_dtype = options.reduce_dtype;
+  }
+  if (options.buffer_dtype != DType::kFloat32) precision.buffer_dtype = options.buffer_dtype;
+  precision.keep_low_precision_grads = options.keep_low_precision_grads;
+  return fsdp;
+}
+
 }  // namespace
 
 absl::StatusOr<Gpt2Config> ReadGpt2Config(const std::string& config, std::vector<std::string>* notes) {
@@ -48,19 +69,8 @@ absl::StatusOr<Gpt2Config> ReadGpt2Config(const std::string& config, std::vector
 absl::StatusOr<std::unique_ptr<FullyShardedDataParallel>> MakeShardedGpt2(const Gpt2Config& config,
                                                                           const TrainOptions& options,
                                                                           std::shared_ptr<ProcessGroup> group) {
-  FsdpOptions fsdp_options = {.sharding_strategy = options.sharding_strategy,
-                              .mixed_precision = {},
-                              .auto_wrap_policy = WrapPolicyOf(options.wrap),
-                              .use_orig_params = options.use_orig_params,
-                              .init_seed = options.seed,
-                              .backward_prefetch = options.backward_prefetch,
-                              .forward_prefetch = options.forward_prefetch,
-                              .limit_all_gathers = options.limit_all_gathers};
-  if (options.param_dtype != DType::kFloat32 || options.reduce_dtype != DType::kFloat32) {
-    fsdp_options.mixed_precision = {.param_dtype = options.param_dtype, .reduce_dtype = options.reduce_dtype};
-  }
   ASSIGN_OR_RETURN(std::unique_ptr<Module> module, MakeGpt2(config));
-  return FullyShardedDataParallel::Wrap(std::move(module), std::move(group), fsdp_options);
+  return FullyShardedDataParallel::Wrap(std::move(module), std::move(group), FsdpOptionsOf(options));
 }
 
 }  // namespace fsdp

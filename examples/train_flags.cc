@@ -43,12 +43,17 @@ ABSL_FLAG(double, eps, 1e-8, "AdamW's");
 ABSL_FLAG(double, max_grad_norm, 1.0, "gradients are scaled down to this norm (0: never)");
 ABSL_FLAG(uint64_t, seed, 0, "of the initial weights");
 
-ABSL_FLAG(std::string, sharding_strategy, "full_shard", "full_shard, shard_grad_op or no_shard");
+ABSL_FLAG(std::string, sharding_strategy, "full_shard",
+          "full_shard, shard_grad_op, no_shard, hybrid_shard or hybrid_shard_zero2");
+ABSL_FLAG(int, shard_group_size, 0, "ranks per shard group of the hybrid strategies; the groups replicate");
 ABSL_FLAG(std::string, wrap, "block", "units: block (each transformer block), size:N (at least N parameters) or none");
 ABSL_FLAG(std::string, api, "fsdp1", "fsdp1");
 ABSL_FLAG(bool, use_orig_params, false, "FSDP1's aligned flat layout");
 ABSL_FLAG(std::string, param_dtype, "float32", "of unsharded parameters and of compute: float32 or bfloat16");
 ABSL_FLAG(std::string, reduce_dtype, "float32", "of the gradient reduction: float32 or bfloat16");
+ABSL_FLAG(std::string, buffer_dtype, "float32", "of floating-point buffers: float32 or bfloat16");
+ABSL_FLAG(bool, keep_low_precision_grads, false, "give the optimizer gradients in param_dtype");
+ABSL_FLAG(bool, cpu_offload, false, "keep shards, gradients and optimizer state in pinned host memory");
 ABSL_FLAG(std::string, backward_prefetch, "pre", "pre, post or none");
 ABSL_FLAG(bool, forward_prefetch, false, "all-gather the next unit before the current one's forward");
 ABSL_FLAG(bool, limit_all_gathers, true, "keep no more unsharded units than the schedule needs");
@@ -104,10 +109,11 @@ absl::Status CheckChoices() {
   RETURN_IF_ERROR(CheckChoice("device", absl::GetFlag(FLAGS_device), {"auto", "cpu"}, {"cuda"}));
   RETURN_IF_ERROR(CheckChoice("model", absl::GetFlag(FLAGS_model), {"gpt2"}, {"llama"}));
   RETURN_IF_ERROR(CheckChoice("sharding_strategy", absl::GetFlag(FLAGS_sharding_strategy),
-                              {"full_shard", "shard_grad_op", "no_shard"}, {"hybrid_shard", "hybrid_shard_zero2"}));
+                              {"full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2"}, {}));
   RETURN_IF_ERROR(CheckChoice("api", absl::GetFlag(FLAGS_api), {"fsdp1"}, {"fsdp2"}));
   RETURN_IF_ERROR(CheckChoice("param_dtype", absl::GetFlag(FLAGS_param_dtype), {"float32", "bfloat16"}, {"float16"}));
   RETURN_IF_ERROR(CheckChoice("reduce_dtype", absl::GetFlag(FLAGS_reduce_dtype), {"float32", "bfloat16"}, {"float16"}));
+  RETURN_IF_ERROR(CheckChoice("buffer_dtype", absl::GetFlag(FLAGS_buffer_dtype), {"float32", "bfloat16"}, {"float16"}));
   RETURN_IF_ERROR(CheckChoice("state_dict_type", absl::GetFlag(FLAGS_state_dict_type), {"full", "sharded"}, {"local"}));
   return CheckChoice("export_format", absl::GetFlag(FLAGS_export_format), {"safetensors", "torch", "dcp"}, {});
 }
@@ -118,6 +124,7 @@ absl::Status CheckNumbers() {
   RETURN_IF_ERROR(CheckAtLeast("batch_size", absl::GetFlag(FLAGS_batch_size), 1));
   RETURN_IF_ERROR(CheckAtLeast("seq_len", absl::GetFlag(FLAGS_seq_len), 1));
   RETURN_IF_ERROR(CheckAtLeast("grad_accum", absl::GetFlag(FLAGS_grad_accum), 1));
+  RETURN_IF_ERROR(CheckAtLeast("shard_group_size", absl::GetFlag(FLAGS_shard_group_size), 0));
   RETURN_IF_ERROR(CheckAtLeast("warmup_steps", absl::GetFlag(FLAGS_warmup_steps), 0));
   RETURN_IF_ERROR(CheckAtLeast("checkpoint_every", absl::GetFlag(FLAGS_checkpoint_every), 0));
   RETURN_IF_ERROR(CheckAtLeast("keep_last", absl::GetFlag(FLAGS_keep_last), 0));
@@ -137,6 +144,11 @@ absl::Status CheckCombinations() {
   }
   if (absl::GetFlag(FLAGS_rank0_only) && absl::GetFlag(FLAGS_state_dict_type) != "full") {
     return absl::InvalidArgumentError("--rank0_only: expected --state_dict_type=full beside it");
+  }
+  const bool hybrid = absl::StartsWith(absl::GetFlag(FLAGS_sharding_strategy), "hybrid_shard");
+  if (hybrid != (absl::GetFlag(FLAGS_shard_group_size) > 0)) {
+    return absl::InvalidArgumentError(
+        "--shard_group_size: expected beside --sharding_strategy=hybrid_shard or hybrid_shard_zero2, and only there");
   }
   if (!absl::GetFlag(FLAGS_checkpoint_dir).empty()) return absl::OkStatus();
   if (absl::GetFlag(FLAGS_checkpoint_every) > 0 || absl::GetFlag(FLAGS_keep_last) > 0) {
@@ -183,8 +195,12 @@ void ReadSteps(TrainOptions& options) {
 absl::Status ReadSharding(TrainOptions& options) {
   ASSIGN_OR_RETURN(options.sharding_strategy, ParseShardingStrategy(absl::GetFlag(FLAGS_sharding_strategy)));
   ASSIGN_OR_RETURN(options.wrap, ParseWrap(absl::GetFlag(FLAGS_wrap)));
+  options.shard_group_size = absl::GetFlag(FLAGS_shard_group_size);
   ASSIGN_OR_RETURN(options.param_dtype, ParseDType(absl::GetFlag(FLAGS_param_dtype)));
   ASSIGN_OR_RETURN(options.reduce_dtype, ParseDType(absl::GetFlag(FLAGS_reduce_dtype)));
+  ASSIGN_OR_RETURN(options.buffer_dtype, ParseDType(absl::GetFlag(FLAGS_buffer_dtype)));
+  options.keep_low_precision_grads = absl::GetFlag(FLAGS_keep_low_precision_grads);
+  options.cpu_offload = absl::GetFlag(FLAGS_cpu_offload);
   RETURN_IF_ERROR(
       CheckChoice("backward_prefetch", absl::GetFlag(FLAGS_backward_prefetch), {"pre", "post", "none"}, {}));
   ASSIGN_OR_RETURN(options.backward_prefetch, ParseBackwardPrefetch(absl::GetFlag(FLAGS_backward_prefetch)));

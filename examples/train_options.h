@@ -58,10 +58,14 @@ struct TrainOptions {
 
   // The sharding.
   ShardingStrategy sharding_strategy = ShardingStrategy::kFullShard;
+  int shard_group_size = 0;  // of the hybrid strategies
   WrapChoice wrap;
   bool use_orig_params = false;
   DType param_dtype = DType::kFloat32;
   DType reduce_dtype = DType::kFloat32;
+  DType buffer_dtype = DType::kFloat32;
+  bool keep_low_precision_grads = false;
+  bool cpu_offload = false;
   BackwardPrefetch backward_prefetch = BackwardPrefetch::kBackwardPre;
   bool forward_prefetch = false;
   bool limit_all_gathers = true;
