@@ -6,6 +6,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -20,14 +21,17 @@ namespace {
 // Smaller transfers are not worth a system call more.
 constexpr size_t kLargeBytes = 256 * 1024;
 
-// What direct I/O of `fd` wants. Kernels before 6.1 do not say; then the size of a page does everywhere.
+// What direct I/O of `fd` wants; kernels before 6.1 do not say. Never less than a page of offset, though sectors would
+// do: a page that is written both ways at once cannot be dropped from the cache, for which the kernel then fails the
+// fsync.
 DirectAlignment AlignmentOf(int fd) {
+  constexpr int64_t kPageBytes = 4096;
   struct statx info;
   if (statx(fd, "", AT_EMPTY_PATH, STATX_DIOALIGN, &info) == 0 && (info.stx_mask & STATX_DIOALIGN) != 0) {
     if (info.stx_dio_mem_align == 0 || info.stx_dio_offset_align == 0) return {};
-    return {info.stx_dio_mem_align, info.stx_dio_offset_align};
+    return {info.stx_dio_mem_align, std::max<int64_t>(info.stx_dio_offset_align, kPageBytes)};
   }
-  return {4096, 4096};
+  return {kPageBytes, kPageBytes};
 }
 
 }  // namespace
