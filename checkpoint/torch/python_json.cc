@@ -17,7 +17,7 @@ namespace {
 using Kind = PickleKind;
 
 constexpr int kMaxDepth = 48;
-constexpr int64_t kMaxValues = 4'000'000;  // a pickle may refer to one value again and again
+constexpr int64_t kMaxValues = 1'000'000;  // a pickle may refer to one value again and again
 constexpr int64_t kMaxTextBytes = int64_t{64} << 20;
 
 PythonJson Tagged(const char* tag, const char* member, PythonJson value) {
