@@ -105,7 +105,7 @@ TEST(TrainGptCliTest, HelpListsTheFlagsAndExitsWith0) {
   ASSERT_OK_AND_ASSIGN(const ProgramResult run, Train({"--help"}));
   EXPECT_EQ(run.exit_status, 0);
   EXPECT_THAT(run.output,
-              AllOf(HasSubstr("--sharding_strategy"), HasSubstr("--keep_last"), Not(HasSubstr("--cpu_offload"))));
+              AllOf(HasSubstr("--sharding_strategy"), HasSubstr("--keep_last"), Not(HasSubstr("--pin_memory"))));
 }
 
 TEST(TrainGptCliTest, TrainsOnThisRepositorysSourcesByDefaultFromAnyDirectory) {
