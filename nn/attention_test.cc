@@ -27,16 +27,17 @@ class AttentionTest : public testing::TestWithParam<Variant> {
   };
 
   int64_t tokens() const { return shape().batch * shape().seq_len; }
-  int64_t width() const { return shape().num_heads * shape().head_dim; }
+  int64_t width() const { return shape().q_width(); }
+  int64_t qkv_width() const { return shape().qkv_width(); }
   const AttentionShape& shape() const { return GetParam().shape; }
   DType dtype() const { return GetParam().dtype; }
 
   Result Run(const Doubles& qkv_values, const Doubles& grad_values, int64_t offset) {
-    const Tensor qkv = TestTensor(dtype(), {tokens(), 3 * width()}, qkv_values, offset);
+    const Tensor qkv = TestTensor(dtype(), {tokens(), qkv_width()}, qkv_values, offset);
     const Tensor grad_out = TestTensor(dtype(), {tokens(), width()}, grad_values, offset);
     const Tensor statistics = NanTensor(DType::kFloat32, {tokens() * shape().num_heads, 2}, offset);
     const Result result = {NanTensor(dtype(), {tokens(), width()}, offset),
-                           NanTensor(dtype(), {tokens(), 3 * width()}, offset)};
+                           NanTensor(dtype(), {tokens(), qkv_width()}, offset)};
     ops_->CausalAttention(qkv, shape(), result.out, statistics, *stream_);
     ops_->CausalAttentionBackward(grad_out, qkv, statistics, shape(), result.grad_qkv, *stream_);
     EXPECT_OK(stream_->Synchronize());
@@ -49,7 +50,7 @@ class AttentionTest : public testing::TestWithParam<Variant> {
 };
 
 TEST_P(AttentionTest, EqualsFloat64) {
-  const Doubles qkv = RandomValues(dtype(), tokens() * 3 * width(), 1);
+  const Doubles qkv = RandomValues(dtype(), tokens() * qkv_width(), 1);
   const Doubles grad_out = RandomValues(dtype(), tokens() * width(), 2);
   const double tolerance = dtype() == DType::kBFloat16 ? 1.0 / 64 : 4e-6;
   ForEachTarget([&] {
@@ -60,7 +61,7 @@ TEST_P(AttentionTest, EqualsFloat64) {
 }
 
 TEST_P(AttentionTest, BitsDoNotDependOnAlignment) {
-  const Doubles qkv = RandomValues(dtype(), tokens() * 3 * width(), 1);
+  const Doubles qkv = RandomValues(dtype(), tokens() * qkv_width(), 1);
   const Doubles grad_out = RandomValues(dtype(), tokens() * width(), 2);
   const Result aligned = Run(qkv, grad_out, /*offset=*/0);
   for (const int64_t offset : {1, 5, 8}) {
@@ -72,12 +73,12 @@ TEST_P(AttentionTest, BitsDoNotDependOnAlignment) {
 
 TEST_P(AttentionTest, TheFutureIsNotSeen) {
   const Doubles grad_out = RandomValues(dtype(), tokens() * width(), 2);
-  Doubles qkv = RandomValues(dtype(), tokens() * 3 * width(), 1);
+  Doubles qkv = RandomValues(dtype(), tokens() * qkv_width(), 1);
   const Doubles before = ValuesOf(Run(qkv, grad_out, 0).out);
   // Another key and value at the last position of each sequence.
   for (int64_t b = 0; b < shape().batch; ++b) {
-    const int64_t row = (b * shape().seq_len + shape().seq_len - 1) * 3 * width();
-    for (int64_t j = width(); j < 3 * width(); ++j) qkv[row + j] = 2;
+    const int64_t row = (b * shape().seq_len + shape().seq_len - 1) * qkv_width();
+    for (int64_t j = width(); j < qkv_width(); ++j) qkv[row + j] = 2;
   }
   const Doubles after = ValuesOf(Run(qkv, grad_out, 0).out);
   for (int64_t i = 0; i < tokens() * width(); ++i) {
@@ -90,12 +91,18 @@ TEST_P(AttentionTest, TheFutureIsNotSeen) {
 
 constexpr AttentionShape kOneToken = {.batch = 1, .seq_len = 1, .num_heads = 2, .head_dim = 3, .scale = 0.5f};
 constexpr AttentionShape kSmall = {.batch = 3, .seq_len = 7, .num_heads = 3, .head_dim = 5, .scale = 0.44721360f};
+constexpr AttentionShape kGroups = {
+    .batch = 2, .seq_len = 131, .num_heads = 6, .num_kv_heads = 2, .head_dim = 7, .scale = 0.37796447f};
+constexpr AttentionShape kOneKey = {
+    .batch = 2, .seq_len = 9, .num_heads = 5, .num_kv_heads = 1, .head_dim = 4, .scale = 0.5f};
 constexpr AttentionShape kBlocks = {.batch = 1, .seq_len = 301, .num_heads = 2, .head_dim = 20, .scale = 0.22360680f};
 
 INSTANTIATE_TEST_SUITE_P(Variants, AttentionTest,
                          testing::Values(Variant{DType::kFloat32, kOneToken}, Variant{DType::kFloat32, kSmall},
-                                         Variant{DType::kFloat32, kBlocks}, Variant{DType::kBFloat16, kOneToken},
-                                         Variant{DType::kBFloat16, kSmall}, Variant{DType::kBFloat16, kBlocks}),
+                                         Variant{DType::kFloat32, kBlocks}, Variant{DType::kFloat32, kGroups},
+                                         Variant{DType::kFloat32, kOneKey}, Variant{DType::kBFloat16, kOneToken},
+                                         Variant{DType::kBFloat16, kSmall}, Variant{DType::kBFloat16, kBlocks},
+                                         Variant{DType::kBFloat16, kGroups}, Variant{DType::kBFloat16, kOneKey}),
                          [](const auto& info) {
                            return std::string(DTypeName(info.param.dtype)) + "_" +
                                   std::to_string(info.param.shape.seq_len);

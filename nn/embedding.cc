@@ -9,8 +9,22 @@
 
 namespace fsdp {
 
-Embedding::Embedding(int64_t num_embeddings, int64_t embedding_dim, const Initializer& initializer)
-    : weight_(AddParameter("weight", {num_embeddings, embedding_dim}, initializer)) {}
+namespace {
+
+Initializer WithPadding(Initializer initializer, std::optional<int64_t> padding_idx, int64_t embedding_dim) {
+  if (padding_idx.has_value()) {
+    initializer.zeros = {*padding_idx * embedding_dim, (*padding_idx + 1) * embedding_dim};
+  }
+  return initializer;
+}
+
+}  // namespace
+
+Embedding::Embedding(int64_t num_embeddings, int64_t embedding_dim, const Initializer& initializer,
+                     std::optional<int64_t> padding_idx)
+    : weight_(AddParameter("weight", {num_embeddings, embedding_dim},
+                           WithPadding(initializer, padding_idx, embedding_dim))),
+      padding_idx_(padding_idx) {}
 
 absl::StatusOr<Tensor> Embedding::DoForward(const Tensor& tokens, Tape& tape) {
   if (!tokens.defined() || tokens.dtype() != DType::kInt32) {
@@ -30,7 +44,7 @@ absl::StatusOr<Tensor> Embedding::DoBackward(const Tensor& grad_output, Tape& ta
   ASSIGN_OR_RETURN(Tensor tokens, tape.Restore());
   if (weight_->requires_grad) {
     ASSIGN_OR_RETURN(Tensor grad_weight, weight_->Grad());
-    tape.ops().EmbeddingBackward(tokens, grad_output, grad_weight, tape.stream());
+    tape.ops().EmbeddingBackward(tokens, grad_output, padding_idx_, grad_weight, tape.stream());
   }
   return Tensor();
 }

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string_view>
 
 #include "nn/module.h"
@@ -13,10 +14,12 @@
 namespace fsdp {
 
 // Tokens int32 [...] to [..., embedding_dim]. Parameter: weight [num_embeddings, embedding_dim]. Tokens have no
-// gradient: Backward returns an undefined tensor.
+// gradient: Backward returns an undefined tensor. The row of `padding_idx`, in [0, num_embeddings), starts at 0 and
+// gets no gradient.
 class Embedding final : public Module {
  public:
-  Embedding(int64_t num_embeddings, int64_t embedding_dim, const Initializer& initializer);
+  Embedding(int64_t num_embeddings, int64_t embedding_dim, const Initializer& initializer,
+            std::optional<int64_t> padding_idx = std::nullopt);
 
   std::string_view type_name() const override { return "Embedding"; }
   const std::shared_ptr<Parameter>& weight() const { return weight_; }
@@ -26,6 +29,7 @@ class Embedding final : public Module {
   absl::StatusOr<Tensor> DoBackward(const Tensor& grad_output, Tape& tape) override;
 
   std::shared_ptr<Parameter> weight_;
+  std::optional<int64_t> padding_idx_;
 };
 
 // x [B, T, C] to x + weight[0:T]. Parameter: weight [num_positions, C], the Embedding of positions 0 to T - 1.

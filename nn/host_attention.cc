@@ -62,7 +62,7 @@ struct Scratch {
   float* grad_v;
 };
 
-// One head of one sequence, and a block of its queries.
+// One head of one sequence, block by block of its queries.
 class Head {
  public:
   Head(const HostMatmul& matmul, const AttentionShape& shape, DType dtype, const Tensor& scratch)
@@ -82,7 +82,7 @@ class Head {
                                    .n = shape_.head_dim,
                                    .k = block.cols,
                                    .a = Probabilities(),
-                                   .b = At(qkv, kV, batch, head, 0),
+                                   .b = KeysAt(qkv, kV, batch, head, 0),
                                    .c = At(out, 0, batch, head, first),
                                    .lda = block.cols,
                                    .ldb = QkvStride(),
@@ -93,11 +93,25 @@ class Head {
     return absl::OkStatus();
   }
 
+  // Of all heads that share the key and value number `kv_head`.
   absl::Status Backward(const Tensor& grad_out, const Tensor& qkv, const Tensor& statistics, const Tensor& grad_qkv,
-                        int64_t batch, int64_t head) {
+                        int64_t batch, int64_t kv_head) {
     const size_t key_bytes = shape_.seq_len * shape_.head_dim * sizeof(float);
     std::memset(scratch_.grad_k, 0, key_bytes);
     std::memset(scratch_.grad_v, 0, key_bytes);
+    for (int64_t head = kv_head * GroupSize(); head < (kv_head + 1) * GroupSize(); ++head) {
+      RETURN_IF_ERROR(HeadBackward(grad_out, qkv, statistics, grad_qkv, batch, head));
+    }
+    RETURN_IF_ERROR(StoreRows(scratch_.grad_k, grad_qkv, kK, batch, kv_head));
+    return StoreRows(scratch_.grad_v, grad_qkv, kV, batch, kv_head);
+  }
+
+ private:
+  enum Part : int64_t { kQ = 0, kK = 1, kV = 2 };  // of a row of qkv
+
+  // grad_q, and what this head adds to grad_k and grad_v.
+  absl::Status HeadBackward(const Tensor& grad_out, const Tensor& qkv, const Tensor& statistics, const Tensor& grad_qkv,
+                            int64_t batch, int64_t head) {
     for (int64_t first = 0; first < shape_.seq_len; first += kBlockRows) {
       const CausalBlock block = BlockAt(first);
       RETURN_IF_ERROR(Scores(qkv, batch, head, block));
@@ -107,27 +121,32 @@ class Head {
       HostProbabilitiesBackward(block, scratch_.scores, scratch_.grads, dtype_, GradScores());
       RETURN_IF_ERROR(BackwardThroughScores(qkv, grad_qkv, batch, head, block));
     }
-    RETURN_IF_ERROR(StoreRows(scratch_.grad_k, grad_qkv, kK, batch, head));
-    return StoreRows(scratch_.grad_v, grad_qkv, kV, batch, head);
+    return absl::OkStatus();
   }
 
- private:
-  enum Part : int64_t { kQ = 0, kK = 1, kV = 2 };  // of a row of qkv
-
-  int64_t Width() const { return shape_.num_heads * shape_.head_dim; }
-  int64_t QkvStride() const { return 3 * Width(); }
+  int64_t GroupSize() const { return shape_.num_heads / shape_.kv_heads(); }
+  int64_t Width() const { return shape_.q_width(); }
+  int64_t QkvStride() const { return shape_.qkv_width(); }
 
   CausalBlock BlockAt(int64_t first) const {
     const int64_t rows = std::min(kBlockRows, shape_.seq_len - first);
     return {.first = first, .rows = rows, .cols = first + rows, .scale = shape_.scale};
   }
 
-  // Row `position` of one head's part in `t`, [B * T, 3 * H * D] or, with part 0, [B * T, H * D].
+  // Row `position` of one head's part in `t`, [B * T, (H + 2 * Hkv) * D] or, with part 0, [B * T, H * D]. `head` counts
+  // heads of q for part 0, else those of k and v.
   std::byte* At(const Tensor& t, int64_t part, int64_t batch, int64_t head, int64_t position) const {
     const int64_t row = batch * shape_.seq_len + position;
     const int64_t stride = t.numel() / (shape_.batch * shape_.seq_len);
     return static_cast<std::byte*>(t.data()) +
-           (row * stride + part * Width() + head * shape_.head_dim) * SizeOf(t.dtype());
+           (row * stride + FirstColumn(part) + head * shape_.head_dim) * SizeOf(t.dtype());
+  }
+
+  int64_t FirstColumn(int64_t part) const { return part == kQ ? 0 : Width() + (part - 1) * shape_.kv_width(); }
+
+  // Row `position` of the keys (values) that query head `head` reads.
+  std::byte* KeysAt(const Tensor& qkv, Part part, int64_t batch, int64_t head, int64_t position) const {
+    return At(qkv, part, batch, head / GroupSize(), position);
   }
 
   float* StatisticsAt(const Tensor& statistics, int64_t batch, int64_t head, int64_t position) const {
@@ -149,7 +168,7 @@ class Head {
                         .n = block.cols,
                         .k = shape_.head_dim,
                         .a = At(qkv, kQ, batch, head, block.first),
-                        .b = At(qkv, kK, batch, head, 0),
+                        .b = KeysAt(qkv, kK, batch, head, 0),
                         .c = scratch_.scores,
                         .lda = QkvStride(),
                         .ldb = QkvStride(),
@@ -166,7 +185,7 @@ class Head {
                                  .n = block.cols,
                                  .k = shape_.head_dim,
                                  .a = grad_rows,
-                                 .b = At(qkv, kV, batch, head, 0),
+                                 .b = KeysAt(qkv, kV, batch, head, 0),
                                  .c = scratch_.grads,
                                  .lda = Width(),
                                  .ldb = QkvStride(),
@@ -194,7 +213,7 @@ class Head {
                                  .n = shape_.head_dim,
                                  .k = block.cols,
                                  .a = GradScores(),
-                                 .b = At(qkv, kK, batch, head, 0),
+                                 .b = KeysAt(qkv, kK, batch, head, 0),
                                  .c = At(grad_qkv, kQ, batch, head, block.first),
                                  .lda = block.cols,
                                  .ldb = QkvStride(),
@@ -249,8 +268,8 @@ absl::Status HostCausalAttentionBackward(const HostMatmul& matmul, const Tensor&
                                          const Tensor& scratch) {
   Head worker(matmul, shape, qkv.dtype(), scratch);
   for (int64_t batch = 0; batch < shape.batch; ++batch) {
-    for (int64_t head = 0; head < shape.num_heads; ++head) {
-      RETURN_IF_ERROR(worker.Backward(grad_out, qkv, statistics, grad_qkv, batch, head));
+    for (int64_t kv_head = 0; kv_head < shape.kv_heads(); ++kv_head) {
+      RETURN_IF_ERROR(worker.Backward(grad_out, qkv, statistics, grad_qkv, batch, kv_head));
     }
   }
   return absl::OkStatus();

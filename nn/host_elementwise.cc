@@ -85,6 +85,49 @@ void ActivateBackwardLoop(const T* grad_out, const T* x, T* grad_x, int64_t n) {
   });
 }
 
+template <typename F, typename T>
+void GatedLoop(const T* gate, const T* up, T* out, int64_t n) {
+  const FloatTag d;
+  ForEachVector(n, [&](int64_t i, size_t count) HWY_ATTR {
+    const FloatVec activated = RoundTo<T>(d, F::Value(d, LoadUpTo(d, gate + i, count)));
+    StoreUpTo(d, hn::Mul(activated, LoadUpTo(d, up + i, count)), out + i, count);
+  });
+}
+
+template <typename F, typename T>
+void GatedBackwardLoop(const T* grad_out, const T* gate, const T* up, T* grad_gate, T* grad_up, int64_t n) {
+  const FloatTag d;
+  ForEachVector(n, [&](int64_t i, size_t count) HWY_ATTR {
+    const FloatVec grad = LoadUpTo(d, grad_out + i, count);
+    const FloatVec x = LoadUpTo(d, gate + i, count);
+    const FloatVec grad_activated = RoundTo<T>(d, hn::Mul(grad, LoadUpTo(d, up + i, count)));
+    StoreUpTo(d, hn::Mul(grad, RoundTo<T>(d, F::Value(d, x))), grad_up + i, count);
+    StoreUpTo(d, hn::Mul(grad_activated, F::Derivative(d, x)), grad_gate + i, count);
+  });
+}
+
+template <typename F>
+void GatedAs(const Tensor& gate, const Tensor& up, const Tensor& out) {
+  if (gate.dtype() == DType::kBFloat16) {
+    GatedLoop<F>(gate.data_as<const uint16_t>(), up.data_as<const uint16_t>(), out.data_as<uint16_t>(), gate.numel());
+  } else {
+    GatedLoop<F>(gate.data_as<const float>(), up.data_as<const float>(), out.data_as<float>(), gate.numel());
+  }
+}
+
+template <typename F>
+void GatedBackwardAs(const Tensor& grad_out, const Tensor& gate, const Tensor& up, const Tensor& grad_gate,
+                     const Tensor& grad_up) {
+  if (gate.dtype() == DType::kBFloat16) {
+    GatedBackwardLoop<F>(grad_out.data_as<const uint16_t>(), gate.data_as<const uint16_t>(),
+                         up.data_as<const uint16_t>(), grad_gate.data_as<uint16_t>(), grad_up.data_as<uint16_t>(),
+                         gate.numel());
+  } else {
+    GatedBackwardLoop<F>(grad_out.data_as<const float>(), gate.data_as<const float>(), up.data_as<const float>(),
+                         grad_gate.data_as<float>(), grad_up.data_as<float>(), gate.numel());
+  }
+}
+
 template <typename F>
 void ActivateAs(const Tensor& x, const Tensor& out) {
   if (x.dtype() == DType::kBFloat16) {
@@ -113,7 +156,7 @@ void AddKernel(const Tensor& a, const Tensor& b, const Tensor& out) {
   }
 }
 
-// Precondition of both: not kGeluErf, which has no vector form.
+// Precondition of these: not kGeluErf, which has no vector form.
 void ActivateKernel(ActivationKind kind, const Tensor& x, const Tensor& out) {
   if (kind == ActivationKind::kGeluTanh) return ActivateAs<GeluTanhForm>(x, out);
   if (kind == ActivationKind::kRelu) return ActivateAs<Relu>(x, out);
@@ -124,6 +167,21 @@ void ActivateBackwardKernel(ActivationKind kind, const Tensor& grad_out, const T
   if (kind == ActivationKind::kGeluTanh) return ActivateBackwardAs<GeluTanhForm>(grad_out, x, grad_x);
   if (kind == ActivationKind::kRelu) return ActivateBackwardAs<Relu>(grad_out, x, grad_x);
   ActivateBackwardAs<Silu>(grad_out, x, grad_x);
+}
+
+void GatedKernel(ActivationKind kind, const Tensor& gate, const Tensor& up, const Tensor& out) {
+  if (kind == ActivationKind::kGeluTanh) return GatedAs<GeluTanhForm>(gate, up, out);
+  if (kind == ActivationKind::kRelu) return GatedAs<Relu>(gate, up, out);
+  GatedAs<Silu>(gate, up, out);
+}
+
+void GatedBackwardKernel(ActivationKind kind, const Tensor& grad_out, const Tensor& gate, const Tensor& up,
+                         const Tensor& grad_gate, const Tensor& grad_up) {
+  if (kind == ActivationKind::kGeluTanh) {
+    return GatedBackwardAs<GeluTanhForm>(grad_out, gate, up, grad_gate, grad_up);
+  }
+  if (kind == ActivationKind::kRelu) return GatedBackwardAs<Relu>(grad_out, gate, up, grad_gate, grad_up);
+  GatedBackwardAs<Silu>(grad_out, gate, up, grad_gate, grad_up);
 }
 
 }  // namespace HWY_NAMESPACE
@@ -137,6 +195,8 @@ namespace {
 HWY_EXPORT(AddKernel);
 HWY_EXPORT(ActivateKernel);
 HWY_EXPORT(ActivateBackwardKernel);
+HWY_EXPORT(GatedKernel);
+HWY_EXPORT(GatedBackwardKernel);
 
 float Get(const Tensor& t, int64_t i) {
   return t.dtype() == DType::kBFloat16 ? BFloat16ToFloat(t.data_as<uint16_t>()[i]) : t.data_as<float>()[i];
@@ -155,6 +215,12 @@ double NormalCdf(double x) { return 0.5 * std::erfc(-x * M_SQRT1_2); }
 
 double NormalDensity(double x) { return 0.5 * M_SQRT1_2 * M_2_SQRTPI * std::exp(-0.5 * x * x); }
 
+// `value` as an element of `t` would hold it.
+float RoundAs(const Tensor& t, double value) {
+  const float rounded = static_cast<float>(value);
+  return t.dtype() == DType::kBFloat16 ? BFloat16ToFloat(FloatToBFloat16(rounded)) : rounded;
+}
+
 }  // namespace
 
 void HostAdd(const Tensor& a, const Tensor& b, const Tensor& out) { HWY_DYNAMIC_DISPATCH(AddKernel)(a, b, out); }
@@ -169,6 +235,26 @@ void HostActivateBackward(ActivationKind kind, const Tensor& grad_out, const Ten
   for (int64_t i = 0; i < x.numel(); ++i) {
     const double value = Get(x, i);
     Set(grad_x, i, Get(grad_out, i) * (NormalCdf(value) + value * NormalDensity(value)));
+  }
+}
+
+void HostActivateGated(ActivationKind kind, const Tensor& gate, const Tensor& up, const Tensor& out) {
+  if (kind != ActivationKind::kGeluErf) return HWY_DYNAMIC_DISPATCH(GatedKernel)(kind, gate, up, out);
+  for (int64_t i = 0; i < gate.numel(); ++i) {
+    Set(out, i, RoundAs(gate, Get(gate, i) * NormalCdf(Get(gate, i))) * Get(up, i));
+  }
+}
+
+void HostActivateGatedBackward(ActivationKind kind, const Tensor& grad_out, const Tensor& gate, const Tensor& up,
+                               const Tensor& grad_gate, const Tensor& grad_up) {
+  if (kind != ActivationKind::kGeluErf) {
+    return HWY_DYNAMIC_DISPATCH(GatedBackwardKernel)(kind, grad_out, gate, up, grad_gate, grad_up);
+  }
+  for (int64_t i = 0; i < gate.numel(); ++i) {
+    const double value = Get(gate, i);
+    const float grad = Get(grad_out, i);
+    Set(grad_up, i, grad * RoundAs(gate, value * NormalCdf(value)));
+    Set(grad_gate, i, RoundAs(gate, grad * Get(up, i)) * (NormalCdf(value) + value * NormalDensity(value)));
   }
 }
 

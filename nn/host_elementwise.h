@@ -18,6 +18,11 @@ void HostAdd(const Tensor& a, const Tensor& b, const Tensor& out);
 void HostActivate(ActivationKind kind, const Tensor& x, const Tensor& out);
 void HostActivateBackward(ActivationKind kind, const Tensor& grad_out, const Tensor& x, const Tensor& grad_x);
 
+// out = f(gate) * up, with f(gate) rounded to the dtype, and its gradients, rounded where PyTorch's autograd rounds.
+void HostActivateGated(ActivationKind kind, const Tensor& gate, const Tensor& up, const Tensor& out);
+void HostActivateGatedBackward(ActivationKind kind, const Tensor& grad_out, const Tensor& gate, const Tensor& up,
+                               const Tensor& grad_gate, const Tensor& grad_up);
+
 }  // namespace fsdp
 
 #endif  // FSDP_NN_HOST_ELEMENTWISE_H_

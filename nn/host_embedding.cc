@@ -28,7 +28,8 @@ absl::Status HostEmbedding(const Tensor& tokens, const Tensor& table, const Tens
   return absl::OkStatus();
 }
 
-void HostEmbeddingBackward(const Tensor& tokens, const Tensor& grad_out, const Tensor& grad_table) {
+void HostEmbeddingBackward(const Tensor& tokens, const Tensor& grad_out, std::optional<int64_t> padding_idx,
+                           const Tensor& grad_table) {
   const int64_t columns = grad_table.shape().dim(1);
   const auto* token = tokens.data_as<const int32_t>();
   std::vector<int64_t> order(tokens.numel());
@@ -41,7 +42,7 @@ void HostEmbeddingBackward(const Tensor& tokens, const Tensor& grad_out, const T
     for (; begin < order.size() && token[order[begin]] == row; ++begin) {
       sums.Add(grad_out.dtype(), static_cast<const std::byte*>(grad_out.data()) + order[begin] * row_bytes);
     }
-    sums.AddTo(grad_table.Slice({row * columns, (row + 1) * columns}));
+    if (row != padding_idx) sums.AddTo(grad_table.Slice({row * columns, (row + 1) * columns}));
   }
 }
 

@@ -4,6 +4,9 @@
 #ifndef FSDP_NN_HOST_EMBEDDING_H_
 #define FSDP_NN_HOST_EMBEDDING_H_
 
+#include <cstdint>
+#include <optional>
+
 #include "absl/status/status.h"
 #include "tensor/tensor.h"
 
@@ -12,9 +15,10 @@ namespace fsdp {
 // tokens int32; table [V, C] and out [..., C] of one dtype. kOutOfRange names a token outside [0, V) and its place.
 absl::Status HostEmbedding(const Tensor& tokens, const Tensor& table, const Tensor& out);
 
-// grad_table[tokens[n], :] += grad_out[n, :], each row's sum in the order of n (see ColumnSums), rounded once. float32
-// or bfloat16. Precondition: HostEmbedding accepted the tokens.
-void HostEmbeddingBackward(const Tensor& tokens, const Tensor& grad_out, const Tensor& grad_table);
+// grad_table[tokens[n], :] += grad_out[n, :], each row's sum in the order of n (see ColumnSums), rounded once; row
+// `padding_idx` stays. float32 or bfloat16. Precondition: HostEmbedding accepted the tokens.
+void HostEmbeddingBackward(const Tensor& tokens, const Tensor& grad_out, std::optional<int64_t> padding_idx,
+                           const Tensor& grad_table);
 
 }  // namespace fsdp
 

@@ -2,12 +2,15 @@
 #include "nn/host_layer_ops.h"
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "nn/host_attention.h"
 #include "nn/host_column_sums.h"
 #include "nn/host_cross_entropy.h"
 #include "nn/host_elementwise.h"
 #include "nn/host_embedding.h"
 #include "nn/host_layer_norm.h"
+#include "nn/host_rms_norm.h"
+#include "nn/host_rotation.h"
 #include "nn/operand_check.h"
 
 namespace fsdp {
@@ -16,13 +19,34 @@ namespace {
 int64_t Rows(const Tensor& t) { return t.shape().rank() == 2 ? t.shape().dim(0) : 0; }
 int64_t Cols(const Tensor& t) { return t.shape().rank() == 2 ? t.shape().dim(1) : 0; }
 
+void CheckGroups(const AttentionShape& shape, OperandCheck& check) {
+  if (shape.num_heads % shape.kv_heads() == 0) return;
+  check.Fail(absl::StrCat("num_heads ", shape.num_heads, " is not a multiple of num_kv_heads ", shape.kv_heads()));
+}
+
 void CheckAttention(const AttentionShape& shape, const Tensor& qkv, const Tensor& heads, const Tensor& statistics,
                     OperandCheck& check) {
   const int64_t tokens = shape.batch * shape.seq_len;
   check.FloatDType({&qkv, &heads});
-  check.Numel("qkv", qkv, tokens * 3 * shape.num_heads * shape.head_dim);
-  check.Numel("heads", heads, tokens * shape.num_heads * shape.head_dim);
+  CheckGroups(shape, check);
+  check.Numel("qkv", qkv, tokens * shape.qkv_width());
+  check.Numel("heads", heads, tokens * shape.q_width());
   check.Numel("statistics", statistics, DType::kFloat32, tokens * shape.num_heads * 2);
+}
+
+void CheckRotation(const AttentionShape& shape, const Tensor& q, const Tensor& k, const Tensor& v,
+                   const Tensor& rotation, const Tensor& qkv, OperandCheck& check) {
+  const int64_t tokens = shape.batch * shape.seq_len;
+  check.FloatDType({&q, &k, &v, &rotation, &qkv});
+  if (shape.head_dim % 2 != 0) check.Fail(absl::StrCat("head_dim ", shape.head_dim, " is odd"));
+  check.Numel("q", q, tokens * shape.q_width());
+  check.Numel("k", k, tokens * shape.kv_width());
+  check.Numel("v", v, tokens * shape.kv_width());
+  check.Numel("qkv", qkv, tokens * shape.qkv_width());
+  check.Matrix("rotation", rotation, shape.head_dim);
+  if (Rows(rotation) < shape.seq_len) {
+    check.Fail(absl::StrCat("rotation ", rotation.shape().ToString(), ", wanted at least ", shape.seq_len, " rows"));
+  }
 }
 
 // Working memory, or undefined with the failure put on `stream`.
@@ -47,8 +71,8 @@ void HostLayerOps::Embedding(const Tensor& tokens, const Tensor& table, const Te
   stream.Run([=] { return HostEmbedding(tokens, table, out); });
 }
 
-void HostLayerOps::EmbeddingBackward(const Tensor& tokens, const Tensor& grad_out, const Tensor& grad_table,
-                                     Stream& stream) const {
+void HostLayerOps::EmbeddingBackward(const Tensor& tokens, const Tensor& grad_out, std::optional<int64_t> padding_idx,
+                                     const Tensor& grad_table, Stream& stream) const {
   OperandCheck check("embedding backward");
   check.Matrix("grad_table", grad_table);
   check.FloatDType({&grad_out, &grad_table});
@@ -56,7 +80,7 @@ void HostLayerOps::EmbeddingBackward(const Tensor& tokens, const Tensor& grad_ou
   check.Numel("grad_out", grad_out, tokens.numel() * Cols(grad_table));
   if (check.FailsOn(stream)) return;
   stream.Run([=] {
-    HostEmbeddingBackward(tokens, grad_out, grad_table);
+    HostEmbeddingBackward(tokens, grad_out, padding_idx, grad_table);
     return absl::OkStatus();
   });
 }
@@ -156,6 +180,41 @@ void HostLayerOps::LayerNormBackward(const Tensor& grad_out, const Tensor& x, co
   });
 }
 
+void HostLayerOps::RmsNorm(const Tensor& x, const Tensor& weight, float eps, const Tensor& out, const Tensor& rstd,
+                           Stream& stream) const {
+  OperandCheck check("rms norm");
+  check.Matrix("x", x);
+  check.FloatDType({&x, &weight, &out});
+  check.Numel("weight", weight, Cols(x));
+  check.Numel("out", out, x.numel());
+  check.Numel("rstd", rstd, DType::kFloat64, Rows(x));
+  if (check.FailsOn(stream)) return;
+  stream.Run([=] {
+    HostRmsNorm(x, weight, eps, out, rstd);
+    return absl::OkStatus();
+  });
+}
+
+void HostLayerOps::RmsNormBackward(const Tensor& grad_out, const Tensor& x, const Tensor& weight, const Tensor& rstd,
+                                   const Tensor& grad_x, const Tensor& grad_weight, Stream& stream) const {
+  OperandCheck check("rms norm backward");
+  check.Matrix("x", x);
+  check.FloatDType({&grad_out, &x, &weight, &grad_x});
+  check.Numel("grad_out", grad_out, x.numel());
+  check.Numel("weight", weight, Cols(x));
+  check.Numel("rstd", rstd, DType::kFloat64, Rows(x));
+  check.Numel("grad_x", grad_x, x.numel());
+  if (grad_weight.defined()) {
+    check.FloatDType({&x, &grad_weight});
+    check.Numel("grad_weight", grad_weight, Cols(x));
+  }
+  if (check.FailsOn(stream)) return;
+  stream.Run([=] {
+    HostRmsNormBackward(grad_out, x, weight, rstd, grad_x, grad_weight);
+    return absl::OkStatus();
+  });
+}
+
 void HostLayerOps::Activate(ActivationKind kind, const Tensor& x, const Tensor& out, Stream& stream) const {
   OperandCheck check("activation");
   check.FloatDType({&x, &out});
@@ -176,6 +235,58 @@ void HostLayerOps::ActivateBackward(ActivationKind kind, const Tensor& grad_out,
   if (check.FailsOn(stream)) return;
   stream.Run([=] {
     HostActivateBackward(kind, grad_out, x, grad_x);
+    return absl::OkStatus();
+  });
+}
+
+void HostLayerOps::ActivateGated(ActivationKind kind, const Tensor& gate, const Tensor& up, const Tensor& out,
+                                 Stream& stream) const {
+  OperandCheck check("gated activation");
+  check.FloatDType({&gate, &up, &out});
+  check.Numel("up", up, gate.numel());
+  check.Numel("out", out, gate.numel());
+  if (check.FailsOn(stream)) return;
+  stream.Run([=] {
+    HostActivateGated(kind, gate, up, out);
+    return absl::OkStatus();
+  });
+}
+
+void HostLayerOps::ActivateGatedBackward(ActivationKind kind, const Tensor& grad_out, const Tensor& gate,
+                                         const Tensor& up, const Tensor& grad_gate, const Tensor& grad_up,
+                                         Stream& stream) const {
+  OperandCheck check("gated activation backward");
+  check.FloatDType({&grad_out, &gate, &up, &grad_gate, &grad_up});
+  check.Numel("grad_out", grad_out, gate.numel());
+  check.Numel("up", up, gate.numel());
+  check.Numel("grad_gate", grad_gate, gate.numel());
+  check.Numel("grad_up", grad_up, gate.numel());
+  if (check.FailsOn(stream)) return;
+  stream.Run([=] {
+    HostActivateGatedBackward(kind, grad_out, gate, up, grad_gate, grad_up);
+    return absl::OkStatus();
+  });
+}
+
+void HostLayerOps::RotateQkv(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& rotation,
+                             const AttentionShape& shape, const Tensor& qkv, Stream& stream) const {
+  OperandCheck check("rotation");
+  CheckRotation(shape, q, k, v, rotation, qkv, check);
+  if (check.FailsOn(stream)) return;
+  stream.Run([=] {
+    HostRotateQkv(q, k, v, rotation, shape, qkv);
+    return absl::OkStatus();
+  });
+}
+
+void HostLayerOps::RotateQkvBackward(const Tensor& grad_qkv, const Tensor& rotation, const AttentionShape& shape,
+                                     const Tensor& grad_q, const Tensor& grad_k, const Tensor& grad_v,
+                                     Stream& stream) const {
+  OperandCheck check("rotation backward");
+  CheckRotation(shape, grad_q, grad_k, grad_v, rotation, grad_qkv, check);
+  if (check.FailsOn(stream)) return;
+  stream.Run([=] {
+    HostRotateQkvBackward(grad_qkv, rotation, shape, grad_q, grad_k, grad_v);
     return absl::OkStatus();
   });
 }

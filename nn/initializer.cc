@@ -13,10 +13,12 @@ void Initializer::Fill(uint64_t seed, std::string_view fqn, const Interval& inte
   const absl::Span<float> values(out, interval.size());
   if (kind == Kind::kConstant) {
     std::fill(values.begin(), values.end(), mean);
-    return;
+  } else {
+    FillNormal(Philox(seed, DigestOf(fqn).low), interval.begin, values);
+    for (float& value : values) value = mean + stddev * value;
   }
-  FillNormal(Philox(seed, DigestOf(fqn).low), interval.begin, values);
-  for (float& value : values) value = mean + stddev * value;
+  const Interval zeroed = Intersect(interval, zeros);
+  if (!zeroed.empty()) std::fill_n(out + (zeroed.begin - interval.begin), zeroed.size(), 0.0f);
 }
 
 }  // namespace fsdp

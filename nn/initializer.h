@@ -18,9 +18,10 @@ struct Initializer {
   Kind kind = Kind::kConstant;
   float mean = 0;    // kConstant: the value
   float stddev = 0;  // kNormal
+  Interval zeros;    // these elements are 0 all the same
 
-  static Initializer Constant(float value) { return {Kind::kConstant, value, 0}; }
-  static Initializer Normal(float mean, float stddev) { return {Kind::kNormal, mean, stddev}; }
+  static Initializer Constant(float value) { return {Kind::kConstant, value, 0, {}}; }
+  static Initializer Normal(float mean, float stddev) { return {Kind::kNormal, mean, stddev, {}}; }
 
   // Elements `interval` of parameter `fqn` under `seed`, to interval.size() floats at `out`.
   void Fill(uint64_t seed, std::string_view fqn, const Interval& interval, float* out) const;

@@ -19,8 +19,14 @@ struct AttentionShape {
   int64_t batch = 0;
   int64_t seq_len = 0;
   int64_t num_heads = 0;
+  int64_t num_kv_heads = 0;  // 0: num_heads; fewer, a divisor of it: each key and value serves a group of queries
   int64_t head_dim = 0;
   float scale = 1;  // of the scores, usually 1 / sqrt(head_dim)
+
+  int64_t kv_heads() const { return num_kv_heads > 0 ? num_kv_heads : num_heads; }
+  int64_t q_width() const { return num_heads * head_dim; }
+  int64_t kv_width() const { return kv_heads() * head_dim; }
+  int64_t qkv_width() const { return q_width() + 2 * kv_width(); }
 };
 
 // Elementwise non-linearities, by what they compute.

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "absl/status/statusor.h"
 #include "nn/kernel_options.h"
@@ -24,9 +25,10 @@ class LayerOps {
 
   // out[n, :] = table[tokens[n], :]; tokens int32. A token outside the table fails the stream, naming it and its place.
   virtual void Embedding(const Tensor& tokens, const Tensor& table, const Tensor& out, Stream& stream) const = 0;
-  // grad_table[tokens[n], :] += grad_out[n, :], each row summed in float32 or better in the order of n.
-  virtual void EmbeddingBackward(const Tensor& tokens, const Tensor& grad_out, const Tensor& grad_table,
-                                 Stream& stream) const = 0;
+  // grad_table[tokens[n], :] += grad_out[n, :], each row summed in float32 or better in the order of n. The row of
+  // `padding_idx`, if there is one, gets no gradient.
+  virtual void EmbeddingBackward(const Tensor& tokens, const Tensor& grad_out, std::optional<int64_t> padding_idx,
+                                 const Tensor& grad_table, Stream& stream) const = 0;
 
   // c [M, N] (+)= a [M, K] b [K, N] + bias [N]; bias may be undefined.
   virtual void Matmul(const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor& c,
@@ -45,14 +47,37 @@ class LayerOps {
                                  const Tensor& rstd, const Tensor& grad_x, const Tensor& grad_weight,
                                  const Tensor& grad_bias, Stream& stream) const = 0;
 
+  // Rows of x [M, C] over their root mean square, rounded to the dtype, then times weight. rstd (float64 [M]) is kept
+  // for backward. grad_weight is added to; it may be undefined, and is left out.
+  virtual void RmsNorm(const Tensor& x, const Tensor& weight, float eps, const Tensor& out, const Tensor& rstd,
+                       Stream& stream) const = 0;
+  virtual void RmsNormBackward(const Tensor& grad_out, const Tensor& x, const Tensor& weight, const Tensor& rstd,
+                               const Tensor& grad_x, const Tensor& grad_weight, Stream& stream) const = 0;
+
   // out = f(x), elementwise, and grad_x = grad_out * f'(x).
   virtual void Activate(ActivationKind kind, const Tensor& x, const Tensor& out, Stream& stream) const = 0;
   virtual void ActivateBackward(ActivationKind kind, const Tensor& grad_out, const Tensor& x, const Tensor& grad_x,
                                 Stream& stream) const = 0;
 
-  // Causal attention on qkv [B * T, 3 * H * D] (q, k, v beside each other, heads inside); out [B * T, H * D]. Scores
-  // and softmax are float32 whatever the dtype. `statistics` (float32 [B * H * T, 2]: maximum and 1 / sum of each row)
-  // is kept for backward, which recomputes the probabilities: no T x T tensor outlives the call.
+  // out = f(gate) * up, elementwise, with f(gate) rounded to the dtype first.
+  virtual void ActivateGated(ActivationKind kind, const Tensor& gate, const Tensor& up, const Tensor& out,
+                             Stream& stream) const = 0;
+  virtual void ActivateGatedBackward(ActivationKind kind, const Tensor& grad_out, const Tensor& gate, const Tensor& up,
+                                     const Tensor& grad_gate, const Tensor& grad_up, Stream& stream) const = 0;
+
+  // Puts q [B * T, H * D] and k, v [B * T, Hkv * D] beside each other into qkv, as CausalAttention reads it, each head
+  // of q and k rotated by its position t: its halves (a, b) become (a cos - b sin, b cos + a sin), each product
+  // rounded to the dtype. Row t of `rotation` [at least T, D] has the D / 2 cosines, then the sines. D is even.
+  virtual void RotateQkv(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& rotation,
+                         const AttentionShape& shape, const Tensor& qkv, Stream& stream) const = 0;
+  virtual void RotateQkvBackward(const Tensor& grad_qkv, const Tensor& rotation, const AttentionShape& shape,
+                                 const Tensor& grad_q, const Tensor& grad_k, const Tensor& grad_v,
+                                 Stream& stream) const = 0;
+
+  // Causal attention on qkv [B * T, (H + 2 * Hkv) * D] (q, k, v beside each other, heads inside; of each group of
+  // H / Hkv heads, all read the same k and v); out [B * T, H * D]. Scores and softmax are float32 whatever the dtype.
+  // `statistics` (float32 [B * H * T, 2]: maximum and 1 / sum of each row) is kept for backward, which recomputes the
+  // probabilities: no T x T tensor outlives the call.
   virtual void CausalAttention(const Tensor& qkv, const AttentionShape& shape, const Tensor& out,
                                const Tensor& statistics, Stream& stream) const = 0;
   virtual void CausalAttentionBackward(const Tensor& grad_out, const Tensor& qkv, const Tensor& statistics,

@@ -73,5 +73,28 @@ TEST_F(LayerOpsErrorsTest, TooFewStatisticsAreRefused) {
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("attention: statistics [2], wanted 4 elements")));
 }
 
+TEST_F(LayerOpsErrorsTest, HeadsThatFormNoGroupsAreRefused) {
+  const AttentionShape shape = {.batch = 1, .seq_len = 2, .num_heads = 3, .num_kv_heads = 2, .head_dim = 4, .scale = 1};
+  ops_->CausalAttention(Zeros(kF32, {2, 28}), shape, Zeros(kF32, {2, 12}), Zeros(kF32, {6, 2}), *stream_);
+  EXPECT_THAT(stream_->Synchronize(),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("attention: num_heads 3 is not a multiple of num_kv_heads 2")));
+}
+
+TEST_F(LayerOpsErrorsTest, OddHeadsAndShortTablesCannotBeRotated) {
+  const auto rotate = [this](const AttentionShape& shape, int64_t positions) {
+    const int64_t rows = shape.batch * shape.seq_len, d = shape.head_dim;
+    const std::unique_ptr<Stream> stream = *device_->CreateStream("rotate");
+    ops_->RotateQkv(Zeros(kF32, {rows, d}), Zeros(kF32, {rows, d}), Zeros(kF32, {rows, d}), Zeros(kF32, {positions, d}),
+                    shape, Zeros(kF32, {rows, 3 * d}), *stream);
+    return stream->Synchronize();
+  };
+  EXPECT_THAT(rotate({.batch = 1, .seq_len = 2, .num_heads = 1, .head_dim = 3}, 2),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("rotation: head_dim 3 is odd")));
+  EXPECT_THAT(
+      rotate({.batch = 1, .seq_len = 3, .num_heads = 1, .head_dim = 4}, 2),
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("rotation: rotation [2, 4], wanted at least 3 rows")));
+}
+
 }  // namespace
 }  // namespace fsdp

@@ -59,10 +59,22 @@ TEST_P(LayerOpsTest, EmbeddingBackwardAdds) {
   ForEachTarget([&] {
     const Doubles grad_out = Random(6 * 19, 1), before = Random(5 * 19, 2);
     const Tensor grad_table = Place({5, 19}, before);
-    ops_->EmbeddingBackward(TokenTensor(tokens, {2, 3}), Place({2, 3, 19}, grad_out), grad_table, *stream_);
+    ops_->EmbeddingBackward(TokenTensor(tokens, {2, 3}), Place({2, 3, 19}, grad_out), std::nullopt, grad_table,
+                            *stream_);
     ASSERT_OK(stream_->Synchronize());
     ExpectClose(grad_table, Sum(before, ReferenceEmbeddingBackward(tokens, grad_out, 5, 19)), tolerance());
   });
+}
+
+TEST_P(LayerOpsTest, EmbeddingBackwardLeavesThePaddingRow) {
+  const std::vector<int32_t> tokens = {4, 0, 4, 2, 1, 4};
+  const Doubles grad_out = Random(6 * 19, 1), before = Random(5 * 19, 2);
+  const Tensor grad_table = Place({5, 19}, before);
+  ops_->EmbeddingBackward(TokenTensor(tokens, {2, 3}), Place({2, 3, 19}, grad_out), 4, grad_table, *stream_);
+  ASSERT_OK(stream_->Synchronize());
+  Doubles expected = Sum(before, ReferenceEmbeddingBackward(tokens, grad_out, 5, 19));
+  std::copy_n(before.begin() + 4 * 19, 19, expected.begin() + 4 * 19);
+  ExpectClose(grad_table, expected, tolerance());
 }
 
 TEST_P(LayerOpsTest, MatmulAddsBias) {
@@ -126,6 +138,80 @@ TEST_P(LayerOpsTest, LayerNormBackwardAddsToParameters) {
     ExpectClose(grad_x, expected.x, 2 * tolerance());
     ExpectClose(grad_weight, Sum(before, expected.weight), tolerance());
     ExpectClose(grad_bias, Sum(before, expected.bias), tolerance());
+  });
+}
+
+TEST_P(LayerOpsTest, RmsNorm) {
+  ForEachTarget([&] {
+    const Doubles x = Random(7 * 45, 1), weight = Random(45, 2);
+    const Tensor out = Output({7, 45}), rstd = RowStatistics({7});
+    ops_->RmsNorm(Place({7, 45}, x), Place({45}, weight), 1e-2f, out, rstd, *stream_);
+    ASSERT_OK(stream_->Synchronize());
+    ExpectClose(out, ReferenceRmsNorm(x, weight, 1e-2f), 2 * tolerance());
+  });
+}
+
+TEST_P(LayerOpsTest, RmsNormBackwardAddsToItsWeight) {
+  ForEachTarget([&] {
+    const Doubles x = Random(70 * 45, 1), weight = Random(45, 2), grad_out = Random(70 * 45, 4), before = Random(45, 5);
+    const Tensor rstd = RowStatistics({70}), grad_x = Output({70, 45}), grad_weight = Place({45}, before);
+    ops_->RmsNorm(Place({70, 45}, x), Place({45}, weight), 1e-2f, Output({70, 45}), rstd, *stream_);
+    ops_->RmsNormBackward(Place({70, 45}, grad_out), Place({70, 45}, x), Place({45}, weight), rstd, grad_x, grad_weight,
+                          *stream_);
+    ASSERT_OK(stream_->Synchronize());
+    const RmsNormGrads expected = ReferenceRmsNormBackward(grad_out, x, weight, 1e-2f);
+    ExpectClose(grad_x, expected.x, 2 * tolerance());
+    ExpectClose(grad_weight, Sum(before, expected.weight), 2 * tolerance());
+  });
+}
+
+// As Hugging Face does: with weights of 1 the norm is what is then multiplied, bit for bit.
+TEST_P(LayerOpsTest, RmsNormRoundsBeforeTheWeight) {
+  if (dtype() != DType::kBFloat16) GTEST_SKIP() << "float32 has nothing to round to";
+  const Doubles x = Random(64 * 3, 1), weight = Random(3, 2);
+  const Tensor out = Output({64, 3}), plain = Output({64, 3}), rstd = RowStatistics({64});
+  ops_->RmsNorm(Place({64, 3}, x), Place({3}, {1, 1, 1}), 1e-6f, plain, rstd, *stream_);
+  ops_->RmsNorm(Place({64, 3}, x), Place({3}, weight), 1e-6f, out, rstd, *stream_);
+  ASSERT_OK(stream_->Synchronize());
+  Doubles expected = ValuesOf(plain);
+  for (size_t i = 0; i < expected.size(); ++i) expected[i] *= weight[i % 3];
+  ExpectSameBytes(out, Place({64, 3}, expected));
+}
+
+TEST_P(LayerOpsTest, GatedActivationsAndTheirBackward) {
+  for (const ActivationKind kind :
+       {ActivationKind::kGeluTanh, ActivationKind::kGeluErf, ActivationKind::kRelu, ActivationKind::kSilu}) {
+    SCOPED_TRACE(static_cast<int>(kind));
+    ForEachTarget([&] {
+      const Doubles gate = Random(339, 1), up = Random(339, 2), grad_out = Random(339, 3);
+      const Tensor out = Output({339}), grad_gate = Output({339}), grad_up = Output({339});
+      ops_->ActivateGated(kind, Place({339}, gate), Place({339}, up), out, *stream_);
+      ops_->ActivateGatedBackward(kind, Place({339}, grad_out), Place({339}, gate), Place({339}, up), grad_gate,
+                                  grad_up, *stream_);
+      ASSERT_OK(stream_->Synchronize());
+      const GatedGrads expected = ReferenceActivateGatedBackward(kind, grad_out, gate, up);
+      ExpectClose(out, ReferenceActivateGated(kind, gate, up), 2 * tolerance());
+      ExpectClose(grad_gate, expected.gate, 2 * tolerance());
+      ExpectClose(grad_up, expected.up, 2 * tolerance());
+    });
+  }
+}
+
+TEST_P(LayerOpsTest, RotationPutsQueriesKeysAndValuesBesideEachOther) {
+  const AttentionShape shape = {.batch = 2, .seq_len = 3, .num_heads = 4, .num_kv_heads = 2, .head_dim = 38};
+  ForEachTarget([&] {
+    const QkvParts parts = {Random(6 * 152, 1), Random(6 * 76, 2), Random(6 * 76, 3)};
+    const Doubles rotation = Random(5 * 38, 4), grad = Random(6 * 304, 5);  // a table for more positions
+    const Tensor qkv = Output({6, 304}), q = Output({6, 152}), k = Output({6, 76}), v = Output({6, 76});
+    ops_->RotateQkv(Place({6, 152}, parts.q), Place({6, 76}, parts.k), Place({6, 76}, parts.v),
+                    Place({5, 38}, rotation), shape, qkv, *stream_);
+    ops_->RotateQkvBackward(Place({6, 304}, grad), Place({5, 38}, rotation), shape, q, k, v, *stream_);
+    ASSERT_OK(stream_->Synchronize());
+    const QkvParts expected = ReferenceRotateQkvBackward(grad, rotation, shape);
+    ExpectClose(qkv, ReferenceRotateQkv(parts, rotation, shape), 3 * tolerance());
+    ExpectClose(q, expected.q, 3 * tolerance());
+    ExpectClose(k, expected.k, 3 * tolerance());
+    EXPECT_EQ(ValuesOf(v), expected.v);
   });
 }
 

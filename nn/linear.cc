@@ -8,8 +8,9 @@
 
 namespace fsdp {
 
-Linear::Linear(int64_t in_features, int64_t out_features, const Initializer& initializer)
-    : weight_(AddParameter("weight", {out_features, in_features}, initializer)) {}
+Linear::Linear(int64_t in_features, int64_t out_features, const Initializer& initializer, bool bias)
+    : weight_(AddParameter("weight", {out_features, in_features}, initializer)),
+      bias_(bias ? AddParameter("bias", {out_features}, Initializer::Constant(0)) : nullptr) {}
 
 Linear::Linear(std::shared_ptr<Parameter> tied_weight) : weight_(std::move(tied_weight)) {
   AddSharedParameter("weight", weight_);
@@ -18,8 +19,12 @@ Linear::Linear(std::shared_ptr<Parameter> tied_weight) : weight_(std::move(tied_
 absl::StatusOr<Tensor> Linear::DoForward(const Tensor& x, Tape& tape) {
   RETURN_IF_ERROR(CheckLastDim("linear", x, weight_->shape.dim(1)));
   ASSIGN_OR_RETURN(Tensor weight, weight_->Data());
+  Tensor bias;
+  if (bias_ != nullptr) {
+    ASSIGN_OR_RETURN(bias, bias_->Data());
+  }
   ASSIGN_OR_RETURN(Tensor out, tape.Empty(x.dtype(), WithLastDim(x.shape(), weight_->shape.dim(0))));
-  tape.ops().Matmul(AsRows(x), weight, Tensor(), AsRows(out), {.transpose_b = true}, tape.stream());
+  tape.ops().Matmul(AsRows(x), weight, bias, AsRows(out), {.transpose_b = true}, tape.stream());
   tape.Save(x);
   return out;
 }
@@ -35,6 +40,10 @@ absl::StatusOr<Tensor> Linear::DoBackward(const Tensor& grad_output, Tape& tape)
     ASSIGN_OR_RETURN(Tensor grad_weight, weight_->Grad());
     tape.ops().Matmul(grad_rows, AsRows(x), Tensor(), grad_weight, {.transpose_a = true, .accumulate = true},
                       tape.stream());
+  }
+  if (bias_ != nullptr && bias_->requires_grad) {
+    ASSIGN_OR_RETURN(Tensor grad_bias, bias_->Grad());
+    tape.ops().BiasBackward(grad_rows, grad_bias, tape.stream());
   }
   return grad_x;
 }

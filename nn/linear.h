@@ -13,10 +13,10 @@
 
 namespace fsdp {
 
-// y = x weight^T, without bias (a language model's head).
+// y = x weight^T, plus a bias that starts at 0 where there is one.
 class Linear final : public Module {
  public:
-  Linear(int64_t in_features, int64_t out_features, const Initializer& initializer);
+  Linear(int64_t in_features, int64_t out_features, const Initializer& initializer, bool bias = false);
 
   // Shares another module's weight [out, in]: a tied head.
   explicit Linear(std::shared_ptr<Parameter> tied_weight);
@@ -28,6 +28,7 @@ class Linear final : public Module {
   absl::StatusOr<Tensor> DoBackward(const Tensor& grad_output, Tape& tape) override;
 
   std::shared_ptr<Parameter> weight_;
+  std::shared_ptr<Parameter> bias_;  // may be null
 };
 
 // y = x weight + bias; the bias starts at 0.

@@ -48,6 +48,11 @@ void OperandCheck::Matrix(std::string_view name, const Tensor& t, int64_t cols) 
                                                     t.shape().ToString(), ", wanted ", cols, " columns"));
 }
 
+void OperandCheck::Fail(std::string_view problem) {
+  if (!status_.ok()) return;
+  status_ = absl::InvalidArgumentError(absl::StrCat(std::string(kernel_), ": ", std::string(problem)));
+}
+
 bool OperandCheck::FailsOn(Stream& stream) const {
   if (status_.ok()) return false;
   stream.Run([status = status_] { return status; });

@@ -36,6 +36,9 @@ class OperandCheck {
   void Matrix(std::string_view name, const Tensor& t);
   void Matrix(std::string_view name, const Tensor& t, int64_t cols);
 
+  // Any other rule: `problem` says what is wrong.
+  void Fail(std::string_view problem);
+
   const absl::Status& status() const { return status_; }
 
   // Puts the failure, if there is one, on `stream` in place of the kernel, and says so.

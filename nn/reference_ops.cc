@@ -21,6 +21,24 @@ struct Moments {
   double rstd = 0;
 };
 
+double InverseRms(const double* row, int64_t cols, double eps) {
+  double mean_square = 0;
+  for (int64_t j = 0; j < cols; ++j) mean_square += row[j] * row[j] / static_cast<double>(cols);
+  return 1 / std::sqrt(mean_square + eps);
+}
+
+// Heads beside each other, each rotated by `sign` times the angles whose cosines and sines `angles` has.
+Doubles RotateHeads(const Doubles& heads, const double* angles, int64_t head_dim, double sign) {
+  const int64_t half = head_dim / 2;
+  Doubles out(heads.size());
+  for (int64_t i = 0; i < SizeOf(heads); ++i) {
+    const int64_t d = i % head_dim;
+    const double cosine = angles[d % half], sine = sign * angles[half + d % half];
+    out[i] = d < half ? heads[i] * cosine - heads[i + half] * sine : heads[i] * cosine + heads[i - half] * sine;
+  }
+  return out;
+}
+
 Doubles Softmax(const double* row, int64_t cols) {
   const double maximum = *std::max_element(row, row + cols);
   Doubles p(cols);
@@ -30,13 +48,15 @@ Doubles Softmax(const double* row, int64_t cols) {
   return p;
 }
 
-// Element d of part 0 (q), 1 (k) or 2 (v) of one position and head in qkv.
+// Element d of part 0 (q), 1 (k) or 2 (v) of one position in qkv, as query head `head` sees it.
 struct QkvIndex {
   const AttentionShape& shape;
   int64_t batch, head;
   int64_t operator()(int64_t part, int64_t t, int64_t d) const {
-    const int64_t width = shape.num_heads * shape.head_dim;
-    return (batch * shape.seq_len + t) * 3 * width + part * width + head * shape.head_dim + d;
+    const int64_t row = (batch * shape.seq_len + t) * shape.qkv_width();
+    if (part == 0) return row + head * shape.head_dim + d;
+    const int64_t kv_head = head / (shape.num_heads / shape.kv_heads());
+    return row + shape.q_width() + (part - 1) * shape.kv_width() + kv_head * shape.head_dim + d;
   }
   int64_t Out(int64_t t, int64_t d) const {
     return ((batch * shape.seq_len + t) * shape.num_heads + head) * shape.head_dim + d;
@@ -158,6 +178,84 @@ LayerNormGrads ReferenceLayerNormBackward(const Doubles& grad_out, const Doubles
   return grads;
 }
 
+Doubles ReferenceRmsNorm(const Doubles& x, const Doubles& weight, double eps) {
+  const int64_t cols = SizeOf(weight);
+  Doubles out(x.size());
+  for (int64_t r = 0; r < SizeOf(x); r += cols) {
+    const double rstd = InverseRms(&x[r], cols, eps);
+    for (int64_t j = 0; j < cols; ++j) out[r + j] = x[r + j] * rstd * weight[j];
+  }
+  return out;
+}
+
+RmsNormGrads ReferenceRmsNormBackward(const Doubles& grad_out, const Doubles& x, const Doubles& weight, double eps) {
+  const int64_t cols = SizeOf(weight);
+  RmsNormGrads grads = {Doubles(x.size()), Doubles(cols, 0.0)};
+  for (int64_t r = 0; r < SizeOf(x); r += cols) {
+    const double rstd = InverseRms(&x[r], cols, eps);
+    double mean_gx = 0;
+    for (int64_t j = 0; j < cols; ++j) {
+      mean_gx += grad_out[r + j] * weight[j] * x[r + j] / static_cast<double>(cols);
+      grads.weight[j] += grad_out[r + j] * x[r + j] * rstd;
+    }
+    for (int64_t j = 0; j < cols; ++j) {
+      grads.x[r + j] = rstd * grad_out[r + j] * weight[j] - std::pow(rstd, 3) * x[r + j] * mean_gx;
+    }
+  }
+  return grads;
+}
+
+Doubles ReferenceActivateGated(ActivationKind kind, const Doubles& gate, const Doubles& up) {
+  Doubles out = ReferenceActivate(kind, gate);
+  for (size_t i = 0; i < out.size(); ++i) out[i] *= up[i];
+  return out;
+}
+
+GatedGrads ReferenceActivateGatedBackward(ActivationKind kind, const Doubles& grad_out, const Doubles& gate,
+                                          const Doubles& up) {
+  GatedGrads grads = {grad_out, ReferenceActivate(kind, gate)};
+  for (size_t i = 0; i < up.size(); ++i) {
+    grads.gate[i] *= up[i];
+    grads.up[i] *= grad_out[i];
+  }
+  grads.gate = ReferenceActivateBackward(kind, grads.gate, gate);
+  return grads;
+}
+
+Doubles ReferenceRotateQkv(const QkvParts& parts, const Doubles& rotation, const AttentionShape& shape) {
+  Doubles qkv;
+  for (int64_t row = 0; row < shape.batch * shape.seq_len; ++row) {
+    const double* angles = &rotation[row % shape.seq_len * shape.head_dim];
+    const auto append = [&](const Doubles& from, int64_t width, double sign) {
+      const Doubles values(&from[row * width], &from[row * width] + width);
+      const Doubles rotated = sign == 0 ? values : RotateHeads(values, angles, shape.head_dim, sign);
+      qkv.insert(qkv.end(), rotated.begin(), rotated.end());
+    };
+    append(parts.q, shape.q_width(), 1);
+    append(parts.k, shape.kv_width(), 1);
+    append(parts.v, shape.kv_width(), 0);
+  }
+  return qkv;
+}
+
+QkvParts ReferenceRotateQkvBackward(const Doubles& grad_qkv, const Doubles& rotation, const AttentionShape& shape) {
+  QkvParts grads;
+  const double* next = grad_qkv.data();
+  for (int64_t row = 0; row < shape.batch * shape.seq_len; ++row) {
+    const double* angles = &rotation[row % shape.seq_len * shape.head_dim];
+    const auto take = [&](int64_t width, double sign, Doubles& to) {
+      const Doubles values(next, next + width);
+      const Doubles rotated = sign == 0 ? values : RotateHeads(values, angles, shape.head_dim, sign);
+      to.insert(to.end(), rotated.begin(), rotated.end());
+      next += width;
+    };
+    take(shape.q_width(), -1, grads.q);  // the transposed rotation is the one back
+    take(shape.kv_width(), -1, grads.k);
+    take(shape.kv_width(), 0, grads.v);
+  }
+  return grads;
+}
+
 Doubles ReferenceEmbedding(const std::vector<int32_t>& tokens, const Doubles& table, int64_t cols) {
   Doubles out;
   for (const int32_t token : tokens) out.insert(out.end(), &table[token * cols], &table[token * cols] + cols);
@@ -174,7 +272,7 @@ Doubles ReferenceEmbeddingBackward(const std::vector<int32_t>& tokens, const Dou
 }
 
 Doubles ReferenceAttention(const Doubles& qkv, const AttentionShape& shape) {
-  Doubles out(qkv.size() / 3, 0.0);
+  Doubles out(shape.batch * shape.seq_len * shape.q_width(), 0.0);
   for (int64_t b = 0; b < shape.batch; ++b) {
     for (int64_t h = 0; h < shape.num_heads; ++h) {
       const QkvIndex at = {shape, b, h};

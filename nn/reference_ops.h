@@ -37,6 +37,30 @@ struct LayerNormGrads {
 };
 LayerNormGrads ReferenceLayerNormBackward(const Doubles& grad_out, const Doubles& x, const Doubles& weight, double eps);
 
+// The same as ReferenceLayerNorm, without mean and bias.
+Doubles ReferenceRmsNorm(const Doubles& x, const Doubles& weight, double eps);
+
+struct RmsNormGrads {
+  Doubles x, weight;
+};
+RmsNormGrads ReferenceRmsNormBackward(const Doubles& grad_out, const Doubles& x, const Doubles& weight, double eps);
+
+// f(gate) * up.
+Doubles ReferenceActivateGated(ActivationKind kind, const Doubles& gate, const Doubles& up);
+
+struct GatedGrads {
+  Doubles gate, up;
+};
+GatedGrads ReferenceActivateGatedBackward(ActivationKind kind, const Doubles& grad_out, const Doubles& gate,
+                                          const Doubles& up);
+
+// q, k and v of each token beside each other, q and k rotated by `rotation` [T, D].
+struct QkvParts {
+  Doubles q, k, v;
+};
+Doubles ReferenceRotateQkv(const QkvParts& parts, const Doubles& rotation, const AttentionShape& shape);
+QkvParts ReferenceRotateQkvBackward(const Doubles& grad_qkv, const Doubles& rotation, const AttentionShape& shape);
+
 Doubles ReferenceEmbedding(const std::vector<int32_t>& tokens, const Doubles& table, int64_t cols);
 // The gradient of the table, of `rows` rows.
 Doubles ReferenceEmbeddingBackward(const std::vector<int32_t>& tokens, const Doubles& grad_out, int64_t rows,

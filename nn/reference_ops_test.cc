@@ -66,6 +66,34 @@ TEST(ReferenceOpsTest, LayerNormBackward) {
   ExpectIsGradient([&](const Doubles& v) { return Dot(ReferenceLayerNorm(x, weight, v, kEps), g); }, bias, grads.bias);
 }
 
+TEST(ReferenceOpsTest, RmsNormBackward) {
+  constexpr double kEps = 1e-2;
+  const Doubles x = Random(21, 6), weight = Random(7, 7), g = Random(21, 9);
+  const RmsNormGrads grads = ReferenceRmsNormBackward(g, x, weight, kEps);
+  ExpectIsGradient([&](const Doubles& v) { return Dot(ReferenceRmsNorm(v, weight, kEps), g); }, x, grads.x);
+  ExpectIsGradient([&](const Doubles& v) { return Dot(ReferenceRmsNorm(x, v, kEps), g); }, weight, grads.weight);
+}
+
+TEST(ReferenceOpsTest, GatedActivationBackward) {
+  const Doubles gate = Random(20, 4), up = Random(20, 5), g = Random(20, 6);
+  for (const ActivationKind kind : {ActivationKind::kGeluErf, ActivationKind::kSilu}) {
+    const GatedGrads grads = ReferenceActivateGatedBackward(kind, g, gate, up);
+    ExpectIsGradient([&](const Doubles& v) { return Dot(ReferenceActivateGated(kind, v, up), g); }, gate, grads.gate);
+    ExpectIsGradient([&](const Doubles& v) { return Dot(ReferenceActivateGated(kind, gate, v), g); }, up, grads.up);
+  }
+}
+
+TEST(ReferenceOpsTest, RotationBackward) {
+  const AttentionShape shape = {.batch = 2, .seq_len = 3, .num_heads = 4, .num_kv_heads = 2, .head_dim = 6};
+  const QkvParts parts = {Random(6 * 24, 1), Random(6 * 12, 2), Random(6 * 12, 3)};
+  const Doubles rotation = Random(3 * 6, 4), g = Random(6 * 48, 5);
+  const auto loss = [&](const QkvParts& p) { return Dot(ReferenceRotateQkv(p, rotation, shape), g); };
+  const QkvParts grads = ReferenceRotateQkvBackward(g, rotation, shape);
+  ExpectIsGradient([&](const Doubles& v) { return loss({v, parts.k, parts.v}); }, parts.q, grads.q);
+  ExpectIsGradient([&](const Doubles& v) { return loss({parts.q, v, parts.v}); }, parts.k, grads.k);
+  ExpectIsGradient([&](const Doubles& v) { return loss({parts.q, parts.k, v}); }, parts.v, grads.v);
+}
+
 TEST(ReferenceOpsTest, EmbeddingBackwardSumsRepeatedTokens) {
   const std::vector<int32_t> tokens = {3, 0, 3, 1};
   const Doubles table = Random(20, 10), g = Random(16, 11);
@@ -76,6 +104,14 @@ TEST(ReferenceOpsTest, EmbeddingBackwardSumsRepeatedTokens) {
 TEST(ReferenceOpsTest, AttentionBackward) {
   const AttentionShape shape = {.batch = 2, .seq_len = 5, .num_heads = 2, .head_dim = 3, .scale = 0.6f};
   const Doubles qkv = Random(2 * 5 * 3 * 6, 12), g = Random(2 * 5 * 6, 13);
+  ExpectIsGradient([&](const Doubles& v) { return Dot(ReferenceAttention(v, shape), g); }, qkv,
+                   ReferenceAttentionBackward(g, qkv, shape));
+}
+
+TEST(ReferenceOpsTest, GroupedAttentionBackward) {
+  const AttentionShape shape = {
+      .batch = 2, .seq_len = 4, .num_heads = 6, .num_kv_heads = 2, .head_dim = 3, .scale = 0.6f};
+  const Doubles qkv = Random(2 * 4 * 3 * 10, 12), g = Random(2 * 4 * 3 * 6, 13);
   ExpectIsGradient([&](const Doubles& v) { return Dot(ReferenceAttention(v, shape), g); }, qkv,
                    ReferenceAttentionBackward(g, qkv, shape));
 }

@@ -36,17 +36,32 @@ HWY_INLINE FloatVec LoadFloats(FloatTag d, const uint16_t* p) {
 
 HWY_INLINE void StoreFloats(FloatTag d, FloatVec v, float* p) { hn::StoreU(v, d, p); }
 
-// Rounds to nearest even; a NaN stays a NaN.
-HWY_INLINE void StoreFloats([[maybe_unused]] FloatTag d, FloatVec v, uint16_t* p) {
-  const hn::Rebind<uint16_t, FloatTag> d16;
+// The bits of `v` rounded to the nearest bfloat16, ties to even, in the upper half of each lane; the lower half is left
+// over. A NaN stays a NaN.
+HWY_INLINE hn::Vec<hn::RebindToUnsigned<FloatTag> > BFloat16Bits(FloatVec v) {
   const hn::RebindToUnsigned<FloatTag> d32;
-  const hn::RebindToSigned<FloatTag> d32_signed;
   const auto bits = hn::BitCast(d32, v);
   const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(d32, 1u));
   const auto rounded = hn::Add(bits, hn::Add(odd, hn::Set(d32, 0x7FFFu)));
   const auto quiet = hn::Or(bits, hn::Set(d32, 0x00400000u));
-  const auto chosen = hn::IfThenElse(hn::RebindMask(d32, hn::IsNaN(v)), quiet, rounded);
-  hn::StoreU(hn::DemoteTo(d16, hn::BitCast(d32_signed, hn::ShiftRight<16>(chosen))), d16, p);
+  return hn::IfThenElse(hn::RebindMask(d32, hn::IsNaN(v)), quiet, rounded);
+}
+
+HWY_INLINE void StoreFloats(FloatTag, FloatVec v, uint16_t* p) {
+  const hn::Rebind<uint16_t, FloatTag> d16;
+  const hn::RebindToSigned<FloatTag> d32_signed;
+  hn::StoreU(hn::DemoteTo(d16, hn::BitCast(d32_signed, hn::ShiftRight<16>(BFloat16Bits(v)))), d16, p);
+}
+
+// `v` as an element T in memory would hold it.
+template <typename T>
+HWY_INLINE FloatVec RoundTo(FloatTag d, FloatVec v) {
+  if constexpr (sizeof(T) == sizeof(float)) {
+    return v;
+  } else {
+    const hn::RebindToUnsigned<FloatTag> d32;
+    return hn::BitCast(d, hn::And(BFloat16Bits(v), hn::Set(d32, 0xFFFF0000u)));
+  }
 }
 
 // The first `count` of a vector's elements; the other lanes are `fill`.
