@@ -3,9 +3,9 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <cstring>
 
 #include "base/status_macros.h"
+#include "nn/host_elementwise.h"
 #include "nn/host_softmax.h"
 #include "tensor/convert.h"
 
@@ -26,8 +26,8 @@ struct ScratchLayout {
     grads = Take(block * float_size);
     rounded_probabilities = Take(rounded);
     rounded_grads = Take(rounded);
-    grad_k = Take(shape.seq_len * shape.head_dim * float_size);
-    grad_v = Take(shape.seq_len * shape.head_dim * float_size);
+    grad_kv = Take(2 * shape.seq_len * shape.head_dim * float_size);
+    group_kv = Take(shape.num_heads == shape.kv_heads() ? 0 : 2 * shape.seq_len * shape.head_dim * float_size);
   }
 
   int64_t Take(int64_t part_bytes) {
@@ -37,10 +37,10 @@ struct ScratchLayout {
   }
 
   int64_t nbytes = 0;
-  int64_t scores, grads, rounded_probabilities, rounded_grads, grad_k, grad_v;
+  int64_t scores, grads, rounded_probabilities, rounded_grads, grad_kv, group_kv;
 };
 
-// The working memory of one block, and of one head's sums over blocks.
+// The working memory of one block, and of sums over blocks and heads.
 struct Scratch {
   Scratch(const AttentionShape& shape, DType dtype, std::byte* memory) {
     const ScratchLayout layout(shape, dtype);
@@ -50,16 +50,16 @@ struct Scratch {
       rounded_probabilities = reinterpret_cast<uint16_t*>(memory + layout.rounded_probabilities);
       rounded_grads = reinterpret_cast<uint16_t*>(memory + layout.rounded_grads);
     }
-    grad_k = reinterpret_cast<float*>(memory + layout.grad_k);
-    grad_v = reinterpret_cast<float*>(memory + layout.grad_v);
+    grad_kv = reinterpret_cast<float*>(memory + layout.grad_kv);
+    group_kv = reinterpret_cast<float*>(memory + layout.group_kv);
   }
 
   float* scores;                              // [rows, keys], then the probabilities
   float* grads;                               // likewise, of the probabilities, then of the scores
   uint16_t* rounded_probabilities = nullptr;  // what the matrix products of a bfloat16 model read
   uint16_t* rounded_grads = nullptr;
-  float* grad_k;  // [seq_len, head_dim], summed over blocks
-  float* grad_v;
+  float* grad_kv;   // [2, seq_len, head_dim]: of the keys, then of the values, summed over blocks
+  float* group_kv;  // the same, summed over the heads of a group; only where there are groups
 };
 
 // One head of one sequence, block by block of its queries.
@@ -96,20 +96,25 @@ class Head {
   // Of all heads that share the key and value number `kv_head`.
   absl::Status Backward(const Tensor& grad_out, const Tensor& qkv, const Tensor& statistics, const Tensor& grad_qkv,
                         int64_t batch, int64_t kv_head) {
-    const size_t key_bytes = shape_.seq_len * shape_.head_dim * sizeof(float);
-    std::memset(scratch_.grad_k, 0, key_bytes);
-    std::memset(scratch_.grad_v, 0, key_bytes);
+    const int64_t numel = 2 * shape_.seq_len * shape_.head_dim;
+    const bool rounds_heads = GroupSize() > 1 && shape_.rounding != AttentionRounding::kFused;
+    std::fill_n(scratch_.grad_kv, numel, 0.0f);
+    if (rounds_heads) std::fill_n(scratch_.group_kv, numel, 0.0f);
     for (int64_t head = kv_head * GroupSize(); head < (kv_head + 1) * GroupSize(); ++head) {
       RETURN_IF_ERROR(HeadBackward(grad_out, qkv, statistics, grad_qkv, batch, head));
+      if (!rounds_heads) continue;
+      HostAddRounded(dtype_, scratch_.grad_kv, scratch_.group_kv, numel);
+      std::fill_n(scratch_.grad_kv, numel, 0.0f);
     }
-    RETURN_IF_ERROR(StoreRows(scratch_.grad_k, grad_qkv, kK, batch, kv_head));
-    return StoreRows(scratch_.grad_v, grad_qkv, kV, batch, kv_head);
+    const float* sums = rounds_heads ? scratch_.group_kv : scratch_.grad_kv;
+    RETURN_IF_ERROR(StoreRows(sums, grad_qkv, kK, batch, kv_head));
+    return StoreRows(sums + numel / 2, grad_qkv, kV, batch, kv_head);
   }
 
  private:
   enum Part : int64_t { kQ = 0, kK = 1, kV = 2 };  // of a row of qkv
 
-  // grad_q, and what this head adds to grad_k and grad_v.
+  // grad_q, and what this head adds to grad_kv.
   absl::Status HeadBackward(const Tensor& grad_out, const Tensor& qkv, const Tensor& statistics, const Tensor& grad_qkv,
                             int64_t batch, int64_t head) {
     for (int64_t first = 0; first < shape_.seq_len; first += kBlockRows) {
@@ -118,7 +123,7 @@ class Head {
       HostProbabilities(block, scratch_.scores, StatisticsAt(statistics, batch, head, first),
                         scratch_.rounded_probabilities);
       RETURN_IF_ERROR(BackwardThroughValues(grad_out, qkv, batch, head, block));
-      HostProbabilitiesBackward(block, scratch_.scores, scratch_.grads, dtype_, GradScores());
+      HostProbabilitiesBackward(block, scratch_.scores, scratch_.grads, GradScores());
       RETURN_IF_ERROR(BackwardThroughScores(qkv, grad_qkv, batch, head, block));
     }
     return absl::OkStatus();
@@ -130,7 +135,12 @@ class Head {
 
   CausalBlock BlockAt(int64_t first) const {
     const int64_t rows = std::min(kBlockRows, shape_.seq_len - first);
-    return {.first = first, .rows = rows, .cols = first + rows, .scale = shape_.scale};
+    return {.first = first,
+            .rows = rows,
+            .cols = first + rows,
+            .scale = shape_.scale,
+            .dtype = dtype_,
+            .rounding = shape_.rounding};
   }
 
   // Row `position` of one head's part in `t`, [B * T, (H + 2 * Hkv) * D] or, with part 0, [B * T, H * D]. `head` counts
@@ -177,7 +187,7 @@ class Head {
                         .transpose_b = true});
   }
 
-  // grads = grad_out v^T and grad_v += p^T grad_out.
+  // grads = grad_out v^T, and the gradient of v += p^T grad_out.
   absl::Status BackwardThroughValues(const Tensor& grad_out, const Tensor& qkv, int64_t batch, int64_t head,
                                      const CausalBlock& block) const {
     const void* grad_rows = At(grad_out, 0, batch, head, block.first);
@@ -197,7 +207,7 @@ class Head {
                         .k = block.rows,
                         .a = Probabilities(),
                         .b = grad_rows,
-                        .c = scratch_.grad_v,
+                        .c = scratch_.grad_kv + shape_.seq_len * shape_.head_dim,
                         .lda = block.cols,
                         .ldb = Width(),
                         .ldc = shape_.head_dim,
@@ -206,7 +216,7 @@ class Head {
                         .accumulate = true});
   }
 
-  // grad_q = grad_scores k and grad_k += grad_scores^T q.
+  // grad_q = grad_scores k, and the gradient of k += grad_scores^T q.
   absl::Status BackwardThroughScores(const Tensor& qkv, const Tensor& grad_qkv, int64_t batch, int64_t head,
                                      const CausalBlock& block) const {
     RETURN_IF_ERROR(matmul_.Run({.m = block.rows,
@@ -225,7 +235,7 @@ class Head {
                         .k = block.rows,
                         .a = GradScores(),
                         .b = At(qkv, kQ, batch, head, block.first),
-                        .c = scratch_.grad_k,
+                        .c = scratch_.grad_kv,
                         .lda = block.cols,
                         .ldb = QkvStride(),
                         .ldc = shape_.head_dim,

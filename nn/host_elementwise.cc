@@ -69,6 +69,15 @@ void AddLoop(const T* a, const T* b, T* out, int64_t n) {
   });
 }
 
+template <typename T>
+void AddRoundedLoop(const float* term, float* sum, int64_t n) {
+  const FloatTag d;
+  ForEachVector(n, [&](int64_t i, size_t count) HWY_ATTR {
+    const FloatVec rounded = RoundTo<T>(d, LoadUpTo(d, term + i, count));
+    StoreUpTo(d, hn::Add(LoadUpTo(d, sum + i, count), rounded), sum + i, count);
+  });
+}
+
 template <typename F, typename T>
 void ActivateLoop(const T* x, T* out, int64_t n) {
   const FloatTag d;
@@ -156,6 +165,11 @@ void AddKernel(const Tensor& a, const Tensor& b, const Tensor& out) {
   }
 }
 
+void AddRoundedKernel(DType dtype, const float* term, float* sum, int64_t n) {
+  if (dtype == DType::kBFloat16) return AddRoundedLoop<uint16_t>(term, sum, n);
+  AddRoundedLoop<float>(term, sum, n);
+}
+
 // Precondition of these: not kGeluErf, which has no vector form.
 void ActivateKernel(ActivationKind kind, const Tensor& x, const Tensor& out) {
   if (kind == ActivationKind::kGeluTanh) return ActivateAs<GeluTanhForm>(x, out);
@@ -193,6 +207,7 @@ namespace fsdp {
 namespace {
 
 HWY_EXPORT(AddKernel);
+HWY_EXPORT(AddRoundedKernel);
 HWY_EXPORT(ActivateKernel);
 HWY_EXPORT(ActivateBackwardKernel);
 HWY_EXPORT(GatedKernel);
@@ -224,6 +239,10 @@ float RoundAs(const Tensor& t, double value) {
 }  // namespace
 
 void HostAdd(const Tensor& a, const Tensor& b, const Tensor& out) { HWY_DYNAMIC_DISPATCH(AddKernel)(a, b, out); }
+
+void HostAddRounded(DType dtype, const float* term, float* sum, int64_t n) {
+  HWY_DYNAMIC_DISPATCH(AddRoundedKernel)(dtype, term, sum, n);
+}
 
 void HostActivate(ActivationKind kind, const Tensor& x, const Tensor& out) {
   if (kind != ActivationKind::kGeluErf) return HWY_DYNAMIC_DISPATCH(ActivateKernel)(kind, x, out);

@@ -5,6 +5,8 @@
 #ifndef FSDP_NN_HOST_ELEMENTWISE_H_
 #define FSDP_NN_HOST_ELEMENTWISE_H_
 
+#include <cstdint>
+
 #include "nn/kernel_options.h"
 #include "tensor/tensor.h"
 
@@ -12,6 +14,9 @@ namespace fsdp {
 
 // out = a + b; out may be a or b.
 void HostAdd(const Tensor& a, const Tensor& b, const Tensor& out);
+
+// sum[i] += term[i] rounded to `dtype`.
+void HostAddRounded(DType dtype, const float* term, float* sum, int64_t n);
 
 // out = f(x), and grad_x = grad_out * f'(x). GELU's tanh form is computed as x * sigmoid(2 u), which is the same
 // function without the cancellation of 1 + tanh(u).

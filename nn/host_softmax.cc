@@ -15,24 +15,41 @@ HWY_BEFORE_NAMESPACE();
 namespace fsdp {
 namespace HWY_NAMESPACE {
 
-void StatisticsKernel(const CausalBlock& block, const float* scores, float* statistics) {
+// `v` as a bfloat16 would hold it, where `kRounded`.
+template <bool kRounded>
+HWY_INLINE FloatVec RoundIf(FloatTag d, FloatVec v) {
+  if constexpr (kRounded) {
+    return RoundTo<uint16_t>(d, v);
+  } else {
+    return v;
+  }
+}
+
+template <bool kRounded>
+HWY_INLINE FloatVec Scaled(FloatTag d, FloatVec score, float scale) {
+  return RoundIf<kRounded>(d, hn::Mul(RoundIf<kRounded>(d, score), hn::Set(d, scale)));
+}
+
+template <bool kRounded>
+void StatisticsRows(const CausalBlock& block, const float* scores, float* statistics) {
   const FloatTag d;
   for (int64_t r = 0; r < block.rows; ++r) {
     const float* row = scores + r * block.cols;
     const int64_t visible = block.first + r + 1;
-    const float maximum = RowMaximum(row, visible) * block.scale;
+    // Rounding keeps the order, so the largest score has the largest rounded one.
+    const FloatVec maximum = Scaled<kRounded>(d, hn::Set(d, RowMaximum(row, visible)), block.scale);
     DoubleSum sum;
     ForEachVector(visible, [&](int64_t i, size_t count) HWY_ATTR {
-      const FloatVec scaled = hn::Mul(LoadUpTo(d, row + i, count), hn::Set(d, block.scale));
-      const FloatVec e = Exp(d, hn::Sub(scaled, hn::Set(d, maximum)));
+      const FloatVec e = Exp(d, hn::Sub(Scaled<kRounded>(d, LoadUpTo(d, row + i, count), block.scale), maximum));
       sum.Add(hn::IfThenElseZero(hn::FirstN(d, count), e));
     });
-    statistics[2 * r] = maximum;
+    statistics[2 * r] = hn::GetLane(maximum);
     statistics[2 * r + 1] = static_cast<float>(1 / sum.Total());
   }
 }
 
-void ProbabilitiesKernel(const CausalBlock& block, float* scores, const float* statistics, uint16_t* rounded) {
+template <bool kRounded>
+void ProbabilitiesRows(const CausalBlock& block, float* scores, const float* statistics, uint16_t* rounded) {
   const FloatTag d;
   for (int64_t r = 0; r < block.rows; ++r) {
     float* row = scores + r * block.cols;
@@ -40,7 +57,7 @@ void ProbabilitiesKernel(const CausalBlock& block, float* scores, const float* s
     const FloatVec maximum = hn::Set(d, statistics[2 * r]);
     const FloatVec inverse_sum = hn::Set(d, statistics[2 * r + 1]);
     ForEachVector(visible, [&](int64_t i, size_t count) HWY_ATTR {
-      const FloatVec scaled = hn::Mul(LoadUpTo(d, row + i, count), hn::Set(d, block.scale));
+      const FloatVec scaled = Scaled<kRounded>(d, LoadUpTo(d, row + i, count), block.scale);
       const FloatVec p = hn::Mul(Exp(d, hn::Sub(scaled, maximum)), inverse_sum);
       StoreUpTo(d, p, row + i, count);
       if (rounded != nullptr) StoreUpTo(d, p, rounded + r * block.cols + i, count);
@@ -50,34 +67,55 @@ void ProbabilitiesKernel(const CausalBlock& block, float* scores, const float* s
   }
 }
 
-template <typename T>
-void BackwardRows(const CausalBlock& block, const float* probabilities, const float* grad, T* grad_scores) {
+template <bool kRoundGrads, bool kRoundProbabilities, typename T>
+void ScoresBackward(const CausalBlock& block, const float* probabilities, const float* grad, T* grad_scores) {
   const FloatTag d;
   for (int64_t r = 0; r < block.rows; ++r) {
-    const float* p = probabilities + r * block.cols;
-    const float* g = grad + r * block.cols;
     T* out = grad_scores + r * block.cols;
     const int64_t visible = block.first + r + 1;
+    const auto p = [&](int64_t i, size_t count) HWY_ATTR {
+      return RoundIf<kRoundProbabilities>(d, LoadUpTo(d, probabilities + r * block.cols + i, count));
+    };
+    const auto g = [&](int64_t i, size_t count)
+                       HWY_ATTR { return RoundIf<kRoundGrads>(d, LoadUpTo(d, grad + r * block.cols + i, count)); };
     DoubleSum products;
-    ForEachVector(visible, [&](int64_t i, size_t count) HWY_ATTR {
-      products.Add(hn::Mul(LoadUpTo(d, p + i, count), LoadUpTo(d, g + i, count)));
-    });
+    ForEachVector(visible, [&](int64_t i, size_t count) HWY_ATTR { products.Add(hn::Mul(p(i, count), g(i, count))); });
     const FloatVec mean = hn::Set(d, static_cast<float>(products.Total()));
     ForEachVector(visible, [&](int64_t i, size_t count) HWY_ATTR {
-      const FloatVec centered = hn::Sub(LoadUpTo(d, g + i, count), mean);
-      const FloatVec scaled = hn::Mul(hn::Set(d, block.scale), LoadUpTo(d, p + i, count));
-      StoreUpTo(d, hn::Mul(scaled, centered), out + i, count);
+      const FloatVec grad_scaled = RoundIf<kRoundGrads>(d, hn::Mul(p(i, count), hn::Sub(g(i, count), mean)));
+      StoreUpTo(d, hn::Mul(grad_scaled, hn::Set(d, block.scale)), out + i, count);
     });
     std::fill(out + visible, out + block.cols, T{0});
   }
 }
 
-void BackwardKernel(const CausalBlock& block, const float* probabilities, const float* grad, DType dtype,
-                    void* grad_scores) {
-  if (dtype == DType::kBFloat16) {
-    return BackwardRows(block, probabilities, grad, static_cast<uint16_t*>(grad_scores));
+bool RoundsScores(const CausalBlock& block) {
+  return block.dtype == DType::kBFloat16 && block.rounding != AttentionRounding::kFused;
+}
+
+void StatisticsKernel(const CausalBlock& block, const float* scores, float* statistics) {
+  if (RoundsScores(block)) return StatisticsRows<true>(block, scores, statistics);
+  StatisticsRows<false>(block, scores, statistics);
+}
+
+void ProbabilitiesKernel(const CausalBlock& block, float* scores, const float* statistics, uint16_t* rounded) {
+  if (RoundsScores(block)) return ProbabilitiesRows<true>(block, scores, statistics, rounded);
+  ProbabilitiesRows<false>(block, scores, statistics, rounded);
+}
+
+void ScoresBackwardKernel(const CausalBlock& block, const float* probabilities, const float* grad, void* grad_scores) {
+  if (block.dtype == DType::kFloat32) {
+    return ScoresBackward<false, false>(block, probabilities, grad, static_cast<float*>(grad_scores));
   }
-  BackwardRows(block, probabilities, grad, static_cast<float*>(grad_scores));
+  auto* out = static_cast<uint16_t*>(grad_scores);
+  switch (block.rounding) {
+    case AttentionRounding::kFused:
+      return ScoresBackward<false, false>(block, probabilities, grad, out);
+    case AttentionRounding::kEagerFloat32Softmax:
+      return ScoresBackward<true, false>(block, probabilities, grad, out);
+    case AttentionRounding::kEager:
+      return ScoresBackward<true, true>(block, probabilities, grad, out);
+  }
 }
 
 }  // namespace HWY_NAMESPACE
@@ -89,7 +127,7 @@ namespace fsdp {
 
 HWY_EXPORT(StatisticsKernel);
 HWY_EXPORT(ProbabilitiesKernel);
-HWY_EXPORT(BackwardKernel);
+HWY_EXPORT(ScoresBackwardKernel);
 
 void HostSoftmaxStatistics(const CausalBlock& block, const float* scores, float* statistics) {
   HWY_DYNAMIC_DISPATCH(StatisticsKernel)(block, scores, statistics);
@@ -99,9 +137,9 @@ void HostProbabilities(const CausalBlock& block, float* scores, const float* sta
   HWY_DYNAMIC_DISPATCH(ProbabilitiesKernel)(block, scores, statistics, rounded);
 }
 
-void HostProbabilitiesBackward(const CausalBlock& block, const float* probabilities, const float* grad, DType dtype,
+void HostProbabilitiesBackward(const CausalBlock& block, const float* probabilities, const float* grad,
                                void* grad_scores) {
-  HWY_DYNAMIC_DISPATCH(BackwardKernel)(block, probabilities, grad, dtype, grad_scores);
+  HWY_DYNAMIC_DISPATCH(ScoresBackwardKernel)(block, probabilities, grad, grad_scores);
 }
 
 }  // namespace fsdp

@@ -15,6 +15,14 @@ struct MatmulOptions {
   bool accumulate = false;   // c += a b instead of c = a b
 };
 
+// Where attention in bfloat16 rounds between its matrix products. Fused is the most accurate; eager is what Hugging
+// Face's models do op by op, and what a run must do too to follow their curves. In float32 all are the same.
+enum class AttentionRounding : uint8_t {
+  kFused,                // only what the products read: the probabilities and the gradient of the scores
+  kEagerFloat32Softmax,  // also the scores, the scaled scores and the gradient of each; Llama
+  kEager,                // and the probabilities before the gradient of softmax is taken from them; GPT-2
+};
+
 struct AttentionShape {
   int64_t batch = 0;
   int64_t seq_len = 0;
@@ -22,6 +30,7 @@ struct AttentionShape {
   int64_t num_kv_heads = 0;  // 0: num_heads; fewer, a divisor of it: each key and value serves a group of queries
   int64_t head_dim = 0;
   float scale = 1;  // of the scores, usually 1 / sqrt(head_dim)
+  AttentionRounding rounding = AttentionRounding::kFused;
 
   int64_t kv_heads() const { return num_kv_heads > 0 ? num_kv_heads : num_heads; }
   int64_t q_width() const { return num_heads * head_dim; }

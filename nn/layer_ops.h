@@ -25,8 +25,9 @@ class LayerOps {
 
   // out[n, :] = table[tokens[n], :]; tokens int32. A token outside the table fails the stream, naming it and its place.
   virtual void Embedding(const Tensor& tokens, const Tensor& table, const Tensor& out, Stream& stream) const = 0;
-  // grad_table[tokens[n], :] += grad_out[n, :], each row summed in float32 or better in the order of n. The row of
-  // `padding_idx`, if there is one, gets no gradient.
+  // grad_table[tokens[n], :] += grad_out[n, :], each row summed in the order of n: float32 in float32 or better,
+  // bfloat16 in runs of at most 256 whose every sum is rounded, as PyTorch does on a CPU. The row of `padding_idx`, if
+  // there is one, gets no gradient.
   virtual void EmbeddingBackward(const Tensor& tokens, const Tensor& grad_out, std::optional<int64_t> padding_idx,
                                  const Tensor& grad_table, Stream& stream) const = 0;
 
@@ -75,9 +76,9 @@ class LayerOps {
                                  Stream& stream) const = 0;
 
   // Causal attention on qkv [B * T, (H + 2 * Hkv) * D] (q, k, v beside each other, heads inside; of each group of
-  // H / Hkv heads, all read the same k and v); out [B * T, H * D]. Scores and softmax are float32 whatever the dtype.
-  // `statistics` (float32 [B * H * T, 2]: maximum and 1 / sum of each row) is kept for backward, which recomputes the
-  // probabilities: no T x T tensor outlives the call.
+  // H / Hkv heads, all read the same k and v); out [B * T, H * D]. Softmax is computed in float32 whatever the dtype;
+  // shape.rounding says what is rounded around it. `statistics` (float32 [B * H * T, 2]: maximum and 1 / sum of each
+  // row) is kept for backward, which recomputes the probabilities: no T x T tensor outlives the call.
   virtual void CausalAttention(const Tensor& qkv, const AttentionShape& shape, const Tensor& out,
                                const Tensor& statistics, Stream& stream) const = 0;
   virtual void CausalAttentionBackward(const Tensor& grad_out, const Tensor& qkv, const Tensor& statistics,

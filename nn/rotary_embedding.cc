@@ -9,17 +9,44 @@
 #include "tensor/convert.h"
 
 namespace fsdp {
+namespace {
+
+Tensor HostTensor(const std::vector<float>& values) {
+  const auto memory = std::make_shared<std::vector<float>>(values);
+  const auto numel = static_cast<int64_t>(values.size());
+  const Buffer buffer(reinterpret_cast<std::byte*>(memory->data()), numel * SizeOf(DType::kFloat32), [memory] {});
+  return Tensor(buffer, DType::kFloat32, {numel});
+}
+
+}  // namespace
+
+RotaryEmbedding::RotaryEmbedding(const std::vector<float>& inverse_frequencies)
+    : inv_freq_(AddBuffer("inv_freq", HostTensor(inverse_frequencies), BufferPersistence::kNonPersistent)) {
+  // Hugging Face keeps a copy for kinds of scaling that change inv_freq while they run.
+  AddBuffer("original_inv_freq", HostTensor(inverse_frequencies), BufferPersistence::kNonPersistent);
+}
+
+absl::StatusOr<std::vector<float>> RotaryEmbedding::Frequencies(Stream& stream) const {
+  const Tensor& data = inv_freq_->data;
+  std::vector<std::byte> bytes(data.nbytes());
+  stream.CopyAsync(bytes.data(), data.data(), data.nbytes());
+  RETURN_IF_ERROR(stream.Synchronize());
+  std::vector<float> frequencies(data.numel());
+  RETURN_IF_ERROR(Convert(data.dtype(), bytes.data(), DType::kFloat32, frequencies.data(), data.numel()));
+  return frequencies;
+}
 
 absl::StatusOr<Tensor> RotaryEmbedding::Rotation(int64_t seq_len, DType dtype, Tape& tape) {
   const bool fits = rotation_.defined() && rotation_.dtype() == dtype && rotation_.shape().dim(0) >= seq_len;
-  if (fits && device_ == &tape.device()) return rotation_;
-  const auto half = static_cast<int64_t>(inverse_frequencies_.size());
+  if (fits && rotation_inv_freq_.data() == inv_freq_->data.data()) return rotation_;
+  ASSIGN_OR_RETURN(const std::vector<float> frequencies, Frequencies(tape.stream()));
+  const auto half = static_cast<int64_t>(frequencies.size());
   std::vector<float> values(seq_len * 2 * half);
   for (int64_t t = 0; t < seq_len; ++t) {
     float* row = values.data() + t * 2 * half;
     for (int64_t i = 0; i < half; ++i) {
       // The angle is a float32; its cosine and sine are taken in float64 and rounded once.
-      const double angle = static_cast<float>(t) * inverse_frequencies_[i];
+      const double angle = static_cast<float>(t) * frequencies[i];
       row[i] = static_cast<float>(std::cos(angle));
       row[half + i] = static_cast<float>(std::sin(angle));
     }
@@ -30,7 +57,7 @@ absl::StatusOr<Tensor> RotaryEmbedding::Rotation(int64_t seq_len, DType dtype, T
   tape.stream().CopyAsync(rotation.data(), bytes.data(), rotation.nbytes());
   RETURN_IF_ERROR(tape.stream().Synchronize());  // `bytes` must outlive the copy, and other streams may read at once
   rotation_ = rotation;
-  device_ = &tape.device();
+  rotation_inv_freq_ = inv_freq_->data;
   return rotation_;
 }
 
