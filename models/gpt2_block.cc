@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "models/residual.h"
 #include "nn/last_dim.h"
 
 namespace fsdp {
@@ -35,12 +36,6 @@ float AttentionScale(const Gpt2Config& config, int64_t layer_index) {
   return static_cast<float>(scale);
 }
 
-// branch + trunk, in branch's memory, which nobody else reads.
-Tensor AddResidual(const Tensor& branch, const Tensor& trunk, Tape& tape) {
-  tape.ops().Add(branch, trunk, branch, tape.stream());
-  return branch;
-}
-
 }  // namespace
 
 Gpt2Attention::Gpt2Attention(const Gpt2Config& config, int64_t layer_index)
@@ -48,7 +43,8 @@ Gpt2Attention::Gpt2Attention(const Gpt2Config& config, int64_t layer_index)
           AddChild("c_attn", std::make_unique<Conv1D>(config.n_embd, 3 * config.n_embd, WeightInitializer(config)))),
       c_proj_(AddChild("c_proj", std::make_unique<Conv1D>(config.n_embd, config.n_embd, ResidualInitializer(config)))),
       num_heads_(config.n_head),
-      scale_(AttentionScale(config, layer_index)) {}
+      scale_(AttentionScale(config, layer_index)),
+      rounding_(config.reorder_and_upcast_attn ? AttentionRounding::kFused : AttentionRounding::kEager) {}
 
 AttentionShape Gpt2Attention::AttentionShapeOf(const Tensor& x) const {
   const Shape& shape = x.shape();
@@ -56,7 +52,8 @@ AttentionShape Gpt2Attention::AttentionShapeOf(const Tensor& x) const {
           .seq_len = shape.dim(1),
           .num_heads = num_heads_,
           .head_dim = shape.dim(2) / num_heads_,
-          .scale = scale_};
+          .scale = scale_,
+          .rounding = rounding_};
 }
 
 absl::StatusOr<Tensor> Gpt2Attention::DoForward(const Tensor& x, Tape& tape) {

@@ -33,6 +33,7 @@ class Gpt2Attention final : public Module {
   Conv1D* c_proj_;
   int64_t num_heads_;
   float scale_;
+  AttentionRounding rounding_;
 };
 
 // c_proj(activation(c_fc(x))).

@@ -26,7 +26,7 @@ struct Gpt2Config {
   double initializer_range = 0.02;
   bool scale_attn_weights = true;                // scores are divided by sqrt(n_embd / n_head)
   bool scale_attn_by_inverse_layer_idx = false;  // and by the block's index + 1
-  bool reorder_and_upcast_attn = false;          // scores are float32 here in either case
+  bool reorder_and_upcast_attn = false;          // scores stay float32, also in bfloat16
   bool tie_word_embeddings = true;               // false: lm_head.weight is a parameter of its own
 };
 

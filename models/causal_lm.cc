@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/causal_lm.h"
+
+#include "absl/strings/str_cat.h"
+#include "models/gpt2.h"
+#include "models/llama.h"
+
+namespace fsdp {
+namespace {
+
+absl::Status UnknownModelType(std::string_view model_type) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("model_type \"", std::string(model_type), "\": expected gpt2 or llama"));
+}
+
+// The functions of each kind, under one name.
+absl::StatusOr<std::unique_ptr<Module>> Make(const Gpt2Config& config) { return MakeGpt2(config); }
+absl::StatusOr<std::unique_ptr<Module>> Make(const LlamaConfig& config) { return MakeLlama(config); }
+std::string ConfigJson(const Gpt2Config& config) { return Gpt2ConfigJson(config); }
+std::string ConfigJson(const LlamaConfig& config) { return LlamaConfigJson(config); }
+
+}  // namespace
+
+absl::StatusOr<CausalLmConfig> ParseCausalLmConfig(std::string_view model_type, std::string_view json,
+                                                   std::vector<std::string>* notes) {
+  if (model_type == "gpt2") return ParseGpt2Config(json, notes);
+  if (model_type == "llama") return ParseLlamaConfig(json, notes);
+  return UnknownModelType(model_type);
+}
+
+absl::StatusOr<CausalLmConfig> CausalLmPreset(std::string_view model_type, std::string_view name) {
+  if (model_type == "gpt2") return Gpt2Preset(name);
+  if (model_type == "llama") return LlamaPreset(name);
+  return UnknownModelType(model_type);
+}
+
+absl::StatusOr<std::unique_ptr<Module>> MakeCausalLm(const CausalLmConfig& config) {
+  return std::visit([](const auto& kind) { return Make(kind); }, config);
+}
+
+bool IsTransformerBlock(Module& module) {
+  return dynamic_cast<Gpt2Block*>(&module) != nullptr || dynamic_cast<LlamaDecoderLayer*>(&module) != nullptr;
+}
+
+std::string CausalLmConfigJson(const CausalLmConfig& config) {
+  return std::visit([](const auto& kind) { return ConfigJson(kind); }, config);
+}
+
+int64_t VocabSize(const CausalLmConfig& config) {
+  return std::visit([](const auto& kind) { return kind.vocab_size; }, config);
+}
+
+std::optional<SequenceLimit> SequenceLimitOf(const CausalLmConfig& config) {
+  const auto* gpt2 = std::get_if<Gpt2Config>(&config);
+  if (gpt2 == nullptr) return std::nullopt;
+  return SequenceLimit{.seq_len = gpt2->n_positions, .field = "n_positions"};
+}
+
+std::string_view BasePrefix(const CausalLmConfig& config) {
+  return std::holds_alternative<Gpt2Config>(config) ? "transformer." : "model.";
+}
+
+}  // namespace fsdp

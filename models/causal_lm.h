@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A causal language model of any kind that this project has, by the names of its config.json: what a program needs to
+// train "a model" without knowing which. A new kind is one more alternative of CausalLmConfig.
+#ifndef FSDP_MODELS_CAUSAL_LM_H_
+#define FSDP_MODELS_CAUSAL_LM_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "models/gpt2_config.h"
+#include "models/llama_config.h"
+#include "nn/module.h"
+
+namespace fsdp {
+
+using CausalLmConfig = std::variant<Gpt2Config, LlamaConfig>;
+
+// From the text of a config.json of kind `model_type`, "gpt2" or "llama"; see ParseGpt2Config and ParseLlamaConfig.
+// kInvalidArgument when the file says another kind, or there is none of that name.
+absl::StatusOr<CausalLmConfig> ParseCausalLmConfig(std::string_view model_type, std::string_view json,
+                                                   std::vector<std::string>* notes);
+
+// A preset of kind `model_type`; kNotFound lists those that there are.
+absl::StatusOr<CausalLmConfig> CausalLmPreset(std::string_view model_type, std::string_view name);
+
+// Tokens int32 [B, T] to logits [B * T, vocab_size]; parameters are meta.
+absl::StatusOr<std::unique_ptr<Module>> MakeCausalLm(const CausalLmConfig& config);
+
+// Whether `module` is one of a model's transformer blocks: what "a unit per block" means.
+bool IsTransformerBlock(Module& module);
+
+// The config.json that Hugging Face reads.
+std::string CausalLmConfigJson(const CausalLmConfig& config);
+
+int64_t VocabSize(const CausalLmConfig& config);
+
+// The longest sequence, where learned positions set a limit, and the field that does.
+struct SequenceLimit {
+  int64_t seq_len = 0;
+  std::string_view field;
+};
+std::optional<SequenceLimit> SequenceLimitOf(const CausalLmConfig& config);
+
+// What precedes a parameter's name in the model with its head, and is missing in a file that was saved without it:
+// "transformer.", "model.".
+std::string_view BasePrefix(const CausalLmConfig& config);
+
+}  // namespace fsdp
+
+#endif  // FSDP_MODELS_CAUSAL_LM_H_

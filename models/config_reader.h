@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// ConfigReader: the fields of a Hugging Face config.json, each read by its name into a variable that already has its
+// default. Whatever is wrong is kInvalidArgument that names model, field, value and what was wanted.
+#ifndef FSDP_MODELS_CONFIG_READER_H_
+#define FSDP_MODELS_CONFIG_READER_H_
+
+#include <cstdint>
+#include <initializer_list>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "nlohmann/json.hpp"
+
+namespace fsdp {
+
+class ConfigReader {
+ public:
+  using Json = nlohmann::ordered_json;
+
+  // Of a causal model of kind `model_type`, which messages name. kInvalidArgument when the file says another kind.
+  static absl::StatusOr<ConfigReader> Parse(std::string_view model_type, std::string_view text);
+
+  // Over an object within another config; `model_type` names it in messages.
+  ConfigReader(std::string_view model_type, Json object) : model_type_(model_type), object_(std::move(object)) {}
+
+  // The value as it stands; null when it is absent or JSON's null.
+  const Json* Find(std::string_view field) const;
+
+  // `*value` stays when the field is absent. Null is wrong here, unless a name ends in OrNull: there it is as if
+  // absent. Two aliases that differ are an error.
+  absl::Status Int(const std::string& field, int64_t* value, const std::string& alias = "") const;
+  absl::Status IntOrNull(const std::string& field, int64_t* value) const;
+  absl::Status Double(const std::string& field, double* value) const;
+  absl::Status Bool(const std::string& field, bool* value) const;
+  absl::Status String(const std::string& field, std::string* value) const;
+
+  // kUnimplemented when one of `fields` is there with a value other than null, false and {}.
+  absl::Status Refuse(std::initializer_list<const char*> fields) const;
+
+  // Adds a sentence to `notes`, which may be null, for each of `fields` that is a dropout other than 0, or would be by
+  // the model's default: there is no dropout here.
+  absl::Status NoteDropout(std::initializer_list<const char*> fields, double default_value,
+                           std::vector<std::string>* notes) const;
+
+  // "gpt2 config: n_layer is -1, wanted ...".
+  absl::Status Wrong(std::string_view field, const Json& value, std::string_view wanted) const;
+
+ private:
+  std::string model_type_;
+  Json object_;
+};
+
+// kInvalidArgument unless min <= value <= max.
+absl::Status CheckConfigRange(std::string_view model_type, std::string_view field, int64_t value, int64_t min,
+                              int64_t max);
+
+// kInvalidArgument unless `value` is finite and at least 0.
+absl::Status CheckConfigNumber(std::string_view model_type, std::string_view field, double value);
+
+// kUnimplemented unless `name` is an activation function of nn/activation.h.
+absl::Status CheckConfigActivation(std::string_view model_type, std::string_view field, std::string_view name);
+
+}  // namespace fsdp
+
+#endif  // FSDP_MODELS_CONFIG_READER_H_

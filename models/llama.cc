@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/llama.h"
+
+#include <optional>
+#include <string_view>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "nn/embedding.h"
+#include "nn/last_dim.h"
+#include "nn/linear.h"
+#include "nn/module_list.h"
+#include "nn/rms_norm.h"
+#include "nn/rotary_embedding.h"
+
+namespace fsdp {
+namespace {
+
+Initializer WeightInitializer(const LlamaConfig& config) {
+  return Initializer::Normal(0, static_cast<float>(config.initializer_range));
+}
+
+std::optional<int64_t> PaddingIndex(const LlamaConfig& config) {
+  if (!config.pad_token_id.has_value() || *config.pad_token_id >= 0) return config.pad_token_id;
+  return config.vocab_size + *config.pad_token_id;
+}
+
+// Everything but the head: tokens [B, T] to hidden states [B, T, hidden_size].
+class LlamaModel final : public Module {
+ public:
+  explicit LlamaModel(const LlamaConfig& config)
+      : embed_tokens_(
+            AddChild("embed_tokens", std::make_unique<Embedding>(config.vocab_size, config.hidden_size,
+                                                                 WeightInitializer(config), PaddingIndex(config)))),
+        layers_(AddChild("layers", std::make_unique<ModuleList>())),
+        norm_(AddChild("norm", std::make_unique<RmsNorm>(config.hidden_size, config.rms_norm_eps))),
+        rotary_emb_(AddChild("rotary_emb",
+                             std::make_unique<RotaryEmbedding>(InverseFrequencies(config.rope, config.HeadDim())))) {
+    for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
+      layers_->Append(std::make_unique<LlamaDecoderLayer>(config, rotary_emb_));
+    }
+  }
+
+  std::string_view type_name() const override { return "LlamaModel"; }
+  const std::shared_ptr<Parameter>& token_weight() const { return embed_tokens_->weight(); }
+
+ private:
+  absl::StatusOr<Tensor> DoForward(const Tensor& tokens, Tape& tape) override {
+    if (tokens.shape().rank() != 2) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("llama: tokens ", tokens.shape().ToString(), " are not [batch, seq_len]"));
+    }
+    ASSIGN_OR_RETURN(Tensor x, embed_tokens_->Forward(tokens, tape));
+    for (const auto& [name, layer] : layers_->children()) {
+      ASSIGN_OR_RETURN(x, layer->Forward(x, tape));
+    }
+    return norm_->Forward(x, tape);
+  }
+
+  absl::StatusOr<Tensor> DoBackward(const Tensor& grad_output, Tape& tape) override {
+    ASSIGN_OR_RETURN(Tensor grad, norm_->Backward(grad_output, tape));
+    for (auto layer = layers_->children().rbegin(); layer != layers_->children().rend(); ++layer) {
+      ASSIGN_OR_RETURN(grad, layer->second->Backward(grad, tape));
+    }
+    return embed_tokens_->Backward(grad, tape);
+  }
+
+  Embedding* embed_tokens_;
+  ModuleList* layers_;
+  RmsNorm* norm_;
+  RotaryEmbedding* rotary_emb_;
+};
+
+class LlamaForCausalLm final : public Module {
+ public:
+  explicit LlamaForCausalLm(const LlamaConfig& config)
+      : model_(AddChild("model", std::make_unique<LlamaModel>(config))),
+        lm_head_(AddChild("lm_head", MakeHead(config, *model_))) {}
+
+  std::string_view type_name() const override { return "LlamaForCausalLM"; }
+
+ private:
+  static std::unique_ptr<Linear> MakeHead(const LlamaConfig& config, const LlamaModel& model) {
+    if (config.tie_word_embeddings) return std::make_unique<Linear>(model.token_weight());
+    return std::make_unique<Linear>(config.hidden_size, config.vocab_size, WeightInitializer(config));
+  }
+
+  absl::StatusOr<Tensor> DoForward(const Tensor& tokens, Tape& tape) override {
+    ASSIGN_OR_RETURN(Tensor hidden, model_->Forward(tokens, tape));
+    ASSIGN_OR_RETURN(Tensor logits, lm_head_->Forward(hidden, tape));
+    return AsRows(logits);
+  }
+
+  absl::StatusOr<Tensor> DoBackward(const Tensor& grad_output, Tape& tape) override {
+    ASSIGN_OR_RETURN(Tensor grad_hidden, lm_head_->Backward(grad_output, tape));
+    return model_->Backward(grad_hidden, tape);
+  }
+
+  LlamaModel* model_;
+  Linear* lm_head_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Module>> MakeLlama(const LlamaConfig& config) {
+  RETURN_IF_ERROR(CheckLlamaConfig(config));
+  std::unique_ptr<Module> model = std::make_unique<LlamaForCausalLm>(config);
+  model->AssignNames();
+  return model;
+}
+
+}  // namespace fsdp

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/llama_config.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/status_macros.h"
+#include "models/config_reader.h"
+#include "tensor/shape.h"
+
+namespace fsdp {
+namespace {
+
+constexpr char kModelType[] = "llama";
+constexpr int64_t kMaxLayers = 65536;
+constexpr int64_t kMaxVocabSize = int64_t{1} << 31;  // tokens are int32
+
+constexpr RopeConfig kLlama31Rope = {.type = RopeConfig::Type::kLlama3,
+                                     .theta = 500000,
+                                     .factor = 8,
+                                     .low_freq_factor = 1,
+                                     .high_freq_factor = 4,
+                                     .original_max_position_embeddings = 8192};
+constexpr RopeConfig kLlama32Rope = {.type = RopeConfig::Type::kLlama3,
+                                     .theta = 500000,
+                                     .factor = 32,
+                                     .low_freq_factor = 1,
+                                     .high_freq_factor = 4,
+                                     .original_max_position_embeddings = 8192};
+
+// The byte-level tiny model is of the size of gpt2-tiny.
+constexpr struct {
+  std::string_view name;
+  int64_t vocab_size, hidden_size, intermediate_size, num_hidden_layers, num_attention_heads, num_key_value_heads;
+  int64_t max_position_embeddings;
+  double rms_norm_eps;
+  bool tie_word_embeddings;
+  RopeConfig rope;
+} kPresets[] = {
+    {"llama-tiny", 257, 128, 344, 4, 4, 2, 128, 1e-5, true, {}},  // 256 byte values and an end of text
+    {"llama-2-7b", 32000, 4096, 11008, 32, 32, 32, 4096, 1e-5, false, {}},
+    {"llama-3.1-8b", 128256, 4096, 14336, 32, 32, 8, 131072, 1e-5, false, kLlama31Rope},
+    {"llama-3.2-1b", 128256, 2048, 8192, 16, 32, 8, 131072, 1e-5, true, kLlama32Rope},
+};
+
+// A count that Hugging Face also takes as null, which is 0 here.
+absl::Status ReadOptionalCount(const ConfigReader& reader, const std::string& field, int64_t* value) {
+  RETURN_IF_ERROR(reader.IntOrNull(field, value));
+  const ConfigReader::Json* found = reader.Find(field);
+  if (found != nullptr && *value <= 0) return reader.Wrong(field, *found, "a positive integer or null");
+  return absl::OkStatus();
+}
+
+absl::Status ReadFields(const ConfigReader& reader, LlamaConfig& config) {
+  RETURN_IF_ERROR(reader.Int("vocab_size", &config.vocab_size));
+  RETURN_IF_ERROR(reader.Int("hidden_size", &config.hidden_size));
+  RETURN_IF_ERROR(reader.Int("intermediate_size", &config.intermediate_size));
+  RETURN_IF_ERROR(reader.Int("num_hidden_layers", &config.num_hidden_layers));
+  RETURN_IF_ERROR(reader.Int("num_attention_heads", &config.num_attention_heads));
+  RETURN_IF_ERROR(ReadOptionalCount(reader, "num_key_value_heads", &config.num_key_value_heads));
+  RETURN_IF_ERROR(ReadOptionalCount(reader, "head_dim", &config.head_dim));
+  RETURN_IF_ERROR(reader.String("hidden_act", &config.hidden_act));
+  RETURN_IF_ERROR(reader.Int("max_position_embeddings", &config.max_position_embeddings));
+  RETURN_IF_ERROR(reader.Double("initializer_range", &config.initializer_range));
+  RETURN_IF_ERROR(reader.Double("rms_norm_eps", &config.rms_norm_eps));
+  if (reader.Find("pad_token_id") != nullptr) {
+    RETURN_IF_ERROR(reader.Int("pad_token_id", &config.pad_token_id.emplace()));
+  }
+  RETURN_IF_ERROR(reader.Bool("tie_word_embeddings", &config.tie_word_embeddings));
+  RETURN_IF_ERROR(reader.Bool("attention_bias", &config.attention_bias));
+  RETURN_IF_ERROR(reader.Bool("mlp_bias", &config.mlp_bias));
+  ASSIGN_OR_RETURN(config.rope, ParseRope(reader, config.max_position_embeddings));
+  return absl::OkStatus();
+}
+
+absl::Status CheckHeads(const LlamaConfig& config) {
+  if (config.hidden_size % config.num_attention_heads != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("llama config: hidden_size ", config.hidden_size,
+                                                   " is not divisible by num_attention_heads ",
+                                                   config.num_attention_heads));
+  }
+  if (config.num_attention_heads % config.KeyValueHeads() != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("llama config: num_attention_heads ", config.num_attention_heads,
+                                                   " is not divisible by num_key_value_heads ",
+                                                   config.KeyValueHeads()));
+  }
+  if (config.HeadDim() % 2 == 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("llama config: head_dim is ", config.HeadDim(), ", wanted an even number, to rotate it in pairs"));
+}
+
+}  // namespace
+
+absl::StatusOr<LlamaConfig> ParseLlamaConfig(std::string_view json, std::vector<std::string>* notes) {
+  ASSIGN_OR_RETURN(const ConfigReader reader, ConfigReader::Parse(kModelType, json));
+  RETURN_IF_ERROR(reader.Refuse({"pruned_heads", "quantization_config"}));
+  LlamaConfig config;
+  RETURN_IF_ERROR(ReadFields(reader, config));
+  RETURN_IF_ERROR(CheckLlamaConfig(config));
+  RETURN_IF_ERROR(reader.NoteDropout({"attention_dropout"}, /*default_value=*/0, notes));
+  return config;
+}
+
+absl::Status CheckLlamaConfig(const LlamaConfig& config) {
+  const auto check = [](std::string_view field, int64_t value, int64_t min, int64_t max) {
+    return CheckConfigRange(kModelType, field, value, min, max);
+  };
+  RETURN_IF_ERROR(check("vocab_size", config.vocab_size, 1, kMaxVocabSize));
+  RETURN_IF_ERROR(check("hidden_size", config.hidden_size, 1, INT32_MAX));
+  RETURN_IF_ERROR(check("intermediate_size", config.intermediate_size, 1, INT32_MAX));
+  RETURN_IF_ERROR(check("num_hidden_layers", config.num_hidden_layers, 1, kMaxLayers));
+  RETURN_IF_ERROR(check("num_attention_heads", config.num_attention_heads, 1, config.hidden_size));
+  RETURN_IF_ERROR(check("num_key_value_heads", config.num_key_value_heads, 0, config.num_attention_heads));
+  RETURN_IF_ERROR(check("head_dim", config.head_dim, 0, INT32_MAX / config.num_attention_heads));
+  RETURN_IF_ERROR(check("max_position_embeddings", config.max_position_embeddings, 1, INT32_MAX));
+  if (config.pad_token_id.has_value()) {
+    RETURN_IF_ERROR(check("pad_token_id", *config.pad_token_id, -config.vocab_size, config.vocab_size - 1));
+  }
+  RETURN_IF_ERROR(CheckHeads(config));
+  RETURN_IF_ERROR(CheckConfigNumber(kModelType, "rms_norm_eps", config.rms_norm_eps));
+  RETURN_IF_ERROR(CheckConfigNumber(kModelType, "initializer_range", config.initializer_range));
+  RETURN_IF_ERROR(CheckConfigActivation(kModelType, "hidden_act", config.hidden_act));
+  RETURN_IF_ERROR(CheckRope(kModelType, config.rope));
+  const int64_t widest =
+      std::max({config.vocab_size, config.intermediate_size, config.num_attention_heads * config.HeadDim()});
+  return Shape::Create({config.hidden_size, widest}).status();
+}
+
+absl::StatusOr<LlamaConfig> LlamaPreset(std::string_view name) {
+  std::vector<std::string> names;
+  for (const auto& preset : kPresets) {
+    if (preset.name == name) {
+      LlamaConfig config;
+      config.vocab_size = preset.vocab_size;
+      config.hidden_size = preset.hidden_size;
+      config.intermediate_size = preset.intermediate_size;
+      config.num_hidden_layers = preset.num_hidden_layers;
+      config.num_attention_heads = preset.num_attention_heads;
+      config.num_key_value_heads = preset.num_key_value_heads;
+      config.max_position_embeddings = preset.max_position_embeddings;
+      config.rms_norm_eps = preset.rms_norm_eps;
+      config.tie_word_embeddings = preset.tie_word_embeddings;
+      config.rope = preset.rope;
+      return config;
+    }
+    names.emplace_back(preset.name);
+  }
+  return absl::NotFoundError(
+      absl::StrCat("no Llama preset \"", std::string(name), "\"; there are ", absl::StrJoin(names, ", ")));
+}
+
+std::string LlamaConfigJson(const LlamaConfig& config) {
+  ConfigReader::Json json;
+  json["architectures"] = {"LlamaForCausalLM"};
+  json["model_type"] = kModelType;
+  json["vocab_size"] = config.vocab_size;
+  json["hidden_size"] = config.hidden_size;
+  json["intermediate_size"] = config.intermediate_size;
+  json["num_hidden_layers"] = config.num_hidden_layers;
+  json["num_attention_heads"] = config.num_attention_heads;
+  json["num_key_value_heads"] = config.KeyValueHeads();
+  json["head_dim"] = config.HeadDim();
+  json["hidden_act"] = config.hidden_act;
+  json["max_position_embeddings"] = config.max_position_embeddings;
+  json["initializer_range"] = config.initializer_range;
+  json["rms_norm_eps"] = config.rms_norm_eps;
+  json["pad_token_id"] =
+      config.pad_token_id.has_value() ? ConfigReader::Json(*config.pad_token_id) : ConfigReader::Json(nullptr);
+  json["tie_word_embeddings"] = config.tie_word_embeddings;
+  json["rope_theta"] = config.rope.theta;
+  json["rope_scaling"] = RopeScalingJson(config.rope);
+  json["attention_bias"] = config.attention_bias;
+  json["attention_dropout"] = 0.0;
+  json["mlp_bias"] = config.mlp_bias;
+  return json.dump(2) + "\n";
+}
+
+}  // namespace fsdp

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/llama_decoder_layer.h"
+
+#include <cmath>
+#include <memory>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "models/residual.h"
+#include "nn/activation.h"
+#include "nn/last_dim.h"
+
+namespace fsdp {
+namespace {
+
+std::unique_ptr<Linear> MakeLinear(const LlamaConfig& config, int64_t in_features, int64_t out_features, bool bias) {
+  const Initializer initializer = Initializer::Normal(0, static_cast<float>(config.initializer_range));
+  return std::make_unique<Linear>(in_features, out_features, initializer, bias);
+}
+
+std::unique_ptr<RmsNorm> MakeNorm(const LlamaConfig& config) {
+  return std::make_unique<RmsNorm>(config.hidden_size, config.rms_norm_eps);
+}
+
+// A gradient that reaches `x` on several ways, as autograd sums them: each sum rounded.
+Tensor Sum(const Tensor& sum, const Tensor& term, Tape& tape) { return AddResidual(sum, term, tape); }
+
+}  // namespace
+
+LlamaAttention::LlamaAttention(const LlamaConfig& config, RotaryEmbedding* rotary)
+    : rotary_(rotary),
+      shape_({.num_heads = config.num_attention_heads,
+              .num_kv_heads = config.KeyValueHeads(),
+              .head_dim = config.HeadDim(),
+              .scale = static_cast<float>(1 / std::sqrt(static_cast<double>(config.HeadDim()))),
+              .rounding = AttentionRounding::kEagerFloat32Softmax}),
+      q_proj_(AddChild("q_proj", MakeLinear(config, config.hidden_size, shape_.q_width(), config.attention_bias))),
+      k_proj_(AddChild("k_proj", MakeLinear(config, config.hidden_size, shape_.kv_width(), config.attention_bias))),
+      v_proj_(AddChild("v_proj", MakeLinear(config, config.hidden_size, shape_.kv_width(), config.attention_bias))),
+      o_proj_(AddChild("o_proj", MakeLinear(config, shape_.q_width(), config.hidden_size, config.attention_bias))) {}
+
+AttentionShape LlamaAttention::AttentionShapeOf(const Tensor& x) const {
+  AttentionShape shape = shape_;
+  shape.batch = x.shape().dim(0);
+  shape.seq_len = x.shape().dim(1);
+  return shape;
+}
+
+absl::StatusOr<Tensor> LlamaAttention::DoForward(const Tensor& x, Tape& tape) {
+  if (x.shape().rank() != 3) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("attention: input ", x.shape().ToString(), " is not [batch, seq_len, hidden_size]"));
+  }
+  const AttentionShape shape = AttentionShapeOf(x);
+  const int64_t rows = shape.batch * shape.seq_len;
+  ASSIGN_OR_RETURN(Tensor q, q_proj_->Forward(x, tape));
+  ASSIGN_OR_RETURN(Tensor k, k_proj_->Forward(x, tape));
+  ASSIGN_OR_RETURN(Tensor v, v_proj_->Forward(x, tape));
+  ASSIGN_OR_RETURN(Tensor rotation, rotary_->Rotation(shape.seq_len, x.dtype(), tape));
+  ASSIGN_OR_RETURN(Tensor qkv, tape.Empty(x.dtype(), {rows, shape.qkv_width()}));
+  tape.ops().RotateQkv(q, k, v, rotation, shape, qkv, tape.stream());
+  ASSIGN_OR_RETURN(Tensor heads, tape.Empty(x.dtype(), WithLastDim(x.shape(), shape.q_width())));
+  ASSIGN_OR_RETURN(Tensor statistics, tape.Empty(DType::kFloat32, {rows * shape.num_heads, 2}));
+  tape.ops().CausalAttention(qkv, shape, AsRows(heads), statistics, tape.stream());
+  tape.Save(rotation);
+  tape.Save(qkv);
+  tape.Save(statistics);
+  return o_proj_->Forward(heads, tape);
+}
+
+absl::StatusOr<Tensor> LlamaAttention::DoBackward(const Tensor& grad_output, Tape& tape) {
+  ASSIGN_OR_RETURN(Tensor grad_heads, o_proj_->Backward(grad_output, tape));
+  ASSIGN_OR_RETURN(Tensor statistics, tape.Restore());
+  ASSIGN_OR_RETURN(Tensor qkv, tape.Restore());
+  ASSIGN_OR_RETURN(Tensor rotation, tape.Restore());
+  const AttentionShape shape = AttentionShapeOf(grad_heads);
+  ASSIGN_OR_RETURN(Tensor grad_qkv, tape.Empty(qkv.dtype(), qkv.shape()));
+  tape.ops().CausalAttentionBackward(AsRows(grad_heads), qkv, statistics, shape, grad_qkv, tape.stream());
+  ASSIGN_OR_RETURN(Tensor grad_q, tape.Empty(qkv.dtype(), grad_heads.shape()));
+  ASSIGN_OR_RETURN(Tensor grad_k, tape.Empty(qkv.dtype(), WithLastDim(grad_heads.shape(), shape.kv_width())));
+  ASSIGN_OR_RETURN(Tensor grad_v, tape.Empty(qkv.dtype(), grad_k.shape()));
+  tape.ops().RotateQkvBackward(grad_qkv, rotation, shape, grad_q, grad_k, grad_v, tape.stream());
+  ASSIGN_OR_RETURN(Tensor grad_x, v_proj_->Backward(grad_v, tape));
+  ASSIGN_OR_RETURN(Tensor grad_through_k, k_proj_->Backward(grad_k, tape));
+  grad_x = Sum(grad_x, grad_through_k, tape);
+  ASSIGN_OR_RETURN(Tensor grad_through_q, q_proj_->Backward(grad_q, tape));
+  return Sum(grad_x, grad_through_q, tape);
+}
+
+LlamaMlp::LlamaMlp(const LlamaConfig& config)
+    : gate_proj_(
+          AddChild("gate_proj", MakeLinear(config, config.hidden_size, config.intermediate_size, config.mlp_bias))),
+      up_proj_(AddChild("up_proj", MakeLinear(config, config.hidden_size, config.intermediate_size, config.mlp_bias))),
+      down_proj_(
+          AddChild("down_proj", MakeLinear(config, config.intermediate_size, config.hidden_size, config.mlp_bias))),
+      kind_(ParseActivationKind(config.hidden_act).value()) {}  // CheckLlamaConfig parsed it
+
+absl::StatusOr<Tensor> LlamaMlp::DoForward(const Tensor& x, Tape& tape) {
+  ASSIGN_OR_RETURN(Tensor gate, gate_proj_->Forward(x, tape));
+  ASSIGN_OR_RETURN(Tensor up, up_proj_->Forward(x, tape));
+  ASSIGN_OR_RETURN(Tensor gated, tape.Empty(gate.dtype(), gate.shape()));
+  tape.ops().ActivateGated(kind_, gate, up, gated, tape.stream());
+  tape.Save(gate);
+  tape.Save(up);
+  return down_proj_->Forward(gated, tape);
+}
+
+absl::StatusOr<Tensor> LlamaMlp::DoBackward(const Tensor& grad_output, Tape& tape) {
+  ASSIGN_OR_RETURN(Tensor grad_gated, down_proj_->Backward(grad_output, tape));
+  ASSIGN_OR_RETURN(Tensor up, tape.Restore());
+  ASSIGN_OR_RETURN(Tensor gate, tape.Restore());
+  ASSIGN_OR_RETURN(Tensor grad_gate, tape.Empty(gate.dtype(), gate.shape()));
+  ASSIGN_OR_RETURN(Tensor grad_up, tape.Empty(gate.dtype(), gate.shape()));
+  tape.ops().ActivateGatedBackward(kind_, grad_gated, gate, up, grad_gate, grad_up, tape.stream());
+  ASSIGN_OR_RETURN(Tensor grad_x, up_proj_->Backward(grad_up, tape));
+  ASSIGN_OR_RETURN(Tensor grad_through_gate, gate_proj_->Backward(grad_gate, tape));
+  return Sum(grad_x, grad_through_gate, tape);
+}
+
+LlamaDecoderLayer::LlamaDecoderLayer(const LlamaConfig& config, RotaryEmbedding* rotary)
+    : self_attn_(AddChild("self_attn", std::make_unique<LlamaAttention>(config, rotary))),
+      mlp_(AddChild("mlp", std::make_unique<LlamaMlp>(config))),
+      input_layernorm_(AddChild("input_layernorm", MakeNorm(config))),
+      post_attention_layernorm_(AddChild("post_attention_layernorm", MakeNorm(config))) {}
+
+absl::StatusOr<Tensor> LlamaDecoderLayer::DoForward(const Tensor& x, Tape& tape) {
+  ASSIGN_OR_RETURN(Tensor normed, input_layernorm_->Forward(x, tape));
+  ASSIGN_OR_RETURN(Tensor attended, self_attn_->Forward(normed, tape));
+  const Tensor middle = AddResidual(attended, x, tape);
+  ASSIGN_OR_RETURN(Tensor normed_middle, post_attention_layernorm_->Forward(middle, tape));
+  ASSIGN_OR_RETURN(Tensor out, mlp_->Forward(normed_middle, tape));
+  return AddResidual(out, middle, tape);
+}
+
+absl::StatusOr<Tensor> LlamaDecoderLayer::DoBackward(const Tensor& grad_output, Tape& tape) {
+  ASSIGN_OR_RETURN(Tensor grad_normed_middle, mlp_->Backward(grad_output, tape));
+  ASSIGN_OR_RETURN(Tensor grad_through_mlp, post_attention_layernorm_->Backward(grad_normed_middle, tape));
+  const Tensor grad_middle = AddResidual(grad_through_mlp, grad_output, tape);
+  ASSIGN_OR_RETURN(Tensor grad_normed, self_attn_->Backward(grad_middle, tape));
+  ASSIGN_OR_RETURN(Tensor grad_through_attn, input_layernorm_->Backward(grad_normed, tape));
+  return AddResidual(grad_through_attn, grad_middle, tape);
+}
+
+}  // namespace fsdp

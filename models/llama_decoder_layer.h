@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// LlamaDecoderLayer, one transformer block by Hugging Face's name, and its two halves. The unit of
+// ModuleWrapPolicy<LlamaDecoderLayer>. Activations are [B, T, hidden_size]. Precondition of all:
+// CheckLlamaConfig(config) is OK.
+#ifndef FSDP_MODELS_LLAMA_DECODER_LAYER_H_
+#define FSDP_MODELS_LLAMA_DECODER_LAYER_H_
+
+#include <string_view>
+
+#include "models/llama_config.h"
+#include "nn/kernel_options.h"
+#include "nn/linear.h"
+#include "nn/module.h"
+#include "nn/rms_norm.h"
+#include "nn/rotary_embedding.h"
+
+namespace fsdp {
+
+// Causal self-attention with rotated queries and keys, the latter shared by groups of heads.
+class LlamaAttention final : public Module {
+ public:
+  // `rotary` is the model's and outlives this.
+  LlamaAttention(const LlamaConfig& config, RotaryEmbedding* rotary);
+
+  std::string_view type_name() const override { return "LlamaAttention"; }
+
+ private:
+  absl::StatusOr<Tensor> DoForward(const Tensor& x, Tape& tape) override;
+  absl::StatusOr<Tensor> DoBackward(const Tensor& grad_output, Tape& tape) override;
+
+  // `shape_` for a batch of activations.
+  AttentionShape AttentionShapeOf(const Tensor& x) const;
+
+  RotaryEmbedding* const rotary_;
+  const AttentionShape shape_;  // its sizes that no batch changes
+  Linear* q_proj_;
+  Linear* k_proj_;
+  Linear* v_proj_;
+  Linear* o_proj_;
+};
+
+// down_proj(activation(gate_proj(x)) * up_proj(x)).
+class LlamaMlp final : public Module {
+ public:
+  explicit LlamaMlp(const LlamaConfig& config);
+
+  std::string_view type_name() const override { return "LlamaMLP"; }
+
+ private:
+  absl::StatusOr<Tensor> DoForward(const Tensor& x, Tape& tape) override;
+  absl::StatusOr<Tensor> DoBackward(const Tensor& grad_output, Tape& tape) override;
+
+  Linear* gate_proj_;
+  Linear* up_proj_;
+  Linear* down_proj_;
+  const ActivationKind kind_;
+};
+
+// x + self_attn(input_layernorm(x)), and on that the same with post_attention_layernorm and mlp.
+class LlamaDecoderLayer final : public Module {
+ public:
+  // `rotary` is the model's and outlives this.
+  LlamaDecoderLayer(const LlamaConfig& config, RotaryEmbedding* rotary);
+
+  std::string_view type_name() const override { return "LlamaDecoderLayer"; }
+
+ private:
+  absl::StatusOr<Tensor> DoForward(const Tensor& x, Tape& tape) override;
+  absl::StatusOr<Tensor> DoBackward(const Tensor& grad_output, Tape& tape) override;
+
+  LlamaAttention* self_attn_;
+  LlamaMlp* mlp_;
+  RmsNorm* input_layernorm_;
+  RmsNorm* post_attention_layernorm_;
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_MODELS_LLAMA_DECODER_LAYER_H_

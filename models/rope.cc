@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/rope.h"
+
+#include <cmath>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+
+namespace fsdp {
+namespace {
+
+using Json = ConfigReader::Json;
+
+// Hugging Face reads rope_scaling, where there is one, instead of rope_parameters.
+absl::StatusOr<Json> FindParameters(const ConfigReader& model) {
+  for (const char* field : {"rope_scaling", "rope_parameters"}) {
+    const Json* found = model.Find(field);
+    if (found == nullptr) continue;
+    if (!found->is_object()) return model.Wrong(field, *found, "an object or null");
+    if (!found->empty()) return *found;
+  }
+  return Json::object();
+}
+
+absl::StatusOr<RopeConfig::Type> ParseType(const ConfigReader& rope) {
+  std::string name = "default";
+  RETURN_IF_ERROR(rope.String("type", &name));  // an older name
+  RETURN_IF_ERROR(rope.String("rope_type", &name));
+  if (name == "default") return RopeConfig::Type::kDefault;
+  if (name == "linear") return RopeConfig::Type::kLinear;
+  if (name == "llama3") return RopeConfig::Type::kLlama3;
+  return absl::UnimplementedError(
+      absl::StrCat("llama config: rope_type \"", name, "\" is none of default, linear, llama3"));
+}
+
+// A number that this type of scaling cannot do without.
+absl::Status Required(const ConfigReader& rope, const std::string& field, double* value) {
+  if (rope.Find(field) != nullptr) return rope.Double(field, value);
+  return absl::InvalidArgumentError(absl::StrCat("llama config: ", field, " is missing beside rope_type"));
+}
+
+absl::Status CheckPositive(std::string_view model_type, std::string_view field, double value) {
+  if (value > 0 && std::isfinite(value)) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(std::string(model_type), " config: ", std::string(field), " is ",
+                                                 value, ", wanted a positive number"));
+}
+
+// PyTorch divides a number by a float32 tensor so.
+float Over(double number, float tensor) { return 1.0f / tensor * static_cast<float>(number); }
+
+float ScaleAsLlama3(const RopeConfig& rope, float frequency) {
+  const auto context = static_cast<double>(rope.original_max_position_embeddings);
+  const auto factor = static_cast<float>(rope.factor);
+  const float wavelength = Over(2 * M_PI, frequency);
+  if (wavelength > static_cast<float>(context / rope.low_freq_factor)) return frequency / factor;
+  if (wavelength < static_cast<float>(context / rope.high_freq_factor)) return frequency;
+  const float smooth = (Over(context, wavelength) - static_cast<float>(rope.low_freq_factor)) /
+                       static_cast<float>(rope.high_freq_factor - rope.low_freq_factor);
+  return (1 - smooth) * frequency / factor + smooth * frequency;
+}
+
+}  // namespace
+
+absl::StatusOr<RopeConfig> ParseRope(const ConfigReader& model, int64_t max_position_embeddings) {
+  ASSIGN_OR_RETURN(Json parameters, FindParameters(model));
+  const ConfigReader reader("llama", std::move(parameters));
+  RopeConfig rope;
+  ASSIGN_OR_RETURN(rope.type, ParseType(reader));
+  RETURN_IF_ERROR(model.Double("rope_theta", &rope.theta));
+  RETURN_IF_ERROR(reader.Double("rope_theta", &rope.theta));
+  for (const ConfigReader* place : {&model, &reader}) {
+    const Json* partial = place->Find("partial_rotary_factor");
+    if (partial != nullptr && *partial != 1) return place->Wrong("partial_rotary_factor", *partial, "1");
+  }
+  if (rope.type == RopeConfig::Type::kDefault) return rope;
+  RETURN_IF_ERROR(Required(reader, "factor", &rope.factor));
+  if (rope.type == RopeConfig::Type::kLinear) return rope;
+  RETURN_IF_ERROR(Required(reader, "low_freq_factor", &rope.low_freq_factor));
+  RETURN_IF_ERROR(Required(reader, "high_freq_factor", &rope.high_freq_factor));
+  rope.original_max_position_embeddings = max_position_embeddings;
+  RETURN_IF_ERROR(reader.Int("original_max_position_embeddings", &rope.original_max_position_embeddings));
+  RETURN_IF_ERROR(model.IntOrNull("original_max_position_embeddings", &rope.original_max_position_embeddings));
+  return rope;
+}
+
+absl::Status CheckRope(std::string_view model_type, const RopeConfig& rope) {
+  RETURN_IF_ERROR(CheckPositive(model_type, "rope_theta", rope.theta));
+  if (rope.type == RopeConfig::Type::kDefault) return absl::OkStatus();
+  RETURN_IF_ERROR(CheckPositive(model_type, "factor", rope.factor));
+  if (rope.type == RopeConfig::Type::kLinear) return absl::OkStatus();
+  RETURN_IF_ERROR(CheckPositive(model_type, "low_freq_factor", rope.low_freq_factor));
+  RETURN_IF_ERROR(CheckPositive(model_type, "high_freq_factor", rope.high_freq_factor));
+  if (rope.high_freq_factor <= rope.low_freq_factor) {
+    return absl::InvalidArgumentError(absl::StrCat(std::string(model_type), " config: high_freq_factor is ",
+                                                   rope.high_freq_factor, ", wanted more than low_freq_factor, ",
+                                                   rope.low_freq_factor));
+  }
+  return CheckConfigRange(model_type, "original_max_position_embeddings", rope.original_max_position_embeddings, 1,
+                          INT32_MAX);
+}
+
+Json RopeScalingJson(const RopeConfig& rope) {
+  if (rope.type == RopeConfig::Type::kDefault) return nullptr;
+  Json json;
+  json["rope_type"] = rope.type == RopeConfig::Type::kLinear ? "linear" : "llama3";
+  json["factor"] = rope.factor;
+  if (rope.type == RopeConfig::Type::kLinear) return json;
+  json["low_freq_factor"] = rope.low_freq_factor;
+  json["high_freq_factor"] = rope.high_freq_factor;
+  json["original_max_position_embeddings"] = rope.original_max_position_embeddings;
+  return json;
+}
+
+std::vector<float> InverseFrequencies(const RopeConfig& rope, int64_t head_dim) {
+  std::vector<float> frequencies;
+  for (int64_t i = 0; i < head_dim; i += 2) {
+    const float exponent = static_cast<float>(i) / static_cast<float>(head_dim);
+    const auto power = static_cast<float>(std::pow(static_cast<float>(rope.theta), static_cast<double>(exponent)));
+    const float frequency = 1.0f / power;
+    switch (rope.type) {
+      case RopeConfig::Type::kDefault:
+        frequencies.push_back(frequency);
+        break;
+      case RopeConfig::Type::kLinear:
+        frequencies.push_back(frequency / static_cast<float>(rope.factor));
+        break;
+      case RopeConfig::Type::kLlama3:
+        frequencies.push_back(ScaleAsLlama3(rope, frequency));
+        break;
+    }
+  }
+  return frequencies;
+}
+
+}  // namespace fsdp

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// RopeConfig: rotary position embedding as Hugging Face's config.json describes it: at the top (rope_theta), under
+// rope_parameters, or, in older files, under rope_scaling.
+#ifndef FSDP_MODELS_ROPE_H_
+#define FSDP_MODELS_ROPE_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "models/config_reader.h"
+
+namespace fsdp {
+
+struct RopeConfig {
+  enum class Type : uint8_t {
+    kDefault,  // frequencies theta^(-2 i / head_dim)
+    kLinear,   // over `factor`
+    kLlama3,   // low frequencies over `factor`, high ones as they are, those between interpolated
+  };
+
+  Type type = Type::kDefault;
+  double theta = 10000;
+  double factor = 1;                             // kLinear, kLlama3
+  double low_freq_factor = 1;                    // kLlama3, and so below
+  double high_freq_factor = 4;                   // above low_freq_factor
+  int64_t original_max_position_embeddings = 0;  // positive
+};
+
+// From the fields of a model's config.json. `max_position_embeddings` stands in for an absent
+// original_max_position_embeddings. kUnimplemented names a rope_type that is not one of the above.
+absl::StatusOr<RopeConfig> ParseRope(const ConfigReader& model, int64_t max_position_embeddings);
+
+// kInvalidArgument naming the field.
+absl::Status CheckRope(std::string_view model_type, const RopeConfig& rope);
+
+// What Hugging Face reads as rope_scaling, beside rope_theta: null for kDefault.
+ConfigReader::Json RopeScalingJson(const RopeConfig& rope);
+
+// head_dim / 2 of them, in float32 steps as Hugging Face computes them. Precondition: head_dim is even, CheckRope OK.
+std::vector<float> InverseFrequencies(const RopeConfig& rope, int64_t head_dim);
+
+}  // namespace fsdp
+
+#endif  // FSDP_MODELS_ROPE_H_
