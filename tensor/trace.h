@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Trace: when named pieces of stream work really ran. A span is opened and closed by marks put on a stream between
+// other work, so it begins when what was put there before it has run, and spans of one stream nest. Without a Trace
+// nothing is put on any stream.
+//
+//   {
+//     const TraceScope span(trace, *unshard_stream, [&] { return "all_gather " + unit.name; });
+//     group.AllGather(shard, unsharded, *unshard_stream);
+//   }
+#ifndef FSDP_TENSOR_TRACE_H_
+#define FSDP_TENSOR_TRACE_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "tensor/stream.h"
+
+namespace fsdp {
+
+struct TraceSpan {
+  std::string stream;  // Stream::name()
+  std::string name;
+  int64_t begin_ns = 0;  // since the Unix epoch, from a clock that never steps back
+  int64_t end_ns = 0;
+};
+
+// Thread-safe. Must be owned by a shared_ptr: marks on streams share it.
+class Trace : public std::enable_shared_from_this<Trace> {
+ public:
+  // Spans after the first `max_spans` are left out, so that memory is bounded however long the run.
+  static std::shared_ptr<Trace> Create(int64_t max_spans = 200'000);
+
+  // Opens a span on `stream`, and closes the one that was opened there last. Every Begin needs its End.
+  void Begin(Stream& stream, std::string name);
+  void End(Stream& stream);
+
+  // The spans that have ended, each stream's in the order in which they ended.
+  std::vector<TraceSpan> Spans() const;
+
+  // True when spans were left out.
+  bool full() const;
+
+ private:
+  explicit Trace(int64_t max_spans);
+  int64_t Now() const;
+
+  const int64_t max_spans_;
+  const int64_t epoch_ns_;  // what to add to the steady clock
+  mutable std::mutex mutex_;
+  std::vector<TraceSpan> spans_;
+  std::map<const Stream*, std::vector<TraceSpan>> open_;
+  int64_t ended_ = 0;
+};
+
+// A span as long as this object lives, in the order of what is put on the stream. `trace` may be null; then `name`, a
+// function, is not called.
+class TraceScope {
+ public:
+  template <typename Name>
+  TraceScope(Trace* trace, Stream& stream, const Name& name) : trace_(trace), stream_(stream) {
+    if (trace_ != nullptr) trace_->Begin(stream_, name());
+  }
+  ~TraceScope() {
+    if (trace_ != nullptr) trace_->End(stream_);
+  }
+  TraceScope(const TraceScope&) = delete;
+  TraceScope& operator=(const TraceScope&) = delete;
+
+ private:
+  Trace* const trace_;
+  Stream& stream_;
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_TENSOR_TRACE_H_
