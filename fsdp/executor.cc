@@ -169,7 +169,9 @@ absl::Status Executor::EnterForward(int unit) {
     if (!warning.empty()) units_.AddWarning(std::move(warning));
   }
   visits_.push_back({unit, /*enter=*/true});
-  return EnterUnit({Kind::kForward, unit}, ForwardSchedule({visits_.back()}, unsharded_, schedule_options_));
+  RETURN_IF_ERROR(EnterUnit({Kind::kForward, unit}, ForwardSchedule({visits_.back()}, unsharded_, schedule_options_)));
+  BeginSpan("forward", unit);
+  return absl::OkStatus();
 }
 
 absl::Status Executor::PostForward(Module& module, Tensor& output, Tape& tape) {
@@ -177,6 +179,7 @@ absl::Status Executor::PostForward(Module& module, Tensor& output, Tape& tape) {
   RETURN_IF_ERROR(casts_.Output(unit >= 0 ? unit : units_.size(), output, tape));
   if (in_backward_) return absl::OkStatus();
   if (unit >= 0 && ++modules_run_[unit] == static_cast<int>(units_.unit(unit).modules.size())) {
+    EndSpan();
     modules_run_[unit] = 0;
     visits_.push_back({unit, /*enter=*/false});
     RETURN_IF_ERROR(LeaveUnit(unit, ForwardSchedule({visits_.back()}, unsharded_, schedule_options_)));
@@ -230,6 +233,7 @@ absl::Status Executor::PreBackward(Module& module, Tensor& grad_output, Tape& ta
     // The reverse of having left the unit in forward.
     const UnitVisit reversed{unit, /*enter=*/false};
     RETURN_IF_ERROR(EnterUnit({Kind::kBackward, unit}, BackwardSchedule({reversed}, unsharded_, schedule_options_)));
+    BeginSpan("backward", unit);
   }
   return runtime_->gradients().Bind(unit, schedule_options_.units[unit].sync);
 }
@@ -249,6 +253,7 @@ absl::Status Executor::PostBackward(Module& module, Tensor& grad_input, Tape& ta
 }
 
 absl::Status Executor::LeaveBackward(int unit) {
+  EndSpan();
   modules_run_[unit] = 0;
   runtime_->gradients().Unbind(unit, schedule_options_.units[unit].sync);
   const UnitVisit reversed{unit, /*enter=*/true};
@@ -366,6 +371,16 @@ Schedule Executor::PlanStep(int micro_steps) const {
   ScheduleOptions options = CurrentOptions();
   options.training = true;
   return StepSchedule(expected_, micro_steps, options);
+}
+
+void Executor::BeginSpan(std::string_view pass, int unit) {
+  if (units_.trace() == nullptr) return;
+  units_.trace()->Begin(runtime_->compute_stream(),
+                        absl::StrCat(std::string(pass), " ", units_.unit(unit).display_name()));
+}
+
+void Executor::EndSpan() {
+  if (units_.trace() != nullptr) units_.trace()->End(runtime_->compute_stream());
 }
 
 }  // namespace fsdp

@@ -97,6 +97,10 @@ class Executor final : public ModuleHooks {
   absl::Status Run(const ScheduleEvent& event);
   void LeavePlan(int entering);
 
+  // A span of the compute stream around what a unit's modules compute.
+  void BeginSpan(std::string_view pass, int unit);
+  void EndSpan();
+
   Module& root_;
   UnitStore& units_;
   const ExecutorOptions options_;

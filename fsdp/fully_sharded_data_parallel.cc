@@ -52,6 +52,7 @@ absl::StatusOr<std::unique_ptr<FullyShardedDataParallel>> FullyShardedDataParall
   ASSIGN_OR_RETURN(model->layer_ops_, LayerOpsFor(*groups.any().device()));
   const ParameterInit init{options.init_seed, options.param_init_fn, options.sync_module_states};
   ASSIGN_OR_RETURN(model->units_, UnitStore::Create(*std::move(partition), settings, std::move(groups), init));
+  model->units_->set_trace(options.trace);
   ASSIGN_OR_RETURN(model->executor_, Executor::Create(*model->module_, *model->units_,
                                                       {.backward_prefetch = options.backward_prefetch,
                                                        .forward_prefetch = options.forward_prefetch,

@@ -7,6 +7,7 @@
 #include "base/status_macros.h"
 #include "fsdp/row_copy.h"
 #include "tensor/ops.h"
+#include "tensor/trace.h"
 
 namespace fsdp {
 namespace {
@@ -194,6 +195,7 @@ void GradientReduction::Release(int u, Stream& last_user) {
 absl::Status GradientReduction::ReduceScatter(int u) {
   const Unit& unit = units_.unit(u);
   ASSIGN_OR_RETURN(const Tensor input, Start(u));
+  const TraceScope span(units_.trace(), *post_backward_, [&] { return "reduce_scatter " + unit.display_name(); });
   const Tensor reduced = input.Slice(OwnShard(unit));
   ProcessGroup& group = *unit.groups.shard;
   const ReduceOp op = RuleOf(unit).reduce_scatter;
@@ -237,6 +239,7 @@ absl::Status GradientReduction::AllReduce(int u) {
   } else {
     ASSIGN_OR_RETURN(reduced, Start(u));
   }
+  const TraceScope span(units_.trace(), stream, [&] { return "all_reduce " + unit.display_name(); });
   if (state.has_partial) ops_.Accumulate(state.partial, reduced, stream);
   state.has_partial = false;
   ProcessGroup& group = *unit.groups.replicate;

@@ -17,6 +17,7 @@
 #include "fsdp/unit_options.h"
 #include "fsdp/wrap_policy.h"
 #include "nn/module.h"
+#include "tensor/trace.h"
 
 namespace fsdp {
 
@@ -93,6 +94,9 @@ struct FsdpOptions {
   // Keep just as many unsharded slots as the schedule needs, so that an all-gather waits for the unit that had its
   // slot. Off: a slot for each unit, so none ever waits, and memory is that of shard_grad_op.
   bool limit_all_gathers = true;
+
+  // Gets a span for each unit's all-gather, forward, backward, reduce-scatter and all-reduce. Default: none are made.
+  std::shared_ptr<Trace> trace = {};
 };
 
 }  // namespace fsdp

@@ -20,6 +20,7 @@
 #include "fsdp/unit_settings.h"
 #include "nn/module.h"
 #include "optim/sharded_parameter.h"
+#include "tensor/trace.h"
 
 namespace fsdp {
 
@@ -108,6 +109,10 @@ class UnitStore {
   // Where optimizer state of offloaded units lives.
   Device& host() const { return *host_; }
 
+  // Gets a span for each unit's work from now on; null: none are made.
+  void set_trace(std::shared_ptr<Trace> trace) { trace_ = std::move(trace); }
+  Trace* trace() const { return trace_.get(); }
+
  private:
   explicit UnitStore(ShardGroups groups) : groups_(std::move(groups)) {}
 
@@ -124,6 +129,7 @@ class UnitStore {
   std::map<std::string, std::string> aliases_;
   std::vector<Module::NamedParameter> unmanaged_;
   std::vector<std::string> warnings_;
+  std::shared_ptr<Trace> trace_;
 };
 
 }  // namespace fsdp

@@ -7,6 +7,7 @@
 #include "base/status_macros.h"
 #include "fsdp/row_copy.h"
 #include "tensor/ops.h"
+#include "tensor/trace.h"
 
 namespace fsdp {
 
@@ -67,10 +68,13 @@ absl::Status UnitRuntime::Unshard(int u) {
   }
   ASSIGN_OR_RETURN(Buffer buffer, PoolOf(u).Acquire(*unshard_));
   state.unsharded = Tensor(std::move(buffer), dtype, {unit.layout.padded_numel()});
-  if (state.in_group) {
-    GatherFromGroup(u);
-  } else {
-    RETURN_IF_ERROR(GatherShards(u, dtype));
+  {
+    const TraceScope span(units_.trace(), *unshard_, [&] { return "all_gather " + unit.display_name(); });
+    if (state.in_group) {
+      GatherFromGroup(u);
+    } else {
+      RETURN_IF_ERROR(GatherShards(u, dtype));
+    }
   }
   state.gathered = unshard_->Record();
   return absl::OkStatus();
