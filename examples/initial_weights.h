@@ -5,16 +5,17 @@
 #define FSDP_EXAMPLES_INITIAL_WEIGHTS_H_
 
 #include <string>
+#include <string_view>
 
 #include "absl/status/status.h"
 #include "tensor/state_dict.h"
 
 namespace fsdp {
 
-// Fills `wanted`, a model's shards, from a Hugging Face directory, a safetensors file or a checkpoint. GPT-2 is
-// published under two spellings, with "transformer." before the names and without; both are read. Errors as
-// LoadCheckpoint's.
-absl::Status LoadInitialWeights(const std::string& path, StateDict& wanted);
+// Fills `wanted`, a model's shards, from a Hugging Face directory, a safetensors file or a checkpoint. Models are
+// published under two spellings, with `base_prefix` ("transformer.", "model.") before the names of all but the head and
+// without; both are read. Errors as LoadCheckpoint's.
+absl::Status LoadInitialWeights(const std::string& path, std::string_view base_prefix, StateDict& wanted);
 
 }  // namespace fsdp
 

@@ -34,13 +34,16 @@ std::string FileWith(const std::string& file, const std::string& name) {
   return path;
 }
 
-TEST(InitialWeightsTest, ReadsBothSpellingsOfGpt2) {
-  for (const std::string name : {"transformer.wte.weight", "wte.weight"}) {
-    std::vector<float> values(3);
-    StateDict wanted;
-    wanted.Set(StateKey::Model("transformer.wte.weight"), Viewing(values));
-    EXPECT_OK(LoadInitialWeights(FileWith(name + ".safetensors", name), wanted));
-    EXPECT_THAT(values, ElementsAre(1, 2, 3)) << name;
+TEST(InitialWeightsTest, ReadsBothSpellingsOfEachModel) {
+  for (const std::string base : {"transformer.wte.weight", "model.embed_tokens.weight"}) {
+    const std::string prefix = base.substr(0, base.find('.') + 1);
+    for (const std::string& name : {base, base.substr(prefix.size())}) {
+      std::vector<float> values(3);
+      StateDict wanted;
+      wanted.Set(StateKey::Model(base), Viewing(values));
+      EXPECT_OK(LoadInitialWeights(FileWith(name + ".safetensors", name), prefix, wanted));
+      EXPECT_THAT(values, ElementsAre(1, 2, 3)) << name;
+    }
   }
 }
 
@@ -48,7 +51,7 @@ TEST(InitialWeightsTest, NamesATensorThatIsMissing) {
   std::vector<float> values(3);
   StateDict wanted;
   wanted.Set(StateKey::Model("transformer.wpe.weight"), Viewing(values));
-  EXPECT_THAT(LoadInitialWeights(FileWith("other.safetensors", "transformer.wte.weight"), wanted),
+  EXPECT_THAT(LoadInitialWeights(FileWith("other.safetensors", "transformer.wte.weight"), "transformer.", wanted),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("transformer.wpe.weight")));
 }
 

@@ -74,14 +74,14 @@ absl::StatusOr<ExportFormat> ParseExportFormat(std::string_view name) {
       absl::StrFormat("--export_format=%s, expected safetensors, torch or dcp", std::string(name)));
 }
 
-absl::Status ExportModel(const std::string& directory, const Gpt2Config& config, FullyShardedDataParallel& model,
+absl::Status ExportModel(const std::string& directory, const CausalLmConfig& config, FullyShardedDataParallel& model,
                          ExportFormat format) {
   const StateDictTypeGuard guard(model, FullStateDictConfig{.offload_to_cpu = true, .rank0_only = true});
   ASSIGN_OR_RETURN(const StateDict state, model.GetStateDict());
   absl::Status written;
   if (model.group().rank() == 0) {
     written = WriteWeights(directory, state, format, model.group().size());
-    if (written.ok()) written = WriteText(JoinPath(directory, "config.json"), Gpt2ConfigJson(config));
+    if (written.ok()) written = WriteText(JoinPath(directory, "config.json"), CausalLmConfigJson(config));
   }
   return AgreeOn(model.group(), written);
 }

@@ -11,7 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "fsdp/fsdp.h"
-#include "models/gpt2.h"
+#include "models/causal_lm.h"
 
 namespace fsdp {
 
@@ -29,7 +29,7 @@ absl::StatusOr<ExportFormat> ParseExportFormat(std::string_view name);
 // which alone writes. Each file appears whole or not at all, and replaces one that has its name; of a DCP directory all
 // files are replaced together, and it is refused where there are others. Collective; any rank's failure is returned on
 // all.
-absl::Status ExportModel(const std::string& directory, const Gpt2Config& config, FullyShardedDataParallel& model,
+absl::Status ExportModel(const std::string& directory, const CausalLmConfig& config, FullyShardedDataParallel& model,
                          ExportFormat format = ExportFormat::kSafetensors);
 
 }  // namespace fsdp

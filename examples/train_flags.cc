@@ -20,8 +20,10 @@ ABSL_FLAG(std::optional<int>, nproc, std::nullopt,
           "ranks to start on this host (default: 2); where RANK and WORLD_SIZE are in the environment, join that job "
           "instead");
 ABSL_FLAG(std::string, device, "auto", "auto or cpu");
-ABSL_FLAG(std::string, model, "gpt2", "gpt2");
-ABSL_FLAG(std::string, config, "gpt2-tiny", "a Hugging Face config.json, or a preset: gpt2-tiny, gpt2-124m, ...");
+ABSL_FLAG(std::string, model, "gpt2", "gpt2 or llama");
+ABSL_FLAG(std::optional<std::string>, config, std::nullopt,
+          "a Hugging Face config.json, or a preset: gpt2-tiny (default), gpt2-124m, ..., llama-tiny (default with "
+          "--model=llama), llama-3.2-1b, ...");
 ABSL_FLAG(std::string, init_from, "",
           "weights to start from: a Hugging Face directory, a safetensors file, or a checkpoint (its model only)");
 ABSL_FLAG(std::string, data, "",
@@ -72,6 +74,8 @@ ABSL_FLAG(std::string, export, "", "after the last step, a Hugging Face director
 ABSL_FLAG(std::string, export_format, "safetensors",
           "what --export writes beside config.json: safetensors; torch, pytorch_model.bin; dcp, the files of a DCP "
           "directory");
+ABSL_FLAG(std::string, trace, "",
+          "Chrome trace JSON of the run (opens in Perfetto): each rank's streams, units, collectives");
 ABSL_FLAG(bool, print_schedule, false, "print the schedule of one step for rank 0, and exit without training");
 
 namespace fsdp {
@@ -107,7 +111,7 @@ absl::Status CheckNumber(std::string_view flag, double value, double limit = INF
 
 absl::Status CheckChoices() {
   RETURN_IF_ERROR(CheckChoice("device", absl::GetFlag(FLAGS_device), {"auto", "cpu"}, {"cuda"}));
-  RETURN_IF_ERROR(CheckChoice("model", absl::GetFlag(FLAGS_model), {"gpt2"}, {"llama"}));
+  RETURN_IF_ERROR(CheckChoice("model", absl::GetFlag(FLAGS_model), {"gpt2", "llama"}, {}));
   RETURN_IF_ERROR(CheckChoice("sharding_strategy", absl::GetFlag(FLAGS_sharding_strategy),
                               {"full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2"}, {}));
   RETURN_IF_ERROR(CheckChoice("api", absl::GetFlag(FLAGS_api), {"fsdp1"}, {"fsdp2"}));
@@ -230,7 +234,8 @@ absl::StatusOr<TrainOptions> TrainOptionsFromFlags() {
   RETURN_IF_ERROR(CheckCombinations());
   TrainOptions options;
   options.nproc = absl::GetFlag(FLAGS_nproc).value_or(kDefaultNproc);
-  options.config = absl::GetFlag(FLAGS_config);
+  options.model = absl::GetFlag(FLAGS_model);
+  options.config = absl::GetFlag(FLAGS_config).value_or(options.model + "-tiny");
   options.init_from = absl::GetFlag(FLAGS_init_from);
   options.seed = absl::GetFlag(FLAGS_seed);
   options.data = absl::GetFlag(FLAGS_data);
@@ -241,6 +246,7 @@ absl::StatusOr<TrainOptions> TrainOptionsFromFlags() {
   options.metrics = absl::GetFlag(FLAGS_metrics);
   options.export_to = absl::GetFlag(FLAGS_export);
   options.export_format = absl::GetFlag(FLAGS_export_format);
+  options.trace = absl::GetFlag(FLAGS_trace);
   options.print_schedule = absl::GetFlag(FLAGS_print_schedule);
   return options;
 }

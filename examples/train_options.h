@@ -40,8 +40,9 @@ struct TrainOptions {
   int nproc = 1;  // ranks to start here, when this process is not yet part of a job
 
   // The model.
-  std::string config;     // a config.json, or a preset
-  std::string init_from;  // weights; empty: random, from seed
+  std::string model = "gpt2";  // its kind, by Hugging Face's name
+  std::string config;          // a config.json, or a preset
+  std::string init_from;       // weights; empty: random, from seed
   uint64_t seed = 0;
 
   // The data: one of the two, or neither for this repository's own sources.
@@ -84,6 +85,7 @@ struct TrainOptions {
   std::string metrics;                        // a file of JSON lines; empty: none
   std::string export_to;                      // a Hugging Face directory; empty: none
   std::string export_format = "safetensors";  // or "torch", "dcp"
+  std::string trace;                          // a Chrome trace; empty: none
   bool print_schedule = false;
 };
 

@@ -23,12 +23,17 @@ absl::Status CheckFinite(float grad_norm, int64_t step) {
 
 }  // namespace
 
-TrainStep::TrainStep(FullyShardedDataParallel& model, Optimizer& optimizer, const BatchLoader& batches)
-    : model_(model), optimizer_(optimizer), batches_(batches), losses_(batches.shape().grad_accum) {}
+TrainStep::TrainStep(FullyShardedDataParallel& model, Optimizer& optimizer, const BatchLoader& batches,
+                     std::shared_ptr<Trace> trace)
+    : model_(model),
+      optimizer_(optimizer),
+      batches_(batches),
+      trace_(std::move(trace)),
+      losses_(batches.shape().grad_accum) {}
 
 absl::StatusOr<std::unique_ptr<TrainStep>> TrainStep::Create(FullyShardedDataParallel& model, Optimizer& optimizer,
-                                                             const BatchLoader& batches) {
-  std::unique_ptr<TrainStep> step(new TrainStep(model, optimizer, batches));
+                                                             const BatchLoader& batches, std::shared_ptr<Trace> trace) {
+  std::unique_ptr<TrainStep> step(new TrainStep(model, optimizer, batches, std::move(trace)));
   ASSIGN_OR_RETURN(step->host_losses_, model.device().AllocatePinned(batches.shape().grad_accum * sizeof(float)));
   ASSIGN_OR_RETURN(step->reports_, RankReports::Create(model.group()));
   return step;
@@ -38,13 +43,18 @@ absl::Status TrainStep::MicroStep(int64_t step, int micro_step) {
   Stream& stream = model_.stream();
   ASSIGN_OR_RETURN(const Batch batch, batches_.Load(step, micro_step, stream));
   Tape tape = model_.NewTape();
-  const CrossEntropyLoss loss;
   ASSIGN_OR_RETURN(const Tensor logits, model_.Forward(batch.tokens, tape));
+  ASSIGN_OR_RETURN(const Tensor grad_logits, Loss(logits, batch, micro_step, tape));
+  return model_.Backward(grad_logits, tape).status();
+}
+
+absl::StatusOr<Tensor> TrainStep::Loss(const Tensor& logits, const Batch& batch, int micro_step, Tape& tape) {
+  Stream& stream = model_.stream();
+  const TraceScope span(trace_.get(), stream, [] { return std::string("loss"); });
+  const CrossEntropyLoss loss;
   ASSIGN_OR_RETURN(losses_[micro_step], loss.Forward(logits, batch.targets, tape));
   stream.CopyAsync(host_losses_.data() + micro_step * sizeof(float), losses_[micro_step].data(), sizeof(float));
-  ASSIGN_OR_RETURN(const Tensor grad_logits,
-                   loss.Backward(1.0f / static_cast<float>(batches_.shape().grad_accum), tape));
-  return model_.Backward(grad_logits, tape).status();
+  return loss.Backward(1.0f / static_cast<float>(batches_.shape().grad_accum), tape);
 }
 
 double TrainStep::LocalLoss() const {
@@ -72,7 +82,12 @@ absl::StatusOr<StepOutcome> TrainStep::Run(int64_t step, float max_grad_norm) {
                           .peak_bytes = static_cast<double>(model_.device().peak_allocated_bytes())};
       },
       stream);
-  ASSIGN_OR_RETURN(const float grad_norm, model_.ClipGradNorm(max_grad_norm));
+  absl::StatusOr<float> clipped;
+  {
+    const TraceScope span(trace_.get(), stream, [] { return std::string("clip_grad_norm"); });
+    clipped = model_.ClipGradNorm(max_grad_norm);
+  }
+  ASSIGN_OR_RETURN(const float grad_norm, clipped);
   RETURN_IF_ERROR(stream.Synchronize());
 
   const std::vector<RankReport> reports = reports_->Read();
@@ -83,6 +98,7 @@ absl::StatusOr<StepOutcome> TrainStep::Run(int64_t step, float max_grad_norm) {
     outcome.stop_requested |= report.stop_requested != 0;
   }
   RETURN_IF_ERROR(CheckFinite(grad_norm, step));
+  const TraceScope span(trace_.get(), stream, [] { return std::string("optimizer"); });
   RETURN_IF_ERROR(optimizer_.Step(stream));
   optimizer_.ZeroGrad();
   return outcome;

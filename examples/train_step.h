@@ -14,6 +14,7 @@
 #include "examples/rank_report.h"
 #include "fsdp/fsdp.h"
 #include "optim/optimizer.h"
+#include "tensor/trace.h"
 
 namespace fsdp {
 
@@ -26,9 +27,9 @@ struct StepOutcome {
 
 class TrainStep {
  public:
-  // All are the caller's and outlive it.
+  // All are the caller's and outlive it. `trace` may be null.
   static absl::StatusOr<std::unique_ptr<TrainStep>> Create(FullyShardedDataParallel& model, Optimizer& optimizer,
-                                                           const BatchLoader& batches);
+                                                           const BatchLoader& batches, std::shared_ptr<Trace> trace);
 
   // Step `step`, from 0, with the optimizer's learning rate as it is. Collective. The update itself may still be
   // running on the model's stream when it returns. kFailedPrecondition on every rank when any rank's loss is not
@@ -36,10 +37,14 @@ class TrainStep {
   absl::StatusOr<StepOutcome> Run(int64_t step, float max_grad_norm);
 
  private:
-  TrainStep(FullyShardedDataParallel& model, Optimizer& optimizer, const BatchLoader& batches);
+  TrainStep(FullyShardedDataParallel& model, Optimizer& optimizer, const BatchLoader& batches,
+            std::shared_ptr<Trace> trace);
 
   // Forward and backward of one micro-step, put on the stream; its loss goes to losses_.
   absl::Status MicroStep(int64_t step, int micro_step);
+
+  // The loss and its copy to the host; returns the gradient of `logits`.
+  absl::StatusOr<Tensor> Loss(const Tensor& logits, const Batch& batch, int micro_step, Tape& tape);
 
   // The mean of losses_, once they are on the host.
   double LocalLoss() const;
@@ -47,6 +52,7 @@ class TrainStep {
   FullyShardedDataParallel& model_;
   Optimizer& optimizer_;
   const BatchLoader& batches_;
+  const std::shared_ptr<Trace> trace_;
   Buffer host_losses_;          // float32 [grad_accum]
   std::vector<Tensor> losses_;  // their sources, until they were copied
   std::unique_ptr<RankReports> reports_;

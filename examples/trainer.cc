@@ -3,6 +3,7 @@
 
 #include <cstdio>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -14,7 +15,7 @@
 #include "examples/initial_weights.h"
 #include "examples/model_export.h"
 #include "examples/runfile.h"
-#include "examples/sharded_gpt2.h"
+#include "examples/sharded_model.h"
 #include "examples/token_data.h"
 
 namespace fsdp {
@@ -40,19 +41,20 @@ absl::StatusOr<TokenData> ReadData(const TrainOptions& options) {
 }
 
 // This rank's part of the check that all ranks share.
-absl::StatusOr<TokenData> CheckedData(const TrainOptions& options, const Gpt2Config& config,
+absl::StatusOr<TokenData> CheckedData(const TrainOptions& options, const CausalLmConfig& config,
                                       const ProcessGroup& group) {
   ASSIGN_OR_RETURN(TokenData data, ReadData(options));
   RETURN_IF_ERROR(data.CheckLength(options.seq_len));
-  RETURN_IF_ERROR(data.CheckVocabulary(config.vocab_size, ChunkOf(data.size(), group.size(), group.rank())));
+  RETURN_IF_ERROR(data.CheckVocabulary(VocabSize(config), ChunkOf(data.size(), group.size(), group.rank())));
   return data;
 }
 
-absl::StatusOr<Gpt2Config> CheckedConfig(const TrainOptions& options, std::vector<std::string>* notes) {
-  ASSIGN_OR_RETURN(const Gpt2Config config, ReadGpt2Config(options.config, notes));
-  if (options.seq_len <= config.n_positions) return config;
-  return absl::InvalidArgumentError(absl::StrFormat("--seq_len=%d: expected at most the n_positions of --config=%s, %d",
-                                                    options.seq_len, options.config, config.n_positions));
+absl::StatusOr<CausalLmConfig> CheckedConfig(const TrainOptions& options, std::vector<std::string>* notes) {
+  ASSIGN_OR_RETURN(const CausalLmConfig config, ReadModelConfig(options, notes));
+  const std::optional<SequenceLimit> limit = SequenceLimitOf(config);
+  if (!limit.has_value() || options.seq_len <= limit->seq_len) return config;
+  return absl::InvalidArgumentError(absl::StrFormat("--seq_len=%d: expected at most the %s of --config=%s, %d",
+                                                    options.seq_len, limit->field, options.config, limit->seq_len));
 }
 
 // Now, so that a directory that cannot be made is no news of the first save.
@@ -80,12 +82,12 @@ absl::Status Trainer::Build() {
   RETURN_IF_ERROR(OpenData());
   RETURN_IF_ERROR(BuildModel());
   RETURN_IF_ERROR(FillModel());
-  return AgreeOn(*group_, OpenMetrics());
+  return AgreeOn(*group_, OpenOutputs());
 }
 
 absl::Status Trainer::OpenData() {
   std::vector<std::string> notes;
-  absl::StatusOr<Gpt2Config> config = CheckedConfig(options_, &notes);
+  absl::StatusOr<CausalLmConfig> config = CheckedConfig(options_, &notes);
   RETURN_IF_ERROR(AgreeOn(*group_, config.status()));
   config_ = *std::move(config);
   absl::StatusOr<TokenData> data = CheckedData(options_, config_, *group_);
@@ -101,9 +103,10 @@ absl::Status Trainer::OpenData() {
 }
 
 absl::Status Trainer::BuildModel() {
-  ASSIGN_OR_RETURN(model_, MakeShardedGpt2(config_, options_, group_));
+  if (!options_.trace.empty()) trace_ = Trace::Create();
+  ASSIGN_OR_RETURN(model_, MakeShardedModel(config_, options_, group_, trace_));
   optimizer_ = std::make_unique<AdamW>(AdamW::DecayMatricesOnly(model_->parameters(), options_.adamw));
-  ASSIGN_OR_RETURN(train_step_, TrainStep::Create(*model_, *optimizer_, *batches_));
+  ASSIGN_OR_RETURN(train_step_, TrainStep::Create(*model_, *optimizer_, *batches_, trace_));
   return absl::OkStatus();
 }
 
@@ -117,7 +120,7 @@ absl::Status Trainer::FillModel() {
     const auto load = [&](StateDict& wanted) { return LoadCheckpoint(source, wanted); };
     RETURN_IF_ERROR(model_->Restore(optimizer_.get(), load));
   } else if (!source.empty()) {
-    const auto load = [&](StateDict& wanted) { return LoadInitialWeights(source, wanted); };
+    const auto load = [&](StateDict& wanted) { return LoadInitialWeights(source, BasePrefix(config_), wanted); };
     RETURN_IF_ERROR(model_->Restore(/*optimizer=*/nullptr, load));
   }
   if (!is_rank0()) return absl::OkStatus();
@@ -132,8 +135,12 @@ absl::Status Trainer::FillModel() {
   return absl::OkStatus();
 }
 
-absl::Status Trainer::OpenMetrics() {
-  if (options_.metrics.empty() || options_.print_schedule || !is_rank0()) return absl::OkStatus();
+absl::Status Trainer::OpenOutputs() {
+  if (options_.print_schedule || !is_rank0()) return absl::OkStatus();
+  if (trace_ != nullptr) {
+    ASSIGN_OR_RETURN(trace_file_, TraceFile::Open(options_.trace));
+  }
+  if (options_.metrics.empty()) return absl::OkStatus();
   const auto mode = start_.resumed() ? MetricsWriter::Mode::kAppend : MetricsWriter::Mode::kTruncate;
   ASSIGN_OR_RETURN(metrics_, MetricsWriter::Open(options_.metrics, mode));
   return absl::OkStatus();
@@ -153,12 +160,24 @@ absl::Status Trainer::Train() {
       Say("stopped by a signal after step %d of %d%s", step, steps,
           options_.checkpoint_dir.empty() ? "; nothing is saved without --checkpoint_dir" : "");
     }
-    return model_->stream().Synchronize();
+    return FinishTrace();
   }
-  if (options_.export_to.empty()) return model_->stream().Synchronize();
+  RETURN_IF_ERROR(FinishTrace());
+  if (options_.export_to.empty()) return absl::OkStatus();
   ASSIGN_OR_RETURN(const ExportFormat format, ParseExportFormat(options_.export_format));
   RETURN_IF_ERROR(ExportModel(options_.export_to, config_, *model_, format));
   if (is_rank0()) Say("exported %s", options_.export_to);
+  return absl::OkStatus();
+}
+
+absl::Status Trainer::FinishTrace() {
+  RETURN_IF_ERROR(model_->stream().Synchronize());
+  if (trace_ == nullptr) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const std::vector<std::vector<TraceSpan>> ranks, GatherSpans(*group_, trace_->Spans()));
+  RETURN_IF_ERROR(AgreeOn(*group_, is_rank0() ? trace_file_->Write(ranks) : absl::OkStatus()));
+  if (is_rank0()) {
+    Say("traced to %s%s", options_.trace, trace_->full() ? "; it has the beginning of the run only" : "");
+  }
   return absl::OkStatus();
 }
 

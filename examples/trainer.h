@@ -14,11 +14,13 @@
 #include "examples/checkpoint_saver.h"
 #include "examples/metrics_writer.h"
 #include "examples/run_start.h"
+#include "examples/trace_file.h"
 #include "examples/train_options.h"
 #include "examples/train_step.h"
 #include "fsdp/fsdp.h"
-#include "models/gpt2.h"
+#include "models/causal_lm.h"
 #include "optim/adamw.h"
+#include "tensor/trace.h"
 
 namespace fsdp {
 
@@ -45,7 +47,8 @@ class Trainer {
   absl::Status OpenData();
   absl::Status BuildModel();
   absl::Status FillModel();
-  absl::Status OpenMetrics();
+  absl::Status OpenOutputs();
+  absl::Status FinishTrace();
 
   // One step with its metrics and, where it is due, its checkpoint; true when the run is to stop.
   absl::StatusOr<bool> TrainOneStep(int64_t step);
@@ -55,13 +58,15 @@ class Trainer {
 
   const TrainOptions options_;
   const std::shared_ptr<ProcessGroup> group_;
-  Gpt2Config config_;
+  CausalLmConfig config_;
   RunStart start_;
   std::unique_ptr<FullyShardedDataParallel> model_;
   std::unique_ptr<AdamW> optimizer_;
   std::unique_ptr<BatchLoader> batches_;
   std::unique_ptr<TrainStep> train_step_;
   std::unique_ptr<CheckpointSaver> saver_;
+  std::shared_ptr<Trace> trace_;            // null without --trace
+  std::unique_ptr<TraceFile> trace_file_;   // likewise, and on other ranks than 0
   std::unique_ptr<MetricsWriter> metrics_;  // null without --metrics, and on other ranks than 0
   absl::Time step_began_;                   // when the step before was done
   absl::Time last_progress_ = absl::InfinitePast();

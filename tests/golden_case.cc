@@ -48,7 +48,8 @@ double GoldenCase::Flag(const std::string& name, double absent) const {
 GoldenCase ReadGoldenCase(const std::string& name) {
   std::ifstream stream(Golden("losses/" + name + ".json"));
   const nlohmann::json json = nlohmann::json::parse(stream);
-  return {.model = json["model"],
+  return {.name = name,
+          .model = json["model"],
           .flags = json["flags"],
           .loss = json["loss"],
           .grad_norm = json["grad_norm"],

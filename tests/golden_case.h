@@ -13,8 +13,9 @@
 namespace fsdp {
 
 struct GoldenCase {
-  std::string model;
-  Flags flags;  // of train_gpt, which describe it
+  std::string name;
+  std::string model;  // a directory of testdata/golden; its name begins with its kind
+  Flags flags;        // of train_gpt, which describe it
   std::vector<double> loss, grad_norm, lr;
 
   // "0.001" of --lr=0.001; `absent` when there is no such flag.

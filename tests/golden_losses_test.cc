@@ -23,9 +23,17 @@ struct Tolerance {
   double grad_norm = 1e-4;
 };
 
-Tolerance ToleranceOf(const GoldenCase& golden) {
+// In two steps of llama_bf16_w2 two thirds of the gradient are that of one token, "y", whose embedding is a few
+// roundings of bfloat16 long: PyTorch itself moves them by 2.4e-2 and 7e-3 when only the mean within its RMS norms is
+// rounded to another last bit of float32, and by 3e-2 with its fused attention.
+bool MagnifiesRounding(const GoldenCase& golden, size_t step) {
+  return golden.name == "llama_bf16_w2" && (step == 15 || step == 31);
+}
+
+Tolerance ToleranceOf(const GoldenCase& golden, size_t step) {
   const bool low = std::find(golden.flags.begin(), golden.flags.end(), "--param_dtype=bfloat16") != golden.flags.end();
-  return low ? Tolerance{1e-3, 5e-3} : Tolerance{};
+  if (!low) return Tolerance{};
+  return Tolerance{1e-3, MagnifiesRounding(golden, step) ? 5e-2 : 5e-3};
 }
 
 // The steps of the case as train_gpt trains them.
@@ -34,7 +42,7 @@ std::vector<StepMetrics> TrainCase(const GoldenCase& golden) {
   const Flags model = {"--config=" + Golden(golden.model + "/config.json"),
                        "--init_from=" + Golden(golden.model),
                        "--tokens=" + Golden("tokens.u16"),
-                       "--model=gpt2",
+                       "--model=" + golden.model.substr(0, golden.model.find('_')),
                        "--device=cpu",
                        "--resume=none"};
   const auto run = Train(model + golden.flags + Flags{"--metrics=" + metrics});
@@ -50,11 +58,11 @@ class GoldenLossesTest : public testing::TestWithParam<std::string> {};
 
 TEST_P(GoldenLossesTest, EveryStepMatchesPyTorch) {
   const GoldenCase golden = ReadGoldenCase(GetParam());
-  const Tolerance tolerance = ToleranceOf(golden);
   const std::vector<StepMetrics> steps = TrainCase(golden);
   ASSERT_EQ(steps.size(), golden.loss.size());
   Tolerance worst = {0, 0};
   for (size_t s = 0; s < steps.size(); ++s) {
+    const Tolerance tolerance = ToleranceOf(golden, s);
     worst.loss = std::max(worst.loss, Distance(steps[s].loss, golden.loss[s]));
     worst.grad_norm = std::max(worst.grad_norm, Distance(steps[s].grad_norm, golden.grad_norm[s]));
     EXPECT_LE(Distance(steps[s].loss, golden.loss[s]), tolerance.loss) << "step " << s;
@@ -66,7 +74,8 @@ TEST_P(GoldenLossesTest, EveryStepMatchesPyTorch) {
 
 INSTANTIATE_TEST_SUITE_P(Cases, GoldenLossesTest,
                          testing::Values("gpt2_bare_a4", "gpt2_full_shard_w4", "gpt2_full_shard_w2_a2",
-                                         "gpt2_uneven_full_shard_w3", "gpt2_bf16_w2", "gpt2_bf16_reduce_bf16_w2"),
+                                         "gpt2_uneven_full_shard_w3", "gpt2_bf16_w2", "gpt2_bf16_reduce_bf16_w2",
+                                         "llama_bare_a3", "llama_full_shard_w3", "llama_bf16_w2"),
                          [](const auto& info) { return info.param; });
 
 // Two curves pass through steps that magnify a rounding of the weights a thousandfold and more: gpt2_full_shard_w3 at

@@ -218,6 +218,26 @@ TEST_F(ResumeTest, AFoundCheckpointWinsOverInitFrom) {
   ExpectSameBits(metrics_, Uninterrupted(SmallRun() + Flags{"--steps=4"}));
 }
 
+TEST_F(ResumeTest, LlamaIsResumedOnOtherRanksAndExportedToo) {
+  const Flags llama = {"--model=llama", "--config=" + Golden("llama_tiny"), "--tokens=" + Golden("tokens.u16"),
+                       "--seq_len=16"};
+  const auto expected = Uninterrupted(llama + Flags{"--nproc=3", "--batch_size=2", "--steps=6"});
+  const Flags saved = llama + Flags{"--checkpoint_dir=" + checkpoint_dir_, "--metrics=" + metrics_};
+  TrainWell(saved + Flags{"--nproc=3", "--batch_size=2", "--steps=3"});
+  const std::string exported = directory_ + "/exported";
+  TrainWell(saved + Flags{"--nproc=2", "--batch_size=3", "--steps=6", "--export=" + exported});
+  ASSERT_OK_AND_ASSIGN(const auto actual, MetricsByStep(metrics_));
+  ASSERT_EQ(actual.size(), 6u);
+  for (const auto& [step, wanted] : expected) {
+    EXPECT_NEAR(actual.at(step).loss, wanted.loss, 1e-6 * wanted.loss) << "step " << step;
+  }
+  const Flags more = {
+      "--model=llama", "--config=" + exported, "--tokens=" + Golden("tokens.u16"), "--seq_len=16", "--nproc=2",
+      "--steps=1"};
+  EXPECT_EQ(Uninterrupted(more + Flags{"--init_from=" + exported}).at(0).loss,
+            Uninterrupted(more + Flags{"--init_from=" + checkpoint_dir_ + "/step-00000006"}).at(0).loss);
+}
+
 TEST_F(ResumeTest, InitFromTakesTheModelOfACheckpointOrOfAnExport) {
   const std::string exported = directory_ + "/exported";
   TrainWell(Run(4, 0) + Flags{"--export=" + exported});

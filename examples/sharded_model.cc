@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "examples/sharded_gpt2.h"
+#include "examples/sharded_model.h"
 
 #include <filesystem>
 #include <fstream>
@@ -8,7 +8,6 @@
 
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
-#include "models/gpt2_block.h"
 
 namespace fsdp {
 namespace {
@@ -16,7 +15,7 @@ namespace {
 WrapPolicy WrapPolicyOf(const WrapChoice& wrap) {
   switch (wrap.kind) {
     case WrapChoice::Kind::kBlock:
-      return ModuleWrapPolicy<Gpt2Block>();
+      return LambdaWrapPolicy(IsTransformerBlock);
     case WrapChoice::Kind::kSize:
       return SizeBasedWrapPolicy(wrap.min_num_params);
     case WrapChoice::Kind::kNone:
@@ -48,12 +47,13 @@ FsdpOptions FsdpOptionsOf(const TrainOptions& options) {
 
 }  // namespace
 
-absl::StatusOr<Gpt2Config> ReadGpt2Config(const std::string& config, std::vector<std::string>* notes) {
+absl::StatusOr<CausalLmConfig> ReadModelConfig(const TrainOptions& options, std::vector<std::string>* notes) {
+  const std::string& config = options.config;
   std::error_code ignored;
   std::filesystem::path path(config);
   if (std::filesystem::is_directory(path, ignored)) path /= "config.json";
   if (!std::filesystem::exists(path, ignored)) {
-    absl::StatusOr<Gpt2Config> preset = Gpt2Preset(config);
+    absl::StatusOr<CausalLmConfig> preset = CausalLmPreset(options.model, config);
     if (preset.ok()) return preset;
     return absl::NotFoundError(absl::StrFormat("--config=%s: is no file, and %s", config, preset.status().message()));
   }
@@ -61,16 +61,19 @@ absl::StatusOr<Gpt2Config> ReadGpt2Config(const std::string& config, std::vector
   std::ostringstream text;
   text << stream.rdbuf();
   if (!stream) return absl::InvalidArgumentError(absl::StrFormat("%s: cannot be read", path.string()));
-  absl::StatusOr<Gpt2Config> parsed = ParseGpt2Config(text.str(), notes);
+  absl::StatusOr<CausalLmConfig> parsed = ParseCausalLmConfig(options.model, text.str(), notes);
   if (parsed.ok()) return parsed;
   return absl::Status(parsed.status().code(), absl::StrFormat("%s: %s", path.string(), parsed.status().message()));
 }
 
-absl::StatusOr<std::unique_ptr<FullyShardedDataParallel>> MakeShardedGpt2(const Gpt2Config& config,
-                                                                          const TrainOptions& options,
-                                                                          std::shared_ptr<ProcessGroup> group) {
-  ASSIGN_OR_RETURN(std::unique_ptr<Module> module, MakeGpt2(config));
-  return FullyShardedDataParallel::Wrap(std::move(module), std::move(group), FsdpOptionsOf(options));
+absl::StatusOr<std::unique_ptr<FullyShardedDataParallel>> MakeShardedModel(const CausalLmConfig& config,
+                                                                           const TrainOptions& options,
+                                                                           std::shared_ptr<ProcessGroup> group,
+                                                                           std::shared_ptr<Trace> trace) {
+  FsdpOptions fsdp_options = FsdpOptionsOf(options);
+  fsdp_options.trace = std::move(trace);
+  ASSIGN_OR_RETURN(std::unique_ptr<Module> module, MakeCausalLm(config));
+  return FullyShardedDataParallel::Wrap(std::move(module), std::move(group), fsdp_options);
 }
 
 }  // namespace fsdp
