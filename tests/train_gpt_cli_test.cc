@@ -61,6 +61,7 @@ TEST(TrainGptCliTest, AWrongCommandLineExitsWith2AndNamesTheFlag) {
       {{"--shard_group_size=2"}, {"--shard_group_size", "only there"}},
       {{"--buffer_dtype=int8"}, {"--buffer_dtype=int8", "float32 or bfloat16"}},
       {{"--checkpoint_every=5"}, {"--checkpoint_every", "--checkpoint_dir"}},
+      {{"--model=mamba"}, {"--model=mamba", "gpt2 or llama"}},
   };
   for (const Refusal& refusal : refusals) ExpectRefused(refusal.flags, 2, refusal.words);
 }
