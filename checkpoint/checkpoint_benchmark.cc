@@ -17,6 +17,7 @@
 //   load, verified   LoadCheckpoint of the SHARDED checkpoint, every digest compared; unverified: without digests
 //   load, 3 from 8   by 3 ranks of what 8 ranks saved, after one another, verified
 //   load, H5Dread    the tensors of H5Dwrite's file; h5py, torch as above
+//   verify           VerifyCheckpoint of the SHARDED checkpoint: every byte, NaN and infinity counted
 //   stage, memcpy    a copy of the state into warm memory, by two threads
 //   stage, blocked   what AsyncSaver::Save keeps its caller waiting
 //
@@ -53,6 +54,7 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/file_system.h"
 #include "checkpoint/manifest.h"
+#include "checkpoint/verify.h"
 #include "collectives/run_ranks.h"
 
 ABSL_FLAG(std::string, directory, "",
@@ -126,6 +128,7 @@ class CheckpointBenchmark {
         {"load cold, H5Dread", cold, timed([this] { ReadHdf5(); })},
         {"load cold, h5py", cold, [this] { return Peer("h5py-load"); }},
         {"load cold, torch", cold, [this] { return Peer("torch-load"); }},
+        {"verify cold", cold, timed([this] { Verify(); })},
         {warm, warm, timed([this] { ReadFlat(); })},
         {"load warm, verified", warm, timed([this] { Load(1, 1, true); })},
         {"load warm, unverified", warm, timed([this] { Load(1, 1, false); })},
@@ -193,6 +196,12 @@ class CheckpointBenchmark {
       const LoadOptions options = {.verify = verify, .io_threads = absl::GetFlag(FLAGS_io_threads)};
       Check(LoadCheckpoint(absl::StrCat(directory_, "/step-0000000", step), wanted, options).ok(), "a load failed");
     }
+  }
+
+  void Verify() {
+    const VerifyOptions options = {.count_nonfinite = true, .io_threads = absl::GetFlag(FLAGS_io_threads)};
+    const absl::StatusOr<VerifyReport> report = VerifyCheckpoint(directory_ + "/step-00000001", options);
+    Check(report.ok() && report->problems.empty(), "a checkpoint does not verify");
   }
 
   template <typename Transfer>

@@ -19,6 +19,7 @@
 #include "tools/ckpt_diff.h"
 #include "tools/ckpt_inspect.h"
 #include "tools/ckpt_prune.h"
+#include "tools/ckpt_repair.h"
 #include "tools/ckpt_verify.h"
 #include "tools/ckpt_view.h"
 #include "tools/command_line.h"
@@ -67,13 +68,18 @@ const std::vector<Subcommand>& Subcommands() {
        "deletes old step-* checkpoints of DIR and what crashes left there; never the last one that verifies",
        {"keep_last", "keep_every", "dry_run", "json"},
        RunPrune},
+      {"repair",
+       {"PATH"},
+       "makes lost or damaged files again, from parity and from the rank files' own records",
+       {"dry_run", "json"},
+       RunRepair},
   };
   return *subcommands;
 }
 
 // Subcommands and flags that are promised for later releases: an error about one says so.
 const std::vector<std::string>& LaterNames() {
-  static const auto* names = new std::vector<std::string>{"repair", "--parity"};
+  static const auto* names = new std::vector<std::string>{"--parity"};
   return *names;
 }
 

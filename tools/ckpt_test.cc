@@ -25,7 +25,8 @@ TEST_F(CkptTest, WrongCommandLinesExitWithTwoAndSayWhy) {
   const std::string dst = Path("dst");
   const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
       {{}, "a subcommand is missing"},
-      {{"frobnicate", model}, "\"frobnicate\" is no subcommand; there are inspect, verify, convert, view, diff, prune"},
+      {{"frobnicate", model},
+       "\"frobnicate\" is no subcommand; there are inspect, verify, convert, view, diff, prune, repair"},
       {{"inspect"}, "PATH is missing"},
       {{"inspect", model, model}, "unexpected argument"},
       {{"inspect", model, "--colour"}, "unknown flag --colour"},
@@ -73,7 +74,6 @@ TEST_F(CkptTest, WrongCommandLinesExitWithTwoAndSayWhy) {
 TEST_F(CkptTest, WhatLaterReleasesHaveIsRefusedAsSuch) {
   const std::string model = TestData("all_dtypes.safetensors");
   const std::vector<std::vector<std::string>> cases = {
-      {"repair", model},
       {"convert", model, Path("x"), "--parity=2"},
   };
   for (const std::vector<std::string>& arguments : cases) {
@@ -85,9 +85,10 @@ TEST_F(CkptTest, WhatLaterReleasesHaveIsRefusedAsSuch) {
 
 TEST_F(CkptTest, HelpListsWhatThereIs) {
   const std::string help = MustCkpt({"--help"});
-  EXPECT_THAT(help, AllOf(HasSubstr("ckpt inspect PATH"), HasSubstr("ckpt verify PATH"),
-                          HasSubstr("ckpt convert SRC DST"), HasSubstr("ckpt diff A B"), HasSubstr("ckpt prune DIR")));
-  for (const char* later : {"repair", "--parity"}) {
+  EXPECT_THAT(help,
+              AllOf(HasSubstr("ckpt inspect PATH"), HasSubstr("ckpt verify PATH"), HasSubstr("ckpt convert SRC DST"),
+                    HasSubstr("ckpt diff A B"), HasSubstr("ckpt prune DIR"), HasSubstr("ckpt repair PATH")));
+  for (const char* later : {"--parity"}) {
     EXPECT_THAT(help, Not(HasSubstr(later)));
   }
   EXPECT_THAT(MustCkpt({"--helpfull"}),

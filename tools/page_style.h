@@ -54,7 +54,7 @@ td.name { max-width: 300px; overflow: hidden; text-overflow: ellipsis; }
 td.chart { min-width: 110px; } td.shards { min-width: 110px; padding-right: 0; }
 footer { color: var(--soft); margin-top: 18px; font-size: 12.5px; }
 @media (max-width: 640px) { .row { grid-template-columns: 1fr 84px; } .row > :nth-child(2) { grid-column: 1 / -1;
-  grid-row: 2; } }
+  grid-row: 2; } .label { text-align: left; } }
 )css";
 
 }  // namespace fsdp
