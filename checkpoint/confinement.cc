@@ -26,13 +26,14 @@ constexpr uint32_t kArchitecture = AUDIT_ARCH_AARCH64;
 constexpr uint32_t kArchitecture = 0;  // no filter
 #endif
 
+// What the library and the C library do, and the address sanitizer (sigaltstack) when a process ends.
 constexpr uint32_t kAllowed[] = {
-    __NR_read,        __NR_pread64, __NR_write,      __NR_lseek,         __NR_fstat,        __NR_close,
-    __NR_mmap,        __NR_munmap,  __NR_mremap,     __NR_mprotect,      __NR_madvise,      __NR_brk,
-    __NR_futex,       __NR_exit,    __NR_exit_group, __NR_rt_sigreturn,  __NR_rt_sigaction, __NR_rt_sigprocmask,
-    __NR_getpid,      __NR_gettid,  __NR_getrusage,  __NR_clock_gettime, __NR_gettimeofday, __NR_fcntl,
-    __NR_sched_yield, __NR_getuid,  __NR_uname,      __NR_tgkill,        __NR_getrandom,    __NR_newfstatat,
-    __NR_statx,       __NR_flock,
+    __NR_read,        __NR_pread64, __NR_write,       __NR_lseek,         __NR_fstat,        __NR_close,
+    __NR_mmap,        __NR_munmap,  __NR_mremap,      __NR_mprotect,      __NR_madvise,      __NR_brk,
+    __NR_futex,       __NR_exit,    __NR_exit_group,  __NR_rt_sigreturn,  __NR_rt_sigaction, __NR_rt_sigprocmask,
+    __NR_getpid,      __NR_gettid,  __NR_getrusage,   __NR_clock_gettime, __NR_gettimeofday, __NR_fcntl,
+    __NR_sched_yield, __NR_getuid,  __NR_uname,       __NR_tgkill,        __NR_getrandom,    __NR_newfstatat,
+    __NR_statx,       __NR_flock,   __NR_sigaltstack,
 };
 
 // Opening for reading alone is allowed too; how many is up to RLIMIT_NOFILE.
