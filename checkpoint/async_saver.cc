@@ -154,8 +154,10 @@ void AsyncSaver::Work() {
     changed_.wait(lock, [&] { return state_.has_value() || closing_; });
     if (!state_.has_value()) return;
     lock.unlock();
-    // state_ and step_ are this thread's until state_ is reset.
-    absl::StatusOr<std::string> saved = SaveCheckpoint(*state_, root_, step_, *group_, options_.save);
+    SaveOptions save = options_.save;
+    if (options_.incremental && !base_.empty()) save.base = base_;
+    absl::StatusOr<std::string> saved = SaveCheckpoint(*state_, root_, step_, *group_, save);
+    if (saved.ok()) base_ = *saved;
     if (saved.ok() && options_.committed) {
       const absl::Status told = group_->rank() == 0 ? options_.committed(*saved) : absl::OkStatus();
       if (const absl::Status agreed = AgreeOn(*group_, told); !agreed.ok()) saved = agreed;

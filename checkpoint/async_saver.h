@@ -36,6 +36,9 @@ struct AsyncSaverOptions {
 
   SaveOptions save = {};
 
+  // Each save links what the one before holds unchanged: save.base is that one's path.
+  bool incremental = false;
+
   // Called by the background thread of rank 0 once a checkpoint is committed, with its path; for retention. Its error
   // is that of the save, on every rank.
   std::function<absl::Status(const std::string& path)> committed = {};
@@ -99,9 +102,10 @@ class AsyncSaver {
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  // All guarded by mutex_.
+  // All guarded by mutex_, but that state_, step_ and base_ are worker_'s while state_ has a value.
   std::optional<StateDict> state_;  // that of the save in progress
   int64_t step_ = 0;
+  std::string base_;  // what is saved last, for incremental
   absl::StatusOr<std::string> last_ = std::string();
   bool closing_ = false;
 

@@ -172,16 +172,18 @@ TEST_P(CommitProtocolTest, AnErrorAtAnyOperationFailsTheSaveAndCleansUp) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Scenarios, CommitProtocolTest,
-    testing::Values(Scenario{Form::kFull, false}, Scenario{Form::kFull, true}, Scenario{Form::kSharedFull, false},
-                    Scenario{Form::kSharedFull, true}, Scenario{Form::kSharded, false}, Scenario{Form::kSharded, true},
-                    Scenario{Form::kLocal, false}, Scenario{Form::kLocal, true}, Scenario{Form::kParity, false},
-                    Scenario{Form::kIncremental, false}),
-    [](const testing::TestParamInfo<Scenario>& info) {
-      constexpr const char* kNames[] = {"Full", "SharedFull", "Sharded", "Local", "Parity", "Incremental"};
-      return absl::StrCat(kNames[static_cast<int>(info.param.form)], info.param.is_overwrite ? "Overwrite" : "NewStep");
-    });
+std::string NameOf(const testing::TestParamInfo<Scenario>& info) {
+  constexpr const char* kNames[] = {"Full", "SharedFull", "Sharded", "Local", "Parity", "Incremental"};
+  return absl::StrCat(kNames[static_cast<int>(info.param.form)], info.param.is_overwrite ? "Overwrite" : "NewStep");
+}
+
+INSTANTIATE_TEST_SUITE_P(Scenarios, CommitProtocolTest,
+                         testing::Values(Scenario{Form::kFull, false}, Scenario{Form::kFull, true},
+                                         Scenario{Form::kSharedFull, false}, Scenario{Form::kSharedFull, true},
+                                         Scenario{Form::kSharded, false}, Scenario{Form::kSharded, true},
+                                         Scenario{Form::kLocal, false}, Scenario{Form::kLocal, true},
+                                         Scenario{Form::kParity, false}, Scenario{Form::kIncremental, false}),
+                         NameOf);
 
 }  // namespace
 }  // namespace fsdp

@@ -89,14 +89,14 @@ absl::StatusOr<TreeFile> RankTree(const SavePlan& plan, const Manifest& identity
 
 absl::StatusOr<Manifest> WriteSharded(FileSystem& files, const std::string& directory, const SavePlan& plan,
                                       const Manifest& identity, int parity_files, ThreadPool& pool,
-                                      const ByteCounter& count) {
+                                      const PayloadWriteOptions& write) {
   std::vector<Manifest> records;
   for (int rank = 0; rank < identity.world_size; ++rank) {
     Manifest mine = identity;
     mine.rank = rank;
     if (rank != 0) mine.units.clear();
     ASSIGN_OR_RETURN(const TreeFile tree, RankTree(plan, identity, rank));
-    ASSIGN_OR_RETURN(Manifest record, WriteTreeFile(files, directory, tree, mine, pool, count));
+    ASSIGN_OR_RETURN(Manifest record, WriteTreeFile(files, directory, tree, mine, pool, write));
     records.push_back(std::move(record));
   }
   ParityPlan parity;
@@ -114,12 +114,12 @@ absl::StatusOr<Manifest> WriteSharded(FileSystem& files, const std::string& dire
 }
 
 absl::StatusOr<Manifest> WriteFull(FileSystem& files, const std::string& directory, const SavePlan& plan,
-                                   const Manifest& identity, ThreadPool& pool, const ByteCounter& count) {
+                                   const Manifest& identity, ThreadPool& pool, const PayloadWriteOptions& write) {
   TreeFile tree;
   tree.name = kCheckpointFileName;
   tree.tensors = plan.tensors;
   tree.texts = plan.texts;
-  return WriteTreeFile(files, directory, tree, identity, pool, count);
+  return WriteTreeFile(files, directory, tree, identity, pool, write);
 }
 
 }  // namespace
@@ -141,10 +141,13 @@ absl::Status WriteCheckpointDirectory(const std::string& path, const StateDict& 
                    StagedCheckpoint::Create(files, parts.directory, parts.name, {.overwrite = options.overwrite}));
   Progress progress(plan, options);
   const Manifest identity = IdentityOf(contents, options);
+  PayloadWriteOptions write;
+  write.count = progress.counter();
+  write.queue_depth = static_cast<int>(std::clamp<int64_t>(options.max_memory / kBlockBytes / threads, 1, 4));
   absl::StatusOr<Manifest> manifest =
       options.type == StateDictType::kFull
-          ? WriteFull(files, staged->path(), plan, identity, *pool, progress.counter())
-          : WriteSharded(files, staged->path(), plan, identity, options.parity, *pool, progress.counter());
+          ? WriteFull(files, staged->path(), plan, identity, *pool, write)
+          : WriteSharded(files, staged->path(), plan, identity, options.parity, *pool, write);
   RETURN_IF_ERROR(manifest.status());
   return staged->Commit(EncodeManifest(*manifest));
 }

@@ -9,6 +9,7 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/hdf5_sink.h"
 #include "checkpoint/test_state.h"
+#include "collectives/run_ranks.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {
@@ -103,6 +104,27 @@ TEST_F(LoadTest, NoCheckpointIsNotFound) {
   StateDict wanted;
   EXPECT_THAT(LoadCheckpoint(path_ + "-absent", wanted), StatusIs(absl::StatusCode::kNotFound));
   EXPECT_THAT(CheckpointStep(path_ + "-absent"), StatusIs(absl::StatusCode::kNotFound));
+}
+
+TEST(LoadMomentTest, AMissingMomentIsAnErrorThatNamesItInEveryKind) {
+  const std::vector<TestTensor> saved = AwkwardTensors();
+  std::vector<TestTensor> wanted_tensors = saved;
+  wanted_tensors.push_back({StateKey::OptimState("wte.weight", "exp_avg_sq"), DType::kFloat32, {257, 48}});
+  for (const StateDictType type : {StateDictType::kFull, StateDictType::kSharded, StateDictType::kLocal}) {
+    const std::string root = NewTestDirectory();
+    ASSERT_OK(RunRanks(2, [&](const std::shared_ptr<ProcessGroup>& group) {
+      return SaveCheckpoint(StateOf(type, saved, 2, group->rank()), root, 1, *group).status();
+    }));
+    StateDict wanted = WantedState(wanted_tensors, 1, 0);
+    EXPECT_THAT(LoadCheckpoint(root + "/step-00000001", wanted),
+                StatusIs(absl::StatusCode::kNotFound, HasSubstr("\"optim/state/wte.weight/exp_avg_sq\"")));
+    // Asked for what there is, it is left as it was: never a silent zero.
+    std::vector<std::string> missing;
+    ASSERT_OK(LoadCheckpoint(root + "/step-00000001", wanted, {.strict = false, .missing = &missing}));
+    EXPECT_THAT(missing, ElementsAre("optim/state/wte.weight/exp_avg_sq"));
+    const ShardedTensor* moment = wanted.FindTensor(wanted_tensors.back().key);
+    EXPECT_EQ(moment->shards[0].data.data_as<uint8_t>()[0], 0xA5);
+  }
 }
 
 }  // namespace

@@ -196,11 +196,10 @@ BlockReader FlatBlockReader(const TreeFile& tree, int flat) {
 }
 
 absl::StatusOr<Manifest> WriteTreeFile(FileSystem& files, const std::string& directory, const TreeFile& tree,
-                                       const Manifest& identity, ThreadPool& pool, const ByteCounter& count) {
+                                       const Manifest& identity, ThreadPool& pool, const PayloadWriteOptions& write) {
   ASSIGN_OR_RETURN(const TreeLayout layout, LayOut(tree, identity));
   ASSIGN_OR_RETURN(const std::unique_ptr<File> file, files.Create(JoinPath(directory, tree.name)));
-  PayloadWriteOptions options;
-  options.count = count;
+  PayloadWriteOptions options = write;
   if (layout.record) options.later.push_back(*layout.record);
   if (tree.is_shared) {
     std::copy_if(layout.tensors.begin(), layout.tensors.end(), std::back_inserter(options.later),

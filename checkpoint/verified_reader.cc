@@ -62,9 +62,13 @@ absl::StatusOr<std::shared_ptr<const File>> VerifiedReader::Open(int index) {
   return open_[index];
 }
 
-absl::Status VerifiedReader::ReadBlock(const File& file, const StoredFile& stored, const StoredExtent& extent,
-                                       int64_t block, const ByteRange& wanted, std::byte* out,
-                                       absl::FunctionRef<std::string()> what) {
+std::shared_ptr<const VerifiedReader::PartialBlock> VerifiedReader::LastPartial() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return partial_;
+}
+
+absl::Status VerifiedReader::ReadBlock(const File& file, int index, const StoredExtent& extent, int64_t block,
+                                       const ByteRange& wanted, std::byte* out, absl::FunctionRef<std::string()> what) {
   const int64_t begin = extent.range.offset + block * kBlockBytes;
   const ByteRange range = {begin, std::min(kBlockBytes, extent.range.end() - begin)};
   const int64_t from = std::max(range.offset, wanted.offset);
@@ -72,15 +76,25 @@ absl::Status VerifiedReader::ReadBlock(const File& file, const StoredFile& store
   std::byte* const target = out + (from - wanted.offset);
   // A block that is wanted whole is compared where it is wanted; of others only a part is copied there.
   const bool is_whole = to - from == range.nbytes;
-  const BlockBuffers::Lease scratch = buffers_.Take();
-  std::byte* const bytes = is_whole ? target : scratch.data();
+  if (!is_whole) {
+    const std::shared_ptr<const PartialBlock> last = LastPartial();
+    if (last != nullptr && last->file == index && last->offset == range.offset) {
+      std::memcpy(target, last->bytes.data() + (from - range.offset), to - from);
+      return absl::OkStatus();
+    }
+  }
+  auto partial = std::make_shared<PartialBlock>(PartialBlock{index, range.offset, buffers_.Take()});
+  std::byte* const bytes = is_whole ? target : partial->bytes.data();
   RETURN_IF_ERROR(file.Read(range.offset, absl::MakeSpan(bytes, range.nbytes)));
   const Digest digest = DigestOf(absl::MakeConstSpan(bytes, range.nbytes));
   if (digest != extent.digests[block]) {
-    return absl::DataLossError(DamagedBlock(JoinPath(directory_, stored.name), range,
+    return absl::DataLossError(DamagedBlock(JoinPath(directory_, manifest_.files[index].name), range,
                                             absl::StrCat(what(), ", block ", block), digest, extent.digests[block]));
   }
-  if (!is_whole) std::memcpy(target, bytes + (from - range.offset), to - from);
+  if (is_whole) return absl::OkStatus();
+  std::memcpy(target, bytes + (from - range.offset), to - from);
+  const std::lock_guard<std::mutex> lock(mutex_);
+  partial_ = std::move(partial);
   return absl::OkStatus();
 }
 
@@ -135,7 +149,7 @@ absl::Status VerifiedReader::Read(int index, const ByteRange& range, std::byte* 
   const StoredExtent& extent = ExtentOf(stored, range);
   const int64_t last = (range.end() - 1 - extent.range.offset) / kBlockBytes;
   for (int64_t block = (range.offset - extent.range.offset) / kBlockBytes; block <= last; ++block) {
-    RETURN_IF_ERROR(ReadBlock(*file, stored, extent, block, range, out, what));
+    RETURN_IF_ERROR(ReadBlock(*file, index, extent, block, range, out, what));
   }
   return absl::OkStatus();
 }

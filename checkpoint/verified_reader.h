@@ -40,8 +40,16 @@ class VerifiedReader final {
 
  private:
   absl::StatusOr<std::shared_ptr<const File>> Open(int index);
-  absl::Status ReadBlock(const File& file, const StoredFile& stored, const StoredExtent& extent, int64_t block,
+  absl::Status ReadBlock(const File& file, int index, const StoredExtent& extent, int64_t block,
                          const ByteRange& wanted, std::byte* out, absl::FunctionRef<std::string()> what);
+
+  // A block of which only a part was wanted. Small tensors share blocks, so the next one often wants another part.
+  struct PartialBlock {
+    int file = 0;
+    int64_t offset = 0;
+    BlockBuffers::Lease bytes;
+  };
+  std::shared_ptr<const PartialBlock> LastPartial();
 
   FileSystem& files_;
   const std::string directory_;
@@ -54,6 +62,7 @@ class VerifiedReader final {
   std::vector<std::shared_ptr<const File>> open_;  // by index; null where it is not open
   std::vector<bool> checked_;                      // by index
   std::deque<int> order_;                          // of opening; no more than a process may have open
+  std::shared_ptr<const PartialBlock> partial_;    // the one read last
 };
 
 }  // namespace fsdp

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "examples/checkpoint_saver.h"
 
+#include <cstdio>
 #include <filesystem>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/time.h"
 #include "base/status_macros.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/file_system.h"
@@ -25,6 +28,14 @@ StateDictSettings SettingsOf(const TrainOptions& options) {
 
 StateKey StepKey() { return StateKey::Extra("step"); }
 StateKey TokensSeenKey() { return StateKey::Extra("tokens_seen"); }
+StateKey LearningRateKey() { return StateKey::Extra("learning_rate"); }
+StateKey DataPositionKey() { return StateKey::Extra("data_position"); }
+StateKey RngKey() { return StateKey::Extra("rng"); }
+
+std::string DescribeLearningRate(const LearningRateOptions& options) {
+  return absl::StrFormat(R"({"lr": %.17g, "min_lr": %.17g, "warmup_steps": %d, "steps": %d})", options.lr,
+                         options.min_lr, options.warmup_steps, options.steps);
+}
 
 CheckpointSaver::CheckpointSaver(const TrainOptions& options, FullyShardedDataParallel& model, Optimizer& optimizer,
                                  std::vector<std::string> superseded)
@@ -43,19 +54,61 @@ absl::StatusOr<StateDict> CheckpointSaver::GatherState(int64_t steps_done, int64
   if (options_.rank0_only && model_.group().rank() != 0) return state;  // empty, and stays so
   state.Set(StepKey(), absl::StrCat(steps_done));
   state.Set(TokensSeenKey(), absl::StrCat(tokens_seen));
+  state.Set(LearningRateKey(), DescribeLearningRate(options_.learning_rate));
+  const int64_t samples_per_step = options_.batch_size * options_.grad_accum * model_.group().size();
+  state.Set(DataPositionKey(), absl::StrFormat(R"({"next_sample": %d, "samples_per_step": %d})",
+                                               steps_done * samples_per_step, samples_per_step));
+  state.Set(RngKey(), absl::StrFormat(R"({"seed": %d})", options_.seed));
   return state;
+}
+
+SaveOptions CheckpointSaver::OptionsOfSave() const {
+  SaveOptions save;
+  save.overwrite = !superseded_.empty();  // what could be in the way was found superseded when the run started
+  save.parity = options_.parity;
+  save.note = [](const std::string& sentence) {
+    absl::PrintF("checkpoint: %s\n", sentence);
+    std::fflush(stdout);
+  };
+  return save;
 }
 
 absl::StatusOr<std::string> CheckpointSaver::Save(int64_t steps_done, int64_t tokens_seen) {
   ASSIGN_OR_RETURN(const StateDict state, GatherState(steps_done, tokens_seen));
-  // What could be in the way was found superseded when the run started.
-  ASSIGN_OR_RETURN(std::string path, SaveCheckpoint(state, options_.checkpoint_dir, steps_done, model_.group(),
-                                                    {.overwrite = !superseded_.empty()}));
+  if (options_.async_checkpoint) return SaveInBackground(state, steps_done);
+  SaveOptions save = OptionsOfSave();
+  if (options_.incremental) save.base = last_;
+  ASSIGN_OR_RETURN(last_, SaveCheckpoint(state, options_.checkpoint_dir, steps_done, model_.group(), save));
   absl::Status deleted;
-  if (model_.group().rank() == 0) deleted = DeleteOld(path);
+  if (model_.group().rank() == 0) deleted = DeleteOld(last_);
   superseded_.clear();
   RETURN_IF_ERROR(AgreeOn(model_.group(), deleted));
-  return path;
+  return absl::StrCat("saved ", last_);
+}
+
+absl::StatusOr<std::string> CheckpointSaver::SaveInBackground(const StateDict& state, int64_t steps_done) {
+  if (async_saver_ == nullptr) {
+    AsyncSaverOptions options;
+    options.save = OptionsOfSave();
+    options.incremental = options_.incremental;
+    // From now on superseded_ is the background's.
+    options.committed = [this](const std::string& path) {
+      const absl::Status deleted = DeleteOld(path);
+      superseded_.clear();
+      absl::PrintF("saved %s\n", path);
+      std::fflush(stdout);
+      return deleted;
+    };
+    ASSIGN_OR_RETURN(async_saver_, AsyncSaver::Create(options_.checkpoint_dir, model_.group(), options));
+  }
+  ASSIGN_OR_RETURN(const AsyncSaveReport report, async_saver_->Save(state, steps_done));
+  return absl::StrCat("saving step ", steps_done, " in the background; training waited ",
+                      absl::FormatDuration(absl::Trunc(report.blocked, absl::Microseconds(1))),
+                      report.note.empty() ? "" : ": ", report.note);
+}
+
+absl::Status CheckpointSaver::Finish() {
+  return async_saver_ == nullptr ? absl::OkStatus() : async_saver_->Wait().status();
 }
 
 absl::Status CheckpointSaver::DeleteOld(const std::string& saved) {

@@ -6,10 +6,12 @@
 #define FSDP_EXAMPLES_CHECKPOINT_SAVER_H_
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "checkpoint/async_saver.h"
 #include "examples/train_options.h"
 #include "fsdp/fsdp.h"
 #include "optim/optimizer.h"
@@ -21,6 +23,14 @@ namespace fsdp {
 StateKey StepKey();        // steps done
 StateKey TokensSeenKey();  // by them, over all ranks
 
+// And JSON objects: the schedule of the learning rate, the next sample, and what random numbers follow from.
+StateKey LearningRateKey();
+StateKey DataPositionKey();
+StateKey RngKey();
+
+// What LearningRateKey's text is in a run with `options`.
+std::string DescribeLearningRate(const LearningRateOptions& options);
+
 class CheckpointSaver {
  public:
   // `options`, `model` and `optimizer` are the caller's and outlive it. `superseded`: steps of checkpoint_dir that this
@@ -31,18 +41,26 @@ class CheckpointSaver {
   // True when a checkpoint is due after `steps_done` steps.
   bool IsDue(int64_t steps_done) const;
 
-  // Saves the state after `steps_done` steps, and returns its path. Collective; blocks until it is durable. Any rank's
-  // failure is returned on all.
+  // Saves the state after `steps_done` steps, and returns a sentence about it. Collective; blocks until it is durable,
+  // or copied with async_checkpoint; then the next Save or Finish returns its error. Any rank's failure is returned on
+  // all.
   absl::StatusOr<std::string> Save(int64_t steps_done, int64_t tokens_seen);
+
+  // Blocks until what was saved last is durable.
+  absl::Status Finish();
 
  private:
   absl::StatusOr<StateDict> GatherState(int64_t steps_done, int64_t tokens_seen);
+  absl::StatusOr<std::string> SaveInBackground(const StateDict& state, int64_t steps_done);
+  SaveOptions OptionsOfSave() const;
   absl::Status DeleteOld(const std::string& saved);
 
   const TrainOptions& options_;
   FullyShardedDataParallel& model_;
   Optimizer& optimizer_;
   std::vector<std::string> superseded_;
+  std::string last_;                         // path of what was saved last
+  std::unique_ptr<AsyncSaver> async_saver_;  // from the first save with async_checkpoint on
 };
 
 }  // namespace fsdp

@@ -36,13 +36,19 @@ absl::Status RefuseSuperseded(const RunStart& start, const TrainOptions& options
 }
 
 // Reads what `start.checkpoint` says about itself.
-absl::Status ReadPosition(RunStart& start) {
+absl::Status ReadPosition(const TrainOptions& options, RunStart& start) {
   ASSIGN_OR_RETURN(start.step, CheckpointStep(start.checkpoint));
   ASSIGN_OR_RETURN(const StateDict contents, DescribeCheckpoint(start.checkpoint));
   const std::string* tokens_seen = contents.FindText(TokensSeenKey());
   if (tokens_seen != nullptr && !absl::SimpleAtoi(*tokens_seen, &start.tokens_seen)) {
     return absl::DataLossError(
         absl::StrFormat("%s: extra \"tokens_seen\" is \"%s\", expected a number", start.checkpoint, *tokens_seen));
+  }
+  const std::string* schedule = contents.FindText(LearningRateKey());
+  const std::string here = DescribeLearningRate(options.learning_rate);
+  if (schedule != nullptr && *schedule != here) {
+    start.notes.push_back(
+        absl::StrFormat("the learning rate goes on as %s, and not as the checkpoint has it, %s", here, *schedule));
   }
   return absl::OkStatus();
 }
@@ -57,7 +63,7 @@ absl::StatusOr<RunStart> FindNewest(const TrainOptions& options) {
   if (!newest.ok() && !absl::IsNotFound(newest.status())) return newest.status();
   if (newest.ok()) {
     start.checkpoint = *std::move(newest);
-    RETURN_IF_ERROR(ReadPosition(start));
+    RETURN_IF_ERROR(ReadPosition(options, start));
   }
   ASSIGN_OR_RETURN(start.superseded, StepsBeyond(options.checkpoint_dir, start.step));
   if (start.resumed() || start.superseded.empty() || options.overwrite) return start;
@@ -78,7 +84,7 @@ absl::StatusOr<RunStart> FindHere(const TrainOptions& options) {
       start.checkpoint = options.resume.path;  // somebody else's, which has no digests to verify
     }
     for (const std::string& reason : skipped) start.notes.push_back(absl::StrFormat("skipped %s", reason));
-    RETURN_IF_ERROR(ReadPosition(start));
+    RETURN_IF_ERROR(ReadPosition(options, start));
   }
   ASSIGN_OR_RETURN(start.superseded, StepsBeyond(options.checkpoint_dir, start.step));
   RETURN_IF_ERROR(RefuseSuperseded(start, options));

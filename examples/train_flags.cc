@@ -66,6 +66,9 @@ ABSL_FLAG(int, keep_last, 0, "delete all but the newest K checkpoints after each
 ABSL_FLAG(std::string, state_dict_type, "sharded", "full or sharded");
 ABSL_FLAG(bool, rank0_only, false, "with full: gather the state on rank 0 alone");
 ABSL_FLAG(bool, offload_to_cpu, false, "state dicts in host memory");
+ABSL_FLAG(bool, async_checkpoint, false, "train on while a checkpoint is written; memory for a copy of the state");
+ABSL_FLAG(bool, incremental, false, "link what a checkpoint has in common with the one before, such as frozen layers");
+ABSL_FLAG(int, parity, 0, "K extra files from which any K lost rank files can be rebuilt (ckpt repair)");
 ABSL_FLAG(std::string, resume, "auto", "auto (the newest checkpoint that verifies), none, or a checkpoint's path");
 ABSL_FLAG(bool, overwrite, false, "let this run replace the checkpoints that checkpoint_dir holds");
 
@@ -132,6 +135,7 @@ absl::Status CheckNumbers() {
   RETURN_IF_ERROR(CheckAtLeast("warmup_steps", absl::GetFlag(FLAGS_warmup_steps), 0));
   RETURN_IF_ERROR(CheckAtLeast("checkpoint_every", absl::GetFlag(FLAGS_checkpoint_every), 0));
   RETURN_IF_ERROR(CheckAtLeast("keep_last", absl::GetFlag(FLAGS_keep_last), 0));
+  RETURN_IF_ERROR(CheckAtLeast("parity", absl::GetFlag(FLAGS_parity), 0));
   RETURN_IF_ERROR(CheckNumber("lr", absl::GetFlag(FLAGS_lr)));
   RETURN_IF_ERROR(CheckNumber("min_lr", absl::GetFlag(FLAGS_min_lr).value_or(0)));
   RETURN_IF_ERROR(CheckNumber("weight_decay", absl::GetFlag(FLAGS_weight_decay)));
@@ -153,6 +157,10 @@ absl::Status CheckCombinations() {
   if (hybrid != (absl::GetFlag(FLAGS_shard_group_size) > 0)) {
     return absl::InvalidArgumentError(
         "--shard_group_size: expected beside --sharding_strategy=hybrid_shard or hybrid_shard_zero2, and only there");
+  }
+  if (absl::GetFlag(FLAGS_parity) > 0 && absl::GetFlag(FLAGS_state_dict_type) == "full") {
+    return absl::InvalidArgumentError(
+        "--parity: expected --state_dict_type=sharded or local; a full checkpoint has no rank files");
   }
   if (!absl::GetFlag(FLAGS_checkpoint_dir).empty()) return absl::OkStatus();
   if (absl::GetFlag(FLAGS_checkpoint_every) > 0 || absl::GetFlag(FLAGS_keep_last) > 0) {
@@ -222,6 +230,9 @@ absl::Status ReadCheckpointing(TrainOptions& options) {
   options.keep_last = absl::GetFlag(FLAGS_keep_last);
   options.rank0_only = absl::GetFlag(FLAGS_rank0_only);
   options.offload_to_cpu = absl::GetFlag(FLAGS_offload_to_cpu);
+  options.async_checkpoint = absl::GetFlag(FLAGS_async_checkpoint);
+  options.incremental = absl::GetFlag(FLAGS_incremental);
+  options.parity = absl::GetFlag(FLAGS_parity);
   options.overwrite = absl::GetFlag(FLAGS_overwrite);
   return absl::OkStatus();
 }

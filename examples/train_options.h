@@ -78,6 +78,9 @@ struct TrainOptions {
   StateDictType state_dict_type = StateDictType::kSharded;
   bool rank0_only = false;
   bool offload_to_cpu = false;
+  bool async_checkpoint = false;  // training goes on while one is written
+  bool incremental = false;       // what has not changed since the last one is linked
+  int parity = 0;
   ResumeChoice resume;
   bool overwrite = false;
 

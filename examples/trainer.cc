@@ -160,8 +160,10 @@ absl::Status Trainer::Train() {
       Say("stopped by a signal after step %d of %d%s", step, steps,
           options_.checkpoint_dir.empty() ? "; nothing is saved without --checkpoint_dir" : "");
     }
+    RETURN_IF_ERROR(saver_->Finish());
     return FinishTrace();
   }
+  RETURN_IF_ERROR(saver_->Finish());
   RETURN_IF_ERROR(FinishTrace());
   if (options_.export_to.empty()) return absl::OkStatus();
   ASSIGN_OR_RETURN(const ExportFormat format, ParseExportFormat(options_.export_format));
@@ -198,8 +200,8 @@ absl::StatusOr<bool> Trainer::TrainOneStep(int64_t step) {
                               .peak_bytes = outcome.peak_bytes}));
   if (saver_->IsDue(step + 1) || (outcome.stop_requested && !options_.checkpoint_dir.empty())) {
     const int64_t tokens_seen = start_.tokens_seen + (step + 1 - start_.step) * tokens;
-    ASSIGN_OR_RETURN(const std::string path, saver_->Save(step + 1, tokens_seen));
-    if (is_rank0()) Say("saved %s", path);
+    ASSIGN_OR_RETURN(const std::string saved, saver_->Save(step + 1, tokens_seen));
+    if (is_rank0()) Say("%s", saved);
     step_began_ = absl::Now();  // steps are timed without their checkpoints
   }
   return outcome.stop_requested;

@@ -205,6 +205,49 @@ TEST_F(ResumeTest, FullCheckpointsOfRankZeroContinueBitForBit) {
   ExpectSameBits(metrics_, Uninterrupted(SmallRun() + Flags{"--steps=9"}));
 }
 
+TEST_F(ResumeTest, FullCheckpointsOfAllRanksContinueBitForBit) {
+  TrainWell(Run(3, 0) + Flags{"--state_dict_type=full"});
+  TrainWell(Run(6, 0));
+  ExpectSameBits(metrics_, Uninterrupted(SmallRun() + Flags{"--steps=6"}));
+}
+
+TEST_F(ResumeTest, AsynchronousCheckpointsContinueBitForBit) {
+  const Flags async = {"--async_checkpoint", "--parity=1", "--keep_last=2"};
+  const std::string output = TrainWell(Run(5, 1) + async);
+  EXPECT_THAT(output, HasSubstr("saving step 5 in the background; training waited "));
+  EXPECT_THAT(output, HasSubstr("step-00000005"));
+  EXPECT_THAT(Checkpoints(), ElementsAre("step-00000004", "step-00000005"));
+  ExpectAllVerify(checkpoint_dir_);
+  TrainWell(Run(9, 3) + async);
+  ExpectAllVerify(checkpoint_dir_);
+  ExpectSameBits(metrics_, Uninterrupted(SmallRun() + Flags{"--steps=9"}));
+}
+
+TEST_F(ResumeTest, ASignalWaitsForTheCheckpointInTheBackground) {
+  const Flags run = Run(4000, 0) + Flags{"--async_checkpoint"};
+  ASSERT_OK_AND_ASSIGN(const auto child, StartTraining(run));
+  ASSERT_OK(WaitForStep(metrics_, 3));
+  child->Signal(SIGTERM);
+  ASSERT_THAT(child->Wait(absl::Seconds(30)), IsOkAndHolds(0)) << child->output();
+  ASSERT_OK_AND_ASSIGN(const auto metrics, MetricsByStep(metrics_));
+  EXPECT_THAT(Checkpoints(), ElementsAre(absl::StrFormat("step-%08d", metrics.rbegin()->first + 1)));
+  ExpectAllVerify(checkpoint_dir_);
+}
+
+TEST_F(ResumeTest, TheCheckpointCarriesStepDataPositionRngAndSchedule) {
+  TrainWell(Run(3, 0));
+  ASSERT_OK_AND_ASSIGN(const StateDict state, DescribeCheckpoint(checkpoint_dir_ + "/step-00000003"));
+  const auto text = [&](const char* name) {
+    const std::string* found = state.FindText(StateKey::Extra(name));
+    return found == nullptr ? "absent" : *found;
+  };
+  EXPECT_EQ(text("step"), "3");
+  EXPECT_THAT(text("learning_rate"), HasSubstr("\"steps\": 3}"));
+  EXPECT_THAT(text("data_position"), HasSubstr("{\"next_sample\": "));
+  EXPECT_EQ(text("rng"), "{\"seed\": 7}");
+  EXPECT_THAT(TrainWell(Run(6, 0)), HasSubstr("the learning rate goes on as "));
+}
+
 TEST_F(ResumeTest, KeepLastKeepsTheNewest) {
   TrainWell(Run(10, 2) + Flags{"--keep_last=2"});
   EXPECT_THAT(Checkpoints(), ElementsAre("step-00000008", "step-00000010"));

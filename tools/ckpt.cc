@@ -51,7 +51,7 @@ const std::vector<Subcommand>& Subcommands() {
        {"SRC", "DST"},
        "makes DST from SRC in another format, kind, world size or dtype, or with other names",
        {"to", "state_dict_type", "world_size", "dtype", "include", "exclude", "rename", "model_only", "max_shard_size",
-        "max_memory", "force", "json"},
+        "parity", "max_memory", "force", "json"},
        RunConvert},
       {"view",
        {"SRC", "OUT.h5"},
@@ -75,23 +75,6 @@ const std::vector<Subcommand>& Subcommands() {
        RunRepair},
   };
   return *subcommands;
-}
-
-// Subcommands and flags that are promised for later releases: an error about one says so.
-const std::vector<std::string>& LaterNames() {
-  static const auto* names = new std::vector<std::string>{"--parity"};
-  return *names;
-}
-
-// The first word of the command line that is such a name.
-std::optional<std::string> FindLaterName(int argc, char** argv) {
-  for (int i = 1; i < argc; ++i) {
-    const std::string word = argv[i];
-    const std::string name = word.substr(0, word.find('='));
-    const bool may_be_one = i == 1 || name[0] == '-';  // an operand may have any name
-    if (may_be_one && std::count(LaterNames().begin(), LaterNames().end(), name) != 0) return name;
-  }
-  return std::nullopt;
 }
 
 // "inspect, verify, convert".
@@ -154,9 +137,6 @@ int RunSubcommand(const Subcommand& subcommand, const CommandLine& line) {
 }
 
 int Main(int argc, char** argv) {
-  if (const std::optional<std::string> later = FindLaterName(argc, argv)) {
-    return ReportUsageError("ckpt", absl::UnimplementedError(absl::StrCat(*later, " is not in this release")));
-  }
   absl::StatusOr<CommandLine> line = ReadCommandLine(argc, argv);
   if (!line.ok()) return ReportUsageError("ckpt", line.status());
   if (line->operands.empty()) {

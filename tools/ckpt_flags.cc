@@ -31,5 +31,7 @@ ABSL_FLAG(
     "FROM=TO, a regular expression and what replaces each match of it, $1 being its first group; may be repeated");
 ABSL_FLAG(bool, model_only, false, "leave out optimizer and extra values");
 ABSL_FLAG(fsdp::ByteSizeFlag, max_shard_size, {5'000'000'000}, "payload of one file of a safetensors directory");
+ABSL_FLAG(int, parity, 0,
+          "extra files from which any so many lost or damaged rank files can be made again (ckpt repair)");
 ABSL_FLAG(fsdp::ByteSizeFlag, max_memory, {int64_t{512} << 20}, "memory that a conversion may use");
 ABSL_FLAG(bool, force, false, "replace DST if it exists");

@@ -35,6 +35,7 @@ ABSL_DECLARE_FLAG(fsdp::RepeatedFlag, exclude);
 ABSL_DECLARE_FLAG(fsdp::RepeatedFlag, rename);
 ABSL_DECLARE_FLAG(bool, model_only);
 ABSL_DECLARE_FLAG(fsdp::ByteSizeFlag, max_shard_size);
+ABSL_DECLARE_FLAG(int, parity);
 ABSL_DECLARE_FLAG(fsdp::ByteSizeFlag, max_memory);
 ABSL_DECLARE_FLAG(bool, force);
 

@@ -51,6 +51,9 @@ TEST_F(CkptTest, WrongCommandLinesExitWithTwoAndSayWhy) {
       {{"convert", model, dst, "--world_size=2"}, "--world_size is for --state_dict_type=sharded"},
       {{"convert", model, dst, "--state_dict_type=most"}, "unknown state dict type"},
       {{"convert", model, dst, "--max_shard_size=1GB"}, "--max_shard_size is for a directory of safetensors files"},
+      {{"convert", model, dst, "--parity=1"}, "--parity=1, expected at least 0; it is for --state_dict_type=sharded"},
+      {{"convert", model, dst, "--parity=-1", "--state_dict_type=local"}, "--parity=-1, expected at least 0"},
+      {{"convert", model, dst + ".safetensors", "--parity=1"}, "safetensors has no rank files"},
       {{"convert", model, dst, "--max_memory=lots"}, "expected a number of bytes such as 1048576, 512MiB"},
       {{"convert", model, dst, "--max_memory=1MiB"}, "expected at least 64MiB"},
       {{"convert", model, dst, "--include=("}, "\"(\" is no regular expression"},
@@ -71,26 +74,11 @@ TEST_F(CkptTest, WrongCommandLinesExitWithTwoAndSayWhy) {
   EXPECT_THAT(NamesIn(Path("")), IsEmpty());
 }
 
-TEST_F(CkptTest, WhatLaterReleasesHaveIsRefusedAsSuch) {
-  const std::string model = TestData("all_dtypes.safetensors");
-  const std::vector<std::vector<std::string>> cases = {
-      {"convert", model, Path("x"), "--parity=2"},
-  };
-  for (const std::vector<std::string>& arguments : cases) {
-    const Outcome outcome = Ckpt(arguments);
-    EXPECT_EQ(outcome.status, 2) << outcome.err;
-    EXPECT_THAT(outcome.err, HasSubstr("not in this release"));
-  }
-}
-
 TEST_F(CkptTest, HelpListsWhatThereIs) {
   const std::string help = MustCkpt({"--help"});
   EXPECT_THAT(help,
               AllOf(HasSubstr("ckpt inspect PATH"), HasSubstr("ckpt verify PATH"), HasSubstr("ckpt convert SRC DST"),
                     HasSubstr("ckpt diff A B"), HasSubstr("ckpt prune DIR"), HasSubstr("ckpt repair PATH")));
-  for (const char* later : {"--parity"}) {
-    EXPECT_THAT(help, Not(HasSubstr(later)));
-  }
   EXPECT_THAT(MustCkpt({"--helpfull"}),
               AllOf(HasSubstr("--tensors"), HasSubstr("--max_memory: "), HasSubstr("512MiB")));
   EXPECT_THAT(MustCkpt({"convert", "--help"}), AllOf(HasSubstr("--rename: "), Not(HasSubstr("--tensors"))));
