@@ -100,10 +100,16 @@ absl::StatusOr<std::vector<StoredExtent>> WriteExtents(File& file, std::vector<P
     const int64_t size = std::min(kBlockBytes, extent.range.nbytes - begin);
     std::unique_ptr<WriteQueue> queue = queues.Take();
     ASSIGN_OR_RETURN(std::byte* const scratch, queue->Buffer());
-    ASSIGN_OR_RETURN(const std::byte* const bytes, extent.read(begin, size, scratch));
-    const auto block = absl::MakeConstSpan(bytes, size);
-    stored[blocks[i].extent].digests[blocks[i].block] = DigestOf(block);
-    RETURN_IF_ERROR(queue->Write(extent.range.offset + begin, block));
+    ASSIGN_OR_RETURN(const std::byte* bytes, extent.read(begin, size, scratch));
+    DigestBuilder digest;
+    if (queue->NeedsCopy(bytes)) {
+      CopyAndDigest(scratch, bytes, size, digest);
+      bytes = scratch;
+    } else {
+      digest.Update(absl::MakeConstSpan(bytes, size));
+    }
+    stored[blocks[i].extent].digests[blocks[i].block] = digest.Finish();
+    RETURN_IF_ERROR(queue->Write(extent.range.offset + begin, absl::MakeConstSpan(bytes, size)));
     queues.Give(std::move(queue));
     if (options.count) options.count(size);
     return absl::OkStatus();

@@ -16,31 +16,25 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <set>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "base/status_macros.h"
 #include "base/thread_pool.h"
-#include "checkpoint/checkpoint_writer.h"
 #include "checkpoint/file_digests.h"
 #include "checkpoint/file_names.h"
 #include "checkpoint/file_system.h"
 #include "checkpoint/find_record.h"
 #include "checkpoint/manifest_file.h"
-#include "checkpoint/manifest_json.h"
 #include "checkpoint/parity_files.h"
+#include "checkpoint/rebuilt_files.h"
 
 namespace fsdp {
 namespace {
 
-constexpr char kRepairPrefix[] = ".repair-";
-
 std::string Message(const absl::Status& status) { return std::string(status.message()); }
 
-bool IsRankFileName(const std::string& name) { return absl::StartsWith(name, "rank-") && absl::EndsWith(name, ".h5"); }
 bool IsParityFileName(const std::string& name) {
   return absl::StartsWith(name, "parity-") && absl::EndsWith(name, ".bin");
 }
@@ -48,15 +42,7 @@ bool IsParityFileName(const std::string& name) {
 class Repair {
  public:
   Repair(FileSystem& files, std::string path, const RepairOptions& options, ThreadPool& pool)
-      : files_(files),
-        path_(std::move(path)),
-        made_path_(JoinPath(path_, absl::StrCat(kRepairPrefix, NewNonce()))),
-        options_(options),
-        pool_(pool) {}
-
-  ~Repair() {
-    if (made_directory_) (void)RemoveTree(files_, made_path_);
-  }
+      : files_(files), path_(std::move(path)), options_(options), pool_(pool), rebuilt_(files, path_) {}
 
   absl::StatusOr<RepairReport> Run() {
     ASSIGN_OR_RETURN(names_, files_.List(path_));
@@ -71,7 +57,7 @@ class Repair {
       report_.repaired.clear();
       return report_;
     }
-    if (!options_.dry_run) RETURN_IF_ERROR(Install());
+    if (!options_.dry_run) RETURN_IF_ERROR(rebuilt_.Install());
     return report_;
   }
 
@@ -81,15 +67,10 @@ class Repair {
   // What an earlier repair left when it crashed.
   void SweepLeftovers() {
     for (const std::string& name : names_) {
-      if (absl::StartsWith(name, kRepairPrefix) && !options_.dry_run) {
+      if (IsRebuiltDirectoryName(name) && !options_.dry_run) {
         (void)RemoveTree(files_, JoinPath(path_, name));
       }
     }
-  }
-
-  absl::Status MakeDirectory() {
-    if (std::exchange(made_directory_, true)) return absl::OkStatus();
-    return files_.MakeDirectory(made_path_);
   }
 
   // Why the file `stored` cannot be used as it is in `directory`; OK when it can.
@@ -112,7 +93,7 @@ class Repair {
     RETURN_IF_ERROR(MakeFromParity(PlanOf(manifest), damaged, [&](const std::string& name) {
       const auto stored = std::find_if(manifest.files.begin(), manifest.files.end(),
                                        [&](const StoredFile& file) { return file.name == name; });
-      return Check(made_path_, *stored);
+      return Check(rebuilt_.path(), *stored);
     }));
     if (index_status.ok() || !report_.is_whole()) return absl::OkStatus();
     if (manifest.type == StateDictType::kFull) {
@@ -156,22 +137,17 @@ class Repair {
       report_.repaired.push_back(absl::StrCat(Message(damaged.at(name)), "; made from parity"));
     }
     if (options_.dry_run) return absl::OkStatus();
-    RETURN_IF_ERROR(MakeDirectory());
     std::vector<std::string> out;
-    for (const std::string& name : names) out.push_back(JoinPath(made_path_, name));
+    for (const std::string& name : names) {
+      ASSIGN_OR_RETURN(out.emplace_back(), rebuilt_.Add(name));
+    }
     RETURN_IF_ERROR(RebuildFromParity(files_, path_, plan, lost, out, pool_));
     for (const std::string& name : names) {
       if (const absl::Status right = check(name); !right.ok()) {
         report_.problems.push_back(absl::StrCat(name, ": what parity makes of it is not right: ", Message(right)));
       }
-      made_.push_back(name);
     }
     return absl::OkStatus();
-  }
-
-  // Where the file `name` now is: made just now, or as it was.
-  std::string DirectoryOf(const std::string& name) const {
-    return std::find(made_.begin(), made_.end(), name) != made_.end() ? made_path_ : path_;
   }
 
   // Step 3 with a manifest.
@@ -181,11 +157,12 @@ class Repair {
     std::vector<Manifest> records;
     for (const StoredFile& stored : manifest.files) {
       if (!stored.record || stored.origin) continue;
-      ASSIGN_OR_RETURN(const std::unique_ptr<File> file, files_.Open(JoinPath(DirectoryOf(stored.name), stored.name)));
+      ASSIGN_OR_RETURN(const std::unique_ptr<File> file,
+                       files_.Open(JoinPath(rebuilt_.DirectoryOf(stored.name), stored.name)));
       ASSIGN_OR_RETURN(Manifest record, FindRecord(*file));
       records.push_back(std::move(record));
     }
-    ASSIGN_OR_RETURN(Manifest made, WriteIndex(records));
+    ASSIGN_OR_RETURN(Manifest made, rebuilt_.WriteIndex(records, pool_));
     const auto is_index = [](const StoredFile& file) { return file.name == kCheckpointFileName; };
     const auto was = std::find_if(manifest.files.begin(), manifest.files.end(), is_index);
     const auto now = std::find_if(made.files.begin(), made.files.end(), is_index);
@@ -197,50 +174,7 @@ class Repair {
     changed.files[was - manifest.files.begin()] = *now;
     changed.texts = made.texts;
     for (StoredText& text : changed.texts) text.file = static_cast<int>(was - manifest.files.begin());
-    return WriteManifest(changed);
-  }
-
-  // Writes checkpoint.h5 from the records of all rank files; returns the manifest, without parity.
-  absl::StatusOr<Manifest> WriteIndex(const std::vector<Manifest>& records) {
-    RETURN_IF_ERROR(MakeDirectory());
-    Manifest identity;
-    const Manifest& first = records[0];
-    identity.save_id = first.save_id;
-    identity.step = first.step;
-    identity.type = first.type;
-    identity.world_size = first.world_size;
-    identity.writers = first.writers;
-    identity.producer = first.producer;
-    identity.units = first.units;
-    ASSIGN_OR_RETURN(std::vector<TreeFile::Text> texts, TextsOf(records[0]));
-    ASSIGN_OR_RETURN(Manifest manifest,
-                     WriteShardedIndex(files_, made_path_, records, std::move(texts), identity, pool_));
-    made_.push_back(kCheckpointFileName);
-    return manifest;
-  }
-
-  // The texts that the first rank file keeps.
-  absl::StatusOr<std::vector<TreeFile::Text>> TextsOf(const Manifest& record) {
-    std::vector<TreeFile::Text> texts;
-    const std::string& name = record.files[0].name;
-    ASSIGN_OR_RETURN(const std::unique_ptr<File> file, files_.Open(JoinPath(DirectoryOf(name), name)));
-    for (const StoredText& stored : record.texts) {
-      std::string text(stored.range.nbytes, '\0');
-      RETURN_IF_ERROR(
-          file->Read(stored.range.offset, absl::MakeSpan(reinterpret_cast<std::byte*>(text.data()), text.size())));
-      texts.push_back({stored.key, std::move(text)});
-    }
-    return texts;
-  }
-
-  absl::Status WriteManifest(const Manifest& manifest) {
-    RETURN_IF_ERROR(MakeDirectory());
-    const std::string text = EncodeManifest(manifest);
-    ASSIGN_OR_RETURN(const std::unique_ptr<File> file, files_.Create(JoinPath(made_path_, kManifestName)));
-    RETURN_IF_ERROR(file->Write(0, absl::MakeConstSpan(reinterpret_cast<const std::byte*>(text.data()), text.size())));
-    RETURN_IF_ERROR(file->Sync());
-    made_.push_back(kManifestName);
-    return absl::OkStatus();
+    return rebuilt_.WriteManifest(changed);
   }
 
   // Steps 1 to 3 without a manifest.
@@ -308,8 +242,8 @@ class Repair {
     if (damaged.empty()) return absl::OkStatus();
     ASSIGN_OR_RETURN(ParityPlan plan, PlanByNames(records, damaged));
     const auto check_record = [&](const std::string& name) -> absl::Status {
-      if (linked_.count(name) != 0) return Check(made_path_, linked_.at(name));
-      ASSIGN_OR_RETURN(const std::unique_ptr<File> file, files_.Open(JoinPath(made_path_, name)));
+      if (linked_.count(name) != 0) return Check(rebuilt_.path(), linked_.at(name));
+      ASSIGN_OR_RETURN(const std::unique_ptr<File> file, files_.Open(JoinPath(rebuilt_.path(), name)));
       ASSIGN_OR_RETURN(const Manifest record, FindRecord(*file));
       for (ParityPlan::DataFile& data : plan.data) {
         if (data.name == name) data.nbytes = record.files[0].nbytes;
@@ -318,12 +252,11 @@ class Repair {
     };
     RETURN_IF_ERROR(MakeFromParity(plan, damaged, check_record));
     if (options_.dry_run || !report_.is_whole()) return absl::OkStatus();
-    for (const auto& [name, status] : damaged) RETURN_IF_ERROR(files_.Unlink(JoinPath(made_path_, name)));
-    made_.clear();
+    for (const auto& [name, status] : damaged) RETURN_IF_ERROR(rebuilt_.Drop(name));
     const std::vector<std::string> said = report_.repaired;
     RETURN_IF_ERROR(MakeFromParity(plan, damaged, [&](const std::string& name) -> absl::Status {
-      if (linked_.count(name) != 0) return Check(made_path_, linked_.at(name));
-      ASSIGN_OR_RETURN(records[name], RecordOf(made_path_, name));
+      if (linked_.count(name) != 0) return Check(rebuilt_.path(), linked_.at(name));
+      ASSIGN_OR_RETURN(records[name], RecordOf(rebuilt_.path(), name));
       if (records[name].save_id == records.begin()->second.save_id) return absl::OkStatus();
       return absl::DataLossError("it is of another save");
     }));
@@ -356,53 +289,19 @@ class Repair {
     for (int writer = 0; writer < records.begin()->second.writers; ++writer) {
       in_order.push_back(records.at(RankFileName(writer, records.begin()->second.writers)));
     }
-    ASSIGN_OR_RETURN(Manifest manifest, WriteIndex(in_order));
+    ASSIGN_OR_RETURN(Manifest manifest, rebuilt_.WriteIndex(in_order, pool_));
     const auto parity = std::count_if(names_.begin(), names_.end(), IsParityFileName);
-    if (parity > 0) RETURN_IF_ERROR(MakeParity(static_cast<int>(parity), manifest));
-    return WriteManifest(manifest);
-  }
-
-  absl::Status MakeParity(int count, Manifest& manifest) {
-    std::vector<ParityPlan::DataFile> data;
-    for (const StoredFile& stored : manifest.files) {
-      if (!IsRankFileName(stored.name)) continue;
-      data.push_back({stored.name, stored.nbytes});
-      // Parity is made of files of one directory.
-      if (DirectoryOf(stored.name) == path_) {
-        RETURN_IF_ERROR(files_.Link(JoinPath(path_, stored.name), JoinPath(made_path_, stored.name)));
-      }
-    }
-    ASSIGN_OR_RETURN(const ParityPlan plan, PlanParity(std::move(data), count));
-    RETURN_IF_ERROR(CreateParityFiles(files_, made_path_, plan));
-    ASSIGN_OR_RETURN(const std::vector<Digest> digests,
-                     WriteParityBlocks(files_, made_path_, plan, ParityShare(plan, 1, 0), pool_));
-    AddParity(plan, {digests}, manifest);
-    made_.insert(made_.end(), plan.parity.begin(), plan.parity.end());
-    return absl::OkStatus();
-  }
-
-  // Step 4.
-  absl::Status Install() {
-    for (const std::string& name : made_) {
-      const std::string from = JoinPath(made_path_, name);
-      const std::string to = JoinPath(path_, name);
-      // One after the other where two names cannot change places: a file that is damaged is no loss.
-      if (files_.Exists(to) && !files_.Exchange(from, to).ok()) RETURN_IF_ERROR(files_.Unlink(to));
-      if (!files_.Exists(to)) RETURN_IF_ERROR(files_.Rename(from, to));
-      RETURN_IF_ERROR(files_.SyncDirectory(path_));
-    }
-    return absl::OkStatus();
+    if (parity > 0) RETURN_IF_ERROR(rebuilt_.WriteParity(static_cast<int>(parity), manifest, pool_));
+    return rebuilt_.WriteManifest(manifest);
   }
 
   FileSystem& files_;
   const std::string path_;
-  const std::string made_path_;
   const RepairOptions& options_;
   ThreadPool& pool_;
+  RebuiltFiles rebuilt_;
   std::vector<std::string> names_;            // in path_
   std::map<std::string, StoredFile> linked_;  // without a manifest: files of earlier saves
-  bool made_directory_ = false;
-  std::vector<std::string> made_;  // names in made_path_ that are to replace those in path_, in this order
   RepairReport report_;
 };
 

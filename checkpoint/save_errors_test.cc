@@ -8,6 +8,7 @@
 #include "base/status_macros.h"
 #include "base/status_matchers.h"
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/file_system.h"
 #include "checkpoint/save_agreement.h"
 #include "checkpoint/test_state.h"
 #include "checkpoint/verify.h"
@@ -216,6 +217,37 @@ TEST(SaveErrorsTest, CopiesOfWhatNobodySavesAreNotLostSilently) {
     return state;
   });
   ExpectRefused(statuses, root, absl::StatusCode::kFailedPrecondition, "rank 1 holds nothing but copies");
+}
+
+TEST(SaveErrorsTest, LeftoversAreSweptAndSaidAndALiveSavesNever) {
+  const std::string root = NewTestDirectory();
+  const auto leave = [&](const std::string& name) {
+    EXPECT_OK(PosixFileSystem().MakeDirectory(root + "/" + name));
+    WriteAll(root + "/" + name + "/manifest.json", "");
+    WriteAll(root + "/" + name + "/rank-00000-of-00001.h5", std::string(1234, 'x'));
+  };
+  leave(".step-00000007.tmp-0123456789abcdef");
+  leave(".step-00000005.deleted-0123456789abcdef");
+  leave(".step-00000008.tmp-0123456789abcdef");
+  leave(".not-a-step.tmp-0123456789abcdef");
+  ASSERT_OK_AND_ASSIGN(const std::unique_ptr<File> lock,
+                       PosixFileSystem().OpenLocked(root + "/.step-00000008.tmp-0123456789abcdef/manifest.json"));
+  std::vector<std::string> notes;
+  SaveOptions options;
+  options.note = [&](const std::string& sentence) { notes.push_back(sentence); };
+  EXPECT_THAT(SaveOnAll(
+                  1, root,
+                  [](int) {
+                    return Holding({0, 12});
+                  },
+                  options),
+              ElementsAre(IsOk()));
+  EXPECT_THAT(notes, ElementsAre(HasSubstr("removed what a deletion left that was cut short: "
+                                           ".step-00000005.deleted-0123456789abcdef: 1234 bytes, untouched for 0"),
+                                 HasSubstr("removed what a save left that was cut short: "
+                                           ".step-00000007.tmp-0123456789abcdef: 1234 bytes, untouched for 0")));
+  EXPECT_THAT(ListNames(root),
+              ElementsAre(".not-a-step.tmp-0123456789abcdef", ".step-00000008.tmp-0123456789abcdef", "step-00000001"));
 }
 
 TEST(SaveErrorsTest, ARootThatIsNotSharedIsSaid) {

@@ -37,6 +37,10 @@ class UringWriteQueue final : public WriteQueue {
     return slot.buffer.get();
   }
 
+  bool NeedsCopy(const std::byte* bytes) const override {
+    return reinterpret_cast<uintptr_t>(bytes) % alignment_.memory != 0;
+  }
+
   absl::Status Write(int64_t offset, absl::Span<const std::byte> bytes) override {
     RETURN_IF_ERROR(TakeSlot());
     const int64_t direct = DirectBytes(offset, bytes);
@@ -46,7 +50,7 @@ class UringWriteQueue final : public WriteQueue {
     if (direct == 0) return absl::OkStatus();
     Slot& slot = slots_[taken_];
     const std::byte* from = bytes.data();
-    if (reinterpret_cast<uintptr_t>(from) % alignment_.memory != 0) {
+    if (NeedsCopy(from)) {
       if (slot.buffer == nullptr) slot.buffer = NewAlignedBlock(kBlockBytes);
       std::memcpy(slot.buffer.get(), from, direct);
       from = slot.buffer.get();

@@ -21,6 +21,8 @@ class SynchronousWriteQueue final : public WriteQueue {
     return buffer_.get();
   }
 
+  bool NeedsCopy(const std::byte*) const override { return false; }
+
   absl::Status Write(int64_t offset, absl::Span<const std::byte> bytes) override { return write_(offset, bytes); }
 
   absl::Status Drain() override { return absl::OkStatus(); }

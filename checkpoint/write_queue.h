@@ -32,6 +32,10 @@ class WriteQueue {
   // of the queue's buffers are in flight.
   virtual absl::StatusOr<std::byte*> Buffer() = 0;
 
+  // True when Write would copy what lies at `bytes` into a buffer first, since direct I/O cannot take it from there: a
+  // caller that reads the bytes anyway copies them into Buffer itself.
+  virtual bool NeedsCopy(const std::byte* bytes) const = 0;
+
   // Puts `bytes`, at most kBlockBytes, at `offset`. They are in the memory that Buffer gave last, or in memory that
   // stays as it is until Drain. An error may be that of an earlier write.
   virtual absl::Status Write(int64_t offset, absl::Span<const std::byte> bytes) = 0;
