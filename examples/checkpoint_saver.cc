@@ -16,12 +16,16 @@
 namespace fsdp {
 namespace {
 
+// The form of the state that is saved. A FULL checkpoint is gathered on rank 0 only where that is asked for; otherwise
+// each rank puts its flat shards into the one file, as it does into a file of its own for LOCAL: nothing is gathered.
 StateDictSettings SettingsOf(const TrainOptions& options) {
-  if (options.state_dict_type == StateDictType::kFull) {
-    return {FullStateDictConfig{options.offload_to_cpu, options.rank0_only},
-            FullOptimStateDictConfig{options.offload_to_cpu, options.rank0_only}};
+  if (options.state_dict_type == StateDictType::kSharded) {
+    return {ShardedStateDictConfig{options.offload_to_cpu}, ShardedOptimStateDictConfig{options.offload_to_cpu}};
   }
-  return {ShardedStateDictConfig{options.offload_to_cpu}, ShardedOptimStateDictConfig{options.offload_to_cpu}};
+  if (options.rank0_only) {
+    return {FullStateDictConfig{options.offload_to_cpu, true}, FullOptimStateDictConfig{options.offload_to_cpu, true}};
+  }
+  return {LocalStateDictConfig{options.offload_to_cpu}, LocalOptimStateDictConfig{options.offload_to_cpu}};
 }
 
 }  // namespace
@@ -66,6 +70,7 @@ SaveOptions CheckpointSaver::OptionsOfSave() const {
   SaveOptions save;
   save.overwrite = !superseded_.empty();  // what could be in the way was found superseded when the run started
   save.parity = options_.parity;
+  save.type = options_.state_dict_type;
   save.note = [](const std::string& sentence) {
     absl::PrintF("checkpoint: %s\n", sentence);
     std::fflush(stdout);

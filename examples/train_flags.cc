@@ -63,7 +63,7 @@ ABSL_FLAG(bool, limit_all_gathers, true, "keep no more unsharded units than the 
 ABSL_FLAG(std::string, checkpoint_dir, "", "where step-K directories are saved; made if needed");
 ABSL_FLAG(int64_t, checkpoint_every, 0, "save after every N steps, and after the last (0: after the last only)");
 ABSL_FLAG(int, keep_last, 0, "delete all but the newest K checkpoints after each save (0: keep all)");
-ABSL_FLAG(std::string, state_dict_type, "sharded", "full or sharded");
+ABSL_FLAG(std::string, state_dict_type, "sharded", "full, sharded or local");
 ABSL_FLAG(bool, rank0_only, false, "with full: gather the state on rank 0 alone");
 ABSL_FLAG(bool, offload_to_cpu, false, "state dicts in host memory");
 ABSL_FLAG(bool, async_checkpoint, false, "train on while a checkpoint is written; memory for a copy of the state");
@@ -121,7 +121,8 @@ absl::Status CheckChoices() {
   RETURN_IF_ERROR(CheckChoice("param_dtype", absl::GetFlag(FLAGS_param_dtype), {"float32", "bfloat16"}, {"float16"}));
   RETURN_IF_ERROR(CheckChoice("reduce_dtype", absl::GetFlag(FLAGS_reduce_dtype), {"float32", "bfloat16"}, {"float16"}));
   RETURN_IF_ERROR(CheckChoice("buffer_dtype", absl::GetFlag(FLAGS_buffer_dtype), {"float32", "bfloat16"}, {"float16"}));
-  RETURN_IF_ERROR(CheckChoice("state_dict_type", absl::GetFlag(FLAGS_state_dict_type), {"full", "sharded"}, {"local"}));
+  RETURN_IF_ERROR(
+      CheckChoice("state_dict_type", absl::GetFlag(FLAGS_state_dict_type), {"full", "sharded", "local"}, {}));
   return CheckChoice("export_format", absl::GetFlag(FLAGS_export_format), {"safetensors", "torch", "dcp"}, {});
 }
 

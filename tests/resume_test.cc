@@ -205,6 +205,14 @@ TEST_F(ResumeTest, FullCheckpointsOfRankZeroContinueBitForBit) {
   ExpectSameBits(metrics_, Uninterrupted(SmallRun() + Flags{"--steps=9"}));
 }
 
+TEST_F(ResumeTest, LocalCheckpointsContinueBitForBitAndOnOtherRanks) {
+  TrainWell(Run(3, 0) + Flags{"--state_dict_type=local"});
+  TrainWell(Run(6, 0) + Flags{"--state_dict_type=local", "--async_checkpoint"});
+  ExpectAllVerify(checkpoint_dir_);
+  ExpectSameBits(metrics_, Uninterrupted(SmallRun() + Flags{"--steps=6"}));
+  EXPECT_THAT(TrainWell(Run(7, 0) + Flags{"--state_dict_type=local", "--nproc=3"}), HasSubstr("6 of 7 steps are done"));
+}
+
 TEST_F(ResumeTest, FullCheckpointsOfAllRanksContinueBitForBit) {
   TrainWell(Run(3, 0) + Flags{"--state_dict_type=full"});
   TrainWell(Run(6, 0));
