@@ -237,8 +237,10 @@ class CheckpointBenchmark {
     const auto* bytes = reinterpret_cast<const std::byte*>(values_.data());
     const int64_t blocks = BlockCount(nbytes());
     const int threads = pool_->threads();
+    std::vector<std::unique_ptr<WriteQueue>> queues(threads);
     const absl::Status written = pool_->ParallelFor(threads, [&](int64_t thread) -> absl::Status {
-      const std::unique_ptr<WriteQueue> queue = file->NewWriteQueue(4);
+      std::unique_ptr<WriteQueue>& queue = queues[thread];
+      queue = file->NewWriteQueue(4);
       for (int64_t block = thread; block < blocks; block += threads) {
         const int64_t begin = block * kBlockBytes;
         const absl::Status status =
@@ -247,7 +249,9 @@ class CheckpointBenchmark {
       }
       return queue->Drain();
     });
-    Check(written.ok() && file->Sync().ok(), "raw I/O failed");
+    Check(written.ok(), "raw I/O failed");
+    for (const std::unique_ptr<WriteQueue>& queue : queues) Check(queue->Finish().ok(), "raw I/O failed");
+    Check(file->Sync().ok(), "fsync failed");
   }
 
   void WriteBuffered() {

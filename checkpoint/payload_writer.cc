@@ -41,7 +41,7 @@ class Queues {
 
   std::unique_ptr<WriteQueue> Take() {
     const std::lock_guard<std::mutex> lock(mutex_);
-    if (free_.empty()) return file_.NewWriteQueue(depth_);
+    if (free_.empty()) return NewQueue();
     std::unique_ptr<WriteQueue> queue = std::move(free_.back());
     free_.pop_back();
     return queue;
@@ -52,12 +52,20 @@ class Queues {
     free_.push_back(std::move(queue));
   }
 
-  absl::Status Drain() {
+  // Once all have been given back.
+  absl::Status Finish() {
     for (const std::unique_ptr<WriteQueue>& queue : free_) RETURN_IF_ERROR(queue->Drain());
+    for (const std::unique_ptr<WriteQueue>& queue : free_) RETURN_IF_ERROR(queue->Finish());
     return absl::OkStatus();
   }
 
  private:
+  std::unique_ptr<WriteQueue> NewQueue() {
+    if (depth_ > 0) return file_.NewWriteQueue(depth_);
+    return NewSynchronousWriteQueue(
+        [this](int64_t offset, absl::Span<const std::byte> bytes) { return file_.Write(offset, bytes); });
+  }
+
   File& file_;
   const int depth_;
   std::mutex mutex_;
@@ -114,7 +122,7 @@ absl::StatusOr<std::vector<StoredExtent>> WriteExtents(File& file, std::vector<P
     if (options.count) options.count(size);
     return absl::OkStatus();
   }));
-  RETURN_IF_ERROR(queues.Drain());
+  RETURN_IF_ERROR(queues.Finish());
   return stored;
 }
 
@@ -127,8 +135,8 @@ absl::StatusOr<StoredFile> WritePayload(File& file, const MemoryFile& image, int
   for (const PayloadExtent& extent : extents) taken.push_back(extent.range);
   std::sort(taken.begin(), taken.end(), [](const ByteRange& a, const ByteRange& b) { return a.offset < b.offset; });
   RETURN_IF_ERROR(file.Reserve(nbytes));
-  ASSIGN_OR_RETURN(stored.rest_digest, WriteRest(file, image, RangesBetween(taken, nbytes)));
   ASSIGN_OR_RETURN(stored.extents, WriteExtents(file, std::move(extents), pool, options));
+  ASSIGN_OR_RETURN(stored.rest_digest, WriteRest(file, image, RangesBetween(taken, nbytes)));
   return stored;
 }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // WritePayload: fills a file that was laid out in memory: first its space is reserved, so that a full disk is noticed
-// before anything else; then the layout's own bytes are copied, and then the payload is written block by block, by
-// several threads with several blocks in flight each, and each block is digested while it is hot.
+// before anything else; then the payload is written block by block, by several threads with several blocks in flight
+// each, and each block is digested while it is hot; then the layout's own bytes are copied.
 #ifndef FSDP_CHECKPOINT_PAYLOAD_WRITER_H_
 #define FSDP_CHECKPOINT_PAYLOAD_WRITER_H_
 
@@ -34,7 +34,7 @@ using ByteCounter = std::function<void(int64_t nbytes)>;
 struct PayloadWriteOptions {
   std::vector<ByteRange> later = {};  // left for later: neither written nor digested here; sorted and disjoint
   ByteCounter count = {};             // may be empty
-  int queue_depth = 4;                // blocks in flight per thread
+  int queue_depth = 4;                // blocks in flight per thread; 0: through the page cache, since others write too
 };
 
 // Fills the empty `file` with the first `nbytes` bytes of `image`, `extents` in place of theirs, which are disjoint and

@@ -40,7 +40,7 @@ absl::StatusOr<Manifest> WriteTreeParts(FileSystem& files, const std::string& di
   StoredFile stored;
   stored.name = name;
   ASSIGN_OR_RETURN(stored.nbytes, file->Size());
-  ASSIGN_OR_RETURN(stored.extents, WriteExtents(*file, std::move(extents), pool, {}));
+  ASSIGN_OR_RETURN(stored.extents, WriteExtents(*file, std::move(extents), pool, {.queue_depth = 0}));
   RETURN_IF_ERROR(file->Sync());
   part.files.push_back(std::move(stored));
   return part;

@@ -45,8 +45,8 @@ class UringWriteQueue final : public WriteQueue {
     RETURN_IF_ERROR(TakeSlot());
     const int64_t direct = DirectBytes(offset, bytes);
     const auto rest = bytes.subspan(direct);
-    // A file's last sector, and what lies across sectors, shares them with others: only the page cache can do that.
-    if (!rest.empty()) RETURN_IF_ERROR(write_(offset + direct, rest));
+    // An extent's last sector, and what lies across sectors, shares them with others: only the page cache can do that.
+    if (!rest.empty()) kept_.push_back({offset + direct, {rest.begin(), rest.end()}});
     if (direct == 0) return absl::OkStatus();
     Slot& slot = slots_[taken_];
     const std::byte* from = bytes.data();
@@ -65,7 +65,19 @@ class UringWriteQueue final : public WriteQueue {
     return error_;
   }
 
+  absl::Status Finish() override {
+    for (const Kept& kept : kept_) RETURN_IF_ERROR(write_(kept.offset, kept.bytes));
+    kept_.clear();
+    return error_;
+  }
+
  private:
+  // What is to go through the page cache.
+  struct Kept {
+    int64_t offset;
+    std::vector<std::byte> bytes;
+  };
+
   struct Slot {
     AlignedBlock buffer;
     int64_t offset = 0;
@@ -134,10 +146,12 @@ class UringWriteQueue final : public WriteQueue {
       slot.left = {};
     } else if (static_cast<size_t>(result) == slot.left.size()) {
       slot.left = {};
+    } else if (result % alignment_.offset == 0) {  // short
+      slot.offset += result;
+      slot.left = slot.left.subspan(result);
+      (void)Submit(index);
     } else {
-      // Short. Where it ended need not be aligned, so the rest takes the other way.
-      const auto rest = slot.left.subspan(result);
-      if (const absl::Status status = write_(slot.offset + result, rest); error_.ok()) error_ = status;
+      Fail(EIO, slot.offset, static_cast<int64_t>(slot.left.size()));
       slot.left = {};
     }
   }
@@ -156,6 +170,7 @@ class UringWriteQueue final : public WriteQueue {
   io_uring ring_ = {};
   bool is_open_ = false;
   std::vector<Slot> slots_;
+  std::vector<Kept> kept_;
   int taken_ = -1;  // the slot of the next write
   int in_flight_ = 0;
   absl::Status error_;  // the first

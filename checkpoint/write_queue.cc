@@ -26,6 +26,7 @@ class SynchronousWriteQueue final : public WriteQueue {
   absl::Status Write(int64_t offset, absl::Span<const std::byte> bytes) override { return write_(offset, bytes); }
 
   absl::Status Drain() override { return absl::OkStatus(); }
+  absl::Status Finish() override { return absl::OkStatus(); }
 
  private:
   const std::function<absl::Status(int64_t, absl::Span<const std::byte>)> write_;

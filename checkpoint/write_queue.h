@@ -1,13 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // WriteQueue: large writes to one file, several of them in flight. How they get there is chosen at run time by whoever
-// opened the file (File::NewWriteQueue): direct I/O through io_uring, direct pwrite, or plain pwrite. Used by one
-// thread; several queues may write to one file.
+// opened the file (File::NewWriteQueue): direct I/O through io_uring, or plain pwrite. Used by one thread; several
+// queues may write to one file.
+//
+// The kernel does not keep direct writes and the page cache apart where they meet in one page (the direct write cannot
+// drop it, and the next fsync fails with EIO). So whatever goes through the page cache waits: each queue keeps what is
+// not aligned until Finish, and nobody else writes to the file before.
 //
 //   ASSIGN_OR_RETURN(std::byte* scratch, queue->Buffer());
 //   ... fill scratch, or find the bytes elsewhere ...
 //   RETURN_IF_ERROR(queue->Write(offset, absl::MakeConstSpan(scratch, nbytes)));
-//   RETURN_IF_ERROR(queue->Drain());                       // then File::Sync
+//   RETURN_IF_ERROR(queue->Drain());     // all queues of the file
+//   RETURN_IF_ERROR(queue->Finish());    // then other writes, then File::Sync
 #ifndef FSDP_CHECKPOINT_WRITE_QUEUE_H_
 #define FSDP_CHECKPOINT_WRITE_QUEUE_H_
 
@@ -40,8 +45,11 @@ class WriteQueue {
   // stays as it is until Drain. An error may be that of an earlier write.
   virtual absl::Status Write(int64_t offset, absl::Span<const std::byte> bytes) = 0;
 
-  // Waits until all is written. The first error.
+  // Waits until nothing is in flight. The first error.
   virtual absl::Status Drain() = 0;
+
+  // Writes what is not aligned. Once all queues of the file are drained.
+  virtual absl::Status Finish() = 0;
 };
 
 // Aligned memory whose pages exist only once they are touched.
@@ -61,8 +69,9 @@ struct DirectAlignment {
 std::unique_ptr<WriteQueue> NewSynchronousWriteQueue(
     std::function<absl::Status(int64_t offset, absl::Span<const std::byte> bytes)> write);
 
-// A queue of `depth` direct writes to `direct_fd` through io_uring; what is not aligned goes through `write`. Null
-// where the kernel has no io_uring, or lets nobody use it. `name` is for errors. The file descriptor must outlive it.
+// A queue of `depth` direct writes to `direct_fd` through io_uring; Finish puts what is not aligned through `write`.
+// Null where the kernel has no io_uring, or lets nobody use it. `name` is for errors. The file descriptor must outlive
+// it.
 std::unique_ptr<WriteQueue> NewUringWriteQueue(
     int direct_fd, const DirectAlignment& alignment, int depth, std::string name,
     std::function<absl::Status(int64_t offset, absl::Span<const std::byte> bytes)> write);

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/status_matchers.h"
@@ -39,6 +40,7 @@ TEST(WriteQueueTest, PutsEveryByteInItsPlaceHoweverItIsAligned) {
   ASSERT_OK(file->Reserve(static_cast<int64_t>(bytes.size())));
   {
     const std::unique_ptr<WriteQueue> queue = file->NewWriteQueue(3);
+    std::vector<std::pair<size_t, size_t>> between;
     size_t at = 0;
     for (int i = 0; at < bytes.size(); ++i) {
       // From where the bytes lie and from the queue's memory, at aligned and other offsets, whole sectors and others.
@@ -54,11 +56,15 @@ TEST(WriteQueueTest, PutsEveryByteInItsPlaceHoweverItIsAligned) {
       at += count;
       const size_t sector = (at + 4095) / 4096 * 4096;  // every other one begins at a sector
       if (i % 2 == 0 && sector < bytes.size()) {
-        ASSERT_OK(file->Write(static_cast<int64_t>(at), Bytes(bytes, at, sector - at)));
+        between.emplace_back(at, sector);
         at = sector;
       }
     }
     ASSERT_OK(queue->Drain());
+    ASSERT_OK(queue->Finish());
+    for (const auto& [begin, end] : between) {
+      ASSERT_OK(file->Write(static_cast<int64_t>(begin), Bytes(bytes, begin, end - begin)));
+    }
   }
   ASSERT_OK(file->Sync());
   EXPECT_TRUE(ReadAll(path) == bytes);
