@@ -53,11 +53,13 @@ struct StoredOrigin {
 struct StoredFile {
   std::string name;
   int64_t nbytes = 0;
-  std::vector<StoredExtent> extents;   // sorted by offset, disjoint
-  Digest rest_digest;                  // of all bytes outside of extents and record, in file order
-  std::optional<ByteRange> record;     // where a rank file describes itself
-  std::optional<StoredOrigin> origin;  // of a file of an earlier save
-  std::string unknown;                 // members that this release does not know, as JSON ", \"a\": 1"
+  std::vector<StoredExtent> extents;  // sorted by offset, disjoint
+  Digest rest_digest;                 // of all bytes outside of extents and record, in file order
+  std::optional<ByteRange> record;    // where a rank file describes itself
+  std::string unknown;                // members that this release does not know, as JSON ", \"a\": 1"
+
+  // Of a file that an earlier save wrote and this one links.
+  std::optional<StoredOrigin> origin = {};
 };
 
 // Elements `interval` of a tensor, at byte `offset` of file `file`.
