@@ -33,7 +33,8 @@ class TraceTest : public testing::Test {
     ASSERT_OK_AND_ASSIGN(const ProgramResult run, Train(SmallRun() + Flags{"--steps=3", "--trace=" + path}));
     ASSERT_EQ(run.exit_status, 0) << run.output;
     std::ifstream stream(path);
-    for (const nlohmann::json& event : nlohmann::json::parse(stream)["traceEvents"]) {
+    const nlohmann::json trace = nlohmann::json::parse(stream);
+    for (const nlohmann::json& event : trace["traceEvents"]) {
       const std::pair<int, int> row = {event["pid"], event["tid"]};
       if (event["name"] == "thread_name") row_names_[row] = event["args"]["name"];
       if (event["ph"] != "X") continue;
