@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
+#include "examples/fully_sharded_model.h"
 
 namespace fsdp {
 namespace {
@@ -70,9 +71,12 @@ absl::StatusOr<std::unique_ptr<FullyShardedDataParallel>> MakeShardedModel(const
                                                                            const TrainOptions& options,
                                                                            std::shared_ptr<ProcessGroup> group,
                                                                            std::shared_ptr<Trace> trace) {
+  ASSIGN_OR_RETURN(std::unique_ptr<Module> module, MakeCausalLm(config));
+  if (options.api == TrainApi::kFsdp2) {
+    return MakeFullyShardedModel(std::move(module), WrapPolicyOf(options.wrap), options, std::move(group));
+  }
   FsdpOptions fsdp_options = FsdpOptionsOf(options);
   fsdp_options.trace = std::move(trace);
-  ASSIGN_OR_RETURN(std::unique_ptr<Module> module, MakeCausalLm(config));
   return FullyShardedDataParallel::Wrap(std::move(module), std::move(group), fsdp_options);
 }
 

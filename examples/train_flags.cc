@@ -49,7 +49,9 @@ ABSL_FLAG(std::string, sharding_strategy, "full_shard",
           "full_shard, shard_grad_op, no_shard, hybrid_shard or hybrid_shard_zero2");
 ABSL_FLAG(int, shard_group_size, 0, "ranks per shard group of the hybrid strategies; the groups replicate");
 ABSL_FLAG(std::string, wrap, "block", "units: block (each transformer block), size:N (at least N parameters) or none");
-ABSL_FLAG(std::string, api, "fsdp1", "fsdp1");
+ABSL_FLAG(std::string, api, "fsdp1",
+          "fsdp1, or fsdp2: fully_shard, where full_shard keeps the root unsharded after forward and shard_grad_op is "
+          "reshard_after_forward=False");
 ABSL_FLAG(bool, use_orig_params, false, "FSDP1's aligned flat layout");
 ABSL_FLAG(std::string, param_dtype, "float32", "of unsharded parameters and of compute: float32 or bfloat16");
 ABSL_FLAG(std::string, reduce_dtype, "float32", "of the gradient reduction: float32 or bfloat16");
@@ -117,7 +119,7 @@ absl::Status CheckChoices() {
   RETURN_IF_ERROR(CheckChoice("model", absl::GetFlag(FLAGS_model), {"gpt2", "llama"}, {}));
   RETURN_IF_ERROR(CheckChoice("sharding_strategy", absl::GetFlag(FLAGS_sharding_strategy),
                               {"full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2"}, {}));
-  RETURN_IF_ERROR(CheckChoice("api", absl::GetFlag(FLAGS_api), {"fsdp1"}, {"fsdp2"}));
+  RETURN_IF_ERROR(CheckChoice("api", absl::GetFlag(FLAGS_api), {"fsdp1", "fsdp2"}, {}));
   RETURN_IF_ERROR(CheckChoice("param_dtype", absl::GetFlag(FLAGS_param_dtype), {"float32", "bfloat16"}, {"float16"}));
   RETURN_IF_ERROR(CheckChoice("reduce_dtype", absl::GetFlag(FLAGS_reduce_dtype), {"float32", "bfloat16"}, {"float16"}));
   RETURN_IF_ERROR(CheckChoice("buffer_dtype", absl::GetFlag(FLAGS_buffer_dtype), {"float32", "bfloat16"}, {"float16"}));
@@ -146,8 +148,31 @@ absl::Status CheckNumbers() {
   return CheckNumber("max_grad_norm", absl::GetFlag(FLAGS_max_grad_norm));
 }
 
+// What FullyShard does not have.
+absl::Status CheckFsdp2() {
+  if (absl::GetFlag(FLAGS_api) != "fsdp2") return absl::OkStatus();
+  if (absl::GetFlag(FLAGS_sharding_strategy) == "no_shard") {
+    return absl::InvalidArgumentError("--sharding_strategy=no_shard: expected --api=fsdp1 beside it");
+  }
+  if (absl::GetFlag(FLAGS_use_orig_params)) {
+    return absl::InvalidArgumentError("--use_orig_params: expected --api=fsdp1 beside it");
+  }
+  if (absl::GetFlag(FLAGS_buffer_dtype) != "float32" || absl::GetFlag(FLAGS_keep_low_precision_grads)) {
+    return absl::InvalidArgumentError(
+        "--buffer_dtype and --keep_low_precision_grads: expected --api=fsdp1 beside them");
+  }
+  if (!absl::GetFlag(FLAGS_trace).empty()) {
+    return absl::InvalidArgumentError("--trace: expected --api=fsdp1 beside it");
+  }
+  if (absl::GetFlag(FLAGS_backward_prefetch) != "pre" || absl::GetFlag(FLAGS_forward_prefetch)) {
+    return absl::InvalidArgumentError("--backward_prefetch and --forward_prefetch: expected --api=fsdp1 beside them");
+  }
+  return absl::OkStatus();
+}
+
 // Flags that mean nothing alone.
 absl::Status CheckCombinations() {
+  RETURN_IF_ERROR(CheckFsdp2());
   if (!absl::GetFlag(FLAGS_data).empty() && !absl::GetFlag(FLAGS_tokens).empty()) {
     return absl::InvalidArgumentError("--data and --tokens: expected only one of the two");
   }
@@ -217,6 +242,7 @@ absl::Status ReadSharding(TrainOptions& options) {
   RETURN_IF_ERROR(
       CheckChoice("backward_prefetch", absl::GetFlag(FLAGS_backward_prefetch), {"pre", "post", "none"}, {}));
   ASSIGN_OR_RETURN(options.backward_prefetch, ParseBackwardPrefetch(absl::GetFlag(FLAGS_backward_prefetch)));
+  options.api = absl::GetFlag(FLAGS_api) == "fsdp2" ? TrainApi::kFsdp2 : TrainApi::kFsdp1;
   options.use_orig_params = absl::GetFlag(FLAGS_use_orig_params);
   options.forward_prefetch = absl::GetFlag(FLAGS_forward_prefetch);
   options.limit_all_gathers = absl::GetFlag(FLAGS_limit_all_gathers);

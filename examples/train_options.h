@@ -36,6 +36,9 @@ struct ResumeChoice {
   std::string path;
 };
 
+// FullyShardedDataParallel or FullyShard.
+enum class TrainApi { kFsdp1, kFsdp2 };
+
 struct TrainOptions {
   int nproc = 1;  // ranks to start here, when this process is not yet part of a job
 
@@ -58,6 +61,7 @@ struct TrainOptions {
   float max_grad_norm = 0;            // 0: no clipping
 
   // The sharding.
+  TrainApi api = TrainApi::kFsdp1;
   ShardingStrategy sharding_strategy = ShardingStrategy::kFullShard;
   int shard_group_size = 0;  // of the hybrid strategies
   WrapChoice wrap;

@@ -93,7 +93,7 @@ ScheduleOptions Executor::CurrentOptions() const {
     traits.reshard_after_forward = controls.reshard_after_forward.value_or(traits.reshard_after_forward);
     traits.reshard_to_group = unit.post_forward_group != nullptr;
     if (unit.settings.gradient_rules == GradientRules::kFsdp2) {
-      traits.reshard_after_backward = controls.reshard_after_backward;
+      traits.reshard_after_backward = traits.reshard_after_sync = controls.reshard_after_backward;
     }
     traits.unshard_in_backward = controls.unshard_in_backward;
     traits.recompute = unit.settings.activation_checkpointing;
@@ -147,6 +147,10 @@ absl::Status Executor::PreForward(Module& module, Tensor& input, Tape& tape) {
 
 absl::Status Executor::BeginForward(Tape& tape) {
   RETURN_IF_ERROR(CheckNotSummoned("forward"));
+  if (&tape.stream() != &runtime_->compute_stream()) {
+    return absl::FailedPreconditionError(
+        "forward on a tape of another stream: make the tape with the model's NewTape()");
+  }
   RETURN_IF_ERROR(WriteBackReplaced(units_, runtime_->compute_stream()));
   schedule_options_ = CurrentOptions();
   schedule_options_.training = tape.keep_for_backward();
@@ -269,7 +273,7 @@ void Executor::EndBackward() {
   runtime_->gradients().WaitForReductions();
   for (int unit = 0; unit < units_.size(); ++unit) {
     const UnitTraits& traits = schedule_options_.units[unit];
-    if (traits.sync || traits.reshard_after_backward) Reshard(unit);
+    if (traits.ReshardsAfterBackward()) Reshard(unit);
   }
 }
 

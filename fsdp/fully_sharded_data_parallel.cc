@@ -7,6 +7,7 @@
 #include "base/status_macros.h"
 #include "fsdp/clip_grad_norm.h"
 #include "fsdp/executor.h"
+#include "fsdp/fsdp_root.h"
 #include "fsdp/live_optim_state.h"
 #include "fsdp/model_state.h"
 #include "fsdp/module_apply.h"
@@ -59,6 +60,22 @@ absl::StatusOr<std::unique_ptr<FullyShardedDataParallel>> FullyShardedDataParall
                                                        .limit_all_gathers = options.limit_all_gathers,
                                                        .check_execution_order = options.check_execution_order,
                                                        .root = UnitSettingsOf(options, {}, /*is_root=*/true)}));
+  return model;
+}
+
+absl::StatusOr<std::unique_ptr<FullyShardedDataParallel>> FullyShardedDataParallel::FromFullyShard(
+    std::unique_ptr<Module> module) {
+  FsdpModule* fully_sharded = FsdpModule::Of(*module);
+  if (fully_sharded == nullptr) {
+    return absl::InvalidArgumentError(absl::StrCat("FromFullyShard of a ", std::string(module->type_name()),
+                                                   ": expected a module that FullyShard was applied to"));
+  }
+  ASSIGN_OR_RETURN(const FsdpRoot* root, fully_sharded->Root());
+  std::unique_ptr<FullyShardedDataParallel> model(new FullyShardedDataParallel());
+  model->module_ = std::move(module);
+  model->layer_ops_ = root->layer_ops();
+  model->units_ = root->shared_units();
+  model->executor_ = root->shared_executor();
   return model;
 }
 

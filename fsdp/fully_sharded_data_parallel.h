@@ -59,6 +59,11 @@ class FullyShardedDataParallel final {
   static absl::StatusOr<std::unique_ptr<FullyShardedDataParallel>> Wrap(std::unique_ptr<Module> module,
                                                                         ShardGroups groups,
                                                                         const FsdpOptions& options = {});
+
+  // Takes over a module that FullyShard was applied to (FSDP2), which gets names, shards and values now if it has none
+  // yet: for programs that treat both APIs alike. Collective. kInvalidArgument where it was not applied.
+  static absl::StatusOr<std::unique_ptr<FullyShardedDataParallel>> FromFullyShard(std::unique_ptr<Module> module);
+
   ~FullyShardedDataParallel();
 
   // A tape on this model's stream. Off `training`, forward keeps nothing for a backward.
@@ -169,8 +174,8 @@ class FullyShardedDataParallel final {
 
   std::unique_ptr<Module> module_;
   std::shared_ptr<const LayerOps> layer_ops_;
-  std::unique_ptr<UnitStore> units_;
-  std::unique_ptr<Executor> executor_;  // refers to module_ and units_
+  std::shared_ptr<UnitStore> units_;    // with FullyShard also the root's
+  std::shared_ptr<Executor> executor_;  // likewise; refers to module_ and units_
   StateDictSettings settings_;
 };
 

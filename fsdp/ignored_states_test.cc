@@ -63,6 +63,23 @@ TEST_F(IgnoredStatesTest, BothArgumentsAtOnceAreRefused) {
                        HasSubstr("ignored_modules and ignored_states are both given: expected one of them")));
 }
 
+class NoHooks final : public ModuleHooks {
+  absl::Status PreForward(Module&, Tensor&, Tape&) override { return absl::OkStatus(); }
+  absl::Status PostForward(Module&, Tensor&, Tape&) override { return absl::OkStatus(); }
+  absl::Status PreBackward(Module&, Tensor&, Tape&) override { return absl::OkStatus(); }
+  absl::Status PostBackward(Module&, Tensor&, Tape&) override { return absl::OkStatus(); }
+};
+
+TEST_F(IgnoredStatesTest, AModuleThatIsShardedOnItsOwnCannotBeIgnored) {
+  NoHooks hooks;
+  inner_->set_hooks(&hooks);
+  FsdpOptions options;
+  options.ignored_modules = {inner_};
+  EXPECT_THAT(ResolveIgnoredStates(root_, options).status(),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("ignored_modules[0], module \"0.0\", is sharded on its own")));
+}
+
 TEST_F(IgnoredStatesTest, WhatIsNotBelowTheRootIsRefused) {
   TestSequence stranger;
   FsdpOptions options;

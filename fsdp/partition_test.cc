@@ -92,6 +92,16 @@ TEST_F(PartitionTest, IgnoredParametersAreUnmanaged) {
   EXPECT_THAT(unmanaged, ElementsAre("0.1.weight", "0.1.bias", "1.weight", "1.bias"));
 }
 
+TEST_F(PartitionTest, NoParameterIsLeftOver) {
+  for (const WrapPolicy& policy : {WrapPolicy(), WrapPolicy(AlwaysWrapPolicy()), WrapPolicy(SizeBasedWrapPolicy(30))}) {
+    ASSERT_OK_AND_ASSIGN(const Partition partition, Partition::ByPolicy(root_, {.auto_wrap_policy = policy}));
+    size_t in_units = 0;
+    for (const UnitModule& unit : partition.units) in_units += unit.parameters.size();
+    EXPECT_EQ(in_units, 6u);
+    EXPECT_THAT(partition.unmanaged, IsEmpty());
+  }
+}
+
 TEST_F(PartitionTest, IgnoringTheRootManagesNothingAndSaysSo) {
   FsdpOptions options;
   options.ignored_modules = {&root_};

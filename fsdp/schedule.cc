@@ -94,6 +94,8 @@ int Following(const std::vector<int>& order, int unit) {
   return at == order.end() || at + 1 == order.end() ? -1 : *(at + 1);
 }
 
+bool NeedsParametersInBackward(const UnitTraits& unit) { return unit.unshard_in_backward || unit.recompute; }
+
 void FinishForward(int unit, const ScheduleOptions& options, Builder& builder) {
   const UnitTraits& traits = options.units[unit];
   if (!options.training) {
@@ -106,7 +108,7 @@ void FinishForward(int unit, const ScheduleOptions& options, Builder& builder) {
 // What ends a unit's backward: reshard, prefetch after it, reduction.
 void FinishBackward(int unit, int next, const ScheduleOptions& options, Builder& builder) {
   const UnitTraits& traits = options.units[unit];
-  if (traits.sync || traits.reshard_after_backward) builder.Reshard(unit);
+  if (traits.ReshardsAfterBackward()) builder.Reshard(unit);
   if (options.backward_prefetch == BackwardPrefetch::kBackwardPost && next >= 0) builder.Unshard(next);
   if (!traits.sync || !traits.trainable) return;
   if (traits.sharded) builder.Add(Kind::kReduceScatter, unit);
@@ -149,7 +151,8 @@ Schedule BackwardSchedule(absl::Span<const UnitVisit> visits, const std::vector<
   std::vector<int> order = OrderOf(visits, /*enter=*/false);
   std::reverse(order.begin(), order.end());
   for (auto visit = visits.rbegin(); visit != visits.rend(); ++visit) {
-    const int next = Following(order, visit->unit);
+    int next = Following(order, visit->unit);
+    if (next >= 0 && !NeedsParametersInBackward(options.units[next])) next = -1;
     if (visit->enter) {
       // Only a unit that is still to come is prefetched: the root ends last, when all others have run.
       const bool next_to_come =
@@ -158,7 +161,7 @@ Schedule BackwardSchedule(absl::Span<const UnitVisit> visits, const std::vector<
       continue;
     }
     const UnitTraits& traits = options.units[visit->unit];
-    if (traits.unshard_in_backward || traits.recompute) builder.Unshard(visit->unit);
+    if (NeedsParametersInBackward(traits)) builder.Unshard(visit->unit);
     builder.Prefetch(traits.backward_prefetch, options.backward_prefetch == BackwardPrefetch::kBackwardPre ? next : -1);
     if (traits.recompute) builder.Add(Kind::kRecompute, visit->unit);
     builder.Add(Kind::kBackward, visit->unit);

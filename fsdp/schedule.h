@@ -59,13 +59,16 @@ struct UnitTraits {
   bool all_reduce = true;              // off: a replicated unit reduce-scatters only
   bool reshard_after_forward = true;   // off for the root, and where parameters are kept for backward
   bool reshard_to_group = false;       // after forward, and not all the way
-  bool reshard_after_backward = true;  // of a backward without synchronisation; one with it always reshards
+  bool reshard_after_backward = true;  // of a backward without synchronisation
+  bool reshard_after_sync = true;      // of one with it
   bool unshard_in_backward = true;     // off: backward does not need its parameters
   bool recompute = false;              // its forward runs again before its backward
 
   // Units to all-gather ahead of this one's forward and backward; default: the next in order, by the options.
   std::optional<std::vector<int>> forward_prefetch = {};
   std::optional<std::vector<int>> backward_prefetch = {};
+
+  bool ReshardsAfterBackward() const { return sync ? reshard_after_sync : reshard_after_backward; }
 
   // How FSDP1 treats a unit.
   static UnitTraits Of(ShardingStrategy strategy, bool is_root);

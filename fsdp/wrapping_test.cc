@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What wrapping means for a step: ignored, frozen, shared and unused parameters, on 3 ranks, which divide no size here.
+#include <algorithm>
 #include <memory>
 #include <set>
 #include <string>
@@ -139,6 +140,21 @@ TEST(WrappingTest, MixedRequiresGradIsRefusedOnEveryRankWithoutUseOrigParams) {
   EXPECT_THAT(status, StatusIs(absl::StatusCode::kInvalidArgument,
                                HasSubstr("unit root has parameters with and without requires_grad; with: 1.bias; "
                                          "without: 1.weight")));
+}
+
+TEST(WrappingTest, OneUnitHasOneFloatingPointDType) {
+  const auto wrap_with = [](DType dtype) {
+    return RunRanks(kRanks, [&](std::shared_ptr<ProcessGroup> group) {
+      std::unique_ptr<TestSequence> module = MakeModel();
+      At(*module, "1").own_parameters()[1].second->dtype = dtype;
+      return FullyShardedDataParallel::Wrap(std::move(module), group, Options()).status();
+    });
+  };
+  EXPECT_THAT(wrap_with(DType::kBFloat16), StatusIs(absl::StatusCode::kInvalidArgument,
+                                                    HasSubstr("\"1.bias\" is bfloat16 and \"1.weight\" is float32")));
+  EXPECT_THAT(wrap_with(DType::kInt32),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("must have one floating-point dtype, but \"1.bias\" is int32")));
 }
 
 TEST(WrappingTest, ShardedViewsAreSlicesOfOneShardAndEmptyWhereAbsent) {

@@ -38,6 +38,12 @@ class ModuleHooks {
   virtual absl::Status PostBackward(Module& module, Tensor& grad_input, Tape& tape) = 0;
 };
 
+// What a module carries along for whoever extends it (FullyShard).
+class ModuleExtension {
+ public:
+  virtual ~ModuleExtension() = default;
+};
+
 class Module {
  public:
   using NamedModule = std::pair<std::string, Module*>;
@@ -89,6 +95,10 @@ class Module {
   void set_recompute(bool recompute) { recompute_ = recompute; }
   ModuleHooks* hooks() const { return hooks_; }
 
+  // Lives as long as this module, and may be shared with others.
+  void set_extension(std::shared_ptr<ModuleExtension> extension) { extension_ = std::move(extension); }
+  ModuleExtension* extension() const { return extension_.get(); }
+
  protected:
   Module() = default;
 
@@ -120,6 +130,7 @@ class Module {
   std::vector<NamedBuffer> buffers_;
   ModuleHooks* hooks_ = nullptr;
   bool recompute_ = false;
+  std::shared_ptr<ModuleExtension> extension_;  // last, so that it goes first: it may refer to all of the above
 };
 
 }  // namespace fsdp

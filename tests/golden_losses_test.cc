@@ -76,7 +76,7 @@ INSTANTIATE_TEST_SUITE_P(Cases, GoldenLossesTest,
                          testing::Values("gpt2_bare_a4", "gpt2_full_shard_w4", "gpt2_full_shard_w2_a2",
                                          "gpt2_uneven_full_shard_w3", "gpt2_hybrid_w4_k2", "gpt2_bf16_w2",
                                          "gpt2_bf16_reduce_bf16_w2", "llama_bare_a3", "llama_full_shard_w3",
-                                         "llama_bf16_w2"),
+                                         "llama_bf16_w2", "gpt2_fsdp2_w4", "gpt2_uneven_fsdp2_w3"),
                          [](const auto& info) { return info.param; });
 
 // Two curves pass through steps that magnify a rounding of the weights a thousandfold and more: gpt2_full_shard_w3 at

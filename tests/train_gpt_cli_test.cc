@@ -56,6 +56,12 @@ TEST(TrainGptCliTest, AWrongCommandLineExitsWith2AndNamesTheFlag) {
       {{"--param_dtype=int8"}, {"--param_dtype=int8", "float32 or bfloat16"}},
       {{"--resume="}, {"--resume=", "auto, none"}},
       {{"--data=*.txt", "--tokens=a.u16"}, {"--data", "--tokens"}},
+      {{"--api=fsdp3"}, {"--api=fsdp3", "fsdp1 or fsdp2"}},
+      {{"--api=fsdp2", "--sharding_strategy=no_shard"}, {"--sharding_strategy=no_shard", "--api=fsdp1"}},
+      {{"--api=fsdp2", "--use_orig_params"}, {"--use_orig_params", "--api=fsdp1"}},
+      {{"--api=fsdp2", "--buffer_dtype=bfloat16"}, {"--buffer_dtype", "--api=fsdp1"}},
+      {{"--api=fsdp2", "--trace=t.json"}, {"--trace", "--api=fsdp1"}},
+      {{"--api=fsdp2", "--backward_prefetch=none"}, {"--backward_prefetch", "--api=fsdp1"}},
       {{"--rank0_only"}, {"--rank0_only", "--state_dict_type=full"}},
       {{"--sharding_strategy=hybrid_shard"}, {"--shard_group_size", "hybrid_shard_zero2"}},
       {{"--shard_group_size=2"}, {"--shard_group_size", "only there"}},
@@ -69,7 +75,6 @@ TEST(TrainGptCliTest, AWrongCommandLineExitsWith2AndNamesTheFlag) {
 TEST(TrainGptCliTest, WhatIsNotInThisVersionIsRefusedByName) {
   const std::vector<std::string> later = {
       "--device=cuda",
-      "--api=fsdp2",
       "--param_dtype=float16",
       "--reduce_dtype=float16",
   };

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A model for training under FSDP2 as TrainOptions ask (--api=fsdp2): a mesh over the ranks, FullyShard on the modules
+// that the wrapping picks and on the whole model.
+#ifndef FSDP_EXAMPLES_FULLY_SHARDED_MODEL_H_
+#define FSDP_EXAMPLES_FULLY_SHARDED_MODEL_H_
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "collectives/process_group.h"
+#include "examples/train_options.h"
+#include "fsdp/fsdp.h"
+#include "nn/module.h"
+
+namespace fsdp {
+
+// `policy` says which modules are units of their own. Random weights from options.seed, equal on any number of ranks.
+// Collective.
+absl::StatusOr<std::unique_ptr<FullyShardedDataParallel>> MakeFullyShardedModel(std::unique_ptr<Module> module,
+                                                                                const WrapPolicy& policy,
+                                                                                const TrainOptions& options,
+                                                                                std::shared_ptr<ProcessGroup> group);
+
+}  // namespace fsdp
+
+#endif  // FSDP_EXAMPLES_FULLY_SHARDED_MODEL_H_

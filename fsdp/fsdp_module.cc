@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/fsdp_module.h"
+
+#include <algorithm>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "fsdp/fsdp_root.h"
+#include "fsdp/model_state.h"
+
+namespace fsdp {
+namespace {
+
+absl::Status CheckPrefetch(std::string_view argument, const std::vector<FsdpModule*>& modules) {
+  if (std::count(modules.begin(), modules.end(), nullptr) == 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(std::string(argument), " has a null: expected modules that FullyShard was applied to"));
+}
+
+}  // namespace
+
+FsdpModule::FsdpModule(std::vector<Module*> modules, std::shared_ptr<const DeviceMesh> mesh,
+                       const FullyShardOptions& options)
+    : modules_(std::move(modules)), mesh_(std::move(mesh)), options_(options) {
+  if (const bool* reshard = std::get_if<bool>(&options_.reshard_after_forward)) {
+    controls_.reshard_after_forward = *reshard;
+  } else if (const int* ranks = std::get_if<int>(&options_.reshard_after_forward)) {
+    controls_.reshard_after_forward = *ranks > 1;
+  }
+}
+
+FsdpModule::~FsdpModule() = default;
+
+FsdpModule* FsdpModule::Of(const Module& module) { return dynamic_cast<FsdpModule*>(module.extension()); }
+
+absl::StatusOr<FsdpRoot*> FsdpModule::Root() {
+  if (own_root_ == nullptr) {
+    if (root_ != nullptr) {
+      return absl::FailedPreconditionError(absl::StrCat("module \"", root_->units().unit(unit_).display_name(),
+                                                        "\" is not the root: call the outermost module's"));
+    }
+    ASSIGN_OR_RETURN(own_root_, FsdpRoot::Create(*this));
+  }
+  return own_root_.get();
+}
+
+void FsdpModule::JoinRoot(FsdpRoot* root, int unit) {
+  root_ = root;
+  unit_ = unit;
+}
+
+absl::StatusOr<Tape> FsdpModule::NewTape(bool training) {
+  ASSIGN_OR_RETURN(FsdpRoot * root, Root());
+  return Tape(root->executor().runtime().compute_stream(), *root->layer_ops(), training);
+}
+
+absl::StatusOr<std::vector<ShardedParameter*>> FsdpModule::parameters() {
+  ASSIGN_OR_RETURN(FsdpRoot * root, Root());
+  std::vector<ShardedParameter*> parameters;
+  for (const auto& unit : root->units().units()) {
+    for (const auto& parameter : unit->sharded_parameters) parameters.push_back(parameter.get());
+  }
+  return parameters;
+}
+
+absl::StatusOr<StateDict> FsdpModule::GetStateDict() {
+  ASSIGN_OR_RETURN(FsdpRoot * root, Root());
+  RETURN_IF_ERROR(root->executor().runtime().Synchronize());
+  ASSIGN_OR_RETURN(StateDict state, LiveModelState(root->module(), root->units()));
+  state.type = StateDictType::kSharded;
+  return state;
+}
+
+absl::StatusOr<StateDict> FsdpModule::GetFullStateDict(const FullStateDictConfig& config) {
+  ASSIGN_OR_RETURN(FsdpRoot * root, Root());
+  RETURN_IF_ERROR(root->executor().CheckIdle("GetFullStateDict"));
+  const StateForm form{StateDictType::kFull, config.offload_to_cpu, config.rank0_only};
+  return GetModelState(root->module(), root->units(), form);
+}
+
+absl::StatusOr<IncompatibleKeys> FsdpModule::LoadStateDict(const StateDict& state,
+                                                           const LoadStateDictOptions& options) {
+  ASSIGN_OR_RETURN(FsdpRoot * root, Root());
+  RETURN_IF_ERROR(root->executor().CheckIdle("LoadStateDict"));
+  const StateDictType type = options.broadcast_from_rank0 ? StateDictType::kFull : state.type;
+  return LoadModelState(root->module(), root->units(), state, type, options);
+}
+
+absl::Status FsdpModule::Unshard() {
+  ASSIGN_OR_RETURN(UnshardHandle handle, UnshardAsync());
+  return handle.Wait();
+}
+
+absl::StatusOr<UnshardHandle> FsdpModule::UnshardAsync() {
+  if (root_ == nullptr) RETURN_IF_ERROR(Root().status());
+  if (unit_ < 0) return UnshardHandle();
+  RETURN_IF_ERROR(root_->executor().Unshard(unit_));
+  return UnshardHandle([executor = &root_->executor(), unit = unit_] {  //
+    return executor->WaitForUnshard(unit);
+  });
+}
+
+absl::Status FsdpModule::Reshard() {
+  if (root_ != nullptr && unit_ >= 0) root_->executor().Reshard(unit_);
+  return absl::OkStatus();
+}
+
+absl::Status FsdpModule::Set(const std::function<void(UnitControls&)>& change, Recurse recurse) {
+  change(controls_);
+  if (root_ != nullptr) root_->Apply(*this, unit_);
+  if (recurse == Recurse::kNo) return absl::OkStatus();
+  for (Module* module : modules_) {
+    for (const auto& [name, below] : module->NamedModules()) {
+      FsdpModule* inner = Of(*below);
+      if (inner != nullptr && inner != this) RETURN_IF_ERROR(inner->Set(change, Recurse::kNo));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status FsdpModule::set_requires_gradient_sync(bool requires_gradient_sync, Recurse recurse) {
+  return Set([=](UnitControls& s) { s.requires_gradient_sync = requires_gradient_sync; }, recurse);
+}
+
+absl::Status FsdpModule::set_requires_all_reduce(bool requires_all_reduce, Recurse recurse) {
+  return Set([=](UnitControls& s) { s.requires_all_reduce = requires_all_reduce; }, recurse);
+}
+
+absl::Status FsdpModule::set_reshard_after_forward(bool reshard_after_forward, Recurse recurse) {
+  return Set([=](UnitControls& s) { s.reshard_after_forward = reshard_after_forward; }, recurse);
+}
+
+absl::Status FsdpModule::set_reshard_after_backward(bool reshard_after_backward, Recurse recurse) {
+  return Set([=](UnitControls& s) { s.reshard_after_backward = reshard_after_backward; }, recurse);
+}
+
+absl::Status FsdpModule::set_unshard_in_backward(bool unshard_in_backward) {
+  return Set([=](UnitControls& s) { s.unshard_in_backward = unshard_in_backward; }, Recurse::kNo);
+}
+
+absl::Status FsdpModule::set_is_last_backward(bool is_last_backward) {
+  ASSIGN_OR_RETURN(FsdpRoot * root, Root());
+  root->executor().set_is_last_backward(is_last_backward);
+  return absl::OkStatus();
+}
+
+absl::Status FsdpModule::set_gradient_divide_factor(double factor) {
+  if (!(factor > 0)) {
+    return absl::InvalidArgumentError(absl::StrCat("gradient_divide_factor=", factor, ": expected a number above 0"));
+  }
+  return Set([=](UnitControls& s) { s.gradient_divide_factor = factor; }, Recurse::kNo);
+}
+
+absl::Status FsdpModule::set_force_sum_reduction_for_comms(bool force) {
+  return Set([=](UnitControls& s) { s.force_sum_reduction = force; }, Recurse::kNo);
+}
+
+absl::Status FsdpModule::set_all_reduce_hook(AllReduceHook hook) {
+  return Set([&](UnitControls& s) { s.all_reduce_hook = hook; }, Recurse::kNo);
+}
+
+absl::Status FsdpModule::set_custom_all_gather(std::shared_ptr<AllGatherComm> comm, Recurse recurse) {
+  return Set([&](UnitControls& s) { s.all_gather = comm; }, recurse);
+}
+
+absl::Status FsdpModule::set_custom_reduce_scatter(std::shared_ptr<ReduceScatterComm> comm) {
+  return Set([&](UnitControls& s) { s.reduce_scatter = comm; }, Recurse::kNo);
+}
+
+absl::Status FsdpModule::set_modules_to_forward_prefetch(const std::vector<FsdpModule*>& modules) {
+  RETURN_IF_ERROR(CheckPrefetch("modules_to_forward_prefetch", modules));
+  forward_prefetch_ = modules;
+  return Set([](UnitControls&) {}, Recurse::kNo);
+}
+
+absl::Status FsdpModule::set_modules_to_backward_prefetch(const std::vector<FsdpModule*>& modules) {
+  RETURN_IF_ERROR(CheckPrefetch("modules_to_backward_prefetch", modules));
+  backward_prefetch_ = modules;
+  return Set([](UnitControls&) {}, Recurse::kNo);
+}
+
+absl::Status FsdpModule::set_post_optim_event(Event event) {
+  ASSIGN_OR_RETURN(FsdpRoot * root, Root());
+  root->executor().set_post_optim_event(std::move(event));
+  return absl::OkStatus();
+}
+
+absl::Status FsdpModule::PreForward(Module& module, Tensor&, Tape&) {
+  return absl::FailedPreconditionError(absl::StrCat("forward of a ", std::string(module.type_name()),
+                                                    " before its root was used: make the tape with NewTape() of the "
+                                                    "outermost module that FullyShard was applied to"));
+}
+
+absl::Status FsdpModule::PostForward(Module&, Tensor&, Tape&) { return absl::OkStatus(); }
+absl::Status FsdpModule::PreBackward(Module&, Tensor&, Tape&) { return absl::OkStatus(); }
+absl::Status FsdpModule::PostBackward(Module&, Tensor&, Tape&) { return absl::OkStatus(); }
+
+}  // namespace fsdp

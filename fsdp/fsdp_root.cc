@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/fsdp_root.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "fsdp/ignored_states.h"
+#include "fsdp/partition.h"
+#include "fsdp/shard_groups.h"
+
+namespace fsdp {
+namespace {
+
+// `root` and those below it, outermost first, each once.
+std::vector<FsdpModule*> MembersOf(FsdpModule& root) {
+  std::vector<FsdpModule*> members;
+  for (Module* module : root.modules()) {
+    for (const auto& [name, below] : module->NamedModules()) {
+      FsdpModule* member = FsdpModule::Of(*below);
+      if (member != nullptr && std::count(members.begin(), members.end(), member) == 0) members.push_back(member);
+    }
+  }
+  return members;
+}
+
+std::string NameIn(Module& root, const Module& module) {
+  for (const auto& [name, below] : root.NamedModules()) {
+    if (below == &module) return name.empty() ? "root" : name;
+  }
+  return "?";
+}
+
+UnitSettings SettingsOf(const FsdpModule& module) {
+  const FullyShardOptions& options = module.options();
+  const DeviceMesh& mesh = *module.mesh();
+  UnitSettings settings;
+  settings.sharding_strategy = mesh.ndim() == 2 ? ShardingStrategy::kHybridShard : ShardingStrategy::kFullShard;
+  settings.layout = LayoutKind::kDim0;
+  settings.gradient_rules = GradientRules::kFsdp2;
+  settings.offload = options.offload_policy;
+  ApplyPolicy(options.mp_policy, settings);
+  const int* ranks = std::get_if<int>(&options.reshard_after_forward);
+  const int all = mesh.group(mesh.ndim() - 1)->size();
+  if (ranks != nullptr && *ranks > 1 && *ranks < all) settings.post_forward_group_size = *ranks;
+  return settings;
+}
+
+}  // namespace
+
+FsdpRoot::FsdpRoot(FsdpModule& root, std::vector<FsdpModule*> members)
+    : root_(root), module_(*root.modules()[0]), members_(std::move(members)) {}
+
+absl::StatusOr<std::unique_ptr<FsdpRoot>> FsdpRoot::Create(FsdpModule& root) {
+  std::unique_ptr<FsdpRoot> made(new FsdpRoot(root, MembersOf(root)));
+  made->module_.AssignNames();
+  RETURN_IF_ERROR(AgreeOn(*root.mesh()->all(), made->CheckMembers()));
+  RETURN_IF_ERROR(made->CreateUnits());
+  for (const FsdpModule* member : made->members_) made->Apply(*member, made->UnitOf(*member));
+  ASSIGN_OR_RETURN(made->layer_ops_, LayerOpsFor(made->units_->device()));
+  ASSIGN_OR_RETURN(made->executor_, Executor::Create(made->module_, *made->units_, {.root = SettingsOf(root)}));
+  for (FsdpModule* member : made->members_) member->JoinRoot(made.get(), made->UnitOf(*member));
+  return made;
+}
+
+absl::Status FsdpRoot::CheckMembers() const {
+  if (root_.modules().size() != 1) {
+    return absl::FailedPreconditionError(absl::StrCat("a unit of ", root_.modules().size(),
+                                                      " modules cannot be the root: "
+                                                      "apply FullyShard to a module around them"));
+  }
+  for (const FsdpModule* member : members_) {
+    const std::string name = NameIn(module_, *member->modules()[0]);
+    if (member->is_root()) {
+      return absl::FailedPreconditionError(absl::StrCat("module \"", name,
+                                                        "\" has already been lazily initialized as "
+                                                        "a root of its own: use the outermost module first"));
+    }
+    if (member->mesh()->all() != root_.mesh()->all() || member->mesh()->sizes() != root_.mesh()->sizes()) {
+      return absl::InvalidArgumentError(absl::StrCat("module \"", name, "\" is sharded over mesh ",
+                                                     member->mesh()->ToString(), ", the root over ",
+                                                     root_.mesh()->ToString(), ": expected one mesh"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status FsdpRoot::CreateUnits() {
+  std::vector<UnitRequest> requests;
+  IgnoredStates ignored;
+  for (const FsdpModule* member : members_) {
+    requests.push_back({.modules = member->modules()});
+    for (const auto& parameter : member->options().ignored_params) ignored.parameters.insert(parameter.get());
+  }
+  absl::StatusOr<Partition> partition = Partition::Of(module_, requests, ignored);
+  RETURN_IF_ERROR(AgreeOn(*root_.mesh()->all(), partition.status()));
+  std::vector<UnitSettings> settings;
+  for (const UnitModule& unit : partition->units) settings.push_back(SettingsOf(*FsdpModule::Of(*unit.module)));
+  ASSIGN_OR_RETURN(units_, UnitStore::Create(*std::move(partition), settings, ShardGroups(root_.mesh()),
+                                             {.seed = root_.options().init_seed}));
+  return absl::OkStatus();
+}
+
+std::vector<std::string> FsdpRoot::UnitNames() const {
+  std::vector<std::string> names;
+  for (const auto& unit : units_->units()) names.push_back(unit->display_name());
+  return names;
+}
+
+int FsdpRoot::UnitOf(const FsdpModule& member) const {
+  int unit = -1;
+  for (const Module* module : member.modules()) unit = std::max(unit, units_->IndexOf(*module));
+  return unit;
+}
+
+std::optional<std::vector<int>> FsdpRoot::UnitsOf(const std::optional<std::vector<FsdpModule*>>& modules) const {
+  if (!modules.has_value()) return std::nullopt;
+  std::vector<int> units;
+  for (const FsdpModule* module : *modules) {
+    if (UnitOf(*module) >= 0) units.push_back(UnitOf(*module));
+  }
+  return units;
+}
+
+void FsdpRoot::Apply(const FsdpModule& module, int unit) {
+  if (unit < 0) return;
+  UnitControls& controls = units_->unit(unit).controls;
+  controls = module.controls();
+  controls.forward_prefetch = UnitsOf(module.forward_prefetch());
+  controls.backward_prefetch = UnitsOf(module.backward_prefetch());
+}
+
+}  // namespace fsdp

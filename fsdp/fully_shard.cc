@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/fully_shard.h"
+
+#include <algorithm>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+
+namespace fsdp {
+namespace {
+
+absl::Status CheckModule(const Module& module) {
+  const std::string type_name(module.type_name());
+  if (!module.has_forward()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("FullyShard of a ", type_name, ": expected a module with a forward; apply it to the children"));
+  }
+  if (module.hooks() != nullptr) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("FullyShard of a ", type_name, " that has been sharded already: expected one call per module"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckPlacement(const Parameter& parameter, const std::string& name, const FullyShardOptions& options) {
+  const int rank = parameter.shape.rank();
+  if (rank == 0) {
+    return absl::InvalidArgumentError(absl::StrCat("parameter \"", name,
+                                                   "\" is a scalar, which has no dimension to cut: "
+                                                   "expected a tensor of shape [1]"));
+  }
+  if (!IsFloatingPoint(parameter.dtype)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "parameter \"", name, "\" is ", std::string(DTypeName(parameter.dtype)), ": expected a floating-point dtype"));
+  }
+  if (options.shard_placement_fn == nullptr) return absl::OkStatus();
+  const int given = options.shard_placement_fn(parameter).value_or(0);
+  if (given < -rank || given >= rank) {
+    return absl::InvalidArgumentError(absl::StrCat("shard_placement_fn: parameter \"", name, "\" ",
+                                                   parameter.shape.ToString(), ": dimension ", given,
+                                                   " is out of range"));
+  }
+  if (given != 0 && given != -rank) {
+    return absl::UnimplementedError(absl::StrCat("shard_placement_fn: parameter \"", name, "\" ",
+                                                 parameter.shape.ToString(), ": dimension ", given,
+                                                 ": expected 0, since a shard is an interval of row-major elements"));
+  }
+  return absl::OkStatus();
+}
+
+// Those below `module` that no inner unit has.
+absl::Status CheckParameters(const Module& module, const std::string& path, const FullyShardOptions& options,
+                             const std::set<const Parameter*>& ignored) {
+  for (const auto& [name, parameter] : module.own_parameters()) {
+    if (ignored.count(parameter.get()) == 0) RETURN_IF_ERROR(CheckPlacement(*parameter, path + name, options));
+  }
+  for (const auto& [name, child] : module.children()) {
+    if (child->hooks() == nullptr) RETURN_IF_ERROR(CheckParameters(*child, path + name + ".", options, ignored));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckMesh(const DeviceMesh* mesh, const FullyShardOptions& options) {
+  if (mesh == nullptr) return absl::InvalidArgumentError("FullyShard: mesh is null: expected one of 1 or 2 dimensions");
+  if (const int* k = std::get_if<int>(&options.reshard_after_forward)) {
+    const int ranks = mesh->group(mesh->ndim() - 1)->size();
+    if (*k < 1 || *k > ranks || ranks % *k != 0) {
+      return absl::InvalidArgumentError(absl::StrCat("reshard_after_forward=", *k,
+                                                     ": expected a divisor of the shard "
+                                                     "group's ",
+                                                     ranks, " ranks"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<FsdpModule*> FullyShard(Module& module, std::shared_ptr<const DeviceMesh> mesh,
+                                       const FullyShardOptions& options) {
+  return FullyShard(std::vector<Module*>{&module}, std::move(mesh), options);
+}
+
+absl::StatusOr<FsdpModule*> FullyShard(const std::vector<Module*>& modules, std::shared_ptr<const DeviceMesh> mesh,
+                                       const FullyShardOptions& options) {
+  if (modules.empty()) return absl::InvalidArgumentError("FullyShard: no modules: expected at least one");
+  RETURN_IF_ERROR(CheckMesh(mesh.get(), options));
+  std::set<const Parameter*> ignored;
+  for (const auto& parameter : options.ignored_params) ignored.insert(parameter.get());
+  for (const Module* module : modules) {
+    if (module == nullptr || std::count(modules.begin(), modules.end(), module) != 1) {
+      return absl::InvalidArgumentError("FullyShard: a module is null or listed twice");
+    }
+    RETURN_IF_ERROR(CheckModule(*module));
+    RETURN_IF_ERROR(CheckParameters(*module, "", options, ignored));
+  }
+  auto made = std::make_shared<FsdpModule>(modules, std::move(mesh), options);
+  for (Module* module : modules) {
+    module->set_extension(made);
+    module->set_hooks(made->hooks());
+  }
+  return made.get();
+}
+
+}  // namespace fsdp

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// FullyShard: FSDP2. Marks a module as a unit, in place: its parameters that no inner unit has are each cut on
+// dimension 0 over the ranks of a mesh. Inner modules first, the whole model last:
+//
+//   ASSIGN_OR_RETURN(auto mesh, DeviceMesh::Create(group, {8}, {"shard"}));
+//   for (Module* block : blocks) RETURN_IF_ERROR(FullyShard(*block, mesh).status());
+//   ASSIGN_OR_RETURN(FsdpModule* root, FullyShard(*model, mesh));
+//   ASSIGN_OR_RETURN(auto parameters, root->parameters());
+//   AdamW optimizer(parameters, {.lr = 3e-4});
+//   for (...) {
+//     ASSIGN_OR_RETURN(Tape tape, root->NewTape());
+//     ASSIGN_OR_RETURN(Tensor output, model->Forward(input, tape));
+//     ...
+//   }
+//
+// The first use of the outermost module makes it the root and allocates, for all units below, all memory that training
+// needs (PyTorch's lazy initialisation).
+#ifndef FSDP_FSDP_FULLY_SHARD_H_
+#define FSDP_FSDP_FULLY_SHARD_H_
+
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "collectives/device_mesh.h"
+#include "fsdp/fsdp_module.h"
+#include "fsdp/fully_shard_options.h"
+#include "nn/module.h"
+
+namespace fsdp {
+
+// `mesh` has one dimension (shard) or two (replicate, shard). The result lives as long as `module`. kInvalidArgument,
+// by name, for a container without a forward, a module that is sharded already, a scalar parameter, one of integers, or
+// a placement that is not dimension 0; for a reshard_after_forward that does not divide the shard group. Local.
+absl::StatusOr<FsdpModule*> FullyShard(Module& module, std::shared_ptr<const DeviceMesh> mesh,
+                                       const FullyShardOptions& options = {});
+
+// Several modules as one unit: gathered when the first of them runs forward, resharded when the last has run. None of
+// them can be the root.
+absl::StatusOr<FsdpModule*> FullyShard(const std::vector<Module*>& modules, std::shared_ptr<const DeviceMesh> mesh,
+                                       const FullyShardOptions& options = {});
+
+}  // namespace fsdp
+
+#endif  // FSDP_FSDP_FULLY_SHARD_H_
