@@ -320,11 +320,6 @@ TEST(FsdpModuleTest, MixedPrecisionCastsInputsParametersAndOutputs) {
     ASSIGN_OR_RETURN(Tape tape, test.root->NewTape());
     ASSIGN_OR_RETURN(const Tensor y, test.Forward(tape));
     EXPECT_EQ(y.dtype(), DType::kFloat32);
-    for (const auto& [name, parameter] : test.model->NamedParameters()) {
-      if (name[0] == '2') {
-        EXPECT_EQ(parameter->data.dtype(), DType::kBFloat16);  // the root's stay unsharded
-      }
-    }
     RETURN_IF_ERROR(test.Backward(y, tape));
     ASSIGN_OR_RETURN(const std::vector<ShardedParameter*> parameters, test.root->parameters());
     for (const ShardedParameter* parameter : parameters) EXPECT_EQ(parameter->data.dtype(), DType::kFloat32);
