@@ -51,10 +51,17 @@ bool CheckpointSaver::IsDue(int64_t steps_done) const {
   return options_.checkpoint_every > 0 && steps_done % options_.checkpoint_every == 0;
 }
 
+bool CheckpointSaver::Streams() const { return options_.rank0_only && !options_.async_checkpoint; }
+
 absl::StatusOr<StateDict> CheckpointSaver::GatherState(int64_t steps_done, int64_t tokens_seen) {
   const StateDictTypeGuard guard(model_, SettingsOf(options_));
-  ASSIGN_OR_RETURN(StateDict state, model_.GetStateDict());
-  RETURN_IF_ERROR(model_.AddOptimStateDict(optimizer_, state));
+  StateDict state;
+  if (Streams()) {
+    ASSIGN_OR_RETURN(state, model_.DescribeFullState(&optimizer_));
+  } else {
+    ASSIGN_OR_RETURN(state, model_.GetStateDict());
+    RETURN_IF_ERROR(model_.AddOptimStateDict(optimizer_, state));
+  }
   if (options_.rank0_only && model_.group().rank() != 0) return state;  // empty, and stays so
   state.Set(StepKey(), absl::StrCat(steps_done));
   state.Set(TokensSeenKey(), absl::StrCat(tokens_seen));
@@ -83,6 +90,9 @@ absl::StatusOr<std::string> CheckpointSaver::Save(int64_t steps_done, int64_t to
   if (options_.async_checkpoint) return SaveInBackground(state, steps_done);
   SaveOptions save = OptionsOfSave();
   if (options_.incremental) save.base = last_;
+  if (Streams()) {
+    save.stream = [this](const FullStatePart& write) { return model_.StreamFullState(&optimizer_, write); };
+  }
   ASSIGN_OR_RETURN(last_, SaveCheckpoint(state, options_.checkpoint_dir, steps_done, model_.group(), save));
   absl::Status deleted;
   if (model_.group().rank() == 0) deleted = DeleteOld(last_);

@@ -50,6 +50,9 @@ class CheckpointSaver {
   absl::Status Finish();
 
  private:
+  // True where rank 0 alone writes and needs no copy of the state: it gets it unit by unit while it writes.
+  bool Streams() const;
+
   absl::StatusOr<StateDict> GatherState(int64_t steps_done, int64_t tokens_seen);
   absl::StatusOr<std::string> SaveInBackground(const StateDict& state, int64_t steps_done);
   SaveOptions OptionsOfSave() const;

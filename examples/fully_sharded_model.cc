@@ -32,7 +32,7 @@ FullyShardOptions FullyShardOptionsOf(const TrainOptions& options) {
     fully_shard.mp_policy.param_dtype = options.param_dtype;
     fully_shard.mp_policy.reduce_dtype = options.reduce_dtype;
   }
-  if (options.cpu_offload) fully_shard.offload_policy = CpuOffloadPolicy{};
+  if (options.cpu_offload) fully_shard.offload_policy = CpuOffloadPolicy{.pin_memory = options.pin_memory};
   fully_shard.init_seed = options.seed;
   return fully_shard;
 }
@@ -42,14 +42,20 @@ FullyShardOptions FullyShardOptionsOf(const TrainOptions& options) {
 absl::StatusOr<std::unique_ptr<FullyShardedDataParallel>> MakeFullyShardedModel(std::unique_ptr<Module> module,
                                                                                 const WrapPolicy& policy,
                                                                                 const TrainOptions& options,
-                                                                                std::shared_ptr<ProcessGroup> group) {
+                                                                                std::shared_ptr<ProcessGroup> group,
+                                                                                std::shared_ptr<Trace> trace) {
   ASSIGN_OR_RETURN(const std::shared_ptr<const DeviceMesh> mesh, MeshOf(options, std::move(group)));
-  const FullyShardOptions fully_shard = FullyShardOptionsOf(options);
+  FullyShardOptions fully_shard = FullyShardOptionsOf(options);
+  fully_shard.activation_checkpointing = options.activation_checkpointing;
   ASSIGN_OR_RETURN(const std::vector<WrappedModule> wrapped, AutoWrap(*module, {.auto_wrap_policy = policy}, {}));
   // Inner modules first.
   for (auto one = wrapped.rbegin(); one != wrapped.rend(); ++one) {
     RETURN_IF_ERROR(FullyShard(*one->module, mesh, fully_shard).status());
   }
+  // What leaves the model; the activations between its units stay as they were computed.
+  fully_shard.mp_policy.output_dtype = options.output_dtype;
+  fully_shard.activation_checkpointing = false;
+  fully_shard.trace = std::move(trace);
   RETURN_IF_ERROR(FullyShard(*module, mesh, fully_shard).status());
   return FullyShardedDataParallel::FromFullyShard(std::move(module));
 }

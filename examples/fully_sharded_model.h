@@ -12,15 +12,17 @@
 #include "examples/train_options.h"
 #include "fsdp/fsdp.h"
 #include "nn/module.h"
+#include "tensor/trace.h"
 
 namespace fsdp {
 
 // `policy` says which modules are units of their own. Random weights from options.seed, equal on any number of ranks.
-// Collective.
+// `trace` may be null. Collective.
 absl::StatusOr<std::unique_ptr<FullyShardedDataParallel>> MakeFullyShardedModel(std::unique_ptr<Module> module,
                                                                                 const WrapPolicy& policy,
                                                                                 const TrainOptions& options,
-                                                                                std::shared_ptr<ProcessGroup> group);
+                                                                                std::shared_ptr<ProcessGroup> group,
+                                                                                std::shared_ptr<Trace> trace);
 
 }  // namespace fsdp
 

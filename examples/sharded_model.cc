@@ -32,6 +32,7 @@ FsdpOptions FsdpOptionsOf(const TrainOptions& options) {
   fsdp.auto_wrap_policy = WrapPolicyOf(options.wrap);
   fsdp.use_orig_params = options.use_orig_params;
   fsdp.cpu_offload.offload_params = options.cpu_offload;
+  fsdp.activation_checkpointing = options.activation_checkpointing;
   fsdp.init_seed = options.seed;
   fsdp.backward_prefetch = options.backward_prefetch;
   fsdp.forward_prefetch = options.forward_prefetch;
@@ -73,7 +74,8 @@ absl::StatusOr<std::unique_ptr<FullyShardedDataParallel>> MakeShardedModel(const
                                                                            std::shared_ptr<Trace> trace) {
   ASSIGN_OR_RETURN(std::unique_ptr<Module> module, MakeCausalLm(config));
   if (options.api == TrainApi::kFsdp2) {
-    return MakeFullyShardedModel(std::move(module), WrapPolicyOf(options.wrap), options, std::move(group));
+    return MakeFullyShardedModel(std::move(module), WrapPolicyOf(options.wrap), options, std::move(group),
+                                 std::move(trace));
   }
   FsdpOptions fsdp_options = FsdpOptionsOf(options);
   fsdp_options.trace = std::move(trace);

@@ -56,8 +56,14 @@ ABSL_FLAG(bool, use_orig_params, false, "FSDP1's aligned flat layout");
 ABSL_FLAG(std::string, param_dtype, "float32", "of unsharded parameters and of compute: float32 or bfloat16");
 ABSL_FLAG(std::string, reduce_dtype, "float32", "of the gradient reduction: float32 or bfloat16");
 ABSL_FLAG(std::string, buffer_dtype, "float32", "of floating-point buffers: float32 or bfloat16");
+ABSL_FLAG(std::optional<std::string>, output_dtype, std::nullopt,
+          "with --api=fsdp2, of the logits: float32 or bfloat16 (default: param_dtype)");
 ABSL_FLAG(bool, keep_low_precision_grads, false, "give the optimizer gradients in param_dtype");
-ABSL_FLAG(bool, cpu_offload, false, "keep shards, gradients and optimizer state in pinned host memory");
+ABSL_FLAG(bool, cpu_offload, false, "keep shards, gradients and optimizer state in host memory");
+ABSL_FLAG(bool, pin_memory, false,
+          "with --cpu_offload, pin that memory, so that copies run beside compute; fsdp1 always does");
+ABSL_FLAG(bool, activation_checkpointing, false,
+          "keep only the input of each unit for backward, which runs its forward again");
 ABSL_FLAG(std::string, backward_prefetch, "pre", "pre, post or none");
 ABSL_FLAG(bool, forward_prefetch, false, "all-gather the next unit before the current one's forward");
 ABSL_FLAG(bool, limit_all_gathers, true, "keep no more unsharded units than the schedule needs");
@@ -66,7 +72,7 @@ ABSL_FLAG(std::string, checkpoint_dir, "", "where step-K directories are saved; 
 ABSL_FLAG(int64_t, checkpoint_every, 0, "save after every N steps, and after the last (0: after the last only)");
 ABSL_FLAG(int, keep_last, 0, "delete all but the newest K checkpoints after each save (0: keep all)");
 ABSL_FLAG(std::string, state_dict_type, "sharded", "full, sharded or local");
-ABSL_FLAG(bool, rank0_only, false, "with full: gather the state on rank 0 alone");
+ABSL_FLAG(bool, rank0_only, false, "with full: rank 0 alone writes, and gets the state unit by unit");
 ABSL_FLAG(bool, offload_to_cpu, false, "state dicts in host memory");
 ABSL_FLAG(bool, async_checkpoint, false, "train on while a checkpoint is written; memory for a copy of the state");
 ABSL_FLAG(bool, incremental, false, "link what a checkpoint has in common with the one before, such as frozen layers");
@@ -123,6 +129,8 @@ absl::Status CheckChoices() {
   RETURN_IF_ERROR(CheckChoice("param_dtype", absl::GetFlag(FLAGS_param_dtype), {"float32", "bfloat16"}, {"float16"}));
   RETURN_IF_ERROR(CheckChoice("reduce_dtype", absl::GetFlag(FLAGS_reduce_dtype), {"float32", "bfloat16"}, {"float16"}));
   RETURN_IF_ERROR(CheckChoice("buffer_dtype", absl::GetFlag(FLAGS_buffer_dtype), {"float32", "bfloat16"}, {"float16"}));
+  const std::string output_dtype = absl::GetFlag(FLAGS_output_dtype).value_or("float32");
+  RETURN_IF_ERROR(CheckChoice("output_dtype", output_dtype, {"float32", "bfloat16"}, {"float16"}));
   RETURN_IF_ERROR(
       CheckChoice("state_dict_type", absl::GetFlag(FLAGS_state_dict_type), {"full", "sharded", "local"}, {}));
   return CheckChoice("export_format", absl::GetFlag(FLAGS_export_format), {"safetensors", "torch", "dcp"}, {});
@@ -148,9 +156,12 @@ absl::Status CheckNumbers() {
   return CheckNumber("max_grad_norm", absl::GetFlag(FLAGS_max_grad_norm));
 }
 
-// What FullyShard does not have.
-absl::Status CheckFsdp2() {
-  if (absl::GetFlag(FLAGS_api) != "fsdp2") return absl::OkStatus();
+// What one of the two interfaces does not have.
+absl::Status CheckApi() {
+  if (absl::GetFlag(FLAGS_api) != "fsdp2") {
+    if (!absl::GetFlag(FLAGS_output_dtype).has_value()) return absl::OkStatus();
+    return absl::InvalidArgumentError("--output_dtype: expected --api=fsdp2 beside it");
+  }
   if (absl::GetFlag(FLAGS_sharding_strategy) == "no_shard") {
     return absl::InvalidArgumentError("--sharding_strategy=no_shard: expected --api=fsdp1 beside it");
   }
@@ -161,9 +172,6 @@ absl::Status CheckFsdp2() {
     return absl::InvalidArgumentError(
         "--buffer_dtype and --keep_low_precision_grads: expected --api=fsdp1 beside them");
   }
-  if (!absl::GetFlag(FLAGS_trace).empty()) {
-    return absl::InvalidArgumentError("--trace: expected --api=fsdp1 beside it");
-  }
   if (absl::GetFlag(FLAGS_backward_prefetch) != "pre" || absl::GetFlag(FLAGS_forward_prefetch)) {
     return absl::InvalidArgumentError("--backward_prefetch and --forward_prefetch: expected --api=fsdp1 beside them");
   }
@@ -172,7 +180,10 @@ absl::Status CheckFsdp2() {
 
 // Flags that mean nothing alone.
 absl::Status CheckCombinations() {
-  RETURN_IF_ERROR(CheckFsdp2());
+  RETURN_IF_ERROR(CheckApi());
+  if (absl::GetFlag(FLAGS_pin_memory) && !absl::GetFlag(FLAGS_cpu_offload)) {
+    return absl::InvalidArgumentError("--pin_memory: expected --cpu_offload beside it");
+  }
   if (!absl::GetFlag(FLAGS_data).empty() && !absl::GetFlag(FLAGS_tokens).empty()) {
     return absl::InvalidArgumentError("--data and --tokens: expected only one of the two");
   }
@@ -237,8 +248,13 @@ absl::Status ReadSharding(TrainOptions& options) {
   ASSIGN_OR_RETURN(options.param_dtype, ParseDType(absl::GetFlag(FLAGS_param_dtype)));
   ASSIGN_OR_RETURN(options.reduce_dtype, ParseDType(absl::GetFlag(FLAGS_reduce_dtype)));
   ASSIGN_OR_RETURN(options.buffer_dtype, ParseDType(absl::GetFlag(FLAGS_buffer_dtype)));
+  if (const std::optional<std::string> output_dtype = absl::GetFlag(FLAGS_output_dtype); output_dtype.has_value()) {
+    ASSIGN_OR_RETURN(options.output_dtype, ParseDType(*output_dtype));
+  }
   options.keep_low_precision_grads = absl::GetFlag(FLAGS_keep_low_precision_grads);
   options.cpu_offload = absl::GetFlag(FLAGS_cpu_offload);
+  options.pin_memory = absl::GetFlag(FLAGS_pin_memory);
+  options.activation_checkpointing = absl::GetFlag(FLAGS_activation_checkpointing);
   RETURN_IF_ERROR(
       CheckChoice("backward_prefetch", absl::GetFlag(FLAGS_backward_prefetch), {"pre", "post", "none"}, {}));
   ASSIGN_OR_RETURN(options.backward_prefetch, ParseBackwardPrefetch(absl::GetFlag(FLAGS_backward_prefetch)));

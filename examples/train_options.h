@@ -6,6 +6,7 @@
 #define FSDP_EXAMPLES_TRAIN_OPTIONS_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "examples/learning_rate.h"
@@ -69,8 +70,11 @@ struct TrainOptions {
   DType param_dtype = DType::kFloat32;
   DType reduce_dtype = DType::kFloat32;
   DType buffer_dtype = DType::kFloat32;
+  std::optional<DType> output_dtype;  // of FSDP2's root; default: as it computed
   bool keep_low_precision_grads = false;
   bool cpu_offload = false;
+  bool pin_memory = false;  // of cpu_offload; FSDP1 always does
+  bool activation_checkpointing = false;
   BackwardPrefetch backward_prefetch = BackwardPrefetch::kBackwardPre;
   bool forward_prefetch = false;
   bool limit_all_gathers = true;

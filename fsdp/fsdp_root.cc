@@ -41,6 +41,7 @@ UnitSettings SettingsOf(const FsdpModule& module) {
   settings.layout = LayoutKind::kDim0;
   settings.gradient_rules = GradientRules::kFsdp2;
   settings.offload = options.offload_policy;
+  settings.activation_checkpointing = options.activation_checkpointing;
   ApplyPolicy(options.mp_policy, settings);
   const int* ranks = std::get_if<int>(&options.reshard_after_forward);
   const int all = mesh.group(mesh.ndim() - 1)->size();
@@ -100,6 +101,7 @@ absl::Status FsdpRoot::CreateUnits() {
   for (const UnitModule& unit : partition->units) settings.push_back(SettingsOf(*FsdpModule::Of(*unit.module)));
   ASSIGN_OR_RETURN(units_, UnitStore::Create(*std::move(partition), settings, ShardGroups(root_.mesh()),
                                              {.seed = root_.options().init_seed}));
+  units_->set_trace(root_.options().trace);
   return absl::OkStatus();
 }
 

@@ -13,6 +13,7 @@
 
 #include "fsdp/unit_options.h"
 #include "nn/parameter.h"
+#include "tensor/trace.h"
 
 namespace fsdp {
 
@@ -34,8 +35,14 @@ struct FullyShardOptions {
   // Not sharded, gathered or reduced; in state dicts as they are.
   std::vector<std::shared_ptr<Parameter>> ignored_params = {};
 
+  // Keep only the unit's input for backward, which runs its forward again.
+  bool activation_checkpointing = false;
+
   // Seeds the Initializers of parameters that have no memory yet; the root's counts.
   uint64_t init_seed = 0;
+
+  // Records when the units' work really ran; the root's counts.
+  std::shared_ptr<Trace> trace = {};
 };
 
 }  // namespace fsdp

@@ -3,9 +3,9 @@
 // ShardGroups: over which ranks a model is sharded and over which it is replicated. Made, without a call, of what a
 // program has: one group, a pair, or a mesh.
 //
-//   Wrap(module, group, options);                          // one group of ranks; hybrid groups made by
-//   shard_group_size Wrap(module, std::pair(shard, replicate), options);    // hybrid: two given groups Wrap(module,
-//   mesh, options);                           // 1-D: shard; 2-D: dimension 0 replicates, 1 shards
+//   Wrap(module, group, options);                        // one group; hybrid groups are made by shard_group_size
+//   Wrap(module, std::pair(shard, replicate), options);  // hybrid: two given groups
+//   Wrap(module, mesh, options);                         // 1-D: shard; 2-D: dimension 0 replicates, 1 shards
 #ifndef FSDP_FSDP_SHARD_GROUPS_H_
 #define FSDP_FSDP_SHARD_GROUPS_H_
 

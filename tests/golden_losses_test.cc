@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -78,6 +79,22 @@ INSTANTIATE_TEST_SUITE_P(Cases, GoldenLossesTest,
                                          "gpt2_bf16_reduce_bf16_w2", "llama_bare_a3", "llama_full_shard_w3",
                                          "llama_bf16_w2", "gpt2_fsdp2_w4", "gpt2_uneven_fsdp2_w3"),
                          [](const auto& info) { return info.param; });
+
+// What changes memory, and nothing else. The gradient norm is summed unit by unit, so its last bit may move.
+TEST(SavingMemoryTest, OffloadAndRecomputationChangeNoLoss) {
+  for (const std::string api : {"fsdp1", "fsdp2"}) {
+    std::vector<std::map<int64_t, StepMetrics>> runs;
+    for (const Flags& flags : {Flags{}, Flags{"--cpu_offload", "--pin_memory"}, Flags{"--activation_checkpointing"}}) {
+      const std::string metrics = NewDirectory() + "/metrics.jsonl";
+      const Flags common = {"--api=" + api, "--steps=4", "--max_grad_norm=0", "--metrics=" + metrics};
+      ASSERT_OK_AND_ASSIGN(const ProgramResult run, Train(SmallRun() + common + flags));
+      ASSERT_EQ(run.exit_status, 0) << run.output;
+      ASSERT_OK_AND_ASSIGN(runs.emplace_back(), MetricsByStep(metrics));
+      ASSERT_EQ(runs.back().size(), 4u);
+      for (const auto& [step, measured] : runs.back()) EXPECT_EQ(measured.loss, runs[0].at(step).loss) << step;
+    }
+  }
+}
 
 // Two curves pass through steps that magnify a rounding of the weights a thousandfold and more: gpt2_full_shard_w3 at
 // step 45, gpt2_full_shard_w2_clip_cosine from step 30 on, where the loss rises to 10 and falls again. No two float32

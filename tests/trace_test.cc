@@ -26,11 +26,13 @@ struct Span {
   bool Overlaps(const Span& other) const { return begin < other.end && other.begin < end; }
 };
 
-class TraceTest : public testing::Test {
+// By --api.
+class TraceTest : public testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
     const std::string path = NewDirectory() + "/trace.json";
-    ASSERT_OK_AND_ASSIGN(const ProgramResult run, Train(SmallRun() + Flags{"--steps=3", "--trace=" + path}));
+    ASSERT_OK_AND_ASSIGN(const ProgramResult run,
+                         Train(SmallRun() + Flags{"--steps=3", "--api=" + GetParam(), "--trace=" + path}));
     ASSERT_EQ(run.exit_status, 0) << run.output;
     std::ifstream stream(path);
     const nlohmann::json trace = nlohmann::json::parse(stream);
@@ -47,7 +49,7 @@ class TraceTest : public testing::Test {
   std::map<std::pair<int, int>, std::string> row_names_;
 };
 
-TEST_F(TraceTest, EveryUnitOfEveryRankIsThere) {
+TEST_P(TraceTest, EveryUnitOfEveryRankIsThere) {
   for (const int rank : {0, 1}) {
     std::set<std::string> names, streams;
     for (const auto& [row, spans] : rows_) {
@@ -66,7 +68,7 @@ TEST_F(TraceTest, EveryUnitOfEveryRankIsThere) {
   }
 }
 
-TEST_F(TraceTest, SpansOfAStreamNest) {
+TEST_P(TraceTest, SpansOfAStreamNest) {
   for (const auto& [row, spans] : rows_) {
     for (const Span& a : spans) {
       for (const Span& b : spans) {
@@ -78,7 +80,7 @@ TEST_F(TraceTest, SpansOfAStreamNest) {
   }
 }
 
-TEST_F(TraceTest, AllGathersRunWhileOtherUnitsCompute) {
+TEST_P(TraceTest, AllGathersRunWhileOtherUnitsCompute) {
   int overlaps = 0;
   for (const auto& [row, spans] : rows_) {
     for (const auto& [other_row, others] : rows_) {
@@ -93,6 +95,9 @@ TEST_F(TraceTest, AllGathersRunWhileOtherUnitsCompute) {
   }
   EXPECT_GT(overlaps, 0);
 }
+
+INSTANTIATE_TEST_SUITE_P(Apis, TraceTest, testing::Values("fsdp1", "fsdp2"),
+                         [](const auto& info) { return info.param; });
 
 }  // namespace
 }  // namespace fsdp
