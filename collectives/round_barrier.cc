@@ -100,6 +100,10 @@ absl::Status RoundBarrier::Sleep(const CollectiveId& what, absl::Time start) {
     }
     status = CheckPeers(what, start);
     if (!status.ok()) {
+      // A peer may have arrived, completed the round and left for good after it was looked up as missing.
+      if (Complete()) {
+        status = absl::OkStatus();
+      }
       break;
     }
     const absl::Duration left = start + timeout_ - absl::Now();
