@@ -172,7 +172,8 @@ absl::StatusOr<SavePlan> PlanWhole(const StateDict& contents, const PayloadReade
       RETURN_IF_ERROR(read(key, wanted, scratch));
       return scratch;
     };
-    plan.tensors.push_back({key, {}, tensor->dtype, tensor->shape, {0, tensor->shape.numel()}, read_key, {}, -1, 0, -1, 0});
+    plan.tensors.push_back(
+        {key, {}, tensor->dtype, tensor->shape, {0, tensor->shape.numel()}, read_key, {}, -1, 0, -1, 0});
   }
   RETURN_IF_ERROR(AddTheRest(contents, plan));
   return plan;
