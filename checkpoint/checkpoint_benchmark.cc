@@ -217,7 +217,8 @@ class CheckpointBenchmark {
 
   void Verify() {
     const VerifyOptions options = {.count_nonfinite = true, .io_threads = absl::GetFlag(FLAGS_io_threads)};
-    const absl::StatusOr<VerifyReport> report = VerifyCheckpoint(directory_ + "/step-00000009", options);
+    const absl::StatusOr<VerifyReport> report =
+        VerifyCheckpoint(absl::StrCat(directory_, "/step-0000000", kSavedByOne), options);
     Check(report.ok() && report->problems.empty(), "a checkpoint does not verify");
   }
 
