@@ -19,9 +19,10 @@ absl::StatusOr<std::shared_ptr<CudaEvent>> CudaEvent::Create(int device) {
 
 CudaEvent::~CudaEvent() { cudaEventDestroy(event_); }
 
-void CudaEvent::RecordOn(CUstream_st* stream, const absl::Status& so_far) {
+void CudaEvent::RecordOn(CUstream_st* stream, const absl::Status& so_far, const AsyncFailures& failures) {
   const absl::Status recorded = CudaStatus(cudaEventRecord(event_, stream), "cudaEventRecord", device_);
   status_ = so_far.ok() ? recorded : so_far;
+  failures_ = failures;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     recorded_.store(true, std::memory_order_release);
@@ -44,7 +45,8 @@ absl::Status CudaEvent::MakeWait(CUstream_st* stream, int device) {
 absl::Status CudaEvent::Synchronize() {
   AwaitRecorded();
   const absl::Status reached = CudaStatus(cudaEventSynchronize(event_), "cudaEventSynchronize", device_);
-  return status_.ok() ? reached : status_;
+  if (!status_.ok()) return status_;
+  return reached.ok() ? FirstFailure(failures_) : reached;
 }
 
 bool CudaEvent::Query() {

@@ -13,6 +13,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "cuda/async_failure.h"
 #include "tensor/stream.h"
 
 // CUDA's, so that its headers need not be included here.
@@ -29,9 +30,9 @@ class CudaEvent final : public Event::State {
   absl::Status Synchronize() override;
   bool Query() override;
 
-  // Called once, by the stream: records the event on `stream`, whose first error so far is `so_far`. It is recorded
-  // after an error too, since work before the error may still run.
-  void RecordOn(CUstream_st* stream, const absl::Status& so_far);
+  // Called once, by the stream: records the event on `stream`, whose first error so far is `so_far` and whose work may
+  // still fail with `failures`. It is recorded after an error too, since work before the error may still run.
+  void RecordOn(CUstream_st* stream, const absl::Status& so_far, const AsyncFailures& failures);
 
   // Whether RecordOn was called; never blocks.
   bool recorded() const { return recorded_.load(std::memory_order_acquire); }
@@ -39,6 +40,9 @@ class CudaEvent final : public Event::State {
   // Makes `stream` wait for this event; blocks the calling thread until it is recorded. Returns the error of the stream
   // that recorded it, or that of the wait itself.
   absl::Status MakeWait(CUstream_st* stream, int device);
+
+  // What the work before the event may still fail with. Once it is recorded.
+  const AsyncFailures& failures() const { return failures_; }
 
  private:
   CudaEvent(int device, CUevent_st* event) : device_(device), event_(event) {}
@@ -49,8 +53,9 @@ class CudaEvent final : public Event::State {
   CUevent_st* const event_;
 
   std::atomic<bool> recorded_{false};
-  absl::Status status_;  // written before `recorded_` is raised, only read after it
-  std::mutex mutex_;     // orders raising the flag against going to sleep
+  absl::Status status_;     // written before `recorded_` is raised, only read after it
+  AsyncFailures failures_;  // likewise
+  std::mutex mutex_;        // orders raising the flag against going to sleep
   std::condition_variable raised_;
 };
 

@@ -134,7 +134,7 @@ Event CudaStream::Record() {
   InOrder([this, event = *event] {
     MakeCurrent();
     Seal();
-    event->RecordOn(stream_, status_);
+    event->RecordOn(stream_, status_, failures_);
   });
   return Event(*std::move(event));
 }
@@ -147,6 +147,7 @@ void CudaStream::Wait(const Event& event) {
     MakeCurrent();
     const absl::Status status = cuda_event ? cuda_event->MakeWait(stream_, ordinal_) : event.Synchronize();
     if (status_.ok()) status_ = status;
+    if (cuda_event) AddFailures(cuda_event->failures(), failures_);
   };
   // The caller must not be blocked by an event that its stream has not recorded yet, or by one of the host.
   const bool blocks = cuda_event ? !cuda_event->recorded() : !event.Query();
@@ -166,8 +167,13 @@ absl::Status CudaStream::Synchronize() {
   // Now this thread may act.
   MakeCurrent();
   Note(CudaStatus(cudaStreamSynchronize(stream_), "cudaStreamSynchronize", ordinal_));
+  Note(FirstFailure(failures_));
   held_.clear();
   return status_;
+}
+
+void CudaStream::Watch(std::shared_ptr<const AsyncFailure> failure) {
+  InOrder([this, failure = std::move(failure)] { AddFailures({failure}, failures_); });
 }
 
 void CudaStream::Push(Item item) {
@@ -233,7 +239,8 @@ void CudaStream::Seal() {
 absl::Status CudaStream::AwaitGpu() {
   MakeCurrent();
   RETURN_IF_ERROR(CudaStatus(cudaEventRecord(drained_, stream_), "cudaEventRecord", ordinal_));
-  return CudaStatus(cudaEventSynchronize(drained_), "cudaEventSynchronize", ordinal_);
+  RETURN_IF_ERROR(CudaStatus(cudaEventSynchronize(drained_), "cudaEventSynchronize", ordinal_));
+  return FirstFailure(failures_);
 }
 
 void CudaStream::MakeCurrent() const {

@@ -33,6 +33,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "cuda/async_failure.h"
 #include "tensor/buffer.h"
 #include "tensor/device.h"
 #include "tensor/stream.h"
@@ -72,6 +73,9 @@ class CudaStream final : public Stream {
   // How a kernel runs: calls `launch` in stream order, on the calling thread unless host work is pending, and holds
   // `uses` until the work has run on the GPU.
   void Issue(std::vector<Buffer> uses, Launch launch);
+
+  // The work that is put on this stream next may end with `failure`, after which what follows it works on garbage.
+  void Watch(std::shared_ptr<const AsyncFailure> failure);
 
   // The device's number.
   int ordinal() const { return ordinal_; }
@@ -113,6 +117,7 @@ class CudaStream final : public Stream {
   void* scratch_ = nullptr;
 
   absl::Status status_;       // the first error
+  AsyncFailures failures_;    // what work that was issued may still fail with
   std::vector<Buffer> held_;  // used by work issued since the last Seal
 
   std::atomic<int> in_order_{0};  // items with in_order that were pushed and have not ended

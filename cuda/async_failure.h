@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// AsyncFailure: what can still go wrong with work that is on a GPU already, such as a communicator whose peer died: the
+// GPU reports nothing, and the work's results are wrong. A stream that carries such work watches it, its events carry
+// it on to the streams that wait for them, and Synchronize returns it as the stream's error.
+#ifndef FSDP_CUDA_ASYNC_FAILURE_H_
+#define FSDP_CUDA_ASYNC_FAILURE_H_
+
+#include <algorithm>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+
+namespace fsdp {
+
+class AsyncFailure {
+ public:
+  virtual ~AsyncFailure() = default;
+
+  // OK, or, for good, the first error. Must be set before the work that failed ends. Never blocks; thread-safe.
+  virtual absl::Status status() const = 0;
+};
+
+using AsyncFailures = std::vector<std::shared_ptr<const AsyncFailure>>;
+
+// Adds those that are not there yet. There are few: one for each process group that a stream has to do with.
+inline void AddFailures(const AsyncFailures& more, AsyncFailures& failures) {
+  for (const auto& failure : more) {
+    if (std::find(failures.begin(), failures.end(), failure) == failures.end()) failures.push_back(failure);
+  }
+}
+
+inline absl::Status FirstFailure(const AsyncFailures& failures) {
+  for (const auto& failure : failures) {
+    if (absl::Status status = failure->status(); !status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace fsdp
+
+#endif  // FSDP_CUDA_ASYNC_FAILURE_H_
