@@ -52,8 +52,8 @@
 #include "base/thread_pool.h"
 #include "checkpoint/async_saver.h"
 #include "checkpoint/checkpoint.h"
-#include "checkpoint/file_system.h"
-#include "checkpoint/manifest.h"
+#include "checkpoint/format/manifest.h"
+#include "checkpoint/storage/file_system.h"
 #include "checkpoint/verify.h"
 #include "collectives/run_ranks.h"
 

@@ -14,7 +14,7 @@
 #include "base/status_macros.h"
 #include "base/status_matchers.h"
 #include "checkpoint/checkpoint.h"
-#include "checkpoint/manifest_file.h"
+#include "checkpoint/format/manifest_file.h"
 #include "checkpoint/test_state.h"
 #include "checkpoint/verify.h"
 #include "collectives/run_ranks.h"

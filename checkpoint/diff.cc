@@ -9,9 +9,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/quote.h"
 #include "base/status_macros.h"
 #include "base/thread_pool.h"
-#include "checkpoint/quote.h"
 
 namespace fsdp {
 namespace {

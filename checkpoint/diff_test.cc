@@ -7,8 +7,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_matchers.h"
-#include "checkpoint/hdf5_sink.h"
-#include "checkpoint/safetensors_writer.h"
+#include "checkpoint/hdf5/hdf5_sink.h"
+#include "checkpoint/safetensors/safetensors_writer.h"
 #include "checkpoint/test_state.h"
 #include "gtest/gtest.h"
 

@@ -14,7 +14,7 @@
 #include "base/check.h"
 #include "base/status_matchers.h"
 #include "checkpoint/checkpoint.h"
-#include "checkpoint/file_names.h"
+#include "checkpoint/format/file_names.h"
 #include "checkpoint/test_state.h"
 #include "checkpoint/verify.h"
 #include "collectives/run_ranks.h"

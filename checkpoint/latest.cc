@@ -6,9 +6,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "checkpoint/file_names.h"
-#include "checkpoint/file_system.h"
-#include "checkpoint/manifest_file.h"
+#include "checkpoint/format/file_names.h"
+#include "checkpoint/format/manifest_file.h"
+#include "checkpoint/storage/file_system.h"
 
 namespace fsdp {
 namespace {

@@ -13,10 +13,10 @@
 #include "base/status_macros.h"
 #include "base/thread_pool.h"
 #include "checkpoint/checkpoint.h"
-#include "checkpoint/file_system.h"
-#include "checkpoint/manifest_file.h"
-#include "checkpoint/path_kind.h"
-#include "checkpoint/tensor_source.h"
+#include "checkpoint/format/manifest_file.h"
+#include "checkpoint/source/path_kind.h"
+#include "checkpoint/source/tensor_source.h"
+#include "checkpoint/storage/file_system.h"
 
 namespace fsdp {
 namespace {

@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_matchers.h"
 #include "checkpoint/checkpoint.h"
-#include "checkpoint/hdf5_sink.h"
+#include "checkpoint/hdf5/hdf5_sink.h"
 #include "checkpoint/test_state.h"
 #include "collectives/run_ranks.h"
 #include "gtest/gtest.h"

@@ -13,9 +13,9 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "benchmark/benchmark.h"
-#include "checkpoint/flat_parts.h"
-#include "checkpoint/read_plan.h"
-#include "checkpoint/save_plan.h"
+#include "checkpoint/format/flat_parts.h"
+#include "checkpoint/save/save_plan.h"
+#include "checkpoint/source/read_plan.h"
 
 namespace fsdp {
 namespace {

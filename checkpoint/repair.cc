@@ -22,13 +22,13 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "base/thread_pool.h"
-#include "checkpoint/file_digests.h"
-#include "checkpoint/file_names.h"
-#include "checkpoint/file_system.h"
-#include "checkpoint/find_record.h"
-#include "checkpoint/manifest_file.h"
-#include "checkpoint/parity_files.h"
-#include "checkpoint/rebuilt_files.h"
+#include "checkpoint/format/file_digests.h"
+#include "checkpoint/format/file_names.h"
+#include "checkpoint/format/find_record.h"
+#include "checkpoint/format/manifest_file.h"
+#include "checkpoint/parity/parity_files.h"
+#include "checkpoint/parity/rebuilt_files.h"
+#include "checkpoint/storage/file_system.h"
 
 namespace fsdp {
 namespace {

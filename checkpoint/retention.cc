@@ -10,10 +10,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "checkpoint/file_names.h"
+#include "checkpoint/format/file_names.h"
+#include "checkpoint/format/manifest_file.h"
 #include "checkpoint/latest.h"
-#include "checkpoint/manifest_file.h"
-#include "checkpoint/staged_checkpoint.h"
+#include "checkpoint/save/staged_checkpoint.h"
 #include "checkpoint/verify.h"
 
 namespace fsdp {

@@ -17,7 +17,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "checkpoint/file_system.h"
+#include "checkpoint/storage/file_system.h"
 
 namespace fsdp {
 

@@ -8,10 +8,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_matchers.h"
-#include "checkpoint/fault_file_system.h"
-#include "checkpoint/file_names.h"
-#include "checkpoint/hdf5_sink.h"
+#include "checkpoint/format/file_names.h"
+#include "checkpoint/hdf5/hdf5_sink.h"
 #include "checkpoint/latest.h"
+#include "checkpoint/storage/fault_file_system.h"
 #include "checkpoint/test_state.h"
 #include "gtest/gtest.h"
 

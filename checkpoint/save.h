@@ -9,7 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "checkpoint/checkpoint.h"
-#include "checkpoint/file_system.h"
+#include "checkpoint/storage/file_system.h"
 
 namespace fsdp {
 

@@ -12,8 +12,8 @@
 #include "base/check.h"
 #include "base/digest.h"
 #include "base/status_macros.h"
-#include "checkpoint/file_system.h"
-#include "checkpoint/manifest.h"
+#include "checkpoint/format/manifest.h"
+#include "checkpoint/storage/file_system.h"
 #include "tensor/convert.h"
 
 namespace fsdp {

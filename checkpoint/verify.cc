@@ -9,16 +9,16 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/quote.h"
 #include "base/status_macros.h"
 #include "base/thread_pool.h"
-#include "checkpoint/block_buffers.h"
-#include "checkpoint/file_contents.h"
-#include "checkpoint/file_names.h"
-#include "checkpoint/file_system.h"
-#include "checkpoint/manifest_file.h"
-#include "checkpoint/payload_writer.h"
-#include "checkpoint/quote.h"
-#include "checkpoint/record.h"
+#include "checkpoint/format/file_contents.h"
+#include "checkpoint/format/file_names.h"
+#include "checkpoint/format/manifest_file.h"
+#include "checkpoint/format/record.h"
+#include "checkpoint/save/payload_writer.h"
+#include "checkpoint/storage/block_buffers.h"
+#include "checkpoint/storage/file_system.h"
 
 namespace fsdp {
 namespace {

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "checkpoint/manifest.h"
-#include "checkpoint/nonfinite.h"
+#include "checkpoint/format/manifest.h"
+#include "checkpoint/source/nonfinite.h"
 
 namespace fsdp {
 

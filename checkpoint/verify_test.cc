@@ -9,10 +9,10 @@
 #include <string>
 
 #include "base/status_matchers.h"
-#include "checkpoint/hdf5_sink.h"
-#include "checkpoint/safetensors_writer.h"
+#include "checkpoint/hdf5/hdf5_sink.h"
+#include "checkpoint/safetensors/safetensors_writer.h"
+#include "checkpoint/source/verify_source.h"
 #include "checkpoint/test_state.h"
-#include "checkpoint/verify_source.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {

@@ -10,8 +10,8 @@
 #include "absl/time/time.h"
 #include "base/status_macros.h"
 #include "checkpoint/checkpoint.h"
-#include "checkpoint/file_system.h"
-#include "checkpoint/staged_checkpoint.h"
+#include "checkpoint/save/staged_checkpoint.h"
+#include "checkpoint/storage/file_system.h"
 
 namespace fsdp {
 namespace {

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "base/status_matchers.h"
-#include "checkpoint/payload_reader.h"
-#include "checkpoint/safetensors_writer.h"
+#include "checkpoint/safetensors/safetensors_writer.h"
+#include "checkpoint/source/payload_reader.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

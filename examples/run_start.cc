@@ -8,7 +8,7 @@
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
 #include "checkpoint/checkpoint.h"
-#include "checkpoint/path_kind.h"
+#include "checkpoint/source/path_kind.h"
 #include "examples/checkpoint_saver.h"
 #include "nlohmann/json.hpp"
 

@@ -11,7 +11,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_matchers.h"
-#include "checkpoint/convert.h"
+#include "checkpoint/convert/convert.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/golden_case.h"

@@ -9,7 +9,7 @@
 #include <random>
 
 #include "absl/strings/match.h"
-#include "checkpoint/tensor_source.h"
+#include "checkpoint/source/tensor_source.h"
 #include "examples/token_data.h"
 #include "gtest/gtest.h"
 #include "models/gpt2_config.h"

@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint/manifest.h"
-#include "checkpoint/value_statistics.h"
+#include "checkpoint/format/manifest.h"
+#include "checkpoint/source/value_statistics.h"
 
 namespace fsdp {
 

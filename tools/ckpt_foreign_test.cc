@@ -10,7 +10,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_matchers.h"
-#include "checkpoint/tensor_source.h"
+#include "checkpoint/source/tensor_source.h"
 #include "checkpoint/torch/golden.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

@@ -10,7 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "checkpoint/quote.h"
+#include "base/quote.h"
 #include "tools/page_charts.h"
 #include "tools/page_style.h"
 #include "tools/progress.h"

@@ -5,7 +5,7 @@
 #include <numeric>
 
 #include "base/status_matchers.h"
-#include "checkpoint/hdf5_sink.h"
+#include "checkpoint/hdf5/hdf5_sink.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"

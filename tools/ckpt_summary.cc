@@ -9,13 +9,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "checkpoint/file_system.h"
-#include "checkpoint/hdf5_file_source.h"
+#include "checkpoint/format/manifest_file.h"
+#include "checkpoint/hdf5/hdf5_file_source.h"
 #include "checkpoint/latest.h"
-#include "checkpoint/manifest_file.h"
-#include "checkpoint/path_kind.h"
-#include "checkpoint/safetensors_source.h"
-#include "checkpoint/tensor_source.h"
+#include "checkpoint/safetensors/safetensors_source.h"
+#include "checkpoint/source/path_kind.h"
+#include "checkpoint/source/tensor_source.h"
+#include "checkpoint/storage/file_system.h"
 
 namespace fsdp {
 namespace {

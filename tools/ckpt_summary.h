@@ -11,7 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "checkpoint/manifest.h"
+#include "checkpoint/format/manifest.h"
 
 namespace fsdp {
 

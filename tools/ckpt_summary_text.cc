@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "checkpoint/quote.h"
+#include "base/quote.h"
 #include "nlohmann/json.hpp"
 #include "tools/ckpt_summary.h"
 #include "tools/progress.h"

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "checkpoint/value_statistics.h"
+#include "checkpoint/source/value_statistics.h"
 
 namespace fsdp {
 

@@ -30,8 +30,8 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/check.h"
-#include "checkpoint/convert.h"
-#include "checkpoint/safetensors_writer.h"
+#include "checkpoint/convert/convert.h"
+#include "checkpoint/safetensors/safetensors_writer.h"
 #include "tensor/state_dict.h"
 
 ABSL_FLAG(int64_t, bytes, 2'000'000'000, "payload of the model");

@@ -9,9 +9,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/quote.h"
 #include "base/status_macros.h"
-#include "checkpoint/file_names.h"
-#include "checkpoint/quote.h"
+#include "checkpoint/format/file_names.h"
 #include "checkpoint/torch/pickle.h"
 #include "checkpoint/torch/torch_globals.h"
 #include "checkpoint/torch/torch_tensor.h"

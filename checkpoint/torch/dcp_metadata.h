@@ -13,7 +13,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
-#include "checkpoint/hyperslab.h"
+#include "checkpoint/hdf5/hyperslab.h"
 #include "tensor/dtype.h"
 #include "tensor/shape.h"
 

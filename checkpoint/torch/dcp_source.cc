@@ -12,10 +12,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/quote.h"
 #include "base/status_macros.h"
-#include "checkpoint/bool_bytes.h"
-#include "checkpoint/file_names.h"
-#include "checkpoint/quote.h"
+#include "checkpoint/format/file_names.h"
+#include "checkpoint/source/bool_bytes.h"
 #include "checkpoint/torch/dcp_metadata.h"
 #include "checkpoint/torch/file_pool.h"
 #include "checkpoint/torch/strided_read.h"

@@ -9,7 +9,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "checkpoint/tensor_source.h"
+#include "checkpoint/source/tensor_source.h"
 
 namespace fsdp {
 

@@ -9,10 +9,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/quote.h"
 #include "base/status_macros.h"
-#include "checkpoint/file_names.h"
-#include "checkpoint/quote.h"
-#include "checkpoint/staged_path.h"
+#include "checkpoint/format/file_names.h"
+#include "checkpoint/storage/staged_path.h"
 #include "checkpoint/torch/dcp_encoding.h"
 #include "checkpoint/torch/dcp_metadata.h"
 #include "checkpoint/torch/pickle_writer.h"

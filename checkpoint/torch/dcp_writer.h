@@ -9,7 +9,7 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "checkpoint/payload_reader.h"
+#include "checkpoint/source/payload_reader.h"
 #include "checkpoint/torch/torch_archive_writer.h"
 #include "tensor/state_dict.h"
 

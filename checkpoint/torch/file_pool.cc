@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "base/status_macros.h"
-#include "checkpoint/file_names.h"
+#include "checkpoint/format/file_names.h"
 
 namespace fsdp {
 

@@ -12,7 +12,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
-#include "checkpoint/file_system.h"
+#include "checkpoint/storage/file_system.h"
 
 namespace fsdp {
 

@@ -10,7 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "checkpoint/file_system.h"
+#include "checkpoint/storage/file_system.h"
 
 namespace fsdp {
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "checkpoint/tensor_source.h"
+#include "checkpoint/source/tensor_source.h"
 #include "nlohmann/json.hpp"
 
 namespace fsdp {

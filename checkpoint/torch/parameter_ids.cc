@@ -7,8 +7,8 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/quote.h"
 #include "base/status_macros.h"
-#include "checkpoint/quote.h"
 
 namespace fsdp {
 namespace {

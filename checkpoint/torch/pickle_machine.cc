@@ -12,8 +12,8 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/quote.h"
 #include "base/status_macros.h"
-#include "checkpoint/quote.h"
 #include "checkpoint/torch/pickle.h"
 #include "checkpoint/torch/pickle_opcode.h"
 

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "checkpoint/file_system.h"
+#include "checkpoint/storage/file_system.h"
 
 namespace fsdp {
 

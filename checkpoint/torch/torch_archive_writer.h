@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "checkpoint/file_system.h"
-#include "checkpoint/payload_reader.h"
+#include "checkpoint/source/payload_reader.h"
+#include "checkpoint/storage/file_system.h"
 #include "checkpoint/torch/zip_layout.h"
 #include "tensor/state_dict.h"
 

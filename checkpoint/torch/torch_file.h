@@ -13,7 +13,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
-#include "checkpoint/file_system.h"
+#include "checkpoint/storage/file_system.h"
 #include "checkpoint/torch/file_slice.h"
 #include "checkpoint/torch/torch_tree.h"
 

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "checkpoint/quote.h"
+#include "base/quote.h"
 
 namespace fsdp {
 namespace {

@@ -10,7 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_matchers.h"
-#include "checkpoint/payload_reader.h"
+#include "checkpoint/source/payload_reader.h"
 #include "checkpoint/test_state.h"
 #include "checkpoint/torch/dcp_writer.h"
 #include "checkpoint/torch/torch_writer.h"

@@ -8,7 +8,7 @@
 #include <iterator>
 
 #include "base/status_matchers.h"
-#include "checkpoint/tensor_source.h"
+#include "checkpoint/source/tensor_source.h"
 #include "checkpoint/torch/golden.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

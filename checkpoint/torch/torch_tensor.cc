@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/quote.h"
 #include "base/status_macros.h"
-#include "checkpoint/quote.h"
 #include "checkpoint/torch/torch_globals.h"
 
 namespace fsdp {

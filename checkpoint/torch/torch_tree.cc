@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/quote.h"
 #include "base/status_macros.h"
-#include "checkpoint/quote.h"
 
 namespace fsdp {
 namespace {

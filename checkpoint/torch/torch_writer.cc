@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/status_macros.h"
-#include "checkpoint/staged_path.h"
+#include "checkpoint/storage/staged_path.h"
 #include "checkpoint/torch/torch_encoding.h"
 
 namespace fsdp {

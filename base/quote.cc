@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/quote.h"
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+
+namespace fsdp {
+namespace {
+
+constexpr size_t kLongest = 256;
+constexpr size_t kKeptAtEachEnd = 96;
+
+bool IsContinuation(char c) { return (static_cast<unsigned char>(c) & 0xC0) == 0x80; }
+
+// The start of the UTF-8 character that holds byte `at`, so that a cut leaves whole characters.
+size_t CharacterStart(std::string_view text, size_t at) {
+  while (at > 0 && IsContinuation(text[at])) --at;
+  return at;
+}
+
+// Escapes control characters, quotes and backslashes; keeps UTF-8.
+std::string Escape(std::string_view text) { return absl::Utf8SafeCEscape({text.data(), text.size()}); }
+
+}  // namespace
+
+std::string Printable(std::string_view text) {
+  if (text.size() <= kLongest) return Escape(text);
+  const size_t head = CharacterStart(text, kKeptAtEachEnd);
+  const size_t tail = CharacterStart(text, text.size() - kKeptAtEachEnd);
+  return absl::StrCat(Escape(text.substr(0, head)), "...", Escape(text.substr(tail)));
+}
+
+std::string Quote(std::string_view name) { return absl::StrCat("\"", Printable(name), "\""); }
+
+}  // namespace fsdp

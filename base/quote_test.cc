@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/quote.h"
+
+#include <string>
+
+#include "gtest/gtest.h"
+
+namespace fsdp {
+namespace {
+
+TEST(QuoteTest, NamesArePutBetweenQuotes) {
+  EXPECT_EQ(Quote("transformer.wte.weight"), "\"transformer.wte.weight\"");
+  EXPECT_EQ(Quote("\xC3\xBC\xE4\xB8\x96"), "\"\xC3\xBC\xE4\xB8\x96\"");
+}
+
+TEST(QuoteTest, ControlCharactersAreEscaped) {
+  EXPECT_EQ(Quote(std::string("\x1b[31m\n\"\0", 8)), "\"\\033[31m\\n\\\"\\000\"");
+}
+
+TEST(QuoteTest, LongNamesAreCutBetweenCharacters) {
+  EXPECT_EQ(Printable(std::string(256, 'a')), std::string(256, 'a'));
+  EXPECT_EQ(Printable(std::string(257, 'a')), std::string(96, 'a') + "..." + std::string(96, 'a'));
+  std::string wide;
+  for (int i = 0; i < 200; ++i) wide += "\xE4\xB8\x96";
+  wide.insert(0, "a");  // so that 96 bytes end inside a character
+  const std::string cut = Printable(wide);
+  EXPECT_EQ(cut.substr(0, 98), wide.substr(0, 94) + "...\xE4");
+  EXPECT_EQ(cut.substr(97), wide.substr(wide.size() - 96));
+}
+
+}  // namespace
+}  // namespace fsdp

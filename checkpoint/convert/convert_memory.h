@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How a conversion divides its `max_memory`: the program itself, the names and places of tensors (which grow with their
+// number and that of rank files, not with their size), and what is left for payload.
+#ifndef FSDP_CHECKPOINT_CONVERT_CONVERT_MEMORY_H_
+#define FSDP_CHECKPOINT_CONVERT_CONVERT_MEMORY_H_
+
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+#include "tensor/state_dict.h"
+
+namespace fsdp {
+
+// The least `max_memory`.
+inline constexpr int64_t kMinConvertMemory = int64_t{64} << 20;
+
+struct ConvertShape {
+  int source_ranks = 0;  // rank files that hold parts of a tensor; 0 for safetensors
+  int target_ranks = 0;
+};
+
+// Bytes of payload that may be in memory at once. kResourceExhausted when the names and places of `contents` leave too
+// little of `max_memory`; the message says how much would do.
+absl::StatusOr<int64_t> PayloadMemory(const StateDict& contents, const ConvertShape& shape, int64_t max_memory);
+
+}  // namespace fsdp
+
+#endif  // FSDP_CHECKPOINT_CONVERT_CONVERT_MEMORY_H_

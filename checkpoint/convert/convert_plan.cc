@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checkpoint/convert/convert_plan.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/quote.h"
+#include "base/status_macros.h"
+#include "checkpoint/convert/param_groups.h"
+
+namespace fsdp {
+namespace {
+
+using Section = StateKey::Section;
+
+bool HoldsModel(const StateDict& contents) {
+  return std::any_of(contents.entries().begin(), contents.entries().end(),
+                     [](const StateDict::Entry& entry) { return entry.first.section == Section::kModel; });
+}
+
+// Builds a plan from the entries of the source, one after the other.
+class Planner {
+ public:
+  Planner(const StateDict& source, const NameFilter& filter, std::optional<DType> dtype)
+      : source_(source), filter_(filter), dtype_(dtype) {}
+
+  absl::Status AddEntry(const StateKey& key, const StateValue& value) {
+    if (key.section == Section::kParamGroups) return AddParamGroups(value);
+    StateKey renamed = key;
+    if (key.section != Section::kExtra) {  // filters are about parameters
+      ASSIGN_OR_RETURN(std::optional<std::string> fqn, NewName(key.fqn));
+      if (!fqn) return absl::OkStatus();
+      renamed.fqn = *std::move(fqn);
+    }
+    if (plan_.contents.contains(renamed)) {
+      return absl::InvalidArgumentError(absl::StrCat(Quote(plan_.origins.at(renamed).ToString()), " and ",
+                                                     Quote(key.ToString()), " would both be named ",
+                                                     Quote(renamed.ToString())));
+    }
+    plan_.origins.emplace(renamed, key);
+    if (!std::holds_alternative<ShardedTensor>(value)) {
+      plan_.contents.Set(std::move(renamed), value);
+      return absl::OkStatus();
+    }
+    ShardedTensor tensor;
+    tensor.dtype = std::get<ShardedTensor>(value).dtype;
+    tensor.shape = std::get<ShardedTensor>(value).shape;
+    if (key.section == Section::kModel && dtype_ && IsFloatingPoint(tensor.dtype)) tensor.dtype = *dtype_;
+    plan_.contents.Set(std::move(renamed), std::move(tensor));
+    return absl::OkStatus();
+  }
+
+  absl::Status AddAliases() {
+    for (const auto& [alias, target] : source_.aliases) {
+      ASSIGN_OR_RETURN(std::optional<std::string> new_alias, NewName(alias));
+      ASSIGN_OR_RETURN(std::optional<std::string> new_target, NewName(target));
+      if (!new_alias || !new_target) continue;
+      if (plan_.contents.contains(StateKey::Model(*new_alias)) &&
+          source_.FindTensor(StateKey::Model(alias)) == nullptr) {
+        return absl::InvalidArgumentError(absl::StrCat("alias ", Quote(alias), " of ", Quote(target),
+                                                       " would be named ", Quote(*new_alias),
+                                                       ", which is a tensor's name"));
+      }
+      const auto [at, inserted] = plan_.contents.aliases.emplace(*std::move(new_alias), *std::move(new_target));
+      if (!inserted) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("alias ", Quote(alias), " and another would both be named ", Quote(at->first)));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  // A parameter that is left out leaves a gap in its unit, as padding does.
+  absl::Status AddUnits() {
+    for (const FlatUnitLayout& unit : source_.units) {
+      FlatUnitLayout renamed = unit;
+      renamed.parameters.clear();
+      if (!unit.name.empty()) {  // the root keeps its empty name
+        ASSIGN_OR_RETURN(renamed.name, filter_.Rename(unit.name));
+      }
+      for (const FlatUnitLayout::Entry& entry : unit.parameters) {
+        ASSIGN_OR_RETURN(std::optional<std::string> fqn, NewName(entry.fqn));
+        if (fqn) renamed.parameters.push_back({*std::move(fqn), entry.offset, entry.numel});
+      }
+      if (!renamed.parameters.empty() || unit.parameters.empty()) plan_.contents.units.push_back(std::move(renamed));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<ConvertPlan> Finish() && {
+    if (HoldsModel(source_) && !HoldsModel(plan_.contents)) {
+      return absl::InvalidArgumentError("the filters leave no model tensor of the source");
+    }
+    return std::move(plan_);
+  }
+
+ private:
+  // The name of a parameter in the target; nothing when it is left out.
+  absl::StatusOr<std::optional<std::string>> NewName(const std::string& name) const {
+    ASSIGN_OR_RETURN(const bool keep, filter_.Keeps(name));
+    if (!keep) return std::optional<std::string>();
+    ASSIGN_OR_RETURN(std::string renamed, filter_.Rename(name));
+    return std::make_optional(std::move(renamed));
+  }
+
+  absl::Status AddParamGroups(const StateValue& value) {
+    const std::string* text = std::get_if<std::string>(&value);
+    if (text == nullptr || filter_.empty()) {
+      plan_.contents.Set(StateKey::ParamGroups(), value);
+      return absl::OkStatus();
+    }
+    ASSIGN_OR_RETURN(std::string renamed,
+                     RenameParamGroups(*text, [this](const std::string& name) { return NewName(name); }));
+    plan_.contents.Set(StateKey::ParamGroups(), std::move(renamed));
+    return absl::OkStatus();
+  }
+
+  const StateDict& source_;
+  const NameFilter& filter_;
+  const std::optional<DType> dtype_;
+  ConvertPlan plan_;
+};
+
+}  // namespace
+
+absl::StatusOr<ConvertPlan> PlanConversion(const StateDict& source, const NameFilter& filter,
+                                           std::optional<DType> dtype, bool model_only) {
+  Planner planner(source, filter, dtype);
+  for (const auto& [key, value] : source.entries()) {
+    if (model_only && key.section != Section::kModel) continue;
+    RETURN_IF_ERROR(planner.AddEntry(key, value));
+  }
+  RETURN_IF_ERROR(planner.AddAliases());
+  RETURN_IF_ERROR(planner.AddUnits());
+  return std::move(planner).Finish();
+}
+
+}  // namespace fsdp

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checkpoint/convert/convert_plan.h"
+
+#include <string>
+#include <vector>
+
+#include "base/status_matchers.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace fsdp {
+namespace {
+
+using absl::StatusCode;
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::Pair;
+
+ShardedTensor TensorOf(DType dtype, const Shape& shape) {
+  ShardedTensor tensor;
+  tensor.dtype = dtype;
+  tensor.shape = shape;
+  return tensor;
+}
+
+// Two parameters, one of them tied, an integer buffer, optimizer state, groups, units and an extra.
+StateDict Source() {
+  StateDict source;
+  source.Set(StateKey::Model("net.wte.weight"), TensorOf(DType::kFloat32, {5, 2}));
+  source.Set(StateKey::Model("net.h.0.bias"), TensorOf(DType::kFloat32, {3}));
+  source.Set(StateKey::Model("net.mask"), TensorOf(DType::kInt64, {4}));
+  source.Set(StateKey::OptimState("net.wte.weight", "exp_avg"), TensorOf(DType::kFloat32, {5, 2}));
+  source.Set(StateKey::OptimState("net.h.0.bias", "exp_avg"), TensorOf(DType::kFloat32, {3}));
+  source.Set(StateKey::ParamGroups(), std::string(R"([{"lr":0.001,"params":["net.wte.weight","net.h.0.bias"]}])"));
+  source.Set(StateKey::Extra("net.position"), std::string("17"));
+  source.aliases["net.head.weight"] = "net.wte.weight";
+  source.units = {{"", {{"net.wte.weight", 0, 10}, {"net.h.0.bias", 10, 3}}, 16}, {"net.h.0", {}, 0}};
+  return source;
+}
+
+absl::StatusOr<ConvertPlan> Plan(const NameFilter::Patterns& patterns, std::optional<DType> dtype = std::nullopt,
+                                 bool model_only = false) {
+  ASSIGN_OR_RETURN(const NameFilter filter, NameFilter::Create(patterns));
+  return PlanConversion(Source(), filter, dtype, model_only);
+}
+
+std::vector<std::string> Keys(const StateDict& contents) {
+  std::vector<std::string> keys;
+  for (const auto& [key, value] : contents.entries()) keys.push_back(key.ToString());
+  return keys;
+}
+
+TEST(ConvertPlanTest, KeepsEverythingByDefault) {
+  ASSERT_OK_AND_ASSIGN(const ConvertPlan plan, Plan({}));
+  EXPECT_EQ(Keys(plan.contents), Keys(Source()));
+  for (const auto& [to, from] : plan.origins) EXPECT_EQ(to, from);
+  EXPECT_EQ(plan.contents.aliases, Source().aliases);
+  EXPECT_EQ(plan.contents.units.size(), 2);
+  EXPECT_EQ(*plan.contents.FindText(StateKey::ParamGroups()), *Source().FindText(StateKey::ParamGroups()));
+  EXPECT_EQ(plan.contents.FindTensor(StateKey::Model("net.wte.weight"))->shape, Shape({5, 2}));
+}
+
+TEST(ConvertPlanTest, ARenameAppliesToEverythingThatNamesTheParameter) {
+  ASSERT_OK_AND_ASSIGN(const ConvertPlan plan, Plan({{}, {}, {{"^net\\.", "model."}}}));
+  EXPECT_THAT(Keys(plan.contents),
+              ElementsAre("model/model.wte.weight", "model/model.h.0.bias", "model/model.mask",
+                          "optim/state/model.wte.weight/exp_avg", "optim/state/model.h.0.bias/exp_avg",
+                          "optim/param_groups", "extra/net.position"));
+  EXPECT_EQ(plan.origins.at(StateKey::OptimState("model.h.0.bias", "exp_avg")),
+            StateKey::OptimState("net.h.0.bias", "exp_avg"));
+  EXPECT_EQ(*plan.contents.FindText(StateKey::ParamGroups()),
+            R"([{"lr":0.001,"params":["model.wte.weight","model.h.0.bias"]}])");
+  EXPECT_THAT(plan.contents.aliases, ElementsAre(Pair("model.head.weight", "model.wte.weight")));
+  EXPECT_EQ(plan.contents.units[0].name, "");
+  EXPECT_EQ(plan.contents.units[0].parameters[1].fqn, "model.h.0.bias");
+  EXPECT_EQ(plan.contents.units[0].parameters[1].offset, 10);
+  EXPECT_EQ(plan.contents.units[0].unsharded_numel, 16);
+  EXPECT_EQ(plan.contents.units[1].name, "model.h.0");
+}
+
+TEST(ConvertPlanTest, AFilterAppliesToEverythingThatNamesTheParameter) {
+  ASSERT_OK_AND_ASSIGN(const ConvertPlan plan, Plan({{}, {"wte"}, {}}));
+  EXPECT_THAT(Keys(plan.contents),
+              ElementsAre("model/net.h.0.bias", "model/net.mask", "optim/state/net.h.0.bias/exp_avg",
+                          "optim/param_groups", "extra/net.position"));
+  EXPECT_EQ(*plan.contents.FindText(StateKey::ParamGroups()), R"([{"lr":0.001,"params":["net.h.0.bias"]}])");
+  EXPECT_TRUE(plan.contents.aliases.empty());
+  ASSERT_EQ(plan.contents.units[0].parameters.size(), 1);
+  EXPECT_EQ(plan.contents.units[0].parameters[0].offset, 10);
+}
+
+TEST(ConvertPlanTest, ADTypeAppliesToFloatingPointModelTensors) {
+  ASSERT_OK_AND_ASSIGN(const ConvertPlan plan, Plan({}, DType::kBFloat16));
+  EXPECT_EQ(plan.contents.FindTensor(StateKey::Model("net.wte.weight"))->dtype, DType::kBFloat16);
+  EXPECT_EQ(plan.contents.FindTensor(StateKey::Model("net.mask"))->dtype, DType::kInt64);
+  EXPECT_EQ(plan.contents.FindTensor(StateKey::OptimState("net.wte.weight", "exp_avg"))->dtype, DType::kFloat32);
+}
+
+TEST(ConvertPlanTest, ModelOnlyLeavesOptimizerAndExtraValuesOut) {
+  ASSERT_OK_AND_ASSIGN(const ConvertPlan plan, Plan({}, std::nullopt, true));
+  EXPECT_THAT(Keys(plan.contents), ElementsAre("model/net.wte.weight", "model/net.h.0.bias", "model/net.mask"));
+  EXPECT_EQ(plan.contents.units.size(), 2);
+}
+
+TEST(ConvertPlanTest, NamesThatBecomeOneAreBothNamed) {
+  EXPECT_THAT(
+      Plan({{}, {}, {{"wte.weight|h.0.bias", "x"}}}),
+      StatusIs(StatusCode::kInvalidArgument,
+               AllOf(HasSubstr("\"model/net.wte.weight\" and \"model/net.h.0.bias\""), HasSubstr("\"model/net.x\""))));
+  EXPECT_THAT(Plan({{}, {}, {{"head.weight", "mask"}}}),
+              StatusIs(StatusCode::kInvalidArgument,
+                       HasSubstr("alias \"net.head.weight\" of \"net.wte.weight\" would be named")));
+}
+
+TEST(ConvertPlanTest, AFilterThatLeavesNothingIsAnError) {
+  EXPECT_THAT(Plan({{"nothing"}, {}, {}}),
+              StatusIs(StatusCode::kInvalidArgument, HasSubstr("filters leave no model tensor")));
+}
+
+TEST(ConvertPlanTest, GroupsThatAreNoJsonAreKeptUnlessNamesChange) {
+  StateDict source = Source();
+  source.Set(StateKey::ParamGroups(), std::string("not JSON"));
+  ASSERT_OK_AND_ASSIGN(const NameFilter all, NameFilter::Create({}));
+  EXPECT_OK(PlanConversion(source, all, std::nullopt, false));
+  ASSERT_OK_AND_ASSIGN(const NameFilter some, NameFilter::Create({{}, {"wte"}, {}}));
+  EXPECT_THAT(PlanConversion(source, some, std::nullopt, false),
+              StatusIs(StatusCode::kDataLoss, HasSubstr("optim/param_groups: not JSON at byte")));
+  source.Set(StateKey::ParamGroups(), std::string(100'000, '['));
+  EXPECT_THAT(PlanConversion(source, some, std::nullopt, false),
+              StatusIs(StatusCode::kDataLoss, HasSubstr("nested more than")));
+}
+
+}  // namespace
+}  // namespace fsdp

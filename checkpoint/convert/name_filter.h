@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// NameFilter: which names a conversion keeps and what it calls them, as regular expressions (ECMAScript, matching
+// anywhere in a name; anchor with ^ and $). Filters see the names of the source; renames come after, in order, each
+// replacing every match. Immutable, thread-safe.
+#ifndef FSDP_CHECKPOINT_CONVERT_NAME_FILTER_H_
+#define FSDP_CHECKPOINT_CONVERT_NAME_FILTER_H_
+
+#include <regex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace fsdp {
+
+class NameFilter {
+ public:
+  struct Patterns {
+    std::vector<std::string> include;                         // any must match, unless there are none
+    std::vector<std::string> exclude;                         // none may match
+    std::vector<std::pair<std::string, std::string>> rename;  // pattern and replacement; $1 or \1 is the first group
+  };
+
+  // kInvalidArgument names the pattern that is no regular expression.
+  static absl::StatusOr<NameFilter> Create(const Patterns& patterns);
+
+  // True when every name is kept as it is.
+  bool empty() const { return include_.empty() && exclude_.empty() && rename_.empty(); }
+
+  // kInvalidArgument when the name is too long or the expression too complex to be matched.
+  absl::StatusOr<bool> Keeps(const std::string& name) const;
+  absl::StatusOr<std::string> Rename(const std::string& name) const;
+
+ private:
+  NameFilter() = default;
+
+  std::vector<std::regex> include_;
+  std::vector<std::regex> exclude_;
+  std::vector<std::pair<std::regex, std::string>> rename_;
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_CHECKPOINT_CONVERT_NAME_FILTER_H_

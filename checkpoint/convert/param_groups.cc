@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checkpoint/convert/param_groups.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "checkpoint/format/json_events.h"
+#include "nlohmann/json.hpp"
+
+namespace fsdp {
+namespace {
+
+using Json = nlohmann::ordered_json;  // keeps the order of members
+
+// Accepts any JSON: what VisitJson itself checks (depth above all) is what is wanted.
+class AnyJson final : public JsonVisitor {
+ public:
+  absl::Status StartObject(const JsonPlace&) override { return absl::OkStatus(); }
+  absl::Status EndObject(const JsonPlace&) override { return absl::OkStatus(); }
+  absl::Status StartArray(const JsonPlace&) override { return absl::OkStatus(); }
+  absl::Status String(const JsonPlace&, std::string_view) override { return absl::OkStatus(); }
+  absl::Status Unsigned(const JsonPlace&, uint64_t) override { return absl::OkStatus(); }
+  absl::Status Other(const JsonPlace&, std::string_view) override { return absl::OkStatus(); }
+};
+
+}  // namespace
+
+absl::StatusOr<std::string> RenameParamGroups(
+    const std::string& json,
+    const std::function<absl::StatusOr<std::optional<std::string>>(const std::string&)>& new_name) {
+  AnyJson any;
+  const absl::Status valid = VisitJson(json, any);
+  if (!valid.ok()) return absl::Status(valid.code(), absl::StrCat("optim/param_groups: ", valid.message()));
+  Json groups = Json::parse(json, nullptr, /*allow_exceptions=*/false);
+  if (!groups.is_array()) return absl::DataLossError("optim/param_groups is no JSON array");
+  for (Json& group : groups) {
+    if (!group.is_object() || !group.contains("params") || !group["params"].is_array()) continue;
+    Json params = Json::array();
+    for (Json& param : group["params"]) {
+      if (param.is_string()) {
+        ASSIGN_OR_RETURN(std::optional<std::string> renamed, new_name(param.get<std::string>()));
+        if (!renamed) continue;
+        param = *std::move(renamed);
+      }
+      params.push_back(std::move(param));
+    }
+    group["params"] = std::move(params);
+  }
+  return groups.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+}  // namespace fsdp

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checkpoint/format/file_contents.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "base/quote.h"
+
+namespace fsdp {
+namespace {
+
+// Names that a message lists.
+constexpr size_t kListedNames = 2;
+
+ByteRange Overlap(const ByteRange& a, const ByteRange& b) {
+  const int64_t begin = std::max(a.offset, b.offset);
+  return {begin, std::max<int64_t>(0, std::min(a.end(), b.end()) - begin)};
+}
+
+}  // namespace
+
+FileContents::FileContents(const Manifest& manifest) : manifest_(manifest), parts_(manifest.files.size()) {
+  for (size_t i = 0; i < manifest.tensors.size(); ++i) {
+    const StoredTensor& tensor = manifest.tensors[i];
+    for (const StoredInterval& stored : tensor.intervals) {
+      const ByteRange range = {stored.offset, stored.interval.size() * SizeOf(tensor.dtype)};
+      parts_[stored.file].push_back({range, static_cast<int32_t>(i), -1});
+    }
+  }
+  for (size_t i = 0; i < manifest.texts.size(); ++i) {
+    parts_[manifest.texts[i].file].push_back({manifest.texts[i].range, -1, static_cast<int32_t>(i)});
+  }
+  for (std::vector<Part>& parts : parts_) {
+    std::sort(parts.begin(), parts.end(), [](const Part& a, const Part& b) { return a.range.offset < b.range.offset; });
+  }
+}
+
+void FileContents::VisitTensors(int file, const ByteRange& range,
+                                absl::FunctionRef<void(int tensor, const ByteRange& part)> visit) const {
+  const std::vector<Part>& parts = parts_[file];
+  auto part = std::partition_point(parts.begin(), parts.end(),
+                                   [&](const Part& other) { return other.range.end() <= range.offset; });
+  for (; part != parts.end() && part->range.offset < range.end(); ++part) {
+    const ByteRange overlap = Overlap(part->range, range);
+    if (part->tensor >= 0 && overlap.nbytes > 0) visit(part->tensor, overlap);
+  }
+}
+
+std::string FileContents::NameOf(int file, const ByteRange& range) const {
+  const auto& record = manifest_.files[file].record;
+  if (record && Overlap(*record, range).nbytes > 0) return "record";
+  std::vector<std::string> names;
+  VisitTensors(file, range,
+               [&](int tensor, const ByteRange&) { names.push_back(Quote(manifest_.tensors[tensor].key.ToString())); });
+  if (names.empty()) {
+    for (const Part& part : parts_[file]) {
+      if (part.text < 0 || Overlap(part.range, range).nbytes == 0) continue;
+      return absl::StrCat("text ", Quote(manifest_.texts[part.text].key.ToString()));
+    }
+    return "payload";
+  }
+  std::string text = absl::StrCat(names.size() == 1 ? "tensor " : "tensors ", names[0]);
+  for (size_t i = 1; i < std::min(kListedNames, names.size()); ++i) absl::StrAppend(&text, ", ", names[i]);
+  if (names.size() <= kListedNames) return text;
+  return absl::StrCat(text, " and ", names.size() - kListedNames, " more");
+}
+
+}  // namespace fsdp

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// FileContents: what lies where in the files of a checkpoint, by byte: the manifest read the other way round. A block
+// of a LOCAL checkpoint holds parts of many tensors. Pure; immutable once made.
+#ifndef FSDP_CHECKPOINT_FORMAT_FILE_CONTENTS_H_
+#define FSDP_CHECKPOINT_FORMAT_FILE_CONTENTS_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "checkpoint/format/manifest.h"
+
+namespace fsdp {
+
+class FileContents {
+ public:
+  // `manifest` must outlive it.
+  explicit FileContents(const Manifest& manifest);
+
+  // What bytes `range` of files[file] are: `tensor "model/w"`, `tensors "model/a", "model/b" and 3 more`,
+  // `text "extra/step"`, `record`; `payload` where the manifest does not say.
+  std::string NameOf(int file, const ByteRange& range) const;
+
+  // Calls `visit` with each tensor (an index into manifest.tensors) that has bytes in `range`, and with these bytes.
+  void VisitTensors(int file, const ByteRange& range,
+                    absl::FunctionRef<void(int tensor, const ByteRange& part)> visit) const;
+
+ private:
+  struct Part {
+    ByteRange range;
+    int32_t tensor = -1;  // -1 for a text
+    int32_t text = -1;
+  };
+
+  const Manifest& manifest_;
+  std::vector<std::vector<Part>> parts_;  // by file; by offset
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_CHECKPOINT_FORMAT_FILE_CONTENTS_H_

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checkpoint/format/file_names.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <random>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/strip.h"
+#include "base/quote.h"
+
+namespace fsdp {
+namespace {
+
+constexpr char kStepPrefix[] = "step-";
+constexpr char kStagingInfix[] = ".tmp-";
+constexpr char kDeletedInfix[] = ".deleted-";
+
+// The X of ".X<infix><nonce>".
+std::optional<std::string> NameBefore(const std::string& name, const std::string& infix) {
+  const size_t at = name.rfind(infix);
+  if (name.empty() || name[0] != '.' || at == std::string::npos || at < 2) return std::nullopt;
+  return name.substr(1, at - 1);
+}
+
+}  // namespace
+
+std::string StepName(int64_t step) { return absl::StrFormat("%s%08d", kStepPrefix, step); }
+
+std::optional<int64_t> ParseStepName(const std::string& name) {
+  if (!absl::StartsWith(name, kStepPrefix)) return std::nullopt;
+  int64_t step = 0;
+  if (!absl::SimpleAtoi(name.substr(sizeof(kStepPrefix) - 1), &step) || step < 0) return std::nullopt;
+  // One name per step: no sign, no blanks, no further zeros.
+  if (StepName(step) != name) return std::nullopt;
+  return step;
+}
+
+std::string RankFileName(int writer, int writers) { return absl::StrFormat("rank-%05d-of-%05d.h5", writer, writers); }
+
+std::optional<RankFile> ParseRankFileName(const std::string& name) {
+  RankFile file;
+  if (std::sscanf(name.c_str(), "rank-%d-of-%d.h5", &file.writer, &file.writers) != 2) return std::nullopt;
+  if (file.writer < 0 || RankFileName(file.writer, file.writers) != name) return std::nullopt;
+  return file;
+}
+
+std::string ParityFileName(int index, int parity) { return absl::StrFormat("parity-%05d-of-%05d.bin", index, parity); }
+
+std::string StagingName(const std::string& name, const std::string& nonce) {
+  return absl::StrCat(".", name, kStagingInfix, nonce);
+}
+
+std::string DeletedName(const std::string& name, const std::string& nonce) {
+  return absl::StrCat(".", name, kDeletedInfix, nonce);
+}
+
+std::optional<std::string> StagedNameOf(const std::string& name) { return NameBefore(name, kStagingInfix); }
+
+std::optional<std::string> DeletedNameOf(const std::string& name) { return NameBefore(name, kDeletedInfix); }
+
+std::string NewNonce() {
+  std::random_device random;
+  return absl::StrCat(absl::Hex((uint64_t{random()} << 32) | random(), absl::kZeroPad16));
+}
+
+std::string JoinPath(const std::string& directory, const std::string& name) {
+  return absl::EndsWith(directory, "/") ? absl::StrCat(directory, name) : absl::StrCat(directory, "/", name);
+}
+
+PathParts SplitPath(const std::string& path) {
+  const size_t last = path.find_last_not_of('/');
+  if (last == std::string::npos) return {path.empty() ? "." : "/", ""};
+  const size_t slash = path.rfind('/', last);
+  if (slash == std::string::npos) return {".", path.substr(0, last + 1)};
+  return {slash == 0 ? "/" : path.substr(0, slash), path.substr(slash + 1, last - slash)};
+}
+
+absl::Status CheckFileName(const std::string& name) {
+  const bool has_bad_byte =
+      std::any_of(name.begin(), name.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f || c == '/'; });
+  if (name.empty() || name == "." || name == ".." || has_bad_byte || name.size() > 255) {
+    return absl::DataLossError(absl::StrCat(Quote(name), " is not the name of a file inside the checkpoint"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace fsdp

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The names that files and directories of a checkpoint have, and the way from a path to its directory and name. Pure.
+#ifndef FSDP_CHECKPOINT_FORMAT_FILE_NAMES_H_
+#define FSDP_CHECKPOINT_FORMAT_FILE_NAMES_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+
+namespace fsdp {
+
+inline constexpr char kManifestName[] = "manifest.json";
+inline constexpr char kCheckpointFileName[] = "checkpoint.h5";
+
+// "step-00000100": 8 digits, more where the step needs them.
+std::string StepName(int64_t step);
+
+// The step of a name that StepName makes; nothing for any other name.
+std::optional<int64_t> ParseStepName(const std::string& name);
+
+// "rank-00003-of-00008.h5": the file of writer 3 of 8.
+std::string RankFileName(int writer, int writers);
+
+// The writer and the number of writers of a name that RankFileName makes; nothing for any other name.
+struct RankFile {
+  int writer = 0;
+  int writers = 0;
+};
+std::optional<RankFile> ParseRankFileName(const std::string& name);
+
+// "parity-00000-of-00002.bin"
+std::string ParityFileName(int index, int parity);
+
+// ".step-00000100.tmp-<nonce>": `name` while it is written; ".step-00000100.deleted-<nonce>": while it is deleted.
+std::string StagingName(const std::string& name, const std::string& nonce);
+std::string DeletedName(const std::string& name, const std::string& nonce);
+
+// The `name` of a name that StagingName or DeletedName makes; nothing for any other name.
+std::optional<std::string> StagedNameOf(const std::string& name);
+std::optional<std::string> DeletedNameOf(const std::string& name);
+
+// 16 hexadecimal digits that no other process chooses.
+std::string NewNonce();
+
+// `directory`/`name`.
+std::string JoinPath(const std::string& directory, const std::string& name);
+
+// The directory of `path` ("." when it names none) and the name in it, trailing slashes aside; the name is empty for
+// "/".
+struct PathParts {
+  std::string directory;
+  std::string name;
+};
+PathParts SplitPath(const std::string& path);
+
+// OK when `name` names a file directly inside a directory: not empty, "." or "..", no '/', no control character, at
+// most 255 bytes. Otherwise kDataLoss.
+absl::Status CheckFileName(const std::string& name);
+
+}  // namespace fsdp
+
+#endif  // FSDP_CHECKPOINT_FORMAT_FILE_NAMES_H_

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// FindRecord: what a rank file says of itself, found without a manifest and without HDF5: records begin at multiples of
+// 4096 bytes and are sealed.
+#ifndef FSDP_CHECKPOINT_FORMAT_FIND_RECORD_H_
+#define FSDP_CHECKPOINT_FORMAT_FIND_RECORD_H_
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "checkpoint/format/manifest.h"
+#include "checkpoint/storage/file_system.h"
+
+namespace fsdp {
+
+// The record of the rank file `file`, whose own extent it includes. Only the record itself has been checked; its
+// digests are for the rest of the file. kDataLoss when no undamaged record is found.
+absl::StatusOr<Manifest> FindRecord(const File& file);
+
+}  // namespace fsdp
+
+#endif  // FSDP_CHECKPOINT_FORMAT_FIND_RECORD_H_

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Where the tensors of a LOCAL state lie in the flat parameters of its units, and what the datasets that hold flat
+// shards are called. Each kind of value has flat parameters of its own: the model, and every optimizer state.
+//
+//   unit "h.0"      | weight (35)         |pad| bias (7) |     of "model", and just so of "exp_avg", "exp_avg_sq"
+//   rank files      | /flat/1/model/float32 | in rank 0, the rest in rank 1
+//
+// Pure.
+#ifndef FSDP_CHECKPOINT_FORMAT_FLAT_PLACE_H_
+#define FSDP_CHECKPOINT_FORMAT_FLAT_PLACE_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "tensor/state_dict.h"
+
+namespace fsdp {
+
+struct FlatPlace {
+  int unit = 0;        // index into the units
+  int64_t offset = 0;  // of the tensor's first element in the unit's flat parameter
+};
+
+class FlatPlaces {
+ public:
+  explicit FlatPlaces(const std::vector<FlatUnitLayout>& units);
+
+  // Nothing for what is not part of a flat parameter: buffers, extras, and optimizer states without dimensions, such as
+  // `step`, which belong to a parameter and are not of its shape.
+  std::optional<FlatPlace> Find(const StateKey& key, const Shape& shape) const;
+
+ private:
+  struct Parameter {
+    FlatPlace place;
+    int64_t numel = 0;
+  };
+  absl::flat_hash_map<std::string, Parameter> parameters_;
+};
+
+// "/flat/1/model/float32", "/flat/1/optim/exp_avg/float32": the dataset of unit `unit` for values like `key`.
+std::string FlatDatasetPath(int unit, const StateKey& key, DType dtype);
+
+// One unit of all model tensors of `state`, those of one dtype beside each other: for what was never flat.
+FlatUnitLayout OneFlatUnit(const StateDict& state);
+
+}  // namespace fsdp
+
+#endif  // FSDP_CHECKPOINT_FORMAT_FLAT_PLACE_H_

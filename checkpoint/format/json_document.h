@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Reading members of a JSON document that nobody vouches for: each accessor says what is missing or of the wrong type
+// (kDataLoss), and none throws.
+#ifndef FSDP_CHECKPOINT_FORMAT_JSON_DOCUMENT_H_
+#define FSDP_CHECKPOINT_FORMAT_JSON_DOCUMENT_H_
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace fsdp {
+
+// An object; kDataLoss for anything else, for a member named twice, and for more than kMaxJsonDepth levels.
+absl::StatusOr<nlohmann::json> ParseJson(std::string_view text);
+
+// Member `name` of `object`. Integers are from 0 to 2^63 - 1. Pointers live as long as `object`.
+absl::StatusOr<int64_t> IntegerMember(const nlohmann::json& object, const char* name);
+absl::StatusOr<std::string> StringMember(const nlohmann::json& object, const char* name);
+absl::StatusOr<const nlohmann::json*> ArrayMember(const nlohmann::json& object, const char* name);
+absl::StatusOr<std::vector<int64_t>> IntegerArrayMember(const nlohmann::json& object, const char* name);
+absl::StatusOr<std::vector<std::string>> StringArrayMember(const nlohmann::json& object, const char* name);
+
+// The members of `object` that are not among `known`, as text to append to other members: ", \"a\": 1"; empty when
+// there are none.
+std::string UnknownMembers(const nlohmann::json& object, const std::vector<std::string>& known);
+
+// Member "name", for a message; "" quoted when there is none.
+std::string NameOf(const nlohmann::json& object);
+
+}  // namespace fsdp
+
+#endif  // FSDP_CHECKPOINT_FORMAT_JSON_DOCUMENT_H_

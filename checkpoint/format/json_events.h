@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// VisitJson: reads JSON from a file that nobody vouches for, as a sequence of events. What it adds to the parser below
+// it: a name that appears twice in one object is an error (most parsers keep the last), nesting is bounded, NUL bytes
+// and invalid UTF-8 are errors, and no document is ever built, so memory is that of the names.
+#ifndef FSDP_CHECKPOINT_FORMAT_JSON_EVENTS_H_
+#define FSDP_CHECKPOINT_FORMAT_JSON_EVENTS_H_
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+
+namespace fsdp {
+
+// Deeper documents are refused.
+inline constexpr int kMaxJsonDepth = 64;
+
+// Where a value stands: the names that lead to it, outermost first, and how many arrays are open inside the innermost
+// object.
+struct JsonPlace {
+  absl::Span<const std::string> names;
+  int arrays = 0;
+};
+
+// An error returned by any of these ends the visit and is returned by VisitJson.
+class JsonVisitor {
+ public:
+  virtual ~JsonVisitor() = default;
+
+  virtual absl::Status StartObject(const JsonPlace& place) = 0;
+  virtual absl::Status EndObject(const JsonPlace& place) = 0;
+  virtual absl::Status StartArray(const JsonPlace& place) = 0;  // place.arrays does not count this one yet
+  virtual absl::Status String(const JsonPlace& place, std::string_view value) = 0;
+  virtual absl::Status Unsigned(const JsonPlace& place, uint64_t value) = 0;
+
+  // null, true, a negative or fractional number: `what` names it for a message.
+  virtual absl::Status Other(const JsonPlace& place, std::string_view what) = 0;
+};
+
+// kDataLoss when `text` is not one JSON value; the message says at which byte.
+absl::Status VisitJson(std::string_view text, JsonVisitor& visitor);
+
+}  // namespace fsdp
+
+#endif  // FSDP_CHECKPOINT_FORMAT_JSON_EVENTS_H_

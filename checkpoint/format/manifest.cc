@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checkpoint/format/manifest.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "base/quote.h"
+#include "base/status_macros.h"
+
+namespace fsdp {
+namespace {
+
+absl::Status CheckAgree(const StoredTensor& a, const StoredTensor& b, int b_rank) {
+  if (a.dtype == b.dtype && a.shape == b.shape) return absl::OkStatus();
+  const auto form = [](const StoredTensor& t) {
+    return absl::StrCat(std::string(DTypeName(t.dtype)), " ", t.shape.ToString());
+  };
+  return absl::FailedPreconditionError(
+      absl::StrCat(Describe(a.key), ": ", form(b), " on rank ", b_rank, " != ", form(a), " on a rank before it"));
+}
+
+}  // namespace
+
+std::string Describe(const StateKey& key) { return absl::StrCat("tensor ", Quote(key.ToString())); }
+
+std::string Describe(const ByteRange& range) { return absl::StrCat("bytes ", range.offset, " to ", range.end() - 1); }
+
+std::string DamagedBlock(const std::string& file, const ByteRange& range, const std::string& what, const Digest& actual,
+                         const Digest& recorded) {
+  return absl::StrCat(file, ", ", Describe(range), " (", what, "): digest ", actual.ToHex(), " != recorded ",
+                      recorded.ToHex());
+}
+
+const StoredExtent* ExtentAt(const StoredFile& file, int64_t offset) {
+  const auto after = std::upper_bound(file.extents.begin(), file.extents.end(), offset,
+                                      [](int64_t at, const StoredExtent& extent) { return at < extent.range.offset; });
+  if (after == file.extents.begin() || std::prev(after)->range.end() <= offset) return nullptr;
+  return &*std::prev(after);
+}
+
+absl::Status CheckCovered(const StoredTensor& tensor) {
+  // A tensor has as many intervals as there were ranks; only what is wrong is looked at twice.
+  int64_t covered = 0;
+  bool is_run = true;
+  for (const StoredInterval& stored : tensor.intervals) {
+    is_run = is_run && (stored.interval.begin == covered || stored.interval.empty());
+    covered = std::max(covered, stored.interval.end);
+  }
+  if (is_run && covered == tensor.shape.numel()) return absl::OkStatus();
+  std::vector<Interval> intervals;
+  for (const StoredInterval& stored : tensor.intervals) intervals.push_back(stored.interval);
+  const absl::Status status = CheckCover(std::move(intervals), tensor.shape.numel());
+  return status.ok() ? status : absl::DataLossError(absl::StrCat(Describe(tensor.key), ": ", status.message()));
+}
+
+absl::Status MergeRecords(const std::vector<Manifest>& records, Manifest& whole) {
+  std::map<StateKey, size_t> index;
+  for (size_t i = 0; i < whole.tensors.size(); ++i) index[whole.tensors[i].key] = i;
+  for (const Manifest& record : records) {
+    const int first_file = static_cast<int>(whole.files.size());
+    whole.files.insert(whole.files.end(), record.files.begin(), record.files.end());
+    for (const StoredTensor& tensor : record.tensors) {
+      const auto [it, is_new] = index.try_emplace(tensor.key, whole.tensors.size());
+      if (is_new) {
+        whole.tensors.push_back(tensor);
+        whole.tensors.back().intervals.clear();
+      }
+      StoredTensor& merged = whole.tensors[it->second];
+      RETURN_IF_ERROR(CheckAgree(merged, tensor, record.rank));
+      for (StoredInterval interval : tensor.intervals) {
+        interval.file += first_file;
+        merged.intervals.push_back(interval);
+      }
+    }
+  }
+  for (StoredTensor& tensor : whole.tensors) {
+    std::sort(tensor.intervals.begin(), tensor.intervals.end(),
+              [](const StoredInterval& a, const StoredInterval& b) { return a.interval.begin < b.interval.begin; });
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace fsdp

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Manifest: what a checkpoint holds, in which bytes of which files, with which digests. The record in a rank file has
+// the same form, for that file alone, so a manifest is what its records say, merged. Types and pure functions on them;
+// the JSON form is manifest_json.h's.
+#ifndef FSDP_CHECKPOINT_FORMAT_MANIFEST_H_
+#define FSDP_CHECKPOINT_FORMAT_MANIFEST_H_
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "base/digest.h"
+#include "tensor/state_dict.h"
+
+namespace fsdp {
+
+// Payload is digested in blocks of this size, counted from the first byte of its extent.
+inline constexpr int64_t kBlockBytes = int64_t{4} << 20;
+
+// Texts are small: longer ones are neither written nor read.
+inline constexpr int64_t kMaxTextBytes = int64_t{256} << 20;
+
+// Blocks of an extent of `nbytes` bytes.
+inline int64_t BlockCount(int64_t nbytes) { return (nbytes + kBlockBytes - 1) / kBlockBytes; }
+
+struct ByteRange {
+  int64_t offset = 0;
+  int64_t nbytes = 0;
+
+  int64_t end() const { return offset + nbytes; }
+  bool operator==(const ByteRange& other) const { return offset == other.offset && nbytes == other.nbytes; }
+};
+
+// The payload of one dataset.
+struct StoredExtent {
+  ByteRange range;
+  std::vector<Digest> digests;  // one per block
+
+  bool operator==(const StoredExtent& other) const { return range == other.range && digests == other.digests; }
+};
+
+// Where a file was written that a later save links: its name there, and that save.
+struct StoredOrigin {
+  std::string save_id;
+  int64_t step = 0;
+  std::string name;
+};
+
+struct StoredFile {
+  std::string name;
+  int64_t nbytes = 0;
+  std::vector<StoredExtent> extents;  // sorted by offset, disjoint
+  Digest rest_digest;                 // of all bytes outside of extents and record, in file order
+  std::optional<ByteRange> record;    // where a rank file describes itself
+  std::string unknown;                // members that this release does not know, as JSON ", \"a\": 1"
+
+  // Of a file that an earlier save wrote and this one links.
+  std::optional<StoredOrigin> origin = {};
+};
+
+// Elements `interval` of a tensor, at byte `offset` of file `file`.
+struct StoredInterval {
+  Interval interval;
+  int file = 0;  // index into Manifest::files
+  int64_t offset = 0;
+};
+
+struct StoredTensor {
+  StateKey key;
+  std::vector<std::string> aliases;
+  DType dtype = DType::kFloat32;
+  Shape shape;
+  std::vector<StoredInterval> intervals;  // sorted by begin
+  std::string unknown;
+};
+
+struct StoredText {
+  StateKey key;
+  int file = 0;
+  ByteRange range;  // of its UTF-8; may be empty
+};
+
+// Any parity.files.size() files of both lists can be lost and made again from the others; as indices into
+// Manifest::files. Empty where there is no parity.
+struct StoredParity {
+  std::vector<int> data;   // sorted by name
+  std::vector<int> files;  // in their order
+};
+
+struct Manifest {
+  std::string save_id;  // shared by all files of a save
+  int64_t step = 0;
+  StateDictType type = StateDictType::kFull;
+  int world_size = 1;
+  int writers = 1;       // ranks that wrote a file
+  int rank = -1;         // of a record: who wrote it
+  std::string producer;  // name and version of the program
+  std::vector<FlatUnitLayout> units;
+  std::vector<StoredTensor> tensors;
+  std::vector<StoredText> texts;
+  std::vector<StoredFile> files;
+  StoredParity parity;
+  std::string unknown;
+};
+
+// The extent of `file` that byte `offset` lies in; null when none does.
+const StoredExtent* ExtentAt(const StoredFile& file, int64_t offset);
+
+// kDataLoss, naming tensor and elements, when the intervals of `tensor` do not cover it exactly once.
+absl::Status CheckCovered(const StoredTensor& tensor);
+
+// Adds to `whole` the files and tensors of `records`, one per rank file: the intervals of one tensor are put together,
+// sorted. Texts and units are left out. kFailedPrecondition when two disagree about a tensor's dtype or shape.
+absl::Status MergeRecords(const std::vector<Manifest>& records, Manifest& whole);
+
+// Texts of messages: `tensor "model/w"`, `bytes 8192 to 4202495`, and
+// `rank-00003-of-00008.h5, bytes 8192 to 4202495 (tensor "model/w", block 0): digest 1f2e... != recorded 99aa...`.
+std::string Describe(const StateKey& key);
+std::string Describe(const ByteRange& range);
+std::string DamagedBlock(const std::string& file, const ByteRange& range, const std::string& what, const Digest& actual,
+                         const Digest& recorded);
+
+}  // namespace fsdp
+
+#endif  // FSDP_CHECKPOINT_FORMAT_MANIFEST_H_

@@ -1,0 +1,352 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Reads manifests and records, believing nothing.
+#include <algorithm>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "base/quote.h"
+#include "base/status_macros.h"
+#include "checkpoint/format/file_names.h"
+#include "checkpoint/format/json_document.h"
+#include "checkpoint/format/manifest_json.h"
+#include "checkpoint/format/sealed_json.h"
+#include "checkpoint/format/tensor_name.h"
+
+namespace fsdp {
+namespace {
+
+using nlohmann::json;
+using FileIndex = absl::flat_hash_map<std::string, int>;
+
+absl::Status Broken(const std::string& what) { return absl::DataLossError(what); }
+
+absl::Status In(const std::string& what, const absl::Status& status) {
+  return absl::Status(status.code(), absl::StrCat(what, ": ", std::string(status.message())));
+}
+
+absl::StatusOr<ByteRange> DecodeRange(const json& object) {
+  ASSIGN_OR_RETURN(const int64_t offset, IntegerMember(object, "offset"));
+  ASSIGN_OR_RETURN(const int64_t nbytes, IntegerMember(object, "bytes"));
+  if (nbytes > std::numeric_limits<int64_t>::max() - offset) return Broken("offset and bytes overflow");
+  return ByteRange{offset, nbytes};
+}
+
+absl::StatusOr<Digest> DecodeDigest(const json& value) {
+  const std::string* hex = value.get_ptr<const json::string_t*>();
+  if (hex == nullptr) return Broken("a digest is not a string");
+  absl::StatusOr<Digest> digest = ParseDigest(*hex);
+  return digest.ok() ? digest : absl::StatusOr<Digest>(Broken(absl::StrCat(Quote(*hex), " is not a digest")));
+}
+
+absl::StatusOr<StoredExtent> DecodeExtent(const json& object) {
+  StoredExtent extent;
+  ASSIGN_OR_RETURN(extent.range, DecodeRange(object));
+  ASSIGN_OR_RETURN(const json* digests, ArrayMember(object, "digests"));
+  if (extent.range.nbytes == 0) return Broken(absl::StrCat("an empty extent at byte ", extent.range.offset));
+  const int64_t blocks = (extent.range.nbytes - 1) / kBlockBytes + 1;
+  if (static_cast<int64_t>(digests->size()) != blocks) {
+    return Broken(absl::StrCat(Describe(extent.range), " have ", digests->size(), " digests, expected ", blocks));
+  }
+  extent.digests.reserve(blocks);
+  for (const json& value : *digests) {
+    ASSIGN_OR_RETURN(const Digest digest, DecodeDigest(value));
+    extent.digests.push_back(digest);
+  }
+  return extent;
+}
+
+// Extents and record lie inside the file, in order, disjoint.
+absl::Status CheckRanges(const StoredFile& file) {
+  std::vector<ByteRange> ranges;
+  for (const StoredExtent& extent : file.extents) ranges.push_back(extent.range);
+  const bool sorted = std::is_sorted(ranges.begin(), ranges.end(),
+                                     [](const ByteRange& a, const ByteRange& b) { return a.offset < b.offset; });
+  if (!sorted) return Broken("its extents are not sorted");
+  int64_t end = 0;
+  for (const ByteRange& range : ranges) {
+    if (range.offset < end) return Broken(absl::StrCat(Describe(range), " overlap the extent before"));
+    end = range.end();
+  }
+  if (end > file.nbytes) return Broken(absl::StrCat("an extent ends at byte ", end, " of ", file.nbytes));
+  if (file.record && file.record->end() > file.nbytes) return Broken("its record reaches behind its end");
+  return absl::OkStatus();
+}
+
+absl::StatusOr<StoredFile> DecodeFile(const json& object) {
+  StoredFile file;
+  ASSIGN_OR_RETURN(file.name, StringMember(object, "name"));
+  RETURN_IF_ERROR(CheckFileName(file.name));
+  ASSIGN_OR_RETURN(file.nbytes, IntegerMember(object, "bytes"));
+  if (const auto record = object.find("record"); record != object.end()) {
+    ASSIGN_OR_RETURN(file.record, DecodeRange(*record));
+  }
+  if (const auto origin = object.find("origin"); origin != object.end()) {
+    file.origin.emplace();
+    ASSIGN_OR_RETURN(file.origin->save_id, StringMember(*origin, "save_id"));
+    ASSIGN_OR_RETURN(file.origin->step, IntegerMember(*origin, "step"));
+    ASSIGN_OR_RETURN(file.origin->name, StringMember(*origin, "name"));
+  }
+  const auto digest = object.find("rest_digest");
+  if (digest == object.end()) return Broken("member \"rest_digest\" is missing");
+  ASSIGN_OR_RETURN(file.rest_digest, DecodeDigest(*digest));
+  ASSIGN_OR_RETURN(const json* extents, ArrayMember(object, "extents"));
+  for (const json& value : *extents) {
+    ASSIGN_OR_RETURN(StoredExtent extent, DecodeExtent(value));
+    file.extents.push_back(std::move(extent));
+  }
+  RETURN_IF_ERROR(CheckRanges(file));
+  file.unknown = UnknownMembers(object, {"name", "bytes", "record", "origin", "rest_digest", "extents"});
+  return file;
+}
+
+absl::Status DecodeFiles(const json& document, Manifest& manifest, FileIndex& index) {
+  ASSIGN_OR_RETURN(const json* files, ArrayMember(document, "files"));
+  for (const json& value : *files) {
+    absl::StatusOr<StoredFile> file = DecodeFile(value);
+    if (!file.ok()) return In(absl::StrCat("file ", NameOf(value)), file.status());
+    if (!index.emplace(file->name, static_cast<int>(manifest.files.size())).second) {
+      return Broken(absl::StrCat("file ", Quote(file->name), " is named twice"));
+    }
+    if (file->name == kManifestName) return Broken("it names itself among the files");
+    manifest.files.push_back(*std::move(file));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<int> DecodeFileName(const json& object, const FileIndex& index) {
+  ASSIGN_OR_RETURN(const std::string name, StringMember(object, "file"));
+  const auto it = index.find(name);
+  if (it == index.end()) return Broken(absl::StrCat("file ", Quote(name), " is not among the files"));
+  return it->second;
+}
+
+// OK when `range` lies in one extent of the file.
+absl::Status CheckInExtent(const StoredFile& file, const ByteRange& range) {
+  const auto after =
+      std::upper_bound(file.extents.begin(), file.extents.end(), range.offset,
+                       [](int64_t offset, const StoredExtent& extent) { return offset < extent.range.offset; });
+  const bool inside = after != file.extents.begin() && range.end() <= std::prev(after)->range.end();
+  if (inside) return absl::OkStatus();
+  return Broken(absl::StrCat(Describe(range), " of ", file.name, " are not inside an extent"));
+}
+
+absl::StatusOr<StateKey> DecodeKey(const json& object) {
+  ASSIGN_OR_RETURN(const std::string name, StringMember(object, "name"));
+  StateKey key;
+  if (name == "optim/param_groups") {
+    key = StateKey::ParamGroups();
+  } else if (absl::StartsWith(name, "model/")) {
+    key = StateKey::Model(name.substr(6));
+  } else if (absl::StartsWith(name, "extra/")) {
+    key = StateKey::Extra(name.substr(6));
+  } else if (absl::StartsWith(name, "optim/state/")) {
+    ASSIGN_OR_RETURN(const std::string state, StringMember(object, "state"));
+    const std::string fqn_and_slash = name.substr(12, name.size() - 12 - std::min(name.size() - 12, state.size()));
+    if (fqn_and_slash.empty() || fqn_and_slash.back() != '/' || !absl::EndsWith(name, state)) {
+      return Broken(absl::StrCat("the name does not end with its state ", Quote(state)));
+    }
+    key = StateKey::OptimState(fqn_and_slash.substr(0, fqn_and_slash.size() - 1), state);
+  } else {
+    return Broken("the name has no known section");
+  }
+  const absl::Status valid = CheckStateKey(key);
+  return valid.ok() ? absl::StatusOr<StateKey>(std::move(key)) : Broken(std::string(valid.message()));
+}
+
+absl::StatusOr<StoredInterval> DecodeInterval(const json& object, const StoredTensor& tensor, const Manifest& manifest,
+                                              const FileIndex& index) {
+  StoredInterval stored;
+  ASSIGN_OR_RETURN(stored.interval.begin, IntegerMember(object, "begin"));
+  ASSIGN_OR_RETURN(stored.interval.end, IntegerMember(object, "end"));
+  ASSIGN_OR_RETURN(stored.file, DecodeFileName(object, index));
+  ASSIGN_OR_RETURN(stored.offset, IntegerMember(object, "offset"));
+  if (stored.interval.begin > stored.interval.end || stored.interval.end > tensor.shape.numel()) {
+    return Broken(absl::StrCat("interval ", stored.interval.ToString(), " of ", tensor.shape.numel(), " elements"));
+  }
+  if (stored.interval.empty()) return stored;
+  const ByteRange range = {stored.offset, stored.interval.size() * SizeOf(tensor.dtype)};
+  if (range.nbytes > std::numeric_limits<int64_t>::max() - range.offset) return Broken("the offset overflows");
+  RETURN_IF_ERROR(CheckInExtent(manifest.files[stored.file], range));
+  return stored;
+}
+
+absl::StatusOr<StoredTensor> DecodeTensor(const json& object, const Manifest& manifest, const FileIndex& index) {
+  StoredTensor tensor;
+  ASSIGN_OR_RETURN(tensor.key, DecodeKey(object));
+  ASSIGN_OR_RETURN(const std::string dtype, StringMember(object, "dtype"));
+  if (tensor.key.section == StateKey::Section::kParamGroups) return Broken("param_groups are a text");
+  const absl::StatusOr<DType> known = ParseDType(dtype);
+  if (!known.ok()) return Broken(absl::StrCat("unknown dtype ", Quote(dtype)));
+  tensor.dtype = *known;
+  ASSIGN_OR_RETURN(const std::vector<int64_t> dims, IntegerArrayMember(object, "shape"));
+  const absl::StatusOr<Shape> shape = Shape::Create(dims);
+  if (!shape.ok()) return Broken(std::string(shape.status().message()));
+  tensor.shape = *shape;
+  if (object.contains("aliases")) {
+    ASSIGN_OR_RETURN(tensor.aliases, StringArrayMember(object, "aliases"));
+  }
+  ASSIGN_OR_RETURN(const json* intervals, ArrayMember(object, "intervals"));
+  for (const json& value : *intervals) {
+    ASSIGN_OR_RETURN(const StoredInterval stored, DecodeInterval(value, tensor, manifest, index));
+    tensor.intervals.push_back(stored);
+  }
+  std::sort(tensor.intervals.begin(), tensor.intervals.end(),
+            [](const StoredInterval& a, const StoredInterval& b) { return a.interval.begin < b.interval.begin; });
+  tensor.unknown = UnknownMembers(object, {"name", "state", "dtype", "shape", "aliases", "intervals"});
+  return tensor;
+}
+
+absl::StatusOr<StoredText> DecodeText(const json& object, const Manifest& manifest, const FileIndex& index) {
+  StoredText text;
+  ASSIGN_OR_RETURN(text.key, DecodeKey(object));
+  ASSIGN_OR_RETURN(text.file, DecodeFileName(object, index));
+  ASSIGN_OR_RETURN(text.range, DecodeRange(object));
+  if (text.range.nbytes > kMaxTextBytes) return Broken(absl::StrCat("a text of ", text.range.nbytes, " bytes"));
+  if (text.range.nbytes > 0) RETURN_IF_ERROR(CheckInExtent(manifest.files[text.file], text.range));
+  return text;
+}
+
+absl::Status DecodeValues(const json& document, const FileIndex& index, Manifest& manifest) {
+  std::set<StateKey> keys;
+  std::set<std::string> aliases;
+  ASSIGN_OR_RETURN(const json* tensors, ArrayMember(document, "tensors"));
+  for (const json& value : *tensors) {
+    absl::StatusOr<StoredTensor> tensor = DecodeTensor(value, manifest, index);
+    if (!tensor.ok()) return In(absl::StrCat("tensor ", NameOf(value)), tensor.status());
+    if (!keys.insert(tensor->key).second) return Broken(absl::StrCat("tensor ", NameOf(value), " is named twice"));
+    for (const std::string& alias : tensor->aliases) {
+      if (!aliases.insert(alias).second) return Broken(absl::StrCat("alias ", Quote(alias), " is named twice"));
+    }
+    manifest.tensors.push_back(*std::move(tensor));
+  }
+  ASSIGN_OR_RETURN(const json* texts, ArrayMember(document, "texts"));
+  for (const json& value : *texts) {
+    absl::StatusOr<StoredText> text = DecodeText(value, manifest, index);
+    if (!text.ok()) return In(absl::StrCat("text ", NameOf(value)), text.status());
+    if (!keys.insert(text->key).second) return Broken(absl::StrCat("text ", NameOf(value), " is named twice"));
+    manifest.texts.push_back(*std::move(text));
+  }
+  for (const std::string& alias : aliases) {
+    if (keys.count(StateKey::Model(alias)) != 0) {
+      return Broken(absl::StrCat(Quote(alias), " is a tensor and an alias"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status DecodeUnits(const json& document, Manifest& manifest) {
+  ASSIGN_OR_RETURN(const json* units, ArrayMember(document, "units"));
+  for (const json& value : *units) {
+    FlatUnitLayout unit;
+    ASSIGN_OR_RETURN(unit.name, StringMember(value, "name"));
+    ASSIGN_OR_RETURN(unit.unsharded_numel, IntegerMember(value, "unsharded_numel"));
+    ASSIGN_OR_RETURN(const json* parameters, ArrayMember(value, "parameters"));
+    for (const json& parameter : *parameters) {
+      FlatUnitLayout::Entry entry;
+      ASSIGN_OR_RETURN(entry.fqn, StringMember(parameter, "fqn"));
+      ASSIGN_OR_RETURN(entry.offset, IntegerMember(parameter, "offset"));
+      ASSIGN_OR_RETURN(entry.numel, IntegerMember(parameter, "numel"));
+      if (entry.offset > unit.unsharded_numel || entry.numel > unit.unsharded_numel - entry.offset) {
+        return Broken(absl::StrCat("unit ", Quote(unit.name), ": parameter ", Quote(entry.fqn), " is outside of it"));
+      }
+      unit.parameters.push_back(std::move(entry));
+    }
+    manifest.units.push_back(std::move(unit));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status DecodeFileNames(const json& object, const char* member, const FileIndex& index, std::vector<int>& out) {
+  ASSIGN_OR_RETURN(const std::vector<std::string> names, StringArrayMember(object, member));
+  for (const std::string& name : names) {
+    const auto it = index.find(name);
+    if (it == index.end()) return Broken(absl::StrCat("file ", Quote(name), " is not among the files"));
+    out.push_back(it->second);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status DecodeParity(const json& document, const FileIndex& index, Manifest& manifest) {
+  const auto parity = document.find("parity");
+  if (parity == document.end()) return absl::OkStatus();
+  if (!parity->is_object()) return Broken("member \"parity\" is not an object");
+  RETURN_IF_ERROR(DecodeFileNames(*parity, "data", index, manifest.parity.data));
+  RETURN_IF_ERROR(DecodeFileNames(*parity, "files", index, manifest.parity.files));
+  std::set<int> all(manifest.parity.data.begin(), manifest.parity.data.end());
+  all.insert(manifest.parity.files.begin(), manifest.parity.files.end());
+  if (all.size() == manifest.parity.data.size() + manifest.parity.files.size()) return absl::OkStatus();
+  return Broken("parity names a file twice");
+}
+
+absl::Status CheckVersion(const json& document) {
+  ASSIGN_OR_RETURN(const std::string version, StringMember(document, "version"));
+  const std::vector<std::string> parts = absl::StrSplit(version, '.');
+  int major = 0;
+  if (parts.size() != 2 || !absl::SimpleAtoi(parts[0], &major) || major < 1) {
+    return Broken(absl::StrCat(Quote(version), " is not a format version"));
+  }
+  if (major <= kFormatMajor) return absl::OkStatus();
+  const absl::StatusOr<std::string> release = StringMember(document, "readable_by");
+  return absl::UnimplementedError(absl::StrCat(
+      "format version ", Printable(version), " is newer than ", kFormatMajor, ".", kFormatMinor, ", which ", kProducer,
+      " reads; ", release.ok() ? Printable(*release) : absl::StrCat("fsdp ", major, ".0.0 or later"), " reads it"));
+}
+
+absl::Status DecodeIdentity(const json& document, Manifest& manifest) {
+  ASSIGN_OR_RETURN(manifest.save_id, StringMember(document, "save_id"));
+  ASSIGN_OR_RETURN(manifest.producer, StringMember(document, "producer"));
+  ASSIGN_OR_RETURN(manifest.step, IntegerMember(document, "step"));
+  ASSIGN_OR_RETURN(const std::string type, StringMember(document, "state_dict_type"));
+  const absl::StatusOr<StateDictType> known = ParseStateDictType(type);
+  if (!known.ok()) return Broken(absl::StrCat("unknown state dict type ", Quote(type)));
+  manifest.type = *known;
+  ASSIGN_OR_RETURN(const int64_t world_size, IntegerMember(document, "world_size"));
+  ASSIGN_OR_RETURN(const int64_t writers, IntegerMember(document, "writers"));
+  if (world_size < 1 || writers < 1 || writers > world_size || world_size > std::numeric_limits<int>::max()) {
+    return Broken(absl::StrCat(writers, " writers of a world of ", world_size, " ranks"));
+  }
+  manifest.world_size = static_cast<int>(world_size);
+  manifest.writers = static_cast<int>(writers);
+  if (!document.contains("rank")) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const int64_t rank, IntegerMember(document, "rank"));
+  if (rank >= world_size) return Broken(absl::StrCat("rank ", rank, " of ", world_size));
+  manifest.rank = static_cast<int>(rank);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Manifest> Decode(std::string_view text, const std::string& format) {
+  RETURN_IF_ERROR(CheckSeal(text));
+  ASSIGN_OR_RETURN(const json document, ParseJson(text));
+  ASSIGN_OR_RETURN(const std::string actual, StringMember(document, "format"));
+  if (actual != format) return Broken(absl::StrCat("format ", Quote(actual), " is not ", Quote(format)));
+  RETURN_IF_ERROR(CheckVersion(document));
+  ASSIGN_OR_RETURN(const std::string digest, StringMember(document, "digest"));
+  if (digest != std::string(SealOf(text))) return Broken("its last member is not its digest");
+  Manifest manifest;
+  FileIndex files;
+  RETURN_IF_ERROR(DecodeIdentity(document, manifest));
+  RETURN_IF_ERROR(DecodeUnits(document, manifest));
+  RETURN_IF_ERROR(DecodeFiles(document, manifest, files));
+  RETURN_IF_ERROR(DecodeParity(document, files, manifest));
+  RETURN_IF_ERROR(DecodeValues(document, files, manifest));
+  manifest.unknown =
+      UnknownMembers(document, {"format", "version", "producer", "save_id", "step", "state_dict_type", "world_size",
+                                "writers", "rank", "mesh", "units", "tensors", "texts", "files", "parity", "digest"});
+  return manifest;
+}
+
+}  // namespace
+
+absl::StatusOr<Manifest> DecodeManifest(std::string_view text) { return Decode(text, "fsdp checkpoint"); }
+
+absl::StatusOr<Manifest> DecodeRecord(std::string_view text) { return Decode(text, "fsdp rank record"); }
+
+}  // namespace fsdp

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Writes manifests and records: one line per tensor, text, file and extent, so that they can be read and compared by
+// eye.
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "checkpoint/format/manifest_json.h"
+#include "checkpoint/format/sealed_json.h"
+
+namespace fsdp {
+namespace {
+
+std::string Quoted(const std::string& text) {
+  return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+std::string Quoted(std::string_view text) { return Quoted(std::string(text)); }
+
+// `items`, each by `encode`, as an array with one item a line.
+template <typename Item, typename Encode>
+std::string Lines(const std::vector<Item>& items, const std::string& indent, Encode encode) {
+  if (items.empty()) return "[]";
+  std::string out = "[";
+  const char* separator = "\n";
+  for (const Item& item : items) {
+    absl::StrAppend(&out, separator, indent, "  ", encode(item));
+    separator = ",\n";
+  }
+  return absl::StrCat(out, "\n", indent, "]");
+}
+
+template <typename Item, typename Encode>
+std::string Inline(const std::vector<Item>& items, Encode encode) {
+  return absl::StrCat(
+      "[", absl::StrJoin(items, ", ", [&](std::string* out, const Item& item) { out->append(encode(item)); }), "]");
+}
+
+std::string EncodeUnit(const FlatUnitLayout& unit) {
+  return absl::StrCat("{\"name\": ", Quoted(unit.name), ", \"unsharded_numel\": ", unit.unsharded_numel,
+                      ", \"parameters\": ",
+                      Inline(unit.parameters,
+                             [](const FlatUnitLayout::Entry& entry) {
+                               return absl::StrCat("{\"fqn\": ", Quoted(entry.fqn), ", \"offset\": ", entry.offset,
+                                                   ", \"numel\": ", entry.numel, "}");
+                             }),
+                      "}");
+}
+
+// The members that say which value it is. The name alone would leave open where a state name begins.
+std::string EncodeKey(const StateKey& key) {
+  std::string out = absl::StrCat("\"name\": ", Quoted(key.ToString()));
+  if (!key.state.empty()) absl::StrAppend(&out, ", \"state\": ", Quoted(key.state));
+  return out;
+}
+
+std::string EncodeInterval(const StoredInterval& stored, const Manifest& manifest) {
+  return absl::StrCat("{\"begin\": ", stored.interval.begin, ", \"end\": ", stored.interval.end,
+                      ", \"file\": ", Quoted(manifest.files[stored.file].name), ", \"offset\": ", stored.offset, "}");
+}
+
+std::string EncodeTensor(const StoredTensor& tensor, const Manifest& manifest) {
+  std::string out = absl::StrCat("{", EncodeKey(tensor.key));
+  if (!tensor.aliases.empty()) {
+    absl::StrAppend(&out,
+                    ", \"aliases\": ", Inline(tensor.aliases, [](const std::string& alias) { return Quoted(alias); }));
+  }
+  absl::StrAppend(&out, ", \"dtype\": ", Quoted(DTypeName(tensor.dtype)), ", \"shape\": [",
+                  absl::StrJoin(tensor.shape.dims(), ", "), "], \"intervals\": ",
+                  Inline(tensor.intervals, [&](const StoredInterval& i) { return EncodeInterval(i, manifest); }),
+                  tensor.unknown, "}");
+  return out;
+}
+
+std::string EncodeText(const StoredText& text, const Manifest& manifest) {
+  return absl::StrCat("{", EncodeKey(text.key), ", \"file\": ", Quoted(manifest.files[text.file].name),
+                      ", \"offset\": ", text.range.offset, ", \"bytes\": ", text.range.nbytes, "}");
+}
+
+std::string EncodeExtent(const StoredExtent& extent) {
+  return absl::StrCat("{\"offset\": ", extent.range.offset, ", \"bytes\": ", extent.range.nbytes, ", \"digests\": ",
+                      Inline(extent.digests, [](const Digest& digest) { return Quoted(digest.ToHex()); }), "}");
+}
+
+std::string EncodeFile(const StoredFile& file) {
+  std::string out = absl::StrCat("{\"name\": ", Quoted(file.name), ", \"bytes\": ", file.nbytes);
+  if (file.record) {
+    absl::StrAppend(&out, ", \"record\": {\"offset\": ", file.record->offset, ", \"bytes\": ", file.record->nbytes,
+                    "}");
+  }
+  if (file.origin) {
+    absl::StrAppend(&out, ", \"origin\": {\"save_id\": ", Quoted(file.origin->save_id),
+                    ", \"step\": ", file.origin->step, ", \"name\": ", Quoted(file.origin->name), "}");
+  }
+  return absl::StrCat(out, ", \"rest_digest\": ", Quoted(file.rest_digest.ToHex()),
+                      ", \"extents\": ", Lines(file.extents, "    ", EncodeExtent), file.unknown, "}");
+}
+
+// How the ranks form a mesh: `writers` ranks hold different parts, and each of these parts is held so many times.
+std::string EncodeMesh(const Manifest& manifest) {
+  const int shards = manifest.type == StateDictType::kFull ? manifest.world_size : manifest.writers;
+  const bool divides = shards > 0 && manifest.world_size % shards == 0;
+  return absl::StrCat("{\"replicate\": ", divides ? manifest.world_size / shards : 1,
+                      ", \"shard\": ", divides ? shards : manifest.world_size, "}");
+}
+
+std::string EncodeMembers(const Manifest& m, const char* format) {
+  std::string out =
+      absl::StrCat("{\n  \"format\": \"", format, "\",\n  \"version\": \"", kFormatMajor, ".", kFormatMinor,
+                   "\",\n  \"producer\": ", Quoted(m.producer), ",\n  \"save_id\": ", Quoted(m.save_id),
+                   ",\n  \"step\": ", m.step, ",\n  \"state_dict_type\": ", Quoted(StateDictTypeName(m.type)));
+  absl::StrAppend(&out, ",\n  \"world_size\": ", m.world_size, ",\n  \"writers\": ", m.writers);
+  if (m.rank >= 0) absl::StrAppend(&out, ",\n  \"rank\": ", m.rank);
+  absl::StrAppend(&out, ",\n  \"mesh\": ", EncodeMesh(m), ",\n  \"units\": ", Lines(m.units, "  ", EncodeUnit));
+  absl::StrAppend(
+      &out, ",\n  \"tensors\": ", Lines(m.tensors, "  ", [&](const StoredTensor& t) { return EncodeTensor(t, m); }));
+  absl::StrAppend(&out,
+                  ",\n  \"texts\": ", Lines(m.texts, "  ", [&](const StoredText& t) { return EncodeText(t, m); }));
+  absl::StrAppend(&out, ",\n  \"files\": ", Lines(m.files, "  ", EncodeFile));
+  if (!m.parity.files.empty()) {
+    const auto name = [&](int file) { return Quoted(m.files[file].name); };
+    absl::StrAppend(&out, ",\n  \"parity\": {\"data\": ", Inline(m.parity.data, name),
+                    ", \"files\": ", Inline(m.parity.files, name), "}");
+  }
+  absl::StrAppend(&out, m.unknown);
+  return out;
+}
+
+}  // namespace
+
+std::string EncodeManifest(const Manifest& manifest) { return Seal(EncodeMembers(manifest, "fsdp checkpoint")); }
+
+std::string EncodeRecord(const Manifest& record, int64_t nbytes) {
+  return Seal(EncodeMembers(record, "fsdp rank record"), nbytes);
+}
+
+}  // namespace fsdp

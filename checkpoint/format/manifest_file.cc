@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checkpoint/format/manifest_file.h"
+
+#include <memory>
+
+#include "absl/strings/str_cat.h"
+#include "base/quote.h"
+#include "base/status_macros.h"
+#include "checkpoint/format/file_names.h"
+#include "checkpoint/format/manifest_json.h"
+
+namespace fsdp {
+
+absl::StatusOr<Manifest> ReadManifest(FileSystem& files, const std::string& directory) {
+  const std::string path = JoinPath(directory, kManifestName);
+  const absl::StatusOr<std::string> text = ReadFile(files, path, kMaxManifestBytes);
+  if (absl::IsNotFound(text.status())) {
+    return absl::NotFoundError(absl::StrCat(directory, " is not a checkpoint: it has no ", kManifestName));
+  }
+  RETURN_IF_ERROR(text.status());
+  absl::StatusOr<Manifest> manifest = DecodeManifest(*text);
+  if (manifest.ok()) return manifest;
+  return absl::Status(manifest.status().code(), absl::StrCat(path, ": ", std::string(manifest.status().message())));
+}
+
+absl::StatusOr<std::unique_ptr<File>> OpenStoredFile(FileSystem& files, const std::string& directory,
+                                                     const Manifest& manifest, int index) {
+  const StoredFile& stored = manifest.files[index];
+  absl::StatusOr<std::unique_ptr<File>> file = files.Open(JoinPath(directory, stored.name));
+  if (absl::IsNotFound(file.status())) return absl::DataLossError(absl::StrCat(stored.name, ": the file is missing"));
+  RETURN_IF_ERROR(file.status());
+  ASSIGN_OR_RETURN(const int64_t size, (*file)->Size());
+  if (size != stored.nbytes) {
+    return absl::DataLossError(absl::StrCat(stored.name, ": the file has ", size, " bytes, expected ", stored.nbytes));
+  }
+  return file;
+}
+
+absl::Status CheckFilesPresent(FileSystem& files, const std::string& directory, const Manifest& manifest) {
+  for (size_t i = 0; i < manifest.files.size(); ++i) {
+    RETURN_IF_ERROR(OpenStoredFile(files, directory, manifest, static_cast<int>(i)).status());
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace fsdp

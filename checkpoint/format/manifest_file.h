@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// ReadManifest: the manifest of a checkpoint directory.
+#ifndef FSDP_CHECKPOINT_FORMAT_MANIFEST_FILE_H_
+#define FSDP_CHECKPOINT_FORMAT_MANIFEST_FILE_H_
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "checkpoint/format/manifest.h"
+#include "checkpoint/storage/file_system.h"
+
+namespace fsdp {
+
+// kNotFound when `directory` is none or has no manifest; kDataLoss, naming manifest.json, when it is damaged;
+// kUnimplemented when a later release wrote it.
+absl::StatusOr<Manifest> ReadManifest(FileSystem& files, const std::string& directory);
+
+// OK when every file that `manifest` names is in `directory` with its size; nothing of it is read. kDataLoss names the
+// first that is not.
+absl::Status CheckFilesPresent(FileSystem& files, const std::string& directory, const Manifest& manifest);
+
+// Opens files[index] and checks its size. kDataLoss when it is missing or has another size. Names the file, not its
+// directory.
+absl::StatusOr<std::unique_ptr<File>> OpenStoredFile(FileSystem& files, const std::string& directory,
+                                                     const Manifest& manifest, int index);
+
+}  // namespace fsdp
+
+#endif  // FSDP_CHECKPOINT_FORMAT_MANIFEST_FILE_H_

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checkpoint/format/record.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "base/quote.h"
+#include "base/status_macros.h"
+#include "checkpoint/format/file_names.h"
+#include "checkpoint/format/manifest_json.h"
+
+namespace fsdp {
+namespace {
+
+const StoredExtent* FindExtent(const StoredFile& file, const ByteRange& range) {
+  const auto it = std::find_if(file.extents.begin(), file.extents.end(),
+                               [&](const StoredExtent& extent) { return extent.range == range; });
+  return it == file.extents.end() ? nullptr : &*it;
+}
+
+// The text of a record, which seals itself.
+absl::StatusOr<std::string> ReadText(const File& file, const ByteRange& range) {
+  if (range.nbytes > kMaxManifestBytes) {
+    return absl::DataLossError(absl::StrCat("a record of ", range.nbytes, " bytes"));
+  }
+  std::string text(range.nbytes, '\0');
+  RETURN_IF_ERROR(file.Read(range.offset, absl::MakeSpan(reinterpret_cast<std::byte*>(text.data()), text.size())));
+  return text;
+}
+
+absl::StatusOr<Manifest> DecodeRankRecord(const std::string& text) {
+  ASSIGN_OR_RETURN(Manifest record, DecodeRecord(text));
+  if (!record.files.empty() && record.rank >= 0) return record;
+  return absl::DataLossError(absl::StrCat("the record names ", record.files.size(), " files and rank ", record.rank));
+}
+
+void AddRecordExtent(const StoredExtent& extent, StoredFile& file) {
+  const auto after =
+      std::upper_bound(file.extents.begin(), file.extents.end(), extent.range.offset,
+                       [](int64_t offset, const StoredExtent& other) { return offset < other.range.offset; });
+  file.extents.insert(after, extent);
+}
+
+absl::Status CheckDigests(const std::string& text, const StoredExtent& extent) {
+  for (size_t block = 0; block < extent.digests.size(); ++block) {
+    const Digest actual = DigestOf(std::string_view(text).substr(block * kBlockBytes, kBlockBytes));
+    if (actual != extent.digests[block]) {
+      return absl::DataLossError(absl::StrCat(Describe(extent.range), " (record): digest ", actual.ToHex(),
+                                              " != recorded ", extent.digests[block].ToHex()));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Manifest> ReadWritten(const File& file, const WrittenFile& written) {
+  ASSIGN_OR_RETURN(const int64_t size, file.Size());
+  if (size != written.nbytes) {
+    return absl::DataLossError(absl::StrCat("it has ", size, " bytes, but its writer wrote ", written.nbytes));
+  }
+  ASSIGN_OR_RETURN(const std::string text, ReadText(file, written.record.range));
+  RETURN_IF_ERROR(CheckDigests(text, written.record));
+  ASSIGN_OR_RETURN(Manifest record, DecodeRankRecord(text));
+  AddRecordExtent(written.record, record.files[0]);
+  return record;
+}
+
+absl::Status Compare(const Manifest& record, const Manifest& manifest, const StoredFile& file) {
+  const StoredOrigin origin = file.origin.value_or(StoredOrigin{manifest.save_id, manifest.step, file.name});
+  if (record.save_id != origin.save_id) {
+    return absl::DataLossError(
+        absl::StrCat("it is of another save: save id ", Printable(record.save_id), " != ", Printable(origin.save_id)));
+  }
+  const StoredFile& recorded = record.files[0];
+  if (recorded.name != origin.name) {
+    return absl::DataLossError(absl::StrCat("it is ", Printable(recorded.name), " of this save"));
+  }
+  if (record.step != origin.step || recorded.nbytes != file.nbytes || recorded.extents != file.extents ||
+      recorded.rest_digest != file.rest_digest) {
+    return absl::DataLossError("its record differs from the manifest");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Named(const std::string& name, const absl::Status& status) {
+  if (status.ok()) return status;
+  return absl::Status(status.code(), absl::StrCat(name, ": ", std::string(status.message())));
+}
+
+}  // namespace
+
+WrittenFile Written(const Manifest& part) {
+  const StoredFile& file = part.files[0];
+  WrittenFile written = {file.name, file.nbytes, *FindExtent(file, *file.record), {}};
+  for (size_t i = 1; i < part.files.size(); ++i) written.links.emplace_back(part.files[i].name, part.files[i].nbytes);
+  return written;
+}
+
+absl::StatusOr<Manifest> ReadRecord(FileSystem& files, const std::string& directory, const WrittenFile& written) {
+  ASSIGN_OR_RETURN(const std::unique_ptr<File> file, files.Open(JoinPath(directory, written.name)));
+  absl::StatusOr<Manifest> record = ReadWritten(*file, written);
+  return record.ok() ? std::move(record) : absl::StatusOr<Manifest>(Named(written.name, record.status()));
+}
+
+absl::Status CheckRecord(const File& file, const Manifest& manifest, int index) {
+  const StoredFile& stored = manifest.files[index];
+  if (!stored.record) return absl::OkStatus();
+  const auto check = [&]() -> absl::Status {
+    ASSIGN_OR_RETURN(const std::string text, ReadText(file, *stored.record));
+    absl::StatusOr<Manifest> record = DecodeRankRecord(text);
+    if (!record.ok()) {
+      return absl::DataLossError(
+          absl::StrCat(Describe(*stored.record), " (record): ", std::string(record.status().message())));
+    }
+    const StoredExtent* extent = FindExtent(stored, *stored.record);
+    if (extent != nullptr) AddRecordExtent(*extent, record->files[0]);
+    return Compare(*record, manifest, stored);
+  };
+  return Named(stored.name, check());
+}
+
+}  // namespace fsdp

@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checkpoint/hdf5/confined_hdf5.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <string_view>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "base/quote.h"
+#include "base/status_macros.h"
+#include "checkpoint/hdf5/confinement.h"
+#include "checkpoint/hdf5/hdf5_library.h"
+
+namespace fsdp {
+namespace {
+
+// Descriptors of the child: nothing as standard input, output and error, its answer, the file; one more for the library
+// to open the file again.
+constexpr int kAnswerFd = 3;
+constexpr int kFileFd = 4;
+constexpr int kOpenFiles = 6;
+// Where descriptors wait that must not be overwritten by each other.
+constexpr int kParkedFd = 64;
+
+// First byte of an answer.
+constexpr char kListing = 'L';
+constexpr char kError = 'E';
+
+bool WriteAll(int fd, const char* bytes, size_t size) {
+  while (size > 0) {
+    const ssize_t written = write(fd, bytes, size);
+    if (written < 0 && errno != EINTR) return false;
+    if (written <= 0) continue;
+    bytes += written;
+    size -= static_cast<size_t>(written);
+  }
+  return true;
+}
+
+// What the child does, never to return. `call` is the parent's, of which this is a copy.
+[[noreturn]] void Answer(const Hdf5LibraryCall& call, int file, int answer, const ConfinedHdf5Options& options) {
+  const int nothing = open("/dev/null", O_RDWR | O_CLOEXEC);
+  const int parked_file = fcntl(file, F_DUPFD, kParkedFd);
+  const int parked_answer = fcntl(answer, F_DUPFD, kParkedFd);
+  bool ready = nothing >= 0 && parked_file >= 0 && parked_answer >= 0;
+  for (const int fd : {0, 1, 2}) ready = ready && dup2(nothing, fd) == fd;
+  ready = ready && dup2(parked_answer, kAnswerFd) == kAnswerFd && dup2(parked_file, kFileFd) == kFileFd &&
+          close_range(kFileFd + 1, ~0U, 0) == 0 &&
+          Confine({.memory_bytes = options.memory_bytes, .cpu_seconds = options.cpu_seconds, .open_files = kOpenFiles});
+  if (!ready) {
+    const std::string text = absl::StrCat(std::string(1, kError), "cannot confine a process: ", strerror(errno));
+    _exit(WriteAll(kAnswerFd, text.data(), text.size()) ? 0 : 1);
+  }
+  const absl::StatusOr<std::vector<Hdf5Dataset>> datasets = ListHdf5(call, absl::StrCat("/proc/self/fd/", kFileFd));
+  const std::string text = datasets.ok() ? absl::StrCat(std::string(1, kListing), EncodeHdf5Listing(*datasets))
+                                         : absl::StrCat(std::string(1, kError), datasets.status().message());
+  _exit(WriteAll(kAnswerFd, text.data(), text.size()) ? 0 : 1);
+}
+
+// All that comes from `fd` until its end.
+absl::StatusOr<std::string> ReadAnswer(int fd, const ConfinedHdf5Options& options) {
+  const absl::Time deadline = absl::Now() + options.timeout;
+  std::string answer;
+  char buffer[1 << 16];
+  for (;;) {
+    const int64_t left = absl::ToInt64Milliseconds(deadline - absl::Now());
+    if (left <= 0) {
+      return absl::DataLossError(absl::StrCat("parsing it took longer than ", absl::FormatDuration(options.timeout)));
+    }
+    pollfd ready = {fd, POLLIN, 0};
+    if (poll(&ready, 1, static_cast<int>(std::min<int64_t>(left, 1000))) <= 0) continue;
+    const ssize_t count = read(fd, buffer, sizeof(buffer));
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0) return answer;
+    answer.append(buffer, static_cast<size_t>(count));
+    if (static_cast<int64_t>(answer.size()) > options.output_bytes) {
+      return absl::DataLossError(absl::StrCat("its names take more than ", options.output_bytes, " bytes"));
+    }
+  }
+}
+
+// Ends the child, whatever it is doing, and says how it ended by itself.
+absl::Status End(pid_t child, bool is_done) {
+  if (!is_done) kill(child, SIGKILL);
+  int status = 0;
+  while (waitpid(child, &status, 0) < 0) {
+    if (errno != EINTR) return absl::ErrnoToStatus(errno, "waitpid");
+  }
+  if (!is_done || (WIFEXITED(status) && WEXITSTATUS(status) == 0)) return absl::OkStatus();
+  if (WIFSIGNALED(status) && (WTERMSIG(status) == SIGXCPU || WTERMSIG(status) == SIGKILL)) {
+    return absl::DataLossError("parsing it took too much processor time");
+  }
+  return absl::DataLossError(WIFSIGNALED(status)
+                                 ? absl::StrCat("the HDF5 library died of it (", strsignal(WTERMSIG(status)), ")")
+                                 : "parsing it ended without an answer");
+}
+
+absl::StatusOr<std::string> AskChild(int file, const ConfinedHdf5Options& options) {
+  int answer[2];
+  if (pipe2(answer, O_CLOEXEC) != 0) return absl::ErrnoToStatus(errno, "pipe");
+  const absl::Cleanup close_reader = [&] { close(answer[0]); };
+  pid_t child = -1;
+  {
+    const Hdf5LibraryCall call;  // no other thread is inside the library when it is copied
+    child = fork();
+    if (child == 0) Answer(call, file, answer[1], options);
+  }
+  close(answer[1]);
+  if (child < 0) return absl::ErrnoToStatus(errno, "fork");
+  absl::StatusOr<std::string> text = ReadAnswer(answer[0], options);
+  RETURN_IF_ERROR(End(child, text.ok()));
+  return text;
+}
+
+absl::StatusOr<std::vector<Hdf5Dataset>> List(int file, const ConfinedHdf5Options& options) {
+  struct stat info = {};
+  if (fstat(file, &info) != 0) return absl::ErrnoToStatus(errno, "fstat");
+  if (!S_ISREG(info.st_mode)) return absl::InvalidArgumentError("it is not a regular file");
+  ASSIGN_OR_RETURN(const std::string text, AskChild(file, options));
+  const std::string_view said(text);
+  if (said.empty()) return absl::DataLossError("parsing it ended without an answer");
+  if (said.front() != kListing) return absl::DataLossError(Printable(said.substr(1)));
+  ASSIGN_OR_RETURN(std::vector<Hdf5Dataset> datasets, DecodeHdf5Listing(said.substr(1)));
+  RETURN_IF_ERROR(CheckHdf5Listing(datasets, info.st_size));
+  return datasets;
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<Hdf5Dataset>> ListUntrustedHdf5(const std::string& path,
+                                                           const ConfinedHdf5Options& options) {
+  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (file < 0) return absl::ErrnoToStatus(errno, path);
+  const absl::Cleanup close_file = [&] { close(file); };
+  absl::StatusOr<std::vector<Hdf5Dataset>> datasets = List(file, options);
+  if (datasets.ok()) return datasets;
+  return absl::Status(datasets.status().code(), absl::StrCat(path, ": ", std::string(datasets.status().message())));
+}
+
+}  // namespace fsdp

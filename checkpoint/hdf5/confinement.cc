@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checkpoint/hdf5/confinement.h"
+
+#include <fcntl.h>
+#include <linux/audit.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstddef>
+#include <initializer_list>
+
+namespace fsdp {
+namespace {
+
+#if defined(__x86_64__)
+constexpr uint32_t kArchitecture = AUDIT_ARCH_X86_64;
+#elif defined(__aarch64__)
+constexpr uint32_t kArchitecture = AUDIT_ARCH_AARCH64;
+#else
+constexpr uint32_t kArchitecture = 0;  // no filter
+#endif
+
+// What the library and the C library do, and the address sanitizer (sigaltstack) when a process ends.
+constexpr uint32_t kAllowed[] = {
+    __NR_read,        __NR_pread64, __NR_write,       __NR_lseek,         __NR_fstat,        __NR_close,
+    __NR_mmap,        __NR_munmap,  __NR_mremap,      __NR_mprotect,      __NR_madvise,      __NR_brk,
+    __NR_futex,       __NR_exit,    __NR_exit_group,  __NR_rt_sigreturn,  __NR_rt_sigaction, __NR_rt_sigprocmask,
+    __NR_getpid,      __NR_gettid,  __NR_getrusage,   __NR_clock_gettime, __NR_gettimeofday, __NR_fcntl,
+    __NR_sched_yield, __NR_getuid,  __NR_uname,       __NR_tgkill,        __NR_getrandom,    __NR_newfstatat,
+    __NR_statx,       __NR_flock,   __NR_sigaltstack,
+};
+
+// Opening for reading alone is allowed too; how many is up to RLIMIT_NOFILE.
+constexpr uint32_t kWriteFlags = O_WRONLY | O_RDWR | O_CREAT | O_TRUNC | O_APPEND;
+
+// Offsets of the low halves, on a little-endian machine.
+constexpr uint32_t kNumber = offsetof(seccomp_data, nr);
+constexpr uint32_t kArch = offsetof(seccomp_data, arch);
+constexpr uint32_t kOpenFlags = offsetof(seccomp_data, args) + 2 * sizeof(uint64_t);
+
+bool FilterSystemCalls() {
+  if (kArchitecture == 0) return true;
+  constexpr size_t kCount = sizeof(kAllowed) / sizeof(kAllowed[0]);
+  sock_filter program[kCount * 2 + 10];
+  size_t size = 0;
+  const auto add = [&](sock_filter instruction) { program[size++] = instruction; };
+  const sock_filter allow = BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
+  const sock_filter deny = BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM);
+  add(BPF_STMT(BPF_LD | BPF_W | BPF_ABS, kArch));
+  add(BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, kArchitecture, 1, 0));
+  add(BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS));
+  add(BPF_STMT(BPF_LD | BPF_W | BPF_ABS, kNumber));
+  for (const uint32_t number : kAllowed) {
+    add(BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, number, 0, 1));
+    add(allow);
+  }
+  add(BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_openat, 1, 0));
+  add(deny);
+  add(BPF_STMT(BPF_LD | BPF_W | BPF_ABS, kOpenFlags));
+  add(BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, kWriteFlags, 0, 1));
+  add(deny);
+  add(allow);
+  const sock_fprog filter = {static_cast<uint16_t>(size), program};
+  // A kernel without seccomp leaves the limits.
+  return prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0 || errno == EINVAL || errno == ENOSYS;
+}
+
+bool Limit(int resource, rlim_t value) {
+  const rlimit limit = {value, value};
+  return setrlimit(static_cast<__rlimit_resource>(resource), &limit) == 0;
+}
+
+// Bytes of address space that this process has.
+int64_t AddressSpaceBytes() {
+  const int fd = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
+  char text[64] = {};
+  const ssize_t length = fd < 0 ? -1 : read(fd, text, sizeof(text) - 1);
+  if (fd >= 0) close(fd);
+  int64_t pages = 0;
+  for (const char* digit = text; length > 0 && *digit >= '0' && *digit <= '9'; ++digit) {
+    pages = pages * 10 + (*digit - '0');
+  }
+  return pages * sysconf(_SC_PAGESIZE);
+}
+
+}  // namespace
+
+bool Confine(const Confinement& confinement) {
+  for (const int number : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTERM, SIGINT, SIGXCPU, SIGPIPE}) {
+    signal(number, SIG_DFL);
+  }
+  const int64_t memory = AddressSpaceBytes() + confinement.memory_bytes;
+  return prctl(PR_SET_PDEATHSIG, SIGKILL) == 0 && prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
+         Limit(RLIMIT_CORE, 0) && Limit(RLIMIT_FSIZE, 0) && Limit(RLIMIT_AS, memory) &&
+         Limit(RLIMIT_CPU, confinement.cpu_seconds) && Limit(RLIMIT_NOFILE, confinement.open_files) &&
+         FilterSystemCalls();
+}
+
+}  // namespace fsdp

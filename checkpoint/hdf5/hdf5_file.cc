@@ -1,0 +1,333 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checkpoint/hdf5/hdf5_file.h"
+
+#include <hdf5.h>
+
+#include <array>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/quote.h"
+#include "base/status_macros.h"
+#include "checkpoint/hdf5/hdf5_library.h"
+#include "checkpoint/hdf5/hyperslab.h"
+
+namespace fsdp {
+namespace {
+
+// Datasets of this size and more begin at a multiple of kAlignment, as direct I/O wants.
+constexpr hsize_t kAlignmentThreshold = 2048;
+constexpr hsize_t kAlignment = 4096;
+
+using Handle = Hdf5Handle;
+using LibraryCall = Hdf5LibraryCall;
+
+Handle PropertyList(hid_t list_class) { return {H5Pcreate(list_class), H5Pclose}; }
+
+Handle Space(const std::vector<int64_t>& dims) {
+  if (dims.empty()) return {H5Screate(H5S_SCALAR), H5Sclose};
+  const std::vector<hsize_t> sizes(dims.begin(), dims.end());
+  return {H5Screate_simple(static_cast<int>(sizes.size()), sizes.data(), nullptr), H5Sclose};
+}
+
+// bfloat16 as HDF5 2 spells its own: the upper half of an IEEE float32.
+Handle BFloat16Type() {
+  Handle type(H5Tcopy(H5T_IEEE_F32LE), H5Tclose);
+  const bool made = type.ok() && H5Tset_fields(type.get(), 15, 7, 8, 0, 7) >= 0 && H5Tset_size(type.get(), 2) >= 0 &&
+                    H5Tset_ebias(type.get(), 127) >= 0;
+  return made ? std::move(type) : Handle();
+}
+
+// The enumeration that h5py shows as bool.
+Handle BoolType() {
+  Handle type(H5Tenum_create(H5T_STD_I8LE), H5Tclose);
+  const int8_t no = 0;
+  const int8_t yes = 1;
+  const bool made =
+      type.ok() && H5Tenum_insert(type.get(), "FALSE", &no) >= 0 && H5Tenum_insert(type.get(), "TRUE", &yes) >= 0;
+  return made ? std::move(type) : Handle();
+}
+
+Handle FileType(DType dtype) {
+  const auto standard = [](hid_t type) { return Handle(H5Tcopy(type), H5Tclose); };
+  switch (dtype) {
+    case DType::kFloat64:
+      return standard(H5T_IEEE_F64LE);
+    case DType::kFloat32:
+      return standard(H5T_IEEE_F32LE);
+    case DType::kBFloat16:
+      return BFloat16Type();
+    case DType::kFloat16: {
+      Handle type(H5Tcopy(H5T_IEEE_F32LE), H5Tclose);
+      const bool made = type.ok() && H5Tset_fields(type.get(), 15, 10, 5, 0, 10) >= 0 &&
+                        H5Tset_size(type.get(), 2) >= 0 && H5Tset_ebias(type.get(), 15) >= 0;
+      return made ? std::move(type) : Handle();
+    }
+    // HDF5 takes exponent 15 of e4m3fn for infinity, so the bytes are stored as they are, named by an attribute.
+    case DType::kFloat8E4M3FN:
+    case DType::kFloat8E5M2:
+    case DType::kUInt8:
+      return standard(H5T_STD_U8LE);
+    case DType::kInt64:
+      return standard(H5T_STD_I64LE);
+    case DType::kInt32:
+      return standard(H5T_STD_I32LE);
+    case DType::kInt16:
+      return standard(H5T_STD_I16LE);
+    case DType::kInt8:
+      return standard(H5T_STD_I8LE);
+    case DType::kUInt64:
+      return standard(H5T_STD_U64LE);
+    case DType::kUInt32:
+      return standard(H5T_STD_U32LE);
+    case DType::kUInt16:
+      return standard(H5T_STD_U16LE);
+    case DType::kBool:
+      return BoolType();
+  }
+  CheckFailed("not a DType", __FILE__, __LINE__);
+}
+
+Handle TextType(int64_t nbytes) {
+  Handle type(H5Tcopy(H5T_C_S1), H5Tclose);
+  const bool made = type.ok() && H5Tset_size(type.get(), nbytes < 1 ? 1 : nbytes) >= 0 &&
+                    H5Tset_strpad(type.get(), H5T_STR_NULLPAD) >= 0 && H5Tset_cset(type.get(), H5T_CSET_UTF8) >= 0;
+  return made ? std::move(type) : Handle();
+}
+
+// The little-endian bytes of a NaN; none for other types, whose fill value stays 0.
+std::optional<std::array<uint8_t, 8>> FillBytes(DType dtype) {
+  switch (dtype) {
+    case DType::kFloat64:
+      return std::array<uint8_t, 8>{0, 0, 0, 0, 0, 0, 0xF8, 0x7F};
+    case DType::kFloat32:
+      return std::array<uint8_t, 8>{0, 0, 0xC0, 0x7F};
+    case DType::kBFloat16:
+      return std::array<uint8_t, 8>{0xC0, 0x7F};
+    case DType::kFloat16:
+      return std::array<uint8_t, 8>{0x00, 0x7E};
+    case DType::kFloat8E4M3FN:
+    case DType::kFloat8E5M2:
+      return std::array<uint8_t, 8>{0x7F};
+    default:
+      return std::nullopt;
+  }
+}
+
+// A string of variable length, which h5py shows as str.
+absl::Status WriteAttribute(hid_t object, const std::string& name, const std::string& text) {
+  const Handle type(H5Tcopy(H5T_C_S1), H5Tclose);
+  const Handle space = Space({});
+  const char* const value = text.c_str();
+  if (H5Tset_size(type.get(), H5T_VARIABLE) < 0 || H5Tset_cset(type.get(), H5T_CSET_UTF8) < 0) {
+    return Hdf5Error("make a type for attribute", name);
+  }
+  const Handle attribute(H5Acreate2(object, name.c_str(), type.get(), space.get(), H5P_DEFAULT, H5P_DEFAULT), H5Aclose);
+  if (!attribute.ok() || H5Awrite(attribute.get(), type.get(), &value) < 0) {
+    return Hdf5Error("write attribute", name);
+  }
+  return absl::OkStatus();
+}
+
+// The attributes that a dataset of `dtype`, or an object with an escaped name, carries.
+absl::Status Describe(hid_t object, const std::string& fqn, std::optional<DType> dtype) {
+  if (dtype == DType::kFloat8E4M3FN || dtype == DType::kFloat8E5M2) {
+    RETURN_IF_ERROR(WriteAttribute(object, "dtype", std::string(DTypeName(*dtype))));
+  }
+  return fqn.empty() ? absl::OkStatus() : WriteAttribute(object, "fqn", fqn);
+}
+
+// HDF5 takes %b in the source of a virtual dataset for a block number; %% is a plain %.
+std::string DoublePercent(const std::string& path) {
+  std::string doubled;
+  for (const char c : path) doubled.append(c == '%' ? 2 : 1, c);
+  return doubled;
+}
+
+// Selects `interval` of a dataset of `shape`.
+bool Select(hid_t space, const Shape& shape, const Interval& interval) {
+  if (shape.rank() == 0) return H5Sselect_all(space) >= 0;
+  H5S_seloper_t operation = H5S_SELECT_SET;
+  for (const Box& box : BoxesOf(shape, interval)) {
+    const std::vector<hsize_t> start(box.start.begin(), box.start.end());
+    const std::vector<hsize_t> count(box.count.begin(), box.count.end());
+    if (H5Sselect_hyperslab(space, operation, start.data(), nullptr, count.data(), nullptr) < 0) return false;
+    operation = H5S_SELECT_OR;
+  }
+  return true;
+}
+
+}  // namespace
+
+struct Hdf5File::Handles {
+  Handle link_creation;  // UTF-8 names
+  Handle group_creation;
+  Handle dataset_creation;
+  Handle file;  // last, so that it closes first
+};
+
+absl::StatusOr<std::unique_ptr<Hdf5File>> Hdf5File::Create(const Hdf5FileOptions& options) {
+  ASSIGN_OR_RETURN(MemoryFile image, MemoryFile::Create());
+  const LibraryCall call;
+  auto made = std::make_unique<Handles>();
+  made->link_creation = PropertyList(H5P_LINK_CREATE);
+  made->group_creation = PropertyList(H5P_GROUP_CREATE);
+  made->dataset_creation = PropertyList(H5P_DATASET_CREATE);
+  const hid_t dataset = made->dataset_creation.get();
+  const bool lists_ok =
+      H5Pset_char_encoding(made->link_creation.get(), H5T_CSET_UTF8) >= 0 &&
+      H5Pset_obj_track_times(made->group_creation.get(), false) >= 0 && H5Pset_layout(dataset, H5D_CONTIGUOUS) >= 0 &&
+      H5Pset_alloc_time(dataset, H5D_ALLOC_TIME_EARLY) >= 0 && H5Pset_fill_time(dataset, H5D_FILL_TIME_NEVER) >= 0 &&
+      H5Pset_obj_track_times(dataset, false) >= 0;
+  const Handle access = PropertyList(H5P_FILE_ACCESS);
+  const Handle creation = PropertyList(H5P_FILE_CREATE);
+  const H5F_libver_t version = options.virtual_datasets ? H5F_LIBVER_V110 : H5F_LIBVER_V18;
+  // The stdio driver: the POSIX one insists on resolving the path's link, which leads nowhere for a memory file.
+  const bool access_ok = lists_ok && H5Pset_fapl_stdio(access.get()) >= 0 &&
+                         H5Pset_libver_bounds(access.get(), version, version) >= 0 &&
+                         H5Pset_alignment(access.get(), kAlignmentThreshold, kAlignment) >= 0 &&
+                         H5Pset_meta_block_size(access.get(), options.metadata_bytes) >= 0 &&
+                         H5Pset_obj_track_times(creation.get(), false) >= 0;
+  if (!access_ok) return Hdf5Error("prepare", "a file");
+  made->file = Handle(H5Fcreate(image.path().c_str(), H5F_ACC_TRUNC, creation.get(), access.get()), H5Fclose);
+  if (!made->file.ok()) return Hdf5Error("create", "a file in memory");
+  return std::unique_ptr<Hdf5File>(new Hdf5File(std::move(image), std::move(made)));
+}
+
+Hdf5File::Hdf5File(MemoryFile image, std::unique_ptr<Handles> handles)
+    : image_(std::move(image)), handles_(std::move(handles)) {}
+
+Hdf5File::~Hdf5File() {
+  const LibraryCall call;
+  handles_.reset();
+}
+
+absl::Status Hdf5File::AddGroup(const std::string& path, const std::string& fqn) {
+  const LibraryCall call;
+  const Handle group(H5Gcreate2(handles_->file.get(), path.c_str(), handles_->link_creation.get(),
+                                handles_->group_creation.get(), H5P_DEFAULT),
+                     H5Gclose);
+  return group.ok() ? Describe(group.get(), fqn, std::nullopt) : Hdf5Error("create group", path);
+}
+
+absl::StatusOr<int64_t> Hdf5File::AddDataset(const std::string& path, const std::string& fqn, DType dtype,
+                                             const std::vector<int64_t>& dims) {
+  const LibraryCall call;
+  const Handle type = FileType(dtype);
+  const Handle space = Space(dims);
+  const Handle dataset(H5Dcreate2(handles_->file.get(), path.c_str(), type.get(), space.get(),
+                                  handles_->link_creation.get(), handles_->dataset_creation.get(), H5P_DEFAULT),
+                       H5Dclose);
+  if (!dataset.ok()) return Hdf5Error("create dataset", path);
+  RETURN_IF_ERROR(Describe(dataset.get(), fqn, dtype));
+  if (H5Sget_simple_extent_npoints(space.get()) == 0) return 0;
+  const haddr_t offset = H5Dget_offset(dataset.get());
+  return offset != HADDR_UNDEF ? absl::StatusOr<int64_t>(static_cast<int64_t>(offset))
+                               : Hdf5Error("place dataset", path);
+}
+
+absl::StatusOr<int64_t> Hdf5File::AddText(const std::string& path, const std::string& fqn, int64_t nbytes) {
+  const LibraryCall call;
+  const Handle type = TextType(nbytes);
+  const Handle space = Space({});
+  const Handle dataset(H5Dcreate2(handles_->file.get(), path.c_str(), type.get(), space.get(),
+                                  handles_->link_creation.get(), handles_->dataset_creation.get(), H5P_DEFAULT),
+                       H5Dclose);
+  if (!dataset.ok()) return Hdf5Error("create dataset", path);
+  RETURN_IF_ERROR(Describe(dataset.get(), fqn, std::nullopt));
+  const haddr_t offset = H5Dget_offset(dataset.get());
+  return offset != HADDR_UNDEF ? absl::StatusOr<int64_t>(static_cast<int64_t>(offset))
+                               : Hdf5Error("place dataset", path);
+}
+
+absl::Status Hdf5File::AddVirtual(const std::string& path, const std::string& fqn, DType dtype, const Shape& shape,
+                                  const std::vector<VirtualPart>& parts) {
+  const LibraryCall call;
+  const Handle type = FileType(dtype);
+  const Handle space = Space({shape.dims().begin(), shape.dims().end()});
+  const Handle creation = PropertyList(H5P_DATASET_CREATE);
+  const auto fill = FillBytes(dtype);
+  if (H5Pset_obj_track_times(creation.get(), false) < 0 ||
+      (fill && H5Pset_fill_value(creation.get(), type.get(), fill->data()) < 0)) {
+    return Hdf5Error("prepare dataset", path);
+  }
+  for (const VirtualPart& part : parts) {
+    const Handle source = Space(part.dims);
+    const hsize_t start = part.begin;
+    const hsize_t count = part.interval.size();
+    const bool is_part = part.dims.size() == 1 && part.dims[0] != part.interval.size();
+    if ((is_part && H5Sselect_hyperslab(source.get(), H5S_SELECT_SET, &start, nullptr, &count, nullptr) < 0) ||
+        !Select(space.get(), shape, part.interval) ||
+        H5Pset_virtual(creation.get(), space.get(), DoublePercent(part.file).c_str(),
+                       DoublePercent(part.dataset).c_str(), source.get()) < 0) {
+      return Hdf5Error("map dataset", path);
+    }
+  }
+  H5Sselect_all(space.get());
+  const Handle dataset(H5Dcreate2(handles_->file.get(), path.c_str(), type.get(), space.get(),
+                                  handles_->link_creation.get(), creation.get(), H5P_DEFAULT),
+                       H5Dclose);
+  return dataset.ok() ? Describe(dataset.get(), fqn, dtype) : Hdf5Error("create virtual dataset", path);
+}
+
+absl::Status Hdf5File::AddVirtualBoxes(const std::string& path, const std::string& fqn, DType dtype, const Shape& shape,
+                                       const std::vector<VirtualBox>& boxes) {
+  const LibraryCall call;
+  const Handle type = FileType(dtype);
+  const Handle space = Space({shape.dims().begin(), shape.dims().end()});
+  const Handle creation = PropertyList(H5P_DATASET_CREATE);
+  if (H5Pset_obj_track_times(creation.get(), false) < 0) return Hdf5Error("prepare dataset", path);
+  for (const auto& [box, dataset] : boxes) {
+    const Handle source = Space(box.count);
+    const std::vector<hsize_t> start(box.start.begin(), box.start.end());
+    const std::vector<hsize_t> count(box.count.begin(), box.count.end());
+    if (H5Sselect_hyperslab(space.get(), H5S_SELECT_SET, start.data(), nullptr, count.data(), nullptr) < 0 ||
+        H5Pset_virtual(creation.get(), space.get(), ".", DoublePercent(dataset).c_str(), source.get()) < 0) {
+      return Hdf5Error("map dataset", path);
+    }
+  }
+  H5Sselect_all(space.get());
+  const Handle dataset(H5Dcreate2(handles_->file.get(), path.c_str(), type.get(), space.get(),
+                                  handles_->link_creation.get(), creation.get(), H5P_DEFAULT),
+                       H5Dclose);
+  return dataset.ok() ? Describe(dataset.get(), fqn, dtype) : Hdf5Error("create virtual dataset", path);
+}
+
+absl::Status Hdf5File::AddExternal(const std::string& path, const std::string& fqn, DType dtype,
+                                   const std::vector<int64_t>& dims, const std::vector<ExternalPart>& parts) {
+  const LibraryCall call;
+  const Handle type = FileType(dtype);
+  const Handle space = Space(dims);
+  const Handle creation = PropertyList(H5P_DATASET_CREATE);
+  bool prepared = H5Pset_obj_track_times(creation.get(), false) >= 0 &&
+                  H5Pset_layout(creation.get(), H5D_CONTIGUOUS) >= 0 &&
+                  H5Pset_fill_time(creation.get(), H5D_FILL_TIME_NEVER) >= 0;
+  for (const ExternalPart& part : parts) {
+    prepared = prepared && H5Pset_external(creation.get(), part.file.c_str(), static_cast<off_t>(part.offset),
+                                           static_cast<hsize_t>(part.nbytes)) >= 0;
+  }
+  if (!prepared) return Hdf5Error("prepare dataset", path);
+  const Handle dataset(H5Dcreate2(handles_->file.get(), path.c_str(), type.get(), space.get(),
+                                  handles_->link_creation.get(), creation.get(), H5P_DEFAULT),
+                       H5Dclose);
+  return dataset.ok() ? Describe(dataset.get(), fqn, dtype) : Hdf5Error("create external dataset", path);
+}
+
+absl::Status Hdf5File::SetRootAttribute(const std::string& name, const std::string& text) {
+  const LibraryCall call;
+  const Handle root(H5Gopen2(handles_->file.get(), "/", H5P_DEFAULT), H5Gclose);
+  return root.ok() ? WriteAttribute(root.get(), name, text) : Hdf5Error("open", "/");
+}
+
+absl::StatusOr<MemoryFile> Hdf5File::Close() {
+  const LibraryCall call;
+  const bool closed = handles_->file.Close();
+  const absl::Status status = closed ? absl::OkStatus() : Hdf5Error("close", "a file in memory");
+  handles_.reset();
+  if (!status.ok()) return status;
+  return std::move(image_);
+}
+
+}  // namespace fsdp

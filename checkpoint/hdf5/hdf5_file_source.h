@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A checkpoint.h5 by itself, without the manifest that vouches for it: what somebody sent, or what was left. Its
+// metadata are parsed in a confined process, its values read with pread; there are no digests, so values cannot be
+// checked. Only files that hold the bytes themselves (of FULL checkpoints) and have the tree of
+// docs/checkpoint_format.md are read.
+#ifndef FSDP_CHECKPOINT_HDF5_HDF5_FILE_SOURCE_H_
+#define FSDP_CHECKPOINT_HDF5_HDF5_FILE_SOURCE_H_
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "checkpoint/format/manifest.h"
+#include "checkpoint/source/tensor_source.h"
+
+namespace fsdp {
+
+// What the file holds, as a manifest of one file without digests, records and units. kInvalidArgument for a rank file,
+// for a file that shows tensors of other files, and for a dataset that is no value of a checkpoint; kDataLoss as
+// ListUntrustedHdf5.
+absl::StatusOr<Manifest> DescribeHdf5File(const std::string& path);
+
+// The file as a TensorSource of format "hdf5 file".
+absl::StatusOr<std::unique_ptr<TensorSource>> OpenHdf5FileSource(const std::string& path);
+
+}  // namespace fsdp
+
+#endif  // FSDP_CHECKPOINT_HDF5_HDF5_FILE_SOURCE_H_

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What every caller of HDF5's C API needs: one call at a time, errors as absl::Status, identifiers that close
+// themselves. For hdf5_file.cc and hdf5_listing.cc alone.
+#ifndef FSDP_CHECKPOINT_HDF5_HDF5_LIBRARY_H_
+#define FSDP_CHECKPOINT_HDF5_HDF5_LIBRARY_H_
+
+#include <hdf5.h>
+
+#include <mutex>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+
+namespace fsdp {
+
+// Held during every call into the library: serialises them, and silences the printing of errors for this thread,
+// putting back afterwards what the program around us had set.
+class Hdf5LibraryCall {
+ public:
+  Hdf5LibraryCall();
+  ~Hdf5LibraryCall();
+  Hdf5LibraryCall(const Hdf5LibraryCall&) = delete;
+  Hdf5LibraryCall& operator=(const Hdf5LibraryCall&) = delete;
+
+ private:
+  std::lock_guard<std::mutex> lock_;
+  H5E_auto2_t print_ = nullptr;
+  void* print_data_ = nullptr;
+};
+
+// kInternal, "HDF5 cannot OPERATION NAME: ", with the innermost message of the library's error stack.
+absl::Status Hdf5Error(const std::string& operation, const std::string& name);
+
+// Owns an identifier of the library.
+class Hdf5Handle {
+ public:
+  Hdf5Handle() = default;
+  Hdf5Handle(hid_t id, herr_t (*close)(hid_t)) : id_(id), close_(close) {}
+  Hdf5Handle(Hdf5Handle&& other) noexcept : id_(std::exchange(other.id_, -1)), close_(other.close_) {}
+  Hdf5Handle& operator=(Hdf5Handle&& other) noexcept {
+    std::swap(id_, other.id_);
+    std::swap(close_, other.close_);
+    return *this;
+  }
+  ~Hdf5Handle() { Close(); }
+
+  hid_t get() const { return id_; }
+  bool ok() const { return id_ >= 0; }
+  bool Close() {
+    const hid_t id = std::exchange(id_, -1);
+    return id < 0 || close_(id) >= 0;
+  }
+
+ private:
+  hid_t id_ = -1;
+  herr_t (*close_)(hid_t) = nullptr;
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_CHECKPOINT_HDF5_HDF5_LIBRARY_H_

@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The half that calls the library; the rest is hdf5_listing_json.cc.
+#include "checkpoint/hdf5/hdf5_listing.h"
+
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "checkpoint/hdf5/hdf5_library.h"
+#include "tensor/dtype.h"
+
+namespace fsdp {
+namespace {
+
+constexpr int kMaxDepth = 16;
+constexpr size_t kMaxAttributeBytes = 64 * 1024;
+
+// The string attribute `name` of an object; empty where there is none, or none that we would have written.
+std::string TextAttribute(hid_t object, const char* name) {
+  if (H5Aexists(object, name) <= 0) return "";
+  const Hdf5Handle attribute(H5Aopen(object, name, H5P_DEFAULT), H5Aclose);
+  const Hdf5Handle type(H5Aget_type(attribute.get()), H5Tclose);
+  const Hdf5Handle space(H5Aget_space(attribute.get()), H5Sclose);
+  if (!attribute.ok() || H5Tis_variable_str(type.get()) <= 0 || H5Sget_simple_extent_npoints(space.get()) != 1) {
+    return "";
+  }
+  const Hdf5Handle memory(H5Tcopy(H5T_C_S1), H5Tclose);
+  char* value = nullptr;
+  std::string text;
+  if (H5Tset_size(memory.get(), H5T_VARIABLE) >= 0 && H5Tset_cset(memory.get(), H5Tget_cset(type.get())) >= 0 &&
+      H5Aread(attribute.get(), memory.get(), &value) >= 0 && value != nullptr) {
+    text.assign(value, strnlen(value, kMaxAttributeBytes));
+  }
+  if (value != nullptr) H5free_memory(value);
+  return text;
+}
+
+bool IsEqual(hid_t type, hid_t other) { return H5Tequal(type, other) > 0; }
+
+// Compares fields: committed types and other spellings are equal to ours.
+bool IsBFloat16(hid_t type) {
+  size_t sign = 0;
+  size_t exponent = 0;
+  size_t exponent_bits = 0;
+  size_t mantissa = 0;
+  size_t mantissa_bits = 0;
+  return H5Tget_size(type) == 2 && H5Tget_order(type) == H5T_ORDER_LE && H5Tget_ebias(type) == 127 &&
+         H5Tget_fields(type, &sign, &exponent, &exponent_bits, &mantissa, &mantissa_bits) >= 0 && sign == 15 &&
+         exponent == 7 && exponent_bits == 8 && mantissa == 0 && mantissa_bits == 7;
+}
+
+bool IsFloat16(hid_t type) {
+  size_t sign = 0;
+  size_t exponent = 0;
+  size_t exponent_bits = 0;
+  size_t mantissa = 0;
+  size_t mantissa_bits = 0;
+  return H5Tget_size(type) == 2 && H5Tget_order(type) == H5T_ORDER_LE && H5Tget_ebias(type) == 15 &&
+         H5Tget_fields(type, &sign, &exponent, &exponent_bits, &mantissa, &mantissa_bits) >= 0 && sign == 15 &&
+         exponent == 10 && exponent_bits == 5 && mantissa == 0 && mantissa_bits == 10;
+}
+
+// The enumeration {FALSE = 0, TRUE = 1} of bytes.
+bool IsBool(hid_t type) {
+  char first[8] = {};
+  char second[8] = {};
+  const int8_t zero = 0;
+  const int8_t one = 1;
+  return H5Tget_size(type) == 1 && H5Tget_nmembers(type) == 2 &&
+         H5Tenum_nameof(type, &zero, first, sizeof(first)) >= 0 && std::strcmp(first, "FALSE") == 0 &&
+         H5Tenum_nameof(type, &one, second, sizeof(second)) >= 0 && std::strcmp(second, "TRUE") == 0;
+}
+
+std::optional<DType> IntegerType(hid_t type) {
+  const std::pair<hid_t, DType> known[] = {
+      {H5T_STD_I64LE, DType::kInt64},  {H5T_STD_I32LE, DType::kInt32},  {H5T_STD_I16LE, DType::kInt16},
+      {H5T_STD_I8LE, DType::kInt8},    {H5T_STD_U64LE, DType::kUInt64}, {H5T_STD_U32LE, DType::kUInt32},
+      {H5T_STD_U16LE, DType::kUInt16}, {H5T_STD_U8LE, DType::kUInt8},
+  };
+  for (const auto& [other, dtype] : known) {
+    if (IsEqual(type, other)) return dtype;
+  }
+  return std::nullopt;
+}
+
+// `named` is the attribute "dtype", which tells the bytes of a float8 from plain ones.
+std::string TypeName(hid_t type, const std::string& named) {
+  switch (H5Tget_class(type)) {
+    case H5T_STRING:
+      return H5Tis_variable_str(type) == 0 ? "text" : "";
+    case H5T_FLOAT:
+      if (IsEqual(type, H5T_IEEE_F64LE)) return "float64";
+      if (IsEqual(type, H5T_IEEE_F32LE)) return "float32";
+      if (IsBFloat16(type)) return "bfloat16";
+      return IsFloat16(type) ? "float16" : "";
+    case H5T_INTEGER: {
+      const std::optional<DType> dtype = IntegerType(type);
+      if (!dtype) return "";
+      const bool is_float8 = *dtype == DType::kUInt8 && (named == "float8_e4m3fn" || named == "float8_e5m2");
+      return is_float8 ? named : std::string(DTypeName(*dtype));
+    }
+    case H5T_ENUM:
+      return IsBool(type) ? "bool" : "";
+    default:
+      return "";
+  }
+}
+
+std::string LayoutProblem(hid_t creation) {
+  switch (H5Pget_layout(creation)) {
+    case H5D_CONTIGUOUS:
+      return H5Pget_external_count(creation) == 0 ? "" : "in another file";
+    case H5D_VIRTUAL:
+      return "virtual";
+    case H5D_CHUNKED:
+      return "chunked";
+    default:
+      return "compact";
+  }
+}
+
+class Lister {
+ public:
+  absl::Status VisitGroup(hid_t group, const std::string& path, int depth) {
+    if (depth > kMaxDepth)
+      return absl::DataLossError(absl::StrCat(path, " lies more than ", kMaxDepth, " groups deep"));
+    H5G_info_t info;
+    if (H5Gget_info(group, &info) < 0) return Hdf5Error("look into group", path);
+    for (hsize_t i = 0; i < info.nlinks; ++i) {
+      RETURN_IF_ERROR(VisitLink(group, i, path, depth));
+    }
+    return absl::OkStatus();
+  }
+
+  std::vector<Hdf5Dataset> TakeDatasets() { return std::move(datasets_); }
+
+ private:
+  absl::Status VisitLink(hid_t group, hsize_t index, const std::string& path, int depth) {
+    H5L_info_t link;
+    const ssize_t length = H5Lget_name_by_idx(group, ".", H5_INDEX_NAME, H5_ITER_INC, index, nullptr, 0, H5P_DEFAULT);
+    if (length < 0 || length > static_cast<ssize_t>(3 * kMaxAttributeBytes)) return Hdf5Error("read a name in", path);
+    std::string name(length + 1, '\0');
+    H5Lget_name_by_idx(group, ".", H5_INDEX_NAME, H5_ITER_INC, index, name.data(), name.size(), H5P_DEFAULT);
+    name.resize(std::strlen(name.c_str()));
+    if (H5Lget_info(group, name.c_str(), &link, H5P_DEFAULT) < 0) return Hdf5Error("read link", name);
+    if (link.type != H5L_TYPE_HARD) return absl::OkStatus();  // leads elsewhere
+    if (++objects_ > kMaxHdf5Objects) return absl::DataLossError("there are too many objects");
+    if (!visited_.insert(link.u.address).second) return absl::OkStatus();
+    const std::string below = absl::StrCat(path, "/", name);
+    const Hdf5Handle object(H5Oopen(group, name.c_str(), H5P_DEFAULT), H5Oclose);
+    if (!object.ok()) return Hdf5Error("open", below);
+    switch (H5Iget_type(object.get())) {
+      case H5I_GROUP:
+        return VisitGroup(object.get(), below, depth + 1);
+      case H5I_DATASET:
+        return VisitDataset(object.get(), below);
+      default:
+        return absl::OkStatus();
+    }
+  }
+
+  absl::Status VisitDataset(hid_t dataset, const std::string& path) {
+    const Hdf5Handle type(H5Dget_type(dataset), H5Tclose);
+    const Hdf5Handle space(H5Dget_space(dataset), H5Sclose);
+    const Hdf5Handle creation(H5Dget_create_plist(dataset), H5Pclose);
+    if (!type.ok() || !space.ok() || !creation.ok()) return Hdf5Error("describe dataset", path);
+    Hdf5Dataset& listed = datasets_.emplace_back();
+    listed.path = path;
+    listed.fqn = TextAttribute(dataset, "fqn");
+    listed.type = TypeName(type.get(), TextAttribute(dataset, "dtype"));
+    const int rank = H5Sget_simple_extent_ndims(space.get());
+    if (rank < 0 || rank > H5S_MAX_RANK) return Hdf5Error("read the shape of", path);
+    hsize_t dims[H5S_MAX_RANK] = {};
+    H5Sget_simple_extent_dims(space.get(), dims, nullptr);
+    for (int i = 0; i < rank; ++i) listed.dims.push_back(static_cast<int64_t>(dims[i]));
+    listed.layout = LayoutProblem(creation.get());
+    const hssize_t points = H5Sget_simple_extent_npoints(space.get());
+    if (points < 0) return Hdf5Error("count the elements of", path);
+    const uint64_t nbytes = static_cast<uint64_t>(points) * H5Tget_size(type.get());
+    listed.nbytes = static_cast<int64_t>(nbytes);
+    if (points == 0 || !listed.layout.empty()) return absl::OkStatus();
+    const haddr_t offset = H5Dget_offset(dataset);
+    if (offset == HADDR_UNDEF) {
+      listed.layout = "not allocated";
+    } else {
+      listed.offset = static_cast<int64_t>(offset);
+    }
+    return absl::OkStatus();
+  }
+
+  std::vector<Hdf5Dataset> datasets_;
+  std::set<haddr_t> visited_;
+  int64_t objects_ = 0;
+};
+
+}  // namespace
+
+absl::StatusOr<std::vector<Hdf5Dataset>> ListHdf5(const Hdf5LibraryCall&, const std::string& path) {
+  const Hdf5Handle access(H5Pcreate(H5P_FILE_ACCESS), H5Pclose);
+  // As in hdf5_file.cc: the POSIX driver insists on resolving the path's link.
+  if (H5Pset_fapl_stdio(access.get()) < 0) return Hdf5Error("prepare to open", path);
+  const Hdf5Handle file(H5Fopen(path.c_str(), H5F_ACC_RDONLY, access.get()), H5Fclose);
+  if (!file.ok()) return Hdf5Error("open", path);
+  const Hdf5Handle root(H5Gopen2(file.get(), "/", H5P_DEFAULT), H5Gclose);
+  if (!root.ok()) return Hdf5Error("open group", "/");
+  Lister lister;
+  RETURN_IF_ERROR(lister.VisitGroup(root.get(), "", 0));
+  return lister.TakeDatasets();
+}
+
+}  // namespace fsdp

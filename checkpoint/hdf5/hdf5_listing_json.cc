@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The pure half of hdf5_listing.h.
+#include <algorithm>
+#include <limits>
+
+#include "absl/strings/str_cat.h"
+#include "base/quote.h"
+#include "base/status_macros.h"
+#include "checkpoint/format/json_document.h"
+#include "checkpoint/hdf5/hdf5_listing.h"
+#include "nlohmann/json.hpp"
+#include "tensor/dtype.h"
+#include "tensor/shape.h"
+
+namespace fsdp {
+namespace {
+
+using Json = nlohmann::json;
+
+absl::Status Wrong(const Hdf5Dataset& dataset, const std::string& what) {
+  return absl::DataLossError(absl::StrCat("dataset ", Quote(dataset.path), ": ", what));
+}
+
+absl::StatusOr<Hdf5Dataset> DecodeDataset(const Json& json) {
+  Hdf5Dataset dataset;
+  ASSIGN_OR_RETURN(dataset.path, StringMember(json, "path"));
+  ASSIGN_OR_RETURN(dataset.fqn, StringMember(json, "fqn"));
+  ASSIGN_OR_RETURN(dataset.type, StringMember(json, "type"));
+  ASSIGN_OR_RETURN(dataset.dims, IntegerArrayMember(json, "dims"));
+  ASSIGN_OR_RETURN(dataset.offset, IntegerMember(json, "offset"));
+  ASSIGN_OR_RETURN(dataset.nbytes, IntegerMember(json, "nbytes"));
+  ASSIGN_OR_RETURN(dataset.layout, StringMember(json, "layout"));
+  return dataset;
+}
+
+// The bytes that type and dims ask for are those that it has.
+absl::Status CheckSize(const Hdf5Dataset& dataset) {
+  const absl::StatusOr<Shape> shape = Shape::Create(dataset.dims);
+  if (!shape.ok()) return Wrong(dataset, std::string(shape.status().message()));
+  if (dataset.type.empty() || dataset.type == "text") return absl::OkStatus();
+  ASSIGN_OR_RETURN(const DType dtype, ParseDType(dataset.type));
+  const int64_t expected = shape->numel() * SizeOf(dtype);
+  if (dataset.nbytes == expected) return absl::OkStatus();
+  return Wrong(dataset, absl::StrCat("it has ", dataset.nbytes, " bytes, expected ", expected, " for ",
+                                     shape->ToString(), " of ", dataset.type));
+}
+
+}  // namespace
+
+std::string EncodeHdf5Listing(const std::vector<Hdf5Dataset>& datasets) {
+  Json list = Json::array();
+  for (const Hdf5Dataset& dataset : datasets) {
+    list.push_back({{"path", dataset.path},
+                    {"fqn", dataset.fqn},
+                    {"type", dataset.type},
+                    {"dims", dataset.dims},
+                    {"offset", dataset.offset},
+                    {"nbytes", dataset.nbytes},
+                    {"layout", dataset.layout}});
+  }
+  // Names need not be UTF-8; those that are not are no names of ours.
+  return Json({{"datasets", std::move(list)}}).dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+absl::StatusOr<std::vector<Hdf5Dataset>> DecodeHdf5Listing(std::string_view text) {
+  ASSIGN_OR_RETURN(const Json json, ParseJson(text));
+  ASSIGN_OR_RETURN(const Json* list, ArrayMember(json, "datasets"));
+  std::vector<Hdf5Dataset> datasets;
+  for (const Json& item : *list) {
+    if (!item.is_object()) return absl::DataLossError("a dataset is no object");
+    ASSIGN_OR_RETURN(datasets.emplace_back(), DecodeDataset(item));
+  }
+  return datasets;
+}
+
+absl::Status CheckHdf5Listing(const std::vector<Hdf5Dataset>& datasets, int64_t file_bytes) {
+  std::vector<const Hdf5Dataset*> placed;
+  for (const Hdf5Dataset& dataset : datasets) {
+    RETURN_IF_ERROR(CheckSize(dataset));
+    if (!dataset.layout.empty() || dataset.nbytes == 0) continue;
+    if (dataset.offset > file_bytes || dataset.nbytes > file_bytes - dataset.offset) {
+      return Wrong(dataset, absl::StrCat("its ", dataset.nbytes, " bytes at ", dataset.offset,
+                                         " reach behind the end of the file, which has ", file_bytes));
+    }
+    placed.push_back(&dataset);
+  }
+  std::sort(placed.begin(), placed.end(),
+            [](const Hdf5Dataset* a, const Hdf5Dataset* b) { return a->offset < b->offset; });
+  for (size_t i = 1; i < placed.size(); ++i) {
+    const Hdf5Dataset& before = *placed[i - 1];
+    if (before.offset + before.nbytes <= placed[i]->offset) continue;
+    return Wrong(*placed[i],
+                 absl::StrCat("its bytes from ", placed[i]->offset, " on are also those of ", Quote(before.path)));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace fsdp

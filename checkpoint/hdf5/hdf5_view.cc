@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checkpoint/hdf5/hdf5_view.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "base/quote.h"
+#include "base/status_macros.h"
+#include "checkpoint/format/tensor_name.h"
+#include "checkpoint/hdf5/hdf5_file.h"
+#include "checkpoint/storage/staged_path.h"
+
+namespace fsdp {
+namespace {
+
+constexpr char kPiecesGroup[] = "/pieces";
+
+std::string AbsolutePath(const std::string& path) { return std::filesystem::absolute(path).lexically_normal(); }
+
+std::string IfEscaped(const std::string& name) { return EscapeLinkName(name) == name ? "" : name; }
+
+// The elements of a box of whole rows, or of parts of one row; nothing for a box whose elements lie apart.
+std::optional<Interval> IntervalOf(const Shape& shape, const Box& box) {
+  Interval interval = {0, 1};
+  int64_t stride = 1;
+  bool is_cut = false;  // a dimension after this one is not whole
+  for (int d = shape.rank(); d-- > 0;) {
+    if (is_cut && box.count[d] != 1) return std::nullopt;
+    interval.begin += box.start[d] * stride;
+    interval.end += box.start[d] * stride + (box.count[d] - 1) * stride;
+    is_cut = is_cut || box.count[d] != shape.dim(d);
+    stride *= shape.dim(d);
+  }
+  return interval;
+}
+
+class ViewWriter {
+ public:
+  ViewWriter(const TensorSource& source, Hdf5File& file) : source_(source), file_(file) {}
+
+  absl::Status AddAll() {
+    for (const auto& [key, value] : source_.contents().entries()) {
+      if (const auto* text = std::get_if<std::string>(&value)) {
+        RETURN_IF_ERROR(AddText(key, *text));
+      } else {
+        RETURN_IF_ERROR(AddTensor(key, key, std::get<ShardedTensor>(value)));
+      }
+    }
+    for (const auto& [alias, target] : source_.contents().aliases) {
+      const StateKey key = StateKey::Model(target);
+      RETURN_IF_ERROR(AddTensor(StateKey::Model(alias), key, *source_.contents().FindTensor(key)));
+    }
+    return absl::OkStatus();
+  }
+
+  Hdf5ViewReport report;
+  std::vector<std::pair<int64_t, std::string>> copies;  // by offset in the file
+
+ private:
+  // The groups above the object at `path`.
+  absl::Status AddGroups(const std::string& path, const StateKey& key) {
+    for (size_t slash = path.find('/', 1); slash != path.npos; slash = path.find('/', slash + 1)) {
+      const std::string group = path.substr(0, slash);
+      const bool is_parameter = key.section == StateKey::Section::kOptimState &&
+                                group == absl::StrCat("/optim/state/", EscapeLinkName(key.fqn));
+      if (groups_.insert(group).second) RETURN_IF_ERROR(file_.AddGroup(group, is_parameter ? IfEscaped(key.fqn) : ""));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status AddText(const StateKey& key, const std::string& text) {
+    const std::string path = DatasetPath(key);
+    RETURN_IF_ERROR(AddGroups(path, key));
+    ASSIGN_OR_RETURN(const int64_t offset, file_.AddText(path, IfEscaped(key.fqn), static_cast<int64_t>(text.size())));
+    if (!text.empty()) copies.emplace_back(offset, text);
+    return absl::OkStatus();
+  }
+
+  // Shows tensor `stored` of the source as `key`.
+  absl::Status AddTensor(const StateKey& key, const StateKey& stored, const ShardedTensor& tensor) {
+    RETURN_IF_ERROR(CheckStateKey(key));
+    const std::string path = DatasetPath(key);
+    const std::string fqn = IfEscaped(key.state.empty() ? key.fqn : key.state);
+    absl::StatusOr<std::vector<TensorPlace>> places = source_.Places(stored);
+    const bool is_shown = places.ok() && tensor.shape.numel() > 0;
+    if (tensor.shape.rank() > kMaxHdf5Rank) {
+      places = absl::UnimplementedError(absl::StrCat("HDF5 has at most ", kMaxHdf5Rank, " dimensions"));
+    }
+    if (!places.ok() && (tensor.shape.rank() != 0 || !absl::IsUnimplemented(places.status()))) {
+      if (!absl::IsUnimplemented(places.status())) return places.status();
+      report.notes.push_back(
+          absl::StrCat(Quote(key.ToString()), " is not shown: ", std::string(places.status().message())));
+      return absl::OkStatus();
+    }
+    RETURN_IF_ERROR(AddGroups(path, key));
+    ++report.tensors;
+    if (!is_shown) return AddCopy(path, fqn, stored, tensor);
+    return AddPlaces(path, fqn, tensor, *places);
+  }
+
+  // A tensor without elements, or a number of the pickle.
+  absl::Status AddCopy(const std::string& path, const std::string& fqn, const StateKey& stored,
+                       const ShardedTensor& tensor) {
+    const std::vector<int64_t> dims(tensor.shape.dims().begin(), tensor.shape.dims().end());
+    ASSIGN_OR_RETURN(const int64_t offset, file_.AddDataset(path, fqn, tensor.dtype, dims));
+    if (tensor.shape.numel() == 0) return absl::OkStatus();
+    std::string bytes(SizeOf(tensor.dtype), '\0');
+    RETURN_IF_ERROR(source_.Read(stored, {0, 1}, bytes.data()));
+    copies.emplace_back(offset, std::move(bytes));
+    return absl::OkStatus();
+  }
+
+  absl::Status AddPlaces(const std::string& path, const std::string& fqn, const ShardedTensor& tensor,
+                         const std::vector<TensorPlace>& places) {
+    const Shape& shape = tensor.shape;
+    std::vector<std::pair<Interval, ExternalPart>> parts;
+    for (const TensorPlace& place : places) {
+      const std::optional<Interval> interval = IntervalOf(shape, place.box);
+      if (!interval) return AddBoxes(path, fqn, tensor, places);
+      parts.push_back({*interval, {AbsolutePath(place.file), place.offset, interval->size() * SizeOf(tensor.dtype)}});
+    }
+    std::sort(parts.begin(), parts.end(), [](const auto& a, const auto& b) { return a.first.begin < b.first.begin; });
+    std::vector<ExternalPart> external;
+    for (auto& [interval, part] : parts) external.push_back(std::move(part));
+    return file_.AddExternal(path, fqn, tensor.dtype, {shape.dims().begin(), shape.dims().end()}, external);
+  }
+
+  // Each box is a dataset of its own, and the tensor a virtual one over them.
+  absl::Status AddBoxes(const std::string& path, const std::string& fqn, const ShardedTensor& tensor,
+                        const std::vector<TensorPlace>& places) {
+    if (groups_.insert(kPiecesGroup).second) RETURN_IF_ERROR(file_.AddGroup(kPiecesGroup, ""));
+    std::vector<VirtualBox> boxes;
+    for (const TensorPlace& place : places) {
+      ASSIGN_OR_RETURN(const Shape shape, Shape::Create(place.box.count));
+      const std::string piece = absl::StrCat(kPiecesGroup, "/", pieces_++);
+      const ExternalPart part = {AbsolutePath(place.file), place.offset, shape.numel() * SizeOf(tensor.dtype)};
+      RETURN_IF_ERROR(file_.AddExternal(piece, "", tensor.dtype, place.box.count, {part}));
+      boxes.push_back({place.box, piece});
+    }
+    return file_.AddVirtualBoxes(path, fqn, tensor.dtype, tensor.shape, boxes);
+  }
+
+  const TensorSource& source_;
+  Hdf5File& file_;
+  std::set<std::string> groups_;
+  int64_t pieces_ = 0;
+};
+
+absl::Span<const std::byte> Bytes(const std::string& text) {
+  return absl::MakeConstSpan(reinterpret_cast<const std::byte*>(text.data()), text.size());
+}
+
+absl::Status WriteImage(const MemoryFile& image, const std::vector<std::pair<int64_t, std::string>>& copies,
+                        const std::string& path, bool overwrite, int64_t* nbytes) {
+  ASSIGN_OR_RETURN(*nbytes, image.Size());
+  std::string bytes(*nbytes, '\0');
+  RETURN_IF_ERROR(image.Read(0, absl::MakeSpan(reinterpret_cast<std::byte*>(bytes.data()), bytes.size())));
+  for (const auto& [offset, text] : copies) bytes.replace(offset, text.size(), text);
+  ASSIGN_OR_RETURN(const std::unique_ptr<StagedPath> staged,
+                   StagedPath::CreateFile(PosixFileSystem(), path, {.overwrite = overwrite}));
+  RETURN_IF_ERROR(staged->file().Write(0, Bytes(bytes)));
+  RETURN_IF_ERROR(staged->file().Sync());
+  return staged->Commit();
+}
+
+}  // namespace
+
+absl::StatusOr<Hdf5ViewReport> WriteHdf5View(const TensorSource& source, const std::string& path, bool overwrite) {
+  if (absl::StartsWith({source.format().data(), source.format().size()}, "hdf5")) {
+    return absl::InvalidArgumentError("it is HDF5 already: open its checkpoint.h5");
+  }
+  ASSIGN_OR_RETURN(const std::unique_ptr<Hdf5File> file, Hdf5File::Create({.virtual_datasets = true}));
+  RETURN_IF_ERROR(file->SetRootAttribute(
+      "warning",
+      "the tensors lie in the files of the checkpoint, which must stay where they were when this view was made"));
+  ViewWriter writer(source, *file);
+  RETURN_IF_ERROR(writer.AddAll());
+  ASSIGN_OR_RETURN(const MemoryFile image, file->Close());
+  RETURN_IF_ERROR(WriteImage(image, writer.copies, path, overwrite, &writer.report.nbytes));
+  return std::move(writer.report);
+}
+
+}  // namespace fsdp

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// WriteHdf5View: an HDF5 file of a few kilobytes in which every tensor of somebody else's checkpoint is a dataset,
+// under the names that a checkpoint of ours would give it, while the bytes stay where they are: external segments of
+// the checkpoint's own files, and virtual datasets over them where a tensor was saved as boxes that cut rows.
+#ifndef FSDP_CHECKPOINT_HDF5_HDF5_VIEW_H_
+#define FSDP_CHECKPOINT_HDF5_HDF5_VIEW_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "checkpoint/source/tensor_source.h"
+
+namespace fsdp {
+
+struct Hdf5ViewReport {
+  int64_t tensors = 0;             // shown
+  int64_t nbytes = 0;              // of the file
+  std::vector<std::string> notes;  // what is not shown, and why, in sentences
+};
+
+// Makes the file `path` for `source`, which tells where its tensors lie (TensorSource::Places). The files of the
+// checkpoint are named by absolute paths: they must stay there. Texts, and numbers that are no tensors there, are
+// copied. The file appears whole or not at all; kAlreadyExists when `path` exists and not `overwrite`; kInvalidArgument
+// for a source that is HDF5 already.
+absl::StatusOr<Hdf5ViewReport> WriteHdf5View(const TensorSource& source, const std::string& path, bool overwrite);
+
+}  // namespace fsdp
+
+#endif  // FSDP_CHECKPOINT_HDF5_HDF5_VIEW_H_

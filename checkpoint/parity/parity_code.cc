@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checkpoint/parity/parity_code.h"
+
+#include <isa-l/erasure_code.h>
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+
+namespace fsdp {
+namespace {
+
+constexpr int kTableBytes = 32;  // of one coefficient
+
+// ISA-L takes pointers that are not const, and lengths that are int.
+void Apply(const std::vector<uint8_t>& tables, const std::vector<const std::byte*>& from,
+           const std::vector<std::byte*>& to, int64_t nbytes) {
+  Check(nbytes >= 0 && nbytes <= INT32_MAX, "a run of parity is too long for one call");
+  std::vector<unsigned char*> in;
+  std::vector<unsigned char*> out;
+  for (const std::byte* run : from) in.push_back(reinterpret_cast<unsigned char*>(const_cast<std::byte*>(run)));
+  for (std::byte* run : to) out.push_back(reinterpret_cast<unsigned char*>(run));
+  ec_encode_data(static_cast<int>(nbytes), static_cast<int>(in.size()), static_cast<int>(out.size()),
+                 const_cast<unsigned char*>(tables.data()), in.data(), out.data());
+}
+
+}  // namespace
+
+absl::StatusOr<ParityCode> ParityCode::Create(int data, int parity) {
+  if (data >= 1 && parity >= 1 && data + parity <= kMaxRuns) return ParityCode(data, parity);
+  return absl::InvalidArgumentError(absl::StrCat("parity of ", parity, " files over ", data,
+                                                 ", expected at least 1 of each and at most ", kMaxRuns, " together"));
+}
+
+ParityCode::ParityCode(int data, int parity)
+    : data_(data), parity_(parity), matrix_((data + parity) * data), tables_(kTableBytes * data * parity) {
+  gf_gen_cauchy1_matrix(matrix_.data(), data + parity, data);
+  ec_init_tables(data, parity, matrix_.data() + data * data, tables_.data());
+}
+
+void ParityCode::Encode(const std::vector<const std::byte*>& data, const std::vector<std::byte*>& parity,
+                        int64_t nbytes) const {
+  Apply(tables_, data, parity, nbytes);
+}
+
+absl::StatusOr<ParityCode::Decoder> ParityCode::NewDecoder(const std::vector<int>& lost) const {
+  if (static_cast<int>(lost.size()) > parity_) {
+    return absl::DataLossError(
+        absl::StrCat(lost.size(), " of ", data_ + parity_, " files are lost, and parity makes up for ", parity_));
+  }
+  Decoder decoder;
+  decoder.lost_ = static_cast<int>(lost.size());
+  for (int run = 0; run < data_ + parity_ && static_cast<int>(decoder.present_.size()) < data_; ++run) {
+    if (std::find(lost.begin(), lost.end(), run) == lost.end()) decoder.present_.push_back(run);
+  }
+  // Rows of the present runs, inverted, give the data; with the rows of the lost runs before them, the lost runs.
+  std::vector<uint8_t> rows;
+  for (const int run : decoder.present_) {
+    rows.insert(rows.end(), matrix_.begin() + run * data_, matrix_.begin() + (run + 1) * data_);
+  }
+  std::vector<uint8_t> inverse(rows.size());
+  Check(gf_invert_matrix(rows.data(), inverse.data(), data_) == 0, "a Cauchy matrix has an inverse");
+  std::vector<uint8_t> wanted(lost.size() * data_);
+  for (size_t i = 0; i < lost.size(); ++i) {
+    for (int column = 0; column < data_; ++column) {
+      uint8_t sum = 0;
+      for (int k = 0; k < data_; ++k) sum ^= gf_mul(matrix_[lost[i] * data_ + k], inverse[k * data_ + column]);
+      wanted[i * data_ + column] = sum;
+    }
+  }
+  decoder.tables_.resize(kTableBytes * data_ * lost.size());
+  if (!lost.empty()) {
+    ec_init_tables(data_, static_cast<int>(lost.size()), wanted.data(), decoder.tables_.data());
+  }
+  return decoder;
+}
+
+void ParityCode::Decoder::Decode(const std::vector<const std::byte*>& present, const std::vector<std::byte*>& lost,
+                                 int64_t nbytes) const {
+  Check(static_cast<int>(lost.size()) == lost_, "a decoder is for as many lost runs as it was made for");
+  if (lost_ > 0) Apply(tables_, present, lost, nbytes);
+}
+
+}  // namespace fsdp

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The parity files of a checkpoint: parity-XXXXX-of-XXXXX.bin, K of them, as long as the longest rank file. Byte i of
+// each is what ParityCode makes of bytes i of all rank files, those that are shorter counting as zero behind their end.
+// Any K files of data and parity together can be lost. Several processes share the work, block by block.
+#ifndef FSDP_CHECKPOINT_PARITY_PARITY_FILES_H_
+#define FSDP_CHECKPOINT_PARITY_PARITY_FILES_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/digest.h"
+#include "base/thread_pool.h"
+#include "checkpoint/format/manifest.h"
+#include "checkpoint/storage/file_system.h"
+
+namespace fsdp {
+
+struct ParityPlan {
+  struct DataFile {
+    std::string name;
+    int64_t nbytes = 0;
+  };
+  std::vector<DataFile> data;       // sorted by name
+  std::vector<std::string> parity;  // names
+
+  int64_t nbytes() const;  // of each parity file
+};
+
+// kInvalidArgument when there are more files than the code can take.
+absl::StatusOr<ParityPlan> PlanParity(std::vector<ParityPlan::DataFile> data, int parity);
+
+// Makes the parity files, empty, in `directory`.
+absl::Status CreateParityFiles(FileSystem& files, const std::string& directory, const ParityPlan& plan);
+
+// Blocks of kBlockBytes of every parity file that share `share` of `shares` writes.
+Interval ParityShare(const ParityPlan& plan, int shares, int share);
+
+// Writes and fsyncs `blocks` of all parity files; returns their digests, by file, then block.
+absl::StatusOr<std::vector<Digest>> WriteParityBlocks(FileSystem& files, const std::string& directory,
+                                                      const ParityPlan& plan, const Interval& blocks, ThreadPool& pool);
+
+// Adds the parity files to `manifest`, which has the data files; `digests` as WriteParityBlocks gives them, share by
+// share.
+void AddParity(const ParityPlan& plan, const std::vector<std::vector<Digest>>& digests, Manifest& manifest);
+
+// Makes what `lost` names (indices: data first, then parity) from the others and puts it at `out`, paths of new files,
+// which are synced. Nothing is verified: whoever knows digests compares them.
+absl::Status RebuildFromParity(FileSystem& files, const std::string& directory, const ParityPlan& plan,
+                               const std::vector<int>& lost, const std::vector<std::string>& out, ThreadPool& pool);
+
+}  // namespace fsdp
+
+#endif  // FSDP_CHECKPOINT_PARITY_PARITY_FILES_H_

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checkpoint/parity/rebuilt_files.h"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "checkpoint/format/file_names.h"
+#include "checkpoint/format/manifest_json.h"
+#include "checkpoint/parity/parity_files.h"
+#include "checkpoint/save/checkpoint_writer.h"
+
+namespace fsdp {
+namespace {
+
+constexpr char kPrefix[] = ".repair-";
+
+}  // namespace
+
+bool IsRankFileName(const std::string& name) { return absl::StartsWith(name, "rank-") && absl::EndsWith(name, ".h5"); }
+
+bool IsRebuiltDirectoryName(const std::string& name) { return absl::StartsWith(name, kPrefix); }
+
+RebuiltFiles::RebuiltFiles(FileSystem& files, std::string checkpoint)
+    : files_(files),
+      checkpoint_(std::move(checkpoint)),
+      path_(JoinPath(checkpoint_, absl::StrCat(kPrefix, NewNonce()))) {}
+
+RebuiltFiles::~RebuiltFiles() {
+  if (is_made_) (void)RemoveTree(files_, path_);
+}
+
+absl::StatusOr<std::string> RebuiltFiles::Add(const std::string& name) {
+  if (!std::exchange(is_made_, true)) RETURN_IF_ERROR(files_.MakeDirectory(path_));
+  names_.push_back(name);
+  return JoinPath(path_, name);
+}
+
+absl::Status RebuiltFiles::Drop(const std::string& name) {
+  names_.erase(std::remove(names_.begin(), names_.end(), name), names_.end());
+  return files_.Unlink(JoinPath(path_, name));
+}
+
+const std::string& RebuiltFiles::DirectoryOf(const std::string& name) const {
+  return std::find(names_.begin(), names_.end(), name) != names_.end() ? path_ : checkpoint_;
+}
+
+absl::StatusOr<Manifest> RebuiltFiles::WriteIndex(const std::vector<Manifest>& records, ThreadPool& pool) {
+  const Manifest& first = records[0];
+  Manifest identity;
+  identity.save_id = first.save_id;
+  identity.step = first.step;
+  identity.type = first.type;
+  identity.world_size = first.world_size;
+  identity.writers = first.writers;
+  identity.producer = first.producer;
+  identity.units = first.units;
+  ASSIGN_OR_RETURN(std::vector<TreeFile::Text> texts, TextsOf(first));
+  RETURN_IF_ERROR(Add(kCheckpointFileName).status());
+  return WriteShardedIndex(files_, path_, records, std::move(texts), identity, pool);
+}
+
+// The texts that the first rank file keeps.
+absl::StatusOr<std::vector<TreeFile::Text>> RebuiltFiles::TextsOf(const Manifest& record) {
+  std::vector<TreeFile::Text> texts;
+  const std::string& name = record.files[0].name;
+  ASSIGN_OR_RETURN(const std::unique_ptr<File> file, files_.Open(JoinPath(DirectoryOf(name), name)));
+  for (const StoredText& stored : record.texts) {
+    std::string text(stored.range.nbytes, '\0');
+    RETURN_IF_ERROR(
+        file->Read(stored.range.offset, absl::MakeSpan(reinterpret_cast<std::byte*>(text.data()), text.size())));
+    texts.push_back({stored.key, std::move(text)});
+  }
+  return texts;
+}
+
+absl::Status RebuiltFiles::WriteParity(int count, Manifest& manifest, ThreadPool& pool) {
+  std::vector<ParityPlan::DataFile> data;
+  for (const StoredFile& stored : manifest.files) {
+    if (!IsRankFileName(stored.name)) continue;
+    data.push_back({stored.name, stored.nbytes});
+    // Parity is made of files of one directory.
+    if (DirectoryOf(stored.name) != path_) {
+      RETURN_IF_ERROR(files_.Link(JoinPath(checkpoint_, stored.name), JoinPath(path_, stored.name)));
+    }
+  }
+  ASSIGN_OR_RETURN(const ParityPlan plan, PlanParity(std::move(data), count));
+  RETURN_IF_ERROR(CreateParityFiles(files_, path_, plan));
+  ASSIGN_OR_RETURN(const std::vector<Digest> digests,
+                   WriteParityBlocks(files_, path_, plan, ParityShare(plan, 1, 0), pool));
+  AddParity(plan, {digests}, manifest);
+  names_.insert(names_.end(), plan.parity.begin(), plan.parity.end());
+  return absl::OkStatus();
+}
+
+absl::Status RebuiltFiles::WriteManifest(const Manifest& manifest) {
+  const std::string text = EncodeManifest(manifest);
+  ASSIGN_OR_RETURN(const std::string path, Add(kManifestName));
+  ASSIGN_OR_RETURN(const std::unique_ptr<File> file, files_.Create(path));
+  RETURN_IF_ERROR(file->Write(0, absl::MakeConstSpan(reinterpret_cast<const std::byte*>(text.data()), text.size())));
+  return file->Sync();
+}
+
+absl::Status RebuiltFiles::Install() {
+  for (const std::string& name : names_) {
+    const std::string from = JoinPath(path_, name);
+    const std::string to = JoinPath(checkpoint_, name);
+    // One after the other where two names cannot change places: a file that is damaged is no loss.
+    if (!files_.Exists(to)) {
+      RETURN_IF_ERROR(files_.Rename(from, to));
+    } else if (!files_.Exchange(from, to).ok()) {
+      RETURN_IF_ERROR(files_.Unlink(to));
+      RETURN_IF_ERROR(files_.Rename(from, to));
+    }
+    RETURN_IF_ERROR(files_.SyncDirectory(checkpoint_));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace fsdp

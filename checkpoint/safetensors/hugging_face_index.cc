@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checkpoint/safetensors/hugging_face_index.h"
+
+#include "absl/strings/str_cat.h"
+#include "base/quote.h"
+#include "base/status_macros.h"
+#include "checkpoint/format/json_events.h"
+#include "nlohmann/json.hpp"
+
+namespace fsdp {
+namespace {
+
+// One name inside a directory: no way up, down or out.
+bool IsPlainFileName(std::string_view name) {
+  return !name.empty() && name != "." && name != ".." && name.find_first_of(std::string_view("/\0", 2)) == name.npos;
+}
+
+// Reads weight_map; whatever else the index says is ignored.
+class IndexVisitor final : public JsonVisitor {
+ public:
+  absl::Status StartObject(const JsonPlace& place) override {
+    if (place.names.empty() && place.arrays == 0) return absl::OkStatus();
+    if (place.names.size() == 1 && place.arrays == 0 && place.names[0] == "weight_map") {
+      has_weight_map_ = true;
+      return absl::OkStatus();
+    }
+    return Unexpected(place, "an object");
+  }
+
+  absl::Status EndObject(const JsonPlace& place) override {
+    if (!place.names.empty() || has_weight_map_) return absl::OkStatus();
+    return absl::DataLossError("weight_map is missing");
+  }
+
+  absl::Status StartArray(const JsonPlace& place) override { return Unexpected(place, "an array"); }
+
+  absl::Status String(const JsonPlace& place, std::string_view value) override {
+    if (place.names.size() != 2 || place.arrays != 0 || place.names[0] != "weight_map")
+      return Unexpected(place, "a string");
+    if (!IsPlainFileName(value)) {
+      return absl::DataLossError(absl::StrCat("tensor ", Quote(place.names[1]), ": weight_map names ", Quote(value),
+                                              ", expected a file of the same directory"));
+    }
+    index.weight_map.emplace(place.names[1], value);
+    return absl::OkStatus();
+  }
+
+  absl::Status Unsigned(const JsonPlace& place, uint64_t) override { return Unexpected(place, "a number"); }
+
+  absl::Status Other(const JsonPlace& place, std::string_view what) override { return Unexpected(place, what); }
+
+  HuggingFaceIndex index;
+
+ private:
+  static absl::Status Unexpected(const JsonPlace& place, std::string_view found) {
+    if (place.names.empty())
+      return absl::DataLossError(absl::StrCat("the index is ", std::string(found), ", expected an object"));
+    if (place.names[0] != "weight_map") return absl::OkStatus();
+    if (place.names.size() == 1) {
+      return absl::DataLossError(absl::StrCat("weight_map is ", std::string(found), ", expected an object"));
+    }
+    return absl::DataLossError(absl::StrCat("tensor ", Quote(place.names[1]), ": weight_map names ", std::string(found),
+                                            ", expected the name of a file"));
+  }
+
+  bool has_weight_map_ = false;
+};
+
+}  // namespace
+
+absl::StatusOr<HuggingFaceIndex> ParseHuggingFaceIndex(std::string_view json) {
+  IndexVisitor visitor;
+  RETURN_IF_ERROR(VisitJson(json, visitor));
+  return std::move(visitor.index);
+}
+
+std::string EncodeHuggingFaceIndex(const HuggingFaceIndex& index) {
+  nlohmann::json json;
+  json["metadata"]["total_size"] = index.total_size;
+  json["weight_map"] = index.weight_map;
+  return json.dump(2) + "\n";
+}
+
+}  // namespace fsdp

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// HuggingFaceIndex: model.safetensors.index.json, which says in which safetensors file of a directory each tensor lies:
+//
+//   {"metadata": {"total_size": BYTES}, "weight_map": {TENSOR: "model-00001-of-00002.safetensors", ...}}
+//
+// Pure: text in, text out.
+#ifndef FSDP_CHECKPOINT_SAFETENSORS_HUGGING_FACE_INDEX_H_
+#define FSDP_CHECKPOINT_SAFETENSORS_HUGGING_FACE_INDEX_H_
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+
+namespace fsdp {
+
+inline constexpr char kHuggingFaceIndexName[] = "model.safetensors.index.json";
+inline constexpr char kHuggingFaceModelName[] = "model.safetensors";
+
+struct HuggingFaceIndex {
+  int64_t total_size = 0;                         // payload bytes of all files; written, and not believed when read
+  std::map<std::string, std::string> weight_map;  // tensor -> name of a file in the same directory
+};
+
+// kDataLoss when it is not JSON of this form, or names a file outside its directory.
+absl::StatusOr<HuggingFaceIndex> ParseHuggingFaceIndex(std::string_view json);
+
+// As transformers writes it: indented by 2, names sorted.
+std::string EncodeHuggingFaceIndex(const HuggingFaceIndex& index);
+
+}  // namespace fsdp
+
+#endif  // FSDP_CHECKPOINT_SAFETENSORS_HUGGING_FACE_INDEX_H_

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// WriteSafetensors: a model as one safetensors file, pulled piece by piece from a reader, in bounded memory. Byte for
+// byte what the reference library writes for the same tensors and metadata, so equal models give equal files.
+//
+//   RETURN_IF_ERROR(WriteSafetensors("model.safetensors", state, ReadFromMemory(state)));   // a state dict that is
+//   whole here
+#ifndef FSDP_CHECKPOINT_SAFETENSORS_SAFETENSORS_WRITER_H_
+#define FSDP_CHECKPOINT_SAFETENSORS_SAFETENSORS_WRITER_H_
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "checkpoint/safetensors/safetensors_header.h"
+#include "checkpoint/source/payload_reader.h"
+#include "checkpoint/storage/file_system.h"
+#include "tensor/state_dict.h"
+
+namespace fsdp {
+
+struct SafetensorsOptions {
+  // Behaviour.
+
+  // `__metadata__`. Hugging Face refuses a file that does not name its framework.
+  std::map<std::string, std::string> metadata = {{"format", "pt"}};
+  bool overwrite = false;  // replace what has the name, at once and whole; otherwise kAlreadyExists
+
+  FileSystem* file_system = &PosixFileSystem();  // tests inject faults
+
+  // Performance.
+
+  int64_t buffer_bytes = int64_t{32} << 20;  // of payload in memory, over all threads
+  int io_threads = 2;
+  std::function<void(int64_t bytes_done, int64_t bytes_total)>
+      progress;  // may be empty; called by one thread at a time
+};
+
+// The model tensors of `contents`, in its order, without offsets. Aliases of a shared parameter are left out, as
+// Hugging Face does; so is whatever is not a model tensor.
+std::vector<SafetensorsEntry> ModelEntries(const StateDict& contents);
+
+// Makes the file `path` from the model tensors of `contents` (shards are ignored) and `read`. It is written to a hidden
+// sibling, fsynced, and takes its name by a rename; on failure nothing is left. Blocks until it is durable.
+absl::Status WriteSafetensors(const std::string& path, const StateDict& contents, const PayloadReader& read,
+                              const SafetensorsOptions& options = {});
+
+// The step below: fills the empty file `file` from `entries` and syncs it. For files of a directory that is itself
+// staged.
+absl::Status FillSafetensorsFile(File& file, std::vector<SafetensorsEntry> entries, const PayloadReader& read,
+                                 const SafetensorsOptions& options);
+
+}  // namespace fsdp
+
+#endif  // FSDP_CHECKPOINT_SAFETENSORS_SAFETENSORS_WRITER_H_

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checkpoint/save/checkpoint_writer.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "checkpoint/format/file_names.h"
+#include "checkpoint/format/flat_place.h"
+#include "checkpoint/format/tensor_name.h"
+#include "checkpoint/hdf5/hyperslab.h"
+
+namespace fsdp {
+namespace {
+
+constexpr char kWarning[] =
+    "The tensors of this file lie in the rank-*.h5 files, which must be in the same directory as this one. Where such "
+    "a file is missing or cut short, HDF5 shows fill values (NaN, or 0 for integers) without an error. To check that "
+    "all is there and undamaged: ckpt verify DIRECTORY";
+
+// The part of a flat dataset that `stored` is.
+VirtualPart FlatPart(const StoredTensor& tensor, const StoredInterval& stored, int unit, const StoredFile& file) {
+  const ByteRange dataset = ExtentAt(file, stored.offset)->range;
+  const int64_t size = SizeOf(tensor.dtype);
+  return {stored.interval,
+          file.name,
+          FlatDatasetPath(unit, tensor.key, tensor.dtype),
+          {dataset.nbytes / size},
+          (stored.offset - dataset.offset) / size};
+}
+
+TreeFile::TensorPart Shown(const StoredTensor& tensor, const Manifest& manifest, const FlatPlaces& places) {
+  TreeFile::TensorPart shown;
+  shown.key = tensor.key;
+  shown.aliases = tensor.aliases;
+  shown.dtype = tensor.dtype;
+  shown.shape = tensor.shape;
+  shown.interval = {0, tensor.shape.numel()};
+  const auto place = manifest.type == StateDictType::kLocal ? places.Find(tensor.key, tensor.shape) : std::nullopt;
+  for (const StoredInterval& stored : tensor.intervals) {
+    const StoredFile& file = manifest.files[stored.file];
+    shown.parts.push_back(place ? FlatPart(tensor, stored, place->unit, file)
+                                : VirtualPart{stored.interval, file.name, DatasetPath(tensor.key),
+                                              PartDims(tensor.shape, stored.interval)});
+  }
+  return shown;
+}
+
+}  // namespace
+
+std::string NewSaveId() { return absl::StrCat(NewNonce(), NewNonce()); }
+
+absl::StatusOr<Manifest> WriteShardedIndex(FileSystem& files, const std::string& directory,
+                                           const std::vector<Manifest>& records, std::vector<TreeFile::Text> texts,
+                                           const Manifest& identity, ThreadPool& pool) {
+  Manifest manifest = identity;
+  RETURN_IF_ERROR(MergeRecords(records, manifest));
+  TreeFile tree;
+  tree.name = kCheckpointFileName;
+  tree.texts = std::move(texts);
+  tree.warning = kWarning;
+  const FlatPlaces places(identity.units);
+  for (const StoredTensor& tensor : manifest.tensors) {
+    RETURN_IF_ERROR(CheckCovered(tensor));
+    tree.tensors.push_back(Shown(tensor, manifest, places));
+  }
+  ASSIGN_OR_RETURN(const Manifest index, WriteTreeFile(files, directory, tree, identity, pool, {}));
+  const int file = static_cast<int>(manifest.files.size());
+  manifest.files.push_back(index.files[0]);
+  manifest.texts = index.texts;
+  for (StoredText& text : manifest.texts) text.file = file;
+  for (StoredTensor& tensor : manifest.tensors) {
+    if (tensor.intervals.empty()) tensor.intervals.push_back({{0, 0}, file, 0});
+  }
+  return manifest;
+}
+
+}  // namespace fsdp

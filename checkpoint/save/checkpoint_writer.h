@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The two files that make rank files a checkpoint: checkpoint.h5, which shows whole tensors, and the manifest. Shared
+// by SaveCheckpoint and WriteCheckpointDirectory.
+#ifndef FSDP_CHECKPOINT_SAVE_CHECKPOINT_WRITER_H_
+#define FSDP_CHECKPOINT_SAVE_CHECKPOINT_WRITER_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "base/thread_pool.h"
+#include "checkpoint/format/manifest.h"
+#include "checkpoint/hdf5/tree_file.h"
+#include "checkpoint/storage/file_system.h"
+
+namespace fsdp {
+
+// 32 hexadecimal digits, another in every save.
+std::string NewSaveId();
+
+// Writes checkpoint.h5 beside the rank files that `records` describe, in `directory`; returns the manifest of the
+// whole. `texts` are those of the state dict, and `identity` says what all files share. kDataLoss when a tensor is not
+// covered exactly once; kFailedPrecondition when ranks disagree about one.
+absl::StatusOr<Manifest> WriteShardedIndex(FileSystem& files, const std::string& directory,
+                                           const std::vector<Manifest>& records, std::vector<TreeFile::Text> texts,
+                                           const Manifest& identity, ThreadPool& pool);
+
+}  // namespace fsdp
+
+#endif  // FSDP_CHECKPOINT_SAVE_CHECKPOINT_WRITER_H_

@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The commit protocol of one directory, DIRECTORY/NAME:
+//
+//   1. Sweep: a hidden sibling .X.tmp-<nonce> whose manifest.json nobody holds locked was left by a crash, and is
+//      removed; so is any .X.deleted-<nonce>.
+//   2. NAME must not exist, unless it is to be overwritten.
+//   3. Make .NAME.tmp-<nonce>, and in it manifest.json, empty and locked: until the manifest is written the directory
+//      is no checkpoint, and the lock, which the kernel drops when the process dies, says that it has an owner. fsync
+//      DIRECTORY. For overwriting, try now whether the file system exchanges names: nothing is written where it does
+//      not.
+//   4. (The caller writes and fsyncs all other files.) Write manifest.json, fsync it.
+//   5. fsync .NAME.tmp-<nonce>, so that all names in it are durable.
+//   6. Rename it to NAME, or exchange the two. This is the commit. fsync DIRECTORY, so that it is durable.
+//   7. What was exchanged is deleted: renamed to .NAME.deleted-<nonce>, fsync DIRECTORY, unlink.
+//
+// A crash before 6 leaves NAME as it was, and a hidden directory to be swept; after 6 NAME is the new checkpoint.
+// Between the rename and its fsync a power cut may yield either, each whole.
+#include "checkpoint/save/staged_checkpoint.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "base/status_macros.h"
+#include "checkpoint/format/file_names.h"
+
+namespace fsdp {
+namespace {
+
+// Attempts at a name or a lock that somebody else may take at the same time.
+constexpr int kAttempts = 10;
+
+// Other ranks may still be making files in a directory that is being removed.
+absl::Status RemovePersistently(FileSystem& files, const std::string& path) {
+  absl::Status status;
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    status = RemoveTree(files, path);
+    if (status.ok() || !files.Exists(path)) return absl::OkStatus();
+  }
+  return status;
+}
+
+// ".step-00000007.tmp-0123: 12345678 bytes, untouched for 3h5m": a leftover in a sentence.
+std::string DescribeLeftover(const std::string& name, const std::string& path) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  uintmax_t nbytes = 0;
+  for (fs::directory_iterator it(path, error), end; !error && it != end; it.increment(error)) {
+    std::error_code ignored;
+    const uintmax_t size = it->file_size(ignored);
+    if (!ignored) nbytes += size;
+  }
+  const auto changed = fs::last_write_time(path, error);
+  const auto age = error ? absl::ZeroDuration() : absl::FromChrono(fs::file_time_type::clock::now() - changed);
+  return absl::StrCat(name, ": ", nbytes, " bytes, untouched for ",
+                      absl::FormatDuration(absl::Trunc(std::max(age, absl::ZeroDuration()), absl::Seconds(1))));
+}
+
+// Step 1. What cannot be removed is left to the next save.
+void Sweep(FileSystem& files, const std::string& directory, const StagedCheckpointOptions& options) {
+  const absl::StatusOr<std::vector<std::string>> names = files.List(directory);
+  if (!names.ok()) return;
+  for (const std::string& name : *names) {
+    const std::string path = JoinPath(directory, name);
+    const auto deleted = DeletedNameOf(name);
+    const auto staged = StagedNameOf(name);
+    if (!options.sweeps(deleted.value_or(staged.value_or("")))) continue;
+    const std::string leftover = options.swept ? DescribeLeftover(name, path) : "";
+    if (!deleted) {
+      const absl::StatusOr<std::unique_ptr<File>> lock = files.OpenLocked(JoinPath(path, kManifestName));
+      if (!lock.ok() || !(*lock)->locked()) continue;  // its save is at work, or nobody can tell
+      if (!RemoveTree(files, path).ok()) continue;     // under the lock
+    } else if (!RemoveTree(files, path).ok()) {
+      continue;
+    }
+    if (options.swept) {
+      options.swept(
+          absl::StrCat("removed what a ", deleted ? "deletion" : "save", " left that was cut short: ", leftover));
+    }
+  }
+}
+
+}  // namespace
+
+StagedCheckpoint::StagedCheckpoint(FileSystem& files, std::string directory, std::string name, bool overwrite)
+    : files_(files),
+      directory_(std::move(directory)),
+      name_(std::move(name)),
+      destination_(JoinPath(directory_, name_)),
+      overwrite_(overwrite) {}
+
+absl::StatusOr<std::unique_ptr<StagedCheckpoint>> StagedCheckpoint::Create(FileSystem& files,
+                                                                           const std::string& directory,
+                                                                           const std::string& name,
+                                                                           const StagedCheckpointOptions& options) {
+  // 1.
+  StagedCheckpointOptions sweep = options;
+  if (!sweep.sweeps) sweep.sweeps = [&](const std::string& other) { return other == name; };
+  Sweep(files, directory, sweep);
+  std::unique_ptr<StagedCheckpoint> staged(new StagedCheckpoint(files, directory, name, options.overwrite));
+  // 2.
+  const bool exists = files.Exists(staged->destination_);
+  if (exists && !options.overwrite) {
+    return absl::AlreadyExistsError(absl::StrCat(staged->destination_, " exists and is not to be overwritten"));
+  }
+  // 3.
+  RETURN_IF_ERROR(staged->MakeDirectory());
+  if (exists) RETURN_IF_ERROR(staged->CheckCanExchange());
+  RETURN_IF_ERROR(files.SyncDirectory(directory));
+  return staged;
+}
+
+absl::Status StagedCheckpoint::MakeDirectory() {
+  absl::Status status;
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    const std::string path = JoinPath(directory_, StagingName(name_, NewNonce()));
+    RETURN_IF_ERROR(files_.MakeDirectory(path));
+    absl::StatusOr<std::unique_ptr<File>> manifest = files_.OpenLocked(JoinPath(path, kManifestName));
+    if (manifest.ok()) {
+      path_ = path;
+      manifest_ = *std::move(manifest);
+      return absl::OkStatus();
+    }
+    status = manifest.status();
+    (void)RemoveTree(files_, path);
+    // A sweep that ran just now took it for a leftover; with another name we come behind it.
+    if (!absl::IsUnavailable(status) && !absl::IsNotFound(status)) return status;
+  }
+  return status;
+}
+
+absl::Status StagedCheckpoint::CheckCanExchange() {
+  const std::string probe = JoinPath(path_, "exchange");
+  const std::string other = JoinPath(path_, "exchange-with");
+  RETURN_IF_ERROR(files_.MakeDirectory(probe));
+  RETURN_IF_ERROR(files_.MakeDirectory(other));
+  const absl::Status status = files_.Exchange(probe, other);
+  RETURN_IF_ERROR(files_.RemoveDirectory(probe));
+  RETURN_IF_ERROR(files_.RemoveDirectory(other));
+  if (!absl::IsUnimplemented(status)) return status;
+  return absl::UnimplementedError(absl::StrCat(
+      destination_, " cannot be overwritten, since its file system cannot exchange two names; delete it first"));
+}
+
+absl::Status StagedCheckpoint::Commit(const std::string& manifest) {
+  // 4.
+  RETURN_IF_ERROR(
+      manifest_->Write(0, absl::MakeConstSpan(reinterpret_cast<const std::byte*>(manifest.data()), manifest.size())));
+  RETURN_IF_ERROR(manifest_->Sync());
+  // 5.
+  RETURN_IF_ERROR(files_.SyncDirectory(path_));
+  // 6. and 7.
+  return TakeName();
+}
+
+absl::Status StagedCheckpoint::TakeName() {
+  if (!files_.Exists(destination_)) {
+    RETURN_IF_ERROR(files_.Rename(path_, destination_));
+    manifest_.reset();
+    return files_.SyncDirectory(directory_);
+  }
+  if (!overwrite_) {
+    return absl::AlreadyExistsError(absl::StrCat(destination_, " was made by somebody else meanwhile"));
+  }
+  RETURN_IF_ERROR(files_.Exchange(path_, destination_));
+  manifest_.reset();
+  RETURN_IF_ERROR(files_.SyncDirectory(directory_));
+  // The new checkpoint is in place; an old one that cannot be deleted now is swept by the next save.
+  (void)DeleteCheckpointDirectory(files_, directory_, SplitPath(path_).name);
+  return absl::OkStatus();
+}
+
+StagedCheckpoint::~StagedCheckpoint() {
+  // The lock is held until the directory is gone.
+  if (manifest_ != nullptr) (void)RemovePersistently(files_, path_);
+}
+
+absl::Status DeleteCheckpointDirectory(FileSystem& files, const std::string& directory, const std::string& name) {
+  const std::string from = JoinPath(directory, name);
+  const std::string visible = StagedNameOf(name).value_or(name);
+  const std::string away = JoinPath(directory, DeletedName(visible, NewNonce()));
+  RETURN_IF_ERROR(files.Rename(from, away));
+  RETURN_IF_ERROR(files.SyncDirectory(directory));
+  return RemovePersistently(files, away);
+}
+
+}  // namespace fsdp

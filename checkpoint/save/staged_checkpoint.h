@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// StagedCheckpoint: a checkpoint directory that appears under its name whole or not at all. One process, rank 0's,
+// drives it; its steps are those of the commit protocol at the top of staged_checkpoint.cc.
+//
+//   ASSIGN_OR_RETURN(std::unique_ptr<StagedCheckpoint> staged, StagedCheckpoint::Create(files, root, name, {}));
+//   ... write and sync files in staged->path() ...
+//   RETURN_IF_ERROR(staged->Commit(EncodeManifest(manifest)));
+//
+// Not thread-safe.
+#ifndef FSDP_CHECKPOINT_SAVE_STAGED_CHECKPOINT_H_
+#define FSDP_CHECKPOINT_SAVE_STAGED_CHECKPOINT_H_
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "checkpoint/storage/file_system.h"
+
+namespace fsdp {
+
+struct StagedCheckpointOptions {
+  bool overwrite = false;  // replace a checkpoint of this name by exchange; otherwise kAlreadyExists
+
+  // Which names' leftovers to sweep; empty: of this name only.
+  std::function<bool(const std::string& name)> sweeps = {};
+
+  // Gets a sentence about each that was swept, with its size and age; may be empty.
+  std::function<void(const std::string& sentence)> swept = {};
+};
+
+class StagedCheckpoint final {
+ public:
+  // Steps 1 to 3: sweeps leftovers and makes the hidden directory. kAlreadyExists as above; kUnimplemented when a
+  // checkpoint is to be replaced where the file system cannot exchange two names. `directory` exists.
+  static absl::StatusOr<std::unique_ptr<StagedCheckpoint>> Create(FileSystem& files, const std::string& directory,
+                                                                  const std::string& name,
+                                                                  const StagedCheckpointOptions& options);
+
+  // Removes what was not committed.
+  ~StagedCheckpoint();
+  StagedCheckpoint(const StagedCheckpoint&) = delete;
+  StagedCheckpoint& operator=(const StagedCheckpoint&) = delete;
+
+  // Where to write, and where it will be.
+  const std::string& path() const { return path_; }
+  const std::string& destination() const { return destination_; }
+
+  // Steps 4 to 7. Files in path() must have been synced.
+  absl::Status Commit(const std::string& manifest);
+
+ private:
+  StagedCheckpoint(FileSystem& files, std::string directory, std::string name, bool overwrite);
+
+  absl::Status MakeDirectory();
+  absl::Status CheckCanExchange();
+  absl::Status TakeName();
+
+  FileSystem& files_;
+  const std::string directory_;
+  const std::string name_;
+  const std::string destination_;
+  const bool overwrite_;
+  std::string path_;
+  std::unique_ptr<File> manifest_;  // locked while path_ is ours to write; null when there is nothing to remove
+};
+
+// Deletes the checkpoint directory/name so that its name never denotes something partial: renames it away, makes that
+// durable, then unlinks.
+absl::Status DeleteCheckpointDirectory(FileSystem& files, const std::string& directory, const std::string& name);
+
+}  // namespace fsdp
+
+#endif  // FSDP_CHECKPOINT_SAVE_STAGED_CHECKPOINT_H_

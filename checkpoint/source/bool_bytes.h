@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// CheckBoolBytes: a bool is stored as one byte, 0 or 1; any other value is damage, whatever the format.
+#ifndef FSDP_CHECKPOINT_SOURCE_BOOL_BYTES_H_
+#define FSDP_CHECKPOINT_SOURCE_BOOL_BYTES_H_
+
+#include "absl/status/status.h"
+#include "tensor/interval.h"
+
+namespace fsdp {
+
+// `bytes` are elements `interval` of a bool tensor. kDataLoss names the first that is neither 0 nor 1.
+absl::Status CheckBoolBytes(const void* bytes, const Interval& interval);
+
+}  // namespace fsdp
+
+#endif  // FSDP_CHECKPOINT_SOURCE_BOOL_BYTES_H_

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checkpoint/source/nonfinite.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+
+namespace fsdp {
+namespace {
+
+// Codes of which `kMask` is the magnitude: those above `kInfinity` are NaN, and that itself is infinite.
+template <typename Bits, Bits kMask, Bits kInfinity, bool kHasInfinity = true>
+NonFinite Count(const std::byte* data, int64_t numel) {
+  NonFinite total;
+  // Counters as wide as the elements are what lets the loop be vectorised; in a run they cannot overflow.
+  constexpr int64_t kRun = sizeof(Bits) == 1 ? 255 : 16384;
+  for (int64_t begin = 0; begin < numel; begin += kRun) {
+    Bits nan = 0;
+    Bits inf = 0;
+    const int64_t end = std::min(begin + kRun, numel);
+    for (int64_t i = begin; i < end; ++i) {
+      Bits code;
+      std::memcpy(&code, data + i * static_cast<int64_t>(sizeof(Bits)), sizeof(Bits));
+      const Bits magnitude = code & kMask;
+      nan = static_cast<Bits>(nan + (magnitude > kInfinity ? 1 : 0));
+      inf = static_cast<Bits>(inf + (magnitude == kInfinity ? 1 : 0));
+    }
+    total.nan += static_cast<int64_t>(nan);
+    total.inf += kHasInfinity ? static_cast<int64_t>(inf) : 0;
+  }
+  return total;
+}
+
+}  // namespace
+
+NonFinite CountNonFinite(DType dtype, const void* data, int64_t numel) {
+  const auto* bytes = static_cast<const std::byte*>(data);
+  switch (dtype) {
+    case DType::kFloat64:
+      return Count<uint64_t, 0x7FFFFFFFFFFFFFFF, 0x7FF0000000000000>(bytes, numel);
+    case DType::kFloat32:
+      return Count<uint32_t, 0x7FFFFFFF, 0x7F800000>(bytes, numel);
+    case DType::kBFloat16:
+      return Count<uint16_t, 0x7FFF, 0x7F80>(bytes, numel);
+    case DType::kFloat16:
+      return Count<uint16_t, 0x7FFF, 0x7C00>(bytes, numel);
+    case DType::kFloat8E5M2:
+      return Count<uint8_t, 0x7F, 0x7C>(bytes, numel);
+    case DType::kFloat8E4M3FN:  // 0x7E is its largest number
+      return Count<uint8_t, 0x7F, 0x7E, /*kHasInfinity=*/false>(bytes, numel);
+    default:
+      return {};
+  }
+}
+
+}  // namespace fsdp

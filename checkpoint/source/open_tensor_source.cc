@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <memory>
+#include <string>
+
+#include "base/status_macros.h"
+#include "checkpoint/hdf5/hdf5_file_source.h"
+#include "checkpoint/hdf5/hdf5_source.h"
+#include "checkpoint/latest.h"
+#include "checkpoint/safetensors/safetensors_source.h"
+#include "checkpoint/source/path_kind.h"
+#include "checkpoint/source/tensor_source.h"
+#include "checkpoint/torch/dcp_source.h"
+#include "checkpoint/torch/torch_source.h"
+
+namespace fsdp {
+
+absl::StatusOr<std::unique_ptr<TensorSource>> OpenTensorSource(const std::string& path,
+                                                               const TensorSourceOptions& options) {
+  ASSIGN_OR_RETURN(const PathKind kind, RecognisePath(path));
+  switch (kind) {
+    case PathKind::kCheckpoint:
+      return OpenHdf5Source(path, options);
+    case PathKind::kRoot: {
+      ASSIGN_OR_RETURN(const std::string newest, LatestCheckpoint(path));
+      return OpenHdf5Source(newest, options);
+    }
+    case PathKind::kHdf5File:
+      return OpenHdf5FileSource(path);
+    case PathKind::kSafetensorsFile:
+    case PathKind::kHuggingFaceDirectory:
+      return OpenSafetensorsSource(path);
+    case PathKind::kTorchFile:
+    case PathKind::kTorchDirectory:
+      return OpenTorchSource(path);
+    case PathKind::kDcpDirectory:
+      return OpenDcpSource(path);
+  }
+  return absl::InternalError("not a PathKind");
+}
+
+}  // namespace fsdp

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checkpoint/source/payload_reader.h"
+
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+
+namespace fsdp {
+namespace {
+
+absl::Status CopyElements(const StateDict& state, const StateKey& key, const Interval& interval, std::byte* out) {
+  const ShardedTensor* tensor = state.FindTensor(key);
+  if (tensor == nullptr)
+    return absl::NotFoundError(absl::StrCat("\"", key.ToString(), "\" is no tensor of the state dict"));
+  const int64_t size = SizeOf(tensor->dtype);
+  int64_t next = interval.begin;  // shards are sorted and disjoint, so elements are found in order
+  for (const ShardedTensor::Shard& shard : tensor->shards) {
+    const Interval part = Intersect(shard.interval, {next, interval.end});
+    if (part.empty()) continue;
+    if (part.begin != next) break;
+    std::memcpy(out + (part.begin - interval.begin) * size,
+                shard.data.data_as<std::byte>() + (part.begin - shard.interval.begin) * size, part.size() * size);
+    next = part.end;
+  }
+  if (next == interval.end) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("tensor \"", key.ToString(), "\": element ", next, " is not held here"));
+}
+
+}  // namespace
+
+PayloadReader ReadFromMemory(const StateDict& state) {
+  return [&state](const StateKey& key, const Interval& interval, void* out) {
+    return CopyElements(state, key, interval, static_cast<std::byte*>(out));
+  };
+}
+
+}  // namespace fsdp

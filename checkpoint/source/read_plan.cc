@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checkpoint/source/read_plan.h"
+
+#include <algorithm>
+#include <tuple>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+
+namespace fsdp {
+namespace {
+
+// One piece, with the block that it is of.
+struct Placed {
+  int file = 0;
+  int extent = 0;
+  int64_t block = 0;
+  BlockPiece piece;
+
+  auto place() const { return std::make_tuple(file, extent, block, piece.range.offset); }
+};
+
+// Cuts elements `part` of a stored interval at the blocks of its extent.
+void Cut(const StoredTensor& tensor, const StoredInterval& stored, const Interval& part, const TensorRead& read,
+         const Manifest& manifest, int index, std::vector<Placed>& pieces) {
+  const int64_t size = SizeOf(tensor.dtype);
+  const StoredFile& file = manifest.files[stored.file];
+  const StoredExtent* const extent = ExtentAt(file, stored.offset);
+  const ByteRange bytes = {stored.offset + (part.begin - stored.interval.begin) * size, part.size() * size};
+  for (int64_t at = bytes.offset; at < bytes.end();) {
+    const int64_t block = (at - extent->range.offset) / kBlockBytes;
+    const int64_t end = std::min(bytes.end(), extent->range.offset + (block + 1) * kBlockBytes);
+    Placed placed;
+    placed.file = stored.file;
+    placed.extent = static_cast<int>(extent - file.extents.data());
+    placed.block = block;
+    const int64_t element = part.begin + (at - bytes.offset) / size - read.interval.begin;
+    placed.piece = {{at, end - at}, tensor.dtype, read.dtype, read.out + element * SizeOf(read.dtype), index};
+    pieces.push_back(placed);
+    at = end;
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<BlockRead>> PlanReads(const Manifest& manifest, const TensorIndex& index,
+                                                 const std::vector<TensorRead>& reads) {
+  std::vector<Placed> pieces;
+  for (size_t i = 0; i < reads.size(); ++i) {
+    const TensorRead& read = reads[i];
+    const auto found = index.find(read.key);
+    if (found == index.end()) return absl::NotFoundError(absl::StrCat("no ", Describe(read.key), " is stored"));
+    const StoredTensor& tensor = manifest.tensors[found->second];
+    if (!Interval{0, tensor.shape.numel()}.Contains(read.interval) || read.interval.begin > read.interval.end) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(Describe(read.key), ": elements ", read.interval.ToString(), " of ", tensor.shape.numel()));
+    }
+    auto stored = std::partition_point(tensor.intervals.begin(), tensor.intervals.end(), [&](const auto& interval) {
+      return interval.interval.end <= read.interval.begin;
+    });
+    for (; stored != tensor.intervals.end() && stored->interval.begin < read.interval.end; ++stored) {
+      const Interval part = Intersect(stored->interval, read.interval);
+      if (!part.empty()) Cut(tensor, *stored, part, read, manifest, static_cast<int>(i), pieces);
+    }
+  }
+  std::sort(pieces.begin(), pieces.end(), [](const Placed& a, const Placed& b) { return a.place() < b.place(); });
+  std::vector<BlockRead> blocks;
+  for (const Placed& placed : pieces) {
+    const bool is_same = !blocks.empty() && blocks.back().file == placed.file &&
+                         blocks.back().extent == placed.extent && blocks.back().block == placed.block;
+    if (!is_same) {
+      const ByteRange& extent = manifest.files[placed.file].extents[placed.extent].range;
+      const int64_t begin = extent.offset + placed.block * kBlockBytes;
+      blocks.push_back(
+          {placed.file, placed.extent, placed.block, {begin, std::min(kBlockBytes, extent.end() - begin)}, {}});
+    }
+    blocks.back().pieces.push_back(placed.piece);
+  }
+  return blocks;
+}
+
+}  // namespace fsdp

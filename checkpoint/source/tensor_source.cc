@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checkpoint/source/tensor_source.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "checkpoint/storage/block_buffers.h"
+#include "tensor/convert.h"
+
+namespace fsdp {
+namespace {
+
+absl::Status ReadPiece(const TensorSource& source, const TensorRead& piece, BlockBuffers& buffers) {
+  const DType stored = source.contents().FindTensor(piece.key)->dtype;
+  if (stored == piece.dtype) return source.Read(piece.key, piece.interval, piece.out);
+  const BlockBuffers::Lease scratch = buffers.Take();
+  RETURN_IF_ERROR(source.Read(piece.key, piece.interval, scratch.data()));
+  const absl::Status status = Convert(stored, scratch.data(), piece.dtype, piece.out, piece.interval.size());
+  if (status.ok()) return status;
+  return absl::Status(status.code(),
+                      absl::StrCat("tensor \"", piece.key.ToString(), "\": ", std::string(status.message())));
+}
+
+}  // namespace
+
+absl::Status TensorSource::ReadAll(const std::vector<TensorRead>& reads, ThreadPool& pool) const {
+  std::vector<TensorRead> pieces;
+  for (const TensorRead& read : reads) {
+    for (const Interval& interval : Pieces(read.key, read.interval)) {
+      std::byte* const out = read.out + (interval.begin - read.interval.begin) * SizeOf(read.dtype);
+      pieces.push_back({read.key, interval, read.dtype, out});
+    }
+  }
+  BlockBuffers buffers;
+  return pool.ParallelFor(static_cast<int64_t>(pieces.size()),
+                          [&](int64_t i) { return ReadPiece(*this, pieces[i], buffers); });
+}
+
+std::vector<Interval> TensorSource::Pieces(const StateKey& key, const Interval& interval) const {
+  constexpr int64_t kPieceBytes = int64_t{4} << 20;
+  const ShardedTensor* tensor = contents().FindTensor(key);
+  const int64_t step = kPieceBytes / (tensor == nullptr ? 1 : SizeOf(tensor->dtype));
+  std::vector<Interval> pieces;
+  for (int64_t begin = interval.begin; begin < interval.end; begin += step) {
+    pieces.push_back({begin, std::min(interval.end, begin + step)});
+  }
+  return pieces;
+}
+
+absl::StatusOr<std::vector<TensorPlace>> TensorSource::Places(const StateKey&) const {
+  return absl::UnimplementedError(absl::StrCat(std::string(format()), " does not tell where its bytes lie"));
+}
+
+}  // namespace fsdp

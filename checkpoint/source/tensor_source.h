@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// TensorSource: a checkpoint open for reading, whatever its format: names, dtypes, shapes, and the bytes of any
+// interval of any tensor. The reading half of load, verify, convert and inspect; one implementation per format. Opening
+// it reads metadata only and believes none of it unchecked. Reads are thread-safe and verify digests where the format
+// has them.
+#ifndef FSDP_CHECKPOINT_SOURCE_TENSOR_SOURCE_H_
+#define FSDP_CHECKPOINT_SOURCE_TENSOR_SOURCE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "base/thread_pool.h"
+#include "checkpoint/hdf5/hyperslab.h"
+#include "tensor/state_dict.h"
+
+namespace fsdp {
+
+struct TensorSourceOptions {
+  bool verify = true;  // check block digests while reading
+};
+
+// Elements of one tensor of a source, wanted at `out` in a dtype that may be another than the stored one.
+struct TensorRead {
+  StateKey key;
+  Interval interval;
+  DType dtype = DType::kFloat32;
+  std::byte* out = nullptr;
+};
+
+// Elements `box` of a tensor, row-major, as little-endian bytes of a file.
+struct TensorPlace {
+  std::string file;
+  int64_t offset = 0;
+  Box box;
+};
+
+class TensorSource {
+ public:
+  virtual ~TensorSource() = default;
+
+  // "hdf5", "safetensors", ...
+  virtual std::string_view format() const = 0;
+
+  // Keys, dtypes and whole shapes, with no shards; texts; aliases; unit layouts; kind.
+  virtual const StateDict& contents() const = 0;
+
+  // -1 where the format has no step; 1 where it has no world size.
+  virtual int64_t step() const = 0;
+  virtual int world_size() const = 0;
+
+  // String metadata of the format (safetensors' __metadata__); empty where there is none.
+  virtual const std::map<std::string, std::string>& metadata() const = 0;
+
+  // Elements `interval` of a tensor of contents(), in its stored dtype, to `out` (interval.size() * SizeOf(dtype)
+  // bytes). kDataLoss names tensor, file and byte range.
+  virtual absl::Status Read(const StateKey& key, const Interval& interval, void* out) const = 0;
+
+  // All of `reads`, on the threads of `pool`. A source that verifies blocks reads each of them once.
+  virtual absl::Status ReadAll(const std::vector<TensorRead>& reads, ThreadPool& pool) const;
+
+  // `interval` in pieces of a few MiB, cut where reading them one by one costs least; for callers that read in parallel
+  // or in bounded memory.
+  virtual std::vector<Interval> Pieces(const StateKey& key, const Interval& interval) const;
+
+  // Where the bytes of a tensor lie, as boxes that cover it once: for whoever shows them without copying.
+  // kUnimplemented says why they cannot be shown: elements that lie apart, or a format that does not tell.
+  virtual absl::StatusOr<std::vector<TensorPlace>> Places(const StateKey& key) const;
+};
+
+// Opens whatever lies at `path`, recognised from its content: a checkpoint directory of ours, a ROOT of them (its
+// newest step that verifies), a safetensors file, a Hugging Face directory, a torch file, a DCP directory. kNotFound
+// when nothing is there, kInvalidArgument names what it is not.
+absl::StatusOr<std::unique_ptr<TensorSource>> OpenTensorSource(const std::string& path,
+                                                               const TensorSourceOptions& options = {});
+
+}  // namespace fsdp
+
+#endif  // FSDP_CHECKPOINT_SOURCE_TENSOR_SOURCE_H_

@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checkpoint/source/value_difference.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstring>
+
+#include "base/status_macros.h"
+#include "tensor/convert.h"
+
+namespace fsdp {
+namespace {
+
+// Elements that are converted at a time: two tiles of float64 stay in the cache.
+constexpr int64_t kTile = 1024;
+
+const std::byte* At(const Elements& elements, int64_t index) {
+  return static_cast<const std::byte*>(elements.data) + index * SizeOf(elements.dtype);
+}
+
+template <typename Integer>
+Integer Load(const std::byte* at) {
+  Integer value;
+  std::memcpy(&value, at, sizeof(value));
+  return value;
+}
+
+// Floats of `Bits` bits in the order of their values: neighbours differ by one, and -0 and 0 are the same.
+template <typename Bits>
+uint64_t Rank(const std::byte* at) {
+  constexpr uint64_t kSign = uint64_t{1} << (8 * sizeof(Bits) - 1);
+  const uint64_t code = Load<Bits>(at);
+  return (code & kSign) != 0 ? kSign - (code & ~kSign) : kSign + code;
+}
+
+uint64_t RankOf(int64_t size, const std::byte* at) {
+  switch (size) {
+    case 1:
+      return Rank<uint8_t>(at);
+    case 2:
+      return Rank<uint16_t>(at);
+    case 4:
+      return Rank<uint32_t>(at);
+    default:
+      return Rank<uint64_t>(at);
+  }
+}
+
+// Exactly what float64 would round.
+template <typename Integer>
+double Distance(const std::byte* a, const std::byte* b) {
+  const auto x = Load<Integer>(a);
+  const auto y = Load<Integer>(b);
+  return static_cast<double>(x > y ? static_cast<uint64_t>(x) - static_cast<uint64_t>(y)
+                                   : static_cast<uint64_t>(y) - static_cast<uint64_t>(x));
+}
+
+// One comparison of two runs of elements; the members are what every element of them needs.
+class Comparison {
+ public:
+  Comparison(const Elements& a, const Elements& b, const Tolerance& tolerance, ValueDifference& difference)
+      : a_(a),
+        b_(b),
+        tolerance_(tolerance),
+        difference_(difference),
+        has_ulps_(a.dtype == b.dtype && IsFloatingPoint(a.dtype)),
+        wide_(a.dtype == b.dtype && (a.dtype == DType::kInt64 || a.dtype == DType::kUInt64) ? a.dtype
+                                                                                            : DType::kFloat64) {
+    if (has_ulps_ && !difference_.ulps) difference_.ulps = 0;
+  }
+
+  absl::Status Run(int64_t begin, int64_t numel) {
+    for (int64_t at = 0; at < numel; at += kTile) {
+      const int64_t count = std::min(kTile, numel - at);
+      RETURN_IF_ERROR(Convert(a_.dtype, At(a_, at), DType::kFloat64, x_, count));
+      if (a_.dtype == b_.dtype && std::memcmp(At(a_, at), At(b_, at), count * SizeOf(a_.dtype)) == 0) {
+        AddEqual(count);
+        continue;
+      }
+      RETURN_IF_ERROR(Convert(b_.dtype, At(b_, at), DType::kFloat64, y_, count));
+      for (int64_t i = 0; i < count; ++i) AddPair(at + i, begin + at + i, x_[i], y_[i]);
+    }
+    difference_.numel += numel;
+    return absl::OkStatus();
+  }
+
+ private:
+  // x_ holds elements that have the same bits on both sides.
+  void AddEqual(int64_t count) {
+    double sums[4] = {};  // one would wait for itself at every addition
+    int64_t nans = 0;
+    for (int64_t i = 0; i < count; ++i) {
+      const double square = x_[i] * x_[i];
+      sums[i % 4] += std::isfinite(x_[i]) ? square : 0;
+      nans += x_[i] != x_[i];
+    }
+    const double sum = (sums[0] + sums[1]) + (sums[2] + sums[3]);
+    difference_.dot += sum;
+    difference_.squares_a += sum;
+    difference_.squares_b += sum;
+    difference_.nan_both += nans;
+  }
+
+  void AddPair(int64_t offset, int64_t index, double x, double y) {
+    const bool x_is_nan = std::isnan(x);
+    const bool y_is_nan = std::isnan(y);
+    if (x_is_nan && y_is_nan) {
+      ++difference_.nan_both;
+      return;
+    }
+    if (std::isfinite(x) && std::isfinite(y)) {
+      difference_.dot += x * y;
+      difference_.squares_a += x * x;
+      difference_.squares_b += y * y;
+    }
+    const double distance = DistanceOf(offset, x, y);
+    if (x == y && distance == 0) return;
+    ++difference_.changed;
+    if (difference_.first_changed < 0) difference_.first_changed = index;
+    if (x_is_nan || y_is_nan) {
+      ++difference_.nan_mismatches;
+      ++difference_.outside;
+      return;
+    }
+    difference_.max_abs = std::max(difference_.max_abs, distance);
+    const double relative = std::isinf(distance) ? distance : distance / std::max(std::abs(x), std::abs(y));
+    difference_.max_rel = std::max(difference_.max_rel, relative);
+    if (std::isinf(distance) || distance > tolerance_.atol + tolerance_.rtol * std::abs(y)) ++difference_.outside;
+    if (has_ulps_) {
+      const int64_t size = SizeOf(a_.dtype);
+      const uint64_t p = RankOf(size, At(a_, offset));
+      const uint64_t q = RankOf(size, At(b_, offset));
+      difference_.ulps = std::max(*difference_.ulps, p > q ? p - q : q - p);
+    }
+  }
+
+  double DistanceOf(int64_t offset, double x, double y) const {
+    if (wide_ == DType::kInt64) return Distance<int64_t>(At(a_, offset), At(b_, offset));
+    if (wide_ == DType::kUInt64) return Distance<uint64_t>(At(a_, offset), At(b_, offset));
+    return x == y ? 0 : std::abs(x - y);  // infinity less itself would be NaN
+  }
+
+  const Elements a_;
+  const Elements b_;
+  const Tolerance tolerance_;
+  ValueDifference& difference_;
+  const bool has_ulps_;
+  const DType wide_;  // what distances are computed in
+  double x_[kTile];
+  double y_[kTile];
+};
+
+}  // namespace
+
+std::optional<double> ValueDifference::cosine() const {
+  if (changed == 0) return 1;
+  if (squares_a == 0 && squares_b == 0) return 1;
+  const double cosine = dot / (std::sqrt(squares_a) * std::sqrt(squares_b));
+  if (std::isnan(cosine)) return std::nullopt;  // one is zero, or a sum overflowed
+  return std::clamp(cosine, -1.0, 1.0);
+}
+
+void ValueDifference::Add(const ValueDifference& other) {
+  if (first_changed < 0) first_changed = other.first_changed;
+  numel += other.numel;
+  changed += other.changed;
+  outside += other.outside;
+  nan_mismatches += other.nan_mismatches;
+  nan_both += other.nan_both;
+  max_abs = std::max(max_abs, other.max_abs);
+  max_rel = std::max(max_rel, other.max_rel);
+  if (other.ulps) ulps = std::max(ulps.value_or(0), *other.ulps);
+  dot += other.dot;
+  squares_a += other.squares_a;
+  squares_b += other.squares_b;
+}
+
+absl::Status CompareElements(const Elements& a, const Elements& b, int64_t begin, int64_t numel,
+                             const Tolerance& tolerance, ValueDifference& difference) {
+  return Comparison(a, b, tolerance, difference).Run(begin, numel);
+}
+
+}  // namespace fsdp

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// ValueDifference: how far the elements of two tensors are apart. Computed piece by piece and added up, so tensors of
+// any size take no memory; the order of the pieces matters only for the last digits of `cosine`.
+//
+// What is equal: numbers that compare equal (-0 and 0 are), infinities of one sign, and NaN at the same place whatever
+// its payload. NaN against a number is a change that no tolerance forgives, and that has no size: it is counted in
+// `nan_mismatches` and left out of the maxima and of the cosine. Infinity against something else is infinitely far.
+#ifndef FSDP_CHECKPOINT_SOURCE_VALUE_DIFFERENCE_H_
+#define FSDP_CHECKPOINT_SOURCE_VALUE_DIFFERENCE_H_
+
+#include <cstdint>
+#include <optional>
+
+#include "absl/status/status.h"
+#include "tensor/dtype.h"
+
+namespace fsdp {
+
+// |a - b| <= atol + rtol * |b|, as torch.allclose.
+struct Tolerance {
+  double atol = 0;
+  double rtol = 0;
+};
+
+struct ValueDifference {
+  int64_t numel = 0;
+  int64_t changed = 0;           // elements that are not equal
+  int64_t outside = 0;           // of these, beyond the tolerance
+  int64_t nan_mismatches = 0;    // of these, NaN on one side only
+  int64_t nan_both = 0;          // equal, being NaN on both
+  double max_abs = 0;            // |a - b|
+  double max_rel = 0;            // |a - b| / max(|a|, |b|): 0 to 2, infinite where the difference is
+  std::optional<uint64_t> ulps;  // most representable numbers between a and b; of floats of one dtype, else absent
+  int64_t first_changed = -1;    // the first element that is not equal; -1 when there is none
+  double dot = 0;                // sums over elements that are finite on both sides
+  double squares_a = 0;
+  double squares_b = 0;
+
+  // Of a and b as vectors: 1 where nothing changed; absent where exactly one of them is zero or a sum overflows.
+  std::optional<double> cosine() const;
+  double share_changed() const { return numel == 0 ? 0 : static_cast<double>(changed) / static_cast<double>(numel); }
+
+  // Adds what another piece of the same tensor, or another tensor, has. An `ulps` that one of them lacks is kept.
+  void Add(const ValueDifference& other);
+};
+
+// Elements to compare: `numel` of `dtype` at `data`, in host memory, unaligned or not.
+struct Elements {
+  DType dtype;
+  const void* data;
+};
+
+// Adds elements [begin, begin + numel) of two tensors to `difference`. Different dtypes are compared as float64, which
+// is exact for all but 64-bit integers; those are compared exactly when both are of one dtype.
+absl::Status CompareElements(const Elements& a, const Elements& b, int64_t begin, int64_t numel,
+                             const Tolerance& tolerance, ValueDifference& difference);
+
+}  // namespace fsdp
+
+#endif  // FSDP_CHECKPOINT_SOURCE_VALUE_DIFFERENCE_H_

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checkpoint/source/value_difference.h"
+
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "base/status_matchers.h"
+#include "gtest/gtest.h"
+
+namespace fsdp {
+namespace {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+
+template <typename T>
+ValueDifference Compare(DType dtype, const std::vector<T>& a, const std::vector<T>& b,
+                        const Tolerance& tolerance = {}) {
+  ValueDifference difference;
+  EXPECT_OK(
+      CompareElements({dtype, a.data()}, {dtype, b.data()}, 0, static_cast<int64_t>(a.size()), tolerance, difference));
+  return difference;
+}
+
+ValueDifference Floats(const std::vector<float>& a, const std::vector<float>& b, const Tolerance& tolerance = {}) {
+  return Compare(DType::kFloat32, a, b, tolerance);
+}
+
+TEST(ValueDifferenceTest, EqualElementsHaveNoDistance) {
+  const ValueDifference difference = Floats({1, 2, 3}, {1, 2, 3});
+  EXPECT_EQ(difference.numel, 3);
+  EXPECT_EQ(difference.changed, 0);
+  EXPECT_EQ(difference.first_changed, -1);
+  EXPECT_EQ(difference.ulps, 0);
+  EXPECT_EQ(difference.cosine(), 1);
+}
+
+TEST(ValueDifferenceTest, MeasuresTheLargestDistances) {
+  const ValueDifference difference = Floats({1, 8, 100, 0}, {1, 4, 99, 0});
+  EXPECT_EQ(difference.changed, 2);
+  EXPECT_EQ(difference.first_changed, 1);
+  EXPECT_EQ(difference.max_abs, 4);
+  EXPECT_EQ(difference.max_rel, 0.5);   // of the larger of 8 and 4
+  EXPECT_EQ(difference.ulps, 1 << 23);  // an octave
+  EXPECT_EQ(difference.share_changed(), 0.5);
+  EXPECT_EQ(difference.outside, 2);
+}
+
+TEST(ValueDifferenceTest, ToleranceIsThatOfAllclose) {
+  EXPECT_EQ(Floats({10, 10}, {11, 12}, {.atol = 1}).outside, 1);
+  EXPECT_EQ(Floats({10, 10}, {11, 16}, {.atol = 0, .rtol = 0.25}).outside, 1);
+  EXPECT_EQ(Floats({10, 12}, {11, 16}, {.atol = 0, .rtol = 0.25}).outside, 0);  // |a - b| = rtol |b| is within
+  EXPECT_EQ(Floats({10, 12}, {11, 16}, {.atol = 0, .rtol = 0.25}).changed, 2);
+}
+
+TEST(ValueDifferenceTest, UlpsAreStepsBetweenRepresentableNumbers) {
+  EXPECT_EQ(Floats({1}, {std::nextafter(1.0f, 2.0f)}).ulps, 1);
+  const float tiny = std::numeric_limits<float>::denorm_min();
+  EXPECT_EQ(Floats({tiny}, {-tiny}).ulps, 2);
+  EXPECT_EQ(Compare<uint16_t>(DType::kBFloat16, {0x3F80}, {0x3F83}).ulps, 3);
+  EXPECT_EQ(Compare<uint16_t>(DType::kFloat16, {0x0001}, {0x8001}).ulps, 2);
+  EXPECT_EQ(Compare<uint8_t>(DType::kFloat8E4M3FN, {0x7E}, {0x78}).ulps, 6);
+  EXPECT_EQ(Compare<double>(DType::kFloat64, {1.0}, {1.0 + std::numeric_limits<double>::epsilon()}).ulps, 1);
+  EXPECT_EQ(Compare<int32_t>(DType::kInt32, {1}, {2}).ulps, std::nullopt);
+}
+
+TEST(ValueDifferenceTest, BothZerosAreEqual) {
+  const ValueDifference difference = Floats({0.0f, 0.0f}, {-0.0f, 0.0f});
+  EXPECT_EQ(difference.changed, 0);
+  EXPECT_EQ(difference.cosine(), 1);
+}
+
+TEST(ValueDifferenceTest, NaNEqualsNaNAndNothingElse) {
+  const ValueDifference difference = Floats({kNaN, kNaN, 1, 2}, {-kNaN, 1, kNaN, 2}, {.atol = 1e30});
+  EXPECT_EQ(difference.nan_both, 1);
+  EXPECT_EQ(difference.nan_mismatches, 2);
+  EXPECT_EQ(difference.changed, 2);
+  EXPECT_EQ(difference.outside, 2);
+  EXPECT_EQ(difference.max_abs, 0);
+  EXPECT_EQ(difference.cosine(), 1);
+}
+
+TEST(ValueDifferenceTest, InfinityIsInfinitelyFarFromEverythingElse) {
+  EXPECT_EQ(Floats({kInfinity, 1}, {kInfinity, 1}).changed, 0);
+  const ValueDifference difference = Floats({kInfinity, 1}, {1e30f, -kInfinity}, {.atol = 1e30, .rtol = 1});
+  EXPECT_EQ(difference.outside, 2);
+  EXPECT_EQ(difference.max_abs, kInfinity);
+  EXPECT_EQ(difference.max_rel, kInfinity);
+}
+
+TEST(ValueDifferenceTest, LongIntegersAreComparedExactly) {
+  const int64_t large = int64_t{1} << 60;
+  const ValueDifference difference = Compare<int64_t>(DType::kInt64, {large, 5}, {large + 1, 5});
+  EXPECT_EQ(difference.changed, 1);
+  EXPECT_EQ(difference.max_abs, 1);
+  EXPECT_EQ(Compare<uint64_t>(DType::kUInt64, {~uint64_t{0}}, {~uint64_t{0} - 1}).max_abs, 1);
+  EXPECT_EQ(Compare<int64_t>(DType::kInt64, {std::numeric_limits<int64_t>::min()}, {0}).max_abs, 9223372036854775808.0);
+}
+
+TEST(ValueDifferenceTest, DTypesThatDifferAreComparedByValue) {
+  const std::vector<float> a = {1, -2, 3};
+  const std::vector<uint16_t> b = {0x3F80, 0xC000, 0x4080};  // bfloat16: 1, -2, 4
+  ValueDifference difference;
+  ASSERT_OK(CompareElements({DType::kFloat32, a.data()}, {DType::kBFloat16, b.data()}, 0, 3, {}, difference));
+  EXPECT_EQ(difference.changed, 1);
+  EXPECT_EQ(difference.max_abs, 1);
+  EXPECT_EQ(difference.ulps, std::nullopt);
+}
+
+TEST(ValueDifferenceTest, CosineIsThatOfTheVectors) {
+  EXPECT_EQ(Floats({1, 0}, {0, 1}).cosine(), 0);
+  EXPECT_EQ(Floats({3, 4}, {-3, -4}).cosine(), -1);
+  EXPECT_EQ(Floats({0, 0}, {0, 1}).cosine(), std::nullopt);
+}
+
+TEST(ValueDifferenceTest, PiecesAddUpToTheWhole) {
+  std::vector<float> a(5000);
+  std::vector<float> b(5000);
+  for (int i = 0; i < 5000; ++i) {
+    a[i] = static_cast<float>(i % 97);
+    b[i] = i % 501 == 500 ? a[i] + 1 : a[i];
+  }
+  const ValueDifference whole = Floats(a, b);
+  ValueDifference sum;
+  for (int begin = 0; begin < 5000; begin += 777) {
+    ValueDifference piece;
+    ASSERT_OK(CompareElements({DType::kFloat32, &a[begin]}, {DType::kFloat32, &b[begin]}, begin,
+                              std::min(777, 5000 - begin), {}, piece));
+    sum.Add(piece);
+  }
+  EXPECT_EQ(sum.numel, whole.numel);
+  EXPECT_EQ(sum.changed, 9);
+  EXPECT_EQ(sum.first_changed, 500);
+  EXPECT_EQ(sum.max_abs, whole.max_abs);
+  EXPECT_EQ(sum.ulps, whole.ulps);
+  EXPECT_EQ(sum.dot, whole.dot);  // sums of small integers are exact
+  EXPECT_EQ(sum.squares_b, whole.squares_b);
+}
+
+}  // namespace
+}  // namespace fsdp

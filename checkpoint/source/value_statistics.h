@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// ValueStatistics: what the elements of a tensor look like, added up piece by piece in constant memory: extremes,
+// moments, and a histogram by sign and binary exponent, so one pass shows values of any magnitude, from a dying
+// gradient's to an exploding weight's.
+#ifndef FSDP_CHECKPOINT_SOURCE_VALUE_STATISTICS_H_
+#define FSDP_CHECKPOINT_SOURCE_VALUE_STATISTICS_H_
+
+#include <array>
+#include <cstdint>
+#include <limits>
+#include <optional>
+
+#include "absl/status/status.h"
+#include "checkpoint/source/nonfinite.h"
+#include "tensor/dtype.h"
+
+namespace fsdp {
+
+struct ValueStatistics {
+  // Octaves of magnitude: bin i counts [2^(kLowestExponent + i), twice that); what is smaller is in the first, what is
+  // larger in the last.
+  static constexpr int kLowestExponent = -36;
+  static constexpr int kBins = 52;
+  using Histogram = std::array<int64_t, kBins>;
+
+  int64_t numel = 0;
+  NonFinite nonfinite;
+  int64_t zeros = 0;
+  // Of the finite elements.
+  double min = std::numeric_limits<double>::infinity();
+  double max = -std::numeric_limits<double>::infinity();
+  double sum = 0;
+  double squares = 0;
+  Histogram negative = {};
+  Histogram positive = {};
+
+  int64_t finite() const { return numel - nonfinite.nan - nonfinite.inf; }
+
+  // Absent where no element is finite.
+  std::optional<double> mean() const;
+  std::optional<double> rms() const;
+  std::optional<double> deviation() const;  // of the population
+
+  void Add(const ValueStatistics& other);
+};
+
+// Adds `numel` elements at `data`, in host memory, aligned or not.
+absl::Status AddElements(DType dtype, const void* data, int64_t numel, ValueStatistics& statistics);
+
+}  // namespace fsdp
+
+#endif  // FSDP_CHECKPOINT_SOURCE_VALUE_STATISTICS_H_

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checkpoint/source/verified_reader.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/status_macros.h"
+#include "checkpoint/format/file_names.h"
+#include "checkpoint/format/manifest_file.h"
+#include "checkpoint/format/record.h"
+#include "tensor/convert.h"
+
+namespace fsdp {
+namespace {
+
+// Well under the customary limit of 1024 descriptors.
+constexpr size_t kMaxOpenFiles = 256;
+
+// Enough for the direct I/O of any common disk.
+constexpr uintptr_t kDirectAlignment = 512;
+
+const StoredExtent& ExtentOf(const StoredFile& file, const ByteRange& range) {
+  const auto after =
+      std::upper_bound(file.extents.begin(), file.extents.end(), range.offset,
+                       [](int64_t offset, const StoredExtent& extent) { return offset < extent.range.offset; });
+  Check(after != file.extents.begin() && range.end() <= std::prev(after)->range.end(), "a range outside of extents");
+  return *std::prev(after);
+}
+
+}  // namespace
+
+VerifiedReader::VerifiedReader(FileSystem& files, std::string directory, const Manifest& manifest, bool verify)
+    : files_(files),
+      directory_(std::move(directory)),
+      manifest_(manifest),
+      verify_(verify),
+      open_(manifest.files.size()),
+      checked_(manifest.files.size()) {}
+
+absl::StatusOr<std::shared_ptr<const File>> VerifiedReader::Open(int index) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (open_[index] != nullptr) return open_[index];
+  const auto open = [&]() -> absl::StatusOr<std::unique_ptr<File>> {
+    ASSIGN_OR_RETURN(std::unique_ptr<File> file, OpenStoredFile(files_, directory_, manifest_, index));
+    if (!checked_[index]) RETURN_IF_ERROR(CheckRecord(*file, manifest_, index));
+    return file;
+  };
+  absl::StatusOr<std::unique_ptr<File>> file = open();
+  if (!file.ok()) {
+    return absl::Status(file.status().code(), JoinPath(directory_, std::string(file.status().message())));
+  }
+  checked_[index] = true;
+  if (order_.size() == kMaxOpenFiles) {
+    open_[order_.front()] = nullptr;  // who still reads from it has a reference
+    order_.pop_front();
+  }
+  order_.push_back(index);
+  open_[index] = *std::move(file);
+  return open_[index];
+}
+
+std::shared_ptr<const VerifiedReader::PartialBlock> VerifiedReader::LastPartial() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return partial_;
+}
+
+absl::Status VerifiedReader::ReadBlock(const File& file, int index, const StoredExtent& extent, int64_t block,
+                                       const ByteRange& wanted, std::byte* out, absl::FunctionRef<std::string()> what) {
+  const int64_t begin = extent.range.offset + block * kBlockBytes;
+  const ByteRange range = {begin, std::min(kBlockBytes, extent.range.end() - begin)};
+  const int64_t from = std::max(range.offset, wanted.offset);
+  const int64_t to = std::min(range.end(), wanted.end());
+  std::byte* const target = out + (from - wanted.offset);
+  // A block that is wanted whole is compared where it is wanted; of others only a part is copied there.
+  const bool is_whole = to - from == range.nbytes;
+  if (!is_whole) {
+    const std::shared_ptr<const PartialBlock> last = LastPartial();
+    if (last != nullptr && last->file == index && last->offset == range.offset) {
+      std::memcpy(target, last->bytes.data() + (from - range.offset), to - from);
+      return absl::OkStatus();
+    }
+  }
+  auto partial = std::make_shared<PartialBlock>(PartialBlock{index, range.offset, buffers_.Take()});
+  std::byte* const bytes = is_whole ? target : partial->bytes.data();
+  RETURN_IF_ERROR(file.Read(range.offset, absl::MakeSpan(bytes, range.nbytes)));
+  const Digest digest = DigestOf(absl::MakeConstSpan(bytes, range.nbytes));
+  if (digest != extent.digests[block]) {
+    return absl::DataLossError(DamagedBlock(JoinPath(directory_, manifest_.files[index].name), range,
+                                            absl::StrCat(what(), ", block ", block), digest, extent.digests[block]));
+  }
+  if (is_whole) return absl::OkStatus();
+  std::memcpy(target, bytes + (from - range.offset), to - from);
+  const std::lock_guard<std::mutex> lock(mutex_);
+  partial_ = std::move(partial);
+  return absl::OkStatus();
+}
+
+absl::Status VerifiedReader::ReadPieces(const BlockRead& block, absl::FunctionRef<std::string()> what) {
+  ASSIGN_OR_RETURN(const std::shared_ptr<const File> file, Open(block.file));
+  const StoredFile& stored = manifest_.files[block.file];
+  const BlockPiece& first = block.pieces.front();
+  // A digest is that of the whole block; without it, what is wanted is enough.
+  ByteRange range = block.range;
+  if (!verify_) {
+    int64_t end = 0;
+    for (const BlockPiece& piece : block.pieces) end = std::max(end, piece.range.end());
+    range = {first.range.offset, end - first.range.offset};
+  }
+  const bool is_whole = block.pieces.size() == 1 && first.range == range && first.stored == first.wanted;
+  // Direct I/O wants aligned memory; a copy that is digested on the way costs less than the page cache.
+  const bool is_in_place = is_whole && reinterpret_cast<uintptr_t>(first.out) % kDirectAlignment == 0;
+  const BlockBuffers::Lease scratch = buffers_.Take();
+  std::byte* const bytes = is_in_place ? first.out : scratch.data();
+  RETURN_IF_ERROR(file->Read(range.offset, absl::MakeSpan(bytes, range.nbytes)));
+  DigestBuilder digest;
+  if (is_whole && !is_in_place) {
+    CopyAndDigest(first.out, bytes, range.nbytes, digest);
+  } else if (verify_) {
+    digest.Update(absl::MakeConstSpan(bytes, range.nbytes));
+  }
+  const Digest& recorded = stored.extents[block.extent].digests[block.block];
+  if (verify_ && digest.Finish() != recorded) {
+    return absl::DataLossError(DamagedBlock(JoinPath(directory_, stored.name), block.range,
+                                            absl::StrCat(what(), ", block ", block.block), digest.Finish(), recorded));
+  }
+  if (is_whole) return absl::OkStatus();
+  for (const BlockPiece& piece : block.pieces) {
+    const std::byte* const from = bytes + (piece.range.offset - range.offset);
+    if (piece.stored == piece.wanted) {
+      std::memcpy(piece.out, from, piece.range.nbytes);
+      continue;
+    }
+    const absl::Status converted =
+        Convert(piece.stored, from, piece.wanted, piece.out, piece.range.nbytes / SizeOf(piece.stored));
+    if (!converted.ok()) return absl::Status(converted.code(), absl::StrCat(what(), ": ", converted.message()));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status VerifiedReader::Read(int index, const ByteRange& range, std::byte* out,
+                                  absl::FunctionRef<std::string()> what) {
+  if (range.nbytes == 0) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const std::shared_ptr<const File> file, Open(index));
+  if (!verify_) return file->Read(range.offset, absl::MakeSpan(out, range.nbytes));
+  const StoredFile& stored = manifest_.files[index];
+  const StoredExtent& extent = ExtentOf(stored, range);
+  const int64_t last = (range.end() - 1 - extent.range.offset) / kBlockBytes;
+  for (int64_t block = (range.offset - extent.range.offset) / kBlockBytes; block <= last; ++block) {
+    RETURN_IF_ERROR(ReadBlock(*file, index, extent, block, range, out, what));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace fsdp

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// VerifiedReader: bytes of a checkpoint's files, each block read whole and compared with its digest before anybody sees
+// it. Files are opened when they are first needed; then their size and their record must be what the manifest says, so
+// a file of another rank or another save is noticed even where digests are not compared. Thread-safe.
+#ifndef FSDP_CHECKPOINT_SOURCE_VERIFIED_READER_H_
+#define FSDP_CHECKPOINT_SOURCE_VERIFIED_READER_H_
+
+#include <cstddef>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/statusor.h"
+#include "checkpoint/format/manifest.h"
+#include "checkpoint/source/read_plan.h"
+#include "checkpoint/storage/block_buffers.h"
+#include "checkpoint/storage/file_system.h"
+
+namespace fsdp {
+
+class VerifiedReader final {
+ public:
+  // `files` and `manifest` must outlive it.
+  VerifiedReader(FileSystem& files, std::string directory, const Manifest& manifest, bool verify);
+
+  // Opens and checks files[index] now.
+  absl::Status Check(int index) { return Open(index).status(); }
+
+  // Bytes `range`, which lie in one extent of files[index], to `out`; on error `out` holds anything. kDataLoss names
+  // the file, the damaged block's bytes and `what`, the value that they belong to.
+  absl::Status Read(int index, const ByteRange& range, std::byte* out, absl::FunctionRef<std::string()> what);
+
+  // Reads one block and puts its pieces in their places, converted where the dtypes differ. Errors as Read's; `what` is
+  // the value of the first piece.
+  absl::Status ReadPieces(const BlockRead& block, absl::FunctionRef<std::string()> what);
+
+ private:
+  absl::StatusOr<std::shared_ptr<const File>> Open(int index);
+  absl::Status ReadBlock(const File& file, int index, const StoredExtent& extent, int64_t block,
+                         const ByteRange& wanted, std::byte* out, absl::FunctionRef<std::string()> what);
+
+  // A block of which only a part was wanted. Small tensors share blocks, so the next one often wants another part.
+  struct PartialBlock {
+    int file = 0;
+    int64_t offset = 0;
+    BlockBuffers::Lease bytes;
+  };
+  std::shared_ptr<const PartialBlock> LastPartial();
+
+  FileSystem& files_;
+  const std::string directory_;
+  const Manifest& manifest_;
+  const bool verify_;
+  BlockBuffers buffers_;
+
+  std::mutex mutex_;
+  // All guarded by mutex_.
+  std::vector<std::shared_ptr<const File>> open_;  // by index; null where it is not open
+  std::vector<bool> checked_;                      // by index
+  std::deque<int> order_;                          // of opening; no more than a process may have open
+  std::shared_ptr<const PartialBlock> partial_;    // the one read last
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_CHECKPOINT_SOURCE_VERIFIED_READER_H_

@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checkpoint/storage/fault_file_system.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "checkpoint/format/file_names.h"
+
+namespace fsdp {
+namespace {
+
+// Where `path` is after `from` has become `to`.
+std::string Moved(const std::string& path, const std::string& from, const std::string& to) {
+  return path == from || absl::StartsWith(path, from + "/") ? to + path.substr(from.size()) : path;
+}
+
+std::string Exchanged(const std::string& path, const std::string& a, const std::string& b) {
+  const std::string moved = Moved(path, a, b);
+  return moved == path ? Moved(path, b, a) : moved;
+}
+
+constexpr size_t kSectorBytes = 512;
+
+void LoseEveryOtherSector(const std::string& path) {
+  std::fstream file(path, std::ios::binary | std::ios::in | std::ios::out);
+  std::error_code error;
+  const uintmax_t size = std::filesystem::file_size(path, error);
+  if (error) return;
+  const std::string nothing(kSectorBytes, '\0');
+  for (uintmax_t at = 0; at < size; at += 2 * kSectorBytes) {
+    file.seekp(static_cast<std::streamoff>(at));
+    file.write(nothing.data(), static_cast<std::streamsize>(std::min<uintmax_t>(kSectorBytes, size - at)));
+  }
+}
+
+absl::Status Crashed() { return absl::AbortedError("the process has crashed"); }
+
+}  // namespace
+
+// A file whose writes count.
+class FaultFile final : public File {
+ public:
+  FaultFile(FaultFileSystem& files, std::unique_ptr<File> base) : files_(files), base_(std::move(base)) {}
+
+  const std::string& path() const override { return base_->path(); }
+  absl::StatusOr<int64_t> Size() const override { return base_->Size(); }
+  bool locked() const override { return base_->locked(); }
+
+  absl::Status Read(int64_t offset, absl::Span<std::byte> out) const override {
+    RETURN_IF_ERROR(files_.CheckAlive());
+    return base_->Read(offset, out);
+  }
+
+  absl::Status Write(int64_t offset, absl::Span<const std::byte> bytes) override {
+    const absl::Status begun = BeginChange();
+    if (begun.ok()) return base_->Write(offset, bytes);
+    (void)base_->Write(offset, bytes.first(bytes.size() / 2 / kSectorBytes * kSectorBytes));
+    return begun;
+  }
+
+  absl::Status Reserve(int64_t nbytes) override {
+    RETURN_IF_ERROR(BeginChange());
+    return base_->Reserve(nbytes);
+  }
+
+  std::unique_ptr<WriteQueue> NewWriteQueue(int) override {
+    return NewSynchronousWriteQueue(
+        [this](int64_t offset, absl::Span<const std::byte> bytes) { return Write(offset, bytes); });
+  }
+
+  absl::Status Sync() override {
+    RETURN_IF_ERROR(files_.Begin());
+    const std::lock_guard<std::mutex> lock(files_.mutex_);
+    auto& unsynced = files_.unsynced_;
+    unsynced.erase(std::remove(unsynced.begin(), unsynced.end(), path()), unsynced.end());
+    return absl::OkStatus();
+  }
+
+ private:
+  absl::Status BeginChange() {
+    const absl::Status begun = files_.Begin();
+    const std::lock_guard<std::mutex> lock(files_.mutex_);
+    files_.unsynced_.push_back(path());
+    return begun;
+  }
+
+  FaultFileSystem& files_;
+  const std::unique_ptr<File> base_;
+};
+
+void FaultFileSystem::FailAt(int64_t operation, absl::Status error) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  fail_at_ = operation;
+  error_ = std::move(error);
+}
+
+void FaultFileSystem::CrashAt(int64_t operation) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  crash_at_ = operation;
+}
+
+int64_t FaultFileSystem::operations() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return operations_;
+}
+
+absl::Status FaultFileSystem::CheckAlive() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return crash_at_ != 0 && operations_ >= crash_at_ ? Crashed() : absl::OkStatus();
+}
+
+absl::Status FaultFileSystem::Begin() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  ++operations_;
+  if (crash_at_ != 0 && operations_ >= crash_at_) return Crashed();
+  return operations_ == fail_at_ ? error_ : absl::OkStatus();
+}
+
+absl::Status FaultFileSystem::Changed(Change::Kind kind, const std::string& path, const std::string& other) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  changes_.push_back({kind, path, other});
+  for (std::string& unsynced : unsynced_) {
+    if (kind == Change::Kind::kRename) unsynced = Moved(unsynced, other, path);
+    if (kind == Change::Kind::kExchange) unsynced = Exchanged(unsynced, other, path);
+  }
+  return absl::OkStatus();
+}
+
+void FaultFileSystem::Undo(const Change& change) {
+  std::error_code ignored;
+  switch (change.kind) {
+    case Change::Kind::kCreate:
+    case Change::Kind::kMakeDirectory:
+      std::filesystem::remove_all(change.path, ignored);
+      return;
+    case Change::Kind::kUnlink:
+      std::filesystem::rename(change.other, change.path, ignored);
+      return;
+    case Change::Kind::kRemoveDirectory:
+      std::filesystem::create_directory(change.path, ignored);
+      return;
+    case Change::Kind::kRename:
+      std::filesystem::rename(change.path, change.other, ignored);
+      return;
+    case Change::Kind::kExchange:
+      (void)base_.Exchange(change.path, change.other);
+      return;
+  }
+}
+
+void FaultFileSystem::LosePower(Loss loss) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (loss == Loss::kNamesAndData || loss == Loss::kData) {
+    std::error_code ignored;
+    for (const std::string& path : unsynced_) std::filesystem::resize_file(path, 0, ignored);
+  }
+  if (loss == Loss::kSectors) {
+    for (const std::string& path : unsynced_) LoseEveryOtherSector(path);
+  }
+  if (loss == Loss::kNamesAndData || loss == Loss::kNames) {
+    for (auto change = changes_.rbegin(); change != changes_.rend(); ++change) Undo(*change);
+  }
+  changes_.clear();
+  unsynced_.clear();
+}
+
+absl::StatusOr<std::unique_ptr<File>> FaultFileSystem::Create(const std::string& path) {
+  RETURN_IF_ERROR(Begin());
+  ASSIGN_OR_RETURN(std::unique_ptr<File> file, base_.Create(path));
+  RETURN_IF_ERROR(Changed(Change::Kind::kCreate, path));
+  return std::make_unique<FaultFile>(*this, std::move(file));
+}
+
+absl::StatusOr<std::unique_ptr<File>> FaultFileSystem::Open(const std::string& path) {
+  RETURN_IF_ERROR(CheckAlive());
+  ASSIGN_OR_RETURN(std::unique_ptr<File> file, base_.Open(path));
+  return std::make_unique<FaultFile>(*this, std::move(file));
+}
+
+absl::StatusOr<std::unique_ptr<File>> FaultFileSystem::OpenToWrite(const std::string& path) {
+  RETURN_IF_ERROR(Begin());
+  ASSIGN_OR_RETURN(std::unique_ptr<File> file, base_.OpenToWrite(path));
+  return std::make_unique<FaultFile>(*this, std::move(file));
+}
+
+absl::StatusOr<std::unique_ptr<File>> FaultFileSystem::OpenLocked(const std::string& path) {
+  RETURN_IF_ERROR(Begin());
+  const bool is_new = !base_.Exists(path);
+  ASSIGN_OR_RETURN(std::unique_ptr<File> file, base_.OpenLocked(path));
+  if (is_new) RETURN_IF_ERROR(Changed(Change::Kind::kCreate, path));
+  return std::make_unique<FaultFile>(*this, std::move(file));
+}
+
+absl::Status FaultFileSystem::MakeDirectory(const std::string& path) {
+  RETURN_IF_ERROR(Begin());
+  RETURN_IF_ERROR(base_.MakeDirectory(path));
+  return Changed(Change::Kind::kMakeDirectory, path);
+}
+
+absl::Status FaultFileSystem::RemoveDirectory(const std::string& path) {
+  RETURN_IF_ERROR(Begin());
+  RETURN_IF_ERROR(base_.RemoveDirectory(path));
+  return Changed(Change::Kind::kRemoveDirectory, path);
+}
+
+absl::Status FaultFileSystem::Unlink(const std::string& path) {
+  RETURN_IF_ERROR(Begin());
+  const std::string grave = JoinPath(graveyard_, absl::StrCat("unlinked-", operations()));
+  std::error_code error;
+  std::filesystem::create_hard_link(path, grave, error);
+  RETURN_IF_ERROR(base_.Unlink(path));
+  return Changed(Change::Kind::kUnlink, path, grave);
+}
+
+absl::Status FaultFileSystem::SyncDirectory(const std::string& path) {
+  RETURN_IF_ERROR(Begin());
+  if (!base_.Exists(path)) return absl::NotFoundError(path);
+  const std::lock_guard<std::mutex> lock(mutex_);
+  std::vector<Change> left;
+  for (const Change& change : changes_) {
+    if (SplitPath(change.path).directory != path) {
+      left.push_back(change);
+      continue;
+    }
+    // What was changed before inside of what has moved for good is now found there.
+    for (Change& before : left) {
+      if (change.kind == Change::Kind::kRename) before.path = Moved(before.path, change.other, change.path);
+      if (change.kind == Change::Kind::kExchange) before.path = Exchanged(before.path, change.other, change.path);
+    }
+  }
+  changes_ = std::move(left);
+  return absl::OkStatus();
+}
+
+absl::Status FaultFileSystem::Link(const std::string& from, const std::string& to) {
+  RETURN_IF_ERROR(Begin());
+  RETURN_IF_ERROR(base_.Link(from, to));
+  return Changed(Change::Kind::kCreate, to);
+}
+
+absl::Status FaultFileSystem::Rename(const std::string& from, const std::string& to) {
+  RETURN_IF_ERROR(Begin());
+  RETURN_IF_ERROR(base_.Rename(from, to));
+  return Changed(Change::Kind::kRename, to, from);
+}
+
+absl::Status FaultFileSystem::Exchange(const std::string& a, const std::string& b) {
+  RETURN_IF_ERROR(Begin());
+  RETURN_IF_ERROR(base_.Exchange(a, b));
+  return Changed(Change::Kind::kExchange, b, a);
+}
+
+absl::StatusOr<std::vector<std::string>> FaultFileSystem::List(const std::string& path) {
+  RETURN_IF_ERROR(CheckAlive());
+  return base_.List(path);
+}
+
+bool FaultFileSystem::Exists(const std::string& path) { return CheckAlive().ok() && base_.Exists(path); }
+
+}  // namespace fsdp

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// FaultFileSystem: a FileSystem for tests, on real files, that counts the operations which change something (open for
+// writing, write, reserve, fsync, rename, exchange, link, unlink, directories and their fsync) and fails or crashes at
+// the k-th. A crash is final: a write is torn at a multiple of 512 bytes, another operation not done, and from then on
+// nothing works, not even cleaning up. LosePower then takes away what was not synced, as a power cut would; without it
+// the crash is that of a process. Syncs are only noted, so that tests are fast. What a system call may do by itself,
+// EINTR and short counts, is system_call_test's. Thread-safe.
+//
+//   FaultFileSystem files(PosixFileSystem());
+//   files.CrashAt(k);
+//   ... save on `files`, which fails ...
+//   files.LosePower(FaultFileSystem::Loss::kNamesAndData);
+//   ... whatever is there now must be the old checkpoint or the new ...
+#ifndef FSDP_CHECKPOINT_STORAGE_FAULT_FILE_SYSTEM_H_
+#define FSDP_CHECKPOINT_STORAGE_FAULT_FILE_SYSTEM_H_
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "checkpoint/storage/file_system.h"
+
+namespace fsdp {
+
+class FaultFileSystem final : public FileSystem {
+ public:
+  // kSectors: of files that were not synced every other sector of 512 bytes is lost.
+  enum class Loss : uint8_t { kNothing, kNamesAndData, kNames, kData, kSectors };
+
+  // Keeps what unlinked files were, for LosePower, in the directory `graveyard`.
+  FaultFileSystem(FileSystem& base, std::string graveyard) : base_(base), graveyard_(std::move(graveyard)) {}
+
+  // Operation `operation`, counted from 1, fails with `error`; those after it work.
+  void FailAt(int64_t operation, absl::Status error);
+
+  // Operation `operation` and all after it fail.
+  void CrashAt(int64_t operation);
+
+  // Operations so far.
+  int64_t operations() const;
+
+  // Takes away names, or contents of files, that were not synced.
+  void LosePower(Loss loss);
+
+  absl::StatusOr<std::unique_ptr<File>> Create(const std::string& path) override;
+  absl::StatusOr<std::unique_ptr<File>> Open(const std::string& path) override;
+  absl::StatusOr<std::unique_ptr<File>> OpenToWrite(const std::string& path) override;
+  absl::StatusOr<std::unique_ptr<File>> OpenLocked(const std::string& path) override;
+  absl::Status MakeDirectory(const std::string& path) override;
+  absl::Status RemoveDirectory(const std::string& path) override;
+  absl::Status Unlink(const std::string& path) override;
+  absl::Status SyncDirectory(const std::string& path) override;
+  absl::Status Link(const std::string& from, const std::string& to) override;
+  absl::Status Rename(const std::string& from, const std::string& to) override;
+  absl::Status Exchange(const std::string& a, const std::string& b) override;
+  absl::StatusOr<std::vector<std::string>> List(const std::string& path) override;
+  bool Exists(const std::string& path) override;
+
+ private:
+  friend class FaultFile;
+
+  // A change of names that is not durable yet.
+  struct Change {
+    enum class Kind : uint8_t { kCreate, kMakeDirectory, kUnlink, kRemoveDirectory, kRename, kExchange };
+    Kind kind = Kind::kCreate;
+    std::string path;
+    std::string other;  // kUnlink: where the file is kept; kRename: the old path; kExchange: the other
+  };
+
+  // Counts an operation; not OK when it is not to be done.
+  absl::Status Begin();
+  absl::Status CheckAlive() const;
+  absl::Status Changed(Change::Kind kind, const std::string& path, const std::string& other = "");
+  void Undo(const Change& change);
+
+  FileSystem& base_;
+  const std::string graveyard_;
+
+  mutable std::mutex mutex_;
+  // All guarded by mutex_.
+  int64_t operations_ = 0;
+  int64_t fail_at_ = 0;
+  int64_t crash_at_ = 0;
+  absl::Status error_;
+  std::vector<Change> changes_;        // in the order in which they were made
+  std::vector<std::string> unsynced_;  // where files now are whose contents are not durable
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_CHECKPOINT_STORAGE_FAULT_FILE_SYSTEM_H_

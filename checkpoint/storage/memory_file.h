@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// MemoryFile: a sparse, anonymous file in memory. HDF5 lays out a file in it, so that the library never touches a disk:
+// its metadata take pages, the payload, which it never writes, takes none.
+#ifndef FSDP_CHECKPOINT_STORAGE_MEMORY_FILE_H_
+#define FSDP_CHECKPOINT_STORAGE_MEMORY_FILE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+
+namespace fsdp {
+
+class MemoryFile {
+ public:
+  static absl::StatusOr<MemoryFile> Create();
+
+  MemoryFile(MemoryFile&& other) noexcept;
+  MemoryFile& operator=(MemoryFile&& other) noexcept;
+  ~MemoryFile();
+
+  // A path under which this process can open it.
+  std::string path() const;
+
+  absl::StatusOr<int64_t> Size() const;
+
+  // The bytes from `offset` on; zeros where nothing was written, also behind the end.
+  absl::Status Read(int64_t offset, absl::Span<std::byte> out) const;
+
+ private:
+  explicit MemoryFile(int fd) : fd_(fd) {}
+
+  int fd_;  // -1 after a move
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_CHECKPOINT_STORAGE_MEMORY_FILE_H_

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checkpoint/storage/posix_file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "checkpoint/storage/system_call.h"
+
+namespace fsdp {
+namespace {
+
+// Smaller transfers are not worth a system call more.
+constexpr size_t kLargeBytes = 256 * 1024;
+
+// What direct I/O of `fd` wants; kernels before 6.1 do not say. Never less than a page of offset, though sectors would
+// do: a page that is written both ways at once cannot be dropped from the cache, for which the kernel then fails the
+// fsync.
+DirectAlignment AlignmentOf(int fd) {
+  constexpr int64_t kPageBytes = 4096;
+  struct statx info;
+  if (statx(fd, "", AT_EMPTY_PATH, STATX_DIOALIGN, &info) == 0 && (info.stx_mask & STATX_DIOALIGN) != 0) {
+    if (info.stx_dio_mem_align == 0 || info.stx_dio_offset_align == 0) return {};
+    return {info.stx_dio_mem_align, std::max<int64_t>(info.stx_dio_offset_align, kPageBytes)};
+  }
+  return {kPageBytes, kPageBytes};
+}
+
+}  // namespace
+
+absl::Status ErrnoStatus(const std::string& operation, const std::string& path) {
+  const int error = errno;
+  return absl::Status(absl::ErrnoToStatusCode(error), absl::StrCat("cannot ", operation, " ", path, ": ",
+                                                                   std::strerror(error), " (errno ", error, ")"));
+}
+
+PosixFile::~PosixFile() {
+  if (direct_fd_ >= 0) close(direct_fd_);
+  close(fd_);
+}
+
+absl::StatusOr<int64_t> PosixFile::Size() const {
+  struct stat info;
+  if (fstat(fd_, &info) != 0) return ErrnoStatus("stat", path_);
+  return info.st_size;
+}
+
+int PosixFile::DirectFd() const {
+  std::call_once(direct_once_, [this] {
+    const int access = fcntl(fd_, F_GETFL) & O_ACCMODE;
+    // By descriptor and not by name: the name may denote another file by now.
+    const std::string path = absl::StrCat("/proc/self/fd/", fd_);
+    direct_fd_ = RetryInterrupted([&] { return open(path.c_str(), access | O_DIRECT | O_CLOEXEC); });
+    if (direct_fd_ < 0) return;
+    alignment_ = AlignmentOf(direct_fd_);
+    if (alignment_.offset == 0) close(std::exchange(direct_fd_, -1));
+  });
+  return direct_fd_;
+}
+
+absl::Status PosixFile::ReadLarge(int64_t& offset, absl::Span<std::byte>& out) const {
+  iovec cached = {out.data(), out.size()};
+  const ssize_t found = RetryInterrupted([&] { return preadv2(fd_, &cached, 1, offset, RWF_NOWAIT); });
+  if (found > 0) {
+    out.remove_prefix(found);
+    offset += found;
+  }
+  const int direct = DirectFd();
+  if (direct < 0) return absl::OkStatus();
+  const auto address = reinterpret_cast<uintptr_t>(out.data());
+  if (offset % alignment_.offset != 0 || address % alignment_.memory != 0) return absl::OkStatus();
+  size_t nbytes = out.size() / alignment_.offset * alignment_.offset;
+  while (nbytes > 0) {
+    const ssize_t n = RetryInterrupted([&] { return pread(direct, out.data(), nbytes, offset); });
+    if (n < 0 && errno != EINVAL) return ErrnoStatus(absl::StrCat("read ", nbytes, " bytes at ", offset, " of"), path_);
+    if (n <= 0) break;
+    out.remove_prefix(n);
+    offset += n;
+    nbytes -= n;
+    if (n % alignment_.offset != 0) break;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status PosixFile::Read(int64_t offset, absl::Span<std::byte> out) const {
+  if (out.size() >= kLargeBytes) RETURN_IF_ERROR(ReadLarge(offset, out));
+  const size_t done = TransferAll<std::byte>(offset, out, [this](int64_t at, absl::Span<std::byte> bytes) {
+    return pread(fd_, bytes.data(), bytes.size(), at);
+  });
+  if (done == out.size()) return absl::OkStatus();
+  const int64_t at = offset + static_cast<int64_t>(done);
+  if (errno == 0) return absl::DataLossError(absl::StrCat(path_, " ends at byte ", at));
+  return ErrnoStatus(absl::StrCat("read ", out.size() - done, " bytes at ", at, " of"), path_);
+}
+
+absl::Status PosixFile::Write(int64_t offset, absl::Span<const std::byte> bytes) {
+  const size_t done = TransferAll<const std::byte>(offset, bytes, [this](int64_t at, absl::Span<const std::byte> left) {
+    return pwrite(fd_, left.data(), left.size(), at);
+  });
+  if (done == bytes.size()) return absl::OkStatus();
+  const int64_t at = offset + static_cast<int64_t>(done);
+  if (errno == 0) return absl::DataLossError(absl::StrCat("cannot write at ", at, " of ", path_, ": no progress"));
+  return ErrnoStatus(absl::StrCat("write ", bytes.size() - done, " bytes at ", at, " of"), path_);
+}
+
+absl::Status PosixFile::Reserve(int64_t nbytes) {
+  if (nbytes == 0) return absl::OkStatus();
+  if (RetryInterrupted([&] { return fallocate(fd_, 0, 0, nbytes); }) == 0) return absl::OkStatus();
+  if (errno == EOPNOTSUPP || errno == ENOSYS) {
+    if (RetryInterrupted([&] { return ftruncate(fd_, nbytes); }) == 0) return absl::OkStatus();
+  }
+  return ErrnoStatus(absl::StrCat("reserve ", nbytes, " bytes for"), path_);
+}
+
+absl::Status PosixFile::Sync() {
+  return RetryInterrupted([&] { return fsync(fd_); }) == 0 ? absl::OkStatus() : ErrnoStatus("fsync", path_);
+}
+
+std::unique_ptr<WriteQueue> PosixFile::NewWriteQueue(int depth) {
+  const auto plain = [this](int64_t offset, absl::Span<const std::byte> bytes) { return Write(offset, bytes); };
+  if (DirectFd() >= 0) {
+    if (auto queue = NewUringWriteQueue(direct_fd_, alignment_, depth, path_, plain)) return queue;
+  }
+  return NewSynchronousWriteQueue(plain);
+}
+
+}  // namespace fsdp

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// PosixFile: File on the system calls of Linux. Large transfers are direct where the file system can: they do not go
+// through the page cache, which costs a copy and, on a virtual machine, fresh pages; what is in the cache already is
+// read from there. Everything else is pread and pwrite.
+#ifndef FSDP_CHECKPOINT_STORAGE_POSIX_FILE_H_
+#define FSDP_CHECKPOINT_STORAGE_POSIX_FILE_H_
+
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "checkpoint/storage/file_system.h"
+#include "checkpoint/storage/write_queue.h"
+
+namespace fsdp {
+
+// "cannot fsync PATH: No space left on device (errno 28)", from errno.
+absl::Status ErrnoStatus(const std::string& operation, const std::string& path);
+
+class PosixFile final : public File {
+ public:
+  // Takes over `fd`.
+  PosixFile(int fd, std::string path, bool locked) : fd_(fd), path_(std::move(path)), locked_(locked) {}
+  ~PosixFile() override;
+
+  const std::string& path() const override { return path_; }
+  bool locked() const override { return locked_; }
+  absl::StatusOr<int64_t> Size() const override;
+  absl::Status Read(int64_t offset, absl::Span<std::byte> out) const override;
+  absl::Status Write(int64_t offset, absl::Span<const std::byte> bytes) override;
+  absl::Status Reserve(int64_t nbytes) override;
+  absl::Status Sync() override;
+  std::unique_ptr<WriteQueue> NewWriteQueue(int depth) override;
+
+ private:
+  // A second descriptor of the same file for direct I/O, opened when it is first wanted; -1 where there is none.
+  int DirectFd() const;
+
+  // Reads what the page cache has of `out`, then what direct I/O can read of the rest; takes both off `out`.
+  absl::Status ReadLarge(int64_t& offset, absl::Span<std::byte>& out) const;
+
+  const int fd_;
+  const std::string path_;
+  const bool locked_;
+  mutable std::once_flag direct_once_;
+  mutable int direct_fd_ = -1;
+  mutable DirectAlignment alignment_;
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_CHECKPOINT_STORAGE_POSIX_FILE_H_

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// FileSystem on the system calls of Linux.
+#include <dirent.h>
+#include <fcntl.h>
+#include <stdio.h>  // renameat2
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "checkpoint/storage/file_system.h"
+#include "checkpoint/storage/posix_file.h"
+#include "checkpoint/storage/system_call.h"
+
+namespace fsdp {
+namespace {
+
+class Posix final : public FileSystem {
+ public:
+  absl::StatusOr<std::unique_ptr<File>> Create(const std::string& path) override {
+    const int fd = RetryInterrupted([&] { return open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666); });
+    if (fd < 0) return ErrnoStatus("create", path);
+    return std::make_unique<PosixFile>(fd, path, false);
+  }
+
+  absl::StatusOr<std::unique_ptr<File>> Open(const std::string& path) override {
+    // O_NONBLOCK: a FIFO must not make the open wait for a writer.
+    const int fd = RetryInterrupted([&] { return open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK); });
+    if (fd < 0) return ErrnoStatus("open", path);
+    auto file = std::make_unique<PosixFile>(fd, path, false);
+    struct stat info;
+    if (fstat(fd, &info) != 0) return ErrnoStatus("stat", path);
+    if (!S_ISREG(info.st_mode)) return absl::InvalidArgumentError(absl::StrCat(path, " is not a regular file"));
+    return file;
+  }
+
+  absl::StatusOr<std::unique_ptr<File>> OpenToWrite(const std::string& path) override {
+    const int fd = RetryInterrupted([&] { return open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK); });
+    if (fd < 0) return ErrnoStatus("open", path);
+    return std::make_unique<PosixFile>(fd, path, false);
+  }
+
+  absl::StatusOr<std::unique_ptr<File>> OpenLocked(const std::string& path) override {
+    const int fd = RetryInterrupted(
+        [&] { return open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666); });
+    if (fd < 0) return ErrnoStatus("open", path);
+    const bool locked = RetryInterrupted([&] { return flock(fd, LOCK_EX | LOCK_NB); }) == 0;
+    const bool taken = !locked && errno == EWOULDBLOCK;
+    auto file = std::make_unique<PosixFile>(fd, path, locked);
+    // Whoever held the lock before may have removed the file; a lock on a file without a name keeps nobody away.
+    struct stat by_fd, by_name;
+    const bool same = fstat(fd, &by_fd) == 0 && lstat(path.c_str(), &by_name) == 0 && by_fd.st_ino == by_name.st_ino &&
+                      by_fd.st_dev == by_name.st_dev;
+    if (taken || !same) return absl::UnavailableError(absl::StrCat(path, " is locked by another process"));
+    return file;
+  }
+
+  absl::Status MakeDirectory(const std::string& path) override {
+    return mkdir(path.c_str(), 0777) == 0 ? absl::OkStatus() : ErrnoStatus("make directory", path);
+  }
+
+  absl::Status RemoveDirectory(const std::string& path) override {
+    return rmdir(path.c_str()) == 0 ? absl::OkStatus() : ErrnoStatus("remove directory", path);
+  }
+
+  absl::Status Unlink(const std::string& path) override {
+    return unlink(path.c_str()) == 0 ? absl::OkStatus() : ErrnoStatus("unlink", path);
+  }
+
+  absl::Status SyncDirectory(const std::string& path) override {
+    const int fd = RetryInterrupted([&] { return open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); });
+    if (fd < 0) return ErrnoStatus("open directory", path);
+    const PosixFile closes(fd, path, false);
+    return RetryInterrupted([&] { return fsync(fd); }) == 0 ? absl::OkStatus() : ErrnoStatus("fsync directory", path);
+  }
+
+  absl::Status Link(const std::string& from, const std::string& to) override {
+    if (link(from.c_str(), to.c_str()) == 0) return absl::OkStatus();
+    if (errno == EPERM || errno == EXDEV || errno == EOPNOTSUPP || errno == EMLINK || errno == ENOSYS) {
+      return absl::UnimplementedError(std::string(ErrnoStatus(absl::StrCat("link ", from, " as"), to).message()));
+    }
+    return ErrnoStatus(absl::StrCat("link ", from, " as"), to);
+  }
+
+  absl::Status Rename(const std::string& from, const std::string& to) override {
+    if (renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE) == 0) return absl::OkStatus();
+    if (errno == EEXIST || errno == ENOTEMPTY) return absl::AlreadyExistsError(absl::StrCat(to, " exists"));
+    if (errno == EINVAL || errno == ENOSYS) {  // a file system without the flag
+      if (Exists(to)) return absl::AlreadyExistsError(absl::StrCat(to, " exists"));
+      if (rename(from.c_str(), to.c_str()) == 0) return absl::OkStatus();
+    }
+    return ErrnoStatus(absl::StrCat("rename ", from, " to"), to);
+  }
+
+  absl::Status Exchange(const std::string& a, const std::string& b) override {
+    if (renameat2(AT_FDCWD, a.c_str(), AT_FDCWD, b.c_str(), RENAME_EXCHANGE) == 0) return absl::OkStatus();
+    if (errno == EINVAL || errno == ENOSYS) {
+      return absl::UnimplementedError(absl::StrCat("the file system of ", b, " cannot exchange two names"));
+    }
+    return ErrnoStatus(absl::StrCat("exchange ", a, " and"), b);
+  }
+
+  absl::StatusOr<std::vector<std::string>> List(const std::string& path) override {
+    const int fd = RetryInterrupted([&] { return open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); });
+    if (fd < 0) return ErrnoStatus("list", path);
+    DIR* directory = fdopendir(fd);
+    if (directory == nullptr) {
+      close(fd);
+      return ErrnoStatus("list", path);
+    }
+    std::vector<std::string> names;
+    errno = 0;
+    while (const dirent* entry = readdir(directory)) {
+      const std::string name = entry->d_name;
+      if (name != "." && name != "..") names.push_back(name);
+    }
+    const absl::Status status = errno == 0 ? absl::OkStatus() : ErrnoStatus("list", path);
+    closedir(directory);
+    if (!status.ok()) return status;
+    std::sort(names.begin(), names.end());
+    return names;
+  }
+
+  bool Exists(const std::string& path) override {
+    struct stat info;
+    return lstat(path.c_str(), &info) == 0;
+  }
+};
+
+}  // namespace
+
+FileSystem& PosixFileSystem() {
+  static Posix files;  // stateless
+  return files;
+}
+
+}  // namespace fsdp

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checkpoint/storage/staged_path.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "checkpoint/format/file_names.h"
+
+namespace fsdp {
+
+StagedPath::StagedPath(FileSystem& files, std::string directory, const std::string& name, bool overwrite)
+    : files_(files),
+      directory_(std::move(directory)),
+      destination_(JoinPath(directory_, name)),
+      path_(JoinPath(directory_, absl::StrCat(".", name, ".new"))),
+      probe_path_(JoinPath(directory_, absl::StrCat(".", name, ".probe"))),
+      lock_path_(JoinPath(directory_, absl::StrCat(".", name, ".lock"))),
+      overwrite_(overwrite) {}
+
+absl::StatusOr<std::unique_ptr<StagedPath>> StagedPath::CreateFile(FileSystem& files, const std::string& destination,
+                                                                   const StagedPathOptions& options) {
+  return Create(files, destination, options, /*is_directory=*/false);
+}
+
+absl::StatusOr<std::unique_ptr<StagedPath>> StagedPath::CreateDirectory(FileSystem& files,
+                                                                        const std::string& destination,
+                                                                        const StagedPathOptions& options) {
+  return Create(files, destination, options, /*is_directory=*/true);
+}
+
+absl::StatusOr<std::unique_ptr<StagedPath>> StagedPath::Create(FileSystem& files, const std::string& destination,
+                                                               const StagedPathOptions& options, bool is_directory) {
+  const PathParts parts = SplitPath(destination);
+  if (parts.name.empty() || parts.name == "." || parts.name == "..") {
+    return absl::InvalidArgumentError(absl::StrCat("\"", destination, "\" is no name for a new file or directory"));
+  }
+  if (!files.Exists(parts.directory)) {
+    return absl::NotFoundError(absl::StrCat("directory ", parts.directory, " does not exist; make it first"));
+  }
+  std::unique_ptr<StagedPath> staged(new StagedPath(files, parts.directory, parts.name, options.overwrite));
+  RETURN_IF_ERROR(staged->Lock());
+  if (!options.overwrite && files.Exists(staged->destination_)) {
+    return absl::AlreadyExistsError(absl::StrCat(destination, " exists"));
+  }
+  RETURN_IF_ERROR(staged->Make(is_directory));
+  return staged;
+}
+
+absl::Status StagedPath::Lock() {
+  absl::StatusOr<std::unique_ptr<File>> lock = files_.OpenLocked(lock_path_);
+  if (absl::IsUnavailable(lock.status())) {
+    return absl::UnavailableError(absl::StrCat(destination_, " is being made by another process"));
+  }
+  if (!lock.ok()) return lock.status();
+  lock_ = *std::move(lock);
+  return absl::OkStatus();
+}
+
+absl::Status StagedPath::Make(bool is_directory) {
+  for (const std::string& left : {path_, probe_path_}) {
+    if (files_.Exists(left)) RETURN_IF_ERROR(RemoveTree(files_, left));
+  }
+  if (overwrite_ && files_.Exists(destination_)) RETURN_IF_ERROR(CheckCanExchange());
+  if (is_directory) {
+    RETURN_IF_ERROR(files_.MakeDirectory(path_));
+  } else {
+    ASSIGN_OR_RETURN(file_, files_.Create(path_));
+  }
+  made_ = true;
+  return absl::OkStatus();
+}
+
+absl::Status StagedPath::CheckCanExchange() {
+  RETURN_IF_ERROR(files_.MakeDirectory(path_));
+  absl::Status status = files_.MakeDirectory(probe_path_);
+  if (status.ok()) {
+    status = files_.Exchange(path_, probe_path_);
+    status.Update(files_.RemoveDirectory(probe_path_));
+  }
+  status.Update(files_.RemoveDirectory(path_));
+  return status;
+}
+
+StagedPath::~StagedPath() {
+  if (made_) (void)RemoveTree(files_, path_);
+  if (lock_ != nullptr) (void)files_.Unlink(lock_path_);
+}
+
+absl::Status StagedPath::Commit() {
+  if (file_ == nullptr) {
+    RETURN_IF_ERROR(files_.SyncDirectory(path_));
+  }
+  const bool exchange = overwrite_ && files_.Exists(destination_);
+  RETURN_IF_ERROR(exchange ? files_.Exchange(path_, destination_) : files_.Rename(path_, destination_));
+  made_ = exchange;  // from now on path_ is what had the name before
+  return files_.SyncDirectory(directory_);
+}
+
+}  // namespace fsdp

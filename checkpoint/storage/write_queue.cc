@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checkpoint/storage/write_queue.h"
+
+#include <cstdlib>
+#include <utility>
+
+#include "base/check.h"
+
+namespace fsdp {
+namespace {
+
+constexpr int64_t kAlignment = 4096;
+
+class SynchronousWriteQueue final : public WriteQueue {
+ public:
+  explicit SynchronousWriteQueue(std::function<absl::Status(int64_t, absl::Span<const std::byte>)> write)
+      : write_(std::move(write)) {}
+
+  absl::StatusOr<std::byte*> Buffer() override {
+    if (buffer_ == nullptr) buffer_ = NewAlignedBlock(kBlockBytes);
+    return buffer_.get();
+  }
+
+  bool NeedsCopy(const std::byte*) const override { return false; }
+
+  absl::Status Write(int64_t offset, absl::Span<const std::byte> bytes) override { return write_(offset, bytes); }
+
+  absl::Status Drain() override { return absl::OkStatus(); }
+  absl::Status Finish() override { return absl::OkStatus(); }
+
+ private:
+  const std::function<absl::Status(int64_t, absl::Span<const std::byte>)> write_;
+  AlignedBlock buffer_;
+};
+
+}  // namespace
+
+void FreeAligned::operator()(std::byte* memory) const { std::free(memory); }
+
+AlignedBlock NewAlignedBlock(int64_t nbytes) {
+  void* const memory = std::aligned_alloc(kAlignment, (nbytes + kAlignment - 1) / kAlignment * kAlignment);
+  Check(memory != nullptr, "out of memory for a block");
+  return AlignedBlock(static_cast<std::byte*>(memory));
+}
+
+std::unique_ptr<WriteQueue> NewSynchronousWriteQueue(
+    std::function<absl::Status(int64_t offset, absl::Span<const std::byte> bytes)> write) {
+  return std::make_unique<SynchronousWriteQueue>(std::move(write));
+}
+
+}  // namespace fsdp

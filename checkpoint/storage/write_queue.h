@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// WriteQueue: large writes to one file, several of them in flight. How they get there is chosen at run time by whoever
+// opened the file (File::NewWriteQueue): direct I/O through io_uring, or plain pwrite. Used by one thread; several
+// queues may write to one file.
+//
+// The kernel does not keep direct writes and the page cache apart where they meet in one page (the direct write cannot
+// drop it, and the next fsync fails with EIO). So whatever goes through the page cache waits: each queue keeps what is
+// not aligned until Finish, and nobody else writes to the file before.
+//
+//   ASSIGN_OR_RETURN(std::byte* scratch, queue->Buffer());
+//   ... fill scratch, or find the bytes elsewhere ...
+//   RETURN_IF_ERROR(queue->Write(offset, absl::MakeConstSpan(scratch, nbytes)));
+//   RETURN_IF_ERROR(queue->Drain());     // all queues of the file
+//   RETURN_IF_ERROR(queue->Finish());    // then other writes, then File::Sync
+#ifndef FSDP_CHECKPOINT_STORAGE_WRITE_QUEUE_H_
+#define FSDP_CHECKPOINT_STORAGE_WRITE_QUEUE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "checkpoint/format/manifest.h"
+
+namespace fsdp {
+
+class WriteQueue {
+ public:
+  virtual ~WriteQueue() = default;  // waits for what is in flight
+
+  // Memory of kBlockBytes for the bytes of the next Write; its pages are touched by whoever fills it. Blocks while all
+  // of the queue's buffers are in flight.
+  virtual absl::StatusOr<std::byte*> Buffer() = 0;
+
+  // True when Write would copy what lies at `bytes` into a buffer first, since direct I/O cannot take it from there: a
+  // caller that reads the bytes anyway copies them into Buffer itself.
+  virtual bool NeedsCopy(const std::byte* bytes) const = 0;
+
+  // Puts `bytes`, at most kBlockBytes, at `offset`. They are in the memory that Buffer gave last, or in memory that
+  // stays as it is until Drain. An error may be that of an earlier write.
+  virtual absl::Status Write(int64_t offset, absl::Span<const std::byte> bytes) = 0;
+
+  // Waits until nothing is in flight. The first error.
+  virtual absl::Status Drain() = 0;
+
+  // Writes what is not aligned. Once all queues of the file are drained.
+  virtual absl::Status Finish() = 0;
+};
+
+// Aligned memory whose pages exist only once they are touched.
+struct FreeAligned {
+  void operator()(std::byte* memory) const;
+};
+using AlignedBlock = std::unique_ptr<std::byte[], FreeAligned>;
+AlignedBlock NewAlignedBlock(int64_t nbytes);
+
+// What direct I/O wants of a file: both are powers of two; 0 where there is none.
+struct DirectAlignment {
+  int64_t memory = 0;
+  int64_t offset = 0;
+};
+
+// A queue of one write at a time, by `write`.
+std::unique_ptr<WriteQueue> NewSynchronousWriteQueue(
+    std::function<absl::Status(int64_t offset, absl::Span<const std::byte> bytes)> write);
+
+// A queue of `depth` direct writes to `direct_fd` through io_uring; Finish puts what is not aligned through `write`.
+// Null where the kernel has no io_uring, or lets nobody use it. `name` is for errors. The file descriptor must outlive
+// it.
+std::unique_ptr<WriteQueue> NewUringWriteQueue(
+    int direct_fd, const DirectAlignment& alignment, int depth, std::string name,
+    std::function<absl::Status(int64_t offset, absl::Span<const std::byte> bytes)> write);
+
+}  // namespace fsdp
+
+#endif  // FSDP_CHECKPOINT_STORAGE_WRITE_QUEUE_H_

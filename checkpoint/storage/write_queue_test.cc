@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Whatever way a file's bytes go, direct or through the page cache, they are where they were put.
+#include "checkpoint/storage/write_queue.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/status_matchers.h"
+#include "checkpoint/storage/file_system.h"
+#include "checkpoint/test_state.h"
+#include "gtest/gtest.h"
+
+namespace fsdp {
+namespace {
+
+using testing::HasSubstr;
+
+std::string RandomBytes(size_t count) {
+  std::minstd_rand random(11);
+  std::string bytes(count, '\0');
+  for (char& c : bytes) c = static_cast<char>(random());
+  return bytes;
+}
+
+absl::Span<const std::byte> Bytes(const std::string& text, size_t begin, size_t count) {
+  return absl::MakeConstSpan(reinterpret_cast<const std::byte*>(text.data()) + begin, count);
+}
+
+TEST(WriteQueueTest, PutsEveryByteInItsPlaceHoweverItIsAligned) {
+  const std::string bytes = RandomBytes(40 << 20);
+  const std::string path = NewTestDirectory() + "/file";
+  ASSERT_OK_AND_ASSIGN(const std::unique_ptr<File> file, PosixFileSystem().Create(path));
+  ASSERT_OK(file->Reserve(static_cast<int64_t>(bytes.size())));
+  {
+    const std::unique_ptr<WriteQueue> queue = file->NewWriteQueue(3);
+    std::vector<std::pair<size_t, size_t>> between;
+    size_t at = 0;
+    for (int i = 0; at < bytes.size(); ++i) {
+      // From where the bytes lie and from the queue's memory, at aligned and other offsets, whole sectors and others.
+      const size_t sizes[] = {kBlockBytes, 4096, 1000, size_t{1} << 20, 513, 96, (size_t{2} << 20) + 7};
+      size_t count = std::min(sizes[i % 7], bytes.size() - at);
+      if (i % 3 == 0) {
+        ASSERT_OK_AND_ASSIGN(std::byte* const scratch, queue->Buffer());
+        std::memcpy(scratch, bytes.data() + at, count);
+        ASSERT_OK(queue->Write(static_cast<int64_t>(at), absl::MakeConstSpan(scratch, count)));
+      } else {
+        ASSERT_OK(queue->Write(static_cast<int64_t>(at), Bytes(bytes, at, count)));
+      }
+      at += count;
+      const size_t sector = (at + 4095) / 4096 * 4096;  // every other one begins at a sector
+      if (i % 2 == 0 && sector < bytes.size()) {
+        between.emplace_back(at, sector);
+        at = sector;
+      }
+    }
+    ASSERT_OK(queue->Drain());
+    ASSERT_OK(queue->Finish());
+    for (const auto& [begin, end] : between) {
+      ASSERT_OK(file->Write(static_cast<int64_t>(begin), Bytes(bytes, begin, end - begin)));
+    }
+  }
+  ASSERT_OK(file->Sync());
+  EXPECT_TRUE(ReadAll(path) == bytes);
+}
+
+TEST(WriteQueueTest, LargeReadsAreTheSameWhateverTheyAreReadWith) {
+  const std::string bytes = RandomBytes(9 << 20);
+  const std::string path = NewTestDirectory() + "/file";
+  WriteAll(path, bytes);
+  ASSERT_OK_AND_ASSIGN(const std::unique_ptr<File> file, PosixFileSystem().Open(path));
+  const AlignedBlock memory = NewAlignedBlock(9 << 20);
+  for (const bool is_cold : {false, true}) {
+    if (is_cold) {
+      const int fd = open(path.c_str(), O_RDONLY);
+      ASSERT_EQ(fsync(fd), 0);
+      ASSERT_EQ(posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED), 0);
+      close(fd);
+    }
+    for (const int64_t begin : {0, 4096, 4097, 1 << 20}) {
+      for (const int64_t shift : {0, 1}) {
+        const auto count = static_cast<int64_t>(bytes.size()) - begin;
+        std::byte* const out = memory.get() + (begin > 0 ? shift : 0);
+        ASSERT_OK(file->Read(begin, absl::MakeSpan(out, count)));
+        EXPECT_EQ(std::memcmp(out, bytes.data() + begin, count), 0) << begin << " " << shift;
+      }
+    }
+    EXPECT_THAT(file->Read(4096, absl::MakeSpan(memory.get(), 9 << 20)),
+                StatusIs(absl::StatusCode::kDataLoss, HasSubstr("ends at byte 9437184")));
+  }
+}
+
+TEST(WriteQueueTest, AnErrorOfAWriteInFlightIsTheDrains) {
+  const std::string path = NewTestDirectory() + "/file";
+  WriteAll(path, "");
+  const int fd = open(path.c_str(), O_RDONLY);  // not for writing
+  const auto plain = [](int64_t, absl::Span<const std::byte>) { return absl::OkStatus(); };
+  const std::unique_ptr<WriteQueue> queue = NewUringWriteQueue(fd, {1, 512}, 2, "NAME", plain);
+  if (queue == nullptr) GTEST_SKIP() << "needs io_uring";
+  const std::string bytes(8192, 'x');
+  (void)queue->Write(4096, Bytes(bytes, 0, 8192));
+  EXPECT_THAT(std::string(queue->Drain().message()),
+              HasSubstr("cannot write 8192 bytes at 4096 of NAME: Bad file descriptor (errno 9)"));
+  EXPECT_FALSE(queue->Buffer().ok());
+  close(fd);
+}
+
+TEST(WriteQueueTest, ASynchronousQueueReturnsTheErrorAtOnce) {
+  const std::unique_ptr<WriteQueue> queue = NewSynchronousWriteQueue(
+      [](int64_t, absl::Span<const std::byte>) { return absl::ResourceExhaustedError("the disk is full"); });
+  EXPECT_THAT(queue->Write(0, Bytes("x", 0, 1)), StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("full")));
+}
+
+}  // namespace
+}  // namespace fsdp
