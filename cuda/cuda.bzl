@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """cuda_library and cuda_test: C++ rules whose sources may be CUDA, compiled by the nvcc of @local_cuda.
 
+Each makes a second target, NAME_emulated (NAME_emulated_test for a test), of the same sources, compiled by the C++
+compiler against cuda/emulator, which needs no toolkit and no GPU. One program must not hold both kinds.
+
 Where there is no toolkit, targets of these rules are incompatible: "//..." skips them, and naming one is an error that
 says so. A target that must exist either way picks its sources with if_cuda.
 
@@ -14,6 +17,7 @@ load("@rules_cc//cc/common:cc_info.bzl", "CcInfo")
 load("//bazel:cc.bzl", "cc_library", "cc_test")
 
 _CUDART = Label("@local_cuda//:cudart")
+_EMULATOR = Label("//cuda/emulator:emulator")
 _UNAVAILABLE = [Label("//third_party:unavailable")]
 
 # For target_compatible_with.
@@ -137,40 +141,123 @@ def _compile_cuda(name, srcs, hdrs, deps, nvccopts, testonly):
     )
     return [src for src in srcs if not src.endswith(".cu") and not src.endswith(".cuh")] + [":" + name + "_cuda_objects"]
 
-def cuda_library(name, srcs = [], hdrs = [], deps = [], nvccopts = [], testonly = False, target_compatible_with = [], **kwargs):
-    """A cc_library of .cu, .cc and header files, linked with the static CUDA runtime.
+_EMULATED_COPTS = [
+    # As nvcc does for what is to be rounded once, and only for that, whatever the processor has.
+    "-ffp-contract=off",
+    "-Wno-unknown-pragmas",
+]
+
+def emulated(label):
+    """The label of the emulated twin of a cuda_library."""
+    if ":" not in label:
+        fail("write %s with its target's name" % label)
+    return label + "_emulated"
+
+def _emulated_srcs(name, srcs):
+    """C++ files that include the .cu files among `srcs`."""
+    emulated_srcs = []
+    for src in srcs:
+        if not src.endswith(".cu"):
+            emulated_srcs.append(src)
+            continue
+        wrapper = "%s/%s.cc" % (name, src)
+        native.genrule(
+            name = "%s_%s" % (name, src.replace(".", "_")),
+            outs = [wrapper],
+            cmd = "echo '#include <cuda_runtime.h>\n#include \"%s/%s\"' > $@" % (native.package_name(), src),
+            tags = ["manual"],
+            visibility = ["//visibility:private"],
+        )
+        emulated_srcs.append(":" + wrapper)
+    return emulated_srcs
+
+def _emulated_deps(name, srcs, deps, cuda_deps):
+    """The emulated target's deps: among them one that carries the .cu files to the compiler."""
+    cc_library(
+        name = name + "_sources",
+        testonly = True,
+        tags = ["manual"],
+        textual_hdrs = [src for src in srcs if src.endswith(".cu")],
+        visibility = ["//visibility:private"],
+    )
+    return deps + [emulated(dep) for dep in cuda_deps] + [":" + name + "_sources", _EMULATOR]
+
+def cuda_library(
+        name,
+        srcs = [],
+        hdrs = [],
+        deps = [],
+        cuda_deps = [],
+        nvccopts = [],
+        testonly = False,
+        target_compatible_with = [],
+        **kwargs):
+    """A cc_library of .cu, .cc and header files, linked with the static CUDA runtime, and its emulated twin.
 
     Args:
       name: the library.
       srcs: .cu files are compiled by nvcc, .cc files by the C++ compiler.
       hdrs: as in cc_library.
       deps: as in cc_library.
+      cuda_deps: those of the dependencies that are a cuda_library: the emulated twin depends on theirs.
       nvccopts: more flags for nvcc.
-      testonly: as in cc_library.
+      testonly: as in cc_library. The twin always is.
       target_compatible_with: as in cc_library, beside CUDA itself.
       **kwargs: more of cc_library's attributes.
     """
-    deps = deps + [_CUDART]
+    all_deps = deps + cuda_deps + [_CUDART]
     cc_library(
         name = name,
         testonly = testonly,
-        srcs = _compile_cuda(name, srcs, hdrs, deps, nvccopts, testonly),
+        srcs = _compile_cuda(name, srcs, hdrs, all_deps, nvccopts, testonly),
         hdrs = hdrs,
         # The static runtime hides its symbols, so a shared library made of this one alone would not load.
         linkstatic = True,
         target_compatible_with = CUDA_COMPATIBLE + target_compatible_with,
-        deps = deps,
+        deps = all_deps,
+        **kwargs
+    )
+    twin = emulated(":" + name)[1:]
+    cc_library(
+        name = twin,
+        testonly = True,
+        srcs = _emulated_srcs(twin, srcs),
+        hdrs = hdrs,
+        copts = _EMULATED_COPTS,
+        deps = _emulated_deps(twin, srcs, deps, cuda_deps),
         **kwargs
     )
 
-def cuda_test(name, srcs, deps = [], nvccopts = [], tags = [], target_compatible_with = [], **kwargs):
-    """A cc_test of .cu and .cc files, tagged gpu. It must skip, with a reason, where there is no GPU."""
-    deps = deps + [_CUDART]
+def cuda_test(name, srcs, deps = [], cuda_deps = [], nvccopts = [], tags = [], target_compatible_with = [], **kwargs):
+    """A cc_test of .cu and .cc files, tagged gpu, and its emulated twin.
+
+    The first must skip, with a reason, where there is no GPU; the twin runs everywhere.
+
+    Args:
+      name: the test, ending in _test.
+      srcs: as in cuda_library.
+      deps: as in cuda_library.
+      cuda_deps: as in cuda_library.
+      nvccopts: as in cuda_library.
+      tags: as in cc_test.
+      target_compatible_with: as in cc_test, beside CUDA itself.
+      **kwargs: more of cc_test's attributes.
+    """
+    all_deps = deps + cuda_deps + [_CUDART]
     cc_test(
         name = name,
-        srcs = _compile_cuda(name, srcs, [], deps, nvccopts, True),
+        srcs = _compile_cuda(name, srcs, [], all_deps, nvccopts, True),
         tags = tags + ["gpu"],
         target_compatible_with = CUDA_COMPATIBLE + target_compatible_with,
-        deps = deps,
+        deps = all_deps,
+        **kwargs
+    )
+    twin = name[:-len("_test")] + "_emulated_test"
+    cc_test(
+        name = twin,
+        srcs = _emulated_srcs(twin, srcs),
+        copts = _EMULATED_COPTS,
+        tags = tags,
+        deps = _emulated_deps(twin, srcs, deps, cuda_deps),
         **kwargs
     )

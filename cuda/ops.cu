@@ -1,8 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
 #include <algorithm>
 #include <cstdint>
 #include <string>
@@ -13,9 +10,14 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/status_macros.h"
+#include "cuda/block_sum.h"
 #include "cuda/cuda_status.h"
 #include "cuda/cuda_stream.h"
+#include "cuda/float_types.h"
+#include "cuda/launch.h"
 #include "cuda/ops.h"
+#include "cuda/pack.h"
+#include "cuda/shared_memory.h"
 
 namespace fsdp {
 namespace {
@@ -23,31 +25,6 @@ namespace {
 // The type that ops.h says to compute in.
 template <typename A, typename B>
 using ComputeType = std::conditional_t<std::is_same_v<A, double> || std::is_same_v<B, double>, double, float>;
-
-// `value` in the compute type, exactly.
-template <typename C, typename T>
-__device__ C Widen(T value) {
-  if constexpr (std::is_same_v<T, __nv_bfloat16>) {
-    return __bfloat162float(value);
-  } else if constexpr (std::is_same_v<T, __half>) {
-    return __half2float(value);
-  } else {
-    return value;
-  }
-}
-
-// `value` rounded to the nearest T, ties to even; from float64 to a 16-bit float through float32, as the host and
-// PyTorch do.
-template <typename T, typename C>
-__device__ T Round(C value) {
-  if constexpr (std::is_same_v<T, __nv_bfloat16>) {
-    return __float2bfloat16_rn(static_cast<float>(value));
-  } else if constexpr (std::is_same_v<T, __half>) {
-    return __float2half_rn(static_cast<float>(value));
-  } else {
-    return static_cast<T>(value);
-  }
-}
 
 // What Transform applies to each pair of elements. kReads says whether the destination's old value matters.
 template <typename From, typename To>
@@ -73,64 +50,39 @@ struct Scale {
   __device__ T operator()(T from, T) const { return Round<T>(Widen<C>(from) * Widen<C>(__ldg(factor))); }
 };
 
-constexpr int kThreads = 256;
-constexpr int64_t kMaxBlocks = 16384;
-
-int Blocks(int64_t threads) { return static_cast<int>(std::min((threads + kThreads - 1) / kThreads, kMaxBlocks)); }
-
-// N elements that are loaded and stored by one instruction.
-template <typename T, int N>
-struct alignas(sizeof(T) * N) Pack {
-  T at[N];
-};
-
 // destination[i] = f(source[i], destination[i]) for the first N * `packs` elements. Source and destination may be one.
 template <int N, typename From, typename To, typename F>
 __global__ void Transform(const From* source, To* destination, int64_t packs, F f) {
-  const int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x;
-  for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < packs; i += step) {
+  ForEach(packs, [&](int64_t i) {
     const auto from = reinterpret_cast<const Pack<From, N>*>(source)[i];
     Pack<To, N> to{};
     if constexpr (F::kReads) to = reinterpret_cast<const Pack<To, N>*>(destination)[i];
 #pragma unroll
     for (int k = 0; k < N; ++k) to.at[k] = f(from.at[k], to.at[k]);
     reinterpret_cast<Pack<To, N>*>(destination)[i] = to;
-  }
+  });
 }
-
-bool IsAligned(const void* data, size_t to) { return reinterpret_cast<uintptr_t>(data) % to == 0; }
 
 template <typename From, typename To, typename F>
 void LaunchTransform(const Tensor& source, const Tensor& destination, F f, cudaStream_t stream) {
-  // 16 bytes, the widest access, on the side of the larger elements.
-  constexpr int kPack = 16 / std::max(sizeof(From), sizeof(To));
+  // On the side of the larger elements.
+  constexpr int kPack = kPackBytes / std::max(sizeof(From), sizeof(To));
   const int64_t numel = source.numel();
   const From* from = source.data_as<From>();
   To* to = destination.data_as<To>();
   int64_t packs = 0;
   if (IsAligned(from, sizeof(From) * kPack) && IsAligned(to, sizeof(To) * kPack)) packs = numel / kPack;
-  if (packs > 0) Transform<kPack><<<Blocks(packs), kThreads, 0, stream>>>(from, to, packs, f);
+  if (packs > 0) Launch(Transform<kPack, From, To, F>, Blocks(packs), kThreads, 0, stream, from, to, packs, f);
   const int64_t rest = numel - packs * kPack;
   if (rest > 0) {
-    Transform<1><<<Blocks(rest), kThreads, 0, stream>>>(from + packs * kPack, to + packs * kPack, rest, f);
+    Launch(Transform<1, From, To, F>, Blocks(rest), kThreads, 0, stream, from + packs * kPack, to + packs * kPack, rest,
+           f);
   }
 }
 
 // The grid is the same for all sizes and GPUs, so the order of summation is too.
 constexpr int kPartialSums = 512;
 static_assert(kPartialSums * sizeof(double) <= CudaStream::kScratchBytes);
-
-// The sum of `value` over the block's N threads, in thread 0; a tree of fixed shape.
-template <int N>
-__device__ double BlockSum(double value) {
-  __shared__ double sums[N];
-  sums[threadIdx.x] = value;
-  for (int width = N / 2; width > 0; width /= 2) {
-    __syncthreads();
-    if (static_cast<int>(threadIdx.x) < width) sums[threadIdx.x] += sums[threadIdx.x + width];
-  }
-  return sums[0];
-}
 
 template <typename T>
 __global__ void SumSquares(const T* source, int64_t numel, double* partial_sums) {
@@ -140,19 +92,14 @@ __global__ void SumSquares(const T* source, int64_t numel, double* partial_sums)
     const double value = Widen<double>(source[i]);
     sum += value * value;
   }
-  sum = BlockSum<kThreads>(sum);
+  sum = BlockSum<kThreads>(sum, SharedMemory<WarpSums<double, kThreads>>());
   if (threadIdx.x == 0) partial_sums[blockIdx.x] = sum;
 }
 
 __global__ void AddPartialSums(const double* partial_sums, float* result) {
-  const double sum = BlockSum<kPartialSums>(partial_sums[threadIdx.x]);
+  const double sum = BlockSum<kPartialSums>(partial_sums[threadIdx.x], SharedMemory<WarpSums<double, kPartialSums>>());
   if (threadIdx.x == 0) *result = static_cast<float>(static_cast<double>(*result) + sum);
 }
-
-template <typename T>
-struct TypeTag {
-  using Type = T;
-};
 
 // Calls `f` with the tag of a dtype that CheckFloats let through.
 template <typename F>
@@ -276,9 +223,11 @@ class CudaOps final : public TensorOps {
       RETURN_IF_ERROR(CheckScalar("accumulate_squared_norm", "result", result));
       WithFloatType(source.dtype(), [&](auto tag) {
         using T = typename decltype(tag)::Type;
-        SumSquares<<<kPartialSums, kThreads, 0, s>>>(source.data_as<T>(), source.numel(), partial_sums);
+        Launch(SumSquares<T>, kPartialSums, kThreads, sizeof(WarpSums<double, kThreads>), s, source.data_as<T>(),
+               source.numel(), partial_sums);
       });
-      AddPartialSums<<<1, kPartialSums, 0, s>>>(partial_sums, result.data_as<float>());
+      Launch(AddPartialSums, 1, kPartialSums, sizeof(WarpSums<double, kPartialSums>), s, partial_sums,
+             result.data_as<float>());
       return CudaLaunchStatus("accumulate_squared_norm", device);
     };
     on.Issue({source.buffer(), result.buffer()}, launch);

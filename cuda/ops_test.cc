@@ -113,8 +113,9 @@ TEST_F(CudaOpsTest, CastDivideEqualsTheHosts) {
   for (DType from : kFloats) {
     for (DType to : kFloats) {
       for (int64_t numel : kLengths) {
-        for (double divisor : {1.0, 3.0, 8.0}) {
-          for (int64_t offset : {0, 3}) {  // in packs, and one by one
+        for (double divisor : {1.0, 3.0}) {
+          for (int64_t offset : {0, 3}) {                                          // in packs, and one by one
+            if (numel == kLengths[8] && offset != (from == to ? 0 : 3)) continue;  // long: either of the two
             std::vector<double> got[2];
             for (const Side* side : {&host_, &cuda_}) {
               const Tensor source = Make(*side, from, Random(numel, 1), offset);
@@ -148,6 +149,7 @@ TEST_F(CudaOpsTest, AccumulateEqualsTheHosts) {
     for (DType to : kFloats) {
       for (int64_t numel : kLengths) {
         for (int64_t offset : {0, 1}) {
+          if (numel == kLengths[8] && offset != (from == to)) continue;
           std::vector<double> got[2];
           for (const Side* side : {&host_, &cuda_}) {
             const Tensor source = Make(*side, from, Random(numel, 3), offset);

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Sums and maxima over the threads of a warp or a block, in trees of fixed shape: the same bits in every run. All
+// threads must call. For .cu files.
+#ifndef FSDP_CUDA_BLOCK_SUM_H_
+#define FSDP_CUDA_BLOCK_SUM_H_
+
+#include <cuda_runtime.h>
+
+namespace fsdp {
+
+constexpr int kWarpThreads = 32;
+constexpr unsigned kAllLanes = ~0u;
+
+// In every lane.
+template <typename T>
+__device__ inline T WarpSum(T value) {
+#pragma unroll
+  for (int lanes = kWarpThreads / 2; lanes > 0; lanes /= 2) value += __shfl_xor_sync(kAllLanes, value, lanes);
+  return value;
+}
+
+__device__ inline float WarpMax(float value) {
+#pragma unroll
+  for (int lanes = kWarpThreads / 2; lanes > 0; lanes /= 2) {
+    value = fmaxf(value, __shfl_xor_sync(kAllLanes, value, lanes));
+  }
+  return value;
+}
+
+// What BlockSum needs of shared memory, for a block of N threads.
+template <typename T, int N>
+struct WarpSums {
+  T of[N / kWarpThreads];
+};
+
+// In every thread of a one-dimensional block of N threads, a multiple of 32. `sums` may be used again at once.
+template <int N, typename T>
+__device__ inline T BlockSum(T value, WarpSums<T, N>& sums) {
+  value = WarpSum(value);
+  if (threadIdx.x % kWarpThreads == 0) sums.of[threadIdx.x / kWarpThreads] = value;
+  __syncthreads();
+  T total = 0;
+#pragma unroll
+  for (int warp = 0; warp < N / kWarpThreads; ++warp) total += sums.of[warp];
+  __syncthreads();
+  return total;
+}
+
+}  // namespace fsdp
+
+#endif  // FSDP_CUDA_BLOCK_SUM_H_

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// EmulatedBlock: runs a kernel block by block, each block's threads as fibers of the calling thread. A fiber runs until
+// it waits for others, at a barrier or an exchange within its warp; fibers run in ascending order up to one barrier and
+// in descending order up to the next, so that a missing barrier shows in one of them. What CUDA leaves undefined ends
+// the process with a message instead: threads that wait at different barriers, or for a thread that has returned, and
+// writes beyond the block's shared memory, which is full of NaN at first.
+//
+// The names that CUDA defines for kernels' eyes are here too.
+#ifndef FSDP_CUDA_EMULATOR_BLOCK_H_
+#define FSDP_CUDA_EMULATOR_BLOCK_H_
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <source_location>
+#include <vector>
+
+struct uint3 {
+  unsigned x, y, z;
+};
+struct dim3 {
+  constexpr dim3(unsigned x = 1, unsigned y = 1, unsigned z = 1) : x(x), y(y), z(z) {}
+  unsigned x, y, z;
+};
+
+// Of the fiber that runs now.
+inline constinit thread_local uint3 threadIdx = {};
+inline constinit thread_local uint3 blockIdx = {};
+inline constinit thread_local dim3 blockDim = {};
+inline constinit thread_local dim3 gridDim = {};
+
+namespace fsdp {
+
+class Fiber;
+
+struct KernelShape {
+  dim3 grid;
+  dim3 block;
+  size_t shared_bytes = 0;
+};
+
+class EmulatedBlock {
+ public:
+  static constexpr unsigned kWarp = 32;
+  static constexpr unsigned kMaxThreads = 1024;
+
+  // Runs `thread` for every thread of every block; returns false if one of them trapped.
+  static bool RunKernel(const KernelShape& shape, const std::function<void()>& thread);
+
+  // The block that the calling fiber belongs to.
+  static EmulatedBlock& Current();
+
+  // The following are for the fibers.
+
+  void AwaitBlock(const std::source_location& place);
+  void AwaitWarp(unsigned mask, const std::source_location& place);
+
+  // Gives `value` to the other threads in `mask` of the caller's warp; returns the 32 lanes' values, valid until the
+  // caller's next exchange.
+  const uint64_t* Exchange(unsigned mask, uint64_t value, const std::source_location& place);
+
+  [[noreturn]] void Trap();
+  std::byte* shared_memory() { return shared_.data(); }
+  size_t shared_bytes() const { return shape_.shared_bytes; }
+
+ private:
+  enum class State : uint8_t { kNotStarted, kRunnable, kAtBarrier, kInWarp, kDone };
+
+  struct Thread {
+    State state = State::kNotStarted;
+    Fiber* fiber = nullptr;
+    std::source_location place;  // where it waits
+  };
+
+  // What the threads of a warp wait for together.
+  struct Warp {
+    unsigned arrived = 0;  // lanes
+    unsigned mask = 0;     // of the first that arrived
+    std::source_location place;
+    uint64_t turn = 0;  // exchanges so far; two buffers, since a lane may be one ahead of another
+    uint64_t values[2][kWarp] = {};
+  };
+
+  EmulatedBlock(const KernelShape& shape, const std::function<void()>& thread);
+  ~EmulatedBlock();
+
+  bool RunBlock(unsigned number);
+  bool Sweep(bool descending);  // resumes whoever can run; false if no one can
+  void ReleaseBarrier();        // all live threads are at one barrier, or the process ends
+  void Resume(unsigned thread);
+  void Yield(State state, const std::source_location& place);
+  void CheckGuard() const;
+  unsigned Self() const;
+  Fiber* TakeFiber();
+  void RunThreads();  // a fiber's body
+
+  const KernelShape shape_;
+  const std::function<void()>& thread_;
+  const unsigned num_threads_;
+  std::vector<Thread> threads_;
+  std::vector<Warp> warps_;
+  std::vector<std::byte> shared_;
+  std::vector<std::unique_ptr<Fiber>> fibers_;
+  std::vector<Fiber*> idle_;
+  Fiber* running_ = nullptr;
+  bool trapped_ = false;
+};
+
+// Puts the kernel on `stream`; checks what CUDA checks of a launch.
+cudaError_t EmulateKernel(cudaStream_t stream, const void* kernel, const KernelShape& shape,
+                          std::function<void()> thread);
+
+}  // namespace fsdp
+
+#endif  // FSDP_CUDA_EMULATOR_BLOCK_H_

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// EmulatedMemory: the memory of the emulated GPUs. The same pages are mapped twice: where pointers point, nothing can
+// be read or written, and a second view serves kernels and copies alone, whose pointers are translated. So host code
+// that touches device memory crashes, as it should, while on a GPU it would crash too, but only there.
+//
+// New memory is full of NaN. Each allocation is followed by a guard, which is checked when it is freed: whoever wrote
+// past it ends the process. Thread-safe.
+#ifndef FSDP_CUDA_EMULATOR_DEVICE_MEMORY_H_
+#define FSDP_CUDA_EMULATOR_DEVICE_MEMORY_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <mutex>
+
+namespace fsdp {
+
+constexpr int kEmulatedDevices = 4;
+
+class EmulatedMemory {
+ public:
+  static constexpr size_t kBytesPerDevice = size_t{8} << 30;
+
+  // The process's.
+  static EmulatedMemory& Get();
+
+  // Memory of GPU `device`, aligned to 256 bytes; null when it has no room.
+  void* Allocate(int device, size_t nbytes);
+
+  // Returns false if nothing live begins there.
+  bool Free(void* data);
+
+  // The GPU that `data` is on, or -1 for memory of the host.
+  int DeviceOf(const void* data) const;
+
+  // Whether [data, data + nbytes) is the host's, or lies in one live allocation.
+  bool IsValid(const void* data, size_t nbytes);
+
+  // Where a kernel or copy finds `data`; memory of the host is where it is.
+  template <typename T>
+  T* KernelView(T* data) const {
+    return DeviceOf(data) < 0 ? data : reinterpret_cast<T*>(reinterpret_cast<uintptr_t>(data) + view_ - base_);
+  }
+
+  size_t FreeBytes(int device);
+
+ private:
+  EmulatedMemory();
+
+  uintptr_t base_ = 0;  // of GPU 0; the others' memory follows
+  uintptr_t view_ = 0;
+  int file_ = -1;
+  std::mutex mutex_;
+  std::map<uintptr_t, size_t> live_;  // guarded by mutex_; bytes asked for, by address
+};
+
+// Translates, as KernelView, each aligned word of a kernel's parameter that is a pointer into device memory.
+void ToKernelView(void* parameter, size_t nbytes);
+
+}  // namespace fsdp
+
+#endif  // FSDP_CUDA_EMULATOR_DEVICE_MEMORY_H_

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the emulator's parts share of the runtime's state, and what its tests may reset.
+#ifndef FSDP_CUDA_EMULATOR_RUNTIME_H_
+#define FSDP_CUDA_EMULATOR_RUNTIME_H_
+
+#include <cuda_runtime_api.h>
+
+namespace fsdp {
+
+// The calling thread's.
+int EmulatedCurrentDevice();
+
+// The error that ended the use of `device`, if one has.
+cudaError_t EmulatedDeviceError(int device);
+
+// What a call answers: `error`, else the error that ended the use of the calling thread's device. Kept as the thread's
+// last error.
+cudaError_t Answer(cudaError_t error);
+
+// Forgets the errors that ended the use of devices.
+void ResetEmulatedDevices();
+
+}  // namespace fsdp
+
+#endif  // FSDP_CUDA_EMULATOR_RUNTIME_H_

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the emulator keeps behind cudaStream_t and cudaEvent_t. A stream is a thread that works through a queue, so work
+// of two streams really overlaps, and a wait that is missing is a data race that ThreadSanitizer reports.
+#ifndef FSDP_CUDA_EMULATOR_STREAM_H_
+#define FSDP_CUDA_EMULATOR_STREAM_H_
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+struct CUstream_st {
+ public:
+  CUstream_st(int device, int priority);
+  ~CUstream_st();  // after all work
+
+  int device() const { return device_; }
+  int priority() const { return priority_; }
+  void Push(std::function<void()> work);
+  void Synchronize();
+  bool Query();
+
+ private:
+  void Loop();
+
+  const int device_;
+  const int priority_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::function<void()>> queue_;  // guarded by mutex_; the first is being worked on
+  bool closing_ = false;                     // guarded by mutex_
+  std::thread thread_;
+};
+
+struct CUevent_st {
+ public:
+  explicit CUevent_st(bool timed) : state_(std::make_shared<State>()), timed_(timed) {}
+
+  void Record(CUstream_st& stream);
+  void MakeWait(CUstream_st& stream);  // for the last Record before this call
+  void Synchronize();
+  bool Query();
+  bool timed() const { return timed_; }
+  std::chrono::steady_clock::time_point reached_at();
+
+ private:
+  // Outlives the event while streams use it.
+  struct State {
+    std::mutex mutex;
+    std::condition_variable changed;
+    int64_t recorded = 0;  // so many times
+    int64_t reached = 0;   // the last of them that was reached
+    std::chrono::steady_clock::time_point reached_at;
+    void Await(int64_t record);
+  };
+
+  const std::shared_ptr<State> state_;
+  const bool timed_;
+};
+
+#endif  // FSDP_CUDA_EMULATOR_STREAM_H_

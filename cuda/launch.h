@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Launch: how every kernel is launched. One plain call and no <<<>>>, so that kernels compile with an ordinary C++
+// compiler against the emulator (emulator/) too. For .cu files.
+#ifndef FSDP_CUDA_LAUNCH_H_
+#define FSDP_CUDA_LAUNCH_H_
+
+#include <cuda_runtime.h>
+
+#include <cstddef>
+#include <utility>
+
+namespace fsdp {
+
+// What a block has without asking.
+constexpr size_t kDefaultSharedBytes = 48 << 10;
+
+// Puts `kernel` on `stream`, with `shared_bytes` of shared memory for each block (shared_memory.h). An error is the
+// thread's last one: CudaLaunchStatus (cuda_status.h) asks for it, after one launch or several.
+template <typename... Params, typename... Args>
+void Launch(void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream,
+            Args&&... args) {
+  if (shared_bytes > kDefaultSharedBytes) {
+    cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize,
+                         static_cast<int>(shared_bytes));
+  }
+  cudaLaunchConfig_t config = {};
+  config.gridDim = grid;
+  config.blockDim = block;
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = stream;
+  cudaLaunchKernelEx(&config, kernel, std::forward<Args>(args)...);
+}
+
+}  // namespace fsdp
+
+#endif  // FSDP_CUDA_LAUNCH_H_
