@@ -13,6 +13,7 @@
 #include "checkpoint/format/manifest_file.h"
 #include "checkpoint/test_state.h"
 #include "checkpoint/verify.h"
+#include "collectives/counting_process_group.h"
 #include "collectives/run_ranks.h"
 #include "gtest/gtest.h"
 
@@ -20,53 +21,6 @@ namespace fsdp {
 namespace {
 
 using testing::IsEmpty;
-
-// Passes everything on, and counts.
-class CountingGroup final : public ProcessGroup {
- public:
-  explicit CountingGroup(ProcessGroup& base) : base_(base) {}
-
-  int rank() const override { return base_.rank(); }
-  int size() const override { return base_.size(); }
-  std::string_view backend() const override { return base_.backend(); }
-  const std::shared_ptr<Device>& device() const override { return base_.device(); }
-  absl::StatusOr<Buffer> Allocate(int64_t nbytes) override { return base_.Allocate(nbytes); }
-  void AllGather(const Tensor& input, const Tensor& output, Stream& stream) override {
-    ++collectives;
-    base_.AllGather(input, output, stream);
-  }
-  void ReduceScatter(const Tensor& input, const Tensor& output, ReduceOp op, Stream& stream) override {
-    ++collectives;
-    base_.ReduceScatter(input, output, op, stream);
-  }
-  void AllReduce(const Tensor& t, ReduceOp op, Stream& stream) override {
-    ++collectives;
-    base_.AllReduce(t, op, stream);
-  }
-  void Broadcast(const Tensor& t, int root, Stream& stream) override {
-    ++collectives;
-    base_.Broadcast(t, root, stream);
-  }
-  void Barrier(Stream& stream) override {
-    ++collectives;
-    base_.Barrier(stream);
-  }
-  absl::StatusOr<std::vector<std::string>> GatherBlobs(std::string_view blob) override {
-    ++gathers;
-    gathered_bytes += static_cast<int64_t>(blob.size());
-    return base_.GatherBlobs(blob);
-  }
-  absl::StatusOr<std::unique_ptr<ProcessGroup>> Split(int color, int key) override { return base_.Split(color, key); }
-  void Abort(const absl::Status& reason) override { base_.Abort(reason); }
-  absl::Duration timeout() const override { return base_.timeout(); }
-
-  int collectives = 0;
-  int gathers = 0;
-  int64_t gathered_bytes = 0;
-
- private:
-  ProcessGroup& base_;
-};
 
 absl::Status SaveLocal(const std::string& root, int world_size,
                        const std::vector<TestTensor>& tensors = AwkwardTensors()) {
@@ -100,12 +54,12 @@ TEST(LocalTest, TakesNoCollectivesButTheGathersOfTheCommit) {
     const std::string root = NewTestDirectory();
     std::vector<std::pair<int, int64_t>> counts(world_size);
     EXPECT_OK(RunRanks(world_size, [&](const std::shared_ptr<ProcessGroup>& group) {
-      CountingGroup counting(*group);
+      CountingProcessGroup counting(group);
       const StateDict state = LocalState(tensors, world_size, group->rank());
       const absl::Status saved = SaveCheckpoint(state, root, 1, counting).status();
-      EXPECT_EQ(counting.collectives, 0);
-      EXPECT_LT(counting.gathered_bytes, 2048) << "payload is never gathered";
-      counts[group->rank()] = {counting.gathers, counting.gathered_bytes};
+      EXPECT_EQ(counting.collectives(), 0);
+      EXPECT_LT(counting.gathered_bytes(), 2048) << "payload is never gathered";
+      counts[group->rank()] = {counting.control_calls(), counting.gathered_bytes()};
       return saved;
     }));
     return counts[0].first;

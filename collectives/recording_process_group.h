@@ -14,59 +14,47 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "collectives/process_group.h"
+#include "collectives/forwarding_process_group.h"
 
 namespace fsdp {
 
-class RecordingProcessGroup final : public ProcessGroup {
+class RecordingProcessGroup final : public ForwardingProcessGroup {
  public:
   using Log = std::vector<std::string>;
 
   // Entries read "all_gather world float32[12]": the operation, the label, and what each rank gives.
   RecordingProcessGroup(std::shared_ptr<ProcessGroup> inner, std::string label, std::shared_ptr<Log> log)
-      : inner_(std::move(inner)), label_(std::move(label)), log_(std::move(log)) {}
+      : ForwardingProcessGroup(std::move(inner)), label_(std::move(label)), log_(std::move(log)) {}
 
-  int rank() const override { return inner_->rank(); }
-  int size() const override { return inner_->size(); }
-  std::string_view backend() const override { return inner_->backend(); }
-  const std::shared_ptr<Device>& device() const override { return inner_->device(); }
-  absl::StatusOr<Buffer> Allocate(int64_t nbytes) override { return inner_->Allocate(nbytes); }
   void AllGather(const Tensor& input, const Tensor& output, Stream& stream) override {
     Record("all_gather", input);
-    inner_->AllGather(input, output, stream);
+    inner().AllGather(input, output, stream);
   }
   void ReduceScatter(const Tensor& input, const Tensor& output, ReduceOp op, Stream& stream) override {
     Record(op == ReduceOp::kAvg ? "reduce_scatter avg" : "reduce_scatter", output);
-    inner_->ReduceScatter(input, output, op, stream);
+    inner().ReduceScatter(input, output, op, stream);
   }
   void AllReduce(const Tensor& t, ReduceOp op, Stream& stream) override {
     Record(op == ReduceOp::kAvg ? "all_reduce avg" : "all_reduce", t);
-    inner_->AllReduce(t, op, stream);
+    inner().AllReduce(t, op, stream);
   }
   void Broadcast(const Tensor& t, int root, Stream& stream) override {
     Record("broadcast", t);
-    inner_->Broadcast(t, root, stream);
-  }
-  void Barrier(Stream& stream) override { inner_->Barrier(stream); }
-  absl::StatusOr<std::vector<std::string>> GatherBlobs(std::string_view blob) override {
-    return inner_->GatherBlobs(blob);
+    inner().Broadcast(t, root, stream);
   }
 
   // The part's label is this one's and its size: "world/2".
   absl::StatusOr<std::unique_ptr<ProcessGroup>> Split(int color, int key) override {
-    ASSIGN_OR_RETURN(std::shared_ptr<ProcessGroup> part, inner_->Split(color, key));
+    ASSIGN_OR_RETURN(std::shared_ptr<ProcessGroup> part, inner().Split(color, key));
     std::string label = absl::StrCat(label_, "/", part->size());
     return std::make_unique<RecordingProcessGroup>(std::move(part), std::move(label), log_);
   }
-  void Abort(const absl::Status& reason) override { inner_->Abort(reason); }
-  absl::Duration timeout() const override { return inner_->timeout(); }
 
  private:
   void Record(const char* operation, const Tensor& t) {
     log_->push_back(absl::StrCat(operation, " ", label_, " ", std::string(DTypeName(t.dtype())), "[", t.numel(), "]"));
   }
 
-  const std::shared_ptr<ProcessGroup> inner_;
   const std::string label_;
   const std::shared_ptr<Log> log_;
 };

@@ -8,8 +8,8 @@
 
 #include "base/status_macros.h"
 #include "base/status_matchers.h"
+#include "collectives/counting_process_group.h"
 #include "collectives/run_ranks.h"
-#include "fsdp/counting_group.h"
 #include "fsdp/fsdp.h"
 #include "fsdp/state_collector.h"
 #include "fsdp/test_model.h"
@@ -25,16 +25,16 @@ class LocalStateTest : public testing::TestWithParam<int> {};
 
 TEST_P(LocalStateTest, CostsNoCommunicationAtAll) {
   ASSERT_OK(RunRanks(GetParam(), [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
-    const auto counting = std::make_shared<CountingGroup>(group);
+    const auto counting = std::make_shared<CountingProcessGroup>(group);
     ASSIGN_OR_RETURN(TestModel made, MakeTestModel(counting, BlockOptions()));
     RETURN_IF_ERROR(made.Train(0));
     counting->Reset();
     StateDictTypeGuard guard(*made.model, LocalStateDictConfig{});
     ASSIGN_OR_RETURN(const StateDict state, made.AllState());
-    EXPECT_EQ(counting->count(), 0);
+    EXPECT_EQ(counting->collectives() + counting->control_calls(), 0);
     EXPECT_EQ(state.type, StateDictType::kLocal);
     RETURN_IF_ERROR(made.model->LoadStateDict(state));
-    EXPECT_EQ(counting->count(), 0);
+    EXPECT_EQ(counting->collectives() + counting->control_calls(), 0);
     return absl::OkStatus();
   }));
 }

@@ -12,8 +12,8 @@
 
 #include "base/status_macros.h"
 #include "base/status_matchers.h"
+#include "collectives/counting_process_group.h"
 #include "collectives/run_ranks.h"
-#include "fsdp/counting_group.h"
 #include "fsdp/fsdp.h"
 #include "fsdp/state_collector.h"
 #include "fsdp/test_model.h"
@@ -63,12 +63,12 @@ class OptimFormsTest : public testing::TestWithParam<int> {};
 
 TEST_P(OptimFormsTest, ShardsAFullStateWithoutCommunication) {
   ASSERT_OK(RunRanks(GetParam(), [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
-    const auto counting = std::make_shared<CountingGroup>(group);
+    const auto counting = std::make_shared<CountingProcessGroup>(group);
     ASSIGN_OR_RETURN(TestModel made, Trained(counting));
     ASSIGN_OR_RETURN(const StateDict full, OptimState(made, FullStateDictConfig{}));
     counting->Reset();
     ASSIGN_OR_RETURN(const StateDict slices, made.model->ShardFullOptimStateDict(full));
-    EXPECT_EQ(counting->count(), 0);
+    EXPECT_EQ(counting->collectives() + counting->control_calls(), 0);
     EXPECT_EQ(slices.type, StateDictType::kLocal);
     EXPECT_EQ(*slices.FindText(StateKey::ParamGroups()), *full.FindText(StateKey::ParamGroups()));
     ExpectAreTheOptimizers(slices, *made.optimizer);

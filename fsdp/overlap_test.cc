@@ -11,6 +11,7 @@
 
 #include "base/status_macros.h"
 #include "base/status_matchers.h"
+#include "collectives/forwarding_process_group.h"
 #include "collectives/run_ranks.h"
 #include "fsdp/fsdp.h"
 #include "gmock/gmock.h"
@@ -23,35 +24,21 @@ namespace {
 constexpr int kLayers = 3;
 
 // A rank's group that counts the all-gathers and reduce-scatters that have run, not those that were issued.
-class CountingGroup final : public ProcessGroup {
+class CountingGroup final : public ForwardingProcessGroup {
  public:
-  explicit CountingGroup(std::shared_ptr<ProcessGroup> inner) : inner_(std::move(inner)) {}
+  using ForwardingProcessGroup::ForwardingProcessGroup;
 
   int all_gathers() const { return all_gathers_; }
   int reduce_scatters() const { return reduce_scatters_; }
 
-  int rank() const override { return inner_->rank(); }
-  int size() const override { return inner_->size(); }
-  std::string_view backend() const override { return inner_->backend(); }
-  const std::shared_ptr<Device>& device() const override { return inner_->device(); }
-  absl::StatusOr<Buffer> Allocate(int64_t nbytes) override { return inner_->Allocate(nbytes); }
   void AllGather(const Tensor& input, const Tensor& output, Stream& stream) override {
-    inner_->AllGather(input, output, stream);
+    inner().AllGather(input, output, stream);
     CountAfter(all_gathers_, stream);
   }
   void ReduceScatter(const Tensor& input, const Tensor& output, ReduceOp op, Stream& stream) override {
-    inner_->ReduceScatter(input, output, op, stream);
+    inner().ReduceScatter(input, output, op, stream);
     CountAfter(reduce_scatters_, stream);
   }
-  void AllReduce(const Tensor& t, ReduceOp op, Stream& stream) override { inner_->AllReduce(t, op, stream); }
-  void Broadcast(const Tensor& t, int root, Stream& stream) override { inner_->Broadcast(t, root, stream); }
-  void Barrier(Stream& stream) override { inner_->Barrier(stream); }
-  absl::StatusOr<std::vector<std::string>> GatherBlobs(std::string_view blob) override {
-    return inner_->GatherBlobs(blob);
-  }
-  absl::StatusOr<std::unique_ptr<ProcessGroup>> Split(int color, int key) override { return inner_->Split(color, key); }
-  void Abort(const absl::Status& reason) override { inner_->Abort(reason); }
-  absl::Duration timeout() const override { return inner_->timeout(); }
 
  private:
   static void CountAfter(std::atomic<int>& count, Stream& stream) {
@@ -61,7 +48,6 @@ class CountingGroup final : public ProcessGroup {
     });
   }
 
-  std::shared_ptr<ProcessGroup> inner_;
   std::atomic<int> all_gathers_{0};
   std::atomic<int> reduce_scatters_{0};
 };
