@@ -7,8 +7,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "models/residual.h"
 #include "nn/last_dim.h"
+#include "nn/layer_norm.h"
 
 namespace fsdp {
 namespace {
@@ -99,28 +99,11 @@ absl::StatusOr<Tensor> Gpt2Mlp::DoBackward(const Tensor& grad_output, Tape& tape
   return c_fc_->Backward(grad_hidden, tape);
 }
 
-Gpt2Block::Gpt2Block(const Gpt2Config& config, int64_t layer_index)
-    : ln_1_(AddChild("ln_1", std::make_unique<LayerNorm>(config.n_embd, config.layer_norm_epsilon))),
-      attn_(AddChild("attn", std::make_unique<Gpt2Attention>(config, layer_index))),
-      ln_2_(AddChild("ln_2", std::make_unique<LayerNorm>(config.n_embd, config.layer_norm_epsilon))),
-      mlp_(AddChild("mlp", std::make_unique<Gpt2Mlp>(config))) {}
-
-absl::StatusOr<Tensor> Gpt2Block::DoForward(const Tensor& x, Tape& tape) {
-  ASSIGN_OR_RETURN(Tensor normed, ln_1_->Forward(x, tape));
-  ASSIGN_OR_RETURN(Tensor attended, attn_->Forward(normed, tape));
-  const Tensor middle = AddResidual(attended, x, tape);
-  ASSIGN_OR_RETURN(Tensor normed_middle, ln_2_->Forward(middle, tape));
-  ASSIGN_OR_RETURN(Tensor out, mlp_->Forward(normed_middle, tape));
-  return AddResidual(out, middle, tape);
-}
-
-absl::StatusOr<Tensor> Gpt2Block::DoBackward(const Tensor& grad_output, Tape& tape) {
-  ASSIGN_OR_RETURN(Tensor grad_normed_middle, mlp_->Backward(grad_output, tape));
-  ASSIGN_OR_RETURN(Tensor grad_through_mlp, ln_2_->Backward(grad_normed_middle, tape));
-  const Tensor grad_middle = AddResidual(grad_through_mlp, grad_output, tape);
-  ASSIGN_OR_RETURN(Tensor grad_normed, attn_->Backward(grad_middle, tape));
-  ASSIGN_OR_RETURN(Tensor grad_through_attn, ln_1_->Backward(grad_normed, tape));
-  return AddResidual(grad_through_attn, grad_middle, tape);
+Gpt2Block::Gpt2Block(const Gpt2Config& config, int64_t layer_index) {
+  attention_norm_ = AddChild("ln_1", std::make_unique<LayerNorm>(config.n_embd, config.layer_norm_epsilon));
+  attention_ = AddChild("attn", std::make_unique<Gpt2Attention>(config, layer_index));
+  mlp_norm_ = AddChild("ln_2", std::make_unique<LayerNorm>(config.n_embd, config.layer_norm_epsilon));
+  mlp_ = AddChild("mlp", std::make_unique<Gpt2Mlp>(config));
 }
 
 }  // namespace fsdp

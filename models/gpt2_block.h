@@ -9,8 +9,8 @@
 #include <string_view>
 
 #include "models/gpt2_config.h"
+#include "models/pre_norm_block.h"
 #include "nn/activation.h"
-#include "nn/layer_norm.h"
 #include "nn/linear.h"
 #include "nn/module.h"
 
@@ -53,20 +53,11 @@ class Gpt2Mlp final : public Module {
 };
 
 // x + attn(ln_1(x)), and on that the same with ln_2 and mlp.
-class Gpt2Block final : public Module {
+class Gpt2Block final : public PreNormBlock {
  public:
   Gpt2Block(const Gpt2Config& config, int64_t layer_index);
 
   std::string_view type_name() const override { return "GPT2Block"; }
-
- private:
-  absl::StatusOr<Tensor> DoForward(const Tensor& x, Tape& tape) override;
-  absl::StatusOr<Tensor> DoBackward(const Tensor& grad_output, Tape& tape) override;
-
-  LayerNorm* ln_1_;
-  Gpt2Attention* attn_;
-  LayerNorm* ln_2_;
-  Gpt2Mlp* mlp_;
 };
 
 }  // namespace fsdp

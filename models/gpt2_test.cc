@@ -8,9 +8,7 @@
 
 #include "base/status_matchers.h"
 #include "gtest/gtest.h"
-#include "nn/cross_entropy_loss.h"
-#include "nn/device_layer_ops.h"
-#include "tensor/host_device.h"
+#include "models/test_language_model.h"
 
 namespace fsdp {
 namespace {
@@ -28,36 +26,7 @@ Gpt2Config SmallConfig() {
   return config;
 }
 
-int64_t CountParameters(Module& module) {
-  int64_t count = 0;
-  for (const auto& [name, parameter] : module.NamedParameters()) {
-    if (parameter->fqn == name) count += parameter->shape.numel();
-  }
-  return count;
-}
-
-class Gpt2Test : public testing::Test {
- protected:
-  // The model's loss, and its gradients in the parameters.
-  absl::StatusOr<double> Loss(Module& model, const std::vector<int32_t>& tokens, const Shape& shape, bool backward) {
-    ASSIGN_OR_RETURN(const Tensor input, Tensor::Empty(*device_, DType::kInt32, shape));
-    std::copy(tokens.begin(), tokens.end(), input.data_as<int32_t>());
-    Tape tape(*stream_, *ops_, backward);
-    const CrossEntropyLoss criterion;
-    ASSIGN_OR_RETURN(const Tensor logits, model.Forward(input, tape));
-    ASSIGN_OR_RETURN(const Tensor loss, criterion.Forward(logits, input, tape));
-    if (backward) {
-      ASSIGN_OR_RETURN(const Tensor grad_logits, criterion.Backward(1, tape));
-      RETURN_IF_ERROR(model.Backward(grad_logits, tape).status());
-    }
-    RETURN_IF_ERROR(stream_->Synchronize());
-    return *loss.data_as<float>();
-  }
-
-  const std::shared_ptr<Device> device_ = CreateHostDevice();
-  const std::shared_ptr<const LayerOps> ops_ = *LayerOpsFor(*device_);
-  const std::unique_ptr<Stream> stream_ = *device_->CreateStream("test");
-};
+class Gpt2Test : public LanguageModelTest {};
 
 TEST_F(Gpt2Test, ParametersHaveHuggingFacesNamesAndOrder) {
   ASSERT_OK_AND_ASSIGN(const std::unique_ptr<Module> model, MakeGpt2(SmallConfig()));

@@ -9,6 +9,7 @@
 #include "models/residual.h"
 #include "nn/activation.h"
 #include "nn/last_dim.h"
+#include "nn/rms_norm.h"
 
 namespace fsdp {
 namespace {
@@ -117,28 +118,11 @@ absl::StatusOr<Tensor> LlamaMlp::DoBackward(const Tensor& grad_output, Tape& tap
   return Sum(grad_x, grad_through_gate, tape);
 }
 
-LlamaDecoderLayer::LlamaDecoderLayer(const LlamaConfig& config, RotaryEmbedding* rotary)
-    : self_attn_(AddChild("self_attn", std::make_unique<LlamaAttention>(config, rotary))),
-      mlp_(AddChild("mlp", std::make_unique<LlamaMlp>(config))),
-      input_layernorm_(AddChild("input_layernorm", MakeNorm(config))),
-      post_attention_layernorm_(AddChild("post_attention_layernorm", MakeNorm(config))) {}
-
-absl::StatusOr<Tensor> LlamaDecoderLayer::DoForward(const Tensor& x, Tape& tape) {
-  ASSIGN_OR_RETURN(Tensor normed, input_layernorm_->Forward(x, tape));
-  ASSIGN_OR_RETURN(Tensor attended, self_attn_->Forward(normed, tape));
-  const Tensor middle = AddResidual(attended, x, tape);
-  ASSIGN_OR_RETURN(Tensor normed_middle, post_attention_layernorm_->Forward(middle, tape));
-  ASSIGN_OR_RETURN(Tensor out, mlp_->Forward(normed_middle, tape));
-  return AddResidual(out, middle, tape);
-}
-
-absl::StatusOr<Tensor> LlamaDecoderLayer::DoBackward(const Tensor& grad_output, Tape& tape) {
-  ASSIGN_OR_RETURN(Tensor grad_normed_middle, mlp_->Backward(grad_output, tape));
-  ASSIGN_OR_RETURN(Tensor grad_through_mlp, post_attention_layernorm_->Backward(grad_normed_middle, tape));
-  const Tensor grad_middle = AddResidual(grad_through_mlp, grad_output, tape);
-  ASSIGN_OR_RETURN(Tensor grad_normed, self_attn_->Backward(grad_middle, tape));
-  ASSIGN_OR_RETURN(Tensor grad_through_attn, input_layernorm_->Backward(grad_normed, tape));
-  return AddResidual(grad_through_attn, grad_middle, tape);
+LlamaDecoderLayer::LlamaDecoderLayer(const LlamaConfig& config, RotaryEmbedding* rotary) {
+  attention_ = AddChild("self_attn", std::make_unique<LlamaAttention>(config, rotary));
+  mlp_ = AddChild("mlp", std::make_unique<LlamaMlp>(config));
+  attention_norm_ = AddChild("input_layernorm", MakeNorm(config));
+  mlp_norm_ = AddChild("post_attention_layernorm", MakeNorm(config));
 }
 
 }  // namespace fsdp

@@ -9,10 +9,10 @@
 #include <string_view>
 
 #include "models/llama_config.h"
+#include "models/pre_norm_block.h"
 #include "nn/kernel_options.h"
 #include "nn/linear.h"
 #include "nn/module.h"
-#include "nn/rms_norm.h"
 #include "nn/rotary_embedding.h"
 
 namespace fsdp {
@@ -58,21 +58,12 @@ class LlamaMlp final : public Module {
 };
 
 // x + self_attn(input_layernorm(x)), and on that the same with post_attention_layernorm and mlp.
-class LlamaDecoderLayer final : public Module {
+class LlamaDecoderLayer final : public PreNormBlock {
  public:
   // `rotary` is the model's and outlives this.
   LlamaDecoderLayer(const LlamaConfig& config, RotaryEmbedding* rotary);
 
   std::string_view type_name() const override { return "LlamaDecoderLayer"; }
-
- private:
-  absl::StatusOr<Tensor> DoForward(const Tensor& x, Tape& tape) override;
-  absl::StatusOr<Tensor> DoBackward(const Tensor& grad_output, Tape& tape) override;
-
-  LlamaAttention* self_attn_;
-  LlamaMlp* mlp_;
-  RmsNorm* input_layernorm_;
-  RmsNorm* post_attention_layernorm_;
 };
 
 }  // namespace fsdp

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// PreNormBlock: a transformer block that normalises before each of its halves and adds each to what it was given:
+//
+//   middle = x + attention(attention_norm(x))
+//   out = middle + mlp(mlp_norm(middle))
+//
+// Which modules these are, their names and their order is the deriving block's, whose constructor sets all four.
+#ifndef FSDP_MODELS_PRE_NORM_BLOCK_H_
+#define FSDP_MODELS_PRE_NORM_BLOCK_H_
+
+#include "nn/module.h"
+
+namespace fsdp {
+
+class PreNormBlock : public Module {
+ protected:
+  // Children of this module.
+  Module* attention_norm_ = nullptr;
+  Module* attention_ = nullptr;
+  Module* mlp_norm_ = nullptr;
+  Module* mlp_ = nullptr;
+
+ private:
+  absl::StatusOr<Tensor> DoForward(const Tensor& x, Tape& tape) final;
+  absl::StatusOr<Tensor> DoBackward(const Tensor& grad_output, Tape& tape) final;
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_MODELS_PRE_NORM_BLOCK_H_
