@@ -7,8 +7,8 @@
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
 #include "collectives/device_mesh.h"
-#include "fsdp/auto_wrap.h"
 #include "fsdp/fully_shard.h"
+#include "fsdp/wrap/auto_wrap.h"
 
 namespace fsdp {
 namespace {

@@ -10,7 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "fsdp/grad_norm.h"
+#include "fsdp/runtime/grad_norm.h"
 #include "tensor/ops.h"
 
 namespace fsdp {

@@ -7,7 +7,7 @@
 #define FSDP_FSDP_CLIP_GRAD_NORM_H_
 
 #include "absl/status/statusor.h"
-#include "fsdp/unit.h"
+#include "fsdp/runtime/unit.h"
 #include "nn/module.h"
 
 namespace fsdp {

@@ -11,7 +11,7 @@
 #include "base/status_matchers.h"
 #include "collectives/run_ranks.h"
 #include "fsdp/fsdp.h"
-#include "fsdp/grad_norm.h"
+#include "fsdp/runtime/grad_norm.h"
 #include "fsdp/test_model.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

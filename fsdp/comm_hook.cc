@@ -2,7 +2,7 @@
 #include "fsdp/comm_hook.h"
 
 #include "base/status_macros.h"
-#include "fsdp/reduction_rule.h"
+#include "fsdp/runtime/reduction_rule.h"
 #include "tensor/ops.h"
 
 namespace fsdp {

@@ -9,8 +9,8 @@
 #include "collectives/recording_process_group.h"
 #include "collectives/run_ranks.h"
 #include "fsdp/fsdp.h"
+#include "fsdp/runtime/test_units.h"
 #include "fsdp/test_model.h"
-#include "fsdp/test_units.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

@@ -7,8 +7,8 @@
 #include "base/status_matchers.h"
 #include "collectives/run_ranks.h"
 #include "fsdp/fsdp.h"
+#include "fsdp/runtime/test_units.h"
 #include "fsdp/test_model.h"
-#include "fsdp/test_units.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {

@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "fsdp/fsdp_root.h"
-#include "fsdp/model_state.h"
+#include "fsdp/state/model_state.h"
 
 namespace fsdp {
 namespace {

@@ -15,7 +15,7 @@
 #include "absl/status/statusor.h"
 #include "collectives/device_mesh.h"
 #include "fsdp/fully_shard_options.h"
-#include "fsdp/incompatible_keys.h"
+#include "fsdp/state/incompatible_keys.h"
 #include "fsdp/state_dict_config.h"
 #include "fsdp/unit_controls.h"
 #include "fsdp/unshard_handle.h"

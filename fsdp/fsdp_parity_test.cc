@@ -13,7 +13,7 @@
 #include "base/status_matchers.h"
 #include "collectives/run_ranks.h"
 #include "fsdp/fsdp.h"
-#include "fsdp/reduction_rule.h"
+#include "fsdp/runtime/reduction_rule.h"
 #include "fsdp/test_model.h"
 #include "gtest/gtest.h"
 #include "models/gpt2.h"

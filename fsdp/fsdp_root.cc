@@ -7,9 +7,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "fsdp/ignored_states.h"
-#include "fsdp/partition.h"
-#include "fsdp/shard_groups.h"
+#include "fsdp/runtime/shard_groups.h"
+#include "fsdp/wrap/ignored_states.h"
+#include "fsdp/wrap/partition.h"
 
 namespace fsdp {
 namespace {

@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "fsdp/executor.h"
 #include "fsdp/fsdp_module.h"
-#include "fsdp/unit.h"
+#include "fsdp/runtime/executor.h"
+#include "fsdp/runtime/unit.h"
 #include "nn/device_layer_ops.h"
 
 namespace fsdp {

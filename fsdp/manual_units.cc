@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "base/status_macros.h"
-#include "fsdp/unit.h"
-#include "fsdp/unit_runtime.h"
+#include "fsdp/runtime/unit.h"
+#include "fsdp/runtime/unit_runtime.h"
 
 namespace fsdp {
 namespace {

@@ -29,7 +29,7 @@
 
 #include "absl/status/statusor.h"
 #include "fsdp/options.h"
-#include "fsdp/shard_groups.h"
+#include "fsdp/runtime/shard_groups.h"
 #include "nn/initializer.h"
 #include "optim/sharded_parameter.h"
 #include "tensor/stream.h"

@@ -4,7 +4,7 @@
 #include <type_traits>
 
 #include "base/status_matchers.h"
-#include "fsdp/state_form.h"
+#include "fsdp/state/state_form.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {

@@ -19,10 +19,10 @@
 
 #include "base/status_macros.h"
 #include "collectives/run_ranks.h"
-#include "fsdp/executor.h"
 #include "fsdp/fsdp.h"
-#include "fsdp/unit.h"
-#include "fsdp/unit_runtime.h"
+#include "fsdp/runtime/executor.h"
+#include "fsdp/runtime/unit.h"
+#include "fsdp/runtime/unit_runtime.h"
 #include "models/gpt2.h"
 #include "nn/cross_entropy_loss.h"
 #include "nn/device_layer_ops.h"

@@ -21,8 +21,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "fsdp/state_gather.h"
-#include "fsdp/unit.h"
+#include "fsdp/runtime/unit.h"
+#include "fsdp/state/state_gather.h"
 #include "nn/module.h"
 
 namespace fsdp {

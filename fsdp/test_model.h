@@ -9,7 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "fsdp/fsdp.h"
-#include "fsdp/shard_groups.h"
+#include "fsdp/runtime/shard_groups.h"
 #include "models/gpt2.h"
 #include "optim/adamw.h"
 

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "base/status_matchers.h"
-#include "fsdp/auto_wrap.h"
 #include "fsdp/test_sequence.h"
+#include "fsdp/wrap/auto_wrap.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "models/gpt2.h"

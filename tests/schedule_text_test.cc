@@ -16,7 +16,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "fsdp/options.h"
-#include "fsdp/schedule.h"
+#include "fsdp/schedule/schedule.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {

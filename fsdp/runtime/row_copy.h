@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// RowCopy: between the two orders of a unit that is cut by rows: [parameters, chunks of all ranks], which parameters
+// and gradients are views of, and [ranks, chunks of all parameters], which collectives work in.
+#ifndef FSDP_FSDP_RUNTIME_ROW_COPY_H_
+#define FSDP_FSDP_RUNTIME_ROW_COPY_H_
+
+#include "fsdp/runtime/shard_layout.h"
+#include "tensor/ops.h"
+#include "tensor/stream.h"
+#include "tensor/tensor.h"
+
+namespace fsdp {
+
+class RowCopy {
+ public:
+  // For the layout's own ranks, or for `ranks` that divide them: the same buffer cut into fewer, larger rows. The
+  // layout must outlive it.
+  explicit RowCopy(const ShardLayout& layout) : RowCopy(layout, layout.world_size()) {}
+  RowCopy(const ShardLayout& layout, int ranks) : layout_(layout), ranks_(ranks) {}
+
+  // Chunks of every rank from `rows` to `parameters`.
+  void Out(const Tensor& rows, const Tensor& parameters, const TensorOps& ops, Stream& stream) const;
+
+  // The way back, divided.
+  void In(const Tensor& parameters, const Tensor& rows, double divisor, const TensorOps& ops, Stream& stream) const;
+
+  // One rank's chunks from `parameters` to `row`, of row_numel().
+  void InRow(const Tensor& parameters, int rank, const Tensor& row, const TensorOps& ops, Stream& stream) const;
+
+  int64_t row_numel() const { return layout_.padded_numel() / ranks_; }
+
+ private:
+  // Where the chunk of one parameter and rank lies in each order.
+  struct Place {
+    Interval in_parameters;
+    Interval in_row;  // of its rank
+  };
+  Place PlaceOf(size_t index, int rank) const;
+  Interval InRows(const Place& place, int rank) const;
+
+  const ShardLayout& layout_;
+  const int ranks_;
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_FSDP_RUNTIME_ROW_COPY_H_

@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/schedule/schedule.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace fsdp {
+namespace {
+
+using Kind = ScheduleEvent::Kind;
+
+const char* EventName(Kind kind) {
+  switch (kind) {
+    case Kind::kAllGather:
+      return "all_gather";
+    case Kind::kForward:
+      return "forward";
+    case Kind::kReshard:
+      return "reshard";
+    case Kind::kReshardToGroup:
+      return "reshard_to_group";
+    case Kind::kRecompute:
+      return "recompute";
+    case Kind::kBackward:
+      return "backward";
+    case Kind::kReduceScatter:
+      return "reduce_scatter";
+    case Kind::kAllReduce:
+      return "all_reduce";
+    case Kind::kStep:
+      return "step";
+  }
+  return "unknown";
+}
+
+bool IsReshard(const ScheduleEvent& event) {
+  return event.kind == Kind::kReshard || event.kind == Kind::kReshardToGroup;
+}
+
+// Builds a schedule event by event, keeping track of what is unsharded.
+class Builder {
+ public:
+  Builder(const std::vector<bool>& unsharded, const ScheduleOptions& options)
+      : unsharded_(unsharded), options_(options) {}
+
+  // All-gathers `unit` unless it is unsharded already. A unit that is not sharded at all never is gathered.
+  void Unshard(int unit) {
+    if (unsharded_[unit] || !options_.units[unit].sharded) return;
+    Add(Kind::kAllGather, unit);
+    unsharded_[unit] = true;
+  }
+
+  void Reshard(int unit, Kind kind = Kind::kReshard) {
+    if (!unsharded_[unit]) return;
+    Add(kind, unit);
+    unsharded_[unit] = false;
+  }
+
+  // All-gathers units ahead of their time: the listed ones, else `next`, if there is one.
+  void Prefetch(const std::optional<std::vector<int>>& listed, int next) {
+    if (listed.has_value()) {
+      for (const int unit : *listed) Unshard(unit);
+    } else if (next >= 0) {
+      Unshard(next);
+    }
+  }
+
+  void Add(Kind kind, int unit) { schedule_.push_back({kind, unit}); }
+
+  Schedule Take() { return std::move(schedule_); }
+
+ private:
+  std::vector<bool> unsharded_;
+  const ScheduleOptions& options_;
+  Schedule schedule_;
+};
+
+// Units by first entry (`enter`) or exit, each once.
+std::vector<int> OrderOf(absl::Span<const UnitVisit> visits, bool enter) {
+  std::vector<int> order;
+  for (const UnitVisit& visit : visits) {
+    if (visit.enter == enter && std::find(order.begin(), order.end(), visit.unit) == order.end()) {
+      order.push_back(visit.unit);
+    }
+  }
+  return order;
+}
+
+// The unit after `unit` in `order`, or -1.
+int Following(const std::vector<int>& order, int unit) {
+  const auto at = std::find(order.begin(), order.end(), unit);
+  return at == order.end() || at + 1 == order.end() ? -1 : *(at + 1);
+}
+
+bool NeedsParametersInBackward(const UnitTraits& unit) { return unit.unshard_in_backward || unit.recompute; }
+
+void FinishForward(int unit, const ScheduleOptions& options, Builder& builder) {
+  const UnitTraits& traits = options.units[unit];
+  if (!options.training) {
+    builder.Reshard(unit);
+  } else if (traits.reshard_after_forward) {
+    builder.Reshard(unit, traits.reshard_to_group ? Kind::kReshardToGroup : Kind::kReshard);
+  }
+}
+
+// What ends a unit's backward: reshard, prefetch after it, reduction.
+void FinishBackward(int unit, int next, const ScheduleOptions& options, Builder& builder) {
+  const UnitTraits& traits = options.units[unit];
+  if (traits.ReshardsAfterBackward()) builder.Reshard(unit);
+  if (options.backward_prefetch == BackwardPrefetch::kBackwardPost && next >= 0) builder.Unshard(next);
+  if (!traits.sync || !traits.trainable) return;
+  if (traits.sharded) builder.Add(Kind::kReduceScatter, unit);
+  if (traits.replicated && (traits.all_reduce || !traits.sharded)) builder.Add(Kind::kAllReduce, unit);
+}
+
+}  // namespace
+
+UnitTraits UnitTraits::Of(ShardingStrategy strategy, bool is_root) {
+  UnitTraits traits;
+  traits.sharded = strategy != ShardingStrategy::kNoShard;
+  traits.replicated = strategy == ShardingStrategy::kNoShard || IsHybrid(strategy);
+  traits.reshard_after_backward = ReshardsAfterForward(strategy);
+  traits.reshard_after_forward = traits.reshard_after_backward && !is_root;
+  return traits;
+}
+
+Schedule ForwardSchedule(absl::Span<const UnitVisit> visits, const std::vector<bool>& unsharded,
+                         const ScheduleOptions& options) {
+  Builder builder(unsharded, options);
+  const std::vector<int> order = OrderOf(visits, /*enter=*/true);
+  for (const UnitVisit& visit : visits) {
+    if (!visit.enter) {
+      FinishForward(visit.unit, options, builder);
+      continue;
+    }
+    builder.Unshard(visit.unit);
+    builder.Prefetch(options.units[visit.unit].forward_prefetch,
+                     options.forward_prefetch ? Following(order, visit.unit) : -1);
+    builder.Add(Kind::kForward, visit.unit);
+  }
+  return builder.Take();
+}
+
+Schedule BackwardSchedule(absl::Span<const UnitVisit> visits, const std::vector<bool>& unsharded,
+                          const ScheduleOptions& options) {
+  Builder builder(unsharded, options);
+  // Backward enters units in the reverse of the order in which forward left them; the next one to enter is the one to
+  // prefetch (_runtime_utils.py: the previous entry of the post-forward order).
+  std::vector<int> order = OrderOf(visits, /*enter=*/false);
+  std::reverse(order.begin(), order.end());
+  for (auto visit = visits.rbegin(); visit != visits.rend(); ++visit) {
+    int next = Following(order, visit->unit);
+    if (next >= 0 && !NeedsParametersInBackward(options.units[next])) next = -1;
+    if (visit->enter) {
+      // Only a unit that is still to come is prefetched: the root ends last, when all others have run.
+      const bool next_to_come =
+          std::none_of(visits.rbegin(), visit, [&](const UnitVisit& v) { return v.unit == next; });
+      FinishBackward(visit->unit, next_to_come ? next : -1, options, builder);
+      continue;
+    }
+    const UnitTraits& traits = options.units[visit->unit];
+    if (NeedsParametersInBackward(traits)) builder.Unshard(visit->unit);
+    builder.Prefetch(traits.backward_prefetch, options.backward_prefetch == BackwardPrefetch::kBackwardPre ? next : -1);
+    if (traits.recompute) builder.Add(Kind::kRecompute, visit->unit);
+    builder.Add(Kind::kBackward, visit->unit);
+  }
+  return builder.Take();
+}
+
+Schedule StepSchedule(absl::Span<const UnitVisit> visits, int micro_steps, const ScheduleOptions& options) {
+  Schedule step;
+  std::vector<bool> unsharded(options.units.size(), false);
+  ScheduleOptions local = options;
+  for (UnitTraits& unit : local.units) unit.sync = false;
+  for (int micro_step = 0; micro_step < micro_steps; ++micro_step) {
+    const ScheduleOptions& now = micro_step + 1 == micro_steps ? options : local;
+    const Schedule forward = ForwardSchedule(visits, unsharded, now);
+    unsharded = UnshardedAfter(forward, std::move(unsharded));
+    const Schedule backward = BackwardSchedule(visits, unsharded, now);
+    unsharded = UnshardedAfter(backward, std::move(unsharded));
+    step.insert(step.end(), forward.begin(), forward.end());
+    step.insert(step.end(), backward.begin(), backward.end());
+  }
+  step.push_back({Kind::kStep, -1});
+  return step;
+}
+
+std::vector<bool> UnshardedAfter(const Schedule& schedule, std::vector<bool> unsharded) {
+  for (const ScheduleEvent& event : schedule) {
+    if (event.kind == Kind::kAllGather) unsharded[event.unit] = true;
+    if (IsReshard(event)) unsharded[event.unit] = false;
+  }
+  return unsharded;
+}
+
+int MaxUnsharded(const Schedule& schedule, std::vector<bool> unsharded, int root) {
+  int now = 0;
+  for (size_t unit = 0; unit < unsharded.size(); ++unit) now += unsharded[unit] && static_cast<int>(unit) != root;
+  int most = now;
+  for (const ScheduleEvent& event : schedule) {
+    if (event.unit == root) continue;
+    if (event.kind == Kind::kAllGather) most = std::max(most, ++now);
+    if (IsReshard(event)) --now;
+  }
+  return most;
+}
+
+std::string RenderSchedule(const Schedule& schedule, absl::Span<const std::string> names) {
+  std::string text;
+  for (const ScheduleEvent& event : schedule) {
+    absl::StrAppend(&text, EventName(event.kind));
+    if (event.unit >= 0) absl::StrAppend(&text, " ", names[event.unit]);
+    absl::StrAppend(&text, "\n");
+  }
+  return text;
+}
+
+}  // namespace fsdp

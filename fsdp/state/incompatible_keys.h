@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// IncompatibleKeys: which names a model has and a state dict lacks, and the reverse; what LoadStateDict returns when it
+// is not strict.
+#ifndef FSDP_FSDP_STATE_INCOMPATIBLE_KEYS_H_
+#define FSDP_FSDP_STATE_INCOMPATIBLE_KEYS_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "fsdp/runtime/all_ranks.h"
+
+namespace fsdp {
+
+struct LoadStateDictOptions {
+  // Missing and unexpected names are an error. Off: they are returned, and what is there is loaded.
+  bool strict = true;
+
+  // FULL: rank 0 alone has the state dict and sends it, one tensor at a time; what others pass is not looked at.
+  // Default off: each rank reads its own, without communication.
+  bool broadcast_from_rank0 = false;
+};
+
+// Clean names, in the order of the model and of the state dict.
+struct IncompatibleKeys {
+  std::vector<std::string> missing_keys;
+  std::vector<std::string> unexpected_keys;
+
+  bool empty() const { return missing_keys.empty() && unexpected_keys.empty(); }
+
+  // kInvalidArgument with all names, unless empty: `subject` "does not fit the model; ...".
+  absl::Status ToStatus(std::string_view subject) const;
+};
+
+// What is missing or unexpected on any rank, or on rank 0 alone when `first_only`. Collective.
+absl::StatusOr<IncompatibleKeys> UnionOfKeys(const AllRanks& ranks, const IncompatibleKeys& mine, bool first_only);
+
+}  // namespace fsdp
+
+#endif  // FSDP_FSDP_STATE_INCOMPATIBLE_KEYS_H_

@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/state/model_state.h"
+
+#include <map>
+#include <set>
+#include <utility>
+
+#include "base/status_macros.h"
+#include "fsdp/state/replicated_state.h"
+#include "fsdp/state/state_check.h"
+
+namespace fsdp {
+namespace {
+
+// A state dict's tensors by the model's names, whichever name of a shared parameter it uses.
+class ModelEntries {
+ public:
+  ModelEntries(const UnitStore& units, const StateDict& state) {
+    for (const auto& [key, value] : state.entries()) {
+      const auto* tensor = std::get_if<ShardedTensor>(&value);
+      if (key.section != StateKey::Section::kModel || tensor == nullptr) continue;
+      const auto alias = units.aliases().find(key.fqn);
+      if (alias == units.aliases().end()) {
+        by_name_[key.fqn] = tensor;
+        names_.push_back(key.fqn);
+      } else {
+        by_name_.emplace(alias->second, tensor);
+      }
+    }
+  }
+
+  const ShardedTensor* Find(const std::string& fqn) const {
+    const auto found = by_name_.find(fqn);
+    return found == by_name_.end() ? nullptr : found->second;
+  }
+
+  // Its names against those of the model.
+  IncompatibleKeys Compare(const std::vector<std::string>& model) const {
+    IncompatibleKeys keys;
+    for (const std::string& fqn : model) {
+      if (by_name_.count(fqn) == 0) keys.missing_keys.push_back(fqn);
+    }
+    const std::set<std::string> known(model.begin(), model.end());
+    for (const std::string& name : names_) {
+      if (known.count(name) == 0) keys.unexpected_keys.push_back(name);
+    }
+    return keys;
+  }
+
+ private:
+  std::map<std::string, const ShardedTensor*> by_name_;
+  std::vector<std::string> names_;  // but for further names of shared parameters
+};
+
+// One load: what the model has, what the state dict has, and what of it is loaded.
+class ModelLoad {
+ public:
+  ModelLoad(const UnitStore& units, std::vector<ReplicatedTensor> replicated, const StateDict& state, StateSource from)
+      : units_(units), replicated_(std::move(replicated)), entries_(units, state), from_(from) {}
+
+  IncompatibleKeys Keys() const {
+    std::vector<std::string> names;
+    for (const auto& unit : units_.units()) {
+      for (const auto& parameter : unit->parameters) names.push_back(parameter->fqn);
+    }
+    for (const ReplicatedTensor& tensor : replicated_) names.push_back(tensor.fqn);
+    return entries_.Compare(names);
+  }
+
+  // What is there must be loadable.
+  absl::Status Check(const AllRanks& ranks) const {
+    for (const auto& unit : units_.units()) {
+      for (size_t i = 0; i < unit->parameters.size(); ++i) {
+        const WantedTensor wanted = WantedOf(*unit, i, from_, unit->dtype);
+        RETURN_IF_ERROR(CheckOne(unit->parameters[i]->fqn, wanted, ranks));
+      }
+    }
+    for (const ReplicatedTensor& tensor : replicated_) {
+      const WantedTensor wanted = WantedWhole(tensor.data.shape(), from_, tensor.data.dtype());
+      RETURN_IF_ERROR(CheckOne(tensor.fqn, wanted, ranks));
+    }
+    return absl::OkStatus();
+  }
+
+  // Loads all but `missing`.
+  absl::Status Run(const std::vector<std::string>& missing) const {
+    const std::set<std::string> left_out(missing.begin(), missing.end());
+    ASSIGN_OR_RETURN(const std::unique_ptr<StateGather> gather, StateGather::Create(units_));
+    for (int u = 0; u < units_.size(); ++u) {
+      const Unit& unit = units_.unit(u);
+      for (size_t i = 0; i < unit.parameters.size(); ++i) {
+        const Parameter& parameter = *unit.parameters[i];
+        if (left_out.count(parameter.fqn) != 0) continue;
+        RETURN_IF_ERROR(
+            gather->Scatter(u, i, TensorOf(parameter.fqn, parameter.shape), from_, unit.sharded_parameters[i]->data));
+      }
+    }
+    for (const ReplicatedTensor& tensor : replicated_) {
+      if (left_out.count(tensor.fqn) != 0) continue;
+      RETURN_IF_ERROR(gather->Replicate(TensorOf(tensor.fqn, tensor.data.shape()), from_, tensor.data));
+    }
+    return gather->Synchronize();
+  }
+
+ private:
+  absl::Status CheckOne(const std::string& fqn, const WantedTensor& wanted, const AllRanks& ranks) const {
+    const ShardedTensor* source = entries_.Find(fqn);
+    return source == nullptr ? absl::OkStatus() : CheckWanted(StateKey::Model(fqn), *source, wanted, ranks);
+  }
+
+  // Of a tensor that some rank has, here perhaps without elements.
+  ShardedTensor TensorOf(const std::string& fqn, const Shape& shape) const {
+    if (const ShardedTensor* source = entries_.Find(fqn)) return *source;
+    ShardedTensor nothing;
+    nothing.shape = shape;
+    return nothing;
+  }
+
+  const UnitStore& units_;
+  const std::vector<ReplicatedTensor> replicated_;
+  const ModelEntries entries_;
+  const StateSource from_;
+};
+
+// Buffers and ignored parameters: as they are but for dtype and place, which `form` may change.
+absl::Status AddReplicated(const std::vector<ReplicatedTensor>& tensors, const StateForm& form, StateGather& gather,
+                           StateDict& state) {
+  for (const ReplicatedTensor& tensor : tensors) {
+    Tensor data = tensor.data;
+    if (form.type != StateDictType::kLocal && data.dtype() != tensor.dtype) {
+      ASSIGN_OR_RETURN(data, Tensor::Empty(gather.device(), tensor.dtype, data.shape()));
+      RETURN_IF_ERROR(gather.Copy(tensor.data, data));
+    }
+    if (form.offload_to_cpu) {
+      ASSIGN_OR_RETURN(data, gather.CopyOf(data, /*to_host=*/true));
+    }
+    const Interval all{0, data.numel()};
+    state.Set(StateKey::Model(tensor.fqn),
+              LiveSlice(data.shape(), all, data.View({data.numel()}), gather.ranks().rank()));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status AddGathered(const UnitStore& units, const StateForm& form, StateGather& gather, StateDict& state) {
+  for (int u = 0; u < units.size(); ++u) {
+    const Unit& unit = units.unit(u);
+    RETURN_IF_ERROR(gather.Gather(u, unit.shard));
+    for (size_t i = 0; form.ReceivedBy(gather.ranks().rank()) && i < unit.parameters.size(); ++i) {
+      ASSIGN_OR_RETURN(ShardedTensor tensor, gather.Extract(i, form));
+      state.Set(StateKey::Model(unit.parameters[i]->fqn), std::move(tensor));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// As in PyTorch, whose mesh has no notion of flat shards.
+absl::Status CheckLocal(const UnitStore& units) {
+  if (!units.groups().from_mesh()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      "a LOCAL state dict of a model that was made with a DeviceMesh is not supported; ask for SHARDED or FULL");
+}
+
+// Slices of the shards, which `form` may copy.
+absl::Status AddLocal(const UnitStore& units, const StateForm& form, StateGather& gather, StateDict& state) {
+  for (const auto& unit : units.units()) {
+    for (const auto& parameter : unit->sharded_parameters) {
+      Tensor data = parameter->data;
+      if (form.offload_to_cpu && !parameter->interval.empty()) {
+        ASSIGN_OR_RETURN(data, gather.CopyOf(data, /*to_host=*/true));
+      }
+      state.Set(StateKey::Model(parameter->fqn),
+                LiveSlice(parameter->shape, parameter->interval, data, ShardReplica(*unit)));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+StateDict EmptyStateDict(const UnitStore& units) {
+  StateDict state;
+  state.aliases = units.aliases();
+  for (const auto& unit : units.units()) {
+    if (unit->layout.is_flat()) state.units.push_back(unit->layout.ToUnitLayout(unit->name));
+  }
+  return state;
+}
+
+absl::StatusOr<StateDict> GetModelState(Module& root, const UnitStore& units, const StateForm& form) {
+  if (form.type == StateDictType::kLocal) RETURN_IF_ERROR(CheckLocal(units));
+  ASSIGN_OR_RETURN(const std::vector<ReplicatedTensor> replicated, ReplicatedTensors(root, units));
+  ASSIGN_OR_RETURN(const std::unique_ptr<StateGather> gather, StateGather::Create(units));
+  const bool receives = form.ReceivedBy(gather->ranks().rank());
+  StateDict state = receives ? EmptyStateDict(units) : StateDict();
+  state.type = form.type;
+  if (form.type == StateDictType::kLocal) {
+    RETURN_IF_ERROR(AddLocal(units, form, *gather, state));
+  } else {
+    RETURN_IF_ERROR(AddGathered(units, form, *gather, state));
+  }
+  if (receives) RETURN_IF_ERROR(AddReplicated(replicated, form, *gather, state));
+  RETURN_IF_ERROR(gather->Synchronize());
+  return state;
+}
+
+StateSource SourceOf(StateDictType type, const LoadStateDictOptions& options) {
+  switch (type) {
+    case StateDictType::kFull:
+      return options.broadcast_from_rank0 ? StateSource::kFullFirst : StateSource::kFull;
+    case StateDictType::kLocal:
+      return StateSource::kLocal;
+    case StateDictType::kSharded:
+      break;
+  }
+  return StateSource::kSharded;
+}
+
+StateSource SourceOf(const StateDictSettings& settings, const LoadStateDictOptions& options) {
+  LoadStateDictOptions of_optim = options;
+  of_optim.broadcast_from_rank0 |= FormOf(settings.optim_state_dict_config()).rank0_only;
+  return SourceOf(settings.type(), of_optim);
+}
+
+absl::StatusOr<IncompatibleKeys> LoadModelState(Module& root, const UnitStore& units, const StateDict& state,
+                                                StateDictType type, const LoadStateDictOptions& options) {
+  if (type == StateDictType::kLocal) RETURN_IF_ERROR(CheckLocal(units));
+  if (options.broadcast_from_rank0 && type != StateDictType::kFull) {
+    return absl::InvalidArgumentError("broadcast_from_rank0 is for FULL state dicts: rank 0 has no others' shards");
+  }
+  const AllRanks ranks(units.groups());
+  const StateSource from = SourceOf(type, options);
+  const bool looked_at = from != StateSource::kFullFirst || ranks.rank() == 0;
+  ASSIGN_OR_RETURN(std::vector<ReplicatedTensor> replicated, ReplicatedTensors(root, units));
+  const StateDict nothing;
+  const ModelLoad load(units, std::move(replicated), looked_at ? state : nothing, from);
+  absl::Status checked = load.Check(ranks);
+  IncompatibleKeys keys = load.Keys();
+  if (from != StateSource::kLocal) {
+    RETURN_IF_ERROR(ranks.AgreeOn(checked));
+    ASSIGN_OR_RETURN(keys, UnionOfKeys(ranks, keys, from == StateSource::kFullFirst));
+  }
+  RETURN_IF_ERROR(checked);
+  if (options.strict) RETURN_IF_ERROR(keys.ToStatus("state dict"));
+  RETURN_IF_ERROR(load.Run(keys.missing_keys));
+  return keys;
+}
+
+absl::StatusOr<StateDict> LiveModelState(Module& root, const UnitStore& units) {
+  const StateForm form{.type = StateDictType::kLocal};
+  ASSIGN_OR_RETURN(const std::vector<ReplicatedTensor> replicated, ReplicatedTensors(root, units));
+  ASSIGN_OR_RETURN(const std::unique_ptr<StateGather> gather, StateGather::Create(units));
+  StateDict state = EmptyStateDict(units);
+  state.type = form.type;
+  RETURN_IF_ERROR(AddLocal(units, form, *gather, state));
+  RETURN_IF_ERROR(AddReplicated(replicated, form, *gather, state));
+  return state;
+}
+
+ShardedTensor LiveSlice(const Shape& shape, const Interval& interval, const Tensor& slice, int replica) {
+  ShardedTensor tensor;
+  tensor.dtype = slice.dtype();
+  tensor.shape = shape;
+  tensor.replica = replica;
+  if (!interval.empty()) tensor.shards.push_back({interval, slice});
+  return tensor;
+}
+
+}  // namespace fsdp

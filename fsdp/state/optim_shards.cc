@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/state/optim_shards.h"
+
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "nlohmann/json.hpp"
+#include "tensor/ops.h"
+
+namespace fsdp {
+namespace {
+
+using Steps = std::map<std::string, int64_t>;  // of parameters that have state
+
+// The first difference of rank `rank` from rank 0.
+absl::Status Compare(int rank, const Steps& theirs, const Steps& first) {
+  const auto differs = [&](const std::string& fqn, const std::string& how) {
+    return absl::FailedPreconditionError(absl::StrCat("optimizer state of \"", fqn, "\" ", how));
+  };
+  for (const auto& [fqn, steps] : first) {
+    const auto found = theirs.find(fqn);
+    if (found == theirs.end()) return differs(fqn, absl::StrCat("is missing on rank ", rank, ", rank 0 has it"));
+    if (found->second != steps) {
+      return differs(fqn,
+                     absl::StrCat("has taken ", found->second, " steps on rank ", rank, ", ", steps, " on rank 0"));
+    }
+  }
+  for (const auto& [fqn, steps] : theirs) {
+    if (first.count(fqn) == 0) return differs(fqn, absl::StrCat("is missing on rank 0, rank ", rank, " has it"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+OptimShards::OptimShards(const UnitStore& units, Optimizer& optimizer) : units_(units), optimizer_(optimizer) {
+  std::set<std::string> managed;
+  for (const auto& unit : units.units()) {
+    for (const auto& parameter : unit->parameters) managed.insert(parameter->fqn);
+  }
+  for (size_t i = 0; i < optimizer.parameters().size(); ++i) {
+    const std::string& fqn = optimizer.parameters()[i]->fqn;
+    index_[fqn] = i;
+    if (managed.count(fqn) == 0) unmanaged_.push_back(i);
+  }
+}
+
+absl::Status OptimShards::Agree(const AllRanks& ranks) const {
+  RETURN_IF_ERROR(ranks.AgreeOn(CheckStates()));
+  Steps mine;
+  for (const auto& [fqn, i] : index_) {
+    if (optimizer_.step_count(i) > 0) mine[fqn] = optimizer_.step_count(i);
+  }
+  ASSIGN_OR_RETURN(const std::vector<std::string> all, ranks.GatherBlobs(nlohmann::json(mine).dump()));
+  for (int rank = 0; rank < static_cast<int>(all.size()); ++rank) {
+    if (all[rank] == all[0]) continue;
+    const nlohmann::json theirs = nlohmann::json::parse(all[rank], nullptr, /*allow_exceptions=*/false);
+    const nlohmann::json first = nlohmann::json::parse(all[0], nullptr, /*allow_exceptions=*/false);
+    if (!theirs.is_object() || !first.is_object()) {
+      return absl::FailedPreconditionError("ranks must ask for the optimizer's state at the same time");
+    }
+    RETURN_IF_ERROR(Compare(rank, theirs.get<Steps>(), first.get<Steps>()));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status OptimShards::CheckStates() const {
+  for (size_t i = 0; i < optimizer_.parameters().size(); ++i) {
+    if (optimizer_.step_count(i) == 0) continue;
+    for (const std::string& name : optimizer_.StateNames()) RETURN_IF_ERROR(Slice(i, name).status());
+  }
+  return absl::OkStatus();
+}
+
+int64_t OptimShards::steps(int unit, size_t index) const {
+  const auto found = index_.find(units_.unit(unit).parameters[index]->fqn);
+  return found == index_.end() ? 0 : optimizer_.step_count(found->second);
+}
+
+absl::StatusOr<Tensor> OptimShards::Slice(size_t index, const std::string& state) const {
+  ASSIGN_OR_RETURN(const Tensor slice, optimizer_.State(index, state));
+  if (slice.defined()) return slice;
+  return absl::FailedPreconditionError(absl::StrCat("optimizer state of \"", optimizer_.parameters()[index]->fqn,
+                                                    "\" lacks ", state, " after ", optimizer_.step_count(index),
+                                                    " steps"));
+}
+
+absl::Status OptimShards::Gather(int u, const std::string& state, StateGather& gather) const {
+  const Unit& unit = units_.unit(u);
+  ASSIGN_OR_RETURN(const Tensor shard, gather.OwnPart(u, DType::kFloat32));
+  gather.device().ops().Zero(shard, gather.stream());
+  for (size_t i = 0; i < unit.parameters.size(); ++i) {
+    const ShardLayout::Slice slice = unit.layout.ShardSlice(i, unit.groups.shard_rank());
+    if (slice.interval.empty() || steps(u, i) == 0) continue;
+    ASSIGN_OR_RETURN(const Tensor from, Slice(index_.at(unit.parameters[i]->fqn), state));
+    const Interval in_shard{slice.offset_in_shard, slice.offset_in_shard + slice.interval.size()};
+    RETURN_IF_ERROR(gather.Copy(from, shard.Slice(in_shard)));
+  }
+  gather.GatherOwnPart();
+  return absl::OkStatus();
+}
+
+}  // namespace fsdp

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/state/optim_state.h"
+
+#include <utility>
+
+#include "base/status_macros.h"
+#include "fsdp/state/model_state.h"
+#include "fsdp/state/optim_param_groups.h"
+#include "fsdp/state/optim_shards.h"
+
+namespace fsdp {
+namespace {
+
+// Collects an optimizer's state into a state dict.
+class OptimStateWriter {
+ public:
+  OptimStateWriter(const UnitStore& units, const OptimShards& shards, const StateForm& form, StateGather& gather,
+                   StateDict& state)
+      : units_(units), shards_(shards), form_(form), gather_(gather), state_(state) {}
+
+  // FULL, SHARDED. Collective.
+  absl::Status AddGathered(int u) {
+    const Unit& unit = units_.unit(u);
+    for (const std::string& name : shards_.optimizer().StateNames()) {
+      RETURN_IF_ERROR(shards_.Gather(u, name, gather_));
+      for (size_t i = 0; Receives() && i < unit.parameters.size(); ++i) {
+        if (shards_.steps(u, i) == 0) continue;
+        ASSIGN_OR_RETURN(ShardedTensor tensor, gather_.Extract(i, form_));
+        state_.Set(StateKey::OptimState(unit.parameters[i]->fqn, name), std::move(tensor));
+      }
+    }
+    // A scalar is the first rank's where tensors are chunked.
+    const bool here = form_.type != StateDictType::kSharded || ChunkGroup(unit).rank() == 0;
+    const int replica = form_.type == StateDictType::kSharded ? ChunkReplica(unit) : gather_.ranks().rank();
+    for (size_t i = 0; Receives() && i < unit.parameters.size(); ++i) {
+      if (shards_.steps(u, i) == 0) continue;
+      ShardedTensor step = StepScalar(shards_.steps(u, i), replica);
+      if (!here) step.shards.clear();
+      state_.Set(StateKey::OptimState(unit.parameters[i]->fqn, kOptimStep), std::move(step));
+    }
+    return absl::OkStatus();
+  }
+
+  // LOCAL, and whatever no unit has, in any form: the optimizer's own slices of parameters()[index].
+  absl::Status AddSlices(size_t index, int replica) {
+    Optimizer& optimizer = shards_.optimizer();
+    const ShardedParameter& parameter = *optimizer.parameters()[index];
+    if (optimizer.step_count(index) == 0 || !Receives()) return absl::OkStatus();
+    for (const std::string& name : optimizer.StateNames()) {
+      ASSIGN_OR_RETURN(Tensor slice, shards_.Slice(index, name));
+      if (form_.offload_to_cpu && slice.numel() > 0) {
+        ASSIGN_OR_RETURN(slice, gather_.CopyOf(slice, /*to_host=*/true));
+      }
+      state_.Set(StateKey::OptimState(parameter.fqn, name),
+                 LiveSlice(parameter.shape, parameter.interval, slice, replica));
+    }
+    state_.Set(StateKey::OptimState(parameter.fqn, kOptimStep),
+               StepScalar(optimizer.step_count(index), gather_.ranks().rank()));
+    return absl::OkStatus();
+  }
+
+  bool Receives() const { return form_.ReceivedBy(gather_.ranks().rank()); }
+
+ private:
+  const UnitStore& units_;
+  const OptimShards& shards_;
+  const StateForm form_;
+  StateGather& gather_;
+  StateDict& state_;
+};
+
+// Replicas of the shards that each parameter of `optimizer` is in, by its index.
+std::vector<int> ReplicasOf(const UnitStore& units, const Optimizer& optimizer, int rank) {
+  std::map<std::string, int> by_name;
+  for (const auto& unit : units.units()) {
+    for (const auto& parameter : unit->parameters) by_name[parameter->fqn] = ShardReplica(*unit);
+  }
+  std::vector<int> replicas;
+  for (const ShardedParameter* parameter : optimizer.parameters()) {
+    const auto found = by_name.find(parameter->fqn);
+    replicas.push_back(found == by_name.end() ? rank : found->second);
+  }
+  return replicas;
+}
+
+}  // namespace
+
+absl::Status AddOptimState(const UnitStore& units, Optimizer& optimizer, const StateForm& form, StateDict& state) {
+  ASSIGN_OR_RETURN(const std::unique_ptr<StateGather> gather, StateGather::Create(units));
+  const OptimShards shards(units, optimizer);
+  const std::vector<int> replicas = ReplicasOf(units, optimizer, gather->ranks().rank());
+  OptimStateWriter writer(units, shards, form, *gather, state);
+  if (form.type == StateDictType::kLocal) {
+    for (size_t i = 0; i < replicas.size(); ++i) RETURN_IF_ERROR(writer.AddSlices(i, replicas[i]));
+  } else {
+    RETURN_IF_ERROR(shards.Agree(gather->ranks()));
+    for (int u = 0; u < units.size(); ++u) RETURN_IF_ERROR(writer.AddGathered(u));
+    for (const size_t i : shards.unmanaged()) RETURN_IF_ERROR(writer.AddSlices(i, replicas[i]));
+  }
+  if (writer.Receives()) state.Set(StateKey::ParamGroups(), ParamGroupsJson(optimizer));
+  return gather->Synchronize();
+}
+
+ShardedTensor StepScalar(int64_t steps, int replica) {
+  ShardedTensor scalar;
+  scalar.dtype = DType::kFloat32;
+  scalar.replica = replica;
+  scalar.shards.push_back({{0, 1}, HostScalar(static_cast<float>(steps))});
+  return scalar;
+}
+
+}  // namespace fsdp

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/state/optim_state_key.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "nlohmann/json.hpp"
+
+namespace fsdp {
+namespace {
+
+// Names and ids of an optimizer's parameters.
+class ParameterKeys {
+ public:
+  explicit ParameterKeys(const Optimizer& optimizer) {
+    for (const ShardedParameter* parameter : optimizer.parameters()) {
+      ids_[parameter->fqn] = names_.size();
+      names_.push_back(parameter->fqn);
+    }
+  }
+
+  // A parameter of that name may look like an id; then it is a name.
+  bool IsId(const std::string& key) const {
+    int64_t id = 0;
+    return ids_.count(key) == 0 && absl::SimpleAtoi(key, &id) && id >= 0;
+  }
+
+  absl::StatusOr<size_t> IdOf(const std::string& key) const {
+    if (const auto named = ids_.find(key); named != ids_.end()) return named->second;
+    int64_t id = 0;
+    if (!absl::SimpleAtoi(key, &id)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("optimizer state of \"", key, "\": the optimizer has no parameter of that name"));
+    }
+    if (id < 0 || id >= static_cast<int64_t>(names_.size())) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("optimizer state of parameter id ", id, ": the optimizer has ", names_.size(), " parameters"));
+    }
+    return static_cast<size_t>(id);
+  }
+
+  std::string KeyOf(size_t id, OptimStateKeyType type) const {
+    return type == OptimStateKeyType::kParamId ? absl::StrCat(id) : names_[id];
+  }
+
+ private:
+  std::vector<std::string> names_;  // by id
+  std::map<std::string, size_t> ids_;
+};
+
+bool IsOptimState(const StateDict::Entry& entry) { return entry.first.section == StateKey::Section::kOptimState; }
+
+// By what the optimizer state goes; nothing where there is none.
+absl::StatusOr<std::optional<OptimStateKeyType>> KeyTypeOf(const StateDict& state, const ParameterKeys& keys) {
+  const std::string* by_id = nullptr;
+  const std::string* by_name = nullptr;
+  for (const StateDict::Entry& entry : state.entries()) {
+    if (IsOptimState(entry)) (keys.IsId(entry.first.fqn) ? by_id : by_name) = &entry.first.fqn;
+  }
+  if (by_id != nullptr && by_name != nullptr) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("optimizer state must be keyed by parameter names or by ids throughout, but has \"", *by_name,
+                     "\" and \"", *by_id, "\""));
+  }
+  if (by_id != nullptr) return std::optional(OptimStateKeyType::kParamId);
+  if (by_name != nullptr) return std::optional(OptimStateKeyType::kParamName);
+  return std::optional<OptimStateKeyType>();
+}
+
+// param_groups with every parameter under its other key.
+absl::StatusOr<std::string> RekeyGroups(const std::string& text, OptimStateKeyType key_type,
+                                        const ParameterKeys& keys) {
+  nlohmann::ordered_json groups = nlohmann::ordered_json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!groups.is_array()) return absl::InvalidArgumentError("param_groups are not a JSON array");
+  for (nlohmann::ordered_json& group : groups) {
+    if (!group.is_object() || !group.contains("params") || !group["params"].is_array()) {
+      return absl::InvalidArgumentError("param_groups: a group has no array \"params\"");
+    }
+    std::vector<size_t> ids;
+    for (const nlohmann::ordered_json& param : group["params"]) {
+      const std::string key = param.is_string() ? param.get<std::string>() : param.dump();
+      ASSIGN_OR_RETURN(const size_t id, keys.IdOf(key));
+      ids.push_back(id);
+    }
+    std::sort(ids.begin(), ids.end());
+    std::vector<std::string> names;
+    for (const size_t id : ids) names.push_back(keys.KeyOf(id, OptimStateKeyType::kParamName));
+    std::sort(names.begin(), names.end());
+    group["params"] =
+        key_type == OptimStateKeyType::kParamId ? nlohmann::ordered_json(ids) : nlohmann::ordered_json(names);
+  }
+  return groups.dump();
+}
+
+}  // namespace
+
+absl::StatusOr<StateDict> RekeyOptimStateDict(const StateDict& state, OptimStateKeyType key_type,
+                                              const Optimizer& optimizer) {
+  const ParameterKeys keys(optimizer);
+  ASSIGN_OR_RETURN(const std::optional<OptimStateKeyType> before, KeyTypeOf(state, keys));
+  if (before == key_type) return state;
+  StateDict rekeyed;
+  rekeyed.type = state.type;
+  rekeyed.aliases = state.aliases;
+  rekeyed.units = state.units;
+  std::vector<std::pair<size_t, const StateDict::Entry*>> by_id;
+  for (const StateDict::Entry& entry : state.entries()) {
+    if (IsOptimState(entry)) {
+      ASSIGN_OR_RETURN(const size_t id, keys.IdOf(entry.first.fqn));
+      by_id.emplace_back(id, &entry);
+    } else if (entry.first.section == StateKey::Section::kParamGroups) {
+      ASSIGN_OR_RETURN(std::string groups, RekeyGroups(std::get<std::string>(entry.second), key_type, keys));
+      rekeyed.Set(entry.first, std::move(groups));
+    } else {
+      rekeyed.Set(entry.first, entry.second);
+    }
+  }
+  std::stable_sort(by_id.begin(), by_id.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  for (const auto& [id, entry] : by_id) {
+    rekeyed.Set(StateKey::OptimState(keys.KeyOf(id, key_type), entry->first.state), entry->second);
+  }
+  return rekeyed;
+}
+
+absl::Status CheckKeyedByName(const StateDict& state, const Optimizer& optimizer) {
+  const ParameterKeys keys(optimizer);
+  ASSIGN_OR_RETURN(const std::optional<OptimStateKeyType> type, KeyTypeOf(state, keys));
+  if (type != OptimStateKeyType::kParamId) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      "the optimizer state is keyed by parameter ids; RekeyOptimStateDict(state, OptimStateKeyType::kParamName, "
+      "optimizer) gives it names");
+}
+
+}  // namespace fsdp

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// By which keys an optimizer's state dict goes: names of parameters, or PyTorch's ids, which count the parameters over
+// the optimizer's groups. Ids are keys of decimal digits, and numbers in param_groups. Local and pure.
+#ifndef FSDP_FSDP_STATE_OPTIM_STATE_KEY_H_
+#define FSDP_FSDP_STATE_OPTIM_STATE_KEY_H_
+
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+#include "optim/optimizer.h"
+#include "tensor/state_dict.h"
+
+namespace fsdp {
+
+enum class OptimStateKeyType : uint8_t {
+  kParamName,  // "transformer.wte.weight"
+  kParamId,    // "0"
+};
+
+// `state` with its optimizer state keyed as asked, in the order of ids, the params of each group sorted; the rest is as
+// it was. kInvalidArgument when names and ids are mixed, and for a parameter that `optimizer` does not have.
+absl::StatusOr<StateDict> RekeyOptimStateDict(const StateDict& state, OptimStateKeyType key_type,
+                                              const Optimizer& optimizer);
+
+// kInvalidArgument when the optimizer state in `state` goes by ids: it must be rekeyed first.
+absl::Status CheckKeyedByName(const StateDict& state, const Optimizer& optimizer);
+
+}  // namespace fsdp
+
+#endif  // FSDP_FSDP_STATE_OPTIM_STATE_KEY_H_

@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cmath>
+#include <map>
+#include <memory>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/status_macros.h"
+#include "fsdp/state/optim_param_groups.h"
+#include "fsdp/state/optim_state.h"
+#include "fsdp/state/optim_state_key.h"
+#include "fsdp/state/optim_state_reader.h"
+#include "tensor/ops.h"
+
+namespace fsdp {
+namespace {
+
+using Item = OptimStateReader::Item;
+
+// One load, planned against the optimizer before anything is changed.
+class OptimLoad {
+ public:
+  OptimLoad(const OptimStateReader& reader, const UnitStore& units, Optimizer& optimizer)
+      : reader_(reader), optimizer_(optimizer), present_(optimizer.parameters().size()) {
+    for (size_t i = 0; i < optimizer.parameters().size(); ++i) index_[optimizer.parameters()[i]->fqn] = i;
+    for (const auto& [alias, fqn] : units.aliases()) {
+      if (const auto found = index_.find(fqn); found != index_.end()) index_.emplace(alias, found->second);
+    }
+  }
+
+  // Sorts the items by the optimizer's parameters, checking each.
+  absl::Status Plan() {
+    for (const Item& item : reader_.items()) {
+      const auto found = index_.find(item.entry.fqn);
+      if (found == index_.end()) {
+        unexpected_.insert(item.entry.fqn);
+        continue;
+      }
+      RETURN_IF_ERROR(PlanOne(item, found->second));
+    }
+    for (size_t i = 0; i < present_.size(); ++i) RETURN_IF_ERROR(CheckComplete(i));
+    return absl::OkStatus();
+  }
+
+  // Parameters whose state nobody wants.
+  std::vector<std::string> unexpected() const { return {unexpected_.begin(), unexpected_.end()}; }
+
+  // Moves all elements, in the order of the reader's items.
+  absl::Status Run(OptimStateReader& reader) {
+    for (const Item& item : reader.items()) {
+      if (item.entry.state == kOptimStep) continue;
+      ASSIGN_OR_RETURN(const Tensor slice, DestinationOf(item, reader));
+      RETURN_IF_ERROR(reader.Read(item, slice));
+    }
+    for (size_t i = 0; i < present_.size(); ++i) {
+      optimizer_.set_step_count(i, present_[i].steps);
+      if (present_[i].states.empty()) RETURN_IF_ERROR(Forget(i, reader.gather()));
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  struct Present {
+    std::set<std::string> states;
+    int64_t steps = 0;
+  };
+
+  // What nobody wants is read too, since collectives wait for every rank, and then dropped.
+  absl::StatusOr<Tensor> DestinationOf(const Item& item, OptimStateReader& reader) {
+    const auto found = index_.find(item.entry.fqn);
+    if (found != index_.end()) return optimizer_.State(found->second, item.entry.state, /*create=*/true);
+    return Tensor::Empty(reader.gather().device(), item.entry.dtype, {reader.IntervalOf(item).size()});
+  }
+
+  absl::Status PlanOne(const Item& item, size_t index) {
+    const std::string& state = item.entry.state;
+    present_[index].states.insert(state);
+    if (state != kOptimStep) {
+      RETURN_IF_ERROR(optimizer_.State(index, state).status());
+      const Shape& shape = optimizer_.parameters()[index]->shape;
+      if (item.entry.shape == shape) return reader_.Check(item, DType::kFloat32);
+      return absl::InvalidArgumentError(absl::StrCat("tensor \"", item.entry.key().ToString(), "\": shape ",
+                                                     item.entry.shape.ToString(),
+                                                     " in the state dict != ", shape.ToString(), " in the model"));
+    }
+    ASSIGN_OR_RETURN(const double steps, item.entry.Value());
+    if (!(steps >= 0) || !std::isfinite(steps)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("optimizer state \"", item.entry.key().ToString(), "\": ", steps, " steps"));
+    }
+    present_[index].steps = static_cast<int64_t>(steps);
+    return absl::OkStatus();
+  }
+
+  // All of a parameter's states, or none.
+  absl::Status CheckComplete(size_t index) const {
+    if (present_[index].states.empty()) return absl::OkStatus();
+    std::vector<std::string> missing;
+    std::vector<std::string> wanted = optimizer_.StateNames();
+    wanted.push_back(kOptimStep);
+    for (const std::string& name : wanted) {
+      if (present_[index].states.count(name) == 0) missing.push_back(name);
+    }
+    if (missing.empty()) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat("optimizer state of \"", optimizer_.parameters()[index]->fqn,
+                                                   "\" lacks ", absl::StrJoin(missing, ", "), " though it has others"));
+  }
+
+  // What an earlier life left in the states of a parameter that has none now.
+  absl::Status Forget(size_t index, StateGather& gather) {
+    for (const std::string& name : optimizer_.StateNames()) {
+      ASSIGN_OR_RETURN(const Tensor slice, optimizer_.State(index, name));
+      if (slice.defined()) gather.device().ops().Zero(slice, gather.stream());
+    }
+    return absl::OkStatus();
+  }
+
+  const OptimStateReader& reader_;
+  Optimizer& optimizer_;
+  std::map<std::string, size_t> index_;  // into the optimizer's parameters
+  std::vector<Present> present_;         // by parameter of the optimizer
+  std::set<std::string> unexpected_;
+};
+
+absl::Status CheckExpected(const std::vector<std::string>& unexpected) {
+  if (unexpected.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("optimizer state of [", absl::StrJoin(unexpected, ", "),
+                                                 "], parameters that the optimizer does not have"));
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<std::string>> LoadOptimState(const UnitStore& units, const StateDict& state,
+                                                        StateSource from, bool strict, Optimizer& optimizer) {
+  ASSIGN_OR_RETURN(const std::unique_ptr<OptimStateReader> reader, OptimStateReader::Create(units, state, from));
+  const AllRanks& ranks = reader->gather().ranks();
+  const bool here = from != StateSource::kFullFirst || ranks.rank() == 0;
+  absl::Status planned = here ? CheckKeyedByName(state, optimizer) : absl::OkStatus();
+  OptimLoad load(*reader, units, optimizer);
+  if (planned.ok()) planned = load.Plan();
+  if (planned.ok() && strict) planned = CheckExpected(load.unexpected());
+  RETURN_IF_ERROR(from == StateSource::kLocal ? planned : ranks.AgreeOn(planned));
+  if (reader->param_groups()) RETURN_IF_ERROR(LoadParamGroups(*reader->param_groups(), optimizer));
+  RETURN_IF_ERROR(load.Run(*reader));
+  RETURN_IF_ERROR(reader->gather().Synchronize());
+  return load.unexpected();
+}
+
+}  // namespace fsdp

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/state/optim_state_reader.h"
+
+#include <map>
+#include <utility>
+
+#include "base/status_macros.h"
+#include "fsdp/state/state_check.h"
+
+namespace fsdp {
+absl::StatusOr<std::unique_ptr<OptimStateReader>> OptimStateReader::Create(const UnitStore& units,
+                                                                           const StateDict& state, StateSource from) {
+  std::unique_ptr<OptimStateReader> reader(new OptimStateReader(units, state, from));
+  ASSIGN_OR_RETURN(reader->gather_, StateGather::Create(units));
+  ASSIGN_OR_RETURN(OptimEntries agreed, AgreeOnEntries(reader->gather_->ranks(), state, from));
+  std::map<std::string, std::pair<int, size_t>> managed;
+  for (int u = 0; u < units.size(); ++u) {
+    const auto& parameters = units.unit(u).parameters;
+    for (size_t i = 0; i < parameters.size(); ++i) managed[parameters[i]->fqn] = {u, i};
+  }
+  for (const auto& [alias, fqn] : units.aliases()) {
+    if (const auto found = managed.find(fqn); found != managed.end()) managed.emplace(alias, found->second);
+  }
+  for (OptimEntry& entry : agreed.entries) {
+    const auto found = managed.find(entry.fqn);
+    const auto [unit, index] = found == managed.end() ? std::pair(-1, size_t{0}) : found->second;
+    reader->items_.push_back({std::move(entry), unit, index});
+  }
+  reader->param_groups_ = std::move(agreed.param_groups);
+  return reader;
+}
+
+Interval OptimStateReader::IntervalOf(const Item& item) const {
+  if (item.unit < 0) return {0, item.entry.shape.numel()};
+  return units_.unit(item.unit).sharded_parameters[item.index]->interval;
+}
+
+absl::Status OptimStateReader::Check(const Item& item, DType dtype) const {
+  const bool here = from_ != StateSource::kFullFirst || gather_->ranks().rank() == 0;
+  if (!here || item.entry.is_scalar()) return absl::OkStatus();
+  const WantedTensor wanted = item.unit < 0 ? WantedWhole(item.entry.shape, from_, dtype)
+                                            : WantedOf(units_.unit(item.unit), item.index, from_, dtype);
+  return CheckWanted(item.entry.key(), *state_.FindTensor(item.entry.key()), wanted, gather_->ranks());
+}
+
+absl::Status OptimStateReader::Read(const Item& item, const Tensor& destination) {
+  if (item.entry.is_scalar()) {
+    return destination.numel() == 0 ? absl::OkStatus()
+                                    : gather_->Copy(HostScalar(item.entry.dtype, item.entry.scalar), destination);
+  }
+  if (item.unit < 0) return gather_->Replicate(TensorOf(item), from_, destination);
+  return gather_->Scatter(item.unit, item.index, TensorOf(item), from_, destination);
+}
+
+ShardedTensor OptimStateReader::TensorOf(const Item& item) const {
+  if (const ShardedTensor* tensor = state_.FindTensor(item.entry.key())) return *tensor;
+  ShardedTensor nothing;  // on a rank whose elements come from rank 0
+  nothing.shape = item.entry.shape;
+  return nothing;
+}
+
+}  // namespace fsdp

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Checks that a tensor of a state dict is what a load asks of this rank, before anything is changed or sent.
+#ifndef FSDP_FSDP_STATE_STATE_CHECK_H_
+#define FSDP_FSDP_STATE_STATE_CHECK_H_
+
+#include "absl/status/status.h"
+#include "fsdp/runtime/all_ranks.h"
+#include "fsdp/runtime/unit.h"
+#include "fsdp/state/state_gather.h"
+#include "tensor/state_dict.h"
+
+namespace fsdp {
+
+struct WantedTensor {
+  DType dtype = DType::kFloat32;  // of the destination
+  Shape shape;                    // of the whole tensor
+  Interval interval;              // that this rank must hold
+  StateSource from = StateSource::kFull;
+};
+
+// What a load from `from` asks of a state of parameter `index` of `unit`, in `dtype`.
+WantedTensor WantedOf(const Unit& unit, size_t index, StateSource from, DType dtype);
+
+// What it asks of a tensor that every rank holds whole.
+WantedTensor WantedWhole(const Shape& shape, StateSource from, DType dtype);
+
+// kInvalidArgument, naming `key`, for another shape, a dtype that cannot be converted, or other elements than wanted.
+absl::Status CheckWanted(const StateKey& key, const ShardedTensor& source, const WantedTensor& wanted,
+                         const AllRanks& ranks);
+
+}  // namespace fsdp
+
+#endif  // FSDP_FSDP_STATE_STATE_CHECK_H_

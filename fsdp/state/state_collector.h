@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// StateCollector: whole tensors put together from every rank's shards of a state dict, so that tests compare states of
+// any form and any world size bit for bit. Thread-safe while ranks add.
+#ifndef FSDP_FSDP_STATE_STATE_COLLECTOR_H_
+#define FSDP_FSDP_STATE_STATE_COLLECTOR_H_
+
+#include <map>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "tensor/state_dict.h"
+
+namespace fsdp {
+
+class StateCollector {
+ public:
+  void Add(const StateDict& state);
+
+  // Test failures unless every tensor is held exactly once, copies aside.
+  void ExpectCovered() const;
+
+  size_t size() const { return wholes_.size(); }
+
+  // Of one tensor, by key; empty when there is none.
+  std::string BytesOf(const StateKey& key) const;
+
+  // Test failures, by name, unless both have the same tensors in every bit.
+  friend void ExpectSame(const StateCollector& a, const StateCollector& b);
+
+ private:
+  struct Whole {
+    std::string bytes;
+    int64_t numel = 0;
+    std::vector<Interval> held;
+  };
+  std::mutex mutex_;
+  std::map<std::string, Whole> wholes_;  // guarded by mutex_ while ranks run
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_FSDP_STATE_STATE_COLLECTOR_H_

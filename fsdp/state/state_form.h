@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// StateForm: in which form a state dict gives tensors, whichever config asked for it.
+#ifndef FSDP_FSDP_STATE_STATE_FORM_H_
+#define FSDP_FSDP_STATE_STATE_FORM_H_
+
+#include <type_traits>
+#include <variant>
+
+#include "fsdp/state_dict_config.h"
+
+namespace fsdp {
+
+struct StateForm {
+  StateDictType type = StateDictType::kFull;
+  bool offload_to_cpu = false;
+  bool rank0_only = false;  // kFull: other ranks get nothing
+
+  // True when `rank` gets tensors at all.
+  bool ReceivedBy(int rank) const { return !rank0_only || rank == 0; }
+};
+
+// Of either variant of configs.
+template <typename Config>
+StateForm FormOf(const Config& config) {
+  StateForm form;
+  form.type = static_cast<StateDictType>(config.index());
+  form.offload_to_cpu = std::visit([](const auto& of_type) { return of_type.offload_to_cpu; }, config);
+  if constexpr (std::is_same_v<Config, StateDictConfig>) {
+    if (const auto* full = std::get_if<FullStateDictConfig>(&config)) form.rank0_only = full->rank0_only;
+  } else {
+    if (const auto* full = std::get_if<FullOptimStateDictConfig>(&config)) form.rank0_only = full->rank0_only;
+  }
+  return form;
+}
+
+}  // namespace fsdp
+
+#endif  // FSDP_FSDP_STATE_STATE_FORM_H_

@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/state/state_gather.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "tensor/ops.h"
+
+namespace fsdp {
+
+ProcessGroup& ChunkGroup(const Unit& unit) { return unit.groups.shard ? *unit.groups.shard : *unit.groups.replicate; }
+
+int ChunkReplica(const Unit& unit) {
+  return unit.groups.shard && unit.groups.replicate ? unit.groups.replicate->rank() : 0;
+}
+
+int ShardReplica(const Unit& unit) { return unit.groups.replicate ? unit.groups.replicate->rank() : 0; }
+
+absl::StatusOr<std::unique_ptr<StateGather>> StateGather::Create(const UnitStore& units) {
+  std::unique_ptr<StateGather> gather(new StateGather(units));
+  ASSIGN_OR_RETURN(gather->stream_, units.device().CreateStream("state_dict"));
+  return gather;
+}
+
+absl::Status StateGather::Reserve(Buffer& buffer, bool on_host) {
+  if (buffer) return absl::OkStatus();
+  int64_t nbytes = 0;
+  for (const auto& unit : units_.units()) {
+    const int64_t itemsize = std::max<int64_t>(SizeOf(unit->dtype), SizeOf(DType::kFloat32));
+    nbytes = std::max(nbytes, unit->layout.padded_numel() * itemsize);
+  }
+  ASSIGN_OR_RETURN(buffer, on_host ? device().AllocatePinned(nbytes) : device().Allocate(nbytes));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Tensor> StateGather::OwnPart(int u, DType dtype) {
+  RETURN_IF_ERROR(Reserve(buffer_, /*on_host=*/false));
+  const Unit& unit = units_.unit(u);
+  const int64_t padded = unit.layout.padded_numel();
+  unit_ = u;
+  gathered_ = Tensor(buffer_.Slice(0, padded * SizeOf(dtype)), dtype, {padded});
+  const int64_t begin = unit.groups.shard_rank() * unit.layout.shard_numel();
+  return gathered_.Slice({begin, begin + unit.layout.shard_numel()});
+}
+
+void StateGather::GatherOwnPart() {
+  const Unit& unit = units_.unit(unit_);
+  if (!unit.sharded()) return;
+  const int64_t begin = unit.groups.shard_rank() * unit.layout.shard_numel();
+  unit.groups.shard->AllGather(gathered_.Slice({begin, begin + unit.layout.shard_numel()}), gathered_, *stream_);
+}
+
+absl::Status StateGather::Gather(int u, const Tensor& shard) {
+  if (!units_.unit(u).sharded()) {  // read where it lies
+    unit_ = u;
+    gathered_ = shard;
+    return absl::OkStatus();
+  }
+  // By way of this rank's own part, since the shard of an offloaded unit is in host memory.
+  ASSIGN_OR_RETURN(const Tensor own, OwnPart(u, shard.dtype()));
+  RETURN_IF_ERROR(Copy(shard, own));
+  GatherOwnPart();
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Tensor> StateGather::HostView(size_t index) {
+  const ShardLayout& layout = units_.unit(unit_).layout;
+  const ShardLayout::Entry& entry = layout.parameters()[index];
+  if (layout.in_place() && device().type() == DeviceType::kCpu) {
+    return gathered_.Slice({entry.offset, entry.offset + entry.shape.numel()});
+  }
+  RETURN_IF_ERROR(Reserve(staging_, /*on_host=*/true));
+  const int64_t itemsize = SizeOf(gathered_.dtype());
+  const Tensor staged(staging_.Slice(entry.offset * itemsize, entry.shape.numel() * itemsize), gathered_.dtype(),
+                      {entry.shape.numel()});
+  CopyOut(index, {0, entry.shape.numel()}, staged);
+  return staged;
+}
+
+void StateGather::CopyOut(size_t index, const Interval& wanted, const Tensor& out) {
+  const ShardLayout& layout = units_.unit(unit_).layout;
+  const int64_t itemsize = SizeOf(out.dtype());
+  for (int rank = 0; rank < layout.world_size(); ++rank) {
+    const ShardLayout::Slice slice = layout.ShardSlice(index, rank);
+    const Interval part = Intersect(slice.interval, wanted);
+    if (part.empty()) continue;
+    const int64_t at = rank * layout.shard_numel() + slice.offset_in_shard + part.begin - slice.interval.begin;
+    stream_->CopyAsync(out.buffer().data() + (part.begin - wanted.begin) * itemsize,
+                       gathered_.Slice({at, at + part.size()}).data(), part.size() * itemsize);
+  }
+  stream_->Run([out, from = gathered_] { return absl::OkStatus(); });  // holds both until the copies ran
+}
+
+absl::StatusOr<ShardedTensor> StateGather::Extract(size_t index, const StateForm& form) {
+  const Unit& unit = units_.unit(unit_);
+  ShardedTensor result;
+  result.dtype = gathered_.dtype();
+  result.shape = unit.layout.parameters()[index].shape;
+  Interval wanted{0, result.shape.numel()};
+  if (form.type == StateDictType::kSharded) {
+    wanted = Dim0Chunk(result.shape, ChunkGroup(unit).size(), ChunkGroup(unit).rank());
+    result.replica = ChunkReplica(unit);
+  } else {
+    result.replica = ranks_.rank();
+  }
+  if (wanted.empty() || !form.ReceivedBy(ranks_.rank())) return result;
+  const int64_t nbytes = wanted.size() * SizeOf(result.dtype);
+  const bool to_host = form.offload_to_cpu || result.shape.rank() == 0;  // scalars are read by the host
+  ASSIGN_OR_RETURN(Buffer buffer, to_host ? device().AllocatePinned(nbytes) : device().Allocate(nbytes));
+  const Tensor copy(std::move(buffer), result.dtype, {wanted.size()});
+  CopyOut(index, wanted, copy);
+  result.shards.push_back({wanted, copy});
+  return result;
+}
+
+absl::Status StateGather::Scatter(int u, size_t index, const ShardedTensor& source, StateSource from,
+                                  const Tensor& destination) {
+  const Unit& unit = units_.unit(u);
+  const Interval mine = unit.sharded_parameters[index]->interval;
+  if (from == StateSource::kLocal) {
+    return mine.empty() ? absl::OkStatus() : Copy(source.shards[0].data, destination);
+  }
+  Tensor whole = source.shards.empty() ? Tensor() : source.shards[0].data;
+  if (from == StateSource::kSharded) {
+    ASSIGN_OR_RETURN(whole, GatherChunks(ChunkGroup(unit), source, destination.dtype()));
+  } else if (from == StateSource::kFullFirst) {
+    ASSIGN_OR_RETURN(whole, FromFirst(source, destination.dtype()));
+  }
+  return mine.empty() ? absl::OkStatus() : Copy(whole.Slice(mine), destination);
+}
+
+absl::Status StateGather::Replicate(const ShardedTensor& source, StateSource from, const Tensor& destination) {
+  if (destination.numel() == 0) return absl::OkStatus();
+  if (from != StateSource::kFullFirst) return Copy(source.shards[0].data, destination);
+  ASSIGN_OR_RETURN(const Tensor whole, FromFirst(source, destination.dtype()));
+  return Copy(whole, destination);
+}
+
+// Chunks begin at multiples of the first one's size, so the padded chunks side by side are the whole tensor.
+absl::StatusOr<Tensor> StateGather::GatherChunks(ProcessGroup& group, const ShardedTensor& source, DType dtype) {
+  const int64_t chunk = Dim0Chunk(source.shape, group.size(), 0).size();
+  ASSIGN_OR_RETURN(const Tensor whole, Tensor::Empty(device(), dtype, {chunk * group.size()}));
+  const Tensor own = whole.Slice({group.rank() * chunk, (group.rank() + 1) * chunk});
+  device().ops().Zero(own, *stream_);
+  if (!source.shards.empty()) {
+    const Tensor& data = source.shards[0].data;
+    RETURN_IF_ERROR(Copy(data, own.Slice({0, data.numel()})));
+  }
+  group.AllGather(own, whole, *stream_);
+  return whole;
+}
+
+// Rank 0's whole tensor, on every rank.
+absl::StatusOr<Tensor> StateGather::FromFirst(const ShardedTensor& source, DType dtype) {
+  ASSIGN_OR_RETURN(const Tensor whole, Tensor::Empty(device(), dtype, {source.shape.numel()}));
+  if (ranks_.rank() == 0 && whole.numel() > 0) RETURN_IF_ERROR(Copy(source.shards[0].data, whole));
+  ranks_.BroadcastFromFirst(whole, *stream_);
+  return whole;
+}
+
+absl::Status StateGather::Copy(const Tensor& source, const Tensor& destination) {
+  Tensor from = source;
+  if (source.dtype() != destination.dtype()) {
+    // Kernels take device memory alone.
+    ASSIGN_OR_RETURN(const Tensor staged, Tensor::Empty(device(), source.dtype(), source.shape()));
+    ASSIGN_OR_RETURN(from, Tensor::Empty(device(), destination.dtype(), source.shape()));
+    stream_->CopyAsync(staged.data(), source.data(), source.nbytes());
+    device().ops().CastDivide(staged, from, 1, *stream_);
+  }
+  stream_->CopyAsync(destination.data(), from.data(), from.nbytes());
+  stream_->Run([source, from, destination] { return absl::OkStatus(); });  // holds them until the copies ran
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Tensor> StateGather::CopyOf(const Tensor& source, bool to_host) {
+  ASSIGN_OR_RETURN(Buffer buffer,
+                   to_host ? device().AllocatePinned(source.nbytes()) : device().Allocate(source.nbytes()));
+  Tensor copy(std::move(buffer), source.dtype(), source.shape());
+  RETURN_IF_ERROR(Copy(source, copy));
+  return copy;
+}
+
+}  // namespace fsdp

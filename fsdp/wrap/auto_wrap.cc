@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/wrap/auto_wrap.h"
+
+#include <map>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+
+namespace fsdp {
+namespace {
+
+// How often each parameter is named below `module`.
+std::map<const Parameter*, int> NameCounts(Module& module) {
+  std::map<const Parameter*, int> counts;
+  for (const auto& [name, parameter] : module.NamedParameters()) ++counts[parameter.get()];
+  return counts;
+}
+
+// wrap.py: _recursive_wrap.
+class RecursiveWrap {
+ public:
+  RecursiveWrap(const WrapFunction& policy, Module& root, const IgnoredStates& ignored)
+      : policy_(policy), ignored_(ignored), counts_(NameCounts(root)) {
+    Visit(root, /*is_root=*/true);
+  }
+
+  bool selected(const Module& module) const { return selected_.count(&module) != 0; }
+
+ private:
+  // Elements below `module` that became part of some unit, its own included.
+  int64_t Visit(Module& module, bool is_root) {
+    const int64_t numel = ManagedNumel(module, ignored_);
+    const bool shares = SharesWithOutside(module);
+    if (!policy_({.module = module, .recurse = true, .nonwrapped_numel = numel, .shares_parameters = shares})) return 0;
+    int64_t wrapped = 0;
+    for (const auto& [name, child] : module.children()) {
+      if (!ignored_.contains(*child)) wrapped += Visit(*child, /*is_root=*/false);
+    }
+    if (is_root) return wrapped;
+    if (!policy_({.module = module, .nonwrapped_numel = numel - wrapped, .shares_parameters = shares})) return wrapped;
+    selected_.insert(&module);
+    return numel;
+  }
+
+  // True when some parameter of `module` has names outside it as well.
+  bool SharesWithOutside(Module& module) const {
+    for (const auto& [parameter, count] : NameCounts(module)) {
+      if (counts_.at(parameter) != count && !ignored_.contains(*parameter)) return true;
+    }
+    return false;
+  }
+
+  const WrapFunction& policy_;
+  const IgnoredStates& ignored_;
+  const std::map<const Parameter*, int> counts_;
+  std::set<const Module*> selected_;
+};
+
+absl::Status CheckNotSharded(const std::vector<Module::NamedModule>& below) {
+  for (const auto& [name, module] : below) {
+    if (module->hooks() == nullptr) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("module \"", name,
+                     "\" has been sharded already: expected none below a module that is wrapped by "
+                     "an auto_wrap_policy; wrap by hand or by policy, not both"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<WrappedModule>> AutoWrap(Module& root, const FsdpOptions& options,
+                                                    const IgnoredStates& ignored) {
+  std::vector<WrappedModule> wrapped;
+  const WrapPolicy& policy = options.auto_wrap_policy;
+  if (!policy) return wrapped;
+  std::vector<Module::NamedModule> below = root.NamedModules();
+  below.erase(below.begin());  // the root itself
+  RETURN_IF_ERROR(CheckNotSharded(below));
+
+  const MixedPrecision& mixed_precision = options.mixed_precision;
+  const ModulePredicate keeps_full_precision =
+      mixed_precision.enabled() ? mixed_precision.module_classes_to_ignore : HasTypeName({});
+  std::optional<RecursiveWrap> by_function;
+  const WrapFunction function = policy.function() == nullptr ? WrapFunction() : *policy.function();
+  const WrapFunction with_ignored = OrWrapPolicy({function, LambdaWrapPolicy(keeps_full_precision)});
+  if (function) by_function.emplace(mixed_precision.enabled() ? with_ignored : function, root, ignored);
+
+  for (auto& [name, module] : below) {
+    if (ignored.contains(*module)) continue;
+    std::optional<UnitOverrides> overrides;
+    if (by_function.has_value() && by_function->selected(*module)) overrides.emplace();
+    if (policy.decide() != nullptr) overrides = (*policy.decide())(*module);
+    if (keeps_full_precision(*module)) {
+      overrides = UnitOverrides{.mixed_precision = MixedPrecision(), .keep_full_precision = true};
+    }
+    if (overrides.has_value()) wrapped.push_back({name, module, *std::move(overrides)});
+  }
+  return wrapped;
+}
+
+}  // namespace fsdp

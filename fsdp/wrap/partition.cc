@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/wrap/partition.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/status_macros.h"
+#include "fsdp/wrap/auto_wrap.h"
+
+namespace fsdp {
+namespace {
+
+std::string Join(const std::string& path, const std::string& name) {
+  return path.empty() ? name : absl::StrCat(path, ".", name);
+}
+
+// Walks the tree of modules, parents first.
+class Partitioner {
+ public:
+  Partitioner(const std::vector<UnitRequest>& requests, const IgnoredStates& ignored)
+      : requests_(requests), ignored_(ignored) {
+    for (size_t i = 0; i < requests.size(); ++i) {
+      for (const Module* module : requests[i].modules) request_of_.emplace(module, i);
+    }
+  }
+
+  absl::Status Descend(Module& module, const std::string& path, int enclosing) {
+    const int entered = Enter(module, path);
+    const int unit = entered >= 0 ? entered : enclosing;
+    RETURN_IF_ERROR(AdoptParameters(module, path, unit));
+    if (!ignored_.contains(module)) AdoptBuffers(module);
+    for (const auto& [name, child] : module.children()) {
+      RETURN_IF_ERROR(Descend(*child, Join(path, name), unit));
+    }
+    // A unit of several modules is left when the last of them is.
+    if (entered >= 0 && --modules_left_[entered] == 0) {
+      made_.registration_order.push_back({entered, /*enter=*/false});
+    }
+    return absl::OkStatus();
+  }
+
+  Partition Take() { return std::move(made_); }
+
+ private:
+  // The unit that `module` belongs to by request, made when this is its first module; -1 for a module that is none's,
+  // or whose unit would have no parameters.
+  int Enter(Module& module, const std::string& path) {
+    const auto requested = request_of_.find(&module);
+    if (requested == request_of_.end()) return -1;
+    const UnitRequest& request = requests_[requested->second];
+    const auto known = unit_of_request_.find(requested->second);
+    if (known != unit_of_request_.end()) return known->second;
+    if (std::none_of(request.modules.begin(), request.modules.end(),
+                     [&](const Module* one) { return OwnsParameters(*one); })) {
+      return -1;
+    }
+    const int unit = static_cast<int>(made_.units.size());
+    unit_of_request_[requested->second] = unit;
+    modules_left_.push_back(static_cast<int>(request.modules.size()));
+    made_.units.push_back({path, &module, request.modules, OwnModules(request), {}, request.overrides});
+    made_.registration_order.push_back({unit, /*enter=*/true});
+    return unit;
+  }
+
+  // True when some parameter below `module` lies in no unit further inside.
+  bool OwnsParameters(const Module& module) const {
+    for (const auto& [name, parameter] : module.own_parameters()) {
+      if (!ignored_.contains(*parameter)) return true;
+    }
+    for (const auto& [name, child] : module.children()) {
+      if (request_of_.count(child.get()) == 0 && OwnsParameters(*child)) return true;
+    }
+    return false;
+  }
+
+  std::vector<Module*> OwnModules(const UnitRequest& request) const {
+    std::vector<Module*> own = request.modules;
+    for (size_t i = 0; i < own.size(); ++i) {
+      for (const auto& [name, child] : own[i]->children()) {
+        if (request_of_.count(child.get()) == 0 && !ignored_.contains(*child)) own.push_back(child.get());
+      }
+    }
+    return own;
+  }
+
+  absl::Status AdoptParameters(Module& module, const std::string& path, int unit) {
+    for (const auto& [name, parameter] : module.own_parameters()) {
+      if (ignored_.contains(*parameter)) {
+        made_.unmanaged.emplace_back(Join(path, name), parameter);
+        continue;
+      }
+      const auto [known, added] = unit_of_.emplace(parameter.get(), unit);
+      if (added) {
+        made_.units[unit].parameters.push_back(parameter);
+      } else if (known->second != unit) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("parameter \"", parameter->fqn, "\" is shared across units: \"", Join(path, name),
+                         "\" lies in unit ", made_.units[unit].display_name(), ", its first name in unit ",
+                         made_.units[known->second].display_name(), "; wrap a module that holds both"));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  void AdoptBuffers(const Module& module) {
+    for (const auto& [name, buffer] : module.own_buffers()) {
+      if (std::find(made_.buffers.begin(), made_.buffers.end(), buffer) == made_.buffers.end()) {
+        made_.buffers.push_back(buffer);
+      }
+    }
+  }
+
+  const std::vector<UnitRequest>& requests_;
+  const IgnoredStates& ignored_;
+  std::map<const Module*, size_t> request_of_;
+  std::map<size_t, int> unit_of_request_;
+  std::map<const Parameter*, int> unit_of_;
+  std::vector<int> modules_left_;  // by unit: of its modules, those that were not yet left
+  Partition made_;
+};
+
+std::string NamesOf(const UnitModule& unit, bool requires_grad) {
+  std::vector<std::string> names;
+  for (const auto& parameter : unit.parameters) {
+    if (parameter->requires_grad == requires_grad) names.push_back(parameter->fqn);
+  }
+  return absl::StrJoin(names, ", ");
+}
+
+// _validate_frozen_params: innermost units first, so the first offender in order of registration is the one named.
+absl::Status CheckFrozen(bool use_orig_params, Partition& partition) {
+  for (const UnitVisit& visit : partition.registration_order) {
+    if (visit.enter) continue;
+    const UnitModule& unit = partition.units[visit.unit];
+    const std::string frozen = NamesOf(unit, false), trainable = NamesOf(unit, true);
+    if (frozen.empty() || trainable.empty()) continue;
+    const std::string both =
+        absl::StrCat("unit ", unit.display_name(), " has parameters with and without requires_grad; with: ", trainable,
+                     "; without: ", frozen);
+    if (!use_orig_params) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(both, ": expected one kind in a unit; wrap them apart or set use_orig_params"));
+    }
+    partition.warnings.push_back(absl::StrCat(both, ": its gradients take the memory of all of them"));
+  }
+  return absl::OkStatus();
+}
+
+void WarnOfContainers(Partition& partition) {
+  for (const UnitModule& unit : partition.units) {
+    if (unit.module->has_forward()) continue;
+    partition.warnings.push_back(absl::StrCat("unit ", unit.display_name(), " is a ",
+                                              std::string(unit.module->type_name()),
+                                              ", which has no forward: its parameters are never all-gathered"));
+  }
+}
+
+void WarnOfFullPrecision(const std::vector<WrappedModule>& wrapped, Partition& partition) {
+  std::set<std::string> classes;
+  for (const WrappedModule& one : wrapped) {
+    if (one.overrides.keep_full_precision) classes.insert(std::string(one.module->type_name()));
+  }
+  if (classes.empty()) return;
+  partition.warnings.push_back(absl::StrCat("modules of these classes are units of their own without mixed precision: ",
+                                            absl::StrJoin(classes, ", ")));
+}
+
+}  // namespace
+
+absl::StatusOr<Partition> Partition::Of(Module& root, const std::vector<UnitRequest>& requests,
+                                        const IgnoredStates& ignored) {
+  Partitioner partitioner(requests, ignored);
+  RETURN_IF_ERROR(partitioner.Descend(root, "", /*enclosing=*/-1));
+  Partition partition = partitioner.Take();
+  for (const auto& [name, parameter] : root.NamedParameters()) {
+    if (name != parameter->fqn) partition.aliases[name] = parameter->fqn;
+  }
+  return partition;
+}
+
+absl::StatusOr<Partition> Partition::ByPolicy(Module& root, const FsdpOptions& options) {
+  ASSIGN_OR_RETURN(const IgnoredStates ignored, ResolveIgnoredStates(root, options));
+  ASSIGN_OR_RETURN(const std::vector<WrappedModule> wrapped, AutoWrap(root, options, ignored));
+  std::vector<UnitRequest> requests{{.modules = {&root}}};
+  for (const WrappedModule& one : wrapped) requests.push_back({{one.module}, one.overrides});
+  ASSIGN_OR_RETURN(Partition partition, Of(root, requests, ignored));
+  RETURN_IF_ERROR(CheckFrozen(options.use_orig_params, partition));
+  if (ignored.contains(root)) partition.warnings.push_back("the wrapped module is ignored itself: nothing is managed");
+  WarnOfContainers(partition);
+  WarnOfFullPrecision(wrapped, partition);
+  return partition;
+}
+
+}  // namespace fsdp
