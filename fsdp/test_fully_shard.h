@@ -137,6 +137,17 @@ inline absl::Status RunFullyShard(int ranks, const FullyShardOptions& options,
   });
 }
 
+using Gradients = std::map<std::string, std::vector<float>>;
+
+// This rank's gradients of one step from the same start.
+inline absl::StatusOr<Gradients> StepWith(std::shared_ptr<ProcessGroup> group, const FullyShardOptions& options,
+                                          const std::function<absl::Status(TestFullyShard&)>& set, int replicas = 1) {
+  ASSIGN_OR_RETURN(TestFullyShard test, TestFullyShard::Make(std::move(group), options, replicas));
+  if (set != nullptr) RETURN_IF_ERROR(set(test));
+  RETURN_IF_ERROR(test.ForwardAndBackward());
+  return test.Gradients();
+}
+
 }  // namespace fsdp
 
 #endif  // FSDP_FSDP_TEST_FULLY_SHARD_H_

@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How the settings of FsdpModule change what becomes of gradients: accumulation, divisors, comms and hooks; on 3 ranks,
+// which divide no size here.
+#include <memory>
+#include <vector>
+
+#include "base/status_macros.h"
+#include "base/status_matchers.h"
+#include "fsdp/fsdp_module.h"
+#include "fsdp/test_fully_shard.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace fsdp {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+constexpr int kRanks = 3;
+
+Gradients Times(Gradients gradients, float factor) {
+  for (auto& [name, values] : gradients) {
+    for (float& value : values) value *= factor;
+  }
+  return gradients;
+}
+
+TEST(FsdpModuleReductionTest, BackwardsWithoutSyncAccumulateIntoTheNextWithIt) {
+  ASSERT_OK(RunFullyShard(kRanks, {}, [](TestFullyShard& test) -> absl::Status {
+    RETURN_IF_ERROR(test.ForwardAndBackward());
+    ASSIGN_OR_RETURN(const Gradients once, test.Gradients());
+    RETURN_IF_ERROR(test.ZeroGrad());
+    RETURN_IF_ERROR(test.root->set_requires_gradient_sync(false));
+    RETURN_IF_ERROR(test.ForwardAndBackward());
+    ASSIGN_OR_RETURN(const Gradients none, test.Gradients());
+    EXPECT_THAT(none, IsEmpty());
+    RETURN_IF_ERROR(test.root->set_requires_gradient_sync(true));
+    RETURN_IF_ERROR(test.ForwardAndBackward());
+    ASSIGN_OR_RETURN(const Gradients twice, test.Gradients());
+    EXPECT_EQ(twice, Times(once, 2));
+    return absl::OkStatus();
+  }));
+}
+
+TEST(FsdpModuleReductionTest, SyncedBackwardsAddUp) {
+  ASSERT_OK(RunFullyShard(kRanks, {}, [](TestFullyShard& test) -> absl::Status {
+    RETURN_IF_ERROR(test.root->set_is_last_backward(false));
+    RETURN_IF_ERROR(test.ForwardAndBackward());
+    RETURN_IF_ERROR(test.root->set_is_last_backward(true));
+    RETURN_IF_ERROR(test.ForwardAndBackward());
+    ASSIGN_OR_RETURN(const Gradients twice, test.Gradients());
+    RETURN_IF_ERROR(test.ZeroGrad());
+    RETURN_IF_ERROR(test.ForwardAndBackward());
+    ASSIGN_OR_RETURN(const Gradients once, test.Gradients());
+    EXPECT_EQ(twice, Times(once, 2));
+    return absl::OkStatus();
+  }));
+}
+
+TEST(FsdpModuleReductionTest, ReduceScattersWithoutAllReduceAccumulateUntilOneWithIt) {
+  ASSERT_OK(RunFullyShard(
+      4, {},
+      [](TestFullyShard& test) -> absl::Status {
+        RETURN_IF_ERROR(test.ForwardAndBackward());
+        ASSIGN_OR_RETURN(const Gradients once, test.Gradients());
+        RETURN_IF_ERROR(test.ZeroGrad());
+        RETURN_IF_ERROR(test.root->set_requires_all_reduce(false));
+        for (int i = 0; i < 3; ++i) RETURN_IF_ERROR(test.ForwardAndBackward());
+        ASSIGN_OR_RETURN(const Gradients none, test.Gradients());
+        EXPECT_THAT(none, IsEmpty());
+        RETURN_IF_ERROR(test.root->set_requires_all_reduce(true));
+        RETURN_IF_ERROR(test.ForwardAndBackward());
+        ASSIGN_OR_RETURN(const Gradients four, test.Gradients());
+        EXPECT_EQ(four, Times(once, 4));
+        return absl::OkStatus();
+      },
+      /*replicas=*/2));
+}
+
+TEST(FsdpModuleReductionTest, TheDivideFactorIsOfOneUnitAndNotOfThoseBelow) {
+  ASSERT_OK(RunRanks(4, [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
+    ASSIGN_OR_RETURN(const Gradients mean, StepWith(group, {}, nullptr));
+    ASSIGN_OR_RETURN(const Gradients sum, StepWith(group, {}, [](TestFullyShard& test) {  //
+                       return test.root->set_gradient_divide_factor(1);
+                     }));
+    for (const auto& [name, values] : mean) {
+      const bool of_root = name == "2.weight" || name == "2.bias";
+      EXPECT_EQ(sum.at(name), of_root ? Times(mean, 4).at(name) : values) << name;
+    }
+    return absl::OkStatus();
+  }));
+}
+
+TEST(FsdpModuleReductionTest, ADivideFactorIsAboveZero) {
+  ASSERT_OK(RunFullyShard(1, {}, [](TestFullyShard& test) -> absl::Status {
+    EXPECT_THAT(test.root->set_gradient_divide_factor(0),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("gradient_divide_factor=0")));
+    return absl::OkStatus();
+  }));
+}
+
+// Count calls, and forward them to the group.
+struct ForwardingAllGather final : AllGatherComm {
+  absl::StatusOr<Buffer> Allocate(int64_t nbytes, ProcessGroup& group) override {
+    ++allocations;
+    return group.Allocate(nbytes);
+  }
+  void AllGather(const Tensor& input, const Tensor& output, ProcessGroup& group, Stream& stream) override {
+    ++runs;
+    // The input is this rank's slot of the output.
+    EXPECT_EQ(input.data(), output.data_as<float>() + group.rank() * input.numel());
+    group.AllGather(input, output, stream);
+  }
+  int allocations = 0, runs = 0;
+};
+
+struct ForwardingReduceScatter final : ReduceScatterComm {
+  absl::StatusOr<Buffer> Allocate(int64_t nbytes, ProcessGroup& group) override {
+    ++allocations;
+    return group.Allocate(nbytes);
+  }
+  void ReduceScatter(const Tensor& input, const Tensor& output, ReduceOp op, ProcessGroup& group,
+                     Stream& stream) override {
+    ops.push_back(op);
+    group.ReduceScatter(input, output, op, stream);
+  }
+  int allocations = 0;
+  std::vector<ReduceOp> ops;
+};
+
+TEST(FsdpModuleReductionTest, CustomCommsAllocateAndRunInPlaceOfTheGroups) {
+  ASSERT_OK(RunRanks(kRanks, [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
+    ASSIGN_OR_RETURN(const Gradients wanted, StepWith(group, {}, nullptr));
+    auto all_gather = std::make_shared<ForwardingAllGather>();
+    auto reduce_scatter = std::make_shared<ForwardingReduceScatter>();
+    ASSIGN_OR_RETURN(const Gradients got, StepWith(group, {}, [&](TestFullyShard& test) -> absl::Status {
+                       RETURN_IF_ERROR(test.root->set_custom_all_gather(all_gather));
+                       return test.root->set_custom_reduce_scatter(reduce_scatter);
+                     }));
+    EXPECT_EQ(got, wanted);
+    EXPECT_EQ(all_gather->runs, 5);         // three units forward, two backward: the setting is recursive
+    EXPECT_EQ(all_gather->allocations, 3);  // once a unit
+    EXPECT_THAT(reduce_scatter->ops, ElementsAre(ReduceOp::kAvg));  // the root's alone
+    EXPECT_EQ(reduce_scatter->allocations, 1);
+    return absl::OkStatus();
+  }));
+}
+
+TEST(FsdpModuleReductionTest, ForcedSumsReachTheCollectivesAndDivideAfterwards) {
+  ASSERT_OK(RunRanks(4, [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
+    ASSIGN_OR_RETURN(const Gradients wanted, StepWith(group, {}, nullptr));
+    auto reduce_scatter = std::make_shared<ForwardingReduceScatter>();
+    ASSIGN_OR_RETURN(const Gradients got, StepWith(group, {}, [&](TestFullyShard& test) -> absl::Status {
+                       RETURN_IF_ERROR(test.root->set_force_sum_reduction_for_comms(true));
+                       return test.root->set_custom_reduce_scatter(reduce_scatter);
+                     }));
+    EXPECT_EQ(got, wanted);  // 4 divides exactly
+    EXPECT_THAT(reduce_scatter->ops, ElementsAre(ReduceOp::kSum));
+    return absl::OkStatus();
+  }));
+}
+
+TEST(FsdpModuleReductionTest, TheAllReduceHookSeesTheReducedGradientBeforeTheLastDivision) {
+  ASSERT_OK(RunRanks(4, [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
+    const TensorOps& ops = group->device()->ops();
+    for (const int replicas : {1, 2}) {
+      std::vector<int64_t> seen;
+      const auto zero = [&](const Tensor& gradient, Stream& stream) {
+        seen.push_back(gradient.numel());
+        ops.Zero(gradient, stream);
+        return absl::OkStatus();
+      };
+      const auto set = [&](TestFullyShard& test) { return test.root->set_all_reduce_hook(zero); };
+      ASSIGN_OR_RETURN(const Gradients got, StepWith(group, {}, set, replicas));
+      // One rank's rows of the root: weight [4, 7] and bias [7].
+      EXPECT_THAT(seen, ElementsAre(replicas == 1 ? 1 * 7 + 2 : 2 * 7 + 4));
+      EXPECT_EQ(got.at("2.bias"), std::vector<float>(got.at("2.bias").size(), 0));
+      EXPECT_NE(got.at("1.0.bias"), std::vector<float>(got.at("1.0.bias").size(), 0));
+    }
+    return absl::OkStatus();
+  }));
+}
+
+}  // namespace
+}  // namespace fsdp

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The state dicts of FsdpModule: live rows, whole tensors gathered or from rank 0, strict and partial loads; on
+// 3 ranks.
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/status_macros.h"
+#include "base/status_matchers.h"
+#include "fsdp/fsdp_module.h"
+#include "fsdp/test_fully_shard.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace fsdp {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+constexpr int kRanks = 3;
+
+TEST(FsdpModuleStateTest, TheStateDictIsTheLiveMemoryInRowsWithoutCommunication) {
+  ASSERT_OK(RunFullyShard(kRanks, {}, [](TestFullyShard& test) -> absl::Status {
+    ASSIGN_OR_RETURN(const std::vector<ShardedParameter*> parameters, test.root->parameters());
+    test.log->clear();
+    ASSIGN_OR_RETURN(const StateDict state, test.root->GetStateDict());
+    EXPECT_THAT(*test.log, IsEmpty());
+    EXPECT_EQ(state.type, StateDictType::kSharded);
+    for (const ShardedParameter* parameter : parameters) {
+      const ShardedTensor* tensor = state.FindTensor(StateKey::Model(parameter->fqn));
+      EXPECT_NE(tensor, nullptr) << parameter->fqn;
+      if (tensor == nullptr) continue;
+      EXPECT_EQ(tensor->shape, parameter->shape);
+      EXPECT_EQ(tensor->shards.empty(), parameter->interval.empty());
+      if (tensor->shards.empty()) continue;
+      EXPECT_EQ(tensor->shards[0].data.data(), parameter->data.data());
+    }
+    return absl::OkStatus();
+  }));
+}
+
+// What a whole tensor is, by name, on this rank.
+absl::StatusOr<Gradients> WholeValues(FsdpModule& root) {
+  ASSIGN_OR_RETURN(const StateDict state, root.GetFullStateDict());
+  Gradients whole;
+  for (const auto& [key, value] : state.entries()) {
+    for (const ShardedTensor::Shard& shard : std::get<ShardedTensor>(value).shards) {
+      whole[key.fqn].assign(shard.data.data_as<float>(), shard.data.data_as<float>() + shard.data.numel());
+    }
+  }
+  return whole;
+}
+
+TEST(FsdpModuleStateTest, AFullStateIsGatheredAndLoadedAndMayComeFromRank0Alone) {
+  ASSERT_OK(RunRanks(kRanks, [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
+    ASSIGN_OR_RETURN(const TestFullyShard source, TestFullyShard::Make(group, {.init_seed = 3}));
+    ASSIGN_OR_RETURN(const Gradients wanted, WholeValues(*source.root));
+    EXPECT_EQ(wanted.size(), 8u);
+    EXPECT_EQ(wanted.at("0.1.weight").size(), 25u);
+    for (const bool broadcast : {false, true}) {
+      ASSIGN_OR_RETURN(const TestFullyShard target, TestFullyShard::Make(group, {.init_seed = 4}));
+      ASSIGN_OR_RETURN(const Gradients before, WholeValues(*target.root));
+      EXPECT_NE(before, wanted);
+      ASSIGN_OR_RETURN(const StateDict state, source.root->GetFullStateDict({.rank0_only = broadcast}));
+      EXPECT_EQ(state.empty(), broadcast && group->rank() != 0);
+      RETURN_IF_ERROR(target.root->LoadStateDict(state, {.broadcast_from_rank0 = broadcast}).status());
+      ASSIGN_OR_RETURN(const Gradients after, WholeValues(*target.root));
+      EXPECT_EQ(after, wanted);
+    }
+    return absl::OkStatus();
+  }));
+}
+
+TEST(FsdpModuleStateTest, AShardedStateIsLoadedStrictlyOrInPart) {
+  ASSERT_OK(RunRanks(kRanks, [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
+    ASSIGN_OR_RETURN(const TestFullyShard source, TestFullyShard::Make(group, {.init_seed = 3}));
+    ASSIGN_OR_RETURN(const TestFullyShard target, TestFullyShard::Make(group, {.init_seed = 4}));
+    ASSIGN_OR_RETURN(const StateDict all, source.root->GetStateDict());
+    StateDict part;
+    part.type = StateDictType::kSharded;
+    for (const auto& [key, value] : all.entries()) {
+      if (key.fqn != "0.1.weight") part.Set(key, value);
+    }
+    EXPECT_THAT(target.root->LoadStateDict(part).status(),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("0.1.weight")));
+    ASSIGN_OR_RETURN(const Gradients before, WholeValues(*target.root));
+    ASSIGN_OR_RETURN(const IncompatibleKeys keys, target.root->LoadStateDict(part, {.strict = false}));
+    EXPECT_THAT(keys.missing_keys, ElementsAre("0.1.weight"));
+    EXPECT_THAT(keys.unexpected_keys, IsEmpty());
+    ASSIGN_OR_RETURN(Gradients wanted, WholeValues(*source.root));
+    wanted["0.1.weight"] = before.at("0.1.weight");
+    ASSIGN_OR_RETURN(const Gradients after, WholeValues(*target.root));
+    EXPECT_EQ(after, wanted);
+    return absl::OkStatus();
+  }));
+}
+
+}  // namespace
+}  // namespace fsdp
