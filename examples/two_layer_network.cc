@@ -6,6 +6,7 @@
 //   bazel run //examples:two_layer_network
 #include <algorithm>
 #include <cstdio>
+#include <optional>
 #include <random>
 #include <vector>
 
@@ -13,6 +14,7 @@
 #include "collectives/run_ranks.h"
 #include "fsdp/manual_units.h"
 #include "optim/adamw.h"
+#include "tools/command_line.h"
 
 namespace {
 
@@ -86,8 +88,9 @@ absl::Status Train(std::shared_ptr<fsdp::ProcessGroup> group) {
 
 }  // namespace
 
-int main() {
+int main(int argc, char** argv) {
+  if (const std::optional<int> exit = fsdp::ParseFlags(argc, argv, "two_layer_network")) return *exit;
   const absl::Status status = fsdp::RunRanks(kRanks, Train);
   if (!status.ok()) std::fprintf(stderr, "%s\n", status.ToString().c_str());
-  return status.ok() ? 0 : 1;
+  return status.ok() ? fsdp::kExitDone : fsdp::kExitFailed;
 }
