@@ -14,32 +14,22 @@
 #include "base/thread_pool.h"
 #include "checkpoint/format/file_contents.h"
 #include "checkpoint/format/file_names.h"
+#include "checkpoint/format/file_scan.h"
 #include "checkpoint/format/manifest_file.h"
 #include "checkpoint/format/record.h"
-#include "checkpoint/save/payload_writer.h"
-#include "checkpoint/storage/block_buffers.h"
 #include "checkpoint/storage/file_system.h"
 
 namespace fsdp {
 namespace {
 
-constexpr int64_t kRestPieceBytes = int64_t{1} << 20;
-
 // Gaps of a file that a message lists.
 constexpr size_t kListedRanges = 3;
 
-// A problem, with its place in the list whatever thread finds it when.
+// A problem, with its place in the list whatever thread finds it when: file and offset, -1 for the file as a whole.
 struct Problem {
-  int64_t order = -1;
+  std::pair<int, int64_t> order;
   std::string message;
   VerifyReport::Damage damage;  // no file: it is none
-};
-
-// One thing to read and compare: a block of an extent, or all that lies outside of extents.
-struct Check {
-  int file = 0;
-  int extent = -1;  // -1: the rest of the file
-  int64_t block = 0;
 };
 
 class Verification {
@@ -59,11 +49,8 @@ class Verification {
     for (const StoredTensor& tensor : manifest_.tensors) {
       if (const absl::Status covered = CheckCovered(tensor); !covered.ok()) Report(covered);
     }
-    for (size_t i = 0; i < manifest_.files.size(); ++i) AddFile(static_cast<int>(i));
-    RETURN_IF_ERROR(pool->ParallelFor(static_cast<int64_t>(checks_.size()), [&](int64_t i) {
-      Perform(checks_[i], i);
-      return absl::OkStatus();
-    }));
+    for (size_t i = 0; i < manifest_.files.size(); ++i) CheckFile(static_cast<int>(i));
+    RETURN_IF_ERROR(ScanFiles(scanned_, *pool, Scanner()));
     VerifyReport report;
     report.files = static_cast<int64_t>(manifest_.files.size()) + 1;
     report.tensors = static_cast<int64_t>(manifest_.tensors.size());
@@ -85,11 +72,17 @@ class Verification {
     }
   }
 
-  void Report(std::string message, int64_t order = -1, VerifyReport::Damage damage = {}) {
+  // Places of problems in the list: of all files, of a file, of what lies in it.
+  static constexpr std::pair<int, int64_t> kBeforeFiles = {-1, 0};
+  static std::pair<int, int64_t> OfFile(int file) { return {file, -1}; }
+
+  void Report(std::string message, const std::pair<int, int64_t>& order = kBeforeFiles,
+              VerifyReport::Damage damage = {}) {
     const std::lock_guard<std::mutex> lock(mutex_);
     problems_.push_back({order, std::move(message), std::move(damage)});
   }
-  void Report(const absl::Status& status, int64_t order = -1, VerifyReport::Damage damage = {}) {
+  void Report(const absl::Status& status, const std::pair<int, int64_t>& order = kBeforeFiles,
+              VerifyReport::Damage damage = {}) {
     Report(std::string(status.message()), order, std::move(damage));
   }
 
@@ -105,81 +98,74 @@ class Verification {
     }
   }
 
-  void AddFile(int index) {
+  // Size and record; what can be opened is scanned.
+  void CheckFile(int index) {
     const StoredFile& stored = manifest_.files[index];
-    const auto order = static_cast<int64_t>(checks_.size());
     absl::StatusOr<std::unique_ptr<File>> file = OpenStoredFile(files_, directory_, manifest_, index);
+    scanned_.push_back(nullptr);
     if (!file.ok()) {
-      Report(file.status(), order, {stored.name, {0, stored.nbytes}, "file"});
+      Report(file.status(), OfFile(index), {stored.name, {0, stored.nbytes}, "file"});
       // A file of the wrong size still shows which of its bytes are damaged.
       file = files_.Open(JoinPath(directory_, stored.name));
       if (!file.ok()) return;
     }
     if (const absl::Status record = CheckRecord(**file, manifest_, index); !record.ok()) {
-      Report(record, order, {stored.name, stored.record.value_or(ByteRange()), "record"});
+      Report(record, OfFile(index), {stored.name, stored.record.value_or(ByteRange()), "record"});
     }
     bytes_total_ += stored.nbytes;
-    checks_.push_back({index, -1, 0});
-    for (size_t extent = 0; extent < stored.extents.size(); ++extent) {
-      const auto blocks = static_cast<int64_t>(stored.extents[extent].digests.size());
-      for (int64_t block = 0; block < blocks; ++block) checks_.push_back({index, static_cast<int>(extent), block});
-    }
+    scanned_.back() = &stored;
   }
 
-  // Opened for each check: a checkpoint may have more files than a process may have open.
-  void Perform(const Check& check, int64_t order) {
-    const StoredFile& stored = manifest_.files[check.file];
-    const absl::StatusOr<std::unique_ptr<File>> file = files_.Open(JoinPath(directory_, stored.name));
-    if (!file.ok()) return Report(file.status(), order, {stored.name, {0, stored.nbytes}, "file"});
-    check.extent < 0 ? CheckRest(**file, stored, order) : CheckBlock(**file, stored, check, order);
+  FileScanner Scanner() {
+    FileScanner scanner;
+    scanner.open = [this](int file) -> absl::StatusOr<std::shared_ptr<const File>> {
+      return files_.Open(JoinPath(directory_, manifest_.files[file].name));
+    };
+    scanner.block = [this](const ScannedBlock& block, const absl::StatusOr<const std::byte*>& bytes) {
+      CheckBlock(block, bytes);
+      return absl::OkStatus();
+    };
+    scanner.rest = [this](int file, const absl::StatusOr<Digest>& digest) {
+      CheckRest(file, digest);
+      return absl::OkStatus();
+    };
+    scanner.count = [this](int64_t nbytes) { Count(nbytes); };
+    return scanner;
   }
 
-  void CheckBlock(const File& file, const StoredFile& stored, const Check& check, int64_t order) {
-    const StoredExtent& extent = stored.extents[check.extent];
-    const int64_t begin = extent.range.offset + check.block * kBlockBytes;
-    const ByteRange range = {begin, std::min(kBlockBytes, extent.range.end() - begin)};
-    const auto what = [&] { return absl::StrCat(contents_.NameOf(check.file, range), ", block ", check.block); };
-    const BlockBuffers::Lease buffer = buffers_.Take();
-    const auto bytes = absl::MakeSpan(buffer.data(), range.nbytes);
-    if (const absl::Status read = file.Read(range.offset, bytes); !read.ok()) {
-      return Report(absl::StrCat(stored.name, ", ", Describe(range), " (", what(), "): ", std::string(read.message())),
-                    order, {stored.name, range, what()});
+  void CheckBlock(const ScannedBlock& block, const absl::StatusOr<const std::byte*>& bytes) {
+    const StoredFile& stored = manifest_.files[block.file];
+    const ByteRange& range = block.range;
+    const auto what = [&] { return absl::StrCat(contents_.NameOf(block.file, range), ", block ", block.block); };
+    const auto report = [&](std::string message) {
+      Report(std::move(message), {block.file, range.offset}, {stored.name, range, what()});
+    };
+    if (!bytes.ok()) {
+      return report(
+          absl::StrCat(stored.name, ", ", Describe(range), " (", what(), "): ", std::string(bytes.status().message())));
     }
-    const Digest digest = DigestOf(bytes);
-    if (digest != extent.digests[check.block]) {
-      Report(DamagedBlock(stored.name, range, what(), digest, extent.digests[check.block]), order,
-             {stored.name, range, what()});
-    } else if (options_.count_nonfinite) {
-      CountElements(check.file, range, buffer.data());
-    }
-    Count(range.nbytes);
+    const Digest& recorded = stored.extents[block.extent].digests[block.block];
+    const Digest digest = DigestOf(absl::MakeConstSpan(*bytes, range.nbytes));
+    if (digest != recorded) return report(DamagedBlock(stored.name, range, what(), digest, recorded));
+    if (options_.count_nonfinite) CountElements(block.file, range, *bytes);
   }
 
-  void CheckRest(const File& file, const StoredFile& stored, int64_t order) {
+  void CheckRest(int file, const absl::StatusOr<Digest>& digest) {
+    const StoredFile& stored = manifest_.files[file];
+    if (digest.ok() && *digest == stored.rest_digest) return;
     std::vector<ByteRange> taken;
     for (const StoredExtent& extent : stored.extents) taken.push_back(extent.range);
     const std::vector<ByteRange> gaps = RangesBetween(taken, stored.nbytes);
-    if (gaps.empty()) return;
-    const VerifyReport::Damage damage = {
-        stored.name, {gaps.front().offset, gaps.back().end() - gaps.front().offset}, "HDF5 metadata and padding"};
-    DigestBuilder digest;
-    const BlockBuffers::Lease buffer = buffers_.Take();
-    for (const ByteRange& range : gaps) {
-      for (int64_t at = range.offset; at < range.end(); at += kRestPieceBytes) {
-        const auto bytes = absl::MakeSpan(buffer.data(), std::min(kRestPieceBytes, range.end() - at));
-        if (const absl::Status read = file.Read(at, bytes); !read.ok()) {
-          return Report(absl::StrCat(stored.name, ", bytes outside of payload: ", std::string(read.message())), order,
-                        damage);
-        }
-        digest.Update(bytes);
-        Count(static_cast<int64_t>(bytes.size()));
-      }
+    const ByteRange all =
+        gaps.empty() ? ByteRange() : ByteRange{gaps.front().offset, gaps.back().end() - gaps.front().offset};
+    const VerifyReport::Damage damage = {stored.name, all, "HDF5 metadata and padding"};
+    if (!digest.ok()) {
+      return Report(absl::StrCat(stored.name, ", bytes outside of payload: ", std::string(digest.status().message())),
+                    {file, all.offset}, damage);
     }
-    if (digest.Finish() != stored.rest_digest) {
-      Report(absl::StrCat(stored.name, ", bytes outside of payload (HDF5 metadata and padding, ", List(gaps),
-                          "): digest ", digest.Finish().ToHex(), " != recorded ", stored.rest_digest.ToHex()),
-             order, damage);
-    }
+    Report(absl::StrCat(stored.name, ", bytes outside of payload (HDF5 metadata and padding, ", List(gaps),
+                        "): digest ", digest->ToHex(), " != recorded ", stored.rest_digest.ToHex()),
+           {file, all.offset}, damage);
   }
 
   // "bytes 0 to 2047, bytes 8192 to 8200 and 3 more ranges"
@@ -216,9 +202,8 @@ class Verification {
   const VerifyOptions& options_;
 
   const FileContents contents_;
-  std::vector<Check> checks_;
+  std::vector<const StoredFile*> scanned_;  // by file; null for what cannot be opened
   int64_t bytes_total_ = 0;
-  BlockBuffers buffers_;
 
   std::mutex mutex_;
   // All guarded by mutex_.

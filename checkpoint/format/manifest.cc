@@ -38,6 +38,17 @@ const StoredExtent* ExtentAt(const StoredFile& file, int64_t offset) {
   return &*std::prev(after);
 }
 
+std::vector<ByteRange> RangesBetween(const std::vector<ByteRange>& taken, int64_t nbytes) {
+  std::vector<ByteRange> between;
+  int64_t end = 0;
+  for (const ByteRange& range : taken) {
+    if (range.offset > end) between.push_back({end, range.offset - end});
+    end = range.end();
+  }
+  if (nbytes > end) between.push_back({end, nbytes - end});
+  return between;
+}
+
 absl::Status CheckCovered(const StoredTensor& tensor) {
   // A tensor has as many intervals as there were ranks; only what is wrong is looked at twice.
   int64_t covered = 0;

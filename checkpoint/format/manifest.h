@@ -110,6 +110,9 @@ struct Manifest {
 // The extent of `file` that byte `offset` lies in; null when none does.
 const StoredExtent* ExtentAt(const StoredFile& file, int64_t offset);
 
+// The ranges of [0, nbytes) that none of `taken`, sorted and disjoint, covers.
+std::vector<ByteRange> RangesBetween(const std::vector<ByteRange>& taken, int64_t nbytes);
+
 // kDataLoss, naming tensor and elements, when the intervals of `tensor` do not cover it exactly once.
 absl::Status CheckCovered(const StoredTensor& tensor);
 

@@ -74,10 +74,7 @@ class Hdf5Source final : public TensorSource {
       RETURN_IF_ERROR(covered_[index]);
     }
     ASSIGN_OR_RETURN(const std::vector<BlockRead> blocks, PlanReads(manifest_, index_, reads));
-    return pool.ParallelFor(static_cast<int64_t>(blocks.size()), [&](int64_t i) {
-      const BlockRead& block = blocks[i];
-      return reader_.ReadPieces(block, [&] { return Describe(reads[block.pieces.front().read].key); });
-    });
+    return reader_.ReadBlocks(blocks, pool, [&](const BlockPiece& piece) { return Describe(reads[piece.read].key); });
   }
 
   // Pieces are blocks, so that no block is read twice.

@@ -79,17 +79,6 @@ struct BlockOfExtent {
 
 }  // namespace
 
-std::vector<ByteRange> RangesBetween(const std::vector<ByteRange>& taken, int64_t nbytes) {
-  std::vector<ByteRange> between;
-  int64_t end = 0;
-  for (const ByteRange& range : taken) {
-    if (range.offset > end) between.push_back({end, range.offset - end});
-    end = range.end();
-  }
-  if (nbytes > end) between.push_back({end, nbytes - end});
-  return between;
-}
-
 absl::StatusOr<std::vector<StoredExtent>> WriteExtents(File& file, std::vector<PayloadExtent> extents, ThreadPool& pool,
                                                        const PayloadWriteOptions& options) {
   std::sort(extents.begin(), extents.end(),

@@ -49,9 +49,6 @@ absl::StatusOr<StoredFile> WritePayload(File& file, const MemoryFile& image, int
 absl::StatusOr<std::vector<StoredExtent>> WriteExtents(File& file, std::vector<PayloadExtent> extents, ThreadPool& pool,
                                                        const PayloadWriteOptions& options);
 
-// The ranges of [0, nbytes) that none of `taken`, sorted and disjoint, covers.
-std::vector<ByteRange> RangesBetween(const std::vector<ByteRange>& taken, int64_t nbytes);
-
 }  // namespace fsdp
 
 #endif  // FSDP_CHECKPOINT_SAVE_PAYLOAD_WRITER_H_

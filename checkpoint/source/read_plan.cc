@@ -41,6 +41,16 @@ void Cut(const StoredTensor& tensor, const StoredInterval& stored, const Interva
   }
 }
 
+// A gap that costs less to read than another read would.
+constexpr int64_t kMaxGapBytes = int64_t{64} << 10;
+
+ByteRange RangeOfPieces(const BlockRead& block) {
+  const int64_t begin = block.pieces.front().range.offset;
+  int64_t end = begin;
+  for (const BlockPiece& piece : block.pieces) end = std::max(end, piece.range.end());
+  return {begin, end - begin};
+}
+
 }  // namespace
 
 absl::StatusOr<std::vector<BlockRead>> PlanReads(const Manifest& manifest, const TensorIndex& index,
@@ -77,6 +87,24 @@ absl::StatusOr<std::vector<BlockRead>> PlanReads(const Manifest& manifest, const
     blocks.back().pieces.push_back(placed.piece);
   }
   return blocks;
+}
+
+std::vector<BlockRun> JoinBlocks(const std::vector<BlockRead>& blocks, BlockParts parts) {
+  std::vector<BlockRun> runs;
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    const ByteRange range = parts == BlockParts::kWhole ? blocks[i].range : RangeOfPieces(blocks[i]);
+    if (!runs.empty() && blocks[runs.back().first].file == blocks[i].file) {
+      BlockRun& last = runs.back();
+      const int64_t gap = range.offset - last.range.end();
+      if (gap >= 0 && gap <= kMaxGapBytes && range.end() - last.range.offset <= kBlockBytes) {
+        last.range.nbytes = range.end() - last.range.offset;
+        ++last.count;
+        continue;
+      }
+    }
+    runs.push_back({i, 1, range});
+  }
+  return runs;
 }
 
 }  // namespace fsdp

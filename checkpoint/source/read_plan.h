@@ -6,6 +6,7 @@
 #define FSDP_CHECKPOINT_SOURCE_READ_PLAN_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <vector>
 
@@ -39,6 +40,17 @@ using TensorIndex = std::map<StateKey, size_t>;
 // tensor that the manifest lacks, kInvalidArgument for elements outside of it.
 absl::StatusOr<std::vector<BlockRead>> PlanReads(const Manifest& manifest, const TensorIndex& index,
                                                  const std::vector<TensorRead>& reads);
+
+// Blocks [first, first + count) of a plan, which lie close together in one file: they are one read.
+struct BlockRun {
+  size_t first = 0;
+  size_t count = 0;
+  ByteRange range;
+};
+
+// `blocks` in runs of at most kBlockBytes; of each block all of it, or no more than its pieces.
+enum class BlockParts : uint8_t { kWhole, kPieces };
+std::vector<BlockRun> JoinBlocks(const std::vector<BlockRead>& blocks, BlockParts parts);
 
 }  // namespace fsdp
 

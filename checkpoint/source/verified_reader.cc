@@ -11,6 +11,8 @@
 #include "checkpoint/format/file_names.h"
 #include "checkpoint/format/manifest_file.h"
 #include "checkpoint/format/record.h"
+#include "checkpoint/storage/parallel_reads.h"
+#include "checkpoint/storage/read_queue.h"
 #include "tensor/convert.h"
 
 namespace fsdp {
@@ -28,6 +30,19 @@ const StoredExtent& ExtentOf(const StoredFile& file, const ByteRange& range) {
                        [](int64_t offset, const StoredExtent& extent) { return offset < extent.range.offset; });
   Check(after != file.extents.begin() && range.end() <= std::prev(after)->range.end(), "a range outside of extents");
   return *std::prev(after);
+}
+
+// True when all of the block is wanted, in one place and as it is.
+bool IsWhole(const BlockRead& block) {
+  const BlockPiece& first = block.pieces.front();
+  return block.pieces.size() == 1 && first.range == block.range && first.stored == first.wanted;
+}
+
+// Where `range`, the block, can be read to without a copy: null where its place is not as direct I/O wants it.
+std::byte* InPlace(const BlockRead& block, const ByteRange& range) {
+  std::byte* const out = block.pieces.front().out;
+  const bool is_aligned = WholePages(range) == range && reinterpret_cast<uintptr_t>(out) % kDirectAlignment == 0;
+  return is_aligned && IsWhole(block) ? out : nullptr;
 }
 
 }  // namespace
@@ -98,44 +113,58 @@ absl::Status VerifiedReader::ReadBlock(const File& file, int index, const Stored
   return absl::OkStatus();
 }
 
-absl::Status VerifiedReader::ReadPieces(const BlockRead& block, absl::FunctionRef<std::string()> what) {
-  ASSIGN_OR_RETURN(const std::shared_ptr<const File> file, Open(block.file));
+absl::Status VerifiedReader::ReadBlocks(const std::vector<BlockRead>& blocks, ThreadPool& pool,
+                                        const std::function<std::string(const BlockPiece&)>& what) {
+  // A digest is that of the whole block; without it, what is wanted is enough.
+  const std::vector<BlockRun> runs = JoinBlocks(blocks, verify_ ? BlockParts::kWhole : BlockParts::kPieces);
+  const auto begin = [&](int64_t i) -> absl::StatusOr<LargeRead> {
+    const BlockRun& run = runs[i];
+    ASSIGN_OR_RETURN(std::shared_ptr<const File> file, Open(blocks[run.first].file));
+    return LargeRead{std::move(file), run.range, run.count == 1 ? InPlace(blocks[run.first], run.range) : nullptr};
+  };
+  const auto done = [&](int64_t i, const absl::StatusOr<const std::byte*>& bytes) -> absl::Status {
+    RETURN_IF_ERROR(bytes.status());
+    const BlockRun& run = runs[i];
+    for (size_t k = run.first; k < run.first + run.count; ++k) {
+      RETURN_IF_ERROR(Deliver(blocks[k], *bytes, run.range.offset, what));
+    }
+    return absl::OkStatus();
+  };
+  return ReadInParallel(pool, static_cast<int64_t>(runs.size()), begin, done);
+}
+
+absl::Status VerifiedReader::Deliver(const BlockRead& block, const std::byte* read, int64_t read_offset,
+                                     const std::function<std::string(const BlockPiece&)>& what) const {
   const StoredFile& stored = manifest_.files[block.file];
   const BlockPiece& first = block.pieces.front();
-  // A digest is that of the whole block; without it, what is wanted is enough.
-  ByteRange range = block.range;
-  if (!verify_) {
-    int64_t end = 0;
-    for (const BlockPiece& piece : block.pieces) end = std::max(end, piece.range.end());
-    range = {first.range.offset, end - first.range.offset};
+  bool is_delivered = false;
+  if (verify_) {
+    const std::byte* const bytes = read + (block.range.offset - read_offset);
+    is_delivered = IsWhole(block);
+    DigestBuilder digest;
+    if (is_delivered && first.out != bytes) {
+      CopyAndDigest(first.out, bytes, block.range.nbytes, digest);
+    } else {
+      digest.Update(absl::MakeConstSpan(bytes, block.range.nbytes));
+    }
+    const Digest& recorded = stored.extents[block.extent].digests[block.block];
+    if (digest.Finish() != recorded) {
+      return absl::DataLossError(DamagedBlock(JoinPath(directory_, stored.name), block.range,
+                                              absl::StrCat(what(first), ", block ", block.block), digest.Finish(),
+                                              recorded));
+    }
   }
-  const bool is_whole = block.pieces.size() == 1 && first.range == range && first.stored == first.wanted;
-  // Direct I/O wants aligned memory; a copy that is digested on the way costs less than the page cache.
-  const bool is_in_place = is_whole && reinterpret_cast<uintptr_t>(first.out) % kDirectAlignment == 0;
-  const BlockBuffers::Lease scratch = buffers_.Take();
-  std::byte* const bytes = is_in_place ? first.out : scratch.data();
-  RETURN_IF_ERROR(file->Read(range.offset, absl::MakeSpan(bytes, range.nbytes)));
-  DigestBuilder digest;
-  if (is_whole && !is_in_place) {
-    CopyAndDigest(first.out, bytes, range.nbytes, digest);
-  } else if (verify_) {
-    digest.Update(absl::MakeConstSpan(bytes, range.nbytes));
-  }
-  const Digest& recorded = stored.extents[block.extent].digests[block.block];
-  if (verify_ && digest.Finish() != recorded) {
-    return absl::DataLossError(DamagedBlock(JoinPath(directory_, stored.name), block.range,
-                                            absl::StrCat(what(), ", block ", block.block), digest.Finish(), recorded));
-  }
-  if (is_whole) return absl::OkStatus();
+  if (is_delivered) return absl::OkStatus();
   for (const BlockPiece& piece : block.pieces) {
-    const std::byte* const from = bytes + (piece.range.offset - range.offset);
+    const std::byte* const from = read + (piece.range.offset - read_offset);
+    if (from == piece.out) continue;
     if (piece.stored == piece.wanted) {
       std::memcpy(piece.out, from, piece.range.nbytes);
       continue;
     }
     const absl::Status converted =
         Convert(piece.stored, from, piece.wanted, piece.out, piece.range.nbytes / SizeOf(piece.stored));
-    if (!converted.ok()) return absl::Status(converted.code(), absl::StrCat(what(), ": ", converted.message()));
+    if (!converted.ok()) return absl::Status(converted.code(), absl::StrCat(what(piece), ": ", converted.message()));
   }
   return absl::OkStatus();
 }

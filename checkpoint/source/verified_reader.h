@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -15,6 +16,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
+#include "base/thread_pool.h"
 #include "checkpoint/format/manifest.h"
 #include "checkpoint/source/read_plan.h"
 #include "checkpoint/storage/block_buffers.h"
@@ -34,14 +36,21 @@ class VerifiedReader final {
   // the file, the damaged block's bytes and `what`, the value that they belong to.
   absl::Status Read(int index, const ByteRange& range, std::byte* out, absl::FunctionRef<std::string()> what);
 
-  // Reads one block and puts its pieces in their places, converted where the dtypes differ. Errors as Read's; `what` is
-  // the value of the first piece.
-  absl::Status ReadPieces(const BlockRead& block, absl::FunctionRef<std::string()> what);
+  // Reads `blocks`, which lie in the order of files and offsets, on the threads of `pool`, and puts their pieces in
+  // their places, converted where the dtypes differ. Errors as Read's, of the first block that has one; `what` says
+  // which value a piece is of.
+  absl::Status ReadBlocks(const std::vector<BlockRead>& blocks, ThreadPool& pool,
+                          const std::function<std::string(const BlockPiece&)>& what);
 
  private:
   absl::StatusOr<std::shared_ptr<const File>> Open(int index);
   absl::Status ReadBlock(const File& file, int index, const StoredExtent& extent, int64_t block,
                          const ByteRange& wanted, std::byte* out, absl::FunctionRef<std::string()> what);
+
+  // Compares a block and delivers its pieces; both are among the bytes `read`, which begin at `read_offset` of the
+  // file.
+  absl::Status Deliver(const BlockRead& block, const std::byte* read, int64_t read_offset,
+                       const std::function<std::string(const BlockPiece&)>& what) const;
 
   // A block of which only a part was wanted. Small tensors share blocks, so the next one often wants another part.
   struct PartialBlock {

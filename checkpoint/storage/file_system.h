@@ -44,6 +44,15 @@ class File {
   // Returns when the contents and the size are durable.
   virtual absl::Status Sync() = 0;
 
+  // For who reads without Read (read_queue.h): a descriptor that reads through the page cache, and one for direct I/O;
+  // -1 where there is none. They are the file's, and go with it.
+  struct Descriptors {
+    int cached = -1;
+    int direct = -1;
+    DirectAlignment alignment;  // of the direct one
+  };
+  virtual Descriptors descriptors() const { return {}; }
+
   // True when this holds the lock of OpenLocked. The lock goes with the file, and with the process.
   virtual bool locked() const = 0;
 };

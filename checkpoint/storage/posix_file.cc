@@ -66,6 +66,14 @@ int PosixFile::DirectFd() const {
   return direct_fd_;
 }
 
+File::Descriptors PosixFile::descriptors() const {
+  Descriptors all;
+  all.direct = DirectFd();
+  all.cached = fd_;
+  all.alignment = alignment_;
+  return all;
+}
+
 absl::Status PosixFile::ReadLarge(int64_t& offset, absl::Span<std::byte>& out) const {
   iovec cached = {out.data(), out.size()};
   const ssize_t found = RetryInterrupted([&] { return preadv2(fd_, &cached, 1, offset, RWF_NOWAIT); });
@@ -126,10 +134,8 @@ absl::Status PosixFile::Sync() {
 
 std::unique_ptr<WriteQueue> PosixFile::NewWriteQueue(int depth) {
   const auto plain = [this](int64_t offset, absl::Span<const std::byte> bytes) { return Write(offset, bytes); };
-  if (DirectFd() >= 0) {
-    if (auto queue = NewUringWriteQueue(direct_fd_, alignment_, depth, path_, plain)) return queue;
-  }
-  return NewSynchronousWriteQueue(plain);
+  if (DirectFd() < 0) return NewSynchronousWriteQueue(plain);
+  return NewDirectWriteQueue(direct_fd_, alignment_, depth, path_, plain);
 }
 
 }  // namespace fsdp

@@ -26,6 +26,7 @@ class PosixFile final : public File {
 
   const std::string& path() const override { return path_; }
   bool locked() const override { return locked_; }
+  Descriptors descriptors() const override;
   absl::StatusOr<int64_t> Size() const override;
   absl::Status Read(int64_t offset, absl::Span<std::byte> out) const override;
   absl::Status Write(int64_t offset, absl::Span<const std::byte> bytes) override;

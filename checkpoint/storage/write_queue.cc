@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "checkpoint/storage/write_queue.h"
 
+#include <sys/mman.h>
+
 #include <cstdlib>
 #include <utility>
 
@@ -10,6 +12,9 @@ namespace fsdp {
 namespace {
 
 constexpr int64_t kAlignment = 4096;
+constexpr int64_t kHugePageBytes = int64_t{2} << 20;
+
+int64_t RoundUp(int64_t nbytes, int64_t unit) { return (nbytes + unit - 1) / unit * unit; }
 
 class SynchronousWriteQueue final : public WriteQueue {
  public:
@@ -38,8 +43,11 @@ class SynchronousWriteQueue final : public WriteQueue {
 void FreeAligned::operator()(std::byte* memory) const { std::free(memory); }
 
 AlignedBlock NewAlignedBlock(int64_t nbytes) {
-  void* const memory = std::aligned_alloc(kAlignment, (nbytes + kAlignment - 1) / kAlignment * kAlignment);
+  const int64_t alignment = nbytes < kHugePageBytes ? kAlignment : kHugePageBytes;
+  void* const memory = std::aligned_alloc(alignment, RoundUp(nbytes, kAlignment));
   Check(memory != nullptr, "out of memory for a block");
+  // A system without huge pages says no, and all is as well, only slower.
+  if (nbytes >= kHugePageBytes) (void)madvise(memory, nbytes / kHugePageBytes * kHugePageBytes, MADV_HUGEPAGE);
   return AlignedBlock(static_cast<std::byte*>(memory));
 }
 

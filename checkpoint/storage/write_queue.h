@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // WriteQueue: large writes to one file, several of them in flight. How they get there is chosen at run time by whoever
-// opened the file (File::NewWriteQueue): direct I/O through io_uring, or plain pwrite. Used by one thread; several
-// queues may write to one file.
+// opened the file (File::NewWriteQueue): direct I/O through io_uring, direct I/O by pwrite, or pwrite through the page
+// cache. Used by one thread; several queues may write to one file.
 //
 // The kernel does not keep direct writes and the page cache apart where they meet in one page (the direct write cannot
 // drop it, and the next fsync fails with EIO). So whatever goes through the page cache waits: each queue keeps what is
@@ -52,7 +52,8 @@ class WriteQueue {
   virtual absl::Status Finish() = 0;
 };
 
-// Aligned memory whose pages exist only once they are touched.
+// Aligned memory whose pages exist only once they are touched; huge ones for a block, of which direct I/O has fewer to
+// find.
 struct FreeAligned {
   void operator()(std::byte* memory) const;
 };
@@ -65,16 +66,19 @@ struct DirectAlignment {
   int64_t offset = 0;
 };
 
+// kNever: as on a kernel without io_uring, or with one that lets nobody use it; for tests.
+enum class UringUse : uint8_t { kIfPossible, kNever };
+
 // A queue of one write at a time, by `write`.
 std::unique_ptr<WriteQueue> NewSynchronousWriteQueue(
     std::function<absl::Status(int64_t offset, absl::Span<const std::byte> bytes)> write);
 
-// A queue of `depth` direct writes to `direct_fd` through io_uring; Finish puts what is not aligned through `write`.
-// Null where the kernel has no io_uring, or lets nobody use it. `name` is for errors. The file descriptor must outlive
-// it.
-std::unique_ptr<WriteQueue> NewUringWriteQueue(
+// A queue of direct writes to `direct_fd`: `depth` of them in flight through io_uring, or one at a time where there is
+// none. Finish puts what is not aligned through `write`. `name` is for errors. The file descriptor must outlive it.
+std::unique_ptr<WriteQueue> NewDirectWriteQueue(
     int direct_fd, const DirectAlignment& alignment, int depth, std::string name,
-    std::function<absl::Status(int64_t offset, absl::Span<const std::byte> bytes)> write);
+    std::function<absl::Status(int64_t offset, absl::Span<const std::byte> bytes)> write,
+    UringUse use = UringUse::kIfPossible);
 
 }  // namespace fsdp
 

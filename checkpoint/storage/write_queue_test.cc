@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <functional>
 #include <random>
 #include <string>
 #include <utility>
@@ -33,13 +34,14 @@ absl::Span<const std::byte> Bytes(const std::string& text, size_t begin, size_t 
   return absl::MakeConstSpan(reinterpret_cast<const std::byte*>(text.data()) + begin, count);
 }
 
-TEST(WriteQueueTest, PutsEveryByteInItsPlaceHoweverItIsAligned) {
+// `new_queue` makes a queue of the file.
+void ExpectEveryByteInItsPlace(const std::function<std::unique_ptr<WriteQueue>(File& file)>& new_queue) {
   const std::string bytes = RandomBytes(40 << 20);
   const std::string path = NewTestDirectory() + "/file";
   ASSERT_OK_AND_ASSIGN(const std::unique_ptr<File> file, PosixFileSystem().Create(path));
   ASSERT_OK(file->Reserve(static_cast<int64_t>(bytes.size())));
   {
-    const std::unique_ptr<WriteQueue> queue = file->NewWriteQueue(3);
+    const std::unique_ptr<WriteQueue> queue = new_queue(*file);
     std::vector<std::pair<size_t, size_t>> between;
     size_t at = 0;
     for (int i = 0; at < bytes.size(); ++i) {
@@ -70,6 +72,19 @@ TEST(WriteQueueTest, PutsEveryByteInItsPlaceHoweverItIsAligned) {
   EXPECT_TRUE(ReadAll(path) == bytes);
 }
 
+TEST(WriteQueueTest, PutsEveryByteInItsPlaceHoweverItIsAligned) {
+  ExpectEveryByteInItsPlace([](File& file) { return file.NewWriteQueue(3); });
+}
+
+TEST(WriteQueueTest, PutsEveryByteInItsPlaceByDirectIoWithoutAnIoUring) {
+  ExpectEveryByteInItsPlace([](File& file) -> std::unique_ptr<WriteQueue> {
+    const auto plain = [&file](int64_t offset, absl::Span<const std::byte> bytes) { return file.Write(offset, bytes); };
+    const File::Descriptors descriptors = file.descriptors();
+    if (descriptors.direct < 0) return NewSynchronousWriteQueue(plain);
+    return NewDirectWriteQueue(descriptors.direct, descriptors.alignment, 3, file.path(), plain, UringUse::kNever);
+  });
+}
+
 TEST(WriteQueueTest, LargeReadsAreTheSameWhateverTheyAreReadWith) {
   const std::string bytes = RandomBytes(9 << 20);
   const std::string path = NewTestDirectory() + "/file";
@@ -96,18 +111,19 @@ TEST(WriteQueueTest, LargeReadsAreTheSameWhateverTheyAreReadWith) {
   }
 }
 
-TEST(WriteQueueTest, AnErrorOfAWriteInFlightIsTheDrains) {
+TEST(WriteQueueTest, AnErrorOfAWriteIsTheDrains) {
   const std::string path = NewTestDirectory() + "/file";
   WriteAll(path, "");
   const int fd = open(path.c_str(), O_RDONLY);  // not for writing
   const auto plain = [](int64_t, absl::Span<const std::byte>) { return absl::OkStatus(); };
-  const std::unique_ptr<WriteQueue> queue = NewUringWriteQueue(fd, {1, 512}, 2, "NAME", plain);
-  if (queue == nullptr) GTEST_SKIP() << "needs io_uring";
-  const std::string bytes(8192, 'x');
-  (void)queue->Write(4096, Bytes(bytes, 0, 8192));
-  EXPECT_THAT(std::string(queue->Drain().message()),
-              HasSubstr("cannot write 8192 bytes at 4096 of NAME: Bad file descriptor (errno 9)"));
-  EXPECT_FALSE(queue->Buffer().ok());
+  for (const UringUse use : {UringUse::kIfPossible, UringUse::kNever}) {
+    const std::unique_ptr<WriteQueue> queue = NewDirectWriteQueue(fd, {1, 512}, 2, "NAME", plain, use);
+    const std::string bytes(8192, 'x');
+    (void)queue->Write(4096, Bytes(bytes, 0, 8192));
+    EXPECT_THAT(std::string(queue->Drain().message()),
+                HasSubstr("cannot write 8192 bytes at 4096 of NAME: Bad file descriptor (errno 9)"));
+    EXPECT_FALSE(queue->Buffer().ok());
+  }
   close(fd);
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <liburing.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
@@ -8,24 +9,23 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "checkpoint/storage/system_call.h"
 #include "checkpoint/storage/write_queue.h"
 
 namespace fsdp {
 namespace {
 
-class UringWriteQueue final : public WriteQueue {
+class DirectWriteQueue final : public WriteQueue {
  public:
-  UringWriteQueue(int fd, const DirectAlignment& alignment, int depth, std::string name,
-                  std::function<absl::Status(int64_t, absl::Span<const std::byte>)> write)
+  DirectWriteQueue(int fd, const DirectAlignment& alignment, int depth, std::string name,
+                   std::function<absl::Status(int64_t, absl::Span<const std::byte>)> write)
       : fd_(fd), alignment_(alignment), name_(std::move(name)), write_(std::move(write)), slots_(depth) {}
 
-  bool Open() {
-    is_open_ = io_uring_queue_init(static_cast<unsigned>(slots_.size()), &ring_, 0) == 0;
-    return is_open_;
-  }
+  // Without it, writes are done one after another.
+  void OpenRing() { has_ring_ = io_uring_queue_init(static_cast<unsigned>(slots_.size()), &ring_, 0) == 0; }
 
-  ~UringWriteQueue() override {
-    if (!is_open_) return;
+  ~DirectWriteQueue() override {
+    if (!has_ring_) return;
     (void)Drain();
     io_uring_queue_exit(&ring_);
   }
@@ -102,6 +102,10 @@ class UringWriteQueue final : public WriteQueue {
 
   absl::Status Submit(int index) {
     Slot& slot = slots_[index];
+    if (!has_ring_) {
+      WriteNow(slot);
+      return error_;
+    }
     io_uring_sqe* const entry = io_uring_get_sqe(&ring_);
     io_uring_prep_write(entry, fd_, slot.left.data(), static_cast<unsigned>(slot.left.size()), slot.offset);
     entry->user_data = static_cast<uint64_t>(index);
@@ -116,6 +120,16 @@ class UringWriteQueue final : public WriteQueue {
     }
     ++in_flight_;
     return absl::OkStatus();
+  }
+
+  void WriteNow(Slot& slot) {
+    const size_t done = TransferAll<const std::byte>(
+        slot.offset, slot.left, [this](int64_t at, auto left) { return pwrite(fd_, left.data(), left.size(), at); });
+    if (done < slot.left.size()) {
+      const int error = errno != 0 ? errno : EIO;
+      Fail(error, slot.offset + static_cast<int64_t>(done), static_cast<int64_t>(slot.left.size() - done));
+    }
+    slot.left = {};
   }
 
   void AwaitOne() {
@@ -168,7 +182,7 @@ class UringWriteQueue final : public WriteQueue {
   const std::string name_;
   const std::function<absl::Status(int64_t, absl::Span<const std::byte>)> write_;
   io_uring ring_ = {};
-  bool is_open_ = false;
+  bool has_ring_ = false;
   std::vector<Slot> slots_;
   std::vector<Kept> kept_;
   int taken_ = -1;  // the slot of the next write
@@ -178,11 +192,11 @@ class UringWriteQueue final : public WriteQueue {
 
 }  // namespace
 
-std::unique_ptr<WriteQueue> NewUringWriteQueue(
+std::unique_ptr<WriteQueue> NewDirectWriteQueue(
     int direct_fd, const DirectAlignment& alignment, int depth, std::string name,
-    std::function<absl::Status(int64_t offset, absl::Span<const std::byte> bytes)> write) {
-  auto queue = std::make_unique<UringWriteQueue>(direct_fd, alignment, depth, std::move(name), std::move(write));
-  if (!queue->Open()) return nullptr;
+    std::function<absl::Status(int64_t offset, absl::Span<const std::byte> bytes)> write, UringUse use) {
+  auto queue = std::make_unique<DirectWriteQueue>(direct_fd, alignment, depth, std::move(name), std::move(write));
+  if (use == UringUse::kIfPossible) queue->OpenRing();
   return queue;
 }
 

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checkpoint/format/file_scan.h"
+
+#include <algorithm>
+#include <mutex>
+#include <utility>
+
+#include "base/status_macros.h"
+#include "checkpoint/format/rest_digest.h"
+#include "checkpoint/storage/parallel_reads.h"
+#include "checkpoint/storage/write_queue.h"
+
+namespace fsdp {
+namespace {
+
+// A block, or, extent -1, part `block` of the rest.
+using Section = ScannedBlock;
+
+// Sections [first, first + count) are one read.
+struct SectionRun {
+  size_t first = 0;
+  size_t count = 0;
+  ByteRange range;
+};
+
+class FileScan {
+ public:
+  FileScan(const std::vector<const StoredFile*>& files, const FileScanner& scanner)
+      : files_(files), scanner_(scanner), rests_(files.size()) {}
+
+  absl::Status Run(ThreadPool& pool) {
+    for (size_t i = 0; i < files_.size(); ++i) {
+      if (files_[i] != nullptr) RETURN_IF_ERROR(AddFile(static_cast<int>(i)));
+    }
+    JoinSections();
+    return ReadInParallel(
+        pool, static_cast<int64_t>(runs_.size()), [this](int64_t i) { return Begin(runs_[i]); },
+        [this](int64_t i, const absl::StatusOr<const std::byte*>& bytes) { return Done(runs_[i], bytes); });
+  }
+
+ private:
+  absl::Status AddFile(int file) {
+    const StoredFile& stored = *files_[file];
+    int64_t end = 0;
+    int64_t parts = 0;
+    for (size_t i = 0; i < stored.extents.size(); ++i) {
+      const ByteRange& extent = stored.extents[i].range;
+      AddSections(file, -1, {end, extent.offset - end}, parts);
+      int64_t block = 0;
+      AddSections(file, static_cast<int>(i), extent, block);
+      end = extent.end();
+    }
+    AddSections(file, -1, {end, stored.nbytes - end}, parts);
+    rests_[file] = std::make_unique<RestDigest>(parts);
+    return parts > 0 ? absl::OkStatus() : scanner_.rest(file, rests_[file]->Finish());
+  }
+
+  // Cuts `range` into sections, and counts them.
+  void AddSections(int file, int extent, const ByteRange& range, int64_t& count) {
+    for (int64_t at = range.offset; at < range.end(); at += kBlockBytes) {
+      sections_.push_back({file, extent, count++, {at, std::min(kBlockBytes, range.end() - at)}});
+    }
+  }
+
+  void JoinSections() {
+    for (size_t i = 0; i < sections_.size(); ++i) {
+      const Section& section = sections_[i];
+      // A file's sections follow one another without a gap.
+      const bool joins = !runs_.empty() && sections_[runs_.back().first].file == section.file &&
+                         section.range.end() - runs_.back().range.offset <= kMaxReadBytes;
+      if (!joins) runs_.push_back({i, 0, {section.range.offset, 0}});
+      ++runs_.back().count;
+      runs_.back().range.nbytes += section.range.nbytes;
+    }
+  }
+
+  // Runs come in the order of files, so one file after another is open.
+  absl::StatusOr<std::shared_ptr<const File>> Open(int file) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (open_ == nullptr || open_file_ != file) {
+      ASSIGN_OR_RETURN(open_, scanner_.open(file));
+      open_file_ = file;
+    }
+    return open_;
+  }
+
+  absl::StatusOr<LargeRead> Begin(const SectionRun& run) {
+    ASSIGN_OR_RETURN(std::shared_ptr<const File> file, Open(sections_[run.first].file));
+    return LargeRead{std::move(file), run.range};
+  }
+
+  absl::Status Done(const SectionRun& run, const absl::StatusOr<const std::byte*>& bytes) {
+    for (size_t i = run.first; i < run.first + run.count; ++i) {
+      const Section& section = sections_[i];
+      if (bytes.ok()) {
+        RETURN_IF_ERROR(Deliver(section, *bytes + (section.range.offset - run.range.offset)));
+      } else {
+        RETURN_IF_ERROR(ReadAlone(section));
+      }
+      if (scanner_.count) scanner_.count(section.range.nbytes);
+    }
+    return absl::OkStatus();
+  }
+
+  // Of a run that cannot be read, some sections can.
+  absl::Status ReadAlone(const Section& section) {
+    const AlignedBlock memory = NewAlignedBlock(section.range.nbytes);
+    const auto read = [&]() -> absl::StatusOr<const std::byte*> {
+      ASSIGN_OR_RETURN(const std::shared_ptr<const File> file, Open(section.file));
+      RETURN_IF_ERROR(file->Read(section.range.offset, absl::MakeSpan(memory.get(), section.range.nbytes)));
+      return memory.get();
+    };
+    return Deliver(section, read());
+  }
+
+  absl::Status Deliver(const Section& section, const absl::StatusOr<const std::byte*>& bytes) {
+    if (section.extent >= 0) return scanner_.block(section, bytes);
+    RestDigest& rest = *rests_[section.file];
+    const bool is_last = bytes.ok() ? rest.Add(section.block, absl::MakeConstSpan(*bytes, section.range.nbytes))
+                                    : rest.Add(section.block, bytes.status());
+    return is_last ? scanner_.rest(section.file, rest.Finish()) : absl::OkStatus();
+  }
+
+  const std::vector<const StoredFile*>& files_;
+  const FileScanner& scanner_;
+  std::vector<Section> sections_;  // by file and offset
+  std::vector<SectionRun> runs_;
+  std::vector<std::unique_ptr<RestDigest>> rests_;  // by file
+
+  std::mutex mutex_;
+  std::shared_ptr<const File> open_;  // guarded by mutex_
+  int open_file_ = -1;                // guarded by mutex_
+};
+
+}  // namespace
+
+absl::Status ScanFiles(const std::vector<const StoredFile*>& files, ThreadPool& pool, const FileScanner& scanner) {
+  return FileScan(files, scanner).Run(pool);
+}
+
+}  // namespace fsdp

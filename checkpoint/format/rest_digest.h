@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// RestDigest: the digest of what lies outside of payload, whose parts are read by several threads, out of order: a part
+// that comes early is kept until those before it have come. Thread-safe.
+#ifndef FSDP_CHECKPOINT_FORMAT_REST_DIGEST_H_
+#define FSDP_CHECKPOINT_FORMAT_REST_DIGEST_H_
+
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "base/digest.h"
+
+namespace fsdp {
+
+class RestDigest {
+ public:
+  // Of `parts` parts.
+  explicit RestDigest(int64_t parts) : parts_(parts) {}
+
+  // Part `part`, each once; an error stands for bytes that could not be read. Blocks while too much is kept, so threads
+  // take parts in their order, and each adds its own in their order. True for the call after which all parts are there.
+  bool Add(int64_t part, absl::StatusOr<absl::Span<const std::byte>> bytes);
+
+  // Once all parts are there: the digest, or the error of the first part that has one.
+  absl::StatusOr<Digest> Finish() const;
+
+ private:
+  void Append(absl::Span<const std::byte> bytes);
+
+  const int64_t parts_;
+  mutable std::mutex mutex_;
+  std::condition_variable appended_;
+  // All guarded by mutex_.
+  DigestBuilder digest_;
+  int64_t next_ = 0;  // the part that is to be appended next
+  std::map<int64_t, std::vector<std::byte>> early_;
+  int64_t early_bytes_ = 0;
+  int64_t failed_ = -1;  // the first part that has an error
+  absl::Status error_;   // its
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_CHECKPOINT_FORMAT_REST_DIGEST_H_
