@@ -3,7 +3,7 @@
 // What a rank plans before it moves a byte, at 10,000 tensors and 1,024 ranks. Neither plan asks anybody: no function
 // here takes a process group.
 //
-//   bazel run //checkpoint:planning_benchmark
+//   bazel run -c opt //checkpoint/benchmark:planning_benchmark
 //
 // save: PlanSave of one rank's 10,000 chunks, and their places in flat datasets for LOCAL. load: PlanReads of one of
 // 768 ranks in a manifest of 1,024 ranks, which is 10 million intervals, open already.

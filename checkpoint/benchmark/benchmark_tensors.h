@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// BenchmarkTensors: float32 tensors of unequal sizes, one after another in two pieces of memory: what is saved, and
+// what is loaded into. Any rank's part of them is a StateDict that points there.
+#ifndef FSDP_CHECKPOINT_BENCHMARK_BENCHMARK_TENSORS_H_
+#define FSDP_CHECKPOINT_BENCHMARK_BENCHMARK_TENSORS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "checkpoint/storage/write_queue.h"
+#include "tensor/state_dict.h"
+
+namespace fsdp {
+
+class BenchmarkTensors {
+ public:
+  struct Entry {
+    std::string name;
+    Shape shape;         // rows of 16
+    int64_t offset = 0;  // of its first byte
+  };
+
+  // `count` tensors of about `nbytes` together, their sizes as 1 : 2 : ... : count.
+  BenchmarkTensors(int count, int64_t nbytes);
+
+  const std::vector<Entry>& entries() const { return entries_; }
+  int64_t nbytes() const { return nbytes_; }
+
+  // Page-aligned, every page touched, with room for whole pages.
+  absl::Span<std::byte> saved() const { return absl::MakeSpan(saved_.get(), nbytes_); }
+  absl::Span<std::byte> loaded() const { return absl::MakeSpan(loaded_.get(), nbytes_); }
+
+  // Rank `rank`'s part of the tensors in `memory`: dim-0 chunks, or a slice of one flat parameter of all.
+  StateDict StateOf(StateDictType type, int world_size, int rank, absl::Span<std::byte> memory) const;
+
+ private:
+  std::vector<Entry> entries_;
+  int64_t nbytes_ = 0;
+  AlignedBlock saved_;
+  AlignedBlock loaded_;
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_CHECKPOINT_BENCHMARK_BENCHMARK_TENSORS_H_

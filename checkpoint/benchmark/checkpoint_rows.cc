@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checkpoint/benchmark/checkpoint_rows.h"
+
+#include <stdio.h>
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "base/status_macros.h"
+#include "checkpoint/async_saver.h"
+#include "checkpoint/benchmark/hdf5_baseline.h"
+#include "checkpoint/benchmark/page_cache.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/verify.h"
+#include "collectives/run_ranks.h"
+
+namespace fsdp {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Steps that loads read; those before are saved and deleted again.
+constexpr int64_t kSavedByOne = 18;
+constexpr int64_t kSavedByEight = 19;
+
+std::string StepPath(const std::string& directory, int64_t step) {
+  return absl::StrCat(directory, "/step-000000", step < 10 ? "0" : "", step);
+}
+
+int ThreadsOf(int io_threads, int world_size) { return std::max(1, io_threads / world_size); }
+
+}  // namespace
+
+CheckpointRows::CheckpointRows(const CheckpointRowsOptions& options, std::unique_ptr<ThreadPool> pool)
+    : options_(options),
+      pool_(std::move(pool)),
+      tensors_(options.tensors, options.payload_bytes),
+      flat_(Path("flat"), *pool_),
+      copy_(NewAlignedBlock(tensors_.nbytes())) {
+  std::memset(copy_.get(), 0, tensors_.nbytes());
+}
+
+absl::StatusOr<std::unique_ptr<CheckpointRows>> CheckpointRows::Create(const CheckpointRowsOptions& options) {
+  ASSIGN_OR_RETURN(std::unique_ptr<ThreadPool> pool, ThreadPool::Create(options.io_threads, "raw"));
+  std::unique_ptr<CheckpointRows> rows(new CheckpointRows(options, std::move(pool)));
+  RETURN_IF_ERROR(rows->flat_.Write(rows->tensors_.saved()));
+  RETURN_IF_ERROR(WriteByHdf5(rows->tensors_, rows->Path("kept.h5")));
+  RETURN_IF_ERROR(rows->Save({StateDictType::kSharded, kSavedByOne, 1}));
+  RETURN_IF_ERROR(rows->Save({StateDictType::kSharded, kSavedByEight, 8}));
+  for (const char* peer : {"h5py-save", "torch-save", "dcp-save"}) (void)rows->Peer(peer);
+  return rows;
+}
+
+std::vector<PairedRow> CheckpointRows::Rows() {
+  std::vector<PairedRow> rows;
+  AddSaves(rows);
+  AddLoads(rows);
+  AddStaging(rows);
+  return rows;
+}
+
+PairedRow CheckpointRows::Row(const std::string& name, const std::string& floor, std::function<absl::Status()> run) {
+  PairedRow row = {name, floor, [run = std::move(run)] { return Timed(run); }};
+  if (absl::StartsWith(name, "save")) row.prepare = [this] { return RemoveSaved(); };
+  if (absl::StrContains(name, "cold")) row.prepare = [this] { return DropFromPageCache(options_.directory); };
+  if (absl::StrContains(name, "warm")) row.prepare = [this] { return ReadIntoPageCache(options_.directory); };
+  return row;
+}
+
+PairedRow CheckpointRows::PeerRow(const std::string& name, const std::string& floor, const std::string& what) {
+  PairedRow row = Row(name, floor, {});
+  row.run = [this, what] { return Peer(what); };
+  return row;
+}
+
+void CheckpointRows::AddSaves(std::vector<PairedRow>& rows) {
+  const std::string floor = "save, floor";
+  const auto save = [&](const std::string& name, const SaveForm& form) {
+    rows.push_back(Row(name, floor, [this, form] { return Save(form); }));
+  };
+  rows.push_back(Row(floor, floor, [this] { return RawFile(Path("new"), *pool_).Write(tensors_.saved()); }));
+  rows.push_back(
+      Row("save, pwrite", floor, [this] { return RawFile(Path("new"), *pool_).WriteBuffered(tensors_.saved()); }));
+  save("save, SHARDED", {StateDictType::kSharded, 1, 1});
+  save("save, SHARDED, 2 ranks", {StateDictType::kSharded, 2, 2});
+  save("save, LOCAL", {StateDictType::kLocal, 3, 1});
+  save("save, LOCAL, 2 ranks", {StateDictType::kLocal, 4, 2});
+  save("save, FULL", {StateDictType::kFull, 5, 1});
+  save("save, FULL, 2 ranks", {StateDictType::kFull, 6, 2});
+  save("save, parity", {StateDictType::kSharded, 7, 2, 1});
+  rows.push_back(Row("save, H5Dwrite", floor, [this] { return WriteByHdf5(tensors_, Path("new")); }));
+  for (const char* peer : {"h5py", "torch", "dcp"}) {
+    rows.push_back(PeerRow(absl::StrCat("save, ", peer), floor, absl::StrCat(peer, "-save")));
+  }
+}
+
+void CheckpointRows::AddLoads(std::vector<PairedRow>& rows) {
+  for (const std::string cache : {"cold", "warm"}) {
+    const std::string load = absl::StrCat("load ", cache, ", ");
+    const std::string floor = load + "floor";
+    rows.push_back(Row(floor, floor, [this] { return flat_.Read(tensors_.loaded()); }));
+    rows.push_back(Row(load + "verified", floor, [this] { return Load(kSavedByOne, 1, true); }));
+    rows.push_back(Row(load + "unverified", floor, [this] { return Load(kSavedByOne, 1, false); }));
+    rows.push_back(Row(load + "3 from 8", floor, [this] { return Load(kSavedByEight, 3, true); }));
+    rows.push_back(Row(load + "H5Dread", floor, [this] { return ReadByHdf5(tensors_, Path("kept.h5")); }));
+    for (const char* peer : {"h5py", "torch", "dcp"}) {
+      rows.push_back(PeerRow(load + peer, floor, absl::StrCat(peer, "-load")));
+    }
+    rows.push_back(Row("verify " + cache, floor, [this] { return Verify(); }));
+  }
+}
+
+void CheckpointRows::AddStaging(std::vector<PairedRow>& rows) {
+  const std::string floor = "stage, memcpy";
+  rows.push_back(Row(floor, floor, [this] { return CopyAll(); }));
+  rows.push_back(Row("stage, blocked", floor, {}));
+  rows.back().run = [this] { return StageOnly(); };
+}
+
+absl::Status CheckpointRows::Save(const SaveForm& form) const {
+  // FULL of several ranks is made from their dim-0 chunks.
+  const bool is_gathered = form.type == StateDictType::kFull && form.world_size > 1;
+  const StateDictType held = is_gathered ? StateDictType::kSharded : form.type;
+  SaveOptions options;
+  options.type = form.type;
+  options.parity = form.parity;
+  options.io_threads = ThreadsOf(options_.io_threads, form.world_size);
+  return RunRanks(form.world_size, [&](const std::shared_ptr<ProcessGroup>& group) {
+    const StateDict state = tensors_.StateOf(held, form.world_size, group->rank(), tensors_.saved());
+    return SaveCheckpoint(state, options_.directory, form.step, *group, options).status();
+  });
+}
+
+absl::Status CheckpointRows::Load(int64_t step, int world_size, bool verify) const {
+  const LoadOptions options = {.verify = verify, .io_threads = ThreadsOf(options_.io_threads, world_size)};
+  return RunRanks(world_size, [&](const std::shared_ptr<ProcessGroup>& group) {
+    StateDict wanted = tensors_.StateOf(StateDictType::kSharded, world_size, group->rank(), tensors_.loaded());
+    return LoadCheckpoint(StepPath(options_.directory, step), wanted, options);
+  });
+}
+
+absl::Status CheckpointRows::Verify() const {
+  const VerifyOptions options = {.count_nonfinite = true, .io_threads = options_.io_threads};
+  ASSIGN_OR_RETURN(const VerifyReport report, VerifyCheckpoint(StepPath(options_.directory, kSavedByOne), options));
+  return report.problems.empty() ? absl::OkStatus() : absl::DataLossError(report.problems.front());
+}
+
+absl::Status CheckpointRows::CopyAll() {
+  constexpr int64_t kPieceBytes = int64_t{1} << 20;
+  return pool_->ParallelFor((nbytes() + kPieceBytes - 1) / kPieceBytes, [&](int64_t piece) {
+    const int64_t begin = piece * kPieceBytes;
+    std::memcpy(copy_.get() + begin, tensors_.saved().data() + begin, std::min(kPieceBytes, nbytes() - begin));
+    return absl::OkStatus();
+  });
+}
+
+absl::StatusOr<double> CheckpointRows::StageOnly() const {
+  double seconds = 0;
+  RETURN_IF_ERROR(RunRanks(1, [&](const std::shared_ptr<ProcessGroup>& group) -> absl::Status {
+    AsyncSaverOptions options;
+    options.save.overwrite = true;
+    options.copy_threads = options_.io_threads;
+    ASSIGN_OR_RETURN(const std::unique_ptr<AsyncSaver> saver, AsyncSaver::Create(options_.directory, *group, options));
+    // The first save allocates the arena.
+    for (int64_t step = 8; step < 10; ++step) {
+      const StateDict state = tensors_.StateOf(StateDictType::kSharded, 1, 0, tensors_.saved());
+      ASSIGN_OR_RETURN(const AsyncSaveReport report, saver->Save(state, step));
+      seconds = absl::ToDoubleSeconds(report.blocked - report.waited);
+    }
+    return saver->Wait().status();
+  }));
+  return seconds;
+}
+
+absl::StatusOr<double> CheckpointRows::Peer(const std::string& what) const {
+  const absl::Status missing = absl::UnavailableError(absl::StrCat("no ", what));
+  if (options_.python.empty()) return missing;
+  std::string command =
+      absl::StrCat(options_.python, " ", options_.peers, " ", what, " ", options_.directory, " 2>/dev/null");
+  for (const BenchmarkTensors::Entry& tensor : tensors_.entries()) absl::StrAppend(&command, " ", tensor.shape.dim(0));
+  FILE* const pipe = popen(command.c_str(), "r");
+  if (pipe == nullptr) return missing;
+  char line[64] = "";
+  const bool has_line = fgets(line, sizeof(line), pipe) != nullptr;
+  double seconds = 0;
+  const bool has_seconds = has_line && absl::SimpleAtod(absl::StripAsciiWhitespace(line), &seconds);
+  if (pclose(pipe) != 0 || !has_seconds) return missing;
+  return seconds;
+}
+
+absl::Status CheckpointRows::RemoveSaved() const {
+  std::error_code error;
+  for (int64_t step = 1; step < kSavedByOne && !error; ++step) {
+    fs::remove_all(StepPath(options_.directory, step), error);
+  }
+  if (!error) fs::remove(Path("new"), error);
+  return error ? absl::InternalError(absl::StrCat("cannot remove what was saved: ", error.message()))
+               : absl::OkStatus();
+}
+
+}  // namespace fsdp

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checkpoint/benchmark/page_cache.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <functional>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+
+namespace fsdp {
+namespace {
+
+namespace fs = std::filesystem;
+
+absl::Status ForEachFile(const std::string& directory, const std::function<bool(int fd)>& visit) {
+  for (const fs::directory_entry& entry : fs::recursive_directory_iterator(directory)) {
+    if (!entry.is_regular_file()) continue;
+    const int fd = open(entry.path().c_str(), O_RDONLY | O_CLOEXEC);
+    const bool done = fd >= 0 && visit(fd);
+    if (fd >= 0) close(fd);
+    if (!done) return absl::InternalError(absl::StrCat("cannot read ", entry.path().string()));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status DropFromPageCache(const std::string& directory) {
+  return ForEachFile(directory, [](int fd) { return posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED) == 0; });
+}
+
+absl::Status ReadIntoPageCache(const std::string& directory) {
+  std::vector<char> buffer(1 << 20);
+  return ForEachFile(directory, [&](int fd) {
+    ssize_t n = 0;
+    do {
+      n = read(fd, buffer.data(), buffer.size());
+    } while (n > 0);
+    return n == 0;
+  });
+}
+
+}  // namespace fsdp

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checkpoint/benchmark/paired_rows.h"
+
+#include <algorithm>
+#include <set>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/status_macros.h"
+
+namespace fsdp {
+namespace {
+
+double Median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  const size_t middle = values.size() / 2;
+  return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
+}
+
+absl::StatusOr<double> RunRow(const PairedRow& row) {
+  if (row.prepare) RETURN_IF_ERROR(row.prepare());
+  return row.run();
+}
+
+}  // namespace
+
+absl::StatusOr<double> Timed(const std::function<absl::Status()>& run) {
+  const absl::Time start = absl::Now();
+  RETURN_IF_ERROR(run());
+  return absl::ToDoubleSeconds(absl::Now() - start);
+}
+
+std::vector<PairedRow> SelectRows(const std::vector<PairedRow>& rows, const std::string& wanted) {
+  std::set<std::string> names;
+  for (const PairedRow& row : rows) {
+    if (absl::StrContains(row.name, wanted)) names.insert({row.name, row.floor});
+  }
+  std::vector<PairedRow> selected;
+  for (const PairedRow& row : rows) {
+    if (names.count(row.name) != 0) selected.push_back(row);
+  }
+  return selected;
+}
+
+absl::Status MeasureRows(std::vector<PairedRow>& rows, int repetitions) {
+  std::set<std::string> impossible;
+  for (int repetition = 0; repetition <= repetitions; ++repetition) {
+    for (PairedRow& row : rows) {
+      if (impossible.count(row.name) != 0) continue;
+      const absl::StatusOr<double> seconds = RunRow(row);
+      if (absl::IsUnavailable(seconds.status())) {
+        impossible.insert(row.name);
+      } else if (!seconds.ok()) {
+        return absl::Status(seconds.status().code(),
+                            absl::StrCat("row \"", row.name, "\": ", std::string(seconds.status().message())));
+      } else if (repetition > 0) {
+        row.seconds.push_back(*seconds);
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+nlohmann::json SummariseRows(const std::vector<PairedRow>& rows, int64_t payload_bytes) {
+  nlohmann::json summary = nlohmann::json::array();
+  for (const PairedRow& row : rows) {
+    if (row.seconds.empty()) continue;
+    const auto floor =
+        std::find_if(rows.begin(), rows.end(), [&](const PairedRow& other) { return other.name == row.floor; });
+    std::vector<double> ratios;
+    for (size_t i = 0; i < row.seconds.size(); ++i) ratios.push_back(row.seconds[i] / floor->seconds[i]);
+    const auto [low, high] = std::minmax_element(row.seconds.begin(), row.seconds.end());
+    const auto [low_ratio, high_ratio] = std::minmax_element(ratios.begin(), ratios.end());
+    const double median = Median(row.seconds);
+    summary.push_back({{"name", row.name},
+                       {"seconds", median},
+                       {"lowest", *low},
+                       {"highest", *high},
+                       {"gigabytes_per_second", static_cast<double>(payload_bytes) / median / 1e9},
+                       {"ratio", Median(ratios)},
+                       {"lowest_ratio", *low_ratio},
+                       {"highest_ratio", *high_ratio}});
+  }
+  return summary;
+}
+
+std::string RowTable(const nlohmann::json& summary) {
+  std::string table = absl::StrFormat("%-26s %9s %9s %9s %7s %6s %13s\n", "", "seconds", "lowest", "highest", "GB/s",
+                                      "ratio", "spread");
+  for (const nlohmann::json& row : summary) {
+    const auto number = [&](const char* name) { return row[name].get<double>(); };
+    absl::StrAppendFormat(&table, "%-26s %9.3f %9.3f %9.3f %7.2f %6.2f %6.2f %6.2f\n", row["name"].get<std::string>(),
+                          number("seconds"), number("lowest"), number("highest"), number("gigabytes_per_second"),
+                          number("ratio"), number("lowest_ratio"), number("highest_ratio"));
+  }
+  return table;
+}
+
+}  // namespace fsdp

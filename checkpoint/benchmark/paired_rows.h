@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// MeasureRows: things that are timed in turns, each beside its floor, since the absolute numbers of a shared machine
+// mean little: what travels is the ratio of a row to the floor of the same repetition, and its spread.
+#ifndef FSDP_CHECKPOINT_BENCHMARK_PAIRED_ROWS_H_
+#define FSDP_CHECKPOINT_BENCHMARK_PAIRED_ROWS_H_
+
+#include <cstdint>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace fsdp {
+
+struct PairedRow {
+  std::string name;
+  std::string floor;                            // the name of the row that its ratio refers to; its own: it is one
+  std::function<absl::StatusOr<double>()> run;  // seconds that it measured; kUnavailable: it cannot be run here
+  std::function<absl::Status()> prepare = {};   // what comes before it, untimed; may be empty
+  std::vector<double> seconds = {};             // of each counted repetition
+};
+
+// Seconds that `run` takes, by the wall's clock.
+absl::StatusOr<double> Timed(const std::function<absl::Status()>& run);
+
+// The rows whose name contains `wanted`, and their floors.
+std::vector<PairedRow> SelectRows(const std::vector<PairedRow>& rows, const std::string& wanted);
+
+// Runs all rows in turn, `repetitions` times and once before, which is not counted. The error names the row.
+absl::Status MeasureRows(std::vector<PairedRow>& rows, int repetitions);
+
+// One object for each row that could be run: name, median, lowest and highest of its seconds, gigabytes_per_second =
+// payload / median / 1e9, and the median, lowest and highest of its ratios.
+nlohmann::json SummariseRows(const std::vector<PairedRow>& rows, int64_t payload_bytes);
+
+// The same as a table with a line for each row.
+std::string RowTable(const nlohmann::json& summary);
+
+}  // namespace fsdp
+
+#endif  // FSDP_CHECKPOINT_BENCHMARK_PAIRED_ROWS_H_

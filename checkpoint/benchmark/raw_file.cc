@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checkpoint/benchmark/raw_file.h"
+
+#include <algorithm>
+#include <memory>
+#include <vector>
+
+#include "base/status_macros.h"
+#include "checkpoint/format/manifest.h"
+#include "checkpoint/storage/file_system.h"
+#include "checkpoint/storage/parallel_reads.h"
+#include "checkpoint/storage/write_queue.h"
+
+namespace fsdp {
+namespace {
+
+constexpr int kDepth = 4;
+
+ByteRange BlockOf(int64_t block, size_t nbytes) {
+  const int64_t begin = block * kBlockBytes;
+  return {begin, std::min(kBlockBytes, static_cast<int64_t>(nbytes) - begin)};
+}
+
+}  // namespace
+
+absl::Status RawFile::Write(absl::Span<const std::byte> bytes) const {
+  ASSIGN_OR_RETURN(const std::unique_ptr<File> file, PosixFileSystem().Create(path_));
+  RETURN_IF_ERROR(file->Reserve(static_cast<int64_t>(bytes.size())));
+  const int64_t blocks = BlockCount(static_cast<int64_t>(bytes.size()));
+  const int threads = pool_.threads();
+  std::vector<std::unique_ptr<WriteQueue>> queues(threads);
+  RETURN_IF_ERROR(pool_.ParallelFor(threads, [&](int64_t thread) -> absl::Status {
+    queues[thread] = file->NewWriteQueue(kDepth);
+    for (int64_t block = thread; block < blocks; block += threads) {
+      const ByteRange range = BlockOf(block, bytes.size());
+      RETURN_IF_ERROR(queues[thread]->Write(range.offset, bytes.subspan(range.offset, range.nbytes)));
+    }
+    return queues[thread]->Drain();
+  }));
+  for (const std::unique_ptr<WriteQueue>& queue : queues) RETURN_IF_ERROR(queue->Finish());
+  return file->Sync();
+}
+
+absl::Status RawFile::WriteBuffered(absl::Span<const std::byte> bytes) const {
+  ASSIGN_OR_RETURN(const std::unique_ptr<File> file, PosixFileSystem().Create(path_));
+  RETURN_IF_ERROR(pool_.ParallelFor(BlockCount(static_cast<int64_t>(bytes.size())), [&](int64_t block) {
+    const ByteRange range = BlockOf(block, bytes.size());
+    return file->Write(range.offset, bytes.subspan(range.offset, range.nbytes));
+  }));
+  return file->Sync();
+}
+
+absl::Status RawFile::Read(absl::Span<std::byte> out) const {
+  ASSIGN_OR_RETURN(const std::shared_ptr<const File> file, PosixFileSystem().Open(path_));
+  return ReadInParallel(
+      pool_, BlockCount(static_cast<int64_t>(out.size())),
+      [&](int64_t block) -> absl::StatusOr<LargeRead> {
+        const ByteRange range = BlockOf(block, out.size());
+        return LargeRead{file, range, out.data() + range.offset};
+      },
+      [](int64_t, const absl::StatusOr<const std::byte*>& read) { return read.status(); });
+}
+
+}  // namespace fsdp

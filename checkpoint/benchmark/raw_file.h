@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// RawFile: the least that a disk asks for: memory into one flat file and back, by the I/O that a save and a load use,
+// but with no format, no digest, no copy and no commit. Memory is page-aligned and has room for whole pages.
+#ifndef FSDP_CHECKPOINT_BENCHMARK_RAW_FILE_H_
+#define FSDP_CHECKPOINT_BENCHMARK_RAW_FILE_H_
+
+#include <cstddef>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "base/thread_pool.h"
+
+namespace fsdp {
+
+class RawFile {
+ public:
+  // `pool` must outlive it.
+  RawFile(std::string path, ThreadPool& pool) : path_(std::move(path)), pool_(pool) {}
+
+  const std::string& path() const { return path_; }
+
+  // Space reserved, blocks of 4 MiB through a write queue for each thread, four in flight in each, one fsync. A new
+  // file.
+  absl::Status Write(absl::Span<const std::byte> bytes) const;
+
+  // The same blocks by pwrite through the page cache, one fsync. A new file.
+  absl::Status WriteBuffered(absl::Span<const std::byte> bytes) const;
+
+  // Blocks of 4 MiB through a read queue for each thread, four in flight in each.
+  absl::Status Read(absl::Span<std::byte> out) const;
+
+ private:
+  const std::string path_;
+  ThreadPool& pool_;
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_CHECKPOINT_BENCHMARK_RAW_FILE_H_
