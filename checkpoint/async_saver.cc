@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "checkpoint/async_saver.h"
 
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -149,6 +151,8 @@ absl::Status AsyncSaver::CopyAll() {
 }
 
 void AsyncSaver::Work() {
+  // Of this thread, on Linux, and of those that it will start. Everybody may become nicer, and nothing else is wanted.
+  if (options_.nice > 0) (void)setpriority(PRIO_PROCESS, 0, options_.nice);
   std::unique_lock<std::mutex> lock(mutex_);
   while (true) {
     changed_.wait(lock, [&] { return state_.has_value() || closing_; });

@@ -50,6 +50,10 @@ struct AsyncSaverOptions {
 
   // Threads that copy, where the state is in host memory.
   int copy_threads = 2;
+
+  // How nice the threads that write are to others on their cores, 0 to 19 as nice(1) has it: with 19 training has the
+  // cores first, and a save on cores that are never idle takes longer; 0: as the thread that calls Create.
+  int nice = 19;
 };
 
 struct AsyncSaveReport {

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "checkpoint/async_saver.h"
 
+#include <sys/resource.h>
+
 #include <cstring>
 #include <filesystem>
 #include <future>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/status_macros.h"
@@ -35,6 +38,27 @@ void ExpectSaved(const std::string& path) {
   StateDict wanted = WantedState(tensors, 1, 0);
   EXPECT_OK(LoadCheckpoint(path, wanted));
   EXPECT_OK(CheckState(tensors, wanted));
+}
+
+TEST(AsyncSaverTest, TheThreadsThatWriteAreAsNiceAsIsAsked) {
+  const int mine = getpriority(PRIO_PROCESS, 0);
+  for (const auto& [nice, expected] : std::vector<std::pair<int, int>>{{0, mine}, {19, 19}}) {
+    int background = -1;
+    AsyncSaverOptions options;
+    options.nice = nice;
+    options.committed = [&](const std::string&) {
+      background = getpriority(PRIO_PROCESS, 0);  // of the thread that asks
+      return absl::OkStatus();
+    };
+    const std::string root = NewTestDirectory();
+    ASSERT_OK(RunRanks(1, [&](const std::shared_ptr<ProcessGroup>& group) -> absl::Status {
+      ASSIGN_OR_RETURN(const auto saver, AsyncSaver::Create(root, *group, options));
+      RETURN_IF_ERROR(saver->Save(StateOf(StateDictType::kSharded, AwkwardTensors(), 1, 0), 1).status());
+      return saver->Wait().status();
+    }));
+    EXPECT_EQ(background, expected);
+    EXPECT_EQ(getpriority(PRIO_PROCESS, 0), mine);
+  }
 }
 
 TEST(AsyncSaverTest, TheStateMayChangeOnceSaveReturns) {

@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// async_save_benchmark: what an asynchronous save costs the training that goes on meanwhile. One process trains with
+// the flags of train_gpt that describe model, batch and sharding, on --nproc ranks that are threads; --cycles times in
+// turn it makes steps without a save, then starts to save model and optimizer and makes steps until that is durable.
+//
+//   async_save_benchmark --model=gpt2 --config=... --nproc=1 --checkpoint_dir=DISK --cycles=5
+//
+// A step counts as one of a save when it began after AsyncSaver::Save returned and ended before the commit. Prints the
+// median, lowest and highest seconds of both kinds of steps, the ratio of their medians, and of the saves: seconds in
+// flight, seconds that training was blocked (the copy), bytes. --json: one object.
+#include <algorithm>
+#include <atomic>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <system_error>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/flags/flag.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/status_macros.h"
+#include "checkpoint/async_saver.h"
+#include "collectives/run_ranks.h"
+#include "examples/batch_loader.h"
+#include "examples/sharded_model.h"
+#include "examples/token_data.h"
+#include "examples/train_flags.h"
+#include "examples/train_step.h"
+#include "optim/adamw.h"
+#include "tensor/host_device.h"
+#include "tools/command_line.h"
+
+ABSL_FLAG(int, cycles, 5, "saves, each after as many steps without one as the save before had");
+ABSL_FLAG(bool, json, false, "print one JSON object");
+
+namespace fsdp {
+namespace {
+
+constexpr int kWarmupSteps = 3;
+constexpr int kLeastSteps = 4;  // without a save, in a cycle
+
+constexpr char kTextName[] = "/text";
+
+// What is trained on, for samples of `seq_len`: it makes no difference to the time.
+void WriteText(const std::string& root, int64_t seq_len) {
+  std::filesystem::create_directories(root);
+  std::ofstream text(root + kTextName);
+  for (int64_t i = 0; i < 64 * seq_len; ++i) text.put(static_cast<char>('a' + i * i % 26));
+}
+
+// What rank 0 sees.
+struct Measured {
+  std::vector<double> without;  // seconds of each step
+  std::vector<double> with;
+  std::vector<double> in_flight;  // seconds of each save
+  std::vector<double> blocked;
+  int64_t staged_bytes = 0;  // of one rank
+};
+
+class AsyncSaveBenchmark {
+ public:
+  AsyncSaveBenchmark(const TrainOptions& options, std::shared_ptr<ProcessGroup> group, std::string root)
+      : options_(options), group_(std::move(group)), root_(std::move(root)) {}
+
+  absl::StatusOr<Measured> Run() {
+    RETURN_IF_ERROR(Build());
+    for (int step = 0; step < kWarmupSteps; ++step) RETURN_IF_ERROR(Step().status());
+    // The first save allocates the arena and is not counted.
+    RETURN_IF_ERROR(Cycle());
+    measured_ = {};
+    for (int cycle = 0; cycle < absl::GetFlag(FLAGS_cycles); ++cycle) RETURN_IF_ERROR(Cycle());
+    return measured_;
+  }
+
+ private:
+  absl::Status Build() {
+    ASSIGN_OR_RETURN(const CausalLmConfig config, ReadModelConfig(options_, nullptr));
+    ASSIGN_OR_RETURN(model_, MakeShardedModel(config, options_, group_, /*trace=*/nullptr));
+    optimizer_ = std::make_unique<AdamW>(AdamW::DecayMatricesOnly(model_->parameters(), options_.adamw));
+    ASSIGN_OR_RETURN(TokenData data, TokenData::FromTextFiles(root_ + kTextName));
+    batches_ = std::make_unique<BatchLoader>(std::move(data), BatchShape{.batch_size = options_.batch_size,
+                                                                         .seq_len = options_.seq_len,
+                                                                         .grad_accum = options_.grad_accum,
+                                                                         .rank = group_->rank(),
+                                                                         .world_size = group_->size()});
+    ASSIGN_OR_RETURN(train_step_, TrainStep::Create(*model_, *optimizer_, *batches_, nullptr));
+    AsyncSaverOptions options;
+    options.save.overwrite = true;
+    options.committed = [this](const std::string&) {
+      committed_ = true;
+      return absl::OkStatus();
+    };
+    ASSIGN_OR_RETURN(saver_, AsyncSaver::Create(root_, *group_, options));
+    return absl::OkStatus();
+  }
+
+  // Steps without a save, then steps beside one.
+  absl::Status Cycle() {
+    for (int i = 0; i < std::max<int>(kLeastSteps, last_steps_); ++i) {
+      ASSIGN_OR_RETURN(const double seconds, Step());
+      measured_.without.push_back(seconds);
+    }
+    committed_ = false;
+    ASSIGN_OR_RETURN(StateDict state, model_->GetStateDict());
+    RETURN_IF_ERROR(model_->AddOptimStateDict(*optimizer_, state));
+    ASSIGN_OR_RETURN(const AsyncSaveReport report, saver_->Save(state, 1));
+    measured_.blocked.push_back(absl::ToDoubleSeconds(report.blocked));
+    measured_.staged_bytes = report.staged_bytes;
+    const absl::Time start = absl::Now();
+    last_steps_ = 0;
+    while (true) {
+      ASSIGN_OR_RETURN(const double seconds, Step());
+      ASSIGN_OR_RETURN(const bool done, IsCommitted());
+      if (done) break;
+      measured_.with.push_back(seconds);
+      ++last_steps_;
+    }
+    measured_.in_flight.push_back(absl::ToDoubleSeconds(absl::Now() - start));
+    return saver_->Wait().status();
+  }
+
+  absl::StatusOr<double> Step() {
+    const absl::Time start = absl::Now();
+    RETURN_IF_ERROR(train_step_->Run(next_step_++, options_.max_grad_norm).status());
+    RETURN_IF_ERROR(model_->stream().Synchronize());
+    return absl::ToDoubleSeconds(absl::Now() - start);
+  }
+
+  // What rank 0 knows, on all ranks.
+  absl::StatusOr<bool> IsCommitted() {
+    ASSIGN_OR_RETURN(const std::vector<std::string> known, group_->GatherBlobs(committed_ ? "1" : "0"));
+    return known[0] == "1";
+  }
+
+  const TrainOptions& options_;
+  const std::shared_ptr<ProcessGroup> group_;
+  const std::string root_;
+  std::unique_ptr<FullyShardedDataParallel> model_;
+  std::unique_ptr<AdamW> optimizer_;
+  std::unique_ptr<BatchLoader> batches_;
+  std::unique_ptr<TrainStep> train_step_;
+  std::unique_ptr<AsyncSaver> saver_;
+  std::atomic<bool> committed_{false};  // set by the saver's thread of rank 0
+  int64_t next_step_ = 0;
+  int last_steps_ = 0;  // beside the save before
+  Measured measured_;
+};
+
+nlohmann::json Spread(std::vector<double> values) {
+  if (values.empty()) return nullptr;
+  std::sort(values.begin(), values.end());
+  return {{"count", values.size()},
+          {"median", values[values.size() / 2]},
+          {"lowest", values.front()},
+          {"highest", values.back()}};
+}
+
+void Print(const Measured& measured) {
+  const nlohmann::json summary = {{"steps without a save", Spread(measured.without)},
+                                  {"steps beside a save", Spread(measured.with)},
+                                  {"save in flight", Spread(measured.in_flight)},
+                                  {"blocked", Spread(measured.blocked)}};
+  if (absl::GetFlag(FLAGS_json)) {
+    absl::PrintF("%s\n", summary.dump(2));
+    return;
+  }
+  absl::PrintF("%-22s %6s %9s %9s %9s\n", "seconds of", "count", "median", "lowest", "highest");
+  for (const auto& [name, spread] : summary.items()) {
+    if (spread.is_null()) continue;
+    absl::PrintF("%-22s %6d %9.4f %9.4f %9.4f\n", name, spread["count"].get<int>(), spread["median"].get<double>(),
+                 spread["lowest"].get<double>(), spread["highest"].get<double>());
+  }
+  if (measured.with.empty()) {
+    absl::PrintF("no step was as short as a save: take a smaller step or a larger model\n");
+    return;
+  }
+  absl::PrintF(
+      "training beside a save: %.3f of the time of a step without one; %.1f MB of a rank saved\n",
+      summary["steps beside a save"]["median"].get<double>() / summary["steps without a save"]["median"].get<double>(),
+      static_cast<double>(measured.staged_bytes) / 1e6);
+}
+
+absl::StatusOr<Measured> MeasureOnRanks(const TrainOptions& options, const std::string& root) {
+  const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  std::vector<std::shared_ptr<Device>> devices;
+  for (int rank = 0; rank < options.nproc; ++rank) {
+    devices.push_back(CreateHostDevice({.kernel_threads = std::max(1, cores / options.nproc)}));
+  }
+  std::vector<absl::StatusOr<Measured>> results(options.nproc, Measured());
+  std::vector<std::thread> ranks;
+  for (std::unique_ptr<ProcessGroup>& own : CreateLocalGroups(devices)) {
+    ranks.emplace_back([&, group = std::shared_ptr<ProcessGroup>(std::move(own))]() mutable {
+      const int rank = group->rank();
+      results[rank] = AsyncSaveBenchmark(options, group, root).Run();
+      if (!results[rank].ok()) group->Abort(results[rank].status());
+    });
+  }
+  for (std::thread& rank : ranks) rank.join();
+  for (const absl::StatusOr<Measured>& result : results) RETURN_IF_ERROR(result.status());
+  return results[0];
+}
+
+int Main(int argc, char** argv) {
+  if (const std::optional<int> status = ParseFlags(argc, argv, "async_save_benchmark [flags]")) return *status;
+  const absl::StatusOr<TrainOptions> options = TrainOptionsFromFlags();
+  if (!options.ok()) return ReportUsageError("async_save_benchmark", options.status());
+  const std::string root = options->checkpoint_dir + "/async-save-benchmark";
+  WriteText(root, options->seq_len);
+  const absl::StatusOr<Measured> measured = MeasureOnRanks(*options, root);
+  std::error_code ignored;
+  std::filesystem::remove_all(root, ignored);
+  if (measured.ok()) {
+    Print(*measured);
+    return kExitDone;
+  }
+  std::fprintf(stderr, "async_save_benchmark: %s\n", std::string(measured.status().message()).c_str());
+  return kExitFailed;
+}
+
+}  // namespace
+}  // namespace fsdp
+
+int main(int argc, char** argv) { return fsdp::Main(argc, argv); }
