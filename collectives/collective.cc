@@ -116,6 +116,20 @@ std::string CollectiveSpec::ToString() const {
   return absl::StrCat(CollectiveOpName(op), arguments.empty() ? "" : " ", arguments);
 }
 
+absl::Status CheckAgreement(absl::Span<const CollectiveSpec> specs, uint64_t sequence) {
+  const CollectiveSpec& first = specs[0];
+  for (size_t r = 1; r < specs.size(); ++r) {
+    const CollectiveSpec& theirs = specs[r];
+    if (theirs.AgreesWith(first)) continue;
+    const bool same_op = theirs.op == first.op;
+    return absl::FailedPreconditionError(
+        absl::StrCat(same_op ? CollectiveOpName(first.op) : "collective", " #", sequence, ": rank ", r, " of ",
+                     specs.size(), " has ", same_op ? theirs.ArgumentsToString() : theirs.ToString(), ", rank 0 has ",
+                     same_op ? first.ArgumentsToString() : first.ToString()));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckAllGather(const Tensor& input, const Tensor& output, int rank, int size) {
   return CheckWholeAndPart({"output", output}, {"input", input}, rank, size);
 }

@@ -11,6 +11,7 @@
 #include <string_view>
 
 #include "absl/status/status.h"
+#include "absl/types/span.h"
 #include "collectives/reduce_op.h"
 #include "tensor/tensor.h"
 
@@ -55,6 +56,9 @@ struct CollectiveSpec {
   // "all_gather float32[1024]".
   std::string ToString() const;
 };
+
+// kFailedPrecondition that names both sides when the ranks' specs of call number `sequence` are not alike.
+absl::Status CheckAgreement(absl::Span<const CollectiveSpec> specs, uint64_t sequence);
 
 // A spec with this rank's memory. all_reduce and broadcast work in place: input == output.
 struct Collective {

@@ -1,42 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "collectives/conformance.h"
 
+#include <cmath>
 #include <cstddef>
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/status_macros.h"
-#include "collectives/host_process_group.h"
-#include "collectives/run_ranks.h"
-#include "collectives/shm_fabric.h"
 #include "tensor/convert.h"
 
 namespace fsdp {
 
 absl::Status GroupUnderTest::Run(const RankMain& rank_main, absl::Duration timeout) const {
-  if (backend == "local") {
-    return RunRanks(size, rank_main, timeout);
-  }
-  // Ranks of shm are threads here; they meet through a local group, as processes do through the store.
-  return RunRanks(size, [&](std::shared_ptr<ProcessGroup> meeting) -> absl::Status {
-    ASSIGN_OR_RETURN(std::unique_ptr<Fabric> fabric,
-                     CreateShmFabric(meeting->rank(), size, meeting->device(),
-                                     [&](std::string_view blob) { return meeting->GatherBlobs(blob); }));
-    const auto group = std::make_shared<HostProcessGroup>(std::move(fabric), timeout);
-    const absl::Status status = rank_main(group);
-    if (!status.ok()) {
-      group->Abort(status);
-    }
-    return status;
-  });
+  return RunOnBackend(*this, rank_main, timeout);
 }
 
 std::vector<GroupUnderTest> GroupsUnderTest() { return GroupsUnderTest({1, 2, 3, 4, 7}); }
 
 std::vector<GroupUnderTest> GroupsUnderTest(const std::vector<int>& sizes) {
   std::vector<GroupUnderTest> groups;
-  for (const char* backend : {"local", "shm"}) {
+  for (const std::string& backend : BackendsUnderTest()) {
     for (const int size : sizes) {
       groups.push_back({backend, size});
     }
@@ -53,27 +37,47 @@ absl::StatusOr<Tensor> NewTensor(ProcessGroup& group, Placement placement, DType
   return Tensor(buffer.Slice(pad * SizeOf(dtype), numel * SizeOf(dtype)), dtype, Shape({numel}));
 }
 
-void SetElements(const Tensor& t, const std::vector<double>& values) {
-  const absl::Status status = Convert(DType::kFloat64, values.data(), t.dtype(), t.data(), t.numel());
-  Check(status.ok(), "test values fit their dtype");
+absl::StatusOr<Buffer> HostElements(Device& device, DType dtype, const std::vector<double>& values) {
+  const auto numel = static_cast<int64_t>(values.size());
+  ASSIGN_OR_RETURN(Buffer elements, device.AllocatePinned(numel * SizeOf(dtype)));
+  RETURN_IF_ERROR(Convert(DType::kFloat64, values.data(), dtype, elements.data(), numel));
+  return elements;
 }
 
-absl::Status CompareElements(const Tensor& t, const std::vector<double>& values) {
-  std::vector<std::byte> bytes(static_cast<size_t>(t.nbytes()));
-  const Tensor wanted(Buffer::Unowned(bytes.data(), t.nbytes()), t.dtype(), t.shape());
-  SetElements(wanted, values);
-  if (bytes.empty() || std::memcmp(t.data(), bytes.data(), bytes.size()) == 0) {
-    return absl::OkStatus();
-  }
-  const int64_t width = SizeOf(t.dtype());
-  int64_t i = 0;
-  while (std::memcmp(static_cast<const std::byte*>(t.data()) + i * width, bytes.data() + i * width, width) == 0) {
-    ++i;
-  }
-  double got = 0;
-  RETURN_IF_ERROR(Convert(t.dtype(), static_cast<const std::byte*>(t.data()) + i * width, DType::kFloat64, &got, 1));
+namespace {
+
+absl::Status Copy(Device& device, void* to, const void* from, int64_t nbytes) {
+  ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream, device.CreateStream("conformance"));
+  stream->CopyAsync(to, from, nbytes);
+  return stream->Synchronize();
+}
+
+absl::Status Differs(const Tensor& t, int64_t i, double got, double wanted) {
   return absl::DataLossError(absl::StrCat("element ", i, " of ", t.numel(), " (", std::string(DTypeName(t.dtype())),
-                                          ") is ", got, ", wanted ", values[i]));
+                                          ") is ", got, ", wanted ", wanted));
+}
+
+}  // namespace
+
+void SetElements(Device& device, const Tensor& t, const std::vector<double>& values) {
+  const absl::StatusOr<Buffer> elements = HostElements(device, t.dtype(), values);
+  Check(elements.ok(), "test values fit their dtype");
+  Check(Copy(device, t.data(), elements->data(), t.nbytes()).ok(), "test values are copied");
+}
+
+absl::Status CompareElements(Device& device, const Tensor& t, const std::vector<double>& values, double relative) {
+  ASSIGN_OR_RETURN(const Buffer wanted, HostElements(device, t.dtype(), values));
+  ASSIGN_OR_RETURN(const Buffer found, device.AllocatePinned(t.nbytes()));
+  RETURN_IF_ERROR(Copy(device, found.data(), t.data(), t.nbytes()));
+  const int64_t width = SizeOf(t.dtype());
+  for (int64_t i = 0; i < t.numel(); ++i) {
+    const std::byte* const element = found.data() + i * width;
+    if (std::memcmp(element, wanted.data() + i * width, width) == 0) continue;
+    double got = 0;
+    RETURN_IF_ERROR(Convert(t.dtype(), element, DType::kFloat64, &got, 1));
+    if (std::abs(got - values[i]) > relative * std::abs(values[i])) return Differs(t, i, got, values[i]);
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace fsdp

@@ -27,7 +27,12 @@ struct GroupUnderTest {
   absl::Status Run(const RankMain& rank_main, absl::Duration timeout = absl::Minutes(1)) const;
 };
 
-// {local, shm} x {1, 2, 3, 4, 7}.
+// The backends that this test was linked with, and how their ranks are run: conformance_host.cc or conformance_cuda.cc.
+std::vector<std::string> BackendsUnderTest();
+absl::Status CanRun(const GroupUnderTest& group);  // why not: no GPU
+absl::Status RunOnBackend(const GroupUnderTest& group, const RankMain& rank_main, absl::Duration timeout);
+
+// Those backends x {1, 2, 3, 4, 7}.
 std::vector<GroupUnderTest> GroupsUnderTest();
 std::vector<GroupUnderTest> GroupsUnderTest(const std::vector<int>& sizes);
 
@@ -43,11 +48,15 @@ absl::StatusOr<Tensor> NewTensor(ProcessGroup& group, Placement placement, DType
 // Element `i` that rank `rank` gives: an integer from 0 to 16, so that sums over ranks are exact in every dtype.
 inline int ValueOf(int rank, int64_t i) { return static_cast<int>((i * 5 + i / 1000 + rank * 7) % 17); }
 
-// Sets the elements to `values`, rounded to the dtype.
-void SetElements(const Tensor& t, const std::vector<double>& values);
+// `values`, rounded to the dtype, in host memory that the device copies from.
+absl::StatusOr<Buffer> HostElements(Device& device, DType dtype, const std::vector<double>& values);
 
-// OK when the elements of `t` are `values` rounded to its dtype, else kDataLoss with the first that is not.
-absl::Status CompareElements(const Tensor& t, const std::vector<double>& values);
+// Sets the elements to `values`, rounded to the dtype. Blocks.
+void SetElements(Device& device, const Tensor& t, const std::vector<double>& values);
+
+// OK when the elements of `t` are `values` rounded to its dtype, or when `relative` is not 0 within so much of them;
+// else kDataLoss with the first that is not. Blocks.
+absl::Status CompareElements(Device& device, const Tensor& t, const std::vector<double>& values, double relative = 0);
 
 template <typename Function>
 std::vector<double> ValuesOf(int64_t numel, const Function& value) {
@@ -60,13 +69,13 @@ std::vector<double> ValuesOf(int64_t numel, const Function& value) {
 
 // The same with a function of the element's index.
 template <typename Function>
-void Fill(const Tensor& t, const Function& value) {
-  SetElements(t, ValuesOf(t.numel(), value));
+void Fill(ProcessGroup& group, const Tensor& t, const Function& value) {
+  SetElements(*group.device(), t, ValuesOf(t.numel(), value));
 }
 
 template <typename Function>
-absl::Status ExpectElements(const Tensor& t, const Function& value) {
-  return CompareElements(t, ValuesOf(t.numel(), value));
+absl::Status ExpectElements(ProcessGroup& group, const Tensor& t, const Function& value, double relative = 0) {
+  return CompareElements(*group.device(), t, ValuesOf(t.numel(), value), relative);
 }
 
 }  // namespace fsdp

@@ -23,6 +23,10 @@ using testing::HasSubstr;
 
 class ConformanceErrorsTest : public testing::TestWithParam<GroupUnderTest> {
  protected:
+  void SetUp() override {
+    if (const absl::Status can = CanRun(GetParam()); !can.ok()) GTEST_SKIP() << can.message();
+  }
+
   int size() const { return GetParam().size; }
 
   // What each rank's stream ends with.

@@ -141,10 +141,10 @@ TEST(FaultsTest, ARankThatFinishedAndEndedDoesNotDisturbSlowerOnes) {
         RunProcessRanks(kRanks, absl::Minutes(1), [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
           ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream, group->device()->CreateStream("test"));
           ASSIGN_OR_RETURN(const Tensor t, NewTensor(*group, Placement::kShared, DType::kInt32, 10000));
-          Fill(t, [](int64_t) { return 2; });
+          Fill(*group, t, [](int64_t) { return 2; });
           group->AllReduce(t, ReduceOp::kSum, *stream);
           RETURN_IF_ERROR(stream->Synchronize());
-          return ExpectElements(t, [](int64_t) { return 2 * kRanks; });
+          return ExpectElements(*group, t, [](int64_t) { return 2 * kRanks; });
         });
     for (const RankResult& result : results) {
       EXPECT_OK(result.status);

@@ -66,6 +66,7 @@ HostCollectives::HostCollectives(const Fabric& fabric, absl::Duration timeout)
       rank_(fabric.rank()),
       size_(fabric.size()),
       barrier_(fabric, timeout),
+      specs_(static_cast<size_t>(size_)),
       sources_(static_cast<size_t>(size_)),
       rows_(static_cast<size_t>(size_)) {}
 
@@ -144,7 +145,7 @@ Descriptor HostCollectives::Describe(const Collective& collective) const {
 absl::Status HostCollectives::Exchange(const Descriptor& mine, const std::byte* own) {
   control_.rank(rank_).descriptors[barrier_.write_parity()] = mine;
   RETURN_IF_ERROR(barrier_.Await(id_));
-  RETURN_IF_ERROR(CheckAgreement());
+  RETURN_IF_ERROR(CheckRanksAgree());
   any_direct_ = false;
   any_staged_ = false;
   for (int r = 0; r < size_; ++r) {
@@ -157,20 +158,9 @@ absl::Status HostCollectives::Exchange(const Descriptor& mine, const std::byte* 
   return any_direct_ ? barrier_.BeginReading(id_) : absl::OkStatus();
 }
 
-absl::Status HostCollectives::CheckAgreement() const {
-  const CollectiveSpec& first = control_.rank(0).descriptors[barrier_.read_parity()].spec;
-  for (int r = 1; r < size_; ++r) {
-    const CollectiveSpec& theirs = control_.rank(r).descriptors[barrier_.read_parity()].spec;
-    if (theirs.AgreesWith(first)) {
-      continue;
-    }
-    const bool same_op = theirs.op == first.op;
-    return absl::FailedPreconditionError(
-        absl::StrCat(same_op ? CollectiveOpName(first.op) : "collective", " #", id_.sequence, ": rank ", r, " of ",
-                     size_, " has ", same_op ? theirs.ArgumentsToString() : theirs.ToString(), ", rank 0 has ",
-                     same_op ? first.ArgumentsToString() : first.ToString()));
-  }
-  return absl::OkStatus();
+absl::Status HostCollectives::CheckRanksAgree() {
+  for (int r = 0; r < size_; ++r) specs_[r] = control_.rank(r).descriptors[barrier_.read_parity()].spec;
+  return CheckAgreement(specs_, id_.sequence);
 }
 
 // A further round of the collective that runs.

@@ -44,7 +44,7 @@ class HostCollectives {
 
   Descriptor Describe(const Collective& collective) const;
   absl::Status Exchange(const Descriptor& mine, const std::byte* own);
-  absl::Status CheckAgreement() const;
+  absl::Status CheckRanksAgree();
   absl::Status Meet();
 
   int64_t SlotCapacity(const CollectiveSpec& spec) const;
@@ -67,6 +67,7 @@ class HostCollectives {
 
   // Of the collective that runs.
   CollectiveId id_;
+  std::vector<CollectiveSpec> specs_;      // by rank
   std::vector<const std::byte*> sources_;  // by rank: what it gives; null when that goes through its slots
   bool staged_ = false;                    // this rank gives its data through its slots
   bool any_direct_ = false;                // some rank gives its own memory, so all must wait before it may change

@@ -3,41 +3,13 @@
 
 #include <unistd.h>
 
-#include <algorithm>
-#include <tuple>
 #include <utility>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "base/status_macros.h"
+#include "collectives/split_members.h"
 
 namespace fsdp {
-namespace {
-
-// The ranks that gave `color`, ordered by key, then by rank. Each blob is "color key".
-absl::StatusOr<std::vector<int>> MembersOf(int color, const std::vector<std::string>& blobs) {
-  std::vector<std::pair<int, int>> key_and_rank;
-  for (size_t r = 0; r < blobs.size(); ++r) {
-    const std::pair<std::string, std::string> fields = absl::StrSplit(blobs[r], absl::MaxSplits(' ', 1));
-    int theirs = 0;
-    int key = 0;
-    if (!absl::SimpleAtoi(fields.first, &theirs) || !absl::SimpleAtoi(fields.second, &key)) {
-      return absl::FailedPreconditionError(absl::StrCat("rank ", r, " is not in split, as this rank is"));
-    }
-    if (theirs == color) {
-      key_and_rank.emplace_back(key, static_cast<int>(r));
-    }
-  }
-  std::sort(key_and_rank.begin(), key_and_rank.end());
-  std::vector<int> members;
-  for (const auto& [key, member] : key_and_rank) {
-    members.push_back(member);
-  }
-  return members;
-}
-
-}  // namespace
 
 HostProcessGroup::HostProcessGroup(std::unique_ptr<Fabric> fabric, absl::Duration timeout)
     : fabric_(std::move(fabric)), creator_pid_(getpid()), collectives_(*fabric_, timeout) {}
@@ -140,10 +112,9 @@ absl::StatusOr<std::vector<std::string>> HostProcessGroup::GatherBlobs(std::stri
 }
 
 absl::StatusOr<std::unique_ptr<ProcessGroup>> HostProcessGroup::Split(int color, int key) {
-  ASSIGN_OR_RETURN(const std::vector<std::string> blobs, GatherBlobs(absl::StrCat(color, " ", key)));
-  ASSIGN_OR_RETURN(const std::vector<int> members, MembersOf(color, blobs));
-  ASSIGN_OR_RETURN(std::unique_ptr<Fabric> fabric,
-                   fabric_->Split(members, [this](std::string_view blob) { return GatherBlobs(blob); }));
+  const BlobGather gather = [this](std::string_view blob) { return GatherBlobs(blob); };
+  ASSIGN_OR_RETURN(const std::vector<int> members, SplitMembers(gather, color, key));
+  ASSIGN_OR_RETURN(std::unique_ptr<Fabric> fabric, fabric_->Split(members, gather));
   return std::make_unique<HostProcessGroup>(std::move(fabric), timeout());
 }
 

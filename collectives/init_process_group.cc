@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "collectives/init_process_group.h"
 
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -9,6 +10,8 @@
 #include "collectives/host_identity.h"
 #include "collectives/host_process_group.h"
 #include "collectives/job_store.h"
+#include "collectives/local_cuda_communicator.h"
+#include "collectives/nccl_process_group.h"
 #include "collectives/run_ranks.h"
 #include "collectives/shm_fabric.h"
 #include "tensor/host_device.h"
@@ -24,6 +27,27 @@ absl::Status CheckLocalWorldSize(const Rendezvous& r) {
   return absl::UnimplementedError(absl::StrCat("ranks are on several hosts: ", r.local_world_size, " of ", r.world_size,
                                                " ranks are on the host of rank ", r.rank, " (by the environment of ",
                                                r.source, "); there is no backend for that yet, shm serves one host"));
+}
+
+// The backend for `device`, or why the one that was asked for is not.
+absl::StatusOr<std::string> ChooseBackend(const InitOptions& options, const Device& device, int world_size) {
+  const bool on_gpu = device.type() == DeviceType::kCuda;
+  const std::string fits = world_size == 1 ? "local" : on_gpu ? "nccl" : "shm";
+  // One rank alone may be asked for by the name that several would have.
+  const bool alone = world_size == 1 && options.backend == (on_gpu ? "nccl" : "shm");
+  if (options.backend.empty() || options.backend == fits || alone) return fits;
+  return absl::InvalidArgumentError(absl::StrCat("backend \"", options.backend, "\" for ", world_size,
+                                                 world_size == 1 ? " rank" : " ranks", " on ", device.name(),
+                                                 ": expected \"", fits, "\""));
+}
+
+absl::StatusOr<std::shared_ptr<ProcessGroup>> CreateGroupOfOne(std::shared_ptr<Device> device, absl::Duration timeout) {
+  if (device->type() == DeviceType::kCpu) {
+    return std::shared_ptr<ProcessGroup>(std::move(CreateLocalGroups({std::move(device)}, timeout)[0]));
+  }
+  ASSIGN_OR_RETURN(std::vector<std::unique_ptr<ProcessGroup>> groups,
+                   CreateLocalCudaGroups({std::move(device)}, timeout));
+  return std::shared_ptr<ProcessGroup>(std::move(groups[0]));
 }
 
 absl::Status CheckHosts(JobStore& job) {
@@ -45,17 +69,21 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> InitProcessGroup(const InitOptions
 absl::StatusOr<std::shared_ptr<ProcessGroup>> JoinProcessGroup(const Rendezvous& rendezvous,
                                                                const InitOptions& options) {
   std::shared_ptr<Device> device = options.device != nullptr ? options.device : CreateHostDevice();
-  if (rendezvous.world_size == 1) {
-    return std::shared_ptr<ProcessGroup>(std::move(CreateLocalGroups({std::move(device)}, options.timeout)[0]));
-  }
+  ASSIGN_OR_RETURN(const std::string backend, ChooseBackend(options, *device, rendezvous.world_size));
+  if (rendezvous.world_size == 1) return CreateGroupOfOne(std::move(device), options.timeout);
   RETURN_IF_ERROR(CheckLocalWorldSize(rendezvous));
   ASSIGN_OR_RETURN(const std::unique_ptr<JobStore> job, JobStore::Open(rendezvous, options.timeout));
   RETURN_IF_ERROR(CheckHosts(*job));
+  const bool on_gpu = backend == "nccl";
   ASSIGN_OR_RETURN(std::unique_ptr<Fabric> fabric,
-                   CreateShmFabric(rendezvous.rank, rendezvous.world_size, std::move(device),
+                   CreateShmFabric(rendezvous.rank, rendezvous.world_size, on_gpu ? CreateHostDevice() : device,
                                    [&job](std::string_view blob) { return job->GatherBlobs(blob); }));
   RETURN_IF_ERROR(job->Close());
-  return std::make_shared<HostProcessGroup>(std::move(fabric), options.timeout);
+  auto on_host = std::make_unique<HostProcessGroup>(std::move(fabric), options.timeout);
+  if (!on_gpu) return std::shared_ptr<ProcessGroup>(std::move(on_host));
+  ASSIGN_OR_RETURN(std::unique_ptr<ProcessGroup> group,
+                   CreateNcclGroup(std::move(on_host), std::move(device), options.timeout));
+  return std::shared_ptr<ProcessGroup>(std::move(group));
 }
 
 }  // namespace fsdp

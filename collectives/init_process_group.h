@@ -5,6 +5,7 @@
 #define FSDP_COLLECTIVES_INIT_PROCESS_GROUP_H_
 
 #include <memory>
+#include <string>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -16,10 +17,12 @@ namespace fsdp {
 struct InitOptions {
   absl::Duration timeout = absl::Minutes(10);  // for the rendezvous, then of each collective
   std::shared_ptr<Device> device = nullptr;    // null: a new host device
+  std::string backend = {};                    // "shm", "nccl", or "local" for one rank; empty: what the device wants
 };
 
-// The world group of the job that rendezvous.h finds in the environment: backend "shm" for the processes of one host;
-// one rank alone when there is no job. Blocks until all ranks arrived. kDeadlineExceeded names how many are missing;
+// The world group of the job that rendezvous.h finds in the environment. For the processes of one host: backend "shm"
+// on host devices, "nccl" on GPUs; "local", one rank alone, when there is no job. Blocks until all ranks arrived.
+// kDeadlineExceeded names how many are missing; kInvalidArgument for a backend that the device cannot have;
 // kUnimplemented when ranks are on several hosts, for which there is no backend yet.
 absl::StatusOr<std::shared_ptr<ProcessGroup>> InitProcessGroup(const InitOptions& options = {});
 

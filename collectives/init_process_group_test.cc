@@ -26,10 +26,10 @@ using testing::HasSubstr;
 absl::Status UseGroup(ProcessGroup& group) {
   ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream, group.device()->CreateStream("test"));
   ASSIGN_OR_RETURN(const Tensor t, NewTensor(group, Placement::kShared, DType::kInt64, 100000));
-  Fill(t, [&](int64_t i) { return ValueOf(group.rank(), i); });
+  Fill(group, t, [&](int64_t i) { return ValueOf(group.rank(), i); });
   group.AllReduce(t, ReduceOp::kSum, *stream);
   RETURN_IF_ERROR(stream->Synchronize());
-  return ExpectElements(t, [&](int64_t i) {
+  return ExpectElements(group, t, [&](int64_t i) {
     int sum = 0;
     for (int r = 0; r < group.size(); ++r) {
       sum += ValueOf(r, i);
@@ -149,6 +149,21 @@ TEST(InitProcessGroupTest, RanksThatDisagreeOnTheWorldSizeAreToldAtOnce) {
   });
   EXPECT_THAT(results[1].status,
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("rank 0 has world size 2, rank 1 has 3")));
+}
+
+TEST(InitProcessGroupTest, ABackendThatTheDeviceCannotHaveIsRefused) {
+  Rendezvous job;
+  InitOptions options;
+  options.backend = "nccl";
+  EXPECT_THAT(JoinProcessGroup(job, options).status(),
+              StatusIs(absl::StatusCode::kInvalidArgument, "backend \"nccl\" for 1 rank on cpu: expected \"local\""));
+  job.world_size = 2;
+  EXPECT_THAT(JoinProcessGroup(job, options).status(),
+              StatusIs(absl::StatusCode::kInvalidArgument, "backend \"nccl\" for 2 ranks on cpu: expected \"shm\""));
+  job.world_size = 1;
+  options.backend = "shm";
+  ASSERT_OK_AND_ASSIGN(const std::shared_ptr<ProcessGroup> alone, JoinProcessGroup(job, options));
+  EXPECT_EQ(alone->backend(), "local");
 }
 
 }  // namespace
