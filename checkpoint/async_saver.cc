@@ -42,14 +42,15 @@ std::string MiB(int64_t nbytes) { return absl::StrCat((nbytes + (1 << 20) - 1) >
 absl::StatusOr<std::unique_ptr<AsyncSaver>> AsyncSaver::Create(std::string root, ProcessGroup& group,
                                                                const AsyncSaverOptions& options) {
   ASSIGN_OR_RETURN(std::unique_ptr<ProcessGroup> own, group.Split(0, group.rank()));
-  std::unique_ptr<AsyncSaver> saver(new AsyncSaver(std::move(root), std::move(own), options));
+  std::unique_ptr<AsyncSaver> saver(new AsyncSaver(std::move(root), std::move(own), group.device(), options));
   ASSIGN_OR_RETURN(saver->copiers_, ThreadPool::Create(options.copy_threads, "checkpoint-stage"));
   saver->worker_ = std::thread([saver = saver.get()] { saver->Work(); });
   return saver;
 }
 
-AsyncSaver::AsyncSaver(std::string root, std::unique_ptr<ProcessGroup> group, const AsyncSaverOptions& options)
-    : root_(std::move(root)), group_(std::move(group)), options_(options) {}
+AsyncSaver::AsyncSaver(std::string root, std::unique_ptr<ProcessGroup> group, std::shared_ptr<Device> device,
+                       const AsyncSaverOptions& options)
+    : root_(std::move(root)), group_(std::move(group)), device_(std::move(device)), options_(options) {}
 
 AsyncSaver::~AsyncSaver() {
   if (!worker_.joinable()) return;
@@ -61,15 +62,18 @@ AsyncSaver::~AsyncSaver() {
   worker_.join();
 }
 
-absl::StatusOr<AsyncSaveReport> AsyncSaver::Save(const StateDict& state, int64_t step) {
+absl::StatusOr<AsyncSaveReport> AsyncSaver::Save(const StateDict& state, int64_t step, Stream* computed) {
   AsyncSaveReport report;
   const absl::Time start = absl::Now();
   RETURN_IF_ERROR(Wait().status());
   report.waited = absl::Now() - start;
   ASSIGN_OR_RETURN(StateDict staged, Stage(state, report));
+  RETURN_IF_ERROR(on_gpu() ? CopyFromGpu(computed, report) : CopyOnHost());
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     state_ = std::move(staged);
+    if (on_gpu()) source_ = state;
+    copied_ = report.copied;
     step_ = step;
   }
   changed_.notify_all();
@@ -98,8 +102,11 @@ absl::StatusOr<std::string> AsyncSaver::Wait() {
 
 absl::StatusOr<StateDict> AsyncSaver::Stage(const StateDict& state, AsyncSaveReport& report) {
   if (!arena_) {
+    if (on_gpu()) {
+      ASSIGN_OR_RETURN(copying_, device_->CreateStream("checkpoint-stage"));
+    }
     const int64_t nbytes = options_.staging_bytes > 0 ? options_.staging_bytes : ArenaBytes(state);
-    ASSIGN_OR_RETURN(arena_, group_->device()->AllocatePinned(nbytes));
+    ASSIGN_OR_RETURN(arena_, device_->AllocatePinned(nbytes));
     // Pages that are touched for the first time cost more than the copy; every later save finds them.
     std::memset(arena_.data(), 0, arena_.nbytes());
   }
@@ -117,37 +124,47 @@ absl::StatusOr<StateDict> AsyncSaver::Stage(const StateDict& state, AsyncSaveRep
     ShardedTensor copied = *tensor;
     for (ShardedTensor::Shard& shard : copied.shards) {
       const int64_t nbytes = shard.data.nbytes();
-      if (used + nbytes > arena_.nbytes()) {
+      ASSIGN_OR_RETURN(const Buffer place, Place(nbytes, used));
+      if (!place) {
         report.unstaged_bytes += nbytes;
         continue;
       }
-      const Buffer place = arena_.Slice(used, nbytes);
       for (int64_t at = 0; at < nbytes; at += kPieceBytes) {
         copies_.push_back(
             {place.data() + at, shard.data.data_as<const std::byte>() + at, std::min(kPieceBytes, nbytes - at)});
       }
       shard.data = Tensor(place, shard.data.dtype(), shard.data.shape());
       report.staged_bytes += nbytes;
-      used += Aligned(nbytes);
     }
     staged.Set(key, std::move(copied));
   }
-  RETURN_IF_ERROR(CopyAll());
   return staged;
 }
 
-absl::Status AsyncSaver::CopyAll() {
-  const std::vector<Copy> copies = std::exchange(copies_, {});
-  Device& device = *group_->device();
-  if (device.type() == DeviceType::kCpu) {
-    return copiers_->ParallelFor(static_cast<int64_t>(copies.size()), [&](int64_t i) {
-      std::memcpy(copies[i].to, copies[i].from, copies[i].nbytes);
-      return absl::OkStatus();
-    });
+// The next `nbytes` of the arena, of which `used` are; or null where it ends and the files can be written from the
+// caller's memory, which those of a GPU cannot.
+absl::StatusOr<Buffer> AsyncSaver::Place(int64_t nbytes, int64_t& used) {
+  if (used + nbytes <= arena_.nbytes()) {
+    Buffer place = arena_.Slice(used, nbytes);
+    used += Aligned(nbytes);
+    return place;
   }
-  ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream, device.CreateStream("checkpoint-stage"));
-  for (const Copy& copy : copies) stream->CopyAsync(copy.to, copy.from, copy.nbytes);
-  return stream->Synchronize();
+  return on_gpu() ? device_->AllocatePinned(nbytes) : Buffer();
+}
+
+absl::Status AsyncSaver::CopyOnHost() {
+  const std::vector<Copy> copies = std::exchange(copies_, {});
+  return copiers_->ParallelFor(static_cast<int64_t>(copies.size()), [&](int64_t i) {
+    std::memcpy(copies[i].to, copies[i].from, copies[i].nbytes);
+    return absl::OkStatus();
+  });
+}
+
+absl::Status AsyncSaver::CopyFromGpu(Stream* computed, AsyncSaveReport& report) {
+  if (computed != nullptr) copying_->Wait(computed->Record());
+  for (const Copy& copy : std::exchange(copies_, {})) copying_->CopyAsync(copy.to, copy.from, copy.nbytes);
+  report.copied = copying_->Record();
+  return computed != nullptr ? absl::OkStatus() : report.copied.Synchronize();
 }
 
 void AsyncSaver::Work() {
@@ -160,7 +177,10 @@ void AsyncSaver::Work() {
     lock.unlock();
     SaveOptions save = options_.save;
     if (options_.incremental && !base_.empty()) save.base = base_;
-    absl::StatusOr<std::string> saved = SaveCheckpoint(*state_, root_, step_, *group_, save);
+    const absl::Status copied = on_gpu() ? AgreeOn(*group_, copied_.Synchronize()) : absl::OkStatus();
+    source_ = StateDict();
+    absl::StatusOr<std::string> saved =
+        copied.ok() ? SaveCheckpoint(*state_, root_, step_, *group_, save) : absl::StatusOr<std::string>(copied);
     if (saved.ok()) base_ = *saved;
     if (saved.ok() && options_.committed) {
       const absl::Status told = group_->rank() == 0 ? options_.committed(*saved) : absl::OkStatus();

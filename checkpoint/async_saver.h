@@ -6,6 +6,12 @@
 //   step K        |copy|--------- training goes on ---------|copy|----
 //   background         |== write, fsync, commit step K ==|       |== ...
 //
+// On a GPU the caller need not even be blocked for the copy, which the GPU makes beside the next step, up to its
+// update:
+//
+//   compute stream   step K |==== forward, backward ====|wait for copied|update|
+//   copying stream          |-- device to pinned --|copied
+//
 // There is one save at a time: the next one waits for the one before (back-pressure). What does not fit into the arena
 // is written from the caller's tensors while it waits. Both are said in the report. Used by one thread of a rank.
 #ifndef FSDP_CHECKPOINT_ASYNC_SAVER_H_
@@ -19,6 +25,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -28,6 +35,7 @@
 #include "collectives/process_group.h"
 #include "tensor/device.h"
 #include "tensor/state_dict.h"
+#include "tensor/stream.h"
 
 namespace fsdp {
 
@@ -45,7 +53,8 @@ struct AsyncSaverOptions {
 
   // Performance.
 
-  // Bytes of the arena; 0: what the first state takes. A smaller one blocks the caller longer.
+  // Bytes of the arena; 0: what the first state takes. With a smaller one the caller is blocked longer, or, on a GPU,
+  // more is pinned for the time of each save.
   int64_t staging_bytes = 0;
 
   // Threads that copy, where the state is in host memory.
@@ -62,6 +71,7 @@ struct AsyncSaveReport {
   int64_t staged_bytes = 0;    // copied into the arena
   int64_t unstaged_bytes = 0;  // written from the caller's tensors, since the arena was too small
   std::string note;            // a sentence about back-pressure; empty when there was none
+  Event copied;  // when the state may change: at once, or when the stream that changes it has waited for it
 };
 
 class AsyncSaver {
@@ -75,27 +85,35 @@ class AsyncSaver {
   AsyncSaver(const AsyncSaver&) = delete;
   AsyncSaver& operator=(const AsyncSaver&) = delete;
 
-  // Starts to save `state` as `step`, as SaveCheckpoint; once this returns `state` may change. All ranks call it. When
-  // the save before has failed, returns its error, on every rank, and starts nothing.
-  absl::StatusOr<AsyncSaveReport> Save(const StateDict& state, int64_t step);
+  // Starts to save `state` as `step`, as SaveCheckpoint, of host memory or of the group's GPU. All ranks call it. When
+  // the save before has failed, returns its error, on every rank, and starts nothing. Once this returns `state` may
+  // change; but where it is on a GPU and `computed`, the stream whose work so far makes it, is given, only after
+  // AsyncSaveReport::copied. It may go in any case.
+  absl::StatusOr<AsyncSaveReport> Save(const StateDict& state, int64_t step, Stream* computed = nullptr);
 
   // Blocks until nothing is in progress. The path of the last checkpoint, empty when there was no save; or the error of
   // a save that no call has returned yet.
   absl::StatusOr<std::string> Wait();
 
  private:
-  AsyncSaver(std::string root, std::unique_ptr<ProcessGroup> group, const AsyncSaverOptions& options);
+  AsyncSaver(std::string root, std::unique_ptr<ProcessGroup> group, std::shared_ptr<Device> device,
+             const AsyncSaverOptions& options);
 
   // Copies of `state`'s tensors in the arena, as far as it reaches.
   absl::StatusOr<StateDict> Stage(const StateDict& state, AsyncSaveReport& report);
-  absl::Status CopyAll();
+  absl::StatusOr<Buffer> Place(int64_t nbytes, int64_t& used);
+  absl::Status CopyOnHost();
+  absl::Status CopyFromGpu(Stream* computed, AsyncSaveReport& report);
+  bool on_gpu() const { return device_->type() != DeviceType::kCpu; }
   void Work();
 
   const std::string root_;
-  const std::unique_ptr<ProcessGroup> group_;
+  const std::unique_ptr<ProcessGroup> group_;  // for the control plane
+  const std::shared_ptr<Device> device_;
   const AsyncSaverOptions options_;
   std::unique_ptr<ThreadPool> copiers_;
   Buffer arena_;
+  std::unique_ptr<Stream> copying_;  // of a GPU; from the first save on
 
   struct Copy {
     std::byte* to;
@@ -106,8 +124,10 @@ class AsyncSaver {
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  // All guarded by mutex_, but that state_, step_ and base_ are worker_'s while state_ has a value.
+  // All guarded by mutex_, but that state_, source_, copied_, step_ and base_ are worker_'s while state_ has a value.
   std::optional<StateDict> state_;  // that of the save in progress
+  StateDict source_;                // what it is copied from, until it is
+  Event copied_;
   int64_t step_ = 0;
   std::string base_;  // what is saved last, for incremental
   absl::StatusOr<std::string> last_ = std::string();

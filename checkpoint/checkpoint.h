@@ -18,6 +18,7 @@
 #include "checkpoint/retention.h"     // PruneCheckpoints
 #include "checkpoint/save_options.h"  // SaveOptions
 #include "collectives/process_group.h"
+#include "tensor/device.h"
 #include "tensor/state_dict.h"
 
 namespace fsdp {
@@ -26,7 +27,8 @@ namespace fsdp {
 // kFull: rank 0's state is written, as one file, and the others' must be empty (rank0_only) or are not looked at;
 // kSharded: each rank writes its part; kLocal: each rank writes its flat shards as `state.units` lay them out. ROOT is
 // made if needed. Blocks until the checkpoint is durable and committed; returns its path. On any rank's failure every
-// rank gets that rank's error, and nothing is left behind. Tensors must be in host memory. Issues control-plane gathers
+// rank gets that rank's error, and nothing is left behind. Tensors must be in host memory (AsyncSaver takes a
+// GPU's). Issues control-plane gathers
 // only.
 absl::StatusOr<std::string> SaveCheckpoint(const StateDict& state, const std::string& root, int64_t step,
                                            ProcessGroup& group, const SaveOptions& options = {});
@@ -38,6 +40,9 @@ struct LoadOptions {
   // A tensor of `wanted` that the checkpoint lacks is an error; otherwise it is left as it is and named in `missing`.
   bool strict = true;
   std::vector<std::string>* missing = nullptr;  // may be null
+
+  // Where the memory of `wanted` is; null: on the host. On a GPU it may be on the host in part.
+  Device* device = nullptr;
 
   // Threads that read; each has one block in flight.
   int io_threads = 4;

@@ -14,6 +14,7 @@
 #include "base/thread_pool.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/format/manifest_file.h"
+#include "checkpoint/source/device_read.h"
 #include "checkpoint/source/path_kind.h"
 #include "checkpoint/source/tensor_source.h"
 #include "checkpoint/storage/file_system.h"
@@ -116,7 +117,9 @@ absl::Status LoadCheckpoint(const std::string& path, StateDict& wanted, const Lo
   LoadPlan plan(*source, wanted, path);
   for (const auto& [key, value] : wanted.entries()) RETURN_IF_ERROR(plan.Add(key, value));
   RETURN_IF_ERROR(CheckMissing(plan.missing(), path, options));
-  RETURN_IF_ERROR(source->ReadAll(plan.reads(), *pool));
+  const bool on_gpu = options.device != nullptr && options.device->type() != DeviceType::kCpu;
+  RETURN_IF_ERROR(on_gpu ? ReadToDevice(*source, plan.reads(), *options.device, *pool)
+                         : source->ReadAll(plan.reads(), *pool));
   for (const auto& [key, text] : plan.texts()) wanted.Set(key, text);
   return absl::OkStatus();
 }

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// ReadToDevice: TensorSource::ReadAll into memory of a GPU. Two pinned buffers take turns: while one is copied to the
+// device, the next pieces are read, verified and converted into the other.
+//
+//   threads  |= read into A =|= read into B =|= read into A =|
+//   GPU                      |- copy A -|    |- copy B -|
+#ifndef FSDP_CHECKPOINT_SOURCE_DEVICE_READ_H_
+#define FSDP_CHECKPOINT_SOURCE_DEVICE_READ_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "base/thread_pool.h"
+#include "checkpoint/source/tensor_source.h"
+#include "tensor/device.h"
+
+namespace fsdp {
+
+// As source.ReadAll, but `out` may be memory of `device` or of the host. Blocks until all is there. `buffer_bytes`: of
+// each of the two; at least what one element takes.
+absl::Status ReadToDevice(const TensorSource& source, const std::vector<TensorRead>& reads, Device& device,
+                          ThreadPool& pool, int64_t buffer_bytes = int64_t{64} << 20);
+
+}  // namespace fsdp
+
+#endif  // FSDP_CHECKPOINT_SOURCE_DEVICE_READ_H_
