@@ -18,14 +18,17 @@ namespace {
 
 // The form of the state that is saved. A FULL checkpoint is gathered on rank 0 only where that is asked for; otherwise
 // each rank puts its flat shards into the one file, as it does into a file of its own for LOCAL: nothing is gathered.
-StateDictSettings SettingsOf(const TrainOptions& options) {
+// Files are written from host memory, which AsyncSaver brings a GPU's to by itself.
+StateDictSettings SettingsOf(const TrainOptions& options, const Device& device) {
+  const bool offload_to_cpu = options.offload_to_cpu ||
+                              (device.type() != DeviceType::kCpu && (options.rank0_only || !options.async_checkpoint));
   if (options.state_dict_type == StateDictType::kSharded) {
-    return {ShardedStateDictConfig{options.offload_to_cpu}, ShardedOptimStateDictConfig{options.offload_to_cpu}};
+    return {ShardedStateDictConfig{offload_to_cpu}, ShardedOptimStateDictConfig{offload_to_cpu}};
   }
   if (options.rank0_only) {
-    return {FullStateDictConfig{options.offload_to_cpu, true}, FullOptimStateDictConfig{options.offload_to_cpu, true}};
+    return {FullStateDictConfig{offload_to_cpu, true}, FullOptimStateDictConfig{offload_to_cpu, true}};
   }
-  return {LocalStateDictConfig{options.offload_to_cpu}, LocalOptimStateDictConfig{options.offload_to_cpu}};
+  return {LocalStateDictConfig{offload_to_cpu}, LocalOptimStateDictConfig{offload_to_cpu}};
 }
 
 }  // namespace
@@ -54,7 +57,7 @@ bool CheckpointSaver::IsDue(int64_t steps_done) const {
 bool CheckpointSaver::Streams() const { return options_.rank0_only && !options_.async_checkpoint; }
 
 absl::StatusOr<StateDict> CheckpointSaver::GatherState(int64_t steps_done, int64_t tokens_seen) {
-  const StateDictTypeGuard guard(model_, SettingsOf(options_));
+  const StateDictTypeGuard guard(model_, SettingsOf(options_, model_.device()));
   StateDict state;
   if (Streams()) {
     ASSIGN_OR_RETURN(state, model_.DescribeFullState(&optimizer_));
@@ -116,7 +119,8 @@ absl::StatusOr<std::string> CheckpointSaver::SaveInBackground(const StateDict& s
     };
     ASSIGN_OR_RETURN(async_saver_, AsyncSaver::Create(options_.checkpoint_dir, model_.group(), options));
   }
-  ASSIGN_OR_RETURN(const AsyncSaveReport report, async_saver_->Save(state, steps_done));
+  ASSIGN_OR_RETURN(const AsyncSaveReport report, async_saver_->Save(state, steps_done, &model_.stream()));
+  copied_ = report.copied;
   return absl::StrCat("saving step ", steps_done, " in the background; training waited ",
                       absl::FormatDuration(absl::Trunc(report.blocked, absl::Microseconds(1))),
                       report.note.empty() ? "" : ": ", report.note);

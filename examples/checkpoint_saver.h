@@ -46,6 +46,10 @@ class CheckpointSaver {
   // all.
   absl::StatusOr<std::string> Save(int64_t steps_done, int64_t tokens_seen);
 
+  // When parameters and optimizer state may change after the last Save: at once, but on a GPU with async_checkpoint,
+  // where they are still being copied.
+  const Event& copied() const { return copied_; }
+
   // Blocks until what was saved last is durable.
   absl::Status Finish();
 
@@ -62,6 +66,7 @@ class CheckpointSaver {
   FullyShardedDataParallel& model_;
   Optimizer& optimizer_;
   std::vector<std::string> superseded_;
+  Event copied_;
   std::string last_;                         // path of what was saved last
   std::unique_ptr<AsyncSaver> async_saver_;  // from the first save with async_checkpoint on
 };

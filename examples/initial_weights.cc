@@ -29,13 +29,16 @@ bool AnyHasPrefix(const StateDict& state, std::string_view prefix) {
 
 }  // namespace
 
-absl::Status LoadInitialWeights(const std::string& path, std::string_view base_prefix, StateDict& wanted) {
+absl::Status LoadInitialWeights(const std::string& path, std::string_view base_prefix, StateDict& wanted,
+                                Device* device) {
+  LoadOptions options;
+  options.device = device;
   ASSIGN_OR_RETURN(const StateDict contents, DescribeCheckpoint(path));
-  if (AnyHasPrefix(contents, base_prefix)) return LoadCheckpoint(path, wanted);
+  if (AnyHasPrefix(contents, base_prefix)) return LoadCheckpoint(path, wanted, options);
   StateDict renamed = WithoutPrefix(wanted, base_prefix);
   const bool has_names = std::any_of(renamed.entries().begin(), renamed.entries().end(),
                                      [&](const auto& entry) { return contents.contains(entry.first); });
-  return LoadCheckpoint(path, has_names ? renamed : wanted);  // an error names what a stranger's file lacks
+  return LoadCheckpoint(path, has_names ? renamed : wanted, options);  // an error names what a stranger's file lacks
 }
 
 }  // namespace fsdp

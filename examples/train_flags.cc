@@ -17,9 +17,10 @@
 #include "base/status_macros.h"
 
 ABSL_FLAG(std::optional<int>, nproc, std::nullopt,
-          "ranks to start on this host (default: 2); where RANK and WORLD_SIZE are in the environment, join that job "
-          "instead");
-ABSL_FLAG(std::string, device, "auto", "auto or cpu");
+          "ranks to start on this host (default: its GPUs, else 2); where RANK and WORLD_SIZE are in the environment, "
+          "join that job instead");
+ABSL_FLAG(std::string, device, "auto", "auto (a GPU if there is one), cpu or cuda");
+ABSL_FLAG(bool, share_gpu, false, "let ranks outnumber GPUs; NCCL then talks through sockets, which is slow");
 ABSL_FLAG(std::string, model, "gpt2", "gpt2 or llama");
 ABSL_FLAG(std::optional<std::string>, config, std::nullopt,
           "a Hugging Face config.json, or a preset: gpt2-tiny (default), gpt2-124m, ..., llama-tiny (default with "
@@ -92,8 +93,6 @@ ABSL_FLAG(bool, print_schedule, false, "print the schedule of one step for rank 
 namespace fsdp {
 namespace {
 
-constexpr int kDefaultNproc = 2;
-
 absl::Status BadValue(std::string_view flag, std::string_view value, std::string_view expected) {
   return absl::InvalidArgumentError(absl::StrFormat("--%s=%s: expected %s", flag, value, expected));
 }
@@ -121,7 +120,7 @@ absl::Status CheckNumber(std::string_view flag, double value, double limit = INF
 }
 
 absl::Status CheckChoices() {
-  RETURN_IF_ERROR(CheckChoice("device", absl::GetFlag(FLAGS_device), {"auto", "cpu"}, {"cuda"}));
+  RETURN_IF_ERROR(CheckChoice("device", absl::GetFlag(FLAGS_device), {"auto", "cpu", "cuda"}, {}));
   RETURN_IF_ERROR(CheckChoice("model", absl::GetFlag(FLAGS_model), {"gpt2", "llama"}, {}));
   RETURN_IF_ERROR(CheckChoice("sharding_strategy", absl::GetFlag(FLAGS_sharding_strategy),
                               {"full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2"}, {}));
@@ -137,7 +136,7 @@ absl::Status CheckChoices() {
 }
 
 absl::Status CheckNumbers() {
-  RETURN_IF_ERROR(CheckAtLeast("nproc", absl::GetFlag(FLAGS_nproc).value_or(kDefaultNproc), 1));
+  RETURN_IF_ERROR(CheckAtLeast("nproc", absl::GetFlag(FLAGS_nproc).value_or(1), 1));
   RETURN_IF_ERROR(CheckAtLeast("steps", absl::GetFlag(FLAGS_steps), 1));
   RETURN_IF_ERROR(CheckAtLeast("batch_size", absl::GetFlag(FLAGS_batch_size), 1));
   RETURN_IF_ERROR(CheckAtLeast("seq_len", absl::GetFlag(FLAGS_seq_len), 1));
@@ -224,6 +223,12 @@ absl::StatusOr<ResumeChoice> ParseResume(const std::string& value) {
   return BadValue("resume", value, "auto, none or a checkpoint's path");
 }
 
+// One that CheckChoices let through.
+DeviceChoice ParseDevice(std::string_view name) {
+  if (name == "cuda") return DeviceChoice::kCuda;
+  return name == "cpu" ? DeviceChoice::kCpu : DeviceChoice::kAuto;
+}
+
 void ReadSteps(TrainOptions& options) {
   const double lr = absl::GetFlag(FLAGS_lr);
   options.batch_size = absl::GetFlag(FLAGS_batch_size);
@@ -287,7 +292,8 @@ absl::StatusOr<TrainOptions> TrainOptionsFromFlags() {
   RETURN_IF_ERROR(CheckNumbers());
   RETURN_IF_ERROR(CheckCombinations());
   TrainOptions options;
-  options.nproc = absl::GetFlag(FLAGS_nproc).value_or(kDefaultNproc);
+  options.nproc = absl::GetFlag(FLAGS_nproc);
+  options.device = {.device = ParseDevice(absl::GetFlag(FLAGS_device)), .share_gpu = absl::GetFlag(FLAGS_share_gpu)};
   options.model = absl::GetFlag(FLAGS_model);
   options.config = absl::GetFlag(FLAGS_config).value_or(options.model + "-tiny");
   options.init_from = absl::GetFlag(FLAGS_init_from);

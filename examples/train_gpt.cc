@@ -6,23 +6,21 @@
 //   train_gpt --nproc=4 --steps=200 --checkpoint_dir=checkpoints --checkpoint_every=50
 //
 // Killed at any instant, the same command continues from the newest checkpoint that verifies, on any number of ranks.
-#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
 #include <optional>
 #include <string>
-#include <thread>
 
 #include "absl/strings/string_view.h"
 #include "base/status_macros.h"
 #include "collectives/init_process_group.h"
 #include "collectives/launcher.h"
 #include "collectives/rendezvous.h"
+#include "examples/rank_device.h"
 #include "examples/stop_signal.h"
 #include "examples/train_flags.h"
 #include "examples/trainer.h"
-#include "tensor/host_device.h"
 #include "tools/command_line.h"
 
 namespace fsdp {
@@ -30,19 +28,20 @@ namespace {
 
 constexpr char kProgram[] = "train_gpt";
 
+// Without GPUs.
+constexpr int kDefaultNproc = 2;
+
 int Fail(absl::string_view message) {
   std::fflush(stdout);
   std::fprintf(stderr, "%s: %s\n", kProgram, std::string(message).c_str());
   return kExitFailed;
 }
 
-absl::StatusOr<std::shared_ptr<ProcessGroup>> JoinJob() {
+absl::StatusOr<std::shared_ptr<ProcessGroup>> JoinJob(const RankDeviceOptions& device) {
   ASSIGN_OR_RETURN(const Rendezvous job, RendezvousFromEnvironment());
-  const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-  const int kernel_threads = std::max(1, cores / job.local_world_size);  // the ranks of a host share its cores
   InitOptions options;
-  options.device = CreateHostDevice({.kernel_threads = kernel_threads});
-  return InitProcessGroup(options);
+  ASSIGN_OR_RETURN(options.device, CreateRankDevice(job, device));
+  return JoinProcessGroup(job, options);
 }
 
 absl::Status TrainOrPrint(const TrainOptions& options, const std::shared_ptr<ProcessGroup>& group) {
@@ -54,7 +53,7 @@ absl::Status TrainOrPrint(const TrainOptions& options, const std::shared_ptr<Pro
 
 int RunRank(const TrainOptions& options) {
   CatchStopSignals();
-  const absl::StatusOr<std::shared_ptr<ProcessGroup>> group = JoinJob();
+  const absl::StatusOr<std::shared_ptr<ProcessGroup>> group = JoinJob(options.device);
   if (!group.ok()) return Fail(group.status().message());
   const absl::Status status = TrainOrPrint(options, *group);
   if (status.ok()) return kExitDone;
@@ -64,12 +63,15 @@ int RunRank(const TrainOptions& options) {
 }
 
 // Starts this program again as the ranks of a job.
-int LaunchRanks(int nproc, int argc, char** argv) {
+int LaunchRanks(const TrainOptions& train, int argc, char** argv) {
+  const absl::StatusOr<int> gpus = CountGpus(train.device.device);
+  if (!gpus.ok()) return Fail(gpus.status().message());
+
   // Kernels that wait for their threads by spinning are ten times slower where other work wants the cores too. OpenMP
   // reads this when a process starts, so it is told to the ranks.
   setenv("OMP_WAIT_POLICY", "passive", /*overwrite=*/0);
   LaunchOptions options;
-  options.nproc = nproc;
+  options.nproc = train.nproc.value_or(*gpus > 0 ? *gpus : kDefaultNproc);
   options.command = {SelfPath()};
   options.command.insert(options.command.end(), argv + 1, argv + argc);
   options.prefix_output = false;
@@ -82,7 +84,7 @@ int Main(int argc, char** argv) {
   if (const std::optional<int> status = ParseFlags(argc, argv, "train_gpt [flags]")) return *status;
   const absl::StatusOr<TrainOptions> options = TrainOptionsFromFlags();
   if (!options.ok()) return ReportUsageError(kProgram, options.status());
-  return InsideJob() ? RunRank(*options) : LaunchRanks(options->nproc, argc, argv);
+  return InsideJob() ? RunRank(*options) : LaunchRanks(*options, argc, argv);
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 
+#include "examples/device_choice.h"
 #include "examples/learning_rate.h"
 #include "fsdp/fsdp.h"
 #include "optim/adamw.h"
@@ -41,7 +42,9 @@ struct ResumeChoice {
 enum class TrainApi { kFsdp1, kFsdp2 };
 
 struct TrainOptions {
-  int nproc = 1;  // ranks to start here, when this process is not yet part of a job
+  // Where it runs.
+  std::optional<int> nproc;  // ranks to start here, when this process is not yet part of a job; default: GPUs, else 2
+  RankDeviceOptions device;
 
   // The model.
   std::string model = "gpt2";  // its kind, by Hugging Face's name

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <optional>
+#include <utility>
 
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
@@ -99,6 +100,7 @@ absl::StatusOr<StepOutcome> TrainStep::Run(int64_t step, float max_grad_norm) {
   }
   RETURN_IF_ERROR(CheckFinite(grad_norm, step));
   const TraceScope span(trace_.get(), stream, [] { return std::string("optimizer"); });
+  stream.Wait(std::exchange(update_after_, Event()));
   RETURN_IF_ERROR(optimizer_.Step(stream));
   optimizer_.ZeroGrad();
   return outcome;

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -36,6 +37,9 @@ class TrainStep {
   // finite; the optimizer then did not step.
   absl::StatusOr<StepOutcome> Run(int64_t step, float max_grad_norm);
 
+  // The next step's update waits for `event`; its forward and backward do not.
+  void UpdateAfter(Event event) { update_after_ = std::move(event); }
+
  private:
   TrainStep(FullyShardedDataParallel& model, Optimizer& optimizer, const BatchLoader& batches,
             std::shared_ptr<Trace> trace);
@@ -56,6 +60,7 @@ class TrainStep {
   Buffer host_losses_;          // float32 [grad_accum]
   std::vector<Tensor> losses_;  // their sources, until they were copied
   std::unique_ptr<RankReports> reports_;
+  Event update_after_;
 };
 
 }  // namespace fsdp

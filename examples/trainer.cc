@@ -117,10 +117,14 @@ absl::Status Trainer::FillModel() {
   saver_ = std::make_unique<CheckpointSaver>(options_, *model_, *optimizer_, start_.superseded);
   const std::string& source = start_.resumed() ? start_.checkpoint : options_.init_from;
   if (start_.resumed()) {
-    const auto load = [&](StateDict& wanted) { return LoadCheckpoint(source, wanted); };
+    LoadOptions load_options;
+    load_options.device = &model_->device();
+    const auto load = [&](StateDict& wanted) { return LoadCheckpoint(source, wanted, load_options); };
     RETURN_IF_ERROR(model_->Restore(optimizer_.get(), load));
   } else if (!source.empty()) {
-    const auto load = [&](StateDict& wanted) { return LoadInitialWeights(source, BasePrefix(config_), wanted); };
+    const auto load = [&](StateDict& wanted) {
+      return LoadInitialWeights(source, BasePrefix(config_), wanted, &model_->device());
+    };
     RETURN_IF_ERROR(model_->Restore(/*optimizer=*/nullptr, load));
   }
   if (!is_rank0()) return absl::OkStatus();
@@ -201,6 +205,7 @@ absl::StatusOr<bool> Trainer::TrainOneStep(int64_t step) {
   if (saver_->IsDue(step + 1) || (outcome.stop_requested && !options_.checkpoint_dir.empty())) {
     const int64_t tokens_seen = start_.tokens_seen + (step + 1 - start_.step) * tokens;
     ASSIGN_OR_RETURN(const std::string saved, saver_->Save(step + 1, tokens_seen));
+    train_step_->UpdateAfter(saver_->copied());
     if (is_rank0()) Say("%s", saved);
     step_began_ = absl::Now();  // steps are timed without their checkpoints
   }

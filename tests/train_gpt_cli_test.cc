@@ -3,6 +3,7 @@
 // The command line of train_gpt: what it refuses, with which exit status and words, and where it finds things.
 #include <arpa/inet.h>
 #include <netinet/in.h>
+#include <stdlib.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -76,7 +77,6 @@ TEST(TrainGptCliTest, AWrongCommandLineExitsWith2AndNamesTheFlag) {
 
 TEST(TrainGptCliTest, WhatIsNotInThisVersionIsRefusedByName) {
   const std::vector<std::string> later = {
-      "--device=cuda",
       "--param_dtype=float16",
       "--reduce_dtype=float16",
   };
@@ -84,6 +84,7 @@ TEST(TrainGptCliTest, WhatIsNotInThisVersionIsRefusedByName) {
 }
 
 TEST(TrainGptCliTest, AnInputThatCannotBeUsedExitsWith1AndSaysWhy) {
+  setenv("CUDA_VISIBLE_DEVICES", "", /*overwrite=*/1);  // for --device=cuda
   const std::string directory = NewDirectory();
   std::ofstream(directory + "/bad.u16", std::ios::binary)
       << std::string(40, '\0') << "\xff\x01" << std::string(40, '\0');
@@ -104,6 +105,7 @@ TEST(TrainGptCliTest, AnInputThatCannotBeUsedExitsWith1AndSaysWhy) {
       {{config, "--init_from=" + Golden("gpt2_uneven")}, {"transformer."}},
       {{config, "--resume=" + directory}, {directory}},
       {{config, "--metrics=" + directory + "/no/metrics.jsonl"}, {"no/metrics.jsonl"}},
+      {{config, "--device=cuda"}, {"--device=cuda: ", "train with --device=cpu"}},
       {{config, "--checkpoint_dir=/proc/saved"}, {"--checkpoint_dir=/proc/saved", "cannot be made"}},
   };
   for (const Refusal& refusal : refusals) ExpectRefused(refusal.flags + Flags{"--steps=1"}, 1, refusal.words);
