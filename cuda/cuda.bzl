@@ -244,6 +244,7 @@ def cuda_test(name, srcs, deps = [], cuda_deps = [], nvccopts = [], tags = [], t
       **kwargs: more of cc_test's attributes.
     """
     all_deps = deps + cuda_deps + [_CUDART]
+    kwargs.setdefault("visibility", ["//tools:__pkg__"])  # for gpu_bundle
     cc_test(
         name = name,
         srcs = _compile_cuda(name, srcs, [], all_deps, nvccopts, True),
