@@ -191,11 +191,12 @@ void Print(const Measured& measured) {
 
 absl::StatusOr<Measured> MeasureOnRanks(const TrainOptions& options, const std::string& root) {
   const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  const int nproc = options.nproc.value_or(2);
   std::vector<std::shared_ptr<Device>> devices;
-  for (int rank = 0; rank < options.nproc; ++rank) {
-    devices.push_back(CreateHostDevice({.kernel_threads = std::max(1, cores / options.nproc)}));
+  for (int rank = 0; rank < nproc; ++rank) {
+    devices.push_back(CreateHostDevice({.kernel_threads = std::max(1, cores / nproc)}));
   }
-  std::vector<absl::StatusOr<Measured>> results(options.nproc, Measured());
+  std::vector<absl::StatusOr<Measured>> results(nproc, Measured());
   std::vector<std::thread> ranks;
   for (std::unique_ptr<ProcessGroup>& own : CreateLocalGroups(devices)) {
     ranks.emplace_back([&, group = std::shared_ptr<ProcessGroup>(std::move(own))]() mutable {
