@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""cuda_library and cuda_test: C++ rules whose sources may be CUDA, compiled by the nvcc of @local_cuda.
+"""cuda_library, cuda_test and cuda_binary: C++ rules whose sources may be CUDA, compiled by the nvcc of @local_cuda.
 
 Each makes a second target, NAME_emulated (NAME_emulated_test for a test), of the same sources, compiled by the C++
 compiler against cuda/emulator, which needs no toolkit and no GPU. One program must not hold both kinds.
@@ -14,7 +14,7 @@ later ones run the newest architecture's PTX.
 load("@local_cuda//:config.bzl", "CUDA_AVAILABLE", "CUDA_HOST_COMPILER", "CUDA_PATH", "CUDA_VERSION", "NCCL_AVAILABLE")
 load("@rules_cc//cc:find_cc_toolchain.bzl", "find_cpp_toolchain", "use_cc_toolchain")
 load("@rules_cc//cc/common:cc_info.bzl", "CcInfo")
-load("//bazel:cc.bzl", "cc_library", "cc_test")
+load("//bazel:cc.bzl", "cc_binary", "cc_library", "cc_test")
 
 _CUDART = Label("@local_cuda//:cudart")
 _EMULATOR = Label("//cuda/emulator:emulator")
@@ -145,6 +145,9 @@ _EMULATED_COPTS = [
     # As nvcc does for what is to be rounded once, and only for that, whatever the processor has.
     "-ffp-contract=off",
     "-Wno-unknown-pragmas",
+    # A GPU traps at a misaligned access, and so do these.
+    "-fsanitize=alignment",
+    "-fsanitize-undefined-trap-on-error",
 ]
 
 def emulated(label):
@@ -188,6 +191,7 @@ def cuda_library(
         hdrs = [],
         deps = [],
         cuda_deps = [],
+        toolkit_deps = [],
         nvccopts = [],
         testonly = False,
         target_compatible_with = [],
@@ -200,12 +204,13 @@ def cuda_library(
       hdrs: as in cc_library.
       deps: as in cc_library.
       cuda_deps: those of the dependencies that are a cuda_library: the emulated twin depends on theirs.
+      toolkit_deps: the toolkit's libraries beside the runtime, in whose place the twin has the emulator.
       nvccopts: more flags for nvcc.
       testonly: as in cc_library. The twin always is.
       target_compatible_with: as in cc_library, beside CUDA itself.
       **kwargs: more of cc_library's attributes.
     """
-    all_deps = deps + cuda_deps + [_CUDART]
+    all_deps = deps + cuda_deps + toolkit_deps + [_CUDART]
     cc_library(
         name = name,
         testonly = testonly,
@@ -260,5 +265,34 @@ def cuda_test(name, srcs, deps = [], cuda_deps = [], nvccopts = [], tags = [], t
         copts = _EMULATED_COPTS,
         tags = tags,
         deps = _emulated_deps(twin, srcs, deps, cuda_deps),
+        **kwargs
+    )
+
+def cuda_binary(name, srcs, deps = [], cuda_deps = [], testonly = False, target_compatible_with = [], **kwargs):
+    """A cc_binary of .cc files, and its emulated twin.
+
+    Args:
+      name: the program.
+      srcs: as in cc_binary.
+      deps: as in cuda_library.
+      cuda_deps: as in cuda_library.
+      testonly: as in cc_binary. The twin always is.
+      target_compatible_with: as in cc_binary, beside CUDA itself.
+      **kwargs: more of cc_binary's attributes.
+    """
+    cc_binary(
+        name = name,
+        testonly = testonly,
+        srcs = srcs,
+        target_compatible_with = CUDA_COMPATIBLE + target_compatible_with,
+        deps = deps + cuda_deps + [_CUDART],
+        **kwargs
+    )
+    cc_binary(
+        name = name + "_emulated",
+        testonly = True,
+        srcs = srcs,
+        copts = _EMULATED_COPTS,
+        deps = deps + [emulated(dep) for dep in cuda_deps] + [_EMULATOR],
         **kwargs
     )

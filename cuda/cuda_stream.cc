@@ -176,6 +176,22 @@ void CudaStream::Watch(std::shared_ptr<const AsyncFailure> failure) {
   InOrder([this, failure = std::move(failure)] { AddFailures({failure}, failures_); });
 }
 
+absl::StatusOr<Buffer> CudaStream::Workspace(int64_t nbytes) {
+  if (workspace_.nbytes() < nbytes) {
+    workspace_ = Buffer();
+    ASSIGN_OR_RETURN(workspace_, device_->Allocate(nbytes));
+  }
+  return workspace_;
+}
+
+absl::StatusOr<std::shared_ptr<KernelFailure>> CudaStream::kernel_failure() {
+  if (kernel_failure_ == nullptr) {
+    ASSIGN_OR_RETURN(kernel_failure_, KernelFailure::Create(*device_));
+    Watch(kernel_failure_);
+  }
+  return kernel_failure_;
+}
+
 void CudaStream::Push(Item item) {
   if (item.in_order) in_order_.fetch_add(1, std::memory_order_relaxed);
   {

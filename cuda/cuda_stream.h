@@ -34,6 +34,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "cuda/async_failure.h"
+#include "cuda/kernel_failure.h"
 #include "tensor/buffer.h"
 #include "tensor/device.h"
 #include "tensor/stream.h"
@@ -84,6 +85,13 @@ class CudaStream final : public Stream {
   // order.
   void* scratch() const { return scratch_; }
 
+  // Device memory of at least `nbytes` for what one call's kernels pass to each other; kept, and used by every such
+  // call, in stream order. Like any buffer it must be among the `uses` of the work.
+  absl::StatusOr<Buffer> Workspace(int64_t nbytes);
+
+  // Where this stream's kernels say that an operand's value is out of range; the stream watches it.
+  absl::StatusOr<std::shared_ptr<KernelFailure>> kernel_failure();
+
  private:
   struct Item {
     std::function<void()> work;
@@ -115,6 +123,8 @@ class CudaStream final : public Stream {
   CUstream_st* stream_ = nullptr;
   CUevent_st* drained_ = nullptr;  // AwaitGpu's
   void* scratch_ = nullptr;
+  Buffer workspace_;                               // the caller's; see Workspace
+  std::shared_ptr<KernelFailure> kernel_failure_;  // the caller's; null until asked for
 
   absl::Status status_;       // the first error
   AsyncFailures failures_;    // what work that was issued may still fail with

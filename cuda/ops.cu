@@ -50,16 +50,17 @@ struct Scale {
   __device__ T operator()(T from, T) const { return Round<T>(Widen<C>(from) * Widen<C>(__ldg(factor))); }
 };
 
-// destination[i] = f(source[i], destination[i]) for the first N * `packs` elements. Source and destination may be one.
+// destination[i] = f(source[i], destination[i]). Source and destination may be one.
 template <int N, typename From, typename To, typename F>
-__global__ void Transform(const From* source, To* destination, int64_t packs, F f) {
-  ForEach(packs, [&](int64_t i) {
-    const auto from = reinterpret_cast<const Pack<From, N>*>(source)[i];
-    Pack<To, N> to{};
-    if constexpr (F::kReads) to = reinterpret_cast<const Pack<To, N>*>(destination)[i];
+__global__ void Transform(const From* source, To* destination, PackedRange range, F f) {
+  ForEachPack<N>(range, [&](auto size, int64_t i) {
+    constexpr int kSize = decltype(size)::kSize;
+    const Pack<From, kSize> from = LoadPack<kSize>(source + i);
+    Pack<To, kSize> to{};
+    if constexpr (F::kReads) to = LoadPack<kSize>(destination + i);
 #pragma unroll
-    for (int k = 0; k < N; ++k) to.at[k] = f(from.at[k], to.at[k]);
-    reinterpret_cast<Pack<To, N>*>(destination)[i] = to;
+    for (int k = 0; k < kSize; ++k) to.at[k] = f(from.at[k], to.at[k]);
+    StorePack(to, destination + i);
   });
 }
 
@@ -68,30 +69,29 @@ void LaunchTransform(const Tensor& source, const Tensor& destination, F f, cudaS
   // On the side of the larger elements.
   constexpr int kPack = kPackBytes / std::max(sizeof(From), sizeof(To));
   const int64_t numel = source.numel();
+  if (numel == 0) return;
   const From* from = source.data_as<From>();
   To* to = destination.data_as<To>();
-  int64_t packs = 0;
-  if (IsAligned(from, sizeof(From) * kPack) && IsAligned(to, sizeof(To) * kPack)) packs = numel / kPack;
-  if (packs > 0) Launch(Transform<kPack, From, To, F>, Blocks(packs), kThreads, 0, stream, from, to, packs, f);
-  const int64_t rest = numel - packs * kPack;
-  if (rest > 0) {
-    Launch(Transform<1, From, To, F>, Blocks(rest), kThreads, 0, stream, from + packs * kPack, to + packs * kPack, rest,
-           f);
-  }
+  const PackedRange range = MakePackedRange(kPack, numel, {{from, sizeof(From)}, {to, sizeof(To)}});
+  Launch(Transform<kPack, From, To, F>, Blocks(range.threads(kPack)), kThreads, 0, stream, from, to, range, f);
 }
 
 // The grid is the same for all sizes and GPUs, so the order of summation is too.
 constexpr int kPartialSums = 512;
 static_assert(kPartialSums * sizeof(double) <= CudaStream::kScratchBytes);
 
-template <typename T>
-__global__ void SumSquares(const T* source, int64_t numel, double* partial_sums) {
+template <int N, typename T>
+__global__ void SumSquares(const T* source, PackedRange range, double* partial_sums) {
   double sum = 0;
-  const int64_t step = static_cast<int64_t>(kPartialSums) * kThreads;
-  for (int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < numel; i += step) {
-    const double value = Widen<double>(source[i]);
-    sum += value * value;
-  }
+  ForEachPack<N>(range, [&](auto size, int64_t i) {
+    constexpr int kSize = decltype(size)::kSize;
+    const Pack<T, kSize> pack = LoadPack<kSize>(source + i);
+#pragma unroll
+    for (int k = 0; k < kSize; ++k) {
+      const double value = Widen<double>(pack.at[k]);
+      sum += value * value;
+    }
+  });
   sum = BlockSum<kThreads>(sum, SharedMemory<WarpSums<double, kThreads>>());
   if (threadIdx.x == 0) partial_sums[blockIdx.x] = sum;
 }
@@ -223,8 +223,10 @@ class CudaOps final : public TensorOps {
       RETURN_IF_ERROR(CheckScalar("accumulate_squared_norm", "result", result));
       WithFloatType(source.dtype(), [&](auto tag) {
         using T = typename decltype(tag)::Type;
-        Launch(SumSquares<T>, kPartialSums, kThreads, sizeof(WarpSums<double, kThreads>), s, source.data_as<T>(),
-               source.numel(), partial_sums);
+        constexpr int kPack = kPackBytes / sizeof(T);
+        const PackedRange range = MakePackedRange(kPack, source.numel(), {{source.data(), sizeof(T)}});
+        Launch(SumSquares<kPack, T>, kPartialSums, kThreads, sizeof(WarpSums<double, kThreads>), s, source.data_as<T>(),
+               range, partial_sums);
       });
       Launch(AddPartialSums, 1, kPartialSums, sizeof(WarpSums<double, kPartialSums>), s, partial_sums,
              result.data_as<float>());

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Pack: what a thread loads and stores in one instruction, and how elementwise kernels cut their work: as many whole
-// packs as alignment allows, the rest one by one. For .cu files.
+// Pack: what a thread loads and stores in one instruction, and how elementwise kernels cut their work: elements one by
+// one up to the first that is aligned in all operands, then whole packs, then the rest one by one. Operands that are
+// never aligned together are done one by one throughout. For .cu files.
 #ifndef FSDP_CUDA_PACK_H_
 #define FSDP_CUDA_PACK_H_
 
@@ -10,6 +11,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 
 namespace fsdp {
 
@@ -21,14 +23,40 @@ struct alignas(sizeof(T) * N) Pack {
 // The widest access there is.
 constexpr size_t kPackBytes = 16;
 
-inline bool IsAligned(const void* data, size_t to) { return reinterpret_cast<uintptr_t>(data) % to == 0; }
-
 // Threads of a block of an elementwise kernel, and how many blocks at most: the kernels step by the whole grid.
 constexpr int kThreads = 256;
 constexpr int64_t kMaxBlocks = 16384;
 
 inline int Blocks(int64_t threads) {
-  return static_cast<int>(std::min((threads + kThreads - 1) / kThreads, kMaxBlocks));
+  return static_cast<int>(std::clamp<int64_t>((threads + kThreads - 1) / kThreads, 1, kMaxBlocks));
+}
+
+inline bool IsAligned(const void* data, size_t to) { return reinterpret_cast<uintptr_t>(data) % to == 0; }
+
+// `numel` elements as `head` single ones, `packs` packs, and single ones again.
+struct PackedRange {
+  int64_t head = 0;
+  int64_t packs = 0;
+  int64_t numel = 0;
+
+  // Threads that have something to do.
+  int64_t threads(int pack) const { return std::max(packs, numel - packs * pack); }
+};
+
+struct PackOperand {
+  const void* data;
+  size_t element_bytes;
+};
+
+inline PackedRange MakePackedRange(int pack, int64_t numel, std::initializer_list<PackOperand> operands) {
+  for (int64_t head = 0; head < std::min<int64_t>(pack, numel); ++head) {
+    const bool aligned = std::all_of(operands.begin(), operands.end(), [&](const PackOperand& operand) {
+      return IsAligned(static_cast<const char*>(operand.data) + head * operand.element_bytes,
+                       operand.element_bytes * pack);
+    });
+    if (aligned) return {head, (numel - head) / pack, numel};
+  }
+  return {0, 0, numel};
 }
 
 // Calls f(i) for the calling thread's share of [0, n).
@@ -36,6 +64,31 @@ template <typename F>
 __device__ inline void ForEach(int64_t n, F f) {
   const int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x;
   for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < n; i += step) f(i);
+}
+
+// How many elements a call of ForEachPack's body has to do, as a constant.
+template <int N>
+struct PackSize {
+  static constexpr int kSize = N;
+};
+
+// Calls f(PackSize<N>(), i) for the packs, f(PackSize<1>(), i) for the single elements, of the calling thread's share;
+// `i` is the number of the first element.
+template <int N, typename F>
+__device__ inline void ForEachPack(const PackedRange& range, F f) {
+  ForEach(range.packs, [&](int64_t pack) { f(PackSize<N>(), range.head + pack * N); });
+  ForEach(range.numel - range.packs * N,
+          [&](int64_t i) { f(PackSize<1>(), i < range.head ? i : i + range.packs * N); });
+}
+
+template <int N, typename T>
+__device__ inline Pack<T, N> LoadPack(const T* data) {
+  return *reinterpret_cast<const Pack<T, N>*>(data);
+}
+
+template <int N, typename T>
+__device__ inline void StorePack(const Pack<T, N>& pack, T* data) {
+  *reinterpret_cast<Pack<T, N>*>(data) = pack;
 }
 
 }  // namespace fsdp

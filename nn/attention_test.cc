@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The host's causal attention against float64, within one block of queries and over several, and its independence of
+// Causal attention against float64, within one block of queries and over several, and its independence of
 // what lies in the future and of where its tensors lie.
 #include <memory>
 #include <string>
@@ -8,9 +8,8 @@
 #include "base/status_matchers.h"
 #include "gtest/gtest.h"
 #include "nn/device_layer_ops.h"
+#include "nn/test_device.h"
 #include "nn/test_tensor.h"
-#include "tensor/each_target.h"
-#include "tensor/host_device.h"
 
 namespace fsdp {
 namespace {
@@ -44,7 +43,7 @@ class AttentionTest : public testing::TestWithParam<Variant> {
     return result;
   }
 
-  const std::shared_ptr<Device> device_ = CreateHostDevice();
+  const std::shared_ptr<Device> device_ = TestDevice();
   const std::shared_ptr<const LayerOps> ops_ = *LayerOpsFor(*device_);
   const std::unique_ptr<Stream> stream_ = *device_->CreateStream("test");
 };
@@ -52,8 +51,9 @@ class AttentionTest : public testing::TestWithParam<Variant> {
 TEST_P(AttentionTest, EqualsFloat64) {
   const Doubles qkv = RandomValues(dtype(), tokens() * qkv_width(), 1);
   const Doubles grad_out = RandomValues(dtype(), tokens() * width(), 2);
-  const double tolerance = dtype() == DType::kBFloat16 ? 1.0 / 64 : 4e-6;
-  ForEachTarget([&] {
+  // Float32 sums of some hundred terms, most of which cancel.
+  const double tolerance = dtype() == DType::kBFloat16 ? 1.0 / 64 : 8e-6;
+  ForEachInstructionSet([&] {
     const Result result = Run(qkv, grad_out, /*offset=*/0);
     ExpectClose(result.out, ReferenceAttention(qkv, shape()), tolerance);
     ExpectClose(result.grad_qkv, ReferenceAttentionBackward(grad_out, qkv, shape()), tolerance);
@@ -92,10 +92,10 @@ TEST_P(AttentionTest, TheFutureIsNotSeen) {
 constexpr AttentionShape kOneToken = {.batch = 1, .seq_len = 1, .num_heads = 2, .head_dim = 3, .scale = 0.5f};
 constexpr AttentionShape kSmall = {.batch = 3, .seq_len = 7, .num_heads = 3, .head_dim = 5, .scale = 0.44721360f};
 constexpr AttentionShape kGroups = {
-    .batch = 2, .seq_len = 131, .num_heads = 6, .num_kv_heads = 2, .head_dim = 7, .scale = 0.37796447f};
+    .batch = 1, .seq_len = 131, .num_heads = 6, .num_kv_heads = 2, .head_dim = 7, .scale = 0.37796447f};
 constexpr AttentionShape kOneKey = {
     .batch = 2, .seq_len = 9, .num_heads = 5, .num_kv_heads = 1, .head_dim = 4, .scale = 0.5f};
-constexpr AttentionShape kBlocks = {.batch = 1, .seq_len = 301, .num_heads = 2, .head_dim = 20, .scale = 0.22360680f};
+constexpr AttentionShape kBlocks = {.batch = 1, .seq_len = 201, .num_heads = 2, .head_dim = 20, .scale = 0.22360680f};
 
 INSTANTIATE_TEST_SUITE_P(Variants, AttentionTest,
                          testing::Values(Variant{DType::kFloat32, kOneToken}, Variant{DType::kFloat32, kSmall},

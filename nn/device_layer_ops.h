@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which LayerOps a device has.
+// Which LayerOps a device has. The host's are always there; those of another kind of device come with the library that
+// holds them, once a program links it: //nn:cuda_layer_ops.
 #ifndef FSDP_NN_DEVICE_LAYER_OPS_H_
 #define FSDP_NN_DEVICE_LAYER_OPS_H_
 
@@ -16,8 +17,12 @@ namespace fsdp {
 // many steps: it keeps what oneDNN compiled.
 std::shared_ptr<const LayerOps> CreateHostLayerOps(int kernel_threads);
 
-// The kernels of `device`; kUnimplemented for a device without any.
+// The kernels of `device`; kUnimplemented for a device of which the program has none. They check their operands.
 absl::StatusOr<std::shared_ptr<const LayerOps>> LayerOpsFor(const Device& device);
+
+// Makes LayerOpsFor know devices of `type`. For a static initialiser of the library that has their kernels; returns
+// true.
+bool RegisterLayerOps(DeviceType type, std::unique_ptr<const LayerOps> (*create)(const Device& device));
 
 }  // namespace fsdp
 

@@ -2,7 +2,6 @@
 #include "nn/host_layer_ops.h"
 
 #include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
 #include "nn/host_attention.h"
 #include "nn/host_column_sums.h"
 #include "nn/host_cross_entropy.h"
@@ -11,43 +10,12 @@
 #include "nn/host_layer_norm.h"
 #include "nn/host_rms_norm.h"
 #include "nn/host_rotation.h"
-#include "nn/operand_check.h"
 
 namespace fsdp {
 namespace {
 
 int64_t Rows(const Tensor& t) { return t.shape().rank() == 2 ? t.shape().dim(0) : 0; }
 int64_t Cols(const Tensor& t) { return t.shape().rank() == 2 ? t.shape().dim(1) : 0; }
-
-void CheckGroups(const AttentionShape& shape, OperandCheck& check) {
-  if (shape.num_heads % shape.kv_heads() == 0) return;
-  check.Fail(absl::StrCat("num_heads ", shape.num_heads, " is not a multiple of num_kv_heads ", shape.kv_heads()));
-}
-
-void CheckAttention(const AttentionShape& shape, const Tensor& qkv, const Tensor& heads, const Tensor& statistics,
-                    OperandCheck& check) {
-  const int64_t tokens = shape.batch * shape.seq_len;
-  check.FloatDType({&qkv, &heads});
-  CheckGroups(shape, check);
-  check.Numel("qkv", qkv, tokens * shape.qkv_width());
-  check.Numel("heads", heads, tokens * shape.q_width());
-  check.Numel("statistics", statistics, DType::kFloat32, tokens * shape.num_heads * 2);
-}
-
-void CheckRotation(const AttentionShape& shape, const Tensor& q, const Tensor& k, const Tensor& v,
-                   const Tensor& rotation, const Tensor& qkv, OperandCheck& check) {
-  const int64_t tokens = shape.batch * shape.seq_len;
-  check.FloatDType({&q, &k, &v, &rotation, &qkv});
-  if (shape.head_dim % 2 != 0) check.Fail(absl::StrCat("head_dim ", shape.head_dim, " is odd"));
-  check.Numel("q", q, tokens * shape.q_width());
-  check.Numel("k", k, tokens * shape.kv_width());
-  check.Numel("v", v, tokens * shape.kv_width());
-  check.Numel("qkv", qkv, tokens * shape.qkv_width());
-  check.Matrix("rotation", rotation, shape.head_dim);
-  if (Rows(rotation) < shape.seq_len) {
-    check.Fail(absl::StrCat("rotation ", rotation.shape().ToString(), ", wanted at least ", shape.seq_len, " rows"));
-  }
-}
 
 // Working memory, or undefined with the failure put on `stream`.
 Tensor AttentionScratch(const AttentionShape& shape, DType dtype, Stream& stream) {
@@ -62,23 +30,11 @@ Tensor AttentionScratch(const AttentionShape& shape, DType dtype, Stream& stream
 HostLayerOps::HostLayerOps(int kernel_threads) : matmul_(std::make_shared<HostMatmul>(kernel_threads)) {}
 
 void HostLayerOps::Embedding(const Tensor& tokens, const Tensor& table, const Tensor& out, Stream& stream) const {
-  OperandCheck check("embedding");
-  check.Matrix("table", table);
-  check.FloatDType({&table, &out});
-  check.Numel("tokens", tokens, DType::kInt32, tokens.numel());
-  check.Numel("out", out, tokens.numel() * Cols(table));
-  if (check.FailsOn(stream)) return;
   stream.Run([=] { return HostEmbedding(tokens, table, out); });
 }
 
 void HostLayerOps::EmbeddingBackward(const Tensor& tokens, const Tensor& grad_out, std::optional<int64_t> padding_idx,
                                      const Tensor& grad_table, Stream& stream) const {
-  OperandCheck check("embedding backward");
-  check.Matrix("grad_table", grad_table);
-  check.FloatDType({&grad_out, &grad_table});
-  check.Numel("tokens", tokens, DType::kInt32, tokens.numel());
-  check.Numel("grad_out", grad_out, tokens.numel() * Cols(grad_table));
-  if (check.FailsOn(stream)) return;
   stream.Run([=] {
     HostEmbeddingBackward(tokens, grad_out, padding_idx, grad_table);
     return absl::OkStatus();
@@ -87,20 +43,10 @@ void HostLayerOps::EmbeddingBackward(const Tensor& tokens, const Tensor& grad_ou
 
 void HostLayerOps::Matmul(const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor& c,
                           const MatmulOptions& options, Stream& stream) const {
-  OperandCheck check("matmul");
-  const int64_t k = options.transpose_a ? Rows(a) : Cols(a);
-  check.Matrix("c", c);
-  check.Matrix("a", a, options.transpose_a ? Rows(c) : k);
-  check.Matrix("b", b, options.transpose_b ? k : Cols(c));
-  check.FloatDType({&a, &b, &c, bias.defined() ? &bias : &c});
-  check.Numel("a", a, Rows(c) * k);
-  check.Numel("b", b, k * Cols(c));
-  if (bias.defined()) check.Numel("bias", bias, Cols(c));
-  if (check.FailsOn(stream)) return;
   stream.Run([=, matmul = matmul_] {
     return matmul->Run({.m = Rows(c),
                         .n = Cols(c),
-                        .k = k,
+                        .k = options.transpose_a ? Rows(a) : Cols(a),
                         .a = a.data(),
                         .b = b.data(),
                         .bias = bias.defined() ? bias.data() : nullptr,
@@ -117,11 +63,6 @@ void HostLayerOps::Matmul(const Tensor& a, const Tensor& b, const Tensor& bias, 
 }
 
 void HostLayerOps::BiasBackward(const Tensor& grad_out, const Tensor& grad_bias, Stream& stream) const {
-  OperandCheck check("bias backward");
-  check.Matrix("grad_out", grad_out);
-  check.FloatDType({&grad_out, &grad_bias});
-  check.Numel("grad_bias", grad_bias, Cols(grad_out));
-  if (check.FailsOn(stream)) return;
   stream.Run([=] {
     HostBiasBackward(grad_out, grad_bias);
     return absl::OkStatus();
@@ -129,11 +70,6 @@ void HostLayerOps::BiasBackward(const Tensor& grad_out, const Tensor& grad_bias,
 }
 
 void HostLayerOps::Add(const Tensor& a, const Tensor& b, const Tensor& out, Stream& stream) const {
-  OperandCheck check("add");
-  check.FloatDType({&a, &b, &out});
-  check.Numel("a", a, out.numel());
-  check.Numel("b", b, out.numel());
-  if (check.FailsOn(stream)) return;
   stream.Run([=] {
     HostAdd(a, b, out);
     return absl::OkStatus();
@@ -142,15 +78,6 @@ void HostLayerOps::Add(const Tensor& a, const Tensor& b, const Tensor& out, Stre
 
 void HostLayerOps::LayerNorm(const Tensor& x, const Tensor& weight, const Tensor& bias, float eps, const Tensor& out,
                              const Tensor& mean, const Tensor& rstd, Stream& stream) const {
-  OperandCheck check("layer norm");
-  check.Matrix("x", x);
-  check.FloatDType({&x, &weight, &bias, &out});
-  check.Numel("weight", weight, Cols(x));
-  check.Numel("bias", bias, Cols(x));
-  check.Numel("out", out, x.numel());
-  check.Numel("mean", mean, DType::kFloat64, Rows(x));
-  check.Numel("rstd", rstd, DType::kFloat64, Rows(x));
-  if (check.FailsOn(stream)) return;
   stream.Run([=] {
     HostLayerNorm(x, weight, bias, eps, out, mean, rstd);
     return absl::OkStatus();
@@ -160,20 +87,6 @@ void HostLayerOps::LayerNorm(const Tensor& x, const Tensor& weight, const Tensor
 void HostLayerOps::LayerNormBackward(const Tensor& grad_out, const Tensor& x, const Tensor& weight, const Tensor& mean,
                                      const Tensor& rstd, const Tensor& grad_x, const Tensor& grad_weight,
                                      const Tensor& grad_bias, Stream& stream) const {
-  OperandCheck check("layer norm backward");
-  check.Matrix("x", x);
-  check.FloatDType({&grad_out, &x, &weight, &grad_x});
-  check.Numel("grad_out", grad_out, x.numel());
-  check.Numel("weight", weight, Cols(x));
-  check.Numel("mean", mean, DType::kFloat64, Rows(x));
-  check.Numel("rstd", rstd, DType::kFloat64, Rows(x));
-  check.Numel("grad_x", grad_x, x.numel());
-  for (const Tensor* grad : {&grad_weight, &grad_bias}) {
-    if (!grad->defined()) continue;
-    check.FloatDType({&x, grad});
-    check.Numel("grad of weight or bias", *grad, Cols(x));
-  }
-  if (check.FailsOn(stream)) return;
   stream.Run([=] {
     HostLayerNormBackward(grad_out, x, weight, mean, rstd, grad_x, grad_weight, grad_bias);
     return absl::OkStatus();
@@ -182,13 +95,6 @@ void HostLayerOps::LayerNormBackward(const Tensor& grad_out, const Tensor& x, co
 
 void HostLayerOps::RmsNorm(const Tensor& x, const Tensor& weight, float eps, const Tensor& out, const Tensor& rstd,
                            Stream& stream) const {
-  OperandCheck check("rms norm");
-  check.Matrix("x", x);
-  check.FloatDType({&x, &weight, &out});
-  check.Numel("weight", weight, Cols(x));
-  check.Numel("out", out, x.numel());
-  check.Numel("rstd", rstd, DType::kFloat64, Rows(x));
-  if (check.FailsOn(stream)) return;
   stream.Run([=] {
     HostRmsNorm(x, weight, eps, out, rstd);
     return absl::OkStatus();
@@ -197,18 +103,6 @@ void HostLayerOps::RmsNorm(const Tensor& x, const Tensor& weight, float eps, con
 
 void HostLayerOps::RmsNormBackward(const Tensor& grad_out, const Tensor& x, const Tensor& weight, const Tensor& rstd,
                                    const Tensor& grad_x, const Tensor& grad_weight, Stream& stream) const {
-  OperandCheck check("rms norm backward");
-  check.Matrix("x", x);
-  check.FloatDType({&grad_out, &x, &weight, &grad_x});
-  check.Numel("grad_out", grad_out, x.numel());
-  check.Numel("weight", weight, Cols(x));
-  check.Numel("rstd", rstd, DType::kFloat64, Rows(x));
-  check.Numel("grad_x", grad_x, x.numel());
-  if (grad_weight.defined()) {
-    check.FloatDType({&x, &grad_weight});
-    check.Numel("grad_weight", grad_weight, Cols(x));
-  }
-  if (check.FailsOn(stream)) return;
   stream.Run([=] {
     HostRmsNormBackward(grad_out, x, weight, rstd, grad_x, grad_weight);
     return absl::OkStatus();
@@ -216,10 +110,6 @@ void HostLayerOps::RmsNormBackward(const Tensor& grad_out, const Tensor& x, cons
 }
 
 void HostLayerOps::Activate(ActivationKind kind, const Tensor& x, const Tensor& out, Stream& stream) const {
-  OperandCheck check("activation");
-  check.FloatDType({&x, &out});
-  check.Numel("out", out, x.numel());
-  if (check.FailsOn(stream)) return;
   stream.Run([=] {
     HostActivate(kind, x, out);
     return absl::OkStatus();
@@ -228,11 +118,6 @@ void HostLayerOps::Activate(ActivationKind kind, const Tensor& x, const Tensor& 
 
 void HostLayerOps::ActivateBackward(ActivationKind kind, const Tensor& grad_out, const Tensor& x, const Tensor& grad_x,
                                     Stream& stream) const {
-  OperandCheck check("activation backward");
-  check.FloatDType({&grad_out, &x, &grad_x});
-  check.Numel("grad_out", grad_out, x.numel());
-  check.Numel("grad_x", grad_x, x.numel());
-  if (check.FailsOn(stream)) return;
   stream.Run([=] {
     HostActivateBackward(kind, grad_out, x, grad_x);
     return absl::OkStatus();
@@ -241,11 +126,6 @@ void HostLayerOps::ActivateBackward(ActivationKind kind, const Tensor& grad_out,
 
 void HostLayerOps::ActivateGated(ActivationKind kind, const Tensor& gate, const Tensor& up, const Tensor& out,
                                  Stream& stream) const {
-  OperandCheck check("gated activation");
-  check.FloatDType({&gate, &up, &out});
-  check.Numel("up", up, gate.numel());
-  check.Numel("out", out, gate.numel());
-  if (check.FailsOn(stream)) return;
   stream.Run([=] {
     HostActivateGated(kind, gate, up, out);
     return absl::OkStatus();
@@ -255,13 +135,6 @@ void HostLayerOps::ActivateGated(ActivationKind kind, const Tensor& gate, const 
 void HostLayerOps::ActivateGatedBackward(ActivationKind kind, const Tensor& grad_out, const Tensor& gate,
                                          const Tensor& up, const Tensor& grad_gate, const Tensor& grad_up,
                                          Stream& stream) const {
-  OperandCheck check("gated activation backward");
-  check.FloatDType({&grad_out, &gate, &up, &grad_gate, &grad_up});
-  check.Numel("grad_out", grad_out, gate.numel());
-  check.Numel("up", up, gate.numel());
-  check.Numel("grad_gate", grad_gate, gate.numel());
-  check.Numel("grad_up", grad_up, gate.numel());
-  if (check.FailsOn(stream)) return;
   stream.Run([=] {
     HostActivateGatedBackward(kind, grad_out, gate, up, grad_gate, grad_up);
     return absl::OkStatus();
@@ -270,9 +143,6 @@ void HostLayerOps::ActivateGatedBackward(ActivationKind kind, const Tensor& grad
 
 void HostLayerOps::RotateQkv(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& rotation,
                              const AttentionShape& shape, const Tensor& qkv, Stream& stream) const {
-  OperandCheck check("rotation");
-  CheckRotation(shape, q, k, v, rotation, qkv, check);
-  if (check.FailsOn(stream)) return;
   stream.Run([=] {
     HostRotateQkv(q, k, v, rotation, shape, qkv);
     return absl::OkStatus();
@@ -282,9 +152,6 @@ void HostLayerOps::RotateQkv(const Tensor& q, const Tensor& k, const Tensor& v, 
 void HostLayerOps::RotateQkvBackward(const Tensor& grad_qkv, const Tensor& rotation, const AttentionShape& shape,
                                      const Tensor& grad_q, const Tensor& grad_k, const Tensor& grad_v,
                                      Stream& stream) const {
-  OperandCheck check("rotation backward");
-  CheckRotation(shape, grad_q, grad_k, grad_v, rotation, grad_qkv, check);
-  if (check.FailsOn(stream)) return;
   stream.Run([=] {
     HostRotateQkvBackward(grad_qkv, rotation, shape, grad_q, grad_k, grad_v);
     return absl::OkStatus();
@@ -293,9 +160,6 @@ void HostLayerOps::RotateQkvBackward(const Tensor& grad_qkv, const Tensor& rotat
 
 void HostLayerOps::CausalAttention(const Tensor& qkv, const AttentionShape& shape, const Tensor& out,
                                    const Tensor& statistics, Stream& stream) const {
-  OperandCheck check("attention");
-  CheckAttention(shape, qkv, out, statistics, check);
-  if (check.FailsOn(stream)) return;
   const Tensor scratch = AttentionScratch(shape, qkv.dtype(), stream);
   if (!scratch.defined()) return;
   stream.Run([=, matmul = matmul_] { return HostCausalAttention(*matmul, qkv, shape, out, statistics, scratch); });
@@ -303,11 +167,6 @@ void HostLayerOps::CausalAttention(const Tensor& qkv, const AttentionShape& shap
 
 void HostLayerOps::CausalAttentionBackward(const Tensor& grad_out, const Tensor& qkv, const Tensor& statistics,
                                            const AttentionShape& shape, const Tensor& grad_qkv, Stream& stream) const {
-  OperandCheck check("attention backward");
-  CheckAttention(shape, qkv, grad_out, statistics, check);
-  check.FloatDType({&qkv, &grad_qkv});
-  check.Numel("grad_qkv", grad_qkv, qkv.numel());
-  if (check.FailsOn(stream)) return;
   const Tensor scratch = AttentionScratch(shape, qkv.dtype(), stream);
   if (!scratch.defined()) return;
   stream.Run([=, matmul = matmul_] {
@@ -317,25 +176,11 @@ void HostLayerOps::CausalAttentionBackward(const Tensor& grad_out, const Tensor&
 
 void HostLayerOps::CrossEntropy(const Tensor& logits, const Tensor& targets, const Tensor& loss,
                                 const Tensor& statistics, Stream& stream) const {
-  OperandCheck check("cross entropy");
-  check.Matrix("logits", logits);
-  check.FloatDType({&logits});
-  check.Numel("targets", targets, DType::kInt32, Rows(logits));
-  check.Numel("loss", loss, DType::kFloat32, 1);
-  check.Numel("statistics", statistics, DType::kFloat32, 2 * Rows(logits));
-  if (check.FailsOn(stream)) return;
   stream.Run([=] { return HostCrossEntropy(logits, targets, loss, statistics); });
 }
 
 void HostLayerOps::CrossEntropyBackward(const Tensor& logits, const Tensor& targets, const Tensor& statistics,
                                         float scale, const Tensor& grad_logits, Stream& stream) const {
-  OperandCheck check("cross entropy backward");
-  check.Matrix("logits", logits);
-  check.FloatDType({&logits, &grad_logits});
-  check.Numel("targets", targets, DType::kInt32, Rows(logits));
-  check.Numel("statistics", statistics, DType::kFloat32, 2 * Rows(logits));
-  check.Numel("grad_logits", grad_logits, logits.numel());
-  if (check.FailsOn(stream)) return;
   stream.Run([=] {
     HostCrossEntropyBackward(logits, targets, statistics, scale, grad_logits);
     return absl::OkStatus();

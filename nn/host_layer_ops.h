@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// HostLayerOps: LayerOps on the host. Each call checks dtypes and shapes and puts one piece of work on the stream; the
-// work itself is in the host_*.h beside this file.
+// HostLayerOps: LayerOps on the host. Each call puts one piece of work on the stream; the work itself is in the
+// host_*.h beside this file.
 #ifndef FSDP_NN_HOST_LAYER_OPS_H_
 #define FSDP_NN_HOST_LAYER_OPS_H_
 
@@ -12,6 +12,7 @@
 
 namespace fsdp {
 
+// Operands must be right: behind CheckedLayerOps, as LayerOpsFor gives it.
 class HostLayerOps final : public LayerOps {
  public:
   explicit HostLayerOps(int kernel_threads);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// LayerOps: the kernels behind the layers, as an interface that each device implements (host_layer_ops.cc with oneDNN;
-// CUDA later). All are stream-ordered and hold references to their tensors until they ran. Activations and parameters
-// are float32 or bfloat16, of one dtype per call; sums and statistics are float32 or better. "+=" means added to what
-// is there, with the sum rounded once.
+// LayerOps: the kernels behind the layers, as an interface that each device implements (host_layer_ops.cc with oneDNN,
+// cuda_layer_ops.cc with cuBLASLt). All are stream-ordered and hold references to their tensors until they ran.
+// Activations and parameters are float32 or bfloat16, of one dtype per call; sums and statistics are float32 or better.
+// "+=" means added to what is there, with the sum rounded once.
 #ifndef FSDP_NN_LAYER_OPS_H_
 #define FSDP_NN_LAYER_OPS_H_
 

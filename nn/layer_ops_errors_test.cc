@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the host's kernels refuse, and in which words. Each failure is its stream's.
+// What kernels refuse, and in which words. Each failure is its stream's.
 #include <memory>
 #include <vector>
 
 #include "base/status_matchers.h"
 #include "gtest/gtest.h"
 #include "nn/device_layer_ops.h"
+#include "nn/test_device.h"
 #include "nn/test_tensor.h"
-#include "tensor/host_device.h"
 
 namespace fsdp {
 namespace {
@@ -21,7 +21,7 @@ class LayerOpsErrorsTest : public testing::Test {
  protected:
   static Tensor Zeros(DType dtype, const Shape& shape) { return TestTensor(dtype, shape, Doubles(shape.numel(), 0.0)); }
 
-  const std::shared_ptr<Device> device_ = CreateHostDevice();
+  const std::shared_ptr<Device> device_ = TestDevice();
   const std::shared_ptr<const LayerOps> ops_ = *LayerOpsFor(*device_);
   const std::unique_ptr<Stream> stream_ = *device_->CreateStream("test");
 };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The host's kernels against float64: both dtypes, odd sizes, memory at odd offsets, outputs full of NaN at first, and
-// each instruction set.
+// A device's kernels against float64: both dtypes, odd sizes, memory at odd offsets, outputs full of NaN at first, and,
+// on the host, each instruction set.
 #include <limits>
 #include <memory>
 #include <string>
@@ -10,9 +10,8 @@
 #include "base/status_matchers.h"
 #include "gtest/gtest.h"
 #include "nn/device_layer_ops.h"
+#include "nn/test_device.h"
 #include "nn/test_tensor.h"
-#include "tensor/each_target.h"
-#include "tensor/host_device.h"
 
 namespace fsdp {
 namespace {
@@ -35,7 +34,7 @@ class LayerOpsTest : public testing::TestWithParam<Variant> {
   Tensor RowStatistics(const Shape& shape) const { return NanTensor(DType::kFloat64, shape, GetParam().offset); }
   Tensor Statistics(const Shape& shape) const { return NanTensor(DType::kFloat32, shape, GetParam().offset); }
 
-  const std::shared_ptr<Device> device_ = CreateHostDevice();
+  const std::shared_ptr<Device> device_ = TestDevice();
   const std::shared_ptr<const LayerOps> ops_ = *LayerOpsFor(*device_);
   const std::unique_ptr<Stream> stream_ = *device_->CreateStream("test");
 };
@@ -56,7 +55,7 @@ TEST_P(LayerOpsTest, EmbeddingCopiesRows) {
 
 TEST_P(LayerOpsTest, EmbeddingBackwardAdds) {
   const std::vector<int32_t> tokens = {4, 0, 4, 2, 1, 4};
-  ForEachTarget([&] {
+  ForEachInstructionSet([&] {
     const Doubles grad_out = Random(6 * 19, 1), before = Random(5 * 19, 2);
     const Tensor grad_table = Place({5, 19}, before);
     ops_->EmbeddingBackward(TokenTensor(tokens, {2, 3}), Place({2, 3, 19}, grad_out), std::nullopt, grad_table,
@@ -88,7 +87,7 @@ TEST_P(LayerOpsTest, MatmulAddsBias) {
 }
 
 TEST_P(LayerOpsTest, BiasBackwardAddsColumnSums) {
-  ForEachTarget([&] {
+  ForEachInstructionSet([&] {
     const Doubles grad_out = Random(100 * 37, 1), before = Random(37, 2);
     const Tensor grad_bias = Place({37}, before);
     ops_->BiasBackward(Place({100, 37}, grad_out), grad_bias, *stream_);
@@ -98,7 +97,7 @@ TEST_P(LayerOpsTest, BiasBackwardAddsColumnSums) {
 }
 
 TEST_P(LayerOpsTest, AddMayBeInPlace) {
-  ForEachTarget([&] {
+  ForEachInstructionSet([&] {
     const Doubles a = Random(75, 1), b = Random(75, 2);
     const Tensor x = Place({75}, a), y = Place({75}, b), out = Output({75});
     ops_->Add(x, y, out, *stream_);
@@ -110,7 +109,7 @@ TEST_P(LayerOpsTest, AddMayBeInPlace) {
 }
 
 TEST_P(LayerOpsTest, LayerNorm) {
-  ForEachTarget([&] {
+  ForEachInstructionSet([&] {
     // Far from 0, where a one-pass variance would cancel.
     Doubles x = Random(7 * 45, 1);
     for (double& value : x) value = 64 + value;
@@ -124,7 +123,7 @@ TEST_P(LayerOpsTest, LayerNorm) {
 }
 
 TEST_P(LayerOpsTest, LayerNormBackwardAddsToParameters) {
-  ForEachTarget([&] {
+  ForEachInstructionSet([&] {
     const Doubles x = Random(70 * 45, 1), weight = Random(45, 2), bias = Random(45, 3), grad_out = Random(70 * 45, 4);
     const Doubles before = Random(45, 5);
     const Tensor mean = RowStatistics({70}), rstd = RowStatistics({70}), grad_x = Output({70, 45});
@@ -142,7 +141,7 @@ TEST_P(LayerOpsTest, LayerNormBackwardAddsToParameters) {
 }
 
 TEST_P(LayerOpsTest, RmsNorm) {
-  ForEachTarget([&] {
+  ForEachInstructionSet([&] {
     const Doubles x = Random(7 * 45, 1), weight = Random(45, 2);
     const Tensor out = Output({7, 45}), rstd = RowStatistics({7});
     ops_->RmsNorm(Place({7, 45}, x), Place({45}, weight), 1e-2f, out, rstd, *stream_);
@@ -152,7 +151,7 @@ TEST_P(LayerOpsTest, RmsNorm) {
 }
 
 TEST_P(LayerOpsTest, RmsNormBackwardAddsToItsWeight) {
-  ForEachTarget([&] {
+  ForEachInstructionSet([&] {
     const Doubles x = Random(70 * 45, 1), weight = Random(45, 2), grad_out = Random(70 * 45, 4), before = Random(45, 5);
     const Tensor rstd = RowStatistics({70}), grad_x = Output({70, 45}), grad_weight = Place({45}, before);
     ops_->RmsNorm(Place({70, 45}, x), Place({45}, weight), 1e-2f, Output({70, 45}), rstd, *stream_);
@@ -182,7 +181,7 @@ TEST_P(LayerOpsTest, GatedActivationsAndTheirBackward) {
   for (const ActivationKind kind :
        {ActivationKind::kGeluTanh, ActivationKind::kGeluErf, ActivationKind::kRelu, ActivationKind::kSilu}) {
     SCOPED_TRACE(static_cast<int>(kind));
-    ForEachTarget([&] {
+    ForEachInstructionSet([&] {
       const Doubles gate = Random(339, 1), up = Random(339, 2), grad_out = Random(339, 3);
       const Tensor out = Output({339}), grad_gate = Output({339}), grad_up = Output({339});
       ops_->ActivateGated(kind, Place({339}, gate), Place({339}, up), out, *stream_);
@@ -199,7 +198,7 @@ TEST_P(LayerOpsTest, GatedActivationsAndTheirBackward) {
 
 TEST_P(LayerOpsTest, RotationPutsQueriesKeysAndValuesBesideEachOther) {
   const AttentionShape shape = {.batch = 2, .seq_len = 3, .num_heads = 4, .num_kv_heads = 2, .head_dim = 38};
-  ForEachTarget([&] {
+  ForEachInstructionSet([&] {
     const QkvParts parts = {Random(6 * 152, 1), Random(6 * 76, 2), Random(6 * 76, 3)};
     const Doubles rotation = Random(5 * 38, 4), grad = Random(6 * 304, 5);  // a table for more positions
     const Tensor qkv = Output({6, 304}), q = Output({6, 152}), k = Output({6, 76}), v = Output({6, 76});
@@ -219,7 +218,7 @@ TEST_P(LayerOpsTest, ActivationsAndTheirBackward) {
   for (const ActivationKind kind :
        {ActivationKind::kGeluTanh, ActivationKind::kGeluErf, ActivationKind::kRelu, ActivationKind::kSilu}) {
     SCOPED_TRACE(static_cast<int>(kind));
-    ForEachTarget([&] {
+    ForEachInstructionSet([&] {
       Doubles x = Random(333, 1);
       for (double& value : x) value *= 3;
       x.insert(x.end(), {0, -0.0, 30, -30, 300, -300});
@@ -236,7 +235,7 @@ TEST_P(LayerOpsTest, ActivationsAndTheirBackward) {
 }
 
 TEST_P(LayerOpsTest, CrossEntropy) {
-  ForEachTarget([&] {
+  ForEachInstructionSet([&] {
     const std::vector<int32_t> targets = {0, 50, 17, 3, 3};
     Doubles values = Random(5 * 51, 1);
     for (double& value : values) value *= 8;
@@ -261,7 +260,7 @@ TEST_P(LayerOpsTest, NanReachesTheLossAndEveryOutput) {
     for (const double value : ValuesOf(out)) EXPECT_TRUE(std::isnan(value));
   }
   for (const int64_t place : {0, 5, 20}) {
-    ForEachTarget([&] {
+    ForEachInstructionSet([&] {
       Doubles logits(4 * 21, 1.0);
       logits[2 * 21 + place] = std::numeric_limits<double>::quiet_NaN();
       const Tensor loss = Place({1}, {0}), out = TestTensor(DType::kFloat32, {1}, {0});

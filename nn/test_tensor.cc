@@ -4,13 +4,13 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
-#include <cstdlib>
-#include <cstring>
 #include <limits>
+#include <memory>
 #include <random>
 
 #include "base/check.h"
 #include "gtest/gtest.h"
+#include "nn/test_device.h"
 #include "tensor/convert.h"
 
 namespace fsdp {
@@ -19,33 +19,48 @@ namespace {
 constexpr int64_t kGuardBytes = 64;
 constexpr std::byte kGuard{0x5a};
 
+void Copy(void* to, const void* from, int64_t nbytes) {
+  // Each thread that frees a tensor has a stream of its own.
+  thread_local const std::unique_ptr<Stream> stream = *TestDevice()->CreateStream("test tensor");
+  stream->CopyAsync(to, from, nbytes);
+  Check(stream->Synchronize().ok(), "test tensors can be copied");
+}
+
+std::vector<std::byte> BytesOf(const void* data, int64_t nbytes) {
+  std::vector<std::byte> bytes(nbytes);
+  Copy(bytes.data(), data, nbytes);
+  return bytes;
+}
+
 bool IsGuard(const std::byte* begin, const std::byte* end) {
   return std::all_of(begin, end, [](std::byte b) { return b == kGuard; });
 }
 
-Tensor Allocate(DType dtype, const Shape& shape, int64_t offset) {
-  const int64_t nbytes = shape.numel() * SizeOf(dtype);
-  const int64_t begin = kGuardBytes + offset * SizeOf(dtype);
+// `bytes` on the device, `begin` bytes after a cache line, between guards.
+Buffer Place(const std::vector<std::byte>& bytes, int64_t begin) {
+  const auto nbytes = static_cast<int64_t>(bytes.size());
   const int64_t end = begin + nbytes;
-  const int64_t total = (end + kGuardBytes + 63) / 64 * 64;
-  auto* memory = static_cast<std::byte*>(std::aligned_alloc(64, total));
-  Check(memory != nullptr, "out of memory");
-  std::fill_n(memory, total, kGuard);
-  const auto check_and_free = [memory, begin, end, total] {
-    EXPECT_TRUE(IsGuard(memory, memory + begin)) << "a kernel wrote before a tensor";
-    EXPECT_TRUE(IsGuard(memory + end, memory + total)) << "a kernel wrote past a tensor";
-    std::free(memory);
+  std::vector<std::byte> guarded(end + kGuardBytes, kGuard);
+  std::copy(bytes.begin(), bytes.end(), guarded.begin() + begin);
+  const auto total = static_cast<int64_t>(guarded.size());
+  absl::StatusOr<Buffer> memory = TestDevice()->Allocate(total);
+  Check(memory.ok(), "out of memory");
+  Copy(memory->data(), guarded.data(), total);
+  const auto check = [memory = *memory, begin, end, total] {
+    const std::vector<std::byte> now = BytesOf(memory.data(), total);
+    EXPECT_TRUE(IsGuard(now.data(), now.data() + begin)) << "a kernel wrote before a tensor";
+    EXPECT_TRUE(IsGuard(now.data() + end, now.data() + total)) << "a kernel wrote past a tensor";
   };
-  return Tensor(Buffer(memory + begin, nbytes, check_and_free), dtype, shape);
+  return Buffer(memory->data() + begin, nbytes, check);
 }
 
 }  // namespace
 
 Tensor TestTensor(DType dtype, const Shape& shape, const Doubles& values, int64_t offset) {
   Check(static_cast<int64_t>(values.size()) == shape.numel(), "values fill the shape");
-  const Tensor t = Allocate(dtype, shape, offset);
-  Check(Convert(DType::kFloat64, values.data(), dtype, t.data(), t.numel()).ok(), "values are convertible");
-  return t;
+  std::vector<std::byte> bytes(shape.numel() * SizeOf(dtype));
+  Check(Convert(DType::kFloat64, values.data(), dtype, bytes.data(), shape.numel()).ok(), "values are convertible");
+  return Tensor(Place(bytes, kGuardBytes + offset * SizeOf(dtype)), dtype, shape);
 }
 
 Tensor NanTensor(DType dtype, const Shape& shape, int64_t offset) {
@@ -58,7 +73,8 @@ Tensor TokenTensor(const std::vector<int32_t>& tokens, const Shape& shape) {
 
 Doubles ValuesOf(const Tensor& t) {
   Doubles values(t.numel());
-  Check(Convert(t.dtype(), t.data(), DType::kFloat64, values.data(), t.numel()).ok(), "values are convertible");
+  const std::vector<std::byte> bytes = BytesOf(t.data(), t.nbytes());
+  Check(Convert(t.dtype(), bytes.data(), DType::kFloat64, values.data(), t.numel()).ok(), "values are convertible");
   return values;
 }
 
@@ -83,7 +99,7 @@ void ExpectClose(const Tensor& t, const Doubles& expected, double relative) {
 
 void ExpectSameBytes(const Tensor& a, const Tensor& b) {
   ASSERT_EQ(a.nbytes(), b.nbytes());
-  EXPECT_EQ(std::memcmp(a.data(), b.data(), a.nbytes()), 0);
+  EXPECT_EQ(BytesOf(a.data(), a.nbytes()), BytesOf(b.data(), b.nbytes()));
 }
 
 }  // namespace fsdp

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// For tests of kernels: tensors at any element offset from a cache line, since parameters are views of flat buffers.
+// For tests of kernels: tensors on TestDevice, at any element offset from a cache line, since parameters are views of
+// flat buffers.
 // Their memory lies between guards, which are checked when it is freed: a kernel that writes outside fails the test.
 #ifndef FSDP_NN_TEST_TENSOR_H_
 #define FSDP_NN_TEST_TENSOR_H_

@@ -157,6 +157,15 @@ void EmulatedBlock::AwaitBlock(const std::source_location& place) { Yield(State:
 void EmulatedBlock::AwaitWarp(unsigned mask, const std::source_location& place) { Exchange(mask, 0, place); }
 
 const uint64_t* EmulatedBlock::Exchange(unsigned mask, uint64_t value, const std::source_location& place) {
+  return MeetWarp(mask, value, place, nullptr);
+}
+
+void EmulatedBlock::RunTogether(uint64_t value, const std::source_location& place, void (*f)(const uint64_t* values)) {
+  MeetWarp(~0u, value, place, f);
+}
+
+const uint64_t* EmulatedBlock::MeetWarp(unsigned mask, uint64_t value, const std::source_location& place,
+                                        void (*f)(const uint64_t* values)) {
   const unsigned self = Self();
   Warp& warp = warps_[self / kWarp];
   const unsigned lane = self % kWarp;
@@ -176,6 +185,7 @@ const uint64_t* EmulatedBlock::Exchange(unsigned mask, uint64_t value, const std
     Yield(State::kInWarp, place);
     return values;
   }
+  if (f != nullptr) f(values);
   warp.arrived = 0;
   ++warp.turn;
   for (unsigned other = first; other < std::min(first + kWarp, num_threads_); ++other) {

@@ -63,6 +63,9 @@ class EmulatedBlock {
   // caller's next exchange.
   const uint64_t* Exchange(unsigned mask, uint64_t value, const std::source_location& place);
 
+  // The last of the warp's 32 lanes to come calls f(values of all), which may use what they point to: the others wait.
+  void RunTogether(uint64_t value, const std::source_location& place, void (*f)(const uint64_t* values));
+
   [[noreturn]] void Trap();
   std::byte* shared_memory() { return shared_.data(); }
   size_t shared_bytes() const { return shape_.shared_bytes; }
@@ -88,6 +91,9 @@ class EmulatedBlock {
   EmulatedBlock(const KernelShape& shape, const std::function<void()>& thread);
   ~EmulatedBlock();
 
+  // Waits for the warp's lanes in `mask`; the last one calls `f`, if there is one, before it lets the others go.
+  const uint64_t* MeetWarp(unsigned mask, uint64_t value, const std::source_location& place,
+                           void (*f)(const uint64_t* values));
   bool RunBlock(unsigned number);
   bool Sweep(bool descending);  // resumes whoever can run; false if no one can
   void ReleaseBarrier();        // all live threads are at one barrier, or the process ends

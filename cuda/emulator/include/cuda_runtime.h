@@ -116,13 +116,8 @@ inline int atomicCAS(int* address, int expected, int value) {
   __atomic_compare_exchange_n(address, &expected, value, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
   return expected;
 }
-inline unsigned long long atomicMin(unsigned long long* address, unsigned long long value) {
-  unsigned long long seen = __atomic_load_n(address, __ATOMIC_RELAXED);
-  while (value < seen &&
-         !__atomic_compare_exchange_n(address, &seen, value, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
-  }
-  return seen;
-}
+inline int atomicExch(int* address, int value) { return __atomic_exchange_n(address, value, __ATOMIC_RELEASE); }
+inline void __threadfence_system() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 
 // Ends the kernel and, as on a GPU, the process's use of the device: every later call fails.
 [[noreturn]] inline void __trap() { fsdp::EmulatedBlock::Current().Trap(); }
@@ -136,6 +131,7 @@ inline float __fsqrt_rn(float a) { return sqrtf(a); }
 inline float rsqrtf(float a) { return 1 / sqrtf(a); }
 inline float __expf(float a) { return expf(a); }
 inline float __fdividef(float a, float b) { return a / b; }
+inline int __ffs(int bits) { return __builtin_ffs(bits); }
 inline int __float_as_int(float a) { return std::bit_cast<int>(a); }
 inline unsigned __float_as_uint(float a) { return std::bit_cast<unsigned>(a); }
 inline float __uint_as_float(unsigned a) { return std::bit_cast<float>(a); }

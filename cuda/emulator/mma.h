@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What cuda/mma.h does with tensor cores, written out from the tables of fragments in PTX's manual (mma.m16n8k16 and
+// ldmatrix).
+#ifndef FSDP_CUDA_EMULATOR_MMA_H_
+#define FSDP_CUDA_EMULATOR_MMA_H_
+
+#include <cuda_bf16.h>
+
+#include <bit>
+#include <source_location>
+
+#include "cuda/emulator/block.h"
+
+namespace fsdp {
+
+struct MmaA {
+  unsigned at[4];
+};
+struct MmaB {
+  unsigned at[2];
+};
+
+// Half `half` of a register.
+inline float HalfOf(unsigned bits, int half) {
+  return std::bit_cast<float>((half == 0 ? bits << 16 : bits & 0xffff0000u));
+}
+
+// What a lane gives and gets. All that they do together is done by the last of them to come.
+struct MmaOperands {
+  const MmaA* a;
+  const MmaB* b;
+  float* c;
+};
+
+inline void MultiplyAddOfWarp(const uint64_t* lanes) {
+  const auto operands = [lanes](int lane) { return *reinterpret_cast<const MmaOperands*>(lanes[lane]); };
+  float a[16][16], b[16][8];
+  for (int lane = 0; lane < 32; ++lane) {
+    const MmaOperands own = operands(lane);
+    for (int i = 0; i < 8; ++i) {
+      a[lane / 4 + i / 2 % 2 * 8][lane % 4 * 2 + i % 2 + i / 4 * 8] = HalfOf(own.a->at[i / 2], i % 2);
+    }
+    for (int i = 0; i < 4; ++i) b[lane % 4 * 2 + i % 2 + i / 2 * 8][lane / 4] = HalfOf(own.b->at[i / 2], i % 2);
+  }
+  for (int lane = 0; lane < 32; ++lane) {
+    float* c = operands(lane).c;
+    for (int e = 0; e < 4; ++e) {
+      for (int k = 0; k < 16; ++k) c[e] += a[lane / 4 + e / 2 * 8][k] * b[k][lane % 4 * 2 + e % 2];
+    }
+  }
+}
+
+inline void MultiplyAdd(const MmaA& a, const MmaB& b, float (&c)[4]) {
+  const MmaOperands own = {&a, &b, c};
+  EmulatedBlock::Current().RunTogether(reinterpret_cast<uint64_t>(&own), std::source_location::current(),
+                                       MultiplyAddOfWarp);
+}
+
+struct MatrixOperands {
+  const __nv_bfloat16* row;
+  unsigned* matrices;
+};
+
+template <bool kTransposed>
+void LoadMatricesOfWarp(const uint64_t* lanes) {
+  const auto operands = [lanes](int lane) { return *reinterpret_cast<const MatrixOperands*>(lanes[lane]); };
+  for (int m = 0; m < 4; ++m) {
+    const auto at = [&](int r, int c) { return unsigned{operands(8 * m + r).row[c].bits}; };
+    for (int lane = 0; lane < 32; ++lane) {
+      const int i = lane / 4, j = lane % 4 * 2;
+      operands(lane).matrices[m] = kTransposed ? at(j, i) | at(j + 1, i) << 16 : at(i, j) | at(i, j + 1) << 16;
+    }
+  }
+}
+
+template <bool kTransposed>
+void LoadMatrices(const __nv_bfloat16* row, unsigned (&matrices)[4]) {
+  if (reinterpret_cast<uintptr_t>(row) % 16 != 0) __builtin_trap();
+  const MatrixOperands own = {row, matrices};
+  EmulatedBlock::Current().RunTogether(reinterpret_cast<uint64_t>(&own), std::source_location::current(),
+                                       LoadMatricesOfWarp<kTransposed>);
+}
+
+}  // namespace fsdp
+
+#endif  // FSDP_CUDA_EMULATOR_MMA_H_

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "cuda/kernel_failure.h"
+
+#include <new>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+
+namespace fsdp {
+
+absl::StatusOr<std::shared_ptr<KernelFailure>> KernelFailure::Create(Device& device) {
+  ASSIGN_OR_RETURN(Buffer memory, device.AllocatePinned(sizeof(KernelRefusal)));
+  new (memory.data()) KernelRefusal();
+  return std::shared_ptr<KernelFailure>(new KernelFailure(std::move(memory)));
+}
+
+absl::Status KernelFailure::status() const {
+  const KernelRefusal& r = *refusal();
+  if (__atomic_load_n(&r.state, __ATOMIC_ACQUIRE) != KernelRefusal::kWritten) return absl::OkStatus();
+  if (r.kind == KernelRefusal::kToken) {
+    return absl::OutOfRangeError(absl::StrCat("embedding: token ", r.value, " at index ", r.index, " of ", r.count,
+                                              " is beyond the vocabulary of ", r.bound));
+  }
+  return absl::OutOfRangeError(absl::StrCat("cross entropy: target ", r.value, " at index ", r.index, " of ", r.count,
+                                            " is not in [0, ", r.bound, ")"));
+}
+
+}  // namespace fsdp

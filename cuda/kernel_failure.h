@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// KernelFailure: how a kernel says that the value of an operand is out of range, such as a token beyond the vocabulary.
+// The kernel writes a KernelRefusal into pinned memory and goes on without using the value; the stream fails with it
+// at its next wait for the GPU.
+#ifndef FSDP_CUDA_KERNEL_FAILURE_H_
+#define FSDP_CUDA_KERNEL_FAILURE_H_
+
+#include <memory>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "cuda/async_failure.h"
+#include "cuda/kernel_refusal.h"
+#include "tensor/device.h"
+
+namespace fsdp {
+
+class KernelFailure final : public AsyncFailure {
+ public:
+  static absl::StatusOr<std::shared_ptr<KernelFailure>> Create(Device& device);
+
+  // kOutOfRange naming the value and its place.
+  absl::Status status() const override;
+
+  // For kernels, by RefuseValue (refuse_value.h).
+  KernelRefusal* refusal() const { return reinterpret_cast<KernelRefusal*>(memory_.data()); }
+
+ private:
+  explicit KernelFailure(Buffer memory) : memory_(std::move(memory)) {}
+
+  const Buffer memory_;
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_CUDA_KERNEL_FAILURE_H_

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Matrix products of tensor cores, a warp at a time: c [16, 8] += a [16, 16] b [16, 8], bfloat16 with float32 sums. A
+// lane holds, with g = lane / 4 and t = lane % 4, the elements
+//   c: (g, 2t), (g, 2t + 1), (g + 8, 2t), (g + 8, 2t + 1)
+// of the result. All lanes must call. For .cu files; the emulator has its own (emulator/mma.h).
+#ifndef FSDP_CUDA_MMA_H_
+#define FSDP_CUDA_MMA_H_
+
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+
+#ifndef __CUDACC__
+#include "cuda/emulator/mma.h"
+#else
+
+namespace fsdp {
+
+struct MmaA {
+  unsigned at[4];
+};
+struct MmaB {
+  unsigned at[2];
+};
+
+__device__ inline void MultiplyAdd(const MmaA& a, const MmaB& b, float (&c)[4]) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+      "{%0, %1, %2, %3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a.at[0]), "r"(a.at[1]), "r"(a.at[2]), "r"(a.at[3]), "r"(b.at[0]), "r"(b.at[1]));
+}
+
+// Four 8 x 8 matrices of shared memory: each lane gives the address of a row, lanes 8 m to 8 m + 7 those of matrix m,
+// each aligned to 16 bytes; it gets two elements of each matrix.
+template <bool kTransposed>
+__device__ inline void LoadMatrices(const __nv_bfloat16* row, unsigned (&matrices)[4]) {
+  const auto address = static_cast<unsigned>(__cvta_generic_to_shared(row));
+  if constexpr (kTransposed) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(matrices[0]), "=r"(matrices[1]), "=r"(matrices[2]), "=r"(matrices[3])
+                 : "r"(address)
+                 : "memory");
+  } else {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(matrices[0]), "=r"(matrices[1]), "=r"(matrices[2]), "=r"(matrices[3])
+                 : "r"(address)
+                 : "memory");
+  }
+}
+
+}  // namespace fsdp
+
+#endif  // __CUDACC__
+#endif  // FSDP_CUDA_MMA_H_

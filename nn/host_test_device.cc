@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "nn/test_device.h"
+#include "tensor/each_target.h"
+#include "tensor/host_device.h"
+
+namespace fsdp {
+
+const std::shared_ptr<Device>& TestDevice() {
+  static const auto* const device = new std::shared_ptr<Device>(CreateHostDevice());
+  return *device;
+}
+
+void ForEachInstructionSet(const std::function<void()>& body) { ForEachTarget(body); }
+
+}  // namespace fsdp

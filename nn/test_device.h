@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The device that tests of kernels run on, chosen by what a test links: //nn:host_test_device, or
+// //nn:cuda_test_device, which skips all tests where there is no GPU, or its emulated twin.
+#ifndef FSDP_NN_TEST_DEVICE_H_
+#define FSDP_NN_TEST_DEVICE_H_
+
+#include <functional>
+#include <memory>
+
+#include "tensor/device.h"
+
+namespace fsdp {
+
+// One for the whole program.
+const std::shared_ptr<Device>& TestDevice();
+
+// Calls `body` once for each instruction set that the device's kernels choose from: on a GPU that is one.
+void ForEachInstructionSet(const std::function<void()>& body);
+
+}  // namespace fsdp
+
+#endif  // FSDP_NN_TEST_DEVICE_H_
