@@ -7,21 +7,10 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "optim/update_kernels.h"
+#include "optim/update_ops.h"
 
 namespace fsdp {
 namespace {
-
-// One parameter's part of a step; holds its memory until the step ran.
-struct Update {
-  AdamWScalars scalars;
-  Tensor data, grad, exp_avg, exp_avg_sq;
-
-  void Run() const {
-    UpdateAdamW(scalars, grad.dtype(), grad.data(), grad.numel(), data.data_as<float>(), exp_avg.data_as<float>(),
-                exp_avg_sq.data_as<float>());
-  }
-};
 
 AdamWScalars ScalarsOf(const AdamWOptions& options, int64_t step) {
   const double bias_correction1 = 1 - std::pow(options.beta1, static_cast<double>(step));
@@ -61,15 +50,16 @@ std::vector<AdamW::Group> AdamW::DecayMatricesOnly(absl::Span<ShardedParameter* 
 
 absl::Status AdamW::Step(Stream& stream) {
   ASSIGN_OR_RETURN(const std::vector<size_t> indices, ParametersToUpdate());
-  std::vector<Update> updates;
+  if (indices.empty()) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const UpdateOps* ops, OpsFor(indices, stream));
+  std::vector<AdamWUpdate> updates;
   for (const size_t i : indices) {
     RETURN_IF_ERROR(state().Create(i));
     updates.push_back({ScalarsOf(groups_[group_of(i)].options, step_count(i) + 1), parameters()[i]->data,
                        parameters()[i]->grad, state().slice(0, i), state().slice(1, i)});
   }
-  CountAndRun(indices, stream, [updates = std::move(updates)] {
-    for (const Update& update : updates) update.Run();
-  });
+  CountSteps(indices);
+  ops->AdamW(std::move(updates), stream);
   return absl::OkStatus();
 }
 

@@ -18,10 +18,6 @@ std::vector<ShardedParameter*> Flatten(const std::vector<std::vector<ShardedPara
 
 absl::Status CheckUpdatable(const ShardedParameter& parameter) {
   const DType grad = parameter.grad.dtype();
-  if (parameter.device->type() != DeviceType::kCpu) {
-    return absl::UnimplementedError(
-        absl::StrCat("parameter \"", parameter.fqn, "\": no optimizer kernels for device ", parameter.device->name()));
-  }
   if (parameter.data.dtype() != DType::kFloat32 || (grad != DType::kFloat32 && grad != DType::kBFloat16)) {
     return absl::InvalidArgumentError(
         absl::StrCat("parameter \"", parameter.fqn, "\": data ", std::string(DTypeName(parameter.data.dtype())),
@@ -59,12 +55,28 @@ absl::StatusOr<std::vector<size_t>> Optimizer::ParametersToUpdate() const {
   return indices;
 }
 
-void Optimizer::CountAndRun(const std::vector<size_t>& indices, Stream& stream, std::function<void()> update) {
+absl::StatusOr<const UpdateOps*> Optimizer::OpsFor(const std::vector<size_t>& indices, const Stream& stream) const {
+  const Device& first = *parameters_[indices[0]]->device;
+  for (const size_t i : indices) {
+    const Device& device = *parameters_[i]->device;
+    if (device.type() == first.type()) continue;
+    return absl::InvalidArgumentError(absl::StrCat("parameter \"", parameters_[i]->fqn, "\" is on ", device.name(),
+                                                   ", but \"", parameters_[indices[0]]->fqn, "\" on ", first.name(),
+                                                   ": an optimizer's parameters are on devices of one kind"));
+  }
+  if (first.type() != DeviceType::kCpu && stream.device().type() != first.type()) {
+    return absl::InvalidArgumentError(absl::StrCat("parameter \"", parameters_[indices[0]]->fqn, "\" is on ",
+                                                   first.name(), ": its update cannot run on stream \"",
+                                                   std::string(stream.name()), "\" of ", stream.device().name()));
+  }
+  absl::StatusOr<const UpdateOps*> ops = UpdateOpsFor(first);
+  if (ops.ok()) return ops;
+  return absl::Status(ops.status().code(),
+                      absl::StrCat("parameter \"", parameters_[indices[0]]->fqn, "\": ", ops.status().message()));
+}
+
+void Optimizer::CountSteps(const std::vector<size_t>& indices) {
   for (const size_t i : indices) ++steps_[i];
-  stream.Run([update = std::move(update)] {
-    update();
-    return absl::OkStatus();
-  });
 }
 
 absl::Status Optimizer::SetHyperparameter(std::string_view name, double value) {

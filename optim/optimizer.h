@@ -7,7 +7,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -17,6 +16,7 @@
 #include "absl/types/span.h"
 #include "optim/sharded_parameter.h"
 #include "optim/state_buffers.h"
+#include "optim/update_ops.h"
 #include "tensor/stream.h"
 
 namespace fsdp {
@@ -68,11 +68,15 @@ class Optimizer {
   Optimizer(const std::vector<std::vector<ShardedParameter*>>& groups, std::vector<std::string> state_names);
 
   // The parameters that a step updates, by index: those that have a gradient. kInvalidArgument, naming the parameter,
-  // unless data is float32, grad float32 or bfloat16, both of the interval's size, and both on the host.
+  // unless data is float32, grad float32 or bfloat16, and both are of the interval's size.
   absl::StatusOr<std::vector<size_t>> ParametersToUpdate() const;
 
-  // Counts a step of each of them and puts `update` on `stream`.
-  void CountAndRun(const std::vector<size_t>& indices, Stream& stream, std::function<void()> update);
+  // The kernels for them, which must all be on devices of one kind: kInvalidArgument names one that is not, or that a
+  // kernel on `stream` cannot reach; kUnimplemented one whose device has no kernels. Precondition: there is one.
+  absl::StatusOr<const UpdateOps*> OpsFor(const std::vector<size_t>& indices, const Stream& stream) const;
+
+  // Counts a step of each of them.
+  void CountSteps(const std::vector<size_t>& indices);
 
   // The group of parameters()[index].
   size_t group_of(size_t index) const { return group_of_[index]; }

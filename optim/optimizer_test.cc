@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // AdamW and SGD against PyTorch's single-tensor formulas written out in float32, equal in every bit on every
-// instruction set; and what an Optimizer does around them.
+// device and instruction set; and what an Optimizer does around them.
 #include "optim/optimizer.h"
 
 #include <cmath>
@@ -13,11 +13,11 @@
 
 #include "base/status_matchers.h"
 #include "gtest/gtest.h"
+#include "nn/test_device.h"
 #include "optim/adamw.h"
 #include "optim/sgd.h"
 #include "tensor/convert.h"
-#include "tensor/each_target.h"
-#include "tensor/host_device.h"
+#include "tensor/ops.h"
 
 namespace fsdp {
 namespace {
@@ -36,6 +36,21 @@ Floats Random(size_t n, int seed) {
   return values;
 }
 
+// To or from the device.
+void Copy(void* to, const void* from, int64_t nbytes) {
+  const std::unique_ptr<Stream> stream = *TestDevice()->CreateStream("copy");
+  stream->CopyAsync(to, from, nbytes);
+  ASSERT_OK(stream->Synchronize());
+}
+
+void Set(const Tensor& t, const Floats& values) { Copy(t.data(), values.data(), t.nbytes()); }
+
+Floats Get(const Tensor& t) {
+  Floats values(t.numel());
+  Copy(values.data(), t.data(), t.nbytes());
+  return values;
+}
+
 // A slice of a parameter, `offset` elements into its memory.
 std::unique_ptr<ShardedParameter> MakeParameter(Device& device, const std::string& fqn, int64_t numel, int64_t offset,
                                                 DType grad_dtype = DType::kFloat32) {
@@ -51,20 +66,22 @@ std::unique_ptr<ShardedParameter> MakeParameter(Device& device, const std::strin
 }
 
 void SetGrad(const ShardedParameter& parameter, const Floats& values) {
-  ASSERT_OK(
-      Convert(DType::kFloat32, values.data(), parameter.grad.dtype(), parameter.grad.data(), parameter.grad.numel()));
+  std::vector<std::byte> bytes(parameter.grad.nbytes());
+  ASSERT_OK(Convert(DType::kFloat32, values.data(), parameter.grad.dtype(), bytes.data(), parameter.grad.numel()));
+  Copy(parameter.grad.data(), bytes.data(), parameter.grad.nbytes());
 }
 
 Floats GradOf(const ShardedParameter& parameter) {
   Floats values(parameter.grad.numel());
-  EXPECT_OK(
-      Convert(parameter.grad.dtype(), parameter.grad.data(), DType::kFloat32, values.data(), parameter.grad.numel()));
+  std::vector<std::byte> bytes(parameter.grad.nbytes());
+  Copy(bytes.data(), parameter.grad.data(), parameter.grad.nbytes());
+  EXPECT_OK(Convert(parameter.grad.dtype(), bytes.data(), DType::kFloat32, values.data(), parameter.grad.numel()));
   return values;
 }
 
 void ExpectSameBits(const Tensor& t, const Floats& expected) {
   ASSERT_EQ(t.numel(), static_cast<int64_t>(expected.size()));
-  EXPECT_EQ(std::memcmp(t.data(), expected.data(), t.nbytes()), 0);
+  EXPECT_EQ(std::memcmp(Get(t).data(), expected.data(), t.nbytes()), 0);
 }
 
 // torch/optim/adamw.py, _single_tensor_adamw, on float32 tensors with Python's float64 scalars; but the decay is part
@@ -119,7 +136,7 @@ struct TorchSgd {
 
 class OptimizerTest : public testing::Test {
  protected:
-  const std::shared_ptr<Device> device_ = CreateHostDevice();
+  const std::shared_ptr<Device> device_ = TestDevice();
   const std::unique_ptr<Stream> stream_ = *device_->CreateStream("test");
 };
 
@@ -128,10 +145,10 @@ TEST_F(OptimizerTest, AdamWHasTheLoopsBits) {
       {}, {.lr = 0.1, .beta1 = 0.3, .beta2 = 0.95, .eps = 1e-3, .weight_decay = 0.2}, {.lr = 3e-4, .weight_decay = 0}};
   for (const AdamWOptions& options : variants) {
     for (const DType grad_dtype : {DType::kFloat32, DType::kBFloat16}) {
-      ForEachTarget([&] {
+      ForEachInstructionSet([&] {
         const auto parameter = MakeParameter(*device_, "w", 75, 3, grad_dtype);
         TorchAdamW torch = {options, Random(75, 1), Floats(75, 0.0f), Floats(75, 0.0f)};
-        std::memcpy(parameter->data.data(), torch.p.data(), parameter->data.nbytes());
+        Set(parameter->data, torch.p);
         AdamW optimizer({parameter.get()}, options);
         for (int step = 0; step < 4; ++step) {
           SetGrad(*parameter, Random(75, 10 + step));
@@ -154,10 +171,10 @@ TEST_F(OptimizerTest, SgdHasTheLoopsBits) {
                                  {.lr = 0.1, .momentum = 0.9, .weight_decay = 0.01, .nesterov = true}};
   for (const SgdOptions& options : variants) {
     for (const DType grad_dtype : {DType::kFloat32, DType::kBFloat16}) {
-      ForEachTarget([&] {
+      ForEachInstructionSet([&] {
         const auto parameter = MakeParameter(*device_, "w", 75, 3, grad_dtype);
         TorchSgd torch = {options, Random(75, 1), {}};
-        std::memcpy(parameter->data.data(), torch.p.data(), parameter->data.nbytes());
+        Set(parameter->data, torch.p);
         Sgd optimizer({parameter.get()}, options);
         for (int step = 0; step < 4; ++step) {
           SetGrad(*parameter, Random(75, 10 + step));
@@ -188,7 +205,7 @@ TEST_F(OptimizerTest, DecayFollowsTheOriginalShape) {
 TEST_F(OptimizerTest, ParametersWithoutGradientDoNotMove) {
   const auto moved = MakeParameter(*device_, "moved", 5, 0), still = MakeParameter(*device_, "still", 5, 1);
   for (const auto* parameter : {moved.get(), still.get()}) {
-    std::fill_n(parameter->data.data_as<float>(), 5, 1.0f);
+    Set(parameter->data, Floats(5, 1.0f));
     SetGrad(*parameter, Floats(5, 1.0f));
   }
   AdamW optimizer({moved.get(), still.get()}, {});
@@ -196,7 +213,7 @@ TEST_F(OptimizerTest, ParametersWithoutGradientDoNotMove) {
   moved->has_grad = true;
   ASSERT_OK(optimizer.Step(*stream_));
   ASSERT_OK(stream_->Synchronize());
-  EXPECT_NE(moved->data.data_as<float>()[0], 1);
+  EXPECT_NE(Get(moved->data)[0], 1);
   ExpectSameBits(still->data, Floats(5, 1.0f));
   EXPECT_EQ(optimizer.step_count(0), 1);
   EXPECT_EQ(optimizer.step_count(1), 0);
@@ -207,11 +224,11 @@ TEST_F(OptimizerTest, ParametersWithoutGradientDoNotMove) {
 TEST_F(OptimizerTest, LoadedStateContinuesTheRun) {
   const auto parameter = MakeParameter(*device_, "w", 33, 1);
   TorchAdamW torch = {{}, Random(33, 1), Random(33, 2), Floats(33, 0.5f), /*step=*/7};
-  std::memcpy(parameter->data.data(), torch.p.data(), parameter->data.nbytes());
+  Set(parameter->data, torch.p);
   AdamW optimizer({parameter.get()}, {});
   EXPECT_FALSE(optimizer.State(0, "exp_avg")->defined());
-  std::memcpy(optimizer.State(0, "exp_avg", /*create=*/true)->data(), torch.m.data(), 33 * sizeof(float));
-  std::memcpy(optimizer.State(0, "exp_avg_sq", /*create=*/true)->data(), torch.v.data(), 33 * sizeof(float));
+  Set(*optimizer.State(0, "exp_avg", /*create=*/true), torch.m);
+  Set(*optimizer.State(0, "exp_avg_sq", /*create=*/true), torch.v);
   optimizer.set_step_count(0, 7);
   SetGrad(*parameter, Random(33, 3));
   torch.Step(GradOf(*parameter));
@@ -223,8 +240,8 @@ TEST_F(OptimizerTest, LoadedStateContinuesTheRun) {
 TEST_F(OptimizerTest, StateIsAllocatedOnceAndCountedByTheDevice) {
   const auto a = MakeParameter(*device_, "a", 1000, 0), b = MakeParameter(*device_, "b", 3000, 0);
   for (const auto* parameter : {a.get(), b.get()}) {
-    std::memset(parameter->data.data(), 0, parameter->data.nbytes());
-    std::memset(parameter->grad.data(), 0, parameter->grad.nbytes());
+    device_->ops().Zero(parameter->data, *stream_);
+    device_->ops().Zero(parameter->grad, *stream_);
   }
   const int64_t before = device_->allocated_bytes();
   AdamW optimizer({a.get(), b.get()}, {});

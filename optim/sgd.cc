@@ -6,21 +6,10 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "optim/update_kernels.h"
+#include "optim/update_ops.h"
 
 namespace fsdp {
 namespace {
-
-// One parameter's part of a step; holds its memory until the step ran.
-struct Update {
-  SgdScalars scalars;
-  Tensor data, grad, momentum_buffer;
-
-  void Run() const {
-    UpdateSgd(scalars, grad.dtype(), grad.data(), grad.numel(), data.data_as<float>(),
-              momentum_buffer.data_as<float>());
-  }
-};
 
 SgdScalars ScalarsOf(const SgdOptions& options, bool first) {
   return {.weight_decay = static_cast<float>(options.weight_decay),
@@ -62,7 +51,9 @@ Sgd::Sgd(std::vector<Group> groups)
 absl::Status Sgd::Step(Stream& stream) {
   ASSIGN_OR_RETURN(const std::vector<size_t> indices, ParametersToUpdate());
   for (const Group& group : groups_) RETURN_IF_ERROR(CheckOptions(group.options));
-  std::vector<Update> updates;
+  if (indices.empty()) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const UpdateOps* ops, OpsFor(indices, stream));
+  std::vector<SgdUpdate> updates;
   for (const size_t i : indices) {
     const SgdOptions& options = groups_[group_of(i)].options;
     const bool first = !state().exists(i);
@@ -73,9 +64,8 @@ absl::Status Sgd::Step(Stream& stream) {
     }
     updates.push_back({ScalarsOf(options, first), parameters()[i]->data, parameters()[i]->grad, momentum_buffer});
   }
-  CountAndRun(indices, stream, [updates = std::move(updates)] {
-    for (const Update& update : updates) update.Run();
-  });
+  CountSteps(indices);
+  ops->Sgd(std::move(updates), stream);
   return absl::OkStatus();
 }
 

@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The memory-bound kernels of a CUDA device, each beside a copy of as many bytes within device memory in the same run.
+// One line of JSON for each:
+//
+//   {"kernel": "layer norm", "dtype": "bfloat16", "bytes": ..., "microseconds": ..., "gb_per_s": ..., "of_copy": ...}
+//
+//   bytes     what the kernel must read plus what it must write, once each
+//   of_copy   its bytes per second over the copy's; the goal is 0.9
+//
+// A time is the median over kRounds of a burst of kBurst launches, so that launching is hidden; kernel and copy take
+// turns. Shapes are those of GPT-2 124M with 16 sequences of 1024 tokens; --rows= gives other numbers of tokens. It has
+// run on the emulator only, where its times mean nothing.
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/check.h"
+#include "cuda/cuda_device.h"
+#include "nn/device_layer_ops.h"
+#include "optim/update_ops.h"
+#include "tensor/ops.h"
+#include "tensor/tensor.h"
+
+namespace fsdp {
+namespace {
+
+constexpr int kRounds = 7;
+constexpr int kBurst = 20;
+constexpr int64_t kColumns = 768;
+constexpr int64_t kClasses = 50257;
+
+class KernelsBenchmark {
+ public:
+  KernelsBenchmark(std::shared_ptr<Device> device, int64_t rows)
+      : device_(std::move(device)),
+        rows_(rows),
+        layer_ops_(*LayerOpsFor(*device_)),
+        update_ops_(*UpdateOpsFor(*device_)),
+        stream_(*device_->CreateStream("benchmark")) {}
+
+  void Run() {
+    for (const DType dtype : {DType::kBFloat16, DType::kFloat32}) {
+      Elementwise(dtype);
+      Norms(dtype);
+      CrossEntropy(dtype);
+      AdamW(dtype);
+    }
+  }
+
+ private:
+  Tensor New(DType dtype, Shape shape) {
+    const Tensor t = *Tensor::Empty(*device_, dtype, std::move(shape));
+    device_->ops().Zero(t, *stream_);
+    return t;
+  }
+
+  double Seconds(const std::function<void()>& launch) {
+    Check(stream_->Synchronize().ok(), "kernels run");
+    const auto begin = std::chrono::steady_clock::now();
+    for (int i = 0; i < kBurst; ++i) launch();
+    Check(stream_->Synchronize().ok(), "kernels run");
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() / kBurst;
+  }
+
+  // `bytes` are read or written by `launch`; a copy reads half of them and writes half.
+  void Measure(std::string_view kernel, DType dtype, int64_t bytes, const std::function<void()>& launch) {
+    const Tensor from = New(DType::kUInt8, {bytes / 2}), to = New(DType::kUInt8, {bytes / 2});
+    const auto copy = [&] { stream_->CopyAsync(to.data(), from.data(), from.nbytes()); };
+    std::vector<double> kernel_seconds, copy_seconds;
+    for (int round = 0; round < kRounds + 1; ++round) {
+      const double kernel_time = Seconds(launch), copy_time = Seconds(copy);
+      if (round == 0) continue;  // warms up
+      kernel_seconds.push_back(kernel_time);
+      copy_seconds.push_back(copy_time);
+    }
+    std::sort(kernel_seconds.begin(), kernel_seconds.end());
+    std::sort(copy_seconds.begin(), copy_seconds.end());
+    const double seconds = kernel_seconds[kRounds / 2];
+    std::printf(
+        "{\"kernel\": \"%s\", \"dtype\": \"%s\", \"bytes\": %lld, \"microseconds\": %.1f, \"gb_per_s\": %.0f, "
+        "\"of_copy\": %.3f}\n",
+        std::string(kernel).c_str(), std::string(DTypeName(dtype)).c_str(), static_cast<long long>(bytes),
+        seconds * 1e6, static_cast<double>(bytes) / seconds / 1e9, copy_seconds[kRounds / 2] / seconds);
+    std::fflush(stdout);
+  }
+
+  void Elementwise(DType dtype) {
+    const Tensor a = New(dtype, {rows_, 4 * kColumns}), b = New(dtype, {rows_, 4 * kColumns}),
+                 c = New(dtype, {rows_, 4 * kColumns});
+    const Tensor bias = New(dtype, {4 * kColumns});
+    const int64_t bytes = a.nbytes();
+    Measure("add", dtype, 3 * bytes, [&] { layer_ops_->Add(a, b, c, *stream_); });
+    Measure("gelu", dtype, 2 * bytes, [&] { layer_ops_->Activate(ActivationKind::kGeluTanh, a, b, *stream_); });
+    Measure("gelu backward", dtype, 3 * bytes,
+            [&] { layer_ops_->ActivateBackward(ActivationKind::kGeluTanh, a, b, c, *stream_); });
+    Measure("swiglu", dtype, 3 * bytes, [&] { layer_ops_->ActivateGated(ActivationKind::kSilu, a, b, c, *stream_); });
+    Measure("bias backward", dtype, bytes, [&] { layer_ops_->BiasBackward(a, bias, *stream_); });
+    const Tensor wide = New(DType::kFloat32, a.shape()), norm = New(DType::kFloat32, {1});
+    Measure("cast to float32 and divide", dtype, bytes + wide.nbytes(),
+            [&] { device_->ops().CastDivide(a, wide, 8, *stream_); });
+    Measure("squared norm", dtype, bytes, [&] { device_->ops().AccumulateSquaredNorm(a, norm, *stream_); });
+  }
+
+  void Norms(DType dtype) {
+    const Tensor x = New(dtype, {rows_, kColumns}), out = New(dtype, {rows_, kColumns}), grad = New(dtype, x.shape());
+    const Tensor weight = New(dtype, {kColumns}), bias = New(dtype, {kColumns});
+    const Tensor grad_weight = New(dtype, {kColumns}), grad_bias = New(dtype, {kColumns});
+    const Tensor mean = New(DType::kFloat64, {rows_}), rstd = New(DType::kFloat64, {rows_});
+    Measure("layer norm", dtype, 2 * x.nbytes(),
+            [&] { layer_ops_->LayerNorm(x, weight, bias, 1e-5f, out, mean, rstd, *stream_); });
+    Measure("layer norm backward", dtype, 3 * x.nbytes(),
+            [&] { layer_ops_->LayerNormBackward(out, x, weight, mean, rstd, grad, grad_weight, grad_bias, *stream_); });
+    Measure("rms norm", dtype, 2 * x.nbytes(), [&] { layer_ops_->RmsNorm(x, weight, 1e-5f, out, rstd, *stream_); });
+  }
+
+  void CrossEntropy(DType dtype) {
+    const Tensor logits = New(dtype, {rows_ / 2, kClasses}), targets = New(DType::kInt32, {rows_ / 2});
+    const Tensor loss = New(DType::kFloat32, {1}), statistics = New(DType::kFloat32, {rows_ / 2, 2});
+    Measure("cross entropy", dtype, logits.nbytes(),
+            [&] { layer_ops_->CrossEntropy(logits, targets, loss, statistics, *stream_); });
+    Measure("cross entropy backward", dtype, 2 * logits.nbytes(),
+            [&] { layer_ops_->CrossEntropyBackward(logits, targets, statistics, 1, logits, *stream_); });
+  }
+
+  void AdamW(DType dtype) {
+    const int64_t numel = rows_ * kColumns * 4;
+    AdamWUpdate update = {.scalars = {.negative_decay = -1e-4f,
+                                      .one_minus_beta1 = 0.1f,
+                                      .beta2 = 0.999f,
+                                      .one_minus_beta2 = 0.001f,
+                                      .negative_step_size = -1e-3f,
+                                      .sqrt_bias_correction2 = 0.5f,
+                                      .eps = 1e-8f},
+                          .data = New(DType::kFloat32, {numel}),
+                          .grad = New(dtype, {numel}),
+                          .exp_avg = New(DType::kFloat32, {numel}),
+                          .exp_avg_sq = New(DType::kFloat32, {numel})};
+    Measure("adamw", dtype, 6 * update.data.nbytes() + update.grad.nbytes(),
+            [&] { update_ops_->AdamW({update}, *stream_); });
+  }
+
+  const std::shared_ptr<Device> device_;
+  const int64_t rows_;
+  const std::shared_ptr<const LayerOps> layer_ops_;
+  const UpdateOps* const update_ops_;
+  const std::unique_ptr<Stream> stream_;
+};
+
+}  // namespace
+}  // namespace fsdp
+
+int main(int argc, char** argv) {
+  int64_t rows = 16 * 1024;
+  if (argc > 1 && std::string_view(argv[1]).starts_with("--rows=")) rows = std::atoll(argv[1] + 7);
+  if (argc > 2 || rows < 2) {
+    std::fprintf(stderr, "usage: %s [--rows=TOKENS], 2 or more\n", argv[0]);
+    return 2;
+  }
+  const absl::StatusOr<std::shared_ptr<fsdp::Device>> device = fsdp::CreateCudaDevice(0);
+  if (!device.ok()) {
+    std::fprintf(stderr, "%s\n", std::string(device.status().message()).c_str());
+    return 1;
+  }
+  fsdp::KernelsBenchmark(*device, rows).Run();
+  return 0;
+}

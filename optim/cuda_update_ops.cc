@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// UpdateOps on a CUDA device.
+#include <utility>
+
+#include "cuda/cuda_status.h"
+#include "cuda/cuda_stream.h"
+#include "optim/cuda_update_kernels.h"
+#include "optim/update_ops.h"
+
+namespace fsdp {
+namespace {
+
+class CudaUpdateOps final : public UpdateOps {
+ public:
+  void AdamW(std::vector<AdamWUpdate> updates, Stream& stream) const override {
+    std::vector<Buffer> uses;
+    for (const AdamWUpdate& u : updates) {
+      for (const Tensor* t : {&u.data, &u.grad, &u.exp_avg, &u.exp_avg_sq}) uses.push_back(t->buffer());
+    }
+    CudaStream& on = CudaStream::Of(stream);
+    on.Issue(std::move(uses), [updates = std::move(updates), device = on.ordinal()](CUstream_st* s) {
+      CudaUpdateAdamW(updates, s);
+      return CudaLaunchStatus("AdamW", device);
+    });
+  }
+
+  void Sgd(std::vector<SgdUpdate> updates, Stream& stream) const override {
+    std::vector<Buffer> uses;
+    for (const SgdUpdate& u : updates) {
+      for (const Tensor* t : {&u.data, &u.grad, &u.momentum_buffer}) uses.push_back(t->buffer());
+    }
+    CudaStream& on = CudaStream::Of(stream);
+    on.Issue(std::move(uses), [updates = std::move(updates), device = on.ordinal()](CUstream_st* s) {
+      CudaUpdateSgd(updates, s);
+      return CudaLaunchStatus("SGD", device);
+    });
+  }
+};
+
+[[maybe_unused]] const bool registered = RegisterUpdateOps(DeviceType::kCuda, new CudaUpdateOps);
+
+}  // namespace
+}  // namespace fsdp

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "optim/update_ops.h"
+
+#include <map>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+
+namespace fsdp {
+namespace {
+
+class HostUpdateOps final : public UpdateOps {
+ public:
+  void AdamW(std::vector<AdamWUpdate> updates, Stream& stream) const override {
+    stream.Run([updates = std::move(updates)] {
+      for (const AdamWUpdate& u : updates) {
+        UpdateAdamW(u.scalars, u.grad.dtype(), u.grad.data(), u.grad.numel(), u.data.data_as<float>(),
+                    u.exp_avg.data_as<float>(), u.exp_avg_sq.data_as<float>());
+      }
+      return absl::OkStatus();
+    });
+  }
+
+  void Sgd(std::vector<SgdUpdate> updates, Stream& stream) const override {
+    stream.Run([updates = std::move(updates)] {
+      for (const SgdUpdate& u : updates) {
+        UpdateSgd(u.scalars, u.grad.dtype(), u.grad.data(), u.grad.numel(), u.data.data_as<float>(),
+                  u.momentum_buffer.data_as<float>());
+      }
+      return absl::OkStatus();
+    });
+  }
+};
+
+// Written before main, read after.
+std::map<DeviceType, const UpdateOps*>& Registered() {
+  static auto* const registered = new std::map<DeviceType, const UpdateOps*>{{DeviceType::kCpu, new HostUpdateOps}};
+  return *registered;
+}
+
+}  // namespace
+
+absl::StatusOr<const UpdateOps*> UpdateOpsFor(const Device& device) {
+  const auto registered = Registered().find(device.type());
+  if (registered != Registered().end()) return registered->second;
+  return absl::UnimplementedError(absl::StrCat("no optimizer kernels for device ", device.name(),
+                                               ": the program was linked without //optim:cuda_update_ops"));
+}
+
+bool RegisterUpdateOps(DeviceType type, const UpdateOps* ops) {
+  Registered()[type] = ops;
+  return true;
+}
+
+}  // namespace fsdp
