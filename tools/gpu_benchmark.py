@@ -103,6 +103,7 @@ def torch_worker(args):
     import torch
     import torch.distributed as dist
     import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint import staging
     from torch.distributed.checkpoint.state_dict import get_state_dict
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
     from torch.nn import functional as F
@@ -117,23 +118,26 @@ def torch_worker(args):
         fully_shard(block, mp_policy=policy)
     fully_shard(model, mp_policy=policy)
 
-    def loss_of(tokens, targets):
-        return F.cross_entropy(model(tokens).float().flatten(0, 1), targets.flatten())
+    def cross_entropy(logits, targets):
+        return F.cross_entropy(logits.float().flatten(0, 1), targets.flatten())
 
-    step_loss = torch.compile(loss_of) if args.worker == "compiled" else loss_of
+    if args.worker == "compiled":  # blocks and loss, as torchtitan does
+        cross_entropy = torch.compile(cross_entropy)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
     rates, blocked = [], []
-    stager = getattr(dcp.staging, "DefaultStager", None)
-    options = dict(async_stager=stager()) if stager else {}
+    stager = staging.DefaultStager() if hasattr(staging, "DefaultStager") else None
     torch.cuda.reset_peak_memory_stats()
-    pending = None
+    pending, staged = None, None
     for step in range(args.steps):
         tokens = torch.randint(VOCABULARY, (args.rows, SEQ_LEN + 1), device="cuda")
         torch.cuda.synchronize()
         began = time.perf_counter()
-        loss = step_loss(tokens[:, :-1], tokens[:, 1:])
+        loss = cross_entropy(model(tokens[:, :-1]), tokens[:, 1:])
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        if staged is not None:  # it may still copy what the update changes
+            staged.result()
+            staged = None
         optimizer.step()
         optimizer.zero_grad()
         loss.item()
@@ -145,10 +149,14 @@ def torch_worker(args):
             torch.cuda.synchronize()
             began = time.perf_counter()
             saved = dcp.async_save({"model": parameters, "optimizer": state},
-                                   checkpoint_id=f"{args.scratch}/dcp-{step}", **options)
+                                   checkpoint_id=f"{args.scratch}/dcp-{step}",
+                                   **(dict(async_stager=stager) if stager else {}))
             blocked.append(time.perf_counter() - began)
+            staged = getattr(saved, "staging_completion", None)
             pending = getattr(saved, "upload_completion", saved)
     pending.result()
+    if stager is not None:
+        stager.close()
     print(json.dumps(dict(tokens_per_second=rates[WARMUP:], peak_bytes=torch.cuda.max_memory_allocated(),
                           blocked=blocked[-1])))
     dist.destroy_process_group()
