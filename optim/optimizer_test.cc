@@ -4,6 +4,7 @@
 // device and instruction set; and what an Optimizer does around them.
 #include "optim/optimizer.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <memory>
@@ -17,6 +18,7 @@
 #include "optim/adamw.h"
 #include "optim/sgd.h"
 #include "tensor/convert.h"
+#include "tensor/host_device.h"
 #include "tensor/ops.h"
 
 namespace fsdp {
@@ -303,6 +305,39 @@ TEST_F(OptimizerTest, WrongDtypesNameTheParameter) {
   EXPECT_THAT(optimizer.Step(*stream_), StatusIs(absl::StatusCode::kInvalidArgument,
                                                  HasSubstr("parameter \"w\": data float32 and grad float16")));
   EXPECT_EQ(optimizer.step_count(0), 0);
+}
+
+TEST_F(OptimizerTest, AHostStreamCannotUpdateAGpusParameters) {
+  if (device_->type() == DeviceType::kCpu) GTEST_SKIP() << "every stream can update the host's";
+  const std::shared_ptr<Device> host = CreateHostDevice();
+  const std::unique_ptr<Stream> stream = *host->CreateStream("host");
+  const auto parameter = MakeParameter(*device_, "w", 5, 0);
+  AdamW optimizer({parameter.get()}, {});
+  EXPECT_THAT(optimizer.Step(*stream),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("parameter \"w\" is on cuda:0: its update cannot run on stream \"host\" of cpu")));
+  EXPECT_EQ(optimizer.step_count(0), 0);
+}
+
+TEST_F(OptimizerTest, ParametersOnTwoKindsOfDevicesAreRefused) {
+  if (device_->type() == DeviceType::kCpu) GTEST_SKIP() << "one kind only";
+  const std::shared_ptr<Device> host = CreateHostDevice();
+  const auto a = MakeParameter(*device_, "a", 5, 0), b = MakeParameter(*host, "b", 5, 0);
+  AdamW optimizer({a.get(), b.get()}, {});
+  EXPECT_THAT(optimizer.Step(*stream_), StatusIs(absl::StatusCode::kInvalidArgument,
+                                                 HasSubstr("parameter \"b\" is on cpu, but \"a\" on cuda:0")));
+}
+
+// Parameters that are kept on the host, and a step that goes on with the GPU's work.
+TEST_F(OptimizerTest, AnyStreamUpdatesTheHostsParameters) {
+  const std::shared_ptr<Device> host = CreateHostDevice();
+  const auto parameter = MakeParameter(*host, "w", 5, 0);
+  std::fill_n(parameter->data.data_as<float>(), 5, 1.0f);
+  std::fill_n(parameter->grad.data_as<float>(), 5, 1.0f);
+  Sgd optimizer({parameter.get()}, {.lr = 0.25});
+  ASSERT_OK(optimizer.Step(*stream_));
+  ASSERT_OK(stream_->Synchronize());
+  EXPECT_EQ(parameter->data.data_as<float>()[4], 0.75f);
 }
 
 TEST_F(OptimizerTest, NesterovWantsMomentum) {
