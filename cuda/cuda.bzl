@@ -24,6 +24,10 @@ _UNAVAILABLE = [Label("//third_party:unavailable")]
 CUDA_COMPATIBLE = [] if CUDA_AVAILABLE else _UNAVAILABLE
 NCCL_COMPATIBLE = [] if NCCL_AVAILABLE else _UNAVAILABLE
 
+def _with_cuda(compatible_with):
+    """`compatible_with` and CUDA, each label once."""
+    return CUDA_COMPATIBLE + [label for label in compatible_with if label not in CUDA_COMPATIBLE]
+
 def if_cuda(then, otherwise = []):
     return then if CUDA_AVAILABLE else otherwise
 
@@ -218,7 +222,7 @@ def cuda_library(
         hdrs = hdrs,
         # The static runtime hides its symbols, so a shared library made of this one alone would not load.
         linkstatic = True,
-        target_compatible_with = CUDA_COMPATIBLE + target_compatible_with,
+        target_compatible_with = _with_cuda(target_compatible_with),
         deps = all_deps,
         **kwargs
     )
@@ -254,7 +258,7 @@ def cuda_test(name, srcs, deps = [], cuda_deps = [], nvccopts = [], tags = [], t
         name = name,
         srcs = _compile_cuda(name, srcs, [], all_deps, nvccopts, True),
         tags = tags + ["gpu"],
-        target_compatible_with = CUDA_COMPATIBLE + target_compatible_with,
+        target_compatible_with = _with_cuda(target_compatible_with),
         deps = all_deps,
         **kwargs
     )
@@ -284,7 +288,7 @@ def cuda_binary(name, srcs, deps = [], cuda_deps = [], testonly = False, target_
         name = name,
         testonly = testonly,
         srcs = srcs,
-        target_compatible_with = CUDA_COMPATIBLE + target_compatible_with,
+        target_compatible_with = _with_cuda(target_compatible_with),
         deps = deps + cuda_deps + [_CUDART],
         **kwargs
     )
