@@ -25,7 +25,9 @@ namespace {
 using testing::HasSubstr;
 
 constexpr char kRankFile[] = "rank-00001-of-00002.h5";
-constexpr char kRest[] = "HDF5 metadata and padding";
+constexpr char kSuperblock[] = "HDF5 superblock";
+constexpr char kHeader[] = "HDF5 object header";
+constexpr char kHeap[] = "HDF5 global heap";
 
 // A class of bytes: where one of it is, and what verify is to call it.
 struct Target {
@@ -126,15 +128,15 @@ void AddHdf5(const std::string& path, const Manifest& manifest, const std::strin
   const auto add = [&](const char* name, int64_t byte, const char* what) {
     targets.push_back({absl::StrCat(file, ", ", name), file, byte, what});
   };
-  add("signature", 1, kRest);
-  add("superblock", 9, kRest);
-  add("end of file address", 40, kRest);
+  add("signature", 1, kSuperblock);
+  add("superblock", 9, kSuperblock);
+  add("end of file address", 40, kSuperblock);
   const StoredFile& stored = FileOf(manifest, file);
-  add("the name of a group", FindOutside(path, stored, "model", 2), kRest);
-  add("the name of a dataset", FindOutside(path, stored, "wte.weight", 2), kRest);
-  add("an escaped name", FindOutside(path, stored, "100%25%2Fscale", 4), kRest);
-  add("an attribute", FindOutside(path, stored, "100%/scale", 4), kRest);
-  if (const std::optional<int64_t> padding = FindPadding(path, stored)) add("padding", *padding, kRest);
+  add("the name of a group", FindOutside(path, stored, "model", 2), kHeader);
+  add("the name of a dataset", FindOutside(path, stored, "wte.weight", 2), kHeader);
+  add("an escaped name", FindOutside(path, stored, "100%25%2Fscale", 4), kHeader);
+  add("an attribute", FindOutside(path, stored, "100%/scale", 4), kHeap);
+  if (const std::optional<int64_t> padding = FindPadding(path, stored)) add("padding", *padding, "HDF5 ");
 }
 
 void AddPayload(const Manifest& manifest, StateDictType type, std::vector<Target>& targets) {
@@ -153,6 +155,18 @@ void AddPayload(const Manifest& manifest, StateDictType type, std::vector<Target
     targets.push_back({text.key.ToString(), manifest.files[text.file].name, text.range.offset,
                        absl::StrCat("text \"", text.key.ToString(), "\"")});
   }
+}
+
+// A tensor's object header says where its elements are, so a damaged one is named with the tensor.
+void AddTensorHeader(const std::string& path, const Manifest& manifest, std::vector<Target>& targets) {
+  const StoredTensor& tensor = manifest.tensors[0];
+  const StoredInterval& stored = tensor.intervals[0];
+  const StoredFile& file = manifest.files[stored.file];
+  // The layout message of contiguous data: the class, 1, then the address.
+  std::string layout(1, '\1');
+  layout.append(reinterpret_cast<const char*>(&stored.offset), sizeof(stored.offset));
+  targets.push_back({"a layout message", file.name, FindOutside(path, file, layout, 0),
+                     absl::StrCat(kHeader, " of tensor \"", tensor.key.ToString(), "\"")});
 }
 
 void AddRecord(const std::string& path, std::vector<Target>& targets) {
@@ -174,11 +188,12 @@ std::vector<Target> TargetsOf(const std::string& path, StateDictType type) {
   AddManifest(path, targets);
   AddHdf5(path, *manifest, "checkpoint.h5", targets);
   AddPayload(*manifest, type, targets);
+  if (type != StateDictType::kLocal) AddTensorHeader(path, *manifest, targets);
   if (type == StateDictType::kFull) return targets;
-  targets.push_back({"the warning", "checkpoint.h5", Find(path, "checkpoint.h5", "ckpt verify", 2), kRest});
+  targets.push_back({"the warning", "checkpoint.h5", Find(path, "checkpoint.h5", "ckpt verify", 2), kHeap});
   if (type == StateDictType::kSharded) AddHdf5(path, *manifest, kRankFile, targets);
   AddRecord(path, targets);
-  targets.push_back({"a virtual dataset's file", "checkpoint.h5", Find(path, "checkpoint.h5", kRankFile, 9), kRest});
+  targets.push_back({"a virtual dataset's file", "checkpoint.h5", Find(path, "checkpoint.h5", kRankFile, 9), kHeap});
   return targets;
 }
 
@@ -211,6 +226,46 @@ TEST_P(IntegrityTest, EveryClassOfBytesIsGuardedAndNamed) {
   ASSERT_OK_AND_ASSIGN(const VerifyReport report, VerifyCheckpoint(path));
   EXPECT_THAT(report.problems, testing::IsEmpty());
   EXPECT_TRUE(report.damage.empty());
+}
+
+// What a save links, and what it is repaired from, is as well guarded as what it writes.
+TEST(IntegrityOfFilesTest, ParityFilesAndLinkedFilesAreGuarded) {
+  const std::string root = NewTestDirectory();
+  const std::vector<TestTensor> tensors = {{StateKey::Model("wte.weight"), DType::kFloat32, {300, 200}}};
+  for (const int64_t step : {1, 2}) {
+    SaveOptions options = {.parity = 1};
+    if (step == 2) options.base = root + "/step-00000001";
+    ASSERT_OK(RunRanks(2, [&](const std::shared_ptr<ProcessGroup>& group) {
+      return SaveCheckpoint(ShardedState(tensors, 2, group->rank()), root, step, *group, options).status();
+    }));
+  }
+  const std::string path = root + "/step-00000002";
+  for (const std::string& name : ListNames(path)) {
+    const bool is_link = absl::StrContains(name, ".step-");
+    const std::string good = ReadAll(path + "/" + name);
+    for (const size_t byte : {size_t{0}, size_t{40}, good.size() / 2, good.size() - 1}) {
+      SCOPED_TRACE(absl::StrCat(name, " byte ", byte));
+      std::string bad = good;
+      bad[byte] = static_cast<char>(bad[byte] ^ 4);
+      WriteAll(path + "/" + name, bad);
+      ASSERT_OK_AND_ASSIGN(const VerifyReport report, VerifyCheckpoint(path));
+      EXPECT_THAT(report.problems, testing::Contains(HasSubstr(name)));
+      ASSERT_FALSE(report.damage.empty());
+      EXPECT_EQ(report.damage[0].file, name);
+      if (absl::StartsWith(name, "parity-")) {
+        EXPECT_EQ(report.damage[0].what, "parity, block 0");
+      }
+      // One file, two names: what is damaged there is damaged here.
+      if (is_link) {
+        ASSERT_OK_AND_ASSIGN(const VerifyReport base, VerifyCheckpoint(root + "/step-00000001"));
+        EXPECT_FALSE(base.problems.empty());
+      }
+    }
+    WriteAll(path + "/" + name, good);
+  }
+  ASSERT_OK_AND_ASSIGN(const VerifyReport report, VerifyCheckpoint(path));
+  EXPECT_THAT(report.problems, testing::IsEmpty());
+  EXPECT_EQ(ListNames(path).size(), 7u);  // two of them linked
 }
 
 INSTANTIATE_TEST_SUITE_P(Kinds, IntegrityTest,

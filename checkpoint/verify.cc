@@ -2,6 +2,7 @@
 #include "checkpoint/verify.h"
 
 #include <algorithm>
+#include <iterator>
 #include <memory>
 #include <mutex>
 #include <set>
@@ -17,6 +18,7 @@
 #include "checkpoint/format/file_scan.h"
 #include "checkpoint/format/manifest_file.h"
 #include "checkpoint/format/record.h"
+#include "checkpoint/rest_damage.h"
 #include "checkpoint/storage/file_system.h"
 
 namespace fsdp {
@@ -29,7 +31,7 @@ constexpr size_t kListedRanges = 3;
 struct Problem {
   std::pair<int, int64_t> order;
   std::string message;
-  VerifyReport::Damage damage;  // no file: it is none
+  std::vector<VerifyReport::Damage> damage;  // empty: it is none
 };
 
 class Verification {
@@ -65,7 +67,7 @@ class Verification {
                      [](const Problem& a, const Problem& b) { return a.order < b.order; });
     for (Problem& problem : problems_) {
       report.problems.push_back(std::move(problem.message));
-      if (!problem.damage.file.empty()) report.damage.push_back(std::move(problem.damage));
+      std::move(problem.damage.begin(), problem.damage.end(), std::back_inserter(report.damage));
     }
     for (size_t i = 0; i < nonfinite_.size(); ++i) {
       if (nonfinite_[i].any()) report.nonfinite.push_back({manifest_.tensors[i].key.ToString(), nonfinite_[i]});
@@ -77,12 +79,12 @@ class Verification {
   static std::pair<int, int64_t> OfFile(int file) { return {file, -1}; }
 
   void Report(std::string message, const std::pair<int, int64_t>& order = kBeforeFiles,
-              VerifyReport::Damage damage = {}) {
+              std::vector<VerifyReport::Damage> damage = {}) {
     const std::lock_guard<std::mutex> lock(mutex_);
     problems_.push_back({order, std::move(message), std::move(damage)});
   }
   void Report(const absl::Status& status, const std::pair<int, int64_t>& order = kBeforeFiles,
-              VerifyReport::Damage damage = {}) {
+              std::vector<VerifyReport::Damage> damage = {}) {
     Report(std::string(status.message()), order, std::move(damage));
   }
 
@@ -104,13 +106,13 @@ class Verification {
     absl::StatusOr<std::unique_ptr<File>> file = OpenStoredFile(files_, directory_, manifest_, index);
     scanned_.push_back(nullptr);
     if (!file.ok()) {
-      Report(file.status(), OfFile(index), {stored.name, {0, stored.nbytes}, "file"});
+      Report(file.status(), OfFile(index), {{stored.name, {0, stored.nbytes}, "file"}});
       // A file of the wrong size still shows which of its bytes are damaged.
       file = files_.Open(JoinPath(directory_, stored.name));
       if (!file.ok()) return;
     }
     if (const absl::Status record = CheckRecord(**file, manifest_, index); !record.ok()) {
-      Report(record, OfFile(index), {stored.name, stored.record.value_or(ByteRange()), "record"});
+      Report(record, OfFile(index), {{stored.name, stored.record.value_or(ByteRange()), "record"}});
     }
     bytes_total_ += stored.nbytes;
     scanned_.back() = &stored;
@@ -138,7 +140,7 @@ class Verification {
     const ByteRange& range = block.range;
     const auto what = [&] { return absl::StrCat(contents_.NameOf(block.file, range), ", block ", block.block); };
     const auto report = [&](std::string message) {
-      Report(std::move(message), {block.file, range.offset}, {stored.name, range, what()});
+      Report(std::move(message), {block.file, range.offset}, {{stored.name, range, what()}});
     };
     if (!bytes.ok()) {
       return report(
@@ -161,11 +163,29 @@ class Verification {
     const VerifyReport::Damage damage = {stored.name, all, "HDF5 metadata and padding"};
     if (!digest.ok()) {
       return Report(absl::StrCat(stored.name, ", bytes outside of payload: ", std::string(digest.status().message())),
-                    {file, all.offset}, damage);
+                    {file, all.offset}, {damage});
     }
+    std::vector<VerifyReport::Damage> places = PlacesInRest(file, gaps);
+    std::string where;
+    for (size_t i = 0; i < std::min(kListedRanges, places.size()); ++i) {
+      absl::StrAppend(&where, i == 0 ? "; damaged there: " : ", ", places[i].what, ", ", Describe(places[i].range));
+    }
+    if (places.size() > kListedRanges) absl::StrAppend(&where, " and ", places.size() - kListedRanges, " more");
+    if (places.empty()) places.push_back(damage);
     Report(absl::StrCat(stored.name, ", bytes outside of payload (HDF5 metadata and padding, ", List(gaps),
-                        "): digest ", digest->ToHex(), " != recorded ", stored.rest_digest.ToHex()),
-           {file, all.offset}, damage);
+                        "): digest ", digest->ToHex(), " != recorded ", stored.rest_digest.ToHex(), where),
+           {file, all.offset}, std::move(places));
+  }
+
+  std::vector<VerifyReport::Damage> PlacesInRest(int index, const std::vector<ByteRange>& gaps) {
+    const std::string& name = manifest_.files[index].name;
+    std::vector<VerifyReport::Damage> places;
+    const absl::StatusOr<std::unique_ptr<File>> file = files_.Open(JoinPath(directory_, name));
+    if (!file.ok()) return places;
+    for (RestDamage& damage : LocateRestDamage(**file, manifest_, index, contents_, gaps)) {
+      places.push_back({name, damage.range, std::move(damage.what)});
+    }
+    return places;
   }
 
   // "bytes 0 to 2047, bytes 8192 to 8200 and 3 more ranges"

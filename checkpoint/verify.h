@@ -29,7 +29,7 @@ struct VerifyReport {
   struct Damage {
     std::string file;
     ByteRange range;
-    std::string what;  // `tensor "model/w", block 0`, "record", "HDF5 metadata and padding", "manifest"
+    std::string what;  // `tensor "model/w", block 0`, "record", "manifest", `HDF5 object header of tensor "model/w"`
   };
 
   struct NonFiniteTensor {
@@ -44,8 +44,8 @@ struct VerifyReport {
   // One sentence for each problem, naming file, byte range and tensor; empty when all is well.
   std::vector<std::string> problems;
 
-  // The problems that are damage to known bytes, in the same order. A hole in a tensor's cover or a file too many is
-  // none.
+  // The problems that are damage to known bytes, in the same order; one may be damage in several places. A hole in a
+  // tensor's cover or a file too many is none.
   std::vector<Damage> damage;
 
   // Tensors with any, in order; not a problem by itself. Of damaged blocks nothing is counted.

@@ -37,6 +37,9 @@ TEST(FileContentsTest, NamesWhatLiesInARange) {
   EXPECT_EQ(contents.NameOf(0, {143, 2}), "tensors \"model/a\", \"model/b\"");
   EXPECT_EQ(contents.NameOf(0, {128, 48}), "tensors \"model/a\", \"model/b\" and 1 more");
   EXPECT_EQ(contents.NameOf(0, {176, 10}), "payload");
+  Manifest guarded = manifest;
+  guarded.parity.files = {0};
+  EXPECT_EQ(FileContents(guarded).NameOf(0, {176, 10}), "parity");
 }
 
 TEST(FileContentsTest, VisitsTheBytesOfEachTensor) {
