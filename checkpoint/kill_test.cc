@@ -1,20 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// kill -9 of a process that saves, at whatever instant it happens to be: every step-* directory verifies afterwards,
-// all the time, and the next save sweeps what was left.
+// kill -9 of a process that is at work on checkpoints, at whatever instant it happens to be: every step-* directory
+// verifies afterwards, all the time, and whoever comes next ends what was begun and sweeps what was left.
 #include <poll.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstdio>
 #include <cstdlib>
+#include <filesystem>
+#include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
 #include "base/check.h"
+#include "base/status_macros.h"
 #include "base/status_matchers.h"
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/convert/convert.h"
 #include "checkpoint/format/file_names.h"
+#include "checkpoint/repair.h"
 #include "checkpoint/test_state.h"
 #include "checkpoint/verify.h"
 #include "collectives/run_ranks.h"
@@ -23,56 +30,129 @@
 namespace fsdp {
 namespace {
 
+namespace fs = std::filesystem;
 using testing::IsEmpty;
 
 const std::vector<TestTensor> kTensors = {{StateKey::Model("wte.weight"), DType::kFloat32, {300, 1000}}};
 
-absl::Status Save(const std::string& root, int64_t step) {
+absl::Status Save(const std::string& root, int64_t step, const SaveOptions& options) {
   return RunRanks(2, [&](const std::shared_ptr<ProcessGroup>& group) {
-    return SaveCheckpoint(ShardedState(kTensors, 2, group->rank()), root, step, *group, {.overwrite = true}).status();
+    return SaveCheckpoint(ShardedState(kTensors, 2, group->rank()), root, step, *group, options).status();
   });
 }
 
-// The child: saves steps 1, 2, 1, 2, ... and says so after the first.
-[[noreturn]] void SaveForever(const std::string& root, int pipe) {
-  for (int64_t i = 0;; ++i) {
-    Check(Save(root, i % 2 + 1).ok(), "a save failed in the child");
-    if (i == 0) Check(write(pipe, "1", 1) == 1, "the parent is gone");
-  }
+absl::Status Verify(const std::string& path) {
+  ASSIGN_OR_RETURN(const VerifyReport report, VerifyCheckpoint(path));
+  return report.problems.empty() ? absl::OkStatus() : absl::DataLossError(report.problems[0]);
 }
 
-TEST(KillTest, EveryStepVerifiesAfterAKillAtAnyInstant) {
-  const std::string root = NewTestDirectory();
-  const char* const rounds = getenv("KILL_ROUNDS");  // of the longer target
-  int killed = 0;
-  for (int round = 0; round < (rounds == nullptr ? 12 : std::atoi(rounds)); ++round) {
-    SCOPED_TRACE(round);
-    int fds[2];
-    ASSERT_EQ(pipe(fds), 0);
-    const pid_t child = fork();
-    ASSERT_GE(child, 0);
-    if (child == 0) SaveForever(root, fds[1]);
-    // Wait for the first save, then some milliseconds more: each round dies elsewhere.
-    pollfd ready = {fds[0], POLLIN, 0};
-    ASSERT_EQ(poll(&ready, 1, 60000), 1);
-    (void)poll(nullptr, 0, 1 + 7 * round % 97);
-    ASSERT_EQ(kill(child, SIGKILL), 0);
-    int status = 0;
-    ASSERT_EQ(waitpid(child, &status, 0), child);
-    EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
-    ++killed;
-    close(fds[0]);
-    close(fds[1]);
-    ASSERT_OK_AND_ASSIGN(const std::vector<std::string> steps, ListCheckpoints(root));
-    EXPECT_FALSE(steps.empty());
-    for (const std::string& step : steps) {
-      ASSERT_OK_AND_ASSIGN(const VerifyReport report, VerifyCheckpoint(JoinPath(root, step)));
-      EXPECT_THAT(report.problems, IsEmpty());
+// At most so many kills a test: of the longer target, or few.
+int Rounds() {
+  const char* const rounds = std::getenv("KILL_ROUNDS");
+  return rounds == nullptr ? 6 : std::atoi(rounds);
+}
+
+// Runs `work` with 0, 1, 2, ... in a process of its own, and kills it some milliseconds after it has done 0: each round
+// at another instant.
+void KillAtWork(const std::function<absl::Status(int64_t i)>& work, int round) {
+  int fds[2];
+  ASSERT_EQ(pipe(fds), 0);
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    for (int64_t i = 0;; ++i) {
+      Check(work(i).ok(), "the child failed");
+      if (i == 0) Check(write(fds[1], "1", 1) == 1, "the parent is gone");
     }
   }
-  RecordProperty("killed", killed);
-  ASSERT_OK(Save(root, 3));
+  pollfd ready = {fds[0], POLLIN, 0};
+  ASSERT_EQ(poll(&ready, 1, 60000), 1);
+  (void)poll(nullptr, 0, 1 + 7 * round % 97);
+  ASSERT_EQ(kill(child, SIGKILL), 0);
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+  close(fds[0]);
+  close(fds[1]);
+}
+
+// `work` is killed Rounds() times, and `check` says each time that all is well.
+void KillAndCheck(const std::function<absl::Status(int64_t i)>& work, const std::function<void()>& check) {
+  for (int round = 0; round < Rounds() && !testing::Test::HasFailure(); ++round) {
+    SCOPED_TRACE(round);
+    KillAtWork(work, round);
+    check();
+  }
+  std::printf("killed at work: %d\n", Rounds());
+}
+
+void ExpectAllVerify(const std::string& root) {
+  ASSERT_OK_AND_ASSIGN(const std::vector<std::string> steps, ListCheckpoints(root));
+  EXPECT_FALSE(steps.empty());
+  for (const std::string& step : steps) EXPECT_OK(Verify(JoinPath(root, step)));
+}
+
+void ExpectOnlySteps(const std::string& root) {
   for (const std::string& name : ListNames(root)) EXPECT_TRUE(ParseStepName(name).has_value()) << name;
+}
+
+TEST(KillTest, ASaveOverAnotherLeavesOldOrNew) {
+  const std::string root = NewTestDirectory();
+  KillAndCheck([&](int64_t i) { return Save(root, i % 2 + 1, {.overwrite = true}); }, [&] { ExpectAllVerify(root); });
+  ASSERT_OK(Save(root, 3, {}));
+  ExpectOnlySteps(root);
+}
+
+TEST(KillTest, IncrementalSavesWithParityAndPruningLeaveWholeSteps) {
+  const std::string root = NewTestDirectory();
+  const auto save_next = [&](int64_t) -> absl::Status {
+    ASSIGN_OR_RETURN(const std::vector<std::string> steps, ListCheckpoints(root));
+    SaveOptions options = {.parity = 1};
+    if (!steps.empty()) options.base = JoinPath(root, steps.back());
+    const int64_t next = steps.empty() ? 1 : *ParseStepName(steps.back()) + 1;
+    RETURN_IF_ERROR(Save(root, next, options));
+    return PruneCheckpoints(root, 2);
+  };
+  KillAndCheck(save_next, [&] { ExpectAllVerify(root); });
+  ASSERT_OK(save_next(0));
+  ExpectOnlySteps(root);
+  EXPECT_EQ(ListNames(root).size(), 2u);
+}
+
+TEST(KillTest, ARepairThatIsDoneAgainGivesTheSameBytes) {
+  const std::string root = NewTestDirectory();
+  ASSERT_OK(Save(root, 1, {.parity = 1}));
+  const std::string path = JoinPath(root, StepName(1));
+  std::map<std::string, std::string> good;
+  for (const std::string& name : ListNames(path)) good[name] = ReadAll(JoinPath(path, name));
+  const auto lose_and_repair = [&](int64_t) -> absl::Status {
+    for (const char* name : {"manifest.json", "checkpoint.h5", "rank-00001-of-00002.h5"}) {
+      fs::remove(JoinPath(path, name));
+    }
+    return RepairCheckpoint(path).status();
+  };
+  KillAndCheck(lose_and_repair, [&] {
+    ASSERT_OK_AND_ASSIGN(const RepairReport report, RepairCheckpoint(path));
+    EXPECT_THAT(report.problems, IsEmpty());
+    EXPECT_EQ(ListNames(path).size(), good.size());
+    for (const auto& [name, bytes] : good) EXPECT_TRUE(ReadAll(JoinPath(path, name)) == bytes) << name;
+  });
+}
+
+TEST(KillTest, AConversionOverAnotherLeavesOldOrNew) {
+  const std::string root = NewTestDirectory();
+  ASSERT_OK(Save(root, 1, {}));
+  const std::string converted = root + "/converted";
+  const auto convert = [&](int64_t i) {
+    ConvertOptions options;
+    options.state_dict_type = i % 2 == 0 ? StateDictType::kSharded : StateDictType::kFull;
+    options.parity = i % 2 == 0 ? 1 : 0;
+    options.force = true;
+    return ConvertCheckpoint(JoinPath(root, StepName(1)), converted, options).status();
+  };
+  KillAndCheck(convert, [&] { EXPECT_OK(Verify(converted)); });
+  ASSERT_OK(convert(0));
+  EXPECT_THAT(ListNames(root), testing::ElementsAre("converted", "step-00000001"));
 }
 
 }  // namespace

@@ -18,7 +18,6 @@
 #include <memory>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "base/thread_pool.h"
@@ -35,9 +34,7 @@ namespace {
 
 std::string Message(const absl::Status& status) { return std::string(status.message()); }
 
-bool IsParityFileName(const std::string& name) {
-  return absl::StartsWith(name, "parity-") && absl::EndsWith(name, ".bin");
-}
+bool IsParityFileName(const std::string& name) { return ParseParityFileName(name).has_value(); }
 
 class Repair {
  public:
@@ -49,7 +46,7 @@ class Repair {
     absl::StatusOr<Manifest> manifest = ReadManifest(files_, path_);
     const bool is_lost = absl::IsNotFound(manifest.status()) || absl::IsDataLoss(manifest.status());
     if (!manifest.ok() && !is_lost) return manifest.status();
-    if (is_lost && std::none_of(names_.begin(), names_.end(), IsRankFileName)) return manifest.status();
+    if (is_lost && std::none_of(names_.begin(), names_.end(), IsRankFileName)) return WithStep(manifest.status());
     SweepLeftovers();
     RETURN_IF_ERROR(manifest.ok() ? ByManifest(*std::move(manifest)) : ByRecords(Message(manifest.status())));
     // What cannot all be repaired is not repaired by half: a manifest is right for all of its files or for none.
@@ -62,6 +59,15 @@ class Repair {
   }
 
  private:
+  // A directory of checkpoints is no checkpoint: `status` with the step that may be meant.
+  absl::Status WithStep(const absl::Status& status) const {
+    const auto step =
+        std::find_if(names_.rbegin(), names_.rend(), [](const auto& name) { return ParseStepName(name); });
+    if (step == names_.rend()) return status;
+    return absl::Status(status.code(),
+                        absl::StrCat(Message(status), "; repair one step, such as ", JoinPath(path_, *step)));
+  }
+
   bool IsThere(const std::string& name) const { return std::find(names_.begin(), names_.end(), name) != names_.end(); }
 
   // What an earlier repair left when it crashed.
@@ -212,11 +218,25 @@ class Repair {
         }
       }
     }
+    for (const std::string& name : ParityNames()) {
+      if (!IsThere(name)) damaged[name] = absl::DataLossError(absl::StrCat(name, " is missing"));
+    }
     if (!report_.is_whole()) return absl::OkStatus();
     report_.repaired.push_back(absl::StrCat(why, "; made from the records of the rank files"));
     RETURN_IF_ERROR(MakeRankFiles(records, damaged));
     if (options_.dry_run || !report_.is_whole()) return absl::OkStatus();
     return MakeManifest(records);
+  }
+
+  // Without a manifest: the parity files that there were, as the names of those that are left say.
+  std::vector<std::string> ParityNames() const {
+    std::vector<std::string> parity;
+    for (const std::string& name : names_) {
+      const auto file = ParseParityFileName(name);
+      if (!file || !parity.empty()) continue;
+      for (int i = 0; i < file->parity; ++i) parity.push_back(ParityFileName(i, file->parity));
+    }
+    return parity;
   }
 
   // The record of a rank file all of whose bytes are as it says.
@@ -239,9 +259,15 @@ class Repair {
   // files first, and its record then says how long it is.
   absl::Status MakeRankFiles(std::map<std::string, Manifest>& records,
                              const std::map<std::string, absl::Status>& damaged) {
-    if (damaged.empty()) return absl::OkStatus();
+    if (std::all_of(damaged.begin(), damaged.end(), [](const auto& file) { return IsParityFileName(file.first); })) {
+      for (const auto& [name, status] : damaged) {
+        report_.repaired.push_back(absl::StrCat(Message(status), "; made from the rank files"));
+      }
+      return absl::OkStatus();
+    }
     ASSIGN_OR_RETURN(ParityPlan plan, PlanByNames(records, damaged));
     const auto check_record = [&](const std::string& name) -> absl::Status {
+      if (IsParityFileName(name)) return absl::OkStatus();
       if (linked_.count(name) != 0) return Check(rebuilt_.path(), linked_.at(name));
       ASSIGN_OR_RETURN(const std::unique_ptr<File> file, files_.Open(JoinPath(rebuilt_.path(), name)));
       ASSIGN_OR_RETURN(const Manifest record, FindRecord(*file));
@@ -255,6 +281,7 @@ class Repair {
     for (const auto& [name, status] : damaged) RETURN_IF_ERROR(rebuilt_.Drop(name));
     const std::vector<std::string> said = report_.repaired;
     RETURN_IF_ERROR(MakeFromParity(plan, damaged, [&](const std::string& name) -> absl::Status {
+      if (IsParityFileName(name)) return absl::OkStatus();  // made once more with the manifest
       if (linked_.count(name) != 0) return Check(rebuilt_.path(), linked_.at(name));
       ASSIGN_OR_RETURN(records[name], RecordOf(rebuilt_.path(), name));
       if (records[name].save_id == records.begin()->second.save_id) return absl::OkStatus();
@@ -267,17 +294,17 @@ class Repair {
   absl::StatusOr<ParityPlan> PlanByNames(const std::map<std::string, Manifest>& records,
                                          const std::map<std::string, absl::Status>& damaged) {
     ParityPlan plan;
+    plan.parity = ParityNames();
     int64_t parity_bytes = 0;
-    for (const std::string& name : names_) {
-      if (!IsParityFileName(name)) continue;
+    for (const std::string& name : plan.parity) {
+      if (!IsThere(name)) continue;
       ASSIGN_OR_RETURN(const std::unique_ptr<File> file, files_.Open(JoinPath(path_, name)));
       ASSIGN_OR_RETURN(parity_bytes, file->Size());
-      plan.parity.push_back(name);
     }
     for (const auto& [name, record] : records) plan.data.push_back({name, record.files[0].nbytes});
     for (const auto& [name, file] : linked_) plan.data.push_back({name, file.nbytes});
     for (const auto& [name, status] : damaged) {
-      if (linked_.count(name) == 0) plan.data.push_back({name, parity_bytes});
+      if (linked_.count(name) == 0 && !IsParityFileName(name)) plan.data.push_back({name, parity_bytes});
     }
     std::sort(plan.data.begin(), plan.data.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
     return plan;
@@ -290,8 +317,8 @@ class Repair {
       in_order.push_back(records.at(RankFileName(writer, records.begin()->second.writers)));
     }
     ASSIGN_OR_RETURN(Manifest manifest, rebuilt_.WriteIndex(in_order, pool_));
-    const auto parity = std::count_if(names_.begin(), names_.end(), IsParityFileName);
-    if (parity > 0) RETURN_IF_ERROR(rebuilt_.WriteParity(static_cast<int>(parity), manifest, pool_));
+    const auto parity = static_cast<int>(ParityNames().size());
+    if (parity > 0) RETURN_IF_ERROR(rebuilt_.WriteParity(parity, manifest, pool_));
     return rebuilt_.WriteManifest(manifest);
   }
 
@@ -313,7 +340,7 @@ absl::StatusOr<RepairReport> RepairCheckpoint(const std::string& path, const Rep
         absl::StrCat(path, " is a save that was never committed; it is not a checkpoint to repair"));
   }
   ASSIGN_OR_RETURN(const std::unique_ptr<ThreadPool> pool, ThreadPool::Create(options.io_threads, "checkpoint-repair"));
-  return Repair(PosixFileSystem(), path, options, *pool).Run();
+  return Repair(*options.file_system, path, options, *pool).Run();
 }
 
 }  // namespace fsdp

@@ -11,12 +11,14 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "checkpoint/storage/file_system.h"
 
 namespace fsdp {
 
 struct RepairOptions {
   bool dry_run = false;  // say what would be done, and write nothing
   int io_threads = 2;
+  FileSystem* file_system = &PosixFileSystem();  // tests inject faults
 };
 
 struct RepairReport {

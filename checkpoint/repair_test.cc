@@ -163,6 +163,21 @@ TEST_P(RepairTest, WithoutManifestParityStillMakesUpForARankFile) {
   ExpectAsSaved();
 }
 
+// Parity file 1 of 2 is another sum than parity file 0 of 1; a repair once took it for that.
+TEST_P(RepairTest, WithoutManifestOneParityFileIsWhichItsNameSays) {
+  Save(2);
+  for (const bool is_rank_lost : {true, false}) {
+    Remove("manifest.json");
+    Remove("parity-00000-of-00002.bin");
+    if (is_rank_lost) Remove(RankFileName(2, kRanks));
+    const RepairReport report = Repair();
+    EXPECT_THAT(report.problems, IsEmpty());
+    EXPECT_THAT(report.repaired, Contains(AllOf(HasSubstr("parity-00000-of-00002.bin is missing"),
+                                                HasSubstr(is_rank_lost ? "made from parity" : "from the rank files"))));
+    ExpectAsSaved();
+  }
+}
+
 TEST_P(RepairTest, DamagedParityWithoutManifestIsNoticed) {
   Save(1);
   Remove("manifest.json");
@@ -210,6 +225,13 @@ TEST(RepairFullTest, AFullCheckpointHasNothingToBeMadeFrom) {
   WriteAll(path + "/checkpoint.h5", bytes);
   ASSERT_OK_AND_ASSIGN(const RepairReport report, RepairCheckpoint(path));
   EXPECT_THAT(report.problems, ElementsAre(HasSubstr("a full checkpoint keeps its bytes there and nowhere else")));
+}
+
+TEST(RepairFullTest, ADirectoryOfCheckpointsIsNoCheckpoint) {
+  const std::string root = NewTestDirectory();
+  for (const char* name : {"/step-00000001", "/step-00000002"}) fs::create_directory(root + name);
+  EXPECT_THAT(RepairCheckpoint(root),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("repair one step, such as " + root + "/step-00000002")));
 }
 
 TEST(RepairFullTest, WhatIsNoCheckpointIsRefused) {

@@ -179,6 +179,7 @@ absl::Status WriteToSafetensors(const TensorSource& source, const ConvertPlan& p
   ASSIGN_OR_RETURN(write.safetensors.buffer_bytes, BufferBytes(source, plan, 0, options));
   write.safetensors.io_threads = options.io_threads;
   write.safetensors.progress = options.progress;
+  write.safetensors.file_system = options.file_system;
   ASSIGN_OR_RETURN(write.safetensors.metadata, SafetensorsMetadata(source.metadata(), source.contents()));
   if (IsTargetDirectory(destination, options))
     return WriteHuggingFaceDirectory(destination, plan.contents, read, write);
@@ -199,6 +200,7 @@ absl::Status WriteToHdf5(const TensorSource& source, ConvertPlan& plan, const Pa
   ASSIGN_OR_RETURN(write.max_memory, BufferBytes(source, plan, target_ranks, options));
   write.io_threads = options.io_threads;
   write.progress = options.progress;
+  write.file_system = options.file_system;
   plan.contents.type = write.type;
   return WriteCheckpointDirectory(destination, plan.contents, read, write);
 }
@@ -209,6 +211,7 @@ absl::Status WriteToTorch(const TensorSource& source, const ConvertPlan& plan, c
   write.overwrite = options.force;
   write.io_threads = options.io_threads;
   write.progress = options.progress;
+  write.file_system = options.file_system;
   const bool is_dcp = TargetFormat(destination, options) == CheckpointFormat::kDcp;
   const int world_size = is_dcp ? options.world_size.value_or(source.world_size()) : 1;
   ASSIGN_OR_RETURN(write.buffer_bytes, BufferBytes(source, plan, is_dcp ? world_size : 0, options));

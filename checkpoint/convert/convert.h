@@ -14,6 +14,7 @@
 
 #include "absl/status/statusor.h"
 #include "checkpoint/convert/name_filter.h"
+#include "checkpoint/storage/file_system.h"
 #include "tensor/dtype.h"
 #include "tensor/state_dict.h"
 
@@ -39,6 +40,8 @@ struct ConvertOptions {
   int64_t max_memory = int64_t{512} << 20;
   int io_threads = 2;
   std::function<void(int64_t bytes_done, int64_t bytes_total)> progress;
+
+  FileSystem* file_system = &PosixFileSystem();  // that is written to; tests inject faults
 };
 
 struct ConvertReport {

@@ -50,6 +50,15 @@ std::optional<RankFile> ParseRankFileName(const std::string& name) {
 
 std::string ParityFileName(int index, int parity) { return absl::StrFormat("parity-%05d-of-%05d.bin", index, parity); }
 
+std::optional<ParityFile> ParseParityFileName(const std::string& name) {
+  ParityFile file;
+  if (std::sscanf(name.c_str(), "parity-%d-of-%d.bin", &file.index, &file.parity) != 2) return std::nullopt;
+  if (file.index < 0 || file.index >= file.parity || ParityFileName(file.index, file.parity) != name) {
+    return std::nullopt;
+  }
+  return file;
+}
+
 std::string StagingName(const std::string& name, const std::string& nonce) {
   return absl::StrCat(".", name, kStagingInfix, nonce);
 }

@@ -34,6 +34,13 @@ std::optional<RankFile> ParseRankFileName(const std::string& name);
 // "parity-00000-of-00002.bin"
 std::string ParityFileName(int index, int parity);
 
+// Which of how many a name is that ParityFileName makes; nothing for any other name.
+struct ParityFile {
+  int index = 0;
+  int parity = 0;
+};
+std::optional<ParityFile> ParseParityFileName(const std::string& name);
+
 // ".step-00000100.tmp-<nonce>": `name` while it is written; ".step-00000100.deleted-<nonce>": while it is deleted.
 std::string StagingName(const std::string& name, const std::string& nonce);
 std::string DeletedName(const std::string& name, const std::string& nonce);

@@ -131,7 +131,7 @@ absl::Status WriteCheckpointDirectory(const std::string& path, const StateDict& 
   if (parts.name.empty() || parts.name == "." || parts.name == "..") {
     return absl::InvalidArgumentError(absl::StrCat("\"", path, "\" is no name for a new directory"));
   }
-  FileSystem& files = PosixFileSystem();
+  FileSystem& files = *options.file_system;
   // One block of payload per thread.
   const int64_t threads = std::clamp<int64_t>(options.max_memory / kBlockBytes, 1, std::max(1, options.io_threads));
   ASSIGN_OR_RETURN(const std::unique_ptr<ThreadPool> pool,

@@ -12,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "checkpoint/source/payload_reader.h"
+#include "checkpoint/storage/file_system.h"
 #include "tensor/state_dict.h"
 
 namespace fsdp {
@@ -25,6 +26,7 @@ struct CheckpointDirectoryOptions {
   int64_t max_memory = int64_t{512} << 20;  // bytes of payload buffers
   int io_threads = 2;
   std::function<void(int64_t bytes_done, int64_t bytes_total)> progress = {};  // may be empty
+  FileSystem* file_system = &PosixFileSystem();                                // tests inject faults
 };
 
 // Makes `path` (the checkpoint directory itself) from `contents` (keys, dtypes, shapes, texts, aliases, units; shards

@@ -88,6 +88,9 @@ absl::Status RebuiltFiles::WriteParity(int count, Manifest& manifest, ThreadPool
     }
   }
   ASSIGN_OR_RETURN(const ParityPlan plan, PlanParity(std::move(data), count));
+  for (const std::string& name : plan.parity) {
+    if (DirectoryOf(name) == path_) RETURN_IF_ERROR(Drop(name));
+  }
   RETURN_IF_ERROR(CreateParityFiles(files_, path_, plan));
   ASSIGN_OR_RETURN(const std::vector<Digest> digests,
                    WriteParityBlocks(files_, path_, plan, ParityShare(plan, 1, 0), pool));
@@ -108,13 +111,7 @@ absl::Status RebuiltFiles::Install() {
   for (const std::string& name : names_) {
     const std::string from = JoinPath(path_, name);
     const std::string to = JoinPath(checkpoint_, name);
-    // One after the other where two names cannot change places: a file that is damaged is no loss.
-    if (!files_.Exists(to)) {
-      RETURN_IF_ERROR(files_.Rename(from, to));
-    } else if (!files_.Exchange(from, to).ok()) {
-      RETURN_IF_ERROR(files_.Unlink(to));
-      RETURN_IF_ERROR(files_.Rename(from, to));
-    }
+    RETURN_IF_ERROR(files_.Replace(from, to));
     RETURN_IF_ERROR(files_.SyncDirectory(checkpoint_));
   }
   return absl::OkStatus();

@@ -48,7 +48,7 @@ class RebuiltFiles {
   // checkpoint.h5 from the records of all rank files, the first writer's first; returns the manifest, without parity.
   absl::StatusOr<Manifest> WriteIndex(const std::vector<Manifest>& records, ThreadPool& pool);
 
-  // `count` parity files over the rank files of `manifest`, which gets them.
+  // `count` parity files over the rank files of `manifest`, which gets them; in place of any that were made before.
   absl::Status WriteParity(int count, Manifest& manifest, ThreadPool& pool);
 
   absl::Status WriteManifest(const Manifest& manifest);

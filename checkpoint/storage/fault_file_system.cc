@@ -2,6 +2,7 @@
 #include "checkpoint/storage/fault_file_system.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <filesystem>
 #include <fstream>
 #include <system_error>
@@ -38,6 +39,8 @@ void LoseEveryOtherSector(const std::string& path) {
     file.write(nothing.data(), static_cast<std::streamsize>(std::min<uintmax_t>(kSectorBytes, size - at)));
   }
 }
+
+absl::Status Failed(int error) { return absl::ErrnoToStatus(error, "test"); }
 
 absl::Status Crashed() { return absl::AbortedError("the process has crashed"); }
 
@@ -84,7 +87,7 @@ class FaultFile final : public File {
 
  private:
   absl::Status BeginChange() {
-    const absl::Status begun = files_.Begin();
+    const absl::Status begun = files_.Begin(FaultFileSystem::Needs::kSpace);
     const std::lock_guard<std::mutex> lock(files_.mutex_);
     files_.unsynced_.push_back(path());
     return begun;
@@ -98,6 +101,16 @@ void FaultFileSystem::FailAt(int64_t operation, absl::Status error) {
   const std::lock_guard<std::mutex> lock(mutex_);
   fail_at_ = operation;
   error_ = std::move(error);
+}
+
+void FaultFileSystem::FillDiskAt(int64_t operation) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  full_at_ = operation;
+}
+
+void FaultFileSystem::MakeReadOnlyAt(int64_t operation) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  read_only_at_ = operation;
 }
 
 void FaultFileSystem::CrashAt(int64_t operation) {
@@ -115,10 +128,12 @@ absl::Status FaultFileSystem::CheckAlive() const {
   return crash_at_ != 0 && operations_ >= crash_at_ ? Crashed() : absl::OkStatus();
 }
 
-absl::Status FaultFileSystem::Begin() {
+absl::Status FaultFileSystem::Begin(Needs needs) {
   const std::lock_guard<std::mutex> lock(mutex_);
   ++operations_;
   if (crash_at_ != 0 && operations_ >= crash_at_) return Crashed();
+  if (read_only_at_ != 0 && operations_ >= read_only_at_) return Failed(EROFS);
+  if (full_at_ != 0 && operations_ >= full_at_ && needs == Needs::kSpace) return Failed(ENOSPC);
   return operations_ == fail_at_ ? error_ : absl::OkStatus();
 }
 
@@ -130,6 +145,14 @@ absl::Status FaultFileSystem::Changed(Change::Kind kind, const std::string& path
     if (kind == Change::Kind::kExchange) unsynced = Exchanged(unsynced, other, path);
   }
   return absl::OkStatus();
+}
+
+std::string FaultFileSystem::Bury(const std::string& path) {
+  std::string grave = JoinPath(graveyard_, absl::StrCat("unlinked-", operations()));
+  std::error_code ignored;
+  std::filesystem::remove(grave, ignored);  // of another test
+  std::filesystem::create_hard_link(path, grave, ignored);
+  return grave;
 }
 
 void FaultFileSystem::Undo(const Change& change) {
@@ -171,7 +194,7 @@ void FaultFileSystem::LosePower(Loss loss) {
 }
 
 absl::StatusOr<std::unique_ptr<File>> FaultFileSystem::Create(const std::string& path) {
-  RETURN_IF_ERROR(Begin());
+  RETURN_IF_ERROR(Begin(Needs::kSpace));
   ASSIGN_OR_RETURN(std::unique_ptr<File> file, base_.Create(path));
   RETURN_IF_ERROR(Changed(Change::Kind::kCreate, path));
   return std::make_unique<FaultFile>(*this, std::move(file));
@@ -190,15 +213,15 @@ absl::StatusOr<std::unique_ptr<File>> FaultFileSystem::OpenToWrite(const std::st
 }
 
 absl::StatusOr<std::unique_ptr<File>> FaultFileSystem::OpenLocked(const std::string& path) {
-  RETURN_IF_ERROR(Begin());
   const bool is_new = !base_.Exists(path);
+  RETURN_IF_ERROR(Begin(is_new ? Needs::kSpace : Needs::kNothing));
   ASSIGN_OR_RETURN(std::unique_ptr<File> file, base_.OpenLocked(path));
   if (is_new) RETURN_IF_ERROR(Changed(Change::Kind::kCreate, path));
   return std::make_unique<FaultFile>(*this, std::move(file));
 }
 
 absl::Status FaultFileSystem::MakeDirectory(const std::string& path) {
-  RETURN_IF_ERROR(Begin());
+  RETURN_IF_ERROR(Begin(Needs::kSpace));
   RETURN_IF_ERROR(base_.MakeDirectory(path));
   return Changed(Change::Kind::kMakeDirectory, path);
 }
@@ -211,9 +234,7 @@ absl::Status FaultFileSystem::RemoveDirectory(const std::string& path) {
 
 absl::Status FaultFileSystem::Unlink(const std::string& path) {
   RETURN_IF_ERROR(Begin());
-  const std::string grave = JoinPath(graveyard_, absl::StrCat("unlinked-", operations()));
-  std::error_code error;
-  std::filesystem::create_hard_link(path, grave, error);
+  const std::string grave = Bury(path);
   RETURN_IF_ERROR(base_.Unlink(path));
   return Changed(Change::Kind::kUnlink, path, grave);
 }
@@ -228,6 +249,12 @@ absl::Status FaultFileSystem::SyncDirectory(const std::string& path) {
       left.push_back(change);
       continue;
     }
+    // Where a name was given for good, nothing that the thing was called before comes back.
+    if (change.kind == Change::Kind::kRename || change.kind == Change::Kind::kExchange) {
+      left.erase(
+          std::remove_if(left.begin(), left.end(), [&](const Change& before) { return before.path == change.other; }),
+          left.end());
+    }
     // What was changed before inside of what has moved for good is now found there.
     for (Change& before : left) {
       if (change.kind == Change::Kind::kRename) before.path = Moved(before.path, change.other, change.path);
@@ -239,7 +266,7 @@ absl::Status FaultFileSystem::SyncDirectory(const std::string& path) {
 }
 
 absl::Status FaultFileSystem::Link(const std::string& from, const std::string& to) {
-  RETURN_IF_ERROR(Begin());
+  RETURN_IF_ERROR(Begin(Needs::kSpace));
   RETURN_IF_ERROR(base_.Link(from, to));
   return Changed(Change::Kind::kCreate, to);
 }
@@ -247,6 +274,15 @@ absl::Status FaultFileSystem::Link(const std::string& from, const std::string& t
 absl::Status FaultFileSystem::Rename(const std::string& from, const std::string& to) {
   RETURN_IF_ERROR(Begin());
   RETURN_IF_ERROR(base_.Rename(from, to));
+  return Changed(Change::Kind::kRename, to, from);
+}
+
+absl::Status FaultFileSystem::Replace(const std::string& from, const std::string& to) {
+  RETURN_IF_ERROR(Begin());
+  const bool was_there = base_.Exists(to);
+  const std::string grave = was_there ? Bury(to) : "";
+  RETURN_IF_ERROR(base_.Replace(from, to));
+  if (was_there) RETURN_IF_ERROR(Changed(Change::Kind::kUnlink, to, grave));
   return Changed(Change::Kind::kRename, to, from);
 }
 

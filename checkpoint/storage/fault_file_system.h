@@ -5,7 +5,7 @@
 // the k-th. A crash is final: a write is torn at a multiple of 512 bytes, another operation not done, and from then on
 // nothing works, not even cleaning up. LosePower then takes away what was not synced, as a power cut would; without it
 // the crash is that of a process. Syncs are only noted, so that tests are fast. What a system call may do by itself,
-// EINTR and short counts, is system_call_test's. Thread-safe.
+// EINTR and short counts, is below these operations: system_call_faults.h. Thread-safe.
 //
 //   FaultFileSystem files(PosixFileSystem());
 //   files.CrashAt(k);
@@ -36,7 +36,14 @@ class FaultFileSystem final : public FileSystem {
   // Operation `operation`, counted from 1, fails with `error`; those after it work.
   void FailAt(int64_t operation, absl::Status error);
 
-  // Operation `operation` and all after it fail.
+  // From operation `operation` on, those that need space (create, write, reserve, make directory, link) fail with
+  // ENOSPC.
+  void FillDiskAt(int64_t operation);
+
+  // Operation `operation` and all after it fail with EROFS; what is there can be read.
+  void MakeReadOnlyAt(int64_t operation);
+
+  // Operation `operation` and all after it fail, and nothing can be read.
   void CrashAt(int64_t operation);
 
   // Operations so far.
@@ -55,6 +62,7 @@ class FaultFileSystem final : public FileSystem {
   absl::Status SyncDirectory(const std::string& path) override;
   absl::Status Link(const std::string& from, const std::string& to) override;
   absl::Status Rename(const std::string& from, const std::string& to) override;
+  absl::Status Replace(const std::string& from, const std::string& to) override;
   absl::Status Exchange(const std::string& a, const std::string& b) override;
   absl::StatusOr<std::vector<std::string>> List(const std::string& path) override;
   bool Exists(const std::string& path) override;
@@ -70,9 +78,13 @@ class FaultFileSystem final : public FileSystem {
     std::string other;  // kUnlink: where the file is kept; kRename: the old path; kExchange: the other
   };
 
+  enum class Needs : uint8_t { kNothing, kSpace };
+
   // Counts an operation; not OK when it is not to be done.
-  absl::Status Begin();
+  absl::Status Begin(Needs needs = Needs::kNothing);
   absl::Status CheckAlive() const;
+  // Keeps a second name of what has `path` for LosePower, and returns it.
+  std::string Bury(const std::string& path);
   absl::Status Changed(Change::Kind kind, const std::string& path, const std::string& other = "");
   void Undo(const Change& change);
 
@@ -83,6 +95,8 @@ class FaultFileSystem final : public FileSystem {
   // All guarded by mutex_.
   int64_t operations_ = 0;
   int64_t fail_at_ = 0;
+  int64_t full_at_ = 0;
+  int64_t read_only_at_ = 0;
   int64_t crash_at_ = 0;
   absl::Status error_;
   std::vector<Change> changes_;        // in the order in which they were made

@@ -98,6 +98,11 @@ class Posix final : public FileSystem {
     return ErrnoStatus(absl::StrCat("rename ", from, " to"), to);
   }
 
+  absl::Status Replace(const std::string& from, const std::string& to) override {
+    if (rename(from.c_str(), to.c_str()) == 0) return absl::OkStatus();
+    return ErrnoStatus(absl::StrCat("rename ", from, " to"), to);
+  }
+
   absl::Status Exchange(const std::string& a, const std::string& b) override {
     if (renameat2(AT_FDCWD, a.c_str(), AT_FDCWD, b.c_str(), RENAME_EXCHANGE) == 0) return absl::OkStatus();
     if (errno == EINVAL || errno == ENOSYS) {

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checkpoint/storage/system_call_faults.h"
+
+#include <fcntl.h>
+#include <liburing.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstdarg>
+#include <cstring>
+
+#include "base/check.h"
+
+// The linker gives these names to what the program would have called: --wrap=NAME.
+extern "C" {
+int __real_open(const char* path, int flags, ...);
+int __real_fallocate(int fd, int mode, off_t offset, off_t length);
+ssize_t __real_pread(int fd, void* bytes, size_t nbytes, off_t offset);
+ssize_t __real_preadv2(int fd, const iovec* parts, int count, off_t offset, int flags);
+ssize_t __real_pwrite(int fd, const void* bytes, size_t nbytes, off_t offset);
+int __real_io_uring_submit(io_uring* ring);
+}
+
+namespace fsdp {
+namespace {
+
+using Kind = SystemCallFaults::Kind;
+
+std::atomic<bool> is_on = false;
+std::atomic<Kind> wanted = Kind::kInterrupt;
+std::atomic<int64_t> fault_at = 0;
+std::atomic<int64_t> calls = 0;
+std::atomic<int64_t> injected_faults = 0;
+
+// With kEvery: the call that this thread has just interrupted is repeated, and goes through.
+thread_local bool repeats = false;
+
+// True when the fault is to happen to this call, which can have it.
+bool Strikes(Kind kind) {
+  if (!is_on || wanted != kind) return false;
+  const int64_t call = ++calls;
+  const bool every = fault_at == SystemCallFaults::kEvery && !repeats;
+  repeats = every && kind == Kind::kInterrupt;
+  if (!every && call != fault_at) return false;
+  ++injected_faults;
+  return true;
+}
+
+bool IsInterrupted() {
+  if (!Strikes(Kind::kInterrupt)) return false;
+  errno = EINTR;
+  return true;
+}
+
+// What a transfer of `nbytes` is cut down to: direct I/O does whole pages.
+size_t Cut(int fd, size_t nbytes) {
+  const size_t unit = (fcntl(fd, F_GETFL) & O_DIRECT) != 0 ? 4096 : 1;
+  if (nbytes < 2 * unit || !Strikes(Kind::kCutShort)) return nbytes;
+  return nbytes / 2 / unit * unit;
+}
+
+// A pipe that takes no more: whoever writes is told to come again.
+int FullPipe() {
+  static const int fd = [] {
+    int ends[2];
+    Check(pipe2(ends, O_NONBLOCK | O_CLOEXEC) == 0, "no pipe for a test");
+    const char bytes[4096] = {};
+    while (write(ends[1], bytes, sizeof(bytes)) > 0) continue;
+    return ends[1];
+  }();
+  return fd;
+}
+
+// Changes what was put into `ring` and is not submitted yet; false when the submission itself is interrupted.
+bool Tamper(io_uring& ring) {
+  for (unsigned i = ring.sq.sqe_head; i != ring.sq.sqe_tail; ++i) {
+    io_uring_sqe& entry = ring.sq.sqes[i & *ring.sq.kring_mask];
+    entry.len = static_cast<unsigned>(Cut(entry.fd, entry.len));
+    if (!Strikes(Kind::kInterrupt)) continue;
+    if (calls % 2 == 0) return false;
+    entry.fd = FullPipe();
+    entry.rw_flags = RWF_NOWAIT;  // or it would wait for a reader
+  }
+  return true;
+}
+
+}  // namespace
+
+void SystemCallFaults::Begin(Kind kind, int64_t at) {
+  wanted = kind;
+  fault_at = at;
+  calls = 0;
+  is_on = true;
+}
+
+int64_t SystemCallFaults::End() {
+  is_on = false;
+  return calls;
+}
+
+int64_t SystemCallFaults::injected() { return injected_faults; }
+
+}  // namespace fsdp
+
+extern "C" {
+
+int __wrap_open(const char* path, int flags, ...) {
+  mode_t mode = 0;
+  if ((flags & O_CREAT) != 0) {
+    va_list rest;
+    va_start(rest, flags);
+    mode = va_arg(rest, mode_t);
+    va_end(rest);
+  }
+  return fsdp::IsInterrupted() ? -1 : __real_open(path, flags, mode);
+}
+
+int __wrap_fallocate(int fd, int mode, off_t offset, off_t length) {
+  return fsdp::IsInterrupted() ? -1 : __real_fallocate(fd, mode, offset, length);
+}
+
+int __wrap_fsync(int) { return fsdp::IsInterrupted() ? -1 : 0; }
+
+ssize_t __wrap_pread(int fd, void* bytes, size_t nbytes, off_t offset) {
+  return fsdp::IsInterrupted() ? -1 : __real_pread(fd, bytes, fsdp::Cut(fd, nbytes), offset);
+}
+
+ssize_t __wrap_preadv2(int fd, const iovec* parts, int count, off_t offset, int flags) {
+  if (fsdp::IsInterrupted()) return -1;
+  iovec first = parts[0];
+  first.iov_len = fsdp::Cut(fd, first.iov_len);
+  const bool is_cut = first.iov_len != parts[0].iov_len;
+  return __real_preadv2(fd, is_cut ? &first : parts, is_cut ? 1 : count, offset, flags);
+}
+
+ssize_t __wrap_pwrite(int fd, const void* bytes, size_t nbytes, off_t offset) {
+  return fsdp::IsInterrupted() ? -1 : __real_pwrite(fd, bytes, fsdp::Cut(fd, nbytes), offset);
+}
+
+int __wrap_io_uring_submit(io_uring* ring) { return fsdp::Tamper(*ring) ? __real_io_uring_submit(ring) : -EINTR; }
+
+}  // extern "C"
