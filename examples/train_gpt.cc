@@ -6,6 +6,7 @@
 //   train_gpt --nproc=4 --steps=200 --checkpoint_dir=checkpoints --checkpoint_every=50
 //
 // Killed at any instant, the same command continues from the newest checkpoint that verifies, on any number of ranks.
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
@@ -81,6 +82,9 @@ int LaunchRanks(const TrainOptions& train, int argc, char** argv) {
 }
 
 int Main(int argc, char** argv) {
+  // A file that outgrows its limit (ulimit -f) is then an error like a full disk, and not the end of the process. Ranks
+  // inherit it.
+  std::signal(SIGXFSZ, SIG_IGN);
   if (const std::optional<int> status = ParseFlags(argc, argv, "train_gpt [flags]")) return *status;
   const absl::StatusOr<TrainOptions> options = TrainOptionsFromFlags();
   if (!options.ok()) return ReportUsageError(kProgram, options.status());

@@ -7,6 +7,7 @@
 //   ckpt convert checkpoints model.safetensors --dtype=bfloat16
 //   ckpt diff checkpoints/step-00000100 checkpoints/step-00000200
 #include <algorithm>
+#include <csignal>
 #include <cstdio>
 #include <optional>
 #include <string>
@@ -56,7 +57,7 @@ const std::vector<Subcommand>& Subcommands() {
       {"view",
        {"SRC", "OUT.h5"},
        "makes a small HDF5 file that shows a safetensors, torch or DCP checkpoint's tensors where they lie",
-       {"force"},
+       {"force", "json"},
        RunView},
       {"diff",
        {"A", "B"},
@@ -137,6 +138,8 @@ int RunSubcommand(const Subcommand& subcommand, const CommandLine& line) {
 }
 
 int Main(int argc, char** argv) {
+  // A file that outgrows its limit (ulimit -f) is then an error like a full disk, and not the end of the process.
+  std::signal(SIGXFSZ, SIG_IGN);
   absl::StatusOr<CommandLine> line = ReadCommandLine(argc, argv);
   if (!line.ok()) return ReportUsageError("ckpt", line.status());
   if (line->operands.empty()) {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Conversions as a user runs them: what comes back is byte for byte what went in, and what fails leaves nothing.
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
@@ -296,6 +298,21 @@ TEST_F(CkptConvertTest, InspectSaysWhoHoldsWhat) {
   EXPECT_EQ(json["bytes"], 160);
   EXPECT_EQ(json["aliases"]["net.head.weight"], "net.wte.weight");
   EXPECT_EQ(json["units"][0]["numel"], 22);
+}
+
+// The limit is that of a file (ulimit -f): as a full disk, for one file.
+TEST_F(CkptConvertTest, AFileThatOutgrowsItsLimitIsAnErrorAndLeavesNothing) {
+  WriteTrainingState(Path("a"), StateDictType::kSharded, 2, 7);
+  rlimit before = {};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  const rlimit small = {16384, before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+  const Outcome outcome = Ckpt({"convert", Path("a"), Path("b")});
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+  EXPECT_EQ(outcome.status, 1);
+  EXPECT_THAT(outcome.err, AllOf(HasSubstr("checkpoint.h5"),
+                                 HasSubstr("files of this process are limited to 16384; raise the limit (ulimit -f)")));
+  EXPECT_THAT(NamesIn(Path("")), ElementsAre("a"));
 }
 
 TEST_F(CkptConvertTest, InspectNamesAMissingFile) {

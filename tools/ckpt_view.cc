@@ -11,6 +11,7 @@
 #include "base/status_macros.h"
 #include "checkpoint/hdf5/hdf5_view.h"
 #include "checkpoint/source/tensor_source.h"
+#include "nlohmann/json.hpp"
 #include "tools/ckpt_flags.h"
 #include "tools/ckpt_report.h"
 #include "tools/progress.h"
@@ -25,12 +26,29 @@ absl::StatusOr<Hdf5ViewReport> View(const std::string& source_path, const std::s
   return absl::Status(report.status().code(), absl::StrCat(source_path, ": ", std::string(report.status().message())));
 }
 
+std::string ToJson(const std::string& source, const std::string& destination, const Hdf5ViewReport& report) {
+  const nlohmann::ordered_json json = {{"source", source},
+                                       {"destination", destination},
+                                       {"tensors", report.tensors},
+                                       {"bytes", report.nbytes},
+                                       {"notes", report.notes}};
+  return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+}
+
 }  // namespace
 
 int RunView(const CommandLine& line) {
   const std::string& path = line.operands[1];
   const absl::StatusOr<Hdf5ViewReport> report = View(line.operands[0], path);
-  if (!report.ok()) return ReportFailure("ckpt view", report.status());
+  const bool json = absl::GetFlag(FLAGS_json);
+  if (!report.ok()) {
+    if (json) std::fputs(ProblemJson(report.status()).c_str(), stdout);
+    return ReportFailure("ckpt view", report.status());
+  }
+  if (json) {
+    std::fputs(ToJson(line.operands[0], path, *report).c_str(), stdout);
+    return kExitDone;
+  }
   std::printf("%s: %s, shows %lld tensors of %s\n", path.c_str(),
               FormatBytes(static_cast<double>(report->nbytes)).c_str(), static_cast<long long>(report->tensors),
               line.operands[0].c_str());

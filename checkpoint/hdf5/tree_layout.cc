@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "checkpoint/hdf5/tree_layout.h"
 
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <memory>
 #include <set>
@@ -93,9 +95,28 @@ class TreeBuilder {
   std::set<std::string> groups_;
 };
 
+// A file in memory counts against the process's limit as one on a disk does, and HDF5 does not survive one that cannot
+// be closed. So what might outgrow the limit is refused before.
+absl::Status CheckSizeLimit(const TreeContents& contents) {
+  rlimit limit = {};
+  if (getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return absl::OkStatus();
+  int64_t most = MetadataBytes(contents) + contents.record_bytes + kRecordAlignment;
+  const auto add = [&](int64_t nbytes) { most += nbytes + kRecordAlignment; };
+  for (const TreeContents::Text& text : contents.texts) add(text.nbytes);
+  for (const TreeContents::FlatPart& flat : contents.flats) add(flat.numel * SizeOf(flat.dtype));
+  for (const TreeContents::TensorPart& tensor : contents.tensors) {
+    if (tensor.parts.empty()) add(tensor.interval.size() * SizeOf(tensor.dtype));
+  }
+  if (static_cast<rlim_t>(most) <= limit.rlim_cur) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat("it may take ", most,
+                                                   " bytes, but files of this process are limited to ", limit.rlim_cur,
+                                                   "; raise the limit (ulimit -f)"));
+}
+
 }  // namespace
 
 absl::StatusOr<TreeLayout> LayOutTree(const TreeContents& contents) {
+  RETURN_IF_ERROR(CheckSizeLimit(contents));
   const bool shows = std::any_of(contents.tensors.begin(), contents.tensors.end(),
                                  [](const auto& tensor) { return !tensor.parts.empty(); });
   ASSIGN_OR_RETURN(const std::unique_ptr<Hdf5File> file,

@@ -165,7 +165,8 @@ absl::Status StagedCheckpoint::TakeName() {
     return files_.SyncDirectory(directory_);
   }
   if (!overwrite_) {
-    return absl::AlreadyExistsError(absl::StrCat(destination_, " was made by somebody else meanwhile"));
+    return absl::AlreadyExistsError(
+        absl::StrCat(destination_, " was made by somebody else meanwhile; does another run save in ", directory_, "?"));
   }
   RETURN_IF_ERROR(files_.Exchange(path_, destination_));
   manifest_.reset();
