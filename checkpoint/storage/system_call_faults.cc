@@ -6,6 +6,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <cerrno>
 #include <cstdarg>
@@ -61,16 +62,17 @@ size_t Cut(int fd, size_t nbytes) {
   return nbytes / 2 / unit * unit;
 }
 
-// A pipe that takes no more: whoever writes is told to come again.
-int FullPipe() {
-  static const int fd = [] {
-    int ends[2];
-    Check(pipe2(ends, O_NONBLOCK | O_CLOEXEC) == 0, "no pipe for a test");
+// A pipe that takes no more, and one that has nothing: whoever writes or reads is told to come again.
+int BusyPipe(bool is_write) {
+  static const std::array<int, 2> ends = [] {
+    int full[2];
+    int empty[2];
+    Check(pipe2(full, O_NONBLOCK | O_CLOEXEC) == 0 && pipe2(empty, O_NONBLOCK | O_CLOEXEC) == 0, "no pipe for a test");
     const char bytes[4096] = {};
-    while (write(ends[1], bytes, sizeof(bytes)) > 0) continue;
-    return ends[1];
+    while (write(full[1], bytes, sizeof(bytes)) > 0) continue;
+    return std::array<int, 2>{empty[0], full[1]};
   }();
-  return fd;
+  return ends[is_write ? 1 : 0];
 }
 
 // Changes what was put into `ring` and is not submitted yet; false when the submission itself is interrupted.
@@ -80,8 +82,8 @@ bool Tamper(io_uring& ring) {
     entry.len = static_cast<unsigned>(Cut(entry.fd, entry.len));
     if (!Strikes(Kind::kInterrupt)) continue;
     if (calls % 2 == 0) return false;
-    entry.fd = FullPipe();
-    entry.rw_flags = RWF_NOWAIT;  // or it would wait for a reader
+    entry.fd = BusyPipe(entry.opcode == IORING_OP_WRITE);
+    entry.rw_flags = RWF_NOWAIT;  // or it would wait for the other end
   }
   return true;
 }

@@ -10,9 +10,9 @@
 //   const int64_t calls = SystemCallFaults::End();                    // how many could be
 //
 // open, fallocate and fsync are interrupted; pread, preadv2 and pwrite are too, and are cut short. What io_uring
-// is given to write is interrupted as the kernel does it: by a completion of -EAGAIN (the submitted entry is pointed at
-// a full pipe), or by -EINTR of the submission; and it is cut short by halving it. Nothing is synced, so that tests are
-// fast. Global; Begin and End while one thread runs, calls from any.
+// is given to read or write is interrupted as the kernel does it: by a completion of -EAGAIN (the submitted entry is
+// pointed at a pipe that is empty or full), or by -EINTR of the submission; and it is cut short by halving it. Nothing
+// is synced, so that tests are fast. Global; Begin and End while one thread runs, calls from any.
 #ifndef FSDP_CHECKPOINT_STORAGE_SYSTEM_CALL_FAULTS_H_
 #define FSDP_CHECKPOINT_STORAGE_SYSTEM_CALL_FAULTS_H_
 
