@@ -83,7 +83,7 @@ class FileSystem {
   virtual absl::Status Rename(const std::string& from, const std::string& to) = 0;  // kAlreadyExists when `to` exists
   // As Rename, of a file; in the same instant a file that had the name `to` loses it.
   virtual absl::Status Replace(const std::string& from, const std::string& to) = 0;
-  virtual absl::Status Exchange(const std::string& a, const std::string& b) = 0;    // kUnimplemented where impossible
+  virtual absl::Status Exchange(const std::string& a, const std::string& b) = 0;  // kUnimplemented where impossible
 
   // Names in a directory, "." and ".." left out, sorted. kNotFound when there is none.
   virtual absl::StatusOr<std::vector<std::string>> List(const std::string& path) = 0;
