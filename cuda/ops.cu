@@ -76,9 +76,15 @@ void LaunchTransform(const Tensor& source, const Tensor& destination, F f, cudaS
   Launch(Transform<kPack, From, To, F>, Blocks(range.threads(kPack)), kThreads, 0, stream, from, to, range, f);
 }
 
-// The grid is the same for all sizes and GPUs, so the order of summation is too.
-constexpr int kPartialSums = 512;
-static_assert(kPartialSums * sizeof(double) <= CudaStream::kScratchBytes);
+// The grid depends on the size only, so the order of summation does too, whatever the GPU.
+constexpr int kMaxPartialSums = 512;
+constexpr int64_t kPacksPerPartialSum = 8 * kThreads;
+static_assert(kMaxPartialSums * sizeof(double) <= CudaStream::kScratchBytes);
+
+int PartialSums(int64_t packs) {
+  return static_cast<int>(
+      std::clamp<int64_t>((packs + kPacksPerPartialSum - 1) / kPacksPerPartialSum, 1, kMaxPartialSums));
+}
 
 template <int N, typename T>
 __global__ void SumSquares(const T* source, PackedRange range, double* partial_sums) {
@@ -96,8 +102,9 @@ __global__ void SumSquares(const T* source, PackedRange range, double* partial_s
   if (threadIdx.x == 0) partial_sums[blockIdx.x] = sum;
 }
 
-__global__ void AddPartialSums(const double* partial_sums, float* result) {
-  const double sum = BlockSum<kPartialSums>(partial_sums[threadIdx.x], SharedMemory<WarpSums<double, kPartialSums>>());
+__global__ void AddPartialSums(const double* partial_sums, int count, float* result) {
+  const double own = static_cast<int>(threadIdx.x) < count ? partial_sums[threadIdx.x] : 0;
+  const double sum = BlockSum<kMaxPartialSums>(own, SharedMemory<WarpSums<double, kMaxPartialSums>>());
   if (threadIdx.x == 0) *result = static_cast<float>(static_cast<double>(*result) + sum);
 }
 
@@ -221,14 +228,16 @@ class CudaOps final : public TensorOps {
     const auto launch = [source, result, partial_sums, device = on.ordinal()](cudaStream_t s) -> absl::Status {
       RETURN_IF_ERROR(CheckFloats("accumulate_squared_norm", "source", source));
       RETURN_IF_ERROR(CheckScalar("accumulate_squared_norm", "result", result));
+      int blocks = 0;
       WithFloatType(source.dtype(), [&](auto tag) {
         using T = typename decltype(tag)::Type;
         constexpr int kPack = kPackBytes / sizeof(T);
         const PackedRange range = MakePackedRange(kPack, source.numel(), {{source.data(), sizeof(T)}});
-        Launch(SumSquares<kPack, T>, kPartialSums, kThreads, sizeof(WarpSums<double, kThreads>), s, source.data_as<T>(),
+        blocks = PartialSums(range.threads(kPack));
+        Launch(SumSquares<kPack, T>, blocks, kThreads, sizeof(WarpSums<double, kThreads>), s, source.data_as<T>(),
                range, partial_sums);
       });
-      Launch(AddPartialSums, 1, kPartialSums, sizeof(WarpSums<double, kPartialSums>), s, partial_sums,
+      Launch(AddPartialSums, 1, kMaxPartialSums, sizeof(WarpSums<double, kMaxPartialSums>), s, partial_sums, blocks,
              result.data_as<float>());
       return CudaLaunchStatus("accumulate_squared_norm", device);
     };
