@@ -28,6 +28,7 @@ int64_t ReadCached(int fd, const ByteRange& pages, std::byte* memory) {
 struct ReadQueue::Ring {
   io_uring ring = {};
   bool is_open = false;
+  bool takes_reads = true;  // until it has refused one, which it may not have forgotten
   int in_flight = 0;
 
   ~Ring() {
@@ -67,7 +68,7 @@ void ReadQueue::Start(std::shared_ptr<const File> file, const ByteRange& range, 
 }
 
 bool ReadQueue::Submit(Read& read) {
-  io_uring_sqe* const entry = io_uring_get_sqe(&ring_->ring);
+  io_uring_sqe* const entry = ring_->takes_reads ? io_uring_get_sqe(&ring_->ring) : nullptr;
   if (entry == nullptr) return false;
   io_uring_prep_read(entry, read.descriptors.direct, read.memory + read.present,
                      static_cast<unsigned>(read.pages.nbytes - read.present), read.pages.offset + read.present);
@@ -76,7 +77,10 @@ bool ReadQueue::Submit(Read& read) {
   do {
     submitted = io_uring_submit(&ring_->ring);
   } while (submitted == -EINTR || submitted == -EAGAIN);
-  Check(submitted == 1, "io_uring does not take a read");
+  if (submitted != 1) {
+    ring_->takes_reads = false;
+    return false;
+  }
   ++ring_->in_flight;
   return true;
 }
