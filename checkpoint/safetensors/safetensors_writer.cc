@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstring>
 #include <memory>
 #include <mutex>
 #include <utility>
@@ -10,62 +11,42 @@
 #include "absl/types/span.h"
 #include "base/status_macros.h"
 #include "base/thread_pool.h"
+#include "checkpoint/format/manifest.h"
 #include "checkpoint/storage/staged_path.h"
+#include "checkpoint/storage/write_blocks.h"
 
 namespace fsdp {
 namespace {
 
-constexpr int64_t kMaxPieceBytes = int64_t{8} << 20;
-constexpr int64_t kMinPieceBytes = int64_t{64} << 10;
-
-absl::Span<const std::byte> Bytes(const char* data, int64_t nbytes) {
-  return absl::MakeConstSpan(reinterpret_cast<const std::byte*>(data), static_cast<size_t>(nbytes));
-}
-
-// Writes the payload of one file as pieces of equal length, each filled and written by whichever thread is free. Pieces
-// begin at multiples of 8 and tensors at multiples of their element size, so no element is cut.
-class PayloadWriter {
+// Makes one file block by block: the header, then tensor after tensor. The payload begins at a multiple of 8 and
+// tensors at multiples of their element size, so no element is cut.
+class SafetensorsFiller {
  public:
-  PayloadWriter(File& file, int64_t payload_offset, const std::vector<SafetensorsEntry>& entries,
-                const PayloadReader& read)
-      : file_(file), payload_offset_(payload_offset), entries_(entries), read_(read) {}
+  SafetensorsFiller(std::string head, const std::vector<SafetensorsEntry>& entries, const PayloadReader& read,
+                    const std::function<void(int64_t, int64_t)>& progress)
+      : head_(std::move(head)), entries_(entries), read_(read), progress_(progress) {}
 
-  absl::Status Run(const SafetensorsOptions& options) {
-    progress_ = options.progress;
-    const int threads = std::max(1, options.io_threads);
-    piece_bytes_ = std::clamp(options.buffer_bytes / threads, kMinPieceBytes, kMaxPieceBytes) / 8 * 8;
-    const int64_t pieces = (payload_bytes() + piece_bytes_ - 1) / piece_bytes_;
-    ASSIGN_OR_RETURN(std::unique_ptr<ThreadPool> pool,
-                     ThreadPool::Create(static_cast<int>(std::clamp<int64_t>(pieces, 1, threads)), "safetensors"));
-    return pool->ParallelFor(pieces, [this](int64_t i) { return WritePiece(i); });
-  }
+  int64_t nbytes() const { return head_bytes() + payload_bytes(); }
 
- private:
-  int64_t payload_bytes() const { return entries_.empty() ? 0 : entries_.back().end; }
-
-  absl::Status WritePiece(int64_t index) {
-    const int64_t begin = index * piece_bytes_;
-    const Interval piece = {begin, std::min(begin + piece_bytes_, payload_bytes())};
-    std::unique_ptr<char[]> buffer = TakeBuffer();
-    RETURN_IF_ERROR(Fill(piece, buffer.get()));
-    RETURN_IF_ERROR(file_.Write(payload_offset_ + piece.begin, Bytes(buffer.get(), piece.size())));
-    std::lock_guard<std::mutex> lock(mutex_);
-    free_buffers_.push_back(std::move(buffer));
-    done_ += piece.size();
+  absl::Status Fill(int64_t begin, absl::Span<std::byte> out) {
+    const Interval block = {begin, begin + static_cast<int64_t>(out.size())};
+    const Interval head = Intersect(block, {0, head_bytes()});
+    if (!head.empty()) std::memcpy(out.data(), head_.data() + head.begin, head.size());
+    const Interval payload = {std::max(block.begin, head_bytes()) - head_bytes(), block.end - head_bytes()};
+    if (payload.end <= 0) return absl::OkStatus();
+    RETURN_IF_ERROR(FillPayload(payload, out.data() + head.size()));
+    const std::lock_guard<std::mutex> lock(mutex_);
+    done_ += payload.size();
     if (progress_) progress_(done_, payload_bytes());
     return absl::OkStatus();
   }
 
-  std::unique_ptr<char[]> TakeBuffer() {
-    std::lock_guard<std::mutex> lock(mutex_);
-    if (free_buffers_.empty()) return std::unique_ptr<char[]>(new char[piece_bytes_]);
-    std::unique_ptr<char[]> buffer = std::move(free_buffers_.back());
-    free_buffers_.pop_back();
-    return buffer;
-  }
+ private:
+  int64_t head_bytes() const { return static_cast<int64_t>(head_.size()); }
+  int64_t payload_bytes() const { return entries_.empty() ? 0 : entries_.back().end; }
 
   // Bytes `piece` of the payload: parts of one or more tensors.
-  absl::Status Fill(const Interval& piece, char* out) const {
+  absl::Status FillPayload(const Interval& piece, std::byte* out) const {
     auto entry = std::partition_point(entries_.begin(), entries_.end(),
                                       [&](const SafetensorsEntry& e) { return e.end <= piece.begin; });
     for (; entry != entries_.end() && entry->begin < piece.end; ++entry) {
@@ -78,16 +59,13 @@ class PayloadWriter {
     return absl::OkStatus();
   }
 
-  File& file_;
-  const int64_t payload_offset_;
+  const std::string head_;
   const std::vector<SafetensorsEntry>& entries_;  // placed
   const PayloadReader& read_;
-  int64_t piece_bytes_ = 0;
+  const std::function<void(int64_t, int64_t)>& progress_;
 
   std::mutex mutex_;
-  std::vector<std::unique_ptr<char[]>> free_buffers_;  // guarded by mutex_, as all below
-  int64_t done_ = 0;
-  std::function<void(int64_t, int64_t)> progress_;
+  int64_t done_ = 0;  // guarded by mutex_
 };
 
 }  // namespace
@@ -106,12 +84,14 @@ absl::Status FillSafetensorsFile(File& file, std::vector<SafetensorsEntry> entri
                                  const SafetensorsOptions& options) {
   PlaceSafetensorsEntries(entries);
   const SafetensorsHeader header = {options.metadata, std::move(entries)};
-  ASSIGN_OR_RETURN(const std::string head, EncodeSafetensorsHeader(header));
-  const auto head_bytes = static_cast<int64_t>(head.size());
-  const int64_t payload_bytes = header.entries.empty() ? 0 : header.entries.back().end;
-  RETURN_IF_ERROR(file.Reserve(head_bytes + payload_bytes));  // a full disk is noticed here
-  RETURN_IF_ERROR(file.Write(0, Bytes(head.data(), head_bytes)));
-  RETURN_IF_ERROR(PayloadWriter(file, head_bytes, header.entries, read).Run(options));
+  ASSIGN_OR_RETURN(std::string head, EncodeSafetensorsHeader(header));
+  SafetensorsFiller filler(std::move(head), header.entries, read, options.progress);
+  const BlockWriteShape shape = ShapeOfBlockWrites(options.buffer_bytes, options.io_threads);
+  const int64_t threads = std::clamp<int64_t>(BlockCount(filler.nbytes()), 1, shape.threads);
+  ASSIGN_OR_RETURN(const std::unique_ptr<ThreadPool> pool,
+                   ThreadPool::Create(static_cast<int>(threads), "safetensors"));
+  const BlockFiller fill = [&](int64_t begin, absl::Span<std::byte> out) { return filler.Fill(begin, out); };
+  RETURN_IF_ERROR(WriteBlocks(file, filler.nbytes(), fill, *pool, shape.queue_depth));
   return file.Sync();
 }
 

@@ -3,12 +3,12 @@
 
 #include <algorithm>
 #include <memory>
-#include <mutex>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "checkpoint/storage/write_queue.h"
+#include "checkpoint/storage/write_queues.h"
 
 namespace fsdp {
 namespace {
@@ -34,44 +34,6 @@ absl::StatusOr<Digest> WriteRest(File& file, const MemoryFile& image, const std:
   return digest.Finish();
 }
 
-// A queue for each thread that is at work.
-class Queues {
- public:
-  Queues(File& file, int depth) : file_(file), depth_(depth) {}
-
-  std::unique_ptr<WriteQueue> Take() {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    if (free_.empty()) return NewQueue();
-    std::unique_ptr<WriteQueue> queue = std::move(free_.back());
-    free_.pop_back();
-    return queue;
-  }
-
-  void Give(std::unique_ptr<WriteQueue> queue) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    free_.push_back(std::move(queue));
-  }
-
-  // Once all have been given back.
-  absl::Status Finish() {
-    for (const std::unique_ptr<WriteQueue>& queue : free_) RETURN_IF_ERROR(queue->Drain());
-    for (const std::unique_ptr<WriteQueue>& queue : free_) RETURN_IF_ERROR(queue->Finish());
-    return absl::OkStatus();
-  }
-
- private:
-  std::unique_ptr<WriteQueue> NewQueue() {
-    if (depth_ > 0) return file_.NewWriteQueue(depth_);
-    return NewSynchronousWriteQueue(
-        [this](int64_t offset, absl::Span<const std::byte> bytes) { return file_.Write(offset, bytes); });
-  }
-
-  File& file_;
-  const int depth_;
-  std::mutex mutex_;
-  std::vector<std::unique_ptr<WriteQueue>> free_;  // guarded by mutex_
-};
-
 struct BlockOfExtent {
   int extent = 0;
   int64_t block = 0;
@@ -90,7 +52,7 @@ absl::StatusOr<std::vector<StoredExtent>> WriteExtents(File& file, std::vector<P
     for (int64_t block = 0; block < count; ++block) blocks.push_back({static_cast<int>(stored.size()), block});
     stored.push_back({extent.range, std::vector<Digest>(count)});
   }
-  Queues queues(file, options.queue_depth);
+  WriteQueues queues(file, options.queue_depth);
   RETURN_IF_ERROR(pool.ParallelFor(static_cast<int64_t>(blocks.size()), [&](int64_t i) -> absl::Status {
     const PayloadExtent& extent = extents[blocks[i].extent];
     const int64_t begin = blocks[i].block * kBlockBytes;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// WriteTorchArchives: one or many torch archives into one file, their tensors pulled piece by piece, in parallel, with
-// the CRC of each piece computed while it is hot. Memory is that of the pieces in flight.
+// WriteTorchArchives: one or many torch archives into one file, their tensors pulled block by block, in parallel, with
+// CRCs computed while a block is hot. Memory is that of the blocks in flight.
 #ifndef FSDP_CHECKPOINT_TORCH_TORCH_ARCHIVE_WRITER_H_
 #define FSDP_CHECKPOINT_TORCH_TORCH_ARCHIVE_WRITER_H_
 
@@ -38,6 +38,7 @@ class TorchArchivePlan {
 
   int64_t offset_;
   std::vector<std::string> texts_;  // the entries before the storages
+  std::vector<uint32_t> text_crcs_;
   std::vector<TorchStorageSource> storages_;
   ZipLayout layout_;
 };

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checkpoint/storage/write_blocks.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/status_macros.h"
+#include "checkpoint/format/manifest.h"
+#include "checkpoint/storage/write_queue.h"
+#include "checkpoint/storage/write_queues.h"
+
+namespace fsdp {
+
+BlockWriteShape ShapeOfBlockWrites(int64_t buffer_bytes, int io_threads) {
+  constexpr int64_t kEnoughInFlight = 4;
+  const int64_t blocks = std::max<int64_t>(buffer_bytes / kBlockBytes, 1);
+  const int64_t threads = std::clamp<int64_t>(blocks, 1, std::max(1, io_threads));
+  return {static_cast<int>(threads), static_cast<int>(std::clamp<int64_t>(blocks / threads, 1, kEnoughInFlight))};
+}
+
+absl::Status WriteBlocks(File& file, int64_t nbytes, const BlockFiller& fill, ThreadPool& pool, int queue_depth) {
+  RETURN_IF_ERROR(file.Reserve(nbytes));
+  WriteQueues queues(file, queue_depth);
+  RETURN_IF_ERROR(pool.ParallelFor(BlockCount(nbytes), [&](int64_t i) -> absl::Status {
+    const int64_t begin = i * kBlockBytes;
+    std::unique_ptr<WriteQueue> queue = queues.Take();
+    ASSIGN_OR_RETURN(std::byte* const block, queue->Buffer());
+    const auto bytes = absl::MakeSpan(block, std::min(kBlockBytes, nbytes - begin));
+    RETURN_IF_ERROR(fill(begin, bytes));
+    RETURN_IF_ERROR(queue->Write(begin, bytes));
+    queues.Give(std::move(queue));
+    return absl::OkStatus();
+  }));
+  return queues.Finish();
+}
+
+}  // namespace fsdp

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checkpoint/storage/write_queues.h"
+
+#include <utility>
+
+#include "base/status_macros.h"
+
+namespace fsdp {
+
+std::unique_ptr<WriteQueue> WriteQueues::Take() {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (!free_.empty()) {
+      std::unique_ptr<WriteQueue> queue = std::move(free_.back());
+      free_.pop_back();
+      return queue;
+    }
+  }
+  if (depth_ > 0) return file_.NewWriteQueue(depth_);
+  return NewSynchronousWriteQueue(
+      [this](int64_t offset, absl::Span<const std::byte> bytes) { return file_.Write(offset, bytes); });
+}
+
+void WriteQueues::Give(std::unique_ptr<WriteQueue> queue) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  free_.push_back(std::move(queue));
+}
+
+absl::Status WriteQueues::Finish() {
+  for (const std::unique_ptr<WriteQueue>& queue : free_) RETURN_IF_ERROR(queue->Drain());
+  for (const std::unique_ptr<WriteQueue>& queue : free_) RETURN_IF_ERROR(queue->Finish());
+  return absl::OkStatus();
+}
+
+}  // namespace fsdp
