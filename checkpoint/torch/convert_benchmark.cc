@@ -4,14 +4,15 @@
 //
 //   convert_benchmark --bytes=2000000000 --directory=/var/tmp/x
 //
-// A model of that many bytes is converted from safetensors to a torch file, a DCP directory and a checkpoint of ours,
-// and back. Each row is a process of its own; sources are in the page cache, targets are durable.
+// A model of that many bytes is converted between safetensors, a torch file, a DCP directory and a checkpoint of ours,
+// in every direction. Each row is a process of its own; sources are read once before, so that they are in the page
+// cache like cp's, and targets are durable.
 //
 //   GB/s     payload bytes / wall-clock seconds
 //   of cp    this row's seconds / those of cp + sync of the same bytes, measured just before it; the median
 //   peak     largest resident set of the process, in MB
 //
-// Where python3 has torch, torch's own format_utils do dcp_to_torch and torch_to_dcp on the same bytes.
+// Where --python has torch, torch's own format_utils do dcp_to_torch and torch_to_dcp on the same bytes.
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -38,6 +39,8 @@ ABSL_FLAG(int64_t, bytes, 2'000'000'000, "payload of the model");
 ABSL_FLAG(std::string, directory, "", "where to write; by default a new directory in /tmp, removed at the end");
 ABSL_FLAG(int, repetitions, 3, "of each row; the median is shown");
 ABSL_FLAG(int64_t, max_memory, int64_t{512} << 20, "as ckpt convert's");
+ABSL_FLAG(std::string, python, "python3", "interpreter of torch's format_utils; empty: leave them out");
+ABSL_FLAG(std::vector<std::string>, rows, {}, "only rows whose names hold one of these, comma separated");
 
 namespace fsdp {
 namespace {
@@ -112,31 +115,67 @@ class Benchmark {
     Check(WriteSafetensors(model, state, ReadNumbers, options).ok(), "the model cannot be written");
     bytes_ = static_cast<double>(fs::file_size(model));
     std::printf("%-34s %8s %8s %8s %8s\n", "", "seconds", "GB/s", "of cp", "peak MB");
-    bool done = Row("safetensors to torch", [&] { return Convert(model, Path("x.pt"), CheckpointFormat::kTorch); });
-    done &= Row("torch to safetensors",
-                [&] { return Convert(Path("x.pt"), Path("y.safetensors"), CheckpointFormat::kSafetensors); });
-    done &= Row("safetensors to dcp", [&] { return Convert(model, Path("dcp"), CheckpointFormat::kDcp); });
-    done &= Row("dcp to safetensors",
-                [&] { return Convert(Path("dcp"), Path("y.safetensors"), CheckpointFormat::kSafetensors); });
-    done &= Row("dcp to torch", [&] { return Convert(Path("dcp"), Path("x.pt"), CheckpointFormat::kTorch); });
-    done &= Row("torch to hdf5", [&] { return Convert(Path("x.pt"), Path("ours"), CheckpointFormat::kHdf5); });
-    done &= Row("hdf5 to torch", [&] { return Convert(Path("ours"), Path("x.pt"), CheckpointFormat::kTorch); });
-    if (Measure([] { return Shell("python3 -c 'import torch' 2>/dev/null"); }).done) {
-      const std::string tool = "python3 -m torch.distributed.checkpoint.format_utils ";
-      done &= Row("format_utils dcp_to_torch", [&] {
-        return Shell(absl::StrCat(tool, "dcp_to_torch ", Path("dcp"), " ", Path("z.pt"), " 2>&1 >/dev/null && sync"));
-      });
-      done &= Row("format_utils torch_to_dcp", [&] {
-        return Shell(absl::StrCat(tool, "torch_to_dcp ", Path("x.pt"), " ", Path("z.dcp"), " 2>&1 >/dev/null && sync"));
-      });
+    bool done = true;
+    for (const Form& from : kForms) {
+      for (const Form& to : kForms) {
+        if (from.format == to.format) continue;
+        const std::string source = SourceOf(from);
+        const std::string target = Path(absl::StrCat("to.", to.name));
+        done &= Row(absl::StrCat(from.name, " to ", to.name), source, target,
+                    [&] { return Convert(source, target, to.format); });
+      }
     }
-    return done ? 0 : 1;
+    return PeerRows() && done ? 0 : 1;
   }
 
  private:
+  struct Form {
+    const char* name;
+    CheckpointFormat format;
+  };
+  static constexpr Form kForms[] = {{"safetensors", CheckpointFormat::kSafetensors},
+                                    {"torch", CheckpointFormat::kTorch},
+                                    {"dcp", CheckpointFormat::kDcp},
+                                    {"hdf5", CheckpointFormat::kHdf5}};
+
   std::string Path(const std::string& name) const { return directory_ / name; }
 
-  bool Row(const char* name, const std::function<int()>& body) {
+  static bool IsWanted(const std::string& name) {
+    const std::vector<std::string> rows = absl::GetFlag(FLAGS_rows);
+    return rows.empty() || std::any_of(rows.begin(), rows.end(),
+                                       [&](const std::string& row) { return name.find(row) != std::string::npos; });
+  }
+
+  // The model in that form, made when it is first wanted.
+  std::string SourceOf(const Form& form) {
+    std::string path =
+        Path(form.format == CheckpointFormat::kSafetensors ? "model.safetensors" : absl::StrCat("from.", form.name));
+    if (!fs::exists(path)) {
+      Check(Measure([&] { return Convert(Path("model.safetensors"), path, form.format); }).done, "no source");
+    }
+    return path;
+  }
+
+  bool PeerRows() {
+    const std::string python = absl::GetFlag(FLAGS_python);
+    if (python.empty() ||
+        !Measure([&] { return Shell(absl::StrCat(python, " -c 'import torch' 2>/dev/null")); }).done) {
+      return true;
+    }
+    const auto tool = [&](const std::string& conversion, const Form& from, const std::string& to) {
+      const std::string source = SourceOf(from);
+      return Row(absl::StrCat("format_utils ", conversion), source, Path(to), [&] {
+        return Shell(absl::StrCat(python, " -m torch.distributed.checkpoint.format_utils ", conversion, " ", source,
+                                  " ", Path(to), " >/dev/null 2>&1 && find ", Path(to), " -type f -exec sync {} +"));
+      });
+    };
+    const bool done = tool("dcp_to_torch", kForms[2], "peer.pt");
+    return tool("torch_to_dcp", kForms[1], "peer.dcp") && done;
+  }
+
+  bool Row(const std::string& name, const std::string& source, const std::string& target,
+           const std::function<int()>& body) {
+    if (!IsWanted(name)) return true;
     std::vector<double> seconds;
     std::vector<double> ratios;
     double peak = 0;
@@ -145,9 +184,12 @@ class Benchmark {
           absl::StrCat("cp ", Path("model.safetensors"), " ", Path("copy"), " && sync ", Path("copy"));
       const Measurement cp = Measure([&] { return Shell(copy); });
       fs::remove(Path("copy"));
+      const std::string warm = absl::StrCat("find ", source, " -type f -exec cat {} + >/dev/null");
+      const bool is_warm = Measure([&] { return Shell(warm); }).done;
       const Measurement row = Measure(body);
-      if (!cp.done || !row.done) {
-        std::printf("%-34s failed\n", name);
+      fs::remove_all(target);
+      if (!cp.done || !is_warm || !row.done) {
+        std::printf("%-34s failed\n", name.c_str());
         return false;
       }
       seconds.push_back(row.seconds);
@@ -159,8 +201,8 @@ class Benchmark {
       return values[values.size() / 2];
     };
     const double median_seconds = median(seconds);
-    std::printf("%-34s %8.2f %8.2f %8.2f %8.0f\n", name, median_seconds, bytes_ / 1e9 / median_seconds, median(ratios),
-                peak / 1e6);
+    std::printf("%-34s %8.2f %8.2f %8.2f %8.0f\n", name.c_str(), median_seconds, bytes_ / 1e9 / median_seconds,
+                median(ratios), peak / 1e6);
     std::fflush(stdout);
     return true;
   }

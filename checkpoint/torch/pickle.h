@@ -92,7 +92,7 @@ class PickleValue {
 
  private:
   friend class Pickle;
-  friend class PickleMachine;
+  friend class PickleBuilder;
   PickleValue(const Pickle* pickle, uint32_t id) : pickle_(pickle), id_(id) {}
 
   const Pickle* pickle_;
@@ -116,7 +116,7 @@ class Pickle {
 
  private:
   friend class PickleValue;
-  friend class PickleMachine;
+  friend class PickleBuilder;
 
   struct Node {
     PickleKind kind = PickleKind::kNone;
