@@ -69,6 +69,7 @@ absl::StatusOr<ConvertOptions> OptionsFromFlags(const CommandLine& line) {
   }
   options.model_only = absl::GetFlag(FLAGS_model_only);
   options.force = absl::GetFlag(FLAGS_force);
+  options.flat_layout = absl::GetFlag(FLAGS_flat_layout);
   if (IsGiven(line, "max_shard_size")) options.max_shard_size = absl::GetFlag(FLAGS_max_shard_size).bytes;
   options.parity = absl::GetFlag(FLAGS_parity);
   options.max_memory = absl::GetFlag(FLAGS_max_memory).bytes;

@@ -38,5 +38,6 @@ ABSL_DECLARE_FLAG(fsdp::ByteSizeFlag, max_shard_size);
 ABSL_DECLARE_FLAG(int, parity);
 ABSL_DECLARE_FLAG(fsdp::ByteSizeFlag, max_memory);
 ABSL_DECLARE_FLAG(bool, force);
+ABSL_DECLARE_FLAG(std::string, flat_layout);
 
 #endif  // FSDP_TOOLS_CKPT_FLAGS_H_

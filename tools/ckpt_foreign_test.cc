@@ -6,6 +6,7 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <map>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -22,6 +23,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using testing::AllOf;
+using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::Not;
@@ -97,6 +99,60 @@ TEST_F(CkptForeignTest, InspectAndVerifySayWhatItIs) {
   EXPECT_EQ(Ckpt({"verify", TorchTestData("hostile/system.pt")}).status, 1);
 }
 
+// Flips a bit of the entry `entry` of the archive `path`, in which it is the last of that name.
+void DamageEntry(const std::string& path, const std::string& entry) {
+  std::string bytes = ReadFile(path);
+  const size_t name = bytes.find(entry + "FB");  // in the local header; the padding follows, to a multiple of 64
+  ASSERT_NE(name, bytes.npos);
+  const size_t payload = (name + entry.size() + 4 + 63) / 64 * 64;
+  bytes[payload + 1] = static_cast<char>(bytes[payload + 1] ^ 4);
+  WriteFile(path, bytes);
+}
+
+TEST_F(CkptForeignTest, ADamagedEntryIsNamedByVerifyAndConvertedToNothing) {
+  const std::string file = Path("damaged.pt");
+  WriteFile(file, ReadFile(TorchTestData("full.pt")));
+  EXPECT_THAT(MustCkpt({"verify", file}), HasSubstr("every CRC-32 matches"));
+  DamageEntry(file, "full/data/0");
+  const Outcome verify = Ckpt({"verify", file});
+  EXPECT_EQ(verify.status, 1);
+  EXPECT_THAT(verify.out, AllOf(HasSubstr("damaged: tensor \"model/embed.weight\", data/0 of " + file),
+                                HasSubstr("entry \"data/0\", bytes "), HasSubstr("!= recorded")));
+  for (const std::string target : {"x.pt", "x.safetensors", "x", "dcp"}) {
+    std::vector<std::string> convert = {"convert", file, Path(target)};
+    if (target == "dcp") convert.push_back("--to=dcp");
+    const Outcome outcome = Ckpt(convert);
+    EXPECT_EQ(outcome.status, 1) << target;
+    EXPECT_THAT(outcome.err, HasSubstr("CRC-32"));
+  }
+  EXPECT_THAT(NamesIn(Path("")), ElementsAre("damaged.pt"));
+}
+
+// Its tensors are views that leave gaps, so no read covers the entry: the rest is read for its checksum.
+TEST_F(CkptForeignTest, AnEntryOfViewsIsComparedWhole) {
+  const std::string file = Path("views.pt");
+  WriteFile(file, ReadFile(TorchTestData("views.pt")));
+  MustCkpt({"convert", file, Path("rows.pt"), "--include=^rows$"});
+  DamageEntry(file, "views/data/0");  // in the first row, which `rows` does not show
+  EXPECT_EQ(Ckpt({"verify", file}).status, 1);
+  const Outcome outcome = Ckpt({"convert", file, Path("rows2.pt"), "--include=^rows$"});
+  EXPECT_EQ(outcome.status, 1);
+  EXPECT_THAT(outcome.err, AllOf(HasSubstr(file), HasSubstr("entry \"data/0\"")));
+}
+
+TEST_F(CkptForeignTest, ADamagedChunkOfADcpDirectoryIsNamed) {
+  fs::copy(TorchTestData("fsdp2_w3"), Path("dcp"));
+  const std::string file = Path("dcp/__1_0.distcp");
+  fs::permissions(file, fs::perms::owner_write, fs::perm_options::add);
+  std::string bytes = ReadFile(file);
+  const size_t name = bytes.rfind("archive/data/0FB");
+  bytes[name + 100] = static_cast<char>(bytes[name + 100] ^ 1);
+  WriteFile(file, bytes);
+  const Outcome verify = Ckpt({"verify", Path("dcp")});
+  EXPECT_EQ(verify.status, 1);
+  EXPECT_THAT(verify.out, AllOf(HasSubstr(file), HasSubstr("entry \"data/0\""), HasSubstr("!= recorded")));
+}
+
 TEST_F(CkptForeignTest, HostileFilesMakeNothing) {
   for (const auto& entry : fs::directory_iterator(TorchTestData("hostile"))) {
     const Outcome outcome = Ckpt({"convert", entry.path(), Path("out")});
@@ -143,6 +199,43 @@ TEST_F(CkptForeignTest, AViewShowsEveryTensorToH5pyWhereItLies) {
     ASSERT_TRUE(WIFEXITED(result));
     if (WEXITSTATUS(result) == 77 || WEXITSTATUS(result) == 127) GTEST_SKIP() << "needs python3-h5py";
     EXPECT_EQ(WEXITSTATUS(result), 0) << name;
+  }
+}
+
+TEST_F(CkptForeignTest, WhatAViewDoesNotShowIsListedWithTheReason) {
+  const auto json = nlohmann::json::parse(MustCkpt({"view", TorchTestData("views.pt"), Path("views.h5"), "--json"}));
+  EXPECT_EQ(json["source"], TorchTestData("views.pt"));
+  EXPECT_EQ(json["destination"], Path("views.h5"));
+  EXPECT_EQ(json["bytes"], fs::file_size(Path("views.h5")));
+  std::map<std::string, std::string> reasons;
+  for (const auto& item : json["not_shown"]) reasons[item["tensor"]] = item["reason"];
+  EXPECT_EQ(reasons["model/transposed"], "it is a view with strides [1, 8], whose elements lie apart");
+  EXPECT_EQ(reasons.count("model/rows"), 0);
+  const size_t all = ExpectedOfAll()["views.pt"]["model"].size();
+  EXPECT_EQ(json["tensors"].get<size_t>() + reasons.size(), all);
+  const Outcome refused = Ckpt({"view", TorchTestData("hostile/compressed.pt"), Path("x.h5"), "--json"});
+  EXPECT_EQ(refused.status, 1);
+  EXPECT_THAT(refused.out, HasSubstr("is compressed (method 8)"));
+  // A part of a flat parameter is a range of it; shards in the files of several ranks have no one place.
+  MustCkpt({"view", TorchTestData("flat.pt"), Path("flat.h5")});
+  EXPECT_THAT(MustCkpt({"view", TorchTestData("flat_ranks_w3"), Path("ranks.h5")}),
+              HasSubstr("its elements lie in the files of several ranks"));
+}
+
+TEST_F(CkptForeignTest, FlatParametersAreTakenApart) {
+  for (const std::string name : {"flat.pt", "flat_ranks_w3", "flat_orig_ranks_w2"}) {
+    MustCkpt({"convert", TorchTestData(name), Path(name + ".ours")});
+    ExpectGolden(Path(name + ".ours"), name);
+    MustCkpt({"convert", Path(name + ".ours"), Path(name + ".dcp"), "--to=dcp", "--world_size=2"});
+    ExpectGolden(Path(name + ".dcp"), name);
+  }
+  const std::string layout = "--flat_layout=" + TorchTestData("flat_layout.json");
+  for (const std::string name : {"flat_local_w3", "flat_local_orig_w2"}) {
+    MustCkpt({"convert", TorchTestData(name), Path(name + ".pt"), layout});
+    ExpectGolden(Path(name + ".pt"), name, GoldenParts::kModel);
+    const Outcome without = Ckpt({"convert", TorchTestData(name), Path("x.pt")});
+    EXPECT_EQ(without.status, 1);
+    EXPECT_THAT(without.err, AllOf(HasSubstr("is a flat parameter of FSDP1"), HasSubstr("--flat_layout=FILE says it")));
   }
 }
 

@@ -33,7 +33,8 @@ using Json = nlohmann::ordered_json;
 struct Verdict {
   std::string path;  // what was verified: the step, when a ROOT was named
   std::string format;
-  bool has_digests = true;
+  bool has_digests = true;    // of every byte
+  bool has_checksums = true;  // of the payload, at least
   VerifyReport report;
   absl::Duration elapsed;
 };
@@ -46,18 +47,20 @@ absl::Status VerifyForeign(const std::string& path, const VerifyOptions& options
     return absl::OkStatus();
   }
   ASSIGN_OR_RETURN(verdict.report, VerifySource(**source, options));
+  verdict.has_checksums = (*source)->has_checksums();
   return absl::OkStatus();
 }
 
 absl::StatusOr<Verdict> Verify(const std::string& path, Progress& progress) {
   ASSIGN_OR_RETURN(const PathKind kind, RecognisePath(path));
-  Verdict verdict = {path, "hdf5", /*has_digests=*/true, {}, absl::ZeroDuration()};
+  Verdict verdict = {path, "hdf5", /*has_digests=*/true, /*has_checksums=*/true, {}, absl::ZeroDuration()};
   VerifyOptions options;
   options.count_nonfinite = true;
   options.progress = progress.callback();
   const absl::Time start = absl::Now();
   if (kind != PathKind::kRoot && kind != PathKind::kCheckpoint) {
     verdict.has_digests = false;
+    verdict.has_checksums = false;
     verdict.format = FormatName(kind);
     RETURN_IF_ERROR(VerifyForeign(path, options, verdict));
   } else {
@@ -88,6 +91,7 @@ std::string ToJson(const Verdict& verdict) {
   json["ok"] = report.problems.empty();
   json["format"] = verdict.format;
   json["digests"] = verdict.has_digests;
+  json["checksums"] = verdict.has_checksums;
   if (verdict.format == "hdf5") json["files"] = report.files;
   json["tensors"] = report.tensors;
   json["bytes"] = report.bytes;
@@ -107,6 +111,12 @@ std::string ToJson(const Verdict& verdict) {
   return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
+std::string Conclusion(const Verdict& verdict) {
+  if (verdict.has_digests) return "every digest matches";
+  if (verdict.has_checksums) return "the structure is sound, and every CRC-32 matches";
+  return absl::StrCat("the structure is sound; ", verdict.format, " has no digests, so values cannot be checked");
+}
+
 void PrintText(const Verdict& verdict, const std::string& asked_for) {
   const VerifyReport& report = verdict.report;
   if (verdict.path != asked_for) std::printf("%s: the newest step is %s\n", asked_for.c_str(), verdict.path.c_str());
@@ -118,10 +128,7 @@ void PrintText(const Verdict& verdict, const std::string& asked_for) {
   if (!report.problems.empty()) return;
   std::printf("%s: %lld tensors, %s at %s/s: %s\n", verdict.path.c_str(), static_cast<long long>(report.tensors),
               FormatBytes(static_cast<double>(report.bytes)).c_str(), FormatBytes(BytesPerSecond(verdict)).c_str(),
-              verdict.has_digests ? "every digest matches"
-                                  : absl::StrCat("the structure is sound; ", verdict.format,
-                                                 " has no digests, so values cannot be checked")
-                                        .c_str());
+              Conclusion(verdict).c_str());
 }
 
 }  // namespace
@@ -135,7 +142,7 @@ int RunVerify(const CommandLine& line) {
   }
   if (!verdict.ok()) {
     if (absl::GetFlag(FLAGS_json)) {
-      Verdict nothing = {path, "", /*has_digests=*/false, {}, absl::ZeroDuration()};
+      Verdict nothing = {path, "", /*has_digests=*/false, /*has_checksums=*/false, {}, absl::ZeroDuration()};
       nothing.report.problems.emplace_back(verdict.status().message());
       std::fputs(ToJson(nothing).c_str(), stdout);
     }

@@ -8,6 +8,7 @@
 #include "absl/flags/flag.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "base/quote.h"
 #include "base/status_macros.h"
 #include "checkpoint/hdf5/hdf5_view.h"
 #include "checkpoint/source/tensor_source.h"
@@ -20,18 +21,19 @@ namespace fsdp {
 namespace {
 
 absl::StatusOr<Hdf5ViewReport> View(const std::string& source_path, const std::string& path) {
-  ASSIGN_OR_RETURN(const std::unique_ptr<TensorSource> source, OpenTensorSource(source_path));
+  ASSIGN_OR_RETURN(const std::unique_ptr<TensorSource> source,
+                   OpenTensorSource(source_path, {.flat_layout = absl::GetFlag(FLAGS_flat_layout)}));
   absl::StatusOr<Hdf5ViewReport> report = WriteHdf5View(*source, path, absl::GetFlag(FLAGS_force));
   if (report.ok() || !absl::IsInvalidArgument(report.status())) return report;
   return absl::Status(report.status().code(), absl::StrCat(source_path, ": ", std::string(report.status().message())));
 }
 
-std::string ToJson(const std::string& source, const std::string& destination, const Hdf5ViewReport& report) {
-  const nlohmann::ordered_json json = {{"source", source},
-                                       {"destination", destination},
-                                       {"tensors", report.tensors},
-                                       {"bytes", report.nbytes},
-                                       {"notes", report.notes}};
+std::string ToJson(const std::string& source, const std::string& path, const Hdf5ViewReport& report) {
+  nlohmann::ordered_json json = {
+      {"source", source}, {"destination", path}, {"tensors", report.tensors}, {"bytes", report.nbytes}};
+  json["not_shown"] = nlohmann::ordered_json::array();
+  for (const auto& [name, reason] : report.not_shown)
+    json["not_shown"].push_back({{"tensor", name}, {"reason", reason}});
   return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
 
@@ -40,19 +42,21 @@ std::string ToJson(const std::string& source, const std::string& destination, co
 int RunView(const CommandLine& line) {
   const std::string& path = line.operands[1];
   const absl::StatusOr<Hdf5ViewReport> report = View(line.operands[0], path);
-  const bool json = absl::GetFlag(FLAGS_json);
+  const bool is_json = absl::GetFlag(FLAGS_json);
   if (!report.ok()) {
-    if (json) std::fputs(ProblemJson(report.status()).c_str(), stdout);
+    if (is_json) std::fputs(ProblemJson(report.status()).c_str(), stdout);
     return ReportFailure("ckpt view", report.status());
   }
-  if (json) {
+  if (is_json) {
     std::fputs(ToJson(line.operands[0], path, *report).c_str(), stdout);
     return kExitDone;
   }
   std::printf("%s: %s, shows %lld tensors of %s\n", path.c_str(),
               FormatBytes(static_cast<double>(report->nbytes)).c_str(), static_cast<long long>(report->tensors),
               line.operands[0].c_str());
-  for (const std::string& note : report->notes) std::printf("note: %s\n", note.c_str());
+  for (const auto& [name, reason] : report->not_shown) {
+    std::printf("note: %s is not shown: %s\n", Quote(name).c_str(), reason.c_str());
+  }
   return kExitDone;
 }
 

@@ -2,6 +2,7 @@
 #include "checkpoint/convert/convert.h"
 
 #include <algorithm>
+#include <atomic>
 #include <memory>
 #include <vector>
 
@@ -137,6 +138,31 @@ absl::Status ReadConverted(const TensorSource& source, const ConvertPlan& plan, 
   return absl::OkStatus();
 }
 
+// Reads for the target, each element once. With the last one the source compares those checksums too that it could not
+// yet, so that damage is known before the target appears.
+class VerifiedReads {
+ public:
+  VerifiedReads(const TensorSource& source, const ConvertPlan& plan, CheckpointFormat format)
+      : source_(source), plan_(plan) {
+    for (const auto& [key, value] : plan.contents.entries()) {
+      const auto* tensor = std::get_if<ShardedTensor>(&value);
+      if (tensor == nullptr || (format == CheckpointFormat::kSafetensors && key.section != Section::kModel)) continue;
+      left_ += tensor->shape.numel();
+    }
+  }
+
+  absl::Status Read(const StateKey& key, const Interval& interval, void* out) {
+    RETURN_IF_ERROR(ReadConverted(source_, plan_, key, interval, static_cast<std::byte*>(out)));
+    if (left_.fetch_sub(interval.size()) != interval.size()) return absl::OkStatus();
+    return source_.VerifyRest();
+  }
+
+ private:
+  const TensorSource& source_;
+  const ConvertPlan& plan_;
+  std::atomic<int64_t> left_ = 0;  // elements that are still to be read
+};
+
 // Bytes of payload in the target's buffers; as much again may be in those of the source.
 absl::StatusOr<int64_t> BufferBytes(const TensorSource& source, const ConvertPlan& plan, int target_ranks,
                                     const ConvertOptions& options) {
@@ -268,10 +294,12 @@ absl::StatusOr<ConvertReport> ConvertCheckpoint(const std::string& source_path, 
   RETURN_IF_ERROR(CheckConvertOptions(destination, options));
   RETURN_IF_ERROR(CheckDestination(destination, IsTargetDirectory(destination, options), options.force));
   ASSIGN_OR_RETURN(const NameFilter filter, NameFilter::Create(options.names));
-  ASSIGN_OR_RETURN(const std::unique_ptr<TensorSource> source, OpenTensorSource(source_path));
+  ASSIGN_OR_RETURN(const std::unique_ptr<TensorSource> source,
+                   OpenTensorSource(source_path, {.flat_layout = options.flat_layout}));
   ASSIGN_OR_RETURN(ConvertPlan plan, PlanConversion(source->contents(), filter, options.dtype, options.model_only));
+  VerifiedReads reads(*source, plan, TargetFormat(destination, options));
   const PayloadReader read = [&](const StateKey& key, const Interval& interval, void* out) {
-    return ReadConverted(*source, plan, key, interval, static_cast<std::byte*>(out));
+    return reads.Read(key, interval, out);
   };
   ConvertReport report = ReportOf(plan, TargetFormat(destination, options));
   RETURN_IF_ERROR(WriteTarget(*source, plan, read, destination, options));

@@ -32,6 +32,7 @@ struct ConvertOptions {
   int parity = 0;                                // parity files of kSharded and kLocal
   bool model_only = false;                       // leave optimizer and extra values out
   bool force = false;                            // replace an existing DST
+  std::string flat_layout = {};                  // TensorSourceOptions::flat_layout
 
   // Payload bytes of one file of a safetensors directory; default: 5 GB.
   std::optional<int64_t> max_shard_size;

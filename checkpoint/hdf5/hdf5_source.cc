@@ -48,6 +48,8 @@ class Hdf5Source final : public TensorSource {
   int world_size() const override { return manifest_.world_size; }
   const std::map<std::string, std::string>& metadata() const override { return metadata_; }
 
+  bool has_checksums() const override { return true; }
+
   absl::Status Read(const StateKey& key, const Interval& interval, void* out) const override {
     ASSIGN_OR_RETURN(const size_t index, Find(key));
     RETURN_IF_ERROR(covered_[index]);

@@ -94,8 +94,7 @@ class ViewWriter {
     }
     if (!places.ok() && (tensor.shape.rank() != 0 || !absl::IsUnimplemented(places.status()))) {
       if (!absl::IsUnimplemented(places.status())) return places.status();
-      report.notes.push_back(
-          absl::StrCat(Quote(key.ToString()), " is not shown: ", std::string(places.status().message())));
+      report.not_shown.push_back({key.ToString(), std::string(places.status().message())});
       return absl::OkStatus();
     }
     RETURN_IF_ERROR(AddGroups(path, key));

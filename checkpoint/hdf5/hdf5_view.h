@@ -16,9 +16,13 @@
 namespace fsdp {
 
 struct Hdf5ViewReport {
-  int64_t tensors = 0;             // shown
-  int64_t nbytes = 0;              // of the file
-  std::vector<std::string> notes;  // what is not shown, and why, in sentences
+  int64_t tensors = 0;  // shown
+  int64_t nbytes = 0;   // of the file
+  struct NotShown {
+    std::string name;  // of the tensor: "model/w"
+    std::string reason;
+  };
+  std::vector<NotShown> not_shown;
 };
 
 // Makes the file `path` for `source`, which tells where its tensors lie (TensorSource::Places). The files of the

@@ -31,9 +31,9 @@ absl::StatusOr<std::unique_ptr<TensorSource>> OpenTensorSource(const std::string
       return OpenSafetensorsSource(path);
     case PathKind::kTorchFile:
     case PathKind::kTorchDirectory:
-      return OpenTorchSource(path);
+      return OpenTorchSource(path, options);
     case PathKind::kDcpDirectory:
-      return OpenDcpSource(path);
+      return OpenDcpSource(path, options);
   }
   return absl::InternalError("not a PathKind");
 }

@@ -23,7 +23,11 @@
 namespace fsdp {
 
 struct TensorSourceOptions {
-  bool verify = true;  // check block digests while reading
+  bool verify = true;  // check digests, and checksums of the format's own, while reading
+
+  // A file that says what FSDP1's flat parameters are made of (torch/flat_layout.h), for torch files and DCP
+  // directories that hold such; empty where there is none.
+  std::string flat_layout = {};
 };
 
 // Elements of one tensor of a source, wanted at `out` in a dtype that may be another than the stored one.
@@ -68,6 +72,14 @@ class TensorSource {
   // `interval` in pieces of a few MiB, cut where reading them one by one costs least; for callers that read in parallel
   // or in bounded memory.
   virtual std::vector<Interval> Pieces(const StateKey& key, const Interval& interval) const;
+
+  // True when the format has checksums of its own that reading compares: our digests, the CRCs of a torch archive.
+  // Known once everything has been read.
+  virtual bool has_checksums() const { return false; }
+
+  // Compares those checksums that the reads so far could not compare, since they were of a part of what a checksum
+  // covers only: reads the other parts. For whoever has read all that is wanted. kDataLoss as Read's.
+  virtual absl::Status VerifyRest() const { return absl::OkStatus(); }
 
   // Where the bytes of a tensor lie, as boxes that cover it once: for whoever shows them without copying.
   // kUnimplemented says why they cannot be shown: elements that lie apart, or a format that does not tell.

@@ -33,6 +33,8 @@ class SourceVerification {
       return absl::OkStatus();
     }));
     VerifyReport report;
+    const absl::Status rest = source_.VerifyRest();
+    if (!rest.ok()) report.problems.emplace_back(rest.message());
     report.tensors = static_cast<int64_t>(tensors_.size());
     report.bytes = bytes_done_;
     for (const Tensor& tensor : tensors_) {

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <system_error>
 #include <utility>
@@ -18,6 +19,7 @@
 #include "checkpoint/source/bool_bytes.h"
 #include "checkpoint/torch/dcp_metadata.h"
 #include "checkpoint/torch/file_pool.h"
+#include "checkpoint/torch/flat_layout.h"
 #include "checkpoint/torch/strided_read.h"
 #include "checkpoint/torch/torch_file.h"
 #include "checkpoint/torch/torch_state.h"
@@ -40,8 +42,12 @@ struct ChunkPlace {
 
 class DcpSource final : public TensorSource {
  public:
-  DcpSource(std::string path, DcpMetadata metadata)
-      : path_(std::move(path)), metadata_(std::move(metadata)), files_(path_), places_(metadata_.tensors.size()) {}
+  DcpSource(std::string path, DcpMetadata metadata, const TensorSourceOptions& options)
+      : path_(std::move(path)),
+        metadata_(std::move(metadata)),
+        options_(options),
+        files_(path_, options),
+        places_(metadata_.tensors.size()) {}
 
   absl::Status ReadState() {
     TorchNode root;
@@ -57,7 +63,14 @@ class DcpSource final : public TensorSource {
       for (const DcpChunk& chunk : tensor.chunks) names.insert(chunk.slice.file);
     }
     world_size_ = std::max<int>(1, static_cast<int>(names.size()));
-    absl::StatusOr<TorchState> state = StateOfTree(root, types);
+    const TorchTensorReader read = [&](int index) -> absl::StatusOr<std::string> {
+      const Interval whole = {0, types[index].shape.numel()};
+      std::string bytes(whole.size() * SizeOf(types[index].dtype), '\0');
+      RETURN_IF_ERROR(ReadTensor(index, whole, reinterpret_cast<std::byte*>(bytes.data())));
+      return bytes;
+    };
+    ASSIGN_OR_RETURN(const std::optional<FlatLayout> layout, ReadFlatLayout(options_.flat_layout));
+    absl::StatusOr<TorchState> state = StateOfTree(root, types, {read, {layout ? &*layout : nullptr, world_size_}});
     if (!state.ok()) return In(state.status(), path_);
     state_ = *std::move(state);
     return absl::OkStatus();
@@ -81,22 +94,25 @@ class DcpSource final : public TensorSource {
                   interval.size() * SizeOf(described.dtype));
       return absl::OkStatus();
     }
-    const DcpTensor& tensor = metadata_.tensors[leaf->tensor];
-    for (const Box& box : BoxesOf(tensor.shape, interval)) {
-      for (size_t i = 0; i < tensor.chunks.size(); ++i) {
-        const absl::Status status = ReadPart(leaf->tensor, i, box, interval.begin, static_cast<std::byte*>(out));
-        if (!status.ok()) return In(status, absl::StrCat("tensor ", Quote(key.ToString())));
-      }
-    }
-    if (tensor.dtype != DType::kBool) return absl::OkStatus();
+    const Interval elements = {leaf->offset + interval.begin, leaf->offset + interval.end};
+    const absl::Status read = ReadTensor(leaf->tensor, elements, static_cast<std::byte*>(out));
+    if (!read.ok()) return In(read, absl::StrCat("tensor ", Quote(key.ToString())));
+    if (described.dtype != DType::kBool) return absl::OkStatus();
     const absl::Status is_bool = CheckBoolBytes(out, interval);
     return is_bool.ok() ? is_bool : In(is_bool, absl::StrCat("tensor ", Quote(key.ToString()), " of ", path_));
   }
+
+  bool has_checksums() const override { return files_.has_checksums(); }
+
+  absl::Status VerifyRest() const override { return files_.VerifyRest(); }
 
   absl::StatusOr<std::vector<TensorPlace>> Places(const StateKey& key) const override {
     ASSIGN_OR_RETURN(const TorchLeaf* leaf, Find(key));
     if (leaf->tensor < 0) return absl::UnimplementedError("it is a number in a pickle, not a tensor");
     const DcpTensor& tensor = metadata_.tensors[leaf->tensor];
+    if (tensor.shape != state_.contents.FindTensor(key)->shape) {
+      return absl::UnimplementedError("it is a part of a flat parameter of FSDP1");
+    }
     std::vector<TensorPlace> places;
     for (size_t i = 0; i < tensor.chunks.size(); ++i) {
       ASSIGN_OR_RETURN(const ChunkPlace* place, PlaceOf(leaf->tensor, i));
@@ -119,7 +135,7 @@ class DcpSource final : public TensorSource {
       return absl::DataLossError(absl::StrCat("bytes ", slice.offset, " to ", slice.offset + slice.nbytes,
                                               " are wanted, but the file has ", nbytes, ": it is truncated"));
     }
-    return ReadTorchArchive({&file, slice.offset, slice.nbytes});
+    return ReadTorchArchive({&file, slice.offset, slice.nbytes}, options_);
   }
 
   std::string Describe(const DcpSlice& slice) const {
@@ -157,6 +173,16 @@ class DcpSource final : public TensorSource {
     return absl::OkStatus();
   }
 
+  absl::Status ReadTensor(int index, const Interval& interval, std::byte* out) const {
+    const DcpTensor& tensor = metadata_.tensors[index];
+    for (const Box& box : BoxesOf(tensor.shape, interval)) {
+      for (size_t i = 0; i < tensor.chunks.size(); ++i) {
+        RETURN_IF_ERROR(ReadPart(index, i, box, interval.begin, out));
+      }
+    }
+    return absl::OkStatus();
+  }
+
   // The place of chunk `index` of tensor `tensor`, whose archive is read the first time.
   absl::StatusOr<const ChunkPlace*> PlaceOf(int tensor, size_t index) const {
     const DcpChunk& chunk = metadata_.tensors[tensor].chunks[index];
@@ -185,6 +211,7 @@ class DcpSource final : public TensorSource {
       return absl::DataLossError(absl::StrCat("its shape is ", stored.shape.ToString(), ", but .metadata says ",
                                               Shape::Create(wanted)->ToString()));
     }
+    files_.Expect(chunk.slice.file, archive);
     const StoragePlace& storage = archive.storages.at(stored.storage.key);
     return ChunkPlace{storage.offset + stored.offset * SizeOf(stored.dtype), stored.strides, stored.is_contiguous()};
   }
@@ -216,6 +243,7 @@ class DcpSource final : public TensorSource {
 
   const std::string path_;
   const DcpMetadata metadata_;
+  const TensorSourceOptions options_;
   mutable FilePool files_;
   TorchState state_;
   int world_size_ = 1;
@@ -231,12 +259,13 @@ bool IsDcpDirectory(const std::string& directory) {
   return std::filesystem::exists(std::filesystem::path(directory) / kDcpMetadataName, ignored);
 }
 
-absl::StatusOr<std::unique_ptr<TensorSource>> OpenDcpSource(const std::string& path) {
+absl::StatusOr<std::unique_ptr<TensorSource>> OpenDcpSource(const std::string& path,
+                                                            const TensorSourceOptions& options) {
   const std::string metadata_path = JoinPath(path, kDcpMetadataName);
   ASSIGN_OR_RETURN(const std::string bytes, ReadFile(PosixFileSystem(), metadata_path, kMaxMetadataBytes));
   absl::StatusOr<DcpMetadata> metadata = ParseDcpMetadata(bytes);
   if (!metadata.ok()) return In(metadata.status(), metadata_path);
-  auto source = std::make_unique<DcpSource>(path, *std::move(metadata));
+  auto source = std::make_unique<DcpSource>(path, *std::move(metadata), options);
   RETURN_IF_ERROR(source->ReadState());
   return source;
 }

@@ -18,7 +18,8 @@ bool IsDcpDirectory(const std::string& directory);
 
 // Reads .metadata and the values that are no tensors. world_size() is the number of files that ranks wrote.
 // kInvalidArgument says what cannot be read and why; kDataLoss what is damaged, and in which file.
-absl::StatusOr<std::unique_ptr<TensorSource>> OpenDcpSource(const std::string& path);
+absl::StatusOr<std::unique_ptr<TensorSource>> OpenDcpSource(const std::string& path,
+                                                            const TensorSourceOptions& options = {});
 
 }  // namespace fsdp
 

@@ -15,6 +15,7 @@
 #include "checkpoint/storage/staged_path.h"
 #include "checkpoint/torch/dcp_encoding.h"
 #include "checkpoint/torch/dcp_metadata.h"
+#include "checkpoint/torch/literal_tensor.h"
 #include "checkpoint/torch/pickle_writer.h"
 #include "checkpoint/torch/torch_encoding.h"
 #include "tensor/interval.h"
@@ -135,11 +136,19 @@ class DcpPlan {
     return absl::OkStatus();
   }
 
-  // torch keeps dicts apart by their members, and lists that hold a dict by their elements; the rest are values.
+  static bool HoldsTensor(const PythonJson& json) {
+    return TensorOfJson(json) || (json.is_structured() && std::any_of(json.begin(), json.end(), HoldsTensor));
+  }
+
+  // torch keeps dicts apart by their members, and lists and tuples that hold a dict or a tensor by their elements; the
+  // rest are values.
   absl::Status AddValue(const Path& path, const PythonJson& json) {
+    if (const std::optional<LiteralTensor> tensor = TensorOfJson(json)) return AddLiteral(path, *tensor);
+    const bool is_tuple = json.is_object() && json.value(kPythonTag, PythonJson()) == "tuple" && HoldsTensor(json);
+    if (is_tuple) return AddValue(path, json["items"]);
     const bool is_dict = json.is_object() && !json.empty() && !json.contains(kPythonTag);
     const bool is_list = json.is_array() && std::any_of(json.begin(), json.end(), [](const PythonJson& item) {
-                           return item.is_object() && !item.contains(kPythonTag);
+                           return HoldsTensor(item) || (item.is_object() && !item.contains(kPythonTag));
                          });
     if (!is_dict && !is_list) {
       PickleWriter pickle;
@@ -153,6 +162,20 @@ class DcpPlan {
       RETURN_IF_ERROR(AddValue(longer, value));
     }
     return absl::OkStatus();
+  }
+
+  // A tensor among values, whole on rank 0.
+  absl::Status AddLiteral(const Path& path, const LiteralTensor& tensor) {
+    DcpChunk chunk;
+    chunk.box.start.assign(tensor.shape.rank(), 0);
+    chunk.box.count.assign(tensor.shape.dims().begin(), tensor.shape.dims().end());
+    PickleWriter pickle;
+    EncodeTorchTensor(pickle, "0", tensor.dtype, tensor.shape);
+    chunk.slice = AddArchive(0, std::move(pickle).Finish(),
+                             {{{}, {0, tensor.shape.numel()}, SizeOf(tensor.dtype), tensor.bytes}});
+    const auto index = static_cast<int>(metadata_.tensors.size());
+    metadata_.tensors.push_back({tensor.dtype, tensor.shape, {std::move(chunk)}});
+    return AddEntry(path, index, {});
   }
 
   const StateDict& contents_;

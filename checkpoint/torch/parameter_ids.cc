@@ -32,21 +32,6 @@ absl::Status Unknown(const std::string& why) {
                    "; save it by name, with torch.distributed.checkpoint.state_dict.get_optimizer_state_dict"));
 }
 
-struct Parameter {
-  std::string fqn;
-  Shape shape;
-};
-
-std::vector<Parameter> ParametersOf(const StateDict& model) {
-  std::vector<Parameter> parameters;
-  for (const auto& [key, value] : model.entries()) {
-    const auto* tensor = std::get_if<ShardedTensor>(&value);
-    if (key.section != StateKey::Section::kModel || tensor == nullptr || IsBuffer(key.fqn, tensor->dtype)) continue;
-    parameters.push_back({key.fqn, tensor->shape});
-  }
-  return parameters;
-}
-
 // The ids of each group, in order; empty when parameters go by name.
 absl::StatusOr<std::vector<std::vector<std::string>>> IdsOf(const PythonJson& groups) {
   std::vector<std::vector<std::string>> ids;
@@ -85,9 +70,9 @@ class Merge {
       : ids_(ids), shapes_(shapes), next_(ids.size(), 0) {}
 
   // Each parameter is the next of one group.
-  absl::StatusOr<Names> Run(const std::vector<Parameter>& parameters) {
+  absl::StatusOr<Names> Run(const std::vector<FlatLayout::Parameter>& parameters) {
     Names names;
-    for (const Parameter& parameter : parameters) {
+    for (const FlatLayout::Parameter& parameter : parameters) {
       size_t found = ids_.size();
       for (size_t group = 0; group < ids_.size(); ++group) {
         if (!IsNext(group, parameter.shape)) continue;
@@ -110,7 +95,7 @@ class Merge {
     return at == shapes_.end() || at->second == shape || at->second.rank() == 0;
   }
 
-  absl::Status Contradiction(const Parameter& parameter) const {
+  absl::Status Contradiction(const FlatLayout::Parameter& parameter) const {
     for (size_t group = 0; group < ids_.size(); ++group) {
       if (next_[group] == ids_[group].size()) continue;
       const std::string& id = ids_[group][next_[group]];
@@ -130,6 +115,16 @@ class Merge {
 
 }  // namespace
 
+std::vector<FlatLayout::Parameter> ParametersOf(const StateDict& model) {
+  std::vector<FlatLayout::Parameter> parameters;
+  for (const auto& [key, value] : model.entries()) {
+    const auto* tensor = std::get_if<ShardedTensor>(&value);
+    if (key.section != StateKey::Section::kModel || tensor == nullptr || IsBuffer(key.fqn, tensor->dtype)) continue;
+    parameters.push_back({key.fqn, tensor->shape});
+  }
+  return parameters;
+}
+
 absl::StatusOr<Names> NamesOfParameterIds(const PythonJson& groups, const std::map<std::string, Shape>& shapes,
                                           const StateDict& model) {
   ASSIGN_OR_RETURN(const std::vector<std::vector<std::string>> ids, IdsOf(groups));
@@ -138,7 +133,7 @@ absl::StatusOr<Names> NamesOfParameterIds(const PythonJson& groups, const std::m
   if (count == 0) return Names();
   ASSIGN_OR_RETURN(Names names, SavedNames(groups));
   if (!names.empty()) return names;
-  const std::vector<Parameter> parameters = ParametersOf(model);
+  const std::vector<FlatLayout::Parameter> parameters = ParametersOf(model);
   if (parameters.empty()) return Unknown("the model that gives ids their order is not in the same file");
   if (parameters.size() != count) {
     return Unknown(absl::StrCat("there are ", count, " of them, but ", parameters.size(), " parameters in the model"));

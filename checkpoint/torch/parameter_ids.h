@@ -7,12 +7,17 @@
 
 #include <map>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
+#include "checkpoint/torch/flat_layout.h"
 #include "checkpoint/torch/python_json.h"
 #include "tensor/state_dict.h"
 
 namespace fsdp {
+
+// The model's parameters in its order: its floating-point tensors without those that modules keep as buffers.
+std::vector<FlatLayout::Parameter> ParametersOf(const StateDict& model);
 
 // By id in decimal; empty when `groups` go by name. `shapes` are those of the parameters' state, by id, where there is
 // any; `model` holds the parameters in their order, and buffers among them. kInvalidArgument when ids have no names:

@@ -3,6 +3,7 @@
 
 #include <cstring>
 #include <limits>
+#include <optional>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
@@ -104,6 +105,9 @@ void PickleWriter::Tagged(const PythonJson& json) {
     const auto at = json.find(member);
     return at != json.end() && at->is_string() ? at->get<std::string>() : std::string();
   };
+  if (write_tensor != nullptr) {
+    if (const std::optional<LiteralTensor> tensor = TensorOfJson(json)) return write_tensor(*tensor);
+  }
   const PythonJson empty = PythonJson::array();
   const auto found = json.find("items");
   const PythonJson& items = found != json.end() && found->is_array() ? *found : empty;

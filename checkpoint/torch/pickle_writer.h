@@ -15,12 +15,14 @@
 #define FSDP_CHECKPOINT_TORCH_PICKLE_WRITER_H_
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "absl/types/span.h"
+#include "checkpoint/torch/literal_tensor.h"
 #include "checkpoint/torch/pickle_opcode.h"
 #include "checkpoint/torch/python_json.h"
 
@@ -39,8 +41,10 @@ class PickleWriter {
   void Integers(absl::Span<const int64_t> values);  // a tuple of them
   void Global(std::string_view name);               // "torch._utils._rebuild_tensor_v2"
 
-  // What JsonOfPickle gave, as it was.
+  // What JsonOfPickle gave, as it was. A tensor in it (literal_tensor.h) is left to `write_tensor`, which must be set
+  // then.
   void Python(const PythonJson& json);
+  std::function<void(const LiteralTensor&)> write_tensor;
 
   // Containers and calls.
   void EmptyDict() { Emit(PickleOpcode::kEmptyDict); }

@@ -2,6 +2,7 @@
 #include "checkpoint/torch/python_json.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <utility>
 
@@ -10,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/quote.h"
 #include "base/status_macros.h"
+#include "checkpoint/torch/torch_globals.h"
 
 namespace fsdp {
 namespace {
@@ -168,7 +170,7 @@ PythonJson ParseExactly(const std::string& text) {
 bool ReadsAsValue(std::string text) {
   while (true) {
     const PythonJson json = ParseExactly(text);
-    if (!json.is_string()) return !json.is_discarded();
+    if (!json.is_string()) return !json.is_discarded() && NamesOnlyTorchGlobals(json);
     text = json.get<std::string>();
   }
 }
@@ -213,6 +215,18 @@ std::string TextOfPython(const PythonJson& value) {
 PythonJson PythonOfText(const std::string& text) {
   if (!ReadsAsValue(text)) return text;
   return ParseExactly(text);
+}
+
+bool NamesOnlyTorchGlobals(const PythonJson& json) {
+  const auto tag = json.is_object() ? json.find(kPythonTag) : json.end();
+  if (json.is_object() && tag != json.end() && tag->is_string()) {
+    constexpr std::array kHarmless = {"tuple", "dict", "float", "int", "bytes", "set", "tensor"};
+    const auto kind = tag->get<std::string>();
+    const auto name = json.find("name");
+    const bool is_known = name != json.end() && name->is_string() && IsTorchGlobal(name->get<std::string>());
+    if (std::find(kHarmless.begin(), kHarmless.end(), kind) == kHarmless.end() && !is_known) return false;
+  }
+  return !json.is_structured() || std::all_of(json.begin(), json.end(), NamesOnlyTorchGlobals);
 }
 
 }  // namespace fsdp

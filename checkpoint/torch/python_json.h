@@ -44,6 +44,10 @@ PythonJson WithPlainTuples(const PythonJson& json);
 std::string TextOfPython(const PythonJson& value);
 PythonJson PythonOfText(const std::string& text);
 
+// True when every global that `json` names, to be called or not, is one that state dicts need: a checkpoint of a
+// stranger may hold any text, and what is written from it must not make torch.load import or call anything else.
+bool NamesOnlyTorchGlobals(const PythonJson& json);
+
 }  // namespace fsdp
 
 #endif  // FSDP_CHECKPOINT_TORCH_PYTHON_JSON_H_

@@ -9,8 +9,10 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "base/quote.h"
 #include "base/status_macros.h"
+#include "checkpoint/torch/crc32.h"
 #include "checkpoint/torch/torch_file.h"
 #include "checkpoint/torch/torch_globals.h"
 #include "checkpoint/torch/zip_directory.h"
@@ -23,7 +25,7 @@ constexpr int64_t kMaxSmallEntryBytes = 64;
 
 class ArchiveReader {
  public:
-  explicit ArchiveReader(const FileSlice& slice) : slice_(slice) {}
+  ArchiveReader(const FileSlice& slice, const TensorSourceOptions& options) : slice_(slice), options_(options) {}
 
   absl::StatusOr<TorchArchive> Read() {
     ASSIGN_OR_RETURN(entries_, ReadZipDirectory(slice_));
@@ -83,7 +85,13 @@ class ArchiveReader {
       return absl::ResourceExhaustedError(
           absl::StrCat("entry ", Quote(name), " has ", entry->nbytes, " bytes, more than ", max_bytes));
     }
-    return slice_.ReadText(entry->payload_offset, entry->nbytes);
+    ASSIGN_OR_RETURN(std::string text, slice_.ReadText(entry->payload_offset, entry->nbytes));
+    if (!options_.verify || entry->crc == 0) return text;
+    const uint32_t crc = Crc32(absl::MakeConstSpan(reinterpret_cast<const std::byte*>(text.data()), text.size()));
+    if (crc == entry->crc) return text;
+    const int64_t begin = slice_.begin + entry->payload_offset;
+    return absl::DataLossError(absl::StrFormat("entry %s, bytes %d to %d: CRC-32 %08x != recorded %08x", Quote(name),
+                                               begin, begin + entry->nbytes - 1, crc, entry->crc));
   }
 
   absl::Status AddStorage(const TorchStorage& storage, TorchArchive& archive) const {
@@ -99,6 +107,7 @@ class ArchiveReader {
   }
 
   const FileSlice& slice_;
+  const TensorSourceOptions& options_;
   std::vector<ZipEntry> entries_;
   absl::flat_hash_map<std::string, const ZipEntry*> by_name_;
   std::string folder_;
@@ -106,6 +115,8 @@ class ArchiveReader {
 
 }  // namespace
 
-absl::StatusOr<TorchArchive> ReadTorchArchive(const FileSlice& slice) { return ArchiveReader(slice).Read(); }
+absl::StatusOr<TorchArchive> ReadTorchArchive(const FileSlice& slice, const TensorSourceOptions& options) {
+  return ArchiveReader(slice, options).Read();
+}
 
 }  // namespace fsdp

@@ -156,7 +156,11 @@ class TorchArchiveWriter {
   absl::Status FillPayload(const Segment& segment, const Interval& part, std::byte* out) {
     const TorchStorageSource& storage = segment.archive->storages_[segment.member - segment.archive->texts_.size()];
     const int64_t first = storage.interval.begin + (part.begin - segment.range.begin) / storage.element_size;
-    RETURN_IF_ERROR(read_(storage.key, {first, first + part.size() / storage.element_size}, out));
+    if (storage.literal.empty()) {
+      RETURN_IF_ERROR(read_(storage.key, {first, first + part.size() / storage.element_size}, out));
+    } else {
+      std::memcpy(out, storage.literal.data() + (first - storage.interval.begin) * storage.element_size, part.size());
+    }
     part_crcs_[segment.first_part + BlockOf(part.begin) - BlockOf(segment.range.begin)] =
         Crc32(absl::MakeConstSpan(out, part.size()));
     const std::lock_guard<std::mutex> lock(mutex_);

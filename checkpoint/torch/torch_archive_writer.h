@@ -23,6 +23,7 @@ struct TorchStorageSource {
   StateKey key;
   Interval interval;
   int64_t element_size = 1;
+  std::string literal = {};  // the elements themselves; empty: they are read
 };
 
 // An archive at `offset` of a file: the pickle, and its storages "0", "1", ...

@@ -17,7 +17,12 @@ using Section = StateKey::Section;
 
 class StateEncoder {
  public:
-  explicit StateEncoder(const StateDict& contents) : contents_(contents) {}
+  explicit StateEncoder(const StateDict& contents) : contents_(contents) {
+    pickle_.write_tensor = [this](const LiteralTensor& tensor) {
+      EncodeTorchTensor(pickle_, absl::StrCat(storages_.size()), tensor.dtype, tensor.shape);
+      storages_.push_back({{}, tensor});
+    };
+  }
 
   absl::StatusOr<EncodedTorchState> Encode() {
     bool is_plain = true;
@@ -39,7 +44,7 @@ class StateEncoder {
  private:
   void EncodeTensor(const StateKey& key, const ShardedTensor& tensor) {
     const auto [at, is_new] = index_.try_emplace(key, storages_.size());
-    if (is_new) storages_.push_back(key);
+    if (is_new) storages_.push_back({key, std::nullopt});
     EncodeTorchTensor(pickle_, absl::StrCat(at->second), tensor.dtype, tensor.shape);
   }
 
@@ -116,7 +121,7 @@ class StateEncoder {
 
   const StateDict& contents_;
   PickleWriter pickle_;
-  std::vector<StateKey> storages_;
+  std::vector<EncodedStorage> storages_;
   std::map<StateKey, size_t> index_;  // into storages_
 };
 
@@ -158,8 +163,12 @@ absl::StatusOr<EncodedTorchState> EncodeTorchState(const StateDict& contents) {
 absl::StatusOr<PythonJson> TorchParamGroups(const std::string& json) {
   PythonJson groups = ParsePythonJson(json);
   if (!groups.is_array()) return absl::DataLossError("optim/param_groups is no JSON array");
+  if (!NamesOnlyTorchGlobals(groups)) {
+    return absl::InvalidArgumentError("optim/param_groups names a Python object that no state dict needs: refused");
+  }
   for (PythonJson& group : groups) {
     if (!group.is_object()) return absl::DataLossError("a group of optim/param_groups is no JSON object");
+    group = WithTensorsForNumbers(group);
     if (group.contains("betas") && group["betas"].is_array()) {
       PythonJson tuple;
       tuple[kPythonTag] = "tuple";

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "checkpoint/torch/literal_tensor.h"
 #include "checkpoint/torch/pickle_writer.h"
 #include "tensor/state_dict.h"
 
@@ -17,9 +18,15 @@ namespace fsdp {
 // A whole, row-major tensor whose bytes are storage `key`.
 void EncodeTorchTensor(PickleWriter& pickle, const std::string& key, DType dtype, const Shape& shape);
 
+// The bytes of a storage: those of a tensor of the state dict, or, for a tensor in param_groups, these.
+struct EncodedStorage {
+  StateKey key;
+  std::optional<LiteralTensor> literal;
+};
+
 struct EncodedTorchState {
   std::string pickle;
-  std::vector<StateKey> storages;  // storage i has the key "i", and the bytes of this tensor
+  std::vector<EncodedStorage> storages;  // storage i has the key "i"
 };
 
 // The model alone as a plain state dict; with anything beside it {"model": ..., "optim": {"state", "param_groups"}, and

@@ -9,20 +9,30 @@
 
 namespace fsdp {
 
-absl::StatusOr<std::unique_ptr<TorchFile>> TorchFile::Open(const std::string& path) {
+void ExpectStorages(const TorchArchive& archive, EntryChecksums& checksums) {
+  for (const auto& [key, place] : archive.storages) {
+    if (place.crc != 0) checksums.Expect(place.entry, {place.offset, place.offset + place.nbytes}, place.crc);
+  }
+}
+
+absl::StatusOr<std::unique_ptr<TorchFile>> TorchFile::Open(const std::string& path,
+                                                           const TensorSourceOptions& options) {
   ASSIGN_OR_RETURN(std::unique_ptr<File> opened, PosixFileSystem().Open(path));
   std::unique_ptr<TorchFile> file(new TorchFile(std::move(opened)));
   const auto read = [&]() -> absl::StatusOr<TorchArchive> {
     ASSIGN_OR_RETURN(const FileSlice slice, FileSlice::Whole(*file->file_));
     ASSIGN_OR_RETURN(const std::string head, slice.ReadText(0, std::min<int64_t>(slice.nbytes, 4)));
     file->is_zip_ = head.size() == 4 && ZipInteger(head, 0, 4) == kZipLocalSignature;
-    return file->is_zip_ ? ReadTorchArchive(slice) : ReadLegacyTorchFile(slice);
+    return file->is_zip_ ? ReadTorchArchive(slice, options) : ReadLegacyTorchFile(slice);
   };
   absl::StatusOr<TorchArchive> archive = read();
   if (!archive.ok()) {
     return absl::Status(archive.status().code(), absl::StrCat(path, ": ", std::string(archive.status().message())));
   }
   file->archive_ = *std::move(archive);
+  if (!options.verify) return file;
+  ExpectStorages(file->archive_, *file->checksums_);
+  file->file_ = std::make_unique<ChecksummedFile>(std::move(file->file_), file->checksums_);
   return file;
 }
 

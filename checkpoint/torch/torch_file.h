@@ -13,7 +13,9 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
+#include "checkpoint/source/tensor_source.h"
 #include "checkpoint/storage/file_system.h"
+#include "checkpoint/torch/entry_checksums.h"
 #include "checkpoint/torch/file_slice.h"
 #include "checkpoint/torch/torch_tree.h"
 
@@ -34,8 +36,11 @@ struct TorchArchive {
 };
 
 // Reads the metadata of an archive. kInvalidArgument names what is refused (a global, a compressed or encrypted entry,
-// a big-endian file, TorchScript); kDataLoss what is damaged.
-absl::StatusOr<TorchArchive> ReadTorchArchive(const FileSlice& slice);
+// a big-endian file, TorchScript); kDataLoss what is damaged. With options.verify, the CRC of the pickle is compared.
+absl::StatusOr<TorchArchive> ReadTorchArchive(const FileSlice& slice, const TensorSourceOptions& options = {});
+
+// What `archive` says of the CRCs of its storages, of which none is written as 0.
+void ExpectStorages(const TorchArchive& archive, EntryChecksums& checksums);
 
 // The same for the form before 1.6.
 absl::StatusOr<TorchArchive> ReadLegacyTorchFile(const FileSlice& slice);
@@ -43,9 +48,12 @@ absl::StatusOr<TorchArchive> ReadLegacyTorchFile(const FileSlice& slice);
 class TorchFile {
  public:
   // Errors name the file.
-  static absl::StatusOr<std::unique_ptr<TorchFile>> Open(const std::string& path);
+  static absl::StatusOr<std::unique_ptr<TorchFile>> Open(const std::string& path,
+                                                         const TensorSourceOptions& options = {});
 
+  // Whoever reads storages from it has their CRCs compared.
   const File& file() const { return *file_; }
+  const EntryChecksums& checksums() const { return *checksums_; }
   const TorchArchive& archive() const { return archive_; }
   bool is_zip() const { return is_zip_; }
 
@@ -56,6 +64,7 @@ class TorchFile {
   explicit TorchFile(std::unique_ptr<File> file) : file_(std::move(file)) {}
 
   std::unique_ptr<File> file_;
+  const std::shared_ptr<EntryChecksums> checksums_ = std::make_shared<EntryChecksums>();
   TorchArchive archive_;
   bool is_zip_ = true;
 };

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "checkpoint/torch/torch_optimizer.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -12,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/quote.h"
 #include "base/status_macros.h"
+#include "checkpoint/torch/literal_tensor.h"
 #include "checkpoint/torch/parameter_ids.h"
 
 namespace fsdp {
@@ -49,7 +51,8 @@ absl::StatusOr<TorchOptimizer::Leaf> LeafOfNumber(const StateKey& key, const Pyt
 
 // "state.<fqn>.<name>" and "param_groups.<fqn>.<option>" as {"state": ..., "param_groups": ...}. Groups are the
 // parameters whose options are the same.
-absl::StatusOr<TorchNode> Unflattened(const TorchNode& flat) {
+absl::StatusOr<TorchNode> Unflattened(const TorchNode& flat, const std::vector<TorchLeafType>& tensors,
+                                      const TorchTensorReader& read) {
   TorchNode state;
   std::vector<std::pair<std::string, PythonJson>> options;  // by parameter
   std::map<std::string, size_t> index;
@@ -66,7 +69,7 @@ absl::StatusOr<TorchNode> Unflattened(const TorchNode& flat) {
       parameter->Add(name.substr(last + 1), member);
       continue;
     }
-    ASSIGN_OR_RETURN(PythonJson value, member.ToJson());
+    ASSIGN_OR_RETURN(PythonJson value, member.ToJson(tensors, read));
     const auto [at, is_new] = index.try_emplace(fqn, options.size());
     if (is_new) options.emplace_back(fqn, PythonJson::object());
     options[at->second].second[name.substr(last + 1)] = std::move(value);
@@ -102,19 +105,19 @@ bool IsFlattened(const TorchNode& node) {
 
 class OptimizerReader {
  public:
-  OptimizerReader(const std::vector<TorchLeafType>& tensors, const StateDict& model)
-      : tensors_(tensors), model_(model) {}
+  OptimizerReader(const std::vector<TorchLeafType>& tensors, const StateDict& model, const TorchStateOptions& options)
+      : tensors_(tensors), model_(model), options_(options) {}
 
   absl::StatusOr<TorchOptimizer> Read(const TorchNode& node) {
     ASSIGN_OR_RETURN(PythonJson groups, ReadGroups(*node.Find("param_groups")));
     TorchNode storage;
-    const TorchNode& state = Expanded(*node.Find("state"), storage);
+    const TorchNode none;  // DCP keeps no empty dict, such as the state of SGD without momentum
+    const TorchNode& state = node.Find("state") == nullptr ? none : Expanded(*node.Find("state"), storage);
     if (!state.is_branch()) return absl::InvalidArgumentError("the optimizer's \"state\" is no dict");
-    ASSIGN_OR_RETURN(names_, NamesOfIds(groups, state));
+    RETURN_IF_ERROR(FindParameters(groups, state));
     for (const auto& [name, member] : state.members()) {
-      ASSIGN_OR_RETURN(const std::string fqn, NameOf(name));
       TorchNode values;
-      RETURN_IF_ERROR(AddState(fqn, "", Expanded(member, values)));
+      RETURN_IF_ERROR(AddParameter(name, Expanded(member, values)));
     }
     RETURN_IF_ERROR(RenameGroups(groups));
     optimizer_.param_groups = groups.dump(-1, ' ', false, PythonJson::error_handler_t::replace);
@@ -122,30 +125,70 @@ class OptimizerReader {
   }
 
  private:
-  static absl::StatusOr<PythonJson> ReadGroups(const TorchNode& node) {
-    absl::StatusOr<PythonJson> json = node.ToJson();
-    if (!json.ok())
-      return absl::InvalidArgumentError(
-          "a tensor in the optimizer's param_groups, such as a capturable lr, is not read");
+  absl::StatusOr<PythonJson> ReadGroups(const TorchNode& node) const {
+    const absl::StatusOr<PythonJson> json = node.ToJson(tensors_, options_.read);
+    if (!json.ok()) {
+      return absl::Status(json.status().code(),
+                          absl::StrCat("the optimizer's param_groups: ", json.status().message()));
+    }
     PythonJson groups = WithPlainTuples(*json);
     if (!groups.is_array()) return absl::InvalidArgumentError("the optimizer's param_groups are no list");
-    for (const PythonJson& group : groups) {
+    for (PythonJson& group : groups) {
+      group = WithNumbersForTensors(group);
       if (group.is_object() && group.contains("params") && group["params"].is_array()) continue;
       return absl::InvalidArgumentError("the optimizer's param_groups hold a group without a list of params");
     }
     return groups;
   }
 
-  // By id in decimal; empty where parameters go by name.
-  absl::StatusOr<std::map<std::string, std::string>> NamesOfIds(const PythonJson& groups, const TorchNode& state) {
+  // Finds names_, or units_ where the state is that of flat parameters.
+  absl::Status FindParameters(const PythonJson& groups, const TorchNode& state) {
     std::map<std::string, Shape> shapes;  // of the first state of as many dimensions as the parameter's
+    bool is_flat = true;
     for (const auto& [name, member] : state.members()) {
       for (const auto& [state_name, leaf] : member.members()) {
         if (leaf.kind() != Kind::kTensor || state_name == "step") continue;
-        shapes.try_emplace(name, tensors_[leaf.tensor()].shape);
+        const Shape& shape = tensors_[leaf.tensor()].shape;
+        is_flat = is_flat && shape.rank() <= 1;
+        if (shape.rank() > 0) shapes.try_emplace(name, shape);
       }
     }
-    return NamesOfParameterIds(groups, shapes, model_);
+    absl::StatusOr<std::map<std::string, std::string>> names = NamesOfParameterIds(groups, shapes, model_);
+    const bool goes_by_flat_names = names.ok() && names->empty() && HoldsFlatName(groups);
+    if (names.ok() && !goes_by_flat_names) {
+      names_ = *std::move(names);
+      return absl::OkStatus();
+    }
+    if (!is_flat || shapes.empty()) return names.status();
+    std::map<std::string, int64_t> sizes;
+    for (const auto& [name, shape] : shapes) sizes[name] = shape.numel();
+    absl::StatusOr<std::map<std::string, FlatUnit>> units =
+        UnitsOfKeys(KeysOf(groups), sizes, ParametersOf(model_), options_.flat);
+    if (!units.ok()) {
+      const std::string before = names.ok() ? "" : absl::StrCat(std::string(names.status().message()), "; and ");
+      return absl::Status(units.status().code(),
+                          absl::StrCat(before, "as FSDP1's flat form: ", std::string(units.status().message())));
+    }
+    units_ = *std::move(units);
+    return absl::OkStatus();
+  }
+
+  static std::string KeyOf(const PythonJson& param) {
+    return param.is_string() ? param.get<std::string>()
+                             : absl::StrCat(param.is_number_integer() ? param.get<int64_t>() : -1);
+  }
+
+  static std::vector<std::string> KeysOf(const PythonJson& groups) {
+    std::vector<std::string> keys;
+    for (const PythonJson& group : groups) {
+      for (const PythonJson& param : group["params"]) keys.push_back(KeyOf(param));
+    }
+    return keys;
+  }
+
+  static bool HoldsFlatName(const PythonJson& groups) {
+    const std::vector<std::string> keys = KeysOf(groups);
+    return std::any_of(keys.begin(), keys.end(), IsFlatName);
   }
 
   absl::StatusOr<std::string> NameOf(const std::string& name) const {
@@ -157,25 +200,46 @@ class OptimizerReader {
       }
       fqn = at->second;
     }
-    if (absl::StrContains(fqn, "flat_param")) {
-      return absl::InvalidArgumentError(absl::StrCat("the optimizer state of ", Quote(fqn),
-                                                     " is in FSDP1's flat form, which does not say where its ",
-                                                     "parameters lie; save it with FSDP.optim_state_dict"));
-    }
     const auto alias = model_.aliases.find(fqn);
     return alias == model_.aliases.end() ? fqn : alias->second;
   }
 
-  absl::Status AddState(const std::string& fqn, const std::string& state, const TorchNode& node) {
+  // The state of the parameter or flat parameter `name`.
+  absl::Status AddParameter(const std::string& name, const TorchNode& values) {
+    if (units_.empty()) {
+      ASSIGN_OR_RETURN(const std::string fqn, NameOf(name));
+      return AddState(fqn, "", values, nullptr);
+    }
+    const auto unit = units_.find(name);
+    if (unit == units_.end()) {
+      return absl::InvalidArgumentError(absl::StrCat("optimizer state of ", Quote(name), ", which no group has"));
+    }
+    for (const FlatUnit::Part& part : unit->second.parts) RETURN_IF_ERROR(AddState(part.fqn, "", values, &part));
+    return absl::OkStatus();
+  }
+
+  // `part`, where there is one, is what is wanted of flat tensors.
+  absl::Status AddState(const std::string& fqn, const std::string& state, const TorchNode& node,
+                        const FlatUnit::Part* part) {
     if (node.is_branch()) {
       for (const auto& [name, member] : node.members()) {
-        RETURN_IF_ERROR(AddState(fqn, state.empty() ? name : absl::StrCat(state, ".", name), member));
+        RETURN_IF_ERROR(AddState(fqn, state.empty() ? name : absl::StrCat(state, ".", name), member, part));
       }
       return absl::OkStatus();
     }
     const StateKey key = StateKey::OptimState(fqn, state);
     if (node.kind() == Kind::kTensor) {
-      optimizer_.state.emplace_back(key, TorchOptimizer::Leaf{node.tensor(), tensors_[node.tensor()].dtype, ""});
+      const TorchLeafType& type = tensors_[node.tensor()];
+      TorchOptimizer::Leaf leaf = {node.tensor(), type.dtype, "", type.shape, 0};
+      if (part != nullptr && type.shape.rank() == 1) {
+        if (part->offset + part->shape.numel() > type.shape.numel()) {
+          return absl::InvalidArgumentError(absl::StrCat(Quote(key.ToString()), " reaches beyond the ",
+                                                         type.shape.numel(), " elements of its flat parameter"));
+        }
+        leaf.shape = part->shape;
+        leaf.offset = part->offset;
+      }
+      optimizer_.state.emplace_back(key, std::move(leaf));
       return absl::OkStatus();
     }
     if (node.value().is_null()) return absl::OkStatus();  // a buffer that is not in use
@@ -187,19 +251,29 @@ class OptimizerReader {
   absl::Status RenameGroups(PythonJson& groups) const {
     for (PythonJson& group : groups) {
       if (!names_.empty()) group.erase("param_names");
-      for (PythonJson& param : group["params"]) {
-        if (param.is_number_integer()) param = absl::StrCat(param.get<int64_t>());
-        if (!param.is_string())
+      PythonJson renamed = PythonJson::array();
+      for (const PythonJson& param : group["params"]) {
+        if (!param.is_number_integer() && !param.is_string()) {
           return absl::InvalidArgumentError("a parameter of param_groups is neither a name nor an id");
-        ASSIGN_OR_RETURN(param, NameOf(param.get<std::string>()));
+        }
+        const auto unit = units_.find(KeyOf(param));
+        if (unit != units_.end()) {
+          for (const FlatUnit::Part& part : unit->second.parts) renamed.push_back(part.fqn);
+          continue;
+        }
+        ASSIGN_OR_RETURN(std::string fqn, NameOf(KeyOf(param)));
+        renamed.push_back(std::move(fqn));
       }
+      group["params"] = std::move(renamed);
     }
     return absl::OkStatus();
   }
 
   const std::vector<TorchLeafType>& tensors_;
   const StateDict& model_;
-  std::map<std::string, std::string> names_;
+  const TorchStateOptions& options_;
+  std::map<std::string, std::string> names_;  // by id; empty where parameters go by name
+  std::map<std::string, FlatUnit> units_;     // by id or name, of flat parameters
   TorchOptimizer optimizer_;
 };
 
@@ -209,16 +283,17 @@ bool IsTorchOptimizer(const TorchNode& node) {
   if (IsFlattened(node)) return true;
   TorchNode storage;
   const TorchNode& expanded = Expanded(node, storage);
-  return expanded.is_branch() && expanded.Find("state") != nullptr && expanded.Find("param_groups") != nullptr;
+  if (!expanded.is_branch() || expanded.Find("param_groups") == nullptr) return false;
+  return expanded.Find("state") != nullptr || expanded.members().size() == 1;
 }
 
 absl::StatusOr<TorchOptimizer> ReadTorchOptimizer(const TorchNode& node, const std::vector<TorchLeafType>& tensors,
-                                                  const StateDict& model) {
+                                                  const StateDict& model, const TorchStateOptions& options) {
   TorchNode storage;
   const TorchNode& whole = Expanded(node, storage);
-  if (!IsFlattened(whole)) return OptimizerReader(tensors, model).Read(whole);
-  ASSIGN_OR_RETURN(const TorchNode nested, Unflattened(whole));
-  return OptimizerReader(tensors, model).Read(nested);
+  if (!IsFlattened(whole)) return OptimizerReader(tensors, model, options).Read(whole);
+  ASSIGN_OR_RETURN(const TorchNode nested, Unflattened(whole, tensors, options.read));
+  return OptimizerReader(tensors, model, options).Read(nested);
 }
 
 const TorchNode& Expanded(const TorchNode& node, TorchNode& storage) {

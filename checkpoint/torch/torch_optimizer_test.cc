@@ -90,7 +90,8 @@ TEST(TorchStateTest, FlatParametersAreRefusedByName) {
   root.Add("_fsdp_wrapped_module._flat_param", TorchNode::Tensor(0));
   EXPECT_THAT(StateOfTree(root, {{DType::kFloat32, {2}, ""}}),
               StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("\"_fsdp_wrapped_module._flat_param\" is a flat parameter of FSDP1")));
+                       AllOf(HasSubstr("\"_fsdp_wrapped_module._flat_param\" is a flat parameter of FSDP1"),
+                             HasSubstr("--flat_layout=FILE says it"))));
 }
 
 TEST(TorchStateTest, TwoModelsAreAnError) {

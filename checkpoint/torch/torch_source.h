@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// OpenTorchSource: a file that torch.save wrote, or a directory of them with pytorch_model.bin.index.json, as a
-// TensorSource. Nothing of the pickle is executed. Payload is read where it lies, views gathered from their storages.
+// OpenTorchSource: a file that torch.save wrote, a directory of them with pytorch_model.bin.index.json, or one with a
+// file of each rank of an FSDP1 run (rank_files.h), as a TensorSource. Nothing of the pickle is executed. Payload is
+// read where it lies, views gathered from their storages. CRCs are compared where torch wrote them, once an entry has
+// been read whole.
 #ifndef FSDP_CHECKPOINT_TORCH_TORCH_SOURCE_H_
 #define FSDP_CHECKPOINT_TORCH_TORCH_SOURCE_H_
 
@@ -16,11 +18,12 @@ namespace fsdp {
 inline constexpr char kTorchModelName[] = "pytorch_model.bin";
 inline constexpr char kTorchIndexName[] = "pytorch_model.bin.index.json";
 
-// True when `directory` holds one of the two.
+// True when `directory` holds one of the two, or the files of ranks.
 bool IsTorchDirectory(const std::string& directory);
 
 // kInvalidArgument says what cannot be read and why; kDataLoss what is damaged, and in which file.
-absl::StatusOr<std::unique_ptr<TensorSource>> OpenTorchSource(const std::string& path);
+absl::StatusOr<std::unique_ptr<TensorSource>> OpenTorchSource(const std::string& path,
+                                                              const TensorSourceOptions& options = {});
 
 }  // namespace fsdp
 

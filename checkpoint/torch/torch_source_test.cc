@@ -31,7 +31,10 @@ TEST_P(GoldenTest, EveryTensorHasTheBytesThatPyTorchGaveIt) {
 
 INSTANTIATE_TEST_SUITE_P(Files, GoldenTest,
                          testing::Values("full.pt", "by_id.pth", "legacy.pt", "protocol3.pt", "protocol4.pt",
-                                         "protocol5.pt", "step_is_int.pt", "views.pt", "views_legacy.pt", "indexed"));
+                                         "protocol5.pt", "step_is_int.pt", "views.pt", "views_legacy.pt", "indexed",
+                                         "tensor_lr.pt"));
+
+INSTANTIATE_TEST_SUITE_P(FlatParameters, GoldenTest, testing::Values("flat.pt", "flat_ranks_w3", "flat_orig_ranks_w2"));
 
 INSTANTIATE_TEST_SUITE_P(DcpDirectories, GoldenTest,
                          testing::Values("fsdp1_w2", "fsdp2_w3", "hybrid_w4", "tensor_parallel_w4"));
@@ -51,6 +54,26 @@ TEST_P(GoldenTest, PartsAreThoseOfTheWhole) {
       ASSERT_EQ(bytes, whole.substr(begin * size, part.size() * size)) << key.ToString() << part.ToString();
     }
   }
+}
+
+TEST(TorchSourceTest, LocalStateDictsAreReadWithALayout) {
+  for (const char* name : {"flat_local_w3", "flat_local_orig_w2"}) {
+    EXPECT_THAT(OpenTensorSource(TorchTestData(name)),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         AllOf(HasSubstr("_flat_param\" is a flat parameter of FSDP1"), HasSubstr("--flat_layout"))));
+    ASSERT_OK_AND_ASSIGN(const auto source,
+                         OpenTensorSource(TorchTestData(name), {.flat_layout = TorchTestData("flat_layout.json")}));
+    EXPECT_OK(CheckGolden(*source, name));
+  }
+}
+
+TEST(TorchSourceTest, TensorsOfParamGroupsAreNumbersWithANote) {
+  ASSERT_OK_AND_ASSIGN(const auto source, OpenTensorSource(TorchTestData("tensor_lr.pt")));
+  const auto groups = nlohmann::json::parse(*source->contents().FindText(StateKey::ParamGroups()));
+  EXPECT_EQ(groups[0]["lr"], static_cast<double>(1e-3f));
+  EXPECT_EQ(groups[0]["betas"], nlohmann::json({0.9, static_cast<double>(0.95f)}));
+  EXPECT_EQ(groups[0]["__tensors__"],
+            nlohmann::json({{"lr", "float32"}, {"betas.0", "float64"}, {"betas.1", "float32"}}));
 }
 
 TEST(TorchSourceTest, TiedTensorsAreStoredOnceAndBecomeAliases) {

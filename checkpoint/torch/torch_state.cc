@@ -25,18 +25,16 @@ bool HoldsTensor(const TorchNode& node) {
                                                      [](const auto& member) { return HoldsTensor(member.second); });
 }
 
-// FSDP1's LOCAL_STATE_DICT, or the raw state dict of a flat parameter.
-absl::Status CheckNotFlat(const std::string& name) {
-  if (!absl::StrContains(name, "flat_param")) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
-      Quote(name),
-      " is a flat parameter of FSDP1, which does not say where its parameters lie; save a FULL or SHARDED ",
-      "state dict instead, under their own names"));
+absl::Status LayoutWanted(const std::string& name) {
+  return absl::InvalidArgumentError(
+      absl::StrCat(Quote(name), " is a flat parameter of FSDP1, which does not say where its parameters lie; ",
+                   kGiveFlatLayout, "; or save a FULL or SHARDED state dict, under their own names"));
 }
 
 class StateBuilder {
  public:
-  explicit StateBuilder(const std::vector<TorchLeafType>& tensors) : tensors_(tensors) {}
+  StateBuilder(const std::vector<TorchLeafType>& tensors, const TorchStateOptions& options)
+      : tensors_(tensors), options_(options) {}
 
   absl::StatusOr<TorchState> Build(const TorchNode& whole) {
     TorchNode storage;
@@ -56,6 +54,7 @@ class StateBuilder {
       const bool is_model = model.empty() && optimizer.empty() && HoldsTensor(node);
       RETURN_IF_ERROR(is_model ? AddModelNode(name, node, "") : AddExtra(name, node));
     }
+    RETURN_IF_ERROR(AddFlatParameters());
     if (!optimizer.empty()) RETURN_IF_ERROR(AddOptimizer(*root.Find(optimizer)));
     return std::move(state_);
   }
@@ -87,9 +86,12 @@ class StateBuilder {
   }
 
   absl::Status AddModelNode(const std::string& name, const TorchNode& node, const std::string& extra_prefix) {
-    RETURN_IF_ERROR(CheckNotFlat(name));
     if (node.is_branch()) return AddModel(node, name + ".", extra_prefix);
     if (node.kind() == Kind::kValue) return AddExtra(extra_prefix + name, node);
+    if (IsFlatName(name)) {
+      flats_.emplace_back(name, node.tensor());
+      return absl::OkStatus();
+    }
     const TorchLeafType& type = tensors_[node.tensor()];
     if (!type.identity.empty()) {
       const auto [at, is_new] = first_names_.try_emplace(type.identity, name);
@@ -99,6 +101,29 @@ class StateBuilder {
       }
     }
     return AddTensor(StateKey::Model(name), node.tensor());
+  }
+
+  // The parameters in flats_. With use_orig_params a rank's slices of them are there too, under their names: these are
+  // only parts of them, and give way.
+  absl::Status AddFlatParameters() {
+    if (flats_.empty()) return absl::OkStatus();
+    if (options_.flat.layout == nullptr) return LayoutWanted(flats_[0].first);
+    std::vector<std::string> names;
+    for (const auto& [name, index] : flats_) names.push_back(UnitOfFlatName(name));
+    ASSIGN_OR_RETURN(std::vector<FlatUnit> units, DivideIntoUnits(options_.flat.layout->parameters, names));
+    for (size_t i = 0; i < units.size(); ++i) {
+      const TorchLeafType& flat = tensors_[flats_[i].second];
+      RETURN_IF_ERROR(PlaceParts(flat.shape.numel(), options_.flat.world_size, units[i]));
+      for (const FlatUnit::Part& part : units[i].parts) {
+        const StateKey key = StateKey::Model(part.fqn);
+        ShardedTensor tensor;
+        tensor.dtype = flat.dtype;
+        tensor.shape = part.shape;
+        state_.contents.Set(key, std::move(tensor));
+        state_.leaves[key] = {flats_[i].second, "", part.offset};
+      }
+    }
+    return absl::OkStatus();
   }
 
   absl::Status AddTensor(const StateKey& key, int index) {
@@ -128,14 +153,14 @@ class StateBuilder {
   }
 
   absl::Status AddOptimizer(const TorchNode& node) {
-    ASSIGN_OR_RETURN(TorchOptimizer optimizer, ReadTorchOptimizer(node, tensors_, state_.contents));
+    ASSIGN_OR_RETURN(TorchOptimizer optimizer, ReadTorchOptimizer(node, tensors_, state_.contents, options_));
     for (auto& [key, leaf] : optimizer.state) {
       if (state_.contents.contains(key)) return Twice(key);
       ShardedTensor tensor;
       tensor.dtype = leaf.dtype;
-      tensor.shape = leaf.tensor < 0 ? Shape() : tensors_[leaf.tensor].shape;
+      tensor.shape = leaf.shape;
       state_.contents.Set(key, std::move(tensor));
-      state_.leaves[key] = {leaf.tensor, std::move(leaf.bytes)};
+      state_.leaves[key] = {leaf.tensor, std::move(leaf.bytes), leaf.offset};
     }
     if (!optimizer.param_groups.empty())
       state_.contents.Set(StateKey::ParamGroups(), std::move(optimizer.param_groups));
@@ -147,14 +172,17 @@ class StateBuilder {
   }
 
   const std::vector<TorchLeafType>& tensors_;
+  const TorchStateOptions& options_;
   TorchState state_;
   std::map<std::string, std::string> first_names_;  // by identity
+  std::vector<std::pair<std::string, int>> flats_;  // names of flat parameters, and their tensors
 };
 
 }  // namespace
 
-absl::StatusOr<TorchState> StateOfTree(const TorchNode& root, const std::vector<TorchLeafType>& tensors) {
-  return StateBuilder(tensors).Build(root);
+absl::StatusOr<TorchState> StateOfTree(const TorchNode& root, const std::vector<TorchLeafType>& tensors,
+                                       const TorchStateOptions& options) {
+  return StateBuilder(tensors, options).Build(root);
 }
 
 }  // namespace fsdp

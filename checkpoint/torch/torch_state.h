@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "checkpoint/torch/torch_optimizer.h"
 #include "checkpoint/torch/torch_tree.h"
 #include "tensor/state_dict.h"
 
@@ -19,8 +20,9 @@ namespace fsdp {
 
 // Where a tensor of the state comes from.
 struct TorchLeaf {
-  int tensor = -1;    // index into the tensors; -1: not a tensor there
-  std::string bytes;  // then, its elements: a Python number, such as an old optimizer's step
+  int tensor = -1;     // index into the tensors; -1: not a tensor there
+  std::string bytes;   // then, its elements: a Python number, such as an old optimizer's step
+  int64_t offset = 0;  // elements of the tensor before it: it may be a part of a flat one of FSDP1
 };
 
 struct TorchState {
@@ -29,9 +31,11 @@ struct TorchState {
   int64_t step = -1;  // "step" of the file; -1 where there is none
 };
 
+// Tensors in param_groups become a part of that text; flat parameters of FSDP1 are taken apart where it is known how.
 // kInvalidArgument, with the reason, for what is no state dict, and for optimizer state whose parameters cannot be told
-// (ids without an order, FSDP1's flat form); kDataLoss for names that are there twice.
-absl::StatusOr<TorchState> StateOfTree(const TorchNode& root, const std::vector<TorchLeafType>& tensors);
+// (ids without an order, flat parameters without a layout); kDataLoss for names that are there twice.
+absl::StatusOr<TorchState> StateOfTree(const TorchNode& root, const std::vector<TorchLeafType>& tensors,
+                                       const TorchStateOptions& options = {});
 
 }  // namespace fsdp
 

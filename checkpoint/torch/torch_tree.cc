@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/quote.h"
 #include "base/status_macros.h"
+#include "checkpoint/torch/literal_tensor.h"
 
 namespace fsdp {
 namespace {
@@ -118,12 +119,24 @@ TorchNode* TorchNode::Add(const std::string& name, TorchNode node) {
   return &members_.emplace_back(name, std::move(node)).second;
 }
 
-absl::StatusOr<PythonJson> TorchNode::ToJson() const {
+absl::StatusOr<PythonJson> TorchNode::ToJson() const { return ToJson({}, nullptr); }
+
+absl::StatusOr<PythonJson> TorchNode::ToJson(const std::vector<TorchLeafType>& tensors,
+                                             const TorchTensorReader& read) const {
   if (kind_ == Kind::kValue) return value_;
-  if (kind_ == Kind::kTensor) return absl::InvalidArgumentError("a tensor stands where a plain value is expected");
+  if (kind_ == Kind::kTensor) {
+    if (read == nullptr) return absl::InvalidArgumentError("a tensor stands where a plain value is expected");
+    const TorchLeafType& type = tensors[tensor_];
+    if (type.shape.numel() > kMaxLiteralBytes / SizeOf(type.dtype)) {
+      return absl::InvalidArgumentError(absl::StrCat("a tensor of shape ", type.shape.ToString(),
+                                                     " stands where a plain value is expected, or a small tensor"));
+    }
+    ASSIGN_OR_RETURN(std::string bytes, read(tensor_));
+    return JsonOfTensor({type.dtype, type.shape, std::move(bytes)});
+  }
   PythonJson json = is_list ? PythonJson::array() : PythonJson::object();
   for (const auto& [name, member] : members_) {
-    ASSIGN_OR_RETURN(PythonJson value, member.ToJson());
+    ASSIGN_OR_RETURN(PythonJson value, member.ToJson(tensors, read));
     if (is_list) {
       json.push_back(std::move(value));
     } else {

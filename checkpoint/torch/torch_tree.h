@@ -6,6 +6,7 @@
 #define FSDP_CHECKPOINT_TORCH_TORCH_TREE_H_
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,6 +18,16 @@
 #include "checkpoint/torch/torch_tensor.h"
 
 namespace fsdp {
+
+// What is to be known of a tensor to say what it is in a state dict.
+struct TorchLeafType {
+  DType dtype = DType::kFloat32;
+  Shape shape;
+  std::string identity;  // equal for tensors that are one tensor under two names; empty: never
+};
+
+// The elements of tensor `index`, for tensors that become a part of a value.
+using TorchTensorReader = std::function<absl::StatusOr<std::string>(int index)>;
 
 class TorchNode {
  public:
@@ -44,6 +55,9 @@ class TorchNode {
   // This branch as one value; kInvalidArgument when there is a tensor in it.
   absl::StatusOr<PythonJson> ToJson() const;
 
+  // The same with the tensors of a few elements in it, as JsonOfTensor gives them. kInvalidArgument for larger ones.
+  absl::StatusOr<PythonJson> ToJson(const std::vector<TorchLeafType>& tensors, const TorchTensorReader& read) const;
+
  private:
   Kind kind_ = Kind::kBranch;
   int tensor_ = -1;
@@ -54,13 +68,6 @@ class TorchNode {
 
 // Deeper nesting is refused.
 inline constexpr int kMaxTorchDepth = 48;
-
-// What is to be known of a tensor to say what it is in a state dict.
-struct TorchLeafType {
-  DType dtype = DType::kFloat32;
-  Shape shape;
-  std::string identity;  // equal for tensors that are one tensor under two names; empty: never
-};
 
 struct TorchTree {
   TorchNode root;

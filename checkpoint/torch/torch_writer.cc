@@ -15,9 +15,14 @@ absl::Status WriteTorchFile(const std::string& path, const StateDict& contents, 
                             const TorchWriteOptions& options) {
   ASSIGN_OR_RETURN(EncodedTorchState encoded, EncodeTorchState(contents));
   std::vector<TorchStorageSource> storages;
-  for (const StateKey& key : encoded.storages) {
-    const ShardedTensor& tensor = *contents.FindTensor(key);
-    storages.push_back({key, {0, tensor.shape.numel()}, SizeOf(tensor.dtype)});
+  for (EncodedStorage& storage : encoded.storages) {
+    if (storage.literal) {
+      LiteralTensor& tensor = *storage.literal;
+      storages.push_back({{}, {0, tensor.shape.numel()}, SizeOf(tensor.dtype), std::move(tensor.bytes)});
+      continue;
+    }
+    const ShardedTensor& tensor = *contents.FindTensor(storage.key);
+    storages.push_back({storage.key, {0, tensor.shape.numel()}, SizeOf(tensor.dtype)});
   }
   std::vector<TorchArchivePlan> archives;
   archives.emplace_back(0, std::move(encoded.pickle), std::move(storages));

@@ -4,6 +4,8 @@
 // torch_oracle_test.
 #include "checkpoint/torch/torch_writer.h"
 
+#include <cstring>
+
 #include "absl/strings/str_cat.h"
 #include "base/status_matchers.h"
 #include "checkpoint/checkpoint.h"
@@ -64,6 +66,53 @@ TEST_P(DcpWriterTest, ADirectoryComesBackWhole) {
 }
 
 INSTANTIATE_TEST_SUITE_P(WorldSizes, DcpWriterTest, testing::Values(1, 2, 3, 7));
+
+// What a capturable optimizer leaves: numbers in ours, tensors in theirs.
+TEST(TorchWriterTest, TensorsOfParamGroupsStayTensors) {
+  StateDict state;
+  ShardedTensor tensor;
+  tensor.shape = {1};
+  state.Set(StateKey::Model("w"), tensor);
+  const std::string groups =
+      R"([{"lr":0.0010000000474974513,"betas":[0.9,0.95],"mask":{"__python__":"tensor","dtype":"bool","shape":[2],)"
+      R"("hex":"0001"},"params":["w"],"__tensors__":{"lr":"float32","betas.1":"float64"}}])";
+  state.Set(StateKey::ParamGroups(), groups);
+  const PayloadReader zeros = [](const StateKey&, const Interval& interval, void* out) {
+    std::memset(out, 0, interval.size() * 4);
+    return absl::OkStatus();
+  };
+  const std::string directory = NewTestDirectory();
+  ASSERT_OK(WriteTorchFile(directory + "/x.pt", state, zeros));
+  ASSERT_OK(WriteDcpDirectory(directory + "/dcp", state, 2, zeros));
+  for (const char* name : {"/x.pt", "/dcp"}) {
+    ASSERT_OK_AND_ASSIGN(const auto source, OpenTensorSource(directory + name));
+    const std::string* text = source->contents().FindText(StateKey::ParamGroups());
+    ASSERT_NE(text, nullptr) << name;
+    const nlohmann::json read = nlohmann::json::parse(*text);
+    const nlohmann::json wrote = nlohmann::json::parse(groups);
+    for (const char* member : {"lr", "betas", "mask", "params", "__tensors__"}) {
+      EXPECT_EQ(read.at(0).value(member, nlohmann::json()), wrote.at(0).value(member, nlohmann::json()))
+          << name << " " << member;
+    }
+  }
+  const std::string bytes = ReadAll(directory + "/x.pt");
+  EXPECT_NE(bytes.find(std::string("\x6f\x12\x83\x3a", 4)), bytes.npos);  // 0.001 as float32
+}
+
+// A text of a checkpoint of ours may come from a stranger: it must not become a call in a pickle.
+TEST(TorchWriterTest, NoTextBecomesACallOfAnythingButTorch) {
+  StateDict state;
+  const std::string call = R"({"__python__":"call","name":"os.system","items":["touch x"]})";
+  state.Set(StateKey::Extra("note"), call);
+  const std::string path = NewTestDirectory() + "/x.pt";
+  ASSERT_OK(WriteTorchFile(path, state, nullptr));
+  ASSERT_OK_AND_ASSIGN(const auto source, OpenTensorSource(path));
+  EXPECT_EQ(*source->contents().FindText(StateKey::Extra("note")), call);
+  EXPECT_EQ(ReadAll(path).find("system\n"), std::string::npos);
+  state.Set(StateKey::ParamGroups(), absl::StrCat("[{\"lr\":", call, ",\"params\":[]}]"));
+  EXPECT_THAT(WriteTorchFile(path, state, nullptr, {.overwrite = true}),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("names a Python object")));
+}
 
 TEST(TorchWriterTest, EqualInputGivesEqualBytes) {
   const StateDict state = FullState(AwkwardTensors());

@@ -98,6 +98,19 @@ def save_files():
     expect("step_is_int.pt", state, by_name)
 
 
+def save_tensor_lr():
+    torch.manual_seed(1)
+    model = Net()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=torch.tensor(1e-3), foreach=False)
+    train(model, optimizer)
+    optimizer.param_groups[0]["betas"] = (torch.tensor(0.9, dtype=torch.float64), torch.tensor(0.95))  # as of a capturable one
+    names = [n for n, _ in model.named_parameters()]
+    by_id = optimizer.state_dict()
+    torch.save({"model": model.state_dict(), "optim": by_id}, HERE / "tensor_lr.pt")
+    expect("tensor_lr.pt", model.state_dict(), {"state": {names[i]: s for i, s in by_id["state"].items()}, "param_groups": []})
+    del expected["tensor_lr.pt"]["param_groups"]
+
+
 def save_views():
     base = numbers(6, 8)
     views = {
@@ -193,6 +206,102 @@ def save_dcps():
         expect(case, whole["model"], whole["optim"])
 
 
+# ---------------------------------------------------------------- flat parameters of FSDP1
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.LayerNorm(6)
+        self.up = nn.Linear(6, 9)
+        self.down = nn.Linear(9, 6, bias=False)
+
+    def forward(self, x):
+        return x + self.down(torch.tanh(self.up(self.norm(x))))
+
+
+class Blocks(nn.Module):
+    """Units inside of a unit, whose sizes nothing divides."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(13, 6)
+        self.h = nn.ModuleList([Block(), Block()])
+        self.norm = nn.LayerNorm(6)
+        self.register_buffer("count", torch.arange(3))  # a floating-point one would need a layout
+
+    def forward(self, tokens):
+        x = self.embed(tokens)
+        for block in self.h:
+            x = block(x)
+        return self.norm(x)
+
+
+def save_flat(rank, orig, world_size, store, scratch):
+    from torch.distributed.fsdp import FullOptimStateDictConfig, FullStateDictConfig, StateDictType
+    from torch.distributed.fsdp.wrap import ModuleWrapPolicy
+    dist.init_process_group("gloo", init_method="file://" + store, rank=rank, world_size=world_size)
+    torch.manual_seed(1)
+    plain = Blocks()
+    layout = {"parameters": [{"name": n, "shape": list(p.shape)} for n, p in plain.named_parameters()], "units": ["", "h.0", "h.1"]}
+    model = FullyShardedDataParallel(plain, auto_wrap_policy=ModuleWrapPolicy({Block}), use_orig_params=orig,
+                                     device_id=torch.device("cpu"))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, foreach=False)
+    for step in range(3):
+        optimizer.zero_grad()
+        model(torch.arange(8) % (3 + step)).square().mean().backward()
+        optimizer.step()
+    FullyShardedDataParallel.set_state_dict_type(model, StateDictType.SHARDED_STATE_DICT)
+    sharded = FullyShardedDataParallel.sharded_optim_state_dict(model, optimizer)
+    # What a rank loads into its optimizer, and saves of it: shards of flat parameters, or of parameters.
+    flat = FullyShardedDataParallel.flatten_sharded_optim_state_dict(sharded, model, optimizer)
+    FullyShardedDataParallel.set_state_dict_type(model, StateDictType.FULL_STATE_DICT, FullStateDictConfig(),
+                                                 FullOptimStateDictConfig())
+    # Where use_orig_params is set, FULL optimizer state is wrong on a CPU (torch 2.15): the sharded one is right.
+    whole = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    optim = {"state": {}, "param_groups": sharded["param_groups"]}
+    for name, state in sharded["state"].items():
+        optim["state"][name] = {}
+        for key, value in state.items():
+            if value.dim():
+                out = torch.zeros(value.size()) if rank == 0 else None
+                value.gather(0, out)
+                value = out
+            optim["state"][name][key] = value
+    os.chdir(HERE)
+    ranks = f"flat_{'orig_' if orig else ''}ranks_w{world_size}"
+    if rank == 0:
+        for directory in (ranks, f"flat_local_{'orig_' if orig else ''}w{world_size}"):
+            shutil.rmtree(directory, ignore_errors=True)
+            os.mkdir(directory)
+        (HERE / "flat_layout.json").write_text(json.dumps(layout) + "\n")
+    dist.barrier()
+    torch.save({"model": whole, "optim": flat, "step": 3}, f"{ranks}/rank{rank}.pt")
+    FullyShardedDataParallel.set_state_dict_type(model, StateDictType.LOCAL_STATE_DICT)
+    dcp.save({"model": model.state_dict(), "step": 3}, checkpoint_id=f"flat_local_{'orig_' if orig else ''}w{world_size}")
+    if rank == 0:
+        torch.save((whole, optim), scratch)
+        if world_size == 1:
+            torch.save({"model": whole, "optim": flat, "step": 3}, "flat.pt")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def save_flats():
+    for orig, world_size in ((False, 1), (False, 3), (True, 2)):
+        with tempfile.TemporaryDirectory() as scratch:
+            file = os.path.join(scratch, "whole.pt")
+            mp.spawn(save_flat, args=(orig, world_size, os.path.join(scratch, "store"), file), nprocs=world_size, join=True)
+            whole, optim = torch.load(file, weights_only=False)
+        name = "orig_" if orig else ""
+        if world_size == 1:
+            for directory in (f"flat_{name}ranks_w1", f"flat_local_{name}w1"):
+                shutil.rmtree(HERE / directory)
+            expect("flat.pt", whole, optim)
+            continue
+        expect(f"flat_{name}ranks_w{world_size}", whole, optim)
+        expect(f"flat_local_{name}w{world_size}", whole)
+
+
 # ---------------------------------------------------------------- hostile files
 
 class Calls:
@@ -238,9 +347,11 @@ def save_hostile():
 def main():
     torch.use_deterministic_algorithms(True)
     save_files()
+    save_tensor_lr()
     save_views()
     save_indexed()
     save_dcps()
+    save_flats()
     save_hostile()
     (HERE / "expected.json").write_text(json.dumps(expected, indent=1) + "\n")
 
