@@ -126,7 +126,6 @@ TEST_F(GpuTrainingTest, HybridShardOfFourRanksFollowsTheHost) {
   options.sharding_strategy = ShardingStrategy::kHybridShard;
   options.shard_group_size = 2;
   options.batch_size = 1;
-  options.wrap.kind = WrapChoice::Kind::kNone;
   ExpectFollowsTheHost(options, 4);
 }
 
