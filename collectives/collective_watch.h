@@ -9,7 +9,7 @@
 //   who
 //      is missing in what waited too long; who left. A peer that died or stopped is named by the host group itself.
 //   3. With a verdict, the watch first holds the error and then aborts the communicator: kernels that spin end, and
-//      whoever waits for the streams finds the error (cuda/async_failure.h).
+//      whoever waits for the streams finds the error (tensor/async_failure.h).
 // A verdict, or a rank that leaves, ends the rounds; each rank that is left watches its own deadlines from then on.
 //
 // Thread-safe; but calls are told by one thread at a time.
@@ -34,7 +34,7 @@
 #include "collectives/cuda_communicator.h"
 #include "collectives/heartbeat.h"
 #include "collectives/process_group.h"
-#include "cuda/async_failure.h"
+#include "tensor/async_failure.h"
 #include "tensor/stream.h"
 
 namespace fsdp {

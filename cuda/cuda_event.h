@@ -13,7 +13,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "cuda/async_failure.h"
+#include "tensor/async_failure.h"
 #include "tensor/stream.h"
 
 // CUDA's, so that its headers need not be included here.

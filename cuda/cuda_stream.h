@@ -33,8 +33,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "cuda/async_failure.h"
 #include "cuda/kernel_failure.h"
+#include "tensor/async_failure.h"
 #include "tensor/buffer.h"
 #include "tensor/device.h"
 #include "tensor/stream.h"

@@ -10,8 +10,8 @@
 #include <utility>
 
 #include "absl/status/statusor.h"
-#include "cuda/async_failure.h"
 #include "cuda/kernel_refusal.h"
+#include "tensor/async_failure.h"
 #include "tensor/device.h"
 
 namespace fsdp {

@@ -3,8 +3,8 @@
 // AsyncFailure: what can still go wrong with work that is on a GPU already, such as a communicator whose peer died: the
 // GPU reports nothing, and the work's results are wrong. A stream that carries such work watches it, its events carry
 // it on to the streams that wait for them, and Synchronize returns it as the stream's error.
-#ifndef FSDP_CUDA_ASYNC_FAILURE_H_
-#define FSDP_CUDA_ASYNC_FAILURE_H_
+#ifndef FSDP_TENSOR_ASYNC_FAILURE_H_
+#define FSDP_TENSOR_ASYNC_FAILURE_H_
 
 #include <algorithm>
 #include <memory>
@@ -40,4 +40,4 @@ inline absl::Status FirstFailure(const AsyncFailures& failures) {
 
 }  // namespace fsdp
 
-#endif  // FSDP_CUDA_ASYNC_FAILURE_H_
+#endif  // FSDP_TENSOR_ASYNC_FAILURE_H_
