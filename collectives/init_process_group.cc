@@ -7,13 +7,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "collectives/host_identity.h"
-#include "collectives/host_process_group.h"
-#include "collectives/job_store.h"
-#include "collectives/local_cuda_communicator.h"
-#include "collectives/nccl_process_group.h"
+#include "collectives/cuda/local_cuda_communicator.h"
+#include "collectives/cuda/nccl_process_group.h"
+#include "collectives/host/host_process_group.h"
+#include "collectives/host/shm_fabric.h"
+#include "collectives/job/host_identity.h"
+#include "collectives/job/job_store.h"
 #include "collectives/run_ranks.h"
-#include "collectives/shm_fabric.h"
 #include "tensor/host_device.h"
 
 namespace fsdp {

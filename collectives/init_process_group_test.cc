@@ -11,10 +11,10 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "base/status_matchers.h"
-#include "collectives/conformance.h"
-#include "collectives/host_identity.h"
-#include "collectives/process_ranks.h"
-#include "collectives/socket.h"
+#include "collectives/conformance/conformance.h"
+#include "collectives/conformance/process_ranks.h"
+#include "collectives/job/host_identity.h"
+#include "collectives/job/socket.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {

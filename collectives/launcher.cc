@@ -15,11 +15,11 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "base/status_macros.h"
-#include "collectives/child_process.h"
-#include "collectives/forwarded_signals.h"
-#include "collectives/rank_output.h"
-#include "collectives/rendezvous.h"
-#include "collectives/socket.h"
+#include "collectives/job/child_process.h"
+#include "collectives/job/forwarded_signals.h"
+#include "collectives/job/rank_output.h"
+#include "collectives/job/rendezvous.h"
+#include "collectives/job/socket.h"
 
 namespace fsdp {
 namespace {

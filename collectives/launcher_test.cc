@@ -15,7 +15,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "base/status_matchers.h"
-#include "collectives/process_handle.h"
+#include "collectives/job/process_handle.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {

@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "collectives/host_process_group.h"
-#include "collectives/local_fabric.h"
+#include "collectives/host/host_process_group.h"
+#include "collectives/host/local_fabric.h"
 #include "tensor/host_device.h"
 
 namespace fsdp {

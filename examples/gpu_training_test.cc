@@ -14,7 +14,7 @@
 #include "base/status_macros.h"
 #include "base/status_matchers.h"
 #include "checkpoint/checkpoint.h"
-#include "collectives/local_cuda_communicator.h"
+#include "collectives/cuda/local_cuda_communicator.h"
 #include "collectives/run_ranks.h"
 #include "cuda/cuda_device.h"
 #include "examples/metrics_reader.h"

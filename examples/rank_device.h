@@ -7,7 +7,7 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
-#include "collectives/rendezvous.h"
+#include "collectives/job/rendezvous.h"
 #include "examples/device_choice.h"
 #include "tensor/device.h"
 

@@ -13,7 +13,7 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/source/device_read.h"
 #include "checkpoint/test_state.h"
-#include "collectives/local_cuda_communicator.h"
+#include "collectives/cuda/local_cuda_communicator.h"
 #include "collectives/run_ranks.h"
 #include "cuda/cuda_device.h"
 #include "gtest/gtest.h"

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "collectives/conformance/collective_timing.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/status_macros.h"
+
+namespace fsdp {
+namespace {
+
+constexpr int kRounds = 15;
+constexpr int kMostRepeats = 2000;
+constexpr absl::Duration kBatch = absl::Milliseconds(20);  // what a round of one kind should take
+
+double Median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+double HalfQuartileDistance(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return (values[values.size() * 3 / 4] - values[values.size() / 4]) / 2;
+}
+
+// The largest of the ranks' values.
+absl::StatusOr<double> Slowest(ProcessGroup& group, double mine) {
+  ASSIGN_OR_RETURN(const std::vector<std::string> blobs,
+                   group.GatherBlobs({reinterpret_cast<const char*>(&mine), sizeof(mine)}));
+  double slowest = 0;
+  for (const std::string& blob : blobs) {
+    double theirs = 0;
+    std::memcpy(&theirs, blob.data(), sizeof(theirs));
+    slowest = std::max(slowest, theirs);
+  }
+  return slowest;
+}
+
+double BusFactor(CollectiveOp op, int size) {
+  const double others = static_cast<double>(size - 1) / size;
+  switch (op) {
+    case CollectiveOp::kAllReduce:
+      return 2 * others;
+    case CollectiveOp::kBroadcast:
+      return 1;
+    default:
+      return others;
+  }
+}
+
+}  // namespace
+
+double MemcpyBytes(CollectiveOp op, double bytes, int size, int rank) {
+  const double gather = bytes * (size - 1) / size;
+  const double reduce = (bytes + bytes / size) / 2;
+  switch (op) {
+    case CollectiveOp::kAllGather:
+      return gather;
+    case CollectiveOp::kReduceScatter:
+      return reduce;
+    case CollectiveOp::kAllReduce:
+      return reduce + gather;
+    case CollectiveOp::kBroadcast:
+      return rank == 0 ? 0 : bytes;
+    default:
+      return 0;
+  }
+}
+
+absl::StatusOr<std::unique_ptr<CollectiveTimer>> CollectiveTimer::Create(ProcessGroup& group, DType dtype,
+                                                                         int64_t max_bytes) {
+  std::unique_ptr<CollectiveTimer> timer(new CollectiveTimer(group, dtype));
+  Device& device = *group.device();
+  ASSIGN_OR_RETURN(timer->stream_, device.CreateStream("benchmark"));
+  ASSIGN_OR_RETURN(timer->whole_, group.Allocate(max_bytes));
+  ASSIGN_OR_RETURN(timer->part_, group.Allocate(max_bytes));
+  // An all_reduce's traffic is that of two copies of nearly the whole; halves of it at a time need no more memory.
+  ASSIGN_OR_RETURN(timer->source_, device.Allocate(max_bytes));
+  ASSIGN_OR_RETURN(timer->destination_, device.Allocate(max_bytes));
+  for (const Buffer& buffer : {timer->whole_, timer->part_, timer->source_, timer->destination_}) {
+    std::memset(buffer.data(), 0, static_cast<size_t>(max_bytes));
+  }
+  return timer;
+}
+
+void CollectiveTimer::IssueCollective(CollectiveOp op, int64_t bytes) {
+  const int64_t numel = bytes / SizeOf(dtype_);
+  const int64_t n = numel / group_.size();
+  const Tensor whole(whole_, dtype_, Shape({numel}));
+  const Tensor part(part_, dtype_, Shape({n}));
+  switch (op) {
+    case CollectiveOp::kAllGather:
+      return group_.AllGather(whole.Slice({group_.rank() * n, (group_.rank() + 1) * n}), whole, *stream_);
+    case CollectiveOp::kReduceScatter:
+      return group_.ReduceScatter(whole, part, ReduceOp::kSum, *stream_);
+    case CollectiveOp::kAllReduce:
+      return group_.AllReduce(whole, ReduceOp::kSum, *stream_);
+    case CollectiveOp::kBroadcast:
+      return group_.Broadcast(whole, 0, *stream_);
+    default:
+      return group_.Barrier(*stream_);
+  }
+}
+
+void CollectiveTimer::IssueCopy(CollectiveOp op, int64_t bytes) {
+  auto left = static_cast<int64_t>(MemcpyBytes(op, static_cast<double>(bytes), group_.size(), group_.rank()));
+  for (; left > 0; left -= bytes) {
+    stream_->CopyAsync(destination_.data(), source_.data(), std::min(left, bytes));
+  }
+}
+
+// All ranks start together and issue everything before they wait for anything, so that issuing overlaps running.
+template <typename Issue>
+absl::StatusOr<double> CollectiveTimer::TimeBatch(int repeat, const Issue& issue) {
+  group_.Barrier(*stream_);
+  RETURN_IF_ERROR(stream_->Synchronize());
+  const absl::Time start = absl::Now();
+  for (int i = 0; i < repeat; ++i) {
+    issue();
+  }
+  RETURN_IF_ERROR(stream_->Synchronize());
+  return Slowest(group_, absl::ToDoubleSeconds(absl::Now() - start) / repeat);
+}
+
+absl::StatusOr<CollectiveTimer::Round> CollectiveTimer::RunRound(CollectiveOp op, int64_t bytes, int repeat) {
+  Round round;
+  ASSIGN_OR_RETURN(round.collective, TimeBatch(repeat, [&] { IssueCollective(op, bytes); }));
+  ASSIGN_OR_RETURN(round.copy, TimeBatch(repeat, [&] { IssueCopy(op, bytes); }));
+  return round;
+}
+
+absl::StatusOr<Timing> CollectiveTimer::Measure(CollectiveOp op, int64_t bytes) {
+  const int64_t unit = SizeOf(dtype_) * group_.size();
+  bytes = bytes / unit * unit;
+  RETURN_IF_ERROR(RunRound(op, bytes, 1).status());  // faults pages in
+  ASSIGN_OR_RETURN(const Round warm, RunRound(op, bytes, 3));
+  const double longest = std::max(warm.collective, 1e-9);
+  const int repeat = std::clamp(static_cast<int>(absl::ToDoubleSeconds(kBatch) / longest), 1, kMostRepeats);
+  std::vector<double> times;
+  std::vector<double> shares;
+  for (int i = 0; i < kRounds; ++i) {
+    ASSIGN_OR_RETURN(const Round round, RunRound(op, bytes, repeat));
+    times.push_back(round.collective);
+    shares.push_back(round.copy / round.collective);
+  }
+  Timing timing = {.op = op, .dtype = dtype_, .bytes = bytes};
+  timing.time = Median(times);
+  timing.best = *std::min_element(times.begin(), times.end());
+  timing.spread = HalfQuartileDistance(times) / timing.time;
+  timing.algbw = static_cast<double>(bytes) / timing.time;
+  timing.busbw = timing.algbw * BusFactor(op, group_.size());
+  timing.share = Median(shares);
+  timing.limit = timing.algbw / timing.share;
+  return timing;
+}
+
+}  // namespace fsdp

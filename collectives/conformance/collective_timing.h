@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// CollectiveTiming: times one collective at one size against memcpy in the same moments, for the benchmark. Rounds of
+// the two alternate, so that whatever else the machine does meets both alike.
+#ifndef FSDP_COLLECTIVES_CONFORMANCE_COLLECTIVE_TIMING_H_
+#define FSDP_COLLECTIVES_CONFORMANCE_COLLECTIVE_TIMING_H_
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "collectives/collective.h"
+#include "collectives/process_group.h"
+
+namespace fsdp {
+
+// One line of the table; all times are seconds for one collective, the slowest rank's.
+struct Timing {
+  CollectiveOp op = CollectiveOp::kAllGather;
+  DType dtype = DType::kFloat32;
+  int64_t bytes = 0;  // S: all_gather's output, reduce_scatter's input, else the tensor
+  double time = 0;    // median over the rounds
+  double best = 0;    // fastest round
+  double spread = 0;  // half the distance of the quartiles, relative to the median
+  double algbw = 0;   // S / time, bytes per second
+  double busbw = 0;   // algbw times the share of S that each rank has to get from others
+  double limit = 0;   // the algbw that memcpy allows; see MemcpyBytes
+  double share = 0;   // median over the rounds of algbw / limit, each pair measured together
+};
+
+// Bytes that each rank would have to memcpy for the memory traffic of one collective of S bytes on n ranks. A copy of B
+// bytes reads B and writes B. all_gather in place copies S (n-1)/n; reduce_scatter reads S and writes S/n, as a copy of
+// half of that sum; all_reduce is both; broadcast copies S on every rank but the root.
+double MemcpyBytes(CollectiveOp op, double bytes, int size, int rank);
+
+class CollectiveTimer {
+ public:
+  // Allocates and touches buffers for sizes up to `max_bytes`; every rank creates one. The group must outlive it.
+  static absl::StatusOr<std::unique_ptr<CollectiveTimer>> Create(ProcessGroup& group, DType dtype, int64_t max_bytes);
+
+  // Every rank calls it; all get the same result. `bytes` is rounded down to a multiple of the element and the ranks.
+  absl::StatusOr<Timing> Measure(CollectiveOp op, int64_t bytes);
+
+ private:
+  // What one round took on the slowest rank, per collective.
+  struct Round {
+    double collective = 0;
+    double copy = 0;
+  };
+
+  CollectiveTimer(ProcessGroup& group, DType dtype) : group_(group), dtype_(dtype) {}
+
+  void IssueCollective(CollectiveOp op, int64_t bytes);
+  void IssueCopy(CollectiveOp op, int64_t bytes);
+  absl::StatusOr<Round> RunRound(CollectiveOp op, int64_t bytes, int repeat);
+  template <typename Issue>
+  absl::StatusOr<double> TimeBatch(int repeat, const Issue& issue);
+
+  ProcessGroup& group_;
+  const DType dtype_;
+  std::unique_ptr<Stream> stream_;
+  Buffer whole_;   // shared: all_gather's output, reduce_scatter's input, the tensor of the others
+  Buffer part_;    // shared: reduce_scatter's output
+  Buffer source_;  // private: memcpy's
+  Buffer destination_;
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_COLLECTIVES_CONFORMANCE_COLLECTIVE_TIMING_H_

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Times the collectives of a host backend beside memcpy.
+//
+//   bazel run //collectives/conformance:collectives_benchmark -- --nproc=2 --backend=shm
+//
+// Collectives are issued in batches and synchronised once, as training does. Numbers are worth something on an idle
+// machine with a core per rank.
+#include <cstdio>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/flags/flag.h"
+#include "absl/strings/str_format.h"
+#include "base/status_macros.h"
+#include "collectives/conformance/collective_timing.h"
+#include "collectives/init_process_group.h"
+#include "collectives/launcher.h"
+#include "collectives/run_ranks.h"
+#include "nlohmann/json.hpp"
+#include "tools/command_line.h"
+
+ABSL_FLAG(int, nproc, 2, "ranks on this host");
+ABSL_FLAG(std::string, backend, "shm", "shm: ranks are processes; local: they are threads");
+ABSL_FLAG(fsdp::ByteSizeFlag, min_bytes, {4 << 10}, "smallest size");
+ABSL_FLAG(fsdp::ByteSizeFlag, max_bytes, {256 << 20}, "largest size; sizes grow by a factor of 4");
+ABSL_FLAG(std::string, dtype, "float32", "element type: float32, bfloat16, ...");
+ABSL_FLAG(std::string, op, "all", "all_gather, reduce_scatter, all_reduce, broadcast or all");
+ABSL_FLAG(bool, json, false, "print one JSON object instead of the table");
+
+namespace fsdp {
+namespace {
+
+constexpr char kColumns[] =
+    "bytes   S: all_gather's output, reduce_scatter's input, else the tensor; per rank\n"
+    "count   elements of S\n"
+    "time    us per collective: the slowest rank's, median of 15 batches; best: the fastest batch; +-: half the\n"
+    "        distance of the quartiles, in % of the median\n"
+    "algbw   S / time, GB/s\n"
+    "busbw   algbw times what each rank must get from others, in units of S: (n-1)/n, all_reduce 2(n-1)/n, broadcast "
+    "1\n"
+    "limit   algbw if the op's memory traffic went at the speed of memcpy on the same ranks, measured in turn with "
+    "it:\n"
+    "        all_gather copies S(n-1)/n; reduce_scatter reads S and writes S/n; all_reduce is both; broadcast copies "
+    "S\n"
+    "share   algbw / limit, median over pairs of batches\n";
+
+constexpr CollectiveOp kOps[] = {CollectiveOp::kAllGather, CollectiveOp::kReduceScatter, CollectiveOp::kAllReduce,
+                                 CollectiveOp::kBroadcast};
+
+std::vector<CollectiveOp> ChosenOps() {
+  std::vector<CollectiveOp> chosen;
+  for (const CollectiveOp op : kOps) {
+    if (absl::GetFlag(FLAGS_op) == "all" || absl::GetFlag(FLAGS_op) == CollectiveOpName(op)) {
+      chosen.push_back(op);
+    }
+  }
+  return chosen;
+}
+
+void PrintRow(const Timing& t) {
+  std::printf("%s\n",
+              absl::StrFormat("%-14s %11d %11d %9s %10.1f %10.1f %4.0f %8.2f %8.2f %8.2f %6.2f", CollectiveOpName(t.op),
+                              t.bytes, t.bytes / SizeOf(t.dtype), std::string(DTypeName(t.dtype)), t.time * 1e6,
+                              t.best * 1e6, t.spread * 100, t.algbw / 1e9, t.busbw / 1e9, t.limit / 1e9, t.share)
+                  .c_str());
+  std::fflush(stdout);
+}
+
+void PrintHead(const ProcessGroup& group) {
+  std::printf("%s\n# backend %s, %d ranks\n", kColumns, std::string(group.backend()).c_str(), group.size());
+  std::printf("%-14s %11s %11s %9s %10s %10s %4s %8s %8s %8s %6s\n", "op", "bytes", "count", "dtype", "time us",
+              "best us", "+-%", "algbw", "busbw", "limit", "share");
+}
+
+void PrintJson(const ProcessGroup& group, const std::vector<Timing>& timings) {
+  nlohmann::json rows = nlohmann::json::array();
+  for (const Timing& t : timings) {
+    rows.push_back({{"op", CollectiveOpName(t.op)},
+                    {"bytes", t.bytes},
+                    {"count", t.bytes / SizeOf(t.dtype)},
+                    {"dtype", std::string(DTypeName(t.dtype))},
+                    {"time_us", t.time * 1e6},
+                    {"best_us", t.best * 1e6},
+                    {"spread", t.spread},
+                    {"algbw_gb_per_s", t.algbw / 1e9},
+                    {"busbw_gb_per_s", t.busbw / 1e9},
+                    {"limit_gb_per_s", t.limit / 1e9},
+                    {"share_of_limit", t.share}});
+  }
+  const nlohmann::json all = {{"backend", std::string(group.backend())}, {"ranks", group.size()}, {"rows", rows}};
+  std::printf("%s\n", all.dump(2).c_str());
+}
+
+absl::Status MeasureAll(ProcessGroup& group) {
+  const int64_t max_bytes = absl::GetFlag(FLAGS_max_bytes).bytes;
+  const bool table = group.rank() == 0 && !absl::GetFlag(FLAGS_json);
+  ASSIGN_OR_RETURN(const DType dtype, ParseDType(absl::GetFlag(FLAGS_dtype)));
+  ASSIGN_OR_RETURN(const std::unique_ptr<CollectiveTimer> timer, CollectiveTimer::Create(group, dtype, max_bytes));
+  if (table) {
+    PrintHead(group);
+  }
+  std::vector<Timing> timings;
+  for (const CollectiveOp op : ChosenOps()) {
+    for (int64_t bytes = absl::GetFlag(FLAGS_min_bytes).bytes; bytes <= max_bytes; bytes *= 4) {
+      ASSIGN_OR_RETURN(const Timing timing, timer->Measure(op, bytes));
+      timings.push_back(timing);
+      if (table) {
+        PrintRow(timing);
+      }
+    }
+  }
+  if (group.rank() == 0 && !table) {
+    PrintJson(group, timings);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RunAsRank() {
+  ASSIGN_OR_RETURN(const std::shared_ptr<ProcessGroup> group, InitProcessGroup());
+  return MeasureAll(*group);
+}
+
+// Starts this program again, as ranks.
+absl::Status RunAsLauncher(int argc, char** argv) {
+  LaunchOptions options = {.nproc = absl::GetFlag(FLAGS_nproc), .command = {SelfPath()}, .prefix_output = false};
+  options.command.insert(options.command.end(), argv + 1, argv + argc);
+  ASSIGN_OR_RETURN(const LaunchResult result, Launch(options));
+  return result.exit_code == 0 ? absl::OkStatus() : absl::UnavailableError(result.description);
+}
+
+absl::Status Run(int argc, char** argv) {
+  const std::string backend = absl::GetFlag(FLAGS_backend);
+  if (absl::GetFlag(FLAGS_min_bytes).bytes < 1 || (backend != "shm" && backend != "local") || ChosenOps().empty()) {
+    return absl::InvalidArgumentError("wanted --min_bytes above 0, --backend=shm or local, --op of those listed");
+  }
+  if (backend == "local") {
+    return RunRanks(absl::GetFlag(FLAGS_nproc), [](std::shared_ptr<ProcessGroup> group) { return MeasureAll(*group); });
+  }
+  return InsideJob() ? RunAsRank() : RunAsLauncher(argc, argv);
+}
+
+int Main(int argc, char** argv) {
+  const std::string usage = absl::StrFormat("collectives_benchmark [flags]\n\nColumns:\n%s", kColumns);
+  if (const std::optional<int> status = ParseFlags(argc, argv, usage)) {
+    return *status;
+  }
+  const absl::Status status = Run(argc, argv);
+  if (absl::IsInvalidArgument(status)) {
+    return ReportUsageError("collectives_benchmark", status);
+  }
+  if (!status.ok()) {
+    std::fprintf(stderr, "collectives_benchmark: %s\n", status.ToString().c_str());
+  }
+  return status.ok() ? kExitDone : kExitFailed;
+}
+
+}  // namespace
+}  // namespace fsdp
+
+int main(int argc, char** argv) { return fsdp::Main(argc, argv); }

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the conformance tests of ProcessGroup share: the backends under test, and data whose every element is known.
+#ifndef FSDP_COLLECTIVES_CONFORMANCE_CONFORMANCE_H_
+#define FSDP_COLLECTIVES_CONFORMANCE_CONFORMANCE_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "collectives/process_group.h"
+
+namespace fsdp {
+
+using RankMain = std::function<absl::Status(std::shared_ptr<ProcessGroup> group)>;
+
+// One backend at one world size: a parameter of the suite.
+struct GroupUnderTest {
+  std::string backend;
+  int size = 1;
+
+  // As RunRanks, on this backend; ranks are threads.
+  absl::Status Run(const RankMain& rank_main, absl::Duration timeout = absl::Minutes(1)) const;
+};
+
+// The backends that this test was linked with, and how their ranks are run: conformance_host.cc or conformance_cuda.cc.
+std::vector<std::string> BackendsUnderTest();
+absl::Status CanRun(const GroupUnderTest& group);  // why not: no GPU
+absl::Status RunOnBackend(const GroupUnderTest& group, const RankMain& rank_main, absl::Duration timeout);
+
+// Those backends x {1, 2, 3, 4, 7}.
+std::vector<GroupUnderTest> GroupsUnderTest();
+std::vector<GroupUnderTest> GroupsUnderTest(const std::vector<int>& sizes);
+
+// "shm_4", for INSTANTIATE_TEST_SUITE_P.
+std::string NameOf(const GroupUnderTest& group);
+
+// Where a test puts its tensors: in memory that peers reach, in memory that they do not, or the one on even ranks.
+enum class Placement { kShared, kPrivate, kMixed };
+
+// A tensor of `numel` elements, `pad` elements after the start of its buffer.
+absl::StatusOr<Tensor> NewTensor(ProcessGroup& group, Placement placement, DType dtype, int64_t numel, int64_t pad = 0);
+
+// Element `i` that rank `rank` gives: an integer from 0 to 16, so that sums over ranks are exact in every dtype.
+inline int ValueOf(int rank, int64_t i) { return static_cast<int>((i * 5 + i / 1000 + rank * 7) % 17); }
+
+// `values`, rounded to the dtype, in host memory that the device copies from.
+absl::StatusOr<Buffer> HostElements(Device& device, DType dtype, const std::vector<double>& values);
+
+// Sets the elements to `values`, rounded to the dtype. Blocks.
+void SetElements(Device& device, const Tensor& t, const std::vector<double>& values);
+
+// OK when the elements of `t` are `values` rounded to its dtype, or when `relative` is not 0 within so much of them;
+// else kDataLoss with the first that is not. Blocks.
+absl::Status CompareElements(Device& device, const Tensor& t, const std::vector<double>& values, double relative = 0);
+
+template <typename Function>
+std::vector<double> ValuesOf(int64_t numel, const Function& value) {
+  std::vector<double> values(static_cast<size_t>(numel));
+  for (int64_t i = 0; i < numel; ++i) {
+    values[i] = value(i);
+  }
+  return values;
+}
+
+// The same with a function of the element's index.
+template <typename Function>
+void Fill(ProcessGroup& group, const Tensor& t, const Function& value) {
+  SetElements(*group.device(), t, ValuesOf(t.numel(), value));
+}
+
+template <typename Function>
+absl::Status ExpectElements(ProcessGroup& group, const Tensor& t, const Function& value, double relative = 0) {
+  return CompareElements(*group.device(), t, ValuesOf(t.numel(), value), relative);
+}
+
+}  // namespace fsdp
+
+#endif  // FSDP_COLLECTIVES_CONFORMANCE_CONFORMANCE_H_

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "collectives/conformance/process_ranks.h"
+
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <map>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "base/check.h"
+#include "base/status_macros.h"
+#include "collectives/init_process_group.h"
+
+namespace fsdp {
+namespace {
+
+// What a rank writes into its pipe: one write of less than PIPE_BUF bytes, so it is there whole or not at all.
+struct Report {
+  int64_t at_ns = 0;
+  int32_t code = 0;
+  char message[2000] = {};
+};
+
+[[noreturn]] void BeRank(int rank, int pipe_fd, const std::function<absl::Status(int rank)>& rank_main) {
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  const absl::Status status = rank_main(rank);
+  Report report = {.at_ns = absl::ToUnixNanos(absl::Now()), .code = static_cast<int32_t>(status.code())};
+  std::strncpy(report.message, std::string(status.message()).c_str(), sizeof(report.message) - 1);
+  Check(write(pipe_fd, &report, sizeof(report)) == sizeof(report), "a report is written");
+  _exit(status.ok() ? 0 : 1);
+}
+
+// The write end of the pipe is closed by now.
+RankResult ReadResult(int pipe_fd, int wait_status) {
+  RankResult result = {.wait_status = wait_status};
+  Report report;
+  result.reported = read(pipe_fd, &report, sizeof(report)) == sizeof(report);
+  if (result.reported) {
+    result.status = absl::Status(static_cast<absl::StatusCode>(report.code), report.message);
+    result.at = absl::FromUnixNanos(report.at_ns);
+  }
+  return result;
+}
+
+// How each of the processes ended, by number.
+std::map<int, int> AwaitAll(int processes) {
+  std::map<int, int> ended;
+  std::vector<int> stopped;
+  while (ended.size() + stopped.size() < static_cast<size_t>(processes)) {
+    int status = 0;
+    const int pid = waitpid(-1, &status, WUNTRACED);
+    if (WIFSTOPPED(status)) {
+      stopped.push_back(pid);
+    } else {
+      ended[pid] = status;
+    }
+  }
+  for (const int pid : stopped) {
+    kill(pid, SIGKILL);
+    waitpid(pid, &ended[pid], 0);
+  }
+  return ended;
+}
+
+}  // namespace
+
+Rendezvous NewJob(int world_size) {
+  static int jobs = 0;
+  return {.world_size = world_size,
+          .local_world_size = world_size,
+          .master_addr = "localhost",
+          .source = "test",
+          .job = absl::StrCat("test of process ", getpid(), ", job ", ++jobs)};
+}
+
+std::vector<RankResult> RunProcesses(int world_size, const std::function<absl::Status(int rank)>& rank_main) {
+  std::vector<std::pair<int, int>> ranks;  // process, pipe
+  for (int r = 0; r < world_size; ++r) {
+    int fds[2];
+    Check(pipe(fds) == 0, "a pipe");
+    const int pid = fork();
+    Check(pid >= 0, "a process");
+    if (pid == 0) {
+      BeRank(r, fds[1], rank_main);
+    }
+    close(fds[1]);
+    ranks.emplace_back(pid, fds[0]);
+  }
+  const std::map<int, int> ended = AwaitAll(world_size);
+  std::vector<RankResult> results;
+  for (const auto& [pid, pipe_fd] : ranks) {
+    results.push_back(ReadResult(pipe_fd, ended.at(pid)));
+    close(pipe_fd);
+  }
+  return results;
+}
+
+std::vector<RankResult> RunProcessRanks(
+    int world_size, absl::Duration timeout,
+    const std::function<absl::Status(std::shared_ptr<ProcessGroup> group)>& rank_main) {
+  const Rendezvous job = NewJob(world_size);
+  return RunProcesses(world_size, [&](int rank) -> absl::Status {
+    Rendezvous rendezvous = job;
+    rendezvous.rank = rank;
+    rendezvous.local_rank = rank;
+    ASSIGN_OR_RETURN(std::shared_ptr<ProcessGroup> group, JoinProcessGroup(rendezvous, {.timeout = timeout}));
+    return rank_main(std::move(group));
+  });
+}
+
+}  // namespace fsdp

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// ProcessRanks: ranks as processes of backend "shm", for tests in which death matters. They are forked from the test,
+// which must have no threads, and die with it.
+#ifndef FSDP_COLLECTIVES_CONFORMANCE_PROCESS_RANKS_H_
+#define FSDP_COLLECTIVES_CONFORMANCE_PROCESS_RANKS_H_
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "collectives/job/rendezvous.h"
+#include "collectives/process_group.h"
+
+namespace fsdp {
+
+// What a rank's process came to.
+struct RankResult {
+  bool reported = false;     // false when it was killed before it returned
+  absl::Status status = {};  // what its function returned
+  absl::Time at = {};        // when the function returned
+  int wait_status = 0;       // as of waitpid
+};
+
+// Rank 0's rendezvous of a new job that no other on this host is mistaken for; other ranks set `rank`.
+Rendezvous NewJob(int world_size);
+
+// Forks `world_size` processes that call `rank_main` with their rank, and waits for them. Stopped ones are killed once
+// all others have ended.
+std::vector<RankResult> RunProcesses(int world_size, const std::function<absl::Status(int rank)>& rank_main);
+
+// The same with a group of all of them, made by JoinProcessGroup.
+std::vector<RankResult> RunProcessRanks(
+    int world_size, absl::Duration timeout,
+    const std::function<absl::Status(std::shared_ptr<ProcessGroup> group)>& rank_main);
+
+}  // namespace fsdp
+
+#endif  // FSDP_COLLECTIVES_CONFORMANCE_PROCESS_RANKS_H_

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// CudaCommunicator: what CudaProcessGroup needs of whatever moves data between GPUs: NCCL (nccl_communicator.h), or
+// copies between ranks that are threads (local_cuda_communicator.h). It launches; order, agreement, deadlines and
+// errors are the group's.
+#ifndef FSDP_COLLECTIVES_CUDA_CUDA_COMMUNICATOR_H_
+#define FSDP_COLLECTIVES_CUDA_CUDA_COMMUNICATOR_H_
+
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "collectives/collective.h"
+#include "tensor/buffer.h"
+
+// CUDA's, so that its headers need not be included here.
+struct CUstream_st;
+
+namespace fsdp {
+
+class CudaCommunicator {
+ public:
+  virtual ~CudaCommunicator() = default;
+
+  virtual std::string_view backend() const = 0;
+
+  // Whether kAvg of this dtype is as exact as a sum that is divided after; else the group divides.
+  virtual bool Averages(DType dtype) const = 0;
+
+  // Puts the collective on `stream`, whose device is current. Calls come one at a time, on every rank in the same
+  // order; they may block until the peers' calls have come, and end with an error once Abort was called.
+  virtual absl::Status Launch(const Collective& collective, CUstream_st* stream) = 0;
+
+  // The first error of work that was launched. Never blocks; any thread.
+  virtual absl::Status AsyncError() = 0;
+
+  // Ends what was launched and blocks; its results are garbage. Any thread, any number of times.
+  virtual void Abort() = 0;
+
+  // As ProcessGroup::Allocate.
+  virtual absl::StatusOr<Buffer> Allocate(int64_t nbytes) = 0;
+
+  // A communicator of `members`, ranks of this one that include this rank, in the new order. Every rank calls it, each
+  // with its own set, all sets disjoint, when nothing that was launched is still running. Blocking.
+  virtual absl::StatusOr<std::shared_ptr<CudaCommunicator>> Split(const std::vector<int>& members) = 0;
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_COLLECTIVES_CUDA_CUDA_COMMUNICATOR_H_

@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef FSDP_COLLECTIVES_CUDA_CUDA_ORDINAL_H_
+#define FSDP_COLLECTIVES_CUDA_CUDA_ORDINAL_H_
+
+#include "absl/status/statusor.h"
+#include "tensor/device.h"
+
+namespace fsdp {
+
+// CUDA's number of the GPU that `device` is on. kInvalidArgument for a device of another kind.
+absl::StatusOr<int> CudaOrdinal(Device& device);
+
+}  // namespace fsdp
+
+#endif  // FSDP_COLLECTIVES_CUDA_CUDA_ORDINAL_H_

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// CudaProcessGroup: a ProcessGroup over a CudaCommunicator: backends "nccl" and, between threads, "local" on GPUs. Puts
+// collectives on CUDA streams in the order of issue, with no host in between, and has them watched
+// (collective_watch.h): an error comes out of Stream::Synchronize, after some tens of milliseconds at most where the
+// GPU itself would have found none. Sums are in the communicator's order; see each.
+#ifndef FSDP_COLLECTIVES_CUDA_CUDA_PROCESS_GROUP_H_
+#define FSDP_COLLECTIVES_CUDA_CUDA_PROCESS_GROUP_H_
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "collectives/collective.h"
+#include "collectives/cuda/collective_watch.h"
+#include "collectives/cuda/cuda_communicator.h"
+#include "collectives/process_group.h"
+
+namespace fsdp {
+
+class CudaProcessGroup final : public ProcessGroup {
+ public:
+  // Collective. `control`: a group of host memory of the same ranks, for what goes over no GPU; its own deadline is
+  // that of blobs, and of a peer that has stopped. `device`: a CUDA device.
+  static absl::StatusOr<std::unique_ptr<ProcessGroup>> Create(std::unique_ptr<ProcessGroup> control,
+                                                              std::shared_ptr<CudaCommunicator> communicator,
+                                                              std::shared_ptr<Device> device, absl::Duration timeout);
+
+  int rank() const override { return control_->rank(); }
+  int size() const override { return control_->size(); }
+  std::string_view backend() const override { return communicator_->backend(); }
+  const std::shared_ptr<Device>& device() const override { return device_; }
+  absl::Duration timeout() const override { return timeout_; }
+
+  absl::StatusOr<Buffer> Allocate(int64_t nbytes) override { return communicator_->Allocate(nbytes); }
+  void AllGather(const Tensor& input, const Tensor& output, Stream& stream) override;
+  void ReduceScatter(const Tensor& input, const Tensor& output, ReduceOp op, Stream& stream) override;
+  void AllReduce(const Tensor& t, ReduceOp op, Stream& stream) override;
+  void Broadcast(const Tensor& t, int root, Stream& stream) override;
+  void Barrier(Stream& stream) override;
+
+  // After all collectives that were issued, which it waits for.
+  absl::StatusOr<std::vector<std::string>> GatherBlobs(std::string_view blob) override;
+  absl::StatusOr<std::unique_ptr<ProcessGroup>> Split(int color, int key) override;
+  void Abort(const absl::Status& reason) override { watch_->GiveUp(reason); }
+
+ private:
+  CudaProcessGroup(std::unique_ptr<ProcessGroup> control, std::shared_ptr<CudaCommunicator> communicator,
+                   std::shared_ptr<Device> device, absl::Duration timeout);
+
+  void Issue(const absl::Status& arguments, const CollectiveSpec& spec, const Tensor& input, const Tensor& output,
+             Stream& stream);
+
+  const std::shared_ptr<ProcessGroup> control_;
+  const std::shared_ptr<CudaCommunicator> communicator_;
+  const std::shared_ptr<Device> device_;
+  const absl::Duration timeout_;
+  std::unique_ptr<CollectiveWatch> watch_;
+  uint64_t issued_ = 0;
+  Event last_;                           // reached when what was issued last has run
+  const Stream* last_stream_ = nullptr;  // to be compared only
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_COLLECTIVES_CUDA_CUDA_PROCESS_GROUP_H_

@@ -1,0 +1,428 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "collectives/cuda/fake_nccl.h"
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "collectives/host/reduce_rows.h"
+#include "cuda/emulator/device_memory.h"
+#include "tensor/convert.h"
+
+namespace fsdp {
+namespace {
+
+std::mutex state_mutex;
+FakeNcclFaults faults;  // guarded by state_mutex
+FakeNcclCounts counts;  // guarded by state_mutex
+
+FakeNcclFaults Faults() {
+  const std::lock_guard<std::mutex> lock(state_mutex);
+  return faults;
+}
+
+void Count(int FakeNcclCounts::*what, int by) {
+  const std::lock_guard<std::mutex> lock(state_mutex);
+  counts.*what += by;
+}
+
+enum class Op { kAllGather, kReduceScatter, kAllReduce, kBroadcast };
+
+// What one rank launched.
+struct Task {
+  Op op = Op::kAllGather;
+  const void* send = nullptr;
+  void* receive = nullptr;
+  size_t count = 0;
+  ncclDataType_t type = ncclUint8;
+  ncclRedOp_t reduction = ncclSum;
+  double factor = 1;  // of a pre-multiplied sum
+  int root = 0;
+
+  bool Matches(const Task& other) const {
+    return op == other.op && count == other.count && type == other.type && reduction == other.reduction &&
+           root == other.root;
+  }
+};
+
+// The collective of one number: what the ranks of a clique bring to it.
+struct Round {
+  std::map<int, Task> tasks;
+  int computed = 0;
+};
+
+// The ranks of one communicator, as far as they came.
+struct Clique {
+  explicit Clique(int n) : size(n) {}
+
+  const int size;
+  std::mutex mutex;
+  std::condition_variable changed;
+  // All guarded by mutex.
+  int joined = 0;
+  std::map<uint64_t, Round> rounds;
+  std::map<int, std::shared_ptr<Clique>> parts;            // of the split that is on its way, by color
+  std::map<int, std::map<std::pair<int, int>, int>> keys;  // of its members, by color: (key, rank)
+  int split = 0;                                           // ranks that joined it
+};
+
+DType DTypeOf(ncclDataType_t type) {
+  switch (type) {
+    case ncclFloat64:
+      return DType::kFloat64;
+    case ncclFloat32:
+      return DType::kFloat32;
+    case ncclFloat16:
+      return DType::kFloat16;
+    case ncclBfloat16:
+      return DType::kBFloat16;
+    case ncclInt64:
+      return DType::kInt64;
+    case ncclInt32:
+      return DType::kInt32;
+    default:
+      return DType::kUInt8;
+  }
+}
+
+template <typename T>
+T* View(T* data) {
+  return EmulatedMemory::Get().KernelView(data);
+}
+
+// row[i] * factor, rounded as the type has it.
+std::vector<std::byte> Multiplied(DType dtype, const std::byte* row, size_t count, double factor) {
+  const auto n = static_cast<int64_t>(count);
+  std::vector<double> wide(count);
+  std::vector<std::byte> product(count * static_cast<size_t>(SizeOf(dtype)));
+  Check(Convert(dtype, row, DType::kFloat64, wide.data(), n).ok(), "a dtype that is reduced");
+  for (double& value : wide) value *= factor;
+  Check(Convert(DType::kFloat64, wide.data(), dtype, product.data(), n).ok(), "a dtype that is reduced");
+  return product;
+}
+
+std::vector<std::byte> Reduced(const Round& round, const Task& mine, size_t first) {
+  const DType dtype = DTypeOf(mine.type);
+  const size_t width = static_cast<size_t>(SizeOf(dtype));
+  std::vector<std::vector<std::byte>> products;
+  std::vector<const std::byte*> rows;
+  for (const auto& [rank, task] : round.tasks) {
+    const std::byte* row = static_cast<const std::byte*>(View(task.send)) + first * width;
+    if (mine.reduction > ncclAvg) {
+      products.push_back(Multiplied(dtype, row, mine.count, mine.factor));
+      row = products.back().data();
+    }
+    rows.push_back(row);
+  }
+  const ReduceOp op = mine.reduction == ncclMax   ? ReduceOp::kMax
+                      : mine.reduction == ncclMin ? ReduceOp::kMin
+                                                  : ReduceOp::kSum;
+  std::vector<std::byte> result(mine.count * width);
+  ReduceRows(dtype, op, {.rows = rows, .destination = result.data(), .numel = static_cast<int64_t>(mine.count)});
+  return result;
+}
+
+// What `rank` receives.
+std::vector<std::byte> Result(const Round& round, int rank) {
+  const Task& mine = round.tasks.at(rank);
+  if (mine.op == Op::kReduceScatter) return Reduced(round, mine, static_cast<size_t>(rank) * mine.count);
+  if (mine.op == Op::kAllReduce) return Reduced(round, mine, 0);
+  std::vector<std::byte> result;
+  for (const auto& [r, task] : round.tasks) {
+    if (mine.op == Op::kBroadcast && r != mine.root) continue;
+    const auto* bytes = static_cast<const std::byte*>(View(task.send));
+    result.insert(result.end(), bytes, bytes + task.count * static_cast<size_t>(SizeOf(DTypeOf(task.type))));
+  }
+  return result;
+}
+
+}  // namespace
+}  // namespace fsdp
+
+// What a communicator of one rank shares with its work on streams.
+struct Member {
+  std::shared_ptr<fsdp::Clique> clique;
+  int rank = 0;
+  bool hangs_in_init = false;
+  std::atomic<bool> aborted{false};
+  std::atomic<ncclResult_t> async_error{ncclSuccess};
+
+  // Work on a stream: the collective number `sequence`. Waits as a kernel spins: for its peers, or to be aborted.
+  void Run(uint64_t sequence, const fsdp::Task& task) {
+    std::unique_lock<std::mutex> lock(clique->mutex);
+    fsdp::Round& round = clique->rounds[sequence];
+    round.tasks[rank] = task;
+    clique->changed.notify_all();
+    const auto all_match = [&] {
+      return static_cast<int>(round.tasks.size()) == clique->size &&
+             std::all_of(round.tasks.begin(), round.tasks.end(),
+                         [&](const auto& entry) { return entry.second.Matches(task); });
+    };
+    clique->changed.wait(lock, [&] { return aborted || all_match(); });
+    if (aborted) return;
+    const std::vector<std::byte> result = fsdp::Result(round, rank);
+    ++round.computed;
+    clique->changed.notify_all();
+    // Nobody's memory changes before all have read it.
+    clique->changed.wait(lock, [&] { return aborted || round.computed == clique->size; });
+    if (!aborted && !result.empty()) std::memcpy(fsdp::View(task.receive), result.data(), result.size());
+  }
+
+  void AwaitAbort() {
+    std::unique_lock<std::mutex> lock(clique->mutex);
+    clique->changed.wait(lock, [&] { return aborted.load(); });
+  }
+
+  void Abort() {
+    const std::lock_guard<std::mutex> lock(clique->mutex);
+    aborted = true;
+    clique->changed.notify_all();
+  }
+};
+
+struct ncclComm {
+  std::shared_ptr<Member> member = std::make_shared<Member>();
+  uint64_t launched = 0;
+  std::vector<double> factors;  // of pre-multiplied sums: operation ncclAvg + 1 + i
+  int registrations = 0;        // that go with the communicator
+  int reductions = 0;           // likewise
+};
+
+namespace fsdp {
+namespace {
+
+std::map<std::string, std::shared_ptr<Clique>>& Cliques() {
+  static auto* const cliques = new std::map<std::string, std::shared_ptr<Clique>>;
+  return *cliques;
+}
+
+void Join(ncclComm* comm, std::shared_ptr<Clique> clique, int rank) {
+  comm->member->clique = std::move(clique);
+  comm->member->rank = rank;
+  comm->member->hangs_in_init = Faults().init_hangs;
+  const std::lock_guard<std::mutex> lock(comm->member->clique->mutex);
+  ++comm->member->clique->joined;
+  Count(&FakeNcclCounts::communicators, 1);
+}
+
+ncclResult_t Launch(Task task, ncclComm_t comm, cudaStream_t stream) {
+  if (task.reduction > ncclAvg) task.factor = comm->factors[task.reduction - ncclAvg - 1];
+  const std::shared_ptr<Member> member = comm->member;
+  const uint64_t sequence = ++comm->launched;
+  const FakeNcclFaults now = Faults();
+  const bool hangs = now.rank == member->rank;
+  if (hangs) member->async_error = now.async_error;
+  auto* const work = new std::function<void()>(
+      [member, sequence, task, hangs] { hangs ? member->AwaitAbort() : member->Run(sequence, task); });
+  const auto run = [](void* argument) {
+    const std::unique_ptr<std::function<void()>> owned(static_cast<std::function<void()>*>(argument));
+    (*owned)();
+  };
+  return cudaLaunchHostFunc(stream, run, work) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
+}
+
+}  // namespace
+
+void SetFakeNcclFaults(const FakeNcclFaults& wanted) {
+  const std::lock_guard<std::mutex> lock(state_mutex);
+  faults = wanted;
+}
+
+FakeNcclCounts CountFakeNccl() {
+  const std::lock_guard<std::mutex> lock(state_mutex);
+  return counts;
+}
+
+}  // namespace fsdp
+
+using fsdp::Count;
+using fsdp::FakeNcclCounts;
+
+ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
+  static std::atomic<uint64_t> last{0};
+  *id = {};
+  const uint64_t number = ++last;
+  std::memcpy(id->internal, &number, sizeof(number));
+  return ncclSuccess;
+}
+
+ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int nranks, ncclUniqueId id, int rank, ncclConfig_t* config) {
+  if (config->blocking != 0 || rank < 0 || rank >= nranks) return ncclInvalidArgument;
+  std::shared_ptr<fsdp::Clique> clique;
+  {
+    const std::lock_guard<std::mutex> lock(fsdp::state_mutex);
+    auto& entry = fsdp::Cliques()[std::string(id.internal, sizeof(id.internal))];
+    if (entry == nullptr) entry = std::make_shared<fsdp::Clique>(nranks);
+    clique = entry;
+  }
+  *comm = new ncclComm;
+  fsdp::Join(*comm, std::move(clique), rank);
+  return ncclInProgress;
+}
+
+// The new communicator is known when all ranks came, so it is filled in when the parent is no longer in progress.
+ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* newcomm, ncclConfig_t* config) {
+  if (config->blocking != 0 || color < 0) return ncclInvalidArgument;
+  fsdp::Clique& clique = *comm->member->clique;
+  std::unique_lock<std::mutex> lock(clique.mutex);
+  const int rank = comm->member->rank;
+  clique.keys[color][{key, rank}] = rank;
+  const bool last = ++clique.split == clique.size;
+  if (last) {
+    for (const auto& [c, members] : clique.keys) {
+      clique.parts[c] = std::make_shared<fsdp::Clique>(static_cast<int>(members.size()));
+    }
+    clique.changed.notify_all();
+  }
+  // The real one does this on a thread of its own.
+  clique.changed.wait(lock, [&] { return comm->member->aborted || !clique.parts.empty(); });
+  if (comm->member->aborted) return ncclInvalidUsage;
+  const auto& members = clique.keys[color];
+  const auto mine = static_cast<int>(std::distance(members.begin(), members.find({key, rank})));
+  const std::shared_ptr<fsdp::Clique> part = clique.parts[color];
+  if (--clique.split == 0) {
+    clique.parts.clear();
+    clique.keys.clear();
+    clique.changed.notify_all();
+  } else {
+    clique.changed.wait(lock, [&] { return comm->member->aborted || clique.parts.empty(); });
+  }
+  lock.unlock();
+  *newcomm = new ncclComm;
+  fsdp::Join(*newcomm, part, mine);
+  return ncclSuccess;
+}
+
+ncclResult_t ncclCommUserRank(const ncclComm_t comm, int* rank) {
+  *rank = comm->member->rank;
+  return ncclSuccess;
+}
+
+ncclResult_t ncclCommFinalize(ncclComm_t) { return ncclSuccess; }
+
+ncclResult_t ncclCommDestroy(ncclComm_t comm) {
+  Count(&FakeNcclCounts::communicators, -1);
+  Count(&FakeNcclCounts::registrations, -comm->registrations);
+  Count(&FakeNcclCounts::reductions, -comm->reductions);
+  delete comm;
+  return ncclSuccess;
+}
+
+ncclResult_t ncclCommAbort(ncclComm_t comm) {
+  comm->member->Abort();
+  return ncclCommDestroy(comm);
+}
+
+ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error) {
+  Member& member = *comm->member;
+  *error = member.async_error;
+  if (*error != ncclSuccess) return ncclSuccess;
+  const std::lock_guard<std::mutex> lock(member.clique->mutex);
+  if (member.hangs_in_init || member.clique->joined < member.clique->size) *error = ncclInProgress;
+  return ncclSuccess;
+}
+
+const char* ncclGetErrorString(ncclResult_t result) {
+  switch (result) {
+    case ncclSuccess:
+      return "no error";
+    case ncclUnhandledCudaError:
+      return "unhandled cuda error (run with NCCL_DEBUG=INFO for details)";
+    case ncclSystemError:
+      return "unhandled system error (run with NCCL_DEBUG=INFO for details)";
+    case ncclInternalError:
+      return "internal error - please report this issue to the NCCL developers";
+    case ncclInvalidArgument:
+      return "invalid argument (run with NCCL_DEBUG=WARN for details)";
+    case ncclInvalidUsage:
+      return "invalid usage (run with NCCL_DEBUG=WARN for details)";
+    case ncclRemoteError:
+      return "remote process exited or there was a network error";
+    case ncclInProgress:
+      return "NCCL operation in progress";
+  }
+  return "unknown result code";
+}
+
+const char* ncclGetLastError(ncclComm_t) { return ""; }
+
+ncclResult_t ncclMemAlloc(void** data, size_t nbytes) {
+  if (cudaMalloc(data, nbytes) != cudaSuccess) return ncclUnhandledCudaError;
+  Count(&FakeNcclCounts::allocations, 1);
+  return ncclSuccess;
+}
+
+ncclResult_t ncclMemFree(void* data) {
+  Count(&FakeNcclCounts::allocations, -1);
+  return cudaFree(data) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
+}
+
+ncclResult_t ncclCommRegister(const ncclComm_t comm, void* data, size_t, void** handle) {
+  *handle = data;
+  ++comm->registrations;
+  Count(&FakeNcclCounts::registrations, 1);
+  return ncclSuccess;
+}
+
+ncclResult_t ncclCommDeregister(const ncclComm_t comm, void*) {
+  --comm->registrations;
+  Count(&FakeNcclCounts::registrations, -1);
+  return ncclSuccess;
+}
+
+ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t* op, void* scalar, ncclDataType_t type,
+                                      ncclScalarResidence_t residence, ncclComm_t comm) {
+  double factor = 0;
+  if (residence != ncclScalarHostImmediate ||
+      !fsdp::Convert(fsdp::DTypeOf(type), scalar, fsdp::DType::kFloat64, &factor, 1).ok()) {
+    return ncclInvalidArgument;
+  }
+  comm->factors.push_back(factor);
+  *op = static_cast<ncclRedOp_t>(ncclAvg + comm->factors.size());
+  ++comm->reductions;
+  Count(&FakeNcclCounts::reductions, 1);
+  return ncclSuccess;
+}
+
+ncclResult_t ncclRedOpDestroy(ncclRedOp_t, ncclComm_t comm) {
+  --comm->reductions;
+  Count(&FakeNcclCounts::reductions, -1);
+  return ncclSuccess;
+}
+
+ncclResult_t ncclAllGather(const void* send, void* receive, size_t count, ncclDataType_t type, ncclComm_t comm,
+                           cudaStream_t stream) {
+  return fsdp::Launch({.op = fsdp::Op::kAllGather, .send = send, .receive = receive, .count = count, .type = type},
+                      comm, stream);
+}
+
+ncclResult_t ncclReduceScatter(const void* send, void* receive, size_t count, ncclDataType_t type, ncclRedOp_t op,
+                               ncclComm_t comm, cudaStream_t stream) {
+  return fsdp::Launch(
+      {.op = fsdp::Op::kReduceScatter, .send = send, .receive = receive, .count = count, .type = type, .reduction = op},
+      comm, stream);
+}
+
+ncclResult_t ncclAllReduce(const void* send, void* receive, size_t count, ncclDataType_t type, ncclRedOp_t op,
+                           ncclComm_t comm, cudaStream_t stream) {
+  return fsdp::Launch(
+      {.op = fsdp::Op::kAllReduce, .send = send, .receive = receive, .count = count, .type = type, .reduction = op},
+      comm, stream);
+}
+
+ncclResult_t ncclBroadcast(const void* send, void* receive, size_t count, ncclDataType_t type, int root,
+                           ncclComm_t comm, cudaStream_t stream) {
+  return fsdp::Launch(
+      {.op = fsdp::Op::kBroadcast, .send = send, .receive = receive, .count = count, .type = type, .root = root}, comm,
+      stream);
+}

@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "collectives/cuda/nccl_communicator.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "base/status_macros.h"
+#include "collectives/cuda/cuda_ordinal.h"
+#include "cuda/cuda_status.h"
+#include "tensor/convert.h"
+
+namespace fsdp {
+namespace {
+
+absl::StatusCode CodeOf(ncclResult_t result) {
+  switch (result) {
+    case ncclSuccess:
+      return absl::StatusCode::kOk;
+    case ncclRemoteError:
+      return absl::StatusCode::kUnavailable;
+    case ncclInvalidUsage:
+      return absl::StatusCode::kFailedPrecondition;
+    default:
+      return absl::StatusCode::kInternal;
+  }
+}
+
+// `comm` may be null.
+absl::Status NcclStatus(ncclResult_t result, std::string_view call, ncclComm_t comm) {
+  if (result == ncclSuccess) return absl::OkStatus();
+  const char* detail = ncclGetLastError(comm);
+  std::string text = absl::StrCat(std::string(call), ": ", ncclGetErrorString(result));
+  if (detail != nullptr && *detail != '\0') absl::StrAppend(&text, ": ", detail);
+  if (absl::StrContains(text, "Duplicate GPU")) {
+    absl::StrAppend(&text, "; ranks that share a GPU need an NCCL_HOSTID each, see docs/gpu.md");
+  }
+  return absl::Status(CodeOf(result), text);
+}
+
+std::optional<ncclDataType_t> TypeOf(DType dtype) {
+  switch (dtype) {
+    case DType::kFloat64:
+      return ncclFloat64;
+    case DType::kFloat32:
+      return ncclFloat32;
+    case DType::kBFloat16:
+      return ncclBfloat16;
+    case DType::kFloat16:
+      return ncclFloat16;
+    case DType::kInt64:
+      return ncclInt64;
+    case DType::kInt32:
+      return ncclInt32;
+    default:
+      return std::nullopt;  // moved as bytes, and never reduced
+  }
+}
+
+ncclConfig_t Config() {
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  return config;
+}
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<CudaCommunicator>> NcclCommunicator::Create(ProcessGroup& control,
+                                                                           std::shared_ptr<Device> device,
+                                                                           absl::Duration timeout) {
+  // Every rank takes part in every exchange, whatever went wrong on it.
+  ncclUniqueId id = {};
+  absl::StatusOr<int> ordinal = CudaOrdinal(*device);
+  absl::Status mine = ordinal.status();
+  if (mine.ok() && control.rank() == 0) mine = NcclStatus(ncclGetUniqueId(&id), "ncclGetUniqueId", nullptr);
+  RETURN_IF_ERROR(AgreeOn(control, mine));
+  ASSIGN_OR_RETURN(const std::vector<std::string> ids,
+                   control.GatherBlobs(control.rank() == 0 ? std::string_view(id.internal, sizeof(id.internal)) : ""));
+  if (ids[0].size() != sizeof(id.internal)) return absl::InternalError("rank 0 gave no id of a communicator");
+  std::memcpy(id.internal, ids[0].data(), sizeof(id.internal));
+
+  std::shared_ptr<NcclCommunicator> made(new NcclCommunicator(std::move(device), *ordinal, control.size(), timeout));
+  RETURN_IF_ERROR(CudaStatus(cudaSetDevice(*ordinal), "cudaSetDevice", *ordinal));
+  RETURN_IF_ERROR(CudaStatus(cudaMalloc(&made->barrier_, sizeof(int32_t)), "cudaMalloc", *ordinal));
+  ncclConfig_t config = Config();
+  const int rank = control.rank();
+  RETURN_IF_ERROR(AgreeOn(control, made->Make("ncclCommInitRankConfig", [&] {
+    return ncclCommInitRankConfig(&made->comm_, made->size_, id, rank, &config);
+  })));
+  return made;
+}
+
+NcclCommunicator::~NcclCommunicator() {
+  if (comm_ != nullptr) {
+    for (const auto& [dtype, op] : averages_) ncclRedOpDestroy(op, comm_);
+    // Destroying waits for the peers, but they are done with it too: a group outlives its work.
+    const absl::Status finalized = Make("ncclCommFinalize", [this] { return ncclCommFinalize(comm_); });
+    if (comm_ != nullptr) finalized.ok() ? ncclCommDestroy(comm_) : ncclCommAbort(comm_);
+  }
+  if (barrier_ != nullptr) cudaFree(barrier_);
+}
+
+template <typename Call>
+absl::Status NcclCommunicator::Make(std::string_view name, Call call) {
+  ncclResult_t result = ncclSuccess;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (aborted_) return absl::CancelledError(absl::StrCat(std::string(name), ": the communicator was aborted"));
+    result = call();
+    if (result != ncclInProgress) return NcclStatus(result, name, comm_);
+  }
+  return Poll(name, result);
+}
+
+absl::Status NcclCommunicator::Poll(std::string_view name, ncclResult_t result) {
+  const absl::Time deadline = absl::Now() + timeout_;
+  while (true) {
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      if (aborted_) return absl::CancelledError(absl::StrCat(std::string(name), ": the communicator was aborted"));
+      RETURN_IF_ERROR(NcclStatus(ncclCommGetAsyncError(comm_, &result), "ncclCommGetAsyncError", comm_));
+      if (result != ncclInProgress) return NcclStatus(result, name, comm_);
+    }
+    if (absl::Now() > deadline) {
+      Abort();
+      return absl::DeadlineExceededError(
+          absl::StrCat(std::string(name), " waited ", absl::FormatDuration(timeout_), " for its peers"));
+    }
+    absl::SleepFor(absl::Microseconds(50));
+  }
+}
+
+absl::Status NcclCommunicator::AsyncError() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (comm_ == nullptr) return absl::OkStatus();
+  ncclResult_t result = ncclSuccess;
+  RETURN_IF_ERROR(NcclStatus(ncclCommGetAsyncError(comm_, &result), "ncclCommGetAsyncError", comm_));
+  return result == ncclInProgress ? absl::OkStatus() : NcclStatus(result, "nccl", comm_);
+}
+
+void NcclCommunicator::Abort() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  aborted_ = true;
+  if (comm_ != nullptr) ncclCommAbort(std::exchange(comm_, nullptr));
+}
+
+absl::Status NcclCommunicator::Launch(const Collective& c, CUstream_st* stream) {
+  const auto nbytes = static_cast<size_t>(c.spec.count * SizeOf(c.spec.dtype));
+  switch (c.spec.op) {
+    case CollectiveOp::kAllGather:
+      return Make("ncclAllGather", [&] { return ncclAllGather(c.input, c.output, nbytes, ncclUint8, comm_, stream); });
+    case CollectiveOp::kBroadcast:
+      return Make("ncclBroadcast",
+                  [&] { return ncclBroadcast(c.input, c.output, nbytes, ncclUint8, c.spec.root, comm_, stream); });
+    case CollectiveOp::kBarrier:
+      return Make("ncclAllReduce",
+                  [&] { return ncclAllReduce(barrier_, barrier_, 1, ncclInt32, ncclMax, comm_, stream); });
+    case CollectiveOp::kReduceScatter:
+    case CollectiveOp::kAllReduce:
+      return LaunchReduction(c, stream);
+    case CollectiveOp::kGatherBlobs:
+      break;
+  }
+  return absl::InternalError(absl::StrCat(CollectiveOpName(c.spec.op), " is not for a GPU"));
+}
+
+absl::Status NcclCommunicator::LaunchReduction(const Collective& c, CUstream_st* stream) {
+  const std::optional<ncclDataType_t> type = TypeOf(c.spec.dtype);
+  if (!type.has_value()) {
+    return absl::UnimplementedError(absl::StrCat("backend nccl cannot reduce ", std::string(DTypeName(c.spec.dtype))));
+  }
+  ASSIGN_OR_RETURN(const ncclRedOp_t op, Reduction(c.spec));
+  const auto count = static_cast<size_t>(c.spec.count);
+  if (c.spec.op == CollectiveOp::kAllReduce) {
+    return Make("ncclAllReduce", [&] { return ncclAllReduce(c.input, c.output, count, *type, op, comm_, stream); });
+  }
+  return Make("ncclReduceScatter",
+              [&] { return ncclReduceScatter(c.input, c.output, count, *type, op, comm_, stream); });
+}
+
+absl::StatusOr<ncclRedOp_t> NcclCommunicator::Reduction(const CollectiveSpec& spec) {
+  switch (spec.reduce_op) {
+    case ReduceOp::kSum:
+      return ncclSum;
+    case ReduceOp::kMin:
+      return ncclMin;
+    case ReduceOp::kMax:
+      return ncclMax;
+    case ReduceOp::kAvg:
+      break;
+  }
+  if (const auto made = averages_.find(spec.dtype); made != averages_.end()) return made->second;
+  const double factor = 1.0 / size_;
+  std::array<std::byte, sizeof(double)> scalar;
+  RETURN_IF_ERROR(Convert(DType::kFloat64, &factor, spec.dtype, scalar.data(), 1));
+  ncclRedOp_t op = ncclSum;
+  RETURN_IF_ERROR(Make("ncclRedOpCreatePreMulSum", [&] {
+    return ncclRedOpCreatePreMulSum(&op, scalar.data(), *TypeOf(spec.dtype), ncclScalarHostImmediate, comm_);
+  }));
+  averages_[spec.dtype] = op;
+  return op;
+}
+
+absl::StatusOr<Buffer> NcclCommunicator::Allocate(int64_t nbytes) {
+  if (nbytes < 0) {
+    return absl::InvalidArgumentError(absl::StrCat(device_->name(), ": cannot allocate ", nbytes, " bytes"));
+  }
+  RETURN_IF_ERROR(CudaStatus(cudaSetDevice(ordinal_), "cudaSetDevice", ordinal_));
+  const auto size = static_cast<size_t>(std::max<int64_t>(nbytes, 1));
+  void* data = nullptr;
+  if (const ncclResult_t result = ncclMemAlloc(&data, size); result != ncclSuccess) {
+    cudaGetLastError();
+    return absl::ResourceExhaustedError(
+        absl::StrCat(device_->name(), ": cannot allocate ", nbytes, " bytes; ", device_->allocated_bytes(),
+                     " bytes are in use: ", NcclStatus(result, "ncclMemAlloc", nullptr).message()));
+  }
+  device_->NoteAllocation(nbytes);
+  void* registration = nullptr;
+  const absl::Status registered =
+      Make("ncclCommRegister", [&] { return ncclCommRegister(comm_, data, size, &registration); });
+  Buffer buffer(data, nbytes,
+                [self = shared_from_this(), data, nbytes, registration] { self->Free(data, nbytes, registration); });
+  RETURN_IF_ERROR(registered);
+  return buffer;
+}
+
+void NcclCommunicator::Free(void* data, int64_t nbytes, void* registration) {
+  if (registration != nullptr) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (comm_ != nullptr) ncclCommDeregister(comm_, registration);
+  }
+  cudaSetDevice(ordinal_);
+  ncclMemFree(data);
+  cudaGetLastError();
+  device_->NoteAllocation(-nbytes);
+}
+
+absl::StatusOr<std::shared_ptr<CudaCommunicator>> NcclCommunicator::Split(const std::vector<int>& members) {
+  const auto size = static_cast<int>(members.size());
+  std::shared_ptr<NcclCommunicator> part(new NcclCommunicator(device_, ordinal_, size, timeout_));
+  RETURN_IF_ERROR(CudaStatus(cudaSetDevice(ordinal_), "cudaSetDevice", ordinal_));
+  RETURN_IF_ERROR(CudaStatus(cudaMalloc(&part->barrier_, sizeof(int32_t)), "cudaMalloc", ordinal_));
+  int rank = 0;
+  RETURN_IF_ERROR(Make("ncclCommUserRank", [&] { return ncclCommUserRank(comm_, &rank); }));
+  const auto key = static_cast<int>(std::find(members.begin(), members.end(), rank) - members.begin());
+  ncclConfig_t config = Config();
+  // The lowest member as color: it is no other group's.
+  const int color = *std::min_element(members.begin(), members.end());
+  RETURN_IF_ERROR(Make("ncclCommSplit", [&] { return ncclCommSplit(comm_, color, key, &part->comm_, &config); }));
+  RETURN_IF_ERROR(part->Make("ncclCommSplit", [] { return ncclInProgress; }));
+  return part;
+}
+
+}  // namespace fsdp

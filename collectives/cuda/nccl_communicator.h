@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// NcclCommunicator: NCCL, without blocking: every call is polled to its end or to a deadline, and may be aborted from
+// another thread. One process per GPU; several ranks on one GPU need an NCCL_HOSTID each (docs/gpu.md). Sums are in the
+// order of NCCL's algorithm, so equal on all ranks, but not those of the host backends bit for bit; 16-bit floats are
+// rounded at each hop.
+#ifndef FSDP_COLLECTIVES_CUDA_NCCL_COMMUNICATOR_H_
+#define FSDP_COLLECTIVES_CUDA_NCCL_COMMUNICATOR_H_
+
+#include <nccl.h>
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string_view>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "collectives/cuda/cuda_communicator.h"
+#include "collectives/process_group.h"
+
+namespace fsdp {
+
+class NcclCommunicator final : public CudaCommunicator, public std::enable_shared_from_this<NcclCommunicator> {
+ public:
+  // Of the ranks of `control`, each with its `device`. Collective. `timeout`: for a call to come to its end.
+  static absl::StatusOr<std::shared_ptr<CudaCommunicator>> Create(ProcessGroup& control, std::shared_ptr<Device> device,
+                                                                  absl::Duration timeout);
+  ~NcclCommunicator() override;
+
+  std::string_view backend() const override { return "nccl"; }
+
+  // NCCL multiplies before it adds, by 1/n in the dtype itself: for 16 bits that is worse than dividing the sum, unless
+  // n is a power of two.
+  bool Averages(DType dtype) const override { return SizeOf(dtype) >= 4 || (size_ & (size_ - 1)) == 0; }
+
+  absl::Status Launch(const Collective& collective, CUstream_st* stream) override;
+  absl::Status AsyncError() override;
+  void Abort() override;
+
+  // From ncclMemAlloc and registered with this communicator, which may then read and write it without a copy. Rounded
+  // up to NCCL's granularity, some MiB: for arenas.
+  absl::StatusOr<Buffer> Allocate(int64_t nbytes) override;
+
+  absl::StatusOr<std::shared_ptr<CudaCommunicator>> Split(const std::vector<int>& members) override;
+
+ private:
+  NcclCommunicator(std::shared_ptr<Device> device, int ordinal, int size, absl::Duration timeout)
+      : device_(std::move(device)), ordinal_(ordinal), size_(size), timeout_(timeout) {}
+
+  // Makes `call` and polls until it is done. The comm is not aborted meanwhile, but may be between polls.
+  template <typename Call>
+  absl::Status Make(std::string_view name, Call call);
+  absl::Status Poll(std::string_view name, ncclResult_t result);
+
+  absl::Status LaunchReduction(const Collective& collective, CUstream_st* stream);
+  absl::StatusOr<ncclRedOp_t> Reduction(const CollectiveSpec& spec);
+  void Free(void* data, int64_t nbytes, void* registration);
+
+  const std::shared_ptr<Device> device_;
+  const int ordinal_;
+  const int size_;
+  const absl::Duration timeout_;
+
+  std::mutex mutex_;
+  ncclComm_t comm_ = nullptr;  // guarded by mutex_; null once aborted
+  bool aborted_ = false;       // guarded by mutex_
+  std::map<DType, ncclRedOp_t> averages_;
+  void* barrier_ = nullptr;  // one int32 on the device
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_COLLECTIVES_CUDA_NCCL_COMMUNICATOR_H_

@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "collectives/cuda/nccl_process_group.h"
+
+namespace fsdp {
+
+absl::StatusOr<std::unique_ptr<ProcessGroup>> CreateNcclGroup(std::unique_ptr<ProcessGroup>, std::shared_ptr<Device>,
+                                                              absl::Duration) {
+  return absl::FailedPreconditionError(
+      "backend nccl: this program was built without NCCL; build it where the CUDA Toolkit and nccl.h (libnccl-dev) "
+      "are");
+}
+
+}  // namespace fsdp

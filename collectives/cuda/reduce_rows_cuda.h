@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// ReduceRowsOnGpu: reduce_rows.h on a GPU, with the same bits.
+#ifndef FSDP_COLLECTIVES_CUDA_REDUCE_ROWS_CUDA_H_
+#define FSDP_COLLECTIVES_CUDA_REDUCE_ROWS_CUDA_H_
+
+#include "collectives/host/reduce_rows.h"
+#include "collectives/reduce_op.h"
+#include "tensor/dtype.h"
+
+// CUDA's, so that its headers need not be included here.
+struct CUstream_st;
+
+namespace fsdp {
+
+inline constexpr int kMaxRowsOnGpu = 64;
+
+// As ReduceRows, put on `stream`; at most kMaxRowsOnGpu rows, in memory that the stream's device reaches. An error of
+// the launch is the thread's last one (CudaLaunchStatus).
+void ReduceRowsOnGpu(DType dtype, ReduceOp op, const Reduction& reduction, CUstream_st* stream);
+
+}  // namespace fsdp
+
+#endif  // FSDP_COLLECTIVES_CUDA_REDUCE_ROWS_CUDA_H_

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How much memory this process could still get, so that what is plainly too much can be refused: where memory is
+// overcommitted the kernel would rather kill somebody than say no.
+#ifndef FSDP_COLLECTIVES_HOST_AVAILABLE_MEMORY_H_
+#define FSDP_COLLECTIVES_HOST_AVAILABLE_MEMORY_H_
+
+#include <cstdint>
+#include <string>
+
+namespace fsdp {
+
+// Free or reclaimable memory of the host, and swap, or what is left of this process's cgroup if that is less.
+int64_t AvailableMemoryBytes();
+
+// What is left of a cgroup's memory, from the texts of its files: the limit, the usage, and memory.stat, whose file
+// pages can be reclaimed. The largest number when there is no limit ("max", or a missing file, which is empty).
+int64_t CgroupAvailableBytes(const std::string& limit, const std::string& usage, const std::string& stat);
+
+}  // namespace fsdp
+
+#endif  // FSDP_COLLECTIVES_HOST_AVAILABLE_MEMORY_H_

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "collectives/host/futex.h"
+
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <climits>
+
+namespace fsdp {
+namespace {
+
+// The kernel wants the word's address; an atomic of 4 bytes is its word.
+const uint32_t* Word(const std::atomic<uint32_t>& word) { return reinterpret_cast<const uint32_t*>(&word); }
+
+}  // namespace
+
+void FutexWait(const std::atomic<uint32_t>& word, uint32_t expected, absl::Duration limit) {
+  const timespec ts = absl::ToTimespec(limit);
+  syscall(SYS_futex, Word(word), FUTEX_WAIT, expected, &ts, nullptr, 0);
+}
+
+void FutexWakeAll(const std::atomic<uint32_t>& word) {
+  syscall(SYS_futex, Word(word), FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+}
+
+}  // namespace fsdp

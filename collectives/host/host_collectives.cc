@@ -1,0 +1,283 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How a collective runs, on every rank:
+//   1. Describe what it is and where this rank's data lie. Memory that peers reach is given as it is ("direct"); other
+//      memory goes through the rank's staging slots in chunks. Small data is always staged: the copy costs less than
+//      the barrier it saves.
+//   2. Stage the first chunk, if staged; publish the descriptor; meet the others (a round of round_barrier.h).
+//   3. Compare all descriptors. Every rank sees the same ones, so all succeed or all fail with the same text.
+//   4. For each chunk - one of everything when nobody is staged - move the data straight from the peers' memory or
+//      slots to the output. Before each chunk but the first: stage it, and meet.
+//        all_gather      copy every peer's chunk
+//        broadcast       copy the root's chunk
+//        reduce_scatter  reduce every rank's elements of this rank's slice, in rank order, in one pass
+//        all_reduce      reduce this rank's sub-slice of the chunk, meet, copy the others'; if small, reduce it all
+//   5. Meet once more if any rank was direct, since its memory may change after that. Slots need no such meeting.
+//
+// Bytes moved per rank, for n ranks and S bytes of the larger buffer: all_gather copies S (n-1)/n; reduce_scatter reads
+// S and writes S/n; all_reduce reads S, writes S/n and copies S (n-1)/n.
+#include "collectives/host/host_collectives.h"
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+
+#include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
+#include "base/status_macros.h"
+#include "collectives/host/reduce_rows.h"
+
+namespace fsdp {
+namespace {
+
+// Up to here two copies cost less than a barrier.
+constexpr int64_t kEagerBytes = 16 << 10;
+
+// Sub-slices and chunks start on cache lines, so that no two ranks write one line.
+constexpr int64_t kLine = 64;
+
+// What a rank gives has `Rows` rows of spec.count elements.
+int64_t Rows(const CollectiveSpec& spec, int size) { return spec.op == CollectiveOp::kReduceScatter ? size : 1; }
+
+bool IsEager(const CollectiveSpec& spec, int size) {
+  return Rows(spec, size) * spec.count * SizeOf(spec.dtype) <= kEagerBytes;
+}
+
+bool GivesData(const CollectiveSpec& spec, int rank) {
+  return spec.op != CollectiveOp::kBarrier && (spec.op != CollectiveOp::kBroadcast || rank == spec.root);
+}
+
+void Copy(std::byte* destination, const std::byte* source, int64_t nbytes) {
+  if (nbytes > 0 && destination != source) {
+    std::memcpy(destination, source, static_cast<size_t>(nbytes));
+  }
+}
+
+// What this rank gives, in its own memory; all_gather's own part is in the output already.
+const std::byte* OwnData(const Collective& c, int rank) {
+  return c.spec.op == CollectiveOp::kAllGather ? c.output + rank * c.spec.count * SizeOf(c.spec.dtype) : c.input;
+}
+
+}  // namespace
+
+HostCollectives::HostCollectives(const Fabric& fabric, absl::Duration timeout)
+    : fabric_(fabric),
+      control_(fabric.control()),
+      rank_(fabric.rank()),
+      size_(fabric.size()),
+      barrier_(fabric, timeout),
+      specs_(static_cast<size_t>(size_)),
+      sources_(static_cast<size_t>(size_)),
+      rows_(static_cast<size_t>(size_)) {}
+
+absl::Status HostCollectives::Run(uint64_t sequence, const Collective& collective) {
+  const CollectiveSpec& spec = collective.spec;
+  id_ = {.op = spec.op, .sequence = sequence};
+  const std::byte* const own = OwnData(collective, rank_);
+  if (spec.op == CollectiveOp::kAllGather) {
+    Copy(const_cast<std::byte*>(own), collective.input, spec.count * SizeOf(spec.dtype));
+  }
+  const Descriptor mine = Describe(collective);
+  const int64_t capacity = SlotCapacity(spec);
+  staged_ = GivesData(spec, rank_) && !mine.direct;
+  if (staged_) {
+    Stage(collective, {.begin = 0, .count = std::min(spec.count, capacity)});
+  }
+  RETURN_IF_ERROR(Exchange(mine, own));
+  const int64_t step = any_staged_ ? capacity : spec.count;
+  for (int64_t begin = 0; begin < spec.count; begin += step) {
+    const Chunk chunk = {.begin = begin, .count = std::min(step, spec.count - begin)};
+    if (begin > 0) {
+      if (staged_) {
+        Stage(collective, chunk);
+      }
+      RETURN_IF_ERROR(Meet());
+    }
+    RETURN_IF_ERROR(Move(collective, chunk));
+  }
+  return any_direct_ ? barrier_.Await(id_) : absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<std::string>> HostCollectives::GatherBlobs(uint64_t sequence, std::string_view blob) {
+  Collective collective;
+  collective.spec = {.op = CollectiveOp::kGatherBlobs, .count = static_cast<int64_t>(blob.size())};
+  collective.input = reinterpret_cast<const std::byte*>(blob.data());
+  id_ = {.op = CollectiveOp::kGatherBlobs, .sequence = sequence};
+  const int64_t capacity = fabric_.slot_bytes();
+  Stage(collective, {.begin = 0, .count = std::min(collective.spec.count, capacity)});
+  RETURN_IF_ERROR(Exchange({.spec = collective.spec}, collective.input));
+  std::vector<int64_t> sizes;
+  for (int r = 0; r < size_; ++r) {
+    sizes.push_back(control_.rank(r).descriptors[barrier_.read_parity()].spec.count);
+  }
+  const int64_t longest = *std::max_element(sizes.begin(), sizes.end());
+  std::vector<std::string> blobs(static_cast<size_t>(size_));
+  for (int64_t begin = 0; begin < longest; begin += capacity) {
+    if (begin > 0) {
+      Stage(collective, {.begin = begin, .count = std::clamp<int64_t>(collective.spec.count - begin, 0, capacity)});
+      RETURN_IF_ERROR(Meet());
+    }
+    for (int r = 0; r < size_; ++r) {
+      const int64_t count = std::clamp<int64_t>(sizes[r] - begin, 0, capacity);
+      blobs[r].append(reinterpret_cast<const char*>(fabric_.Slot(r, barrier_.read_parity())), count);
+    }
+  }
+  return blobs;
+}
+
+Descriptor HostCollectives::Describe(const Collective& collective) const {
+  const CollectiveSpec& spec = collective.spec;
+  Descriptor mine = {.spec = spec};
+  if (!GivesData(spec, rank_) || IsEager(spec, size_)) {
+    return mine;
+  }
+  const int64_t nbytes = Rows(spec, size_) * spec.count * SizeOf(spec.dtype);
+  std::optional<uint64_t> address = fabric_.Publish(OwnData(collective, rank_), nbytes);
+  if (!address.has_value()) {
+    address = fabric_.Publish(collective.input, nbytes);
+  }
+  mine.direct = address.has_value();
+  mine.address = address.value_or(0);
+  return mine;
+}
+
+// Publishes `mine`, meets the others, and learns what they give.
+absl::Status HostCollectives::Exchange(const Descriptor& mine, const std::byte* own) {
+  control_.rank(rank_).descriptors[barrier_.write_parity()] = mine;
+  RETURN_IF_ERROR(barrier_.Await(id_));
+  RETURN_IF_ERROR(CheckRanksAgree());
+  any_direct_ = false;
+  any_staged_ = false;
+  for (int r = 0; r < size_; ++r) {
+    const Descriptor& theirs = control_.rank(r).descriptors[barrier_.read_parity()];
+    any_direct_ |= theirs.direct;
+    any_staged_ |= !theirs.direct && GivesData(theirs.spec, r);
+    sources_[r] = theirs.direct ? fabric_.PeerMemory(r, theirs.address) : nullptr;
+  }
+  sources_[rank_] = own;
+  return any_direct_ ? barrier_.BeginReading(id_) : absl::OkStatus();
+}
+
+absl::Status HostCollectives::CheckRanksAgree() {
+  for (int r = 0; r < size_; ++r) specs_[r] = control_.rank(r).descriptors[barrier_.read_parity()].spec;
+  return CheckAgreement(specs_, id_.sequence);
+}
+
+// A further round of the collective that runs.
+absl::Status HostCollectives::Meet() {
+  RETURN_IF_ERROR(barrier_.Await(id_));
+  return any_direct_ ? barrier_.BeginReading(id_) : absl::OkStatus();
+}
+
+// Elements per row that fit into a slot.
+int64_t HostCollectives::SlotCapacity(const CollectiveSpec& spec) const {
+  const int64_t row_bytes = fabric_.slot_bytes() / Rows(spec, size_) / kLine * kLine;
+  return row_bytes / SizeOf(spec.dtype);
+}
+
+// Copies the chunk of each row into this rank's slot, one row after the other.
+void HostCollectives::Stage(const Collective& collective, const Chunk& chunk) const {
+  const int64_t width = SizeOf(collective.spec.dtype);
+  std::byte* const slot = fabric_.Slot(rank_, barrier_.write_parity());
+  for (int64_t row = 0; row < Rows(collective.spec, size_); ++row) {
+    Copy(slot + row * chunk.count * width, collective.input + (row * collective.spec.count + chunk.begin) * width,
+         chunk.count * width);
+  }
+}
+
+const std::byte* HostCollectives::Source(int r, int64_t direct_offset, int64_t slot_offset) const {
+  return sources_[r] != nullptr ? sources_[r] + direct_offset : fabric_.Slot(r, barrier_.read_parity()) + slot_offset;
+}
+
+absl::Status HostCollectives::Move(const Collective& collective, const Chunk& chunk) {
+  switch (collective.spec.op) {
+    case CollectiveOp::kAllGather:
+      AllGatherChunk(collective, chunk);
+      return absl::OkStatus();
+    case CollectiveOp::kReduceScatter:
+      ReduceScatterChunk(collective, chunk);
+      return absl::OkStatus();
+    case CollectiveOp::kAllReduce:
+      if (IsEager(collective.spec, size_)) {
+        ReduceAlike(collective, chunk);
+        return absl::OkStatus();
+      }
+      return AllReduceChunk(collective, chunk);
+    case CollectiveOp::kBroadcast:
+      BroadcastChunk(collective, chunk);
+      return absl::OkStatus();
+    case CollectiveOp::kBarrier:
+    case CollectiveOp::kGatherBlobs:
+      break;
+  }
+  return absl::InternalError(absl::StrCat(id_.ToString(), " moves no chunks"));
+}
+
+// Each rank starts with its successor, so that they do not all read one rank's memory at once.
+void HostCollectives::AllGatherChunk(const Collective& collective, const Chunk& chunk) const {
+  const int64_t width = SizeOf(collective.spec.dtype);
+  for (int i = 1; i < size_; ++i) {
+    const int peer = (rank_ + i) % size_;
+    Copy(collective.output + (peer * collective.spec.count + chunk.begin) * width, Source(peer, chunk.begin * width, 0),
+         chunk.count * width);
+  }
+}
+
+void HostCollectives::BroadcastChunk(const Collective& collective, const Chunk& chunk) const {
+  const int64_t width = SizeOf(collective.spec.dtype);
+  if (rank_ != collective.spec.root) {
+    // sources_[rank_] is this rank's own t; the root's is another entry.
+    Copy(collective.output + chunk.begin * width, Source(collective.spec.root, chunk.begin * width, 0),
+         chunk.count * width);
+  }
+}
+
+void HostCollectives::ReduceScatterChunk(const Collective& collective, const Chunk& chunk) {
+  const CollectiveSpec& spec = collective.spec;
+  const int64_t width = SizeOf(spec.dtype);
+  for (int r = 0; r < size_; ++r) {
+    rows_[r] = Source(r, (rank_ * spec.count + chunk.begin) * width, rank_ * chunk.count * width);
+  }
+  ReduceRows(spec.dtype, spec.reduce_op,
+             {.rows = rows_, .destination = collective.output + chunk.begin * width, .numel = chunk.count});
+}
+
+// The part of the chunk that rank `r` reduces.
+HostCollectives::Chunk HostCollectives::SubSlice(const CollectiveSpec& spec, const Chunk& chunk, int r) const {
+  const int64_t unit = kLine / SizeOf(spec.dtype);
+  const int64_t each = ((chunk.count + size_ - 1) / size_ + unit - 1) / unit * unit;
+  const int64_t begin = std::min(r * each, chunk.count);
+  return {.begin = begin, .count = std::min(each, chunk.count - begin)};
+}
+
+absl::Status HostCollectives::AllReduceChunk(const Collective& collective, const Chunk& chunk) {
+  const CollectiveSpec& spec = collective.spec;
+  const int64_t width = SizeOf(spec.dtype);
+  std::byte* const t = collective.output + chunk.begin * width;
+  const Chunk mine = SubSlice(spec, chunk, rank_);
+  for (int r = 0; r < size_; ++r) {
+    rows_[r] = Source(r, (chunk.begin + mine.begin) * width, mine.begin * width);
+  }
+  std::byte* const sum = (staged_ ? fabric_.Slot(rank_, barrier_.write_parity()) : t) + mine.begin * width;
+  ReduceRows(spec.dtype, spec.reduce_op, {.rows = rows_, .destination = sum, .numel = mine.count});
+  RETURN_IF_ERROR(Meet());
+  for (int i = 0; i < size_; ++i) {
+    const int r = (rank_ + i) % size_;
+    const Chunk theirs = SubSlice(spec, chunk, r);
+    const std::byte* const source =
+        r == rank_ ? sum : Source(r, (chunk.begin + theirs.begin) * width, theirs.begin * width);
+    Copy(t + theirs.begin * width, source, theirs.count * width);
+  }
+  return absl::OkStatus();
+}
+
+// Every rank reduces the whole chunk, from slots, in the same order: one round, and the same bits everywhere.
+void HostCollectives::ReduceAlike(const Collective& collective, const Chunk& chunk) {
+  for (int r = 0; r < size_; ++r) {
+    rows_[r] = Source(r, 0, 0);
+  }
+  ReduceRows(collective.spec.dtype, collective.spec.reduce_op,
+             {.rows = rows_, .destination = collective.output, .numel = chunk.count});
+}
+
+}  // namespace fsdp

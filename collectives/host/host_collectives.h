@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// HostCollectives: the collectives among ranks that can read each other's memory, whichever fabric that is. Blocking,
+// one at a time, in an order that all ranks share; streams and tickets are host_process_group.h's business.
+#ifndef FSDP_COLLECTIVES_HOST_HOST_COLLECTIVES_H_
+#define FSDP_COLLECTIVES_HOST_HOST_COLLECTIVES_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "collectives/collective.h"
+#include "collectives/host/fabric.h"
+#include "collectives/host/round_barrier.h"
+
+namespace fsdp {
+
+class HostCollectives {
+ public:
+  // The fabric must outlive it.
+  HostCollectives(const Fabric& fabric, absl::Duration timeout);
+
+  // Runs the collective number `sequence` and blocks until this rank's output is ready and its input may be changed.
+  // Preconditions: CheckAllGather or its sisters passed. After an error the group is of no more use: the caller calls
+  // barrier().GiveUp and AwaitReaders.
+  absl::Status Run(uint64_t sequence, const Collective& collective);
+
+  // Every rank's blob, by rank.
+  absl::StatusOr<std::vector<std::string>> GatherBlobs(uint64_t sequence, std::string_view blob);
+
+  RoundBarrier& barrier() { return barrier_; }
+  absl::Duration timeout() const { return barrier_.timeout(); }
+
+ private:
+  // Elements [begin, begin + count) of what each rank gives.
+  struct Chunk {
+    int64_t begin = 0;
+    int64_t count = 0;
+  };
+
+  Descriptor Describe(const Collective& collective) const;
+  absl::Status Exchange(const Descriptor& mine, const std::byte* own);
+  absl::Status CheckRanksAgree();
+  absl::Status Meet();
+
+  int64_t SlotCapacity(const CollectiveSpec& spec) const;
+  void Stage(const Collective& collective, const Chunk& chunk) const;
+  Chunk SubSlice(const CollectiveSpec& spec, const Chunk& chunk, int r) const;
+  const std::byte* Source(int r, int64_t direct_offset, int64_t slot_offset) const;
+
+  absl::Status Move(const Collective& collective, const Chunk& chunk);
+  void AllGatherChunk(const Collective& collective, const Chunk& chunk) const;
+  void BroadcastChunk(const Collective& collective, const Chunk& chunk) const;
+  void ReduceScatterChunk(const Collective& collective, const Chunk& chunk);
+  absl::Status AllReduceChunk(const Collective& collective, const Chunk& chunk);
+  void ReduceAlike(const Collective& collective, const Chunk& chunk);
+
+  const Fabric& fabric_;
+  const ControlBlock control_;
+  const int rank_;
+  const int size_;
+  RoundBarrier barrier_;
+
+  // Of the collective that runs.
+  CollectiveId id_;
+  std::vector<CollectiveSpec> specs_;      // by rank
+  std::vector<const std::byte*> sources_;  // by rank: what it gives; null when that goes through its slots
+  bool staged_ = false;                    // this rank gives its data through its slots
+  bool any_direct_ = false;                // some rank gives its own memory, so all must wait before it may change
+  bool any_staged_ = false;                // some rank goes through slots, so all move chunks that fit into them
+  std::vector<const std::byte*> rows_;     // scratch of the reductions
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_COLLECTIVES_HOST_HOST_COLLECTIVES_H_

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "collectives/host/host_process_group.h"
+
+#include <unistd.h>
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "collectives/split_members.h"
+
+namespace fsdp {
+
+HostProcessGroup::HostProcessGroup(std::unique_ptr<Fabric> fabric, absl::Duration timeout)
+    : fabric_(std::move(fabric)), creator_pid_(getpid()), collectives_(*fabric_, timeout) {}
+
+HostProcessGroup::~HostProcessGroup() {
+  if (getpid() == creator_pid_) {
+    collectives_.barrier().Depart();
+  }
+}
+
+void HostProcessGroup::AllGather(const Tensor& input, const Tensor& output, Stream& stream) {
+  Issue(CheckAllGather(input, output, rank(), size()),
+        {.spec = {.op = CollectiveOp::kAllGather, .dtype = input.dtype(), .count = input.numel()},
+         .input = input,
+         .output = output},
+        stream);
+}
+
+void HostProcessGroup::ReduceScatter(const Tensor& input, const Tensor& output, ReduceOp op, Stream& stream) {
+  Issue(
+      CheckReduceScatter(input, output, op, rank(), size()),
+      {.spec = {.op = CollectiveOp::kReduceScatter, .dtype = output.dtype(), .reduce_op = op, .count = output.numel()},
+       .input = input,
+       .output = output},
+      stream);
+}
+
+void HostProcessGroup::AllReduce(const Tensor& t, ReduceOp op, Stream& stream) {
+  Issue(CheckAllReduce(t, op),
+        {.spec = {.op = CollectiveOp::kAllReduce, .dtype = t.dtype(), .reduce_op = op, .count = t.numel()},
+         .input = t,
+         .output = t},
+        stream);
+}
+
+void HostProcessGroup::Broadcast(const Tensor& t, int root, Stream& stream) {
+  Issue(CheckBroadcast(t, root, size()),
+        {.spec = {.op = CollectiveOp::kBroadcast, .dtype = t.dtype(), .root = root, .count = t.numel()},
+         .input = t,
+         .output = t},
+        stream);
+}
+
+void HostProcessGroup::Barrier(Stream& stream) {
+  Issue(absl::OkStatus(), {.spec = {.op = CollectiveOp::kBarrier}}, stream);
+}
+
+// Wrong arguments are an error of the stream like any other: peers that had the right ones must be told.
+void HostProcessGroup::Issue(const absl::Status& arguments, const Issued& issued, Stream& stream) {
+  absl::Status problem = arguments;
+  if (problem.ok() && stream.device().type() != DeviceType::kCpu) {
+    problem = absl::UnimplementedError(absl::StrCat("backend ", std::string(backend()),
+                                                    " takes host memory, the stream is on ", stream.device().name()));
+  }
+  const uint64_t ticket = line_.Take();
+  stream.RunAlways([this, ticket, problem = std::move(problem), issued](const absl::Status& so_far) {
+    return RunInTurn(ticket, so_far.ok() ? problem : so_far, issued);
+  });
+}
+
+absl::Status HostProcessGroup::RunInTurn(uint64_t ticket, const absl::Status& so_far, const Issued& issued) {
+  return line_.Serve(ticket, [&]() -> absl::Status {
+    const CollectiveOp op = issued.spec.op;
+    if (!broken_.ok()) {
+      return BrokenError(ticket, op);
+    }
+    if (!so_far.ok()) {
+      return Fail(so_far);
+    }
+    const absl::Status status = collectives_.Run(ticket, {.spec = issued.spec,
+                                                          .input = static_cast<const std::byte*>(issued.input.data()),
+                                                          .output = static_cast<std::byte*>(issued.output.data())});
+    return status.ok() ? status : Fail(status);
+  });
+}
+
+// Peers must not wait for this rank, and none may be reading the memory that the caller is about to get back.
+absl::Status HostProcessGroup::Fail(absl::Status error) {
+  broken_ = error;
+  collectives_.barrier().GiveUp(error);
+  collectives_.barrier().AwaitReaders();
+  return error;
+}
+
+absl::Status HostProcessGroup::BrokenError(uint64_t ticket, CollectiveOp op) const {
+  return absl::Status(broken_.code(),
+                      absl::StrCat("rank ", rank(), " of ", size(), ": ", CollectiveId{op, ticket}.ToString(),
+                                   ": the group is broken since its first error: ", broken_.message()));
+}
+
+absl::StatusOr<std::vector<std::string>> HostProcessGroup::GatherBlobs(std::string_view blob) {
+  const uint64_t ticket = line_.Take();
+  return line_.Serve(ticket, [&]() -> absl::StatusOr<std::vector<std::string>> {
+    if (!broken_.ok()) {
+      return BrokenError(ticket, CollectiveOp::kGatherBlobs);
+    }
+    absl::StatusOr<std::vector<std::string>> blobs = collectives_.GatherBlobs(ticket, blob);
+    return blobs.ok() ? std::move(blobs) : Fail(blobs.status());
+  });
+}
+
+absl::StatusOr<std::unique_ptr<ProcessGroup>> HostProcessGroup::Split(int color, int key) {
+  const BlobGather gather = [this](std::string_view blob) { return GatherBlobs(blob); };
+  ASSIGN_OR_RETURN(const std::vector<int> members, SplitMembers(gather, color, key));
+  ASSIGN_OR_RETURN(std::unique_ptr<Fabric> fabric, fabric_->Split(members, gather));
+  return std::make_unique<HostProcessGroup>(std::move(fabric), timeout());
+}
+
+int HostProcessGroup::first_rank_to_give_up() const {
+  return static_cast<int>(fabric_->control().group().aborted_by.load(std::memory_order_acquire)) - 1;
+}
+
+}  // namespace fsdp

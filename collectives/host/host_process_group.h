@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// HostProcessGroup: a ProcessGroup over a Fabric, that is, of ranks that read each other's memory: backends "local" and
+// "shm". It puts the blocking HostCollectives onto streams in the order of issue, and keeps the group broken after its
+// first error.
+#ifndef FSDP_COLLECTIVES_HOST_HOST_PROCESS_GROUP_H_
+#define FSDP_COLLECTIVES_HOST_HOST_PROCESS_GROUP_H_
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "collectives/collective.h"
+#include "collectives/host/fabric.h"
+#include "collectives/host/host_collectives.h"
+#include "collectives/host/ticket_line.h"
+#include "collectives/process_group.h"
+
+namespace fsdp {
+
+class HostProcessGroup final : public ProcessGroup {
+ public:
+  HostProcessGroup(std::unique_ptr<Fabric> fabric, absl::Duration timeout);
+
+  // Peers that still finish the last collective are not disturbed; those that want another one are told.
+  ~HostProcessGroup() override;
+
+  int rank() const override { return fabric_->rank(); }
+  int size() const override { return fabric_->size(); }
+  std::string_view backend() const override { return fabric_->backend(); }
+  const std::shared_ptr<Device>& device() const override { return fabric_->device(); }
+  absl::Duration timeout() const override { return collectives_.timeout(); }
+
+  absl::StatusOr<Buffer> Allocate(int64_t nbytes) override { return fabric_->Allocate(nbytes); }
+  void AllGather(const Tensor& input, const Tensor& output, Stream& stream) override;
+  void ReduceScatter(const Tensor& input, const Tensor& output, ReduceOp op, Stream& stream) override;
+  void AllReduce(const Tensor& t, ReduceOp op, Stream& stream) override;
+  void Broadcast(const Tensor& t, int root, Stream& stream) override;
+  void Barrier(Stream& stream) override;
+  absl::StatusOr<std::vector<std::string>> GatherBlobs(std::string_view blob) override;
+  absl::StatusOr<std::unique_ptr<ProcessGroup>> Split(int color, int key) override;
+  void Abort(const absl::Status& reason) override { collectives_.barrier().GiveUp(reason); }
+
+  // The first rank that gave up or called Abort; -1 while none did.
+  int first_rank_to_give_up() const;
+
+ private:
+  // A call as it was issued: the tensors keep their memory alive until it ran.
+  struct Issued {
+    CollectiveSpec spec;
+    Tensor input = {};
+    Tensor output = {};
+  };
+
+  void Issue(const absl::Status& arguments, const Issued& issued, Stream& stream);
+  absl::Status RunInTurn(uint64_t ticket, const absl::Status& so_far, const Issued& issued);
+  absl::Status Fail(absl::Status error);
+  absl::Status BrokenError(uint64_t ticket, CollectiveOp op) const;
+
+  const std::unique_ptr<Fabric> fabric_;
+  const int creator_pid_;  // a forked child that drops its copy of the group must not speak for the rank
+  HostCollectives collectives_;
+  TicketLine line_;
+  absl::Status broken_;  // the first error; touched in turn only
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_COLLECTIVES_HOST_HOST_PROCESS_GROUP_H_

@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// LocalFabric: ranks that are threads of one process. An address is a pointer, and the shared memory is on the heap.
+#ifndef FSDP_COLLECTIVES_HOST_LOCAL_FABRIC_H_
+#define FSDP_COLLECTIVES_HOST_LOCAL_FABRIC_H_
+
+#include <memory>
+#include <vector>
+
+#include "collectives/host/fabric.h"
+
+namespace fsdp {
+
+// One fabric per device, by rank, all of one group.
+std::vector<std::unique_ptr<Fabric>> CreateLocalFabrics(const std::vector<std::shared_ptr<Device>>& devices);
+
+}  // namespace fsdp
+
+#endif  // FSDP_COLLECTIVES_HOST_LOCAL_FABRIC_H_

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// ReduceRows: the arithmetic of the host backends' collectives: n rows of memory combined into one, in one pass, in the
+// order of the rows. Vectorised with run-time dispatch; every target gives the same bits.
+#ifndef FSDP_COLLECTIVES_HOST_REDUCE_ROWS_H_
+#define FSDP_COLLECTIVES_HOST_REDUCE_ROWS_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/types/span.h"
+#include "collectives/reduce_op.h"
+#include "tensor/dtype.h"
+
+namespace fsdp {
+
+// destination[i] = rows[0][i] op rows[1][i] op ..., for i in [0, numel). `destination` may be one of the rows, else it
+// overlaps none; there is at least one row; all are aligned to their elements.
+struct Reduction {
+  absl::Span<const std::byte* const> rows;
+  std::byte* destination = nullptr;
+  int64_t numel = 0;
+};
+
+// bfloat16 and float16 are combined in float32 and rounded once; kAvg divides once, in the type of the sum; integer
+// sums wrap. Precondition: a dtype and op that CheckAllReduce takes.
+void ReduceRows(DType dtype, ReduceOp op, const Reduction& reduction);
+
+// The instruction sets that the kernel is built for.
+enum class ReduceTarget { kBaseline, kAvx2, kAvx512 };
+
+// True when this machine can run it.
+bool IsSupported(ReduceTarget target);
+
+// ReduceRows on a given target, for tests. Precondition: IsSupported(target).
+void ReduceRowsOn(ReduceTarget target, DType dtype, ReduceOp op, const Reduction& reduction);
+
+}  // namespace fsdp
+
+#endif  // FSDP_COLLECTIVES_HOST_REDUCE_ROWS_H_

@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How a rank waits, in Await:
+//   1. It stops reading peers' memory, adds to `arrivals`, then notes its arrival in `arrived`, from which others know
+//      who is missing. Killed in between, it counts as missing in the next round; the other order would leave a round
+//      that never completes and nobody to blame. Whoever completes the round wakes the sleepers, if there are any.
+//   2. It spins for a bounded time, if every rank can have a core.
+//   3. It sleeps on `arrivals` in slices. After each slice it looks, in this order: is the round complete; did a
+//      missing rank die or leave; did a rank give up; is the deadline past. The order makes a dead rank named as such
+//      by all survivors, however fast the first of them spread the word, and lets a rank finish cleanly and go while
+//      slower ones are still in the round that it has arrived at.
+//
+// Sleeper and waker cannot miss each other: the sleeper raises `sleepers` and then reads `arrivals` (in FUTEX_WAIT),
+// the waker raises `arrivals` and then reads `sleepers`, all in one total order. GiveUp does not change the futex word,
+// so a wake-up of its can be missed; that costs one slice.
+#include "collectives/host/round_barrier.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
+#include "base/status_macros.h"
+#include "collectives/host/futex.h"
+
+namespace fsdp {
+namespace {
+
+// How soon a death is noticed at the latest; half of what we promise.
+constexpr absl::Duration kSlice = absl::Milliseconds(50);
+
+// A few times what a wake-up costs; and how often to look in between two looks at the clock.
+constexpr absl::Duration kSpin = absl::Microseconds(50);
+constexpr int kLooks = 32;
+
+int AvailableCores() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  return sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
+}
+
+}  // namespace
+
+RoundBarrier::RoundBarrier(const Fabric& fabric, absl::Duration timeout)
+    : fabric_(fabric),
+      control_(fabric.control()),
+      size_(fabric.size()),
+      timeout_(timeout),
+      may_spin_(fabric.size() <= AvailableCores()) {}
+
+absl::Status RoundBarrier::Await(const CollectiveId& what) {
+  EndReading();
+  RankControl& mine = control_.rank(fabric_.rank());
+  ++round_;
+  control_.group().arrivals.fetch_add(1, std::memory_order_seq_cst);
+  mine.arrived.store(round_, std::memory_order_release);
+  if (Complete()) {
+    if (control_.group().sleepers.load(std::memory_order_seq_cst) > 0) {
+      FutexWakeAll(control_.group().arrivals);
+    }
+  } else if (!Spin()) {
+    RETURN_IF_ERROR(Sleep(what, absl::Now()));
+  }
+  if (control_.group().aborted_by.load(std::memory_order_acquire) != 0) {
+    RETURN_IF_ERROR(CheckNobodyGaveUp(what));
+  }
+  mine.completed.store(round_, std::memory_order_relaxed);
+  return absl::OkStatus();
+}
+
+bool RoundBarrier::Complete() const {
+  const uint32_t target = round_ * static_cast<uint32_t>(size_);
+  return static_cast<int32_t>(control_.group().arrivals.load(std::memory_order_seq_cst) - target) >= 0;
+}
+
+bool RoundBarrier::Spin() const {
+  const absl::Time end = absl::Now() + kSpin;
+  while (may_spin_ && absl::Now() < end) {
+    for (int i = 0; i < kLooks; ++i) {
+      if (Complete()) {
+        return true;
+      }
+      SpinPause();
+    }
+  }
+  return false;
+}
+
+absl::Status RoundBarrier::Sleep(const CollectiveId& what, absl::Time start) {
+  GroupControl& group = control_.group();
+  absl::Status status;
+  group.sleepers.fetch_add(1, std::memory_order_seq_cst);
+  while (true) {
+    const uint32_t seen = group.arrivals.load(std::memory_order_seq_cst);
+    if (Complete()) {
+      break;
+    }
+    status = CheckPeers(what, start);
+    if (!status.ok()) {
+      // A peer may have arrived, completed the round and left for good after it was looked up as missing.
+      if (Complete()) {
+        status = absl::OkStatus();
+      }
+      break;
+    }
+    const absl::Duration left = start + timeout_ - absl::Now();
+    FutexWait(group.arrivals, seen, std::clamp(left, absl::Milliseconds(1), kSlice));
+  }
+  group.sleepers.fetch_sub(1, std::memory_order_seq_cst);
+  return status;
+}
+
+absl::Status RoundBarrier::CheckPeers(const CollectiveId& what, absl::Time start) const {
+  const std::vector<int> missing = MissingRanks();
+  for (const int peer : missing) {
+    const Presence presence = control_.rank(peer).presence.load(std::memory_order_acquire);
+    if (presence == Presence::kDeparted) {
+      return absl::UnavailableError(absl::StrCat(Prefix(what), ": ", fabric_.Describe(peer), " left the group"));
+    }
+    if (presence == Presence::kPresent && !fabric_.IsAlive(peer)) {
+      return absl::UnavailableError(absl::StrCat(Prefix(what), ": ", fabric_.Describe(peer), " died"));
+    }
+  }
+  if (const uint32_t aborted_by = control_.group().aborted_by.load(std::memory_order_acquire); aborted_by != 0) {
+    return GivenUp(what, static_cast<int>(aborted_by) - 1);
+  }
+  if (absl::Now() - start >= timeout_ && !missing.empty()) {
+    return absl::DeadlineExceededError(absl::StrCat(Prefix(what), " waited ", absl::FormatDuration(timeout_),
+                                                    "; missing ranks: ", absl::StrJoin(missing, ", ")));
+  }
+  return absl::OkStatus();
+}
+
+// Of a round that is complete. A rank that gave up later does not matter to it: this rank may still be on its way to
+// the very error that the other returned, such as AgreeOn's.
+absl::Status RoundBarrier::CheckNobodyGaveUp(const CollectiveId& what) const {
+  for (int r = 0; r < size_; ++r) {
+    const RankControl& theirs = control_.rank(r);
+    if (theirs.presence.load(std::memory_order_acquire) == Presence::kGaveUp &&
+        static_cast<int32_t>(theirs.abort_round - round_) <= 0) {
+      return GivenUp(what, r);
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RoundBarrier::BeginReading(const CollectiveId& what) {
+  // Mark, then look: GiveUp marks `aborted_by`, then looks at `reading`. One of the two sees the other.
+  control_.rank(fabric_.rank()).reading.store(1, std::memory_order_seq_cst);
+  const uint32_t aborted_by = control_.group().aborted_by.load(std::memory_order_seq_cst);
+  if (aborted_by == 0) {
+    return absl::OkStatus();
+  }
+  EndReading();
+  return GivenUp(what, static_cast<int>(aborted_by) - 1);
+}
+
+void RoundBarrier::EndReading() { control_.rank(fabric_.rank()).reading.store(0, std::memory_order_release); }
+
+void RoundBarrier::GiveUp(const absl::Status& reason) {
+  const std::lock_guard<std::mutex> lock(give_up_mutex_);
+  RankControl& mine = control_.rank(fabric_.rank());
+  if (mine.presence.load(std::memory_order_relaxed) != Presence::kPresent) {
+    return;
+  }
+  mine.abort_round = mine.completed.load(std::memory_order_relaxed) + 1;
+  mine.abort_code = static_cast<int32_t>(reason.code());
+  const size_t length = std::min(reason.message().size(), mine.abort_text.size() - 1);
+  std::memcpy(mine.abort_text.data(), reason.message().data(), length);
+  mine.abort_text[length] = '\0';
+  mine.presence.store(Presence::kGaveUp, std::memory_order_seq_cst);
+  uint32_t none = 0;
+  control_.group().aborted_by.compare_exchange_strong(none, static_cast<uint32_t>(fabric_.rank()) + 1,
+                                                      std::memory_order_seq_cst);
+  FutexWakeAll(control_.group().arrivals);
+}
+
+void RoundBarrier::AwaitReaders() const {
+  if (!fabric_.peers_share_address_space()) {
+    return;
+  }
+  for (int peer = 0; peer < size_; ++peer) {
+    while (peer != fabric_.rank() && control_.rank(peer).reading.load(std::memory_order_seq_cst) != 0) {
+      absl::SleepFor(absl::Microseconds(20));
+    }
+  }
+}
+
+void RoundBarrier::Depart() {
+  const std::lock_guard<std::mutex> lock(give_up_mutex_);
+  Presence present = Presence::kPresent;
+  control_.rank(fabric_.rank())
+      .presence.compare_exchange_strong(present, Presence::kDeparted, std::memory_order_release);
+  FutexWakeAll(control_.group().arrivals);
+}
+
+// The code is the first rank's own, so that callers can tell a deadline from a death at second hand.
+absl::Status RoundBarrier::GivenUp(const CollectiveId& what, int peer) const {
+  const RankControl& control = control_.rank(peer);
+  const std::string who = peer == fabric_.rank() ? "this rank" : fabric_.Describe(peer);
+  return absl::Status(static_cast<absl::StatusCode>(control.abort_code),
+                      absl::StrCat(Prefix(what), ": ", who, " gave up: ", control.abort_text.data()));
+}
+
+std::vector<int> RoundBarrier::MissingRanks() const {
+  std::vector<int> missing;
+  for (int r = 0; r < size_; ++r) {
+    if (static_cast<int32_t>(control_.rank(r).arrived.load(std::memory_order_acquire) - round_) < 0) {
+      missing.push_back(r);
+    }
+  }
+  return missing;
+}
+
+std::string RoundBarrier::Prefix(const CollectiveId& what) const {
+  return absl::StrCat("rank ", fabric_.rank(), " of ", size_, ": ", what.ToString());
+}
+
+}  // namespace fsdp

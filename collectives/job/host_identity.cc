@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "collectives/job/host_identity.h"
+
+#include <limits.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+
+namespace fsdp {
+namespace {
+
+// "pid:[4026531836]"
+std::string ProcessNamespace() {
+  char link[64];
+  const ssize_t n = readlink("/proc/self/ns/pid", link, sizeof(link));
+  return std::string(link, static_cast<size_t>(std::max<ssize_t>(n, 0)));
+}
+
+}  // namespace
+
+HostIdentity HostIdentity::OfThisProcess() {
+  char name[HOST_NAME_MAX + 1] = {};
+  gethostname(name, HOST_NAME_MAX);
+  std::string boot_id;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot_id;
+  return {.name = name, .kernel = absl::StrCat(boot_id, " ", ProcessNamespace())};
+}
+
+std::string HostIdentity::ToBlob() const { return absl::StrCat(name, "\n", kernel); }
+
+HostIdentity HostIdentity::FromBlob(const std::string& blob) {
+  std::pair<std::string, std::string> fields = absl::StrSplit(blob, absl::MaxSplits('\n', 1));
+  return {.name = std::move(fields.first), .kernel = std::move(fields.second)};
+}
+
+absl::Status CheckOneHost(const std::vector<HostIdentity>& hosts) {
+  for (size_t r = 1; r < hosts.size(); ++r) {
+    if (hosts[r].kernel != hosts[0].kernel) {
+      return absl::UnimplementedError(absl::StrCat(
+          "ranks are on several hosts: rank 0 on ", hosts[0].name, " (", hosts[0].kernel, "), rank ", r, " on ",
+          hosts[r].name, " (", hosts[r].kernel, "); there is no backend for that yet, shm serves one host"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace fsdp

@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "collectives/job/rendezvous.h"
+
+#include <cstdlib>
+#include <initializer_list>
+#include <limits>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "base/status_macros.h"
+
+namespace fsdp {
+namespace {
+
+// The variables of one family, as numbers and texts; the first error is kept, so that a parser reads like a list.
+class Variables {
+ public:
+  explicit Variables(const EnvironmentLookup& getenv) : getenv_(getenv) {}
+
+  bool Has(const std::string& name) const { return getenv_(name).has_value(); }
+
+  // The first of `names` that is set and not empty, else `otherwise`.
+  std::string Text(std::initializer_list<const char*> names, const std::string& otherwise) const {
+    for (const char* name : names) {
+      if (const std::optional<std::string> value = getenv_(name); value.has_value() && !value->empty()) {
+        return *value;
+      }
+    }
+    return otherwise;
+  }
+
+  // A number of at least `least`; an error when it is unset.
+  int Number(const std::string& name, int least) {
+    const std::optional<std::string> value = getenv_(name);
+    int number = 0;
+    if (!value.has_value()) {
+      Fail(absl::StrCat(name, " is not set, beside others of its family that are"));
+    } else if (!absl::SimpleAtoi(*value, &number) || number < least) {
+      Fail(absl::StrCat(name, " is \"", *value, "\", wanted a number of at least ", least));
+    }
+    return number;
+  }
+
+  int NumberOr(const std::string& name, int least, int otherwise) {
+    return Has(name) ? Number(name, least) : otherwise;
+  }
+
+  void Fail(std::string text) {
+    if (status_.ok()) {
+      status_ = absl::InvalidArgumentError(std::move(text));
+    }
+  }
+
+  const absl::Status& status() const { return status_; }
+
+ private:
+  const EnvironmentLookup& getenv_;
+  absl::Status status_;
+};
+
+absl::StatusOr<Rendezvous> Checked(const Variables& variables, const Rendezvous& r) {
+  RETURN_IF_ERROR(variables.status());
+  if (r.rank >= r.world_size || r.local_rank >= r.local_world_size || r.local_world_size > r.world_size) {
+    return absl::InvalidArgumentError(absl::StrCat("the environment of ", r.source, " contradicts itself: rank ",
+                                                   r.rank, " of world size ", r.world_size, ", local rank ",
+                                                   r.local_rank, " of local world size ", r.local_world_size));
+  }
+  if (r.master_port > std::numeric_limits<uint16_t>::max()) {
+    return absl::InvalidArgumentError(absl::StrCat("MASTER_PORT is ", r.master_port, ", at most 65535"));
+  }
+  return r;
+}
+
+absl::StatusOr<Rendezvous> ParseTorchrun(Variables variables) {
+  Rendezvous r;
+  r.source = "torchrun";
+  r.rank = variables.Number("RANK", 0);
+  r.world_size = variables.Number("WORLD_SIZE", 1);
+  // Either or none: some schedulers set RANK and WORLD_SIZE alone.
+  if (variables.Has("LOCAL_RANK") || variables.Has("LOCAL_WORLD_SIZE")) {
+    r.local_rank = variables.Number("LOCAL_RANK", 0);
+    r.local_world_size = variables.Number("LOCAL_WORLD_SIZE", 1);
+  } else {
+    r.local_rank = r.rank;
+    r.local_world_size = r.world_size;
+  }
+  r.master_addr = variables.Text({"MASTER_ADDR"}, "");
+  r.master_port = variables.NumberOr("MASTER_PORT", 1, 0);
+  if (r.world_size > 1 && (r.master_addr.empty() || r.master_port == 0)) {
+    variables.Fail(
+        absl::StrCat(r.master_addr.empty() ? "MASTER_ADDR" : "MASTER_PORT", " is not set, beside RANK and WORLD_SIZE"));
+  }
+  r.master_port_is_taken = variables.Text({"TORCHELASTIC_USE_AGENT_STORE"}, "") == "True";
+  r.store_fd = r.rank == 0 ? variables.NumberOr(kStoreDescriptorVariable, 0, -1) : -1;
+  r.job = absl::StrCat("torchrun ", r.master_addr, ":", r.master_port, " ", variables.Text({"TORCHELASTIC_RUN_ID"}, ""),
+                       " ", variables.Text({"TORCHELASTIC_RESTART_COUNT"}, ""));
+  return Checked(variables, r);
+}
+
+// "node[03-07,12],other" -> "node03".
+std::string FirstSlurmHost(const std::string& list) {
+  const size_t end = list.find_first_of(",[");
+  std::string host = list.substr(0, end);
+  if (end != std::string::npos && list[end] == '[') {
+    host += list.substr(end + 1, list.find_first_of(",-]", end + 1) - end - 1);
+  }
+  return host;
+}
+
+// Tasks of node `node` in "2(x3),1": two on each of three nodes, then one on one. -1 when the list is malformed or
+// short.
+int SlurmTasksOfNode(const std::string& list, int node) {
+  for (const std::string& part : std::vector<std::string>(absl::StrSplit(list, ','))) {
+    const size_t mark = part.find("(x");
+    int tasks = -1;
+    int repeat = 1;
+    if (!absl::SimpleAtoi(part.substr(0, mark), &tasks) ||
+        (mark != std::string::npos &&
+         (part.back() != ')' || !absl::SimpleAtoi(part.substr(mark + 2, part.size() - mark - 3), &repeat)))) {
+      return -1;
+    }
+    if (node < repeat) {
+      return tasks;
+    }
+    node -= repeat;
+  }
+  return -1;
+}
+
+int SlurmLocalWorldSize(Variables& variables, int world_size) {
+  int nodes = variables.NumberOr("SLURM_NNODES", 1, 1);
+  nodes = variables.NumberOr("SLURM_STEP_NUM_NODES", 1, nodes);
+  if (nodes == 1) {
+    return world_size;
+  }
+  const std::string tasks = variables.Text({"SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"}, "");
+  const int local = SlurmTasksOfNode(tasks, variables.Number("SLURM_NODEID", 0));
+  if (local < 0) {
+    variables.Fail(absl::StrCat("SLURM_STEP_TASKS_PER_NODE is \"", tasks, "\", wanted one such as \"2(x3),1\""));
+  }
+  return local;
+}
+
+absl::StatusOr<Rendezvous> ParseSlurm(Variables variables) {
+  Rendezvous r;
+  r.source = "slurm";
+  r.rank = variables.Number("SLURM_PROCID", 0);
+  r.world_size = variables.Number(variables.Has("SLURM_STEP_NUM_TASKS") ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS", 1);
+  r.local_rank = variables.Number("SLURM_LOCALID", 0);
+  r.local_world_size = SlurmLocalWorldSize(variables, r.world_size);
+  const std::string nodes = variables.Text({"SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"}, "");
+  r.master_addr =
+      variables.Text({"MASTER_ADDR"},
+                     nodes.empty() ? variables.Text({"SLURM_LAUNCH_NODE_IPADDR"}, "localhost") : FirstSlurmHost(nodes));
+  r.master_port = variables.NumberOr("MASTER_PORT", 1, 0);
+  r.job = absl::StrCat("slurm ", variables.Text({"SLURM_JOB_ID", "SLURM_JOBID"}, ""), ".",
+                       variables.Text({"SLURM_STEP_ID", "SLURM_STEPID"}, ""));
+  return Checked(variables, r);
+}
+
+absl::StatusOr<Rendezvous> ParseOpenMpi(Variables variables) {
+  Rendezvous r;
+  r.source = "openmpi";
+  r.rank = variables.Number("OMPI_COMM_WORLD_RANK", 0);
+  r.world_size = variables.Number("OMPI_COMM_WORLD_SIZE", 1);
+  r.local_rank = variables.Number("OMPI_COMM_WORLD_LOCAL_RANK", 0);
+  r.local_world_size = variables.Number("OMPI_COMM_WORLD_LOCAL_SIZE", 1);
+  r.master_addr = variables.Text({"MASTER_ADDR"}, "localhost");
+  r.master_port = variables.NumberOr("MASTER_PORT", 1, 0);
+  r.job = absl::StrCat("openmpi ", variables.Text({"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"}, ""));
+  return Checked(variables, r);
+}
+
+// The batch script itself has SLURM_PROCID too, but is no task of a step.
+bool InSlurmStep(const Variables& variables) {
+  const bool in_batch_script =
+      variables.Text({"ENVIRONMENT"}, "") == "BATCH" && variables.Text({"SLURM_STEP_ID", "SLURM_STEPID"}, "").empty();
+  return variables.Has("SLURM_PROCID") && !in_batch_script;
+}
+
+}  // namespace
+
+absl::StatusOr<Rendezvous> ParseRendezvous(const EnvironmentLookup& getenv) {
+  const Variables variables(getenv);
+  if (variables.Has("RANK") || variables.Has("WORLD_SIZE")) {
+    return ParseTorchrun(variables);
+  }
+  if (InSlurmStep(variables)) {
+    return ParseSlurm(variables);
+  }
+  if (variables.Has("OMPI_COMM_WORLD_RANK") || variables.Has("OMPI_COMM_WORLD_SIZE")) {
+    return ParseOpenMpi(variables);
+  }
+  Rendezvous alone;
+  alone.source = "single process";
+  return alone;
+}
+
+absl::StatusOr<Rendezvous> RendezvousFromEnvironment() {
+  return ParseRendezvous([](const std::string& name) -> std::optional<std::string> {
+    const char* const value = std::getenv(name.c_str());
+    return value == nullptr ? std::nullopt : std::optional<std::string>(value);
+  });
+}
+
+}  // namespace fsdp

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Rendezvous: what a process learns from its environment about the job it belongs to. Variables are looked for in this
+// order: torchrun's (RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT), which our own launcher
+// sets too; Slurm's (SLURM_PROCID, SLURM_NTASKS, SLURM_LOCALID, ...), inside a job step; Open MPI's
+// (OMPI_COMM_WORLD_RANK, ...). How the ranks then find each other is in job_store.h.
+#ifndef FSDP_COLLECTIVES_JOB_RENDEZVOUS_H_
+#define FSDP_COLLECTIVES_JOB_RENDEZVOUS_H_
+
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "absl/status/statusor.h"
+
+namespace fsdp {
+
+// The variable in which our launcher gives rank 0 the number of a descriptor that listens on MASTER_PORT.
+inline constexpr char kStoreDescriptorVariable[] = "FSDP_STORE_FD";
+
+struct Rendezvous {
+  int rank = 0;
+  int world_size = 1;
+  int local_rank = 0;
+  int local_world_size = 1;
+  std::string master_addr;  // host of rank 0's store
+  int master_port = 0;      // 0 when the job has none
+  std::string source;       // "torchrun", "slurm", "openmpi", "single process"
+
+  std::string job;  // tells this job from others of the same user on this host
+  // Somebody else listens on master_port: torchrun's agent, which has a store of its own there.
+  bool master_port_is_taken = false;
+  int store_fd = -1;  // rank 0 only: see kStoreDescriptorVariable; -1 when there is none
+};
+
+// Gives the value of a variable, nullopt when it is unset.
+using EnvironmentLookup = std::function<std::optional<std::string>(const std::string& name)>;
+
+// kInvalidArgument names a variable that is missing beside others of its family, is not a number, or contradicts
+// another (rank 4 of world size 4).
+absl::StatusOr<Rendezvous> ParseRendezvous(const EnvironmentLookup& getenv);
+
+// ParseRendezvous of this process's environment.
+absl::StatusOr<Rendezvous> RendezvousFromEnvironment();
+
+}  // namespace fsdp
+
+#endif  // FSDP_COLLECTIVES_JOB_RENDEZVOUS_H_

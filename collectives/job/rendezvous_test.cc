@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "collectives/job/rendezvous.h"
+
+#include <map>
+#include <string>
+
+#include "base/status_matchers.h"
+#include "gtest/gtest.h"
+
+namespace fsdp {
+namespace {
+
+using testing::HasSubstr;
+using Environment = std::map<std::string, std::string>;
+
+absl::StatusOr<Rendezvous> Parse(const Environment& environment) {
+  return ParseRendezvous([&](const std::string& name) -> std::optional<std::string> {
+    const auto it = environment.find(name);
+    return it == environment.end() ? std::nullopt : std::optional<std::string>(it->second);
+  });
+}
+
+Environment Torchrun() {
+  return {{"RANK", "5"},
+          {"WORLD_SIZE", "8"},
+          {"LOCAL_RANK", "1"},
+          {"LOCAL_WORLD_SIZE", "4"},
+          {"MASTER_ADDR", "node1"},
+          {"MASTER_PORT", "29500"}};
+}
+
+Environment With(Environment environment, const Environment& changes) {
+  for (const auto& [name, value] : changes) {
+    environment[name] = value;
+  }
+  return environment;
+}
+
+Environment Without(Environment environment, const std::string& name) {
+  environment.erase(name);
+  return environment;
+}
+
+TEST(RendezvousTest, NoJobIsOneProcess) {
+  ASSERT_OK_AND_ASSIGN(const Rendezvous r, Parse({}));
+  EXPECT_EQ(r.source, "single process");
+  EXPECT_EQ(r.world_size, 1);
+  EXPECT_EQ(r.rank, 0);
+}
+
+TEST(RendezvousTest, TorchrunsVariables) {
+  ASSERT_OK_AND_ASSIGN(const Rendezvous r, Parse(Torchrun()));
+  EXPECT_EQ(r.source, "torchrun");
+  EXPECT_EQ(r.rank, 5);
+  EXPECT_EQ(r.world_size, 8);
+  EXPECT_EQ(r.local_rank, 1);
+  EXPECT_EQ(r.local_world_size, 4);
+  EXPECT_EQ(r.master_addr, "node1");
+  EXPECT_EQ(r.master_port, 29500);
+  EXPECT_FALSE(r.master_port_is_taken);
+  EXPECT_EQ(r.store_fd, -1);
+}
+
+TEST(RendezvousTest, TorchrunsAgentHoldsThePort) {
+  ASSERT_OK_AND_ASSIGN(const Rendezvous r, Parse(With(Torchrun(), {{"TORCHELASTIC_USE_AGENT_STORE", "True"}})));
+  EXPECT_TRUE(r.master_port_is_taken);
+}
+
+TEST(RendezvousTest, TorchrunsRunAndRestartMakeAnotherJob) {
+  const Environment first = With(Torchrun(), {{"TORCHELASTIC_RUN_ID", "a"}, {"TORCHELASTIC_RESTART_COUNT", "0"}});
+  const std::string job = Parse(first)->job;
+  EXPECT_EQ(Parse(With(first, {{"RANK", "6"}, {"LOCAL_RANK", "2"}}))->job, job);
+  EXPECT_NE(Parse(With(first, {{"TORCHELASTIC_RESTART_COUNT", "1"}}))->job, job);
+  EXPECT_NE(Parse(With(first, {{"TORCHELASTIC_RUN_ID", "b"}}))->job, job);
+  EXPECT_NE(Parse(With(first, {{"MASTER_PORT", "29501"}}))->job, job);
+}
+
+TEST(RendezvousTest, TheLaunchersDescriptorIsRank0s) {
+  EXPECT_EQ(Parse(With(Torchrun(), {{"FSDP_STORE_FD", "7"}}))->store_fd, -1);
+  EXPECT_EQ(Parse(With(Torchrun(), {{"RANK", "0"}, {"FSDP_STORE_FD", "7"}}))->store_fd, 7);
+}
+
+TEST(RendezvousTest, TorchrunWithoutLocalVariablesIsOneHost) {
+  ASSERT_OK_AND_ASSIGN(const Rendezvous r, Parse(Without(Without(Torchrun(), "LOCAL_RANK"), "LOCAL_WORLD_SIZE")));
+  EXPECT_EQ(r.local_rank, 5);
+  EXPECT_EQ(r.local_world_size, 8);
+}
+
+TEST(RendezvousTest, MissingVariablesAreNamed) {
+  for (const char* name : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}) {
+    EXPECT_THAT(Parse(Without(Torchrun(), name)), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(name)));
+  }
+}
+
+TEST(RendezvousTest, NonsenseIsNamed) {
+  EXPECT_THAT(Parse(With(Torchrun(), {{"RANK", "two"}})),
+              StatusIs(absl::StatusCode::kInvalidArgument, "RANK is \"two\", wanted a number of at least 0"));
+  EXPECT_THAT(Parse(With(Torchrun(), {{"WORLD_SIZE", "0"}})), StatusIs(absl::StatusCode::kInvalidArgument));
+  EXPECT_THAT(Parse(With(Torchrun(), {{"MASTER_PORT", "65536"}})), StatusIs(absl::StatusCode::kInvalidArgument));
+  EXPECT_THAT(Parse(With(Torchrun(), {{"RANK", "8"}})),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("rank 8 of world size 8")));
+  EXPECT_THAT(Parse(With(Torchrun(), {{"LOCAL_RANK", "4"}})), StatusIs(absl::StatusCode::kInvalidArgument));
+  EXPECT_THAT(Parse(With(Torchrun(), {{"LOCAL_WORLD_SIZE", "9"}})), StatusIs(absl::StatusCode::kInvalidArgument));
+}
+
+Environment Slurm() {
+  return {{"SLURM_PROCID", "3"},   {"SLURM_NTASKS", "4"},        {"SLURM_LOCALID", "3"},
+          {"SLURM_JOB_ID", "123"}, {"SLURM_STEP_ID", "0"},       {"SLURM_JOB_NODELIST", "gpu[07-09,12],cpu1"},
+          {"SLURM_NNODES", "1"},   {"SLURM_STEP_NUM_TASKS", "4"}};
+}
+
+TEST(RendezvousTest, SlurmsVariables) {
+  ASSERT_OK_AND_ASSIGN(const Rendezvous r, Parse(Slurm()));
+  EXPECT_EQ(r.source, "slurm");
+  EXPECT_EQ(r.rank, 3);
+  EXPECT_EQ(r.world_size, 4);
+  EXPECT_EQ(r.local_rank, 3);
+  EXPECT_EQ(r.local_world_size, 4);
+  EXPECT_EQ(r.master_addr, "gpu07");
+  EXPECT_EQ(r.master_port, 0);
+  EXPECT_NE(r.job, Parse(With(Slurm(), {{"SLURM_STEP_ID", "1"}}))->job);
+}
+
+TEST(RendezvousTest, SlurmsFirstHostHasManyForms) {
+  for (const auto& [list, host] : Environment{{"node1", "node1"}, {"a,b", "a"}, {"n[1,3]", "n1"}, {"n[5]", "n5"}}) {
+    EXPECT_EQ(Parse(With(Slurm(), {{"SLURM_JOB_NODELIST", list}}))->master_addr, host);
+  }
+  EXPECT_EQ(Parse(Without(Slurm(), "SLURM_JOB_NODELIST"))->master_addr, "localhost");
+}
+
+TEST(RendezvousTest, SlurmsTasksPerNodeGiveTheLocalWorldSize) {
+  const Environment nodes = With(Slurm(), {{"SLURM_STEP_NUM_NODES", "3"}, {"SLURM_LOCALID", "0"}});
+  const Environment tasks = With(nodes, {{"SLURM_STEP_TASKS_PER_NODE", "1(x2),2"}});
+  EXPECT_EQ(Parse(With(tasks, {{"SLURM_NODEID", "0"}}))->local_world_size, 1);
+  EXPECT_EQ(Parse(With(tasks, {{"SLURM_NODEID", "2"}}))->local_world_size, 2);
+  EXPECT_THAT(Parse(tasks), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("SLURM_NODEID")));
+  EXPECT_THAT(Parse(With(nodes, {{"SLURM_NODEID", "0"}})),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("SLURM_STEP_TASKS_PER_NODE")));
+  EXPECT_THAT(Parse(With(tasks, {{"SLURM_NODEID", "0"}, {"SLURM_STEP_TASKS_PER_NODE", "2x(3"}})),
+              StatusIs(absl::StatusCode::kInvalidArgument));
+}
+
+TEST(RendezvousTest, ASlurmBatchScriptIsNoTask) {
+  const Environment script = Without(With(Slurm(), {{"ENVIRONMENT", "BATCH"}}), "SLURM_STEP_ID");
+  EXPECT_EQ(Parse(script)->source, "single process");
+  EXPECT_EQ(Parse(With(Slurm(), {{"ENVIRONMENT", "BATCH"}}))->source, "slurm");
+}
+
+TEST(RendezvousTest, OpenMpisVariables) {
+  const Environment environment = {{"OMPI_COMM_WORLD_RANK", "1"},
+                                   {"OMPI_COMM_WORLD_SIZE", "2"},
+                                   {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
+                                   {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
+                                   {"PMIX_NAMESPACE", "77"}};
+  ASSERT_OK_AND_ASSIGN(const Rendezvous r, Parse(environment));
+  EXPECT_EQ(r.source, "openmpi");
+  EXPECT_EQ(r.rank, 1);
+  EXPECT_EQ(r.world_size, 2);
+  EXPECT_EQ(r.local_rank, 1);
+  EXPECT_EQ(r.local_world_size, 2);
+  EXPECT_THAT(Parse(Without(environment, "OMPI_COMM_WORLD_SIZE")),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("OMPI_COMM_WORLD_SIZE")));
+}
+
+TEST(RendezvousTest, TorchrunsComeFirstThenSlurmsThenOpenMpis) {
+  const Environment mpi = {{"OMPI_COMM_WORLD_RANK", "1"},
+                           {"OMPI_COMM_WORLD_SIZE", "2"},
+                           {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
+                           {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}};
+  EXPECT_EQ(Parse(With(mpi, Slurm()))->source, "slurm");
+  EXPECT_EQ(Parse(With(With(mpi, Slurm()), Torchrun()))->source, "torchrun");
+}
+
+}  // namespace
+}  // namespace fsdp

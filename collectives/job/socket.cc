@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "collectives/job/socket.h"
+
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstddef>
+#include <cstring>
+#include <limits>
+#include <memory>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "base/status_macros.h"
+
+namespace fsdp {
+namespace {
+
+using AddressList = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
+
+absl::StatusOr<AddressList> Resolve(const std::string& host, int port, int flags) {
+  addrinfo hints = {};
+  hints.ai_family = AF_UNSPEC;
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = flags;
+  addrinfo* found = nullptr;
+  const std::string service = absl::StrCat(port);
+  if (const int error = getaddrinfo(host.c_str(), service.c_str(), &hints, &found); error != 0) {
+    return absl::UnavailableError(absl::StrCat("cannot resolve \"", host, "\": ", gai_strerror(error)));
+  }
+  return AddressList(found, &freeaddrinfo);
+}
+
+absl::Status SocketError(const std::string& what) {
+  return absl::UnavailableError(absl::StrCat(what, ": ", std::strerror(errno)));
+}
+
+// Waits until the socket is ready for `events`.
+absl::Status AwaitReady(int fd, int16_t events, absl::Time deadline) {
+  pollfd ready = {.fd = fd, .events = events, .revents = 0};
+  while (true) {
+    const int n = poll(&ready, 1, PollTimeout(deadline));
+    if (n > 0) {
+      return absl::OkStatus();
+    }
+    if (n == 0 && absl::Now() >= deadline) {
+      return absl::DeadlineExceededError("no answer in time");
+    }
+    if (n < 0 && errno != EINTR) {
+      return SocketError("cannot wait for a socket");
+    }
+  }
+}
+
+absl::Status FinishConnecting(int fd, absl::Time deadline) {
+  RETURN_IF_ERROR(AwaitReady(fd, POLLOUT, deadline));
+  int error = 0;
+  socklen_t size = sizeof(error);
+  getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size);
+  errno = error;
+  return error == 0 ? absl::OkStatus() : SocketError("cannot connect");
+}
+
+void SetOption(int fd, int level, int option) {
+  const int one = 1;
+  setsockopt(fd, level, option, &one, sizeof(one));
+}
+
+struct LocalAddress {
+  sockaddr_un address = {};
+  socklen_t size = 0;
+};
+
+// A name that starts with a zero byte is abstract.
+absl::StatusOr<LocalAddress> AbstractAddress(const std::string& name) {
+  LocalAddress local;
+  if (name.size() > 100) {
+    return absl::InvalidArgumentError(absl::StrCat("socket name of ", name.size(), " bytes, at most 100"));
+  }
+  local.address.sun_family = AF_UNIX;
+  std::memcpy(local.address.sun_path + 1, name.data(), name.size());
+  local.size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+  return local;
+}
+
+}  // namespace
+
+int PollTimeout(absl::Time deadline) {
+  const int64_t ms = absl::ToInt64Milliseconds(deadline - absl::Now() + absl::Microseconds(999));
+  return deadline == absl::InfiniteFuture()
+             ? -1
+             : static_cast<int>(std::clamp<int64_t>(ms, 0, std::numeric_limits<int>::max()));
+}
+
+absl::StatusOr<FileDescriptor> ListenTcp(const std::string& host, int port) {
+  ASSIGN_OR_RETURN(const AddressList addresses, Resolve(host, port, AI_PASSIVE));
+  FileDescriptor fd(socket(addresses->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  SetOption(fd.get(), SOL_SOCKET, SO_REUSEADDR);
+  if (bind(fd.get(), addresses->ai_addr, addresses->ai_addrlen) != 0 || listen(fd.get(), SOMAXCONN) != 0) {
+    return SocketError(absl::StrCat("cannot listen on ", host, ":", port));
+  }
+  return fd;
+}
+
+absl::StatusOr<FileDescriptor> ListenLocal(const std::string& name) {
+  ASSIGN_OR_RETURN(const LocalAddress local, AbstractAddress(name));
+  FileDescriptor fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (bind(fd.get(), reinterpret_cast<const sockaddr*>(&local.address), local.size) != 0 ||
+      listen(fd.get(), SOMAXCONN) != 0) {
+    return SocketError(absl::StrCat("cannot listen on @", name));
+  }
+  return fd;
+}
+
+absl::StatusOr<int> ListeningPort(int fd) {
+  int listens = 0;
+  socklen_t size = sizeof(listens);
+  sockaddr_storage address = {};
+  socklen_t address_size = sizeof(address);
+  if (getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &size) != 0 || listens == 0 ||
+      getsockname(fd, reinterpret_cast<sockaddr*>(&address), &address_size) != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("descriptor ", fd, " is not a listening socket"));
+  }
+  if (address.ss_family == AF_INET6) {
+    return ntohs(reinterpret_cast<const sockaddr_in6&>(address).sin6_port);
+  }
+  if (address.ss_family == AF_INET) {
+    return ntohs(reinterpret_cast<const sockaddr_in&>(address).sin_port);
+  }
+  return absl::InvalidArgumentError(absl::StrCat("descriptor ", fd, " is not a TCP socket"));
+}
+
+absl::StatusOr<FileDescriptor> ConnectTcp(const std::string& host, int port, absl::Time deadline) {
+  ASSIGN_OR_RETURN(const AddressList addresses, Resolve(host, port, 0));
+  absl::Status status;
+  for (const addrinfo* at = addresses.get(); at != nullptr; at = at->ai_next) {
+    FileDescriptor fd(socket(at->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    if (connect(fd.get(), at->ai_addr, at->ai_addrlen) != 0 && errno != EINPROGRESS) {
+      status = SocketError(absl::StrCat("cannot connect to ", host, ":", port));
+      continue;
+    }
+    status = FinishConnecting(fd.get(), deadline);
+    if (status.ok()) {
+      SetOption(fd.get(), IPPROTO_TCP, TCP_NODELAY);
+      return fd;
+    }
+  }
+  return status;
+}
+
+absl::StatusOr<FileDescriptor> ConnectLocal(const std::string& name) {
+  ASSIGN_OR_RETURN(const LocalAddress local, AbstractAddress(name));
+  FileDescriptor fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (connect(fd.get(), reinterpret_cast<const sockaddr*>(&local.address), local.size) != 0) {
+    return SocketError(absl::StrCat("cannot connect to @", name));
+  }
+  return fd;
+}
+
+bool SameUser(int fd) {
+  sockaddr_storage address = {};
+  socklen_t address_size = sizeof(address);
+  getsockname(fd, reinterpret_cast<sockaddr*>(&address), &address_size);
+  ucred peer = {};
+  socklen_t size = sizeof(peer);
+  return address.ss_family != AF_UNIX ||
+         (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.uid == geteuid());
+}
+
+absl::Status SendAll(int fd, absl::Span<const char> bytes, absl::Time deadline) {
+  while (!bytes.empty()) {
+    const ssize_t n = send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    if (n >= 0) {
+      bytes.remove_prefix(static_cast<size_t>(n));
+    } else if (errno == EAGAIN) {
+      RETURN_IF_ERROR(AwaitReady(fd, POLLOUT, deadline));
+    } else if (errno != EINTR) {
+      return SocketError("cannot send");
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReceiveAll(int fd, absl::Span<char> bytes, absl::Time deadline) {
+  while (!bytes.empty()) {
+    const ssize_t n = recv(fd, bytes.data(), bytes.size(), 0);
+    if (n > 0) {
+      bytes.remove_prefix(static_cast<size_t>(n));
+    } else if (n == 0) {
+      return absl::UnavailableError("the connection was closed");
+    } else if (errno == EAGAIN) {
+      RETURN_IF_ERROR(AwaitReady(fd, POLLIN, deadline));
+    } else if (errno != EINTR) {
+      return SocketError("cannot receive");
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace fsdp

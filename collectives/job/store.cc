@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "collectives/job/store.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "base/check.h"
+#include "base/status_macros.h"
+#include "collectives/job/socket.h"
+
+namespace fsdp {
+namespace {
+
+// A server that lives answers at once, and a Get when its time is up; one that does not is stopped or no store.
+constexpr absl::Duration kPatience = absl::Seconds(5);
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Store>> Store::Connect(FileDescriptor socket, const StoreMember& member,
+                                                      absl::Time deadline) {
+  if (!SameUser(socket.get())) {
+    return absl::FailedPreconditionError("the store belongs to another user");
+  }
+  std::unique_ptr<Store> store(new Store(std::move(socket)));
+  RETURN_IF_ERROR(store
+                      ->Call({.kind = static_cast<uint32_t>(StoreRequest::kHello),
+                              .number = member.rank,
+                              .key = member.job,
+                              .value = absl::StrCat(member.world_size)},
+                             std::min(deadline, absl::Now() + kPatience))
+                      .status());
+  return store;
+}
+
+absl::Status Store::Set(const std::string& key, const std::string& value) {
+  return Call({.kind = static_cast<uint32_t>(StoreRequest::kSet), .key = key, .value = value}, absl::Now() + kPatience)
+      .status();
+}
+
+absl::StatusOr<std::string> Store::Get(const std::string& key, absl::Time deadline) {
+  const int64_t wait_ms = PollTimeout(deadline);
+  ASSIGN_OR_RETURN(StoreFrame reply,
+                   Call({.kind = static_cast<uint32_t>(StoreRequest::kGet), .number = wait_ms, .key = key},
+                        std::max(deadline, absl::Now()) + kPatience));
+  return std::move(reply.value);
+}
+
+absl::StatusOr<int64_t> Store::Add(const std::string& key, int64_t delta) {
+  ASSIGN_OR_RETURN(
+      const StoreFrame reply,
+      Call({.kind = static_cast<uint32_t>(StoreRequest::kAdd), .number = delta, .key = key}, absl::Now() + kPatience));
+  return reply.number;
+}
+
+absl::Status Store::Leave() {
+  return Call({.kind = static_cast<uint32_t>(StoreRequest::kLeave)}, absl::Now() + kPatience).status();
+}
+
+absl::StatusOr<StoreFrame> Store::Call(StoreFrame request, absl::Time deadline) {
+  if (request.key.size() > kMaxStoreKeyBytes || request.value.size() > kMaxStoreValueBytes) {
+    return absl::InvalidArgumentError(absl::StrCat("store key of ", request.key.size(), " bytes and value of ",
+                                                   request.value.size(), ", at most ", kMaxStoreKeyBytes, " and ",
+                                                   kMaxStoreValueBytes));
+  }
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (!socket_.ok()) {
+    return absl::UnavailableError("store: the connection is broken");
+  }
+  absl::StatusOr<StoreFrame> reply = absl::UnknownError("not sent yet");
+  if (const absl::Status sent = SendAll(socket_.get(), EncodeStoreFrame(request), deadline); sent.ok()) {
+    reply = Receive(deadline);
+  } else {
+    reply = sent;
+  }
+  if (!reply.ok()) {
+    socket_.Close();  // what comes later would be taken for the answer to something else
+    return absl::Status(reply.status().code(), absl::StrCat("store: ", reply.status().message()));
+  }
+  if (reply->kind != 0) {
+    return absl::Status(static_cast<absl::StatusCode>(reply->kind), absl::StrCat("store: ", reply->value));
+  }
+  return reply;
+}
+
+absl::StatusOr<StoreFrame> Store::Receive(absl::Time deadline) {
+  std::string bytes(kStoreHeaderBytes, '\0');
+  RETURN_IF_ERROR(ReceiveAll(socket_.get(), absl::MakeSpan(bytes), deadline));
+  ASSIGN_OR_RETURN(const size_t body_bytes, StoreBodyBytes(bytes));
+  bytes.resize(kStoreHeaderBytes + body_bytes);
+  RETURN_IF_ERROR(ReceiveAll(socket_.get(), absl::MakeSpan(bytes).subspan(kStoreHeaderBytes), deadline));
+  ASSIGN_OR_RETURN(std::optional<StoreFrame> frame, TakeStoreFrame(bytes));
+  Check(frame.has_value(), "a frame of as many bytes as its header says is whole");
+  return *std::move(frame);
+}
+
+}  // namespace fsdp

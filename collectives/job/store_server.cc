@@ -1,0 +1,316 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "collectives/job/store_server.h"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "collectives/job/socket.h"
+
+namespace fsdp {
+namespace {
+
+// What all keys and values may take together, and how many may be connected beyond the job's ranks.
+constexpr size_t kMaxTotalBytes = 256 << 20;
+constexpr size_t kMaxStrangers = 64;
+
+StoreFrame Error(absl::StatusCode code, std::string message) {
+  return {.kind = static_cast<uint32_t>(code), .value = std::move(message)};
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<StoreServer>> StoreServer::Start(std::vector<FileDescriptor> listeners, std::string job,
+                                                                int world_size) {
+  FileDescriptor stop(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!stop.ok()) {
+    return absl::ResourceExhaustedError("store: no descriptor left for its server");
+  }
+  std::unique_ptr<StoreServer> server(
+      new StoreServer(std::move(listeners), std::move(stop), std::move(job), world_size));
+  server->thread_ = std::thread([self = server.get()] { self->Serve(); });
+  return server;
+}
+
+StoreServer::StoreServer(std::vector<FileDescriptor> listeners, FileDescriptor stop, std::string job, int world_size)
+    : listeners_(std::move(listeners)),
+      stop_(std::move(stop)),
+      job_(std::move(job)),
+      world_size_(world_size),
+      seen_ranks_(static_cast<size_t>(world_size)) {}
+
+StoreServer::~StoreServer() {
+  if (thread_.joinable()) {
+    eventfd_write(stop_.get(), 1);
+    thread_.join();
+  }
+}
+
+void StoreServer::Serve() {
+  while (true) {
+    const std::vector<pollfd> polled = Poll();
+    if (polled[0].revents != 0) {
+      return;
+    }
+    // Connections first: they are polled in their order, which new ones would not change but dropped ones do.
+    ReadFrom(absl::MakeConstSpan(polled).subspan(1 + listeners_.size()));
+    for (size_t i = 0; i < listeners_.size(); ++i) {
+      if (polled[1 + i].revents != 0) {
+        Accept(listeners_[i].get());
+      }
+    }
+    while (AnswerWaits()) {
+    }
+    WriteAll();
+  }
+}
+
+// The eventfd, the listeners, the connections.
+std::vector<pollfd> StoreServer::Poll() const {
+  std::vector<pollfd> polled = {{.fd = stop_.get(), .events = POLLIN, .revents = 0}};
+  for (const FileDescriptor& listener : listeners_) {
+    polled.push_back({.fd = listener.get(), .events = POLLIN, .revents = 0});
+  }
+  for (const Connection& connection : connections_) {
+    const int16_t events = connection.output.empty() ? POLLIN : POLLIN | POLLOUT;
+    polled.push_back({.fd = connection.socket.get(), .events = events, .revents = 0});
+  }
+  if (poll(polled.data(), polled.size(), PollTimeout(NextDeadline())) <= 0) {
+    for (pollfd& entry : polled) {
+      entry.revents = 0;
+    }
+  }
+  return polled;
+}
+
+void StoreServer::ReadFrom(absl::Span<const pollfd> polled) {
+  auto next = connections_.begin();
+  for (const pollfd& entry : polled) {
+    const auto connection = next++;
+    if ((entry.revents & (POLLIN | POLLHUP | POLLERR)) != 0 && !Read(*connection)) {
+      Drop(connection);
+    }
+  }
+}
+
+void StoreServer::WriteAll() {
+  for (auto next = connections_.begin(); next != connections_.end();) {
+    const auto connection = next++;
+    if (!Write(*connection)) {
+      Drop(connection);
+    }
+  }
+}
+
+void StoreServer::Accept(int listener) {
+  FileDescriptor socket(accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  if (!socket.ok() || !SameUser(socket.get())) {
+    return;
+  }
+  if (connections_.size() >= world_size_ + kMaxStrangers) {
+    connections_.erase(std::find_if(connections_.begin(), connections_.end(),
+                                    [](const Connection& connection) { return connection.rank < 0; }));
+  }
+  connections_.push_back({.socket = std::move(socket)});
+}
+
+// False when the connection is to be dropped.
+bool StoreServer::Read(Connection& connection) {
+  char bytes[1 << 16];
+  const ssize_t n = recv(connection.socket.get(), bytes, sizeof(bytes), 0);
+  if (n <= 0) {
+    return n < 0 && (errno == EAGAIN || errno == EINTR);
+  }
+  connection.input.append(bytes, static_cast<size_t>(n));
+  return HandleInput(connection);
+}
+
+// False when what came is not the protocol, or is more than one who waits for answers sends.
+bool StoreServer::HandleInput(Connection& connection) {
+  while (!connection.wait.has_value()) {
+    const absl::StatusOr<std::optional<StoreFrame>> request = TakeStoreFrame(connection.input);
+    if (!request.ok()) {
+      return false;
+    }
+    if (!request->has_value()) {
+      return true;
+    }
+    const StoreFrame& frame = **request;
+    if (frame.kind == static_cast<uint32_t>(StoreRequest::kGet) && connection.rank >= 0) {
+      const absl::Time deadline =
+          frame.number < 0 ? absl::InfiniteFuture() : absl::Now() + absl::Milliseconds(frame.number);
+      connection.wait = {.key = frame.key, .deadline = deadline};
+    } else {
+      connection.output += EncodeStoreFrame(Answer(connection, frame));
+    }
+  }
+  return connection.input.size() <= kStoreHeaderBytes + kMaxStoreKeyBytes + kMaxStoreValueBytes;
+}
+
+StoreFrame StoreServer::Answer(Connection& connection, const StoreFrame& request) {
+  if (request.kind == static_cast<uint32_t>(StoreRequest::kHello)) {
+    return AnswerHello(connection, request);
+  }
+  if (connection.rank < 0) {
+    return Error(absl::StatusCode::kFailedPrecondition, "hello comes first");
+  }
+  switch (static_cast<StoreRequest>(request.kind)) {
+    case StoreRequest::kSet:
+      return AnswerSet(request);
+    case StoreRequest::kAdd:
+      return AnswerAdd(request);
+    case StoreRequest::kLeave:
+      return AnswerLeave(connection);
+    default:
+      return Error(absl::StatusCode::kInvalidArgument, absl::StrCat("unknown request ", request.kind));
+  }
+}
+
+StoreFrame StoreServer::AnswerHello(Connection& connection, const StoreFrame& request) {
+  if (request.key != job_) {
+    return Error(absl::StatusCode::kFailedPrecondition,
+                 absl::StrCat("this is job \"", job_, "\", not \"", request.key, "\""));
+  }
+  if (request.value != absl::StrCat(world_size_)) {
+    return Error(absl::StatusCode::kInvalidArgument, absl::StrCat("rank 0 has world size ", world_size_, ", rank ",
+                                                                  request.number, " has ", request.value));
+  }
+  if (request.number < 0 || request.number >= world_size_ || connection.rank >= 0 || seen_ranks_[request.number]) {
+    return Error(absl::StatusCode::kFailedPrecondition, absl::StrCat("rank ", request.number, " is here already"));
+  }
+  connection.rank = static_cast<int>(request.number);
+  seen_ranks_[request.number] = true;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  ++seen_;
+  return {};
+}
+
+StoreFrame StoreServer::AnswerSet(const StoreFrame& request) {
+  const auto [it, is_new] = values_.try_emplace(request.key);
+  const size_t before = is_new ? 0 : request.key.size() + it->second.size();
+  const size_t after = request.key.size() + request.value.size();
+  if (value_bytes_ - before + after > kMaxTotalBytes) {
+    if (is_new) {
+      values_.erase(it);
+    }
+    return Error(absl::StatusCode::kResourceExhausted, absl::StrCat("full: ", value_bytes_, " bytes"));
+  }
+  it->second = request.value;
+  value_bytes_ += after - before;
+  return {};
+}
+
+StoreFrame StoreServer::AnswerAdd(const StoreFrame& request) {
+  int64_t number = 0;
+  if (const auto it = values_.find(request.key); it != values_.end() && !absl::SimpleAtoi(it->second, &number)) {
+    return Error(absl::StatusCode::kInvalidArgument, absl::StrCat("\"", request.key, "\" is not a number"));
+  }
+  const int64_t sum = static_cast<int64_t>(static_cast<uint64_t>(number) + static_cast<uint64_t>(request.number));
+  StoreFrame reply = AnswerSet({.key = request.key, .value = absl::StrCat(sum)});
+  reply.number = sum;
+  return reply;
+}
+
+StoreFrame StoreServer::AnswerLeave(Connection& connection) {
+  if (!connection.left) {
+    connection.left = true;
+    const std::lock_guard<std::mutex> lock(mutex_);
+    ++left_;
+    changed_.notify_all();
+  }
+  return {};
+}
+
+// Answers the waits that are over. True when requests behind them were handled, which may end waits looked at before.
+bool StoreServer::AnswerWaits() {
+  bool more = false;
+  for (auto next = connections_.begin(); next != connections_.end();) {
+    const auto connection = next++;
+    const std::optional<StoreFrame> reply = ReplyToWait(*connection);
+    if (!reply.has_value()) {
+      continue;
+    }
+    connection->wait.reset();
+    connection->output += EncodeStoreFrame(*reply);
+    more |= !connection->input.empty();
+    if (!HandleInput(*connection)) {
+      Drop(connection);
+    }
+  }
+  return more;
+}
+
+std::optional<StoreFrame> StoreServer::ReplyToWait(const Connection& connection) const {
+  if (!connection.wait.has_value()) {
+    return std::nullopt;
+  }
+  const Wait& wait = *connection.wait;
+  if (const auto value = values_.find(wait.key); value != values_.end()) {
+    return StoreFrame{.value = value->second};
+  }
+  if (const int gone = GoneRank(); gone >= 0) {
+    return Error(absl::StatusCode::kUnavailable, absl::StrCat("rank ", gone, " of ", world_size_, " has gone"));
+  }
+  if (absl::Now() >= wait.deadline) {
+    return Error(absl::StatusCode::kDeadlineExceeded, absl::StrCat("\"", wait.key, "\" is not set"));
+  }
+  return std::nullopt;
+}
+
+// False when the connection is to be dropped.
+bool StoreServer::Write(Connection& connection) {
+  while (!connection.output.empty()) {
+    const ssize_t n = send(connection.socket.get(), connection.output.data(), connection.output.size(), MSG_NOSIGNAL);
+    if (n < 0) {
+      return errno == EAGAIN || errno == EINTR;
+    }
+    connection.output.erase(0, static_cast<size_t>(n));
+  }
+  return true;
+}
+
+void StoreServer::Drop(std::list<Connection>::iterator connection) {
+  if (connection->rank >= 0 && !connection->left) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    gone_rank_ = gone_rank_ < 0 ? connection->rank : gone_rank_;
+    changed_.notify_all();
+  }
+  connections_.erase(connection);
+}
+
+int StoreServer::GoneRank() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return gone_rank_;
+}
+
+absl::Status StoreServer::AwaitLeave(absl::Time deadline) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  const auto done = [this] { return left_ == seen_ || gone_rank_ >= 0; };
+  if (deadline == absl::InfiniteFuture()) {
+    changed_.wait(lock, done);
+  } else if (!changed_.wait_until(lock, absl::ToChronoTime(deadline), done)) {
+    return absl::DeadlineExceededError(absl::StrCat("store: ", left_, " of ", seen_, " ranks have left"));
+  }
+  return gone_rank_ < 0
+             ? absl::OkStatus()
+             : absl::UnavailableError(absl::StrCat("store: rank ", gone_rank_, " of ", world_size_, " has gone"));
+}
+
+absl::Time StoreServer::NextDeadline() const {
+  absl::Time next = absl::InfiniteFuture();
+  for (const Connection& connection : connections_) {
+    if (connection.wait.has_value()) {
+      next = std::min(next, connection.wait->deadline);
+    }
+  }
+  return next;
+}
+
+}  // namespace fsdp

@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "collectives/job/store.h"
+
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "base/status_matchers.h"
+#include "collectives/job/socket.h"
+#include "collectives/job/store_frame.h"
+#include "collectives/job/store_server.h"
+#include "gtest/gtest.h"
+
+namespace fsdp {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr int kWorldSize = 3;
+
+class StoreTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    FileDescriptor listener = ListenTcp("127.0.0.1", 0).value();
+    port_ = ListeningPort(listener.get()).value();
+    std::vector<FileDescriptor> listeners;
+    listeners.push_back(std::move(listener));
+    server_ = StoreServer::Start(std::move(listeners), "job", kWorldSize).value();
+  }
+
+  FileDescriptor Socket() const { return ConnectTcp("127.0.0.1", port_, Soon()).value(); }
+
+  absl::StatusOr<std::unique_ptr<Store>> Connect(int rank, const std::string& job = "job",
+                                                 int world_size = kWorldSize) const {
+    return Store::Connect(Socket(), {.job = job, .rank = rank, .world_size = world_size}, Soon());
+  }
+
+  static absl::Time Soon() { return absl::Now() + absl::Seconds(20); }
+
+  // Sends bytes as a stranger; returns whether the server closed the connection for it.
+  bool IsRefused(const std::string& bytes) const {
+    const FileDescriptor socket = Socket();
+    EXPECT_OK(SendAll(socket.get(), bytes, Soon()));
+    char byte;
+    return absl::IsUnavailable(ReceiveAll(socket.get(), absl::MakeSpan(&byte, 1), Soon()));
+  }
+
+  int port_ = 0;
+  std::unique_ptr<StoreServer> server_;
+};
+
+TEST_F(StoreTest, GetGivesWhatAnotherRankSet) {
+  ASSERT_OK_AND_ASSIGN(const auto a, Connect(0));
+  ASSERT_OK_AND_ASSIGN(const auto b, Connect(1));
+  const std::string large(kMaxStoreValueBytes, 'x');
+  EXPECT_OK(a->Set("key", "value"));
+  EXPECT_OK(a->Set("large", large));
+  EXPECT_THAT(b->Get("key", Soon()), IsOkAndHolds("value"));
+  EXPECT_THAT(b->Get("large", Soon()), IsOkAndHolds(large));
+  EXPECT_OK(b->Set("key", ""));
+  EXPECT_THAT(a->Get("key", Soon()), IsOkAndHolds(""));
+}
+
+TEST_F(StoreTest, GetWaitsUntilTheKeyIsSet) {
+  ASSERT_OK_AND_ASSIGN(const auto a, Connect(0));
+  ASSERT_OK_AND_ASSIGN(const auto b, Connect(1));
+  std::thread waiter([&b] { EXPECT_THAT(b->Get("key", Soon()), IsOkAndHolds("value")); });
+  EXPECT_OK(a->Set("key", "value"));
+  waiter.join();
+}
+
+TEST_F(StoreTest, GetGivesUpAtItsDeadlineAndTheStoreStaysUsable) {
+  ASSERT_OK_AND_ASSIGN(const auto store, Connect(0));
+  EXPECT_THAT(store->Get("key", absl::Now() + absl::Milliseconds(20)),
+              StatusIs(absl::StatusCode::kDeadlineExceeded, "store: \"key\" is not set"));
+  EXPECT_THAT(store->Get("key", absl::InfinitePast()), StatusIs(absl::StatusCode::kDeadlineExceeded));
+  EXPECT_OK(store->Set("key", "value"));
+  EXPECT_THAT(store->Get("key", absl::InfinitePast()), IsOkAndHolds("value"));
+}
+
+TEST_F(StoreTest, AddCountsFromAllRanks) {
+  ASSERT_OK_AND_ASSIGN(const auto a, Connect(0));
+  ASSERT_OK_AND_ASSIGN(const auto b, Connect(1));
+  EXPECT_THAT(a->Add("n", 5), IsOkAndHolds(5));
+  EXPECT_THAT(b->Add("n", -7), IsOkAndHolds(-2));
+  EXPECT_THAT(a->Get("n", Soon()), IsOkAndHolds("-2"));
+  EXPECT_OK(a->Set("n", "word"));
+  EXPECT_THAT(a->Add("n", 1), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("is not a number")));
+}
+
+TEST_F(StoreTest, KeysAndValuesBeyondTheLimitsAreRefused) {
+  ASSERT_OK_AND_ASSIGN(const auto store, Connect(0));
+  EXPECT_THAT(store->Set(std::string(kMaxStoreKeyBytes + 1, 'k'), ""), StatusIs(absl::StatusCode::kInvalidArgument));
+  EXPECT_THAT(store->Set("k", std::string(kMaxStoreValueBytes + 1, 'v')),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("1048577")));
+  EXPECT_OK(store->Set("k", "v"));
+}
+
+TEST_F(StoreTest, OnlyTheJobsOwnRanksAreTakenEachOnce) {
+  ASSERT_OK_AND_ASSIGN(const auto store, Connect(1));
+  EXPECT_THAT(Connect(1), StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("rank 1 is here already")));
+  EXPECT_THAT(Connect(kWorldSize), StatusIs(absl::StatusCode::kFailedPrecondition));
+  EXPECT_THAT(Connect(0, "other"),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("this is job \"job\", not \"other\"")));
+  EXPECT_THAT(Connect(2, "job", 4),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("rank 0 has world size 3, rank 2 has 4")));
+}
+
+TEST_F(StoreTest, BadInputIsRefusedAndHarmsNobody) {
+  ASSERT_OK_AND_ASSIGN(const auto store, Connect(0));
+  EXPECT_TRUE(IsRefused("GET / HTTP/1.1\r\nHost: example\r\n\r\n"));
+  EXPECT_TRUE(IsRefused(std::string(100, '\xff')));
+  std::string huge = EncodeStoreFrame({.kind = 2, .key = "k", .value = "v"});
+  huge[15] = '\x7f';  // the top byte of the value's size
+  EXPECT_TRUE(IsRefused(huge));
+  // A frame that never ends, and a connection that says nothing, only wait.
+  const FileDescriptor silent = Socket();
+  const FileDescriptor partial = Socket();
+  EXPECT_OK(SendAll(partial.get(), EncodeStoreFrame({.kind = 2, .key = "k", .value = "v"}).substr(0, 20), Soon()));
+  EXPECT_OK(store->Set("key", "value"));
+}
+
+TEST_F(StoreTest, StrangersAreToldToSayHelloFirst) {
+  const FileDescriptor socket = Socket();
+  EXPECT_OK(SendAll(socket.get(), EncodeStoreFrame({.kind = 2, .key = "k", .value = "v"}), Soon()));
+  std::string header(kStoreHeaderBytes, '\0');
+  EXPECT_OK(ReceiveAll(socket.get(), absl::MakeSpan(header), Soon()));
+  EXPECT_THAT(StoreBodyBytes(header), IsOkAndHolds(std::string("hello comes first").size()));
+}
+
+TEST_F(StoreTest, ManyStrangersDoNotKeepRanksOut) {
+  std::vector<FileDescriptor> strangers;
+  for (int i = 0; i < 200; ++i) {
+    strangers.push_back(Socket());
+  }
+  EXPECT_OK(Connect(0));
+}
+
+TEST_F(StoreTest, WaitingEndsWhenARankIsGone) {
+  ASSERT_OK_AND_ASSIGN(const auto a, Connect(0));
+  ASSERT_OK_AND_ASSIGN(auto b, Connect(1));
+  EXPECT_OK(b->Set("set", "before"));
+  b.reset();
+  EXPECT_THAT(a->Get("key", Soon()), StatusIs(absl::StatusCode::kUnavailable, "store: rank 1 of 3 has gone"));
+  EXPECT_THAT(a->Get("set", Soon()), IsOkAndHolds("before"));
+}
+
+TEST_F(StoreTest, LeavingIsNotBeingGone) {
+  ASSERT_OK_AND_ASSIGN(const auto a, Connect(0));
+  ASSERT_OK_AND_ASSIGN(auto b, Connect(1));
+  EXPECT_OK(b->Leave());
+  b.reset();
+  EXPECT_THAT(server_->AwaitLeave(absl::Now() + absl::Milliseconds(10)),
+              StatusIs(absl::StatusCode::kDeadlineExceeded, "store: 1 of 2 ranks have left"));
+  EXPECT_OK(a->Leave());
+  EXPECT_OK(server_->AwaitLeave(Soon()));
+}
+
+TEST_F(StoreTest, AServerThatIsGoneIsAnErrorAtOnce) {
+  ASSERT_OK_AND_ASSIGN(const auto store, Connect(0));
+  std::thread closer([this] { server_.reset(); });
+  EXPECT_THAT(store->Get("key", Soon()), StatusIs(absl::StatusCode::kUnavailable));
+  closer.join();
+  EXPECT_THAT(store->Set("key", "value"), StatusIs(absl::StatusCode::kUnavailable));
+}
+
+TEST(StoreFrameTest, FramesComeOutOfAnyPieces) {
+  const StoreFrame frame = {.kind = 3, .number = -5, .key = "key", .value = "value"};
+  const std::string bytes = EncodeStoreFrame(frame);
+  std::string buffer;
+  for (size_t i = 0; i + 1 < bytes.size(); ++i) {
+    buffer += bytes[i];
+    ASSERT_OK_AND_ASSIGN(const auto none, TakeStoreFrame(buffer));
+    ASSERT_FALSE(none.has_value());
+  }
+  buffer += bytes.back();
+  buffer += "rest";
+  ASSERT_OK_AND_ASSIGN(const auto whole, TakeStoreFrame(buffer));
+  ASSERT_TRUE(whole.has_value());
+  EXPECT_EQ(whole->kind, 3u);
+  EXPECT_EQ(whole->number, -5);
+  EXPECT_EQ(whole->key, "key");
+  EXPECT_EQ(whole->value, "value");
+  EXPECT_EQ(buffer, "rest");
+}
+
+// Every byte and every bit of a frame, damaged: the parser takes it, waits for more, or refuses it, and holds no more
+// than it was given.
+TEST(StoreFrameTest, DamagedFramesAreTakenAwaitedOrRefused) {
+  const std::string bytes = EncodeStoreFrame({.kind = 2, .number = 1, .key = "key", .value = "value"});
+  for (size_t bit = 0; bit < bytes.size() * 8; ++bit) {
+    std::string buffer = bytes;
+    buffer[bit / 8] = static_cast<char>(buffer[bit / 8] ^ (1 << bit % 8));
+    const auto frame = TakeStoreFrame(buffer);
+    if (frame.ok() && frame->has_value()) {
+      EXPECT_LE((*frame)->key.size() + (*frame)->value.size() + buffer.size(), bytes.size());
+    } else if (!frame.ok()) {
+      EXPECT_THAT(frame, StatusIs(absl::StatusCode::kInvalidArgument));
+    }
+  }
+}
+
+TEST(SocketTest, LocalSocketsHaveOneListenerAndNoFile) {
+  const std::string name = absl::StrCat("fsdp-test-", getpid());
+  EXPECT_THAT(ConnectLocal(name), StatusIs(absl::StatusCode::kUnavailable));
+  ASSERT_OK_AND_ASSIGN(FileDescriptor listener, ListenLocal(name));
+  EXPECT_THAT(ListenLocal(name), StatusIs(absl::StatusCode::kUnavailable, HasSubstr("in use")));
+  EXPECT_THAT(ListeningPort(listener.get()), StatusIs(absl::StatusCode::kInvalidArgument));
+  ASSERT_OK_AND_ASSIGN(const FileDescriptor socket, ConnectLocal(name));
+  EXPECT_TRUE(SameUser(socket.get()));
+  listener.Close();
+  EXPECT_THAT(ConnectLocal(name), StatusIs(absl::StatusCode::kUnavailable));
+}
+
+}  // namespace
+}  // namespace fsdp
