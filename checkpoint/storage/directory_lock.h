@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// DirectoryLock: one process at a time changes a directory. The lock is advisory (flock on the directory itself), so it
+// leaves no file behind, follows the directory through renames, and goes with the process that holds it, however that
+// ends. Readers take none. Where the file system has no locks, everybody gets one.
+//
+//   ASSIGN_OR_RETURN(const DirectoryLock lock, DirectoryLock::Take("runs/step-00000100"));
+#ifndef FSDP_CHECKPOINT_STORAGE_DIRECTORY_LOCK_H_
+#define FSDP_CHECKPOINT_STORAGE_DIRECTORY_LOCK_H_
+
+#include <string>
+
+#include "absl/status/statusor.h"
+
+namespace fsdp {
+
+class DirectoryLock {
+ public:
+  // Does not wait: kUnavailable, naming the process, while another holds it; that may be one of this process, too.
+  // kNotFound when there is no directory `path`.
+  static absl::StatusOr<DirectoryLock> Take(const std::string& path);
+
+  // Holds nothing.
+  DirectoryLock() = default;
+  ~DirectoryLock() { Release(); }
+  DirectoryLock(DirectoryLock&& other) noexcept;
+  DirectoryLock& operator=(DirectoryLock&& other) noexcept;
+  DirectoryLock(const DirectoryLock&) = delete;
+  DirectoryLock& operator=(const DirectoryLock&) = delete;
+
+  void Release();
+
+ private:
+  explicit DirectoryLock(int fd) : fd_(fd) {}
+
+  int fd_ = -1;
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_CHECKPOINT_STORAGE_DIRECTORY_LOCK_H_
