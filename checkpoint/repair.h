@@ -32,7 +32,8 @@ struct RepairReport {
 
 // Reads all of the checkpoint directory `path`. A file is replaced by its rename once the new one is verified and
 // synced, the manifest last; a crash in between leaves what the next call can go on from. kNotFound when nothing of a
-// checkpoint is there; kFailedPrecondition for a save that was never committed. One process calls it.
+// checkpoint is there; kFailedPrecondition for a save that was never committed; kUnavailable, naming the process, while
+// another one repairs, overwrites or deletes it.
 absl::StatusOr<RepairReport> RepairCheckpoint(const std::string& path, const RepairOptions& options = {});
 
 }  // namespace fsdp

@@ -188,6 +188,14 @@ std::vector<Scenario> Scenarios() {
        1,
        StateDictType::kSharded,
        true},
+      {"LostRankFileWithLinks",
+       {{kRank1, Left::kNothing}, {kManifest, Left::kNothing}},
+       1,
+       StateDictType::kSharded,
+       true},
+      {"LostManifestAndDamagedParity",
+       {{kRank1, Left::kNothing}, {kParity0, Left::kDamaged}, {kManifest, Left::kNothing}},
+       2},
   };
 }
 

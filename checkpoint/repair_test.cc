@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "checkpoint/repair.h"
 
+#include <unistd.h>
+
 #include <filesystem>
 #include <map>
 #include <string>
@@ -12,6 +14,7 @@
 #include "base/status_matchers.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/format/file_names.h"
+#include "checkpoint/storage/directory_lock.h"
 #include "checkpoint/test_state.h"
 #include "checkpoint/verify.h"
 #include "collectives/run_ranks.h"
@@ -172,8 +175,11 @@ TEST_P(RepairTest, WithoutManifestOneParityFileIsWhichItsNameSays) {
     if (is_rank_lost) Remove(RankFileName(2, kRanks));
     const RepairReport report = Repair();
     EXPECT_THAT(report.problems, IsEmpty());
-    EXPECT_THAT(report.repaired, Contains(AllOf(HasSubstr("parity-00000-of-00002.bin is missing"),
-                                                HasSubstr(is_rank_lost ? "made from parity" : "from the rank files"))));
+    EXPECT_THAT(report.repaired, Contains("parity-00000-of-00002.bin is missing; made from the rank files"));
+    if (is_rank_lost) {
+      EXPECT_THAT(report.repaired,
+                  Contains(RankFileName(2, kRanks) + " is missing; made from parity, with parity-00001-of-00002.bin"));
+    }
     ExpectAsSaved();
   }
 }
@@ -185,6 +191,74 @@ TEST_P(RepairTest, DamagedParityWithoutManifestIsNoticed) {
   Flip("parity-00000-of-00001.bin", good_.at("parity-00000-of-00001.bin").size() / 3);
   EXPECT_THAT(Repair().problems, ElementsAre(AllOf(HasSubstr(RankFileName(1, kRanks)), HasSubstr("not right"))));
   EXPECT_FALSE(fs::exists(path_ + "/manifest.json"));
+}
+
+// Without the manifest nobody knows which parity file is damaged, so all are tried.
+TEST_P(RepairTest, WithoutManifestADamagedParityFileIsFoundByTryingTheOthers) {
+  Save(3);
+  const std::vector<std::string> parity = {"parity-00000-of-00003.bin", "parity-00001-of-00003.bin",
+                                           "parity-00002-of-00003.bin"};
+  for (int whole = 0; whole < 3; ++whole) {
+    Remove("manifest.json");
+    Remove(RankFileName(whole, kRanks));
+    for (int i = 0; i < 3; ++i) {
+      if (i == whole) continue;
+      const std::string& bytes = good_.at(parity[i]);
+      i == 2 ? WriteAll(JoinPath(path_, parity[i]), bytes.substr(0, 100)) : Flip(parity[i], bytes.size() / 2);
+    }
+    const RepairReport report = Repair();
+    EXPECT_THAT(report.problems, IsEmpty());
+    EXPECT_THAT(report.repaired, Contains(absl::StrCat(RankFileName(whole, kRanks),
+                                                       " is missing; made from parity, with ", parity[whole])));
+    for (int i = 0; i < 3; ++i) {
+      const auto names_it = Contains(AllOf(testing::StartsWith(parity[i]), HasSubstr("made from the rank files")));
+      EXPECT_EQ(testing::Value(report.repaired, names_it), i != whole) << parity[i];
+    }
+    ExpectAsSaved();
+  }
+}
+
+TEST_P(RepairTest, WithoutManifestAFileOfAnotherSaveIsMadeAgainFromParity) {
+  Save(1);
+  const std::string foreign = good_.at(RankFileName(2, kRanks));
+  Save(1);
+  Remove("manifest.json");
+  WriteAll(JoinPath(path_, RankFileName(2, kRanks)), foreign);
+  EXPECT_THAT(Repair().repaired, Contains(AllOf(HasSubstr("is of another save than"), HasSubstr("made from parity"))));
+  ExpectAsSaved();
+}
+
+TEST_P(RepairTest, WithoutManifestAndAnyWholeRankFileParityIsEnough) {
+  Save(kRanks);
+  Remove("manifest.json");
+  Remove("checkpoint.h5");
+  for (int rank = 0; rank < kRanks; ++rank) {
+    rank == 1 ? Flip(RankFileName(rank, kRanks), 5000) : Remove(RankFileName(rank, kRanks));
+  }
+  EXPECT_THAT(Repair().problems, IsEmpty());
+  ExpectAsSaved();
+}
+
+TEST_P(RepairTest, ADirectoryInTheNameOfAFileIsSaidAndLeft) {
+  Save(1);
+  Remove(RankFileName(2, kRanks));
+  Remove(RankFileName(0, kRanks));
+  fs::create_directory(JoinPath(path_, RankFileName(2, kRanks)));
+  EXPECT_THAT(Repair().problems,
+              ElementsAre(RankFileName(2, kRanks) + " is a directory, expected a file; move it away and repair again"));
+}
+
+TEST_P(RepairTest, ADirectoryThatAnotherChangesIsNotRepaired) {
+  Save(1);
+  Remove(RankFileName(2, kRanks));
+  {
+    ASSERT_OK_AND_ASSIGN(const DirectoryLock lock, DirectoryLock::Take(path_));
+    EXPECT_THAT(RepairCheckpoint(path_), StatusIs(absl::StatusCode::kUnavailable,
+                                                  HasSubstr(absl::StrCat("is being changed by process ", getpid()))));
+    EXPECT_THAT(Repair({.dry_run = true}).repaired, ElementsAre(HasSubstr("made from parity")));
+  }
+  EXPECT_THAT(Repair().problems, IsEmpty());
+  ExpectAsSaved();
 }
 
 TEST_P(RepairTest, ADryRunSaysTheSameAndWritesNothing) {

@@ -44,7 +44,8 @@ std::string RankFileName(int writer, int writers) { return absl::StrFormat("rank
 std::optional<RankFile> ParseRankFileName(const std::string& name) {
   RankFile file;
   if (std::sscanf(name.c_str(), "rank-%d-of-%d.h5", &file.writer, &file.writers) != 2) return std::nullopt;
-  if (file.writer < 0 || RankFileName(file.writer, file.writers) != name) return std::nullopt;
+  const bool is_possible = file.writer >= 0 && file.writer < file.writers && file.writers <= kMaxRankFiles;
+  if (!is_possible || RankFileName(file.writer, file.writers) != name) return std::nullopt;
   return file;
 }
 
@@ -53,9 +54,8 @@ std::string ParityFileName(int index, int parity) { return absl::StrFormat("pari
 std::optional<ParityFile> ParseParityFileName(const std::string& name) {
   ParityFile file;
   if (std::sscanf(name.c_str(), "parity-%d-of-%d.bin", &file.index, &file.parity) != 2) return std::nullopt;
-  if (file.index < 0 || file.index >= file.parity || ParityFileName(file.index, file.parity) != name) {
-    return std::nullopt;
-  }
+  const bool is_possible = file.index >= 0 && file.index < file.parity && file.parity <= kMaxParityFiles;
+  if (!is_possible || ParityFileName(file.index, file.parity) != name) return std::nullopt;
   return file;
 }
 

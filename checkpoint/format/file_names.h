@@ -21,6 +21,10 @@ std::string StepName(int64_t step);
 // The step of a name that StepName makes; nothing for any other name.
 std::optional<int64_t> ParseStepName(const std::string& name);
 
+// Rank files of a checkpoint, at most; and parity files, which are fewer than what one code takes.
+inline constexpr int kMaxRankFiles = 99999;
+inline constexpr int kMaxParityFiles = 254;
+
 // "rank-00003-of-00008.h5": the file of writer 3 of 8.
 std::string RankFileName(int writer, int writers);
 

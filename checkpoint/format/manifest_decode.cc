@@ -313,6 +313,7 @@ absl::Status DecodeIdentity(const json& document, Manifest& manifest) {
   if (world_size < 1 || writers < 1 || writers > world_size || world_size > std::numeric_limits<int>::max()) {
     return Broken(absl::StrCat(writers, " writers of a world of ", world_size, " ranks"));
   }
+  if (writers > kMaxRankFiles) return Broken(absl::StrCat(writers, " writers, expected at most ", kMaxRankFiles));
   manifest.world_size = static_cast<int>(world_size);
   manifest.writers = static_cast<int>(writers);
   if (!document.contains("rank")) return absl::OkStatus();

@@ -44,15 +44,19 @@ void ParityCode::Encode(const std::vector<const std::byte*>& data, const std::ve
   Apply(tables_, data, parity, nbytes);
 }
 
-absl::StatusOr<ParityCode::Decoder> ParityCode::NewDecoder(const std::vector<int>& lost) const {
-  if (static_cast<int>(lost.size()) > parity_) {
-    return absl::DataLossError(
-        absl::StrCat(lost.size(), " of ", data_ + parity_, " files are lost, and parity makes up for ", parity_));
+absl::StatusOr<ParityCode::Decoder> ParityCode::NewDecoder(const std::vector<int>& lost,
+                                                           const std::vector<int>& unused) const {
+  if (static_cast<int>(lost.size() + unused.size()) > parity_) {
+    return absl::DataLossError(absl::StrCat(lost.size() + unused.size(), " of ", data_ + parity_,
+                                            " files are lost, and parity makes up for ", parity_));
   }
   Decoder decoder;
   decoder.lost_ = static_cast<int>(lost.size());
+  const auto names = [](const std::vector<int>& runs, int run) {
+    return std::find(runs.begin(), runs.end(), run) != runs.end();
+  };
   for (int run = 0; run < data_ + parity_ && static_cast<int>(decoder.present_.size()) < data_; ++run) {
-    if (std::find(lost.begin(), lost.end(), run) == lost.end()) decoder.present_.push_back(run);
+    if (!names(lost, run) && !names(unused, run)) decoder.present_.push_back(run);
   }
   // Rows of the present runs, inverted, give the data; with the rows of the lost runs before them, the lost runs.
   std::vector<uint8_t> rows;

@@ -31,7 +31,7 @@ class ParityCode {
   void Encode(const std::vector<const std::byte*>& data, const std::vector<std::byte*>& parity, int64_t nbytes) const;
 
   // How to make the runs `lost` (indices; data first, then parity) from the runs `present`, of which there are data().
-  // kDataLoss when more are lost than can be made.
+  // The runs `unused` are neither made nor read. kDataLoss when fewer than data() runs are left to read.
   class Decoder {
    public:
     // `present` and `lost` in the order of their indices at creation.
@@ -45,7 +45,7 @@ class ParityCode {
     int lost_ = 0;
     std::vector<uint8_t> tables_;
   };
-  absl::StatusOr<Decoder> NewDecoder(const std::vector<int>& lost) const;
+  absl::StatusOr<Decoder> NewDecoder(const std::vector<int>& lost, const std::vector<int>& unused = {}) const;
 
  private:
   ParityCode(int data, int parity);

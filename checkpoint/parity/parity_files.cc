@@ -158,9 +158,10 @@ void AddParity(const ParityPlan& plan, const std::vector<std::vector<Digest>>& d
 }
 
 absl::Status RebuildFromParity(FileSystem& files, const std::string& directory, const ParityPlan& plan,
-                               const std::vector<int>& lost, const std::vector<std::string>& out, ThreadPool& pool) {
+                               const ParityLoss& loss, const std::vector<std::string>& out, ThreadPool& pool) {
+  const std::vector<int>& lost = loss.lost;
   ASSIGN_OR_RETURN(const ParityCode code, CodeOf(plan));
-  ASSIGN_OR_RETURN(const ParityCode::Decoder decoder, code.NewDecoder(lost));
+  ASSIGN_OR_RETURN(const ParityCode::Decoder decoder, code.NewDecoder(lost, loss.unused));
   const auto name_of = [&](int index) {
     const auto data = static_cast<int>(plan.data.size());
     return index < data ? plan.data[index].name : plan.parity[index - data];

@@ -47,10 +47,16 @@ absl::StatusOr<std::vector<Digest>> WriteParityBlocks(FileSystem& files, const s
 // share.
 void AddParity(const ParityPlan& plan, const std::vector<std::vector<Digest>>& digests, Manifest& manifest);
 
-// Makes what `lost` names (indices: data first, then parity) from the others and puts it at `out`, paths of new files,
-// which are synced. Nothing is verified: whoever knows digests compares them.
+// What is to be made, and what is not to be read; indices into a plan: data first, then parity.
+struct ParityLoss {
+  std::vector<int> lost;
+  std::vector<int> unused;  // neither made nor read
+};
+
+// Makes what is lost from the others and puts it at `out`, paths of new files, which are synced. Nothing is verified:
+// whoever knows digests compares them.
 absl::Status RebuildFromParity(FileSystem& files, const std::string& directory, const ParityPlan& plan,
-                               const std::vector<int>& lost, const std::vector<std::string>& out, ThreadPool& pool);
+                               const ParityLoss& loss, const std::vector<std::string>& out, ThreadPool& pool);
 
 }  // namespace fsdp
 

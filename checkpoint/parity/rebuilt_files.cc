@@ -11,6 +11,7 @@
 #include "checkpoint/format/file_names.h"
 #include "checkpoint/format/manifest_json.h"
 #include "checkpoint/parity/parity_files.h"
+#include "checkpoint/parity/records_left.h"
 #include "checkpoint/save/checkpoint_writer.h"
 
 namespace fsdp {
@@ -19,8 +20,6 @@ namespace {
 constexpr char kPrefix[] = ".repair-";
 
 }  // namespace
-
-bool IsRankFileName(const std::string& name) { return absl::StartsWith(name, "rank-") && absl::EndsWith(name, ".h5"); }
 
 bool IsRebuiltDirectoryName(const std::string& name) { return absl::StartsWith(name, kPrefix); }
 

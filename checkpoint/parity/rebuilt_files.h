@@ -17,9 +17,6 @@
 
 namespace fsdp {
 
-// "rank-00003-of-00008.h5", or the name under which another save's is linked.
-bool IsRankFileName(const std::string& name);
-
 // ".repair-<nonce>": where a repair keeps them; one that is found was left by a crash.
 bool IsRebuiltDirectoryName(const std::string& name);
 
