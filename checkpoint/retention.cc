@@ -14,6 +14,7 @@
 #include "checkpoint/format/manifest_file.h"
 #include "checkpoint/latest.h"
 #include "checkpoint/save/staged_checkpoint.h"
+#include "checkpoint/storage/directory_lock.h"
 #include "checkpoint/verify.h"
 
 namespace fsdp {
@@ -96,11 +97,16 @@ bool KeepNewestGood(const std::string& root, const RetentionPolicy& policy, std:
   return false;
 }
 
+// With the lock of `root`. A step that is in use stays, and is an error when the others are gone.
 absl::Status DeleteSteps(FileSystem& files, const std::string& root, const RetentionPlan& plan) {
+  absl::Status in_use;
   for (const Step& step : plan.steps) {
-    if (!step.keep) RETURN_IF_ERROR(DeleteCheckpointDirectory(files, root, step.name));
+    if (step.keep) continue;
+    const absl::Status deleted = DeleteCheckpointDirectory(files, root, step.name);
+    if (!absl::IsUnavailable(deleted)) RETURN_IF_ERROR(deleted);
+    in_use.Update(deleted);
   }
-  return absl::OkStatus();
+  return in_use;
 }
 
 // Asks for the lock once more: a plan may be old.
@@ -147,21 +153,28 @@ absl::StatusOr<RetentionPlan> PlanRetention(const std::string& root, const Reten
 }
 
 absl::Status ApplyRetention(FileSystem& files, const std::string& root, const RetentionPlan& plan) {
-  RETURN_IF_ERROR(DeleteSteps(files, root, plan));
+  if (plan.steps.empty() && plan.leftovers.empty()) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const DirectoryLock lock, DirectoryLock::Take(root));
+  const absl::Status deleted = DeleteSteps(files, root, plan);
+  if (!deleted.ok() && !absl::IsUnavailable(deleted)) return deleted;
   for (const Leftover& leftover : plan.leftovers) {
     if (leftover.in_use) continue;
     const bool is_staged = !DeletedNameOf(leftover.name);
     RETURN_IF_ERROR(DeleteLeftover(files, JoinPath(root, leftover.name), is_staged));
   }
-  return absl::OkStatus();
+  return deleted;
 }
 
-absl::Status PruneCheckpoints(const std::string& root, int keep_last) {
+absl::Status PruneCheckpoints(const std::string& root, int keep_last, int64_t keep_every) {
   RetentionPolicy policy;
   policy.keep_last = keep_last;
+  policy.keep_every = keep_every;
   policy.good = RetentionPolicy::Good::kComplete;
   ASSIGN_OR_RETURN(const RetentionPlan plan, PlanRetention(root, policy));
-  return DeleteSteps(PosixFileSystem(), root, plan);
+  if (plan.steps.empty()) return absl::OkStatus();
+  const absl::StatusOr<DirectoryLock> lock = DirectoryLock::Take(root);
+  const absl::Status deleted = lock.ok() ? DeleteSteps(PosixFileSystem(), root, plan) : lock.status();
+  return absl::IsUnavailable(deleted) ? absl::OkStatus() : deleted;
 }
 
 }  // namespace fsdp

@@ -2,7 +2,8 @@
 //
 // Retention: which steps of a ROOT stay, and the deletion of the others. First a plan, which can be shown, then its
 // execution; the saver and `ckpt prune` share both. However few are to stay, the newest step that is good stays, and
-// where none is good nothing is deleted. One process at a time does this to a ROOT, beside any number of readers.
+// where none is good nothing is deleted. One process at a time does this to a ROOT, beside any number of readers; a
+// lock sees to it.
 //
 //   ASSIGN_OR_RETURN(const RetentionPlan plan, PlanRetention(root, {.keep_last = 3, .keep_every = 1000}));
 //   RETURN_IF_ERROR(ApplyRetention(PosixFileSystem(), root, plan));
@@ -60,12 +61,13 @@ struct RetentionPlan {
 absl::StatusOr<RetentionPlan> PlanRetention(const std::string& root, const RetentionPolicy& policy);
 
 // Deletes the steps that are not kept, oldest first, each renamed away first, so that no step-* name ever denotes
-// something partial; then leftovers that no save holds.
+// something partial; then leftovers that no save holds. kUnavailable, naming the process, while another one does the
+// same, or repairs a step that is to go; the other steps are then deleted.
 absl::Status ApplyRetention(FileSystem& files, const std::string& root, const RetentionPlan& plan);
 
-// Both, as a saver wants them after each save: keeps the newest `keep_last` steps, takes a complete step for good, and
-// leaves leftovers to the next save.
-absl::Status PruneCheckpoints(const std::string& root, int keep_last);
+// Both, as a saver wants them after each save: keeps steps as a RetentionPolicy does, takes a complete step for good,
+// and leaves leftovers to the next save. What another process is at work on is left to the next save, too.
+absl::Status PruneCheckpoints(const std::string& root, int keep_last, int64_t keep_every = 0);
 
 }  // namespace fsdp
 

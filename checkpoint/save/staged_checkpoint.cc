@@ -4,7 +4,8 @@
 //
 //   1. Sweep: a hidden sibling .X.tmp-<nonce> whose manifest.json nobody holds locked was left by a crash, and is
 //      removed; so is any .X.deleted-<nonce>.
-//   2. NAME must not exist, unless it is to be overwritten.
+//   2. NAME must not exist, unless it is to be overwritten: then it is locked, so that nobody repairs or deletes it
+//      meanwhile.
 //   3. Make .NAME.tmp-<nonce>, and in it manifest.json, empty and locked: until the manifest is written the directory
 //      is no checkpoint, and the lock, which the kernel drops when the process dies, says that it has an owner. fsync
 //      DIRECTORY. For overwriting, try now whether the file system exchanges names: nothing is written where it does
@@ -108,6 +109,9 @@ absl::StatusOr<std::unique_ptr<StagedCheckpoint>> StagedCheckpoint::Create(FileS
   if (exists && !options.overwrite) {
     return absl::AlreadyExistsError(absl::StrCat(staged->destination_, " exists and is not to be overwritten"));
   }
+  if (exists) {
+    ASSIGN_OR_RETURN(staged->replaced_, DirectoryLock::Take(staged->destination_));
+  }
   // 3.
   RETURN_IF_ERROR(staged->MakeDirectory());
   if (exists) RETURN_IF_ERROR(staged->CheckCanExchange());
@@ -170,6 +174,7 @@ absl::Status StagedCheckpoint::TakeName() {
   }
   RETURN_IF_ERROR(files_.Exchange(path_, destination_));
   manifest_.reset();
+  replaced_.Release();
   RETURN_IF_ERROR(files_.SyncDirectory(directory_));
   // The new checkpoint is in place; an old one that cannot be deleted now is swept by the next save.
   (void)DeleteCheckpointDirectory(files_, directory_, SplitPath(path_).name);
@@ -183,6 +188,9 @@ StagedCheckpoint::~StagedCheckpoint() {
 
 absl::Status DeleteCheckpointDirectory(FileSystem& files, const std::string& directory, const std::string& name) {
   const std::string from = JoinPath(directory, name);
+  const absl::StatusOr<DirectoryLock> lock = DirectoryLock::Take(from);
+  if (absl::IsNotFound(lock.status())) return absl::OkStatus();
+  RETURN_IF_ERROR(lock.status());
   const std::string visible = StagedNameOf(name).value_or(name);
   const std::string away = JoinPath(directory, DeletedName(visible, NewNonce()));
   RETURN_IF_ERROR(files.Rename(from, away));

@@ -17,6 +17,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "checkpoint/storage/directory_lock.h"
 #include "checkpoint/storage/file_system.h"
 
 namespace fsdp {
@@ -34,7 +35,8 @@ struct StagedCheckpointOptions {
 class StagedCheckpoint final {
  public:
   // Steps 1 to 3: sweeps leftovers and makes the hidden directory. kAlreadyExists as above; kUnimplemented when a
-  // checkpoint is to be replaced where the file system cannot exchange two names. `directory` exists.
+  // checkpoint is to be replaced where the file system cannot exchange two names; kUnavailable while another process
+  // repairs, overwrites or deletes it. `directory` exists.
   static absl::StatusOr<std::unique_ptr<StagedCheckpoint>> Create(FileSystem& files, const std::string& directory,
                                                                   const std::string& name,
                                                                   const StagedCheckpointOptions& options);
@@ -64,11 +66,13 @@ class StagedCheckpoint final {
   const std::string destination_;
   const bool overwrite_;
   std::string path_;
+  DirectoryLock replaced_;          // of the checkpoint that is overwritten
   std::unique_ptr<File> manifest_;  // locked while path_ is ours to write; null when there is nothing to remove
 };
 
 // Deletes the checkpoint directory/name so that its name never denotes something partial: renames it away, makes that
-// durable, then unlinks.
+// durable, then unlinks. One that another process has deleted meanwhile is deleted. kUnavailable while another process
+// repairs, overwrites or deletes it.
 absl::Status DeleteCheckpointDirectory(FileSystem& files, const std::string& directory, const std::string& name);
 
 }  // namespace fsdp
