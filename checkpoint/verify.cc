@@ -52,7 +52,11 @@ class Verification {
       if (const absl::Status covered = CheckCovered(tensor); !covered.ok()) Report(covered);
     }
     for (size_t i = 0; i < manifest_.files.size(); ++i) CheckFile(static_cast<int>(i));
-    RETURN_IF_ERROR(ScanFiles(scanned_, *pool, Scanner()));
+    FileScanner scanner = Scanner();
+    RETURN_IF_ERROR(ScanFiles(scanned_, *pool, scanner));
+    // What lies between extents is as much as a manifest cares to say, and known to be wrong.
+    scanner.rest = nullptr;
+    RETURN_IF_ERROR(ScanFiles(missized_, *pool, scanner));
     VerifyReport report;
     report.files = static_cast<int64_t>(manifest_.files.size()) + 1;
     report.tensors = static_cast<int64_t>(manifest_.tensors.size());
@@ -105,7 +109,9 @@ class Verification {
     const StoredFile& stored = manifest_.files[index];
     absl::StatusOr<std::unique_ptr<File>> file = OpenStoredFile(files_, directory_, manifest_, index);
     scanned_.push_back(nullptr);
-    if (!file.ok()) {
+    missized_.push_back(nullptr);
+    const bool is_right_size = file.ok();
+    if (!is_right_size) {
       Report(file.status(), OfFile(index), {{stored.name, {0, stored.nbytes}, "file"}});
       // A file of the wrong size still shows which of its bytes are damaged.
       file = files_.Open(JoinPath(directory_, stored.name));
@@ -114,8 +120,9 @@ class Verification {
     if (const absl::Status record = CheckRecord(**file, manifest_, index); !record.ok()) {
       Report(record, OfFile(index), {{stored.name, stored.record.value_or(ByteRange()), "record"}});
     }
-    bytes_total_ += stored.nbytes;
-    scanned_.back() = &stored;
+    (is_right_size ? scanned_ : missized_).back() = &stored;
+    for (const StoredExtent& extent : stored.extents) bytes_total_ += is_right_size ? 0 : extent.range.nbytes;
+    if (is_right_size) bytes_total_ += stored.nbytes;
   }
 
   FileScanner Scanner() {
@@ -222,7 +229,8 @@ class Verification {
   const VerifyOptions& options_;
 
   const FileContents contents_;
-  std::vector<const StoredFile*> scanned_;  // by file; null for what cannot be opened
+  std::vector<const StoredFile*> scanned_;   // by file; null for what is not as long as it should be
+  std::vector<const StoredFile*> missized_;  // by file; null for all others, and for what cannot be opened
   int64_t bytes_total_ = 0;
 
   std::mutex mutex_;

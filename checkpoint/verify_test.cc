@@ -9,9 +9,12 @@
 #include <string>
 
 #include "base/status_matchers.h"
+#include "checkpoint/format/manifest_file.h"
+#include "checkpoint/format/manifest_json.h"
 #include "checkpoint/hdf5/hdf5_sink.h"
 #include "checkpoint/safetensors/safetensors_writer.h"
 #include "checkpoint/source/verify_source.h"
+#include "checkpoint/storage/file_system.h"
 #include "checkpoint/test_state.h"
 #include "gtest/gtest.h"
 
@@ -74,6 +77,20 @@ TEST(VerifyTest, CountsThemInOtherFormatsToo) {
   ExpectCounts(report);
   EXPECT_EQ(report.tensors, 4);
   EXPECT_EQ(report.bytes, (2'100'000 + 5 + 6) * 4 + 8);
+}
+
+// Once this was a list of 2^40 pieces to read.
+TEST(VerifyTest, AFileThatAManifestCallsHugeIsOneProblem) {
+  StateDict state = FullState({{StateKey::Model("w"), DType::kFloat32, {300}}});
+  state.aliases.clear();
+  const std::string path = NewTestDirectory() + "/checkpoint";
+  ASSERT_OK(WriteCheckpointDirectory(path, state, ReadFromMemory(state), {}));
+  ASSERT_OK_AND_ASSIGN(Manifest manifest, ReadManifest(PosixFileSystem(), path));
+  ASSERT_EQ(manifest.files.size(), 1);
+  manifest.files[0].nbytes = int64_t{1} << 62;
+  WriteAll(path + "/manifest.json", EncodeManifest(manifest));
+  ASSERT_OK_AND_ASSIGN(const VerifyReport report, VerifyCheckpoint(path));
+  EXPECT_THAT(report.problems, ElementsAre(HasSubstr("expected 4611686018427387904")));
 }
 
 TEST(VerifyTest, OneUnreadableTensorDoesNotHideAnother) {

@@ -50,7 +50,7 @@ table { border-collapse: collapse; width: 100%; font-size: 13px; }
 th { text-align: left; font-weight: 600; color: var(--soft); border-bottom: 1px solid var(--line); padding: 4px 10px 4px 0; }
 td { border-bottom: 1px solid var(--line); padding: 3px 10px 3px 0; white-space: nowrap; vertical-align: middle; }
 td.number, th.number { text-align: right; }
-td.name { max-width: 300px; overflow: hidden; text-overflow: ellipsis; }
+td.name { max-width: 300px; overflow: hidden; text-overflow: ellipsis; direction: rtl; }
 td.chart { min-width: 110px; } td.shards { min-width: 110px; padding-right: 0; }
 footer { color: var(--soft); margin-top: 18px; font-size: 12.5px; }
 @media (max-width: 640px) { .row { grid-template-columns: 1fr 84px; } .row > :nth-child(2) { grid-column: 1 / -1;

@@ -9,8 +9,9 @@
 namespace fsdp {
 namespace {
 
-// Names that a message lists.
-constexpr size_t kListedNames = 2;
+// Names that a message lists: more than a transformer block has parameters, which may all lie in one block of a flat
+// shard.
+constexpr size_t kListedNames = 16;
 
 ByteRange Overlap(const ByteRange& a, const ByteRange& b) {
   const int64_t begin = std::max(a.offset, b.offset);

@@ -51,12 +51,14 @@ class FileScan {
       end = extent.end();
     }
     AddSections(file, -1, {end, stored.nbytes - end}, parts);
+    if (!scanner_.rest) return absl::OkStatus();
     rests_[file] = std::make_unique<RestDigest>(parts);
     return parts > 0 ? absl::OkStatus() : scanner_.rest(file, rests_[file]->Finish());
   }
 
   // Cuts `range` into sections, and counts them.
   void AddSections(int file, int extent, const ByteRange& range, int64_t& count) {
+    if (extent < 0 && !scanner_.rest) return;
     for (int64_t at = range.offset; at < range.end(); at += kBlockBytes) {
       sections_.push_back({file, extent, count++, {at, std::min(kBlockBytes, range.end() - at)}});
     }
@@ -65,8 +67,8 @@ class FileScan {
   void JoinSections() {
     for (size_t i = 0; i < sections_.size(); ++i) {
       const Section& section = sections_[i];
-      // A file's sections follow one another without a gap.
       const bool joins = !runs_.empty() && sections_[runs_.back().first].file == section.file &&
+                         section.range.offset == runs_.back().range.end() &&
                          section.range.end() - runs_.back().range.offset <= kMaxReadBytes;
       if (!joins) runs_.push_back({i, 0, {section.range.offset, 0}});
       ++runs_.back().count;

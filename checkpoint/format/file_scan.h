@@ -37,7 +37,7 @@ struct FileScanner {
   // The bytes of a block, there until it returns.
   std::function<absl::Status(const ScannedBlock& block, const absl::StatusOr<const std::byte*>& bytes)> block;
 
-  // The digest of all bytes of a file outside of its extents.
+  // The digest of all bytes of a file outside of its extents; may be empty: these are not read then.
   std::function<absl::Status(int file, const absl::StatusOr<Digest>& digest)> rest;
 
   // So many bytes more are done, or given up; may be empty.
