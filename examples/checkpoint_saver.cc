@@ -18,11 +18,13 @@ namespace {
 
 // The form of the state that is saved. A FULL checkpoint is gathered on rank 0 only where that is asked for; otherwise
 // each rank puts its flat shards into the one file, as it does into a file of its own for LOCAL: nothing is gathered.
+// FSDP2 has no flat shards; there it puts in its chunks.
 // Files are written from host memory, which AsyncSaver brings a GPU's to by itself.
 StateDictSettings SettingsOf(const TrainOptions& options, const Device& device) {
   const bool offload_to_cpu = options.offload_to_cpu ||
                               (device.type() != DeviceType::kCpu && (options.rank0_only || !options.async_checkpoint));
-  if (options.state_dict_type == StateDictType::kSharded) {
+  const bool is_full = options.state_dict_type == StateDictType::kFull && !options.rank0_only;
+  if (options.state_dict_type == StateDictType::kSharded || (is_full && options.api == TrainApi::kFsdp2)) {
     return {ShardedStateDictConfig{offload_to_cpu}, ShardedOptimStateDictConfig{offload_to_cpu}};
   }
   if (options.rank0_only) {
@@ -135,7 +137,8 @@ absl::Status CheckpointSaver::DeleteOld(const std::string& saved) {
     if (name == std::filesystem::path(saved).filename()) continue;
     RETURN_IF_ERROR(DeleteCheckpointDirectory(PosixFileSystem(), options_.checkpoint_dir, name));
   }
-  return options_.keep_last > 0 ? PruneCheckpoints(options_.checkpoint_dir, options_.keep_last) : absl::OkStatus();
+  if (options_.keep_last == 0) return absl::OkStatus();
+  return PruneCheckpoints(options_.checkpoint_dir, options_.keep_last, options_.keep_every);
 }
 
 }  // namespace fsdp

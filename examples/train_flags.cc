@@ -72,6 +72,7 @@ ABSL_FLAG(bool, limit_all_gathers, true, "keep no more unsharded units than the 
 ABSL_FLAG(std::string, checkpoint_dir, "", "where step-K directories are saved; made if needed");
 ABSL_FLAG(int64_t, checkpoint_every, 0, "save after every N steps, and after the last (0: after the last only)");
 ABSL_FLAG(int, keep_last, 0, "delete all but the newest K checkpoints after each save (0: keep all)");
+ABSL_FLAG(int64_t, keep_every, 0, "with --keep_last, keep the checkpoints of steps that N divides too (0: none)");
 ABSL_FLAG(std::string, state_dict_type, "sharded", "full, sharded or local");
 ABSL_FLAG(bool, rank0_only, false, "with full: rank 0 alone writes, and gets the state unit by unit");
 ABSL_FLAG(bool, offload_to_cpu, false, "state dicts in host memory");
@@ -145,6 +146,7 @@ absl::Status CheckNumbers() {
   RETURN_IF_ERROR(CheckAtLeast("warmup_steps", absl::GetFlag(FLAGS_warmup_steps), 0));
   RETURN_IF_ERROR(CheckAtLeast("checkpoint_every", absl::GetFlag(FLAGS_checkpoint_every), 0));
   RETURN_IF_ERROR(CheckAtLeast("keep_last", absl::GetFlag(FLAGS_keep_last), 0));
+  RETURN_IF_ERROR(CheckAtLeast("keep_every", absl::GetFlag(FLAGS_keep_every), 0));
   RETURN_IF_ERROR(CheckAtLeast("parity", absl::GetFlag(FLAGS_parity), 0));
   RETURN_IF_ERROR(CheckNumber("lr", absl::GetFlag(FLAGS_lr)));
   RETURN_IF_ERROR(CheckNumber("min_lr", absl::GetFlag(FLAGS_min_lr).value_or(0)));
@@ -166,6 +168,9 @@ absl::Status CheckApi() {
   }
   if (absl::GetFlag(FLAGS_use_orig_params)) {
     return absl::InvalidArgumentError("--use_orig_params: expected --api=fsdp1 beside it");
+  }
+  if (absl::GetFlag(FLAGS_state_dict_type) == "local") {
+    return absl::InvalidArgumentError("--state_dict_type=local: expected --api=fsdp1 beside it");
   }
   if (absl::GetFlag(FLAGS_buffer_dtype) != "float32" || absl::GetFlag(FLAGS_keep_low_precision_grads)) {
     return absl::InvalidArgumentError(
@@ -197,6 +202,9 @@ absl::Status CheckCombinations() {
   if (absl::GetFlag(FLAGS_parity) > 0 && absl::GetFlag(FLAGS_state_dict_type) == "full") {
     return absl::InvalidArgumentError(
         "--parity: expected --state_dict_type=sharded or local; a full checkpoint has no rank files");
+  }
+  if (absl::GetFlag(FLAGS_keep_every) > 0 && absl::GetFlag(FLAGS_keep_last) == 0) {
+    return absl::InvalidArgumentError("--keep_every: expected --keep_last beside it; without it all are kept");
   }
   if (!absl::GetFlag(FLAGS_checkpoint_dir).empty()) return absl::OkStatus();
   if (absl::GetFlag(FLAGS_checkpoint_every) > 0 || absl::GetFlag(FLAGS_keep_last) > 0) {
@@ -276,6 +284,7 @@ absl::Status ReadCheckpointing(TrainOptions& options) {
   options.checkpoint_dir = absl::GetFlag(FLAGS_checkpoint_dir);
   options.checkpoint_every = absl::GetFlag(FLAGS_checkpoint_every);
   options.keep_last = absl::GetFlag(FLAGS_keep_last);
+  options.keep_every = absl::GetFlag(FLAGS_keep_every);
   options.rank0_only = absl::GetFlag(FLAGS_rank0_only);
   options.offload_to_cpu = absl::GetFlag(FLAGS_offload_to_cpu);
   options.async_checkpoint = absl::GetFlag(FLAGS_async_checkpoint);

@@ -86,6 +86,7 @@ struct TrainOptions {
   std::string checkpoint_dir;    // empty: none are saved
   int64_t checkpoint_every = 0;  // steps; 0: only after the last
   int keep_last = 0;             // 0: all are kept
+  int64_t keep_every = 0;        // 0: none is kept for good
   StateDictType state_dict_type = StateDictType::kSharded;
   bool rank0_only = false;
   bool offload_to_cpu = false;

@@ -222,6 +222,15 @@ TEST_F(ResumeTest, FullCheckpointsOfAllRanksContinueBitForBit) {
   ExpectSameBits(metrics_, Uninterrupted(SmallRun() + Flags{"--steps=6"}));
 }
 
+// FSDP2 has no flat shards to write.
+TEST_F(ResumeTest, FullCheckpointsOfFullyShardContinueBitForBit) {
+  const Flags full = {"--api=fsdp2", "--state_dict_type=full"};
+  TrainWell(Run(3, 0) + full);
+  TrainWell(Run(6, 0) + full);
+  ExpectAllVerify(checkpoint_dir_);
+  ExpectSameBits(metrics_, Uninterrupted(SmallRun() + Flags{"--steps=6", "--api=fsdp2"}));
+}
+
 TEST_F(ResumeTest, AsynchronousCheckpointsContinueBitForBit) {
   const Flags async = {"--async_checkpoint", "--parity=1", "--keep_last=2"};
   const std::string output = TrainWell(Run(5, 1) + async);
@@ -263,6 +272,11 @@ TEST_F(ResumeTest, KeepLastKeepsTheNewest) {
   TrainWell(Run(10, 2) + Flags{"--keep_last=2"});
   EXPECT_THAT(Checkpoints(), ElementsAre("step-00000008", "step-00000010"));
   ExpectAllVerify(checkpoint_dir_);
+}
+
+TEST_F(ResumeTest, KeepEveryKeepsMore) {
+  TrainWell(Run(10, 2) + Flags{"--keep_last=1", "--keep_every=4"});
+  EXPECT_THAT(Checkpoints(), ElementsAre("step-00000004", "step-00000008", "step-00000010"));
 }
 
 TEST_F(ResumeTest, AFoundCheckpointWinsOverInitFrom) {
