@@ -11,6 +11,7 @@
 #include "checkpoint/format/file_names.h"
 #include "checkpoint/hdf5/hdf5_sink.h"
 #include "checkpoint/latest.h"
+#include "checkpoint/storage/directory_lock.h"
 #include "checkpoint/storage/fault_file_system.h"
 #include "checkpoint/test_state.h"
 #include "gtest/gtest.h"
@@ -57,6 +58,31 @@ TEST(RetentionTest, KeepsTheNewest) {
   EXPECT_THAT(PlanRetention(root, {.keep_every = -1}),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("keep_every is -1")));
   EXPECT_OK(PruneCheckpoints(root + "/absent", 1));
+}
+
+TEST(RetentionTest, AStepThatIsBeingRepairedStaysAndIsSaid) {
+  const std::string root = RootWith({1, 2, 3});
+  ASSERT_OK_AND_ASSIGN(const RetentionPlan plan, PlanRetention(root, {.keep_last = 1}));
+  {
+    ASSERT_OK_AND_ASSIGN(const DirectoryLock lock, DirectoryLock::Take(root + "/step-00000001"));
+    EXPECT_THAT(ApplyRetention(PosixFileSystem(), root, plan),
+                StatusIs(absl::StatusCode::kUnavailable, HasSubstr("step-00000001 is being changed by process")));
+    EXPECT_THAT(ListNames(root), ElementsAre("step-00000001", "step-00000003"));
+    EXPECT_OK(PruneCheckpoints(root, 1));  // the next save's
+    EXPECT_THAT(ListNames(root), ElementsAre("step-00000001", "step-00000003"));
+  }
+  EXPECT_OK(ApplyRetention(PosixFileSystem(), root, plan));  // step 2 is gone by now
+  EXPECT_THAT(ListNames(root), ElementsAre("step-00000003"));
+}
+
+TEST(RetentionTest, OnePrunesARootAtATime) {
+  const std::string root = RootWith({1, 2});
+  ASSERT_OK_AND_ASSIGN(const RetentionPlan plan, PlanRetention(root, {.keep_last = 1}));
+  ASSERT_OK_AND_ASSIGN(const DirectoryLock lock, DirectoryLock::Take(root));
+  EXPECT_THAT(ApplyRetention(PosixFileSystem(), root, plan),
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr(root + " is being changed by process")));
+  EXPECT_OK(PruneCheckpoints(root, 1));
+  EXPECT_THAT(ListNames(root), ElementsAre("step-00000001", "step-00000002"));
 }
 
 TEST(RetentionTest, KeepsEveryNthStepForGood) {

@@ -9,6 +9,7 @@
 #include "base/status_matchers.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/save/save_agreement.h"
+#include "checkpoint/storage/directory_lock.h"
 #include "checkpoint/storage/file_system.h"
 #include "checkpoint/test_state.h"
 #include "checkpoint/verify.h"
@@ -104,6 +105,19 @@ TEST(SaveErrorsTest, NamesThatCannotBeStoredAreRefusedByName) {
       ExpectRefused(statuses, root, absl::StatusCode::kInvalidArgument, bad.why);
     }
   }
+}
+
+TEST(SaveErrorsTest, AStepThatIsBeingRepairedIsNotOverwritten) {
+  const std::string root = NewTestDirectory();
+  const auto whole = [](int) { return Holding({0, 12}); };
+  EXPECT_THAT(SaveOnAll(1, root, whole), ElementsAre(IsOk()));
+  {
+    ASSERT_OK_AND_ASSIGN(const DirectoryLock lock, DirectoryLock::Take(root + "/step-00000001"));
+    EXPECT_THAT(SaveOnAll(1, root, whole, {.overwrite = true}),
+                ElementsAre(StatusIs(absl::StatusCode::kUnavailable, HasSubstr("is being changed by process"))));
+    EXPECT_THAT(ListNames(root), ElementsAre("step-00000001"));
+  }
+  EXPECT_THAT(SaveOnAll(1, root, whole, {.overwrite = true}), ElementsAre(IsOk()));
 }
 
 TEST(SaveErrorsTest, AnExistingStepIsLeftAloneUnlessOverwritten) {
