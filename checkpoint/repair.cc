@@ -99,8 +99,8 @@ class Repair {
   absl::Status ByManifest(Manifest manifest) {
     std::map<std::string, absl::Status> damaged;
     for (const StoredFile& stored : manifest.files) {
-      if (const absl::Status status = CheckStoredFile(files_, path_, stored, pool_); !status.ok())
-        damaged[stored.name] = status;
+      const absl::Status status = CheckStoredFile(files_, path_, stored, pool_);
+      if (!status.ok()) damaged[stored.name] = status;
     }
     const auto index = damaged.find(kCheckpointFileName);
     const absl::Status index_status = index == damaged.end() ? absl::OkStatus() : index->second;
