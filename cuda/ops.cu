@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <initializer_list>
 #include <string>
 #include <string_view>
 #include <type_traits>
+#include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -18,6 +21,8 @@
 #include "cuda/ops.h"
 #include "cuda/pack.h"
 #include "cuda/shared_memory.h"
+#include "cuda/slice_batch.h"
+#include "tensor/check_operands.h"
 
 namespace fsdp {
 namespace {
@@ -76,6 +81,41 @@ void LaunchTransform(const Tensor& source, const Tensor& destination, F f, cudaS
   Launch(Transform<kPack, From, To, F>, Blocks(range.threads(kPack)), kThreads, 0, stream, from, to, range, f);
 }
 
+// One interval of CastDivideIntervals.
+template <typename From, typename To>
+struct IntervalSlice {
+  static constexpr int kPack = kPackBytes / std::max(sizeof(From), sizeof(To));
+  const From* source;
+  To* destination;
+  Divide<From, To> divide;
+  PackedRange range;
+
+  template <int N>
+  __device__ void Run(int64_t i) const {
+    const Pack<From, N> from = LoadPack<N>(source + i);
+    Pack<To, N> to{};
+#pragma unroll
+    for (int k = 0; k < N; ++k) to.at[k] = divide(from.at[k], to.at[k]);
+    StorePack(to, destination + i);
+  }
+};
+
+template <typename From, typename To>
+void LaunchIntervals(const Tensor& source, const Tensor& destination, const std::vector<IntervalCopy>& intervals,
+                     double divisor, cudaStream_t stream) {
+  using Slice = IntervalSlice<From, To>;
+  SliceLauncher<Slice> launcher(stream);
+  for (const IntervalCopy& interval : intervals) {
+    const From* from = source.data_as<From>() + interval.from;
+    To* to = destination.data_as<To>() + interval.to;
+    launcher.Add({from,
+                  to,
+                  {static_cast<typename Divide<From, To>::C>(divisor)},
+                  MakePackedRange(Slice::kPack, interval.numel, {{from, sizeof(From)}, {to, sizeof(To)}})});
+  }
+  launcher.Flush();
+}
+
 // The grid depends on the size only, so the order of summation does too, whatever the GPU.
 constexpr int kMaxPartialSums = 512;
 constexpr int64_t kPacksPerPartialSum = 8 * kThreads;
@@ -108,6 +148,30 @@ __global__ void AddPartialSums(const double* partial_sums, int count, float* res
   if (threadIdx.x == 0) *result = static_cast<float>(static_cast<double>(*result) + sum);
 }
 
+// All who find one write the same.
+template <int N, typename T>
+__global__ void FindNonFinite(const T* source, PackedRange range, float* found_inf) {
+  using C = ComputeType<T, T>;
+  bool finite = true;
+  ForEachPack<N>(range, [&](auto size, int64_t i) {
+    constexpr int kSize = decltype(size)::kSize;
+    const Pack<T, kSize> pack = LoadPack<kSize>(source + i);
+#pragma unroll
+    for (int k = 0; k < kSize; ++k) finite &= Widen<C>(pack.at[k]) - Widen<C>(pack.at[k]) == 0;
+  });
+  if (!finite) *found_inf = 1;
+}
+
+// Of one thread.
+__global__ void FindClipCoefficient(const float* squared_norms, int64_t count, float max_norm, float* result) {
+  float total = 0;
+  for (int64_t i = 0; i < count; ++i) total = __fadd_rn(total, squared_norms[i]);
+  const float norm = __fsqrt_rn(total);
+  const float coefficient = __fdiv_rn(max_norm, __fadd_rn(norm, 1e-6f));
+  result[0] = norm;
+  result[1] = norm - norm != 0 ? norm - norm : max_norm > 0 && coefficient < 1 ? coefficient : 1;
+}
+
 // Calls `f` with the tag of a dtype that CheckFloats let through.
 template <typename F>
 void WithFloatType(DType dtype, F f) {
@@ -125,37 +189,20 @@ void WithFloatType(DType dtype, F f) {
   }
 }
 
-absl::Status CheckElements(std::string_view op, std::string_view role, const Tensor& t) {
-  const auto refuse = [&](std::string_view what) {
-    return absl::InvalidArgumentError(absl::StrCat(std::string(op), ": ", std::string(role), " ", std::string(what)));
-  };
-  if (!t.defined()) return refuse("is undefined");
-  if (!IsAligned(t.data(), SizeOf(t.dtype()))) return refuse("is not aligned to its elements");
+// What tensor/check_operands.h lets through may still not be for a GPU.
+absl::Status CheckAligned(std::string_view op, std::initializer_list<const Tensor*> tensors) {
+  for (const Tensor* t : tensors) {
+    if (IsAligned(t->data(), SizeOf(t->dtype()))) continue;
+    return absl::InvalidArgumentError(absl::StrCat(std::string(op), ": a ", std::string(DTypeName(t->dtype())),
+                                                   " tensor is not aligned to its elements"));
+  }
   return absl::OkStatus();
 }
 
-absl::Status CheckFloats(std::string_view op, std::string_view role, const Tensor& t) {
-  RETURN_IF_ERROR(CheckElements(op, role, t));
-  if (IsFloatingPoint(t.dtype()) && SizeOf(t.dtype()) > 1) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(std::string(op), ": ", std::string(role), " is ",
-                                                 std::string(DTypeName(t.dtype())),
-                                                 ", not float64, float32, bfloat16 or float16"));
-}
-
-absl::Status CheckScalar(std::string_view op, std::string_view role, const Tensor& t) {
-  RETURN_IF_ERROR(CheckElements(op, role, t));
-  if (t.dtype() == DType::kFloat32 && t.numel() == 1) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(std::string(op), ": ", std::string(role), " is ",
-                                                 std::string(DTypeName(t.dtype())), " ", t.shape().ToString(),
-                                                 ", not one float32 element"));
-}
-
-absl::Status CheckPair(std::string_view op, const Tensor& source, const Tensor& destination) {
-  RETURN_IF_ERROR(CheckFloats(op, "source", source));
-  RETURN_IF_ERROR(CheckFloats(op, "destination", destination));
-  if (source.numel() == destination.numel()) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(std::string(op), ": source has ", source.numel(),
-                                                 " elements, destination has ", destination.numel()));
+// Calls `f` with the tags of both tensors' dtypes.
+template <typename F>
+void WithFloatTypes(const Tensor& source, const Tensor& destination, F f) {
+  WithFloatType(source.dtype(), [&](auto from) { WithFloatType(destination.dtype(), [&](auto to) { f(from, to); }); });
 }
 
 class CudaOps final : public TensorOps {
@@ -173,35 +220,50 @@ class CudaOps final : public TensorOps {
     CudaStream& on = CudaStream::Of(stream);
     const auto launch = [source, destination, divisor, device = on.ordinal()](cudaStream_t s) -> absl::Status {
       RETURN_IF_ERROR(CheckPair("cast_divide", source, destination));
+      RETURN_IF_ERROR(CheckAligned("cast_divide", {&source, &destination}));
       if (divisor == 1 && source.dtype() == destination.dtype()) {
         if (source.nbytes() == 0 || source.data() == destination.data()) return absl::OkStatus();
         return CudaStatus(
             cudaMemcpyAsync(destination.data(), source.data(), source.nbytes(), cudaMemcpyDeviceToDevice, s),
             "cudaMemcpyAsync", device);
       }
-      WithFloatType(source.dtype(), [&](auto from) {
-        WithFloatType(destination.dtype(), [&](auto to) {
-          using From = typename decltype(from)::Type;
-          using To = typename decltype(to)::Type;
-          using F = Divide<From, To>;
-          LaunchTransform<From, To>(source, destination, F{static_cast<typename F::C>(divisor)}, s);
-        });
+      WithFloatTypes(source, destination, [&](auto from, auto to) {
+        using From = typename decltype(from)::Type;
+        using To = typename decltype(to)::Type;
+        using F = Divide<From, To>;
+        LaunchTransform<From, To>(source, destination, F{static_cast<typename F::C>(divisor)}, s);
       });
       return CudaLaunchStatus("cast_divide", device);
     };
     on.Issue({source.buffer(), destination.buffer()}, launch);
   }
 
+  void CastDivideIntervals(const Tensor& source, const Tensor& destination, std::vector<IntervalCopy> intervals,
+                           double divisor, Stream& stream) const override {
+    CudaStream& on = CudaStream::Of(stream);
+    on.Issue({source.buffer(), destination.buffer()},
+             [source, destination, intervals = std::move(intervals), divisor,
+              device = on.ordinal()](cudaStream_t s) -> absl::Status {
+               RETURN_IF_ERROR(CheckIntervals("cast_divide_intervals", source, destination, intervals));
+               RETURN_IF_ERROR(CheckAligned("cast_divide_intervals", {&source, &destination}));
+               WithFloatTypes(source, destination, [&](auto from, auto to) {
+                 using From = typename decltype(from)::Type;
+                 using To = typename decltype(to)::Type;
+                 LaunchIntervals<From, To>(source, destination, intervals, divisor, s);
+               });
+               return CudaLaunchStatus("cast_divide_intervals", device);
+             });
+  }
+
   void Accumulate(const Tensor& source, const Tensor& destination, Stream& stream) const override {
     CudaStream& on = CudaStream::Of(stream);
     const auto launch = [source, destination, device = on.ordinal()](cudaStream_t s) -> absl::Status {
       RETURN_IF_ERROR(CheckPair("accumulate", source, destination));
-      WithFloatType(source.dtype(), [&](auto from) {
-        WithFloatType(destination.dtype(), [&](auto to) {
-          using From = typename decltype(from)::Type;
-          using To = typename decltype(to)::Type;
-          LaunchTransform<From, To>(source, destination, Add<From, To>{}, s);
-        });
+      RETURN_IF_ERROR(CheckAligned("accumulate", {&source, &destination}));
+      WithFloatTypes(source, destination, [&](auto from, auto to) {
+        using From = typename decltype(from)::Type;
+        using To = typename decltype(to)::Type;
+        LaunchTransform<From, To>(source, destination, Add<From, To>{}, s);
       });
       return CudaLaunchStatus("accumulate", device);
     };
@@ -213,6 +275,7 @@ class CudaOps final : public TensorOps {
     const auto launch = [t, factor, device = on.ordinal()](cudaStream_t s) -> absl::Status {
       RETURN_IF_ERROR(CheckFloats("scale_by", "tensor", t));
       RETURN_IF_ERROR(CheckScalar("scale_by", "factor", factor));
+      RETURN_IF_ERROR(CheckAligned("scale_by", {&t, &factor}));
       WithFloatType(t.dtype(), [&](auto tag) {
         using T = typename decltype(tag)::Type;
         LaunchTransform<T, T>(t, t, Scale<T>{factor.data_as<const float>()}, s);
@@ -228,6 +291,7 @@ class CudaOps final : public TensorOps {
     const auto launch = [source, result, partial_sums, device = on.ordinal()](cudaStream_t s) -> absl::Status {
       RETURN_IF_ERROR(CheckFloats("accumulate_squared_norm", "source", source));
       RETURN_IF_ERROR(CheckScalar("accumulate_squared_norm", "result", result));
+      RETURN_IF_ERROR(CheckAligned("accumulate_squared_norm", {&source, &result}));
       int blocks = 0;
       WithFloatType(source.dtype(), [&](auto tag) {
         using T = typename decltype(tag)::Type;
@@ -242,6 +306,37 @@ class CudaOps final : public TensorOps {
       return CudaLaunchStatus("accumulate_squared_norm", device);
     };
     on.Issue({source.buffer(), result.buffer()}, launch);
+  }
+
+  void CheckFinite(const Tensor& t, const Tensor& found_inf, Stream& stream) const override {
+    CudaStream& on = CudaStream::Of(stream);
+    on.Issue({t.buffer(), found_inf.buffer()}, [t, found_inf, device = on.ordinal()](cudaStream_t s) -> absl::Status {
+      RETURN_IF_ERROR(CheckFloats("check_finite", "tensor", t));
+      RETURN_IF_ERROR(CheckScalar("check_finite", "found_inf", found_inf));
+      RETURN_IF_ERROR(CheckAligned("check_finite", {&t, &found_inf}));
+      if (t.numel() == 0) return absl::OkStatus();
+      WithFloatType(t.dtype(), [&](auto tag) {
+        using T = typename decltype(tag)::Type;
+        constexpr int kPack = kPackBytes / sizeof(T);
+        const PackedRange range = MakePackedRange(kPack, t.numel(), {{t.data(), sizeof(T)}});
+        Launch(FindNonFinite<kPack, T>, Blocks(range.threads(kPack)), kThreads, 0, s, t.data_as<T>(), range,
+               found_inf.data_as<float>());
+      });
+      return CudaLaunchStatus("check_finite", device);
+    });
+  }
+
+  void ClipCoefficient(const Tensor& squared_norms, float max_norm, const Tensor& result,
+                       Stream& stream) const override {
+    CudaStream& on = CudaStream::Of(stream);
+    const auto launch = [squared_norms, max_norm, result, device = on.ordinal()](cudaStream_t s) -> absl::Status {
+      RETURN_IF_ERROR(CheckClipOperands(squared_norms, result));
+      RETURN_IF_ERROR(CheckAligned("clip_coefficient", {&squared_norms, &result}));
+      Launch(FindClipCoefficient, 1, 1, 0, s, squared_norms.data_as<float>(), squared_norms.numel(), max_norm,
+             result.data_as<float>());
+      return CudaLaunchStatus("clip_coefficient", device);
+    };
+    on.Issue({squared_norms.buffer(), result.buffer()}, launch);
   }
 };
 

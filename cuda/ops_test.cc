@@ -234,6 +234,70 @@ TEST_F(CudaOpsTest, SquaredNormLetsNanAndInfinityThrough) {
   }
 }
 
+// More intervals than one launch takes, of lengths that divide nothing, at places of which some are aligned together.
+TEST_F(CudaOpsTest, CastDivideIntervalsEqualsTheHosts) {
+  std::vector<IntervalCopy> copies;
+  int64_t from = 0, to = 1;
+  for (int i = 0; i < 150; ++i) {
+    const int64_t numel = i == 77 ? 20011 : (i * 37) % 91;
+    copies.push_back({from, to, numel});
+    from += numel + i % 3;
+    to += numel + i % 2;
+  }
+  for (DType dtype : kFloats) {
+    for (DType wanted : kFloats) {
+      for (double divisor : {1.0, 3.0}) {
+        std::vector<double> got[2];
+        for (const Side* side : {&host_, &cuda_}) {
+          const Tensor source = Make(*side, dtype, Random(from, 7), 1);
+          const Tensor destination = Make(*side, wanted, std::vector<double>(to + 3, kNan));
+          side->ops().CastDivideIntervals(source, destination, copies, divisor, *side->stream);
+          got[side == &cuda_] = Read(*side, destination);
+        }
+        ExpectSame(got[1], got[0], Name(dtype, wanted, from));
+        EXPECT_TRUE(std::isnan(got[1][0]));
+      }
+    }
+  }
+}
+
+TEST_F(CudaOpsTest, CheckFiniteFindsOneBadElementAnywhere) {
+  for (DType dtype : kFloats) {
+    for (int64_t numel : {1, 3, 7, 257, 4099}) {
+      for (int64_t at : {int64_t{-1}, int64_t{0}, numel / 2, numel - 1}) {
+        std::vector<double> values(numel, -3e4);
+        if (at >= 0) values[at] = at % 2 == 0 ? INFINITY : kNan;
+        const Tensor found = Make(cuda_, DType::kFloat32, {0});
+        cuda_.ops().CheckFinite(Make(cuda_, dtype, values, 1), found, *cuda_.stream);
+        EXPECT_THAT(Read(cuda_, found), testing::ElementsAre(at >= 0 ? 1 : 0)) << Name(dtype, dtype, numel) << at;
+      }
+    }
+  }
+}
+
+TEST_F(CudaOpsTest, ClipCoefficientEqualsTheHosts) {
+  const std::vector<std::vector<double>> cases = {{}, {0}, {9, 16}, {0.1, 0.7, 1e-3}, {1e30, 1}, {INFINITY}, {kNan, 1}};
+  for (const std::vector<double>& squares : cases) {
+    for (float max_norm : {0.0f, 0.3f, 1.0f, 1e20f}) {
+      std::vector<double> got[2];
+      for (const Side* side : {&host_, &cuda_}) {
+        const Tensor result = Make(*side, DType::kFloat32, {kNan, kNan});
+        side->ops().ClipCoefficient(Make(*side, DType::kFloat32, squares), max_norm, result, *side->stream);
+        got[side == &cuda_] = Read(*side, result);
+      }
+      ExpectSame(got[1], got[0], "clip");
+    }
+  }
+}
+
+TEST_F(CudaOpsTest, AnIntervalOutsideOfItsTensorFailsTheStream) {
+  const Tensor three = Make(cuda_, DType::kFloat32, {1, 2, 3});
+  const Tensor two = Make(cuda_, DType::kFloat32, {1, 2});
+  cuda_.ops().CastDivideIntervals(three, two, {{2, 0, 2}}, 1, *cuda_.stream);
+  EXPECT_THAT(cuda_.stream->Synchronize(),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("interval 0 goes from 2 to 0, 2 elements")));
+}
+
 TEST_F(CudaOpsTest, WrongOperandsFailTheStream) {
   const Tensor three = Make(cuda_, DType::kFloat32, {1, 2, 3});
   const Tensor two = Make(cuda_, DType::kFloat32, {1, 2});

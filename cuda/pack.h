@@ -44,15 +44,15 @@ struct PackedRange {
 };
 
 struct PackOperand {
-  const void* data;
+  const void* data;  // null: there is none
   size_t element_bytes;
 };
 
 inline PackedRange MakePackedRange(int pack, int64_t numel, std::initializer_list<PackOperand> operands) {
   for (int64_t head = 0; head < std::min<int64_t>(pack, numel); ++head) {
     const bool aligned = std::all_of(operands.begin(), operands.end(), [&](const PackOperand& operand) {
-      return IsAligned(static_cast<const char*>(operand.data) + head * operand.element_bytes,
-                       operand.element_bytes * pack);
+      return operand.data == nullptr || IsAligned(static_cast<const char*>(operand.data) + head * operand.element_bytes,
+                                                  operand.element_bytes * pack);
     });
     if (aligned) return {head, (numel - head) / pack, numel};
   }

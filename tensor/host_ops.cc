@@ -1,56 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 
+#include <cmath>
 #include <cstring>
+#include <limits>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "tensor/check_operands.h"
 #include "tensor/convert_kernels.h"
 #include "tensor/ops.h"
 #include "tensor/ops_kernels.h"
 
 namespace fsdp {
 namespace {
-
-// What a kernel must be given. The checks run on the stream, so that their errors come in stream order as all others
-// do.
-absl::Status CheckDefined(std::string_view op, std::string_view role, const Tensor& t) {
-  if (t.defined()) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(std::string(op), ": ", std::string(role), " is undefined"));
-}
-
-absl::Status CheckFloats(std::string_view op, std::string_view role, const Tensor& t) {
-  RETURN_IF_ERROR(CheckDefined(op, role, t));
-  switch (t.dtype()) {
-    case DType::kFloat64:
-    case DType::kFloat32:
-    case DType::kBFloat16:
-    case DType::kFloat16:
-      return absl::OkStatus();
-    default:
-      return absl::InvalidArgumentError(absl::StrCat(std::string(op), ": ", std::string(role), " is ",
-                                                     std::string(DTypeName(t.dtype())),
-                                                     ", not float64, float32, bfloat16 or float16"));
-  }
-}
-
-absl::Status CheckScalar(std::string_view op, std::string_view role, const Tensor& t) {
-  RETURN_IF_ERROR(CheckDefined(op, role, t));
-  if (t.dtype() == DType::kFloat32 && t.numel() == 1) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(std::string(op), ": ", std::string(role), " is ",
-                                                 std::string(DTypeName(t.dtype())), " ", t.shape().ToString(),
-                                                 ", not one float32 element"));
-}
-
-absl::Status CheckPair(std::string_view op, const Tensor& source, const Tensor& destination) {
-  RETURN_IF_ERROR(CheckFloats(op, "source", source));
-  RETURN_IF_ERROR(CheckFloats(op, "destination", destination));
-  if (source.numel() == destination.numel()) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(std::string(op), ": source has ", source.numel(),
-                                                 " elements, destination has ", destination.numel()));
-}
 
 ConstElements Read(const Tensor& t) { return {t.dtype(), t.data()}; }
 Elements Write(const Tensor& t) { return {t.dtype(), t.data()}; }
@@ -67,11 +34,34 @@ absl::Status RunCastDivide(const Tensor& source, const Tensor& destination, doub
   return absl::OkStatus();
 }
 
+absl::Status RunCastDivideIntervals(const Tensor& source, const Tensor& destination,
+                                    const std::vector<IntervalCopy>& intervals, double divisor) {
+  RETURN_IF_ERROR(CheckIntervals("cast_divide_intervals", source, destination, intervals));
+  for (const IntervalCopy& i : intervals) {
+    RETURN_IF_ERROR(
+        RunCastDivide(source.Slice({i.from, i.from + i.numel}), destination.Slice({i.to, i.to + i.numel}), divisor));
+  }
+  return absl::OkStatus();
+}
+
 // A scalar may lie at any address, so it is read and written as bytes.
 float ReadScalar(const Tensor& t) {
   float value;
   std::memcpy(&value, t.data(), sizeof(value));
   return value;
+}
+
+absl::Status RunClipCoefficient(const Tensor& squared_norms, float max_norm, const Tensor& result) {
+  RETURN_IF_ERROR(CheckClipOperands(squared_norms, result));
+  float total = 0;
+  for (int64_t i = 0; i < squared_norms.numel(); ++i) total += ReadScalar(squared_norms.Slice({i, i + 1}));
+  const float norm = std::sqrt(total);
+  const float coefficient = max_norm / (norm + 1e-6f);
+  const float results[] = {norm, !std::isfinite(norm)              ? std::numeric_limits<float>::quiet_NaN()
+                                 : max_norm > 0 && coefficient < 1 ? coefficient
+                                                                   : 1};
+  std::memcpy(result.data(), results, sizeof(results));
+  return absl::OkStatus();
 }
 
 class HostOps final : public TensorOps {
@@ -86,6 +76,13 @@ class HostOps final : public TensorOps {
 
   void CastDivide(const Tensor& source, const Tensor& destination, double divisor, Stream& stream) const override {
     stream.Run([source, destination, divisor] { return RunCastDivide(source, destination, divisor); });
+  }
+
+  void CastDivideIntervals(const Tensor& source, const Tensor& destination, std::vector<IntervalCopy> intervals,
+                           double divisor, Stream& stream) const override {
+    stream.Run([source, destination, intervals = std::move(intervals), divisor] {
+      return RunCastDivideIntervals(source, destination, intervals, divisor);
+    });
   }
 
   void Accumulate(const Tensor& source, const Tensor& destination, Stream& stream) const override {
@@ -114,6 +111,21 @@ class HostOps final : public TensorOps {
       std::memcpy(result.data(), &rounded, sizeof(rounded));
       return absl::OkStatus();
     });
+  }
+
+  void CheckFinite(const Tensor& t, const Tensor& found_inf, Stream& stream) const override {
+    stream.Run([t, found_inf]() -> absl::Status {
+      RETURN_IF_ERROR(CheckFloats("check_finite", "tensor", t));
+      RETURN_IF_ERROR(CheckScalar("check_finite", "found_inf", found_inf));
+      const float one = 1;
+      if (!AllFinite(Read(t), t.numel())) std::memcpy(found_inf.data(), &one, sizeof(one));
+      return absl::OkStatus();
+    });
+  }
+
+  void ClipCoefficient(const Tensor& squared_norms, float max_norm, const Tensor& result,
+                       Stream& stream) const override {
+    stream.Run([squared_norms, max_norm, result] { return RunClipCoefficient(squared_norms, max_norm, result); });
   }
 };
 

@@ -6,6 +6,9 @@
 #ifndef FSDP_TENSOR_OPS_H_
 #define FSDP_TENSOR_OPS_H_
 
+#include <vector>
+
+#include "tensor/interval_copy.h"
 #include "tensor/stream.h"
 #include "tensor/tensor.h"
 
@@ -23,6 +26,11 @@ class TensorOps {
   // only. Equal numel, else the stream fails with kInvalidArgument.
   virtual void CastDivide(const Tensor& source, const Tensor& destination, double divisor, Stream& stream) const = 0;
 
+  // As CastDivide, for many intervals of two flat tensors at once: one launch on a GPU, not one an interval. Intervals
+  // of the destination must not overlap; one that leaves its tensor fails the stream with kInvalidArgument.
+  virtual void CastDivideIntervals(const Tensor& source, const Tensor& destination, std::vector<IntervalCopy> intervals,
+                                   double divisor, Stream& stream) const = 0;
+
   // destination[i] += source[i], float dtypes, the sum in float32 (float64 if either side is), rounded once.
   virtual void Accumulate(const Tensor& source, const Tensor& destination, Stream& stream) const = 0;
 
@@ -32,6 +40,15 @@ class TensorOps {
   // *result (float32, one element) += sum of source[i]^2. Summed in float64 in a fixed order, so the result is the same
   // in every run; NaN and infinity come through.
   virtual void AccumulateSquaredNorm(const Tensor& source, const Tensor& result, Stream& stream) const = 0;
+
+  // *found_inf (float32, one element) becomes 1 if an element of `t` is infinite or NaN, and else stays as it is.
+  virtual void CheckFinite(const Tensor& t, const Tensor& found_inf, Stream& stream) const = 0;
+
+  // Of `squared_norms`, float32, and with n the root of their sum in order: result[0] = n; result[1] = what
+  // torch.nn.utils.clip_grad_norm_ multiplies gradients by: max_norm / (n + 1e-6) where that is below 1 and max_norm is
+  // not 0, else 1; NaN where n is not finite. All in float32. So a norm becomes a factor without a visit to the host.
+  virtual void ClipCoefficient(const Tensor& squared_norms, float max_norm, const Tensor& result,
+                               Stream& stream) const = 0;
 };
 
 // The host device's kernels.

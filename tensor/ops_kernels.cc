@@ -135,6 +135,29 @@ double SquaredNormOnTarget(ConstElements source, size_t n) {
   return WithCodec(source.dtype, [&](auto from) HWY_ATTR { return SquaredNorm<decltype(from)>(BytesOf(source), n); });
 }
 
+template <class From>
+bool AllFiniteOf(const uint8_t* from, size_t n) {
+  const hn::ScalableTag<ComputeType<From, From>> d;
+  const size_t lanes = hn::Lanes(d);
+  auto differences = hn::Zero(d);  // x - x is 0 but for infinities and NaN, of which it is NaN, and a NaN stays
+  size_t i = 0;
+  for (; i + lanes <= n; i += lanes) {
+    const auto value = From::Load(d, from + i * From::kBytes);
+    differences = hn::Add(differences, hn::Sub(value, value));
+  }
+  if (i < n) {
+    HWY_ALIGN uint8_t rest[hn::MaxLanes(d) * From::kBytes] = {};
+    std::memcpy(rest, from + i * From::kBytes, (n - i) * From::kBytes);
+    const auto value = From::Load(d, rest);
+    differences = hn::Add(differences, hn::Sub(value, value));
+  }
+  return hn::AllTrue(d, hn::Eq(differences, hn::Zero(d)));
+}
+
+bool AllFiniteOnTarget(ConstElements t, size_t n) {
+  return WithCodec(t.dtype, [&](auto from) HWY_ATTR { return AllFiniteOf<decltype(from)>(BytesOf(t), n); });
+}
+
 // NOLINTNEXTLINE(google-readability-namespace-comments)
 }  // namespace HWY_NAMESPACE
 }  // namespace fsdp
@@ -147,6 +170,7 @@ HWY_EXPORT(CastDivideOnTarget);
 HWY_EXPORT(AccumulateOnTarget);
 HWY_EXPORT(ScaleOnTarget);
 HWY_EXPORT(SquaredNormOnTarget);
+HWY_EXPORT(AllFiniteOnTarget);
 
 void CastDivideFloats(ConstElements source, Elements destination, int64_t numel, double divisor) {
   HWY_DYNAMIC_DISPATCH(CastDivideOnTarget)(source, destination, static_cast<size_t>(numel), divisor);
@@ -162,6 +186,10 @@ void ScaleFloats(Elements t, int64_t numel, float factor) {
 
 double SquaredNormOfFloats(ConstElements source, int64_t numel) {
   return HWY_DYNAMIC_DISPATCH(SquaredNormOnTarget)(source, static_cast<size_t>(numel));
+}
+
+bool AllFinite(ConstElements t, int64_t numel) {
+  return HWY_DYNAMIC_DISPATCH(AllFiniteOnTarget)(t, static_cast<size_t>(numel));
 }
 
 }  // namespace fsdp

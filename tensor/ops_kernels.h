@@ -25,6 +25,7 @@ void CastDivideFloats(ConstElements source, Elements destination, int64_t numel,
 void AccumulateFloats(ConstElements source, Elements destination, int64_t numel);
 void ScaleFloats(Elements t, int64_t numel, float factor);
 double SquaredNormOfFloats(ConstElements source, int64_t numel);
+bool AllFinite(ConstElements t, int64_t numel);
 
 }  // namespace fsdp
 

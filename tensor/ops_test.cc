@@ -205,6 +205,62 @@ TEST_F(OpsTest, NaNAndInfinityComeThrough) {
   });
 }
 
+TEST_F(OpsTest, CastDivideIntervalsMovesItsIntervalsAndNoOthers) {
+  const Tensor source = Make(DType::kFloat32, {1, 2, 3, 4, 5, 6, 7, 8, 9});
+  const Tensor destination = Make(DType::kBFloat16, std::vector<double>(7, -1), 1);
+  ops().CastDivideIntervals(source, destination, {{7, 0, 2}, {2, 3, 1}, {9, 7, 0}, {0, 4, 2}}, 2, *stream_);
+  EXPECT_THAT(Read(destination), ElementsAre(4, 4.5, -1, 1.5, 0.5, 1, -1));
+}
+
+TEST_F(OpsTest, AnIntervalOutsideOfItsTensorFailsTheStream) {
+  const Tensor source = Make(DType::kFloat32, {1, 2, 3}), destination = Make(DType::kFloat32, {0, 0});
+  ops().CastDivideIntervals(source, destination, {{0, 0, 2}, {1, 1, 2}}, 1, *stream_);
+  EXPECT_THAT(stream_->Synchronize(),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       ::testing::HasSubstr("cast_divide_intervals: interval 1 goes from 1 to 1, 2 elements; source "
+                                            "has 3, destination 2")));
+}
+
+TEST_F(OpsTest, CheckFiniteFindsOneBadElementAnywhere) {
+  ForEachTarget([&] {
+    for (const DType dtype : kFloats) {
+      for (const int64_t numel : kLengths) {
+        const Tensor found = Make(DType::kFloat32, {0});
+        ops().CheckFinite(Make(dtype, std::vector<double>(numel, 3e4), 1), found, *stream_);
+        EXPECT_THAT(Read(found), ElementsAre(0)) << numel;
+        for (const int64_t at : {int64_t{0}, numel / 2, numel - 1}) {
+          if (numel == 0) continue;
+          std::vector<double> values(numel, -1);
+          values[at] = at % 2 == 0 ? INFINITY : NAN;
+          const Tensor bad = Make(DType::kFloat32, {0});
+          ops().CheckFinite(Make(dtype, values, 1), bad, *stream_);
+          EXPECT_THAT(Read(bad), ElementsAre(1)) << numel << " at " << at;
+        }
+      }
+    }
+  });
+}
+
+TEST_F(OpsTest, CheckFiniteLeavesWhatWasFound) {
+  const Tensor found = Make(DType::kFloat32, {1});
+  ops().CheckFinite(Make(DType::kFloat32, {2}), found, *stream_);
+  EXPECT_THAT(Read(found), ElementsAre(1));
+}
+
+TEST_F(OpsTest, ClipCoefficientIsTorchs) {
+  const auto clip = [&](const std::vector<double>& squares, float max_norm) {
+    const Tensor result = Make(DType::kFloat32, {NAN, NAN});
+    ops().ClipCoefficient(Make(DType::kFloat32, squares), max_norm, result, *stream_);
+    return Read(result);
+  };
+  EXPECT_THAT(clip({9, 16}, 1), ElementsAre(5, 1.0f / (5.0f + 1e-6f)));
+  EXPECT_THAT(clip({9, 16}, 6), ElementsAre(5, 1));
+  EXPECT_THAT(clip({9, 16}, 0), ElementsAre(5, 1)) << "0: no clipping";
+  EXPECT_THAT(clip({}, 1), ElementsAre(0, 1));
+  EXPECT_THAT(clip({4, INFINITY}, 1), ElementsAre(INFINITY, testing::IsNan()));
+  EXPECT_THAT(clip({NAN}, 0), testing::Each(testing::IsNan()));
+}
+
 TEST_F(OpsTest, PendingKernelsHoldTheirTensors) {
   Tensor source = Make(DType::kFloat32, std::vector<double>(1000, 1));
   const Tensor destination = Make(DType::kFloat32, std::vector<double>(1000, 1));

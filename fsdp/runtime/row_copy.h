@@ -5,6 +5,10 @@
 #ifndef FSDP_FSDP_RUNTIME_ROW_COPY_H_
 #define FSDP_FSDP_RUNTIME_ROW_COPY_H_
 
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
 #include "fsdp/runtime/shard_layout.h"
 #include "tensor/ops.h"
 #include "tensor/stream.h"
@@ -33,11 +37,11 @@ class RowCopy {
  private:
   // Where the chunk of one parameter and rank lies in each order.
   struct Place {
-    Interval in_parameters;
-    Interval in_row;  // of its rank
+    int64_t in_parameters = 0;
+    int64_t in_row = 0;  // of its rank
+    int64_t numel = 0;
   };
   Place PlaceOf(size_t index, int rank) const;
-  Interval InRows(const Place& place, int rank) const;
 
   const ShardLayout& layout_;
   const int ranks_;

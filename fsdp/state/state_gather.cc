@@ -75,20 +75,27 @@ absl::StatusOr<Tensor> StateGather::HostView(size_t index) {
   const int64_t itemsize = SizeOf(gathered_.dtype());
   const Tensor staged(staging_.Slice(entry.offset * itemsize, entry.shape.numel() * itemsize), gathered_.dtype(),
                       {entry.shape.numel()});
-  CopyOut(index, {0, entry.shape.numel()}, staged);
+  CopyOut(index, {0, entry.shape.numel()}, staged, /*to_host=*/true);
   return staged;
 }
 
-void StateGather::CopyOut(size_t index, const Interval& wanted, const Tensor& out) {
-  const ShardLayout& layout = units_.unit(unit_).layout;
+void StateGather::CopyOut(size_t index, const Interval& wanted, const Tensor& out, bool to_host) {
+  const Unit& unit = units_.unit(unit_);
+  const ShardLayout& layout = unit.layout;
   const int64_t itemsize = SizeOf(out.dtype());
+  std::vector<IntervalCopy> copies;
   for (int rank = 0; rank < layout.world_size(); ++rank) {
     const ShardLayout::Slice slice = layout.ShardSlice(index, rank);
     const Interval part = Intersect(slice.interval, wanted);
     if (part.empty()) continue;
     const int64_t at = rank * layout.shard_numel() + slice.offset_in_shard + part.begin - slice.interval.begin;
-    stream_->CopyAsync(out.buffer().data() + (part.begin - wanted.begin) * itemsize,
-                       gathered_.Slice({at, at + part.size()}).data(), part.size() * itemsize);
+    copies.push_back({at, part.begin - wanted.begin, part.size()});
+  }
+  const bool from_host = unit.offloaded() && !unit.sharded();  // see Gather
+  if (!to_host && !from_host) return device().ops().CastDivideIntervals(gathered_, out, std::move(copies), 1, *stream_);
+  for (const IntervalCopy& copy : copies) {
+    stream_->CopyAsync(out.buffer().data() + copy.to * itemsize, gathered_.buffer().data() + copy.from * itemsize,
+                       copy.numel * itemsize);
   }
   stream_->Run([out, from = gathered_] { return absl::OkStatus(); });  // holds both until the copies ran
 }
@@ -110,7 +117,7 @@ absl::StatusOr<ShardedTensor> StateGather::Extract(size_t index, const StateForm
   const bool to_host = form.offload_to_cpu || result.shape.rank() == 0;  // scalars are read by the host
   ASSIGN_OR_RETURN(Buffer buffer, to_host ? device().AllocatePinned(nbytes) : device().Allocate(nbytes));
   const Tensor copy(std::move(buffer), result.dtype, {wanted.size()});
-  CopyOut(index, wanted, copy);
+  CopyOut(index, wanted, copy, to_host);
   result.shards.push_back({wanted, copy});
   return result;
 }

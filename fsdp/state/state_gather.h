@@ -55,8 +55,8 @@ class StateGather {
   // gets nothing.
   absl::StatusOr<ShardedTensor> Extract(size_t index, const StateForm& form);
 
-  // Puts elements `wanted` of that parameter at `out`, which is on the device or in host memory.
-  void CopyOut(size_t index, const Interval& wanted, const Tensor& out);
+  // Puts elements `wanted` of that parameter at `out`, in host memory or on the device.
+  void CopyOut(size_t index, const Interval& wanted, const Tensor& out, bool to_host);
 
   // Fills `destination`, this rank's slice of parameter `index` of unit `unit`, from `source`, converting floating
   // dtypes. Collective for kFullFirst and kSharded.

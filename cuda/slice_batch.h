@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// SliceBatch: one launch for many slices of different lengths, each cut into packs as a PackedRange says. A block works
+// on one slice. For .cu files.
+#ifndef FSDP_CUDA_SLICE_BATCH_H_
+#define FSDP_CUDA_SLICE_BATCH_H_
+
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cstdint>
+
+#include "cuda/launch.h"
+#include "cuda/pack.h"
+
+namespace fsdp {
+
+// Packs that a block has at least, so that a small slice does not take many blocks.
+constexpr int64_t kPacksPerSliceBlock = 4 * kThreads;
+
+// What every GPU takes as a kernel's parameters.
+constexpr size_t kMaxParameterBytes = 4096;
+
+// `Slice` has kPack, a PackedRange `range`, and a __device__ template <int N> Run(int64_t i), which does its elements
+// [i, i + N).
+template <typename Slice>
+struct SliceBatch {
+  // As many as fit into a kernel's parameters.
+  static constexpr int kMaxSlices = (kMaxParameterBytes - 16) / (sizeof(Slice) + sizeof(int));
+
+  Slice slices[kMaxSlices];
+  int first_block[kMaxSlices + 1];  // of each slice; then the number of blocks
+  int count;
+};
+
+template <typename Slice>
+__global__ void RunSlices(SliceBatch<Slice> batch) {
+  const int block = static_cast<int>(blockIdx.x);
+  int i = 0;
+  while (block >= batch.first_block[i + 1]) ++i;
+  const Slice& slice = batch.slices[i];
+  const PackedRange& range = slice.range;
+  const int64_t step = static_cast<int64_t>(batch.first_block[i + 1] - batch.first_block[i]) * kThreads;
+  const int64_t first = static_cast<int64_t>(block - batch.first_block[i]) * kThreads + threadIdx.x;
+  for (int64_t pack = first; pack < range.packs; pack += step) {
+    slice.template Run<Slice::kPack>(range.head + pack * Slice::kPack);
+  }
+  for (int64_t j = first; j < range.numel - range.packs * Slice::kPack; j += step) {
+    slice.template Run<1>(j < range.head ? j : j + range.packs * Slice::kPack);
+  }
+}
+
+// Collects slices and launches them, as few launches as their number allows.
+template <typename Slice>
+class SliceLauncher {
+ public:
+  explicit SliceLauncher(CUstream_st* stream) : stream_(stream) {}
+
+  void Add(const Slice& slice) {
+    if (slice.range.numel == 0) return;
+    batch_.slices[batch_.count] = slice;
+    const int64_t work = slice.range.threads(Slice::kPack);
+    const int64_t blocks = std::clamp<int64_t>((work + kPacksPerSliceBlock - 1) / kPacksPerSliceBlock, 1, kMaxBlocks);
+    batch_.first_block[batch_.count + 1] = batch_.first_block[batch_.count] + static_cast<int>(blocks);
+    if (++batch_.count == SliceBatch<Slice>::kMaxSlices) Flush();
+  }
+
+  void Flush() {
+    static_assert(sizeof(batch_) <= kMaxParameterBytes);
+    if (batch_.count > 0) Launch(RunSlices<Slice>, batch_.first_block[batch_.count], kThreads, 0, stream_, batch_);
+    batch_.count = 0;
+  }
+
+ private:
+  CUstream_st* const stream_;
+  SliceBatch<Slice> batch_ = {};
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_CUDA_SLICE_BATCH_H_

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tensor/check_operands.h"
+
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+
+namespace fsdp {
+namespace {
+
+absl::Status CheckFloat32(std::string_view op, std::string_view role, const Tensor& t, int64_t numel) {
+  RETURN_IF_ERROR(CheckDefined(op, role, t));
+  if (t.dtype() == DType::kFloat32 && (numel < 0 || t.numel() == numel)) return absl::OkStatus();
+  const std::string wanted = numel < 0    ? "float32"
+                             : numel == 1 ? "one float32 element"
+                                          : absl::StrCat(numel, " float32 elements");
+  return absl::InvalidArgumentError(absl::StrCat(std::string(op), ": ", std::string(role), " is ",
+                                                 std::string(DTypeName(t.dtype())), " ", t.shape().ToString(), ", not ",
+                                                 wanted));
+}
+
+bool Has(const Tensor& t, int64_t begin, int64_t numel) {
+  return begin >= 0 && numel >= 0 && begin <= t.numel() && numel <= t.numel() - begin;
+}
+
+}  // namespace
+
+absl::Status CheckDefined(std::string_view op, std::string_view role, const Tensor& t) {
+  if (t.defined()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(std::string(op), ": ", std::string(role), " is undefined"));
+}
+
+absl::Status CheckFloats(std::string_view op, std::string_view role, const Tensor& t) {
+  RETURN_IF_ERROR(CheckDefined(op, role, t));
+  switch (t.dtype()) {
+    case DType::kFloat64:
+    case DType::kFloat32:
+    case DType::kBFloat16:
+    case DType::kFloat16:
+      return absl::OkStatus();
+    default:
+      return absl::InvalidArgumentError(absl::StrCat(std::string(op), ": ", std::string(role), " is ",
+                                                     std::string(DTypeName(t.dtype())),
+                                                     ", not float64, float32, bfloat16 or float16"));
+  }
+}
+
+absl::Status CheckScalar(std::string_view op, std::string_view role, const Tensor& t) {
+  return CheckFloat32(op, role, t, 1);
+}
+
+absl::Status CheckPair(std::string_view op, const Tensor& source, const Tensor& destination) {
+  RETURN_IF_ERROR(CheckFloats(op, "source", source));
+  RETURN_IF_ERROR(CheckFloats(op, "destination", destination));
+  if (source.numel() == destination.numel()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(std::string(op), ": source has ", source.numel(),
+                                                 " elements, destination has ", destination.numel()));
+}
+
+absl::Status CheckIntervals(std::string_view op, const Tensor& source, const Tensor& destination,
+                            const std::vector<IntervalCopy>& intervals) {
+  RETURN_IF_ERROR(CheckFloats(op, "source", source));
+  RETURN_IF_ERROR(CheckFloats(op, "destination", destination));
+  for (size_t i = 0; i < intervals.size(); ++i) {
+    const IntervalCopy& copy = intervals[i];
+    if (Has(source, copy.from, copy.numel) && Has(destination, copy.to, copy.numel)) continue;
+    return absl::InvalidArgumentError(absl::StrCat(std::string(op), ": interval ", i, " goes from ", copy.from, " to ",
+                                                   copy.to, ", ", copy.numel, " elements; source has ", source.numel(),
+                                                   ", destination ", destination.numel()));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckClipOperands(const Tensor& squared_norms, const Tensor& result) {
+  RETURN_IF_ERROR(CheckFloat32("clip_coefficient", "squared_norms", squared_norms, -1));
+  return CheckFloat32("clip_coefficient", "result", result, 2);
+}
+
+}  // namespace fsdp
