@@ -56,9 +56,9 @@ absl::Status AdamW::Step(Stream& stream) {
   for (const size_t i : indices) {
     RETURN_IF_ERROR(state().Create(i));
     updates.push_back({ScalarsOf(groups_[group_of(i)].options, step_count(i) + 1), parameters()[i]->data,
-                       parameters()[i]->grad, state().slice(0, i), state().slice(1, i)});
+                       parameters()[i]->grad, state().slice(0, i), state().slice(1, i), ExtrasOf(i)});
   }
-  CountSteps(indices);
+  FinishStep(indices);
   ops->AdamW(std::move(updates), stream);
   return absl::OkStatus();
 }

@@ -105,6 +105,22 @@ class KernelsBenchmark {
     Measure("cast to float32 and divide", dtype, bytes + wide.nbytes(),
             [&] { device_->ops().CastDivide(a, wide, 8, *stream_); });
     Measure("squared norm", dtype, bytes, [&] { device_->ops().AccumulateSquaredNorm(a, norm, *stream_); });
+    Measure("check finite", dtype, bytes, [&] { device_->ops().CheckFinite(a, norm, *stream_); });
+    Measure("intervals", dtype, 2 * bytes,
+            [&] { device_->ops().CastDivideIntervals(a, b, Transposed(a.numel()), 1, *stream_); });
+  }
+
+  // Two parameters' chunks of eight ranks, from rows of ranks to rows of parameters.
+  static std::vector<IntervalCopy> Transposed(int64_t numel) {
+    constexpr int64_t kParameters = 2, kRanks = 8;
+    const int64_t chunk = numel / kParameters / kRanks;
+    std::vector<IntervalCopy> copies;
+    for (int64_t i = 0; i < kParameters; ++i) {
+      for (int64_t rank = 0; rank < kRanks; ++rank) {
+        copies.push_back({(rank * kParameters + i) * chunk, (i * kRanks + rank) * chunk, chunk});
+      }
+    }
+    return copies;
   }
 
   void Norms(DType dtype) {
@@ -142,6 +158,10 @@ class KernelsBenchmark {
                           .exp_avg = New(DType::kFloat32, {numel}),
                           .exp_avg_sq = New(DType::kFloat32, {numel})};
     Measure("adamw", dtype, 6 * update.data.nbytes() + update.grad.nbytes(),
+            [&] { update_ops_->AdamW({update}, *stream_); });
+    update.extras = {.grad_factor = New(DType::kFloat32, {1}), .compute_copy = New(DType::kBFloat16, {numel})};
+    Measure("adamw, scaled, with bfloat16 copy", dtype,
+            6 * update.data.nbytes() + update.grad.nbytes() + update.extras.compute_copy.nbytes(),
             [&] { update_ops_->AdamW({update}, *stream_); });
   }
 

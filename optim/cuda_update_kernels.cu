@@ -1,44 +1,63 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include <algorithm>
-
 #include "cuda/float_types.h"
-#include "cuda/launch.h"
 #include "cuda/pack.h"
+#include "cuda/slice_batch.h"
 #include "optim/cuda_update_kernels.h"
 
 namespace fsdp {
 namespace {
 
-// Four float32 are as much as one access moves.
-constexpr int kPack = 4;
-
-// Slices that one launch updates: as many as fit into a kernel's parameters.
-constexpr int kMaxSlices = 32;
-
-// Packs that a block has at least, so that a small slice does not take many blocks.
-constexpr int64_t kPacksPerBlock = 4 * kThreads;
-
 // Every operation is rounded by itself, as the intrinsics are: nvcc would fuse multiplications and additions.
+
+// UpdateExtras on the GPU.
+struct Extras {
+  const float* grad_factor;  // null: 1
+  __nv_bfloat16* compute_copy;
+
+  __device__ float Factor() const { return grad_factor != nullptr ? __ldg(grad_factor) : 1.0f; }
+
+  template <int N>
+  __device__ void Copy(const Pack<float, N>& parameters, int64_t i) const {
+    if (compute_copy == nullptr) return;
+    Pack<__nv_bfloat16, N> rounded;
+#pragma unroll
+    for (int k = 0; k < N; ++k) rounded.at[k] = Round<__nv_bfloat16>(parameters.at[k]);
+    StorePack(rounded, compute_copy + i);
+  }
+};
+
+__device__ inline bool IsFinite(float value) { return value - value == 0; }
+
+// A gradient times the factor, as memory of its dtype would hold it.
+template <typename G>
+__device__ inline float Times(G grad, float factor) {
+  return factor == 1 ? Widen<float>(grad) : RoundTo<G>(__fmul_rn(Widen<float>(grad), factor));
+}
 
 template <typename G>
 struct AdamWSlice {
+  static constexpr int kPack = 4;  // four float32 are as much as one access moves
+
   AdamWScalars s;
   float* parameter;
   const G* grad;
   float* exp_avg;
   float* exp_avg_sq;
+  Extras extras;
   PackedRange range;
 
   template <int N>
-  __device__ void Update(int64_t i) const {
-    const Pack<G, N> grads = LoadPack<N>(grad + i);
+  __device__ void Run(int64_t i) const {
     Pack<float, N> p = LoadPack<N>(parameter + i);
+    const float factor = extras.Factor();
+    if (!IsFinite(factor)) return extras.Copy(p, i);
+    const Pack<G, N> grads = LoadPack<N>(grad + i);
     Pack<float, N> m = LoadPack<N>(exp_avg + i);
     Pack<float, N> v = LoadPack<N>(exp_avg_sq + i);
 #pragma unroll
     for (int k = 0; k < N; ++k) {
-      const float g = Widen<float>(grads.at[k]);
+      const float g = Times(grads.at[k], factor);
       const float difference = __fsub_rn(g, m.at[k]);
       m.at[k] = s.one_minus_beta1 < 0.5f ? __fadd_rn(m.at[k], __fmul_rn(s.one_minus_beta1, difference))
                                          : __fsub_rn(g, __fmul_rn(difference, __fsub_rn(1.0f, s.one_minus_beta1)));
@@ -50,26 +69,32 @@ struct AdamWSlice {
     StorePack(m, exp_avg + i);
     StorePack(v, exp_avg_sq + i);
     StorePack(p, parameter + i);
+    extras.Copy(p, i);
   }
 };
 
 template <typename G>
 struct SgdSlice {
+  static constexpr int kPack = 4;
+
   SgdScalars s;
   float* parameter;
   const G* grad;
   float* momentum_buffer;
+  Extras extras;
   PackedRange range;
 
   template <int N>
-  __device__ void Update(int64_t i) const {
-    const Pack<G, N> grads = LoadPack<N>(grad + i);
+  __device__ void Run(int64_t i) const {
     Pack<float, N> p = LoadPack<N>(parameter + i);
+    const float factor = extras.Factor();
+    if (!IsFinite(factor)) return extras.Copy(p, i);
+    const Pack<G, N> grads = LoadPack<N>(grad + i);
     Pack<float, N> b{};
     if (s.momentum != 0 && !s.first) b = LoadPack<N>(momentum_buffer + i);
 #pragma unroll
     for (int k = 0; k < N; ++k) {
-      float g = Widen<float>(grads.at[k]);
+      float g = Times(grads.at[k], factor);
       if (s.weight_decay != 0) g = __fadd_rn(g, __fmul_rn(s.weight_decay, p.at[k]));
       if (s.momentum != 0) {
         b.at[k] = s.first ? g : __fadd_rn(__fmul_rn(b.at[k], s.momentum), __fmul_rn(s.one_minus_dampening, g));
@@ -79,91 +104,67 @@ struct SgdSlice {
     }
     if (s.momentum != 0) StorePack(b, momentum_buffer + i);
     StorePack(p, parameter + i);
+    extras.Copy(p, i);
   }
 };
 
-template <typename Slice>
-struct Batch {
-  Slice slices[kMaxSlices];
-  int first_block[kMaxSlices + 1];  // of each slice; then the number of blocks
-  int count;
-};
-
-template <typename Slice>
-__global__ void UpdateSlices(Batch<Slice> batch) {
-  const int block = static_cast<int>(blockIdx.x);
-  int i = 0;
-  while (block >= batch.first_block[i + 1]) ++i;
-  const Slice& slice = batch.slices[i];
-  const PackedRange& range = slice.range;
-  const int64_t step = static_cast<int64_t>(batch.first_block[i + 1] - batch.first_block[i]) * kThreads;
-  const int64_t first = static_cast<int64_t>(block - batch.first_block[i]) * kThreads + threadIdx.x;
-  for (int64_t pack = first; pack < range.packs; pack += step) {
-    slice.template Update<kPack>(range.head + pack * kPack);
-  }
-  for (int64_t j = first; j < range.numel - range.packs * kPack; j += step) {
-    slice.template Update<1>(j < range.head ? j : j + range.packs * kPack);
-  }
-}
-
-template <typename Slice>
-void LaunchBatch(Batch<Slice>& batch, CUstream_st* stream) {
-  if (batch.count > 0) Launch(UpdateSlices<Slice>, batch.first_block[batch.count], kThreads, 0, stream, batch);
-  batch.count = 0;
-}
-
-// Updates those slices whose gradients are of `grad_dtype`. `slice_of` makes the slice of an update.
-template <typename Slice, typename Update, typename SliceOf>
-void LaunchUpdates(const std::vector<Update>& updates, DType grad_dtype, SliceOf slice_of, CUstream_st* stream) {
-  Batch<Slice> batch = {};
-  for (const Update& update : updates) {
-    const int64_t numel = update.grad.numel();
-    if (update.grad.dtype() != grad_dtype || numel == 0) continue;
-    Slice& slice = batch.slices[batch.count] = slice_of(update);
-    const int64_t work = slice.range.threads(kPack);
-    const int64_t blocks = std::clamp<int64_t>((work + kPacksPerBlock - 1) / kPacksPerBlock, 1, kMaxBlocks);
-    batch.first_block[batch.count + 1] = batch.first_block[batch.count] + static_cast<int>(blocks);
-    if (++batch.count == kMaxSlices) LaunchBatch(batch, stream);
-  }
-  LaunchBatch(batch, stream);
+Extras ExtrasOf(const TensorExtras& extras) {
+  return {extras.grad_factor.defined() ? extras.grad_factor.data_as<const float>() : nullptr,
+          extras.compute_copy.defined() ? extras.compute_copy.data_as<__nv_bfloat16>() : nullptr};
 }
 
 template <typename G>
 AdamWSlice<G> SliceOf(const AdamWUpdate& u) {
+  const Extras extras = ExtrasOf(u.extras);
   return {u.scalars,
           u.data.data_as<float>(),
           u.grad.data_as<const G>(),
           u.exp_avg.data_as<float>(),
           u.exp_avg_sq.data_as<float>(),
-          MakePackedRange(kPack, u.grad.numel(),
+          extras,
+          MakePackedRange(AdamWSlice<G>::kPack, u.grad.numel(),
                           {{u.data.data(), sizeof(float)},
                            {u.grad.data(), sizeof(G)},
                            {u.exp_avg.data(), sizeof(float)},
-                           {u.exp_avg_sq.data(), sizeof(float)}})};
+                           {u.exp_avg_sq.data(), sizeof(float)},
+                           {extras.compute_copy, sizeof(__nv_bfloat16)}})};
 }
 
 template <typename G>
 SgdSlice<G> SliceOf(const SgdUpdate& u) {
-  return {u.scalars, u.data.data_as<float>(), u.grad.data_as<const G>(), u.momentum_buffer.data_as<float>(),
-          MakePackedRange(
-              kPack, u.grad.numel(),
-              {{u.data.data(), sizeof(float)}, {u.grad.data(), sizeof(G)}, {u.momentum_buffer.data(), sizeof(float)}})};
+  const Extras extras = ExtrasOf(u.extras);
+  return {u.scalars,
+          u.data.data_as<float>(),
+          u.grad.data_as<const G>(),
+          u.momentum_buffer.data_as<float>(),
+          extras,
+          MakePackedRange(SgdSlice<G>::kPack, u.grad.numel(),
+                          {{u.data.data(), sizeof(float)},
+                           {u.grad.data(), sizeof(G)},
+                           {u.momentum_buffer.data(), sizeof(float)},
+                           {extras.compute_copy, sizeof(__nv_bfloat16)}})};
+}
+
+// Updates those slices whose gradients are of `grad_dtype`, G's.
+template <template <typename> typename Slice, typename G, typename Update>
+void LaunchUpdates(const std::vector<Update>& updates, DType grad_dtype, CUstream_st* stream) {
+  SliceLauncher<Slice<G>> launcher(stream);
+  for (const Update& update : updates) {
+    if (update.grad.dtype() == grad_dtype && update.grad.numel() > 0) launcher.Add(SliceOf<G>(update));
+  }
+  launcher.Flush();
 }
 
 }  // namespace
 
 void CudaUpdateAdamW(const std::vector<AdamWUpdate>& updates, CUstream_st* stream) {
-  LaunchUpdates<AdamWSlice<float>>(
-      updates, DType::kFloat32, [](const AdamWUpdate& u) { return SliceOf<float>(u); }, stream);
-  LaunchUpdates<AdamWSlice<__nv_bfloat16>>(
-      updates, DType::kBFloat16, [](const AdamWUpdate& u) { return SliceOf<__nv_bfloat16>(u); }, stream);
+  LaunchUpdates<AdamWSlice, float>(updates, DType::kFloat32, stream);
+  LaunchUpdates<AdamWSlice, __nv_bfloat16>(updates, DType::kBFloat16, stream);
 }
 
 void CudaUpdateSgd(const std::vector<SgdUpdate>& updates, CUstream_st* stream) {
-  LaunchUpdates<SgdSlice<float>>(
-      updates, DType::kFloat32, [](const SgdUpdate& u) { return SliceOf<float>(u); }, stream);
-  LaunchUpdates<SgdSlice<__nv_bfloat16>>(
-      updates, DType::kBFloat16, [](const SgdUpdate& u) { return SliceOf<__nv_bfloat16>(u); }, stream);
+  LaunchUpdates<SgdSlice, float>(updates, DType::kFloat32, stream);
+  LaunchUpdates<SgdSlice, __nv_bfloat16>(updates, DType::kBFloat16, stream);
 }
 
 }  // namespace fsdp

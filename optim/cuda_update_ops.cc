@@ -11,12 +11,19 @@
 namespace fsdp {
 namespace {
 
+void AddExtras(const TensorExtras& extras, std::vector<Buffer>& uses) {
+  for (const Tensor* t : {&extras.grad_factor, &extras.compute_copy}) {
+    if (t->defined()) uses.push_back(t->buffer());
+  }
+}
+
 class CudaUpdateOps final : public UpdateOps {
  public:
   void AdamW(std::vector<AdamWUpdate> updates, Stream& stream) const override {
     std::vector<Buffer> uses;
     for (const AdamWUpdate& u : updates) {
       for (const Tensor* t : {&u.data, &u.grad, &u.exp_avg, &u.exp_avg_sq}) uses.push_back(t->buffer());
+      AddExtras(u.extras, uses);
     }
     CudaStream& on = CudaStream::Of(stream);
     on.Issue(std::move(uses), [updates = std::move(updates), device = on.ordinal()](CUstream_st* s) {
@@ -29,6 +36,7 @@ class CudaUpdateOps final : public UpdateOps {
     std::vector<Buffer> uses;
     for (const SgdUpdate& u : updates) {
       for (const Tensor* t : {&u.data, &u.grad, &u.momentum_buffer}) uses.push_back(t->buffer());
+      AddExtras(u.extras, uses);
     }
     CudaStream& on = CudaStream::Of(stream);
     on.Issue(std::move(uses), [updates = std::move(updates), device = on.ordinal()](CUstream_st* s) {

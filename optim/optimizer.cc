@@ -28,6 +28,12 @@ absl::Status CheckUpdatable(const ShardedParameter& parameter) {
                                                    parameter.data.numel(), " and ", parameter.grad.numel(),
                                                    " elements, wanted ", parameter.interval.ToString()));
   }
+  const Tensor& copy = parameter.compute_copy;
+  if (copy.defined() && (copy.dtype() != DType::kBFloat16 || copy.numel() != parameter.interval.size())) {
+    return absl::InvalidArgumentError(absl::StrCat("parameter \"", parameter.fqn, "\": compute_copy is ",
+                                                   std::string(DTypeName(copy.dtype())), " ", copy.shape().ToString(),
+                                                   ", wanted bfloat16 of ", parameter.interval.ToString()));
+  }
   return absl::OkStatus();
 }
 
@@ -46,6 +52,10 @@ void Optimizer::ZeroGrad() {
 }
 
 absl::StatusOr<std::vector<size_t>> Optimizer::ParametersToUpdate() const {
+  if (grad_factor_.defined() && (grad_factor_.dtype() != DType::kFloat32 || grad_factor_.numel() != 1)) {
+    return absl::InvalidArgumentError(absl::StrCat("grad_factor is ", std::string(DTypeName(grad_factor_.dtype())), " ",
+                                                   grad_factor_.shape().ToString(), ", wanted one float32 element"));
+  }
   std::vector<size_t> indices;
   for (size_t i = 0; i < parameters_.size(); ++i) {
     if (!parameters_[i]->has_grad) continue;
@@ -75,8 +85,15 @@ absl::StatusOr<const UpdateOps*> Optimizer::OpsFor(const std::vector<size_t>& in
                       absl::StrCat("parameter \"", parameters_[indices[0]]->fqn, "\": ", ops.status().message()));
 }
 
-void Optimizer::CountSteps(const std::vector<size_t>& indices) {
+TensorExtras Optimizer::ExtrasOf(size_t index) {
+  ShardedParameter& parameter = *parameters_[index];
+  parameter.compute_copy_current = parameter.compute_copy.defined();
+  return {.grad_factor = grad_factor_, .compute_copy = parameter.compute_copy};
+}
+
+void Optimizer::FinishStep(const std::vector<size_t>& indices) {
   for (const size_t i : indices) ++steps_[i];
+  grad_factor_ = Tensor();
 }
 
 absl::Status Optimizer::SetHyperparameter(std::string_view name, double value) {

@@ -35,6 +35,13 @@ class Optimizer {
   // allocates the state. kInvalidArgument names a parameter whose dtype is not supported.
   virtual absl::Status Step(Stream& stream) = 0;
 
+  // The next Step multiplies gradients by `factor`, one float32 where the parameters are that is read in stream order,
+  // and rounds them to their dtype: the bits of TensorOps::ScaleBy before it, without a pass of its own. Where the
+  // factor turns out not to be finite that Step changes no parameter and no state, though it counts. The gradients stay
+  // as they are. As PyTorch's grad_scale and found_inf of fused optimizers.
+  void set_grad_factor(Tensor factor) { grad_factor_ = std::move(factor); }
+  bool has_grad_factor() const { return grad_factor_.defined(); }
+
   // Forgets gradients (has_grad = false); their memory is reused.
   void ZeroGrad();
 
@@ -75,8 +82,11 @@ class Optimizer {
   // kernel on `stream` cannot reach; kUnimplemented one whose device has no kernels. Precondition: there is one.
   absl::StatusOr<const UpdateOps*> OpsFor(const std::vector<size_t>& indices, const Stream& stream) const;
 
-  // Counts a step of each of them.
-  void CountSteps(const std::vector<size_t>& indices);
+  // What a step does to parameters()[index] beside the update; marks its compute_copy as current.
+  TensorExtras ExtrasOf(size_t index);
+
+  // Ends a step of these parameters: counts it, and forgets the factor.
+  void FinishStep(const std::vector<size_t>& indices);
 
   // The group of parameters()[index].
   size_t group_of(size_t index) const { return group_of_[index]; }
@@ -91,6 +101,7 @@ class Optimizer {
   size_t num_groups_ = 0;
   std::vector<size_t> group_of_;  // by parameter
   std::vector<int64_t> steps_;    // by parameter
+  Tensor grad_factor_;            // of the next step
   StateBuffers state_;
 };
 

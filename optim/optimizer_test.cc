@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <random>
 #include <string>
@@ -189,6 +190,116 @@ TEST_F(OptimizerTest, SgdHasTheLoopsBits) {
       });
     }
   }
+}
+
+// Two slices with their copies, more elements than a block's, at an odd offset.
+class OptimizerExtrasTest : public OptimizerTest {
+ protected:
+  using MakeOptimizer = std::function<std::unique_ptr<Optimizer>(ShardedParameter*)>;
+
+  static std::vector<MakeOptimizer> Optimizers() {
+    return {[](ShardedParameter* p) { return std::make_unique<AdamW>(std::vector{p}, AdamWOptions{.lr = 0.1}); },
+            [](ShardedParameter* p) {
+              return std::make_unique<Sgd>(std::vector{p}, SgdOptions{.lr = 0.1, .momentum = 0.9});
+            },
+            [](ShardedParameter* p) { return std::make_unique<Sgd>(std::vector{p}, SgdOptions{.lr = 0.1}); }};
+  }
+
+  std::unique_ptr<ShardedParameter> Make(DType grad_dtype, int64_t numel = 5003) {
+    auto parameter = MakeParameter(*device_, "w", numel, 3, grad_dtype);
+    Set(parameter->data, Random(numel, 1));
+    SetGrad(*parameter, Random(numel, 2));
+    return parameter;
+  }
+
+  void AddCopy(ShardedParameter& parameter) {
+    const int64_t numel = parameter.interval.size();
+    parameter.compute_copy = Tensor::Empty(*device_, DType::kBFloat16, {numel + 3})->Slice({3, numel + 3});
+    const std::vector<uint16_t> nans(numel, 0x7FC0);
+    Copy(parameter.compute_copy.data(), nans.data(), parameter.compute_copy.nbytes());
+  }
+
+  Tensor Factor(float value) {
+    const Tensor factor = *Tensor::Empty(*device_, DType::kFloat32, {1});
+    Set(factor, {value});
+    return factor;
+  }
+
+  // That the copy is the parameter, rounded.
+  void ExpectCopyIsCurrent(const ShardedParameter& parameter) {
+    EXPECT_TRUE(parameter.compute_copy_current);
+    std::vector<uint16_t> want(parameter.interval.size()), got(parameter.interval.size());
+    const Floats values = Get(parameter.data);
+    ASSERT_OK(Convert(DType::kFloat32, values.data(), DType::kBFloat16, want.data(), parameter.interval.size()));
+    Copy(got.data(), parameter.compute_copy.data(), parameter.compute_copy.nbytes());
+    EXPECT_EQ(got, want);
+  }
+};
+
+TEST_F(OptimizerExtrasTest, AFactorHasTheBitsOfScalingBefore) {
+  for (const MakeOptimizer& make : Optimizers()) {
+    for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+      const auto folded = Make(dtype), scaled = Make(dtype);
+      const std::unique_ptr<Optimizer> with = make(folded.get()), without = make(scaled.get());
+      for (const float factor : {0.3f, 1.0f, 7e-5f}) {
+        with->set_grad_factor(Factor(factor));
+        ASSERT_OK(with->Step(*stream_));
+        EXPECT_FALSE(with->has_grad_factor()) << "used once";
+        device_->ops().ScaleBy(scaled->grad, Factor(factor), *stream_);
+        ASSERT_OK(without->Step(*stream_));
+        ASSERT_OK(stream_->Synchronize());
+        SetGrad(*scaled, Random(5003, 2));
+      }
+      ExpectSameBits(folded->data, Get(scaled->data));
+      EXPECT_EQ(GradOf(*folded), GradOf(*scaled)) << "gradients stay";
+    }
+  }
+}
+
+TEST_F(OptimizerExtrasTest, AFactorThatIsNotFiniteChangesNothing) {
+  for (const MakeOptimizer& make : Optimizers()) {
+    for (const float factor : {std::nanf(""), HUGE_VALF, -HUGE_VALF}) {
+      const auto parameter = Make(DType::kFloat32);
+      AddCopy(*parameter);
+      const std::unique_ptr<Optimizer> optimizer = make(parameter.get());
+      optimizer->set_grad_factor(Factor(factor));
+      ASSERT_OK(optimizer->Step(*stream_));
+      ASSERT_OK(stream_->Synchronize());
+      ExpectSameBits(parameter->data, Random(5003, 1));
+      ExpectCopyIsCurrent(*parameter);
+      for (const std::string& name : optimizer->StateNames()) {
+        ExpectSameBits(*optimizer->State(0, name), Floats(5003, 0.0f));
+      }
+    }
+  }
+}
+
+TEST_F(OptimizerExtrasTest, TheCopyIsTheNewParameterRounded) {
+  for (const MakeOptimizer& make : Optimizers()) {
+    for (const int64_t numel : {0, 1, 4, 75, 5003}) {
+      const auto copied = Make(DType::kBFloat16, numel), plain = Make(DType::kBFloat16, numel);
+      AddCopy(*copied);
+      const std::unique_ptr<Optimizer> with = make(copied.get()), without = make(plain.get());
+      for (Optimizer* optimizer : {with.get(), without.get()}) ASSERT_OK(optimizer->Step(*stream_));
+      ASSERT_OK(stream_->Synchronize());
+      ExpectSameBits(copied->data, Get(plain->data));
+      ExpectCopyIsCurrent(*copied);
+      EXPECT_FALSE(plain->compute_copy_current);
+    }
+  }
+}
+
+TEST_F(OptimizerExtrasTest, WrongFactorsAndCopiesAreRefused) {
+  const auto parameter = Make(DType::kFloat32, 5);
+  AdamW optimizer({parameter.get()}, {});
+  optimizer.set_grad_factor(*Tensor::Empty(*device_, DType::kFloat32, {2}));
+  EXPECT_THAT(optimizer.Step(*stream_),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("grad_factor is float32 [2], wanted one")));
+  optimizer.set_grad_factor(Tensor());
+  parameter->compute_copy = *Tensor::Empty(*device_, DType::kFloat16, {5});
+  EXPECT_THAT(optimizer.Step(*stream_),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("parameter \"w\": compute_copy is float16 [5], wanted bfloat16")));
 }
 
 TEST_F(OptimizerTest, DecayFollowsTheOriginalShape) {

@@ -62,9 +62,10 @@ absl::Status Sgd::Step(Stream& stream) {
       RETURN_IF_ERROR(state().Create(i));
       momentum_buffer = state().slice(0, i);
     }
-    updates.push_back({ScalarsOf(options, first), parameters()[i]->data, parameters()[i]->grad, momentum_buffer});
+    updates.push_back(
+        {ScalarsOf(options, first), parameters()[i]->data, parameters()[i]->grad, momentum_buffer, ExtrasOf(i)});
   }
-  CountSteps(indices);
+  FinishStep(indices);
   ops->Sgd(std::move(updates), stream);
   return absl::OkStatus();
 }

@@ -24,6 +24,11 @@ struct ShardedParameter {
   Tensor grad;               // likewise, float32 or bfloat16; its contents count only while has_grad
   Device* device = nullptr;  // where both live and where the optimizer puts its state; never null
   bool has_grad = false;     // false after ZeroGrad and for parameters that the step did not reach: PyTorch's grad None
+
+  // `data` in bfloat16, for what computes in it; undefined: nothing wants it. Whoever changes `data` writes it too or
+  // says that it is not current.
+  Tensor compute_copy;
+  bool compute_copy_current = false;
 };
 
 // The parameters of a module that was materialised on `device`, whole, each shared one once, with grads bound and

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "optim/update_kernels.h"
 
+#include <cmath>
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "optim/update_kernels.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
@@ -18,12 +20,32 @@ HWY_INLINE FloatVec Lerp(FloatTag d, FloatVec start, FloatVec end, float weight)
   return hn::Sub(end, hn::Mul(difference, hn::Set(d, 1.0f - weight)));
 }
 
+// Gradients times the factor, as memory of their dtype would hold them.
+template <typename G>
+HWY_INLINE FloatVec LoadGrad(FloatTag d, const G* grad, size_t count, float factor) {
+  const FloatVec g = LoadUpTo(d, grad, count);
+  return factor == 1 ? g : RoundTo<G>(d, hn::Mul(g, hn::Set(d, factor)));
+}
+
+HWY_INLINE void StoreParameter(FloatTag d, FloatVec p, int64_t i, size_t count, float* parameter, uint16_t* copy) {
+  StoreUpTo(d, p, parameter + i, count);
+  if (copy != nullptr) StoreUpTo(d, p, copy + i, count);
+}
+
+// All of an update whose factor is not finite.
+void CopyParameters(int64_t numel, const float* HWY_RESTRICT parameter, uint16_t* HWY_RESTRICT copy) {
+  if (copy == nullptr) return;
+  const FloatTag d;
+  ForEachVector(numel, [&](int64_t i, size_t count)
+                           HWY_ATTR { StoreUpTo(d, LoadUpTo(d, parameter + i, count), copy + i, count); });
+}
+
 template <typename G>
 void AdamWLoop(const AdamWScalars& s, const G* HWY_RESTRICT grad, int64_t numel, float* HWY_RESTRICT parameter,
-               float* HWY_RESTRICT exp_avg, float* HWY_RESTRICT exp_avg_sq) {
+               float* HWY_RESTRICT exp_avg, float* HWY_RESTRICT exp_avg_sq, const UpdateExtras& extras) {
   const FloatTag d;
   ForEachVector(numel, [&](int64_t i, size_t count) HWY_ATTR {
-    const FloatVec g = LoadUpTo(d, grad + i, count);
+    const FloatVec g = LoadGrad(d, grad + i, count, extras.grad_factor);
     const FloatVec p = LoadUpTo(d, parameter + i, count);
     const FloatVec m = Lerp(d, LoadUpTo(d, exp_avg + i, count), g, s.one_minus_beta1);
     const FloatVec g_squared = hn::Mul(hn::Mul(hn::Set(d, s.one_minus_beta2), g), g);
@@ -33,17 +55,17 @@ void AdamWLoop(const AdamWScalars& s, const G* HWY_RESTRICT grad, int64_t numel,
     StoreUpTo(d, m, exp_avg + i, count);
     StoreUpTo(d, v, exp_avg_sq + i, count);
     const FloatVec decay = hn::Mul(hn::Set(d, s.negative_decay), p);
-    StoreUpTo(d, hn::Add(p, hn::Add(step, decay)), parameter + i, count);
+    StoreParameter(d, hn::Add(p, hn::Add(step, decay)), i, count, parameter, extras.compute_copy);
   });
 }
 
 template <typename G>
 void SgdLoop(const SgdScalars& s, const G* HWY_RESTRICT grad, int64_t numel, float* HWY_RESTRICT parameter,
-             float* HWY_RESTRICT momentum_buffer) {
+             float* HWY_RESTRICT momentum_buffer, const UpdateExtras& extras) {
   const FloatTag d;
   const FloatVec momentum = hn::Set(d, s.momentum);
   ForEachVector(numel, [&](int64_t i, size_t count) HWY_ATTR {
-    FloatVec g = LoadUpTo(d, grad + i, count);
+    FloatVec g = LoadGrad(d, grad + i, count, extras.grad_factor);
     const FloatVec p = LoadUpTo(d, parameter + i, count);
     if (s.weight_decay != 0) g = hn::Add(g, hn::Mul(hn::Set(d, s.weight_decay), p));
     if (s.momentum != 0) {
@@ -55,25 +77,29 @@ void SgdLoop(const SgdScalars& s, const G* HWY_RESTRICT grad, int64_t numel, flo
       StoreUpTo(d, b, momentum_buffer + i, count);
       g = s.nesterov ? hn::Add(g, hn::Mul(momentum, b)) : b;
     }
-    StoreUpTo(d, hn::Add(p, hn::Mul(hn::Set(d, s.negative_lr), g)), parameter + i, count);
+    StoreParameter(d, hn::Add(p, hn::Mul(hn::Set(d, s.negative_lr), g)), i, count, parameter, extras.compute_copy);
   });
 }
 
 void AdamWKernel(const AdamWScalars& scalars, DType grad_dtype, const void* grad, int64_t numel, float* parameter,
-                 float* exp_avg, float* exp_avg_sq) {
-  if (grad_dtype == DType::kBFloat16) {
-    AdamWLoop(scalars, static_cast<const uint16_t*>(grad), numel, parameter, exp_avg, exp_avg_sq);
+                 float* exp_avg, float* exp_avg_sq, const UpdateExtras& extras) {
+  if (!std::isfinite(extras.grad_factor)) {
+    CopyParameters(numel, parameter, extras.compute_copy);
+  } else if (grad_dtype == DType::kBFloat16) {
+    AdamWLoop(scalars, static_cast<const uint16_t*>(grad), numel, parameter, exp_avg, exp_avg_sq, extras);
   } else {
-    AdamWLoop(scalars, static_cast<const float*>(grad), numel, parameter, exp_avg, exp_avg_sq);
+    AdamWLoop(scalars, static_cast<const float*>(grad), numel, parameter, exp_avg, exp_avg_sq, extras);
   }
 }
 
 void SgdKernel(const SgdScalars& scalars, DType grad_dtype, const void* grad, int64_t numel, float* parameter,
-               float* momentum_buffer) {
-  if (grad_dtype == DType::kBFloat16) {
-    SgdLoop(scalars, static_cast<const uint16_t*>(grad), numel, parameter, momentum_buffer);
+               float* momentum_buffer, const UpdateExtras& extras) {
+  if (!std::isfinite(extras.grad_factor)) {
+    CopyParameters(numel, parameter, extras.compute_copy);
+  } else if (grad_dtype == DType::kBFloat16) {
+    SgdLoop(scalars, static_cast<const uint16_t*>(grad), numel, parameter, momentum_buffer, extras);
   } else {
-    SgdLoop(scalars, static_cast<const float*>(grad), numel, parameter, momentum_buffer);
+    SgdLoop(scalars, static_cast<const float*>(grad), numel, parameter, momentum_buffer, extras);
   }
 }
 
@@ -88,13 +114,13 @@ HWY_EXPORT(AdamWKernel);
 HWY_EXPORT(SgdKernel);
 
 void UpdateAdamW(const AdamWScalars& scalars, DType grad_dtype, const void* grad, int64_t numel, float* parameter,
-                 float* exp_avg, float* exp_avg_sq) {
-  HWY_DYNAMIC_DISPATCH(AdamWKernel)(scalars, grad_dtype, grad, numel, parameter, exp_avg, exp_avg_sq);
+                 float* exp_avg, float* exp_avg_sq, const UpdateExtras& extras) {
+  HWY_DYNAMIC_DISPATCH(AdamWKernel)(scalars, grad_dtype, grad, numel, parameter, exp_avg, exp_avg_sq, extras);
 }
 
 void UpdateSgd(const SgdScalars& scalars, DType grad_dtype, const void* grad, int64_t numel, float* parameter,
-               float* momentum_buffer) {
-  HWY_DYNAMIC_DISPATCH(SgdKernel)(scalars, grad_dtype, grad, numel, parameter, momentum_buffer);
+               float* momentum_buffer, const UpdateExtras& extras) {
+  HWY_DYNAMIC_DISPATCH(SgdKernel)(scalars, grad_dtype, grad, numel, parameter, momentum_buffer, extras);
 }
 
 }  // namespace fsdp

@@ -42,11 +42,21 @@ struct SgdScalars {
   bool first;  // this parameter has no momentum yet
 };
 
+// What the same pass does beside the update.
+struct UpdateExtras {
+  // Gradients are multiplied by it and rounded to their dtype, as by TensorOps::ScaleBy before. One that is not finite
+  // leaves parameters and state as they are.
+  float grad_factor = 1;
+
+  // Gets the new parameters, rounded to bfloat16; null: nothing does.
+  uint16_t* compute_copy = nullptr;
+};
+
 // `grad` has `numel` elements of float32 or bfloat16. Nothing need be aligned; nothing may overlap.
 void UpdateAdamW(const AdamWScalars& scalars, DType grad_dtype, const void* grad, int64_t numel, float* parameter,
-                 float* exp_avg, float* exp_avg_sq);
+                 float* exp_avg, float* exp_avg_sq, const UpdateExtras& extras = {});
 void UpdateSgd(const SgdScalars& scalars, DType grad_dtype, const void* grad, int64_t numel, float* parameter,
-               float* momentum_buffer);
+               float* momentum_buffer, const UpdateExtras& extras = {});
 
 }  // namespace fsdp
 

@@ -10,13 +10,19 @@
 namespace fsdp {
 namespace {
 
+// On the stream, since the factor is there in stream order.
+UpdateExtras ExtrasOf(const TensorExtras& extras) {
+  return {.grad_factor = extras.grad_factor.defined() ? *extras.grad_factor.data_as<const float>() : 1,
+          .compute_copy = extras.compute_copy.defined() ? extras.compute_copy.data_as<uint16_t>() : nullptr};
+}
+
 class HostUpdateOps final : public UpdateOps {
  public:
   void AdamW(std::vector<AdamWUpdate> updates, Stream& stream) const override {
     stream.Run([updates = std::move(updates)] {
       for (const AdamWUpdate& u : updates) {
         UpdateAdamW(u.scalars, u.grad.dtype(), u.grad.data(), u.grad.numel(), u.data.data_as<float>(),
-                    u.exp_avg.data_as<float>(), u.exp_avg_sq.data_as<float>());
+                    u.exp_avg.data_as<float>(), u.exp_avg_sq.data_as<float>(), ExtrasOf(u.extras));
       }
       return absl::OkStatus();
     });
@@ -26,7 +32,7 @@ class HostUpdateOps final : public UpdateOps {
     stream.Run([updates = std::move(updates)] {
       for (const SgdUpdate& u : updates) {
         UpdateSgd(u.scalars, u.grad.dtype(), u.grad.data(), u.grad.numel(), u.data.data_as<float>(),
-                  u.momentum_buffer.data_as<float>());
+                  u.momentum_buffer.data_as<float>(), ExtrasOf(u.extras));
       }
       return absl::OkStatus();
     });

@@ -16,16 +16,24 @@
 
 namespace fsdp {
 
+// UpdateExtras where the parameters are.
+struct TensorExtras {
+  Tensor grad_factor;   // one float32, read in stream order; undefined: 1
+  Tensor compute_copy;  // bfloat16, of the parameter's numel; undefined: none
+};
+
 // One parameter's part of a step: tensors of equal numel, of float32, grad of float32 or bfloat16. They hold their
 // memory until the step ran.
 struct AdamWUpdate {
   AdamWScalars scalars;
   Tensor data, grad, exp_avg, exp_avg_sq;
+  TensorExtras extras = {};
 };
 struct SgdUpdate {
   SgdScalars scalars;
   Tensor data, grad;
   Tensor momentum_buffer;  // undefined without momentum
+  TensorExtras extras = {};
 };
 
 class UpdateOps {
