@@ -47,6 +47,7 @@ absl::StatusOr<std::unique_ptr<FullyShardedDataParallel>> MakeFullyShardedModel(
   ASSIGN_OR_RETURN(const std::shared_ptr<const DeviceMesh> mesh, MeshOf(options, std::move(group)));
   FullyShardOptions fully_shard = FullyShardOptionsOf(options);
   fully_shard.activation_checkpointing = options.activation_checkpointing;
+  fully_shard.optimizer_casts = options.optimizer_casts;
   ASSIGN_OR_RETURN(const std::vector<WrappedModule> wrapped, AutoWrap(*module, {.auto_wrap_policy = policy}, {}));
   // Inner modules first.
   for (auto one = wrapped.rbegin(); one != wrapped.rend(); ++one) {

@@ -121,6 +121,13 @@ TEST_F(GpuTrainingTest, FullyShardInBFloat16FollowsTheHost) {
   ExpectFollowsTheHost(options, 2);
 }
 
+TEST_F(GpuTrainingTest, CastsOfTheOptimizerFollowTheHost) {
+  TrainOptions options = Options();
+  options.param_dtype = DType::kBFloat16;
+  options.optimizer_casts = true;
+  ExpectFollowsTheHost(options, 1);
+}
+
 TEST_F(GpuTrainingTest, HybridShardOfFourRanksFollowsTheHost) {
   TrainOptions options = Options();
   options.sharding_strategy = ShardingStrategy::kHybridShard;

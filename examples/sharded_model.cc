@@ -37,6 +37,7 @@ FsdpOptions FsdpOptionsOf(const TrainOptions& options) {
   fsdp.backward_prefetch = options.backward_prefetch;
   fsdp.forward_prefetch = options.forward_prefetch;
   fsdp.limit_all_gathers = options.limit_all_gathers;
+  fsdp.optimizer_casts = options.optimizer_casts;
   MixedPrecision& precision = fsdp.mixed_precision;
   if (options.param_dtype != DType::kFloat32 || options.reduce_dtype != DType::kFloat32) {
     precision.param_dtype = options.param_dtype;

@@ -68,6 +68,7 @@ ABSL_FLAG(bool, activation_checkpointing, false,
 ABSL_FLAG(std::string, backward_prefetch, "pre", "pre, post or none");
 ABSL_FLAG(bool, forward_prefetch, false, "all-gather the next unit before the current one's forward");
 ABSL_FLAG(bool, limit_all_gathers, true, "keep no more unsharded units than the schedule needs");
+ABSL_FLAG(bool, optimizer_casts, false, "let the optimizer write the bfloat16 parameters that all-gathers start from");
 
 ABSL_FLAG(std::string, checkpoint_dir, "", "where step-K directories are saved; made if needed");
 ABSL_FLAG(int64_t, checkpoint_every, 0, "save after every N steps, and after the last (0: after the last only)");
@@ -188,6 +189,11 @@ absl::Status CheckCombinations() {
   if (absl::GetFlag(FLAGS_pin_memory) && !absl::GetFlag(FLAGS_cpu_offload)) {
     return absl::InvalidArgumentError("--pin_memory: expected --cpu_offload beside it");
   }
+  if (absl::GetFlag(FLAGS_optimizer_casts) &&
+      (absl::GetFlag(FLAGS_param_dtype) != "bfloat16" || absl::GetFlag(FLAGS_cpu_offload))) {
+    return absl::InvalidArgumentError(
+        "--optimizer_casts: expected --param_dtype=bfloat16 and no --cpu_offload beside it");
+  }
   if (!absl::GetFlag(FLAGS_data).empty() && !absl::GetFlag(FLAGS_tokens).empty()) {
     return absl::InvalidArgumentError("--data and --tokens: expected only one of the two");
   }
@@ -275,6 +281,7 @@ absl::Status ReadSharding(TrainOptions& options) {
   options.use_orig_params = absl::GetFlag(FLAGS_use_orig_params);
   options.forward_prefetch = absl::GetFlag(FLAGS_forward_prefetch);
   options.limit_all_gathers = absl::GetFlag(FLAGS_limit_all_gathers);
+  options.optimizer_casts = absl::GetFlag(FLAGS_optimizer_casts);
   return absl::OkStatus();
 }
 

@@ -81,6 +81,7 @@ struct TrainOptions {
   BackwardPrefetch backward_prefetch = BackwardPrefetch::kBackwardPre;
   bool forward_prefetch = false;
   bool limit_all_gathers = true;
+  bool optimizer_casts = false;
 
   // Checkpoints.
   std::string checkpoint_dir;    // empty: none are saved

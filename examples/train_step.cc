@@ -83,27 +83,41 @@ absl::StatusOr<StepOutcome> TrainStep::Run(int64_t step, float max_grad_norm) {
                           .peak_bytes = static_cast<double>(model_.device().peak_allocated_bytes())};
       },
       stream);
-  absl::StatusOr<float> clipped;
-  {
-    const TraceScope span(trace_.get(), stream, [] { return std::string("clip_grad_norm"); });
-    clipped = model_.ClipGradNorm(max_grad_norm);
-  }
-  ASSIGN_OR_RETURN(const float grad_norm, clipped);
-  RETURN_IF_ERROR(stream.Synchronize());
+  const Event reported = stream.Record();
+  ASSIGN_OR_RETURN(const GradClip clip, Clip(max_grad_norm));
+  RETURN_IF_ERROR(reported.Synchronize());
 
   const std::vector<RankReport> reports = reports_->Read();
-  StepOutcome outcome = {.loss = 0, .grad_norm = grad_norm, .peak_bytes = 0, .stop_requested = false};
+  StepOutcome outcome;
   ASSIGN_OR_RETURN(outcome.loss, MeanLoss(reports, step));
   for (const RankReport& report : reports) {
     outcome.peak_bytes = std::max(outcome.peak_bytes, static_cast<int64_t>(report.peak_bytes));
     outcome.stop_requested |= report.stop_requested != 0;
   }
+  if (!clip.coefficient().defined()) {  // scaled already, and so known
+    ASSIGN_OR_RETURN(const float norm, clip.Norm());
+    RETURN_IF_ERROR(CheckFinite(norm, step));
+  }
+  RETURN_IF_ERROR(Update(clip));
+  ASSIGN_OR_RETURN(const float grad_norm, clip.Norm());
   RETURN_IF_ERROR(CheckFinite(grad_norm, step));
+  outcome.grad_norm = grad_norm;
+  return outcome;
+}
+
+absl::StatusOr<GradClip> TrainStep::Clip(float max_grad_norm) {
+  const TraceScope span(trace_.get(), model_.stream(), [] { return std::string("clip_grad_norm"); });
+  return model_.DeferClipGradNorm(max_grad_norm);
+}
+
+absl::Status TrainStep::Update(const GradClip& clip) {
+  Stream& stream = model_.stream();
   const TraceScope span(trace_.get(), stream, [] { return std::string("optimizer"); });
   stream.Wait(std::exchange(update_after_, Event()));
+  optimizer_.set_grad_factor(clip.coefficient());
   RETURN_IF_ERROR(optimizer_.Step(stream));
   optimizer_.ZeroGrad();
-  return outcome;
+  return absl::OkStatus();
 }
 
 }  // namespace fsdp

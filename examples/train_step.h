@@ -33,8 +33,8 @@ class TrainStep {
                                                            const BatchLoader& batches, std::shared_ptr<Trace> trace);
 
   // Step `step`, from 0, with the optimizer's learning rate as it is. Collective. The update itself may still be
-  // running on the model's stream when it returns. kFailedPrecondition on every rank when any rank's loss is not
-  // finite; the optimizer then did not step.
+  // running on the model's stream when it returns. kFailedPrecondition on every rank when any rank's loss or the norm
+  // is not finite; the optimizer then did not step.
   absl::StatusOr<StepOutcome> Run(int64_t step, float max_grad_norm);
 
   // The next step's update waits for `event`; its forward and backward do not.
@@ -49,6 +49,11 @@ class TrainStep {
 
   // The loss and its copy to the host; returns the gradient of `logits`.
   absl::StatusOr<Tensor> Loss(const Tensor& logits, const Batch& batch, int micro_step, Tape& tape);
+
+  // The norm of the gradients, and what the update is to multiply them by: on the device, so that the update follows at
+  // once. A norm that is not finite keeps the update from changing anything.
+  absl::StatusOr<GradClip> Clip(float max_grad_norm);
+  absl::Status Update(const GradClip& clip);
 
   // The mean of losses_, once they are on the host.
   double LocalLoss() const;

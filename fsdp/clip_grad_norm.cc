@@ -134,6 +134,21 @@ absl::Status Scale(const std::vector<GradientSet>& sets, float factor, Stream& s
   return scaled;
 }
 
+// True where an optimizer over the units' parameters reaches all gradients, on the stream's device.
+bool CanDefer(const UnitStore& units, const std::vector<GradientSet>& sets, const Device& device) {
+  size_t of_units = 0, all = 0;
+  for (const auto& unit : units.units()) {
+    for (const auto& p : unit->sharded_parameters) of_units += p->has_grad && !p->interval.empty() ? 1 : 0;
+  }
+  for (const GradientSet& set : sets) {
+    all += set.grads.size();
+    for (const Gradient& gradient : set.grads) {
+      if (gradient.device != &device) return false;
+    }
+  }
+  return all == of_units;
+}
+
 absl::Status CheckArguments(float max_norm, double norm_type) {
   if (!(max_norm >= 0))
     return absl::InvalidArgumentError(absl::StrCat("max_norm ", max_norm, ": must not be negative"));
@@ -161,6 +176,29 @@ absl::StatusOr<float> ClipShardedGradNorm(Module& root, const UnitStore& units, 
   const float factor = max_norm / (norm + 1e-6f);
   if (max_norm > 0 && factor < 1) RETURN_IF_ERROR(Scale(sets, factor, stream, norm_sum));
   return norm;
+}
+
+absl::StatusOr<GradClip> DeferClipShardedGradNorm(Module& root, const UnitStore& units, float max_norm,
+                                                  Stream& stream) {
+  RETURN_IF_ERROR(CheckArguments(max_norm, 2));
+  Device& device = stream.device();
+  const TensorOps& ops = device.ops();
+  const std::vector<GradientSet> sets = CollectGradients(root, units, device);
+  if (!CanDefer(units, sets, device)) {
+    ASSIGN_OR_RETURN(const float norm, ClipShardedGradNorm(root, units, max_norm, 2, stream));
+    return GradClip(norm);
+  }
+  const auto count = static_cast<int64_t>(sets.size());
+  ASSIGN_OR_RETURN(const Tensor squares, Tensor::Empty(device, DType::kFloat32, {count}));
+  ASSIGN_OR_RETURN(const Tensor result, Tensor::Empty(device, DType::kFloat32, {2}));
+  ops.Zero(squares, stream);
+  for (int64_t i = 0; i < count; ++i) {
+    const Tensor square = squares.Slice({i, i + 1});
+    for (const Gradient& gradient : sets[i].grads) ops.AccumulateSquaredNorm(gradient.grad, square, stream);
+    if (sets[i].group != nullptr) sets[i].group->AllReduce(square, ReduceOp::kSum, stream);
+  }
+  ops.ClipCoefficient(squares, max_norm, result, stream);
+  return GradClip::Read(result, stream);
 }
 
 }  // namespace fsdp

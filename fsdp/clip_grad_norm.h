@@ -7,6 +7,7 @@
 #define FSDP_FSDP_CLIP_GRAD_NORM_H_
 
 #include "absl/status/statusor.h"
+#include "fsdp/grad_clip.h"
 #include "fsdp/runtime/unit.h"
 #include "nn/module.h"
 
@@ -17,6 +18,10 @@ namespace fsdp {
 // and for a negative max_norm. Work goes to `stream`, after which it blocks. Collective.
 absl::StatusOr<float> ClipShardedGradNorm(Module& root, const UnitStore& units, float max_norm, double norm_type,
                                           Stream& stream);
+
+// The same with the 2-norm, but where all gradients belong to units and lie on the stream's device nothing is scaled
+// and nothing waits: the optimizer is to scale by the result's coefficient. Elsewhere it is ClipShardedGradNorm.
+absl::StatusOr<GradClip> DeferClipShardedGradNorm(Module& root, const UnitStore& units, float max_norm, Stream& stream);
 
 }  // namespace fsdp
 

@@ -12,6 +12,7 @@
 #include "collectives/run_ranks.h"
 #include "fsdp/fsdp.h"
 #include "fsdp/runtime/grad_norm.h"
+#include "fsdp/runtime/test_units.h"
 #include "fsdp/test_model.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -123,6 +124,66 @@ TEST(ClipGradNormHybridTest, ReplicasCountOnce) {
     ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, options));
     SetGradients(made, [](int64_t) { return 0.5f; });
     EXPECT_THAT(made.model->ClipGradNorm(0, 1), IsOkAndHolds(0.5f * static_cast<float>(TotalNumel(made))));
+    return absl::OkStatus();
+  }));
+}
+
+// A step by the coefficient is a step after clipping, in every bit.
+TEST(DeferClipGradNormTest, TheStepHasTheBitsOfClippingBefore) {
+  std::vector<FsdpOptions> all = Strategies();
+  all[1].mixed_precision = {.param_dtype = DType::kBFloat16, .keep_low_precision_grads = true};
+  for (const FsdpOptions& options : all) {
+    for (const float max_norm : {0.0f, 0.05f, 100.0f}) {
+      WholeTensors deferred, clipped;
+      for (const bool defer : {true, false}) {
+        ASSERT_OK(RunRanks(2, [&](std::shared_ptr<ProcessGroup> group) -> absl::Status {
+          ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, options));
+          for (int step = 0; step < 2; ++step) {
+            RETURN_IF_ERROR(made.ComputeGradients(step).status());
+            if (defer) {
+              ASSIGN_OR_RETURN(const GradClip clip, made.model->DeferClipGradNorm(max_norm));
+              EXPECT_EQ(clip.coefficient().defined(), !options.cpu_offload.offload_params);
+              made.optimizer->set_grad_factor(clip.coefficient());
+            } else {
+              RETURN_IF_ERROR(made.model->ClipGradNorm(max_norm).status());
+            }
+            RETURN_IF_ERROR(made.optimizer->Step(made.model->stream()));
+          }
+          RETURN_IF_ERROR(made.model->stream().Synchronize());
+          (defer ? deferred : clipped).AddParameters(made.model->parameters());
+          return absl::OkStatus();
+        }));
+      }
+      EXPECT_TRUE(deferred == clipped) << max_norm;
+    }
+  }
+}
+
+TEST(DeferClipGradNormTest, TheNormIsClipGradNorms) {
+  ASSERT_OK(RunRanks(3, [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
+    ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, MixedOptions()));
+    RETURN_IF_ERROR(made.ComputeGradients(0).status());
+    ASSIGN_OR_RETURN(const GradClip clip, made.model->DeferClipGradNorm(1e-3f));
+    ASSIGN_OR_RETURN(const float norm, clip.Norm());
+    EXPECT_GT(norm, 0);
+    EXPECT_THAT(made.model->ClipGradNorm(0), IsOkAndHolds(norm)) << "gradients were scaled";
+    return absl::OkStatus();
+  }));
+}
+
+TEST(DeferClipGradNormTest, ANormThatIsNotFiniteKeepsTheOptimizerFromStepping) {
+  ASSERT_OK(RunRanks(2, [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
+    ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, BlockOptions()));
+    const bool bad = group->rank() == 1;
+    SetGradients(made, [bad](int64_t i) { return bad && i == 14 ? HUGE_VALF : 1.0f; });
+    const ShardedParameter& first = *made.model->parameters()[0];
+    const float before = first.data.data_as<float>()[0];
+    ASSIGN_OR_RETURN(const GradClip clip, made.model->DeferClipGradNorm(1));
+    made.optimizer->set_grad_factor(clip.coefficient());
+    RETURN_IF_ERROR(made.optimizer->Step(made.model->stream()));
+    EXPECT_THAT(clip.Norm(), IsOkAndHolds(HUGE_VALF));
+    RETURN_IF_ERROR(made.model->stream().Synchronize());
+    EXPECT_EQ(first.data.data_as<float>()[0], before);
     return absl::OkStatus();
   }));
 }

@@ -42,6 +42,7 @@ UnitSettings SettingsOf(const FsdpModule& module) {
   settings.gradient_rules = GradientRules::kFsdp2;
   settings.offload = options.offload_policy;
   settings.activation_checkpointing = options.activation_checkpointing;
+  settings.optimizer_casts = options.optimizer_casts;
   ApplyPolicy(options.mp_policy, settings);
   const int* ranks = std::get_if<int>(&options.reshard_after_forward);
   const int all = mesh.group(mesh.ndim() - 1)->size();

@@ -38,6 +38,9 @@ struct FullyShardOptions {
   // Keep only the unit's input for backward, which runs its forward again.
   bool activation_checkpointing = false;
 
+  // As FsdpOptions::optimizer_casts.
+  bool optimizer_casts = false;
+
   // Seeds the Initializers of parameters that have no memory yet; the root's counts.
   uint64_t init_seed = 0;
 

@@ -111,6 +111,11 @@ absl::StatusOr<float> FullyShardedDataParallel::ClipGradNorm(float max_norm, dou
   return ClipShardedGradNorm(*module_, *units_, max_norm, norm_type, stream());
 }
 
+absl::StatusOr<GradClip> FullyShardedDataParallel::DeferClipGradNorm(float max_norm) {
+  RETURN_IF_ERROR(executor_->CheckBetweenPasses("clip_grad_norm"));
+  return DeferClipShardedGradNorm(*module_, *units_, max_norm, stream());
+}
+
 absl::StatusOr<StateDict> FullyShardedDataParallel::GetStateDict() {
   RETURN_IF_ERROR(executor_->CheckIdle("GetStateDict"));
   return GetModelState(*module_, *units_, FormOf(settings_.state_dict_config()));

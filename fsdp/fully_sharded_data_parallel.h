@@ -31,6 +31,7 @@
 #include "absl/status/statusor.h"
 #include "collectives/process_group.h"
 #include "fsdp/comm_hook.h"
+#include "fsdp/grad_clip.h"
 #include "fsdp/options.h"
 #include "fsdp/runtime/shard_groups.h"
 #include "fsdp/schedule/memory_plan.h"
@@ -84,6 +85,10 @@ class FullyShardedDataParallel final {
   // norm before; `norm_type` is p, positive or infinite. kFailedPrecondition within a forward or backward. Collective;
   // blocks.
   absl::StatusOr<float> ClipGradNorm(float max_norm, double norm_type = 2);
+
+  // The same with the 2-norm for a step that reads it as its factor: see grad_clip.h. Scales only what that cannot
+  // reach: gradients in host memory or of ignored parameters, beside which all are scaled here. Collective.
+  absl::StatusOr<GradClip> DeferClipGradNorm(float max_norm);
 
   // The model's state in the form that the settings say (default: FULL on every rank): parameters in the original
   // dtype, FULL and SHARDED copied, LOCAL the live slices; buffers and ignored parameters beside them, whole and live.

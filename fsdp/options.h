@@ -95,6 +95,12 @@ struct FsdpOptions {
   // slot. Off: a slot for each unit, so none ever waits, and memory is that of shard_grad_op.
   bool limit_all_gathers = true;
 
+  // Let the optimizer write the parameters in bfloat16 beside float32 in its own pass, where that is their param_dtype:
+  // an all-gather then starts from these and casts nothing, and a unit that is not sharded computes on them. Costs 2
+  // bytes for each element of a shard; offloaded units go without. With it, whoever writes to ShardedParameter::data
+  // other than through AdamW, Sgd or this model's calls sets compute_copy_current to false, or is not heard.
+  bool optimizer_casts = false;
+
   // Gets a span for each unit's all-gather, forward, backward, reduce-scatter and all-reduce. Default: none are made.
   std::shared_ptr<Trace> trace = {};
 };

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fsdp/sharded_grad_scaler.h"
 
-#include <cmath>
+#include <algorithm>
+#include <utility>
 
 #include "base/status_macros.h"
 #include "tensor/ops.h"
@@ -11,20 +12,29 @@ namespace fsdp {
 ShardedGradScaler::ShardedGradScaler(ProcessGroup& group, const GradScalerOptions& options)
     : group_(group), options_(options), scale_(options.init_scale) {}
 
-// One number says it for all elements: a sum of squares is finite only where each of them is.
 absl::StatusOr<bool> ShardedGradScaler::AnyOverflow(Optimizer& optimizer, Stream& stream) {
   Device& device = *group_.device();
   const TensorOps& ops = device.ops();
-  ASSIGN_OR_RETURN(const Tensor sum, Tensor::Empty(device, DType::kFloat32, {1}));
+  ASSIGN_OR_RETURN(const Tensor found_inf, Tensor::Empty(device, DType::kFloat32, {1}));
   ASSIGN_OR_RETURN(const Buffer host, device.AllocatePinned(sizeof(float)));
-  ops.Zero(sum, stream);
+  ops.Zero(found_inf, stream);
   for (const ShardedParameter* p : optimizer.parameters()) {
-    if (p->has_grad && !p->interval.empty()) ops.AccumulateSquaredNorm(p->grad, sum, stream);
+    if (p->has_grad && !p->interval.empty()) ops.CheckFinite(p->grad, found_inf, stream);
   }
-  group_.AllReduce(sum, ReduceOp::kSum, stream);
-  stream.CopyAsync(host.data(), sum.data(), sizeof(float));
+  group_.AllReduce(found_inf, ReduceOp::kSum, stream);
+  stream.CopyAsync(host.data(), found_inf.data(), sizeof(float));
   RETURN_IF_ERROR(stream.Synchronize());
-  return !std::isfinite(*reinterpret_cast<const float*>(host.data()));
+  return *reinterpret_cast<const float*>(host.data()) != 0;
+}
+
+absl::StatusOr<Tensor> ShardedGradScaler::InverseScale(Stream& stream) const {
+  Device& device = *group_.device();
+  ASSIGN_OR_RETURN(const Tensor factor, Tensor::Empty(device, DType::kFloat32, {1}));
+  ASSIGN_OR_RETURN(const Buffer host, device.AllocatePinned(sizeof(float)));
+  *reinterpret_cast<float*>(host.data()) = static_cast<float>(1.0 / scale_);
+  stream.CopyAsync(factor.data(), host.data(), sizeof(float));
+  RETURN_IF_ERROR(stream.Synchronize());  // so `host` may go
+  return factor;
 }
 
 absl::Status ShardedGradScaler::Unscale(Optimizer& optimizer, Stream& stream) {
@@ -34,17 +44,21 @@ absl::Status ShardedGradScaler::Unscale(Optimizer& optimizer, Stream& stream) {
   if (progress.unscaled) {
     return absl::FailedPreconditionError("grad scaler: Unscale has been called since the last Update");
   }
-  Device& device = *group_.device();
-  ASSIGN_OR_RETURN(const Tensor factor, Tensor::Empty(device, DType::kFloat32, {1}));
-  ASSIGN_OR_RETURN(const Buffer host, device.AllocatePinned(sizeof(float)));
-  *reinterpret_cast<float*>(host.data()) = static_cast<float>(1.0 / scale_);
-  stream.CopyAsync(factor.data(), host.data(), sizeof(float));
+  ASSIGN_OR_RETURN(const Tensor factor, InverseScale(stream));
   for (const ShardedParameter* p : optimizer.parameters()) {
-    if (p->has_grad && !p->interval.empty()) device.ops().ScaleBy(p->grad, factor, stream);
+    if (p->has_grad && !p->interval.empty()) group_.device()->ops().ScaleBy(p->grad, factor, stream);
   }
-  ASSIGN_OR_RETURN(progress.overflowed, AnyOverflow(optimizer, stream));  // waits, so `host` may go
+  ASSIGN_OR_RETURN(progress.overflowed, AnyOverflow(optimizer, stream));
   progress.unscaled = true;
   return absl::OkStatus();
+}
+
+// Finite gradients cannot overflow by a factor of at most 1, so they can be looked at before they are unscaled.
+bool ShardedGradScaler::CanFold(const Optimizer& optimizer) const {
+  if (scale_ < 1 || optimizer.has_grad_factor()) return false;
+  const auto& parameters = optimizer.parameters();
+  return std::all_of(parameters.begin(), parameters.end(),
+                     [this](const ShardedParameter* p) { return p->device == group_.device().get(); });
 }
 
 absl::StatusOr<bool> ShardedGradScaler::Step(Optimizer& optimizer, Stream& stream) {
@@ -52,11 +66,20 @@ absl::StatusOr<bool> ShardedGradScaler::Step(Optimizer& optimizer, Stream& strea
     RETURN_IF_ERROR(optimizer.Step(stream));
     return true;
   }
-  if (progress_[&optimizer].stepped) {
+  Progress& progress = progress_[&optimizer];
+  if (progress.stepped) {
     return absl::FailedPreconditionError("grad scaler: Step has been called since the last Update");
   }
-  if (!progress_[&optimizer].unscaled) RETURN_IF_ERROR(Unscale(optimizer, stream));
-  Progress& progress = progress_[&optimizer];
+  if (!progress.unscaled && CanFold(optimizer)) {
+    ASSIGN_OR_RETURN(progress.overflowed, AnyOverflow(optimizer, stream));
+    progress.unscaled = true;
+    if (!progress.overflowed) {
+      ASSIGN_OR_RETURN(Tensor factor, InverseScale(stream));
+      optimizer.set_grad_factor(std::move(factor));
+    }
+  } else if (!progress.unscaled) {
+    RETURN_IF_ERROR(Unscale(optimizer, stream));
+  }
   progress.stepped = true;
   if (progress.overflowed) return false;
   RETURN_IF_ERROR(optimizer.Step(stream));

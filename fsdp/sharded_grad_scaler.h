@@ -20,6 +20,7 @@
 #include "collectives/process_group.h"
 #include "optim/optimizer.h"
 #include "tensor/stream.h"
+#include "tensor/tensor.h"
 
 namespace fsdp {
 
@@ -43,7 +44,8 @@ class ShardedGradScaler {
   // or not a number. Collective; blocks. kFailedPrecondition when that was done since the last Update, or after Step.
   absl::Status Unscale(Optimizer& optimizer, Stream& stream);
 
-  // Unscales if that has not been done, and steps unless a gradient overflowed; says whether it stepped. Collective;
+  // Unscales if that has not been done (in the optimizer's own pass where that can be, so that the gradients stay
+  // scaled), and steps unless a gradient overflowed; says whether it stepped. Collective;
   // blocks. kFailedPrecondition when called twice before Update.
   absl::StatusOr<bool> Step(Optimizer& optimizer, Stream& stream);
 
@@ -57,6 +59,8 @@ class ShardedGradScaler {
   };
 
   absl::StatusOr<bool> AnyOverflow(Optimizer& optimizer, Stream& stream);
+  absl::StatusOr<Tensor> InverseScale(Stream& stream) const;
+  bool CanFold(const Optimizer& optimizer) const;
 
   ProcessGroup& group_;
   const GradScalerOptions options_;

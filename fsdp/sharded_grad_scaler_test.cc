@@ -57,7 +57,7 @@ TEST(ShardedGradScalerTest, UnscalesStepsAndGrows) {
     ASSIGN_OR_RETURN(const bool stepped, scaler.Step(optimizer, stream));
     RETURN_IF_ERROR(stream.Synchronize());
     EXPECT_TRUE(stepped);
-    EXPECT_EQ(p.gradient(), 0.5f);
+    EXPECT_EQ(p.gradient(), 8) << "unscaled in the optimizer's pass alone";
     EXPECT_EQ(p.value(), 0.5f);
     RETURN_IF_ERROR(scaler.Update());
     EXPECT_EQ(scaler.scale(), 16);

@@ -104,18 +104,23 @@ ScheduleOptions Executor::CurrentOptions() const {
   return options;
 }
 
+absl::Status Executor::CheckBetweenPasses(std::string_view call) const {
+  if (!in_pass_) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat(std::string(call), " within a forward or backward: call it between them"));
+}
+
 absl::Status Executor::CheckIdle(std::string_view call) {
-  if (in_pass_) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(std::string(call), " within a forward or backward: call it between them"));
-  }
+  RETURN_IF_ERROR(CheckBetweenPasses(call));
   RETURN_IF_ERROR(WriteBackReplaced(units_, runtime_->compute_stream()));
+  for (const auto& unit : units_.units()) unit->NoteShardChanged();  // the caller may be about to
   return runtime_->Synchronize();
 }
 
 absl::Status Executor::GatherAnew() {
   for (int unit = 0; unit < units_.size(); ++unit) {
     runtime_->Reshard(unit);
+    units_.unit(unit).NoteShardChanged();
     if (unsharded_[unit]) RETURN_IF_ERROR(runtime_->Unshard(unit));
   }
   return runtime_->Synchronize();

@@ -64,6 +64,9 @@ class Executor final : public ModuleHooks {
   absl::Status WaitForUnshard(int unit);
   void Reshard(int unit);
 
+  // kFailedPrecondition, naming `call`, within a forward or backward.
+  absl::Status CheckBetweenPasses(std::string_view call) const;
+
   // Waits for all work; kFailedPrecondition, naming `call`, within a forward or backward. For calls that look at or
   // change parameters between steps.
   absl::Status CheckIdle(std::string_view call);

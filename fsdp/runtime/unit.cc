@@ -72,6 +72,10 @@ absl::Status Allocate(Device& host, Stream& stream, Unit& unit) {
     }
   }
   if (unit.offloaded()) return absl::OkStatus();
+  const bool casts = unit.settings.optimizer_casts && unit.trainable();
+  if (casts && unit.dtype == DType::kFloat32 && unit.compute_dtype == DType::kBFloat16) {
+    ASSIGN_OR_RETURN(unit.compute_shard, ShardMemory(unit, unit.compute_dtype, host));
+  }
   const TensorOps& ops = stream.device().ops();
   for (const Tensor& memory : {unit.shard, unit.grad_shard, unit.low_precision_grad}) {
     if (memory.defined()) ops.Zero(memory, stream);
@@ -107,6 +111,7 @@ absl::Status FillShard(uint64_t seed, Device& host, Stream& stream, Unit& unit) 
     sharded->interval = slice.interval;
     sharded->data = unit.shard.Slice(in_shard);
     sharded->grad = grad.Slice(in_shard);
+    if (unit.compute_shard.defined()) sharded->compute_copy = unit.compute_shard.Slice(in_shard);
     sharded->device = unit.offloaded() ? &host : &stream.device();
     RETURN_IF_ERROR(CopyInitialValues(parameter, slice.interval, seed, sharded->data, stream));
     unit.sharded_parameters.push_back(std::move(sharded));
@@ -120,6 +125,10 @@ absl::Status FillShard(uint64_t seed, Device& host, Stream& stream, Unit& unit) 
 
 bool Unit::trainable() const {
   return std::any_of(parameters.begin(), parameters.end(), [](const auto& p) { return p->requires_grad; });
+}
+
+void Unit::NoteShardChanged() {
+  for (const auto& parameter : sharded_parameters) parameter->compute_copy_current = false;
 }
 
 absl::StatusOr<std::unique_ptr<UnitStore>> UnitStore::Create(Partition partition,

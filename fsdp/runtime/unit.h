@@ -43,6 +43,7 @@ struct Unit {
   Tensor shard;               // [layout.shard_numel()], padding zero
   Tensor grad_shard;          // likewise; each slice counts while its ShardedParameter::has_grad
   Tensor low_precision_grad;  // what the optimizer sees of grad_shard under keep_low_precision_grads
+  Tensor compute_shard;  // `shard` in the compute dtype, under optimizer_casts; current where its parameters say so
   std::vector<std::unique_ptr<ShardedParameter>> sharded_parameters;  // views of the two, parallel to `parameters`
 
   // A SummonFullParamsGuard has the parameters: forward and backward have to wait for its end.
@@ -63,6 +64,12 @@ struct Unit {
 
   // False when no parameter wants a gradient.
   bool trainable() const;
+
+  // True when unsharding in `dtype` starts from compute_shard.
+  bool has_compute_shard(DType dtype) const { return compute_shard.defined() && compute_shard.dtype() == dtype; }
+
+  // Makes the next unshard bring compute_shard up to date: for whoever may have changed `shard`.
+  void NoteShardChanged();
 };
 
 // The units of a model and how its parameters' names map to them.

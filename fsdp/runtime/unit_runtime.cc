@@ -61,9 +61,10 @@ absl::Status UnitRuntime::Unshard(int u) {
   if (state.unsharded.defined()) return absl::OkStatus();
   const DType dtype = UnshardedDType(unit);
   state.on_shard = ComputesOnShard(unit, dtype);
+  if (unit.has_compute_shard(dtype)) RefreshComputeShard(unit);
   if (state.on_shard) {
-    state.unsharded = unit.shard;
-    state.gathered = Event();
+    state.unsharded = unit.has_compute_shard(dtype) ? unit.compute_shard : unit.shard;
+    state.gathered = unit.has_compute_shard(dtype) ? unshard_->Record() : Event();
     return absl::OkStatus();
   }
   ASSIGN_OR_RETURN(Buffer buffer, PoolOf(u).Acquire(*unshard_));
@@ -105,12 +106,13 @@ absl::Status UnitRuntime::GatherShards(int u, DType dtype) {
     return absl::OkStatus();
   }
   const bool custom = unit.controls.all_gather != nullptr;
-  const bool from_shard = dtype == unit.dtype && !unit.offloaded() && !custom;
+  const Tensor& kept = unit.has_compute_shard(dtype) ? unit.compute_shard : unit.shard;
+  const bool from_shard = dtype == kept.dtype() && !unit.offloaded() && !custom;
   if (!from_shard) FillOwn(unit, own);
   if (custom) {
     unit.controls.all_gather->AllGather(own, gathered, *unit.groups.shard, *unshard_);
   } else {
-    unit.groups.shard->AllGather(from_shard ? unit.shard : own, gathered, *unshard_);
+    unit.groups.shard->AllGather(from_shard ? kept : own, gathered, *unshard_);
   }
   if (!unit.layout.in_place()) {
     RowCopy(unit.layout).Out(gathered, state.unsharded, ops_, *unshard_);
@@ -120,10 +122,18 @@ absl::Status UnitRuntime::GatherShards(int u, DType dtype) {
   return absl::OkStatus();
 }
 
+// Casts the whole shard unless an optimizer did so for every parameter of it.
+void UnitRuntime::RefreshComputeShard(const Unit& unit) {
+  const auto& parameters = unit.sharded_parameters;
+  if (std::all_of(parameters.begin(), parameters.end(), [](const auto& p) { return p->compute_copy_current; })) return;
+  ops_.CastDivide(unit.shard, unit.compute_shard, 1, *unshard_);
+  for (const auto& parameter : parameters) parameter->compute_copy_current = true;
+}
+
 // Copies this rank's shard to `own`, in its dtype, from wherever it lives.
 void UnitRuntime::FillOwn(const Unit& unit, const Tensor& own) {
   if (!unit.offloaded()) {
-    ops_.CastDivide(unit.shard, own, 1, *unshard_);
+    ops_.CastDivide(unit.has_compute_shard(own.dtype()) ? unit.compute_shard : unit.shard, own, 1, *unshard_);
     return;
   }
   const bool cast = own.dtype() != unit.dtype;

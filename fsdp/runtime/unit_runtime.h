@@ -78,6 +78,7 @@ class UnitRuntime {
   DType UnshardedDType(const Unit& unit) const;
   absl::Status GatherShards(int unit, DType dtype);
   void GatherFromGroup(int unit);
+  void RefreshComputeShard(const Unit& unit);
   void FillOwn(const Unit& unit, const Tensor& own);
   absl::StatusOr<Tensor> GatherBuffer(int unit, DType dtype);
 

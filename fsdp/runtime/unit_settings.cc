@@ -16,6 +16,7 @@ UnitSettings UnitSettingsOf(const FsdpOptions& options, const UnitOverrides& ove
   settings.restore_output_dtype = overrides.keep_full_precision;
   settings.keep_low_precision_grads = precision.keep_low_precision_grads;
   settings.full_precision_in_eval = options.full_precision_in_eval;
+  settings.optimizer_casts = options.optimizer_casts;
   if (overrides.cpu_offload.value_or(options.cpu_offload).offload_params) settings.offload = CpuOffloadPolicy();
   settings.activation_checkpointing =
       overrides.activation_checkpointing.value_or(options.activation_checkpointing && !is_root);

@@ -34,6 +34,7 @@ struct UnitSettings {
   bool restore_output_dtype = false;       // outputs get the dtype that the input had before it was cast
   bool keep_low_precision_grads = false;
   bool full_precision_in_eval = false;
+  bool optimizer_casts = false;
 
   // Shards in host memory.
   OffloadPolicy offload = {};

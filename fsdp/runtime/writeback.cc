@@ -20,6 +20,7 @@ absl::Status WriteBack(const Tensor& view, Stream& stream, ShardedParameter& par
   stream.CopyAsync(view.data(), mine.data(), mine.nbytes());
   stream.Run([mine] { return absl::OkStatus(); });  // holds it until the copy ran
   parameter.data = view;
+  parameter.compute_copy_current = false;
   return absl::OkStatus();
 }
 

@@ -20,7 +20,8 @@ struct SlotCounts {
 };
 
 struct MemoryPlan {
-  // Between steps: parameters and gradients of this rank's shards.
+  // Between steps: parameters and gradients of this rank's shards, and the parameters in the compute dtype where the
+  // optimizer casts.
   int64_t shards = 0;
   int64_t pinned_shards = 0;    // of offloaded units, in pinned host memory
   int64_t pageable_shards = 0;  // of offloaded units, in host memory that is not pinned
@@ -52,9 +53,9 @@ struct MemoryPlan {
 
 // What the parts of the runtime ask about one unit's memory.
 
-// True when `unit` computes on its shard itself, in `dtype`: nothing to gather, to copy or to cast.
+// True when `unit` computes on its shard itself, or on its compute_shard, in `dtype`: nothing to gather or to copy.
 inline bool ComputesOnShard(const Unit& unit, DType dtype) {
-  return !unit.sharded() && !unit.offloaded() && dtype == unit.dtype;
+  return !unit.sharded() && !unit.offloaded() && (dtype == unit.dtype || unit.has_compute_shard(dtype));
 }
 
 // True when the gradient that the reduction reads is not the one that backward writes.

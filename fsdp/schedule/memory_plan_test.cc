@@ -95,6 +95,11 @@ std::vector<Case> Cases() {
   low.full_precision_in_eval = true;
   cases.push_back({"low_precision_grads_full_precision_eval", 2, low, false});
   cases.push_back({"one_rank", 1, base, true});
+  FsdpOptions casts = base;
+  casts.mixed_precision = {.param_dtype = DType::kBFloat16};
+  casts.optimizer_casts = true;
+  cases.push_back({"optimizer_casts", 3, casts, true});
+  cases.push_back({"optimizer_casts_one_rank", 1, casts, false});
   return cases;
 }
 

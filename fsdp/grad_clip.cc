@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/grad_clip.h"
+
+#include "base/status_macros.h"
+#include "tensor/device.h"
+
+namespace fsdp {
+
+absl::StatusOr<GradClip> GradClip::Read(const Tensor& result, Stream& stream) {
+  GradClip clip;
+  ASSIGN_OR_RETURN(clip.host_, stream.device().AllocatePinned(result.nbytes()));
+  clip.result_ = result;
+  clip.coefficient_ = result.Slice({1, 2});
+  stream.CopyAsync(clip.host_.data(), result.data(), result.nbytes());
+  clip.done_ = stream.Record();
+  return clip;
+}
+
+// The copy must not outlive what it writes to.
+GradClip::~GradClip() { (void)done_.Synchronize(); }
+
+absl::StatusOr<float> GradClip::Norm() const {
+  if (!coefficient_.defined()) return norm_;
+  RETURN_IF_ERROR(done_.Synchronize());
+  return *reinterpret_cast<const float*>(host_.data());
+}
+
+}  // namespace fsdp
