@@ -6,6 +6,7 @@
 #include <string>
 
 #include "base/status_matchers.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nn/device_layer_ops.h"
 #include "nn/test_device.h"
@@ -96,6 +97,35 @@ constexpr AttentionShape kGroups = {
 constexpr AttentionShape kOneKey = {
     .batch = 2, .seq_len = 9, .num_heads = 5, .num_kv_heads = 1, .head_dim = 4, .scale = 0.5f};
 constexpr AttentionShape kBlocks = {.batch = 1, .seq_len = 201, .num_heads = 2, .head_dim = 20, .scale = 0.22360680f};
+TEST(LongHeadsTest, AHeadThatAGpuHasNoKernelForIsRefusedByName) {
+  const std::shared_ptr<Device> device = TestDevice();
+  if (device->type() == DeviceType::kCpu) GTEST_SKIP() << "the host has kernels for every head_dim";
+  const AttentionShape shape = {.batch = 1, .seq_len = 2, .num_heads = 1, .head_dim = 264, .scale = 1};
+  const std::unique_ptr<Stream> stream = *device->CreateStream("test");
+  (*LayerOpsFor(*device))
+      ->CausalAttention(NanTensor(DType::kFloat32, {2, 792}), shape, NanTensor(DType::kFloat32, {2, 264}),
+                        NanTensor(DType::kFloat32, {2, 2}), *stream);
+  EXPECT_THAT(stream->Synchronize(),
+              StatusIs(absl::StatusCode::kUnimplemented,
+                       testing::HasSubstr("attention: head_dim 264: a CUDA device has kernels up to 256")));
+}
+
+// Heads of more dimensions than one tile has on a GPU: one and a bit, almost two, two.
+constexpr AttentionShape kLong = {.batch = 1, .seq_len = 67, .num_heads = 1, .head_dim = 72, .scale = 0.11785113f};
+constexpr AttentionShape kLonger = {
+    .batch = 2, .seq_len = 66, .num_heads = 2, .num_kv_heads = 1, .head_dim = 136, .scale = 0.08574929f};
+constexpr AttentionShape kOddLong = {.batch = 1, .seq_len = 5, .num_heads = 2, .head_dim = 251, .scale = 0.06311944f};
+constexpr AttentionShape kLongest = {.batch = 1, .seq_len = 65, .num_heads = 1, .head_dim = 256, .scale = 0.0625f};
+
+INSTANTIATE_TEST_SUITE_P(LongHeads, AttentionTest,
+                         testing::Values(Variant{DType::kFloat32, kLong}, Variant{DType::kFloat32, kLonger},
+                                         Variant{DType::kFloat32, kOddLong}, Variant{DType::kFloat32, kLongest},
+                                         Variant{DType::kBFloat16, kLong}, Variant{DType::kBFloat16, kLonger},
+                                         Variant{DType::kBFloat16, kOddLong}, Variant{DType::kBFloat16, kLongest}),
+                         [](const auto& info) {
+                           return std::string(DTypeName(info.param.dtype)) + "_" +
+                                  std::to_string(info.param.shape.head_dim);
+                         });
 
 INSTANTIATE_TEST_SUITE_P(Variants, AttentionTest,
                          testing::Values(Variant{DType::kFloat32, kOneToken}, Variant{DType::kFloat32, kSmall},

@@ -15,6 +15,12 @@ struct ForwardShared {
   ScoreTile<T> probabilities;
 };
 
+template <typename Size, typename T>
+__device__ void LoadQueries(const AttentionOperands<T>& o, int queries, int chunk,
+                            ForwardShared<T, Size::kDim>& shared) {
+  LoadHeadTile(o.OfQkv(o.qkv, o.q_head()).template Chunk<Size::kDim>(chunk), queries, shared.q);
+}
+
 // The larger, or the sum, of what the 4 lanes that share a row have.
 __device__ float QuadMax(float value) {
   value = fmaxf(value, __shfl_xor_sync(~0u, value, 1));
@@ -51,18 +57,28 @@ struct RowStatistics {
   }
 };
 
-// The calling warp's scaled scores of queries from `queries` and keys from `keys` on.
-template <typename T, int kDim>
-__device__ void Scores(const AttentionOperands<T>& o, const ForwardShared<T, kDim>& shared, int queries, int keys,
-                       ScoreSums& scores) {
-  constexpr int kStride = HeadTile<T, kDim>::kStride;
+// The calling warp's scaled scores of queries from `queries` and keys from `keys` on. All threads call; `load` loads
+// what else the block is going to need.
+template <typename Size, typename T, typename Load>
+__device__ void Scores(const AttentionOperands<T>& o, int queries, int keys, ForwardShared<T, Size::kDim>& shared,
+                       ScoreSums& scores, Load load) {
+  constexpr int kStride = HeadTile<T, Size::kDim>::kStride;
   const int warp = static_cast<int>(threadIdx.x) / 32;
 #pragma unroll
   for (int n = 0; n < kTile / 8; ++n) {
 #pragma unroll
     for (int e = 0; e < 4; ++e) scores[n][e] = 0;
   }
-  MultiplyTiles<true, kTile / 8, kDim>(shared.q.at + 16 * warp * kStride, kStride, shared.k.at, kStride, scores);
+#pragma unroll
+  for (int chunk = 0; chunk < Size::kChunks; ++chunk) {
+    __syncthreads();
+    if (Size::kChunks > 1) LoadQueries<Size>(o, queries, chunk, shared);
+    LoadHeadTile(o.OfQkv(o.qkv, o.k_head()).template Chunk<Size::kDim>(chunk), keys, shared.k);
+    if (chunk == 0) load();
+    __syncthreads();
+    MultiplyTiles<true, kTile / 8, Size::kDim>(shared.q.at + 16 * warp * kStride, kStride, shared.k.at, kStride,
+                                               scores);
+  }
 #pragma unroll
   for (int n = 0; n < kTile / 8; ++n) {
 #pragma unroll
@@ -73,24 +89,20 @@ __device__ void Scores(const AttentionOperands<T>& o, const ForwardShared<T, kDi
   }
 }
 
-template <typename T, int kDim>
+template <typename Size, typename T>
 __global__ void __launch_bounds__(kTileThreads) Forward(AttentionOperands<T> o) {
+  constexpr int kDim = Size::kDim;
   auto& shared = SharedMemory<ForwardShared<T, kDim>>();
-  constexpr int kStride = HeadTile<T, kDim>::kStride;
   const int warp = static_cast<int>(threadIdx.x) / 32;
   // Those that see the most keys first, so that the last blocks to start are short ones.
-  const int queries = static_cast<int>(gridDim.x - 1 - blockIdx.x) * kTile;
-  const HeadRows<const T> keys_of = o.OfQkv(o.qkv, o.k_head());
-  const HeadRows<const T> values_of = o.OfQkv(o.qkv, o.v_head());
-  LoadHeadTile(o.OfQkv(o.qkv, o.q_head()), queries, shared.q);
+  const int queries = BlockTile<Size::kChunks>(/*descending=*/true);
+  const int chunk = BlockChunk<Size::kChunks>();
+  if (Size::kChunks == 1) LoadQueries<Size>(o, queries, 0, shared);
 
   RowStatistics statistics;
   for (int keys = 0; keys <= queries; keys += kTile) {
-    __syncthreads();
-    LoadHeadTile(keys_of, keys, shared.k);
-    __syncthreads();
     ScoreSums scores;
-    Scores(o, shared, queries, keys, scores);
+    Scores<Size>(o, queries, keys, shared, scores, [] {});
     statistics.Add(scores);
   }
   float inverse_sum[2];
@@ -98,7 +110,7 @@ __global__ void __launch_bounds__(kTileThreads) Forward(AttentionOperands<T> o) 
   for (int r = 0; r < 2; ++r) {
     inverse_sum[r] = static_cast<float>(1 / statistics.sum[r]);
     const int position = queries + 16 * warp + TileRow(2 * r);
-    if (threadIdx.x % 4 == 0 && position < o.seq_len) {
+    if (threadIdx.x % 4 == 0 && chunk == 0 && position < o.seq_len) {
       o.statistics[2 * (o.first_row() + position)] = statistics.maximum[r];
       o.statistics[2 * (o.first_row() + position) + 1] = inverse_sum[r];
     }
@@ -106,12 +118,9 @@ __global__ void __launch_bounds__(kTileThreads) Forward(AttentionOperands<T> o) 
 
   TileSums<kDim / 8> out = {};
   for (int keys = 0; keys <= queries; keys += kTile) {
-    __syncthreads();
-    LoadHeadTile(keys_of, keys, shared.k);
-    LoadHeadTile(values_of, keys, shared.v);
-    __syncthreads();
     ScoreSums scores;
-    Scores(o, shared, queries, keys, scores);
+    Scores<Size>(o, queries, keys, shared, scores,
+                 [&] { LoadHeadTile(o.OfQkv(o.qkv, o.v_head()).template Chunk<kDim>(chunk), keys, shared.v); });
 #pragma unroll
     for (int n = 0; n < kTile / 8; ++n) {
 #pragma unroll
@@ -119,9 +128,9 @@ __global__ void __launch_bounds__(kTileThreads) Forward(AttentionOperands<T> o) 
     }
     StoreScores(scores, shared.probabilities);
     MultiplyTiles<false, kDim / 8, kTile>(shared.probabilities.at + 16 * warp * ScoreTile<T>::kStride,
-                                          ScoreTile<T>::kStride, shared.v.at, kStride, out);
+                                          ScoreTile<T>::kStride, shared.v.at, HeadTile<T, kDim>::kStride, out);
   }
-  StoreHeadRows(out, queries, o.OfOut(o.out));
+  StoreHeadRows(out, queries, o.OfOut(o.out).template Chunk<kDim>(chunk));
 }
 
 }  // namespace
@@ -129,12 +138,13 @@ __global__ void __launch_bounds__(kTileThreads) Forward(AttentionOperands<T> o) 
 void CudaCausalAttention(const Tensor& qkv, const AttentionShape& shape, const Tensor& out, const Tensor& statistics,
                          CUstream_st* stream) {
   if (out.numel() == 0) return;
-  WithHeadType(qkv.dtype(), shape, [&](auto tag, auto dim) {
+  WithHeadType(qkv.dtype(), shape, [&](auto tag, auto size) {
     using T = typename decltype(tag)::Type;
-    constexpr int kDim = decltype(dim)::kSize;
+    using Size = decltype(size);
     AttentionOperands<T> o = AttentionOperandsOf<T>(shape, qkv, statistics);
     o.out = out.data_as<T>();
-    Launch(Forward<T, kDim>, AttentionGrid(shape), kTileThreads, sizeof(ForwardShared<T, kDim>), stream, o);
+    Launch(Forward<Size, T>, AttentionGrid(shape, Size::kChunks), kTileThreads, sizeof(ForwardShared<T, Size::kDim>),
+           stream, o);
   });
 }
 

@@ -16,7 +16,7 @@ struct CUstream_st;
 namespace fsdp {
 
 // Precondition of the functions below: head_dim is at most this.
-constexpr int64_t kMaxCudaHeadDim = 128;
+constexpr int64_t kMaxCudaHeadDim = 256;
 
 void CudaCausalAttention(const Tensor& qkv, const AttentionShape& shape, const Tensor& out, const Tensor& statistics,
                          CUstream_st* stream);

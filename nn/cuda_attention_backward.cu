@@ -54,16 +54,36 @@ __device__ float Probability(const AttentionOperands<T>& o, const BackwardShared
   return expf(o.math.Scaled(score) - shared.maximum[query]) * shared.inverse_sum[query];
 }
 
-// The calling warp's queries by the tile's keys: p and grad_p.
-template <typename T, int kDim>
-__device__ void AlongRows(const AttentionOperands<T>& o, const BackwardShared<T, kDim>& shared, int queries, int keys,
+// The block's tile of queries, or of keys, as operands: one chunk.
+template <typename Size, typename T>
+__device__ void LoadQueries(const AttentionOperands<T>& o, int queries, int chunk,
+                            BackwardShared<T, Size::kDim>& shared) {
+  LoadHeadTile(o.OfQkv(o.qkv, o.q_head()).template Chunk<Size::kDim>(chunk), queries, shared.q);
+  LoadHeadTile(o.OfOut(o.grad_out).template Chunk<Size::kDim>(chunk), queries, shared.grad_out);
+}
+template <typename Size, typename T>
+__device__ void LoadKeys(const AttentionOperands<T>& o, int keys, int chunk, BackwardShared<T, Size::kDim>& shared) {
+  LoadHeadTile(o.OfQkv(o.qkv, o.k_head()).template Chunk<Size::kDim>(chunk), keys, shared.k);
+  LoadHeadTile(o.OfQkv(o.qkv, o.v_head()).template Chunk<Size::kDim>(chunk), keys, shared.v);
+}
+
+// The calling warp's queries by the tile's keys: p and grad_p. Leaves the last chunk in shared memory.
+template <typename Size, typename T>
+__device__ void AlongRows(const AttentionOperands<T>& o, int queries, int keys, BackwardShared<T, Size::kDim>& shared,
                           ScoreSums& p, ScoreSums& grad_p) {
-  constexpr int kStride = HeadTile<T, kDim>::kStride;
+  constexpr int kDim = Size::kDim, kStride = HeadTile<T, kDim>::kStride;
   const int first = static_cast<int>(threadIdx.x) / 32 * 16;
   Clear(p);
   Clear(grad_p);
-  MultiplyTiles<true, kTile / 8, kDim>(shared.q.at + first * kStride, kStride, shared.k.at, kStride, p);
-  MultiplyTiles<true, kTile / 8, kDim>(shared.grad_out.at + first * kStride, kStride, shared.v.at, kStride, grad_p);
+#pragma unroll
+  for (int chunk = 0; chunk < Size::kChunks; ++chunk) {
+    __syncthreads();
+    if (Size::kChunks > 1) LoadQueries<Size>(o, queries, chunk, shared);
+    LoadKeys<Size>(o, keys, chunk, shared);
+    __syncthreads();
+    MultiplyTiles<true, kTile / 8, kDim>(shared.q.at + first * kStride, kStride, shared.k.at, kStride, p);
+    MultiplyTiles<true, kTile / 8, kDim>(shared.grad_out.at + first * kStride, kStride, shared.v.at, kStride, grad_p);
+  }
 #pragma unroll
   for (int n = 0; n < kTile / 8; ++n) {
 #pragma unroll
@@ -73,27 +93,20 @@ __device__ void AlongRows(const AttentionOperands<T>& o, const BackwardShared<T,
   }
 }
 
-template <typename T, int kDim>
+template <typename Size, typename T>
 __global__ void __launch_bounds__(kTileThreads) GradQueries(AttentionOperands<T> o) {
+  constexpr int kDim = Size::kDim, kStride = HeadTile<T, kDim>::kStride;
   auto& shared = SharedMemory<BackwardShared<T, kDim>>();
-  constexpr int kStride = HeadTile<T, kDim>::kStride;
   const int first = static_cast<int>(threadIdx.x) / 32 * 16;
-  const int queries = static_cast<int>(gridDim.x - 1 - blockIdx.x) * kTile;
-  LoadHeadTile(o.OfQkv(o.qkv, o.q_head()), queries, shared.q);
-  LoadHeadTile(o.OfOut(o.grad_out), queries, shared.grad_out);
+  const int queries = BlockTile<Size::kChunks>(/*descending=*/true);
+  const int chunk = BlockChunk<Size::kChunks>();
+  if (Size::kChunks == 1) LoadQueries<Size>(o, queries, 0, shared);
   LoadStatistics(o, queries, /*with_row_sums=*/false, shared);
-  const auto load_keys = [&](int keys) {
-    __syncthreads();
-    LoadHeadTile(o.OfQkv(o.qkv, o.k_head()), keys, shared.k);
-    LoadHeadTile(o.OfQkv(o.qkv, o.v_head()), keys, shared.v);
-    __syncthreads();
-  };
 
   ScoreSums p, grad_p;
   double sums[2] = {0, 0};  // of the lane's two rows
   for (int keys = 0; keys <= queries; keys += kTile) {
-    load_keys(keys);
-    AlongRows(o, shared, queries, keys, p, grad_p);
+    AlongRows<Size>(o, queries, keys, shared, p, grad_p);
     float tile_sums[2] = {0, 0};
 #pragma unroll
     for (int n = 0; n < kTile / 8; ++n) {
@@ -111,59 +124,78 @@ __global__ void __launch_bounds__(kTileThreads) GradQueries(AttentionOperands<T>
     sums[r] += __shfl_xor_sync(~0u, sums[r], 1);
     row_sums[r] = static_cast<float>(sums[r] + __shfl_xor_sync(~0u, sums[r], 2));
     const int position = queries + first + TileRow(2 * r);
-    if (threadIdx.x % 4 == 0 && position < o.seq_len) o.row_sums[o.first_row() + position] = row_sums[r];
+    if (threadIdx.x % 4 == 0 && chunk == 0 && position < o.seq_len) {
+      o.row_sums[o.first_row() + position] = row_sums[r];
+    }
   }
 
   TileSums<kDim / 8> grad_q = {};
   for (int keys = 0; keys <= queries; keys += kTile) {
-    load_keys(keys);
-    AlongRows(o, shared, queries, keys, p, grad_p);
+    AlongRows<Size>(o, queries, keys, shared, p, grad_p);
 #pragma unroll
     for (int n = 0; n < kTile / 8; ++n) {
 #pragma unroll
       for (int e = 0; e < 4; ++e) p[n][e] = o.math.GradScore(p[n][e], grad_p[n][e], row_sums[e / 2]);
     }
     StoreScores(p, shared.scores);
+    if (chunk != Size::kChunks - 1) {
+      __syncthreads();
+      LoadKeys<Size>(o, keys, chunk, shared);
+      __syncthreads();
+    }
     MultiplyTiles<false, kDim / 8, kTile>(shared.scores.at + first * ScoreTile<T>::kStride, ScoreTile<T>::kStride,
                                           shared.k.at, kStride, grad_q);
   }
-  StoreHeadRows(grad_q, queries, o.OfQkv(o.out, o.q_head()));
+  StoreHeadRows(grad_q, queries, o.OfQkv(o.out, o.q_head()).template Chunk<kDim>(chunk));
 }
 
 // Writes the gradient of the block's keys (part 0) or values (1): to grad_qkv, or where several heads share them, to
 // head_grads, as AddHeads wants it.
-template <typename T, int kN>
-__device__ void StoreKeyGrads(const AttentionOperands<T>& o, const TileSums<kN>& sums, int keys, int part) {
+template <int kDim, typename T>
+__device__ void StoreKeyGrads(const AttentionOperands<T>& o, const TileSums<kDim / 8>& sums, int keys, int chunk,
+                              int part) {
   if (o.head_grads == nullptr) {
-    StoreHeadRows(sums, keys, o.OfQkv(o.out, part == 0 ? o.k_head() : o.v_head()));
+    StoreHeadRows(sums, keys, o.OfQkv(o.out, part == 0 ? o.k_head() : o.v_head()).template Chunk<kDim>(chunk));
     return;
   }
   const int64_t part_numel = static_cast<int64_t>(gridDim.z) * o.heads * o.seq_len * o.dim;
   const HeadRows<float> rows = {o.head_grads + part * part_numel + o.first_row() * o.dim, o.dim, o.seq_len, o.dim};
-  StoreHeadRows(sums, keys, rows);
+  StoreHeadRows(sums, keys, rows.template Chunk<kDim>(chunk));
 }
 
-template <typename T, int kDim>
-__global__ void __launch_bounds__(kTileThreads) GradKeys(AttentionOperands<T> o) {
-  auto& shared = SharedMemory<BackwardShared<T, kDim>>();
-  constexpr int kStride = HeadTile<T, kDim>::kStride;
+// The calling warp's keys by the tile's queries, transposed: p and grad_p before they are scores. Leaves the last chunk
+// in shared memory.
+template <typename Size, typename T>
+__device__ void AlongColumns(const AttentionOperands<T>& o, int queries, int keys,
+                             BackwardShared<T, Size::kDim>& shared, ScoreSums& p, ScoreSums& grad_p) {
+  constexpr int kDim = Size::kDim, kStride = HeadTile<T, kDim>::kStride;
   const int first = static_cast<int>(threadIdx.x) / 32 * 16;
-  const int keys = static_cast<int>(blockIdx.x) * kTile;  // the first ones are seen by the most queries
-  LoadHeadTile(o.OfQkv(o.qkv, o.k_head()), keys, shared.k);
-  LoadHeadTile(o.OfQkv(o.qkv, o.v_head()), keys, shared.v);
-  TileSums<kDim / 8> grad_k = {}, grad_v = {};
-  for (int queries = keys; queries < o.seq_len; queries += kTile) {
+  Clear(p);
+  Clear(grad_p);
+#pragma unroll
+  for (int chunk = 0; chunk < Size::kChunks; ++chunk) {
     __syncthreads();
-    LoadHeadTile(o.OfQkv(o.qkv, o.q_head()), queries, shared.q);
-    LoadHeadTile(o.OfOut(o.grad_out), queries, shared.grad_out);
-    LoadStatistics(o, queries, /*with_row_sums=*/true, shared);
+    if (Size::kChunks > 1) LoadKeys<Size>(o, keys, chunk, shared);
+    LoadQueries<Size>(o, queries, chunk, shared);
+    if (chunk == 0) LoadStatistics(o, queries, /*with_row_sums=*/true, shared);
     __syncthreads();
-    // The warp's keys by the tile's queries: transposed.
-    ScoreSums p, grad_p;
-    Clear(p);
-    Clear(grad_p);
     MultiplyTiles<true, kTile / 8, kDim>(shared.k.at + first * kStride, kStride, shared.q.at, kStride, p);
     MultiplyTiles<true, kTile / 8, kDim>(shared.v.at + first * kStride, kStride, shared.grad_out.at, kStride, grad_p);
+  }
+}
+
+template <typename Size, typename T>
+__global__ void __launch_bounds__(kTileThreads) GradKeys(AttentionOperands<T> o) {
+  constexpr int kDim = Size::kDim, kStride = HeadTile<T, kDim>::kStride;
+  auto& shared = SharedMemory<BackwardShared<T, kDim>>();
+  const int first = static_cast<int>(threadIdx.x) / 32 * 16;
+  const int keys = BlockTile<Size::kChunks>(/*descending=*/false);  // the first ones are seen by the most queries
+  const int chunk = BlockChunk<Size::kChunks>();
+  if (Size::kChunks == 1) LoadKeys<Size>(o, keys, 0, shared);
+  TileSums<kDim / 8> grad_k = {}, grad_v = {};
+  for (int queries = keys; queries < o.seq_len; queries += kTile) {
+    ScoreSums p, grad_p;
+    AlongColumns<Size>(o, queries, keys, shared, p, grad_p);
 #pragma unroll
     for (int n = 0; n < kTile / 8; ++n) {
 #pragma unroll
@@ -173,14 +205,19 @@ __global__ void __launch_bounds__(kTileThreads) GradKeys(AttentionOperands<T> o)
         grad_p[n][e] = o.math.GradScore(p[n][e], grad_p[n][e], shared.row_sum[query]);
       }
     }
+    if (chunk != Size::kChunks - 1) {
+      __syncthreads();
+      LoadQueries<Size>(o, queries, chunk, shared);
+      __syncthreads();
+    }
     const T* scores = shared.scores.at + first * ScoreTile<T>::kStride;
     StoreScores(p, shared.scores);
     MultiplyTiles<false, kDim / 8, kTile>(scores, ScoreTile<T>::kStride, shared.grad_out.at, kStride, grad_v);
     StoreScores(grad_p, shared.scores);
     MultiplyTiles<false, kDim / 8, kTile>(scores, ScoreTile<T>::kStride, shared.q.at, kStride, grad_k);
   }
-  StoreKeyGrads(o, grad_k, keys, 0);
-  StoreKeyGrads(o, grad_v, keys, 1);
+  StoreKeyGrads<kDim>(o, grad_k, keys, chunk, 0);
+  StoreKeyGrads<kDim>(o, grad_v, keys, chunk, 1);
 }
 
 // Where heads share keys and values: the sum over the heads of a group, each rounded first where autograd, head by
@@ -221,18 +258,19 @@ void CudaCausalAttentionBackward(const Tensor& grad_out, const Tensor& qkv, cons
                                  const AttentionShape& shape, const Tensor& grad_qkv, void* workspace,
                                  CUstream_st* stream) {
   if (grad_out.numel() == 0) return;
-  WithHeadType(qkv.dtype(), shape, [&](auto tag, auto dim) {
+  WithHeadType(qkv.dtype(), shape, [&](auto tag, auto size) {
     using T = typename decltype(tag)::Type;
-    constexpr int kDim = decltype(dim)::kSize;
-    constexpr size_t kSharedBytes = sizeof(BackwardShared<T, kDim>);
+    using Size = decltype(size);
+    constexpr size_t kSharedBytes = sizeof(BackwardShared<T, Size::kDim>);
+    const dim3 grid = AttentionGrid(shape, Size::kChunks);
     AttentionOperands<T> o = AttentionOperandsOf<T>(shape, qkv, statistics);
     o.grad_out = grad_out.data_as<const T>();
     o.out = grad_qkv.data_as<T>();
     o.row_sums = static_cast<float*>(workspace);
     const bool shares = shape.kv_heads() != shape.num_heads;
     if (shares) o.head_grads = o.row_sums + RowSumsNumel(shape);
-    Launch(GradQueries<T, kDim>, AttentionGrid(shape), kTileThreads, kSharedBytes, stream, o);
-    Launch(GradKeys<T, kDim>, AttentionGrid(shape), kTileThreads, kSharedBytes, stream, o);
+    Launch(GradQueries<Size, T>, grid, kTileThreads, kSharedBytes, stream, o);
+    Launch(GradKeys<Size, T>, grid, kTileThreads, kSharedBytes, stream, o);
     if (!shares) return;
     const int64_t numel = 2 * shape.batch * shape.seq_len * shape.kv_width();
     Launch(AddHeads<T>, Blocks(numel), kThreads, 0, stream, o, static_cast<int>(shape.batch));

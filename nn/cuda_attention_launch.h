@@ -16,10 +16,10 @@
 
 namespace fsdp {
 
-// A block for each tile of each head of each sequence.
-inline dim3 AttentionGrid(const AttentionShape& shape) {
-  return dim3(static_cast<unsigned>((shape.seq_len + kTile - 1) / kTile), static_cast<unsigned>(shape.num_heads),
-              static_cast<unsigned>(shape.batch));
+// A block for each chunk of each tile of each head of each sequence.
+inline dim3 AttentionGrid(const AttentionShape& shape, int chunks) {
+  return dim3(static_cast<unsigned>((shape.seq_len + kTile - 1) / kTile * chunks),
+              static_cast<unsigned>(shape.num_heads), static_cast<unsigned>(shape.batch));
 }
 
 template <typename T>
@@ -36,14 +36,16 @@ AttentionOperands<T> AttentionOperandsOf(const AttentionShape& shape, const Tens
   return o;
 }
 
-// Calls f(TypeTag<T>(), PackSize<kDim>()).
+// Calls f(TypeTag<T>(), HeadSize<kDim, kChunks>()).
 template <typename F>
 void WithHeadType(DType dtype, const AttentionShape& shape, F f) {
   WithActivationType(dtype, [&](auto tag) {
     if (shape.head_dim <= 64) {
-      f(tag, PackSize<64>());
+      f(tag, HeadSize<64, 1>());
+    } else if (shape.head_dim <= 128) {
+      f(tag, HeadSize<128, 1>());
     } else {
-      f(tag, PackSize<128>());
+      f(tag, HeadSize<128, 2>());
     }
   });
 }

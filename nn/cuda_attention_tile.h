@@ -21,7 +21,27 @@ constexpr int kTileThreads = kTileWarps * 32;
 // A tile's scores and the like, as one warp has them.
 using ScoreSums = TileSums<kTile / 8>;
 
-// `kDim` is head_dim, rounded up.
+// How a head's dimensions are cut: kChunks times kDim, rounded up. A block has one chunk of its operands in shared
+// memory at a time and owns one chunk of the results, so that long heads need no more memory and registers than others;
+// it computes the scores, which need all chunks, for itself.
+template <int kChunkDim, int kChunkCount>
+struct HeadSize {
+  static constexpr int kDim = kChunkDim;
+  static constexpr int kChunks = kChunkCount;
+};
+
+// The block's tile and chunk. Tiles from the last on, if `descending`.
+template <int kChunks>
+__device__ inline int BlockTile(bool descending) {
+  const unsigned block = descending ? gridDim.x - 1 - blockIdx.x : blockIdx.x;
+  return static_cast<int>(block) / kChunks * kTile;
+}
+template <int kChunks>
+__device__ inline int BlockChunk() {
+  return static_cast<int>(blockIdx.x) % kChunks;
+}
+
+// `kDim` is a chunk's.
 template <typename T, int kDim>
 struct HeadTile {
   static constexpr int kStride = TileStride<T>(kDim);
@@ -43,6 +63,12 @@ struct HeadRows {
   int dim;
 
   __device__ T* row(int position) const { return first + position * stride; }
+
+  // Dimensions from chunk * kDim on.
+  template <int kDim>
+  __device__ HeadRows Chunk(int chunk) const {
+    return {first + chunk * kDim, stride, seq_len, dim - chunk * kDim};
+  }
 };
 
 // Positions from `begin` on to `tile`, zeros beyond the head's last dimension and the sequence's end.
