@@ -148,6 +148,7 @@ TEST(DeferClipGradNormTest, TheStepHasTheBitsOfClippingBefore) {
               RETURN_IF_ERROR(made.model->ClipGradNorm(max_norm).status());
             }
             RETURN_IF_ERROR(made.optimizer->Step(made.model->stream()));
+            made.optimizer->ZeroGrad();
           }
           RETURN_IF_ERROR(made.model->stream().Synchronize());
           (defer ? deferred : clipped).AddParameters(made.model->parameters());
