@@ -58,8 +58,8 @@ absl::Status AdamW::Step(Stream& stream) {
     updates.push_back({ScalarsOf(groups_[group_of(i)].options, step_count(i) + 1), parameters()[i]->data,
                        parameters()[i]->grad, state().slice(0, i), state().slice(1, i), ExtrasOf(i)});
   }
-  FinishStep(indices);
   ops->AdamW(std::move(updates), stream);
+  FinishStep(indices);
   return absl::OkStatus();
 }
 

@@ -85,14 +85,15 @@ absl::StatusOr<const UpdateOps*> Optimizer::OpsFor(const std::vector<size_t>& in
                       absl::StrCat("parameter \"", parameters_[indices[0]]->fqn, "\": ", ops.status().message()));
 }
 
-TensorExtras Optimizer::ExtrasOf(size_t index) {
-  ShardedParameter& parameter = *parameters_[index];
-  parameter.compute_copy_current = parameter.compute_copy.defined();
-  return {.grad_factor = grad_factor_, .compute_copy = parameter.compute_copy};
+TensorExtras Optimizer::ExtrasOf(size_t index) const {
+  return {.grad_factor = grad_factor_, .compute_copy = parameters_[index]->compute_copy};
 }
 
 void Optimizer::FinishStep(const std::vector<size_t>& indices) {
-  for (const size_t i : indices) ++steps_[i];
+  for (const size_t i : indices) {
+    ++steps_[i];
+    parameters_[i]->compute_copy_current = parameters_[i]->compute_copy.defined();
+  }
   grad_factor_ = Tensor();
 }
 

@@ -82,10 +82,11 @@ class Optimizer {
   // kernel on `stream` cannot reach; kUnimplemented one whose device has no kernels. Precondition: there is one.
   absl::StatusOr<const UpdateOps*> OpsFor(const std::vector<size_t>& indices, const Stream& stream) const;
 
-  // What a step does to parameters()[index] beside the update; marks its compute_copy as current.
-  TensorExtras ExtrasOf(size_t index);
+  // What a step does to parameters()[index] beside the update.
+  TensorExtras ExtrasOf(size_t index) const;
 
-  // Ends a step of these parameters: counts it, and forgets the factor.
+  // Ends a step of these parameters, once it is on the stream: counts it, says that their compute_copies are current,
+  // and forgets the factor.
   void FinishStep(const std::vector<size_t>& indices);
 
   // The group of parameters()[index].

@@ -65,8 +65,8 @@ absl::Status Sgd::Step(Stream& stream) {
     updates.push_back(
         {ScalarsOf(options, first), parameters()[i]->data, parameters()[i]->grad, momentum_buffer, ExtrasOf(i)});
   }
-  FinishStep(indices);
   ops->Sgd(std::move(updates), stream);
+  FinishStep(indices);
   return absl::OkStatus();
 }
 
