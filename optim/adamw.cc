@@ -50,7 +50,10 @@ std::vector<AdamW::Group> AdamW::DecayMatricesOnly(absl::Span<ShardedParameter* 
 
 absl::Status AdamW::Step(Stream& stream) {
   ASSIGN_OR_RETURN(const std::vector<size_t> indices, ParametersToUpdate());
-  if (indices.empty()) return absl::OkStatus();
+  if (indices.empty()) {
+    FinishStep(indices);
+    return absl::OkStatus();
+  }
   ASSIGN_OR_RETURN(const UpdateOps* ops, OpsFor(indices, stream));
   std::vector<AdamWUpdate> updates;
   for (const size_t i : indices) {

@@ -51,7 +51,10 @@ Sgd::Sgd(std::vector<Group> groups)
 absl::Status Sgd::Step(Stream& stream) {
   ASSIGN_OR_RETURN(const std::vector<size_t> indices, ParametersToUpdate());
   for (const Group& group : groups_) RETURN_IF_ERROR(CheckOptions(group.options));
-  if (indices.empty()) return absl::OkStatus();
+  if (indices.empty()) {
+    FinishStep(indices);
+    return absl::OkStatus();
+  }
   ASSIGN_OR_RETURN(const UpdateOps* ops, OpsFor(indices, stream));
   std::vector<SgdUpdate> updates;
   for (const size_t i : indices) {
