@@ -47,10 +47,19 @@ class VerifiedReader final {
   absl::Status ReadBlock(const File& file, int index, const StoredExtent& extent, int64_t block,
                          const ByteRange& wanted, std::byte* out, absl::FunctionRef<std::string()> what);
 
+  using PieceName = std::function<std::string(const BlockPiece&)>;
+
   // Compares a block and delivers its pieces; both are among the bytes `read`, which begin at `read_offset` of the
   // file.
-  absl::Status Deliver(const BlockRead& block, const std::byte* read, int64_t read_offset,
-                       const std::function<std::string(const BlockPiece&)>& what) const;
+  absl::Status Deliver(const BlockRead& block, const std::byte* read, int64_t read_offset, const PieceName& what) const;
+
+  // Takes blocks that are wanted whole from the page cache to their places, tile by tile, so that each byte is digested
+  // while it is hot. False when they are not wanted so, or not all there.
+  absl::StatusOr<bool> DeliverCached(const File& file, const BlockRun& run, const std::vector<BlockRead>& blocks,
+                                     const PieceName& what) const;
+
+  // kDataLoss when `digest` is not that of the block.
+  absl::Status Compare(const BlockRead& block, const Digest& digest, const PieceName& what) const;
 
   // A block of which only a part was wanted. Small tensors share blocks, so the next one often wants another part.
   struct PartialBlock {

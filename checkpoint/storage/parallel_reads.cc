@@ -29,7 +29,8 @@ class Reads {
     int64_t started = 0;
     int64_t finished = 0;
     while (true) {
-      while (!queue.full()) {
+      // What the page cache had is worked on at once, while it is hot.
+      while (!queue.full() && !queue.ready()) {
         const int64_t i = Take();
         if (i < 0) break;
         absl::StatusOr<LargeRead> read = begin_(i);
@@ -37,6 +38,7 @@ class Reads {
           Done(i, read.status());
           continue;
         }
+        if (read->file == nullptr) continue;
         AlignedBlock& own = memory[started % kDepth];
         if (read->target == nullptr && own == nullptr) own = NewAlignedBlock(kMaxReadBytes + 2 * kPageBytes);
         queue.Start(std::move(read->file), read->range, read->target != nullptr ? read->target : own.get());

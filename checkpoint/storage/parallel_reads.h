@@ -22,7 +22,7 @@ namespace fsdp {
 inline constexpr int64_t kMaxReadBytes = kBlockBytes;
 
 struct LargeRead {
-  std::shared_ptr<const File> file;
+  std::shared_ptr<const File> file;  // null: nothing is left to be read, and ReadDone is not called
   ByteRange range;
   // Where whole pages can be read to, aligned to 512 bytes; null: to memory that is there for ReadDone.
   std::byte* target = nullptr;

@@ -3,7 +3,6 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
-#include <sys/uio.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "checkpoint/storage/cached_pages.h"
 #include "checkpoint/storage/system_call.h"
 
 namespace fsdp {
@@ -75,12 +75,9 @@ File::Descriptors PosixFile::descriptors() const {
 }
 
 absl::Status PosixFile::ReadLarge(int64_t& offset, absl::Span<std::byte>& out) const {
-  iovec cached = {out.data(), out.size()};
-  const ssize_t found = RetryInterrupted([&] { return preadv2(fd_, &cached, 1, offset, RWF_NOWAIT); });
-  if (found > 0) {
-    out.remove_prefix(found);
-    offset += found;
-  }
+  const int64_t found = ReadCached(fd_, offset, out);
+  out.remove_prefix(found);
+  offset += found;
   const int direct = DirectFd();
   if (direct < 0) return absl::OkStatus();
   const auto address = reinterpret_cast<uintptr_t>(out.data());

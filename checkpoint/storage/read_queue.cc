@@ -2,7 +2,6 @@
 #include "checkpoint/storage/read_queue.h"
 
 #include <liburing.h>
-#include <sys/uio.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,19 +10,10 @@
 
 #include "base/check.h"
 #include "base/status_macros.h"
+#include "checkpoint/storage/cached_pages.h"
 #include "checkpoint/storage/system_call.h"
 
 namespace fsdp {
-namespace {
-
-// Copies what the page cache has of the beginning of `pages`: whole pages, or all up to the end of the file.
-int64_t ReadCached(int fd, const ByteRange& pages, std::byte* memory) {
-  iovec out = {memory, static_cast<size_t>(pages.nbytes)};
-  const ssize_t found = RetryInterrupted([&] { return preadv2(fd, &out, 1, pages.offset, RWF_NOWAIT); });
-  return std::max<ssize_t>(found, 0);
-}
-
-}  // namespace
 
 struct ReadQueue::Ring {
   io_uring ring = {};
@@ -61,7 +51,7 @@ void ReadQueue::Start(std::shared_ptr<const File> file, const ByteRange& range, 
   read.pages = WholePages(range);
   read.memory = memory;
   if (read.descriptors.cached < 0) return;
-  read.present = ReadCached(read.descriptors.cached, read.pages, memory);
+  read.present = ReadCached(read.descriptors.cached, read.pages.offset, absl::MakeSpan(memory, read.pages.nbytes));
   if (read.is_done()) return;
   read.present = read.present / kPageBytes * kPageBytes;
   if (ring_ != nullptr && read.is_direct()) read.in_flight = Submit(read);

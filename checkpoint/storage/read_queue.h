@@ -40,6 +40,9 @@ class ReadQueue final {
   bool empty() const { return started_.empty(); }
   bool full() const { return static_cast<int>(started_.size()) == depth_; }
 
+  // True when the read that was started first is done already, since the page cache had all of it.
+  bool ready() const { return !empty() && !started_.front().in_flight && started_.front().is_done(); }
+
   // Begins to read `range` into `memory`, which has room for WholePages(range) and stays until the read is finished or
   // the queue is gone; aligned to 512 bytes, or else the read is a slower one. The queue must not be full.
   void Start(std::shared_ptr<const File> file, const ByteRange& range, std::byte* memory);

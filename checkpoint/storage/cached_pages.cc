@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checkpoint/storage/cached_pages.h"
+
+#include <sys/mman.h>
+#include <sys/uio.h>
+
+#include <algorithm>
+
+#include "checkpoint/storage/system_call.h"
+
+namespace fsdp {
+namespace {
+
+constexpr int64_t kPage = 4096;
+
+// The mapping is never touched, so it costs no page fault, and a file that shrinks meanwhile no SIGBUS.
+bool HasPage(int fd, int64_t offset) {
+  void* const page = mmap(nullptr, kPage, PROT_READ, MAP_SHARED, fd, offset / kPage * kPage);
+  if (page == MAP_FAILED) return false;
+  unsigned char present = 0;
+  const bool is_known = mincore(page, kPage, &present) == 0;
+  munmap(page, kPage);
+  return is_known && (present & 1) != 0;
+}
+
+}  // namespace
+
+bool SeemsCached(int fd, int64_t offset, int64_t nbytes) {
+  return nbytes > 0 && HasPage(fd, offset) && HasPage(fd, offset + nbytes - 1);
+}
+
+int64_t CopyCached(int fd, int64_t offset, absl::Span<std::byte> out) {
+  iovec part = {out.data(), out.size()};
+  return std::max<ssize_t>(RetryInterrupted([&] { return preadv2(fd, &part, 1, offset, RWF_NOWAIT); }), 0);
+}
+
+int64_t ReadCached(int fd, int64_t offset, absl::Span<std::byte> out) {
+  return SeemsCached(fd, offset, static_cast<int64_t>(out.size())) ? CopyCached(fd, offset, out) : 0;
+}
+
+}  // namespace fsdp
