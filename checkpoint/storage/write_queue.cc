@@ -1,20 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "checkpoint/storage/write_queue.h"
 
-#include <sys/mman.h>
-
-#include <cstdlib>
 #include <utility>
-
-#include "base/check.h"
 
 namespace fsdp {
 namespace {
-
-constexpr int64_t kAlignment = 4096;
-constexpr int64_t kHugePageBytes = int64_t{2} << 20;
-
-int64_t RoundUp(int64_t nbytes, int64_t unit) { return (nbytes + unit - 1) / unit * unit; }
 
 class SynchronousWriteQueue final : public WriteQueue {
  public:
@@ -39,17 +29,6 @@ class SynchronousWriteQueue final : public WriteQueue {
 };
 
 }  // namespace
-
-void FreeAligned::operator()(std::byte* memory) const { std::free(memory); }
-
-AlignedBlock NewAlignedBlock(int64_t nbytes) {
-  const int64_t alignment = nbytes < kHugePageBytes ? kAlignment : kHugePageBytes;
-  void* const memory = std::aligned_alloc(alignment, RoundUp(nbytes, kAlignment));
-  Check(memory != nullptr, "out of memory for a block");
-  // A system without huge pages says no, and all is as well, only slower.
-  if (nbytes >= kHugePageBytes) (void)madvise(memory, nbytes / kHugePageBytes * kHugePageBytes, MADV_HUGEPAGE);
-  return AlignedBlock(static_cast<std::byte*>(memory));
-}
 
 std::unique_ptr<WriteQueue> NewSynchronousWriteQueue(
     std::function<absl::Status(int64_t offset, absl::Span<const std::byte> bytes)> write) {

@@ -26,6 +26,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "checkpoint/format/manifest.h"
+#include "checkpoint/storage/aligned_block.h"
 
 namespace fsdp {
 
@@ -51,14 +52,6 @@ class WriteQueue {
   // Writes what is not aligned. Once all queues of the file are drained.
   virtual absl::Status Finish() = 0;
 };
-
-// Aligned memory whose pages exist only once they are touched; huge ones for a block, of which direct I/O has fewer to
-// find.
-struct FreeAligned {
-  void operator()(std::byte* memory) const;
-};
-using AlignedBlock = std::unique_ptr<std::byte[], FreeAligned>;
-AlignedBlock NewAlignedBlock(int64_t nbytes);
 
 // What direct I/O wants of a file: both are powers of two; 0 where there is none.
 struct DirectAlignment {

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checkpoint/storage/aligned_block.h"
+
+#include <sys/mman.h>
+
+#include <cstdlib>
+#include <mutex>
+#include <vector>
+
+#include "base/check.h"
+
+namespace fsdp {
+namespace {
+
+constexpr int64_t kAlignment = 4096;
+constexpr int64_t kHugePageBytes = int64_t{2} << 20;
+
+// What a read or a write of a block of a checkpoint takes: 4 MiB, and the two pages that a read of whole pages adds.
+// Blocks of nearly this size are made as large, so that each can be another's.
+constexpr int64_t kCommonBytes = (int64_t{4} << 20) + 2 * kAlignment;
+
+int64_t RoundUp(int64_t nbytes, int64_t unit) { return (nbytes + unit - 1) / unit * unit; }
+
+int64_t SizeOf(int64_t nbytes) {
+  const int64_t size = RoundUp(nbytes, kAlignment);
+  return size <= kCommonBytes && size >= kCommonBytes - 2 * kAlignment ? kCommonBytes : size;
+}
+
+// Blocks of kCommonBytes that were freed and are kept.
+class KeptBlocks {
+ public:
+  // Null when there is none.
+  std::byte* Take() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (blocks_.empty()) return nullptr;
+    std::byte* const block = blocks_.back();
+    blocks_.pop_back();
+    return block;
+  }
+
+  // True when the block is kept from now on.
+  bool Keep(std::byte* block) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (static_cast<int64_t>(blocks_.size() + 1) * kCommonBytes > kKeptBytes) return false;
+    blocks_.push_back(block);
+    return true;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::byte*> blocks_;  // guarded by mutex_; the last one was in use last
+};
+
+// The process's; never destroyed, since blocks may be freed while it ends.
+KeptBlocks& Kept() {
+  static auto* const kept = new KeptBlocks;
+  return *kept;
+}
+
+}  // namespace
+
+void FreeAligned::operator()(std::byte* memory) const {
+  if (nbytes != kCommonBytes || !Kept().Keep(memory)) std::free(memory);
+}
+
+AlignedBlock NewAlignedBlock(int64_t nbytes) {
+  const int64_t size = SizeOf(nbytes);
+  if (size == kCommonBytes) {
+    if (std::byte* const kept = Kept().Take()) return AlignedBlock(kept, FreeAligned{size});
+  }
+  const bool is_huge = size >= kHugePageBytes;
+  void* const memory = std::aligned_alloc(is_huge ? kHugePageBytes : kAlignment, size);
+  Check(memory != nullptr, "out of memory for a block");
+  // A system without huge pages says no, and all is as well, only slower.
+  if (is_huge) (void)madvise(memory, size / kHugePageBytes * kHugePageBytes, MADV_HUGEPAGE);
+  return AlignedBlock(static_cast<std::byte*>(memory), FreeAligned{size});
+}
+
+}  // namespace fsdp
