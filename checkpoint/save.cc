@@ -8,12 +8,13 @@
 //      shares its name and the save id.
 //   3. Every writer writes its file, fsyncs it, and reports its name, size, and the digest of the record in it.
 //      (FULL from all ranks: rank 0 makes checkpoint.h5 and shares where each tensor begins; every writer writes its
-//      elements into it, fsyncs it, and reports their digests. A streamed FULL: rank 0 makes it likewise and writes the
-//      tensors as they come.)
+//      elements into it, whole pages first, and when all have, the rest; it fsyncs it, and reports their digests. A
+//      streamed FULL: rank 0 makes it likewise and writes the tensors as they come.)
 //   4. With parity: rank 0 makes the parity files; every writer makes its share of their blocks from all rank files,
 //      fsyncs, and reports digests.
-//   5. rank 0 reads the records, which describe everything else, back from the files as it sees them: where it does
-//      not see one, ROOT is not shared between the hosts. Together they must cover every tensor exactly once.
+//   5. rank 0 reads the records of the others, which describe everything else, back from the files as it sees them:
+//      where it does not see one, ROOT is not shared between the hosts. Together with its own they must cover every
+//      tensor exactly once.
 //   6. rank 0 writes checkpoint.h5 and fsyncs it, then manifest.json, and commits by a rename (steps 4 to 7 of
 //      staged_checkpoint.cc).
 //   7. All ranks learn that it is done. Only now is the save reported.
@@ -21,6 +22,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -176,7 +178,7 @@ class Save {
       if (absl::IsNotFound(part.status())) return NotShared(part.status());
       RETURN_IF_ERROR(part.status());
       if (tree.has_record) written = Written(*part);
-      if (!tree.has_record) full_ = *std::move(part);
+      (tree.has_record ? mine_ : full_) = *std::move(part);
     }
     return written;
   }
@@ -185,7 +187,11 @@ class Save {
   absl::Status WriteSharedFile() {
     RETURN_IF_ERROR(AgreeOn(group_, group_.rank() == 0 ? MakeSharedFile() : absl::OkStatus()));
     ASSIGN_OR_RETURN(const std::vector<std::string> shared, group_.GatherBlobs(EncodeOffsets(TensorOffsets(full_))));
-    const absl::StatusOr<Manifest> part = WriteMyElements(shared[0]);
+    // Nobody writes through the page cache while others write directly (write_queue.h).
+    std::optional<absl::Status> met;
+    const WriteBarrier barrier = [&](const absl::Status& written) { return met.emplace(AgreeOn(group_, written)); };
+    const absl::StatusOr<Manifest> part = WriteMyElements(shared[0], barrier);
+    RETURN_IF_ERROR(met ? *met : barrier(part.status()));
     RETURN_IF_ERROR(AgreeOn(group_, part.status()));
     ASSIGN_OR_RETURN(const std::vector<std::string> blobs, group_.GatherBlobs(EncodeManifest(*part)));
     if (group_.rank() != 0) return absl::OkStatus();
@@ -208,11 +214,11 @@ class Save {
     return absl::OkStatus();
   }
 
-  absl::StatusOr<Manifest> WriteMyElements(const std::string& shared) {
+  absl::StatusOr<Manifest> WriteMyElements(const std::string& shared, const WriteBarrier& barrier) {
     if (std::find(writers_.begin(), writers_.end(), group_.rank()) == writers_.end()) return identity_;
     ASSIGN_OR_RETURN(const std::vector<int64_t> offsets, DecodeOffsets(shared));
     absl::StatusOr<Manifest> part =
-        WriteTreeParts(files_, directory_, kCheckpointFileName, plan_.tensors, offsets, *pool_);
+        WriteTreeParts(files_, directory_, kCheckpointFileName, plan_.tensors, offsets, barrier, *pool_);
     if (absl::IsNotFound(part.status())) return NotShared(part.status());
     return part;
   }
@@ -282,6 +288,10 @@ class Save {
     if (type() == StateDictType::kFull) return staged_->Commit(EncodeManifest(full_));
     std::vector<Manifest> records;
     for (size_t writer = 0; writer < writers_.size(); ++writer) {
+      if (writers_[writer] == group_.rank()) {
+        records.push_back(std::move(mine_));
+        continue;
+      }
       absl::StatusOr<Manifest> record = ReadRecord(files_, directory_, written_[writer]);
       if (absl::IsNotFound(record.status())) {
         return NotShared(absl::NotFoundError(absl::StrCat("rank 0 does not see the file of rank ", writers_[writer],
@@ -321,6 +331,7 @@ class Save {
   Manifest identity_;                       // what all files of the save share
   const PayloadReader no_reader_ = {};      // elements of a stream come by themselves
   std::unique_ptr<StreamedFile> streamed_;  // rank 0's, of a stream
+  Manifest mine_;                           // what this rank's file says of itself
   std::vector<WrittenFile> written_;        // rank 0's: of each writer
   Manifest full_;                           // rank 0's, of a FULL save
   std::vector<Manifest> parts_;             // rank 0's, of a FULL save by all ranks: of each writer

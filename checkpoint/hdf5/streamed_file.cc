@@ -46,7 +46,7 @@ absl::Status StreamedFile::Write(const StateDict& part) {
     places.push_back(found->second);
   }
   ASSIGN_OR_RETURN(Manifest wrote,
-                   WriteTreeParts(files_, directory_, made_.files[0].name, plan.tensors, offsets, pool_));
+                   WriteTreeParts(files_, directory_, made_.files[0].name, plan.tensors, offsets, {}, pool_));
   for (size_t i = 0; i < places.size(); ++i) {
     auto& intervals = written_.tensors[places[i]].intervals;
     intervals.insert(intervals.end(), wrote.tensors[i].intervals.begin(), wrote.tensors[i].intervals.end());

@@ -8,9 +8,24 @@
 #include "base/check.h"
 #include "base/status_macros.h"
 #include "checkpoint/format/file_names.h"
-#include "checkpoint/save/payload_writer.h"
 
 namespace fsdp {
+namespace {
+
+constexpr int64_t kPageBytes = 4096;
+
+// Shorter than this, a part is not worth a cut.
+constexpr int64_t kLongBytes = int64_t{1} << 20;
+
+// The elements of `part`, of `size` bytes each, whose first lies at `offset`: cut where the first page begins.
+std::vector<Interval> CutAtPage(const Interval& part, int64_t offset, int64_t size) {
+  const int64_t head = (kPageBytes - offset % kPageBytes) % kPageBytes;
+  if (head == 0 || head % size != 0 || part.size() * size < kLongBytes) return {part};
+  const int64_t cut = part.begin + head / size;
+  return {{part.begin, cut}, {cut, part.end}};
+}
+
+}  // namespace
 
 std::vector<int64_t> TensorOffsets(const Manifest& made) {
   std::vector<int64_t> offsets;
@@ -20,7 +35,8 @@ std::vector<int64_t> TensorOffsets(const Manifest& made) {
 
 absl::StatusOr<Manifest> WriteTreeParts(FileSystem& files, const std::string& directory, const std::string& name,
                                         const std::vector<TreeFile::TensorPart>& tensors,
-                                        const std::vector<int64_t>& offsets, ThreadPool& pool) {
+                                        const std::vector<int64_t>& offsets, const WriteBarrier& barrier,
+                                        ThreadPool& pool) {
   Check(tensors.size() == offsets.size(), "an offset for each tensor");
   ASSIGN_OR_RETURN(const std::unique_ptr<File> file, files.OpenToWrite(JoinPath(directory, name)));
   Manifest part;
@@ -30,17 +46,19 @@ absl::StatusOr<Manifest> WriteTreeParts(FileSystem& files, const std::string& di
     part.tensors.push_back({tensor.key, tensor.aliases, tensor.dtype, tensor.shape, {}, ""});
     if (tensor.interval.empty()) continue;
     const int64_t size = SizeOf(tensor.dtype);
-    const ByteRange range = {offsets[i] + tensor.interval.begin * size, tensor.interval.size() * size};
-    part.tensors.back().intervals.push_back({tensor.interval, 0, range.offset});
-    extents.push_back({range, [&tensor, size](int64_t begin, int64_t nbytes, std::byte* scratch) {
-                         const int64_t first = tensor.interval.begin + begin / size;
-                         return tensor.read({first, first + nbytes / size}, scratch);
-                       }});
+    for (const Interval& cut : CutAtPage(tensor.interval, offsets[i] + tensor.interval.begin * size, size)) {
+      const ByteRange range = {offsets[i] + cut.begin * size, cut.size() * size};
+      part.tensors.back().intervals.push_back({cut, 0, range.offset});
+      extents.push_back({range, [&tensor, cut, size](int64_t begin, int64_t nbytes, std::byte* scratch) {
+                           const int64_t first = cut.begin + begin / size;
+                           return tensor.read({first, first + nbytes / size}, scratch);
+                         }});
+    }
   }
   StoredFile stored;
   stored.name = name;
   ASSIGN_OR_RETURN(stored.nbytes, file->Size());
-  ASSIGN_OR_RETURN(stored.extents, WriteExtents(*file, std::move(extents), pool, {.queue_depth = 0}));
+  ASSIGN_OR_RETURN(stored.extents, WriteExtents(*file, std::move(extents), pool, {.barrier = barrier}));
   RETURN_IF_ERROR(file->Sync());
   part.files.push_back(std::move(stored));
   return part;

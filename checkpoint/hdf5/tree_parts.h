@@ -14,6 +14,7 @@
 #include "base/thread_pool.h"
 #include "checkpoint/format/manifest.h"
 #include "checkpoint/hdf5/tree_file.h"
+#include "checkpoint/save/payload_writer.h"
 #include "checkpoint/storage/file_system.h"
 
 namespace fsdp {
@@ -22,10 +23,13 @@ namespace fsdp {
 std::vector<int64_t> TensorOffsets(const Manifest& made);
 
 // Writes the intervals of `tensors` into the file `name` of `directory` and fsyncs it. `offsets` are those of whole
-// tensors. Returns the tensors with their intervals, and the file with the extents of these alone.
+// tensors. Returns the tensors with their intervals, and the file with the extents of these alone: one that begins
+// within a page is cut where the next page begins, so that all but its ends can be written directly. `barrier`, which
+// may be empty, is called once, unless the file cannot be opened.
 absl::StatusOr<Manifest> WriteTreeParts(FileSystem& files, const std::string& directory, const std::string& name,
                                         const std::vector<TreeFile::TensorPart>& tensors,
-                                        const std::vector<int64_t>& offsets, ThreadPool& pool);
+                                        const std::vector<int64_t>& offsets, const WriteBarrier& barrier,
+                                        ThreadPool& pool);
 
 // Puts what the processes wrote into `made`. kDataLoss when a tensor is not covered exactly once.
 absl::Status MergeTreeParts(const std::vector<Manifest>& parts, Manifest& made);

@@ -2,6 +2,7 @@
 #include "checkpoint/save/payload_writer.h"
 
 #include <algorithm>
+#include <cstring>
 #include <memory>
 #include <utility>
 
@@ -13,6 +14,7 @@
 namespace fsdp {
 namespace {
 
+constexpr int64_t kPageBytes = 4096;
 constexpr int64_t kImagePieceBytes = int64_t{1} << 20;
 
 bool IsZero(absl::Span<const std::byte> bytes) {
@@ -34,10 +36,45 @@ absl::StatusOr<Digest> WriteRest(File& file, const MemoryFile& image, const std:
   return digest.Finish();
 }
 
+// Lets an extent that ends within a page be written up to the end of it, where the page has nothing else: then it need
+// not go through the page cache. `taken` are the extents and what comes later, sorted.
+absl::Status AddPadding(const MemoryFile& image, int64_t nbytes, const std::vector<ByteRange>& taken,
+                        PayloadExtent& extent) {
+  const int64_t end = extent.range.end();
+  const int64_t page_end = (end + kPageBytes - 1) / kPageBytes * kPageBytes;
+  const auto next = std::upper_bound(taken.begin(), taken.end(), extent.range.offset,
+                                     [](int64_t offset, const ByteRange& range) { return offset < range.offset; });
+  const bool is_alone = next == taken.end() || next->offset >= page_end;
+  if (extent.range.offset % kPageBytes != 0 || page_end > nbytes || !is_alone) return absl::OkStatus();
+  std::vector<std::byte> rest(page_end - end);
+  RETURN_IF_ERROR(image.Read(end, absl::MakeSpan(rest)));
+  if (IsZero(rest)) extent.padding = page_end - end;
+  return absl::OkStatus();
+}
+
 struct BlockOfExtent {
   int extent = 0;
   int64_t block = 0;
 };
+
+// The bytes of a block of `extent`, digested, and where the extent ends, padded: in memory that `queue` takes.
+absl::StatusOr<absl::Span<const std::byte>> Prepare(const PayloadExtent& extent, int64_t begin, WriteQueue& queue,
+                                                    Digest& digest) {
+  const int64_t size = std::min(kBlockBytes, extent.range.nbytes - begin);
+  const int64_t padding = begin + size == extent.range.nbytes ? extent.padding : 0;
+  ASSIGN_OR_RETURN(std::byte* const scratch, queue.Buffer());
+  ASSIGN_OR_RETURN(const std::byte* bytes, extent.read(begin, size, scratch));
+  DigestBuilder builder;
+  if (bytes != scratch && (padding > 0 || queue.NeedsCopy(bytes))) {
+    CopyAndDigest(scratch, bytes, size, builder);
+    bytes = scratch;
+  } else {
+    builder.Update(absl::MakeConstSpan(bytes, size));
+  }
+  if (padding > 0) std::memset(scratch + size, 0, padding);
+  digest = builder.Finish();
+  return absl::MakeConstSpan(bytes, size + padding);
+}
 
 }  // namespace
 
@@ -53,26 +90,19 @@ absl::StatusOr<std::vector<StoredExtent>> WriteExtents(File& file, std::vector<P
     stored.push_back({extent.range, std::vector<Digest>(count)});
   }
   WriteQueues queues(file, options.queue_depth);
-  RETURN_IF_ERROR(pool.ParallelFor(static_cast<int64_t>(blocks.size()), [&](int64_t i) -> absl::Status {
+  absl::Status written = pool.ParallelFor(static_cast<int64_t>(blocks.size()), [&](int64_t i) -> absl::Status {
     const PayloadExtent& extent = extents[blocks[i].extent];
     const int64_t begin = blocks[i].block * kBlockBytes;
-    const int64_t size = std::min(kBlockBytes, extent.range.nbytes - begin);
     std::unique_ptr<WriteQueue> queue = queues.Take();
-    ASSIGN_OR_RETURN(std::byte* const scratch, queue->Buffer());
-    ASSIGN_OR_RETURN(const std::byte* bytes, extent.read(begin, size, scratch));
-    DigestBuilder digest;
-    if (queue->NeedsCopy(bytes)) {
-      CopyAndDigest(scratch, bytes, size, digest);
-      bytes = scratch;
-    } else {
-      digest.Update(absl::MakeConstSpan(bytes, size));
-    }
-    stored[blocks[i].extent].digests[blocks[i].block] = digest.Finish();
-    RETURN_IF_ERROR(queue->Write(extent.range.offset + begin, absl::MakeConstSpan(bytes, size)));
+    ASSIGN_OR_RETURN(const auto bytes,
+                     Prepare(extent, begin, *queue, stored[blocks[i].extent].digests[blocks[i].block]));
+    RETURN_IF_ERROR(queue->Write(extent.range.offset + begin, bytes));
     queues.Give(std::move(queue));
-    if (options.count) options.count(size);
+    if (options.count) options.count(std::min(kBlockBytes, extent.range.nbytes - begin));
     return absl::OkStatus();
-  }));
+  });
+  written.Update(queues.Drain());
+  RETURN_IF_ERROR(options.barrier ? options.barrier(written) : written);
   RETURN_IF_ERROR(queues.Finish());
   return stored;
 }
@@ -85,6 +115,7 @@ absl::StatusOr<StoredFile> WritePayload(File& file, const MemoryFile& image, int
   std::vector<ByteRange> taken = options.later;
   for (const PayloadExtent& extent : extents) taken.push_back(extent.range);
   std::sort(taken.begin(), taken.end(), [](const ByteRange& a, const ByteRange& b) { return a.offset < b.offset; });
+  for (PayloadExtent& extent : extents) RETURN_IF_ERROR(AddPadding(image, nbytes, taken, extent));
   RETURN_IF_ERROR(file.Reserve(nbytes));
   ASSIGN_OR_RETURN(stored.extents, WriteExtents(file, std::move(extents), pool, options));
   ASSIGN_OR_RETURN(stored.rest_digest, WriteRest(file, image, RangesBetween(taken, nbytes)));

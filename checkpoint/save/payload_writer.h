@@ -26,15 +26,21 @@ using BlockReader = std::function<absl::StatusOr<const std::byte*>(int64_t begin
 struct PayloadExtent {
   ByteRange range;
   BlockReader read;
+  int64_t padding = 0;  // so many bytes behind the extent are zero and nobody else's, and may be written with it
 };
 
 // Counts bytes that have been written. Called from several threads.
 using ByteCounter = std::function<void(int64_t nbytes)>;
 
+// Called when nothing is in flight, with what came of it, before anything goes through the page cache: where several
+// processes write to one file, it returns when all have come so far (write_queue.h), and whether to go on.
+using WriteBarrier = std::function<absl::Status(const absl::Status& written)>;
+
 struct PayloadWriteOptions {
   std::vector<ByteRange> later = {};  // left for later: neither written nor digested here; sorted and disjoint
   ByteCounter count = {};             // may be empty
-  int queue_depth = 4;                // blocks in flight per thread; 0: through the page cache, since others write too
+  WriteBarrier barrier = {};          // may be empty
+  int queue_depth = 4;                // blocks in flight per thread
 };
 
 // Fills the empty `file` with the first `nbytes` bytes of `image`, `extents` in place of theirs, which are disjoint and

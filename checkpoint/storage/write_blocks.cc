@@ -31,6 +31,7 @@ absl::Status WriteBlocks(File& file, int64_t nbytes, const BlockFiller& fill, Th
     queues.Give(std::move(queue));
     return absl::OkStatus();
   }));
+  RETURN_IF_ERROR(queues.Drain());
   return queues.Finish();
 }
 

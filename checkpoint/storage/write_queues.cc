@@ -16,9 +16,7 @@ std::unique_ptr<WriteQueue> WriteQueues::Take() {
       return queue;
     }
   }
-  if (depth_ > 0) return file_.NewWriteQueue(depth_);
-  return NewSynchronousWriteQueue(
-      [this](int64_t offset, absl::Span<const std::byte> bytes) { return file_.Write(offset, bytes); });
+  return file_.NewWriteQueue(depth_);
 }
 
 void WriteQueues::Give(std::unique_ptr<WriteQueue> queue) {
@@ -26,8 +24,12 @@ void WriteQueues::Give(std::unique_ptr<WriteQueue> queue) {
   free_.push_back(std::move(queue));
 }
 
-absl::Status WriteQueues::Finish() {
+absl::Status WriteQueues::Drain() {
   for (const std::unique_ptr<WriteQueue>& queue : free_) RETURN_IF_ERROR(queue->Drain());
+  return absl::OkStatus();
+}
+
+absl::Status WriteQueues::Finish() {
   for (const std::unique_ptr<WriteQueue>& queue : free_) RETURN_IF_ERROR(queue->Finish());
   return absl::OkStatus();
 }

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// WriteQueues: the write queues of one file, one for each thread that is at work. Thread-safe but for Finish.
+// WriteQueues: the write queues of one file, one for each thread that is at work. Thread-safe but for Drain and
+// Finish.
 //
 //   std::unique_ptr<WriteQueue> queue = queues.Take();
 //   ... write a block ...
 //   queues.Give(std::move(queue));
 //   ... when all threads are done:
+//   RETURN_IF_ERROR(queues.Drain());
 //   RETURN_IF_ERROR(queues.Finish());
 #ifndef FSDP_CHECKPOINT_STORAGE_WRITE_QUEUES_H_
 #define FSDP_CHECKPOINT_STORAGE_WRITE_QUEUES_H_
@@ -22,16 +24,16 @@ namespace fsdp {
 
 class WriteQueues {
  public:
-  // Each queue has `depth` writes in flight; 0: one at a time, through the page cache, since others write too. `file`
-  // must outlive it.
+  // Each queue has `depth` writes in flight. `file` must outlive it.
   WriteQueues(File& file, int depth) : file_(file), depth_(depth) {}
 
   // A queue that nobody else has; given back unless an error stops everything.
   std::unique_ptr<WriteQueue> Take();
   void Give(std::unique_ptr<WriteQueue> queue);
 
-  // Drains and finishes all queues, once all have been given back. The first error.
-  absl::Status Finish();
+  // Of all queues, once all have been given back. The first error.
+  absl::Status Drain();
+  absl::Status Finish();  // after Drain
 
  private:
   File& file_;
