@@ -2,19 +2,25 @@
 #include "checkpoint/parity/parity_files.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
+#include <deque>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "checkpoint/format/file_names.h"
 #include "checkpoint/parity/parity_code.h"
+#include "checkpoint/storage/read_queue.h"
+#include "checkpoint/storage/write_queues.h"
 
 namespace fsdp {
 namespace {
 
-// Runs of all files that one thread has in memory at a time take about so much.
+// Runs of all files at one place take about so much memory; a thread that encodes has two of them, and blocks of
+// parity in flight.
 constexpr int64_t kRunsBytes = int64_t{8} << 20;
 constexpr int64_t kPage = 4096;
 
@@ -27,7 +33,7 @@ int64_t RunBytes(const ParityPlan& plan) {
 }
 
 struct OpenRun {
-  std::unique_ptr<File> file;
+  std::shared_ptr<const File> file;
   int64_t nbytes = 0;
 };
 
@@ -59,8 +65,115 @@ class Runs {
   std::vector<std::byte*> pointers_;
 };
 
+// The data files run by run: while one run is encoded, the next one comes from the disk.
+class DataRuns {
+ public:
+  DataRuns(const std::vector<OpenRun>& data, int64_t run_bytes)
+      : data_(data),
+        memory_{Runs(data.size(), run_bytes), Runs(data.size(), run_bytes)},
+        queue_(static_cast<int>(2 * data.size())) {}
+
+  // Begins to read bytes `range` of all files; at most two runs are under way.
+  void Start(const ByteRange& range) {
+    Runs& memory = memory_[started_++ % 2];
+    for (size_t i = 0; i < data_.size(); ++i) {
+      const int64_t here = BytesHere(i, range);
+      if (here > 0) queue_.Start(data_[i].file, {range.offset, here}, memory.pointers()[i]);
+    }
+  }
+
+  // Waits for the run that was started first, `range`.
+  absl::StatusOr<std::vector<const std::byte*>> Finish(const ByteRange& range) {
+    Runs& memory = memory_[finished_++ % 2];
+    for (size_t i = 0; i < data_.size(); ++i) {
+      const int64_t here = BytesHere(i, range);
+      if (here > 0) RETURN_IF_ERROR(queue_.Finish().status());
+      std::memset(memory.pointers()[i] + here, 0, range.nbytes - here);
+    }
+    return memory.views();
+  }
+
+ private:
+  int64_t BytesHere(size_t i, const ByteRange& range) const {
+    return std::clamp<int64_t>(data_[i].nbytes - range.offset, 0, range.nbytes);
+  }
+
+  const std::vector<OpenRun>& data_;
+  std::array<Runs, 2> memory_;
+  int64_t started_ = 0;
+  int64_t finished_ = 0;
+  ReadQueue queue_;  // goes before the memory that it reads to
+};
+
+// Blocks of parity that each thread has in flight for each parity file.
+int DepthOf(const ParityPlan& plan) { return std::clamp(4 / static_cast<int>(plan.parity.size()), 1, 3); }
+
 absl::StatusOr<ParityCode> CodeOf(const ParityPlan& plan) {
   return ParityCode::Create(static_cast<int>(plan.data.size()), static_cast<int>(plan.parity.size()));
+}
+
+// What the threads of WriteParityBlocks share.
+struct Encoding {
+  const ParityPlan& plan;
+  const ParityCode& code;
+  const Interval& blocks;
+  std::vector<OpenRun> data = {};
+  std::deque<WriteQueues> queues = {};  // of the parity files
+};
+
+// Block `block` of all parity files; its digests go to `digests`, in steps of `stride`. `runs` are those of the block,
+// the first of which has been started in `data`, and `next`, if any, follows the last.
+absl::Status EncodeBlock(Encoding& shared, const std::vector<ByteRange>& runs, const std::optional<ByteRange>& next,
+                         DataRuns& data, Digest* digests, int64_t stride) {
+  const size_t count = shared.queues.size();
+  std::vector<std::unique_ptr<WriteQueue>> queues;
+  std::vector<std::byte*> out;
+  std::vector<DigestBuilder> builders(count);
+  for (WriteQueues& all : shared.queues) {
+    queues.push_back(all.Take());
+    ASSIGN_OR_RETURN(std::byte* const buffer, queues.back()->Buffer());
+    out.push_back(buffer);
+  }
+  const std::vector<std::byte*> blocks = out;
+  for (size_t i = 0; i < runs.size(); ++i) {
+    if (i + 1 < runs.size()) data.Start(runs[i + 1]);
+    if (i + 1 == runs.size() && next) data.Start(*next);
+    ASSIGN_OR_RETURN(const std::vector<const std::byte*> in, data.Finish(runs[i]));
+    shared.code.Encode(in, out, runs[i].nbytes);
+    for (size_t p = 0; p < count; ++p) {
+      builders[p].Update(absl::MakeConstSpan(out[p], runs[i].nbytes));
+      out[p] += runs[i].nbytes;
+    }
+  }
+  const int64_t nbytes = runs.back().end() - runs.front().offset;
+  for (size_t p = 0; p < count; ++p) {
+    digests[static_cast<int64_t>(p) * stride] = builders[p].Finish();
+    RETURN_IF_ERROR(queues[p]->Write(runs.front().offset, absl::MakeConstSpan(blocks[p], nbytes)));
+    shared.queues[p].Give(std::move(queues[p]));
+  }
+  return absl::OkStatus();
+}
+
+std::vector<ByteRange> RunsOf(const ParityPlan& plan, int64_t block) {
+  const int64_t run = RunBytes(plan);
+  const int64_t end = std::min((block + 1) * kBlockBytes, plan.nbytes());
+  std::vector<ByteRange> runs;
+  for (int64_t at = block * kBlockBytes; at < end; at += run) runs.push_back({at, std::min(run, end - at)});
+  return runs;
+}
+
+// The share of thread `thread` of `threads`: every `threads`-th block, so that together they go through the files from
+// the beginning to the end.
+absl::Status EncodeShare(Encoding& shared, int64_t thread, int64_t threads, std::vector<Digest>& digests) {
+  DataRuns data(shared.data, RunBytes(shared.plan));
+  const int64_t count = shared.blocks.size();
+  if (thread < count) data.Start(RunsOf(shared.plan, shared.blocks.begin + thread).front());
+  for (int64_t i = thread; i < count; i += threads) {
+    std::optional<ByteRange> next;
+    if (i + threads < count) next = RunsOf(shared.plan, shared.blocks.begin + i + threads).front();
+    RETURN_IF_ERROR(EncodeBlock(shared, RunsOf(shared.plan, shared.blocks.begin + i), next, data, &digests[i], count));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -99,38 +212,22 @@ absl::StatusOr<std::vector<Digest>> WriteParityBlocks(FileSystem& files, const s
   std::vector<Digest> digests(blocks.size() * plan.parity.size());
   if (blocks.empty()) return digests;
   ASSIGN_OR_RETURN(const ParityCode code, CodeOf(plan));
-  std::vector<OpenRun> data;
+  std::vector<std::unique_ptr<File>> parity;
+  Encoding shared = {plan, code, blocks};
   for (const ParityPlan::DataFile& file : plan.data) {
     ASSIGN_OR_RETURN(OpenRun open, OpenToRead(files, directory, file.name));
-    data.push_back(std::move(open));
+    shared.data.push_back(std::move(open));
   }
-  std::vector<std::unique_ptr<File>> parity;
   for (const std::string& name : plan.parity) {
     ASSIGN_OR_RETURN(std::unique_ptr<File> file, files.OpenToWrite(JoinPath(directory, name)));
+    shared.queues.emplace_back(*file, DepthOf(plan));
     parity.push_back(std::move(file));
   }
-  const int64_t run = RunBytes(plan);
-  RETURN_IF_ERROR(pool.ParallelFor(blocks.size(), [&](int64_t i) -> absl::Status {
-    Runs in(data.size(), run);
-    Runs out(parity.size(), run);
-    std::vector<DigestBuilder> builders(parity.size());
-    const int64_t begin = (blocks.begin + i) * kBlockBytes;
-    const int64_t end = std::min(begin + kBlockBytes, plan.nbytes());
-    for (int64_t at = begin; at < end; at += run) {
-      const int64_t nbytes = std::min(run, end - at);
-      for (size_t d = 0; d < data.size(); ++d) {
-        RETURN_IF_ERROR(ReadPadded(data[d], at, absl::MakeSpan(in.pointers()[d], nbytes)));
-      }
-      code.Encode(in.views(), out.pointers(), nbytes);
-      for (size_t p = 0; p < parity.size(); ++p) {
-        const auto bytes = absl::MakeConstSpan(out.pointers()[p], nbytes);
-        builders[p].Update(bytes);
-        RETURN_IF_ERROR(parity[p]->Write(at, bytes));
-      }
-    }
-    for (size_t p = 0; p < parity.size(); ++p) digests[p * blocks.size() + i] = builders[p].Finish();
-    return absl::OkStatus();
-  }));
+  RETURN_IF_ERROR(pool.ParallelFor(
+      pool.threads(), [&](int64_t thread) { return EncodeShare(shared, thread, pool.threads(), digests); }));
+  // Only the last block of a file has bytes for the page cache, in a page that nobody else writes.
+  for (WriteQueues& queues : shared.queues) RETURN_IF_ERROR(queues.Drain());
+  for (WriteQueues& queues : shared.queues) RETURN_IF_ERROR(queues.Finish());
   for (const std::unique_ptr<File>& file : parity) RETURN_IF_ERROR(file->Sync());
   return digests;
 }
