@@ -106,6 +106,7 @@ void CheckpointRows::AddLoads(std::vector<PairedRow>& rows) {
     const std::string load = absl::StrCat("load ", cache, ", ");
     const std::string floor = load + "floor";
     rows.push_back(Row(floor, floor, [this] { return flat_.Read(tensors_.loaded()); }));
+    rows.push_back(Row(load + "pread", floor, [this] { return flat_.ReadBuffered(tensors_.loaded()); }));
     rows.push_back(Row(load + "verified", floor, [this] { return Load(kSavedByOne, 1, true); }));
     rows.push_back(Row(load + "unverified", floor, [this] { return Load(kSavedByOne, 1, false); }));
     rows.push_back(Row(load + "3 from 8", floor, [this] { return Load(kSavedByEight, 3, true); }));

@@ -13,6 +13,7 @@
 //   save, H5Dwrite   the same tensors through HDF5, then fsync (hdf5_baseline.h)
 //   save, h5py|torch|dcp   by python3, where it has them (benchmark_peers.py), then fsync; without the process' start
 //   load, floor      the flat file into the same memory, direct, four blocks in flight for each thread
+//   load, pread      the flat file by the same threads through the page cache, with the kernel's read-ahead
 //   load, verified   LoadCheckpoint of the SHARDED checkpoint of one rank, every digest compared; unverified: without
 //   load, 3 from 8   by 3 ranks at once, who share the threads, of what 8 ranks saved, verified
 //   load, H5Dread    the tensors of H5Dwrite's file; h5py, torch, dcp as above

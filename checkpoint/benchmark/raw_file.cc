@@ -1,14 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "checkpoint/benchmark/raw_file.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <memory>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "checkpoint/format/manifest.h"
 #include "checkpoint/storage/file_system.h"
 #include "checkpoint/storage/parallel_reads.h"
+#include "checkpoint/storage/system_call.h"
 #include "checkpoint/storage/write_queue.h"
 
 namespace fsdp {
@@ -59,6 +64,19 @@ absl::Status RawFile::Read(absl::Span<std::byte> out) const {
         return LargeRead{file, range, out.data() + range.offset};
       },
       [](int64_t, const absl::StatusOr<const std::byte*>& read) { return read.status(); });
+}
+
+absl::Status RawFile::ReadBuffered(absl::Span<std::byte> out) const {
+  ASSIGN_OR_RETURN(const std::unique_ptr<File> file, PosixFileSystem().Open(path_));
+  const int fd = file->descriptors().cached;
+  (void)posix_fadvise(fd, 0, 0, POSIX_FADV_SEQUENTIAL);
+  return pool_.ParallelFor(BlockCount(static_cast<int64_t>(out.size())), [&](int64_t block) -> absl::Status {
+    const ByteRange range = BlockOf(block, out.size());
+    const auto bytes = out.subspan(range.offset, range.nbytes);
+    const size_t done = TransferAll<std::byte>(
+        range.offset, bytes, [fd](int64_t at, auto left) { return pread(fd, left.data(), left.size(), at); });
+    return done == bytes.size() ? absl::OkStatus() : absl::DataLossError(absl::StrCat("cannot read ", path_));
+  });
 }
 
 }  // namespace fsdp

@@ -31,6 +31,9 @@ class RawFile {
   // Blocks of 4 MiB through a read queue for each thread, four in flight in each.
   absl::Status Read(absl::Span<std::byte> out) const;
 
+  // The same blocks by pread through the page cache, with as much read-ahead as the kernel gives.
+  absl::Status ReadBuffered(absl::Span<std::byte> out) const;
+
  private:
   const std::string path_;
   ThreadPool& pool_;
