@@ -2,16 +2,12 @@
 #include "checkpoint/torch/flat_layout.h"
 
 #include <algorithm>
-#include <map>
-#include <memory>
 #include <set>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
-#include "absl/strings/str_split.h"
 #include "base/check.h"
 #include "base/quote.h"
 #include "base/status_macros.h"
@@ -39,124 +35,6 @@ std::pair<std::vector<int64_t>, int64_t> Offsets(const FlatUnit& unit, int64_t a
   }
   return {offsets, end};
 }
-
-// A module with parameters in it.
-struct Module {
-  std::string name;
-  std::string structure;  // its parameters' names and shapes, from here on
-  int64_t own = 0;        // elements of its own parameters
-  std::vector<std::unique_ptr<Module>> children;
-};
-
-std::unique_ptr<Module> ModulesOf(const std::vector<FlatLayout::Parameter>& parameters) {
-  auto root = std::make_unique<Module>();
-  for (const FlatLayout::Parameter& parameter : parameters) {
-    Module* module = root.get();
-    const std::vector<std::string> names = absl::StrSplit(parameter.fqn, '.');
-    for (size_t i = 0; i + 1 < names.size(); ++i) {
-      const std::string name = absl::StrJoin(names.begin(), names.begin() + i + 1, ".");
-      const std::string rest = absl::StrJoin(names.begin() + i + 1, names.end(), ".");
-      auto& children = module->children;
-      const auto at =
-          std::find_if(children.begin(), children.end(), [&](const auto& child) { return child->name == name; });
-      const auto index = at - children.begin();
-      if (at == children.end()) children.push_back(std::make_unique<Module>());
-      module = children[index].get();
-      module->name = name;
-      absl::StrAppend(&module->structure, rest, " ", parameter.shape.ToString(), "\n");
-    }
-    module->own += parameter.shape.numel();
-  }
-  return root;
-}
-
-// Chooses units so that their flat parameters have the given sizes, one after the other as modules are visited. Among
-// the children of one module those of one structure are treated alike, as every wrap policy does.
-class UnitSearch {
- public:
-  UnitSearch(const std::vector<int64_t>& sizes, int world_size) : sizes_(sizes), world_size_(world_size) {}
-
-  // One way to choose units among a module and what is in it.
-  struct Way {
-    std::vector<std::string> units;
-    bool is_only = true;  // no other way takes as many sizes and leaves as much
-  };
-  // By the index of the next size, and the elements that no unit has taken.
-  using Ways = std::map<std::pair<size_t, int64_t>, Way>;
-
-  Ways Search(const Module& module, size_t first) {
-    Ways ways = Below(module, first);
-    const bool is_only_a_wrapper = module.own == 0 && module.children.size() == 1;
-    if (is_only_a_wrapper || first == sizes_.size()) return ways;
-    for (const auto& [state, way] : Below(module, first + 1)) {
-      const auto& [next, left] = state;
-      if (left == 0 || RoundUp(left, world_size_) != sizes_[first]) continue;
-      Way with = way;
-      with.units.insert(with.units.begin(), module.name);
-      Add({next, 0}, std::move(with), ways);
-    }
-    return ways;
-  }
-
-  bool is_exhausted() const { return is_exhausted_; }
-
- private:
-  static constexpr size_t kMaxWays = 2000;
-
-  // What was chosen in children of a structure, by that: their units' names, from there on.
-  using Choices = std::map<std::string, std::string>;
-
-  static std::string ChoiceIn(const Module& child, const Way& way) {
-    std::string choice;
-    for (const std::string& unit : way.units) absl::StrAppend(&choice, unit.substr(child.name.size()), "\n");
-    return choice;
-  }
-
-  // Of the module's children, one after the other.
-  Ways Below(const Module& module, size_t first) {
-    std::map<Choices, Ways> by_choices;
-    by_choices[{}][{first, module.own}] = {};
-    for (const std::unique_ptr<Module>& child : module.children) {
-      std::map<size_t, Ways> of_child;  // by its first size
-      std::map<Choices, Ways> longer;
-      for (const auto& [choices, ways] : by_choices) {
-        for (const auto& [state, way] : ways) {
-          const auto [at, is_new] = of_child.try_emplace(state.first);
-          if (is_new) at->second = Search(*child, state.first);
-          for (const auto& [child_state, child_way] : at->second) {
-            Choices now = choices;
-            const std::string choice = ChoiceIn(*child, child_way);
-            if (now.try_emplace(child->structure, choice).first->second != choice) continue;
-            Way both = {way.units, way.is_only && child_way.is_only};
-            both.units.insert(both.units.end(), child_way.units.begin(), child_way.units.end());
-            Add({child_state.first, state.second + child_state.second}, std::move(both), longer[now]);
-          }
-        }
-      }
-      is_exhausted_ = is_exhausted_ || longer.size() > kMaxWays;
-      if (is_exhausted_) return {};
-      by_choices = std::move(longer);
-    }
-    Ways all;
-    for (auto& [choices, ways] : by_choices) {
-      for (auto& [state, way] : ways) Add(state, std::move(way), all);
-    }
-    return all;
-  }
-
-  void Add(const std::pair<size_t, int64_t>& state, Way way, Ways& ways) {
-    if (ways.size() >= kMaxWays) {
-      is_exhausted_ = true;
-      return;
-    }
-    const auto [at, is_new] = ways.try_emplace(state, way);
-    if (!is_new) at->second.is_only = false;
-  }
-
-  const std::vector<int64_t>& sizes_;
-  const int world_size_;
-  bool is_exhausted_ = false;
-};
 
 absl::Status Unusable(const std::string& what) {
   return absl::InvalidArgumentError(absl::StrCat("flat layout: ", what));
@@ -255,23 +133,6 @@ absl::Status PlaceParts(int64_t numel, int world_size, FlatUnit& unit) {
   }
   SetOffsets(*ways.begin(), unit);
   return absl::OkStatus();
-}
-
-absl::StatusOr<std::vector<std::string>> FindUnits(const std::vector<FlatLayout::Parameter>& parameters,
-                                                   const std::vector<int64_t>& sizes, int world_size) {
-  UnitSearch search(sizes, world_size);
-  const UnitSearch::Ways ways = search.Search(*ModulesOf(parameters), 0);
-  const auto found = ways.find({sizes.size(), 0});
-  if (search.is_exhausted()) return Unusable("there are too many ways to choose units; name them");
-  if (found == ways.end()) {
-    return Unusable(
-        absl::StrCat("no choice of units makes flat parameters of ", absl::StrJoin(sizes, ", "), " elements"));
-  }
-  if (!found->second.is_only) {
-    return Unusable(absl::StrCat("more than one choice of units makes flat parameters of ", absl::StrJoin(sizes, ", "),
-                                 " elements"));
-  }
-  return found->second.units;
 }
 
 std::string UnitOfFlatName(const std::string& name) {

@@ -56,12 +56,6 @@ absl::Status PlacePacked(int64_t numel, int world_size, FlatUnit& unit);
 // elements with and without alignment.
 absl::Status PlaceParts(int64_t numel, int world_size, FlatUnit& unit);
 
-// The modules that are units when the flat parameters, in the order of the modules, have these sizes, padding for
-// `world_size` ranks included. Siblings of one structure are all units or none, as every wrap policy has it.
-// kInvalidArgument when there is no such choice, or more than one.
-absl::StatusOr<std::vector<std::string>> FindUnits(const std::vector<FlatLayout::Parameter>& parameters,
-                                                   const std::vector<int64_t>& sizes, int world_size);
-
 // "h.0" of "_fsdp_wrapped_module.h.0._fsdp_wrapped_module._flat_param"; CHECK-fails for the name of no flat parameter.
 std::string UnitOfFlatName(const std::string& name);
 

@@ -68,21 +68,6 @@ TEST(FlatLayoutTest, PartsLieOneAfterTheOtherOrAligned) {
               StatusIs(StatusCode::kInvalidArgument, HasSubstr("with and without alignment")));
 }
 
-TEST(FlatLayoutTest, SizesTellTheUnits) {
-  EXPECT_THAT(FindUnits(TwoBlocks(), {90, 129, 129}, 1), IsOkAndHolds(ElementsAre("", "h.0", "h.1")));
-  EXPECT_THAT(FindUnits(TwoBlocks(), {90, 129, 129}, 3), IsOkAndHolds(ElementsAre("", "h.0", "h.1")));
-  EXPECT_THAT(FindUnits(TwoBlocks(), {348}, 1), IsOkAndHolds(ElementsAre("")));
-  // Of two blocks of one structure, one alone is no unit; two modules of one size may be either.
-  EXPECT_THAT(
-      FindUnits(TwoBlocks(), {219, 129}, 1),
-      StatusIs(StatusCode::kInvalidArgument, HasSubstr("no choice of units makes flat parameters of 219, 129")));
-  EXPECT_THAT(FindUnits({{"w", {3}}, {"a.w", {4}}, {"b.v", {2, 2}}}, {7, 4}, 1),
-              StatusIs(StatusCode::kInvalidArgument, HasSubstr("more than one choice of units")));
-  EXPECT_THAT(
-      FindUnits(TwoBlocks(), {100, 248}, 1),
-      StatusIs(StatusCode::kInvalidArgument, HasSubstr("no choice of units makes flat parameters of 100, 248")));
-}
-
 TEST(FlatLayoutTest, NamesOfFlatParametersNameTheirUnits) {
   EXPECT_EQ(UnitOfFlatName("_flat_param"), "");
   EXPECT_EQ(UnitOfFlatName("_fsdp_wrapped_module._flat_param"), "");

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/quote.h"
 #include "base/status_macros.h"
+#include "checkpoint/torch/unit_search.h"
 
 namespace fsdp {
 namespace {
@@ -44,7 +45,9 @@ absl::StatusOr<std::vector<std::string>> UnitNames(const std::vector<std::string
     if (size == sizes.end()) return absl::InvalidArgumentError(absl::StrCat("parameter ", Quote(key), " has no state"));
     wanted.push_back(size->second);
   }
-  return FindUnits(parameters, wanted, options.world_size);
+  absl::StatusOr<std::vector<std::string>> found = FindUnits(parameters, wanted, options.world_size);
+  if (found.ok()) return found;
+  return absl::Status(found.status().code(), absl::StrCat(found.status().message(), "; ", kGiveFlatLayout));
 }
 
 }  // namespace

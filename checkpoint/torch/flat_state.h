@@ -33,9 +33,9 @@ absl::StatusOr<std::map<std::string, FlatUnit>> UnitsOfKeys(const std::vector<st
 
 // "give the model's parameters with --flat_layout...", for errors.
 inline constexpr char kGiveFlatLayout[] =
-    "--flat_layout=FILE says it: {\"parameters\": [{\"name\", \"shape\"}, ...] in the order of named_parameters() of "
-    "the "
-    "model before it was wrapped, \"units\": [the wrapped modules' names, \"\" for the root]}";
+    "ckpt convert --flat_layout=FILE says it: {\"parameters\": [{\"name\", \"shape\"}, ...] in the order of "
+    "named_parameters() of "
+    "the model before it was wrapped, \"units\": [the wrapped modules' names, \"\" for the root]}";
 
 }  // namespace fsdp
 
