@@ -56,8 +56,9 @@ struct LoadOptions {
 absl::Status LoadCheckpoint(const std::string& path, StateDict& wanted, const LoadOptions& options = {});
 
 // The names, shapes and dtypes that a checkpoint holds, with empty shards, its texts, aliases and unit layouts: to find
-// out what can be wanted.
-absl::StatusOr<StateDict> DescribeCheckpoint(const std::string& path);
+// out what can be wanted. `model_only`: without the optimizer of a torch file or a DCP directory, which then need not
+// be readable.
+absl::StatusOr<StateDict> DescribeCheckpoint(const std::string& path, bool model_only = false);
 
 // The step number recorded in a checkpoint: of ours in its manifest, of a torch file or a DCP directory under "step".
 // kInvalidArgument for one that has none, such as a safetensors file.

@@ -98,6 +98,12 @@ class LoadPlan {
   std::vector<std::string> missing_;
 };
 
+bool HoldsOptimizer(const StateDict& state) {
+  return std::any_of(state.entries().begin(), state.entries().end(), [](const StateDict::Entry& entry) {
+    return entry.first.section == StateKey::Section::kOptimState || entry.first == StateKey::ParamGroups();
+  });
+}
+
 absl::Status CheckMissing(const std::vector<std::string>& missing, const std::string& path,
                           const LoadOptions& options) {
   if (options.missing != nullptr) *options.missing = missing;
@@ -113,7 +119,8 @@ absl::Status CheckMissing(const std::vector<std::string>& missing, const std::st
 
 absl::Status LoadCheckpoint(const std::string& path, StateDict& wanted, const LoadOptions& options) {
   ASSIGN_OR_RETURN(const std::unique_ptr<ThreadPool> pool, ThreadPool::Create(options.io_threads, "checkpoint-io"));
-  ASSIGN_OR_RETURN(const std::unique_ptr<TensorSource> source, OpenTensorSource(path, {.verify = options.verify}));
+  ASSIGN_OR_RETURN(const std::unique_ptr<TensorSource> source,
+                   OpenTensorSource(path, {.verify = options.verify, .model_only = !HoldsOptimizer(wanted)}));
   LoadPlan plan(*source, wanted, path);
   for (const auto& [key, value] : wanted.entries()) RETURN_IF_ERROR(plan.Add(key, value));
   RETURN_IF_ERROR(CheckMissing(plan.missing(), path, options));
@@ -124,8 +131,8 @@ absl::Status LoadCheckpoint(const std::string& path, StateDict& wanted, const Lo
   return absl::OkStatus();
 }
 
-absl::StatusOr<StateDict> DescribeCheckpoint(const std::string& path) {
-  ASSIGN_OR_RETURN(const std::unique_ptr<TensorSource> source, OpenTensorSource(path));
+absl::StatusOr<StateDict> DescribeCheckpoint(const std::string& path, bool model_only) {
+  ASSIGN_OR_RETURN(const std::unique_ptr<TensorSource> source, OpenTensorSource(path, {.model_only = model_only}));
   return source->contents();
 }
 

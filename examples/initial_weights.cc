@@ -33,7 +33,7 @@ absl::Status LoadInitialWeights(const std::string& path, std::string_view base_p
                                 Device* device) {
   LoadOptions options;
   options.device = device;
-  ASSIGN_OR_RETURN(const StateDict contents, DescribeCheckpoint(path));
+  ASSIGN_OR_RETURN(const StateDict contents, DescribeCheckpoint(path, /*model_only=*/true));
   if (AnyHasPrefix(contents, base_prefix)) return LoadCheckpoint(path, wanted, options);
   StateDict renamed = WithoutPrefix(wanted, base_prefix);
   const bool has_names = std::any_of(renamed.entries().begin(), renamed.entries().end(),

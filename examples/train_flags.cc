@@ -25,8 +25,10 @@ ABSL_FLAG(std::string, model, "gpt2", "gpt2 or llama");
 ABSL_FLAG(std::optional<std::string>, config, std::nullopt,
           "a Hugging Face config.json, or a preset: gpt2-tiny (default), gpt2-124m, ..., llama-tiny (default with "
           "--model=llama), llama-3.2-1b, ...");
-ABSL_FLAG(std::string, init_from, "",
-          "weights to start from: a Hugging Face directory, a safetensors file, or a checkpoint (its model only)");
+ABSL_FLAG(
+    std::string, init_from, "",
+    "weights to start from: a Hugging Face directory, a safetensors or torch file, a DCP directory, or a checkpoint of "
+    "ours; its model only");
 ABSL_FLAG(std::string, data, "",
           "text files by pattern, as byte-level tokens (default: this repository's own sources)");
 ABSL_FLAG(std::string, tokens, "", "raw little-endian tokens, uint16 or, in a .u32 file, uint32");
@@ -80,7 +82,10 @@ ABSL_FLAG(bool, offload_to_cpu, false, "state dicts in host memory");
 ABSL_FLAG(bool, async_checkpoint, false, "train on while a checkpoint is written; memory for a copy of the state");
 ABSL_FLAG(bool, incremental, false, "link what a checkpoint has in common with the one before, such as frozen layers");
 ABSL_FLAG(int, parity, 0, "K extra files from which any K lost rank files can be rebuilt (ckpt repair)");
-ABSL_FLAG(std::string, resume, "auto", "auto (the newest checkpoint that verifies), none, or a checkpoint's path");
+ABSL_FLAG(
+    std::string, resume, "auto",
+    "auto (the newest checkpoint that verifies), none, or the path of a checkpoint: ours, a torch file or directory, "
+    "a DCP directory");
 ABSL_FLAG(bool, overwrite, false, "let this run replace the checkpoints that checkpoint_dir holds");
 
 ABSL_FLAG(std::string, metrics, "", "a file of JSON lines, one a step; appended to on a resume");

@@ -294,8 +294,9 @@ absl::StatusOr<ConvertReport> ConvertCheckpoint(const std::string& source_path, 
   RETURN_IF_ERROR(CheckConvertOptions(destination, options));
   RETURN_IF_ERROR(CheckDestination(destination, IsTargetDirectory(destination, options), options.force));
   ASSIGN_OR_RETURN(const NameFilter filter, NameFilter::Create(options.names));
-  ASSIGN_OR_RETURN(const std::unique_ptr<TensorSource> source,
-                   OpenTensorSource(source_path, {.flat_layout = options.flat_layout}));
+  ASSIGN_OR_RETURN(
+      const std::unique_ptr<TensorSource> source,
+      OpenTensorSource(source_path, {.flat_layout = options.flat_layout, .model_only = options.model_only}));
   ASSIGN_OR_RETURN(ConvertPlan plan, PlanConversion(source->contents(), filter, options.dtype, options.model_only));
   VerifiedReads reads(*source, plan, TargetFormat(destination, options));
   const PayloadReader read = [&](const StateKey& key, const Interval& interval, void* out) {

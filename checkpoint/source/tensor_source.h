@@ -28,6 +28,10 @@ struct TensorSourceOptions {
   // A file that says what FSDP1's flat parameters are made of (torch/flat_layout.h), for torch files and DCP
   // directories that hold such; empty where there is none.
   std::string flat_layout = {};
+
+  // Nobody asks for the optimizer's state: torch files and DCP directories leave it out, and what cannot be read of it
+  // is no error.
+  bool model_only = false;
 };
 
 // Elements of one tensor of a source, wanted at `out` in a dtype that may be another than the stored one.

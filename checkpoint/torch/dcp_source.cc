@@ -70,7 +70,8 @@ class DcpSource final : public TensorSource {
       return bytes;
     };
     ASSIGN_OR_RETURN(const std::optional<FlatLayout> layout, ReadFlatLayout(options_.flat_layout));
-    absl::StatusOr<TorchState> state = StateOfTree(root, types, {read, {layout ? &*layout : nullptr, world_size_}});
+    absl::StatusOr<TorchState> state =
+        StateOfTree(root, types, {read, {layout ? &*layout : nullptr, world_size_}, options_.model_only});
     if (!state.ok()) return In(state.status(), path_);
     state_ = *std::move(state);
     return absl::OkStatus();

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "checkpoint/torch/parameter_ids.h"
 
+#include <algorithm>
 #include <array>
+#include <numeric>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -19,7 +22,7 @@ using Names = std::map<std::string, std::string>;
 constexpr std::array kBufferNames = {"running_mean", "running_var", "inv_freq", "masked_bias"};
 
 bool IsBuffer(const std::string& fqn, DType dtype) {
-  if (!IsFloatingPoint(dtype)) return true;
+  if (!IsFloatingPoint(PartOf(dtype))) return true;
   for (const char* name : kBufferNames) {
     if (fqn == name || absl::EndsWith(fqn, absl::StrCat(".", name))) return true;
   }
@@ -29,7 +32,8 @@ bool IsBuffer(const std::string& fqn, DType dtype) {
 absl::Status Unknown(const std::string& why) {
   return absl::InvalidArgumentError(
       absl::StrCat("the optimizer state goes by parameter id, and ", why,
-                   "; save it by name, with torch.distributed.checkpoint.state_dict.get_optimizer_state_dict"));
+                   "; save it by name, with torch.distributed.checkpoint.state_dict.get_optimizer_state_dict, "
+                   "or read the model alone (ckpt convert --model_only)"));
 }
 
 // The ids of each group, in order; empty when parameters go by name.
@@ -64,41 +68,91 @@ absl::StatusOr<Names> SavedNames(const PythonJson& groups) {
   return names;
 }
 
+// Gives the model's tensors, in order, to the ids of the groups, each in its order. More tensors than ids: some are
+// buffers, or frozen, and are passed over. Goes through the tensors once, with all that may have become of those
+// before.
 class Merge {
  public:
   Merge(const std::vector<std::vector<std::string>>& ids, const std::map<std::string, Shape>& shapes)
-      : ids_(ids), shapes_(shapes), next_(ids.size(), 0) {}
+      : ids_(ids), shapes_(shapes) {}
 
-  // Each parameter is the next of one group.
-  absl::StatusOr<Names> Run(const std::vector<FlatLayout::Parameter>& parameters) {
-    Names names;
-    for (const FlatLayout::Parameter& parameter : parameters) {
-      size_t found = ids_.size();
-      for (size_t group = 0; group < ids_.size(); ++group) {
-        if (!IsNext(group, parameter.shape)) continue;
-        if (found != ids_.size()) {
-          return Unknown(absl::StrCat("its groups may be merged in more than one way at ", Quote(parameter.fqn)));
+  absl::StatusOr<Names> Run(const std::vector<FlatLayout::Parameter>& parameters, size_t passed_over) {
+    std::vector<Ways> levels = {{{Taken(ids_.size(), 0), Way()}}};
+    for (size_t i = 0; i < parameters.size(); ++i) {
+      Ways next;
+      for (const auto& [taken, way] : levels.back()) {
+        for (size_t group = 0; group < ids_.size(); ++group) {
+          if (IsNext(group, taken, parameters[i].shape)) Add(With(taken, group), group, way, i, next);
         }
-        found = group;
+        if (i - SumOf(taken) < passed_over) Add(taken, ids_.size(), way, i, next);
+        if (words_ + WordsOf(next) > kMaxWords) return Unknown("there are too many ways to give them to parameters");
       }
-      if (found == ids_.size()) return Contradiction(parameter);
-      names[ids_[found][next_[found]++]] = parameter.fqn;
+      if (next.empty()) return Contradiction(parameters[i], levels.back().begin()->first);
+      words_ += WordsOf(next);
+      levels.push_back(std::move(next));
     }
-    return names;
+    return NamesOf(parameters, levels);
   }
 
  private:
-  bool IsNext(size_t group, const Shape& shape) const {
-    if (next_[group] == ids_[group].size()) return false;
-    const auto at = shapes_.find(ids_[group][next_[group]]);
+  // Memory, and time: what is kept has been looked at once.
+  static constexpr size_t kMaxWords = 4'000'000;
+  static constexpr size_t kWordsOfState = 16;
+
+  using Taken = std::vector<size_t>;  // ids of each group that have a name
+  struct Way {
+    size_t group = 0;                     // the last tensor's; the number of groups where it was passed over
+    std::optional<size_t> not_only_from;  // the first tensor at which another way came to the same
+  };
+  using Ways = std::map<Taken, Way>;
+
+  size_t WordsOf(const Ways& ways) const { return ways.size() * (kWordsOfState + ids_.size()); }
+
+  static size_t SumOf(const Taken& taken) { return std::accumulate(taken.begin(), taken.end(), size_t{0}); }
+
+  static Taken With(Taken taken, size_t group) {
+    ++taken[group];
+    return taken;
+  }
+
+  static void Add(const Taken& taken, size_t group, const Way& from, size_t index, Ways& ways) {
+    const auto [at, is_new] = ways.try_emplace(taken, Way{group, from.not_only_from});
+    if (!is_new && !at->second.not_only_from) at->second.not_only_from = index;
+  }
+
+  bool IsNext(size_t group, const Taken& taken, const Shape& shape) const {
+    if (taken[group] == ids_[group].size()) return false;
+    const auto at = shapes_.find(ids_[group][taken[group]]);
     // State of one element, or none at all, says nothing of the parameter.
     return at == shapes_.end() || at->second == shape || at->second.rank() == 0;
   }
 
-  absl::Status Contradiction(const FlatLayout::Parameter& parameter) const {
+  absl::StatusOr<Names> NamesOf(const std::vector<FlatLayout::Parameter>& parameters,
+                                const std::vector<Ways>& levels) const {
+    Taken taken;
+    for (const std::vector<std::string>& of_group : ids_) taken.push_back(of_group.size());
+    const auto whole = levels.back().find(taken);
+    if (whole == levels.back().end()) {
+      return Unknown(
+          "their state has other shapes than the model's tensors: the order is another, or this is FSDP1's "
+          "flat form");
+    }
+    if (whole->second.not_only_from) {
+      return Unknown(absl::StrCat("its groups may be merged in more than one way at ",
+                                  Quote(parameters[*whole->second.not_only_from].fqn)));
+    }
+    Names names;
+    for (size_t i = parameters.size(); i-- > 0;) {
+      const size_t group = levels[i + 1].at(taken).group;
+      if (group < ids_.size()) names[ids_[group][--taken[group]]] = parameters[i].fqn;
+    }
+    return names;
+  }
+
+  absl::Status Contradiction(const FlatLayout::Parameter& parameter, const Taken& taken) const {
     for (size_t group = 0; group < ids_.size(); ++group) {
-      if (next_[group] == ids_[group].size()) continue;
-      const std::string& id = ids_[group][next_[group]];
+      if (taken[group] == ids_[group].size()) continue;
+      const std::string& id = ids_[group][taken[group]];
       const auto at = shapes_.find(id);
       const std::string shape = at == shapes_.end() ? "" : at->second.ToString();
       return Unknown(absl::StrCat("state of shape ", shape, " of id ", id, " is not that of ", Quote(parameter.fqn),
@@ -110,7 +164,7 @@ class Merge {
 
   const std::vector<std::vector<std::string>>& ids_;
   const std::map<std::string, Shape>& shapes_;
-  std::vector<size_t> next_;  // of each group
+  size_t words_ = 0;
 };
 
 }  // namespace
@@ -135,10 +189,13 @@ absl::StatusOr<Names> NamesOfParameterIds(const PythonJson& groups, const std::m
   if (!names.empty()) return names;
   const std::vector<FlatLayout::Parameter> parameters = ParametersOf(model);
   if (parameters.empty()) return Unknown("the model that gives ids their order is not in the same file");
-  if (parameters.size() != count) {
+  // State of two dimensions and more is a parameter's own, and cannot be FSDP1's flat form, of fewer parameters.
+  const bool may_be_flat =
+      std::all_of(shapes.begin(), shapes.end(), [](const auto& shape) { return shape.second.rank() < 2; });
+  if (parameters.size() < count || (parameters.size() > count && may_be_flat)) {
     return Unknown(absl::StrCat("there are ", count, " of them, but ", parameters.size(), " parameters in the model"));
   }
-  return Merge(ids, shapes).Run(parameters);
+  return Merge(ids, shapes).Run(parameters, parameters.size() - count);
 }
 
 }  // namespace fsdp

@@ -20,9 +20,9 @@ namespace fsdp {
 std::vector<FlatLayout::Parameter> ParametersOf(const StateDict& model);
 
 // By id in decimal; empty when `groups` go by name. `shapes` are those of the parameters' state, by id, where there is
-// any; `model` holds the parameters in their order, and buffers among them. kInvalidArgument when ids have no names:
-// the model is not there, the numbers differ, sizes contradict (FSDP1's flat form), or two merges of the groups are
-// possible.
+// any; `model` holds the parameters in their order, and buffers and what was frozen among them. kInvalidArgument when
+// ids have no names: the model is not there or has too few, sizes contradict (FSDP1's flat form), or there are two ways
+// to give the model's tensors to the groups.
 absl::StatusOr<std::map<std::string, std::string>> NamesOfParameterIds(const PythonJson& groups,
                                                                        const std::map<std::string, Shape>& shapes,
                                                                        const StateDict& model);

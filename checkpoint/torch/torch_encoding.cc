@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "checkpoint/torch/torch_encoding.h"
 
+#include <algorithm>
+#include <iterator>
 #include <map>
 #include <utility>
 
@@ -129,6 +131,36 @@ void SetDefault(PythonJson& group, const char* name, PythonJson value) {
   if (!group.contains(name)) group[name] = std::move(value);
 }
 
+// A group of an optimizer of torch has some of these, and what it lacks it does not mean: "decoupled_weight_decay"
+// would make AdamW of an Adam.
+bool IsOfTorch(const PythonJson& group) {
+  constexpr const char* kOnlyTorchHas[] = {"amsgrad", "maximize",   "foreach",        "fused",
+                                           "alpha",   "capturable", "differentiable", "decoupled_weight_decay"};
+  return std::any_of(std::begin(kOnlyTorchHas), std::end(kOnlyTorchHas),
+                     [&](const char* name) { return group.contains(name); });
+}
+
+// What the optimizers of this project do not have, and torch's expect.
+void AddTorchOptions(PythonJson& group) {
+  if (IsOfTorch(group)) return;
+  if (group.contains("betas")) {
+    SetDefault(group, "amsgrad", false);
+    SetDefault(group, "maximize", false);
+    SetDefault(group, "foreach", nullptr);
+    SetDefault(group, "capturable", false);
+    SetDefault(group, "differentiable", false);
+    SetDefault(group, "fused", nullptr);
+    SetDefault(group, "decoupled_weight_decay", true);
+  } else if (group.contains("momentum")) {
+    SetDefault(group, "dampening", 0);
+    SetDefault(group, "nesterov", false);
+    SetDefault(group, "maximize", false);
+    SetDefault(group, "foreach", nullptr);
+    SetDefault(group, "differentiable", false);
+    SetDefault(group, "fused", nullptr);
+  }
+}
+
 }  // namespace
 
 void EncodeTorchTensor(PickleWriter& pickle, const std::string& key, DType dtype, const Shape& shape) {
@@ -169,25 +201,12 @@ absl::StatusOr<PythonJson> TorchParamGroups(const std::string& json) {
   for (PythonJson& group : groups) {
     if (!group.is_object()) return absl::DataLossError("a group of optim/param_groups is no JSON object");
     group = WithTensorsForNumbers(group);
+    AddTorchOptions(group);
     if (group.contains("betas") && group["betas"].is_array()) {
       PythonJson tuple;
       tuple[kPythonTag] = "tuple";
       tuple["items"] = group["betas"];
       group["betas"] = std::move(tuple);
-      SetDefault(group, "amsgrad", false);
-      SetDefault(group, "maximize", false);
-      SetDefault(group, "foreach", nullptr);
-      SetDefault(group, "capturable", false);
-      SetDefault(group, "differentiable", false);
-      SetDefault(group, "fused", nullptr);
-      SetDefault(group, "decoupled_weight_decay", true);
-    } else if (group.contains("momentum")) {
-      SetDefault(group, "dampening", 0);
-      SetDefault(group, "nesterov", false);
-      SetDefault(group, "maximize", false);
-      SetDefault(group, "foreach", nullptr);
-      SetDefault(group, "differentiable", false);
-      SetDefault(group, "fused", nullptr);
     }
   }
   return groups;

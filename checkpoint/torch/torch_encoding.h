@@ -34,8 +34,8 @@ struct EncodedTorchState {
 // value that would take the place of "model" or "optim"; kDataLoss param_groups that are no JSON.
 absl::StatusOr<EncodedTorchState> EncodeTorchState(const StateDict& contents);
 
-// param_groups as PyTorch wants them: options of its own that a group does not say have PyTorch's defaults, and betas
-// are a tuple.
+// param_groups as PyTorch wants them: a group that our optimizers made gets the options that only PyTorch's have, with
+// their defaults; one of PyTorch's stays as it is. betas are a tuple.
 absl::StatusOr<PythonJson> TorchParamGroups(const std::string& json);
 
 }  // namespace fsdp

@@ -28,6 +28,7 @@ namespace fsdp {
 struct TorchStateOptions {
   TorchTensorReader read = nullptr;  // of tensors in param_groups, which are refused where it is null
   FlatStateOptions flat = {};
+  bool model_only = false;  // the optimizer beside a model is left out
 };
 
 struct TorchOptimizer {

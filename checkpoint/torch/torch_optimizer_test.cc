@@ -38,12 +38,29 @@ TEST(ParameterIdsTest, GroupsAreMergedWhereSizesLeaveOneWay) {
               IsOkAndHolds(ElementsAre(Pair("0", "a"), Pair("1", "c"), Pair("2", "b"))));
 }
 
+TEST(ParameterIdsTest, BuffersAndFrozenParametersArePassedOverWhereShapesTell) {
+  // "scale" is a buffer that no list knows, and "c" was frozen.
+  const StateDict model = Model({{"a", {2, 3}}, {"scale", {}}, {"b", {4}}, {"c", {5}}});
+  EXPECT_THAT(NamesOfParameterIds(PythonJson::parse(R"([{"params":[0,1]}])"), {{"0", {2, 3}}, {"1", {4}}}, model),
+              IsOkAndHolds(ElementsAre(Pair("0", "a"), Pair("1", "b"))));
+  EXPECT_THAT(
+      NamesOfParameterIds(PythonJson::parse(R"([{"params":[0]},{"params":[1]}])"), {{"0", {4}}, {"1", {2, 3}}}, model),
+      IsOkAndHolds(ElementsAre(Pair("0", "b"), Pair("1", "a"))));
+  // Either of two of one shape.
+  EXPECT_THAT(NamesOfParameterIds(PythonJson::parse(R"([{"params":[0,1]}])"), {{"0", {2, 3}}, {"1", {4}}},
+                                  Model({{"a", {2, 3}}, {"b", {4}}, {"c", {4}}})),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("more than one way")));
+  // State without a second dimension may be a flat parameter that happens to be as long as "b".
+  EXPECT_THAT(NamesOfParameterIds(PythonJson::parse(R"([{"params":[0]}])"), {{"0", {4}}}, model),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("there are 1 of them, but 4 parameters")));
+}
+
 TEST(ParameterIdsTest, TwoWaysToMergeAreAnErrorAndNoGuess) {
   const StateDict model = Model({{"a", {3}}, {"b", {3}}});
   EXPECT_THAT(
       NamesOfParameterIds(PythonJson::parse(R"([{"params":[0]},{"params":[1]}])"), {{"0", {3}}, {"1", {3}}}, model),
       StatusIs(absl::StatusCode::kInvalidArgument,
-               AllOf(HasSubstr("merged in more than one way at \"a\""), HasSubstr("save it by name"))));
+               AllOf(HasSubstr("merged in more than one way at \"b\""), HasSubstr("save it by name"))));
 }
 
 TEST(ParameterIdsTest, NamesThatTorchSavedDecide) {
@@ -92,6 +109,28 @@ TEST(TorchStateTest, FlatParametersAreRefusedByName) {
               StatusIs(absl::StatusCode::kInvalidArgument,
                        AllOf(HasSubstr("\"_fsdp_wrapped_module._flat_param\" is a flat parameter of FSDP1"),
                              HasSubstr("--flat_layout=FILE says it"))));
+}
+
+TEST(TorchStateTest, AModelAloneIsReadWhateverItsOptimizerIs) {
+  TorchNode groups;
+  groups.is_list = true;
+  groups.Add("0", TorchNode::Value(PythonJson::parse(R"({"params":[0,1,2]})")));
+  TorchNode optimizer;
+  optimizer.Add("state", TorchNode());
+  optimizer.Add("param_groups", std::move(groups));
+  TorchNode model;
+  model.Add("w", TorchNode::Tensor(0));
+  TorchNode root;
+  root.Add("model", std::move(model));
+  root.Add("optim", std::move(optimizer));
+  root.Add("step", TorchNode::Value(7));
+  const std::vector<TorchLeafType> types = {{DType::kFloat32, {3}, ""}};
+  EXPECT_THAT(StateOfTree(root, types),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("ckpt convert --model_only")));
+  ASSERT_OK_AND_ASSIGN(const TorchState state, StateOfTree(root, types, {.model_only = true}));
+  EXPECT_TRUE(state.contents.contains(StateKey::Model("w")));
+  EXPECT_EQ(state.contents.FindText(StateKey::ParamGroups()), nullptr);
+  EXPECT_EQ(state.step, 7);
 }
 
 TEST(TorchStateTest, TwoModelsAreAnError) {

@@ -60,7 +60,8 @@ class TorchSource final : public TensorSource {
       return bytes;
     };
     ASSIGN_OR_RETURN(const std::optional<FlatLayout> layout, ReadFlatLayout(options.flat_layout));
-    absl::StatusOr<TorchState> state = StateOfTree(root, types, {read, {layout ? &*layout : nullptr, ranks}});
+    absl::StatusOr<TorchState> state =
+        StateOfTree(root, types, {read, {layout ? &*layout : nullptr, ranks}, options.model_only});
     if (!state.ok()) {
       return absl::Status(state.status().code(), absl::StrCat(path, ": ", std::string(state.status().message())));
     }

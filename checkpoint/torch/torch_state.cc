@@ -55,7 +55,8 @@ class StateBuilder {
       RETURN_IF_ERROR(is_model ? AddModelNode(name, node, "") : AddExtra(name, node));
     }
     RETURN_IF_ERROR(AddFlatParameters());
-    if (!optimizer.empty()) RETURN_IF_ERROR(AddOptimizer(*root.Find(optimizer)));
+    const bool is_wanted = !optimizer.empty() && !(options_.model_only && !model.empty());
+    if (is_wanted) RETURN_IF_ERROR(AddOptimizer(*root.Find(optimizer)));
     return std::move(state_);
   }
 
