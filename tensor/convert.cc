@@ -9,8 +9,10 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
 #include "tensor/convert_integers.h"
 #include "tensor/convert_kernels.h"
+#include "tensor/rare_floats.h"
 
 namespace fsdp {
 namespace {
@@ -25,6 +27,34 @@ std::byte* At(void* data, DType dtype, int64_t element) {
   return static_cast<std::byte*>(data) + element * SizeOf(dtype);
 }
 
+absl::Status DoesNotFit(DType from, DType to, int64_t element, int64_t numel, const std::string& value) {
+  return absl::InvalidArgumentError(absl::StrCat("element ", element, " of ", numel, ": ", std::string(DTypeName(from)),
+                                                 " value ", value, " does not fit in ", std::string(DTypeName(to))));
+}
+
+// Float to float of any two formats; the rare ones by way of float32.
+void ConvertAnyFloats(DType from, const void* source, DType to, void* destination, int64_t numel) {
+  if (from == to) {
+    std::memcpy(destination, source, numel * SizeOf(from));
+    return;
+  }
+  if (!IsRareFloat(from) && !IsRareFloat(to)) return ConvertFloats(from, source, to, destination, numel);
+  float tile[kTile];
+  for (int64_t i = 0; i < numel; i += kTile) {
+    const int64_t n = std::min(kTile, numel - i);
+    if (IsRareFloat(from)) {
+      RareFloatsToFloat32(from, At(source, from, i), tile, n);
+    } else {
+      ConvertAnyFloats(from, At(source, from, i), DType::kFloat32, tile, n);
+    }
+    if (IsRareFloat(to)) {
+      Float32ToRareFloats(tile, to, At(destination, to, i), n);
+    } else {
+      ConvertAnyFloats(DType::kFloat32, tile, to, At(destination, to, i), n);
+    }
+  }
+}
+
 // Integers to a narrow float round to float32 first, as PyTorch does.
 void ConvertIntegersToFloats(DType from, const void* source, DType to, void* destination, int64_t numel) {
   if (to == DType::kFloat64) return IntegersToFloat64(from, source, static_cast<double*>(destination), numel);
@@ -33,7 +63,7 @@ void ConvertIntegersToFloats(DType from, const void* source, DType to, void* des
   for (int64_t i = 0; i < numel; i += kTile) {
     const int64_t n = std::min(kTile, numel - i);
     IntegersToFloat32(from, At(source, from, i), tile, n);
-    ConvertFloats(DType::kFloat32, tile, to, At(destination, to, i), n);
+    ConvertAnyFloats(DType::kFloat32, tile, to, At(destination, to, i), n);
   }
 }
 
@@ -42,18 +72,52 @@ absl::Status ConvertFloatsToIntegers(DType from, const void* source, DType to, v
   double tile[kTile];
   for (int64_t i = 0; i < numel; i += kTile) {
     const int64_t n = std::min(kTile, numel - i);
-    if (from == DType::kFloat64) {
-      std::memcpy(tile, At(source, from, i), n * sizeof(double));
-    } else {
-      ConvertFloats(from, At(source, from, i), DType::kFloat64, tile, n);
-    }
+    ConvertAnyFloats(from, At(source, from, i), DType::kFloat64, tile, n);
     const int64_t converted = Float64ToIntegers(tile, to, At(destination, to, i), n);
-    if (converted < n) {
-      return absl::InvalidArgumentError(absl::StrCat("element ", i + converted, " of ", numel, ": ",
-                                                     std::string(DTypeName(from)), " value ", tile[converted],
-                                                     " does not fit in ", std::string(DTypeName(to))));
-    }
+    if (converted < n) return DoesNotFit(from, to, i + converted, numel, absl::StrCat(tile[converted]));
   }
+  return absl::OkStatus();
+}
+
+// Each element becomes a real part before an imaginary part of 0.
+absl::Status ConvertRealToComplex(DType from, const void* source, DType to, void* destination, int64_t numel) {
+  const DType part = PartOf(to);
+  const int64_t size = SizeOf(part);
+  std::byte tile[kTile * sizeof(double)];
+  for (int64_t i = 0; i < numel; i += kTile) {
+    const int64_t n = std::min(kTile, numel - i);
+    RETURN_IF_ERROR(Convert(from, At(source, from, i), part, tile, n));
+    std::byte* const out = At(destination, to, i);
+    std::memset(out, 0, n * 2 * size);
+    for (int64_t k = 0; k < n; ++k) std::memcpy(out + 2 * k * size, tile + k * size, size);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ConvertComplexToReal(DType from, const void* source, DType to, void* destination, int64_t numel) {
+  double parts[kTile];
+  double reals[kTile / 2];
+  for (int64_t i = 0; i < numel; i += kTile / 2) {
+    const int64_t n = std::min(kTile / 2, numel - i);
+    ConvertAnyFloats(PartOf(from), At(source, from, i), DType::kFloat64, parts, 2 * n);
+    int64_t converted = 0;
+    for (; converted < n && parts[2 * converted + 1] == 0; ++converted) reals[converted] = parts[2 * converted];
+    if (IsFloatingPoint(to)) {
+      ConvertAnyFloats(DType::kFloat64, reals, to, At(destination, to, i), converted);
+    } else {
+      converted = Float64ToIntegers(reals, to, At(destination, to, i), converted);
+    }
+    if (converted == n) continue;
+    const double* const number = parts + 2 * converted;
+    return DoesNotFit(from, to, i + converted, numel, absl::StrCat("(", number[0], ", ", number[1], ")"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ConvertComplex(DType from, const void* source, DType to, void* destination, int64_t numel) {
+  if (!IsComplex(from)) return ConvertRealToComplex(from, source, to, destination, numel);
+  if (!IsComplex(to)) return ConvertComplexToReal(from, source, to, destination, numel);
+  ConvertAnyFloats(PartOf(from), source, PartOf(to), destination, 2 * numel);
   return absl::OkStatus();
 }
 
@@ -64,8 +128,10 @@ absl::Status Convert(DType from, const void* source, DType to, void* destination
   if (numel == 0) return absl::OkStatus();
   if (from == to) {
     if (source != destination) std::memcpy(destination, source, numel * SizeOf(from));
+  } else if (IsComplex(from) || IsComplex(to)) {
+    return ConvertComplex(from, source, to, destination, numel);
   } else if (IsFloatingPoint(from) && IsFloatingPoint(to)) {
-    ConvertFloats(from, source, to, destination, numel);
+    ConvertAnyFloats(from, source, to, destination, numel);
   } else if (IsFloatingPoint(from)) {
     return ConvertFloatsToIntegers(from, source, to, destination, numel);
   } else if (IsFloatingPoint(to)) {

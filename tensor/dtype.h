@@ -28,13 +28,19 @@ enum class DType : uint8_t {
   kUInt32 = 11,
   kUInt16 = 12,
   kUInt8 = 13,
-  kBool = 14,  // one byte, 0 or 1
+  kBool = 14,       // one byte, 0 or 1
+  kComplex32 = 15,  // a complex number is its real part, then its imaginary part
+  kComplex64 = 16,
+  kComplex128 = 17,
+  kFloat8E4M3FNUZ = 18,  // no infinities and no -0, whose code is the one NaN
+  kFloat8E5M2FNUZ = 19,
+  kFloat8E8M0FNU = 20,  // powers of two: no sign, no zero
 };
 
 // All dtypes, in the order of their values.
 absl::Span<const DType> AllDTypes();
 
-// Bytes of one element: 1, 2, 4 or 8.
+// Bytes of one element: 1, 2, 4, 8 or 16.
 int64_t SizeOf(DType dtype);
 
 // "float32", "bfloat16", "float8_e4m3fn", ..., "bool".
@@ -43,8 +49,14 @@ std::string_view DTypeName(DType dtype);
 // The inverse of DTypeName; kInvalidArgument lists the known names.
 absl::StatusOr<DType> ParseDType(std::string_view name);
 
-// True for the six floating-point dtypes.
+// True for the nine floating-point dtypes; not for complex ones, as in PyTorch.
 bool IsFloatingPoint(DType dtype);
+
+// True for the three complex dtypes.
+bool IsComplex(DType dtype);
+
+// What a complex element is two of; any other dtype itself.
+DType PartOf(DType dtype);
 
 }  // namespace fsdp
 

@@ -64,7 +64,7 @@ void AddToLayer(const StoredTensor& tensor, const TensorStatistics& statistics, 
   const int64_t nbytes = tensor.shape.numel() * SizeOf(tensor.dtype);
   (tensor.key.section == Section::kModel ? row.model_bytes : row.optim_bytes) += nbytes;
   const auto found = statistics.find(tensor.key);
-  if (found == statistics.end() || !IsFloatingPoint(tensor.dtype)) return;
+  if (found == statistics.end() || !IsFloatingPoint(PartOf(tensor.dtype))) return;
   if (tensor.key.section == Section::kModel) {
     row.weights.Add(found->second);
   } else if (tensor.shape.rank() > 0) {

@@ -67,6 +67,31 @@ TEST_F(CkptForeignTest, EachBecomesEachOfOurKindsAndEveryOtherFormatWithoutLoss)
   }
 }
 
+TEST_F(CkptForeignTest, ComplexAndRareFloatsGoThroughEveryKindWithoutLoss) {
+  const std::string name = "rare_dtypes.pt";
+  const std::vector<std::vector<std::string>> targets = {
+      {"full"},
+      {"sharded", "--state_dict_type=sharded", "--world_size=3"},
+      {"torch.pt"},
+      {"dcp", "--to=dcp", "--world_size=2"},
+  };
+  for (const std::vector<std::string>& target : targets) {
+    std::vector<std::string> arguments = {"convert", TorchTestData(name), Path(target[0])};
+    arguments.insert(arguments.end(), target.begin() + 1, target.end());
+    MustCkpt(arguments);
+    ExpectGolden(Path(target[0]), name);
+    MustCkpt({"verify", Path(target[0])});
+    MustCkpt({"diff", TorchTestData(name), Path(target[0])});
+  }
+  // safetensors has complex64 and the float8 formats, and neither of the other two.
+  const Outcome refused = Ckpt({"convert", Path("full"), Path("x.safetensors")});
+  EXPECT_EQ(refused.status, 1);
+  EXPECT_THAT(refused.err, HasSubstr("safetensors has no dtype complex"));
+  MustCkpt({"convert", Path("full"), Path("x.safetensors"), "--exclude=complex32|complex128"});
+  EXPECT_EQ(*ReadWhole(**OpenTensorSource(Path("x.safetensors")), StateKey::Model("complex64.transposed")),
+            *ReadWhole(**OpenTensorSource(Path("full")), StateKey::Model("complex64.transposed")));
+}
+
 TEST_F(CkptForeignTest, EqualInputGivesEqualBytes) {
   for (const char* name : {"a", "b"}) {
     MustCkpt({"convert", TorchTestData("full.pt"), Path(absl::StrCat(name, ".pt"))});
@@ -185,7 +210,8 @@ TEST_F(CkptForeignTest, OptionsThatDoNotApplyAreRefused) {
 std::string Python() { return fs::exists("/usr/bin/python3") ? "/usr/bin/python3" : "python3"; }
 
 TEST_F(CkptForeignTest, AViewShowsEveryTensorToH5pyWhereItLies) {
-  for (const std::string name : {"full.pt", "views.pt", "legacy.pt", "indexed", "fsdp2_w3", "tensor_parallel_w4"}) {
+  for (const std::string name :
+       {"full.pt", "views.pt", "rare_dtypes.pt", "legacy.pt", "indexed", "fsdp2_w3", "tensor_parallel_w4"}) {
     const std::string view = Path(name + ".h5");
     const std::string said = MustCkpt({"view", TorchTestData(name), view});
     EXPECT_LT(fs::file_size(view), 100'000) << name;

@@ -11,6 +11,7 @@
 #include "base/check.h"
 #include "base/quote.h"
 #include "base/status_macros.h"
+#include "checkpoint/hdf5/complex_fields.h"
 #include "checkpoint/hdf5/hdf5_library.h"
 #include "checkpoint/hdf5/hyperslab.h"
 
@@ -50,6 +51,20 @@ Handle BoolType() {
   return made ? std::move(type) : Handle();
 }
 
+bool IsFloat8(DType dtype) { return IsFloatingPoint(dtype) && SizeOf(dtype) == 1; }
+
+Handle FileType(DType dtype);
+
+Handle ComplexType(DType dtype) {
+  const auto size = static_cast<size_t>(SizeOf(dtype));
+  const Handle part = FileType(PartOf(dtype));
+  const auto [real, imaginary] = ComplexFieldsOf(dtype);
+  Handle type(H5Tcreate(H5T_COMPOUND, size), H5Tclose);
+  const bool made = part.ok() && type.ok() && H5Tinsert(type.get(), real, 0, part.get()) >= 0 &&
+                    H5Tinsert(type.get(), imaginary, size / 2, part.get()) >= 0;
+  return made ? std::move(type) : Handle();
+}
+
 Handle FileType(DType dtype) {
   const auto standard = [](hid_t type) { return Handle(H5Tcopy(type), H5Tclose); };
   switch (dtype) {
@@ -68,6 +83,9 @@ Handle FileType(DType dtype) {
     // HDF5 takes exponent 15 of e4m3fn for infinity, so the bytes are stored as they are, named by an attribute.
     case DType::kFloat8E4M3FN:
     case DType::kFloat8E5M2:
+    case DType::kFloat8E4M3FNUZ:
+    case DType::kFloat8E5M2FNUZ:
+    case DType::kFloat8E8M0FNU:
     case DType::kUInt8:
       return standard(H5T_STD_U8LE);
     case DType::kInt64:
@@ -86,6 +104,10 @@ Handle FileType(DType dtype) {
       return standard(H5T_STD_U16LE);
     case DType::kBool:
       return BoolType();
+    case DType::kComplex32:
+    case DType::kComplex64:
+    case DType::kComplex128:
+      return ComplexType(dtype);
   }
   CheckFailed("not a DType", __FILE__, __LINE__);
 }
@@ -98,19 +120,31 @@ Handle TextType(int64_t nbytes) {
 }
 
 // The little-endian bytes of a NaN; none for other types, whose fill value stays 0.
-std::optional<std::array<uint8_t, 8>> FillBytes(DType dtype) {
+std::optional<std::array<uint8_t, 16>> FillBytes(DType dtype) {
+  using Bytes = std::array<uint8_t, 16>;
   switch (dtype) {
     case DType::kFloat64:
-      return std::array<uint8_t, 8>{0, 0, 0, 0, 0, 0, 0xF8, 0x7F};
+      return Bytes{0, 0, 0, 0, 0, 0, 0xF8, 0x7F};
     case DType::kFloat32:
-      return std::array<uint8_t, 8>{0, 0, 0xC0, 0x7F};
+      return Bytes{0, 0, 0xC0, 0x7F};
     case DType::kBFloat16:
-      return std::array<uint8_t, 8>{0xC0, 0x7F};
+      return Bytes{0xC0, 0x7F};
     case DType::kFloat16:
-      return std::array<uint8_t, 8>{0x00, 0x7E};
+      return Bytes{0x00, 0x7E};
     case DType::kFloat8E4M3FN:
     case DType::kFloat8E5M2:
-      return std::array<uint8_t, 8>{0x7F};
+      return Bytes{0x7F};
+    case DType::kFloat8E4M3FNUZ:
+    case DType::kFloat8E5M2FNUZ:
+      return Bytes{0x80};
+    case DType::kFloat8E8M0FNU:
+      return Bytes{0xFF};
+    case DType::kComplex32:
+      return Bytes{0x00, 0x7E, 0x00, 0x7E};
+    case DType::kComplex64:
+      return Bytes{0, 0, 0xC0, 0x7F, 0, 0, 0xC0, 0x7F};
+    case DType::kComplex128:
+      return Bytes{0, 0, 0, 0, 0, 0, 0xF8, 0x7F, 0, 0, 0, 0, 0, 0, 0xF8, 0x7F};
     default:
       return std::nullopt;
   }
@@ -133,7 +167,7 @@ absl::Status WriteAttribute(hid_t object, const std::string& name, const std::st
 
 // The attributes that a dataset of `dtype`, or an object with an escaped name, carries.
 absl::Status Describe(hid_t object, const std::string& fqn, std::optional<DType> dtype) {
-  if (dtype == DType::kFloat8E4M3FN || dtype == DType::kFloat8E5M2) {
+  if (dtype && IsFloat8(*dtype)) {
     RETURN_IF_ERROR(WriteAttribute(object, "dtype", std::string(DTypeName(*dtype))));
   }
   return fqn.empty() ? absl::OkStatus() : WriteAttribute(object, "fqn", fqn);

@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "checkpoint/hdf5/complex_fields.h"
 #include "checkpoint/hdf5/hdf5_library.h"
 #include "tensor/dtype.h"
 
@@ -88,6 +89,23 @@ std::optional<DType> IntegerType(hid_t type) {
   return std::nullopt;
 }
 
+bool IsMember(hid_t type, unsigned index, const char* name, size_t offset, DType dtype);
+
+// The compound of `dtype`, a complex one, as hdf5_file.cc makes it.
+bool IsComplexType(hid_t type, DType dtype) {
+  const auto size = static_cast<size_t>(SizeOf(dtype));
+  const auto [real, imaginary] = ComplexFieldsOf(dtype);
+  return H5Tget_size(type) == size && H5Tget_nmembers(type) == 2 && IsMember(type, 0, real, 0, PartOf(dtype)) &&
+         IsMember(type, 1, imaginary, size / 2, PartOf(dtype));
+}
+
+std::string ComplexTypeName(hid_t type) {
+  for (const DType dtype : {DType::kComplex32, DType::kComplex64, DType::kComplex128}) {
+    if (IsComplexType(type, dtype)) return std::string(DTypeName(dtype));
+  }
+  return "";
+}
+
 // `named` is the attribute "dtype", which tells the bytes of a float8 from plain ones.
 std::string TypeName(hid_t type, const std::string& named) {
   switch (H5Tget_class(type)) {
@@ -101,14 +119,26 @@ std::string TypeName(hid_t type, const std::string& named) {
     case H5T_INTEGER: {
       const std::optional<DType> dtype = IntegerType(type);
       if (!dtype) return "";
-      const bool is_float8 = *dtype == DType::kUInt8 && (named == "float8_e4m3fn" || named == "float8_e5m2");
+      const absl::StatusOr<DType> other = ParseDType(named);
+      const bool is_float8 = *dtype == DType::kUInt8 && other.ok() && IsFloatingPoint(*other) && SizeOf(*other) == 1;
       return is_float8 ? named : std::string(DTypeName(*dtype));
     }
     case H5T_ENUM:
       return IsBool(type) ? "bool" : "";
+    case H5T_COMPOUND:
+      return ComplexTypeName(type);
     default:
       return "";
   }
+}
+
+bool IsMember(hid_t type, unsigned index, const char* name, size_t offset, DType dtype) {
+  char* const found = H5Tget_member_name(type, index);
+  const bool is_named = found != nullptr && std::strcmp(found, name) == 0;
+  if (found != nullptr) H5free_memory(found);
+  const Hdf5Handle member(H5Tget_member_type(type, index), H5Tclose);
+  return is_named && member.ok() && H5Tget_member_offset(type, index) == offset &&
+         TypeName(member.get(), "") == DTypeName(dtype);
 }
 
 std::string LayoutProblem(hid_t creation) {

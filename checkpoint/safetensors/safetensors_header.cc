@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/types/span.h"
+#include "base/check.h"
 #include "base/quote.h"
 #include "base/status_macros.h"
 #include "checkpoint/format/json_events.h"
@@ -28,23 +29,37 @@ struct DTypeEntry {
 
 // The order is the reference library's, by ascending alignment; files are written in descending order of it.
 constexpr std::array<DTypeEntry, 22> kDTypes = {{
-    {"BOOL", DType::kBool},          {"F4", std::nullopt},
-    {"F6_E2M3", std::nullopt},       {"F6_E3M2", std::nullopt},
-    {"U8", DType::kUInt8},           {"I8", DType::kInt8},
-    {"F8_E5M2", DType::kFloat8E5M2}, {"F8_E4M3", DType::kFloat8E4M3FN},
-    {"F8_E8M0", std::nullopt},       {"F8_E4M3FNUZ", std::nullopt},
-    {"F8_E5M2FNUZ", std::nullopt},   {"I16", DType::kInt16},
-    {"U16", DType::kUInt16},         {"F16", DType::kFloat16},
-    {"BF16", DType::kBFloat16},      {"I32", DType::kInt32},
-    {"U32", DType::kUInt32},         {"F32", DType::kFloat32},
-    {"C64", std::nullopt},           {"F64", DType::kFloat64},
-    {"I64", DType::kInt64},          {"U64", DType::kUInt64},
+    {"BOOL", DType::kBool},
+    {"F4", std::nullopt},
+    {"F6_E2M3", std::nullopt},
+    {"F6_E3M2", std::nullopt},
+    {"U8", DType::kUInt8},
+    {"I8", DType::kInt8},
+    {"F8_E5M2", DType::kFloat8E5M2},
+    {"F8_E4M3", DType::kFloat8E4M3FN},
+    {"F8_E8M0", DType::kFloat8E8M0FNU},
+    {"F8_E4M3FNUZ", DType::kFloat8E4M3FNUZ},
+    {"F8_E5M2FNUZ", DType::kFloat8E5M2FNUZ},
+    {"I16", DType::kInt16},
+    {"U16", DType::kUInt16},
+    {"F16", DType::kFloat16},
+    {"BF16", DType::kBFloat16},
+    {"I32", DType::kInt32},
+    {"U32", DType::kUInt32},
+    {"F32", DType::kFloat32},
+    {"C64", DType::kComplex64},
+    {"F64", DType::kFloat64},
+    {"I64", DType::kInt64},
+    {"U64", DType::kUInt64},
 }};
 
+// Beyond the last for a dtype that the format does not have.
 int OrderOf(DType dtype) {
   const auto at = std::find_if(kDTypes.begin(), kDTypes.end(), [&](const DTypeEntry& e) { return e.dtype == dtype; });
   return static_cast<int>(at - kDTypes.begin());
 }
+
+bool HasSafetensorsDType(DType dtype) { return OrderOf(dtype) < static_cast<int>(kDTypes.size()); }
 
 absl::StatusOr<DType> ParseSafetensorsDType(std::string_view name) {
   for (const DTypeEntry& entry : kDTypes) {
@@ -220,10 +235,16 @@ absl::Status CheckPayloadCover(std::vector<SafetensorsEntry>& entries, int64_t p
   return absl::OkStatus();
 }
 
-absl::Status CheckWritableNames(const SafetensorsHeader& header) {
+absl::Status CheckWritable(const SafetensorsHeader& header) {
   std::vector<std::string_view> names;
   names.reserve(header.entries.size());
-  for (const SafetensorsEntry& entry : header.entries) names.push_back(entry.name);
+  for (const SafetensorsEntry& entry : header.entries) {
+    names.push_back(entry.name);
+    if (HasSafetensorsDType(entry.dtype)) continue;
+    return OfTensor(entry.name, absl::InvalidArgumentError(absl::StrCat(
+                                    "safetensors has no dtype ", std::string(DTypeName(entry.dtype)),
+                                    "; convert to another format, or leave the tensor out with --exclude")));
+  }
   std::sort(names.begin(), names.end());
   if (const auto twice = std::adjacent_find(names.begin(), names.end()); twice != names.end()) {
     return OfTensor(*twice, absl::InvalidArgumentError("two tensors have this name"));
@@ -259,7 +280,10 @@ absl::Status AppendMetadata(const std::map<std::string, std::string>& metadata, 
 
 }  // namespace
 
-std::string_view SafetensorsDTypeName(DType dtype) { return kDTypes[OrderOf(dtype)].name; }
+std::string_view SafetensorsDTypeName(DType dtype) {
+  Check(HasSafetensorsDType(dtype), "a dtype that safetensors does not have");
+  return kDTypes[OrderOf(dtype)].name;
+}
 
 absl::StatusOr<SafetensorsHeader> ParseSafetensorsHeader(std::string_view json, int64_t payload_bytes) {
   HeaderVisitor visitor;
@@ -285,7 +309,7 @@ void PlaceSafetensorsEntries(std::vector<SafetensorsEntry>& entries) {
 }
 
 absl::StatusOr<std::string> EncodeSafetensorsHeader(const SafetensorsHeader& header) {
-  RETURN_IF_ERROR(CheckWritableNames(header));
+  RETURN_IF_ERROR(CheckWritable(header));
   std::string out(sizeof(uint64_t), '\0');
   out += '{';
   std::string_view comma = "";

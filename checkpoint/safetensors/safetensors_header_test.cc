@@ -142,7 +142,7 @@ TEST(SafetensorsHeaderTest, MembersThatTheFormatDoesNotNameAreIgnored) {
 TEST(SafetensorsHeaderTest, UnknownDTypesAreRefusedByName) {
   EXPECT_THAT(ParseSafetensorsHeader(Tensor(R"("dtype":"F31","shape":[1],"data_offsets":[0,4])"), 4),
               StatusIs(StatusCode::kInvalidArgument, HasSubstr("tensor \"w\": unknown dtype \"F31\"")));
-  for (const char* name : {"F4", "F6_E2M3", "F6_E3M2", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ", "C64"}) {
+  for (const char* name : {"F4", "F6_E2M3", "F6_E3M2"}) {
     EXPECT_THAT(
         ParseSafetensorsHeader(Tensor(absl::StrCat("\"dtype\":\"", name, R"(","shape":[2],"data_offsets":[0,2])")), 2),
         StatusIs(StatusCode::kInvalidArgument,
@@ -152,10 +152,22 @@ TEST(SafetensorsHeaderTest, UnknownDTypesAreRefusedByName) {
 
 TEST(SafetensorsHeaderTest, EveryDTypeOfOursIsRead) {
   for (DType dtype : AllDTypes()) {
+    if (dtype == DType::kComplex32 || dtype == DType::kComplex128) continue;  // the format has neither
     const std::string json = Tensor(absl::StrCat("\"dtype\":\"", std::string(SafetensorsDTypeName(dtype)),
                                                  "\",\"shape\":[3],\"data_offsets\":[0,", 3 * SizeOf(dtype), "]"));
     ASSERT_OK_AND_ASSIGN(const SafetensorsHeader header, ParseSafetensorsHeader(json, 3 * SizeOf(dtype)));
     EXPECT_EQ(header.entries[0].dtype, dtype);
+  }
+}
+
+TEST(SafetensorsHeaderTest, DTypesThatTheFormatLacksAreNotWritten) {
+  for (const DType dtype : {DType::kComplex32, DType::kComplex128}) {
+    SafetensorsHeader header;
+    header.entries = {{"w", dtype, {1}}};
+    PlaceSafetensorsEntries(header.entries);
+    EXPECT_THAT(EncodeSafetensorsHeader(header),
+                StatusIs(StatusCode::kInvalidArgument, HasSubstr(absl::StrCat("tensor \"w\": safetensors has no dtype ",
+                                                                              std::string(DTypeName(dtype))))));
   }
 }
 

@@ -48,6 +48,15 @@ NonFinite CountNonFinite(DType dtype, const void* data, int64_t numel) {
       return Count<uint8_t, 0x7F, 0x7C>(bytes, numel);
     case DType::kFloat8E4M3FN:  // 0x7E is its largest number
       return Count<uint8_t, 0x7F, 0x7E, /*kHasInfinity=*/false>(bytes, numel);
+    case DType::kFloat8E4M3FNUZ:
+    case DType::kFloat8E5M2FNUZ:
+      return {std::count(bytes, bytes + numel, std::byte{0x80}), 0};
+    case DType::kFloat8E8M0FNU:
+      return {std::count(bytes, bytes + numel, std::byte{0xFF}), 0};
+    case DType::kComplex32:
+    case DType::kComplex64:
+    case DType::kComplex128:
+      return CountNonFinite(PartOf(dtype), data, 2 * numel);
     default:
       return {};
   }

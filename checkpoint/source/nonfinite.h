@@ -21,7 +21,8 @@ struct NonFinite {
   }
 };
 
-// Of `numel` elements at `data`, aligned or not. None where `dtype` is an integer or bool.
+// Of `numel` elements at `data`, aligned or not; a complex one counts as two, its parts. None where `dtype` is an
+// integer or bool.
 NonFinite CountNonFinite(DType dtype, const void* data, int64_t numel);
 
 }  // namespace fsdp

@@ -16,7 +16,8 @@ namespace {
 
 // Every code of every dtype of up to 16 bits, against conversion to float32.
 TEST(NonFiniteTest, CountsWhatConversionShows) {
-  for (const DType dtype : {DType::kBFloat16, DType::kFloat16, DType::kFloat8E4M3FN, DType::kFloat8E5M2}) {
+  for (const DType dtype : {DType::kBFloat16, DType::kFloat16, DType::kFloat8E4M3FN, DType::kFloat8E5M2,
+                            DType::kFloat8E4M3FNUZ, DType::kFloat8E5M2FNUZ, DType::kFloat8E8M0FNU}) {
     const int64_t size = SizeOf(dtype);
     const int64_t numel = int64_t{1} << (8 * size);
     std::vector<uint8_t> codes(numel * size);
@@ -38,6 +39,13 @@ TEST(NonFiniteTest, CountsThemAllHoweverManyThereAre) {
   EXPECT_EQ(CountNonFinite(DType::kFloat64, infinities.data(), 40'000).inf, 40'000);
   const std::vector<uint8_t> small(100'001, 0x7C);
   EXPECT_EQ(CountNonFinite(DType::kFloat8E5M2, small.data(), 100'001).inf, 100'001);
+}
+
+TEST(NonFiniteTest, AComplexNumberCountsByItsParts) {
+  const std::vector<double> parts = {1, std::nan(""), HUGE_VAL, std::nan(""), 2, 3};
+  const NonFinite counted = CountNonFinite(DType::kComplex128, parts.data(), 3);
+  EXPECT_EQ(counted.nan, 2);
+  EXPECT_EQ(counted.inf, 1);
 }
 
 TEST(NonFiniteTest, IntegersAreFinite) {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <complex>
 #include <cstddef>
 #include <cstring>
 
@@ -64,13 +65,20 @@ class Comparison {
         b_(b),
         tolerance_(tolerance),
         difference_(difference),
-        has_ulps_(a.dtype == b.dtype && IsFloatingPoint(a.dtype)),
+        has_ulps_(a.dtype == b.dtype && IsFloatingPoint(a.dtype) &&
+                  a.dtype != DType::kFloat8E8M0FNU),  // which has no sign
         wide_(a.dtype == b.dtype && (a.dtype == DType::kInt64 || a.dtype == DType::kUInt64) ? a.dtype
                                                                                             : DType::kFloat64) {
     if (has_ulps_ && !difference_.ulps) difference_.ulps = 0;
   }
 
   absl::Status Run(int64_t begin, int64_t numel) {
+    difference_.numel += numel;
+    return IsComplex(a_.dtype) || IsComplex(b_.dtype) ? RunComplex(begin, numel) : RunReal(begin, numel);
+  }
+
+ private:
+  absl::Status RunReal(int64_t begin, int64_t numel) {
     for (int64_t at = 0; at < numel; at += kTile) {
       const int64_t count = std::min(kTile, numel - at);
       RETURN_IF_ERROR(Convert(a_.dtype, At(a_, at), DType::kFloat64, x_, count));
@@ -81,11 +89,22 @@ class Comparison {
       RETURN_IF_ERROR(Convert(b_.dtype, At(b_, at), DType::kFloat64, y_, count));
       for (int64_t i = 0; i < count; ++i) AddPair(at + i, begin + at + i, x_[i], y_[i]);
     }
-    difference_.numel += numel;
     return absl::OkStatus();
   }
 
- private:
+  // A tile holds half as many.
+  absl::Status RunComplex(int64_t begin, int64_t numel) {
+    for (int64_t at = 0; at < numel; at += kTile / 2) {
+      const int64_t count = std::min(kTile / 2, numel - at);
+      RETURN_IF_ERROR(Convert(a_.dtype, At(a_, at), DType::kComplex128, x_, count));
+      RETURN_IF_ERROR(Convert(b_.dtype, At(b_, at), DType::kComplex128, y_, count));
+      for (int64_t i = 0; i < count; ++i) {
+        AddComplexPair(begin + at + i, {x_[2 * i], x_[2 * i + 1]}, {y_[2 * i], y_[2 * i + 1]});
+      }
+    }
+    return absl::OkStatus();
+  }
+
   // x_ holds elements that have the same bits on both sides.
   void AddEqual(int64_t count) {
     double sums[4] = {};  // one would wait for itself at every addition
@@ -116,23 +135,46 @@ class Comparison {
     }
     const double distance = DistanceOf(offset, x, y);
     if (x == y && distance == 0) return;
-    ++difference_.changed;
-    if (difference_.first_changed < 0) difference_.first_changed = index;
-    if (x_is_nan || y_is_nan) {
-      ++difference_.nan_mismatches;
-      ++difference_.outside;
-      return;
-    }
-    difference_.max_abs = std::max(difference_.max_abs, distance);
-    const double relative = std::isinf(distance) ? distance : distance / std::max(std::abs(x), std::abs(y));
-    difference_.max_rel = std::max(difference_.max_rel, relative);
-    if (std::isinf(distance) || distance > tolerance_.atol + tolerance_.rtol * std::abs(y)) ++difference_.outside;
-    if (has_ulps_) {
+    AddChange(index, x_is_nan || y_is_nan, distance, std::abs(x), std::abs(y));
+    if (has_ulps_ && !x_is_nan && !y_is_nan) {
       const int64_t size = SizeOf(a_.dtype);
       const uint64_t p = RankOf(size, At(a_, offset));
       const uint64_t q = RankOf(size, At(b_, offset));
       difference_.ulps = std::max(*difference_.ulps, p > q ? p - q : q - p);
     }
+  }
+
+  // `x` and `y` are the magnitudes of the two elements.
+  void AddChange(int64_t index, bool one_is_nan, double distance, double x, double y) {
+    ++difference_.changed;
+    if (difference_.first_changed < 0) difference_.first_changed = index;
+    if (one_is_nan) {
+      ++difference_.nan_mismatches;
+      ++difference_.outside;
+      return;
+    }
+    difference_.max_abs = std::max(difference_.max_abs, distance);
+    const double relative = std::isinf(distance) ? distance : distance / std::max(x, y);
+    difference_.max_rel = std::max(difference_.max_rel, relative);
+    if (std::isinf(distance) || distance > tolerance_.atol + tolerance_.rtol * y) ++difference_.outside;
+  }
+
+  void AddComplexPair(int64_t index, const std::complex<double>& x, const std::complex<double>& y) {
+    const auto is_nan = [](const std::complex<double>& z) { return std::isnan(z.real()) || std::isnan(z.imag()); };
+    if (is_nan(x) && is_nan(y)) {
+      ++difference_.nan_both;
+      return;
+    }
+    if (std::isfinite(std::abs(x)) && std::isfinite(std::abs(y))) {
+      difference_.dot += x.real() * y.real() + x.imag() * y.imag();
+      difference_.squares_a += std::norm(x);
+      difference_.squares_b += std::norm(y);
+    }
+    if (x == y) return;
+    // Infinity less itself would be NaN.
+    const double real = x.real() == y.real() ? 0 : x.real() - y.real();
+    const double imaginary = x.imag() == y.imag() ? 0 : x.imag() - y.imag();
+    AddChange(index, is_nan(x) || is_nan(y), std::hypot(real, imaginary), std::abs(x), std::abs(y));
   }
 
   double DistanceOf(int64_t offset, double x, double y) const {

@@ -4,8 +4,9 @@
 // any size take no memory; the order of the pieces matters only for the last digits of `cosine`.
 //
 // What is equal: numbers that compare equal (-0 and 0 are), infinities of one sign, and NaN at the same place whatever
-// its payload. NaN against a number is a change that no tolerance forgives, and that has no size: it is counted in
-// `nan_mismatches` and left out of the maxima and of the cosine. Infinity against something else is infinitely far.
+// its payload; a complex number is NaN where one of its parts is. NaN against a number is a change that no tolerance
+// forgives, and that has no size: it is counted in `nan_mismatches` and left out of the maxima and of the cosine.
+// Infinity against something else is infinitely far.
 #ifndef FSDP_CHECKPOINT_SOURCE_VALUE_DIFFERENCE_H_
 #define FSDP_CHECKPOINT_SOURCE_VALUE_DIFFERENCE_H_
 
@@ -51,8 +52,9 @@ struct Elements {
   const void* data;
 };
 
-// Adds elements [begin, begin + numel) of two tensors to `difference`. Different dtypes are compared as float64, which
-// is exact for all but 64-bit integers; those are compared exactly when both are of one dtype.
+// Adds elements [begin, begin + numel) of two tensors to `difference`. Different dtypes are compared as float64, or
+// complex128 where one of them is complex, which is exact for all but 64-bit integers; those are compared exactly when
+// both are of one dtype.
 absl::Status CompareElements(const Elements& a, const Elements& b, int64_t begin, int64_t numel,
                              const Tolerance& tolerance, ValueDifference& difference);
 

@@ -2,6 +2,7 @@
 #include "checkpoint/source/value_difference.h"
 
 #include <cmath>
+#include <complex>
 #include <limits>
 #include <vector>
 
@@ -52,6 +53,28 @@ TEST(ValueDifferenceTest, ToleranceIsThatOfAllclose) {
   EXPECT_EQ(Floats({10, 10}, {11, 16}, {.atol = 0, .rtol = 0.25}).outside, 1);
   EXPECT_EQ(Floats({10, 12}, {11, 16}, {.atol = 0, .rtol = 0.25}).outside, 0);  // |a - b| = rtol |b| is within
   EXPECT_EQ(Floats({10, 12}, {11, 16}, {.atol = 0, .rtol = 0.25}).changed, 2);
+}
+
+TEST(ValueDifferenceTest, ComplexNumbersAreAsFarApartAsInThePlane) {
+  using Numbers = std::vector<std::complex<float>>;
+  const Numbers a = {{1, 2}, {3, 4}, {kNaN, 0}, {0, kNaN}, {1, kInfinity}, {kInfinity, 0}};
+  const Numbers b = {{1, 2}, {6, 0}, {0, kNaN}, {0, 0}, {1, kInfinity}, {-kInfinity, 0}};
+  const ValueDifference difference = Compare(DType::kComplex64, a, b, {.atol = 5});
+  EXPECT_EQ(difference.numel, 6);
+  EXPECT_EQ(difference.changed, 3);
+  EXPECT_EQ(difference.first_changed, 1);
+  EXPECT_EQ(difference.nan_both, 1);
+  EXPECT_EQ(difference.nan_mismatches, 1);
+  EXPECT_EQ(difference.outside, 2);  // 3 + 4i and 6 are 5 apart
+  EXPECT_EQ(difference.max_abs, std::numeric_limits<double>::infinity());
+  EXPECT_EQ(difference.ulps, std::nullopt);
+  EXPECT_EQ(Compare(DType::kComplex64, Numbers{{3, 4}}, Numbers{{6, 0}}).max_abs, 5);
+  EXPECT_EQ(Compare(DType::kComplex64, Numbers{{0, 2}}, Numbers{{0, 1}}).max_rel, 0.5);
+  const float real = 3;
+  const std::complex<double> same = {3, 0};
+  ValueDifference mixed;
+  ASSERT_OK(CompareElements({DType::kFloat32, &real}, {DType::kComplex128, &same}, 0, 1, {}, mixed));
+  EXPECT_EQ(mixed.changed, 0);
 }
 
 TEST(ValueDifferenceTest, UlpsAreStepsBetweenRepresentableNumbers) {

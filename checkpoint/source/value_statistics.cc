@@ -73,6 +73,7 @@ void ValueStatistics::Add(const ValueStatistics& other) {
 }
 
 absl::Status AddElements(DType dtype, const void* data, int64_t numel, ValueStatistics& statistics) {
+  if (IsComplex(dtype)) return AddElements(PartOf(dtype), data, 2 * numel, statistics);
   double tile[kTile];
   for (int64_t at = 0; at < numel; at += kTile) {
     const int64_t count = std::min(kTile, numel - at);

@@ -45,7 +45,7 @@ struct ValueStatistics {
   void Add(const ValueStatistics& other);
 };
 
-// Adds `numel` elements at `data`, in host memory, aligned or not.
+// Adds `numel` elements at `data`, in host memory, aligned or not; a complex one as two, its parts.
 absl::Status AddElements(DType dtype, const void* data, int64_t numel, ValueStatistics& statistics);
 
 }  // namespace fsdp

@@ -62,7 +62,7 @@ class LegacyReader {
   // The pickle at at_, which is moved behind it.
   absl::StatusOr<std::unique_ptr<Pickle>> Next() {
     absl::StatusOr<std::unique_ptr<Pickle>> pickle =
-        Pickle::Parse(std::string_view(bytes_).substr(at_), {.is_allowed = IsTorchGlobal});
+        Pickle::Parse(std::string_view(bytes_).substr(at_), {.is_allowed = IsTorchGlobal, .advice = AdviceOnGlobal});
     if (!pickle.ok()) {
       return absl::Status(pickle.status().code(), absl::StrCat("pickle ", pickles_ + 1, " of the file, at byte ", at_,
                                                                ": ", std::string(pickle.status().message())));

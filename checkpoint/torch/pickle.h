@@ -32,6 +32,8 @@ struct PickleLimits {
 struct PickleOptions {
   // True for the globals that may be named: "torch._utils._rebuild_tensor_v2". All others are refused.
   bool (*is_allowed)(std::string_view name) = nullptr;
+  // What to do about one that is refused, for the message; empty where there is nothing to say. May be null.
+  std::string_view (*advice)(std::string_view name) = nullptr;
   PickleLimits limits = {};
 };
 

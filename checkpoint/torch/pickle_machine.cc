@@ -157,8 +157,10 @@ class PickleMachine {
     const uint32_t id = values_.Items(Kind::kGlobal, {module, name});
     const std::string full_name = values_.Value(id).name();
     if (options_.is_allowed == nullptr || !options_.is_allowed(full_name)) {
+      const std::string advice(options_.advice == nullptr ? "" : options_.advice(full_name));
       return input_.Refused(absl::StrCat("it wants ", Quote(full_name),
-                                         ", which no state dict needs: refused, and nothing was executed"));
+                                         ", which no state dict needs: refused, and nothing was executed",
+                                         advice.empty() ? "" : "; ", advice));
     }
     return Push(id);
   }

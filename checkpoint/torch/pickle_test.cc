@@ -70,6 +70,13 @@ TEST(PickleTest, AnyOtherGlobalIsRefusedByNameAndPlace) {
                              HasSubstr("nothing was executed"))));
   EXPECT_THAT(Parse("\x80\x04\x8c\x05torch\x8c\x04load\x93."s),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("it wants \"torch.load\"")));
+  // What it stands for, and what to do, where that is known.
+  const PickleOptions advising = {.is_allowed = IsAllowed, .advice = AdviceOnGlobal};
+  EXPECT_THAT(Pickle::Parse("ctorch._utils\n_rebuild_wrapper_subclass\n."s, advising),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr("LOCAL_STATE_DICT"), HasSubstr("torch.distributed.checkpoint.save"))));
+  EXPECT_THAT(Pickle::Parse("cnumpy.core.multiarray\n_reconstruct\n."s, advising),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("torch.from_numpy()")));
   // A dotted name that spells an allowed one otherwise is no way around.
   EXPECT_THAT(Parse("ctorch.serialization\n_get_layout.__globals__\n."s),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("_get_layout.__globals__")));

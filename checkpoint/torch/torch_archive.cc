@@ -36,7 +36,7 @@ class ArchiveReader {
     const auto in_pickle = [](const absl::Status& status) {
       return absl::Status(status.code(), absl::StrCat("data.pkl: ", std::string(status.message())));
     };
-    const auto pickle = Pickle::Parse(bytes, {.is_allowed = IsTorchGlobal});
+    const auto pickle = Pickle::Parse(bytes, {.is_allowed = IsTorchGlobal, .advice = AdviceOnGlobal});
     if (!pickle.ok()) return in_pickle(pickle.status());
     absl::StatusOr<TorchTree> tree = TreeOfPickle((*pickle)->root());
     if (!tree.ok()) return in_pickle(tree.status());

@@ -30,12 +30,20 @@ constexpr std::array kDTypes = {
     NamedDType{"torch.CharStorage", DType::kInt8},
     NamedDType{"torch.ByteStorage", DType::kUInt8},
     NamedDType{"torch.BoolStorage", DType::kBool},
+    NamedDType{"torch.ComplexFloatStorage", DType::kComplex64},
+    NamedDType{"torch.ComplexDoubleStorage", DType::kComplex128},
     NamedDType{"torch.float64", DType::kFloat64},
     NamedDType{"torch.float32", DType::kFloat32},
     NamedDType{"torch.bfloat16", DType::kBFloat16},
     NamedDType{"torch.float16", DType::kFloat16},
     NamedDType{"torch.float8_e4m3fn", DType::kFloat8E4M3FN},
     NamedDType{"torch.float8_e5m2", DType::kFloat8E5M2},
+    NamedDType{"torch.float8_e4m3fnuz", DType::kFloat8E4M3FNUZ},
+    NamedDType{"torch.float8_e5m2fnuz", DType::kFloat8E5M2FNUZ},
+    NamedDType{"torch.float8_e8m0fnu", DType::kFloat8E8M0FNU},
+    NamedDType{"torch.complex32", DType::kComplex32},
+    NamedDType{"torch.complex64", DType::kComplex64},
+    NamedDType{"torch.complex128", DType::kComplex128},
     NamedDType{"torch.int64", DType::kInt64},
     NamedDType{"torch.int32", DType::kInt32},
     NamedDType{"torch.int16", DType::kInt16},
@@ -48,11 +56,7 @@ constexpr std::array kDTypes = {
 };
 
 // Dtypes that torch has and this project does not: named in an error instead of refused as unknown.
-constexpr std::array kOtherDTypes = {
-    "torch.ComplexDoubleStorage"sv, "torch.ComplexFloatStorage"sv, "torch.complex32"sv,       "torch.complex64"sv,
-    "torch.complex128"sv,           "torch.float8_e4m3fnuz"sv,     "torch.float8_e5m2fnuz"sv, "torch.float8_e8m0fnu"sv,
-    "torch.float4_e2m1fn_x2"sv,
-};
+constexpr std::array kOtherDTypes = {"torch.float4_e2m1fn_x2"sv};
 
 constexpr std::array kTorchGlobals = {
     "_codecs.encode"sv,
@@ -95,6 +99,28 @@ constexpr std::array kDcpGlobals = {
     "torch.distributed.checkpoint.metadata._MEM_FORMAT_ENCODING"sv,
 };
 
+struct Advice {
+  std::string_view prefix;
+  std::string_view text;
+};
+
+constexpr std::string_view kOneRanksShard =
+    "a tensor subclass, such as the ShardedTensor (LOCAL_STATE_DICT, SHARDED_STATE_DICT) or the DTensor that is one "
+    "rank's shard: let all ranks save to one directory with torch.distributed.checkpoint.save, or save whole tensors, "
+    "of "
+    "torch.distributed.checkpoint.state_dict.get_state_dict with StateDictOptions(full_state_dict=True)";
+
+constexpr std::array kAdvice = {
+    Advice{"torch._utils._rebuild_wrapper_subclass", kOneRanksShard},
+    Advice{"torch.distributed.", kOneRanksShard},
+    Advice{"torch._utils._rebuild_qtensor", "a quantized tensor: save its int_repr() and what it is scaled by"},
+    Advice{"torch._utils._rebuild_sparse_tensor", "a sparse tensor: save its to_dense()"},
+    Advice{"torch._utils._rebuild_nested_tensor", "a nested tensor: save its unbind(), a list"},
+    Advice{"numpy.", "something of numpy: save torch.from_numpy() of arrays, and item() of numbers"},
+    Advice{"__main__.", "an object of the program's own: save the state_dict() of a module, and plain values"},
+    Advice{"torch.nn.modules.", "a whole module: save its state_dict()"},
+};
+
 template <typename List>
 bool Contains(const List& list, std::string_view name) {
   return std::find(list.begin(), list.end(), name) != list.end();
@@ -113,6 +139,13 @@ bool IsTorchGlobal(std::string_view name) {
 }
 
 bool IsDcpGlobal(std::string_view name) { return IsTorchGlobal(name) || Contains(kDcpGlobals, name); }
+
+std::string_view AdviceOnGlobal(std::string_view name) {
+  for (const Advice& advice : kAdvice) {
+    if (name.substr(0, advice.prefix.size()) == advice.prefix) return advice.text;
+  }
+  return "";
+}
 
 absl::StatusOr<DType> DTypeOfGlobal(std::string_view name) {
   const NamedDType* const named = FindDType(name);

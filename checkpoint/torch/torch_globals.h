@@ -18,8 +18,12 @@ bool IsTorchGlobal(std::string_view name);
 // IsTorchGlobal, and what a DCP directory's .metadata is made of.
 bool IsDcpGlobal(std::string_view name);
 
+// What a person can do whose file names `name`, which is not in these lists: what it stands for, and how to save that
+// in a form that is read. Empty where that is not known.
+std::string_view AdviceOnGlobal(std::string_view name);
+
 // The global of a dtype ("torch.float32") or of a storage with one ("torch.FloatStorage"). kInvalidArgument names a
-// dtype of torch's that this project does not hold, such as complex64.
+// dtype of torch's that this project does not hold, such as float4_e2m1fn_x2.
 absl::StatusOr<DType> DTypeOfGlobal(std::string_view name);
 
 // "torch.FloatStorage"; "torch.storage.UntypedStorage" for the dtypes that have no storage class of their own.

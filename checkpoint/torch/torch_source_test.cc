@@ -32,7 +32,7 @@ TEST_P(GoldenTest, EveryTensorHasTheBytesThatPyTorchGaveIt) {
 INSTANTIATE_TEST_SUITE_P(Files, GoldenTest,
                          testing::Values("full.pt", "by_id.pth", "legacy.pt", "protocol3.pt", "protocol4.pt",
                                          "protocol5.pt", "step_is_int.pt", "views.pt", "views_legacy.pt", "indexed",
-                                         "tensor_lr.pt"));
+                                         "tensor_lr.pt", "rare_dtypes.pt"));
 
 INSTANTIATE_TEST_SUITE_P(FlatParameters, GoldenTest, testing::Values("flat.pt", "flat_ranks_w3", "flat_orig_ranks_w2"));
 

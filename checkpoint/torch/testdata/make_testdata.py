@@ -28,6 +28,7 @@ from torch.distributed.tensor import Shard, distribute_tensor
 HERE = pathlib.Path(__file__).resolve().parent
 DTYPES = ["float64", "float32", "bfloat16", "float16", "float8_e4m3fn", "float8_e5m2", "int64", "int32", "int16", "int8",
           "uint64", "uint32", "uint16", "uint8", "bool"]
+RARE_DTYPES = ["complex32", "complex64", "complex128", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu"]
 expected = {}
 
 
@@ -125,6 +126,16 @@ def save_views():
     torch.save({k: v for k, v in views.items() if "uint" not in k or k.endswith("uint8")}, HERE / "views_legacy.pt",
                _use_new_zipfile_serialization=False)
     expect("views_legacy.pt", {k: v for k, v in views.items() if "uint" not in k or k.endswith("uint8")})
+
+
+def save_rare_dtypes():
+    complexes = torch.complex(numbers(4, 3), -numbers(4, 3))
+    tensors = {"complex64.transposed": complexes.t(), "complex64.rows": complexes[1:3], "real": complexes.clone().real,
+               "scalar": torch.tensor(1 - 2j)}
+    for name in RARE_DTYPES:
+        tensors["dtype." + name] = torch.arange(48, dtype=torch.uint8).view(getattr(torch, name)).reshape(3, -1)
+    torch.save(tensors, HERE / "rare_dtypes.pt")
+    expect("rare_dtypes.pt", tensors)
 
 
 def save_indexed():
@@ -349,6 +360,7 @@ def main():
     save_files()
     save_tensor_lr()
     save_views()
+    save_rare_dtypes()
     save_indexed()
     save_dcps()
     save_flats()
