@@ -24,7 +24,7 @@ TEST(LiteralTensorTest, WhatContradictsItselfIsNoTensor) {
   for (const char* json : {
            R"({"__python__":"tensor","dtype":"int16","shape":[2],"hex":"0100"})",
            R"({"__python__":"tensor","dtype":"int16","shape":[-1],"hex":""})",
-           R"({"__python__":"tensor","dtype":"complex64","shape":[],"hex":"0000000000000000"})",
+           R"({"__python__":"tensor","dtype":"complex65","shape":[],"hex":"0000000000000000"})",
            R"({"__python__":"tensor","dtype":"int8","shape":[1],"hex":"zz"})",
            R"({"__python__":"tensor","dtype":"int8","shape":[99999999999],"hex":""})",
            R"({"__python__":"tuple","dtype":"int8","shape":[1],"hex":"00"})",
