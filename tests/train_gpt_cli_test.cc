@@ -62,6 +62,7 @@ TEST(TrainGptCliTest, AWrongCommandLineExitsWith2AndNamesTheFlag) {
       {{"--api=fsdp2", "--use_orig_params"}, {"--use_orig_params", "--api=fsdp1"}},
       {{"--api=fsdp2", "--state_dict_type=local"}, {"--state_dict_type=local", "--api=fsdp1"}},
       {{"--keep_every=10"}, {"--keep_every", "--keep_last"}},
+      {{"--optimizer_casts"}, {"--optimizer_casts", "--param_dtype=bfloat16"}},
       {{"--api=fsdp2", "--buffer_dtype=bfloat16"}, {"--buffer_dtype", "--api=fsdp1"}},
       {{"--output_dtype=bfloat16"}, {"--output_dtype", "--api=fsdp2"}},
       {{"--api=fsdp2", "--output_dtype=int8"}, {"--output_dtype=int8", "float32 or bfloat16"}},
