@@ -99,7 +99,8 @@ int RunPrune(const CommandLine& line) {
   policy.keep_last = absl::GetFlag(FLAGS_keep_last);
   policy.keep_every = absl::GetFlag(FLAGS_keep_every);
   if (policy.keep_last < 1) {
-    return ReportUsageError("ckpt prune", absl::InvalidArgumentError("--keep_last is missing; 1 or more steps stay"));
+    return ReportUsageError("ckpt prune",
+                            absl::InvalidArgumentError("--keep_last must say how many steps stay, 1 or more"));
   }
   if (policy.keep_every < 0) {
     return ReportUsageError("ckpt prune", absl::InvalidArgumentError(absl::StrCat("--keep_every=", policy.keep_every,
