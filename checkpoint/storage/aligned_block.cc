@@ -69,8 +69,9 @@ AlignedBlock NewAlignedBlock(int64_t nbytes) {
     if (std::byte* const kept = Kept().Take()) return AlignedBlock(kept, FreeAligned{size});
   }
   const bool is_huge = size >= kHugePageBytes;
-  void* const memory = std::aligned_alloc(is_huge ? kHugePageBytes : kAlignment, size);
-  Check(memory != nullptr, "out of memory for a block");
+  // Not aligned_alloc, which wants a size that is a multiple of the alignment.
+  void* memory = nullptr;
+  Check(posix_memalign(&memory, is_huge ? kHugePageBytes : kAlignment, size) == 0, "out of memory for a block");
   // A system without huge pages says no, and all is as well, only slower.
   if (is_huge) (void)madvise(memory, size / kHugePageBytes * kHugePageBytes, MADV_HUGEPAGE);
   return AlignedBlock(static_cast<std::byte*>(memory), FreeAligned{size});
