@@ -184,6 +184,24 @@ TEST_P(RepairTest, WithoutManifestOneParityFileIsWhichItsNameSays) {
   }
 }
 
+// Only the rank files still know that there was any.
+TEST_P(RepairTest, WithoutManifestAndAnyParityFileAllAreMadeAgain) {
+  Save(2);
+  for (const char* name : {"manifest.json", "parity-00000-of-00002.bin", "parity-00001-of-00002.bin"}) Remove(name);
+  RepairReport report = Repair();
+  EXPECT_THAT(report.problems, IsEmpty());
+  EXPECT_THAT(report.repaired, Contains("parity-00000-of-00002.bin is missing; made from the rank files"));
+  EXPECT_THAT(report.repaired, Contains("parity-00001-of-00002.bin is missing; made from the rank files"));
+  ExpectAsSaved();
+  for (const char* name : {"manifest.json", "parity-00000-of-00002.bin", "parity-00001-of-00002.bin"}) Remove(name);
+  Remove(RankFileName(1, kRanks));
+  report = Repair();
+  EXPECT_THAT(report.repaired, IsEmpty());
+  EXPECT_THAT(report.problems, ElementsAre(AllOf(HasSubstr(RankFileName(1, kRanks)),
+                                                 HasSubstr("3 files are lost or damaged, and the 2 parity files make "
+                                                           "up for 2"))));
+}
+
 TEST_P(RepairTest, DamagedParityWithoutManifestIsNoticed) {
   Save(1);
   Remove("manifest.json");

@@ -98,6 +98,7 @@ struct Manifest {
   int world_size = 1;
   int writers = 1;       // ranks that wrote a file
   int rank = -1;         // of a record: who wrote it
+  int parity_files = 0;  // of a record: how many the save makes; a manifest names them in `parity`
   std::string producer;  // name and version of the program
   std::vector<FlatUnitLayout> units;
   std::vector<StoredTensor> tensors;

@@ -286,12 +286,20 @@ absl::Status DecodeParity(const json& document, const FileIndex& index, Manifest
   return Broken("parity names a file twice");
 }
 
+// A number as it is printed.
+bool IsDecimal(const std::string& text) {
+  const bool is_digits = std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
+  return is_digits && !text.empty() && (text == "0" || text[0] != '0');
+}
+
 absl::Status CheckVersion(const json& document) {
   ASSIGN_OR_RETURN(const std::string version, StringMember(document, "version"));
   const std::vector<std::string> parts = absl::StrSplit(version, '.');
   int major = 0;
-  if (parts.size() != 2 || !absl::SimpleAtoi(parts[0], &major) || major < 1) {
-    return Broken(absl::StrCat(Quote(version), " is not a format version"));
+  if (parts.size() != 2 || !IsDecimal(parts[0]) || !IsDecimal(parts[1]) || !absl::SimpleAtoi(parts[0], &major) ||
+      major < 1) {
+    return Broken(absl::StrCat(Quote(version), " is not a format version, two numbers such as \"", kFormatMajor, ".",
+                               kFormatMinor, "\""));
   }
   if (major <= kFormatMajor) return absl::OkStatus();
   const absl::StatusOr<std::string> release = StringMember(document, "readable_by");
@@ -320,6 +328,12 @@ absl::Status DecodeIdentity(const json& document, Manifest& manifest) {
   ASSIGN_OR_RETURN(const int64_t rank, IntegerMember(document, "rank"));
   if (rank >= world_size) return Broken(absl::StrCat("rank ", rank, " of ", world_size));
   manifest.rank = static_cast<int>(rank);
+  if (!document.contains("parity_files")) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const int64_t parity, IntegerMember(document, "parity_files"));
+  if (parity > kMaxParityFiles) {
+    return Broken(absl::StrCat(parity, " parity files, expected at most ", kMaxParityFiles));
+  }
+  manifest.parity_files = static_cast<int>(parity);
   return absl::OkStatus();
 }
 
@@ -338,9 +352,9 @@ absl::StatusOr<Manifest> Decode(std::string_view text, const std::string& format
   RETURN_IF_ERROR(DecodeFiles(document, manifest, files));
   RETURN_IF_ERROR(DecodeParity(document, files, manifest));
   RETURN_IF_ERROR(DecodeValues(document, files, manifest));
-  manifest.unknown =
-      UnknownMembers(document, {"format", "version", "producer", "save_id", "step", "state_dict_type", "world_size",
-                                "writers", "rank", "mesh", "units", "tensors", "texts", "files", "parity", "digest"});
+  manifest.unknown = UnknownMembers(
+      document, {"format", "version", "producer", "save_id", "step", "state_dict_type", "world_size", "writers", "rank",
+                 "parity_files", "mesh", "units", "tensors", "texts", "files", "parity", "digest"});
   return manifest;
 }
 

@@ -112,6 +112,7 @@ std::string EncodeMembers(const Manifest& m, const char* format) {
                    ",\n  \"step\": ", m.step, ",\n  \"state_dict_type\": ", Quoted(StateDictTypeName(m.type)));
   absl::StrAppend(&out, ",\n  \"world_size\": ", m.world_size, ",\n  \"writers\": ", m.writers);
   if (m.rank >= 0) absl::StrAppend(&out, ",\n  \"rank\": ", m.rank);
+  if (m.rank >= 0 && m.parity_files > 0) absl::StrAppend(&out, ",\n  \"parity_files\": ", m.parity_files);
   absl::StrAppend(&out, ",\n  \"mesh\": ", EncodeMesh(m), ",\n  \"units\": ", Lines(m.units, "  ", EncodeUnit));
   absl::StrAppend(
       &out, ",\n  \"tensors\": ", Lines(m.tensors, "  ", [&](const StoredTensor& t) { return EncodeTensor(t, m); }));

@@ -121,7 +121,15 @@ TEST(ManifestJsonTest, WhatIsBrokenIsNamed) {
       {"{\"fqn\": \"w\", \"offset\": 0, \"numel\": 6}", "{\"fqn\": \"w\", \"offset\": 1, \"numel\": 6}",
        "is outside of it"},
       {"fsdp checkpoint", "fsdp rank record", "format \"fsdp rank record\" is not \"fsdp checkpoint\""},
-      {"\"version\": \"1.0\"", "\"version\": \"one\"", "\"one\" is not a format version"},
+      {"\"version\": \"1.0\"", "\"version\": \"one\"", "\"one\" is not a format version, two numbers such as \"1.0\""},
+      {"\"version\": \"1.0\"", "\"version\": \"1.\"", "\"1.\" is not a format version"},
+      {"\"version\": \"1.0\"", "\"version\": \"1.x\"", "\"1.x\" is not a format version"},
+      {"\"version\": \"1.0\"", "\"version\": \"01.0\"", "\"01.0\" is not a format version"},
+      {"\"version\": \"1.0\"", "\"version\": \"1.00\"", "\"1.00\" is not a format version"},
+      {"\"version\": \"1.0\"", "\"version\": \" 1.0\"", "\" 1.0\" is not a format version"},
+      {"\"version\": \"1.0\"", "\"version\": \"+1.0\"", "\"+1.0\" is not a format version"},
+      {"\"version\": \"1.0\"", "\"version\": \"1.0.0\"", "\"1.0.0\" is not a format version"},
+      {"\"version\": \"1.0\"", "\"version\": \"1\"", "\"1\" is not a format version"},
   };
   for (const auto& bad : kCases) {
     EXPECT_THAT(DecodeManifest(With(bad.from, bad.to)), StatusIs(absl::StatusCode::kDataLoss, HasSubstr(bad.message)))

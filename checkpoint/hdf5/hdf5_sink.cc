@@ -94,6 +94,7 @@ absl::StatusOr<Manifest> WriteSharded(FileSystem& files, const std::string& dire
   for (int rank = 0; rank < identity.world_size; ++rank) {
     Manifest mine = identity;
     mine.rank = rank;
+    mine.parity_files = parity_files;
     if (rank != 0) mine.units.clear();
     ASSIGN_OR_RETURN(const TreeFile tree, RankTree(plan, identity, rank));
     ASSIGN_OR_RETURN(Manifest record, WriteTreeFile(files, directory, tree, mine, pool, write));

@@ -107,11 +107,12 @@ class Survey {
   }
 
   void FindParity() {
+    int parity = left_.records.empty() ? 0 : left_.records.begin()->second.parity_files;
     for (const std::string& name : names_) {
       const auto file = ParseParityFileName(name);
-      if (!file || !left_.parity.empty()) continue;
-      for (int i = 0; i < file->parity; ++i) left_.parity.push_back(ParityFileName(i, file->parity));
+      if (file && parity == 0) parity = file->parity;
     }
+    for (int i = 0; i < parity; ++i) left_.parity.push_back(ParityFileName(i, parity));
     for (const std::string& name : left_.parity) {
       if (!IsThere(name)) left_.damaged[name] = Missing(name);
     }

@@ -26,7 +26,7 @@ struct RecordsLeft {
   // themselves.
   std::map<std::string, StoredFile> linked;
 
-  // The parity files that there were, as the names of those that are left say.
+  // The parity files that there were, as the records say; where none does, as the names of those that are left say.
   std::vector<std::string> parity;
 
   // Why a file of those above cannot be used. Of a parity file it is not known whether it is damaged, only whether it
