@@ -154,35 +154,49 @@ std::string LayoutProblem(hid_t creation) {
   }
 }
 
+struct Link {
+  std::string name;
+  haddr_t address = 0;
+};
+
+struct Links {
+  std::vector<Link> found;
+  int64_t room = 0;  // for more
+};
+
+// Keeps one link of a group, unless it leads elsewhere. Asking for names by their index instead takes time that grows
+// with the square of their number.
+herr_t AddLink(hid_t, const char* name, const H5L_info_t* link, void* data) {
+  auto& links = *static_cast<Links*>(data);
+  if (link->type != H5L_TYPE_HARD) return 0;
+  if (std::strlen(name) > 3 * kMaxAttributeBytes || links.room == 0) return -1;
+  --links.room;
+  links.found.push_back({name, link->u.address});
+  return 0;
+}
+
 class Lister {
  public:
   absl::Status VisitGroup(hid_t group, const std::string& path, int depth) {
     if (depth > kMaxDepth)
       return absl::DataLossError(absl::StrCat(path, " lies more than ", kMaxDepth, " groups deep"));
-    H5G_info_t info;
-    if (H5Gget_info(group, &info) < 0) return Hdf5Error("look into group", path);
-    for (hsize_t i = 0; i < info.nlinks; ++i) {
-      RETURN_IF_ERROR(VisitLink(group, i, path, depth));
+    Links links = {{}, kMaxHdf5Objects - objects_};
+    if (H5Literate(group, H5_INDEX_NAME, H5_ITER_INC, nullptr, AddLink, &links) < 0) {
+      if (links.room == 0) return absl::DataLossError("there are too many objects");
+      return Hdf5Error("read the names in", path);
     }
+    for (const Link& link : links.found) RETURN_IF_ERROR(VisitLink(group, link, path, depth));
     return absl::OkStatus();
   }
 
   std::vector<Hdf5Dataset> TakeDatasets() { return std::move(datasets_); }
 
  private:
-  absl::Status VisitLink(hid_t group, hsize_t index, const std::string& path, int depth) {
-    H5L_info_t link;
-    const ssize_t length = H5Lget_name_by_idx(group, ".", H5_INDEX_NAME, H5_ITER_INC, index, nullptr, 0, H5P_DEFAULT);
-    if (length < 0 || length > static_cast<ssize_t>(3 * kMaxAttributeBytes)) return Hdf5Error("read a name in", path);
-    std::string name(length + 1, '\0');
-    H5Lget_name_by_idx(group, ".", H5_INDEX_NAME, H5_ITER_INC, index, name.data(), name.size(), H5P_DEFAULT);
-    name.resize(std::strlen(name.c_str()));
-    if (H5Lget_info(group, name.c_str(), &link, H5P_DEFAULT) < 0) return Hdf5Error("read link", name);
-    if (link.type != H5L_TYPE_HARD) return absl::OkStatus();  // leads elsewhere
+  absl::Status VisitLink(hid_t group, const Link& link, const std::string& path, int depth) {
     if (++objects_ > kMaxHdf5Objects) return absl::DataLossError("there are too many objects");
-    if (!visited_.insert(link.u.address).second) return absl::OkStatus();
-    const std::string below = absl::StrCat(path, "/", name);
-    const Hdf5Handle object(H5Oopen(group, name.c_str(), H5P_DEFAULT), H5Oclose);
+    if (!visited_.insert(link.address).second) return absl::OkStatus();
+    const std::string below = absl::StrCat(path, "/", link.name);
+    const Hdf5Handle object(H5Oopen(group, link.name.c_str(), H5P_DEFAULT), H5Oclose);
     if (!object.ok()) return Hdf5Error("open", below);
     switch (H5Iget_type(object.get())) {
       case H5I_GROUP:
