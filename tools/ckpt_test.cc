@@ -1,8 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The contract of the command line: exit status, what is printed where, and what each subcommand refuses.
+#include <cmath>
+#include <cstdint>
 #include <cstdlib>
 #include <filesystem>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -48,7 +53,8 @@ TEST_F(CkptTest, WrongCommandLinesExitWithTwoAndSayWhy) {
       {{"convert", model, dst, "--dtype=int8"}, "--dtype=int8, expected a floating-point dtype"},
       {{"convert", model, dst, "--state_dict_type=sharded", "--world_size=two"}, "--world_size"},
       {{"convert", model, dst, "--state_dict_type=sharded", "--world_size=0"}, "--world_size=0, expected 1 to 99999"},
-      {{"convert", model, dst, "--world_size=2"}, "--world_size is for --state_dict_type=sharded"},
+      {{"convert", model, dst, "--world_size=2"},
+       "--world_size is for --state_dict_type=sharded or local, and a full checkpoint, the default"},
       {{"convert", model, dst, "--state_dict_type=most"}, "unknown state dict type"},
       {{"convert", model, dst, "--max_shard_size=1GB"}, "--max_shard_size is for a directory of safetensors files"},
       {{"convert", model, dst, "--parity=1"}, "--parity=1, expected at least 0; it is for --state_dict_type=sharded"},
@@ -90,6 +96,38 @@ TEST_F(CkptTest, FlagsStandAnywhere) {
   EXPECT_EQ(MustCkpt({"inspect", "--tensors", model}), expected);
   EXPECT_EQ(MustCkpt({"--tensors", "inspect", model}), expected);
   EXPECT_EQ(MustCkpt({"inspect", "--tensors=true", "--nojson", "--", model}), expected);
+}
+
+TEST_F(CkptTest, APartOfACheckpointIsTheWrongThingToVerifyAndNoDamage) {
+  MustCkpt({"convert", TestData("all_dtypes.safetensors"), Path("c"), "--state_dict_type=sharded", "--world_size=2"});
+  for (const char* name : {"c/checkpoint.h5", "c/rank-00001-of-00002.h5"}) {
+    const Outcome outcome = Ckpt({"verify", Path(name)});
+    EXPECT_EQ(outcome.status, 1);
+    EXPECT_THAT(outcome.err, AllOf(HasSubstr("give the checkpoint directory that holds"), Not(HasSubstr("damaged"))));
+    EXPECT_THAT(outcome.out, IsEmpty());
+  }
+}
+
+// A model that has diverged does not flood the terminal.
+TEST_F(CkptTest, VerifyNamesTheFirstTensorsThatAreNotFiniteAndJsonAll) {
+  Json header;
+  for (int i = 0; i < 18; ++i) {
+    header["t" + std::to_string(10 + i)] = {{"dtype", "F32"}, {"shape", {1}}, {"data_offsets", {4 * i, 4 * i + 4}}};
+  }
+  std::string text = header.dump();
+  text.resize((text.size() + 7) / 8 * 8, ' ');
+  const uint64_t length = text.size();
+  std::string bytes(reinterpret_cast<const char*>(&length), sizeof(length));
+  bytes += text;
+  const std::vector<float> values(18, std::nanf(""));
+  bytes.append(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float));
+  WriteFile(Path("nan.safetensors"), bytes);
+  const std::string report = MustCkpt({"verify", Path("nan.safetensors")});
+  EXPECT_THAT(report,
+              AllOf(HasSubstr("not finite: model/t25: 1 NaN, 0 infinite\n"),
+                    HasSubstr("not finite: 2 more tensors; in all 18 NaN, 0 infinite\n"), Not(HasSubstr("t26"))));
+  const Json json = Json::parse(MustCkpt({"verify", Path("nan.safetensors"), "--json"}));
+  EXPECT_EQ(json["nonfinite"].size(), 18u);
 }
 
 TEST_F(CkptTest, RelativePathsAreThoseOfBazelRun) {

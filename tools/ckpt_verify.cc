@@ -39,9 +39,11 @@ struct Verdict {
   absl::Duration elapsed;
 };
 
-// What cannot even be opened is damaged: its kind was recognised.
+// What cannot even be opened is damaged: its kind was recognised. But a part of a checkpoint, or what this project has no
+// use for, is only the wrong thing to verify.
 absl::Status VerifyForeign(const std::string& path, const VerifyOptions& options, Verdict& verdict) {
   const absl::StatusOr<std::unique_ptr<TensorSource>> source = OpenTensorSource(path);
+  if (absl::IsInvalidArgument(source.status())) return source.status();
   if (!source.ok()) {
     verdict.report.problems.emplace_back(source.status().message());
     return absl::OkStatus();
@@ -117,14 +119,25 @@ std::string Conclusion(const Verdict& verdict) {
   return absl::StrCat("the structure is sound; ", verdict.format, " has no digests, so values cannot be checked");
 }
 
+// A model that has diverged has nothing else; --json has them all.
+void PrintNonFinite(const VerifyReport& report) {
+  constexpr size_t kNamed = 16;
+  for (size_t i = 0; i < std::min(kNamed, report.nonfinite.size()); ++i) {
+    const auto& [name, count] = report.nonfinite[i];
+    std::printf("not finite: %s: %lld NaN, %lld infinite\n", Printable(name).c_str(), static_cast<long long>(count.nan),
+                static_cast<long long>(count.inf));
+  }
+  if (report.nonfinite.size() <= kNamed) return;
+  const NonFinite total = TotalOf(report);
+  std::printf("not finite: %zu more tensors; in all %lld NaN, %lld infinite\n", report.nonfinite.size() - kNamed,
+              static_cast<long long>(total.nan), static_cast<long long>(total.inf));
+}
+
 void PrintText(const Verdict& verdict, const std::string& asked_for) {
   const VerifyReport& report = verdict.report;
   if (verdict.path != asked_for) std::printf("%s: the newest step is %s\n", asked_for.c_str(), verdict.path.c_str());
   for (const std::string& problem : report.problems) std::printf("damaged: %s\n", problem.c_str());
-  for (const auto& [name, count] : report.nonfinite) {
-    std::printf("not finite: %s: %lld NaN, %lld infinite\n", Printable(name).c_str(), static_cast<long long>(count.nan),
-                static_cast<long long>(count.inf));
-  }
+  PrintNonFinite(report);
   if (!report.problems.empty()) return;
   std::printf("%s: %lld tensors, %s at %s/s: %s\n", verdict.path.c_str(), static_cast<long long>(report.tensors),
               FormatBytes(static_cast<double>(report.bytes)).c_str(), FormatBytes(BytesPerSecond(verdict)).c_str(),

@@ -62,7 +62,9 @@ absl::Status CheckHdf5Options(const std::string& destination, const ConvertOptio
   }
   if (options.world_size && type == StateDictType::kFull) {
     return absl::InvalidArgumentError(
-        "--world_size is for --state_dict_type=sharded or local; a full checkpoint has no rank files");
+        "--world_size is for --state_dict_type=sharded or local, and a full checkpoint, the default, has no rank "
+        "files: add "
+        "one of the two, or leave --world_size out");
   }
   RETURN_IF_ERROR(CheckWorldSize(options));
   if (options.parity < 0 || (options.parity > 0 && type == StateDictType::kFull)) {
