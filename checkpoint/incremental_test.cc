@@ -24,6 +24,7 @@ namespace fsdp {
 namespace {
 
 namespace fs = std::filesystem;
+using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
@@ -183,16 +184,42 @@ TEST_P(IncrementalTest, AnotherNumberOfRanksWritesEverything) {
   EXPECT_THAT(ListNames(Path(2)), ElementsAre("checkpoint.h5", "manifest.json", "rank-00000-of-00001.h5"));
 }
 
-TEST_P(IncrementalTest, ABaseThatIsNoCheckpointIsAnError) {
-  std::vector<absl::Status> statuses(kRanks);
-  ASSERT_OK(RunRanks(kRanks, [&](const std::shared_ptr<ProcessGroup>& group) {
-    statuses[group->rank()] =
-        SaveCheckpoint(State(group->rank(), 1), root_, 1, *group, {.base = root_ + "/absent"}).status();
-    return absl::OkStatus();
+TEST_P(IncrementalTest, WhereTheBaseIsGoneEverythingIsWrittenAndThatIsSaid) {
+  Save(1, root_ + "/absent");
+  ExpectHolds(1);
+  EXPECT_THAT(notes_, ElementsAre(AllOf(HasSubstr("everything was written, since the checkpoint before cannot be read"),
+                                        HasSubstr("/absent is not a checkpoint"))));
+}
+
+TEST_P(IncrementalTest, AFileOfTheBaseThatIsGoneIsWrittenAgain) {
+  Save(1, "");
+  fs::remove(JoinPath(Path(1), "rank-00001-of-00002.h5"));
+  Save(2, Path(1));
+  ExpectHolds(2);
+  EXPECT_THAT(ListNames(Path(2)), ElementsAre("checkpoint.h5", "manifest.json", "rank-00000-of-00002.h5",
+                                              "rank-00000-of-00002.step-00000001.h5", "rank-00001-of-00002.h5"));
+}
+
+TEST_P(IncrementalTest, ItIsSaidWhyNothingIsLinked) {
+  Save(1, "");
+  ASSERT_OK(RunRanks(1, [&](const std::shared_ptr<ProcessGroup>& group) {
+    StateDict state = ShardedState({kFrozen}, 1, 0);
+    state.aliases.clear();
+    SaveOptions options;
+    options.base = Path(1);
+    options.note = [&](const std::string& sentence) { notes_.push_back(sentence); };
+    RETURN_IF_ERROR(SaveCheckpoint(state, root_, 2, *group, options).status());
+    options.type = StateDictType::kFull;
+    RETURN_IF_ERROR(SaveCheckpoint(state, root_, 3, *group, options).status());
+    state.FindTensor(kFrozen.key)->shards[0].data.data_as<float>()[5] += 1;
+    options.type = StateDictType::kSharded;
+    options.base = Path(2);
+    return SaveCheckpoint(state, root_, 4, *group, options).status();
   }));
-  for (const absl::Status& status : statuses) {
-    EXPECT_THAT(status, StatusIs(absl::StatusCode::kNotFound, HasSubstr("/absent is not a checkpoint")));
-  }
+  const std::string nothing = "everything was written, since no file of step-00000001 could be linked: ";
+  EXPECT_THAT(notes_, ElementsAre(nothing + "its kind, number of rank files or wrapping is another",
+                                  nothing + "a full checkpoint is one file, which is written whole",
+                                  HasSubstr("of each less than half is unchanged")));
 }
 
 INSTANTIATE_TEST_SUITE_P(Kinds, IncrementalTest, testing::Values(StateDictType::kSharded, StateDictType::kLocal),

@@ -92,8 +92,11 @@ class Save {
     ASSIGN_OR_RETURN(plan_, options_.stream ? PlanWhole(state_, no_reader_) : PlanSave(state_));
     if (options_.base.empty()) return absl::OkStatus();
     base_.path = options_.base;
-    ASSIGN_OR_RETURN(base_.manifest, ReadManifest(files_, options_.base));
-    has_base_ = true;
+    // A save without it is better than none.
+    absl::StatusOr<Manifest> base = ReadManifest(files_, options_.base);
+    base_status_ = base.status();
+    has_base_ = base.ok();
+    if (has_base_) base_.manifest = *std::move(base);
     return absl::OkStatus();
   }
 
@@ -168,6 +171,7 @@ class Save {
       if (state_.type == StateDictType::kLocal) RETURN_IF_ERROR(AddFlatParts(state_.units, tree));
       Manifest identity = identity_;
       if (tree.has_record) identity.rank = group_.rank();
+      if (tree.has_record) identity.parity_files = options_.parity;
       // What all ranks have is kept once.
       if (writer == 0) tree.texts = plan_.texts;
       if (has_base_ && tree.has_record) {
@@ -285,7 +289,10 @@ class Save {
   // Steps 5 and 6.
   absl::Status Commit() {
     if (is_shared()) RETURN_IF_ERROR(MergeTreeParts(parts_, full_));
-    if (type() == StateDictType::kFull) return staged_->Commit(EncodeManifest(full_));
+    if (type() == StateDictType::kFull) {
+      NoteLinks(full_);
+      return staged_->Commit(EncodeManifest(full_));
+    }
     std::vector<Manifest> records;
     for (size_t writer = 0; writer < writers_.size(); ++writer) {
       if (writers_[writer] == group_.rank()) {
@@ -306,12 +313,27 @@ class Save {
     return staged_->Commit(EncodeManifest(manifest));
   }
 
+  static const char* WhyNothingIsLinked(const Manifest& base, const Manifest& manifest) {
+    if (manifest.type == StateDictType::kFull) return "a full checkpoint is one file, which is written whole";
+    if (!IsAlike(base, manifest)) return "its kind, number of rank files or wrapping is another";
+    return "of each less than half is unchanged, or the file system does not link files";
+  }
+
   void NoteLinks(const Manifest& manifest) const {
-    if (!options_.note || !has_base_) return;
+    if (!options_.note || options_.base.empty()) return;
+    if (!has_base_) {
+      return options_.note(absl::StrCat("everything was written, since the checkpoint before cannot be read: ",
+                                        std::string(base_status_.message())));
+    }
+    const std::string base = StepName(base_.manifest.step);
+    if (LinkedBytes(manifest) == 0) {
+      return options_.note(absl::StrCat("everything was written, since no file of ", base,
+                                        " could be linked: ", WhyNothingIsLinked(base_.manifest, manifest)));
+    }
     int64_t nbytes = 0;
     for (const StoredTensor& tensor : manifest.tensors) nbytes += tensor.shape.numel() * SizeOf(tensor.dtype);
-    options_.note(absl::StrCat(LinkedBytes(manifest), " of ", nbytes, " bytes are unchanged since ",
-                               StepName(base_.manifest.step), " and were not written again"));
+    options_.note(absl::StrCat(LinkedBytes(manifest), " of ", nbytes, " bytes are unchanged since ", base,
+                               " and were not written again"));
   }
 
   FileSystem& files_;
@@ -328,6 +350,7 @@ class Save {
   std::string directory_;                     // the hidden one
   BaseCheckpoint base_;                       // that of the options
   bool has_base_ = false;
+  absl::Status base_status_;                // why not
   Manifest identity_;                       // what all files of the save share
   const PayloadReader no_reader_ = {};      // elements of a stream come by themselves
   std::unique_ptr<StreamedFile> streamed_;  // rank 0's, of a stream

@@ -36,7 +36,8 @@ struct SaveOptions {
   int parity = 0;
 
   // The path of an earlier checkpoint; empty: none. Datasets that are in it unchanged are linked, not written again,
-  // where the kind and the number of writers are the same. Costs digesting everything once more.
+  // where the kind and the number of writers are the same. Costs digesting everything once more. Where it is gone, or
+  // is no checkpoint, everything is written, and `note` says so.
   std::string base = {};
 
   // Gets sentences for people, on rank 0 and in no particular thread: what of earlier crashes was swept, what was not

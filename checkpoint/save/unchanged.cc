@@ -181,12 +181,15 @@ void TakeOut(const std::vector<Candidate>& candidates, const std::map<int, int>&
 
 }  // namespace
 
+bool IsAlike(const Manifest& base, const Manifest& identity) {
+  return identity.type != StateDictType::kFull && base.type == identity.type && base.writers == identity.writers &&
+         (identity.type != StateDictType::kLocal || SameUnits(base.units, identity.units));
+}
+
 absl::Status LinkUnchanged(FileSystem& files, const BaseCheckpoint& base, const Manifest& identity,
                            const std::string& directory, TreeFile& tree, ThreadPool& pool) {
   const Manifest& manifest = base.manifest;
-  const bool is_alike = manifest.type == identity.type && manifest.writers == identity.writers &&
-                        (identity.type != StateDictType::kLocal || SameUnits(manifest.units, identity.units));
-  if (!is_alike || identity.type == StateDictType::kFull) return absl::OkStatus();
+  if (!IsAlike(manifest, identity)) return absl::OkStatus();
   std::vector<Candidate> candidates = Finder(manifest, tree).Find();
   RETURN_IF_ERROR(KeepEqual(candidates, pool));
   std::map<int, int> links;  // file of the base -> index into tree.links
@@ -196,7 +199,7 @@ absl::Status LinkUnchanged(FileSystem& files, const BaseCheckpoint& base, const 
     if (!linked.origin) linked.origin = StoredOrigin{manifest.save_id, manifest.step, manifest.files[file].name};
     const absl::Status status =
         files.Link(JoinPath(base.path, manifest.files[file].name), JoinPath(directory, linked.name));
-    if (absl::IsUnimplemented(status)) continue;
+    if (absl::IsUnimplemented(status) || absl::IsNotFound(status)) continue;  // cannot be linked, or is gone
     RETURN_IF_ERROR(status);
     links[file] = static_cast<int>(tree.links.size());
     tree.links.push_back(std::move(linked));

@@ -27,9 +27,13 @@ struct BaseCheckpoint {
 // holds with equal names, elements and digests; links those files into `directory` and takes the datasets out of
 // `tree`, which names them in tree.links. A file of which less than half is still the same is not linked, so that what
 // is kept for nothing stays below what is used. Reads all elements of the tree, none of the base. Where files cannot be
-// linked nothing is done. Flat datasets are compared whole, and only where the units are the same.
+// linked, or are gone, nothing is done. Flat datasets are compared whole, and only where the units are the same.
 absl::Status LinkUnchanged(FileSystem& files, const BaseCheckpoint& base, const Manifest& identity,
                            const std::string& directory, TreeFile& tree, ThreadPool& pool);
+
+// Whether a save of this identity can have files of `base` at all: not where the kind, the number of writers or flat
+// units differ, and a FULL one has no rank files.
+bool IsAlike(const Manifest& base, const Manifest& identity);
 
 // Bytes of tensors of `manifest` that lie in files of earlier saves.
 int64_t LinkedBytes(const Manifest& manifest);
