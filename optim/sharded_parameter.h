@@ -25,6 +25,9 @@ struct ShardedParameter {
   Device* device = nullptr;  // where both live and where the optimizer puts its state; never null
   bool has_grad = false;     // false after ZeroGrad and for parameters that the step did not reach: PyTorch's grad None
 
+  // False: frozen. It never has a gradient, and an optimizer has no use for it.
+  bool requires_grad = true;
+
   // `data` in bfloat16, for what computes in it; undefined: nothing wants it. Whoever changes `data` writes it too or
   // says that it is not current.
   Tensor compute_copy;

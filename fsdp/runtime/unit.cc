@@ -109,6 +109,7 @@ absl::Status FillShard(uint64_t seed, Device& host, Stream& stream, Unit& unit) 
     sharded->fqn = parameter.fqn;
     sharded->shape = parameter.shape;
     sharded->interval = slice.interval;
+    sharded->requires_grad = parameter.requires_grad;
     sharded->data = unit.shard.Slice(in_shard);
     sharded->grad = grad.Slice(in_shard);
     if (unit.compute_shard.defined()) sharded->compute_copy = unit.compute_shard.Slice(in_shard);

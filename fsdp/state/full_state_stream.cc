@@ -55,12 +55,13 @@ class FullState {
       RETURN_IF_ERROR(gather.Gather(u, units_.unit(u).shard));
       RETURN_IF_ERROR(VisitGathered(
           u, [](const std::string& fqn) { return StateKey::Model(fqn); }, false));
+      if (!shards_ || !shards_->has_state(u)) continue;
       for (const std::string& name : StateNames()) {
         RETURN_IF_ERROR(shards_->Gather(u, name, gather));
         RETURN_IF_ERROR(VisitGathered(
             u, [&](const std::string& fqn) { return StateKey::OptimState(fqn, name); }, true));
       }
-      if (shards_) VisitSteps(u);
+      VisitSteps(u);
     }
     RETURN_IF_ERROR(VisitReplicated());
     return gather.ranks().AgreeOn(visited_);

@@ -78,6 +78,13 @@ int64_t OptimShards::steps(int unit, size_t index) const {
   return found == index_.end() ? 0 : optimizer_.step_count(found->second);
 }
 
+bool OptimShards::has_state(int unit) const {
+  for (size_t i = 0; i < units_.unit(unit).parameters.size(); ++i) {
+    if (steps(unit, i) > 0) return true;
+  }
+  return false;
+}
+
 absl::StatusOr<Tensor> OptimShards::Slice(size_t index, const std::string& state) const {
   ASSIGN_OR_RETURN(const Tensor slice, optimizer_.State(index, state));
   if (slice.defined()) return slice;

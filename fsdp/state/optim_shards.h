@@ -30,6 +30,9 @@ class OptimShards {
   // Steps of parameter `index` of unit `unit`; 0: it has no state.
   int64_t steps(int unit, size_t index) const;
 
+  // Whether any parameter of unit `unit` has state.
+  bool has_state(int unit) const;
+
   // Gathers one state of a unit; zero where there is no state. Collective.
   absl::Status Gather(int unit, const std::string& state, StateGather& gather) const;
 

@@ -20,6 +20,7 @@ class OptimStateWriter {
 
   // FULL, SHARDED. Collective.
   absl::Status AddGathered(int u) {
+    if (!shards_.has_state(u)) return absl::OkStatus();
     const Unit& unit = units_.unit(u);
     for (const std::string& name : shards_.optimizer().StateNames()) {
       RETURN_IF_ERROR(shards_.Gather(u, name, gather_));

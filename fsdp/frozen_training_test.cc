@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Training with parameters that do not require gradients: what is trained comes out as if the others had gradients and
+// nobody used them, bit for bit; the others keep their bits, and have neither reductions nor optimizer state.
+#include <cstring>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "base/status_matchers.h"
+#include "collectives/recording_process_group.h"
+#include "collectives/run_ranks.h"
+#include "fsdp/fsdp.h"
+#include "fsdp/test_model.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "models/gpt2.h"
+#include "optim/adamw.h"
+
+namespace fsdp {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+constexpr int kSteps = 3;
+
+enum class Frozen {
+  kBlock,         // a whole unit
+  kHalfOfBlocks,  // parts of each unit, and the tied embedding
+};
+
+bool IsFrozen(Frozen which, const std::string& fqn) {
+  if (which == Frozen::kBlock) return absl::StartsWith(fqn, "transformer.h.0.");
+  return absl::StrContains(fqn, ".attn.") || fqn == "transformer.wte.weight";
+}
+
+// A model whose frozen parameters have no gradients, or have some (`for_real` off) that its optimizer does not see.
+absl::StatusOr<TestModel> MakeModel(std::shared_ptr<ProcessGroup> group, Frozen which, const FsdpOptions& options,
+                                    bool for_real) {
+  TestModel made;
+  ASSIGN_OR_RETURN(std::unique_ptr<Module> module, MakeGpt2(OddGpt2Config()));
+  module->AssignNames();
+  for (const auto& [name, parameter] : module->NamedParameters()) {
+    if (for_real && IsFrozen(which, parameter->fqn)) parameter->requires_grad = false;
+  }
+  ASSIGN_OR_RETURN(made.model, FullyShardedDataParallel::Wrap(std::move(module), std::move(group), options));
+  std::vector<ShardedParameter*> trained;
+  for (ShardedParameter* parameter : made.model->parameters()) {
+    EXPECT_EQ(parameter->requires_grad, !for_real || !IsFrozen(which, parameter->fqn)) << parameter->fqn;
+    if (!IsFrozen(which, parameter->fqn)) trained.push_back(parameter);
+  }
+  made.optimizer = std::make_unique<AdamW>(AdamW::DecayMatricesOnly(trained, {.lr = 1e-2, .weight_decay = 0.1}));
+  return made;
+}
+
+using Bits = std::map<std::string, std::string>;
+
+// This rank's slices, bit for bit.
+Bits BitsOf(const FullyShardedDataParallel& model) {
+  Bits bits;
+  for (const ShardedParameter* parameter : model.parameters()) {
+    bits[parameter->fqn].assign(parameter->data.data_as<const char>(), parameter->data.nbytes());
+  }
+  return bits;
+}
+
+absl::Status TrainAccumulating(TestModel& made) {
+  for (int step = 0; step < kSteps; ++step) {
+    {
+      const NoSyncGuard guard(*made.model);
+      RETURN_IF_ERROR(made.ComputeGradients(10 + step).status());
+    }
+    RETURN_IF_ERROR(made.Train(step));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ExpectTrainsTheRest(std::shared_ptr<ProcessGroup> group, Frozen which, const FsdpOptions& options) {
+  ASSIGN_OR_RETURN(TestModel frozen, MakeModel(group, which, options, /*for_real=*/true));
+  ASSIGN_OR_RETURN(TestModel reference, MakeModel(group, which, options, /*for_real=*/false));
+  const Bits before = BitsOf(*frozen.model);
+  RETURN_IF_ERROR(TrainAccumulating(frozen));
+  RETURN_IF_ERROR(TrainAccumulating(reference));
+  const Bits after = BitsOf(*frozen.model), expected = BitsOf(*reference.model);
+  for (const auto& [fqn, bits] : expected) {
+    EXPECT_EQ(after.at(fqn), bits) << fqn;
+    EXPECT_EQ(after.at(fqn) == before.at(fqn), IsFrozen(which, fqn) || bits.empty()) << fqn;
+  }
+  return absl::OkStatus();
+}
+
+TEST(FrozenTrainingTest, TheRestIsTrainedAsIfNothingWereFrozen) {
+  for (const int world_size : {1, 2, 3}) {
+    for (const ShardingStrategy strategy :
+         {ShardingStrategy::kFullShard, ShardingStrategy::kShardGradOp, ShardingStrategy::kNoShard}) {
+      for (const Frozen which : {Frozen::kBlock, Frozen::kHalfOfBlocks}) {
+        SCOPED_TRACE(absl::StrCat(world_size, " ranks, ", std::string(ShardingStrategyName(strategy))));
+        FsdpOptions options = BlockOptions();
+        options.sharding_strategy = strategy;
+        options.use_orig_params = which == Frozen::kHalfOfBlocks;
+        EXPECT_OK(RunRanks(world_size, [&](const std::shared_ptr<ProcessGroup>& group) {
+          return ExpectTrainsTheRest(group, which, options);
+        }));
+      }
+    }
+  }
+}
+
+TEST(FrozenTrainingTest, MixedPrecisionOffloadAndRecomputationTrainTheRestToo) {
+  FsdpOptions mixed = BlockOptions();
+  mixed.use_orig_params = true;
+  mixed.mixed_precision = {.param_dtype = DType::kBFloat16, .reduce_dtype = DType::kFloat32};
+  mixed.activation_checkpointing = true;
+  FsdpOptions offloaded = BlockOptions();
+  offloaded.use_orig_params = true;
+  offloaded.cpu_offload.offload_params = true;
+  for (const FsdpOptions& options : {mixed, offloaded}) {
+    EXPECT_OK(RunRanks(3, [&](const std::shared_ptr<ProcessGroup>& group) {
+      return ExpectTrainsTheRest(group, Frozen::kHalfOfBlocks, options);
+    }));
+  }
+}
+
+TEST(FrozenTrainingTest, AUnitThatIsFrozenWholeIsGatheredAndNotReduced) {
+  EXPECT_OK(RunRanks(2, [](std::shared_ptr<ProcessGroup> inner) -> absl::Status {
+    auto log = std::make_shared<RecordingProcessGroup::Log>();
+    auto group = std::make_shared<RecordingProcessGroup>(std::move(inner), "world", log);
+    ASSIGN_OR_RETURN(TestModel made, MakeModel(group, Frozen::kBlock, BlockOptions(), /*for_real=*/true));
+    log->clear();
+    RETURN_IF_ERROR(made.Train(0));
+    EXPECT_EQ(CountEntries(*log, "reduce_scatter"), 2);  // the root and the other block
+    EXPECT_EQ(CountEntries(*log, "all_gather"), 5);
+    EXPECT_THAT(RenderSchedule(made.model->StepSchedule(1), made.model->UnitNames()),
+                Not(HasSubstr("reduce_scatter transformer.h.0\n")));
+    return absl::OkStatus();
+  }));
+}
+
+// Where parameters of a unit are mixed, FSDP1's flat parameter cannot be.
+TEST(FrozenTrainingTest, AMixedUnitWantsOriginalParameters) {
+  EXPECT_OK(RunRanks(1, [](const std::shared_ptr<ProcessGroup>& group) {
+    EXPECT_THAT(MakeModel(group, Frozen::kHalfOfBlocks, BlockOptions(), /*for_real=*/true).status(),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("wrap them apart or set use_orig_params")));
+    return absl::OkStatus();
+  }));
+}
+
+TEST(FrozenTrainingTest, TheOptimizerStateHasWhatIsTrainedInEveryForm) {
+  FsdpOptions options = BlockOptions();
+  options.use_orig_params = true;
+  const std::vector<StateDictSettings> forms = {{FullStateDictConfig{}, FullOptimStateDictConfig{}},
+                                                {ShardedStateDictConfig{}, ShardedOptimStateDictConfig{}},
+                                                {LocalStateDictConfig{}, LocalOptimStateDictConfig{}}};
+  for (const StateDictSettings& form : forms) {
+    EXPECT_OK(RunRanks(3, [&](const std::shared_ptr<ProcessGroup>& group) -> absl::Status {
+      ASSIGN_OR_RETURN(TestModel made, MakeModel(group, Frozen::kHalfOfBlocks, options, /*for_real=*/true));
+      RETURN_IF_ERROR(made.Train(0));
+      const StateDictTypeGuard guard(*made.model, form);
+      ASSIGN_OR_RETURN(const StateDict state, made.AllState());
+      for (const ShardedParameter* parameter : made.model->parameters()) {
+        const std::string& fqn = parameter->fqn;
+        EXPECT_TRUE(state.contains(StateKey::Model(fqn))) << fqn;
+        EXPECT_EQ(state.contains(StateKey::OptimState(fqn, "exp_avg")), parameter->requires_grad) << fqn;
+      }
+      return made.model->LoadOptimStateDict(state, *made.optimizer);
+    }));
+  }
+}
+
+}  // namespace
+}  // namespace fsdp
