@@ -12,6 +12,7 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/save/staged_checkpoint.h"
 #include "checkpoint/storage/file_system.h"
+#include "examples/frozen_parameters.h"
 
 namespace fsdp {
 namespace {
@@ -40,6 +41,7 @@ StateKey TokensSeenKey() { return StateKey::Extra("tokens_seen"); }
 StateKey LearningRateKey() { return StateKey::Extra("learning_rate"); }
 StateKey DataPositionKey() { return StateKey::Extra("data_position"); }
 StateKey RngKey() { return StateKey::Extra("rng"); }
+StateKey FrozenKey() { return StateKey::Extra("frozen"); }
 
 std::string DescribeLearningRate(const LearningRateOptions& options) {
   return absl::StrFormat(R"({"lr": %.17g, "min_lr": %.17g, "warmup_steps": %d, "steps": %d})", options.lr,
@@ -47,8 +49,12 @@ std::string DescribeLearningRate(const LearningRateOptions& options) {
 }
 
 CheckpointSaver::CheckpointSaver(const TrainOptions& options, FullyShardedDataParallel& model, Optimizer& optimizer,
-                                 std::vector<std::string> superseded)
-    : options_(options), model_(model), optimizer_(optimizer), superseded_(std::move(superseded)) {}
+                                 std::vector<std::string> superseded, std::string last)
+    : options_(options),
+      model_(model),
+      optimizer_(optimizer),
+      superseded_(std::move(superseded)),
+      last_(std::move(last)) {}
 
 bool CheckpointSaver::IsDue(int64_t steps_done) const {
   if (options_.checkpoint_dir.empty()) return false;
@@ -75,6 +81,9 @@ absl::StatusOr<StateDict> CheckpointSaver::GatherState(int64_t steps_done, int64
   state.Set(DataPositionKey(), absl::StrFormat(R"({"next_sample": %d, "samples_per_step": %d})",
                                                steps_done * samples_per_step, samples_per_step));
   state.Set(RngKey(), absl::StrFormat(R"({"seed": %d})", options_.seed));
+  if (const std::vector<std::string> frozen = FrozenNames(model_.parameters()); !frozen.empty()) {
+    state.Set(FrozenKey(), EncodeFrozen(frozen));
+  }
   return state;
 }
 
@@ -83,6 +92,7 @@ SaveOptions CheckpointSaver::OptionsOfSave() const {
   save.overwrite = !superseded_.empty();  // what could be in the way was found superseded when the run started
   save.parity = options_.parity;
   save.type = options_.state_dict_type;
+  if (options_.incremental) save.base = last_;
   save.note = [](const std::string& sentence) {
     absl::PrintF("checkpoint: %s\n", sentence);
     std::fflush(stdout);
@@ -94,7 +104,6 @@ absl::StatusOr<std::string> CheckpointSaver::Save(int64_t steps_done, int64_t to
   ASSIGN_OR_RETURN(const StateDict state, GatherState(steps_done, tokens_seen));
   if (options_.async_checkpoint) return SaveInBackground(state, steps_done);
   SaveOptions save = OptionsOfSave();
-  if (options_.incremental) save.base = last_;
   if (Streams()) {
     save.stream = [this](const FullStatePart& write) { return model_.StreamFullState(&optimizer_, write); };
   }

@@ -28,15 +28,19 @@ StateKey LearningRateKey();
 StateKey DataPositionKey();
 StateKey RngKey();
 
+// And the names of the parameters that are not trained (frozen_parameters.h); absent when all are.
+StateKey FrozenKey();
+
 // What LearningRateKey's text is in a run with `options`.
 std::string DescribeLearningRate(const LearningRateOptions& options);
 
 class CheckpointSaver {
  public:
   // `options`, `model` and `optimizer` are the caller's and outlive it. `superseded`: steps of checkpoint_dir that this
-  // run replaces; they are deleted once its first checkpoint is committed, so that there always is a good one.
+  // run replaces; they are deleted once its first checkpoint is committed, so that there always is a good one. `last`:
+  // the checkpoint of checkpoint_dir that the run continues from, which an incremental one links to; empty: none.
   CheckpointSaver(const TrainOptions& options, FullyShardedDataParallel& model, Optimizer& optimizer,
-                  std::vector<std::string> superseded);
+                  std::vector<std::string> superseded, std::string last);
 
   // True when a checkpoint is due after `steps_done` steps.
   bool IsDue(int64_t steps_done) const;
@@ -67,7 +71,7 @@ class CheckpointSaver {
   Optimizer& optimizer_;
   std::vector<std::string> superseded_;
   Event copied_;
-  std::string last_;                         // path of what was saved last
+  std::string last_;                         // path of what was saved last, or resumed from
   std::unique_ptr<AsyncSaver> async_saver_;  // from the first save with async_checkpoint on
 };
 

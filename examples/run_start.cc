@@ -4,12 +4,14 @@
 #include <utility>
 
 #include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/source/path_kind.h"
 #include "examples/checkpoint_saver.h"
+#include "examples/frozen_parameters.h"
 #include "nlohmann/json.hpp"
 
 namespace fsdp {
@@ -44,6 +46,13 @@ absl::Status ReadPosition(const TrainOptions& options, RunStart& start) {
     return absl::DataLossError(
         absl::StrFormat("%s: extra \"tokens_seen\" is \"%s\", expected a number", start.checkpoint, *tokens_seen));
   }
+  if (const std::string* frozen = contents.FindText(FrozenKey()); frozen != nullptr) {
+    absl::StatusOr<std::vector<std::string>> names = DecodeFrozen(*frozen);
+    if (!names.ok()) {
+      return absl::Status(names.status().code(), absl::StrCat(start.checkpoint, ": ", names.status().message()));
+    }
+    start.frozen = *std::move(names);
+  }
   const std::string* schedule = contents.FindText(LearningRateKey());
   const std::string here = DescribeLearningRate(options.learning_rate);
   if (schedule != nullptr && *schedule != here) {
@@ -59,7 +68,10 @@ absl::StatusOr<RunStart> FindNewest(const TrainOptions& options) {
   if (options.checkpoint_dir.empty()) return start;
   std::vector<std::string> skipped;
   absl::StatusOr<std::string> newest = LatestCheckpoint(options.checkpoint_dir, &skipped);
-  for (const std::string& reason : skipped) start.notes.push_back(absl::StrFormat("skipped %s", reason));
+  for (const std::string& reason : skipped) {
+    start.notes.push_back(absl::StrFormat(
+        "skipped %s; the first checkpoint of this run replaces it: to keep it, stop and try ckpt repair", reason));
+  }
   if (!newest.ok() && !absl::IsNotFound(newest.status())) return newest.status();
   if (newest.ok()) {
     start.checkpoint = *std::move(newest);
@@ -67,9 +79,10 @@ absl::StatusOr<RunStart> FindNewest(const TrainOptions& options) {
   }
   ASSIGN_OR_RETURN(start.superseded, StepsBeyond(options.checkpoint_dir, start.step));
   if (start.resumed() || start.superseded.empty() || options.overwrite) return start;
-  return absl::FailedPreconditionError(
-      absl::StrFormat("%s: no checkpoint verifies: %s; pass --overwrite to start anew and replace them",
-                      options.checkpoint_dir, absl::StrJoin(skipped, "; ")));
+  return absl::FailedPreconditionError(absl::StrFormat(
+      "%s: no checkpoint verifies: %s; see whether ckpt repair restores one, or pass --overwrite to start "
+      "anew and replace them",
+      options.checkpoint_dir, absl::StrJoin(skipped, "; ")));
 }
 
 absl::StatusOr<RunStart> FindHere(const TrainOptions& options) {
@@ -95,6 +108,7 @@ std::string Encode(const RunStart& start) {
   return nlohmann::json{{"step", start.step},
                         {"tokens_seen", start.tokens_seen},
                         {"checkpoint", start.checkpoint},
+                        {"frozen", start.frozen},
                         {"notes", start.notes},
                         {"superseded", start.superseded}}
       .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
@@ -107,6 +121,7 @@ absl::StatusOr<RunStart> Decode(const std::string& text) {
   start.step = json.at("step").get<int64_t>();
   start.tokens_seen = json.at("tokens_seen").get<int64_t>();
   start.checkpoint = json.at("checkpoint").get<std::string>();
+  start.frozen = json.at("frozen").get<std::vector<std::string>>();
   start.notes = json.at("notes").get<std::vector<std::string>>();
   start.superseded = json.at("superseded").get<std::vector<std::string>>();
   return start;

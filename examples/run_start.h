@@ -19,6 +19,7 @@ struct RunStart {
   int64_t step = 0;                     // the first to train
   int64_t tokens_seen = 0;              // by the steps before
   std::string checkpoint;               // what to restore; empty: nothing
+  std::vector<std::string> frozen;      // parameters that the run that saved it did not train
   std::vector<std::string> notes;       // for people: newer checkpoints that were skipped, and why
   std::vector<std::string> superseded;  // committed steps of checkpoint_dir beyond `step`, which this run replaces
 

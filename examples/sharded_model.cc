@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
+#include "examples/frozen_parameters.h"
 #include "examples/fully_sharded_model.h"
 
 namespace fsdp {
@@ -74,6 +75,7 @@ absl::StatusOr<std::unique_ptr<FullyShardedDataParallel>> MakeShardedModel(const
                                                                            std::shared_ptr<ProcessGroup> group,
                                                                            std::shared_ptr<Trace> trace) {
   ASSIGN_OR_RETURN(std::unique_ptr<Module> module, MakeCausalLm(config));
+  if (!options.freeze.empty()) RETURN_IF_ERROR(FreezeParameters(options.freeze, *module));
   if (options.api == TrainApi::kFsdp2) {
     return MakeFullyShardedModel(std::move(module), WrapPolicyOf(options.wrap), options, std::move(group),
                                  std::move(trace));

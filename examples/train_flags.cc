@@ -45,6 +45,9 @@ ABSL_FLAG(double, weight_decay, 0.1, "of parameters with two or more dimensions"
 ABSL_FLAG(double, beta1, 0.9, "AdamW's");
 ABSL_FLAG(double, beta2, 0.95, "AdamW's");
 ABSL_FLAG(double, eps, 1e-8, "AdamW's");
+ABSL_FLAG(std::string, freeze, "",
+          "parameters that stay as they are: a regular expression that matches anywhere in their names; units that mix "
+          "them with others want --use_orig_params or --api=fsdp2");
 ABSL_FLAG(double, max_grad_norm, 1.0, "gradients are scaled down to this norm (0: never)");
 ABSL_FLAG(uint64_t, seed, 0, "of the initial weights");
 
@@ -214,6 +217,10 @@ absl::Status CheckCombinations() {
     return absl::InvalidArgumentError(
         "--parity: expected --state_dict_type=sharded or local; a full checkpoint has no rank files");
   }
+  if (absl::GetFlag(FLAGS_incremental) && absl::GetFlag(FLAGS_state_dict_type) == "full") {
+    return absl::InvalidArgumentError(
+        "--incremental: expected --state_dict_type=sharded or local; a full checkpoint is one file, written whole");
+  }
   if (absl::GetFlag(FLAGS_keep_every) > 0 && absl::GetFlag(FLAGS_keep_last) == 0) {
     return absl::InvalidArgumentError("--keep_every: expected --keep_last beside it; without it all are kept");
   }
@@ -319,6 +326,7 @@ absl::StatusOr<TrainOptions> TrainOptionsFromFlags() {
   options.config = absl::GetFlag(FLAGS_config).value_or(options.model + "-tiny");
   options.init_from = absl::GetFlag(FLAGS_init_from);
   options.seed = absl::GetFlag(FLAGS_seed);
+  options.freeze = absl::GetFlag(FLAGS_freeze);
   options.data = absl::GetFlag(FLAGS_data);
   options.tokens = absl::GetFlag(FLAGS_tokens);
   ReadSteps(options);

@@ -51,6 +51,7 @@ struct TrainOptions {
   std::string config;          // a config.json, or a preset
   std::string init_from;       // weights; empty: random, from seed
   uint64_t seed = 0;
+  std::string freeze;  // a regular expression of parameters that are not trained; empty: none
 
   // The data: one of the two, or neither for this repository's own sources.
   std::string data;

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "examples/trainer.h"
 
+#include <unistd.h>
+
+#include <cerrno>
 #include <cstdio>
 #include <filesystem>
 #include <optional>
@@ -12,6 +15,7 @@
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
 #include "checkpoint/checkpoint.h"
+#include "examples/frozen_parameters.h"
 #include "examples/initial_weights.h"
 #include "examples/model_export.h"
 #include "examples/runfile.h"
@@ -57,14 +61,24 @@ absl::StatusOr<CausalLmConfig> CheckedConfig(const TrainOptions& options, std::v
                                                     options.seq_len, limit->field, options.config, limit->seq_len));
 }
 
-// Now, so that a directory that cannot be made is no news of the first save.
+// Now, so that a directory that cannot be made or written is no news of the first save.
 absl::Status MakeCheckpointDir(const TrainOptions& options) {
   if (options.checkpoint_dir.empty()) return absl::OkStatus();
   std::error_code error;
   std::filesystem::create_directories(options.checkpoint_dir, error);
-  if (!error) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrFormat("--checkpoint_dir=%s: cannot be made: %s", options.checkpoint_dir, error.message()));
+  if (error) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("--checkpoint_dir=%s: cannot be made: %s", options.checkpoint_dir, error.message()));
+  }
+  if (access(options.checkpoint_dir.c_str(), W_OK | X_OK) == 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrFormat("--checkpoint_dir=%s: cannot be written: %s",
+                                                    options.checkpoint_dir, std::generic_category().message(errno)));
+}
+
+bool IsIn(const std::string& directory, const std::string& path) {
+  std::error_code error;
+  return !directory.empty() && !path.empty() &&
+         std::filesystem::equivalent(std::filesystem::path(path).parent_path(), directory, error);
 }
 
 }  // namespace
@@ -105,7 +119,8 @@ absl::Status Trainer::OpenData() {
 absl::Status Trainer::BuildModel() {
   if (!options_.trace.empty()) trace_ = Trace::Create();
   ASSIGN_OR_RETURN(model_, MakeShardedModel(config_, options_, group_, trace_));
-  optimizer_ = std::make_unique<AdamW>(AdamW::DecayMatricesOnly(model_->parameters(), options_.adamw));
+  optimizer_ =
+      std::make_unique<AdamW>(AdamW::DecayMatricesOnly(TrainableParameters(model_->parameters()), options_.adamw));
   ASSIGN_OR_RETURN(train_step_, TrainStep::Create(*model_, *optimizer_, *batches_, trace_));
   return absl::OkStatus();
 }
@@ -114,12 +129,16 @@ absl::Status Trainer::FillModel() {
   if (options_.print_schedule) return absl::OkStatus();
   ASSIGN_OR_RETURN(start_, FindRunStart(options_, *group_));
   RETURN_IF_ERROR(AgreeOn(*group_, is_rank0() ? MakeCheckpointDir(options_) : absl::OkStatus()));
-  saver_ = std::make_unique<CheckpointSaver>(options_, *model_, *optimizer_, start_.superseded);
+  saver_ = std::make_unique<CheckpointSaver>(options_, *model_, *optimizer_, start_.superseded,
+                                             IsIn(options_.checkpoint_dir, start_.checkpoint) ? start_.checkpoint : "");
   const std::string& source = start_.resumed() ? start_.checkpoint : options_.init_from;
   if (start_.resumed()) {
     LoadOptions load_options;
     load_options.device = &model_->device();
-    const auto load = [&](StateDict& wanted) { return LoadCheckpoint(source, wanted, load_options); };
+    const auto load = [&](StateDict& wanted) {
+      StateDict present = WithoutOptimState(wanted, start_.frozen);
+      return LoadCheckpoint(source, present, load_options);
+    };
     RETURN_IF_ERROR(model_->Restore(optimizer_.get(), load));
   } else if (!source.empty()) {
     const auto load = [&](StateDict& wanted) {
@@ -127,7 +146,11 @@ absl::Status Trainer::FillModel() {
     };
     RETURN_IF_ERROR(model_->Restore(/*optimizer=*/nullptr, load));
   }
-  if (!is_rank0()) return absl::OkStatus();
+  if (is_rank0()) SayStart(source);
+  return absl::OkStatus();
+}
+
+void Trainer::SayStart(const std::string& source) const {
   for (const std::string& note : start_.notes) Say("%s", note);
   if (start_.resumed())
     Say("resuming from %s: %d of %d steps are done", source, start_.step, options_.learning_rate.steps);
@@ -136,7 +159,10 @@ absl::Status Trainer::FillModel() {
   }
   if (!start_.resumed())
     Say("starting at step 0 with %s", source.empty() ? "random weights" : "the weights of " + source);
-  return absl::OkStatus();
+  const std::vector<std::string> frozen = FrozenNames(model_->parameters());
+  if (!frozen.empty()) Say("frozen: %d of %d parameters", frozen.size(), model_->parameters().size());
+  if (!start_.resumed()) return;
+  for (const std::string& change : DescribeFrozenChange(start_.frozen, frozen)) Say("%s", change);
 }
 
 absl::Status Trainer::OpenOutputs() {

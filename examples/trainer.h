@@ -6,6 +6,7 @@
 #define FSDP_EXAMPLES_TRAINER_H_
 
 #include <memory>
+#include <string>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -47,6 +48,7 @@ class Trainer {
   absl::Status OpenData();
   absl::Status BuildModel();
   absl::Status FillModel();
+  void SayStart(const std::string& source) const;
   absl::Status OpenOutputs();
   absl::Status FinishTrace();
 

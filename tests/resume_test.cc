@@ -5,6 +5,7 @@
 #include <signal.h>
 
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <random>
 #include <string>
@@ -164,6 +165,7 @@ TEST_F(ResumeTest, ADamagedCheckpointIsSkippedAndTheReasonIsSaid) {
   const std::string output = TrainWell(Run(8, 2));
   EXPECT_THAT(output, HasSubstr("skipped"));
   EXPECT_THAT(output, HasSubstr("rank-00001-of-00002.h5"));
+  EXPECT_THAT(output, HasSubstr("the first checkpoint of this run replaces it: to keep it, stop and try ckpt repair"));
   EXPECT_THAT(output, HasSubstr("step-00000004: 4 of 8 steps are done"));
   EXPECT_THAT(Checkpoints(), ElementsAre("step-00000002", "step-00000004", "step-00000006", "step-00000008"));
   ExpectAllVerify(checkpoint_dir_);
@@ -277,6 +279,44 @@ TEST_F(ResumeTest, KeepLastKeepsTheNewest) {
 TEST_F(ResumeTest, KeepEveryKeepsMore) {
   TrainWell(Run(10, 2) + Flags{"--keep_last=1", "--keep_every=4"});
   EXPECT_THAT(Checkpoints(), ElementsAre("step-00000004", "step-00000008", "step-00000010"));
+}
+
+// Only positions and the last norm are trained: most of each checkpoint is the one before.
+TEST_F(ResumeTest, FrozenLayersAreLinkedAndHaveNoOptimizerStateAndContinueBitForBit) {
+  const Flags frozen = {"--freeze=transformer\\.(h\\.|wte)", "--use_orig_params"};
+  for (const char* type : {"sharded", "local"}) {
+    const std::string root = checkpoint_dir_ + type, metrics = metrics_ + type;
+    const Flags run = SmallRun() + frozen +
+                      Flags{absl::StrCat("--state_dict_type=", type), "--checkpoint_every=2", "--incremental",
+                            "--checkpoint_dir=" + root, "--metrics=" + metrics};
+    EXPECT_THAT(TrainWell(run + Flags{"--steps=4"}),
+                testing::AllOf(HasSubstr("frozen: 37 of 40 parameters"),
+                               HasSubstr("bytes are unchanged since step-00000002 and were not written again")));
+    EXPECT_THAT(TrainWell(run + Flags{"--steps=6", "--async_checkpoint"}),
+                HasSubstr("bytes are unchanged since step-00000004 and were not written again"));
+    ExpectAllVerify(root);
+    const std::string linked = root + "/step-00000006/rank-00000-of-00002.step-00000002.h5";
+    EXPECT_EQ(std::filesystem::hard_link_count(linked), 3u);
+    ASSERT_OK_AND_ASSIGN(const StateDict state, DescribeCheckpoint(root + "/step-00000006"));
+    EXPECT_TRUE(state.contains(StateKey::OptimState("transformer.wpe.weight", "exp_avg")));
+    EXPECT_TRUE(state.contains(StateKey::Model("transformer.wte.weight")));
+    EXPECT_FALSE(state.contains(StateKey::OptimState("transformer.wte.weight", "exp_avg")));
+    ExpectSameBits(metrics, Uninterrupted(SmallRun() + frozen + Flags{"--steps=6"}));
+  }
+}
+
+TEST_F(ResumeTest, WhatIsFrozenMayChangeAndThatIsSaid) {
+  TrainWell(Run(2, 0) + Flags{"--freeze=transformer\\.h\\.0"});
+  const std::string thawed = TrainWell(Run(4, 0) + Flags{"--freeze=transformer\\.h\\.1"});
+  EXPECT_THAT(thawed, HasSubstr("frozen in the run that saved, and trained from here on, with new optimizer state: "
+                                "transformer.h.0.ln_1.weight"));
+  EXPECT_THAT(thawed, HasSubstr("trained in the run that saved, and frozen from here on, without their optimizer "
+                                "state: transformer.h.1.ln_1.weight"));
+  ExpectAllVerify(checkpoint_dir_);
+  ASSERT_OK_AND_ASSIGN(const StateDict state, DescribeCheckpoint(checkpoint_dir_ + "/step-00000004"));
+  EXPECT_TRUE(state.contains(StateKey::OptimState("transformer.h.0.ln_1.weight", "exp_avg")));
+  EXPECT_FALSE(state.contains(StateKey::OptimState("transformer.h.1.ln_1.weight", "exp_avg")));
+  EXPECT_THAT(TrainWell(Run(6, 0)), Not(HasSubstr("frozen from here on")));
 }
 
 TEST_F(ResumeTest, AFoundCheckpointWinsOverInitFrom) {

@@ -68,6 +68,7 @@ TEST(TrainGptCliTest, AWrongCommandLineExitsWith2AndNamesTheFlag) {
       {{"--api=fsdp2", "--output_dtype=int8"}, {"--output_dtype=int8", "float32 or bfloat16"}},
       {{"--pin_memory"}, {"--pin_memory", "--cpu_offload"}},
       {{"--api=fsdp2", "--backward_prefetch=none"}, {"--backward_prefetch", "--api=fsdp1"}},
+      {{"--incremental", "--state_dict_type=full"}, {"--incremental", "--state_dict_type=sharded or local"}},
       {{"--rank0_only"}, {"--rank0_only", "--state_dict_type=full"}},
       {{"--sharding_strategy=hybrid_shard"}, {"--shard_group_size", "hybrid_shard_zero2"}},
       {{"--shard_group_size=2"}, {"--shard_group_size", "only there"}},
@@ -107,11 +108,22 @@ TEST(TrainGptCliTest, AnInputThatCannotBeUsedExitsWith1AndSaysWhy) {
       {{config, "--init_from=" + directory + "/none"}, {directory + "/none"}},
       {{config, "--init_from=" + Golden("gpt2_uneven")}, {"transformer."}},
       {{config, "--resume=" + directory}, {directory}},
+      {{config, "--seq_len=16", "--freeze=adapter"}, {"--freeze=adapter", "matches none", "transformer.wte.weight"}},
+      {{config, "--seq_len=16", "--freeze=."}, {"--freeze=.", "leaves none to train"}},
+      {{config, "--seq_len=16", "--freeze=wte"}, {"unit root", "transformer.wte.weight", "use_orig_params"}},
       {{config, "--metrics=" + directory + "/no/metrics.jsonl"}, {"no/metrics.jsonl"}},
       {{config, "--device=cuda"}, {"--device=cuda: ", "train with --device=cpu"}},
       {{config, "--checkpoint_dir=/proc/saved"}, {"--checkpoint_dir=/proc/saved", "cannot be made"}},
   };
   for (const Refusal& refusal : refusals) ExpectRefused(refusal.flags + Flags{"--steps=1"}, 1, refusal.words);
+}
+
+TEST(TrainGptCliTest, ACheckpointDirThatCannotBeWrittenIsRefusedBeforeTheFirstStep) {
+  if (geteuid() == 0) GTEST_SKIP() << "root may write anywhere";
+  const std::string directory = NewDirectory();
+  std::filesystem::permissions(directory, std::filesystem::perms::owner_read | std::filesystem::perms::owner_exec);
+  ExpectRefused(SmallRun() + Flags{"--steps=1", "--checkpoint_dir=" + directory}, 1,
+                {"--checkpoint_dir=" + directory + ": cannot be written: Permission denied"});
 }
 
 TEST(TrainGptCliTest, HelpListsTheFlagsAndExitsWith0) {
