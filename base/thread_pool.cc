@@ -3,6 +3,7 @@
 #include "base/thread_pool.h"
 
 #include <pthread.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <atomic>
@@ -10,12 +11,16 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
 
 namespace fsdp {
 namespace {
 
 // Linux refuses longer thread names.
 constexpr size_t kMaxThreadName = 15;
+
+// The pool that this thread is of.
+thread_local const ThreadPool* current = nullptr;
 
 }  // namespace
 
@@ -35,21 +40,36 @@ struct ThreadPool::Loop {
 };
 
 absl::StatusOr<std::unique_ptr<ThreadPool>> ThreadPool::Create(int threads, std::string name) {
+  return CreateNice(threads, std::move(name), 0);
+}
+
+absl::StatusOr<std::unique_ptr<ThreadPool>> ThreadPool::CreateNice(int threads, std::string name, int nice) {
   if (threads < 1) {
     return absl::InvalidArgumentError(absl::StrCat("thread pool \"", name, "\": cannot have ", threads, " threads"));
   }
-  std::unique_ptr<ThreadPool> pool(new ThreadPool());
-  name.resize(std::min(name.size(), kMaxThreadName));
-  try {
-    while (pool->threads() < threads) {
-      pool->workers_.emplace_back([self = pool.get(), name] { self->Work(name); });
-    }
-  } catch (const std::system_error& error) {
-    return absl::ResourceExhaustedError(absl::StrCat("thread pool \"", name, "\": cannot start thread ",
-                                                     pool->threads() + 1, " of ", threads, ": ", error.what()));
-  }
+  std::unique_ptr<ThreadPool> pool(new ThreadPool(threads, std::move(name), nice));
+  RETURN_IF_ERROR(pool->Start(nice > 0 ? threads : threads - 1, nice));
   return pool;
 }
+
+ThreadPool::ThreadPool(int threads, std::string name, int nice)
+    : threads_(threads), name_(name.substr(0, kMaxThreadName)), caller_works_(nice <= 0) {}
+
+absl::Status ThreadPool::Start(int count, int nice) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  for (int i = 0; i < count; ++i) {
+    try {
+      workers_.emplace_back([this, nice] { Work(nice); });
+    } catch (const std::system_error& error) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("thread pool \"", name_, "\": cannot start thread ", i + 1, " of ", count, ": ", error.what()));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// Without more threads all goes on as before.
+void ThreadPool::Hurry() { (void)Start(threads_, 0); }
 
 ThreadPool::~ThreadPool() {
   {
@@ -63,17 +83,22 @@ ThreadPool::~ThreadPool() {
 absl::Status ThreadPool::ParallelFor(int64_t count, const std::function<absl::Status(int64_t)>& body) {
   if (count <= 0) return absl::OkStatus();
   Loop loop(count, body);
-  const int64_t helpers = std::min<int64_t>(count - 1, static_cast<int64_t>(workers_.size()));
-  if (helpers > 0) {
+  const bool works = caller_works_ || current == this;
+  const bool opens = !works || count > 1;
+  if (opens) {
+    int64_t helpers = works ? count - 1 : count;
     {
       std::lock_guard<std::mutex> lock(mutex_);
       open_.push_back(&loop);
+      helpers = std::min(helpers, static_cast<int64_t>(workers_.size()));
     }
     for (int64_t i = 0; i < helpers; ++i) wake_.notify_one();
   }
-  WorkOn(loop);
-  if (helpers > 0) {
+  if (works) WorkOn(loop);
+  if (opens) {
     std::unique_lock<std::mutex> lock(mutex_);
+    // Whoever leaves a loop takes it out of open_, since nothing is left in it.
+    if (!works) left_.wait(lock, [&] { return std::find(open_.begin(), open_.end(), &loop) == open_.end(); });
     open_.erase(std::remove(open_.begin(), open_.end(), &loop), open_.end());
     left_.wait(lock, [&] { return loop.workers == 0; });
   }
@@ -85,8 +110,11 @@ absl::Status ThreadPool::Run(const std::vector<std::function<absl::Status()>>& t
   return ParallelFor(static_cast<int64_t>(tasks.size()), [&](int64_t i) { return tasks[i](); });
 }
 
-void ThreadPool::Work(const std::string& name) {
-  pthread_setname_np(pthread_self(), name.c_str());
+void ThreadPool::Work(int nice) {
+  current = this;
+  pthread_setname_np(pthread_self(), name_.c_str());
+  // On Linux this is the thread's own, and everybody may become nicer.
+  if (nice > getpriority(PRIO_PROCESS, 0)) (void)setpriority(PRIO_PROCESS, 0, nice);
   std::unique_lock<std::mutex> lock(mutex_);
   while (true) {
     wake_.wait(lock, [&] { return closing_ || !open_.empty(); });

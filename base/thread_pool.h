@@ -29,10 +29,19 @@ class ThreadPool {
   // kInvalidArgument for less than one thread; kResourceExhausted when the system has none left.
   static absl::StatusOr<std::unique_ptr<ThreadPool>> Create(int threads, std::string name);
 
+  // A pool whose threads are as nice as nice(1) has it, or as the caller where that is nicer, for work beside something
+  // that matters more. All of them are the pool's own: who calls ParallelFor only waits, unless it is one of them.
+  static absl::StatusOr<std::unique_ptr<ThreadPool>> CreateNice(int threads, std::string name, int nice);
+
   // No call may be in progress.
   ~ThreadPool();
 
-  int threads() const { return static_cast<int>(workers_.size()) + 1; }
+  int threads() const { return threads_; }
+
+  // Starts one more thread for each of threads(), as nice as the caller, which help with what is and will be going on
+  // as long as the pool lives. For whoever has to wait for a nice pool, on cores that others keep busy: nobody may take
+  // niceness back without a privilege.
+  void Hurry();
 
   // Calls body(0), ..., body(count - 1), started in this order, and blocks until all that were started have returned.
   // After an error no more are started. Returns the error of the lowest index that failed, which does not depend on
@@ -45,16 +54,21 @@ class ThreadPool {
  private:
   struct Loop;
 
-  ThreadPool() = default;
-  void Work(const std::string& name);
+  ThreadPool(int threads, std::string name, int nice);
+  absl::Status Start(int count, int nice);
+  void Work(int nice);
   static void WorkOn(Loop& loop);
 
+  const int threads_;
+  const std::string name_;
+  const bool caller_works_;
+
   std::mutex mutex_;
-  std::condition_variable wake_;  // a loop was added, or closing_
-  std::condition_variable left_;  // a worker left a loop
-  std::deque<Loop*> open_;        // guarded by mutex_; loops that workers may join, oldest first
-  bool closing_ = false;          // guarded by mutex_
-  std::vector<std::thread> workers_;
+  std::condition_variable wake_;      // a loop was added, or closing_
+  std::condition_variable left_;      // a worker left a loop
+  std::deque<Loop*> open_;            // guarded by mutex_; loops that workers may join, oldest first
+  bool closing_ = false;              // guarded by mutex_
+  std::vector<std::thread> workers_;  // guarded by mutex_
 };
 
 }  // namespace fsdp

@@ -2,9 +2,13 @@
 
 #include "base/thread_pool.h"
 
+#include <sys/resource.h>
+
+#include <array>
 #include <atomic>
 #include <latch>
 #include <set>
+#include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -125,6 +129,48 @@ TEST(ThreadPoolTest, RunTakesTasks) {
   EXPECT_OK(pool->Run({}));
   EXPECT_THAT(pool->Run({add(8), [] { return absl::AbortedError("second"); }}),
               StatusIs(absl::StatusCode::kAborted, "second"));
+}
+
+TEST(ThreadPoolTest, ANicePoolDoesTheWorkAndItsCallerWaits) {
+  ASSERT_OK_AND_ASSIGN(const auto pool, ThreadPool::CreateNice(2, "io", 19));
+  EXPECT_EQ(pool->threads(), 2);
+  const std::thread::id caller = std::this_thread::get_id();
+  const int mine = getpriority(PRIO_PROCESS, 0);
+  std::latch all_in(2);  // two threads of its own
+  for (const int64_t count : {2, 1}) {
+    EXPECT_OK(pool->ParallelFor(count, [&](int64_t) {
+      if (count == 2) all_in.arrive_and_wait();
+      EXPECT_NE(std::this_thread::get_id(), caller);
+      EXPECT_EQ(getpriority(PRIO_PROCESS, 0), 19);  // of the thread that asks
+      // A loop inside of it makes progress, since its caller works too.
+      return pool->ParallelFor(3, [](int64_t) { return absl::OkStatus(); });
+    }));
+  }
+  EXPECT_THAT(pool->ParallelFor(2, [](int64_t i) { return i == 0 ? absl::AbortedError("first") : absl::OkStatus(); }),
+              StatusIs(absl::StatusCode::kAborted, "first"));
+  EXPECT_EQ(getpriority(PRIO_PROCESS, 0), mine);
+}
+
+TEST(ThreadPoolTest, WhoeverHurriesAPoolLendsItHisPriority) {
+  ASSERT_OK_AND_ASSIGN(const auto pool, ThreadPool::CreateNice(1, "io", 19));
+  const int mine = getpriority(PRIO_PROCESS, 0);
+  std::latch begun(1);
+  std::latch both_in(2);  // the pool has but one thread
+  std::array<std::atomic<int>, 2> nice = {};
+  std::thread waiting([&] {
+    EXPECT_OK(pool->ParallelFor(2, [&](int64_t i) {
+      nice[i] = getpriority(PRIO_PROCESS, 0);
+      if (i == 0) begun.count_down();
+      both_in.arrive_and_wait();
+      return absl::OkStatus();
+    }));
+  });
+  begun.wait();
+  pool->Hurry();
+  waiting.join();
+  EXPECT_EQ(nice[0], 19);
+  EXPECT_EQ(nice[1], mine);
+  EXPECT_EQ(pool->threads(), 1);
 }
 
 TEST(ThreadPoolTest, RefusesNoThreads) {
