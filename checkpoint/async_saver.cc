@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "checkpoint/async_saver.h"
 
-#include <sys/resource.h>
-
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -11,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "base/status_macros.h"
+#include "base/streaming_copy.h"
 #include "checkpoint/checkpoint.h"
 #include "tensor/stream.h"
 
@@ -54,6 +53,7 @@ AsyncSaver::AsyncSaver(std::string root, std::unique_ptr<ProcessGroup> group, st
 
 AsyncSaver::~AsyncSaver() {
   if (!worker_.joinable()) return;
+  (void)Wait();
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     closing_ = true;
@@ -94,7 +94,10 @@ absl::StatusOr<AsyncSaveReport> AsyncSaver::Save(const StateDict& state, int64_t
 
 absl::StatusOr<std::string> AsyncSaver::Wait() {
   std::unique_lock<std::mutex> lock(mutex_);
-  changed_.wait(lock, [&] { return !state_.has_value(); });
+  while (state_.has_value()) {
+    if (writers_ != nullptr) std::exchange(writers_, nullptr)->Hurry();
+    changed_.wait(lock);
+  }
   absl::StatusOr<std::string> last = last_;
   if (!last.ok()) last_ = std::string();
   return last;
@@ -155,7 +158,7 @@ absl::StatusOr<Buffer> AsyncSaver::Place(int64_t nbytes, int64_t& used) {
 absl::Status AsyncSaver::CopyOnHost() {
   const std::vector<Copy> copies = std::exchange(copies_, {});
   return copiers_->ParallelFor(static_cast<int64_t>(copies.size()), [&](int64_t i) {
-    std::memcpy(copies[i].to, copies[i].from, copies[i].nbytes);
+    StreamingCopy(copies[i].to, copies[i].from, copies[i].nbytes);
     return absl::OkStatus();
   });
 }
@@ -168,24 +171,12 @@ absl::Status AsyncSaver::CopyFromGpu(Stream* computed, AsyncSaveReport& report) 
 }
 
 void AsyncSaver::Work() {
-  // Of this thread, on Linux, and of those that it will start. Everybody may become nicer, and nothing else is wanted.
-  if (options_.nice > 0) (void)setpriority(PRIO_PROCESS, 0, options_.nice);
   std::unique_lock<std::mutex> lock(mutex_);
   while (true) {
     changed_.wait(lock, [&] { return state_.has_value() || closing_; });
     if (!state_.has_value()) return;
     lock.unlock();
-    SaveOptions save = options_.save;
-    if (options_.incremental && !base_.empty()) save.base = base_;
-    const absl::Status copied = on_gpu() ? AgreeOn(*group_, copied_.Synchronize()) : absl::OkStatus();
-    source_ = StateDict();
-    absl::StatusOr<std::string> saved =
-        copied.ok() ? SaveCheckpoint(*state_, root_, step_, *group_, save) : absl::StatusOr<std::string>(copied);
-    if (saved.ok()) base_ = *saved;
-    if (saved.ok() && options_.committed) {
-      const absl::Status told = group_->rank() == 0 ? options_.committed(*saved) : absl::OkStatus();
-      if (const absl::Status agreed = AgreeOn(*group_, told); !agreed.ok()) saved = agreed;
-    }
+    absl::StatusOr<std::string> saved = SaveStaged();
     if (!saved.ok()) {
       saved = absl::Status(saved.status().code(), absl::StrCat("the background save of step ", step_,
                                                                " failed: ", std::string(saved.status().message())));
@@ -195,6 +186,37 @@ void AsyncSaver::Work() {
     state_.reset();
     changed_.notify_all();
   }
+}
+
+absl::StatusOr<std::string> AsyncSaver::SaveStaged() {
+  SaveOptions save = options_.save;
+  if (options_.incremental && !base_.empty()) save.base = base_;
+  const absl::Status copied = on_gpu() ? AgreeOn(*group_, copied_.Synchronize()) : absl::OkStatus();
+  source_ = StateDict();
+  RETURN_IF_ERROR(copied);
+  // New ones for each save, since those that were hurried stay as they are. Where there are none, SaveCheckpoint tries
+  // again, and says so on all ranks. This thread, which hardly computes, is as nice as its creator.
+  absl::StatusOr<std::unique_ptr<ThreadPool>> writers =
+      ThreadPool::CreateNice(save.io_threads, "checkpoint-io", options_.nice);
+  save.pool = writers.ok() ? writers->get() : nullptr;
+  if (options_.nice > 0) SetWriters(save.pool);
+  absl::StatusOr<std::string> saved = SaveCheckpoint(*state_, root_, step_, *group_, save);
+  SetWriters(nullptr);
+  RETURN_IF_ERROR(saved.status());
+  base_ = *saved;
+  if (options_.committed) {
+    const absl::Status told = group_->rank() == 0 ? options_.committed(*saved) : absl::OkStatus();
+    RETURN_IF_ERROR(AgreeOn(*group_, told));
+  }
+  return saved;
+}
+
+void AsyncSaver::SetWriters(ThreadPool* writers) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    writers_ = writers;
+  }
+  changed_.notify_all();
 }
 
 }  // namespace fsdp

@@ -12,6 +12,8 @@
 //   compute stream   step K |==== forward, backward ====|wait for copied|update|
 //   copying stream          |-- device to pinned --|copied
 //
+// Threads that digest and write are nice to training, but not to whoever waits for them.
+//
 // There is one save at a time: the next one waits for the one before (back-pressure). What does not fit into the arena
 // is written from the caller's tensors while it waits. Both are said in the report. Used by one thread of a rank.
 #ifndef FSDP_CHECKPOINT_ASYNC_SAVER_H_
@@ -60,10 +62,11 @@ struct AsyncSaverOptions {
   // Threads that copy, where the state is in host memory.
   int copy_threads = 2;
 
-  // How nice the threads that write are to others on their cores, 0 to 19 as nice(1) has it; 0: as the thread that
-  // calls Create. It is a trade: with 14 they get a 24th of a core that others want as well, so that training loses
-  // less than 5 % of it, and the second of processor time that 2 GB take is there after 24 at the latest, or 12 where
-  // two threads write. With 19 they get a 69th, and a save on cores that are never idle takes minutes.
+  // How nice the threads that digest and write are to others on their cores, 0 to 19 as nice(1) has it; 0: as the
+  // thread that calls Create. It is a trade: with 14 they get a 24th of a core that others want as well, so that
+  // training loses less than 5 % of it, and the second of processor time that 2 GB take is there after 24 at the
+  // latest, or 12 where two threads write. With 19 they get a 69th. As soon as somebody waits for the save, other
+  // threads, as nice as he is, take what is left.
   int nice = 14;
 };
 
@@ -93,8 +96,8 @@ class AsyncSaver {
   // AsyncSaveReport::copied. It may go in any case.
   absl::StatusOr<AsyncSaveReport> Save(const StateDict& state, int64_t step, Stream* computed = nullptr);
 
-  // Blocks until nothing is in progress. The path of the last checkpoint, empty when there was no save; or the error of
-  // a save that no call has returned yet.
+  // Blocks until nothing is in progress, which it hurries. The path of the last checkpoint, empty when there was no
+  // save; or the error of a save that no call has returned yet.
   absl::StatusOr<std::string> Wait();
 
  private:
@@ -108,6 +111,8 @@ class AsyncSaver {
   absl::Status CopyFromGpu(Stream* computed, AsyncSaveReport& report);
   bool on_gpu() const { return device_->type() != DeviceType::kCpu; }
   void Work();
+  absl::StatusOr<std::string> SaveStaged();
+  void SetWriters(ThreadPool* writers);
 
   const std::string root_;
   const std::unique_ptr<ProcessGroup> group_;  // for the control plane
@@ -133,6 +138,7 @@ class AsyncSaver {
   int64_t step_ = 0;
   std::string base_;  // what is saved last, for incremental
   absl::StatusOr<std::string> last_ = std::string();
+  ThreadPool* writers_ = nullptr;  // the threads of the save in progress, until somebody has hurried them
   bool closing_ = false;
 
   std::thread worker_;

@@ -3,6 +3,7 @@
 
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <cstring>
 #include <filesystem>
 #include <future>
@@ -10,9 +11,12 @@
 #include <utility>
 #include <vector>
 
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "base/status_macros.h"
 #include "base/status_matchers.h"
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/format/file_names.h"
 #include "checkpoint/test_state.h"
 #include "checkpoint/verify.h"
 #include "collectives/run_ranks.h"
@@ -21,6 +25,7 @@
 namespace fsdp {
 namespace {
 
+using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
@@ -40,25 +45,55 @@ void ExpectSaved(const std::string& path) {
   EXPECT_OK(CheckState(tensors, wanted));
 }
 
+// How nice the threads of this process that digest and write are, the nicest first.
+std::vector<int> NicenessOfWriters() {
+  std::vector<int> found;
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+    const std::string name = ReadAll(task.path() / "comm");
+    if (name != "checkpoint-io\n") continue;
+    found.push_back(getpriority(PRIO_PROCESS, std::stoi(task.path().filename())));
+  }
+  std::sort(found.rbegin(), found.rend());
+  return found;
+}
+
+// The same beside a save that is on its way, once there are `count`; when `waits`, while somebody waits for it.
+std::vector<int> NicenessBesideSave(AsyncSaverOptions options, size_t count, bool waits) {
+  std::vector<int> seen;
+  std::promise<void> looked;
+  // Sentences come while the save is in progress; there is one about what a crash has left.
+  options.save.note = [&](const std::string&) {
+    const absl::Time deadline = absl::Now() + absl::Seconds(20);
+    while ((seen = NicenessOfWriters()).size() < count && absl::Now() < deadline) absl::SleepFor(absl::Milliseconds(1));
+    looked.set_value();
+  };
+  const std::string root = NewTestDirectory();
+  std::filesystem::create_directory(root + "/" + DeletedName(StepName(9), NewNonce()));
+  EXPECT_OK(RunRanks(1, [&](const std::shared_ptr<ProcessGroup>& group) -> absl::Status {
+    ASSIGN_OR_RETURN(const auto saver, AsyncSaver::Create(root, *group, options));
+    RETURN_IF_ERROR(saver->Save(StateOf(StateDictType::kSharded, AwkwardTensors(), 1, 0), 1).status());
+    if (!waits) looked.get_future().wait();
+    return saver->Wait().status();
+  }));
+  return seen;
+}
+
 TEST(AsyncSaverTest, TheThreadsThatWriteAreAsNiceAsIsAsked) {
   const int mine = getpriority(PRIO_PROCESS, 0);
-  for (const auto& [nice, expected] : std::vector<std::pair<int, int>>{{0, mine}, {19, 19}}) {
-    int background = -1;
-    AsyncSaverOptions options;
-    options.nice = nice;
-    options.committed = [&](const std::string&) {
-      background = getpriority(PRIO_PROCESS, 0);  // of the thread that asks
-      return absl::OkStatus();
-    };
-    const std::string root = NewTestDirectory();
-    ASSERT_OK(RunRanks(1, [&](const std::shared_ptr<ProcessGroup>& group) -> absl::Status {
-      ASSIGN_OR_RETURN(const auto saver, AsyncSaver::Create(root, *group, options));
-      RETURN_IF_ERROR(saver->Save(StateOf(StateDictType::kSharded, AwkwardTensors(), 1, 0), 1).status());
-      return saver->Wait().status();
-    }));
-    EXPECT_EQ(background, expected);
-    EXPECT_EQ(getpriority(PRIO_PROCESS, 0), mine);
-  }
+  AsyncSaverOptions options;
+  options.save.io_threads = 3;
+  options.nice = 19;
+  EXPECT_THAT(NicenessBesideSave(options, 3, /*waits=*/false), ElementsAre(19, 19, 19));
+  options.nice = 0;  // as many, with the one that saves
+  EXPECT_THAT(NicenessBesideSave(options, 2, /*waits=*/true), ElementsAre(mine, mine));
+  EXPECT_EQ(getpriority(PRIO_PROCESS, 0), mine);
+}
+
+TEST(AsyncSaverTest, WhoeverWaitsForASaveLendsItHisPriority) {
+  const int mine = getpriority(PRIO_PROCESS, 0);
+  AsyncSaverOptions options;
+  options.nice = 19;
+  EXPECT_THAT(NicenessBesideSave(options, 4, /*waits=*/true), ElementsAre(19, 19, mine, mine));
 }
 
 TEST(AsyncSaverTest, TheStateMayChangeOnceSaveReturns) {

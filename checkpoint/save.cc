@@ -86,7 +86,11 @@ class Save {
     if (step_ < 0) return absl::InvalidArgumentError(absl::StrCat("step ", step_, " is negative"));
     if (root_.empty()) return absl::InvalidArgumentError("the directory of checkpoints has no name");
     RETURN_IF_ERROR(CheckType());
-    ASSIGN_OR_RETURN(pool_, ThreadPool::Create(options_.io_threads, "checkpoint-io"));
+    pool_ = options_.pool;
+    if (pool_ == nullptr) {
+      ASSIGN_OR_RETURN(own_pool_, ThreadPool::Create(options_.io_threads, "checkpoint-io"));
+      pool_ = own_pool_.get();
+    }
     // rank0_only: the others' state is not looked at.
     if (state_.type == StateDictType::kFull && group_.rank() != 0) return absl::OkStatus();
     ASSIGN_OR_RETURN(plan_, options_.stream ? PlanWhole(state_, no_reader_) : PlanSave(state_));
@@ -343,7 +347,8 @@ class Save {
   ProcessGroup& group_;
   const SaveOptions& options_;
 
-  std::unique_ptr<ThreadPool> pool_;
+  std::unique_ptr<ThreadPool> own_pool_;
+  ThreadPool* pool_ = nullptr;
   SavePlan plan_;
   std::vector<int> writers_;                  // their ranks, in order
   std::unique_ptr<StagedCheckpoint> staged_;  // rank 0's

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "base/thread_pool.h"
 #include "tensor/state_dict.h"
 
 namespace fsdp {
@@ -48,6 +49,9 @@ struct SaveOptions {
 
   // Threads that write one rank's file.
   int io_threads = 2;
+
+  // Threads to use instead, which outlive the call; null: io_threads of the save's own.
+  ThreadPool* pool = nullptr;
 };
 
 }  // namespace fsdp
