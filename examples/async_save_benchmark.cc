@@ -8,7 +8,7 @@
 //
 // A step counts as one of a save when it began after AsyncSaver::Save returned and ended before the commit. Prints the
 // median, lowest and highest seconds of both kinds of steps, the ratio of their medians, and of the saves: seconds in
-// flight, seconds that training was blocked (the copy), bytes. --json: one object.
+// flight, the share of all time that this is, seconds that training was blocked (the copy), bytes. --json: one object.
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
@@ -16,6 +16,7 @@
 #include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <system_error>
@@ -40,6 +41,8 @@
 #include "tools/command_line.h"
 
 ABSL_FLAG(int, cycles, 5, "saves, each after as many steps without one as the save before had");
+ABSL_FLAG(int, save_threads, fsdp::SaveOptions().io_threads, "threads of each rank that digest and write");
+ABSL_FLAG(int, nice, fsdp::AsyncSaverOptions().nice, "how nice these threads are to training, 0 to 19");
 ABSL_FLAG(bool, json, false, "print one JSON object");
 
 namespace fsdp {
@@ -64,6 +67,10 @@ struct Measured {
   std::vector<double> in_flight;  // seconds of each save
   std::vector<double> blocked;
   int64_t staged_bytes = 0;  // of one rank
+  double seconds = 0;        // of all cycles
+
+  // Of the time, that a save was in flight.
+  double share() const { return std::accumulate(in_flight.begin(), in_flight.end(), 0.0) / seconds; }
 };
 
 class AsyncSaveBenchmark {
@@ -77,7 +84,9 @@ class AsyncSaveBenchmark {
     // The first save allocates the arena and is not counted.
     RETURN_IF_ERROR(Cycle());
     measured_ = {};
+    const absl::Time start = absl::Now();
     for (int cycle = 0; cycle < absl::GetFlag(FLAGS_cycles); ++cycle) RETURN_IF_ERROR(Cycle());
+    measured_.seconds = absl::ToDoubleSeconds(absl::Now() - start);
     return measured_;
   }
 
@@ -95,6 +104,8 @@ class AsyncSaveBenchmark {
     ASSIGN_OR_RETURN(train_step_, TrainStep::Create(*model_, *optimizer_, *batches_, nullptr));
     AsyncSaverOptions options;
     options.save.overwrite = true;
+    options.save.io_threads = absl::GetFlag(FLAGS_save_threads);
+    options.nice = absl::GetFlag(FLAGS_nice);
     options.committed = [this](const std::string&) {
       committed_ = true;
       return absl::OkStatus();
@@ -165,17 +176,17 @@ nlohmann::json Spread(std::vector<double> values) {
 }
 
 void Print(const Measured& measured) {
-  const nlohmann::json summary = {{"steps without a save", Spread(measured.without)},
-                                  {"steps beside a save", Spread(measured.with)},
-                                  {"save in flight", Spread(measured.in_flight)},
-                                  {"blocked", Spread(measured.blocked)}};
+  const nlohmann::json summary = {
+      {"steps without a save", Spread(measured.without)}, {"steps beside a save", Spread(measured.with)},
+      {"save in flight", Spread(measured.in_flight)},     {"blocked", Spread(measured.blocked)},
+      {"share of time in flight", measured.share()},      {"staged bytes", measured.staged_bytes}};
   if (absl::GetFlag(FLAGS_json)) {
     absl::PrintF("%s\n", summary.dump(2));
     return;
   }
   absl::PrintF("%-22s %6s %9s %9s %9s\n", "seconds of", "count", "median", "lowest", "highest");
   for (const auto& [name, spread] : summary.items()) {
-    if (spread.is_null()) continue;
+    if (!spread.is_object()) continue;
     absl::PrintF("%-22s %6d %9.4f %9.4f %9.4f\n", name, spread["count"].get<int>(), spread["median"].get<double>(),
                  spread["lowest"].get<double>(), spread["highest"].get<double>());
   }
@@ -184,9 +195,10 @@ void Print(const Measured& measured) {
     return;
   }
   absl::PrintF(
-      "training beside a save: %.3f of the time of a step without one; %.1f MB of a rank saved\n",
+      "training beside a save: %.3f of the time of a step without one; %.1f MB of a rank saved, in flight %.0f %% of "
+      "the time\n",
       summary["steps beside a save"]["median"].get<double>() / summary["steps without a save"]["median"].get<double>(),
-      static_cast<double>(measured.staged_bytes) / 1e6);
+      static_cast<double>(measured.staged_bytes) / 1e6, 100 * measured.share());
 }
 
 absl::StatusOr<Measured> MeasureOnRanks(const TrainOptions& options, const std::string& root) {
