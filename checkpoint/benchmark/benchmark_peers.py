@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """What h5py, torch.save and torch.distributed.checkpoint take to save and load the tensors of checkpoint_benchmark.
 
-usage: benchmark_peers.py WHAT DIRECTORY ROWS...    prints seconds, or exits with 77 where a library is missing
+usage: benchmark_peers.py DIRECTORY ROWS...
 
-WHAT is h5py-save, h5py-load, torch-save, torch-load, dcp-save or dcp-load; dcp is one process without a group.
-DIRECTORY/flat holds the tensors' bytes, float32, one after the other; tensor i has ROWS[i] rows of 16. A save makes new
-files and ends with fsync.
+Reads questions, one a line: h5py-save, h5py-load, torch-save, torch-load, dcp-save or dcp-load; dcp is one process
+without a group. Answers each with a line: seconds, or "no: " and why there are none. DIRECTORY/flat holds the tensors'
+bytes, float32, one after the other; tensor i has ROWS[i] rows of 16. A save makes new files and ends with fsync. A load
+makes a save first where there was none, untimed.
 """
+import importlib
 import os
 import shutil
 import sys
@@ -15,19 +17,11 @@ import warnings
 
 warnings.simplefilter("ignore")
 
-try:
-    import numpy
-    what, directory, rows = sys.argv[1], sys.argv[2], [int(r) for r in sys.argv[3:]]
-    if what.startswith("h5py"):
-        import h5py
-    else:
-        import torch
-        import torch.distributed.checkpoint as dcp
-except ImportError:
-    sys.exit(77)
+directory, rows = sys.argv[1], [int(r) for r in sys.argv[2:]]
 
 
 def tensors():
+    import numpy
     values = numpy.fromfile(directory + "/flat", dtype=numpy.float32)
     begin = 0
     for i, count in enumerate(rows):
@@ -41,40 +35,93 @@ def sync(path):
     os.close(fd)
 
 
-path = directory + "/peer." + what.split("-")[0]
-if what.endswith("save"):
-    # A save makes new files, and nobody pays for the deletion of old ones.
+def remove(path):
     if os.path.isdir(path):
         shutil.rmtree(path)
     elif os.path.exists(path):
         os.remove(path)
-if what == "h5py-save":
-    values = dict(tensors())
+
+
+class H5py:
+    needs = ["h5py"]
+
+    def save(self, path, values):
+        import h5py
+        with h5py.File(path, "w") as file:
+            for name, value in values.items():
+                file.create_dataset(name, data=value)
+        sync(path)
+
+    def load(self, path):
+        import h5py
+        with h5py.File(path, "r") as file:
+            return {name: file[name][...] for name in file}
+
+
+class Torch:
+    needs = ["torch"]
+
+    def convert(self, values):
+        import torch
+        return {name: torch.from_numpy(value) for name, value in values.items()}
+
+    def save(self, path, values):
+        import torch
+        torch.save(values, path)
+        sync(path)
+
+    def load(self, path):
+        import torch
+        return torch.load(path, weights_only=True)
+
+
+class Dcp(Torch):
+    needs = ["torch", "torch.distributed.checkpoint"]
+
+    def save(self, path, values):
+        import torch.distributed.checkpoint as dcp
+        dcp.save(values, storage_writer=dcp.FileSystemWriter(path, sync_files=True), no_dist=True)
+
+    def prepare_load(self):
+        import torch
+        return {"layer.%d.weight" % i: torch.zeros(count, 16) for i, count in enumerate(rows)}
+
+    def load(self, path, values):
+        import torch.distributed.checkpoint as dcp
+        dcp.load(values, storage_reader=dcp.FileSystemReader(path), no_dist=True)
+
+
+def timed(action, *arguments):
     start = time.perf_counter()
-    with h5py.File(path, "w") as file:
-        for name, value in values.items():
-            file.create_dataset(name, data=value)
-    sync(path)
-elif what == "h5py-load":
-    start = time.perf_counter()
-    with h5py.File(path, "r") as file:
-        loaded = {name: file[name][...] for name in file}
-elif what == "torch-save":
-    values = {name: torch.from_numpy(value) for name, value in tensors()}
-    start = time.perf_counter()
-    torch.save(values, path)
-    sync(path)
-elif what == "torch-load":
-    start = time.perf_counter()
-    loaded = torch.load(path, weights_only=True)
-elif what == "dcp-save":
-    values = {name: torch.from_numpy(value) for name, value in tensors()}
-    start = time.perf_counter()
-    dcp.save(values, storage_writer=dcp.FileSystemWriter(path, sync_files=True), no_dist=True)
-elif what == "dcp-load":
-    values = {"layer.%d.weight" % i: torch.zeros(count, 16) for i, count in enumerate(rows)}
-    start = time.perf_counter()
-    dcp.load(values, storage_reader=dcp.FileSystemReader(path), no_dist=True)
-else:
-    sys.exit("unknown: " + what)
-print(time.perf_counter() - start)
+    result = action(*arguments)
+    return time.perf_counter() - start, result
+
+
+def answer(what):
+    kind, action = what.split("-")
+    peer = {"h5py": H5py, "torch": Torch, "dcp": Dcp}[kind]()
+    for module in peer.needs:
+        importlib.import_module(module)
+    path = directory + "/peer." + kind
+    if action == "save" or not os.path.exists(path):
+        # Nobody pays for the deletion of old files, nor for the making of what is saved.
+        remove(path)
+        values = dict(tensors())
+        if hasattr(peer, "convert"):
+            values = peer.convert(values)
+        seconds, _ = timed(peer.save, path, values)
+        if action == "save":
+            return seconds
+    arguments = [peer.prepare_load()] if hasattr(peer, "prepare_load") else []
+    return timed(peer.load, path, *arguments)[0]
+
+
+# What libraries print is no answer.
+answers = os.fdopen(os.dup(1), "w")
+os.dup2(2, 1)
+for line in sys.stdin:
+    try:
+        answers.write("%r\n" % answer(line.strip()))
+    except Exception as error:  # whatever a library throws
+        answers.write("no: %s: %s\n" % (type(error).__name__, " ".join(str(error).split())))
+    answers.flush()

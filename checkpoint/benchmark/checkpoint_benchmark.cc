@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "absl/flags/flag.h"
@@ -31,11 +32,23 @@ ABSL_FLAG(bool, json, false, "print one JSON object instead of a table");
 namespace fsdp {
 namespace {
 
+// The script of the peers: in the runfiles beside this program, or below the current directory, as bazel run has it.
+std::string FindPeers() {
+  namespace fs = std::filesystem;
+  const fs::path script = "checkpoint/benchmark/benchmark_peers.py";
+  std::error_code error;
+  const fs::path runfiles = fs::read_symlink("/proc/self/exe", error).string() + ".runfiles";
+  for (fs::directory_iterator entry(runfiles, error), end; !error && entry != end; entry.increment(error)) {
+    if (fs::exists(entry->path() / script)) return entry->path() / script;
+  }
+  return script;
+}
+
 absl::StatusOr<nlohmann::json> Measure(const std::string& directory) {
   CheckpointRowsOptions options;
   options.directory = directory;
   options.python = absl::GetFlag(FLAGS_python);
-  options.peers = "checkpoint/benchmark/benchmark_peers.py";
+  options.peers = FindPeers();
   options.payload_bytes = int64_t{absl::GetFlag(FLAGS_megabytes)} * 1000 * 1000;
   options.tensors = absl::GetFlag(FLAGS_tensors);
   options.io_threads = absl::GetFlag(FLAGS_io_threads);
@@ -46,7 +59,8 @@ absl::StatusOr<nlohmann::json> Measure(const std::string& directory) {
   (void)getloadavg(load, 1);
   return nlohmann::json{{"bytes", all->nbytes()},           {"tensors", options.tensors},
                         {"io_threads", options.io_threads}, {"repetitions", absl::GetFlag(FLAGS_repetitions)},
-                        {"load_average", load[0]},          {"rows", SummariseRows(rows, all->nbytes())}};
+                        {"load_average", load[0]},          {"rows", SummariseRows(rows, all->nbytes())},
+                        {"missing", MissingRows(rows)}};
 }
 
 int Main() {
@@ -67,10 +81,11 @@ int Main() {
     printf("%s\n", measured->dump(2).c_str());
     return 0;
   }
-  printf("%.3f GB in %d tensors, %d threads, median of %d, load average %.1f\n%s",
+  printf("%.3f GB in %d tensors, %d threads, median of %d, load average %.1f\n%s%s",
          (*measured)["bytes"].get<double>() / 1e9, (*measured)["tensors"].get<int>(),
          (*measured)["io_threads"].get<int>(), (*measured)["repetitions"].get<int>(),
-         (*measured)["load_average"].get<double>(), RowTable((*measured)["rows"]).c_str());
+         (*measured)["load_average"].get<double>(), RowTable((*measured)["rows"]).c_str(),
+         MissingTable((*measured)["missing"]).c_str());
   return 0;
 }
 

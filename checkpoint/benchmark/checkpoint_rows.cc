@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "checkpoint/benchmark/checkpoint_rows.h"
 
-#include <stdio.h>
-
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
@@ -10,16 +8,14 @@
 #include <utility>
 
 #include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
 #include "base/status_macros.h"
-#include "checkpoint/async_saver.h"
 #include "checkpoint/benchmark/hdf5_baseline.h"
 #include "checkpoint/benchmark/page_cache.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/verify.h"
 #include "collectives/run_ranks.h"
+#include "tensor/host_device.h"
 
 namespace fsdp {
 namespace {
@@ -50,11 +46,10 @@ CheckpointRows::CheckpointRows(const CheckpointRowsOptions& options, std::unique
 absl::StatusOr<std::unique_ptr<CheckpointRows>> CheckpointRows::Create(const CheckpointRowsOptions& options) {
   ASSIGN_OR_RETURN(std::unique_ptr<ThreadPool> pool, ThreadPool::Create(options.io_threads, "raw"));
   std::unique_ptr<CheckpointRows> rows(new CheckpointRows(options, std::move(pool)));
-  RETURN_IF_ERROR(rows->flat_.Write(rows->tensors_.saved()));
+  RETURN_IF_ERROR(rows->flat_.Write(rows->tensors_.saved(), rows->nbytes()));
   RETURN_IF_ERROR(WriteByHdf5(rows->tensors_, rows->Path("kept.h5")));
   RETURN_IF_ERROR(rows->Save({StateDictType::kSharded, kSavedByOne, 1}));
   RETURN_IF_ERROR(rows->Save({StateDictType::kSharded, kSavedByEight, 8}));
-  for (const char* peer : {"h5py-save", "torch-save", "dcp-save"}) (void)rows->Peer(peer);
   return rows;
 }
 
@@ -85,7 +80,11 @@ void CheckpointRows::AddSaves(std::vector<PairedRow>& rows) {
   const auto save = [&](const std::string& name, const SaveForm& form) {
     rows.push_back(Row(name, floor, [this, form] { return Save(form); }));
   };
-  rows.push_back(Row(floor, floor, [this] { return RawFile(Path("new"), *pool_).Write(tensors_.saved()); }));
+  const auto raw = [&](const std::string& name, int64_t nbytes) {
+    rows.push_back(
+        Row(name, floor, [this, nbytes] { return RawFile(Path("new"), *pool_).Write(tensors_.saved(), nbytes); }));
+  };
+  raw(floor, nbytes());
   rows.push_back(
       Row("save, pwrite", floor, [this] { return RawFile(Path("new"), *pool_).WriteBuffered(tensors_.saved()); }));
   save("save, SHARDED", {StateDictType::kSharded, 1, 1});
@@ -94,7 +93,9 @@ void CheckpointRows::AddSaves(std::vector<PairedRow>& rows) {
   save("save, LOCAL, 2 ranks", {StateDictType::kLocal, 4, 2});
   save("save, FULL", {StateDictType::kFull, 5, 1});
   save("save, FULL, 2 ranks", {StateDictType::kFull, 6, 2});
+  raw("save, parity, floor", nbytes() + nbytes() / 2);
   save("save, parity", {StateDictType::kSharded, 7, 2, 1});
+  rows.back().floor = "save, parity, floor";
   rows.push_back(Row("save, H5Dwrite", floor, [this] { return WriteByHdf5(tensors_, Path("new")); }));
   for (const char* peer : {"h5py", "torch", "dcp"}) {
     rows.push_back(PeerRow(absl::StrCat("save, ", peer), floor, absl::StrCat(peer, "-save")));
@@ -162,38 +163,37 @@ absl::Status CheckpointRows::CopyAll() {
   });
 }
 
-absl::StatusOr<double> CheckpointRows::StageOnly() const {
-  double seconds = 0;
-  RETURN_IF_ERROR(RunRanks(1, [&](const std::shared_ptr<ProcessGroup>& group) -> absl::Status {
+// The first save allocates the arena; MeasureRows does not count it.
+absl::StatusOr<double> CheckpointRows::StageOnly() {
+  constexpr int64_t kStep = 8;
+  if (saver_ == nullptr) {
     AsyncSaverOptions options;
     options.save.overwrite = true;
     options.copy_threads = options_.io_threads;
-    ASSIGN_OR_RETURN(const std::unique_ptr<AsyncSaver> saver, AsyncSaver::Create(options_.directory, *group, options));
-    // The first save allocates the arena.
-    for (int64_t step = 8; step < 10; ++step) {
-      const StateDict state = tensors_.StateOf(StateDictType::kSharded, 1, 0, tensors_.saved());
-      ASSIGN_OR_RETURN(const AsyncSaveReport report, saver->Save(state, step));
-      seconds = absl::ToDoubleSeconds(report.blocked - report.waited);
-    }
-    return saver->Wait().status();
-  }));
-  return seconds;
+    alone_ = std::move(CreateLocalGroups({CreateHostDevice()}).front());
+    ASSIGN_OR_RETURN(saver_, AsyncSaver::Create(options_.directory, *alone_, options));
+  }
+  const StateDict state = tensors_.StateOf(StateDictType::kSharded, 1, 0, tensors_.saved());
+  ASSIGN_OR_RETURN(const AsyncSaveReport report, saver_->Save(state, kStep));
+  RETURN_IF_ERROR(saver_->Wait().status());
+  return absl::ToDoubleSeconds(report.blocked - report.waited);
 }
 
-absl::StatusOr<double> CheckpointRows::Peer(const std::string& what) const {
-  const absl::Status missing = absl::UnavailableError(absl::StrCat("no ", what));
-  if (options_.python.empty()) return missing;
-  std::string command =
-      absl::StrCat(options_.python, " ", options_.peers, " ", what, " ", options_.directory, " 2>/dev/null");
-  for (const BenchmarkTensors::Entry& tensor : tensors_.entries()) absl::StrAppend(&command, " ", tensor.shape.dim(0));
-  FILE* const pipe = popen(command.c_str(), "r");
-  if (pipe == nullptr) return missing;
-  char line[64] = "";
-  const bool has_line = fgets(line, sizeof(line), pipe) != nullptr;
-  double seconds = 0;
-  const bool has_seconds = has_line && absl::SimpleAtod(absl::StripAsciiWhitespace(line), &seconds);
-  if (pclose(pipe) != 0 || !has_seconds) return missing;
-  return seconds;
+absl::StatusOr<double> CheckpointRows::Peer(const std::string& what) {
+  if (options_.python.empty()) return absl::UnavailableError("no python was given");
+  if (peer_.ok() && *peer_ == nullptr) {
+    std::error_code error;
+    if (!fs::exists(options_.peers, error)) {
+      return absl::UnavailableError(absl::StrCat("no script ", options_.peers, " in ", fs::current_path().string()));
+    }
+    std::vector<std::string> command = {options_.python, options_.peers, options_.directory};
+    for (const BenchmarkTensors::Entry& tensor : tensors_.entries()) {
+      command.push_back(absl::StrCat(tensor.shape.dim(0)));
+    }
+    peer_ = PeerProcess::Start(command);
+  }
+  RETURN_IF_ERROR(peer_.status());
+  return (*peer_)->Ask(what);
 }
 
 absl::Status CheckpointRows::RemoveSaved() const {

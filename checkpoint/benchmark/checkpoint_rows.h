@@ -9,9 +9,12 @@
 //   save, pwrite     the same bytes through the page cache, one fsync
 //   save, KIND       SaveCheckpoint, until the checkpoint is durable and committed; of one rank with --io_threads
 //                    threads, or of 2 ranks that share them. FULL of 2 ranks: all write into the one file
-//   save, parity     SHARDED of 2 ranks with one parity file: a third file to write, and two to read again
+//   save, parity     SHARDED of 2 ranks with one parity file, which is half as long as the payload; to make it, the
+//                    payload is read again. Beside `save, parity, floor`: as `save, floor`, as many bytes as payload
+//                    and parity are
 //   save, H5Dwrite   the same tensors through HDF5, then fsync (hdf5_baseline.h)
-//   save, h5py|torch|dcp   by python3, where it has them (benchmark_peers.py), then fsync; without the process' start
+//   save, h5py|torch|dcp   by python3, where it has them (benchmark_peers.py), then fsync, in one process that has
+//                    imported them
 //   load, floor      the flat file into the same memory, direct, four blocks in flight for each thread
 //   load, pread      the flat file by the same threads through the page cache, with the kernel's read-ahead
 //   load, verified   LoadCheckpoint of the SHARDED checkpoint of one rank, every digest compared; unverified: without
@@ -19,7 +22,8 @@
 //   load, H5Dread    the tensors of H5Dwrite's file; h5py, torch, dcp as above
 //   verify           VerifyCheckpoint of the SHARDED checkpoint: every byte, NaN and infinity counted
 //   stage, memcpy    a copy of the state into memory that was used before, by the same threads
-//   stage, blocked   what AsyncSaver::Save keeps its caller waiting, from its second save on
+//   stage, blocked   what AsyncSaver::Save keeps its caller waiting, from its second save on, without what it waits
+//                    for the save before
 //
 // Loads are measured cold, the page cache dropped for the files, and warm. A save makes new files; what was saved
 // before is deleted untimed.
@@ -36,10 +40,13 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "base/thread_pool.h"
+#include "checkpoint/async_saver.h"
 #include "checkpoint/benchmark/benchmark_tensors.h"
 #include "checkpoint/benchmark/paired_rows.h"
+#include "checkpoint/benchmark/peer_process.h"
 #include "checkpoint/benchmark/raw_file.h"
 #include "checkpoint/storage/write_queue.h"
+#include "collectives/process_group.h"
 
 namespace fsdp {
 
@@ -87,8 +94,8 @@ class CheckpointRows {
   absl::Status Load(int64_t step, int world_size, bool verify) const;
   absl::Status Verify() const;
   absl::Status CopyAll();
-  absl::StatusOr<double> StageOnly() const;
-  absl::StatusOr<double> Peer(const std::string& what) const;
+  absl::StatusOr<double> StageOnly();
+  absl::StatusOr<double> Peer(const std::string& what);
   absl::Status RemoveSaved() const;
 
   const CheckpointRowsOptions options_;
@@ -96,6 +103,11 @@ class CheckpointRows {
   const BenchmarkTensors tensors_;
   const RawFile flat_;  // that loads read
   const AlignedBlock copy_;
+
+  // From the first row on that uses them.
+  absl::StatusOr<std::unique_ptr<PeerProcess>> peer_ = std::unique_ptr<PeerProcess>();
+  std::unique_ptr<ProcessGroup> alone_;
+  std::unique_ptr<AsyncSaver> saver_;  // of alone_
 };
 
 }  // namespace fsdp

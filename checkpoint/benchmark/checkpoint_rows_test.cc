@@ -32,6 +32,10 @@ TEST(CheckpointRowsTest, EveryRowThatCanBeRunHereIsMeasuredBesideItsFloor) {
   }
   const nlohmann::json summary = SummariseRows(rows, all->nbytes());
   EXPECT_EQ(summary.size(), rows.size() - 9);
+  const nlohmann::json missing = MissingRows(rows);
+  ASSERT_EQ(missing.size(), 9);
+  EXPECT_EQ(missing[0]["name"], "save, h5py");
+  EXPECT_EQ(missing[0]["why"], "no python was given");
   for (const nlohmann::json& row : summary) EXPECT_GT(row["ratio"].get<double>(), 0) << row;
 }
 
@@ -66,6 +70,7 @@ TEST(PairedRowsTest, ARowIsComparedWithTheFloorOfTheSameRepetition) {
   EXPECT_EQ(summary[1]["ratio"], 2.0);
   EXPECT_EQ(summary[1]["highest_ratio"], 2.0);
   EXPECT_THAT(RowTable(summary), HasSubstr("twice                          6.000     4.000     8.000"));
+  EXPECT_EQ(MissingTable(MissingRows(rows)), "none                       no number: not here\n");
 }
 
 TEST(PairedRowsTest, AnErrorNamesItsRow) {

@@ -46,13 +46,12 @@ std::vector<PairedRow> SelectRows(const std::vector<PairedRow>& rows, const std:
 }
 
 absl::Status MeasureRows(std::vector<PairedRow>& rows, int repetitions) {
-  std::set<std::string> impossible;
   for (int repetition = 0; repetition <= repetitions; ++repetition) {
     for (PairedRow& row : rows) {
-      if (impossible.count(row.name) != 0) continue;
+      if (!row.missing.empty()) continue;
       const absl::StatusOr<double> seconds = RunRow(row);
       if (absl::IsUnavailable(seconds.status())) {
-        impossible.insert(row.name);
+        row.missing = std::string(seconds.status().message());
       } else if (!seconds.ok()) {
         return absl::Status(seconds.status().code(),
                             absl::StrCat("row \"", row.name, "\": ", std::string(seconds.status().message())));
@@ -85,6 +84,23 @@ nlohmann::json SummariseRows(const std::vector<PairedRow>& rows, int64_t payload
                        {"highest_ratio", *high_ratio}});
   }
   return summary;
+}
+
+nlohmann::json MissingRows(const std::vector<PairedRow>& rows) {
+  nlohmann::json missing = nlohmann::json::array();
+  for (const PairedRow& row : rows) {
+    if (!row.missing.empty()) missing.push_back({{"name", row.name}, {"why", row.missing}});
+  }
+  return missing;
+}
+
+std::string MissingTable(const nlohmann::json& missing) {
+  std::string table;
+  for (const nlohmann::json& row : missing) {
+    absl::StrAppendFormat(&table, "%-26s no number: %s\n", row["name"].get<std::string>(),
+                          row["why"].get<std::string>());
+  }
+  return table;
 }
 
 std::string RowTable(const nlohmann::json& summary) {

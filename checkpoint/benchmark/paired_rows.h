@@ -22,6 +22,7 @@ struct PairedRow {
   std::function<absl::StatusOr<double>()> run;  // seconds that it measured; kUnavailable: it cannot be run here
   std::function<absl::Status()> prepare = {};   // what comes before it, untimed; may be empty
   std::vector<double> seconds = {};             // of each counted repetition
+  std::string missing = {};                     // why it could not be run
 };
 
 // Seconds that `run` takes, by the wall's clock.
@@ -37,8 +38,12 @@ absl::Status MeasureRows(std::vector<PairedRow>& rows, int repetitions);
 // payload / median / 1e9, and the median, lowest and highest of its ratios.
 nlohmann::json SummariseRows(const std::vector<PairedRow>& rows, int64_t payload_bytes);
 
-// The same as a table with a line for each row.
+// One object for each row that could not: name, why.
+nlohmann::json MissingRows(const std::vector<PairedRow>& rows);
+
+// The same as tables with a line for each row.
 std::string RowTable(const nlohmann::json& summary);
+std::string MissingTable(const nlohmann::json& missing);
 
 }  // namespace fsdp
 

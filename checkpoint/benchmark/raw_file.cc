@@ -28,17 +28,18 @@ ByteRange BlockOf(int64_t block, size_t nbytes) {
 
 }  // namespace
 
-absl::Status RawFile::Write(absl::Span<const std::byte> bytes) const {
+absl::Status RawFile::Write(absl::Span<const std::byte> bytes, int64_t nbytes) const {
   ASSIGN_OR_RETURN(const std::unique_ptr<File> file, PosixFileSystem().Create(path_));
-  RETURN_IF_ERROR(file->Reserve(static_cast<int64_t>(bytes.size())));
-  const int64_t blocks = BlockCount(static_cast<int64_t>(bytes.size()));
+  RETURN_IF_ERROR(file->Reserve(nbytes));
+  const int64_t blocks = BlockCount(nbytes);
   const int threads = pool_.threads();
   std::vector<std::unique_ptr<WriteQueue>> queues(threads);
   RETURN_IF_ERROR(pool_.ParallelFor(threads, [&](int64_t thread) -> absl::Status {
     queues[thread] = file->NewWriteQueue(kDepth);
     for (int64_t block = thread; block < blocks; block += threads) {
-      const ByteRange range = BlockOf(block, bytes.size());
-      RETURN_IF_ERROR(queues[thread]->Write(range.offset, bytes.subspan(range.offset, range.nbytes)));
+      const ByteRange range = BlockOf(block, nbytes);
+      const int64_t from = range.end() <= static_cast<int64_t>(bytes.size()) ? range.offset : 0;
+      RETURN_IF_ERROR(queues[thread]->Write(range.offset, bytes.subspan(from, range.nbytes)));
     }
     return queues[thread]->Drain();
   }));

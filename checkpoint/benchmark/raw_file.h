@@ -22,8 +22,8 @@ class RawFile {
   const std::string& path() const { return path_; }
 
   // Space reserved, blocks of 4 MiB through a write queue for each thread, four in flight in each, one fsync. A new
-  // file.
-  absl::Status Write(absl::Span<const std::byte> bytes) const;
+  // file, of `nbytes` bytes: where these are more than `bytes`, some are written again.
+  absl::Status Write(absl::Span<const std::byte> bytes, int64_t nbytes) const;
 
   // The same blocks by pwrite through the page cache, one fsync. A new file.
   absl::Status WriteBuffered(absl::Span<const std::byte> bytes) const;
