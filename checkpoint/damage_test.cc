@@ -15,6 +15,7 @@
 #include "base/status_matchers.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/format/manifest_file.h"
+#include "checkpoint/format/manifest_json.h"
 #include "checkpoint/test_state.h"
 #include "checkpoint/verify.h"
 #include "collectives/run_ranks.h"
@@ -105,18 +106,45 @@ TEST(DamageTest, AFlippedBitOfPayloadNamesTensorFileBlockAndBytes) {
   const std::string path = Save(LargeTensors(), StateDictType::kSharded, NewTestDirectory(), 1);
   ASSERT_OK_AND_ASSIGN(const Manifest manifest, ReadManifest(PosixFileSystem(), path));
   const StoredInterval& stored = manifest.tensors[0].intervals[1];
-  const int64_t second_block = stored.offset + kBlockBytes;
+  const StoredExtent* const extent = ExtentAt(manifest.files[stored.file], stored.offset);
+  ASSERT_NE(extent, nullptr);
+  const ByteRange second = extent->block(1);
+  EXPECT_EQ(second, (ByteRange{stored.offset + kDigestBlockBytes, kDigestBlockBytes}));
   const std::string bytes = ReadAll(path + "/" + kRank1);
-  FlipBit(path + "/" + kRank1, second_block + 5, 3);
-  const Digest recorded =
-      DigestOf(std::string_view(bytes).substr(second_block, stored.interval.size() * 4 - kBlockBytes));
+  FlipBit(path + "/" + kRank1, second.offset + 5, 3);
+  const Digest recorded = DigestOf(std::string_view(bytes).substr(second.offset, second.nbytes));
   const std::string expected =
-      absl::StrCat("rank-00001-of-00002.h5, bytes ", second_block, " to ",
-                   stored.offset + stored.interval.size() * 4 - 1, " (tensor \"model/wte.weight\", block 1): digest ");
+      absl::StrCat("rank-00001-of-00002.h5, ", Describe(second), " (tensor \"model/wte.weight\", block 1): digest ");
   const std::vector<std::string> problems = ProblemsOf(path);
   ASSERT_EQ(problems.size(), 1);
   EXPECT_THAT(problems[0], AllOf(testing::StartsWith(expected), testing::EndsWith(" != recorded " + recorded.ToHex())));
   EXPECT_THAT(Load(LargeTensors(), path), StatusIs(absl::StatusCode::kDataLoss, HasSubstr(path + "/" + expected)));
+}
+
+// Digests of 4 MiB, as the member "block" is missing: what the format began with.
+TEST(DamageTest, BlocksAreAsLongAsTheManifestSays) {
+  const std::string path = Save(LargeTensors(), StateDictType::kSharded, NewTestDirectory(), 1);
+  ASSERT_OK_AND_ASSIGN(Manifest manifest, ReadManifest(PosixFileSystem(), path));
+  for (StoredFile& file : manifest.files) {
+    const std::string bytes = ReadAll(path + "/" + file.name);
+    for (StoredExtent& extent : file.extents) {
+      extent.block_bytes = kBlockBytes;
+      extent.digests.clear();
+      for (int64_t i = 0; i < extent.blocks(); ++i) {
+        const ByteRange block = extent.block(i);
+        extent.digests.push_back(DigestOf(std::string_view(bytes).substr(block.offset, block.nbytes)));
+      }
+    }
+  }
+  WriteAll(path + "/manifest.json", EncodeManifest(manifest));
+  EXPECT_THAT(ProblemsOf(path), IsEmpty());
+  EXPECT_OK(Load(LargeTensors(), path));
+  const StoredInterval& stored = manifest.tensors[0].intervals[1];
+  FlipBit(path + "/" + kRank1, stored.offset + kBlockBytes - 1, 3);
+  const std::vector<std::string> problems = ProblemsOf(path);
+  ASSERT_EQ(problems.size(), 1);
+  EXPECT_THAT(problems[0], HasSubstr(Describe(ByteRange{stored.offset, kBlockBytes})));
+  EXPECT_THAT(Load(LargeTensors(), path), StatusIs(absl::StatusCode::kDataLoss, HasSubstr("block 0")));
 }
 
 TEST(DamageTest, OnlyWhoNeedsTheDamagedPartFails) {
@@ -136,8 +164,8 @@ TEST(DamageTest, AllProblemsAreFoundAtOnce) {
   fs::remove(path + "/" + kRank1);
   WriteAll(path + "/notes.txt", "mine");
   EXPECT_THAT(ProblemsOf(path),
-              ElementsAre(HasSubstr("notes.txt: the manifest names no such file"), HasSubstr("block 0"),
-                          HasSubstr("block 1"), HasSubstr("rank-00001-of-00002.h5: the file is missing")));
+              ElementsAre(HasSubstr("notes.txt: the manifest names no such file"), HasSubstr("block 2"),
+                          HasSubstr("block 4"), HasSubstr("rank-00001-of-00002.h5: the file is missing")));
 }
 
 TEST(DamageTest, ATruncatedFileIsFoundAtEveryLength) {

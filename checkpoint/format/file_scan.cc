@@ -45,22 +45,22 @@ class FileScan {
     int64_t parts = 0;
     for (size_t i = 0; i < stored.extents.size(); ++i) {
       const ByteRange& extent = stored.extents[i].range;
-      AddSections(file, -1, {end, extent.offset - end}, parts);
+      AddSections(file, -1, {end, extent.offset - end}, kBlockBytes, parts);
       int64_t block = 0;
-      AddSections(file, static_cast<int>(i), extent, block);
+      AddSections(file, static_cast<int>(i), extent, stored.extents[i].block_bytes, block);
       end = extent.end();
     }
-    AddSections(file, -1, {end, stored.nbytes - end}, parts);
+    AddSections(file, -1, {end, stored.nbytes - end}, kBlockBytes, parts);
     if (!scanner_.rest) return absl::OkStatus();
     rests_[file] = std::make_unique<RestDigest>(parts);
     return parts > 0 ? absl::OkStatus() : scanner_.rest(file, rests_[file]->Finish());
   }
 
-  // Cuts `range` into sections, and counts them.
-  void AddSections(int file, int extent, const ByteRange& range, int64_t& count) {
+  // Cuts `range` into sections of `nbytes`, and counts them.
+  void AddSections(int file, int extent, const ByteRange& range, int64_t nbytes, int64_t& count) {
     if (extent < 0 && !scanner_.rest) return;
-    for (int64_t at = range.offset; at < range.end(); at += kBlockBytes) {
-      sections_.push_back({file, extent, count++, {at, std::min(kBlockBytes, range.end() - at)}});
+    for (int64_t at = range.offset; at < range.end(); at += nbytes) {
+      sections_.push_back({file, extent, count++, {at, std::min(nbytes, range.end() - at)}});
     }
   }
 

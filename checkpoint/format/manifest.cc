@@ -31,6 +31,24 @@ std::string DamagedBlock(const std::string& file, const ByteRange& range, const 
                       recorded.ToHex());
 }
 
+ByteRange StoredExtent::block(int64_t index) const {
+  const int64_t begin = range.offset + index * block_bytes;
+  return {begin, std::min(block_bytes, range.end() - begin)};
+}
+
+StoredExtent NewPayloadExtent(const ByteRange& range) {
+  StoredExtent extent = {range, {}};
+  // One of a single block is the same either way, and is written as it always was.
+  if (range.nbytes > kDigestBlockBytes) extent.block_bytes = kDigestBlockBytes;
+  extent.digests.resize(extent.blocks());
+  return extent;
+}
+
+bool IsDigestBlock(int64_t nbytes) {
+  constexpr int64_t kLeast = int64_t{64} << 10;
+  return nbytes >= kLeast && nbytes <= kBlockBytes && (nbytes & (nbytes - 1)) == 0;
+}
+
 const StoredExtent* ExtentAt(const StoredFile& file, int64_t offset) {
   const auto after = std::upper_bound(file.extents.begin(), file.extents.end(), offset,
                                       [](int64_t at, const StoredExtent& extent) { return at < extent.range.offset; });

@@ -18,13 +18,18 @@
 
 namespace fsdp {
 
-// Payload is digested in blocks of this size, counted from the first byte of its extent.
+// Files are read and written in blocks of this size; no block that has a digest is longer.
 inline constexpr int64_t kBlockBytes = int64_t{4} << 20;
+
+// What a longer extent of payload is digested in: whoever wants a part of it reads no more than this beyond each end.
+// Another world size cuts every tensor elsewhere, so longer blocks were read twice: a quarter of the bytes of 8 ranks
+// for 3. Shorter ones would fill the manifest.
+inline constexpr int64_t kDigestBlockBytes = int64_t{1} << 20;
 
 // Texts are small: longer ones are neither written nor read.
 inline constexpr int64_t kMaxTextBytes = int64_t{256} << 20;
 
-// Blocks of an extent of `nbytes` bytes.
+// Blocks of kBlockBytes of `nbytes` bytes.
 inline int64_t BlockCount(int64_t nbytes) { return (nbytes + kBlockBytes - 1) / kBlockBytes; }
 
 struct ByteRange {
@@ -38,10 +43,22 @@ struct ByteRange {
 // The payload of one dataset.
 struct StoredExtent {
   ByteRange range;
-  std::vector<Digest> digests;  // one per block
+  std::vector<Digest> digests;        // one per block
+  int64_t block_bytes = kBlockBytes;  // of each but the last, counted from the first byte of the range
 
-  bool operator==(const StoredExtent& other) const { return range == other.range && digests == other.digests; }
+  int64_t blocks() const { return (range.nbytes - 1) / block_bytes + 1; }
+  ByteRange block(int64_t index) const;
+
+  bool operator==(const StoredExtent& other) const {
+    return range == other.range && digests == other.digests && block_bytes == other.block_bytes;
+  }
 };
+
+// An extent of payload, not empty, as it is written, with digests that are still to be made.
+StoredExtent NewPayloadExtent(const ByteRange& range);
+
+// What decoding accepts: a power of two from 64 KiB to kBlockBytes.
+bool IsDigestBlock(int64_t nbytes);
 
 // Where a file was written that a later save links: its name there, and that save.
 struct StoredOrigin {

@@ -51,7 +51,14 @@ absl::StatusOr<StoredExtent> DecodeExtent(const json& object) {
   ASSIGN_OR_RETURN(extent.range, DecodeRange(object));
   ASSIGN_OR_RETURN(const json* digests, ArrayMember(object, "digests"));
   if (extent.range.nbytes == 0) return Broken(absl::StrCat("an empty extent at byte ", extent.range.offset));
-  const int64_t blocks = (extent.range.nbytes - 1) / kBlockBytes + 1;
+  if (object.contains("block")) {
+    ASSIGN_OR_RETURN(extent.block_bytes, IntegerMember(object, "block"));
+    if (!IsDigestBlock(extent.block_bytes)) {
+      return Broken(absl::StrCat(Describe(extent.range), " have digests of blocks of ", extent.block_bytes,
+                                 " bytes, expected a power of two from 65536 to ", kBlockBytes));
+    }
+  }
+  const int64_t blocks = extent.blocks();
   if (static_cast<int64_t>(digests->size()) != blocks) {
     return Broken(absl::StrCat(Describe(extent.range), " have ", digests->size(), " digests, expected ", blocks));
   }

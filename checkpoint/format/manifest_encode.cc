@@ -79,8 +79,10 @@ std::string EncodeText(const StoredText& text, const Manifest& manifest) {
 }
 
 std::string EncodeExtent(const StoredExtent& extent) {
-  return absl::StrCat("{\"offset\": ", extent.range.offset, ", \"bytes\": ", extent.range.nbytes, ", \"digests\": ",
-                      Inline(extent.digests, [](const Digest& digest) { return Quoted(digest.ToHex()); }), "}");
+  const std::string block = extent.block_bytes == kBlockBytes ? "" : absl::StrCat(", \"block\": ", extent.block_bytes);
+  return absl::StrCat(
+      "{\"offset\": ", extent.range.offset, ", \"bytes\": ", extent.range.nbytes, block,
+      ", \"digests\": ", Inline(extent.digests, [](const Digest& digest) { return Quoted(digest.ToHex()); }), "}");
 }
 
 std::string EncodeFile(const StoredFile& file) {

@@ -62,6 +62,25 @@ TEST(ManifestJsonTest, RoundTrips) {
   EXPECT_EQ(manifest.files[1].extents[1].digests.size(), 2);
 }
 
+TEST(ManifestJsonTest, AnExtentSaysHowLongItsBlocksAreUnlessTheyHave4MiB) {
+  Manifest manifest = Example();
+  StoredExtent& extent = manifest.files[1].extents[1];
+  extent = NewPayloadExtent(extent.range);
+  EXPECT_EQ(extent.digests.size(), 5);
+  EXPECT_EQ(extent.block(4), (ByteRange{4096 + 4194304, 1}));
+  const std::string text = EncodeManifest(manifest);
+  EXPECT_THAT(text, HasSubstr("\"bytes\": 4194305, \"block\": 1048576, \"digests\""));
+  ASSERT_OK_AND_ASSIGN(const Manifest decoded, DecodeManifest(text));
+  EXPECT_EQ(decoded.files[1].extents, manifest.files[1].extents);
+  EXPECT_EQ(decoded.files[0].extents[0].block_bytes, kBlockBytes);
+  for (const char* block : {"0", "32768", "1048577", "8388608"}) {
+    EXPECT_THAT(
+        DecodeManifest(With("4194305, \"digests\"", absl::StrCat("4194305, \"block\": ", block, ", \"digests\""))),
+        StatusIs(absl::StatusCode::kDataLoss,
+                 HasSubstr(absl::StrCat("blocks of ", block, " bytes, expected a power of two"))));
+  }
+}
+
 TEST(ManifestJsonTest, UnknownMembersAreKeptAndIgnored) {
   const std::string text = With("\"step\": 100", "\"step\": 100, \"weather\": {\"a\": [1, 2.5, null]}");
   ASSERT_OK_AND_ASSIGN(const Manifest manifest, DecodeManifest(text));

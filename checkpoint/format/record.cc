@@ -43,7 +43,7 @@ void AddRecordExtent(const StoredExtent& extent, StoredFile& file) {
 
 absl::Status CheckDigests(const std::string& text, const StoredExtent& extent) {
   for (size_t block = 0; block < extent.digests.size(); ++block) {
-    const Digest actual = DigestOf(std::string_view(text).substr(block * kBlockBytes, kBlockBytes));
+    const Digest actual = DigestOf(std::string_view(text).substr(block * extent.block_bytes, extent.block_bytes));
     if (actual != extent.digests[block]) {
       return absl::DataLossError(absl::StrCat(Describe(extent.range), " (record): digest ", actual.ToHex(),
                                               " != recorded ", extent.digests[block].ToHex()));

@@ -53,7 +53,8 @@ void CheckManifest(const Manifest& manifest) {
     int64_t end = 0;
     for (const StoredExtent& extent : file.extents) {
       Check(extent.range.offset >= end && extent.range.nbytes > 0, "extents overlap");
-      Check(static_cast<int64_t>(extent.digests.size()) == BlockCount(extent.range.nbytes), "digests are missing");
+      Check(IsDigestBlock(extent.block_bytes), "a block that no buffer holds");
+      Check(static_cast<int64_t>(extent.digests.size()) == extent.blocks(), "digests are missing");
       end = extent.range.end();
     }
     Check(end <= file.nbytes, "an extent reaches behind its file");

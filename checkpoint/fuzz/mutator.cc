@@ -40,6 +40,7 @@ const std::vector<std::string>& Words() {
                                                           "\"begin\":",
                                                           "\"offset\":",
                                                           "\"digests\":[",
+                                                          "\"block\":65536,",
                                                           "\"../x\"",
                                                           std::string(1, '\0'),
                                                           std::string(8, '\xFF'),

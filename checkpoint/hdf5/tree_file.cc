@@ -49,9 +49,7 @@ Manifest Describe(const TreeFile& tree, const Manifest& identity, const TreeLayo
   part.files.assign(1, StoredFile());
   part.files[0].name = tree.name;
   part.files[0].nbytes = kLongest;
-  const auto add_extent = [&](const ByteRange& range) {
-    part.files[0].extents.push_back({range, std::vector<Digest>(BlockCount(range.nbytes))});
-  };
+  const auto add_extent = [&](const ByteRange& range) { part.files[0].extents.push_back(NewPayloadExtent(range)); };
   part.files.insert(part.files.end(), tree.links.begin(), tree.links.end());
   size_t next = 0;
   for (const TreeFile::TensorPart& tensor : tree.tensors) {

@@ -52,28 +52,33 @@ absl::Status AddPadding(const MemoryFile& image, int64_t nbytes, const std::vect
   return absl::OkStatus();
 }
 
-struct BlockOfExtent {
+struct WriteOfExtent {
   int extent = 0;
-  int64_t block = 0;
+  int64_t begin = 0;
 };
 
-// The bytes of a block of `extent`, digested, and where the extent ends, padded: in memory that `queue` takes.
+// The bytes of a write that begins at `begin` of `extent`, digested into `stored` block by block, and where the extent
+// ends, padded: in memory that `queue` takes.
 absl::StatusOr<absl::Span<const std::byte>> Prepare(const PayloadExtent& extent, int64_t begin, WriteQueue& queue,
-                                                    Digest& digest) {
+                                                    StoredExtent& stored) {
   const int64_t size = std::min(kBlockBytes, extent.range.nbytes - begin);
   const int64_t padding = begin + size == extent.range.nbytes ? extent.padding : 0;
   ASSIGN_OR_RETURN(std::byte* const scratch, queue.Buffer());
   ASSIGN_OR_RETURN(const std::byte* bytes, extent.read(begin, size, scratch));
+  const bool copies = bytes != scratch && (padding > 0 || queue.NeedsCopy(bytes));
   DigestBuilder builder;
-  if (bytes != scratch && (padding > 0 || queue.NeedsCopy(bytes))) {
-    CopyAndDigest(scratch, bytes, size, builder);
-    bytes = scratch;
-  } else {
-    builder.Update(absl::MakeConstSpan(bytes, size));
+  for (int64_t done = 0; done < size; done += stored.block_bytes) {
+    const int64_t nbytes = std::min(stored.block_bytes, size - done);
+    builder.Reset();
+    if (copies) {
+      CopyAndDigest(scratch + done, bytes + done, nbytes, builder);
+    } else {
+      builder.Update(absl::MakeConstSpan(bytes + done, nbytes));
+    }
+    stored.digests[(begin + done) / stored.block_bytes] = builder.Finish();
   }
   if (padding > 0) std::memset(scratch + size, 0, padding);
-  digest = builder.Finish();
-  return absl::MakeConstSpan(bytes, size + padding);
+  return absl::MakeConstSpan(copies ? scratch : bytes, size + padding);
 }
 
 }  // namespace
@@ -83,19 +88,19 @@ absl::StatusOr<std::vector<StoredExtent>> WriteExtents(File& file, std::vector<P
   std::sort(extents.begin(), extents.end(),
             [](const PayloadExtent& a, const PayloadExtent& b) { return a.range.offset < b.range.offset; });
   std::vector<StoredExtent> stored;
-  std::vector<BlockOfExtent> blocks;
+  std::vector<WriteOfExtent> writes;
   for (const PayloadExtent& extent : extents) {
-    const int64_t count = BlockCount(extent.range.nbytes);
-    for (int64_t block = 0; block < count; ++block) blocks.push_back({static_cast<int>(stored.size()), block});
-    stored.push_back({extent.range, std::vector<Digest>(count)});
+    for (int64_t begin = 0; begin < extent.range.nbytes; begin += kBlockBytes) {
+      writes.push_back({static_cast<int>(stored.size()), begin});
+    }
+    stored.push_back(NewPayloadExtent(extent.range));
   }
   WriteQueues queues(file, options.queue_depth);
-  absl::Status written = pool.ParallelFor(static_cast<int64_t>(blocks.size()), [&](int64_t i) -> absl::Status {
-    const PayloadExtent& extent = extents[blocks[i].extent];
-    const int64_t begin = blocks[i].block * kBlockBytes;
+  absl::Status written = pool.ParallelFor(static_cast<int64_t>(writes.size()), [&](int64_t i) -> absl::Status {
+    const PayloadExtent& extent = extents[writes[i].extent];
+    const int64_t begin = writes[i].begin;
     std::unique_ptr<WriteQueue> queue = queues.Take();
-    ASSIGN_OR_RETURN(const auto bytes,
-                     Prepare(extent, begin, *queue, stored[blocks[i].extent].digests[blocks[i].block]));
+    ASSIGN_OR_RETURN(const auto bytes, Prepare(extent, begin, *queue, stored[writes[i].extent]));
     RETURN_IF_ERROR(queue->Write(extent.range.offset + begin, bytes));
     queues.Give(std::move(queue));
     if (options.count) options.count(std::min(kBlockBytes, extent.range.nbytes - begin));

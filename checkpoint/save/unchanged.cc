@@ -116,10 +116,10 @@ absl::Status KeepEqual(std::vector<Candidate>& candidates, ThreadPool& pool) {
     const StoredExtent& extent = *candidates[i].extent;
     const BlockBuffers::Lease scratch = buffers.Take();
     for (size_t block = 0; block < extent.digests.size(); ++block) {
-      const int64_t begin = static_cast<int64_t>(block) * kBlockBytes;
-      const int64_t nbytes = std::min(kBlockBytes, extent.range.nbytes - begin);
-      ASSIGN_OR_RETURN(const std::byte* const bytes, candidates[i].read(begin, nbytes, scratch.data()));
-      if (DigestOf(absl::MakeConstSpan(bytes, nbytes)) != extent.digests[block]) return absl::OkStatus();
+      const ByteRange range = extent.block(static_cast<int64_t>(block));
+      ASSIGN_OR_RETURN(const std::byte* const bytes,
+                       candidates[i].read(range.offset - extent.range.offset, range.nbytes, scratch.data()));
+      if (DigestOf(absl::MakeConstSpan(bytes, range.nbytes)) != extent.digests[block]) return absl::OkStatus();
     }
     is_equal[i] = 1;
     return absl::OkStatus();

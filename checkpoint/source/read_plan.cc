@@ -28,8 +28,8 @@ void Cut(const StoredTensor& tensor, const StoredInterval& stored, const Interva
   const StoredExtent* const extent = ExtentAt(file, stored.offset);
   const ByteRange bytes = {stored.offset + (part.begin - stored.interval.begin) * size, part.size() * size};
   for (int64_t at = bytes.offset; at < bytes.end();) {
-    const int64_t block = (at - extent->range.offset) / kBlockBytes;
-    const int64_t end = std::min(bytes.end(), extent->range.offset + (block + 1) * kBlockBytes);
+    const int64_t block = (at - extent->range.offset) / extent->block_bytes;
+    const int64_t end = std::min(bytes.end(), extent->block(block).end());
     Placed placed;
     placed.file = stored.file;
     placed.extent = static_cast<int>(extent - file.extents.data());
@@ -79,10 +79,8 @@ absl::StatusOr<std::vector<BlockRead>> PlanReads(const Manifest& manifest, const
     const bool is_same = !blocks.empty() && blocks.back().file == placed.file &&
                          blocks.back().extent == placed.extent && blocks.back().block == placed.block;
     if (!is_same) {
-      const ByteRange& extent = manifest.files[placed.file].extents[placed.extent].range;
-      const int64_t begin = extent.offset + placed.block * kBlockBytes;
-      blocks.push_back(
-          {placed.file, placed.extent, placed.block, {begin, std::min(kBlockBytes, extent.end() - begin)}, {}});
+      const StoredExtent& extent = manifest.files[placed.file].extents[placed.extent];
+      blocks.push_back({placed.file, placed.extent, placed.block, extent.block(placed.block), {}});
     }
     blocks.back().pieces.push_back(placed.piece);
   }
