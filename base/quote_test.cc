@@ -17,6 +17,14 @@ TEST(QuoteTest, ControlCharactersAreEscaped) {
   EXPECT_EQ(Quote(std::string("\x1b[31m\n\"\0", 8)), "\"\\033[31m\\n\\\"\\000\"");
 }
 
+TEST(QuoteTest, WhatIsNoUtf8IsEscaped) {
+  EXPECT_EQ(Printable("a\xFF\xC3"), "a\\377\\303");         // never a byte of UTF-8; cut off
+  EXPECT_EQ(Printable("\xC0\x80"), "\\300\\200");           // longer than need be
+  EXPECT_EQ(Printable("\xED\xA0\x80"), "\\355\\240\\200");  // half of a surrogate pair
+  EXPECT_EQ(Printable("\xC2\x9Bm"), "\\302\\233m");         // CSI, which some terminals obey
+  EXPECT_EQ(Printable("\xF0\x9F\x98\x80\xC2\xA0"), "\xF0\x9F\x98\x80\xC2\xA0");
+}
+
 TEST(QuoteTest, LongNamesAreCutBetweenCharacters) {
   EXPECT_EQ(Printable(std::string(256, 'a')), std::string(256, 'a'));
   EXPECT_EQ(Printable(std::string(257, 'a')), std::string(96, 'a') + "..." + std::string(96, 'a'));
