@@ -12,6 +12,7 @@
 #include "base/quote.h"
 #include "base/status_macros.h"
 #include "base/thread_pool.h"
+#include "checkpoint/safetensors/safetensors_metadata.h"
 
 namespace fsdp {
 namespace {
@@ -38,6 +39,14 @@ StateKey Resolve(const StateDict& state, const StateKey& key) {
   return resolved;
 }
 
+// What `source` holds. safetensors' own metadata is an extra text in ours, and in no other format.
+StateDict ContentsOf(const TensorSource& source, const TensorSource& other) {
+  StateDict contents = source.contents();
+  const bool has_place = other.format() == "hdf5" || other.format() == "safetensors";
+  if (has_place) KeepSafetensorsMetadata(source.metadata(), contents);
+  return contents;
+}
+
 // A tensor that both sides have, and the keys it has there.
 struct Pair {
   StateKey a;
@@ -52,7 +61,8 @@ struct Piece {
 
 class Diff {
  public:
-  Diff(const TensorSource& a, const TensorSource& b, const DiffOptions& options) : a_(a), b_(b), options_(options) {}
+  Diff(const TensorSource& a, const TensorSource& b, const DiffOptions& options)
+      : a_(a), b_(b), in_a_(ContentsOf(a, b)), in_b_(ContentsOf(b, a)), options_(options) {}
 
   absl::StatusOr<DiffReport> Run() {
     CompareNames();
@@ -66,11 +76,11 @@ class Diff {
  private:
   void CompareNames() {
     std::set<StateKey> met;  // of B
-    for (const auto& [key, value] : a_.contents().entries()) {
+    for (const auto& [key, value] : in_a_.entries()) {
       if (!IsCompared(key, options_)) continue;
-      const StateKey other = Resolve(b_.contents(), key);
+      const StateKey other = Resolve(in_b_, key);
       met.insert(other);
-      if (!b_.contents().contains(other)) {
+      if (!in_b_.contains(other)) {
         report_.only_in_a.push_back(key.ToString());
       } else if (const ShardedTensor* tensor = std::get_if<ShardedTensor>(&value)) {
         CompareTensor(key, *tensor, other);
@@ -78,20 +88,20 @@ class Diff {
         CompareText(key, std::get<std::string>(value), other);
       }
     }
-    for (const auto& [key, value] : b_.contents().entries()) {
+    for (const auto& [key, value] : in_b_.entries()) {
       if (!IsCompared(key, options_) || met.count(key) != 0) continue;
-      const StateKey other = Resolve(a_.contents(), key);
-      const ShardedTensor* tensor = a_.contents().FindTensor(other);
+      const StateKey other = Resolve(in_a_, key);
+      const ShardedTensor* tensor = in_a_.FindTensor(other);
       if (tensor != nullptr) {  // A has it under another name
         CompareTensor(other, *tensor, key);
-      } else if (!a_.contents().contains(other)) {
+      } else if (!in_a_.contains(other)) {
         report_.only_in_b.push_back(key.ToString());
       }
     }
   }
 
   void CompareTensor(const StateKey& key, const ShardedTensor& tensor, const StateKey& other_key) {
-    const ShardedTensor* other = b_.contents().FindTensor(other_key);
+    const ShardedTensor* other = in_b_.FindTensor(other_key);
     if (other == nullptr) {
       report_.structure.push_back(absl::StrCat(Quote(key.ToString()), " is a tensor in A and a text in B"));
       return;
@@ -102,7 +112,7 @@ class Diff {
   }
 
   void CompareText(const StateKey& key, const std::string& text, const StateKey& other_key) {
-    const std::string* other = b_.contents().FindText(other_key);
+    const std::string* other = in_b_.FindText(other_key);
     const std::string name = Quote(key.ToString());
     if (other == nullptr) {
       report_.structure.push_back(absl::StrCat(name, " is a text in A and a tensor in B"));
@@ -118,8 +128,8 @@ class Diff {
   void CompareAliases() {
     // Other formats write tied weights once, or twice, and keep no word about it.
     if (a_.format() != "hdf5" || b_.format() != "hdf5") return;
-    const auto& in_a = a_.contents().aliases;
-    const auto& in_b = b_.contents().aliases;
+    const auto& in_a = in_a_.aliases;
+    const auto& in_b = in_b_.aliases;
     const auto say = [&](const std::string& alias, const auto& here, const char* side, const auto& there) {
       const auto other = there.find(alias);
       if (other != there.end() && other->second == here.at(alias)) return;
@@ -177,6 +187,8 @@ class Diff {
 
   const TensorSource& a_;
   const TensorSource& b_;
+  const StateDict in_a_;
+  const StateDict in_b_;
   const DiffOptions& options_;
   DiffReport report_;
   std::vector<Pair> pairs_;  // by index of report_.tensors

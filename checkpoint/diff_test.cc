@@ -119,6 +119,23 @@ TEST(DiffTest, SafetensorsOfTheModelIsTheModel) {
   EXPECT_THAT(Compare(*ours, *theirs).only_in_a, testing::Contains("optim/state/wte.weight/exp_avg"));
 }
 
+TEST(DiffTest, MetadataOfSafetensorsIsTheExtraTextOfOurs) {
+  StateDict state = FullState({{StateKey::Model("wte.weight"), DType::kFloat32, {3}}});
+  const std::string path = NewTestDirectory() + "/model.safetensors";
+  SafetensorsOptions options;
+  options.metadata = {{"format", "pt"}, {"author", "somebody"}};
+  ASSERT_OK(WriteSafetensors(path, state, ReadFromMemory(state), options));
+  ASSERT_OK_AND_ASSIGN(const auto theirs, OpenTensorSource(path));
+  EXPECT_THAT(Compare(*theirs, *Write(state)).only_in_a, ElementsAre("extra/__metadata__"));
+  state.Set(StateKey::Extra("__metadata__"), std::string(R"({"author":"somebody","format":"pt"})"));
+  const DiffReport same = Compare(*theirs, *Write(state));
+  EXPECT_THAT(same.only_in_a, IsEmpty());
+  EXPECT_THAT(same.only_in_b, testing::Not(testing::Contains("extra/__metadata__")));
+  EXPECT_THAT(same.structure, IsEmpty());
+  state.Set(StateKey::Extra("__metadata__"), std::string(R"({"author":"nobody","format":"pt"})"));
+  EXPECT_THAT(Compare(*Write(state), *theirs).structure, ElementsAre(HasSubstr("extra/__metadata__")));
+}
+
 TEST(DiffTest, ATiedWeightStoredTwiceIsComparedUnderBothNames) {
   const TestTensor tensor = {StateKey::Model("wte.weight"), DType::kFloat32, {5, 3}};
   StateDict once = FullState({tensor});

@@ -261,7 +261,7 @@ absl::Status WriteTarget(const TensorSource& source, ConvertPlan& plan, const Pa
   return absl::InternalError("not a CheckpointFormat");
 }
 
-ConvertReport ReportOf(const ConvertPlan& plan, CheckpointFormat format) {
+ConvertReport ReportOf(const TensorSource& source, const ConvertPlan& plan, CheckpointFormat format) {
   ConvertReport report;
   for (const auto& [key, value] : plan.contents.entries()) {
     const ShardedTensor* tensor = std::get_if<ShardedTensor>(&value);
@@ -270,6 +270,11 @@ ConvertReport ReportOf(const ConvertPlan& plan, CheckpointFormat format) {
     report.bytes += tensor->shape.numel() * SizeOf(tensor->dtype);
   }
   if (format == CheckpointFormat::kSafetensors) report.notes = NotesOnSafetensors(plan.contents);
+  const bool is_torch = format == CheckpointFormat::kTorch || format == CheckpointFormat::kDcp;
+  StateDict kept;
+  KeepSafetensorsMetadata(source.metadata(), kept);
+  if (is_torch && !kept.empty())
+    report.notes.push_back("__metadata__ is left out: PyTorch's formats have no place for it");
   return report;
 }
 
@@ -304,7 +309,7 @@ absl::StatusOr<ConvertReport> ConvertCheckpoint(const std::string& source_path, 
   const PayloadReader read = [&](const StateKey& key, const Interval& interval, void* out) {
     return reads.Read(key, interval, out);
   };
-  ConvertReport report = ReportOf(plan, TargetFormat(destination, options));
+  ConvertReport report = ReportOf(*source, plan, TargetFormat(destination, options));
   RETURN_IF_ERROR(WriteTarget(*source, plan, read, destination, options));
   return report;
 }
