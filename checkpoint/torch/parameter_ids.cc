@@ -123,8 +123,7 @@ class Merge {
   bool IsNext(size_t group, const Taken& taken, const Shape& shape) const {
     if (taken[group] == ids_[group].size()) return false;
     const auto at = shapes_.find(ids_[group][taken[group]]);
-    // State of one element, or none at all, says nothing of the parameter.
-    return at == shapes_.end() || at->second == shape || at->second.rank() == 0;
+    return at == shapes_.end() || at->second == shape;  // no state says nothing of the parameter
   }
 
   absl::StatusOr<Names> NamesOf(const std::vector<FlatLayout::Parameter>& parameters,
