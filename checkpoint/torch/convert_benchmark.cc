@@ -6,11 +6,14 @@
 //
 // A model of that many bytes is converted between safetensors, a torch file, a DCP directory and a checkpoint of ours,
 // in every direction. Each row is a process of its own; sources are read once before, so that they are in the page
-// cache like cp's, and targets are durable.
+// cache like cp's, and targets are durable. The disk is synced before whatever is timed, so that nobody pays for the
+// pages of another; the disk's own rate still changes from one second to the next, so cp + sync of the same bytes runs
+// before each row and after it.
 //
-//   GB/s     payload bytes / wall-clock seconds
-//   of cp    this row's seconds / those of cp + sync of the same bytes, measured just before it; the median
-//   peak     largest resident set of the process, in MB
+//   seconds, GB/s   the median of the row; payload bytes / that
+//   cp              the median of cp + sync
+//   of cp           the row's seconds / the mean of cp's before and after it: the median, the lowest and the highest
+//   peak            largest resident set of the process, in MB
 //
 // Where --python has torch, torch's own format_utils do dcp_to_torch and torch_to_dcp on the same bytes.
 #include <sys/resource.h>
@@ -21,12 +24,14 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <string>
 #include <vector>
 
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
+#include "absl/flags/usage.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
@@ -37,9 +42,9 @@
 
 ABSL_FLAG(int64_t, bytes, 2'000'000'000, "payload of the model");
 ABSL_FLAG(std::string, directory, "", "where to write; by default a new directory in /tmp, removed at the end");
-ABSL_FLAG(int, repetitions, 3, "of each row; the median is shown");
+ABSL_FLAG(int, repetitions, 3, "of each row, at least 1; the median is shown");
 ABSL_FLAG(int64_t, max_memory, int64_t{512} << 20, "as ckpt convert's");
-ABSL_FLAG(std::string, python, "python3", "interpreter of torch's format_utils; empty: leave them out");
+ABSL_FLAG(std::string, python, "python3", "interpreter of torch's format_utils; empty: none");
 ABSL_FLAG(std::vector<std::string>, rows, {}, "only rows whose names hold one of these, comma separated");
 
 namespace fsdp {
@@ -71,14 +76,15 @@ int Shell(const std::string& command) {
   return 127;
 }
 
-int Convert(const std::string& from, const std::string& to, CheckpointFormat format) {
+// Why it failed goes to `log`.
+int Convert(const std::string& from, const std::string& to, CheckpointFormat format, const std::string& log) {
   ConvertOptions options;
   options.to = format;
   options.force = true;
   options.max_memory = absl::GetFlag(FLAGS_max_memory);
   if (format == CheckpointFormat::kDcp) options.world_size = 4;
   const absl::StatusOr<ConvertReport> report = ConvertCheckpoint(from, to, options);
-  if (!report.ok()) std::fprintf(stderr, "%s\n", report.status().ToString().c_str());
+  if (!report.ok()) std::ofstream(log) << report.status().ToString() << "\n";
   return report.ok() ? 0 : 1;
 }
 
@@ -114,7 +120,8 @@ class Benchmark {
     options.overwrite = true;
     Check(WriteSafetensors(model, state, ReadNumbers, options).ok(), "the model cannot be written");
     bytes_ = static_cast<double>(fs::file_size(model));
-    std::printf("%-34s %8s %8s %8s %8s\n", "", "seconds", "GB/s", "of cp", "peak MB");
+    std::printf("%-26s %8s %6s %6s %6s %6s %7s %8s\n", "", "seconds", "GB/s", "cp", "of cp", "lowest", "highest",
+                "peak MB");
     bool done = true;
     for (const Form& from : kForms) {
       for (const Form& to : kForms) {
@@ -122,7 +129,7 @@ class Benchmark {
         const std::string source = SourceOf(from);
         const std::string target = Path(absl::StrCat("to.", to.name));
         done &= Row(absl::StrCat(from.name, " to ", to.name), source, target,
-                    [&] { return Convert(source, target, to.format); });
+                    [&] { return Convert(source, target, to.format, Log()); });
       }
     }
     return PeerRows() && done ? 0 : 1;
@@ -151,58 +158,86 @@ class Benchmark {
     std::string path =
         Path(form.format == CheckpointFormat::kSafetensors ? "model.safetensors" : absl::StrCat("from.", form.name));
     if (!fs::exists(path)) {
-      Check(Measure([&] { return Convert(Path("model.safetensors"), path, form.format); }).done, "no source");
+      Check(Measure([&] { return Convert(Path("model.safetensors"), path, form.format, Log()); }).done, "no source");
     }
     return path;
   }
 
   bool PeerRows() {
     const std::string python = absl::GetFlag(FLAGS_python);
-    if (python.empty() ||
-        !Measure([&] { return Shell(absl::StrCat(python, " -c 'import torch' 2>/dev/null")); }).done) {
-      return true;
-    }
     const auto tool = [&](const std::string& conversion, const Form& from, const std::string& to) {
+      const std::string name = absl::StrCat("format_utils ", conversion);
+      if (!IsWanted(name)) return true;
+      if (python.empty()) return NoNumber(name, "--python is empty");
+      const std::string imports = absl::StrCat(python, " -c 'import torch.distributed.checkpoint' >", Log(), " 2>&1");
+      if (!Measure([&] { return Shell(imports); }).done) {
+        return NoNumber(name, absl::StrCat(python, ": ", LastLine(Log())));
+      }
       const std::string source = SourceOf(from);
-      return Row(absl::StrCat("format_utils ", conversion), source, Path(to), [&] {
+      return Row(name, source, Path(to), [&] {
         return Shell(absl::StrCat(python, " -m torch.distributed.checkpoint.format_utils ", conversion, " ", source,
-                                  " ", Path(to), " >/dev/null 2>&1 && find ", Path(to), " -type f -exec sync {} +"));
+                                  " ", Path(to), " >", Log(), " 2>&1 && find ", Path(to), " -type f -exec sync {} +"));
       });
     };
     const bool done = tool("dcp_to_torch", kForms[2], "peer.pt");
     return tool("torch_to_dcp", kForms[1], "peer.dcp") && done;
   }
 
+  // What a row's process said.
+  std::string Log() const { return Path("log"); }
+
+  static std::string LastLine(const std::string& path) {
+    std::ifstream file(path);
+    std::string last = "it said nothing";
+    for (std::string line; std::getline(file, line);) {
+      if (!line.empty()) last = line;
+    }
+    return last;
+  }
+
+  // A row that cannot be measured here, which is no failure.
+  static bool NoNumber(const std::string& name, const std::string& why) {
+    std::printf("%-26s not measured: %s\n", name.c_str(), why.c_str());
+    return true;
+  }
+
+  // cp + sync of the model; negative where that fails.
+  double CopySeconds() const {
+    const std::string copy =
+        absl::StrCat("cp ", Path("model.safetensors"), " ", Path("copy"), " && sync ", Path("copy"));
+    sync();
+    const Measurement cp = Measure([&] { return Shell(copy); });
+    fs::remove(Path("copy"));
+    return cp.done ? cp.seconds : -1;
+  }
+
   bool Row(const std::string& name, const std::string& source, const std::string& target,
            const std::function<int()>& body) {
     if (!IsWanted(name)) return true;
+    fs::remove(Log());
+    const std::string warm = absl::StrCat("find ", source, " -type f -exec cat {} + >/dev/null");
     std::vector<double> seconds;
+    std::vector<double> copies = {CopySeconds()};
     std::vector<double> ratios;
     double peak = 0;
     for (int i = 0; i < absl::GetFlag(FLAGS_repetitions); ++i) {
-      const std::string copy =
-          absl::StrCat("cp ", Path("model.safetensors"), " ", Path("copy"), " && sync ", Path("copy"));
-      const Measurement cp = Measure([&] { return Shell(copy); });
-      fs::remove(Path("copy"));
-      const std::string warm = absl::StrCat("find ", source, " -type f -exec cat {} + >/dev/null");
       const bool is_warm = Measure([&] { return Shell(warm); }).done;
+      sync();
       const Measurement row = Measure(body);
       fs::remove_all(target);
-      if (!cp.done || !is_warm || !row.done) {
-        std::printf("%-34s failed\n", name.c_str());
+      copies.push_back(CopySeconds());
+      if (std::min(copies[i], copies[i + 1]) < 0 || !is_warm || !row.done) {
+        std::printf("%-26s failed: %s\n", name.c_str(), row.done ? "cp or cat" : LastLine(Log()).c_str());
         return false;
       }
       seconds.push_back(row.seconds);
-      ratios.push_back(row.seconds / cp.seconds);
+      ratios.push_back(row.seconds / ((copies[i] + copies[i + 1]) / 2));
       peak = std::max(peak, row.peak_bytes);
     }
-    const auto median = [](std::vector<double>& values) {
-      std::sort(values.begin(), values.end());
-      return values[values.size() / 2];
-    };
-    const double median_seconds = median(seconds);
-    std::printf("%-34s %8.2f %8.2f %8.2f %8.0f\n", name.c_str(), median_seconds, bytes_ / 1e9 / median_seconds,
-                median(ratios), peak / 1e6);
+    for (std::vector<double>* values : {&seconds, &copies, &ratios}) std::sort(values->begin(), values->end());
+    const double median = seconds[seconds.size() / 2];
+    std::printf("%-26s %8.2f %6.2f %6.2f %6.2f %6.2f %7.2f %8.0f\n", name.c_str(), median, bytes_ / 1e9 / median,
+                copies[copies.size() / 2], ratios[ratios.size() / 2], ratios.front(), ratios.back(), peak / 1e6);
     std::fflush(stdout);
     return true;
   }
@@ -215,6 +250,9 @@ class Benchmark {
 }  // namespace fsdp
 
 int main(int argc, char** argv) {
+  absl::SetProgramUsageMessage(
+      "times conversions of a model of --bytes between safetensors, torch, DCP and HDF5 beside cp + sync of the same "
+      "bytes, and beside torch's format_utils where --python has torch; a line each");
   absl::ParseCommandLine(argc, argv);
   std::string directory = absl::GetFlag(FLAGS_directory);
   const bool is_own = directory.empty();
