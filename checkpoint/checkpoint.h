@@ -10,6 +10,7 @@
 #define FSDP_CHECKPOINT_CHECKPOINT_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,7 @@
 #include "checkpoint/latest.h"        // LatestCheckpoint, ListCheckpoints
 #include "checkpoint/retention.h"     // PruneCheckpoints
 #include "checkpoint/save_options.h"  // SaveOptions
+#include "checkpoint/torch/flat_layout.h"
 #include "collectives/process_group.h"
 #include "tensor/device.h"
 #include "tensor/state_dict.h"
@@ -46,6 +48,11 @@ struct LoadOptions {
 
   // Threads that read; each has one block in flight.
   int io_threads = 4;
+
+  // What FSDP1's flat parameters are made of, for a torch file or a DCP directory that holds such and does not say it:
+  // the parameters of the model, in the order of named_parameters() before it was wrapped. ReadFlatLayout makes it of a
+  // file, and whoever has built the model can make it of that.
+  std::optional<FlatLayout> flat_layout = {};
 };
 
 // Fills `wanted`: its shards (whatever intervals of whatever tensors) from the checkpoint at `path` (ours, a torch file
@@ -57,12 +64,14 @@ absl::Status LoadCheckpoint(const std::string& path, StateDict& wanted, const Lo
 
 // The names, shapes and dtypes that a checkpoint holds, with empty shards, its texts, aliases and unit layouts: to find
 // out what can be wanted. `model_only`: without the optimizer of a torch file or a DCP directory, which then need not
-// be readable.
-absl::StatusOr<StateDict> DescribeCheckpoint(const std::string& path, bool model_only = false);
+// be readable. `flat_layout`: LoadOptions::flat_layout.
+absl::StatusOr<StateDict> DescribeCheckpoint(const std::string& path, bool model_only = false,
+                                             const std::optional<FlatLayout>& flat_layout = {});
 
 // The step number recorded in a checkpoint: of ours in its manifest, of a torch file or a DCP directory under "step".
-// kInvalidArgument for one that has none, such as a safetensors file.
-absl::StatusOr<int64_t> CheckpointStep(const std::string& path);
+// kInvalidArgument for one that has none, such as a safetensors file. `flat_layout`:
+// LoadOptions::flat_layout.
+absl::StatusOr<int64_t> CheckpointStep(const std::string& path, const std::optional<FlatLayout>& flat_layout = {});
 
 }  // namespace fsdp
 

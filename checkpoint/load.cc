@@ -119,8 +119,10 @@ absl::Status CheckMissing(const std::vector<std::string>& missing, const std::st
 
 absl::Status LoadCheckpoint(const std::string& path, StateDict& wanted, const LoadOptions& options) {
   ASSIGN_OR_RETURN(const std::unique_ptr<ThreadPool> pool, ThreadPool::Create(options.io_threads, "checkpoint-io"));
-  ASSIGN_OR_RETURN(const std::unique_ptr<TensorSource> source,
-                   OpenTensorSource(path, {.verify = options.verify, .model_only = !HoldsOptimizer(wanted)}));
+  ASSIGN_OR_RETURN(
+      const std::unique_ptr<TensorSource> source,
+      OpenTensorSource(
+          path, {.verify = options.verify, .flat_layout = options.flat_layout, .model_only = !HoldsOptimizer(wanted)}));
   LoadPlan plan(*source, wanted, path);
   for (const auto& [key, value] : wanted.entries()) RETURN_IF_ERROR(plan.Add(key, value));
   RETURN_IF_ERROR(CheckMissing(plan.missing(), path, options));
@@ -131,18 +133,20 @@ absl::Status LoadCheckpoint(const std::string& path, StateDict& wanted, const Lo
   return absl::OkStatus();
 }
 
-absl::StatusOr<StateDict> DescribeCheckpoint(const std::string& path, bool model_only) {
-  ASSIGN_OR_RETURN(const std::unique_ptr<TensorSource> source, OpenTensorSource(path, {.model_only = model_only}));
+absl::StatusOr<StateDict> DescribeCheckpoint(const std::string& path, bool model_only,
+                                             const std::optional<FlatLayout>& flat_layout) {
+  ASSIGN_OR_RETURN(const std::unique_ptr<TensorSource> source,
+                   OpenTensorSource(path, {.flat_layout = flat_layout, .model_only = model_only}));
   return source->contents();
 }
 
-absl::StatusOr<int64_t> CheckpointStep(const std::string& path) {
+absl::StatusOr<int64_t> CheckpointStep(const std::string& path, const std::optional<FlatLayout>& flat_layout) {
   ASSIGN_OR_RETURN(const PathKind kind, RecognisePath(path));
   if (FormatName(kind) == "hdf5") {
     ASSIGN_OR_RETURN(const Manifest manifest, ReadManifest(PosixFileSystem(), path));
     return manifest.step;
   }
-  ASSIGN_OR_RETURN(const std::unique_ptr<TensorSource> source, OpenTensorSource(path));
+  ASSIGN_OR_RETURN(const std::unique_ptr<TensorSource> source, OpenTensorSource(path, {.flat_layout = flat_layout}));
   if (source->step() >= 0) return source->step();
   return absl::InvalidArgumentError(
       absl::StrCat(path, " does not say how many steps it has seen; its weights alone can be read"));

@@ -2,6 +2,9 @@
 #include "examples/initial_weights.h"
 
 #include <algorithm>
+#include <optional>
+#include <string>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/strip.h"
@@ -27,18 +30,41 @@ bool AnyHasPrefix(const StateDict& state, std::string_view prefix) {
                      [prefix](const auto& entry) { return absl::StartsWith(entry.first.fqn, std::string(prefix)); });
 }
 
+// The same of a layout; what has no prefix is no part of the base model.
+FlatLayout WithoutPrefix(const FlatLayout& layout, std::string_view prefix) {
+  FlatLayout base = {{}, layout.units};
+  for (const auto& [fqn, shape] : layout.parameters) {
+    if (!absl::StartsWith(fqn, std::string(prefix))) continue;
+    base.parameters.push_back({fqn.substr(prefix.size()), shape});
+  }
+  for (std::string& unit : base.units) unit = std::string(absl::StripPrefix(unit, std::string(prefix)));
+  return base;
+}
+
+// The model at `path`, whose flat parameters are as `layout` says in one of its spellings; leaves the one that is
+// right.
+absl::StatusOr<StateDict> Describe(const std::string& path, std::string_view prefix,
+                                   std::optional<FlatLayout>& layout) {
+  absl::StatusOr<StateDict> contents = DescribeCheckpoint(path, /*model_only=*/true, layout);
+  if (!layout.has_value() || !absl::IsInvalidArgument(contents.status())) return contents;
+  FlatLayout base = WithoutPrefix(*layout, prefix);
+  absl::StatusOr<StateDict> of_base = DescribeCheckpoint(path, /*model_only=*/true, base);
+  if (!of_base.ok()) return contents;
+  layout = std::move(base);
+  return of_base;
+}
+
 }  // namespace
 
 absl::Status LoadInitialWeights(const std::string& path, std::string_view base_prefix, StateDict& wanted,
-                                Device* device) {
-  LoadOptions options;
-  options.device = device;
-  ASSIGN_OR_RETURN(const StateDict contents, DescribeCheckpoint(path, /*model_only=*/true));
-  if (AnyHasPrefix(contents, base_prefix)) return LoadCheckpoint(path, wanted, options);
+                                const LoadOptions& options) {
+  LoadOptions spelled = options;
+  ASSIGN_OR_RETURN(const StateDict contents, Describe(path, base_prefix, spelled.flat_layout));
+  if (AnyHasPrefix(contents, base_prefix)) return LoadCheckpoint(path, wanted, spelled);
   StateDict renamed = WithoutPrefix(wanted, base_prefix);
   const bool has_names = std::any_of(renamed.entries().begin(), renamed.entries().end(),
                                      [&](const auto& entry) { return contents.contains(entry.first); });
-  return LoadCheckpoint(path, has_names ? renamed : wanted, options);  // an error names what a stranger's file lacks
+  return LoadCheckpoint(path, has_names ? renamed : wanted, spelled);  // an error names what a stranger's file lacks
 }
 
 }  // namespace fsdp

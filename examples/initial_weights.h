@@ -8,16 +8,16 @@
 #include <string_view>
 
 #include "absl/status/status.h"
-#include "tensor/device.h"
+#include "checkpoint/checkpoint.h"
 #include "tensor/state_dict.h"
 
 namespace fsdp {
 
-// Fills `wanted`, a model's shards, from a Hugging Face directory, a safetensors file or a checkpoint. Models are
-// published under two spellings, with `base_prefix` ("transformer.", "model.") before the names of all but the head and
-// without; both are read. `device`: as LoadOptions has it. Errors as LoadCheckpoint's.
+// Fills `wanted`, a model's shards, from whatever LoadCheckpoint reads. Models are published under two spellings, with
+// `base_prefix` ("transformer.", "model.") before the names of all but the head and without; both are read, and
+// options.flat_layout, which has the prefix, is tried in both. Errors as LoadCheckpoint's.
 absl::Status LoadInitialWeights(const std::string& path, std::string_view base_prefix, StateDict& wanted,
-                                Device* device = nullptr);
+                                const LoadOptions& options = {});
 
 }  // namespace fsdp
 

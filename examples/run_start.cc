@@ -38,9 +38,9 @@ absl::Status RefuseSuperseded(const RunStart& start, const TrainOptions& options
 }
 
 // Reads what `start.checkpoint` says about itself.
-absl::Status ReadPosition(const TrainOptions& options, RunStart& start) {
-  ASSIGN_OR_RETURN(start.step, CheckpointStep(start.checkpoint));
-  ASSIGN_OR_RETURN(const StateDict contents, DescribeCheckpoint(start.checkpoint));
+absl::Status ReadPosition(const TrainOptions& options, const FlatLayout& layout, RunStart& start) {
+  ASSIGN_OR_RETURN(start.step, CheckpointStep(start.checkpoint, layout));
+  ASSIGN_OR_RETURN(const StateDict contents, DescribeCheckpoint(start.checkpoint, /*model_only=*/false, layout));
   const std::string* tokens_seen = contents.FindText(TokensSeenKey());
   if (tokens_seen != nullptr && !absl::SimpleAtoi(*tokens_seen, &start.tokens_seen)) {
     return absl::DataLossError(
@@ -63,7 +63,7 @@ absl::Status ReadPosition(const TrainOptions& options, RunStart& start) {
 }
 
 // The newest checkpoint of checkpoint_dir that verifies; step 0 when there is none at all.
-absl::StatusOr<RunStart> FindNewest(const TrainOptions& options) {
+absl::StatusOr<RunStart> FindNewest(const TrainOptions& options, const FlatLayout& layout) {
   RunStart start;
   if (options.checkpoint_dir.empty()) return start;
   std::vector<std::string> skipped;
@@ -75,7 +75,7 @@ absl::StatusOr<RunStart> FindNewest(const TrainOptions& options) {
   if (!newest.ok() && !absl::IsNotFound(newest.status())) return newest.status();
   if (newest.ok()) {
     start.checkpoint = *std::move(newest);
-    RETURN_IF_ERROR(ReadPosition(options, start));
+    RETURN_IF_ERROR(ReadPosition(options, layout, start));
   }
   ASSIGN_OR_RETURN(start.superseded, StepsBeyond(options.checkpoint_dir, start.step));
   if (start.resumed() || start.superseded.empty() || options.overwrite) return start;
@@ -85,8 +85,8 @@ absl::StatusOr<RunStart> FindNewest(const TrainOptions& options) {
       options.checkpoint_dir, absl::StrJoin(skipped, "; ")));
 }
 
-absl::StatusOr<RunStart> FindHere(const TrainOptions& options) {
-  if (options.resume.kind == ResumeChoice::Kind::kAuto) return FindNewest(options);
+absl::StatusOr<RunStart> FindHere(const TrainOptions& options, const FlatLayout& layout) {
+  if (options.resume.kind == ResumeChoice::Kind::kAuto) return FindNewest(options, layout);
   RunStart start;
   if (options.resume.kind == ResumeChoice::Kind::kPath) {
     std::vector<std::string> skipped;
@@ -97,7 +97,7 @@ absl::StatusOr<RunStart> FindHere(const TrainOptions& options) {
       start.checkpoint = options.resume.path;  // somebody else's, which has no digests to verify
     }
     for (const std::string& reason : skipped) start.notes.push_back(absl::StrFormat("skipped %s", reason));
-    RETURN_IF_ERROR(ReadPosition(options, start));
+    RETURN_IF_ERROR(ReadPosition(options, layout, start));
   }
   ASSIGN_OR_RETURN(start.superseded, StepsBeyond(options.checkpoint_dir, start.step));
   RETURN_IF_ERROR(RefuseSuperseded(start, options));
@@ -129,9 +129,9 @@ absl::StatusOr<RunStart> Decode(const std::string& text) {
 
 }  // namespace
 
-absl::StatusOr<RunStart> FindRunStart(const TrainOptions& options, ProcessGroup& group) {
+absl::StatusOr<RunStart> FindRunStart(const TrainOptions& options, const FlatLayout& layout, ProcessGroup& group) {
   absl::StatusOr<RunStart> found = RunStart();
-  if (group.rank() == 0) found = FindHere(options);
+  if (group.rank() == 0) found = FindHere(options, layout);
   RETURN_IF_ERROR(AgreeOn(group, found.status()));
   ASSIGN_OR_RETURN(const std::vector<std::string> blobs, group.GatherBlobs(group.rank() == 0 ? Encode(*found) : ""));
   return Decode(blobs[0]);

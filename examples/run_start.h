@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "checkpoint/torch/flat_layout.h"
 #include "collectives/process_group.h"
 #include "examples/train_options.h"
 
@@ -26,9 +27,10 @@ struct RunStart {
   bool resumed() const { return !checkpoint.empty(); }
 };
 
-// Finds the start that `options` ask for, the same on every rank. Collective. kFailedPrecondition when committed steps
-// in checkpoint_dir would be replaced without --overwrite; kNotFound when --resume=PATH is no checkpoint that verifies.
-absl::StatusOr<RunStart> FindRunStart(const TrainOptions& options, ProcessGroup& group);
+// Finds the start that `options` ask for, the same on every rank; `layout` is the model's, for checkpoints that hold
+// flat parameters. Collective. kFailedPrecondition when committed steps in checkpoint_dir would be replaced without
+// --overwrite; kNotFound when --resume=PATH is no checkpoint that verifies.
+absl::StatusOr<RunStart> FindRunStart(const TrainOptions& options, const FlatLayout& layout, ProcessGroup& group);
 
 }  // namespace fsdp
 

@@ -29,6 +29,11 @@ ABSL_FLAG(
     std::string, init_from, "",
     "weights to start from: a Hugging Face directory, a safetensors or torch file, a DCP directory, or a checkpoint of "
     "ours; its model only");
+ABSL_FLAG(
+    std::string, flat_layout, "",
+    "JSON file that says what FSDP1's flat parameters are made of in what --init_from and --resume name: "
+    "{\"parameters\": [{\"name\", \"shape\"}, ...], \"units\": [...]} (default: the parameters of --config, in order, "
+    "with the units that their names and sizes tell)");
 ABSL_FLAG(std::string, data, "",
           "text files by pattern, as byte-level tokens (default: this repository's own sources)");
 ABSL_FLAG(std::string, tokens, "", "raw little-endian tokens, uint16 or, in a .u32 file, uint32");
@@ -325,6 +330,7 @@ absl::StatusOr<TrainOptions> TrainOptionsFromFlags() {
   options.model = absl::GetFlag(FLAGS_model);
   options.config = absl::GetFlag(FLAGS_config).value_or(options.model + "-tiny");
   options.init_from = absl::GetFlag(FLAGS_init_from);
+  options.flat_layout = absl::GetFlag(FLAGS_flat_layout);
   options.seed = absl::GetFlag(FLAGS_seed);
   options.freeze = absl::GetFlag(FLAGS_freeze);
   options.data = absl::GetFlag(FLAGS_data);

@@ -50,6 +50,7 @@ struct TrainOptions {
   std::string model = "gpt2";  // its kind, by Hugging Face's name
   std::string config;          // a config.json, or a preset
   std::string init_from;       // weights; empty: random, from seed
+  std::string flat_layout;     // a file; empty: as the model is
   uint64_t seed = 0;
   std::string freeze;  // a regular expression of parameters that are not trained; empty: none
 

@@ -18,6 +18,7 @@
 #include "examples/frozen_parameters.h"
 #include "examples/initial_weights.h"
 #include "examples/model_export.h"
+#include "examples/model_layout.h"
 #include "examples/runfile.h"
 #include "examples/sharded_model.h"
 #include "examples/token_data.h"
@@ -127,14 +128,17 @@ absl::Status Trainer::BuildModel() {
 
 absl::Status Trainer::FillModel() {
   if (options_.print_schedule) return absl::OkStatus();
-  ASSIGN_OR_RETURN(start_, FindRunStart(options_, *group_));
+  LoadOptions load_options;
+  load_options.device = &model_->device();
+  const absl::StatusOr<FlatLayout> layout = ModelLayout(options_.flat_layout, model_->module());
+  RETURN_IF_ERROR(AgreeOn(*group_, layout.status()));
+  load_options.flat_layout = *layout;
+  ASSIGN_OR_RETURN(start_, FindRunStart(options_, *layout, *group_));
   RETURN_IF_ERROR(AgreeOn(*group_, is_rank0() ? MakeCheckpointDir(options_) : absl::OkStatus()));
   saver_ = std::make_unique<CheckpointSaver>(options_, *model_, *optimizer_, start_.superseded,
                                              IsIn(options_.checkpoint_dir, start_.checkpoint) ? start_.checkpoint : "");
   const std::string& source = start_.resumed() ? start_.checkpoint : options_.init_from;
   if (start_.resumed()) {
-    LoadOptions load_options;
-    load_options.device = &model_->device();
     const auto load = [&](StateDict& wanted) {
       StateDict present = WithoutOptimState(wanted, start_.frozen);
       return LoadCheckpoint(source, present, load_options);
@@ -142,7 +146,7 @@ absl::Status Trainer::FillModel() {
     RETURN_IF_ERROR(model_->Restore(optimizer_.get(), load));
   } else if (!source.empty()) {
     const auto load = [&](StateDict& wanted) {
-      return LoadInitialWeights(source, BasePrefix(config_), wanted, &model_->device());
+      return LoadInitialWeights(source, BasePrefix(config_), wanted, load_options);
     };
     RETURN_IF_ERROR(model_->Restore(/*optimizer=*/nullptr, load));
   }

@@ -12,6 +12,8 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_matchers.h"
 #include "checkpoint/convert/convert.h"
+#include "checkpoint/torch/flat_layout.h"
+#include "checkpoint/torch/golden.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/golden_case.h"
@@ -100,6 +102,51 @@ TEST(ForeignResumeTest, AnExportIsReadBackInEveryFormat) {
     losses.push_back(metrics.at(0).loss);
   }
   EXPECT_THAT(losses, testing::Each(losses[0]));
+}
+
+// FSDP1's LOCAL state dicts, saved by 3 ranks, are flat parameters that do not say what they are made of: the model
+// that is to be filled does. Ours with the same values, made by --flat_layout, is what they are compared with.
+TEST(ForeignResumeTest, FlatParametersAreReadAsTheModelIsLaidOut) {
+  const std::string directory = NewDirectory();
+  const std::string local = TorchTestData("gpt2_local_w3");
+  const std::string layout = TorchTestData("gpt2_layout.json");
+  const Flags flags =
+      Without(SmallRun(), {"--config=", "--seq_len="}) + Flags{"--config=" + TorchTestData("gpt2.json"), "--seq_len=8"};
+  ConvertOptions options;
+  ASSERT_OK_AND_ASSIGN(options.flat_layout, ReadFlatLayout(layout));
+  ASSERT_OK(ConvertCheckpoint(local, directory + "/ours", options).status());
+  int runs = 0;
+  for (const std::string start : {"--init_from=", "--resume="}) {
+    const auto train = [&](const Flags& more) {
+      return TrainWell(flags + Flags{"--steps=4"} + more, absl::StrCat(directory, "/", ++runs, ".jsonl"));
+    };
+    const auto expected = train({absl::StrCat(start, directory, "/ours")});
+    ASSERT_EQ(expected.size(), start == "--resume=" ? 2 : 4);
+    for (const Flags& more : {Flags{start + local}, Flags{start + local, "--flat_layout=" + layout}}) {
+      const auto actual = train(more);
+      ASSERT_EQ(actual.size(), expected.size()) << start;
+      for (const auto& [step, metrics] : expected) {
+        EXPECT_EQ(actual.at(step).loss, metrics.loss) << start << " step " << step;
+        EXPECT_EQ(actual.at(step).grad_norm, metrics.grad_norm) << start << " step " << step;
+      }
+    }
+  }
+}
+
+TEST(ForeignResumeTest, FlatParametersOfAnotherModelAreRefused) {
+  const std::string local = TorchTestData("gpt2_local_w3");
+  for (const std::string start : {"--init_from=", "--resume="}) {
+    const absl::StatusOr<ProgramResult> other = Train(SmallRun() + Flags{"--steps=4", start + local});
+    ASSERT_OK(other);
+    EXPECT_EQ(other->exit_status, 1);
+    EXPECT_THAT(other->output,
+                AllOf(HasSubstr(local), HasSubstr("the flat parameter of unit"), HasSubstr("--flat_layout")));
+  }
+  const absl::StatusOr<ProgramResult> none =
+      Train(SmallRun() + Flags{"--steps=4", "--init_from=" + local, "--flat_layout=" + local + "/none.json"});
+  ASSERT_OK(none);
+  EXPECT_EQ(none->exit_status, 1);
+  EXPECT_THAT(none->output, HasSubstr("none.json"));
 }
 
 TEST(ForeignResumeTest, WeightsWithoutAStepAreForInitFrom) {

@@ -13,6 +13,7 @@
 #include "absl/time/time.h"
 #include "base/status_macros.h"
 #include "checkpoint/convert/convert.h"
+#include "checkpoint/torch/flat_layout.h"
 #include "nlohmann/json.hpp"
 #include "tools/ckpt_flags.h"
 #include "tools/ckpt_report.h"
@@ -69,7 +70,7 @@ absl::StatusOr<ConvertOptions> OptionsFromFlags(const CommandLine& line) {
   }
   options.model_only = absl::GetFlag(FLAGS_model_only);
   options.force = absl::GetFlag(FLAGS_force);
-  options.flat_layout = absl::GetFlag(FLAGS_flat_layout);
+  ASSIGN_OR_RETURN(options.flat_layout, ReadFlatLayout(absl::GetFlag(FLAGS_flat_layout)));
   if (IsGiven(line, "max_shard_size")) options.max_shard_size = absl::GetFlag(FLAGS_max_shard_size).bytes;
   options.parity = absl::GetFlag(FLAGS_parity);
   options.max_memory = absl::GetFlag(FLAGS_max_memory).bytes;

@@ -18,6 +18,7 @@
 #include "nlohmann/json.hpp"
 #include "tools/ckpt_flags.h"
 #include "tools/ckpt_report.h"
+#include "tools/ckpt_source.h"
 #include "tools/progress.h"
 
 namespace fsdp {
@@ -34,7 +35,7 @@ struct Comparison {
 
 absl::Status Compare(const DiffOptions& options, Comparison& comparison) {
   for (int i = 0; i < 2; ++i) {
-    ASSIGN_OR_RETURN(comparison.sources[i], OpenTensorSource(comparison.paths[i]));
+    ASSIGN_OR_RETURN(comparison.sources[i], OpenSource(comparison.paths[i]));
   }
   ASSIGN_OR_RETURN(comparison.report, DiffCheckpoints(*comparison.sources[0], *comparison.sources[1], options));
   return absl::OkStatus();

@@ -35,7 +35,6 @@ ABSL_FLAG(int, parity, 0,
           "extra files from which any so many lost or damaged rank files can be made again (ckpt repair)");
 ABSL_FLAG(fsdp::ByteSizeFlag, max_memory, {int64_t{512} << 20}, "memory that a conversion may use");
 ABSL_FLAG(bool, force, false, "replace DST if it exists");
-ABSL_FLAG(
-    std::string, flat_layout, "",
-    "JSON file that says what FSDP1's flat parameters in SRC are made of: {\"parameters\": [{\"name\", \"shape\"}, "
-    "...], \"units\": [...]}; wanted where SRC does not say it");
+ABSL_FLAG(std::string, flat_layout, "",
+          "JSON file that says what FSDP1's flat parameters are made of: {\"parameters\": [{\"name\", \"shape\"}, "
+          "...], \"units\": [...]}; wanted where the checkpoint does not say it");

@@ -12,6 +12,9 @@
 
 ABSL_DECLARE_FLAG(bool, json);
 
+// Whatever reads a checkpoint of another kind: inspect, verify, convert, view, diff.
+ABSL_DECLARE_FLAG(std::string, flat_layout);
+
 // inspect.
 ABSL_DECLARE_FLAG(bool, tensors);
 ABSL_DECLARE_FLAG(std::string, html);
@@ -38,6 +41,5 @@ ABSL_DECLARE_FLAG(fsdp::ByteSizeFlag, max_shard_size);
 ABSL_DECLARE_FLAG(int, parity);
 ABSL_DECLARE_FLAG(fsdp::ByteSizeFlag, max_memory);
 ABSL_DECLARE_FLAG(bool, force);
-ABSL_DECLARE_FLAG(std::string, flat_layout);
 
 #endif  // FSDP_TOOLS_CKPT_FLAGS_H_

@@ -19,6 +19,7 @@
 #include "tools/ckpt_flags.h"
 #include "tools/ckpt_page.h"
 #include "tools/ckpt_report.h"
+#include "tools/ckpt_source.h"
 #include "tools/ckpt_summary.h"
 #include "tools/progress.h"
 
@@ -32,7 +33,7 @@ absl::Status WritePage(const CheckpointSummary& summary, const std::string& path
     Progress progress("inspect");
     StatisticsOptions options;
     options.progress = progress.callback();
-    ASSIGN_OR_RETURN(const std::unique_ptr<TensorSource> source, OpenTensorSource(summary.path));
+    ASSIGN_OR_RETURN(const std::unique_ptr<TensorSource> source, OpenSource(summary.path));
     ASSIGN_OR_RETURN(statistics, ReadStatistics(*source, options));
   }
   const std::string page = CheckpointPage(summary, statistics);

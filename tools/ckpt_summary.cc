@@ -16,6 +16,7 @@
 #include "checkpoint/source/path_kind.h"
 #include "checkpoint/source/tensor_source.h"
 #include "checkpoint/storage/file_system.h"
+#include "tools/ckpt_source.h"
 
 namespace fsdp {
 namespace {
@@ -119,7 +120,7 @@ absl::StatusOr<CheckpointSummary> Summarise(const std::string& path) {
   }
   summary.format = FormatName(kind);
   if (summary.format != "hdf5") {
-    ASSIGN_OR_RETURN(const auto source, OpenTensorSource(path));
+    ASSIGN_OR_RETURN(const auto source, OpenSource(path));
     AddSource(*source, summary);
     return summary;
   }

@@ -22,6 +22,7 @@
 #include "nlohmann/json.hpp"
 #include "tools/ckpt_flags.h"
 #include "tools/ckpt_report.h"
+#include "tools/ckpt_source.h"
 #include "tools/progress.h"
 
 namespace fsdp {
@@ -42,7 +43,7 @@ struct Verdict {
 // What cannot even be opened is damaged: its kind was recognised. But a part of a checkpoint, or what this project has no
 // use for, is only the wrong thing to verify.
 absl::Status VerifyForeign(const std::string& path, const VerifyOptions& options, Verdict& verdict) {
-  const absl::StatusOr<std::unique_ptr<TensorSource>> source = OpenTensorSource(path);
+  const absl::StatusOr<std::unique_ptr<TensorSource>> source = OpenSource(path);
   if (absl::IsInvalidArgument(source.status())) return source.status();
   if (!source.ok()) {
     verdict.report.problems.emplace_back(source.status().message());

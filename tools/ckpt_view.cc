@@ -15,14 +15,14 @@
 #include "nlohmann/json.hpp"
 #include "tools/ckpt_flags.h"
 #include "tools/ckpt_report.h"
+#include "tools/ckpt_source.h"
 #include "tools/progress.h"
 
 namespace fsdp {
 namespace {
 
 absl::StatusOr<Hdf5ViewReport> View(const std::string& source_path, const std::string& path) {
-  ASSIGN_OR_RETURN(const std::unique_ptr<TensorSource> source,
-                   OpenTensorSource(source_path, {.flat_layout = absl::GetFlag(FLAGS_flat_layout)}));
+  ASSIGN_OR_RETURN(const std::unique_ptr<TensorSource> source, OpenSource(source_path));
   absl::StatusOr<Hdf5ViewReport> report = WriteHdf5View(*source, path, absl::GetFlag(FLAGS_force));
   if (report.ok() || !absl::IsInvalidArgument(report.status())) return report;
   return absl::Status(report.status().code(), absl::StrCat(source_path, ": ", std::string(report.status().message())));

@@ -15,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "checkpoint/convert/name_filter.h"
 #include "checkpoint/storage/file_system.h"
+#include "checkpoint/torch/flat_layout.h"
 #include "tensor/dtype.h"
 #include "tensor/state_dict.h"
 
@@ -32,7 +33,7 @@ struct ConvertOptions {
   int parity = 0;                                // parity files of kSharded and kLocal
   bool model_only = false;                       // leave optimizer and extra values out
   bool force = false;                            // replace an existing DST
-  std::string flat_layout = {};                  // TensorSourceOptions::flat_layout
+  std::optional<FlatLayout> flat_layout = {};    // TensorSourceOptions::flat_layout
 
   // Payload bytes of one file of a safetensors directory; default: 5 GB.
   std::optional<int64_t> max_shard_size;

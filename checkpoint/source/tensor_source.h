@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -18,6 +19,7 @@
 #include "absl/status/statusor.h"
 #include "base/thread_pool.h"
 #include "checkpoint/hdf5/hyperslab.h"
+#include "checkpoint/torch/flat_layout.h"
 #include "tensor/state_dict.h"
 
 namespace fsdp {
@@ -25,9 +27,8 @@ namespace fsdp {
 struct TensorSourceOptions {
   bool verify = true;  // check digests, and checksums of the format's own, while reading
 
-  // A file that says what FSDP1's flat parameters are made of (torch/flat_layout.h), for torch files and DCP
-  // directories that hold such; empty where there is none.
-  std::string flat_layout = {};
+  // What FSDP1's flat parameters are made of, for torch files and DCP directories that hold such and do not say it.
+  std::optional<FlatLayout> flat_layout = {};
 
   // Nobody asks for the optimizer's state: torch files and DCP directories leave it out, and what cannot be read of it
   // is no error.

@@ -63,15 +63,13 @@ class DcpSource final : public TensorSource {
       for (const DcpChunk& chunk : tensor.chunks) names.insert(chunk.slice.file);
     }
     world_size_ = std::max<int>(1, static_cast<int>(names.size()));
-    const TorchTensorReader read = [&](int index) -> absl::StatusOr<std::string> {
-      const Interval whole = {0, types[index].shape.numel()};
-      std::string bytes(whole.size() * SizeOf(types[index].dtype), '\0');
-      RETURN_IF_ERROR(ReadTensor(index, whole, reinterpret_cast<std::byte*>(bytes.data())));
+    const TorchTensorReader read = [&](int index, const Interval& interval) -> absl::StatusOr<std::string> {
+      std::string bytes(interval.size() * SizeOf(types[index].dtype), '\0');
+      RETURN_IF_ERROR(ReadTensor(index, interval, reinterpret_cast<std::byte*>(bytes.data())));
       return bytes;
     };
-    ASSIGN_OR_RETURN(const std::optional<FlatLayout> layout, ReadFlatLayout(options_.flat_layout));
-    absl::StatusOr<TorchState> state =
-        StateOfTree(root, types, {read, {layout ? &*layout : nullptr, world_size_}, options_.model_only});
+    const FlatLayout* const layout = options_.flat_layout ? &*options_.flat_layout : nullptr;
+    absl::StatusOr<TorchState> state = StateOfTree(root, types, {read, {layout, world_size_}, options_.model_only});
     if (!state.ok()) return In(state.status(), path_);
     state_ = *std::move(state);
     return absl::OkStatus();

@@ -31,9 +31,9 @@ absl::StatusOr<std::map<std::string, FlatUnit>> UnitsOfKeys(const std::vector<st
                                                             const std::vector<FlatLayout::Parameter>& model,
                                                             const FlatStateOptions& options);
 
-// "give the model's parameters with --flat_layout...", for errors.
+// "give the model's parameters with --flat_layout...", for errors. LoadOptions::flat_layout is the same.
 inline constexpr char kGiveFlatLayout[] =
-    "ckpt convert --flat_layout=FILE says it: {\"parameters\": [{\"name\", \"shape\"}, ...] in the order of "
+    "--flat_layout=FILE says it: {\"parameters\": [{\"name\", \"shape\"}, ...] in the order of "
     "named_parameters() of "
     "the model before it was wrapped, \"units\": [the wrapped modules' names, \"\" for the root]}";
 

@@ -7,6 +7,7 @@
 #include <limits>
 #include <map>
 #include <optional>
+#include <set>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -141,18 +142,38 @@ class OptimizerReader {
     return groups;
   }
 
-  // Finds names_, or units_ where the state is that of flat parameters.
-  absl::Status FindParameters(const PythonJson& groups, const TorchNode& state) {
-    std::map<std::string, Shape> shapes;  // of the first state of as many dimensions as the parameter's
-    bool is_flat = true;
+  struct StateShapes {
+    std::map<std::string, Shape> by_key;  // those of the parameters, as far as their state tells
+    bool is_flat = true;                  // none has two dimensions
+  };
+
+  StateShapes ShapesOf(const TorchNode& state) const {
+    StateShapes shapes;
+    std::set<std::string> shaped;  // states that have as many dimensions as their parameter
+    std::set<std::pair<std::string, std::string>> numbers;
     for (const auto& [name, member] : state.members()) {
       for (const auto& [state_name, leaf] : member.members()) {
         if (leaf.kind() != Kind::kTensor || state_name == "step") continue;
         const Shape& shape = tensors_[leaf.tensor()].shape;
-        is_flat = is_flat && shape.rank() <= 1;
-        if (shape.rank() > 0) shapes.try_emplace(name, shape);
+        shapes.is_flat = shapes.is_flat && shape.rank() <= 1;
+        if (shape.rank() == 0) {
+          numbers.insert({name, state_name});
+        } else {
+          shapes.by_key.try_emplace(name, shape);
+          shaped.insert(state_name);
+        }
       }
     }
+    // A number where others have shapes: a parameter without dimensions.
+    for (const auto& [name, state_name] : numbers) {
+      if (shaped.count(state_name) != 0) shapes.by_key.try_emplace(name);
+    }
+    return shapes;
+  }
+
+  // Finds names_, or units_ where the state is that of flat parameters.
+  absl::Status FindParameters(const PythonJson& groups, const TorchNode& state) {
+    const auto [shapes, is_flat] = ShapesOf(state);
     absl::StatusOr<std::map<std::string, std::string>> names = NamesOfParameterIds(groups, shapes, model_);
     const bool goes_by_flat_names = names.ok() && names->empty() && HoldsFlatName(groups);
     if (names.ok() && !goes_by_flat_names) {

@@ -102,6 +102,25 @@ TEST(TorchOptimizerTest, FlattenedNamesAreTakenApart) {
   EXPECT_EQ(optimizer.param_groups, R"([{"lr":0.5,"params":["a.weight","b"]},{"lr":0.25,"params":["c"]}])");
 }
 
+// State of "0" has no dimensions where that of "1" has: it is "scale" and not the frozen "c". "eta" is a number for
+// all.
+TEST(TorchOptimizerTest, AParameterWithoutDimensionsIsToldByItsState) {
+  TorchNode optimizer;
+  TorchNode* state = optimizer.Add("state", TorchNode());
+  for (int id = 0; id < 2; ++id) {
+    TorchNode* of_id = state->Add(std::to_string(id), TorchNode());
+    of_id->Add("eta", TorchNode::Tensor(0));
+    of_id->Add("exp_avg", TorchNode::Tensor(id));
+  }
+  TorchNode* groups = optimizer.Add("param_groups", TorchNode());
+  groups->is_list = true;
+  groups->Add("0", TorchNode::Value(PythonJson::parse(R"({"params":[0,1]})")));
+  const StateDict model = Model({{"c", {5}}, {"scale", {}}, {"a", {2, 3}}});
+  const std::vector<TorchLeafType> types = {{DType::kFloat32, {}, ""}, {DType::kFloat32, {2, 3}, ""}};
+  ASSERT_OK_AND_ASSIGN(const TorchOptimizer read, ReadTorchOptimizer(optimizer, types, model));
+  EXPECT_EQ(read.param_groups, R"([{"params":["scale","a"]}])");
+}
+
 TEST(TorchStateTest, FlatParametersAreRefusedByName) {
   TorchNode root;
   root.Add("_fsdp_wrapped_module._flat_param", TorchNode::Tensor(0));
@@ -109,6 +128,30 @@ TEST(TorchStateTest, FlatParametersAreRefusedByName) {
               StatusIs(absl::StatusCode::kInvalidArgument,
                        AllOf(HasSubstr("\"_fsdp_wrapped_module._flat_param\" is a flat parameter of FSDP1"),
                              HasSubstr("--flat_layout=FILE says it"))));
+}
+
+// Slices of use_orig_params beside the flat parameter of 2 ranks, 4 elements each: "tied" is the second rank's slice of
+// "b" under another name, "mean" is a buffer, and of "lost" there is no element to tell whose it is.
+TEST(TorchStateTest, SlicesGiveWayToTheirParametersUnderEachName) {
+  const std::vector<std::pair<std::string, std::string>> elements = {
+      {"_flat_param", "abcdefgh"}, {"a", "abc"}, {"b", ""}, {"tied", "efgh"}, {"mean", "efgg"}, {"lost", ""}};
+  TorchNode root;
+  std::vector<TorchLeafType> types;
+  for (const auto& [name, bytes] : elements) {
+    root.Add(name, TorchNode::Tensor(static_cast<int>(types.size())));
+    types.push_back({DType::kInt8, {static_cast<int64_t>(bytes.size())}, ""});
+  }
+  const TorchTensorReader read = [&](int index, const Interval& part) -> absl::StatusOr<std::string> {
+    return elements[index].second.substr(part.begin, part.size());
+  };
+  const FlatLayout layout = {{{"a", {3}}, {"b", {5, 1}}}, {}};
+  ASSERT_OK_AND_ASSIGN(const TorchState state, StateOfTree(root, types, {read, {&layout, 2}}));
+  EXPECT_EQ(state.contents.entries().size(), 3);
+  EXPECT_EQ(state.contents.FindTensor(StateKey::Model("a"))->shape, Shape({3}));
+  EXPECT_EQ(state.contents.FindTensor(StateKey::Model("b"))->shape, Shape({5, 1}));
+  EXPECT_EQ(state.contents.FindTensor(StateKey::Model("mean"))->shape, Shape({4}));
+  EXPECT_THAT(state.contents.aliases, ElementsAre(Pair("tied", "b")));
+  EXPECT_EQ(state.leaves.size(), 3);
 }
 
 TEST(TorchStateTest, AModelAloneIsReadWhateverItsOptimizerIs) {

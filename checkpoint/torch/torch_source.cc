@@ -53,15 +53,13 @@ class TorchSource final : public TensorSource {
     std::unique_ptr<TorchSource> source(new TorchSource(path));
     std::vector<TorchLeafType> types;
     for (const TensorRefs& refs : tensors) types.push_back(TypeOf(refs));
-    const TorchTensorReader read = [&](int index) -> absl::StatusOr<std::string> {
-      std::string bytes(types[index].shape.numel() * SizeOf(types[index].dtype), '\0');
-      RETURN_IF_ERROR(
-          ReadRefs(tensors[index], {0, types[index].shape.numel()}, reinterpret_cast<std::byte*>(bytes.data())));
+    const TorchTensorReader read = [&](int index, const Interval& interval) -> absl::StatusOr<std::string> {
+      std::string bytes(interval.size() * SizeOf(types[index].dtype), '\0');
+      RETURN_IF_ERROR(ReadRefs(tensors[index], interval, reinterpret_cast<std::byte*>(bytes.data())));
       return bytes;
     };
-    ASSIGN_OR_RETURN(const std::optional<FlatLayout> layout, ReadFlatLayout(options.flat_layout));
-    absl::StatusOr<TorchState> state =
-        StateOfTree(root, types, {read, {layout ? &*layout : nullptr, ranks}, options.model_only});
+    const FlatLayout* const layout = options.flat_layout ? &*options.flat_layout : nullptr;
+    absl::StatusOr<TorchState> state = StateOfTree(root, types, {read, {layout, ranks}, options.model_only});
     if (!state.ok()) {
       return absl::Status(state.status().code(), absl::StrCat(path, ": ", std::string(state.status().message())));
     }

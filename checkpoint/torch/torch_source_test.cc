@@ -9,6 +9,7 @@
 
 #include "base/status_matchers.h"
 #include "checkpoint/source/tensor_source.h"
+#include "checkpoint/torch/flat_layout.h"
 #include "checkpoint/torch/golden.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -57,12 +58,14 @@ TEST_P(GoldenTest, PartsAreThoseOfTheWhole) {
 }
 
 TEST(TorchSourceTest, LocalStateDictsAreReadWithALayout) {
-  for (const char* name : {"flat_local_w3", "flat_local_orig_w2"}) {
+  for (const auto& [name, layout_file] : {std::pair{"flat_local_w3", "flat_layout.json"},
+                                          {"flat_local_orig_w2", "flat_layout.json"},
+                                          {"gpt2_local_w3", "gpt2_layout.json"}}) {
     EXPECT_THAT(OpenTensorSource(TorchTestData(name)),
                 StatusIs(absl::StatusCode::kInvalidArgument,
                          AllOf(HasSubstr("_flat_param\" is a flat parameter of FSDP1"), HasSubstr("--flat_layout"))));
-    ASSERT_OK_AND_ASSIGN(const auto source,
-                         OpenTensorSource(TorchTestData(name), {.flat_layout = TorchTestData("flat_layout.json")}));
+    ASSERT_OK_AND_ASSIGN(const auto layout, ReadFlatLayout(TorchTestData(layout_file)));
+    ASSERT_OK_AND_ASSIGN(const auto source, OpenTensorSource(TorchTestData(name), {.flat_layout = layout}));
     EXPECT_OK(CheckGolden(*source, name));
   }
 }

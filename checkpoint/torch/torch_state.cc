@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
+#include <set>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -29,6 +31,11 @@ absl::Status LayoutWanted(const std::string& name) {
   return absl::InvalidArgumentError(
       absl::StrCat(Quote(name), " is a flat parameter of FSDP1, which does not say where its parameters lie; ",
                    kGiveFlatLayout, "; or save a FULL or SHARDED state dict, under their own names"));
+}
+
+// The layout that there is, of a file or of the model that is to be filled, is not that of the flat parameters.
+absl::Status OtherLayoutWanted(const absl::Status& status) {
+  return absl::Status(status.code(), absl::StrCat(std::string(status.message()), "; ", kGiveFlatLayout));
 }
 
 class StateBuilder {
@@ -104,27 +111,105 @@ class StateBuilder {
     return AddTensor(StateKey::Model(name), node.tensor());
   }
 
-  // The parameters in flats_. With use_orig_params a rank's slices of them are there too, under their names: these are
-  // only parts of them, and give way.
+  // The parameters in flats_.
   absl::Status AddFlatParameters() {
     if (flats_.empty()) return absl::OkStatus();
     if (options_.flat.layout == nullptr) return LayoutWanted(flats_[0].first);
     std::vector<std::string> names;
     for (const auto& [name, index] : flats_) names.push_back(UnitOfFlatName(name));
-    ASSIGN_OR_RETURN(std::vector<FlatUnit> units, DivideIntoUnits(options_.flat.layout->parameters, names));
-    for (size_t i = 0; i < units.size(); ++i) {
-      const TorchLeafType& flat = tensors_[flats_[i].second];
-      RETURN_IF_ERROR(PlaceParts(flat.shape.numel(), options_.flat.world_size, units[i]));
-      for (const FlatUnit::Part& part : units[i].parts) {
+    absl::StatusOr<std::vector<FlatUnit>> units = DivideIntoUnits(options_.flat.layout->parameters, names);
+    if (!units.ok()) return OtherLayoutWanted(units.status());
+    for (size_t i = 0; i < units->size(); ++i) {
+      const int64_t numel = tensors_[flats_[i].second].shape.numel();
+      const absl::Status placed = PlaceParts(numel, options_.flat.world_size, (*units)[i]);
+      if (!placed.ok()) return OtherLayoutWanted(placed);
+    }
+    RETURN_IF_ERROR(RemoveSlices(*units));
+    for (size_t i = 0; i < units->size(); ++i) {
+      for (const FlatUnit::Part& part : (*units)[i].parts) {
         const StateKey key = StateKey::Model(part.fqn);
         ShardedTensor tensor;
-        tensor.dtype = flat.dtype;
+        tensor.dtype = tensors_[flats_[i].second].dtype;
         tensor.shape = part.shape;
         state_.contents.Set(key, std::move(tensor));
         state_.leaves[key] = {flats_[i].second, "", part.offset};
       }
     }
     return absl::OkStatus();
+  }
+
+  // With use_orig_params some rank's slice of each parameter is there too, under its name: these give way. A shared
+  // parameter has a slice under each of its names, of which the layout has the first.
+  absl::Status RemoveSlices(const std::vector<FlatUnit>& units) {
+    std::set<std::string> parameters;
+    bool has_slices = false;
+    for (const FlatLayout::Parameter& parameter : options_.flat.layout->parameters) {
+      parameters.insert(parameter.fqn);
+      has_slices = has_slices || state_.contents.contains(StateKey::Model(parameter.fqn));
+    }
+    if (!has_slices) return absl::OkStatus();
+    StateDict kept;
+    kept.aliases = state_.contents.aliases;
+    for (const auto& [key, value] : state_.contents.entries()) {
+      const auto leaf = state_.leaves.find(key);
+      bool is_kept = key.section != StateKey::Section::kModel || leaf == state_.leaves.end();
+      if (!is_kept && parameters.count(key.fqn) == 0) {
+        ASSIGN_OR_RETURN(const std::optional<std::string> shared, SharedWith(leaf->second.tensor, units));
+        if (shared.has_value() && !shared->empty()) kept.aliases[key.fqn] = *shared;
+        is_kept = !shared.has_value();
+      }
+      if (is_kept) {
+        kept.Set(key, value);
+      } else {
+        state_.leaves.erase(leaf);
+      }
+    }
+    state_.contents = std::move(kept);
+    return absl::OkStatus();
+  }
+
+  // The one parameter of which some rank's slice has the elements of the tensor; empty where that has none, so that
+  // nobody can tell which, and nothing where it is a buffer.
+  absl::StatusOr<std::optional<std::string>> SharedWith(int tensor, const std::vector<FlatUnit>& units) const {
+    const TorchLeafType& type = tensors_[tensor];
+    std::optional<std::string> found;
+    if (type.shape.rank() != 1 || options_.read == nullptr) return found;
+    if (type.shape.numel() == 0) return std::make_optional<std::string>();
+    for (size_t i = 0; i < units.size(); ++i) {
+      if (tensors_[flats_[i].second].dtype != type.dtype) continue;
+      for (const FlatUnit::Part& part : units[i].parts) {
+        ASSIGN_OR_RETURN(const bool is_slice, IsSliceOf(part, flats_[i].second, tensor));
+        if (!is_slice) continue;
+        if (found.has_value()) return std::optional<std::string>();
+        found = part.fqn;
+      }
+    }
+    return found;
+  }
+
+  absl::StatusOr<bool> IsSliceOf(const FlatUnit::Part& part, int flat, int tensor) const {
+    if (part.shape.numel() == 0) return false;
+    const int64_t ranks = options_.flat.world_size;
+    const int64_t of_rank = (tensors_[flat].shape.numel() + ranks - 1) / ranks;
+    const Interval whole = {part.offset, part.offset + part.shape.numel()};
+    for (int64_t rank = whole.begin / of_rank; rank * of_rank < whole.end; ++rank) {
+      const Interval slice = Intersect(whole, {rank * of_rank, (rank + 1) * of_rank});
+      if (slice.size() != tensors_[tensor].shape.numel()) continue;
+      ASSIGN_OR_RETURN(const bool is_equal, IsPartOf(flat, slice, tensor));
+      if (is_equal) return true;
+    }
+    return false;
+  }
+
+  absl::StatusOr<bool> IsPartOf(int flat, const Interval& slice, int tensor) const {
+    constexpr int64_t kElements = int64_t{1} << 20;
+    for (int64_t begin = slice.begin; begin < slice.end; begin += kElements) {
+      const int64_t end = std::min(begin + kElements, slice.end);
+      ASSIGN_OR_RETURN(const std::string there, options_.read(flat, {begin, end}));
+      ASSIGN_OR_RETURN(const std::string here, options_.read(tensor, {begin - slice.begin, end - slice.begin}));
+      if (there != here) return false;
+    }
+    return true;
   }
 
   absl::Status AddTensor(const StateKey& key, int index) {

@@ -131,7 +131,7 @@ absl::StatusOr<PythonJson> TorchNode::ToJson(const std::vector<TorchLeafType>& t
       return absl::InvalidArgumentError(absl::StrCat("a tensor of shape ", type.shape.ToString(),
                                                      " stands where a plain value is expected, or a small tensor"));
     }
-    ASSIGN_OR_RETURN(std::string bytes, read(tensor_));
+    ASSIGN_OR_RETURN(std::string bytes, read(tensor_, {0, tensors[tensor_].shape.numel()}));
     return JsonOfTensor({type.dtype, type.shape, std::move(bytes)});
   }
   PythonJson json = is_list ? PythonJson::array() : PythonJson::object();

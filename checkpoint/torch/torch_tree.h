@@ -16,6 +16,7 @@
 #include "checkpoint/torch/pickle.h"
 #include "checkpoint/torch/python_json.h"
 #include "checkpoint/torch/torch_tensor.h"
+#include "tensor/interval.h"
 
 namespace fsdp {
 
@@ -27,7 +28,7 @@ struct TorchLeafType {
 };
 
 // The elements of tensor `index`, for tensors that become a part of a value.
-using TorchTensorReader = std::function<absl::StatusOr<std::string>(int index)>;
+using TorchTensorReader = std::function<absl::StatusOr<std::string>(int index, const Interval& interval)>;
 
 class TorchNode {
  public:

@@ -313,6 +313,87 @@ def save_flats():
         expect(f"flat_local_{name}w{world_size}", whole)
 
 
+# ---------------------------------------------------------------- a model that train_gpt knows
+
+GPT2 = {"model_type": "gpt2", "vocab_size": 256, "n_positions": 16, "n_embd": 8, "n_layer": 1, "n_head": 2}
+
+
+class Gpt2Part(nn.Module):
+    """Parameters and parts by the names and shapes, in the order, of GPT-2; what it computes only has gradients."""
+
+    def __init__(self, shapes, **parts):
+        super().__init__()
+        for name, shape in shapes.items():
+            self.register_parameter(name, nn.Parameter(0.1 * torch.randn(shape)))
+        for name, part in parts.items():
+            self.add_module(name, part)
+
+    def forward(self, x):
+        for parameter in self.parameters(recurse=False):
+            x = x + parameter.square().mean()
+        for part in self.children():
+            for one in part if isinstance(part, nn.ModuleList) else [part]:
+                x = one(x)
+        return x
+
+
+class Gpt2Block(Gpt2Part):
+    pass
+
+
+def gpt2():
+    def affine(*shape):
+        return Gpt2Part({"weight": shape, "bias": shape[-1:]})
+    e = GPT2["n_embd"]
+    blocks = [Gpt2Block({}, ln_1=affine(e), attn=Gpt2Part({}, c_attn=affine(e, 3 * e), c_proj=affine(e, e)), ln_2=affine(e),
+                        mlp=Gpt2Part({}, c_fc=affine(e, 4 * e), c_proj=affine(4 * e, e))) for _ in range(GPT2["n_layer"])]
+    return Gpt2Part({}, transformer=Gpt2Part(
+        {}, wte=Gpt2Part({"weight": (GPT2["vocab_size"], e)}), wpe=Gpt2Part({"weight": (GPT2["n_positions"], e)}),
+        h=nn.ModuleList(blocks), ln_f=affine(e)))
+
+
+def save_gpt2(rank, world_size, store, scratch):
+    from torch.distributed.fsdp import FullStateDictConfig, StateDictType
+    from torch.distributed.fsdp.wrap import ModuleWrapPolicy
+    dist.init_process_group("gloo", init_method="file://" + store, rank=rank, world_size=world_size)
+    torch.manual_seed(1)
+    plain = gpt2()
+    layout = {"parameters": [{"name": n, "shape": list(p.shape)} for n, p in plain.named_parameters()]}
+    model = FullyShardedDataParallel(plain, auto_wrap_policy=ModuleWrapPolicy({Gpt2Block}), device_id=torch.device("cpu"))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, foreach=False)
+    for _ in range(2):
+        optimizer.zero_grad()
+        model(torch.zeros(1)).sum().backward()
+        optimizer.step()
+    FullyShardedDataParallel.set_state_dict_type(model, StateDictType.SHARDED_STATE_DICT)
+    optim = FullyShardedDataParallel.optim_state_dict(model, optimizer)
+    FullyShardedDataParallel.set_state_dict_type(model, StateDictType.FULL_STATE_DICT, FullStateDictConfig())
+    whole = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    for state in optim["state"].values():
+        for key, value in state.items():
+            if value.dim():
+                state[key] = torch.zeros(value.size())
+                value.gather(0, state[key] if rank == 0 else None)
+                dist.broadcast(state[key], 0)
+    FullyShardedDataParallel.set_state_dict_type(model, StateDictType.LOCAL_STATE_DICT)
+    directory = HERE / f"gpt2_local_w{world_size}"
+    if rank == 0:
+        shutil.rmtree(directory, ignore_errors=True)
+        (HERE / "gpt2.json").write_text(json.dumps(GPT2) + "\n")
+        (HERE / "gpt2_layout.json").write_text(json.dumps(layout) + "\n")
+        torch.save((whole, optim), scratch)
+    dist.barrier()
+    dcp.save({"model": model.state_dict(), "optim": optim, "step": 2}, checkpoint_id=directory)
+    dist.destroy_process_group()
+
+
+def save_local_gpt2():
+    with tempfile.TemporaryDirectory() as scratch:
+        file = os.path.join(scratch, "whole.pt")
+        mp.spawn(save_gpt2, args=(3, os.path.join(scratch, "store"), file), nprocs=3, join=True)
+        expect("gpt2_local_w3", *torch.load(file, weights_only=False))
+
+
 # ---------------------------------------------------------------- hostile files
 
 class Calls:
@@ -364,6 +445,7 @@ def main():
     save_indexed()
     save_dcps()
     save_flats()
+    save_local_gpt2()
     save_hostile()
     (HERE / "expected.json").write_text(json.dumps(expected, indent=1) + "\n")
 
