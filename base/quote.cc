@@ -36,7 +36,7 @@ size_t WideCharacterLength(std::string_view text) {
   return is_character ? length : 0;
 }
 
-// Escapes control characters, quotes, backslashes and what is no UTF-8.
+// Escapes control characters, quotes and backslashes, and what is no UTF-8, which a terminal may take for them.
 std::string Escape(std::string_view text) {
   std::string escaped;
   while (!text.empty()) {

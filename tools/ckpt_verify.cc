@@ -40,8 +40,8 @@ struct Verdict {
   absl::Duration elapsed;
 };
 
-// What cannot even be opened is damaged: its kind was recognised. But a part of a checkpoint, or what this project has no
-// use for, is only the wrong thing to verify.
+// What cannot even be opened is damaged: its kind was recognised. But a part of a checkpoint, or what this project has
+// no use for, is only the wrong thing to verify.
 absl::Status VerifyForeign(const std::string& path, const VerifyOptions& options, Verdict& verdict) {
   const absl::StatusOr<std::unique_ptr<TensorSource>> source = OpenSource(path);
   if (absl::IsInvalidArgument(source.status())) return source.status();
