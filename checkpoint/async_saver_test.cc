@@ -92,6 +92,7 @@ TEST(AsyncSaverTest, TheThreadsThatWriteAreAsNiceAsIsAsked) {
 TEST(AsyncSaverTest, WhoeverWaitsForASaveLendsItHisPriority) {
   const int mine = getpriority(PRIO_PROCESS, 0);
   AsyncSaverOptions options;
+  options.save.io_threads = 2;
   options.nice = 19;
   EXPECT_THAT(NicenessBesideSave(options, 4, /*waits=*/true), ElementsAre(19, 19, mine, mine));
 }

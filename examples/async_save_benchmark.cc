@@ -41,7 +41,7 @@
 #include "tools/command_line.h"
 
 ABSL_FLAG(int, cycles, 5, "saves, each after as many steps without one as the save before had");
-ABSL_FLAG(int, save_threads, fsdp::SaveOptions().io_threads, "threads of each rank that digest and write");
+ABSL_FLAG(int, save_threads, fsdp::AsyncSaverOptions().save.io_threads, "threads of each rank that digest and write");
 ABSL_FLAG(int, nice, fsdp::AsyncSaverOptions().nice, "how nice these threads are to training, 0 to 19");
 ABSL_FLAG(bool, json, false, "print one JSON object");
 

@@ -118,7 +118,9 @@ absl::StatusOr<std::string> CheckpointSaver::Save(int64_t steps_done, int64_t to
 absl::StatusOr<std::string> CheckpointSaver::SaveInBackground(const StateDict& state, int64_t steps_done) {
   if (async_saver_ == nullptr) {
     AsyncSaverOptions options;
+    const int io_threads = options.save.io_threads;
     options.save = OptionsOfSave();
+    options.save.io_threads = io_threads;  // those beside training
     options.incremental = options_.incremental;
     // From now on superseded_ is the background's.
     options.committed = [this](const std::string& path) {
