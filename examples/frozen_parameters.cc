@@ -33,12 +33,15 @@ std::vector<std::string> Without(const std::vector<std::string>& names, const st
 }  // namespace
 
 absl::Status FreezeParameters(const std::string& pattern, Module& module) {
-  ASSIGN_OR_RETURN(const NameFilter filter, NameFilter::Create({{pattern}, {}, {}}));
+  const absl::StatusOr<NameFilter> filter = NameFilter::Create({{pattern}, {}, {}});
+  if (!filter.ok()) {
+    return absl::Status(filter.status().code(), absl::StrCat("--freeze: ", std::string(filter.status().message())));
+  }
   std::set<const Parameter*> all, frozen;
   std::vector<std::string> names;
   for (const auto& [name, parameter] : module.NamedParameters()) {
     if (all.insert(parameter.get()).second) names.push_back(name);
-    ASSIGN_OR_RETURN(const bool matches, filter.Keeps(name));
+    ASSIGN_OR_RETURN(const bool matches, filter->Keeps(name));
     if (!matches) continue;
     parameter->requires_grad = false;
     frozen.insert(parameter.get());

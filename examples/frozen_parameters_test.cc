@@ -50,7 +50,7 @@ TEST(FrozenParametersTest, APatternThatFreezesNothingOrEverythingIsRefused) {
               StatusIs(absl::StatusCode::kInvalidArgument,
                        AllOf(HasSubstr("--freeze=adapter: matches none"), HasSubstr("transformer.wte.weight"))));
   EXPECT_THAT(FreezeParameters("(", *module),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("no regular expression")));
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("--freeze: \"(\" is no regular expression")));
   EXPECT_THAT(FreezeParameters("weight|bias", *module),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("leaves none to train")));
 }

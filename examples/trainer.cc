@@ -15,6 +15,7 @@
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/parity/parity_code.h"
 #include "examples/frozen_parameters.h"
 #include "examples/initial_weights.h"
 #include "examples/model_export.h"
@@ -60,6 +61,13 @@ absl::StatusOr<CausalLmConfig> CheckedConfig(const TrainOptions& options, std::v
   if (!limit.has_value() || options.seq_len <= limit->seq_len) return config;
   return absl::InvalidArgumentError(absl::StrFormat("--seq_len=%d: expected at most the %s of --config=%s, %d",
                                                     options.seq_len, limit->field, options.config, limit->seq_len));
+}
+
+// Now, so that it is no news of the first save. Each rank writes at most one file of its own.
+absl::Status CheckParity(const TrainOptions& options, int world_size) {
+  if (options.parity == 0 || options.parity + world_size <= ParityCode::kMaxRuns) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrFormat("--parity=%d: expected at most %d beside the files of %d ranks",
+                                                    options.parity, ParityCode::kMaxRuns - world_size, world_size));
 }
 
 // Now, so that a directory that cannot be made or written is no news of the first save.
@@ -134,6 +142,7 @@ absl::Status Trainer::FillModel() {
   RETURN_IF_ERROR(AgreeOn(*group_, layout.status()));
   load_options.flat_layout = *layout;
   ASSIGN_OR_RETURN(start_, FindRunStart(options_, *layout, *group_));
+  RETURN_IF_ERROR(CheckParity(options_, group_->size()));
   RETURN_IF_ERROR(AgreeOn(*group_, is_rank0() ? MakeCheckpointDir(options_) : absl::OkStatus()));
   saver_ = std::make_unique<CheckpointSaver>(options_, *model_, *optimizer_, start_.superseded,
                                              IsIn(options_.checkpoint_dir, start_.checkpoint) ? start_.checkpoint : "");
@@ -182,7 +191,7 @@ absl::Status Trainer::OpenOutputs() {
 
 absl::Status Trainer::Train() {
   const int64_t steps = options_.learning_rate.steps;
-  if (is_rank0()) {
+  if (is_rank0() && start_.step < steps) {
     Say("training with %d ranks, %d tokens a step, steps %d to %d", group_->size(), batches_->shape().tokens_per_step(),
         start_.step, steps - 1);
   }

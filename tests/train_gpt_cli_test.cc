@@ -112,6 +112,8 @@ TEST(TrainGptCliTest, AnInputThatCannotBeUsedExitsWith1AndSaysWhy) {
       {{config, "--seq_len=16", "--freeze=."}, {"--freeze=.", "leaves none to train"}},
       {{config, "--seq_len=16", "--freeze=wte"}, {"unit root", "transformer.wte.weight", "use_orig_params"}},
       {{config, "--metrics=" + directory + "/no/metrics.jsonl"}, {"no/metrics.jsonl"}},
+      {{config, "--parity=254", "--seq_len=16", "--checkpoint_dir=" + directory},
+       {"--parity=254: expected at most 253 beside the files of 2 ranks"}},
       {{config, "--device=cuda"}, {"--device=cuda: ", "train with --device=cpu"}},
       {{config, "--checkpoint_dir=/proc/saved"}, {"--checkpoint_dir=/proc/saved", "cannot be made"}},
   };
