@@ -4,20 +4,27 @@
 
 #include <cuda_runtime_api.h>
 
+#include <functional>
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "cuda/cuda_graph.h"
 #include "cuda/cuda_memory.h"
 #include "cuda/cuda_status.h"
 #include "cuda/cuda_stream.h"
 #include "cuda/ops.h"
+#include "tensor/stream_priority.h"
+#include "tensor/work_graph.h"
 
 namespace fsdp {
 namespace {
 
-class CudaDevice final : public Device, public std::enable_shared_from_this<CudaDevice> {
+class CudaDevice final : public Device,
+                         public GraphDevice,
+                         public PriorityDevice,
+                         public std::enable_shared_from_this<CudaDevice> {
  public:
   CudaDevice(int ordinal, std::shared_ptr<CudaMemory> memory) : ordinal_(ordinal), memory_(std::move(memory)) {}
 
@@ -26,7 +33,14 @@ class CudaDevice final : public Device, public std::enable_shared_from_this<Cuda
   absl::StatusOr<Buffer> Allocate(int64_t nbytes) override { return memory_->Allocate(nbytes); }
   absl::StatusOr<Buffer> AllocatePinned(int64_t nbytes) override { return memory_->AllocatePinned(nbytes); }
   absl::StatusOr<std::unique_ptr<Stream>> CreateStream(std::string name) override {
-    return CudaStream::Create(shared_from_this(), ordinal_, std::move(name));
+    return CreateStreamOf(StreamPriority::kNormal, std::move(name));
+  }
+  absl::StatusOr<std::unique_ptr<Stream>> CreateStreamOf(StreamPriority priority, std::string name) override {
+    return CudaStream::Create(shared_from_this(), ordinal_, std::move(name), priority);
+  }
+  absl::StatusOr<std::unique_ptr<WorkGraph>> Capture(Stream& stream,
+                                                     const std::function<absl::Status()>& work) override {
+    return CudaGraph::Capture(*memory_, CudaStream::Of(stream), work);
   }
   const TensorOps& ops() const override { return CudaTensorOps(); }
   int64_t allocated_bytes() const override { return memory_->allocated_bytes(); }

@@ -4,6 +4,8 @@
 
 #include <cuda_runtime_api.h>
 
+#include <utility>
+
 #include "base/status_macros.h"
 #include "cuda/cuda_status.h"
 
@@ -19,10 +21,12 @@ absl::StatusOr<std::shared_ptr<CudaEvent>> CudaEvent::Create(int device) {
 
 CudaEvent::~CudaEvent() { cudaEventDestroy(event_); }
 
-void CudaEvent::RecordOn(CUstream_st* stream, const absl::Status& so_far, const AsyncFailures& failures) {
+void CudaEvent::RecordOn(CUstream_st* stream, const absl::Status& so_far, const AsyncFailures& failures,
+                         std::shared_ptr<CudaRecording> recording) {
   const absl::Status recorded = CudaStatus(cudaEventRecord(event_, stream), "cudaEventRecord", device_);
   status_ = so_far.ok() ? recorded : so_far;
   failures_ = failures;
+  recording_ = std::move(recording);
   {
     std::lock_guard<std::mutex> lock(mutex_);
     recorded_.store(true, std::memory_order_release);
@@ -44,6 +48,7 @@ absl::Status CudaEvent::MakeWait(CUstream_st* stream, int device) {
 
 absl::Status CudaEvent::Synchronize() {
   AwaitRecorded();
+  if (recording_ != nullptr) return recording_->AwaitReplay();
   const absl::Status reached = CudaStatus(cudaEventSynchronize(event_), "cudaEventSynchronize", device_);
   if (!status_.ok()) return status_;
   return reached.ok() ? FirstFailure(failures_) : reached;
@@ -51,6 +56,7 @@ absl::Status CudaEvent::Synchronize() {
 
 bool CudaEvent::Query() {
   if (!recorded()) return false;
+  if (recording_ != nullptr) return recording_->Replayed();
   const cudaError_t answer = cudaEventQuery(event_);
   if (answer == cudaErrorNotReady) {
     cudaGetLastError();

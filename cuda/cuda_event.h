@@ -2,7 +2,8 @@
 //
 // CudaEvent: what the CUDA device keeps behind an Event. A CUDA event alone is not enough, because a stream may have to
 // put off recording it until host work before it has run (cuda_stream.h): so it is first *recorded*, on the host, with
-// the stream's error so far, and then *reached*, on the GPU. Thread-safe.
+// the stream's error so far, and then *reached*, on the GPU. One that was recorded in a capture is reached when the
+// last replay of the graph is. Thread-safe.
 #ifndef FSDP_CUDA_CUDA_EVENT_H_
 #define FSDP_CUDA_CUDA_EVENT_H_
 
@@ -13,6 +14,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "cuda/cuda_recording.h"
 #include "tensor/async_failure.h"
 #include "tensor/stream.h"
 
@@ -32,7 +34,9 @@ class CudaEvent final : public Event::State {
 
   // Called once, by the stream: records the event on `stream`, whose first error so far is `so_far` and whose work may
   // still fail with `failures`. It is recorded after an error too, since work before the error may still run.
-  void RecordOn(CUstream_st* stream, const absl::Status& so_far, const AsyncFailures& failures);
+  // `recording`: of which the stream's work is part; null: of none.
+  void RecordOn(CUstream_st* stream, const absl::Status& so_far, const AsyncFailures& failures,
+                std::shared_ptr<CudaRecording> recording);
 
   // Whether RecordOn was called; never blocks.
   bool recorded() const { return recorded_.load(std::memory_order_acquire); }
@@ -44,6 +48,9 @@ class CudaEvent final : public Event::State {
   // What the work before the event may still fail with. Once it is recorded.
   const AsyncFailures& failures() const { return failures_; }
 
+  // Null unless it was recorded in a capture. Once it is recorded.
+  const std::shared_ptr<CudaRecording>& recording() const { return recording_; }
+
  private:
   CudaEvent(int device, CUevent_st* event) : device_(device), event_(event) {}
 
@@ -53,9 +60,10 @@ class CudaEvent final : public Event::State {
   CUevent_st* const event_;
 
   std::atomic<bool> recorded_{false};
-  absl::Status status_;     // written before `recorded_` is raised, only read after it
-  AsyncFailures failures_;  // likewise
-  std::mutex mutex_;        // orders raising the flag against going to sleep
+  absl::Status status_;                       // written before `recorded_` is raised, only read after it
+  AsyncFailures failures_;                    // likewise
+  std::shared_ptr<CudaRecording> recording_;  // likewise
+  std::mutex mutex_;                          // orders raising the flag against going to sleep
   std::condition_variable raised_;
 };
 

@@ -67,6 +67,30 @@ CudaMemory::~CudaMemory() {
 
 absl::StatusOr<Buffer> CudaMemory::Allocate(int64_t nbytes) {
   RETURN_IF_ERROR(RefuseNegative(device_, nbytes));
+  const std::shared_ptr<CaptureArena> arena = ArenaOfThisThread();
+  return arena != nullptr ? arena->Allocate(nbytes) : AllocateFromPool(nbytes);
+}
+
+std::shared_ptr<CaptureArena> CudaMemory::BeginArena() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (arena_ != nullptr) return nullptr;
+  arena_ = std::make_shared<CaptureArena>(
+      [self = shared_from_this()](int64_t nbytes) { return self->AllocateFromPool(nbytes); });
+  captures_ = std::this_thread::get_id();
+  return arena_;
+}
+
+void CudaMemory::EndArena() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  arena_ = nullptr;
+}
+
+std::shared_ptr<CaptureArena> CudaMemory::ArenaOfThisThread() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return captures_ == std::this_thread::get_id() ? arena_ : nullptr;
+}
+
+absl::StatusOr<Buffer> CudaMemory::AllocateFromPool(int64_t nbytes) {
   RETURN_IF_ERROR(CudaStatus(cudaSetDevice(device_), "cudaSetDevice", device_));
   void* data = nullptr;
   const cudaError_t error = cudaMallocAsync(&data, std::max<int64_t>(nbytes, 1), stream_);

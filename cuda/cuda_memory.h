@@ -12,9 +12,11 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <thread>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "cuda/capture_arena.h"
 #include "tensor/buffer.h"
 
 struct CUstream_st;
@@ -29,6 +31,11 @@ class CudaMemory : public std::enable_shared_from_this<CudaMemory> {
   // Aligned to at least 256 bytes. The buffer of 0 bytes is not null.
   absl::StatusOr<Buffer> Allocate(int64_t nbytes);
 
+  // From now on what the calling thread allocates comes from a new arena, which takes its memory from here; until
+  // EndArena, by the same thread. Null when another thread is at it.
+  std::shared_ptr<CaptureArena> BeginArena();
+  void EndArena();
+
   // Not counted. Pinning costs milliseconds, so freed blocks are kept until this is destroyed.
   absl::StatusOr<Buffer> AllocatePinned(int64_t nbytes);
 
@@ -42,6 +49,8 @@ class CudaMemory : public std::enable_shared_from_this<CudaMemory> {
  private:
   CudaMemory(int device, CUstream_st* stream) : device_(device), stream_(stream) {}
 
+  absl::StatusOr<Buffer> AllocateFromPool(int64_t nbytes);
+  std::shared_ptr<CaptureArena> ArenaOfThisThread() const;
   void Free(void* data, int64_t nbytes);
   void KeepPinned(void* data, size_t size);
 
@@ -52,6 +61,8 @@ class CudaMemory : public std::enable_shared_from_this<CudaMemory> {
   int64_t allocated_ = 0;                             // guarded by mutex_
   int64_t peak_ = 0;                                  // guarded by mutex_; of allocated_, since ResetPeak
   std::map<size_t, std::vector<void*>> pinned_kept_;  // guarded by mutex_; by rounded size
+  std::shared_ptr<CaptureArena> arena_;               // guarded by mutex_; null outside of a capture
+  std::thread::id captures_;                          // guarded by mutex_; the thread that uses arena_
 };
 
 }  // namespace fsdp

@@ -34,20 +34,24 @@ absl::Status OnStream(const absl::Status& status, const std::string& name) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Stream>> CudaStream::Create(std::shared_ptr<Device> device, int ordinal,
-                                                           std::string name) {
+                                                           std::string name, StreamPriority priority) {
   std::unique_ptr<CudaStream> stream(new CudaStream(std::move(device), ordinal, std::move(name)));
-  if (absl::Status status = stream->Open(); !status.ok()) return OnStream(status, stream->name_);
+  if (absl::Status status = stream->Open(priority); !status.ok()) return OnStream(status, stream->name_);
   return stream;
 }
 
 CudaStream::CudaStream(std::shared_ptr<Device> device, int ordinal, std::string name)
     : device_(std::move(device)), ordinal_(ordinal), name_(std::move(name)) {}
 
-absl::Status CudaStream::Open() {
+absl::Status CudaStream::Open(StreamPriority priority) {
   RETURN_IF_ERROR(CudaStatus(cudaSetDevice(ordinal_), "cudaSetDevice", ordinal_));
-  // Non-blocking: it does not order itself after the default stream, which nothing here uses.
+  int lowest = 0, highest = 0;
   RETURN_IF_ERROR(
-      CudaStatus(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreateWithFlags", ordinal_));
+      CudaStatus(cudaDeviceGetStreamPriorityRange(&lowest, &highest), "cudaDeviceGetStreamPriorityRange", ordinal_));
+  // Non-blocking: it does not order itself after the default stream, which nothing here uses.
+  RETURN_IF_ERROR(CudaStatus(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking,
+                                                          priority == StreamPriority::kHigh ? highest : lowest),
+                             "cudaStreamCreateWithPriority", ordinal_));
   RETURN_IF_ERROR(CudaStatus(cudaEventCreateWithFlags(&drained_, kBlockingEvent), "cudaEventCreate", ordinal_));
   RETURN_IF_ERROR(CudaStatus(cudaMalloc(&scratch_, kScratchBytes), "cudaMalloc", ordinal_));
   try {
@@ -92,6 +96,7 @@ void CudaStream::InOrder(Step step) {
 
 void CudaStream::Issue(std::vector<Buffer> uses, Launch launch) {
   Check(launch != nullptr, "empty work on a stream");
+  if (capturing()) return CaptureWork(std::move(uses), launch);
   InOrder([this, uses = std::move(uses), launch = std::move(launch)]() mutable {
     if (!status_.ok()) return;
     MakeCurrent();
@@ -101,11 +106,19 @@ void CudaStream::Issue(std::vector<Buffer> uses, Launch launch) {
 }
 
 void CudaStream::CopyAsync(void* destination, const void* source, int64_t nbytes) {
-  InOrder([this, destination, source, nbytes] {
-    if (!status_.ok() || nbytes == 0) return;
+  if (nbytes == 0) return;
+  const auto copy = [destination, source, nbytes, ordinal = ordinal_](CUstream_st* stream) {
+    return CudaStatus(cudaMemcpyAsync(destination, source, nbytes, cudaMemcpyDefault, stream), "cudaMemcpyAsync",
+                      ordinal);
+  };
+  if (capturing()) {
+    return CaptureWork({Buffer::Unowned(destination, nbytes), Buffer::Unowned(const_cast<void*>(source), nbytes)},
+                       copy);
+  }
+  InOrder([this, copy] {
+    if (!status_.ok()) return;
     MakeCurrent();
-    Note(CudaStatus(cudaMemcpyAsync(destination, source, nbytes, cudaMemcpyDefault, stream_), "cudaMemcpyAsync",
-                    ordinal_));
+    Note(copy(stream_));
   });
 }
 
@@ -116,6 +129,7 @@ void CudaStream::Run(std::function<absl::Status()> work) {
 
 void CudaStream::RunAlways(std::function<absl::Status(const absl::Status& so_far)> work) {
   Check(work != nullptr, "empty work on a stream");
+  if (capturing()) return RefuseToCapture("host work cannot be captured");
   auto step = [this, work = std::move(work)] {
     Note(AwaitGpu());
     held_.clear();
@@ -131,10 +145,10 @@ Event CudaStream::Record() {
     InOrder([this, status = event.status()] { Note(status); });
     return Event();
   }
-  InOrder([this, event = *event] {
+  InOrder([this, event = *event, recording = recording_] {
     MakeCurrent();
-    Seal();
-    event->RecordOn(stream_, status_, failures_);
+    if (recording == nullptr) Seal();
+    event->RecordOn(stream_, status_, failures_, recording);
   });
   return Event(*std::move(event));
 }
@@ -142,6 +156,12 @@ Event CudaStream::Record() {
 void CudaStream::Wait(const Event& event) {
   if (event.state() == nullptr) return;
   auto cuda_event = std::dynamic_pointer_cast<CudaEvent>(event.state());
+  if (cuda_event != nullptr && cuda_event->recorded() && cuda_event->recording() != nullptr) {
+    if (!cuda_event->recording()->ended()) return CaptureWait(event, cuda_event.get());
+    InOrder([this, cuda_event] { AddFailures(cuda_event->failures(), failures_); });
+    return Wait(cuda_event->recording()->replayed());
+  }
+  if (capturing()) return CaptureWait(event, nullptr);
   // An event's error already says on which stream it arose.
   auto step = [this, event, cuda_event] {
     MakeCurrent();
@@ -159,6 +179,10 @@ void CudaStream::Wait(const Event& event) {
 }
 
 absl::Status CudaStream::Synchronize() {
+  if (capturing()) {
+    RefuseToCapture("cannot be waited for by the host while its work is captured");
+    return recording_->status();
+  }
   InOrder([this] { Seal(); });
   {
     std::unique_lock<std::mutex> lock(mutex_);
@@ -174,6 +198,64 @@ absl::Status CudaStream::Synchronize() {
 
 void CudaStream::Watch(std::shared_ptr<const AsyncFailure> failure) {
   InOrder([this, failure = std::move(failure)] { AddFailures({failure}, failures_); });
+}
+
+absl::Status CudaStream::BeginCapture(std::shared_ptr<CudaRecording> recording) {
+  MakeCurrent();
+  // Relaxed: other threads, and other streams of this one, go on as always.
+  RETURN_IF_ERROR(
+      CudaStatus(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeRelaxed), "cudaStreamBeginCapture", ordinal_));
+  recording_ = std::move(recording);
+  recording_->Add(*this);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<CUgraph_st*> CudaStream::EndCapture() {
+  const std::shared_ptr<CudaRecording> recording = recording_;
+  if (recording == nullptr) return absl::FailedPreconditionError("no capture began");
+  MakeCurrent();
+  for (CudaStream* stream : recording->streams()) {
+    if (stream != this) Wait(stream->Record());
+  }
+  for (CudaStream* stream : recording->streams()) stream->recording_ = nullptr;
+  cudaGraph_t graph = nullptr;
+  const cudaError_t error = cudaStreamEndCapture(stream_, &graph);
+  recording->End();
+  RETURN_IF_ERROR(CudaStatus(error, "cudaStreamEndCapture", ordinal_));
+  return graph;
+}
+
+void CudaStream::RefuseToCapture(std::string_view what) {
+  recording_->Note(OnStream(absl::FailedPreconditionError(std::string(what)), name_));
+}
+
+void CudaStream::CaptureWork(std::vector<Buffer> uses, const Launch& launch) {
+  if (!recording_->status().ok()) return;
+  for (const Buffer& use : uses) {
+    if (recording_->streams()[0] == this || !use || !recording_->arena().Contains(use.data())) continue;
+    return RefuseToCapture(
+        absl::StrCat("its captured work uses memory that was allocated in this capture, which is for stream \"",
+                     recording_->streams()[0]->name_, "\": allocate it before"));
+  }
+  MakeCurrent();
+  if (const absl::Status launched = launch(stream_); !launched.ok()) recording_->Note(OnStream(launched, name_));
+  recording_->Hold(std::move(uses));
+}
+
+// `cuda_event`, if any, is of a capture that is under way, which this stream takes part in from now on. Other events
+// are waited for here and now: a graph cannot depend on what it does not have.
+void CudaStream::CaptureWait(const Event& event, CudaEvent* cuda_event) {
+  if (cuda_event == nullptr) return recording_->Note(event.Synchronize());
+  const std::shared_ptr<CudaRecording>& recording = cuda_event->recording();
+  if (capturing() && recording_ != recording) return RefuseToCapture("waits for an event of another capture");
+  if (!capturing()) {
+    recording->Note(Synchronize());
+    recording_ = recording;
+    recording_->Add(*this);
+  }
+  MakeCurrent();
+  recording_->Note(cuda_event->MakeWait(stream_, ordinal_));
+  AddFailures(cuda_event->failures(), failures_);
 }
 
 absl::StatusOr<Buffer> CudaStream::Workspace(int64_t nbytes) {

@@ -14,6 +14,9 @@
 // host work, after which nothing was issued, or in issuing itself. (An error of the GPU itself, such as an illegal
 // address, ends the process's use of it: every later call fails with it.)
 //
+// While its work is captured (cuda_graph.h) nothing runs: kernels, copies and events go into the graph, and what the
+// graph cannot have is the capture's error, not the stream's.
+//
 // Buffers that work uses are held until a CUDA event after that work is reached: in batches, so that a small kernel
 // does not pay for an event. After Synchronize nothing is held.
 #ifndef FSDP_CUDA_CUDA_STREAM_H_
@@ -33,19 +36,25 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "cuda/cuda_recording.h"
 #include "cuda/kernel_failure.h"
 #include "tensor/async_failure.h"
 #include "tensor/buffer.h"
 #include "tensor/device.h"
 #include "tensor/stream.h"
+#include "tensor/stream_priority.h"
+#include "tensor/work_graph.h"
 
 // CUDA's, so that its headers need not be included here.
 struct CUevent_st;
+struct CUgraph_st;
 struct CUstream_st;
 
 namespace fsdp {
 
-class CudaStream final : public Stream {
+class CudaEvent;
+
+class CudaStream final : public Stream, public GraphStream {
  public:
   // Puts work on a cudaStream_t, with its device current. Called at most once, and not after an error of the stream. It
   // must not use the CudaStream.
@@ -54,7 +63,8 @@ class CudaStream final : public Stream {
   // Device memory that work on this stream may use for its own intermediate values; see scratch().
   static constexpr int64_t kScratchBytes = 16 << 10;
 
-  static absl::StatusOr<std::unique_ptr<Stream>> Create(std::shared_ptr<Device> device, int ordinal, std::string name);
+  static absl::StatusOr<std::unique_ptr<Stream>> Create(std::shared_ptr<Device> device, int ordinal, std::string name,
+                                                        StreamPriority priority = StreamPriority::kNormal);
 
   // Waits for all work. Not from host work of this very stream.
   ~CudaStream() override;
@@ -70,6 +80,7 @@ class CudaStream final : public Stream {
   Event Record() override;
   void Wait(const Event& event) override;
   absl::Status Synchronize() override;
+  bool capturing() const override { return recording_ != nullptr; }
 
   // How a kernel runs: calls `launch` in stream order, on the calling thread unless host work is pending, and holds
   // `uses` until the work has run on the GPU.
@@ -77,6 +88,14 @@ class CudaStream final : public Stream {
 
   // The work that is put on this stream next may end with `failure`, after which what follows it works on garbage.
   void Watch(std::shared_ptr<const AsyncFailure> failure);
+
+  // For CudaGraph. Until EndCapture what is put on this stream, and on streams that wait for it, is captured.
+  // Precondition: nothing is pending.
+  absl::Status BeginCapture(std::shared_ptr<CudaRecording> recording);
+  absl::StatusOr<CUgraph_st*> EndCapture();
+
+  // Of which this stream's work is part; null while it is not captured.
+  const std::shared_ptr<CudaRecording>& recording() const { return recording_; }
 
   // The device's number.
   int ordinal() const { return ordinal_; }
@@ -101,7 +120,12 @@ class CudaStream final : public Stream {
   CudaStream(std::shared_ptr<Device> device, int ordinal, std::string name);
 
   // Makes the CUDA objects and starts the thread.
-  absl::Status Open();
+  absl::Status Open(StreamPriority priority);
+
+  // While the work is captured, or is about to be. They tell the recording what fails.
+  void RefuseToCapture(std::string_view what);
+  void CaptureWork(std::vector<Buffer> uses, const Launch& launch);
+  void CaptureWait(const Event& event, CudaEvent* cuda_event);
 
   // Calls `step` now if nothing that it must follow is pending, else on the thread.
   template <typename Step>
@@ -129,6 +153,8 @@ class CudaStream final : public Stream {
   absl::Status status_;       // the first error
   AsyncFailures failures_;    // what work that was issued may still fail with
   std::vector<Buffer> held_;  // used by work issued since the last Seal
+
+  std::shared_ptr<CudaRecording> recording_;  // the caller's; null while work runs
 
   std::atomic<int> in_order_{0};  // items with in_order that were pushed and have not ended
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of include/cuda_runtime_api.h, but for those on streams and events (stream_api.cc).
+// The functions of include/cuda_runtime_api.h, but for those on streams and events (stream_api.cc) and on graphs
+// (graph_api.cc).
 
 #include "cuda/emulator/runtime.h"
 
@@ -218,6 +219,20 @@ const char* cudaGetErrorString(cudaError_t error) {
       return "device not ready";
     case cudaErrorLaunchFailure:
       return "unspecified launch failure";
+    case cudaErrorStreamCaptureUnsupported:
+      return "operation not permitted when stream is capturing";
+    case cudaErrorStreamCaptureInvalidated:
+      return "operation failed due to a previous error during capture";
+    case cudaErrorStreamCaptureMerge:
+      return "operation would result in a merge of separate capture sequences";
+    case cudaErrorStreamCaptureUnmatched:
+      return "capture was not ended in the same stream as it began";
+    case cudaErrorStreamCaptureUnjoined:
+      return "capturing stream has unjoined work";
+    case cudaErrorStreamCaptureIsolation:
+      return "dependency created on uncaptured work in another stream";
+    case cudaErrorCapturedEvent:
+      return "operation not permitted on an event last recorded in a capturing stream";
     default:
       return "an error that the emulator does not raise";
   }
@@ -234,12 +249,14 @@ cudaError_t cudaFree(void* data) {
 
 cudaError_t cudaMallocAsync(void** data, size_t nbytes, cudaStream_t stream) {
   if (stream == nullptr) return Answer(cudaErrorInvalidResourceHandle);
+  if (stream->capturing()) return fsdp::RefuseToCapture(*stream, cudaErrorStreamCaptureUnsupported);
   *data = EmulatedMemory::Get().Allocate(stream->device(), nbytes);
   return Answer(*data == nullptr ? cudaErrorMemoryAllocation : cudaSuccess);
 }
 
 cudaError_t cudaFreeAsync(void* data, cudaStream_t stream) {
   if (stream == nullptr) return Answer(cudaErrorInvalidResourceHandle);
+  if (stream->capturing()) return fsdp::RefuseToCapture(*stream, cudaErrorStreamCaptureUnsupported);
   if (EmulatedMemory::Get().DeviceOf(data) < 0) return Answer(cudaErrorInvalidValue);
   stream->Push([data] { EmulatedMemory::Get().Free(data); });
   return Answer(cudaSuccess);

@@ -18,6 +18,9 @@ cudaError_t EmulatedDeviceError(int device);
 // last error.
 cudaError_t Answer(cudaError_t error);
 
+// Answers `error` to what `stream`, whose work is captured, was asked, and makes the capture invalid.
+cudaError_t RefuseToCapture(CUstream_st& stream, cudaError_t error);
+
 // Forgets the errors that ended the use of devices.
 void ResetEmulatedDevices();
 

@@ -18,11 +18,23 @@ CUstream_st::~CUstream_st() {
 }
 
 void CUstream_st::Push(std::function<void()> work) {
+  if (capturing()) {
+    point_.after = {point_.capture->Add(std::move(work), point_.lane, point_.after)};
+    return;
+  }
   {
     std::lock_guard<std::mutex> lock(mutex_);
     queue_.push_back(std::move(work));
   }
   changed_.notify_all();
+}
+
+void CUstream_st::Join(const CapturePoint& point) {
+  if (!capturing()) {
+    point_ = {point.capture, point.capture->streams.size(), {}};
+    point.capture->streams.push_back(this);
+  }
+  point_.after.insert(point.after.begin(), point.after.end());
 }
 
 void CUstream_st::Synchronize() {
@@ -56,6 +68,8 @@ void CUevent_st::State::Await(int64_t record) {
 }
 
 void CUevent_st::Record(CUstream_st& stream) {
+  if (stream.capturing() || captured_.capture != nullptr) captured_ = stream.capture_point();
+  if (stream.capturing()) return;
   int64_t record;
   {
     std::lock_guard<std::mutex> lock(state_->mutex);

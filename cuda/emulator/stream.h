@@ -14,6 +14,8 @@
 #include <mutex>
 #include <thread>
 
+#include "cuda/emulator/graph.h"
+
 struct CUstream_st {
  public:
   CUstream_st(int device, int priority);
@@ -21,7 +23,14 @@ struct CUstream_st {
 
   int device() const { return device_; }
   int priority() const { return priority_; }
-  void Push(std::function<void()> work);
+  void Push(std::function<void()> work);  // while capturing, into the graph
+
+  // While its work is captured; by the thread that captures.
+  bool capturing() const { return point_.capture != nullptr; }
+  const CapturePoint& capture_point() const { return point_; }
+  void Join(const CapturePoint& point);  // what comes next comes after `point` too
+  void LeaveCapture() { point_ = {}; }
+
   void Synchronize();
   bool Query();
 
@@ -34,6 +43,7 @@ struct CUstream_st {
   std::condition_variable changed_;
   std::deque<std::function<void()>> queue_;  // guarded by mutex_; the first is being worked on
   bool closing_ = false;                     // guarded by mutex_
+  CapturePoint point_;                       // without a capture while there is none
   std::thread thread_;
 };
 
@@ -43,6 +53,9 @@ struct CUevent_st {
 
   void Record(CUstream_st& stream);
   void MakeWait(CUstream_st& stream);  // for the last Record before this call
+
+  // Where a capture recorded it last; without a capture if none did.
+  const CapturePoint& captured() const { return captured_; }
   void Synchronize();
   bool Query();
   bool timed() const { return timed_; }
@@ -61,6 +74,7 @@ struct CUevent_st {
 
   const std::shared_ptr<State> state_;
   const bool timed_;
+  CapturePoint captured_;
 };
 
 #endif  // FSDP_CUDA_EMULATOR_STREAM_H_

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of include/cuda_runtime_api.h on streams and events.
+// The functions of include/cuda_runtime_api.h on streams and events; those on graphs are in graph_api.cc.
 
 #include <cuda_runtime_api.h>
 
@@ -26,6 +26,7 @@ std::set<cudaStream_t>& Streams() {
 }  // namespace
 
 using fsdp::Answer;
+using fsdp::RefuseToCapture;
 
 cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
   *least = 0;
@@ -63,18 +64,30 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
 
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   if (stream == nullptr) return Answer(cudaErrorInvalidResourceHandle);
+  if (stream->capturing()) return RefuseToCapture(*stream, cudaErrorStreamCaptureUnsupported);
   stream->Synchronize();
   return Answer(fsdp::EmulatedDeviceError(stream->device()));
 }
 
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
   if (stream == nullptr) return Answer(cudaErrorInvalidResourceHandle);
+  if (stream->capturing()) return RefuseToCapture(*stream, cudaErrorStreamCaptureUnsupported);
   return Answer(stream->Query() ? cudaSuccess : cudaErrorNotReady);
 }
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
   if (stream == nullptr || event == nullptr) return Answer(cudaErrorInvalidResourceHandle);
-  event->MakeWait(*stream);
+  const CapturePoint& captured = event->captured();
+  if (captured.capture == nullptr && !stream->capturing()) {
+    event->MakeWait(*stream);
+    return Answer(cudaSuccess);
+  }
+  if (captured.capture == nullptr) return RefuseToCapture(*stream, cudaErrorStreamCaptureIsolation);
+  if (captured.capture->ended) return Answer(cudaErrorCapturedEvent);
+  if (stream->capturing() && stream->capture_point().capture != captured.capture) {
+    return RefuseToCapture(*stream, cudaErrorStreamCaptureMerge);
+  }
+  stream->Join(captured);
   return Answer(cudaSuccess);
 }
 
@@ -117,12 +130,14 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   if (event == nullptr) return Answer(cudaErrorInvalidResourceHandle);
+  if (event->captured().capture != nullptr) return Answer(cudaErrorCapturedEvent);
   event->Synchronize();
   return Answer(cudaSuccess);
 }
 
 cudaError_t cudaEventQuery(cudaEvent_t event) {
   if (event == nullptr) return Answer(cudaErrorInvalidResourceHandle);
+  if (event->captured().capture != nullptr) return Answer(cudaErrorCapturedEvent);
   return Answer(event->Query() ? cudaSuccess : cudaErrorNotReady);
 }
 

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// CaptureArena: the device memory that is allocated while work is captured (cuda_graph.h). Its addresses are the
+// graph's for as long as the graph lives. A block that is freed during the capture serves a later allocation of the
+// same capture: both are used by one stream alone, so in every replay too the second use comes after the first, and a
+// graph needs about the memory of a step that is not one. Thread-safe.
+#ifndef FSDP_CUDA_CAPTURE_ARENA_H_
+#define FSDP_CUDA_CAPTURE_ARENA_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "tensor/buffer.h"
+
+namespace fsdp {
+
+class CaptureArena : public std::enable_shared_from_this<CaptureArena> {
+ public:
+  using Source = std::function<absl::StatusOr<Buffer>(int64_t nbytes)>;
+
+  // Takes blocks from `source`, and gives them back when neither this nor a buffer of it lives.
+  explicit CaptureArena(Source source) : source_(std::move(source)) {}
+
+  absl::StatusOr<Buffer> Allocate(int64_t nbytes);
+
+  // Whether `data` lies in a block.
+  bool Contains(const void* data) const;
+
+  int64_t allocated_bytes() const;
+
+ private:
+  void Free(size_t block);
+
+  const Source source_;
+  mutable std::mutex mutex_;
+  std::vector<Buffer> blocks_;           // guarded by mutex_
+  std::multimap<int64_t, size_t> free_;  // guarded by mutex_; blocks by their size
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_CUDA_CAPTURE_ARENA_H_

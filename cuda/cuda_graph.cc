@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "cuda/cuda_graph.h"
+
+#include <cuda_runtime_api.h>
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "cuda/cuda_status.h"
+
+namespace fsdp {
+namespace {
+
+absl::StatusOr<cudaGraphExec_t> Instantiate(cudaGraph_t graph, int device) {
+  cudaGraphExec_t exec = nullptr;
+  const cudaError_t error = cudaGraphInstantiate(&exec, graph, 0);
+  cudaGraphDestroy(graph);
+  RETURN_IF_ERROR(CudaStatus(error, "cudaGraphInstantiate", device));
+  return exec;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<WorkGraph>> CudaGraph::Capture(CudaMemory& memory, CudaStream& origin,
+                                                              const std::function<absl::Status()>& work) {
+  if (!origin.capturing()) RETURN_IF_ERROR(origin.Synchronize());
+  std::shared_ptr<CaptureArena> arena = memory.BeginArena();
+  if (arena == nullptr) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("stream \"", std::string(origin.name()), "\": a capture on its device is under way already"));
+  }
+  const auto recording = std::make_shared<CudaRecording>(std::move(arena));
+  absl::Status status = origin.BeginCapture(recording);
+  if (status.ok()) {
+    const absl::Status worked = work();
+    // What cannot be captured is why the work failed, if it did.
+    status = recording->status().ok() ? worked : recording->status();
+  }
+  memory.EndArena();
+  absl::StatusOr<cudaGraph_t> graph = origin.EndCapture();
+  if (!status.ok() || !graph.ok()) {
+    if (graph.ok()) cudaGraphDestroy(*graph);
+    return status.ok() ? graph.status() : status;
+  }
+  ASSIGN_OR_RETURN(const cudaGraphExec_t exec, Instantiate(*graph, origin.ordinal()));
+  return std::unique_ptr<WorkGraph>(new CudaGraph(recording, exec));
+}
+
+CudaGraph::~CudaGraph() {
+  // Its error is the stream's, which tells whoever waits for that.
+  (void)recording_->replayed().Synchronize();
+  cudaSetDevice(origin().ordinal());
+  cudaGraphExecDestroy(exec_);
+  recording_->Release();
+}
+
+void CudaGraph::Replay() {
+  for (CudaStream* stream : recording_->streams()) {
+    if (stream != &origin()) origin().Wait(stream->Record());
+  }
+  for (const auto& observer : recording_->observers()) observer->BeforeReplay(origin());
+  origin().Issue({}, [recording = recording_, exec = exec_, device = origin().ordinal()](CUstream_st* stream) {
+    for (const auto& observer : recording->observers()) RETURN_IF_ERROR(observer->CheckReplay());
+    return CudaStatus(cudaGraphLaunch(exec, stream), "cudaGraphLaunch", device);
+  });
+  const Event done = origin().Record();
+  for (CudaStream* stream : recording_->streams()) {
+    if (stream != &origin()) stream->Wait(done);
+  }
+  recording_->SetReplayed(done);
+  for (const auto& observer : recording_->observers()) observer->AfterReplay(done);
+}
+
+}  // namespace fsdp

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// CudaGraph: a WorkGraph of the CUDA device. Capture, with the streams that take part:
+//
+//   origin      begin  kernel  record ----.  kernel   wait  (join all)  end
+//   other                       wait, kernel, record --'
+//
+// An `other` is drained before it takes part, and is joined at the end whatever the work did, so that CUDA never sees a
+// dependency on uncaptured work, nor work that is left open. What cannot be captured is found by the streams
+// (cuda_stream.h), before CUDA would.
+#ifndef FSDP_CUDA_CUDA_GRAPH_H_
+#define FSDP_CUDA_CUDA_GRAPH_H_
+
+#include <functional>
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "cuda/cuda_memory.h"
+#include "cuda/cuda_recording.h"
+#include "cuda/cuda_stream.h"
+#include "tensor/work_graph.h"
+
+// CUDA's, so that its headers need not be included here.
+struct CUgraphExec_st;
+
+namespace fsdp {
+
+class CudaGraph final : public WorkGraph {
+ public:
+  // As CaptureWork; `memory` is the device's.
+  static absl::StatusOr<std::unique_ptr<WorkGraph>> Capture(CudaMemory& memory, CudaStream& origin,
+                                                            const std::function<absl::Status()>& work);
+  ~CudaGraph() override;
+
+  void Replay() override;
+
+ private:
+  CudaGraph(std::shared_ptr<CudaRecording> recording, CUgraphExec_st* exec)
+      : recording_(std::move(recording)), exec_(exec) {}
+
+  CudaStream& origin() const { return *recording_->streams()[0]; }
+
+  const std::shared_ptr<CudaRecording> recording_;
+  CUgraphExec_st* const exec_;
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_CUDA_CUDA_GRAPH_H_

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// CudaRecording: what the streams of one capture share while it is under way: why it fails, who takes part, and the
+// memory that the graph is to hold; and, for the events that were recorded in it, the last replay. Filled by the thread
+// that captures; what is about replays is thread-safe.
+#ifndef FSDP_CUDA_CUDA_RECORDING_H_
+#define FSDP_CUDA_CUDA_RECORDING_H_
+
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "cuda/capture_arena.h"
+#include "tensor/buffer.h"
+#include "tensor/stream.h"
+
+namespace fsdp {
+
+class CudaStream;
+
+// Whoever has captured work and must know of its replays: a process group, for instance.
+class ReplayObserver {
+ public:
+  virtual ~ReplayObserver() = default;
+
+  // Before the graph is put on `stream`, which it may make wait.
+  virtual void BeforeReplay(Stream& stream) = 0;
+
+  // In stream order, just before the launch, which an error prevents: it becomes the stream's. Any thread.
+  virtual absl::Status CheckReplay() = 0;
+
+  // `done` is reached when the replay is.
+  virtual void AfterReplay(const Event& done) = 0;
+};
+
+class CudaRecording {
+ public:
+  explicit CudaRecording(std::shared_ptr<CaptureArena> arena) : arena_(std::move(arena)) {}
+
+  // Why there will be no graph: the first error. Work is not captured after one.
+  const absl::Status& status() const { return status_; }
+  void Note(const absl::Status& status) { status_.Update(status); }
+
+  // The streams that take part, first the one that the capture began on.
+  const std::vector<CudaStream*>& streams() const { return streams_; }
+  void Add(CudaStream& stream) { streams_.push_back(&stream); }
+
+  // Not after Release.
+  const CaptureArena& arena() const { return *arena_; }
+
+  // Memory that the captured work uses and that is not the arena's.
+  void Hold(std::vector<Buffer> uses);
+
+  const std::vector<std::shared_ptr<ReplayObserver>>& observers() const { return observers_; }
+  void Add(std::shared_ptr<ReplayObserver> observer) { observers_.push_back(std::move(observer)); }
+
+  // Until it is over, its events cannot be waited for; afterwards they are `replayed`, at first reached.
+  void End();
+  bool ended() const;
+  void SetReplayed(Event done);
+  Event replayed() const;
+
+  // Of an event of this recording. kFailedPrecondition, also noted, while the capture is under way.
+  absl::Status AwaitReplay();
+  bool Replayed() const;
+
+  // Lets go of memory and of who took part: the graph is gone, though events of it may be left.
+  void Release();
+
+ private:
+  std::shared_ptr<CaptureArena> arena_;
+  absl::Status status_;
+  std::vector<CudaStream*> streams_;
+  std::vector<Buffer> held_;
+  std::vector<std::shared_ptr<ReplayObserver>> observers_;
+
+  mutable std::mutex mutex_;
+  bool ended_ = false;  // guarded by mutex_
+  Event replayed_;      // guarded by mutex_
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_CUDA_CUDA_RECORDING_H_

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tensor/work_graph.h"
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "tensor/device.h"
+
+namespace fsdp {
+
+absl::StatusOr<std::unique_ptr<WorkGraph>> CaptureWork(Stream& stream, const std::function<absl::Status()>& work) {
+  if (auto* device = dynamic_cast<GraphDevice*>(&stream.device())) return device->Capture(stream, work);
+  return absl::UnimplementedError(absl::StrCat(stream.device().name(), ": work on stream \"",
+                                               std::string(stream.name()),
+                                               "\" cannot be captured: graphs of work are for CUDA devices"));
+}
+
+bool IsCapturing(const Stream& stream) {
+  const auto* captured = dynamic_cast<const GraphStream*>(&stream);
+  return captured != nullptr && captured->capturing();
+}
+
+}  // namespace fsdp

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// WorkGraph: stream work that was captured once, to be run again and again at the cost of one launch: a CUDA graph.
+//
+//   ASSIGN_OR_RETURN(auto graph, CaptureWork(stream, [&] { return TrainStep(stream); }));   // runs nothing
+//   for (...) {
+//     stream.CopyAsync(tokens.data(), next_batch.data(), nbytes);    // what differs lies in the same memory each time
+//     graph->Replay();
+//   }
+//
+// A replay does what was captured, on the same addresses, whatever the host's variables are by then. So the work must
+// be the same each time: the same shapes and the same decisions of the host; what differs is read from device memory.
+// While it is captured the host may not wait for it, no host work (Stream::Run) may be put on the streams, and the
+// device's memory that is allocated meanwhile belongs to the graph: only `stream` may use it. Other streams take part
+// from their first wait for an event of `stream` on. Events of work outside are waited for once, during the capture.
+#ifndef FSDP_TENSOR_WORK_GRAPH_H_
+#define FSDP_TENSOR_WORK_GRAPH_H_
+
+#include <functional>
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "tensor/stream.h"
+
+namespace fsdp {
+
+class WorkGraph {
+ public:
+  virtual ~WorkGraph() = default;  // waits for the last replay
+
+  // Puts the captured work on the stream that it was captured on, once more. For all its streams that is as if the work
+  // was put on them again: it comes after what they have so far, and before what they get later. An event that was
+  // recorded during the capture is that of the last replay. The streams and groups that took part must live.
+  virtual void Replay() = 0;
+};
+
+// What a device that has graphs of work is beside a Device, and its streams beside Streams.
+class GraphDevice {
+ public:
+  virtual ~GraphDevice() = default;
+  virtual absl::StatusOr<std::unique_ptr<WorkGraph>> Capture(Stream& stream,
+                                                             const std::function<absl::Status()>& work) = 0;
+};
+class GraphStream {
+ public:
+  virtual ~GraphStream() = default;
+  virtual bool capturing() const = 0;
+};
+
+// Calls `work`, and captures what it puts on `stream` and on streams that wait for it, instead of running it. An error,
+// after which nothing was captured, where `work` fails or does what cannot be captured; kUnimplemented for a stream of
+// a device that has no graphs, such as the host.
+absl::StatusOr<std::unique_ptr<WorkGraph>> CaptureWork(Stream& stream, const std::function<absl::Status()>& work);
+
+// True while what is put on `stream` is captured and does not run: nothing may be waited for.
+bool IsCapturing(const Stream& stream);
+
+}  // namespace fsdp
+
+#endif  // FSDP_TENSOR_WORK_GRAPH_H_
