@@ -2,15 +2,19 @@
 #include "optim/adamw.h"
 
 #include <cmath>
+#include <cstring>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "optim/update_ops.h"
+#include "tensor/work_graph.h"
 
 namespace fsdp {
 namespace {
+
+constexpr int64_t kScalars = sizeof(AdamWScalars) / sizeof(float);
 
 AdamWScalars ScalarsOf(const AdamWOptions& options, int64_t step) {
   const double bias_correction1 = 1 - std::pow(options.beta1, static_cast<double>(step));
@@ -55,15 +59,41 @@ absl::Status AdamW::Step(Stream& stream) {
     return absl::OkStatus();
   }
   ASSIGN_OR_RETURN(const UpdateOps* ops, OpsFor(indices, stream));
+  if (IsCapturing(stream) && !live_scalars_.defined()) {
+    return absl::FailedPreconditionError("a step of AdamW is captured before UploadScalars was called");
+  }
   std::vector<AdamWUpdate> updates;
   for (const size_t i : indices) {
     RETURN_IF_ERROR(state().Create(i));
     updates.push_back({ScalarsOf(groups_[group_of(i)].options, step_count(i) + 1), parameters()[i]->data,
-                       parameters()[i]->grad, state().slice(0, i), state().slice(1, i), ExtrasOf(i)});
+                       parameters()[i]->grad, state().slice(0, i), state().slice(1, i), ExtrasOf(i),
+                       IsCapturing(stream) ? LiveScalars(i) : Tensor()});
   }
   ops->AdamW(std::move(updates), stream);
   FinishStep(indices);
   return absl::OkStatus();
+}
+
+absl::Status AdamW::UploadScalars(Stream& stream) {
+  const auto count = static_cast<int64_t>(parameters().size());
+  const int64_t nbytes = count * static_cast<int64_t>(sizeof(AdamWScalars));
+  if (!live_scalars_.defined()) {
+    ASSIGN_OR_RETURN(staged_scalars_, stream.device().AllocatePinned(nbytes));
+    ASSIGN_OR_RETURN(live_scalars_, Tensor::Empty(stream.device(), DType::kFloat32, {count * kScalars}));
+  }
+  RETURN_IF_ERROR(uploaded_.Synchronize());  // of the step before: it has long been
+  for (int64_t i = 0; i < count; ++i) {
+    const AdamWScalars scalars = ScalarsOf(groups_[group_of(i)].options, step_count(i) + 1);
+    std::memcpy(staged_scalars_.data() + i * sizeof(scalars), &scalars, sizeof(scalars));
+  }
+  stream.CopyAsync(live_scalars_.data(), staged_scalars_.data(), nbytes);
+  uploaded_ = stream.Record();
+  return absl::OkStatus();
+}
+
+Tensor AdamW::LiveScalars(size_t index) const {
+  const auto first = static_cast<int64_t>(index) * kScalars;
+  return live_scalars_.Slice({first, first + kScalars});
 }
 
 std::vector<ParamGroupState> AdamW::ParamGroups() const {

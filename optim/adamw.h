@@ -9,6 +9,9 @@
 #include <vector>
 
 #include "optim/optimizer.h"
+#include "tensor/buffer.h"
+#include "tensor/stream.h"
+#include "tensor/tensor.h"
 
 namespace fsdp {
 
@@ -35,11 +38,18 @@ class AdamW final : public Optimizer {
                                               const AdamWOptions& options);
 
   absl::Status Step(Stream& stream) override;
+  absl::Status UploadScalars(Stream& stream) override;
   std::vector<ParamGroupState> ParamGroups() const override;
   absl::Status SetGroupHyperparameter(size_t group, std::string_view name, double value) override;
 
  private:
+  // Of parameter `index`, where UploadScalars puts them.
+  Tensor LiveScalars(size_t index) const;
+
   std::vector<Group> groups_;
+  Buffer staged_scalars_;  // pinned; what live_scalars_ is copied from
+  Tensor live_scalars_;    // float32 [parameters, 7]
+  Event uploaded_;         // staged_scalars_ was copied
 };
 
 }  // namespace fsdp

@@ -39,7 +39,8 @@ template <typename G>
 struct AdamWSlice {
   static constexpr int kPack = 4;  // four float32 are as much as one access moves
 
-  AdamWScalars s;
+  AdamWScalars scalars;
+  const AdamWScalars* live_scalars;  // null: `scalars`
   float* parameter;
   const G* grad;
   float* exp_avg;
@@ -49,6 +50,7 @@ struct AdamWSlice {
 
   template <int N>
   __device__ void Run(int64_t i) const {
+    const AdamWScalars s = live_scalars != nullptr ? *live_scalars : scalars;
     Pack<float, N> p = LoadPack<N>(parameter + i);
     const float factor = extras.Factor();
     if (!IsFinite(factor)) return extras.Copy(p, i);
@@ -117,6 +119,7 @@ template <typename G>
 AdamWSlice<G> SliceOf(const AdamWUpdate& u) {
   const Extras extras = ExtrasOf(u.extras);
   return {u.scalars,
+          static_cast<const AdamWScalars*>(u.live_scalars.data()),
           u.data.data_as<float>(),
           u.grad.data_as<const G>(),
           u.exp_avg.data_as<float>(),

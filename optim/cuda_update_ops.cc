@@ -24,6 +24,7 @@ class CudaUpdateOps final : public UpdateOps {
     for (const AdamWUpdate& u : updates) {
       for (const Tensor* t : {&u.data, &u.grad, &u.exp_avg, &u.exp_avg_sq}) uses.push_back(t->buffer());
       AddExtras(u.extras, uses);
+      if (u.live_scalars.defined()) uses.push_back(u.live_scalars.buffer());
     }
     CudaStream& on = CudaStream::Of(stream);
     on.Issue(std::move(uses), [updates = std::move(updates), device = on.ordinal()](CUstream_st* s) {

@@ -95,6 +95,13 @@ void Optimizer::FinishStep(const std::vector<size_t>& indices) {
     parameters_[i]->compute_copy_current = parameters_[i]->compute_copy.defined();
   }
   grad_factor_ = Tensor();
+  updated_ = indices;
+}
+
+void Optimizer::CountReplay() { FinishStep(std::vector<size_t>(updated_)); }
+
+absl::Status Optimizer::UploadScalars(Stream&) {
+  return absl::UnimplementedError("this optimizer's steps cannot be captured in a graph: AdamW's can");
 }
 
 absl::Status Optimizer::SetHyperparameter(std::string_view name, double value) {

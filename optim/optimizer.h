@@ -42,6 +42,14 @@ class Optimizer {
   void set_grad_factor(Tensor factor) { grad_factor_ = std::move(factor); }
   bool has_grad_factor() const { return grad_factor_.defined(); }
 
+  // For a Step that is captured (tensor/work_graph.h), which reads from device memory what the host computes of the
+  // learning rate and the step count: puts that there, for the next step, by `stream`. To be called before the step is
+  // captured and before each replay. kUnimplemented for an optimizer whose steps cannot be captured.
+  virtual absl::Status UploadScalars(Stream& stream);
+
+  // Counts a replay of the Step that was captured last, of which the capture itself was the first.
+  void CountReplay();
+
   // Forgets gradients (has_grad = false); their memory is reused.
   void ZeroGrad();
 
@@ -103,6 +111,7 @@ class Optimizer {
   std::vector<size_t> group_of_;  // by parameter
   std::vector<int64_t> steps_;    // by parameter
   Tensor grad_factor_;            // of the next step
+  std::vector<size_t> updated_;   // by the last step
   StateBuffers state_;
 };
 

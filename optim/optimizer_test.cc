@@ -21,6 +21,7 @@
 #include "tensor/convert.h"
 #include "tensor/host_device.h"
 #include "tensor/ops.h"
+#include "tensor/work_graph.h"
 
 namespace fsdp {
 namespace {
@@ -287,6 +288,68 @@ TEST_F(OptimizerExtrasTest, TheCopyIsTheNewParameterRounded) {
       EXPECT_FALSE(plain->compute_copy_current);
     }
   }
+}
+
+// What a captured step reads is there before each replay, whatever the host's numbers were when it was captured.
+TEST_F(OptimizerExtrasTest, ReplayedStepsHaveTheBitsOfSteps) {
+  if (device_->type() == DeviceType::kCpu) GTEST_SKIP() << "the host has no graphs of work";
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+    const auto replayed = Make(dtype), stepped = Make(dtype);
+    AdamW with({replayed.get()}, {.weight_decay = 0.3}), without({stepped.get()}, {.weight_decay = 0.3});
+    const Tensor factor = Factor(0);
+    std::unique_ptr<WorkGraph> graph;
+    for (const double lr : {1e-2, 3e-3, 7e-2, 1e-4}) {
+      for (AdamW* optimizer : {&with, &without}) ASSERT_OK(optimizer->SetHyperparameter("lr", lr));
+      Set(factor, {static_cast<float>(lr)});
+      without.set_grad_factor(factor);
+      ASSERT_OK(without.Step(*stream_));
+      if (with.step_count(0) == 0) {  // makes the state
+        with.set_grad_factor(factor);
+        ASSERT_OK(with.Step(*stream_));
+        ASSERT_OK(stream_->Synchronize());
+        continue;
+      }
+      ASSERT_OK(with.UploadScalars(*stream_));
+      if (graph == nullptr) {
+        ASSERT_OK(with.SetHyperparameter("lr", 100.0));  // is not what the graph has
+        with.set_grad_factor(factor);
+        ASSERT_OK_AND_ASSIGN(graph, CaptureWork(*stream_, [&] { return with.Step(*stream_); }));
+      } else {
+        with.CountReplay();
+      }
+      graph->Replay();
+      ASSERT_OK(stream_->Synchronize());
+      ExpectSameBits(replayed->data, Get(stepped->data));
+    }
+    EXPECT_EQ(with.step_count(0), 4);
+  }
+}
+
+TEST_F(OptimizerExtrasTest, ACapturedStepWantsItsScalarsUploaded) {
+  if (device_->type() == DeviceType::kCpu) GTEST_SKIP() << "the host has no graphs of work";
+  const auto parameter = Make(DType::kFloat32, 5);
+  AdamW optimizer({parameter.get()}, {});
+  EXPECT_THAT(CaptureWork(*stream_, [&] { return optimizer.Step(*stream_); }),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("captured before UploadScalars was called")));
+}
+
+TEST_F(OptimizerExtrasTest, AReplayedStepIsCounted) {
+  const auto parameter = Make(DType::kFloat32, 5), still = Make(DType::kFloat32, 5);
+  still->has_grad = false;
+  AdamW optimizer({parameter.get(), still.get()}, {});
+  ASSERT_OK(optimizer.Step(*stream_));
+  optimizer.ZeroGrad();
+  optimizer.CountReplay();
+  EXPECT_EQ(optimizer.step_count(0), 2);
+  EXPECT_EQ(optimizer.step_count(1), 0);
+  ASSERT_OK(stream_->Synchronize());
+}
+
+TEST_F(OptimizerExtrasTest, SgdsStepsCannotBeCaptured) {
+  const auto parameter = Make(DType::kFloat32, 5);
+  Sgd optimizer({parameter.get()}, {});
+  EXPECT_THAT(optimizer.UploadScalars(*stream_),
+              StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("steps cannot be captured")));
 }
 
 TEST_F(OptimizerExtrasTest, WrongFactorsAndCopiesAreRefused) {

@@ -28,6 +28,7 @@ struct AdamWUpdate {
   AdamWScalars scalars;
   Tensor data, grad, exp_avg, exp_avg_sq;
   TensorExtras extras = {};
+  Tensor live_scalars = {};  // in a capture: an AdamWScalars, float32 [7], that each replay reads; else undefined
 };
 struct SgdUpdate {
   SgdScalars scalars;
