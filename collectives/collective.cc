@@ -91,6 +91,8 @@ const char* CollectiveOpName(CollectiveOp op) {
       return "barrier";
     case CollectiveOp::kGatherBlobs:
       return "gather_blobs";
+    case CollectiveOp::kReplay:
+      return "replay";
   }
   return "unknown";
 }
@@ -106,6 +108,7 @@ std::string CollectiveSpec::ArgumentsToString() const {
   if (op == CollectiveOp::kBarrier || op == CollectiveOp::kGatherBlobs) {
     return "";
   }
+  if (op == CollectiveOp::kReplay) return absl::StrCat("of ", count, " collectives");
   const std::string prefix = Reduces(op) ? absl::StrCat(std::string(ReduceOpName(reduce_op)), " ") : "";
   const std::string suffix = op == CollectiveOp::kBroadcast ? absl::StrCat(" from root ", root) : "";
   return absl::StrCat(prefix, Elements(dtype, count), suffix);

@@ -25,6 +25,7 @@ enum class CollectiveOp : uint8_t {
   kBroadcast = 3,
   kBarrier = 4,
   kGatherBlobs = 5,
+  kReplay = 6,  // of a graph that has collectives of the group
 };
 
 // "all_gather", ...
@@ -45,8 +46,9 @@ struct CollectiveSpec {
   DType dtype = DType::kUInt8;
   ReduceOp reduce_op = ReduceOp::kSum;
   int32_t root = 0;
-  int64_t count =
-      0;  // elements: all_gather's input, reduce_scatter's output, all of t; a blob's bytes, which may differ
+  // Elements: all_gather's input, reduce_scatter's output, all of t; a blob's bytes, which may differ; a replay's
+  // collectives.
+  int64_t count = 0;
 
   bool AgreesWith(const CollectiveSpec& other) const;
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Every backend moves and adds the right data: one suite, all backends, all world sizes.
+#include "collectives/coalesced_calls.h"
 #include "collectives/conformance/conformance.h"
 
 #include <algorithm>
@@ -268,6 +269,45 @@ TEST_P(ConformanceTest, CollectivesRunInTheOrderOfIssueOnWhicheverStreams) {
     RETURN_IF_ERROR(
         ExpectElements(*group, gathered, [&](int64_t i) { return ValueOf(static_cast<int>(i / n), i % n); }));
     return ExpectElements(*group, summed, [](int64_t) { return 1; });
+  }));
+}
+
+// Of all kinds, dtypes and sizes, nothing among them; and calls before and after, which they must not pass.
+TEST_P(ConformanceTest, CoalescedCallsAreThoseCalls) {
+  EXPECT_OK(Run([](ProcessGroup& group, Stream& stream) -> absl::Status {
+    const int64_t n = 700;
+    const int size = group.size();
+    ASSIGN_OR_RETURN(const Tensor summed, NewTensor(group, Placement::kShared, DType::kFloat32, n));
+    ASSIGN_OR_RETURN(const Tensor part, NewTensor(group, Placement::kPrivate, DType::kInt64, 3));
+    ASSIGN_OR_RETURN(const Tensor gathered, NewTensor(group, Placement::kShared, DType::kInt64, 3 * size));
+    ASSIGN_OR_RETURN(const Tensor averaged, NewTensor(group, Placement::kShared, DType::kBFloat16, n * size, 1));
+    ASSIGN_OR_RETURN(const Tensor mine, NewTensor(group, Placement::kPrivate, DType::kBFloat16, n));
+    ASSIGN_OR_RETURN(const Tensor sent, NewTensor(group, Placement::kPrivate, DType::kUInt8, 5));
+    ASSIGN_OR_RETURN(const Tensor nothing, NewTensor(group, Placement::kPrivate, DType::kFloat32, 0));
+    for (int step = 0; step < 3; ++step) {
+      Fill(group, summed, [&](int64_t) { return step + 1; });
+      Fill(group, part, [&](int64_t i) { return ValueOf(group.rank(), i + step); });
+      Fill(group, averaged, [&](int64_t) { return 4 * step; });
+      Fill(group, sent, [&](int64_t i) { return i + group.rank(); });
+      group.AllReduce(summed, ReduceOp::kMax, stream);
+      {
+        const CoalescedCalls coalesced(group);
+        group.AllReduce(summed, ReduceOp::kSum, stream);
+        group.AllGather(part, gathered, stream);
+        group.AllReduce(nothing, ReduceOp::kSum, stream);
+        group.ReduceScatter(averaged, mine, ReduceOp::kAvg, stream);
+        group.Broadcast(sent, size - 1, stream);
+      }
+      group.AllReduce(gathered, ReduceOp::kMin, stream);
+      { const CoalescedCalls none(group); }
+      RETURN_IF_ERROR(stream.Synchronize());
+      RETURN_IF_ERROR(ExpectElements(group, summed, [&](int64_t) { return (step + 1) * size; }));
+      RETURN_IF_ERROR(
+          ExpectElements(group, gathered, [&](int64_t i) { return ValueOf(static_cast<int>(i / 3), i % 3 + step); }));
+      RETURN_IF_ERROR(ExpectElements(group, mine, [&](int64_t) { return 4 * step; }));
+      RETURN_IF_ERROR(ExpectElements(group, sent, [&](int64_t i) { return i + size - 1; }));
+    }
+    return absl::OkStatus();
   }));
 }
 

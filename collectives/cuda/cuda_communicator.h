@@ -12,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "collectives/collective.h"
 #include "tensor/buffer.h"
 
@@ -29,9 +30,13 @@ class CudaCommunicator {
   // Whether kAvg of this dtype is as exact as a sum that is divided after; else the group divides.
   virtual bool Averages(DType dtype) const = 0;
 
-  // Puts the collective on `stream`, whose device is current. Calls come one at a time, on every rank in the same
-  // order; they may block until the peers' calls have come, and end with an error once Abort was called.
-  virtual absl::Status Launch(const Collective& collective, CUstream_st* stream) = 0;
+  // Whether what Launch puts on a stream can be captured in a graph, and replayed with no host in between.
+  virtual bool Capturable() const = 0;
+
+  // Puts collectives that do not depend on each other on `stream`, whose device is current: in any order, or together.
+  // Calls come one at a time, on every rank in the same order; they may block until the peers' calls have come, and end
+  // with an error once Abort was called.
+  virtual absl::Status Launch(absl::Span<const Collective> collectives, CUstream_st* stream) = 0;
 
   // The first error of work that was launched. Never blocks; any thread.
   virtual absl::Status AsyncError() = 0;

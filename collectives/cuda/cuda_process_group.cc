@@ -2,15 +2,60 @@
 #include "collectives/cuda/cuda_process_group.h"
 
 #include <algorithm>
+#include <deque>
+#include <mutex>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "collectives/split_members.h"
-#include "cuda/cuda_stream.h"
+#include "cuda/cuda_recording.h"
 #include "tensor/ops.h"
+#include "tensor/work_graph.h"
 
 namespace fsdp {
+
+// What a graph has of this group's collectives.
+class CudaProcessGroup::Replays final : public ReplayObserver {
+ public:
+  Replays(CudaProcessGroup& group, std::weak_ptr<CudaRecording> recording)
+      : group_(group), recording_(std::move(recording)) {}
+
+  bool IsOf(const std::shared_ptr<CudaRecording>& recording) const { return recording_.lock() == recording; }
+  void Count() { ++collectives_; }
+
+  void BeforeReplay(Stream& stream) override {
+    id_ = {.op = CollectiveOp::kReplay, .sequence = ++group_.issued_};
+    group_.Follow(stream);
+    group_.watch_->Begin(id_, {.op = id_.op, .count = collectives_}, stream.Record());
+    // For CheckReplay, which may run when there is a next replay already.
+    const std::lock_guard<std::mutex> lock(mutex_);
+    waiting_.push_back(id_);
+  }
+
+  absl::Status CheckReplay() override {
+    CollectiveId id;
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      id = waiting_.front();
+      waiting_.pop_front();
+    }
+    return group_.watch_->Refuse(id);
+  }
+
+  void AfterReplay(const Event& done) override {
+    group_.last_ = done;
+    group_.watch_->End(id_, done);
+  }
+
+ private:
+  CudaProcessGroup& group_;
+  const std::weak_ptr<CudaRecording> recording_;
+  int64_t collectives_ = 0;
+  CollectiveId id_;
+  std::mutex mutex_;
+  std::deque<CollectiveId> waiting_;  // guarded by mutex_
+};
 
 CudaProcessGroup::CudaProcessGroup(std::unique_ptr<ProcessGroup> control,
                                    std::shared_ptr<CudaCommunicator> communicator, std::shared_ptr<Device> device,
@@ -58,38 +103,90 @@ void CudaProcessGroup::Barrier(Stream& stream) {
   Issue(absl::OkStatus(), {.op = CollectiveOp::kBarrier}, Tensor(), Tensor(), stream);
 }
 
+void CudaProcessGroup::Follow(Stream& stream) {
+  if (last_stream_ != nullptr && last_stream_ != &stream) stream.Wait(last_);
+  last_stream_ = &stream;
+}
+
+void CudaProcessGroup::NoteCaptured(const CollectiveId& id, const std::shared_ptr<CudaRecording>& recording) {
+  if (!communicator_->Capturable()) {
+    recording->Note(absl::FailedPreconditionError(
+        absl::StrCat(CollectiveOpName(id.op), " of ", size(), " ranks cannot be captured: backend ",
+                     std::string(backend()), " needs the ranks' threads in every collective; nccl does not")));
+  }
+  recording->Note(watch_->Refuse(id));
+  if (replays_ == nullptr || !replays_->IsOf(recording)) {
+    replays_ = std::make_shared<Replays>(*this, recording);
+    recording->Add(replays_);
+  }
+  replays_->Count();
+}
+
 // 1. What is issued runs after what was issued before, on whichever stream.
-// 2. The watch knows of the call before it can block or spin.
+// 2. The watch knows of the call before it can block or spin; of a captured one, when it is replayed.
 // 3. The launch, in stream order; it is skipped when the stream has failed, which the watch learns from `last_`.
 // 4. An average that the communicator makes worse than a sum is divided here.
 // Wrong arguments are an error of the stream like any other: peers that had the right ones must be told.
-void CudaProcessGroup::Issue(const absl::Status& arguments, const CollectiveSpec& spec, const Tensor& input,
+void CudaProcessGroup::Issue(absl::Status arguments, const CollectiveSpec& spec, const Tensor& input,
                              const Tensor& output, Stream& stream) {
-  const CollectiveId id = {.op = spec.op, .sequence = ++issued_};
-  if (last_stream_ != nullptr && last_stream_ != &stream) stream.Wait(last_);
-  last_stream_ = &stream;
-  CudaStream& on = CudaStream::Of(stream);
-  on.Watch(watch_->failure());
-  watch_->Begin(id, spec, stream.Record());
+  // A captured call has no number: its replays have.
+  const CollectiveId id = {.op = spec.op, .sequence = IsCapturing(stream) ? 0 : ++issued_};
+  if (coalesced_.has_value() && !coalesced_->empty() && &stream != coalesced_stream_) {
+    arguments =
+        absl::InvalidArgumentError(absl::StrCat("coalesced calls on streams \"", std::string(coalesced_stream_->name()),
+                                                "\" and \"", std::string(stream.name()), "\": expected one"));
+  }
+  Call call = {.id = id, .arguments = std::move(arguments), .spec = spec, .input = input, .output = output};
+  if (!coalesced_.has_value()) return Put({std::move(call)}, stream);
+  if (coalesced_->empty()) coalesced_stream_ = &stream;
+  coalesced_->push_back(std::move(call));
+}
 
-  Collective collective = {.spec = spec,
-                           .input = static_cast<const std::byte*>(input.data()),
-                           .output = static_cast<std::byte*>(output.data())};
-  const bool divides = spec.reduce_op == ReduceOp::kAvg && !communicator_->Averages(spec.dtype);
-  if (divides) collective.spec.reduce_op = ReduceOp::kSum;
-  const auto launch = [watch = watch_.get(), communicator = communicator_, arguments, id,
-                       collective](CUstream_st* cuda_stream) -> absl::Status {
+void CudaProcessGroup::EndCoalescing() {
+  const std::vector<Call> calls = *std::exchange(coalesced_, std::nullopt);
+  if (!calls.empty()) Put(calls, *coalesced_stream_);
+}
+
+void CudaProcessGroup::Put(const std::vector<Call>& calls, Stream& stream) {
+  CudaStream& on = CudaStream::Of(stream);
+  Follow(stream);
+  on.Watch(watch_->failure());
+  std::vector<Collective> collectives;
+  std::vector<Buffer> uses;
+  absl::Status arguments;
+  for (const Call& call : calls) {
+    on.capturing() ? NoteCaptured(call.id, on.recording()) : watch_->Begin(call.id, call.spec, stream.Record());
+    arguments.Update(call.arguments);
+    uses.insert(uses.end(), {call.input.buffer(), call.output.buffer()});
+    if (call.spec.count == 0 && call.spec.op != CollectiveOp::kBarrier) continue;
+    collectives.push_back({.spec = call.spec,
+                           .input = static_cast<const std::byte*>(call.input.data()),
+                           .output = static_cast<std::byte*>(call.output.data())});
+    if (Divides(call.spec)) collectives.back().spec.reduce_op = ReduceOp::kSum;
+  }
+  const auto launch = [watch = watch_.get(), communicator = communicator_, arguments, id = calls[0].id,
+                       collectives = std::move(collectives)](CUstream_st* cuda_stream) -> absl::Status {
     RETURN_IF_ERROR(watch->Refuse(id));
     RETURN_IF_ERROR(arguments);
-    if (collective.spec.count == 0 && collective.spec.op != CollectiveOp::kBarrier) return absl::OkStatus();
-    const absl::Status launched = communicator->Launch(collective, cuda_stream);
+    if (collectives.empty()) return absl::OkStatus();
+    const absl::Status launched = communicator->Launch(collectives, cuda_stream);
     // When the watch has aborted it, its error says why.
     return !launched.ok() && !watch->failure()->status().ok() ? watch->failure()->status() : launched;
   };
-  on.Issue({input.buffer(), output.buffer()}, launch);
-  if (divides && arguments.ok()) device_->ops().CastDivide(output, output, size(), stream);
+  on.Issue(std::move(uses), launch);
+  for (const Call& call : calls) {
+    if (Divides(call.spec) && arguments.ok()) {
+      device_->ops().CastDivide(call.output, call.output, size(), stream);
+    }
+  }
   last_ = stream.Record();
-  watch_->End(id, last_);
+  for (const Call& call : calls) {
+    if (!on.capturing()) watch_->End(call.id, last_);
+  }
+}
+
+bool CudaProcessGroup::Divides(const CollectiveSpec& spec) const {
+  return spec.reduce_op == ReduceOp::kAvg && !communicator_->Averages(spec.dtype);
 }
 
 absl::StatusOr<std::vector<std::string>> CudaProcessGroup::GatherBlobs(std::string_view blob) {

@@ -4,23 +4,29 @@
 // collectives on CUDA streams in the order of issue, with no host in between, and has them watched
 // (collective_watch.h): an error comes out of Stream::Synchronize, after some tens of milliseconds at most where the
 // GPU itself would have found none. Sums are in the communicator's order; see each.
+//
+// Collectives on a stream whose work is captured (tensor/work_graph.h) go into the graph, if the communicator can that;
+// each replay then counts, and is watched, as one call of the group. The group must outlive the graph.
 #ifndef FSDP_COLLECTIVES_CUDA_CUDA_PROCESS_GROUP_H_
 #define FSDP_COLLECTIVES_CUDA_CUDA_PROCESS_GROUP_H_
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "absl/time/time.h"
+#include "collectives/coalesced_calls.h"
 #include "collectives/collective.h"
 #include "collectives/cuda/collective_watch.h"
 #include "collectives/cuda/cuda_communicator.h"
 #include "collectives/process_group.h"
+#include "cuda/cuda_stream.h"
 
 namespace fsdp {
 
-class CudaProcessGroup final : public ProcessGroup {
+class CudaProcessGroup final : public ProcessGroup, public CoalescingGroup {
  public:
   // Collective. `control`: a group of host memory of the same ranks, for what goes over no GPU; its own deadline is
   // that of blobs, and of a peer that has stopped. `device`: a CUDA device.
@@ -41,6 +47,9 @@ class CudaProcessGroup final : public ProcessGroup {
   void Broadcast(const Tensor& t, int root, Stream& stream) override;
   void Barrier(Stream& stream) override;
 
+  void BeginCoalescing() override { coalesced_.emplace(); }
+  void EndCoalescing() override;
+
   // After all collectives that were issued, which it waits for.
   absl::StatusOr<std::vector<std::string>> GatherBlobs(std::string_view blob) override;
   absl::StatusOr<std::unique_ptr<ProcessGroup>> Split(int color, int key) override;
@@ -50,8 +59,28 @@ class CudaProcessGroup final : public ProcessGroup {
   CudaProcessGroup(std::unique_ptr<ProcessGroup> control, std::shared_ptr<CudaCommunicator> communicator,
                    std::shared_ptr<Device> device, absl::Duration timeout);
 
-  void Issue(const absl::Status& arguments, const CollectiveSpec& spec, const Tensor& input, const Tensor& output,
+  class Replays;
+
+  // One call of this rank.
+  struct Call {
+    CollectiveId id;
+    absl::Status arguments;
+    CollectiveSpec spec;
+    Tensor input, output;
+  };
+
+  void Issue(absl::Status arguments, const CollectiveSpec& spec, const Tensor& input, const Tensor& output,
              Stream& stream);
+  void Put(const std::vector<Call>& calls, Stream& stream);
+
+  // Whether an average is a sum here, divided after.
+  bool Divides(const CollectiveSpec& spec) const;
+
+  // Makes what is put on `stream` next run after what was issued last, on whichever stream.
+  void Follow(Stream& stream);
+
+  // Counts a call that goes into the graph of `recording`; an error of the recording where it cannot.
+  void NoteCaptured(const CollectiveId& id, const std::shared_ptr<CudaRecording>& recording);
 
   const std::shared_ptr<ProcessGroup> control_;
   const std::shared_ptr<CudaCommunicator> communicator_;
@@ -59,8 +88,11 @@ class CudaProcessGroup final : public ProcessGroup {
   const absl::Duration timeout_;
   std::unique_ptr<CollectiveWatch> watch_;
   uint64_t issued_ = 0;
-  Event last_;                           // reached when what was issued last has run
-  const Stream* last_stream_ = nullptr;  // to be compared only
+  Event last_;                                  // reached when what was issued last has run
+  const Stream* last_stream_ = nullptr;         // to be compared only
+  std::optional<std::vector<Call>> coalesced_;  // between Begin- and EndCoalescing
+  Stream* coalesced_stream_ = nullptr;          // theirs
+  std::shared_ptr<Replays> replays_;            // of the capture that was issued to last
 };
 
 }  // namespace fsdp

@@ -6,6 +6,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <cstring>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -156,11 +157,13 @@ struct Member {
   bool hangs_in_init = false;
   std::atomic<bool> aborted{false};
   std::atomic<ncclResult_t> async_error{ncclSuccess};
+  uint64_t begun = 0;                          // collectives; guarded by the clique's mutex
+  std::deque<std::function<void()>> captured;  // what graphs replay
 
-  // Work on a stream: the collective number `sequence`. Waits as a kernel spins: for its peers, or to be aborted.
-  void Run(uint64_t sequence, const fsdp::Task& task) {
+  // Work on a stream: this rank's next collective. Waits as a kernel spins: for its peers, or to be aborted.
+  void Run(const fsdp::Task& task) {
     std::unique_lock<std::mutex> lock(clique->mutex);
-    fsdp::Round& round = clique->rounds[sequence];
+    fsdp::Round& round = clique->rounds[++begun];
     round.tasks[rank] = task;
     clique->changed.notify_all();
     const auto all_match = [&] {
@@ -192,7 +195,6 @@ struct Member {
 
 struct ncclComm {
   std::shared_ptr<Member> member = std::make_shared<Member>();
-  uint64_t launched = 0;
   std::vector<double> factors;  // of pre-multiplied sums: operation ncclAvg + 1 + i
   int registrations = 0;        // that go with the communicator
   int reductions = 0;           // likewise
@@ -215,20 +217,35 @@ void Join(ncclComm* comm, std::shared_ptr<Clique> clique, int rank) {
   Count(&FakeNcclCounts::communicators, 1);
 }
 
+// Between ncclGroupStart and ncclGroupEnd.
+thread_local bool groups = false;
+thread_local std::vector<std::function<ncclResult_t()>> grouped;
+
 ncclResult_t Launch(Task task, ncclComm_t comm, cudaStream_t stream) {
+  if (groups) {
+    grouped.emplace_back([=] { return Launch(task, comm, stream); });
+    return ncclSuccess;
+  }
   if (task.reduction > ncclAvg) task.factor = comm->factors[task.reduction - ncclAvg - 1];
   const std::shared_ptr<Member> member = comm->member;
-  const uint64_t sequence = ++comm->launched;
   const FakeNcclFaults now = Faults();
   const bool hangs = now.rank == member->rank;
   if (hangs) member->async_error = now.async_error;
-  auto* const work = new std::function<void()>(
-      [member, sequence, task, hangs] { hangs ? member->AwaitAbort() : member->Run(sequence, task); });
+  const auto work = [member, task, hangs] { hangs ? member->AwaitAbort() : member->Run(task); };
+  cudaStreamCaptureStatus captures = cudaStreamCaptureStatusNone;
+  cudaStreamIsCapturing(stream, &captures);
+  if (captures != cudaStreamCaptureStatusNone) {  // the graph runs it as often as it is replayed
+    member->captured.emplace_back(work);
+    const auto run_again = [](void* argument) { (*static_cast<std::function<void()>*>(argument))(); };
+    return cudaLaunchHostFunc(stream, run_again, &member->captured.back()) == cudaSuccess ? ncclSuccess
+                                                                                          : ncclUnhandledCudaError;
+  }
+  auto* const owned_work = new std::function<void()>(work);
   const auto run = [](void* argument) {
     const std::unique_ptr<std::function<void()>> owned(static_cast<std::function<void()>*>(argument));
     (*owned)();
   };
-  return cudaLaunchHostFunc(stream, run, work) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
+  return cudaLaunchHostFunc(stream, run, owned_work) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
 }
 
 }  // namespace
@@ -301,6 +318,24 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* newc
   *newcomm = new ncclComm;
   fsdp::Join(*newcomm, part, mine);
   return ncclSuccess;
+}
+
+ncclResult_t ncclGroupStart() {
+  if (fsdp::groups) return ncclInvalidUsage;
+  fsdp::groups = true;
+  return ncclSuccess;
+}
+
+// Last first: what is grouped must not depend on the order.
+ncclResult_t ncclGroupEnd() {
+  if (!std::exchange(fsdp::groups, false)) return ncclInvalidUsage;
+  const auto launches = std::exchange(fsdp::grouped, {});
+  ncclResult_t result = ncclSuccess;
+  for (auto launch = launches.rbegin(); launch != launches.rend() && result == ncclSuccess; ++launch) {
+    result = (*launch)();
+  }
+  Count(&FakeNcclCounts::groups, 1);
+  return result;
 }
 
 ncclResult_t ncclCommUserRank(const ncclComm_t comm, int* rank) {

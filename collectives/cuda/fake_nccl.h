@@ -29,6 +29,8 @@ struct FakeNcclCounts {
   int allocations = 0;
   int registrations = 0;
   int reductions = 0;  // of ncclRedOpCreatePreMulSum
+
+  int groups = 0;  // that were ended, ever
 };
 FakeNcclCounts CountFakeNccl();
 

@@ -119,18 +119,14 @@ class LocalCudaCommunicator final : public CudaCommunicator {
 
   std::string_view backend() const override { return "local"; }
   bool Averages(DType) const override { return true; }
+  bool Capturable() const override { return size_ == 1; }  // else the ranks' threads meet at every launch
   absl::Status AsyncError() override { return absl::OkStatus(); }
   void Abort() override { place_->Leave(rank_); }
   absl::StatusOr<Buffer> Allocate(int64_t nbytes) override { return device_->Allocate(nbytes); }
 
-  absl::Status Launch(const Collective& collective, CUstream_st* stream) override {
-    RETURN_IF_ERROR(Meet(collective, ready_, stream));
-    for (const Post& post : posts_) {
-      // The watch tells who differs, and aborts.
-      if (!post.spec.AgreesWith(collective.spec)) return place_->AwaitLeave(rank_);
-    }
-    RETURN_IF_ERROR(Move(collective, stream));
-    return Meet(collective, done_, stream);
+  absl::Status Launch(absl::Span<const Collective> collectives, CUstream_st* stream) override {
+    for (const Collective& collective : collectives) RETURN_IF_ERROR(LaunchOne(collective, stream));
+    return absl::OkStatus();
   }
 
   absl::StatusOr<std::shared_ptr<CudaCommunicator>> Split(const std::vector<int>& members) override {
@@ -142,6 +138,16 @@ class LocalCudaCommunicator final : public CudaCommunicator {
   }
 
  private:
+  absl::Status LaunchOne(const Collective& collective, CUstream_st* stream) {
+    RETURN_IF_ERROR(Meet(collective, ready_, stream));
+    for (const Post& post : posts_) {
+      // The watch tells who differs, and aborts.
+      if (!post.spec.AgreesWith(collective.spec)) return place_->AwaitLeave(rank_);
+    }
+    RETURN_IF_ERROR(Move(collective, stream));
+    return Meet(collective, done_, stream);
+  }
+
   // Records `event`, meets the others, and makes the stream wait for theirs.
   absl::Status Meet(const Collective& collective, cudaEvent_t event, cudaStream_t stream) {
     RETURN_IF_ERROR(CudaStatus(cudaEventRecord(event, stream), "cudaEventRecord", ordinal_));
@@ -172,6 +178,7 @@ class LocalCudaCommunicator final : public CudaCommunicator {
         return AllReduce(c, stream);
       case CollectiveOp::kBarrier:
       case CollectiveOp::kGatherBlobs:
+      case CollectiveOp::kReplay:
         break;
     }
     return absl::OkStatus();

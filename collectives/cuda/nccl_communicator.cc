@@ -149,27 +149,49 @@ void NcclCommunicator::Abort() {
   if (comm_ != nullptr) ncclCommAbort(std::exchange(comm_, nullptr));
 }
 
-absl::Status NcclCommunicator::Launch(const Collective& c, CUstream_st* stream) {
+absl::Status NcclCommunicator::Launch(absl::Span<const Collective> collectives, CUstream_st* stream) {
+  std::vector<NcclCall> calls;
+  for (const Collective& collective : collectives) {
+    ASSIGN_OR_RETURN(NcclCall call, CallFor(collective, stream));
+    calls.push_back(std::move(call));
+  }
+  if (calls.size() == 1) return Make(calls[0].name, calls[0].make);
+  return Make("ncclGroupEnd", [&] {
+    ncclResult_t first = ncclGroupStart();
+    for (const NcclCall& call : calls) {
+      const ncclResult_t made = first == ncclSuccess ? call.make() : first;
+      if (made != ncclSuccess && made != ncclInProgress) first = made;
+    }
+    const ncclResult_t ended = ncclGroupEnd();
+    return first == ncclSuccess ? ended : first;
+  });
+}
+
+absl::StatusOr<NcclCommunicator::NcclCall> NcclCommunicator::CallFor(const Collective& c, CUstream_st* stream) {
   const auto nbytes = static_cast<size_t>(c.spec.count * SizeOf(c.spec.dtype));
   switch (c.spec.op) {
     case CollectiveOp::kAllGather:
-      return Make("ncclAllGather", [&] { return ncclAllGather(c.input, c.output, nbytes, ncclUint8, comm_, stream); });
+      return NcclCall{"ncclAllGather",
+                      [=, this] { return ncclAllGather(c.input, c.output, nbytes, ncclUint8, comm_, stream); }};
     case CollectiveOp::kBroadcast:
-      return Make("ncclBroadcast",
-                  [&] { return ncclBroadcast(c.input, c.output, nbytes, ncclUint8, c.spec.root, comm_, stream); });
+      return NcclCall{"ncclBroadcast", [=, this] {
+                        return ncclBroadcast(c.input, c.output, nbytes, ncclUint8, c.spec.root, comm_, stream);
+                      }};
     case CollectiveOp::kBarrier:
-      return Make("ncclAllReduce",
-                  [&] { return ncclAllReduce(barrier_, barrier_, 1, ncclInt32, ncclMax, comm_, stream); });
+      return NcclCall{"ncclAllReduce",
+                      [=, this] { return ncclAllReduce(barrier_, barrier_, 1, ncclInt32, ncclMax, comm_, stream); }};
     case CollectiveOp::kReduceScatter:
     case CollectiveOp::kAllReduce:
-      return LaunchReduction(c, stream);
+      return CallForReduction(c, stream);
     case CollectiveOp::kGatherBlobs:
+    case CollectiveOp::kReplay:
       break;
   }
   return absl::InternalError(absl::StrCat(CollectiveOpName(c.spec.op), " is not for a GPU"));
 }
 
-absl::Status NcclCommunicator::LaunchReduction(const Collective& c, CUstream_st* stream) {
+absl::StatusOr<NcclCommunicator::NcclCall> NcclCommunicator::CallForReduction(const Collective& c,
+                                                                              CUstream_st* stream) {
   const std::optional<ncclDataType_t> type = TypeOf(c.spec.dtype);
   if (!type.has_value()) {
     return absl::UnimplementedError(absl::StrCat("backend nccl cannot reduce ", std::string(DTypeName(c.spec.dtype))));
@@ -177,10 +199,11 @@ absl::Status NcclCommunicator::LaunchReduction(const Collective& c, CUstream_st*
   ASSIGN_OR_RETURN(const ncclRedOp_t op, Reduction(c.spec));
   const auto count = static_cast<size_t>(c.spec.count);
   if (c.spec.op == CollectiveOp::kAllReduce) {
-    return Make("ncclAllReduce", [&] { return ncclAllReduce(c.input, c.output, count, *type, op, comm_, stream); });
+    return NcclCall{"ncclAllReduce",
+                    [=, this] { return ncclAllReduce(c.input, c.output, count, *type, op, comm_, stream); }};
   }
-  return Make("ncclReduceScatter",
-              [&] { return ncclReduceScatter(c.input, c.output, count, *type, op, comm_, stream); });
+  return NcclCall{"ncclReduceScatter",
+                  [=, this] { return ncclReduceScatter(c.input, c.output, count, *type, op, comm_, stream); }};
 }
 
 absl::StatusOr<ncclRedOp_t> NcclCommunicator::Reduction(const CollectiveSpec& spec) {

@@ -9,6 +9,7 @@
 
 #include <nccl.h>
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -34,7 +35,8 @@ class NcclCommunicator final : public CudaCommunicator, public std::enable_share
   // n is a power of two.
   bool Averages(DType dtype) const override { return SizeOf(dtype) >= 4 || (size_ & (size_ - 1)) == 0; }
 
-  absl::Status Launch(const Collective& collective, CUstream_st* stream) override;
+  bool Capturable() const override { return true; }
+  absl::Status Launch(absl::Span<const Collective> collectives, CUstream_st* stream) override;
   absl::Status AsyncError() override;
   void Abort() override;
 
@@ -53,7 +55,13 @@ class NcclCommunicator final : public CudaCommunicator, public std::enable_share
   absl::Status Make(std::string_view name, Call call);
   absl::Status Poll(std::string_view name, ncclResult_t result);
 
-  absl::Status LaunchReduction(const Collective& collective, CUstream_st* stream);
+  // NCCL's call for a collective: its name, and what makes it.
+  struct NcclCall {
+    std::string_view name;
+    std::function<ncclResult_t()> make;
+  };
+  absl::StatusOr<NcclCall> CallFor(const Collective& collective, CUstream_st* stream);
+  absl::StatusOr<NcclCall> CallForReduction(const Collective& collective, CUstream_st* stream);
   absl::StatusOr<ncclRedOp_t> Reduction(const CollectiveSpec& spec);
   void Free(void* data, int64_t nbytes, void* registration);
 

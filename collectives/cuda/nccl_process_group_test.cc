@@ -11,11 +11,13 @@
 #include "absl/time/clock.h"
 #include "base/status_macros.h"
 #include "base/status_matchers.h"
+#include "collectives/coalesced_calls.h"
 #include "collectives/conformance/conformance.h"
 #include "collectives/cuda/fake_nccl.h"
 #include "collectives/run_ranks.h"
 #include "cuda/cuda_device.h"
 #include "gtest/gtest.h"
+#include "tensor/work_graph.h"
 
 namespace fsdp {
 namespace {
@@ -133,6 +135,130 @@ TEST_F(NcclProcessGroupTest, ArenasAreRegisteredAndEverythingIsGivenBack) {
   EXPECT_EQ(left.allocations, 0);
   EXPECT_EQ(left.registrations, 0);
   EXPECT_EQ(left.reductions, 0);
+}
+
+TEST_F(NcclProcessGroupTest, CoalescedCallsAreOneGroup) {
+  const int before = CountFakeNccl().groups;
+  const std::vector<absl::Status> results = Run([](ProcessGroup& group, Stream& stream) -> absl::Status {
+    ASSIGN_OR_RETURN(const Tensor a, NewTensor(group, Placement::kShared, DType::kFloat32, 7));
+    ASSIGN_OR_RETURN(const Tensor b, NewTensor(group, Placement::kShared, DType::kInt64, 9));
+    Fill(group, a, [](int64_t) { return 1; });
+    Fill(group, b, [](int64_t) { return 2; });
+    {
+      const CoalescedCalls coalesced(group);
+      group.AllReduce(a, ReduceOp::kAvg, stream);
+      group.AllReduce(b, ReduceOp::kSum, stream);
+    }
+    RETURN_IF_ERROR(stream.Synchronize());
+    return ExpectElements(group, b, [](int64_t) { return 2 * kRanks; });
+  });
+  for (const absl::Status& result : results) EXPECT_OK(result);
+  EXPECT_EQ(CountFakeNccl().groups - before, kRanks);
+}
+
+TEST_F(NcclProcessGroupTest, CoalescedCallsOnTwoStreamsAreRefused) {
+  const std::vector<absl::Status> results = Run([](ProcessGroup& group, Stream& stream) -> absl::Status {
+    ASSIGN_OR_RETURN(const std::unique_ptr<Stream> other, group.device()->CreateStream("other"));
+    ASSIGN_OR_RETURN(const Tensor t, NewTensor(group, Placement::kShared, DType::kFloat32, 7));
+    {
+      const CoalescedCalls coalesced(group);
+      group.AllReduce(t, ReduceOp::kSum, stream);
+      group.AllReduce(t, ReduceOp::kSum, *other);
+    }
+    return stream.Synchronize();
+  });
+  for (const absl::Status& result : results) {
+    EXPECT_THAT(result, StatusIs(absl::StatusCode::kInvalidArgument,
+                                 HasSubstr("coalesced calls on streams \"test\" and \"other\": expected one")));
+  }
+}
+
+// Collectives in graphs: each rank captures some on two streams.
+class NcclGraphTest : public NcclProcessGroupTest {
+ protected:
+  static constexpr int64_t kNumel = 1000;
+
+  struct Captured {
+    Tensor sum, gathered;  // [kNumel], [kRanks * kNumel]
+    std::unique_ptr<Stream> other;
+    std::unique_ptr<WorkGraph> graph;  // sum = the sum of sums; gathered = the ranks' sums, if `gathers`
+  };
+
+  static absl::StatusOr<Captured> Capture(ProcessGroup& group, Stream& stream, bool gathers = true) {
+    Captured captured;
+    ASSIGN_OR_RETURN(captured.sum, NewTensor(group, Placement::kShared, DType::kFloat32, kNumel));
+    ASSIGN_OR_RETURN(captured.gathered, NewTensor(group, Placement::kPrivate, DType::kFloat32, kRanks * kNumel));
+    ASSIGN_OR_RETURN(captured.other, group.device()->CreateStream("other"));
+    ASSIGN_OR_RETURN(captured.graph, CaptureWork(stream, [&] {
+                       group.AllReduce(captured.sum, ReduceOp::kSum, stream);
+                       captured.other->Wait(stream.Record());
+                       if (gathers) group.AllGather(captured.sum, captured.gathered, *captured.other);
+                       return absl::OkStatus();
+                     }));
+    return captured;
+  }
+};
+
+TEST_F(NcclGraphTest, ReplaysCommunicateInTheOrderOfTheGroup) {
+  const std::vector<absl::Status> results = Run([](ProcessGroup& group, Stream& stream) -> absl::Status {
+    RETURN_IF_ERROR(AllReduceOnce(group, stream));
+    ASSIGN_OR_RETURN(const Captured captured, Capture(group, stream));
+    for (int step = 0; step < 3; ++step) {
+      Fill(group, captured.sum, [&](int64_t) { return step + group.rank(); });
+      captured.graph->Replay();
+      group.AllReduce(captured.gathered, ReduceOp::kSum, *captured.other);
+      RETURN_IF_ERROR(captured.other->Synchronize());
+      RETURN_IF_ERROR(ExpectElements(group, captured.sum, [&](int64_t) { return 3 * step + 3; }));
+      RETURN_IF_ERROR(ExpectElements(group, captured.gathered, [&](int64_t) { return 3 * (3 * step + 3); }));
+    }
+    RETURN_IF_ERROR(group.GatherBlobs("").status());
+    return AllReduceOnce(group, stream);
+  });
+  for (const absl::Status& result : results) EXPECT_OK(result);
+}
+
+TEST_F(NcclGraphTest, ARankThatDoesNotReplayIsNamedAtTheDeadline) {
+  const std::vector<absl::Status> results = Run(
+      [](ProcessGroup& group, Stream& stream) -> absl::Status {
+        ASSIGN_OR_RETURN(const Captured captured, Capture(group, stream));
+        if (group.rank() != 2) captured.graph->Replay();
+        // The one that does not finds out when it asks.
+        if (group.rank() == 2) return group.GatherBlobs("").status();
+        return stream.Synchronize();
+      },
+      absl::Milliseconds(300));
+  for (int r = 0; r < 2; ++r) {
+    EXPECT_FALSE(results[r].ok());
+    EXPECT_THAT(results[r].message(), HasSubstr("#1"));
+  }
+  EXPECT_FALSE(results[2].ok());
+}
+
+TEST_F(NcclGraphTest, GraphsThatDifferAreNamed) {
+  const std::vector<absl::Status> results = Run([](ProcessGroup& group, Stream& stream) -> absl::Status {
+    ASSIGN_OR_RETURN(const Captured captured, Capture(group, stream, /*gathers=*/group.rank() != 1));
+    captured.graph->Replay();
+    RETURN_IF_ERROR(stream.Synchronize());
+    RETURN_IF_ERROR(captured.other->Synchronize());
+    return group.GatherBlobs("").status();  // rank 1's replay may have ended before the others' told of theirs
+  });
+  for (const absl::Status& result : results) {
+    EXPECT_THAT(result, StatusIs(absl::StatusCode::kFailedPrecondition,
+                                 HasSubstr("replay #1: rank 1 of 3 has of 1 collectives, rank 0 has of 2")));
+  }
+}
+
+TEST_F(NcclGraphTest, ABrokenGroupsGraphIsNotReplayed) {
+  const std::vector<absl::Status> results = Run([](ProcessGroup& group, Stream& stream) -> absl::Status {
+    ASSIGN_OR_RETURN(const Captured captured, Capture(group, stream));
+    RETURN_IF_ERROR(group.GatherBlobs("").status());
+    group.Abort(absl::DataLossError("had enough"));
+    captured.graph->Replay();
+    return stream.Synchronize();
+  });
+  for (const absl::Status& result : results) {
+    EXPECT_THAT(result, StatusIs(absl::StatusCode::kDataLoss, HasSubstr("had enough")));
+  }
 }
 
 TEST_F(NcclProcessGroupTest, AHostDeviceIsRefused) {

@@ -208,6 +208,7 @@ absl::Status HostCollectives::Move(const Collective& collective, const Chunk& ch
       return absl::OkStatus();
     case CollectiveOp::kBarrier:
     case CollectiveOp::kGatherBlobs:
+    case CollectiveOp::kReplay:
       break;
   }
   return absl::InternalError(absl::StrCat(id_.ToString(), " moves no chunks"));
