@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The memory-bound kernels of a CUDA device, each beside a copy of as many bytes within device memory in the same run.
-// One line of JSON for each:
+// The kernels of a CUDA device. One line of JSON for each; those that memory bounds are beside a copy of as many bytes
+// within device memory in the same run:
 //
 //   {"kernel": "layer norm", "dtype": "bfloat16", "bytes": ..., "microseconds": ..., "gb_per_s": ..., "of_copy": ...}
+//   {"kernel": "attention", "dtype": "bfloat16", "flops": ..., "microseconds": ..., "tflop_per_s": ...}
 //
 //   bytes     what the kernel must read plus what it must write, once each
 //   of_copy   its bytes per second over the copy's; the goal is 0.9
+//   flops     multiplications and additions that the result needs; of causal attention the lower triangle's
 //
 // A time is the median over kRounds of a burst of kBurst launches, so that launching is hidden; kernel and copy take
 // turns. Shapes are those of GPT-2 124M with 16 sequences of 1024 tokens; --rows= gives other numbers of tokens. It has
@@ -16,6 +18,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -47,9 +50,14 @@ class KernelsBenchmark {
   void Run() {
     for (const DType dtype : {DType::kBFloat16, DType::kFloat32}) {
       Elementwise(dtype);
+      Sums(dtype);
       Norms(dtype);
+      Embedding(dtype);
+      Rotation(dtype);
       CrossEntropy(dtype);
       AdamW(dtype);
+      Matmul(dtype);
+      Attention(dtype);
     }
   }
 
@@ -90,6 +98,18 @@ class KernelsBenchmark {
     std::fflush(stdout);
   }
 
+  // What arithmetic bounds, not memory.
+  void MeasureFlops(std::string_view kernel, DType dtype, double flops, const std::function<void()>& launch) {
+    std::vector<double> seconds;
+    for (int round = 0; round < kRounds + 1; ++round) seconds.push_back(Seconds(launch));
+    std::sort(seconds.begin() + 1, seconds.end());  // the first warms up
+    const double median = seconds[1 + kRounds / 2];
+    std::printf(
+        "{\"kernel\": \"%s\", \"dtype\": \"%s\", \"flops\": %.0f, \"microseconds\": %.1f, \"tflop_per_s\": %.1f}\n",
+        std::string(kernel).c_str(), std::string(DTypeName(dtype)).c_str(), flops, median * 1e6, flops / median / 1e12);
+    std::fflush(stdout);
+  }
+
   void Elementwise(DType dtype) {
     const Tensor a = New(dtype, {rows_, 4 * kColumns}), b = New(dtype, {rows_, 4 * kColumns}),
                  c = New(dtype, {rows_, 4 * kColumns});
@@ -100,7 +120,20 @@ class KernelsBenchmark {
     Measure("gelu backward", dtype, 3 * bytes,
             [&] { layer_ops_->ActivateBackward(ActivationKind::kGeluTanh, a, b, c, *stream_); });
     Measure("swiglu", dtype, 3 * bytes, [&] { layer_ops_->ActivateGated(ActivationKind::kSilu, a, b, c, *stream_); });
+    const Tensor d = New(dtype, a.shape()), e = New(dtype, a.shape());
+    Measure("swiglu backward", dtype, 5 * bytes,
+            [&] { layer_ops_->ActivateGatedBackward(ActivationKind::kSilu, a, b, c, d, e, *stream_); });
+  }
+
+  // What FSDP itself does to flat buffers.
+  void Sums(DType dtype) {
+    const Tensor a = New(dtype, {rows_, 4 * kColumns}), b = New(dtype, {rows_, 4 * kColumns});
+    const Tensor bias = New(dtype, {4 * kColumns});
+    const int64_t bytes = a.nbytes();
     Measure("bias backward", dtype, bytes, [&] { layer_ops_->BiasBackward(a, bias, *stream_); });
+    const Tensor factor = New(DType::kFloat32, {1});
+    Measure("scale", dtype, 2 * bytes, [&] { device_->ops().ScaleBy(a, factor, *stream_); });
+    Measure("accumulate", dtype, 3 * bytes, [&] { device_->ops().Accumulate(a, b, *stream_); });
     const Tensor wide = New(DType::kFloat32, a.shape()), norm = New(DType::kFloat32, {1});
     Measure("cast to float32 and divide", dtype, bytes + wide.nbytes(),
             [&] { device_->ops().CastDivide(a, wide, 8, *stream_); });
@@ -133,6 +166,60 @@ class KernelsBenchmark {
     Measure("layer norm backward", dtype, 3 * x.nbytes(),
             [&] { layer_ops_->LayerNormBackward(out, x, weight, mean, rstd, grad, grad_weight, grad_bias, *stream_); });
     Measure("rms norm", dtype, 2 * x.nbytes(), [&] { layer_ops_->RmsNorm(x, weight, 1e-5f, out, rstd, *stream_); });
+    Measure("rms norm backward", dtype, 3 * x.nbytes(),
+            [&] { layer_ops_->RmsNormBackward(out, x, weight, rstd, grad, grad_weight, *stream_); });
+  }
+
+  // Tokens that hardly repeat.
+  void Embedding(DType dtype) {
+    std::vector<int32_t> values(rows_);
+    for (int64_t i = 0; i < rows_; ++i) values[i] = static_cast<int32_t>(i * 7919 % kClasses);
+    const Tensor tokens = New(DType::kInt32, {rows_});
+    stream_->CopyAsync(tokens.data(), values.data(), tokens.nbytes());
+    Check(stream_->Synchronize().ok(), "tokens are copied");
+    const Tensor table = New(dtype, {kClasses, kColumns}), rows = New(dtype, {rows_, kColumns});
+    Measure("embedding", dtype, 2 * rows.nbytes(), [&] { layer_ops_->Embedding(tokens, table, rows, *stream_); });
+    Measure("embedding backward", dtype, 3 * rows.nbytes(),
+            [&] { layer_ops_->EmbeddingBackward(tokens, rows, std::nullopt, table, *stream_); });
+  }
+
+  AttentionShape Heads() const {
+    const int64_t seq_len = std::min<int64_t>(rows_, 1024);
+    return {.batch = rows_ / seq_len, .seq_len = seq_len, .num_heads = 12, .num_kv_heads = 12, .head_dim = 64};
+  }
+
+  void Rotation(DType dtype) {
+    const AttentionShape shape = Heads();
+    const int64_t rows = shape.batch * shape.seq_len;
+    const Tensor q = New(dtype, {rows, kColumns}), k = New(dtype, {rows, kColumns}), v = New(dtype, {rows, kColumns});
+    const Tensor qkv = New(dtype, {rows, 3 * kColumns}), rotation = New(dtype, {shape.seq_len, shape.head_dim});
+    Measure("rotation", dtype, 2 * qkv.nbytes(),
+            [&] { layer_ops_->RotateQkv(q, k, v, rotation, shape, qkv, *stream_); });
+    Measure("rotation backward", dtype, 2 * qkv.nbytes(),
+            [&] { layer_ops_->RotateQkvBackward(qkv, rotation, shape, q, k, v, *stream_); });
+  }
+
+  void Matmul(DType dtype) {
+    const Tensor a = New(dtype, {rows_, kColumns}), b = New(dtype, {kColumns, 4 * kColumns});
+    const Tensor bias = New(dtype, {4 * kColumns}), c = New(dtype, {rows_, 4 * kColumns});
+    const double flops = 2.0 * static_cast<double>(rows_) * kColumns * 4 * kColumns;
+    MeasureFlops("linear with bias", dtype, flops, [&] { layer_ops_->Matmul(a, b, bias, c, {}, *stream_); });
+    MeasureFlops("linear weight gradient", dtype, flops,
+                 [&] { layer_ops_->Matmul(a, c, Tensor(), b, {.transpose_a = true, .accumulate = true}, *stream_); });
+  }
+
+  void Attention(DType dtype) {
+    const AttentionShape shape = Heads();
+    const int64_t rows = shape.batch * shape.seq_len;
+    const Tensor qkv = New(dtype, {rows, 3 * kColumns}), out = New(dtype, {rows, kColumns});
+    const Tensor grad = New(dtype, qkv.shape());
+    const Tensor statistics = New(DType::kFloat32, {shape.batch * shape.num_heads * shape.seq_len, 2});
+    // Two products forward; backward five, of which one is the scores again.
+    const double product = static_cast<double>(rows) * static_cast<double>(shape.seq_len) * kColumns;
+    MeasureFlops("attention", dtype, 2 * product,
+                 [&] { layer_ops_->CausalAttention(qkv, shape, out, statistics, *stream_); });
+    MeasureFlops("attention backward", dtype, 5 * product,
+                 [&] { layer_ops_->CausalAttentionBackward(out, qkv, statistics, shape, grad, *stream_); });
   }
 
   void CrossEntropy(DType dtype) {

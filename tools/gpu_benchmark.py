@@ -117,14 +117,14 @@ def training_table(results):
 
 
 def kernel_table(ours, theirs):
-    lines = ["| kernel | dtype | microseconds | of a copy's speed | torch, microseconds | torch / ours |",
+    lines = ["| kernel | dtype | microseconds | of a copy's speed, or TFLOP/s | torch, microseconds | torch / ours |",
              "|---|---|---|---|---|---|"]
     by_name = {(row["kernel"], row["dtype"]): row["microseconds"] for row in theirs}
     for row in ours:
         torch = by_name.pop((row["kernel"], row["dtype"]), None)
         ratio = f"{torch / row['microseconds']:.2f}" if torch else ""
-        lines.append(f"| {row['kernel']} | {row['dtype']} | {row['microseconds']} | {row['of_copy']} | {torch or ''} | "
-                     f"{ratio} |")
+        speed = row["of_copy"] if "of_copy" in row else f"{row['tflop_per_s']} TFLOP/s"
+        lines.append(f"| {row['kernel']} | {row['dtype']} | {row['microseconds']} | {speed} | {torch or ''} | {ratio} |")
     return lines + [f"| {kernel} | {dtype} | | | {torch} | |" for (kernel, dtype), torch in by_name.items()]
 
 

@@ -183,6 +183,29 @@ def microseconds(args, launch):
     return statistics.median(times[1:])
 
 
+def embedding_kernels(args, dtype, new, measure, rows, columns, classes):
+    tokens = torch.arange(rows, device=args.device) * 7919 % classes
+    table, grad = new(classes, columns), new(rows, columns)
+    measure("embedding", dtype, lambda: F.embedding(tokens, table))
+    measure("embedding backward", dtype, lambda: torch.ops.aten.embedding_dense_backward(
+        grad, tokens, classes, -1, False))
+
+
+def product_kernels(args, dtype, new, measure, rows, columns):
+    """cuBLAS and scaled_dot_product_attention; the latter picks flash attention for 16 bits."""
+    x, weight, bias = new(rows, columns), new(4 * columns, columns), new(4 * columns)
+    grad_out = new(rows, 4 * columns)
+    measure("linear with bias", dtype, lambda: F.linear(x, weight, bias))
+    measure("linear weight gradient", dtype, lambda: grad_out.T @ x)
+    length = min(rows, 1024)
+    heads = columns // (16 if args.tiny else 64)
+    q, k, v = (new(rows // length, heads, length, columns // heads).requires_grad_() for _ in range(3))
+    measure("attention", dtype, lambda: F.scaled_dot_product_attention(q.detach(), k.detach(), v.detach(), is_causal=True))
+    out = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    grad = torch.zeros_like(out)
+    measure("attention backward", dtype, lambda: torch.autograd.grad(out, (q, k, v), grad, retain_graph=True))
+
+
 def kernels(args):
     """The names are cuda_kernels_benchmark's."""
     rows, columns, classes = (64, 32, 211) if args.tiny else (16384, 768, 50257)
@@ -200,6 +223,8 @@ def kernels(args):
         measure("add", dtype, lambda: torch.add(wide, other, out=other))
         measure("gelu", dtype, lambda: F.gelu(wide, approximate="tanh"))
         measure("bias backward", dtype, lambda: wide.sum(0))
+        measure("scale", dtype, lambda: wide.mul_(0.5))
+        measure("accumulate", dtype, lambda: other.add_(wide))
         measure("cast to float32 and divide", dtype, lambda: torch.div(wide, 8, out=out))
         measure("squared norm", dtype, lambda: torch.linalg.vector_norm(wide))
         x, weight, bias = new(rows, columns), new(columns), new(columns)
@@ -209,6 +234,8 @@ def kernels(args):
         measure("layer norm backward", dtype, lambda: torch.ops.aten.native_layer_norm_backward(
             x, x, [columns], mean.to(dtype) if args.device == "cpu" else mean,
             rstd.to(dtype) if args.device == "cpu" else rstd, weight, bias, [True, True, True]))
+        embedding_kernels(args, dtype, new, measure, rows, columns, classes)
+        product_kernels(args, dtype, new, measure, rows, columns)
         logits = new(rows // 2, classes)
         targets = torch.zeros(rows // 2, device=args.device, dtype=torch.int64)
         measure("cross entropy", dtype, lambda: F.cross_entropy(logits, targets))
