@@ -157,8 +157,7 @@ struct Member {
   bool hangs_in_init = false;
   std::atomic<bool> aborted{false};
   std::atomic<ncclResult_t> async_error{ncclSuccess};
-  uint64_t begun = 0;                          // collectives; guarded by the clique's mutex
-  std::deque<std::function<void()>> captured;  // what graphs replay
+  uint64_t begun = 0;  // collectives; guarded by the clique's mutex
 
   // Work on a stream: this rank's next collective. Waits as a kernel spins: for its peers, or to be aborted.
   void Run(const fsdp::Task& task) {
@@ -217,6 +216,13 @@ void Join(ncclComm* comm, std::shared_ptr<Clique> clique, int rank) {
   Count(&FakeNcclCounts::communicators, 1);
 }
 
+// What graphs replay. Kept for good, since a graph may outlive its communicator; then it does nothing.
+std::function<void()>* Captured(std::function<void()> work) {
+  static auto* const captured = new std::deque<std::function<void()>>;
+  const std::lock_guard<std::mutex> lock(state_mutex);
+  return &captured->emplace_back(std::move(work));
+}
+
 // Between ncclGroupStart and ncclGroupEnd.
 thread_local bool groups = false;
 thread_local std::vector<std::function<ncclResult_t()>> grouped;
@@ -231,16 +237,18 @@ ncclResult_t Launch(Task task, ncclComm_t comm, cudaStream_t stream) {
   const FakeNcclFaults now = Faults();
   const bool hangs = now.rank == member->rank;
   if (hangs) member->async_error = now.async_error;
-  const auto work = [member, task, hangs] { hangs ? member->AwaitAbort() : member->Run(task); };
   cudaStreamCaptureStatus captures = cudaStreamCaptureStatusNone;
   cudaStreamIsCapturing(stream, &captures);
   if (captures != cudaStreamCaptureStatusNone) {  // the graph runs it as often as it is replayed
-    member->captured.emplace_back(work);
+    std::function<void()>* const work = Captured([weak = std::weak_ptr<Member>(member), task, hangs] {
+      const std::shared_ptr<Member> alive = weak.lock();
+      if (alive != nullptr) hangs ? alive->AwaitAbort() : alive->Run(task);
+    });
     const auto run_again = [](void* argument) { (*static_cast<std::function<void()>*>(argument))(); };
-    return cudaLaunchHostFunc(stream, run_again, &member->captured.back()) == cudaSuccess ? ncclSuccess
-                                                                                          : ncclUnhandledCudaError;
+    return cudaLaunchHostFunc(stream, run_again, work) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
   }
-  auto* const owned_work = new std::function<void()>(work);
+  auto* const owned_work =
+      new std::function<void()>([member, task, hangs] { hangs ? member->AwaitAbort() : member->Run(task); });
   const auto run = [](void* argument) {
     const std::unique_ptr<std::function<void()>> owned(static_cast<std::function<void()>*>(argument));
     (*owned)();
