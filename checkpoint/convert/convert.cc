@@ -63,8 +63,7 @@ absl::Status CheckHdf5Options(const std::string& destination, const ConvertOptio
   if (options.world_size && type == StateDictType::kFull) {
     return absl::InvalidArgumentError(
         "--world_size is for --state_dict_type=sharded or local, and a full checkpoint, the default, has no rank "
-        "files: add "
-        "one of the two, or leave --world_size out");
+        "files: add one of the two, or leave --world_size out");
   }
   RETURN_IF_ERROR(CheckWorldSize(options));
   if (options.parity < 0 || (options.parity > 0 && type == StateDictType::kFull)) {
@@ -273,8 +272,9 @@ ConvertReport ReportOf(const TensorSource& source, const ConvertPlan& plan, Chec
   const bool is_torch = format == CheckpointFormat::kTorch || format == CheckpointFormat::kDcp;
   StateDict kept;
   KeepSafetensorsMetadata(source.metadata(), kept);
-  if (is_torch && !kept.empty())
+  if (is_torch && !kept.empty()) {
     report.notes.push_back("__metadata__ is left out: PyTorch's formats have no place for it");
+  }
   return report;
 }
 
