@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Every backend moves and adds the right data: one suite, all backends, all world sizes.
-#include "collectives/coalesced_calls.h"
 #include "collectives/conformance/conformance.h"
 
 #include <algorithm>
@@ -13,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "base/status_matchers.h"
+#include "collectives/coalesced_calls.h"
 #include "collectives/process_group.h"
 #include "gtest/gtest.h"
 
