@@ -2,16 +2,20 @@
 //
 // async_save_benchmark: what an asynchronous save costs the training that goes on meanwhile. One process trains with
 // the flags of train_gpt that describe model, batch and sharding, on --nproc ranks that are threads; --cycles times in
-// turn it makes steps without a save, then starts to save model and optimizer and makes steps until that is durable.
+// turn it makes steps without a save, then starts to save model and optimizer and makes steps until that is durable,
+// then makes steps beside the floor: threads as nice and as many that write as many bytes of memory into a flat file
+// and fsync it (raw_file.h), which is what the disk and the machine ask of training whoever writes.
 //
 //   async_save_benchmark --model=gpt2 --config=... --nproc=1 --checkpoint_dir=DISK --cycles=5
 //
 // A step counts as one of a save when it began after AsyncSaver::Save returned and ended before the commit. Prints the
-// median, lowest and highest seconds of both kinds of steps, the ratio of their medians, and of the saves: seconds in
+// mean, median, lowest and highest seconds of the three kinds of steps, the ratios, and of the saves: seconds in
 // flight, the share of all time that this is, seconds that training was blocked (the copy), bytes. --json: one object.
 #include <algorithm>
 #include <atomic>
+#include <cstddef>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -29,7 +33,9 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/status_macros.h"
+#include "base/thread_pool.h"
 #include "checkpoint/async_saver.h"
+#include "checkpoint/benchmark/raw_file.h"
 #include "collectives/run_ranks.h"
 #include "examples/batch_loader.h"
 #include "examples/sharded_model.h"
@@ -64,7 +70,9 @@ void WriteText(const std::string& root, int64_t seq_len) {
 struct Measured {
   std::vector<double> without;  // seconds of each step
   std::vector<double> with;
+  std::vector<double> beside_floor;
   std::vector<double> in_flight;  // seconds of each save
+  std::vector<double> floor_in_flight;
   std::vector<double> blocked;
   int64_t staged_bytes = 0;  // of one rank
   double seconds = 0;        // of all cycles
@@ -114,7 +122,7 @@ class AsyncSaveBenchmark {
     return absl::OkStatus();
   }
 
-  // Steps without a save, then steps beside one.
+  // Steps without a save, then steps beside one, then steps beside the floor.
   absl::Status Cycle() {
     for (int i = 0; i < std::max<int>(kLeastSteps, last_steps_); ++i) {
       ASSIGN_OR_RETURN(const double seconds, Step());
@@ -126,17 +134,46 @@ class AsyncSaveBenchmark {
     ASSIGN_OR_RETURN(const AsyncSaveReport report, saver_->Save(state, 1));
     measured_.blocked.push_back(absl::ToDoubleSeconds(report.blocked));
     measured_.staged_bytes = report.staged_bytes;
-    const absl::Time start = absl::Now();
     last_steps_ = 0;
+    ASSIGN_OR_RETURN(const double in_flight, StepUntil(committed_, measured_.with));
+    measured_.in_flight.push_back(in_flight);
+    RETURN_IF_ERROR(saver_->Wait().status());
+    return BesideFloor();
+  }
+
+  absl::Status BesideFloor() {
+    if (!floor_bytes_) {
+      ASSIGN_OR_RETURN(floor_bytes_, group_->device()->AllocatePinned(measured_.staged_bytes));
+      std::memset(floor_bytes_.data(), 1, floor_bytes_.nbytes());
+      ASSIGN_OR_RETURN(floor_writers_, ThreadPool::CreateNice(absl::GetFlag(FLAGS_save_threads), "floor-io",
+                                                              absl::GetFlag(FLAGS_nice)));
+    }
+    const RawFile file(absl::StrFormat("%s/floor-%d", root_, group_->rank()), *floor_writers_);
+    std::atomic<bool> written{false};
+    absl::Status status;
+    std::thread writer([&] {
+      status = file.Write(absl::MakeConstSpan(floor_bytes_.data(), floor_bytes_.nbytes()), floor_bytes_.nbytes());
+      written = true;
+    });
+    const absl::StatusOr<double> in_flight = StepUntil(written, measured_.beside_floor);
+    writer.join();
+    std::error_code ignored;
+    std::filesystem::remove(file.path(), ignored);
+    RETURN_IF_ERROR(in_flight.status());
+    measured_.floor_in_flight.push_back(*in_flight);
+    return status;
+  }
+
+  // Makes steps until `done` on rank 0; adds the seconds of each but the last, and returns those of all.
+  absl::StatusOr<double> StepUntil(const std::atomic<bool>& done, std::vector<double>& steps) {
+    const absl::Time start = absl::Now();
     while (true) {
       ASSIGN_OR_RETURN(const double seconds, Step());
-      ASSIGN_OR_RETURN(const bool done, IsCommitted());
-      if (done) break;
-      measured_.with.push_back(seconds);
+      ASSIGN_OR_RETURN(const std::vector<std::string> known, group_->GatherBlobs(done ? "1" : "0"));
+      if (known[0] == "1") return absl::ToDoubleSeconds(absl::Now() - start);
+      steps.push_back(seconds);
       ++last_steps_;
     }
-    measured_.in_flight.push_back(absl::ToDoubleSeconds(absl::Now() - start));
-    return saver_->Wait().status();
   }
 
   absl::StatusOr<double> Step() {
@@ -144,12 +181,6 @@ class AsyncSaveBenchmark {
     RETURN_IF_ERROR(train_step_->Run(next_step_++, options_.max_grad_norm).status());
     RETURN_IF_ERROR(model_->stream().Synchronize());
     return absl::ToDoubleSeconds(absl::Now() - start);
-  }
-
-  // What rank 0 knows, on all ranks.
-  absl::StatusOr<bool> IsCommitted() {
-    ASSIGN_OR_RETURN(const std::vector<std::string> known, group_->GatherBlobs(committed_ ? "1" : "0"));
-    return known[0] == "1";
   }
 
   const TrainOptions& options_;
@@ -161,44 +192,57 @@ class AsyncSaveBenchmark {
   std::unique_ptr<TrainStep> train_step_;
   std::unique_ptr<AsyncSaver> saver_;
   std::atomic<bool> committed_{false};  // set by the saver's thread of rank 0
+  Buffer floor_bytes_;
+  std::unique_ptr<ThreadPool> floor_writers_;
   int64_t next_step_ = 0;
-  int last_steps_ = 0;  // beside the save before
+  int last_steps_ = 0;  // beside the save and the floor before
   Measured measured_;
 };
 
 nlohmann::json Spread(std::vector<double> values) {
   if (values.empty()) return nullptr;
   std::sort(values.begin(), values.end());
+  const double sum = std::accumulate(values.begin(), values.end(), 0.0);
   return {{"count", values.size()},
+          {"mean", sum / static_cast<double>(values.size())},
           {"median", values[values.size() / 2]},
           {"lowest", values.front()},
           {"highest", values.back()}};
 }
 
+void PrintRatio(const char* name, const nlohmann::json& beside, const nlohmann::json& without) {
+  const auto ratio = [&](const char* of) { return beside[of].get<double>() / without[of].get<double>(); };
+  absl::PrintF("a step %s takes %.3f of one without (mean; of the medians %.3f)\n", name, ratio("mean"),
+               ratio("median"));
+}
+
 void Print(const Measured& measured) {
-  const nlohmann::json summary = {
-      {"steps without a save", Spread(measured.without)}, {"steps beside a save", Spread(measured.with)},
-      {"save in flight", Spread(measured.in_flight)},     {"blocked", Spread(measured.blocked)},
-      {"share of time in flight", measured.share()},      {"staged bytes", measured.staged_bytes}};
+  const nlohmann::json summary = {{"steps without a save", Spread(measured.without)},
+                                  {"steps beside a save", Spread(measured.with)},
+                                  {"steps beside the floor", Spread(measured.beside_floor)},
+                                  {"save in flight", Spread(measured.in_flight)},
+                                  {"floor in flight", Spread(measured.floor_in_flight)},
+                                  {"blocked", Spread(measured.blocked)},
+                                  {"share of time in flight", measured.share()},
+                                  {"staged bytes", measured.staged_bytes}};
   if (absl::GetFlag(FLAGS_json)) {
     absl::PrintF("%s\n", summary.dump(2));
     return;
   }
-  absl::PrintF("%-22s %6s %9s %9s %9s\n", "seconds of", "count", "median", "lowest", "highest");
+  absl::PrintF("%-22s %6s %9s %9s %9s %9s\n", "seconds of", "count", "mean", "median", "lowest", "highest");
   for (const auto& [name, spread] : summary.items()) {
     if (!spread.is_object()) continue;
-    absl::PrintF("%-22s %6d %9.4f %9.4f %9.4f\n", name, spread["count"].get<int>(), spread["median"].get<double>(),
-                 spread["lowest"].get<double>(), spread["highest"].get<double>());
+    absl::PrintF("%-22s %6d %9.4f %9.4f %9.4f %9.4f\n", name, spread["count"].get<int>(), spread["mean"].get<double>(),
+                 spread["median"].get<double>(), spread["lowest"].get<double>(), spread["highest"].get<double>());
   }
-  if (measured.with.empty()) {
+  if (measured.with.empty() || measured.beside_floor.empty()) {
     absl::PrintF("no step was as short as a save: take a smaller step or a larger model\n");
     return;
   }
-  absl::PrintF(
-      "training beside a save: %.3f of the time of a step without one; %.1f MB of a rank saved, in flight %.0f %% of "
-      "the time\n",
-      summary["steps beside a save"]["median"].get<double>() / summary["steps without a save"]["median"].get<double>(),
-      static_cast<double>(measured.staged_bytes) / 1e6, 100 * measured.share());
+  PrintRatio("beside a save", summary["steps beside a save"], summary["steps without a save"]);
+  PrintRatio("beside the floor", summary["steps beside the floor"], summary["steps without a save"]);
+  absl::PrintF("%.1f MB of a rank saved, in flight %.0f %% of the time\n",
+               static_cast<double>(measured.staged_bytes) / 1e6, 100 * measured.share());
 }
 
 absl::StatusOr<Measured> MeasureOnRanks(const TrainOptions& options, const std::string& root) {
