@@ -2,9 +2,18 @@
 #include "fsdp/runtime/all_ranks.h"
 
 #include "base/status_macros.h"
+#include "collectives/coalesced_calls.h"
 #include "nlohmann/json.hpp"
 
 namespace fsdp {
+namespace {
+
+void BroadcastIn(ProcessGroup& group, absl::Span<const Tensor> tensors, Stream& stream) {
+  const CoalescedCalls coalesced(group);
+  for (const Tensor& t : tensors) group.Broadcast(t, /*root=*/0, stream);
+}
+
+}  // namespace
 
 AllRanks::AllRanks(const ShardGroups& groups) : groups_(groups) {}
 
@@ -35,14 +44,11 @@ absl::StatusOr<std::vector<std::string>> AllRanks::GatherBlobs(std::string_view 
   return all;
 }
 
-void AllRanks::BroadcastFromFirst(const Tensor& t, Stream& stream) const {
-  if (groups_.all() != nullptr) {
-    groups_.all()->Broadcast(t, /*root=*/0, stream);
-    return;
-  }
-  // The first of each shard group has it after the first broadcast, everybody after the second.
-  groups_.replicate()->Broadcast(t, /*root=*/0, stream);
-  groups_.shard()->Broadcast(t, /*root=*/0, stream);
+void AllRanks::BroadcastFromFirst(absl::Span<const Tensor> tensors, Stream& stream) const {
+  if (groups_.all() != nullptr) return BroadcastIn(*groups_.all(), tensors, stream);
+  // The first of each shard group has them after the first broadcasts, everybody after the second.
+  BroadcastIn(*groups_.replicate(), tensors, stream);
+  BroadcastIn(*groups_.shard(), tensors, stream);
 }
 
 }  // namespace fsdp

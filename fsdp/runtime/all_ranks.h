@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "collectives/process_group.h"
 #include "fsdp/runtime/shard_groups.h"
 
@@ -27,8 +28,8 @@ class AllRanks {
   // Every rank's blob, by rank. Collective; blocks.
   absl::StatusOr<std::vector<std::string>> GatherBlobs(std::string_view blob) const;
 
-  // `t` becomes rank 0's. Collective.
-  void BroadcastFromFirst(const Tensor& t, Stream& stream) const;
+  // All of `tensors` become rank 0's, by one exchange. Collective.
+  void BroadcastFromFirst(absl::Span<const Tensor> tensors, Stream& stream) const;
 
   // As fsdp::AgreeOn.
   absl::Status AgreeOn(const absl::Status& mine) const { return groups_.AgreeOn(mine); }

@@ -8,6 +8,7 @@
 #include "base/status_macros.h"
 #include "fsdp/state/replicated_state.h"
 #include "fsdp/state/state_check.h"
+#include "fsdp/state/state_scatter.h"
 
 namespace fsdp {
 namespace {
@@ -86,19 +87,20 @@ class ModelLoad {
   absl::Status Run(const std::vector<std::string>& missing) const {
     const std::set<std::string> left_out(missing.begin(), missing.end());
     ASSIGN_OR_RETURN(const std::unique_ptr<StateGather> gather, StateGather::Create(units_));
+    StateScatter scatter(units_, *gather, from_);
     for (int u = 0; u < units_.size(); ++u) {
       const Unit& unit = units_.unit(u);
       for (size_t i = 0; i < unit.parameters.size(); ++i) {
         const Parameter& parameter = *unit.parameters[i];
         if (left_out.count(parameter.fqn) != 0) continue;
-        RETURN_IF_ERROR(
-            gather->Scatter(u, i, TensorOf(parameter.fqn, parameter.shape), from_, unit.sharded_parameters[i]->data));
+        RETURN_IF_ERROR(scatter.Add(u, i, TensorOf(parameter.fqn, parameter.shape), unit.sharded_parameters[i]->data));
       }
     }
     for (const ReplicatedTensor& tensor : replicated_) {
       if (left_out.count(tensor.fqn) != 0) continue;
-      RETURN_IF_ERROR(gather->Replicate(TensorOf(tensor.fqn, tensor.data.shape()), from_, tensor.data));
+      RETURN_IF_ERROR(scatter.AddReplicated(TensorOf(tensor.fqn, tensor.data.shape()), tensor.data));
     }
+    RETURN_IF_ERROR(scatter.Flush());
     return gather->Synchronize();
   }
 

@@ -37,6 +37,7 @@ absl::StatusOr<StateDict> OptimSlices(const UnitStore& units, const StateDict& s
     const int replica = whole ? reader->gather().ranks().rank() : ShardReplica(units.unit(item.unit));
     slices.Set(entry.key(), LiveSlice(entry.shape, interval, slice, replica));
   }
+  RETURN_IF_ERROR(reader->FinishReads());
   if (reader->param_groups()) slices.Set(StateKey::ParamGroups(), *reader->param_groups());
   RETURN_IF_ERROR(reader->gather().Synchronize());
   return slices;

@@ -54,6 +54,7 @@ class OptimLoad {
       ASSIGN_OR_RETURN(const Tensor slice, DestinationOf(item, reader));
       RETURN_IF_ERROR(reader.Read(item, slice));
     }
+    RETURN_IF_ERROR(reader.FinishReads());
     for (size_t i = 0; i < present_.size(); ++i) {
       optimizer_.set_step_count(i, present_[i].steps);
       if (present_[i].states.empty()) RETURN_IF_ERROR(Forget(i, reader.gather()));

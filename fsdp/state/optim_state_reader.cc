@@ -12,6 +12,7 @@ absl::StatusOr<std::unique_ptr<OptimStateReader>> OptimStateReader::Create(const
                                                                            const StateDict& state, StateSource from) {
   std::unique_ptr<OptimStateReader> reader(new OptimStateReader(units, state, from));
   ASSIGN_OR_RETURN(reader->gather_, StateGather::Create(units));
+  reader->scatter_ = std::make_unique<StateScatter>(units, *reader->gather_, from);
   ASSIGN_OR_RETURN(OptimEntries agreed, AgreeOnEntries(reader->gather_->ranks(), state, from));
   std::map<std::string, std::pair<int, size_t>> managed;
   for (int u = 0; u < units.size(); ++u) {
@@ -48,8 +49,8 @@ absl::Status OptimStateReader::Read(const Item& item, const Tensor& destination)
     return destination.numel() == 0 ? absl::OkStatus()
                                     : gather_->Copy(HostScalar(item.entry.dtype, item.entry.scalar), destination);
   }
-  if (item.unit < 0) return gather_->Replicate(TensorOf(item), from_, destination);
-  return gather_->Scatter(item.unit, item.index, TensorOf(item), from_, destination);
+  if (item.unit < 0) return scatter_->AddReplicated(TensorOf(item), destination);
+  return scatter_->Add(item.unit, item.index, TensorOf(item), destination);
 }
 
 ShardedTensor OptimStateReader::TensorOf(const Item& item) const {

@@ -14,6 +14,7 @@
 #include "fsdp/runtime/unit.h"
 #include "fsdp/state/optim_entries.h"
 #include "fsdp/state/state_gather.h"
+#include "fsdp/state/state_scatter.h"
 
 namespace fsdp {
 
@@ -40,8 +41,9 @@ class OptimStateReader {
   // OK when `item` can be read as `dtype`: its shape is the parameter's, and this rank holds what its form says. Local.
   absl::Status Check(const Item& item, DType dtype) const;
 
-  // Puts this rank's part at `destination`. Collective for kFullFirst and kSharded.
+  // Puts this rank's part at `destination`, by FinishReads at the latest. Collective for kFullFirst and kSharded.
   absl::Status Read(const Item& item, const Tensor& destination);
+  absl::Status FinishReads() { return scatter_->Flush(); }
 
   StateGather& gather() { return *gather_; }
 
@@ -55,6 +57,7 @@ class OptimStateReader {
   const StateDict& state_;
   const StateSource from_;
   std::unique_ptr<StateGather> gather_;
+  std::unique_ptr<StateScatter> scatter_;
   std::vector<Item> items_;
   std::optional<std::string> param_groups_;
 };

@@ -4,6 +4,7 @@
 #ifndef FSDP_FSDP_STATE_STATE_FORM_H_
 #define FSDP_FSDP_STATE_STATE_FORM_H_
 
+#include <cstdint>
 #include <type_traits>
 #include <variant>
 
@@ -33,6 +34,14 @@ StateForm FormOf(const Config& config) {
   }
   return form;
 }
+
+// Where a state dict that is loaded has its tensors.
+enum class StateSource : uint8_t {
+  kFull,       // whole, on every rank
+  kFullFirst,  // whole, on rank 0 alone
+  kSharded,    // each rank's dim-0 chunk
+  kLocal,      // each rank's slice of its flat shard
+};
 
 }  // namespace fsdp
 

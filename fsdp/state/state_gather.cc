@@ -122,51 +122,6 @@ absl::StatusOr<ShardedTensor> StateGather::Extract(size_t index, const StateForm
   return result;
 }
 
-absl::Status StateGather::Scatter(int u, size_t index, const ShardedTensor& source, StateSource from,
-                                  const Tensor& destination) {
-  const Unit& unit = units_.unit(u);
-  const Interval mine = unit.sharded_parameters[index]->interval;
-  if (from == StateSource::kLocal) {
-    return mine.empty() ? absl::OkStatus() : Copy(source.shards[0].data, destination);
-  }
-  Tensor whole = source.shards.empty() ? Tensor() : source.shards[0].data;
-  if (from == StateSource::kSharded) {
-    ASSIGN_OR_RETURN(whole, GatherChunks(ChunkGroup(unit), source, destination.dtype()));
-  } else if (from == StateSource::kFullFirst) {
-    ASSIGN_OR_RETURN(whole, FromFirst(source, destination.dtype()));
-  }
-  return mine.empty() ? absl::OkStatus() : Copy(whole.Slice(mine), destination);
-}
-
-absl::Status StateGather::Replicate(const ShardedTensor& source, StateSource from, const Tensor& destination) {
-  if (destination.numel() == 0) return absl::OkStatus();
-  if (from != StateSource::kFullFirst) return Copy(source.shards[0].data, destination);
-  ASSIGN_OR_RETURN(const Tensor whole, FromFirst(source, destination.dtype()));
-  return Copy(whole, destination);
-}
-
-// Chunks begin at multiples of the first one's size, so the padded chunks side by side are the whole tensor.
-absl::StatusOr<Tensor> StateGather::GatherChunks(ProcessGroup& group, const ShardedTensor& source, DType dtype) {
-  const int64_t chunk = Dim0Chunk(source.shape, group.size(), 0).size();
-  ASSIGN_OR_RETURN(const Tensor whole, Tensor::Empty(device(), dtype, {chunk * group.size()}));
-  const Tensor own = whole.Slice({group.rank() * chunk, (group.rank() + 1) * chunk});
-  device().ops().Zero(own, *stream_);
-  if (!source.shards.empty()) {
-    const Tensor& data = source.shards[0].data;
-    RETURN_IF_ERROR(Copy(data, own.Slice({0, data.numel()})));
-  }
-  group.AllGather(own, whole, *stream_);
-  return whole;
-}
-
-// Rank 0's whole tensor, on every rank.
-absl::StatusOr<Tensor> StateGather::FromFirst(const ShardedTensor& source, DType dtype) {
-  ASSIGN_OR_RETURN(const Tensor whole, Tensor::Empty(device(), dtype, {source.shape.numel()}));
-  if (ranks_.rank() == 0 && whole.numel() > 0) RETURN_IF_ERROR(Copy(source.shards[0].data, whole));
-  ranks_.BroadcastFromFirst(whole, *stream_);
-  return whole;
-}
-
 absl::Status StateGather::Copy(const Tensor& source, const Tensor& destination) {
   Tensor from = source;
   if (source.dtype() != destination.dtype()) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// StateGather: from a unit's shards to whole parameters or dim-0 chunks, and back. One way for parameters and for every
-// optimizer state, since these are sharded alike. Works unit by unit in one buffer, so that memory beyond the result is
-// one unsharded unit. Blocks nowhere but in Synchronize.
+// StateGather: from a unit's shards to whole parameters or dim-0 chunks; state_scatter.h is the way back. One way for
+// parameters and for every optimizer state, since these are sharded alike. Works unit by unit in one buffer, so that
+// memory beyond the result is one unsharded unit. Blocks nowhere but in Synchronize.
 #ifndef FSDP_FSDP_STATE_STATE_GATHER_H_
 #define FSDP_FSDP_STATE_STATE_GATHER_H_
 
@@ -24,14 +24,6 @@ ProcessGroup& ChunkGroup(const Unit& unit);
 // Which copy this rank holds of what is cut over ChunkGroup, and of what its shard has.
 int ChunkReplica(const Unit& unit);
 int ShardReplica(const Unit& unit);
-
-// Where a state dict that is loaded has its tensors.
-enum class StateSource : uint8_t {
-  kFull,       // whole, on every rank
-  kFullFirst,  // whole, on rank 0 alone
-  kSharded,    // each rank's dim-0 chunk
-  kLocal,      // each rank's slice of its flat shard
-};
 
 class StateGather {
  public:
@@ -58,14 +50,6 @@ class StateGather {
   // Puts elements `wanted` of that parameter at `out`, in host memory or on the device.
   void CopyOut(size_t index, const Interval& wanted, const Tensor& out, bool to_host);
 
-  // Fills `destination`, this rank's slice of parameter `index` of unit `unit`, from `source`, converting floating
-  // dtypes. Collective for kFullFirst and kSharded.
-  absl::Status Scatter(int unit, size_t index, const ShardedTensor& source, StateSource from,
-                       const Tensor& destination);
-
-  // As Scatter, for what every rank holds whole.
-  absl::Status Replicate(const ShardedTensor& source, StateSource from, const Tensor& destination);
-
   // destination = source, converted, in stream order; either may be on the device or in host memory.
   absl::Status Copy(const Tensor& source, const Tensor& destination);
 
@@ -83,8 +67,6 @@ class StateGather {
   explicit StateGather(const UnitStore& units) : units_(units), ranks_(units.groups()) {}
 
   absl::Status Reserve(Buffer& buffer, bool on_host);
-  absl::StatusOr<Tensor> GatherChunks(ProcessGroup& group, const ShardedTensor& source, DType dtype);
-  absl::StatusOr<Tensor> FromFirst(const ShardedTensor& source, DType dtype);
 
   const UnitStore& units_;
   const AllRanks ranks_;

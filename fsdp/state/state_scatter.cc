@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/state/state_scatter.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/status_macros.h"
+#include "collectives/coalesced_calls.h"
+#include "tensor/ops.h"
+
+namespace fsdp {
+namespace {
+
+int64_t BytesOfLargest(const UnitStore& units) {
+  int64_t nbytes = 0;
+  for (const auto& unit : units.units()) {
+    nbytes = std::max(nbytes, unit->layout.padded_numel() * SizeOf(unit->dtype));
+  }
+  return nbytes;
+}
+
+}  // namespace
+
+StateScatter::StateScatter(const UnitStore& units, StateGather& gather, StateSource from)
+    : units_(units), gather_(gather), from_(from), batch_bytes_(BytesOfLargest(units)) {}
+
+absl::Status StateScatter::Add(int u, size_t index, const ShardedTensor& source, const Tensor& destination) {
+  const Unit& unit = units_.unit(u);
+  const Interval mine = unit.sharded_parameters[index]->interval;
+  switch (from_) {
+    case StateSource::kLocal:
+      return mine.empty() ? absl::OkStatus() : gather_.Copy(source.shards[0].data, destination);
+    case StateSource::kFull:
+      return mine.empty() ? absl::OkStatus() : gather_.Copy(source.shards[0].data.Slice(mine), destination);
+    case StateSource::kSharded: {
+      ASSIGN_OR_RETURN(Item item, FromChunks(ChunkGroup(unit), source, destination.dtype()));
+      return Push(std::move(item), mine, destination);
+    }
+    case StateSource::kFullFirst:
+      break;
+  }
+  ASSIGN_OR_RETURN(Item item, FromFirst(source, destination.dtype()));
+  return Push(std::move(item), mine, destination);
+}
+
+absl::Status StateScatter::AddReplicated(const ShardedTensor& source, const Tensor& destination) {
+  if (destination.numel() == 0) return absl::OkStatus();
+  if (from_ != StateSource::kFullFirst) return gather_.Copy(source.shards[0].data, destination);
+  ASSIGN_OR_RETURN(Item item, FromFirst(source, destination.dtype()));
+  return Push(std::move(item), {0, destination.numel()}, destination);
+}
+
+// Chunks begin at multiples of the first one's size, so the padded chunks side by side are the whole tensor.
+absl::StatusOr<StateScatter::Item> StateScatter::FromChunks(ProcessGroup& group, const ShardedTensor& source,
+                                                            DType dtype) {
+  const int64_t chunk = Dim0Chunk(source.shape, group.size(), 0).size();
+  ASSIGN_OR_RETURN(Tensor whole, Tensor::Empty(gather_.device(), dtype, {chunk * group.size()}));
+  const Tensor own = whole.Slice({group.rank() * chunk, (group.rank() + 1) * chunk});
+  gather_.device().ops().Zero(own, gather_.stream());
+  if (!source.shards.empty()) {
+    const Tensor& data = source.shards[0].data;
+    RETURN_IF_ERROR(gather_.Copy(data, own.Slice({0, data.numel()})));
+  }
+  return Item{.group = &group, .whole = std::move(whole), .own = own};
+}
+
+absl::StatusOr<StateScatter::Item> StateScatter::FromFirst(const ShardedTensor& source, DType dtype) {
+  ASSIGN_OR_RETURN(Tensor whole, Tensor::Empty(gather_.device(), dtype, {source.shape.numel()}));
+  if (gather_.ranks().rank() == 0 && whole.numel() > 0) RETURN_IF_ERROR(gather_.Copy(source.shards[0].data, whole));
+  return Item{.whole = std::move(whole)};
+}
+
+absl::Status StateScatter::Push(Item item, const Interval& wanted, const Tensor& destination) {
+  if (nbytes_ > 0 && nbytes_ + item.whole.nbytes() > batch_bytes_) RETURN_IF_ERROR(Flush());
+  nbytes_ += item.whole.nbytes();
+  item.wanted = wanted;
+  item.destination = destination;
+  items_.push_back(std::move(item));
+  return absl::OkStatus();
+}
+
+absl::Status StateScatter::Flush() {
+  const std::vector<Item> items = std::exchange(items_, {});
+  nbytes_ = 0;
+  for (size_t begin = 0, end = 0; begin < items.size(); begin = end) {
+    while (end < items.size() && items[end].group == items[begin].group) ++end;
+    Exchange(absl::MakeSpan(items).subspan(begin, end - begin));
+  }
+  for (const Item& item : items) {
+    if (!item.wanted.empty()) RETURN_IF_ERROR(gather_.Copy(item.whole.Slice(item.wanted), item.destination));
+  }
+  return absl::OkStatus();
+}
+
+void StateScatter::Exchange(absl::Span<const Item> items) {
+  ProcessGroup* const group = items[0].group;
+  if (group == nullptr) {
+    std::vector<Tensor> wholes;
+    for (const Item& item : items) wholes.push_back(item.whole);
+    return gather_.ranks().BroadcastFromFirst(wholes, gather_.stream());
+  }
+  const CoalescedCalls coalesced(*group);
+  for (const Item& item : items) group->AllGather(item.own, item.whole, gather_.stream());
+}
+
+}  // namespace fsdp

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// StateScatter: the way back of StateGather: from a state dict's tensors, which are whole, on every rank or on rank 0
+// alone, or cut into dim-0 chunks, to the units' slices. The exchanges of a batch of tensors are independent of each
+// other, and are issued as one (collectives/coalesced_calls.h). A batch is as large as the largest unit, so memory
+// beyond the result is one unsharded unit, or one tensor that is larger.
+#ifndef FSDP_FSDP_STATE_STATE_SCATTER_H_
+#define FSDP_FSDP_STATE_STATE_SCATTER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "fsdp/runtime/unit.h"
+#include "fsdp/state/state_form.h"
+#include "fsdp/state/state_gather.h"
+#include "tensor/sharded_tensor.h"
+
+namespace fsdp {
+
+class StateScatter final {
+ public:
+  // Both must outlive it.
+  StateScatter(const UnitStore& units, StateGather& gather, StateSource from);
+
+  // Fills `destination`, this rank's slice of parameter `index` of unit `unit`, from `source`, converting floating
+  // dtypes, on the gather's stream: now, or with a later call, of Flush at the latest. Ranks add the same tensors in
+  // the same order. Collective for kFullFirst and kSharded.
+  absl::Status Add(int unit, size_t index, const ShardedTensor& source, const Tensor& destination);
+
+  // As Add, for what every rank holds whole.
+  absl::Status AddReplicated(const ShardedTensor& source, const Tensor& destination);
+
+  // Exchanges what was added and is not there yet. Collective; does not block.
+  absl::Status Flush();
+
+ private:
+  // A tensor that other ranks have elements of.
+  struct Item {
+    ProcessGroup* group = nullptr;  // whose chunks it is made of; null: rank 0 has it
+    Tensor whole;                   // this rank's part is in its place
+    Tensor own = {};                // that part, of chunks
+    Interval wanted = {};           // of it, by this rank
+    Tensor destination = {};
+  };
+
+  absl::StatusOr<Item> FromChunks(ProcessGroup& group, const ShardedTensor& source, DType dtype);
+  absl::StatusOr<Item> FromFirst(const ShardedTensor& source, DType dtype);
+  absl::Status Push(Item item, const Interval& wanted, const Tensor& destination);
+  void Exchange(absl::Span<const Item> items);  // all of one group
+
+  const UnitStore& units_;
+  StateGather& gather_;
+  const StateSource from_;
+  const int64_t batch_bytes_;
+  std::vector<Item> items_;
+  int64_t nbytes_ = 0;  // of items_
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_FSDP_STATE_STATE_SCATTER_H_
