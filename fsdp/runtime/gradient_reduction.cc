@@ -7,6 +7,7 @@
 #include "base/status_macros.h"
 #include "fsdp/runtime/row_copy.h"
 #include "tensor/ops.h"
+#include "tensor/stream_priority.h"
 #include "tensor/trace.h"
 
 namespace fsdp {
@@ -33,7 +34,8 @@ GradientReduction::~GradientReduction() = default;
 absl::StatusOr<std::unique_ptr<GradientReduction>> GradientReduction::Create(const UnitStore& units,
                                                                              const MemoryPlan& plan, Stream& compute) {
   std::unique_ptr<GradientReduction> made(new GradientReduction(units, plan, compute));
-  ASSIGN_OR_RETURN(made->post_backward_, units.device().CreateStream("post_backward"));
+  // Urgent as all-gathers are; all-reduces over replicas are not, as in PyTorch's fully_shard.
+  ASSIGN_OR_RETURN(made->post_backward_, CreateUrgentStream(units.device(), "post_backward"));
   ASSIGN_OR_RETURN(made->all_reduce_, units.device().CreateStream("all_reduce"));
   RETURN_IF_ERROR(units.groups().AgreeOn(made->Allocate()));
   return made;

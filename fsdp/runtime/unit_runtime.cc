@@ -7,6 +7,7 @@
 #include "base/status_macros.h"
 #include "fsdp/runtime/row_copy.h"
 #include "tensor/ops.h"
+#include "tensor/stream_priority.h"
 #include "tensor/trace.h"
 
 namespace fsdp {
@@ -19,7 +20,8 @@ UnitRuntime::~UnitRuntime() = default;
 absl::StatusOr<std::unique_ptr<UnitRuntime>> UnitRuntime::Create(const UnitStore& units, const MemoryPlan& plan) {
   std::unique_ptr<UnitRuntime> runtime(new UnitRuntime(units, plan));
   ASSIGN_OR_RETURN(runtime->compute_, units.device().CreateStream("compute"));
-  ASSIGN_OR_RETURN(runtime->unshard_, units.device().CreateStream("unshard"));
+  // Or a GPU that is full of compute would begin what the next compute waits for last.
+  ASSIGN_OR_RETURN(runtime->unshard_, CreateUrgentStream(units.device(), "unshard"));
   RETURN_IF_ERROR(units.groups().AgreeOn(runtime->Allocate()));
   ASSIGN_OR_RETURN(runtime->gradients_, GradientReduction::Create(units, plan, *runtime->compute_));
   return runtime;
