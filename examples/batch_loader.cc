@@ -6,22 +6,44 @@
 
 namespace fsdp {
 
-absl::StatusOr<Batch> BatchLoader::Load(int64_t step, int micro_step, Stream& stream) const {
+void BatchLoader::Stage(int64_t step, int micro_step, const Buffer& staging) const {
   const int64_t seq_len = shape_.seq_len;
-  const int64_t numel = shape_.batch_size * seq_len;
-  const int64_t nbytes = numel * SizeOf(DType::kInt32);
-  ASSIGN_OR_RETURN(const Buffer staging, stream.device().AllocatePinned(2 * nbytes));
-  const absl::Span<int32_t> staged(reinterpret_cast<int32_t*>(staging.data()),
-                                   2 * numel);  // all tokens, then all targets
+  const absl::Span<int32_t> staged(reinterpret_cast<int32_t*>(staging.data()), 2 * numel());
   for (int64_t row = 0; row < shape_.batch_size; ++row) {
     data_.CopySample(shape_.SampleIndex(step, micro_step, row), staged.subspan(row * seq_len, seq_len),
-                     staged.subspan(numel + row * seq_len, seq_len));
+                     staged.subspan(numel() + row * seq_len, seq_len));
   }
-  ASSIGN_OR_RETURN(const Tensor both, Tensor::Empty(stream.device(), DType::kInt32, {2 * numel}));
-  stream.CopyAsync(both.data(), staging.data(), both.nbytes());
+}
+
+// Its targets follow its tokens, as where they are staged.
+absl::StatusOr<Batch> BatchLoader::NewBatch(Stream& stream) const {
+  ASSIGN_OR_RETURN(const Tensor both, Tensor::Empty(stream.device(), DType::kInt32, {2 * numel()}));
+  return Batch{.tokens = both.Slice({0, numel()}).View({shape_.batch_size, shape_.seq_len}),
+               .targets = both.Slice({numel(), 2 * numel()})};
+}
+
+absl::StatusOr<Batch> BatchLoader::Load(int64_t step, int micro_step, Stream& stream) const {
+  ASSIGN_OR_RETURN(const Buffer staging, stream.device().AllocatePinned(2 * numel() * SizeOf(DType::kInt32)));
+  Stage(step, micro_step, staging);
+  ASSIGN_OR_RETURN(const Batch batch, NewBatch(stream));
+  stream.CopyAsync(batch.tokens.data(), staging.data(), staging.nbytes());
   stream.Run([staging] { return absl::OkStatus(); });  // keeps the staging memory until the copy ran
-  return Batch{.tokens = both.Slice({0, numel}).View({shape_.batch_size, seq_len}),
-               .targets = both.Slice({numel, 2 * numel})};
+  return batch;
+}
+
+absl::StatusOr<BatchSlot> BatchLoader::NewSlot(Stream& stream) const {
+  BatchSlot slot;
+  ASSIGN_OR_RETURN(slot.staging, stream.device().AllocatePinned(2 * numel() * SizeOf(DType::kInt32)));
+  ASSIGN_OR_RETURN(slot.batch, NewBatch(stream));
+  return slot;
+}
+
+absl::Status BatchLoader::Fill(int64_t step, int micro_step, BatchSlot& slot, Stream& stream) const {
+  RETURN_IF_ERROR(slot.copied.Synchronize());
+  Stage(step, micro_step, slot.staging);
+  stream.CopyAsync(slot.batch.tokens.data(), slot.staging.data(), slot.staging.nbytes());
+  slot.copied = stream.Record();
+  return absl::OkStatus();
 }
 
 }  // namespace fsdp

@@ -10,6 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "examples/token_data.h"
+#include "tensor/buffer.h"
 #include "tensor/stream.h"
 #include "tensor/tensor.h"
 
@@ -36,6 +37,13 @@ struct Batch {
   Tensor targets;  // int32 [batch_size * seq_len]
 };
 
+// A batch in memory that stays where it is, for work that is captured in a graph.
+struct BatchSlot {
+  Batch batch;
+  Buffer staging;  // pinned: what the batch is copied from
+  Event copied;    // it was
+};
+
 class BatchLoader {
  public:
   // Precondition: data.CheckLength(shape.seq_len) is OK.
@@ -46,7 +54,18 @@ class BatchLoader {
   // New tensors on the stream's device, filled in stream order.
   absl::StatusOr<Batch> Load(int64_t step, int micro_step, Stream& stream) const;
 
+  // A slot on the stream's device, its contents unspecified; and the same rows into it, in stream order. Waits until
+  // what was last put there was copied.
+  absl::StatusOr<BatchSlot> NewSlot(Stream& stream) const;
+  absl::Status Fill(int64_t step, int micro_step, BatchSlot& slot, Stream& stream) const;
+
  private:
+  int64_t numel() const { return shape_.batch_size * shape_.seq_len; }
+
+  // All tokens, then all targets.
+  void Stage(int64_t step, int micro_step, const Buffer& staging) const;
+  absl::StatusOr<Batch> NewBatch(Stream& stream) const;
+
   const TokenData data_;
   const BatchShape shape_;
 };

@@ -80,6 +80,10 @@ ABSL_FLAG(bool, forward_prefetch, false, "all-gather the next unit before the cu
 ABSL_FLAG(bool, limit_all_gathers, true, "keep no more unsharded units than the schedule needs");
 ABSL_FLAG(bool, optimizer_casts, false, "let the optimizer write the bfloat16 parameters that all-gathers start from");
 
+ABSL_FLAG(bool, cuda_graph, false,
+          "on GPUs, capture a training step after two and replay it from then on, with the same results; without "
+          "--cpu_offload and --trace");
+
 ABSL_FLAG(std::string, checkpoint_dir, "", "where step-K directories are saved; made if needed");
 ABSL_FLAG(int64_t, checkpoint_every, 0, "save after every N steps, and after the last (0: after the last only)");
 ABSL_FLAG(int, keep_last, 0, "delete all but the newest K checkpoints after each save (0: keep all)");
@@ -196,6 +200,24 @@ absl::Status CheckApi() {
   return absl::OkStatus();
 }
 
+// What a graph of GPU work cannot have.
+absl::Status CheckCudaGraph() {
+  if (absl::GetFlag(FLAGS_device) == "cpu") {
+    return absl::InvalidArgumentError("--cuda_graph: expected a GPU, not --device=cpu");
+  }
+  if (absl::GetFlag(FLAGS_cpu_offload)) {
+    return absl::InvalidArgumentError(
+        "--cuda_graph: expected no --cpu_offload beside it: the host's optimizer step "
+        "cannot be captured");
+  }
+  if (!absl::GetFlag(FLAGS_trace).empty()) {
+    return absl::InvalidArgumentError(
+        "--cuda_graph: expected no --trace beside it: spans of captured work are not "
+        "known to the host");
+  }
+  return absl::OkStatus();
+}
+
 // Flags that mean nothing alone.
 absl::Status CheckCombinations() {
   RETURN_IF_ERROR(CheckApi());
@@ -207,6 +229,7 @@ absl::Status CheckCombinations() {
     return absl::InvalidArgumentError(
         "--optimizer_casts: expected --param_dtype=bfloat16 and no --cpu_offload beside it");
   }
+  if (absl::GetFlag(FLAGS_cuda_graph)) RETURN_IF_ERROR(CheckCudaGraph());
   if (!absl::GetFlag(FLAGS_data).empty() && !absl::GetFlag(FLAGS_tokens).empty()) {
     return absl::InvalidArgumentError("--data and --tokens: expected only one of the two");
   }
@@ -299,6 +322,7 @@ absl::Status ReadSharding(TrainOptions& options) {
   options.forward_prefetch = absl::GetFlag(FLAGS_forward_prefetch);
   options.limit_all_gathers = absl::GetFlag(FLAGS_limit_all_gathers);
   options.optimizer_casts = absl::GetFlag(FLAGS_optimizer_casts);
+  options.cuda_graph = absl::GetFlag(FLAGS_cuda_graph);
   return absl::OkStatus();
 }
 

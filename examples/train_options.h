@@ -84,6 +84,7 @@ struct TrainOptions {
   bool forward_prefetch = false;
   bool limit_all_gathers = true;
   bool optimizer_casts = false;
+  bool cuda_graph = false;  // replay steps as graphs
 
   // Checkpoints.
   std::string checkpoint_dir;    // empty: none are saved

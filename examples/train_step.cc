@@ -10,6 +10,7 @@
 #include "base/status_macros.h"
 #include "examples/stop_signal.h"
 #include "nn/cross_entropy_loss.h"
+#include "tensor/work_graph.h"
 
 namespace fsdp {
 namespace {
@@ -35,14 +36,48 @@ TrainStep::TrainStep(FullyShardedDataParallel& model, Optimizer& optimizer, cons
 absl::StatusOr<std::unique_ptr<TrainStep>> TrainStep::Create(FullyShardedDataParallel& model, Optimizer& optimizer,
                                                              const BatchLoader& batches, std::shared_ptr<Trace> trace) {
   std::unique_ptr<TrainStep> step(new TrainStep(model, optimizer, batches, std::move(trace)));
-  ASSIGN_OR_RETURN(step->host_losses_, model.device().AllocatePinned(batches.shape().grad_accum * sizeof(float)));
-  ASSIGN_OR_RETURN(step->reports_, RankReports::Create(model.group()));
+  RETURN_IF_ERROR(step->AllocateReports());
   return step;
 }
 
-absl::Status TrainStep::MicroStep(int64_t step, int micro_step) {
+absl::StatusOr<std::unique_ptr<TrainStep>> TrainStep::CreateCaptured(FullyShardedDataParallel& model,
+                                                                     Optimizer& optimizer, const BatchLoader& batches) {
+  std::unique_ptr<TrainStep> step(new TrainStep(model, optimizer, batches, /*trace=*/nullptr));
+  TrainStep* const captured = step.get();
+  const auto forward_backward = [captured] {
+    return captured->ForwardBackward([captured](int micro_step) { return captured->slots_[micro_step].batch; });
+  };
+  ASSIGN_OR_RETURN(step->graph_, StepGraph::Create(model, optimizer, forward_backward));
+  for (int a = 0; a < batches.shape().grad_accum; ++a) {
+    ASSIGN_OR_RETURN(BatchSlot slot, batches.NewSlot(model.stream()));
+    step->slots_.push_back(std::move(slot));
+  }
+  RETURN_IF_ERROR(step->AllocateReports());
+  return step;
+}
+
+absl::Status TrainStep::AllocateReports() {
+  ASSIGN_OR_RETURN(host_losses_, model_.device().AllocatePinned(batches_.shape().grad_accum * sizeof(float)));
+  ASSIGN_OR_RETURN(reports_, RankReports::Create(model_.group()));
+  return absl::OkStatus();
+}
+
+absl::Status TrainStep::ForwardBackward(const BatchOf& batch_of) {
   Stream& stream = model_.stream();
-  ASSIGN_OR_RETURN(const Batch batch, batches_.Load(step, micro_step, stream));
+  const int grad_accum = batches_.shape().grad_accum;
+  for (int a = 0; a < grad_accum; ++a) {
+    std::optional<NoSyncGuard> no_sync;
+    if (a + 1 < grad_accum) no_sync.emplace(model_);
+    ASSIGN_OR_RETURN(const Batch batch, batch_of(a));
+    RETURN_IF_ERROR(MicroStep(batch, a));
+    if (no_sync.has_value() && !IsCapturing(stream)) {
+      RETURN_IF_ERROR(stream.Synchronize());  // or the host would allocate all activations at once
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status TrainStep::MicroStep(const Batch& batch, int micro_step) {
   Tape tape = model_.NewTape();
   ASSIGN_OR_RETURN(const Tensor logits, model_.Forward(batch.tokens, tape));
   ASSIGN_OR_RETURN(const Tensor grad_logits, Loss(logits, batch, micro_step, tape));
@@ -67,24 +102,8 @@ double TrainStep::LocalLoss() const {
 }
 
 absl::StatusOr<StepOutcome> TrainStep::Run(int64_t step, float max_grad_norm) {
-  Stream& stream = model_.stream();
-  const int grad_accum = batches_.shape().grad_accum;
-  for (int a = 0; a < grad_accum; ++a) {
-    std::optional<NoSyncGuard> no_sync;
-    if (a + 1 < grad_accum) no_sync.emplace(model_);
-    RETURN_IF_ERROR(MicroStep(step, a));
-    if (no_sync.has_value())
-      RETURN_IF_ERROR(stream.Synchronize());  // or the host would allocate all activations at once
-  }
-  reports_->Gather(
-      [this] {
-        return RankReport{.loss = LocalLoss(),
-                          .stop_requested = StopRequested() ? 1.0 : 0.0,
-                          .peak_bytes = static_cast<double>(model_.device().peak_allocated_bytes())};
-      },
-      stream);
-  const Event reported = stream.Record();
-  ASSIGN_OR_RETURN(const GradClip clip, Clip(max_grad_norm));
+  ASSIGN_OR_RETURN(const Event reported,
+                   graph_ != nullptr ? ComputeCaptured(step, max_grad_norm) : ComputeGradients(step, max_grad_norm));
   RETURN_IF_ERROR(reported.Synchronize());
 
   const std::vector<RankReport> reports = reports_->Read();
@@ -94,27 +113,57 @@ absl::StatusOr<StepOutcome> TrainStep::Run(int64_t step, float max_grad_norm) {
     outcome.peak_bytes = std::max(outcome.peak_bytes, static_cast<int64_t>(report.peak_bytes));
     outcome.stop_requested |= report.stop_requested != 0;
   }
-  if (!clip.coefficient().defined()) {  // scaled already, and so known
-    ASSIGN_OR_RETURN(const float norm, clip.Norm());
+  if (!clip().coefficient().defined()) {  // scaled already, and so known
+    ASSIGN_OR_RETURN(const float norm, clip().Norm());
     RETURN_IF_ERROR(CheckFinite(norm, step));
   }
-  RETURN_IF_ERROR(Update(clip));
-  ASSIGN_OR_RETURN(const float grad_norm, clip.Norm());
+  RETURN_IF_ERROR(Update());
+  ASSIGN_OR_RETURN(const float grad_norm, clip().Norm());
   RETURN_IF_ERROR(CheckFinite(grad_norm, step));
   outcome.grad_norm = grad_norm;
   return outcome;
 }
 
-absl::StatusOr<GradClip> TrainStep::Clip(float max_grad_norm) {
-  const TraceScope span(trace_.get(), model_.stream(), [] { return std::string("clip_grad_norm"); });
-  return model_.DeferClipGradNorm(max_grad_norm);
+absl::StatusOr<Event> TrainStep::ComputeGradients(int64_t step, float max_grad_norm) {
+  RETURN_IF_ERROR(ForwardBackward([&](int micro_step) { return batches_.Load(step, micro_step, model_.stream()); }));
+  const Event reported = Report();
+  RETURN_IF_ERROR(Clip(max_grad_norm));
+  return reported;
 }
 
-absl::Status TrainStep::Update(const GradClip& clip) {
+absl::StatusOr<Event> TrainStep::ComputeCaptured(int64_t step, float max_grad_norm) {
+  for (size_t a = 0; a < slots_.size(); ++a) {
+    RETURN_IF_ERROR(batches_.Fill(step, static_cast<int>(a), slots_[a], model_.stream()));
+  }
+  RETURN_IF_ERROR(graph_->ComputeGradients(max_grad_norm));
+  return Report();
+}
+
+Event TrainStep::Report() {
+  reports_->Gather(
+      [this] {
+        return RankReport{.loss = LocalLoss(),
+                          .stop_requested = StopRequested() ? 1.0 : 0.0,
+                          .peak_bytes = static_cast<double>(model_.device().peak_allocated_bytes())};
+      },
+      model_.stream());
+  return model_.stream().Record();
+}
+
+absl::Status TrainStep::Clip(float max_grad_norm) {
+  const TraceScope span(trace_.get(), model_.stream(), [] { return std::string("clip_grad_norm"); });
+  ASSIGN_OR_RETURN(GradClip clip, model_.DeferClipGradNorm(max_grad_norm));
+  clip_.reset();
+  clip_.emplace(std::move(clip));
+  return absl::OkStatus();
+}
+
+absl::Status TrainStep::Update() {
   Stream& stream = model_.stream();
   const TraceScope span(trace_.get(), stream, [] { return std::string("optimizer"); });
   stream.Wait(std::exchange(update_after_, Event()));
-  optimizer_.set_grad_factor(clip.coefficient());
+  if (graph_ != nullptr) return graph_->Update();
+  optimizer_.set_grad_factor(clip_->coefficient());
   RETURN_IF_ERROR(optimizer_.Step(stream));
   optimizer_.ZeroGrad();
   return absl::OkStatus();

@@ -6,7 +6,9 @@
 #define FSDP_EXAMPLES_TRAIN_STEP_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -14,6 +16,7 @@
 #include "examples/batch_loader.h"
 #include "examples/rank_report.h"
 #include "fsdp/fsdp.h"
+#include "fsdp/step_graph.h"
 #include "optim/optimizer.h"
 #include "tensor/trace.h"
 
@@ -32,6 +35,11 @@ class TrainStep {
   static absl::StatusOr<std::unique_ptr<TrainStep>> Create(FullyShardedDataParallel& model, Optimizer& optimizer,
                                                            const BatchLoader& batches, std::shared_ptr<Trace> trace);
 
+  // Steps that are replayed as graphs, but for the first few, with the same results; every step with the same
+  // max_grad_norm. The errors of StepGraph::Create (fsdp/step_graph.h).
+  static absl::StatusOr<std::unique_ptr<TrainStep>> CreateCaptured(FullyShardedDataParallel& model,
+                                                                   Optimizer& optimizer, const BatchLoader& batches);
+
   // Step `step`, from 0, with the optimizer's learning rate as it is. Collective. The update itself may still be
   // running on the model's stream when it returns. kFailedPrecondition on every rank when any rank's loss or the norm
   // is not finite; the optimizer then did not step.
@@ -44,16 +52,27 @@ class TrainStep {
   TrainStep(FullyShardedDataParallel& model, Optimizer& optimizer, const BatchLoader& batches,
             std::shared_ptr<Trace> trace);
 
-  // Forward and backward of one micro-step, put on the stream; its loss goes to losses_.
-  absl::Status MicroStep(int64_t step, int micro_step);
+  using BatchOf = std::function<absl::StatusOr<Batch>(int micro_step)>;
+
+  absl::Status AllocateReports();
+
+  // Forward and backward, put on the stream, of all micro-steps, and of one, whose loss goes to losses_.
+  absl::Status ForwardBackward(const BatchOf& batch_of);
+  absl::Status MicroStep(const Batch& batch, int micro_step);
+
+  // The gradients of step `step` and their norm; the event is reached when the ranks' reports are there to be read.
+  absl::StatusOr<Event> ComputeGradients(int64_t step, float max_grad_norm);
+  absl::StatusOr<Event> ComputeCaptured(int64_t step, float max_grad_norm);
+  Event Report();
 
   // The loss and its copy to the host; returns the gradient of `logits`.
   absl::StatusOr<Tensor> Loss(const Tensor& logits, const Batch& batch, int micro_step, Tape& tape);
 
   // The norm of the gradients, and what the update is to multiply them by: on the device, so that the update follows at
   // once. A norm that is not finite keeps the update from changing anything.
-  absl::StatusOr<GradClip> Clip(float max_grad_norm);
-  absl::Status Update(const GradClip& clip);
+  absl::Status Clip(float max_grad_norm);
+  const GradClip& clip() const { return graph_ != nullptr ? graph_->clip() : *clip_; }
+  absl::Status Update();
 
   // The mean of losses_, once they are on the host.
   double LocalLoss() const;
@@ -66,6 +85,9 @@ class TrainStep {
   std::vector<Tensor> losses_;  // their sources, until they were copied
   std::unique_ptr<RankReports> reports_;
   Event update_after_;
+  std::optional<GradClip> clip_;      // without graph_
+  std::vector<BatchSlot> slots_;      // of graph_, by micro-step
+  std::unique_ptr<StepGraph> graph_;  // null unless made by CreateCaptured
 };
 
 }  // namespace fsdp

@@ -130,7 +130,13 @@ absl::Status Trainer::BuildModel() {
   ASSIGN_OR_RETURN(model_, MakeShardedModel(config_, options_, group_, trace_));
   optimizer_ =
       std::make_unique<AdamW>(AdamW::DecayMatricesOnly(TrainableParameters(model_->parameters()), options_.adamw));
-  ASSIGN_OR_RETURN(train_step_, TrainStep::Create(*model_, *optimizer_, *batches_, trace_));
+  absl::StatusOr<std::unique_ptr<TrainStep>> step = options_.cuda_graph
+                                                        ? TrainStep::CreateCaptured(*model_, *optimizer_, *batches_)
+                                                        : TrainStep::Create(*model_, *optimizer_, *batches_, trace_);
+  if (options_.cuda_graph && !step.ok()) {
+    return absl::Status(step.status().code(), absl::StrFormat("--cuda_graph: %s", step.status().message()));
+  }
+  ASSIGN_OR_RETURN(train_step_, std::move(step));
   return absl::OkStatus();
 }
 

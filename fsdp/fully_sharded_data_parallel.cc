@@ -7,6 +7,7 @@
 #include "base/status_macros.h"
 #include "fsdp/clip_grad_norm.h"
 #include "fsdp/fsdp_root.h"
+#include "fsdp/runtime/capture_check.h"
 #include "fsdp/runtime/executor.h"
 #include "fsdp/runtime/module_apply.h"
 #include "fsdp/runtime/unit.h"
@@ -183,6 +184,10 @@ absl::Status FullyShardedDataParallel::StreamFullState(Optimizer* optimizer, con
   RETURN_IF_ERROR(executor_->CheckIdle("StreamFullState"));
   return fsdp::StreamFullState(*module_, *units_, optimizer, visit);
 }
+
+absl::Status FullyShardedDataParallel::CheckCanCapture() const { return fsdp::CheckCanCapture(*units_); }
+
+absl::Status FullyShardedDataParallel::PrepareReplay() { return executor_->PrepareReplay(); }
 
 StateDictSettings FullyShardedDataParallel::set_state_dict_settings(const StateDictSettings& settings) {
   return std::exchange(settings_, settings);

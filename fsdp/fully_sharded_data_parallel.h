@@ -127,6 +127,11 @@ class FullyShardedDataParallel final {
   absl::StatusOr<StateDict> DescribeFullState(Optimizer* optimizer);
   absl::Status StreamFullState(Optimizer* optimizer, const FullStatePart& visit);
 
+  // For StepGraph (step_graph.h). What is known to stand against capturing a step, by name, on every rank alike; and
+  // what the host does at the beginning of a step, for one that is captured or replayed.
+  absl::Status CheckCanCapture() const;
+  absl::Status PrepareReplay();
+
   const StateDictSettings& state_dict_settings() const { return settings_; }
 
   // Returns those before.

@@ -5,6 +5,7 @@
 
 #include "absl/status/status.h"
 #include "base/status_macros.h"
+#include "tensor/work_graph.h"
 
 namespace fsdp {
 namespace {
@@ -20,7 +21,8 @@ Tape::Tape(Stream& stream, const LayerOps& ops, bool keep_for_backward)
 
 absl::StatusOr<Tensor> Tape::Empty(DType dtype, Shape shape) {
   bytes_since_mark_ += shape.numel() * SizeOf(dtype);
-  if (bytes_since_mark_ >= kBytesBetweenMarks) {
+  // What is captured does not run, and what it frees serves it again at once.
+  if (bytes_since_mark_ >= kBytesBetweenMarks && !IsCapturing(stream_)) {
     bytes_since_mark_ = 0;
     RETURN_IF_ERROR(std::exchange(mark_, stream_.Record()).Synchronize());
   }

@@ -16,6 +16,8 @@ absl::StatusOr<std::unique_ptr<WorkGraph>> CaptureWork(Stream& stream, const std
                                                "\" cannot be captured: graphs of work are for CUDA devices"));
 }
 
+bool HasGraphs(const Device& device) { return dynamic_cast<const GraphDevice*>(&device) != nullptr; }
+
 bool IsCapturing(const Stream& stream) {
   const auto* captured = dynamic_cast<const GraphStream*>(&stream);
   return captured != nullptr && captured->capturing();

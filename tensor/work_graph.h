@@ -47,6 +47,9 @@ class GraphStream {
   virtual bool capturing() const = 0;
 };
 
+// Whether work on streams of `device` can be captured at all.
+bool HasGraphs(const Device& device);
+
 // Calls `work`, and captures what it puts on `stream` and on streams that wait for it, instead of running it. An error,
 // after which nothing was captured, where `work` fails or does what cannot be captured; kUnimplemented for a stream of
 // a device that has no graphs, such as the host.

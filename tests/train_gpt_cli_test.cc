@@ -63,6 +63,9 @@ TEST(TrainGptCliTest, AWrongCommandLineExitsWith2AndNamesTheFlag) {
       {{"--api=fsdp2", "--state_dict_type=local"}, {"--state_dict_type=local", "--api=fsdp1"}},
       {{"--keep_every=10"}, {"--keep_every", "--keep_last"}},
       {{"--optimizer_casts"}, {"--optimizer_casts", "--param_dtype=bfloat16"}},
+      {{"--cuda_graph", "--device=cpu"}, {"--cuda_graph: expected a GPU, not --device=cpu"}},
+      {{"--cuda_graph", "--cpu_offload"}, {"--cuda_graph: expected no --cpu_offload"}},
+      {{"--cuda_graph", "--trace=t.json"}, {"--cuda_graph: expected no --trace"}},
       {{"--api=fsdp2", "--buffer_dtype=bfloat16"}, {"--buffer_dtype", "--api=fsdp1"}},
       {{"--output_dtype=bfloat16"}, {"--output_dtype", "--api=fsdp2"}},
       {{"--api=fsdp2", "--output_dtype=int8"}, {"--output_dtype=int8", "float32 or bfloat16"}},
@@ -115,6 +118,7 @@ TEST(TrainGptCliTest, AnInputThatCannotBeUsedExitsWith1AndSaysWhy) {
       {{config, "--parity=254", "--seq_len=16", "--checkpoint_dir=" + directory},
        {"--parity=254: expected at most 253 beside the files of 2 ranks"}},
       {{config, "--device=cuda"}, {"--device=cuda: ", "train with --device=cpu"}},
+      {{config, "--seq_len=16", "--cuda_graph"}, {"--cuda_graph: the model is on cpu", "on a CUDA device alone"}},
       {{config, "--checkpoint_dir=/proc/saved"}, {"--checkpoint_dir=/proc/saved", "cannot be made"}},
   };
   for (const Refusal& refusal : refusals) ExpectRefused(refusal.flags + Flags{"--steps=1"}, 1, refusal.words);

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "collectives/capturing_group.h"
 #include "collectives/coalesced_calls.h"
 #include "collectives/collective.h"
 #include "collectives/cuda/collective_watch.h"
@@ -26,7 +27,7 @@
 
 namespace fsdp {
 
-class CudaProcessGroup final : public ProcessGroup, public CoalescingGroup {
+class CudaProcessGroup final : public ProcessGroup, public CoalescingGroup, public CapturingGroup {
  public:
   // Collective. `control`: a group of host memory of the same ranks, for what goes over no GPU; its own deadline is
   // that of blobs, and of a peer that has stopped. `device`: a CUDA device.
@@ -49,6 +50,8 @@ class CudaProcessGroup final : public ProcessGroup, public CoalescingGroup {
 
   void BeginCoalescing() override { coalesced_.emplace(); }
   void EndCoalescing() override;
+
+  bool CanCapture() const override { return communicator_->Capturable(); }
 
   // After all collectives that were issued, which it waits for.
   absl::StatusOr<std::vector<std::string>> GatherBlobs(std::string_view blob) override;

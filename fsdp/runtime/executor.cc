@@ -117,6 +117,29 @@ absl::Status Executor::CheckIdle(std::string_view call) {
   return runtime_->Synchronize();
 }
 
+absl::Status Executor::PrepareReplay() {
+  RETURN_IF_ERROR(CheckBetweenPasses("a captured step"));
+  RETURN_IF_ERROR(CheckNotSummoned("a captured step"));
+  for (int u = 0; u < units_.size(); ++u) {
+    const Unit& unit = units_.unit(u);
+    if (unsharded_[u]) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("unit ", unit.display_name(),
+                       " is unsharded before a captured step, which all-gathers it: reshard it first"));
+    }
+    for (const auto& parameter : unit.sharded_parameters) {
+      if (!parameter->has_grad) continue;
+      return absl::FailedPreconditionError(absl::StrCat("parameter \"", parameter->fqn,
+                                                        "\" has a gradient before a captured step, which does not add "
+                                                        "to it: call the optimizer's ZeroGrad first"));
+    }
+  }
+  RETURN_IF_ERROR(WriteBackReplaced(units_, runtime_->compute_stream()));
+  post_optim_event_ = Event();  // a replay waits for all compute, and a later forward must not wait for less
+  runtime_->RefreshComputeShards();
+  return absl::OkStatus();
+}
+
 absl::Status Executor::GatherAnew() {
   for (int unit = 0; unit < units_.size(); ++unit) {
     runtime_->Reshard(unit);

@@ -71,6 +71,11 @@ class Executor final : public ModuleHooks {
   // change parameters between steps.
   absl::Status CheckIdle(std::string_view call);
 
+  // For a step that is about to be captured in a graph, or replayed: does what the host does at the beginning of one.
+  // kFailedPrecondition, by name, where the graph would not be what the host does: a unit is unsharded, or has
+  // gradients.
+  absl::Status PrepareReplay();
+
   // Gathers anew what stays unsharded for a backward, after its shards were changed. Collective; blocks.
   absl::Status GatherAnew();
 

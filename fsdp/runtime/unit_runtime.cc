@@ -9,6 +9,7 @@
 #include "tensor/ops.h"
 #include "tensor/stream_priority.h"
 #include "tensor/trace.h"
+#include "tensor/work_graph.h"
 
 namespace fsdp {
 
@@ -51,6 +52,19 @@ absl::Status UnitRuntime::EnsureSlots(int unsharded) {
   RETURN_IF_ERROR(unsharded_.Grow(units_.groups().any(), unsharded - plan_.slots.unsharded));
   plan_.slots.unsharded = unsharded;
   return absl::OkStatus();
+}
+
+void UnitRuntime::WaitForOptimizer(const Event& optimizer_done) {
+  if (optimizer_done.state() != nullptr) unshard_->Wait(optimizer_done);
+  // A wait for the compute is what makes all-gathers part of a graph that is being captured.
+  if (optimizer_done.state() == nullptr || IsCapturing(*compute_)) unshard_->Wait(compute_->Record());
+}
+
+void UnitRuntime::RefreshComputeShards() {
+  WaitForOptimizer(Event());
+  for (const auto& unit : units_.units()) {
+    if (unit->compute_shard.defined()) RefreshComputeShard(*unit);
+  }
 }
 
 DType UnitRuntime::UnshardedDType(const Unit& unit) const {

@@ -33,9 +33,10 @@ class UnitRuntime {
   GradientReduction& gradients() const { return *gradients_; }
 
   // Makes all-gathers issued from now on wait for `optimizer_done`; an empty event: for all compute so far.
-  void WaitForOptimizer(const Event& optimizer_done) {
-    unshard_->Wait(optimizer_done.state() ? optimizer_done : compute_->Record());
-  }
+  void WaitForOptimizer(const Event& optimizer_done);
+
+  // Makes every compute shard current, so that no Unshard needs a cast to be.
+  void RefreshComputeShards();
 
   // Makes room for this many units beside the root to be unsharded at one time, if there is less.
   absl::Status EnsureSlots(int unsharded);

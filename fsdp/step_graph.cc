@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/step_graph.h"
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+
+namespace fsdp {
+
+absl::StatusOr<std::unique_ptr<StepGraph>> StepGraph::Create(FullyShardedDataParallel& model, Optimizer& optimizer,
+                                                             std::function<absl::Status()> forward_backward) {
+  RETURN_IF_ERROR(model.CheckCanCapture());
+  RETURN_IF_ERROR(optimizer.UploadScalars(model.stream()));
+  return std::unique_ptr<StepGraph>(new StepGraph(model, optimizer, std::move(forward_backward)));
+}
+
+absl::Status StepGraph::ComputeGradients(float max_grad_norm) {
+  if (eager()) return PutGradients(max_grad_norm);
+  RETURN_IF_ERROR(model_.PrepareReplay());
+  return gradients_ == nullptr ? CaptureGradients(max_grad_norm) : ReplayGradients(max_grad_norm);
+}
+
+absl::Status StepGraph::PutGradients(float max_grad_norm) {
+  clip_.reset();
+  RETURN_IF_ERROR(forward_backward_());
+  ASSIGN_OR_RETURN(GradClip clip, model_.DeferClipGradNorm(max_grad_norm));
+  clip_.emplace(std::move(clip));
+  return absl::OkStatus();
+}
+
+absl::Status StepGraph::CaptureGradients(float max_grad_norm) {
+  ASSIGN_OR_RETURN(gradients_, CaptureWork(model_.stream(), [&] { return PutGradients(max_grad_norm); }));
+  max_grad_norm_ = max_grad_norm;
+  for (ShardedParameter* parameter : optimizer_.parameters()) {
+    if (parameter->has_grad) with_gradient_.push_back(parameter);
+  }
+  gradients_->Replay();
+  return absl::OkStatus();
+}
+
+absl::Status StepGraph::ReplayGradients(float max_grad_norm) {
+  if (max_grad_norm != max_grad_norm_) {
+    return absl::InvalidArgumentError(absl::StrCat("max_grad_norm ", max_grad_norm,
+                                                   " of a step that was captured with ", max_grad_norm_,
+                                                   ": expected the same in every step"));
+  }
+  gradients_->Replay();
+  for (ShardedParameter* parameter : with_gradient_) parameter->has_grad = true;
+  return absl::OkStatus();
+}
+
+absl::Status StepGraph::Update() {
+  if (eager()) {
+    RETURN_IF_ERROR(PutUpdate());
+    ++updates_;
+  } else {
+    RETURN_IF_ERROR(optimizer_.UploadScalars(model_.stream()));
+    if (update_ == nullptr) {
+      ASSIGN_OR_RETURN(update_, CaptureWork(model_.stream(), [this] { return PutUpdate(); }));
+    } else {
+      optimizer_.CountReplay();
+    }
+    update_->Replay();
+  }
+  optimizer_.ZeroGrad();
+  return absl::OkStatus();
+}
+
+absl::Status StepGraph::PutUpdate() {
+  optimizer_.set_grad_factor(clip_->coefficient());
+  return optimizer_.Step(model_.stream());
+}
+
+}  // namespace fsdp

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// StepGraph: a training step that the host puts on the streams once and then replays, as two graphs
+// (tensor/work_graph.h): the gradients (forward, backward, their collectives, the norm) and the update. Between the two
+// the host may look at the loss, and the update alone may be made to wait for something. The results are those of steps
+// that are not captured, bit for bit.
+//
+//   ASSIGN_OR_RETURN(auto step, StepGraph::Create(*model, optimizer, [&] { return ForwardAndBackward(batch); }));
+//   for (...) {
+//     CopyToBatch();                                    // the inputs lie in the same memory each time
+//     RETURN_IF_ERROR(step->ComputeGradients(/*max_grad_norm=*/1));
+//     RETURN_IF_ERROR(step->Update());                  // learning rate and step count as they are now
+//     ASSIGN_OR_RETURN(const float norm, step->clip().Norm());
+//   }
+//
+// So each step must be the same work: the same shapes, the same number of micro-steps, the same max_grad_norm, no
+// decision by the host (a gradient scaler's, for one). What the model and optimizer are in between is the caller's:
+// they may be saved, loaded, evaluated, trained by steps of any other kind.
+#ifndef FSDP_FSDP_STEP_GRAPH_H_
+#define FSDP_FSDP_STEP_GRAPH_H_
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "fsdp/fully_sharded_data_parallel.h"
+#include "fsdp/grad_clip.h"
+#include "optim/optimizer.h"
+#include "tensor/work_graph.h"
+
+namespace fsdp {
+
+class StepGraph final {
+ public:
+  // So many steps run as they come before one is captured: they show the order of the units, and allocate what a model
+  // and its libraries keep.
+  static constexpr int kEagerSteps = 2;
+
+  // `forward_backward` puts all forwards and backwards of one step on the model's streams; it is called for the first
+  // kEagerSteps and once more. What it allocates is the graph's: it keeps none of it for other streams. `model` and
+  // `optimizer` are the caller's and outlive this. kFailedPrecondition where it is known by now that a step cannot be
+  // captured, saying why and what to do; kUnimplemented for an optimizer other than AdamW.
+  static absl::StatusOr<std::unique_ptr<StepGraph>> Create(FullyShardedDataParallel& model, Optimizer& optimizer,
+                                                           std::function<absl::Status()> forward_backward);
+
+  // Puts the gradients of one step on the model's stream, and their norm over all ranks; with max_grad_norm as
+  // DeferClipGradNorm has it. kFailedPrecondition, by name, where gradients are left from before, where a unit is
+  // unsharded, or where the work turns out not to be capturable. After an error the model is of no more use.
+  // Collective.
+  absl::Status ComputeGradients(float max_grad_norm);
+
+  // What the last ComputeGradients found out. Valid until the next.
+  const GradClip& clip() const { return *clip_; }
+
+  // Puts the update by these gradients on the model's stream, and forgets them. Those that are not finite change
+  // nothing.
+  absl::Status Update();
+
+ private:
+  StepGraph(FullyShardedDataParallel& model, Optimizer& optimizer, std::function<absl::Status()> forward_backward)
+      : model_(model), optimizer_(optimizer), forward_backward_(std::move(forward_backward)) {}
+
+  // Put on the stream, or captured.
+  absl::Status PutGradients(float max_grad_norm);
+  absl::Status PutUpdate();
+
+  absl::Status CaptureGradients(float max_grad_norm);
+  absl::Status ReplayGradients(float max_grad_norm);
+
+  bool eager() const { return updates_ < kEagerSteps; }
+
+  FullyShardedDataParallel& model_;
+  Optimizer& optimizer_;
+  const std::function<absl::Status()> forward_backward_;
+  int updates_ = 0;                               // that were not captured
+  float max_grad_norm_ = 0;                       // of the capture
+  std::optional<GradClip> clip_;                  // of the graph once there is one: replays write to its memory
+  std::vector<ShardedParameter*> with_gradient_;  // after gradients_
+  std::unique_ptr<WorkGraph> gradients_, update_;
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_FSDP_STEP_GRAPH_H_

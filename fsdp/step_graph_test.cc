@@ -1,0 +1,359 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What happens around a captured step: refusals, and that what changes between replays counts as it does for steps that
+// are not captured. Whole runs are examples/graph_training_test.cc's business.
+#include "fsdp/step_graph.h"
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/status_macros.h"
+#include "base/status_matchers.h"
+#include "collectives/cuda/local_cuda_communicator.h"
+#include "collectives/cuda/nccl_process_group.h"
+#include "collectives/device_mesh.h"
+#include "collectives/run_ranks.h"
+#include "cuda/cuda_device.h"
+#include "fsdp/fully_shard.h"
+#include "fsdp/test_model.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nn/cross_entropy_loss.h"
+#include "nn/device_layer_ops.h"
+#include "optim/sgd.h"
+#include "tensor/host_device.h"
+#include "tensor/work_graph.h"
+
+namespace fsdp {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr float kMaxNorm = 0.5f;
+constexpr int kCaptured = StepGraph::kEagerSteps;  // the step that is captured; the next is a replay
+
+// A model on this rank's GPU, with inputs that stay where they are.
+class Rig {
+ public:
+  // Without options the model is FullyShard's: one unit, whose forwards wait for an event that the program gives.
+  static absl::StatusOr<std::unique_ptr<Rig>> Create(std::shared_ptr<ProcessGroup> group,
+                                                     const std::optional<FsdpOptions>& options) {
+    std::unique_ptr<Rig> rig(new Rig);
+    rig->group_ = std::move(group);
+    rig->host_ = CreateHostDevice();
+    // One block, since an emulated GPU is slow.
+    Gpt2Config config = OddGpt2Config();
+    config.n_layer = 1;
+    ASSIGN_OR_RETURN(std::unique_ptr<Module> module, MakeGpt2(config));
+    ASSIGN_OR_RETURN(rig->model_, options.has_value()
+                                      ? FullyShardedDataParallel::Wrap(std::move(module), rig->group_, *options)
+                                      : FullySharded(std::move(module), rig->group_));
+    rig->optimizer_ =
+        std::make_unique<AdamW>(AdamW::DecayMatricesOnly(rig->model_->parameters(), {.lr = 1e-2, .weight_decay = 0.1}));
+    ASSIGN_OR_RETURN(rig->batch_, TestBatchOf(*rig->host_, 0, 0));
+    for (Tensor* t : {&rig->batch_.tokens, &rig->batch_.targets}) {
+      ASSIGN_OR_RETURN(*t, Tensor::Empty(rig->device(), t->dtype(), t->shape()));
+    }
+    ASSIGN_OR_RETURN(rig->host_loss_, rig->device().AllocatePinned(sizeof(float)));
+    return rig;
+  }
+
+  FullyShardedDataParallel& model() { return *model_; }
+  AdamW& optimizer() { return *optimizer_; }
+  Device& device() { return *group_->device(); }
+
+  FsdpModule* fully_sharded() { return FsdpModule::Of(model().module()); }
+
+  absl::Status ForwardBackward() {
+    ++forward_backwards_;
+    if (reached_.state() != nullptr) RETURN_IF_ERROR(fully_sharded()->set_post_optim_event(reached_));
+    Tape tape = model().NewTape();
+    CrossEntropyLoss loss;
+    ASSIGN_OR_RETURN(const Tensor logits, model().Forward(batch_.tokens, tape));
+    ASSIGN_OR_RETURN(const Tensor value, loss.Forward(logits, batch_.targets, tape));
+    model().stream().CopyAsync(host_loss_.data(), value.data(), sizeof(float));
+    ASSIGN_OR_RETURN(const Tensor grad, loss.Backward(1.0f, tape));
+    return model().Backward(grad, tape).status();
+  }
+
+  absl::Status Capture() {
+    ASSIGN_OR_RETURN(graph_, StepGraph::Create(model(), optimizer(), [this] { return ForwardBackward(); }));
+    return absl::OkStatus();
+  }
+
+  // One step, captured if Capture was called; appends its loss and the norm of its gradients to seen().
+  absl::Status Step(int step) {
+    RETURN_IF_ERROR(FillBatch(step));
+    if (fully_sharded() != nullptr) {
+      reached_ = model().stream().Record();
+      RETURN_IF_ERROR(fully_sharded()->set_post_optim_event(reached_));
+    }
+    RETURN_IF_ERROR(optimizer().SetHyperparameter("lr", 1e-2 / (step + 1)));
+    if (graph_ != nullptr) {
+      RETURN_IF_ERROR(graph_->ComputeGradients(kMaxNorm));
+      RETURN_IF_ERROR(graph_->Update());
+      return See(graph_->clip());
+    }
+    RETURN_IF_ERROR(ForwardBackward());
+    ASSIGN_OR_RETURN(const GradClip clip, model().DeferClipGradNorm(kMaxNorm));
+    optimizer().set_grad_factor(clip.coefficient());
+    RETURN_IF_ERROR(optimizer().Step(model().stream()));
+    optimizer().ZeroGrad();
+    return See(clip);
+  }
+
+  absl::Status Steps(int begin, int end) {
+    for (int step = begin; step < end; ++step) RETURN_IF_ERROR(Step(step));
+    return absl::OkStatus();
+  }
+
+  absl::Status FillBatch(int step) {
+    ASSIGN_OR_RETURN(const TestBatch made, TestBatchOf(*host_, step, group_->rank()));
+    model().stream().CopyAsync(batch_.tokens.data(), made.tokens.data(), made.tokens.nbytes());
+    model().stream().CopyAsync(batch_.targets.data(), made.targets.data(), made.targets.nbytes());
+    return model().stream().Synchronize();
+  }
+
+  StepGraph& graph() { return *graph_; }
+  int forward_backwards() const { return forward_backwards_; }
+  const std::vector<float>& seen() const { return seen_; }
+
+ private:
+  static absl::StatusOr<std::unique_ptr<FullyShardedDataParallel>> FullySharded(
+      std::unique_ptr<Module> module, const std::shared_ptr<ProcessGroup>& group) {
+    ASSIGN_OR_RETURN(std::shared_ptr<const DeviceMesh> mesh, DeviceMesh::Create(group, {group->size()}, {"shard"}));
+    RETURN_IF_ERROR(FullyShard(*module, std::move(mesh), {.init_seed = 11}).status());
+    return FullyShardedDataParallel::FromFullyShard(std::move(module));
+  }
+
+  absl::Status See(const GradClip& clip) {
+    ASSIGN_OR_RETURN(const float norm, clip.Norm());
+    RETURN_IF_ERROR(model().stream().Synchronize());
+    seen_.insert(seen_.end(), {*reinterpret_cast<const float*>(host_loss_.data()), norm});
+    return absl::OkStatus();
+  }
+
+  std::shared_ptr<ProcessGroup> group_;
+  std::shared_ptr<Device> host_;
+  std::unique_ptr<FullyShardedDataParallel> model_;
+  std::unique_ptr<AdamW> optimizer_;
+  TestBatch batch_;
+  Buffer host_loss_;
+  std::unique_ptr<StepGraph> graph_;
+  std::vector<float> seen_;
+  int forward_backwards_ = 0;  // put on the stream by the host
+  Event reached_;              // of FullyShard's model: what its next forward is told to wait for
+};
+
+class StepGraphTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    const absl::StatusOr<int> gpus = CudaDeviceCount();
+    if (!gpus.ok()) GTEST_SKIP() << gpus.status().message();
+    gpus_ = *gpus;
+  }
+
+  static absl::StatusOr<std::unique_ptr<Rig>> OneRank(const FsdpOptions& options = BlockOptions()) {
+    ASSIGN_OR_RETURN(std::shared_ptr<Device> device, CreateCudaDevice(0));
+    ASSIGN_OR_RETURN(auto groups, CreateLocalCudaGroups({device}));
+    return Rig::Create(std::shared_ptr<ProcessGroup>(std::move(groups[0])), options);
+  }
+
+  // `rank_main` on a rig of each of `ranks` ranks.
+  void OnRanks(int ranks, const std::optional<FsdpOptions>& options,
+               const std::function<absl::Status(Rig& rig)>& rank_main) {
+    if (gpus_ < ranks) GTEST_SKIP() << "nccl wants " << ranks << " GPUs, there are " << gpus_;
+    EXPECT_OK(RunRanks(ranks, [&](std::shared_ptr<ProcessGroup> meeting) -> absl::Status {
+      ASSIGN_OR_RETURN(std::shared_ptr<Device> device, CreateCudaDevice(meeting->rank()));
+      ASSIGN_OR_RETURN(std::unique_ptr<ProcessGroup> control, meeting->Split(0, meeting->rank()));
+      ASSIGN_OR_RETURN(std::shared_ptr<ProcessGroup> group,
+                       CreateNcclGroup(std::move(control), std::move(device), absl::Minutes(5)));
+      ASSIGN_OR_RETURN(const std::unique_ptr<Rig> rig, Rig::Create(group, options));
+      const absl::Status status = rank_main(*rig);
+      if (!status.ok()) group->Abort(status);
+      return status;
+    }));
+  }
+
+  int gpus_ = 0;
+};
+
+FsdpOptions WithCastsOfTheOptimizer() {
+  FsdpOptions options = BlockOptions();
+  options.mixed_precision = {.param_dtype = DType::kBFloat16, .reduce_dtype = DType::kFloat32};
+  options.optimizer_casts = true;
+  return options;
+}
+
+// Weights and optimizer state go back to what they were, between two replays; the copies in bfloat16 that all-gathers
+// start from must follow.
+TEST_F(StepGraphTest, WhatIsLoadedBetweenReplaysIsTrainedOn) {
+  const auto train = [](Rig& rig) -> absl::Status {
+    RETURN_IF_ERROR(rig.Steps(0, 1));
+    const StateDictTypeGuard guard(rig.model(), ShardedStateDictConfig{});
+    ASSIGN_OR_RETURN(StateDict state, rig.model().GetStateDict());
+    RETURN_IF_ERROR(rig.model().AddOptimStateDict(rig.optimizer(), state));
+    RETURN_IF_ERROR(rig.Steps(1, kCaptured + 1));
+    RETURN_IF_ERROR(rig.model().LoadStateDict(state));
+    RETURN_IF_ERROR(rig.model().LoadOptimStateDict(state, rig.optimizer()));
+    return rig.Steps(1, 3);
+  };
+  for (const int ranks : {1, 2}) {
+    std::vector<std::vector<float>> wanted(ranks), seen(ranks);
+    OnRanks(ranks, WithCastsOfTheOptimizer(), [&](Rig& eager) -> absl::Status {
+      RETURN_IF_ERROR(train(eager));
+      wanted[eager.model().group().rank()] = eager.seen();
+      return absl::OkStatus();
+    });
+    OnRanks(ranks, WithCastsOfTheOptimizer(), [&](Rig& captured) -> absl::Status {
+      RETURN_IF_ERROR(captured.Capture());
+      RETURN_IF_ERROR(train(captured));
+      seen[captured.model().group().rank()] = captured.seen();
+      return absl::OkStatus();
+    });
+    EXPECT_EQ(seen, wanted) << ranks;
+  }
+}
+
+// Such as one that lets all-gathers run ahead: a graph has them all the same.
+TEST_F(StepGraphTest, AnEventForTheNextForwardKeepsNothingOutOfTheGraph) {
+  std::vector<float> wanted, seen;
+  OnRanks(2, std::nullopt, [&](Rig& eager) -> absl::Status {
+    RETURN_IF_ERROR(eager.Steps(0, kCaptured + 2));
+    if (eager.model().group().rank() == 0) wanted = eager.seen();
+    return absl::OkStatus();
+  });
+  OnRanks(2, std::nullopt, [&](Rig& captured) -> absl::Status {
+    RETURN_IF_ERROR(captured.Capture());
+    RETURN_IF_ERROR(captured.Steps(0, kCaptured + 2));
+    if (captured.model().group().rank() == 0) seen = captured.seen();
+    return absl::OkStatus();
+  });
+  EXPECT_EQ(seen, wanted);
+}
+
+TEST_F(StepGraphTest, AUnitThatIsUnshardedIsRefusedByName) {
+  OnRanks(2, std::nullopt, [](Rig& rig) -> absl::Status {
+    RETURN_IF_ERROR(rig.Capture());
+    RETURN_IF_ERROR(rig.Steps(0, kCaptured + 1));
+    RETURN_IF_ERROR(rig.fully_sharded()->Unshard());
+    EXPECT_THAT(rig.Step(kCaptured + 1),
+                StatusIs(absl::StatusCode::kFailedPrecondition,
+                         HasSubstr("unit root is unsharded before a captured step, which all-gathers it")));
+    RETURN_IF_ERROR(rig.fully_sharded()->Reshard());
+    return rig.Step(kCaptured + 1);
+  });
+}
+
+// More than a tape lets the host run ahead.
+TEST_F(StepGraphTest, ATapeDoesNotWaitForWorkThatIsCaptured) {
+  ASSERT_OK_AND_ASSIGN(const std::shared_ptr<Device> device, CreateCudaDevice(0));
+  ASSERT_OK_AND_ASSIGN(const std::shared_ptr<const LayerOps> ops, LayerOpsFor(*device));
+  ASSERT_OK_AND_ASSIGN(const std::unique_ptr<Stream> stream, device->CreateStream("compute"));
+  EXPECT_OK(CaptureWork(*stream, [&]() -> absl::Status {
+              Tape tape(*stream, *ops);
+              for (int i = 0; i < 3; ++i) RETURN_IF_ERROR(tape.Empty(DType::kFloat32, {int64_t{9} << 20}).status());
+              return absl::OkStatus();
+            }).status());
+}
+
+TEST_F(StepGraphTest, TheHostPutsNothingOnTheStreamsAfterTheCapture) {
+  OnRanks(2, BlockOptions(), [](Rig& rig) -> absl::Status {
+    RETURN_IF_ERROR(rig.Capture());
+    RETURN_IF_ERROR(rig.Steps(0, kCaptured + 3));
+    EXPECT_EQ(rig.forward_backwards(), kCaptured + 1);
+    EXPECT_EQ(rig.optimizer().step_count(0), kCaptured + 3);
+    return absl::OkStatus();
+  });
+}
+
+// Steps of any kind may follow each other.
+TEST_F(StepGraphTest, StepsThatAreNotCapturedGoBetweenReplays) {
+  OnRanks(2, BlockOptions(), [](Rig& rig) -> absl::Status {
+    RETURN_IF_ERROR(rig.Capture());
+    RETURN_IF_ERROR(rig.Steps(0, kCaptured + 2));
+    const auto eager_step = [&]() -> absl::Status {
+      RETURN_IF_ERROR(rig.ForwardBackward());
+      ASSIGN_OR_RETURN(const GradClip clip, rig.model().DeferClipGradNorm(kMaxNorm));
+      rig.optimizer().set_grad_factor(clip.coefficient());
+      RETURN_IF_ERROR(rig.optimizer().Step(rig.model().stream()));
+      rig.optimizer().ZeroGrad();
+      return clip.Norm().status();
+    };
+    RETURN_IF_ERROR(eager_step());
+    RETURN_IF_ERROR(rig.Steps(kCaptured + 2, kCaptured + 3));
+    EXPECT_EQ(rig.optimizer().step_count(0), kCaptured + 4);
+    return absl::OkStatus();
+  });
+}
+
+TEST_F(StepGraphTest, AnOptimizerOtherThanAdamWIsRefused) {
+  ASSERT_OK_AND_ASSIGN(const auto rig, OneRank());
+  Sgd sgd(rig->model().parameters(), SgdOptions{.lr = 1});
+  EXPECT_THAT(StepGraph::Create(rig->model(), sgd, [] { return absl::OkStatus(); }).status(),
+              StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("this optimizer's steps cannot be captured")));
+}
+
+TEST_F(StepGraphTest, GradientsThatAreLeftAreRefusedByName) {
+  ASSERT_OK_AND_ASSIGN(const auto rig, OneRank());
+  ASSERT_OK(rig->Capture());
+  ASSERT_OK(rig->Steps(0, kCaptured + 1));
+  ASSERT_OK(rig->ForwardBackward());
+  EXPECT_THAT(
+      rig->Step(kCaptured + 1),
+      StatusIs(absl::StatusCode::kFailedPrecondition,
+               HasSubstr("parameter \"transformer.wte.weight\" has a gradient before a captured step, which does "
+                         "not add to it: call the optimizer's ZeroGrad first")));
+  rig->optimizer().ZeroGrad();
+  EXPECT_OK(rig->Step(kCaptured + 1));
+}
+
+TEST_F(StepGraphTest, AnotherLimitOfTheNormIsRefused) {
+  ASSERT_OK_AND_ASSIGN(const auto rig, OneRank());
+  ASSERT_OK(rig->Capture());
+  ASSERT_OK(rig->Steps(0, kCaptured + 1));
+  EXPECT_THAT(
+      rig->graph().ComputeGradients(2 * kMaxNorm),
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("max_grad_norm 1 of a step that was captured with 0.5")));
+}
+
+TEST_F(StepGraphTest, ADecisionOfTheHostWithinTheStepIsRefused) {
+  ASSERT_OK_AND_ASSIGN(const auto rig, OneRank());
+  ASSERT_OK_AND_ASSIGN(const auto graph, StepGraph::Create(rig->model(), rig->optimizer(), [&]() -> absl::Status {
+                         RETURN_IF_ERROR(rig->ForwardBackward());
+                         return rig->model().stream().Synchronize();
+                       }));
+  ASSERT_OK(rig->FillBatch(0));
+  for (int step = 0; step < kCaptured; ++step) {
+    ASSERT_OK(graph->ComputeGradients(kMaxNorm));
+    ASSERT_OK(graph->Update());
+  }
+  EXPECT_THAT(graph->ComputeGradients(kMaxNorm),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("stream \"compute\": cannot be waited for by the host while its work is captured")));
+}
+
+TEST_F(StepGraphTest, ParametersThatNoUnitHasAreRefusedByName) {
+  ASSERT_OK_AND_ASSIGN(std::shared_ptr<Device> device, CreateCudaDevice(0));
+  ASSERT_OK_AND_ASSIGN(auto groups, CreateLocalCudaGroups({device}));
+  ASSERT_OK_AND_ASSIGN(std::unique_ptr<Module> module, MakeGpt2(OddGpt2Config()));
+  FsdpOptions options = BlockOptions();
+  for (const auto& [name, below] : module->NamedModules()) {
+    if (name == "transformer.ln_f") options.ignored_modules.push_back(below);
+  }
+  ASSERT_EQ(options.ignored_modules.size(), 1u);
+  ASSERT_OK(options.ignored_modules[0]->Materialize(*device, /*seed=*/1));
+  ASSERT_OK_AND_ASSIGN(
+      const auto model,
+      FullyShardedDataParallel::Wrap(std::move(module), std::shared_ptr<ProcessGroup>(std::move(groups[0])), options));
+  EXPECT_THAT(model->CheckCanCapture(),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("parameter \"transformer.ln_f.weight\" is ignored by FSDP")));
+}
+
+}  // namespace
+}  // namespace fsdp
