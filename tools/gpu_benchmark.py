@@ -31,6 +31,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 SEQ_LEN, VOCABULARY = 1024, 50257
 WARMUP = 10
 OURS, CASTS = "this project", "this project, --optimizer_casts"
+GRAPH = "this project, --optimizer_casts --cuda_graph"
 EAGER, COMPILED = "torch fully_shard, eager", "torch fully_shard, compiled"
 
 
@@ -161,7 +162,8 @@ def work_of(args, scratch, results):
         return (f"kernels of {name}", piece)
 
     peers = [training(EAGER, run_torch, "eager"), training(COMPILED, run_torch, "compiled")]
-    ours = [training(OURS, run_ours, []), training(CASTS, run_ours, ["--optimizer_casts"])]
+    ours = [training(OURS, run_ours, []), training(CASTS, run_ours, ["--optimizer_casts"]),
+            training(GRAPH, run_ours, ["--optimizer_casts", "--cuda_graph"])]
     if args.device == "cpu":
         return [kernels("torch", torch_kernels), *peers]
     first = [*ours, *peers, kernels(OURS, our_kernels), kernels("torch", torch_kernels)]

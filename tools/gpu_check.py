@@ -4,7 +4,7 @@
 
   tar -xf gpu_bundle.tar -C bundle && cd bundle
   ./gpu_check.py --part=tests         the gpu tests, and ranks that share the GPU against ranks on the CPU
-  ./gpu_check.py --part=benchmarks    the kernels' benchmarks
+  ./gpu_check.py --part=benchmarks    the kernels' benchmarks; what a checkpoint is copied with, beside a plain copy
   ./gpu_check.py --part=peers         gpu_benchmark.py: beside PyTorch
 
 Each keeps report-PART.json and report-PART.md below --out (default: here) up to date after every program, so that what
@@ -149,7 +149,11 @@ def tests(args, scratch):
             (["--sharding_strategy=shard_grad_op"], 1e-4), (["--sharding_strategy=no_shard"], 1e-4),
             (["--api=fsdp2"], 1e-4), (["--api=fsdp2", "--cpu_offload", "--pin_memory"], 1e-4),
             (["--param_dtype=bfloat16", "--reduce_dtype=float32"], 2e-2),
-            (["--param_dtype=bfloat16", "--reduce_dtype=float32", "--optimizer_casts"], 2e-2)]
+            (["--param_dtype=bfloat16", "--reduce_dtype=float32", "--optimizer_casts"], 2e-2),
+            # Three of the five steps are a graph's.
+            (["--cuda_graph"], 1e-4), (["--cuda_graph", "--sharding_strategy=no_shard"], 1e-4),
+            (["--cuda_graph", "--api=fsdp2", "--activation_checkpointing"], 1e-4),
+            (["--cuda_graph", "--param_dtype=bfloat16", "--reduce_dtype=float32", "--optimizer_casts"], 2e-2)]
     for flags, tolerance in runs:
         name = f"train_gpt on the GPU {' '.join(flags)}".strip()
         work.append((name, lambda timeout, name=name, flags=flags, tolerance=tolerance:

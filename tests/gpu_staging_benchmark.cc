@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How fast a checkpoint leaves a GPU, and comes back: what AsyncSaver copies to pinned memory, and what a load copies
+// to the device, beside one copy of as many bytes in the same run. A JSON line each:
+//
+//   gpu_staging_benchmark [--mib=1400] [--scratch=/tmp]
+//
+// Files are written to --scratch, which is not timed for staging. A load is timed whole: it reads and verifies too.
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <system_error>
+#include <utility>
+#include <variant>
+
+#include "absl/flags/flag.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/status_macros.h"
+#include "checkpoint/async_saver.h"
+#include "checkpoint/checkpoint.h"
+#include "collectives/cuda/local_cuda_communicator.h"
+#include "cuda/cuda_device.h"
+#include "tensor/ops.h"
+#include "tensor/state_dict.h"
+#include "tools/command_line.h"
+
+ABSL_FLAG(int64_t, mib, 1400, "of the state; a GPT-2 124M with AdamW has 1424");
+ABSL_FLAG(std::string, scratch, "/tmp", "where checkpoints are written, and deleted again");
+
+namespace fsdp {
+namespace {
+
+constexpr int kRepeats = 5;
+constexpr int64_t kColumns = 768;
+
+// As a sharded GPT's: matrices of a few MiB and vectors of a few KiB by turns.
+absl::StatusOr<StateDict> MakeState(int64_t nbytes, Device& device, Stream& stream) {
+  StateDict state;
+  int64_t made = 0;
+  for (int i = 0; made < nbytes; ++i) {
+    const int64_t rows = i % 2 == 0 ? 4 * kColumns : 1;
+    const Shape shape = {rows, kColumns};
+    ASSIGN_OR_RETURN(const Tensor data, Tensor::Empty(device, DType::kFloat32, {shape.numel()}));
+    device.ops().Zero(data, stream);
+    ShardedTensor tensor;
+    tensor.dtype = DType::kFloat32;
+    tensor.shape = shape;
+    tensor.shards.push_back({{0, shape.numel()}, data});
+    state.Set(StateKey::Model(absl::StrCat("tensor.", i)), std::move(tensor));
+    made += data.nbytes();
+  }
+  RETURN_IF_ERROR(stream.Synchronize());
+  return state;
+}
+
+int64_t BytesOf(const StateDict& state) {
+  int64_t nbytes = 0;
+  for (const auto& [key, value] : state.entries()) nbytes += std::get<ShardedTensor>(value).shards[0].data.nbytes();
+  return nbytes;
+}
+
+class StagingBenchmark {
+ public:
+  StagingBenchmark(std::shared_ptr<Device> device, std::string root)
+      : device_(std::move(device)), root_(std::move(root)) {}
+
+  absl::Status Run(int64_t nbytes) {
+    ASSIGN_OR_RETURN(stream_, device_->CreateStream("compute"));
+    ASSIGN_OR_RETURN(StateDict state, MakeState(nbytes, *device_, *stream_));
+    nbytes_ = BytesOf(state);
+    ASSIGN_OR_RETURN(const Tensor on_device, Tensor::Empty(*device_, DType::kUInt8, {nbytes_}));
+    device_->ops().Zero(on_device, *stream_);
+    ASSIGN_OR_RETURN(const Buffer pinned, device_->AllocatePinned(nbytes_));
+    ASSIGN_OR_RETURN(const double down, Copy(pinned.data(), on_device.data()));
+    ASSIGN_OR_RETURN(const double up, Copy(on_device.data(), pinned.data()));
+    RETURN_IF_ERROR(Stage(state, down));
+    return Load(state, up);
+  }
+
+ private:
+  // The best of a few.
+  absl::StatusOr<double> Copy(void* destination, const void* source) {
+    double best = 0;
+    for (int i = 0; i < kRepeats; ++i) {
+      RETURN_IF_ERROR(stream_->Synchronize());
+      const absl::Time start = absl::Now();
+      stream_->CopyAsync(destination, source, nbytes_);
+      RETURN_IF_ERROR(stream_->Synchronize());
+      best = std::max(best, BytesPerSecond(absl::Now() - start));
+    }
+    return best;
+  }
+
+  absl::Status Stage(const StateDict& state, double copy) {
+    ASSIGN_OR_RETURN(auto groups, CreateLocalCudaGroups({device_}));
+    AsyncSaverOptions options;
+    options.save.overwrite = true;
+    ASSIGN_OR_RETURN(const auto saver, AsyncSaver::Create(root_, *groups[0], options));
+    double best = 0;
+    absl::Duration blocked = absl::InfiniteDuration();
+    for (int i = 0; i < 2 + kRepeats; ++i) {
+      RETURN_IF_ERROR(saver->Wait().status());
+      const absl::Time start = absl::Now();
+      ASSIGN_OR_RETURN(const AsyncSaveReport report, saver->Save(state, /*step=*/1, stream_.get()));
+      RETURN_IF_ERROR(report.copied.Synchronize());
+      if (i < 2) continue;  // pins memory
+      best = std::max(best, BytesPerSecond(absl::Now() - start));
+      blocked = std::min(blocked, report.blocked);
+    }
+    RETURN_IF_ERROR(saver->Wait().status());
+    Print("checkpoint staging, device to pinned", best, copy,
+          absl::StrFormat(", \"blocked_ms\": %.3f", absl::ToDoubleMilliseconds(blocked)));
+    return absl::OkStatus();
+  }
+
+  // From a file that the page cache has.
+  absl::Status Load(StateDict& state, double copy) {
+    ASSIGN_OR_RETURN(const std::string path, LatestCheckpoint(root_));
+    double best = 0;
+    for (int i = 0; i < kRepeats; ++i) {
+      const absl::Time start = absl::Now();
+      RETURN_IF_ERROR(LoadCheckpoint(path, state, {.device = device_.get()}));
+      best = std::max(best, BytesPerSecond(absl::Now() - start));
+    }
+    Print("checkpoint load, cached file to device, verified", best, copy, "");
+    return absl::OkStatus();
+  }
+
+  double BytesPerSecond(absl::Duration took) const {
+    return static_cast<double>(nbytes_) / absl::ToDoubleSeconds(took);
+  }
+
+  void Print(const std::string& what, double rate, double copy, const std::string& more) const {
+    absl::PrintF(
+        "{\"copy\": \"%s\", \"bytes\": %d, \"gb_per_s\": %.2f, \"plain_copy_gb_per_s\": %.2f, \"of_copy\": "
+        "%.3f%s}\n",
+        what, nbytes_, rate / 1e9, copy / 1e9, rate / copy, more);
+  }
+
+  const std::shared_ptr<Device> device_;
+  const std::string root_;
+  std::unique_ptr<Stream> stream_;
+  int64_t nbytes_ = 0;
+};
+
+absl::Status Main() {
+  ASSIGN_OR_RETURN(std::shared_ptr<Device> device, CreateCudaDevice(0));
+  const std::string root = absl::StrCat(absl::GetFlag(FLAGS_scratch), "/gpu_staging_benchmark.", getpid());
+  const absl::Status status = StagingBenchmark(std::move(device), root).Run(absl::GetFlag(FLAGS_mib) << 20);
+  std::error_code ignored;
+  std::filesystem::remove_all(root, ignored);
+  return status;
+}
+
+}  // namespace
+}  // namespace fsdp
+
+int main(int argc, char** argv) {
+  if (const std::optional<int> status = fsdp::ParseFlags(argc, argv, "gpu_staging_benchmark [flags]")) return *status;
+  if (absl::GetFlag(FLAGS_mib) < 1) {
+    return fsdp::ReportUsageError("gpu_staging_benchmark", absl::InvalidArgumentError("--mib: expected at least 1"));
+  }
+  const absl::Status status = fsdp::Main();
+  if (status.ok()) return fsdp::kExitDone;
+  std::fprintf(stderr, "gpu_staging_benchmark: %s\n", std::string(status.message()).c_str());
+  return fsdp::kExitFailed;
+}
