@@ -7,10 +7,14 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "absl/time/time.h"
 #include "base/status_macros.h"
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/format/file_names.h"
 #include "checkpoint/save/staged_checkpoint.h"
+#include "checkpoint/set_aside.h"
 #include "checkpoint/storage/file_system.h"
 #include "examples/frozen_parameters.h"
 
@@ -49,12 +53,14 @@ std::string DescribeLearningRate(const LearningRateOptions& options) {
 }
 
 CheckpointSaver::CheckpointSaver(const TrainOptions& options, FullyShardedDataParallel& model, Optimizer& optimizer,
-                                 std::vector<std::string> superseded, std::string last)
+                                 EarlierCheckpoints earlier)
     : options_(options),
       model_(model),
       optimizer_(optimizer),
-      superseded_(std::move(superseded)),
-      last_(std::move(last)) {}
+      superseded_(std::move(earlier.superseded)),
+      damaged_(std::move(earlier.damaged)),
+      has_damaged_(!damaged_.empty()),
+      last_(std::move(earlier.last)) {}
 
 bool CheckpointSaver::IsDue(int64_t steps_done) const {
   if (options_.checkpoint_dir.empty()) return false;
@@ -100,7 +106,38 @@ SaveOptions CheckpointSaver::OptionsOfSave() const {
   return save;
 }
 
+absl::Status CheckpointSaver::SetAsideDamaged(int64_t step) {
+  if (damaged_.empty()) return absl::OkStatus();
+  ProcessGroup& group = model_.group();
+  absl::StatusOr<std::vector<std::string>> left = std::vector<std::string>();
+  if (group.rank() == 0) left = SetAsideOnRank0(step);
+  RETURN_IF_ERROR(AgreeOn(group, left.status()));
+  ASSIGN_OR_RETURN(const std::vector<std::string> blobs, group.GatherBlobs(absl::StrJoin(*left, ",")));
+  damaged_ = absl::StrSplit(blobs[0], ',', absl::SkipEmpty());
+  has_damaged_ = !damaged_.empty();
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<std::string>> CheckpointSaver::SetAsideOnRank0(int64_t step) {
+  std::vector<std::string> left;
+  for (const std::string& name : damaged_) {
+    const absl::StatusOr<SetAsideStep> aside = SetAsideCheckpoint(PosixFileSystem(), options_.checkpoint_dir, name);
+    if (absl::IsNotFound(aside.status())) continue;
+    if (absl::IsUnavailable(aside.status()) && name != StepName(step)) {
+      absl::PrintF("%s did not verify and is left where it is for now: %s\n", name, aside.status().message());
+      left.push_back(name);
+      continue;
+    }
+    RETURN_IF_ERROR(aside.status());
+    absl::PrintF("%s did not verify; it is kept as %s, %d bytes: ckpt repair may make it whole\n", name,
+                 JoinPath(options_.checkpoint_dir, aside->name), aside->nbytes);
+  }
+  std::fflush(stdout);
+  return left;
+}
+
 absl::StatusOr<std::string> CheckpointSaver::Save(int64_t steps_done, int64_t tokens_seen) {
+  RETURN_IF_ERROR(SetAsideDamaged(steps_done));
   ASSIGN_OR_RETURN(const StateDict state, GatherState(steps_done, tokens_seen));
   if (options_.async_checkpoint) return SaveInBackground(state, steps_done);
   SaveOptions save = OptionsOfSave();
@@ -148,7 +185,8 @@ absl::Status CheckpointSaver::DeleteOld(const std::string& saved) {
     if (name == std::filesystem::path(saved).filename()) continue;
     RETURN_IF_ERROR(DeleteCheckpointDirectory(PosixFileSystem(), options_.checkpoint_dir, name));
   }
-  if (options_.keep_last == 0) return absl::OkStatus();
+  // Steps are counted when what did not verify is no longer among them.
+  if (options_.keep_last == 0 || has_damaged_) return absl::OkStatus();
   return PruneCheckpoints(options_.checkpoint_dir, options_.keep_last, options_.keep_every);
 }
 

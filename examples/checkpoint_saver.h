@@ -5,6 +5,7 @@
 #ifndef FSDP_EXAMPLES_CHECKPOINT_SAVER_H_
 #define FSDP_EXAMPLES_CHECKPOINT_SAVER_H_
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -34,13 +35,25 @@ StateKey FrozenKey();
 // What LearningRateKey's text is in a run with `options`.
 std::string DescribeLearningRate(const LearningRateOptions& options);
 
+// What checkpoint_dir holds when the run starts.
+struct EarlierCheckpoints {
+  // Steps that this run replaces; they are deleted once its first checkpoint is committed, so that there always is a
+  // good one.
+  std::vector<std::string> superseded;
+
+  // Steps beyond the start that do not verify. The first Save sets them aside (checkpoint/set_aside.h) before it
+  // writes.
+  std::vector<std::string> damaged;
+
+  // The path of the one that the run continues from, which an incremental one links to; empty: none.
+  std::string last;
+};
+
 class CheckpointSaver {
  public:
-  // `options`, `model` and `optimizer` are the caller's and outlive it. `superseded`: steps of checkpoint_dir that this
-  // run replaces; they are deleted once its first checkpoint is committed, so that there always is a good one. `last`:
-  // the checkpoint of checkpoint_dir that the run continues from, which an incremental one links to; empty: none.
+  // `options`, `model` and `optimizer` are the caller's and outlive it. `earlier` is the same on every rank.
   CheckpointSaver(const TrainOptions& options, FullyShardedDataParallel& model, Optimizer& optimizer,
-                  std::vector<std::string> superseded, std::string last);
+                  EarlierCheckpoints earlier);
 
   // True when a checkpoint is due after `steps_done` steps.
   bool IsDue(int64_t steps_done) const;
@@ -61,6 +74,11 @@ class CheckpointSaver {
   // True where rank 0 alone writes and needs no copy of the state: it gets it unit by unit while it writes.
   bool Streams() const;
 
+  // Renames what is damaged, on rank 0, before `step` is saved. What somebody repairs just now stays until the next
+  // save, or is an error when it is in the way of this one. Collective.
+  absl::Status SetAsideDamaged(int64_t step);
+  absl::StatusOr<std::vector<std::string>> SetAsideOnRank0(int64_t step);
+
   absl::StatusOr<StateDict> GatherState(int64_t steps_done, int64_t tokens_seen);
   absl::StatusOr<std::string> SaveInBackground(const StateDict& state, int64_t steps_done);
   SaveOptions OptionsOfSave() const;
@@ -70,6 +88,8 @@ class CheckpointSaver {
   FullyShardedDataParallel& model_;
   Optimizer& optimizer_;
   std::vector<std::string> superseded_;
+  std::vector<std::string> damaged_;
+  std::atomic<bool> has_damaged_;  // for the thread that deletes
   Event copied_;
   std::string last_;                         // path of what was saved last, or resumed from
   std::unique_ptr<AsyncSaver> async_saver_;  // from the first save with async_checkpoint on

@@ -9,6 +9,8 @@
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/format/file_names.h"
+#include "checkpoint/set_aside.h"
 #include "checkpoint/source/path_kind.h"
 #include "examples/checkpoint_saver.h"
 #include "examples/frozen_parameters.h"
@@ -70,18 +72,27 @@ absl::StatusOr<RunStart> FindNewest(const TrainOptions& options, const FlatLayou
   absl::StatusOr<std::string> newest = LatestCheckpoint(options.checkpoint_dir, &skipped);
   for (const std::string& reason : skipped) {
     start.notes.push_back(absl::StrFormat(
-        "skipped %s; the first checkpoint of this run replaces it: to keep it, stop and try ckpt repair", reason));
+        "skipped %s; when this run saves, it is kept under another name: to continue from it, stop and try ckpt repair",
+        reason));
+  }
+  ASSIGN_OR_RETURN(const std::vector<SetAsideStep> aside, ListSetAside(options.checkpoint_dir));
+  for (const SetAsideStep& step : aside) {
+    start.notes.push_back(
+        absl::StrFormat("%s, %d bytes, is kept from a run that could not read it: try ckpt repair, or "
+                        "delete it",
+                        JoinPath(options.checkpoint_dir, step.name), step.nbytes));
   }
   if (!newest.ok() && !absl::IsNotFound(newest.status())) return newest.status();
   if (newest.ok()) {
     start.checkpoint = *std::move(newest);
     RETURN_IF_ERROR(ReadPosition(options, layout, start));
   }
-  ASSIGN_OR_RETURN(start.superseded, StepsBeyond(options.checkpoint_dir, start.step));
-  if (start.resumed() || start.superseded.empty() || options.overwrite) return start;
+  // Not one of them verifies, or the start would be there. Even --overwrite keeps them: they may be repaired.
+  ASSIGN_OR_RETURN(start.damaged, StepsBeyond(options.checkpoint_dir, start.step));
+  if (start.resumed() || start.damaged.empty() || options.overwrite) return start;
   return absl::FailedPreconditionError(absl::StrFormat(
       "%s: no checkpoint verifies: %s; see whether ckpt repair restores one, or pass --overwrite to start "
-      "anew and replace them",
+      "anew and keep them under other names",
       options.checkpoint_dir, absl::StrJoin(skipped, "; ")));
 }
 
@@ -110,7 +121,8 @@ std::string Encode(const RunStart& start) {
                         {"checkpoint", start.checkpoint},
                         {"frozen", start.frozen},
                         {"notes", start.notes},
-                        {"superseded", start.superseded}}
+                        {"superseded", start.superseded},
+                        {"damaged", start.damaged}}
       .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
@@ -124,6 +136,7 @@ absl::StatusOr<RunStart> Decode(const std::string& text) {
   start.frozen = json.at("frozen").get<std::vector<std::string>>();
   start.notes = json.at("notes").get<std::vector<std::string>>();
   start.superseded = json.at("superseded").get<std::vector<std::string>>();
+  start.damaged = json.at("damaged").get<std::vector<std::string>>();
   return start;
 }
 

@@ -23,6 +23,7 @@ struct RunStart {
   std::vector<std::string> frozen;      // parameters that the run that saved it did not train
   std::vector<std::string> notes;       // for people: newer checkpoints that were skipped, and why
   std::vector<std::string> superseded;  // committed steps of checkpoint_dir beyond `step`, which this run replaces
+  std::vector<std::string> damaged;     // such that were skipped; they are kept, but out of the way
 
   bool resumed() const { return !checkpoint.empty(); }
 };

@@ -150,8 +150,9 @@ absl::Status Trainer::FillModel() {
   ASSIGN_OR_RETURN(start_, FindRunStart(options_, *layout, *group_));
   RETURN_IF_ERROR(CheckParity(options_, group_->size()));
   RETURN_IF_ERROR(AgreeOn(*group_, is_rank0() ? MakeCheckpointDir(options_) : absl::OkStatus()));
-  saver_ = std::make_unique<CheckpointSaver>(options_, *model_, *optimizer_, start_.superseded,
-                                             IsIn(options_.checkpoint_dir, start_.checkpoint) ? start_.checkpoint : "");
+  const std::string last = IsIn(options_.checkpoint_dir, start_.checkpoint) ? start_.checkpoint : "";
+  saver_ = std::make_unique<CheckpointSaver>(options_, *model_, *optimizer_,
+                                             EarlierCheckpoints{start_.superseded, start_.damaged, last});
   const std::string& source = start_.resumed() ? start_.checkpoint : options_.init_from;
   if (start_.resumed()) {
     const auto load = [&](StateDict& wanted) {

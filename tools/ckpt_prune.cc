@@ -3,6 +3,7 @@
 
 #include <cstdio>
 #include <string>
+#include <vector>
 
 #include "absl/flags/flag.h"
 #include "absl/status/statusor.h"
@@ -10,6 +11,7 @@
 #include "base/status_macros.h"
 #include "checkpoint/format/file_names.h"
 #include "checkpoint/retention.h"
+#include "checkpoint/set_aside.h"
 #include "checkpoint/storage/file_system.h"
 #include "nlohmann/json.hpp"
 #include "tools/ckpt_flags.h"
@@ -37,7 +39,14 @@ std::string AgeText(absl::Duration age) {
   return absl::StrCat(absl::ToInt64Seconds(age), "s");
 }
 
-std::string ToJson(const std::string& root, const RetentionPlan& plan, bool dry_run) {
+// What is deleted, what stays, and what a run has set aside, which is for people to delete.
+struct Pruning {
+  RetentionPlan plan;
+  std::vector<SetAsideStep> set_aside;
+};
+
+std::string ToJson(const std::string& root, const Pruning& pruning, bool dry_run) {
+  const RetentionPlan& plan = pruning.plan;
   Json json = {{"path", root}, {"dry_run", dry_run}, {"has_good_step", plan.has_good}};
   json["freed_bytes"] = FreedBytes(plan);
   json["steps"] = Json::array();
@@ -54,10 +63,15 @@ std::string ToJson(const std::string& root, const RetentionPlan& plan, bool dry_
                                  {"age_seconds", absl::ToInt64Seconds(leftover.age)},
                                  {"in_use", leftover.in_use}});
   }
+  json["set_aside"] = Json::array();
+  for (const SetAsideStep& step : pruning.set_aside) {
+    json["set_aside"].push_back({{"name", step.name}, {"bytes", step.nbytes}});
+  }
   return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
-void PrintText(const RetentionPlan& plan, bool dry_run) {
+void PrintText(const Pruning& pruning, bool dry_run) {
+  const RetentionPlan& plan = pruning.plan;
   const char* deleted = dry_run ? "would delete" : "deleted";
   const auto size = [](int64_t bytes) { return FormatBytes(static_cast<double>(bytes)); };
   for (const auto& step : plan.steps) {
@@ -72,23 +86,30 @@ void PrintText(const RetentionPlan& plan, bool dry_run) {
                 leftover.in_use ? "a save that is at work"
                                 : absl::StrCat("left by a crash ", AgeText(leftover.age), " ago").c_str());
   }
+  for (const SetAsideStep& step : pruning.set_aside) {
+    std::printf("%-12s  %s  %s  set aside, since it did not verify; repair it or delete it\n", "kept",
+                step.name.c_str(), size(step.nbytes).c_str());
+  }
   if (!plan.steps.empty() && !plan.has_good) std::printf("no step verifies, so none is deleted\n");
   std::printf("%s %s\n", dry_run ? "would free" : "freed", size(FreedBytes(plan)).c_str());
 }
 
-absl::StatusOr<RetentionPlan> Prune(const std::string& root, const RetentionPolicy& policy, bool dry_run) {
+absl::StatusOr<Pruning> Prune(const std::string& root, const RetentionPolicy& policy, bool dry_run) {
   FileSystem& files = PosixFileSystem();
   if (files.Exists(JoinPath(root, kManifestName))) {
     return absl::InvalidArgumentError(
         absl::StrCat(root, " is itself a checkpoint; give the directory that holds its step-* directories"));
   }
   RETURN_IF_ERROR(files.List(root).status());
-  ASSIGN_OR_RETURN(RetentionPlan plan, PlanRetention(root, policy));
-  if (plan.steps.empty() && plan.leftovers.empty()) {
+  Pruning pruning;
+  ASSIGN_OR_RETURN(pruning.set_aside, ListSetAside(root));
+  ASSIGN_OR_RETURN(pruning.plan, PlanRetention(root, policy));
+  const RetentionPlan& plan = pruning.plan;
+  if (plan.steps.empty() && plan.leftovers.empty() && pruning.set_aside.empty()) {
     return absl::NotFoundError(absl::StrCat(root, " holds no checkpoint: expected step-* directories in it"));
   }
   if (!dry_run) RETURN_IF_ERROR(ApplyRetention(files, root, plan));
-  return plan;
+  return pruning;
 }
 
 }  // namespace
@@ -107,19 +128,19 @@ int RunPrune(const CommandLine& line) {
                                                                                   ", expected 0 or more")));
   }
   const bool dry_run = absl::GetFlag(FLAGS_dry_run);
-  absl::StatusOr<RetentionPlan> plan;
+  absl::StatusOr<Pruning> pruning;
   {
     Progress progress("verify");
     policy.progress = progress.callback();
-    plan = Prune(root, policy, dry_run);
+    pruning = Prune(root, policy, dry_run);
   }
   const bool json = absl::GetFlag(FLAGS_json);
-  if (!plan.ok()) {
-    if (json) std::fputs(ProblemJson(plan.status()).c_str(), stdout);
-    return ReportFailure("ckpt prune", plan.status());
+  if (!pruning.ok()) {
+    if (json) std::fputs(ProblemJson(pruning.status()).c_str(), stdout);
+    return ReportFailure("ckpt prune", pruning.status());
   }
-  json ? (void)std::fputs(ToJson(root, *plan, dry_run).c_str(), stdout) : PrintText(*plan, dry_run);
-  if (plan->has_good || plan->steps.empty()) return kExitDone;
+  json ? (void)std::fputs(ToJson(root, *pruning, dry_run).c_str(), stdout) : PrintText(*pruning, dry_run);
+  if (pruning->plan.has_good || pruning->plan.steps.empty()) return kExitDone;
   return ReportFailure("ckpt prune", absl::DataLossError(absl::StrCat("no step of ", root, " verifies")));
 }
 

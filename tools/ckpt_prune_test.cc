@@ -88,6 +88,21 @@ TEST_F(CkptPruneTest, TheLastThatVerifiesStays) {
   EXPECT_THAT(NamesIn(Path("root")), ElementsAre("step-00000002", "step-00000003"));
 }
 
+TEST_F(CkptPruneTest, WhatTrainingSetAsideIsShownAndKept) {
+  MakeRoot(2);
+  fs::rename(Path("root/step-00000002"), Path("root/step-00000002.damaged"));
+  const auto bytes = static_cast<int64_t>(fs::file_size(Path("root/step-00000002.damaged/checkpoint.h5")) +
+                                          fs::file_size(Path("root/step-00000002.damaged/manifest.json")));
+  const Json json = Json::parse(MustCkpt({"prune", Path("root"), "--keep_last=1", "--dry_run", "--json"}));
+  EXPECT_EQ(json["set_aside"],
+            Json::parse(absl::StrFormat(R"([{"name": "step-00000002.damaged", "bytes": %d}])", bytes)));
+  EXPECT_EQ(json["steps"].size(), 1);
+  EXPECT_THAT(MustCkpt({"prune", Path("root"), "--keep_last=1"}),
+              AllOf(HasSubstr("kept          step-00000002.damaged"),
+                    HasSubstr("set aside, since it did not verify; repair it or delete it")));
+  EXPECT_THAT(NamesIn(Path("root")), ElementsAre("step-00000001", "step-00000002.damaged"));
+}
+
 TEST_F(CkptPruneTest, RefusesWhatIsNoRoot) {
   MakeRoot(1);
   fs::create_directory(Path("empty"));

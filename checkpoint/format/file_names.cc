@@ -18,6 +18,7 @@ namespace {
 constexpr char kStepPrefix[] = "step-";
 constexpr char kStagingInfix[] = ".tmp-";
 constexpr char kDeletedInfix[] = ".deleted-";
+constexpr char kSetAsideSuffix[] = ".damaged";
 
 // The X of ".X<infix><nonce>".
 std::optional<std::string> NameBefore(const std::string& name, const std::string& infix) {
@@ -70,6 +71,18 @@ std::string DeletedName(const std::string& name, const std::string& nonce) {
 std::optional<std::string> StagedNameOf(const std::string& name) { return NameBefore(name, kStagingInfix); }
 
 std::optional<std::string> DeletedNameOf(const std::string& name) { return NameBefore(name, kDeletedInfix); }
+
+std::string SetAsideName(const std::string& name, int count) {
+  return absl::StrCat(name, kSetAsideSuffix, count > 1 ? absl::StrCat("-", count) : "");
+}
+
+bool IsSetAsideName(const std::string& name) {
+  const size_t at = name.find(kSetAsideSuffix);
+  if (at == std::string::npos || !ParseStepName(name.substr(0, at))) return false;
+  const std::string rest = name.substr(at + sizeof(kSetAsideSuffix) - 1);
+  int count = 0;
+  return rest.empty() || (rest[0] == '-' && absl::SimpleAtoi(rest.substr(1), &count) && count > 1);
+}
 
 std::string NewNonce() {
   std::random_device random;

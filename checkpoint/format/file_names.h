@@ -53,6 +53,13 @@ std::string DeletedName(const std::string& name, const std::string& nonce);
 std::optional<std::string> StagedNameOf(const std::string& name);
 std::optional<std::string> DeletedNameOf(const std::string& name);
 
+// "step-00000100.damaged", or, from the second `count` on, "step-00000100.damaged-2": a step that did not verify and
+// was in the way (set_aside.h).
+std::string SetAsideName(const std::string& name, int count);
+
+// True for a name that SetAsideName makes of a step's.
+bool IsSetAsideName(const std::string& name);
+
 // 16 hexadecimal digits that no other process chooses.
 std::string NewNonce();
 

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checkpoint/set_aside.h"
+
+#include <filesystem>
+#include <system_error>
+
+#include "base/status_macros.h"
+#include "checkpoint/format/file_names.h"
+#include "checkpoint/storage/directory_lock.h"
+
+namespace fsdp {
+
+namespace {
+
+int64_t BytesIn(const std::string& directory) {
+  namespace fs = std::filesystem;
+  int64_t nbytes = 0;
+  std::error_code error;
+  for (fs::directory_iterator it(directory, error), end; !error && it != end; it.increment(error)) {
+    std::error_code ignored;
+    const uintmax_t size = it->file_size(ignored);
+    if (!ignored) nbytes += static_cast<int64_t>(size);
+  }
+  return nbytes;
+}
+
+}  // namespace
+
+absl::StatusOr<SetAsideStep> SetAsideCheckpoint(FileSystem& files, const std::string& root, const std::string& name) {
+  const std::string from = JoinPath(root, name);
+  ASSIGN_OR_RETURN(const DirectoryLock lock, DirectoryLock::Take(from));
+  for (int count = 1;; ++count) {
+    const std::string aside = SetAsideName(name, count);
+    const absl::Status renamed = files.Rename(from, JoinPath(root, aside));
+    if (absl::IsAlreadyExists(renamed)) continue;
+    RETURN_IF_ERROR(renamed);
+    RETURN_IF_ERROR(files.SyncDirectory(root));
+    return SetAsideStep{aside, BytesIn(JoinPath(root, aside))};
+  }
+}
+
+absl::StatusOr<std::vector<SetAsideStep>> ListSetAside(const std::string& root) {
+  const absl::StatusOr<std::vector<std::string>> names = PosixFileSystem().List(root);
+  if (absl::IsNotFound(names.status())) return std::vector<SetAsideStep>();
+  RETURN_IF_ERROR(names.status());
+  std::vector<SetAsideStep> steps;
+  for (const std::string& name : *names) {
+    if (IsSetAsideName(name)) steps.push_back({name, BytesIn(JoinPath(root, name))});
+  }
+  return steps;
+}
+
+}  // namespace fsdp
