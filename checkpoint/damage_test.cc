@@ -222,14 +222,36 @@ TEST(DamageTest, AFileTwiceIsFound) {
   EXPECT_THAT(ProblemsOf(path), Contains(HasSubstr(kRank0)));
 }
 
-TEST(DamageTest, ADirectoryOrAFifoInPlaceOfAFileIsFound) {
-  const std::string path = Save(SmallTensors(), StateDictType::kSharded, NewTestDirectory(), 1);
-  fs::remove(path + "/" + kRank0);
-  fs::create_directory(path + "/" + kRank0);
-  EXPECT_THAT(ProblemsOf(path), Contains(HasSubstr("is not a regular file")));
-  fs::remove(path + "/" + kRank0);
-  ASSERT_EQ(mkfifo((path + "/" + kRank0).c_str(), 0600), 0);
-  EXPECT_THAT(ProblemsOf(path), Contains(HasSubstr("is not a regular file")));
+TEST(DamageTest, WhatIsNoFileInPlaceOfAFileIsFoundAndNobodyWaitsForIt) {
+  const std::string root = NewTestDirectory();
+  const std::string path = Save(SmallTensors(), StateDictType::kSharded, root, 1);
+  for (const std::string name : {kRank0, "checkpoint.h5", "manifest.json"}) {
+    const std::string file = path + "/" + name;
+    const std::string good = ReadAll(file);
+    const std::vector<std::pair<std::string, std::function<void()>>> others = {
+        {"is not a regular file, but a directory", [&] { fs::create_directory(file); }},
+        {"is not a regular file, but a FIFO", [&] { ASSERT_EQ(mkfifo(file.c_str(), 0600), 0); }},
+        {"is not a regular file, but a device", [&] { fs::create_symlink("/dev/zero", file); }},
+        {"is not a regular file, but a loop of links", [&] { fs::create_symlink(name, file); }},
+        {"is not a regular file, but a socket", [&] { ASSERT_EQ(mknod(file.c_str(), S_IFSOCK | 0600, 0), 0); }},
+    };
+    for (const auto& [what, put] : others) {
+      SCOPED_TRACE(absl::StrCat(name, " ", what));
+      fs::remove(file);
+      put();
+      EXPECT_THAT(ProblemsOf(path), Contains(AllOf(HasSubstr(name), HasSubstr(what))));
+      ASSERT_OK_AND_ASSIGN(const VerifyReport report, VerifyCheckpoint(path));
+      ASSERT_FALSE(report.damage.empty());
+      EXPECT_EQ(report.damage[0].file, name);
+      EXPECT_THAT(LatestCheckpoint(root), StatusIs(absl::StatusCode::kNotFound, HasSubstr(what)));
+      if (name == "checkpoint.h5") continue;  // which our readers do not need
+      EXPECT_THAT(Load(SmallTensors(), path),
+                  StatusIs(absl::StatusCode::kDataLoss, AllOf(HasSubstr(file), HasSubstr(what))));
+    }
+    fs::remove(file);
+    WriteAll(file, good);
+  }
+  EXPECT_THAT(ProblemsOf(path), IsEmpty());
 }
 
 TEST(DamageTest, AMissingManifestIsSaid) {

@@ -10,7 +10,7 @@
 //      many of them as are needed are tried, until what they make is right.
 //   3. checkpoint.h5, and the manifest if it was lost, are made from the records, as the save made them.
 //   4. All that was made lies, synced, in .repair-<nonce> inside of the checkpoint. Each file takes its name there by a
-//      rename, the manifest last.
+//      rename, the manifest last. A directory in its place is renamed first: what is in one is not ours to delete.
 #include "checkpoint/repair.h"
 
 #include <algorithm>
@@ -38,12 +38,6 @@ namespace {
 
 std::string Message(const absl::Status& status) { return std::string(status.message()); }
 
-// A file that a checkpoint of ours has.
-bool IsCheckpointFileName(const std::string& name) {
-  return name == kManifestName || name == kCheckpointFileName || IsRankFileName(name) ||
-         ParseParityFileName(name).has_value();
-}
-
 class Repair {
  public:
   Repair(FileSystem& files, std::string path, const RepairOptions& options, ThreadPool& pool)
@@ -51,8 +45,6 @@ class Repair {
 
   absl::StatusOr<RepairReport> Run() {
     ASSIGN_OR_RETURN(names_, files_.List(path_));
-    RefuseDirectories();
-    if (!report_.is_whole()) return report_;
     absl::StatusOr<Manifest> manifest = ReadManifest(files_, path_);
     const bool is_lost = absl::IsNotFound(manifest.status()) || absl::IsDataLoss(manifest.status());
     if (!manifest.ok() && !is_lost) return manifest.status();
@@ -64,7 +56,9 @@ class Repair {
       report_.repaired.clear();
       return report_;
     }
-    if (!options_.dry_run) RETURN_IF_ERROR(rebuilt_.Install());
+    if (options_.dry_run) return report_;
+    SayWhatIsMovedAside();
+    RETURN_IF_ERROR(rebuilt_.Install());
     return report_;
   }
 
@@ -78,11 +72,12 @@ class Repair {
                         absl::StrCat(Message(status), "; repair one step, such as ", JoinPath(path_, *step)));
   }
 
-  // No file can take the place of a directory, and what is in one is not ours to delete.
-  void RefuseDirectories() {
+  // Directories whose places are taken; see RebuiltFiles::Install.
+  void SayWhatIsMovedAside() {
     for (const std::string& name : names_) {
-      if (!IsCheckpointFileName(name) || !files_.List(JoinPath(path_, name)).ok()) continue;
-      report_.problems.push_back(absl::StrCat(name, " is a directory, expected a file; move it away and repair again"));
+      if (rebuilt_.DirectoryOf(name) != rebuilt_.path() || !files_.List(JoinPath(path_, name)).ok()) continue;
+      report_.repaired.push_back(
+          absl::StrCat("the directory ", name, " was in the way; it is now ", rebuilt_.AsideName(name)));
     }
   }
 
@@ -173,7 +168,7 @@ class Repair {
 
   // Step 3 with a manifest.
   absl::Status MakeIndex(const Manifest& manifest, const absl::Status& damage) {
-    report_.repaired.push_back(absl::StrCat(Message(damage), "; made from the records of the rank files"));
+    SayIndexIsMade(damage);
     if (options_.dry_run) return absl::OkStatus();
     std::vector<Manifest> records;
     for (const StoredFile& stored : manifest.files) {
@@ -211,8 +206,10 @@ class Repair {
       if (IsRankFileName(name)) continue;
       report_.repaired.push_back(absl::StrCat(Message(status), "; made from the rank files"));
     }
-    if (options_.dry_run || !report_.is_whole()) return absl::OkStatus();
-    return MakeManifest(left);
+    if (!report_.is_whole()) return absl::OkStatus();
+    if (!options_.dry_run) return MakeManifest(left);
+    SayIndexIsMade(CheckPresent(files_, path_, kCheckpointFileName));
+    return absl::OkStatus();
   }
 
   // Step 2 by records.
@@ -250,11 +247,23 @@ class Repair {
       in_order.push_back(left.records.at(RankFileName(writer, left.writers)));
     }
     ASSIGN_OR_RETURN(Manifest manifest, rebuilt_.WriteIndex(in_order, pool_));
+    SayIndexIsMade(CheckStoredFile(files_, path_, IndexOf(manifest), pool_));
     if (!left.parity.empty()) {
       RETURN_IF_ERROR(rebuilt_.WriteParity(static_cast<int>(left.parity.size()), manifest, pool_));
       for (const int index : manifest.parity.files) RETURN_IF_ERROR(CompareParity(manifest.files[index], left));
     }
     return rebuilt_.WriteManifest(manifest);
+  }
+
+  // It is made in any case; `damage` is what was wrong with the one that was there.
+  void SayIndexIsMade(const absl::Status& damage) {
+    if (damage.ok()) return;
+    report_.repaired.push_back(absl::StrCat(Message(damage), "; made from the records of the rank files"));
+  }
+
+  static const StoredFile& IndexOf(const Manifest& manifest) {
+    return *std::find_if(manifest.files.begin(), manifest.files.end(),
+                         [](const StoredFile& file) { return file.name == kCheckpointFileName; });
   }
 
   // Keeps the parity file that is there if it is as `stored`, what the rank files make.

@@ -2,8 +2,9 @@
 //
 // RepairCheckpoint: makes a damaged checkpoint of ours whole again, bit for bit, from what is undamaged: rank files
 // from parity, checkpoint.h5 and manifest.json from the records of the rank files. Nothing is believed without its
-// digest, so a damaged byte is never blessed; what cannot be repaired is said and left as it is. What `ckpt repair`
-// calls.
+// digest, so a damaged byte is never blessed; what cannot be repaired is said and left as it is. Something else in the
+// place of a file, such as a FIFO, is as good as a lost file; a directory there is renamed, not deleted. What `ckpt
+// repair` calls.
 #ifndef FSDP_CHECKPOINT_REPAIR_H_
 #define FSDP_CHECKPOINT_REPAIR_H_
 
@@ -22,9 +23,12 @@ struct RepairOptions {
 };
 
 struct RepairReport {
-  std::vector<std::string>
-      repaired;  // a sentence for each file that was made again, or would be: which, why, from what
-  std::vector<std::string> problems;  // a sentence for each file that stays lost or damaged, with the reason
+  // A sentence for each file that was made again, or would be (which, why, from what), and for each directory that had
+  // to make room.
+  std::vector<std::string> repaired;
+
+  // A sentence for each file that stays lost or damaged, with the reason.
+  std::vector<std::string> problems;
 
   // Nothing was wrong, or all that was is repaired.
   bool is_whole() const { return problems.empty(); }

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_matchers.h"
 #include "checkpoint/checkpoint.h"
@@ -29,8 +30,10 @@ using testing::IsEmpty;
 
 constexpr int kRanks = 3;
 
-// Of a file: nothing, or a byte of it flipped.
-enum class Left : uint8_t { kNothing, kDamaged };
+// Of a file: nothing, or a byte of it flipped, or a directory in its place.
+enum class Left : uint8_t { kNothing, kDamaged, kDirectory };
+
+constexpr char kADirectory[] = "a directory";
 
 struct Scenario {
   std::string name;
@@ -60,10 +63,13 @@ using Contents = std::map<std::string, std::string>;
 Contents ContentsOf(const std::string& directory) {
   Contents contents;
   for (const fs::directory_entry& entry : fs::directory_iterator(directory)) {
-    contents[entry.path().filename()] = entry.is_directory() ? "a directory" : ReadAll(entry.path());
+    contents[entry.path().filename()] = entry.is_directory() ? kADirectory : ReadAll(entry.path());
   }
   return contents;
 }
+
+// What a repair makes of a directory that is in the way.
+bool IsAsideName(const std::string& name) { return name[0] == '.' && absl::StrContains(name, ".aside-"); }
 
 class RepairCrashTest : public testing::TestWithParam<Scenario> {
  protected:
@@ -82,14 +88,19 @@ class RepairCrashTest : public testing::TestWithParam<Scenario> {
     damaged_ = good_;
     for (const auto& [name, left] : GetParam().losses) {
       EXPECT_EQ(good_.count(name), 1u) << name;
-      left == Left::kNothing ? (void)damaged_.erase(name) : (void)(damaged_[name][good_[name].size() / 2] ^= 1);
+      if (left == Left::kNothing) damaged_.erase(name);
+      if (left == Left::kDamaged) damaged_[name][good_[name].size() / 2] ^= 1;
+      if (left == Left::kDirectory) damaged_[name] = kADirectory;
     }
   }
 
   void Prepare() {
     fs::remove_all(path_);
     fs::create_directory(path_);
-    for (const auto& [name, bytes] : damaged_) WriteAll(JoinPath(path_, name), bytes);
+    for (const auto& [name, bytes] : damaged_) {
+      const std::string file = JoinPath(path_, name);
+      bytes == kADirectory ? (void)fs::create_directory(file) : WriteAll(file, bytes);
+    }
   }
 
   absl::StatusOr<RepairReport> Repair(FileSystem& files) {
@@ -117,10 +128,12 @@ class RepairCrashTest : public testing::TestWithParam<Scenario> {
   // All is as it was saved, and nothing else is there.
   void ExpectGood() {
     ExpectFilesAsSaved();
-    for (const std::string& name : ListNames(path_)) EXPECT_EQ(good_.count(name), 1u) << name << " is left";
+    for (const std::string& name : ListNames(path_)) {
+      EXPECT_TRUE(good_.count(name) == 1 || IsAsideName(name)) << name << " is left";
+    }
   }
 
-  // Every file is what it was before the repair, or what it was saved as.
+  // Every file is what it was before the repair, or what it was saved as; a directory may have made room.
   void ExpectNothingWorse(bool may_leave) {
     const Contents found = ContentsOf(path_);
     for (const auto& [name, bytes] : good_) {
@@ -128,10 +141,12 @@ class RepairCrashTest : public testing::TestWithParam<Scenario> {
       const auto before = damaged_.find(name);
       const bool is_there = now != found.end();
       const bool is_as_before = is_there == (before != damaged_.end()) && (!is_there || now->second == before->second);
-      EXPECT_TRUE(is_as_before || (is_there && now->second == bytes)) << name << " is neither old nor repaired";
+      const bool has_room = !is_there && before != damaged_.end() && before->second == kADirectory;
+      EXPECT_TRUE(is_as_before || has_room || (is_there && now->second == bytes))
+          << name << " is neither old nor repaired";
     }
     for (const auto& [name, bytes] : found) {
-      EXPECT_TRUE(good_.count(name) == 1 || (may_leave && name[0] == '.')) << name << " is left";
+      EXPECT_TRUE(good_.count(name) == 1 || IsAsideName(name) || (may_leave && name[0] == '.')) << name << " is left";
     }
   }
 
@@ -179,6 +194,9 @@ std::vector<Scenario> Scenarios() {
       {"LostParityFile", {{kParity0, Left::kNothing}}, 2},
       {"LostIndex", {{kIndex, Left::kNothing}}},
       {"DamagedIndex", {{kIndex, Left::kDamaged}}},
+      {"DirectoriesInPlaceOfFiles",
+       {{kRank1, Left::kDirectory}, {kIndex, Left::kDirectory}, {kManifest, Left::kDirectory}},
+       1},
       {"LostManifest", {{kManifest, Left::kNothing}}, 1},
       {"DamagedManifest", {{kManifest, Left::kDamaged}}},
       {"LostEverythingButTheOtherRankFiles", everything, 2},

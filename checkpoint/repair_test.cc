@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "checkpoint/repair.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -132,7 +135,11 @@ TEST_P(RepairTest, TheIndexAndTheManifestAreMadeFromTheRecords) {
     for (const std::string& name : lost) Remove(name);
     const RepairReport report = Repair();
     EXPECT_THAT(report.problems, IsEmpty());
-    EXPECT_THAT(report.repaired, ElementsAre(HasSubstr("made from the records of the rank files")));
+    EXPECT_EQ(report.repaired.size(), lost.size());
+    for (const std::string& name : lost) {
+      EXPECT_THAT(report.repaired,
+                  Contains(AllOf(HasSubstr(name), HasSubstr("made from the records of the rank files"))));
+    }
     ExpectAsSaved();
   }
   for (const char* name : {"checkpoint.h5", "manifest.json"}) {
@@ -257,13 +264,69 @@ TEST_P(RepairTest, WithoutManifestAndAnyWholeRankFileParityIsEnough) {
   ExpectAsSaved();
 }
 
-TEST_P(RepairTest, ADirectoryInTheNameOfAFileIsSaidAndLeft) {
+// Nobody waits for a FIFO, and a device is not read.
+TEST_P(RepairTest, WhatIsNoFileInPlaceOfAFileIsAsGoodAsLost) {
+  Save(2);
+  const std::vector<std::vector<std::string>> losses = {
+      {RankFileName(2, kRanks)},
+      {"checkpoint.h5"},
+      {"manifest.json"},
+      {"parity-00000-of-00002.bin"},
+      {RankFileName(0, kRanks), "parity-00001-of-00002.bin", "checkpoint.h5", "manifest.json"}};
+  const std::vector<std::function<void(const std::string&)>> others = {
+      [](const std::string& file) { ASSERT_EQ(mkfifo(file.c_str(), 0600), 0); },
+      [](const std::string& file) { fs::create_symlink(fs::path(file).filename(), file); },
+      [](const std::string& file) { fs::create_symlink("/dev/zero", file); },
+      [](const std::string& file) { fs::create_symlink("nothing", file); },
+  };
+  for (const std::vector<std::string>& lost : losses) {
+    for (const auto& put : others) {
+      for (const std::string& name : lost) {
+        Remove(name);
+        put(JoinPath(path_, name));
+      }
+      const RepairReport report = Repair();
+      EXPECT_THAT(report.problems, IsEmpty());
+      for (const std::string& name : lost) EXPECT_THAT(report.repaired, Contains(HasSubstr(name)));
+      ExpectAsSaved();
+      for (const std::string& name : lost) EXPECT_FALSE(fs::is_symlink(JoinPath(path_, name)));
+    }
+  }
+}
+
+TEST_P(RepairTest, ADirectoryInPlaceOfAFileIsMovedAsideWithWhatIsInIt) {
+  Save(1);
+  for (const std::string& name :
+       {RankFileName(2, kRanks), std::string("checkpoint.h5"), std::string("manifest.json")}) {
+    Remove(name);
+    fs::create_directory(JoinPath(path_, name));
+    WriteAll(JoinPath(path_, name) + "/notes", "mine");
+    EXPECT_THAT(Repair({.dry_run = true}).repaired,
+                ElementsAre(HasSubstr(name + " is not a regular file, but a directory")));
+    const RepairReport report = Repair();
+    EXPECT_THAT(report.problems, IsEmpty());
+    const std::vector<std::string> names = ListNames(path_);
+    const auto aside = std::find_if(names.begin(), names.end(), [&](const std::string& other) {
+      return absl::StartsWith(other, absl::StrCat(".", name, ".aside-"));
+    });
+    ASSERT_NE(aside, names.end());
+    EXPECT_THAT(report.repaired, Contains(absl::StrCat("the directory ", name, " was in the way; it is now ", *aside)));
+    EXPECT_EQ(ReadAll(JoinPath(path_, *aside) + "/notes"), "mine");
+    ASSERT_OK_AND_ASSIGN(const VerifyReport verified, VerifyCheckpoint(path_));
+    EXPECT_THAT(verified.problems, IsEmpty());
+    fs::remove_all(JoinPath(path_, *aside));
+    ExpectAsSaved();
+  }
+}
+
+TEST_P(RepairTest, ADirectoryThatNothingCanTakeThePlaceOfStays) {
   Save(1);
   Remove(RankFileName(2, kRanks));
   Remove(RankFileName(0, kRanks));
   fs::create_directory(JoinPath(path_, RankFileName(2, kRanks)));
-  EXPECT_THAT(Repair().problems,
-              ElementsAre(RankFileName(2, kRanks) + " is a directory, expected a file; move it away and repair again"));
+  EXPECT_THAT(Repair().problems, Contains(AllOf(HasSubstr(RankFileName(2, kRanks)), HasSubstr("but a directory"),
+                                                HasSubstr("2 files are lost or damaged"))));
+  EXPECT_TRUE(fs::is_directory(JoinPath(path_, RankFileName(2, kRanks))));
 }
 
 TEST_P(RepairTest, ADirectoryThatAnotherChangesIsNotRepaired) {

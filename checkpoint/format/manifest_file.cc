@@ -3,7 +3,9 @@
 
 #include <memory>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "base/quote.h"
 #include "base/status_macros.h"
 #include "checkpoint/format/file_names.h"
@@ -17,16 +19,28 @@ absl::StatusOr<Manifest> ReadManifest(FileSystem& files, const std::string& dire
   if (absl::IsNotFound(text.status())) {
     return absl::NotFoundError(absl::StrCat(directory, " is not a checkpoint: it has no ", kManifestName));
   }
+  // What is no file, or too large for one, is no manifest.
+  if (absl::IsInvalidArgument(text.status())) return absl::DataLossError(text.status().message());
   RETURN_IF_ERROR(text.status());
   absl::StatusOr<Manifest> manifest = DecodeManifest(*text);
   if (manifest.ok()) return manifest;
   return absl::Status(manifest.status().code(), absl::StrCat(path, ": ", std::string(manifest.status().message())));
 }
 
+absl::StatusOr<std::unique_ptr<File>> OpenCheckpointFile(FileSystem& files, const std::string& directory,
+                                                         const std::string& name) {
+  const std::string path = JoinPath(directory, name);
+  absl::StatusOr<std::unique_ptr<File>> file = files.Open(path);
+  if (file.ok()) return file;
+  std::string what = absl::StrReplaceAll(file.status().message(), {{path, name}});
+  if (!absl::StartsWith(what, name)) what = absl::StrCat(name, ": ", what);
+  return absl::IsInvalidArgument(file.status()) ? absl::DataLossError(what) : absl::Status(file.status().code(), what);
+}
+
 absl::StatusOr<std::unique_ptr<File>> OpenStoredFile(FileSystem& files, const std::string& directory,
                                                      const Manifest& manifest, int index) {
   const StoredFile& stored = manifest.files[index];
-  absl::StatusOr<std::unique_ptr<File>> file = files.Open(JoinPath(directory, stored.name));
+  absl::StatusOr<std::unique_ptr<File>> file = OpenCheckpointFile(files, directory, stored.name);
   if (absl::IsNotFound(file.status())) return absl::DataLossError(absl::StrCat(stored.name, ": the file is missing"));
   RETURN_IF_ERROR(file.status());
   ASSIGN_OR_RETURN(const int64_t size, (*file)->Size());

@@ -13,16 +13,21 @@
 
 namespace fsdp {
 
-// kNotFound when `directory` is none or has no manifest; kDataLoss, naming manifest.json, when it is damaged;
-// kUnimplemented when a later release wrote it.
+// kNotFound when `directory` is none or has no manifest; kDataLoss, naming manifest.json, when it is damaged or no
+// file; kUnimplemented when a later release wrote it.
 absl::StatusOr<Manifest> ReadManifest(FileSystem& files, const std::string& directory);
 
 // OK when every file that `manifest` names is in `directory` with its size; nothing of it is read. kDataLoss names the
 // first that is not.
 absl::Status CheckFilesPresent(FileSystem& files, const std::string& directory, const Manifest& manifest);
 
-// Opens files[index] and checks its size. kDataLoss when it is missing or has another size. Names the file, not its
-// directory.
+// Opens `directory`/`name`, a file of a checkpoint. kNotFound when there is none; kDataLoss when something else, such
+// as a directory or a FIFO, has its name. Names the file, not its directory.
+absl::StatusOr<std::unique_ptr<File>> OpenCheckpointFile(FileSystem& files, const std::string& directory,
+                                                         const std::string& name);
+
+// Opens files[index] and checks its size. kDataLoss when it is missing, no file, or has another size. Names the file,
+// not its directory.
 absl::StatusOr<std::unique_ptr<File>> OpenStoredFile(FileSystem& files, const std::string& directory,
                                                      const Manifest& manifest, int index);
 

@@ -26,7 +26,8 @@ bool IsRebuiltDirectoryName(const std::string& name) { return absl::StartsWith(n
 RebuiltFiles::RebuiltFiles(FileSystem& files, std::string checkpoint)
     : files_(files),
       checkpoint_(std::move(checkpoint)),
-      path_(JoinPath(checkpoint_, absl::StrCat(kPrefix, NewNonce()))) {}
+      nonce_(NewNonce()),
+      path_(JoinPath(checkpoint_, absl::StrCat(kPrefix, nonce_))) {}
 
 RebuiltFiles::~RebuiltFiles() {
   if (is_made_) (void)RemoveTree(files_, path_);
@@ -106,10 +107,15 @@ absl::Status RebuiltFiles::WriteManifest(const Manifest& manifest) {
   return file->Sync();
 }
 
+std::string RebuiltFiles::AsideName(const std::string& name) const {
+  return absl::StrCat(".", name, ".aside-", nonce_);
+}
+
 absl::Status RebuiltFiles::Install() {
   for (const std::string& name : names_) {
     const std::string from = JoinPath(path_, name);
     const std::string to = JoinPath(checkpoint_, name);
+    if (files_.List(to).ok()) RETURN_IF_ERROR(files_.Rename(to, JoinPath(checkpoint_, AsideName(name))));
     RETURN_IF_ERROR(files_.Replace(from, to));
     RETURN_IF_ERROR(files_.SyncDirectory(checkpoint_));
   }

@@ -50,14 +50,18 @@ class RebuiltFiles {
 
   absl::Status WriteManifest(const Manifest& manifest);
 
-  // Every file takes its place.
+  // Every file takes its place. A directory that has it is renamed to AsideName, with all that is in it.
   absl::Status Install();
+
+  // ".NAME.aside-<nonce>": hidden, so nobody takes it for a part of the checkpoint.
+  std::string AsideName(const std::string& name) const;
 
  private:
   absl::StatusOr<std::vector<TreeFile::Text>> TextsOf(const Manifest& record);
 
   FileSystem& files_;
   const std::string checkpoint_;
+  const std::string nonce_;
   const std::string path_;
   bool is_made_ = false;
   std::vector<std::string> names_;

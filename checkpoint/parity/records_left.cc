@@ -11,11 +11,20 @@
 #include "checkpoint/format/file_digests.h"
 #include "checkpoint/format/file_names.h"
 #include "checkpoint/format/find_record.h"
+#include "checkpoint/format/manifest_file.h"
 
 namespace fsdp {
 namespace {
 
 absl::Status Missing(const std::string& name) { return absl::DataLossError(absl::StrCat(name, " is missing")); }
+
+// Whatever keeps a file from being opened is damage of it.
+absl::StatusOr<std::unique_ptr<File>> OpenToCheck(FileSystem& files, const std::string& directory,
+                                                  const std::string& name) {
+  absl::StatusOr<std::unique_ptr<File>> file = OpenCheckpointFile(files, directory, name);
+  if (file.ok()) return file;
+  return absl::IsNotFound(file.status()) ? Missing(name) : absl::DataLossError(file.status().message());
+}
 
 // "rank-00003-of-00008.h5" of "rank-00003-of-00008.step-00000100.h5": the name that its own save gave it.
 std::string OwnName(const std::string& name) { return absl::StrCat(name.substr(0, name.find('.')), ".h5"); }
@@ -114,7 +123,8 @@ class Survey {
     }
     for (int i = 0; i < parity; ++i) left_.parity.push_back(ParityFileName(i, parity));
     for (const std::string& name : left_.parity) {
-      if (!IsThere(name)) left_.damaged[name] = Missing(name);
+      const absl::Status present = CheckPresent(files_, directory_, name);
+      if (!present.ok()) left_.damaged[name] = present;
     }
   }
 
@@ -136,7 +146,7 @@ absl::StatusOr<RecordsLeft> FindRecordsLeft(FileSystem& files, const std::string
 absl::StatusOr<Manifest> RecordOf(FileSystem& files, const std::string& directory, const std::string& name,
                                   ThreadPool& pool) {
   const auto read = [&]() -> absl::StatusOr<Manifest> {
-    ASSIGN_OR_RETURN(const std::unique_ptr<File> file, files.Open(JoinPath(directory, name)));
+    ASSIGN_OR_RETURN(const std::unique_ptr<File> file, OpenToCheck(files, directory, name));
     ASSIGN_OR_RETURN(Manifest record, FindRecord(*file));
     if (record.files[0].name != OwnName(name)) {
       return absl::DataLossError(absl::StrCat("it is ", record.files[0].name, " of its save"));
@@ -146,17 +156,18 @@ absl::StatusOr<Manifest> RecordOf(FileSystem& files, const std::string& director
   };
   absl::StatusOr<Manifest> record = read();
   if (record.ok()) return record;
-  return absl::DataLossError(absl::StrCat(name, ": ", std::string(record.status().message())));
+  const absl::string_view why = record.status().message();
+  return absl::DataLossError(absl::StartsWith(why, name) ? std::string(why) : absl::StrCat(name, ": ", why));
+}
+
+absl::Status CheckPresent(FileSystem& files, const std::string& directory, const std::string& name) {
+  return OpenToCheck(files, directory, name).status();
 }
 
 absl::Status CheckStoredFile(FileSystem& files, const std::string& directory, const StoredFile& stored,
                              ThreadPool& pool) {
-  const absl::StatusOr<std::unique_ptr<File>> file = files.Open(JoinPath(directory, stored.name));
-  if (absl::IsNotFound(file.status())) return Missing(stored.name);
-  if (!file.ok()) {
-    return absl::DataLossError(absl::StrCat(stored.name, ": ", std::string(file.status().message())));
-  }
-  return CheckFileDigests(**file, stored, pool);
+  ASSIGN_OR_RETURN(const std::unique_ptr<File> file, OpenToCheck(files, directory, stored.name));
+  return CheckFileDigests(*file, stored, pool);
 }
 
 }  // namespace fsdp

@@ -46,6 +46,9 @@ absl::StatusOr<RecordsLeft> FindRecordsLeft(FileSystem& files, const std::string
 absl::StatusOr<Manifest> RecordOf(FileSystem& files, const std::string& directory, const std::string& name,
                                   ThreadPool& pool);
 
+// OK when `directory` has a file `name`, whatever is in it; kDataLoss, beginning with its name, otherwise.
+absl::Status CheckPresent(FileSystem& files, const std::string& directory, const std::string& name);
+
 // OK when the file `stored` in `directory` is as it is described; kDataLoss, beginning with its name, otherwise.
 absl::Status CheckStoredFile(FileSystem& files, const std::string& directory, const StoredFile& stored,
                              ThreadPool& pool);

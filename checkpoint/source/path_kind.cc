@@ -22,9 +22,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-bool HasFile(const std::string& directory, const char* name) {
+// True when something, even a link to nothing, has this name.
+bool HasName(const std::string& directory, const char* name) {
   std::error_code ignored;
-  return fs::exists(fs::path(directory) / name, ignored);
+  return fs::exists(fs::symlink_status(fs::path(directory) / name, ignored));
 }
 
 // The name of a file in `directory` that only a checkpoint of ours has; empty when there is none.
@@ -38,7 +39,7 @@ std::string FindCheckpointFile(const std::string& directory) {
 }
 
 absl::StatusOr<PathKind> RecogniseDirectory(const std::string& path) {
-  if (HasFile(path, kManifestName)) return PathKind::kCheckpoint;
+  if (HasName(path, kManifestName)) return PathKind::kCheckpoint;
   if (const std::string name = FindCheckpointFile(path); !name.empty()) {
     return absl::DataLossError(absl::StrCat(kManifestName, " is missing in ", path, ", which holds ", name));
   }

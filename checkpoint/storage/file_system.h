@@ -64,7 +64,8 @@ class FileSystem {
   // A new empty file, for reading and writing. kAlreadyExists when the name is taken.
   virtual absl::StatusOr<std::unique_ptr<File>> Create(const std::string& path) = 0;
 
-  // For reading. kNotFound when there is none; kInvalidArgument when it is not a regular file.
+  // For reading; never waits. kNotFound when there is none; kInvalidArgument when it is not a regular file: a
+  // directory, a FIFO, a socket, a device, a loop of links.
   virtual absl::StatusOr<std::unique_ptr<File>> Open(const std::string& path) = 0;
 
   // A file that exists, for reading and writing. kNotFound when there is none.

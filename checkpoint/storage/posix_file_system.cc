@@ -21,6 +21,30 @@
 namespace fsdp {
 namespace {
 
+// "a directory": what is no regular file.
+const char* KindOf(mode_t mode) {
+  if (S_ISDIR(mode)) return "a directory";
+  if (S_ISFIFO(mode)) return "a FIFO";
+  if (S_ISSOCK(mode)) return "a socket";
+  if (S_ISCHR(mode) || S_ISBLK(mode)) return "a device";
+  return "something else";
+}
+
+absl::Status NotRegular(const std::string& path, const char* kind) {
+  return absl::InvalidArgumentError(absl::StrCat(path, " is not a regular file, but ", kind));
+}
+
+// From errno, of an open that failed.
+absl::Status CannotOpen(const std::string& path) {
+  const int error = errno;
+  const absl::Status status = ErrnoStatus("open", path);
+  if (error == ELOOP) return NotRegular(path, "a loop of links");
+  // A socket, or a device without a driver: there is something, but it is no file.
+  struct stat info;
+  const bool is_there = (error == ENXIO || error == ENODEV) && stat(path.c_str(), &info) == 0;
+  return is_there ? NotRegular(path, KindOf(info.st_mode)) : status;
+}
+
 class Posix final : public FileSystem {
  public:
   absl::StatusOr<std::unique_ptr<File>> Create(const std::string& path) override {
@@ -32,11 +56,11 @@ class Posix final : public FileSystem {
   absl::StatusOr<std::unique_ptr<File>> Open(const std::string& path) override {
     // O_NONBLOCK: a FIFO must not make the open wait for a writer.
     const int fd = RetryInterrupted([&] { return open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK); });
-    if (fd < 0) return ErrnoStatus("open", path);
+    if (fd < 0) return CannotOpen(path);
     auto file = std::make_unique<PosixFile>(fd, path, false);
     struct stat info;
     if (fstat(fd, &info) != 0) return ErrnoStatus("stat", path);
-    if (!S_ISREG(info.st_mode)) return absl::InvalidArgumentError(absl::StrCat(path, " is not a regular file"));
+    if (!S_ISREG(info.st_mode)) return NotRegular(path, KindOf(info.st_mode));
     return file;
   }
 
