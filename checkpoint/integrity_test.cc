@@ -169,6 +169,20 @@ void AddTensorHeader(const std::string& path, const Manifest& manifest, std::vec
                      absl::StrCat(kHeader, " of tensor \"", tensor.key.ToString(), "\"")});
 }
 
+// The first rank file keeps the texts, for who must make the rest from rank files.
+void AddCopiesOfTexts(const std::string& path, const Manifest& manifest, std::vector<Target>& targets) {
+  const std::string first = "rank-00000-of-00002.h5";
+  const std::string bytes = ReadAll(path + "/" + first);
+  for (const StoredText& text : manifest.texts) {
+    const std::string in_index = ReadAll(path + "/checkpoint.h5").substr(text.range.offset, text.range.nbytes);
+    for (const StoredExtent& extent : FileOf(manifest, first).extents) {
+      if (bytes.substr(extent.range.offset, extent.range.nbytes) != in_index) continue;
+      targets.push_back({text.key.ToString() + ", its copy", first, extent.range.offset,
+                         absl::StrCat("copy of text \"", text.key.ToString(), "\", block 0")});
+    }
+  }
+}
+
 void AddRecord(const std::string& path, std::vector<Target>& targets) {
   const auto add = [&](const char* name, int64_t byte) {
     targets.push_back({absl::StrCat("record, ", name), kRankFile, byte, "record"});
@@ -192,6 +206,9 @@ std::vector<Target> TargetsOf(const std::string& path, StateDictType type) {
   if (type == StateDictType::kFull) return targets;
   targets.push_back({"the warning", "checkpoint.h5", Find(path, "checkpoint.h5", "ckpt verify", 2), kHeap});
   if (type == StateDictType::kSharded) AddHdf5(path, *manifest, kRankFile, targets);
+  const size_t others = targets.size();
+  AddCopiesOfTexts(path, *manifest, targets);
+  EXPECT_GT(targets.size(), others);
   AddRecord(path, targets);
   targets.push_back({"a virtual dataset's file", "checkpoint.h5", Find(path, "checkpoint.h5", kRankFile, 9), kHeap});
   return targets;
@@ -266,6 +283,42 @@ TEST(IntegrityOfFilesTest, ParityFilesAndLinkedFilesAreGuarded) {
   ASSERT_OK_AND_ASSIGN(const VerifyReport report, VerifyCheckpoint(path));
   EXPECT_THAT(report.problems, testing::IsEmpty());
   EXPECT_EQ(ListNames(path).size(), 7u);  // two of them linked
+}
+
+// A linked file also holds what has changed since.
+TEST(IntegrityOfFilesTest, WhatALinkedFileHoldsUnusedIsNamedWithItsStep) {
+  const std::string root = NewTestDirectory();
+  const std::vector<TestTensor> tensors = {{StateKey::Model("frozen"), DType::kFloat32, {300, 200}},
+                                           {StateKey::Model("trained"), DType::kFloat32, {30, 200}}};
+  for (const int64_t step : {1, 2}) {
+    ASSERT_OK(RunRanks(1, [&](const std::shared_ptr<ProcessGroup>& group) {
+      StateDict state = ShardedState(tensors, 1, 0);
+      state.aliases.clear();
+      state.FindTensor(tensors[1].key)->shards[0].data.data_as<float>()[0] = static_cast<float>(step);
+      SaveOptions options;
+      if (step == 2) options.base = root + "/step-00000001";
+      return SaveCheckpoint(state, root, step, *group, options).status();
+    }));
+  }
+  ASSERT_OK_AND_ASSIGN(const Manifest base, ReadManifest(PosixFileSystem(), root + "/step-00000001"));
+  const int64_t trained = base.tensors[1].intervals[0].offset;
+  const std::string file = root + "/step-00000001/rank-00000-of-00001.h5";
+  const auto damage_of_step_2 = [&](int64_t byte) {
+    std::string bytes = ReadAll(file);
+    bytes[byte] = static_cast<char>(bytes[byte] ^ 4);
+    WriteAll(file, bytes);
+    const absl::StatusOr<VerifyReport> report = VerifyCheckpoint(root + "/step-00000002");
+    EXPECT_OK(report);
+    std::vector<std::string> whats;
+    for (const VerifyReport::Damage& damage : report->damage) whats.push_back(damage.what);
+    return whats;
+  };
+  EXPECT_THAT(damage_of_step_2(trained),
+              testing::ElementsAre("tensor \"model/trained\" of step 1, unused here, block 0"));
+  const auto own_record = base.files[base.tensors[1].intervals[0].file].record;
+  ASSERT_TRUE(own_record);
+  EXPECT_THAT(damage_of_step_2(own_record->offset + 100), testing::Contains("payload of step 1, unused here, block 0"))
+      << "nobody can tell any more";
 }
 
 INSTANTIATE_TEST_SUITE_P(Kinds, IntegrityTest,

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint/format/file_contents.h"
 #include "checkpoint/format/manifest.h"
+#include "checkpoint/range_names.h"
 #include "checkpoint/storage/file_system.h"
 
 namespace fsdp {
@@ -20,8 +20,8 @@ struct RestDamage {
 
 // Reads `gaps`, the parts of `file` (manifest.files[index]) that are not payload, and names the structures of HDF5 in
 // them that are not whole. Empty when that cannot be told.
-std::vector<RestDamage> LocateRestDamage(const File& file, const Manifest& manifest, int index,
-                                         const FileContents& contents, const std::vector<ByteRange>& gaps);
+std::vector<RestDamage> LocateRestDamage(const File& file, const Manifest& manifest, int index, RangeNames& names,
+                                         const std::vector<ByteRange>& gaps);
 
 }  // namespace fsdp
 

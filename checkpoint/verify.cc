@@ -13,11 +13,11 @@
 #include "base/quote.h"
 #include "base/status_macros.h"
 #include "base/thread_pool.h"
-#include "checkpoint/format/file_contents.h"
 #include "checkpoint/format/file_names.h"
 #include "checkpoint/format/file_scan.h"
 #include "checkpoint/format/manifest_file.h"
 #include "checkpoint/format/record.h"
+#include "checkpoint/range_names.h"
 #include "checkpoint/rest_damage.h"
 #include "checkpoint/storage/file_system.h"
 
@@ -26,6 +26,11 @@ namespace {
 
 // Gaps of a file that a message lists.
 constexpr size_t kListedRanges = 3;
+
+int64_t SizeOfManifest(FileSystem& files, const std::string& directory) {
+  const absl::StatusOr<std::unique_ptr<File>> file = files.Open(JoinPath(directory, kManifestName));
+  return file.ok() ? (*file)->Size().value_or(0) : 0;
+}
 
 // A problem, with its place in the list whatever thread finds it when: file and offset, -1 for the file as a whole.
 struct Problem {
@@ -41,7 +46,7 @@ class Verification {
         directory_(directory),
         manifest_(manifest),
         options_(options),
-        contents_(manifest),
+        names_(files, directory, manifest),
         nonfinite_(manifest.tensors.size()) {}
 
   absl::StatusOr<VerifyReport> Run() {
@@ -145,7 +150,7 @@ class Verification {
   void CheckBlock(const ScannedBlock& block, const absl::StatusOr<const std::byte*>& bytes) {
     const StoredFile& stored = manifest_.files[block.file];
     const ByteRange& range = block.range;
-    const auto what = [&] { return absl::StrCat(contents_.NameOf(block.file, range), ", block ", block.block); };
+    const auto what = [&] { return absl::StrCat(names_.NameOf(block.file, range), ", block ", block.block); };
     const auto report = [&](std::string message) {
       Report(std::move(message), {block.file, range.offset}, {{stored.name, range, what()}});
     };
@@ -189,7 +194,7 @@ class Verification {
     std::vector<VerifyReport::Damage> places;
     const absl::StatusOr<std::unique_ptr<File>> file = files_.Open(JoinPath(directory_, name));
     if (!file.ok()) return places;
-    for (RestDamage& damage : LocateRestDamage(**file, manifest_, index, contents_, gaps)) {
+    for (RestDamage& damage : LocateRestDamage(**file, manifest_, index, names_, gaps)) {
       places.push_back({name, damage.range, std::move(damage.what)});
     }
     return places;
@@ -208,7 +213,7 @@ class Verification {
   // Counts what is not finite among the elements that lie in `range` of a file, whose bytes are at `data`. Blocks are
   // cut between elements.
   void CountElements(int file, const ByteRange& range, const std::byte* data) {
-    contents_.VisitTensors(file, range, [&](int tensor, const ByteRange& part) {
+    names_.contents().VisitTensors(file, range, [&](int tensor, const ByteRange& part) {
       const DType dtype = manifest_.tensors[tensor].dtype;
       const NonFinite count = CountNonFinite(dtype, data + (part.offset - range.offset), part.nbytes / SizeOf(dtype));
       if (!count.any()) return;
@@ -228,7 +233,7 @@ class Verification {
   const Manifest& manifest_;
   const VerifyOptions& options_;
 
-  const FileContents contents_;
+  RangeNames names_;
   std::vector<const StoredFile*> scanned_;   // by file; null for what is not as long as it should be
   std::vector<const StoredFile*> missized_;  // by file; null for all others, and for what cannot be opened
   int64_t bytes_total_ = 0;
@@ -246,11 +251,6 @@ bool HoldsCheckpointFiles(FileSystem& files, const std::string& directory) {
   return names.ok() && std::any_of(names->begin(), names->end(), [](const std::string& name) {
            return name == kCheckpointFileName || (absl::StartsWith(name, "rank-") && absl::EndsWith(name, ".h5"));
          });
-}
-
-int64_t SizeOfManifest(FileSystem& files, const std::string& directory) {
-  const absl::StatusOr<std::unique_ptr<File>> file = files.Open(JoinPath(directory, kManifestName));
-  return file.ok() ? (*file)->Size().value_or(0) : 0;
 }
 
 }  // namespace

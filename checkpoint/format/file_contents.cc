@@ -59,7 +59,7 @@ std::string FileContents::NameOf(int file, const ByteRange& range) const {
       return absl::StrCat("text ", Quote(manifest_.texts[part.text].key.ToString()));
     }
     const std::vector<int>& parity = manifest_.parity.files;
-    return std::find(parity.begin(), parity.end(), file) != parity.end() ? "parity" : "payload";
+    return std::find(parity.begin(), parity.end(), file) != parity.end() ? "parity" : "";
   }
   std::string text = absl::StrCat(names.size() == 1 ? "tensor " : "tensors ", names[0]);
   for (size_t i = 1; i < std::min(kListedNames, names.size()); ++i) absl::StrAppend(&text, ", ", names[i]);

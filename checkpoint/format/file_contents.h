@@ -20,7 +20,7 @@ class FileContents {
   explicit FileContents(const Manifest& manifest);
 
   // What bytes `range` of files[file] are: `tensor "model/w"`, `tensors "model/a", "model/b"`, at most 16 of them
-  // and how many more, `text "extra/step"`, `record`, `parity`; `payload` where the manifest does not say.
+  // and how many more, `text "extra/step"`, `record`, `parity`; empty where the manifest does not say.
   std::string NameOf(int file, const ByteRange& range) const;
 
   // Calls `visit` with each tensor (an index into manifest.tensors) that has bytes in `range`, and with these bytes.

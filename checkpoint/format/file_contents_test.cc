@@ -37,7 +37,7 @@ TEST(FileContentsTest, NamesWhatLiesInARange) {
   EXPECT_EQ(contents.NameOf(0, {130, 2}), "tensor \"model/a\"");
   EXPECT_EQ(contents.NameOf(0, {143, 2}), "tensors \"model/a\", \"model/b\"");
   EXPECT_EQ(contents.NameOf(0, {128, 48}), "tensors \"model/a\", \"model/b\", \"model/c\"");
-  EXPECT_EQ(contents.NameOf(0, {176, 10}), "payload");
+  EXPECT_EQ(contents.NameOf(0, {176, 10}), "");
   Manifest guarded = manifest;
   guarded.parity.files = {0};
   EXPECT_EQ(FileContents(guarded).NameOf(0, {176, 10}), "parity");
