@@ -266,8 +266,12 @@ TEST(DamageTest, TheManifestOfAnotherSaveIsFound) {
   const std::string old_path = Save(SmallTensors(), StateDictType::kSharded, root, 1);
   const std::string path = Save(SmallTensors(), StateDictType::kSharded, root, 2);
   WriteAll(path + "/manifest.json", ReadAll(old_path + "/manifest.json"));
-  EXPECT_THAT(ProblemsOf(path), Not(IsEmpty()));
+  EXPECT_THAT(ProblemsOf(path), Contains(HasSubstr("manifest.json is of another save than the rank files")));
   EXPECT_THAT(Load(SmallTensors(), path), StatusIs(absl::StatusCode::kDataLoss, HasSubstr("it is of another save")));
+  // One file that has come into the wrong place does not make it the manifest.
+  const std::string third = Save(SmallTensors(), StateDictType::kSharded, root, 3);
+  WriteAll(third + "/" + kRank0, ReadAll(path + "/" + kRank0));
+  EXPECT_THAT(ProblemsOf(third), Not(Contains(HasSubstr("manifest.json is"))));
 }
 
 }  // namespace

@@ -2,9 +2,8 @@
 //
 // Repair goes from what describes to what is described:
 //
-//   1. Where there is a manifest, it says which files are damaged. Where there is none, the rank files' records do;
-//   they
-//      must be of one save.
+//   1. Where there is a manifest, it says which files are damaged. Where there is none, or that of another save, the
+//      rank files' records do; they must be of one save.
 //   2. Rank and parity files that are lost or damaged are made from the others, if these are enough, and compared with
 //      the manifest's digests, or their own records'. Without a manifest a parity file may be damaged unseen: any so
 //      many of them as are needed are tried, until what they make is right.
@@ -46,6 +45,10 @@ class Repair {
   absl::StatusOr<RepairReport> Run() {
     ASSIGN_OR_RETURN(names_, files_.List(path_));
     absl::StatusOr<Manifest> manifest = ReadManifest(files_, path_);
+    if (manifest.ok()) {
+      const absl::Status placed = CheckSaveOf(files_, path_, *manifest);
+      if (!placed.ok()) manifest = placed;
+    }
     const bool is_lost = absl::IsNotFound(manifest.status()) || absl::IsDataLoss(manifest.status());
     if (!manifest.ok() && !is_lost) return manifest.status();
     if (is_lost && std::none_of(names_.begin(), names_.end(), IsRankFileName)) return WithStep(manifest.status());

@@ -364,6 +364,20 @@ TEST_P(RepairTest, FilesOfTwoSavesAreNotMixed) {
   EXPECT_THAT(Repair().problems, ElementsAre(HasSubstr("is of another save than")));
 }
 
+// Where all rank files agree with each other and not with the manifest, it is the manifest that was swapped.
+TEST_P(RepairTest, TheManifestOfAnotherSaveIsMadeAgain) {
+  Save(1);
+  const std::string foreign = good_.at("manifest.json");
+  Save(1);
+  for (const bool is_rank_lost : {false, true}) {
+    WriteAll(JoinPath(path_, "manifest.json"), foreign);
+    if (is_rank_lost) Remove(RankFileName(0, kRanks));
+    EXPECT_THAT(Repair().repaired, Contains(AllOf(HasSubstr("manifest.json is of another save than the rank files"),
+                                                  HasSubstr("made from the records of the rank files"))));
+    ExpectAsSaved();
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Kinds, RepairTest, testing::Values(StateDictType::kSharded, StateDictType::kLocal),
                          [](const testing::TestParamInfo<StateDictType>& info) {
                            return std::string(StateDictTypeName(info.param));

@@ -15,6 +15,7 @@
 #include "base/thread_pool.h"
 #include "checkpoint/format/file_names.h"
 #include "checkpoint/format/file_scan.h"
+#include "checkpoint/format/find_record.h"
 #include "checkpoint/format/manifest_file.h"
 #include "checkpoint/format/record.h"
 #include "checkpoint/range_names.h"
@@ -52,6 +53,7 @@ class Verification {
   absl::StatusOr<VerifyReport> Run() {
     ASSIGN_OR_RETURN(const std::unique_ptr<ThreadPool> pool,
                      ThreadPool::Create(options_.io_threads, "checkpoint-verify"));
+    CheckManifestsPlace();
     FindUnknownFiles();
     for (const StoredTensor& tensor : manifest_.tensors) {
       if (const absl::Status covered = CheckCovered(tensor); !covered.ok()) Report(covered);
@@ -95,6 +97,13 @@ class Verification {
   void Report(const absl::Status& status, const std::pair<int, int64_t>& order = kBeforeFiles,
               std::vector<VerifyReport::Damage> damage = {}) {
     Report(std::string(status.message()), order, std::move(damage));
+  }
+
+  // That every other file is of another save is said of the manifest first.
+  void CheckManifestsPlace() {
+    const absl::Status placed = CheckSaveOf(files_, directory_, manifest_);
+    if (placed.ok()) return;
+    Report(placed, kBeforeFiles, {{kManifestName, {0, SizeOfManifest(files_, directory_)}, "manifest"}});
   }
 
   // Hidden files are a file system's or a desktop's, and not ours.

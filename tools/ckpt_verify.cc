@@ -55,7 +55,10 @@ absl::Status VerifyForeign(const std::string& path, const VerifyOptions& options
 }
 
 absl::StatusOr<Verdict> Verify(const std::string& path, Progress& progress) {
-  ASSIGN_OR_RETURN(const PathKind kind, RecognisePath(path));
+  absl::StatusOr<PathKind> recognised = RecognisePath(path);
+  // A checkpoint that has lost its manifest is one to report on.
+  if (absl::IsDataLoss(recognised.status())) recognised = PathKind::kCheckpoint;
+  ASSIGN_OR_RETURN(const PathKind kind, recognised);
   Verdict verdict = {path, "hdf5", /*has_digests=*/true, /*has_checksums=*/true, {}, absl::ZeroDuration()};
   VerifyOptions options;
   options.count_nonfinite = true;

@@ -2,13 +2,19 @@
 #include "checkpoint/format/find_record.h"
 
 #include <algorithm>
+#include <map>
+#include <memory>
 #include <string_view>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/digest.h"
+#include "base/quote.h"
 #include "base/status_macros.h"
+#include "checkpoint/format/file_names.h"
+#include "checkpoint/format/manifest_file.h"
 #include "checkpoint/format/manifest_json.h"
+#include "checkpoint/format/record.h"
 #include "checkpoint/format/sealed_json.h"
 #include "checkpoint/hdf5/tree_layout.h"
 
@@ -54,6 +60,29 @@ absl::StatusOr<Manifest> DecodeAt(const File& file, int64_t offset, int64_t size
 }
 
 }  // namespace
+
+absl::Status CheckSaveOf(FileSystem& files, const std::string& directory, const Manifest& manifest) {
+  size_t rank_files = 0;
+  std::map<std::string, size_t> others;  // files by save id
+  for (size_t i = 0; i < manifest.files.size(); ++i) {
+    const StoredFile& stored = manifest.files[i];
+    if (!stored.record || stored.origin) continue;
+    ++rank_files;
+    const absl::StatusOr<std::unique_ptr<File>> file = OpenCheckpointFile(files, directory, stored.name);
+    if (!file.ok()) continue;
+    if (CheckRecord(**file, manifest, static_cast<int>(i)).ok()) return absl::OkStatus();
+    const absl::StatusOr<Manifest> record = FindRecord(**file);
+    if (!record.ok()) continue;
+    if (record->save_id == manifest.save_id) return absl::OkStatus();
+    ++others[record->save_id];
+  }
+  for (const auto& [save_id, count] : others) {
+    if (others.size() > 1 || count * 2 <= rank_files) break;
+    return absl::DataLossError(absl::StrCat(kManifestName, " is of another save than the rank files: save id ",
+                                            Printable(manifest.save_id), ", and theirs ", Printable(save_id)));
+  }
+  return absl::OkStatus();
+}
 
 absl::StatusOr<Manifest> FindRecord(const File& file) {
   ASSIGN_OR_RETURN(const int64_t size, file.Size());
