@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -198,6 +199,29 @@ TEST_P(IncrementalTest, AFileOfTheBaseThatIsGoneIsWrittenAgain) {
   ExpectHolds(2);
   EXPECT_THAT(ListNames(Path(2)), ElementsAre("checkpoint.h5", "manifest.json", "rank-00000-of-00002.h5",
                                               "rank-00000-of-00002.step-00000001.h5", "rank-00001-of-00002.h5"));
+}
+
+// A step must not be born damaged because the one before it is.
+TEST_P(IncrementalTest, AFileOfTheBaseThatIsNoLongerWhatWasSavedIsWrittenAgain) {
+  Save(1, "");
+  const std::string file = JoinPath(Path(1), "rank-00001-of-00002.h5");
+  const std::string good = ReadAll(file);
+  const std::vector<std::function<void()>> losses = {
+      [&] { WriteAll(file, good.substr(0, good.size() - 1)); },
+      [&] { WriteAll(file, ReadAll(JoinPath(Path(1), "rank-00000-of-00002.h5"))); },
+      [&] { ASSERT_EQ(mkfifo(file.c_str(), 0600), 0); },
+      [&] { fs::create_directory(file); },
+      [&] { fs::create_symlink("rank-00001-of-00002.h5", file); },
+  };
+  for (size_t i = 0; i < losses.size(); ++i) {
+    fs::remove(file);
+    losses[i]();
+    const auto step = static_cast<int64_t>(2 + i);
+    Save(step, Path(1));
+    ExpectHolds(step);
+    EXPECT_FALSE(fs::exists(JoinPath(Path(step), "rank-00001-of-00002.step-00000001.h5"))) << i;
+    EXPECT_TRUE(fs::exists(JoinPath(Path(step), "rank-00000-of-00002.step-00000001.h5"))) << i;
+  }
 }
 
 TEST_P(IncrementalTest, ItIsSaidWhyNothingIsLinked) {

@@ -320,7 +320,7 @@ class Save {
   static const char* WhyNothingIsLinked(const Manifest& base, const Manifest& manifest) {
     if (manifest.type == StateDictType::kFull) return "a full checkpoint is one file, which is written whole";
     if (!IsAlike(base, manifest)) return "its kind, number of rank files or wrapping is another";
-    return "of each less than half is unchanged, or the file system does not link files";
+    return "of each less than half is unchanged, or it is damaged, or the file system does not link files";
   }
 
   void NoteLinks(const Manifest& manifest) const {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <map>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -10,6 +11,8 @@
 #include "absl/strings/strip.h"
 #include "base/status_macros.h"
 #include "checkpoint/format/file_names.h"
+#include "checkpoint/format/manifest_file.h"
+#include "checkpoint/format/record.h"
 #include "checkpoint/storage/block_buffers.h"
 
 namespace fsdp {
@@ -150,6 +153,13 @@ std::string LinkName(const StoredFile& file, int64_t step) {
   return absl::StrCat(std::string(absl::StripSuffix(file.name, ".h5")), ".", StepName(step), ".h5");
 }
 
+// True for a file whose size and record are as the manifest of the base says: a step must not be born damaged because
+// an earlier one is. What else of it is damaged only reading all of it would tell.
+bool IsWhatWasSaved(FileSystem& files, const BaseCheckpoint& base, int index) {
+  const absl::StatusOr<std::unique_ptr<File>> file = OpenStoredFile(files, base.path, base.manifest, index);
+  return file.ok() && CheckRecord(**file, base.manifest, index).ok();
+}
+
 // Takes what lies in files of the base out of the tree.
 void TakeOut(const std::vector<Candidate>& candidates, const std::map<int, int>& links, TreeFile& tree) {
   std::vector<bool> is_flat_linked(tree.flats.size(), false);
@@ -194,6 +204,7 @@ absl::Status LinkUnchanged(FileSystem& files, const BaseCheckpoint& base, const 
   RETURN_IF_ERROR(KeepEqual(candidates, pool));
   std::map<int, int> links;  // file of the base -> index into tree.links
   for (const auto& [file, nbytes] : UsefulFiles(manifest, candidates)) {
+    if (!IsWhatWasSaved(files, base, file)) continue;
     StoredFile linked = manifest.files[file];
     linked.name = LinkName(linked, manifest.step);
     if (!linked.origin) linked.origin = StoredOrigin{manifest.save_id, manifest.step, manifest.files[file].name};

@@ -27,7 +27,8 @@ struct BaseCheckpoint {
 // holds with equal names, elements and digests; links those files into `directory` and takes the datasets out of
 // `tree`, which names them in tree.links. A file of which less than half is still the same is not linked, so that what
 // is kept for nothing stays below what is used. Reads all elements of the tree, none of the base. Where files cannot be
-// linked, or are gone, nothing is done. Flat datasets are compared whole, and only where the units are the same.
+// linked, are gone, or have another size or record than the base's manifest says, nothing is done. Flat datasets are
+// compared whole, and only where the units are the same.
 absl::Status LinkUnchanged(FileSystem& files, const BaseCheckpoint& base, const Manifest& identity,
                            const std::string& directory, TreeFile& tree, ThreadPool& pool);
 
