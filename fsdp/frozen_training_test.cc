@@ -142,6 +142,42 @@ TEST(FrozenTrainingTest, AUnitThatIsFrozenWholeIsGatheredAndNotReduced) {
   }));
 }
 
+TEST(FrozenTrainingTest, ThawingAUnitThatWasWrappedFrozenIsAnError) {
+  EXPECT_OK(RunRanks(2, [](const std::shared_ptr<ProcessGroup>& group) -> absl::Status {
+    ASSIGN_OR_RETURN(TestModel made, MakeModel(group, Frozen::kBlock, BlockOptions(), /*for_real=*/true));
+    RETURN_IF_ERROR(made.Train(0));
+    for (const auto& [name, parameter] : made.model->module().NamedParameters()) parameter->requires_grad = true;
+    EXPECT_THAT(made.Train(1), StatusIs(absl::StatusCode::kFailedPrecondition,
+                                        HasSubstr("unit transformer.h.0 has no memory for gradients, since all of it "
+                                                  "was frozen when it was wrapped")));
+    return absl::OkStatus();
+  }));
+}
+
+// An optimizer that is given them passes them over, as PyTorch's does; gradients can be looked at all the same.
+TEST(FrozenTrainingTest, FrozenParametersInAnOptimizerAreLeftAlone) {
+  EXPECT_OK(RunRanks(2, [](const std::shared_ptr<ProcessGroup>& group) -> absl::Status {
+    FsdpOptions options = BlockOptions();
+    options.use_orig_params = true;
+    ASSIGN_OR_RETURN(TestModel made, MakeModel(group, Frozen::kBlock, options, /*for_real=*/true));
+    made.optimizer = std::make_unique<AdamW>(made.model->parameters(), AdamWOptions{.lr = 1e-2});
+    const Bits before = BitsOf(*made.model);
+    RETURN_IF_ERROR(made.Train(0));
+    for (const auto& [fqn, bits] : BitsOf(*made.model)) {
+      EXPECT_EQ(bits == before.at(fqn), IsFrozen(Frozen::kBlock, fqn) || bits.empty()) << fqn;
+    }
+    RETURN_IF_ERROR(made.ComputeGradients(1).status());
+    RETURN_IF_ERROR(made.model->ClipGradNorm(1).status());
+    SummonFullParamsOptions summon;
+    summon.with_grads = true;
+    ASSIGN_OR_RETURN(const auto guard, made.model->SummonFullParams(summon));
+    for (const auto& [name, parameter] : made.model->module().NamedParameters()) {
+      EXPECT_EQ(parameter->grad.defined(), !IsFrozen(Frozen::kBlock, parameter->fqn)) << name;
+    }
+    return guard->Close();
+  }));
+}
+
 // Where parameters of a unit are mixed, FSDP1's flat parameter cannot be.
 TEST(FrozenTrainingTest, AMixedUnitWantsOriginalParameters) {
   EXPECT_OK(RunRanks(1, [](const std::shared_ptr<ProcessGroup>& group) {

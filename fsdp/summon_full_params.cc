@@ -145,6 +145,7 @@ absl::Status SummonFullParamsGuard::OpenUnit(int u, const std::vector<bool>& has
 
 absl::Status SummonFullParamsGuard::GatherGradients(int u, const std::vector<bool>& has_grad) {
   const Unit& unit = units_.unit(u);
+  if (!unit.grad_shard.defined()) return absl::OkStatus();
   const bool here = !options_.rank0_only || gather_->ranks().rank() == 0;
   for (const auto& parameter : unit.sharded_parameters) {
     if (!parameter->has_grad) gather_->device().ops().Zero(parameter->grad, gather_->stream());

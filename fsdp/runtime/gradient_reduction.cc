@@ -95,6 +95,12 @@ absl::Status GradientReduction::Bind(int u, bool sync) {
   const Unit& unit = units_.unit(u);
   State& state = states_[u];
   if (!unit.trainable()) return absl::OkStatus();
+  if (!unit.grad_shard.defined()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("unit ", unit.display_name(),
+                     " has no memory for gradients, since all of it was frozen when it was "
+                     "wrapped; set requires_grad before"));
+  }
   if (!state.grad.defined()) {
     const bool in_place = (!sync || state.has_accumulated) && !unit.accumulates_in_reduce_dtype();
     if (in_place) {

@@ -64,8 +64,10 @@ absl::StatusOr<Tensor> ShardMemory(const Unit& unit, DType dtype, Device& host) 
 
 absl::Status Allocate(Device& host, Stream& stream, Unit& unit) {
   ASSIGN_OR_RETURN(unit.shard, ShardMemory(unit, unit.dtype, host));
-  ASSIGN_OR_RETURN(unit.grad_shard, ShardMemory(unit, unit.dtype, host));
-  if (unit.settings.keep_low_precision_grads) {
+  if (unit.trainable()) {
+    ASSIGN_OR_RETURN(unit.grad_shard, ShardMemory(unit, unit.dtype, host));
+  }
+  if (unit.trainable() && unit.settings.keep_low_precision_grads) {
     const DType kept = unit.sharded() ? unit.compute_dtype : unit.reduce_dtype;
     if (kept != unit.dtype) {
       ASSIGN_OR_RETURN(unit.low_precision_grad, ShardMemory(unit, kept, host));
@@ -111,7 +113,7 @@ absl::Status FillShard(uint64_t seed, Device& host, Stream& stream, Unit& unit) 
     sharded->interval = slice.interval;
     sharded->requires_grad = parameter.requires_grad;
     sharded->data = unit.shard.Slice(in_shard);
-    sharded->grad = grad.Slice(in_shard);
+    if (grad.defined()) sharded->grad = grad.Slice(in_shard);
     if (unit.compute_shard.defined()) sharded->compute_copy = unit.compute_shard.Slice(in_shard);
     sharded->device = unit.offloaded() ? &host : &stream.device();
     RETURN_IF_ERROR(CopyInitialValues(parameter, slice.interval, seed, sharded->data, stream));

@@ -41,7 +41,7 @@ struct Unit {
   DType reduce_dtype = DType::kFloat32;   // of the reduction
 
   Tensor shard;               // [layout.shard_numel()], padding zero
-  Tensor grad_shard;          // likewise; each slice counts while its ShardedParameter::has_grad
+  Tensor grad_shard;          // likewise; each slice counts while its ShardedParameter::has_grad; undefined if frozen
   Tensor low_precision_grad;  // what the optimizer sees of grad_shard under keep_low_precision_grads
   Tensor compute_shard;  // `shard` in the compute dtype, under optimizer_casts; current where its parameters say so
   std::vector<std::unique_ptr<ShardedParameter>> sharded_parameters;  // views of the two, parallel to `parameters`

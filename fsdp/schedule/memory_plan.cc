@@ -19,7 +19,7 @@ bool NeedsUnsharded(const Unit& unit) { return !ComputesOnShard(unit, unit.compu
 
 void AddShards(const Unit& unit, MemoryPlan& plan) {
   const int64_t numel = unit.layout.shard_numel();
-  int64_t nbytes = 2 * numel * SizeOf(unit.dtype);
+  int64_t nbytes = (unit.grad_shard.defined() ? 2 : 1) * numel * SizeOf(unit.dtype);
   if (unit.low_precision_grad.defined()) nbytes += numel * SizeOf(unit.low_precision_grad.dtype());
   if (unit.compute_shard.defined()) nbytes += numel * SizeOf(unit.compute_dtype);
   int64_t& place = !unit.offloaded()                   ? plan.shards

@@ -20,8 +20,8 @@ struct SlotCounts {
 };
 
 struct MemoryPlan {
-  // Between steps: parameters and gradients of this rank's shards, and the parameters in the compute dtype where the
-  // optimizer casts.
+  // Between steps: parameters and gradients of this rank's shards, gradients where some parameter of the unit wants
+  // one, and the parameters in the compute dtype where the optimizer casts.
   int64_t shards = 0;
   int64_t pinned_shards = 0;    // of offloaded units, in pinned host memory
   int64_t pageable_shards = 0;  // of offloaded units, in host memory that is not pinned

@@ -23,6 +23,7 @@ struct Case {
   int world_size = 3;
   FsdpOptions options;
   bool accumulates = false;
+  bool frozen = false;  // the largest unit
 };
 
 // A root with a parameter of its own over four units of unequal, odd sizes, of which one holds another.
@@ -40,7 +41,11 @@ absl::Status ExpectPlanIsPeak(const Case& c, std::shared_ptr<ProcessGroup> group
   Device& device = *group->device();
   ASSIGN_OR_RETURN(const Tensor x, Tensor::Empty(device, DType::kInt32, {1}));
   const int64_t before = device.allocated_bytes();
-  ASSIGN_OR_RETURN(auto model, FullyShardedDataParallel::Wrap(MakeModel(), group, c.options));
+  auto module = MakeModel();
+  for (const auto& [name, parameter] : module->NamedParameters()) {
+    if (parameter->shape.dim(0) == 101) parameter->requires_grad = !c.frozen;
+  }
+  ASSIGN_OR_RETURN(auto model, FullyShardedDataParallel::Wrap(std::move(module), group, c.options));
   const MemoryPlan plan = model->memory_plan();
   device.ResetPeak();
   for (int step = 0; step < 3; ++step) {
@@ -100,11 +105,33 @@ std::vector<Case> Cases() {
   casts.optimizer_casts = true;
   cases.push_back({"optimizer_casts", 3, casts, true});
   cases.push_back({"optimizer_casts_one_rank", 1, casts, false});
+  cases.push_back({"frozen", 3, base, true, /*frozen=*/true});
+  cases.push_back({"frozen_low_precision_grads", 2, low, true, /*frozen=*/true});
+  cases.push_back({"frozen_optimizer_casts", 3, casts, true, /*frozen=*/true});
   return cases;
 }
 
 INSTANTIATE_TEST_SUITE_P(Strategies, MemoryPlanTest, testing::ValuesIn(Cases()),
                          [](const auto& c) { return c.param.name; });
+
+// A gradient as long as the parameter, which nobody would ever read.
+TEST(MemoryPlanTest, AUnitThatIsFrozenWholeHasNoGradientShard) {
+  EXPECT_OK(RunRanks(1, [](const std::shared_ptr<ProcessGroup>& group) -> absl::Status {
+    int64_t shards[2];
+    for (const bool frozen : {false, true}) {
+      auto module = MakeModel();
+      for (const auto& [name, parameter] : module->NamedParameters()) {
+        if (parameter->shape.dim(0) == 101) parameter->requires_grad = !frozen;
+      }
+      FsdpOptions options;
+      options.auto_wrap_policy = LambdaWrapPolicy([](Module& unit) { return unit.type_name() == "Unit"; });
+      ASSIGN_OR_RETURN(auto model, FullyShardedDataParallel::Wrap(std::move(module), group, options));
+      shards[frozen ? 1 : 0] = model->memory_plan().shards;
+    }
+    EXPECT_EQ(shards[0] - shards[1], 101 * 3 * 4);
+    return absl::OkStatus();
+  }));
+}
 
 TEST(MemoryPlanTest, ReadsAsALineForEachPurpose) {
   MemoryPlan plan;
