@@ -29,9 +29,8 @@ namespace fsdp {
 // kFull: rank 0's state is written, as one file, and the others' must be empty (rank0_only) or are not looked at;
 // kSharded: each rank writes its part; kLocal: each rank writes its flat shards as `state.units` lay them out. ROOT is
 // made if needed. Blocks until the checkpoint is durable and committed; returns its path. On any rank's failure every
-// rank gets that rank's error, and nothing is left behind. Tensors must be in host memory (AsyncSaver takes a
-// GPU's). Issues control-plane gathers
-// only.
+// rank gets that rank's error, and nothing is left behind. Tensors must be in host memory (AsyncSaver takes a GPU's).
+// Issues control-plane gathers only.
 absl::StatusOr<std::string> SaveCheckpoint(const StateDict& state, const std::string& root, int64_t step,
                                            ProcessGroup& group, const SaveOptions& options = {});
 
@@ -69,8 +68,7 @@ absl::StatusOr<StateDict> DescribeCheckpoint(const std::string& path, bool model
                                              const std::optional<FlatLayout>& flat_layout = {});
 
 // The step number recorded in a checkpoint: of ours in its manifest, of a torch file or a DCP directory under "step".
-// kInvalidArgument for one that has none, such as a safetensors file. `flat_layout`:
-// LoadOptions::flat_layout.
+// kInvalidArgument for one that has none, such as a safetensors file. `flat_layout`: LoadOptions::flat_layout.
 absl::StatusOr<int64_t> CheckpointStep(const std::string& path, const std::optional<FlatLayout>& flat_layout = {});
 
 }  // namespace fsdp

@@ -45,8 +45,8 @@ class ShardedGradScaler {
   absl::Status Unscale(Optimizer& optimizer, Stream& stream);
 
   // Unscales if that has not been done (in the optimizer's own pass where that can be, so that the gradients stay
-  // scaled), and steps unless a gradient overflowed; says whether it stepped. Collective;
-  // blocks. kFailedPrecondition when called twice before Update.
+  // scaled), and steps unless a gradient overflowed; says whether it stepped. Collective; blocks. kFailedPrecondition
+  // when called twice before Update.
   absl::StatusOr<bool> Step(Optimizer& optimizer, Stream& stream);
 
   // Lowers the scale after an overflow, raises it after growth_interval steps without, or sets `new_scale`.

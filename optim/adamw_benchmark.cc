@@ -4,8 +4,7 @@
 // little. Sizes: one that fits in a second-level cache and one that fits in none.
 //
 //   bytes_per_second   bytes read plus bytes written: 28 a parameter for AdamW with float32 gradients (p, m, v both
-//   ways, g
-//                      once), 26 with bfloat16, 20 for SGD with momentum; memcpy twice its size
+//                      ways, g once), 26 with bfloat16, 20 for SGD with momentum; memcpy twice its size
 //   items_per_second   parameters
 //
 // Memory is touched before the clock starts.

@@ -63,9 +63,9 @@ struct TreeFile {
 BlockReader FlatBlockReader(const TreeFile& tree, int flat);
 
 // Makes `tree`.name in `directory`. What all files of a save share (save_id, step, type, world_size, writers, rank,
-// producer, units) is taken from `identity` into the result, which has that file, then the links, and
-// its tensors and texts. `write` leaves nothing for later. An error of
-// writing names the file; one of an ElementReader comes back as it is.
+// producer, units) is taken from `identity` into the result, which has that file, then the links, and its tensors and
+// texts. `write` leaves nothing for later. An error of writing names the file; one of an ElementReader comes back as it
+// is.
 absl::StatusOr<Manifest> WriteTreeFile(FileSystem& files, const std::string& directory, const TreeFile& tree,
                                        const Manifest& identity, ThreadPool& pool, const PayloadWriteOptions& write);
 

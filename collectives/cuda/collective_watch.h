@@ -6,8 +6,7 @@
 //   1. Every rank tells its calls since the last round, how far its streams have come, and its fault if it has one: a
 //      stream that failed, an error of the communicator, a collective beyond its deadline, an Abort.
 //   2. All ranks thus know the same, and come to the same verdict: what a rank told as its fault; calls that differ;
-//   who
-//      is missing in what waited too long; who left. A peer that died or stopped is named by the host group itself.
+//      who is missing in what waited too long; who left. A peer that died or stopped is named by the host group.
 //   3. With a verdict, the watch first holds the error and then aborts the communicator: kernels that spin end, and
 //      whoever waits for the streams finds the error (tensor/async_failure.h).
 // A verdict, or a rank that leaves, ends the rounds; each rank that is left watches its own deadlines from then on.
