@@ -2,7 +2,7 @@
 //
 // What sharding costs a training step, on the host device.
 //
-//   bazel run //fsdp:step_benchmark [-- ROUNDS]
+//   bazel run //fsdp:step_benchmark [-- --rounds=15]
 //
 // One rank: a step of FSDP against a step of the bare model; 1.00 is the goal. Two ranks as threads: a step of FSDP
 // against its two parts, the same compute without communication (two bare models side by side) and the same
@@ -12,11 +12,12 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <cstdlib>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
+#include "absl/flags/flag.h"
 #include "base/status_macros.h"
 #include "collectives/run_ranks.h"
 #include "fsdp/fsdp.h"
@@ -28,6 +29,9 @@
 #include "nn/device_layer_ops.h"
 #include "optim/adamw.h"
 #include "tensor/ops.h"
+#include "tools/command_line.h"
+
+ABSL_FLAG(int, rounds, 15, "of each measurement, at least 1; medians are printed");
 
 namespace fsdp {
 namespace {
@@ -174,7 +178,10 @@ absl::Status Compare(std::shared_ptr<ProcessGroup> group, int rounds) {
 }  // namespace fsdp
 
 int main(int argc, char** argv) {
-  const int rounds = argc > 1 ? std::max(1, std::atoi(argv[1])) : 15;
+  const std::optional<int> usage =
+      fsdp::ParseFlags(argc, argv, "step_benchmark [flags]: what sharding costs a training step on the host");
+  if (usage) return *usage;
+  const int rounds = std::max(1, absl::GetFlag(FLAGS_rounds));
   for (const int ranks : {1, 2}) {
     const absl::Status status = fsdp::RunRanks(
         ranks, [&](std::shared_ptr<fsdp::ProcessGroup> group) { return fsdp::Compare(group, rounds); },

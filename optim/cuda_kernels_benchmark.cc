@@ -16,19 +16,24 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <cstdlib>
 #include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "absl/flags/flag.h"
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "cuda/cuda_device.h"
 #include "nn/device_layer_ops.h"
 #include "optim/update_ops.h"
 #include "tensor/ops.h"
 #include "tensor/tensor.h"
+#include "tools/command_line.h"
+
+ABSL_FLAG(int64_t, rows, 16 * 1024, "tokens, 2 or more");
 
 namespace fsdp {
 namespace {
@@ -263,11 +268,13 @@ class KernelsBenchmark {
 }  // namespace fsdp
 
 int main(int argc, char** argv) {
-  int64_t rows = 16 * 1024;
-  if (argc > 1 && std::string_view(argv[1]).starts_with("--rows=")) rows = std::atoll(argv[1] + 7);
-  if (argc > 2 || rows < 2) {
-    std::fprintf(stderr, "usage: %s [--rows=TOKENS], 2 or more\n", argv[0]);
-    return 2;
+  const std::optional<int> usage =
+      fsdp::ParseFlags(argc, argv, "cuda_kernels_benchmark [flags]: the kernels of a CUDA device, a line of JSON each");
+  if (usage) return *usage;
+  const int64_t rows = absl::GetFlag(FLAGS_rows);
+  if (rows < 2) {
+    return fsdp::ReportUsageError("cuda_kernels_benchmark",
+                                  absl::InvalidArgumentError(absl::StrCat("--rows=", rows, ", expected 2 or more")));
   }
   const absl::StatusOr<std::shared_ptr<fsdp::Device>> device = fsdp::CreateCudaDevice(0);
   if (!device.ok()) {

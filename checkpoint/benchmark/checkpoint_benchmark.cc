@@ -9,15 +9,16 @@
 
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <system_error>
 #include <vector>
 
 #include "absl/flags/flag.h"
-#include "absl/flags/parse.h"
 #include "base/status_macros.h"
 #include "checkpoint/benchmark/checkpoint_rows.h"
 #include "checkpoint/benchmark/paired_rows.h"
+#include "tools/command_line.h"
 
 ABSL_FLAG(std::string, directory, "",
           "where to write; a new directory is made in it (default: the temporary directory)");
@@ -93,6 +94,8 @@ int Main() {
 }  // namespace fsdp
 
 int main(int argc, char** argv) {
-  absl::ParseCommandLine(argc, argv);
-  return fsdp::Main();
+  const std::optional<int> status = fsdp::ParseFlags(
+      argc, argv,
+      "checkpoint_benchmark [flags]: durable save and verified load beside what the disk allows and others do");
+  return status ? *status : fsdp::Main();
 }

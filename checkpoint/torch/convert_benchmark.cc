@@ -26,12 +26,11 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/flags/flag.h"
-#include "absl/flags/parse.h"
-#include "absl/flags/usage.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
@@ -39,6 +38,7 @@
 #include "checkpoint/convert/convert.h"
 #include "checkpoint/safetensors/safetensors_writer.h"
 #include "tensor/state_dict.h"
+#include "tools/command_line.h"
 
 ABSL_FLAG(int64_t, bytes, 2'000'000'000, "payload of the model");
 ABSL_FLAG(std::string, directory, "", "where to write; by default a new directory in /tmp, removed at the end");
@@ -250,10 +250,11 @@ class Benchmark {
 }  // namespace fsdp
 
 int main(int argc, char** argv) {
-  absl::SetProgramUsageMessage(
-      "times conversions of a model of --bytes between safetensors, torch, DCP and HDF5 beside cp + sync of the same "
-      "bytes, and beside torch's format_utils where --python has torch; a line each");
-  absl::ParseCommandLine(argc, argv);
+  const std::optional<int> status = fsdp::ParseFlags(
+      argc, argv,
+      "convert_benchmark [flags]: times conversions of a model of --bytes between safetensors, torch, DCP and HDF5 "
+      "beside cp + sync of the same bytes, and beside torch's format_utils where --python has torch; a line each");
+  if (status) return *status;
   std::string directory = absl::GetFlag(FLAGS_directory);
   const bool is_own = directory.empty();
   if (is_own) {

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Every program says what it is for when it is asked, and that is no failure.
+#include <memory>
+#include <string>
+
+#include "absl/time/time.h"
+#include "base/status_matchers.h"
+#include "examples/runfile.h"
+#include "examples/subprocess.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace fsdp {
+namespace {
+
+using testing::AnyOf;
+using testing::HasSubstr;
+using testing::Not;
+using testing::StartsWith;
+
+class HelpTest : public testing::TestWithParam<const char*> {};
+
+TEST_P(HelpTest, SaysHowTheProgramIsUsed) {
+  ASSERT_OK_AND_ASSIGN(const std::string program, FindRunfile(GetParam()));
+  ASSERT_OK_AND_ASSIGN(const std::unique_ptr<Subprocess> child, Subprocess::Start({program, "--help"}));
+  ASSERT_THAT(child->Wait(absl::Seconds(20)), IsOkAndHolds(0)) << child->output();
+  // "benchmark [--..." is Google Benchmark's.
+  EXPECT_THAT(child->output(), AnyOf(StartsWith("usage: "), StartsWith("benchmark [--")));
+  EXPECT_THAT(child->output(), Not(HasSubstr("WARNING")));
+}
+
+TEST_P(HelpTest, RefusesAFlagThatItDoesNotHave) {
+  ASSERT_OK_AND_ASSIGN(const std::string program, FindRunfile(GetParam()));
+  ASSERT_OK_AND_ASSIGN(const std::unique_ptr<Subprocess> child, Subprocess::Start({program, "--no_such_flag=1"}));
+  EXPECT_THAT(child->Wait(absl::Seconds(20)), IsOkAndHolds(Not(0))) << child->output();
+  EXPECT_THAT(child->output(), HasSubstr("no_such_flag"));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Programs, HelpTest,
+    testing::Values("checkpoint/benchmark/checkpoint_benchmark", "checkpoint/benchmark/planning_benchmark",
+                    "checkpoint/torch/convert_benchmark", "collectives/conformance/collectives_benchmark",
+                    "examples/async_save_benchmark", "examples/bare_benchmark", "examples/quickstart",
+                    "examples/train_gpt", "examples/two_layer_network", "fsdp/step_benchmark", "models/gpt2_benchmark",
+                    "optim/adamw_benchmark", "tensor/convert_benchmark", "tensor/host_stream_benchmark", "tools/ckpt",
+                    "tools/launch"),
+    [](const auto& info) {
+      std::string name = info.param;
+      for (char& c : name) c = c == '/' ? '_' : c;
+      return name;
+    });
+
+}  // namespace
+}  // namespace fsdp
