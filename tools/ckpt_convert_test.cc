@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <numeric>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_matchers.h"
 #include "checkpoint/hdf5/hdf5_sink.h"
@@ -97,6 +98,19 @@ TEST_F(CkptConvertTest, AModelComesBackByteForByteFromAnyKindAndWorldSize) {
       EXPECT_EQ(ReadFile(Path("back.safetensors")), ReadFile(model)) << model << " at " << world_size;
     }
   }
+}
+
+TEST_F(CkptConvertTest, MetadataThatIsNoneIsAnErrorThatNamesTheSource) {
+  StateDict state = TrainingState();
+  state.Set(StateKey::Extra("__metadata__"), std::string("no json"));
+  ASSERT_OK(WriteCheckpointDirectory(Path("odd"), state, ReadNumbers, {}));
+  for (const char* target : {"model.safetensors", "copy"}) {
+    const Outcome outcome = Ckpt({"convert", Path("odd"), Path(target)});
+    EXPECT_EQ(outcome.status, 1);
+    EXPECT_THAT(outcome.err, HasSubstr(Path("odd") + ": extra/__metadata__ is no JSON object of strings"));
+    EXPECT_FALSE(fs::exists(Path(target)));
+  }
+  MustCkpt({"convert", Path("odd"), Path("model.pt")});  // which does not keep it
 }
 
 TEST_F(CkptConvertTest, PrintsOneJsonObject) {
@@ -343,6 +357,33 @@ TEST_F(CkptConvertTest, ManyTensorsTakeMemoryTooAndItIsSaidHowMuch) {
   const Outcome outcome = Ckpt(conversion);
   EXPECT_EQ(outcome.status, 0) << outcome.err;
   EXPECT_LT(outcome.peak_bytes, std::stoll(enough) << 20);
+}
+
+// Blocks of every parity file are in memory at once.
+TEST_F(CkptConvertTest, ParityTakesMemoryTooAndItIsSaidHowMuch) {
+  std::vector<SafetensorsEntry> entries = {{"large", DType::kFloat32, {800, 80'000}}};
+  PlaceSafetensorsEntries(entries);
+  ASSERT_OK_AND_ASSIGN(const std::string head, EncodeSafetensorsHeader({{}, entries}));
+  WriteFile(Path("model.safetensors"), head);
+  fs::resize_file(Path("model.safetensors"), head.size() + entries.back().end);
+  const auto convert = [&](int parity, const std::string& memory) {
+    return Ckpt({"convert", Path("model.safetensors"), Path("dst"), "--state_dict_type=sharded", "--world_size=8",
+                 absl::StrCat("--parity=", parity), "--max_memory=" + memory, "--force"});
+  };
+  for (const int parity : {1, 2, 8}) {
+    Outcome outcome = convert(parity, "64MiB");
+    int64_t limit = 64;
+    if (outcome.status != 0) {
+      EXPECT_THAT(outcome.err, AllOf(HasSubstr(", and parity "), HasSubstr("too much for --max_memory=64MiB; ")));
+      ASSERT_TRUE(absl::SimpleAtoi(outcome.err.substr(outcome.err.rfind("; ") + 2,
+                                                      outcome.err.rfind("MiB would do") - outcome.err.rfind("; ") - 2),
+                                   &limit));
+      outcome = convert(parity, absl::StrCat(limit, "MiB"));
+    }
+    EXPECT_EQ(outcome.status, 0) << outcome.err;
+    EXPECT_LT(outcome.peak_bytes, limit << 20) << parity;
+    MustCkpt({"verify", Path("dst")});
+  }
 }
 
 TEST_F(CkptConvertTest, MemoryStaysUnderTheLimitHoweverLargeTheModel) {

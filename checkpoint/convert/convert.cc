@@ -14,6 +14,7 @@
 #include "checkpoint/convert/convert_memory.h"
 #include "checkpoint/convert/convert_plan.h"
 #include "checkpoint/hdf5/hdf5_sink.h"
+#include "checkpoint/parity/parity_files.h"
 #include "checkpoint/safetensors/hugging_face_writer.h"
 #include "checkpoint/safetensors/safetensors_metadata.h"
 #include "checkpoint/safetensors/safetensors_writer.h"
@@ -123,6 +124,13 @@ absl::Status CheckTorchOptions(const std::string& destination, const ConvertOpti
   return CheckWorldSize(options);
 }
 
+// That a target which keeps __metadata__ can have it; names the source where not.
+absl::Status CheckMetadata(const TensorSource& source, const std::string& path, CheckpointFormat format) {
+  if (format != CheckpointFormat::kHdf5 && format != CheckpointFormat::kSafetensors) return absl::OkStatus();
+  const absl::Status status = SafetensorsMetadata(source.metadata(), source.contents()).status();
+  return status.ok() ? status : absl::Status(status.code(), absl::StrCat(path, ": ", status.message()));
+}
+
 // Reads tensors of the plan from the source, in the dtype of the target.
 absl::Status ReadConverted(const TensorSource& source, const ConvertPlan& plan, const StateKey& key,
                            const Interval& interval, std::byte* out) {
@@ -168,8 +176,9 @@ class VerifiedReads {
 absl::StatusOr<int64_t> BufferBytes(const TensorSource& source, const ConvertPlan& plan, int target_ranks,
                                     const ConvertOptions& options) {
   const int source_ranks = source.format() == "hdf5" ? source.world_size() : 0;
+  const int64_t parity = ParityMemory(target_ranks, options.parity, options.io_threads);
   ASSIGN_OR_RETURN(const int64_t payload,
-                   PayloadMemory(plan.contents, {source_ranks, target_ranks}, options.max_memory));
+                   PayloadMemory(plan.contents, {source_ranks, target_ranks, parity}, options.max_memory));
   return payload / 4;
 }
 
@@ -304,6 +313,7 @@ absl::StatusOr<ConvertReport> ConvertCheckpoint(const std::string& source_path, 
   ASSIGN_OR_RETURN(
       const std::unique_ptr<TensorSource> source,
       OpenTensorSource(source_path, {.flat_layout = options.flat_layout, .model_only = options.model_only}));
+  RETURN_IF_ERROR(CheckMetadata(*source, source_path, TargetFormat(destination, options)));
   ASSIGN_OR_RETURN(ConvertPlan plan, PlanConversion(source->contents(), filter, options.dtype, options.model_only));
   VerifiedReads reads(*source, plan, TargetFormat(destination, options));
   const PayloadReader read = [&](const StateKey& key, const Interval& interval, void* out) {

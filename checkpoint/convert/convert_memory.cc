@@ -34,17 +34,22 @@ int64_t MetadataBytes(const StateDict& contents, const ConvertShape& shape) {
   return std::max(opening, named * 3 / 2 + hdf5_cache + tensors * shape.target_ranks * 1500);
 }
 
+std::string ParityText(const ConvertShape& shape) {
+  return shape.parity_bytes > 0 ? absl::StrCat(", and parity ", shape.parity_bytes / kMB, " MB") : "";
+}
+
 }  // namespace
 
 absl::StatusOr<int64_t> PayloadMemory(const StateDict& contents, const ConvertShape& shape, int64_t max_memory) {
   const int64_t metadata = MetadataBytes(contents, shape);
   const int64_t payload = max_memory - kProgramBytes - metadata;
-  if (payload >= kLeastPayloadBytes) return payload;
-  const int64_t enough = (kProgramBytes + metadata + kLeastPayloadBytes) / (int64_t{1} << 20) + 1;
+  const int64_t least = std::max(kLeastPayloadBytes, shape.parity_bytes);
+  if (payload >= least) return payload;
+  const int64_t enough = (kProgramBytes + metadata + least) / (int64_t{1} << 20) + 1;
   return absl::ResourceExhaustedError(
       absl::StrCat("the names and places of ", contents.entries().size(), " tensors in ",
-                   std::max(1, shape.target_ranks), " files take about ", metadata / kMB,
-                   " MB, too much for --max_memory=", max_memory >> 20, "MiB; ", enough, "MiB would do"));
+                   std::max(1, shape.target_ranks), " files take about ", metadata / kMB, " MB", ParityText(shape),
+                   ", too much for --max_memory=", max_memory >> 20, "MiB; ", enough, "MiB would do"));
 }
 
 }  // namespace fsdp

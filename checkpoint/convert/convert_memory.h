@@ -18,10 +18,11 @@ inline constexpr int64_t kMinConvertMemory = int64_t{64} << 20;
 struct ConvertShape {
   int source_ranks = 0;  // rank files that hold parts of a tensor; 0 for safetensors
   int target_ranks = 0;
+  int64_t parity_bytes = 0;  // that making parity files takes, when the payload is written
 };
 
 // Bytes of payload that may be in memory at once. kResourceExhausted when the names and places of `contents` leave too
-// little of `max_memory`; the message says how much would do.
+// little of `max_memory`, or too little for parity; the message says how much would do.
 absl::StatusOr<int64_t> PayloadMemory(const StateDict& contents, const ConvertShape& shape, int64_t max_memory);
 
 }  // namespace fsdp

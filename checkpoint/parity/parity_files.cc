@@ -24,12 +24,15 @@ namespace {
 constexpr int64_t kRunsBytes = int64_t{8} << 20;
 constexpr int64_t kPage = 4096;
 
-// Bytes of each run; a divisor of kBlockBytes.
-int64_t RunBytes(const ParityPlan& plan) {
-  const auto files = static_cast<int64_t>(plan.data.size() + plan.parity.size());
+// Bytes of each run of so many files; a divisor of kBlockBytes.
+int64_t RunBytes(int64_t files) {
   int64_t nbytes = kBlockBytes;
   while (nbytes > kPage && nbytes * files > kRunsBytes) nbytes /= 2;
   return nbytes;
+}
+
+int64_t RunBytes(const ParityPlan& plan) {
+  return RunBytes(static_cast<int64_t>(plan.data.size() + plan.parity.size()));
 }
 
 struct OpenRun {
@@ -106,7 +109,7 @@ class DataRuns {
 };
 
 // Blocks of parity that each thread has in flight for each parity file.
-int DepthOf(const ParityPlan& plan) { return std::clamp(4 / static_cast<int>(plan.parity.size()), 1, 3); }
+int64_t DepthOf(int64_t parity) { return std::clamp<int64_t>(4 / parity, 1, 3); }
 
 absl::StatusOr<ParityCode> CodeOf(const ParityPlan& plan) {
   return ParityCode::Create(static_cast<int>(plan.data.size()), static_cast<int>(plan.parity.size()));
@@ -220,7 +223,7 @@ absl::StatusOr<std::vector<Digest>> WriteParityBlocks(FileSystem& files, const s
   }
   for (const std::string& name : plan.parity) {
     ASSIGN_OR_RETURN(std::unique_ptr<File> file, files.OpenToWrite(JoinPath(directory, name)));
-    shared.queues.emplace_back(*file, DepthOf(plan));
+    shared.queues.emplace_back(*file, static_cast<int>(DepthOf(static_cast<int64_t>(plan.parity.size()))));
     parity.push_back(std::move(file));
   }
   RETURN_IF_ERROR(pool.ParallelFor(
@@ -230,6 +233,11 @@ absl::StatusOr<std::vector<Digest>> WriteParityBlocks(FileSystem& files, const s
   for (WriteQueues& queues : shared.queues) RETURN_IF_ERROR(queues.Finish());
   for (const std::unique_ptr<File>& file : parity) RETURN_IF_ERROR(file->Sync());
   return digests;
+}
+
+int64_t ParityMemory(int64_t data, int64_t parity, int threads) {
+  if (parity == 0) return 0;
+  return threads * (2 * data * RunBytes(data + parity) + parity * DepthOf(parity) * kBlockBytes);
 }
 
 void AddParity(const ParityPlan& plan, const std::vector<std::vector<Digest>>& digests, Manifest& manifest) {

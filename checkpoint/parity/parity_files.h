@@ -43,6 +43,9 @@ Interval ParityShare(const ParityPlan& plan, int shares, int share);
 absl::StatusOr<std::vector<Digest>> WriteParityBlocks(FileSystem& files, const std::string& directory,
                                                       const ParityPlan& plan, const Interval& blocks, ThreadPool& pool);
 
+// Memory that WriteParityBlocks takes, on `threads` threads, for so many files; from above.
+int64_t ParityMemory(int64_t data, int64_t parity, int threads);
+
 // Adds the parity files to `manifest`, which has the data files; `digests` as WriteParityBlocks gives them, share by
 // share.
 void AddParity(const ParityPlan& plan, const std::vector<std::vector<Digest>>& digests, Manifest& manifest);
