@@ -28,7 +28,9 @@ int64_t BytesIn(const std::string& directory) {
 
 absl::StatusOr<SetAsideStep> SetAsideCheckpoint(FileSystem& files, const std::string& root, const std::string& name) {
   const std::string from = JoinPath(root, name);
-  ASSIGN_OR_RETURN(const DirectoryLock lock, DirectoryLock::Take(from));
+  const absl::StatusOr<DirectoryLock> lock = DirectoryLock::Take(from);
+  // What is not even a directory nobody repairs, but it is as much in the way.
+  if (!lock.ok() && !absl::IsInvalidArgument(lock.status())) return lock.status();
   for (int count = 1;; ++count) {
     const std::string aside = SetAsideName(name, count);
     const absl::Status renamed = files.Rename(from, JoinPath(root, aside));

@@ -48,6 +48,14 @@ TEST_F(SetAsideTest, AStepIsRenamedWithAllThatIsInIt) {
   EXPECT_EQ(BytesOf(aside.name), "not json");
 }
 
+TEST_F(SetAsideTest, AFileInTheNameOfAStepIsOutOfTheWayToo) {
+  fs::create_directories(root_);
+  WriteAll(root_ + "/" + kStep, "a file");
+  ASSERT_OK_AND_ASSIGN(const SetAsideStep aside, SetAsideCheckpoint(PosixFileSystem(), root_, kStep));
+  EXPECT_EQ(ReadAll(root_ + "/" + aside.name), "a file");
+  EXPECT_FALSE(fs::exists(root_ + "/" + kStep));
+}
+
 TEST_F(SetAsideTest, NothingThatWasSetAsideBeforeIsLost) {
   for (const char* bytes : {"a", "bb", "ccc"}) {
     Make(bytes);
