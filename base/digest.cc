@@ -5,12 +5,12 @@
 #include <xxhash.h>
 
 #include <algorithm>
-#include <cstring>
 #include <new>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/check.h"
+#include "base/streaming_copy.h"
 
 namespace fsdp {
 namespace {
@@ -84,9 +84,8 @@ void CopyAndDigest(void* destination, const void* source, size_t nbytes, DigestB
   const auto* from = static_cast<const std::byte*>(source);
   for (size_t done = 0; done < nbytes; done += kTileBytes) {
     const size_t n = std::min(kTileBytes, nbytes - done);
-    std::memcpy(to + done, from + done, n);
-    // The copy is digested, not the source: what is recorded is what was written.
-    builder.Update(absl::MakeConstSpan(to + done, n));
+    builder.Update(absl::MakeConstSpan(from + done, n));
+    StreamingCopy(to + done, from + done, n);
   }
 }
 

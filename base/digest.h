@@ -55,8 +55,9 @@ class DigestBuilder {
   std::unique_ptr<State> state_;
 };
 
-// Copies `nbytes` bytes from `source` to `destination` and adds them to `builder`, tile by tile, so that each byte is
-// digested while it is in the cache. They must not overlap.
+// Adds `nbytes` bytes of `source` to `builder` and copies them to `destination`, tile by tile, so that each byte is
+// copied while it is in the cache, and past the caches (streaming_copy.h): to digest the copy would read it again. They
+// must not overlap.
 void CopyAndDigest(void* destination, const void* source, size_t nbytes, DigestBuilder& builder);
 
 }  // namespace fsdp

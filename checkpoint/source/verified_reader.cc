@@ -43,17 +43,6 @@ bool IsWhole(const BlockRead& block) {
   return block.pieces.size() == 1 && first.range == block.range && first.stored == first.wanted;
 }
 
-// Digests `bytes`, memory of this thread's own, and copies each tile while it is hot. CopyAndDigest digests the copy,
-// which costs a third more: the copy is read first, written to a cache, and read again.
-void DigestAndStream(absl::Span<const std::byte> bytes, std::byte* out, DigestBuilder& digest) {
-  for (; !bytes.empty(); bytes.remove_prefix(std::min<size_t>(bytes.size(), kTileBytes))) {
-    const auto tile = bytes.subspan(0, kTileBytes);
-    digest.Update(tile);
-    StreamingCopy(out, tile.data(), tile.size());
-    out += tile.size();
-  }
-}
-
 // Where `range`, that of `run`, can be read to without a copy: null where blocks are not wanted whole and one after the
 // other, or their place is not as direct I/O wants it.
 std::byte* InPlace(absl::Span<const BlockRead> run, const ByteRange& range) {
@@ -192,7 +181,7 @@ absl::Status VerifiedReader::Deliver(const BlockRead& block, const std::byte* re
     is_delivered = IsWhole(block);
     DigestBuilder digest;
     if (is_delivered && first.out != bytes) {
-      DigestAndStream(absl::MakeConstSpan(bytes, block.range.nbytes), first.out, digest);
+      CopyAndDigest(first.out, bytes, block.range.nbytes, digest);
     } else {
       digest.Update(absl::MakeConstSpan(bytes, block.range.nbytes));
     }
