@@ -45,7 +45,7 @@ struct LoadOptions {
   // Where the memory of `wanted` is; null: on the host. On a GPU it may be on the host in part.
   Device* device = nullptr;
 
-  // Threads that read; each has one block in flight.
+  // Threads that read, each with several blocks in flight.
   int io_threads = 4;
 
   // What FSDP1's flat parameters are made of, for a torch file or a DCP directory that holds such and does not say it:

@@ -19,7 +19,7 @@
 namespace fsdp {
 namespace {
 
-constexpr int kDepth = 4;
+constexpr int kInFlight = 4;
 
 ByteRange BlockOf(int64_t block, size_t nbytes) {
   const int64_t begin = block * kBlockBytes;
@@ -35,7 +35,7 @@ absl::Status RawFile::Write(absl::Span<const std::byte> bytes, int64_t nbytes) c
   const int threads = pool_.threads();
   std::vector<std::unique_ptr<WriteQueue>> queues(threads);
   RETURN_IF_ERROR(pool_.ParallelFor(threads, [&](int64_t thread) -> absl::Status {
-    queues[thread] = file->NewWriteQueue(kDepth);
+    queues[thread] = file->NewWriteQueue(kInFlight + 1);
     for (int64_t block = thread; block < blocks; block += threads) {
       const ByteRange range = BlockOf(block, nbytes);
       const int64_t from = range.end() <= static_cast<int64_t>(bytes.size()) ? range.offset : 0;

@@ -144,7 +144,8 @@ absl::Status WriteCheckpointDirectory(const std::string& path, const StateDict& 
   const Manifest identity = IdentityOf(contents, options);
   PayloadWriteOptions write;
   write.count = progress.counter();
-  write.queue_depth = static_cast<int>(std::clamp<int64_t>(options.max_memory / kBlockBytes / threads, 1, 4));
+  write.queue_depth =
+      static_cast<int>(std::clamp<int64_t>(options.max_memory / kBlockBytes / threads, 1, write.queue_depth));
   absl::StatusOr<Manifest> manifest =
       options.type == StateDictType::kFull
           ? WriteFull(files, staged->path(), plan, identity, *pool, write)

@@ -40,7 +40,7 @@ struct PayloadWriteOptions {
   std::vector<ByteRange> later = {};  // left for later: neither written nor digested here; sorted and disjoint
   ByteCounter count = {};             // may be empty
   WriteBarrier barrier = {};          // may be empty
-  int queue_depth = 4;                // blocks in flight per thread
+  int queue_depth = 5;                // blocks per thread: one is made while the others are in flight
 };
 
 // Fills the empty `file` with the first `nbytes` bytes of `image`, `extents` in place of theirs, which are disjoint and

@@ -15,8 +15,8 @@
 
 namespace fsdp {
 
-// The buffers of two threads with four writes or reads in flight each.
-inline constexpr int64_t kKeptBytes = int64_t{36} << 20;
+// The buffers of two threads, each with four writes or reads in flight and a block that it works on.
+inline constexpr int64_t kKeptBytes = int64_t{44} << 20;
 
 struct FreeAligned {
   int64_t nbytes = 0;  // of the memory

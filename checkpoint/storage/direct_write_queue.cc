@@ -2,6 +2,7 @@
 #include <liburing.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <string>
@@ -19,7 +20,12 @@ class DirectWriteQueue final : public WriteQueue {
  public:
   DirectWriteQueue(int fd, const DirectAlignment& alignment, int depth, std::string name,
                    std::function<absl::Status(int64_t, absl::Span<const std::byte>)> write)
-      : fd_(fd), alignment_(alignment), name_(std::move(name)), write_(std::move(write)), slots_(depth) {}
+      : fd_(fd),
+        alignment_(alignment),
+        name_(std::move(name)),
+        write_(std::move(write)),
+        slots_(depth),
+        max_in_flight_(std::max(1, depth - 1)) {}
 
   // Without it, writes are done one after another.
   void OpenRing() { has_ring_ = io_uring_queue_init(static_cast<unsigned>(slots_.size()), &ring_, 0) == 0; }
@@ -57,6 +63,9 @@ class DirectWriteQueue final : public WriteQueue {
     }
     slot.offset = offset;
     slot.left = absl::MakeConstSpan(from, direct);
+    // Not when the caller asked for the block, but now that it has been made: disks that report what they have done in
+    // batches wait for nobody then.
+    while (in_flight_ >= max_in_flight_) AwaitOne();
     return Submit(std::exchange(taken_, -1));
   }
 
@@ -184,6 +193,7 @@ class DirectWriteQueue final : public WriteQueue {
   io_uring ring_ = {};
   bool has_ring_ = false;
   std::vector<Slot> slots_;
+  const int max_in_flight_;
   std::vector<Kept> kept_;
   int taken_ = -1;  // the slot of the next write
   int in_flight_ = 0;

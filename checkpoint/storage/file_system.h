@@ -37,8 +37,8 @@ class File {
   // noticed here.
   virtual absl::Status Reserve(int64_t nbytes) = 0;
 
-  // For many large writes, up to `depth` of them in flight; see there before writing to the file beside it. The file
-  // must outlive the queue.
+  // For many large writes, with up to `depth` blocks of memory, of which one is being made while the others are in
+  // flight; see there before writing to the file beside it. The file must outlive the queue.
   virtual std::unique_ptr<WriteQueue> NewWriteQueue(int depth) = 0;
 
   // Returns when the contents and the size are durable.

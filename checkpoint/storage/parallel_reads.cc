@@ -13,8 +13,11 @@
 namespace fsdp {
 namespace {
 
-// Reads in flight for each thread: one more than keeps a disk busy while the thread works on what has come.
+// Reads in flight for each thread.
 constexpr int kDepth = 4;
+
+// Blocks of memory: a thread works on what has come while as many reads are in flight as may be.
+constexpr int kBlocks = kDepth + 1;
 
 class Reads {
  public:
@@ -22,37 +25,49 @@ class Reads {
 
   // One thread's share.
   void Work() {
-    // Reads are finished in order, so the memory of one is free again when it is its turn.
-    std::array<AlignedBlock, kDepth> memory;
-    std::array<int64_t, kDepth> indexes;
-    ReadQueue queue(kDepth);
-    int64_t started = 0;
-    int64_t finished = 0;
+    Started started;
     while (true) {
-      // What the page cache had is worked on at once, while it is hot.
-      while (!queue.full() && !queue.ready()) {
-        const int64_t i = Take();
-        if (i < 0) break;
-        absl::StatusOr<LargeRead> read = begin_(i);
-        if (!read.ok()) {
-          Done(i, read.status());
-          continue;
-        }
-        if (read->file == nullptr) continue;
-        AlignedBlock& own = memory[started % kDepth];
-        if (read->target == nullptr && own == nullptr) own = NewAlignedBlock(kMaxReadBytes + 2 * kPageBytes);
-        queue.Start(std::move(read->file), read->range, read->target != nullptr ? read->target : own.get());
-        indexes[started++ % kDepth] = i;
-      }
-      if (queue.empty()) return;
-      const int64_t i = indexes[finished++ % kDepth];
-      Done(i, queue.Finish());
+      StartMore(started);
+      if (started.queue.empty()) return;
+      const int64_t i = started.indexes[started.finished++ % kBlocks];
+      const absl::StatusOr<const std::byte*> bytes = started.queue.Finish();
+      // The disk gets something to do before this thread has: one that reports what it has read in batches had nothing
+      // left.
+      StartMore(started);
+      Done(i, bytes);
     }
   }
 
   absl::Status status() const { return status_; }
 
  private:
+  // What one thread has begun. Reads are finished in order, so the memory of one is free again when it is its turn.
+  struct Started {
+    std::array<AlignedBlock, kBlocks> memory;
+    std::array<int64_t, kBlocks> indexes;
+    int64_t started = 0;
+    int64_t finished = 0;
+    ReadQueue queue{kDepth};  // goes before the memory that it reads to
+  };
+
+  // What the page cache had is worked on at once, while it is hot.
+  void StartMore(Started& all) {
+    while (!all.queue.full() && !all.queue.ready()) {
+      const int64_t i = Take();
+      if (i < 0) return;
+      absl::StatusOr<LargeRead> read = begin_(i);
+      if (!read.ok()) {
+        Done(i, read.status());
+        continue;
+      }
+      if (read->file == nullptr) continue;
+      AlignedBlock& own = all.memory[all.started % kBlocks];
+      if (read->target == nullptr && own == nullptr) own = NewAlignedBlock(kMaxReadBytes + 2 * kPageBytes);
+      all.queue.Start(std::move(read->file), read->range, read->target != nullptr ? read->target : own.get());
+      all.indexes[all.started++ % kBlocks] = i;
+    }
+  }
+
   // -1 when there is no more.
   int64_t Take() {
     if (failed_.load(std::memory_order_relaxed)) return -1;

@@ -35,7 +35,7 @@ using ReadBegin = std::function<absl::StatusOr<LargeRead>(int64_t i)>;
 using ReadDone = std::function<absl::Status(int64_t i, const absl::StatusOr<const std::byte*>& bytes)>;
 
 // Calls `begin` and then `done` for 0, ..., count - 1, begun in this order, on several threads. After an error no more
-// are begun. Returns the error of the lowest index that failed. Takes up to four times kMaxReadBytes per thread.
+// are begun. Returns the error of the lowest index that failed. Takes up to five times kMaxReadBytes per thread.
 absl::Status ReadInParallel(ThreadPool& pool, int64_t count, const ReadBegin& begin, const ReadDone& done);
 
 }  // namespace fsdp

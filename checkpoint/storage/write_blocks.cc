@@ -12,10 +12,10 @@
 namespace fsdp {
 
 BlockWriteShape ShapeOfBlockWrites(int64_t buffer_bytes, int io_threads) {
-  constexpr int64_t kEnoughInFlight = 4;
+  constexpr int64_t kEnoughBlocks = 5;
   const int64_t blocks = std::max<int64_t>(buffer_bytes / kBlockBytes, 1);
   const int64_t threads = std::clamp<int64_t>(blocks, 1, std::max(1, io_threads));
-  return {static_cast<int>(threads), static_cast<int>(std::clamp<int64_t>(blocks / threads, 1, kEnoughInFlight))};
+  return {static_cast<int>(threads), static_cast<int>(std::clamp<int64_t>(blocks / threads, 1, kEnoughBlocks))};
 }
 
 absl::Status WriteBlocks(File& file, int64_t nbytes, const BlockFiller& fill, ThreadPool& pool, int queue_depth) {

@@ -24,7 +24,7 @@ namespace fsdp {
 // block, from several threads, in about the order of the file.
 using BlockFiller = std::function<absl::Status(int64_t begin, absl::Span<std::byte> out)>;
 
-// How many threads make blocks, and how many blocks of each are in flight.
+// How many threads make blocks, and how many blocks of memory each has (File::NewWriteQueue).
 struct BlockWriteShape {
   int threads = 1;
   int queue_depth = 1;

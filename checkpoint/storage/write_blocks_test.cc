@@ -84,8 +84,8 @@ TEST(BlockWriteShapeTest, BlocksFitInTheBuffers) {
   EXPECT_EQ(shape(1, 2), std::make_pair(1, 1));
   EXPECT_EQ(shape(3, 2), std::make_pair(2, 1));
   EXPECT_EQ(shape(8, 2), std::make_pair(2, 4));
-  EXPECT_EQ(shape(1000, 3), std::make_pair(3, 4));
-  EXPECT_EQ(shape(8, 0), std::make_pair(1, 4));
+  EXPECT_EQ(shape(1000, 3), std::make_pair(3, 5));
+  EXPECT_EQ(shape(8, 0), std::make_pair(1, 5));
 }
 
 }  // namespace

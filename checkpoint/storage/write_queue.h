@@ -34,8 +34,7 @@ class WriteQueue {
  public:
   virtual ~WriteQueue() = default;  // waits for what is in flight
 
-  // Memory of kBlockBytes for the bytes of the next Write; its pages are touched by whoever fills it. Blocks while all
-  // of the queue's buffers are in flight.
+  // Memory of kBlockBytes for the bytes of the next Write; its pages are touched by whoever fills it.
   virtual absl::StatusOr<std::byte*> Buffer() = 0;
 
   // True when Write would copy what lies at `bytes` into a buffer first, since direct I/O cannot take it from there: a
@@ -43,7 +42,8 @@ class WriteQueue {
   virtual bool NeedsCopy(const std::byte* bytes) const = 0;
 
   // Puts `bytes`, at most kBlockBytes, at `offset`. They are in the memory that Buffer gave last, or in memory that
-  // stays as it is until Drain. An error may be that of an earlier write.
+  // stays as it is until Drain. Blocks while as many writes are in flight as may be. An error may be that of an earlier
+  // write.
   virtual absl::Status Write(int64_t offset, absl::Span<const std::byte> bytes) = 0;
 
   // Waits until nothing is in flight. The first error.
@@ -66,8 +66,9 @@ enum class UringUse : uint8_t { kIfPossible, kNever };
 std::unique_ptr<WriteQueue> NewSynchronousWriteQueue(
     std::function<absl::Status(int64_t offset, absl::Span<const std::byte> bytes)> write);
 
-// A queue of direct writes to `direct_fd`: `depth` of them in flight through io_uring, or one at a time where there is
-// none. Finish puts what is not aligned through `write`. `name` is for errors. The file descriptor must outlive it.
+// A queue of direct writes to `direct_fd`: through io_uring, so that of `depth` blocks all but the one that is being
+// made are in flight, or one at a time where there is none. Finish puts what is not aligned through `write`. `name` is
+// for errors. The file descriptor must outlive it.
 std::unique_ptr<WriteQueue> NewDirectWriteQueue(
     int direct_fd, const DirectAlignment& alignment, int depth, std::string name,
     std::function<absl::Status(int64_t offset, absl::Span<const std::byte> bytes)> write,

@@ -6,10 +6,13 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstring>
 #include <functional>
+#include <future>
 #include <random>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -109,6 +112,49 @@ TEST(WriteQueueTest, LargeReadsAreTheSameWhateverTheyAreReadWith) {
     EXPECT_THAT(file->Read(4096, absl::MakeSpan(memory.get(), 9 << 20)),
                 StatusIs(absl::StatusCode::kDataLoss, HasSubstr("ends at byte 9437184")));
   }
+}
+
+// What is written to a full pipe stays in flight until somebody reads.
+TEST(WriteQueueTest, ABlockIsMadeWhileTheOthersAreInFlight) {
+  constexpr size_t kWriteBytes = 512;
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  const auto full = static_cast<size_t>(fcntl(ends[1], F_SETPIPE_SZ, 4096));
+  const std::string filling(full, 'f');
+  ASSERT_EQ(write(ends[1], filling.data(), full), static_cast<ssize_t>(full));
+  std::promise<void> asked;
+  std::string read_back;
+  std::thread reader([&, third = asked.get_future()] {
+    EXPECT_EQ(third.wait_for(std::chrono::seconds(20)), std::future_status::ready) << "two in flight block a third";
+    char bytes[kWriteBytes];
+    for (ssize_t got; (got = read(ends[0], bytes, sizeof(bytes))) > 0;) read_back.append(bytes, got);
+  });
+  bool has_ring = true;
+  bool was_asked = false;
+  {
+    const auto plain = [](int64_t, absl::Span<const std::byte>) { return absl::OkStatus(); };
+    const std::unique_ptr<WriteQueue> queue = NewDirectWriteQueue(ends[1], {1, kWriteBytes}, 3, "PIPE", plain);
+    for (const char c : {'a', 'b', 'c'}) {
+      const absl::StatusOr<std::byte*> scratch = queue->Buffer();
+      has_ring = has_ring && scratch.ok();
+      if (!has_ring) break;
+      if (c == 'c') {
+        asked.set_value();
+        was_asked = true;
+      }
+      std::memset(*scratch, c, kWriteBytes);
+      has_ring = queue->Write(0, absl::MakeConstSpan(*scratch, kWriteBytes)).ok();
+    }
+    if (has_ring) {
+      EXPECT_OK(queue->Drain());
+    }
+  }
+  close(ends[1]);
+  if (!was_asked) asked.set_value();
+  reader.join();
+  close(ends[0]);
+  if (!has_ring) GTEST_SKIP() << "there is no io_uring here, and nothing is in flight without it";
+  EXPECT_EQ(read_back.size(), full + 3 * kWriteBytes);
 }
 
 TEST(WriteQueueTest, AnErrorOfAWriteIsTheDrains) {

@@ -24,7 +24,7 @@ namespace fsdp {
 
 class WriteQueues {
  public:
-  // Each queue has `depth` writes in flight. `file` must outlive it.
+  // Each queue has `depth` blocks of memory (File::NewWriteQueue). `file` must outlive it.
   WriteQueues(File& file, int depth) : file_(file), depth_(depth) {}
 
   // A queue that nobody else has; given back unless an error stops everything.
