@@ -182,13 +182,31 @@ class Save {
         RETURN_IF_ERROR(LinkUnchanged(files_, base_, identity, directory_, tree, *pool_));
       }
       if (writer != 0) identity.units.clear();
-      absl::StatusOr<Manifest> part = WriteTreeFile(files_, directory_, tree, identity, *pool_, {});
+      absl::StatusOr<Manifest> part = WriteLaidOut(tree, identity);
       if (absl::IsNotFound(part.status())) return NotShared(part.status());
       RETURN_IF_ERROR(part.status());
       if (tree.has_record) written = Written(*part);
       (tree.has_record ? mine_ : full_) = *std::move(part);
     }
     return written;
+  }
+
+  // Lays `tree` out and writes it. What the only rank file will hold is known in between, so HDF5 lays out the index
+  // while the disk is busy with the payload.
+  absl::StatusOr<Manifest> WriteLaidOut(const TreeFile& tree, const Manifest& identity) {
+    ASSIGN_OR_RETURN(const LaidOutFile file, LaidOutFile::Create(tree, identity));
+    absl::StatusOr<Manifest> part;
+    const auto write = [&] {
+      part = file.Write(files_, directory_, *pool_, {});
+      return part.status();
+    };
+    const auto lay_out_index = [&]() -> absl::Status {
+      ASSIGN_OR_RETURN(index_, ShardedIndex::Create({file.Describe()}, plan_.texts, identity_));
+      return absl::OkStatus();
+    };
+    const bool is_alone = tree.has_record && group_.rank() == 0 && writers_.size() == 1;
+    RETURN_IF_ERROR(is_alone ? pool_->Run({write, lay_out_index}) : write());
+    return part;
   }
 
   // Step 3, FULL from all ranks.
@@ -311,7 +329,10 @@ class Save {
       RETURN_IF_ERROR(record.status());
       records.push_back(*std::move(record));
     }
-    ASSIGN_OR_RETURN(Manifest manifest, WriteShardedIndex(files_, directory_, records, plan_.texts, identity_, *pool_));
+    if (index_ == nullptr) {
+      ASSIGN_OR_RETURN(index_, ShardedIndex::Create(records, plan_.texts, identity_));
+    }
+    ASSIGN_OR_RETURN(Manifest manifest, index_->Write(files_, directory_, records, *pool_));
     if (options_.parity > 0) AddParity(parity_, parity_digests_, manifest);
     NoteLinks(manifest);
     return staged_->Commit(EncodeManifest(manifest));
@@ -355,15 +376,16 @@ class Save {
   std::string directory_;                     // the hidden one
   BaseCheckpoint base_;                       // that of the options
   bool has_base_ = false;
-  absl::Status base_status_;                // why not
-  Manifest identity_;                       // what all files of the save share
-  const PayloadReader no_reader_ = {};      // elements of a stream come by themselves
-  std::unique_ptr<StreamedFile> streamed_;  // rank 0's, of a stream
-  Manifest mine_;                           // what this rank's file says of itself
-  std::vector<WrittenFile> written_;        // rank 0's: of each writer
-  Manifest full_;                           // rank 0's, of a FULL save
-  std::vector<Manifest> parts_;             // rank 0's, of a FULL save by all ranks: of each writer
-  ParityPlan parity_;                       // rank 0's
+  absl::Status base_status_;                   // why not
+  Manifest identity_;                          // what all files of the save share
+  const PayloadReader no_reader_ = {};         // elements of a stream come by themselves
+  std::unique_ptr<StreamedFile> streamed_;     // rank 0's, of a stream
+  Manifest mine_;                              // what this rank's file says of itself
+  std::vector<WrittenFile> written_;           // rank 0's: of each writer
+  std::unique_ptr<const ShardedIndex> index_;  // rank 0's
+  Manifest full_;                              // rank 0's, of a FULL save
+  std::vector<Manifest> parts_;                // rank 0's, of a FULL save by all ranks: of each writer
+  ParityPlan parity_;                          // rank 0's
   std::vector<std::vector<Digest>> parity_digests_;
 };
 

@@ -43,7 +43,7 @@ TreeContents ContentsOf(const TreeFile& tree, int64_t record_bytes) {
 
 // What the file will say of itself, with the offsets of `layout`; its digests, and the offsets where there is no layout
 // yet, are as long as they can get.
-Manifest Describe(const TreeFile& tree, const Manifest& identity, const TreeLayout* layout) {
+Manifest DescribeTree(const TreeFile& tree, const Manifest& identity, const TreeLayout* layout) {
   constexpr int64_t kLongest = std::numeric_limits<int64_t>::max();
   Manifest part = identity;
   part.files.assign(1, StoredFile());
@@ -89,7 +89,7 @@ Manifest Describe(const TreeFile& tree, const Manifest& identity, const TreeLayo
 }
 
 int64_t RecordBytes(const TreeFile& tree, const Manifest& identity) {
-  const auto longest = static_cast<int64_t>(EncodeRecord(Describe(tree, identity, nullptr), 0).size());
+  const auto longest = static_cast<int64_t>(EncodeRecord(DescribeTree(tree, identity, nullptr), 0).size());
   return (longest + kRecordAlignment - 1) / kRecordAlignment * kRecordAlignment;
 }
 
@@ -179,13 +179,6 @@ absl::Status WriteRecord(File& file, Manifest& part) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<TreeLayout> LayOut(const TreeFile& tree, const Manifest& identity) {
-  const int64_t record_bytes = tree.has_record ? RecordBytes(tree, identity) : 0;
-  absl::StatusOr<TreeLayout> layout = LayOutTree(ContentsOf(tree, record_bytes));
-  if (layout.ok()) return layout;
-  return absl::Status(layout.status().code(), absl::StrCat(tree.name, ": ", std::string(layout.status().message())));
-}
-
 }  // namespace
 
 BlockReader FlatBlockReader(const TreeFile& tree, int flat) {
@@ -193,25 +186,46 @@ BlockReader FlatBlockReader(const TreeFile& tree, int flat) {
   return [reader](int64_t begin, int64_t nbytes, std::byte* scratch) { return reader->Read(begin, nbytes, scratch); };
 }
 
-absl::StatusOr<Manifest> WriteTreeFile(FileSystem& files, const std::string& directory, const TreeFile& tree,
-                                       const Manifest& identity, ThreadPool& pool, const PayloadWriteOptions& write) {
-  ASSIGN_OR_RETURN(const TreeLayout layout, LayOut(tree, identity));
-  ASSIGN_OR_RETURN(const std::unique_ptr<File> file, files.Create(JoinPath(directory, tree.name)));
+absl::StatusOr<LaidOutFile> LaidOutFile::Create(const TreeFile& tree, const Manifest& identity) {
+  const int64_t record_bytes = tree.has_record ? RecordBytes(tree, identity) : 0;
+  absl::StatusOr<TreeLayout> layout = LayOutTree(ContentsOf(tree, record_bytes));
+  if (layout.ok()) return LaidOutFile(tree, identity, *std::move(layout));
+  return absl::Status(layout.status().code(), absl::StrCat(tree.name, ": ", std::string(layout.status().message())));
+}
+
+Manifest LaidOutFile::Describe() const {
+  Manifest part = DescribeTree(*tree_, identity_, &layout_);
+  part.files[0].name = tree_->name;
+  part.files[0].nbytes = layout_.nbytes;
+  std::sort(part.files[0].extents.begin(), part.files[0].extents.end(),
+            [](const StoredExtent& a, const StoredExtent& b) { return a.range.offset < b.range.offset; });
+  return part;
+}
+
+absl::StatusOr<Manifest> LaidOutFile::Write(FileSystem& files, const std::string& directory, ThreadPool& pool,
+                                            const PayloadWriteOptions& write) const {
+  ASSIGN_OR_RETURN(const std::unique_ptr<File> file, files.Create(JoinPath(directory, tree_->name)));
   PayloadWriteOptions options = write;
-  if (layout.record) options.later.push_back(*layout.record);
-  if (tree.is_shared) {
-    std::copy_if(layout.tensors.begin(), layout.tensors.end(), std::back_inserter(options.later),
+  if (layout_.record) options.later.push_back(*layout_.record);
+  if (tree_->is_shared) {
+    std::copy_if(layout_.tensors.begin(), layout_.tensors.end(), std::back_inserter(options.later),
                  [](const ByteRange& range) { return range.nbytes > 0; });
   }
   ASSIGN_OR_RETURN(StoredFile stored,
-                   WritePayload(*file, layout.image, layout.nbytes, ExtentsOf(tree, layout), pool, options));
-  stored.record = layout.record;
-  Manifest part = Describe(tree, identity, &layout);
-  stored.name = tree.name;
+                   WritePayload(*file, layout_.image, layout_.nbytes, ExtentsOf(*tree_, layout_), pool, options));
+  stored.record = layout_.record;
+  stored.name = tree_->name;
+  Manifest part = DescribeTree(*tree_, identity_, &layout_);
   part.files[0] = std::move(stored);
-  if (tree.has_record) RETURN_IF_ERROR(WriteRecord(*file, part));
+  if (tree_->has_record) RETURN_IF_ERROR(WriteRecord(*file, part));
   RETURN_IF_ERROR(file->Sync());
   return part;
+}
+
+absl::StatusOr<Manifest> WriteTreeFile(FileSystem& files, const std::string& directory, const TreeFile& tree,
+                                       const Manifest& identity, ThreadPool& pool, const PayloadWriteOptions& write) {
+  ASSIGN_OR_RETURN(const LaidOutFile file, LaidOutFile::Create(tree, identity));
+  return file.Write(files, directory, pool, write);
 }
 
 }  // namespace fsdp

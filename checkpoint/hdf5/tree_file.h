@@ -1,18 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // WriteTreeFile: one file of a checkpoint from nothing to durable: laid out, payload written and digested, the record
-// of a rank file filled in, synced. Returns what a manifest has to say of it.
+// of a rank file filled in, synced. Returns what a manifest has to say of it. LaidOutFile is for whoever has something
+// to do between the first step and the others.
 #ifndef FSDP_CHECKPOINT_HDF5_TREE_FILE_H_
 #define FSDP_CHECKPOINT_HDF5_TREE_FILE_H_
 
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "base/thread_pool.h"
 #include "checkpoint/format/manifest.h"
 #include "checkpoint/hdf5/hdf5_file.h"
+#include "checkpoint/hdf5/tree_layout.h"
 #include "checkpoint/save/payload_writer.h"
 #include "checkpoint/storage/file_system.h"
 #include "tensor/state_dict.h"
@@ -62,10 +65,31 @@ struct TreeFile {
 // Reads the flat dataset `flat` of `tree`, which must outlive the reader.
 BlockReader FlatBlockReader(const TreeFile& tree, int flat);
 
-// Makes `tree`.name in `directory`. What all files of a save share (save_id, step, type, world_size, writers, rank,
-// producer, units) is taken from `identity` into the result, which has that file, then the links, and its tensors and
-// texts. `write` leaves nothing for later. An error of writing names the file; one of an ElementReader comes back as it
-// is.
+// A file that is laid out, and not there yet.
+class LaidOutFile {
+ public:
+  // Lays `tree` out, which must outlive this. What all files of a save share (save_id, step, type, world_size, writers,
+  // rank, producer, units) is taken from `identity`.
+  static absl::StatusOr<LaidOutFile> Create(const TreeFile& tree, const Manifest& identity);
+
+  // What Write returns, but for digests.
+  Manifest Describe() const;
+
+  // Makes the file in `directory`. The result has it, then the links, and its tensors and texts. `write` leaves nothing
+  // for later. An error of writing names the file; one of an ElementReader comes back as it is.
+  absl::StatusOr<Manifest> Write(FileSystem& files, const std::string& directory, ThreadPool& pool,
+                                 const PayloadWriteOptions& write) const;
+
+ private:
+  LaidOutFile(const TreeFile& tree, Manifest identity, TreeLayout layout)
+      : tree_(&tree), identity_(std::move(identity)), layout_(std::move(layout)) {}
+
+  const TreeFile* tree_;
+  Manifest identity_;
+  TreeLayout layout_;
+};
+
+// Both.
 absl::StatusOr<Manifest> WriteTreeFile(FileSystem& files, const std::string& directory, const TreeFile& tree,
                                        const Manifest& identity, ThreadPool& pool, const PayloadWriteOptions& write);
 

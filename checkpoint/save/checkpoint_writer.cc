@@ -50,12 +50,13 @@ TreeFile::TensorPart Shown(const StoredTensor& tensor, const Manifest& manifest,
 
 std::string NewSaveId() { return absl::StrCat(NewNonce(), NewNonce()); }
 
-absl::StatusOr<Manifest> WriteShardedIndex(FileSystem& files, const std::string& directory,
-                                           const std::vector<Manifest>& records, std::vector<TreeFile::Text> texts,
-                                           const Manifest& identity, ThreadPool& pool) {
-  Manifest manifest = identity;
+absl::StatusOr<std::unique_ptr<const ShardedIndex>> ShardedIndex::Create(const std::vector<Manifest>& records,
+                                                                         std::vector<TreeFile::Text> texts,
+                                                                         const Manifest& identity) {
+  std::unique_ptr<ShardedIndex> index(new ShardedIndex);
+  Manifest& manifest = index->manifest_ = identity;
   RETURN_IF_ERROR(MergeRecords(records, manifest));
-  TreeFile tree;
+  TreeFile& tree = index->tree_;
   tree.name = kCheckpointFileName;
   tree.texts = std::move(texts);
   tree.warning = kWarning;
@@ -64,7 +65,18 @@ absl::StatusOr<Manifest> WriteShardedIndex(FileSystem& files, const std::string&
     RETURN_IF_ERROR(CheckCovered(tensor));
     tree.tensors.push_back(Shown(tensor, manifest, places));
   }
-  ASSIGN_OR_RETURN(const Manifest index, WriteTreeFile(files, directory, tree, identity, pool, {}));
+  ASSIGN_OR_RETURN(index->file_, LaidOutFile::Create(tree, identity));
+  return index;
+}
+
+absl::StatusOr<Manifest> ShardedIndex::Write(FileSystem& files, const std::string& directory,
+                                             const std::vector<Manifest>& records, ThreadPool& pool) const {
+  ASSIGN_OR_RETURN(const Manifest index, file_->Write(files, directory, pool, {}));
+  Manifest manifest = manifest_;
+  manifest.files.clear();
+  for (const Manifest& record : records) {
+    manifest.files.insert(manifest.files.end(), record.files.begin(), record.files.end());
+  }
   const int file = static_cast<int>(manifest.files.size());
   manifest.files.push_back(index.files[0]);
   manifest.texts = index.texts;
@@ -73,6 +85,14 @@ absl::StatusOr<Manifest> WriteShardedIndex(FileSystem& files, const std::string&
     if (tensor.intervals.empty()) tensor.intervals.push_back({{0, 0}, file, 0});
   }
   return manifest;
+}
+
+absl::StatusOr<Manifest> WriteShardedIndex(FileSystem& files, const std::string& directory,
+                                           const std::vector<Manifest>& records, std::vector<TreeFile::Text> texts,
+                                           const Manifest& identity, ThreadPool& pool) {
+  ASSIGN_OR_RETURN(const std::unique_ptr<const ShardedIndex> index,
+                   ShardedIndex::Create(records, std::move(texts), identity));
+  return index->Write(files, directory, records, pool);
 }
 
 }  // namespace fsdp
