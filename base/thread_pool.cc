@@ -7,6 +7,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <ctime>
+#include <optional>
 #include <system_error>
 #include <utility>
 
@@ -16,11 +18,20 @@
 namespace fsdp {
 namespace {
 
+using Clock = std::chrono::steady_clock;
+
 // Linux refuses longer thread names.
 constexpr size_t kMaxThreadName = 15;
 
 // The pool that this thread is of.
 thread_local const ThreadPool* current = nullptr;
+
+// Processor time that this thread has taken.
+std::chrono::nanoseconds ProcessorTime() {
+  timespec time = {};
+  (void)clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec);
+}
 
 }  // namespace
 
@@ -39,27 +50,61 @@ struct ThreadPool::Loop {
   absl::Status status;       // guarded by mutex
 };
 
-absl::StatusOr<std::unique_ptr<ThreadPool>> ThreadPool::Create(int threads, std::string name) {
-  return CreateNice(threads, std::move(name), 0);
-}
+// When a thread at leisure may take its next body. Bodies may be inside of bodies.
+class ThreadPool::Pace {
+ public:
+  Pace(double share, Clock::time_point until) : share_(share), until_(until) {}
 
-absl::StatusOr<std::unique_ptr<ThreadPool>> ThreadPool::CreateNice(int threads, std::string name, int nice) {
+  struct Begin {
+    Clock::time_point at = Clock::now();
+    std::chrono::nanoseconds processor_time = ProcessorTime();
+  };
+
+  // A body is done. What it waited for, the disk say, was rest.
+  void Done(const Begin& begin) {
+    const std::chrono::duration<double, std::nano> lasts = (ProcessorTime() - begin.processor_time) / share_;
+    due_ = std::min(begin.at + std::chrono::duration_cast<Clock::duration>(lasts), until_);
+  }
+
+  Clock::time_point due() const { return due_; }
+
+ private:
+  const double share_;
+  const Clock::time_point until_;
+  Clock::time_point due_;
+};
+
+thread_local ThreadPool::Pace* ThreadPool::pace_ = nullptr;
+
+absl::StatusOr<std::unique_ptr<ThreadPool>> ThreadPool::Create(int threads, std::string name) {
   if (threads < 1) {
     return absl::InvalidArgumentError(absl::StrCat("thread pool \"", name, "\": cannot have ", threads, " threads"));
   }
-  std::unique_ptr<ThreadPool> pool(new ThreadPool(threads, std::move(name), nice));
-  RETURN_IF_ERROR(pool->Start(nice > 0 ? threads : threads - 1, nice));
+  std::unique_ptr<ThreadPool> pool(new ThreadPool(threads, std::move(name), /*caller_works=*/true));
+  RETURN_IF_ERROR(pool->Start(threads - 1, {}));
   return pool;
 }
 
-ThreadPool::ThreadPool(int threads, std::string name, int nice)
-    : threads_(threads), name_(name.substr(0, kMaxThreadName)), caller_works_(nice <= 0) {}
+absl::StatusOr<std::unique_ptr<ThreadPool>> ThreadPool::CreateAtLeisure(int threads, std::string name,
+                                                                        const Leisure& leisure) {
+  if (threads < 1 || !(leisure.processor_share > 0 && leisure.processor_share <= 1)) {
+    return absl::InvalidArgumentError(absl::StrCat("thread pool \"", name, "\": cannot have ", threads,
+                                                   " threads with ", leisure.processor_share,
+                                                   " of a core each, expected at least 1, and more than 0 up to 1"));
+  }
+  std::unique_ptr<ThreadPool> pool(new ThreadPool(threads, std::move(name), /*caller_works=*/false));
+  RETURN_IF_ERROR(pool->Start(threads, leisure));
+  return pool;
+}
 
-absl::Status ThreadPool::Start(int count, int nice) {
+ThreadPool::ThreadPool(int threads, std::string name, bool caller_works)
+    : threads_(threads), name_(name.substr(0, kMaxThreadName)), caller_works_(caller_works) {}
+
+absl::Status ThreadPool::Start(int count, const Leisure& leisure) {
   const std::lock_guard<std::mutex> lock(mutex_);
   for (int i = 0; i < count; ++i) {
     try {
-      workers_.emplace_back([this, nice] { Work(nice); });
+      workers_.emplace_back([this, leisure] { Work(leisure); });
     } catch (const std::system_error& error) {
       return absl::ResourceExhaustedError(
           absl::StrCat("thread pool \"", name_, "\": cannot start thread ", i + 1, " of ", count, ": ", error.what()));
@@ -68,8 +113,14 @@ absl::Status ThreadPool::Start(int count, int nice) {
   return absl::OkStatus();
 }
 
-// Without more threads all goes on as before.
-void ThreadPool::Hurry() { (void)Start(threads_, 0); }
+void ThreadPool::Hurry() {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    hurried_ = true;
+  }
+  rest_.notify_all();
+  (void)Start(threads_, {});  // without more threads all goes on as before
+}
 
 ThreadPool::~ThreadPool() {
   {
@@ -110,11 +161,14 @@ absl::Status ThreadPool::Run(const std::vector<std::function<absl::Status()>>& t
   return ParallelFor(static_cast<int64_t>(tasks.size()), [&](int64_t i) { return tasks[i](); });
 }
 
-void ThreadPool::Work(int nice) {
+void ThreadPool::Work(const Leisure& leisure) {
   current = this;
   pthread_setname_np(pthread_self(), name_.c_str());
   // On Linux this is the thread's own, and everybody may become nicer.
-  if (nice > getpriority(PRIO_PROCESS, 0)) (void)setpriority(PRIO_PROCESS, 0, nice);
+  if (leisure.nice > getpriority(PRIO_PROCESS, 0)) (void)setpriority(PRIO_PROCESS, 0, leisure.nice);
+  const bool forever = leisure.rests_for > Clock::time_point::max() - created_;
+  Pace own(leisure.processor_share, forever ? Clock::time_point::max() : created_ + leisure.rests_for);
+  if (leisure.processor_share < 1) pace_ = &own;
   std::unique_lock<std::mutex> lock(mutex_);
   while (true) {
     wake_.wait(lock, [&] { return closing_ || !open_.empty(); });
@@ -131,12 +185,21 @@ void ThreadPool::Work(int nice) {
   }
 }
 
+void ThreadPool::RestUntil(Clock::time_point due) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  rest_.wait_until(lock, due, [&] { return hurried_; });
+}
+
 void ThreadPool::WorkOn(Loop& loop) {
+  Pace* const paced = current == this ? pace_ : nullptr;
   // An index that was taken is always run: so every index below a failed one is, and the lowest error is found.
   while (!loop.failed.load(std::memory_order_relaxed)) {
+    if (paced != nullptr && loop.next.load(std::memory_order_relaxed) < loop.count) RestUntil(paced->due());
     const int64_t index = loop.next.fetch_add(1, std::memory_order_relaxed);
     if (index >= loop.count) return;
+    const auto begin = paced != nullptr ? std::make_optional<Pace::Begin>() : std::nullopt;
     absl::Status status = loop.body(index);
+    if (paced != nullptr) paced->Done(*begin);
     if (status.ok()) continue;
     loop.failed.store(true, std::memory_order_relaxed);
     std::lock_guard<std::mutex> lock(loop.mutex);

@@ -8,6 +8,7 @@
 #ifndef FSDP_BASE_THREAD_POOL_H_
 #define FSDP_BASE_THREAD_POOL_H_
 
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -29,17 +30,30 @@ class ThreadPool {
   // kInvalidArgument for less than one thread; kResourceExhausted when the system has none left.
   static absl::StatusOr<std::unique_ptr<ThreadPool>> Create(int threads, std::string name);
 
-  // A pool whose threads are as nice as nice(1) has it, or as the caller where that is nicer, for work beside something
-  // that matters more. All of them are the pool's own: who calls ParallelFor only waits, unless it is one of them.
-  static absl::StatusOr<std::unique_ptr<ThreadPool>> CreateNice(int threads, std::string name, int nice);
+  // How a pool works beside something that matters more.
+  struct Leisure {
+    // As nice as nice(1) has it, or as the caller where that is nicer.
+    int nice = 0;
+
+    // What a thread takes of one core's time at most, in (0, 1]: it rests before a body until that is true again of the
+    // one before. Niceness alone does not bound it, since a thread that has slept is let in at once.
+    double processor_share = 1;
+
+    // Nobody rests once the pool is as old.
+    std::chrono::nanoseconds rests_for = std::chrono::nanoseconds::max();
+  };
+
+  // A pool at leisure. All its threads are its own: who calls ParallelFor only waits, unless it is one of them.
+  static absl::StatusOr<std::unique_ptr<ThreadPool>> CreateAtLeisure(int threads, std::string name,
+                                                                     const Leisure& leisure);
 
   // No call may be in progress.
   ~ThreadPool();
 
   int threads() const { return threads_; }
 
-  // Starts one more thread for each of threads(), as nice as the caller, which help with what is and will be going on
-  // as long as the pool lives. For whoever has to wait for a nice pool, on cores that others keep busy: nobody may take
+  // For whoever has to wait for a pool at leisure: nobody rests any more, and one more thread for each of threads(), as
+  // nice as the caller, helps with what is and will be going on as long as the pool lives, since nobody may take
   // niceness back without a privilege.
   void Hurry();
 
@@ -54,20 +68,27 @@ class ThreadPool {
  private:
   struct Loop;
 
-  ThreadPool(int threads, std::string name, int nice);
-  absl::Status Start(int count, int nice);
-  void Work(int nice);
-  static void WorkOn(Loop& loop);
+  class Pace;
+  static thread_local Pace* pace_;  // of this thread, when it is one of a pool at leisure
+
+  ThreadPool(int threads, std::string name, bool caller_works);
+  absl::Status Start(int count, const Leisure& leisure);
+  void Work(const Leisure& leisure);
+  void WorkOn(Loop& loop);
+  void RestUntil(std::chrono::steady_clock::time_point due);
 
   const int threads_;
   const std::string name_;
   const bool caller_works_;
+  const std::chrono::steady_clock::time_point created_ = std::chrono::steady_clock::now();
 
   std::mutex mutex_;
   std::condition_variable wake_;      // a loop was added, or closing_
   std::condition_variable left_;      // a worker left a loop
+  std::condition_variable rest_;      // hurried_
   std::deque<Loop*> open_;            // guarded by mutex_; loops that workers may join, oldest first
   bool closing_ = false;              // guarded by mutex_
+  bool hurried_ = false;              // guarded by mutex_
   std::vector<std::thread> workers_;  // guarded by mutex_
 };
 

@@ -6,7 +6,11 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
+#include <ctime>
+#include <functional>
 #include <latch>
+#include <limits>
 #include <set>
 #include <thread>
 #include <vector>
@@ -131,8 +135,8 @@ TEST(ThreadPoolTest, RunTakesTasks) {
               StatusIs(absl::StatusCode::kAborted, "second"));
 }
 
-TEST(ThreadPoolTest, ANicePoolDoesTheWorkAndItsCallerWaits) {
-  ASSERT_OK_AND_ASSIGN(const auto pool, ThreadPool::CreateNice(2, "io", 19));
+TEST(ThreadPoolTest, APoolAtLeisureDoesTheWorkAndItsCallerWaits) {
+  ASSERT_OK_AND_ASSIGN(const auto pool, ThreadPool::CreateAtLeisure(2, "io", {.nice = 19}));
   EXPECT_EQ(pool->threads(), 2);
   const std::thread::id caller = std::this_thread::get_id();
   const int mine = getpriority(PRIO_PROCESS, 0);
@@ -152,7 +156,7 @@ TEST(ThreadPoolTest, ANicePoolDoesTheWorkAndItsCallerWaits) {
 }
 
 TEST(ThreadPoolTest, WhoeverHurriesAPoolLendsItHisPriority) {
-  ASSERT_OK_AND_ASSIGN(const auto pool, ThreadPool::CreateNice(1, "io", 19));
+  ASSERT_OK_AND_ASSIGN(const auto pool, ThreadPool::CreateAtLeisure(1, "io", {.nice = 19}));
   const int mine = getpriority(PRIO_PROCESS, 0);
   std::latch begun(1);
   std::latch both_in(2);  // the pool has but one thread
@@ -171,6 +175,94 @@ TEST(ThreadPoolTest, WhoeverHurriesAPoolLendsItHisPriority) {
   EXPECT_EQ(nice[0], 19);
   EXPECT_EQ(nice[1], mine);
   EXPECT_EQ(pool->threads(), 1);
+}
+
+// Takes a millisecond of processor time.
+void Compute() {
+  const std::clock_t start = std::clock();
+  while (std::clock() - start < CLOCKS_PER_SEC / 1000) continue;
+}
+
+double SecondsOf(const std::function<void()>& call) {
+  const auto start = std::chrono::steady_clock::now();
+  call();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+TEST(ThreadPoolTest, AThreadAtLeisureTakesItsShareOfACore) {
+  ASSERT_OK_AND_ASSIGN(const auto pool, ThreadPool::CreateAtLeisure(1, "io", {.processor_share = 0.02}));
+  const auto compute = [](int64_t) {
+    Compute();
+    return absl::OkStatus();
+  };
+  // Ten bodies and the nine rests between them, which begin again where a loop has ended.
+  EXPECT_GE(SecondsOf([&] {
+              EXPECT_OK(pool->ParallelFor(5, compute));
+              EXPECT_OK(pool->ParallelFor(5, compute));
+            }),
+            9 * 0.05);
+}
+
+TEST(ThreadPoolTest, ALoopInsideOfABodyTakesNoMoreThanItsShare) {
+  ASSERT_OK_AND_ASSIGN(const auto pool, ThreadPool::CreateAtLeisure(1, "io", {.processor_share = 0.02}));
+  const double inner = SecondsOf([&] {
+    EXPECT_OK(pool->ParallelFor(1, [&](int64_t) {
+      return pool->ParallelFor(5, [](int64_t) {
+        Compute();
+        return absl::OkStatus();
+      });
+    }));
+  });
+  EXPECT_GE(inner, 4 * 0.05);
+  // What the loop rested, its body has.
+  EXPECT_LT(SecondsOf([&] { EXPECT_OK(pool->ParallelFor(1, [](int64_t) { return absl::OkStatus(); })); }), 0.2);
+}
+
+TEST(ThreadPoolTest, WhatABodyWaitsForCountsAsRest) {
+  ASSERT_OK_AND_ASSIGN(const auto pool, ThreadPool::CreateAtLeisure(1, "io", {.processor_share = 0.5}));
+  EXPECT_LT(SecondsOf([&] {
+              EXPECT_OK(pool->ParallelFor(10, [](int64_t) {
+                std::this_thread::sleep_for(std::chrono::milliseconds(10));
+                return absl::OkStatus();
+              }));
+            }),
+            0.19);
+}
+
+TEST(ThreadPoolTest, NobodyRestsOnceAPoolIsHurriedOrOldEnough) {
+  const auto compute = [](int64_t) {
+    Compute();
+    return absl::OkStatus();
+  };
+  // The rest after the first body would be a hundred seconds.
+  const ThreadPool::Leisure leisure = {.processor_share = 1e-5};
+  ASSERT_OK_AND_ASSIGN(const auto hurried, ThreadPool::CreateAtLeisure(1, "io", leisure));
+  std::latch begun(1);
+  std::thread waiting([&] {
+    EXPECT_OK(hurried->ParallelFor(5, [&](int64_t i) {
+      if (i == 0) begun.count_down();
+      return compute(i);
+    }));
+  });
+  begun.wait();
+  EXPECT_LT(SecondsOf([&] {
+              hurried->Hurry();
+              waiting.join();
+            }),
+            20);
+  ThreadPool::Leisure short_leisure = leisure;
+  short_leisure.rests_for = std::chrono::milliseconds(50);
+  ASSERT_OK_AND_ASSIGN(const auto old, ThreadPool::CreateAtLeisure(1, "io", short_leisure));
+  const double seconds = SecondsOf([&] { EXPECT_OK(old->ParallelFor(5, compute)); });
+  EXPECT_LT(seconds, 20);
+  EXPECT_GE(seconds, 0.04);
+}
+
+TEST(ThreadPoolTest, RefusesAShareThatIsNone) {
+  for (const double share : {0.0, -1.0, 1.1, std::numeric_limits<double>::quiet_NaN()}) {
+    EXPECT_THAT(ThreadPool::CreateAtLeisure(1, "io", {.processor_share = share}),
+                StatusIs(absl::StatusCode::kInvalidArgument, testing::HasSubstr("of a core each, expected")));
+  }
 }
 
 TEST(ThreadPoolTest, RefusesNoThreads) {

@@ -34,6 +34,12 @@ int64_t ArenaBytes(const StateDict& state) {
   return nbytes;
 }
 
+// What training on the host loses is about this and what the device and its driver take: below 5 % together.
+constexpr double kShareBesideHost = 0.03;
+
+// Waiting for less is no back-pressure.
+constexpr absl::Duration kShortWait = absl::Milliseconds(10);
+
 std::string MiB(int64_t nbytes) { return absl::StrCat((nbytes + (1 << 20) - 1) >> 20, " MiB"); }
 
 }  // namespace
@@ -43,13 +49,23 @@ absl::StatusOr<std::unique_ptr<AsyncSaver>> AsyncSaver::Create(std::string root,
   ASSIGN_OR_RETURN(std::unique_ptr<ProcessGroup> own, group.Split(0, group.rank()));
   std::unique_ptr<AsyncSaver> saver(new AsyncSaver(std::move(root), std::move(own), group.device(), options));
   ASSIGN_OR_RETURN(saver->copiers_, ThreadPool::Create(options.copy_threads, "checkpoint-stage"));
+  double& share = saver->processor_share_;
+  if (share == 0) share = saver->on_gpu() ? 1 : kShareBesideHost;
+  if (!(share > 0 && share <= 1)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("AsyncSaverOptions::processor_share is ", share, ", expected 0, or more than 0 up to 1"));
+  }
   saver->worker_ = std::thread([saver = saver.get()] { saver->Work(); });
   return saver;
 }
 
 AsyncSaver::AsyncSaver(std::string root, std::unique_ptr<ProcessGroup> group, std::shared_ptr<Device> device,
                        const AsyncSaverOptions& options)
-    : root_(std::move(root)), group_(std::move(group)), device_(std::move(device)), options_(options) {}
+    : root_(std::move(root)),
+      group_(std::move(group)),
+      device_(std::move(device)),
+      options_(options),
+      processor_share_(options.processor_share) {}
 
 AsyncSaver::~AsyncSaver() {
   if (!worker_.joinable()) return;
@@ -75,9 +91,10 @@ absl::StatusOr<AsyncSaveReport> AsyncSaver::Save(const StateDict& state, int64_t
     if (on_gpu()) source_ = state;
     copied_ = report.copied;
     step_ = step;
+    if (report.waited > kShortWait) processor_share_ = std::min(1.0, 2 * processor_share_);
   }
   changed_.notify_all();
-  if (report.waited > absl::Milliseconds(10)) {
+  if (report.waited > kShortWait) {
     report.note = absl::StrCat("the save of step ", step, " waited ", absl::FormatDuration(report.waited),
                                " for the one before; save less often, or to a faster disk");
   }
@@ -197,9 +214,9 @@ absl::StatusOr<std::string> AsyncSaver::SaveStaged() {
   // New ones for each save, since those that were hurried stay as they are. Where there are none, SaveCheckpoint tries
   // again, and says so on all ranks. This thread, which hardly computes, is as nice as its creator.
   absl::StatusOr<std::unique_ptr<ThreadPool>> writers =
-      ThreadPool::CreateNice(save.io_threads, "checkpoint-io", options_.nice);
+      ThreadPool::CreateAtLeisure(save.io_threads, "checkpoint-io", leisure());
   save.pool = writers.ok() ? writers->get() : nullptr;
-  if (options_.nice > 0) SetWriters(save.pool);
+  if (options_.nice > 0 || processor_share_ < 1) SetWriters(save.pool);
   absl::StatusOr<std::string> saved = SaveCheckpoint(*state_, root_, step_, *group_, save);
   SetWriters(nullptr);
   RETURN_IF_ERROR(saved.status());
@@ -209,6 +226,14 @@ absl::StatusOr<std::string> AsyncSaver::SaveStaged() {
     RETURN_IF_ERROR(AgreeOn(*group_, told));
   }
   return saved;
+}
+
+ThreadPool::Leisure AsyncSaver::leisure() const {
+  ThreadPool::Leisure leisure = {.nice = options_.nice, .processor_share = processor_share_};
+  // The ranks that have written wait for the others in a collective.
+  const absl::Duration timeout = group_->timeout();
+  if (timeout < absl::InfiniteDuration()) leisure.rests_for = absl::ToChronoNanoseconds(timeout / 4);
+  return leisure;
 }
 
 void AsyncSaver::SetWriters(ThreadPool* writers) {

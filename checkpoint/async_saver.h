@@ -12,7 +12,7 @@
 //   compute stream   step K |==== forward, backward ====|wait for copied|update|
 //   copying stream          |-- device to pinned --|copied
 //
-// Threads that digest and write are nice to training, but not to whoever waits for them.
+// Threads that digest and write work at leisure beside training, until somebody waits for them.
 //
 // There is one save at a time: the next one waits for the one before (back-pressure). What does not fit into the arena
 // is written from the caller's tensors while it waits. Both are said in the report. Used by one thread of a rank.
@@ -65,11 +65,16 @@ struct AsyncSaverOptions {
   int copy_threads = 2;
 
   // How nice the threads that digest and write are to others on their cores, 0 to 19 as nice(1) has it; 0: as the
-  // thread that calls Create. It is a trade: with 14 they get a 24th of a core that others want as well, so that
-  // training loses less than 5 % of it, and the second of processor time that 2 GB take is there after 24 at the
-  // latest, or 12 where two threads write. With 19 they get a 69th. As soon as somebody waits for the save, other
-  // threads, as nice as he is, take what is left.
+  // thread that calls Create. As soon as somebody waits for the save, other threads, as nice as he is, take what is
+  // left.
   int nice = 14;
+
+  // What each of these threads takes of one core's time at most, in (0, 1], until somebody waits for the save, or for a
+  // quarter of the group's timeout. Ranks wait for each other and threads of a rank too, so what one of them loses all
+  // lose: training beside a save is slower by about as much, and a save takes the longer: 2 GB, which are a second of
+  // processor time at most, up to 33 seconds with 0.03. 0: 0.03 where the group computes on the host, 1 on a GPU. As
+  // often as Save has to wait for the save before, the later ones take twice as much.
+  double processor_share = 0;
 };
 
 struct AsyncSaveReport {
@@ -114,12 +119,14 @@ class AsyncSaver {
   bool on_gpu() const { return device_->type() != DeviceType::kCpu; }
   void Work();
   absl::StatusOr<std::string> SaveStaged();
+  ThreadPool::Leisure leisure() const;
   void SetWriters(ThreadPool* writers);
 
   const std::string root_;
   const std::unique_ptr<ProcessGroup> group_;  // for the control plane
   const std::shared_ptr<Device> device_;
   const AsyncSaverOptions options_;
+  double processor_share_;  // of the next save
   std::unique_ptr<ThreadPool> copiers_;
   Buffer arena_;
   std::unique_ptr<Stream> copying_;  // of a GPU; from the first save on
@@ -133,7 +140,8 @@ class AsyncSaver {
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  // All guarded by mutex_, but that state_, source_, copied_, step_ and base_ are worker_'s while state_ has a value.
+  // All guarded by mutex_, but that state_, source_, copied_, step_, base_ and processor_share_ are worker_'s while
+  // state_ has a value.
   std::optional<StateDict> state_;  // that of the save in progress
   StateDict source_;                // what it is copied from, until it is
   Event copied_;

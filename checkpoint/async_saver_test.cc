@@ -84,8 +84,8 @@ TEST(AsyncSaverTest, TheThreadsThatWriteAreAsNiceAsIsAsked) {
   options.save.io_threads = 3;
   options.nice = 19;
   EXPECT_THAT(NicenessBesideSave(options, 3, /*waits=*/false), ElementsAre(19, 19, 19));
-  options.nice = 0;  // as many, with the one that saves
-  EXPECT_THAT(NicenessBesideSave(options, 2, /*waits=*/true), ElementsAre(mine, mine));
+  options.nice = 0;
+  EXPECT_THAT(NicenessBesideSave(options, 3, /*waits=*/false), ElementsAre(mine, mine, mine));
   EXPECT_EQ(getpriority(PRIO_PROCESS, 0), mine);
 }
 
@@ -95,6 +95,42 @@ TEST(AsyncSaverTest, WhoeverWaitsForASaveLendsItHisPriority) {
   options.save.io_threads = 2;
   options.nice = 19;
   EXPECT_THAT(NicenessBesideSave(options, 4, /*waits=*/true), ElementsAre(19, 19, mine, mine));
+}
+
+// Seconds from Save's return to the commit of a state that takes milliseconds to write; when `waits`, while somebody
+// waits for it.
+double SecondsInFlight(AsyncSaverOptions options, bool waits) {
+  std::promise<absl::Time> committed;
+  options.committed = [&](const std::string&) {
+    committed.set_value(absl::Now());
+    return absl::OkStatus();
+  };
+  double seconds = 0;
+  EXPECT_OK(RunRanks(1, [&](const std::shared_ptr<ProcessGroup>& group) -> absl::Status {
+    ASSIGN_OR_RETURN(const auto saver, AsyncSaver::Create(NewTestDirectory(), *group, options));
+    RETURN_IF_ERROR(saver->Save(StateOf(StateDictType::kSharded, AwkwardTensors(), 1, 0), 1).status());
+    const absl::Time begin = absl::Now();
+    if (waits) RETURN_IF_ERROR(saver->Wait().status());
+    seconds = absl::ToDoubleSeconds(committed.get_future().get() - begin);
+    return absl::OkStatus();
+  }));
+  return seconds;
+}
+
+TEST(AsyncSaverTest, ASaveTakesItsShareOfACoreUntilSomebodyWaits) {
+  AsyncSaverOptions options;
+  options.processor_share = 1e-3;
+  const double waited_for = SecondsInFlight(options, /*waits=*/true);
+  EXPECT_GT(SecondsInFlight(options, /*waits=*/false), waited_for + 0.5);
+  EXPECT_LT(waited_for, 10);
+}
+
+TEST(AsyncSaverTest, RefusesAShareThatIsNone) {
+  ASSERT_OK(RunRanks(1, [&](const std::shared_ptr<ProcessGroup>& group) -> absl::Status {
+    EXPECT_THAT(AsyncSaver::Create(NewTestDirectory(), *group, {.processor_share = 1.5}).status(),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("processor_share is 1.5, expected 0")));
+    return absl::OkStatus();
+  }));
 }
 
 TEST(AsyncSaverTest, TheStateMayChangeOnceSaveReturns) {

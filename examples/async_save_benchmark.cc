@@ -49,6 +49,7 @@
 ABSL_FLAG(int, cycles, 5, "saves, each after as many steps without one as the save before had");
 ABSL_FLAG(int, save_threads, fsdp::AsyncSaverOptions().save.io_threads, "threads of each rank that digest and write");
 ABSL_FLAG(int, nice, fsdp::AsyncSaverOptions().nice, "how nice these threads are to training, 0 to 19");
+ABSL_FLAG(double, processor_share, 0, "what each takes of one core's time at most; 0: as AsyncSaverOptions chooses");
 ABSL_FLAG(bool, json, false, "print one JSON object");
 
 namespace fsdp {
@@ -114,6 +115,7 @@ class AsyncSaveBenchmark {
     options.save.overwrite = true;
     options.save.io_threads = absl::GetFlag(FLAGS_save_threads);
     options.nice = absl::GetFlag(FLAGS_nice);
+    options.processor_share = absl::GetFlag(FLAGS_processor_share);
     options.committed = [this](const std::string&) {
       committed_ = true;
       return absl::OkStatus();
@@ -145,8 +147,8 @@ class AsyncSaveBenchmark {
     if (!floor_bytes_) {
       ASSIGN_OR_RETURN(floor_bytes_, group_->device()->AllocatePinned(measured_.staged_bytes));
       std::memset(floor_bytes_.data(), 1, floor_bytes_.nbytes());
-      ASSIGN_OR_RETURN(floor_writers_, ThreadPool::CreateNice(absl::GetFlag(FLAGS_save_threads), "floor-io",
-                                                              absl::GetFlag(FLAGS_nice)));
+      ASSIGN_OR_RETURN(floor_writers_, ThreadPool::CreateAtLeisure(absl::GetFlag(FLAGS_save_threads), "floor-io",
+                                                                   {.nice = absl::GetFlag(FLAGS_nice)}));
     }
     const RawFile file(absl::StrFormat("%s/floor-%d", root_, group_->rank()), *floor_writers_);
     std::atomic<bool> written{false};
