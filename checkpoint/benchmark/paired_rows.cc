@@ -2,6 +2,7 @@
 #include "checkpoint/benchmark/paired_rows.h"
 
 #include <algorithm>
+#include <random>
 #include <set>
 
 #include "absl/strings/match.h"
@@ -46,8 +47,13 @@ std::vector<PairedRow> SelectRows(const std::vector<PairedRow>& rows, const std:
 }
 
 absl::Status MeasureRows(std::vector<PairedRow>& rows, int repetitions) {
+  std::vector<PairedRow*> order;
+  for (PairedRow& row : rows) order.push_back(&row);
+  std::minstd_rand random(1);
   for (int repetition = 0; repetition <= repetitions; ++repetition) {
-    for (PairedRow& row : rows) {
+    std::shuffle(order.begin(), order.end(), random);
+    for (PairedRow* const next : order) {
+      PairedRow& row = *next;
       if (!row.missing.empty()) continue;
       const absl::StatusOr<double> seconds = RunRow(row);
       if (absl::IsUnavailable(seconds.status())) {

@@ -31,7 +31,8 @@ absl::StatusOr<double> Timed(const std::function<absl::Status()>& run);
 // The rows whose name contains `wanted`, and their floors.
 std::vector<PairedRow> SelectRows(const std::vector<PairedRow>& rows, const std::string& wanted);
 
-// Runs all rows in turn, `repetitions` times and once before, which is not counted. The error names the row.
+// Runs all rows `repetitions` times and once before, which is not counted; in an order that is drawn for each
+// repetition, since how fast a disk is depends on what it has just done. The error names the row.
 absl::Status MeasureRows(std::vector<PairedRow>& rows, int repetitions);
 
 // One object for each row that could be run: name, median, lowest and highest of its seconds, gigabytes_per_second =
