@@ -129,7 +129,12 @@ absl::StatusOr<RetentionPlan> PlanRetention(const std::string& root, const Reten
     return absl::InvalidArgumentError(absl::StrCat("keep_every is ", policy.keep_every, ", expected 0 or more"));
   }
   RetentionPlan plan;
-  ASSIGN_OR_RETURN(const std::vector<std::string> names, ListCheckpoints(root));
+  ASSIGN_OR_RETURN(std::vector<std::string> names, ListCheckpoints(root));
+  // What has a step's name and is no directory is no step, and nothing of ours.
+  std::erase_if(names, [&](const std::string& name) {
+    std::error_code ignored;
+    return !fs::is_directory(JoinPath(root, name), ignored);
+  });
   for (size_t i = 0; i < names.size(); ++i) {
     Step& step = plan.steps.emplace_back();
     step.name = names[i];

@@ -60,6 +60,14 @@ TEST(RetentionTest, KeepsTheNewest) {
   EXPECT_OK(PruneCheckpoints(root + "/absent", 1));
 }
 
+TEST(RetentionTest, AFileWithTheNameOfAStepIsLeftAlone) {
+  const std::string root = RootWith({2, 3});
+  WriteAll(root + "/step-00000001", "mine");
+  WriteAll(root + "/step-00000004", "mine");
+  EXPECT_OK(PruneCheckpoints(root, 1));
+  EXPECT_THAT(ListNames(root), ElementsAre("step-00000001", "step-00000003", "step-00000004"));
+}
+
 TEST(RetentionTest, AStepThatIsBeingRepairedStaysAndIsSaid) {
   const std::string root = RootWith({1, 2, 3});
   ASSERT_OK_AND_ASSIGN(const RetentionPlan plan, PlanRetention(root, {.keep_last = 1}));

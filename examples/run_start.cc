@@ -72,7 +72,8 @@ absl::StatusOr<RunStart> FindNewest(const TrainOptions& options, const FlatLayou
   absl::StatusOr<std::string> newest = LatestCheckpoint(options.checkpoint_dir, &skipped);
   for (const std::string& reason : skipped) {
     start.notes.push_back(absl::StrFormat(
-        "skipped %s; when this run saves, it is kept under another name: to continue from it, stop and try ckpt repair",
+        "%s, so it is skipped; when this run saves, it is kept under another name: to continue from it, stop and try "
+        "ckpt repair",
         reason));
   }
   ASSIGN_OR_RETURN(const std::vector<SetAsideStep> aside, ListSetAside(options.checkpoint_dir));
@@ -107,7 +108,7 @@ absl::StatusOr<RunStart> FindHere(const TrainOptions& options, const FlatLayout&
     } else {
       start.checkpoint = options.resume.path;  // somebody else's, which has no digests to verify
     }
-    for (const std::string& reason : skipped) start.notes.push_back(absl::StrFormat("skipped %s", reason));
+    for (const std::string& reason : skipped) start.notes.push_back(absl::StrFormat("%s, so it is skipped", reason));
     RETURN_IF_ERROR(ReadPosition(options, layout, start));
   }
   ASSIGN_OR_RETURN(start.superseded, StepsBeyond(options.checkpoint_dir, start.step));
