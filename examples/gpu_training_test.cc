@@ -2,9 +2,6 @@
 //
 // train_gpt's whole run on a GPU, with ranks that are threads and share it: it follows the run on the host, and its
 // checkpoints continue on either.
-#include <cmath>
-#include <filesystem>
-#include <fstream>
 #include <memory>
 #include <string>
 #include <utility>
@@ -18,7 +15,7 @@
 #include "collectives/run_ranks.h"
 #include "cuda/cuda_device.h"
 #include "examples/metrics_reader.h"
-#include "examples/trainer.h"
+#include "examples/training_fixture.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {
@@ -26,49 +23,23 @@ namespace {
 
 constexpr int kSteps = 3;
 
-// Small and odd, since an emulated GPU is slow.
-constexpr char kConfig[] = R"({"model_type": "gpt2", "vocab_size": 61, "n_positions": 16, "n_embd": 24, "n_layer": 1,
-                               "n_head": 3})";
-
 // Losses of two runs that differ in the order of their float32 sums alone: the longest is over some hundred terms, each
 // of which rounds by 2^-24, and the loss is of order 1. In bfloat16 a rounding that falls the other way is 2^-9 of one
 // activation, of thousands.
 double ToleranceOf(DType param_dtype) { return param_dtype == DType::kFloat32 ? 1e-5 : 4e-3; }
 
-class GpuTrainingTest : public testing::Test {
+class GpuTrainingTest : public TrainingFixture {
  protected:
   void SetUp() override {
     if (const auto gpus = CudaDeviceCount(); !gpus.ok()) GTEST_SKIP() << gpus.status().message();
-    directory_ = absl::StrCat(testing::TempDir(), "/", testing::UnitTest::GetInstance()->current_test_info()->name());
-    std::filesystem::create_directories(directory_);
-    std::ofstream(directory_ + "/config.json") << kConfig;
-    std::ofstream tokens(directory_ + "/tokens.u16", std::ios::binary);
-    for (int i = 0; i < 500; ++i) tokens << static_cast<char>((i * i + i / 7) % 61) << '\0';
+    TrainingFixture::SetUp();
   }
 
-  TrainOptions Options() const {
-    TrainOptions options;
-    options.config = directory_ + "/config.json";
-    options.tokens = directory_ + "/tokens.u16";
-    options.batch_size = 2;
-    options.seq_len = 13;
-    options.wrap.kind = WrapChoice::Kind::kBlock;
-    options.learning_rate = {.lr = 1e-2, .min_lr = 1e-2, .warmup_steps = 0, .steps = kSteps};
-    options.adamw = {.lr = 1e-2, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1};
-    options.max_grad_norm = 1;
-    return options;
-  }
-
-  static absl::Status TrainRank(const TrainOptions& options, const std::shared_ptr<ProcessGroup>& group) {
-    ASSIGN_OR_RETURN(const std::unique_ptr<Trainer> trainer, Trainer::Create(options, group));
-    const absl::Status status = trainer->Train();
-    if (!status.ok()) group->Abort(status);
-    return status;
-  }
+  TrainOptions Options() const { return TrainingFixture::Options(kSteps); }
 
   // The metrics of the steps that the run trained.
   absl::StatusOr<std::vector<StepMetrics>> Train(TrainOptions options, int ranks, bool on_gpu) {
-    options.metrics = absl::StrCat(directory_, "/metrics", ++runs_, ".jsonl");
+    options.metrics = NewRunPath() + ".jsonl";
     if (!on_gpu) {
       RETURN_IF_ERROR(RunRanks(ranks, [&](std::shared_ptr<ProcessGroup> group) { return TrainRank(options, group); }));
       return ReadMetrics(options.metrics);
@@ -96,9 +67,6 @@ class GpuTrainingTest : public testing::Test {
       EXPECT_NEAR(gpu[step].grad_norm, host[step].grad_norm, 20 * tolerance * host[step].grad_norm) << step;
     }
   }
-
-  std::string directory_;
-  int runs_ = 0;
 };
 
 TEST_F(GpuTrainingTest, FullShardFollowsTheHost) { ExpectFollowsTheHost(Options(), 2); }

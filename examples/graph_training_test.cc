@@ -2,10 +2,9 @@
 //
 // train_gpt's run with --cuda_graph: steps that are replayed have the bits of steps that are not, and so has what is
 // saved and resumed between them.
-#include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <memory>
-#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -18,7 +17,7 @@
 #include "collectives/run_ranks.h"
 #include "cuda/cuda_device.h"
 #include "examples/metrics_reader.h"
-#include "examples/trainer.h"
+#include "examples/training_fixture.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -29,47 +28,27 @@ using testing::HasSubstr;
 
 constexpr int kSteps = 6;  // two as they come, one captured, three replayed
 
-// Small and odd, since an emulated GPU is slow.
-constexpr char kConfig[] = R"({"model_type": "gpt2", "vocab_size": 61, "n_positions": 16, "n_embd": 24, "n_layer": 1,
-                               "n_head": 3})";
-
-absl::Status TrainRank(const TrainOptions& options, const std::shared_ptr<ProcessGroup>& group) {
-  ASSIGN_OR_RETURN(const std::unique_ptr<Trainer> trainer, Trainer::Create(options, group));
-  const absl::Status status = trainer->Train();
-  if (!status.ok()) group->Abort(status);
-  return status;
-}
-
 absl::StatusOr<std::shared_ptr<ProcessGroup>> NcclGroup(ProcessGroup& meeting) {
   ASSIGN_OR_RETURN(std::shared_ptr<Device> device, CreateCudaDevice(meeting.rank()));
   ASSIGN_OR_RETURN(std::unique_ptr<ProcessGroup> control, meeting.Split(0, meeting.rank()));
   return CreateNcclGroup(std::move(control), std::move(device), absl::Minutes(5));
 }
 
-class GraphTrainingTest : public testing::Test {
+class GraphTrainingTest : public TrainingFixture {
  protected:
   void SetUp() override {
     const absl::StatusOr<int> gpus = CudaDeviceCount();
     if (!gpus.ok()) GTEST_SKIP() << gpus.status().message();
     gpus_ = *gpus;
-    directory_ = absl::StrCat(testing::TempDir(), "/", testing::UnitTest::GetInstance()->current_test_info()->name());
-    std::filesystem::remove_all(directory_);  // what an earlier process left
-    std::filesystem::create_directories(directory_);
-    std::ofstream(directory_ + "/config.json") << kConfig;
-    std::ofstream tokens(directory_ + "/tokens.u16", std::ios::binary);
-    for (int i = 0; i < 900; ++i) tokens << static_cast<char>((i * i + i / 7) % 61) << '\0';
+    TrainingFixture::SetUp();
   }
 
   // With a rate that changes each step, and gradients that are clipped.
   TrainOptions Options() const {
-    TrainOptions options;
-    options.config = directory_ + "/config.json";
-    options.tokens = directory_ + "/tokens.u16";
+    TrainOptions options = TrainingFixture::Options(kSteps);
     options.batch_size = 1;
-    options.seq_len = 13;
-    options.wrap.kind = WrapChoice::Kind::kBlock;
-    options.learning_rate = {.lr = 1e-2, .min_lr = 1e-3, .warmup_steps = 2, .steps = kSteps};
-    options.adamw = {.lr = 1e-2, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1};
+    options.learning_rate.min_lr = 1e-3;
+    options.learning_rate.warmup_steps = 2;
     options.max_grad_norm = 0.5;
     return options;
   }
@@ -80,7 +59,7 @@ class GraphTrainingTest : public testing::Test {
   };
 
   absl::StatusOr<Run> Train(TrainOptions options, int ranks) {
-    const std::string name = absl::StrCat(directory_, "/run", ++runs_);
+    const std::string name = NewRunPath();
     options.metrics = name + ".jsonl";
     options.export_to = name + ".export";
     RETURN_IF_ERROR(RunRanks(ranks, [&](std::shared_ptr<ProcessGroup> meeting) -> absl::Status {
@@ -116,8 +95,6 @@ class GraphTrainingTest : public testing::Test {
     ExpectSame(graph, eager);
   }
 
-  std::string directory_;
-  int runs_ = 0;
   int gpus_ = 0;
 };
 
