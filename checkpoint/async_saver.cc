@@ -2,6 +2,7 @@
 #include "checkpoint/async_saver.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <utility>
 #include <vector>
@@ -41,6 +42,8 @@ constexpr double kShareBesideHost = 0.03;
 constexpr absl::Duration kShortWait = absl::Milliseconds(10);
 
 std::string MiB(int64_t nbytes) { return absl::StrCat((nbytes + (1 << 20) - 1) >> 20, " MiB"); }
+
+std::string Percent(double share) { return absl::StrCat(std::round(1000 * share) / 10, " %"); }
 
 }  // namespace
 
@@ -91,13 +94,16 @@ absl::StatusOr<AsyncSaveReport> AsyncSaver::Save(const StateDict& state, int64_t
     if (on_gpu()) source_ = state;
     copied_ = report.copied;
     step_ = step;
-    if (report.waited > kShortWait) processor_share_ = std::min(1.0, 2 * processor_share_);
+    if (report.waited > kShortWait) {
+      const double share = std::exchange(processor_share_, std::min(1.0, 2 * processor_share_));
+      report.note = absl::StrCat("the save of step ", step, " waited ", absl::FormatDuration(report.waited),
+                                 " for the one before; ",
+                                 share < 1 ? absl::StrCat("its own threads take up to ", Percent(processor_share_),
+                                                          " of a core each, those of the one before ", Percent(share))
+                                           : "save less often, or to a faster disk");
+    }
   }
   changed_.notify_all();
-  if (report.waited > kShortWait) {
-    report.note = absl::StrCat("the save of step ", step, " waited ", absl::FormatDuration(report.waited),
-                               " for the one before; save less often, or to a faster disk");
-  }
   if (report.unstaged_bytes > 0) {
     // The caller's tensors must stay as they are until they are on disk.
     RETURN_IF_ERROR(Wait().status());

@@ -125,6 +125,32 @@ TEST(AsyncSaverTest, ASaveTakesItsShareOfACoreUntilSomebodyWaits) {
   EXPECT_LT(waited_for, 10);
 }
 
+TEST(AsyncSaverTest, ASaveThatHasToWaitDoublesTheShareAndSaysSo) {
+  AsyncSaverOptions options;
+  options.save.overwrite = true;
+  options.processor_share = 0.3;
+  // The save before is still in progress when the next one begins.
+  options.committed = [](const std::string&) {
+    absl::SleepFor(absl::Milliseconds(50));
+    return absl::OkStatus();
+  };
+  ASSERT_OK(RunRanks(1, [&](const std::shared_ptr<ProcessGroup>& group) -> absl::Status {
+    ASSIGN_OR_RETURN(const auto saver, AsyncSaver::Create(NewTestDirectory(), *group, options));
+    const StateDict state = StateOf(StateDictType::kSharded, AwkwardTensors(), 1, 0);
+    std::vector<std::string> notes;
+    for (int i = 0; i < 4; ++i) {
+      ASSIGN_OR_RETURN(const AsyncSaveReport report, saver->Save(state, 1));
+      notes.push_back(report.note);
+    }
+    EXPECT_THAT(notes, ElementsAre(IsEmpty(),
+                                   HasSubstr("own threads take up to 60 % of a core each, those of the one "
+                                             "before 30 %"),
+                                   HasSubstr("up to 100 % of a core each, those of the one before 60 %"),
+                                   HasSubstr("save less often, or to a faster disk")));
+    return saver->Wait().status();
+  }));
+}
+
 TEST(AsyncSaverTest, RefusesAShareThatIsNone) {
   ASSERT_OK(RunRanks(1, [&](const std::shared_ptr<ProcessGroup>& group) -> absl::Status {
     EXPECT_THAT(AsyncSaver::Create(NewTestDirectory(), *group, {.processor_share = 1.5}).status(),
