@@ -35,7 +35,8 @@ int64_t ArenaBytes(const StateDict& state) {
   return nbytes;
 }
 
-// What training on the host loses is about this and what the device and its driver take: below 5 % together.
+// Of all threads of all ranks. What training on the host loses is about this and what the disk and its driver take:
+// below 5 % together.
 constexpr double kShareBesideHost = 0.03;
 
 // Waiting for less is no back-pressure.
@@ -53,7 +54,8 @@ absl::StatusOr<std::unique_ptr<AsyncSaver>> AsyncSaver::Create(std::string root,
   std::unique_ptr<AsyncSaver> saver(new AsyncSaver(std::move(root), std::move(own), group.device(), options));
   ASSIGN_OR_RETURN(saver->copiers_, ThreadPool::Create(options.copy_threads, "checkpoint-stage"));
   double& share = saver->processor_share_;
-  if (share == 0) share = saver->on_gpu() ? 1 : kShareBesideHost;
+  if (share == 0)
+    share = saver->on_gpu() ? 1 : kShareBesideHost / (group.size() * std::max(1, options.save.io_threads));
   if (!(share > 0 && share <= 1)) {
     return absl::InvalidArgumentError(
         absl::StrCat("AsyncSaverOptions::processor_share is ", share, ", expected 0, or more than 0 up to 1"));

@@ -70,10 +70,11 @@ struct AsyncSaverOptions {
   int nice = 14;
 
   // What each of these threads takes of one core's time at most, in (0, 1], until somebody waits for the save, or for a
-  // quarter of the group's timeout. Ranks wait for each other and threads of a rank too, so what one of them loses all
-  // lose: training beside a save is slower by about as much, and a save takes the longer: 2 GB, which are a second of
-  // processor time at most, up to 33 seconds with 0.03. 0: 0.03 where the group computes on the host, 1 on a GPU. As
-  // often as Save has to wait for the save before, the later ones take twice as much.
+  // quarter of the group's timeout. Ranks wait for each other, so what one of them loses all lose: training beside a
+  // save is slower by about the sum of these shares, and a save takes the longer. 0: on a GPU 1; where the group
+  // computes on the host 0.03 divided among all threads of all ranks, so that 2 GB, which are a second of processor
+  // time at most, take up to 33 seconds, whoever holds them. As often as Save has to wait for the save before, the
+  // later ones take twice as much.
   double processor_share = 0;
 };
 

@@ -2,9 +2,9 @@
 //
 // async_save_benchmark: what an asynchronous save costs the training that goes on meanwhile. One process trains with
 // the flags of train_gpt that describe model, batch and sharding, on --nproc ranks that are threads; --cycles times in
-// turn it makes steps without a save, then starts to save model and optimizer and makes steps until that is durable,
-// then makes steps beside the floor: threads as nice and as many that write as many bytes of memory into a flat file
-// and fsync it (raw_file.h), which is what the disk and the machine ask of training whoever writes.
+// turn it makes steps without a save, then starts a SHARDED save of model and optimizer and makes steps until that is
+// durable, then makes steps beside the floor: threads as nice and as many that write as many bytes of memory into a
+// flat file and fsync it (raw_file.h), which is what the disk and the machine ask of training whoever writes.
 //
 //   async_save_benchmark --model=gpt2 --config=... --nproc=1 --checkpoint_dir=DISK --cycles=5
 //
@@ -131,8 +131,7 @@ class AsyncSaveBenchmark {
       measured_.without.push_back(seconds);
     }
     committed_ = false;
-    ASSIGN_OR_RETURN(StateDict state, model_->GetStateDict());
-    RETURN_IF_ERROR(model_->AddOptimStateDict(*optimizer_, state));
+    ASSIGN_OR_RETURN(const StateDict state, ShardedState());
     ASSIGN_OR_RETURN(const AsyncSaveReport report, saver_->Save(state, 1));
     measured_.blocked.push_back(absl::ToDoubleSeconds(report.blocked));
     measured_.staged_bytes = report.staged_bytes;
@@ -141,6 +140,13 @@ class AsyncSaveBenchmark {
     measured_.in_flight.push_back(in_flight);
     RETURN_IF_ERROR(saver_->Wait().status());
     return BesideFloor();
+  }
+
+  absl::StatusOr<StateDict> ShardedState() {
+    const StateDictTypeGuard guard(*model_, {ShardedStateDictConfig{}, ShardedOptimStateDictConfig{}});
+    ASSIGN_OR_RETURN(StateDict state, model_->GetStateDict());
+    RETURN_IF_ERROR(model_->AddOptimStateDict(*optimizer_, state));
+    return state;
   }
 
   absl::Status BesideFloor() {
