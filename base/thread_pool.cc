@@ -63,7 +63,7 @@ class ThreadPool::Pace {
   // A body is done. What it waited for, the disk say, was rest.
   void Done(const Begin& begin) {
     const std::chrono::duration<double, std::nano> lasts = (ProcessorTime() - begin.processor_time) / share_;
-    due_ = std::min(begin.at + std::chrono::duration_cast<Clock::duration>(lasts), until_);
+    due_ = lasts < until_ - begin.at ? begin.at + std::chrono::duration_cast<Clock::duration>(lasts) : until_;
   }
 
   Clock::time_point due() const { return due_; }

@@ -35,8 +35,8 @@ int64_t ArenaBytes(const StateDict& state) {
   return nbytes;
 }
 
-// Of all threads of all ranks. What training on the host loses is about this and what the disk and its driver take:
-// below 5 % together.
+// Of all threads that write, on all ranks. What training on the host loses is about this and what the disk and its
+// driver take: below 5 % together.
 constexpr double kShareBesideHost = 0.03;
 
 // Waiting for less is no back-pressure.
@@ -54,8 +54,7 @@ absl::StatusOr<std::unique_ptr<AsyncSaver>> AsyncSaver::Create(std::string root,
   std::unique_ptr<AsyncSaver> saver(new AsyncSaver(std::move(root), std::move(own), group.device(), options));
   ASSIGN_OR_RETURN(saver->copiers_, ThreadPool::Create(options.copy_threads, "checkpoint-stage"));
   double& share = saver->processor_share_;
-  if (share == 0)
-    share = saver->on_gpu() ? 1 : kShareBesideHost / (group.size() * std::max(1, options.save.io_threads));
+  if (share == 0) share = saver->on_gpu() ? 1 : kShareBesideHost;
   if (!(share > 0 && share <= 1)) {
     return absl::InvalidArgumentError(
         absl::StrCat("AsyncSaverOptions::processor_share is ", share, ", expected 0, or more than 0 up to 1"));
@@ -100,8 +99,8 @@ absl::StatusOr<AsyncSaveReport> AsyncSaver::Save(const StateDict& state, int64_t
       const double share = std::exchange(processor_share_, std::min(1.0, 2 * processor_share_));
       report.note = absl::StrCat("the save of step ", step, " waited ", absl::FormatDuration(report.waited),
                                  " for the one before; ",
-                                 share < 1 ? absl::StrCat("its own threads take up to ", Percent(processor_share_),
-                                                          " of a core each, those of the one before ", Percent(share))
+                                 share < 1 ? absl::StrCat("it is written with up to ", Percent(processor_share_),
+                                                          " of a core, the one before was with ", Percent(share))
                                            : "save less often, or to a faster disk");
     }
   }
@@ -221,10 +220,11 @@ absl::StatusOr<std::string> AsyncSaver::SaveStaged() {
   RETURN_IF_ERROR(copied);
   // New ones for each save, since those that were hurried stay as they are. Where there are none, SaveCheckpoint tries
   // again, and says so on all ranks. This thread, which hardly computes, is as nice as its creator.
+  const ThreadPool::Leisure at = leisure();
   absl::StatusOr<std::unique_ptr<ThreadPool>> writers =
-      ThreadPool::CreateAtLeisure(save.io_threads, "checkpoint-io", leisure());
+      ThreadPool::CreateAtLeisure(save.io_threads, "checkpoint-io", at);
   save.pool = writers.ok() ? writers->get() : nullptr;
-  if (options_.nice > 0 || processor_share_ < 1) SetWriters(save.pool);
+  if (at.nice > 0 || at.processor_share < 1) SetWriters(save.pool);
   absl::StatusOr<std::string> saved = SaveCheckpoint(*state_, root_, step_, *group_, save);
   SetWriters(nullptr);
   RETURN_IF_ERROR(saved.status());
@@ -238,6 +238,10 @@ absl::StatusOr<std::string> AsyncSaver::SaveStaged() {
 
 ThreadPool::Leisure AsyncSaver::leisure() const {
   ThreadPool::Leisure leisure = {.nice = options_.nice, .processor_share = processor_share_};
+  if (options_.processor_share == 0 && !on_gpu()) {
+    const int writers = state_->type == StateDictType::kFull ? 1 : group_->size();
+    leisure.processor_share /= writers * std::max(1, options_.save.io_threads);
+  }
   // The ranks that have written wait for the others in a collective.
   const absl::Duration timeout = group_->timeout();
   if (timeout < absl::InfiniteDuration()) leisure.rests_for = absl::ToChronoNanoseconds(timeout / 4);

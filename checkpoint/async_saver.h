@@ -72,9 +72,9 @@ struct AsyncSaverOptions {
   // What each of these threads takes of one core's time at most, in (0, 1], until somebody waits for the save, or for a
   // quarter of the group's timeout. Ranks wait for each other, so what one of them loses all lose: training beside a
   // save is slower by about the sum of these shares, and a save takes the longer. 0: on a GPU 1; where the group
-  // computes on the host 0.03 divided among all threads of all ranks, so that 2 GB, which are a second of processor
-  // time at most, take up to 33 seconds, whoever holds them. As often as Save has to wait for the save before, the
-  // later ones take twice as much.
+  // computes on the host 0.03 divided among all threads of all ranks that write, so that 2 GB, which are a second of
+  // processor time at most, take up to 33 seconds, whoever holds them. As often as Save has to wait for the save
+  // before, the later ones take twice as much.
   double processor_share = 0;
 };
 
@@ -127,7 +127,7 @@ class AsyncSaver {
   const std::unique_ptr<ProcessGroup> group_;  // for the control plane
   const std::shared_ptr<Device> device_;
   const AsyncSaverOptions options_;
-  double processor_share_;  // of the next save
+  double processor_share_;  // of the next save, undivided
   std::unique_ptr<ThreadPool> copiers_;
   Buffer arena_;
   std::unique_ptr<Stream> copying_;  // of a GPU; from the first save on

@@ -143,9 +143,8 @@ TEST(AsyncSaverTest, ASaveThatHasToWaitDoublesTheShareAndSaysSo) {
       notes.push_back(report.note);
     }
     EXPECT_THAT(notes, ElementsAre(IsEmpty(),
-                                   HasSubstr("own threads take up to 60 % of a core each, those of the one "
-                                             "before 30 %"),
-                                   HasSubstr("up to 100 % of a core each, those of the one before 60 %"),
+                                   HasSubstr("it is written with up to 60 % of a core, the one before was with 30 %"),
+                                   HasSubstr("up to 100 % of a core, the one before was with 60 %"),
                                    HasSubstr("save less often, or to a faster disk")));
     return saver->Wait().status();
   }));
