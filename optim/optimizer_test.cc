@@ -4,24 +4,18 @@
 // device and instruction set; and what an Optimizer does around them.
 #include "optim/optimizer.h"
 
-#include <algorithm>
 #include <cmath>
-#include <cstring>
-#include <functional>
 #include <memory>
-#include <random>
 #include <string>
 #include <vector>
 
 #include "base/status_matchers.h"
 #include "gtest/gtest.h"
-#include "nn/test_device.h"
 #include "optim/adamw.h"
+#include "optim/optimizer_fixture.h"
 #include "optim/sgd.h"
-#include "tensor/convert.h"
 #include "tensor/host_device.h"
 #include "tensor/ops.h"
-#include "tensor/work_graph.h"
 
 namespace fsdp {
 namespace {
@@ -29,64 +23,6 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
-
-using Floats = std::vector<float>;
-
-Floats Random(size_t n, int seed) {
-  std::mt19937 generator(seed);
-  std::normal_distribution<float> normal;
-  Floats values(n);
-  for (float& value : values) value = normal(generator);
-  return values;
-}
-
-// To or from the device.
-void Copy(void* to, const void* from, int64_t nbytes) {
-  const std::unique_ptr<Stream> stream = *TestDevice()->CreateStream("copy");
-  stream->CopyAsync(to, from, nbytes);
-  ASSERT_OK(stream->Synchronize());
-}
-
-void Set(const Tensor& t, const Floats& values) { Copy(t.data(), values.data(), t.nbytes()); }
-
-Floats Get(const Tensor& t) {
-  Floats values(t.numel());
-  Copy(values.data(), t.data(), t.nbytes());
-  return values;
-}
-
-// A slice of a parameter, `offset` elements into its memory.
-std::unique_ptr<ShardedParameter> MakeParameter(Device& device, const std::string& fqn, int64_t numel, int64_t offset,
-                                                DType grad_dtype = DType::kFloat32) {
-  auto parameter = std::make_unique<ShardedParameter>();
-  parameter->fqn = fqn;
-  parameter->shape = {numel + 9};
-  parameter->interval = {4, 4 + numel};
-  parameter->data = Tensor::Empty(device, DType::kFloat32, {numel + offset})->Slice({offset, numel + offset});
-  parameter->grad = Tensor::Empty(device, grad_dtype, {numel + offset})->Slice({offset, numel + offset});
-  parameter->device = &device;
-  parameter->has_grad = true;
-  return parameter;
-}
-
-void SetGrad(const ShardedParameter& parameter, const Floats& values) {
-  std::vector<std::byte> bytes(parameter.grad.nbytes());
-  ASSERT_OK(Convert(DType::kFloat32, values.data(), parameter.grad.dtype(), bytes.data(), parameter.grad.numel()));
-  Copy(parameter.grad.data(), bytes.data(), parameter.grad.nbytes());
-}
-
-Floats GradOf(const ShardedParameter& parameter) {
-  Floats values(parameter.grad.numel());
-  std::vector<std::byte> bytes(parameter.grad.nbytes());
-  Copy(bytes.data(), parameter.grad.data(), parameter.grad.nbytes());
-  EXPECT_OK(Convert(parameter.grad.dtype(), bytes.data(), DType::kFloat32, values.data(), parameter.grad.numel()));
-  return values;
-}
-
-void ExpectSameBits(const Tensor& t, const Floats& expected) {
-  ASSERT_EQ(t.numel(), static_cast<int64_t>(expected.size()));
-  EXPECT_EQ(std::memcmp(Get(t).data(), expected.data(), t.nbytes()), 0);
-}
 
 // torch/optim/adamw.py, _single_tensor_adamw, on float32 tensors with Python's float64 scalars; but the decay is part
 // of the one sum that p is rounded in.
@@ -138,11 +74,7 @@ struct TorchSgd {
   }
 };
 
-class OptimizerTest : public testing::Test {
- protected:
-  const std::shared_ptr<Device> device_ = TestDevice();
-  const std::unique_ptr<Stream> stream_ = *device_->CreateStream("test");
-};
+using OptimizerTest = OptimizerFixture;
 
 TEST_F(OptimizerTest, AdamWHasTheLoopsBits) {
   const AdamWOptions variants[] = {
@@ -191,178 +123,6 @@ TEST_F(OptimizerTest, SgdHasTheLoopsBits) {
       });
     }
   }
-}
-
-// Two slices with their copies, more elements than a block's, at an odd offset.
-class OptimizerExtrasTest : public OptimizerTest {
- protected:
-  using MakeOptimizer = std::function<std::unique_ptr<Optimizer>(ShardedParameter*)>;
-
-  static std::vector<MakeOptimizer> Optimizers() {
-    return {[](ShardedParameter* p) { return std::make_unique<AdamW>(std::vector{p}, AdamWOptions{.lr = 0.1}); },
-            [](ShardedParameter* p) {
-              return std::make_unique<Sgd>(std::vector{p}, SgdOptions{.lr = 0.1, .momentum = 0.9});
-            },
-            [](ShardedParameter* p) { return std::make_unique<Sgd>(std::vector{p}, SgdOptions{.lr = 0.1}); }};
-  }
-
-  std::unique_ptr<ShardedParameter> Make(DType grad_dtype, int64_t numel = 5003) {
-    auto parameter = MakeParameter(*device_, "w", numel, 3, grad_dtype);
-    Set(parameter->data, Random(numel, 1));
-    SetGrad(*parameter, Random(numel, 2));
-    return parameter;
-  }
-
-  void AddCopy(ShardedParameter& parameter) {
-    const int64_t numel = parameter.interval.size();
-    parameter.compute_copy = Tensor::Empty(*device_, DType::kBFloat16, {numel + 3})->Slice({3, numel + 3});
-    const std::vector<uint16_t> nans(numel, 0x7FC0);
-    Copy(parameter.compute_copy.data(), nans.data(), parameter.compute_copy.nbytes());
-  }
-
-  Tensor Factor(float value) {
-    const Tensor factor = *Tensor::Empty(*device_, DType::kFloat32, {1});
-    Set(factor, {value});
-    return factor;
-  }
-
-  // That the copy is the parameter, rounded.
-  void ExpectCopyIsCurrent(const ShardedParameter& parameter) {
-    EXPECT_TRUE(parameter.compute_copy_current);
-    std::vector<uint16_t> want(parameter.interval.size()), got(parameter.interval.size());
-    const Floats values = Get(parameter.data);
-    ASSERT_OK(Convert(DType::kFloat32, values.data(), DType::kBFloat16, want.data(), parameter.interval.size()));
-    Copy(got.data(), parameter.compute_copy.data(), parameter.compute_copy.nbytes());
-    EXPECT_EQ(got, want);
-  }
-};
-
-TEST_F(OptimizerExtrasTest, AFactorHasTheBitsOfScalingBefore) {
-  for (const MakeOptimizer& make : Optimizers()) {
-    for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
-      const auto folded = Make(dtype), scaled = Make(dtype);
-      const std::unique_ptr<Optimizer> with = make(folded.get()), without = make(scaled.get());
-      for (const float factor : {0.3f, 1.0f, 7e-5f}) {
-        with->set_grad_factor(Factor(factor));
-        ASSERT_OK(with->Step(*stream_));
-        EXPECT_FALSE(with->has_grad_factor()) << "used once";
-        device_->ops().ScaleBy(scaled->grad, Factor(factor), *stream_);
-        ASSERT_OK(without->Step(*stream_));
-        ASSERT_OK(stream_->Synchronize());
-        SetGrad(*scaled, Random(5003, 2));
-      }
-      ExpectSameBits(folded->data, Get(scaled->data));
-      EXPECT_EQ(GradOf(*folded), GradOf(*scaled)) << "gradients stay";
-    }
-  }
-}
-
-TEST_F(OptimizerExtrasTest, AFactorThatIsNotFiniteChangesNothing) {
-  for (const MakeOptimizer& make : Optimizers()) {
-    for (const float factor : {std::nanf(""), HUGE_VALF, -HUGE_VALF}) {
-      const auto parameter = Make(DType::kFloat32);
-      AddCopy(*parameter);
-      const std::unique_ptr<Optimizer> optimizer = make(parameter.get());
-      optimizer->set_grad_factor(Factor(factor));
-      ASSERT_OK(optimizer->Step(*stream_));
-      ASSERT_OK(stream_->Synchronize());
-      ExpectSameBits(parameter->data, Random(5003, 1));
-      ExpectCopyIsCurrent(*parameter);
-      for (const std::string& name : optimizer->StateNames()) {
-        ExpectSameBits(*optimizer->State(0, name), Floats(5003, 0.0f));
-      }
-    }
-  }
-}
-
-TEST_F(OptimizerExtrasTest, TheCopyIsTheNewParameterRounded) {
-  for (const MakeOptimizer& make : Optimizers()) {
-    for (const int64_t numel : {0, 1, 4, 75, 5003}) {
-      const auto copied = Make(DType::kBFloat16, numel), plain = Make(DType::kBFloat16, numel);
-      AddCopy(*copied);
-      const std::unique_ptr<Optimizer> with = make(copied.get()), without = make(plain.get());
-      for (Optimizer* optimizer : {with.get(), without.get()}) ASSERT_OK(optimizer->Step(*stream_));
-      ASSERT_OK(stream_->Synchronize());
-      ExpectSameBits(copied->data, Get(plain->data));
-      ExpectCopyIsCurrent(*copied);
-      EXPECT_FALSE(plain->compute_copy_current);
-    }
-  }
-}
-
-// What a captured step reads is there before each replay, whatever the host's numbers were when it was captured.
-TEST_F(OptimizerExtrasTest, ReplayedStepsHaveTheBitsOfSteps) {
-  if (device_->type() == DeviceType::kCpu) GTEST_SKIP() << "the host has no graphs of work";
-  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
-    const auto replayed = Make(dtype), stepped = Make(dtype);
-    AdamW with({replayed.get()}, {.weight_decay = 0.3}), without({stepped.get()}, {.weight_decay = 0.3});
-    const Tensor factor = Factor(0);
-    std::unique_ptr<WorkGraph> graph;
-    for (const double lr : {1e-2, 3e-3, 7e-2, 1e-4}) {
-      for (AdamW* optimizer : {&with, &without}) ASSERT_OK(optimizer->SetHyperparameter("lr", lr));
-      Set(factor, {static_cast<float>(lr)});
-      without.set_grad_factor(factor);
-      ASSERT_OK(without.Step(*stream_));
-      if (with.step_count(0) == 0) {  // makes the state
-        with.set_grad_factor(factor);
-        ASSERT_OK(with.Step(*stream_));
-        ASSERT_OK(stream_->Synchronize());
-        continue;
-      }
-      ASSERT_OK(with.UploadScalars(*stream_));
-      if (graph == nullptr) {
-        ASSERT_OK(with.SetHyperparameter("lr", 100.0));  // is not what the graph has
-        with.set_grad_factor(factor);
-        ASSERT_OK_AND_ASSIGN(graph, CaptureWork(*stream_, [&] { return with.Step(*stream_); }));
-      } else {
-        with.CountReplay();
-      }
-      graph->Replay();
-      ASSERT_OK(stream_->Synchronize());
-      ExpectSameBits(replayed->data, Get(stepped->data));
-    }
-    EXPECT_EQ(with.step_count(0), 4);
-  }
-}
-
-TEST_F(OptimizerExtrasTest, ACapturedStepWantsItsScalarsUploaded) {
-  if (device_->type() == DeviceType::kCpu) GTEST_SKIP() << "the host has no graphs of work";
-  const auto parameter = Make(DType::kFloat32, 5);
-  AdamW optimizer({parameter.get()}, {});
-  EXPECT_THAT(CaptureWork(*stream_, [&] { return optimizer.Step(*stream_); }),
-              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("captured before UploadScalars was called")));
-}
-
-TEST_F(OptimizerExtrasTest, AReplayedStepIsCounted) {
-  const auto parameter = Make(DType::kFloat32, 5), still = Make(DType::kFloat32, 5);
-  still->has_grad = false;
-  AdamW optimizer({parameter.get(), still.get()}, {});
-  ASSERT_OK(optimizer.Step(*stream_));
-  optimizer.ZeroGrad();
-  optimizer.CountReplay();
-  EXPECT_EQ(optimizer.step_count(0), 2);
-  EXPECT_EQ(optimizer.step_count(1), 0);
-  ASSERT_OK(stream_->Synchronize());
-}
-
-TEST_F(OptimizerExtrasTest, SgdsStepsCannotBeCaptured) {
-  const auto parameter = Make(DType::kFloat32, 5);
-  Sgd optimizer({parameter.get()}, {});
-  EXPECT_THAT(optimizer.UploadScalars(*stream_),
-              StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("steps cannot be captured")));
-}
-
-TEST_F(OptimizerExtrasTest, WrongFactorsAndCopiesAreRefused) {
-  const auto parameter = Make(DType::kFloat32, 5);
-  AdamW optimizer({parameter.get()}, {});
-  optimizer.set_grad_factor(*Tensor::Empty(*device_, DType::kFloat32, {2}));
-  EXPECT_THAT(optimizer.Step(*stream_),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("grad_factor is float32 [2], wanted one")));
-  optimizer.set_grad_factor(Tensor());
-  parameter->compute_copy = *Tensor::Empty(*device_, DType::kFloat16, {5});
-  EXPECT_THAT(optimizer.Step(*stream_),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("parameter \"w\": compute_copy is float16 [5], wanted bfloat16")));
 }
 
 TEST_F(OptimizerTest, DecayFollowsTheOriginalShape) {
