@@ -87,7 +87,7 @@ absl::Status ConfigReader::Refuse(std::initializer_list<const char*> fields) con
     const Json* found = Find(field);
     if (found == nullptr || *found == false || (found->is_object() && found->empty())) continue;
     return absl::UnimplementedError(
-        absl::StrCat(model_type_, " config: ", field, " is ", found->dump(), ", which is not implemented"));
+        absl::StrCat(model_type_, " config: ", field, " is ", found->dump(), ", which is not supported"));
   }
   return absl::OkStatus();
 }
