@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "base/check.h"
+#include "fsdp/base/check.h"
 
 #include <cstdio>
 #include <cstdlib>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "base/digest.h"
+#include "fsdp/base/digest.h"
 
 #include <xxhash.h>
 
@@ -9,8 +9,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "base/check.h"
-#include "base/streaming_copy.h"
+#include "fsdp/base/check.h"
+#include "fsdp/base/streaming_copy.h"
 
 namespace fsdp {
 namespace {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "base/digest.h"
+#include "fsdp/base/digest.h"
 
 #include <cstddef>
 #include <string>
 #include <vector>
 
-#include "base/status_matchers.h"
+#include "fsdp/base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "base/quote.h"
+#include "fsdp/base/quote.h"
 
 #include <cstdint>
 

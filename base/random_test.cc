@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "base/random.h"
+#include "fsdp/base/random.h"
 
 #include <bit>
 #include <cmath>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The two macros that propagate absl::Status. Debian 12's Abseil predates ABSL_RETURN_IF_ERROR and
-// ABSL_ASSIGN_OR_RETURN; these are spelled alike so that a later Abseil can replace them.
+// The two macros that propagate absl::Status; Debian 12's Abseil predates ABSL_RETURN_IF_ERROR and
+// ABSL_ASSIGN_OR_RETURN. The prefix keeps them apart from those of a program that includes this header.
 #ifndef FSDP_BASE_STATUS_MACROS_H_
 #define FSDP_BASE_STATUS_MACROS_H_
 
@@ -11,20 +11,17 @@
 #include "absl/status/statusor.h"
 
 // Returns from the enclosing function when `expr`, an absl::Status, is not OK.
-#ifndef RETURN_IF_ERROR
-#define RETURN_IF_ERROR(expr)                                     \
+#define FSDP_RETURN_IF_ERROR(expr)                                \
   do {                                                            \
     if (absl::Status fsdp_status_ = (expr); !fsdp_status_.ok()) { \
       return fsdp_status_;                                        \
     }                                                             \
   } while (false)
-#endif
 
 // Evaluates `expr`, an absl::StatusOr<T>; returns its status when it is not OK, else moves the value into `lhs`, which
 // may be a declaration. A type that contains commas must be put in parentheses or named with `auto`.
-#ifndef ASSIGN_OR_RETURN
-#define ASSIGN_OR_RETURN(lhs, ...) FSDP_ASSIGN_OR_RETURN_(FSDP_CONCAT_(fsdp_statusor_, __LINE__), lhs, (__VA_ARGS__))
-#endif
+#define FSDP_ASSIGN_OR_RETURN(lhs, ...) \
+  FSDP_ASSIGN_OR_RETURN_(FSDP_CONCAT_(fsdp_statusor_, __LINE__), lhs, (__VA_ARGS__))
 
 #define FSDP_CONCAT_INNER_(a, b) a##b
 #define FSDP_CONCAT_(a, b) FSDP_CONCAT_INNER_(a, b)

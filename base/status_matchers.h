@@ -15,7 +15,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "base/status_macros.h"
+#include "fsdp/base/status_macros.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

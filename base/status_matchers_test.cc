@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "base/status_matchers.h"
+#include "fsdp/base/status_matchers.h"
 
 #include <memory>
 #include <string>
@@ -51,8 +51,8 @@ TEST(StatusMatchersTest, FailureShowsTheStatus) {
 }
 
 absl::Status AddOne(absl::StatusOr<int> in, int* out) {
-  ASSIGN_OR_RETURN(const int value, in);
-  RETURN_IF_ERROR(value < 0 ? absl::OutOfRangeError("negative") : absl::OkStatus());
+  FSDP_ASSIGN_OR_RETURN(const int value, in);
+  FSDP_RETURN_IF_ERROR(value < 0 ? absl::OutOfRangeError("negative") : absl::OkStatus());
   *out = value + 1;
   return absl::OkStatus();
 }

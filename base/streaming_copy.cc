@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "base/streaming_copy.h"
+#include "fsdp/base/streaming_copy.h"
 
 #include <algorithm>
 #include <cstdint>

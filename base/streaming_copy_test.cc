@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "base/streaming_copy.h"
+#include "fsdp/base/streaming_copy.h"
 
 #include <cstring>
 #include <vector>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "base/thread_pool.h"
+#include "fsdp/base/thread_pool.h"
 
 #include <pthread.h>
 #include <sys/resource.h>
@@ -13,7 +13,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
+#include "fsdp/base/status_macros.h"
 
 namespace fsdp {
 namespace {
@@ -81,7 +81,7 @@ absl::StatusOr<std::unique_ptr<ThreadPool>> ThreadPool::Create(int threads, std:
     return absl::InvalidArgumentError(absl::StrCat("thread pool \"", name, "\": cannot have ", threads, " threads"));
   }
   std::unique_ptr<ThreadPool> pool(new ThreadPool(threads, std::move(name), /*caller_works=*/true));
-  RETURN_IF_ERROR(pool->Start(threads - 1, {}));
+  FSDP_RETURN_IF_ERROR(pool->Start(threads - 1, {}));
   return pool;
 }
 
@@ -93,7 +93,7 @@ absl::StatusOr<std::unique_ptr<ThreadPool>> ThreadPool::CreateAtLeisure(int thre
                                                    " of a core each, expected at least 1, and more than 0 up to 1"));
   }
   std::unique_ptr<ThreadPool> pool(new ThreadPool(threads, std::move(name), /*caller_works=*/false));
-  RETURN_IF_ERROR(pool->Start(threads, leisure));
+  FSDP_RETURN_IF_ERROR(pool->Start(threads, leisure));
   return pool;
 }
 

@@ -4,7 +4,7 @@
 // of one thread is a plain loop, and a loop inside a loop's body makes progress however busy the pool is. Not for work
 // that should outlive the call: that is a stream's job. Thread-safe.
 //
-//   RETURN_IF_ERROR(pool->ParallelFor(files.size(), [&](int64_t i) { return Verify(files[i]); }));
+//   FSDP_RETURN_IF_ERROR(pool->ParallelFor(files.size(), [&](int64_t i) { return Verify(files[i]); }));
 #ifndef FSDP_BASE_THREAD_POOL_H_
 #define FSDP_BASE_THREAD_POOL_H_
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "base/thread_pool.h"
+#include "fsdp/base/thread_pool.h"
 
 #include <sys/resource.h>
 
@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/status_matchers.h"
+#include "fsdp/base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "checkpoint/async_saver.h"
+#include "fsdp/checkpoint/async_saver.h"
 
 #include <algorithm>
 #include <cmath>
@@ -9,10 +9,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "base/status_macros.h"
-#include "base/streaming_copy.h"
-#include "checkpoint/checkpoint.h"
-#include "tensor/stream.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/base/streaming_copy.h"
+#include "fsdp/checkpoint/checkpoint.h"
+#include "fsdp/tensor/stream.h"
 
 namespace fsdp {
 namespace {
@@ -50,9 +50,9 @@ std::string Percent(double share) { return absl::StrCat(std::round(1000 * share)
 
 absl::StatusOr<std::unique_ptr<AsyncSaver>> AsyncSaver::Create(std::string root, ProcessGroup& group,
                                                                const AsyncSaverOptions& options) {
-  ASSIGN_OR_RETURN(std::unique_ptr<ProcessGroup> own, group.Split(0, group.rank()));
+  FSDP_ASSIGN_OR_RETURN(std::unique_ptr<ProcessGroup> own, group.Split(0, group.rank()));
   std::unique_ptr<AsyncSaver> saver(new AsyncSaver(std::move(root), std::move(own), group.device(), options));
-  ASSIGN_OR_RETURN(saver->copiers_, ThreadPool::Create(options.copy_threads, "checkpoint-stage"));
+  FSDP_ASSIGN_OR_RETURN(saver->copiers_, ThreadPool::Create(options.copy_threads, "checkpoint-stage"));
   double& share = saver->processor_share_;
   if (share == 0) share = saver->on_gpu() ? 1 : kShareBesideHost;
   if (!(share > 0 && share <= 1)) {
@@ -85,10 +85,10 @@ AsyncSaver::~AsyncSaver() {
 absl::StatusOr<AsyncSaveReport> AsyncSaver::Save(const StateDict& state, int64_t step, Stream* computed) {
   AsyncSaveReport report;
   const absl::Time start = absl::Now();
-  RETURN_IF_ERROR(Wait().status());
+  FSDP_RETURN_IF_ERROR(Wait().status());
   report.waited = absl::Now() - start;
-  ASSIGN_OR_RETURN(StateDict staged, Stage(state, report));
-  RETURN_IF_ERROR(on_gpu() ? CopyFromGpu(computed, report) : CopyOnHost());
+  FSDP_ASSIGN_OR_RETURN(StateDict staged, Stage(state, report));
+  FSDP_RETURN_IF_ERROR(on_gpu() ? CopyFromGpu(computed, report) : CopyOnHost());
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     state_ = std::move(staged);
@@ -107,7 +107,7 @@ absl::StatusOr<AsyncSaveReport> AsyncSaver::Save(const StateDict& state, int64_t
   changed_.notify_all();
   if (report.unstaged_bytes > 0) {
     // The caller's tensors must stay as they are until they are on disk.
-    RETURN_IF_ERROR(Wait().status());
+    FSDP_RETURN_IF_ERROR(Wait().status());
     absl::StrAppend(&report.note, report.note.empty() ? "" : "; ", MiB(report.unstaged_bytes), " of ",
                     MiB(report.unstaged_bytes + report.staged_bytes), " did not fit into the staging arena of ",
                     MiB(arena_.nbytes()), ", so the save of step ", step, " was waited for");
@@ -130,10 +130,10 @@ absl::StatusOr<std::string> AsyncSaver::Wait() {
 absl::StatusOr<StateDict> AsyncSaver::Stage(const StateDict& state, AsyncSaveReport& report) {
   if (!arena_) {
     if (on_gpu()) {
-      ASSIGN_OR_RETURN(copying_, device_->CreateStream("checkpoint-stage"));
+      FSDP_ASSIGN_OR_RETURN(copying_, device_->CreateStream("checkpoint-stage"));
     }
     const int64_t nbytes = options_.staging_bytes > 0 ? options_.staging_bytes : ArenaBytes(state);
-    ASSIGN_OR_RETURN(arena_, device_->AllocatePinned(nbytes));
+    FSDP_ASSIGN_OR_RETURN(arena_, device_->AllocatePinned(nbytes));
     // Pages that are touched for the first time cost more than the copy; every later save finds them.
     std::memset(arena_.data(), 0, arena_.nbytes());
   }
@@ -151,7 +151,7 @@ absl::StatusOr<StateDict> AsyncSaver::Stage(const StateDict& state, AsyncSaveRep
     ShardedTensor copied = *tensor;
     for (ShardedTensor::Shard& shard : copied.shards) {
       const int64_t nbytes = shard.data.nbytes();
-      ASSIGN_OR_RETURN(const Buffer place, Place(nbytes, used));
+      FSDP_ASSIGN_OR_RETURN(const Buffer place, Place(nbytes, used));
       if (!place) {
         report.unstaged_bytes += nbytes;
         continue;
@@ -217,7 +217,7 @@ absl::StatusOr<std::string> AsyncSaver::SaveStaged() {
   if (options_.incremental && !base_.empty()) save.base = base_;
   const absl::Status copied = on_gpu() ? AgreeOn(*group_, copied_.Synchronize()) : absl::OkStatus();
   source_ = StateDict();
-  RETURN_IF_ERROR(copied);
+  FSDP_RETURN_IF_ERROR(copied);
   // New ones for each save, since those that were hurried stay as they are. Where there are none, SaveCheckpoint tries
   // again, and says so on all ranks. This thread, which hardly computes, is as nice as its creator.
   const ThreadPool::Leisure at = leisure();
@@ -227,11 +227,11 @@ absl::StatusOr<std::string> AsyncSaver::SaveStaged() {
   if (at.nice > 0 || at.processor_share < 1) SetWriters(save.pool);
   absl::StatusOr<std::string> saved = SaveCheckpoint(*state_, root_, step_, *group_, save);
   SetWriters(nullptr);
-  RETURN_IF_ERROR(saved.status());
+  FSDP_RETURN_IF_ERROR(saved.status());
   base_ = *saved;
   if (options_.committed) {
     const absl::Status told = group_->rank() == 0 ? options_.committed(*saved) : absl::OkStatus();
-    RETURN_IF_ERROR(AgreeOn(*group_, told));
+    FSDP_RETURN_IF_ERROR(AgreeOn(*group_, told));
   }
   return saved;
 }

@@ -32,12 +32,12 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "base/thread_pool.h"
-#include "checkpoint/save_options.h"
-#include "collectives/process_group.h"
-#include "tensor/device.h"
-#include "tensor/state_dict.h"
-#include "tensor/stream.h"
+#include "fsdp/base/thread_pool.h"
+#include "fsdp/checkpoint/save/save_options.h"
+#include "fsdp/collectives/group/process_group.h"
+#include "fsdp/tensor/device.h"
+#include "fsdp/tensor/state_dict.h"
+#include "fsdp/tensor/stream.h"
 
 namespace fsdp {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "checkpoint/async_saver.h"
+#include "fsdp/checkpoint/async_saver.h"
 
 #include <sys/resource.h>
 
@@ -13,13 +13,13 @@
 
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "base/status_macros.h"
-#include "base/status_matchers.h"
-#include "checkpoint/checkpoint.h"
-#include "checkpoint/format/file_names.h"
-#include "checkpoint/test_state.h"
-#include "checkpoint/verify.h"
-#include "collectives/run_ranks.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/base/status_matchers.h"
+#include "fsdp/checkpoint/checkpoint.h"
+#include "fsdp/checkpoint/format/file_names.h"
+#include "fsdp/checkpoint/test_state.h"
+#include "fsdp/checkpoint/verify/verify.h"
+#include "fsdp/collectives/run_ranks.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {
@@ -70,8 +70,8 @@ std::vector<int> NicenessBesideSave(AsyncSaverOptions options, size_t count, boo
   const std::string root = NewTestDirectory();
   std::filesystem::create_directory(root + "/" + DeletedName(StepName(9), NewNonce()));
   EXPECT_OK(RunRanks(1, [&](const std::shared_ptr<ProcessGroup>& group) -> absl::Status {
-    ASSIGN_OR_RETURN(const auto saver, AsyncSaver::Create(root, *group, options));
-    RETURN_IF_ERROR(saver->Save(StateOf(StateDictType::kSharded, AwkwardTensors(), 1, 0), 1).status());
+    FSDP_ASSIGN_OR_RETURN(const auto saver, AsyncSaver::Create(root, *group, options));
+    FSDP_RETURN_IF_ERROR(saver->Save(StateOf(StateDictType::kSharded, AwkwardTensors(), 1, 0), 1).status());
     if (!waits) looked.get_future().wait();
     return saver->Wait().status();
   }));
@@ -107,10 +107,10 @@ double SecondsInFlight(AsyncSaverOptions options, bool waits) {
   };
   double seconds = 0;
   EXPECT_OK(RunRanks(1, [&](const std::shared_ptr<ProcessGroup>& group) -> absl::Status {
-    ASSIGN_OR_RETURN(const auto saver, AsyncSaver::Create(NewTestDirectory(), *group, options));
-    RETURN_IF_ERROR(saver->Save(StateOf(StateDictType::kSharded, AwkwardTensors(), 1, 0), 1).status());
+    FSDP_ASSIGN_OR_RETURN(const auto saver, AsyncSaver::Create(NewTestDirectory(), *group, options));
+    FSDP_RETURN_IF_ERROR(saver->Save(StateOf(StateDictType::kSharded, AwkwardTensors(), 1, 0), 1).status());
     const absl::Time begin = absl::Now();
-    if (waits) RETURN_IF_ERROR(saver->Wait().status());
+    if (waits) FSDP_RETURN_IF_ERROR(saver->Wait().status());
     seconds = absl::ToDoubleSeconds(committed.get_future().get() - begin);
     return absl::OkStatus();
   }));
@@ -135,11 +135,11 @@ TEST(AsyncSaverTest, ASaveThatHasToWaitDoublesTheShareAndSaysSo) {
     return absl::OkStatus();
   };
   ASSERT_OK(RunRanks(1, [&](const std::shared_ptr<ProcessGroup>& group) -> absl::Status {
-    ASSIGN_OR_RETURN(const auto saver, AsyncSaver::Create(NewTestDirectory(), *group, options));
+    FSDP_ASSIGN_OR_RETURN(const auto saver, AsyncSaver::Create(NewTestDirectory(), *group, options));
     const StateDict state = StateOf(StateDictType::kSharded, AwkwardTensors(), 1, 0);
     std::vector<std::string> notes;
     for (int i = 0; i < 4; ++i) {
-      ASSIGN_OR_RETURN(const AsyncSaveReport report, saver->Save(state, 1));
+      FSDP_ASSIGN_OR_RETURN(const AsyncSaveReport report, saver->Save(state, 1));
       notes.push_back(report.note);
     }
     EXPECT_THAT(notes, ElementsAre(IsEmpty(),
@@ -163,15 +163,15 @@ TEST(AsyncSaverTest, TheStateMayChangeOnceSaveReturns) {
   for (const StateDictType type : {StateDictType::kSharded, StateDictType::kLocal}) {
     const int64_t first = type == StateDictType::kLocal ? 10 : 1;
     ASSERT_OK(RunRanks(2, [&](const std::shared_ptr<ProcessGroup>& group) -> absl::Status {
-      ASSIGN_OR_RETURN(const auto saver, AsyncSaver::Create(root, *group));
+      FSDP_ASSIGN_OR_RETURN(const auto saver, AsyncSaver::Create(root, *group));
       for (int64_t step = first; step < first + 3; ++step) {
         StateDict state = StateOf(type, AwkwardTensors(), 2, group->rank());
-        ASSIGN_OR_RETURN(const AsyncSaveReport report, saver->Save(state, step));
+        FSDP_ASSIGN_OR_RETURN(const AsyncSaveReport report, saver->Save(state, step));
         Overwrite(state);
         EXPECT_EQ(report.unstaged_bytes, 0);
         EXPECT_GT(report.staged_bytes, 4 << 20);
       }
-      ASSIGN_OR_RETURN(const std::string last, saver->Wait());
+      FSDP_ASSIGN_OR_RETURN(const std::string last, saver->Wait());
       EXPECT_THAT(last, HasSubstr("step-000000"));
       return absl::OkStatus();
     }));
@@ -184,7 +184,7 @@ TEST(AsyncSaverTest, TheStateMayChangeOnceSaveReturns) {
 TEST(AsyncSaverTest, TheDestructorWaitsForTheSaveInProgress) {
   const std::string root = NewTestDirectory();
   ASSERT_OK(RunRanks(2, [&](const std::shared_ptr<ProcessGroup>& group) -> absl::Status {
-    ASSIGN_OR_RETURN(const auto saver, AsyncSaver::Create(root, *group));
+    FSDP_ASSIGN_OR_RETURN(const auto saver, AsyncSaver::Create(root, *group));
     return saver->Save(ShardedState(AwkwardTensors(), 2, group->rank()), 1).status();
   }));
   ExpectSaved(root + "/step-00000001");
@@ -193,9 +193,9 @@ TEST(AsyncSaverTest, TheDestructorWaitsForTheSaveInProgress) {
 TEST(AsyncSaverTest, AnArenaThatIsTooSmallBlocksLongerAndSaysSo) {
   const std::string root = NewTestDirectory();
   ASSERT_OK(RunRanks(2, [&](const std::shared_ptr<ProcessGroup>& group) -> absl::Status {
-    ASSIGN_OR_RETURN(const auto saver, AsyncSaver::Create(root, *group, {.staging_bytes = 1 << 20}));
+    FSDP_ASSIGN_OR_RETURN(const auto saver, AsyncSaver::Create(root, *group, {.staging_bytes = 1 << 20}));
     StateDict state = ShardedState(AwkwardTensors(), 2, group->rank());
-    ASSIGN_OR_RETURN(const AsyncSaveReport report, saver->Save(state, 1));
+    FSDP_ASSIGN_OR_RETURN(const AsyncSaveReport report, saver->Save(state, 1));
     Overwrite(state);
     EXPECT_GT(report.unstaged_bytes, 4 << 20);
     EXPECT_THAT(report.note,
@@ -208,10 +208,10 @@ TEST(AsyncSaverTest, AnArenaThatIsTooSmallBlocksLongerAndSaysSo) {
 TEST(AsyncSaverTest, AFailedSaveIsTheNextCallsErrorOnEveryRank) {
   const std::string root = NewTestDirectory();
   ASSERT_OK(RunRanks(2, [&](const std::shared_ptr<ProcessGroup>& group) -> absl::Status {
-    ASSIGN_OR_RETURN(const auto saver, AsyncSaver::Create(root, *group));
+    FSDP_ASSIGN_OR_RETURN(const auto saver, AsyncSaver::Create(root, *group));
     const StateDict state = ShardedState(AwkwardTensors(), 2, group->rank());
-    RETURN_IF_ERROR(saver->Save(state, 1).status());
-    RETURN_IF_ERROR(saver->Save(state, 1).status());  // exists: fails in the background
+    FSDP_RETURN_IF_ERROR(saver->Save(state, 1).status());
+    FSDP_RETURN_IF_ERROR(saver->Save(state, 1).status());  // exists: fails in the background
     EXPECT_THAT(
         saver->Save(state, 2).status(),
         StatusIs(absl::StatusCode::kAlreadyExists, HasSubstr("the background save of step 1 failed: rank 0 of 2: ")));
@@ -230,10 +230,10 @@ TEST(AsyncSaverTest, CommittedIsCalledOnRankZeroAndItsErrorReachesAll) {
       committed.push_back(path);
       return committed.size() < 2 ? absl::OkStatus() : absl::InternalError("retention failed");
     };
-    ASSIGN_OR_RETURN(const auto saver, AsyncSaver::Create(root, *group, options));
+    FSDP_ASSIGN_OR_RETURN(const auto saver, AsyncSaver::Create(root, *group, options));
     const StateDict state = ShardedState(AwkwardTensors(), 2, group->rank());
-    RETURN_IF_ERROR(saver->Save(state, 1).status());
-    RETURN_IF_ERROR(saver->Save(state, 2).status());
+    FSDP_RETURN_IF_ERROR(saver->Save(state, 1).status());
+    FSDP_RETURN_IF_ERROR(saver->Save(state, 2).status());
     EXPECT_THAT(saver->Wait().status(), StatusIs(absl::StatusCode::kInternal, HasSubstr("retention failed")));
     EXPECT_EQ(committed.size(), group->rank() == 0 ? 2u : 0u);
     return absl::OkStatus();
@@ -250,8 +250,8 @@ TEST(AsyncSaverTest, TrainingGoesOnWhileASaveIsWritten) {
       released.wait();  // the save is still in progress until the caller has gone on
       return absl::OkStatus();
     };
-    ASSIGN_OR_RETURN(const auto saver, AsyncSaver::Create(root, *group, options));
-    RETURN_IF_ERROR(saver->Save(ShardedState(AwkwardTensors(), 1, 0), 1).status());
+    FSDP_ASSIGN_OR_RETURN(const auto saver, AsyncSaver::Create(root, *group, options));
+    FSDP_RETURN_IF_ERROR(saver->Save(ShardedState(AwkwardTensors(), 1, 0), 1).status());
     release.set_value();
     return saver->Wait().status();
   }));

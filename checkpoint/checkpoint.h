@@ -3,9 +3,9 @@
 // Start here: everything a training program needs of checkpoint/. A checkpoint is a directory that appears whole or not
 // at all; docs/checkpoint_format.md specifies it, checkpoint/save.cc numbers the steps of its commit.
 //
-//   RETURN_IF_ERROR(SaveCheckpoint(state, "checkpoints", step, *group));           // on every rank
-//   ASSIGN_OR_RETURN(std::string newest, LatestCheckpoint("checkpoints"));
-//   RETURN_IF_ERROR(LoadCheckpoint(newest, wanted));                               // any world size, any kind
+//   FSDP_RETURN_IF_ERROR(SaveCheckpoint(state, "checkpoints", step, *group));           // on every rank
+//   FSDP_ASSIGN_OR_RETURN(std::string newest, LatestCheckpoint("checkpoints"));
+//   FSDP_RETURN_IF_ERROR(LoadCheckpoint(newest, wanted));                               // any world size, any kind
 #ifndef FSDP_CHECKPOINT_CHECKPOINT_H_
 #define FSDP_CHECKPOINT_CHECKPOINT_H_
 
@@ -15,13 +15,13 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "checkpoint/latest.h"        // LatestCheckpoint, ListCheckpoints
-#include "checkpoint/retention.h"     // PruneCheckpoints
-#include "checkpoint/save_options.h"  // SaveOptions
-#include "checkpoint/torch/flat_layout.h"
-#include "collectives/process_group.h"
-#include "tensor/device.h"
-#include "tensor/state_dict.h"
+#include "fsdp/checkpoint/format/flat_layout.h"
+#include "fsdp/checkpoint/retention.h"          // PruneCheckpoints
+#include "fsdp/checkpoint/save/save_options.h"  // SaveOptions
+#include "fsdp/checkpoint/verify/latest.h"      // LatestCheckpoint, ListCheckpoints
+#include "fsdp/collectives/group/process_group.h"
+#include "fsdp/tensor/device.h"
+#include "fsdp/tensor/state_dict.h"
 
 namespace fsdp {
 

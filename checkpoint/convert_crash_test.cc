@@ -10,15 +10,16 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/status_matchers.h"
-#include "checkpoint/checkpoint.h"
-#include "checkpoint/convert/convert.h"
-#include "checkpoint/format/file_names.h"
-#include "checkpoint/storage/fault_file_system.h"
-#include "checkpoint/storage/fault_series.h"
-#include "checkpoint/test_state.h"
-#include "checkpoint/verify.h"
-#include "collectives/run_ranks.h"
+#include "fsdp/base/status_matchers.h"
+#include "fsdp/checkpoint/checkpoint.h"
+#include "fsdp/checkpoint/convert/convert.h"
+#include "fsdp/checkpoint/format/file_names.h"
+#include "fsdp/checkpoint/storage/fault_file_system.h"
+#include "fsdp/checkpoint/storage/fault_series.h"
+#include "fsdp/checkpoint/storage/path.h"
+#include "fsdp/checkpoint/test_state.h"
+#include "fsdp/checkpoint/verify/verify.h"
+#include "fsdp/collectives/run_ranks.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {

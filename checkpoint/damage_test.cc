@@ -10,15 +10,15 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "base/digest.h"
-#include "base/status_macros.h"
-#include "base/status_matchers.h"
-#include "checkpoint/checkpoint.h"
-#include "checkpoint/format/manifest_file.h"
-#include "checkpoint/format/manifest_json.h"
-#include "checkpoint/test_state.h"
-#include "checkpoint/verify.h"
-#include "collectives/run_ranks.h"
+#include "fsdp/base/digest.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/base/status_matchers.h"
+#include "fsdp/checkpoint/checkpoint.h"
+#include "fsdp/checkpoint/format/manifest_file.h"
+#include "fsdp/checkpoint/format/manifest_json.h"
+#include "fsdp/checkpoint/test_state.h"
+#include "fsdp/checkpoint/verify/verify.h"
+#include "fsdp/collectives/run_ranks.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {
@@ -63,7 +63,7 @@ std::vector<std::string> ProblemsOf(const std::string& path) {
 // Loads all as one rank.
 absl::Status Load(const std::vector<TestTensor>& tensors, const std::string& path) {
   StateDict wanted = WantedState(tensors, 1, 0);
-  RETURN_IF_ERROR(LoadCheckpoint(path, wanted));
+  FSDP_RETURN_IF_ERROR(LoadCheckpoint(path, wanted));
   const absl::Status values = CheckState(tensors, wanted);
   return values.ok() ? values : absl::InternalError(absl::StrCat("wrong values were loaded: ", values.message()));
 }

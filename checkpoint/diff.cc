@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "checkpoint/diff.h"
+#include "fsdp/checkpoint/diff.h"
 
 #include <algorithm>
 #include <cstddef>
@@ -9,10 +9,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/quote.h"
-#include "base/status_macros.h"
-#include "base/thread_pool.h"
-#include "checkpoint/safetensors/safetensors_metadata.h"
+#include "fsdp/base/quote.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/base/thread_pool.h"
+#include "fsdp/checkpoint/safetensors/safetensors_metadata.h"
 
 namespace fsdp {
 namespace {
@@ -68,7 +68,7 @@ class Diff {
     CompareNames();
     CompareAliases();
     for (size_t i = 0; i < pairs_.size(); ++i) AddPieces(i);
-    RETURN_IF_ERROR(ComparePieces());
+    FSDP_RETURN_IF_ERROR(ComparePieces());
     for (const TensorDiff& tensor : report_.tensors) report_.total.Add(tensor.values);
     return std::move(report_);
   }
@@ -159,11 +159,11 @@ class Diff {
   }
 
   absl::Status ComparePieces() {
-    ASSIGN_OR_RETURN(const std::unique_ptr<ThreadPool> pool, ThreadPool::Create(options_.io_threads, "diff"));
+    FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<ThreadPool> pool, ThreadPool::Create(options_.io_threads, "diff"));
     // Added up in order at the end, so that sums do not depend on timing.
     std::vector<ValueDifference> differences(pieces_.size());
-    RETURN_IF_ERROR(pool->ParallelFor(static_cast<int64_t>(pieces_.size()),
-                                      [&](int64_t i) { return ComparePiece(pieces_[i], differences[i]); }));
+    FSDP_RETURN_IF_ERROR(pool->ParallelFor(static_cast<int64_t>(pieces_.size()),
+                                           [&](int64_t i) { return ComparePiece(pieces_[i], differences[i]); }));
     for (size_t i = 0; i < pieces_.size(); ++i) report_.tensors[pieces_[i].pair].values.Add(differences[i]);
     return absl::OkStatus();
   }
@@ -175,10 +175,10 @@ class Diff {
     const int64_t bytes_b = numel * SizeOf(tensor.dtype_b);
     const std::unique_ptr<std::byte[]> in_a(new std::byte[bytes_a]);
     const std::unique_ptr<std::byte[]> in_b(new std::byte[bytes_b]);
-    RETURN_IF_ERROR(a_.Read(pairs_[piece.pair].a, piece.interval, in_a.get()));
-    RETURN_IF_ERROR(b_.Read(pairs_[piece.pair].b, piece.interval, in_b.get()));
-    RETURN_IF_ERROR(CompareElements({tensor.dtype_a, in_a.get()}, {tensor.dtype_b, in_b.get()}, piece.interval.begin,
-                                    numel, options_.tolerance, difference));
+    FSDP_RETURN_IF_ERROR(a_.Read(pairs_[piece.pair].a, piece.interval, in_a.get()));
+    FSDP_RETURN_IF_ERROR(b_.Read(pairs_[piece.pair].b, piece.interval, in_b.get()));
+    FSDP_RETURN_IF_ERROR(CompareElements({tensor.dtype_a, in_a.get()}, {tensor.dtype_b, in_b.get()},
+                                         piece.interval.begin, numel, options_.tolerance, difference));
     const std::lock_guard<std::mutex> lock(mutex_);
     bytes_done_ += bytes_a + bytes_b;
     if (options_.progress) options_.progress(bytes_done_, bytes_total_);

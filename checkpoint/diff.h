@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "checkpoint/source/tensor_source.h"
-#include "checkpoint/source/value_difference.h"
+#include "fsdp/checkpoint/source/tensor_source.h"
+#include "fsdp/checkpoint/source/value_difference.h"
 
 namespace fsdp {
 

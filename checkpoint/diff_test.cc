@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "checkpoint/diff.h"
+#include "fsdp/checkpoint/diff.h"
 
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/status_matchers.h"
-#include "checkpoint/hdf5/hdf5_sink.h"
-#include "checkpoint/safetensors/safetensors_writer.h"
-#include "checkpoint/test_state.h"
+#include "fsdp/base/status_matchers.h"
+#include "fsdp/checkpoint/safetensors/safetensors_writer.h"
+#include "fsdp/checkpoint/save/hdf5_sink.h"
+#include "fsdp/checkpoint/test_state.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {

@@ -10,16 +10,16 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/digest.h"
-#include "base/status_macros.h"
-#include "base/status_matchers.h"
-#include "checkpoint/checkpoint.h"
-#include "checkpoint/format/manifest_file.h"
-#include "checkpoint/format/manifest_json.h"
-#include "checkpoint/save/payload_writer.h"
-#include "checkpoint/test_state.h"
-#include "checkpoint/verify.h"
-#include "collectives/run_ranks.h"
+#include "fsdp/base/digest.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/base/status_matchers.h"
+#include "fsdp/checkpoint/checkpoint.h"
+#include "fsdp/checkpoint/format/manifest_file.h"
+#include "fsdp/checkpoint/format/manifest_json.h"
+#include "fsdp/checkpoint/test_state.h"
+#include "fsdp/checkpoint/tree/payload_writer.h"
+#include "fsdp/checkpoint/verify/verify.h"
+#include "fsdp/collectives/run_ranks.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {

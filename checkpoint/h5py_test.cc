@@ -11,12 +11,12 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/status_matchers.h"
-#include "checkpoint/checkpoint.h"
-#include "checkpoint/format/tensor_name.h"
-#include "checkpoint/storage/file_system.h"
-#include "checkpoint/test_state.h"
-#include "collectives/run_ranks.h"
+#include "fsdp/base/status_matchers.h"
+#include "fsdp/checkpoint/checkpoint.h"
+#include "fsdp/checkpoint/format/tensor_name.h"
+#include "fsdp/checkpoint/storage/file_system.h"
+#include "fsdp/checkpoint/test_state.h"
+#include "fsdp/collectives/run_ranks.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {

@@ -10,15 +10,16 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
-#include "base/status_matchers.h"
-#include "checkpoint/checkpoint.h"
-#include "checkpoint/convert/convert.h"
-#include "checkpoint/format/file_names.h"
-#include "checkpoint/repair.h"
-#include "checkpoint/test_state.h"
-#include "checkpoint/verify.h"
-#include "collectives/run_ranks.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/base/status_matchers.h"
+#include "fsdp/checkpoint/checkpoint.h"
+#include "fsdp/checkpoint/convert/convert.h"
+#include "fsdp/checkpoint/format/file_names.h"
+#include "fsdp/checkpoint/repair/repair.h"
+#include "fsdp/checkpoint/storage/path.h"
+#include "fsdp/checkpoint/test_state.h"
+#include "fsdp/checkpoint/verify/verify.h"
+#include "fsdp/collectives/run_ranks.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {
@@ -232,9 +233,9 @@ TEST_P(IncrementalTest, ItIsSaidWhyNothingIsLinked) {
     SaveOptions options;
     options.base = Path(1);
     options.note = [&](const std::string& sentence) { notes_.push_back(sentence); };
-    RETURN_IF_ERROR(SaveCheckpoint(state, root_, 2, *group, options).status());
+    FSDP_RETURN_IF_ERROR(SaveCheckpoint(state, root_, 2, *group, options).status());
     options.type = StateDictType::kFull;
-    RETURN_IF_ERROR(SaveCheckpoint(state, root_, 3, *group, options).status());
+    FSDP_RETURN_IF_ERROR(SaveCheckpoint(state, root_, 3, *group, options).status());
     state.FindTensor(kFrozen.key)->shards[0].data.data_as<float>()[5] += 1;
     options.type = StateDictType::kSharded;
     options.base = Path(2);

@@ -13,16 +13,17 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
-#include "base/status_matchers.h"
-#include "checkpoint/checkpoint.h"
-#include "checkpoint/convert/convert.h"
-#include "checkpoint/format/file_names.h"
-#include "checkpoint/repair.h"
-#include "checkpoint/storage/system_call_faults.h"
-#include "checkpoint/test_state.h"
-#include "checkpoint/verify.h"
-#include "collectives/run_ranks.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/base/status_matchers.h"
+#include "fsdp/checkpoint/checkpoint.h"
+#include "fsdp/checkpoint/convert/convert.h"
+#include "fsdp/checkpoint/format/file_names.h"
+#include "fsdp/checkpoint/repair/repair.h"
+#include "fsdp/checkpoint/storage/path.h"
+#include "fsdp/checkpoint/storage/system_call_faults.h"
+#include "fsdp/checkpoint/test_state.h"
+#include "fsdp/checkpoint/verify/verify.h"
+#include "fsdp/collectives/run_ranks.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {
@@ -56,11 +57,11 @@ absl::Status Save(StateDictType type, const std::string& root, int64_t step, con
 
 // Its bytes are those whose digests were taken in memory, and its values are right.
 absl::Status CheckHolds(const std::string& path) {
-  ASSIGN_OR_RETURN(const VerifyReport report, VerifyCheckpoint(path));
+  FSDP_ASSIGN_OR_RETURN(const VerifyReport report, VerifyCheckpoint(path));
   if (!report.problems.empty()) return absl::DataLossError(report.problems[0]);
   StateDict wanted = WantedState(Tensors(), 1, 0);
   wanted.aliases.clear();
-  RETURN_IF_ERROR(LoadCheckpoint(path, wanted));
+  FSDP_RETURN_IF_ERROR(LoadCheckpoint(path, wanted));
   return CheckState(Tensors(), wanted);
 }
 
@@ -91,7 +92,7 @@ Action SaveAction(const std::string& name, StateDictType type, const SaveOptions
             return Save(type, root, step, save);
           },
           [=](const std::string& root) -> absl::Status {
-            RETURN_IF_ERROR(CheckHolds(JoinPath(root, StepName(step))));
+            FSDP_RETURN_IF_ERROR(CheckHolds(JoinPath(root, StepName(step))));
             return ListNames(root).size() == static_cast<size_t>(step)
                        ? absl::OkStatus()
                        : absl::InternalError("something is left behind");
@@ -109,7 +110,7 @@ Action ConvertAction(const std::string& name, const std::string& destination, Ch
           [=](const std::string& root) { return convert(root, destination); },
           [=](const std::string& root) -> absl::Status {
             if (to == CheckpointFormat::kHdf5) return CheckHolds(JoinPath(root, destination));
-            RETURN_IF_ERROR(convert(root, "again-" + destination));
+            FSDP_RETURN_IF_ERROR(convert(root, "again-" + destination));
             return ContentsOf(JoinPath(root, destination)) == ContentsOf(JoinPath(root, "again-" + destination))
                        ? absl::OkStatus()
                        : absl::InternalError("the bytes differ");
@@ -120,7 +121,7 @@ Action RepairAction() {
   const std::string lost[] = {"rank-00000-of-00002.h5", "checkpoint.h5", "manifest.json"};
   return {"Repair",
           [=](const std::string& root) -> absl::Status {
-            RETURN_IF_ERROR(Save(StateDictType::kSharded, root, 1, {.parity = 1}));
+            FSDP_RETURN_IF_ERROR(Save(StateDictType::kSharded, root, 1, {.parity = 1}));
             fs::copy(JoinPath(root, StepName(1)), root + "/good");
             for (const std::string& name : lost) fs::remove(JoinPath(JoinPath(root, StepName(1)), name));
             return absl::OkStatus();
@@ -136,12 +137,12 @@ Action RepairAction() {
 Action PruneAction() {
   return {"Prune",
           [](const std::string& root) -> absl::Status {
-            RETURN_IF_ERROR(Save(StateDictType::kSharded, root, 1, {}));
+            FSDP_RETURN_IF_ERROR(Save(StateDictType::kSharded, root, 1, {}));
             return Save(StateDictType::kSharded, root, 2, {});
           },
           [](const std::string& root) { return PruneCheckpoints(root, 1); },
           [](const std::string& root) -> absl::Status {
-            RETURN_IF_ERROR(CheckHolds(JoinPath(root, StepName(2))));
+            FSDP_RETURN_IF_ERROR(CheckHolds(JoinPath(root, StepName(2))));
             return ListNames(root).size() == 1 ? absl::OkStatus() : absl::InternalError("step 1 is left");
           }};
 }

@@ -15,16 +15,17 @@
 #include <string>
 #include <vector>
 
-#include "base/check.h"
-#include "base/status_macros.h"
-#include "base/status_matchers.h"
-#include "checkpoint/checkpoint.h"
-#include "checkpoint/convert/convert.h"
-#include "checkpoint/format/file_names.h"
-#include "checkpoint/repair.h"
-#include "checkpoint/test_state.h"
-#include "checkpoint/verify.h"
-#include "collectives/run_ranks.h"
+#include "fsdp/base/check.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/base/status_matchers.h"
+#include "fsdp/checkpoint/checkpoint.h"
+#include "fsdp/checkpoint/convert/convert.h"
+#include "fsdp/checkpoint/format/file_names.h"
+#include "fsdp/checkpoint/repair/repair.h"
+#include "fsdp/checkpoint/storage/path.h"
+#include "fsdp/checkpoint/test_state.h"
+#include "fsdp/checkpoint/verify/verify.h"
+#include "fsdp/collectives/run_ranks.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {
@@ -42,7 +43,7 @@ absl::Status Save(const std::string& root, int64_t step, const SaveOptions& opti
 }
 
 absl::Status Verify(const std::string& path) {
-  ASSIGN_OR_RETURN(const VerifyReport report, VerifyCheckpoint(path));
+  FSDP_ASSIGN_OR_RETURN(const VerifyReport report, VerifyCheckpoint(path));
   return report.problems.empty() ? absl::OkStatus() : absl::DataLossError(report.problems[0]);
 }
 
@@ -106,11 +107,11 @@ TEST(KillTest, ASaveOverAnotherLeavesOldOrNew) {
 TEST(KillTest, IncrementalSavesWithParityAndPruningLeaveWholeSteps) {
   const std::string root = NewTestDirectory();
   const auto save_next = [&](int64_t) -> absl::Status {
-    ASSIGN_OR_RETURN(const std::vector<std::string> steps, ListCheckpoints(root));
+    FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> steps, ListCheckpoints(root));
     SaveOptions options = {.parity = 1};
     if (!steps.empty()) options.base = JoinPath(root, steps.back());
     const int64_t next = steps.empty() ? 1 : *ParseStepName(steps.back()) + 1;
-    RETURN_IF_ERROR(Save(root, next, options));
+    FSDP_RETURN_IF_ERROR(Save(root, next, options));
     return PruneCheckpoints(root, 2);
   };
   KillAndCheck(save_next, [&] { ExpectAllVerify(root); });

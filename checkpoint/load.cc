@@ -10,14 +10,14 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "base/status_macros.h"
-#include "base/thread_pool.h"
-#include "checkpoint/checkpoint.h"
-#include "checkpoint/format/manifest_file.h"
-#include "checkpoint/source/device_read.h"
-#include "checkpoint/source/path_kind.h"
-#include "checkpoint/source/tensor_source.h"
-#include "checkpoint/storage/file_system.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/base/thread_pool.h"
+#include "fsdp/checkpoint/checkpoint.h"
+#include "fsdp/checkpoint/format/manifest_file.h"
+#include "fsdp/checkpoint/formats/path_kind.h"
+#include "fsdp/checkpoint/source/device_read.h"
+#include "fsdp/checkpoint/source/tensor_source.h"
+#include "fsdp/checkpoint/storage/file_system.h"
 
 namespace fsdp {
 namespace {
@@ -118,35 +118,37 @@ absl::Status CheckMissing(const std::vector<std::string>& missing, const std::st
 }  // namespace
 
 absl::Status LoadCheckpoint(const std::string& path, StateDict& wanted, const LoadOptions& options) {
-  ASSIGN_OR_RETURN(const std::unique_ptr<ThreadPool> pool, ThreadPool::Create(options.io_threads, "checkpoint-io"));
-  ASSIGN_OR_RETURN(
+  FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<ThreadPool> pool,
+                        ThreadPool::Create(options.io_threads, "checkpoint-io"));
+  FSDP_ASSIGN_OR_RETURN(
       const std::unique_ptr<TensorSource> source,
       OpenTensorSource(
           path, {.verify = options.verify, .flat_layout = options.flat_layout, .model_only = !HoldsOptimizer(wanted)}));
   LoadPlan plan(*source, wanted, path);
-  for (const auto& [key, value] : wanted.entries()) RETURN_IF_ERROR(plan.Add(key, value));
-  RETURN_IF_ERROR(CheckMissing(plan.missing(), path, options));
+  for (const auto& [key, value] : wanted.entries()) FSDP_RETURN_IF_ERROR(plan.Add(key, value));
+  FSDP_RETURN_IF_ERROR(CheckMissing(plan.missing(), path, options));
   const bool on_gpu = options.device != nullptr && options.device->type() != DeviceType::kCpu;
-  RETURN_IF_ERROR(on_gpu ? ReadToDevice(*source, plan.reads(), *options.device, *pool)
-                         : source->ReadAll(plan.reads(), *pool));
+  FSDP_RETURN_IF_ERROR(on_gpu ? ReadToDevice(*source, plan.reads(), *options.device, *pool)
+                              : source->ReadAll(plan.reads(), *pool));
   for (const auto& [key, text] : plan.texts()) wanted.Set(key, text);
   return absl::OkStatus();
 }
 
 absl::StatusOr<StateDict> DescribeCheckpoint(const std::string& path, bool model_only,
                                              const std::optional<FlatLayout>& flat_layout) {
-  ASSIGN_OR_RETURN(const std::unique_ptr<TensorSource> source,
-                   OpenTensorSource(path, {.flat_layout = flat_layout, .model_only = model_only}));
+  FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<TensorSource> source,
+                        OpenTensorSource(path, {.flat_layout = flat_layout, .model_only = model_only}));
   return source->contents();
 }
 
 absl::StatusOr<int64_t> CheckpointStep(const std::string& path, const std::optional<FlatLayout>& flat_layout) {
-  ASSIGN_OR_RETURN(const PathKind kind, RecognisePath(path));
+  FSDP_ASSIGN_OR_RETURN(const PathKind kind, RecognisePath(path));
   if (FormatName(kind) == "hdf5") {
-    ASSIGN_OR_RETURN(const Manifest manifest, ReadManifest(PosixFileSystem(), path));
+    FSDP_ASSIGN_OR_RETURN(const Manifest manifest, ReadManifest(PosixFileSystem(), path));
     return manifest.step;
   }
-  ASSIGN_OR_RETURN(const std::unique_ptr<TensorSource> source, OpenTensorSource(path, {.flat_layout = flat_layout}));
+  FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<TensorSource> source,
+                        OpenTensorSource(path, {.flat_layout = flat_layout}));
   if (source->step() >= 0) return source->step();
   return absl::InvalidArgumentError(
       absl::StrCat(path, " does not say how many steps it has seen; its weights alone can be read"));

@@ -5,11 +5,11 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/status_matchers.h"
-#include "checkpoint/checkpoint.h"
-#include "checkpoint/hdf5/hdf5_sink.h"
-#include "checkpoint/test_state.h"
-#include "collectives/run_ranks.h"
+#include "fsdp/base/status_matchers.h"
+#include "fsdp/checkpoint/checkpoint.h"
+#include "fsdp/checkpoint/save/hdf5_sink.h"
+#include "fsdp/checkpoint/test_state.h"
+#include "fsdp/collectives/run_ranks.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {

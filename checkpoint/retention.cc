@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "checkpoint/retention.h"
+#include "fsdp/checkpoint/retention.h"
 
 #include <algorithm>
 #include <chrono>
@@ -9,13 +9,14 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
-#include "checkpoint/format/file_names.h"
-#include "checkpoint/format/manifest_file.h"
-#include "checkpoint/latest.h"
-#include "checkpoint/save/staged_checkpoint.h"
-#include "checkpoint/storage/directory_lock.h"
-#include "checkpoint/verify.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/format/file_names.h"
+#include "fsdp/checkpoint/format/manifest_file.h"
+#include "fsdp/checkpoint/save/staged_checkpoint.h"
+#include "fsdp/checkpoint/storage/directory_lock.h"
+#include "fsdp/checkpoint/storage/path.h"
+#include "fsdp/checkpoint/verify/latest.h"
+#include "fsdp/checkpoint/verify/verify.h"
 
 namespace fsdp {
 namespace {
@@ -54,7 +55,7 @@ bool IsInUse(const std::string& path) {
 }
 
 absl::StatusOr<std::vector<Leftover>> ListLeftovers(const std::string& root) {
-  ASSIGN_OR_RETURN(const std::vector<std::string> names, PosixFileSystem().List(root));
+  FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> names, PosixFileSystem().List(root));
   std::vector<Leftover> leftovers;
   for (const std::string& name : names) {
     const auto deleted = DeletedNameOf(name);
@@ -103,7 +104,7 @@ absl::Status DeleteSteps(FileSystem& files, const std::string& root, const Reten
   for (const Step& step : plan.steps) {
     if (step.keep) continue;
     const absl::Status deleted = DeleteCheckpointDirectory(files, root, step.name);
-    if (!absl::IsUnavailable(deleted)) RETURN_IF_ERROR(deleted);
+    if (!absl::IsUnavailable(deleted)) FSDP_RETURN_IF_ERROR(deleted);
     in_use.Update(deleted);
   }
   return in_use;
@@ -114,7 +115,7 @@ absl::Status DeleteLeftover(FileSystem& files, const std::string& path, bool is_
   if (!is_staged) return RemoveTree(files, path);
   const absl::StatusOr<std::unique_ptr<File>> lock = files.OpenLocked(JoinPath(path, kManifestName));
   if (absl::IsNotFound(lock.status()) || absl::IsUnavailable(lock.status())) return absl::OkStatus();
-  RETURN_IF_ERROR(lock.status());
+  FSDP_RETURN_IF_ERROR(lock.status());
   return (*lock)->locked() ? RemoveTree(files, path) : absl::OkStatus();
 }
 
@@ -129,7 +130,7 @@ absl::StatusOr<RetentionPlan> PlanRetention(const std::string& root, const Reten
     return absl::InvalidArgumentError(absl::StrCat("keep_every is ", policy.keep_every, ", expected 0 or more"));
   }
   RetentionPlan plan;
-  ASSIGN_OR_RETURN(std::vector<std::string> names, ListCheckpoints(root));
+  FSDP_ASSIGN_OR_RETURN(std::vector<std::string> names, ListCheckpoints(root));
   // What has a step's name and is no directory is no step, and nothing of ours.
   std::erase_if(names, [&](const std::string& name) {
     std::error_code ignored;
@@ -152,20 +153,20 @@ absl::StatusOr<RetentionPlan> PlanRetention(const std::string& root, const Reten
     }
   }
   if (PosixFileSystem().Exists(root)) {
-    ASSIGN_OR_RETURN(plan.leftovers, ListLeftovers(root));
+    FSDP_ASSIGN_OR_RETURN(plan.leftovers, ListLeftovers(root));
   }
   return plan;
 }
 
 absl::Status ApplyRetention(FileSystem& files, const std::string& root, const RetentionPlan& plan) {
   if (plan.steps.empty() && plan.leftovers.empty()) return absl::OkStatus();
-  ASSIGN_OR_RETURN(const DirectoryLock lock, DirectoryLock::Take(root));
+  FSDP_ASSIGN_OR_RETURN(const DirectoryLock lock, DirectoryLock::Take(root));
   const absl::Status deleted = DeleteSteps(files, root, plan);
   if (!deleted.ok() && !absl::IsUnavailable(deleted)) return deleted;
   for (const Leftover& leftover : plan.leftovers) {
     if (leftover.in_use) continue;
     const bool is_staged = !DeletedNameOf(leftover.name);
-    RETURN_IF_ERROR(DeleteLeftover(files, JoinPath(root, leftover.name), is_staged));
+    FSDP_RETURN_IF_ERROR(DeleteLeftover(files, JoinPath(root, leftover.name), is_staged));
   }
   return deleted;
 }
@@ -175,7 +176,7 @@ absl::Status PruneCheckpoints(const std::string& root, int keep_last, int64_t ke
   policy.keep_last = keep_last;
   policy.keep_every = keep_every;
   policy.good = RetentionPolicy::Good::kComplete;
-  ASSIGN_OR_RETURN(const RetentionPlan plan, PlanRetention(root, policy));
+  FSDP_ASSIGN_OR_RETURN(const RetentionPlan plan, PlanRetention(root, policy));
   if (plan.steps.empty()) return absl::OkStatus();
   const absl::StatusOr<DirectoryLock> lock = DirectoryLock::Take(root);
   const absl::Status deleted = lock.ok() ? DeleteSteps(PosixFileSystem(), root, plan) : lock.status();

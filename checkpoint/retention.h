@@ -5,8 +5,8 @@
 // where none is good nothing is deleted. One process at a time does this to a ROOT, beside any number of readers; a
 // lock sees to it.
 //
-//   ASSIGN_OR_RETURN(const RetentionPlan plan, PlanRetention(root, {.keep_last = 3, .keep_every = 1000}));
-//   RETURN_IF_ERROR(ApplyRetention(PosixFileSystem(), root, plan));
+//   FSDP_ASSIGN_OR_RETURN(const RetentionPlan plan, PlanRetention(root, {.keep_last = 3, .keep_every = 1000}));
+//   FSDP_RETURN_IF_ERROR(ApplyRetention(PosixFileSystem(), root, plan));
 #ifndef FSDP_CHECKPOINT_RETENTION_H_
 #define FSDP_CHECKPOINT_RETENTION_H_
 
@@ -18,7 +18,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "checkpoint/storage/file_system.h"
+#include "fsdp/checkpoint/storage/file_system.h"
 
 namespace fsdp {
 

@@ -7,15 +7,16 @@
 #include <string>
 #include <vector>
 
-#include "base/status_matchers.h"
-#include "checkpoint/checkpoint.h"
-#include "checkpoint/format/file_names.h"
-#include "checkpoint/latest.h"
-#include "checkpoint/retention.h"
-#include "checkpoint/storage/fault_file_system.h"
-#include "checkpoint/storage/fault_series.h"
-#include "checkpoint/test_state.h"
-#include "collectives/run_ranks.h"
+#include "fsdp/base/status_matchers.h"
+#include "fsdp/checkpoint/checkpoint.h"
+#include "fsdp/checkpoint/format/file_names.h"
+#include "fsdp/checkpoint/retention.h"
+#include "fsdp/checkpoint/storage/fault_file_system.h"
+#include "fsdp/checkpoint/storage/fault_series.h"
+#include "fsdp/checkpoint/storage/path.h"
+#include "fsdp/checkpoint/test_state.h"
+#include "fsdp/checkpoint/verify/latest.h"
+#include "fsdp/collectives/run_ranks.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "checkpoint/retention.h"
+#include "fsdp/checkpoint/retention.h"
 
 #include <filesystem>
 #include <memory>
@@ -7,13 +7,14 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/status_matchers.h"
-#include "checkpoint/format/file_names.h"
-#include "checkpoint/hdf5/hdf5_sink.h"
-#include "checkpoint/latest.h"
-#include "checkpoint/storage/directory_lock.h"
-#include "checkpoint/storage/fault_file_system.h"
-#include "checkpoint/test_state.h"
+#include "fsdp/base/status_matchers.h"
+#include "fsdp/checkpoint/format/file_names.h"
+#include "fsdp/checkpoint/save/hdf5_sink.h"
+#include "fsdp/checkpoint/storage/directory_lock.h"
+#include "fsdp/checkpoint/storage/fault_file_system.h"
+#include "fsdp/checkpoint/storage/path.h"
+#include "fsdp/checkpoint/test_state.h"
+#include "fsdp/checkpoint/verify/latest.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {

@@ -18,7 +18,7 @@
 //   6. rank 0 writes checkpoint.h5 and fsyncs it, then manifest.json, and commits by a rename (steps 4 to 7 of
 //      staged_checkpoint.cc).
 //   7. All ranks learn that it is done. Only now is the save reported.
-#include "checkpoint/save.h"
+#include "fsdp/checkpoint/save.h"
 
 #include <algorithm>
 #include <memory>
@@ -27,21 +27,22 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
-#include "base/thread_pool.h"
-#include "checkpoint/format/file_names.h"
-#include "checkpoint/format/flat_parts.h"
-#include "checkpoint/format/manifest_file.h"
-#include "checkpoint/format/manifest_json.h"
-#include "checkpoint/format/record.h"
-#include "checkpoint/hdf5/streamed_file.h"
-#include "checkpoint/hdf5/tree_parts.h"
-#include "checkpoint/parity/parity_files.h"
-#include "checkpoint/save/checkpoint_writer.h"
-#include "checkpoint/save/save_agreement.h"
-#include "checkpoint/save/save_plan.h"
-#include "checkpoint/save/staged_checkpoint.h"
-#include "checkpoint/save/unchanged.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/base/thread_pool.h"
+#include "fsdp/checkpoint/format/file_names.h"
+#include "fsdp/checkpoint/format/manifest_file.h"
+#include "fsdp/checkpoint/format/manifest_json.h"
+#include "fsdp/checkpoint/format/record.h"
+#include "fsdp/checkpoint/parity/parity_files.h"
+#include "fsdp/checkpoint/save/checkpoint_writer.h"
+#include "fsdp/checkpoint/save/save_agreement.h"
+#include "fsdp/checkpoint/save/save_plan.h"
+#include "fsdp/checkpoint/save/staged_checkpoint.h"
+#include "fsdp/checkpoint/save/streamed_file.h"
+#include "fsdp/checkpoint/save/unchanged.h"
+#include "fsdp/checkpoint/storage/path.h"
+#include "fsdp/checkpoint/tree/flat_parts.h"
+#include "fsdp/checkpoint/tree/tree_parts.h"
 
 namespace fsdp {
 namespace {
@@ -54,15 +55,15 @@ class Save {
       : files_(files), state_(state), root_(std::move(root)), step_(step), group_(group), options_(options) {}
 
   absl::StatusOr<std::string> Run() {
-    RETURN_IF_ERROR(Agree());
-    RETURN_IF_ERROR(ShareDirectory());
+    FSDP_RETURN_IF_ERROR(Agree());
+    FSDP_RETURN_IF_ERROR(ShareDirectory());
     if (options_.stream) {
-      RETURN_IF_ERROR(WriteStreamedFile());
+      FSDP_RETURN_IF_ERROR(WriteStreamedFile());
     } else {
-      RETURN_IF_ERROR(is_shared() ? WriteSharedFile() : WriteFile());
+      FSDP_RETURN_IF_ERROR(is_shared() ? WriteSharedFile() : WriteFile());
     }
-    if (options_.parity > 0) RETURN_IF_ERROR(WriteParity());
-    RETURN_IF_ERROR(AgreeOn(group_, group_.rank() == 0 ? Commit() : absl::OkStatus()));
+    if (options_.parity > 0) FSDP_RETURN_IF_ERROR(WriteParity());
+    FSDP_RETURN_IF_ERROR(AgreeOn(group_, group_.rank() == 0 ? Commit() : absl::OkStatus()));
     return JoinPath(root_, StepName(step_));
   }
 
@@ -75,25 +76,25 @@ class Save {
 
   // Step 1.
   absl::Status Agree() {
-    RETURN_IF_ERROR(AgreeOn(group_, Plan()));
-    ASSIGN_OR_RETURN(const std::vector<std::string> facts,
-                     group_.GatherBlobs(EncodeFacts(step_, state_.type, options_, plan_)));
-    ASSIGN_OR_RETURN(writers_, ChooseWriters(facts));
+    FSDP_RETURN_IF_ERROR(AgreeOn(group_, Plan()));
+    FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> facts,
+                          group_.GatherBlobs(EncodeFacts(step_, state_.type, options_, plan_)));
+    FSDP_ASSIGN_OR_RETURN(writers_, ChooseWriters(facts));
     return absl::OkStatus();
   }
 
   absl::Status Plan() {
     if (step_ < 0) return absl::InvalidArgumentError(absl::StrCat("step ", step_, " is negative"));
     if (root_.empty()) return absl::InvalidArgumentError("the directory of checkpoints has no name");
-    RETURN_IF_ERROR(CheckType());
+    FSDP_RETURN_IF_ERROR(CheckType());
     pool_ = options_.pool;
     if (pool_ == nullptr) {
-      ASSIGN_OR_RETURN(own_pool_, ThreadPool::Create(options_.io_threads, "checkpoint-io"));
+      FSDP_ASSIGN_OR_RETURN(own_pool_, ThreadPool::Create(options_.io_threads, "checkpoint-io"));
       pool_ = own_pool_.get();
     }
     // rank0_only: the others' state is not looked at.
     if (state_.type == StateDictType::kFull && group_.rank() != 0) return absl::OkStatus();
-    ASSIGN_OR_RETURN(plan_, options_.stream ? PlanWhole(state_, no_reader_) : PlanSave(state_));
+    FSDP_ASSIGN_OR_RETURN(plan_, options_.stream ? PlanWhole(state_, no_reader_) : PlanSave(state_));
     if (options_.base.empty()) return absl::OkStatus();
     base_.path = options_.base;
     // A save without it is better than none.
@@ -124,10 +125,10 @@ class Save {
 
   // Step 2.
   absl::Status ShareDirectory() {
-    RETURN_IF_ERROR(AgreeOn(group_, group_.rank() == 0 ? Stage() : absl::OkStatus()));
+    FSDP_RETURN_IF_ERROR(AgreeOn(group_, group_.rank() == 0 ? Stage() : absl::OkStatus()));
     const SharedDirectory mine = {staged_ != nullptr ? SplitPath(staged_->path()).name : "", NewSaveId()};
-    ASSIGN_OR_RETURN(const std::vector<std::string> blobs, group_.GatherBlobs(EncodeSharedDirectory(mine)));
-    ASSIGN_OR_RETURN(const SharedDirectory shared, DecodeSharedDirectory(blobs[0]));
+    FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> blobs, group_.GatherBlobs(EncodeSharedDirectory(mine)));
+    FSDP_ASSIGN_OR_RETURN(const SharedDirectory shared, DecodeSharedDirectory(blobs[0]));
     directory_ = JoinPath(root_, shared.name);
     identity_.save_id = shared.save_id;
     identity_.step = step_;
@@ -140,24 +141,24 @@ class Save {
   }
 
   absl::Status Stage() {
-    RETURN_IF_ERROR(MakeDirectories(files_, root_));
+    FSDP_RETURN_IF_ERROR(MakeDirectories(files_, root_));
     const StagedCheckpointOptions options = {
         .overwrite = options_.overwrite,
         .sweeps = [](const std::string& name) { return ParseStepName(name).has_value(); },
         .swept = options_.note,
     };
-    ASSIGN_OR_RETURN(staged_, StagedCheckpoint::Create(files_, root_, StepName(step_), options));
+    FSDP_ASSIGN_OR_RETURN(staged_, StagedCheckpoint::Create(files_, root_, StepName(step_), options));
     return absl::OkStatus();
   }
 
   // Step 3.
   absl::Status WriteFile() {
     absl::StatusOr<WrittenFile> written = WriteMine();
-    RETURN_IF_ERROR(AgreeOn(group_, written.status()));
-    ASSIGN_OR_RETURN(const std::vector<std::string> blobs, group_.GatherBlobs(EncodeWrittenFile(*written)));
+    FSDP_RETURN_IF_ERROR(AgreeOn(group_, written.status()));
+    FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> blobs, group_.GatherBlobs(EncodeWrittenFile(*written)));
     if (group_.rank() != 0) return absl::OkStatus();
     for (const int writer : writers_) {
-      ASSIGN_OR_RETURN(WrittenFile file, DecodeWrittenFile(blobs[writer]));
+      FSDP_ASSIGN_OR_RETURN(WrittenFile file, DecodeWrittenFile(blobs[writer]));
       written_.push_back(std::move(file));
     }
     return absl::OkStatus();
@@ -172,19 +173,19 @@ class Save {
       tree.has_record = state_.type != StateDictType::kFull;
       tree.name = tree.has_record ? RankFileName(static_cast<int>(writer), identity_.writers) : kCheckpointFileName;
       tree.tensors = plan_.tensors;
-      if (state_.type == StateDictType::kLocal) RETURN_IF_ERROR(AddFlatParts(state_.units, tree));
+      if (state_.type == StateDictType::kLocal) FSDP_RETURN_IF_ERROR(AddFlatParts(state_.units, tree));
       Manifest identity = identity_;
       if (tree.has_record) identity.rank = group_.rank();
       if (tree.has_record) identity.parity_files = options_.parity;
       // What all ranks have is kept once.
       if (writer == 0) tree.texts = plan_.texts;
       if (has_base_ && tree.has_record) {
-        RETURN_IF_ERROR(LinkUnchanged(files_, base_, identity, directory_, tree, *pool_));
+        FSDP_RETURN_IF_ERROR(LinkUnchanged(files_, base_, identity, directory_, tree, *pool_));
       }
       if (writer != 0) identity.units.clear();
       absl::StatusOr<Manifest> part = WriteLaidOut(tree, identity);
       if (absl::IsNotFound(part.status())) return NotShared(part.status());
-      RETURN_IF_ERROR(part.status());
+      FSDP_RETURN_IF_ERROR(part.status());
       if (tree.has_record) written = Written(*part);
       (tree.has_record ? mine_ : full_) = *std::move(part);
     }
@@ -194,35 +195,36 @@ class Save {
   // Lays `tree` out and writes it. What the only rank file will hold is known in between, so HDF5 lays out the index
   // while the disk is busy with the payload.
   absl::StatusOr<Manifest> WriteLaidOut(const TreeFile& tree, const Manifest& identity) {
-    ASSIGN_OR_RETURN(const LaidOutFile file, LaidOutFile::Create(tree, identity));
+    FSDP_ASSIGN_OR_RETURN(const LaidOutFile file, LaidOutFile::Create(tree, identity));
     absl::StatusOr<Manifest> part;
     const auto write = [&] {
       part = file.Write(files_, directory_, *pool_, {});
       return part.status();
     };
     const auto lay_out_index = [&]() -> absl::Status {
-      ASSIGN_OR_RETURN(index_, ShardedIndex::Create({file.Describe()}, plan_.texts, identity_));
+      FSDP_ASSIGN_OR_RETURN(index_, ShardedIndex::Create({file.Describe()}, plan_.texts, identity_));
       return absl::OkStatus();
     };
     const bool is_alone = tree.has_record && group_.rank() == 0 && writers_.size() == 1;
-    RETURN_IF_ERROR(is_alone ? pool_->Run({write, lay_out_index}) : write());
+    FSDP_RETURN_IF_ERROR(is_alone ? pool_->Run({write, lay_out_index}) : write());
     return part;
   }
 
   // Step 3, FULL from all ranks.
   absl::Status WriteSharedFile() {
-    RETURN_IF_ERROR(AgreeOn(group_, group_.rank() == 0 ? MakeSharedFile() : absl::OkStatus()));
-    ASSIGN_OR_RETURN(const std::vector<std::string> shared, group_.GatherBlobs(EncodeOffsets(TensorOffsets(full_))));
+    FSDP_RETURN_IF_ERROR(AgreeOn(group_, group_.rank() == 0 ? MakeSharedFile() : absl::OkStatus()));
+    FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> shared,
+                          group_.GatherBlobs(EncodeOffsets(TensorOffsets(full_))));
     // Nobody writes through the page cache while others write directly (write_queue.h).
     std::optional<absl::Status> met;
     const WriteBarrier barrier = [&](const absl::Status& written) { return met.emplace(AgreeOn(group_, written)); };
     const absl::StatusOr<Manifest> part = WriteMyElements(shared[0], barrier);
-    RETURN_IF_ERROR(met ? *met : barrier(part.status()));
-    RETURN_IF_ERROR(AgreeOn(group_, part.status()));
-    ASSIGN_OR_RETURN(const std::vector<std::string> blobs, group_.GatherBlobs(EncodeManifest(*part)));
+    FSDP_RETURN_IF_ERROR(met ? *met : barrier(part.status()));
+    FSDP_RETURN_IF_ERROR(AgreeOn(group_, part.status()));
+    FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> blobs, group_.GatherBlobs(EncodeManifest(*part)));
     if (group_.rank() != 0) return absl::OkStatus();
     for (const int writer : writers_) {
-      ASSIGN_OR_RETURN(Manifest written, DecodeManifest(blobs[writer]));
+      FSDP_ASSIGN_OR_RETURN(Manifest written, DecodeManifest(blobs[writer]));
       parts_.push_back(std::move(written));
     }
     return absl::OkStatus();
@@ -236,13 +238,13 @@ class Save {
     tree.texts = plan_.texts;
     tree.is_shared = true;
     for (TreeFile::TensorPart& tensor : tree.tensors) tensor.interval = {0, tensor.shape.numel()};
-    ASSIGN_OR_RETURN(full_, WriteTreeFile(files_, directory_, tree, identity_, *pool_, {}));
+    FSDP_ASSIGN_OR_RETURN(full_, WriteTreeFile(files_, directory_, tree, identity_, *pool_, {}));
     return absl::OkStatus();
   }
 
   absl::StatusOr<Manifest> WriteMyElements(const std::string& shared, const WriteBarrier& barrier) {
     if (std::find(writers_.begin(), writers_.end(), group_.rank()) == writers_.end()) return identity_;
-    ASSIGN_OR_RETURN(const std::vector<int64_t> offsets, DecodeOffsets(shared));
+    FSDP_ASSIGN_OR_RETURN(const std::vector<int64_t> offsets, DecodeOffsets(shared));
     absl::StatusOr<Manifest> part =
         WriteTreeParts(files_, directory_, kCheckpointFileName, plan_.tensors, offsets, barrier, *pool_);
     if (absl::IsNotFound(part.status())) return NotShared(part.status());
@@ -251,8 +253,9 @@ class Save {
 
   // Step 3, FULL as it comes.
   absl::Status WriteStreamedFile() {
-    RETURN_IF_ERROR(AgreeOn(group_, group_.rank() == 0 ? MakeStreamedFile() : absl::OkStatus()));
-    RETURN_IF_ERROR(AgreeOn(group_, options_.stream([this](const StateDict& part) { return streamed_->Write(part); })));
+    FSDP_RETURN_IF_ERROR(AgreeOn(group_, group_.rank() == 0 ? MakeStreamedFile() : absl::OkStatus()));
+    FSDP_RETURN_IF_ERROR(
+        AgreeOn(group_, options_.stream([this](const StateDict& part) { return streamed_->Write(part); })));
     return AgreeOn(group_, group_.rank() == 0 ? FinishStreamedFile() : absl::OkStatus());
   }
 
@@ -261,24 +264,24 @@ class Save {
     tree.name = kCheckpointFileName;
     tree.tensors = plan_.tensors;
     tree.texts = plan_.texts;
-    ASSIGN_OR_RETURN(streamed_, StreamedFile::Create(files_, directory_, std::move(tree), identity_, *pool_));
+    FSDP_ASSIGN_OR_RETURN(streamed_, StreamedFile::Create(files_, directory_, std::move(tree), identity_, *pool_));
     return absl::OkStatus();
   }
 
   absl::Status FinishStreamedFile() {
-    ASSIGN_OR_RETURN(full_, std::move(*streamed_).Finish());
+    FSDP_ASSIGN_OR_RETURN(full_, std::move(*streamed_).Finish());
     return absl::OkStatus();
   }
 
   // Step 4.
   absl::Status WriteParity() {
-    RETURN_IF_ERROR(AgreeOn(group_, group_.rank() == 0 ? MakeParityFiles() : absl::OkStatus()));
-    ASSIGN_OR_RETURN(const std::vector<std::string> shared, group_.GatherBlobs(EncodeParityPlan(parity_)));
+    FSDP_RETURN_IF_ERROR(AgreeOn(group_, group_.rank() == 0 ? MakeParityFiles() : absl::OkStatus()));
+    FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> shared, group_.GatherBlobs(EncodeParityPlan(parity_)));
     const absl::StatusOr<std::vector<Digest>> digests = WriteMyParity(shared[0]);
-    RETURN_IF_ERROR(AgreeOn(group_, digests.status()));
-    ASSIGN_OR_RETURN(const std::vector<std::string> blobs, group_.GatherBlobs(EncodeDigests(*digests)));
+    FSDP_RETURN_IF_ERROR(AgreeOn(group_, digests.status()));
+    FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> blobs, group_.GatherBlobs(EncodeDigests(*digests)));
     for (const int writer : writers_) {
-      ASSIGN_OR_RETURN(std::vector<Digest> share, DecodeDigests(blobs[writer]));
+      FSDP_ASSIGN_OR_RETURN(std::vector<Digest> share, DecodeDigests(blobs[writer]));
       parity_digests_.push_back(std::move(share));
     }
     return absl::OkStatus();
@@ -290,14 +293,14 @@ class Save {
       data.push_back({file.name, file.nbytes});
       for (const auto& [name, nbytes] : file.links) data.push_back({name, nbytes});
     }
-    ASSIGN_OR_RETURN(parity_, PlanParity(std::move(data), options_.parity));
+    FSDP_ASSIGN_OR_RETURN(parity_, PlanParity(std::move(data), options_.parity));
     return CreateParityFiles(files_, directory_, parity_);
   }
 
   absl::StatusOr<std::vector<Digest>> WriteMyParity(const std::string& shared) {
     const auto me = std::find(writers_.begin(), writers_.end(), group_.rank());
     if (me == writers_.end()) return std::vector<Digest>();
-    ASSIGN_OR_RETURN(const ParityPlan plan, DecodeParityPlan(shared));
+    FSDP_ASSIGN_OR_RETURN(const ParityPlan plan, DecodeParityPlan(shared));
     const Interval share =
         ParityShare(plan, static_cast<int>(writers_.size()), static_cast<int>(me - writers_.begin()));
     return WriteParityBlocks(files_, directory_, plan, share, *pool_);
@@ -310,7 +313,7 @@ class Save {
 
   // Steps 5 and 6.
   absl::Status Commit() {
-    if (is_shared()) RETURN_IF_ERROR(MergeTreeParts(parts_, full_));
+    if (is_shared()) FSDP_RETURN_IF_ERROR(MergeTreeParts(parts_, full_));
     if (type() == StateDictType::kFull) {
       NoteLinks(full_);
       return staged_->Commit(EncodeManifest(full_));
@@ -326,13 +329,13 @@ class Save {
         return NotShared(absl::NotFoundError(absl::StrCat("rank 0 does not see the file of rank ", writers_[writer],
                                                           ": ", std::string(record.status().message()))));
       }
-      RETURN_IF_ERROR(record.status());
+      FSDP_RETURN_IF_ERROR(record.status());
       records.push_back(*std::move(record));
     }
     if (index_ == nullptr) {
-      ASSIGN_OR_RETURN(index_, ShardedIndex::Create(records, plan_.texts, identity_));
+      FSDP_ASSIGN_OR_RETURN(index_, ShardedIndex::Create(records, plan_.texts, identity_));
     }
-    ASSIGN_OR_RETURN(Manifest manifest, index_->Write(files_, directory_, records, *pool_));
+    FSDP_ASSIGN_OR_RETURN(Manifest manifest, index_->Write(files_, directory_, records, *pool_));
     if (options_.parity > 0) AddParity(parity_, parity_digests_, manifest);
     NoteLinks(manifest);
     return staged_->Commit(EncodeManifest(manifest));

@@ -8,8 +8,8 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "checkpoint/checkpoint.h"
-#include "checkpoint/storage/file_system.h"
+#include "fsdp/checkpoint/checkpoint.h"
+#include "fsdp/checkpoint/storage/file_system.h"
 
 namespace fsdp {
 

@@ -5,15 +5,15 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
-#include "base/status_matchers.h"
-#include "checkpoint/checkpoint.h"
-#include "checkpoint/save/save_agreement.h"
-#include "checkpoint/storage/directory_lock.h"
-#include "checkpoint/storage/file_system.h"
-#include "checkpoint/test_state.h"
-#include "checkpoint/verify.h"
-#include "collectives/run_ranks.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/base/status_matchers.h"
+#include "fsdp/checkpoint/checkpoint.h"
+#include "fsdp/checkpoint/save/save_agreement.h"
+#include "fsdp/checkpoint/storage/directory_lock.h"
+#include "fsdp/checkpoint/storage/file_system.h"
+#include "fsdp/checkpoint/test_state.h"
+#include "fsdp/checkpoint/verify/verify.h"
+#include "fsdp/collectives/run_ranks.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {
@@ -290,11 +290,11 @@ TEST(SaveErrorsTest, ARankThatDiesDuringTheSaveLeavesNothingBehind) {
       return absl::OkStatus();
     }
     // Rank 2 takes part until the directory is there, and then is gone.
-    ASSIGN_OR_RETURN(const SavePlan plan, PlanSave(state));
-    RETURN_IF_ERROR(AgreeOn(*group, absl::OkStatus()));
-    RETURN_IF_ERROR(group->GatherBlobs(EncodeFacts(1, state.type, {}, plan)).status());
-    RETURN_IF_ERROR(AgreeOn(*group, absl::OkStatus()));
-    RETURN_IF_ERROR(group->GatherBlobs(EncodeSharedDirectory({})).status());
+    FSDP_ASSIGN_OR_RETURN(const SavePlan plan, PlanSave(state));
+    FSDP_RETURN_IF_ERROR(AgreeOn(*group, absl::OkStatus()));
+    FSDP_RETURN_IF_ERROR(group->GatherBlobs(EncodeFacts(1, state.type, {}, plan)).status());
+    FSDP_RETURN_IF_ERROR(AgreeOn(*group, absl::OkStatus()));
+    FSDP_RETURN_IF_ERROR(group->GatherBlobs(EncodeSharedDirectory({})).status());
     return absl::AbortedError("killed");
   });
   EXPECT_THAT(ran, StatusIs(absl::StatusCode::kAborted, HasSubstr("rank 2 of 3: killed")));

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "checkpoint/set_aside.h"
+#include "fsdp/checkpoint/set_aside.h"
 
 #include <filesystem>
 #include <system_error>
 
-#include "base/status_macros.h"
-#include "checkpoint/format/file_names.h"
-#include "checkpoint/storage/directory_lock.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/format/file_names.h"
+#include "fsdp/checkpoint/storage/directory_lock.h"
+#include "fsdp/checkpoint/storage/path.h"
 
 namespace fsdp {
 
@@ -35,8 +36,8 @@ absl::StatusOr<SetAsideStep> SetAsideCheckpoint(FileSystem& files, const std::st
     const std::string aside = SetAsideName(name, count);
     const absl::Status renamed = files.Rename(from, JoinPath(root, aside));
     if (absl::IsAlreadyExists(renamed)) continue;
-    RETURN_IF_ERROR(renamed);
-    RETURN_IF_ERROR(files.SyncDirectory(root));
+    FSDP_RETURN_IF_ERROR(renamed);
+    FSDP_RETURN_IF_ERROR(files.SyncDirectory(root));
     return SetAsideStep{aside, BytesIn(JoinPath(root, aside))};
   }
 }
@@ -44,7 +45,7 @@ absl::StatusOr<SetAsideStep> SetAsideCheckpoint(FileSystem& files, const std::st
 absl::StatusOr<std::vector<SetAsideStep>> ListSetAside(const std::string& root) {
   const absl::StatusOr<std::vector<std::string>> names = PosixFileSystem().List(root);
   if (absl::IsNotFound(names.status())) return std::vector<SetAsideStep>();
-  RETURN_IF_ERROR(names.status());
+  FSDP_RETURN_IF_ERROR(names.status());
   std::vector<SetAsideStep> steps;
   for (const std::string& name : *names) {
     if (IsSetAsideName(name)) steps.push_back({name, BytesIn(JoinPath(root, name))});

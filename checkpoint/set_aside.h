@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "checkpoint/storage/file_system.h"
+#include "fsdp/checkpoint/storage/file_system.h"
 
 namespace fsdp {
 

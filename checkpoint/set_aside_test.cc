@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "checkpoint/set_aside.h"
+#include "fsdp/checkpoint/set_aside.h"
 
 #include <filesystem>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/status_matchers.h"
-#include "checkpoint/format/file_names.h"
-#include "checkpoint/latest.h"
-#include "checkpoint/retention.h"
-#include "checkpoint/storage/directory_lock.h"
-#include "checkpoint/storage/fault_file_system.h"
-#include "checkpoint/storage/fault_series.h"
-#include "checkpoint/test_state.h"
+#include "fsdp/base/status_matchers.h"
+#include "fsdp/checkpoint/format/file_names.h"
+#include "fsdp/checkpoint/retention.h"
+#include "fsdp/checkpoint/storage/directory_lock.h"
+#include "fsdp/checkpoint/storage/fault_file_system.h"
+#include "fsdp/checkpoint/storage/fault_series.h"
+#include "fsdp/checkpoint/test_state.h"
+#include "fsdp/checkpoint/verify/latest.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "checkpoint/test_state.h"
+#include "fsdp/checkpoint/test_state.h"
 
 #include <stdlib.h>
 
@@ -9,12 +9,12 @@
 #include <sstream>
 
 #include "absl/strings/str_cat.h"
-#include "base/check.h"
-#include "base/digest.h"
-#include "base/status_macros.h"
-#include "checkpoint/format/manifest.h"
-#include "checkpoint/storage/file_system.h"
-#include "tensor/convert.h"
+#include "fsdp/base/check.h"
+#include "fsdp/base/digest.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/format/manifest.h"
+#include "fsdp/checkpoint/storage/file_system.h"
+#include "fsdp/tensor/convert.h"
 
 namespace fsdp {
 namespace {

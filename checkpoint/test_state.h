@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "collectives/process_group.h"
-#include "tensor/state_dict.h"
+#include "fsdp/collectives/group/process_group.h"
+#include "fsdp/tensor/state_dict.h"
 
 namespace fsdp {
 

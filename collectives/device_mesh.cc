@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "collectives/device_mesh.h"
+#include "fsdp/collectives/device_mesh.h"
 
 #include <cstdint>
 #include <set>
@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "base/status_macros.h"
+#include "fsdp/base/status_macros.h"
 
 namespace fsdp {
 namespace {
@@ -34,7 +34,7 @@ absl::Status CheckMesh(const ProcessGroup& group, const std::vector<int>& sizes,
 }
 
 absl::Status CheckRanksAgree(ProcessGroup& group, const std::string& mine) {
-  ASSIGN_OR_RETURN(const std::vector<std::string> all, group.GatherBlobs(mine));
+  FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> all, group.GatherBlobs(mine));
   for (int rank = 0; rank < group.size(); ++rank) {
     if (all[rank] == all[0]) continue;
     return absl::InvalidArgumentError(
@@ -48,20 +48,20 @@ absl::Status CheckRanksAgree(ProcessGroup& group, const std::string& mine) {
 absl::StatusOr<std::shared_ptr<const DeviceMesh>> DeviceMesh::Create(std::shared_ptr<ProcessGroup> group,
                                                                      std::vector<int> sizes,
                                                                      std::vector<std::string> names) {
-  RETURN_IF_ERROR(AgreeOn(*group, CheckMesh(*group, sizes, names)));
+  FSDP_RETURN_IF_ERROR(AgreeOn(*group, CheckMesh(*group, sizes, names)));
   std::shared_ptr<DeviceMesh> mesh(new DeviceMesh());
   mesh->all_ = std::move(group);
   mesh->sizes_ = std::move(sizes);
   mesh->names_ = std::move(names);
-  RETURN_IF_ERROR(CheckRanksAgree(*mesh->all_, mesh->ToString()));
+  FSDP_RETURN_IF_ERROR(CheckRanksAgree(*mesh->all_, mesh->ToString()));
   if (mesh->ndim() == 1) {
     mesh->groups_ = {mesh->all_};
     return mesh;
   }
   const int row = mesh->all_->rank() / mesh->sizes_[1];
   const int column = mesh->all_->rank() % mesh->sizes_[1];
-  ASSIGN_OR_RETURN(std::shared_ptr<ProcessGroup> along_rows, mesh->all_->Split(/*color=*/column, /*key=*/row));
-  ASSIGN_OR_RETURN(std::shared_ptr<ProcessGroup> along_columns, mesh->all_->Split(/*color=*/row, /*key=*/column));
+  FSDP_ASSIGN_OR_RETURN(std::shared_ptr<ProcessGroup> along_rows, mesh->all_->Split(/*color=*/column, /*key=*/row));
+  FSDP_ASSIGN_OR_RETURN(std::shared_ptr<ProcessGroup> along_columns, mesh->all_->Split(/*color=*/row, /*key=*/column));
   mesh->groups_ = {std::move(along_rows), std::move(along_columns)};
   return mesh;
 }

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "collectives/process_group.h"
+#include "fsdp/collectives/group/process_group.h"
 
 namespace fsdp {
 

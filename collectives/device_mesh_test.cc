@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "collectives/device_mesh.h"
+#include "fsdp/collectives/device_mesh.h"
 
-#include "base/status_macros.h"
-#include "base/status_matchers.h"
-#include "collectives/run_ranks.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/base/status_matchers.h"
+#include "fsdp/collectives/run_ranks.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -14,7 +14,7 @@ using testing::HasSubstr;
 
 TEST(DeviceMeshTest, OneDimensionIsTheGroupItself) {
   EXPECT_OK(RunRanks(3, [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
-    ASSIGN_OR_RETURN(const auto mesh, DeviceMesh::Create(group, {3}, {"shard"}));
+    FSDP_ASSIGN_OR_RETURN(const auto mesh, DeviceMesh::Create(group, {3}, {"shard"}));
     EXPECT_EQ(mesh->ndim(), 1);
     EXPECT_EQ(mesh->group(0), group);
     return absl::OkStatus();
@@ -23,14 +23,14 @@ TEST(DeviceMeshTest, OneDimensionIsTheGroupItself) {
 
 TEST(DeviceMeshTest, TwoDimensionsAreRowsAndColumnsOfTheRanks) {
   EXPECT_OK(RunRanks(6, [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
-    ASSIGN_OR_RETURN(const auto mesh, DeviceMesh::Create(group, {2, 3}, {"replicate", "shard"}));
-    ASSIGN_OR_RETURN(const auto shard, mesh->group("shard"));
+    FSDP_ASSIGN_OR_RETURN(const auto mesh, DeviceMesh::Create(group, {2, 3}, {"replicate", "shard"}));
+    FSDP_ASSIGN_OR_RETURN(const auto shard, mesh->group("shard"));
     EXPECT_EQ(shard, mesh->group(1));
     EXPECT_EQ(shard->size(), 3);
     EXPECT_EQ(shard->rank(), group->rank() % 3);
     EXPECT_EQ(mesh->group(0)->size(), 2);
     EXPECT_EQ(mesh->group(0)->rank(), group->rank() / 3);
-    ASSIGN_OR_RETURN(const auto ranks, shard->GatherBlobs(std::to_string(group->rank())));
+    FSDP_ASSIGN_OR_RETURN(const auto ranks, shard->GatherBlobs(std::to_string(group->rank())));
     const int first = group->rank() / 3 * 3;
     for (int i = 0; i < 3; ++i) EXPECT_EQ(ranks[i], std::to_string(first + i));
     return absl::OkStatus();
@@ -64,7 +64,7 @@ TEST(DeviceMeshTest, RanksThatAskForDifferentMeshesAreTold) {
 
 TEST(DeviceMeshTest, UnknownDimensionIsAnErrorThatListsTheKnown) {
   EXPECT_OK(RunRanks(2, [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
-    ASSIGN_OR_RETURN(const auto mesh, DeviceMesh::Create(group, {2}, {"shard"}));
+    FSDP_ASSIGN_OR_RETURN(const auto mesh, DeviceMesh::Create(group, {2}, {"shard"}));
     EXPECT_THAT(mesh->group("tp").status(), StatusIs(absl::StatusCode::kNotFound, HasSubstr("there are: [shard]")));
     return absl::OkStatus();
   }));

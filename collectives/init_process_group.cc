@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "collectives/init_process_group.h"
+#include "fsdp/collectives/init_process_group.h"
 
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
-#include "collectives/cuda/local_cuda_communicator.h"
-#include "collectives/cuda/nccl_process_group.h"
-#include "collectives/host/host_process_group.h"
-#include "collectives/host/shm_fabric.h"
-#include "collectives/job/host_identity.h"
-#include "collectives/job/job_store.h"
-#include "collectives/run_ranks.h"
-#include "tensor/host_device.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/collectives/cuda/local_cuda_communicator.h"
+#include "fsdp/collectives/cuda/nccl_process_group.h"
+#include "fsdp/collectives/host/host_process_group.h"
+#include "fsdp/collectives/host/shm_fabric.h"
+#include "fsdp/collectives/job/host_identity.h"
+#include "fsdp/collectives/job/job_store.h"
+#include "fsdp/collectives/run_ranks.h"
+#include "fsdp/tensor/host_device.h"
 
 namespace fsdp {
 namespace {
@@ -45,13 +45,13 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> CreateGroupOfOne(std::shared_ptr<D
   if (device->type() == DeviceType::kCpu) {
     return std::shared_ptr<ProcessGroup>(std::move(CreateLocalGroups({std::move(device)}, timeout)[0]));
   }
-  ASSIGN_OR_RETURN(std::vector<std::unique_ptr<ProcessGroup>> groups,
-                   CreateLocalCudaGroups({std::move(device)}, timeout));
+  FSDP_ASSIGN_OR_RETURN(std::vector<std::unique_ptr<ProcessGroup>> groups,
+                        CreateLocalCudaGroups({std::move(device)}, timeout));
   return std::shared_ptr<ProcessGroup>(std::move(groups[0]));
 }
 
 absl::Status CheckHosts(JobStore& job) {
-  ASSIGN_OR_RETURN(const std::vector<std::string> blobs, job.GatherBlobs(HostIdentity::OfThisProcess().ToBlob()));
+  FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> blobs, job.GatherBlobs(HostIdentity::OfThisProcess().ToBlob()));
   std::vector<HostIdentity> hosts;
   for (const std::string& blob : blobs) {
     hosts.push_back(HostIdentity::FromBlob(blob));
@@ -62,27 +62,27 @@ absl::Status CheckHosts(JobStore& job) {
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<ProcessGroup>> InitProcessGroup(const InitOptions& options) {
-  ASSIGN_OR_RETURN(const Rendezvous rendezvous, RendezvousFromEnvironment());
+  FSDP_ASSIGN_OR_RETURN(const Rendezvous rendezvous, RendezvousFromEnvironment());
   return JoinProcessGroup(rendezvous, options);
 }
 
 absl::StatusOr<std::shared_ptr<ProcessGroup>> JoinProcessGroup(const Rendezvous& rendezvous,
                                                                const InitOptions& options) {
   std::shared_ptr<Device> device = options.device != nullptr ? options.device : CreateHostDevice();
-  ASSIGN_OR_RETURN(const std::string backend, ChooseBackend(options, *device, rendezvous.world_size));
+  FSDP_ASSIGN_OR_RETURN(const std::string backend, ChooseBackend(options, *device, rendezvous.world_size));
   if (rendezvous.world_size == 1) return CreateGroupOfOne(std::move(device), options.timeout);
-  RETURN_IF_ERROR(CheckLocalWorldSize(rendezvous));
-  ASSIGN_OR_RETURN(const std::unique_ptr<JobStore> job, JobStore::Open(rendezvous, options.timeout));
-  RETURN_IF_ERROR(CheckHosts(*job));
+  FSDP_RETURN_IF_ERROR(CheckLocalWorldSize(rendezvous));
+  FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<JobStore> job, JobStore::Open(rendezvous, options.timeout));
+  FSDP_RETURN_IF_ERROR(CheckHosts(*job));
   const bool on_gpu = backend == "nccl";
-  ASSIGN_OR_RETURN(std::unique_ptr<Fabric> fabric,
-                   CreateShmFabric(rendezvous.rank, rendezvous.world_size, on_gpu ? CreateHostDevice() : device,
-                                   [&job](std::string_view blob) { return job->GatherBlobs(blob); }));
-  RETURN_IF_ERROR(job->Close());
+  FSDP_ASSIGN_OR_RETURN(std::unique_ptr<Fabric> fabric,
+                        CreateShmFabric(rendezvous.rank, rendezvous.world_size, on_gpu ? CreateHostDevice() : device,
+                                        [&job](std::string_view blob) { return job->GatherBlobs(blob); }));
+  FSDP_RETURN_IF_ERROR(job->Close());
   auto on_host = std::make_unique<HostProcessGroup>(std::move(fabric), options.timeout);
   if (!on_gpu) return std::shared_ptr<ProcessGroup>(std::move(on_host));
-  ASSIGN_OR_RETURN(std::unique_ptr<ProcessGroup> group,
-                   CreateNcclGroup(std::move(on_host), std::move(device), options.timeout));
+  FSDP_ASSIGN_OR_RETURN(std::unique_ptr<ProcessGroup> group,
+                        CreateNcclGroup(std::move(on_host), std::move(device), options.timeout));
   return std::shared_ptr<ProcessGroup>(std::move(group));
 }
 

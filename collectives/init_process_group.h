@@ -9,8 +9,8 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "collectives/job/rendezvous.h"
-#include "collectives/process_group.h"
+#include "fsdp/collectives/group/process_group.h"
+#include "fsdp/collectives/job/rendezvous.h"
 
 namespace fsdp {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "collectives/init_process_group.h"
+#include "fsdp/collectives/init_process_group.h"
 
 #include <stdlib.h>
 
@@ -9,12 +9,12 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
-#include "base/status_matchers.h"
-#include "collectives/conformance/conformance.h"
-#include "collectives/conformance/process_ranks.h"
-#include "collectives/job/host_identity.h"
-#include "collectives/job/socket.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/base/status_matchers.h"
+#include "fsdp/collectives/conformance/conformance.h"
+#include "fsdp/collectives/conformance/process_ranks.h"
+#include "fsdp/collectives/job/host_identity.h"
+#include "fsdp/collectives/job/socket.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {
@@ -24,11 +24,11 @@ using testing::HasSubstr;
 
 // Sums the ranks over the group and expects the right total.
 absl::Status UseGroup(ProcessGroup& group) {
-  ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream, group.device()->CreateStream("test"));
-  ASSIGN_OR_RETURN(const Tensor t, NewTensor(group, Placement::kShared, DType::kInt64, 100000));
+  FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream, group.device()->CreateStream("test"));
+  FSDP_ASSIGN_OR_RETURN(const Tensor t, NewTensor(group, Placement::kShared, DType::kInt64, 100000));
   Fill(group, t, [&](int64_t i) { return ValueOf(group.rank(), i); });
   group.AllReduce(t, ReduceOp::kSum, *stream);
-  RETURN_IF_ERROR(stream->Synchronize());
+  FSDP_RETURN_IF_ERROR(stream->Synchronize());
   return ExpectElements(group, t, [&](int64_t i) {
     int sum = 0;
     for (int r = 0; r < group.size(); ++r) {
@@ -47,11 +47,11 @@ std::vector<RankResult> RunInEnvironment(int world_size, const std::function<Var
       setenv(name.c_str(), value.c_str(), 1);
     }
     for (int repeat = 0; repeat < 2; ++repeat) {  // a job may form its group again
-      ASSIGN_OR_RETURN(const std::shared_ptr<ProcessGroup> group, InitProcessGroup({.timeout = absl::Minutes(1)}));
+      FSDP_ASSIGN_OR_RETURN(const std::shared_ptr<ProcessGroup> group, InitProcessGroup({.timeout = absl::Minutes(1)}));
       if (group->rank() != rank || group->size() != world_size || group->backend() != "shm") {
         return absl::DataLossError(absl::StrCat("rank ", group->rank(), " of ", group->size()));
       }
-      RETURN_IF_ERROR(UseGroup(*group));
+      FSDP_RETURN_IF_ERROR(UseGroup(*group));
     }
     return absl::OkStatus();
   });

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "collectives/launcher.h"
+#include "fsdp/collectives/launcher.h"
 
 #include <poll.h>
 #include <unistd.h>
@@ -14,12 +14,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
-#include "base/status_macros.h"
-#include "collectives/job/child_process.h"
-#include "collectives/job/forwarded_signals.h"
-#include "collectives/job/rank_output.h"
-#include "collectives/job/rendezvous.h"
-#include "collectives/job/socket.h"
+#include "fsdp/base/child_process.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/collectives/job/forwarded_signals.h"
+#include "fsdp/collectives/job/rank_output.h"
+#include "fsdp/collectives/job/rendezvous.h"
+#include "fsdp/collectives/job/socket.h"
 
 namespace fsdp {
 namespace {
@@ -70,16 +70,16 @@ class Job {
 
 absl::Status Job::Start() {
   const char* const path = std::getenv("PATH");
-  ASSIGN_OR_RETURN(const std::string program, FindProgram(options_.command[0], path == nullptr ? "" : path));
-  ASSIGN_OR_RETURN(const FileDescriptor listener, ListenTcp("127.0.0.1", 0));
-  ASSIGN_OR_RETURN(const int port, ListeningPort(listener.get()));
+  FSDP_ASSIGN_OR_RETURN(const std::string program, FindProgram(options_.command[0], path == nullptr ? "" : path));
+  FSDP_ASSIGN_OR_RETURN(const FileDescriptor listener, ListenTcp("127.0.0.1", 0));
+  FSDP_ASSIGN_OR_RETURN(const int port, ListeningPort(listener.get()));
   for (int r = 0; r < options_.nproc; ++r) {
     const int store_fd = r == 0 ? listener.get() : -1;
-    ASSIGN_OR_RETURN(ChildProcess process, ChildProcess::Start({.program = program,
-                                                                .arguments = options_.command,
-                                                                .environment = EnvironmentOf(r, port, store_fd),
-                                                                .inherited_fd = store_fd,
-                                                                .capture_output = options_.prefix_output}));
+    FSDP_ASSIGN_OR_RETURN(ChildProcess process, ChildProcess::Start({.program = program,
+                                                                     .arguments = options_.command,
+                                                                     .environment = EnvironmentOf(r, port, store_fd),
+                                                                     .inherited_fd = store_fd,
+                                                                     .capture_output = options_.prefix_output}));
     Rank rank = {.process = std::move(process), .last_lines = std::make_unique<LastLines>(), .outputs = {}};
     if (options_.prefix_output) {
       const std::string prefix = absl::StrCat("[rank ", r, "] ");
@@ -235,9 +235,9 @@ absl::StatusOr<LaunchResult> Launch(const LaunchOptions& options) {
   if (options.command.empty()) {
     return absl::InvalidArgumentError("there is no program to launch");
   }
-  ASSIGN_OR_RETURN(std::unique_ptr<ForwardedSignals> signals, ForwardedSignals::Block());
+  FSDP_ASSIGN_OR_RETURN(std::unique_ptr<ForwardedSignals> signals, ForwardedSignals::Block());
   Job job(options);
-  RETURN_IF_ERROR(job.Start());
+  FSDP_RETURN_IF_ERROR(job.Start());
   return job.Run(*signals);
 }
 

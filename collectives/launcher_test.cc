@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "collectives/launcher.h"
+#include "fsdp/collectives/launcher.h"
 
 #include <signal.h>
 #include <stdlib.h>
@@ -14,8 +14,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
-#include "base/status_matchers.h"
-#include "collectives/job/process_handle.h"
+#include "fsdp/base/process_handle.h"
+#include "fsdp/base/status_matchers.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {

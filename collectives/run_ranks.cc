@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "collectives/run_ranks.h"
+#include "fsdp/collectives/run_ranks.h"
 
 #include <algorithm>
 #include <mutex>
@@ -7,20 +7,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "collectives/host/host_process_group.h"
-#include "collectives/host/local_fabric.h"
-#include "tensor/host_device.h"
+#include "fsdp/collectives/host/host_process_group.h"
+#include "fsdp/tensor/host_device.h"
 
 namespace fsdp {
-
-std::vector<std::unique_ptr<ProcessGroup>> CreateLocalGroups(const std::vector<std::shared_ptr<Device>>& devices,
-                                                             absl::Duration timeout) {
-  std::vector<std::unique_ptr<ProcessGroup>> groups;
-  for (std::unique_ptr<Fabric>& fabric : CreateLocalFabrics(devices)) {
-    groups.push_back(std::make_unique<HostProcessGroup>(std::move(fabric), timeout));
-  }
-  return groups;
-}
 
 absl::Status RunRanks(int world_size, const std::function<absl::Status(std::shared_ptr<ProcessGroup> group)>& rank_main,
                       absl::Duration timeout) {

@@ -10,13 +10,10 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "collectives/process_group.h"
+#include "fsdp/collectives/group/process_group.h"
+#include "fsdp/collectives/host/local_groups.h"  // IWYU pragma: export
 
 namespace fsdp {
-
-// One group of `devices.size()` ranks of backend "local", to be used from one thread each.
-std::vector<std::unique_ptr<ProcessGroup>> CreateLocalGroups(const std::vector<std::shared_ptr<Device>>& devices,
-                                                             absl::Duration timeout = absl::Minutes(10));
 
 // Calls `rank_main` with a group of `world_size` ranks on as many threads, each with a host device of its own, and
 // waits for all. A rank that returns an error aborts the group, so the others fail with an error that names it. Returns

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "cuda/capture_arena.h"
+#include "fsdp/cuda/capture_arena.h"
 
 #include <algorithm>
 #include <utility>
 
-#include "base/status_macros.h"
+#include "fsdp/base/status_macros.h"
 
 namespace fsdp {
 namespace {
@@ -23,7 +23,7 @@ absl::StatusOr<Buffer> CaptureArena::Allocate(int64_t nbytes) {
     block = fits->second;
     free_.erase(fits);
   } else {
-    ASSIGN_OR_RETURN(Buffer made, source_(nbytes));
+    FSDP_ASSIGN_OR_RETURN(Buffer made, source_(nbytes));
     blocks_.push_back(std::move(made));
   }
   return Buffer(blocks_[block].data(), nbytes, [self = shared_from_this(), block] { self->Free(block); });

@@ -92,7 +92,7 @@ def _cuda_objects_impl(ctx):
         ctx.actions.run(
             executable = CUDA_PATH + "/bin/nvcc",
             arguments = flags + [source.path, "-o", object.path],
-            inputs = depset([source] + ctx.files.hdrs + headers, transitive = [toolchain.all_files]),
+            inputs = depset([source] + headers, transitive = [toolchain.all_files]),
             outputs = [object],
             # The version makes another toolkit in the same place another action.
             env = {"FSDP_CUDA_VERSION": CUDA_VERSION, "PATH": "/usr/bin:/bin", "TMPDIR": "/tmp"},
@@ -106,7 +106,6 @@ _cuda_objects = rule(
     implementation = _cuda_objects_impl,
     attrs = {
         "srcs": attr.label_list(allow_files = [".cu"]),
-        "hdrs": attr.label_list(allow_files = True),
         "deps_context": attr.label(providers = [CcInfo]),
         "nvccopts": attr.string_list(),
         "_archs": attr.label(default = "//cuda:archs"),
@@ -122,10 +121,11 @@ def _compile_cuda(name, srcs, hdrs, deps, nvccopts, testonly):
     if not cuda_srcs:
         return srcs
 
-    # Carries the headers and include paths of `deps` to nvcc.
+    # Carries the headers and include paths of the library and of `deps` to nvcc.
     cc_library(
         name = name + "_cuda_deps",
         testonly = testonly,
+        hdrs = hdrs,
         tags = ["manual"],
         target_compatible_with = CUDA_COMPATIBLE,
         visibility = ["//visibility:private"],
@@ -135,15 +135,13 @@ def _compile_cuda(name, srcs, hdrs, deps, nvccopts, testonly):
         name = name + "_cuda_objects",
         testonly = testonly,
         srcs = cuda_srcs,
-        # Sources may include each other's private headers.
-        hdrs = hdrs + [src for src in srcs if src.endswith(".h") or src.endswith(".cuh")],
         deps_context = ":" + name + "_cuda_deps",
         nvccopts = nvccopts,
         tags = ["manual"],
         target_compatible_with = CUDA_COMPATIBLE,
         visibility = ["//visibility:private"],
     )
-    return [src for src in srcs if not src.endswith(".cu") and not src.endswith(".cuh")] + [":" + name + "_cuda_objects"]
+    return [src for src in srcs if not src.endswith(".cu")] + [":" + name + "_cuda_objects"]
 
 _EMULATED_COPTS = [
     # As nvcc does for what is to be rounded once, and only for that, whatever the processor has.

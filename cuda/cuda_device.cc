@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "cuda/cuda_device.h"
+#include "fsdp/cuda/cuda_device.h"
 
 #include <cuda_runtime_api.h>
 
@@ -9,14 +9,14 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
-#include "cuda/cuda_graph.h"
-#include "cuda/cuda_memory.h"
-#include "cuda/cuda_status.h"
-#include "cuda/cuda_stream.h"
-#include "cuda/ops.h"
-#include "tensor/stream_priority.h"
-#include "tensor/work_graph.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/cuda/cuda_graph.h"
+#include "fsdp/cuda/cuda_memory.h"
+#include "fsdp/cuda/cuda_status.h"
+#include "fsdp/cuda/cuda_stream.h"
+#include "fsdp/cuda/ops.h"
+#include "fsdp/tensor/stream_priority.h"
+#include "fsdp/tensor/work_graph.h"
 
 namespace fsdp {
 namespace {
@@ -67,12 +67,12 @@ absl::StatusOr<int> CudaDeviceCount() {
 }
 
 absl::StatusOr<std::shared_ptr<Device>> CreateCudaDevice(int ordinal) {
-  ASSIGN_OR_RETURN(const int count, CudaDeviceCount());
+  FSDP_ASSIGN_OR_RETURN(const int count, CudaDeviceCount());
   if (ordinal < 0 || ordinal >= count) {
     return absl::InvalidArgumentError(
         absl::StrCat("cuda:", ordinal, ": this process has ", count, " GPUs, numbered from 0"));
   }
-  ASSIGN_OR_RETURN(std::shared_ptr<CudaMemory> memory, CudaMemory::Create(ordinal));
+  FSDP_ASSIGN_OR_RETURN(std::shared_ptr<CudaMemory> memory, CudaMemory::Create(ordinal));
   return std::make_shared<CudaDevice>(ordinal, std::move(memory));
 }
 

@@ -9,7 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "tensor/device.h"
+#include "fsdp/tensor/device.h"
 
 namespace fsdp {
 

@@ -3,7 +3,7 @@
 // The CUDA device: memory, copies, and the order of streams, events and host work. Work is held back by futures, never
 // by sleeping.
 
-#include "cuda/cuda_device.h"
+#include "fsdp/cuda/cuda_device.h"
 
 #include <atomic>
 #include <barrier>
@@ -15,12 +15,12 @@
 #include <thread>
 #include <vector>
 
-#include "base/status_matchers.h"
+#include "fsdp/base/status_matchers.h"
+#include "fsdp/tensor/host_device.h"
+#include "fsdp/tensor/ops.h"
+#include "fsdp/tensor/tensor.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tensor/host_device.h"
-#include "tensor/ops.h"
-#include "tensor/tensor.h"
 
 namespace fsdp {
 namespace {

@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "cuda/cuda_event.h"
+#include "fsdp/cuda/cuda_event.h"
 
 #include <cuda_runtime_api.h>
 
 #include <utility>
 
-#include "base/status_macros.h"
-#include "cuda/cuda_status.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/cuda/cuda_status.h"
 
 namespace fsdp {
 
 absl::StatusOr<std::shared_ptr<CudaEvent>> CudaEvent::Create(int device) {
-  RETURN_IF_ERROR(CudaStatus(cudaSetDevice(device), "cudaSetDevice", device));
+  FSDP_RETURN_IF_ERROR(CudaStatus(cudaSetDevice(device), "cudaSetDevice", device));
   cudaEvent_t event;
   // An event that takes no time is much cheaper to wait for.
-  RETURN_IF_ERROR(CudaStatus(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreate", device));
+  FSDP_RETURN_IF_ERROR(CudaStatus(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreate", device));
   return std::shared_ptr<CudaEvent>(new CudaEvent(device, event));
 }
 

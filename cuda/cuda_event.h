@@ -14,9 +14,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "cuda/cuda_recording.h"
-#include "tensor/async_failure.h"
-#include "tensor/stream.h"
+#include "fsdp/cuda/cuda_recording.h"
+#include "fsdp/tensor/async_failure.h"
+#include "fsdp/tensor/stream.h"
 
 // CUDA's, so that its headers need not be included here.
 struct CUevent_st;

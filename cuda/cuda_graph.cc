@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "cuda/cuda_graph.h"
+#include "fsdp/cuda/cuda_graph.h"
 
 #include <cuda_runtime_api.h>
 
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
-#include "cuda/cuda_status.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/cuda/cuda_status.h"
 
 namespace fsdp {
 namespace {
@@ -17,7 +17,7 @@ absl::StatusOr<cudaGraphExec_t> Instantiate(cudaGraph_t graph, int device) {
   cudaGraphExec_t exec = nullptr;
   const cudaError_t error = cudaGraphInstantiate(&exec, graph, 0);
   cudaGraphDestroy(graph);
-  RETURN_IF_ERROR(CudaStatus(error, "cudaGraphInstantiate", device));
+  FSDP_RETURN_IF_ERROR(CudaStatus(error, "cudaGraphInstantiate", device));
   return exec;
 }
 
@@ -25,7 +25,7 @@ absl::StatusOr<cudaGraphExec_t> Instantiate(cudaGraph_t graph, int device) {
 
 absl::StatusOr<std::unique_ptr<WorkGraph>> CudaGraph::Capture(CudaMemory& memory, CudaStream& origin,
                                                               const std::function<absl::Status()>& work) {
-  if (!origin.capturing()) RETURN_IF_ERROR(origin.Synchronize());
+  if (!origin.capturing()) FSDP_RETURN_IF_ERROR(origin.Synchronize());
   std::shared_ptr<CaptureArena> arena = memory.BeginArena();
   if (arena == nullptr) {
     return absl::FailedPreconditionError(
@@ -44,7 +44,7 @@ absl::StatusOr<std::unique_ptr<WorkGraph>> CudaGraph::Capture(CudaMemory& memory
     if (graph.ok()) cudaGraphDestroy(*graph);
     return status.ok() ? graph.status() : status;
   }
-  ASSIGN_OR_RETURN(const cudaGraphExec_t exec, Instantiate(*graph, origin.ordinal()));
+  FSDP_ASSIGN_OR_RETURN(const cudaGraphExec_t exec, Instantiate(*graph, origin.ordinal()));
   return std::unique_ptr<WorkGraph>(new CudaGraph(recording, exec));
 }
 
@@ -62,7 +62,7 @@ void CudaGraph::Replay() {
   }
   for (const auto& observer : recording_->observers()) observer->BeforeReplay(origin());
   origin().Issue({}, [recording = recording_, exec = exec_, device = origin().ordinal()](CUstream_st* stream) {
-    for (const auto& observer : recording->observers()) RETURN_IF_ERROR(observer->CheckReplay());
+    for (const auto& observer : recording->observers()) FSDP_RETURN_IF_ERROR(observer->CheckReplay());
     return CudaStatus(cudaGraphLaunch(exec, stream), "cudaGraphLaunch", device);
   });
   const Event done = origin().Record();

@@ -15,10 +15,10 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
-#include "cuda/cuda_memory.h"
-#include "cuda/cuda_recording.h"
-#include "cuda/cuda_stream.h"
-#include "tensor/work_graph.h"
+#include "fsdp/cuda/cuda_memory.h"
+#include "fsdp/cuda/cuda_recording.h"
+#include "fsdp/cuda/cuda_stream.h"
+#include "fsdp/tensor/work_graph.h"
 
 // CUDA's, so that its headers need not be included here.
 struct CUgraphExec_st;

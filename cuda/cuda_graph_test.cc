@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Work that is captured and replayed, against the same work put on the streams each time.
-#include "cuda/cuda_graph.h"
+#include "fsdp/cuda/cuda_graph.h"
 
 #include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "base/status_macros.h"
-#include "base/status_matchers.h"
-#include "cuda/cuda_device.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/base/status_matchers.h"
+#include "fsdp/cuda/cuda_device.h"
+#include "fsdp/tensor/host_device.h"
+#include "fsdp/tensor/ops.h"
+#include "fsdp/tensor/stream_priority.h"
+#include "fsdp/tensor/tensor.h"
+#include "fsdp/tensor/work_graph.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tensor/host_device.h"
-#include "tensor/ops.h"
-#include "tensor/stream_priority.h"
-#include "tensor/tensor.h"
-#include "tensor/work_graph.h"
 
 namespace fsdp {
 namespace {
@@ -62,7 +62,7 @@ class CudaGraphTest : public testing::Test {
     other_->Wait(compute_->Record());
     ops.CastDivide(input_, shared_, 7, *other_);
     const Event divided = other_->Record();
-    ASSIGN_OR_RETURN(const Tensor third, Tensor::Empty(*device_, DType::kFloat32, {kNumel}));
+    FSDP_ASSIGN_OR_RETURN(const Tensor third, Tensor::Empty(*device_, DType::kFloat32, {kNumel}));
     ops.CastDivide(input_, third, 3, *compute_);
     compute_->Wait(divided);
     ops.Accumulate(shared_, third, *compute_);
@@ -140,7 +140,8 @@ TEST_F(CudaGraphTest, FreedMemoryServesTheSameCaptureAgainAndIsTheGraphsAlone) {
   std::vector<void*> addresses;
   ASSERT_OK_AND_ASSIGN(auto graph, CaptureWork(*compute_, [&]() -> absl::Status {
                          for (int i = 0; i < 3; ++i) {
-                           ASSIGN_OR_RETURN(const Tensor t, Tensor::Empty(*device_, DType::kFloat32, {kNumel - i}));
+                           FSDP_ASSIGN_OR_RETURN(const Tensor t,
+                                                 Tensor::Empty(*device_, DType::kFloat32, {kNumel - i}));
                            device_->ops().Zero(t, *compute_);
                            addresses.push_back(t.data());
                          }
@@ -214,7 +215,7 @@ TEST_F(CudaGraphTest, MemoryOfTheCaptureOnAnotherStreamIsRefused) {
   ExpectRefused(
       [this]() -> absl::Status {
         other_->Wait(compute_->Record());
-        ASSIGN_OR_RETURN(const Tensor t, Tensor::Empty(*device_, DType::kFloat32, {kNumel}));
+        FSDP_ASSIGN_OR_RETURN(const Tensor t, Tensor::Empty(*device_, DType::kFloat32, {kNumel}));
         device_->ops().Zero(t, *other_);
         return absl::OkStatus();
       },

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "cuda/cuda_memory.h"
+#include "fsdp/cuda/cuda_memory.h"
 
 #include <cuda_runtime_api.h>
 
@@ -8,8 +8,8 @@
 #include <limits>
 
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
-#include "cuda/cuda_status.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/cuda/cuda_status.h"
 
 namespace fsdp {
 namespace {
@@ -35,7 +35,7 @@ absl::Status RefuseNegative(int device, int64_t nbytes) {
 // between.
 absl::Status KeepFreed(int device) {
   cudaMemPool_t pool;
-  RETURN_IF_ERROR(CudaStatus(cudaDeviceGetDefaultMemPool(&pool, device), "cudaDeviceGetDefaultMemPool", device));
+  FSDP_RETURN_IF_ERROR(CudaStatus(cudaDeviceGetDefaultMemPool(&pool, device), "cudaDeviceGetDefaultMemPool", device));
   uint64_t threshold = std::numeric_limits<uint64_t>::max();
   return CudaStatus(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &threshold),
                     "cudaMemPoolSetAttribute", device);
@@ -44,16 +44,16 @@ absl::Status KeepFreed(int device) {
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<CudaMemory>> CudaMemory::Create(int device) {
-  RETURN_IF_ERROR(CudaStatus(cudaSetDevice(device), "cudaSetDevice", device));
+  FSDP_RETURN_IF_ERROR(CudaStatus(cudaSetDevice(device), "cudaSetDevice", device));
   int has_pools = 0;
-  RETURN_IF_ERROR(CudaStatus(cudaDeviceGetAttribute(&has_pools, cudaDevAttrMemoryPoolsSupported, device),
-                             "cudaDeviceGetAttribute", device));
+  FSDP_RETURN_IF_ERROR(CudaStatus(cudaDeviceGetAttribute(&has_pools, cudaDevAttrMemoryPoolsSupported, device),
+                                  "cudaDeviceGetAttribute", device));
   if (has_pools == 0) {
     return absl::UnimplementedError(absl::StrCat("cuda:", device, ": this GPU has no memory pools (cudaMallocAsync)"));
   }
-  RETURN_IF_ERROR(KeepFreed(device));
+  FSDP_RETURN_IF_ERROR(KeepFreed(device));
   cudaStream_t stream;
-  RETURN_IF_ERROR(
+  FSDP_RETURN_IF_ERROR(
       CudaStatus(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags", device));
   return std::shared_ptr<CudaMemory>(new CudaMemory(device, stream));
 }
@@ -66,7 +66,7 @@ CudaMemory::~CudaMemory() {
 }
 
 absl::StatusOr<Buffer> CudaMemory::Allocate(int64_t nbytes) {
-  RETURN_IF_ERROR(RefuseNegative(device_, nbytes));
+  FSDP_RETURN_IF_ERROR(RefuseNegative(device_, nbytes));
   const std::shared_ptr<CaptureArena> arena = ArenaOfThisThread();
   return arena != nullptr ? arena->Allocate(nbytes) : AllocateFromPool(nbytes);
 }
@@ -91,7 +91,7 @@ std::shared_ptr<CaptureArena> CudaMemory::ArenaOfThisThread() const {
 }
 
 absl::StatusOr<Buffer> CudaMemory::AllocateFromPool(int64_t nbytes) {
-  RETURN_IF_ERROR(CudaStatus(cudaSetDevice(device_), "cudaSetDevice", device_));
+  FSDP_RETURN_IF_ERROR(CudaStatus(cudaSetDevice(device_), "cudaSetDevice", device_));
   void* data = nullptr;
   const cudaError_t error = cudaMallocAsync(&data, std::max<int64_t>(nbytes, 1), stream_);
   if (error == cudaErrorMemoryAllocation) {
@@ -103,11 +103,11 @@ absl::StatusOr<Buffer> CudaMemory::AllocateFromPool(int64_t nbytes) {
                                                      allocated_bytes(), " bytes are in use, ", free, " of the GPU's ",
                                                      total, " are free"));
   }
-  RETURN_IF_ERROR(CudaStatus(error, "cudaMallocAsync", device_));
+  FSDP_RETURN_IF_ERROR(CudaStatus(error, "cudaMallocAsync", device_));
   Note(nbytes);
   Buffer buffer(data, nbytes, [self = shared_from_this(), data, nbytes] { self->Free(data, nbytes); });
   // The memory is stream_'s until its allocation there has run; nothing else is on that stream, so this is short.
-  RETURN_IF_ERROR(CudaStatus(cudaStreamSynchronize(stream_), "cudaStreamSynchronize", device_));
+  FSDP_RETURN_IF_ERROR(CudaStatus(cudaStreamSynchronize(stream_), "cudaStreamSynchronize", device_));
   return buffer;
 }
 
@@ -119,7 +119,7 @@ void CudaMemory::Free(void* data, int64_t nbytes) {
 }
 
 absl::StatusOr<Buffer> CudaMemory::AllocatePinned(int64_t nbytes) {
-  RETURN_IF_ERROR(RefuseNegative(device_, nbytes));
+  FSDP_RETURN_IF_ERROR(RefuseNegative(device_, nbytes));
   const size_t size = RoundedPinnedSize(nbytes);
   void* data = nullptr;
   {
@@ -131,8 +131,8 @@ absl::StatusOr<Buffer> CudaMemory::AllocatePinned(int64_t nbytes) {
     }
   }
   if (data == nullptr) {
-    RETURN_IF_ERROR(CudaStatus(cudaSetDevice(device_), "cudaSetDevice", device_));
-    RETURN_IF_ERROR(CudaStatus(cudaHostAlloc(&data, size, cudaHostAllocPortable), "cudaHostAlloc", device_));
+    FSDP_RETURN_IF_ERROR(CudaStatus(cudaSetDevice(device_), "cudaSetDevice", device_));
+    FSDP_RETURN_IF_ERROR(CudaStatus(cudaHostAlloc(&data, size, cudaHostAllocPortable), "cudaHostAlloc", device_));
   }
   return Buffer(data, nbytes, [self = shared_from_this(), data, size] { self->KeepPinned(data, size); });
 }

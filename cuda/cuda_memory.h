@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "cuda/capture_arena.h"
-#include "tensor/buffer.h"
+#include "fsdp/cuda/capture_arena.h"
+#include "fsdp/tensor/buffer.h"
 
 struct CUstream_st;
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "cuda/cuda_recording.h"
+#include "fsdp/cuda/cuda_recording.h"
 
 namespace fsdp {
 

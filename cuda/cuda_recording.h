@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "cuda/capture_arena.h"
-#include "tensor/buffer.h"
-#include "tensor/stream.h"
+#include "fsdp/cuda/capture_arena.h"
+#include "fsdp/tensor/buffer.h"
+#include "fsdp/tensor/stream.h"
 
 namespace fsdp {
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "cuda/cuda_status.h"
+#include "fsdp/cuda/cuda_status.h"
 
 #include <string>
 

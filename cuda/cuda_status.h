@@ -16,7 +16,7 @@ namespace fsdp {
 // "cuda:0: cudaEventRecord: an illegal memory access was encountered". kResourceExhausted when memory is out,
 // kUnavailable when there is no usable GPU or driver, else kInternal. Forgets the thread's last error, so that a later
 // kernel launch is not blamed for it.
-//   RETURN_IF_ERROR(CudaStatus(cudaSetDevice(device), "cudaSetDevice", device));
+//   FSDP_RETURN_IF_ERROR(CudaStatus(cudaSetDevice(device), "cudaSetDevice", device));
 absl::Status CudaStatus(cudaError_t error, std::string_view call, int device);
 
 // For after a kernel launch: CudaStatus of the launch itself.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "cuda/cuda_stream.h"
+#include "fsdp/cuda/cuda_stream.h"
 
 #include <cuda_runtime_api.h>
 #include <pthread.h>
@@ -9,10 +9,10 @@
 
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
-#include "base/check.h"
-#include "base/status_macros.h"
-#include "cuda/cuda_event.h"
-#include "cuda/cuda_status.h"
+#include "fsdp/base/check.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/cuda/cuda_event.h"
+#include "fsdp/cuda/cuda_status.h"
 
 namespace fsdp {
 namespace {
@@ -44,16 +44,16 @@ CudaStream::CudaStream(std::shared_ptr<Device> device, int ordinal, std::string 
     : device_(std::move(device)), ordinal_(ordinal), name_(std::move(name)) {}
 
 absl::Status CudaStream::Open(StreamPriority priority) {
-  RETURN_IF_ERROR(CudaStatus(cudaSetDevice(ordinal_), "cudaSetDevice", ordinal_));
+  FSDP_RETURN_IF_ERROR(CudaStatus(cudaSetDevice(ordinal_), "cudaSetDevice", ordinal_));
   int lowest = 0, highest = 0;
-  RETURN_IF_ERROR(
+  FSDP_RETURN_IF_ERROR(
       CudaStatus(cudaDeviceGetStreamPriorityRange(&lowest, &highest), "cudaDeviceGetStreamPriorityRange", ordinal_));
   // Non-blocking: it does not order itself after the default stream, which nothing here uses.
-  RETURN_IF_ERROR(CudaStatus(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking,
-                                                          priority == StreamPriority::kHigh ? highest : lowest),
-                             "cudaStreamCreateWithPriority", ordinal_));
-  RETURN_IF_ERROR(CudaStatus(cudaEventCreateWithFlags(&drained_, kBlockingEvent), "cudaEventCreate", ordinal_));
-  RETURN_IF_ERROR(CudaStatus(cudaMalloc(&scratch_, kScratchBytes), "cudaMalloc", ordinal_));
+  FSDP_RETURN_IF_ERROR(CudaStatus(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking,
+                                                               priority == StreamPriority::kHigh ? highest : lowest),
+                                  "cudaStreamCreateWithPriority", ordinal_));
+  FSDP_RETURN_IF_ERROR(CudaStatus(cudaEventCreateWithFlags(&drained_, kBlockingEvent), "cudaEventCreate", ordinal_));
+  FSDP_RETURN_IF_ERROR(CudaStatus(cudaMalloc(&scratch_, kScratchBytes), "cudaMalloc", ordinal_));
   try {
     thread_ = std::thread([this] { Loop(); });
   } catch (const std::system_error& error) {
@@ -203,7 +203,7 @@ void CudaStream::Watch(std::shared_ptr<const AsyncFailure> failure) {
 absl::Status CudaStream::BeginCapture(std::shared_ptr<CudaRecording> recording) {
   MakeCurrent();
   // Relaxed: other threads, and other streams of this one, go on as always.
-  RETURN_IF_ERROR(
+  FSDP_RETURN_IF_ERROR(
       CudaStatus(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeRelaxed), "cudaStreamBeginCapture", ordinal_));
   recording_ = std::move(recording);
   recording_->Add(*this);
@@ -221,7 +221,7 @@ absl::StatusOr<CUgraph_st*> CudaStream::EndCapture() {
   cudaGraph_t graph = nullptr;
   const cudaError_t error = cudaStreamEndCapture(stream_, &graph);
   recording->End();
-  RETURN_IF_ERROR(CudaStatus(error, "cudaStreamEndCapture", ordinal_));
+  FSDP_RETURN_IF_ERROR(CudaStatus(error, "cudaStreamEndCapture", ordinal_));
   return graph;
 }
 
@@ -261,14 +261,14 @@ void CudaStream::CaptureWait(const Event& event, CudaEvent* cuda_event) {
 absl::StatusOr<Buffer> CudaStream::Workspace(int64_t nbytes) {
   if (workspace_.nbytes() < nbytes) {
     workspace_ = Buffer();
-    ASSIGN_OR_RETURN(workspace_, device_->Allocate(nbytes));
+    FSDP_ASSIGN_OR_RETURN(workspace_, device_->Allocate(nbytes));
   }
   return workspace_;
 }
 
 absl::StatusOr<std::shared_ptr<KernelFailure>> CudaStream::kernel_failure() {
   if (kernel_failure_ == nullptr) {
-    ASSIGN_OR_RETURN(kernel_failure_, KernelFailure::Create(*device_));
+    FSDP_ASSIGN_OR_RETURN(kernel_failure_, KernelFailure::Create(*device_));
     Watch(kernel_failure_);
   }
   return kernel_failure_;
@@ -336,8 +336,8 @@ void CudaStream::Seal() {
 
 absl::Status CudaStream::AwaitGpu() {
   MakeCurrent();
-  RETURN_IF_ERROR(CudaStatus(cudaEventRecord(drained_, stream_), "cudaEventRecord", ordinal_));
-  RETURN_IF_ERROR(CudaStatus(cudaEventSynchronize(drained_), "cudaEventSynchronize", ordinal_));
+  FSDP_RETURN_IF_ERROR(CudaStatus(cudaEventRecord(drained_, stream_), "cudaEventRecord", ordinal_));
+  FSDP_RETURN_IF_ERROR(CudaStatus(cudaEventSynchronize(drained_), "cudaEventSynchronize", ordinal_));
   return FirstFailure(failures_);
 }
 

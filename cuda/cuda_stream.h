@@ -36,14 +36,14 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "cuda/cuda_recording.h"
-#include "cuda/kernel_failure.h"
-#include "tensor/async_failure.h"
-#include "tensor/buffer.h"
-#include "tensor/device.h"
-#include "tensor/stream.h"
-#include "tensor/stream_priority.h"
-#include "tensor/work_graph.h"
+#include "fsdp/cuda/cuda_recording.h"
+#include "fsdp/cuda/kernel_failure.h"
+#include "fsdp/tensor/async_failure.h"
+#include "fsdp/tensor/buffer.h"
+#include "fsdp/tensor/device.h"
+#include "fsdp/tensor/stream.h"
+#include "fsdp/tensor/stream_priority.h"
+#include "fsdp/tensor/work_graph.h"
 
 // CUDA's, so that its headers need not be included here.
 struct CUevent_st;

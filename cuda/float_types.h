@@ -10,7 +10,7 @@
 
 #include <type_traits>
 
-#include "tensor/dtype.h"
+#include "fsdp/tensor/dtype.h"
 
 namespace fsdp {
 

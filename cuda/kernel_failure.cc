@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "cuda/kernel_failure.h"
+#include "fsdp/cuda/kernel_failure.h"
 
 #include <new>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
+#include "fsdp/base/status_macros.h"
 
 namespace fsdp {
 
 absl::StatusOr<std::shared_ptr<KernelFailure>> KernelFailure::Create(Device& device) {
-  ASSIGN_OR_RETURN(Buffer memory, device.AllocatePinned(sizeof(KernelRefusal)));
+  FSDP_ASSIGN_OR_RETURN(Buffer memory, device.AllocatePinned(sizeof(KernelRefusal)));
   new (memory.data()) KernelRefusal();
   return std::shared_ptr<KernelFailure>(new KernelFailure(std::move(memory)));
 }

@@ -10,9 +10,9 @@
 #include <utility>
 
 #include "absl/status/statusor.h"
-#include "cuda/kernel_refusal.h"
-#include "tensor/async_failure.h"
-#include "tensor/device.h"
+#include "fsdp/cuda/kernel_refusal.h"
+#include "fsdp/tensor/async_failure.h"
+#include "fsdp/tensor/device.h"
 
 namespace fsdp {
 

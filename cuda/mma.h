@@ -11,7 +11,7 @@
 #include <cuda_runtime.h>
 
 #ifndef __CUDACC__
-#include "cuda/emulator/mma.h"
+#include "fsdp/cuda/emulator/mma.h"
 #else
 
 namespace fsdp {

@@ -3,7 +3,7 @@
 // cuda_device.h in a build without CUDA.
 
 #include "absl/strings/str_cat.h"
-#include "cuda/cuda_device.h"
+#include "fsdp/cuda/cuda_device.h"
 
 namespace fsdp {
 

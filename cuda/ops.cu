@@ -11,18 +11,18 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "base/check.h"
-#include "base/status_macros.h"
-#include "cuda/block_sum.h"
-#include "cuda/cuda_status.h"
-#include "cuda/cuda_stream.h"
-#include "cuda/float_types.h"
-#include "cuda/launch.h"
-#include "cuda/ops.h"
-#include "cuda/pack.h"
-#include "cuda/shared_memory.h"
-#include "cuda/slice_batch.h"
-#include "tensor/check_operands.h"
+#include "fsdp/base/check.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/cuda/block_sum.h"
+#include "fsdp/cuda/cuda_status.h"
+#include "fsdp/cuda/cuda_stream.h"
+#include "fsdp/cuda/float_types.h"
+#include "fsdp/cuda/launch.h"
+#include "fsdp/cuda/ops.h"
+#include "fsdp/cuda/pack.h"
+#include "fsdp/cuda/shared_memory.h"
+#include "fsdp/cuda/slice_batch.h"
+#include "fsdp/tensor/check_operands.h"
 
 namespace fsdp {
 namespace {
@@ -219,8 +219,8 @@ class CudaOps final : public TensorOps {
   void CastDivide(const Tensor& source, const Tensor& destination, double divisor, Stream& stream) const override {
     CudaStream& on = CudaStream::Of(stream);
     const auto launch = [source, destination, divisor, device = on.ordinal()](cudaStream_t s) -> absl::Status {
-      RETURN_IF_ERROR(CheckPair("cast_divide", source, destination));
-      RETURN_IF_ERROR(CheckAligned("cast_divide", {&source, &destination}));
+      FSDP_RETURN_IF_ERROR(CheckPair("cast_divide", source, destination));
+      FSDP_RETURN_IF_ERROR(CheckAligned("cast_divide", {&source, &destination}));
       if (divisor == 1 && source.dtype() == destination.dtype()) {
         if (source.nbytes() == 0 || source.data() == destination.data()) return absl::OkStatus();
         return CudaStatus(
@@ -244,8 +244,8 @@ class CudaOps final : public TensorOps {
     on.Issue({source.buffer(), destination.buffer()},
              [source, destination, intervals = std::move(intervals), divisor,
               device = on.ordinal()](cudaStream_t s) -> absl::Status {
-               RETURN_IF_ERROR(CheckIntervals("cast_divide_intervals", source, destination, intervals));
-               RETURN_IF_ERROR(CheckAligned("cast_divide_intervals", {&source, &destination}));
+               FSDP_RETURN_IF_ERROR(CheckIntervals("cast_divide_intervals", source, destination, intervals));
+               FSDP_RETURN_IF_ERROR(CheckAligned("cast_divide_intervals", {&source, &destination}));
                WithFloatTypes(source, destination, [&](auto from, auto to) {
                  using From = typename decltype(from)::Type;
                  using To = typename decltype(to)::Type;
@@ -258,8 +258,8 @@ class CudaOps final : public TensorOps {
   void Accumulate(const Tensor& source, const Tensor& destination, Stream& stream) const override {
     CudaStream& on = CudaStream::Of(stream);
     const auto launch = [source, destination, device = on.ordinal()](cudaStream_t s) -> absl::Status {
-      RETURN_IF_ERROR(CheckPair("accumulate", source, destination));
-      RETURN_IF_ERROR(CheckAligned("accumulate", {&source, &destination}));
+      FSDP_RETURN_IF_ERROR(CheckPair("accumulate", source, destination));
+      FSDP_RETURN_IF_ERROR(CheckAligned("accumulate", {&source, &destination}));
       WithFloatTypes(source, destination, [&](auto from, auto to) {
         using From = typename decltype(from)::Type;
         using To = typename decltype(to)::Type;
@@ -273,9 +273,9 @@ class CudaOps final : public TensorOps {
   void ScaleBy(const Tensor& t, const Tensor& factor, Stream& stream) const override {
     CudaStream& on = CudaStream::Of(stream);
     const auto launch = [t, factor, device = on.ordinal()](cudaStream_t s) -> absl::Status {
-      RETURN_IF_ERROR(CheckFloats("scale_by", "tensor", t));
-      RETURN_IF_ERROR(CheckScalar("scale_by", "factor", factor));
-      RETURN_IF_ERROR(CheckAligned("scale_by", {&t, &factor}));
+      FSDP_RETURN_IF_ERROR(CheckFloats("scale_by", "tensor", t));
+      FSDP_RETURN_IF_ERROR(CheckScalar("scale_by", "factor", factor));
+      FSDP_RETURN_IF_ERROR(CheckAligned("scale_by", {&t, &factor}));
       WithFloatType(t.dtype(), [&](auto tag) {
         using T = typename decltype(tag)::Type;
         LaunchTransform<T, T>(t, t, Scale<T>{factor.data_as<const float>()}, s);
@@ -289,9 +289,9 @@ class CudaOps final : public TensorOps {
     CudaStream& on = CudaStream::Of(stream);
     auto* partial_sums = static_cast<double*>(on.scratch());
     const auto launch = [source, result, partial_sums, device = on.ordinal()](cudaStream_t s) -> absl::Status {
-      RETURN_IF_ERROR(CheckFloats("accumulate_squared_norm", "source", source));
-      RETURN_IF_ERROR(CheckScalar("accumulate_squared_norm", "result", result));
-      RETURN_IF_ERROR(CheckAligned("accumulate_squared_norm", {&source, &result}));
+      FSDP_RETURN_IF_ERROR(CheckFloats("accumulate_squared_norm", "source", source));
+      FSDP_RETURN_IF_ERROR(CheckScalar("accumulate_squared_norm", "result", result));
+      FSDP_RETURN_IF_ERROR(CheckAligned("accumulate_squared_norm", {&source, &result}));
       int blocks = 0;
       WithFloatType(source.dtype(), [&](auto tag) {
         using T = typename decltype(tag)::Type;
@@ -311,9 +311,9 @@ class CudaOps final : public TensorOps {
   void CheckFinite(const Tensor& t, const Tensor& found_inf, Stream& stream) const override {
     CudaStream& on = CudaStream::Of(stream);
     on.Issue({t.buffer(), found_inf.buffer()}, [t, found_inf, device = on.ordinal()](cudaStream_t s) -> absl::Status {
-      RETURN_IF_ERROR(CheckFloats("check_finite", "tensor", t));
-      RETURN_IF_ERROR(CheckScalar("check_finite", "found_inf", found_inf));
-      RETURN_IF_ERROR(CheckAligned("check_finite", {&t, &found_inf}));
+      FSDP_RETURN_IF_ERROR(CheckFloats("check_finite", "tensor", t));
+      FSDP_RETURN_IF_ERROR(CheckScalar("check_finite", "found_inf", found_inf));
+      FSDP_RETURN_IF_ERROR(CheckAligned("check_finite", {&t, &found_inf}));
       if (t.numel() == 0) return absl::OkStatus();
       WithFloatType(t.dtype(), [&](auto tag) {
         using T = typename decltype(tag)::Type;
@@ -330,8 +330,8 @@ class CudaOps final : public TensorOps {
                        Stream& stream) const override {
     CudaStream& on = CudaStream::Of(stream);
     const auto launch = [squared_norms, max_norm, result, device = on.ordinal()](cudaStream_t s) -> absl::Status {
-      RETURN_IF_ERROR(CheckClipOperands(squared_norms, result));
-      RETURN_IF_ERROR(CheckAligned("clip_coefficient", {&squared_norms, &result}));
+      FSDP_RETURN_IF_ERROR(CheckClipOperands(squared_norms, result));
+      FSDP_RETURN_IF_ERROR(CheckAligned("clip_coefficient", {&squared_norms, &result}));
       Launch(FindClipCoefficient, 1, 1, 0, s, squared_norms.data_as<float>(), squared_norms.numel(), max_norm,
              result.data_as<float>());
       return CudaLaunchStatus("clip_coefficient", device);

@@ -5,7 +5,7 @@
 #ifndef FSDP_CUDA_OPS_H_
 #define FSDP_CUDA_OPS_H_
 
-#include "tensor/ops.h"
+#include "fsdp/tensor/ops.h"
 
 namespace fsdp {
 

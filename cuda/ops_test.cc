@@ -3,7 +3,7 @@
 // The GPU's kernels against the host's: the same operands, the same bits. Outputs are first filled with NaN, so that an
 // element that a kernel forgets is found; lengths divide nothing.
 
-#include "tensor/ops.h"
+#include "fsdp/tensor/ops.h"
 
 #include <cmath>
 #include <cstring>
@@ -11,13 +11,13 @@
 #include <random>
 #include <vector>
 
-#include "base/status_matchers.h"
-#include "cuda/cuda_device.h"
+#include "fsdp/base/status_matchers.h"
+#include "fsdp/cuda/cuda_device.h"
+#include "fsdp/tensor/convert.h"
+#include "fsdp/tensor/host_device.h"
+#include "fsdp/tensor/tensor.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tensor/convert.h"
-#include "tensor/host_device.h"
-#include "tensor/tensor.h"
 
 namespace fsdp {
 namespace {

@@ -10,8 +10,8 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "cuda/launch.h"
-#include "cuda/pack.h"
+#include "fsdp/cuda/launch.h"
+#include "fsdp/cuda/pack.h"
 
 namespace fsdp {
 

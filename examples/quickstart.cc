@@ -13,9 +13,9 @@
 #include "absl/flags/flag.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_format.h"
-#include "base/status_macros.h"
-#include "examples/quickstart_run.h"
-#include "tools/command_line.h"
+#include "fsdp/base/command_line.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/examples/quickstart_run.h"
 
 ABSL_FLAG(std::string, output_dir, "", "where the files go; made if needed (default: a new directory that is printed)");
 
@@ -41,8 +41,8 @@ absl::StatusOr<std::string> EmptyDirectory(const std::string& wanted) {
 }
 
 absl::Status RunQuickstart() {
-  ASSIGN_OR_RETURN(const std::string output_dir, EmptyDirectory(absl::GetFlag(FLAGS_output_dir)));
-  ASSIGN_OR_RETURN(QuickstartRun run, QuickstartRun::Create(output_dir));
+  FSDP_ASSIGN_OR_RETURN(const std::string output_dir, EmptyDirectory(absl::GetFlag(FLAGS_output_dir)));
+  FSDP_ASSIGN_OR_RETURN(QuickstartRun run, QuickstartRun::Create(output_dir));
   return run.Run();
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "examples/quickstart_run.h"
+#include "fsdp/examples/quickstart_run.h"
 
 #include <signal.h>
 
@@ -14,11 +14,11 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
-#include "base/status_macros.h"
-#include "examples/metrics_reader.h"
-#include "examples/model_compare.h"
-#include "examples/runfile.h"
-#include "examples/step_progress.h"
+#include "fsdp/base/runfile.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/train/metrics_reader.h"
+#include "fsdp/train/model_compare.h"
+#include "fsdp/train/step_progress.h"
 
 namespace fsdp {
 namespace {
@@ -82,17 +82,17 @@ QuickstartRun::QuickstartRun(std::string output_dir, std::string train_gpt, std:
       model_(output_dir_ + "/model.safetensors") {}
 
 absl::StatusOr<QuickstartRun> QuickstartRun::Create(const std::string& output_dir) {
-  ASSIGN_OR_RETURN(std::string train_gpt, FindRunfile("examples/train_gpt"));
-  ASSIGN_OR_RETURN(std::string ckpt, FindRunfile("tools/ckpt"));
+  FSDP_ASSIGN_OR_RETURN(std::string train_gpt, FindRunfile("train/train_gpt"));
+  FSDP_ASSIGN_OR_RETURN(std::string ckpt, FindRunfile("tools/ckpt"));
   return QuickstartRun(output_dir, std::move(train_gpt), std::move(ckpt));
 }
 
 absl::Status QuickstartRun::Run() {
   Say("A small GPT-2 learns this repository's own sources. Everything is left in\n   %s\n", output_dir_);
-  RETURN_IF_ERROR(TrainAndKill());
-  RETURN_IF_ERROR(Continue());
-  RETURN_IF_ERROR(Verify());
-  RETURN_IF_ERROR(Convert());
+  FSDP_RETURN_IF_ERROR(TrainAndKill());
+  FSDP_RETURN_IF_ERROR(Continue());
+  FSDP_RETURN_IF_ERROR(Verify());
+  FSDP_RETURN_IF_ERROR(Convert());
   return Summarise();
 }
 
@@ -137,17 +137,17 @@ absl::Status QuickstartRun::TrainAndKill() {
   Say("1. Train on 4 ranks with parameters in bfloat16; save a sharded checkpoint every %d steps.", kCheckpointEvery);
   const std::vector<std::string> command = TrainCommand(4);
   SayCommand(command);
-  ASSIGN_OR_RETURN(const std::unique_ptr<Subprocess> child, Subprocess::Start(command));
-  ASSIGN_OR_RETURN(const int exit_status, WatchUntilStep(*child, kKillAfterStep));
+  FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<Subprocess> child, Subprocess::Start(command));
+  FSDP_ASSIGN_OR_RETURN(const int exit_status, WatchUntilStep(*child, kKillAfterStep));
   if (child->Poll(absl::ZeroDuration()).has_value()) return Failed(command, exit_status, child->output());
   const std::string own_flag = absl::StrCat("--checkpoint_dir=", checkpoint_dir_);
   const std::vector<pid_t> processes = ProcessesWith(own_flag);
   SayCommand({"kill", "-9", absl::StrJoin(processes, " ")});
   for (const pid_t pid : processes) kill(pid, SIGKILL);
-  ASSIGN_OR_RETURN(const int killed_status, child->Wait(absl::Seconds(10)));
+  FSDP_ASSIGN_OR_RETURN(const int killed_status, child->Wait(absl::Seconds(10)));
   if (killed_status != 128 + SIGKILL) return Failed(command, killed_status, child->output());
-  RETURN_IF_ERROR(ExpectNoProcess(own_flag));
-  ASSIGN_OR_RETURN(const std::vector<StepMetrics> steps, ReadMetrics(metrics_));
+  FSDP_RETURN_IF_ERROR(ExpectNoProcess(own_flag));
+  FSDP_ASSIGN_OR_RETURN(const std::vector<StepMetrics> steps, ReadMetrics(metrics_));
   Say("   The launcher and its ranks are dead at step %d; no process is left.\n", steps.back().step + 1);
   return absl::OkStatus();
 }
@@ -156,8 +156,8 @@ absl::Status QuickstartRun::Continue() {
   Say("2. Continue on 3 ranks: the same command, which finds the newest checkpoint that verifies.");
   const std::vector<std::string> command = TrainCommand(3);
   SayCommand(command);
-  ASSIGN_OR_RETURN(const std::unique_ptr<Subprocess> child, Subprocess::Start(command));
-  ASSIGN_OR_RETURN(int exit_status, WatchUntilStep(*child, kSteps));
+  FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<Subprocess> child, Subprocess::Start(command));
+  FSDP_ASSIGN_OR_RETURN(int exit_status, WatchUntilStep(*child, kSteps));
   if (exit_status != 0) return Failed(command, exit_status, child->output());
   const std::string resumed = absl::StrCat("resuming from ", CheckpointPath(kCheckpointEvery));
   if (!absl::StrContains(child->output(), resumed)) return Failed(command, exit_status, child->output());
@@ -167,7 +167,7 @@ absl::Status QuickstartRun::Continue() {
 
 absl::Status QuickstartRun::RunCommand(const std::vector<std::string>& command) {
   SayCommand(command);
-  ASSIGN_OR_RETURN(const ProgramResult result, RunProgram(command, kCommandTimeout));
+  FSDP_ASSIGN_OR_RETURN(const ProgramResult result, RunProgram(command, kCommandTimeout));
   if (result.exit_status != 0) return Failed(command, result.exit_status, result.output);
   std::printf("%s\n", result.output.c_str());
   return absl::OkStatus();
@@ -175,20 +175,20 @@ absl::Status QuickstartRun::RunCommand(const std::vector<std::string>& command) 
 
 absl::Status QuickstartRun::Verify() {
   Say("3. Verify both checkpoints, the one of 4 ranks and the one of 3: every digest of every byte.");
-  RETURN_IF_ERROR(RunCommand({ckpt_, "verify", CheckpointPath(kCheckpointEvery)}));
+  FSDP_RETURN_IF_ERROR(RunCommand({ckpt_, "verify", CheckpointPath(kCheckpointEvery)}));
   return RunCommand({ckpt_, "verify", CheckpointPath(kSteps)});
 }
 
 absl::Status QuickstartRun::Convert() {
   Say("4. Convert the last one, whose tensors lie in 3 files, to one safetensors file.");
-  RETURN_IF_ERROR(RunCommand({ckpt_, "convert", CheckpointPath(kSteps), model_}));
-  ASSIGN_OR_RETURN(const int64_t tensors, CompareModels(CheckpointPath(kSteps), model_));
+  FSDP_RETURN_IF_ERROR(RunCommand({ckpt_, "convert", CheckpointPath(kSteps), model_}));
+  FSDP_ASSIGN_OR_RETURN(const int64_t tensors, CompareModels(CheckpointPath(kSteps), model_));
   Say("   Read back and compared: all %d tensors are equal, byte for byte.\n", tensors);
   return absl::OkStatus();
 }
 
 absl::Status QuickstartRun::Summarise() {
-  ASSIGN_OR_RETURN(const std::vector<StepMetrics> steps, ReadMetrics(metrics_));
+  FSDP_ASSIGN_OR_RETURN(const std::vector<StepMetrics> steps, ReadMetrics(metrics_));
   const double ratio = steps.back().loss / steps.front().loss;
   Say("Done. The loss fell from %.3f to %.3f, %.0f %% of its first value.", steps.front().loss, steps.back().loss,
       100 * ratio);

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "examples/subprocess.h"
+#include "fsdp/base/subprocess.h"
 
 namespace fsdp {
 

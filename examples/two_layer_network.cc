@@ -10,11 +10,11 @@
 #include <random>
 #include <vector>
 
-#include "base/status_macros.h"
-#include "collectives/run_ranks.h"
-#include "fsdp/manual_units.h"
-#include "optim/adamw.h"
-#include "tools/command_line.h"
+#include "fsdp/base/command_line.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/collectives/run_ranks.h"
+#include "fsdp/fsdp/manual_units.h"
+#include "fsdp/optim/adamw.h"
 
 namespace {
 
@@ -34,7 +34,7 @@ void Forward(const std::vector<float>& x, const float* w1, const float* b1, cons
 
 absl::Status Train(std::shared_ptr<fsdp::ProcessGroup> group) {
   using fsdp::Initializer;
-  ASSIGN_OR_RETURN(
+  FSDP_ASSIGN_OR_RETURN(
       auto units,
       fsdp::ManualUnits::Create(
           group,
@@ -49,9 +49,9 @@ absl::Status Train(std::shared_ptr<fsdp::ProcessGroup> group) {
   for (int step = 0; step < kSteps; ++step) {
     for (float& value : x) value = uniform(random);
 
-    ASSIGN_OR_RETURN(const auto first, units->Unshard(0));
-    ASSIGN_OR_RETURN(const auto second, units->Unshard(1));
-    RETURN_IF_ERROR(units->stream().Synchronize());  // this network computes on the host, at once
+    FSDP_ASSIGN_OR_RETURN(const auto first, units->Unshard(0));
+    FSDP_ASSIGN_OR_RETURN(const auto second, units->Unshard(1));
+    FSDP_RETURN_IF_ERROR(units->stream().Synchronize());  // this network computes on the host, at once
     const float *w1 = first[0].data_as<float>(), *b1 = first[1].data_as<float>(), *w2 = second[0].data_as<float>();
     Forward(x, w1, b1, w2, hidden, y);
     float loss = 0;
@@ -60,9 +60,9 @@ absl::Status Train(std::shared_ptr<fsdp::ProcessGroup> group) {
       loss += dy[r] * dy[r] * kRows / 4;
     }
 
-    ASSIGN_OR_RETURN(const auto second_grads, units->Gradients(1));
-    ASSIGN_OR_RETURN(const auto first_grads, units->Gradients(0));
-    RETURN_IF_ERROR(units->stream().Synchronize());
+    FSDP_ASSIGN_OR_RETURN(const auto second_grads, units->Gradients(1));
+    FSDP_ASSIGN_OR_RETURN(const auto first_grads, units->Gradients(0));
+    FSDP_RETURN_IF_ERROR(units->stream().Synchronize());
     float *dw1 = first_grads[0].data_as<float>(), *db1 = first_grads[1].data_as<float>();
     for (int r = 0; r < kRows; ++r) {
       for (int h = 0; h < kHidden; ++h) {
@@ -75,10 +75,10 @@ absl::Status Train(std::shared_ptr<fsdp::ProcessGroup> group) {
     }
     for (const int unit : {1, 0}) {
       units->Reshard(unit);
-      RETURN_IF_ERROR(units->Reduce(unit));
+      FSDP_RETURN_IF_ERROR(units->Reduce(unit));
     }
     units->FinishBackward();
-    RETURN_IF_ERROR(optimizer.Step(units->stream()));
+    FSDP_RETURN_IF_ERROR(optimizer.Step(units->stream()));
     optimizer.ZeroGrad();
     units->FinishStep();
     if (group->rank() == 0 && step % 50 == 0) std::printf("step %3d  loss %.5f\n", step, loss);

@@ -7,17 +7,17 @@
 #include <string>
 #include <vector>
 
-#include "base/status_macros.h"
-#include "base/status_matchers.h"
-#include "collectives/run_ranks.h"
-#include "fsdp/fsdp.h"
-#include "fsdp/runtime/test_units.h"
-#include "fsdp/test_model.h"
-#include "fsdp/test_sequence.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/base/status_matchers.h"
+#include "fsdp/collectives/run_ranks.h"
+#include "fsdp/fsdp/fsdp.h"
+#include "fsdp/fsdp/test_model.h"
+#include "fsdp/fsdp/test_sequence.h"
+#include "fsdp/fsdp/units/test_units.h"
+#include "fsdp/nn/cross_entropy_loss.h"
+#include "fsdp/tensor/ops.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "nn/cross_entropy_loss.h"
-#include "tensor/ops.h"
 
 namespace fsdp {
 namespace {
@@ -37,11 +37,11 @@ FsdpOptions Options(Strategy strategy) {
 // The gradient after one backward a letter: 's' with synchronisation, 'u' without.
 absl::StatusOr<WholeTensors> GradientsOf(const FsdpOptions& options, const std::string& pattern) {
   WholeTensors gradients;
-  RETURN_IF_ERROR(RunRanks(4, [&](std::shared_ptr<ProcessGroup> group) -> absl::Status {
-    ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, options));
+  FSDP_RETURN_IF_ERROR(RunRanks(4, [&](std::shared_ptr<ProcessGroup> group) -> absl::Status {
+    FSDP_ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, options));
     for (size_t step = 0; step < pattern.size(); ++step) {
       made.model->set_requires_gradient_sync(pattern[step] == 's');
-      RETURN_IF_ERROR(made.ComputeGradients(static_cast<int>(step)).status());
+      FSDP_RETURN_IF_ERROR(made.ComputeGradients(static_cast<int>(step)).status());
     }
     gradients.AddGradients(made.model->parameters());
     return absl::OkStatus();
@@ -73,22 +73,22 @@ TEST(AccumulationTest, SeveralForwardsMayPrecedeTheirBackwards) {
   for (const Strategy strategy : {Strategy::kFullShard, Strategy::kShardGradOp, Strategy::kNoShard}) {
     WholeTensors gradients;
     ASSERT_OK(RunRanks(4, [&](std::shared_ptr<ProcessGroup> group) -> absl::Status {
-      ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, Options(strategy)));
+      FSDP_ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, Options(strategy)));
       std::vector<Tape> tapes;
       std::vector<Tensor> grads;
       for (int step = 0; step < 2; ++step) {
-        ASSIGN_OR_RETURN(const TestBatch batch, TestBatchOf(made.model->device(), step, group->rank()));
+        FSDP_ASSIGN_OR_RETURN(const TestBatch batch, TestBatchOf(made.model->device(), step, group->rank()));
         tapes.push_back(made.model->NewTape());
         CrossEntropyLoss loss;
-        ASSIGN_OR_RETURN(const Tensor logits, made.model->Forward(batch.tokens, tapes.back()));
-        RETURN_IF_ERROR(loss.Forward(logits, batch.targets, tapes.back()).status());
-        ASSIGN_OR_RETURN(const Tensor grad, loss.Backward(1.0f, tapes.back()));
+        FSDP_ASSIGN_OR_RETURN(const Tensor logits, made.model->Forward(batch.tokens, tapes.back()));
+        FSDP_RETURN_IF_ERROR(loss.Forward(logits, batch.targets, tapes.back()).status());
+        FSDP_ASSIGN_OR_RETURN(const Tensor grad, loss.Backward(1.0f, tapes.back()));
         grads.push_back(grad);
       }
       for (int step = 1; step >= 0; --step) {
-        RETURN_IF_ERROR(made.model->Backward(grads[step], tapes[step]).status());
+        FSDP_RETURN_IF_ERROR(made.model->Backward(grads[step], tapes[step]).status());
       }
-      RETURN_IF_ERROR(made.model->stream().Synchronize());
+      FSDP_RETURN_IF_ERROR(made.model->stream().Synchronize());
       gradients.AddGradients(made.model->parameters());
       return absl::OkStatus();
     }));
@@ -123,14 +123,14 @@ class Skipping final : public Module {
   absl::StatusOr<Tensor> DoForward(const Tensor& input, Tape& tape) override {
     Tensor x = input;
     for (const int i : order) {
-      ASSIGN_OR_RETURN(x, layers_[i]->Forward(x, tape));
+      FSDP_ASSIGN_OR_RETURN(x, layers_[i]->Forward(x, tape));
     }
     return x;
   }
   absl::StatusOr<Tensor> DoBackward(const Tensor& grad_output, Tape& tape) override {
     Tensor grad = grad_output;
     for (auto i = order.rbegin(); i != order.rend(); ++i) {
-      ASSIGN_OR_RETURN(grad, layers_[*i]->Backward(grad, tape));
+      FSDP_ASSIGN_OR_RETURN(grad, layers_[*i]->Backward(grad, tape));
     }
     return grad;
   }
@@ -147,19 +147,20 @@ FsdpOptions LayerOptions() {
 absl::Status RunOrder(FullyShardedDataParallel& model, std::vector<int> order) {
   dynamic_cast<Skipping&>(model.module()).order = std::move(order);
   Tape tape = model.NewTape();
-  ASSIGN_OR_RETURN(const Tensor x, tape.Empty(DType::kFloat32, {2, 3}));
+  FSDP_ASSIGN_OR_RETURN(const Tensor x, tape.Empty(DType::kFloat32, {2, 3}));
   model.device().ops().Zero(x, model.stream());
-  ASSIGN_OR_RETURN(const Tensor y, model.Forward(x, tape));
-  RETURN_IF_ERROR(model.Backward(y, tape).status());
+  FSDP_ASSIGN_OR_RETURN(const Tensor y, model.Forward(x, tape));
+  FSDP_RETURN_IF_ERROR(model.Backward(y, tape).status());
   return model.stream().Synchronize();
 }
 
 TEST(AccumulationTest, UnitsThatAStepDoesNotUseHaveNoGradientAndStopNothing) {
   ASSERT_OK(RunRanks(2, [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
-    ASSIGN_OR_RETURN(auto model, FullyShardedDataParallel::Wrap(std::make_unique<Skipping>(5), group, LayerOptions()));
+    FSDP_ASSIGN_OR_RETURN(auto model,
+                          FullyShardedDataParallel::Wrap(std::make_unique<Skipping>(5), group, LayerOptions()));
     for (const std::vector<int>& order : std::vector<std::vector<int>>{{0, 1, 2, 3, 4}, {0, 4}, {3, 2, 1}, {1}}) {
       for (ShardedParameter* p : model->parameters()) p->has_grad = false;
-      RETURN_IF_ERROR(RunOrder(*model, order));
+      FSDP_RETURN_IF_ERROR(RunOrder(*model, order));
       for (const ShardedParameter* p : model->parameters()) {
         const bool used = std::find(order.begin(), order.end(), p->fqn[0] - '0') != order.end();
         EXPECT_EQ(p->has_grad, used) << p->fqn;
@@ -173,7 +174,7 @@ TEST(ExecutionOrderTest, RanksThatRunDifferentUnitsAreToldInsteadOfMixingParamet
   const absl::Status status = RunRanks(2, [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
     FsdpOptions options = LayerOptions();
     options.check_execution_order = true;
-    ASSIGN_OR_RETURN(auto model, FullyShardedDataParallel::Wrap(std::make_unique<Skipping>(3), group, options));
+    FSDP_ASSIGN_OR_RETURN(auto model, FullyShardedDataParallel::Wrap(std::make_unique<Skipping>(3), group, options));
     return RunOrder(*model, group->rank() == 0 ? std::vector<int>{0, 1, 2} : std::vector<int>{0, 2, 1});
   });
   EXPECT_THAT(status, StatusIs(absl::StatusCode::kFailedPrecondition,
@@ -185,12 +186,12 @@ TEST(ExecutionOrderTest, ALaterChangeIsAWarningOnce) {
   ASSERT_OK(RunRanks(2, [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
     FsdpOptions options = LayerOptions();
     options.check_execution_order = true;
-    ASSIGN_OR_RETURN(auto model, FullyShardedDataParallel::Wrap(std::make_unique<Skipping>(3), group, options));
-    RETURN_IF_ERROR(RunOrder(*model, {0, 1, 2}));
-    RETURN_IF_ERROR(RunOrder(*model, {0, 1, 2}));
+    FSDP_ASSIGN_OR_RETURN(auto model, FullyShardedDataParallel::Wrap(std::make_unique<Skipping>(3), group, options));
+    FSDP_RETURN_IF_ERROR(RunOrder(*model, {0, 1, 2}));
+    FSDP_RETURN_IF_ERROR(RunOrder(*model, {0, 1, 2}));
     EXPECT_THAT(model->warnings(), testing::IsEmpty());
-    RETURN_IF_ERROR(RunOrder(*model, {0, 2}));
-    RETURN_IF_ERROR(RunOrder(*model, {2}));
+    FSDP_RETURN_IF_ERROR(RunOrder(*model, {0, 2}));
+    FSDP_RETURN_IF_ERROR(RunOrder(*model, {2}));
     EXPECT_THAT(model->warnings(),
                 testing::ElementsAre(testing::HasSubstr("unit 2 ran where the first forward had 1")));
     return absl::OkStatus();

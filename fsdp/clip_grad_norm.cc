@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "fsdp/clip_grad_norm.h"
+#include "fsdp/fsdp/clip_grad_norm.h"
 
 #include <algorithm>
 #include <cmath>
@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
-#include "fsdp/runtime/grad_norm.h"
-#include "tensor/ops.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/fsdp/units/grad_norm.h"
+#include "fsdp/tensor/ops.h"
 
 namespace fsdp {
 namespace {
@@ -59,8 +59,8 @@ class NormSum {
  public:
   static absl::StatusOr<NormSum> Create(double p, Stream& stream) {
     NormSum sum(p, stream);
-    ASSIGN_OR_RETURN(sum.on_device_, Tensor::Empty(stream.device(), DType::kFloat32, {1}));
-    ASSIGN_OR_RETURN(sum.host_, stream.device().AllocatePinned(sizeof(float)));
+    FSDP_ASSIGN_OR_RETURN(sum.on_device_, Tensor::Empty(stream.device(), DType::kFloat32, {1}));
+    FSDP_ASSIGN_OR_RETURN(sum.host_, stream.device().AllocatePinned(sizeof(float)));
     return sum;
   }
 
@@ -69,7 +69,7 @@ class NormSum {
     double on_host = 0;
     for (const Gradient& gradient : set.grads) {
       if (HasKernel(gradient)) continue;
-      ASSIGN_OR_RETURN(const double one, SumOnHost(gradient));
+      FSDP_ASSIGN_OR_RETURN(const double one, SumOnHost(gradient));
       on_host = std::isinf(p_) ? (std::isnan(one) || one > on_host ? one : on_host) : on_host + one;
     }
     OnDevice(static_cast<float>(on_host));
@@ -79,7 +79,7 @@ class NormSum {
     const ReduceOp op = std::isinf(p_) ? ReduceOp::kMax : ReduceOp::kSum;
     if (set.group != nullptr) set.group->AllReduce(on_device_, op, stream_);
     stream_.CopyAsync(host(), on_device_.data(), sizeof(float));
-    RETURN_IF_ERROR(stream_.Synchronize());
+    FSDP_RETURN_IF_ERROR(stream_.Synchronize());
     return *host();
   }
 
@@ -99,9 +99,9 @@ class NormSum {
 
   absl::StatusOr<double> SumOnHost(const Gradient& gradient) {
     const Tensor& grad = gradient.grad;
-    ASSIGN_OR_RETURN(const Buffer staging, stream_.device().AllocatePinned(grad.nbytes()));
+    FSDP_ASSIGN_OR_RETURN(const Buffer staging, stream_.device().AllocatePinned(grad.nbytes()));
     stream_.CopyAsync(staging.data(), grad.data(), grad.nbytes());
-    RETURN_IF_ERROR(stream_.Synchronize());
+    FSDP_RETURN_IF_ERROR(stream_.Synchronize());
     return PowerSum(Tensor(staging, grad.dtype(), grad.shape()), p_);
   }
 
@@ -124,7 +124,7 @@ absl::Status Scale(const std::vector<GradientSet>& sets, float factor, Stream& s
       }
       std::unique_ptr<Stream>& there = elsewhere[gradient.device];
       if (there == nullptr) {
-        ASSIGN_OR_RETURN(there, gradient.device->CreateStream("clip_grad_norm"));
+        FSDP_ASSIGN_OR_RETURN(there, gradient.device->CreateStream("clip_grad_norm"));
       }
       gradient.device->ops().ScaleBy(gradient.grad, on_host, *there);
     }
@@ -160,12 +160,12 @@ absl::Status CheckArguments(float max_norm, double norm_type) {
 
 absl::StatusOr<float> ClipShardedGradNorm(Module& root, const UnitStore& units, float max_norm, double norm_type,
                                           Stream& stream) {
-  RETURN_IF_ERROR(CheckArguments(max_norm, norm_type));
+  FSDP_RETURN_IF_ERROR(CheckArguments(max_norm, norm_type));
   const std::vector<GradientSet> sets = CollectGradients(root, units, stream.device());
-  ASSIGN_OR_RETURN(NormSum norm_sum, NormSum::Create(norm_type, stream));
+  FSDP_ASSIGN_OR_RETURN(NormSum norm_sum, NormSum::Create(norm_type, stream));
   float total = 0;
   for (const GradientSet& set : sets) {
-    ASSIGN_OR_RETURN(const float sum, norm_sum.Of(set));
+    FSDP_ASSIGN_OR_RETURN(const float sum, norm_sum.Of(set));
     total = std::isinf(norm_type) ? (std::isnan(sum) ? sum : std::max(total, sum)) : total + sum;
   }
   float norm = total;
@@ -174,23 +174,23 @@ absl::StatusOr<float> ClipShardedGradNorm(Module& root, const UnitStore& units, 
     norm = static_cast<float>(std::pow(double{total}, 1 / norm_type));
   }
   const float factor = max_norm / (norm + 1e-6f);
-  if (max_norm > 0 && factor < 1) RETURN_IF_ERROR(Scale(sets, factor, stream, norm_sum));
+  if (max_norm > 0 && factor < 1) FSDP_RETURN_IF_ERROR(Scale(sets, factor, stream, norm_sum));
   return norm;
 }
 
 absl::StatusOr<GradClip> DeferClipShardedGradNorm(Module& root, const UnitStore& units, float max_norm,
                                                   Stream& stream) {
-  RETURN_IF_ERROR(CheckArguments(max_norm, 2));
+  FSDP_RETURN_IF_ERROR(CheckArguments(max_norm, 2));
   Device& device = stream.device();
   const TensorOps& ops = device.ops();
   const std::vector<GradientSet> sets = CollectGradients(root, units, device);
   if (!CanDefer(units, sets, device)) {
-    ASSIGN_OR_RETURN(const float norm, ClipShardedGradNorm(root, units, max_norm, 2, stream));
+    FSDP_ASSIGN_OR_RETURN(const float norm, ClipShardedGradNorm(root, units, max_norm, 2, stream));
     return GradClip(norm);
   }
   const auto count = static_cast<int64_t>(sets.size());
-  ASSIGN_OR_RETURN(const Tensor squares, Tensor::Empty(device, DType::kFloat32, {count}));
-  ASSIGN_OR_RETURN(const Tensor result, Tensor::Empty(device, DType::kFloat32, {2}));
+  FSDP_ASSIGN_OR_RETURN(const Tensor squares, Tensor::Empty(device, DType::kFloat32, {count}));
+  FSDP_ASSIGN_OR_RETURN(const Tensor result, Tensor::Empty(device, DType::kFloat32, {2}));
   ops.Zero(squares, stream);
   for (int64_t i = 0; i < count; ++i) {
     const Tensor square = squares.Slice({i, i + 1});

@@ -7,9 +7,9 @@
 #define FSDP_FSDP_CLIP_GRAD_NORM_H_
 
 #include "absl/status/statusor.h"
-#include "fsdp/grad_clip.h"
-#include "fsdp/runtime/unit.h"
-#include "nn/module.h"
+#include "fsdp/fsdp/grad_clip.h"
+#include "fsdp/fsdp/units/unit.h"
+#include "fsdp/nn/module.h"
 
 namespace fsdp {
 

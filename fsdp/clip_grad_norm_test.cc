@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "fsdp/clip_grad_norm.h"
+#include "fsdp/fsdp/clip_grad_norm.h"
 
 #include <cmath>
 #include <functional>
@@ -7,16 +7,16 @@
 #include <memory>
 #include <vector>
 
-#include "base/status_macros.h"
-#include "base/status_matchers.h"
-#include "collectives/run_ranks.h"
-#include "fsdp/fsdp.h"
-#include "fsdp/runtime/grad_norm.h"
-#include "fsdp/runtime/test_units.h"
-#include "fsdp/test_model.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/base/status_matchers.h"
+#include "fsdp/collectives/run_ranks.h"
+#include "fsdp/fsdp/fsdp.h"
+#include "fsdp/fsdp/test_model.h"
+#include "fsdp/fsdp/units/grad_norm.h"
+#include "fsdp/fsdp/units/test_units.h"
+#include "fsdp/tensor/host_device.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tensor/host_device.h"
 
 namespace fsdp {
 namespace {
@@ -55,7 +55,7 @@ class ClipGradNormTest : public testing::TestWithParam<int> {
   void Run(const std::function<absl::Status(TestModel&)>& check) {
     for (const FsdpOptions& options : Strategies()) {
       ASSERT_OK(RunRanks(GetParam(), [&](std::shared_ptr<ProcessGroup> group) -> absl::Status {
-        ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, options));
+        FSDP_ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, options));
         return check(made);
       }));
     }
@@ -85,7 +85,7 @@ TEST_P(ClipGradNormTest, TheLargestElementCountsOnWhicheverRankItIs) {
 TEST_P(ClipGradNormTest, ScalesEveryGradientByTheSameFactor) {
   Run([](TestModel& made) -> absl::Status {
     SetGradients(made, [](int64_t) { return 2.0f; });
-    ASSIGN_OR_RETURN(const float norm, made.model->ClipGradNorm(1.0f, kInfinity));
+    FSDP_ASSIGN_OR_RETURN(const float norm, made.model->ClipGradNorm(1.0f, kInfinity));
     EXPECT_EQ(norm, 2.0f);
     for (const ShardedParameter* parameter : made.model->parameters()) {
       for (int64_t i = 0; i < parameter->interval.size(); ++i) {
@@ -99,7 +99,7 @@ TEST_P(ClipGradNormTest, ScalesEveryGradientByTheSameFactor) {
 TEST_P(ClipGradNormTest, LeavesGradientsBelowTheLimit) {
   Run([](TestModel& made) -> absl::Status {
     SetGradients(made, [](int64_t) { return 2.0f; });
-    RETURN_IF_ERROR(made.model->ClipGradNorm(3.0f, kInfinity).status());
+    FSDP_RETURN_IF_ERROR(made.model->ClipGradNorm(3.0f, kInfinity).status());
     for (const ShardedParameter* parameter : made.model->parameters()) {
       for (int64_t i = 0; i < parameter->interval.size(); ++i) EXPECT_EQ(parameter->grad.data_as<float>()[i], 2.0f);
     }
@@ -121,7 +121,7 @@ TEST(ClipGradNormHybridTest, ReplicasCountOnce) {
     FsdpOptions options = BlockOptions();
     options.sharding_strategy = ShardingStrategy::kHybridShard;
     options.shard_group_size = 2;
-    ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, options));
+    FSDP_ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, options));
     SetGradients(made, [](int64_t) { return 0.5f; });
     EXPECT_THAT(made.model->ClipGradNorm(0, 1), IsOkAndHolds(0.5f * static_cast<float>(TotalNumel(made))));
     return absl::OkStatus();
@@ -137,20 +137,20 @@ TEST(DeferClipGradNormTest, TheStepHasTheBitsOfClippingBefore) {
       WholeTensors deferred, clipped;
       for (const bool defer : {true, false}) {
         ASSERT_OK(RunRanks(2, [&](std::shared_ptr<ProcessGroup> group) -> absl::Status {
-          ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, options));
+          FSDP_ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, options));
           for (int step = 0; step < 2; ++step) {
-            RETURN_IF_ERROR(made.ComputeGradients(step).status());
+            FSDP_RETURN_IF_ERROR(made.ComputeGradients(step).status());
             if (defer) {
-              ASSIGN_OR_RETURN(const GradClip clip, made.model->DeferClipGradNorm(max_norm));
+              FSDP_ASSIGN_OR_RETURN(const GradClip clip, made.model->DeferClipGradNorm(max_norm));
               EXPECT_EQ(clip.coefficient().defined(), !options.cpu_offload.offload_params);
               made.optimizer->set_grad_factor(clip.coefficient());
             } else {
-              RETURN_IF_ERROR(made.model->ClipGradNorm(max_norm).status());
+              FSDP_RETURN_IF_ERROR(made.model->ClipGradNorm(max_norm).status());
             }
-            RETURN_IF_ERROR(made.optimizer->Step(made.model->stream()));
+            FSDP_RETURN_IF_ERROR(made.optimizer->Step(made.model->stream()));
             made.optimizer->ZeroGrad();
           }
-          RETURN_IF_ERROR(made.model->stream().Synchronize());
+          FSDP_RETURN_IF_ERROR(made.model->stream().Synchronize());
           (defer ? deferred : clipped).AddParameters(made.model->parameters());
           return absl::OkStatus();
         }));
@@ -162,10 +162,10 @@ TEST(DeferClipGradNormTest, TheStepHasTheBitsOfClippingBefore) {
 
 TEST(DeferClipGradNormTest, TheNormIsClipGradNorms) {
   ASSERT_OK(RunRanks(3, [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
-    ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, MixedOptions()));
-    RETURN_IF_ERROR(made.ComputeGradients(0).status());
-    ASSIGN_OR_RETURN(const GradClip clip, made.model->DeferClipGradNorm(1e-3f));
-    ASSIGN_OR_RETURN(const float norm, clip.Norm());
+    FSDP_ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, MixedOptions()));
+    FSDP_RETURN_IF_ERROR(made.ComputeGradients(0).status());
+    FSDP_ASSIGN_OR_RETURN(const GradClip clip, made.model->DeferClipGradNorm(1e-3f));
+    FSDP_ASSIGN_OR_RETURN(const float norm, clip.Norm());
     EXPECT_GT(norm, 0);
     EXPECT_THAT(made.model->ClipGradNorm(0), IsOkAndHolds(norm)) << "gradients were scaled";
     return absl::OkStatus();
@@ -174,16 +174,16 @@ TEST(DeferClipGradNormTest, TheNormIsClipGradNorms) {
 
 TEST(DeferClipGradNormTest, ANormThatIsNotFiniteKeepsTheOptimizerFromStepping) {
   ASSERT_OK(RunRanks(2, [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
-    ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, BlockOptions()));
+    FSDP_ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, BlockOptions()));
     const bool bad = group->rank() == 1;
     SetGradients(made, [bad](int64_t i) { return bad && i == 14 ? HUGE_VALF : 1.0f; });
     const ShardedParameter& first = *made.model->parameters()[0];
     const float before = first.data.data_as<float>()[0];
-    ASSIGN_OR_RETURN(const GradClip clip, made.model->DeferClipGradNorm(1));
+    FSDP_ASSIGN_OR_RETURN(const GradClip clip, made.model->DeferClipGradNorm(1));
     made.optimizer->set_grad_factor(clip.coefficient());
-    RETURN_IF_ERROR(made.optimizer->Step(made.model->stream()));
+    FSDP_RETURN_IF_ERROR(made.optimizer->Step(made.model->stream()));
     EXPECT_THAT(clip.Norm(), IsOkAndHolds(HUGE_VALF));
-    RETURN_IF_ERROR(made.model->stream().Synchronize());
+    FSDP_RETURN_IF_ERROR(made.model->stream().Synchronize());
     EXPECT_EQ(first.data.data_as<float>()[0], before);
     return absl::OkStatus();
   }));
@@ -191,7 +191,7 @@ TEST(DeferClipGradNormTest, ANormThatIsNotFiniteKeepsTheOptimizerFromStepping) {
 
 TEST(ClipGradNormErrorTest, NormTypesAndLimitsThatAreNoneAreRefused) {
   ASSERT_OK(RunRanks(1, [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
-    ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, BlockOptions()));
+    FSDP_ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, BlockOptions()));
     EXPECT_THAT(made.model->ClipGradNorm(1, 0),
                 StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("norm_type 0: must be positive or infinity")));
     EXPECT_THAT(made.model->ClipGradNorm(-1), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("max_norm -1")));

@@ -6,13 +6,13 @@
 #include <string>
 #include <vector>
 
-#include "base/status_macros.h"
-#include "base/status_matchers.h"
-#include "collectives/device_mesh.h"
-#include "collectives/recording_process_group.h"
-#include "collectives/run_ranks.h"
-#include "fsdp/fsdp.h"
-#include "fsdp/test_model.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/base/status_matchers.h"
+#include "fsdp/collectives/device_mesh.h"
+#include "fsdp/collectives/group/recording_process_group.h"
+#include "fsdp/collectives/run_ranks.h"
+#include "fsdp/fsdp/fsdp.h"
+#include "fsdp/fsdp/test_model.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -51,16 +51,16 @@ struct StepCounts {
 absl::Status ExpectCounts(TestModel& made, Log& log, const StepCounts& expected) {
   log.clear();
   for (int step = 0; step < 2; ++step) {
-    RETURN_IF_ERROR(made.Train(step));
+    FSDP_RETURN_IF_ERROR(made.Train(step));
     EXPECT_EQ(TakeCounts(log), expected.synced) << "step " << step;
   }
   for (int round = 0; round < 2; ++round) {
     {
       NoSyncGuard guard(*made.model);
-      RETURN_IF_ERROR(made.ComputeGradients(2).status());
+      FSDP_RETURN_IF_ERROR(made.ComputeGradients(2).status());
     }
     EXPECT_EQ(TakeCounts(log), expected.unsynced) << "round " << round;
-    RETURN_IF_ERROR(made.Train(3));
+    FSDP_RETURN_IF_ERROR(made.Train(3));
     EXPECT_EQ(TakeCounts(log), expected.after_unsynced) << "round " << round;
   }
   return absl::OkStatus();
@@ -72,7 +72,7 @@ absl::Status ExpectCounts(int world_size, ShardingStrategy strategy, const StepC
     auto group = std::make_shared<RecordingProcessGroup>(std::move(inner), "world", log);
     FsdpOptions options = BlockOptions();
     options.sharding_strategy = strategy;
-    ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, options));
+    FSDP_ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, options));
     return ExpectCounts(made, *log, expected);
   });
 }
@@ -102,7 +102,7 @@ TEST(CollectiveCountsTest, OneRankIsNoShardWhateverWasAsked) {
 // Rank groups of a 2 x 2 mesh that write to one log, as "shard" and "replicate".
 absl::StatusOr<std::pair<std::shared_ptr<ProcessGroup>, std::shared_ptr<ProcessGroup>>> RecordedPair(
     std::shared_ptr<ProcessGroup> world, const std::shared_ptr<Log>& log) {
-  ASSIGN_OR_RETURN(const auto mesh, DeviceMesh::Create(std::move(world), {2, 2}, {"replicate", "shard"}));
+  FSDP_ASSIGN_OR_RETURN(const auto mesh, DeviceMesh::Create(std::move(world), {2, 2}, {"replicate", "shard"}));
   return std::pair<std::shared_ptr<ProcessGroup>, std::shared_ptr<ProcessGroup>>(
       std::make_shared<RecordingProcessGroup>(mesh->group(1), "shard", log),
       std::make_shared<RecordingProcessGroup>(mesh->group(0), "replicate", log));
@@ -111,12 +111,12 @@ absl::StatusOr<std::pair<std::shared_ptr<ProcessGroup>, std::shared_ptr<ProcessG
 absl::Status ExpectHybridCounts(ShardingStrategy strategy, const StepCounts& expected) {
   return RunRanks(4, [&](std::shared_ptr<ProcessGroup> world) -> absl::Status {
     auto log = std::make_shared<Log>();
-    ASSIGN_OR_RETURN(auto pair, RecordedPair(world, log));
+    FSDP_ASSIGN_OR_RETURN(auto pair, RecordedPair(world, log));
     FsdpOptions options = BlockOptions();
     options.sharding_strategy = strategy;
-    ASSIGN_OR_RETURN(TestModel made, MakeTestModel(pair, options));
-    RETURN_IF_ERROR(ExpectCounts(made, *log, expected));
-    RETURN_IF_ERROR(made.Train(4));
+    FSDP_ASSIGN_OR_RETURN(TestModel made, MakeTestModel(pair, options));
+    FSDP_RETURN_IF_ERROR(ExpectCounts(made, *log, expected));
+    FSDP_RETURN_IF_ERROR(made.Train(4));
     // Gathers and scatters stay in the shard group, sums of shards go over the replicas.
     for (const std::string& entry : *log) {
       const bool all_reduce = entry.rfind("all_reduce", 0) == 0;
@@ -150,9 +150,9 @@ TEST(CollectiveCountsTest, HybridAndFullyShardedUnitsMixInOneTree) {
       if (blocks++ > 0) return UnitOverrides();
       return UnitOverrides{.sharding_strategy = ShardingStrategy::kFullShard};
     });
-    ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, options));
+    FSDP_ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, options));
     log->clear();
-    RETURN_IF_ERROR(made.Train(0));
+    FSDP_RETURN_IF_ERROR(made.Train(0));
     EXPECT_EQ(CountEntries(*log, "all_reduce world/2"), kUnits - 1);
     EXPECT_EQ(CountEntries(*log, "reduce_scatter world/2"), kUnits - 1);
     EXPECT_EQ(CountEntries(*log, "reduce_scatter world "), 1);
@@ -165,13 +165,13 @@ TEST(CollectiveCountsTest, EvaluationGathersEveryUnitOnce) {
   EXPECT_OK(RunRanks(2, [&](std::shared_ptr<ProcessGroup> inner) -> absl::Status {
     auto log = std::make_shared<Log>();
     auto group = std::make_shared<RecordingProcessGroup>(std::move(inner), "world", log);
-    ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, BlockOptions()));
-    RETURN_IF_ERROR(made.Train(0));
+    FSDP_ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, BlockOptions()));
+    FSDP_RETURN_IF_ERROR(made.Train(0));
     log->clear();
     Tape tape = made.model->NewTape(/*training=*/false);
-    ASSIGN_OR_RETURN(const Tensor tokens, Tensor::Empty(made.model->device(), DType::kInt32, {1, 3}));
+    FSDP_ASSIGN_OR_RETURN(const Tensor tokens, Tensor::Empty(made.model->device(), DType::kInt32, {1, 3}));
     for (int i = 0; i < 3; ++i) tokens.data_as<int32_t>()[i] = i;
-    RETURN_IF_ERROR(made.model->Forward(tokens, tape).status());
+    FSDP_RETURN_IF_ERROR(made.model->Forward(tokens, tape).status());
     EXPECT_EQ(TakeCounts(*log), (Counts{kUnits, 0, 0}));
     return made.model->stream().Synchronize();
   }));

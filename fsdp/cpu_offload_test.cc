@@ -3,12 +3,12 @@
 // Offload: where shards, gradients and optimizer state live, and that no bit changes by it.
 #include <memory>
 
-#include "base/status_macros.h"
-#include "base/status_matchers.h"
-#include "collectives/run_ranks.h"
-#include "fsdp/fsdp.h"
-#include "fsdp/runtime/test_units.h"
-#include "fsdp/test_model.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/base/status_matchers.h"
+#include "fsdp/collectives/run_ranks.h"
+#include "fsdp/fsdp/fsdp.h"
+#include "fsdp/fsdp/test_model.h"
+#include "fsdp/fsdp/units/test_units.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {
@@ -32,15 +32,15 @@ FsdpOptions Options(Strategy strategy, bool offload, bool mixed) {
 // local: the two others accumulate over a synchronised backward, where PyTorch's FSDP1 loses the earlier.
 absl::StatusOr<WholeTensors> Train(const FsdpOptions& options) {
   WholeTensors trained;
-  RETURN_IF_ERROR(RunRanks(4, [&](std::shared_ptr<ProcessGroup> group) -> absl::Status {
-    ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, options));
-    for (int step = 0; step < 2; ++step) RETURN_IF_ERROR(made.Train(step));
+  FSDP_RETURN_IF_ERROR(RunRanks(4, [&](std::shared_ptr<ProcessGroup> group) -> absl::Status {
+    FSDP_ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, options));
+    for (int step = 0; step < 2; ++step) FSDP_RETURN_IF_ERROR(made.Train(step));
     {
       NoSyncGuard guard(*made.model);
-      RETURN_IF_ERROR(made.ComputeGradients(2).status());
+      FSDP_RETURN_IF_ERROR(made.ComputeGradients(2).status());
     }
-    RETURN_IF_ERROR(made.ComputeGradients(3).status());
-    RETURN_IF_ERROR(made.Train(4));
+    FSDP_RETURN_IF_ERROR(made.ComputeGradients(3).status());
+    FSDP_RETURN_IF_ERROR(made.Train(4));
     trained.AddParameters(made.model->parameters());
     return absl::OkStatus();
   }));
@@ -62,13 +62,13 @@ TEST(CpuOffloadTest, TrainsToTheSameBitsAlsoWhenGradientsAccumulate) {
 TEST(CpuOffloadTest, ShardsAndOptimizerStateLeaveTheDevice) {
   ASSERT_OK(RunRanks(2, [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
     const Device& device = *group->device();
-    ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, Options(Strategy::kFullShard, true, false)));
+    FSDP_ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, Options(Strategy::kFullShard, true, false)));
     const MemoryPlan& plan = made.model->memory_plan();
     EXPECT_EQ(plan.shards, 0);
     EXPECT_GT(plan.pinned_shards, 0);
     for (const ShardedParameter* p : made.model->parameters()) EXPECT_NE(p->device, &device) << p->fqn;
     // Optimizer state, as large as the shards, is the host's and not counted on the device.
-    RETURN_IF_ERROR(made.Train(0));
+    FSDP_RETURN_IF_ERROR(made.Train(0));
     EXPECT_EQ(device.allocated_bytes(), plan.DeviceBytes(false) + plan.pinned_shards);
     return absl::OkStatus();
   }));
@@ -80,13 +80,13 @@ TEST(CpuOffloadTest, Fsdp2MayLeaveHostMemoryUnpinned) {
     ASSERT_OK(RunRanks(3, [&](std::shared_ptr<ProcessGroup> group) -> absl::Status {
       UnitSettings settings = Fsdp2Settings();
       settings.offload = CpuOffloadPolicy{.pin_memory = pin};
-      ASSIGN_OR_RETURN(TestUnits made, MakeTestUnits(group, group->rank(), settings));
+      FSDP_ASSIGN_OR_RETURN(TestUnits made, MakeTestUnits(group, group->rank(), settings));
       const MemoryPlan& plan = made.executor->runtime().plan();
       EXPECT_EQ(plan.pinned_shards > 0, pin);
       EXPECT_EQ(plan.pageable_shards > 0, !pin);
       // Memory that is not pinned is none of the device's business.
       EXPECT_EQ(group->device()->allocated_bytes(), plan.DeviceBytes(false) + plan.pinned_shards);
-      for (int step = 0; step < 3; ++step) RETURN_IF_ERROR(made.Train(step));
+      for (int step = 0; step < 3; ++step) FSDP_RETURN_IF_ERROR(made.Train(step));
       by_pinning[pin].AddParameters(made.parameters());
       return absl::OkStatus();
     }));

@@ -11,16 +11,16 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
-#include "base/status_matchers.h"
-#include "collectives/recording_process_group.h"
-#include "collectives/run_ranks.h"
-#include "fsdp/fsdp.h"
-#include "fsdp/test_model.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/base/status_matchers.h"
+#include "fsdp/collectives/group/recording_process_group.h"
+#include "fsdp/collectives/run_ranks.h"
+#include "fsdp/fsdp/fsdp.h"
+#include "fsdp/fsdp/test_model.h"
+#include "fsdp/models/gpt2.h"
+#include "fsdp/optim/adamw.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "models/gpt2.h"
-#include "optim/adamw.h"
 
 namespace fsdp {
 namespace {
@@ -44,12 +44,12 @@ bool IsFrozen(Frozen which, const std::string& fqn) {
 absl::StatusOr<TestModel> MakeModel(std::shared_ptr<ProcessGroup> group, Frozen which, const FsdpOptions& options,
                                     bool for_real) {
   TestModel made;
-  ASSIGN_OR_RETURN(std::unique_ptr<Module> module, MakeGpt2(OddGpt2Config()));
+  FSDP_ASSIGN_OR_RETURN(std::unique_ptr<Module> module, MakeGpt2(OddGpt2Config()));
   module->AssignNames();
   for (const auto& [name, parameter] : module->NamedParameters()) {
     if (for_real && IsFrozen(which, parameter->fqn)) parameter->requires_grad = false;
   }
-  ASSIGN_OR_RETURN(made.model, FullyShardedDataParallel::Wrap(std::move(module), std::move(group), options));
+  FSDP_ASSIGN_OR_RETURN(made.model, FullyShardedDataParallel::Wrap(std::move(module), std::move(group), options));
   std::vector<ShardedParameter*> trained;
   for (ShardedParameter* parameter : made.model->parameters()) {
     EXPECT_EQ(parameter->requires_grad, !for_real || !IsFrozen(which, parameter->fqn)) << parameter->fqn;
@@ -74,19 +74,19 @@ absl::Status TrainAccumulating(TestModel& made) {
   for (int step = 0; step < kSteps; ++step) {
     {
       const NoSyncGuard guard(*made.model);
-      RETURN_IF_ERROR(made.ComputeGradients(10 + step).status());
+      FSDP_RETURN_IF_ERROR(made.ComputeGradients(10 + step).status());
     }
-    RETURN_IF_ERROR(made.Train(step));
+    FSDP_RETURN_IF_ERROR(made.Train(step));
   }
   return absl::OkStatus();
 }
 
 absl::Status ExpectTrainsTheRest(std::shared_ptr<ProcessGroup> group, Frozen which, const FsdpOptions& options) {
-  ASSIGN_OR_RETURN(TestModel frozen, MakeModel(group, which, options, /*for_real=*/true));
-  ASSIGN_OR_RETURN(TestModel reference, MakeModel(group, which, options, /*for_real=*/false));
+  FSDP_ASSIGN_OR_RETURN(TestModel frozen, MakeModel(group, which, options, /*for_real=*/true));
+  FSDP_ASSIGN_OR_RETURN(TestModel reference, MakeModel(group, which, options, /*for_real=*/false));
   const Bits before = BitsOf(*frozen.model);
-  RETURN_IF_ERROR(TrainAccumulating(frozen));
-  RETURN_IF_ERROR(TrainAccumulating(reference));
+  FSDP_RETURN_IF_ERROR(TrainAccumulating(frozen));
+  FSDP_RETURN_IF_ERROR(TrainAccumulating(reference));
   const Bits after = BitsOf(*frozen.model), expected = BitsOf(*reference.model);
   for (const auto& [fqn, bits] : expected) {
     EXPECT_EQ(after.at(fqn), bits) << fqn;
@@ -131,9 +131,9 @@ TEST(FrozenTrainingTest, AUnitThatIsFrozenWholeIsGatheredAndNotReduced) {
   EXPECT_OK(RunRanks(2, [](std::shared_ptr<ProcessGroup> inner) -> absl::Status {
     auto log = std::make_shared<RecordingProcessGroup::Log>();
     auto group = std::make_shared<RecordingProcessGroup>(std::move(inner), "world", log);
-    ASSIGN_OR_RETURN(TestModel made, MakeModel(group, Frozen::kBlock, BlockOptions(), /*for_real=*/true));
+    FSDP_ASSIGN_OR_RETURN(TestModel made, MakeModel(group, Frozen::kBlock, BlockOptions(), /*for_real=*/true));
     log->clear();
-    RETURN_IF_ERROR(made.Train(0));
+    FSDP_RETURN_IF_ERROR(made.Train(0));
     EXPECT_EQ(CountEntries(*log, "reduce_scatter"), 2);  // the root and the other block
     EXPECT_EQ(CountEntries(*log, "all_gather"), 5);
     EXPECT_THAT(RenderSchedule(made.model->StepSchedule(1), made.model->UnitNames()),
@@ -144,8 +144,8 @@ TEST(FrozenTrainingTest, AUnitThatIsFrozenWholeIsGatheredAndNotReduced) {
 
 TEST(FrozenTrainingTest, ThawingAUnitThatWasWrappedFrozenIsAnError) {
   EXPECT_OK(RunRanks(2, [](const std::shared_ptr<ProcessGroup>& group) -> absl::Status {
-    ASSIGN_OR_RETURN(TestModel made, MakeModel(group, Frozen::kBlock, BlockOptions(), /*for_real=*/true));
-    RETURN_IF_ERROR(made.Train(0));
+    FSDP_ASSIGN_OR_RETURN(TestModel made, MakeModel(group, Frozen::kBlock, BlockOptions(), /*for_real=*/true));
+    FSDP_RETURN_IF_ERROR(made.Train(0));
     for (const auto& [name, parameter] : made.model->module().NamedParameters()) parameter->requires_grad = true;
     EXPECT_THAT(made.Train(1), StatusIs(absl::StatusCode::kFailedPrecondition,
                                         HasSubstr("unit transformer.h.0 has no memory for gradients, since all of it "
@@ -159,18 +159,18 @@ TEST(FrozenTrainingTest, FrozenParametersInAnOptimizerAreLeftAlone) {
   EXPECT_OK(RunRanks(2, [](const std::shared_ptr<ProcessGroup>& group) -> absl::Status {
     FsdpOptions options = BlockOptions();
     options.use_orig_params = true;
-    ASSIGN_OR_RETURN(TestModel made, MakeModel(group, Frozen::kBlock, options, /*for_real=*/true));
+    FSDP_ASSIGN_OR_RETURN(TestModel made, MakeModel(group, Frozen::kBlock, options, /*for_real=*/true));
     made.optimizer = std::make_unique<AdamW>(made.model->parameters(), AdamWOptions{.lr = 1e-2});
     const Bits before = BitsOf(*made.model);
-    RETURN_IF_ERROR(made.Train(0));
+    FSDP_RETURN_IF_ERROR(made.Train(0));
     for (const auto& [fqn, bits] : BitsOf(*made.model)) {
       EXPECT_EQ(bits == before.at(fqn), IsFrozen(Frozen::kBlock, fqn) || bits.empty()) << fqn;
     }
-    RETURN_IF_ERROR(made.ComputeGradients(1).status());
-    RETURN_IF_ERROR(made.model->ClipGradNorm(1).status());
+    FSDP_RETURN_IF_ERROR(made.ComputeGradients(1).status());
+    FSDP_RETURN_IF_ERROR(made.model->ClipGradNorm(1).status());
     SummonFullParamsOptions summon;
     summon.with_grads = true;
-    ASSIGN_OR_RETURN(const auto guard, made.model->SummonFullParams(summon));
+    FSDP_ASSIGN_OR_RETURN(const auto guard, made.model->SummonFullParams(summon));
     for (const auto& [name, parameter] : made.model->module().NamedParameters()) {
       EXPECT_EQ(parameter->grad.defined(), !IsFrozen(Frozen::kBlock, parameter->fqn)) << name;
     }
@@ -195,10 +195,10 @@ TEST(FrozenTrainingTest, TheOptimizerStateHasWhatIsTrainedInEveryForm) {
                                                 {LocalStateDictConfig{}, LocalOptimStateDictConfig{}}};
   for (const StateDictSettings& form : forms) {
     EXPECT_OK(RunRanks(3, [&](const std::shared_ptr<ProcessGroup>& group) -> absl::Status {
-      ASSIGN_OR_RETURN(TestModel made, MakeModel(group, Frozen::kHalfOfBlocks, options, /*for_real=*/true));
-      RETURN_IF_ERROR(made.Train(0));
+      FSDP_ASSIGN_OR_RETURN(TestModel made, MakeModel(group, Frozen::kHalfOfBlocks, options, /*for_real=*/true));
+      FSDP_RETURN_IF_ERROR(made.Train(0));
       const StateDictTypeGuard guard(*made.model, form);
-      ASSIGN_OR_RETURN(const StateDict state, made.AllState());
+      FSDP_ASSIGN_OR_RETURN(const StateDict state, made.AllState());
       for (const ShardedParameter* parameter : made.model->parameters()) {
         const std::string& fqn = parameter->fqn;
         EXPECT_TRUE(state.contains(StateKey::Model(fqn))) << fqn;

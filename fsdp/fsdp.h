@@ -4,10 +4,10 @@
 #ifndef FSDP_FSDP_FSDP_H_
 #define FSDP_FSDP_FSDP_H_
 
-#include "fsdp/comm_hook.h"                    // IWYU pragma: export
-#include "fsdp/fully_sharded_data_parallel.h"  // IWYU pragma: export
-#include "fsdp/options.h"                      // IWYU pragma: export
-#include "fsdp/state_dict_config.h"            // IWYU pragma: export
-#include "fsdp/wrap_policy.h"                  // IWYU pragma: export
+#include "fsdp/fsdp/fully_sharded_data_parallel.h"  // IWYU pragma: export
+#include "fsdp/fsdp/options/options.h"              // IWYU pragma: export
+#include "fsdp/fsdp/options/state_dict_config.h"    // IWYU pragma: export
+#include "fsdp/fsdp/options/wrap_policy.h"          // IWYU pragma: export
+#include "fsdp/fsdp/units/comm_hook.h"              // IWYU pragma: export
 
 #endif  // FSDP_FSDP_FSDP_H_

@@ -6,16 +6,16 @@
 #include <string>
 #include <vector>
 
-#include "base/status_macros.h"
-#include "base/status_matchers.h"
-#include "collectives/device_mesh.h"
-#include "collectives/recording_process_group.h"
-#include "collectives/run_ranks.h"
-#include "fsdp/runtime/test_units.h"
-#include "fsdp/test_model.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/base/status_matchers.h"
+#include "fsdp/collectives/device_mesh.h"
+#include "fsdp/collectives/group/recording_process_group.h"
+#include "fsdp/collectives/run_ranks.h"
+#include "fsdp/fsdp/test_model.h"
+#include "fsdp/fsdp/units/test_units.h"
+#include "fsdp/tensor/ops.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tensor/ops.h"
 
 namespace fsdp {
 namespace {
@@ -30,7 +30,7 @@ absl::Status OnRanks(int world_size, const UnitSettings& settings, const Step& s
     const int rank = inner->rank();
     auto log = std::make_shared<Log>();
     auto group = std::make_shared<RecordingProcessGroup>(std::move(inner), "world", log);
-    ASSIGN_OR_RETURN(TestUnits made, MakeTestUnits(group, rank, settings));
+    FSDP_ASSIGN_OR_RETURN(TestUnits made, MakeTestUnits(group, rank, settings));
     log->clear();
     return step(made, *log);
   });
@@ -40,10 +40,10 @@ absl::Status OnRanks(int world_size, const UnitSettings& settings, const Step& s
 absl::Status OnMesh(const UnitSettings& settings, const Step& step) {
   return RunRanks(4, [&](std::shared_ptr<ProcessGroup> world) -> absl::Status {
     auto log = std::make_shared<Log>();
-    ASSIGN_OR_RETURN(const auto mesh, DeviceMesh::Create(world, {2, 2}, {"replicate", "shard"}));
+    FSDP_ASSIGN_OR_RETURN(const auto mesh, DeviceMesh::Create(world, {2, 2}, {"replicate", "shard"}));
     auto shard = std::make_shared<RecordingProcessGroup>(mesh->group(1), "shard", log);
     auto replicate = std::make_shared<RecordingProcessGroup>(mesh->group(0), "replicate", log);
-    ASSIGN_OR_RETURN(TestUnits made, MakeTestUnits(std::pair(shard, replicate), world->rank(), settings));
+    FSDP_ASSIGN_OR_RETURN(TestUnits made, MakeTestUnits(std::pair(shard, replicate), world->rank(), settings));
     log->clear();
     return step(made, *log);
   });
@@ -61,13 +61,13 @@ TEST(Fsdp2RuntimeTest, TrainsToTheSameBitsAsFsdp1WhereFactorsArePowersOfTwo) {
   for (const int world_size : {1, 2, 4}) {
     WholeTensors rows, flat;
     ASSERT_OK(OnRanks(world_size, Fsdp2Settings(), [&](TestUnits& made, Log&) -> absl::Status {
-      for (int step = 0; step < 5; ++step) RETURN_IF_ERROR(made.Train(step));
+      for (int step = 0; step < 5; ++step) FSDP_RETURN_IF_ERROR(made.Train(step));
       rows.AddParameters(made.parameters());
       return absl::OkStatus();
     }));
     ASSERT_OK(RunRanks(world_size, [&](std::shared_ptr<ProcessGroup> group) -> absl::Status {
-      ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, BlockOptions()));
-      for (int step = 0; step < 5; ++step) RETURN_IF_ERROR(made.Train(step));
+      FSDP_ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, BlockOptions()));
+      for (int step = 0; step < 5; ++step) FSDP_RETURN_IF_ERROR(made.Train(step));
       flat.AddParameters(made.model->parameters());
       return absl::OkStatus();
     }));
@@ -87,7 +87,7 @@ TEST(Fsdp2RuntimeTest, EachRankHasWholeRowsOfEveryParameter) {
 
 TEST(Fsdp2RuntimeTest, CollectivesAverage) {
   ASSERT_OK(OnRanks(3, Fsdp2Settings(), [](TestUnits& made, Log& log) -> absl::Status {
-    RETURN_IF_ERROR(made.Train(0));
+    FSDP_RETURN_IF_ERROR(made.Train(0));
     EXPECT_EQ(Take(log, "all_gather"), 3 + 2);
     EXPECT_EQ(Take(log, "reduce_scatter avg"), 3);
     EXPECT_EQ(Take(log, "reduce_scatter world"), 0);
@@ -101,7 +101,7 @@ TEST(Fsdp2RuntimeTest, ReshardAfterForwardMayBeSetForEveryUnit) {
       for (const auto& unit : made.units->units()) unit->controls.reshard_after_forward = reshard;
       for (int step = 0; step < 2; ++step) {
         log.clear();
-        RETURN_IF_ERROR(made.Train(step));
+        FSDP_RETURN_IF_ERROR(made.Train(step));
         EXPECT_EQ(Take(log, "all_gather"), reshard ? 3 + 3 : 3);
         EXPECT_EQ(Take(log, "reduce_scatter"), 3);
       }
@@ -114,7 +114,7 @@ TEST(Fsdp2RuntimeTest, ReshardingToASmallerGroupGathersFromItInBackward) {
   UnitSettings settings = Fsdp2Settings();
   WholeTensors grouped, plain;
   ASSERT_OK(OnRanks(4, settings, [&](TestUnits& made, Log&) -> absl::Status {
-    for (int step = 0; step < 3; ++step) RETURN_IF_ERROR(made.Train(step));
+    for (int step = 0; step < 3; ++step) FSDP_RETURN_IF_ERROR(made.Train(step));
     plain.AddParameters(made.parameters());
     return absl::OkStatus();
   }));
@@ -123,7 +123,7 @@ TEST(Fsdp2RuntimeTest, ReshardingToASmallerGroupGathersFromItInBackward) {
     for (const auto& unit : made.units->units()) unit->controls.reshard_after_forward = true;
     for (int step = 0; step < 3; ++step) {
       log.clear();
-      RETURN_IF_ERROR(made.Train(step));
+      FSDP_RETURN_IF_ERROR(made.Train(step));
       EXPECT_EQ(Take(log, "all_gather world "), 3);
       EXPECT_EQ(Take(log, "all_gather world/2"), 3);
     }
@@ -139,11 +139,11 @@ TEST(Fsdp2RuntimeTest, ReshardingToASmallerGroupGathersFromItInBackward) {
 TEST(Fsdp2RuntimeTest, WithoutGradientSyncGradientsWaitForTheNextBackward) {
   ASSERT_OK(OnRanks(2, Fsdp2Settings(), [](TestUnits& made, Log& log) -> absl::Status {
     for (const auto& unit : made.units->units()) unit->controls.requires_gradient_sync = false;
-    RETURN_IF_ERROR(made.ComputeGradients(0));
+    FSDP_RETURN_IF_ERROR(made.ComputeGradients(0));
     EXPECT_EQ(Take(log, "reduce_scatter"), 0);
     for (const ShardedParameter* p : made.parameters()) EXPECT_FALSE(p->has_grad);
     for (const auto& unit : made.units->units()) unit->controls.requires_gradient_sync = true;
-    RETURN_IF_ERROR(made.ComputeGradients(1));
+    FSDP_RETURN_IF_ERROR(made.ComputeGradients(1));
     EXPECT_EQ(Take(log, "reduce_scatter"), 3);
     return absl::OkStatus();
   }));
@@ -159,7 +159,7 @@ TEST(Fsdp2RuntimeTest, UnsyncedGradientsAccumulateInTheReduceDtype) {
       for (size_t i = 0; i < steps.size(); ++i) {
         const bool last = i + 1 == steps.size();
         for (const auto& unit : made.units->units()) unit->controls.requires_gradient_sync = last;
-        RETURN_IF_ERROR(made.ComputeGradients(steps[i]));
+        FSDP_RETURN_IF_ERROR(made.ComputeGradients(steps[i]));
       }
       into.AddGradients(made.parameters());
       return absl::OkStatus();
@@ -179,18 +179,18 @@ TEST(Fsdp2RuntimeTest, AllReduceMayBePutOffAndCatchesUp) {
   WholeTensors put_off, at_once;
   ASSERT_OK(OnMesh(HybridSettings(), [&](TestUnits& made, Log& log) -> absl::Status {
     for (const auto& unit : made.units->units()) unit->controls.requires_all_reduce = false;
-    RETURN_IF_ERROR(made.ComputeGradients(0));
+    FSDP_RETURN_IF_ERROR(made.ComputeGradients(0));
     EXPECT_EQ(Take(log, "reduce_scatter avg shard"), 3);
     EXPECT_EQ(Take(log, "all_reduce"), 0);
     for (const auto& unit : made.units->units()) unit->controls.requires_all_reduce = true;
-    RETURN_IF_ERROR(made.ComputeGradients(1));
+    FSDP_RETURN_IF_ERROR(made.ComputeGradients(1));
     EXPECT_EQ(Take(log, "all_reduce avg replicate"), 3);
     put_off.AddGradients(made.parameters());
     return absl::OkStatus();
   }));
   ASSERT_OK(OnMesh(HybridSettings(), [&](TestUnits& made, Log&) -> absl::Status {
-    RETURN_IF_ERROR(made.ComputeGradients(0));
-    RETURN_IF_ERROR(made.ComputeGradients(1));
+    FSDP_RETURN_IF_ERROR(made.ComputeGradients(0));
+    FSDP_RETURN_IF_ERROR(made.ComputeGradients(1));
     at_once.AddGradients(made.parameters());
     return absl::OkStatus();
   }));
@@ -206,7 +206,7 @@ TEST(Fsdp2RuntimeTest, TheDivideFactorReplacesTheNumberOfRanks) {
       if (!divide) {
         for (const auto& unit : made.units->units()) unit->controls.gradient_divide_factor = 1;
       }
-      RETURN_IF_ERROR(made.ComputeGradients(0));
+      FSDP_RETURN_IF_ERROR(made.ComputeGradients(0));
       EXPECT_EQ(Take(log, "reduce_scatter avg"), divide ? 3 : 0);
       (divide ? mean : sum).AddGradients(made.parameters());
       return absl::OkStatus();
@@ -246,7 +246,7 @@ TEST(Fsdp2RuntimeTest, CustomCommsReplaceThoseOfOneUnitAndChangeNoBit) {
         made.units->unit(1).controls.all_gather = gather;
         made.units->unit(1).controls.reduce_scatter = scatter;
       }
-      for (int step = 0; step < 2; ++step) RETURN_IF_ERROR(made.Train(step));
+      for (int step = 0; step < 2; ++step) FSDP_RETURN_IF_ERROR(made.Train(step));
       EXPECT_EQ(gather->calls, own ? 4 : 0);
       EXPECT_EQ(scatter->calls, own ? 2 : 0);
       EXPECT_EQ(gather->allocations, own ? 1 : 0);
@@ -268,7 +268,7 @@ TEST(Fsdp2RuntimeTest, TheAllReduceHookSeesTheReducedGradient) {
           return absl::OkStatus();
         };
       }
-      RETURN_IF_ERROR(made.ComputeGradients(0));
+      FSDP_RETURN_IF_ERROR(made.ComputeGradients(0));
       std::vector<ShardedParameter*> of_unit;
       for (const auto& p : made.units->unit(2).sharded_parameters) of_unit.push_back(p.get());
       (hook ? hooked : plain).AddGradients(of_unit);
@@ -288,21 +288,21 @@ TEST(Fsdp2RuntimeTest, PrefetchListsMoveAllGathersAndMayNeedMoreSlots) {
     const std::string plan = RenderSchedule(made.executor->PlanStep(1), names);
     EXPECT_THAT(plan, HasSubstr("all_gather root\nall_gather a\nall_gather b\nforward root\n"));
     EXPECT_THAT(plan, HasSubstr("all_gather b\nall_gather a\nbackward root\nbackward b\n"));
-    for (int step = 0; step < 2; ++step) RETURN_IF_ERROR(made.Train(step));
+    for (int step = 0; step < 2; ++step) FSDP_RETURN_IF_ERROR(made.Train(step));
     return absl::OkStatus();
   }));
 }
 
 TEST(Fsdp2RuntimeTest, AUnitCanBeUnshardedByHandAheadOfItsForward) {
   ASSERT_OK(OnRanks(2, Fsdp2Settings(), [](TestUnits& made, Log& log) -> absl::Status {
-    RETURN_IF_ERROR(made.executor->Unshard(1));
-    RETURN_IF_ERROR(made.executor->Unshard(1));
+    FSDP_RETURN_IF_ERROR(made.executor->Unshard(1));
+    FSDP_RETURN_IF_ERROR(made.executor->Unshard(1));
     EXPECT_EQ(Take(log, "all_gather"), 1);
-    RETURN_IF_ERROR(made.executor->WaitForUnshard(1));
+    FSDP_RETURN_IF_ERROR(made.executor->WaitForUnshard(1));
     for (const auto& p : made.units->unit(1).parameters) EXPECT_TRUE(p->data.defined());
-    RETURN_IF_ERROR(made.Train(0));
+    FSDP_RETURN_IF_ERROR(made.Train(0));
     EXPECT_EQ(Take(log, "all_gather"), 3 + 2);
-    RETURN_IF_ERROR(made.executor->Unshard(2));
+    FSDP_RETURN_IF_ERROR(made.executor->Unshard(2));
     made.executor->Reshard(2);
     for (const auto& p : made.units->unit(2).parameters) EXPECT_FALSE(p->data.defined());
     return made.Train(1);
@@ -312,9 +312,9 @@ TEST(Fsdp2RuntimeTest, AUnitCanBeUnshardedByHandAheadOfItsForward) {
 TEST(Fsdp2RuntimeTest, TheLastBackwardAloneFinishesAStep) {
   ASSERT_OK(OnRanks(2, Fsdp2Settings(), [](TestUnits& made, Log&) -> absl::Status {
     made.executor->set_is_last_backward(false);
-    RETURN_IF_ERROR(made.ComputeGradients(0));
+    FSDP_RETURN_IF_ERROR(made.ComputeGradients(0));
     made.executor->set_is_last_backward(true);
-    RETURN_IF_ERROR(made.ComputeGradients(1));
+    FSDP_RETURN_IF_ERROR(made.ComputeGradients(1));
     for (const ShardedParameter* p : made.parameters()) EXPECT_TRUE(p->has_grad);
     return absl::OkStatus();
   }));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "fsdp/fsdp_module.h"
+#include "fsdp/fsdp/fsdp_module.h"
 
 #include <algorithm>
 #include <string>
@@ -7,9 +7,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
-#include "fsdp/fsdp_root.h"
-#include "fsdp/state/model_state.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/fsdp/fsdp_root.h"
+#include "fsdp/fsdp/state/model_state.h"
 
 namespace fsdp {
 namespace {
@@ -42,7 +42,7 @@ absl::StatusOr<FsdpRoot*> FsdpModule::Root() {
       return absl::FailedPreconditionError(absl::StrCat("module \"", root_->units().unit(unit_).display_name(),
                                                         "\" is not the root: call the outermost module's"));
     }
-    ASSIGN_OR_RETURN(own_root_, FsdpRoot::Create(*this));
+    FSDP_ASSIGN_OR_RETURN(own_root_, FsdpRoot::Create(*this));
   }
   return own_root_.get();
 }
@@ -53,12 +53,12 @@ void FsdpModule::JoinRoot(FsdpRoot* root, int unit) {
 }
 
 absl::StatusOr<Tape> FsdpModule::NewTape(bool training) {
-  ASSIGN_OR_RETURN(FsdpRoot * root, Root());
+  FSDP_ASSIGN_OR_RETURN(FsdpRoot * root, Root());
   return Tape(root->executor().runtime().compute_stream(), *root->layer_ops(), training);
 }
 
 absl::StatusOr<std::vector<ShardedParameter*>> FsdpModule::parameters() {
-  ASSIGN_OR_RETURN(FsdpRoot * root, Root());
+  FSDP_ASSIGN_OR_RETURN(FsdpRoot * root, Root());
   std::vector<ShardedParameter*> parameters;
   for (const auto& unit : root->units().units()) {
     for (const auto& parameter : unit->sharded_parameters) parameters.push_back(parameter.get());
@@ -67,37 +67,37 @@ absl::StatusOr<std::vector<ShardedParameter*>> FsdpModule::parameters() {
 }
 
 absl::StatusOr<StateDict> FsdpModule::GetStateDict() {
-  ASSIGN_OR_RETURN(FsdpRoot * root, Root());
-  RETURN_IF_ERROR(root->executor().runtime().Synchronize());
-  ASSIGN_OR_RETURN(StateDict state, LiveModelState(root->module(), root->units()));
+  FSDP_ASSIGN_OR_RETURN(FsdpRoot * root, Root());
+  FSDP_RETURN_IF_ERROR(root->executor().runtime().Synchronize());
+  FSDP_ASSIGN_OR_RETURN(StateDict state, LiveModelState(root->module(), root->units()));
   state.type = StateDictType::kSharded;
   return state;
 }
 
 absl::StatusOr<StateDict> FsdpModule::GetFullStateDict(const FullStateDictConfig& config) {
-  ASSIGN_OR_RETURN(FsdpRoot * root, Root());
-  RETURN_IF_ERROR(root->executor().CheckIdle("GetFullStateDict"));
+  FSDP_ASSIGN_OR_RETURN(FsdpRoot * root, Root());
+  FSDP_RETURN_IF_ERROR(root->executor().CheckIdle("GetFullStateDict"));
   const StateForm form{StateDictType::kFull, config.offload_to_cpu, config.rank0_only};
   return GetModelState(root->module(), root->units(), form);
 }
 
 absl::StatusOr<IncompatibleKeys> FsdpModule::LoadStateDict(const StateDict& state,
                                                            const LoadStateDictOptions& options) {
-  ASSIGN_OR_RETURN(FsdpRoot * root, Root());
-  RETURN_IF_ERROR(root->executor().CheckIdle("LoadStateDict"));
+  FSDP_ASSIGN_OR_RETURN(FsdpRoot * root, Root());
+  FSDP_RETURN_IF_ERROR(root->executor().CheckIdle("LoadStateDict"));
   const StateDictType type = options.broadcast_from_rank0 ? StateDictType::kFull : state.type;
   return LoadModelState(root->module(), root->units(), state, type, options);
 }
 
 absl::Status FsdpModule::Unshard() {
-  ASSIGN_OR_RETURN(UnshardHandle handle, UnshardAsync());
+  FSDP_ASSIGN_OR_RETURN(UnshardHandle handle, UnshardAsync());
   return handle.Wait();
 }
 
 absl::StatusOr<UnshardHandle> FsdpModule::UnshardAsync() {
-  if (root_ == nullptr) RETURN_IF_ERROR(Root().status());
+  if (root_ == nullptr) FSDP_RETURN_IF_ERROR(Root().status());
   if (unit_ < 0) return UnshardHandle();
-  RETURN_IF_ERROR(root_->executor().Unshard(unit_));
+  FSDP_RETURN_IF_ERROR(root_->executor().Unshard(unit_));
   return UnshardHandle([executor = &root_->executor(), unit = unit_] {  //
     return executor->WaitForUnshard(unit);
   });
@@ -115,7 +115,7 @@ absl::Status FsdpModule::Set(const std::function<void(UnitControls&)>& change, R
   for (Module* module : modules_) {
     for (const auto& [name, below] : module->NamedModules()) {
       FsdpModule* inner = Of(*below);
-      if (inner != nullptr && inner != this) RETURN_IF_ERROR(inner->Set(change, Recurse::kNo));
+      if (inner != nullptr && inner != this) FSDP_RETURN_IF_ERROR(inner->Set(change, Recurse::kNo));
     }
   }
   return absl::OkStatus();
@@ -142,7 +142,7 @@ absl::Status FsdpModule::set_unshard_in_backward(bool unshard_in_backward) {
 }
 
 absl::Status FsdpModule::set_is_last_backward(bool is_last_backward) {
-  ASSIGN_OR_RETURN(FsdpRoot * root, Root());
+  FSDP_ASSIGN_OR_RETURN(FsdpRoot * root, Root());
   root->executor().set_is_last_backward(is_last_backward);
   return absl::OkStatus();
 }
@@ -171,19 +171,19 @@ absl::Status FsdpModule::set_custom_reduce_scatter(std::shared_ptr<ReduceScatter
 }
 
 absl::Status FsdpModule::set_modules_to_forward_prefetch(const std::vector<FsdpModule*>& modules) {
-  RETURN_IF_ERROR(CheckPrefetch("modules_to_forward_prefetch", modules));
+  FSDP_RETURN_IF_ERROR(CheckPrefetch("modules_to_forward_prefetch", modules));
   forward_prefetch_ = modules;
   return Set([](UnitControls&) {}, Recurse::kNo);
 }
 
 absl::Status FsdpModule::set_modules_to_backward_prefetch(const std::vector<FsdpModule*>& modules) {
-  RETURN_IF_ERROR(CheckPrefetch("modules_to_backward_prefetch", modules));
+  FSDP_RETURN_IF_ERROR(CheckPrefetch("modules_to_backward_prefetch", modules));
   backward_prefetch_ = modules;
   return Set([](UnitControls&) {}, Recurse::kNo);
 }
 
 absl::Status FsdpModule::set_post_optim_event(Event event) {
-  ASSIGN_OR_RETURN(FsdpRoot * root, Root());
+  FSDP_ASSIGN_OR_RETURN(FsdpRoot * root, Root());
   root->executor().set_post_optim_event(std::move(event));
   return absl::OkStatus();
 }

@@ -13,15 +13,15 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "collectives/device_mesh.h"
-#include "fsdp/fully_shard_options.h"
-#include "fsdp/state/incompatible_keys.h"
-#include "fsdp/state_dict_config.h"
-#include "fsdp/unit_controls.h"
-#include "fsdp/unshard_handle.h"
-#include "nn/module.h"
-#include "optim/sharded_parameter.h"
-#include "tensor/state_dict.h"
+#include "fsdp/collectives/device_mesh.h"
+#include "fsdp/fsdp/options/fully_shard_options.h"
+#include "fsdp/fsdp/options/state_dict_config.h"
+#include "fsdp/fsdp/options/unit_controls.h"
+#include "fsdp/fsdp/state/incompatible_keys.h"
+#include "fsdp/fsdp/unshard_handle.h"
+#include "fsdp/nn/module.h"
+#include "fsdp/optim/sharded_parameter.h"
+#include "fsdp/tensor/state_dict.h"
 
 namespace fsdp {
 

@@ -5,10 +5,10 @@
 #include <memory>
 #include <vector>
 
-#include "base/status_macros.h"
-#include "base/status_matchers.h"
-#include "fsdp/fsdp_module.h"
-#include "fsdp/test_fully_shard.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/base/status_matchers.h"
+#include "fsdp/fsdp/fsdp_module.h"
+#include "fsdp/fsdp/test_fully_shard.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -30,16 +30,16 @@ Gradients Times(Gradients gradients, float factor) {
 
 TEST(FsdpModuleReductionTest, BackwardsWithoutSyncAccumulateIntoTheNextWithIt) {
   ASSERT_OK(RunFullyShard(kRanks, {}, [](TestFullyShard& test) -> absl::Status {
-    RETURN_IF_ERROR(test.ForwardAndBackward());
-    ASSIGN_OR_RETURN(const Gradients once, test.Gradients());
-    RETURN_IF_ERROR(test.ZeroGrad());
-    RETURN_IF_ERROR(test.root->set_requires_gradient_sync(false));
-    RETURN_IF_ERROR(test.ForwardAndBackward());
-    ASSIGN_OR_RETURN(const Gradients none, test.Gradients());
+    FSDP_RETURN_IF_ERROR(test.ForwardAndBackward());
+    FSDP_ASSIGN_OR_RETURN(const Gradients once, test.Gradients());
+    FSDP_RETURN_IF_ERROR(test.ZeroGrad());
+    FSDP_RETURN_IF_ERROR(test.root->set_requires_gradient_sync(false));
+    FSDP_RETURN_IF_ERROR(test.ForwardAndBackward());
+    FSDP_ASSIGN_OR_RETURN(const Gradients none, test.Gradients());
     EXPECT_THAT(none, IsEmpty());
-    RETURN_IF_ERROR(test.root->set_requires_gradient_sync(true));
-    RETURN_IF_ERROR(test.ForwardAndBackward());
-    ASSIGN_OR_RETURN(const Gradients twice, test.Gradients());
+    FSDP_RETURN_IF_ERROR(test.root->set_requires_gradient_sync(true));
+    FSDP_RETURN_IF_ERROR(test.ForwardAndBackward());
+    FSDP_ASSIGN_OR_RETURN(const Gradients twice, test.Gradients());
     EXPECT_EQ(twice, Times(once, 2));
     return absl::OkStatus();
   }));
@@ -47,14 +47,14 @@ TEST(FsdpModuleReductionTest, BackwardsWithoutSyncAccumulateIntoTheNextWithIt) {
 
 TEST(FsdpModuleReductionTest, SyncedBackwardsAddUp) {
   ASSERT_OK(RunFullyShard(kRanks, {}, [](TestFullyShard& test) -> absl::Status {
-    RETURN_IF_ERROR(test.root->set_is_last_backward(false));
-    RETURN_IF_ERROR(test.ForwardAndBackward());
-    RETURN_IF_ERROR(test.root->set_is_last_backward(true));
-    RETURN_IF_ERROR(test.ForwardAndBackward());
-    ASSIGN_OR_RETURN(const Gradients twice, test.Gradients());
-    RETURN_IF_ERROR(test.ZeroGrad());
-    RETURN_IF_ERROR(test.ForwardAndBackward());
-    ASSIGN_OR_RETURN(const Gradients once, test.Gradients());
+    FSDP_RETURN_IF_ERROR(test.root->set_is_last_backward(false));
+    FSDP_RETURN_IF_ERROR(test.ForwardAndBackward());
+    FSDP_RETURN_IF_ERROR(test.root->set_is_last_backward(true));
+    FSDP_RETURN_IF_ERROR(test.ForwardAndBackward());
+    FSDP_ASSIGN_OR_RETURN(const Gradients twice, test.Gradients());
+    FSDP_RETURN_IF_ERROR(test.ZeroGrad());
+    FSDP_RETURN_IF_ERROR(test.ForwardAndBackward());
+    FSDP_ASSIGN_OR_RETURN(const Gradients once, test.Gradients());
     EXPECT_EQ(twice, Times(once, 2));
     return absl::OkStatus();
   }));
@@ -64,16 +64,16 @@ TEST(FsdpModuleReductionTest, ReduceScattersWithoutAllReduceAccumulateUntilOneWi
   ASSERT_OK(RunFullyShard(
       4, {},
       [](TestFullyShard& test) -> absl::Status {
-        RETURN_IF_ERROR(test.ForwardAndBackward());
-        ASSIGN_OR_RETURN(const Gradients once, test.Gradients());
-        RETURN_IF_ERROR(test.ZeroGrad());
-        RETURN_IF_ERROR(test.root->set_requires_all_reduce(false));
-        for (int i = 0; i < 3; ++i) RETURN_IF_ERROR(test.ForwardAndBackward());
-        ASSIGN_OR_RETURN(const Gradients none, test.Gradients());
+        FSDP_RETURN_IF_ERROR(test.ForwardAndBackward());
+        FSDP_ASSIGN_OR_RETURN(const Gradients once, test.Gradients());
+        FSDP_RETURN_IF_ERROR(test.ZeroGrad());
+        FSDP_RETURN_IF_ERROR(test.root->set_requires_all_reduce(false));
+        for (int i = 0; i < 3; ++i) FSDP_RETURN_IF_ERROR(test.ForwardAndBackward());
+        FSDP_ASSIGN_OR_RETURN(const Gradients none, test.Gradients());
         EXPECT_THAT(none, IsEmpty());
-        RETURN_IF_ERROR(test.root->set_requires_all_reduce(true));
-        RETURN_IF_ERROR(test.ForwardAndBackward());
-        ASSIGN_OR_RETURN(const Gradients four, test.Gradients());
+        FSDP_RETURN_IF_ERROR(test.root->set_requires_all_reduce(true));
+        FSDP_RETURN_IF_ERROR(test.ForwardAndBackward());
+        FSDP_ASSIGN_OR_RETURN(const Gradients four, test.Gradients());
         EXPECT_EQ(four, Times(once, 4));
         return absl::OkStatus();
       },
@@ -82,10 +82,10 @@ TEST(FsdpModuleReductionTest, ReduceScattersWithoutAllReduceAccumulateUntilOneWi
 
 TEST(FsdpModuleReductionTest, TheDivideFactorIsOfOneUnitAndNotOfThoseBelow) {
   ASSERT_OK(RunRanks(4, [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
-    ASSIGN_OR_RETURN(const Gradients mean, StepWith(group, {}, nullptr));
-    ASSIGN_OR_RETURN(const Gradients sum, StepWith(group, {}, [](TestFullyShard& test) {  //
-                       return test.root->set_gradient_divide_factor(1);
-                     }));
+    FSDP_ASSIGN_OR_RETURN(const Gradients mean, StepWith(group, {}, nullptr));
+    FSDP_ASSIGN_OR_RETURN(const Gradients sum, StepWith(group, {}, [](TestFullyShard& test) {  //
+                            return test.root->set_gradient_divide_factor(1);
+                          }));
     for (const auto& [name, values] : mean) {
       const bool of_root = name == "2.weight" || name == "2.bias";
       EXPECT_EQ(sum.at(name), of_root ? Times(mean, 4).at(name) : values) << name;
@@ -133,13 +133,13 @@ struct ForwardingReduceScatter final : ReduceScatterComm {
 
 TEST(FsdpModuleReductionTest, CustomCommsAllocateAndRunInPlaceOfTheGroups) {
   ASSERT_OK(RunRanks(kRanks, [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
-    ASSIGN_OR_RETURN(const Gradients wanted, StepWith(group, {}, nullptr));
+    FSDP_ASSIGN_OR_RETURN(const Gradients wanted, StepWith(group, {}, nullptr));
     auto all_gather = std::make_shared<ForwardingAllGather>();
     auto reduce_scatter = std::make_shared<ForwardingReduceScatter>();
-    ASSIGN_OR_RETURN(const Gradients got, StepWith(group, {}, [&](TestFullyShard& test) -> absl::Status {
-                       RETURN_IF_ERROR(test.root->set_custom_all_gather(all_gather));
-                       return test.root->set_custom_reduce_scatter(reduce_scatter);
-                     }));
+    FSDP_ASSIGN_OR_RETURN(const Gradients got, StepWith(group, {}, [&](TestFullyShard& test) -> absl::Status {
+                            FSDP_RETURN_IF_ERROR(test.root->set_custom_all_gather(all_gather));
+                            return test.root->set_custom_reduce_scatter(reduce_scatter);
+                          }));
     EXPECT_EQ(got, wanted);
     EXPECT_EQ(all_gather->runs, 5);         // three units forward, two backward: the setting is recursive
     EXPECT_EQ(all_gather->allocations, 3);  // once a unit
@@ -151,12 +151,12 @@ TEST(FsdpModuleReductionTest, CustomCommsAllocateAndRunInPlaceOfTheGroups) {
 
 TEST(FsdpModuleReductionTest, ForcedSumsReachTheCollectivesAndDivideAfterwards) {
   ASSERT_OK(RunRanks(4, [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
-    ASSIGN_OR_RETURN(const Gradients wanted, StepWith(group, {}, nullptr));
+    FSDP_ASSIGN_OR_RETURN(const Gradients wanted, StepWith(group, {}, nullptr));
     auto reduce_scatter = std::make_shared<ForwardingReduceScatter>();
-    ASSIGN_OR_RETURN(const Gradients got, StepWith(group, {}, [&](TestFullyShard& test) -> absl::Status {
-                       RETURN_IF_ERROR(test.root->set_force_sum_reduction_for_comms(true));
-                       return test.root->set_custom_reduce_scatter(reduce_scatter);
-                     }));
+    FSDP_ASSIGN_OR_RETURN(const Gradients got, StepWith(group, {}, [&](TestFullyShard& test) -> absl::Status {
+                            FSDP_RETURN_IF_ERROR(test.root->set_force_sum_reduction_for_comms(true));
+                            return test.root->set_custom_reduce_scatter(reduce_scatter);
+                          }));
     EXPECT_EQ(got, wanted);  // 4 divides exactly
     EXPECT_THAT(reduce_scatter->ops, ElementsAre(ReduceOp::kSum));
     return absl::OkStatus();
@@ -174,7 +174,7 @@ TEST(FsdpModuleReductionTest, TheAllReduceHookSeesTheReducedGradientBeforeTheLas
         return absl::OkStatus();
       };
       const auto set = [&](TestFullyShard& test) { return test.root->set_all_reduce_hook(zero); };
-      ASSIGN_OR_RETURN(const Gradients got, StepWith(group, {}, set, replicas));
+      FSDP_ASSIGN_OR_RETURN(const Gradients got, StepWith(group, {}, set, replicas));
       // One rank's rows of the root: weight [4, 7] and bias [7].
       EXPECT_THAT(seen, ElementsAre(replicas == 1 ? 1 * 7 + 2 : 2 * 7 + 4));
       EXPECT_EQ(got.at("2.bias"), std::vector<float>(got.at("2.bias").size(), 0));

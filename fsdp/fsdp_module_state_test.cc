@@ -6,10 +6,10 @@
 #include <string>
 #include <vector>
 
-#include "base/status_macros.h"
-#include "base/status_matchers.h"
-#include "fsdp/fsdp_module.h"
-#include "fsdp/test_fully_shard.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/base/status_matchers.h"
+#include "fsdp/fsdp/fsdp_module.h"
+#include "fsdp/fsdp/test_fully_shard.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -24,9 +24,9 @@ constexpr int kRanks = 3;
 
 TEST(FsdpModuleStateTest, TheStateDictIsTheLiveMemoryInRowsWithoutCommunication) {
   ASSERT_OK(RunFullyShard(kRanks, {}, [](TestFullyShard& test) -> absl::Status {
-    ASSIGN_OR_RETURN(const std::vector<ShardedParameter*> parameters, test.root->parameters());
+    FSDP_ASSIGN_OR_RETURN(const std::vector<ShardedParameter*> parameters, test.root->parameters());
     test.log->clear();
-    ASSIGN_OR_RETURN(const StateDict state, test.root->GetStateDict());
+    FSDP_ASSIGN_OR_RETURN(const StateDict state, test.root->GetStateDict());
     EXPECT_THAT(*test.log, IsEmpty());
     EXPECT_EQ(state.type, StateDictType::kSharded);
     for (const ShardedParameter* parameter : parameters) {
@@ -44,7 +44,7 @@ TEST(FsdpModuleStateTest, TheStateDictIsTheLiveMemoryInRowsWithoutCommunication)
 
 // What a whole tensor is, by name, on this rank.
 absl::StatusOr<Gradients> WholeValues(FsdpModule& root) {
-  ASSIGN_OR_RETURN(const StateDict state, root.GetFullStateDict());
+  FSDP_ASSIGN_OR_RETURN(const StateDict state, root.GetFullStateDict());
   Gradients whole;
   for (const auto& [key, value] : state.entries()) {
     for (const ShardedTensor::Shard& shard : std::get<ShardedTensor>(value).shards) {
@@ -56,18 +56,18 @@ absl::StatusOr<Gradients> WholeValues(FsdpModule& root) {
 
 TEST(FsdpModuleStateTest, AFullStateIsGatheredAndLoadedAndMayComeFromRank0Alone) {
   ASSERT_OK(RunRanks(kRanks, [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
-    ASSIGN_OR_RETURN(const TestFullyShard source, TestFullyShard::Make(group, {.init_seed = 3}));
-    ASSIGN_OR_RETURN(const Gradients wanted, WholeValues(*source.root));
+    FSDP_ASSIGN_OR_RETURN(const TestFullyShard source, TestFullyShard::Make(group, {.init_seed = 3}));
+    FSDP_ASSIGN_OR_RETURN(const Gradients wanted, WholeValues(*source.root));
     EXPECT_EQ(wanted.size(), 8u);
     EXPECT_EQ(wanted.at("0.1.weight").size(), 25u);
     for (const bool broadcast : {false, true}) {
-      ASSIGN_OR_RETURN(const TestFullyShard target, TestFullyShard::Make(group, {.init_seed = 4}));
-      ASSIGN_OR_RETURN(const Gradients before, WholeValues(*target.root));
+      FSDP_ASSIGN_OR_RETURN(const TestFullyShard target, TestFullyShard::Make(group, {.init_seed = 4}));
+      FSDP_ASSIGN_OR_RETURN(const Gradients before, WholeValues(*target.root));
       EXPECT_NE(before, wanted);
-      ASSIGN_OR_RETURN(const StateDict state, source.root->GetFullStateDict({.rank0_only = broadcast}));
+      FSDP_ASSIGN_OR_RETURN(const StateDict state, source.root->GetFullStateDict({.rank0_only = broadcast}));
       EXPECT_EQ(state.empty(), broadcast && group->rank() != 0);
-      RETURN_IF_ERROR(target.root->LoadStateDict(state, {.broadcast_from_rank0 = broadcast}).status());
-      ASSIGN_OR_RETURN(const Gradients after, WholeValues(*target.root));
+      FSDP_RETURN_IF_ERROR(target.root->LoadStateDict(state, {.broadcast_from_rank0 = broadcast}).status());
+      FSDP_ASSIGN_OR_RETURN(const Gradients after, WholeValues(*target.root));
       EXPECT_EQ(after, wanted);
     }
     return absl::OkStatus();
@@ -76,9 +76,9 @@ TEST(FsdpModuleStateTest, AFullStateIsGatheredAndLoadedAndMayComeFromRank0Alone)
 
 TEST(FsdpModuleStateTest, AShardedStateIsLoadedStrictlyOrInPart) {
   ASSERT_OK(RunRanks(kRanks, [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
-    ASSIGN_OR_RETURN(const TestFullyShard source, TestFullyShard::Make(group, {.init_seed = 3}));
-    ASSIGN_OR_RETURN(const TestFullyShard target, TestFullyShard::Make(group, {.init_seed = 4}));
-    ASSIGN_OR_RETURN(const StateDict all, source.root->GetStateDict());
+    FSDP_ASSIGN_OR_RETURN(const TestFullyShard source, TestFullyShard::Make(group, {.init_seed = 3}));
+    FSDP_ASSIGN_OR_RETURN(const TestFullyShard target, TestFullyShard::Make(group, {.init_seed = 4}));
+    FSDP_ASSIGN_OR_RETURN(const StateDict all, source.root->GetStateDict());
     StateDict part;
     part.type = StateDictType::kSharded;
     for (const auto& [key, value] : all.entries()) {
@@ -86,13 +86,13 @@ TEST(FsdpModuleStateTest, AShardedStateIsLoadedStrictlyOrInPart) {
     }
     EXPECT_THAT(target.root->LoadStateDict(part).status(),
                 StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("0.1.weight")));
-    ASSIGN_OR_RETURN(const Gradients before, WholeValues(*target.root));
-    ASSIGN_OR_RETURN(const IncompatibleKeys keys, target.root->LoadStateDict(part, {.strict = false}));
+    FSDP_ASSIGN_OR_RETURN(const Gradients before, WholeValues(*target.root));
+    FSDP_ASSIGN_OR_RETURN(const IncompatibleKeys keys, target.root->LoadStateDict(part, {.strict = false}));
     EXPECT_THAT(keys.missing_keys, ElementsAre("0.1.weight"));
     EXPECT_THAT(keys.unexpected_keys, IsEmpty());
-    ASSIGN_OR_RETURN(Gradients wanted, WholeValues(*source.root));
+    FSDP_ASSIGN_OR_RETURN(Gradients wanted, WholeValues(*source.root));
     wanted["0.1.weight"] = before.at("0.1.weight");
-    ASSIGN_OR_RETURN(const Gradients after, WholeValues(*target.root));
+    FSDP_ASSIGN_OR_RETURN(const Gradients after, WholeValues(*target.root));
     EXPECT_EQ(after, wanted);
     return absl::OkStatus();
   }));

@@ -2,18 +2,18 @@
 //
 // The settings of FsdpModule, each by what it does to gradients, to the schedule, or to what collectives see; on 3
 // ranks, which divide no size here.
-#include "fsdp/fsdp_module.h"
+#include "fsdp/fsdp/fsdp_module.h"
 
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "base/status_macros.h"
-#include "base/status_matchers.h"
-#include "fsdp/test_fully_shard.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/base/status_matchers.h"
+#include "fsdp/fsdp/test_fully_shard.h"
+#include "fsdp/optim/sgd.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "optim/sgd.h"
 
 namespace fsdp {
 namespace {
@@ -23,21 +23,21 @@ using testing::HasSubstr;
 constexpr int kRanks = 3;
 
 absl::StatusOr<std::string> ScheduleOf(TestFullyShard& test) {
-  ASSIGN_OR_RETURN(const FsdpRoot* root, test.root->Root());
+  FSDP_ASSIGN_OR_RETURN(const FsdpRoot* root, test.root->Root());
   return RenderSchedule(root->StepSchedule(1), root->UnitNames());
 }
 
 TEST(FsdpModuleTest, PrefetchListsSayWhatIsGatheredRightAfterAUnit) {
   ASSERT_OK(RunFullyShard(kRanks, {}, [](TestFullyShard& test) -> absl::Status {
-    RETURN_IF_ERROR(test.root->set_modules_to_forward_prefetch({test.blocks[1], test.blocks[0]}));
-    RETURN_IF_ERROR(test.root->set_modules_to_backward_prefetch({}));
-    RETURN_IF_ERROR(test.blocks[1]->set_modules_to_backward_prefetch({test.blocks[0]}));
-    ASSIGN_OR_RETURN(const std::string schedule, ScheduleOf(test));
+    FSDP_RETURN_IF_ERROR(test.root->set_modules_to_forward_prefetch({test.blocks[1], test.blocks[0]}));
+    FSDP_RETURN_IF_ERROR(test.root->set_modules_to_backward_prefetch({}));
+    FSDP_RETURN_IF_ERROR(test.blocks[1]->set_modules_to_backward_prefetch({test.blocks[0]}));
+    FSDP_ASSIGN_OR_RETURN(const std::string schedule, ScheduleOf(test));
     EXPECT_THAT(schedule, HasSubstr("all_gather root\nall_gather 1\nall_gather 0\nforward root\nforward 0\n"));
     EXPECT_THAT(schedule, HasSubstr("reshard 1\nbackward root\nall_gather 1\nall_gather 0\nbackward 1\n"));
-    RETURN_IF_ERROR(test.ForwardAndBackward());
-    ASSIGN_OR_RETURN(const Gradients with_lists, test.Gradients());
-    ASSIGN_OR_RETURN(const Gradients without, StepWith(test.group, {}, nullptr));
+    FSDP_RETURN_IF_ERROR(test.ForwardAndBackward());
+    FSDP_ASSIGN_OR_RETURN(const Gradients with_lists, test.Gradients());
+    FSDP_ASSIGN_OR_RETURN(const Gradients without, StepWith(test.group, {}, nullptr));
     EXPECT_EQ(with_lists, without);
     return absl::OkStatus();
   }));
@@ -55,14 +55,14 @@ TEST(FsdpModuleTest, APrefetchListWithANullIsRefused) {
 
 TEST(FsdpModuleTest, UnshardBindsWholeParametersAndReshardUnbindsThem) {
   ASSERT_OK(RunFullyShard(kRanks, {.init_seed = 3}, [](TestFullyShard& test) -> absl::Status {
-    RETURN_IF_ERROR(test.root->parameters().status());
-    RETURN_IF_ERROR(test.blocks[0]->Unshard());
-    RETURN_IF_ERROR(test.blocks[0]->Unshard());  // does nothing
-    ASSIGN_OR_RETURN(UnshardHandle handle, test.blocks[1]->UnshardAsync());
-    RETURN_IF_ERROR(handle.Wait());
-    RETURN_IF_ERROR(handle.Wait());  // likewise
-    ASSIGN_OR_RETURN(const FsdpRoot* root, test.root->Root());
-    RETURN_IF_ERROR(root->executor().runtime().Synchronize());
+    FSDP_RETURN_IF_ERROR(test.root->parameters().status());
+    FSDP_RETURN_IF_ERROR(test.blocks[0]->Unshard());
+    FSDP_RETURN_IF_ERROR(test.blocks[0]->Unshard());  // does nothing
+    FSDP_ASSIGN_OR_RETURN(UnshardHandle handle, test.blocks[1]->UnshardAsync());
+    FSDP_RETURN_IF_ERROR(handle.Wait());
+    FSDP_RETURN_IF_ERROR(handle.Wait());  // likewise
+    FSDP_ASSIGN_OR_RETURN(const FsdpRoot* root, test.root->Root());
+    FSDP_RETURN_IF_ERROR(root->executor().runtime().Synchronize());
     EXPECT_EQ(test.Count("all_gather"), 2);
     for (const auto& [name, parameter] : test.model->NamedParameters()) {
       if (name[0] == '2') {
@@ -74,11 +74,11 @@ TEST(FsdpModuleTest, UnshardBindsWholeParametersAndReshardUnbindsThem) {
       for (size_t i = 0; i < wanted.size(); ++i) EXPECT_EQ(parameter->data.data_as<float>()[i], wanted[i]) << name;
       parameter->data.data_as<float>()[0] = 1e6f;  // lost at Reshard
     }
-    for (FsdpModule* block : test.blocks) RETURN_IF_ERROR(block->Reshard());
+    for (FsdpModule* block : test.blocks) FSDP_RETURN_IF_ERROR(block->Reshard());
     for (const auto& [name, parameter] : test.model->NamedParameters()) EXPECT_FALSE(parameter->data.defined()) << name;
-    RETURN_IF_ERROR(test.ForwardAndBackward());
-    ASSIGN_OR_RETURN(const Gradients after, test.Gradients());
-    ASSIGN_OR_RETURN(const Gradients wanted, StepWith(test.group, {.init_seed = 3}, nullptr));
+    FSDP_RETURN_IF_ERROR(test.ForwardAndBackward());
+    FSDP_ASSIGN_OR_RETURN(const Gradients after, test.Gradients());
+    FSDP_ASSIGN_OR_RETURN(const Gradients wanted, StepWith(test.group, {.init_seed = 3}, nullptr));
     EXPECT_EQ(after, wanted);
     return absl::OkStatus();
   }));
@@ -86,12 +86,12 @@ TEST(FsdpModuleTest, UnshardBindsWholeParametersAndReshardUnbindsThem) {
 
 TEST(FsdpModuleTest, ForwardUsesWhatUnshardGathered) {
   ASSERT_OK(RunFullyShard(kRanks, {}, [](TestFullyShard& test) -> absl::Status {
-    RETURN_IF_ERROR(test.root->parameters().status());
-    for (FsdpModule* block : test.blocks) RETURN_IF_ERROR(block->UnshardAsync().status());
-    RETURN_IF_ERROR(test.ForwardAndBackward());
+    FSDP_RETURN_IF_ERROR(test.root->parameters().status());
+    for (FsdpModule* block : test.blocks) FSDP_RETURN_IF_ERROR(block->UnshardAsync().status());
+    FSDP_RETURN_IF_ERROR(test.ForwardAndBackward());
     EXPECT_EQ(test.Count("all_gather"), 5);
-    ASSIGN_OR_RETURN(const Gradients got, test.Gradients());
-    ASSIGN_OR_RETURN(const Gradients wanted, StepWith(test.group, {}, nullptr));
+    FSDP_ASSIGN_OR_RETURN(const Gradients got, test.Gradients());
+    FSDP_ASSIGN_OR_RETURN(const Gradients wanted, StepWith(test.group, {}, nullptr));
     EXPECT_EQ(got, wanted);
     return absl::OkStatus();
   }));
@@ -99,35 +99,35 @@ TEST(FsdpModuleTest, ForwardUsesWhatUnshardGathered) {
 
 TEST(FsdpModuleTest, UnshardOfAModuleWithoutParametersDoesNothing) {
   ASSERT_OK(RunRanks(kRanks, [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
-    ASSIGN_OR_RETURN(const auto mesh, DeviceMesh::Create(std::move(group), {kRanks}, {"shard"}));
+    FSDP_ASSIGN_OR_RETURN(const auto mesh, DeviceMesh::Create(std::move(group), {kRanks}, {"shard"}));
     TestSequence model;
-    RETURN_IF_ERROR(FullyShard(*model.AddLinear(3, 5), mesh).status());
-    ASSIGN_OR_RETURN(FsdpModule * root, FullyShard(model, mesh));
-    RETURN_IF_ERROR(root->Unshard());
+    FSDP_RETURN_IF_ERROR(FullyShard(*model.AddLinear(3, 5), mesh).status());
+    FSDP_ASSIGN_OR_RETURN(FsdpModule * root, FullyShard(model, mesh));
+    FSDP_RETURN_IF_ERROR(root->Unshard());
     return root->Reshard();
   }));
 }
 
 TEST(FsdpModuleTest, APostOptimEventTakesThePlaceOfTheComputeStreamOnce) {
   const auto train = [](TestFullyShard& test, bool with_event) -> absl::StatusOr<Gradients> {
-    ASSIGN_OR_RETURN(const std::vector<ShardedParameter*> parameters, test.root->parameters());
+    FSDP_ASSIGN_OR_RETURN(const std::vector<ShardedParameter*> parameters, test.root->parameters());
     Sgd optimizer(parameters, {.lr = 0.125});
     for (int step = 0; step < 3; ++step) {
-      ASSIGN_OR_RETURN(Tape tape, test.root->NewTape());
-      ASSIGN_OR_RETURN(const Tensor y, test.Forward(tape, step));
-      RETURN_IF_ERROR(test.Backward(y, tape));
+      FSDP_ASSIGN_OR_RETURN(Tape tape, test.root->NewTape());
+      FSDP_ASSIGN_OR_RETURN(const Tensor y, test.Forward(tape, step));
+      FSDP_RETURN_IF_ERROR(test.Backward(y, tape));
       if (step == 2) break;
-      RETURN_IF_ERROR(optimizer.Step(tape.stream()));
-      if (with_event) RETURN_IF_ERROR(test.root->set_post_optim_event(tape.stream().Record()));
+      FSDP_RETURN_IF_ERROR(optimizer.Step(tape.stream()));
+      if (with_event) FSDP_RETURN_IF_ERROR(test.root->set_post_optim_event(tape.stream().Record()));
       optimizer.ZeroGrad();
     }
     return test.Gradients();
   };
   ASSERT_OK(RunRanks(kRanks, [&](std::shared_ptr<ProcessGroup> group) -> absl::Status {
-    ASSIGN_OR_RETURN(TestFullyShard without, TestFullyShard::Make(group));
-    ASSIGN_OR_RETURN(TestFullyShard with, TestFullyShard::Make(group));
-    ASSIGN_OR_RETURN(const Gradients wanted, train(without, false));
-    ASSIGN_OR_RETURN(const Gradients got, train(with, true));
+    FSDP_ASSIGN_OR_RETURN(TestFullyShard without, TestFullyShard::Make(group));
+    FSDP_ASSIGN_OR_RETURN(TestFullyShard with, TestFullyShard::Make(group));
+    FSDP_ASSIGN_OR_RETURN(const Gradients wanted, train(without, false));
+    FSDP_ASSIGN_OR_RETURN(const Gradients got, train(with, true));
     EXPECT_EQ(got, wanted);
     return absl::OkStatus();
   }));
@@ -138,15 +138,15 @@ TEST(FsdpModuleTest, MixedPrecisionCastsInputsParametersAndOutputs) {
   FullyShardOptions options = blocks;
   options.mp_policy.output_dtype = DType::kFloat32;
   ASSERT_OK(RunRanks(kRanks, [&](std::shared_ptr<ProcessGroup> group) -> absl::Status {
-    ASSIGN_OR_RETURN(const TestFullyShard test, TestFullyShard::Make(std::move(group), options, blocks));
-    ASSIGN_OR_RETURN(Tape tape, test.root->NewTape());
-    ASSIGN_OR_RETURN(const Tensor y, test.Forward(tape));
+    FSDP_ASSIGN_OR_RETURN(const TestFullyShard test, TestFullyShard::Make(std::move(group), options, blocks));
+    FSDP_ASSIGN_OR_RETURN(Tape tape, test.root->NewTape());
+    FSDP_ASSIGN_OR_RETURN(const Tensor y, test.Forward(tape));
     EXPECT_EQ(y.dtype(), DType::kFloat32);
-    RETURN_IF_ERROR(test.Backward(y, tape));
-    ASSIGN_OR_RETURN(const std::vector<ShardedParameter*> parameters, test.root->parameters());
+    FSDP_RETURN_IF_ERROR(test.Backward(y, tape));
+    FSDP_ASSIGN_OR_RETURN(const std::vector<ShardedParameter*> parameters, test.root->parameters());
     for (const ShardedParameter* parameter : parameters) EXPECT_EQ(parameter->data.dtype(), DType::kFloat32);
     // Every output gradient is the rank + 1, so each of the last bias's is exact: 2 rows * (1 + 2 + 3) / 3.
-    ASSIGN_OR_RETURN(const Gradients gradients, test.Gradients());
+    FSDP_ASSIGN_OR_RETURN(const Gradients gradients, test.Gradients());
     for (const float value : gradients.at("2.bias")) EXPECT_EQ(value, 4);
     return absl::OkStatus();
   }));
@@ -155,8 +155,8 @@ TEST(FsdpModuleTest, MixedPrecisionCastsInputsParametersAndOutputs) {
 TEST(FsdpModuleTest, WithoutAnOutputDTypeOutputsStayInTheParametersDType) {
   ASSERT_OK(
       RunFullyShard(kRanks, {.mp_policy = {.param_dtype = DType::kBFloat16}}, [](TestFullyShard& test) -> absl::Status {
-        ASSIGN_OR_RETURN(Tape tape, test.root->NewTape());
-        ASSIGN_OR_RETURN(const Tensor y, test.Forward(tape));
+        FSDP_ASSIGN_OR_RETURN(Tape tape, test.root->NewTape());
+        FSDP_ASSIGN_OR_RETURN(const Tensor y, test.Forward(tape));
         EXPECT_EQ(y.dtype(), DType::kBFloat16);
         return test.Backward(y, tape);
       }));
@@ -167,11 +167,11 @@ TEST(FsdpModuleTest, WithoutSyncGradientsAccumulateInTheReduceDType) {
   ASSERT_OK(RunFullyShard(kRanks, options, [](TestFullyShard& test) -> absl::Status {
     // 130 backwards of 2, 4 and 6 in a bias: bfloat16 would stop counting at 256 of the first rank's 2.
     constexpr int kBackwards = 130;
-    RETURN_IF_ERROR(test.root->set_requires_gradient_sync(false));
-    for (int i = 1; i < kBackwards; ++i) RETURN_IF_ERROR(test.ForwardAndBackward());
-    RETURN_IF_ERROR(test.root->set_requires_gradient_sync(true));
-    RETURN_IF_ERROR(test.ForwardAndBackward());
-    ASSIGN_OR_RETURN(const Gradients gradients, test.Gradients());
+    FSDP_RETURN_IF_ERROR(test.root->set_requires_gradient_sync(false));
+    for (int i = 1; i < kBackwards; ++i) FSDP_RETURN_IF_ERROR(test.ForwardAndBackward());
+    FSDP_RETURN_IF_ERROR(test.root->set_requires_gradient_sync(true));
+    FSDP_RETURN_IF_ERROR(test.ForwardAndBackward());
+    FSDP_ASSIGN_OR_RETURN(const Gradients gradients, test.Gradients());
     for (const float value : gradients.at("2.bias")) EXPECT_EQ(value, kBackwards * 4);
     return absl::OkStatus();
   }));
@@ -179,12 +179,12 @@ TEST(FsdpModuleTest, WithoutSyncGradientsAccumulateInTheReduceDType) {
 
 TEST(FsdpModuleTest, FrozenParametersAreGatheredAndNotReduced) {
   ASSERT_OK(RunRanks(kRanks, [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
-    ASSIGN_OR_RETURN(TestFullyShard test, TestFullyShard::Make(std::move(group)));
+    FSDP_ASSIGN_OR_RETURN(TestFullyShard test, TestFullyShard::Make(std::move(group)));
     for (const auto& [name, parameter] : test.model->NamedParameters()) {
       if (name[0] == '0' || name == "1.0.bias") parameter->requires_grad = false;
     }
-    RETURN_IF_ERROR(test.ForwardAndBackward());
-    ASSIGN_OR_RETURN(const Gradients gradients, test.Gradients());
+    FSDP_RETURN_IF_ERROR(test.ForwardAndBackward());
+    FSDP_ASSIGN_OR_RETURN(const Gradients gradients, test.Gradients());
     EXPECT_EQ(gradients.size(), 3u);
     EXPECT_EQ(gradients.count("1.0.weight"), 1u);
     EXPECT_EQ(test.Count("reduce_scatter"), 2);

@@ -9,19 +9,19 @@
 #include <string>
 #include <vector>
 
-#include "base/status_macros.h"
-#include "base/status_matchers.h"
-#include "collectives/run_ranks.h"
-#include "fsdp/fsdp.h"
-#include "fsdp/runtime/reduction_rule.h"
-#include "fsdp/test_model.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/base/status_matchers.h"
+#include "fsdp/collectives/run_ranks.h"
+#include "fsdp/fsdp/fsdp.h"
+#include "fsdp/fsdp/test_model.h"
+#include "fsdp/fsdp/units/reduction_rule.h"
+#include "fsdp/models/gpt2.h"
+#include "fsdp/nn/cross_entropy_loss.h"
+#include "fsdp/nn/device_layer_ops.h"
+#include "fsdp/optim/adamw.h"
+#include "fsdp/tensor/host_device.h"
+#include "fsdp/tensor/ops.h"
 #include "gtest/gtest.h"
-#include "models/gpt2.h"
-#include "nn/cross_entropy_loss.h"
-#include "nn/device_layer_ops.h"
-#include "optim/adamw.h"
-#include "tensor/host_device.h"
-#include "tensor/ops.h"
 
 namespace fsdp {
 namespace {
@@ -49,14 +49,14 @@ AdamWOptions Hyperparameters() { return {.lr = 1e-2, .weight_decay = 0.1}; }
 
 absl::Status ComputeGradients(Module& module, const std::pair<Tensor, Tensor>& batch, Tape& tape) {
   CrossEntropyLoss loss;
-  ASSIGN_OR_RETURN(const Tensor logits, module.Forward(batch.first, tape));
-  RETURN_IF_ERROR(loss.Forward(logits, batch.second, tape).status());
-  ASSIGN_OR_RETURN(const Tensor grad_logits, loss.Backward(1.0f, tape));
+  FSDP_ASSIGN_OR_RETURN(const Tensor logits, module.Forward(batch.first, tape));
+  FSDP_RETURN_IF_ERROR(loss.Forward(logits, batch.second, tape).status());
+  FSDP_ASSIGN_OR_RETURN(const Tensor grad_logits, loss.Backward(1.0f, tape));
   return module.Backward(grad_logits, tape).status();
 }
 
 absl::StatusOr<Tensor> CopyOf(const Tensor& source, Stream& stream) {
-  ASSIGN_OR_RETURN(Tensor copy, Tensor::Empty(stream.device(), source.dtype(), source.shape()));
+  FSDP_ASSIGN_OR_RETURN(Tensor copy, Tensor::Empty(stream.device(), source.dtype(), source.shape()));
   stream.device().ops().CastDivide(source, copy, 1, stream);
   return copy;
 }
@@ -68,19 +68,19 @@ class Reference {
       : world_size_(world_size), block_(block), factors_(GradientDivideFactors(world_size)) {}
 
   absl::StatusOr<Weights> Train() {
-    ASSIGN_OR_RETURN(layer_ops_, LayerOpsFor(*device_));
-    ASSIGN_OR_RETURN(stream_, device_->CreateStream("reference"));
-    ASSIGN_OR_RETURN(module_, MakeGpt2(OddGpt2Config()));
+    FSDP_ASSIGN_OR_RETURN(layer_ops_, LayerOpsFor(*device_));
+    FSDP_ASSIGN_OR_RETURN(stream_, device_->CreateStream("reference"));
+    FSDP_ASSIGN_OR_RETURN(module_, MakeGpt2(OddGpt2Config()));
     module_->AssignNames();
-    RETURN_IF_ERROR(module_->Materialize(*device_, kSeed));
-    ASSIGN_OR_RETURN(const auto parameters, WholeParameters(*module_, *device_));
+    FSDP_RETURN_IF_ERROR(module_->Materialize(*device_, kSeed));
+    FSDP_ASSIGN_OR_RETURN(const auto parameters, WholeParameters(*module_, *device_));
     for (const auto& parameter : parameters) parameters_.push_back(parameter.get());
     AdamW optimizer(AdamW::DecayMatricesOnly(parameters_, Hyperparameters()));
     for (int step = 0; step < kSteps; ++step) {
-      RETURN_IF_ERROR(MeanGradient(step));
-      RETURN_IF_ERROR(optimizer.Step(*stream_));
+      FSDP_RETURN_IF_ERROR(MeanGradient(step));
+      FSDP_RETURN_IF_ERROR(optimizer.Step(*stream_));
     }
-    RETURN_IF_ERROR(stream_->Synchronize());
+    FSDP_RETURN_IF_ERROR(stream_->Synchronize());
     Weights weights;
     for (const ShardedParameter* p : parameters_) {
       weights[p->fqn].assign(p->data.data_as<float>(), p->data.data_as<float>() + p->data.numel());
@@ -93,7 +93,7 @@ class Reference {
   absl::Status RankGradient(int step, int rank) {
     for (ShardedParameter* p : parameters_) ops_.Zero(p->grad, *stream_);
     Tape tape(*stream_, *layer_ops_);
-    RETURN_IF_ERROR(ComputeGradients(*module_, BatchOf(*device_, step, rank), tape));
+    FSDP_RETURN_IF_ERROR(ComputeGradients(*module_, BatchOf(*device_, step, rank), tape));
     for (ShardedParameter* p : parameters_) ops_.CastDivide(p->grad, p->grad, factors_.pre, *stream_);
     return absl::OkStatus();
   }
@@ -106,7 +106,7 @@ class Reference {
         ops_.Accumulate(parameters_[i]->grad, sums[i], *stream_);
         continue;
       }
-      ASSIGN_OR_RETURN(Tensor copy, CopyOf(parameters_[i]->grad, *stream_));
+      FSDP_ASSIGN_OR_RETURN(Tensor copy, CopyOf(parameters_[i]->grad, *stream_));
       sums.push_back(std::move(copy));
     }
     return absl::OkStatus();
@@ -117,11 +117,11 @@ class Reference {
     for (int first = 0; first < world_size_; first += block_) {
       std::vector<Tensor> sums;
       for (int rank = first; rank < first + block_; ++rank) {
-        RETURN_IF_ERROR(RankGradient(step, rank));
-        RETURN_IF_ERROR(AddTo(sums));
+        FSDP_RETURN_IF_ERROR(RankGradient(step, rank));
+        FSDP_RETURN_IF_ERROR(AddTo(sums));
       }
       for (size_t i = 0; i < sums.size(); ++i) ops_.CastDivide(sums[i], parameters_[i]->grad, 1, *stream_);
-      RETURN_IF_ERROR(AddTo(total));
+      FSDP_RETURN_IF_ERROR(AddTo(total));
     }
     for (size_t i = 0; i < total.size(); ++i) {
       ops_.CastDivide(total[i], parameters_[i]->grad, factors_.post, *stream_);
@@ -143,17 +143,17 @@ class Reference {
 // The same on `world_size` ranks; every rank's FULL state dict must be the same, so rank 0's is returned.
 absl::StatusOr<Weights> TrainSharded(int world_size, const FsdpOptions& options) {
   Weights weights;
-  RETURN_IF_ERROR(RunRanks(world_size, [&](std::shared_ptr<ProcessGroup> group) -> absl::Status {
-    ASSIGN_OR_RETURN(std::unique_ptr<Module> module, MakeGpt2(OddGpt2Config()));
-    ASSIGN_OR_RETURN(auto model, FullyShardedDataParallel::Wrap(std::move(module), group, options));
+  FSDP_RETURN_IF_ERROR(RunRanks(world_size, [&](std::shared_ptr<ProcessGroup> group) -> absl::Status {
+    FSDP_ASSIGN_OR_RETURN(std::unique_ptr<Module> module, MakeGpt2(OddGpt2Config()));
+    FSDP_ASSIGN_OR_RETURN(auto model, FullyShardedDataParallel::Wrap(std::move(module), group, options));
     AdamW optimizer(AdamW::DecayMatricesOnly(model->parameters(), Hyperparameters()));
     for (int step = 0; step < kSteps; ++step) {
       Tape tape = model->NewTape();
-      RETURN_IF_ERROR(ComputeGradients(model->module(), BatchOf(model->device(), step, group->rank()), tape));
-      RETURN_IF_ERROR(optimizer.Step(model->stream()));
+      FSDP_RETURN_IF_ERROR(ComputeGradients(model->module(), BatchOf(model->device(), step, group->rank()), tape));
+      FSDP_RETURN_IF_ERROR(optimizer.Step(model->stream()));
       optimizer.ZeroGrad();
     }
-    ASSIGN_OR_RETURN(const StateDict state, model->GetStateDict());
+    FSDP_ASSIGN_OR_RETURN(const StateDict state, model->GetStateDict());
     if (group->rank() != 0) return absl::OkStatus();
     for (const auto& [key, value] : state.entries()) {
       const Tensor& data = std::get<ShardedTensor>(value).shards.at(0).data;

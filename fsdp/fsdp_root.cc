@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "fsdp/fsdp_root.h"
+#include "fsdp/fsdp/fsdp_root.h"
 
 #include <algorithm>
 #include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
-#include "fsdp/runtime/shard_groups.h"
-#include "fsdp/wrap/ignored_states.h"
-#include "fsdp/wrap/partition.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/fsdp/units/shard_groups.h"
+#include "fsdp/fsdp/wrap/ignored_states.h"
+#include "fsdp/fsdp/wrap/partition.h"
 
 namespace fsdp {
 namespace {
@@ -58,11 +58,11 @@ FsdpRoot::FsdpRoot(FsdpModule& root, std::vector<FsdpModule*> members)
 absl::StatusOr<std::unique_ptr<FsdpRoot>> FsdpRoot::Create(FsdpModule& root) {
   std::unique_ptr<FsdpRoot> made(new FsdpRoot(root, MembersOf(root)));
   made->module_.AssignNames();
-  RETURN_IF_ERROR(AgreeOn(*root.mesh()->all(), made->CheckMembers()));
-  RETURN_IF_ERROR(made->CreateUnits());
+  FSDP_RETURN_IF_ERROR(AgreeOn(*root.mesh()->all(), made->CheckMembers()));
+  FSDP_RETURN_IF_ERROR(made->CreateUnits());
   for (const FsdpModule* member : made->members_) made->Apply(*member, made->UnitOf(*member));
-  ASSIGN_OR_RETURN(made->layer_ops_, LayerOpsFor(made->units_->device()));
-  ASSIGN_OR_RETURN(made->executor_, Executor::Create(made->module_, *made->units_, {.root = SettingsOf(root)}));
+  FSDP_ASSIGN_OR_RETURN(made->layer_ops_, LayerOpsFor(made->units_->device()));
+  FSDP_ASSIGN_OR_RETURN(made->executor_, Executor::Create(made->module_, *made->units_, {.root = SettingsOf(root)}));
   for (FsdpModule* member : made->members_) member->JoinRoot(made.get(), made->UnitOf(*member));
   return made;
 }
@@ -97,11 +97,11 @@ absl::Status FsdpRoot::CreateUnits() {
     for (const auto& parameter : member->options().ignored_params) ignored.parameters.insert(parameter.get());
   }
   absl::StatusOr<Partition> partition = Partition::Of(module_, requests, ignored);
-  RETURN_IF_ERROR(AgreeOn(*root_.mesh()->all(), partition.status()));
+  FSDP_RETURN_IF_ERROR(AgreeOn(*root_.mesh()->all(), partition.status()));
   std::vector<UnitSettings> settings;
   for (const UnitModule& unit : partition->units) settings.push_back(SettingsOf(*FsdpModule::Of(*unit.module)));
-  ASSIGN_OR_RETURN(units_, UnitStore::Create(*std::move(partition), settings, ShardGroups(root_.mesh()),
-                                             {.seed = root_.options().init_seed}));
+  FSDP_ASSIGN_OR_RETURN(units_, UnitStore::Create(*std::move(partition), settings, ShardGroups(root_.mesh()),
+                                                  {.seed = root_.options().init_seed}));
   units_->set_trace(root_.options().trace);
   return absl::OkStatus();
 }

@@ -11,10 +11,10 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "fsdp/fsdp_module.h"
-#include "fsdp/runtime/executor.h"
-#include "fsdp/runtime/unit.h"
-#include "nn/device_layer_ops.h"
+#include "fsdp/fsdp/fsdp_module.h"
+#include "fsdp/fsdp/units/executor.h"
+#include "fsdp/fsdp/units/unit.h"
+#include "fsdp/nn/device_layer_ops.h"
 
 namespace fsdp {
 

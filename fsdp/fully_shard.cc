@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "fsdp/fully_shard.h"
+#include "fsdp/fsdp/fully_shard.h"
 
 #include <algorithm>
 #include <set>
@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
+#include "fsdp/base/status_macros.h"
 
 namespace fsdp {
 namespace {
@@ -55,10 +55,10 @@ absl::Status CheckPlacement(const Parameter& parameter, const std::string& name,
 absl::Status CheckParameters(const Module& module, const std::string& path, const FullyShardOptions& options,
                              const std::set<const Parameter*>& ignored) {
   for (const auto& [name, parameter] : module.own_parameters()) {
-    if (ignored.count(parameter.get()) == 0) RETURN_IF_ERROR(CheckPlacement(*parameter, path + name, options));
+    if (ignored.count(parameter.get()) == 0) FSDP_RETURN_IF_ERROR(CheckPlacement(*parameter, path + name, options));
   }
   for (const auto& [name, child] : module.children()) {
-    if (child->hooks() == nullptr) RETURN_IF_ERROR(CheckParameters(*child, path + name + ".", options, ignored));
+    if (child->hooks() == nullptr) FSDP_RETURN_IF_ERROR(CheckParameters(*child, path + name + ".", options, ignored));
   }
   return absl::OkStatus();
 }
@@ -87,15 +87,15 @@ absl::StatusOr<FsdpModule*> FullyShard(Module& module, std::shared_ptr<const Dev
 absl::StatusOr<FsdpModule*> FullyShard(const std::vector<Module*>& modules, std::shared_ptr<const DeviceMesh> mesh,
                                        const FullyShardOptions& options) {
   if (modules.empty()) return absl::InvalidArgumentError("FullyShard: no modules: expected at least one");
-  RETURN_IF_ERROR(CheckMesh(mesh.get(), options));
+  FSDP_RETURN_IF_ERROR(CheckMesh(mesh.get(), options));
   std::set<const Parameter*> ignored;
   for (const auto& parameter : options.ignored_params) ignored.insert(parameter.get());
   for (const Module* module : modules) {
     if (module == nullptr || std::count(modules.begin(), modules.end(), module) != 1) {
       return absl::InvalidArgumentError("FullyShard: a module is null or listed twice");
     }
-    RETURN_IF_ERROR(CheckModule(*module));
-    RETURN_IF_ERROR(CheckParameters(*module, "", options, ignored));
+    FSDP_RETURN_IF_ERROR(CheckModule(*module));
+    FSDP_RETURN_IF_ERROR(CheckParameters(*module, "", options, ignored));
   }
   auto made = std::make_shared<FsdpModule>(modules, std::move(mesh), options);
   for (Module* module : modules) {

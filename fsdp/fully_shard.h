@@ -3,14 +3,14 @@
 // FullyShard: FSDP2. Marks a module as a unit, in place: its parameters that no inner unit has are each cut on
 // dimension 0 over the ranks of a mesh. Inner modules first, the whole model last:
 //
-//   ASSIGN_OR_RETURN(auto mesh, DeviceMesh::Create(group, {8}, {"shard"}));
-//   for (Module* block : blocks) RETURN_IF_ERROR(FullyShard(*block, mesh).status());
-//   ASSIGN_OR_RETURN(FsdpModule* root, FullyShard(*model, mesh));
-//   ASSIGN_OR_RETURN(auto parameters, root->parameters());
+//   FSDP_ASSIGN_OR_RETURN(auto mesh, DeviceMesh::Create(group, {8}, {"shard"}));
+//   for (Module* block : blocks) FSDP_RETURN_IF_ERROR(FullyShard(*block, mesh).status());
+//   FSDP_ASSIGN_OR_RETURN(FsdpModule* root, FullyShard(*model, mesh));
+//   FSDP_ASSIGN_OR_RETURN(auto parameters, root->parameters());
 //   AdamW optimizer(parameters, {.lr = 3e-4});
 //   for (...) {
-//     ASSIGN_OR_RETURN(Tape tape, root->NewTape());
-//     ASSIGN_OR_RETURN(Tensor output, model->Forward(input, tape));
+//     FSDP_ASSIGN_OR_RETURN(Tape tape, root->NewTape());
+//     FSDP_ASSIGN_OR_RETURN(Tensor output, model->Forward(input, tape));
 //     ...
 //   }
 //
@@ -23,10 +23,10 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "collectives/device_mesh.h"
-#include "fsdp/fsdp_module.h"
-#include "fsdp/fully_shard_options.h"
-#include "nn/module.h"
+#include "fsdp/collectives/device_mesh.h"
+#include "fsdp/fsdp/fsdp_module.h"
+#include "fsdp/fsdp/options/fully_shard_options.h"
+#include "fsdp/nn/module.h"
 
 namespace fsdp {
 

@@ -5,13 +5,13 @@
 #include <memory>
 #include <vector>
 
-#include "base/status_macros.h"
-#include "base/status_matchers.h"
-#include "fsdp/test_fully_shard.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/base/status_matchers.h"
+#include "fsdp/fsdp/test_fully_shard.h"
+#include "fsdp/nn/embedding.h"
+#include "fsdp/tensor/ops.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "nn/embedding.h"
-#include "tensor/ops.h"
 
 namespace fsdp {
 namespace {
@@ -30,13 +30,13 @@ struct Counts {
 
 // Of the second step, whose order is known.
 absl::StatusOr<Counts> CountStep(TestFullyShard& test) {
-  RETURN_IF_ERROR(test.ForwardAndBackward());
+  FSDP_RETURN_IF_ERROR(test.ForwardAndBackward());
   test.log->clear();
-  ASSIGN_OR_RETURN(Tape tape, test.root->NewTape());
-  ASSIGN_OR_RETURN(const Tensor y, test.Forward(tape));
+  FSDP_ASSIGN_OR_RETURN(Tape tape, test.root->NewTape());
+  FSDP_ASSIGN_OR_RETURN(const Tensor y, test.Forward(tape));
   Counts counts;
   counts.forward_all_gathers = test.Count("all_gather");
-  RETURN_IF_ERROR(test.Backward(y, tape));
+  FSDP_RETURN_IF_ERROR(test.Backward(y, tape));
   counts.backward_all_gathers = test.Count("all_gather") - counts.forward_all_gathers;
   counts.reduce_scatters = test.Count("reduce_scatter");
   counts.all_reduces = test.Count("all_reduce");
@@ -48,8 +48,8 @@ void ExpectCounts(int ranks, const FullyShardOptions& options, const Counts& wan
   ASSERT_OK(RunFullyShard(
       ranks, options,
       [&](TestFullyShard& test) -> absl::Status {
-        if (set != nullptr) RETURN_IF_ERROR(set(test));
-        ASSIGN_OR_RETURN(const Counts counts, CountStep(test));
+        if (set != nullptr) FSDP_RETURN_IF_ERROR(set(test));
+        FSDP_ASSIGN_OR_RETURN(const Counts counts, CountStep(test));
         EXPECT_EQ(counts.forward_all_gathers, wanted.forward_all_gathers);
         EXPECT_EQ(counts.backward_all_gathers, wanted.backward_all_gathers);
         EXPECT_EQ(counts.reduce_scatters, wanted.reduce_scatters);
@@ -73,7 +73,7 @@ TEST(FullyShardCountsTest, WithoutReshardAfterForwardEveryUnitIsGatheredOnce) {
 
 TEST(FullyShardCountsTest, ReshardingToGroupsGathersOverThemInBackward) {
   ASSERT_OK(RunFullyShard(4, {.reshard_after_forward = 2}, [](TestFullyShard& test) -> absl::Status {
-    ASSIGN_OR_RETURN(const Counts counts, CountStep(test));
+    FSDP_ASSIGN_OR_RETURN(const Counts counts, CountStep(test));
     EXPECT_EQ(counts.reduce_scatters, kUnits);
     EXPECT_EQ(test.Count("all_gather world "), kUnits);
     EXPECT_EQ(test.Count("all_gather world/2 "), kUnits);
@@ -115,7 +115,7 @@ TEST(FullyShardCountsTest, SetReshardAfterForwardReplacesTheRootsDefault) {
 
 TEST(FullyShardCountsTest, SetReshardAfterForwardOffAfterAStepMakesTheMemoryItNeeds) {
   ExpectCounts(kRanks, {}, {kUnits, 0, kUnits, 0}, 1, [](TestFullyShard& test) -> absl::Status {
-    RETURN_IF_ERROR(test.ForwardAndBackward());
+    FSDP_RETURN_IF_ERROR(test.ForwardAndBackward());
     return test.root->set_reshard_after_forward(false);
   });
 }
@@ -130,21 +130,22 @@ TEST(FullyShardCountsTest, SetUnshardInBackwardOffSparesTheAllGatherOfThatUnit) 
   ASSERT_OK(RunRanks(kRanks, [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
     auto log = std::make_shared<RecordingProcessGroup::Log>();
     auto recorded = std::make_shared<RecordingProcessGroup>(std::move(group), "world", log);
-    ASSIGN_OR_RETURN(const auto mesh, DeviceMesh::Create(recorded, {kRanks}, {"shard"}));
+    FSDP_ASSIGN_OR_RETURN(const auto mesh, DeviceMesh::Create(recorded, {kRanks}, {"shard"}));
     TestSequence model;
-    ASSIGN_OR_RETURN(FsdpModule * positions,
-                     FullyShard(*model.Add(std::make_unique<PositionEmbedding>(4, 3, Initializer::Constant(1))), mesh));
+    FSDP_ASSIGN_OR_RETURN(
+        FsdpModule * positions,
+        FullyShard(*model.Add(std::make_unique<PositionEmbedding>(4, 3, Initializer::Constant(1))), mesh));
     model.AddLinear(3, 5);
-    RETURN_IF_ERROR(positions->set_unshard_in_backward(false));
-    ASSIGN_OR_RETURN(FsdpModule * root, FullyShard(model, mesh));
+    FSDP_RETURN_IF_ERROR(positions->set_unshard_in_backward(false));
+    FSDP_ASSIGN_OR_RETURN(FsdpModule * root, FullyShard(model, mesh));
     for (int step = 0; step < 2; ++step) {
       log->clear();
-      ASSIGN_OR_RETURN(Tape tape, root->NewTape());
-      ASSIGN_OR_RETURN(const Tensor x, tape.Empty(DType::kFloat32, {1, 2, 3}));
+      FSDP_ASSIGN_OR_RETURN(Tape tape, root->NewTape());
+      FSDP_ASSIGN_OR_RETURN(const Tensor x, tape.Empty(DType::kFloat32, {1, 2, 3}));
       recorded->device()->ops().Zero(x, tape.stream());
-      ASSIGN_OR_RETURN(const Tensor y, model.Forward(x, tape));
-      RETURN_IF_ERROR(model.Backward(y, tape).status());
-      RETURN_IF_ERROR(tape.stream().Synchronize());
+      FSDP_ASSIGN_OR_RETURN(const Tensor y, model.Forward(x, tape));
+      FSDP_RETURN_IF_ERROR(model.Backward(y, tape).status());
+      FSDP_RETURN_IF_ERROR(tape.stream().Synchronize());
       EXPECT_EQ(CountEntries(*log, "all_gather"), 2);
       EXPECT_EQ(CountEntries(*log, "reduce_scatter"), 2);
     }
@@ -154,10 +155,10 @@ TEST(FullyShardCountsTest, SetUnshardInBackwardOffSparesTheAllGatherOfThatUnit) 
 
 TEST(FullyShardCountsTest, EvaluationGathersEveryUnitOnceAndReducesNothing) {
   ASSERT_OK(RunFullyShard(kRanks, {}, [](TestFullyShard& test) -> absl::Status {
-    ASSIGN_OR_RETURN(Tape tape, test.root->NewTape(/*training=*/false));
+    FSDP_ASSIGN_OR_RETURN(Tape tape, test.root->NewTape(/*training=*/false));
     test.log->clear();
-    RETURN_IF_ERROR(test.Forward(tape).status());
-    RETURN_IF_ERROR(tape.stream().Synchronize());
+    FSDP_RETURN_IF_ERROR(test.Forward(tape).status());
+    FSDP_RETURN_IF_ERROR(tape.stream().Synchronize());
     EXPECT_EQ(test.Count("all_gather"), kUnits);
     EXPECT_EQ(test.Count("reduce_scatter"), 0);
     return absl::OkStatus();
@@ -166,7 +167,7 @@ TEST(FullyShardCountsTest, EvaluationGathersEveryUnitOnceAndReducesNothing) {
 
 TEST(FullyShardCountsTest, ReduceScattersLeaveEachRankItsRowsOfEveryParameterPadded) {
   ASSERT_OK(RunFullyShard(kRanks, {}, [](TestFullyShard& test) -> absl::Status {
-    RETURN_IF_ERROR(CountStep(test).status());
+    FSDP_RETURN_IF_ERROR(CountStep(test).status());
     // A third of the rows, rounded up, times columns: the second block (2 * 4 + 2 of weight [5, 4] and bias [4]), the
     // first (1 * 5 + 2 + 2 * 5 + 2), the root (2 * 7 + 3).
     std::vector<std::string> outputs;

@@ -10,18 +10,18 @@
 #include <utility>
 #include <vector>
 
-#include "base/status_macros.h"
-#include "base/status_matchers.h"
-#include "collectives/run_ranks.h"
-#include "fsdp/fully_shard.h"
-#include "fsdp/test_model.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/base/status_matchers.h"
+#include "fsdp/collectives/run_ranks.h"
+#include "fsdp/fsdp/fully_shard.h"
+#include "fsdp/fsdp/test_model.h"
+#include "fsdp/models/gpt2.h"
+#include "fsdp/nn/cross_entropy_loss.h"
+#include "fsdp/nn/device_layer_ops.h"
+#include "fsdp/optim/adamw.h"
+#include "fsdp/tensor/host_device.h"
+#include "fsdp/tensor/ops.h"
 #include "gtest/gtest.h"
-#include "models/gpt2.h"
-#include "nn/cross_entropy_loss.h"
-#include "nn/device_layer_ops.h"
-#include "optim/adamw.h"
-#include "tensor/host_device.h"
-#include "tensor/ops.h"
 
 namespace fsdp {
 namespace {
@@ -35,17 +35,17 @@ constexpr AdamWOptions kHyperparameters{.lr = 1e-2, .weight_decay = 0.1};
 using Weights = std::map<std::string, std::vector<float>>;
 
 absl::Status ComputeGradients(Module& module, int step, int rank, Tape& tape) {
-  ASSIGN_OR_RETURN(const Tensor tokens, Tensor::Empty(tape.device(), DType::kInt32, {kRows, kSeqLen}));
-  ASSIGN_OR_RETURN(const Tensor targets, Tensor::Empty(tape.device(), DType::kInt32, {kRows * kSeqLen}));
+  FSDP_ASSIGN_OR_RETURN(const Tensor tokens, Tensor::Empty(tape.device(), DType::kInt32, {kRows, kSeqLen}));
+  FSDP_ASSIGN_OR_RETURN(const Tensor targets, Tensor::Empty(tape.device(), DType::kInt32, {kRows * kSeqLen}));
   for (int i = 0; i < kRows * kSeqLen; ++i) {
     const int at = (step * 7 + rank) * 31 + i;
     tokens.data_as<int32_t>()[i] = at * at % 29;
     targets.data_as<int32_t>()[i] = (at + 1) * (at + 1) % 29;
   }
   CrossEntropyLoss loss;
-  ASSIGN_OR_RETURN(const Tensor logits, module.Forward(tokens, tape));
-  RETURN_IF_ERROR(loss.Forward(logits, targets, tape).status());
-  ASSIGN_OR_RETURN(const Tensor grad_logits, loss.Backward(1.0f, tape));
+  FSDP_ASSIGN_OR_RETURN(const Tensor logits, module.Forward(tokens, tape));
+  FSDP_RETURN_IF_ERROR(loss.Forward(logits, targets, tape).status());
+  FSDP_ASSIGN_OR_RETURN(const Tensor grad_logits, loss.Backward(1.0f, tape));
   return module.Backward(grad_logits, tape).status();
 }
 
@@ -53,17 +53,17 @@ absl::Status ComputeGradients(Module& module, int step, int rank, Tape& tape) {
 absl::StatusOr<Weights> TrainReference(int replicas, int shards) {
   const std::shared_ptr<Device> device = CreateHostDevice();
   const TensorOps& ops = device->ops();
-  ASSIGN_OR_RETURN(const std::shared_ptr<const LayerOps> layer_ops, LayerOpsFor(*device));
-  ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream, device->CreateStream("reference"));
-  ASSIGN_OR_RETURN(const std::unique_ptr<Module> module, MakeGpt2(OddGpt2Config()));
-  RETURN_IF_ERROR(module->Materialize(*device, kSeed));
-  ASSIGN_OR_RETURN(const auto parameters, WholeParameters(*module, *device));
+  FSDP_ASSIGN_OR_RETURN(const std::shared_ptr<const LayerOps> layer_ops, LayerOpsFor(*device));
+  FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream, device->CreateStream("reference"));
+  FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<Module> module, MakeGpt2(OddGpt2Config()));
+  FSDP_RETURN_IF_ERROR(module->Materialize(*device, kSeed));
+  FSDP_ASSIGN_OR_RETURN(const auto parameters, WholeParameters(*module, *device));
   std::vector<ShardedParameter*> pointers;
   std::vector<Tensor> block, total;  // sums over a block of ranks, and of their means
   for (const auto& parameter : parameters) {
     pointers.push_back(parameter.get());
     for (std::vector<Tensor>* sums : {&block, &total}) {
-      ASSIGN_OR_RETURN(Tensor sum, Tensor::Empty(*device, DType::kFloat32, parameter->grad.shape()));
+      FSDP_ASSIGN_OR_RETURN(Tensor sum, Tensor::Empty(*device, DType::kFloat32, parameter->grad.shape()));
       sums->push_back(std::move(sum));
     }
   }
@@ -75,7 +75,7 @@ absl::StatusOr<Weights> TrainReference(int replicas, int shards) {
       for (int shard = 0; shard < shards; ++shard) {
         for (ShardedParameter* p : pointers) ops.Zero(p->grad, *stream);
         Tape tape(*stream, *layer_ops);
-        RETURN_IF_ERROR(ComputeGradients(*module, step, replica * shards + shard, tape));
+        FSDP_RETURN_IF_ERROR(ComputeGradients(*module, step, replica * shards + shard, tape));
         for (size_t i = 0; i < pointers.size(); ++i) ops.Accumulate(pointers[i]->grad, block[i], *stream);
       }
       for (size_t i = 0; i < pointers.size(); ++i) {
@@ -84,9 +84,9 @@ absl::StatusOr<Weights> TrainReference(int replicas, int shards) {
       }
     }
     for (size_t i = 0; i < pointers.size(); ++i) ops.CastDivide(total[i], pointers[i]->grad, replicas, *stream);
-    RETURN_IF_ERROR(optimizer.Step(*stream));
+    FSDP_RETURN_IF_ERROR(optimizer.Step(*stream));
   }
-  RETURN_IF_ERROR(stream->Synchronize());
+  FSDP_RETURN_IF_ERROR(stream->Synchronize());
   Weights weights;
   for (const ShardedParameter* p : pointers) {
     weights[p->fqn].assign(p->data.data_as<float>(), p->data.data_as<float>() + p->data.numel());
@@ -106,7 +106,7 @@ using Apply = absl::Status (*)(Module& model, const std::shared_ptr<const Device
 absl::Status ApplyToBlocks(Module& model, const std::shared_ptr<const DeviceMesh>& mesh,
                            const FullyShardOptions& options) {
   for (const auto& [name, module] : model.NamedModules()) {
-    if (dynamic_cast<Gpt2Block*>(module) != nullptr) RETURN_IF_ERROR(FullyShard(*module, mesh, options).status());
+    if (dynamic_cast<Gpt2Block*>(module) != nullptr) FSDP_RETURN_IF_ERROR(FullyShard(*module, mesh, options).status());
   }
   return FullyShard(model, mesh, options).status();
 }
@@ -117,9 +117,9 @@ absl::Status ApplyToGroup(Module& model, const std::shared_ptr<const DeviceMesh>
   std::vector<Module*> blocks;
   for (const auto& [name, module] : model.NamedModules()) {
     if (dynamic_cast<Gpt2Block*>(module) != nullptr) blocks.push_back(module);
-    if (name == "transformer.h.1.mlp") RETURN_IF_ERROR(FullyShard(*module, mesh, options).status());
+    if (name == "transformer.h.1.mlp") FSDP_RETURN_IF_ERROR(FullyShard(*module, mesh, options).status());
   }
-  RETURN_IF_ERROR(FullyShard(blocks, mesh, options).status());
+  FSDP_RETURN_IF_ERROR(FullyShard(blocks, mesh, options).status());
   return FullyShard(model, mesh, options).status();
 }
 
@@ -129,19 +129,19 @@ absl::Status TrainRank(const Mesh& shape, Apply apply, const FullyShardOptions& 
       shape.replicas == 1 ? std::vector<int>{shape.shards} : std::vector<int>{shape.replicas, shape.shards};
   const std::vector<std::string> names =
       shape.replicas == 1 ? std::vector<std::string>{"shard"} : std::vector<std::string>{"replicate", "shard"};
-  ASSIGN_OR_RETURN(const std::shared_ptr<const DeviceMesh> mesh, DeviceMesh::Create(group, sizes, names));
-  ASSIGN_OR_RETURN(const std::unique_ptr<Module> model, MakeGpt2(OddGpt2Config()));
-  RETURN_IF_ERROR(apply(*model, mesh, options));
+  FSDP_ASSIGN_OR_RETURN(const std::shared_ptr<const DeviceMesh> mesh, DeviceMesh::Create(group, sizes, names));
+  FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<Module> model, MakeGpt2(OddGpt2Config()));
+  FSDP_RETURN_IF_ERROR(apply(*model, mesh, options));
   FsdpModule& root = *FsdpModule::Of(*model);
-  ASSIGN_OR_RETURN(const std::vector<ShardedParameter*> parameters, root.parameters());
+  FSDP_ASSIGN_OR_RETURN(const std::vector<ShardedParameter*> parameters, root.parameters());
   AdamW optimizer(AdamW::DecayMatricesOnly(parameters, kHyperparameters));
   for (int step = 0; step < kSteps; ++step) {
-    ASSIGN_OR_RETURN(Tape tape, root.NewTape());
-    RETURN_IF_ERROR(ComputeGradients(*model, step, group->rank(), tape));
-    RETURN_IF_ERROR(optimizer.Step(tape.stream()));
+    FSDP_ASSIGN_OR_RETURN(Tape tape, root.NewTape());
+    FSDP_RETURN_IF_ERROR(ComputeGradients(*model, step, group->rank(), tape));
+    FSDP_RETURN_IF_ERROR(optimizer.Step(tape.stream()));
     optimizer.ZeroGrad();
   }
-  ASSIGN_OR_RETURN(const StateDict state, root.GetStateDict());
+  FSDP_ASSIGN_OR_RETURN(const StateDict state, root.GetStateDict());
   const std::lock_guard<std::mutex> lock(mutex);
   for (const auto& [key, value] : state.entries()) {
     const auto& tensor = std::get<ShardedTensor>(value);

@@ -7,14 +7,14 @@
 #include <string>
 #include <vector>
 
-#include "base/status_macros.h"
-#include "base/status_matchers.h"
-#include "collectives/run_ranks.h"
-#include "fsdp/fsdp_root.h"
-#include "fsdp/fully_shard.h"
-#include "fsdp/test_model.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/base/status_matchers.h"
+#include "fsdp/collectives/run_ranks.h"
+#include "fsdp/fsdp/fsdp_root.h"
+#include "fsdp/fsdp/fully_shard.h"
+#include "fsdp/fsdp/test_model.h"
+#include "fsdp/models/gpt2.h"
 #include "gtest/gtest.h"
-#include "models/gpt2.h"
 #include "nlohmann/json.hpp"
 
 namespace fsdp {
@@ -32,17 +32,18 @@ ReshardAfterForward ReshardOf(const json& flags) {
 // Rank 0's step after the first.
 absl::StatusOr<std::string> ScheduleOf(const json& flags) {
   std::string rendered;
-  RETURN_IF_ERROR(RunRanks(flags["nproc"], [&](std::shared_ptr<ProcessGroup> group) -> absl::Status {
+  FSDP_RETURN_IF_ERROR(RunRanks(flags["nproc"], [&](std::shared_ptr<ProcessGroup> group) -> absl::Status {
     Gpt2Config config = OddGpt2Config();
     config.n_layer = 3;
-    ASSIGN_OR_RETURN(const auto mesh, DeviceMesh::Create(group, {group->size()}, {"shard"}));
-    ASSIGN_OR_RETURN(const std::unique_ptr<Module> model, MakeGpt2(config));
+    FSDP_ASSIGN_OR_RETURN(const auto mesh, DeviceMesh::Create(group, {group->size()}, {"shard"}));
+    FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<Module> model, MakeGpt2(config));
     const FullyShardOptions options{.reshard_after_forward = ReshardOf(flags)};
     for (const auto& [name, module] : model->NamedModules()) {
-      if (dynamic_cast<Gpt2Block*>(module) != nullptr) RETURN_IF_ERROR(FullyShard(*module, mesh, options).status());
+      if (dynamic_cast<Gpt2Block*>(module) != nullptr)
+        FSDP_RETURN_IF_ERROR(FullyShard(*module, mesh, options).status());
     }
-    ASSIGN_OR_RETURN(FsdpModule * outermost, FullyShard(*model, mesh, options));
-    ASSIGN_OR_RETURN(const FsdpRoot* root, outermost->Root());
+    FSDP_ASSIGN_OR_RETURN(FsdpModule * outermost, FullyShard(*model, mesh, options));
+    FSDP_ASSIGN_OR_RETURN(const FsdpRoot* root, outermost->Root());
     const Schedule schedule = root->StepSchedule(flags.value("grad_accum", 1));
     if (group->rank() == 0) rendered = RenderSchedule(schedule, root->UnitNames());
     return absl::OkStatus();

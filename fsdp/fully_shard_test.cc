@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "fsdp/fully_shard.h"
+#include "fsdp/fsdp/fully_shard.h"
 
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "base/status_macros.h"
-#include "base/status_matchers.h"
-#include "fsdp/test_fully_shard.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/base/status_matchers.h"
+#include "fsdp/fsdp/test_fully_shard.h"
+#include "fsdp/nn/module_list.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "nn/module_list.h"
 
 namespace fsdp {
 namespace {
@@ -23,7 +23,7 @@ constexpr int kRanks = 3;
 // What `fail` returns on each of 3 ranks over a mesh of one dimension.
 absl::Status OnMesh(const std::function<absl::Status(const std::shared_ptr<const DeviceMesh>& mesh)>& fail) {
   return RunRanks(kRanks, [&](std::shared_ptr<ProcessGroup> group) -> absl::Status {
-    ASSIGN_OR_RETURN(const auto mesh, DeviceMesh::Create(std::move(group), {kRanks}, {"shard"}));
+    FSDP_ASSIGN_OR_RETURN(const auto mesh, DeviceMesh::Create(std::move(group), {kRanks}, {"shard"}));
     return fail(mesh);
   });
 }
@@ -40,7 +40,7 @@ TEST(FullyShardTest, AContainerIsRefused) {
 TEST(FullyShardTest, ASecondCallOnAModuleIsRefused) {
   EXPECT_THAT(OnMesh([](const auto& mesh) -> absl::Status {
                 TestSequence model;
-                RETURN_IF_ERROR(FullyShard(model, mesh).status());
+                FSDP_RETURN_IF_ERROR(FullyShard(model, mesh).status());
                 return FullyShard(model, mesh).status();
               }),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("that has been sharded already")));
@@ -96,7 +96,7 @@ TEST(FullyShardTest, AUnitOfSeveralModulesCannotBeTheRoot) {
                 TestSequence model;
                 Module* first = model.AddLinear(3, 5);
                 Module* second = model.AddLinear(5, 7);
-                ASSIGN_OR_RETURN(FsdpModule * group, FullyShard(std::vector<Module*>{first, second}, mesh));
+                FSDP_ASSIGN_OR_RETURN(FsdpModule * group, FullyShard(std::vector<Module*>{first, second}, mesh));
                 return group->parameters().status();
               }),
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("a unit of 2 modules cannot be the root")));
@@ -105,9 +105,9 @@ TEST(FullyShardTest, AUnitOfSeveralModulesCannotBeTheRoot) {
 TEST(FullyShardTest, AModuleThatWasARootCannotJoinAnother) {
   EXPECT_THAT(OnMesh([](const auto& mesh) -> absl::Status {
                 TestSequence model;
-                ASSIGN_OR_RETURN(FsdpModule * inner, FullyShard(*model.AddLinear(3, 5), mesh));
-                ASSIGN_OR_RETURN(FsdpModule * outer, FullyShard(model, mesh));
-                RETURN_IF_ERROR(inner->parameters().status());
+                FSDP_ASSIGN_OR_RETURN(FsdpModule * inner, FullyShard(*model.AddLinear(3, 5), mesh));
+                FSDP_ASSIGN_OR_RETURN(FsdpModule * outer, FullyShard(model, mesh));
+                FSDP_RETURN_IF_ERROR(inner->parameters().status());
                 return outer->parameters().status();
               }),
               StatusIs(absl::StatusCode::kFailedPrecondition,
@@ -116,7 +116,7 @@ TEST(FullyShardTest, AModuleThatWasARootCannotJoinAnother) {
 
 TEST(FullyShardTest, AnInnerModuleIsToldThatItIsNotTheRoot) {
   ASSERT_OK(RunFullyShard(kRanks, {}, [](TestFullyShard& test) -> absl::Status {
-    RETURN_IF_ERROR(test.root->parameters().status());
+    FSDP_RETURN_IF_ERROR(test.root->parameters().status());
     EXPECT_THAT(test.blocks[1]->NewTape().status(),
                 StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("module \"1\" is not the root")));
     EXPECT_TRUE(test.root->is_root());
@@ -131,9 +131,9 @@ TEST(FullyShardTest, ParametersSharedAcrossUnitsAreRefusedByBothNames) {
                 Conv1D* first = model.AddLinear(3, 3);
                 TestSequence* second = model.AddSequence();
                 second->AddAlias("tied", first->own_parameters()[0].second);
-                RETURN_IF_ERROR(FullyShard(*first, mesh).status());
-                RETURN_IF_ERROR(FullyShard(*second, mesh).status());
-                ASSIGN_OR_RETURN(FsdpModule * root, FullyShard(model, mesh));
+                FSDP_RETURN_IF_ERROR(FullyShard(*first, mesh).status());
+                FSDP_RETURN_IF_ERROR(FullyShard(*second, mesh).status());
+                FSDP_ASSIGN_OR_RETURN(FsdpModule * root, FullyShard(model, mesh));
                 return root->parameters().status();
               }),
               StatusIs(absl::StatusCode::kInvalidArgument,
@@ -146,9 +146,9 @@ TEST(FullyShardTest, OneUnitOfBothModulesMayShareAParameter) {
     Conv1D* first = model.AddLinear(3, 3);
     TestSequence* second = model.AddSequence();
     second->AddAlias("tied", first->own_parameters()[0].second);
-    RETURN_IF_ERROR(FullyShard(std::vector<Module*>{first, second}, mesh).status());
-    ASSIGN_OR_RETURN(FsdpModule * root, FullyShard(model, mesh));
-    ASSIGN_OR_RETURN(const std::vector<ShardedParameter*> parameters, root->parameters());
+    FSDP_RETURN_IF_ERROR(FullyShard(std::vector<Module*>{first, second}, mesh).status());
+    FSDP_ASSIGN_OR_RETURN(FsdpModule * root, FullyShard(model, mesh));
+    FSDP_ASSIGN_OR_RETURN(const std::vector<ShardedParameter*> parameters, root->parameters());
     EXPECT_EQ(parameters.size(), 2u);
     return absl::OkStatus();
   }));
@@ -159,40 +159,41 @@ TEST(FullyShardTest, MixedDTypesInAUnitAreRefusedByName) {
                 TestSequence model;
                 model.AddUnused("a", {3});
                 model.AddUnused("b", {3})->dtype = DType::kBFloat16;
-                ASSIGN_OR_RETURN(FsdpModule * root, FullyShard(model, mesh));
+                FSDP_ASSIGN_OR_RETURN(FsdpModule * root, FullyShard(model, mesh));
                 return root->parameters().status();
               }),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("\"b\" is bfloat16 and \"a\" is float32")));
 }
 
 TEST(FullyShardTest, UnitsOfOneModelHaveOneMesh) {
-  EXPECT_THAT(RunRanks(4,
-                       [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
-                         ASSIGN_OR_RETURN(const auto row, DeviceMesh::Create(group, {4}, {"shard"}));
-                         ASSIGN_OR_RETURN(const auto grid, DeviceMesh::Create(group, {2, 2}, {"replicate", "shard"}));
-                         TestSequence model;
-                         RETURN_IF_ERROR(FullyShard(*model.AddLinear(3, 5), row).status());
-                         ASSIGN_OR_RETURN(FsdpModule * root, FullyShard(model, grid));
-                         return root->parameters().status();
-                       }),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("module \"0\" is sharded over mesh shard=4, the root over replicate=2 x shard=2")));
+  EXPECT_THAT(
+      RunRanks(4,
+               [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
+                 FSDP_ASSIGN_OR_RETURN(const auto row, DeviceMesh::Create(group, {4}, {"shard"}));
+                 FSDP_ASSIGN_OR_RETURN(const auto grid, DeviceMesh::Create(group, {2, 2}, {"replicate", "shard"}));
+                 TestSequence model;
+                 FSDP_RETURN_IF_ERROR(FullyShard(*model.AddLinear(3, 5), row).status());
+                 FSDP_ASSIGN_OR_RETURN(FsdpModule * root, FullyShard(model, grid));
+                 return root->parameters().status();
+               }),
+      StatusIs(absl::StatusCode::kInvalidArgument,
+               HasSubstr("module \"0\" is sharded over mesh shard=4, the root over replicate=2 x shard=2")));
 }
 
 TEST(FullyShardTest, ForwardWithoutATapeOfTheRootIsAnError) {
   EXPECT_THAT(RunFullyShard(kRanks, {},
                             [](TestFullyShard& test) -> absl::Status {
-                              ASSIGN_OR_RETURN(const auto stream, test.device().CreateStream("other"));
-                              ASSIGN_OR_RETURN(const auto ops, LayerOpsFor(test.device()));
+                              FSDP_ASSIGN_OR_RETURN(const auto stream, test.device().CreateStream("other"));
+                              FSDP_ASSIGN_OR_RETURN(const auto ops, LayerOpsFor(test.device()));
                               Tape tape(*stream, *ops);
                               return test.Forward(tape).status();
                             }),
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("before its root was used")));
   EXPECT_THAT(RunFullyShard(kRanks, {},
                             [](TestFullyShard& test) -> absl::Status {
-                              RETURN_IF_ERROR(test.root->parameters().status());
-                              ASSIGN_OR_RETURN(const auto stream, test.device().CreateStream("other"));
-                              ASSIGN_OR_RETURN(const auto ops, LayerOpsFor(test.device()));
+                              FSDP_RETURN_IF_ERROR(test.root->parameters().status());
+                              FSDP_ASSIGN_OR_RETURN(const auto stream, test.device().CreateStream("other"));
+                              FSDP_ASSIGN_OR_RETURN(const auto ops, LayerOpsFor(test.device()));
                               Tape tape(*stream, *ops);
                               return test.Forward(tape).status();
                             }),
@@ -201,7 +202,7 @@ TEST(FullyShardTest, ForwardWithoutATapeOfTheRootIsAnError) {
 
 TEST(FullyShardTest, EveryRankHoldsItsRowsOfEveryParameter) {
   ASSERT_OK(RunFullyShard(kRanks, {}, [](TestFullyShard& test) -> absl::Status {
-    ASSIGN_OR_RETURN(const std::vector<ShardedParameter*> parameters, test.root->parameters());
+    FSDP_ASSIGN_OR_RETURN(const std::vector<ShardedParameter*> parameters, test.root->parameters());
     EXPECT_EQ(parameters.size(), 8u);
     for (const ShardedParameter* parameter : parameters) {
       const int64_t rows = parameter->shape.dim(0);
@@ -223,10 +224,10 @@ TEST(FullyShardTest, IgnoredParametersAreLeftAlone) {
     TestSequence model;
     model.AddLinear(3, 5);
     const std::shared_ptr<Parameter> ignored = model.AddUnused("ignored", {});
-    ASSIGN_OR_RETURN(FsdpModule * root, FullyShard(model, mesh, {.ignored_params = {ignored}}));
-    ASSIGN_OR_RETURN(const std::vector<ShardedParameter*> parameters, root->parameters());
+    FSDP_ASSIGN_OR_RETURN(FsdpModule * root, FullyShard(model, mesh, {.ignored_params = {ignored}}));
+    FSDP_ASSIGN_OR_RETURN(const std::vector<ShardedParameter*> parameters, root->parameters());
     EXPECT_EQ(parameters.size(), 2u);
-    ASSIGN_OR_RETURN(const FsdpRoot* made, root->Root());
+    FSDP_ASSIGN_OR_RETURN(const FsdpRoot* made, root->Root());
     EXPECT_EQ(made->units().unmanaged().size(), 1u);
     return absl::OkStatus();
   }));
@@ -234,7 +235,7 @@ TEST(FullyShardTest, IgnoredParametersAreLeftAlone) {
 
 TEST(FullyShardTest, MetaParametersGetTheValuesOfTheirInitializers) {
   ASSERT_OK(RunFullyShard(kRanks, {.init_seed = 3}, [](TestFullyShard& test) -> absl::Status {
-    ASSIGN_OR_RETURN(const std::vector<ShardedParameter*> parameters, test.root->parameters());
+    FSDP_ASSIGN_OR_RETURN(const std::vector<ShardedParameter*> parameters, test.root->parameters());
     for (const auto& [name, original] : test.model->NamedParameters()) {
       for (const ShardedParameter* parameter : parameters) {
         if (parameter->fqn != name) continue;

@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "fsdp/fully_sharded_data_parallel.h"
+#include "fsdp/fsdp/fully_sharded_data_parallel.h"
 
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
-#include "fsdp/clip_grad_norm.h"
-#include "fsdp/fsdp_root.h"
-#include "fsdp/runtime/capture_check.h"
-#include "fsdp/runtime/executor.h"
-#include "fsdp/runtime/module_apply.h"
-#include "fsdp/runtime/unit.h"
-#include "fsdp/state/live_optim_state.h"
-#include "fsdp/state/model_state.h"
-#include "fsdp/state/optim_forms.h"
-#include "fsdp/state/optim_state.h"
-#include "nn/device_layer_ops.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/fsdp/clip_grad_norm.h"
+#include "fsdp/fsdp/fsdp_root.h"
+#include "fsdp/fsdp/module_apply.h"
+#include "fsdp/fsdp/state/live_optim_state.h"
+#include "fsdp/fsdp/state/model_state.h"
+#include "fsdp/fsdp/state/optim_forms.h"
+#include "fsdp/fsdp/state/optim_state.h"
+#include "fsdp/fsdp/units/capture_check.h"
+#include "fsdp/fsdp/units/executor.h"
+#include "fsdp/fsdp/units/unit.h"
+#include "fsdp/nn/device_layer_ops.h"
 
 namespace fsdp {
 
@@ -42,25 +42,25 @@ absl::StatusOr<std::unique_ptr<FullyShardedDataParallel>> FullyShardedDataParall
   model->module_ = std::move(module);
   model->module_->AssignNames();
   if (options.shard_group_size > 0 && options.auto_wrap_policy) {
-    RETURN_IF_ERROR(groups.SplitForHybrid(options.shard_group_size));
+    FSDP_RETURN_IF_ERROR(groups.SplitForHybrid(options.shard_group_size));
   }
-  RETURN_IF_ERROR(CheckDeviceId(options, *groups.any().device()));
+  FSDP_RETURN_IF_ERROR(CheckDeviceId(options, *groups.any().device()));
   absl::StatusOr<Partition> partition = Partition::ByPolicy(*model->module_, options);
-  RETURN_IF_ERROR(groups.AgreeOn(partition.status()));
+  FSDP_RETURN_IF_ERROR(groups.AgreeOn(partition.status()));
   std::vector<UnitSettings> settings;
   for (const UnitModule& unit : partition->units) {
     settings.push_back(UnitSettingsOf(options, unit.overrides, unit.name.empty()));
   }
-  ASSIGN_OR_RETURN(model->layer_ops_, LayerOpsFor(*groups.any().device()));
+  FSDP_ASSIGN_OR_RETURN(model->layer_ops_, LayerOpsFor(*groups.any().device()));
   const ParameterInit init{options.init_seed, options.param_init_fn, options.sync_module_states};
-  ASSIGN_OR_RETURN(model->units_, UnitStore::Create(*std::move(partition), settings, std::move(groups), init));
+  FSDP_ASSIGN_OR_RETURN(model->units_, UnitStore::Create(*std::move(partition), settings, std::move(groups), init));
   model->units_->set_trace(options.trace);
-  ASSIGN_OR_RETURN(model->executor_, Executor::Create(*model->module_, *model->units_,
-                                                      {.backward_prefetch = options.backward_prefetch,
-                                                       .forward_prefetch = options.forward_prefetch,
-                                                       .limit_all_gathers = options.limit_all_gathers,
-                                                       .check_execution_order = options.check_execution_order,
-                                                       .root = UnitSettingsOf(options, {}, /*is_root=*/true)}));
+  FSDP_ASSIGN_OR_RETURN(model->executor_, Executor::Create(*model->module_, *model->units_,
+                                                           {.backward_prefetch = options.backward_prefetch,
+                                                            .forward_prefetch = options.forward_prefetch,
+                                                            .limit_all_gathers = options.limit_all_gathers,
+                                                            .check_execution_order = options.check_execution_order,
+                                                            .root = UnitSettingsOf(options, {}, /*is_root=*/true)}));
   return model;
 }
 
@@ -71,7 +71,7 @@ absl::StatusOr<std::unique_ptr<FullyShardedDataParallel>> FullyShardedDataParall
     return absl::InvalidArgumentError(absl::StrCat("FromFullyShard of a ", std::string(module->type_name()),
                                                    ": expected a module that FullyShard was applied to"));
   }
-  ASSIGN_OR_RETURN(const FsdpRoot* root, fully_sharded->Root());
+  FSDP_ASSIGN_OR_RETURN(const FsdpRoot* root, fully_sharded->Root());
   std::unique_ptr<FullyShardedDataParallel> model(new FullyShardedDataParallel());
   model->module_ = std::move(module);
   model->layer_ops_ = root->layer_ops();
@@ -108,22 +108,22 @@ std::vector<ShardedParameter*> FullyShardedDataParallel::parameters() const {
 }
 
 absl::StatusOr<float> FullyShardedDataParallel::ClipGradNorm(float max_norm, double norm_type) {
-  RETURN_IF_ERROR(executor_->CheckIdle("clip_grad_norm"));
+  FSDP_RETURN_IF_ERROR(executor_->CheckIdle("clip_grad_norm"));
   return ClipShardedGradNorm(*module_, *units_, max_norm, norm_type, stream());
 }
 
 absl::StatusOr<GradClip> FullyShardedDataParallel::DeferClipGradNorm(float max_norm) {
-  RETURN_IF_ERROR(executor_->CheckBetweenPasses("clip_grad_norm"));
+  FSDP_RETURN_IF_ERROR(executor_->CheckBetweenPasses("clip_grad_norm"));
   return DeferClipShardedGradNorm(*module_, *units_, max_norm, stream());
 }
 
 absl::StatusOr<StateDict> FullyShardedDataParallel::GetStateDict() {
-  RETURN_IF_ERROR(executor_->CheckIdle("GetStateDict"));
+  FSDP_RETURN_IF_ERROR(executor_->CheckIdle("GetStateDict"));
   return GetModelState(*module_, *units_, FormOf(settings_.state_dict_config()));
 }
 
 absl::Status FullyShardedDataParallel::AddOptimStateDict(Optimizer& optimizer, StateDict& state) {
-  RETURN_IF_ERROR(executor_->CheckIdle("AddOptimStateDict"));
+  FSDP_RETURN_IF_ERROR(executor_->CheckIdle("AddOptimStateDict"));
   return AddOptimState(*units_, optimizer, FormOf(settings_.optim_state_dict_config()), state);
 }
 
@@ -133,7 +133,7 @@ absl::Status FullyShardedDataParallel::LoadStateDict(const StateDict& state) {
 
 absl::StatusOr<IncompatibleKeys> FullyShardedDataParallel::LoadStateDict(const StateDict& state,
                                                                          const LoadStateDictOptions& options) {
-  RETURN_IF_ERROR(executor_->CheckIdle("LoadStateDict"));
+  FSDP_RETURN_IF_ERROR(executor_->CheckIdle("LoadStateDict"));
   return LoadModelState(*module_, *units_, state, settings_.type(), options);
 }
 
@@ -143,13 +143,13 @@ absl::Status FullyShardedDataParallel::LoadOptimStateDict(const StateDict& state
 
 absl::StatusOr<std::vector<std::string>> FullyShardedDataParallel::LoadOptimStateDict(
     const StateDict& state, Optimizer& optimizer, const LoadStateDictOptions& options) {
-  RETURN_IF_ERROR(executor_->CheckIdle("LoadOptimStateDict"));
+  FSDP_RETURN_IF_ERROR(executor_->CheckIdle("LoadOptimStateDict"));
   return LoadOptimState(*units_, state, SourceOf(settings_, options), options.strict, optimizer);
 }
 
 absl::StatusOr<StateDict> FullyShardedDataParallel::OptimStateDictToLoad(const StateDict& state,
                                                                          const Optimizer& optimizer) {
-  RETURN_IF_ERROR(units_->groups().AgreeOn(CheckKeyedByName(state, optimizer)));
+  FSDP_RETURN_IF_ERROR(units_->groups().AgreeOn(CheckKeyedByName(state, optimizer)));
   return OptimSlices(*units_, state, SourceOf(settings_, LoadStateDictOptions{}));
 }
 
@@ -167,11 +167,11 @@ absl::StatusOr<StateDict> FullyShardedDataParallel::FlattenShardedOptimStateDict
 
 absl::Status FullyShardedDataParallel::Restore(Optimizer* optimizer,
                                                const std::function<absl::Status(StateDict& wanted)>& load) {
-  RETURN_IF_ERROR(executor_->CheckIdle("Restore"));
-  ASSIGN_OR_RETURN(StateDict wanted, LiveModelState(*module_, *units_));
+  FSDP_RETURN_IF_ERROR(executor_->CheckIdle("Restore"));
+  FSDP_ASSIGN_OR_RETURN(StateDict wanted, LiveModelState(*module_, *units_));
   if (optimizer == nullptr) return units_->groups().AgreeOn(load(wanted));
-  ASSIGN_OR_RETURN(const LiveOptimState live, LiveOptimState::AddTo(wanted, *optimizer));
-  RETURN_IF_ERROR(units_->groups().AgreeOn(load(wanted)));
+  FSDP_ASSIGN_OR_RETURN(const LiveOptimState live, LiveOptimState::AddTo(wanted, *optimizer));
+  FSDP_RETURN_IF_ERROR(units_->groups().AgreeOn(load(wanted)));
   live.Commit(*optimizer);
   return absl::OkStatus();
 }
@@ -181,7 +181,7 @@ absl::StatusOr<StateDict> FullyShardedDataParallel::DescribeFullState(Optimizer*
 }
 
 absl::Status FullyShardedDataParallel::StreamFullState(Optimizer* optimizer, const FullStatePart& visit) {
-  RETURN_IF_ERROR(executor_->CheckIdle("StreamFullState"));
+  FSDP_RETURN_IF_ERROR(executor_->CheckIdle("StreamFullState"));
   return fsdp::StreamFullState(*module_, *units_, optimizer, visit);
 }
 
@@ -195,13 +195,13 @@ StateDictSettings FullyShardedDataParallel::set_state_dict_settings(const StateD
 
 absl::StatusOr<std::unique_ptr<SummonFullParamsGuard>> FullyShardedDataParallel::SummonFullParams(
     const SummonFullParamsOptions& options, Module* module) {
-  RETURN_IF_ERROR(executor_->CheckIdle("SummonFullParams"));
+  FSDP_RETURN_IF_ERROR(executor_->CheckIdle("SummonFullParams"));
   return SummonFullParamsGuard::Create(module != nullptr ? *module : *module_, *units_, options,
                                        [this] { return executor_->GatherAnew(); });
 }
 
 absl::Status FullyShardedDataParallel::Apply(const std::function<absl::Status(Module&)>& fn) {
-  RETURN_IF_ERROR(executor_->CheckIdle("Apply"));
+  FSDP_RETURN_IF_ERROR(executor_->CheckIdle("Apply"));
   return ApplyToModules(*module_, *units_, fn, [this] { return executor_->GatherAnew(); });
 }
 

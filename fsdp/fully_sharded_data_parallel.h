@@ -3,17 +3,17 @@
 // FullyShardedDataParallel: a module whose parameters, gradients and optimizer state are spread over the ranks of a
 // group. Each rank feeds its own rows; gradients are means over ranks. Training reads like single-process training:
 //
-//   ASSIGN_OR_RETURN(auto model, FullyShardedDataParallel::Wrap(std::move(gpt2), group, {
+//   FSDP_ASSIGN_OR_RETURN(auto model, FullyShardedDataParallel::Wrap(std::move(gpt2), group, {
 //       .auto_wrap_policy = ModuleWrapPolicy<Gpt2Block>()}));
 //   AdamW optimizer(model->parameters(), {.lr = 3e-4});
 //   for (...) {
 //     Tape tape = model->NewTape();
 //     CrossEntropyLoss loss;
-//     ASSIGN_OR_RETURN(Tensor logits, model->Forward(tokens, tape));
-//     ASSIGN_OR_RETURN(Tensor value, loss.Forward(logits, targets, tape));
-//     ASSIGN_OR_RETURN(Tensor grad_logits, loss.Backward(1.0f, tape));
-//     RETURN_IF_ERROR(model->Backward(grad_logits, tape).status());
-//     RETURN_IF_ERROR(optimizer.Step(model->stream()));
+//     FSDP_ASSIGN_OR_RETURN(Tensor logits, model->Forward(tokens, tape));
+//     FSDP_ASSIGN_OR_RETURN(Tensor value, loss.Forward(logits, targets, tape));
+//     FSDP_ASSIGN_OR_RETURN(Tensor grad_logits, loss.Backward(1.0f, tape));
+//     FSDP_RETURN_IF_ERROR(model->Backward(grad_logits, tape).status());
+//     FSDP_RETURN_IF_ERROR(optimizer.Step(model->stream()));
 //     optimizer.ZeroGrad();
 //   }
 //
@@ -29,21 +29,21 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "collectives/process_group.h"
-#include "fsdp/comm_hook.h"
-#include "fsdp/grad_clip.h"
-#include "fsdp/options.h"
-#include "fsdp/runtime/shard_groups.h"
-#include "fsdp/schedule/memory_plan.h"
-#include "fsdp/schedule/schedule.h"
-#include "fsdp/state/full_state_stream.h"
-#include "fsdp/state/incompatible_keys.h"
-#include "fsdp/state/optim_state_key.h"
-#include "fsdp/state_dict_config.h"
-#include "fsdp/summon_full_params.h"
-#include "nn/module.h"
-#include "optim/optimizer.h"
-#include "tensor/state_dict.h"
+#include "fsdp/collectives/group/process_group.h"
+#include "fsdp/fsdp/grad_clip.h"
+#include "fsdp/fsdp/options/options.h"
+#include "fsdp/fsdp/options/state_dict_config.h"
+#include "fsdp/fsdp/schedule/schedule.h"
+#include "fsdp/fsdp/state/full_state_stream.h"
+#include "fsdp/fsdp/state/incompatible_keys.h"
+#include "fsdp/fsdp/state/optim_state_key.h"
+#include "fsdp/fsdp/summon_full_params.h"
+#include "fsdp/fsdp/units/comm_hook.h"
+#include "fsdp/fsdp/units/memory_plan.h"
+#include "fsdp/fsdp/units/shard_groups.h"
+#include "fsdp/nn/module.h"
+#include "fsdp/optim/optimizer.h"
+#include "fsdp/tensor/state_dict.h"
 
 namespace fsdp {
 

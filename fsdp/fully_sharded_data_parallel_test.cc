@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "fsdp/fully_sharded_data_parallel.h"
+#include "fsdp/fsdp/fully_sharded_data_parallel.h"
 
 #include <cmath>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "base/status_macros.h"
-#include "base/status_matchers.h"
-#include "collectives/run_ranks.h"
-#include "fsdp/fsdp.h"
-#include "fsdp/test_model.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/base/status_matchers.h"
+#include "fsdp/collectives/run_ranks.h"
+#include "fsdp/fsdp/fsdp.h"
+#include "fsdp/fsdp/test_model.h"
+#include "fsdp/nn/module.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "nn/module.h"
 
 namespace fsdp {
 namespace {
@@ -22,8 +22,8 @@ using testing::HasSubstr;
 
 TEST(FullyShardedDataParallelTest, ParametersAreUnboundOutsideOfCompute) {
   ASSERT_OK(RunRanks(2, [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
-    ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, BlockOptions()));
-    RETURN_IF_ERROR(made.Train(0));
+    FSDP_ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, BlockOptions()));
+    FSDP_RETURN_IF_ERROR(made.Train(0));
     for (const auto& [name, parameter] : made.model->module().NamedParameters()) {
       EXPECT_THAT(parameter->Data(), StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr(parameter->fqn)));
       EXPECT_FALSE(parameter->grad.defined()) << name;
@@ -34,9 +34,9 @@ TEST(FullyShardedDataParallelTest, ParametersAreUnboundOutsideOfCompute) {
 
 TEST(FullyShardedDataParallelTest, ForwardOfAUnitAloneIsAnErrorAndNotAWrongNumber) {
   ASSERT_OK(RunRanks(2, [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
-    ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, BlockOptions()));
+    FSDP_ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, BlockOptions()));
     Tape tape = made.model->NewTape();
-    ASSIGN_OR_RETURN(const Tensor x, tape.Empty(DType::kFloat32, {1, 3, 15}));
+    FSDP_ASSIGN_OR_RETURN(const Tensor x, tape.Empty(DType::kFloat32, {1, 3, 15}));
     for (const auto& [name, module] : made.model->module().NamedModules()) {
       if (name != "transformer.h.0") continue;
       EXPECT_THAT(module->Forward(x, tape).status(),
@@ -94,17 +94,17 @@ std::vector<float> Gradients(const FullyShardedDataParallel& model) {
 
 TEST(NoSyncGuardTest, TwoBackwardsAccumulateToTheSumOfTheirGradients) {
   ASSERT_OK(RunRanks(3, [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
-    ASSIGN_OR_RETURN(TestModel together, MakeTestModel(group, BlockOptions()));
-    ASSIGN_OR_RETURN(TestModel apart, MakeTestModel(group, BlockOptions()));
+    FSDP_ASSIGN_OR_RETURN(TestModel together, MakeTestModel(group, BlockOptions()));
+    FSDP_ASSIGN_OR_RETURN(TestModel apart, MakeTestModel(group, BlockOptions()));
     {
       NoSyncGuard guard(*together.model);
-      RETURN_IF_ERROR(together.ComputeGradients(0).status());
+      FSDP_RETURN_IF_ERROR(together.ComputeGradients(0).status());
     }
     EXPECT_TRUE(together.model->requires_gradient_sync());
-    RETURN_IF_ERROR(together.ComputeGradients(1).status());
+    FSDP_RETURN_IF_ERROR(together.ComputeGradients(1).status());
     // Without the guard the sharded gradients add up.
-    RETURN_IF_ERROR(apart.ComputeGradients(0).status());
-    RETURN_IF_ERROR(apart.ComputeGradients(1).status());
+    FSDP_RETURN_IF_ERROR(apart.ComputeGradients(0).status());
+    FSDP_RETURN_IF_ERROR(apart.ComputeGradients(1).status());
     const std::vector<float> a = Gradients(*together.model), b = Gradients(*apart.model);
     for (size_t i = 0; i < a.size(); ++i) EXPECT_NEAR(a[i], b[i], 1e-6) << i;
     return absl::OkStatus();
@@ -113,16 +113,16 @@ TEST(NoSyncGuardTest, TwoBackwardsAccumulateToTheSumOfTheirGradients) {
 
 TEST(NoSyncGuardTest, AccumulatedGradientsDoNotLeakIntoTheNextStep) {
   ASSERT_OK(RunRanks(2, [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
-    ASSIGN_OR_RETURN(TestModel accumulated, MakeTestModel(group, BlockOptions()));
-    ASSIGN_OR_RETURN(TestModel plain, MakeTestModel(group, BlockOptions()));
+    FSDP_ASSIGN_OR_RETURN(TestModel accumulated, MakeTestModel(group, BlockOptions()));
+    FSDP_ASSIGN_OR_RETURN(TestModel plain, MakeTestModel(group, BlockOptions()));
     {
       NoSyncGuard guard(*accumulated.model);
-      RETURN_IF_ERROR(accumulated.ComputeGradients(0).status());
+      FSDP_RETURN_IF_ERROR(accumulated.ComputeGradients(0).status());
     }
-    RETURN_IF_ERROR(accumulated.ComputeGradients(1).status());
+    FSDP_RETURN_IF_ERROR(accumulated.ComputeGradients(1).status());
     accumulated.optimizer->ZeroGrad();
-    RETURN_IF_ERROR(accumulated.ComputeGradients(2).status());
-    RETURN_IF_ERROR(plain.ComputeGradients(2).status());
+    FSDP_RETURN_IF_ERROR(accumulated.ComputeGradients(2).status());
+    FSDP_RETURN_IF_ERROR(plain.ComputeGradients(2).status());
     EXPECT_EQ(Gradients(*accumulated.model), Gradients(*plain.model));
     return absl::OkStatus();
   }));
@@ -130,12 +130,12 @@ TEST(NoSyncGuardTest, AccumulatedGradientsDoNotLeakIntoTheNextStep) {
 
 TEST(ClipGradNormTest, ReturnsTheGlobalNormAndScalesToTheLimit) {
   ASSERT_OK(RunRanks(3, [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
-    ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, BlockOptions()));
-    RETURN_IF_ERROR(made.ComputeGradients(0).status());
-    ASSIGN_OR_RETURN(const float unclipped, made.model->ClipGradNorm(0));
-    ASSIGN_OR_RETURN(const float before, made.model->ClipGradNorm(unclipped / 4));
+    FSDP_ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, BlockOptions()));
+    FSDP_RETURN_IF_ERROR(made.ComputeGradients(0).status());
+    FSDP_ASSIGN_OR_RETURN(const float unclipped, made.model->ClipGradNorm(0));
+    FSDP_ASSIGN_OR_RETURN(const float before, made.model->ClipGradNorm(unclipped / 4));
     EXPECT_EQ(before, unclipped);
-    ASSIGN_OR_RETURN(const float after, made.model->ClipGradNorm(0));
+    FSDP_ASSIGN_OR_RETURN(const float after, made.model->ClipGradNorm(0));
     EXPECT_NEAR(after, unclipped / 4, 1e-5 * unclipped);
     return absl::OkStatus();
   }));
@@ -148,9 +148,9 @@ TEST(ClipGradNormTest, IsTheSameAtEveryWorldSizeForEqualRows) {
     ASSERT_OK(RunRanks(2, [&](std::shared_ptr<ProcessGroup> group) -> absl::Status {
       FsdpOptions options = BlockOptions();
       options.sharding_strategy = sharded ? ShardingStrategy::kFullShard : ShardingStrategy::kNoShard;
-      ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, options));
-      RETURN_IF_ERROR(made.ComputeGradients(0).status());
-      ASSIGN_OR_RETURN(const float norm, made.model->ClipGradNorm(0));
+      FSDP_ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, options));
+      FSDP_RETURN_IF_ERROR(made.ComputeGradients(0).status());
+      FSDP_ASSIGN_OR_RETURN(const float norm, made.model->ClipGradNorm(0));
       if (group->rank() == 0) norms[sharded] = norm;
       return absl::OkStatus();
     }));
@@ -162,11 +162,11 @@ TEST(MixedPrecisionTest, KeepsFloat32ShardsAndLearns) {
   ASSERT_OK(RunRanks(2, [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
     FsdpOptions options = BlockOptions();
     options.mixed_precision = {.param_dtype = DType::kBFloat16, .reduce_dtype = DType::kFloat32};
-    ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, options));
-    ASSIGN_OR_RETURN(const float first, made.ComputeGradients(0));
+    FSDP_ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, options));
+    FSDP_ASSIGN_OR_RETURN(const float first, made.ComputeGradients(0));
     made.optimizer->ZeroGrad();
-    for (int step = 0; step < 30; ++step) RETURN_IF_ERROR(made.Train(0));
-    ASSIGN_OR_RETURN(const float last, made.ComputeGradients(0));
+    for (int step = 0; step < 30; ++step) FSDP_RETURN_IF_ERROR(made.Train(0));
+    FSDP_ASSIGN_OR_RETURN(const float last, made.ComputeGradients(0));
     EXPECT_LT(last, 0.7f * first);
     for (const ShardedParameter* p : made.model->parameters()) EXPECT_EQ(p->data.dtype(), DType::kFloat32);
     return absl::OkStatus();
@@ -179,9 +179,9 @@ TEST(MixedPrecisionTest, LossIsCloseToFloat32) {
     ASSERT_OK(RunRanks(2, [&](std::shared_ptr<ProcessGroup> group) -> absl::Status {
       FsdpOptions options = BlockOptions();
       if (mixed) options.mixed_precision.param_dtype = DType::kBFloat16;
-      ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, options));
-      for (int step = 0; step < 5; ++step) RETURN_IF_ERROR(made.Train(step));
-      ASSIGN_OR_RETURN(const float loss, made.ComputeGradients(5));
+      FSDP_ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, options));
+      for (int step = 0; step < 5; ++step) FSDP_RETURN_IF_ERROR(made.Train(step));
+      FSDP_ASSIGN_OR_RETURN(const float loss, made.ComputeGradients(5));
       if (group->rank() == 0) losses[mixed] = loss;
       return absl::OkStatus();
     }));
@@ -191,12 +191,12 @@ TEST(MixedPrecisionTest, LossIsCloseToFloat32) {
 
 TEST(FullyShardedDataParallelTest, EvaluationKeepsNothingUnsharded) {
   ASSERT_OK(RunRanks(2, [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
-    ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, BlockOptions()));
+    FSDP_ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, BlockOptions()));
     Tape tape = made.model->NewTape(/*training=*/false);
-    ASSIGN_OR_RETURN(const Tensor tokens, Tensor::Empty(made.model->device(), DType::kInt32, {1, 3}));
+    FSDP_ASSIGN_OR_RETURN(const Tensor tokens, Tensor::Empty(made.model->device(), DType::kInt32, {1, 3}));
     for (int i = 0; i < 3; ++i) tokens.data_as<int32_t>()[i] = i;
-    RETURN_IF_ERROR(made.model->Forward(tokens, tape).status());
-    RETURN_IF_ERROR(made.model->stream().Synchronize());
+    FSDP_RETURN_IF_ERROR(made.model->Forward(tokens, tape).status());
+    FSDP_RETURN_IF_ERROR(made.model->stream().Synchronize());
     for (const auto& [name, parameter] : made.model->module().NamedParameters()) {
       EXPECT_FALSE(parameter->data.defined()) << name;
     }
@@ -206,12 +206,12 @@ TEST(FullyShardedDataParallelTest, EvaluationKeepsNothingUnsharded) {
 
 TEST(FullyShardedDataParallelTest, ATokenBeyondTheVocabularyEndsTheStepWithAnErrorOnEveryRank) {
   const absl::Status status = RunRanks(2, [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
-    ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, BlockOptions()));
+    FSDP_ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, BlockOptions()));
     Tape tape = made.model->NewTape(/*training=*/false);
-    ASSIGN_OR_RETURN(const Tensor tokens, Tensor::Empty(made.model->device(), DType::kInt32, {1, 2}));
+    FSDP_ASSIGN_OR_RETURN(const Tensor tokens, Tensor::Empty(made.model->device(), DType::kInt32, {1, 2}));
     tokens.data_as<int32_t>()[0] = 0;
     tokens.data_as<int32_t>()[1] = group->rank() == 1 ? 29 : 0;
-    RETURN_IF_ERROR(made.model->Forward(tokens, tape).status());
+    FSDP_RETURN_IF_ERROR(made.model->Forward(tokens, tape).status());
     return made.model->stream().Synchronize();
   });
   EXPECT_THAT(status.message(), HasSubstr("29"));

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "fsdp/grad_clip.h"
+#include "fsdp/fsdp/grad_clip.h"
 
-#include "base/status_macros.h"
-#include "tensor/device.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/tensor/device.h"
 
 namespace fsdp {
 
 absl::StatusOr<GradClip> GradClip::Read(const Tensor& result, Stream& stream) {
   GradClip clip;
-  ASSIGN_OR_RETURN(clip.host_, stream.device().AllocatePinned(result.nbytes()));
+  FSDP_ASSIGN_OR_RETURN(clip.host_, stream.device().AllocatePinned(result.nbytes()));
   clip.result_ = result;
   clip.coefficient_ = result.Slice({1, 2});
   stream.CopyAsync(clip.host_.data(), result.data(), result.nbytes());
@@ -21,7 +21,7 @@ GradClip::~GradClip() { (void)done_.Synchronize(); }
 
 absl::StatusOr<float> GradClip::Norm() const {
   if (!coefficient_.defined()) return norm_;
-  RETURN_IF_ERROR(done_.Synchronize());
+  FSDP_RETURN_IF_ERROR(done_.Synchronize());
   return *reinterpret_cast<const float*>(host_.data());
 }
 

@@ -3,16 +3,16 @@
 // GradClip: what clipping found out, while the device may still be at it: the optimizer reads the coefficient where it
 // lies, so that no host waits between norm and step.
 //
-//   ASSIGN_OR_RETURN(GradClip clip, model->DeferClipGradNorm(1.0f));
+//   FSDP_ASSIGN_OR_RETURN(GradClip clip, model->DeferClipGradNorm(1.0f));
 //   optimizer.set_grad_factor(clip.coefficient());
-//   RETURN_IF_ERROR(optimizer.Step(stream));
-//   ASSIGN_OR_RETURN(const float norm, clip.Norm());
+//   FSDP_RETURN_IF_ERROR(optimizer.Step(stream));
+//   FSDP_ASSIGN_OR_RETURN(const float norm, clip.Norm());
 #ifndef FSDP_FSDP_GRAD_CLIP_H_
 #define FSDP_FSDP_GRAD_CLIP_H_
 
 #include "absl/status/statusor.h"
-#include "tensor/stream.h"
-#include "tensor/tensor.h"
+#include "fsdp/tensor/stream.h"
+#include "fsdp/tensor/tensor.h"
 
 namespace fsdp {
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "fsdp/manual_units.h"
+#include "fsdp/fsdp/manual_units.h"
 
 #include <utility>
 
-#include "base/status_macros.h"
-#include "fsdp/runtime/unit.h"
-#include "fsdp/runtime/unit_runtime.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/fsdp/units/unit.h"
+#include "fsdp/fsdp/units/unit_runtime.h"
 
 namespace fsdp {
 namespace {
@@ -43,28 +43,28 @@ ManualUnits::~ManualUnits() = default;
 
 absl::StatusOr<std::unique_ptr<ManualUnits>> ManualUnits::Create(ShardGroups groups, const std::vector<UnitSpec>& units,
                                                                  int units_at_once, const FsdpOptions& options) {
-  RETURN_IF_ERROR(groups.AgreeOn(CheckNames(units)));
-  if (options.shard_group_size > 0) RETURN_IF_ERROR(groups.SplitForHybrid(options.shard_group_size));
+  FSDP_RETURN_IF_ERROR(groups.AgreeOn(CheckNames(units)));
+  if (options.shard_group_size > 0) FSDP_RETURN_IF_ERROR(groups.SplitForHybrid(options.shard_group_size));
   std::unique_ptr<ManualUnits> made(new ManualUnits());
   const std::vector<UnitSettings> settings(units.size(), UnitSettingsOf(options, {}, /*is_root=*/false));
-  ASSIGN_OR_RETURN(made->units_, UnitStore::Create(PartitionOf(units), settings, std::move(groups),
-                                                   ParameterInit{.seed = options.init_seed}));
+  FSDP_ASSIGN_OR_RETURN(made->units_, UnitStore::Create(PartitionOf(units), settings, std::move(groups),
+                                                        ParameterInit{.seed = options.init_seed}));
   const SlotCounts slots{.unsharded = units_at_once, .gradients = units_at_once + 1};
-  ASSIGN_OR_RETURN(made->runtime_, UnitRuntime::Create(*made->units_, MemoryPlan::Of(*made->units_, slots)));
+  FSDP_ASSIGN_OR_RETURN(made->runtime_, UnitRuntime::Create(*made->units_, MemoryPlan::Of(*made->units_, slots)));
   return made;
 }
 
 absl::Status ManualUnits::Prefetch(int unit) { return runtime_->Unshard(unit); }
 
 absl::StatusOr<std::vector<Tensor>> ManualUnits::Unshard(int unit) {
-  RETURN_IF_ERROR(runtime_->BindParameters(unit));
+  FSDP_RETURN_IF_ERROR(runtime_->BindParameters(unit));
   std::vector<Tensor> whole;
   for (const auto& parameter : units_->unit(unit).parameters) whole.push_back(parameter->data);
   return whole;
 }
 
 absl::StatusOr<std::vector<Tensor>> ManualUnits::Gradients(int unit) {
-  RETURN_IF_ERROR(runtime_->gradients().Bind(unit, /*sync=*/true));
+  FSDP_RETURN_IF_ERROR(runtime_->gradients().Bind(unit, /*sync=*/true));
   std::vector<Tensor> whole;
   for (const auto& parameter : units_->unit(unit).parameters) whole.push_back(parameter->grad);
   return whole;
@@ -76,8 +76,8 @@ absl::Status ManualUnits::Reduce(int u) {
   const Unit& unit = units_->unit(u);
   GradientReduction& gradients = runtime_->gradients();
   gradients.Unbind(u, /*sync=*/true);
-  if (unit.sharded()) RETURN_IF_ERROR(gradients.ReduceScatter(u));
-  if (unit.groups.replicate != nullptr) RETURN_IF_ERROR(gradients.AllReduce(u));
+  if (unit.sharded()) FSDP_RETURN_IF_ERROR(gradients.ReduceScatter(u));
+  if (unit.groups.replicate != nullptr) FSDP_RETURN_IF_ERROR(gradients.AllReduce(u));
   return absl::OkStatus();
 }
 

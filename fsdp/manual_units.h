@@ -4,19 +4,19 @@
 // unit is a list of named shapes; the program says itself when it computes with it, by four calls on plain buffers.
 //
 //   for (int u : {0, 1}) {                               // forward
-//     ASSIGN_OR_RETURN(weights, units->Unshard(u));      // tensors of the shapes that were given
+//     FSDP_ASSIGN_OR_RETURN(weights, units->Unshard(u));      // tensors of the shapes that were given
 //     ... compute ...
 //     units->Reshard(u);
 //   }
 //   for (int u : {1, 0}) {                               // backward
-//     ASSIGN_OR_RETURN(weights, units->Unshard(u));
-//     ASSIGN_OR_RETURN(grads, units->Gradients(u));      // zeroed; add to them
+//     FSDP_ASSIGN_OR_RETURN(weights, units->Unshard(u));
+//     FSDP_ASSIGN_OR_RETURN(grads, units->Gradients(u));      // zeroed; add to them
 //     ... compute ...
 //     units->Reshard(u);
-//     RETURN_IF_ERROR(units->Reduce(u));
+//     FSDP_RETURN_IF_ERROR(units->Reduce(u));
 //   }
 //   units->FinishBackward();
-//   RETURN_IF_ERROR(optimizer.Step(units->stream()));
+//   FSDP_RETURN_IF_ERROR(optimizer.Step(units->stream()));
 //   units->FinishStep();
 //
 // All work is put on stream() or ordered with it, so compute belongs there. examples/two_layer_network.cc is whole.
@@ -28,12 +28,12 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "fsdp/options.h"
-#include "fsdp/runtime/shard_groups.h"
-#include "nn/initializer.h"
-#include "optim/sharded_parameter.h"
-#include "tensor/stream.h"
-#include "tensor/tensor.h"
+#include "fsdp/fsdp/options/options.h"
+#include "fsdp/fsdp/units/shard_groups.h"
+#include "fsdp/nn/initializer.h"
+#include "fsdp/optim/sharded_parameter.h"
+#include "fsdp/tensor/stream.h"
+#include "fsdp/tensor/tensor.h"
 
 namespace fsdp {
 

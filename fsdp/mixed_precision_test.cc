@@ -8,18 +8,18 @@
 #include <string>
 #include <vector>
 
-#include "base/status_macros.h"
-#include "base/status_matchers.h"
-#include "collectives/recording_process_group.h"
-#include "collectives/run_ranks.h"
-#include "fsdp/fsdp.h"
-#include "fsdp/runtime/test_units.h"
-#include "fsdp/runtime/unit_settings.h"
-#include "fsdp/test_model.h"
-#include "fsdp/test_sequence.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/base/status_matchers.h"
+#include "fsdp/collectives/group/recording_process_group.h"
+#include "fsdp/collectives/run_ranks.h"
+#include "fsdp/fsdp/fsdp.h"
+#include "fsdp/fsdp/test_model.h"
+#include "fsdp/fsdp/test_sequence.h"
+#include "fsdp/fsdp/units/test_units.h"
+#include "fsdp/fsdp/units/unit_settings.h"
+#include "fsdp/tensor/ops.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tensor/ops.h"
 
 namespace fsdp {
 namespace {
@@ -47,7 +47,7 @@ class Probe final : public Module {
     seen_.input = input.dtype();
     seen_.parameter = weight_->data.dtype();
     seen_.buffer = buffer_->data.dtype();
-    ASSIGN_OR_RETURN(const Tensor output, tape.Empty(weight_->data.dtype(), input.shape()));
+    FSDP_ASSIGN_OR_RETURN(const Tensor output, tape.Empty(weight_->data.dtype(), input.shape()));
     tape.device().ops().CastDivide(input, output, 1, tape.stream());
     return output;
   }
@@ -74,7 +74,7 @@ struct Outcome {
 absl::StatusOr<Outcome> Observe(FsdpOptions options, bool training = true, int world_size = 2,
                                 const char* inner_type = "Probe") {
   Outcome outcome;
-  RETURN_IF_ERROR(RunRanks(world_size, [&](std::shared_ptr<ProcessGroup> world) -> absl::Status {
+  FSDP_RETURN_IF_ERROR(RunRanks(world_size, [&](std::shared_ptr<ProcessGroup> world) -> absl::Status {
     auto log = std::make_shared<RecordingProcessGroup::Log>();
     auto group = std::make_shared<RecordingProcessGroup>(world, "world", log);
     auto root = std::make_unique<TestSequence>();
@@ -83,15 +83,15 @@ absl::StatusOr<Outcome> Observe(FsdpOptions options, bool training = true, int w
     if (!options.auto_wrap_policy) {
       options.auto_wrap_policy = LambdaWrapPolicy([](Module& module) { return module.type_name() == "Probe"; });
     }
-    ASSIGN_OR_RETURN(auto model, FullyShardedDataParallel::Wrap(std::move(root), group, options));
+    FSDP_ASSIGN_OR_RETURN(auto model, FullyShardedDataParallel::Wrap(std::move(root), group, options));
     Tape tape = model->NewTape(training);
-    ASSIGN_OR_RETURN(const Tensor x, tape.Empty(kFull, {3}));
-    ASSIGN_OR_RETURN(const Tensor y, model->Forward(x, tape));
+    FSDP_ASSIGN_OR_RETURN(const Tensor x, tape.Empty(kFull, {3}));
+    FSDP_ASSIGN_OR_RETURN(const Tensor y, model->Forward(x, tape));
     Tensor grad;
     if (training) {
-      ASSIGN_OR_RETURN(grad, model->Backward(y, tape));
+      FSDP_ASSIGN_OR_RETURN(grad, model->Backward(y, tape));
     }
-    RETURN_IF_ERROR(model->stream().Synchronize());
+    FSDP_RETURN_IF_ERROR(model->stream().Synchronize());
     if (world->rank() != 0) return absl::OkStatus();
     outcome = {first->seen(), inner->seen(), y.dtype(), grad.defined() ? grad.dtype() : DType::kUInt8, {}, *log};
     for (const ShardedParameter* p : model->parameters()) outcome.grads.push_back(p->grad.dtype());
@@ -213,8 +213,8 @@ TEST(MixedPrecisionTest, KeptLowPrecisionGradsRoundWhatFullPrecisionAccumulated)
     ASSERT_OK(RunRanks(2, [&](std::shared_ptr<ProcessGroup> group) -> absl::Status {
       FsdpOptions options = BlockOptions();
       options.mixed_precision = {.param_dtype = kLow, .reduce_dtype = kFull, .keep_low_precision_grads = keep};
-      ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, options));
-      RETURN_IF_ERROR(made.ComputeGradients(0).status());
+      FSDP_ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, options));
+      FSDP_RETURN_IF_ERROR(made.ComputeGradients(0).status());
       (keep ? kept : full).AddGradients(made.model->parameters());
       return absl::OkStatus();
     }));
@@ -242,14 +242,14 @@ TEST(MixedPrecisionPolicyTest, OutputDtypeIsWhatTheCallerGets) {
   ASSERT_OK(RunRanks(2, [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
     UnitSettings settings = Fsdp2Settings();
     ApplyPolicy({.param_dtype = kLow, .output_dtype = kFull}, settings);
-    ASSIGN_OR_RETURN(TestUnits made, MakeTestUnits(group, group->rank(), settings));
+    FSDP_ASSIGN_OR_RETURN(TestUnits made, MakeTestUnits(group, group->rank(), settings));
     for (int block : {1, 2}) made.units->unit(block).settings.output_dtype.reset();
     Stream& stream = made.executor->runtime().compute_stream();
-    ASSIGN_OR_RETURN(const TestBatch batch, TestBatchOf(stream.device(), 0, made.rank));
+    FSDP_ASSIGN_OR_RETURN(const TestBatch batch, TestBatchOf(stream.device(), 0, made.rank));
     Tape tape(stream, *made.layer_ops);
-    ASSIGN_OR_RETURN(const Tensor logits, made.module->Forward(batch.tokens, tape));
+    FSDP_ASSIGN_OR_RETURN(const Tensor logits, made.module->Forward(batch.tokens, tape));
     EXPECT_EQ(logits.dtype(), kFull);
-    RETURN_IF_ERROR(made.module->Backward(logits, tape).status());
+    FSDP_RETURN_IF_ERROR(made.module->Backward(logits, tape).status());
     return made.executor->runtime().Synchronize();
   }));
 }

@@ -7,12 +7,12 @@
 #include <utility>
 #include <vector>
 
-#include "base/status_macros.h"
-#include "base/status_matchers.h"
-#include "collectives/run_ranks.h"
-#include "fsdp/fsdp.h"
-#include "fsdp/runtime/test_units.h"
-#include "fsdp/test_model.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/base/status_matchers.h"
+#include "fsdp/collectives/run_ranks.h"
+#include "fsdp/fsdp/fsdp.h"
+#include "fsdp/fsdp/test_model.h"
+#include "fsdp/fsdp/units/test_units.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {
@@ -31,11 +31,11 @@ FsdpOptions LowOptions(ShardingStrategy strategy, bool casts) {
 
 absl::StatusOr<WholeTensors> Train(int world_size, const FsdpOptions& options, const Between& between) {
   WholeTensors parameters;
-  RETURN_IF_ERROR(RunRanks(world_size, [&](std::shared_ptr<ProcessGroup> group) -> absl::Status {
-    ASSIGN_OR_RETURN(TestModel made, MakeTestModel(std::move(group), options));
+  FSDP_RETURN_IF_ERROR(RunRanks(world_size, [&](std::shared_ptr<ProcessGroup> group) -> absl::Status {
+    FSDP_ASSIGN_OR_RETURN(TestModel made, MakeTestModel(std::move(group), options));
     for (int step = 0; step < 4; ++step) {
-      RETURN_IF_ERROR(made.Train(step));
-      if (step == 1) RETURN_IF_ERROR(between(made));
+      FSDP_RETURN_IF_ERROR(made.Train(step));
+      if (step == 1) FSDP_RETURN_IF_ERROR(between(made));
     }
     parameters.AddParameters(made.model->parameters());
     return absl::OkStatus();
@@ -68,9 +68,9 @@ TEST(OptimizerCastsTest, TrainsToTheBitsOfCastingAtTheAllGather) {
 
 TEST(OptimizerCastsTest, EveryParameterIsCastByTheOptimizer) {
   ASSERT_OK(RunRanks(2, [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
-    ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, LowOptions(ShardingStrategy::kFullShard, true)));
+    FSDP_ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, LowOptions(ShardingStrategy::kFullShard, true)));
     for (const ShardedParameter* parameter : made.model->parameters()) EXPECT_FALSE(parameter->compute_copy_current);
-    RETURN_IF_ERROR(made.Train(0));
+    FSDP_RETURN_IF_ERROR(made.Train(0));
     for (const ShardedParameter* parameter : made.model->parameters()) {
       EXPECT_EQ(parameter->compute_copy.dtype(), DType::kBFloat16);
       EXPECT_TRUE(parameter->compute_copy_current);
@@ -81,8 +81,8 @@ TEST(OptimizerCastsTest, EveryParameterIsCastByTheOptimizer) {
 
 TEST(OptimizerCastsTest, ALoadedStateDictIsSeen) {
   ExpectSameWithAndWithout([](TestModel& made) -> absl::Status {
-    ASSIGN_OR_RETURN(StateDict state, made.model->GetStateDict());
-    RETURN_IF_ERROR(made.Train(7));
+    FSDP_ASSIGN_OR_RETURN(StateDict state, made.model->GetStateDict());
+    FSDP_RETURN_IF_ERROR(made.Train(7));
     return made.model->LoadStateDict(state);
   });
 }
@@ -100,7 +100,7 @@ TEST(OptimizerCastsTest, ReplacedDataIsSeen) {
   ExpectSameWithAndWithout([](TestModel& made) -> absl::Status {
     for (ShardedParameter* parameter : made.model->parameters()) {
       if (parameter->interval.empty()) continue;
-      ASSIGN_OR_RETURN(Tensor other, Tensor::Empty(*parameter->device, DType::kFloat32, parameter->data.shape()));
+      FSDP_ASSIGN_OR_RETURN(Tensor other, Tensor::Empty(*parameter->device, DType::kFloat32, parameter->data.shape()));
       for (int64_t i = 0; i < other.numel(); ++i) other.data_as<float>()[i] = 0.01f * static_cast<float>(i % 5);
       parameter->data = other;
     }
@@ -118,9 +118,9 @@ TEST(OptimizerCastsTest, WhoeverWritesToAShardSaysSo) {
 
 TEST(OptimizerCastsTest, SummonedParametersThatChangedAreSeen) {
   ExpectSameWithAndWithout([](TestModel& made) -> absl::Status {
-    ASSIGN_OR_RETURN(std::unique_ptr<SummonFullParamsGuard> guard, made.model->SummonFullParams({}));
+    FSDP_ASSIGN_OR_RETURN(std::unique_ptr<SummonFullParamsGuard> guard, made.model->SummonFullParams({}));
     for (const auto& [name, parameter] : made.model->module().NamedParameters()) {
-      ASSIGN_OR_RETURN(const Tensor data, parameter->Data());
+      FSDP_ASSIGN_OR_RETURN(const Tensor data, parameter->Data());
       for (int64_t i = 0; i < data.numel(); ++i) data.data_as<float>()[i] *= 0.5f;
     }
     return guard->Close();
@@ -135,8 +135,8 @@ TEST(OptimizerCastsTest, RowsOfFullyShardTrainToTheSameBits) {
         UnitSettings settings = Fsdp2Settings();
         ApplyPolicy({.param_dtype = DType::kBFloat16, .reduce_dtype = DType::kFloat32}, settings);
         settings.optimizer_casts = casts;
-        ASSIGN_OR_RETURN(TestUnits made, MakeTestUnits(group, group->rank(), settings));
-        for (int step = 0; step < 3; ++step) RETURN_IF_ERROR(made.Train(step));
+        FSDP_ASSIGN_OR_RETURN(TestUnits made, MakeTestUnits(group, group->rank(), settings));
+        for (int step = 0; step < 3; ++step) FSDP_RETURN_IF_ERROR(made.Train(step));
         (casts ? with : without).AddParameters(made.parameters());
         return absl::OkStatus();
       }));

@@ -9,14 +9,14 @@
 #include <thread>
 #include <utility>
 
-#include "base/status_macros.h"
-#include "base/status_matchers.h"
-#include "collectives/forwarding_process_group.h"
-#include "collectives/run_ranks.h"
-#include "fsdp/fsdp.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/base/status_matchers.h"
+#include "fsdp/collectives/group/forwarding_process_group.h"
+#include "fsdp/collectives/run_ranks.h"
+#include "fsdp/fsdp/fsdp.h"
+#include "fsdp/nn/module.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "nn/module.h"
 
 namespace fsdp {
 namespace {
@@ -103,14 +103,14 @@ class Layers final : public Module {
   absl::StatusOr<Tensor> DoForward(const Tensor& input, Tape& tape) override {
     Tensor x = input;
     for (const auto& [name, child] : children()) {
-      ASSIGN_OR_RETURN(x, child->Forward(x, tape));
+      FSDP_ASSIGN_OR_RETURN(x, child->Forward(x, tape));
     }
     return x;
   }
   absl::StatusOr<Tensor> DoBackward(const Tensor& grad_output, Tape& tape) override {
     Tensor grad = grad_output;
     for (auto child = children().rbegin(); child != children().rend(); ++child) {
-      ASSIGN_OR_RETURN(grad, child->second->Backward(grad, tape));
+      FSDP_ASSIGN_OR_RETURN(grad, child->second->Backward(grad, tape));
     }
     return grad;
   }
@@ -120,13 +120,13 @@ absl::Status OneStep(BackwardPrefetch prefetch, absl::Duration patience) {
   return RunRanks(2, [=](std::shared_ptr<ProcessGroup> inner) -> absl::Status {
     auto group = std::make_shared<CountingGroup>(std::move(inner));
     const FsdpOptions options{.auto_wrap_policy = ModuleWrapPolicy<Layer>(), .backward_prefetch = prefetch};
-    ASSIGN_OR_RETURN(auto model,
-                     FullyShardedDataParallel::Wrap(std::make_unique<Layers>(*group, patience), group, options));
+    FSDP_ASSIGN_OR_RETURN(auto model,
+                          FullyShardedDataParallel::Wrap(std::make_unique<Layers>(*group, patience), group, options));
     Tape tape = model->NewTape();
-    ASSIGN_OR_RETURN(const Tensor x, tape.Empty(DType::kFloat32, {1}));
-    RETURN_IF_ERROR(model->Forward(x, tape).status());
-    RETURN_IF_ERROR(model->Backward(x, tape).status());
-    RETURN_IF_ERROR(model->stream().Synchronize());
+    FSDP_ASSIGN_OR_RETURN(const Tensor x, tape.Empty(DType::kFloat32, {1}));
+    FSDP_RETURN_IF_ERROR(model->Forward(x, tape).status());
+    FSDP_RETURN_IF_ERROR(model->Backward(x, tape).status());
+    FSDP_RETURN_IF_ERROR(model->stream().Synchronize());
     EXPECT_EQ(group->all_gathers(), 2 * kLayers);
     EXPECT_EQ(group->reduce_scatters(), kLayers);
     return absl::OkStatus();

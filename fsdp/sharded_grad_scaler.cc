@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "fsdp/sharded_grad_scaler.h"
+#include "fsdp/fsdp/sharded_grad_scaler.h"
 
 #include <algorithm>
 #include <utility>
 
-#include "base/status_macros.h"
-#include "tensor/ops.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/tensor/ops.h"
 
 namespace fsdp {
 
@@ -15,25 +15,25 @@ ShardedGradScaler::ShardedGradScaler(ProcessGroup& group, const GradScalerOption
 absl::StatusOr<bool> ShardedGradScaler::AnyOverflow(Optimizer& optimizer, Stream& stream) {
   Device& device = *group_.device();
   const TensorOps& ops = device.ops();
-  ASSIGN_OR_RETURN(const Tensor found_inf, Tensor::Empty(device, DType::kFloat32, {1}));
-  ASSIGN_OR_RETURN(const Buffer host, device.AllocatePinned(sizeof(float)));
+  FSDP_ASSIGN_OR_RETURN(const Tensor found_inf, Tensor::Empty(device, DType::kFloat32, {1}));
+  FSDP_ASSIGN_OR_RETURN(const Buffer host, device.AllocatePinned(sizeof(float)));
   ops.Zero(found_inf, stream);
   for (const ShardedParameter* p : optimizer.parameters()) {
     if (p->has_grad && !p->interval.empty()) ops.CheckFinite(p->grad, found_inf, stream);
   }
   group_.AllReduce(found_inf, ReduceOp::kSum, stream);
   stream.CopyAsync(host.data(), found_inf.data(), sizeof(float));
-  RETURN_IF_ERROR(stream.Synchronize());
+  FSDP_RETURN_IF_ERROR(stream.Synchronize());
   return *reinterpret_cast<const float*>(host.data()) != 0;
 }
 
 absl::StatusOr<Tensor> ShardedGradScaler::InverseScale(Stream& stream) const {
   Device& device = *group_.device();
-  ASSIGN_OR_RETURN(const Tensor factor, Tensor::Empty(device, DType::kFloat32, {1}));
-  ASSIGN_OR_RETURN(const Buffer host, device.AllocatePinned(sizeof(float)));
+  FSDP_ASSIGN_OR_RETURN(const Tensor factor, Tensor::Empty(device, DType::kFloat32, {1}));
+  FSDP_ASSIGN_OR_RETURN(const Buffer host, device.AllocatePinned(sizeof(float)));
   *reinterpret_cast<float*>(host.data()) = static_cast<float>(1.0 / scale_);
   stream.CopyAsync(factor.data(), host.data(), sizeof(float));
-  RETURN_IF_ERROR(stream.Synchronize());  // so `host` may go
+  FSDP_RETURN_IF_ERROR(stream.Synchronize());  // so `host` may go
   return factor;
 }
 
@@ -44,11 +44,11 @@ absl::Status ShardedGradScaler::Unscale(Optimizer& optimizer, Stream& stream) {
   if (progress.unscaled) {
     return absl::FailedPreconditionError("grad scaler: Unscale has been called since the last Update");
   }
-  ASSIGN_OR_RETURN(const Tensor factor, InverseScale(stream));
+  FSDP_ASSIGN_OR_RETURN(const Tensor factor, InverseScale(stream));
   for (const ShardedParameter* p : optimizer.parameters()) {
     if (p->has_grad && !p->interval.empty()) group_.device()->ops().ScaleBy(p->grad, factor, stream);
   }
-  ASSIGN_OR_RETURN(progress.overflowed, AnyOverflow(optimizer, stream));
+  FSDP_ASSIGN_OR_RETURN(progress.overflowed, AnyOverflow(optimizer, stream));
   progress.unscaled = true;
   return absl::OkStatus();
 }
@@ -63,7 +63,7 @@ bool ShardedGradScaler::CanFold(const Optimizer& optimizer) const {
 
 absl::StatusOr<bool> ShardedGradScaler::Step(Optimizer& optimizer, Stream& stream) {
   if (!options_.enabled) {
-    RETURN_IF_ERROR(optimizer.Step(stream));
+    FSDP_RETURN_IF_ERROR(optimizer.Step(stream));
     return true;
   }
   Progress& progress = progress_[&optimizer];
@@ -71,18 +71,18 @@ absl::StatusOr<bool> ShardedGradScaler::Step(Optimizer& optimizer, Stream& strea
     return absl::FailedPreconditionError("grad scaler: Step has been called since the last Update");
   }
   if (!progress.unscaled && CanFold(optimizer)) {
-    ASSIGN_OR_RETURN(progress.overflowed, AnyOverflow(optimizer, stream));
+    FSDP_ASSIGN_OR_RETURN(progress.overflowed, AnyOverflow(optimizer, stream));
     progress.unscaled = true;
     if (!progress.overflowed) {
-      ASSIGN_OR_RETURN(Tensor factor, InverseScale(stream));
+      FSDP_ASSIGN_OR_RETURN(Tensor factor, InverseScale(stream));
       optimizer.set_grad_factor(std::move(factor));
     }
   } else if (!progress.unscaled) {
-    RETURN_IF_ERROR(Unscale(optimizer, stream));
+    FSDP_RETURN_IF_ERROR(Unscale(optimizer, stream));
   }
   progress.stepped = true;
   if (progress.overflowed) return false;
-  RETURN_IF_ERROR(optimizer.Step(stream));
+  FSDP_RETURN_IF_ERROR(optimizer.Step(stream));
   return true;
 }
 

@@ -4,11 +4,11 @@
 // (torch/distributed/fsdp/sharded_grad_scaler.py). A rank sees its shards only, so whether a gradient overflowed is
 // agreed on by all ranks, also by one that has none.
 //
-//   ASSIGN_OR_RETURN(grad, loss.Backward(scaler.scale(), tape));   // the loss is scaled by way of its gradient
-//   RETURN_IF_ERROR(model->Backward(grad, tape).status());
-//   RETURN_IF_ERROR(scaler.Unscale(optimizer, stream));            // before clipping; Step does it otherwise
-//   ASSIGN_OR_RETURN(const bool stepped, scaler.Step(optimizer, stream));
-//   RETURN_IF_ERROR(scaler.Update());
+//   FSDP_ASSIGN_OR_RETURN(grad, loss.Backward(scaler.scale(), tape));   // the loss is scaled by way of its gradient
+//   FSDP_RETURN_IF_ERROR(model->Backward(grad, tape).status());
+//   FSDP_RETURN_IF_ERROR(scaler.Unscale(optimizer, stream));            // before clipping; Step does it otherwise
+//   FSDP_ASSIGN_OR_RETURN(const bool stepped, scaler.Step(optimizer, stream));
+//   FSDP_RETURN_IF_ERROR(scaler.Update());
 #ifndef FSDP_FSDP_SHARDED_GRAD_SCALER_H_
 #define FSDP_FSDP_SHARDED_GRAD_SCALER_H_
 
@@ -17,10 +17,10 @@
 #include <optional>
 
 #include "absl/status/statusor.h"
-#include "collectives/process_group.h"
-#include "optim/optimizer.h"
-#include "tensor/stream.h"
-#include "tensor/tensor.h"
+#include "fsdp/collectives/group/process_group.h"
+#include "fsdp/optim/optimizer.h"
+#include "fsdp/tensor/stream.h"
+#include "fsdp/tensor/tensor.h"
 
 namespace fsdp {
 

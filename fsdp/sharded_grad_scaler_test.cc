@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "fsdp/sharded_grad_scaler.h"
+#include "fsdp/fsdp/sharded_grad_scaler.h"
 
 #include <limits>
 #include <memory>
 #include <vector>
 
-#include "base/status_macros.h"
-#include "base/status_matchers.h"
-#include "collectives/run_ranks.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/base/status_matchers.h"
+#include "fsdp/collectives/run_ranks.h"
+#include "fsdp/optim/sgd.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "optim/sgd.h"
 
 namespace fsdp {
 namespace {
@@ -44,7 +44,7 @@ using Body = std::function<absl::Status(ProcessGroup& group, OneParameter& p, Sg
 absl::Status OnTwoRanks(const Body& body) {
   return RunRanks(2, [&](std::shared_ptr<ProcessGroup> group) -> absl::Status {
     OneParameter p(*group->device(), 8);
-    ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream, group->device()->CreateStream("test"));
+    FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream, group->device()->CreateStream("test"));
     Sgd optimizer(std::vector<ShardedParameter*>{&p.parameter}, SgdOptions{.lr = 1});
     return body(*group, p, optimizer, *stream);
   });
@@ -54,16 +54,16 @@ TEST(ShardedGradScalerTest, UnscalesStepsAndGrows) {
   ASSERT_OK(OnTwoRanks([](ProcessGroup& group, OneParameter& p, Sgd& optimizer, Stream& stream) -> absl::Status {
     ShardedGradScaler scaler(group, {.init_scale = 16, .growth_interval = 2});
     EXPECT_EQ(scaler.scale(), 16);
-    ASSIGN_OR_RETURN(const bool stepped, scaler.Step(optimizer, stream));
-    RETURN_IF_ERROR(stream.Synchronize());
+    FSDP_ASSIGN_OR_RETURN(const bool stepped, scaler.Step(optimizer, stream));
+    FSDP_RETURN_IF_ERROR(stream.Synchronize());
     EXPECT_TRUE(stepped);
     EXPECT_EQ(p.gradient(), 8) << "unscaled in the optimizer's pass alone";
     EXPECT_EQ(p.value(), 0.5f);
-    RETURN_IF_ERROR(scaler.Update());
+    FSDP_RETURN_IF_ERROR(scaler.Update());
     EXPECT_EQ(scaler.scale(), 16);
     p.SetGradient(1);
-    RETURN_IF_ERROR(scaler.Step(optimizer, stream).status());
-    RETURN_IF_ERROR(scaler.Update());
+    FSDP_RETURN_IF_ERROR(scaler.Step(optimizer, stream).status());
+    FSDP_RETURN_IF_ERROR(scaler.Update());
     EXPECT_EQ(scaler.scale(), 32);
     return scaler.Update(/*new_scale=*/4).ok() && scaler.scale() == 4 ? absl::OkStatus() : absl::InternalError("scale");
   }));
@@ -74,10 +74,10 @@ TEST(ShardedGradScalerTest, AnOverflowOnOneRankSkipsTheStepOnAll) {
     ASSERT_OK(OnTwoRanks([bad](ProcessGroup& group, OneParameter& p, Sgd& optimizer, Stream& stream) -> absl::Status {
       ShardedGradScaler scaler(group, {.init_scale = 16});
       if (group.rank() == 1) p.SetGradient(bad);
-      ASSIGN_OR_RETURN(const bool stepped, scaler.Step(optimizer, stream));
+      FSDP_ASSIGN_OR_RETURN(const bool stepped, scaler.Step(optimizer, stream));
       EXPECT_FALSE(stepped);
       EXPECT_EQ(p.value(), 1);
-      RETURN_IF_ERROR(scaler.Update());
+      FSDP_RETURN_IF_ERROR(scaler.Update());
       EXPECT_EQ(scaler.scale(), 8);
       return absl::OkStatus();
     }));
@@ -88,7 +88,7 @@ TEST(ShardedGradScalerTest, ARankWithoutGradientsStillTakesPart) {
   ASSERT_OK(OnTwoRanks([](ProcessGroup& group, OneParameter& p, Sgd& optimizer, Stream& stream) -> absl::Status {
     ShardedGradScaler scaler(group);
     p.parameter.has_grad = group.rank() == 0;
-    ASSIGN_OR_RETURN(const bool stepped, scaler.Step(optimizer, stream));
+    FSDP_ASSIGN_OR_RETURN(const bool stepped, scaler.Step(optimizer, stream));
     EXPECT_TRUE(stepped);
     return scaler.Update();
   }));
@@ -99,9 +99,9 @@ TEST(ShardedGradScalerTest, CallsOutOfOrderAreErrors) {
     const auto failed = absl::StatusCode::kFailedPrecondition;
     ShardedGradScaler scaler(group);
     EXPECT_THAT(scaler.Update(), StatusIs(failed, HasSubstr("nothing unscaled")));
-    RETURN_IF_ERROR(scaler.Unscale(optimizer, stream));
+    FSDP_RETURN_IF_ERROR(scaler.Unscale(optimizer, stream));
     EXPECT_THAT(scaler.Unscale(optimizer, stream), StatusIs(failed, HasSubstr("since the last Update")));
-    RETURN_IF_ERROR(scaler.Step(optimizer, stream).status());
+    FSDP_RETURN_IF_ERROR(scaler.Step(optimizer, stream).status());
     EXPECT_THAT(scaler.Unscale(optimizer, stream), StatusIs(failed, HasSubstr("Unscale after Step")));
     EXPECT_THAT(scaler.Step(optimizer, stream).status(), StatusIs(failed, HasSubstr("Step has been called")));
     return scaler.Update();
@@ -112,9 +112,9 @@ TEST(ShardedGradScalerTest, DisabledItOnlySteps) {
   ASSERT_OK(OnTwoRanks([](ProcessGroup& group, OneParameter& p, Sgd& optimizer, Stream& stream) -> absl::Status {
     ShardedGradScaler scaler(group, {.enabled = false});
     EXPECT_EQ(scaler.scale(), 1);
-    RETURN_IF_ERROR(scaler.Unscale(optimizer, stream));
-    ASSIGN_OR_RETURN(const bool stepped, scaler.Step(optimizer, stream));
-    RETURN_IF_ERROR(stream.Synchronize());
+    FSDP_RETURN_IF_ERROR(scaler.Unscale(optimizer, stream));
+    FSDP_ASSIGN_OR_RETURN(const bool stepped, scaler.Step(optimizer, stream));
+    FSDP_RETURN_IF_ERROR(stream.Synchronize());
     EXPECT_TRUE(stepped);
     EXPECT_EQ(p.value(), 1 - 8);
     return scaler.Update();

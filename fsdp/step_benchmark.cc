@@ -18,18 +18,18 @@
 #include <vector>
 
 #include "absl/flags/flag.h"
-#include "base/status_macros.h"
-#include "collectives/run_ranks.h"
-#include "fsdp/fsdp.h"
-#include "fsdp/runtime/executor.h"
-#include "fsdp/runtime/unit.h"
-#include "fsdp/runtime/unit_runtime.h"
-#include "models/gpt2.h"
-#include "nn/cross_entropy_loss.h"
-#include "nn/device_layer_ops.h"
-#include "optim/adamw.h"
-#include "tensor/ops.h"
-#include "tools/command_line.h"
+#include "fsdp/base/command_line.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/collectives/run_ranks.h"
+#include "fsdp/fsdp/fsdp.h"
+#include "fsdp/fsdp/units/executor.h"
+#include "fsdp/fsdp/units/unit.h"
+#include "fsdp/fsdp/units/unit_runtime.h"
+#include "fsdp/models/gpt2.h"
+#include "fsdp/nn/cross_entropy_loss.h"
+#include "fsdp/nn/device_layer_ops.h"
+#include "fsdp/optim/adamw.h"
+#include "fsdp/tensor/ops.h"
 
 ABSL_FLAG(int, rounds, 15, "of each measurement, at least 1; medians are printed");
 
@@ -54,19 +54,19 @@ using Step = std::function<absl::Status()>;
 
 absl::Status TrainStep(Module& module, AdamW& optimizer, const LayerOps& ops, Stream& stream) {
   Device& device = stream.device();
-  ASSIGN_OR_RETURN(const Tensor tokens, Tensor::Empty(device, DType::kInt32, {kRows, kSeqLen}));
-  ASSIGN_OR_RETURN(const Tensor targets, Tensor::Empty(device, DType::kInt32, {kRows * kSeqLen}));
+  FSDP_ASSIGN_OR_RETURN(const Tensor tokens, Tensor::Empty(device, DType::kInt32, {kRows, kSeqLen}));
+  FSDP_ASSIGN_OR_RETURN(const Tensor targets, Tensor::Empty(device, DType::kInt32, {kRows * kSeqLen}));
   for (int i = 0; i < kRows * kSeqLen; ++i) {
     tokens.data_as<int32_t>()[i] = i * i % 512;
     targets.data_as<int32_t>()[i] = i % 512;
   }
   Tape tape(stream, ops);
   CrossEntropyLoss loss;
-  ASSIGN_OR_RETURN(const Tensor logits, module.Forward(tokens, tape));
-  RETURN_IF_ERROR(loss.Forward(logits, targets, tape).status());
-  ASSIGN_OR_RETURN(const Tensor grad, loss.Backward(1.0f, tape));
-  RETURN_IF_ERROR(module.Backward(grad, tape).status());
-  RETURN_IF_ERROR(optimizer.Step(stream));
+  FSDP_ASSIGN_OR_RETURN(const Tensor logits, module.Forward(tokens, tape));
+  FSDP_RETURN_IF_ERROR(loss.Forward(logits, targets, tape).status());
+  FSDP_ASSIGN_OR_RETURN(const Tensor grad, loss.Backward(1.0f, tape));
+  FSDP_RETURN_IF_ERROR(module.Backward(grad, tape).status());
+  FSDP_RETURN_IF_ERROR(optimizer.Step(stream));
   return stream.Synchronize();
 }
 
@@ -80,15 +80,15 @@ struct Bare {
 
   static absl::StatusOr<Bare> Make(Device& device) {
     Bare bare;
-    ASSIGN_OR_RETURN(bare.module, MakeGpt2(BenchmarkConfig()));
+    FSDP_ASSIGN_OR_RETURN(bare.module, MakeGpt2(BenchmarkConfig()));
     bare.module->AssignNames();
-    RETURN_IF_ERROR(bare.module->Materialize(device, 0));
-    ASSIGN_OR_RETURN(bare.ops, LayerOpsFor(device));
-    ASSIGN_OR_RETURN(bare.parameters, WholeParameters(*bare.module, device));
+    FSDP_RETURN_IF_ERROR(bare.module->Materialize(device, 0));
+    FSDP_ASSIGN_OR_RETURN(bare.ops, LayerOpsFor(device));
+    FSDP_ASSIGN_OR_RETURN(bare.parameters, WholeParameters(*bare.module, device));
     std::vector<ShardedParameter*> pointers;
     for (const auto& parameter : bare.parameters) pointers.push_back(parameter.get());
     bare.optimizer = std::make_unique<AdamW>(pointers, AdamWOptions{});
-    ASSIGN_OR_RETURN(bare.stream, device.CreateStream("bare"));
+    FSDP_ASSIGN_OR_RETURN(bare.stream, device.CreateStream("bare"));
     return bare;
   }
 
@@ -102,10 +102,10 @@ struct Bare {
 absl::Status CommunicationAlone(const UnitStore& units, UnitRuntime& runtime, const Schedule& schedule) {
   using Kind = ScheduleEvent::Kind;
   for (const ScheduleEvent& event : schedule) {
-    if (event.kind == Kind::kAllGather) RETURN_IF_ERROR(runtime.Unshard(event.unit));
-    if (event.kind == Kind::kBackward) RETURN_IF_ERROR(runtime.gradients().Bind(event.unit, /*sync=*/true));
+    if (event.kind == Kind::kAllGather) FSDP_RETURN_IF_ERROR(runtime.Unshard(event.unit));
+    if (event.kind == Kind::kBackward) FSDP_RETURN_IF_ERROR(runtime.gradients().Bind(event.unit, /*sync=*/true));
     if (event.kind == Kind::kReshard) runtime.Reshard(event.unit);
-    if (event.kind == Kind::kReduceScatter) RETURN_IF_ERROR(runtime.gradients().ReduceScatter(event.unit));
+    if (event.kind == Kind::kReduceScatter) FSDP_RETURN_IF_ERROR(runtime.gradients().ReduceScatter(event.unit));
   }
   for (const auto& unit : units.units()) {
     for (const auto& parameter : unit->sharded_parameters) parameter->has_grad = false;
@@ -118,10 +118,10 @@ absl::StatusOr<std::vector<double>> Medians(ProcessGroup& group, const std::vect
   std::vector<std::vector<double>> seconds(steps.size());
   for (int round = 0; round < kWarmUp + rounds; ++round) {
     for (size_t i = 0; i < steps.size(); ++i) {
-      RETURN_IF_ERROR(group.GatherBlobs("start").status());
+      FSDP_RETURN_IF_ERROR(group.GatherBlobs("start").status());
       const auto start = std::chrono::steady_clock::now();
-      RETURN_IF_ERROR(steps[i]());
-      RETURN_IF_ERROR(group.GatherBlobs("end").status());
+      FSDP_RETURN_IF_ERROR(steps[i]());
+      FSDP_RETURN_IF_ERROR(group.GatherBlobs("end").status());
       const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
       if (round >= kWarmUp) seconds[i].push_back(took.count());
     }
@@ -137,12 +137,12 @@ absl::StatusOr<std::vector<double>> Medians(ProcessGroup& group, const std::vect
 absl::Status Compare(std::shared_ptr<ProcessGroup> group, int rounds) {
   FsdpOptions options;
   options.auto_wrap_policy = ModuleWrapPolicy<Gpt2Block>();
-  ASSIGN_OR_RETURN(Bare bare, Bare::Make(*group->device()));
-  ASSIGN_OR_RETURN(std::unique_ptr<Module> module, MakeGpt2(BenchmarkConfig()));
-  ASSIGN_OR_RETURN(auto model, FullyShardedDataParallel::Wrap(std::move(module), group, options));
+  FSDP_ASSIGN_OR_RETURN(Bare bare, Bare::Make(*group->device()));
+  FSDP_ASSIGN_OR_RETURN(std::unique_ptr<Module> module, MakeGpt2(BenchmarkConfig()));
+  FSDP_ASSIGN_OR_RETURN(auto model, FullyShardedDataParallel::Wrap(std::move(module), group, options));
   AdamW optimizer(model->parameters(), {});
   const Step sharded = [&]() -> absl::Status {
-    RETURN_IF_ERROR(TrainStep(model->module(), optimizer, *bare.ops, model->stream()));
+    FSDP_RETURN_IF_ERROR(TrainStep(model->module(), optimizer, *bare.ops, model->stream()));
     optimizer.ZeroGrad();
     return absl::OkStatus();
   };
@@ -152,16 +152,16 @@ absl::Status Compare(std::shared_ptr<ProcessGroup> group, int rounds) {
   std::unique_ptr<UnitStore> units;
   std::unique_ptr<UnitRuntime> runtime;
   if (group->size() > 1) {
-    ASSIGN_OR_RETURN(still, MakeGpt2(BenchmarkConfig()));
+    FSDP_ASSIGN_OR_RETURN(still, MakeGpt2(BenchmarkConfig()));
     still->AssignNames();
-    ASSIGN_OR_RETURN(Partition partition, Partition::ByPolicy(*still, options));
+    FSDP_ASSIGN_OR_RETURN(Partition partition, Partition::ByPolicy(*still, options));
     std::vector<UnitSettings> settings;
     for (const UnitModule& unit : partition.units) settings.push_back(UnitSettingsOf(options, {}, unit.name.empty()));
-    ASSIGN_OR_RETURN(units, UnitStore::Create(std::move(partition), settings, group, {}));
-    ASSIGN_OR_RETURN(runtime, UnitRuntime::Create(*units, MemoryPlan::Of(*units, model->memory_plan().slots)));
+    FSDP_ASSIGN_OR_RETURN(units, UnitStore::Create(std::move(partition), settings, group, {}));
+    FSDP_ASSIGN_OR_RETURN(runtime, UnitRuntime::Create(*units, MemoryPlan::Of(*units, model->memory_plan().slots)));
     steps.push_back([&] { return CommunicationAlone(*units, *runtime, model->StepSchedule(1)); });
   }
-  ASSIGN_OR_RETURN(const std::vector<double> seconds, Medians(*group, steps, rounds));
+  FSDP_ASSIGN_OR_RETURN(const std::vector<double> seconds, Medians(*group, steps, rounds));
   if (group->rank() != 0) return absl::OkStatus();
   if (group->size() == 1) {
     std::printf("1 rank   bare %.2f ms  fsdp %.2f ms  ratio %.3f\n", 1e3 * seconds[0], 1e3 * seconds[1],

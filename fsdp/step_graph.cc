@@ -1,34 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "fsdp/step_graph.h"
+#include "fsdp/fsdp/step_graph.h"
 
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
+#include "fsdp/base/status_macros.h"
 
 namespace fsdp {
 
 absl::StatusOr<std::unique_ptr<StepGraph>> StepGraph::Create(FullyShardedDataParallel& model, Optimizer& optimizer,
                                                              std::function<absl::Status()> forward_backward) {
-  RETURN_IF_ERROR(model.CheckCanCapture());
-  RETURN_IF_ERROR(optimizer.UploadScalars(model.stream()));
+  FSDP_RETURN_IF_ERROR(model.CheckCanCapture());
+  FSDP_RETURN_IF_ERROR(optimizer.UploadScalars(model.stream()));
   return std::unique_ptr<StepGraph>(new StepGraph(model, optimizer, std::move(forward_backward)));
 }
 
 absl::Status StepGraph::ComputeGradients(float max_grad_norm) {
   if (eager()) return PutGradients(max_grad_norm);
-  RETURN_IF_ERROR(model_.PrepareReplay());
+  FSDP_RETURN_IF_ERROR(model_.PrepareReplay());
   return gradients_ == nullptr ? CaptureGradients(max_grad_norm) : ReplayGradients(max_grad_norm);
 }
 
 absl::Status StepGraph::PutGradients(float max_grad_norm) {
   clip_.reset();
-  RETURN_IF_ERROR(forward_backward_());
-  ASSIGN_OR_RETURN(GradClip clip, model_.DeferClipGradNorm(max_grad_norm));
+  FSDP_RETURN_IF_ERROR(forward_backward_());
+  FSDP_ASSIGN_OR_RETURN(GradClip clip, model_.DeferClipGradNorm(max_grad_norm));
   clip_.emplace(std::move(clip));
   return absl::OkStatus();
 }
 
 absl::Status StepGraph::CaptureGradients(float max_grad_norm) {
-  ASSIGN_OR_RETURN(gradients_, CaptureWork(model_.stream(), [&] { return PutGradients(max_grad_norm); }));
+  FSDP_ASSIGN_OR_RETURN(gradients_, CaptureWork(model_.stream(), [&] { return PutGradients(max_grad_norm); }));
   max_grad_norm_ = max_grad_norm;
   for (ShardedParameter* parameter : optimizer_.parameters()) {
     if (parameter->has_grad) with_gradient_.push_back(parameter);
@@ -50,12 +50,12 @@ absl::Status StepGraph::ReplayGradients(float max_grad_norm) {
 
 absl::Status StepGraph::Update() {
   if (eager()) {
-    RETURN_IF_ERROR(PutUpdate());
+    FSDP_RETURN_IF_ERROR(PutUpdate());
     ++updates_;
   } else {
-    RETURN_IF_ERROR(optimizer_.UploadScalars(model_.stream()));
+    FSDP_RETURN_IF_ERROR(optimizer_.UploadScalars(model_.stream()));
     if (update_ == nullptr) {
-      ASSIGN_OR_RETURN(update_, CaptureWork(model_.stream(), [this] { return PutUpdate(); }));
+      FSDP_ASSIGN_OR_RETURN(update_, CaptureWork(model_.stream(), [this] { return PutUpdate(); }));
     } else {
       optimizer_.CountReplay();
     }

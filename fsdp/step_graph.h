@@ -5,12 +5,12 @@
 // the host may look at the loss, and the update alone may be made to wait for something. The results are those of steps
 // that are not captured, bit for bit.
 //
-//   ASSIGN_OR_RETURN(auto step, StepGraph::Create(*model, optimizer, [&] { return ForwardAndBackward(batch); }));
+//   FSDP_ASSIGN_OR_RETURN(auto step, StepGraph::Create(*model, optimizer, [&] { return ForwardAndBackward(batch); }));
 //   for (...) {
 //     CopyToBatch();                                    // the inputs lie in the same memory each time
-//     RETURN_IF_ERROR(step->ComputeGradients(/*max_grad_norm=*/1));
-//     RETURN_IF_ERROR(step->Update());                  // learning rate and step count as they are now
-//     ASSIGN_OR_RETURN(const float norm, step->clip().Norm());
+//     FSDP_RETURN_IF_ERROR(step->ComputeGradients(/*max_grad_norm=*/1));
+//     FSDP_RETURN_IF_ERROR(step->Update());                  // learning rate and step count as they are now
+//     FSDP_ASSIGN_OR_RETURN(const float norm, step->clip().Norm());
 //   }
 //
 // So each step must be the same work: the same shapes, the same number of micro-steps, the same max_grad_norm, no
@@ -26,10 +26,10 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "fsdp/fully_sharded_data_parallel.h"
-#include "fsdp/grad_clip.h"
-#include "optim/optimizer.h"
-#include "tensor/work_graph.h"
+#include "fsdp/fsdp/fully_sharded_data_parallel.h"
+#include "fsdp/fsdp/grad_clip.h"
+#include "fsdp/optim/optimizer.h"
+#include "fsdp/tensor/work_graph.h"
 
 namespace fsdp {
 

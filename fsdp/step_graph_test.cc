@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What happens around a captured step: refusals, and that what changes between replays counts as it does for steps that
-// are not captured. Whole runs are examples/graph_training_test.cc's business.
-#include "fsdp/step_graph.h"
+// are not captured. Whole runs are train/graph_training_test.cc's business.
+#include "fsdp/fsdp/step_graph.h"
 
 #include <functional>
 #include <memory>
@@ -11,22 +11,22 @@
 #include <utility>
 #include <vector>
 
-#include "base/status_macros.h"
-#include "base/status_matchers.h"
-#include "collectives/cuda/local_cuda_communicator.h"
-#include "collectives/cuda/nccl_process_group.h"
-#include "collectives/device_mesh.h"
-#include "collectives/run_ranks.h"
-#include "cuda/cuda_device.h"
-#include "fsdp/fully_shard.h"
-#include "fsdp/test_model.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/base/status_matchers.h"
+#include "fsdp/collectives/cuda/local_cuda_communicator.h"
+#include "fsdp/collectives/cuda/nccl_process_group.h"
+#include "fsdp/collectives/device_mesh.h"
+#include "fsdp/collectives/run_ranks.h"
+#include "fsdp/cuda/cuda_device.h"
+#include "fsdp/fsdp/fully_shard.h"
+#include "fsdp/fsdp/test_model.h"
+#include "fsdp/nn/cross_entropy_loss.h"
+#include "fsdp/nn/device_layer_ops.h"
+#include "fsdp/optim/sgd.h"
+#include "fsdp/tensor/host_device.h"
+#include "fsdp/tensor/work_graph.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "nn/cross_entropy_loss.h"
-#include "nn/device_layer_ops.h"
-#include "optim/sgd.h"
-#include "tensor/host_device.h"
-#include "tensor/work_graph.h"
 
 namespace fsdp {
 namespace {
@@ -48,17 +48,17 @@ class Rig {
     // One block, since an emulated GPU is slow.
     Gpt2Config config = OddGpt2Config();
     config.n_layer = 1;
-    ASSIGN_OR_RETURN(std::unique_ptr<Module> module, MakeGpt2(config));
-    ASSIGN_OR_RETURN(rig->model_, options.has_value()
-                                      ? FullyShardedDataParallel::Wrap(std::move(module), rig->group_, *options)
-                                      : FullySharded(std::move(module), rig->group_));
+    FSDP_ASSIGN_OR_RETURN(std::unique_ptr<Module> module, MakeGpt2(config));
+    FSDP_ASSIGN_OR_RETURN(rig->model_, options.has_value()
+                                           ? FullyShardedDataParallel::Wrap(std::move(module), rig->group_, *options)
+                                           : FullySharded(std::move(module), rig->group_));
     rig->optimizer_ =
         std::make_unique<AdamW>(AdamW::DecayMatricesOnly(rig->model_->parameters(), {.lr = 1e-2, .weight_decay = 0.1}));
-    ASSIGN_OR_RETURN(rig->batch_, TestBatchOf(*rig->host_, 0, 0));
+    FSDP_ASSIGN_OR_RETURN(rig->batch_, TestBatchOf(*rig->host_, 0, 0));
     for (Tensor* t : {&rig->batch_.tokens, &rig->batch_.targets}) {
-      ASSIGN_OR_RETURN(*t, Tensor::Empty(rig->device(), t->dtype(), t->shape()));
+      FSDP_ASSIGN_OR_RETURN(*t, Tensor::Empty(rig->device(), t->dtype(), t->shape()));
     }
-    ASSIGN_OR_RETURN(rig->host_loss_, rig->device().AllocatePinned(sizeof(float)));
+    FSDP_ASSIGN_OR_RETURN(rig->host_loss_, rig->device().AllocatePinned(sizeof(float)));
     return rig;
   }
 
@@ -70,49 +70,49 @@ class Rig {
 
   absl::Status ForwardBackward() {
     ++forward_backwards_;
-    if (reached_.state() != nullptr) RETURN_IF_ERROR(fully_sharded()->set_post_optim_event(reached_));
+    if (reached_.state() != nullptr) FSDP_RETURN_IF_ERROR(fully_sharded()->set_post_optim_event(reached_));
     Tape tape = model().NewTape();
     CrossEntropyLoss loss;
-    ASSIGN_OR_RETURN(const Tensor logits, model().Forward(batch_.tokens, tape));
-    ASSIGN_OR_RETURN(const Tensor value, loss.Forward(logits, batch_.targets, tape));
+    FSDP_ASSIGN_OR_RETURN(const Tensor logits, model().Forward(batch_.tokens, tape));
+    FSDP_ASSIGN_OR_RETURN(const Tensor value, loss.Forward(logits, batch_.targets, tape));
     model().stream().CopyAsync(host_loss_.data(), value.data(), sizeof(float));
-    ASSIGN_OR_RETURN(const Tensor grad, loss.Backward(1.0f, tape));
+    FSDP_ASSIGN_OR_RETURN(const Tensor grad, loss.Backward(1.0f, tape));
     return model().Backward(grad, tape).status();
   }
 
   absl::Status Capture() {
-    ASSIGN_OR_RETURN(graph_, StepGraph::Create(model(), optimizer(), [this] { return ForwardBackward(); }));
+    FSDP_ASSIGN_OR_RETURN(graph_, StepGraph::Create(model(), optimizer(), [this] { return ForwardBackward(); }));
     return absl::OkStatus();
   }
 
   // One step, captured if Capture was called; appends its loss and the norm of its gradients to seen().
   absl::Status Step(int step) {
-    RETURN_IF_ERROR(FillBatch(step));
+    FSDP_RETURN_IF_ERROR(FillBatch(step));
     if (fully_sharded() != nullptr) {
       reached_ = model().stream().Record();
-      RETURN_IF_ERROR(fully_sharded()->set_post_optim_event(reached_));
+      FSDP_RETURN_IF_ERROR(fully_sharded()->set_post_optim_event(reached_));
     }
-    RETURN_IF_ERROR(optimizer().SetHyperparameter("lr", 1e-2 / (step + 1)));
+    FSDP_RETURN_IF_ERROR(optimizer().SetHyperparameter("lr", 1e-2 / (step + 1)));
     if (graph_ != nullptr) {
-      RETURN_IF_ERROR(graph_->ComputeGradients(kMaxNorm));
-      RETURN_IF_ERROR(graph_->Update());
+      FSDP_RETURN_IF_ERROR(graph_->ComputeGradients(kMaxNorm));
+      FSDP_RETURN_IF_ERROR(graph_->Update());
       return See(graph_->clip());
     }
-    RETURN_IF_ERROR(ForwardBackward());
-    ASSIGN_OR_RETURN(const GradClip clip, model().DeferClipGradNorm(kMaxNorm));
+    FSDP_RETURN_IF_ERROR(ForwardBackward());
+    FSDP_ASSIGN_OR_RETURN(const GradClip clip, model().DeferClipGradNorm(kMaxNorm));
     optimizer().set_grad_factor(clip.coefficient());
-    RETURN_IF_ERROR(optimizer().Step(model().stream()));
+    FSDP_RETURN_IF_ERROR(optimizer().Step(model().stream()));
     optimizer().ZeroGrad();
     return See(clip);
   }
 
   absl::Status Steps(int begin, int end) {
-    for (int step = begin; step < end; ++step) RETURN_IF_ERROR(Step(step));
+    for (int step = begin; step < end; ++step) FSDP_RETURN_IF_ERROR(Step(step));
     return absl::OkStatus();
   }
 
   absl::Status FillBatch(int step) {
-    ASSIGN_OR_RETURN(const TestBatch made, TestBatchOf(*host_, step, group_->rank()));
+    FSDP_ASSIGN_OR_RETURN(const TestBatch made, TestBatchOf(*host_, step, group_->rank()));
     model().stream().CopyAsync(batch_.tokens.data(), made.tokens.data(), made.tokens.nbytes());
     model().stream().CopyAsync(batch_.targets.data(), made.targets.data(), made.targets.nbytes());
     return model().stream().Synchronize();
@@ -125,14 +125,15 @@ class Rig {
  private:
   static absl::StatusOr<std::unique_ptr<FullyShardedDataParallel>> FullySharded(
       std::unique_ptr<Module> module, const std::shared_ptr<ProcessGroup>& group) {
-    ASSIGN_OR_RETURN(std::shared_ptr<const DeviceMesh> mesh, DeviceMesh::Create(group, {group->size()}, {"shard"}));
-    RETURN_IF_ERROR(FullyShard(*module, std::move(mesh), {.init_seed = 11}).status());
+    FSDP_ASSIGN_OR_RETURN(std::shared_ptr<const DeviceMesh> mesh,
+                          DeviceMesh::Create(group, {group->size()}, {"shard"}));
+    FSDP_RETURN_IF_ERROR(FullyShard(*module, std::move(mesh), {.init_seed = 11}).status());
     return FullyShardedDataParallel::FromFullyShard(std::move(module));
   }
 
   absl::Status See(const GradClip& clip) {
-    ASSIGN_OR_RETURN(const float norm, clip.Norm());
-    RETURN_IF_ERROR(model().stream().Synchronize());
+    FSDP_ASSIGN_OR_RETURN(const float norm, clip.Norm());
+    FSDP_RETURN_IF_ERROR(model().stream().Synchronize());
     seen_.insert(seen_.end(), {*reinterpret_cast<const float*>(host_loss_.data()), norm});
     return absl::OkStatus();
   }
@@ -158,8 +159,8 @@ class StepGraphTest : public testing::Test {
   }
 
   static absl::StatusOr<std::unique_ptr<Rig>> OneRank(const FsdpOptions& options = BlockOptions()) {
-    ASSIGN_OR_RETURN(std::shared_ptr<Device> device, CreateCudaDevice(0));
-    ASSIGN_OR_RETURN(auto groups, CreateLocalCudaGroups({device}));
+    FSDP_ASSIGN_OR_RETURN(std::shared_ptr<Device> device, CreateCudaDevice(0));
+    FSDP_ASSIGN_OR_RETURN(auto groups, CreateLocalCudaGroups({device}));
     return Rig::Create(std::shared_ptr<ProcessGroup>(std::move(groups[0])), options);
   }
 
@@ -168,11 +169,11 @@ class StepGraphTest : public testing::Test {
                const std::function<absl::Status(Rig& rig)>& rank_main) {
     if (gpus_ < ranks) GTEST_SKIP() << "nccl wants " << ranks << " GPUs, there are " << gpus_;
     EXPECT_OK(RunRanks(ranks, [&](std::shared_ptr<ProcessGroup> meeting) -> absl::Status {
-      ASSIGN_OR_RETURN(std::shared_ptr<Device> device, CreateCudaDevice(meeting->rank()));
-      ASSIGN_OR_RETURN(std::unique_ptr<ProcessGroup> control, meeting->Split(0, meeting->rank()));
-      ASSIGN_OR_RETURN(std::shared_ptr<ProcessGroup> group,
-                       CreateNcclGroup(std::move(control), std::move(device), absl::Minutes(5)));
-      ASSIGN_OR_RETURN(const std::unique_ptr<Rig> rig, Rig::Create(group, options));
+      FSDP_ASSIGN_OR_RETURN(std::shared_ptr<Device> device, CreateCudaDevice(meeting->rank()));
+      FSDP_ASSIGN_OR_RETURN(std::unique_ptr<ProcessGroup> control, meeting->Split(0, meeting->rank()));
+      FSDP_ASSIGN_OR_RETURN(std::shared_ptr<ProcessGroup> group,
+                            CreateNcclGroup(std::move(control), std::move(device), absl::Minutes(5)));
+      FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<Rig> rig, Rig::Create(group, options));
       const absl::Status status = rank_main(*rig);
       if (!status.ok()) group->Abort(status);
       return status;
@@ -193,25 +194,25 @@ FsdpOptions WithCastsOfTheOptimizer() {
 // start from must follow.
 TEST_F(StepGraphTest, WhatIsLoadedBetweenReplaysIsTrainedOn) {
   const auto train = [](Rig& rig) -> absl::Status {
-    RETURN_IF_ERROR(rig.Steps(0, 1));
+    FSDP_RETURN_IF_ERROR(rig.Steps(0, 1));
     const StateDictTypeGuard guard(rig.model(), ShardedStateDictConfig{});
-    ASSIGN_OR_RETURN(StateDict state, rig.model().GetStateDict());
-    RETURN_IF_ERROR(rig.model().AddOptimStateDict(rig.optimizer(), state));
-    RETURN_IF_ERROR(rig.Steps(1, kCaptured + 1));
-    RETURN_IF_ERROR(rig.model().LoadStateDict(state));
-    RETURN_IF_ERROR(rig.model().LoadOptimStateDict(state, rig.optimizer()));
+    FSDP_ASSIGN_OR_RETURN(StateDict state, rig.model().GetStateDict());
+    FSDP_RETURN_IF_ERROR(rig.model().AddOptimStateDict(rig.optimizer(), state));
+    FSDP_RETURN_IF_ERROR(rig.Steps(1, kCaptured + 1));
+    FSDP_RETURN_IF_ERROR(rig.model().LoadStateDict(state));
+    FSDP_RETURN_IF_ERROR(rig.model().LoadOptimStateDict(state, rig.optimizer()));
     return rig.Steps(1, 3);
   };
   for (const int ranks : {1, 2}) {
     std::vector<std::vector<float>> wanted(ranks), seen(ranks);
     OnRanks(ranks, WithCastsOfTheOptimizer(), [&](Rig& eager) -> absl::Status {
-      RETURN_IF_ERROR(train(eager));
+      FSDP_RETURN_IF_ERROR(train(eager));
       wanted[eager.model().group().rank()] = eager.seen();
       return absl::OkStatus();
     });
     OnRanks(ranks, WithCastsOfTheOptimizer(), [&](Rig& captured) -> absl::Status {
-      RETURN_IF_ERROR(captured.Capture());
-      RETURN_IF_ERROR(train(captured));
+      FSDP_RETURN_IF_ERROR(captured.Capture());
+      FSDP_RETURN_IF_ERROR(train(captured));
       seen[captured.model().group().rank()] = captured.seen();
       return absl::OkStatus();
     });
@@ -223,13 +224,13 @@ TEST_F(StepGraphTest, WhatIsLoadedBetweenReplaysIsTrainedOn) {
 TEST_F(StepGraphTest, AnEventForTheNextForwardKeepsNothingOutOfTheGraph) {
   std::vector<float> wanted, seen;
   OnRanks(2, std::nullopt, [&](Rig& eager) -> absl::Status {
-    RETURN_IF_ERROR(eager.Steps(0, kCaptured + 2));
+    FSDP_RETURN_IF_ERROR(eager.Steps(0, kCaptured + 2));
     if (eager.model().group().rank() == 0) wanted = eager.seen();
     return absl::OkStatus();
   });
   OnRanks(2, std::nullopt, [&](Rig& captured) -> absl::Status {
-    RETURN_IF_ERROR(captured.Capture());
-    RETURN_IF_ERROR(captured.Steps(0, kCaptured + 2));
+    FSDP_RETURN_IF_ERROR(captured.Capture());
+    FSDP_RETURN_IF_ERROR(captured.Steps(0, kCaptured + 2));
     if (captured.model().group().rank() == 0) seen = captured.seen();
     return absl::OkStatus();
   });
@@ -238,13 +239,13 @@ TEST_F(StepGraphTest, AnEventForTheNextForwardKeepsNothingOutOfTheGraph) {
 
 TEST_F(StepGraphTest, AUnitThatIsUnshardedIsRefusedByName) {
   OnRanks(2, std::nullopt, [](Rig& rig) -> absl::Status {
-    RETURN_IF_ERROR(rig.Capture());
-    RETURN_IF_ERROR(rig.Steps(0, kCaptured + 1));
-    RETURN_IF_ERROR(rig.fully_sharded()->Unshard());
+    FSDP_RETURN_IF_ERROR(rig.Capture());
+    FSDP_RETURN_IF_ERROR(rig.Steps(0, kCaptured + 1));
+    FSDP_RETURN_IF_ERROR(rig.fully_sharded()->Unshard());
     EXPECT_THAT(rig.Step(kCaptured + 1),
                 StatusIs(absl::StatusCode::kFailedPrecondition,
                          HasSubstr("unit root is unsharded before a captured step, which all-gathers it")));
-    RETURN_IF_ERROR(rig.fully_sharded()->Reshard());
+    FSDP_RETURN_IF_ERROR(rig.fully_sharded()->Reshard());
     return rig.Step(kCaptured + 1);
   });
 }
@@ -256,15 +257,16 @@ TEST_F(StepGraphTest, ATapeDoesNotWaitForWorkThatIsCaptured) {
   ASSERT_OK_AND_ASSIGN(const std::unique_ptr<Stream> stream, device->CreateStream("compute"));
   EXPECT_OK(CaptureWork(*stream, [&]() -> absl::Status {
               Tape tape(*stream, *ops);
-              for (int i = 0; i < 3; ++i) RETURN_IF_ERROR(tape.Empty(DType::kFloat32, {int64_t{9} << 20}).status());
+              for (int i = 0; i < 3; ++i)
+                FSDP_RETURN_IF_ERROR(tape.Empty(DType::kFloat32, {int64_t{9} << 20}).status());
               return absl::OkStatus();
             }).status());
 }
 
 TEST_F(StepGraphTest, TheHostPutsNothingOnTheStreamsAfterTheCapture) {
   OnRanks(2, BlockOptions(), [](Rig& rig) -> absl::Status {
-    RETURN_IF_ERROR(rig.Capture());
-    RETURN_IF_ERROR(rig.Steps(0, kCaptured + 3));
+    FSDP_RETURN_IF_ERROR(rig.Capture());
+    FSDP_RETURN_IF_ERROR(rig.Steps(0, kCaptured + 3));
     EXPECT_EQ(rig.forward_backwards(), kCaptured + 1);
     EXPECT_EQ(rig.optimizer().step_count(0), kCaptured + 3);
     return absl::OkStatus();
@@ -274,18 +276,18 @@ TEST_F(StepGraphTest, TheHostPutsNothingOnTheStreamsAfterTheCapture) {
 // Steps of any kind may follow each other.
 TEST_F(StepGraphTest, StepsThatAreNotCapturedGoBetweenReplays) {
   OnRanks(2, BlockOptions(), [](Rig& rig) -> absl::Status {
-    RETURN_IF_ERROR(rig.Capture());
-    RETURN_IF_ERROR(rig.Steps(0, kCaptured + 2));
+    FSDP_RETURN_IF_ERROR(rig.Capture());
+    FSDP_RETURN_IF_ERROR(rig.Steps(0, kCaptured + 2));
     const auto eager_step = [&]() -> absl::Status {
-      RETURN_IF_ERROR(rig.ForwardBackward());
-      ASSIGN_OR_RETURN(const GradClip clip, rig.model().DeferClipGradNorm(kMaxNorm));
+      FSDP_RETURN_IF_ERROR(rig.ForwardBackward());
+      FSDP_ASSIGN_OR_RETURN(const GradClip clip, rig.model().DeferClipGradNorm(kMaxNorm));
       rig.optimizer().set_grad_factor(clip.coefficient());
-      RETURN_IF_ERROR(rig.optimizer().Step(rig.model().stream()));
+      FSDP_RETURN_IF_ERROR(rig.optimizer().Step(rig.model().stream()));
       rig.optimizer().ZeroGrad();
       return clip.Norm().status();
     };
-    RETURN_IF_ERROR(eager_step());
-    RETURN_IF_ERROR(rig.Steps(kCaptured + 2, kCaptured + 3));
+    FSDP_RETURN_IF_ERROR(eager_step());
+    FSDP_RETURN_IF_ERROR(rig.Steps(kCaptured + 2, kCaptured + 3));
     EXPECT_EQ(rig.optimizer().step_count(0), kCaptured + 4);
     return absl::OkStatus();
   });
@@ -324,7 +326,7 @@ TEST_F(StepGraphTest, AnotherLimitOfTheNormIsRefused) {
 TEST_F(StepGraphTest, ADecisionOfTheHostWithinTheStepIsRefused) {
   ASSERT_OK_AND_ASSIGN(const auto rig, OneRank());
   ASSERT_OK_AND_ASSIGN(const auto graph, StepGraph::Create(rig->model(), rig->optimizer(), [&]() -> absl::Status {
-                         RETURN_IF_ERROR(rig->ForwardBackward());
+                         FSDP_RETURN_IF_ERROR(rig->ForwardBackward());
                          return rig->model().stream().Synchronize();
                        }));
   ASSERT_OK(rig->FillBatch(0));

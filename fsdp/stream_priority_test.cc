@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Which of FSDP's streams are urgent: those that the next compute waits for.
-#include "tensor/stream_priority.h"
+#include "fsdp/tensor/stream_priority.h"
 
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "base/status_macros.h"
-#include "base/status_matchers.h"
-#include "collectives/forwarding_process_group.h"
-#include "collectives/run_ranks.h"
-#include "fsdp/manual_units.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/base/status_matchers.h"
+#include "fsdp/collectives/group/forwarding_process_group.h"
+#include "fsdp/collectives/run_ranks.h"
+#include "fsdp/fsdp/manual_units.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -66,8 +66,8 @@ class OnPriorityLog final : public ForwardingProcessGroup {
 TEST(StreamPriorityTest, AllGathersAndReduceScattersAreUrgentAndNothingElseIs) {
   ASSERT_OK(RunRanks(2, [](std::shared_ptr<ProcessGroup> inner) -> absl::Status {
     const auto group = std::make_shared<OnPriorityLog>(std::move(inner));
-    ASSIGN_OR_RETURN(const auto units, ManualUnits::Create(std::shared_ptr<ProcessGroup>(group),
-                                                           {{"one", {{"w", {7}}}}}, /*units_at_once=*/1));
+    FSDP_ASSIGN_OR_RETURN(const auto units, ManualUnits::Create(std::shared_ptr<ProcessGroup>(group),
+                                                                {{"one", {{"w", {7}}}}}, /*units_at_once=*/1));
     EXPECT_THAT(group->log().urgent(), UnorderedElementsAre("unshard", "post_backward"));
     EXPECT_THAT(group->log().others(), testing::IsSupersetOf({"compute", "all_reduce"}));
     return absl::OkStatus();

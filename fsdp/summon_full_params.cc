@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "fsdp/summon_full_params.h"
+#include "fsdp/fsdp/summon_full_params.h"
 
 #include <set>
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
-#include "tensor/ops.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/tensor/ops.h"
 
 namespace fsdp {
 namespace {
@@ -63,7 +63,7 @@ absl::StatusOr<std::vector<std::vector<bool>>> AnyHasGrad(const UnitStore& units
   for (const auto& unit : units.units()) {
     for (const auto& parameter : unit->sharded_parameters) mine += parameter->has_grad ? '1' : '0';
   }
-  ASSIGN_OR_RETURN(const std::vector<std::string> all, ranks.GatherBlobs(mine));
+  FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> all, ranks.GatherBlobs(mine));
   std::vector<std::vector<bool>> any;
   size_t at = 0;
   for (const auto& unit : units.units()) {
@@ -89,12 +89,12 @@ absl::Status CheckShape(const Parameter& parameter, const Tensor& bound, const T
 
 absl::StatusOr<std::unique_ptr<SummonFullParamsGuard>> SummonFullParamsGuard::Create(
     Module& module, const UnitStore& units, const SummonFullParamsOptions& options, ShardsChanged changed) {
-  RETURN_IF_ERROR(CheckFlags(options));
+  FSDP_RETURN_IF_ERROR(CheckFlags(options));
   std::unique_ptr<SummonFullParamsGuard> guard(new SummonFullParamsGuard(units, options, std::move(changed)));
   guard->summoned_ = Summoned(module, units, options.recurse);
-  for (const int u : guard->summoned_) RETURN_IF_ERROR(CheckUnit(units.unit(u), options));
-  ASSIGN_OR_RETURN(guard->gather_, StateGather::Create(units));
-  RETURN_IF_ERROR(guard->Open());
+  for (const int u : guard->summoned_) FSDP_RETURN_IF_ERROR(CheckUnit(units.unit(u), options));
+  FSDP_ASSIGN_OR_RETURN(guard->gather_, StateGather::Create(units));
+  FSDP_RETURN_IF_ERROR(guard->Open());
   return guard;
 }
 
@@ -103,13 +103,13 @@ SummonFullParamsGuard::~SummonFullParamsGuard() { (void)Close(); }
 absl::Status SummonFullParamsGuard::Open() {
   std::vector<std::vector<bool>> has_grad;
   if (options_.with_grads) {
-    ASSIGN_OR_RETURN(has_grad, AnyHasGrad(units_, gather_->ranks()));
+    FSDP_ASSIGN_OR_RETURN(has_grad, AnyHasGrad(units_, gather_->ranks()));
   }
   open_ = true;
   for (const int u : summoned_) {
     bindings_.emplace_back(units_.unit(u).parameters.size());
     units_.unit(u).summoned = true;
-    RETURN_IF_ERROR(OpenUnit(u, options_.with_grads ? has_grad[u] : std::vector<bool>()));
+    FSDP_RETURN_IF_ERROR(OpenUnit(u, options_.with_grads ? has_grad[u] : std::vector<bool>()));
   }
   return gather_->Synchronize();
 }
@@ -118,7 +118,8 @@ absl::StatusOr<Tensor> SummonFullParamsGuard::NewTensor(const Unit& unit, size_t
   const Shape& shape = unit.parameters[index]->shape;
   const int64_t nbytes = shape.numel() * SizeOf(unit.dtype);
   Device& device = gather_->device();
-  ASSIGN_OR_RETURN(Buffer buffer, options_.offload_to_cpu ? device.AllocatePinned(nbytes) : device.Allocate(nbytes));
+  FSDP_ASSIGN_OR_RETURN(Buffer buffer,
+                        options_.offload_to_cpu ? device.AllocatePinned(nbytes) : device.Allocate(nbytes));
   return Tensor(std::move(buffer), unit.dtype, shape);
 }
 
@@ -126,7 +127,7 @@ absl::Status SummonFullParamsGuard::OpenUnit(int u, const std::vector<bool>& has
   const Unit& unit = units_.unit(u);
   std::vector<Binding>& bindings = bindings_.back();
   const bool here = !options_.rank0_only || gather_->ranks().rank() == 0;
-  RETURN_IF_ERROR(gather_->Gather(u, unit.shard));
+  FSDP_RETURN_IF_ERROR(gather_->Gather(u, unit.shard));
   for (size_t i = 0; i < bindings.size(); ++i) {
     Parameter& parameter = *unit.parameters[i];
     bindings[i].data_before = std::exchange(parameter.data, Tensor());
@@ -135,7 +136,7 @@ absl::Status SummonFullParamsGuard::OpenUnit(int u, const std::vector<bool>& has
     if (LendsStorage(unit)) {
       bindings[i].full = unit.sharded_parameters[i]->data.View(parameter.shape);
     } else {
-      ASSIGN_OR_RETURN(bindings[i].full, NewTensor(unit, i));
+      FSDP_ASSIGN_OR_RETURN(bindings[i].full, NewTensor(unit, i));
       gather_->CopyOut(i, {0, parameter.shape.numel()}, bindings[i].full, options_.offload_to_cpu);
     }
     parameter.data = bindings[i].full;
@@ -150,14 +151,14 @@ absl::Status SummonFullParamsGuard::GatherGradients(int u, const std::vector<boo
   for (const auto& parameter : unit.sharded_parameters) {
     if (!parameter->has_grad) gather_->device().ops().Zero(parameter->grad, gather_->stream());
   }
-  RETURN_IF_ERROR(gather_->Gather(u, unit.grad_shard));
+  FSDP_RETURN_IF_ERROR(gather_->Gather(u, unit.grad_shard));
   for (size_t i = 0; here && i < has_grad.size(); ++i) {
     if (!has_grad[i]) continue;
     Binding& binding = bindings_.back()[i];
     if (LendsStorage(unit)) {
       binding.full_grad = unit.sharded_parameters[i]->grad.View(unit.parameters[i]->shape);
     } else {
-      ASSIGN_OR_RETURN(binding.full_grad, NewTensor(unit, i));
+      FSDP_ASSIGN_OR_RETURN(binding.full_grad, NewTensor(unit, i));
       gather_->CopyOut(i, {0, unit.parameters[i]->shape.numel()}, binding.full_grad, options_.offload_to_cpu);
     }
     unit.parameters[i]->grad = binding.full_grad;
@@ -189,14 +190,14 @@ absl::Status SummonFullParamsGuard::WriteBack(int s) {
     const ShardedParameter& sharded = *unit.sharded_parameters[i];
     const Binding& binding = bindings_[s][i];
     if (!binding.full.defined()) continue;
-    RETURN_IF_ERROR(CheckShape(parameter, parameter.data, binding.full));
-    if (binding.full_grad.defined()) RETURN_IF_ERROR(CheckShape(parameter, parameter.grad, binding.full_grad));
+    FSDP_RETURN_IF_ERROR(CheckShape(parameter, parameter.data, binding.full));
+    if (binding.full_grad.defined()) FSDP_RETURN_IF_ERROR(CheckShape(parameter, parameter.grad, binding.full_grad));
     if (sharded.interval.empty()) continue;
     const Tensor mine = parameter.data.Slice(sharded.interval);
-    if (mine.data() != sharded.data.data()) RETURN_IF_ERROR(gather_->Copy(mine, sharded.data));
+    if (mine.data() != sharded.data.data()) FSDP_RETURN_IF_ERROR(gather_->Copy(mine, sharded.data));
     if (!binding.full_grad.defined() || !sharded.has_grad) continue;
     const Tensor my_grad = parameter.grad.Slice(sharded.interval);
-    if (my_grad.data() != sharded.grad.data()) RETURN_IF_ERROR(gather_->Copy(my_grad, sharded.grad));
+    if (my_grad.data() != sharded.grad.data()) FSDP_RETURN_IF_ERROR(gather_->Copy(my_grad, sharded.grad));
   }
   return absl::OkStatus();
 }

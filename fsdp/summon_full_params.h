@@ -4,9 +4,9 @@
 // a model or editing it between steps. PyTorch's summon_full_params.
 //
 //   {
-//     ASSIGN_OR_RETURN(auto guard, model->SummonFullParams());
+//     FSDP_ASSIGN_OR_RETURN(auto guard, model->SummonFullParams());
 //     for (const auto& [name, parameter] : model->module().NamedParameters()) Edit(parameter->data);
-//     RETURN_IF_ERROR(guard->Close());
+//     FSDP_RETURN_IF_ERROR(guard->Close());
 //   }
 //
 // Each rank keeps the edits of the elements that its shard has; parameters then revert to what they were bound to.
@@ -21,9 +21,9 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "fsdp/runtime/unit.h"
-#include "fsdp/state/state_gather.h"
-#include "nn/module.h"
+#include "fsdp/fsdp/state/state_gather.h"
+#include "fsdp/fsdp/units/unit.h"
+#include "fsdp/nn/module.h"
 
 namespace fsdp {
 

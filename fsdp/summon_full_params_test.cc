@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "fsdp/summon_full_params.h"
+#include "fsdp/fsdp/summon_full_params.h"
 
 #include <cstring>
 #include <functional>
@@ -8,11 +8,11 @@
 #include <string>
 #include <vector>
 
-#include "base/status_macros.h"
-#include "base/status_matchers.h"
-#include "collectives/run_ranks.h"
-#include "fsdp/fsdp.h"
-#include "fsdp/test_model.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/base/status_matchers.h"
+#include "fsdp/collectives/run_ranks.h"
+#include "fsdp/fsdp/fsdp.h"
+#include "fsdp/fsdp/test_model.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -28,7 +28,7 @@ std::vector<float> ValuesOf(const Tensor& t) { return {t.data_as<float>(), t.dat
 
 // Whole parameters by a FULL state dict.
 absl::StatusOr<Values> FullValues(TestModel& made) {
-  ASSIGN_OR_RETURN(const StateDict state, made.model->GetStateDict());
+  FSDP_ASSIGN_OR_RETURN(const StateDict state, made.model->GetStateDict());
   Values values;
   for (const auto& [key, value] : state.entries()) {
     values[key.fqn] = ValuesOf(std::get<ShardedTensor>(value).shards.at(0).data);
@@ -47,7 +47,7 @@ class SummonFullParamsTest : public testing::TestWithParam<int> {
  protected:
   void Run(const FsdpOptions& options, const std::function<absl::Status(TestModel&)>& check) {
     ASSERT_OK(RunRanks(GetParam(), [&](std::shared_ptr<ProcessGroup> group) -> absl::Status {
-      ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, options));
+      FSDP_ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, options));
       return check(made);
     }));
   }
@@ -55,11 +55,11 @@ class SummonFullParamsTest : public testing::TestWithParam<int> {
 
 TEST_P(SummonFullParamsTest, BindsWholeParametersUnderCleanNamesWhileItLives) {
   Run(BlockOptions(), [](TestModel& made) -> absl::Status {
-    ASSIGN_OR_RETURN(const Values full, FullValues(made));
+    FSDP_ASSIGN_OR_RETURN(const Values full, FullValues(made));
     {
-      ASSIGN_OR_RETURN(const auto guard, made.model->SummonFullParams());
+      FSDP_ASSIGN_OR_RETURN(const auto guard, made.model->SummonFullParams());
       for (const auto& [name, parameter] : made.model->module().NamedParameters()) {
-        ASSIGN_OR_RETURN(const Tensor data, parameter->Data());
+        FSDP_ASSIGN_OR_RETURN(const Tensor data, parameter->Data());
         EXPECT_EQ(data.shape(), parameter->shape) << name;
         EXPECT_EQ(ValuesOf(data), full.at(parameter->fqn)) << name;
         EXPECT_FALSE(parameter->grad.defined());
@@ -74,12 +74,12 @@ TEST_P(SummonFullParamsTest, BindsWholeParametersUnderCleanNamesWhileItLives) {
 
 TEST_P(SummonFullParamsTest, KeepsEditsWithWriteback) {
   Run(BlockOptions(), [](TestModel& made) -> absl::Status {
-    ASSIGN_OR_RETURN(const auto guard, made.model->SummonFullParams());
+    FSDP_ASSIGN_OR_RETURN(const auto guard, made.model->SummonFullParams());
     for (const auto& [name, parameter] : made.model->module().NamedParameters()) {
       for (int64_t i = 0; i < parameter->data.numel(); ++i) parameter->data.data_as<float>()[i] = static_cast<float>(i);
     }
-    RETURN_IF_ERROR(guard->Close());
-    ASSIGN_OR_RETURN(const Values after, FullValues(made));
+    FSDP_RETURN_IF_ERROR(guard->Close());
+    FSDP_ASSIGN_OR_RETURN(const Values after, FullValues(made));
     for (const auto& [name, values] : after) {
       for (size_t i = 0; i < values.size(); ++i) EXPECT_EQ(values[i], static_cast<float>(i)) << name;
     }
@@ -90,13 +90,13 @@ TEST_P(SummonFullParamsTest, KeepsEditsWithWriteback) {
 // As PyTorch documents: without sharding the storage is lent, so that edits stay.
 TEST_P(SummonFullParamsTest, DropsEditsWithoutWritebackWhereStorageIsSharded) {
   Run(BlockOptions(), [](TestModel& made) -> absl::Status {
-    ASSIGN_OR_RETURN(const Values before, FullValues(made));
+    FSDP_ASSIGN_OR_RETURN(const Values before, FullValues(made));
     {
-      ASSIGN_OR_RETURN(const auto guard, made.model->SummonFullParams({.writeback = false}));
+      FSDP_ASSIGN_OR_RETURN(const auto guard, made.model->SummonFullParams({.writeback = false}));
       for (const auto& [name, parameter] : made.model->module().NamedParameters())
         parameter->data.data_as<float>()[0] = 7;
     }
-    ASSIGN_OR_RETURN(const Values after, FullValues(made));
+    FSDP_ASSIGN_OR_RETURN(const Values after, FullValues(made));
     const bool kept = made.model->group().size() == 1;
     for (const auto& [name, values] : after) EXPECT_EQ(values[0] == 7, kept || before.at(name)[0] == 7) << name;
     return absl::OkStatus();
@@ -105,8 +105,8 @@ TEST_P(SummonFullParamsTest, DropsEditsWithoutWritebackWhereStorageIsSharded) {
 
 TEST_P(SummonFullParamsTest, GivesThemToRank0AloneWithRank0Only) {
   Run(BlockOptions(), [](TestModel& made) -> absl::Status {
-    ASSIGN_OR_RETURN(const Values full, FullValues(made));
-    ASSIGN_OR_RETURN(const auto guard, made.model->SummonFullParams({.writeback = false, .rank0_only = true}));
+    FSDP_ASSIGN_OR_RETURN(const Values full, FullValues(made));
+    FSDP_ASSIGN_OR_RETURN(const auto guard, made.model->SummonFullParams({.writeback = false, .rank0_only = true}));
     for (const auto& [name, parameter] : made.model->module().NamedParameters()) {
       EXPECT_EQ(parameter->data.defined(), made.model->group().rank() == 0);
       if (!parameter->data.defined()) continue;
@@ -119,7 +119,7 @@ TEST_P(SummonFullParamsTest, GivesThemToRank0AloneWithRank0Only) {
 TEST_P(SummonFullParamsTest, WithoutRecurseTakesTheModulesOwnUnitAlone) {
   Run(BlockOptions(), [](TestModel& made) -> absl::Status {
     for (const auto& [path, module] : made.model->FsdpModules()) {
-      ASSIGN_OR_RETURN(const auto guard, made.model->SummonFullParams({.recurse = false}, module));
+      FSDP_ASSIGN_OR_RETURN(const auto guard, made.model->SummonFullParams({.recurse = false}, module));
       for (const auto& [name, parameter] : made.model->module().NamedParameters()) {
         const bool in_block = parameter->fqn.find(".h.") != std::string::npos;
         const bool expected = path.empty() ? !in_block : parameter->fqn.rfind(path + ".", 0) == 0;
@@ -128,7 +128,7 @@ TEST_P(SummonFullParamsTest, WithoutRecurseTakesTheModulesOwnUnitAlone) {
     }
     // A module that is no unit has none of its own.
     Module* const inside = made.model->FsdpModules()[1].second->children()[0].second.get();
-    ASSIGN_OR_RETURN(const auto nothing, made.model->SummonFullParams({.recurse = false}, inside));
+    FSDP_ASSIGN_OR_RETURN(const auto nothing, made.model->SummonFullParams({.recurse = false}, inside));
     for (const auto& [name, parameter] : made.model->module().NamedParameters())
       EXPECT_FALSE(parameter->data.defined());
     return nothing->Close();
@@ -138,9 +138,9 @@ TEST_P(SummonFullParamsTest, WithoutRecurseTakesTheModulesOwnUnitAlone) {
 TEST_P(SummonFullParamsTest, OffloadsToHostMemoryOfItsOwn) {
   if (GetParam() == 1) GTEST_SKIP() << "one rank is not sharded";
   Run(BlockOptions(), [](TestModel& made) -> absl::Status {
-    ASSIGN_OR_RETURN(const Values full, FullValues(made));
-    ASSIGN_OR_RETURN(const auto guard,
-                     made.model->SummonFullParams({.writeback = false, .rank0_only = true, .offload_to_cpu = true}));
+    FSDP_ASSIGN_OR_RETURN(const Values full, FullValues(made));
+    FSDP_ASSIGN_OR_RETURN(const auto guard, made.model->SummonFullParams(
+                                                {.writeback = false, .rank0_only = true, .offload_to_cpu = true}));
     for (const auto& [name, parameter] : made.model->module().NamedParameters()) {
       if (!parameter->data.defined()) continue;
       EXPECT_EQ(ValuesOf(parameter->data), full.at(parameter->fqn));
@@ -152,14 +152,14 @@ TEST_P(SummonFullParamsTest, OffloadsToHostMemoryOfItsOwn) {
 // Gradients are whole too, and edits of them are what the optimizer sees.
 TEST_P(SummonFullParamsTest, WithGradsGathersAndWritesBackGradients) {
   Run(OriginalOptions(), [](TestModel& made) -> absl::Status {
-    RETURN_IF_ERROR(made.ComputeGradients(0).status());
-    ASSIGN_OR_RETURN(const auto guard, made.model->SummonFullParams({.with_grads = true}));
+    FSDP_RETURN_IF_ERROR(made.ComputeGradients(0).status());
+    FSDP_ASSIGN_OR_RETURN(const auto guard, made.model->SummonFullParams({.with_grads = true}));
     for (const auto& [name, parameter] : made.model->module().NamedParameters()) {
-      ASSIGN_OR_RETURN(const Tensor grad, parameter->Grad());
+      FSDP_ASSIGN_OR_RETURN(const Tensor grad, parameter->Grad());
       EXPECT_EQ(grad.shape(), parameter->shape);
       for (int64_t i = 0; i < grad.numel(); ++i) grad.data_as<float>()[i] = static_cast<float>(i);
     }
-    RETURN_IF_ERROR(guard->Close());
+    FSDP_RETURN_IF_ERROR(guard->Close());
     for (const ShardedParameter* parameter : made.model->parameters()) {
       for (int64_t i = 0; i < parameter->interval.size(); ++i) {
         EXPECT_EQ(parameter->grad.data_as<float>()[i], static_cast<float>(parameter->interval.begin + i));
@@ -171,7 +171,7 @@ TEST_P(SummonFullParamsTest, WithGradsGathersAndWritesBackGradients) {
 
 TEST_P(SummonFullParamsTest, AParameterWithoutAGradientOnEveryRankHasNone) {
   Run(OriginalOptions(), [](TestModel& made) -> absl::Status {
-    ASSIGN_OR_RETURN(const auto guard, made.model->SummonFullParams({.with_grads = true}));
+    FSDP_ASSIGN_OR_RETURN(const auto guard, made.model->SummonFullParams({.with_grads = true}));
     for (const auto& [name, parameter] : made.model->module().NamedParameters())
       EXPECT_FALSE(parameter->grad.defined());
     return guard->Close();
@@ -184,18 +184,18 @@ TEST_P(SummonFullParamsTest, EditsBetweenForwardAndBackwardReachTheBackward) {
        {ShardingStrategy::kFullShard, ShardingStrategy::kShardGradOp, ShardingStrategy::kNoShard}) {
     Run(OriginalOptions(strategy), [](TestModel& made) -> absl::Status {
       Tape tape = made.model->NewTape();
-      ASSIGN_OR_RETURN(const Tensor tokens, Tensor::Empty(made.model->device(), DType::kInt32, {1, 3}));
+      FSDP_ASSIGN_OR_RETURN(const Tensor tokens, Tensor::Empty(made.model->device(), DType::kInt32, {1, 3}));
       for (int i = 0; i < 3; ++i) tokens.data_as<int32_t>()[i] = i;
-      ASSIGN_OR_RETURN(const Tensor logits, made.model->Forward(tokens, tape));
+      FSDP_ASSIGN_OR_RETURN(const Tensor logits, made.model->Forward(tokens, tape));
       {
-        ASSIGN_OR_RETURN(const auto guard, made.model->SummonFullParams());
+        FSDP_ASSIGN_OR_RETURN(const auto guard, made.model->SummonFullParams());
         for (const auto& [name, parameter] : made.model->module().NamedParameters()) {
           std::memset(parameter->data.data(), 0, parameter->data.nbytes());
         }
-        RETURN_IF_ERROR(guard->Close());
+        FSDP_RETURN_IF_ERROR(guard->Close());
       }
-      RETURN_IF_ERROR(made.model->Backward(logits, tape).status());
-      RETURN_IF_ERROR(made.model->stream().Synchronize());
+      FSDP_RETURN_IF_ERROR(made.model->Backward(logits, tape).status());
+      FSDP_RETURN_IF_ERROR(made.model->stream().Synchronize());
       // With every weight zero, nothing passes below the head.
       for (const ShardedParameter* parameter : made.model->parameters()) {
         if (parameter->fqn.find(".h.0.") == std::string::npos) continue;
@@ -214,13 +214,13 @@ TEST_P(SummonFullParamsTest, ParametersAreUnboundBetweenForwardAndBackward) {
        {ShardingStrategy::kFullShard, ShardingStrategy::kShardGradOp, ShardingStrategy::kNoShard}) {
     Run(OriginalOptions(strategy), [](TestModel& made) -> absl::Status {
       Tape tape = made.model->NewTape();
-      ASSIGN_OR_RETURN(const Tensor tokens, Tensor::Empty(made.model->device(), DType::kInt32, {1, 3}));
+      FSDP_ASSIGN_OR_RETURN(const Tensor tokens, Tensor::Empty(made.model->device(), DType::kInt32, {1, 3}));
       for (int i = 0; i < 3; ++i) tokens.data_as<int32_t>()[i] = i;
-      ASSIGN_OR_RETURN(const Tensor logits, made.model->Forward(tokens, tape));
+      FSDP_ASSIGN_OR_RETURN(const Tensor logits, made.model->Forward(tokens, tape));
       for (const auto& [name, parameter] : made.model->module().NamedParameters()) {
         EXPECT_THAT(parameter->Data(), StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr(parameter->fqn)));
       }
-      RETURN_IF_ERROR(made.model->Backward(logits, tape).status());
+      FSDP_RETURN_IF_ERROR(made.model->Backward(logits, tape).status());
       return made.model->stream().Synchronize();
     });
   }
@@ -229,17 +229,17 @@ TEST_P(SummonFullParamsTest, ParametersAreUnboundBetweenForwardAndBackward) {
 TEST_P(SummonFullParamsTest, ApplyVisitsEveryModuleWithItsParametersWhole) {
   Run(BlockOptions(), [](TestModel& made) -> absl::Status {
     std::vector<std::string> visited;
-    RETURN_IF_ERROR(made.model->Apply([&](Module& module) -> absl::Status {
+    FSDP_RETURN_IF_ERROR(made.model->Apply([&](Module& module) -> absl::Status {
       visited.emplace_back(module.type_name());
       for (const auto& [name, parameter] : module.own_parameters()) {
-        ASSIGN_OR_RETURN(const Tensor data, parameter->Data());
+        FSDP_ASSIGN_OR_RETURN(const Tensor data, parameter->Data());
         for (int64_t i = 0; i < data.numel(); ++i) data.data_as<float>()[i] = 0.5f;
       }
       return absl::OkStatus();
     }));
     EXPECT_EQ(visited.size(), made.model->module().NamedModules().size());
     EXPECT_EQ(visited.back(), std::string(made.model->module().type_name()));
-    ASSIGN_OR_RETURN(const Values after, FullValues(made));
+    FSDP_ASSIGN_OR_RETURN(const Values after, FullValues(made));
     for (const auto& [name, values] : after) {
       for (const float value : values) EXPECT_EQ(value, 0.5f) << name;
     }
@@ -252,7 +252,7 @@ INSTANTIATE_TEST_SUITE_P(WorldSizes, SummonFullParamsTest, testing::Values(1, 2,
 // What each of two ranks gets from `call`.
 absl::Status OnTwoRanks(const FsdpOptions& options, const std::function<absl::Status(TestModel&)>& call) {
   return RunRanks(2, [&](std::shared_ptr<ProcessGroup> group) -> absl::Status {
-    ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, options));
+    FSDP_ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, options));
     return call(made);
   });
 }
@@ -277,13 +277,13 @@ TEST(SummonFullParamsErrorTest, FlagsThatExcludeEachOtherAreRefused) {
 TEST(SummonFullParamsErrorTest, AUnitIsSummonedOnceAtATime) {
   EXPECT_THAT(OnTwoRanks(BlockOptions(),
                          [](TestModel& made) -> absl::Status {
-                           ASSIGN_OR_RETURN(const auto guard, made.model->SummonFullParams());
+                           FSDP_ASSIGN_OR_RETURN(const auto guard, made.model->SummonFullParams());
                            return made.model->SummonFullParams().status();
                          }),
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("unit root is summoned already")));
   EXPECT_THAT(OnTwoRanks(BlockOptions(),
                          [](TestModel& made) -> absl::Status {
-                           ASSIGN_OR_RETURN(const auto guard, made.model->SummonFullParams());
+                           FSDP_ASSIGN_OR_RETURN(const auto guard, made.model->SummonFullParams());
                            return made.model->Apply([](Module&) { return absl::OkStatus(); });
                          }),
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("is summoned already")));
@@ -292,7 +292,7 @@ TEST(SummonFullParamsErrorTest, AUnitIsSummonedOnceAtATime) {
 TEST(SummonFullParamsErrorTest, ForwardWaitsForItsEnd) {
   EXPECT_THAT(OnTwoRanks(BlockOptions(),
                          [](TestModel& made) -> absl::Status {
-                           ASSIGN_OR_RETURN(const auto guard, made.model->SummonFullParams());
+                           FSDP_ASSIGN_OR_RETURN(const auto guard, made.model->SummonFullParams());
                            return made.ComputeGradients(0).status();
                          }),
               StatusIs(absl::StatusCode::kFailedPrecondition,
@@ -302,9 +302,10 @@ TEST(SummonFullParamsErrorTest, ForwardWaitsForItsEnd) {
 TEST(SummonFullParamsErrorTest, AParameterBoundToAnotherShapeCannotBeWrittenBack) {
   EXPECT_THAT(OnTwoRanks(BlockOptions(),
                          [](TestModel& made) -> absl::Status {
-                           ASSIGN_OR_RETURN(const auto guard, made.model->SummonFullParams());
+                           FSDP_ASSIGN_OR_RETURN(const auto guard, made.model->SummonFullParams());
                            const auto first = made.model->module().NamedParameters()[0].second;
-                           ASSIGN_OR_RETURN(first->data, Tensor::Empty(made.model->device(), DType::kFloat32, {3}));
+                           FSDP_ASSIGN_OR_RETURN(first->data,
+                                                 Tensor::Empty(made.model->device(), DType::kFloat32, {3}));
                            return guard->Close();
                          }),
               StatusIs(absl::StatusCode::kInvalidArgument,

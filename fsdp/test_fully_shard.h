@@ -14,14 +14,14 @@
 #include <utility>
 #include <vector>
 
-#include "base/status_macros.h"
-#include "collectives/device_mesh.h"
-#include "collectives/recording_process_group.h"
-#include "collectives/run_ranks.h"
-#include "fsdp/fsdp_root.h"
-#include "fsdp/fully_shard.h"
-#include "fsdp/test_sequence.h"
-#include "tensor/ops.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/collectives/device_mesh.h"
+#include "fsdp/collectives/group/recording_process_group.h"
+#include "fsdp/collectives/run_ranks.h"
+#include "fsdp/fsdp/fsdp_root.h"
+#include "fsdp/fsdp/fully_shard.h"
+#include "fsdp/fsdp/test_sequence.h"
+#include "fsdp/tensor/ops.h"
 
 namespace fsdp {
 
@@ -59,17 +59,18 @@ struct TestFullyShard {
     made.group = std::make_shared<RecordingProcessGroup>(std::move(group), "world", made.log);
     const int ranks = made.group->size();
     if (replicas == 1) {
-      ASSIGN_OR_RETURN(made.mesh, DeviceMesh::Create(made.group, {ranks}, {"shard"}));
+      FSDP_ASSIGN_OR_RETURN(made.mesh, DeviceMesh::Create(made.group, {ranks}, {"shard"}));
     } else {
-      ASSIGN_OR_RETURN(made.mesh, DeviceMesh::Create(made.group, {replicas, ranks / replicas}, {"replicate", "shard"}));
+      FSDP_ASSIGN_OR_RETURN(made.mesh,
+                            DeviceMesh::Create(made.group, {replicas, ranks / replicas}, {"replicate", "shard"}));
     }
     made.model = MakeTestBlocks();
     for (const auto& [name, module] : made.model->NamedModules()) {
       if (module->type_name() != "Block") continue;
-      ASSIGN_OR_RETURN(FsdpModule * block, FullyShard(*module, made.mesh, block_options));
+      FSDP_ASSIGN_OR_RETURN(FsdpModule * block, FullyShard(*module, made.mesh, block_options));
       made.blocks.push_back(block);
     }
-    ASSIGN_OR_RETURN(made.root, FullyShard(*made.model, made.mesh, options));
+    FSDP_ASSIGN_OR_RETURN(made.root, FullyShard(*made.model, made.mesh, options));
     return made;
   }
 
@@ -80,7 +81,7 @@ struct TestFullyShard {
 
   // This rank's input in micro-step `step`.
   absl::StatusOr<Tensor> Input(int step = 0) const {
-    ASSIGN_OR_RETURN(Tensor x, Tensor::Empty(device(), DType::kFloat32, {kFullyShardRows, 3}));
+    FSDP_ASSIGN_OR_RETURN(Tensor x, Tensor::Empty(device(), DType::kFloat32, {kFullyShardRows, 3}));
     for (int64_t i = 0; i < x.numel(); ++i) {
       x.data_as<float>()[i] = 0.25f * static_cast<float>((group->rank() + 1) * (i - 2) + step);
     }
@@ -88,36 +89,36 @@ struct TestFullyShard {
   }
 
   absl::StatusOr<Tensor> Forward(Tape& tape, int step = 0) const {
-    ASSIGN_OR_RETURN(const Tensor x, Input(step));
+    FSDP_ASSIGN_OR_RETURN(const Tensor x, Input(step));
     return model->Forward(x, tape);
   }
 
   // The output's gradient is rank + 1 everywhere: the last bias gets kFullyShardRows * (rank + 1).
   absl::Status Backward(const Tensor& output, Tape& tape) const {
-    ASSIGN_OR_RETURN(const Tensor grad, Tensor::Empty(device(), output.dtype(), output.shape()));
-    ASSIGN_OR_RETURN(const Tensor ones, Tensor::Empty(device(), DType::kFloat32, output.shape()));
+    FSDP_ASSIGN_OR_RETURN(const Tensor grad, Tensor::Empty(device(), output.dtype(), output.shape()));
+    FSDP_ASSIGN_OR_RETURN(const Tensor ones, Tensor::Empty(device(), DType::kFloat32, output.shape()));
     std::fill_n(ones.data_as<float>(), ones.numel(), static_cast<float>(group->rank() + 1));
     device().ops().CastDivide(ones, grad, 1, tape.stream());
-    RETURN_IF_ERROR(model->Backward(grad, tape).status());
+    FSDP_RETURN_IF_ERROR(model->Backward(grad, tape).status());
     return tape.stream().Synchronize();
   }
 
   absl::Status ForwardAndBackward(int step = 0) const {
-    ASSIGN_OR_RETURN(Tape tape, root->NewTape());
-    ASSIGN_OR_RETURN(const Tensor y, Forward(tape, step));
+    FSDP_ASSIGN_OR_RETURN(Tape tape, root->NewTape());
+    FSDP_ASSIGN_OR_RETURN(const Tensor y, Forward(tape, step));
     return Backward(y, tape);
   }
 
   // Forgets gradients, as an optimizer does after its step.
   absl::Status ZeroGrad() const {
-    ASSIGN_OR_RETURN(const std::vector<ShardedParameter*> parameters, root->parameters());
+    FSDP_ASSIGN_OR_RETURN(const std::vector<ShardedParameter*> parameters, root->parameters());
     for (ShardedParameter* parameter : parameters) parameter->has_grad = false;
     return absl::OkStatus();
   }
 
   // This rank's gradients, by name; those that are none are left out.
   absl::StatusOr<std::map<std::string, std::vector<float>>> Gradients() const {
-    ASSIGN_OR_RETURN(const std::vector<ShardedParameter*> parameters, root->parameters());
+    FSDP_ASSIGN_OR_RETURN(const std::vector<ShardedParameter*> parameters, root->parameters());
     std::map<std::string, std::vector<float>> gradients;
     for (const ShardedParameter* parameter : parameters) {
       const float* grad = parameter->grad.data_as<float>();
@@ -132,7 +133,7 @@ inline absl::Status RunFullyShard(int ranks, const FullyShardOptions& options,
                                   const std::function<absl::Status(TestFullyShard& test)>& rank_main,
                                   int replicas = 1) {
   return RunRanks(ranks, [&](std::shared_ptr<ProcessGroup> group) -> absl::Status {
-    ASSIGN_OR_RETURN(TestFullyShard test, TestFullyShard::Make(std::move(group), options, replicas));
+    FSDP_ASSIGN_OR_RETURN(TestFullyShard test, TestFullyShard::Make(std::move(group), options, replicas));
     return rank_main(test);
   });
 }
@@ -142,9 +143,9 @@ using Gradients = std::map<std::string, std::vector<float>>;
 // This rank's gradients of one step from the same start.
 inline absl::StatusOr<Gradients> StepWith(std::shared_ptr<ProcessGroup> group, const FullyShardOptions& options,
                                           const std::function<absl::Status(TestFullyShard&)>& set, int replicas = 1) {
-  ASSIGN_OR_RETURN(TestFullyShard test, TestFullyShard::Make(std::move(group), options, replicas));
-  if (set != nullptr) RETURN_IF_ERROR(set(test));
-  RETURN_IF_ERROR(test.ForwardAndBackward());
+  FSDP_ASSIGN_OR_RETURN(TestFullyShard test, TestFullyShard::Make(std::move(group), options, replicas));
+  if (set != nullptr) FSDP_RETURN_IF_ERROR(set(test));
+  FSDP_RETURN_IF_ERROR(test.ForwardAndBackward());
   return test.Gradients();
 }
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "fsdp/test_model.h"
+#include "fsdp/fsdp/test_model.h"
 
 #include <optional>
 #include <utility>
 
-#include "base/status_macros.h"
-#include "nn/cross_entropy_loss.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/nn/cross_entropy_loss.h"
 
 namespace fsdp {
 namespace {
@@ -40,8 +40,8 @@ FsdpOptions MixedOptions() {
 
 absl::StatusOr<TestModel> MakeTestModel(ShardGroups groups, const FsdpOptions& options) {
   TestModel made;
-  ASSIGN_OR_RETURN(std::unique_ptr<Module> module, MakeGpt2(OddGpt2Config()));
-  ASSIGN_OR_RETURN(made.model, FullyShardedDataParallel::Wrap(std::move(module), std::move(groups), options));
+  FSDP_ASSIGN_OR_RETURN(std::unique_ptr<Module> module, MakeGpt2(OddGpt2Config()));
+  FSDP_ASSIGN_OR_RETURN(made.model, FullyShardedDataParallel::Wrap(std::move(module), std::move(groups), options));
   made.optimizer =
       std::make_unique<AdamW>(AdamW::DecayMatricesOnly(made.model->parameters(), {.lr = 1e-2, .weight_decay = 0.1}));
   return made;
@@ -49,8 +49,8 @@ absl::StatusOr<TestModel> MakeTestModel(ShardGroups groups, const FsdpOptions& o
 
 absl::StatusOr<TestBatch> TestBatchOf(Device& device, int step, int rank) {
   TestBatch batch;
-  ASSIGN_OR_RETURN(batch.tokens, Tensor::Empty(device, DType::kInt32, {kRows, kSeqLen}));
-  ASSIGN_OR_RETURN(batch.targets, Tensor::Empty(device, DType::kInt32, {kRows * kSeqLen}));
+  FSDP_ASSIGN_OR_RETURN(batch.tokens, Tensor::Empty(device, DType::kInt32, {kRows, kSeqLen}));
+  FSDP_ASSIGN_OR_RETURN(batch.targets, Tensor::Empty(device, DType::kInt32, {kRows * kSeqLen}));
   for (int i = 0; i < kRows * kSeqLen; ++i) {
     const int at = (step * 7 + rank) * 31 + i;
     batch.tokens.data_as<int32_t>()[i] = at * at % kVocabulary;
@@ -60,27 +60,27 @@ absl::StatusOr<TestBatch> TestBatchOf(Device& device, int step, int rank) {
 }
 
 absl::StatusOr<float> TestModel::ComputeGradients(int step) {
-  ASSIGN_OR_RETURN(const TestBatch batch, TestBatchOf(model->device(), step, model->group().rank()));
+  FSDP_ASSIGN_OR_RETURN(const TestBatch batch, TestBatchOf(model->device(), step, model->group().rank()));
   Tape tape = model->NewTape();
   CrossEntropyLoss loss;
-  ASSIGN_OR_RETURN(const Tensor logits, model->Forward(batch.tokens, tape));
-  ASSIGN_OR_RETURN(const Tensor value, loss.Forward(logits, batch.targets, tape));
-  ASSIGN_OR_RETURN(const Tensor grad_logits, loss.Backward(1.0f, tape));
-  RETURN_IF_ERROR(model->Backward(grad_logits, tape).status());
-  RETURN_IF_ERROR(model->stream().Synchronize());
+  FSDP_ASSIGN_OR_RETURN(const Tensor logits, model->Forward(batch.tokens, tape));
+  FSDP_ASSIGN_OR_RETURN(const Tensor value, loss.Forward(logits, batch.targets, tape));
+  FSDP_ASSIGN_OR_RETURN(const Tensor grad_logits, loss.Backward(1.0f, tape));
+  FSDP_RETURN_IF_ERROR(model->Backward(grad_logits, tape).status());
+  FSDP_RETURN_IF_ERROR(model->stream().Synchronize());
   return *value.data_as<float>();
 }
 
 absl::Status TestModel::Train(int step) {
-  RETURN_IF_ERROR(ComputeGradients(step).status());
-  RETURN_IF_ERROR(optimizer->Step(model->stream()));
+  FSDP_RETURN_IF_ERROR(ComputeGradients(step).status());
+  FSDP_RETURN_IF_ERROR(optimizer->Step(model->stream()));
   optimizer->ZeroGrad();
   return model->stream().Synchronize();
 }
 
 absl::StatusOr<StateDict> TestModel::AllState() {
-  ASSIGN_OR_RETURN(StateDict state, model->GetStateDict());
-  RETURN_IF_ERROR(model->AddOptimStateDict(*optimizer, state));
+  FSDP_ASSIGN_OR_RETURN(StateDict state, model->GetStateDict());
+  FSDP_RETURN_IF_ERROR(model->AddOptimStateDict(*optimizer, state));
   return state;
 }
 

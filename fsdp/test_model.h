@@ -8,10 +8,10 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
-#include "fsdp/fsdp.h"
-#include "fsdp/runtime/shard_groups.h"
-#include "models/gpt2.h"
-#include "optim/adamw.h"
+#include "fsdp/fsdp/fsdp.h"
+#include "fsdp/fsdp/units/shard_groups.h"
+#include "fsdp/models/gpt2.h"
+#include "fsdp/optim/adamw.h"
 
 namespace fsdp {
 

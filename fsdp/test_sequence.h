@@ -9,9 +9,9 @@
 #include <string_view>
 #include <utility>
 
-#include "base/status_macros.h"
-#include "nn/linear.h"
-#include "nn/module.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/nn/linear.h"
+#include "fsdp/nn/module.h"
 
 namespace fsdp {
 
@@ -49,7 +49,7 @@ class TestSequence final : public Module {
   absl::StatusOr<Tensor> DoForward(const Tensor& input, Tape& tape) override {
     Tensor x = input;
     for (const auto& [name, child] : children()) {
-      ASSIGN_OR_RETURN(x, child->Forward(x, tape));
+      FSDP_ASSIGN_OR_RETURN(x, child->Forward(x, tape));
     }
     return x;
   }
@@ -57,7 +57,7 @@ class TestSequence final : public Module {
   absl::StatusOr<Tensor> DoBackward(const Tensor& grad_output, Tape& tape) override {
     Tensor grad = grad_output;
     for (auto child = children().rbegin(); child != children().rend(); ++child) {
-      ASSIGN_OR_RETURN(grad, child->second->Backward(grad, tape));
+      FSDP_ASSIGN_OR_RETURN(grad, child->second->Backward(grad, tape));
     }
     return grad;
   }

@@ -7,15 +7,15 @@
 #include <string>
 #include <vector>
 
-#include "base/status_macros.h"
-#include "base/status_matchers.h"
-#include "collectives/run_ranks.h"
-#include "fsdp/fsdp.h"
-#include "fsdp/test_sequence.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/base/status_matchers.h"
+#include "fsdp/collectives/run_ranks.h"
+#include "fsdp/fsdp/fsdp.h"
+#include "fsdp/fsdp/test_sequence.h"
+#include "fsdp/nn/parameter.h"
+#include "fsdp/optim/sgd.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "nn/parameter.h"
-#include "optim/sgd.h"
 
 namespace fsdp {
 namespace {
@@ -56,12 +56,12 @@ void Freeze(Module& module) {
 absl::Status ComputeGradients(FullyShardedDataParallel& model) {
   const int rank = model.group().rank();
   Tape tape = model.NewTape();
-  ASSIGN_OR_RETURN(const Tensor x, Tensor::Empty(model.device(), DType::kFloat32, {kRows, 3}));
+  FSDP_ASSIGN_OR_RETURN(const Tensor x, Tensor::Empty(model.device(), DType::kFloat32, {kRows, 3}));
   for (int64_t i = 0; i < x.numel(); ++i) x.data_as<float>()[i] = 0.25f * static_cast<float>((rank + 1) * (i - 2));
-  ASSIGN_OR_RETURN(const Tensor y, model.Forward(x, tape));
-  ASSIGN_OR_RETURN(const Tensor grad, Tensor::Empty(model.device(), DType::kFloat32, y.shape()));
+  FSDP_ASSIGN_OR_RETURN(const Tensor y, model.Forward(x, tape));
+  FSDP_ASSIGN_OR_RETURN(const Tensor grad, Tensor::Empty(model.device(), DType::kFloat32, y.shape()));
   std::fill_n(grad.data_as<float>(), grad.numel(), static_cast<float>(rank + 1));
-  RETURN_IF_ERROR(model.Backward(grad, tape).status());
+  FSDP_RETURN_IF_ERROR(model.Backward(grad, tape).status());
   return model.stream().Synchronize();
 }
 
@@ -76,18 +76,18 @@ std::set<std::string> WithGradients(const FullyShardedDataParallel& model) {
 TEST(WrappingTest, IgnoredParametersKeepTheirMemoryAndTheirLocalGradients) {
   ASSERT_OK(RunRanks(kRanks, [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
     std::unique_ptr<TestSequence> module = MakeModel();
-    ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream, group->device()->CreateStream("test"));
+    FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream, group->device()->CreateStream("test"));
     Module& last = At(*module, "1");
     for (const auto& [name, parameter] : last.own_parameters()) {
-      RETURN_IF_ERROR(MaterializeParameter(*parameter, *group->device(), /*seed=*/1, *stream));
+      FSDP_RETURN_IF_ERROR(MaterializeParameter(*parameter, *group->device(), /*seed=*/1, *stream));
     }
     const std::shared_ptr<Parameter> bias = last.own_parameters()[1].second;
     const void* memory = bias->data.data();
     FsdpOptions options = Options();
     options.ignored_states = std::vector<Module*>{&last};
-    ASSIGN_OR_RETURN(const auto model, FullyShardedDataParallel::Wrap(std::move(module), group, options));
+    FSDP_ASSIGN_OR_RETURN(const auto model, FullyShardedDataParallel::Wrap(std::move(module), group, options));
     EXPECT_EQ(model->UnitNames(), std::vector<std::string>({"0"}));
-    RETURN_IF_ERROR(ComputeGradients(*model));
+    FSDP_RETURN_IF_ERROR(ComputeGradients(*model));
     EXPECT_EQ(bias->data.data(), memory);
     EXPECT_EQ(bias->grad.data_as<float>()[0], kRows * (group->rank() + 1));
     EXPECT_EQ(WithGradients(*model), std::set<std::string>({"0.0.weight", "0.0.bias", "0.1.weight", "0.1.bias"}));
@@ -100,9 +100,9 @@ TEST(WrappingTest, AFrozenUnitIsNotReducedAndItsGradientsStayNone) {
     ASSERT_OK(RunRanks(kRanks, [&](std::shared_ptr<ProcessGroup> group) -> absl::Status {
       std::unique_ptr<TestSequence> module = MakeModel();
       Freeze(At(*module, "0"));
-      ASSIGN_OR_RETURN(const auto model,
-                       FullyShardedDataParallel::Wrap(std::move(module), group, Options(use_orig_params)));
-      RETURN_IF_ERROR(ComputeGradients(*model));
+      FSDP_ASSIGN_OR_RETURN(const auto model,
+                            FullyShardedDataParallel::Wrap(std::move(module), group, Options(use_orig_params)));
+      FSDP_RETURN_IF_ERROR(ComputeGradients(*model));
       EXPECT_EQ(WithGradients(*model), std::set<std::string>({"1.weight", "1.bias"}));
       const std::string schedule = RenderSchedule(model->StepSchedule(1), model->UnitNames());
       EXPECT_THAT(schedule, HasSubstr("all_gather 0\n"));
@@ -117,9 +117,9 @@ TEST(WrappingTest, UseOrigParamsReducesTheTrainableOnesOfAMixedUnit) {
   ASSERT_OK(RunRanks(kRanks, [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
     std::unique_ptr<TestSequence> module = MakeModel();
     At(*module, "1").own_parameters()[0].second->requires_grad = false;
-    ASSIGN_OR_RETURN(const auto model, FullyShardedDataParallel::Wrap(std::move(module), group, Options(true)));
+    FSDP_ASSIGN_OR_RETURN(const auto model, FullyShardedDataParallel::Wrap(std::move(module), group, Options(true)));
     EXPECT_EQ(model->warnings().size(), 1u);
-    RETURN_IF_ERROR(ComputeGradients(*model));
+    FSDP_RETURN_IF_ERROR(ComputeGradients(*model));
     for (const ShardedParameter* parameter : model->parameters()) {
       EXPECT_EQ(parameter->has_grad, parameter->fqn != "1.weight");
       if (parameter->fqn != "1.bias") continue;
@@ -161,7 +161,7 @@ TEST(WrappingTest, ShardedViewsAreSlicesOfOneShardAndEmptyWhereAbsent) {
   std::vector<int64_t> held(kRanks, 0);
   int absent = 0;
   ASSERT_OK(RunRanks(kRanks, [&](std::shared_ptr<ProcessGroup> group) -> absl::Status {
-    ASSIGN_OR_RETURN(const auto model, FullyShardedDataParallel::Wrap(MakeModel(), group, Options(true)));
+    FSDP_ASSIGN_OR_RETURN(const auto model, FullyShardedDataParallel::Wrap(MakeModel(), group, Options(true)));
     for (const ShardedParameter* parameter : model->parameters()) {
       EXPECT_EQ(parameter->data.shape(), Shape({parameter->interval.size()}));
       EXPECT_EQ(parameter->data.dtype(), DType::kFloat32);
@@ -177,7 +177,8 @@ TEST(WrappingTest, ShardedViewsAreSlicesOfOneShardAndEmptyWhereAbsent) {
 TEST(WrappingTest, HyperparametersAreThoseOfTheOriginalParameters) {
   for (const bool use_orig_params : {false, true}) {
     ASSERT_OK(RunRanks(kRanks, [&](std::shared_ptr<ProcessGroup> group) -> absl::Status {
-      ASSIGN_OR_RETURN(const auto model, FullyShardedDataParallel::Wrap(MakeModel(), group, Options(use_orig_params)));
+      FSDP_ASSIGN_OR_RETURN(const auto model,
+                            FullyShardedDataParallel::Wrap(MakeModel(), group, Options(use_orig_params)));
       std::vector<ShardedParameter*> biases, weights;
       for (ShardedParameter* parameter : model->parameters()) {
         (parameter->shape.rank() == 1 ? biases : weights).push_back(parameter);
@@ -187,9 +188,9 @@ TEST(WrappingTest, HyperparametersAreThoseOfTheOriginalParameters) {
         before.emplace_back(weight->data.data_as<float>(), weight->data.data_as<float>() + weight->data.numel());
       }
       Sgd optimizer({{.parameters = biases, .options = {.lr = 0.5}}, {.parameters = weights, .options = {.lr = 0}}});
-      RETURN_IF_ERROR(ComputeGradients(*model));
-      RETURN_IF_ERROR(optimizer.Step(model->stream()));
-      RETURN_IF_ERROR(model->stream().Synchronize());
+      FSDP_RETURN_IF_ERROR(ComputeGradients(*model));
+      FSDP_RETURN_IF_ERROR(optimizer.Step(model->stream()));
+      FSDP_RETURN_IF_ERROR(model->stream().Synchronize());
       for (size_t i = 0; i < weights.size(); ++i) {
         for (size_t j = 0; j < before[i].size(); ++j) EXPECT_EQ(weights[i]->data.data_as<float>()[j], before[i][j]);
       }

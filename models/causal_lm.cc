@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "models/causal_lm.h"
+#include "fsdp/models/causal_lm.h"
 
 #include "absl/strings/str_cat.h"
-#include "models/gpt2.h"
-#include "models/llama.h"
+#include "fsdp/models/gpt2.h"
+#include "fsdp/models/llama.h"
 
 namespace fsdp {
 namespace {

@@ -14,9 +14,9 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "models/gpt2_config.h"
-#include "models/llama_config.h"
-#include "nn/module.h"
+#include "fsdp/models/gpt2_config.h"
+#include "fsdp/models/llama_config.h"
+#include "fsdp/nn/module.h"
 
 namespace fsdp {
 

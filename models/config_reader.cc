@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "models/config_reader.h"
+#include "fsdp/models/config_reader.h"
 
 #include <cmath>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
-#include "nn/activation.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/nn/activation.h"
 
 namespace fsdp {
 
@@ -96,7 +96,7 @@ absl::Status ConfigReader::NoteDropout(std::initializer_list<const char*> fields
                                        std::vector<std::string>* notes) const {
   for (const char* field : fields) {
     double value = default_value;
-    if (Find(field) != nullptr) RETURN_IF_ERROR(Double(field, &value));
+    if (Find(field) != nullptr) FSDP_RETURN_IF_ERROR(Double(field, &value));
     if (value == 0 || notes == nullptr) continue;
     notes->push_back(absl::StrCat(field, " is ", value, Find(field) != nullptr ? "" : " by default",
                                   " and is taken as 0: there is no dropout."));

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "models/golden_data.h"
+#include "fsdp/models/golden_data.h"
 
 #include <cstring>
 #include <fstream>
 #include <iterator>
 
-#include "base/check.h"
+#include "fsdp/base/check.h"
 #include "nlohmann/json.hpp"
 
 namespace fsdp {

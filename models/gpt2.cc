@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "models/gpt2.h"
+#include "fsdp/models/gpt2.h"
 
 #include <string>
 #include <string_view>
@@ -7,12 +7,12 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
-#include "nn/embedding.h"
-#include "nn/last_dim.h"
-#include "nn/layer_norm.h"
-#include "nn/linear.h"
-#include "nn/module_list.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/nn/embedding.h"
+#include "fsdp/nn/last_dim.h"
+#include "fsdp/nn/layer_norm.h"
+#include "fsdp/nn/linear.h"
+#include "fsdp/nn/module_list.h"
 
 namespace fsdp {
 namespace {
@@ -43,20 +43,20 @@ class Gpt2Model final : public Module {
       return absl::InvalidArgumentError(
           absl::StrCat("gpt2: tokens ", tokens.shape().ToString(), " are not [batch, seq_len]"));
     }
-    ASSIGN_OR_RETURN(Tensor x, wte_->Forward(tokens, tape));
-    ASSIGN_OR_RETURN(x, wpe_->Forward(x, tape));
+    FSDP_ASSIGN_OR_RETURN(Tensor x, wte_->Forward(tokens, tape));
+    FSDP_ASSIGN_OR_RETURN(x, wpe_->Forward(x, tape));
     for (const auto& [name, block] : h_->children()) {
-      ASSIGN_OR_RETURN(x, block->Forward(x, tape));
+      FSDP_ASSIGN_OR_RETURN(x, block->Forward(x, tape));
     }
     return ln_f_->Forward(x, tape);
   }
 
   absl::StatusOr<Tensor> DoBackward(const Tensor& grad_output, Tape& tape) override {
-    ASSIGN_OR_RETURN(Tensor grad, ln_f_->Backward(grad_output, tape));
+    FSDP_ASSIGN_OR_RETURN(Tensor grad, ln_f_->Backward(grad_output, tape));
     for (auto block = h_->children().rbegin(); block != h_->children().rend(); ++block) {
-      ASSIGN_OR_RETURN(grad, block->second->Backward(grad, tape));
+      FSDP_ASSIGN_OR_RETURN(grad, block->second->Backward(grad, tape));
     }
-    ASSIGN_OR_RETURN(grad, wpe_->Backward(grad, tape));
+    FSDP_ASSIGN_OR_RETURN(grad, wpe_->Backward(grad, tape));
     return wte_->Backward(grad, tape);
   }
 
@@ -81,13 +81,13 @@ class Gpt2LmHeadModel final : public Module {
   }
 
   absl::StatusOr<Tensor> DoForward(const Tensor& tokens, Tape& tape) override {
-    ASSIGN_OR_RETURN(Tensor hidden, transformer_->Forward(tokens, tape));
-    ASSIGN_OR_RETURN(Tensor logits, lm_head_->Forward(hidden, tape));
+    FSDP_ASSIGN_OR_RETURN(Tensor hidden, transformer_->Forward(tokens, tape));
+    FSDP_ASSIGN_OR_RETURN(Tensor logits, lm_head_->Forward(hidden, tape));
     return AsRows(logits);
   }
 
   absl::StatusOr<Tensor> DoBackward(const Tensor& grad_output, Tape& tape) override {
-    ASSIGN_OR_RETURN(Tensor grad_hidden, lm_head_->Backward(grad_output, tape));
+    FSDP_ASSIGN_OR_RETURN(Tensor grad_hidden, lm_head_->Backward(grad_output, tape));
     return transformer_->Backward(grad_hidden, tape);
   }
 
@@ -98,7 +98,7 @@ class Gpt2LmHeadModel final : public Module {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Module>> MakeGpt2(const Gpt2Config& config) {
-  RETURN_IF_ERROR(CheckGpt2Config(config));
+  FSDP_RETURN_IF_ERROR(CheckGpt2Config(config));
   std::unique_ptr<Module> model = std::make_unique<Gpt2LmHeadModel>(config);
   model->AssignNames();
   return model;

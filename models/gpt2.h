@@ -8,9 +8,9 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
-#include "models/gpt2_block.h"
-#include "models/gpt2_config.h"
-#include "nn/module.h"
+#include "fsdp/models/gpt2_block.h"
+#include "fsdp/models/gpt2_config.h"
+#include "fsdp/nn/module.h"
 
 namespace fsdp {
 

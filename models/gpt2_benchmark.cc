@@ -13,13 +13,13 @@
 #include <memory>
 #include <vector>
 
-#include "base/check.h"
 #include "benchmark/benchmark.h"
-#include "models/gpt2.h"
-#include "nn/cross_entropy_loss.h"
-#include "nn/device_layer_ops.h"
-#include "tensor/host_device.h"
-#include "tensor/ops.h"
+#include "fsdp/base/check.h"
+#include "fsdp/models/gpt2.h"
+#include "fsdp/nn/cross_entropy_loss.h"
+#include "fsdp/nn/device_layer_ops.h"
+#include "fsdp/tensor/host_device.h"
+#include "fsdp/tensor/ops.h"
 
 namespace fsdp {
 namespace {

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "models/gpt2_block.h"
+#include "fsdp/models/gpt2_block.h"
 
 #include <cmath>
 #include <memory>
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
-#include "nn/last_dim.h"
-#include "nn/layer_norm.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/nn/last_dim.h"
+#include "fsdp/nn/layer_norm.h"
 
 namespace fsdp {
 namespace {
@@ -61,10 +61,11 @@ absl::StatusOr<Tensor> Gpt2Attention::DoForward(const Tensor& x, Tape& tape) {
     return absl::InvalidArgumentError(
         absl::StrCat("attention: input ", x.shape().ToString(), " is not [batch, seq_len, n_embd]"));
   }
-  ASSIGN_OR_RETURN(Tensor qkv, c_attn_->Forward(x, tape));
+  FSDP_ASSIGN_OR_RETURN(Tensor qkv, c_attn_->Forward(x, tape));
   const AttentionShape shape = AttentionShapeOf(x);
-  ASSIGN_OR_RETURN(Tensor heads, tape.Empty(qkv.dtype(), x.shape()));
-  ASSIGN_OR_RETURN(Tensor statistics, tape.Empty(DType::kFloat32, {shape.batch * shape.num_heads * shape.seq_len, 2}));
+  FSDP_ASSIGN_OR_RETURN(Tensor heads, tape.Empty(qkv.dtype(), x.shape()));
+  FSDP_ASSIGN_OR_RETURN(Tensor statistics,
+                        tape.Empty(DType::kFloat32, {shape.batch * shape.num_heads * shape.seq_len, 2}));
   tape.ops().CausalAttention(AsRows(qkv), shape, AsRows(heads), statistics, tape.stream());
   tape.Save(qkv);
   tape.Save(statistics);
@@ -72,10 +73,10 @@ absl::StatusOr<Tensor> Gpt2Attention::DoForward(const Tensor& x, Tape& tape) {
 }
 
 absl::StatusOr<Tensor> Gpt2Attention::DoBackward(const Tensor& grad_output, Tape& tape) {
-  ASSIGN_OR_RETURN(Tensor grad_heads, c_proj_->Backward(grad_output, tape));
-  ASSIGN_OR_RETURN(Tensor statistics, tape.Restore());
-  ASSIGN_OR_RETURN(Tensor qkv, tape.Restore());
-  ASSIGN_OR_RETURN(Tensor grad_qkv, tape.Empty(qkv.dtype(), qkv.shape()));
+  FSDP_ASSIGN_OR_RETURN(Tensor grad_heads, c_proj_->Backward(grad_output, tape));
+  FSDP_ASSIGN_OR_RETURN(Tensor statistics, tape.Restore());
+  FSDP_ASSIGN_OR_RETURN(Tensor qkv, tape.Restore());
+  FSDP_ASSIGN_OR_RETURN(Tensor grad_qkv, tape.Empty(qkv.dtype(), qkv.shape()));
   tape.ops().CausalAttentionBackward(AsRows(grad_heads), AsRows(qkv), statistics, AttentionShapeOf(grad_heads),
                                      AsRows(grad_qkv), tape.stream());
   return c_attn_->Backward(grad_qkv, tape);
@@ -88,14 +89,14 @@ Gpt2Mlp::Gpt2Mlp(const Gpt2Config& config)
       act_(AddChild("act", std::make_unique<Activation>(ActivationOf(config)))) {}
 
 absl::StatusOr<Tensor> Gpt2Mlp::DoForward(const Tensor& x, Tape& tape) {
-  ASSIGN_OR_RETURN(Tensor hidden, c_fc_->Forward(x, tape));
-  ASSIGN_OR_RETURN(Tensor activated, act_->Forward(hidden, tape));
+  FSDP_ASSIGN_OR_RETURN(Tensor hidden, c_fc_->Forward(x, tape));
+  FSDP_ASSIGN_OR_RETURN(Tensor activated, act_->Forward(hidden, tape));
   return c_proj_->Forward(activated, tape);
 }
 
 absl::StatusOr<Tensor> Gpt2Mlp::DoBackward(const Tensor& grad_output, Tape& tape) {
-  ASSIGN_OR_RETURN(Tensor grad_activated, c_proj_->Backward(grad_output, tape));
-  ASSIGN_OR_RETURN(Tensor grad_hidden, act_->Backward(grad_activated, tape));
+  FSDP_ASSIGN_OR_RETURN(Tensor grad_activated, c_proj_->Backward(grad_output, tape));
+  FSDP_ASSIGN_OR_RETURN(Tensor grad_hidden, act_->Backward(grad_activated, tape));
   return c_fc_->Backward(grad_hidden, tape);
 }
 

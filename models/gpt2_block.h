@@ -8,11 +8,11 @@
 #include <cstdint>
 #include <string_view>
 
-#include "models/gpt2_config.h"
-#include "models/pre_norm_block.h"
-#include "nn/activation.h"
-#include "nn/linear.h"
-#include "nn/module.h"
+#include "fsdp/models/gpt2_config.h"
+#include "fsdp/models/pre_norm_block.h"
+#include "fsdp/nn/activation.h"
+#include "fsdp/nn/linear.h"
+#include "fsdp/nn/module.h"
 
 namespace fsdp {
 

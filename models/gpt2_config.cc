@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "models/gpt2_config.h"
+#include "fsdp/models/gpt2_config.h"
 
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "base/status_macros.h"
-#include "models/config_reader.h"
-#include "tensor/shape.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/models/config_reader.h"
+#include "fsdp/tensor/shape.h"
 
 namespace fsdp {
 namespace {
@@ -29,32 +29,32 @@ constexpr struct {
 };
 
 absl::Status ReadFields(const ConfigReader& reader, Gpt2Config& config) {
-  RETURN_IF_ERROR(reader.Int("vocab_size", &config.vocab_size));
-  RETURN_IF_ERROR(reader.Int("n_positions", &config.n_positions, "max_position_embeddings"));
-  RETURN_IF_ERROR(reader.Int("n_embd", &config.n_embd, "hidden_size"));
-  RETURN_IF_ERROR(reader.Int("n_layer", &config.n_layer, "num_hidden_layers"));
-  RETURN_IF_ERROR(reader.Int("n_head", &config.n_head, "num_attention_heads"));
-  RETURN_IF_ERROR(reader.IntOrNull("n_inner", &config.n_inner));
+  FSDP_RETURN_IF_ERROR(reader.Int("vocab_size", &config.vocab_size));
+  FSDP_RETURN_IF_ERROR(reader.Int("n_positions", &config.n_positions, "max_position_embeddings"));
+  FSDP_RETURN_IF_ERROR(reader.Int("n_embd", &config.n_embd, "hidden_size"));
+  FSDP_RETURN_IF_ERROR(reader.Int("n_layer", &config.n_layer, "num_hidden_layers"));
+  FSDP_RETURN_IF_ERROR(reader.Int("n_head", &config.n_head, "num_attention_heads"));
+  FSDP_RETURN_IF_ERROR(reader.IntOrNull("n_inner", &config.n_inner));
   const ConfigReader::Json* inner = reader.Find("n_inner");
   if (inner != nullptr && config.n_inner <= 0) return reader.Wrong("n_inner", *inner, "a positive integer or null");
-  RETURN_IF_ERROR(reader.String("activation_function", &config.activation_function));
-  RETURN_IF_ERROR(reader.Double("layer_norm_epsilon", &config.layer_norm_epsilon));
-  RETURN_IF_ERROR(reader.Double("initializer_range", &config.initializer_range));
-  RETURN_IF_ERROR(reader.Bool("scale_attn_weights", &config.scale_attn_weights));
-  RETURN_IF_ERROR(reader.Bool("scale_attn_by_inverse_layer_idx", &config.scale_attn_by_inverse_layer_idx));
-  RETURN_IF_ERROR(reader.Bool("reorder_and_upcast_attn", &config.reorder_and_upcast_attn));
+  FSDP_RETURN_IF_ERROR(reader.String("activation_function", &config.activation_function));
+  FSDP_RETURN_IF_ERROR(reader.Double("layer_norm_epsilon", &config.layer_norm_epsilon));
+  FSDP_RETURN_IF_ERROR(reader.Double("initializer_range", &config.initializer_range));
+  FSDP_RETURN_IF_ERROR(reader.Bool("scale_attn_weights", &config.scale_attn_weights));
+  FSDP_RETURN_IF_ERROR(reader.Bool("scale_attn_by_inverse_layer_idx", &config.scale_attn_by_inverse_layer_idx));
+  FSDP_RETURN_IF_ERROR(reader.Bool("reorder_and_upcast_attn", &config.reorder_and_upcast_attn));
   return reader.Bool("tie_word_embeddings", &config.tie_word_embeddings);
 }
 
 }  // namespace
 
 absl::StatusOr<Gpt2Config> ParseGpt2Config(std::string_view json, std::vector<std::string>* notes) {
-  ASSIGN_OR_RETURN(const ConfigReader reader, ConfigReader::Parse(kModelType, json));
-  RETURN_IF_ERROR(reader.Refuse({"add_cross_attention", "pruned_heads", "quantization_config"}));
+  FSDP_ASSIGN_OR_RETURN(const ConfigReader reader, ConfigReader::Parse(kModelType, json));
+  FSDP_RETURN_IF_ERROR(reader.Refuse({"add_cross_attention", "pruned_heads", "quantization_config"}));
   Gpt2Config config;
-  RETURN_IF_ERROR(ReadFields(reader, config));
-  RETURN_IF_ERROR(CheckGpt2Config(config));
-  RETURN_IF_ERROR(reader.NoteDropout({"resid_pdrop", "embd_pdrop", "attn_pdrop"}, /*default_value=*/0.1, notes));
+  FSDP_RETURN_IF_ERROR(ReadFields(reader, config));
+  FSDP_RETURN_IF_ERROR(CheckGpt2Config(config));
+  FSDP_RETURN_IF_ERROR(reader.NoteDropout({"resid_pdrop", "embd_pdrop", "attn_pdrop"}, /*default_value=*/0.1, notes));
   return config;
 }
 
@@ -62,19 +62,19 @@ absl::Status CheckGpt2Config(const Gpt2Config& config) {
   const auto check = [](std::string_view field, int64_t value, int64_t min, int64_t max) {
     return CheckConfigRange(kModelType, field, value, min, max);
   };
-  RETURN_IF_ERROR(check("vocab_size", config.vocab_size, 1, kMaxVocabSize));
-  RETURN_IF_ERROR(check("n_positions", config.n_positions, 1, INT32_MAX));
-  RETURN_IF_ERROR(check("n_embd", config.n_embd, 1, INT32_MAX));
-  RETURN_IF_ERROR(check("n_layer", config.n_layer, 1, kMaxLayers));
-  RETURN_IF_ERROR(check("n_head", config.n_head, 1, config.n_embd));
-  RETURN_IF_ERROR(check("n_inner", config.n_inner, 0, INT32_MAX));
+  FSDP_RETURN_IF_ERROR(check("vocab_size", config.vocab_size, 1, kMaxVocabSize));
+  FSDP_RETURN_IF_ERROR(check("n_positions", config.n_positions, 1, INT32_MAX));
+  FSDP_RETURN_IF_ERROR(check("n_embd", config.n_embd, 1, INT32_MAX));
+  FSDP_RETURN_IF_ERROR(check("n_layer", config.n_layer, 1, kMaxLayers));
+  FSDP_RETURN_IF_ERROR(check("n_head", config.n_head, 1, config.n_embd));
+  FSDP_RETURN_IF_ERROR(check("n_inner", config.n_inner, 0, INT32_MAX));
   if (config.n_embd % config.n_head != 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("gpt2 config: n_embd ", config.n_embd, " is not divisible by n_head ", config.n_head));
   }
-  RETURN_IF_ERROR(CheckConfigNumber(kModelType, "layer_norm_epsilon", config.layer_norm_epsilon));
-  RETURN_IF_ERROR(CheckConfigNumber(kModelType, "initializer_range", config.initializer_range));
-  RETURN_IF_ERROR(CheckConfigActivation(kModelType, "activation_function", config.activation_function));
+  FSDP_RETURN_IF_ERROR(CheckConfigNumber(kModelType, "layer_norm_epsilon", config.layer_norm_epsilon));
+  FSDP_RETURN_IF_ERROR(CheckConfigNumber(kModelType, "initializer_range", config.initializer_range));
+  FSDP_RETURN_IF_ERROR(CheckConfigActivation(kModelType, "activation_function", config.activation_function));
   const int64_t widest = std::max({config.vocab_size, config.n_positions, 4 * config.n_embd, config.n_inner});
   return Shape::Create({config.n_embd, widest}).status();
 }

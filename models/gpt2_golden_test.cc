@@ -10,15 +10,15 @@
 #include <string>
 #include <vector>
 
-#include "base/status_matchers.h"
+#include "fsdp/base/status_matchers.h"
+#include "fsdp/models/golden_data.h"
+#include "fsdp/models/gpt2.h"
+#include "fsdp/nn/cross_entropy_loss.h"
+#include "fsdp/nn/device_layer_ops.h"
+#include "fsdp/optim/adamw.h"
+#include "fsdp/tensor/host_device.h"
+#include "fsdp/tensor/ops.h"
 #include "gtest/gtest.h"
-#include "models/golden_data.h"
-#include "models/gpt2.h"
-#include "nn/cross_entropy_loss.h"
-#include "nn/device_layer_ops.h"
-#include "optim/adamw.h"
-#include "tensor/host_device.h"
-#include "tensor/ops.h"
 
 namespace fsdp {
 namespace {
@@ -42,13 +42,13 @@ class Training {
   explicit Training(const Case& c) : case_(c), tokens_(ReadTokens("models/testdata/tokens.u16")) {}
 
   absl::Status Start() {
-    ASSIGN_OR_RETURN(const Gpt2Config config,
-                     ParseGpt2Config(ReadTestFile("models/testdata/gpt2_tiny/config.json"), nullptr));
-    ASSIGN_OR_RETURN(model_, MakeGpt2(config));
-    RETURN_IF_ERROR(model_->Materialize(*device_, /*seed=*/0));
-    ASSIGN_OR_RETURN(parameters_, WholeParameters(*model_, *device_));
-    ASSIGN_OR_RETURN(layer_ops_, LayerOpsFor(*device_));
-    ASSIGN_OR_RETURN(stream_, device_->CreateStream("compute"));
+    FSDP_ASSIGN_OR_RETURN(const Gpt2Config config,
+                          ParseGpt2Config(ReadTestFile("models/testdata/gpt2_tiny/config.json"), nullptr));
+    FSDP_ASSIGN_OR_RETURN(model_, MakeGpt2(config));
+    FSDP_RETURN_IF_ERROR(model_->Materialize(*device_, /*seed=*/0));
+    FSDP_ASSIGN_OR_RETURN(parameters_, WholeParameters(*model_, *device_));
+    FSDP_ASSIGN_OR_RETURN(layer_ops_, LayerOpsFor(*device_));
+    FSDP_ASSIGN_OR_RETURN(stream_, device_->CreateStream("compute"));
     const std::map<std::string, std::vector<float>> weights =
         ReadWeights("models/testdata/gpt2_tiny/model.safetensors");
     std::vector<ShardedParameter*> pointers;
@@ -68,15 +68,15 @@ class Training {
     for (const auto& parameter : parameters_) device_->ops().Zero(parameter->grad, *stream_);
     for (int micro = 0; micro < case_.micro_steps; ++micro) {
       if (case_.sum_in_master) CastParameters();
-      ASSIGN_OR_RETURN(const float micro_loss, MicroStep(step * case_.micro_steps + micro));
+      FSDP_ASSIGN_OR_RETURN(const float micro_loss, MicroStep(step * case_.micro_steps + micro));
       *loss += micro_loss / case_.micro_steps;
       if (case_.sum_in_master) AddComputeGrads();
     }
-    ASSIGN_OR_RETURN(const Tensor squared, Tensor::Empty(*device_, DType::kFloat32, {1}));
+    FSDP_ASSIGN_OR_RETURN(const Tensor squared, Tensor::Empty(*device_, DType::kFloat32, {1}));
     device_->ops().Zero(squared, *stream_);
     for (const auto& parameter : parameters_) device_->ops().AccumulateSquaredNorm(parameter->grad, squared, *stream_);
-    RETURN_IF_ERROR(optimizer_->Step(*stream_));
-    RETURN_IF_ERROR(stream_->Synchronize());
+    FSDP_RETURN_IF_ERROR(optimizer_->Step(*stream_));
+    FSDP_RETURN_IF_ERROR(stream_->Synchronize());
     *grad_norm = std::sqrt(*squared.data_as<float>());
     return absl::OkStatus();
   }
@@ -86,8 +86,8 @@ class Training {
   absl::Status BindComputeCopies() {
     for (const auto& [name, parameter] : model_->NamedParameters()) {
       if (parameter->data.dtype() == case_.compute_dtype) continue;  // tied: bound by its first name
-      ASSIGN_OR_RETURN(parameter->data, Tensor::Empty(*device_, case_.compute_dtype, parameter->shape));
-      ASSIGN_OR_RETURN(parameter->grad, Tensor::Empty(*device_, case_.compute_dtype, parameter->shape));
+      FSDP_ASSIGN_OR_RETURN(parameter->data, Tensor::Empty(*device_, case_.compute_dtype, parameter->shape));
+      FSDP_ASSIGN_OR_RETURN(parameter->grad, Tensor::Empty(*device_, case_.compute_dtype, parameter->shape));
       compute_.push_back(parameter);
     }
     return absl::OkStatus();
@@ -109,8 +109,8 @@ class Training {
   }
 
   absl::StatusOr<float> MicroStep(int index) {
-    ASSIGN_OR_RETURN(const Tensor inputs, Tensor::Empty(*device_, DType::kInt32, {kRows, kSeqLen}));
-    ASSIGN_OR_RETURN(const Tensor targets, Tensor::Empty(*device_, DType::kInt32, {kRows, kSeqLen}));
+    FSDP_ASSIGN_OR_RETURN(const Tensor inputs, Tensor::Empty(*device_, DType::kInt32, {kRows, kSeqLen}));
+    FSDP_ASSIGN_OR_RETURN(const Tensor targets, Tensor::Empty(*device_, DType::kInt32, {kRows, kSeqLen}));
     for (int64_t row = 0; row < kRows; ++row) {
       const int64_t start = (index * kRows + row) * kSeqLen % (static_cast<int64_t>(tokens_.size()) - kSeqLen);
       std::copy_n(&tokens_[start], kSeqLen, inputs.data_as<int32_t>() + row * kSeqLen);
@@ -118,12 +118,12 @@ class Training {
     }
     Tape tape(*stream_, *layer_ops_);
     const CrossEntropyLoss criterion;
-    ASSIGN_OR_RETURN(const Tensor logits, model_->Forward(inputs, tape));
-    ASSIGN_OR_RETURN(const Tensor loss, criterion.Forward(logits, targets, tape));
+    FSDP_ASSIGN_OR_RETURN(const Tensor logits, model_->Forward(inputs, tape));
+    FSDP_ASSIGN_OR_RETURN(const Tensor loss, criterion.Forward(logits, targets, tape));
     const float scale = case_.sum_in_master ? 1.0f : 1.0f / static_cast<float>(case_.micro_steps);
-    ASSIGN_OR_RETURN(const Tensor grad_logits, criterion.Backward(scale, tape));
-    RETURN_IF_ERROR(model_->Backward(grad_logits, tape).status());
-    RETURN_IF_ERROR(stream_->Synchronize());
+    FSDP_ASSIGN_OR_RETURN(const Tensor grad_logits, criterion.Backward(scale, tape));
+    FSDP_RETURN_IF_ERROR(model_->Backward(grad_logits, tape).status());
+    FSDP_RETURN_IF_ERROR(stream_->Synchronize());
     return *loss.data_as<float>();
   }
 

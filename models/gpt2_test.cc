@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "models/gpt2.h"
+#include "fsdp/models/gpt2.h"
 
 #include <cmath>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "base/status_matchers.h"
+#include "fsdp/base/status_matchers.h"
+#include "fsdp/models/test_language_model.h"
 #include "gtest/gtest.h"
-#include "models/test_language_model.h"
 
 namespace fsdp {
 namespace {

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "models/llama.h"
+#include "fsdp/models/llama.h"
 
 #include <optional>
 #include <string_view>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
-#include "nn/embedding.h"
-#include "nn/last_dim.h"
-#include "nn/linear.h"
-#include "nn/module_list.h"
-#include "nn/rms_norm.h"
-#include "nn/rotary_embedding.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/nn/embedding.h"
+#include "fsdp/nn/last_dim.h"
+#include "fsdp/nn/linear.h"
+#include "fsdp/nn/module_list.h"
+#include "fsdp/nn/rms_norm.h"
+#include "fsdp/nn/rotary_embedding.h"
 
 namespace fsdp {
 namespace {
@@ -51,17 +51,17 @@ class LlamaModel final : public Module {
       return absl::InvalidArgumentError(
           absl::StrCat("llama: tokens ", tokens.shape().ToString(), " are not [batch, seq_len]"));
     }
-    ASSIGN_OR_RETURN(Tensor x, embed_tokens_->Forward(tokens, tape));
+    FSDP_ASSIGN_OR_RETURN(Tensor x, embed_tokens_->Forward(tokens, tape));
     for (const auto& [name, layer] : layers_->children()) {
-      ASSIGN_OR_RETURN(x, layer->Forward(x, tape));
+      FSDP_ASSIGN_OR_RETURN(x, layer->Forward(x, tape));
     }
     return norm_->Forward(x, tape);
   }
 
   absl::StatusOr<Tensor> DoBackward(const Tensor& grad_output, Tape& tape) override {
-    ASSIGN_OR_RETURN(Tensor grad, norm_->Backward(grad_output, tape));
+    FSDP_ASSIGN_OR_RETURN(Tensor grad, norm_->Backward(grad_output, tape));
     for (auto layer = layers_->children().rbegin(); layer != layers_->children().rend(); ++layer) {
-      ASSIGN_OR_RETURN(grad, layer->second->Backward(grad, tape));
+      FSDP_ASSIGN_OR_RETURN(grad, layer->second->Backward(grad, tape));
     }
     return embed_tokens_->Backward(grad, tape);
   }
@@ -87,13 +87,13 @@ class LlamaForCausalLm final : public Module {
   }
 
   absl::StatusOr<Tensor> DoForward(const Tensor& tokens, Tape& tape) override {
-    ASSIGN_OR_RETURN(Tensor hidden, model_->Forward(tokens, tape));
-    ASSIGN_OR_RETURN(Tensor logits, lm_head_->Forward(hidden, tape));
+    FSDP_ASSIGN_OR_RETURN(Tensor hidden, model_->Forward(tokens, tape));
+    FSDP_ASSIGN_OR_RETURN(Tensor logits, lm_head_->Forward(hidden, tape));
     return AsRows(logits);
   }
 
   absl::StatusOr<Tensor> DoBackward(const Tensor& grad_output, Tape& tape) override {
-    ASSIGN_OR_RETURN(Tensor grad_hidden, lm_head_->Backward(grad_output, tape));
+    FSDP_ASSIGN_OR_RETURN(Tensor grad_hidden, lm_head_->Backward(grad_output, tape));
     return model_->Backward(grad_hidden, tape);
   }
 
@@ -104,7 +104,7 @@ class LlamaForCausalLm final : public Module {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Module>> MakeLlama(const LlamaConfig& config) {
-  RETURN_IF_ERROR(CheckLlamaConfig(config));
+  FSDP_RETURN_IF_ERROR(CheckLlamaConfig(config));
   std::unique_ptr<Module> model = std::make_unique<LlamaForCausalLm>(config);
   model->AssignNames();
   return model;

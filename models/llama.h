@@ -8,9 +8,9 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
-#include "models/llama_config.h"
-#include "models/llama_decoder_layer.h"
-#include "nn/module.h"
+#include "fsdp/models/llama_config.h"
+#include "fsdp/models/llama_decoder_layer.h"
+#include "fsdp/nn/module.h"
 
 namespace fsdp {
 

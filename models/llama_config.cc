@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "models/llama_config.h"
+#include "fsdp/models/llama_config.h"
 
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "base/status_macros.h"
-#include "models/config_reader.h"
-#include "tensor/shape.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/models/config_reader.h"
+#include "fsdp/tensor/shape.h"
 
 namespace fsdp {
 namespace {
@@ -46,31 +46,31 @@ constexpr struct {
 
 // A count that Hugging Face also takes as null, which is 0 here.
 absl::Status ReadOptionalCount(const ConfigReader& reader, const std::string& field, int64_t* value) {
-  RETURN_IF_ERROR(reader.IntOrNull(field, value));
+  FSDP_RETURN_IF_ERROR(reader.IntOrNull(field, value));
   const ConfigReader::Json* found = reader.Find(field);
   if (found != nullptr && *value <= 0) return reader.Wrong(field, *found, "a positive integer or null");
   return absl::OkStatus();
 }
 
 absl::Status ReadFields(const ConfigReader& reader, LlamaConfig& config) {
-  RETURN_IF_ERROR(reader.Int("vocab_size", &config.vocab_size));
-  RETURN_IF_ERROR(reader.Int("hidden_size", &config.hidden_size));
-  RETURN_IF_ERROR(reader.Int("intermediate_size", &config.intermediate_size));
-  RETURN_IF_ERROR(reader.Int("num_hidden_layers", &config.num_hidden_layers));
-  RETURN_IF_ERROR(reader.Int("num_attention_heads", &config.num_attention_heads));
-  RETURN_IF_ERROR(ReadOptionalCount(reader, "num_key_value_heads", &config.num_key_value_heads));
-  RETURN_IF_ERROR(ReadOptionalCount(reader, "head_dim", &config.head_dim));
-  RETURN_IF_ERROR(reader.String("hidden_act", &config.hidden_act));
-  RETURN_IF_ERROR(reader.Int("max_position_embeddings", &config.max_position_embeddings));
-  RETURN_IF_ERROR(reader.Double("initializer_range", &config.initializer_range));
-  RETURN_IF_ERROR(reader.Double("rms_norm_eps", &config.rms_norm_eps));
+  FSDP_RETURN_IF_ERROR(reader.Int("vocab_size", &config.vocab_size));
+  FSDP_RETURN_IF_ERROR(reader.Int("hidden_size", &config.hidden_size));
+  FSDP_RETURN_IF_ERROR(reader.Int("intermediate_size", &config.intermediate_size));
+  FSDP_RETURN_IF_ERROR(reader.Int("num_hidden_layers", &config.num_hidden_layers));
+  FSDP_RETURN_IF_ERROR(reader.Int("num_attention_heads", &config.num_attention_heads));
+  FSDP_RETURN_IF_ERROR(ReadOptionalCount(reader, "num_key_value_heads", &config.num_key_value_heads));
+  FSDP_RETURN_IF_ERROR(ReadOptionalCount(reader, "head_dim", &config.head_dim));
+  FSDP_RETURN_IF_ERROR(reader.String("hidden_act", &config.hidden_act));
+  FSDP_RETURN_IF_ERROR(reader.Int("max_position_embeddings", &config.max_position_embeddings));
+  FSDP_RETURN_IF_ERROR(reader.Double("initializer_range", &config.initializer_range));
+  FSDP_RETURN_IF_ERROR(reader.Double("rms_norm_eps", &config.rms_norm_eps));
   if (reader.Find("pad_token_id") != nullptr) {
-    RETURN_IF_ERROR(reader.Int("pad_token_id", &config.pad_token_id.emplace()));
+    FSDP_RETURN_IF_ERROR(reader.Int("pad_token_id", &config.pad_token_id.emplace()));
   }
-  RETURN_IF_ERROR(reader.Bool("tie_word_embeddings", &config.tie_word_embeddings));
-  RETURN_IF_ERROR(reader.Bool("attention_bias", &config.attention_bias));
-  RETURN_IF_ERROR(reader.Bool("mlp_bias", &config.mlp_bias));
-  ASSIGN_OR_RETURN(config.rope, ParseRope(reader, config.max_position_embeddings));
+  FSDP_RETURN_IF_ERROR(reader.Bool("tie_word_embeddings", &config.tie_word_embeddings));
+  FSDP_RETURN_IF_ERROR(reader.Bool("attention_bias", &config.attention_bias));
+  FSDP_RETURN_IF_ERROR(reader.Bool("mlp_bias", &config.mlp_bias));
+  FSDP_ASSIGN_OR_RETURN(config.rope, ParseRope(reader, config.max_position_embeddings));
   return absl::OkStatus();
 }
 
@@ -93,12 +93,12 @@ absl::Status CheckHeads(const LlamaConfig& config) {
 }  // namespace
 
 absl::StatusOr<LlamaConfig> ParseLlamaConfig(std::string_view json, std::vector<std::string>* notes) {
-  ASSIGN_OR_RETURN(const ConfigReader reader, ConfigReader::Parse(kModelType, json));
-  RETURN_IF_ERROR(reader.Refuse({"pruned_heads", "quantization_config"}));
+  FSDP_ASSIGN_OR_RETURN(const ConfigReader reader, ConfigReader::Parse(kModelType, json));
+  FSDP_RETURN_IF_ERROR(reader.Refuse({"pruned_heads", "quantization_config"}));
   LlamaConfig config;
-  RETURN_IF_ERROR(ReadFields(reader, config));
-  RETURN_IF_ERROR(CheckLlamaConfig(config));
-  RETURN_IF_ERROR(reader.NoteDropout({"attention_dropout"}, /*default_value=*/0, notes));
+  FSDP_RETURN_IF_ERROR(ReadFields(reader, config));
+  FSDP_RETURN_IF_ERROR(CheckLlamaConfig(config));
+  FSDP_RETURN_IF_ERROR(reader.NoteDropout({"attention_dropout"}, /*default_value=*/0, notes));
   return config;
 }
 
@@ -106,22 +106,22 @@ absl::Status CheckLlamaConfig(const LlamaConfig& config) {
   const auto check = [](std::string_view field, int64_t value, int64_t min, int64_t max) {
     return CheckConfigRange(kModelType, field, value, min, max);
   };
-  RETURN_IF_ERROR(check("vocab_size", config.vocab_size, 1, kMaxVocabSize));
-  RETURN_IF_ERROR(check("hidden_size", config.hidden_size, 1, INT32_MAX));
-  RETURN_IF_ERROR(check("intermediate_size", config.intermediate_size, 1, INT32_MAX));
-  RETURN_IF_ERROR(check("num_hidden_layers", config.num_hidden_layers, 1, kMaxLayers));
-  RETURN_IF_ERROR(check("num_attention_heads", config.num_attention_heads, 1, config.hidden_size));
-  RETURN_IF_ERROR(check("num_key_value_heads", config.num_key_value_heads, 0, config.num_attention_heads));
-  RETURN_IF_ERROR(check("head_dim", config.head_dim, 0, INT32_MAX / config.num_attention_heads));
-  RETURN_IF_ERROR(check("max_position_embeddings", config.max_position_embeddings, 1, INT32_MAX));
+  FSDP_RETURN_IF_ERROR(check("vocab_size", config.vocab_size, 1, kMaxVocabSize));
+  FSDP_RETURN_IF_ERROR(check("hidden_size", config.hidden_size, 1, INT32_MAX));
+  FSDP_RETURN_IF_ERROR(check("intermediate_size", config.intermediate_size, 1, INT32_MAX));
+  FSDP_RETURN_IF_ERROR(check("num_hidden_layers", config.num_hidden_layers, 1, kMaxLayers));
+  FSDP_RETURN_IF_ERROR(check("num_attention_heads", config.num_attention_heads, 1, config.hidden_size));
+  FSDP_RETURN_IF_ERROR(check("num_key_value_heads", config.num_key_value_heads, 0, config.num_attention_heads));
+  FSDP_RETURN_IF_ERROR(check("head_dim", config.head_dim, 0, INT32_MAX / config.num_attention_heads));
+  FSDP_RETURN_IF_ERROR(check("max_position_embeddings", config.max_position_embeddings, 1, INT32_MAX));
   if (config.pad_token_id.has_value()) {
-    RETURN_IF_ERROR(check("pad_token_id", *config.pad_token_id, -config.vocab_size, config.vocab_size - 1));
+    FSDP_RETURN_IF_ERROR(check("pad_token_id", *config.pad_token_id, -config.vocab_size, config.vocab_size - 1));
   }
-  RETURN_IF_ERROR(CheckHeads(config));
-  RETURN_IF_ERROR(CheckConfigNumber(kModelType, "rms_norm_eps", config.rms_norm_eps));
-  RETURN_IF_ERROR(CheckConfigNumber(kModelType, "initializer_range", config.initializer_range));
-  RETURN_IF_ERROR(CheckConfigActivation(kModelType, "hidden_act", config.hidden_act));
-  RETURN_IF_ERROR(CheckRope(kModelType, config.rope));
+  FSDP_RETURN_IF_ERROR(CheckHeads(config));
+  FSDP_RETURN_IF_ERROR(CheckConfigNumber(kModelType, "rms_norm_eps", config.rms_norm_eps));
+  FSDP_RETURN_IF_ERROR(CheckConfigNumber(kModelType, "initializer_range", config.initializer_range));
+  FSDP_RETURN_IF_ERROR(CheckConfigActivation(kModelType, "hidden_act", config.hidden_act));
+  FSDP_RETURN_IF_ERROR(CheckRope(kModelType, config.rope));
   const int64_t widest =
       std::max({config.vocab_size, config.intermediate_size, config.num_attention_heads * config.HeadDim()});
   return Shape::Create({config.hidden_size, widest}).status();

@@ -13,7 +13,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "models/rope.h"
+#include "fsdp/models/rope.h"
 
 namespace fsdp {
 

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "models/llama_decoder_layer.h"
+#include "fsdp/models/llama_decoder_layer.h"
 
 #include <cmath>
 #include <memory>
 
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
-#include "models/residual.h"
-#include "nn/activation.h"
-#include "nn/last_dim.h"
-#include "nn/rms_norm.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/models/residual.h"
+#include "fsdp/nn/activation.h"
+#include "fsdp/nn/last_dim.h"
+#include "fsdp/nn/rms_norm.h"
 
 namespace fsdp {
 namespace {
@@ -54,14 +54,14 @@ absl::StatusOr<Tensor> LlamaAttention::DoForward(const Tensor& x, Tape& tape) {
   }
   const AttentionShape shape = AttentionShapeOf(x);
   const int64_t rows = shape.batch * shape.seq_len;
-  ASSIGN_OR_RETURN(Tensor q, q_proj_->Forward(x, tape));
-  ASSIGN_OR_RETURN(Tensor k, k_proj_->Forward(x, tape));
-  ASSIGN_OR_RETURN(Tensor v, v_proj_->Forward(x, tape));
-  ASSIGN_OR_RETURN(Tensor rotation, rotary_->Rotation(shape.seq_len, x.dtype(), tape));
-  ASSIGN_OR_RETURN(Tensor qkv, tape.Empty(x.dtype(), {rows, shape.qkv_width()}));
+  FSDP_ASSIGN_OR_RETURN(Tensor q, q_proj_->Forward(x, tape));
+  FSDP_ASSIGN_OR_RETURN(Tensor k, k_proj_->Forward(x, tape));
+  FSDP_ASSIGN_OR_RETURN(Tensor v, v_proj_->Forward(x, tape));
+  FSDP_ASSIGN_OR_RETURN(Tensor rotation, rotary_->Rotation(shape.seq_len, x.dtype(), tape));
+  FSDP_ASSIGN_OR_RETURN(Tensor qkv, tape.Empty(x.dtype(), {rows, shape.qkv_width()}));
   tape.ops().RotateQkv(q, k, v, rotation, shape, qkv, tape.stream());
-  ASSIGN_OR_RETURN(Tensor heads, tape.Empty(x.dtype(), WithLastDim(x.shape(), shape.q_width())));
-  ASSIGN_OR_RETURN(Tensor statistics, tape.Empty(DType::kFloat32, {rows * shape.num_heads, 2}));
+  FSDP_ASSIGN_OR_RETURN(Tensor heads, tape.Empty(x.dtype(), WithLastDim(x.shape(), shape.q_width())));
+  FSDP_ASSIGN_OR_RETURN(Tensor statistics, tape.Empty(DType::kFloat32, {rows * shape.num_heads, 2}));
   tape.ops().CausalAttention(qkv, shape, AsRows(heads), statistics, tape.stream());
   tape.Save(rotation);
   tape.Save(qkv);
@@ -70,21 +70,21 @@ absl::StatusOr<Tensor> LlamaAttention::DoForward(const Tensor& x, Tape& tape) {
 }
 
 absl::StatusOr<Tensor> LlamaAttention::DoBackward(const Tensor& grad_output, Tape& tape) {
-  ASSIGN_OR_RETURN(Tensor grad_heads, o_proj_->Backward(grad_output, tape));
-  ASSIGN_OR_RETURN(Tensor statistics, tape.Restore());
-  ASSIGN_OR_RETURN(Tensor qkv, tape.Restore());
-  ASSIGN_OR_RETURN(Tensor rotation, tape.Restore());
+  FSDP_ASSIGN_OR_RETURN(Tensor grad_heads, o_proj_->Backward(grad_output, tape));
+  FSDP_ASSIGN_OR_RETURN(Tensor statistics, tape.Restore());
+  FSDP_ASSIGN_OR_RETURN(Tensor qkv, tape.Restore());
+  FSDP_ASSIGN_OR_RETURN(Tensor rotation, tape.Restore());
   const AttentionShape shape = AttentionShapeOf(grad_heads);
-  ASSIGN_OR_RETURN(Tensor grad_qkv, tape.Empty(qkv.dtype(), qkv.shape()));
+  FSDP_ASSIGN_OR_RETURN(Tensor grad_qkv, tape.Empty(qkv.dtype(), qkv.shape()));
   tape.ops().CausalAttentionBackward(AsRows(grad_heads), qkv, statistics, shape, grad_qkv, tape.stream());
-  ASSIGN_OR_RETURN(Tensor grad_q, tape.Empty(qkv.dtype(), grad_heads.shape()));
-  ASSIGN_OR_RETURN(Tensor grad_k, tape.Empty(qkv.dtype(), WithLastDim(grad_heads.shape(), shape.kv_width())));
-  ASSIGN_OR_RETURN(Tensor grad_v, tape.Empty(qkv.dtype(), grad_k.shape()));
+  FSDP_ASSIGN_OR_RETURN(Tensor grad_q, tape.Empty(qkv.dtype(), grad_heads.shape()));
+  FSDP_ASSIGN_OR_RETURN(Tensor grad_k, tape.Empty(qkv.dtype(), WithLastDim(grad_heads.shape(), shape.kv_width())));
+  FSDP_ASSIGN_OR_RETURN(Tensor grad_v, tape.Empty(qkv.dtype(), grad_k.shape()));
   tape.ops().RotateQkvBackward(grad_qkv, rotation, shape, grad_q, grad_k, grad_v, tape.stream());
-  ASSIGN_OR_RETURN(Tensor grad_x, v_proj_->Backward(grad_v, tape));
-  ASSIGN_OR_RETURN(Tensor grad_through_k, k_proj_->Backward(grad_k, tape));
+  FSDP_ASSIGN_OR_RETURN(Tensor grad_x, v_proj_->Backward(grad_v, tape));
+  FSDP_ASSIGN_OR_RETURN(Tensor grad_through_k, k_proj_->Backward(grad_k, tape));
   grad_x = Sum(grad_x, grad_through_k, tape);
-  ASSIGN_OR_RETURN(Tensor grad_through_q, q_proj_->Backward(grad_q, tape));
+  FSDP_ASSIGN_OR_RETURN(Tensor grad_through_q, q_proj_->Backward(grad_q, tape));
   return Sum(grad_x, grad_through_q, tape);
 }
 
@@ -97,9 +97,9 @@ LlamaMlp::LlamaMlp(const LlamaConfig& config)
       kind_(ParseActivationKind(config.hidden_act).value()) {}  // CheckLlamaConfig parsed it
 
 absl::StatusOr<Tensor> LlamaMlp::DoForward(const Tensor& x, Tape& tape) {
-  ASSIGN_OR_RETURN(Tensor gate, gate_proj_->Forward(x, tape));
-  ASSIGN_OR_RETURN(Tensor up, up_proj_->Forward(x, tape));
-  ASSIGN_OR_RETURN(Tensor gated, tape.Empty(gate.dtype(), gate.shape()));
+  FSDP_ASSIGN_OR_RETURN(Tensor gate, gate_proj_->Forward(x, tape));
+  FSDP_ASSIGN_OR_RETURN(Tensor up, up_proj_->Forward(x, tape));
+  FSDP_ASSIGN_OR_RETURN(Tensor gated, tape.Empty(gate.dtype(), gate.shape()));
   tape.ops().ActivateGated(kind_, gate, up, gated, tape.stream());
   tape.Save(gate);
   tape.Save(up);
@@ -107,14 +107,14 @@ absl::StatusOr<Tensor> LlamaMlp::DoForward(const Tensor& x, Tape& tape) {
 }
 
 absl::StatusOr<Tensor> LlamaMlp::DoBackward(const Tensor& grad_output, Tape& tape) {
-  ASSIGN_OR_RETURN(Tensor grad_gated, down_proj_->Backward(grad_output, tape));
-  ASSIGN_OR_RETURN(Tensor up, tape.Restore());
-  ASSIGN_OR_RETURN(Tensor gate, tape.Restore());
-  ASSIGN_OR_RETURN(Tensor grad_gate, tape.Empty(gate.dtype(), gate.shape()));
-  ASSIGN_OR_RETURN(Tensor grad_up, tape.Empty(gate.dtype(), gate.shape()));
+  FSDP_ASSIGN_OR_RETURN(Tensor grad_gated, down_proj_->Backward(grad_output, tape));
+  FSDP_ASSIGN_OR_RETURN(Tensor up, tape.Restore());
+  FSDP_ASSIGN_OR_RETURN(Tensor gate, tape.Restore());
+  FSDP_ASSIGN_OR_RETURN(Tensor grad_gate, tape.Empty(gate.dtype(), gate.shape()));
+  FSDP_ASSIGN_OR_RETURN(Tensor grad_up, tape.Empty(gate.dtype(), gate.shape()));
   tape.ops().ActivateGatedBackward(kind_, grad_gated, gate, up, grad_gate, grad_up, tape.stream());
-  ASSIGN_OR_RETURN(Tensor grad_x, up_proj_->Backward(grad_up, tape));
-  ASSIGN_OR_RETURN(Tensor grad_through_gate, gate_proj_->Backward(grad_gate, tape));
+  FSDP_ASSIGN_OR_RETURN(Tensor grad_x, up_proj_->Backward(grad_up, tape));
+  FSDP_ASSIGN_OR_RETURN(Tensor grad_through_gate, gate_proj_->Backward(grad_gate, tape));
   return Sum(grad_x, grad_through_gate, tape);
 }
 

@@ -8,12 +8,12 @@
 
 #include <string_view>
 
-#include "models/llama_config.h"
-#include "models/pre_norm_block.h"
-#include "nn/kernel_options.h"
-#include "nn/linear.h"
-#include "nn/module.h"
-#include "nn/rotary_embedding.h"
+#include "fsdp/models/llama_config.h"
+#include "fsdp/models/pre_norm_block.h"
+#include "fsdp/nn/linear.h"
+#include "fsdp/nn/module.h"
+#include "fsdp/nn/ops/kernel_options.h"
+#include "fsdp/nn/rotary_embedding.h"
 
 namespace fsdp {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "models/llama.h"
+#include "fsdp/models/llama.h"
 
 #include <algorithm>
 #include <cmath>
@@ -7,10 +7,10 @@
 #include <string>
 #include <vector>
 
-#include "base/status_macros.h"
-#include "base/status_matchers.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/base/status_matchers.h"
+#include "fsdp/models/test_language_model.h"
 #include "gtest/gtest.h"
-#include "models/test_language_model.h"
 
 namespace fsdp {
 namespace {

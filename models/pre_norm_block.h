@@ -9,7 +9,7 @@
 #ifndef FSDP_MODELS_PRE_NORM_BLOCK_H_
 #define FSDP_MODELS_PRE_NORM_BLOCK_H_
 
-#include "nn/module.h"
+#include "fsdp/nn/module.h"
 
 namespace fsdp {
 

@@ -4,8 +4,8 @@
 #ifndef FSDP_MODELS_RESIDUAL_H_
 #define FSDP_MODELS_RESIDUAL_H_
 
-#include "nn/tape.h"
-#include "tensor/tensor.h"
+#include "fsdp/nn/tape.h"
+#include "fsdp/tensor/tensor.h"
 
 namespace fsdp {
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "models/rope.h"
+#include "fsdp/models/rope.h"
 
 #include <cmath>
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
+#include "fsdp/base/status_macros.h"
 
 namespace fsdp {
 namespace {
@@ -25,8 +25,8 @@ absl::StatusOr<Json> FindParameters(const ConfigReader& model) {
 
 absl::StatusOr<RopeConfig::Type> ParseType(const ConfigReader& rope) {
   std::string name = "default";
-  RETURN_IF_ERROR(rope.String("type", &name));  // an older name
-  RETURN_IF_ERROR(rope.String("rope_type", &name));
+  FSDP_RETURN_IF_ERROR(rope.String("type", &name));  // an older name
+  FSDP_RETURN_IF_ERROR(rope.String("rope_type", &name));
   if (name == "default") return RopeConfig::Type::kDefault;
   if (name == "linear") return RopeConfig::Type::kLinear;
   if (name == "llama3") return RopeConfig::Type::kLlama3;
@@ -63,34 +63,34 @@ float ScaleAsLlama3(const RopeConfig& rope, float frequency) {
 }  // namespace
 
 absl::StatusOr<RopeConfig> ParseRope(const ConfigReader& model, int64_t max_position_embeddings) {
-  ASSIGN_OR_RETURN(Json parameters, FindParameters(model));
+  FSDP_ASSIGN_OR_RETURN(Json parameters, FindParameters(model));
   const ConfigReader reader("llama", std::move(parameters));
   RopeConfig rope;
-  ASSIGN_OR_RETURN(rope.type, ParseType(reader));
-  RETURN_IF_ERROR(model.Double("rope_theta", &rope.theta));
-  RETURN_IF_ERROR(reader.Double("rope_theta", &rope.theta));
+  FSDP_ASSIGN_OR_RETURN(rope.type, ParseType(reader));
+  FSDP_RETURN_IF_ERROR(model.Double("rope_theta", &rope.theta));
+  FSDP_RETURN_IF_ERROR(reader.Double("rope_theta", &rope.theta));
   for (const ConfigReader* place : {&model, &reader}) {
     const Json* partial = place->Find("partial_rotary_factor");
     if (partial != nullptr && *partial != 1) return place->Wrong("partial_rotary_factor", *partial, "1");
   }
   if (rope.type == RopeConfig::Type::kDefault) return rope;
-  RETURN_IF_ERROR(Required(reader, "factor", &rope.factor));
+  FSDP_RETURN_IF_ERROR(Required(reader, "factor", &rope.factor));
   if (rope.type == RopeConfig::Type::kLinear) return rope;
-  RETURN_IF_ERROR(Required(reader, "low_freq_factor", &rope.low_freq_factor));
-  RETURN_IF_ERROR(Required(reader, "high_freq_factor", &rope.high_freq_factor));
+  FSDP_RETURN_IF_ERROR(Required(reader, "low_freq_factor", &rope.low_freq_factor));
+  FSDP_RETURN_IF_ERROR(Required(reader, "high_freq_factor", &rope.high_freq_factor));
   rope.original_max_position_embeddings = max_position_embeddings;
-  RETURN_IF_ERROR(reader.Int("original_max_position_embeddings", &rope.original_max_position_embeddings));
-  RETURN_IF_ERROR(model.IntOrNull("original_max_position_embeddings", &rope.original_max_position_embeddings));
+  FSDP_RETURN_IF_ERROR(reader.Int("original_max_position_embeddings", &rope.original_max_position_embeddings));
+  FSDP_RETURN_IF_ERROR(model.IntOrNull("original_max_position_embeddings", &rope.original_max_position_embeddings));
   return rope;
 }
 
 absl::Status CheckRope(std::string_view model_type, const RopeConfig& rope) {
-  RETURN_IF_ERROR(CheckPositive(model_type, "rope_theta", rope.theta));
+  FSDP_RETURN_IF_ERROR(CheckPositive(model_type, "rope_theta", rope.theta));
   if (rope.type == RopeConfig::Type::kDefault) return absl::OkStatus();
-  RETURN_IF_ERROR(CheckPositive(model_type, "factor", rope.factor));
+  FSDP_RETURN_IF_ERROR(CheckPositive(model_type, "factor", rope.factor));
   if (rope.type == RopeConfig::Type::kLinear) return absl::OkStatus();
-  RETURN_IF_ERROR(CheckPositive(model_type, "low_freq_factor", rope.low_freq_factor));
-  RETURN_IF_ERROR(CheckPositive(model_type, "high_freq_factor", rope.high_freq_factor));
+  FSDP_RETURN_IF_ERROR(CheckPositive(model_type, "low_freq_factor", rope.low_freq_factor));
+  FSDP_RETURN_IF_ERROR(CheckPositive(model_type, "high_freq_factor", rope.high_freq_factor));
   if (rope.high_freq_factor <= rope.low_freq_factor) {
     return absl::InvalidArgumentError(absl::StrCat(std::string(model_type), " config: high_freq_factor is ",
                                                    rope.high_freq_factor, ", wanted more than low_freq_factor, ",

@@ -10,7 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "models/config_reader.h"
+#include "fsdp/models/config_reader.h"
 
 namespace fsdp {
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "models/rope.h"
+#include "fsdp/models/rope.h"
 
 #include <string>
 #include <vector>
 
-#include "base/status_macros.h"
-#include "base/status_matchers.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/base/status_matchers.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {
@@ -16,9 +16,9 @@ using testing::HasSubstr;
 constexpr int64_t kMaxPositions = 2048;
 
 absl::StatusOr<RopeConfig> Parse(const std::string& fields) {
-  ASSIGN_OR_RETURN(const ConfigReader reader, ConfigReader::Parse("llama", "{" + fields + "}"));
-  ASSIGN_OR_RETURN(const RopeConfig rope, ParseRope(reader, kMaxPositions));
-  RETURN_IF_ERROR(CheckRope("llama", rope));
+  FSDP_ASSIGN_OR_RETURN(const ConfigReader reader, ConfigReader::Parse("llama", "{" + fields + "}"));
+  FSDP_ASSIGN_OR_RETURN(const RopeConfig rope, ParseRope(reader, kMaxPositions));
+  FSDP_RETURN_IF_ERROR(CheckRope("llama", rope));
   return rope;
 }
 

@@ -8,12 +8,12 @@
 #include <memory>
 #include <vector>
 
-#include "base/status_macros.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/nn/cross_entropy_loss.h"
+#include "fsdp/nn/device_layer_ops.h"
+#include "fsdp/nn/module.h"
+#include "fsdp/tensor/host_device.h"
 #include "gtest/gtest.h"
-#include "nn/cross_entropy_loss.h"
-#include "nn/device_layer_ops.h"
-#include "nn/module.h"
-#include "tensor/host_device.h"
 
 namespace fsdp {
 
@@ -30,17 +30,17 @@ class LanguageModelTest : public testing::Test {
  protected:
   // The model's loss, and its gradients in the parameters.
   absl::StatusOr<double> Loss(Module& model, const std::vector<int32_t>& tokens, const Shape& shape, bool backward) {
-    ASSIGN_OR_RETURN(const Tensor input, Tensor::Empty(*device_, DType::kInt32, shape));
+    FSDP_ASSIGN_OR_RETURN(const Tensor input, Tensor::Empty(*device_, DType::kInt32, shape));
     std::copy(tokens.begin(), tokens.end(), input.data_as<int32_t>());
     Tape tape(*stream_, *ops_, backward);
     const CrossEntropyLoss criterion;
-    ASSIGN_OR_RETURN(const Tensor logits, model.Forward(input, tape));
-    ASSIGN_OR_RETURN(const Tensor loss, criterion.Forward(logits, input, tape));
+    FSDP_ASSIGN_OR_RETURN(const Tensor logits, model.Forward(input, tape));
+    FSDP_ASSIGN_OR_RETURN(const Tensor loss, criterion.Forward(logits, input, tape));
     if (backward) {
-      ASSIGN_OR_RETURN(const Tensor grad_logits, criterion.Backward(1, tape));
-      RETURN_IF_ERROR(model.Backward(grad_logits, tape).status());
+      FSDP_ASSIGN_OR_RETURN(const Tensor grad_logits, criterion.Backward(1, tape));
+      FSDP_RETURN_IF_ERROR(model.Backward(grad_logits, tape).status());
     }
-    RETURN_IF_ERROR(stream_->Synchronize());
+    FSDP_RETURN_IF_ERROR(stream_->Synchronize());
     return *loss.data_as<float>();
   }
 

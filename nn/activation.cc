@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "nn/activation.h"
+#include "fsdp/nn/activation.h"
 
 #include <string>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
+#include "fsdp/base/status_macros.h"
 
 namespace fsdp {
 
@@ -19,15 +19,15 @@ absl::StatusOr<ActivationKind> ParseActivationKind(std::string_view name) {
 }
 
 absl::StatusOr<Tensor> Activation::DoForward(const Tensor& x, Tape& tape) {
-  ASSIGN_OR_RETURN(Tensor out, tape.Empty(x.dtype(), x.shape()));
+  FSDP_ASSIGN_OR_RETURN(Tensor out, tape.Empty(x.dtype(), x.shape()));
   tape.ops().Activate(kind_, x, out, tape.stream());
   tape.Save(x);
   return out;
 }
 
 absl::StatusOr<Tensor> Activation::DoBackward(const Tensor& grad_output, Tape& tape) {
-  ASSIGN_OR_RETURN(Tensor x, tape.Restore());
-  ASSIGN_OR_RETURN(Tensor grad_x, tape.Empty(x.dtype(), x.shape()));
+  FSDP_ASSIGN_OR_RETURN(Tensor x, tape.Restore());
+  FSDP_ASSIGN_OR_RETURN(Tensor grad_x, tape.Empty(x.dtype(), x.shape()));
   tape.ops().ActivateBackward(kind_, grad_output, x, grad_x, tape.stream());
   return grad_x;
 }

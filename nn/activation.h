@@ -7,8 +7,8 @@
 #include <string_view>
 
 #include "absl/status/statusor.h"
-#include "nn/kernel_options.h"
-#include "nn/module.h"
+#include "fsdp/nn/module.h"
+#include "fsdp/nn/ops/kernel_options.h"
 
 namespace fsdp {
 

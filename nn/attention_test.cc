@@ -5,12 +5,12 @@
 #include <memory>
 #include <string>
 
-#include "base/status_matchers.h"
+#include "fsdp/base/status_matchers.h"
+#include "fsdp/nn/device_layer_ops.h"
+#include "fsdp/nn/test_device.h"
+#include "fsdp/nn/test_tensor.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "nn/device_layer_ops.h"
-#include "nn/test_device.h"
-#include "nn/test_tensor.h"
 
 namespace fsdp {
 namespace {

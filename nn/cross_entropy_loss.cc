@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "nn/cross_entropy_loss.h"
+#include "fsdp/nn/cross_entropy_loss.h"
 
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
+#include "fsdp/base/status_macros.h"
 
 namespace fsdp {
 
@@ -12,8 +12,8 @@ absl::StatusOr<Tensor> CrossEntropyLoss::Forward(const Tensor& logits, const Ten
         "cross entropy: logits ", logits.shape().ToString(), " and targets ", std::string(DTypeName(targets.dtype())),
         " ", targets.shape().ToString(), " are not [N, V] and int32 with N elements"));
   }
-  ASSIGN_OR_RETURN(Tensor loss, tape.Empty(DType::kFloat32, {1}));
-  ASSIGN_OR_RETURN(Tensor statistics, tape.Empty(DType::kFloat32, {logits.shape().dim(0), 2}));
+  FSDP_ASSIGN_OR_RETURN(Tensor loss, tape.Empty(DType::kFloat32, {1}));
+  FSDP_ASSIGN_OR_RETURN(Tensor statistics, tape.Empty(DType::kFloat32, {logits.shape().dim(0), 2}));
   tape.ops().CrossEntropy(logits, targets, loss, statistics, tape.stream());
   tape.Save(logits);
   tape.Save(targets);
@@ -22,9 +22,9 @@ absl::StatusOr<Tensor> CrossEntropyLoss::Forward(const Tensor& logits, const Ten
 }
 
 absl::StatusOr<Tensor> CrossEntropyLoss::Backward(float scale, Tape& tape) const {
-  ASSIGN_OR_RETURN(Tensor statistics, tape.Restore());
-  ASSIGN_OR_RETURN(Tensor targets, tape.Restore());
-  ASSIGN_OR_RETURN(Tensor logits, tape.Restore());
+  FSDP_ASSIGN_OR_RETURN(Tensor statistics, tape.Restore());
+  FSDP_ASSIGN_OR_RETURN(Tensor targets, tape.Restore());
+  FSDP_ASSIGN_OR_RETURN(Tensor logits, tape.Restore());
   tape.ops().CrossEntropyBackward(logits, targets, statistics, scale, logits, tape.stream());
   return logits;
 }

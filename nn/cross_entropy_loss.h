@@ -3,16 +3,16 @@
 // CrossEntropyLoss: the mean over tokens of the cross entropy of softmax(logits) against targets, in float32 whatever
 // the logits' dtype.
 //
-//   ASSIGN_OR_RETURN(Tensor logits, model.Forward(tokens, tape));
-//   ASSIGN_OR_RETURN(Tensor loss, CrossEntropyLoss().Forward(logits, targets, tape));
-//   ASSIGN_OR_RETURN(Tensor grad_logits, CrossEntropyLoss().Backward(1.0f / grad_accum, tape));
-//   RETURN_IF_ERROR(model.Backward(grad_logits, tape).status());
+//   FSDP_ASSIGN_OR_RETURN(Tensor logits, model.Forward(tokens, tape));
+//   FSDP_ASSIGN_OR_RETURN(Tensor loss, CrossEntropyLoss().Forward(logits, targets, tape));
+//   FSDP_ASSIGN_OR_RETURN(Tensor grad_logits, CrossEntropyLoss().Backward(1.0f / grad_accum, tape));
+//   FSDP_RETURN_IF_ERROR(model.Backward(grad_logits, tape).status());
 #ifndef FSDP_NN_CROSS_ENTROPY_LOSS_H_
 #define FSDP_NN_CROSS_ENTROPY_LOSS_H_
 
 #include "absl/status/statusor.h"
-#include "nn/tape.h"
-#include "tensor/tensor.h"
+#include "fsdp/nn/tape.h"
+#include "fsdp/tensor/tensor.h"
 
 namespace fsdp {
 

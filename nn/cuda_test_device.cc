@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "base/check.h"
-#include "cuda/cuda_device.h"
+#include "fsdp/base/check.h"
+#include "fsdp/cuda/cuda_device.h"
+#include "fsdp/nn/test_device.h"
 #include "gtest/gtest.h"
-#include "nn/test_device.h"
 
 namespace fsdp {
 namespace {

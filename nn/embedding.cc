@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "nn/embedding.h"
+#include "fsdp/nn/embedding.h"
 
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
-#include "nn/last_dim.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/nn/last_dim.h"
 
 namespace fsdp {
 
@@ -30,20 +30,20 @@ absl::StatusOr<Tensor> Embedding::DoForward(const Tensor& tokens, Tape& tape) {
   if (!tokens.defined() || tokens.dtype() != DType::kInt32) {
     return absl::InvalidArgumentError("embedding: tokens must be int32");
   }
-  ASSIGN_OR_RETURN(Tensor weight, weight_->Data());
+  FSDP_ASSIGN_OR_RETURN(Tensor weight, weight_->Data());
   std::vector<int64_t> dims(tokens.shape().dims().begin(), tokens.shape().dims().end());
   dims.push_back(weight_->shape.dim(1));
-  ASSIGN_OR_RETURN(Shape shape, Shape::Create(dims));
-  ASSIGN_OR_RETURN(Tensor out, tape.Empty(weight.dtype(), shape));
+  FSDP_ASSIGN_OR_RETURN(Shape shape, Shape::Create(dims));
+  FSDP_ASSIGN_OR_RETURN(Tensor out, tape.Empty(weight.dtype(), shape));
   tape.ops().Embedding(tokens, weight, out, tape.stream());
   tape.Save(tokens);
   return out;
 }
 
 absl::StatusOr<Tensor> Embedding::DoBackward(const Tensor& grad_output, Tape& tape) {
-  ASSIGN_OR_RETURN(Tensor tokens, tape.Restore());
+  FSDP_ASSIGN_OR_RETURN(Tensor tokens, tape.Restore());
   if (weight_->requires_grad) {
-    ASSIGN_OR_RETURN(Tensor grad_weight, weight_->Grad());
+    FSDP_ASSIGN_OR_RETURN(Tensor grad_weight, weight_->Grad());
     tape.ops().EmbeddingBackward(tokens, grad_output, padding_idx_, grad_weight, tape.stream());
   }
   return Tensor();
@@ -53,14 +53,14 @@ PositionEmbedding::PositionEmbedding(int64_t num_positions, int64_t embedding_di
     : weight_(AddParameter("weight", {num_positions, embedding_dim}, initializer)) {}
 
 absl::StatusOr<Tensor> PositionEmbedding::DoForward(const Tensor& x, Tape& tape) {
-  RETURN_IF_ERROR(CheckLastDim("position embedding", x, weight_->shape.dim(1)));
+  FSDP_RETURN_IF_ERROR(CheckLastDim("position embedding", x, weight_->shape.dim(1)));
   if (x.shape().rank() != 3 || x.shape().dim(1) > weight_->shape.dim(0)) {
     return absl::InvalidArgumentError(
         absl::StrCat("position embedding: input ", x.shape().ToString(),
                      " is not [batch, seq_len, embedding] with seq_len <= ", weight_->shape.dim(0), " positions"));
   }
-  ASSIGN_OR_RETURN(Tensor weight, weight_->Data());
-  ASSIGN_OR_RETURN(Tensor out, tape.Empty(x.dtype(), x.shape()));
+  FSDP_ASSIGN_OR_RETURN(Tensor weight, weight_->Data());
+  FSDP_ASSIGN_OR_RETURN(Tensor out, tape.Empty(x.dtype(), x.shape()));
   const int64_t sequence_numel = x.shape().row_numel();
   const Tensor positions = weight.Slice({0, sequence_numel});
   for (int64_t b = 0; b < x.shape().dim(0); ++b) {
@@ -72,7 +72,7 @@ absl::StatusOr<Tensor> PositionEmbedding::DoForward(const Tensor& x, Tape& tape)
 
 absl::StatusOr<Tensor> PositionEmbedding::DoBackward(const Tensor& grad_output, Tape& tape) {
   if (weight_->requires_grad) {
-    ASSIGN_OR_RETURN(Tensor grad_weight, weight_->Grad());
+    FSDP_ASSIGN_OR_RETURN(Tensor grad_weight, weight_->Grad());
     // A bias of T * C elements, as far as the gradient is concerned.
     const int64_t sequence_numel = grad_output.shape().row_numel();
     tape.ops().BiasBackward(grad_output.View({grad_output.shape().dim(0), sequence_numel}),

@@ -9,7 +9,7 @@
 #include <optional>
 #include <string_view>
 
-#include "nn/module.h"
+#include "fsdp/nn/module.h"
 
 namespace fsdp {
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "nn/test_device.h"
-#include "tensor/each_target.h"
-#include "tensor/host_device.h"
+#include "fsdp/nn/test_device.h"
+#include "fsdp/tensor/each_target.h"
+#include "fsdp/tensor/host_device.h"
 
 namespace fsdp {
 

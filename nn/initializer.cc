@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "nn/initializer.h"
+#include "fsdp/nn/initializer.h"
 
 #include <algorithm>
 
 #include "absl/types/span.h"
-#include "base/digest.h"
-#include "base/random.h"
+#include "fsdp/base/digest.h"
+#include "fsdp/base/random.h"
 
 namespace fsdp {
 

@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <string_view>
 
-#include "tensor/interval.h"
+#include "fsdp/tensor/interval.h"
 
 namespace fsdp {
 

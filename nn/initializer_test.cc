@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "nn/initializer.h"
+#include "fsdp/nn/initializer.h"
 
 #include <cmath>
 #include <vector>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "nn/last_dim.h"
+#include "fsdp/nn/last_dim.h"
 
 #include <vector>
 

@@ -9,8 +9,8 @@
 #include <string_view>
 
 #include "absl/status/status.h"
-#include "tensor/shape.h"
-#include "tensor/tensor.h"
+#include "fsdp/tensor/shape.h"
+#include "fsdp/tensor/tensor.h"
 
 namespace fsdp {
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "nn/layer_norm.h"
+#include "fsdp/nn/layer_norm.h"
 
-#include "base/status_macros.h"
-#include "nn/last_dim.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/nn/last_dim.h"
 
 namespace fsdp {
 
@@ -12,14 +12,14 @@ LayerNorm::LayerNorm(int64_t normalized_dim, double eps)
       eps_(static_cast<float>(eps)) {}
 
 absl::StatusOr<Tensor> LayerNorm::DoForward(const Tensor& x, Tape& tape) {
-  RETURN_IF_ERROR(CheckLastDim("layer norm", x, weight_->shape.dim(0)));
-  ASSIGN_OR_RETURN(Tensor weight, weight_->Data());
-  ASSIGN_OR_RETURN(Tensor bias, bias_->Data());
+  FSDP_RETURN_IF_ERROR(CheckLastDim("layer norm", x, weight_->shape.dim(0)));
+  FSDP_ASSIGN_OR_RETURN(Tensor weight, weight_->Data());
+  FSDP_ASSIGN_OR_RETURN(Tensor bias, bias_->Data());
   const Tensor rows = AsRows(x);
   const int64_t num_rows = rows.shape().dim(0);
-  ASSIGN_OR_RETURN(Tensor out, tape.Empty(x.dtype(), x.shape()));
-  ASSIGN_OR_RETURN(Tensor mean, tape.Empty(DType::kFloat64, {num_rows}));
-  ASSIGN_OR_RETURN(Tensor rstd, tape.Empty(DType::kFloat64, {num_rows}));
+  FSDP_ASSIGN_OR_RETURN(Tensor out, tape.Empty(x.dtype(), x.shape()));
+  FSDP_ASSIGN_OR_RETURN(Tensor mean, tape.Empty(DType::kFloat64, {num_rows}));
+  FSDP_ASSIGN_OR_RETURN(Tensor rstd, tape.Empty(DType::kFloat64, {num_rows}));
   tape.ops().LayerNorm(rows, weight, bias, eps_, AsRows(out), mean, rstd, tape.stream());
   tape.Save(x);
   tape.Save(mean);
@@ -28,19 +28,19 @@ absl::StatusOr<Tensor> LayerNorm::DoForward(const Tensor& x, Tape& tape) {
 }
 
 absl::StatusOr<Tensor> LayerNorm::DoBackward(const Tensor& grad_output, Tape& tape) {
-  RETURN_IF_ERROR(CheckLastDim("layer norm backward", grad_output, weight_->shape.dim(0)));
-  ASSIGN_OR_RETURN(Tensor rstd, tape.Restore());
-  ASSIGN_OR_RETURN(Tensor mean, tape.Restore());
-  ASSIGN_OR_RETURN(Tensor x, tape.Restore());
-  ASSIGN_OR_RETURN(Tensor weight, weight_->Data());
-  ASSIGN_OR_RETURN(Tensor grad_x, tape.Empty(x.dtype(), x.shape()));
+  FSDP_RETURN_IF_ERROR(CheckLastDim("layer norm backward", grad_output, weight_->shape.dim(0)));
+  FSDP_ASSIGN_OR_RETURN(Tensor rstd, tape.Restore());
+  FSDP_ASSIGN_OR_RETURN(Tensor mean, tape.Restore());
+  FSDP_ASSIGN_OR_RETURN(Tensor x, tape.Restore());
+  FSDP_ASSIGN_OR_RETURN(Tensor weight, weight_->Data());
+  FSDP_ASSIGN_OR_RETURN(Tensor grad_x, tape.Empty(x.dtype(), x.shape()));
   Tensor grad_weight;  // stays undefined, and is not computed, for frozen parameters
   Tensor grad_bias;
   if (weight_->requires_grad) {
-    ASSIGN_OR_RETURN(grad_weight, weight_->Grad());
+    FSDP_ASSIGN_OR_RETURN(grad_weight, weight_->Grad());
   }
   if (bias_->requires_grad) {
-    ASSIGN_OR_RETURN(grad_bias, bias_->Grad());
+    FSDP_ASSIGN_OR_RETURN(grad_bias, bias_->Grad());
   }
   tape.ops().LayerNormBackward(AsRows(grad_output), AsRows(x), weight, mean, rstd, AsRows(grad_x), grad_weight,
                                grad_bias, tape.stream());

@@ -8,7 +8,7 @@
 #include <memory>
 #include <string_view>
 
-#include "nn/module.h"
+#include "fsdp/nn/module.h"
 
 namespace fsdp {
 

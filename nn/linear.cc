@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "nn/linear.h"
+#include "fsdp/nn/linear.h"
 
 #include <utility>
 
-#include "base/status_macros.h"
-#include "nn/last_dim.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/nn/last_dim.h"
 
 namespace fsdp {
 
@@ -17,32 +17,32 @@ Linear::Linear(std::shared_ptr<Parameter> tied_weight) : weight_(std::move(tied_
 }
 
 absl::StatusOr<Tensor> Linear::DoForward(const Tensor& x, Tape& tape) {
-  RETURN_IF_ERROR(CheckLastDim("linear", x, weight_->shape.dim(1)));
-  ASSIGN_OR_RETURN(Tensor weight, weight_->Data());
+  FSDP_RETURN_IF_ERROR(CheckLastDim("linear", x, weight_->shape.dim(1)));
+  FSDP_ASSIGN_OR_RETURN(Tensor weight, weight_->Data());
   Tensor bias;
   if (bias_ != nullptr) {
-    ASSIGN_OR_RETURN(bias, bias_->Data());
+    FSDP_ASSIGN_OR_RETURN(bias, bias_->Data());
   }
-  ASSIGN_OR_RETURN(Tensor out, tape.Empty(x.dtype(), WithLastDim(x.shape(), weight_->shape.dim(0))));
+  FSDP_ASSIGN_OR_RETURN(Tensor out, tape.Empty(x.dtype(), WithLastDim(x.shape(), weight_->shape.dim(0))));
   tape.ops().Matmul(AsRows(x), weight, bias, AsRows(out), {.transpose_b = true}, tape.stream());
   tape.Save(x);
   return out;
 }
 
 absl::StatusOr<Tensor> Linear::DoBackward(const Tensor& grad_output, Tape& tape) {
-  RETURN_IF_ERROR(CheckLastDim("linear backward", grad_output, weight_->shape.dim(0)));
-  ASSIGN_OR_RETURN(Tensor x, tape.Restore());
-  ASSIGN_OR_RETURN(Tensor weight, weight_->Data());
-  ASSIGN_OR_RETURN(Tensor grad_x, tape.Empty(x.dtype(), x.shape()));
+  FSDP_RETURN_IF_ERROR(CheckLastDim("linear backward", grad_output, weight_->shape.dim(0)));
+  FSDP_ASSIGN_OR_RETURN(Tensor x, tape.Restore());
+  FSDP_ASSIGN_OR_RETURN(Tensor weight, weight_->Data());
+  FSDP_ASSIGN_OR_RETURN(Tensor grad_x, tape.Empty(x.dtype(), x.shape()));
   const Tensor grad_rows = AsRows(grad_output);
   tape.ops().Matmul(grad_rows, weight, Tensor(), AsRows(grad_x), {}, tape.stream());
   if (weight_->requires_grad) {
-    ASSIGN_OR_RETURN(Tensor grad_weight, weight_->Grad());
+    FSDP_ASSIGN_OR_RETURN(Tensor grad_weight, weight_->Grad());
     tape.ops().Matmul(grad_rows, AsRows(x), Tensor(), grad_weight, {.transpose_a = true, .accumulate = true},
                       tape.stream());
   }
   if (bias_ != nullptr && bias_->requires_grad) {
-    ASSIGN_OR_RETURN(Tensor grad_bias, bias_->Grad());
+    FSDP_ASSIGN_OR_RETURN(Tensor grad_bias, bias_->Grad());
     tape.ops().BiasBackward(grad_rows, grad_bias, tape.stream());
   }
   return grad_x;
@@ -53,29 +53,29 @@ Conv1D::Conv1D(int64_t in_features, int64_t out_features, const Initializer& ini
       bias_(AddParameter("bias", {out_features}, Initializer::Constant(0))) {}
 
 absl::StatusOr<Tensor> Conv1D::DoForward(const Tensor& x, Tape& tape) {
-  RETURN_IF_ERROR(CheckLastDim("conv1d", x, weight_->shape.dim(0)));
-  ASSIGN_OR_RETURN(Tensor weight, weight_->Data());
-  ASSIGN_OR_RETURN(Tensor bias, bias_->Data());
-  ASSIGN_OR_RETURN(Tensor out, tape.Empty(x.dtype(), WithLastDim(x.shape(), weight_->shape.dim(1))));
+  FSDP_RETURN_IF_ERROR(CheckLastDim("conv1d", x, weight_->shape.dim(0)));
+  FSDP_ASSIGN_OR_RETURN(Tensor weight, weight_->Data());
+  FSDP_ASSIGN_OR_RETURN(Tensor bias, bias_->Data());
+  FSDP_ASSIGN_OR_RETURN(Tensor out, tape.Empty(x.dtype(), WithLastDim(x.shape(), weight_->shape.dim(1))));
   tape.ops().Matmul(AsRows(x), weight, bias, AsRows(out), {}, tape.stream());
   tape.Save(x);
   return out;
 }
 
 absl::StatusOr<Tensor> Conv1D::DoBackward(const Tensor& grad_output, Tape& tape) {
-  RETURN_IF_ERROR(CheckLastDim("conv1d backward", grad_output, weight_->shape.dim(1)));
-  ASSIGN_OR_RETURN(Tensor x, tape.Restore());
-  ASSIGN_OR_RETURN(Tensor weight, weight_->Data());
-  ASSIGN_OR_RETURN(Tensor grad_x, tape.Empty(x.dtype(), x.shape()));
+  FSDP_RETURN_IF_ERROR(CheckLastDim("conv1d backward", grad_output, weight_->shape.dim(1)));
+  FSDP_ASSIGN_OR_RETURN(Tensor x, tape.Restore());
+  FSDP_ASSIGN_OR_RETURN(Tensor weight, weight_->Data());
+  FSDP_ASSIGN_OR_RETURN(Tensor grad_x, tape.Empty(x.dtype(), x.shape()));
   const Tensor grad_rows = AsRows(grad_output);
   tape.ops().Matmul(grad_rows, weight, Tensor(), AsRows(grad_x), {.transpose_b = true}, tape.stream());
   if (weight_->requires_grad) {
-    ASSIGN_OR_RETURN(Tensor grad_weight, weight_->Grad());
+    FSDP_ASSIGN_OR_RETURN(Tensor grad_weight, weight_->Grad());
     tape.ops().Matmul(AsRows(x), grad_rows, Tensor(), grad_weight, {.transpose_a = true, .accumulate = true},
                       tape.stream());
   }
   if (bias_->requires_grad) {
-    ASSIGN_OR_RETURN(Tensor grad_bias, bias_->Grad());
+    FSDP_ASSIGN_OR_RETURN(Tensor grad_bias, bias_->Grad());
     tape.ops().BiasBackward(grad_rows, grad_bias, tape.stream());
   }
   return grad_x;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "nn/module.h"
+#include "fsdp/nn/module.h"
 
 #include <set>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
+#include "fsdp/base/status_macros.h"
 
 namespace fsdp {
 namespace {
@@ -25,17 +25,17 @@ void CollectModules(const std::string& path, Module* module, std::vector<Module:
 
 absl::StatusOr<Tensor> Module::Forward(const Tensor& input, Tape& tape) {
   Tensor x = input;
-  if (hooks_ != nullptr) RETURN_IF_ERROR(hooks_->PreForward(*this, x, tape));
-  ASSIGN_OR_RETURN(Tensor output, recompute_ ? ForwardKeepingInput(x, tape) : DoForward(x, tape));
-  if (hooks_ != nullptr) RETURN_IF_ERROR(hooks_->PostForward(*this, output, tape));
+  if (hooks_ != nullptr) FSDP_RETURN_IF_ERROR(hooks_->PreForward(*this, x, tape));
+  FSDP_ASSIGN_OR_RETURN(Tensor output, recompute_ ? ForwardKeepingInput(x, tape) : DoForward(x, tape));
+  if (hooks_ != nullptr) FSDP_RETURN_IF_ERROR(hooks_->PostForward(*this, output, tape));
   return output;
 }
 
 absl::StatusOr<Tensor> Module::Backward(const Tensor& grad_output, Tape& tape) {
   Tensor g = grad_output;
-  if (hooks_ != nullptr) RETURN_IF_ERROR(hooks_->PreBackward(*this, g, tape));
-  ASSIGN_OR_RETURN(Tensor grad_input, recompute_ ? RecomputeAndBackward(g, tape) : DoBackward(g, tape));
-  if (hooks_ != nullptr) RETURN_IF_ERROR(hooks_->PostBackward(*this, grad_input, tape));
+  if (hooks_ != nullptr) FSDP_RETURN_IF_ERROR(hooks_->PreBackward(*this, g, tape));
+  FSDP_ASSIGN_OR_RETURN(Tensor grad_input, recompute_ ? RecomputeAndBackward(g, tape) : DoBackward(g, tape));
+  if (hooks_ != nullptr) FSDP_RETURN_IF_ERROR(hooks_->PostBackward(*this, grad_input, tape));
   return grad_input;
 }
 
@@ -46,9 +46,9 @@ absl::StatusOr<Tensor> Module::ForwardKeepingInput(const Tensor& input, Tape& ta
 }
 
 absl::StatusOr<Tensor> Module::RecomputeAndBackward(const Tensor& grad_output, Tape& tape) {
-  ASSIGN_OR_RETURN(const Tensor input, tape.Restore());
+  FSDP_ASSIGN_OR_RETURN(const Tensor input, tape.Restore());
   Tape again(tape.stream(), tape.ops());
-  RETURN_IF_ERROR(DoForward(input, again).status());
+  FSDP_RETURN_IF_ERROR(DoForward(input, again).status());
   return DoBackward(grad_output, again);
 }
 
@@ -87,10 +87,11 @@ void Module::AssignNames() {
 }
 
 absl::Status Module::Materialize(Device& device, uint64_t seed) {
-  ASSIGN_OR_RETURN(std::unique_ptr<Stream> stream, device.CreateStream("materialize"));
+  FSDP_ASSIGN_OR_RETURN(std::unique_ptr<Stream> stream, device.CreateStream("materialize"));
   std::set<const Parameter*> done;
   for (const auto& [name, parameter] : NamedParameters()) {
-    if (done.insert(parameter.get()).second) RETURN_IF_ERROR(MaterializeParameter(*parameter, device, seed, *stream));
+    if (done.insert(parameter.get()).second)
+      FSDP_RETURN_IF_ERROR(MaterializeParameter(*parameter, device, seed, *stream));
   }
   return stream->Synchronize();
 }

@@ -19,9 +19,9 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "nn/module_buffer.h"
-#include "nn/parameter.h"
-#include "nn/tape.h"
+#include "fsdp/nn/module_buffer.h"
+#include "fsdp/nn/parameter.h"
+#include "fsdp/nn/tape.h"
 
 namespace fsdp {
 

@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <string>
 
-#include "tensor/tensor.h"
+#include "fsdp/tensor/tensor.h"
 
 namespace fsdp {
 

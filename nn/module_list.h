@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "nn/module.h"
+#include "fsdp/nn/module.h"
 
 namespace fsdp {
 

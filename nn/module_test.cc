@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "nn/module.h"
+#include "fsdp/nn/module.h"
 
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "base/status_matchers.h"
+#include "fsdp/base/status_matchers.h"
+#include "fsdp/nn/device_layer_ops.h"
+#include "fsdp/nn/linear.h"
+#include "fsdp/nn/module_list.h"
+#include "fsdp/tensor/host_device.h"
 #include "gtest/gtest.h"
-#include "nn/device_layer_ops.h"
-#include "nn/linear.h"
-#include "nn/module_list.h"
-#include "tensor/host_device.h"
 
 namespace fsdp {
 namespace {

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "nn/parameter.h"
+#include "fsdp/nn/parameter.h"
 
 #include <cstddef>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
-#include "tensor/convert.h"
-#include "tensor/ops.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/tensor/convert.h"
+#include "fsdp/tensor/ops.h"
 
 namespace fsdp {
 namespace {
@@ -31,13 +31,13 @@ absl::StatusOr<Tensor> Parameter::Grad() const {
 }
 
 absl::Status MaterializeParameter(Parameter& parameter, Device& device, uint64_t seed, Stream& stream) {
-  ASSIGN_OR_RETURN(parameter.data, Tensor::Empty(device, parameter.dtype, parameter.shape));
-  ASSIGN_OR_RETURN(parameter.grad, Tensor::Empty(device, parameter.dtype, parameter.shape));
+  FSDP_ASSIGN_OR_RETURN(parameter.data, Tensor::Empty(device, parameter.dtype, parameter.shape));
+  FSDP_ASSIGN_OR_RETURN(parameter.grad, Tensor::Empty(device, parameter.dtype, parameter.shape));
   const int64_t numel = parameter.shape.numel();
   std::vector<float> values(numel);
   parameter.initializer.Fill(seed, parameter.fqn, {0, numel}, values.data());
   std::vector<std::byte> bytes(parameter.data.nbytes());
-  RETURN_IF_ERROR(Convert(DType::kFloat32, values.data(), parameter.dtype, bytes.data(), numel));
+  FSDP_RETURN_IF_ERROR(Convert(DType::kFloat32, values.data(), parameter.dtype, bytes.data(), numel));
   stream.CopyAsync(parameter.data.data(), bytes.data(), parameter.data.nbytes());
   device.ops().Zero(parameter.grad, stream);
   return stream.Synchronize();  // `bytes` must outlive the copy

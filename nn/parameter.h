@@ -11,10 +11,10 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "nn/initializer.h"
-#include "tensor/device.h"
-#include "tensor/stream.h"
-#include "tensor/tensor.h"
+#include "fsdp/nn/initializer.h"
+#include "fsdp/tensor/device.h"
+#include "fsdp/tensor/stream.h"
+#include "fsdp/tensor/tensor.h"
 
 namespace fsdp {
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "nn/rms_norm.h"
+#include "fsdp/nn/rms_norm.h"
 
-#include "base/status_macros.h"
-#include "nn/last_dim.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/nn/last_dim.h"
 
 namespace fsdp {
 
@@ -10,11 +10,11 @@ RmsNorm::RmsNorm(int64_t normalized_dim, double eps)
     : weight_(AddParameter("weight", {normalized_dim}, Initializer::Constant(1))), eps_(static_cast<float>(eps)) {}
 
 absl::StatusOr<Tensor> RmsNorm::DoForward(const Tensor& x, Tape& tape) {
-  RETURN_IF_ERROR(CheckLastDim("rms norm", x, weight_->shape.dim(0)));
-  ASSIGN_OR_RETURN(Tensor weight, weight_->Data());
+  FSDP_RETURN_IF_ERROR(CheckLastDim("rms norm", x, weight_->shape.dim(0)));
+  FSDP_ASSIGN_OR_RETURN(Tensor weight, weight_->Data());
   const Tensor rows = AsRows(x);
-  ASSIGN_OR_RETURN(Tensor out, tape.Empty(x.dtype(), x.shape()));
-  ASSIGN_OR_RETURN(Tensor rstd, tape.Empty(DType::kFloat64, {rows.shape().dim(0)}));
+  FSDP_ASSIGN_OR_RETURN(Tensor out, tape.Empty(x.dtype(), x.shape()));
+  FSDP_ASSIGN_OR_RETURN(Tensor rstd, tape.Empty(DType::kFloat64, {rows.shape().dim(0)}));
   tape.ops().RmsNorm(rows, weight, eps_, AsRows(out), rstd, tape.stream());
   tape.Save(x);
   tape.Save(rstd);
@@ -22,14 +22,14 @@ absl::StatusOr<Tensor> RmsNorm::DoForward(const Tensor& x, Tape& tape) {
 }
 
 absl::StatusOr<Tensor> RmsNorm::DoBackward(const Tensor& grad_output, Tape& tape) {
-  RETURN_IF_ERROR(CheckLastDim("rms norm backward", grad_output, weight_->shape.dim(0)));
-  ASSIGN_OR_RETURN(Tensor rstd, tape.Restore());
-  ASSIGN_OR_RETURN(Tensor x, tape.Restore());
-  ASSIGN_OR_RETURN(Tensor weight, weight_->Data());
-  ASSIGN_OR_RETURN(Tensor grad_x, tape.Empty(x.dtype(), x.shape()));
+  FSDP_RETURN_IF_ERROR(CheckLastDim("rms norm backward", grad_output, weight_->shape.dim(0)));
+  FSDP_ASSIGN_OR_RETURN(Tensor rstd, tape.Restore());
+  FSDP_ASSIGN_OR_RETURN(Tensor x, tape.Restore());
+  FSDP_ASSIGN_OR_RETURN(Tensor weight, weight_->Data());
+  FSDP_ASSIGN_OR_RETURN(Tensor grad_x, tape.Empty(x.dtype(), x.shape()));
   Tensor grad_weight;  // stays undefined, and is not computed, for a frozen parameter
   if (weight_->requires_grad) {
-    ASSIGN_OR_RETURN(grad_weight, weight_->Grad());
+    FSDP_ASSIGN_OR_RETURN(grad_weight, weight_->Grad());
   }
   tape.ops().RmsNormBackward(AsRows(grad_output), AsRows(x), weight, rstd, AsRows(grad_x), grad_weight, tape.stream());
   return grad_x;

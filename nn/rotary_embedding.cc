@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "nn/rotary_embedding.h"
+#include "fsdp/nn/rotary_embedding.h"
 
 #include <cmath>
 #include <cstddef>
 
 #include "absl/status/status.h"
-#include "base/status_macros.h"
-#include "tensor/convert.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/tensor/convert.h"
 
 namespace fsdp {
 namespace {
@@ -30,16 +30,16 @@ absl::StatusOr<std::vector<float>> RotaryEmbedding::Frequencies(Stream& stream) 
   const Tensor& data = inv_freq_->data;
   std::vector<std::byte> bytes(data.nbytes());
   stream.CopyAsync(bytes.data(), data.data(), data.nbytes());
-  RETURN_IF_ERROR(stream.Synchronize());
+  FSDP_RETURN_IF_ERROR(stream.Synchronize());
   std::vector<float> frequencies(data.numel());
-  RETURN_IF_ERROR(Convert(data.dtype(), bytes.data(), DType::kFloat32, frequencies.data(), data.numel()));
+  FSDP_RETURN_IF_ERROR(Convert(data.dtype(), bytes.data(), DType::kFloat32, frequencies.data(), data.numel()));
   return frequencies;
 }
 
 absl::StatusOr<Tensor> RotaryEmbedding::Rotation(int64_t seq_len, DType dtype, Tape& tape) {
   const bool fits = rotation_.defined() && rotation_.dtype() == dtype && rotation_.shape().dim(0) >= seq_len;
   if (fits && rotation_inv_freq_.data() == inv_freq_->data.data()) return rotation_;
-  ASSIGN_OR_RETURN(const std::vector<float> frequencies, Frequencies(tape.stream()));
+  FSDP_ASSIGN_OR_RETURN(const std::vector<float> frequencies, Frequencies(tape.stream()));
   const auto half = static_cast<int64_t>(frequencies.size());
   std::vector<float> values(seq_len * 2 * half);
   for (int64_t t = 0; t < seq_len; ++t) {
@@ -51,11 +51,12 @@ absl::StatusOr<Tensor> RotaryEmbedding::Rotation(int64_t seq_len, DType dtype, T
       row[half + i] = static_cast<float>(std::sin(angle));
     }
   }
-  ASSIGN_OR_RETURN(Tensor rotation, Tensor::Empty(tape.device(), dtype, {seq_len, 2 * half}));
+  FSDP_ASSIGN_OR_RETURN(Tensor rotation, Tensor::Empty(tape.device(), dtype, {seq_len, 2 * half}));
   std::vector<std::byte> bytes(rotation.nbytes());
-  RETURN_IF_ERROR(Convert(DType::kFloat32, values.data(), dtype, bytes.data(), rotation.numel()));
+  FSDP_RETURN_IF_ERROR(Convert(DType::kFloat32, values.data(), dtype, bytes.data(), rotation.numel()));
   tape.stream().CopyAsync(rotation.data(), bytes.data(), rotation.nbytes());
-  RETURN_IF_ERROR(tape.stream().Synchronize());  // `bytes` must outlive the copy, and other streams may read at once
+  FSDP_RETURN_IF_ERROR(
+      tape.stream().Synchronize());  // `bytes` must outlive the copy, and other streams may read at once
   rotation_ = rotation;
   rotation_inv_freq_ = inv_freq_->data;
   return rotation_;

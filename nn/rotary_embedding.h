@@ -12,7 +12,7 @@
 #include <string_view>
 #include <vector>
 
-#include "nn/module.h"
+#include "fsdp/nn/module.h"
 
 namespace fsdp {
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "nn/tape.h"
+#include "fsdp/nn/tape.h"
 
 #include <utility>
 
 #include "absl/status/status.h"
-#include "base/status_macros.h"
-#include "tensor/work_graph.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/tensor/work_graph.h"
 
 namespace fsdp {
 namespace {
@@ -24,7 +24,7 @@ absl::StatusOr<Tensor> Tape::Empty(DType dtype, Shape shape) {
   // What is captured does not run, and what it frees serves it again at once.
   if (bytes_since_mark_ >= kBytesBetweenMarks && !IsCapturing(stream_)) {
     bytes_since_mark_ = 0;
-    RETURN_IF_ERROR(std::exchange(mark_, stream_.Record()).Synchronize());
+    FSDP_RETURN_IF_ERROR(std::exchange(mark_, stream_.Record()).Synchronize());
   }
   return Tensor::Empty(device(), dtype, std::move(shape));
 }

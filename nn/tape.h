@@ -10,10 +10,10 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "nn/layer_ops.h"
-#include "tensor/device.h"
-#include "tensor/stream.h"
-#include "tensor/tensor.h"
+#include "fsdp/nn/ops/layer_ops.h"
+#include "fsdp/tensor/device.h"
+#include "fsdp/tensor/stream.h"
+#include "fsdp/tensor/tensor.h"
 
 namespace fsdp {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "nn/test_tensor.h"
+#include "fsdp/nn/test_tensor.h"
 
 #include <algorithm>
 #include <cmath>
@@ -8,10 +8,10 @@
 #include <memory>
 #include <random>
 
-#include "base/check.h"
+#include "fsdp/base/check.h"
+#include "fsdp/nn/test_device.h"
+#include "fsdp/tensor/convert.h"
 #include "gtest/gtest.h"
-#include "nn/test_device.h"
-#include "tensor/convert.h"
 
 namespace fsdp {
 namespace {

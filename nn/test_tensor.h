@@ -9,8 +9,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "nn/reference_ops.h"
-#include "tensor/tensor.h"
+#include "fsdp/nn/ops/reference_ops.h"
+#include "fsdp/tensor/tensor.h"
 
 namespace fsdp {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "optim/adamw.h"
+#include "fsdp/optim/adamw.h"
 
 #include <cmath>
 #include <cstring>
@@ -7,9 +7,9 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
-#include "optim/update_ops.h"
-#include "tensor/work_graph.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/optim/update_ops.h"
+#include "fsdp/tensor/work_graph.h"
 
 namespace fsdp {
 namespace {
@@ -53,18 +53,18 @@ std::vector<AdamW::Group> AdamW::DecayMatricesOnly(absl::Span<ShardedParameter* 
 }
 
 absl::Status AdamW::Step(Stream& stream) {
-  ASSIGN_OR_RETURN(const std::vector<size_t> indices, ParametersToUpdate());
+  FSDP_ASSIGN_OR_RETURN(const std::vector<size_t> indices, ParametersToUpdate());
   if (indices.empty()) {
     FinishStep(indices);
     return absl::OkStatus();
   }
-  ASSIGN_OR_RETURN(const UpdateOps* ops, OpsFor(indices, stream));
+  FSDP_ASSIGN_OR_RETURN(const UpdateOps* ops, OpsFor(indices, stream));
   if (IsCapturing(stream) && !live_scalars_.defined()) {
     return absl::FailedPreconditionError("a step of AdamW is captured before UploadScalars was called");
   }
   std::vector<AdamWUpdate> updates;
   for (const size_t i : indices) {
-    RETURN_IF_ERROR(state().Create(i));
+    FSDP_RETURN_IF_ERROR(state().Create(i));
     updates.push_back({ScalarsOf(groups_[group_of(i)].options, step_count(i) + 1), parameters()[i]->data,
                        parameters()[i]->grad, state().slice(0, i), state().slice(1, i), ExtrasOf(i),
                        IsCapturing(stream) ? LiveScalars(i) : Tensor()});
@@ -78,10 +78,10 @@ absl::Status AdamW::UploadScalars(Stream& stream) {
   const auto count = static_cast<int64_t>(parameters().size());
   const int64_t nbytes = count * static_cast<int64_t>(sizeof(AdamWScalars));
   if (!live_scalars_.defined()) {
-    ASSIGN_OR_RETURN(staged_scalars_, stream.device().AllocatePinned(nbytes));
-    ASSIGN_OR_RETURN(live_scalars_, Tensor::Empty(stream.device(), DType::kFloat32, {count * kScalars}));
+    FSDP_ASSIGN_OR_RETURN(staged_scalars_, stream.device().AllocatePinned(nbytes));
+    FSDP_ASSIGN_OR_RETURN(live_scalars_, Tensor::Empty(stream.device(), DType::kFloat32, {count * kScalars}));
   }
-  RETURN_IF_ERROR(uploaded_.Synchronize());  // of the step before: it has long been
+  FSDP_RETURN_IF_ERROR(uploaded_.Synchronize());  // of the step before: it has long been
   for (int64_t i = 0; i < count; ++i) {
     const AdamWScalars scalars = ScalarsOf(groups_[group_of(i)].options, step_count(i) + 1);
     std::memcpy(staged_scalars_.data() + i * sizeof(scalars), &scalars, sizeof(scalars));

@@ -8,10 +8,10 @@
 #include <string_view>
 #include <vector>
 
-#include "optim/optimizer.h"
-#include "tensor/buffer.h"
-#include "tensor/stream.h"
-#include "tensor/tensor.h"
+#include "fsdp/optim/optimizer.h"
+#include "fsdp/tensor/buffer.h"
+#include "fsdp/tensor/stream.h"
+#include "fsdp/tensor/tensor.h"
 
 namespace fsdp {
 

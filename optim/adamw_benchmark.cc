@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "benchmark/benchmark.h"
-#include "optim/update_kernels.h"
+#include "fsdp/optim/update_kernels.h"
 
 namespace fsdp {
 namespace {

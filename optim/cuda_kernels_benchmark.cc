@@ -25,13 +25,13 @@
 #include "absl/flags/flag.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "base/check.h"
-#include "cuda/cuda_device.h"
-#include "nn/device_layer_ops.h"
-#include "optim/update_ops.h"
-#include "tensor/ops.h"
-#include "tensor/tensor.h"
-#include "tools/command_line.h"
+#include "fsdp/base/check.h"
+#include "fsdp/base/command_line.h"
+#include "fsdp/cuda/cuda_device.h"
+#include "fsdp/nn/device_layer_ops.h"
+#include "fsdp/optim/update_ops.h"
+#include "fsdp/tensor/ops.h"
+#include "fsdp/tensor/tensor.h"
 
 ABSL_FLAG(int64_t, rows, 16 * 1024, "tokens, 2 or more");
 

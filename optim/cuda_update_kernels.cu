@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "cuda/float_types.h"
-#include "cuda/pack.h"
-#include "cuda/slice_batch.h"
-#include "optim/cuda_update_kernels.h"
+#include "fsdp/cuda/float_types.h"
+#include "fsdp/cuda/pack.h"
+#include "fsdp/cuda/slice_batch.h"
+#include "fsdp/optim/cuda_update_kernels.h"
 
 namespace fsdp {
 namespace {

@@ -7,7 +7,7 @@
 
 #include <vector>
 
-#include "optim/update_ops.h"
+#include "fsdp/optim/update_ops.h"
 
 struct CUstream_st;
 

@@ -3,10 +3,10 @@
 // UpdateOps on a CUDA device.
 #include <utility>
 
-#include "cuda/cuda_status.h"
-#include "cuda/cuda_stream.h"
-#include "optim/cuda_update_kernels.h"
-#include "optim/update_ops.h"
+#include "fsdp/cuda/cuda_status.h"
+#include "fsdp/cuda/cuda_stream.h"
+#include "fsdp/optim/cuda_update_kernels.h"
+#include "fsdp/optim/update_ops.h"
 
 namespace fsdp {
 namespace {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "optim/optimizer.h"
+#include "fsdp/optim/optimizer.h"
 
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
+#include "fsdp/base/status_macros.h"
 
 namespace fsdp {
 namespace {
@@ -59,7 +59,7 @@ absl::StatusOr<std::vector<size_t>> Optimizer::ParametersToUpdate() const {
   std::vector<size_t> indices;
   for (size_t i = 0; i < parameters_.size(); ++i) {
     if (!parameters_[i]->has_grad) continue;
-    RETURN_IF_ERROR(CheckUpdatable(*parameters_[i]));
+    FSDP_RETURN_IF_ERROR(CheckUpdatable(*parameters_[i]));
     indices.push_back(i);
   }
   return indices;
@@ -105,7 +105,7 @@ absl::Status Optimizer::UploadScalars(Stream&) {
 }
 
 absl::Status Optimizer::SetHyperparameter(std::string_view name, double value) {
-  for (size_t group = 0; group < num_groups_; ++group) RETURN_IF_ERROR(SetGroupHyperparameter(group, name, value));
+  for (size_t group = 0; group < num_groups_; ++group) FSDP_RETURN_IF_ERROR(SetGroupHyperparameter(group, name, value));
   return absl::OkStatus();
 }
 

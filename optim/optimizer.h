@@ -14,10 +14,10 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "optim/sharded_parameter.h"
-#include "optim/state_buffers.h"
-#include "optim/update_ops.h"
-#include "tensor/stream.h"
+#include "fsdp/optim/sharded_parameter.h"
+#include "fsdp/optim/state_buffers.h"
+#include "fsdp/optim/update_ops.h"
+#include "fsdp/tensor/stream.h"
 
 namespace fsdp {
 

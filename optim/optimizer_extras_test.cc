@@ -8,14 +8,14 @@
 #include <string>
 #include <vector>
 
-#include "base/status_matchers.h"
+#include "fsdp/base/status_matchers.h"
+#include "fsdp/optim/adamw.h"
+#include "fsdp/optim/optimizer_fixture.h"
+#include "fsdp/optim/sgd.h"
+#include "fsdp/tensor/convert.h"
+#include "fsdp/tensor/ops.h"
+#include "fsdp/tensor/work_graph.h"
 #include "gtest/gtest.h"
-#include "optim/adamw.h"
-#include "optim/optimizer_fixture.h"
-#include "optim/sgd.h"
-#include "tensor/convert.h"
-#include "tensor/ops.h"
-#include "tensor/work_graph.h"
 
 namespace fsdp {
 namespace {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "optim/optimizer_fixture.h"
+#include "fsdp/optim/optimizer_fixture.h"
 
 #include <cstddef>
 #include <cstring>
 #include <random>
 
-#include "base/status_matchers.h"
-#include "tensor/convert.h"
+#include "fsdp/base/status_matchers.h"
+#include "fsdp/tensor/convert.h"
 
 namespace fsdp {
 

@@ -9,12 +9,12 @@
 #include <string>
 #include <vector>
 
+#include "fsdp/nn/test_device.h"
+#include "fsdp/optim/sharded_parameter.h"
+#include "fsdp/tensor/device.h"
+#include "fsdp/tensor/stream.h"
+#include "fsdp/tensor/tensor.h"
 #include "gtest/gtest.h"
-#include "nn/test_device.h"
-#include "optim/sharded_parameter.h"
-#include "tensor/device.h"
-#include "tensor/stream.h"
-#include "tensor/tensor.h"
 
 namespace fsdp {
 

@@ -2,20 +2,20 @@
 //
 // AdamW and SGD against PyTorch's single-tensor formulas written out in float32, equal in every bit on every
 // device and instruction set; and what an Optimizer does around them.
-#include "optim/optimizer.h"
+#include "fsdp/optim/optimizer.h"
 
 #include <cmath>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "base/status_matchers.h"
+#include "fsdp/base/status_matchers.h"
+#include "fsdp/optim/adamw.h"
+#include "fsdp/optim/optimizer_fixture.h"
+#include "fsdp/optim/sgd.h"
+#include "fsdp/tensor/host_device.h"
+#include "fsdp/tensor/ops.h"
 #include "gtest/gtest.h"
-#include "optim/adamw.h"
-#include "optim/optimizer_fixture.h"
-#include "optim/sgd.h"
-#include "tensor/host_device.h"
-#include "tensor/ops.h"
 
 namespace fsdp {
 namespace {

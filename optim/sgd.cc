@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "optim/sgd.h"
+#include "fsdp/optim/sgd.h"
 
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
-#include "optim/update_ops.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/optim/update_ops.h"
 
 namespace fsdp {
 namespace {
@@ -49,20 +49,20 @@ Sgd::Sgd(std::vector<Group> groups)
     : Optimizer(ParametersOf(groups), StateNamesOf(groups)), groups_(std::move(groups)) {}
 
 absl::Status Sgd::Step(Stream& stream) {
-  ASSIGN_OR_RETURN(const std::vector<size_t> indices, ParametersToUpdate());
-  for (const Group& group : groups_) RETURN_IF_ERROR(CheckOptions(group.options));
+  FSDP_ASSIGN_OR_RETURN(const std::vector<size_t> indices, ParametersToUpdate());
+  for (const Group& group : groups_) FSDP_RETURN_IF_ERROR(CheckOptions(group.options));
   if (indices.empty()) {
     FinishStep(indices);
     return absl::OkStatus();
   }
-  ASSIGN_OR_RETURN(const UpdateOps* ops, OpsFor(indices, stream));
+  FSDP_ASSIGN_OR_RETURN(const UpdateOps* ops, OpsFor(indices, stream));
   std::vector<SgdUpdate> updates;
   for (const size_t i : indices) {
     const SgdOptions& options = groups_[group_of(i)].options;
     const bool first = !state().exists(i);
     Tensor momentum_buffer;
     if (!StateNames().empty()) {
-      RETURN_IF_ERROR(state().Create(i));
+      FSDP_RETURN_IF_ERROR(state().Create(i));
       momentum_buffer = state().slice(0, i);
     }
     updates.push_back(

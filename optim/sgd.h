@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "optim/optimizer.h"
+#include "fsdp/optim/optimizer.h"
 
 namespace fsdp {
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "optim/sharded_parameter.h"
+#include "fsdp/optim/sharded_parameter.h"
 
 #include <set>
 #include <utility>
 
-#include "base/status_macros.h"
+#include "fsdp/base/status_macros.h"
 
 namespace fsdp {
 
@@ -18,8 +18,8 @@ absl::StatusOr<std::vector<std::unique_ptr<ShardedParameter>>> WholeParameters(M
     sharded->fqn = name;
     sharded->shape = parameter->shape;
     sharded->interval = {0, numel};
-    ASSIGN_OR_RETURN(const Tensor data, parameter->Data());
-    ASSIGN_OR_RETURN(const Tensor grad, parameter->Grad());
+    FSDP_ASSIGN_OR_RETURN(const Tensor data, parameter->Data());
+    FSDP_ASSIGN_OR_RETURN(const Tensor grad, parameter->Grad());
     sharded->data = data.View({numel});
     sharded->grad = grad.View({numel});
     sharded->device = &device;

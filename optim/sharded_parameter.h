@@ -9,10 +9,10 @@
 #include <string>
 #include <vector>
 
-#include "nn/module.h"
-#include "tensor/device.h"
-#include "tensor/interval.h"
-#include "tensor/tensor.h"
+#include "fsdp/nn/module.h"
+#include "fsdp/tensor/device.h"
+#include "fsdp/tensor/interval.h"
+#include "fsdp/tensor/tensor.h"
 
 namespace fsdp {
 

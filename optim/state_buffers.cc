@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "optim/state_buffers.h"
+#include "fsdp/optim/state_buffers.h"
 
 #include <memory>
 #include <set>
@@ -7,8 +7,8 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
-#include "tensor/ops.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/tensor/ops.h"
 
 namespace fsdp {
 
@@ -17,7 +17,7 @@ StateBuffers::StateBuffers(std::vector<std::string> names, absl::Span<ShardedPar
 
 absl::Status StateBuffers::Create(size_t index) {
   if (exists_[index]) return absl::OkStatus();
-  if (slices_.empty()) RETURN_IF_ERROR(Allocate());
+  if (slices_.empty()) FSDP_RETURN_IF_ERROR(Allocate());
   exists_[index] = true;
   return absl::OkStatus();
 }
@@ -28,7 +28,7 @@ absl::StatusOr<Tensor> StateBuffers::Find(size_t index, std::string_view name, b
   }
   for (size_t state = 0; state < names_.size(); ++state) {
     if (names_[state] != name) continue;
-    if (create) RETURN_IF_ERROR(Create(index));
+    if (create) FSDP_RETURN_IF_ERROR(Create(index));
     return exists_[index] ? slices_[state][index] : Tensor();
   }
   return absl::InvalidArgumentError(
@@ -53,9 +53,9 @@ absl::Status StateBuffers::AllocateOn(Device& device) {
   for (const ShardedParameter* parameter : parameters_) {
     if (parameter->device == &device) total += parameter->interval.size();
   }
-  ASSIGN_OR_RETURN(std::unique_ptr<Stream> stream, device.CreateStream("optimizer state"));
+  FSDP_ASSIGN_OR_RETURN(std::unique_ptr<Stream> stream, device.CreateStream("optimizer state"));
   for (std::vector<Tensor>& slices : slices_) {
-    ASSIGN_OR_RETURN(const Tensor buffer, Tensor::Empty(device, DType::kFloat32, {total}));
+    FSDP_ASSIGN_OR_RETURN(const Tensor buffer, Tensor::Empty(device, DType::kFloat32, {total}));
     device.ops().Zero(buffer, *stream);
     int64_t begin = 0;
     for (size_t i = 0; i < parameters_.size(); ++i) {

@@ -12,7 +12,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "optim/sharded_parameter.h"
+#include "fsdp/optim/sharded_parameter.h"
 
 namespace fsdp {
 

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "optim/update_kernels.h"
+#include "fsdp/optim/update_kernels.h"
 
 #include <cmath>
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "optim/update_kernels.cc"
+#include "fsdp/tensor/simd-inl.h"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 #include "hwy/highway.h"
-#include "nn/simd-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace fsdp {

@@ -8,7 +8,7 @@
 
 #include <cstdint>
 
-#include "tensor/dtype.h"
+#include "fsdp/tensor/dtype.h"
 
 namespace fsdp {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "optim/update_ops.h"
+#include "fsdp/optim/update_ops.h"
 
 #include <map>
 #include <utility>

@@ -9,10 +9,10 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "optim/update_kernels.h"
-#include "tensor/device.h"
-#include "tensor/stream.h"
-#include "tensor/tensor.h"
+#include "fsdp/optim/update_kernels.h"
+#include "fsdp/tensor/device.h"
+#include "fsdp/tensor/stream.h"
+#include "fsdp/tensor/tensor.h"
 
 namespace fsdp {
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "tensor/buffer.h"
+#include "fsdp/tensor/buffer.h"
 
 #include <utility>
 
-#include "base/check.h"
+#include "fsdp/base/check.h"
 
 namespace fsdp {
 

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tensor/check_operands.h"
+#include "fsdp/tensor/check_operands.h"
 
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
+#include "fsdp/base/status_macros.h"
 
 namespace fsdp {
 namespace {
 
 absl::Status CheckFloat32(std::string_view op, std::string_view role, const Tensor& t, int64_t numel) {
-  RETURN_IF_ERROR(CheckDefined(op, role, t));
+  FSDP_RETURN_IF_ERROR(CheckDefined(op, role, t));
   if (t.dtype() == DType::kFloat32 && (numel < 0 || t.numel() == numel)) return absl::OkStatus();
   const std::string wanted = numel < 0    ? "float32"
                              : numel == 1 ? "one float32 element"
@@ -32,7 +32,7 @@ absl::Status CheckDefined(std::string_view op, std::string_view role, const Tens
 }
 
 absl::Status CheckFloats(std::string_view op, std::string_view role, const Tensor& t) {
-  RETURN_IF_ERROR(CheckDefined(op, role, t));
+  FSDP_RETURN_IF_ERROR(CheckDefined(op, role, t));
   switch (t.dtype()) {
     case DType::kFloat64:
     case DType::kFloat32:
@@ -51,8 +51,8 @@ absl::Status CheckScalar(std::string_view op, std::string_view role, const Tenso
 }
 
 absl::Status CheckPair(std::string_view op, const Tensor& source, const Tensor& destination) {
-  RETURN_IF_ERROR(CheckFloats(op, "source", source));
-  RETURN_IF_ERROR(CheckFloats(op, "destination", destination));
+  FSDP_RETURN_IF_ERROR(CheckFloats(op, "source", source));
+  FSDP_RETURN_IF_ERROR(CheckFloats(op, "destination", destination));
   if (source.numel() == destination.numel()) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(std::string(op), ": source has ", source.numel(),
                                                  " elements, destination has ", destination.numel()));
@@ -60,8 +60,8 @@ absl::Status CheckPair(std::string_view op, const Tensor& source, const Tensor& 
 
 absl::Status CheckIntervals(std::string_view op, const Tensor& source, const Tensor& destination,
                             const std::vector<IntervalCopy>& intervals) {
-  RETURN_IF_ERROR(CheckFloats(op, "source", source));
-  RETURN_IF_ERROR(CheckFloats(op, "destination", destination));
+  FSDP_RETURN_IF_ERROR(CheckFloats(op, "source", source));
+  FSDP_RETURN_IF_ERROR(CheckFloats(op, "destination", destination));
   for (size_t i = 0; i < intervals.size(); ++i) {
     const IntervalCopy& copy = intervals[i];
     if (Has(source, copy.from, copy.numel) && Has(destination, copy.to, copy.numel)) continue;
@@ -73,7 +73,7 @@ absl::Status CheckIntervals(std::string_view op, const Tensor& source, const Ten
 }
 
 absl::Status CheckClipOperands(const Tensor& squared_norms, const Tensor& result) {
-  RETURN_IF_ERROR(CheckFloat32("clip_coefficient", "squared_norms", squared_norms, -1));
+  FSDP_RETURN_IF_ERROR(CheckFloat32("clip_coefficient", "squared_norms", squared_norms, -1));
   return CheckFloat32("clip_coefficient", "result", result, 2);
 }
 

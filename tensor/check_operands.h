@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "tensor/interval_copy.h"
-#include "tensor/tensor.h"
+#include "fsdp/tensor/interval_copy.h"
+#include "fsdp/tensor/tensor.h"
 
 namespace fsdp {
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "tensor/convert.h"
+#include "fsdp/tensor/convert.h"
 
 #include <algorithm>
 #include <bit>
@@ -9,10 +9,10 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
-#include "tensor/convert_integers.h"
-#include "tensor/convert_kernels.h"
-#include "tensor/rare_floats.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/tensor/convert_integers.h"
+#include "fsdp/tensor/convert_kernels.h"
+#include "fsdp/tensor/rare_floats.h"
 
 namespace fsdp {
 namespace {
@@ -86,7 +86,7 @@ absl::Status ConvertRealToComplex(DType from, const void* source, DType to, void
   std::byte tile[kTile * sizeof(double)];
   for (int64_t i = 0; i < numel; i += kTile) {
     const int64_t n = std::min(kTile, numel - i);
-    RETURN_IF_ERROR(Convert(from, At(source, from, i), part, tile, n));
+    FSDP_RETURN_IF_ERROR(Convert(from, At(source, from, i), part, tile, n));
     std::byte* const out = At(destination, to, i);
     std::memset(out, 0, n * 2 * size);
     for (int64_t k = 0; k < n; ++k) std::memcpy(out + 2 * k * size, tile + k * size, size);

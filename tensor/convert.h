@@ -11,7 +11,7 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "tensor/dtype.h"
+#include "fsdp/tensor/dtype.h"
 
 namespace fsdp {
 

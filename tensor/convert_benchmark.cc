@@ -14,14 +14,14 @@
 #include <string>
 #include <vector>
 
-#include "base/check.h"
-#include "base/digest.h"
-#include "base/random.h"
 #include "benchmark/benchmark.h"
-#include "tensor/convert.h"
-#include "tensor/convert_kernels.h"
-#include "tensor/host_device.h"
-#include "tensor/ops_kernels.h"
+#include "fsdp/base/check.h"
+#include "fsdp/base/digest.h"
+#include "fsdp/base/random.h"
+#include "fsdp/tensor/convert.h"
+#include "fsdp/tensor/convert_kernels.h"
+#include "fsdp/tensor/host_device.h"
+#include "fsdp/tensor/ops_kernels.h"
 
 namespace fsdp {
 namespace {

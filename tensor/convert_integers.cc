@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "tensor/convert_integers.h"
+#include "fsdp/tensor/convert_integers.h"
 
 #include <cstddef>
 #include <cstring>
 #include <limits>
 #include <type_traits>
 
-#include "base/check.h"
+#include "fsdp/base/check.h"
 
 namespace fsdp {
 namespace {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "tensor/convert_kernels.h"
+#include "fsdp/tensor/convert_kernels.h"
 
 #include <cstring>
 #include <type_traits>
 
-#include "base/check.h"
+#include "fsdp/base/check.h"
 
 // Highway compiles what follows once for each target: AVX-512, AVX2 and the portable baseline. Targets between them
 // would cost build time and serve no machine of the last ten years.
@@ -14,8 +14,8 @@
 #define HWY_TARGET_INCLUDE "tensor/convert_kernels.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 //
+#include "fsdp/tensor/float_codecs-inl.h"
 #include "hwy/highway.h"
-#include "tensor/float_codecs-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace fsdp {

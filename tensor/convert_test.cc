@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "tensor/convert.h"
+#include "fsdp/tensor/convert.h"
 
 #include <bit>
 #include <cmath>
@@ -12,11 +12,11 @@
 #include <string>
 #include <vector>
 
-#include "base/status_matchers.h"
+#include "fsdp/base/status_matchers.h"
+#include "fsdp/tensor/each_target.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
-#include "tensor/each_target.h"
 
 namespace fsdp {
 namespace {

@@ -12,8 +12,8 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "tensor/buffer.h"
-#include "tensor/stream.h"
+#include "fsdp/tensor/buffer.h"
+#include "fsdp/tensor/stream.h"
 
 namespace fsdp {
 

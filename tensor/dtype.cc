@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "tensor/dtype.h"
+#include "fsdp/tensor/dtype.h"
 
 #include <array>
 #include <string>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "base/check.h"
+#include "fsdp/base/check.h"
 
 namespace fsdp {
 namespace {

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "tensor/host_device.h"
+#include "fsdp/tensor/host_device.h"
 
 #include <string>
 #include <utility>
 
-#include "base/check.h"
-#include "tensor/host_memory.h"
-#include "tensor/host_stream.h"
-#include "tensor/ops.h"
+#include "fsdp/base/check.h"
+#include "fsdp/tensor/host_memory.h"
+#include "fsdp/tensor/host_stream.h"
+#include "fsdp/tensor/ops.h"
 
 namespace fsdp {
 namespace {

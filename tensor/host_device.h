@@ -7,7 +7,7 @@
 
 #include <memory>
 
-#include "tensor/device.h"
+#include "fsdp/tensor/device.h"
 
 namespace fsdp {
 

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "tensor/host_device.h"
+#include "fsdp/tensor/host_device.h"
 
 #include <cstring>
 #include <thread>
 #include <vector>
 
-#include "base/status_matchers.h"
+#include "fsdp/base/status_matchers.h"
+#include "fsdp/tensor/host_memory.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tensor/host_memory.h"
 
 namespace fsdp {
 namespace {

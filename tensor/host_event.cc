@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "tensor/host_event.h"
+#include "fsdp/tensor/host_event.h"
 
 #include <chrono>
 #include <thread>

@@ -11,7 +11,7 @@
 #include <mutex>
 
 #include "absl/status/status.h"
-#include "tensor/stream.h"
+#include "fsdp/tensor/stream.h"
 
 namespace fsdp {
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "tensor/host_memory.h"
+#include "fsdp/tensor/host_memory.h"
 
 #include <sanitizer/asan_interface.h>
 #include <sys/mman.h>
@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/check.h"
+#include "fsdp/base/check.h"
 
 namespace fsdp {
 namespace {

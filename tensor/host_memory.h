@@ -16,7 +16,7 @@
 #include <mutex>
 
 #include "absl/status/statusor.h"
-#include "tensor/buffer.h"
+#include "fsdp/tensor/buffer.h"
 
 namespace fsdp {
 

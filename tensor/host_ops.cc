@@ -10,11 +10,11 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
-#include "tensor/check_operands.h"
-#include "tensor/convert_kernels.h"
-#include "tensor/ops.h"
-#include "tensor/ops_kernels.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/tensor/check_operands.h"
+#include "fsdp/tensor/convert_kernels.h"
+#include "fsdp/tensor/ops.h"
+#include "fsdp/tensor/ops_kernels.h"
 
 namespace fsdp {
 namespace {
@@ -23,7 +23,7 @@ ConstElements Read(const Tensor& t) { return {t.dtype(), t.data()}; }
 Elements Write(const Tensor& t) { return {t.dtype(), t.data()}; }
 
 absl::Status RunCastDivide(const Tensor& source, const Tensor& destination, double divisor) {
-  RETURN_IF_ERROR(CheckPair("cast_divide", source, destination));
+  FSDP_RETURN_IF_ERROR(CheckPair("cast_divide", source, destination));
   if (divisor != 1) {
     CastDivideFloats(Read(source), Write(destination), source.numel(), divisor);
   } else if (source.dtype() != destination.dtype()) {
@@ -36,9 +36,9 @@ absl::Status RunCastDivide(const Tensor& source, const Tensor& destination, doub
 
 absl::Status RunCastDivideIntervals(const Tensor& source, const Tensor& destination,
                                     const std::vector<IntervalCopy>& intervals, double divisor) {
-  RETURN_IF_ERROR(CheckIntervals("cast_divide_intervals", source, destination, intervals));
+  FSDP_RETURN_IF_ERROR(CheckIntervals("cast_divide_intervals", source, destination, intervals));
   for (const IntervalCopy& i : intervals) {
-    RETURN_IF_ERROR(
+    FSDP_RETURN_IF_ERROR(
         RunCastDivide(source.Slice({i.from, i.from + i.numel}), destination.Slice({i.to, i.to + i.numel}), divisor));
   }
   return absl::OkStatus();
@@ -52,7 +52,7 @@ float ReadScalar(const Tensor& t) {
 }
 
 absl::Status RunClipCoefficient(const Tensor& squared_norms, float max_norm, const Tensor& result) {
-  RETURN_IF_ERROR(CheckClipOperands(squared_norms, result));
+  FSDP_RETURN_IF_ERROR(CheckClipOperands(squared_norms, result));
   float total = 0;
   for (int64_t i = 0; i < squared_norms.numel(); ++i) total += ReadScalar(squared_norms.Slice({i, i + 1}));
   const float norm = std::sqrt(total);
@@ -68,7 +68,7 @@ class HostOps final : public TensorOps {
  public:
   void Zero(const Tensor& t, Stream& stream) const override {
     stream.Run([t]() -> absl::Status {
-      RETURN_IF_ERROR(CheckDefined("zero", "tensor", t));
+      FSDP_RETURN_IF_ERROR(CheckDefined("zero", "tensor", t));
       if (t.nbytes() > 0) std::memset(t.data(), 0, t.nbytes());
       return absl::OkStatus();
     });
@@ -87,7 +87,7 @@ class HostOps final : public TensorOps {
 
   void Accumulate(const Tensor& source, const Tensor& destination, Stream& stream) const override {
     stream.Run([source, destination]() -> absl::Status {
-      RETURN_IF_ERROR(CheckPair("accumulate", source, destination));
+      FSDP_RETURN_IF_ERROR(CheckPair("accumulate", source, destination));
       AccumulateFloats(Read(source), Write(destination), source.numel());
       return absl::OkStatus();
     });
@@ -95,8 +95,8 @@ class HostOps final : public TensorOps {
 
   void ScaleBy(const Tensor& t, const Tensor& factor, Stream& stream) const override {
     stream.Run([t, factor]() -> absl::Status {
-      RETURN_IF_ERROR(CheckFloats("scale_by", "tensor", t));
-      RETURN_IF_ERROR(CheckScalar("scale_by", "factor", factor));
+      FSDP_RETURN_IF_ERROR(CheckFloats("scale_by", "tensor", t));
+      FSDP_RETURN_IF_ERROR(CheckScalar("scale_by", "factor", factor));
       ScaleFloats(Write(t), t.numel(), ReadScalar(factor));
       return absl::OkStatus();
     });
@@ -104,8 +104,8 @@ class HostOps final : public TensorOps {
 
   void AccumulateSquaredNorm(const Tensor& source, const Tensor& result, Stream& stream) const override {
     stream.Run([source, result]() -> absl::Status {
-      RETURN_IF_ERROR(CheckFloats("accumulate_squared_norm", "source", source));
-      RETURN_IF_ERROR(CheckScalar("accumulate_squared_norm", "result", result));
+      FSDP_RETURN_IF_ERROR(CheckFloats("accumulate_squared_norm", "source", source));
+      FSDP_RETURN_IF_ERROR(CheckScalar("accumulate_squared_norm", "result", result));
       const double sum = double{ReadScalar(result)} + SquaredNormOfFloats(Read(source), source.numel());
       const float rounded = static_cast<float>(sum);
       std::memcpy(result.data(), &rounded, sizeof(rounded));
@@ -115,8 +115,8 @@ class HostOps final : public TensorOps {
 
   void CheckFinite(const Tensor& t, const Tensor& found_inf, Stream& stream) const override {
     stream.Run([t, found_inf]() -> absl::Status {
-      RETURN_IF_ERROR(CheckFloats("check_finite", "tensor", t));
-      RETURN_IF_ERROR(CheckScalar("check_finite", "found_inf", found_inf));
+      FSDP_RETURN_IF_ERROR(CheckFloats("check_finite", "tensor", t));
+      FSDP_RETURN_IF_ERROR(CheckScalar("check_finite", "found_inf", found_inf));
       const float one = 1;
       if (!AllFinite(Read(t), t.numel())) std::memcpy(found_inf.data(), &one, sizeof(one));
       return absl::OkStatus();

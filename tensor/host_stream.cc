@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "tensor/host_stream.h"
+#include "fsdp/tensor/host_stream.h"
 
 #include <pthread.h>
 
@@ -10,7 +10,7 @@
 
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
-#include "base/check.h"
+#include "fsdp/base/check.h"
 
 namespace fsdp {
 namespace {

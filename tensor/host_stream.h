@@ -22,9 +22,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "tensor/device.h"
-#include "tensor/host_event.h"
-#include "tensor/stream.h"
+#include "fsdp/tensor/device.h"
+#include "fsdp/tensor/host_event.h"
+#include "fsdp/tensor/stream.h"
 
 namespace fsdp {
 

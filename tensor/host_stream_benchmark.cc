@@ -7,10 +7,10 @@
 #include <chrono>
 #include <memory>
 
-#include "base/check.h"
 #include "benchmark/benchmark.h"
-#include "tensor/host_device.h"
-#include "tensor/ops.h"
+#include "fsdp/base/check.h"
+#include "fsdp/tensor/host_device.h"
+#include "fsdp/tensor/ops.h"
 
 namespace fsdp {
 namespace {

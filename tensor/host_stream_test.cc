@@ -2,7 +2,7 @@
 //
 // Streams and events of the host device. Work is held back by futures, never by sleeping.
 
-#include "tensor/host_stream.h"
+#include "fsdp/tensor/host_stream.h"
 
 #include <pthread.h>
 
@@ -15,10 +15,10 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/cord.h"
-#include "base/status_matchers.h"
+#include "fsdp/base/status_matchers.h"
+#include "fsdp/tensor/host_device.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tensor/host_device.h"
 
 namespace fsdp {
 namespace {

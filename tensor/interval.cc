@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "tensor/interval.h"
+#include "fsdp/tensor/interval.h"
 
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "base/check.h"
+#include "fsdp/base/check.h"
 
 namespace fsdp {
 

@@ -11,7 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
-#include "tensor/shape.h"
+#include "fsdp/tensor/shape.h"
 
 namespace fsdp {
 

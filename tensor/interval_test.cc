@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "tensor/interval.h"
+#include "fsdp/tensor/interval.h"
 
 #include <algorithm>
 #include <limits>
 #include <random>
 #include <vector>
 
-#include "base/status_matchers.h"
+#include "fsdp/base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

@@ -8,9 +8,9 @@
 
 #include <vector>
 
-#include "tensor/interval_copy.h"
-#include "tensor/stream.h"
-#include "tensor/tensor.h"
+#include "fsdp/tensor/interval_copy.h"
+#include "fsdp/tensor/stream.h"
+#include "fsdp/tensor/tensor.h"
 
 namespace fsdp {
 

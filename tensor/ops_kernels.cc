@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "tensor/ops_kernels.h"
+#include "fsdp/tensor/ops_kernels.h"
 
 #include <cstddef>
 #include <cstring>
 
-#include "base/check.h"
+#include "fsdp/base/check.h"
 
 // As in convert_kernels.cc.
 #define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4 | HWY_AVX3_DL)
@@ -13,8 +13,8 @@
 #define HWY_TARGET_INCLUDE "tensor/ops_kernels.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 //
+#include "fsdp/tensor/float_codecs-inl.h"
 #include "hwy/highway.h"
-#include "tensor/float_codecs-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace fsdp {

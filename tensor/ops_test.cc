@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "tensor/ops.h"
+#include "fsdp/tensor/ops.h"
 
 #include <cmath>
 #include <cstring>
@@ -8,12 +8,12 @@
 #include <string>
 #include <vector>
 
-#include "base/status_matchers.h"
+#include "fsdp/base/status_matchers.h"
+#include "fsdp/tensor/convert.h"
+#include "fsdp/tensor/each_target.h"
+#include "fsdp/tensor/host_device.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tensor/convert.h"
-#include "tensor/each_target.h"
-#include "tensor/host_device.h"
 
 namespace fsdp {
 namespace {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "tensor/rare_floats.h"
+#include "fsdp/tensor/rare_floats.h"
 
 #include <algorithm>
 #include <array>
@@ -8,7 +8,7 @@
 #include <cmath>
 #include <limits>
 
-#include "base/check.h"
+#include "fsdp/base/check.h"
 
 namespace fsdp {
 namespace {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What the real PyTorch 2.15 gives, for some numbers by name and for two million by a digest of their codes.
-#include "tensor/rare_floats.h"
+#include "fsdp/tensor/rare_floats.h"
 
 #include <bit>
 #include <cmath>

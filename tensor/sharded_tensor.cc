@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "tensor/sharded_tensor.h"
+#include "fsdp/tensor/sharded_tensor.h"
 
 namespace fsdp {
 

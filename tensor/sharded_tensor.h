@@ -7,8 +7,8 @@
 
 #include <vector>
 
-#include "tensor/interval.h"
-#include "tensor/tensor.h"
+#include "fsdp/tensor/interval.h"
+#include "fsdp/tensor/tensor.h"
 
 namespace fsdp {
 

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "tensor/state_dict.h"
+#include "fsdp/tensor/state_dict.h"
 
 #include <array>
 #include <tuple>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "base/check.h"
+#include "fsdp/base/check.h"
 
 namespace fsdp {
 namespace {

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "tensor/sharded_tensor.h"
+#include "fsdp/tensor/sharded_tensor.h"
 
 namespace fsdp {
 

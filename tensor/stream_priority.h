@@ -11,8 +11,8 @@
 #include <utility>
 
 #include "absl/status/statusor.h"
-#include "tensor/device.h"
-#include "tensor/stream.h"
+#include "fsdp/tensor/device.h"
+#include "fsdp/tensor/stream.h"
 
 namespace fsdp {
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "tensor/tensor.h"
+#include "fsdp/tensor/tensor.h"
 
 #include <utility>
 
-#include "base/check.h"
-#include "base/status_macros.h"
-#include "tensor/device.h"
+#include "fsdp/base/check.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/tensor/device.h"
 
 namespace fsdp {
 
@@ -16,7 +16,7 @@ Tensor::Tensor(Buffer buffer, DType dtype, Shape shape)
 }
 
 absl::StatusOr<Tensor> Tensor::Empty(Device& device, DType dtype, Shape shape) {
-  ASSIGN_OR_RETURN(Buffer buffer, device.Allocate(shape.numel() * SizeOf(dtype)));
+  FSDP_ASSIGN_OR_RETURN(Buffer buffer, device.Allocate(shape.numel() * SizeOf(dtype)));
   return Tensor(std::move(buffer), dtype, std::move(shape));
 }
 

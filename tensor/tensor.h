@@ -8,10 +8,10 @@
 #include <cstdint>
 
 #include "absl/status/statusor.h"
-#include "tensor/buffer.h"
-#include "tensor/dtype.h"
-#include "tensor/interval.h"
-#include "tensor/shape.h"
+#include "fsdp/tensor/buffer.h"
+#include "fsdp/tensor/dtype.h"
+#include "fsdp/tensor/interval.h"
+#include "fsdp/tensor/shape.h"
 
 namespace fsdp {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tensor/trace.h"
+#include "fsdp/tensor/trace.h"
 
 #include <chrono>
 #include <utility>

@@ -18,7 +18,7 @@
 #include <string>
 #include <vector>
 
-#include "tensor/stream.h"
+#include "fsdp/tensor/stream.h"
 
 namespace fsdp {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tensor/trace.h"
+#include "fsdp/tensor/trace.h"
 
 #include <memory>
 #include <string>
@@ -7,9 +7,9 @@
 
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "base/status_matchers.h"
+#include "fsdp/base/status_matchers.h"
+#include "fsdp/tensor/host_device.h"
 #include "gtest/gtest.h"
-#include "tensor/host_device.h"
 
 namespace fsdp {
 namespace {

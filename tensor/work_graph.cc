@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tensor/work_graph.h"
+#include "fsdp/tensor/work_graph.h"
 
 #include <string>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "tensor/device.h"
+#include "fsdp/tensor/device.h"
 
 namespace fsdp {
 

@@ -2,7 +2,7 @@
 //
 // WorkGraph: stream work that was captured once, to be run again and again at the cost of one launch: a CUDA graph.
 //
-//   ASSIGN_OR_RETURN(auto graph, CaptureWork(stream, [&] { return TrainStep(stream); }));   // runs nothing
+//   FSDP_ASSIGN_OR_RETURN(auto graph, CaptureWork(stream, [&] { return TrainStep(stream); }));   // runs nothing
 //   for (...) {
 //     stream.CopyAsync(tokens.data(), next_batch.data(), nbytes);    // what differs lies in the same memory each time
 //     graph->Replay();
@@ -20,7 +20,7 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
-#include "tensor/stream.h"
+#include "fsdp/tensor/stream.h"
 
 namespace fsdp {
 

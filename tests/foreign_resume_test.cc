@@ -10,14 +10,14 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "base/status_matchers.h"
-#include "checkpoint/convert/convert.h"
-#include "checkpoint/torch/flat_layout.h"
-#include "checkpoint/torch/golden.h"
+#include "fsdp/base/status_matchers.h"
+#include "fsdp/checkpoint/convert/convert.h"
+#include "fsdp/checkpoint/format/flat_layout.h"
+#include "fsdp/checkpoint/torch/golden.h"
+#include "fsdp/tests/golden_case.h"
+#include "fsdp/tests/train_gpt_run.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/golden_case.h"
-#include "tests/train_gpt_run.h"
 
 namespace fsdp {
 namespace {

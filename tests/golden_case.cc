@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tests/golden_case.h"
+#include "fsdp/tests/golden_case.h"
 
 #include <cstdlib>
 #include <fstream>
@@ -9,10 +9,10 @@
 #include <random>
 
 #include "absl/strings/match.h"
-#include "checkpoint/source/tensor_source.h"
-#include "examples/token_data.h"
+#include "fsdp/checkpoint/source/tensor_source.h"
+#include "fsdp/models/gpt2_config.h"
+#include "fsdp/train/token_data.h"
 #include "gtest/gtest.h"
-#include "models/gpt2_config.h"
 #include "nlohmann/json.hpp"
 
 namespace fsdp {

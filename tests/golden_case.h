@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "tests/gpt2_float64.h"
-#include "tests/train_gpt_run.h"
+#include "fsdp/tests/gpt2_float64.h"
+#include "fsdp/tests/train_gpt_run.h"
 
 namespace fsdp {
 

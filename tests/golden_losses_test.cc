@@ -9,11 +9,11 @@
 #include <string>
 #include <vector>
 
-#include "base/status_matchers.h"
-#include "examples/metrics_reader.h"
+#include "fsdp/base/status_matchers.h"
+#include "fsdp/tests/golden_case.h"
+#include "fsdp/tests/train_gpt_run.h"
+#include "fsdp/train/metrics_reader.h"
 #include "gtest/gtest.h"
-#include "tests/golden_case.h"
-#include "tests/train_gpt_run.h"
 
 namespace fsdp {
 namespace {

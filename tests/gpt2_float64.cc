@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tests/gpt2_float64.h"
+#include "fsdp/tests/gpt2_float64.h"
 
 #include <algorithm>
 #include <cmath>

@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "models/gpt2_config.h"
-#include "nn/reference_ops.h"
+#include "fsdp/models/gpt2_config.h"
+#include "fsdp/nn/ops/reference_ops.h"
 
 namespace fsdp {
 

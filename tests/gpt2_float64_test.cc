@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The float64 reference against PyTorch in float64: what judges other runs must itself be right.
-#include "tests/gpt2_float64.h"
+#include "fsdp/tests/gpt2_float64.h"
 
+#include "fsdp/tests/golden_case.h"
 #include "gtest/gtest.h"
-#include "tests/golden_case.h"
 
 namespace fsdp {
 namespace {

@@ -6,18 +6,18 @@
 #include <utility>
 #include <vector>
 
-#include "base/status_macros.h"
-#include "base/status_matchers.h"
-#include "base/thread_pool.h"
-#include "checkpoint/async_saver.h"
-#include "checkpoint/checkpoint.h"
-#include "checkpoint/source/device_read.h"
-#include "checkpoint/test_state.h"
-#include "collectives/cuda/local_cuda_communicator.h"
-#include "collectives/run_ranks.h"
-#include "cuda/cuda_device.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/base/status_matchers.h"
+#include "fsdp/base/thread_pool.h"
+#include "fsdp/checkpoint/async_saver.h"
+#include "fsdp/checkpoint/checkpoint.h"
+#include "fsdp/checkpoint/source/device_read.h"
+#include "fsdp/checkpoint/test_state.h"
+#include "fsdp/collectives/cuda/local_cuda_communicator.h"
+#include "fsdp/collectives/run_ranks.h"
+#include "fsdp/cuda/cuda_device.h"
+#include "fsdp/tensor/ops.h"
 #include "gtest/gtest.h"
-#include "tensor/ops.h"
 
 namespace fsdp {
 namespace {
@@ -42,13 +42,13 @@ class GpuCheckpointTest : public testing::Test {
       ShardedTensor moved = *tensor;
       for (ShardedTensor::Shard& shard : moved.shards) {
         const int64_t nbytes = shard.data.nbytes();
-        ASSIGN_OR_RETURN(Buffer buffer, to_gpu ? device_->Allocate(nbytes) : device_->AllocatePinned(nbytes));
+        FSDP_ASSIGN_OR_RETURN(Buffer buffer, to_gpu ? device_->Allocate(nbytes) : device_->AllocatePinned(nbytes));
         stream_->CopyAsync(buffer.data(), shard.data.data(), nbytes);
         shard.data = Tensor(std::move(buffer), shard.data.dtype(), shard.data.shape());
       }
       copied.Set(key, std::move(moved));
     }
-    RETURN_IF_ERROR(stream_->Synchronize());
+    FSDP_RETURN_IF_ERROR(stream_->Synchronize());
     return copied;
   }
 
@@ -108,19 +108,19 @@ TEST_F(GpuCheckpointTest, ASaveStagesTheGpusMemoryBesideTheNextStep) {
     ASSERT_OK(RunRanks(kRanks, [&](const std::shared_ptr<ProcessGroup>& meeting) -> absl::Status {
       const int rank = meeting->rank();
       const std::unique_ptr<ProcessGroup> group = std::move(groups[rank]);
-      ASSIGN_OR_RETURN(const std::unique_ptr<Stream> compute, device_->CreateStream("compute"));
+      FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<Stream> compute, device_->CreateStream("compute"));
       AsyncSaverOptions options;
       options.staging_bytes = staging_bytes;
-      ASSIGN_OR_RETURN(const auto saver, AsyncSaver::Create(root, *group, options));
+      FSDP_ASSIGN_OR_RETURN(const auto saver, AsyncSaver::Create(root, *group, options));
       for (const int64_t step : {1, 2}) {
-        ASSIGN_OR_RETURN(const AsyncSaveReport report, saver->Save(states[rank], step, compute.get()));
+        FSDP_ASSIGN_OR_RETURN(const AsyncSaveReport report, saver->Save(states[rank], step, compute.get()));
         EXPECT_EQ(report.unstaged_bytes, 0);
         EXPECT_GT(report.staged_bytes, 4 << 20);
         if (step == 1) continue;
         compute->Wait(report.copied);
         Overwrite(states[rank], *compute);
       }
-      RETURN_IF_ERROR(compute->Synchronize());
+      FSDP_RETURN_IF_ERROR(compute->Synchronize());
       return saver->Wait().status();
     }));
     ExpectLoads(root + "/step-00000001", 0);

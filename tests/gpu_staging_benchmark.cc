@@ -24,14 +24,14 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "base/status_macros.h"
-#include "checkpoint/async_saver.h"
-#include "checkpoint/checkpoint.h"
-#include "collectives/cuda/local_cuda_communicator.h"
-#include "cuda/cuda_device.h"
-#include "tensor/ops.h"
-#include "tensor/state_dict.h"
-#include "tools/command_line.h"
+#include "fsdp/base/command_line.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/async_saver.h"
+#include "fsdp/checkpoint/checkpoint.h"
+#include "fsdp/collectives/cuda/local_cuda_communicator.h"
+#include "fsdp/cuda/cuda_device.h"
+#include "fsdp/tensor/ops.h"
+#include "fsdp/tensor/state_dict.h"
 
 ABSL_FLAG(int64_t, mib, 1400, "of the state; a GPT-2 124M with AdamW has 1424");
 ABSL_FLAG(std::string, scratch, "/tmp", "where checkpoints are written, and deleted again");
@@ -49,7 +49,7 @@ absl::StatusOr<StateDict> MakeState(int64_t nbytes, Device& device, Stream& stre
   for (int i = 0; made < nbytes; ++i) {
     const int64_t rows = i % 2 == 0 ? 4 * kColumns : 1;
     const Shape shape = {rows, kColumns};
-    ASSIGN_OR_RETURN(const Tensor data, Tensor::Empty(device, DType::kFloat32, {shape.numel()}));
+    FSDP_ASSIGN_OR_RETURN(const Tensor data, Tensor::Empty(device, DType::kFloat32, {shape.numel()}));
     device.ops().Zero(data, stream);
     ShardedTensor tensor;
     tensor.dtype = DType::kFloat32;
@@ -58,7 +58,7 @@ absl::StatusOr<StateDict> MakeState(int64_t nbytes, Device& device, Stream& stre
     state.Set(StateKey::Model(absl::StrCat("tensor.", i)), std::move(tensor));
     made += data.nbytes();
   }
-  RETURN_IF_ERROR(stream.Synchronize());
+  FSDP_RETURN_IF_ERROR(stream.Synchronize());
   return state;
 }
 
@@ -74,15 +74,15 @@ class StagingBenchmark {
       : device_(std::move(device)), root_(std::move(root)) {}
 
   absl::Status Run(int64_t nbytes) {
-    ASSIGN_OR_RETURN(stream_, device_->CreateStream("compute"));
-    ASSIGN_OR_RETURN(StateDict state, MakeState(nbytes, *device_, *stream_));
+    FSDP_ASSIGN_OR_RETURN(stream_, device_->CreateStream("compute"));
+    FSDP_ASSIGN_OR_RETURN(StateDict state, MakeState(nbytes, *device_, *stream_));
     nbytes_ = BytesOf(state);
-    ASSIGN_OR_RETURN(const Tensor on_device, Tensor::Empty(*device_, DType::kUInt8, {nbytes_}));
+    FSDP_ASSIGN_OR_RETURN(const Tensor on_device, Tensor::Empty(*device_, DType::kUInt8, {nbytes_}));
     device_->ops().Zero(on_device, *stream_);
-    ASSIGN_OR_RETURN(const Buffer pinned, device_->AllocatePinned(nbytes_));
-    ASSIGN_OR_RETURN(const double down, Copy(pinned.data(), on_device.data()));
-    ASSIGN_OR_RETURN(const double up, Copy(on_device.data(), pinned.data()));
-    RETURN_IF_ERROR(Stage(state, down));
+    FSDP_ASSIGN_OR_RETURN(const Buffer pinned, device_->AllocatePinned(nbytes_));
+    FSDP_ASSIGN_OR_RETURN(const double down, Copy(pinned.data(), on_device.data()));
+    FSDP_ASSIGN_OR_RETURN(const double up, Copy(on_device.data(), pinned.data()));
+    FSDP_RETURN_IF_ERROR(Stage(state, down));
     return Load(state, up);
   }
 
@@ -91,32 +91,32 @@ class StagingBenchmark {
   absl::StatusOr<double> Copy(void* destination, const void* source) {
     double best = 0;
     for (int i = 0; i < kRepeats; ++i) {
-      RETURN_IF_ERROR(stream_->Synchronize());
+      FSDP_RETURN_IF_ERROR(stream_->Synchronize());
       const absl::Time start = absl::Now();
       stream_->CopyAsync(destination, source, nbytes_);
-      RETURN_IF_ERROR(stream_->Synchronize());
+      FSDP_RETURN_IF_ERROR(stream_->Synchronize());
       best = std::max(best, BytesPerSecond(absl::Now() - start));
     }
     return best;
   }
 
   absl::Status Stage(const StateDict& state, double copy) {
-    ASSIGN_OR_RETURN(auto groups, CreateLocalCudaGroups({device_}));
+    FSDP_ASSIGN_OR_RETURN(auto groups, CreateLocalCudaGroups({device_}));
     AsyncSaverOptions options;
     options.save.overwrite = true;
-    ASSIGN_OR_RETURN(const auto saver, AsyncSaver::Create(root_, *groups[0], options));
+    FSDP_ASSIGN_OR_RETURN(const auto saver, AsyncSaver::Create(root_, *groups[0], options));
     double best = 0;
     absl::Duration blocked = absl::InfiniteDuration();
     for (int i = 0; i < 2 + kRepeats; ++i) {
-      RETURN_IF_ERROR(saver->Wait().status());
+      FSDP_RETURN_IF_ERROR(saver->Wait().status());
       const absl::Time start = absl::Now();
-      ASSIGN_OR_RETURN(const AsyncSaveReport report, saver->Save(state, /*step=*/1, stream_.get()));
-      RETURN_IF_ERROR(report.copied.Synchronize());
+      FSDP_ASSIGN_OR_RETURN(const AsyncSaveReport report, saver->Save(state, /*step=*/1, stream_.get()));
+      FSDP_RETURN_IF_ERROR(report.copied.Synchronize());
       if (i < 2) continue;  // pins memory
       best = std::max(best, BytesPerSecond(absl::Now() - start));
       blocked = std::min(blocked, report.blocked);
     }
-    RETURN_IF_ERROR(saver->Wait().status());
+    FSDP_RETURN_IF_ERROR(saver->Wait().status());
     Print("checkpoint staging, device to pinned", best, copy,
           absl::StrFormat(", \"blocked_ms\": %.3f", absl::ToDoubleMilliseconds(blocked)));
     return absl::OkStatus();
@@ -124,11 +124,11 @@ class StagingBenchmark {
 
   // From a file that the page cache has.
   absl::Status Load(StateDict& state, double copy) {
-    ASSIGN_OR_RETURN(const std::string path, LatestCheckpoint(root_));
+    FSDP_ASSIGN_OR_RETURN(const std::string path, LatestCheckpoint(root_));
     double best = 0;
     for (int i = 0; i < kRepeats; ++i) {
       const absl::Time start = absl::Now();
-      RETURN_IF_ERROR(LoadCheckpoint(path, state, {.device = device_.get()}));
+      FSDP_RETURN_IF_ERROR(LoadCheckpoint(path, state, {.device = device_.get()}));
       best = std::max(best, BytesPerSecond(absl::Now() - start));
     }
     Print("checkpoint load, cached file to device, verified", best, copy, "");
@@ -153,7 +153,7 @@ class StagingBenchmark {
 };
 
 absl::Status Main() {
-  ASSIGN_OR_RETURN(std::shared_ptr<Device> device, CreateCudaDevice(0));
+  FSDP_ASSIGN_OR_RETURN(std::shared_ptr<Device> device, CreateCudaDevice(0));
   const std::string root = absl::StrCat(absl::GetFlag(FLAGS_scratch), "/gpu_staging_benchmark.", getpid());
   const absl::Status status = StagingBenchmark(std::move(device), root).Run(absl::GetFlag(FLAGS_mib) << 20);
   std::error_code ignored;

@@ -5,9 +5,9 @@
 #include <string>
 
 #include "absl/time/time.h"
-#include "base/status_matchers.h"
-#include "examples/runfile.h"
-#include "examples/subprocess.h"
+#include "fsdp/base/runfile.h"
+#include "fsdp/base/status_matchers.h"
+#include "fsdp/base/subprocess.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -37,19 +37,20 @@ TEST_P(HelpTest, RefusesAFlagThatItDoesNotHave) {
   EXPECT_THAT(child->output(), HasSubstr("no_such_flag"));
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Programs, HelpTest,
-    testing::Values("checkpoint/benchmark/checkpoint_benchmark", "checkpoint/benchmark/planning_benchmark",
-                    "checkpoint/torch/convert_benchmark", "collectives/conformance/collectives_benchmark",
-                    "examples/async_save_benchmark", "examples/bare_benchmark", "examples/quickstart",
-                    "examples/train_gpt", "examples/two_layer_network", "fsdp/step_benchmark", "models/gpt2_benchmark",
-                    "optim/adamw_benchmark", "tensor/convert_benchmark", "tensor/host_stream_benchmark", "tools/ckpt",
-                    "tools/launch"),
-    [](const auto& info) {
-      std::string name = info.param;
-      for (char& c : name) c = c == '/' ? '_' : c;
-      return name;
-    });
+INSTANTIATE_TEST_SUITE_P(Programs, HelpTest,
+                         testing::Values("checkpoint/benchmark/checkpoint_benchmark",
+                                         "checkpoint/benchmark/planning_benchmark",
+                                         "checkpoint/benchmark/convert_benchmark",
+                                         "collectives/conformance/collectives_benchmark", "train/async_save_benchmark",
+                                         "train/bare_benchmark", "examples/quickstart", "train/train_gpt",
+                                         "examples/two_layer_network", "fsdp/step_benchmark", "models/gpt2_benchmark",
+                                         "optim/adamw_benchmark", "tensor/convert_benchmark",
+                                         "tensor/host_stream_benchmark", "tools/ckpt", "tools/launch"),
+                         [](const auto& info) {
+                           std::string name = info.param;
+                           for (char& c : name) c = c == '/' ? '_' : c;
+                           return name;
+                         });
 
 }  // namespace
 }  // namespace fsdp

@@ -5,15 +5,15 @@
 #include <string>
 #include <vector>
 
-#include "base/status_matchers.h"
-#include "checkpoint/checkpoint.h"
-#include "examples/metrics_reader.h"
-#include "examples/model_compare.h"
-#include "examples/runfile.h"
-#include "examples/subprocess.h"
+#include "fsdp/base/runfile.h"
+#include "fsdp/base/status_matchers.h"
+#include "fsdp/base/subprocess.h"
+#include "fsdp/checkpoint/checkpoint.h"
+#include "fsdp/tests/train_gpt_run.h"
+#include "fsdp/train/metrics_reader.h"
+#include "fsdp/train/model_compare.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/train_gpt_run.h"
 
 namespace fsdp {
 namespace {

@@ -10,12 +10,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "base/status_matchers.h"
-#include "checkpoint/checkpoint.h"
-#include "checkpoint/verify.h"
+#include "fsdp/base/status_matchers.h"
+#include "fsdp/checkpoint/checkpoint.h"
+#include "fsdp/checkpoint/verify/verify.h"
+#include "fsdp/tests/train_gpt_run.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/train_gpt_run.h"
 
 namespace fsdp {
 namespace {

@@ -11,12 +11,12 @@
 #include <string>
 #include <tuple>
 
-#include "base/status_macros.h"
-#include "base/status_matchers.h"
-#include "checkpoint/checkpoint.h"
-#include "collectives/run_ranks.h"
-#include "fsdp/fsdp.h"
-#include "fsdp/test_model.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/base/status_matchers.h"
+#include "fsdp/checkpoint/checkpoint.h"
+#include "fsdp/collectives/run_ranks.h"
+#include "fsdp/fsdp/fsdp.h"
+#include "fsdp/fsdp/test_model.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -35,8 +35,8 @@ std::string NewRoot() {
 
 // Whole tensors of model and optimizer, from rank 0.
 absl::StatusOr<Bytes> WholeState(TestModel& trained) {
-  ASSIGN_OR_RETURN(StateDict state, trained.model->GetStateDict());
-  RETURN_IF_ERROR(trained.model->AddOptimStateDict(*trained.optimizer, state));
+  FSDP_ASSIGN_OR_RETURN(StateDict state, trained.model->GetStateDict());
+  FSDP_RETURN_IF_ERROR(trained.model->AddOptimStateDict(*trained.optimizer, state));
   Bytes bytes;
   for (const auto& [key, value] : state.entries()) {
     const auto* tensor = std::get_if<ShardedTensor>(&value);
@@ -58,24 +58,24 @@ StateDictSettings SettingsOf(StateDictType type) {
 
 absl::Status TrainAndSave(int world_size, StateDictType type, const std::string& root, Bytes* saved) {
   return RunRanks(world_size, [&](std::shared_ptr<ProcessGroup> group) -> absl::Status {
-    ASSIGN_OR_RETURN(TestModel trained, MakeTestModel(group, BlockOptions()));
-    for (int step = 0; step < 2; ++step) RETURN_IF_ERROR(trained.Train(step));
-    ASSIGN_OR_RETURN(const Bytes whole, WholeState(trained));
+    FSDP_ASSIGN_OR_RETURN(TestModel trained, MakeTestModel(group, BlockOptions()));
+    for (int step = 0; step < 2; ++step) FSDP_RETURN_IF_ERROR(trained.Train(step));
+    FSDP_ASSIGN_OR_RETURN(const Bytes whole, WholeState(trained));
     if (group->rank() == 0) *saved = whole;
     StateDictTypeGuard guard(*trained.model, SettingsOf(type));
-    ASSIGN_OR_RETURN(StateDict state, trained.model->GetStateDict());
-    RETURN_IF_ERROR(trained.model->AddOptimStateDict(*trained.optimizer, state));
+    FSDP_ASSIGN_OR_RETURN(StateDict state, trained.model->GetStateDict());
+    FSDP_RETURN_IF_ERROR(trained.model->AddOptimStateDict(*trained.optimizer, state));
     return SaveCheckpoint(state, root, 2, *group).status();
   });
 }
 
 absl::Status LoadWhole(int world_size, const FsdpOptions& options, const std::string& root, Bytes* loaded) {
   return RunRanks(world_size, [&](std::shared_ptr<ProcessGroup> group) -> absl::Status {
-    ASSIGN_OR_RETURN(TestModel fresh, MakeTestModel(group, options));
-    ASSIGN_OR_RETURN(const std::string newest, LatestCheckpoint(root));
-    RETURN_IF_ERROR(
+    FSDP_ASSIGN_OR_RETURN(TestModel fresh, MakeTestModel(group, options));
+    FSDP_ASSIGN_OR_RETURN(const std::string newest, LatestCheckpoint(root));
+    FSDP_RETURN_IF_ERROR(
         fresh.model->Restore(fresh.optimizer.get(), [&](StateDict& wanted) { return LoadCheckpoint(newest, wanted); }));
-    ASSIGN_OR_RETURN(const Bytes whole, WholeState(fresh));
+    FSDP_ASSIGN_OR_RETURN(const Bytes whole, WholeState(fresh));
     if (group->rank() == 0) *loaded = whole;
     return absl::OkStatus();
   });
@@ -117,9 +117,9 @@ TEST(StreamedCheckpointTest, IsTheFileOfAGatheredStateInEveryByteAndLoadsAnywher
   Bytes saved, loaded;
   ASSERT_OK(TrainAndSave(3, StateDictType::kFull, gathered, &saved));
   ASSERT_OK(RunRanks(3, [&](std::shared_ptr<ProcessGroup> group) -> absl::Status {
-    ASSIGN_OR_RETURN(TestModel trained, MakeTestModel(group, BlockOptions()));
-    for (int step = 0; step < 2; ++step) RETURN_IF_ERROR(trained.Train(step));
-    ASSIGN_OR_RETURN(const StateDict contents, trained.model->DescribeFullState(trained.optimizer.get()));
+    FSDP_ASSIGN_OR_RETURN(TestModel trained, MakeTestModel(group, BlockOptions()));
+    for (int step = 0; step < 2; ++step) FSDP_RETURN_IF_ERROR(trained.Train(step));
+    FSDP_ASSIGN_OR_RETURN(const StateDict contents, trained.model->DescribeFullState(trained.optimizer.get()));
     SaveOptions options;
     options.stream = [&](const FullStatePart& write) {
       return trained.model->StreamFullState(trained.optimizer.get(), write);
@@ -139,9 +139,9 @@ TEST(ReshardErrorTest, AModelOfAnotherShapeIsRefusedByNameOnEveryRank) {
   const absl::Status status = RunRanks(3, [&](std::shared_ptr<ProcessGroup> group) -> absl::Status {
     Gpt2Config config = OddGpt2Config();
     config.vocab_size = 31;
-    ASSIGN_OR_RETURN(std::unique_ptr<Module> module, MakeGpt2(config));
-    ASSIGN_OR_RETURN(auto model, FullyShardedDataParallel::Wrap(std::move(module), group, BlockOptions()));
-    ASSIGN_OR_RETURN(const std::string newest, LatestCheckpoint(root));
+    FSDP_ASSIGN_OR_RETURN(std::unique_ptr<Module> module, MakeGpt2(config));
+    FSDP_ASSIGN_OR_RETURN(auto model, FullyShardedDataParallel::Wrap(std::move(module), group, BlockOptions()));
+    FSDP_ASSIGN_OR_RETURN(const std::string newest, LatestCheckpoint(root));
     return model->Restore(nullptr, [&](StateDict& wanted) { return LoadCheckpoint(newest, wanted); });
   });
   EXPECT_THAT(status, StatusIs(absl::StatusCode::kInvalidArgument,

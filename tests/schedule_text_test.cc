@@ -15,8 +15,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "fsdp/options.h"
-#include "fsdp/schedule/schedule.h"
+#include "fsdp/fsdp/options/options.h"
+#include "fsdp/fsdp/schedule/schedule.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {

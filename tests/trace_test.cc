@@ -11,10 +11,10 @@
 #include <vector>
 
 #include "absl/strings/match.h"
-#include "base/status_matchers.h"
+#include "fsdp/base/status_matchers.h"
+#include "fsdp/tests/train_gpt_run.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
-#include "tests/train_gpt_run.h"
 
 namespace fsdp {
 namespace {

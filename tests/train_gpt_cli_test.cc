@@ -13,12 +13,12 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/status_matchers.h"
-#include "examples/metrics_reader.h"
-#include "examples/runfile.h"
+#include "fsdp/base/runfile.h"
+#include "fsdp/base/status_matchers.h"
+#include "fsdp/tests/train_gpt_run.h"
+#include "fsdp/train/metrics_reader.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/train_gpt_run.h"
 
 namespace fsdp {
 namespace {
@@ -140,7 +140,7 @@ TEST(TrainGptCliTest, HelpListsTheFlagsAndExitsWith0) {
 
 TEST(TrainGptCliTest, TrainsOnThisRepositorysSourcesByDefaultFromAnyDirectory) {
   const std::string metrics = NewDirectory() + "/metrics.jsonl";
-  ASSERT_OK_AND_ASSIGN(const std::string program, FindRunfile("examples/train_gpt"));
+  ASSERT_OK_AND_ASSIGN(const std::string program, FindRunfile("train/train_gpt"));
   SubprocessOptions options;
   options.working_directory = "/";
   ASSERT_OK_AND_ASSIGN(const ProgramResult run,
@@ -155,7 +155,7 @@ TEST(TrainGptCliTest, TrainsOnThisRepositorysSourcesByDefaultFromAnyDirectory) {
 TEST(TrainGptCliTest, RelativePathsAreThoseOfTheDirectoryInWhichBazelRunWasTyped) {
   const std::string directory = NewDirectory();
   std::filesystem::copy_file(Golden("tokens.u16"), directory + "/here.u16");
-  ASSERT_OK_AND_ASSIGN(const std::string program, FindRunfile("examples/train_gpt"));
+  ASSERT_OK_AND_ASSIGN(const std::string program, FindRunfile("train/train_gpt"));
   SubprocessOptions options;
   options.working_directory = "/";
   options.environment = {{"BUILD_WORKING_DIRECTORY", directory}};
@@ -185,7 +185,7 @@ int FreePort() {
 
 TEST(TrainGptCliTest, JoinsTheJobThatItsEnvironmentNames) {
   const std::string directory = NewDirectory();
-  ASSERT_OK_AND_ASSIGN(const std::string program, FindRunfile("examples/train_gpt"));
+  ASSERT_OK_AND_ASSIGN(const std::string program, FindRunfile("train/train_gpt"));
   const std::string port = absl::StrCat(FreePort());
   const Flags own = SmallRun() + Flags{"--steps=3", "--metrics=" + directory + "/joined.jsonl"};
   std::vector<std::unique_ptr<Subprocess>> ranks;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tests/train_gpt_run.h"
+#include "fsdp/tests/train_gpt_run.h"
 
 #include <cstdlib>
 #include <filesystem>
@@ -10,9 +10,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
-#include "base/status_macros.h"
-#include "examples/metrics_reader.h"
-#include "examples/runfile.h"
+#include "fsdp/base/runfile.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/train/metrics_reader.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {
@@ -59,20 +59,20 @@ Flags operator+(Flags a, const Flags& b) {
 }
 
 absl::StatusOr<std::unique_ptr<Subprocess>> StartTraining(const Flags& flags) {
-  ASSIGN_OR_RETURN(const std::string program, FindRunfile("examples/train_gpt"));
+  FSDP_ASSIGN_OR_RETURN(const std::string program, FindRunfile("train/train_gpt"));
   SubprocessOptions options;
   options.unset = {"RANK", "WORLD_SIZE", "BUILD_WORKING_DIRECTORY"};
   return Subprocess::Start(Flags{program} + flags, options);
 }
 
 absl::StatusOr<ProgramResult> Train(const Flags& flags) {
-  ASSIGN_OR_RETURN(const std::unique_ptr<Subprocess> child, StartTraining(flags));
-  ASSIGN_OR_RETURN(const int exit_status, child->Wait(absl::Minutes(2)));
+  FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<Subprocess> child, StartTraining(flags));
+  FSDP_ASSIGN_OR_RETURN(const int exit_status, child->Wait(absl::Minutes(2)));
   return ProgramResult{exit_status, child->output()};
 }
 
 absl::StatusOr<std::map<int64_t, StepMetrics>> MetricsByStep(const std::string& path) {
-  ASSIGN_OR_RETURN(const std::vector<StepMetrics> lines, ReadMetrics(path));
+  FSDP_ASSIGN_OR_RETURN(const std::vector<StepMetrics> lines, ReadMetrics(path));
   std::map<int64_t, StepMetrics> by_step;
   for (const StepMetrics& line : lines) {
     const auto [known, is_new] = by_step.emplace(line.step, line);

@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "examples/metrics_writer.h"
-#include "examples/subprocess.h"
+#include "fsdp/base/subprocess.h"
+#include "fsdp/train/metrics_writer.h"
 
 namespace fsdp {
 

@@ -16,14 +16,14 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "tools/ckpt_convert.h"
-#include "tools/ckpt_diff.h"
-#include "tools/ckpt_inspect.h"
-#include "tools/ckpt_prune.h"
-#include "tools/ckpt_repair.h"
-#include "tools/ckpt_verify.h"
-#include "tools/ckpt_view.h"
-#include "tools/command_line.h"
+#include "fsdp/base/command_line.h"
+#include "fsdp/tools/commands/ckpt_convert.h"
+#include "fsdp/tools/commands/ckpt_diff.h"
+#include "fsdp/tools/commands/ckpt_inspect.h"
+#include "fsdp/tools/commands/ckpt_prune.h"
+#include "fsdp/tools/commands/ckpt_repair.h"
+#include "fsdp/tools/commands/ckpt_verify.h"
+#include "fsdp/tools/commands/ckpt_view.h"
 
 namespace fsdp {
 namespace {

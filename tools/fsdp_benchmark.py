@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """How fast a sharded step is: against the bare model, and against PyTorch's FSDP1 and FSDP2 over gloo where there is one.
 
-  ./bazelw build //examples:train_gpt //examples:bare_benchmark
+  ./bazelw build //train:train_gpt //train:bare_benchmark
   tools/fsdp_benchmark.py [--bin=bazel-bin] [--configs=tiny,small] [--dtypes=float32,bfloat16] [--rounds=3] [--steps=12]
 
 The same GPT-2, batch and cores for all: a rank has cores / ranks threads. Runs take turns, `--rounds` times, so that ratios
@@ -47,7 +47,7 @@ def model_flags(scratch, name):
 def run_ours(args, scratch, name, dtype, ranks):
     """(seconds of each measured step, path of the trace)."""
     metrics, trace = scratch / "metrics.jsonl", scratch / "trace.json"
-    subprocess.run([f"{args.bin}/examples/train_gpt", *model_flags(scratch, name), f"--nproc={ranks}",
+    subprocess.run([f"{args.bin}/train/train_gpt", *model_flags(scratch, name), f"--nproc={ranks}",
                     f"--steps={args.steps + WARMUP}", f"--param_dtype={dtype}", "--reduce_dtype=float32",
                     "--max_grad_norm=0", "--resume=none", f"--metrics={metrics}", f"--trace={trace}"],
                    check=True, stdout=subprocess.DEVNULL)
@@ -58,7 +58,7 @@ def run_ours(args, scratch, name, dtype, ranks):
 def run_bare(args, scratch, name, dtype):
     """Seconds of each measured step of the bare model and of FSDP with one rank, in turns within one process."""
     flags = model_flags(scratch, name)
-    done = subprocess.run([f"{args.bin}/examples/bare_benchmark", *flags, f"--param_dtype={dtype}",
+    done = subprocess.run([f"{args.bin}/train/bare_benchmark", *flags, f"--param_dtype={dtype}",
                            f"--steps={args.steps}"], check=True, stdout=subprocess.PIPE, text=True)
     result = json.loads(done.stdout)
     return result["bare"], result["fsdp"]

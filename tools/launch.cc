@@ -2,7 +2,7 @@
 //
 // launch: runs a program as the ranks of a job on this host.
 //
-//   launch --nproc=4 -- bazel-bin/examples/train_gpt --steps=100
+//   launch --nproc=4 -- bazel-bin/train/train_gpt --steps=100
 //
 // Exit status: that of the first rank that failed, 128 + n when signal n killed it, 124 when the time was up, 1 when
 // the program cannot be started, 2 for a wrong command line.
@@ -15,8 +15,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "collectives/launcher.h"
-#include "tools/command_line.h"
+#include "fsdp/base/command_line.h"
+#include "fsdp/collectives/launcher.h"
 
 ABSL_FLAG(int, nproc, 0, "ranks to start on this host");
 ABSL_FLAG(absl::Duration, timeout, absl::InfiniteDuration(), "for the whole job, such as 90s or 2h; inf is no limit");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "checkpoint/benchmark/benchmark_tensors.h"
+#include "fsdp/checkpoint/benchmark/benchmark_tensors.h"
 
 #include <algorithm>
 #include <cstring>

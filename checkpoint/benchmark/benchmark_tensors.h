@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "absl/types/span.h"
-#include "checkpoint/storage/write_queue.h"
-#include "tensor/state_dict.h"
+#include "fsdp/checkpoint/storage/write_queue.h"
+#include "fsdp/tensor/state_dict.h"
 
 namespace fsdp {
 

@@ -15,10 +15,10 @@
 #include <vector>
 
 #include "absl/flags/flag.h"
-#include "base/status_macros.h"
-#include "checkpoint/benchmark/checkpoint_rows.h"
-#include "checkpoint/benchmark/paired_rows.h"
-#include "tools/command_line.h"
+#include "fsdp/base/command_line.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/benchmark/checkpoint_rows.h"
+#include "fsdp/checkpoint/benchmark/paired_rows.h"
 
 ABSL_FLAG(std::string, directory, "",
           "where to write; a new directory is made in it (default: the temporary directory)");
@@ -53,9 +53,9 @@ absl::StatusOr<nlohmann::json> Measure(const std::string& directory) {
   options.payload_bytes = int64_t{absl::GetFlag(FLAGS_megabytes)} * 1000 * 1000;
   options.tensors = absl::GetFlag(FLAGS_tensors);
   options.io_threads = absl::GetFlag(FLAGS_io_threads);
-  ASSIGN_OR_RETURN(const std::unique_ptr<CheckpointRows> all, CheckpointRows::Create(options));
+  FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<CheckpointRows> all, CheckpointRows::Create(options));
   std::vector<PairedRow> rows = SelectRows(all->Rows(), absl::GetFlag(FLAGS_rows));
-  RETURN_IF_ERROR(MeasureRows(rows, absl::GetFlag(FLAGS_repetitions)));
+  FSDP_RETURN_IF_ERROR(MeasureRows(rows, absl::GetFlag(FLAGS_repetitions)));
   double load[1] = {0};
   (void)getloadavg(load, 1);
   return nlohmann::json{{"bytes", all->nbytes()},           {"tensors", options.tensors},

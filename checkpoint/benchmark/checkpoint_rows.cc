@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "checkpoint/benchmark/checkpoint_rows.h"
+#include "fsdp/checkpoint/benchmark/checkpoint_rows.h"
 
 #include <algorithm>
 #include <cstring>
@@ -9,13 +9,13 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
-#include "checkpoint/benchmark/hdf5_baseline.h"
-#include "checkpoint/benchmark/page_cache.h"
-#include "checkpoint/checkpoint.h"
-#include "checkpoint/verify.h"
-#include "collectives/run_ranks.h"
-#include "tensor/host_device.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/benchmark/hdf5_baseline.h"
+#include "fsdp/checkpoint/benchmark/page_cache.h"
+#include "fsdp/checkpoint/checkpoint.h"
+#include "fsdp/checkpoint/verify/verify.h"
+#include "fsdp/collectives/run_ranks.h"
+#include "fsdp/tensor/host_device.h"
 
 namespace fsdp {
 namespace {
@@ -44,12 +44,12 @@ CheckpointRows::CheckpointRows(const CheckpointRowsOptions& options, std::unique
 }
 
 absl::StatusOr<std::unique_ptr<CheckpointRows>> CheckpointRows::Create(const CheckpointRowsOptions& options) {
-  ASSIGN_OR_RETURN(std::unique_ptr<ThreadPool> pool, ThreadPool::Create(options.io_threads, "raw"));
+  FSDP_ASSIGN_OR_RETURN(std::unique_ptr<ThreadPool> pool, ThreadPool::Create(options.io_threads, "raw"));
   std::unique_ptr<CheckpointRows> rows(new CheckpointRows(options, std::move(pool)));
-  RETURN_IF_ERROR(rows->flat_.Write(rows->tensors_.saved(), rows->nbytes()));
-  RETURN_IF_ERROR(WriteByHdf5(rows->tensors_, rows->Path("kept.h5")));
-  RETURN_IF_ERROR(rows->Save({StateDictType::kSharded, kSavedByOne, 1}));
-  RETURN_IF_ERROR(rows->Save({StateDictType::kSharded, kSavedByEight, 8}));
+  FSDP_RETURN_IF_ERROR(rows->flat_.Write(rows->tensors_.saved(), rows->nbytes()));
+  FSDP_RETURN_IF_ERROR(WriteByHdf5(rows->tensors_, rows->Path("kept.h5")));
+  FSDP_RETURN_IF_ERROR(rows->Save({StateDictType::kSharded, kSavedByOne, 1}));
+  FSDP_RETURN_IF_ERROR(rows->Save({StateDictType::kSharded, kSavedByEight, 8}));
   return rows;
 }
 
@@ -150,7 +150,8 @@ absl::Status CheckpointRows::Load(int64_t step, int world_size, bool verify) con
 
 absl::Status CheckpointRows::Verify() const {
   const VerifyOptions options = {.count_nonfinite = true, .io_threads = options_.io_threads};
-  ASSIGN_OR_RETURN(const VerifyReport report, VerifyCheckpoint(StepPath(options_.directory, kSavedByOne), options));
+  FSDP_ASSIGN_OR_RETURN(const VerifyReport report,
+                        VerifyCheckpoint(StepPath(options_.directory, kSavedByOne), options));
   return report.problems.empty() ? absl::OkStatus() : absl::DataLossError(report.problems.front());
 }
 
@@ -171,11 +172,11 @@ absl::StatusOr<double> CheckpointRows::StageOnly() {
     options.save.overwrite = true;
     options.copy_threads = options_.io_threads;
     alone_ = std::move(CreateLocalGroups({CreateHostDevice()}).front());
-    ASSIGN_OR_RETURN(saver_, AsyncSaver::Create(options_.directory, *alone_, options));
+    FSDP_ASSIGN_OR_RETURN(saver_, AsyncSaver::Create(options_.directory, *alone_, options));
   }
   const StateDict state = tensors_.StateOf(StateDictType::kSharded, 1, 0, tensors_.saved());
-  ASSIGN_OR_RETURN(const AsyncSaveReport report, saver_->Save(state, kStep));
-  RETURN_IF_ERROR(saver_->Wait().status());
+  FSDP_ASSIGN_OR_RETURN(const AsyncSaveReport report, saver_->Save(state, kStep));
+  FSDP_RETURN_IF_ERROR(saver_->Wait().status());
   return absl::ToDoubleSeconds(report.blocked - report.waited);
 }
 
@@ -192,7 +193,7 @@ absl::StatusOr<double> CheckpointRows::Peer(const std::string& what) {
     }
     peer_ = PeerProcess::Start(command);
   }
-  RETURN_IF_ERROR(peer_.status());
+  FSDP_RETURN_IF_ERROR(peer_.status());
   return (*peer_)->Ask(what);
 }
 

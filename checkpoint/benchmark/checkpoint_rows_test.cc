@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The benchmark runs, on a few megabytes: each row does what it is named for, whatever that takes.
-#include "checkpoint/benchmark/checkpoint_rows.h"
+#include "fsdp/checkpoint/benchmark/checkpoint_rows.h"
 
 #include <cstring>
 #include <string>
 #include <vector>
 
-#include "base/status_matchers.h"
-#include "checkpoint/benchmark/paired_rows.h"
-#include "checkpoint/test_state.h"
+#include "fsdp/base/status_matchers.h"
+#include "fsdp/checkpoint/benchmark/paired_rows.h"
+#include "fsdp/checkpoint/test_state.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {

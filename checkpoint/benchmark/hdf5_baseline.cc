@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "checkpoint/benchmark/hdf5_baseline.h"
+#include "fsdp/checkpoint/benchmark/hdf5_baseline.h"
 
 #include <fcntl.h>
 #include <hdf5.h>

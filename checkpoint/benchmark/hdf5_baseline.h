@@ -8,7 +8,7 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "checkpoint/benchmark/benchmark_tensors.h"
+#include "fsdp/checkpoint/benchmark/benchmark_tensors.h"
 
 namespace fsdp {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "checkpoint/benchmark/paired_rows.h"
+#include "fsdp/checkpoint/benchmark/paired_rows.h"
 
 #include <algorithm>
 #include <random>
@@ -10,7 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "base/status_macros.h"
+#include "fsdp/base/status_macros.h"
 
 namespace fsdp {
 namespace {
@@ -22,7 +22,7 @@ double Median(std::vector<double> values) {
 }
 
 absl::StatusOr<double> RunRow(const PairedRow& row) {
-  if (row.prepare) RETURN_IF_ERROR(row.prepare());
+  if (row.prepare) FSDP_RETURN_IF_ERROR(row.prepare());
   return row.run();
 }
 
@@ -30,7 +30,7 @@ absl::StatusOr<double> RunRow(const PairedRow& row) {
 
 absl::StatusOr<double> Timed(const std::function<absl::Status()>& run) {
   const absl::Time start = absl::Now();
-  RETURN_IF_ERROR(run());
+  FSDP_RETURN_IF_ERROR(run());
   return absl::ToDoubleSeconds(absl::Now() - start);
 }
 

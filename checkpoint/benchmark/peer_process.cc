@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "checkpoint/benchmark/peer_process.h"
+#include "fsdp/checkpoint/benchmark/peer_process.h"
 
 #include <fcntl.h>
 #include <spawn.h>

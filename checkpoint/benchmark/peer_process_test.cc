@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "checkpoint/benchmark/peer_process.h"
+#include "fsdp/checkpoint/benchmark/peer_process.h"
 
 #include <string>
 #include <vector>
 
-#include "base/status_matchers.h"
+#include "fsdp/base/status_matchers.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {

@@ -11,11 +11,11 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/check.h"
 #include "benchmark/benchmark.h"
-#include "checkpoint/format/flat_parts.h"
-#include "checkpoint/save/save_plan.h"
-#include "checkpoint/source/read_plan.h"
+#include "fsdp/base/check.h"
+#include "fsdp/checkpoint/save/save_plan.h"
+#include "fsdp/checkpoint/source/read_plan.h"
+#include "fsdp/checkpoint/tree/flat_parts.h"
 
 namespace fsdp {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "checkpoint/benchmark/raw_file.h"
+#include "fsdp/checkpoint/benchmark/raw_file.h"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -9,12 +9,12 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
-#include "checkpoint/format/manifest.h"
-#include "checkpoint/storage/file_system.h"
-#include "checkpoint/storage/parallel_reads.h"
-#include "checkpoint/storage/system_call.h"
-#include "checkpoint/storage/write_queue.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/format/manifest.h"
+#include "fsdp/checkpoint/storage/file_system.h"
+#include "fsdp/checkpoint/storage/parallel_reads.h"
+#include "fsdp/checkpoint/storage/system_call.h"
+#include "fsdp/checkpoint/storage/write_queue.h"
 
 namespace fsdp {
 namespace {
@@ -29,27 +29,27 @@ ByteRange BlockOf(int64_t block, size_t nbytes) {
 }  // namespace
 
 absl::Status RawFile::Write(absl::Span<const std::byte> bytes, int64_t nbytes) const {
-  ASSIGN_OR_RETURN(const std::unique_ptr<File> file, PosixFileSystem().Create(path_));
-  RETURN_IF_ERROR(file->Reserve(nbytes));
+  FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<File> file, PosixFileSystem().Create(path_));
+  FSDP_RETURN_IF_ERROR(file->Reserve(nbytes));
   const int64_t blocks = BlockCount(nbytes);
   const int threads = pool_.threads();
   std::vector<std::unique_ptr<WriteQueue>> queues(threads);
-  RETURN_IF_ERROR(pool_.ParallelFor(threads, [&](int64_t thread) -> absl::Status {
+  FSDP_RETURN_IF_ERROR(pool_.ParallelFor(threads, [&](int64_t thread) -> absl::Status {
     queues[thread] = file->NewWriteQueue(kInFlight + 1);
     for (int64_t block = thread; block < blocks; block += threads) {
       const ByteRange range = BlockOf(block, nbytes);
       const int64_t from = range.end() <= static_cast<int64_t>(bytes.size()) ? range.offset : 0;
-      RETURN_IF_ERROR(queues[thread]->Write(range.offset, bytes.subspan(from, range.nbytes)));
+      FSDP_RETURN_IF_ERROR(queues[thread]->Write(range.offset, bytes.subspan(from, range.nbytes)));
     }
     return queues[thread]->Drain();
   }));
-  for (const std::unique_ptr<WriteQueue>& queue : queues) RETURN_IF_ERROR(queue->Finish());
+  for (const std::unique_ptr<WriteQueue>& queue : queues) FSDP_RETURN_IF_ERROR(queue->Finish());
   return file->Sync();
 }
 
 absl::Status RawFile::WriteBuffered(absl::Span<const std::byte> bytes) const {
-  ASSIGN_OR_RETURN(const std::unique_ptr<File> file, PosixFileSystem().Create(path_));
-  RETURN_IF_ERROR(pool_.ParallelFor(BlockCount(static_cast<int64_t>(bytes.size())), [&](int64_t block) {
+  FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<File> file, PosixFileSystem().Create(path_));
+  FSDP_RETURN_IF_ERROR(pool_.ParallelFor(BlockCount(static_cast<int64_t>(bytes.size())), [&](int64_t block) {
     const ByteRange range = BlockOf(block, bytes.size());
     return file->Write(range.offset, bytes.subspan(range.offset, range.nbytes));
   }));
@@ -57,7 +57,7 @@ absl::Status RawFile::WriteBuffered(absl::Span<const std::byte> bytes) const {
 }
 
 absl::Status RawFile::Read(absl::Span<std::byte> out) const {
-  ASSIGN_OR_RETURN(const std::shared_ptr<const File> file, PosixFileSystem().Open(path_));
+  FSDP_ASSIGN_OR_RETURN(const std::shared_ptr<const File> file, PosixFileSystem().Open(path_));
   return ReadInParallel(
       pool_, BlockCount(static_cast<int64_t>(out.size())),
       [&](int64_t block) -> absl::StatusOr<LargeRead> {
@@ -68,7 +68,7 @@ absl::Status RawFile::Read(absl::Span<std::byte> out) const {
 }
 
 absl::Status RawFile::ReadBuffered(absl::Span<std::byte> out) const {
-  ASSIGN_OR_RETURN(const std::unique_ptr<File> file, PosixFileSystem().Open(path_));
+  FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<File> file, PosixFileSystem().Open(path_));
   const int fd = file->descriptors().cached;
   (void)posix_fadvise(fd, 0, 0, POSIX_FADV_SEQUENTIAL);
   return pool_.ParallelFor(BlockCount(static_cast<int64_t>(out.size())), [&](int64_t block) -> absl::Status {

@@ -10,7 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
-#include "base/thread_pool.h"
+#include "fsdp/base/thread_pool.h"
 
 namespace fsdp {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "checkpoint/convert/convert.h"
+#include "fsdp/checkpoint/convert/convert.h"
 
 #include <algorithm>
 #include <atomic>
@@ -8,21 +8,21 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "base/quote.h"
-#include "base/status_macros.h"
-#include "checkpoint/convert/convert_destination.h"
-#include "checkpoint/convert/convert_memory.h"
-#include "checkpoint/convert/convert_plan.h"
-#include "checkpoint/hdf5/hdf5_sink.h"
-#include "checkpoint/parity/parity_files.h"
-#include "checkpoint/safetensors/hugging_face_writer.h"
-#include "checkpoint/safetensors/safetensors_metadata.h"
-#include "checkpoint/safetensors/safetensors_writer.h"
-#include "checkpoint/source/payload_reader.h"
-#include "checkpoint/source/tensor_source.h"
-#include "checkpoint/torch/dcp_writer.h"
-#include "checkpoint/torch/torch_writer.h"
-#include "tensor/convert.h"
+#include "fsdp/base/quote.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/convert/convert_destination.h"
+#include "fsdp/checkpoint/convert/convert_memory.h"
+#include "fsdp/checkpoint/convert/convert_plan.h"
+#include "fsdp/checkpoint/parity/parity_files.h"
+#include "fsdp/checkpoint/safetensors/hugging_face_writer.h"
+#include "fsdp/checkpoint/safetensors/safetensors_metadata.h"
+#include "fsdp/checkpoint/safetensors/safetensors_writer.h"
+#include "fsdp/checkpoint/save/hdf5_sink.h"
+#include "fsdp/checkpoint/source/payload_reader.h"
+#include "fsdp/checkpoint/source/tensor_source.h"
+#include "fsdp/checkpoint/torch/dcp/dcp_writer.h"
+#include "fsdp/checkpoint/torch/pt/torch_writer.h"
+#include "fsdp/tensor/convert.h"
 
 namespace fsdp {
 namespace {
@@ -66,7 +66,7 @@ absl::Status CheckHdf5Options(const std::string& destination, const ConvertOptio
         "--world_size is for --state_dict_type=sharded or local, and a full checkpoint, the default, has no rank "
         "files: add one of the two, or leave --world_size out");
   }
-  RETURN_IF_ERROR(CheckWorldSize(options));
+  FSDP_RETURN_IF_ERROR(CheckWorldSize(options));
   if (options.parity < 0 || (options.parity > 0 && type == StateDictType::kFull)) {
     return absl::InvalidArgumentError(absl::StrCat(
         "--parity=", options.parity, ", expected at least 0; it is for --state_dict_type=sharded or local,",
@@ -141,8 +141,9 @@ absl::Status ReadConverted(const TensorSource& source, const ConvertPlan& plan, 
   std::vector<std::byte> scratch;
   for (const Interval& piece : source.Pieces(origin, interval)) {
     scratch.resize(piece.size() * SizeOf(from));
-    RETURN_IF_ERROR(source.Read(origin, piece, scratch.data()));
-    RETURN_IF_ERROR(Convert(from, scratch.data(), to, out + (piece.begin - interval.begin) * SizeOf(to), piece.size()));
+    FSDP_RETURN_IF_ERROR(source.Read(origin, piece, scratch.data()));
+    FSDP_RETURN_IF_ERROR(
+        Convert(from, scratch.data(), to, out + (piece.begin - interval.begin) * SizeOf(to), piece.size()));
   }
   return absl::OkStatus();
 }
@@ -161,7 +162,7 @@ class VerifiedReads {
   }
 
   absl::Status Read(const StateKey& key, const Interval& interval, void* out) {
-    RETURN_IF_ERROR(ReadConverted(source_, plan_, key, interval, static_cast<std::byte*>(out)));
+    FSDP_RETURN_IF_ERROR(ReadConverted(source_, plan_, key, interval, static_cast<std::byte*>(out)));
     if (left_.fetch_sub(interval.size()) != interval.size()) return absl::OkStatus();
     return source_.VerifyRest();
   }
@@ -177,8 +178,8 @@ absl::StatusOr<int64_t> BufferBytes(const TensorSource& source, const ConvertPla
                                     const ConvertOptions& options) {
   const int source_ranks = source.format() == "hdf5" ? source.world_size() : 0;
   const int64_t parity = ParityMemory(target_ranks, options.parity, options.io_threads);
-  ASSIGN_OR_RETURN(const int64_t payload,
-                   PayloadMemory(plan.contents, {source_ranks, target_ranks, parity}, options.max_memory));
+  FSDP_ASSIGN_OR_RETURN(const int64_t payload,
+                        PayloadMemory(plan.contents, {source_ranks, target_ranks, parity}, options.max_memory));
   return payload / 4;
 }
 
@@ -212,11 +213,11 @@ absl::Status WriteToSafetensors(const TensorSource& source, const ConvertPlan& p
   HuggingFaceOptions write;
   write.max_shard_size = options.max_shard_size.value_or(kDefaultMaxShardSize);
   write.safetensors.overwrite = options.force;
-  ASSIGN_OR_RETURN(write.safetensors.buffer_bytes, BufferBytes(source, plan, 0, options));
+  FSDP_ASSIGN_OR_RETURN(write.safetensors.buffer_bytes, BufferBytes(source, plan, 0, options));
   write.safetensors.io_threads = options.io_threads;
   write.safetensors.progress = options.progress;
   write.safetensors.file_system = options.file_system;
-  ASSIGN_OR_RETURN(write.safetensors.metadata, SafetensorsMetadata(source.metadata(), source.contents()));
+  FSDP_ASSIGN_OR_RETURN(write.safetensors.metadata, SafetensorsMetadata(source.metadata(), source.contents()));
   if (IsTargetDirectory(destination, options))
     return WriteHuggingFaceDirectory(destination, plan.contents, read, write);
   return WriteSafetensors(destination, plan.contents, read, write.safetensors);
@@ -224,7 +225,7 @@ absl::Status WriteToSafetensors(const TensorSource& source, const ConvertPlan& p
 
 absl::Status WriteToHdf5(const TensorSource& source, ConvertPlan& plan, const PayloadReader& read,
                          const std::string& destination, const ConvertOptions& options) {
-  ASSIGN_OR_RETURN(const auto metadata, SafetensorsMetadata(source.metadata(), source.contents()));
+  FSDP_ASSIGN_OR_RETURN(const auto metadata, SafetensorsMetadata(source.metadata(), source.contents()));
   KeepSafetensorsMetadata(metadata, plan.contents);
   CheckpointDirectoryOptions write;
   write.type = options.state_dict_type.value_or(StateDictType::kFull);
@@ -233,7 +234,7 @@ absl::Status WriteToHdf5(const TensorSource& source, ConvertPlan& plan, const Pa
   write.step = std::max<int64_t>(source.step(), 0);
   write.overwrite = options.force;
   const int target_ranks = write.type == StateDictType::kFull ? 1 : write.world_size;
-  ASSIGN_OR_RETURN(write.max_memory, BufferBytes(source, plan, target_ranks, options));
+  FSDP_ASSIGN_OR_RETURN(write.max_memory, BufferBytes(source, plan, target_ranks, options));
   write.io_threads = options.io_threads;
   write.progress = options.progress;
   write.file_system = options.file_system;
@@ -250,7 +251,7 @@ absl::Status WriteToTorch(const TensorSource& source, const ConvertPlan& plan, c
   write.file_system = options.file_system;
   const bool is_dcp = TargetFormat(destination, options) == CheckpointFormat::kDcp;
   const int world_size = is_dcp ? options.world_size.value_or(source.world_size()) : 1;
-  ASSIGN_OR_RETURN(write.buffer_bytes, BufferBytes(source, plan, is_dcp ? world_size : 0, options));
+  FSDP_ASSIGN_OR_RETURN(write.buffer_bytes, BufferBytes(source, plan, is_dcp ? world_size : 0, options));
   return is_dcp ? WriteDcpDirectory(destination, plan.contents, world_size, read, write)
                 : WriteTorchFile(destination, plan.contents, read, write);
 }
@@ -298,7 +299,7 @@ absl::Status CheckConvertOptions(const std::string& destination, const ConvertOp
     return absl::InvalidArgumentError(
         absl::StrCat("--max_memory=", options.max_memory, ", expected at least ", kMinConvertMemory >> 20, "MiB"));
   }
-  RETURN_IF_ERROR(NameFilter::Create(options.names).status());
+  FSDP_RETURN_IF_ERROR(NameFilter::Create(options.names).status());
   const CheckpointFormat format = TargetFormat(destination, options);
   if (format == CheckpointFormat::kHdf5) return CheckHdf5Options(destination, options);
   if (format == CheckpointFormat::kSafetensors) return CheckSafetensorsOptions(destination, options);
@@ -307,20 +308,21 @@ absl::Status CheckConvertOptions(const std::string& destination, const ConvertOp
 
 absl::StatusOr<ConvertReport> ConvertCheckpoint(const std::string& source_path, const std::string& destination,
                                                 const ConvertOptions& options) {
-  RETURN_IF_ERROR(CheckConvertOptions(destination, options));
-  RETURN_IF_ERROR(CheckDestination(destination, IsTargetDirectory(destination, options), options.force));
-  ASSIGN_OR_RETURN(const NameFilter filter, NameFilter::Create(options.names));
-  ASSIGN_OR_RETURN(
+  FSDP_RETURN_IF_ERROR(CheckConvertOptions(destination, options));
+  FSDP_RETURN_IF_ERROR(CheckDestination(destination, IsTargetDirectory(destination, options), options.force));
+  FSDP_ASSIGN_OR_RETURN(const NameFilter filter, NameFilter::Create(options.names));
+  FSDP_ASSIGN_OR_RETURN(
       const std::unique_ptr<TensorSource> source,
       OpenTensorSource(source_path, {.flat_layout = options.flat_layout, .model_only = options.model_only}));
-  RETURN_IF_ERROR(CheckMetadata(*source, source_path, TargetFormat(destination, options)));
-  ASSIGN_OR_RETURN(ConvertPlan plan, PlanConversion(source->contents(), filter, options.dtype, options.model_only));
+  FSDP_RETURN_IF_ERROR(CheckMetadata(*source, source_path, TargetFormat(destination, options)));
+  FSDP_ASSIGN_OR_RETURN(ConvertPlan plan,
+                        PlanConversion(source->contents(), filter, options.dtype, options.model_only));
   VerifiedReads reads(*source, plan, TargetFormat(destination, options));
   const PayloadReader read = [&](const StateKey& key, const Interval& interval, void* out) {
     return reads.Read(key, interval, out);
   };
   ConvertReport report = ReportOf(*source, plan, TargetFormat(destination, options));
-  RETURN_IF_ERROR(WriteTarget(*source, plan, read, destination, options));
+  FSDP_RETURN_IF_ERROR(WriteTarget(*source, plan, read, destination, options));
   return report;
 }
 

@@ -13,11 +13,11 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "checkpoint/convert/name_filter.h"
-#include "checkpoint/storage/file_system.h"
-#include "checkpoint/torch/flat_layout.h"
-#include "tensor/dtype.h"
-#include "tensor/state_dict.h"
+#include "fsdp/checkpoint/convert/name_filter.h"
+#include "fsdp/checkpoint/format/flat_layout.h"
+#include "fsdp/checkpoint/storage/file_system.h"
+#include "fsdp/tensor/dtype.h"
+#include "fsdp/tensor/state_dict.h"
 
 namespace fsdp {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "checkpoint/convert/convert_destination.h"
+#include "fsdp/checkpoint/convert/convert_destination.h"
 
 #include <filesystem>
 #include <string_view>
@@ -7,10 +7,11 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
-#include "checkpoint/format/file_names.h"
-#include "checkpoint/safetensors/hugging_face_index.h"
-#include "checkpoint/torch/dcp_metadata.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/format/file_names.h"
+#include "fsdp/checkpoint/safetensors/hugging_face_index.h"
+#include "fsdp/checkpoint/storage/path.h"
+#include "fsdp/checkpoint/torch/dcp/dcp_metadata.h"
 
 namespace fsdp {
 namespace {

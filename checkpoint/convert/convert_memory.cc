@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "checkpoint/convert/convert_memory.h"
+#include "fsdp/checkpoint/convert/convert_memory.h"
 
 #include <algorithm>
 

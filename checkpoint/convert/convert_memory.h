@@ -8,7 +8,7 @@
 #include <cstdint>
 
 #include "absl/status/statusor.h"
-#include "tensor/state_dict.h"
+#include "fsdp/tensor/state_dict.h"
 
 namespace fsdp {
 

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "checkpoint/convert/convert_plan.h"
+#include "fsdp/checkpoint/convert/convert_plan.h"
 
 #include <algorithm>
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/quote.h"
-#include "base/status_macros.h"
-#include "checkpoint/convert/param_groups.h"
+#include "fsdp/base/quote.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/convert/param_groups.h"
 
 namespace fsdp {
 namespace {
@@ -30,7 +30,7 @@ class Planner {
     if (key.section == Section::kParamGroups) return AddParamGroups(value);
     StateKey renamed = key;
     if (key.section != Section::kExtra) {  // filters are about parameters
-      ASSIGN_OR_RETURN(std::optional<std::string> fqn, NewName(key.fqn));
+      FSDP_ASSIGN_OR_RETURN(std::optional<std::string> fqn, NewName(key.fqn));
       if (!fqn) return absl::OkStatus();
       renamed.fqn = *std::move(fqn);
     }
@@ -54,8 +54,8 @@ class Planner {
 
   absl::Status AddAliases() {
     for (const auto& [alias, target] : source_.aliases) {
-      ASSIGN_OR_RETURN(std::optional<std::string> new_alias, NewName(alias));
-      ASSIGN_OR_RETURN(std::optional<std::string> new_target, NewName(target));
+      FSDP_ASSIGN_OR_RETURN(std::optional<std::string> new_alias, NewName(alias));
+      FSDP_ASSIGN_OR_RETURN(std::optional<std::string> new_target, NewName(target));
       if (!new_alias || !new_target) continue;
       if (plan_.contents.contains(StateKey::Model(*new_alias)) &&
           source_.FindTensor(StateKey::Model(alias)) == nullptr) {
@@ -78,10 +78,10 @@ class Planner {
       FlatUnitLayout renamed = unit;
       renamed.parameters.clear();
       if (!unit.name.empty()) {  // the root keeps its empty name
-        ASSIGN_OR_RETURN(renamed.name, filter_.Rename(unit.name));
+        FSDP_ASSIGN_OR_RETURN(renamed.name, filter_.Rename(unit.name));
       }
       for (const FlatUnitLayout::Entry& entry : unit.parameters) {
-        ASSIGN_OR_RETURN(std::optional<std::string> fqn, NewName(entry.fqn));
+        FSDP_ASSIGN_OR_RETURN(std::optional<std::string> fqn, NewName(entry.fqn));
         if (fqn) renamed.parameters.push_back({*std::move(fqn), entry.offset, entry.numel});
       }
       if (!renamed.parameters.empty() || unit.parameters.empty()) plan_.contents.units.push_back(std::move(renamed));
@@ -99,9 +99,9 @@ class Planner {
  private:
   // The name of a parameter in the target; nothing when it is left out.
   absl::StatusOr<std::optional<std::string>> NewName(const std::string& name) const {
-    ASSIGN_OR_RETURN(const bool keep, filter_.Keeps(name));
+    FSDP_ASSIGN_OR_RETURN(const bool keep, filter_.Keeps(name));
     if (!keep) return std::optional<std::string>();
-    ASSIGN_OR_RETURN(std::string renamed, filter_.Rename(name));
+    FSDP_ASSIGN_OR_RETURN(std::string renamed, filter_.Rename(name));
     return std::make_optional(std::move(renamed));
   }
 
@@ -111,8 +111,8 @@ class Planner {
       plan_.contents.Set(StateKey::ParamGroups(), value);
       return absl::OkStatus();
     }
-    ASSIGN_OR_RETURN(std::string renamed,
-                     RenameParamGroups(*text, [this](const std::string& name) { return NewName(name); }));
+    FSDP_ASSIGN_OR_RETURN(std::string renamed,
+                          RenameParamGroups(*text, [this](const std::string& name) { return NewName(name); }));
     plan_.contents.Set(StateKey::ParamGroups(), std::move(renamed));
     return absl::OkStatus();
   }
@@ -130,10 +130,10 @@ absl::StatusOr<ConvertPlan> PlanConversion(const StateDict& source, const NameFi
   Planner planner(source, filter, dtype);
   for (const auto& [key, value] : source.entries()) {
     if (model_only && key.section != Section::kModel) continue;
-    RETURN_IF_ERROR(planner.AddEntry(key, value));
+    FSDP_RETURN_IF_ERROR(planner.AddEntry(key, value));
   }
-  RETURN_IF_ERROR(planner.AddAliases());
-  RETURN_IF_ERROR(planner.AddUnits());
+  FSDP_RETURN_IF_ERROR(planner.AddAliases());
+  FSDP_RETURN_IF_ERROR(planner.AddUnits());
   return std::move(planner).Finish();
 }
 

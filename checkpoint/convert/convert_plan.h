@@ -9,9 +9,9 @@
 #include <optional>
 
 #include "absl/status/statusor.h"
-#include "checkpoint/convert/name_filter.h"
-#include "tensor/dtype.h"
-#include "tensor/state_dict.h"
+#include "fsdp/checkpoint/convert/name_filter.h"
+#include "fsdp/tensor/dtype.h"
+#include "fsdp/tensor/state_dict.h"
 
 namespace fsdp {
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "checkpoint/convert/convert_plan.h"
+#include "fsdp/checkpoint/convert/convert_plan.h"
 
 #include <string>
 #include <vector>
 
-#include "base/status_matchers.h"
+#include "fsdp/base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -41,7 +41,7 @@ StateDict Source() {
 
 absl::StatusOr<ConvertPlan> Plan(const NameFilter::Patterns& patterns, std::optional<DType> dtype = std::nullopt,
                                  bool model_only = false) {
-  ASSIGN_OR_RETURN(const NameFilter filter, NameFilter::Create(patterns));
+  FSDP_ASSIGN_OR_RETURN(const NameFilter filter, NameFilter::Create(patterns));
   return PlanConversion(Source(), filter, dtype, model_only);
 }
 

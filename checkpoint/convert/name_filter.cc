@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "checkpoint/convert/name_filter.h"
+#include "fsdp/checkpoint/convert/name_filter.h"
 
 #include <cctype>
 
 #include "absl/strings/str_cat.h"
-#include "base/quote.h"
-#include "base/status_macros.h"
+#include "fsdp/base/quote.h"
+#include "fsdp/base/status_macros.h"
 
 namespace fsdp {
 namespace {
@@ -56,13 +56,13 @@ std::string GroupsWithDollar(std::string replacement) {
 absl::StatusOr<NameFilter> NameFilter::Create(const Patterns& patterns) {
   NameFilter filter;
   for (const std::string& pattern : patterns.include) {
-    ASSIGN_OR_RETURN(filter.include_.emplace_back(), Compile(pattern));
+    FSDP_ASSIGN_OR_RETURN(filter.include_.emplace_back(), Compile(pattern));
   }
   for (const std::string& pattern : patterns.exclude) {
-    ASSIGN_OR_RETURN(filter.exclude_.emplace_back(), Compile(pattern));
+    FSDP_ASSIGN_OR_RETURN(filter.exclude_.emplace_back(), Compile(pattern));
   }
   for (const auto& [pattern, replacement] : patterns.rename) {
-    ASSIGN_OR_RETURN(std::regex regex, Compile(pattern));
+    FSDP_ASSIGN_OR_RETURN(std::regex regex, Compile(pattern));
     filter.rename_.emplace_back(std::move(regex), GroupsWithDollar(replacement));
   }
   return filter;
@@ -84,9 +84,9 @@ absl::StatusOr<bool> NameFilter::Keeps(const std::string& name) const {
 absl::StatusOr<std::string> NameFilter::Rename(const std::string& name) const {
   std::string renamed = name;
   for (const auto& [pattern, replacement] : rename_) {
-    ASSIGN_OR_RETURN(renamed, Guarded(renamed, [&, &pattern = pattern, &replacement = replacement] {
-                       return std::regex_replace(renamed, pattern, replacement);
-                     }));
+    FSDP_ASSIGN_OR_RETURN(renamed, Guarded(renamed, [&, &pattern = pattern, &replacement = replacement] {
+                            return std::regex_replace(renamed, pattern, replacement);
+                          }));
   }
   return renamed;
 }

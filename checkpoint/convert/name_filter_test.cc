@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "checkpoint/convert/name_filter.h"
+#include "fsdp/checkpoint/convert/name_filter.h"
 
-#include "base/status_matchers.h"
+#include "fsdp/base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

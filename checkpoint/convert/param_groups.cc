@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "checkpoint/convert/param_groups.h"
+#include "fsdp/checkpoint/convert/param_groups.h"
 
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
-#include "checkpoint/format/json_events.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/format/json_events.h"
 #include "nlohmann/json.hpp"
 
 namespace fsdp {
@@ -39,7 +39,7 @@ absl::StatusOr<std::string> RenameParamGroups(
     Json params = Json::array();
     for (Json& param : group["params"]) {
       if (param.is_string()) {
-        ASSIGN_OR_RETURN(std::optional<std::string> renamed, new_name(param.get<std::string>()));
+        FSDP_ASSIGN_OR_RETURN(std::optional<std::string> renamed, new_name(param.get<std::string>()));
         if (!renamed) continue;
         param = *std::move(renamed);
       }

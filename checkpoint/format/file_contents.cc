@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "checkpoint/format/file_contents.h"
+#include "fsdp/checkpoint/format/file_contents.h"
 
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "base/quote.h"
+#include "fsdp/base/quote.h"
 
 namespace fsdp {
 namespace {

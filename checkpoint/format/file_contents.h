@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "absl/functional/function_ref.h"
-#include "checkpoint/format/manifest.h"
+#include "fsdp/checkpoint/format/manifest.h"
 
 namespace fsdp {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "checkpoint/format/file_contents.h"
+#include "fsdp/checkpoint/format/file_contents.h"
 
 #include <string>
 #include <vector>

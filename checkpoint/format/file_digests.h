@@ -5,9 +5,9 @@
 #define FSDP_CHECKPOINT_FORMAT_FILE_DIGESTS_H_
 
 #include "absl/status/status.h"
-#include "base/thread_pool.h"
-#include "checkpoint/format/manifest.h"
-#include "checkpoint/storage/file_system.h"
+#include "fsdp/base/thread_pool.h"
+#include "fsdp/checkpoint/format/manifest.h"
+#include "fsdp/checkpoint/storage/file_system.h"
 
 namespace fsdp {
 

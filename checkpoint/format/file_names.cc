@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "checkpoint/format/file_names.h"
+#include "fsdp/checkpoint/format/file_names.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
-#include "base/quote.h"
+#include "fsdp/base/quote.h"
 
 namespace fsdp {
 namespace {
@@ -87,18 +87,6 @@ bool IsSetAsideName(const std::string& name) {
 std::string NewNonce() {
   std::random_device random;
   return absl::StrCat(absl::Hex((uint64_t{random()} << 32) | random(), absl::kZeroPad16));
-}
-
-std::string JoinPath(const std::string& directory, const std::string& name) {
-  return absl::EndsWith(directory, "/") ? absl::StrCat(directory, name) : absl::StrCat(directory, "/", name);
-}
-
-PathParts SplitPath(const std::string& path) {
-  const size_t last = path.find_last_not_of('/');
-  if (last == std::string::npos) return {path.empty() ? "." : "/", ""};
-  const size_t slash = path.rfind('/', last);
-  if (slash == std::string::npos) return {".", path.substr(0, last + 1)};
-  return {slash == 0 ? "/" : path.substr(0, slash), path.substr(slash + 1, last - slash)};
 }
 
 absl::Status CheckFileName(const std::string& name) {

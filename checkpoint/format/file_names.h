@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The names that files and directories of a checkpoint have, and the way from a path to its directory and name. Pure.
+// The names that files and directories of a checkpoint have. Pure.
 #ifndef FSDP_CHECKPOINT_FORMAT_FILE_NAMES_H_
 #define FSDP_CHECKPOINT_FORMAT_FILE_NAMES_H_
 
@@ -62,17 +62,6 @@ bool IsSetAsideName(const std::string& name);
 
 // 16 hexadecimal digits that no other process chooses.
 std::string NewNonce();
-
-// `directory`/`name`.
-std::string JoinPath(const std::string& directory, const std::string& name);
-
-// The directory of `path` ("." when it names none) and the name in it, trailing slashes aside; the name is empty for
-// "/".
-struct PathParts {
-  std::string directory;
-  std::string name;
-};
-PathParts SplitPath(const std::string& path);
 
 // OK when `name` names a file directly inside a directory: not empty, "." or "..", no '/', no control character, at
 // most 255 bytes. Otherwise kDataLoss.

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "checkpoint/format/file_scan.h"
+#include "fsdp/checkpoint/format/file_scan.h"
 
 #include <algorithm>
 #include <mutex>
 #include <utility>
 
-#include "base/status_macros.h"
-#include "checkpoint/format/rest_digest.h"
-#include "checkpoint/storage/parallel_reads.h"
-#include "checkpoint/storage/write_queue.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/format/rest_digest.h"
+#include "fsdp/checkpoint/storage/parallel_reads.h"
+#include "fsdp/checkpoint/storage/write_queue.h"
 
 namespace fsdp {
 namespace {
@@ -30,7 +30,7 @@ class FileScan {
 
   absl::Status Run(ThreadPool& pool) {
     for (size_t i = 0; i < files_.size(); ++i) {
-      if (files_[i] != nullptr) RETURN_IF_ERROR(AddFile(static_cast<int>(i)));
+      if (files_[i] != nullptr) FSDP_RETURN_IF_ERROR(AddFile(static_cast<int>(i)));
     }
     JoinSections();
     return ReadInParallel(
@@ -80,14 +80,14 @@ class FileScan {
   absl::StatusOr<std::shared_ptr<const File>> Open(int file) {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (open_ == nullptr || open_file_ != file) {
-      ASSIGN_OR_RETURN(open_, scanner_.open(file));
+      FSDP_ASSIGN_OR_RETURN(open_, scanner_.open(file));
       open_file_ = file;
     }
     return open_;
   }
 
   absl::StatusOr<LargeRead> Begin(const SectionRun& run) {
-    ASSIGN_OR_RETURN(std::shared_ptr<const File> file, Open(sections_[run.first].file));
+    FSDP_ASSIGN_OR_RETURN(std::shared_ptr<const File> file, Open(sections_[run.first].file));
     return LargeRead{std::move(file), run.range};
   }
 
@@ -95,9 +95,9 @@ class FileScan {
     for (size_t i = run.first; i < run.first + run.count; ++i) {
       const Section& section = sections_[i];
       if (bytes.ok()) {
-        RETURN_IF_ERROR(Deliver(section, *bytes + (section.range.offset - run.range.offset)));
+        FSDP_RETURN_IF_ERROR(Deliver(section, *bytes + (section.range.offset - run.range.offset)));
       } else {
-        RETURN_IF_ERROR(ReadAlone(section));
+        FSDP_RETURN_IF_ERROR(ReadAlone(section));
       }
       if (scanner_.count) scanner_.count(section.range.nbytes);
     }
@@ -108,8 +108,8 @@ class FileScan {
   absl::Status ReadAlone(const Section& section) {
     const AlignedBlock memory = NewAlignedBlock(section.range.nbytes);
     const auto read = [&]() -> absl::StatusOr<const std::byte*> {
-      ASSIGN_OR_RETURN(const std::shared_ptr<const File> file, Open(section.file));
-      RETURN_IF_ERROR(file->Read(section.range.offset, absl::MakeSpan(memory.get(), section.range.nbytes)));
+      FSDP_ASSIGN_OR_RETURN(const std::shared_ptr<const File> file, Open(section.file));
+      FSDP_RETURN_IF_ERROR(file->Read(section.range.offset, absl::MakeSpan(memory.get(), section.range.nbytes)));
       return memory.get();
     };
     return Deliver(section, read());

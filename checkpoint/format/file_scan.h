@@ -14,10 +14,10 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "base/digest.h"
-#include "base/thread_pool.h"
-#include "checkpoint/format/manifest.h"
-#include "checkpoint/storage/file_system.h"
+#include "fsdp/base/digest.h"
+#include "fsdp/base/thread_pool.h"
+#include "fsdp/checkpoint/format/manifest.h"
+#include "fsdp/checkpoint/storage/file_system.h"
 
 namespace fsdp {
 

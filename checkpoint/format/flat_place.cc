@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "checkpoint/format/flat_place.h"
+#include "fsdp/checkpoint/format/flat_place.h"
 
 #include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "checkpoint/format/tensor_name.h"
+#include "fsdp/checkpoint/format/tensor_name.h"
 
 namespace fsdp {
 

@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
-#include "tensor/state_dict.h"
+#include "fsdp/tensor/state_dict.h"
 
 namespace fsdp {
 

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "checkpoint/format/json_document.h"
+#include "fsdp/checkpoint/format/json_document.h"
 
 #include <algorithm>
 #include <limits>
 
 #include "absl/strings/str_cat.h"
-#include "base/quote.h"
-#include "base/status_macros.h"
-#include "checkpoint/format/json_events.h"
+#include "fsdp/base/quote.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/format/json_events.h"
 
 namespace fsdp {
 namespace {
@@ -44,7 +44,7 @@ bool IsInteger(const json& value) {
 absl::StatusOr<json> ParseJson(std::string_view text) {
   // The parser below keeps the last of two members of one name, and takes any depth.
   AnyJson any;
-  RETURN_IF_ERROR(VisitJson(text, any));
+  FSDP_RETURN_IF_ERROR(VisitJson(text, any));
   json document = json::parse(text.begin(), text.end(), /*cb=*/nullptr, /*allow_exceptions=*/false);
   if (!document.is_object()) return absl::DataLossError("it is not a JSON object");
   return document;
@@ -69,13 +69,13 @@ absl::StatusOr<const json*> ArrayMember(const json& object, const char* name) {
 }
 
 absl::StatusOr<std::vector<int64_t>> IntegerArrayMember(const json& object, const char* name) {
-  ASSIGN_OR_RETURN(const json* array, ArrayMember(object, name));
+  FSDP_ASSIGN_OR_RETURN(const json* array, ArrayMember(object, name));
   if (!std::all_of(array->begin(), array->end(), IsInteger)) return Wrong(name, "an array of integers");
   return array->get<std::vector<int64_t>>();
 }
 
 absl::StatusOr<std::vector<std::string>> StringArrayMember(const json& object, const char* name) {
-  ASSIGN_OR_RETURN(const json* array, ArrayMember(object, name));
+  FSDP_ASSIGN_OR_RETURN(const json* array, ArrayMember(object, name));
   if (!std::all_of(array->begin(), array->end(), [](const json& value) { return value.is_string(); })) {
     return Wrong(name, "an array of strings");
   }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "checkpoint/format/json_events.h"
+#include "fsdp/checkpoint/format/json_events.h"
 
 #include <vector>
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
-#include "base/quote.h"
+#include "fsdp/base/quote.h"
 #include "nlohmann/json.hpp"
 
 namespace fsdp {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "checkpoint/format/manifest.h"
+#include "fsdp/checkpoint/format/manifest.h"
 
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "base/quote.h"
-#include "base/status_macros.h"
+#include "fsdp/base/quote.h"
+#include "fsdp/base/status_macros.h"
 
 namespace fsdp {
 namespace {
@@ -95,7 +95,7 @@ absl::Status MergeRecords(const std::vector<Manifest>& records, Manifest& whole)
         whole.tensors.back().intervals.clear();
       }
       StoredTensor& merged = whole.tensors[it->second];
-      RETURN_IF_ERROR(CheckAgree(merged, tensor, record.rank));
+      FSDP_RETURN_IF_ERROR(CheckAgree(merged, tensor, record.rank));
       for (StoredInterval interval : tensor.intervals) {
         interval.file += first_file;
         merged.intervals.push_back(interval);

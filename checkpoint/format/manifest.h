@@ -13,13 +13,11 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "base/digest.h"
-#include "tensor/state_dict.h"
+#include "fsdp/base/digest.h"
+#include "fsdp/checkpoint/storage/byte_range.h"
+#include "fsdp/tensor/state_dict.h"
 
 namespace fsdp {
-
-// Files are read and written in blocks of this size; no block that has a digest is longer.
-inline constexpr int64_t kBlockBytes = int64_t{4} << 20;
 
 // What a longer extent of payload is digested in: whoever wants a part of it reads no more than this beyond each end.
 // Another world size cuts every tensor elsewhere, so longer blocks were read twice: a quarter of the bytes of 8 ranks
@@ -28,17 +26,6 @@ inline constexpr int64_t kDigestBlockBytes = int64_t{1} << 20;
 
 // Texts are small: longer ones are neither written nor read.
 inline constexpr int64_t kMaxTextBytes = int64_t{256} << 20;
-
-// Blocks of kBlockBytes of `nbytes` bytes.
-inline int64_t BlockCount(int64_t nbytes) { return (nbytes + kBlockBytes - 1) / kBlockBytes; }
-
-struct ByteRange {
-  int64_t offset = 0;
-  int64_t nbytes = 0;
-
-  int64_t end() const { return offset + nbytes; }
-  bool operator==(const ByteRange& other) const { return offset == other.offset && nbytes == other.nbytes; }
-};
 
 // The payload of one dataset.
 struct StoredExtent {

@@ -12,13 +12,13 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "base/quote.h"
-#include "base/status_macros.h"
-#include "checkpoint/format/file_names.h"
-#include "checkpoint/format/json_document.h"
-#include "checkpoint/format/manifest_json.h"
-#include "checkpoint/format/sealed_json.h"
-#include "checkpoint/format/tensor_name.h"
+#include "fsdp/base/quote.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/format/file_names.h"
+#include "fsdp/checkpoint/format/json_document.h"
+#include "fsdp/checkpoint/format/manifest_json.h"
+#include "fsdp/checkpoint/format/sealed_json.h"
+#include "fsdp/checkpoint/format/tensor_name.h"
 
 namespace fsdp {
 namespace {
@@ -33,8 +33,8 @@ absl::Status In(const std::string& what, const absl::Status& status) {
 }
 
 absl::StatusOr<ByteRange> DecodeRange(const json& object) {
-  ASSIGN_OR_RETURN(const int64_t offset, IntegerMember(object, "offset"));
-  ASSIGN_OR_RETURN(const int64_t nbytes, IntegerMember(object, "bytes"));
+  FSDP_ASSIGN_OR_RETURN(const int64_t offset, IntegerMember(object, "offset"));
+  FSDP_ASSIGN_OR_RETURN(const int64_t nbytes, IntegerMember(object, "bytes"));
   if (nbytes > std::numeric_limits<int64_t>::max() - offset) return Broken("offset and bytes overflow");
   return ByteRange{offset, nbytes};
 }
@@ -48,11 +48,11 @@ absl::StatusOr<Digest> DecodeDigest(const json& value) {
 
 absl::StatusOr<StoredExtent> DecodeExtent(const json& object) {
   StoredExtent extent;
-  ASSIGN_OR_RETURN(extent.range, DecodeRange(object));
-  ASSIGN_OR_RETURN(const json* digests, ArrayMember(object, "digests"));
+  FSDP_ASSIGN_OR_RETURN(extent.range, DecodeRange(object));
+  FSDP_ASSIGN_OR_RETURN(const json* digests, ArrayMember(object, "digests"));
   if (extent.range.nbytes == 0) return Broken(absl::StrCat("an empty extent at byte ", extent.range.offset));
   if (object.contains("block")) {
-    ASSIGN_OR_RETURN(extent.block_bytes, IntegerMember(object, "block"));
+    FSDP_ASSIGN_OR_RETURN(extent.block_bytes, IntegerMember(object, "block"));
     if (!IsDigestBlock(extent.block_bytes)) {
       return Broken(absl::StrCat(Describe(extent.range), " have digests of blocks of ", extent.block_bytes,
                                  " bytes, expected a power of two from 65536 to ", kBlockBytes));
@@ -64,7 +64,7 @@ absl::StatusOr<StoredExtent> DecodeExtent(const json& object) {
   }
   extent.digests.reserve(blocks);
   for (const json& value : *digests) {
-    ASSIGN_OR_RETURN(const Digest digest, DecodeDigest(value));
+    FSDP_ASSIGN_OR_RETURN(const Digest digest, DecodeDigest(value));
     extent.digests.push_back(digest);
   }
   return extent;
@@ -89,33 +89,33 @@ absl::Status CheckRanges(const StoredFile& file) {
 
 absl::StatusOr<StoredFile> DecodeFile(const json& object) {
   StoredFile file;
-  ASSIGN_OR_RETURN(file.name, StringMember(object, "name"));
-  RETURN_IF_ERROR(CheckFileName(file.name));
-  ASSIGN_OR_RETURN(file.nbytes, IntegerMember(object, "bytes"));
+  FSDP_ASSIGN_OR_RETURN(file.name, StringMember(object, "name"));
+  FSDP_RETURN_IF_ERROR(CheckFileName(file.name));
+  FSDP_ASSIGN_OR_RETURN(file.nbytes, IntegerMember(object, "bytes"));
   if (const auto record = object.find("record"); record != object.end()) {
-    ASSIGN_OR_RETURN(file.record, DecodeRange(*record));
+    FSDP_ASSIGN_OR_RETURN(file.record, DecodeRange(*record));
   }
   if (const auto origin = object.find("origin"); origin != object.end()) {
     file.origin.emplace();
-    ASSIGN_OR_RETURN(file.origin->save_id, StringMember(*origin, "save_id"));
-    ASSIGN_OR_RETURN(file.origin->step, IntegerMember(*origin, "step"));
-    ASSIGN_OR_RETURN(file.origin->name, StringMember(*origin, "name"));
+    FSDP_ASSIGN_OR_RETURN(file.origin->save_id, StringMember(*origin, "save_id"));
+    FSDP_ASSIGN_OR_RETURN(file.origin->step, IntegerMember(*origin, "step"));
+    FSDP_ASSIGN_OR_RETURN(file.origin->name, StringMember(*origin, "name"));
   }
   const auto digest = object.find("rest_digest");
   if (digest == object.end()) return Broken("member \"rest_digest\" is missing");
-  ASSIGN_OR_RETURN(file.rest_digest, DecodeDigest(*digest));
-  ASSIGN_OR_RETURN(const json* extents, ArrayMember(object, "extents"));
+  FSDP_ASSIGN_OR_RETURN(file.rest_digest, DecodeDigest(*digest));
+  FSDP_ASSIGN_OR_RETURN(const json* extents, ArrayMember(object, "extents"));
   for (const json& value : *extents) {
-    ASSIGN_OR_RETURN(StoredExtent extent, DecodeExtent(value));
+    FSDP_ASSIGN_OR_RETURN(StoredExtent extent, DecodeExtent(value));
     file.extents.push_back(std::move(extent));
   }
-  RETURN_IF_ERROR(CheckRanges(file));
+  FSDP_RETURN_IF_ERROR(CheckRanges(file));
   file.unknown = UnknownMembers(object, {"name", "bytes", "record", "origin", "rest_digest", "extents"});
   return file;
 }
 
 absl::Status DecodeFiles(const json& document, Manifest& manifest, FileIndex& index) {
-  ASSIGN_OR_RETURN(const json* files, ArrayMember(document, "files"));
+  FSDP_ASSIGN_OR_RETURN(const json* files, ArrayMember(document, "files"));
   for (const json& value : *files) {
     absl::StatusOr<StoredFile> file = DecodeFile(value);
     if (!file.ok()) return In(absl::StrCat("file ", NameOf(value)), file.status());
@@ -129,7 +129,7 @@ absl::Status DecodeFiles(const json& document, Manifest& manifest, FileIndex& in
 }
 
 absl::StatusOr<int> DecodeFileName(const json& object, const FileIndex& index) {
-  ASSIGN_OR_RETURN(const std::string name, StringMember(object, "file"));
+  FSDP_ASSIGN_OR_RETURN(const std::string name, StringMember(object, "file"));
   const auto it = index.find(name);
   if (it == index.end()) return Broken(absl::StrCat("file ", Quote(name), " is not among the files"));
   return it->second;
@@ -146,7 +146,7 @@ absl::Status CheckInExtent(const StoredFile& file, const ByteRange& range) {
 }
 
 absl::StatusOr<StateKey> DecodeKey(const json& object) {
-  ASSIGN_OR_RETURN(const std::string name, StringMember(object, "name"));
+  FSDP_ASSIGN_OR_RETURN(const std::string name, StringMember(object, "name"));
   StateKey key;
   if (name == "optim/param_groups") {
     key = StateKey::ParamGroups();
@@ -155,7 +155,7 @@ absl::StatusOr<StateKey> DecodeKey(const json& object) {
   } else if (absl::StartsWith(name, "extra/")) {
     key = StateKey::Extra(name.substr(6));
   } else if (absl::StartsWith(name, "optim/state/")) {
-    ASSIGN_OR_RETURN(const std::string state, StringMember(object, "state"));
+    FSDP_ASSIGN_OR_RETURN(const std::string state, StringMember(object, "state"));
     const std::string fqn_and_slash = name.substr(12, name.size() - 12 - std::min(name.size() - 12, state.size()));
     if (fqn_and_slash.empty() || fqn_and_slash.back() != '/' || !absl::EndsWith(name, state)) {
       return Broken(absl::StrCat("the name does not end with its state ", Quote(state)));
@@ -171,38 +171,38 @@ absl::StatusOr<StateKey> DecodeKey(const json& object) {
 absl::StatusOr<StoredInterval> DecodeInterval(const json& object, const StoredTensor& tensor, const Manifest& manifest,
                                               const FileIndex& index) {
   StoredInterval stored;
-  ASSIGN_OR_RETURN(stored.interval.begin, IntegerMember(object, "begin"));
-  ASSIGN_OR_RETURN(stored.interval.end, IntegerMember(object, "end"));
-  ASSIGN_OR_RETURN(stored.file, DecodeFileName(object, index));
-  ASSIGN_OR_RETURN(stored.offset, IntegerMember(object, "offset"));
+  FSDP_ASSIGN_OR_RETURN(stored.interval.begin, IntegerMember(object, "begin"));
+  FSDP_ASSIGN_OR_RETURN(stored.interval.end, IntegerMember(object, "end"));
+  FSDP_ASSIGN_OR_RETURN(stored.file, DecodeFileName(object, index));
+  FSDP_ASSIGN_OR_RETURN(stored.offset, IntegerMember(object, "offset"));
   if (stored.interval.begin > stored.interval.end || stored.interval.end > tensor.shape.numel()) {
     return Broken(absl::StrCat("interval ", stored.interval.ToString(), " of ", tensor.shape.numel(), " elements"));
   }
   if (stored.interval.empty()) return stored;
   const ByteRange range = {stored.offset, stored.interval.size() * SizeOf(tensor.dtype)};
   if (range.nbytes > std::numeric_limits<int64_t>::max() - range.offset) return Broken("the offset overflows");
-  RETURN_IF_ERROR(CheckInExtent(manifest.files[stored.file], range));
+  FSDP_RETURN_IF_ERROR(CheckInExtent(manifest.files[stored.file], range));
   return stored;
 }
 
 absl::StatusOr<StoredTensor> DecodeTensor(const json& object, const Manifest& manifest, const FileIndex& index) {
   StoredTensor tensor;
-  ASSIGN_OR_RETURN(tensor.key, DecodeKey(object));
-  ASSIGN_OR_RETURN(const std::string dtype, StringMember(object, "dtype"));
+  FSDP_ASSIGN_OR_RETURN(tensor.key, DecodeKey(object));
+  FSDP_ASSIGN_OR_RETURN(const std::string dtype, StringMember(object, "dtype"));
   if (tensor.key.section == StateKey::Section::kParamGroups) return Broken("param_groups are a text");
   const absl::StatusOr<DType> known = ParseDType(dtype);
   if (!known.ok()) return Broken(absl::StrCat("unknown dtype ", Quote(dtype)));
   tensor.dtype = *known;
-  ASSIGN_OR_RETURN(const std::vector<int64_t> dims, IntegerArrayMember(object, "shape"));
+  FSDP_ASSIGN_OR_RETURN(const std::vector<int64_t> dims, IntegerArrayMember(object, "shape"));
   const absl::StatusOr<Shape> shape = Shape::Create(dims);
   if (!shape.ok()) return Broken(std::string(shape.status().message()));
   tensor.shape = *shape;
   if (object.contains("aliases")) {
-    ASSIGN_OR_RETURN(tensor.aliases, StringArrayMember(object, "aliases"));
+    FSDP_ASSIGN_OR_RETURN(tensor.aliases, StringArrayMember(object, "aliases"));
   }
-  ASSIGN_OR_RETURN(const json* intervals, ArrayMember(object, "intervals"));
+  FSDP_ASSIGN_OR_RETURN(const json* intervals, ArrayMember(object, "intervals"));
   for (const json& value : *intervals) {
-    ASSIGN_OR_RETURN(const StoredInterval stored, DecodeInterval(value, tensor, manifest, index));
+    FSDP_ASSIGN_OR_RETURN(const StoredInterval stored, DecodeInterval(value, tensor, manifest, index));
     tensor.intervals.push_back(stored);
   }
   std::sort(tensor.intervals.begin(), tensor.intervals.end(),
@@ -213,18 +213,18 @@ absl::StatusOr<StoredTensor> DecodeTensor(const json& object, const Manifest& ma
 
 absl::StatusOr<StoredText> DecodeText(const json& object, const Manifest& manifest, const FileIndex& index) {
   StoredText text;
-  ASSIGN_OR_RETURN(text.key, DecodeKey(object));
-  ASSIGN_OR_RETURN(text.file, DecodeFileName(object, index));
-  ASSIGN_OR_RETURN(text.range, DecodeRange(object));
+  FSDP_ASSIGN_OR_RETURN(text.key, DecodeKey(object));
+  FSDP_ASSIGN_OR_RETURN(text.file, DecodeFileName(object, index));
+  FSDP_ASSIGN_OR_RETURN(text.range, DecodeRange(object));
   if (text.range.nbytes > kMaxTextBytes) return Broken(absl::StrCat("a text of ", text.range.nbytes, " bytes"));
-  if (text.range.nbytes > 0) RETURN_IF_ERROR(CheckInExtent(manifest.files[text.file], text.range));
+  if (text.range.nbytes > 0) FSDP_RETURN_IF_ERROR(CheckInExtent(manifest.files[text.file], text.range));
   return text;
 }
 
 absl::Status DecodeValues(const json& document, const FileIndex& index, Manifest& manifest) {
   std::set<StateKey> keys;
   std::set<std::string> aliases;
-  ASSIGN_OR_RETURN(const json* tensors, ArrayMember(document, "tensors"));
+  FSDP_ASSIGN_OR_RETURN(const json* tensors, ArrayMember(document, "tensors"));
   for (const json& value : *tensors) {
     absl::StatusOr<StoredTensor> tensor = DecodeTensor(value, manifest, index);
     if (!tensor.ok()) return In(absl::StrCat("tensor ", NameOf(value)), tensor.status());
@@ -234,7 +234,7 @@ absl::Status DecodeValues(const json& document, const FileIndex& index, Manifest
     }
     manifest.tensors.push_back(*std::move(tensor));
   }
-  ASSIGN_OR_RETURN(const json* texts, ArrayMember(document, "texts"));
+  FSDP_ASSIGN_OR_RETURN(const json* texts, ArrayMember(document, "texts"));
   for (const json& value : *texts) {
     absl::StatusOr<StoredText> text = DecodeText(value, manifest, index);
     if (!text.ok()) return In(absl::StrCat("text ", NameOf(value)), text.status());
@@ -250,17 +250,17 @@ absl::Status DecodeValues(const json& document, const FileIndex& index, Manifest
 }
 
 absl::Status DecodeUnits(const json& document, Manifest& manifest) {
-  ASSIGN_OR_RETURN(const json* units, ArrayMember(document, "units"));
+  FSDP_ASSIGN_OR_RETURN(const json* units, ArrayMember(document, "units"));
   for (const json& value : *units) {
     FlatUnitLayout unit;
-    ASSIGN_OR_RETURN(unit.name, StringMember(value, "name"));
-    ASSIGN_OR_RETURN(unit.unsharded_numel, IntegerMember(value, "unsharded_numel"));
-    ASSIGN_OR_RETURN(const json* parameters, ArrayMember(value, "parameters"));
+    FSDP_ASSIGN_OR_RETURN(unit.name, StringMember(value, "name"));
+    FSDP_ASSIGN_OR_RETURN(unit.unsharded_numel, IntegerMember(value, "unsharded_numel"));
+    FSDP_ASSIGN_OR_RETURN(const json* parameters, ArrayMember(value, "parameters"));
     for (const json& parameter : *parameters) {
       FlatUnitLayout::Entry entry;
-      ASSIGN_OR_RETURN(entry.fqn, StringMember(parameter, "fqn"));
-      ASSIGN_OR_RETURN(entry.offset, IntegerMember(parameter, "offset"));
-      ASSIGN_OR_RETURN(entry.numel, IntegerMember(parameter, "numel"));
+      FSDP_ASSIGN_OR_RETURN(entry.fqn, StringMember(parameter, "fqn"));
+      FSDP_ASSIGN_OR_RETURN(entry.offset, IntegerMember(parameter, "offset"));
+      FSDP_ASSIGN_OR_RETURN(entry.numel, IntegerMember(parameter, "numel"));
       if (entry.offset > unit.unsharded_numel || entry.numel > unit.unsharded_numel - entry.offset) {
         return Broken(absl::StrCat("unit ", Quote(unit.name), ": parameter ", Quote(entry.fqn), " is outside of it"));
       }
@@ -272,7 +272,7 @@ absl::Status DecodeUnits(const json& document, Manifest& manifest) {
 }
 
 absl::Status DecodeFileNames(const json& object, const char* member, const FileIndex& index, std::vector<int>& out) {
-  ASSIGN_OR_RETURN(const std::vector<std::string> names, StringArrayMember(object, member));
+  FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> names, StringArrayMember(object, member));
   for (const std::string& name : names) {
     const auto it = index.find(name);
     if (it == index.end()) return Broken(absl::StrCat("file ", Quote(name), " is not among the files"));
@@ -285,8 +285,8 @@ absl::Status DecodeParity(const json& document, const FileIndex& index, Manifest
   const auto parity = document.find("parity");
   if (parity == document.end()) return absl::OkStatus();
   if (!parity->is_object()) return Broken("member \"parity\" is not an object");
-  RETURN_IF_ERROR(DecodeFileNames(*parity, "data", index, manifest.parity.data));
-  RETURN_IF_ERROR(DecodeFileNames(*parity, "files", index, manifest.parity.files));
+  FSDP_RETURN_IF_ERROR(DecodeFileNames(*parity, "data", index, manifest.parity.data));
+  FSDP_RETURN_IF_ERROR(DecodeFileNames(*parity, "files", index, manifest.parity.files));
   std::set<int> all(manifest.parity.data.begin(), manifest.parity.data.end());
   all.insert(manifest.parity.files.begin(), manifest.parity.files.end());
   if (all.size() == manifest.parity.data.size() + manifest.parity.files.size()) return absl::OkStatus();
@@ -300,7 +300,7 @@ bool IsDecimal(const std::string& text) {
 }
 
 absl::Status CheckVersion(const json& document) {
-  ASSIGN_OR_RETURN(const std::string version, StringMember(document, "version"));
+  FSDP_ASSIGN_OR_RETURN(const std::string version, StringMember(document, "version"));
   const std::vector<std::string> parts = absl::StrSplit(version, '.');
   int major = 0;
   if (parts.size() != 2 || !IsDecimal(parts[0]) || !IsDecimal(parts[1]) || !absl::SimpleAtoi(parts[0], &major) ||
@@ -316,15 +316,15 @@ absl::Status CheckVersion(const json& document) {
 }
 
 absl::Status DecodeIdentity(const json& document, Manifest& manifest) {
-  ASSIGN_OR_RETURN(manifest.save_id, StringMember(document, "save_id"));
-  ASSIGN_OR_RETURN(manifest.producer, StringMember(document, "producer"));
-  ASSIGN_OR_RETURN(manifest.step, IntegerMember(document, "step"));
-  ASSIGN_OR_RETURN(const std::string type, StringMember(document, "state_dict_type"));
+  FSDP_ASSIGN_OR_RETURN(manifest.save_id, StringMember(document, "save_id"));
+  FSDP_ASSIGN_OR_RETURN(manifest.producer, StringMember(document, "producer"));
+  FSDP_ASSIGN_OR_RETURN(manifest.step, IntegerMember(document, "step"));
+  FSDP_ASSIGN_OR_RETURN(const std::string type, StringMember(document, "state_dict_type"));
   const absl::StatusOr<StateDictType> known = ParseStateDictType(type);
   if (!known.ok()) return Broken(absl::StrCat("unknown state dict type ", Quote(type)));
   manifest.type = *known;
-  ASSIGN_OR_RETURN(const int64_t world_size, IntegerMember(document, "world_size"));
-  ASSIGN_OR_RETURN(const int64_t writers, IntegerMember(document, "writers"));
+  FSDP_ASSIGN_OR_RETURN(const int64_t world_size, IntegerMember(document, "world_size"));
+  FSDP_ASSIGN_OR_RETURN(const int64_t writers, IntegerMember(document, "writers"));
   if (world_size < 1 || writers < 1 || writers > world_size || world_size > std::numeric_limits<int>::max()) {
     return Broken(absl::StrCat(writers, " writers of a world of ", world_size, " ranks"));
   }
@@ -332,11 +332,11 @@ absl::Status DecodeIdentity(const json& document, Manifest& manifest) {
   manifest.world_size = static_cast<int>(world_size);
   manifest.writers = static_cast<int>(writers);
   if (!document.contains("rank")) return absl::OkStatus();
-  ASSIGN_OR_RETURN(const int64_t rank, IntegerMember(document, "rank"));
+  FSDP_ASSIGN_OR_RETURN(const int64_t rank, IntegerMember(document, "rank"));
   if (rank >= world_size) return Broken(absl::StrCat("rank ", rank, " of ", world_size));
   manifest.rank = static_cast<int>(rank);
   if (!document.contains("parity_files")) return absl::OkStatus();
-  ASSIGN_OR_RETURN(const int64_t parity, IntegerMember(document, "parity_files"));
+  FSDP_ASSIGN_OR_RETURN(const int64_t parity, IntegerMember(document, "parity_files"));
   if (parity > kMaxParityFiles) {
     return Broken(absl::StrCat(parity, " parity files, expected at most ", kMaxParityFiles));
   }
@@ -345,20 +345,20 @@ absl::Status DecodeIdentity(const json& document, Manifest& manifest) {
 }
 
 absl::StatusOr<Manifest> Decode(std::string_view text, const std::string& format) {
-  RETURN_IF_ERROR(CheckSeal(text));
-  ASSIGN_OR_RETURN(const json document, ParseJson(text));
-  ASSIGN_OR_RETURN(const std::string actual, StringMember(document, "format"));
+  FSDP_RETURN_IF_ERROR(CheckSeal(text));
+  FSDP_ASSIGN_OR_RETURN(const json document, ParseJson(text));
+  FSDP_ASSIGN_OR_RETURN(const std::string actual, StringMember(document, "format"));
   if (actual != format) return Broken(absl::StrCat("format ", Quote(actual), " is not ", Quote(format)));
-  RETURN_IF_ERROR(CheckVersion(document));
-  ASSIGN_OR_RETURN(const std::string digest, StringMember(document, "digest"));
+  FSDP_RETURN_IF_ERROR(CheckVersion(document));
+  FSDP_ASSIGN_OR_RETURN(const std::string digest, StringMember(document, "digest"));
   if (digest != std::string(SealOf(text))) return Broken("its last member is not its digest");
   Manifest manifest;
   FileIndex files;
-  RETURN_IF_ERROR(DecodeIdentity(document, manifest));
-  RETURN_IF_ERROR(DecodeUnits(document, manifest));
-  RETURN_IF_ERROR(DecodeFiles(document, manifest, files));
-  RETURN_IF_ERROR(DecodeParity(document, files, manifest));
-  RETURN_IF_ERROR(DecodeValues(document, files, manifest));
+  FSDP_RETURN_IF_ERROR(DecodeIdentity(document, manifest));
+  FSDP_RETURN_IF_ERROR(DecodeUnits(document, manifest));
+  FSDP_RETURN_IF_ERROR(DecodeFiles(document, manifest, files));
+  FSDP_RETURN_IF_ERROR(DecodeParity(document, files, manifest));
+  FSDP_RETURN_IF_ERROR(DecodeValues(document, files, manifest));
   manifest.unknown = UnknownMembers(
       document, {"format", "version", "producer", "save_id", "step", "state_dict_type", "world_size", "writers", "rank",
                  "parity_files", "mesh", "units", "tensors", "texts", "files", "parity", "digest"});

@@ -6,8 +6,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "checkpoint/format/manifest_json.h"
-#include "checkpoint/format/sealed_json.h"
+#include "fsdp/checkpoint/format/manifest_json.h"
+#include "fsdp/checkpoint/format/sealed_json.h"
 
 namespace fsdp {
 namespace {

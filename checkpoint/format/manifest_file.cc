@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "checkpoint/format/manifest_file.h"
+#include "fsdp/checkpoint/format/manifest_file.h"
 
 #include <memory>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
-#include "base/quote.h"
-#include "base/status_macros.h"
-#include "checkpoint/format/file_names.h"
-#include "checkpoint/format/manifest_json.h"
+#include "fsdp/base/quote.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/format/file_names.h"
+#include "fsdp/checkpoint/format/manifest_json.h"
+#include "fsdp/checkpoint/storage/path.h"
 
 namespace fsdp {
 
@@ -21,7 +22,7 @@ absl::StatusOr<Manifest> ReadManifest(FileSystem& files, const std::string& dire
   }
   // What is no file, or too large for one, is no manifest.
   if (absl::IsInvalidArgument(text.status())) return absl::DataLossError(text.status().message());
-  RETURN_IF_ERROR(text.status());
+  FSDP_RETURN_IF_ERROR(text.status());
   absl::StatusOr<Manifest> manifest = DecodeManifest(*text);
   if (manifest.ok()) return manifest;
   return absl::Status(manifest.status().code(), absl::StrCat(path, ": ", std::string(manifest.status().message())));
@@ -42,8 +43,8 @@ absl::StatusOr<std::unique_ptr<File>> OpenStoredFile(FileSystem& files, const st
   const StoredFile& stored = manifest.files[index];
   absl::StatusOr<std::unique_ptr<File>> file = OpenCheckpointFile(files, directory, stored.name);
   if (absl::IsNotFound(file.status())) return absl::DataLossError(absl::StrCat(stored.name, ": the file is missing"));
-  RETURN_IF_ERROR(file.status());
-  ASSIGN_OR_RETURN(const int64_t size, (*file)->Size());
+  FSDP_RETURN_IF_ERROR(file.status());
+  FSDP_ASSIGN_OR_RETURN(const int64_t size, (*file)->Size());
   if (size != stored.nbytes) {
     return absl::DataLossError(absl::StrCat(stored.name, ": the file has ", size, " bytes, expected ", stored.nbytes));
   }
@@ -52,7 +53,7 @@ absl::StatusOr<std::unique_ptr<File>> OpenStoredFile(FileSystem& files, const st
 
 absl::Status CheckFilesPresent(FileSystem& files, const std::string& directory, const Manifest& manifest) {
   for (size_t i = 0; i < manifest.files.size(); ++i) {
-    RETURN_IF_ERROR(OpenStoredFile(files, directory, manifest, static_cast<int>(i)).status());
+    FSDP_RETURN_IF_ERROR(OpenStoredFile(files, directory, manifest, static_cast<int>(i)).status());
   }
   return absl::OkStatus();
 }

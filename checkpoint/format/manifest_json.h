@@ -11,7 +11,7 @@
 #include <string_view>
 
 #include "absl/status/statusor.h"
-#include "checkpoint/format/manifest.h"
+#include "fsdp/checkpoint/format/manifest.h"
 
 namespace fsdp {
 

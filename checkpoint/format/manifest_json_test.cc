@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Reading manifests that nobody vouches for.
-#include "checkpoint/format/manifest_json.h"
+#include "fsdp/checkpoint/format/manifest_json.h"
 
 #include <random>
 #include <string>
@@ -9,8 +9,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
-#include "base/status_matchers.h"
-#include "checkpoint/format/sealed_json.h"
+#include "fsdp/base/status_matchers.h"
+#include "fsdp/checkpoint/format/sealed_json.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {

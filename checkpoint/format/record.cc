@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "checkpoint/format/record.h"
+#include "fsdp/checkpoint/format/record.h"
 
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "base/quote.h"
-#include "base/status_macros.h"
-#include "checkpoint/format/file_names.h"
-#include "checkpoint/format/manifest_json.h"
+#include "fsdp/base/quote.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/format/manifest_json.h"
+#include "fsdp/checkpoint/storage/path.h"
 
 namespace fsdp {
 namespace {
@@ -24,12 +24,12 @@ absl::StatusOr<std::string> ReadText(const File& file, const ByteRange& range) {
     return absl::DataLossError(absl::StrCat("a record of ", range.nbytes, " bytes"));
   }
   std::string text(range.nbytes, '\0');
-  RETURN_IF_ERROR(file.Read(range.offset, absl::MakeSpan(reinterpret_cast<std::byte*>(text.data()), text.size())));
+  FSDP_RETURN_IF_ERROR(file.Read(range.offset, absl::MakeSpan(reinterpret_cast<std::byte*>(text.data()), text.size())));
   return text;
 }
 
 absl::StatusOr<Manifest> DecodeRankRecord(const std::string& text) {
-  ASSIGN_OR_RETURN(Manifest record, DecodeRecord(text));
+  FSDP_ASSIGN_OR_RETURN(Manifest record, DecodeRecord(text));
   if (!record.files.empty() && record.rank >= 0) return record;
   return absl::DataLossError(absl::StrCat("the record names ", record.files.size(), " files and rank ", record.rank));
 }
@@ -53,13 +53,13 @@ absl::Status CheckDigests(const std::string& text, const StoredExtent& extent) {
 }
 
 absl::StatusOr<Manifest> ReadWritten(const File& file, const WrittenFile& written) {
-  ASSIGN_OR_RETURN(const int64_t size, file.Size());
+  FSDP_ASSIGN_OR_RETURN(const int64_t size, file.Size());
   if (size != written.nbytes) {
     return absl::DataLossError(absl::StrCat("it has ", size, " bytes, but its writer wrote ", written.nbytes));
   }
-  ASSIGN_OR_RETURN(const std::string text, ReadText(file, written.record.range));
-  RETURN_IF_ERROR(CheckDigests(text, written.record));
-  ASSIGN_OR_RETURN(Manifest record, DecodeRankRecord(text));
+  FSDP_ASSIGN_OR_RETURN(const std::string text, ReadText(file, written.record.range));
+  FSDP_RETURN_IF_ERROR(CheckDigests(text, written.record));
+  FSDP_ASSIGN_OR_RETURN(Manifest record, DecodeRankRecord(text));
   AddRecordExtent(written.record, record.files[0]);
   return record;
 }
@@ -96,7 +96,7 @@ WrittenFile Written(const Manifest& part) {
 }
 
 absl::StatusOr<Manifest> ReadRecord(FileSystem& files, const std::string& directory, const WrittenFile& written) {
-  ASSIGN_OR_RETURN(const std::unique_ptr<File> file, files.Open(JoinPath(directory, written.name)));
+  FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<File> file, files.Open(JoinPath(directory, written.name)));
   absl::StatusOr<Manifest> record = ReadWritten(*file, written);
   return record.ok() ? std::move(record) : absl::StatusOr<Manifest>(Named(written.name, record.status()));
 }
@@ -105,7 +105,7 @@ absl::Status CheckRecord(const File& file, const Manifest& manifest, int index) 
   const StoredFile& stored = manifest.files[index];
   if (!stored.record) return absl::OkStatus();
   const auto check = [&]() -> absl::Status {
-    ASSIGN_OR_RETURN(const std::string text, ReadText(file, *stored.record));
+    FSDP_ASSIGN_OR_RETURN(const std::string text, ReadText(file, *stored.record));
     // The very record that the manifest was made from needs no second look; any other is looked at, to say what it is.
     const StoredExtent* extent = FindExtent(stored, *stored.record);
     if (extent != nullptr && CheckDigests(text, *extent).ok()) return absl::OkStatus();

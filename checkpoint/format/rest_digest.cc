@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "checkpoint/format/rest_digest.h"
+#include "fsdp/checkpoint/format/rest_digest.h"
 
 #include <utility>
 

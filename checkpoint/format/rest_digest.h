@@ -14,7 +14,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "base/digest.h"
+#include "fsdp/base/digest.h"
 
 namespace fsdp {
 

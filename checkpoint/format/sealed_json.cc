@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "checkpoint/format/sealed_json.h"
+#include "fsdp/checkpoint/format/sealed_json.h"
 
 #include "absl/strings/str_cat.h"
-#include "base/check.h"
-#include "base/digest.h"
-#include "base/quote.h"
+#include "fsdp/base/check.h"
+#include "fsdp/base/digest.h"
+#include "fsdp/base/quote.h"
 
 namespace fsdp {
 namespace {

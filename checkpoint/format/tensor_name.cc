@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "checkpoint/format/tensor_name.h"
+#include "fsdp/checkpoint/format/tensor_name.h"
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
-#include "base/check.h"
-#include "base/quote.h"
-#include "base/status_macros.h"
+#include "fsdp/base/check.h"
+#include "fsdp/base/quote.h"
+#include "fsdp/base/status_macros.h"
 
 namespace fsdp {
 namespace {
@@ -59,7 +59,7 @@ absl::Status CheckTensorName(const std::string& name) {
 
 absl::Status CheckStateKey(const StateKey& key) {
   if (key.section == StateKey::Section::kParamGroups) return absl::OkStatus();
-  RETURN_IF_ERROR(CheckTensorName(key.fqn));
+  FSDP_RETURN_IF_ERROR(CheckTensorName(key.fqn));
   return key.section == StateKey::Section::kOptimState ? CheckTensorName(key.state) : absl::OkStatus();
 }
 

@@ -8,7 +8,7 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "tensor/state_dict.h"
+#include "fsdp/tensor/state_dict.h"
 
 namespace fsdp {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "checkpoint/fuzz/fuzz_targets.h"
+#include "fsdp/checkpoint/fuzz/fuzz_targets.h"
 
 #include <sys/mman.h>
 #include <unistd.h>
@@ -11,21 +11,21 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "base/check.h"
-#include "checkpoint/format/file_names.h"
-#include "checkpoint/format/manifest_json.h"
-#include "checkpoint/format/sealed_json.h"
-#include "checkpoint/hdf5/confined_hdf5.h"
-#include "checkpoint/hdf5/hdf5_listing.h"
-#include "checkpoint/safetensors/hugging_face_index.h"
-#include "checkpoint/safetensors/safetensors_header.h"
-#include "checkpoint/torch/byte_file.h"
-#include "checkpoint/torch/dcp_metadata.h"
-#include "checkpoint/torch/pickle.h"
-#include "checkpoint/torch/python_json.h"
-#include "checkpoint/torch/torch_file.h"
-#include "checkpoint/torch/torch_globals.h"
-#include "checkpoint/torch/torch_tree.h"
+#include "fsdp/base/check.h"
+#include "fsdp/checkpoint/format/file_names.h"
+#include "fsdp/checkpoint/format/manifest_json.h"
+#include "fsdp/checkpoint/format/sealed_json.h"
+#include "fsdp/checkpoint/hdf5/confined_hdf5.h"
+#include "fsdp/checkpoint/hdf5/hdf5_listing.h"
+#include "fsdp/checkpoint/safetensors/hugging_face_index.h"
+#include "fsdp/checkpoint/safetensors/safetensors_header.h"
+#include "fsdp/checkpoint/torch/dcp/dcp_metadata.h"
+#include "fsdp/checkpoint/torch/pickle/pickle.h"
+#include "fsdp/checkpoint/torch/pickle/torch_globals.h"
+#include "fsdp/checkpoint/torch/pt/torch_file.h"
+#include "fsdp/checkpoint/torch/state/python_json.h"
+#include "fsdp/checkpoint/torch/state/torch_tree.h"
+#include "fsdp/checkpoint/torch/zip/byte_file.h"
 
 namespace fsdp {
 namespace {

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint/fuzz/fuzz_targets.h"
-#include "checkpoint/fuzz/mutator.h"
+#include "fsdp/checkpoint/fuzz/fuzz_targets.h"
+#include "fsdp/checkpoint/fuzz/mutator.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {

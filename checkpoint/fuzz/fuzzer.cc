@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "checkpoint/fuzz/fuzz_targets.h"
+#include "fsdp/checkpoint/fuzz/fuzz_targets.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   fsdp::FSDP_FUZZ_TARGET({reinterpret_cast<const char*>(data), size});

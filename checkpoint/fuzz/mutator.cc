@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "checkpoint/fuzz/mutator.h"
+#include "fsdp/checkpoint/fuzz/mutator.h"
 
 #include <algorithm>
 #include <vector>

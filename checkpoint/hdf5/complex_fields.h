@@ -5,7 +5,7 @@
 #ifndef FSDP_CHECKPOINT_HDF5_COMPLEX_FIELDS_H_
 #define FSDP_CHECKPOINT_HDF5_COMPLEX_FIELDS_H_
 
-#include "tensor/dtype.h"
+#include "fsdp/tensor/dtype.h"
 
 namespace fsdp {
 

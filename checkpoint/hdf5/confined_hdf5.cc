@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "checkpoint/hdf5/confined_hdf5.h"
+#include "fsdp/checkpoint/hdf5/confined_hdf5.h"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -16,10 +16,10 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "base/quote.h"
-#include "base/status_macros.h"
-#include "checkpoint/hdf5/confinement.h"
-#include "checkpoint/hdf5/hdf5_library.h"
+#include "fsdp/base/quote.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/hdf5/confinement.h"
+#include "fsdp/checkpoint/hdf5/hdf5_library.h"
 
 namespace fsdp {
 namespace {
@@ -118,7 +118,7 @@ absl::StatusOr<std::string> AskChild(int file, const ConfinedHdf5Options& option
   close(answer[1]);
   if (child < 0) return absl::ErrnoToStatus(errno, "fork");
   absl::StatusOr<std::string> text = ReadAnswer(answer[0], options);
-  RETURN_IF_ERROR(End(child, text.ok()));
+  FSDP_RETURN_IF_ERROR(End(child, text.ok()));
   return text;
 }
 
@@ -126,12 +126,12 @@ absl::StatusOr<std::vector<Hdf5Dataset>> List(int file, const ConfinedHdf5Option
   struct stat info = {};
   if (fstat(file, &info) != 0) return absl::ErrnoToStatus(errno, "fstat");
   if (!S_ISREG(info.st_mode)) return absl::InvalidArgumentError("it is not a regular file");
-  ASSIGN_OR_RETURN(const std::string text, AskChild(file, options));
+  FSDP_ASSIGN_OR_RETURN(const std::string text, AskChild(file, options));
   const std::string_view said(text);
   if (said.empty()) return absl::DataLossError("parsing it ended without an answer");
   if (said.front() != kListing) return absl::DataLossError(Printable(said.substr(1)));
-  ASSIGN_OR_RETURN(std::vector<Hdf5Dataset> datasets, DecodeHdf5Listing(said.substr(1)));
-  RETURN_IF_ERROR(CheckHdf5Listing(datasets, info.st_size));
+  FSDP_ASSIGN_OR_RETURN(std::vector<Hdf5Dataset> datasets, DecodeHdf5Listing(said.substr(1)));
+  FSDP_RETURN_IF_ERROR(CheckHdf5Listing(datasets, info.st_size));
   return datasets;
 }
 

@@ -17,7 +17,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "checkpoint/hdf5/hdf5_listing.h"
+#include "fsdp/checkpoint/hdf5/hdf5_listing.h"
 
 namespace fsdp {
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // That damaged files are read or refused is fuzz/fuzz_test.cc's.
-#include "checkpoint/hdf5/confined_hdf5.h"
+#include "fsdp/checkpoint/hdf5/confined_hdf5.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -15,12 +15,12 @@
 #include <thread>
 #include <vector>
 
-#include "base/status_matchers.h"
-#include "checkpoint/format/manifest_file.h"
-#include "checkpoint/format/tensor_name.h"
-#include "checkpoint/hdf5/confinement.h"
-#include "checkpoint/hdf5/hdf5_sink.h"
-#include "checkpoint/test_state.h"
+#include "fsdp/base/status_matchers.h"
+#include "fsdp/checkpoint/format/manifest_file.h"
+#include "fsdp/checkpoint/format/tensor_name.h"
+#include "fsdp/checkpoint/hdf5/confinement.h"
+#include "fsdp/checkpoint/save/hdf5_sink.h"
+#include "fsdp/checkpoint/test_state.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "checkpoint/hdf5/confinement.h"
+#include "fsdp/checkpoint/hdf5/confinement.h"
 
 #include <fcntl.h>
 #include <linux/audit.h>

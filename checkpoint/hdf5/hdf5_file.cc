@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "checkpoint/hdf5/hdf5_file.h"
+#include "fsdp/checkpoint/hdf5/hdf5_file.h"
 
 #include <hdf5.h>
 
@@ -8,12 +8,12 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/check.h"
-#include "base/quote.h"
-#include "base/status_macros.h"
-#include "checkpoint/hdf5/complex_fields.h"
-#include "checkpoint/hdf5/hdf5_library.h"
-#include "checkpoint/hdf5/hyperslab.h"
+#include "fsdp/base/check.h"
+#include "fsdp/base/quote.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/hdf5/complex_fields.h"
+#include "fsdp/checkpoint/hdf5/hdf5_library.h"
+#include "fsdp/tensor/box.h"
 
 namespace fsdp {
 namespace {
@@ -168,7 +168,7 @@ absl::Status WriteAttribute(hid_t object, const std::string& name, const std::st
 // The attributes that a dataset of `dtype`, or an object with an escaped name, carries.
 absl::Status Describe(hid_t object, const std::string& fqn, std::optional<DType> dtype) {
   if (dtype && IsFloat8(*dtype)) {
-    RETURN_IF_ERROR(WriteAttribute(object, "dtype", std::string(DTypeName(*dtype))));
+    FSDP_RETURN_IF_ERROR(WriteAttribute(object, "dtype", std::string(DTypeName(*dtype))));
   }
   return fqn.empty() ? absl::OkStatus() : WriteAttribute(object, "fqn", fqn);
 }
@@ -203,7 +203,7 @@ struct Hdf5File::Handles {
 };
 
 absl::StatusOr<std::unique_ptr<Hdf5File>> Hdf5File::Create(const Hdf5FileOptions& options) {
-  ASSIGN_OR_RETURN(MemoryFile image, MemoryFile::Create());
+  FSDP_ASSIGN_OR_RETURN(MemoryFile image, MemoryFile::Create());
   const LibraryCall call;
   auto made = std::make_unique<Handles>();
   made->link_creation = PropertyList(H5P_LINK_CREATE);
@@ -255,7 +255,7 @@ absl::StatusOr<int64_t> Hdf5File::AddDataset(const std::string& path, const std:
                                   handles_->link_creation.get(), handles_->dataset_creation.get(), H5P_DEFAULT),
                        H5Dclose);
   if (!dataset.ok()) return Hdf5Error("create dataset", path);
-  RETURN_IF_ERROR(Describe(dataset.get(), fqn, dtype));
+  FSDP_RETURN_IF_ERROR(Describe(dataset.get(), fqn, dtype));
   if (H5Sget_simple_extent_npoints(space.get()) == 0) return 0;
   const haddr_t offset = H5Dget_offset(dataset.get());
   return offset != HADDR_UNDEF ? absl::StatusOr<int64_t>(static_cast<int64_t>(offset))
@@ -270,7 +270,7 @@ absl::StatusOr<int64_t> Hdf5File::AddText(const std::string& path, const std::st
                                   handles_->link_creation.get(), handles_->dataset_creation.get(), H5P_DEFAULT),
                        H5Dclose);
   if (!dataset.ok()) return Hdf5Error("create dataset", path);
-  RETURN_IF_ERROR(Describe(dataset.get(), fqn, std::nullopt));
+  FSDP_RETURN_IF_ERROR(Describe(dataset.get(), fqn, std::nullopt));
   const haddr_t offset = H5Dget_offset(dataset.get());
   return offset != HADDR_UNDEF ? absl::StatusOr<int64_t>(static_cast<int64_t>(offset))
                                : Hdf5Error("place dataset", path);

@@ -5,10 +5,10 @@
 // put on a disk. Nothing is read back through HDF5; hdf5_listing.h does that for foreign files, confined. Equal calls
 // give equal bytes.
 //
-//   ASSIGN_OR_RETURN(std::unique_ptr<Hdf5File> file, Hdf5File::Create({}));
-//   RETURN_IF_ERROR(file->AddGroup("/model", {}));
-//   ASSIGN_OR_RETURN(int64_t offset, file->AddDataset("/model/w", {}, DType::kFloat32, {4, 8}));
-//   ASSIGN_OR_RETURN(MemoryFile image, file->Close());
+//   FSDP_ASSIGN_OR_RETURN(std::unique_ptr<Hdf5File> file, Hdf5File::Create({}));
+//   FSDP_RETURN_IF_ERROR(file->AddGroup("/model", {}));
+//   FSDP_ASSIGN_OR_RETURN(int64_t offset, file->AddDataset("/model/w", {}, DType::kFloat32, {4, 8}));
+//   FSDP_ASSIGN_OR_RETURN(MemoryFile image, file->Close());
 //
 // The library is entered by one thread at a time, whatever its build; its error stack comes back as absl::Status
 // (kInternal). A Hdf5File is used by one thread.
@@ -22,11 +22,11 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "checkpoint/hdf5/hyperslab.h"
-#include "checkpoint/storage/memory_file.h"
-#include "tensor/dtype.h"
-#include "tensor/interval.h"
-#include "tensor/shape.h"
+#include "fsdp/checkpoint/storage/memory_file.h"
+#include "fsdp/tensor/box.h"
+#include "fsdp/tensor/dtype.h"
+#include "fsdp/tensor/interval.h"
+#include "fsdp/tensor/shape.h"
 
 namespace fsdp {
 

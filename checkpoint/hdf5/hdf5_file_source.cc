@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "checkpoint/hdf5/hdf5_file_source.h"
+#include "fsdp/checkpoint/hdf5/hdf5_file_source.h"
 
 #include <algorithm>
 #include <cstddef>
@@ -12,12 +12,12 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
-#include "base/quote.h"
-#include "base/status_macros.h"
-#include "checkpoint/format/file_names.h"
-#include "checkpoint/format/tensor_name.h"
-#include "checkpoint/hdf5/confined_hdf5.h"
-#include "checkpoint/storage/file_system.h"
+#include "fsdp/base/quote.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/format/tensor_name.h"
+#include "fsdp/checkpoint/hdf5/confined_hdf5.h"
+#include "fsdp/checkpoint/storage/file_system.h"
+#include "fsdp/checkpoint/storage/path.h"
 
 namespace fsdp {
 namespace {
@@ -77,8 +77,8 @@ absl::Status AddDataset(const std::string& path, const Hdf5Dataset& dataset, Man
   if (key->section == StateKey::Section::kParamGroups) return Refuse(path, dataset, "expected a text");
   StoredTensor& tensor = manifest.tensors.emplace_back();
   tensor.key = *key;
-  ASSIGN_OR_RETURN(tensor.dtype, ParseDType(dataset.type));
-  ASSIGN_OR_RETURN(tensor.shape, Shape::Create(dataset.dims));
+  FSDP_ASSIGN_OR_RETURN(tensor.dtype, ParseDType(dataset.type));
+  FSDP_ASSIGN_OR_RETURN(tensor.shape, Shape::Create(dataset.dims));
   tensor.intervals = {{{0, tensor.shape.numel()}, 0, dataset.offset}};
   return absl::OkStatus();
 }
@@ -101,10 +101,10 @@ class Hdf5FileSource final : public TensorSource {
                                                 text.range.nbytes, " bytes, more than ", kMaxTextBytes));
       }
       std::string value(text.range.nbytes, '\0');
-      RETURN_IF_ERROR(
+      FSDP_RETURN_IF_ERROR(
           file_->Read(text.range.offset, absl::MakeSpan(reinterpret_cast<std::byte*>(value.data()), value.size())));
       value.resize(value.find_last_not_of('\0') + 1);  // its padding
-      RETURN_IF_ERROR(CheckUtf8(value, absl::StrCat(path_, ": text ", Quote(text.key.ToString()))));
+      FSDP_RETURN_IF_ERROR(CheckUtf8(value, absl::StrCat(path_, ": text ", Quote(text.key.ToString()))));
       contents_.Set(text.key, std::move(value));
     }
     return absl::OkStatus();
@@ -126,7 +126,7 @@ class Hdf5FileSource final : public TensorSource {
     }
     const int64_t size = SizeOf(tensor.dtype);
     const auto bytes = absl::MakeSpan(static_cast<std::byte*>(out), interval.size() * size);
-    RETURN_IF_ERROR(file_->Read(offset->second + interval.begin * size, bytes));
+    FSDP_RETURN_IF_ERROR(file_->Read(offset->second + interval.begin * size, bytes));
     if (tensor.dtype != DType::kBool) return absl::OkStatus();
     const auto wrong = std::find_if(bytes.begin(), bytes.end(), [](std::byte value) { return value > std::byte{1}; });
     if (wrong == bytes.end()) return absl::OkStatus();
@@ -146,21 +146,21 @@ class Hdf5FileSource final : public TensorSource {
 }  // namespace
 
 absl::StatusOr<Manifest> DescribeHdf5File(const std::string& path) {
-  ASSIGN_OR_RETURN(const std::vector<Hdf5Dataset> datasets, ListUntrustedHdf5(path));
-  ASSIGN_OR_RETURN(const std::unique_ptr<File> file, PosixFileSystem().Open(path));
+  FSDP_ASSIGN_OR_RETURN(const std::vector<Hdf5Dataset> datasets, ListUntrustedHdf5(path));
+  FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<File> file, PosixFileSystem().Open(path));
   Manifest manifest;
   manifest.step = -1;
   manifest.files.emplace_back().name = SplitPath(path).name;
-  ASSIGN_OR_RETURN(manifest.files[0].nbytes, file->Size());
-  for (const Hdf5Dataset& dataset : datasets) RETURN_IF_ERROR(AddDataset(path, dataset, manifest));
+  FSDP_ASSIGN_OR_RETURN(manifest.files[0].nbytes, file->Size());
+  for (const Hdf5Dataset& dataset : datasets) FSDP_RETURN_IF_ERROR(AddDataset(path, dataset, manifest));
   return manifest;
 }
 
 absl::StatusOr<std::unique_ptr<TensorSource>> OpenHdf5FileSource(const std::string& path) {
-  ASSIGN_OR_RETURN(const Manifest manifest, DescribeHdf5File(path));
-  ASSIGN_OR_RETURN(std::unique_ptr<File> file, PosixFileSystem().Open(path));
+  FSDP_ASSIGN_OR_RETURN(const Manifest manifest, DescribeHdf5File(path));
+  FSDP_ASSIGN_OR_RETURN(std::unique_ptr<File> file, PosixFileSystem().Open(path));
   auto source = std::make_unique<Hdf5FileSource>(path, std::move(file));
-  RETURN_IF_ERROR(source->Add(manifest));
+  FSDP_RETURN_IF_ERROR(source->Add(manifest));
   return source;
 }
 

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "checkpoint/hdf5/hdf5_file_source.h"
+#include "fsdp/checkpoint/hdf5/hdf5_file_source.h"
 
 #include <filesystem>
 #include <memory>
 #include <string>
 
-#include "base/status_matchers.h"
-#include "checkpoint/diff.h"
-#include "checkpoint/hdf5/hdf5_sink.h"
-#include "checkpoint/test_state.h"
+#include "fsdp/base/status_matchers.h"
+#include "fsdp/checkpoint/diff.h"
+#include "fsdp/checkpoint/save/hdf5_sink.h"
+#include "fsdp/checkpoint/test_state.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {

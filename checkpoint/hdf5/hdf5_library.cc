@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "checkpoint/hdf5/hdf5_library.h"
+#include "fsdp/checkpoint/hdf5/hdf5_library.h"
 
 #include "absl/strings/str_cat.h"
-#include "base/quote.h"
+#include "fsdp/base/quote.h"
 
 namespace fsdp {
 namespace {

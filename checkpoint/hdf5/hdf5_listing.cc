@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The half that calls the library; the rest is hdf5_listing_json.cc.
-#include "checkpoint/hdf5/hdf5_listing.h"
+#include "fsdp/checkpoint/hdf5/hdf5_listing.h"
 
 #include <cstring>
 #include <memory>
@@ -10,10 +10,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
-#include "checkpoint/hdf5/complex_fields.h"
-#include "checkpoint/hdf5/hdf5_library.h"
-#include "tensor/dtype.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/hdf5/complex_fields.h"
+#include "fsdp/checkpoint/hdf5/hdf5_library.h"
+#include "fsdp/tensor/dtype.h"
 
 namespace fsdp {
 namespace {
@@ -185,7 +185,7 @@ class Lister {
       if (links.room == 0) return absl::DataLossError("there are too many objects");
       return Hdf5Error("read the names in", path);
     }
-    for (const Link& link : links.found) RETURN_IF_ERROR(VisitLink(group, link, path, depth));
+    for (const Link& link : links.found) FSDP_RETURN_IF_ERROR(VisitLink(group, link, path, depth));
     return absl::OkStatus();
   }
 
@@ -253,7 +253,7 @@ absl::StatusOr<std::vector<Hdf5Dataset>> ListHdf5(const Hdf5LibraryCall&, const 
   const Hdf5Handle root(H5Gopen2(file.get(), "/", H5P_DEFAULT), H5Gclose);
   if (!root.ok()) return Hdf5Error("open group", "/");
   Lister lister;
-  RETURN_IF_ERROR(lister.VisitGroup(root.get(), "", 0));
+  FSDP_RETURN_IF_ERROR(lister.VisitGroup(root.get(), "", 0));
   return lister.TakeDatasets();
 }
 

@@ -5,13 +5,13 @@
 #include <limits>
 
 #include "absl/strings/str_cat.h"
-#include "base/quote.h"
-#include "base/status_macros.h"
-#include "checkpoint/format/json_document.h"
-#include "checkpoint/hdf5/hdf5_listing.h"
+#include "fsdp/base/quote.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/format/json_document.h"
+#include "fsdp/checkpoint/hdf5/hdf5_listing.h"
+#include "fsdp/tensor/dtype.h"
+#include "fsdp/tensor/shape.h"
 #include "nlohmann/json.hpp"
-#include "tensor/dtype.h"
-#include "tensor/shape.h"
 
 namespace fsdp {
 namespace {
@@ -24,13 +24,13 @@ absl::Status Wrong(const Hdf5Dataset& dataset, const std::string& what) {
 
 absl::StatusOr<Hdf5Dataset> DecodeDataset(const Json& json) {
   Hdf5Dataset dataset;
-  ASSIGN_OR_RETURN(dataset.path, StringMember(json, "path"));
-  ASSIGN_OR_RETURN(dataset.fqn, StringMember(json, "fqn"));
-  ASSIGN_OR_RETURN(dataset.type, StringMember(json, "type"));
-  ASSIGN_OR_RETURN(dataset.dims, IntegerArrayMember(json, "dims"));
-  ASSIGN_OR_RETURN(dataset.offset, IntegerMember(json, "offset"));
-  ASSIGN_OR_RETURN(dataset.nbytes, IntegerMember(json, "nbytes"));
-  ASSIGN_OR_RETURN(dataset.layout, StringMember(json, "layout"));
+  FSDP_ASSIGN_OR_RETURN(dataset.path, StringMember(json, "path"));
+  FSDP_ASSIGN_OR_RETURN(dataset.fqn, StringMember(json, "fqn"));
+  FSDP_ASSIGN_OR_RETURN(dataset.type, StringMember(json, "type"));
+  FSDP_ASSIGN_OR_RETURN(dataset.dims, IntegerArrayMember(json, "dims"));
+  FSDP_ASSIGN_OR_RETURN(dataset.offset, IntegerMember(json, "offset"));
+  FSDP_ASSIGN_OR_RETURN(dataset.nbytes, IntegerMember(json, "nbytes"));
+  FSDP_ASSIGN_OR_RETURN(dataset.layout, StringMember(json, "layout"));
   return dataset;
 }
 
@@ -39,7 +39,7 @@ absl::Status CheckSize(const Hdf5Dataset& dataset) {
   const absl::StatusOr<Shape> shape = Shape::Create(dataset.dims);
   if (!shape.ok()) return Wrong(dataset, std::string(shape.status().message()));
   if (dataset.type.empty() || dataset.type == "text") return absl::OkStatus();
-  ASSIGN_OR_RETURN(const DType dtype, ParseDType(dataset.type));
+  FSDP_ASSIGN_OR_RETURN(const DType dtype, ParseDType(dataset.type));
   const int64_t expected = shape->numel() * SizeOf(dtype);
   if (dataset.nbytes == expected) return absl::OkStatus();
   return Wrong(dataset, absl::StrCat("it has ", dataset.nbytes, " bytes, expected ", expected, " for ",
@@ -64,12 +64,12 @@ std::string EncodeHdf5Listing(const std::vector<Hdf5Dataset>& datasets) {
 }
 
 absl::StatusOr<std::vector<Hdf5Dataset>> DecodeHdf5Listing(std::string_view text) {
-  ASSIGN_OR_RETURN(const Json json, ParseJson(text));
-  ASSIGN_OR_RETURN(const Json* list, ArrayMember(json, "datasets"));
+  FSDP_ASSIGN_OR_RETURN(const Json json, ParseJson(text));
+  FSDP_ASSIGN_OR_RETURN(const Json* list, ArrayMember(json, "datasets"));
   std::vector<Hdf5Dataset> datasets;
   for (const Json& item : *list) {
     if (!item.is_object()) return absl::DataLossError("a dataset is no object");
-    ASSIGN_OR_RETURN(datasets.emplace_back(), DecodeDataset(item));
+    FSDP_ASSIGN_OR_RETURN(datasets.emplace_back(), DecodeDataset(item));
   }
   return datasets;
 }
@@ -77,7 +77,7 @@ absl::StatusOr<std::vector<Hdf5Dataset>> DecodeHdf5Listing(std::string_view text
 absl::Status CheckHdf5Listing(const std::vector<Hdf5Dataset>& datasets, int64_t file_bytes) {
   std::vector<const Hdf5Dataset*> placed;
   for (const Hdf5Dataset& dataset : datasets) {
-    RETURN_IF_ERROR(CheckSize(dataset));
+    FSDP_RETURN_IF_ERROR(CheckSize(dataset));
     if (!dataset.layout.empty() || dataset.nbytes == 0) continue;
     if (dataset.offset > file_bytes || dataset.nbytes > file_bytes - dataset.offset) {
       return Wrong(dataset, absl::StrCat("its ", dataset.nbytes, " bytes at ", dataset.offset,

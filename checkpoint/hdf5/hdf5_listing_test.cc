@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The pure half of hdf5_listing.h: what a child process says is not believed.
-#include "checkpoint/hdf5/hdf5_listing.h"
+#include "fsdp/checkpoint/hdf5/hdf5_listing.h"
 
 #include <string>
 #include <vector>
 
-#include "base/status_matchers.h"
+#include "fsdp/base/status_matchers.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "checkpoint/hdf5/hdf5_view.h"
+#include "fsdp/checkpoint/hdf5/hdf5_view.h"
 
 #include <algorithm>
 #include <filesystem>
@@ -10,11 +10,11 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "base/quote.h"
-#include "base/status_macros.h"
-#include "checkpoint/format/tensor_name.h"
-#include "checkpoint/hdf5/hdf5_file.h"
-#include "checkpoint/storage/staged_path.h"
+#include "fsdp/base/quote.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/format/tensor_name.h"
+#include "fsdp/checkpoint/hdf5/hdf5_file.h"
+#include "fsdp/checkpoint/storage/staged_path.h"
 
 namespace fsdp {
 namespace {
@@ -47,14 +47,14 @@ class ViewWriter {
   absl::Status AddAll() {
     for (const auto& [key, value] : source_.contents().entries()) {
       if (const auto* text = std::get_if<std::string>(&value)) {
-        RETURN_IF_ERROR(AddText(key, *text));
+        FSDP_RETURN_IF_ERROR(AddText(key, *text));
       } else {
-        RETURN_IF_ERROR(AddTensor(key, key, std::get<ShardedTensor>(value)));
+        FSDP_RETURN_IF_ERROR(AddTensor(key, key, std::get<ShardedTensor>(value)));
       }
     }
     for (const auto& [alias, target] : source_.contents().aliases) {
       const StateKey key = StateKey::Model(target);
-      RETURN_IF_ERROR(AddTensor(StateKey::Model(alias), key, *source_.contents().FindTensor(key)));
+      FSDP_RETURN_IF_ERROR(AddTensor(StateKey::Model(alias), key, *source_.contents().FindTensor(key)));
     }
     return absl::OkStatus();
   }
@@ -69,22 +69,24 @@ class ViewWriter {
       const std::string group = path.substr(0, slash);
       const bool is_parameter = key.section == StateKey::Section::kOptimState &&
                                 group == absl::StrCat("/optim/state/", EscapeLinkName(key.fqn));
-      if (groups_.insert(group).second) RETURN_IF_ERROR(file_.AddGroup(group, is_parameter ? IfEscaped(key.fqn) : ""));
+      if (groups_.insert(group).second)
+        FSDP_RETURN_IF_ERROR(file_.AddGroup(group, is_parameter ? IfEscaped(key.fqn) : ""));
     }
     return absl::OkStatus();
   }
 
   absl::Status AddText(const StateKey& key, const std::string& text) {
     const std::string path = DatasetPath(key);
-    RETURN_IF_ERROR(AddGroups(path, key));
-    ASSIGN_OR_RETURN(const int64_t offset, file_.AddText(path, IfEscaped(key.fqn), static_cast<int64_t>(text.size())));
+    FSDP_RETURN_IF_ERROR(AddGroups(path, key));
+    FSDP_ASSIGN_OR_RETURN(const int64_t offset,
+                          file_.AddText(path, IfEscaped(key.fqn), static_cast<int64_t>(text.size())));
     if (!text.empty()) copies.emplace_back(offset, text);
     return absl::OkStatus();
   }
 
   // Shows tensor `stored` of the source as `key`.
   absl::Status AddTensor(const StateKey& key, const StateKey& stored, const ShardedTensor& tensor) {
-    RETURN_IF_ERROR(CheckStateKey(key));
+    FSDP_RETURN_IF_ERROR(CheckStateKey(key));
     const std::string path = DatasetPath(key);
     const std::string fqn = IfEscaped(key.state.empty() ? key.fqn : key.state);
     absl::StatusOr<std::vector<TensorPlace>> places = source_.Places(stored);
@@ -97,7 +99,7 @@ class ViewWriter {
       report.not_shown.push_back({key.ToString(), std::string(places.status().message())});
       return absl::OkStatus();
     }
-    RETURN_IF_ERROR(AddGroups(path, key));
+    FSDP_RETURN_IF_ERROR(AddGroups(path, key));
     ++report.tensors;
     if (!is_shown) return AddCopy(path, fqn, stored, tensor);
     return AddPlaces(path, fqn, tensor, *places);
@@ -107,10 +109,10 @@ class ViewWriter {
   absl::Status AddCopy(const std::string& path, const std::string& fqn, const StateKey& stored,
                        const ShardedTensor& tensor) {
     const std::vector<int64_t> dims(tensor.shape.dims().begin(), tensor.shape.dims().end());
-    ASSIGN_OR_RETURN(const int64_t offset, file_.AddDataset(path, fqn, tensor.dtype, dims));
+    FSDP_ASSIGN_OR_RETURN(const int64_t offset, file_.AddDataset(path, fqn, tensor.dtype, dims));
     if (tensor.shape.numel() == 0) return absl::OkStatus();
     std::string bytes(SizeOf(tensor.dtype), '\0');
-    RETURN_IF_ERROR(source_.Read(stored, {0, 1}, bytes.data()));
+    FSDP_RETURN_IF_ERROR(source_.Read(stored, {0, 1}, bytes.data()));
     copies.emplace_back(offset, std::move(bytes));
     return absl::OkStatus();
   }
@@ -133,13 +135,13 @@ class ViewWriter {
   // Each box is a dataset of its own, and the tensor a virtual one over them.
   absl::Status AddBoxes(const std::string& path, const std::string& fqn, const ShardedTensor& tensor,
                         const std::vector<TensorPlace>& places) {
-    if (groups_.insert(kPiecesGroup).second) RETURN_IF_ERROR(file_.AddGroup(kPiecesGroup, ""));
+    if (groups_.insert(kPiecesGroup).second) FSDP_RETURN_IF_ERROR(file_.AddGroup(kPiecesGroup, ""));
     std::vector<VirtualBox> boxes;
     for (const TensorPlace& place : places) {
-      ASSIGN_OR_RETURN(const Shape shape, Shape::Create(place.box.count));
+      FSDP_ASSIGN_OR_RETURN(const Shape shape, Shape::Create(place.box.count));
       const std::string piece = absl::StrCat(kPiecesGroup, "/", pieces_++);
       const ExternalPart part = {AbsolutePath(place.file), place.offset, shape.numel() * SizeOf(tensor.dtype)};
-      RETURN_IF_ERROR(file_.AddExternal(piece, "", tensor.dtype, place.box.count, {part}));
+      FSDP_RETURN_IF_ERROR(file_.AddExternal(piece, "", tensor.dtype, place.box.count, {part}));
       boxes.push_back({place.box, piece});
     }
     return file_.AddVirtualBoxes(path, fqn, tensor.dtype, tensor.shape, boxes);
@@ -157,14 +159,14 @@ absl::Span<const std::byte> Bytes(const std::string& text) {
 
 absl::Status WriteImage(const MemoryFile& image, const std::vector<std::pair<int64_t, std::string>>& copies,
                         const std::string& path, bool overwrite, int64_t* nbytes) {
-  ASSIGN_OR_RETURN(*nbytes, image.Size());
+  FSDP_ASSIGN_OR_RETURN(*nbytes, image.Size());
   std::string bytes(*nbytes, '\0');
-  RETURN_IF_ERROR(image.Read(0, absl::MakeSpan(reinterpret_cast<std::byte*>(bytes.data()), bytes.size())));
+  FSDP_RETURN_IF_ERROR(image.Read(0, absl::MakeSpan(reinterpret_cast<std::byte*>(bytes.data()), bytes.size())));
   for (const auto& [offset, text] : copies) bytes.replace(offset, text.size(), text);
-  ASSIGN_OR_RETURN(const std::unique_ptr<StagedPath> staged,
-                   StagedPath::CreateFile(PosixFileSystem(), path, {.overwrite = overwrite}));
-  RETURN_IF_ERROR(staged->file().Write(0, Bytes(bytes)));
-  RETURN_IF_ERROR(staged->file().Sync());
+  FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<StagedPath> staged,
+                        StagedPath::CreateFile(PosixFileSystem(), path, {.overwrite = overwrite}));
+  FSDP_RETURN_IF_ERROR(staged->file().Write(0, Bytes(bytes)));
+  FSDP_RETURN_IF_ERROR(staged->file().Sync());
   return staged->Commit();
 }
 
@@ -174,14 +176,14 @@ absl::StatusOr<Hdf5ViewReport> WriteHdf5View(const TensorSource& source, const s
   if (absl::StartsWith({source.format().data(), source.format().size()}, "hdf5")) {
     return absl::InvalidArgumentError("it is HDF5 already: open its checkpoint.h5");
   }
-  ASSIGN_OR_RETURN(const std::unique_ptr<Hdf5File> file, Hdf5File::Create({.virtual_datasets = true}));
-  RETURN_IF_ERROR(file->SetRootAttribute(
+  FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<Hdf5File> file, Hdf5File::Create({.virtual_datasets = true}));
+  FSDP_RETURN_IF_ERROR(file->SetRootAttribute(
       "warning",
       "the tensors lie in the files of the checkpoint, which must stay where they were when this view was made"));
   ViewWriter writer(source, *file);
-  RETURN_IF_ERROR(writer.AddAll());
-  ASSIGN_OR_RETURN(const MemoryFile image, file->Close());
-  RETURN_IF_ERROR(WriteImage(image, writer.copies, path, overwrite, &writer.report.nbytes));
+  FSDP_RETURN_IF_ERROR(writer.AddAll());
+  FSDP_ASSIGN_OR_RETURN(const MemoryFile image, file->Close());
+  FSDP_RETURN_IF_ERROR(WriteImage(image, writer.copies, path, overwrite, &writer.report.nbytes));
   return std::move(writer.report);
 }
 

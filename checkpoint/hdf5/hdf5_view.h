@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "checkpoint/source/tensor_source.h"
+#include "fsdp/checkpoint/source/tensor_source.h"
 
 namespace fsdp {
 

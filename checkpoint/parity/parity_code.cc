@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "checkpoint/parity/parity_code.h"
+#include "fsdp/checkpoint/parity/parity_code.h"
 
 #include <isa-l/erasure_code.h>
 
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "base/check.h"
+#include "fsdp/base/check.h"
 
 namespace fsdp {
 namespace {

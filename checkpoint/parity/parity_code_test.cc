@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "checkpoint/parity/parity_code.h"
+#include "fsdp/checkpoint/parity/parity_code.h"
 
 #include <algorithm>
 #include <random>
 #include <vector>
 
-#include "base/status_matchers.h"
+#include "fsdp/base/status_matchers.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "checkpoint/parity/parity_files.h"
+#include "fsdp/checkpoint/parity/parity_files.h"
 
 #include <algorithm>
 #include <array>
@@ -10,11 +10,12 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
-#include "checkpoint/format/file_names.h"
-#include "checkpoint/parity/parity_code.h"
-#include "checkpoint/storage/read_queue.h"
-#include "checkpoint/storage/write_queues.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/format/file_names.h"
+#include "fsdp/checkpoint/parity/parity_code.h"
+#include "fsdp/checkpoint/storage/path.h"
+#include "fsdp/checkpoint/storage/read_queue.h"
+#include "fsdp/checkpoint/storage/write_queues.h"
 
 namespace fsdp {
 namespace {
@@ -42,8 +43,8 @@ struct OpenRun {
 
 absl::StatusOr<OpenRun> OpenToRead(FileSystem& files, const std::string& directory, const std::string& name) {
   OpenRun open;
-  ASSIGN_OR_RETURN(open.file, files.Open(JoinPath(directory, name)));
-  ASSIGN_OR_RETURN(open.nbytes, open.file->Size());
+  FSDP_ASSIGN_OR_RETURN(open.file, files.Open(JoinPath(directory, name)));
+  FSDP_ASSIGN_OR_RETURN(open.nbytes, open.file->Size());
   return open;
 }
 
@@ -90,7 +91,7 @@ class DataRuns {
     Runs& memory = memory_[finished_++ % 2];
     for (size_t i = 0; i < data_.size(); ++i) {
       const int64_t here = BytesHere(i, range);
-      if (here > 0) RETURN_IF_ERROR(queue_.Finish().status());
+      if (here > 0) FSDP_RETURN_IF_ERROR(queue_.Finish().status());
       std::memset(memory.pointers()[i] + here, 0, range.nbytes - here);
     }
     return memory.views();
@@ -134,14 +135,14 @@ absl::Status EncodeBlock(Encoding& shared, const std::vector<ByteRange>& runs, c
   std::vector<DigestBuilder> builders(count);
   for (WriteQueues& all : shared.queues) {
     queues.push_back(all.Take());
-    ASSIGN_OR_RETURN(std::byte* const buffer, queues.back()->Buffer());
+    FSDP_ASSIGN_OR_RETURN(std::byte* const buffer, queues.back()->Buffer());
     out.push_back(buffer);
   }
   const std::vector<std::byte*> blocks = out;
   for (size_t i = 0; i < runs.size(); ++i) {
     if (i + 1 < runs.size()) data.Start(runs[i + 1]);
     if (i + 1 == runs.size() && next) data.Start(*next);
-    ASSIGN_OR_RETURN(const std::vector<const std::byte*> in, data.Finish(runs[i]));
+    FSDP_ASSIGN_OR_RETURN(const std::vector<const std::byte*> in, data.Finish(runs[i]));
     shared.code.Encode(in, out, runs[i].nbytes);
     for (size_t p = 0; p < count; ++p) {
       builders[p].Update(absl::MakeConstSpan(out[p], runs[i].nbytes));
@@ -151,7 +152,7 @@ absl::Status EncodeBlock(Encoding& shared, const std::vector<ByteRange>& runs, c
   const int64_t nbytes = runs.back().end() - runs.front().offset;
   for (size_t p = 0; p < count; ++p) {
     digests[static_cast<int64_t>(p) * stride] = builders[p].Finish();
-    RETURN_IF_ERROR(queues[p]->Write(runs.front().offset, absl::MakeConstSpan(blocks[p], nbytes)));
+    FSDP_RETURN_IF_ERROR(queues[p]->Write(runs.front().offset, absl::MakeConstSpan(blocks[p], nbytes)));
     shared.queues[p].Give(std::move(queues[p]));
   }
   return absl::OkStatus();
@@ -174,7 +175,8 @@ absl::Status EncodeShare(Encoding& shared, int64_t thread, int64_t threads, std:
   for (int64_t i = thread; i < count; i += threads) {
     std::optional<ByteRange> next;
     if (i + threads < count) next = RunsOf(shared.plan, shared.blocks.begin + i + threads).front();
-    RETURN_IF_ERROR(EncodeBlock(shared, RunsOf(shared.plan, shared.blocks.begin + i), next, data, &digests[i], count));
+    FSDP_RETURN_IF_ERROR(
+        EncodeBlock(shared, RunsOf(shared.plan, shared.blocks.begin + i), next, data, &digests[i], count));
   }
   return absl::OkStatus();
 }
@@ -192,15 +194,15 @@ absl::StatusOr<ParityPlan> PlanParity(std::vector<ParityPlan::DataFile> data, in
   plan.data = std::move(data);
   std::sort(plan.data.begin(), plan.data.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
   for (int i = 0; i < parity; ++i) plan.parity.push_back(ParityFileName(i, parity));
-  RETURN_IF_ERROR(CodeOf(plan).status());
+  FSDP_RETURN_IF_ERROR(CodeOf(plan).status());
   return plan;
 }
 
 absl::Status CreateParityFiles(FileSystem& files, const std::string& directory, const ParityPlan& plan) {
   for (const std::string& name : plan.parity) {
-    ASSIGN_OR_RETURN(const std::unique_ptr<File> file, files.Create(JoinPath(directory, name)));
-    RETURN_IF_ERROR(file->Reserve(plan.nbytes()));
-    RETURN_IF_ERROR(file->Sync());
+    FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<File> file, files.Create(JoinPath(directory, name)));
+    FSDP_RETURN_IF_ERROR(file->Reserve(plan.nbytes()));
+    FSDP_RETURN_IF_ERROR(file->Sync());
   }
   return absl::OkStatus();
 }
@@ -214,24 +216,24 @@ absl::StatusOr<std::vector<Digest>> WriteParityBlocks(FileSystem& files, const s
                                                       ThreadPool& pool) {
   std::vector<Digest> digests(blocks.size() * plan.parity.size());
   if (blocks.empty()) return digests;
-  ASSIGN_OR_RETURN(const ParityCode code, CodeOf(plan));
+  FSDP_ASSIGN_OR_RETURN(const ParityCode code, CodeOf(plan));
   std::vector<std::unique_ptr<File>> parity;
   Encoding shared = {plan, code, blocks};
   for (const ParityPlan::DataFile& file : plan.data) {
-    ASSIGN_OR_RETURN(OpenRun open, OpenToRead(files, directory, file.name));
+    FSDP_ASSIGN_OR_RETURN(OpenRun open, OpenToRead(files, directory, file.name));
     shared.data.push_back(std::move(open));
   }
   for (const std::string& name : plan.parity) {
-    ASSIGN_OR_RETURN(std::unique_ptr<File> file, files.OpenToWrite(JoinPath(directory, name)));
+    FSDP_ASSIGN_OR_RETURN(std::unique_ptr<File> file, files.OpenToWrite(JoinPath(directory, name)));
     shared.queues.emplace_back(*file, static_cast<int>(DepthOf(static_cast<int64_t>(plan.parity.size()))));
     parity.push_back(std::move(file));
   }
-  RETURN_IF_ERROR(pool.ParallelFor(
+  FSDP_RETURN_IF_ERROR(pool.ParallelFor(
       pool.threads(), [&](int64_t thread) { return EncodeShare(shared, thread, pool.threads(), digests); }));
   // Only the last block of a file has bytes for the page cache, in a page that nobody else writes.
-  for (WriteQueues& queues : shared.queues) RETURN_IF_ERROR(queues.Drain());
-  for (WriteQueues& queues : shared.queues) RETURN_IF_ERROR(queues.Finish());
-  for (const std::unique_ptr<File>& file : parity) RETURN_IF_ERROR(file->Sync());
+  for (WriteQueues& queues : shared.queues) FSDP_RETURN_IF_ERROR(queues.Drain());
+  for (WriteQueues& queues : shared.queues) FSDP_RETURN_IF_ERROR(queues.Finish());
+  for (const std::unique_ptr<File>& file : parity) FSDP_RETURN_IF_ERROR(file->Sync());
   return digests;
 }
 
@@ -265,8 +267,8 @@ void AddParity(const ParityPlan& plan, const std::vector<std::vector<Digest>>& d
 absl::Status RebuildFromParity(FileSystem& files, const std::string& directory, const ParityPlan& plan,
                                const ParityLoss& loss, const std::vector<std::string>& out, ThreadPool& pool) {
   const std::vector<int>& lost = loss.lost;
-  ASSIGN_OR_RETURN(const ParityCode code, CodeOf(plan));
-  ASSIGN_OR_RETURN(const ParityCode::Decoder decoder, code.NewDecoder(lost, loss.unused));
+  FSDP_ASSIGN_OR_RETURN(const ParityCode code, CodeOf(plan));
+  FSDP_ASSIGN_OR_RETURN(const ParityCode::Decoder decoder, code.NewDecoder(lost, loss.unused));
   const auto name_of = [&](int index) {
     const auto data = static_cast<int>(plan.data.size());
     return index < data ? plan.data[index].name : plan.parity[index - data];
@@ -276,32 +278,32 @@ absl::Status RebuildFromParity(FileSystem& files, const std::string& directory, 
   };
   std::vector<OpenRun> present;
   for (const int index : decoder.present()) {
-    ASSIGN_OR_RETURN(OpenRun open, OpenToRead(files, directory, name_of(index)));
+    FSDP_ASSIGN_OR_RETURN(OpenRun open, OpenToRead(files, directory, name_of(index)));
     present.push_back(std::move(open));
   }
   std::vector<std::unique_ptr<File>> made;
   for (size_t i = 0; i < lost.size(); ++i) {
-    ASSIGN_OR_RETURN(std::unique_ptr<File> file, files.Create(out[i]));
-    RETURN_IF_ERROR(file->Reserve(size_of(lost[i])));
+    FSDP_ASSIGN_OR_RETURN(std::unique_ptr<File> file, files.Create(out[i]));
+    FSDP_RETURN_IF_ERROR(file->Reserve(size_of(lost[i])));
     made.push_back(std::move(file));
   }
   const int64_t run = RunBytes(plan);
-  RETURN_IF_ERROR(pool.ParallelFor((plan.nbytes() + run - 1) / run, [&](int64_t i) -> absl::Status {
+  FSDP_RETURN_IF_ERROR(pool.ParallelFor((plan.nbytes() + run - 1) / run, [&](int64_t i) -> absl::Status {
     Runs in(present.size(), run);
     Runs rebuilt(made.size(), run);
     const int64_t at = i * run;
     const int64_t nbytes = std::min(run, plan.nbytes() - at);
     for (size_t d = 0; d < present.size(); ++d) {
-      RETURN_IF_ERROR(ReadPadded(present[d], at, absl::MakeSpan(in.pointers()[d], nbytes)));
+      FSDP_RETURN_IF_ERROR(ReadPadded(present[d], at, absl::MakeSpan(in.pointers()[d], nbytes)));
     }
     decoder.Decode(in.views(), rebuilt.pointers(), nbytes);
     for (size_t k = 0; k < made.size(); ++k) {
       const int64_t here = std::clamp<int64_t>(size_of(lost[k]) - at, 0, nbytes);
-      RETURN_IF_ERROR(made[k]->Write(at, absl::MakeConstSpan(rebuilt.pointers()[k], here)));
+      FSDP_RETURN_IF_ERROR(made[k]->Write(at, absl::MakeConstSpan(rebuilt.pointers()[k], here)));
     }
     return absl::OkStatus();
   }));
-  for (const std::unique_ptr<File>& file : made) RETURN_IF_ERROR(file->Sync());
+  for (const std::unique_ptr<File>& file : made) FSDP_RETURN_IF_ERROR(file->Sync());
   return absl::OkStatus();
 }
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "checkpoint/safetensors/hugging_face_index.h"
+#include "fsdp/checkpoint/safetensors/hugging_face_index.h"
 
 #include "absl/strings/str_cat.h"
-#include "base/quote.h"
-#include "base/status_macros.h"
-#include "checkpoint/format/json_events.h"
+#include "fsdp/base/quote.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/format/json_events.h"
 #include "nlohmann/json.hpp"
 
 namespace fsdp {
@@ -70,7 +70,7 @@ class IndexVisitor final : public JsonVisitor {
 
 absl::StatusOr<HuggingFaceIndex> ParseHuggingFaceIndex(std::string_view json) {
   IndexVisitor visitor;
-  RETURN_IF_ERROR(VisitJson(json, visitor));
+  FSDP_RETURN_IF_ERROR(VisitJson(json, visitor));
   return std::move(visitor.index);
 }
 

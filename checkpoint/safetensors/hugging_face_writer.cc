@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "checkpoint/safetensors/hugging_face_writer.h"
+#include "fsdp/checkpoint/safetensors/hugging_face_writer.h"
 
 #include <cstddef>
 #include <memory>
@@ -8,11 +8,11 @@
 
 #include "absl/strings/str_format.h"
 #include "absl/types/span.h"
-#include "base/status_macros.h"
-#include "checkpoint/format/file_names.h"
-#include "checkpoint/safetensors/hugging_face_index.h"
-#include "checkpoint/storage/file_system.h"
-#include "checkpoint/storage/staged_path.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/safetensors/hugging_face_index.h"
+#include "fsdp/checkpoint/storage/file_system.h"
+#include "fsdp/checkpoint/storage/path.h"
+#include "fsdp/checkpoint/storage/staged_path.h"
 
 namespace fsdp {
 namespace {
@@ -50,8 +50,9 @@ std::vector<std::vector<SafetensorsEntry>> SplitIntoFiles(std::vector<Safetensor
 }
 
 absl::Status WriteTextFile(FileSystem& files, const std::string& path, const std::string& text) {
-  ASSIGN_OR_RETURN(const std::unique_ptr<File> file, files.Create(path));
-  RETURN_IF_ERROR(file->Write(0, absl::MakeConstSpan(reinterpret_cast<const std::byte*>(text.data()), text.size())));
+  FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<File> file, files.Create(path));
+  FSDP_RETURN_IF_ERROR(
+      file->Write(0, absl::MakeConstSpan(reinterpret_cast<const std::byte*>(text.data()), text.size())));
   return file->Sync();
 }
 
@@ -60,8 +61,8 @@ absl::Status WriteTextFile(FileSystem& files, const std::string& path, const std
 absl::Status WriteHuggingFaceDirectory(const std::string& path, const StateDict& contents, const PayloadReader& read,
                                        const HuggingFaceOptions& options) {
   FileSystem& file_system = *options.safetensors.file_system;
-  ASSIGN_OR_RETURN(const std::unique_ptr<StagedPath> staged,
-                   StagedPath::CreateDirectory(file_system, path, {.overwrite = options.safetensors.overwrite}));
+  FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<StagedPath> staged,
+                        StagedPath::CreateDirectory(file_system, path, {.overwrite = options.safetensors.overwrite}));
   HuggingFaceIndex index;
   std::vector<SafetensorsEntry> entries = ModelEntries(contents);
   index.total_size = PayloadBytes(entries);
@@ -78,12 +79,12 @@ absl::Status WriteHuggingFaceDirectory(const std::string& path, const StateDict&
                                                : absl::StrFormat("model-%05d-of-%05d.safetensors", i + 1, files.size());
     for (const SafetensorsEntry& entry : files[i]) index.weight_map[entry.name] = name;
     const int64_t file_bytes = PayloadBytes(files[i]);
-    ASSIGN_OR_RETURN(const std::unique_ptr<File> file, file_system.Create(JoinPath(staged->path(), name)));
-    RETURN_IF_ERROR(FillSafetensorsFile(*file, std::move(files[i]), read, file_options));
+    FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<File> file, file_system.Create(JoinPath(staged->path(), name)));
+    FSDP_RETURN_IF_ERROR(FillSafetensorsFile(*file, std::move(files[i]), read, file_options));
     bytes_before += file_bytes;
   }
   if (files.size() > 1) {
-    RETURN_IF_ERROR(
+    FSDP_RETURN_IF_ERROR(
         WriteTextFile(file_system, JoinPath(staged->path(), kHuggingFaceIndexName), EncodeHuggingFaceIndex(index)));
   }
   return staged->Commit();

@@ -10,9 +10,9 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "checkpoint/safetensors/safetensors_writer.h"
-#include "checkpoint/source/payload_reader.h"
-#include "tensor/state_dict.h"
+#include "fsdp/checkpoint/safetensors/safetensors_writer.h"
+#include "fsdp/checkpoint/source/payload_reader.h"
+#include "fsdp/tensor/state_dict.h"
 
 namespace fsdp {
 

@@ -11,11 +11,11 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/status_matchers.h"
-#include "checkpoint/safetensors/hugging_face_writer.h"
-#include "checkpoint/safetensors/safetensors_writer.h"
-#include "checkpoint/storage/fault_file_system.h"
-#include "checkpoint/storage/file_system.h"
+#include "fsdp/base/status_matchers.h"
+#include "fsdp/checkpoint/safetensors/hugging_face_writer.h"
+#include "fsdp/checkpoint/safetensors/safetensors_writer.h"
+#include "fsdp/checkpoint/storage/fault_file_system.h"
+#include "fsdp/checkpoint/storage/file_system.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "checkpoint/safetensors/safetensors_file.h"
+#include "fsdp/checkpoint/safetensors/safetensors_file.h"
 
 #include <cstddef>
 
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
-#include "base/quote.h"
-#include "base/status_macros.h"
-#include "checkpoint/source/bool_bytes.h"
+#include "fsdp/base/quote.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/source/bool_bytes.h"
 
 namespace fsdp {
 namespace {
@@ -27,7 +27,7 @@ uint64_t LittleEndian(const unsigned char (&bytes)[kLengthBytes]) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<SafetensorsFile>> SafetensorsFile::Open(const std::string& path) {
-  ASSIGN_OR_RETURN(std::unique_ptr<File> opened, PosixFileSystem().Open(path));
+  FSDP_ASSIGN_OR_RETURN(std::unique_ptr<File> opened, PosixFileSystem().Open(path));
   std::unique_ptr<SafetensorsFile> file(new SafetensorsFile(std::move(opened)));
   const absl::Status status = file->ReadHeader();
   if (!status.ok()) return absl::Status(status.code(), absl::StrCat(status.message(), " in ", path));
@@ -35,13 +35,13 @@ absl::StatusOr<std::unique_ptr<SafetensorsFile>> SafetensorsFile::Open(const std
 }
 
 absl::Status SafetensorsFile::ReadHeader() {
-  ASSIGN_OR_RETURN(const int64_t file_bytes, file_->Size());
+  FSDP_ASSIGN_OR_RETURN(const int64_t file_bytes, file_->Size());
   if (file_bytes < kLengthBytes) {
     return absl::DataLossError(absl::StrCat("the file has ", file_bytes, " bytes, expected at least ", kLengthBytes,
                                             " for the length of a safetensors header"));
   }
   unsigned char length[kLengthBytes];
-  RETURN_IF_ERROR(file_->Read(0, Bytes(length, kLengthBytes)));
+  FSDP_RETURN_IF_ERROR(file_->Read(0, Bytes(length, kLengthBytes)));
   const uint64_t header_bytes = LittleEndian(length);
   if (header_bytes > static_cast<uint64_t>(kMaxSafetensorsHeaderBytes)) {
     return absl::DataLossError(absl::StrCat("the header length is ", header_bytes, ", more than safetensors' limit of ",
@@ -53,8 +53,8 @@ absl::Status SafetensorsFile::ReadHeader() {
                                             file_bytes, " bytes: it is truncated"));
   }
   std::string json(header_bytes, '\0');
-  RETURN_IF_ERROR(file_->Read(kLengthBytes, Bytes(json.data(), static_cast<int64_t>(header_bytes))));
-  ASSIGN_OR_RETURN(header_, ParseSafetensorsHeader(json, file_bytes - payload_offset_));
+  FSDP_RETURN_IF_ERROR(file_->Read(kLengthBytes, Bytes(json.data(), static_cast<int64_t>(header_bytes))));
+  FSDP_ASSIGN_OR_RETURN(header_, ParseSafetensorsHeader(json, file_bytes - payload_offset_));
   return absl::OkStatus();
 }
 

@@ -12,9 +12,9 @@
 #include <utility>
 
 #include "absl/status/statusor.h"
-#include "checkpoint/safetensors/safetensors_header.h"
-#include "checkpoint/storage/file_system.h"
-#include "tensor/interval.h"
+#include "fsdp/checkpoint/safetensors/safetensors_header.h"
+#include "fsdp/checkpoint/storage/file_system.h"
+#include "fsdp/tensor/interval.h"
 
 namespace fsdp {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "checkpoint/safetensors/safetensors_header.h"
+#include "fsdp/checkpoint/safetensors/safetensors_header.h"
 
 #include <algorithm>
 #include <array>
@@ -11,10 +11,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/types/span.h"
-#include "base/check.h"
-#include "base/quote.h"
-#include "base/status_macros.h"
-#include "checkpoint/format/json_events.h"
+#include "fsdp/base/check.h"
+#include "fsdp/base/quote.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/format/json_events.h"
 #include "nlohmann/json.hpp"
 
 namespace fsdp {
@@ -165,8 +165,8 @@ class HeaderVisitor final : public JsonVisitor {
     if (!current_.dtype) return absl::DataLossError("dtype is missing");
     if (!current_.shape) return absl::DataLossError("shape is missing");
     if (!current_.data_offsets) return absl::DataLossError("data_offsets is missing");
-    ASSIGN_OR_RETURN(DType dtype, ParseSafetensorsDType(*current_.dtype));
-    ASSIGN_OR_RETURN(Shape shape, ToShape(*current_.shape));
+    FSDP_ASSIGN_OR_RETURN(DType dtype, ParseSafetensorsDType(*current_.dtype));
+    FSDP_ASSIGN_OR_RETURN(Shape shape, ToShape(*current_.shape));
     const std::vector<uint64_t>& offsets = *current_.data_offsets;
     if (offsets.size() != 2) {
       return absl::DataLossError(absl::StrCat("data_offsets has ", offsets.size(), " numbers, expected 2"));
@@ -269,9 +269,9 @@ absl::Status AppendMetadata(const std::map<std::string, std::string>& metadata, 
   std::string_view comma = "";
   for (const auto& [name, value] : metadata) {
     json += comma;
-    RETURN_IF_ERROR(AppendJsonString(name, json));
+    FSDP_RETURN_IF_ERROR(AppendJsonString(name, json));
     json += ':';
-    RETURN_IF_ERROR(AppendJsonString(value, json));
+    FSDP_RETURN_IF_ERROR(AppendJsonString(value, json));
     comma = ",";
   }
   json += '}';
@@ -289,8 +289,8 @@ absl::StatusOr<SafetensorsHeader> ParseSafetensorsHeader(std::string_view json, 
   HeaderVisitor visitor;
   const size_t first = json.find_first_not_of(" \t\r\n");
   if (first == json.npos || json[first] != '{') return absl::DataLossError("the header does not begin with '{'");
-  RETURN_IF_ERROR(VisitJson(json, visitor));
-  RETURN_IF_ERROR(CheckPayloadCover(visitor.header.entries, payload_bytes));
+  FSDP_RETURN_IF_ERROR(VisitJson(json, visitor));
+  FSDP_RETURN_IF_ERROR(CheckPayloadCover(visitor.header.entries, payload_bytes));
   return std::move(visitor.header);
 }
 
@@ -309,17 +309,17 @@ void PlaceSafetensorsEntries(std::vector<SafetensorsEntry>& entries) {
 }
 
 absl::StatusOr<std::string> EncodeSafetensorsHeader(const SafetensorsHeader& header) {
-  RETURN_IF_ERROR(CheckWritable(header));
+  FSDP_RETURN_IF_ERROR(CheckWritable(header));
   std::string out(sizeof(uint64_t), '\0');
   out += '{';
   std::string_view comma = "";
   if (!header.metadata.empty()) {
-    RETURN_IF_ERROR(AppendMetadata(header.metadata, out));
+    FSDP_RETURN_IF_ERROR(AppendMetadata(header.metadata, out));
     comma = ",";
   }
   for (const SafetensorsEntry& entry : header.entries) {
     out += comma;
-    RETURN_IF_ERROR(AppendJsonString(entry.name, out));
+    FSDP_RETURN_IF_ERROR(AppendJsonString(entry.name, out));
     absl::StrAppend(&out, ":{\"dtype\":\"", std::string(SafetensorsDTypeName(entry.dtype)), "\",\"shape\":[");
     absl::StrAppend(&out, absl::StrJoin(entry.shape.dims(), ","), "],\"data_offsets\":[", entry.begin, ",", entry.end,
                     "]}");

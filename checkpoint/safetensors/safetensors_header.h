@@ -18,8 +18,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "tensor/dtype.h"
-#include "tensor/shape.h"
+#include "fsdp/tensor/dtype.h"
+#include "fsdp/tensor/shape.h"
 
 namespace fsdp {
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // One test for each rule of the format, named after it.
-#include "checkpoint/safetensors/safetensors_header.h"
+#include "fsdp/checkpoint/safetensors/safetensors_header.h"
 
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "base/status_matchers.h"
+#include "fsdp/base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "checkpoint/safetensors/safetensors_metadata.h"
+#include "fsdp/checkpoint/safetensors/safetensors_metadata.h"
 
 #include "nlohmann/json.hpp"
 

@@ -9,7 +9,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "tensor/state_dict.h"
+#include "fsdp/tensor/state_dict.h"
 
 namespace fsdp {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "checkpoint/safetensors/safetensors_source.h"
+#include "fsdp/checkpoint/safetensors/safetensors_source.h"
 
 #include <filesystem>
 #include <set>
@@ -8,11 +8,11 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
-#include "base/quote.h"
-#include "base/status_macros.h"
-#include "checkpoint/safetensors/hugging_face_index.h"
-#include "checkpoint/safetensors/safetensors_file.h"
-#include "checkpoint/storage/file_system.h"
+#include "fsdp/base/quote.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/safetensors/hugging_face_index.h"
+#include "fsdp/checkpoint/safetensors/safetensors_file.h"
+#include "fsdp/checkpoint/storage/file_system.h"
 
 namespace fsdp {
 namespace {
@@ -25,7 +25,7 @@ class SafetensorsSource final : public TensorSource {
   static absl::StatusOr<std::unique_ptr<TensorSource>> Create(SafetensorsFiles files) {
     std::unique_ptr<SafetensorsSource> source(new SafetensorsSource);
     for (const std::unique_ptr<SafetensorsFile>& file : files) {
-      RETURN_IF_ERROR(source->Add(*file));
+      FSDP_RETURN_IF_ERROR(source->Add(*file));
     }
     source->files_ = std::move(files);
     return source;
@@ -108,7 +108,7 @@ absl::Status CheckIndex(const HuggingFaceIndex& index, const std::string& index_
 
 absl::StatusOr<SafetensorsFiles> OpenIndexed(const std::filesystem::path& directory) {
   const std::string index_path = directory / kHuggingFaceIndexName;
-  ASSIGN_OR_RETURN(const std::string text, ReadFile(PosixFileSystem(), index_path, kMaxSafetensorsHeaderBytes));
+  FSDP_ASSIGN_OR_RETURN(const std::string text, ReadFile(PosixFileSystem(), index_path, kMaxSafetensorsHeaderBytes));
   absl::StatusOr<HuggingFaceIndex> index = ParseHuggingFaceIndex(text);
   if (!index.ok())
     return absl::Status(index.status().code(), absl::StrCat(index.status().message(), " in ", index_path));
@@ -116,10 +116,10 @@ absl::StatusOr<SafetensorsFiles> OpenIndexed(const std::filesystem::path& direct
   for (const auto& [tensor, file] : index->weight_map) names.insert(file);
   SafetensorsFiles files;
   for (const std::string& name : names) {
-    ASSIGN_OR_RETURN(files.emplace_back(), SafetensorsFile::Open(directory / name));
+    FSDP_ASSIGN_OR_RETURN(files.emplace_back(), SafetensorsFile::Open(directory / name));
   }
   if (files.empty()) return absl::DataLossError(absl::StrCat("weight_map names no tensor in ", index_path));
-  RETURN_IF_ERROR(CheckIndex(*index, index_path, files));
+  FSDP_RETURN_IF_ERROR(CheckIndex(*index, index_path, files));
   return files;
 }
 
@@ -140,12 +140,12 @@ absl::StatusOr<SafetensorsFiles> OpenSafetensorsFiles(const std::string& path) {
     if (!std::filesystem::is_regular_file(file_path, ignored)) return OpenIndexed(path);
   }
   SafetensorsFiles files;
-  ASSIGN_OR_RETURN(files.emplace_back(), SafetensorsFile::Open(file_path));
+  FSDP_ASSIGN_OR_RETURN(files.emplace_back(), SafetensorsFile::Open(file_path));
   return files;
 }
 
 absl::StatusOr<std::unique_ptr<TensorSource>> OpenSafetensorsSource(const std::string& path) {
-  ASSIGN_OR_RETURN(SafetensorsFiles files, OpenSafetensorsFiles(path));
+  FSDP_ASSIGN_OR_RETURN(SafetensorsFiles files, OpenSafetensorsFiles(path));
   return SafetensorsSource::Create(std::move(files));
 }
 

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "checkpoint/safetensors/safetensors_file.h"
-#include "checkpoint/source/tensor_source.h"
+#include "fsdp/checkpoint/safetensors/safetensors_file.h"
+#include "fsdp/checkpoint/source/tensor_source.h"
 
 namespace fsdp {
 

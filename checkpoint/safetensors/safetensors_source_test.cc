@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "checkpoint/safetensors/safetensors_source.h"
+#include "fsdp/checkpoint/safetensors/safetensors_source.h"
 
 #include <sys/stat.h>
 
@@ -10,8 +10,8 @@
 #include <map>
 
 #include "absl/strings/str_cat.h"
-#include "base/status_matchers.h"
-#include "checkpoint/safetensors/hugging_face_index.h"
+#include "fsdp/base/status_matchers.h"
+#include "fsdp/checkpoint/safetensors/hugging_face_index.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "checkpoint/safetensors/safetensors_writer.h"
+#include "fsdp/checkpoint/safetensors/safetensors_writer.h"
 
 #include <algorithm>
 #include <cstddef>
@@ -9,11 +9,11 @@
 #include <utility>
 
 #include "absl/types/span.h"
-#include "base/status_macros.h"
-#include "base/thread_pool.h"
-#include "checkpoint/format/manifest.h"
-#include "checkpoint/storage/staged_path.h"
-#include "checkpoint/storage/write_blocks.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/base/thread_pool.h"
+#include "fsdp/checkpoint/format/manifest.h"
+#include "fsdp/checkpoint/storage/staged_path.h"
+#include "fsdp/checkpoint/storage/write_blocks.h"
 
 namespace fsdp {
 namespace {
@@ -34,7 +34,7 @@ class SafetensorsFiller {
     if (!head.empty()) std::memcpy(out.data(), head_.data() + head.begin, head.size());
     const Interval payload = {std::max(block.begin, head_bytes()) - head_bytes(), block.end - head_bytes()};
     if (payload.end <= 0) return absl::OkStatus();
-    RETURN_IF_ERROR(FillPayload(payload, out.data() + head.size()));
+    FSDP_RETURN_IF_ERROR(FillPayload(payload, out.data() + head.size()));
     const std::lock_guard<std::mutex> lock(mutex_);
     done_ += payload.size();
     if (progress_) progress_(done_, payload_bytes());
@@ -54,7 +54,7 @@ class SafetensorsFiller {
       if (part.empty()) continue;
       const int64_t size = SizeOf(entry->dtype);
       const Interval elements = {(part.begin - entry->begin) / size, (part.end - entry->begin) / size};
-      RETURN_IF_ERROR(read_(StateKey::Model(entry->name), elements, out + (part.begin - piece.begin)));
+      FSDP_RETURN_IF_ERROR(read_(StateKey::Model(entry->name), elements, out + (part.begin - piece.begin)));
     }
     return absl::OkStatus();
   }
@@ -84,22 +84,22 @@ absl::Status FillSafetensorsFile(File& file, std::vector<SafetensorsEntry> entri
                                  const SafetensorsOptions& options) {
   PlaceSafetensorsEntries(entries);
   const SafetensorsHeader header = {options.metadata, std::move(entries)};
-  ASSIGN_OR_RETURN(std::string head, EncodeSafetensorsHeader(header));
+  FSDP_ASSIGN_OR_RETURN(std::string head, EncodeSafetensorsHeader(header));
   SafetensorsFiller filler(std::move(head), header.entries, read, options.progress);
   const BlockWriteShape shape = ShapeOfBlockWrites(options.buffer_bytes, options.io_threads);
   const int64_t threads = std::clamp<int64_t>(BlockCount(filler.nbytes()), 1, shape.threads);
-  ASSIGN_OR_RETURN(const std::unique_ptr<ThreadPool> pool,
-                   ThreadPool::Create(static_cast<int>(threads), "safetensors"));
+  FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<ThreadPool> pool,
+                        ThreadPool::Create(static_cast<int>(threads), "safetensors"));
   const BlockFiller fill = [&](int64_t begin, absl::Span<std::byte> out) { return filler.Fill(begin, out); };
-  RETURN_IF_ERROR(WriteBlocks(file, filler.nbytes(), fill, *pool, shape.queue_depth));
+  FSDP_RETURN_IF_ERROR(WriteBlocks(file, filler.nbytes(), fill, *pool, shape.queue_depth));
   return file.Sync();
 }
 
 absl::Status WriteSafetensors(const std::string& path, const StateDict& contents, const PayloadReader& read,
                               const SafetensorsOptions& options) {
-  ASSIGN_OR_RETURN(const std::unique_ptr<StagedPath> staged,
-                   StagedPath::CreateFile(*options.file_system, path, {.overwrite = options.overwrite}));
-  RETURN_IF_ERROR(FillSafetensorsFile(staged->file(), ModelEntries(contents), read, options));
+  FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<StagedPath> staged,
+                        StagedPath::CreateFile(*options.file_system, path, {.overwrite = options.overwrite}));
+  FSDP_RETURN_IF_ERROR(FillSafetensorsFile(staged->file(), ModelEntries(contents), read, options));
   return staged->Commit();
 }
 

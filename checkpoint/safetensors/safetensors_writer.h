@@ -3,8 +3,8 @@
 // WriteSafetensors: a model as one safetensors file, pulled piece by piece from a reader, in bounded memory. Byte for
 // byte what the reference library writes for the same tensors and metadata, so equal models give equal files.
 //
-//   RETURN_IF_ERROR(WriteSafetensors("model.safetensors", state, ReadFromMemory(state)));   // a state dict that is
-//   whole here
+//   FSDP_RETURN_IF_ERROR(WriteSafetensors("model.safetensors", state, ReadFromMemory(state)));   // a state dict that
+//   is whole here
 #ifndef FSDP_CHECKPOINT_SAFETENSORS_SAFETENSORS_WRITER_H_
 #define FSDP_CHECKPOINT_SAFETENSORS_SAFETENSORS_WRITER_H_
 
@@ -15,10 +15,10 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "checkpoint/safetensors/safetensors_header.h"
-#include "checkpoint/source/payload_reader.h"
-#include "checkpoint/storage/file_system.h"
-#include "tensor/state_dict.h"
+#include "fsdp/checkpoint/safetensors/safetensors_header.h"
+#include "fsdp/checkpoint/source/payload_reader.h"
+#include "fsdp/checkpoint/storage/file_system.h"
+#include "fsdp/tensor/state_dict.h"
 
 namespace fsdp {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "checkpoint/safetensors/safetensors_writer.h"
+#include "fsdp/checkpoint/safetensors/safetensors_writer.h"
 
 #include <algorithm>
 #include <atomic>
@@ -8,10 +8,10 @@
 #include <iterator>
 
 #include "absl/strings/str_cat.h"
-#include "base/status_matchers.h"
-#include "checkpoint/safetensors/hugging_face_index.h"
-#include "checkpoint/safetensors/hugging_face_writer.h"
-#include "checkpoint/safetensors/safetensors_source.h"
+#include "fsdp/base/status_matchers.h"
+#include "fsdp/checkpoint/safetensors/hugging_face_index.h"
+#include "fsdp/checkpoint/safetensors/hugging_face_writer.h"
+#include "fsdp/checkpoint/safetensors/safetensors_source.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

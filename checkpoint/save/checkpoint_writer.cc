@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "checkpoint/save/checkpoint_writer.h"
+#include "fsdp/checkpoint/save/checkpoint_writer.h"
 
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
-#include "checkpoint/format/file_names.h"
-#include "checkpoint/format/flat_place.h"
-#include "checkpoint/format/tensor_name.h"
-#include "checkpoint/hdf5/hyperslab.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/format/file_names.h"
+#include "fsdp/checkpoint/format/flat_place.h"
+#include "fsdp/checkpoint/format/tensor_name.h"
+#include "fsdp/tensor/box.h"
 
 namespace fsdp {
 namespace {
@@ -55,23 +55,23 @@ absl::StatusOr<std::unique_ptr<const ShardedIndex>> ShardedIndex::Create(const s
                                                                          const Manifest& identity) {
   std::unique_ptr<ShardedIndex> index(new ShardedIndex);
   Manifest& manifest = index->manifest_ = identity;
-  RETURN_IF_ERROR(MergeRecords(records, manifest));
+  FSDP_RETURN_IF_ERROR(MergeRecords(records, manifest));
   TreeFile& tree = index->tree_;
   tree.name = kCheckpointFileName;
   tree.texts = std::move(texts);
   tree.warning = kWarning;
   const FlatPlaces places(identity.units);
   for (const StoredTensor& tensor : manifest.tensors) {
-    RETURN_IF_ERROR(CheckCovered(tensor));
+    FSDP_RETURN_IF_ERROR(CheckCovered(tensor));
     tree.tensors.push_back(Shown(tensor, manifest, places));
   }
-  ASSIGN_OR_RETURN(index->file_, LaidOutFile::Create(tree, identity));
+  FSDP_ASSIGN_OR_RETURN(index->file_, LaidOutFile::Create(tree, identity));
   return index;
 }
 
 absl::StatusOr<Manifest> ShardedIndex::Write(FileSystem& files, const std::string& directory,
                                              const std::vector<Manifest>& records, ThreadPool& pool) const {
-  ASSIGN_OR_RETURN(const Manifest index, file_->Write(files, directory, pool, {}));
+  FSDP_ASSIGN_OR_RETURN(const Manifest index, file_->Write(files, directory, pool, {}));
   Manifest manifest = manifest_;
   manifest.files.clear();
   for (const Manifest& record : records) {
@@ -90,8 +90,8 @@ absl::StatusOr<Manifest> ShardedIndex::Write(FileSystem& files, const std::strin
 absl::StatusOr<Manifest> WriteShardedIndex(FileSystem& files, const std::string& directory,
                                            const std::vector<Manifest>& records, std::vector<TreeFile::Text> texts,
                                            const Manifest& identity, ThreadPool& pool) {
-  ASSIGN_OR_RETURN(const std::unique_ptr<const ShardedIndex> index,
-                   ShardedIndex::Create(records, std::move(texts), identity));
+  FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<const ShardedIndex> index,
+                        ShardedIndex::Create(records, std::move(texts), identity));
   return index->Write(files, directory, records, pool);
 }
 

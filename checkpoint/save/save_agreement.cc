@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "checkpoint/save/save_agreement.h"
+#include "fsdp/checkpoint/save/save_agreement.h"
 
 #include <nlohmann/json.hpp>
 #include <set>
 
 #include "absl/strings/str_cat.h"
-#include "base/digest.h"
-#include "base/quote.h"
-#include "base/status_macros.h"
-#include "checkpoint/format/json_document.h"
+#include "fsdp/base/digest.h"
+#include "fsdp/base/quote.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/format/json_document.h"
 
 namespace fsdp {
 namespace {
@@ -56,12 +56,12 @@ std::string EncodeFacts(int64_t step, StateDictType type, const SaveOptions& opt
 absl::StatusOr<std::vector<int>> ChooseWriters(const std::vector<std::string>& facts) {
   std::vector<json> all;
   for (const std::string& blob : facts) {
-    ASSIGN_OR_RETURN(json fact, ParseJson(blob));
+    FSDP_ASSIGN_OR_RETURN(json fact, ParseJson(blob));
     all.push_back(std::move(fact));
   }
   for (size_t rank = 1; rank < all.size(); ++rank) {
     for (const char* member : {"step", "state_dict_type", "checkpoint_type", "overwrite", "parity"}) {
-      RETURN_IF_ERROR(CheckEqual(all[0], all[rank], static_cast<int>(rank), member));
+      FSDP_RETURN_IF_ERROR(CheckEqual(all[0], all[rank], static_cast<int>(rank), member));
     }
   }
   if (all[0]["state_dict_type"] == std::string(StateDictTypeName(StateDictType::kFull))) return std::vector<int>{0};
@@ -74,7 +74,7 @@ absl::StatusOr<std::vector<int>> ChooseWriters(const std::vector<std::string>& f
   std::vector<int> writers;
   std::set<std::string> written;  // digests of the tensors that the writers know
   for (size_t rank = 0; rank < all.size(); ++rank) {
-    RETURN_IF_ERROR(CheckTexts(all[0], all[rank], static_cast<int>(rank)));
+    FSDP_RETURN_IF_ERROR(CheckTexts(all[0], all[rank], static_cast<int>(rank)));
     if (!all[rank]["writer"].get<bool>()) continue;
     writers.push_back(static_cast<int>(rank));
     written.insert(all[rank]["tensors"].get<std::string>());
@@ -92,17 +92,17 @@ std::string EncodeSharedDirectory(const SharedDirectory& shared) {
 }
 
 absl::StatusOr<SharedDirectory> DecodeSharedDirectory(std::string_view blob) {
-  ASSIGN_OR_RETURN(const json document, ParseJson(blob));
+  FSDP_ASSIGN_OR_RETURN(const json document, ParseJson(blob));
   SharedDirectory shared;
-  ASSIGN_OR_RETURN(shared.name, StringMember(document, "name"));
-  ASSIGN_OR_RETURN(shared.save_id, StringMember(document, "save_id"));
+  FSDP_ASSIGN_OR_RETURN(shared.name, StringMember(document, "name"));
+  FSDP_ASSIGN_OR_RETURN(shared.save_id, StringMember(document, "save_id"));
   return shared;
 }
 
 std::string EncodeOffsets(const std::vector<int64_t>& offsets) { return json({{"offsets", offsets}}).dump(); }
 
 absl::StatusOr<std::vector<int64_t>> DecodeOffsets(std::string_view blob) {
-  ASSIGN_OR_RETURN(const json document, ParseJson(blob));
+  FSDP_ASSIGN_OR_RETURN(const json document, ParseJson(blob));
   return IntegerArrayMember(document, "offsets");
 }
 
@@ -117,13 +117,13 @@ std::string EncodeParityPlan(const ParityPlan& plan) {
 }
 
 absl::StatusOr<ParityPlan> DecodeParityPlan(std::string_view blob) {
-  ASSIGN_OR_RETURN(const json document, ParseJson(blob));
-  ASSIGN_OR_RETURN(const std::vector<std::string> names, StringArrayMember(document, "names"));
-  ASSIGN_OR_RETURN(const std::vector<int64_t> sizes, IntegerArrayMember(document, "bytes"));
+  FSDP_ASSIGN_OR_RETURN(const json document, ParseJson(blob));
+  FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> names, StringArrayMember(document, "names"));
+  FSDP_ASSIGN_OR_RETURN(const std::vector<int64_t> sizes, IntegerArrayMember(document, "bytes"));
   if (names.size() != sizes.size()) return absl::DataLossError("a plan of parity with a size missing");
   ParityPlan plan;
   for (size_t i = 0; i < names.size(); ++i) plan.data.push_back({names[i], sizes[i]});
-  ASSIGN_OR_RETURN(plan.parity, StringArrayMember(document, "parity"));
+  FSDP_ASSIGN_OR_RETURN(plan.parity, StringArrayMember(document, "parity"));
   return plan;
 }
 
@@ -134,11 +134,11 @@ std::string EncodeDigests(const std::vector<Digest>& digests) {
 }
 
 absl::StatusOr<std::vector<Digest>> DecodeDigests(std::string_view blob) {
-  ASSIGN_OR_RETURN(const json document, ParseJson(blob));
-  ASSIGN_OR_RETURN(const std::vector<std::string> all, StringArrayMember(document, "digests"));
+  FSDP_ASSIGN_OR_RETURN(const json document, ParseJson(blob));
+  FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> all, StringArrayMember(document, "digests"));
   std::vector<Digest> digests;
   for (const std::string& hex : all) {
-    ASSIGN_OR_RETURN(const Digest digest, ParseDigest(hex));
+    FSDP_ASSIGN_OR_RETURN(const Digest digest, ParseDigest(hex));
     digests.push_back(digest);
   }
   return digests;
@@ -157,18 +157,18 @@ std::string EncodeWrittenFile(const WrittenFile& file) {
 }
 
 absl::StatusOr<WrittenFile> DecodeWrittenFile(std::string_view blob) {
-  ASSIGN_OR_RETURN(const json document, ParseJson(blob));
+  FSDP_ASSIGN_OR_RETURN(const json document, ParseJson(blob));
   WrittenFile file;
-  ASSIGN_OR_RETURN(file.name, StringMember(document, "name"));
-  ASSIGN_OR_RETURN(file.nbytes, IntegerMember(document, "bytes"));
-  ASSIGN_OR_RETURN(file.record.range.offset, IntegerMember(document, "record_offset"));
-  ASSIGN_OR_RETURN(file.record.range.nbytes, IntegerMember(document, "record_bytes"));
-  ASSIGN_OR_RETURN(const std::vector<std::string> digests, StringArrayMember(document, "record_digests"));
+  FSDP_ASSIGN_OR_RETURN(file.name, StringMember(document, "name"));
+  FSDP_ASSIGN_OR_RETURN(file.nbytes, IntegerMember(document, "bytes"));
+  FSDP_ASSIGN_OR_RETURN(file.record.range.offset, IntegerMember(document, "record_offset"));
+  FSDP_ASSIGN_OR_RETURN(file.record.range.nbytes, IntegerMember(document, "record_bytes"));
+  FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> digests, StringArrayMember(document, "record_digests"));
   for (const std::string& hex : digests) {
-    ASSIGN_OR_RETURN(const Digest digest, ParseDigest(hex));
+    FSDP_ASSIGN_OR_RETURN(const Digest digest, ParseDigest(hex));
     file.record.digests.push_back(digest);
   }
-  ASSIGN_OR_RETURN(const json* links, ArrayMember(document, "links"));
+  FSDP_ASSIGN_OR_RETURN(const json* links, ArrayMember(document, "links"));
   for (const json& link : *links) file.links.push_back(link.get<std::pair<std::string, int64_t>>());
   return file;
 }

@@ -10,11 +10,11 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "checkpoint/format/record.h"
-#include "checkpoint/parity/parity_files.h"
-#include "checkpoint/save/save_plan.h"
-#include "checkpoint/save_options.h"
-#include "tensor/state_dict.h"
+#include "fsdp/checkpoint/format/record.h"
+#include "fsdp/checkpoint/parity/parity_files.h"
+#include "fsdp/checkpoint/save/save_options.h"
+#include "fsdp/checkpoint/save/save_plan.h"
+#include "fsdp/tensor/state_dict.h"
 
 namespace fsdp {
 

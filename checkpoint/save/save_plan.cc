@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "checkpoint/save/save_plan.h"
+#include "fsdp/checkpoint/save/save_plan.h"
 
 #include <cstring>
 #include <map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/quote.h"
-#include "base/status_macros.h"
-#include "checkpoint/format/tensor_name.h"
+#include "fsdp/base/quote.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/format/tensor_name.h"
 
 namespace fsdp {
 namespace {
@@ -35,7 +35,7 @@ absl::Status CheckShard(const StateKey& key, const ShardedTensor& tensor, const 
 absl::StatusOr<Interval> HeldInterval(const StateKey& key, const ShardedTensor& tensor) {
   Interval held;
   for (const ShardedTensor::Shard& shard : tensor.shards) {
-    RETURN_IF_ERROR(CheckShard(key, tensor, shard));
+    FSDP_RETURN_IF_ERROR(CheckShard(key, tensor, shard));
     if (held.empty()) held = {shard.interval.begin, shard.interval.begin};
     if (shard.interval.begin != held.end) {
       return Refused(key, absl::StrCat("shard ", shard.interval.ToString(), " does not follow ", held.ToString(),
@@ -71,7 +71,7 @@ absl::Status CheckTensor(const StateKey& key, const ShardedTensor& tensor) {
 
 // The interval of `tensor` that this rank writes.
 absl::StatusOr<Interval> WrittenInterval(const StateKey& key, const ShardedTensor& tensor, StateDictType type) {
-  ASSIGN_OR_RETURN(const Interval held, HeldInterval(key, tensor));
+  FSDP_ASSIGN_OR_RETURN(const Interval held, HeldInterval(key, tensor));
   if (type != StateDictType::kFull) return tensor.replica == 0 ? held : Interval{};
   if (held == Interval{0, tensor.shape.numel()}) return held;
   return Refused(key, absl::StrCat("a FULL state dict holds whole tensors, but this one ", held.ToString(), " of ",
@@ -82,7 +82,7 @@ absl::Status AddText(const StateKey& key, const std::string& text, SavePlan& pla
   if (key.section != StateKey::Section::kParamGroups && key.section != StateKey::Section::kExtra) {
     return Refused(key, "a text can only be param_groups or an extra value");
   }
-  RETURN_IF_ERROR(CheckUtf8(text, absl::StrCat("text ", Quote(key.ToString()))));
+  FSDP_RETURN_IF_ERROR(CheckUtf8(text, absl::StrCat("text ", Quote(key.ToString()))));
   if (static_cast<int64_t>(text.size()) > kMaxTextBytes) {
     return Refused(key, absl::StrCat("a text of ", text.size(), " bytes, more than ", kMaxTextBytes));
   }
@@ -96,7 +96,7 @@ absl::Status AddAliases(const StateDict& state, SavePlan& plan) {
     if (tensor.key.section == StateKey::Section::kModel) model[tensor.key.fqn] = &tensor;
   }
   for (const auto& [alias, fqn] : state.aliases) {
-    RETURN_IF_ERROR(CheckTensorName(alias));
+    FSDP_RETURN_IF_ERROR(CheckTensorName(alias));
     const auto target = model.find(fqn);
     if (target == model.end() || model.count(alias) != 0) {
       return absl::InvalidArgumentError(absl::StrCat(
@@ -110,8 +110,8 @@ absl::Status AddAliases(const StateDict& state, SavePlan& plan) {
 
 absl::Status CheckUnits(const StateDict& state) {
   for (const FlatUnitLayout& unit : state.units) {
-    RETURN_IF_ERROR(CheckUtf8(unit.name, absl::StrCat("the name of unit ", Quote(unit.name))));
-    for (const FlatUnitLayout::Entry& entry : unit.parameters) RETURN_IF_ERROR(CheckTensorName(entry.fqn));
+    FSDP_RETURN_IF_ERROR(CheckUtf8(unit.name, absl::StrCat("the name of unit ", Quote(unit.name))));
+    for (const FlatUnitLayout::Entry& entry : unit.parameters) FSDP_RETURN_IF_ERROR(CheckTensorName(entry.fqn));
   }
   return absl::OkStatus();
 }
@@ -128,10 +128,10 @@ Digest DigestOfTensors(const SavePlan& plan) {
 // Checks all that a plan has beside tensors, which `plan` has already.
 absl::Status AddTheRest(const StateDict& state, SavePlan& plan) {
   for (const auto& [key, value] : state.entries()) {
-    if (const auto* text = std::get_if<std::string>(&value)) RETURN_IF_ERROR(AddText(key, *text, plan));
+    if (const auto* text = std::get_if<std::string>(&value)) FSDP_RETURN_IF_ERROR(AddText(key, *text, plan));
   }
-  RETURN_IF_ERROR(AddAliases(state, plan));
-  RETURN_IF_ERROR(CheckUnits(state));
+  FSDP_RETURN_IF_ERROR(AddAliases(state, plan));
+  FSDP_RETURN_IF_ERROR(CheckUnits(state));
   plan.tensors_digest = DigestOfTensors(plan);
   return absl::OkStatus();
 }
@@ -143,11 +143,11 @@ absl::StatusOr<SavePlan> PlanSave(const StateDict& state) {
   bool is_copy = false;
   bool is_original = false;
   for (const auto& [key, value] : state.entries()) {
-    RETURN_IF_ERROR(CheckStateKey(key));
+    FSDP_RETURN_IF_ERROR(CheckStateKey(key));
     const auto* tensor = std::get_if<ShardedTensor>(&value);
     if (tensor == nullptr) continue;
-    RETURN_IF_ERROR(CheckTensor(key, *tensor));
-    ASSIGN_OR_RETURN(const Interval written, WrittenInterval(key, *tensor, state.type));
+    FSDP_RETURN_IF_ERROR(CheckTensor(key, *tensor));
+    FSDP_ASSIGN_OR_RETURN(const Interval written, WrittenInterval(key, *tensor, state.type));
     const ElementReader read = [tensor](const Interval& wanted, std::byte* scratch) {
       return ReadShards(*tensor, wanted, scratch);
     };
@@ -155,7 +155,7 @@ absl::StatusOr<SavePlan> PlanSave(const StateDict& state) {
     (tensor->replica != 0 ? is_copy : is_original) = true;
   }
   plan.is_writer = is_original || !is_copy;
-  RETURN_IF_ERROR(AddTheRest(state, plan));
+  FSDP_RETURN_IF_ERROR(AddTheRest(state, plan));
   return plan;
 }
 
@@ -163,19 +163,19 @@ absl::StatusOr<SavePlan> PlanWhole(const StateDict& contents, const PayloadReade
   SavePlan plan;
   for (const auto& entry : contents.entries()) {
     const StateKey& key = entry.first;
-    RETURN_IF_ERROR(CheckStateKey(key));
+    FSDP_RETURN_IF_ERROR(CheckStateKey(key));
     const auto* tensor = std::get_if<ShardedTensor>(&entry.second);
     if (tensor == nullptr) continue;
-    RETURN_IF_ERROR(CheckTensor(key, *tensor));
+    FSDP_RETURN_IF_ERROR(CheckTensor(key, *tensor));
     const ElementReader read_key = [&read, &key](const Interval& wanted,
                                                  std::byte* scratch) -> absl::StatusOr<const std::byte*> {
-      RETURN_IF_ERROR(read(key, wanted, scratch));
+      FSDP_RETURN_IF_ERROR(read(key, wanted, scratch));
       return scratch;
     };
     plan.tensors.push_back(
         {key, {}, tensor->dtype, tensor->shape, {0, tensor->shape.numel()}, read_key, {}, -1, 0, -1, 0});
   }
-  RETURN_IF_ERROR(AddTheRest(contents, plan));
+  FSDP_RETURN_IF_ERROR(AddTheRest(contents, plan));
   return plan;
 }
 

@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "base/digest.h"
-#include "checkpoint/hdf5/tree_file.h"
-#include "checkpoint/source/payload_reader.h"
-#include "tensor/state_dict.h"
+#include "fsdp/base/digest.h"
+#include "fsdp/checkpoint/source/payload_reader.h"
+#include "fsdp/checkpoint/tree/tree_file.h"
+#include "fsdp/tensor/state_dict.h"
 
 namespace fsdp {
 

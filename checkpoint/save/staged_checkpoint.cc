@@ -17,7 +17,7 @@
 //
 // A crash before 6 leaves NAME as it was, and a hidden directory to be swept; after 6 NAME is the new checkpoint.
 // Between the rename and its fsync a power cut may yield either, each whole.
-#include "checkpoint/save/staged_checkpoint.h"
+#include "fsdp/checkpoint/save/staged_checkpoint.h"
 
 #include <algorithm>
 #include <filesystem>
@@ -27,8 +27,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "base/status_macros.h"
-#include "checkpoint/format/file_names.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/format/file_names.h"
+#include "fsdp/checkpoint/storage/path.h"
 
 namespace fsdp {
 namespace {
@@ -110,12 +111,12 @@ absl::StatusOr<std::unique_ptr<StagedCheckpoint>> StagedCheckpoint::Create(FileS
     return absl::AlreadyExistsError(absl::StrCat(staged->destination_, " exists and is not to be overwritten"));
   }
   if (exists) {
-    ASSIGN_OR_RETURN(staged->replaced_, DirectoryLock::Take(staged->destination_));
+    FSDP_ASSIGN_OR_RETURN(staged->replaced_, DirectoryLock::Take(staged->destination_));
   }
   // 3.
-  RETURN_IF_ERROR(staged->MakeDirectory());
-  if (exists) RETURN_IF_ERROR(staged->CheckCanExchange());
-  RETURN_IF_ERROR(files.SyncDirectory(directory));
+  FSDP_RETURN_IF_ERROR(staged->MakeDirectory());
+  if (exists) FSDP_RETURN_IF_ERROR(staged->CheckCanExchange());
+  FSDP_RETURN_IF_ERROR(files.SyncDirectory(directory));
   return staged;
 }
 
@@ -123,7 +124,7 @@ absl::Status StagedCheckpoint::MakeDirectory() {
   absl::Status status;
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
     const std::string path = JoinPath(directory_, StagingName(name_, NewNonce()));
-    RETURN_IF_ERROR(files_.MakeDirectory(path));
+    FSDP_RETURN_IF_ERROR(files_.MakeDirectory(path));
     absl::StatusOr<std::unique_ptr<File>> manifest = files_.OpenLocked(JoinPath(path, kManifestName));
     if (manifest.ok()) {
       path_ = path;
@@ -141,11 +142,11 @@ absl::Status StagedCheckpoint::MakeDirectory() {
 absl::Status StagedCheckpoint::CheckCanExchange() {
   const std::string probe = JoinPath(path_, "exchange");
   const std::string other = JoinPath(path_, "exchange-with");
-  RETURN_IF_ERROR(files_.MakeDirectory(probe));
-  RETURN_IF_ERROR(files_.MakeDirectory(other));
+  FSDP_RETURN_IF_ERROR(files_.MakeDirectory(probe));
+  FSDP_RETURN_IF_ERROR(files_.MakeDirectory(other));
   const absl::Status status = files_.Exchange(probe, other);
-  RETURN_IF_ERROR(files_.RemoveDirectory(probe));
-  RETURN_IF_ERROR(files_.RemoveDirectory(other));
+  FSDP_RETURN_IF_ERROR(files_.RemoveDirectory(probe));
+  FSDP_RETURN_IF_ERROR(files_.RemoveDirectory(other));
   if (!absl::IsUnimplemented(status)) return status;
   return absl::UnimplementedError(absl::StrCat(
       destination_, " cannot be overwritten, since its file system cannot exchange two names; delete it first"));
@@ -153,18 +154,18 @@ absl::Status StagedCheckpoint::CheckCanExchange() {
 
 absl::Status StagedCheckpoint::Commit(const std::string& manifest) {
   // 4.
-  RETURN_IF_ERROR(
+  FSDP_RETURN_IF_ERROR(
       manifest_->Write(0, absl::MakeConstSpan(reinterpret_cast<const std::byte*>(manifest.data()), manifest.size())));
-  RETURN_IF_ERROR(manifest_->Sync());
+  FSDP_RETURN_IF_ERROR(manifest_->Sync());
   // 5.
-  RETURN_IF_ERROR(files_.SyncDirectory(path_));
+  FSDP_RETURN_IF_ERROR(files_.SyncDirectory(path_));
   // 6. and 7.
   return TakeName();
 }
 
 absl::Status StagedCheckpoint::TakeName() {
   if (!files_.Exists(destination_)) {
-    RETURN_IF_ERROR(files_.Rename(path_, destination_));
+    FSDP_RETURN_IF_ERROR(files_.Rename(path_, destination_));
     manifest_.reset();
     return files_.SyncDirectory(directory_);
   }
@@ -172,10 +173,10 @@ absl::Status StagedCheckpoint::TakeName() {
     return absl::AlreadyExistsError(
         absl::StrCat(destination_, " was made by somebody else meanwhile; does another run save in ", directory_, "?"));
   }
-  RETURN_IF_ERROR(files_.Exchange(path_, destination_));
+  FSDP_RETURN_IF_ERROR(files_.Exchange(path_, destination_));
   manifest_.reset();
   replaced_.Release();
-  RETURN_IF_ERROR(files_.SyncDirectory(directory_));
+  FSDP_RETURN_IF_ERROR(files_.SyncDirectory(directory_));
   // The new checkpoint is in place; an old one that cannot be deleted now is swept by the next save.
   (void)DeleteCheckpointDirectory(files_, directory_, SplitPath(path_).name);
   return absl::OkStatus();
@@ -190,11 +191,11 @@ absl::Status DeleteCheckpointDirectory(FileSystem& files, const std::string& dir
   const std::string from = JoinPath(directory, name);
   const absl::StatusOr<DirectoryLock> lock = DirectoryLock::Take(from);
   if (absl::IsNotFound(lock.status())) return absl::OkStatus();
-  RETURN_IF_ERROR(lock.status());
+  FSDP_RETURN_IF_ERROR(lock.status());
   const std::string visible = StagedNameOf(name).value_or(name);
   const std::string away = JoinPath(directory, DeletedName(visible, NewNonce()));
-  RETURN_IF_ERROR(files.Rename(from, away));
-  RETURN_IF_ERROR(files.SyncDirectory(directory));
+  FSDP_RETURN_IF_ERROR(files.Rename(from, away));
+  FSDP_RETURN_IF_ERROR(files.SyncDirectory(directory));
   return RemovePersistently(files, away);
 }
 

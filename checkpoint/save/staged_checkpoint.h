@@ -3,9 +3,9 @@
 // StagedCheckpoint: a checkpoint directory that appears under its name whole or not at all. One process, rank 0's,
 // drives it; its steps are those of the commit protocol at the top of staged_checkpoint.cc.
 //
-//   ASSIGN_OR_RETURN(std::unique_ptr<StagedCheckpoint> staged, StagedCheckpoint::Create(files, root, name, {}));
+//   FSDP_ASSIGN_OR_RETURN(std::unique_ptr<StagedCheckpoint> staged, StagedCheckpoint::Create(files, root, name, {}));
 //   ... write and sync files in staged->path() ...
-//   RETURN_IF_ERROR(staged->Commit(EncodeManifest(manifest)));
+//   FSDP_RETURN_IF_ERROR(staged->Commit(EncodeManifest(manifest)));
 //
 // Not thread-safe.
 #ifndef FSDP_CHECKPOINT_SAVE_STAGED_CHECKPOINT_H_
@@ -17,8 +17,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "checkpoint/storage/directory_lock.h"
-#include "checkpoint/storage/file_system.h"
+#include "fsdp/checkpoint/storage/directory_lock.h"
+#include "fsdp/checkpoint/storage/file_system.h"
 
 namespace fsdp {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "checkpoint/save/unchanged.h"
+#include "fsdp/checkpoint/save/unchanged.h"
 
 #include <algorithm>
 #include <map>
@@ -9,11 +9,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
-#include "base/status_macros.h"
-#include "checkpoint/format/file_names.h"
-#include "checkpoint/format/manifest_file.h"
-#include "checkpoint/format/record.h"
-#include "checkpoint/storage/block_buffers.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/format/file_names.h"
+#include "fsdp/checkpoint/format/manifest_file.h"
+#include "fsdp/checkpoint/format/record.h"
+#include "fsdp/checkpoint/storage/block_buffers.h"
+#include "fsdp/checkpoint/storage/path.h"
 
 namespace fsdp {
 namespace {
@@ -115,13 +116,13 @@ class Finder {
 absl::Status KeepEqual(std::vector<Candidate>& candidates, ThreadPool& pool) {
   BlockBuffers buffers;
   std::vector<char> is_equal(candidates.size(), 0);
-  RETURN_IF_ERROR(pool.ParallelFor(static_cast<int64_t>(candidates.size()), [&](int64_t i) -> absl::Status {
+  FSDP_RETURN_IF_ERROR(pool.ParallelFor(static_cast<int64_t>(candidates.size()), [&](int64_t i) -> absl::Status {
     const StoredExtent& extent = *candidates[i].extent;
     const BlockBuffers::Lease scratch = buffers.Take();
     for (size_t block = 0; block < extent.digests.size(); ++block) {
       const ByteRange range = extent.block(static_cast<int64_t>(block));
-      ASSIGN_OR_RETURN(const std::byte* const bytes,
-                       candidates[i].read(range.offset - extent.range.offset, range.nbytes, scratch.data()));
+      FSDP_ASSIGN_OR_RETURN(const std::byte* const bytes,
+                            candidates[i].read(range.offset - extent.range.offset, range.nbytes, scratch.data()));
       if (DigestOf(absl::MakeConstSpan(bytes, range.nbytes)) != extent.digests[block]) return absl::OkStatus();
     }
     is_equal[i] = 1;
@@ -201,7 +202,7 @@ absl::Status LinkUnchanged(FileSystem& files, const BaseCheckpoint& base, const 
   const Manifest& manifest = base.manifest;
   if (!IsAlike(manifest, identity)) return absl::OkStatus();
   std::vector<Candidate> candidates = Finder(manifest, tree).Find();
-  RETURN_IF_ERROR(KeepEqual(candidates, pool));
+  FSDP_RETURN_IF_ERROR(KeepEqual(candidates, pool));
   std::map<int, int> links;  // file of the base -> index into tree.links
   for (const auto& [file, nbytes] : UsefulFiles(manifest, candidates)) {
     if (!IsWhatWasSaved(files, base, file)) continue;
@@ -211,7 +212,7 @@ absl::Status LinkUnchanged(FileSystem& files, const BaseCheckpoint& base, const 
     const absl::Status status =
         files.Link(JoinPath(base.path, manifest.files[file].name), JoinPath(directory, linked.name));
     if (absl::IsUnimplemented(status) || absl::IsNotFound(status)) continue;  // cannot be linked, or is gone
-    RETURN_IF_ERROR(status);
+    FSDP_RETURN_IF_ERROR(status);
     links[file] = static_cast<int>(tree.links.size());
     tree.links.push_back(std::move(linked));
   }

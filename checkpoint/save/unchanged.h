@@ -10,10 +10,10 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "base/thread_pool.h"
-#include "checkpoint/format/manifest.h"
-#include "checkpoint/hdf5/tree_file.h"
-#include "checkpoint/storage/file_system.h"
+#include "fsdp/base/thread_pool.h"
+#include "fsdp/checkpoint/format/manifest.h"
+#include "fsdp/checkpoint/storage/file_system.h"
+#include "fsdp/checkpoint/tree/tree_file.h"
 
 namespace fsdp {
 

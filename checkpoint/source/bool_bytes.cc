@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "checkpoint/source/bool_bytes.h"
+#include "fsdp/checkpoint/source/bool_bytes.h"
 
 #include <algorithm>
 

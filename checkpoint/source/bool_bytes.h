@@ -5,7 +5,7 @@
 #define FSDP_CHECKPOINT_SOURCE_BOOL_BYTES_H_
 
 #include "absl/status/status.h"
-#include "tensor/interval.h"
+#include "fsdp/tensor/interval.h"
 
 namespace fsdp {
 

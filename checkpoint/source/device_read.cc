@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "checkpoint/source/device_read.h"
+#include "fsdp/checkpoint/source/device_read.h"
 
 #include <algorithm>
 #include <memory>
 #include <utility>
 
-#include "base/status_macros.h"
-#include "tensor/stream.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/tensor/stream.h"
 
 namespace fsdp {
 namespace {
@@ -27,9 +27,9 @@ class DeviceReader {
   DeviceReader(const TensorSource& source, ThreadPool& pool) : source_(source), pool_(pool) {}
 
   absl::Status Open(Device& device, int64_t buffer_bytes) {
-    ASSIGN_OR_RETURN(stream_, device.CreateStream("checkpoint-load"));
+    FSDP_ASSIGN_OR_RETURN(stream_, device.CreateStream("checkpoint-load"));
     for (Slot& slot : slots_) {
-      ASSIGN_OR_RETURN(slot.buffer, device.AllocatePinned(buffer_bytes));
+      FSDP_ASSIGN_OR_RETURN(slot.buffer, device.AllocatePinned(buffer_bytes));
     }
     return absl::OkStatus();
   }
@@ -40,7 +40,7 @@ class DeviceReader {
     while (!read.interval.empty()) {
       const int64_t room = (slots_[slot_].buffer.nbytes() - used_) / size;
       if (room == 0) {
-        RETURN_IF_ERROR(Flush());
+        FSDP_RETURN_IF_ERROR(Flush());
         continue;
       }
       const int64_t end = std::min(read.interval.end, read.interval.begin + room);
@@ -60,8 +60,8 @@ class DeviceReader {
   absl::Status Flush() {
     if (pieces_.empty()) return absl::OkStatus();
     Slot& slot = slots_[slot_];
-    RETURN_IF_ERROR(slot.copied.Synchronize());
-    RETURN_IF_ERROR(source_.ReadAll(pieces_, pool_));
+    FSDP_RETURN_IF_ERROR(slot.copied.Synchronize());
+    FSDP_RETURN_IF_ERROR(source_.ReadAll(pieces_, pool_));
     for (size_t i = 0; i < pieces_.size(); ++i) {
       const TensorRead& piece = pieces_[i];
       stream_->CopyAsync(destinations_[i], piece.out, piece.interval.size() * SizeOf(piece.dtype));
@@ -101,7 +101,7 @@ class DeviceReader {
 absl::Status ReadToDevice(const TensorSource& source, const std::vector<TensorRead>& reads, Device& device,
                           ThreadPool& pool, int64_t buffer_bytes) {
   DeviceReader reader(source, pool);
-  RETURN_IF_ERROR(reader.Open(device, std::min(buffer_bytes, BytesOf(reads))));
+  FSDP_RETURN_IF_ERROR(reader.Open(device, std::min(buffer_bytes, BytesOf(reads))));
   absl::Status status;
   for (size_t i = 0; status.ok() && i < reads.size(); ++i) status = reader.Add(reads[i]);
   const absl::Status finished = reader.Finish();

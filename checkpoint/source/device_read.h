@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "base/thread_pool.h"
-#include "checkpoint/source/tensor_source.h"
-#include "tensor/device.h"
+#include "fsdp/base/thread_pool.h"
+#include "fsdp/checkpoint/source/tensor_source.h"
+#include "fsdp/tensor/device.h"
 
 namespace fsdp {
 

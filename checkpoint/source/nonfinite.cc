@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "checkpoint/source/nonfinite.h"
+#include "fsdp/checkpoint/source/nonfinite.h"
 
 #include <algorithm>
 #include <cstddef>

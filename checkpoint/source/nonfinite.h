@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-#include "tensor/dtype.h"
+#include "fsdp/tensor/dtype.h"
 
 namespace fsdp {
 

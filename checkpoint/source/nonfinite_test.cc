@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "checkpoint/source/nonfinite.h"
+#include "fsdp/checkpoint/source/nonfinite.h"
 
 #include <cmath>
 #include <cstring>
@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/status_matchers.h"
+#include "fsdp/base/status_matchers.h"
+#include "fsdp/tensor/convert.h"
 #include "gtest/gtest.h"
-#include "tensor/convert.h"
 
 namespace fsdp {
 namespace {

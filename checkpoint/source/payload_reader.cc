@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "checkpoint/source/payload_reader.h"
+#include "fsdp/checkpoint/source/payload_reader.h"
 
 #include <cstring>
 

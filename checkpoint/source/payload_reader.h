@@ -8,8 +8,8 @@
 #include <functional>
 
 #include "absl/status/status.h"
-#include "tensor/interval.h"
-#include "tensor/state_dict.h"
+#include "fsdp/tensor/interval.h"
+#include "fsdp/tensor/state_dict.h"
 
 namespace fsdp {
 

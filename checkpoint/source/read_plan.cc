@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "checkpoint/source/read_plan.h"
+#include "fsdp/checkpoint/source/read_plan.h"
 
 #include <algorithm>
 #include <tuple>
 
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
+#include "fsdp/base/status_macros.h"
 
 namespace fsdp {
 namespace {

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "checkpoint/format/manifest.h"
-#include "checkpoint/source/tensor_source.h"
+#include "fsdp/checkpoint/format/manifest.h"
+#include "fsdp/checkpoint/source/tensor_source.h"
 
 namespace fsdp {
 

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "checkpoint/source/source_statistics.h"
+#include "fsdp/checkpoint/source/source_statistics.h"
 
 #include <cstddef>
 #include <memory>
 #include <mutex>
 #include <vector>
 
-#include "base/status_macros.h"
-#include "base/thread_pool.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/base/thread_pool.h"
 
 namespace fsdp {
 namespace {
@@ -34,16 +34,16 @@ absl::StatusOr<std::map<StateKey, ValueStatistics>> ReadStatistics(const TensorS
     }
     bytes_total += tensor->shape.numel() * SizeOf(tensor->dtype);
   }
-  ASSIGN_OR_RETURN(const std::unique_ptr<ThreadPool> pool, ThreadPool::Create(options.io_threads, "statistics"));
+  FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<ThreadPool> pool, ThreadPool::Create(options.io_threads, "statistics"));
   std::mutex mutex;
   int64_t bytes_done = 0;
-  RETURN_IF_ERROR(pool->ParallelFor(static_cast<int64_t>(pieces.size()), [&](int64_t i) -> absl::Status {
+  FSDP_RETURN_IF_ERROR(pool->ParallelFor(static_cast<int64_t>(pieces.size()), [&](int64_t i) -> absl::Status {
     const Piece& piece = pieces[i];
     const int64_t nbytes = piece.interval.size() * SizeOf(piece.dtype);
     const std::unique_ptr<std::byte[]> elements(new std::byte[nbytes]);
-    RETURN_IF_ERROR(source.Read(*piece.key, piece.interval, elements.get()));
+    FSDP_RETURN_IF_ERROR(source.Read(*piece.key, piece.interval, elements.get()));
     ValueStatistics part;
-    RETURN_IF_ERROR(AddElements(piece.dtype, elements.get(), piece.interval.size(), part));
+    FSDP_RETURN_IF_ERROR(AddElements(piece.dtype, elements.get(), piece.interval.size(), part));
     const std::lock_guard<std::mutex> lock(mutex);
     statistics.at(*piece.key).Add(part);
     bytes_done += nbytes;

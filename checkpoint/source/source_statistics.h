@@ -10,8 +10,8 @@
 #include <map>
 
 #include "absl/status/statusor.h"
-#include "checkpoint/source/tensor_source.h"
-#include "checkpoint/source/value_statistics.h"
+#include "fsdp/checkpoint/source/tensor_source.h"
+#include "fsdp/checkpoint/source/value_statistics.h"
 
 namespace fsdp {
 

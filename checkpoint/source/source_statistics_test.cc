@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "checkpoint/source/source_statistics.h"
+#include "fsdp/checkpoint/source/source_statistics.h"
 
 #include <cmath>
 #include <string>
 #include <vector>
 
-#include "base/status_matchers.h"
-#include "checkpoint/hdf5/hdf5_sink.h"
-#include "checkpoint/test_state.h"
+#include "fsdp/base/status_matchers.h"
+#include "fsdp/checkpoint/save/hdf5_sink.h"
+#include "fsdp/checkpoint/test_state.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "checkpoint/source/tensor_source.h"
+#include "fsdp/checkpoint/source/tensor_source.h"
 
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
-#include "checkpoint/storage/block_buffers.h"
-#include "tensor/convert.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/storage/block_buffers.h"
+#include "fsdp/tensor/convert.h"
 
 namespace fsdp {
 namespace {
@@ -15,7 +15,7 @@ absl::Status ReadPiece(const TensorSource& source, const TensorRead& piece, Bloc
   const DType stored = source.contents().FindTensor(piece.key)->dtype;
   if (stored == piece.dtype) return source.Read(piece.key, piece.interval, piece.out);
   const BlockBuffers::Lease scratch = buffers.Take();
-  RETURN_IF_ERROR(source.Read(piece.key, piece.interval, scratch.data()));
+  FSDP_RETURN_IF_ERROR(source.Read(piece.key, piece.interval, scratch.data()));
   const absl::Status status = Convert(stored, scratch.data(), piece.dtype, piece.out, piece.interval.size());
   if (status.ok()) return status;
   return absl::Status(status.code(),

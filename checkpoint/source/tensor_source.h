@@ -17,10 +17,10 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "base/thread_pool.h"
-#include "checkpoint/hdf5/hyperslab.h"
-#include "checkpoint/torch/flat_layout.h"
-#include "tensor/state_dict.h"
+#include "fsdp/base/thread_pool.h"
+#include "fsdp/checkpoint/format/flat_layout.h"
+#include "fsdp/tensor/box.h"
+#include "fsdp/tensor/state_dict.h"
 
 namespace fsdp {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "checkpoint/source/value_difference.h"
+#include "fsdp/checkpoint/source/value_difference.h"
 
 #include <algorithm>
 #include <cmath>
@@ -7,8 +7,8 @@
 #include <cstddef>
 #include <cstring>
 
-#include "base/status_macros.h"
-#include "tensor/convert.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/tensor/convert.h"
 
 namespace fsdp {
 namespace {
@@ -81,12 +81,12 @@ class Comparison {
   absl::Status RunReal(int64_t begin, int64_t numel) {
     for (int64_t at = 0; at < numel; at += kTile) {
       const int64_t count = std::min(kTile, numel - at);
-      RETURN_IF_ERROR(Convert(a_.dtype, At(a_, at), DType::kFloat64, x_, count));
+      FSDP_RETURN_IF_ERROR(Convert(a_.dtype, At(a_, at), DType::kFloat64, x_, count));
       if (a_.dtype == b_.dtype && std::memcmp(At(a_, at), At(b_, at), count * SizeOf(a_.dtype)) == 0) {
         AddEqual(count);
         continue;
       }
-      RETURN_IF_ERROR(Convert(b_.dtype, At(b_, at), DType::kFloat64, y_, count));
+      FSDP_RETURN_IF_ERROR(Convert(b_.dtype, At(b_, at), DType::kFloat64, y_, count));
       for (int64_t i = 0; i < count; ++i) AddPair(at + i, begin + at + i, x_[i], y_[i]);
     }
     return absl::OkStatus();
@@ -96,8 +96,8 @@ class Comparison {
   absl::Status RunComplex(int64_t begin, int64_t numel) {
     for (int64_t at = 0; at < numel; at += kTile / 2) {
       const int64_t count = std::min(kTile / 2, numel - at);
-      RETURN_IF_ERROR(Convert(a_.dtype, At(a_, at), DType::kComplex128, x_, count));
-      RETURN_IF_ERROR(Convert(b_.dtype, At(b_, at), DType::kComplex128, y_, count));
+      FSDP_RETURN_IF_ERROR(Convert(a_.dtype, At(a_, at), DType::kComplex128, x_, count));
+      FSDP_RETURN_IF_ERROR(Convert(b_.dtype, At(b_, at), DType::kComplex128, y_, count));
       for (int64_t i = 0; i < count; ++i) {
         AddComplexPair(begin + at + i, {x_[2 * i], x_[2 * i + 1]}, {y_[2 * i], y_[2 * i + 1]});
       }

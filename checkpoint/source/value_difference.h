@@ -14,7 +14,7 @@
 #include <optional>
 
 #include "absl/status/status.h"
-#include "tensor/dtype.h"
+#include "fsdp/tensor/dtype.h"
 
 namespace fsdp {
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "checkpoint/source/value_difference.h"
+#include "fsdp/checkpoint/source/value_difference.h"
 
 #include <cmath>
 #include <complex>
 #include <limits>
 #include <vector>
 
-#include "base/status_matchers.h"
+#include "fsdp/base/status_matchers.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {

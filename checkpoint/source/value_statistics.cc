@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "checkpoint/source/value_statistics.h"
+#include "fsdp/checkpoint/source/value_statistics.h"
 
 #include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstddef>
 
-#include "base/status_macros.h"
-#include "tensor/convert.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/tensor/convert.h"
 
 namespace fsdp {
 namespace {
@@ -78,7 +78,7 @@ absl::Status AddElements(DType dtype, const void* data, int64_t numel, ValueStat
   for (int64_t at = 0; at < numel; at += kTile) {
     const int64_t count = std::min(kTile, numel - at);
     const std::byte* elements = static_cast<const std::byte*>(data) + at * SizeOf(dtype);
-    RETURN_IF_ERROR(Convert(dtype, elements, DType::kFloat64, tile, count));
+    FSDP_RETURN_IF_ERROR(Convert(dtype, elements, DType::kFloat64, tile, count));
     AddTile(tile, count, statistics);
   }
   return absl::OkStatus();

@@ -12,8 +12,8 @@
 #include <optional>
 
 #include "absl/status/status.h"
-#include "checkpoint/source/nonfinite.h"
-#include "tensor/dtype.h"
+#include "fsdp/checkpoint/source/nonfinite.h"
+#include "fsdp/tensor/dtype.h"
 
 namespace fsdp {
 

@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "checkpoint/source/verified_reader.h"
+#include "fsdp/checkpoint/source/verified_reader.h"
 
 #include <algorithm>
 #include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/check.h"
-#include "base/status_macros.h"
-#include "base/streaming_copy.h"
-#include "checkpoint/format/file_names.h"
-#include "checkpoint/format/manifest_file.h"
-#include "checkpoint/format/record.h"
-#include "checkpoint/storage/cached_pages.h"
-#include "checkpoint/storage/parallel_reads.h"
-#include "checkpoint/storage/read_queue.h"
-#include "tensor/convert.h"
+#include "fsdp/base/check.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/base/streaming_copy.h"
+#include "fsdp/checkpoint/format/manifest_file.h"
+#include "fsdp/checkpoint/format/record.h"
+#include "fsdp/checkpoint/storage/cached_pages.h"
+#include "fsdp/checkpoint/storage/parallel_reads.h"
+#include "fsdp/checkpoint/storage/path.h"
+#include "fsdp/checkpoint/storage/read_queue.h"
+#include "fsdp/tensor/convert.h"
 
 namespace fsdp {
 namespace {
@@ -68,8 +68,8 @@ absl::StatusOr<std::shared_ptr<const File>> VerifiedReader::Open(int index) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (open_[index] != nullptr) return open_[index];
   const auto open = [&]() -> absl::StatusOr<std::unique_ptr<File>> {
-    ASSIGN_OR_RETURN(std::unique_ptr<File> file, OpenStoredFile(files_, directory_, manifest_, index));
-    if (!checked_[index]) RETURN_IF_ERROR(CheckRecord(*file, manifest_, index));
+    FSDP_ASSIGN_OR_RETURN(std::unique_ptr<File> file, OpenStoredFile(files_, directory_, manifest_, index));
+    if (!checked_[index]) FSDP_RETURN_IF_ERROR(CheckRecord(*file, manifest_, index));
     return file;
   };
   absl::StatusOr<std::unique_ptr<File>> file = open();
@@ -108,7 +108,7 @@ absl::Status VerifiedReader::ReadBlock(const File& file, int index, const Stored
   }
   auto partial = std::make_shared<PartialBlock>(PartialBlock{index, range.offset, buffers_.Take()});
   std::byte* const bytes = is_whole ? target : partial->bytes.data();
-  RETURN_IF_ERROR(file.Read(range.offset, absl::MakeSpan(bytes, range.nbytes)));
+  FSDP_RETURN_IF_ERROR(file.Read(range.offset, absl::MakeSpan(bytes, range.nbytes)));
   const Digest digest = DigestOf(absl::MakeConstSpan(bytes, range.nbytes));
   if (digest != extent.digests[block]) {
     return absl::DataLossError(DamagedBlock(JoinPath(directory_, manifest_.files[index].name), range,
@@ -126,17 +126,17 @@ absl::Status VerifiedReader::ReadBlocks(const std::vector<BlockRead>& blocks, Th
   const std::vector<BlockRun> runs = JoinBlocks(blocks, verify_ ? BlockParts::kWhole : BlockParts::kPieces);
   const auto begin = [&](int64_t i) -> absl::StatusOr<LargeRead> {
     const BlockRun& run = runs[i];
-    ASSIGN_OR_RETURN(std::shared_ptr<const File> file, Open(blocks[run.first].file));
-    ASSIGN_OR_RETURN(const bool is_delivered, DeliverCached(*file, run, blocks, what));
+    FSDP_ASSIGN_OR_RETURN(std::shared_ptr<const File> file, Open(blocks[run.first].file));
+    FSDP_ASSIGN_OR_RETURN(const bool is_delivered, DeliverCached(*file, run, blocks, what));
     if (is_delivered) return LargeRead{};
     return LargeRead{std::move(file), run.range,
                      InPlace(absl::MakeConstSpan(blocks).subspan(run.first, run.count), run.range)};
   };
   const auto done = [&](int64_t i, const absl::StatusOr<const std::byte*>& bytes) -> absl::Status {
-    RETURN_IF_ERROR(bytes.status());
+    FSDP_RETURN_IF_ERROR(bytes.status());
     const BlockRun& run = runs[i];
     for (size_t k = run.first; k < run.first + run.count; ++k) {
-      RETURN_IF_ERROR(Deliver(blocks[k], *bytes, run.range.offset, what));
+      FSDP_RETURN_IF_ERROR(Deliver(blocks[k], *bytes, run.range.offset, what));
     }
     return absl::OkStatus();
   };
@@ -167,7 +167,7 @@ absl::StatusOr<bool> VerifiedReader::DeliverCached(const File& file, const Block
       if (CopyCached(fd, block.range.offset + done, tile) < static_cast<int64_t>(tile.size())) return false;
       if (verify_) digest.Update(tile);
     }
-    if (verify_) RETURN_IF_ERROR(Compare(block, digest.Finish(), what));
+    if (verify_) FSDP_RETURN_IF_ERROR(Compare(block, digest.Finish(), what));
   }
   return true;
 }
@@ -185,7 +185,7 @@ absl::Status VerifiedReader::Deliver(const BlockRead& block, const std::byte* re
     } else {
       digest.Update(absl::MakeConstSpan(bytes, block.range.nbytes));
     }
-    RETURN_IF_ERROR(Compare(block, digest.Finish(), what));
+    FSDP_RETURN_IF_ERROR(Compare(block, digest.Finish(), what));
   }
   if (is_delivered) return absl::OkStatus();
   for (const BlockPiece& piece : block.pieces) {
@@ -205,13 +205,13 @@ absl::Status VerifiedReader::Deliver(const BlockRead& block, const std::byte* re
 absl::Status VerifiedReader::Read(int index, const ByteRange& range, std::byte* out,
                                   absl::FunctionRef<std::string()> what) {
   if (range.nbytes == 0) return absl::OkStatus();
-  ASSIGN_OR_RETURN(const std::shared_ptr<const File> file, Open(index));
+  FSDP_ASSIGN_OR_RETURN(const std::shared_ptr<const File> file, Open(index));
   if (!verify_) return file->Read(range.offset, absl::MakeSpan(out, range.nbytes));
   const StoredFile& stored = manifest_.files[index];
   const StoredExtent& extent = ExtentOf(stored, range);
   const int64_t last = (range.end() - 1 - extent.range.offset) / extent.block_bytes;
   for (int64_t block = (range.offset - extent.range.offset) / extent.block_bytes; block <= last; ++block) {
-    RETURN_IF_ERROR(ReadBlock(*file, index, extent, block, range, out, what));
+    FSDP_RETURN_IF_ERROR(ReadBlock(*file, index, extent, block, range, out, what));
   }
   return absl::OkStatus();
 }

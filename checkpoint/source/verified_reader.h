@@ -16,11 +16,11 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
-#include "base/thread_pool.h"
-#include "checkpoint/format/manifest.h"
-#include "checkpoint/source/read_plan.h"
-#include "checkpoint/storage/block_buffers.h"
-#include "checkpoint/storage/file_system.h"
+#include "fsdp/base/thread_pool.h"
+#include "fsdp/checkpoint/format/manifest.h"
+#include "fsdp/checkpoint/source/read_plan.h"
+#include "fsdp/checkpoint/storage/block_buffers.h"
+#include "fsdp/checkpoint/storage/file_system.h"
 
 namespace fsdp {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "checkpoint/storage/aligned_block.h"
+#include "fsdp/checkpoint/storage/aligned_block.h"
 
 #include <sys/mman.h>
 
@@ -7,7 +7,7 @@
 #include <mutex>
 #include <vector>
 
-#include "base/check.h"
+#include "fsdp/base/check.h"
 
 namespace fsdp {
 namespace {

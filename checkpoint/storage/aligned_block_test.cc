@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "checkpoint/storage/aligned_block.h"
+#include "fsdp/checkpoint/storage/aligned_block.h"
 
 #include <cstdint>
 #include <cstring>

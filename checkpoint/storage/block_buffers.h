@@ -11,8 +11,8 @@
 #include <utility>
 #include <vector>
 
-#include "checkpoint/format/manifest.h"
-#include "checkpoint/storage/write_queue.h"
+#include "fsdp/checkpoint/storage/byte_range.h"
+#include "fsdp/checkpoint/storage/write_queue.h"
 
 namespace fsdp {
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "checkpoint/storage/cached_pages.h"
+#include "fsdp/checkpoint/storage/cached_pages.h"
 
 #include <sys/mman.h>
 #include <sys/uio.h>
 
 #include <algorithm>
 
-#include "checkpoint/storage/system_call.h"
+#include "fsdp/checkpoint/storage/system_call.h"
 
 namespace fsdp {
 namespace {

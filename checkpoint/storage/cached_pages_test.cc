@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What the page cache has is copied, and nothing that it lacks is read into it by asking.
-#include "checkpoint/storage/cached_pages.h"
+#include "fsdp/checkpoint/storage/cached_pages.h"
 
 #include <fcntl.h>
 #include <sys/statfs.h>
@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint/test_state.h"
+#include "fsdp/checkpoint/test_state.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {

@@ -9,9 +9,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
-#include "checkpoint/storage/system_call.h"
-#include "checkpoint/storage/write_queue.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/storage/system_call.h"
+#include "fsdp/checkpoint/storage/write_queue.h"
 
 namespace fsdp {
 namespace {
@@ -37,7 +37,7 @@ class DirectWriteQueue final : public WriteQueue {
   }
 
   absl::StatusOr<std::byte*> Buffer() override {
-    RETURN_IF_ERROR(TakeSlot());
+    FSDP_RETURN_IF_ERROR(TakeSlot());
     Slot& slot = slots_[taken_];
     if (slot.buffer == nullptr) slot.buffer = NewAlignedBlock(kBlockBytes);
     return slot.buffer.get();
@@ -48,7 +48,7 @@ class DirectWriteQueue final : public WriteQueue {
   }
 
   absl::Status Write(int64_t offset, absl::Span<const std::byte> bytes) override {
-    RETURN_IF_ERROR(TakeSlot());
+    FSDP_RETURN_IF_ERROR(TakeSlot());
     const int64_t direct = DirectBytes(offset, bytes);
     const auto rest = bytes.subspan(direct);
     // An extent's last sector, and what lies across sectors, shares them with others: only the page cache can do that.
@@ -75,7 +75,7 @@ class DirectWriteQueue final : public WriteQueue {
   }
 
   absl::Status Finish() override {
-    for (const Kept& kept : kept_) RETURN_IF_ERROR(write_(kept.offset, kept.bytes));
+    for (const Kept& kept : kept_) FSDP_RETURN_IF_ERROR(write_(kept.offset, kept.bytes));
     kept_.clear();
     return error_;
   }

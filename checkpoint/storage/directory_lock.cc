@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "checkpoint/storage/directory_lock.h"
+#include "fsdp/checkpoint/storage/directory_lock.h"
 
 #include <fcntl.h>
 #include <sys/file.h>
@@ -19,8 +19,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
-#include "base/quote.h"
-#include "checkpoint/storage/system_call.h"
+#include "fsdp/base/quote.h"
+#include "fsdp/checkpoint/storage/system_call.h"
 
 namespace fsdp {
 namespace {

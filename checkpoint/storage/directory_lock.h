@@ -4,7 +4,7 @@
 // leaves no file behind, follows the directory through renames, and goes with the process that holds it, however that
 // ends. Readers take none. Where the file system has no locks, everybody gets one.
 //
-//   ASSIGN_OR_RETURN(const DirectoryLock lock, DirectoryLock::Take("runs/step-00000100"));
+//   FSDP_ASSIGN_OR_RETURN(const DirectoryLock lock, DirectoryLock::Take("runs/step-00000100"));
 #ifndef FSDP_CHECKPOINT_STORAGE_DIRECTORY_LOCK_H_
 #define FSDP_CHECKPOINT_STORAGE_DIRECTORY_LOCK_H_
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "checkpoint/storage/directory_lock.h"
+#include "fsdp/checkpoint/storage/directory_lock.h"
 
 #include <sys/wait.h>
 #include <unistd.h>
@@ -10,8 +10,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/status_matchers.h"
-#include "checkpoint/test_state.h"
+#include "fsdp/base/status_matchers.h"
+#include "fsdp/checkpoint/test_state.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "checkpoint/storage/fault_file_system.h"
+#include "fsdp/checkpoint/storage/fault_file_system.h"
 
 #include <algorithm>
 #include <cerrno>
@@ -10,8 +10,8 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
-#include "checkpoint/format/file_names.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/storage/path.h"
 
 namespace fsdp {
 namespace {
@@ -56,7 +56,7 @@ class FaultFile final : public File {
   bool locked() const override { return base_->locked(); }
 
   absl::Status Read(int64_t offset, absl::Span<std::byte> out) const override {
-    RETURN_IF_ERROR(files_.CheckAlive());
+    FSDP_RETURN_IF_ERROR(files_.CheckAlive());
     return base_->Read(offset, out);
   }
 
@@ -68,7 +68,7 @@ class FaultFile final : public File {
   }
 
   absl::Status Reserve(int64_t nbytes) override {
-    RETURN_IF_ERROR(BeginChange());
+    FSDP_RETURN_IF_ERROR(BeginChange());
     return base_->Reserve(nbytes);
   }
 
@@ -78,7 +78,7 @@ class FaultFile final : public File {
   }
 
   absl::Status Sync() override {
-    RETURN_IF_ERROR(files_.Begin());
+    FSDP_RETURN_IF_ERROR(files_.Begin());
     const std::lock_guard<std::mutex> lock(files_.mutex_);
     auto& unsynced = files_.unsynced_;
     unsynced.erase(std::remove(unsynced.begin(), unsynced.end(), path()), unsynced.end());
@@ -194,53 +194,53 @@ void FaultFileSystem::LosePower(Loss loss) {
 }
 
 absl::StatusOr<std::unique_ptr<File>> FaultFileSystem::Create(const std::string& path) {
-  RETURN_IF_ERROR(Begin(Needs::kSpace));
-  ASSIGN_OR_RETURN(std::unique_ptr<File> file, base_.Create(path));
-  RETURN_IF_ERROR(Changed(Change::Kind::kCreate, path));
+  FSDP_RETURN_IF_ERROR(Begin(Needs::kSpace));
+  FSDP_ASSIGN_OR_RETURN(std::unique_ptr<File> file, base_.Create(path));
+  FSDP_RETURN_IF_ERROR(Changed(Change::Kind::kCreate, path));
   return std::make_unique<FaultFile>(*this, std::move(file));
 }
 
 absl::StatusOr<std::unique_ptr<File>> FaultFileSystem::Open(const std::string& path) {
-  RETURN_IF_ERROR(CheckAlive());
-  ASSIGN_OR_RETURN(std::unique_ptr<File> file, base_.Open(path));
+  FSDP_RETURN_IF_ERROR(CheckAlive());
+  FSDP_ASSIGN_OR_RETURN(std::unique_ptr<File> file, base_.Open(path));
   return std::make_unique<FaultFile>(*this, std::move(file));
 }
 
 absl::StatusOr<std::unique_ptr<File>> FaultFileSystem::OpenToWrite(const std::string& path) {
-  RETURN_IF_ERROR(Begin());
-  ASSIGN_OR_RETURN(std::unique_ptr<File> file, base_.OpenToWrite(path));
+  FSDP_RETURN_IF_ERROR(Begin());
+  FSDP_ASSIGN_OR_RETURN(std::unique_ptr<File> file, base_.OpenToWrite(path));
   return std::make_unique<FaultFile>(*this, std::move(file));
 }
 
 absl::StatusOr<std::unique_ptr<File>> FaultFileSystem::OpenLocked(const std::string& path) {
   const bool is_new = !base_.Exists(path);
-  RETURN_IF_ERROR(Begin(is_new ? Needs::kSpace : Needs::kNothing));
-  ASSIGN_OR_RETURN(std::unique_ptr<File> file, base_.OpenLocked(path));
-  if (is_new) RETURN_IF_ERROR(Changed(Change::Kind::kCreate, path));
+  FSDP_RETURN_IF_ERROR(Begin(is_new ? Needs::kSpace : Needs::kNothing));
+  FSDP_ASSIGN_OR_RETURN(std::unique_ptr<File> file, base_.OpenLocked(path));
+  if (is_new) FSDP_RETURN_IF_ERROR(Changed(Change::Kind::kCreate, path));
   return std::make_unique<FaultFile>(*this, std::move(file));
 }
 
 absl::Status FaultFileSystem::MakeDirectory(const std::string& path) {
-  RETURN_IF_ERROR(Begin(Needs::kSpace));
-  RETURN_IF_ERROR(base_.MakeDirectory(path));
+  FSDP_RETURN_IF_ERROR(Begin(Needs::kSpace));
+  FSDP_RETURN_IF_ERROR(base_.MakeDirectory(path));
   return Changed(Change::Kind::kMakeDirectory, path);
 }
 
 absl::Status FaultFileSystem::RemoveDirectory(const std::string& path) {
-  RETURN_IF_ERROR(Begin());
-  RETURN_IF_ERROR(base_.RemoveDirectory(path));
+  FSDP_RETURN_IF_ERROR(Begin());
+  FSDP_RETURN_IF_ERROR(base_.RemoveDirectory(path));
   return Changed(Change::Kind::kRemoveDirectory, path);
 }
 
 absl::Status FaultFileSystem::Unlink(const std::string& path) {
-  RETURN_IF_ERROR(Begin());
+  FSDP_RETURN_IF_ERROR(Begin());
   const std::string grave = Bury(path);
-  RETURN_IF_ERROR(base_.Unlink(path));
+  FSDP_RETURN_IF_ERROR(base_.Unlink(path));
   return Changed(Change::Kind::kUnlink, path, grave);
 }
 
 absl::Status FaultFileSystem::SyncDirectory(const std::string& path) {
-  RETURN_IF_ERROR(Begin());
+  FSDP_RETURN_IF_ERROR(Begin());
   if (!base_.Exists(path)) return absl::NotFoundError(path);
   const std::lock_guard<std::mutex> lock(mutex_);
   std::vector<Change> left;
@@ -266,34 +266,34 @@ absl::Status FaultFileSystem::SyncDirectory(const std::string& path) {
 }
 
 absl::Status FaultFileSystem::Link(const std::string& from, const std::string& to) {
-  RETURN_IF_ERROR(Begin(Needs::kSpace));
-  RETURN_IF_ERROR(base_.Link(from, to));
+  FSDP_RETURN_IF_ERROR(Begin(Needs::kSpace));
+  FSDP_RETURN_IF_ERROR(base_.Link(from, to));
   return Changed(Change::Kind::kCreate, to);
 }
 
 absl::Status FaultFileSystem::Rename(const std::string& from, const std::string& to) {
-  RETURN_IF_ERROR(Begin());
-  RETURN_IF_ERROR(base_.Rename(from, to));
+  FSDP_RETURN_IF_ERROR(Begin());
+  FSDP_RETURN_IF_ERROR(base_.Rename(from, to));
   return Changed(Change::Kind::kRename, to, from);
 }
 
 absl::Status FaultFileSystem::Replace(const std::string& from, const std::string& to) {
-  RETURN_IF_ERROR(Begin());
+  FSDP_RETURN_IF_ERROR(Begin());
   const bool was_there = base_.Exists(to);
   const std::string grave = was_there ? Bury(to) : "";
-  RETURN_IF_ERROR(base_.Replace(from, to));
-  if (was_there) RETURN_IF_ERROR(Changed(Change::Kind::kUnlink, to, grave));
+  FSDP_RETURN_IF_ERROR(base_.Replace(from, to));
+  if (was_there) FSDP_RETURN_IF_ERROR(Changed(Change::Kind::kUnlink, to, grave));
   return Changed(Change::Kind::kRename, to, from);
 }
 
 absl::Status FaultFileSystem::Exchange(const std::string& a, const std::string& b) {
-  RETURN_IF_ERROR(Begin());
-  RETURN_IF_ERROR(base_.Exchange(a, b));
+  FSDP_RETURN_IF_ERROR(Begin());
+  FSDP_RETURN_IF_ERROR(base_.Exchange(a, b));
   return Changed(Change::Kind::kExchange, b, a);
 }
 
 absl::StatusOr<std::vector<std::string>> FaultFileSystem::List(const std::string& path) {
-  RETURN_IF_ERROR(CheckAlive());
+  FSDP_RETURN_IF_ERROR(CheckAlive());
   return base_.List(path);
 }
 

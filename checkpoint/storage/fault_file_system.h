@@ -21,7 +21,7 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint/storage/file_system.h"
+#include "fsdp/checkpoint/storage/file_system.h"
 
 namespace fsdp {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "checkpoint/storage/fault_series.h"
+#include "fsdp/checkpoint/storage/fault_series.h"
 
 #include <array>
 #include <cerrno>

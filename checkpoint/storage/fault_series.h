@@ -24,7 +24,7 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint/storage/fault_file_system.h"
+#include "fsdp/checkpoint/storage/fault_file_system.h"
 
 namespace fsdp {
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "checkpoint/storage/file_system.h"
+#include "fsdp/checkpoint/storage/file_system.h"
 
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
-#include "checkpoint/format/file_names.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/storage/path.h"
 
 namespace fsdp {
 
@@ -11,7 +11,7 @@ absl::Status MakeDirectories(FileSystem& files, const std::string& path) {
   if (files.Exists(path)) return absl::OkStatus();
   const PathParts parts = SplitPath(path);
   if (parts.name.empty()) return absl::OkStatus();
-  RETURN_IF_ERROR(MakeDirectories(files, parts.directory));
+  FSDP_RETURN_IF_ERROR(MakeDirectories(files, parts.directory));
   const absl::Status made = files.MakeDirectory(path);
   if (!made.ok() && !absl::IsAlreadyExists(made)) return made;
   return files.SyncDirectory(parts.directory);
@@ -23,19 +23,19 @@ absl::Status RemoveTree(FileSystem& files, const std::string& path) {
   const absl::StatusOr<std::vector<std::string>> names = files.List(path);
   if (!names.ok()) return unlinked;
   for (const std::string& name : *names) {
-    RETURN_IF_ERROR(RemoveTree(files, JoinPath(path, name)));
+    FSDP_RETURN_IF_ERROR(RemoveTree(files, JoinPath(path, name)));
   }
   return files.RemoveDirectory(path);
 }
 
 absl::StatusOr<std::string> ReadFile(FileSystem& files, const std::string& path, int64_t max_bytes) {
-  ASSIGN_OR_RETURN(const std::unique_ptr<File> file, files.Open(path));
-  ASSIGN_OR_RETURN(const int64_t size, file->Size());
+  FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<File> file, files.Open(path));
+  FSDP_ASSIGN_OR_RETURN(const int64_t size, file->Size());
   if (size > max_bytes) {
     return absl::InvalidArgumentError(absl::StrCat(path, " has ", size, " bytes, more than ", max_bytes));
   }
   std::string bytes(size, '\0');
-  RETURN_IF_ERROR(file->Read(0, absl::MakeSpan(reinterpret_cast<std::byte*>(bytes.data()), bytes.size())));
+  FSDP_RETURN_IF_ERROR(file->Read(0, absl::MakeSpan(reinterpret_cast<std::byte*>(bytes.data()), bytes.size())));
   return bytes;
 }
 

@@ -15,7 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "checkpoint/storage/write_queue.h"
+#include "fsdp/checkpoint/storage/write_queue.h"
 
 namespace fsdp {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "checkpoint/storage/memory_file.h"
+#include "fsdp/checkpoint/storage/memory_file.h"
 
 #include <sys/mman.h>
 #include <sys/stat.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "checkpoint/storage/parallel_reads.h"
+#include "fsdp/checkpoint/storage/parallel_reads.h"
 
 #include <algorithm>
 #include <array>
@@ -7,8 +7,8 @@
 #include <mutex>
 #include <utility>
 
-#include "checkpoint/storage/read_queue.h"
-#include "checkpoint/storage/write_queue.h"
+#include "fsdp/checkpoint/storage/read_queue.h"
+#include "fsdp/checkpoint/storage/write_queue.h"
 
 namespace fsdp {
 namespace {

@@ -12,9 +12,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "base/thread_pool.h"
-#include "checkpoint/format/manifest.h"
-#include "checkpoint/storage/file_system.h"
+#include "fsdp/base/thread_pool.h"
+#include "fsdp/checkpoint/storage/byte_range.h"
+#include "fsdp/checkpoint/storage/file_system.h"
 
 namespace fsdp {
 

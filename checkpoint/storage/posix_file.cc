@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "checkpoint/storage/posix_file.h"
+#include "fsdp/checkpoint/storage/posix_file.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -11,9 +11,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
-#include "checkpoint/storage/cached_pages.h"
-#include "checkpoint/storage/system_call.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/storage/cached_pages.h"
+#include "fsdp/checkpoint/storage/system_call.h"
 
 namespace fsdp {
 namespace {
@@ -96,7 +96,7 @@ absl::Status PosixFile::ReadLarge(int64_t& offset, absl::Span<std::byte>& out) c
 }
 
 absl::Status PosixFile::Read(int64_t offset, absl::Span<std::byte> out) const {
-  if (out.size() >= kLargeBytes) RETURN_IF_ERROR(ReadLarge(offset, out));
+  if (out.size() >= kLargeBytes) FSDP_RETURN_IF_ERROR(ReadLarge(offset, out));
   const size_t done = TransferAll<std::byte>(offset, out, [this](int64_t at, absl::Span<std::byte> bytes) {
     return pread(fd_, bytes.data(), bytes.size(), at);
   });

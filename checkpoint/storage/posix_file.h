@@ -10,8 +10,8 @@
 #include <mutex>
 #include <string>
 
-#include "checkpoint/storage/file_system.h"
-#include "checkpoint/storage/write_queue.h"
+#include "fsdp/checkpoint/storage/file_system.h"
+#include "fsdp/checkpoint/storage/write_queue.h"
 
 namespace fsdp {
 

@@ -13,10 +13,10 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
-#include "checkpoint/storage/file_system.h"
-#include "checkpoint/storage/posix_file.h"
-#include "checkpoint/storage/system_call.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/storage/file_system.h"
+#include "fsdp/checkpoint/storage/posix_file.h"
+#include "fsdp/checkpoint/storage/system_call.h"
 
 namespace fsdp {
 namespace {

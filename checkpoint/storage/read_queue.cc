@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "checkpoint/storage/read_queue.h"
+#include "fsdp/checkpoint/storage/read_queue.h"
 
 #include <liburing.h>
 #include <unistd.h>
@@ -8,10 +8,10 @@
 #include <cerrno>
 #include <utility>
 
-#include "base/check.h"
-#include "base/status_macros.h"
-#include "checkpoint/storage/cached_pages.h"
-#include "checkpoint/storage/system_call.h"
+#include "fsdp/base/check.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/storage/cached_pages.h"
+#include "fsdp/checkpoint/storage/system_call.h"
 
 namespace fsdp {
 
@@ -110,7 +110,7 @@ absl::StatusOr<const std::byte*> ReadQueue::Finish() {
   const absl::Status status = Complete(read);
   const std::byte* const bytes = read.memory + (read.range.offset - read.pages.offset);
   started_.pop_front();
-  RETURN_IF_ERROR(status);
+  FSDP_RETURN_IF_ERROR(status);
   return bytes;
 }
 

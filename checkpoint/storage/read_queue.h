@@ -6,7 +6,7 @@
 // page cache has is copied from there. A queue is used by one thread.
 //
 //   queue.Start(file, range, memory);                           // up to `depth` of them
-//   ASSIGN_OR_RETURN(const std::byte* bytes, queue.Finish());   // of the range that was started first
+//   FSDP_ASSIGN_OR_RETURN(const std::byte* bytes, queue.Finish());   // of the range that was started first
 #ifndef FSDP_CHECKPOINT_STORAGE_READ_QUEUE_H_
 #define FSDP_CHECKPOINT_STORAGE_READ_QUEUE_H_
 
@@ -17,9 +17,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "checkpoint/format/manifest.h"
-#include "checkpoint/storage/file_system.h"
-#include "checkpoint/storage/write_queue.h"
+#include "fsdp/checkpoint/storage/byte_range.h"
+#include "fsdp/checkpoint/storage/file_system.h"
+#include "fsdp/checkpoint/storage/write_queue.h"
 
 namespace fsdp {
 

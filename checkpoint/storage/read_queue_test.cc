@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Whatever way large reads go, their bytes are those of the file, in the order in which they were asked for.
-#include "checkpoint/storage/read_queue.h"
+#include "fsdp/checkpoint/storage/read_queue.h"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -12,11 +12,11 @@
 #include <utility>
 #include <vector>
 
-#include "base/status_macros.h"
-#include "base/status_matchers.h"
-#include "checkpoint/storage/file_system.h"
-#include "checkpoint/storage/parallel_reads.h"
-#include "checkpoint/test_state.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/base/status_matchers.h"
+#include "fsdp/checkpoint/storage/file_system.h"
+#include "fsdp/checkpoint/storage/parallel_reads.h"
+#include "fsdp/checkpoint/test_state.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {
@@ -149,7 +149,7 @@ TEST_F(ReadQueueTest, ParallelReadsAreAllDoneOnceAndHaveTheirBytes) {
         return LargeRead{file_, {i * kBytes, kBytes}};
       },
       [&](int64_t i, const absl::StatusOr<const std::byte*>& bytes) -> absl::Status {
-        RETURN_IF_ERROR(bytes.status());
+        FSDP_RETURN_IF_ERROR(bytes.status());
         if (std::memcmp(*bytes, bytes_.data() + i * kBytes, kBytes) == 0) ++done[i];
         return absl::OkStatus();
       }));

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "checkpoint/storage/staged_path.h"
+#include "fsdp/checkpoint/storage/staged_path.h"
 
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
-#include "checkpoint/format/file_names.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/storage/path.h"
 
 namespace fsdp {
 
@@ -39,11 +39,11 @@ absl::StatusOr<std::unique_ptr<StagedPath>> StagedPath::Create(FileSystem& files
     return absl::NotFoundError(absl::StrCat("directory ", parts.directory, " does not exist; make it first"));
   }
   std::unique_ptr<StagedPath> staged(new StagedPath(files, parts.directory, parts.name, options.overwrite));
-  RETURN_IF_ERROR(staged->Lock());
+  FSDP_RETURN_IF_ERROR(staged->Lock());
   if (!options.overwrite && files.Exists(staged->destination_)) {
     return absl::AlreadyExistsError(absl::StrCat(destination, " exists"));
   }
-  RETURN_IF_ERROR(staged->Make(is_directory));
+  FSDP_RETURN_IF_ERROR(staged->Make(is_directory));
   return staged;
 }
 
@@ -59,20 +59,20 @@ absl::Status StagedPath::Lock() {
 
 absl::Status StagedPath::Make(bool is_directory) {
   for (const std::string& left : {path_, probe_path_}) {
-    if (files_.Exists(left)) RETURN_IF_ERROR(RemoveTree(files_, left));
+    if (files_.Exists(left)) FSDP_RETURN_IF_ERROR(RemoveTree(files_, left));
   }
-  if (overwrite_ && files_.Exists(destination_)) RETURN_IF_ERROR(CheckCanExchange());
+  if (overwrite_ && files_.Exists(destination_)) FSDP_RETURN_IF_ERROR(CheckCanExchange());
   if (is_directory) {
-    RETURN_IF_ERROR(files_.MakeDirectory(path_));
+    FSDP_RETURN_IF_ERROR(files_.MakeDirectory(path_));
   } else {
-    ASSIGN_OR_RETURN(file_, files_.Create(path_));
+    FSDP_ASSIGN_OR_RETURN(file_, files_.Create(path_));
   }
   made_ = true;
   return absl::OkStatus();
 }
 
 absl::Status StagedPath::CheckCanExchange() {
-  RETURN_IF_ERROR(files_.MakeDirectory(path_));
+  FSDP_RETURN_IF_ERROR(files_.MakeDirectory(path_));
   absl::Status status = files_.MakeDirectory(probe_path_);
   if (status.ok()) {
     status = files_.Exchange(path_, probe_path_);
@@ -89,10 +89,10 @@ StagedPath::~StagedPath() {
 
 absl::Status StagedPath::Commit() {
   if (file_ == nullptr) {
-    RETURN_IF_ERROR(files_.SyncDirectory(path_));
+    FSDP_RETURN_IF_ERROR(files_.SyncDirectory(path_));
   }
   const bool exchange = overwrite_ && files_.Exists(destination_);
-  RETURN_IF_ERROR(exchange ? files_.Exchange(path_, destination_) : files_.Rename(path_, destination_));
+  FSDP_RETURN_IF_ERROR(exchange ? files_.Exchange(path_, destination_) : files_.Rename(path_, destination_));
   made_ = exchange;  // from now on path_ is what had the name before
   return files_.SyncDirectory(directory_);
 }

@@ -5,9 +5,9 @@
 // under the lock was left by a crash, and is removed. For checkpoints of ours, which a manifest commits, see
 // staged_checkpoint.h. Not thread-safe.
 //
-//   ASSIGN_OR_RETURN(auto staged, StagedPath::CreateFile(files, "model.safetensors", {.overwrite = true}));
+//   FSDP_ASSIGN_OR_RETURN(auto staged, StagedPath::CreateFile(files, "model.safetensors", {.overwrite = true}));
 //   ... write and sync staged->file() ...
-//   RETURN_IF_ERROR(staged->Commit());
+//   FSDP_RETURN_IF_ERROR(staged->Commit());
 #ifndef FSDP_CHECKPOINT_STORAGE_STAGED_PATH_H_
 #define FSDP_CHECKPOINT_STORAGE_STAGED_PATH_H_
 
@@ -16,7 +16,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "checkpoint/storage/file_system.h"
+#include "fsdp/checkpoint/storage/file_system.h"
 
 namespace fsdp {
 

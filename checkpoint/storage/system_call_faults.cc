@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "checkpoint/storage/system_call_faults.h"
+#include "fsdp/checkpoint/storage/system_call_faults.h"
 
 #include <fcntl.h>
 #include <liburing.h>
@@ -12,7 +12,7 @@
 #include <cstdarg>
 #include <cstring>
 
-#include "base/check.h"
+#include "fsdp/base/check.h"
 
 // The linker gives these names to what the program would have called: --wrap=NAME.
 extern "C" {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "checkpoint/storage/system_call.h"
+#include "fsdp/checkpoint/storage/system_call.h"
 
 #include <string>
 #include <vector>

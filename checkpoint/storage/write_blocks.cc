@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "checkpoint/storage/write_blocks.h"
+#include "fsdp/checkpoint/storage/write_blocks.h"
 
 #include <algorithm>
 #include <utility>
 
-#include "base/status_macros.h"
-#include "checkpoint/format/manifest.h"
-#include "checkpoint/storage/write_queue.h"
-#include "checkpoint/storage/write_queues.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/storage/byte_range.h"
+#include "fsdp/checkpoint/storage/write_queue.h"
+#include "fsdp/checkpoint/storage/write_queues.h"
 
 namespace fsdp {
 
@@ -19,19 +19,19 @@ BlockWriteShape ShapeOfBlockWrites(int64_t buffer_bytes, int io_threads) {
 }
 
 absl::Status WriteBlocks(File& file, int64_t nbytes, const BlockFiller& fill, ThreadPool& pool, int queue_depth) {
-  RETURN_IF_ERROR(file.Reserve(nbytes));
+  FSDP_RETURN_IF_ERROR(file.Reserve(nbytes));
   WriteQueues queues(file, queue_depth);
-  RETURN_IF_ERROR(pool.ParallelFor(BlockCount(nbytes), [&](int64_t i) -> absl::Status {
+  FSDP_RETURN_IF_ERROR(pool.ParallelFor(BlockCount(nbytes), [&](int64_t i) -> absl::Status {
     const int64_t begin = i * kBlockBytes;
     std::unique_ptr<WriteQueue> queue = queues.Take();
-    ASSIGN_OR_RETURN(std::byte* const block, queue->Buffer());
+    FSDP_ASSIGN_OR_RETURN(std::byte* const block, queue->Buffer());
     const auto bytes = absl::MakeSpan(block, std::min(kBlockBytes, nbytes - begin));
-    RETURN_IF_ERROR(fill(begin, bytes));
-    RETURN_IF_ERROR(queue->Write(begin, bytes));
+    FSDP_RETURN_IF_ERROR(fill(begin, bytes));
+    FSDP_RETURN_IF_ERROR(queue->Write(begin, bytes));
     queues.Give(std::move(queue));
     return absl::OkStatus();
   }));
-  RETURN_IF_ERROR(queues.Drain());
+  FSDP_RETURN_IF_ERROR(queues.Drain());
   return queues.Finish();
 }
 

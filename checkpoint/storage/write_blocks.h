@@ -15,8 +15,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "base/thread_pool.h"
-#include "checkpoint/storage/file_system.h"
+#include "fsdp/base/thread_pool.h"
+#include "fsdp/checkpoint/storage/file_system.h"
 
 namespace fsdp {
 

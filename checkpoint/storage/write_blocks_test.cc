@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "checkpoint/storage/write_blocks.h"
+#include "fsdp/checkpoint/storage/write_blocks.h"
 
 #include <atomic>
 #include <memory>
 #include <string>
 
-#include "base/status_matchers.h"
-#include "checkpoint/format/manifest.h"
-#include "checkpoint/test_state.h"
+#include "fsdp/base/status_matchers.h"
+#include "fsdp/checkpoint/storage/byte_range.h"
+#include "fsdp/checkpoint/test_state.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

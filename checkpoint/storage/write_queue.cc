@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "checkpoint/storage/write_queue.h"
+#include "fsdp/checkpoint/storage/write_queue.h"
 
 #include <utility>
 

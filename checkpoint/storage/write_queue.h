@@ -8,11 +8,11 @@
 // drop it, and the next fsync fails with EIO). So whatever goes through the page cache waits: each queue keeps what is
 // not aligned until Finish, and nobody else writes to the file before.
 //
-//   ASSIGN_OR_RETURN(std::byte* scratch, queue->Buffer());
+//   FSDP_ASSIGN_OR_RETURN(std::byte* scratch, queue->Buffer());
 //   ... fill scratch, or find the bytes elsewhere ...
-//   RETURN_IF_ERROR(queue->Write(offset, absl::MakeConstSpan(scratch, nbytes)));
-//   RETURN_IF_ERROR(queue->Drain());     // all queues of the file
-//   RETURN_IF_ERROR(queue->Finish());    // then other writes, then File::Sync
+//   FSDP_RETURN_IF_ERROR(queue->Write(offset, absl::MakeConstSpan(scratch, nbytes)));
+//   FSDP_RETURN_IF_ERROR(queue->Drain());     // all queues of the file
+//   FSDP_RETURN_IF_ERROR(queue->Finish());    // then other writes, then File::Sync
 #ifndef FSDP_CHECKPOINT_STORAGE_WRITE_QUEUE_H_
 #define FSDP_CHECKPOINT_STORAGE_WRITE_QUEUE_H_
 
@@ -25,8 +25,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "checkpoint/format/manifest.h"
-#include "checkpoint/storage/aligned_block.h"
+#include "fsdp/checkpoint/storage/aligned_block.h"
+#include "fsdp/checkpoint/storage/byte_range.h"
 
 namespace fsdp {
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Whatever way a file's bytes go, direct or through the page cache, they are where they were put.
-#include "checkpoint/storage/write_queue.h"
+#include "fsdp/checkpoint/storage/write_queue.h"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -16,9 +16,9 @@
 #include <utility>
 #include <vector>
 
-#include "base/status_matchers.h"
-#include "checkpoint/storage/file_system.h"
-#include "checkpoint/test_state.h"
+#include "fsdp/base/status_matchers.h"
+#include "fsdp/checkpoint/storage/file_system.h"
+#include "fsdp/checkpoint/test_state.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "checkpoint/storage/write_queues.h"
+#include "fsdp/checkpoint/storage/write_queues.h"
 
 #include <utility>
 
-#include "base/status_macros.h"
+#include "fsdp/base/status_macros.h"
 
 namespace fsdp {
 
@@ -25,12 +25,12 @@ void WriteQueues::Give(std::unique_ptr<WriteQueue> queue) {
 }
 
 absl::Status WriteQueues::Drain() {
-  for (const std::unique_ptr<WriteQueue>& queue : free_) RETURN_IF_ERROR(queue->Drain());
+  for (const std::unique_ptr<WriteQueue>& queue : free_) FSDP_RETURN_IF_ERROR(queue->Drain());
   return absl::OkStatus();
 }
 
 absl::Status WriteQueues::Finish() {
-  for (const std::unique_ptr<WriteQueue>& queue : free_) RETURN_IF_ERROR(queue->Finish());
+  for (const std::unique_ptr<WriteQueue>& queue : free_) FSDP_RETURN_IF_ERROR(queue->Finish());
   return absl::OkStatus();
 }
 

@@ -7,8 +7,8 @@
 //   ... write a block ...
 //   queues.Give(std::move(queue));
 //   ... when all threads are done:
-//   RETURN_IF_ERROR(queues.Drain());
-//   RETURN_IF_ERROR(queues.Finish());
+//   FSDP_RETURN_IF_ERROR(queues.Drain());
+//   FSDP_RETURN_IF_ERROR(queues.Finish());
 #ifndef FSDP_CHECKPOINT_STORAGE_WRITE_QUEUES_H_
 #define FSDP_CHECKPOINT_STORAGE_WRITE_QUEUES_H_
 
@@ -17,8 +17,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "checkpoint/storage/file_system.h"
-#include "checkpoint/storage/write_queue.h"
+#include "fsdp/checkpoint/storage/file_system.h"
+#include "fsdp/checkpoint/storage/write_queue.h"
 
 namespace fsdp {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "checkpoint/torch/golden.h"
+#include "fsdp/checkpoint/torch/golden.h"
 
 #include <filesystem>
 #include <fstream>
@@ -8,8 +8,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "base/status_macros.h"
-#include "checkpoint/torch/sha256.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/torch/sha256.h"
 
 namespace fsdp {
 namespace {
@@ -90,7 +90,7 @@ absl::StatusOr<std::string> ReadWhole(const TensorSource& source, const StateKey
   const ShardedTensor* tensor = source.contents().FindTensor(key);
   if (tensor == nullptr) return absl::NotFoundError(key.ToString());
   std::string bytes(tensor->shape.numel() * SizeOf(tensor->dtype), '\x55');
-  RETURN_IF_ERROR(source.Read(key, {0, tensor->shape.numel()}, bytes.data()));
+  FSDP_RETURN_IF_ERROR(source.Read(key, {0, tensor->shape.numel()}, bytes.data()));
   return bytes;
 }
 

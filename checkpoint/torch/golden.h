@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "checkpoint/source/tensor_source.h"
+#include "fsdp/checkpoint/source/tensor_source.h"
 #include "nlohmann/json.hpp"
 
 namespace fsdp {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "checkpoint/torch/sha256.h"
+#include "fsdp/checkpoint/torch/sha256.h"
 
 #include <array>
 #include <bit>

@@ -6,12 +6,12 @@
 #include <iterator>
 #include <random>
 
-#include "base/status_matchers.h"
-#include "checkpoint/torch/byte_file.h"
-#include "checkpoint/torch/dcp_metadata.h"
-#include "checkpoint/torch/golden.h"
-#include "checkpoint/torch/torch_file.h"
-#include "checkpoint/torch/torch_state.h"
+#include "fsdp/base/status_matchers.h"
+#include "fsdp/checkpoint/torch/dcp/dcp_metadata.h"
+#include "fsdp/checkpoint/torch/golden.h"
+#include "fsdp/checkpoint/torch/pt/torch_file.h"
+#include "fsdp/checkpoint/torch/state/torch_state.h"
+#include "fsdp/checkpoint/torch/zip/byte_file.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {

@@ -9,11 +9,11 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/status_matchers.h"
-#include "checkpoint/source/payload_reader.h"
-#include "checkpoint/test_state.h"
-#include "checkpoint/torch/dcp_writer.h"
-#include "checkpoint/torch/torch_writer.h"
+#include "fsdp/base/status_matchers.h"
+#include "fsdp/checkpoint/source/payload_reader.h"
+#include "fsdp/checkpoint/test_state.h"
+#include "fsdp/checkpoint/torch/dcp/dcp_writer.h"
+#include "fsdp/checkpoint/torch/pt/torch_writer.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {

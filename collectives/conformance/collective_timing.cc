@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "collectives/conformance/collective_timing.h"
+#include "fsdp/collectives/conformance/collective_timing.h"
 
 #include <algorithm>
 #include <cstring>
@@ -8,7 +8,7 @@
 
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "base/status_macros.h"
+#include "fsdp/base/status_macros.h"
 
 namespace fsdp {
 namespace {
@@ -29,8 +29,8 @@ double HalfQuartileDistance(std::vector<double> values) {
 
 // The largest of the ranks' values.
 absl::StatusOr<double> Slowest(ProcessGroup& group, double mine) {
-  ASSIGN_OR_RETURN(const std::vector<std::string> blobs,
-                   group.GatherBlobs({reinterpret_cast<const char*>(&mine), sizeof(mine)}));
+  FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> blobs,
+                        group.GatherBlobs({reinterpret_cast<const char*>(&mine), sizeof(mine)}));
   double slowest = 0;
   for (const std::string& blob : blobs) {
     double theirs = 0;
@@ -75,12 +75,12 @@ absl::StatusOr<std::unique_ptr<CollectiveTimer>> CollectiveTimer::Create(Process
                                                                          int64_t max_bytes) {
   std::unique_ptr<CollectiveTimer> timer(new CollectiveTimer(group, dtype));
   Device& device = *group.device();
-  ASSIGN_OR_RETURN(timer->stream_, device.CreateStream("benchmark"));
-  ASSIGN_OR_RETURN(timer->whole_, group.Allocate(max_bytes));
-  ASSIGN_OR_RETURN(timer->part_, group.Allocate(max_bytes));
+  FSDP_ASSIGN_OR_RETURN(timer->stream_, device.CreateStream("benchmark"));
+  FSDP_ASSIGN_OR_RETURN(timer->whole_, group.Allocate(max_bytes));
+  FSDP_ASSIGN_OR_RETURN(timer->part_, group.Allocate(max_bytes));
   // An all_reduce's traffic is that of two copies of nearly the whole; halves of it at a time need no more memory.
-  ASSIGN_OR_RETURN(timer->source_, device.Allocate(max_bytes));
-  ASSIGN_OR_RETURN(timer->destination_, device.Allocate(max_bytes));
+  FSDP_ASSIGN_OR_RETURN(timer->source_, device.Allocate(max_bytes));
+  FSDP_ASSIGN_OR_RETURN(timer->destination_, device.Allocate(max_bytes));
   for (const Buffer& buffer : {timer->whole_, timer->part_, timer->source_, timer->destination_}) {
     std::memset(buffer.data(), 0, static_cast<size_t>(max_bytes));
   }
@@ -117,33 +117,33 @@ void CollectiveTimer::IssueCopy(CollectiveOp op, int64_t bytes) {
 template <typename Issue>
 absl::StatusOr<double> CollectiveTimer::TimeBatch(int repeat, const Issue& issue) {
   group_.Barrier(*stream_);
-  RETURN_IF_ERROR(stream_->Synchronize());
+  FSDP_RETURN_IF_ERROR(stream_->Synchronize());
   const absl::Time start = absl::Now();
   for (int i = 0; i < repeat; ++i) {
     issue();
   }
-  RETURN_IF_ERROR(stream_->Synchronize());
+  FSDP_RETURN_IF_ERROR(stream_->Synchronize());
   return Slowest(group_, absl::ToDoubleSeconds(absl::Now() - start) / repeat);
 }
 
 absl::StatusOr<CollectiveTimer::Round> CollectiveTimer::RunRound(CollectiveOp op, int64_t bytes, int repeat) {
   Round round;
-  ASSIGN_OR_RETURN(round.collective, TimeBatch(repeat, [&] { IssueCollective(op, bytes); }));
-  ASSIGN_OR_RETURN(round.copy, TimeBatch(repeat, [&] { IssueCopy(op, bytes); }));
+  FSDP_ASSIGN_OR_RETURN(round.collective, TimeBatch(repeat, [&] { IssueCollective(op, bytes); }));
+  FSDP_ASSIGN_OR_RETURN(round.copy, TimeBatch(repeat, [&] { IssueCopy(op, bytes); }));
   return round;
 }
 
 absl::StatusOr<Timing> CollectiveTimer::Measure(CollectiveOp op, int64_t bytes) {
   const int64_t unit = SizeOf(dtype_) * group_.size();
   bytes = bytes / unit * unit;
-  RETURN_IF_ERROR(RunRound(op, bytes, 1).status());  // faults pages in
-  ASSIGN_OR_RETURN(const Round warm, RunRound(op, bytes, 3));
+  FSDP_RETURN_IF_ERROR(RunRound(op, bytes, 1).status());  // faults pages in
+  FSDP_ASSIGN_OR_RETURN(const Round warm, RunRound(op, bytes, 3));
   const double longest = std::max(warm.collective, 1e-9);
   const int repeat = std::clamp(static_cast<int>(absl::ToDoubleSeconds(kBatch) / longest), 1, kMostRepeats);
   std::vector<double> times;
   std::vector<double> shares;
   for (int i = 0; i < kRounds; ++i) {
-    ASSIGN_OR_RETURN(const Round round, RunRound(op, bytes, repeat));
+    FSDP_ASSIGN_OR_RETURN(const Round round, RunRound(op, bytes, repeat));
     times.push_back(round.collective);
     shares.push_back(round.copy / round.collective);
   }

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "collectives/collective.h"
-#include "collectives/process_group.h"
+#include "fsdp/collectives/group/collective.h"
+#include "fsdp/collectives/group/process_group.h"
 
 namespace fsdp {
 

@@ -14,13 +14,13 @@
 
 #include "absl/flags/flag.h"
 #include "absl/strings/str_format.h"
-#include "base/status_macros.h"
-#include "collectives/conformance/collective_timing.h"
-#include "collectives/init_process_group.h"
-#include "collectives/launcher.h"
-#include "collectives/run_ranks.h"
+#include "fsdp/base/command_line.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/collectives/conformance/collective_timing.h"
+#include "fsdp/collectives/init_process_group.h"
+#include "fsdp/collectives/launcher.h"
+#include "fsdp/collectives/run_ranks.h"
 #include "nlohmann/json.hpp"
-#include "tools/command_line.h"
 
 ABSL_FLAG(int, nproc, 2, "ranks on this host");
 ABSL_FLAG(std::string, backend, "shm", "shm: ranks are processes; local: they are threads");
@@ -97,15 +97,15 @@ void PrintJson(const ProcessGroup& group, const std::vector<Timing>& timings) {
 absl::Status MeasureAll(ProcessGroup& group) {
   const int64_t max_bytes = absl::GetFlag(FLAGS_max_bytes).bytes;
   const bool table = group.rank() == 0 && !absl::GetFlag(FLAGS_json);
-  ASSIGN_OR_RETURN(const DType dtype, ParseDType(absl::GetFlag(FLAGS_dtype)));
-  ASSIGN_OR_RETURN(const std::unique_ptr<CollectiveTimer> timer, CollectiveTimer::Create(group, dtype, max_bytes));
+  FSDP_ASSIGN_OR_RETURN(const DType dtype, ParseDType(absl::GetFlag(FLAGS_dtype)));
+  FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<CollectiveTimer> timer, CollectiveTimer::Create(group, dtype, max_bytes));
   if (table) {
     PrintHead(group);
   }
   std::vector<Timing> timings;
   for (const CollectiveOp op : ChosenOps()) {
     for (int64_t bytes = absl::GetFlag(FLAGS_min_bytes).bytes; bytes <= max_bytes; bytes *= 4) {
-      ASSIGN_OR_RETURN(const Timing timing, timer->Measure(op, bytes));
+      FSDP_ASSIGN_OR_RETURN(const Timing timing, timer->Measure(op, bytes));
       timings.push_back(timing);
       if (table) {
         PrintRow(timing);
@@ -119,7 +119,7 @@ absl::Status MeasureAll(ProcessGroup& group) {
 }
 
 absl::Status RunAsRank() {
-  ASSIGN_OR_RETURN(const std::shared_ptr<ProcessGroup> group, InitProcessGroup());
+  FSDP_ASSIGN_OR_RETURN(const std::shared_ptr<ProcessGroup> group, InitProcessGroup());
   return MeasureAll(*group);
 }
 
@@ -127,7 +127,7 @@ absl::Status RunAsRank() {
 absl::Status RunAsLauncher(int argc, char** argv) {
   LaunchOptions options = {.nproc = absl::GetFlag(FLAGS_nproc), .command = {SelfPath()}, .prefix_output = false};
   options.command.insert(options.command.end(), argv + 1, argv + argc);
-  ASSIGN_OR_RETURN(const LaunchResult result, Launch(options));
+  FSDP_ASSIGN_OR_RETURN(const LaunchResult result, Launch(options));
   return result.exit_code == 0 ? absl::OkStatus() : absl::UnavailableError(result.description);
 }
 

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "collectives/conformance/conformance.h"
+#include "fsdp/collectives/conformance/conformance.h"
 
 #include <cmath>
 #include <cstddef>
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
-#include "base/check.h"
-#include "base/status_macros.h"
-#include "tensor/convert.h"
+#include "fsdp/base/check.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/tensor/convert.h"
 
 namespace fsdp {
 
@@ -33,21 +33,21 @@ std::string NameOf(const GroupUnderTest& group) { return absl::StrCat(group.back
 absl::StatusOr<Tensor> NewTensor(ProcessGroup& group, Placement placement, DType dtype, int64_t numel, int64_t pad) {
   const bool shared = placement == Placement::kShared || (placement == Placement::kMixed && group.rank() % 2 == 0);
   const int64_t nbytes = (numel + pad) * SizeOf(dtype);
-  ASSIGN_OR_RETURN(const Buffer buffer, shared ? group.Allocate(nbytes) : group.device()->Allocate(nbytes));
+  FSDP_ASSIGN_OR_RETURN(const Buffer buffer, shared ? group.Allocate(nbytes) : group.device()->Allocate(nbytes));
   return Tensor(buffer.Slice(pad * SizeOf(dtype), numel * SizeOf(dtype)), dtype, Shape({numel}));
 }
 
 absl::StatusOr<Buffer> HostElements(Device& device, DType dtype, const std::vector<double>& values) {
   const auto numel = static_cast<int64_t>(values.size());
-  ASSIGN_OR_RETURN(Buffer elements, device.AllocatePinned(numel * SizeOf(dtype)));
-  RETURN_IF_ERROR(Convert(DType::kFloat64, values.data(), dtype, elements.data(), numel));
+  FSDP_ASSIGN_OR_RETURN(Buffer elements, device.AllocatePinned(numel * SizeOf(dtype)));
+  FSDP_RETURN_IF_ERROR(Convert(DType::kFloat64, values.data(), dtype, elements.data(), numel));
   return elements;
 }
 
 namespace {
 
 absl::Status Copy(Device& device, void* to, const void* from, int64_t nbytes) {
-  ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream, device.CreateStream("conformance"));
+  FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream, device.CreateStream("conformance"));
   stream->CopyAsync(to, from, nbytes);
   return stream->Synchronize();
 }
@@ -66,15 +66,15 @@ void SetElements(Device& device, const Tensor& t, const std::vector<double>& val
 }
 
 absl::Status CompareElements(Device& device, const Tensor& t, const std::vector<double>& values, double relative) {
-  ASSIGN_OR_RETURN(const Buffer wanted, HostElements(device, t.dtype(), values));
-  ASSIGN_OR_RETURN(const Buffer found, device.AllocatePinned(t.nbytes()));
-  RETURN_IF_ERROR(Copy(device, found.data(), t.data(), t.nbytes()));
+  FSDP_ASSIGN_OR_RETURN(const Buffer wanted, HostElements(device, t.dtype(), values));
+  FSDP_ASSIGN_OR_RETURN(const Buffer found, device.AllocatePinned(t.nbytes()));
+  FSDP_RETURN_IF_ERROR(Copy(device, found.data(), t.data(), t.nbytes()));
   const int64_t width = SizeOf(t.dtype());
   for (int64_t i = 0; i < t.numel(); ++i) {
     const std::byte* const element = found.data() + i * width;
     if (std::memcmp(element, wanted.data() + i * width, width) == 0) continue;
     double got = 0;
-    RETURN_IF_ERROR(Convert(t.dtype(), element, DType::kFloat64, &got, 1));
+    FSDP_RETURN_IF_ERROR(Convert(t.dtype(), element, DType::kFloat64, &got, 1));
     if (std::abs(got - values[i]) > relative * std::abs(values[i])) return Differs(t, i, got, values[i]);
   }
   return absl::OkStatus();

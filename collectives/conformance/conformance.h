@@ -12,7 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "collectives/process_group.h"
+#include "fsdp/collectives/group/process_group.h"
 
 namespace fsdp {
 

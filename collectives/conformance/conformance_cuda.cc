@@ -3,13 +3,13 @@
 // The conformance suite on GPUs, with ranks that are threads: "local", all of them on GPU 0, and "nccl", which wants a
 // GPU for each.
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
-#include "collectives/conformance/conformance.h"
-#include "collectives/cuda/cuda_process_group.h"
-#include "collectives/cuda/local_cuda_communicator.h"
-#include "collectives/cuda/nccl_process_group.h"
-#include "collectives/run_ranks.h"
-#include "cuda/cuda_device.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/collectives/conformance/conformance.h"
+#include "fsdp/collectives/cuda/cuda_process_group.h"
+#include "fsdp/collectives/cuda/local_cuda_communicator.h"
+#include "fsdp/collectives/cuda/nccl_process_group.h"
+#include "fsdp/collectives/run_ranks.h"
+#include "fsdp/cuda/cuda_device.h"
 
 namespace fsdp {
 namespace {
@@ -17,7 +17,7 @@ namespace {
 absl::StatusOr<std::shared_ptr<ProcessGroup>> CreateGroup(const GroupUnderTest& under_test, ProcessGroup& meeting,
                                                           std::shared_ptr<CudaCommunicator> local,
                                                           std::shared_ptr<Device> device, absl::Duration timeout) {
-  ASSIGN_OR_RETURN(std::unique_ptr<ProcessGroup> control, meeting.Split(0, meeting.rank()));
+  FSDP_ASSIGN_OR_RETURN(std::unique_ptr<ProcessGroup> control, meeting.Split(0, meeting.rank()));
   if (under_test.backend == "nccl") return CreateNcclGroup(std::move(control), std::move(device), timeout);
   return CudaProcessGroup::Create(std::move(control), std::move(local), std::move(device), timeout);
 }
@@ -27,27 +27,27 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> CreateGroup(const GroupUnderTest& 
 std::vector<std::string> BackendsUnderTest() { return {"local", "nccl"}; }
 
 absl::Status CanRun(const GroupUnderTest& under_test) {
-  ASSIGN_OR_RETURN(const int gpus, CudaDeviceCount());
+  FSDP_ASSIGN_OR_RETURN(const int gpus, CudaDeviceCount());
   if (under_test.backend != "nccl" || gpus >= under_test.size) return absl::OkStatus();
   return absl::UnavailableError(absl::StrCat("nccl wants ", under_test.size, " GPUs, there are ", gpus));
 }
 
 absl::Status RunOnBackend(const GroupUnderTest& under_test, const RankMain& rank_main, absl::Duration timeout) {
-  RETURN_IF_ERROR(CanRun(under_test));
+  FSDP_RETURN_IF_ERROR(CanRun(under_test));
   const bool nccl = under_test.backend == "nccl";
   std::vector<std::shared_ptr<Device>> devices;
   for (int r = 0; r < under_test.size; ++r) {
-    ASSIGN_OR_RETURN(std::shared_ptr<Device> device, CreateCudaDevice(nccl ? r : 0));
+    FSDP_ASSIGN_OR_RETURN(std::shared_ptr<Device> device, CreateCudaDevice(nccl ? r : 0));
     devices.push_back(std::move(device));
   }
   std::vector<std::shared_ptr<CudaCommunicator>> locals(devices.size());
   if (!nccl) {
-    ASSIGN_OR_RETURN(locals, CreateLocalCudaCommunicators(devices));
+    FSDP_ASSIGN_OR_RETURN(locals, CreateLocalCudaCommunicators(devices));
   }
   return RunRanks(under_test.size, [&](std::shared_ptr<ProcessGroup> meeting) -> absl::Status {
     const int rank = meeting->rank();
-    ASSIGN_OR_RETURN(const std::shared_ptr<ProcessGroup> group,
-                     CreateGroup(under_test, *meeting, locals[rank], devices[rank], timeout));
+    FSDP_ASSIGN_OR_RETURN(const std::shared_ptr<ProcessGroup> group,
+                          CreateGroup(under_test, *meeting, locals[rank], devices[rank], timeout));
     const absl::Status status = rank_main(group);
     if (!status.ok()) {
       meeting->Abort(status);  // first, or a rank that this one takes along could be taken for the first to fail

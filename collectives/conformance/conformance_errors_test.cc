@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
-#include "base/status_matchers.h"
-#include "collectives/conformance/conformance.h"
-#include "collectives/process_group.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/base/status_matchers.h"
+#include "fsdp/collectives/conformance/conformance.h"
+#include "fsdp/collectives/group/process_group.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {
@@ -35,7 +35,7 @@ class ConformanceErrorsTest : public testing::TestWithParam<GroupUnderTest> {
     std::vector<absl::Status> errors(static_cast<size_t>(size()));
     EXPECT_OK(GetParam().Run(
         [&](std::shared_ptr<ProcessGroup> group) -> absl::Status {
-          ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream, group->device()->CreateStream("test"));
+          FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream, group->device()->CreateStream("test"));
           rank_main(*group, *stream);
           errors[group->rank()] = stream->Synchronize();
           return absl::OkStatus();
@@ -151,7 +151,7 @@ TEST_P(ConformanceErrorsTest, ARankThatReturnsAnErrorIsNamed) {
     if (group->rank() == 1) {
       return absl::NotFoundError("no such file");
     }
-    ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream, group->device()->CreateStream("test"));
+    FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream, group->device()->CreateStream("test"));
     group->Barrier(*stream);
     const absl::Status status = stream->Synchronize();
     const std::lock_guard<std::mutex> lock(mutex);
@@ -192,7 +192,7 @@ TEST_P(ConformanceErrorsTest, AMissingRankIsNamedAtTheDeadline) {
   std::latch failed(1);
   EXPECT_OK(GetParam().Run(
       [&](std::shared_ptr<ProcessGroup> group) -> absl::Status {
-        ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream, group->device()->CreateStream("test"));
+        FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream, group->device()->CreateStream("test"));
         if (group->rank() == 1) {
           failed.wait();
           group->Barrier(*stream);
@@ -232,7 +232,7 @@ TEST_P(ConformanceErrorsTest, ARankThatLeavesIsNamed) {
 TEST_P(ConformanceErrorsTest, AgreeOnGivesTheLowestRanksErrorToAll) {
   std::vector<absl::Status> agreed(static_cast<size_t>(size()));
   EXPECT_OK(GetParam().Run([&](std::shared_ptr<ProcessGroup> group) {
-    RETURN_IF_ERROR(AgreeOn(*group, absl::OkStatus()));
+    FSDP_RETURN_IF_ERROR(AgreeOn(*group, absl::OkStatus()));
     agreed[group->rank()] = AgreeOn(*group, group->rank() == 0 ? absl::OkStatus() : absl::DataLossError("bad bytes"));
     return absl::OkStatus();
   }));

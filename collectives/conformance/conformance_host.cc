@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The conformance suite on the host: "local" and "shm".
-#include "base/status_macros.h"
-#include "collectives/conformance/conformance.h"
-#include "collectives/host/host_process_group.h"
-#include "collectives/host/shm_fabric.h"
-#include "collectives/run_ranks.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/collectives/conformance/conformance.h"
+#include "fsdp/collectives/host/host_process_group.h"
+#include "fsdp/collectives/host/shm_fabric.h"
+#include "fsdp/collectives/run_ranks.h"
 
 namespace fsdp {
 
@@ -20,9 +20,9 @@ absl::Status RunOnBackend(const GroupUnderTest& under_test, const RankMain& rank
   }
   // Ranks of shm are threads here; they meet through a local group, as processes do through the store.
   return RunRanks(size, [&](std::shared_ptr<ProcessGroup> meeting) -> absl::Status {
-    ASSIGN_OR_RETURN(std::unique_ptr<Fabric> fabric,
-                     CreateShmFabric(meeting->rank(), size, meeting->device(),
-                                     [&](std::string_view blob) { return meeting->GatherBlobs(blob); }));
+    FSDP_ASSIGN_OR_RETURN(std::unique_ptr<Fabric> fabric,
+                          CreateShmFabric(meeting->rank(), size, meeting->device(),
+                                          [&](std::string_view blob) { return meeting->GatherBlobs(blob); }));
     const auto group = std::make_shared<HostProcessGroup>(std::move(fabric), timeout);
     const absl::Status status = rank_main(group);
     if (!status.ok()) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Every backend moves and adds the right data: one suite, all backends, all world sizes.
-#include "collectives/conformance/conformance.h"
+#include "fsdp/collectives/conformance/conformance.h"
 
 #include <algorithm>
 #include <cmath>
@@ -10,10 +10,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
-#include "base/status_matchers.h"
-#include "collectives/coalesced_calls.h"
-#include "collectives/process_group.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/base/status_matchers.h"
+#include "fsdp/collectives/group/coalesced_calls.h"
+#include "fsdp/collectives/group/process_group.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {
@@ -43,8 +43,8 @@ class ConformanceTest : public testing::TestWithParam<GroupUnderTest> {
   // Runs `rank_main` with a stream of its own on every rank; synchronises it at the end.
   absl::Status Run(const std::function<absl::Status(ProcessGroup& group, Stream& stream)>& rank_main) {
     return GetParam().Run([&](std::shared_ptr<ProcessGroup> group) -> absl::Status {
-      ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream, group->device()->CreateStream("test"));
-      RETURN_IF_ERROR(rank_main(*group, *stream));
+      FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream, group->device()->CreateStream("test"));
+      FSDP_RETURN_IF_ERROR(rank_main(*group, *stream));
       return stream->Synchronize();
     });
   }
@@ -62,14 +62,14 @@ struct GatherCase {
 
 absl::Status TestAllGather(ProcessGroup& group, Stream& stream, const GatherCase& c) {
   const int64_t first = group.rank() * c.n;
-  ASSIGN_OR_RETURN(const Tensor output, NewTensor(group, c.placement, c.dtype, c.n * group.size(), 1));
-  ASSIGN_OR_RETURN(const Tensor apart, NewTensor(group, c.placement, c.dtype, c.n, 3));
+  FSDP_ASSIGN_OR_RETURN(const Tensor output, NewTensor(group, c.placement, c.dtype, c.n * group.size(), 1));
+  FSDP_ASSIGN_OR_RETURN(const Tensor apart, NewTensor(group, c.placement, c.dtype, c.n, 3));
   const Tensor input = c.in_place ? output.Slice({first, first + c.n}) : apart;
   const auto mine = [&](int64_t i) { return ValueOf(group.rank(), i); };
   Fill(group, input, mine);
   group.AllGather(input, output, stream);
-  RETURN_IF_ERROR(stream.Synchronize());
-  RETURN_IF_ERROR(
+  FSDP_RETURN_IF_ERROR(stream.Synchronize());
+  FSDP_RETURN_IF_ERROR(
       ExpectElements(group, output, [&](int64_t i) { return ValueOf(static_cast<int>(i / c.n), i % c.n); }));
   return ExpectElements(group, input, mine);
 }
@@ -79,15 +79,15 @@ TEST_P(ConformanceTest, AllGatherGathersEveryDTypeInPlaceAndNot) {
     for (const bool in_place : {false, true}) {
       for (const DType dtype : AllDTypes()) {
         if (dtype == DType::kFloat8E8M0FNU) continue;  // has powers of two alone
-        RETURN_IF_ERROR(TestAllGather(group, stream, {Placement::kShared, dtype, kCommonCount, in_place}));
+        FSDP_RETURN_IF_ERROR(TestAllGather(group, stream, {Placement::kShared, dtype, kCommonCount, in_place}));
       }
       for (const int64_t n : kCounts) {
-        RETURN_IF_ERROR(TestAllGather(group, stream, {Placement::kShared, DType::kFloat32, n, in_place}));
+        FSDP_RETURN_IF_ERROR(TestAllGather(group, stream, {Placement::kShared, DType::kFloat32, n, in_place}));
       }
     }
     for (const Placement placement : kPlacements) {
       const bool in_place = placement != Placement::kMixed;
-      RETURN_IF_ERROR(TestAllGather(group, stream, {placement, DType::kInt64, kBeyondSlots, in_place}));
+      FSDP_RETURN_IF_ERROR(TestAllGather(group, stream, {placement, DType::kInt64, kBeyondSlots, in_place}));
     }
     return absl::OkStatus();
   }));
@@ -159,35 +159,35 @@ std::vector<ReduceCase> ReduceCases(int64_t beyond_slots) {
 
 absl::Status TestReduceScatter(ProcessGroup& group, Stream& stream, const ReduceCase& c) {
   const int64_t first = group.rank() * c.n;
-  ASSIGN_OR_RETURN(const Tensor input, NewTensor(group, c.placement, c.dtype, c.n * group.size(), 1));
-  ASSIGN_OR_RETURN(const Tensor output, NewTensor(group, c.placement, c.dtype, c.n, 3));
+  FSDP_ASSIGN_OR_RETURN(const Tensor input, NewTensor(group, c.placement, c.dtype, c.n * group.size(), 1));
+  FSDP_ASSIGN_OR_RETURN(const Tensor output, NewTensor(group, c.placement, c.dtype, c.n, 3));
   const auto mine = [&](int64_t i) { return ValueOf(group.rank(), i); };
   const auto reduced = [&](int64_t i) { return Expected(c.dtype, c.op, group.size(), first + i); };
   Fill(group, input, mine);
   group.ReduceScatter(input, output, c.op, stream);
-  RETURN_IF_ERROR(stream.Synchronize());
-  RETURN_IF_ERROR(ExpectElements(group, output, reduced, Tolerance(group, c)));
-  RETURN_IF_ERROR(ExpectElements(group, input, mine));
+  FSDP_RETURN_IF_ERROR(stream.Synchronize());
+  FSDP_RETURN_IF_ERROR(ExpectElements(group, output, reduced, Tolerance(group, c)));
+  FSDP_RETURN_IF_ERROR(ExpectElements(group, input, mine));
   const Tensor own = input.Slice({first, first + c.n});
   group.ReduceScatter(input, own, c.op, stream);
-  RETURN_IF_ERROR(stream.Synchronize());
+  FSDP_RETURN_IF_ERROR(stream.Synchronize());
   return ExpectElements(group, own, reduced, Tolerance(group, c));
 }
 
 TEST_P(ConformanceTest, ReduceScatterReducesInRankOrder) {
   EXPECT_OK(Run([](ProcessGroup& group, Stream& stream) {
     for (const ReduceCase& c : ReduceCases(kBeyondSlots / group.size() + 1)) {
-      RETURN_IF_ERROR(TestReduceScatter(group, stream, c));
+      FSDP_RETURN_IF_ERROR(TestReduceScatter(group, stream, c));
     }
     return absl::OkStatus();
   }));
 }
 
 absl::Status TestAllReduce(ProcessGroup& group, Stream& stream, const ReduceCase& c) {
-  ASSIGN_OR_RETURN(const Tensor t, NewTensor(group, c.placement, c.dtype, c.n, 1));
+  FSDP_ASSIGN_OR_RETURN(const Tensor t, NewTensor(group, c.placement, c.dtype, c.n, 1));
   Fill(group, t, [&](int64_t i) { return ValueOf(group.rank(), i); });
   group.AllReduce(t, c.op, stream);
-  RETURN_IF_ERROR(stream.Synchronize());
+  FSDP_RETURN_IF_ERROR(stream.Synchronize());
   return ExpectElements(
       group, t, [&](int64_t i) { return Expected(c.dtype, c.op, group.size(), i); }, Tolerance(group, c));
 }
@@ -195,7 +195,7 @@ absl::Status TestAllReduce(ProcessGroup& group, Stream& stream, const ReduceCase
 TEST_P(ConformanceTest, AllReduceGivesEveryRankTheSame) {
   EXPECT_OK(Run([](ProcessGroup& group, Stream& stream) {
     for (const ReduceCase& c : ReduceCases(kBeyondSlots)) {
-      RETURN_IF_ERROR(TestAllReduce(group, stream, c));
+      FSDP_RETURN_IF_ERROR(TestAllReduce(group, stream, c));
     }
     return absl::OkStatus();
   }));
@@ -206,11 +206,11 @@ TEST_P(ConformanceTest, BroadcastGivesEveryRankTheRootsElements) {
     for (const Placement placement : kPlacements) {
       for (const int64_t n : {int64_t{0}, int64_t{1}, int64_t{5003}, kBeyondSlots}) {
         const int root = static_cast<int>(n % group.size());
-        ASSIGN_OR_RETURN(const Tensor t, NewTensor(group, placement, DType::kInt64, n, 1));
+        FSDP_ASSIGN_OR_RETURN(const Tensor t, NewTensor(group, placement, DType::kInt64, n, 1));
         Fill(group, t, [&](int64_t i) { return ValueOf(group.rank(), i); });
         group.Broadcast(t, root, stream);
-        RETURN_IF_ERROR(stream.Synchronize());
-        RETURN_IF_ERROR(ExpectElements(group, t, [&](int64_t i) { return ValueOf(root, i); }));
+        FSDP_RETURN_IF_ERROR(stream.Synchronize());
+        FSDP_RETURN_IF_ERROR(ExpectElements(group, t, [&](int64_t i) { return ValueOf(root, i); }));
       }
     }
     return absl::OkStatus();
@@ -221,21 +221,21 @@ TEST_P(ConformanceTest, BroadcastGivesEveryRankTheRootsElements) {
 TEST_P(ConformanceTest, BackToBackCollectivesDoNotDisturbEachOther) {
   EXPECT_OK(Run([](ProcessGroup& group, Stream& stream) -> absl::Status {
     for (const int64_t n : {int64_t{5}, int64_t{6000}}) {
-      ASSIGN_OR_RETURN(const Tensor t, NewTensor(group, Placement::kShared, DType::kInt64, n));
+      FSDP_ASSIGN_OR_RETURN(const Tensor t, NewTensor(group, Placement::kShared, DType::kInt64, n));
       constexpr int kSteps = 30;
       std::vector<Buffer> inputs(kSteps);
       std::vector<Buffer> outputs(kSteps);
       for (int step = 0; step < kSteps; ++step) {
         const auto values = ValuesOf(n, [&](int64_t i) { return ValueOf(group.rank(), i + step); });
-        ASSIGN_OR_RETURN(inputs[step], HostElements(*group.device(), t.dtype(), values));
-        ASSIGN_OR_RETURN(outputs[step], group.device()->AllocatePinned(t.nbytes()));
+        FSDP_ASSIGN_OR_RETURN(inputs[step], HostElements(*group.device(), t.dtype(), values));
+        FSDP_ASSIGN_OR_RETURN(outputs[step], group.device()->AllocatePinned(t.nbytes()));
       }
       for (int step = 0; step < kSteps; ++step) {
         stream.CopyAsync(t.data(), inputs[step].data(), t.nbytes());
         group.AllReduce(t, ReduceOp::kSum, stream);
         stream.CopyAsync(outputs[step].data(), t.data(), t.nbytes());
       }
-      RETURN_IF_ERROR(stream.Synchronize());
+      FSDP_RETURN_IF_ERROR(stream.Synchronize());
       for (int step = 0; step < kSteps; ++step) {
         const auto* sums = reinterpret_cast<const int64_t*>(outputs[step].data());
         for (int64_t i = 0; i < n; ++i) {
@@ -252,10 +252,11 @@ TEST_P(ConformanceTest, BackToBackCollectivesDoNotDisturbEachOther) {
 TEST_P(ConformanceTest, CollectivesRunInTheOrderOfIssueOnWhicheverStreams) {
   EXPECT_OK(GetParam().Run([](std::shared_ptr<ProcessGroup> group) -> absl::Status {
     const int64_t n = 3000;
-    ASSIGN_OR_RETURN(const std::unique_ptr<Stream> unshard, group->device()->CreateStream("unshard"));
-    ASSIGN_OR_RETURN(const std::unique_ptr<Stream> reduce, group->device()->CreateStream("reduce"));
-    ASSIGN_OR_RETURN(const Tensor gathered, NewTensor(*group, Placement::kShared, DType::kFloat32, n * group->size()));
-    ASSIGN_OR_RETURN(const Tensor summed, NewTensor(*group, Placement::kPrivate, DType::kFloat32, n));
+    FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<Stream> unshard, group->device()->CreateStream("unshard"));
+    FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<Stream> reduce, group->device()->CreateStream("reduce"));
+    FSDP_ASSIGN_OR_RETURN(const Tensor gathered,
+                          NewTensor(*group, Placement::kShared, DType::kFloat32, n * group->size()));
+    FSDP_ASSIGN_OR_RETURN(const Tensor summed, NewTensor(*group, Placement::kPrivate, DType::kFloat32, n));
     const Tensor own = gathered.Slice({group->rank() * n, (group->rank() + 1) * n});
     Fill(*group, own, [&](int64_t i) { return ValueOf(group->rank(), i); });
     Fill(*group, summed, [](int64_t) { return 1; });
@@ -264,9 +265,9 @@ TEST_P(ConformanceTest, CollectivesRunInTheOrderOfIssueOnWhicheverStreams) {
       group->AllReduce(summed, ReduceOp::kMax, *reduce);
       group->Barrier(step % 2 == 0 ? *unshard : *reduce);
     }
-    RETURN_IF_ERROR(unshard->Synchronize());
-    RETURN_IF_ERROR(reduce->Synchronize());
-    RETURN_IF_ERROR(
+    FSDP_RETURN_IF_ERROR(unshard->Synchronize());
+    FSDP_RETURN_IF_ERROR(reduce->Synchronize());
+    FSDP_RETURN_IF_ERROR(
         ExpectElements(*group, gathered, [&](int64_t i) { return ValueOf(static_cast<int>(i / n), i % n); }));
     return ExpectElements(*group, summed, [](int64_t) { return 1; });
   }));
@@ -277,13 +278,13 @@ TEST_P(ConformanceTest, CoalescedCallsAreThoseCalls) {
   EXPECT_OK(Run([](ProcessGroup& group, Stream& stream) -> absl::Status {
     const int64_t n = 700;
     const int size = group.size();
-    ASSIGN_OR_RETURN(const Tensor summed, NewTensor(group, Placement::kShared, DType::kFloat32, n));
-    ASSIGN_OR_RETURN(const Tensor part, NewTensor(group, Placement::kPrivate, DType::kInt64, 3));
-    ASSIGN_OR_RETURN(const Tensor gathered, NewTensor(group, Placement::kShared, DType::kInt64, 3 * size));
-    ASSIGN_OR_RETURN(const Tensor averaged, NewTensor(group, Placement::kShared, DType::kBFloat16, n * size, 1));
-    ASSIGN_OR_RETURN(const Tensor mine, NewTensor(group, Placement::kPrivate, DType::kBFloat16, n));
-    ASSIGN_OR_RETURN(const Tensor sent, NewTensor(group, Placement::kPrivate, DType::kUInt8, 5));
-    ASSIGN_OR_RETURN(const Tensor nothing, NewTensor(group, Placement::kPrivate, DType::kFloat32, 0));
+    FSDP_ASSIGN_OR_RETURN(const Tensor summed, NewTensor(group, Placement::kShared, DType::kFloat32, n));
+    FSDP_ASSIGN_OR_RETURN(const Tensor part, NewTensor(group, Placement::kPrivate, DType::kInt64, 3));
+    FSDP_ASSIGN_OR_RETURN(const Tensor gathered, NewTensor(group, Placement::kShared, DType::kInt64, 3 * size));
+    FSDP_ASSIGN_OR_RETURN(const Tensor averaged, NewTensor(group, Placement::kShared, DType::kBFloat16, n * size, 1));
+    FSDP_ASSIGN_OR_RETURN(const Tensor mine, NewTensor(group, Placement::kPrivate, DType::kBFloat16, n));
+    FSDP_ASSIGN_OR_RETURN(const Tensor sent, NewTensor(group, Placement::kPrivate, DType::kUInt8, 5));
+    FSDP_ASSIGN_OR_RETURN(const Tensor nothing, NewTensor(group, Placement::kPrivate, DType::kFloat32, 0));
     for (int step = 0; step < 3; ++step) {
       Fill(group, summed, [&](int64_t) { return step + 1; });
       Fill(group, part, [&](int64_t i) { return ValueOf(group.rank(), i + step); });
@@ -300,12 +301,12 @@ TEST_P(ConformanceTest, CoalescedCallsAreThoseCalls) {
       }
       group.AllReduce(gathered, ReduceOp::kMin, stream);
       { const CoalescedCalls none(group); }
-      RETURN_IF_ERROR(stream.Synchronize());
-      RETURN_IF_ERROR(ExpectElements(group, summed, [&](int64_t) { return (step + 1) * size; }));
-      RETURN_IF_ERROR(
+      FSDP_RETURN_IF_ERROR(stream.Synchronize());
+      FSDP_RETURN_IF_ERROR(ExpectElements(group, summed, [&](int64_t) { return (step + 1) * size; }));
+      FSDP_RETURN_IF_ERROR(
           ExpectElements(group, gathered, [&](int64_t i) { return ValueOf(static_cast<int>(i / 3), i % 3 + step); }));
-      RETURN_IF_ERROR(ExpectElements(group, mine, [&](int64_t) { return 4 * step; }));
-      RETURN_IF_ERROR(ExpectElements(group, sent, [&](int64_t i) { return i + size - 1; }));
+      FSDP_RETURN_IF_ERROR(ExpectElements(group, mine, [&](int64_t) { return 4 * step; }));
+      FSDP_RETURN_IF_ERROR(ExpectElements(group, sent, [&](int64_t i) { return i + size - 1; }));
     }
     return absl::OkStatus();
   }));
@@ -318,7 +319,7 @@ TEST_P(ConformanceTest, GatherBlobsGathersAnySizes) {
       const auto blob_of = [&](int r) {
         return std::string(most * (group->size() - 1 - r) / group->size(), static_cast<char>('a' + r));
       };
-      ASSIGN_OR_RETURN(const std::vector<std::string> blobs, group->GatherBlobs(blob_of(group->rank())));
+      FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> blobs, group->GatherBlobs(blob_of(group->rank())));
       for (int r = 0; r < group->size(); ++r) {
         if (blobs[r] != blob_of(r)) {
           return absl::DataLossError(absl::StrCat("the blob of rank ", r, " has ", blobs[r].size(), " bytes"));
@@ -332,28 +333,28 @@ TEST_P(ConformanceTest, GatherBlobsGathersAnySizes) {
 TEST_P(ConformanceTest, SplitMakesGroupsByColorInKeyOrder) {
   EXPECT_OK(Run([](ProcessGroup& group, Stream& stream) -> absl::Status {
     // Odd and even ranks apart, each backwards.
-    ASSIGN_OR_RETURN(const std::unique_ptr<ProcessGroup> half, group.Split(group.rank() % 2, -group.rank()));
-    ASSIGN_OR_RETURN(const std::vector<std::string> blobs, half->GatherBlobs(absl::StrCat(group.rank())));
+    FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<ProcessGroup> half, group.Split(group.rank() % 2, -group.rank()));
+    FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> blobs, half->GatherBlobs(absl::StrCat(group.rank())));
     for (int r = 0; r < half->size(); ++r) {
       const int last = group.size() - 1 - (group.size() - 1 - group.rank()) % 2;
       if (blobs[r] != absl::StrCat(last - 2 * r)) {
         return absl::DataLossError(absl::StrCat("rank ", r, " of the half is ", blobs[r]));
       }
     }
-    ASSIGN_OR_RETURN(const Tensor t, NewTensor(group, Placement::kShared, DType::kFloat32, 9000));
+    FSDP_ASSIGN_OR_RETURN(const Tensor t, NewTensor(group, Placement::kShared, DType::kFloat32, 9000));
     Fill(group, t, [](int64_t) { return 1; });
     half->AllReduce(t, ReduceOp::kSum, stream);
     group.AllReduce(t, ReduceOp::kMax, stream);
-    RETURN_IF_ERROR(stream.Synchronize());
+    FSDP_RETURN_IF_ERROR(stream.Synchronize());
     return ExpectElements(group, t, [&](int64_t) { return (group.size() + 1) / 2; });
   }));
 }
 
 TEST_P(ConformanceTest, SplitGroupsSplitAgain) {
   EXPECT_OK(GetParam().Run([](std::shared_ptr<ProcessGroup> group) -> absl::Status {
-    ASSIGN_OR_RETURN(const std::unique_ptr<ProcessGroup> same, group->Split(0, 0));
-    ASSIGN_OR_RETURN(const std::unique_ptr<ProcessGroup> alone, same->Split(group->rank(), 0));
-    ASSIGN_OR_RETURN(const std::vector<std::string> blobs, alone->GatherBlobs("me"));
+    FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<ProcessGroup> same, group->Split(0, 0));
+    FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<ProcessGroup> alone, same->Split(group->rank(), 0));
+    FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> blobs, alone->GatherBlobs("me"));
     const bool right = same->rank() == group->rank() && alone->size() == 1 && blobs.size() == 1;
     return right ? absl::OkStatus() : absl::DataLossError("wrong members");
   }));
@@ -363,11 +364,11 @@ TEST_P(ConformanceTest, AllocateCountsOnTheDevice) {
   EXPECT_OK(GetParam().Run([](std::shared_ptr<ProcessGroup> group) -> absl::Status {
     const int64_t before = group->device()->allocated_bytes();
     {
-      ASSIGN_OR_RETURN(const Buffer buffer, group->Allocate(100000));
+      FSDP_ASSIGN_OR_RETURN(const Buffer buffer, group->Allocate(100000));
       if (group->device()->allocated_bytes() - before != 100000) {
         return absl::DataLossError(absl::StrCat(group->device()->allocated_bytes() - before, " bytes are counted"));
       }
-      ASSIGN_OR_RETURN(const Buffer nothing, group->Allocate(0));
+      FSDP_ASSIGN_OR_RETURN(const Buffer nothing, group->Allocate(0));
       if (reinterpret_cast<uintptr_t>(buffer.data()) % 64 != 0 || nothing.nbytes() != 0) {
         return absl::DataLossError("not aligned");
       }
@@ -380,11 +381,11 @@ TEST_P(ConformanceTest, AllocateCountsOnTheDevice) {
 TEST_P(ConformanceTest, ARankThatFinishesFirstDoesNotDisturbTheOthers) {
   for (int repeat = 0; repeat < 10; ++repeat) {
     EXPECT_OK(Run([](ProcessGroup& group, Stream& stream) -> absl::Status {
-      ASSIGN_OR_RETURN(const Tensor t, NewTensor(group, Placement::kShared, DType::kInt32, 10000));
+      FSDP_ASSIGN_OR_RETURN(const Tensor t, NewTensor(group, Placement::kShared, DType::kInt32, 10000));
       Fill(group, t, [](int64_t) { return 2; });
       group.AllReduce(t, ReduceOp::kSum, stream);
       group.Barrier(stream);
-      RETURN_IF_ERROR(stream.Synchronize());
+      FSDP_RETURN_IF_ERROR(stream.Synchronize());
       return ExpectElements(group, t, [&](int64_t) { return 2 * group.size(); });
     }));
   }

@@ -16,16 +16,16 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "base/digest.h"
-#include "base/status_macros.h"
-#include "base/status_matchers.h"
-#include "collectives/conformance/conformance.h"
-#include "collectives/conformance/process_ranks.h"
-#include "collectives/host/shm_fabric.h"
-#include "collectives/init_process_group.h"
-#include "collectives/job/job_store.h"
+#include "fsdp/base/digest.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/base/status_matchers.h"
+#include "fsdp/collectives/conformance/conformance.h"
+#include "fsdp/collectives/conformance/process_ranks.h"
+#include "fsdp/collectives/host/shm_fabric.h"
+#include "fsdp/collectives/init_process_group.h"
+#include "fsdp/collectives/job/job_store.h"
+#include "fsdp/tensor/host_device.h"
 #include "gtest/gtest.h"
-#include "tensor/host_device.h"
 
 namespace fsdp {
 namespace {
@@ -41,12 +41,12 @@ using VictimMain = std::function<void(ProcessGroup& group, Stream& stream)>;
 // Runs all_gathers on all ranks; in the middle of them the victim does `victim` instead of its share.
 std::vector<RankResult> RunWithVictim(int64_t n, absl::Duration timeout, const VictimMain& victim) {
   return RunProcessRanks(kRanks, timeout, [&](std::shared_ptr<ProcessGroup> group) -> absl::Status {
-    ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream, group->device()->CreateStream("test"));
-    ASSIGN_OR_RETURN(const Tensor output, NewTensor(*group, Placement::kShared, DType::kFloat32, n * kRanks));
+    FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream, group->device()->CreateStream("test"));
+    FSDP_ASSIGN_OR_RETURN(const Tensor output, NewTensor(*group, Placement::kShared, DType::kFloat32, n * kRanks));
     const Tensor own = output.Slice({group->rank() * n, (group->rank() + 1) * n});
     for (int step = 0; step < 10; ++step) {
       if (step == 5 && group->rank() == kVictim) {
-        RETURN_IF_ERROR(stream->Synchronize());
+        FSDP_RETURN_IF_ERROR(stream->Synchronize());
         victim(*group, *stream);
         return absl::OkStatus();
       }
@@ -139,11 +139,11 @@ TEST(FaultsTest, ARankThatFinishedAndEndedDoesNotDisturbSlowerOnes) {
   for (int repeat = 0; repeat < 10; ++repeat) {
     const std::vector<RankResult> results =
         RunProcessRanks(kRanks, absl::Minutes(1), [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
-          ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream, group->device()->CreateStream("test"));
-          ASSIGN_OR_RETURN(const Tensor t, NewTensor(*group, Placement::kShared, DType::kInt32, 10000));
+          FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream, group->device()->CreateStream("test"));
+          FSDP_ASSIGN_OR_RETURN(const Tensor t, NewTensor(*group, Placement::kShared, DType::kInt32, 10000));
           Fill(*group, t, [](int64_t) { return 2; });
           group->AllReduce(t, ReduceOp::kSum, *stream);
-          RETURN_IF_ERROR(stream->Synchronize());
+          FSDP_RETURN_IF_ERROR(stream->Synchronize());
           return ExpectElements(*group, t, [](int64_t) { return 2 * kRanks; });
         });
     for (const RankResult& result : results) {
@@ -197,14 +197,14 @@ TEST(FaultsTest, NothingStaysBehindWhenEveryProcessIsKilled) {
   const std::vector<RankResult> results = RunProcesses(kRanks, [&](int rank) -> absl::Status {
     Rendezvous rendezvous = job;
     rendezvous.rank = rank;
-    ASSIGN_OR_RETURN(const std::unique_ptr<JobStore> store, JobStore::Open(rendezvous, absl::Minutes(1)));
+    FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<JobStore> store, JobStore::Open(rendezvous, absl::Minutes(1)));
     if (FileText("/proc/net/unix").find(socket_name) == std::string::npos) {
       return absl::NotFoundError(absl::StrCat("no socket ", socket_name));
     }
-    ASSIGN_OR_RETURN(const std::unique_ptr<Fabric> fabric,
-                     CreateShmFabric(rank, kRanks, CreateHostDevice(),
-                                     [&](std::string_view blob) { return store->GatherBlobs(blob); }));
-    RETURN_IF_ERROR(fabric->Allocate(1 << 20).status());
+    FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<Fabric> fabric,
+                          CreateShmFabric(rank, kRanks, CreateHostDevice(),
+                                          [&](std::string_view blob) { return store->GatherBlobs(blob); }));
+    FSDP_RETURN_IF_ERROR(fabric->Allocate(1 << 20).status());
     raise(SIGKILL);
     return absl::OkStatus();
   });

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "collectives/conformance/process_ranks.h"
+#include "fsdp/collectives/conformance/process_ranks.h"
 
 #include <signal.h>
 #include <sys/prctl.h>
@@ -13,9 +13,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "base/check.h"
-#include "base/status_macros.h"
-#include "collectives/init_process_group.h"
+#include "fsdp/base/check.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/collectives/init_process_group.h"
 
 namespace fsdp {
 namespace {
@@ -109,7 +109,7 @@ std::vector<RankResult> RunProcessRanks(
     Rendezvous rendezvous = job;
     rendezvous.rank = rank;
     rendezvous.local_rank = rank;
-    ASSIGN_OR_RETURN(std::shared_ptr<ProcessGroup> group, JoinProcessGroup(rendezvous, {.timeout = timeout}));
+    FSDP_ASSIGN_OR_RETURN(std::shared_ptr<ProcessGroup> group, JoinProcessGroup(rendezvous, {.timeout = timeout}));
     return rank_main(std::move(group));
   });
 }

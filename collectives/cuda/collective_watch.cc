@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "collectives/cuda/collective_watch.h"
+#include "fsdp/collectives/cuda/collective_watch.h"
 
 #include <algorithm>
 #include <chrono>
@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
-#include "base/status_macros.h"
+#include "fsdp/base/status_macros.h"
 
 namespace fsdp {
 namespace {
@@ -202,7 +202,7 @@ absl::Status CollectiveWatch::Disagreement(const std::vector<Heartbeat>& beats) 
     const auto first = unmatched_.begin();
     std::vector<CollectiveSpec> specs;
     for (const auto& [r, spec] : first->second) specs.push_back(spec);
-    RETURN_IF_ERROR(CheckAgreement(specs, first->first));
+    FSDP_RETURN_IF_ERROR(CheckAgreement(specs, first->first));
     unmatched_.erase(first);
   }
   return absl::OkStatus();

@@ -29,12 +29,12 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "collectives/collective.h"
-#include "collectives/cuda/cuda_communicator.h"
-#include "collectives/cuda/heartbeat.h"
-#include "collectives/process_group.h"
-#include "tensor/async_failure.h"
-#include "tensor/stream.h"
+#include "fsdp/collectives/cuda/cuda_communicator.h"
+#include "fsdp/collectives/cuda/heartbeat.h"
+#include "fsdp/collectives/group/collective.h"
+#include "fsdp/collectives/group/process_group.h"
+#include "fsdp/tensor/async_failure.h"
+#include "fsdp/tensor/stream.h"
 
 namespace fsdp {
 

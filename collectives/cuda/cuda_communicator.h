@@ -13,8 +13,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "collectives/collective.h"
-#include "tensor/buffer.h"
+#include "fsdp/collectives/group/collective.h"
+#include "fsdp/tensor/buffer.h"
 
 // CUDA's, so that its headers need not be included here.
 struct CUstream_st;

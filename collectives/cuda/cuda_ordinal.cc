@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "collectives/cuda/cuda_ordinal.h"
+#include "fsdp/collectives/cuda/cuda_ordinal.h"
 
 #include <memory>
 
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
-#include "cuda/cuda_stream.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/cuda/cuda_stream.h"
 
 namespace fsdp {
 
@@ -13,7 +13,7 @@ absl::StatusOr<int> CudaOrdinal(Device& device) {
   if (device.type() != DeviceType::kCuda) {
     return absl::InvalidArgumentError(absl::StrCat("wanted a GPU, the device is ", device.name()));
   }
-  ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream, device.CreateStream("ordinal"));
+  FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream, device.CreateStream("ordinal"));
   return CudaStream::Of(*stream).ordinal();
 }
 

@@ -3,7 +3,7 @@
 #define FSDP_COLLECTIVES_CUDA_CUDA_ORDINAL_H_
 
 #include "absl/status/statusor.h"
-#include "tensor/device.h"
+#include "fsdp/tensor/device.h"
 
 namespace fsdp {
 

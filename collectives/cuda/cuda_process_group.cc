@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "collectives/cuda/cuda_process_group.h"
+#include "fsdp/collectives/cuda/cuda_process_group.h"
 
 #include <algorithm>
 #include <deque>
@@ -7,11 +7,11 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
-#include "collectives/split_members.h"
-#include "cuda/cuda_recording.h"
-#include "tensor/ops.h"
-#include "tensor/work_graph.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/collectives/group/split_members.h"
+#include "fsdp/cuda/cuda_recording.h"
+#include "fsdp/tensor/ops.h"
+#include "fsdp/tensor/work_graph.h"
 
 namespace fsdp {
 
@@ -69,7 +69,7 @@ absl::StatusOr<std::unique_ptr<ProcessGroup>> CudaProcessGroup::Create(std::uniq
                                                                        std::shared_ptr<CudaCommunicator> communicator,
                                                                        std::shared_ptr<Device> device,
                                                                        absl::Duration timeout) {
-  ASSIGN_OR_RETURN(std::unique_ptr<ProcessGroup> heartbeats, control->Split(0, control->rank()));
+  FSDP_ASSIGN_OR_RETURN(std::unique_ptr<ProcessGroup> heartbeats, control->Split(0, control->rank()));
   std::unique_ptr<CudaProcessGroup> group(
       new CudaProcessGroup(std::move(control), std::move(communicator), std::move(device), timeout));
   // A rank that is blocked in GatherBlobs must learn of it too.
@@ -166,8 +166,8 @@ void CudaProcessGroup::Put(const std::vector<Call>& calls, Stream& stream) {
   }
   const auto launch = [watch = watch_.get(), communicator = communicator_, arguments, id = calls[0].id,
                        collectives = std::move(collectives)](CUstream_st* cuda_stream) -> absl::Status {
-    RETURN_IF_ERROR(watch->Refuse(id));
-    RETURN_IF_ERROR(arguments);
+    FSDP_RETURN_IF_ERROR(watch->Refuse(id));
+    FSDP_RETURN_IF_ERROR(arguments);
     if (collectives.empty()) return absl::OkStatus();
     const absl::Status launched = communicator->Launch(collectives, cuda_stream);
     // When the watch has aborted it, its error says why.
@@ -192,7 +192,7 @@ bool CudaProcessGroup::Divides(const CollectiveSpec& spec) const {
 absl::StatusOr<std::vector<std::string>> CudaProcessGroup::GatherBlobs(std::string_view blob) {
   const CollectiveId id = {.op = CollectiveOp::kGatherBlobs, .sequence = ++issued_};
   const absl::Status before = last_.Synchronize();
-  RETURN_IF_ERROR(watch_->Refuse(id));
+  FSDP_RETURN_IF_ERROR(watch_->Refuse(id));
   if (!before.ok()) {
     watch_->GiveUp(before);
     return watch_->Refuse(id);
@@ -201,7 +201,7 @@ absl::StatusOr<std::vector<std::string>> CudaProcessGroup::GatherBlobs(std::stri
   absl::StatusOr<std::vector<std::string>> blobs = control_->GatherBlobs(blob);
   watch_->End(id, Event());
   if (blobs.ok()) return blobs;
-  RETURN_IF_ERROR(watch_->failure()->status());
+  FSDP_RETURN_IF_ERROR(watch_->failure()->status());
   const absl::Status error(blobs.status().code(), absl::StrCat("rank ", rank(), " of ", size(), ": ", id.ToString(),
                                                                ": ", blobs.status().message()));
   watch_->GiveUp(error);
@@ -211,10 +211,10 @@ absl::StatusOr<std::vector<std::string>> CudaProcessGroup::GatherBlobs(std::stri
 absl::StatusOr<std::unique_ptr<ProcessGroup>> CudaProcessGroup::Split(int color, int key) {
   const BlobGather gather = [this](std::string_view blob) { return GatherBlobs(blob); };
   // When all have gathered, nothing that was issued is running anywhere.
-  ASSIGN_OR_RETURN(const std::vector<int> members, SplitMembers(gather, color, key));
-  ASSIGN_OR_RETURN(std::unique_ptr<ProcessGroup> control, control_->Split(color, key));
+  FSDP_ASSIGN_OR_RETURN(const std::vector<int> members, SplitMembers(gather, color, key));
+  FSDP_ASSIGN_OR_RETURN(std::unique_ptr<ProcessGroup> control, control_->Split(color, key));
   absl::StatusOr<std::shared_ptr<CudaCommunicator>> communicator = communicator_->Split(members);
-  RETURN_IF_ERROR(fsdp::AgreeOn(gather, communicator.status()));
+  FSDP_RETURN_IF_ERROR(fsdp::AgreeOn(gather, communicator.status()));
   return Create(std::move(control), *std::move(communicator), device_, timeout_);
 }
 

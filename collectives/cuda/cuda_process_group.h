@@ -17,13 +17,13 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "collectives/capturing_group.h"
-#include "collectives/coalesced_calls.h"
-#include "collectives/collective.h"
-#include "collectives/cuda/collective_watch.h"
-#include "collectives/cuda/cuda_communicator.h"
-#include "collectives/process_group.h"
-#include "cuda/cuda_stream.h"
+#include "fsdp/collectives/cuda/collective_watch.h"
+#include "fsdp/collectives/cuda/cuda_communicator.h"
+#include "fsdp/collectives/group/capturing_group.h"
+#include "fsdp/collectives/group/coalesced_calls.h"
+#include "fsdp/collectives/group/collective.h"
+#include "fsdp/collectives/group/process_group.h"
+#include "fsdp/cuda/cuda_stream.h"
 
 namespace fsdp {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "collectives/cuda/fake_nccl.h"
+#include "fsdp/collectives/cuda/fake_nccl.h"
 
 #include <algorithm>
 #include <atomic>
@@ -15,10 +15,10 @@
 #include <utility>
 #include <vector>
 
-#include "base/check.h"
-#include "collectives/host/reduce_rows.h"
-#include "cuda/emulator/device_memory.h"
-#include "tensor/convert.h"
+#include "fsdp/base/check.h"
+#include "fsdp/collectives/host/reduce_rows.h"
+#include "fsdp/cuda/emulator/device_memory.h"
+#include "fsdp/tensor/convert.h"
 
 namespace fsdp {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "collectives/cuda/heartbeat.h"
+#include "fsdp/collectives/cuda/heartbeat.h"
 
 #include <cstring>
 #include <type_traits>

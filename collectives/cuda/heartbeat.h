@@ -12,7 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "collectives/collective.h"
+#include "fsdp/collectives/group/collective.h"
 
 namespace fsdp {
 

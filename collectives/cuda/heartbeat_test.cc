@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "collectives/cuda/heartbeat.h"
+#include "fsdp/collectives/cuda/heartbeat.h"
 
-#include "base/status_matchers.h"
+#include "fsdp/base/status_matchers.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {

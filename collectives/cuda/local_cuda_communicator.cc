@@ -7,7 +7,7 @@
 // The second meeting is why events may be used again: who records one for the next collective knows that all peers'
 // streams were told to wait for it. An all_reduce meets once more: ranks reduce a slice each, in place, and copy the
 // others' then.
-#include "collectives/cuda/local_cuda_communicator.h"
+#include "fsdp/collectives/cuda/local_cuda_communicator.h"
 
 #include <cuda_runtime_api.h>
 
@@ -20,13 +20,13 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
-#include "collectives/cuda/cuda_ordinal.h"
-#include "collectives/cuda/cuda_process_group.h"
-#include "collectives/cuda/reduce_rows_cuda.h"
-#include "collectives/run_ranks.h"
-#include "cuda/cuda_status.h"
-#include "tensor/host_device.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/collectives/cuda/cuda_ordinal.h"
+#include "fsdp/collectives/cuda/cuda_process_group.h"
+#include "fsdp/collectives/cuda/reduce_rows_cuda.h"
+#include "fsdp/collectives/host/local_groups.h"
+#include "fsdp/cuda/cuda_status.h"
+#include "fsdp/tensor/host_device.h"
 
 namespace fsdp {
 namespace {
@@ -110,9 +110,10 @@ class LocalCudaCommunicator final : public CudaCommunicator {
   }
 
   absl::Status Open() {
-    RETURN_IF_ERROR(CudaStatus(cudaSetDevice(ordinal_), "cudaSetDevice", ordinal_));
+    FSDP_RETURN_IF_ERROR(CudaStatus(cudaSetDevice(ordinal_), "cudaSetDevice", ordinal_));
     for (cudaEvent_t* event : {&ready_, &reduced_, &done_}) {
-      RETURN_IF_ERROR(CudaStatus(cudaEventCreateWithFlags(event, cudaEventDisableTiming), "cudaEventCreate", ordinal_));
+      FSDP_RETURN_IF_ERROR(
+          CudaStatus(cudaEventCreateWithFlags(event, cudaEventDisableTiming), "cudaEventCreate", ordinal_));
     }
     return absl::OkStatus();
   }
@@ -125,7 +126,7 @@ class LocalCudaCommunicator final : public CudaCommunicator {
   absl::StatusOr<Buffer> Allocate(int64_t nbytes) override { return device_->Allocate(nbytes); }
 
   absl::Status Launch(absl::Span<const Collective> collectives, CUstream_st* stream) override {
-    for (const Collective& collective : collectives) RETURN_IF_ERROR(LaunchOne(collective, stream));
+    for (const Collective& collective : collectives) FSDP_RETURN_IF_ERROR(LaunchOne(collective, stream));
     return absl::OkStatus();
   }
 
@@ -133,28 +134,29 @@ class LocalCudaCommunicator final : public CudaCommunicator {
     const auto mine = std::find(members.begin(), members.end(), rank_) - members.begin();
     auto part =
         std::make_shared<LocalCudaCommunicator>(place_->Subgroup(members), static_cast<int>(mine), device_, ordinal_);
-    RETURN_IF_ERROR(part->Open());
+    FSDP_RETURN_IF_ERROR(part->Open());
     return part;
   }
 
  private:
   absl::Status LaunchOne(const Collective& collective, CUstream_st* stream) {
-    RETURN_IF_ERROR(Meet(collective, ready_, stream));
+    FSDP_RETURN_IF_ERROR(Meet(collective, ready_, stream));
     for (const Post& post : posts_) {
       // The watch tells who differs, and aborts.
       if (!post.spec.AgreesWith(collective.spec)) return place_->AwaitLeave(rank_);
     }
-    RETURN_IF_ERROR(Move(collective, stream));
+    FSDP_RETURN_IF_ERROR(Move(collective, stream));
     return Meet(collective, done_, stream);
   }
 
   // Records `event`, meets the others, and makes the stream wait for theirs.
   absl::Status Meet(const Collective& collective, cudaEvent_t event, cudaStream_t stream) {
-    RETURN_IF_ERROR(CudaStatus(cudaEventRecord(event, stream), "cudaEventRecord", ordinal_));
-    ASSIGN_OR_RETURN(posts_, place_->Meet(rank_, {collective.spec, collective.input, collective.output, event}));
+    FSDP_RETURN_IF_ERROR(CudaStatus(cudaEventRecord(event, stream), "cudaEventRecord", ordinal_));
+    FSDP_ASSIGN_OR_RETURN(posts_, place_->Meet(rank_, {collective.spec, collective.input, collective.output, event}));
     for (int r = 0; r < size_; ++r) {
       if (r == rank_) continue;
-      RETURN_IF_ERROR(CudaStatus(cudaStreamWaitEvent(stream, posts_[r].event, 0), "cudaStreamWaitEvent", ordinal_));
+      FSDP_RETURN_IF_ERROR(
+          CudaStatus(cudaStreamWaitEvent(stream, posts_[r].event, 0), "cudaStreamWaitEvent", ordinal_));
     }
     return absl::OkStatus();
   }
@@ -167,7 +169,7 @@ class LocalCudaCommunicator final : public CudaCommunicator {
         // Each rank starts with its own part, so that they do not all read one rank's memory at once.
         for (int i = 0; i < size_; ++i) {
           const int r = (rank_ + i) % size_;
-          RETURN_IF_ERROR(Copy(c.output + r * nbytes, posts_[r].input, nbytes, stream));
+          FSDP_RETURN_IF_ERROR(Copy(c.output + r * nbytes, posts_[r].input, nbytes, stream));
         }
         return absl::OkStatus();
       case CollectiveOp::kBroadcast:
@@ -189,12 +191,13 @@ class LocalCudaCommunicator final : public CudaCommunicator {
     const int64_t each = (c.spec.count + size_ - 1) / size_;
     const auto begin = [&](int r) { return std::min(r * each, c.spec.count); };
     const int64_t mine = begin(rank_) * width;
-    RETURN_IF_ERROR(Reduce(c.spec, mine, c.output + mine, begin(rank_ + 1) - begin(rank_), stream));
-    RETURN_IF_ERROR(Meet(c, reduced_, stream));
+    FSDP_RETURN_IF_ERROR(Reduce(c.spec, mine, c.output + mine, begin(rank_ + 1) - begin(rank_), stream));
+    FSDP_RETURN_IF_ERROR(Meet(c, reduced_, stream));
     for (int i = 1; i < size_; ++i) {
       const int r = (rank_ + i) % size_;
       const int64_t theirs = begin(r) * width;
-      RETURN_IF_ERROR(Copy(c.output + theirs, posts_[r].output + theirs, (begin(r + 1) - begin(r)) * width, stream));
+      FSDP_RETURN_IF_ERROR(
+          Copy(c.output + theirs, posts_[r].output + theirs, (begin(r + 1) - begin(r)) * width, stream));
     }
     return absl::OkStatus();
   }
@@ -228,12 +231,12 @@ class LocalCudaCommunicator final : public CudaCommunicator {
 absl::Status EnablePeerAccess(int from, int to) {
   if (from == to) return absl::OkStatus();
   int can = 0;
-  RETURN_IF_ERROR(CudaStatus(cudaDeviceCanAccessPeer(&can, from, to), "cudaDeviceCanAccessPeer", from));
+  FSDP_RETURN_IF_ERROR(CudaStatus(cudaDeviceCanAccessPeer(&can, from, to), "cudaDeviceCanAccessPeer", from));
   if (can == 0) {
     return absl::FailedPreconditionError(
         absl::StrCat("cuda:", from, " does not reach the memory of cuda:", to, "; use one GPU, or backend nccl"));
   }
-  RETURN_IF_ERROR(CudaStatus(cudaSetDevice(from), "cudaSetDevice", from));
+  FSDP_RETURN_IF_ERROR(CudaStatus(cudaSetDevice(from), "cudaSetDevice", from));
   const cudaError_t error = cudaDeviceEnablePeerAccess(to, 0);
   if (error != cudaErrorPeerAccessAlreadyEnabled) return CudaStatus(error, "cudaDeviceEnablePeerAccess", from);
   cudaGetLastError();
@@ -253,22 +256,22 @@ absl::StatusOr<std::vector<std::shared_ptr<CudaCommunicator>>> CreateLocalCudaCo
   std::vector<std::shared_ptr<CudaCommunicator>> made;
   std::set<int> ordinals;
   for (int r = 0; r < size; ++r) {
-    ASSIGN_OR_RETURN(const int ordinal, CudaOrdinal(*devices[r]));
+    FSDP_ASSIGN_OR_RETURN(const int ordinal, CudaOrdinal(*devices[r]));
     ordinals.insert(ordinal);
     auto communicator = std::make_shared<LocalCudaCommunicator>(place, r, devices[r], ordinal);
-    RETURN_IF_ERROR(communicator->Open());
+    FSDP_RETURN_IF_ERROR(communicator->Open());
     made.push_back(std::move(communicator));
   }
   for (const int from : ordinals) {
-    for (const int to : ordinals) RETURN_IF_ERROR(EnablePeerAccess(from, to));
+    for (const int to : ordinals) FSDP_RETURN_IF_ERROR(EnablePeerAccess(from, to));
   }
   return made;
 }
 
 absl::StatusOr<std::vector<std::unique_ptr<ProcessGroup>>> CreateLocalCudaGroups(
     const std::vector<std::shared_ptr<Device>>& devices, absl::Duration timeout) {
-  ASSIGN_OR_RETURN(const std::vector<std::shared_ptr<CudaCommunicator>> communicators,
-                   CreateLocalCudaCommunicators(devices));
+  FSDP_ASSIGN_OR_RETURN(const std::vector<std::shared_ptr<CudaCommunicator>> communicators,
+                        CreateLocalCudaCommunicators(devices));
   std::vector<std::shared_ptr<Device>> hosts(devices.size());
   std::generate(hosts.begin(), hosts.end(), [] { return CreateHostDevice(); });
   std::vector<std::unique_ptr<ProcessGroup>> controls = CreateLocalGroups(hosts, timeout);
@@ -284,7 +287,7 @@ absl::StatusOr<std::vector<std::unique_ptr<ProcessGroup>>> CreateLocalCudaGroups
     });
   }
   for (std::thread& thread : threads) thread.join();
-  for (const absl::Status& status : made) RETURN_IF_ERROR(status);
+  for (const absl::Status& status : made) FSDP_RETURN_IF_ERROR(status);
   return groups;
 }
 

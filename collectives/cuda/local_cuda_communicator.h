@@ -12,9 +12,9 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "collectives/cuda/cuda_communicator.h"
-#include "collectives/process_group.h"
-#include "tensor/device.h"
+#include "fsdp/collectives/cuda/cuda_communicator.h"
+#include "fsdp/collectives/group/process_group.h"
+#include "fsdp/tensor/device.h"
 
 namespace fsdp {
 
@@ -23,7 +23,7 @@ namespace fsdp {
 absl::StatusOr<std::vector<std::shared_ptr<CudaCommunicator>>> CreateLocalCudaCommunicators(
     const std::vector<std::shared_ptr<Device>>& devices);
 
-// One group of backend "local", as CreateLocalGroups (run_ranks.h), on CUDA devices.
+// One group of backend "local", as CreateLocalGroups (host/local_groups.h), on CUDA devices.
 absl::StatusOr<std::vector<std::unique_ptr<ProcessGroup>>> CreateLocalCudaGroups(
     const std::vector<std::shared_ptr<Device>>& devices, absl::Duration timeout = absl::Minutes(10));
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "collectives/cuda/nccl_communicator.h"
+#include "fsdp/collectives/cuda/nccl_communicator.h"
 
 #include <algorithm>
 #include <array>
@@ -10,10 +10,10 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "base/status_macros.h"
-#include "collectives/cuda/cuda_ordinal.h"
-#include "cuda/cuda_status.h"
-#include "tensor/convert.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/collectives/cuda/cuda_ordinal.h"
+#include "fsdp/cuda/cuda_status.h"
+#include "fsdp/tensor/convert.h"
 
 namespace fsdp {
 namespace {
@@ -78,18 +78,19 @@ absl::StatusOr<std::shared_ptr<CudaCommunicator>> NcclCommunicator::Create(Proce
   absl::StatusOr<int> ordinal = CudaOrdinal(*device);
   absl::Status mine = ordinal.status();
   if (mine.ok() && control.rank() == 0) mine = NcclStatus(ncclGetUniqueId(&id), "ncclGetUniqueId", nullptr);
-  RETURN_IF_ERROR(AgreeOn(control, mine));
-  ASSIGN_OR_RETURN(const std::vector<std::string> ids,
-                   control.GatherBlobs(control.rank() == 0 ? std::string_view(id.internal, sizeof(id.internal)) : ""));
+  FSDP_RETURN_IF_ERROR(AgreeOn(control, mine));
+  FSDP_ASSIGN_OR_RETURN(
+      const std::vector<std::string> ids,
+      control.GatherBlobs(control.rank() == 0 ? std::string_view(id.internal, sizeof(id.internal)) : ""));
   if (ids[0].size() != sizeof(id.internal)) return absl::InternalError("rank 0 gave no id of a communicator");
   std::memcpy(id.internal, ids[0].data(), sizeof(id.internal));
 
   std::shared_ptr<NcclCommunicator> made(new NcclCommunicator(std::move(device), *ordinal, control.size(), timeout));
-  RETURN_IF_ERROR(CudaStatus(cudaSetDevice(*ordinal), "cudaSetDevice", *ordinal));
-  RETURN_IF_ERROR(CudaStatus(cudaMalloc(&made->barrier_, sizeof(int32_t)), "cudaMalloc", *ordinal));
+  FSDP_RETURN_IF_ERROR(CudaStatus(cudaSetDevice(*ordinal), "cudaSetDevice", *ordinal));
+  FSDP_RETURN_IF_ERROR(CudaStatus(cudaMalloc(&made->barrier_, sizeof(int32_t)), "cudaMalloc", *ordinal));
   ncclConfig_t config = Config();
   const int rank = control.rank();
-  RETURN_IF_ERROR(AgreeOn(control, made->Make("ncclCommInitRankConfig", [&] {
+  FSDP_RETURN_IF_ERROR(AgreeOn(control, made->Make("ncclCommInitRankConfig", [&] {
     return ncclCommInitRankConfig(&made->comm_, made->size_, id, rank, &config);
   })));
   return made;
@@ -123,7 +124,7 @@ absl::Status NcclCommunicator::Poll(std::string_view name, ncclResult_t result) 
     {
       const std::lock_guard<std::mutex> lock(mutex_);
       if (aborted_) return absl::CancelledError(absl::StrCat(std::string(name), ": the communicator was aborted"));
-      RETURN_IF_ERROR(NcclStatus(ncclCommGetAsyncError(comm_, &result), "ncclCommGetAsyncError", comm_));
+      FSDP_RETURN_IF_ERROR(NcclStatus(ncclCommGetAsyncError(comm_, &result), "ncclCommGetAsyncError", comm_));
       if (result != ncclInProgress) return NcclStatus(result, name, comm_);
     }
     if (absl::Now() > deadline) {
@@ -139,7 +140,7 @@ absl::Status NcclCommunicator::AsyncError() {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (comm_ == nullptr) return absl::OkStatus();
   ncclResult_t result = ncclSuccess;
-  RETURN_IF_ERROR(NcclStatus(ncclCommGetAsyncError(comm_, &result), "ncclCommGetAsyncError", comm_));
+  FSDP_RETURN_IF_ERROR(NcclStatus(ncclCommGetAsyncError(comm_, &result), "ncclCommGetAsyncError", comm_));
   return result == ncclInProgress ? absl::OkStatus() : NcclStatus(result, "nccl", comm_);
 }
 
@@ -152,7 +153,7 @@ void NcclCommunicator::Abort() {
 absl::Status NcclCommunicator::Launch(absl::Span<const Collective> collectives, CUstream_st* stream) {
   std::vector<NcclCall> calls;
   for (const Collective& collective : collectives) {
-    ASSIGN_OR_RETURN(NcclCall call, CallFor(collective, stream));
+    FSDP_ASSIGN_OR_RETURN(NcclCall call, CallFor(collective, stream));
     calls.push_back(std::move(call));
   }
   if (calls.size() == 1) return Make(calls[0].name, calls[0].make);
@@ -196,7 +197,7 @@ absl::StatusOr<NcclCommunicator::NcclCall> NcclCommunicator::CallForReduction(co
   if (!type.has_value()) {
     return absl::UnimplementedError(absl::StrCat("backend nccl cannot reduce ", std::string(DTypeName(c.spec.dtype))));
   }
-  ASSIGN_OR_RETURN(const ncclRedOp_t op, Reduction(c.spec));
+  FSDP_ASSIGN_OR_RETURN(const ncclRedOp_t op, Reduction(c.spec));
   const auto count = static_cast<size_t>(c.spec.count);
   if (c.spec.op == CollectiveOp::kAllReduce) {
     return NcclCall{"ncclAllReduce",
@@ -220,9 +221,9 @@ absl::StatusOr<ncclRedOp_t> NcclCommunicator::Reduction(const CollectiveSpec& sp
   if (const auto made = averages_.find(spec.dtype); made != averages_.end()) return made->second;
   const double factor = 1.0 / size_;
   std::array<std::byte, sizeof(double)> scalar;
-  RETURN_IF_ERROR(Convert(DType::kFloat64, &factor, spec.dtype, scalar.data(), 1));
+  FSDP_RETURN_IF_ERROR(Convert(DType::kFloat64, &factor, spec.dtype, scalar.data(), 1));
   ncclRedOp_t op = ncclSum;
-  RETURN_IF_ERROR(Make("ncclRedOpCreatePreMulSum", [&] {
+  FSDP_RETURN_IF_ERROR(Make("ncclRedOpCreatePreMulSum", [&] {
     return ncclRedOpCreatePreMulSum(&op, scalar.data(), *TypeOf(spec.dtype), ncclScalarHostImmediate, comm_);
   }));
   averages_[spec.dtype] = op;
@@ -233,7 +234,7 @@ absl::StatusOr<Buffer> NcclCommunicator::Allocate(int64_t nbytes) {
   if (nbytes < 0) {
     return absl::InvalidArgumentError(absl::StrCat(device_->name(), ": cannot allocate ", nbytes, " bytes"));
   }
-  RETURN_IF_ERROR(CudaStatus(cudaSetDevice(ordinal_), "cudaSetDevice", ordinal_));
+  FSDP_RETURN_IF_ERROR(CudaStatus(cudaSetDevice(ordinal_), "cudaSetDevice", ordinal_));
   const auto size = static_cast<size_t>(std::max<int64_t>(nbytes, 1));
   void* data = nullptr;
   if (const ncclResult_t result = ncclMemAlloc(&data, size); result != ncclSuccess) {
@@ -248,7 +249,7 @@ absl::StatusOr<Buffer> NcclCommunicator::Allocate(int64_t nbytes) {
       Make("ncclCommRegister", [&] { return ncclCommRegister(comm_, data, size, &registration); });
   Buffer buffer(data, nbytes,
                 [self = shared_from_this(), data, nbytes, registration] { self->Free(data, nbytes, registration); });
-  RETURN_IF_ERROR(registered);
+  FSDP_RETURN_IF_ERROR(registered);
   return buffer;
 }
 
@@ -266,16 +267,16 @@ void NcclCommunicator::Free(void* data, int64_t nbytes, void* registration) {
 absl::StatusOr<std::shared_ptr<CudaCommunicator>> NcclCommunicator::Split(const std::vector<int>& members) {
   const auto size = static_cast<int>(members.size());
   std::shared_ptr<NcclCommunicator> part(new NcclCommunicator(device_, ordinal_, size, timeout_));
-  RETURN_IF_ERROR(CudaStatus(cudaSetDevice(ordinal_), "cudaSetDevice", ordinal_));
-  RETURN_IF_ERROR(CudaStatus(cudaMalloc(&part->barrier_, sizeof(int32_t)), "cudaMalloc", ordinal_));
+  FSDP_RETURN_IF_ERROR(CudaStatus(cudaSetDevice(ordinal_), "cudaSetDevice", ordinal_));
+  FSDP_RETURN_IF_ERROR(CudaStatus(cudaMalloc(&part->barrier_, sizeof(int32_t)), "cudaMalloc", ordinal_));
   int rank = 0;
-  RETURN_IF_ERROR(Make("ncclCommUserRank", [&] { return ncclCommUserRank(comm_, &rank); }));
+  FSDP_RETURN_IF_ERROR(Make("ncclCommUserRank", [&] { return ncclCommUserRank(comm_, &rank); }));
   const auto key = static_cast<int>(std::find(members.begin(), members.end(), rank) - members.begin());
   ncclConfig_t config = Config();
   // The lowest member as color: it is no other group's.
   const int color = *std::min_element(members.begin(), members.end());
-  RETURN_IF_ERROR(Make("ncclCommSplit", [&] { return ncclCommSplit(comm_, color, key, &part->comm_, &config); }));
-  RETURN_IF_ERROR(part->Make("ncclCommSplit", [] { return ncclInProgress; }));
+  FSDP_RETURN_IF_ERROR(Make("ncclCommSplit", [&] { return ncclCommSplit(comm_, color, key, &part->comm_, &config); }));
+  FSDP_RETURN_IF_ERROR(part->Make("ncclCommSplit", [] { return ncclInProgress; }));
   return part;
 }
 

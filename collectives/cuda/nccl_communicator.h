@@ -17,8 +17,8 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "collectives/cuda/cuda_communicator.h"
-#include "collectives/process_group.h"
+#include "fsdp/collectives/cuda/cuda_communicator.h"
+#include "fsdp/collectives/group/process_group.h"
 
 namespace fsdp {
 

@@ -8,8 +8,8 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "collectives/process_group.h"
-#include "tensor/device.h"
+#include "fsdp/collectives/group/process_group.h"
+#include "fsdp/tensor/device.h"
 
 namespace fsdp {
 

@@ -2,22 +2,22 @@
 //
 // What backend nccl does when NCCL fails it: a fake NCCL (fake_nccl.h) is told to. The data is the conformance suite's
 // business.
-#include "collectives/cuda/nccl_process_group.h"
+#include "fsdp/collectives/cuda/nccl_process_group.h"
 
 #include <functional>
 #include <memory>
 #include <vector>
 
 #include "absl/time/clock.h"
-#include "base/status_macros.h"
-#include "base/status_matchers.h"
-#include "collectives/coalesced_calls.h"
-#include "collectives/conformance/conformance.h"
-#include "collectives/cuda/fake_nccl.h"
-#include "collectives/run_ranks.h"
-#include "cuda/cuda_device.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/base/status_matchers.h"
+#include "fsdp/collectives/conformance/conformance.h"
+#include "fsdp/collectives/cuda/fake_nccl.h"
+#include "fsdp/collectives/group/coalesced_calls.h"
+#include "fsdp/collectives/run_ranks.h"
+#include "fsdp/cuda/cuda_device.h"
+#include "fsdp/tensor/work_graph.h"
 #include "gtest/gtest.h"
-#include "tensor/work_graph.h"
 
 namespace fsdp {
 namespace {
@@ -38,11 +38,11 @@ class NcclProcessGroupTest : public testing::Test {
     std::vector<absl::Status> results(kRanks);
     EXPECT_OK(RunRanks(kRanks, [&](std::shared_ptr<ProcessGroup> meeting) {
       results[meeting->rank()] = [&]() -> absl::Status {
-        ASSIGN_OR_RETURN(std::shared_ptr<Device> device, CreateCudaDevice(meeting->rank()));
-        ASSIGN_OR_RETURN(std::unique_ptr<ProcessGroup> control, meeting->Split(0, meeting->rank()));
-        ASSIGN_OR_RETURN(const std::unique_ptr<ProcessGroup> group,
-                         CreateNcclGroup(std::move(control), std::move(device), timeout));
-        ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream, group->device()->CreateStream("test"));
+        FSDP_ASSIGN_OR_RETURN(std::shared_ptr<Device> device, CreateCudaDevice(meeting->rank()));
+        FSDP_ASSIGN_OR_RETURN(std::unique_ptr<ProcessGroup> control, meeting->Split(0, meeting->rank()));
+        FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<ProcessGroup> group,
+                              CreateNcclGroup(std::move(control), std::move(device), timeout));
+        FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream, group->device()->CreateStream("test"));
         return rank_main(*group, *stream);
       }();
       return absl::OkStatus();
@@ -51,7 +51,7 @@ class NcclProcessGroupTest : public testing::Test {
   }
 
   static absl::Status AllReduceOnce(ProcessGroup& group, Stream& stream) {
-    ASSIGN_OR_RETURN(const Tensor t, NewTensor(group, Placement::kShared, DType::kFloat32, 1000));
+    FSDP_ASSIGN_OR_RETURN(const Tensor t, NewTensor(group, Placement::kShared, DType::kFloat32, 1000));
     Fill(group, t, [](int64_t) { return 1; });
     group.AllReduce(t, ReduceOp::kSum, stream);
     return stream.Synchronize();
@@ -60,10 +60,10 @@ class NcclProcessGroupTest : public testing::Test {
 
 TEST_F(NcclProcessGroupTest, AnAsynchronousErrorOfOneRankIsToldToAll) {
   const std::vector<absl::Status> results = Run([](ProcessGroup& group, Stream& stream) -> absl::Status {
-    RETURN_IF_ERROR(AllReduceOnce(group, stream));
-    RETURN_IF_ERROR(group.GatherBlobs("").status());
+    FSDP_RETURN_IF_ERROR(AllReduceOnce(group, stream));
+    FSDP_RETURN_IF_ERROR(group.GatherBlobs("").status());
     if (group.rank() == 1) SetFakeNcclFaults({.rank = 1, .async_error = ncclRemoteError});
-    RETURN_IF_ERROR(group.GatherBlobs("").status());
+    FSDP_RETURN_IF_ERROR(group.GatherBlobs("").status());
     return AllReduceOnce(group, stream);
   });
   for (int r = 0; r < kRanks; ++r) {
@@ -89,7 +89,7 @@ TEST_F(NcclProcessGroupTest, ACollectiveThatHangsEndsAtItsDeadlineOnEveryRank) {
 TEST_F(NcclProcessGroupTest, AStreamThatWaitedForAFailedCollectiveHasItsError) {
   SetFakeNcclFaults({.rank = 0, .async_error = ncclSystemError});
   const std::vector<absl::Status> results = Run([](ProcessGroup& group, Stream& stream) -> absl::Status {
-    ASSIGN_OR_RETURN(const std::unique_ptr<Stream> compute, group.device()->CreateStream("compute"));
+    FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<Stream> compute, group.device()->CreateStream("compute"));
     group.Barrier(stream);
     compute->Wait(stream.Record());
     bool ran = false;
@@ -117,15 +117,15 @@ TEST_F(NcclProcessGroupTest, ACommunicatorThatIsNeverReadyIsGivenUpAtTheDeadline
 
 TEST_F(NcclProcessGroupTest, ArenasAreRegisteredAndEverythingIsGivenBack) {
   const std::vector<absl::Status> results = Run([](ProcessGroup& group, Stream& stream) -> absl::Status {
-    ASSIGN_OR_RETURN(const std::unique_ptr<ProcessGroup> pair, group.Split(group.rank() / 2, 0));
-    ASSIGN_OR_RETURN(const Buffer arena, group.Allocate(1 << 20));
+    FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<ProcessGroup> pair, group.Split(group.rank() / 2, 0));
+    FSDP_ASSIGN_OR_RETURN(const Buffer arena, group.Allocate(1 << 20));
     // As many as there can be, since the others may not have come as far.
     if (CountFakeNccl().registrations < 1) return absl::DataLossError("the arena is not registered");
     const Tensor t(arena, DType::kFloat32, Shape({1 << 18}));
     Fill(group, t, [](int64_t) { return 2; });
     pair->AllReduce(t, ReduceOp::kAvg, stream);
     group.AllReduce(t, ReduceOp::kAvg, stream);
-    RETURN_IF_ERROR(stream.Synchronize());
+    FSDP_RETURN_IF_ERROR(stream.Synchronize());
     return ExpectElements(
         group, t, [](int64_t) { return 2; }, 5 * 0x1p-24);
   });
@@ -140,8 +140,8 @@ TEST_F(NcclProcessGroupTest, ArenasAreRegisteredAndEverythingIsGivenBack) {
 TEST_F(NcclProcessGroupTest, CoalescedCallsAreOneGroup) {
   const int before = CountFakeNccl().groups;
   const std::vector<absl::Status> results = Run([](ProcessGroup& group, Stream& stream) -> absl::Status {
-    ASSIGN_OR_RETURN(const Tensor a, NewTensor(group, Placement::kShared, DType::kFloat32, 7));
-    ASSIGN_OR_RETURN(const Tensor b, NewTensor(group, Placement::kShared, DType::kInt64, 9));
+    FSDP_ASSIGN_OR_RETURN(const Tensor a, NewTensor(group, Placement::kShared, DType::kFloat32, 7));
+    FSDP_ASSIGN_OR_RETURN(const Tensor b, NewTensor(group, Placement::kShared, DType::kInt64, 9));
     Fill(group, a, [](int64_t) { return 1; });
     Fill(group, b, [](int64_t) { return 2; });
     {
@@ -149,7 +149,7 @@ TEST_F(NcclProcessGroupTest, CoalescedCallsAreOneGroup) {
       group.AllReduce(a, ReduceOp::kAvg, stream);
       group.AllReduce(b, ReduceOp::kSum, stream);
     }
-    RETURN_IF_ERROR(stream.Synchronize());
+    FSDP_RETURN_IF_ERROR(stream.Synchronize());
     return ExpectElements(group, b, [](int64_t) { return 2 * kRanks; });
   });
   for (const absl::Status& result : results) EXPECT_OK(result);
@@ -158,8 +158,8 @@ TEST_F(NcclProcessGroupTest, CoalescedCallsAreOneGroup) {
 
 TEST_F(NcclProcessGroupTest, CoalescedCallsOnTwoStreamsAreRefused) {
   const std::vector<absl::Status> results = Run([](ProcessGroup& group, Stream& stream) -> absl::Status {
-    ASSIGN_OR_RETURN(const std::unique_ptr<Stream> other, group.device()->CreateStream("other"));
-    ASSIGN_OR_RETURN(const Tensor t, NewTensor(group, Placement::kShared, DType::kFloat32, 7));
+    FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<Stream> other, group.device()->CreateStream("other"));
+    FSDP_ASSIGN_OR_RETURN(const Tensor t, NewTensor(group, Placement::kShared, DType::kFloat32, 7));
     {
       const CoalescedCalls coalesced(group);
       group.AllReduce(t, ReduceOp::kSum, stream);
@@ -186,32 +186,32 @@ class NcclGraphTest : public NcclProcessGroupTest {
 
   static absl::StatusOr<Captured> Capture(ProcessGroup& group, Stream& stream, bool gathers = true) {
     Captured captured;
-    ASSIGN_OR_RETURN(captured.sum, NewTensor(group, Placement::kShared, DType::kFloat32, kNumel));
-    ASSIGN_OR_RETURN(captured.gathered, NewTensor(group, Placement::kPrivate, DType::kFloat32, kRanks * kNumel));
-    ASSIGN_OR_RETURN(captured.other, group.device()->CreateStream("other"));
-    ASSIGN_OR_RETURN(captured.graph, CaptureWork(stream, [&] {
-                       group.AllReduce(captured.sum, ReduceOp::kSum, stream);
-                       captured.other->Wait(stream.Record());
-                       if (gathers) group.AllGather(captured.sum, captured.gathered, *captured.other);
-                       return absl::OkStatus();
-                     }));
+    FSDP_ASSIGN_OR_RETURN(captured.sum, NewTensor(group, Placement::kShared, DType::kFloat32, kNumel));
+    FSDP_ASSIGN_OR_RETURN(captured.gathered, NewTensor(group, Placement::kPrivate, DType::kFloat32, kRanks * kNumel));
+    FSDP_ASSIGN_OR_RETURN(captured.other, group.device()->CreateStream("other"));
+    FSDP_ASSIGN_OR_RETURN(captured.graph, CaptureWork(stream, [&] {
+                            group.AllReduce(captured.sum, ReduceOp::kSum, stream);
+                            captured.other->Wait(stream.Record());
+                            if (gathers) group.AllGather(captured.sum, captured.gathered, *captured.other);
+                            return absl::OkStatus();
+                          }));
     return captured;
   }
 };
 
 TEST_F(NcclGraphTest, ReplaysCommunicateInTheOrderOfTheGroup) {
   const std::vector<absl::Status> results = Run([](ProcessGroup& group, Stream& stream) -> absl::Status {
-    RETURN_IF_ERROR(AllReduceOnce(group, stream));
-    ASSIGN_OR_RETURN(const Captured captured, Capture(group, stream));
+    FSDP_RETURN_IF_ERROR(AllReduceOnce(group, stream));
+    FSDP_ASSIGN_OR_RETURN(const Captured captured, Capture(group, stream));
     for (int step = 0; step < 3; ++step) {
       Fill(group, captured.sum, [&](int64_t) { return step + group.rank(); });
       captured.graph->Replay();
       group.AllReduce(captured.gathered, ReduceOp::kSum, *captured.other);
-      RETURN_IF_ERROR(captured.other->Synchronize());
-      RETURN_IF_ERROR(ExpectElements(group, captured.sum, [&](int64_t) { return 3 * step + 3; }));
-      RETURN_IF_ERROR(ExpectElements(group, captured.gathered, [&](int64_t) { return 3 * (3 * step + 3); }));
+      FSDP_RETURN_IF_ERROR(captured.other->Synchronize());
+      FSDP_RETURN_IF_ERROR(ExpectElements(group, captured.sum, [&](int64_t) { return 3 * step + 3; }));
+      FSDP_RETURN_IF_ERROR(ExpectElements(group, captured.gathered, [&](int64_t) { return 3 * (3 * step + 3); }));
     }
-    RETURN_IF_ERROR(group.GatherBlobs("").status());
+    FSDP_RETURN_IF_ERROR(group.GatherBlobs("").status());
     return AllReduceOnce(group, stream);
   });
   for (const absl::Status& result : results) EXPECT_OK(result);
@@ -220,7 +220,7 @@ TEST_F(NcclGraphTest, ReplaysCommunicateInTheOrderOfTheGroup) {
 TEST_F(NcclGraphTest, ARankThatDoesNotReplayIsNamedAtTheDeadline) {
   const std::vector<absl::Status> results = Run(
       [](ProcessGroup& group, Stream& stream) -> absl::Status {
-        ASSIGN_OR_RETURN(const Captured captured, Capture(group, stream));
+        FSDP_ASSIGN_OR_RETURN(const Captured captured, Capture(group, stream));
         if (group.rank() != 2) captured.graph->Replay();
         // The one that does not finds out when it asks.
         if (group.rank() == 2) return group.GatherBlobs("").status();
@@ -236,10 +236,10 @@ TEST_F(NcclGraphTest, ARankThatDoesNotReplayIsNamedAtTheDeadline) {
 
 TEST_F(NcclGraphTest, GraphsThatDifferAreNamed) {
   const std::vector<absl::Status> results = Run([](ProcessGroup& group, Stream& stream) -> absl::Status {
-    ASSIGN_OR_RETURN(const Captured captured, Capture(group, stream, /*gathers=*/group.rank() != 1));
+    FSDP_ASSIGN_OR_RETURN(const Captured captured, Capture(group, stream, /*gathers=*/group.rank() != 1));
     captured.graph->Replay();
-    RETURN_IF_ERROR(stream.Synchronize());
-    RETURN_IF_ERROR(captured.other->Synchronize());
+    FSDP_RETURN_IF_ERROR(stream.Synchronize());
+    FSDP_RETURN_IF_ERROR(captured.other->Synchronize());
     return group.GatherBlobs("").status();  // rank 1's replay may have ended before the others' told of theirs
   });
   for (const absl::Status& result : results) {
@@ -250,8 +250,8 @@ TEST_F(NcclGraphTest, GraphsThatDifferAreNamed) {
 
 TEST_F(NcclGraphTest, ABrokenGroupsGraphIsNotReplayed) {
   const std::vector<absl::Status> results = Run([](ProcessGroup& group, Stream& stream) -> absl::Status {
-    ASSIGN_OR_RETURN(const Captured captured, Capture(group, stream));
-    RETURN_IF_ERROR(group.GatherBlobs("").status());
+    FSDP_ASSIGN_OR_RETURN(const Captured captured, Capture(group, stream));
+    FSDP_RETURN_IF_ERROR(group.GatherBlobs("").status());
     group.Abort(absl::DataLossError("had enough"));
     captured.graph->Replay();
     return stream.Synchronize();
@@ -263,7 +263,7 @@ TEST_F(NcclGraphTest, ABrokenGroupsGraphIsNotReplayed) {
 
 TEST_F(NcclProcessGroupTest, AHostDeviceIsRefused) {
   EXPECT_OK(RunRanks(2, [](std::shared_ptr<ProcessGroup> meeting) -> absl::Status {
-    ASSIGN_OR_RETURN(std::unique_ptr<ProcessGroup> control, meeting->Split(0, meeting->rank()));
+    FSDP_ASSIGN_OR_RETURN(std::unique_ptr<ProcessGroup> control, meeting->Split(0, meeting->rank()));
     EXPECT_THAT(CreateNcclGroup(std::move(control), meeting->device(), absl::Minutes(1)).status(),
                 StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("wanted a GPU, the device is cpu")));
     return absl::OkStatus();

@@ -9,12 +9,12 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
-#include "base/status_matchers.h"
-#include "collectives/conformance/conformance.h"
-#include "collectives/conformance/process_ranks.h"
-#include "collectives/cuda/nccl_process_group.h"
-#include "cuda/cuda_device.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/base/status_matchers.h"
+#include "fsdp/collectives/conformance/conformance.h"
+#include "fsdp/collectives/conformance/process_ranks.h"
+#include "fsdp/collectives/cuda/nccl_process_group.h"
+#include "fsdp/cuda/cuda_device.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {
@@ -24,33 +24,33 @@ constexpr int64_t kCount = 5003;
 
 // Everything once, and a part of the group.
 absl::Status UseGroup(ProcessGroup& group) {
-  ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream, group.device()->CreateStream("test"));
-  ASSIGN_OR_RETURN(const Tensor all, NewTensor(group, Placement::kShared, DType::kInt64, kCount * group.size()));
+  FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream, group.device()->CreateStream("test"));
+  FSDP_ASSIGN_OR_RETURN(const Tensor all, NewTensor(group, Placement::kShared, DType::kInt64, kCount * group.size()));
   const Tensor own = all.Slice({group.rank() * kCount, (group.rank() + 1) * kCount});
   Fill(group, own, [&](int64_t i) { return ValueOf(group.rank(), i); });
   group.AllGather(own, all, *stream);
   const auto gathered = [](int64_t i) { return ValueOf(static_cast<int>(i / kCount), i % kCount); };
-  RETURN_IF_ERROR(stream->Synchronize());
-  RETURN_IF_ERROR(ExpectElements(group, all, gathered));
+  FSDP_RETURN_IF_ERROR(stream->Synchronize());
+  FSDP_RETURN_IF_ERROR(ExpectElements(group, all, gathered));
   group.ReduceScatter(all, own, ReduceOp::kSum, *stream);
-  RETURN_IF_ERROR(stream->Synchronize());
-  RETURN_IF_ERROR(ExpectElements(group, own, [&](int64_t i) { return group.size() * ValueOf(group.rank(), i); }));
-  ASSIGN_OR_RETURN(const std::unique_ptr<ProcessGroup> part, group.Split(group.rank() % 2, 0));
+  FSDP_RETURN_IF_ERROR(stream->Synchronize());
+  FSDP_RETURN_IF_ERROR(ExpectElements(group, own, [&](int64_t i) { return group.size() * ValueOf(group.rank(), i); }));
+  FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<ProcessGroup> part, group.Split(group.rank() % 2, 0));
   Fill(group, all, [](int64_t) { return 1; });
   part->AllReduce(all, ReduceOp::kSum, *stream);
   part->Broadcast(all, 0, *stream);
   group.Barrier(*stream);
-  RETURN_IF_ERROR(stream->Synchronize());
+  FSDP_RETURN_IF_ERROR(stream->Synchronize());
   return ExpectElements(group, all, [&](int64_t) { return part->size(); });
 }
 
 std::vector<RankResult> RunOnOneGpu(int ranks, absl::Duration timeout, const RankMain& rank_main) {
   return RunProcessRanks(ranks, absl::Minutes(2), [&](std::shared_ptr<ProcessGroup> on_host) -> absl::Status {
     setenv("NCCL_HOSTID", absl::StrCat("rank-", on_host->rank()).c_str(), 1);
-    ASSIGN_OR_RETURN(std::shared_ptr<Device> device, CreateCudaDevice(0));
-    ASSIGN_OR_RETURN(std::unique_ptr<ProcessGroup> control, on_host->Split(0, on_host->rank()));
-    ASSIGN_OR_RETURN(const std::shared_ptr<ProcessGroup> group,
-                     CreateNcclGroup(std::move(control), std::move(device), timeout));
+    FSDP_ASSIGN_OR_RETURN(std::shared_ptr<Device> device, CreateCudaDevice(0));
+    FSDP_ASSIGN_OR_RETURN(std::unique_ptr<ProcessGroup> control, on_host->Split(0, on_host->rank()));
+    FSDP_ASSIGN_OR_RETURN(const std::shared_ptr<ProcessGroup> group,
+                          CreateNcclGroup(std::move(control), std::move(device), timeout));
     return rank_main(group);
   });
 }
@@ -74,8 +74,8 @@ TEST(NcclSharedGpuTest, RanksThatPassForHostsOfTheirOwnShareOneGpu) {
 TEST(NcclSharedGpuTest, AKernelThatSpinsIsAbortedWhenRanksDiffer) {
   const std::vector<RankResult> results =
       RunOnOneGpu(2, absl::Seconds(3), [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
-        ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream, group->device()->CreateStream("test"));
-        RETURN_IF_ERROR(UseGroup(*group));
+        FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream, group->device()->CreateStream("test"));
+        FSDP_RETURN_IF_ERROR(UseGroup(*group));
         if (group->rank() == 1) return group->GatherBlobs("").status();
         group->Barrier(*stream);
         return stream->Synchronize();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "collectives/cuda/local_cuda_communicator.h"
+#include "fsdp/collectives/cuda/local_cuda_communicator.h"
 
 namespace fsdp {
 

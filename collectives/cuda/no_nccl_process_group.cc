@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "collectives/cuda/nccl_process_group.h"
+#include "fsdp/collectives/cuda/nccl_process_group.h"
 
 namespace fsdp {
 

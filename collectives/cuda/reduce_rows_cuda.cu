@@ -3,10 +3,10 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "collectives/cuda/reduce_rows_cuda.h"
-#include "cuda/float_types.h"
-#include "cuda/launch.h"
-#include "cuda/pack.h"
+#include "fsdp/collectives/cuda/reduce_rows_cuda.h"
+#include "fsdp/cuda/float_types.h"
+#include "fsdp/cuda/launch.h"
+#include "fsdp/cuda/pack.h"
 
 namespace fsdp {
 namespace {

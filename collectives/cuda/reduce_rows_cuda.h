@@ -4,9 +4,9 @@
 #ifndef FSDP_COLLECTIVES_CUDA_REDUCE_ROWS_CUDA_H_
 #define FSDP_COLLECTIVES_CUDA_REDUCE_ROWS_CUDA_H_
 
-#include "collectives/host/reduce_rows.h"
-#include "collectives/reduce_op.h"
-#include "tensor/dtype.h"
+#include "fsdp/collectives/group/reduce_op.h"
+#include "fsdp/collectives/host/reduce_rows.h"
+#include "fsdp/tensor/dtype.h"
 
 // CUDA's, so that its headers need not be included here.
 struct CUstream_st;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "collectives/host/available_memory.h"
+#include "fsdp/collectives/host/available_memory.h"
 
 #include <algorithm>
 #include <fstream>

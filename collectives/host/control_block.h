@@ -12,7 +12,7 @@
 #include <cstdint>
 #include <new>
 
-#include "collectives/collective.h"
+#include "fsdp/collectives/group/collective.h"
 
 namespace fsdp {
 

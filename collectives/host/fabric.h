@@ -17,9 +17,9 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "collectives/blob_gather.h"
-#include "collectives/host/control_block.h"
-#include "tensor/device.h"
+#include "fsdp/collectives/group/blob_gather.h"
+#include "fsdp/collectives/host/control_block.h"
+#include "fsdp/tensor/device.h"
 
 namespace fsdp {
 

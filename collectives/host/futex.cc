@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "collectives/host/futex.h"
+#include "fsdp/collectives/host/futex.h"
 
 #include <linux/futex.h>
 #include <sys/syscall.h>

@@ -16,7 +16,7 @@
 //
 // Bytes moved per rank, for n ranks and S bytes of the larger buffer: all_gather copies S (n-1)/n; reduce_scatter reads
 // S and writes S/n; all_reduce reads S, writes S/n and copies S (n-1)/n.
-#include "collectives/host/host_collectives.h"
+#include "fsdp/collectives/host/host_collectives.h"
 
 #include <algorithm>
 #include <cstring>
@@ -24,8 +24,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
-#include "base/status_macros.h"
-#include "collectives/host/reduce_rows.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/collectives/host/reduce_rows.h"
 
 namespace fsdp {
 namespace {
@@ -83,7 +83,7 @@ absl::Status HostCollectives::Run(uint64_t sequence, const Collective& collectiv
   if (staged_) {
     Stage(collective, {.begin = 0, .count = std::min(spec.count, capacity)});
   }
-  RETURN_IF_ERROR(Exchange(mine, own));
+  FSDP_RETURN_IF_ERROR(Exchange(mine, own));
   const int64_t step = any_staged_ ? capacity : spec.count;
   for (int64_t begin = 0; begin < spec.count; begin += step) {
     const Chunk chunk = {.begin = begin, .count = std::min(step, spec.count - begin)};
@@ -91,9 +91,9 @@ absl::Status HostCollectives::Run(uint64_t sequence, const Collective& collectiv
       if (staged_) {
         Stage(collective, chunk);
       }
-      RETURN_IF_ERROR(Meet());
+      FSDP_RETURN_IF_ERROR(Meet());
     }
-    RETURN_IF_ERROR(Move(collective, chunk));
+    FSDP_RETURN_IF_ERROR(Move(collective, chunk));
   }
   return any_direct_ ? barrier_.Await(id_) : absl::OkStatus();
 }
@@ -105,7 +105,7 @@ absl::StatusOr<std::vector<std::string>> HostCollectives::GatherBlobs(uint64_t s
   id_ = {.op = CollectiveOp::kGatherBlobs, .sequence = sequence};
   const int64_t capacity = fabric_.slot_bytes();
   Stage(collective, {.begin = 0, .count = std::min(collective.spec.count, capacity)});
-  RETURN_IF_ERROR(Exchange({.spec = collective.spec}, collective.input));
+  FSDP_RETURN_IF_ERROR(Exchange({.spec = collective.spec}, collective.input));
   std::vector<int64_t> sizes;
   for (int r = 0; r < size_; ++r) {
     sizes.push_back(control_.rank(r).descriptors[barrier_.read_parity()].spec.count);
@@ -115,7 +115,7 @@ absl::StatusOr<std::vector<std::string>> HostCollectives::GatherBlobs(uint64_t s
   for (int64_t begin = 0; begin < longest; begin += capacity) {
     if (begin > 0) {
       Stage(collective, {.begin = begin, .count = std::clamp<int64_t>(collective.spec.count - begin, 0, capacity)});
-      RETURN_IF_ERROR(Meet());
+      FSDP_RETURN_IF_ERROR(Meet());
     }
     for (int r = 0; r < size_; ++r) {
       const int64_t count = std::clamp<int64_t>(sizes[r] - begin, 0, capacity);
@@ -144,8 +144,8 @@ Descriptor HostCollectives::Describe(const Collective& collective) const {
 // Publishes `mine`, meets the others, and learns what they give.
 absl::Status HostCollectives::Exchange(const Descriptor& mine, const std::byte* own) {
   control_.rank(rank_).descriptors[barrier_.write_parity()] = mine;
-  RETURN_IF_ERROR(barrier_.Await(id_));
-  RETURN_IF_ERROR(CheckRanksAgree());
+  FSDP_RETURN_IF_ERROR(barrier_.Await(id_));
+  FSDP_RETURN_IF_ERROR(CheckRanksAgree());
   any_direct_ = false;
   any_staged_ = false;
   for (int r = 0; r < size_; ++r) {
@@ -165,7 +165,7 @@ absl::Status HostCollectives::CheckRanksAgree() {
 
 // A further round of the collective that runs.
 absl::Status HostCollectives::Meet() {
-  RETURN_IF_ERROR(barrier_.Await(id_));
+  FSDP_RETURN_IF_ERROR(barrier_.Await(id_));
   return any_direct_ ? barrier_.BeginReading(id_) : absl::OkStatus();
 }
 
@@ -261,7 +261,7 @@ absl::Status HostCollectives::AllReduceChunk(const Collective& collective, const
   }
   std::byte* const sum = (staged_ ? fabric_.Slot(rank_, barrier_.write_parity()) : t) + mine.begin * width;
   ReduceRows(spec.dtype, spec.reduce_op, {.rows = rows_, .destination = sum, .numel = mine.count});
-  RETURN_IF_ERROR(Meet());
+  FSDP_RETURN_IF_ERROR(Meet());
   for (int i = 0; i < size_; ++i) {
     const int r = (rank_ + i) % size_;
     const Chunk theirs = SubSlice(spec, chunk, r);

@@ -13,9 +13,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "collectives/collective.h"
-#include "collectives/host/fabric.h"
-#include "collectives/host/round_barrier.h"
+#include "fsdp/collectives/group/collective.h"
+#include "fsdp/collectives/host/fabric.h"
+#include "fsdp/collectives/host/round_barrier.h"
 
 namespace fsdp {
 

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "collectives/host/host_process_group.h"
+#include "fsdp/collectives/host/host_process_group.h"
 
 #include <unistd.h>
 
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
-#include "collectives/split_members.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/collectives/group/split_members.h"
 
 namespace fsdp {
 
@@ -113,8 +113,8 @@ absl::StatusOr<std::vector<std::string>> HostProcessGroup::GatherBlobs(std::stri
 
 absl::StatusOr<std::unique_ptr<ProcessGroup>> HostProcessGroup::Split(int color, int key) {
   const BlobGather gather = [this](std::string_view blob) { return GatherBlobs(blob); };
-  ASSIGN_OR_RETURN(const std::vector<int> members, SplitMembers(gather, color, key));
-  ASSIGN_OR_RETURN(std::unique_ptr<Fabric> fabric, fabric_->Split(members, gather));
+  FSDP_ASSIGN_OR_RETURN(const std::vector<int> members, SplitMembers(gather, color, key));
+  FSDP_ASSIGN_OR_RETURN(std::unique_ptr<Fabric> fabric, fabric_->Split(members, gather));
   return std::make_unique<HostProcessGroup>(std::move(fabric), timeout());
 }
 

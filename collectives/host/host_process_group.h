@@ -11,11 +11,11 @@
 #include <string_view>
 #include <vector>
 
-#include "collectives/collective.h"
-#include "collectives/host/fabric.h"
-#include "collectives/host/host_collectives.h"
-#include "collectives/host/ticket_line.h"
-#include "collectives/process_group.h"
+#include "fsdp/collectives/group/collective.h"
+#include "fsdp/collectives/group/process_group.h"
+#include "fsdp/collectives/host/fabric.h"
+#include "fsdp/collectives/host/host_collectives.h"
+#include "fsdp/collectives/host/ticket_line.h"
 
 namespace fsdp {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "collectives/host/local_fabric.h"
+#include "fsdp/collectives/host/local_fabric.h"
 
 #include <algorithm>
 #include <cstdlib>
@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
+#include "fsdp/base/status_macros.h"
 
 namespace fsdp {
 namespace {
@@ -81,7 +81,7 @@ class LocalFabric final : public Fabric {
   bool peers_share_address_space() const override { return true; }
 
   absl::StatusOr<Buffer> Allocate(int64_t nbytes) override {
-    ASSIGN_OR_RETURN(Buffer buffer, device_->Allocate(nbytes));
+    FSDP_ASSIGN_OR_RETURN(Buffer buffer, device_->Allocate(nbytes));
     if (device_->type() == DeviceType::kCpu && nbytes > 0) {
       std::memset(buffer.data(), 0, static_cast<size_t>(nbytes));
     }

@@ -7,7 +7,7 @@
 #include <memory>
 #include <vector>
 
-#include "collectives/host/fabric.h"
+#include "fsdp/collectives/host/fabric.h"
 
 namespace fsdp {
 

@@ -7,7 +7,7 @@
 //
 // A large destination is written around the caches (non-temporal stores): without reading what is overwritten, two rows
 // of 128 MiB take 25 ms instead of 39.
-#include "collectives/host/reduce_rows.h"
+#include "fsdp/collectives/host/reduce_rows.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>

@@ -9,8 +9,8 @@
 #include <cstdint>
 
 #include "absl/types/span.h"
-#include "collectives/reduce_op.h"
-#include "tensor/dtype.h"
+#include "fsdp/collectives/group/reduce_op.h"
+#include "fsdp/tensor/dtype.h"
 
 namespace fsdp {
 

@@ -2,7 +2,7 @@
 //
 // The kernels against the plain definition, one element at a time, with tensor/convert.h for the 16-bit floats; every
 // instruction set that this machine has, bit for bit.
-#include "collectives/host/reduce_rows.h"
+#include "fsdp/collectives/host/reduce_rows.h"
 
 #include <cmath>
 #include <cstring>
@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "fsdp/tensor/convert.h"
 #include "gtest/gtest.h"
-#include "tensor/convert.h"
 
 namespace fsdp {
 namespace {

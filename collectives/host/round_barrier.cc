@@ -13,7 +13,7 @@
 // Sleeper and waker cannot miss each other: the sleeper raises `sleepers` and then reads `arrivals` (in FUTEX_WAIT),
 // the waker raises `arrivals` and then reads `sleepers`, all in one total order. GiveUp does not change the futex word,
 // so a wake-up of its can be missed; that costs one slice.
-#include "collectives/host/round_barrier.h"
+#include "fsdp/collectives/host/round_barrier.h"
 
 #include <sched.h>
 
@@ -23,8 +23,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
-#include "base/status_macros.h"
-#include "collectives/host/futex.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/collectives/host/futex.h"
 
 namespace fsdp {
 namespace {
@@ -62,10 +62,10 @@ absl::Status RoundBarrier::Await(const CollectiveId& what) {
       FutexWakeAll(control_.group().arrivals);
     }
   } else if (!Spin()) {
-    RETURN_IF_ERROR(Sleep(what, absl::Now()));
+    FSDP_RETURN_IF_ERROR(Sleep(what, absl::Now()));
   }
   if (control_.group().aborted_by.load(std::memory_order_acquire) != 0) {
-    RETURN_IF_ERROR(CheckNobodyGaveUp(what));
+    FSDP_RETURN_IF_ERROR(CheckNobodyGaveUp(what));
   }
   mine.completed.store(round_, std::memory_order_relaxed);
   return absl::OkStatus();

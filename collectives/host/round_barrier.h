@@ -19,7 +19,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "collectives/host/fabric.h"
+#include "fsdp/collectives/host/fabric.h"
 
 namespace fsdp {
 

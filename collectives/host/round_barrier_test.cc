@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "collectives/host/round_barrier.h"
+#include "fsdp/collectives/host/round_barrier.h"
 
 #include <atomic>
 #include <memory>
@@ -7,11 +7,11 @@
 #include <thread>
 #include <vector>
 
-#include "base/status_matchers.h"
-#include "collectives/host/local_fabric.h"
-#include "collectives/host/ticket_line.h"
+#include "fsdp/base/status_matchers.h"
+#include "fsdp/collectives/host/local_fabric.h"
+#include "fsdp/collectives/host/ticket_line.h"
+#include "fsdp/tensor/host_device.h"
 #include "gtest/gtest.h"
-#include "tensor/host_device.h"
 
 namespace fsdp {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "collectives/host/shared_heap.h"
+#include "fsdp/collectives/host/shared_heap.h"
 
 #include <sys/sysinfo.h>
 
@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
+#include "fsdp/base/status_macros.h"
 
 namespace fsdp {
 namespace {
@@ -27,7 +27,7 @@ int64_t HostMemoryBytes() {
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<SharedHeap>> SharedHeap::Create(std::shared_ptr<Device> device) {
-  ASSIGN_OR_RETURN(SharedMemory memory, SharedMemory::Create("fsdp-heap", RoundUp(HostMemoryBytes(), kHugePage)));
+  FSDP_ASSIGN_OR_RETURN(SharedMemory memory, SharedMemory::Create("fsdp-heap", RoundUp(HostMemoryBytes(), kHugePage)));
   return std::shared_ptr<SharedHeap>(new SharedHeap(std::move(memory), std::move(device)));
 }
 

@@ -13,8 +13,8 @@
 #include <optional>
 
 #include "absl/status/statusor.h"
-#include "collectives/host/shared_memory.h"
-#include "tensor/device.h"
+#include "fsdp/collectives/host/shared_memory.h"
+#include "fsdp/tensor/device.h"
 
 namespace fsdp {
 

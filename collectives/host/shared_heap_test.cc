@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "collectives/host/shared_heap.h"
+#include "fsdp/collectives/host/shared_heap.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -13,10 +13,10 @@
 #include <utility>
 #include <vector>
 
-#include "base/status_matchers.h"
-#include "collectives/host/available_memory.h"
+#include "fsdp/base/status_matchers.h"
+#include "fsdp/collectives/host/available_memory.h"
+#include "fsdp/tensor/host_device.h"
 #include "gtest/gtest.h"
-#include "tensor/host_device.h"
 
 namespace fsdp {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "collectives/host/shared_memory.h"
+#include "fsdp/collectives/host/shared_memory.h"
 
 #include <fcntl.h>
 #include <linux/falloc.h>
@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "collectives/host/available_memory.h"
+#include "fsdp/collectives/host/available_memory.h"
 
 // Of Linux 5.14; older C libraries do not have it.
 #ifndef MADV_POPULATE_WRITE

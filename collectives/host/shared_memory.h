@@ -12,7 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "collectives/job/file_descriptor.h"
+#include "fsdp/base/file_descriptor.h"
 
 namespace fsdp {
 

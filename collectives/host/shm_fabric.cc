@@ -8,7 +8,7 @@
 //      processes. Nobody can have ended unnoticed before: everybody waits in 4.
 //   4. Gather whether that went well. After this nobody needs the descriptors of others, and all fail if one did.
 // A subgroup keeps the heaps and does the same with control memory alone.
-#include "collectives/host/shm_fabric.h"
+#include "fsdp/collectives/host/shm_fabric.h"
 
 #include <sys/random.h>
 #include <unistd.h>
@@ -19,10 +19,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
-#include "collectives/host/shared_heap.h"
-#include "collectives/host/shared_memory.h"
-#include "collectives/job/process_handle.h"
+#include "fsdp/base/process_handle.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/collectives/host/shared_heap.h"
+#include "fsdp/collectives/host/shared_memory.h"
 
 namespace fsdp {
 namespace {
@@ -116,14 +116,14 @@ class ShmFabric final : public Fabric {
 };
 
 absl::StatusOr<SharedMemory> CreateGroupMemory(int size) {
-  ASSIGN_OR_RETURN(SharedMemory memory, SharedMemory::Create("fsdp-group", GroupBytes(size)));
-  RETURN_IF_ERROR(memory.Commit(0, memory.nbytes()));
+  FSDP_ASSIGN_OR_RETURN(SharedMemory memory, SharedMemory::Create("fsdp-group", GroupBytes(size)));
+  FSDP_RETURN_IF_ERROR(memory.Commit(0, memory.nbytes()));
   ControlBlock::Format(memory.data(), size);
   return memory;
 }
 
 absl::StatusOr<SharedMemory> MapGroupMemory(const std::string& blob, int creator, int size) {
-  ASSIGN_OR_RETURN(const MemoryOffer offer, FromBlob<MemoryOffer>(blob, creator));
+  FSDP_ASSIGN_OR_RETURN(const MemoryOffer offer, FromBlob<MemoryOffer>(blob, creator));
   if (offer.nbytes != GroupBytes(size)) {
     return absl::FailedPreconditionError(
         absl::StrCat("rank ", creator, " offers ", offer.nbytes, " bytes of group memory, wanted ", GroupBytes(size)));
@@ -140,11 +140,11 @@ absl::Status ShmFabric::ShareGroupMemory(int creator, const BlobGather& gather) 
       offer = {.pid = getpid(), .fd = memory->fd(), .nbytes = memory->nbytes()};
     }
   }
-  ASSIGN_OR_RETURN(const std::vector<std::string> offers, gather(ToBlob(offer)));
+  FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> offers, gather(ToBlob(offer)));
   if (rank_ != 0) {
     memory = MapGroupMemory(offers[creator], creator, size());
   }
-  RETURN_IF_ERROR(AgreeOn(gather, memory.status()));
+  FSDP_RETURN_IF_ERROR(AgreeOn(gather, memory.status()));
   group_.emplace(*std::move(memory));
   return absl::OkStatus();
 }
@@ -157,7 +157,7 @@ absl::StatusOr<std::unique_ptr<Fabric>> ShmFabric::Split(const std::vector<int>&
   }
   auto fabric =
       std::make_unique<ShmFabric>(peers_, std::move(of_job), static_cast<int>(mine - members.begin()), device_);
-  RETURN_IF_ERROR(fabric->ShareGroupMemory(members[0], gather));
+  FSDP_RETURN_IF_ERROR(fabric->ShareGroupMemory(members[0], gather));
   return fabric;
 }
 
@@ -172,9 +172,10 @@ absl::StatusOr<HeapOffer> OfferHeap(const SharedHeap& heap, Buffer& first_page) 
 }
 
 absl::StatusOr<Peer> MapPeer(int rank, const std::string& blob) {
-  ASSIGN_OR_RETURN(const HeapOffer offer, FromBlob<HeapOffer>(blob, rank));
-  ASSIGN_OR_RETURN(ProcessHandle process, ProcessHandle::Open(offer.heap.pid));
-  ASSIGN_OR_RETURN(SharedMemory heap, SharedMemory::OpenReadOnly(offer.heap.pid, offer.heap.fd, offer.heap.nbytes));
+  FSDP_ASSIGN_OR_RETURN(const HeapOffer offer, FromBlob<HeapOffer>(blob, rank));
+  FSDP_ASSIGN_OR_RETURN(ProcessHandle process, ProcessHandle::Open(offer.heap.pid));
+  FSDP_ASSIGN_OR_RETURN(SharedMemory heap,
+                        SharedMemory::OpenReadOnly(offer.heap.pid, offer.heap.fd, offer.heap.nbytes));
   if (std::memcmp(heap.data(), &offer.nonce, sizeof(offer.nonce)) != 0) {
     return absl::UnavailableError(absl::StrCat("process ", offer.heap.pid, " is not rank ", rank));
   }
@@ -183,7 +184,7 @@ absl::StatusOr<Peer> MapPeer(int rank, const std::string& blob) {
 
 absl::Status MapPeers(const std::vector<std::string>& blobs, Peers& peers) {
   for (size_t r = 0; r < blobs.size(); ++r) {
-    ASSIGN_OR_RETURN(Peer peer, MapPeer(static_cast<int>(r), blobs[r]));
+    FSDP_ASSIGN_OR_RETURN(Peer peer, MapPeer(static_cast<int>(r), blobs[r]));
     peers.all.push_back(std::move(peer));
   }
   return absl::OkStatus();
@@ -194,17 +195,17 @@ absl::Status MapPeers(const std::vector<std::string>& blobs, Peers& peers) {
 absl::StatusOr<std::unique_ptr<Fabric>> CreateShmFabric(int rank, int size, std::shared_ptr<Device> device,
                                                         const BlobGather& gather) {
   auto peers = std::make_shared<Peers>();
-  ASSIGN_OR_RETURN(peers->own, SharedHeap::Create(device));
-  ASSIGN_OR_RETURN(Buffer first_page, peers->own->Allocate(sizeof(uint64_t)));
-  ASSIGN_OR_RETURN(const HeapOffer offer, OfferHeap(*peers->own, first_page));
-  ASSIGN_OR_RETURN(const std::vector<std::string> blobs, gather(ToBlob(offer)));
-  RETURN_IF_ERROR(AgreeOn(gather, MapPeers(blobs, *peers)));
+  FSDP_ASSIGN_OR_RETURN(peers->own, SharedHeap::Create(device));
+  FSDP_ASSIGN_OR_RETURN(Buffer first_page, peers->own->Allocate(sizeof(uint64_t)));
+  FSDP_ASSIGN_OR_RETURN(const HeapOffer offer, OfferHeap(*peers->own, first_page));
+  FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> blobs, gather(ToBlob(offer)));
+  FSDP_RETURN_IF_ERROR(AgreeOn(gather, MapPeers(blobs, *peers)));
   std::vector<int> members(static_cast<size_t>(size));
   for (int r = 0; r < size; ++r) {
     members[r] = r;
   }
   auto fabric = std::make_unique<ShmFabric>(std::move(peers), std::move(members), rank, std::move(device));
-  RETURN_IF_ERROR(fabric->ShareGroupMemory(0, gather));
+  FSDP_RETURN_IF_ERROR(fabric->ShareGroupMemory(0, gather));
   return fabric;
 }
 

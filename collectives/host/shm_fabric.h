@@ -8,7 +8,7 @@
 
 #include <memory>
 
-#include "collectives/host/fabric.h"
+#include "fsdp/collectives/host/fabric.h"
 
 namespace fsdp {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "collectives/job/forwarded_signals.h"
+#include "fsdp/collectives/job/forwarded_signals.h"
 
 #include <sys/signalfd.h>
 

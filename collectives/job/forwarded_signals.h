@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "collectives/job/file_descriptor.h"
+#include "fsdp/base/file_descriptor.h"
 
 namespace fsdp {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "collectives/job/host_identity.h"
+#include "fsdp/collectives/job/host_identity.h"
 
 #include <limits.h>
 #include <unistd.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "collectives/job/job_store.h"
+#include "fsdp/collectives/job/job_store.h"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -12,9 +12,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
-#include "base/digest.h"
-#include "base/status_macros.h"
-#include "collectives/job/socket.h"
+#include "fsdp/base/digest.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/collectives/job/socket.h"
 
 namespace fsdp {
 namespace {
@@ -31,7 +31,7 @@ std::string Prefix(const Rendezvous& r) { return absl::StrCat("rank ", r.rank, "
 // Takes over the descriptor that the launcher gave, if it is what it should be: a grandchild of the launcher may have
 // inherited the variable alone.
 absl::StatusOr<FileDescriptor> AdoptListener(const Rendezvous& r) {
-  ASSIGN_OR_RETURN(const int port, ListeningPort(r.store_fd));
+  FSDP_ASSIGN_OR_RETURN(const int port, ListeningPort(r.store_fd));
   if (port != r.master_port) {
     return absl::InvalidArgumentError(
         absl::StrCat("descriptor ", r.store_fd, " listens on port ", port, ", not ", r.master_port));
@@ -58,9 +58,9 @@ absl::StatusOr<FileDescriptor> ListenAtMaster(const Rendezvous& r) {
 absl::StatusOr<std::unique_ptr<JobStore>> JobStore::Open(const Rendezvous& rendezvous, absl::Duration timeout) {
   std::unique_ptr<JobStore> job(new JobStore(rendezvous, timeout));
   if (rendezvous.rank == 0) {
-    RETURN_IF_ERROR(job->Serve());
+    FSDP_RETURN_IF_ERROR(job->Serve());
   }
-  RETURN_IF_ERROR(job->Connect());
+  FSDP_RETURN_IF_ERROR(job->Connect());
   return job;
 }
 
@@ -82,7 +82,7 @@ absl::Status JobStore::Serve() {
       }
     }
     if (!listeners.empty()) {
-      ASSIGN_OR_RETURN(server_, StoreServer::Start(std::move(listeners), rendezvous_.job, rendezvous_.world_size));
+      FSDP_ASSIGN_OR_RETURN(server_, StoreServer::Start(std::move(listeners), rendezvous_.job, rendezvous_.world_size));
       return absl::OkStatus();
     }
     if (absl::Now() >= deadline_) {
@@ -130,14 +130,14 @@ absl::StatusOr<std::unique_ptr<Store>> JobStore::TryToConnect() {
     return status;
   }
   // Not the whole time: a host that does not answer must not keep us from looking for the local socket again.
-  ASSIGN_OR_RETURN(FileDescriptor socket,
-                   ConnectTcp(r.master_addr, r.master_port, std::min(deadline_, absl::Now() + absl::Seconds(5))));
+  FSDP_ASSIGN_OR_RETURN(FileDescriptor socket,
+                        ConnectTcp(r.master_addr, r.master_port, std::min(deadline_, absl::Now() + absl::Seconds(5))));
   return Store::Connect(std::move(socket), me, deadline_);
 }
 
 absl::StatusOr<std::vector<std::string>> JobStore::GatherBlobs(std::string_view blob) {
   const std::string prefix = absl::StrCat("gather/", gathers_++, "/");
-  RETURN_IF_ERROR(store_->Set(absl::StrCat(prefix, rendezvous_.rank), std::string(blob)));
+  FSDP_RETURN_IF_ERROR(store_->Set(absl::StrCat(prefix, rendezvous_.rank), std::string(blob)));
   std::vector<std::string> blobs;
   for (int r = 0; r < rendezvous_.world_size; ++r) {
     absl::StatusOr<std::string> theirs = store_->Get(absl::StrCat(prefix, r), deadline_);
@@ -169,7 +169,7 @@ absl::Status JobStore::NameMissing(const std::string& prefix) {
 }
 
 absl::Status JobStore::Close() {
-  RETURN_IF_ERROR(store_->Leave());
+  FSDP_RETURN_IF_ERROR(store_->Leave());
   return server_ == nullptr ? absl::OkStatus() : server_->AwaitLeave(deadline_);
 }
 

@@ -13,10 +13,10 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "collectives/blob_gather.h"
-#include "collectives/job/rendezvous.h"
-#include "collectives/job/store.h"
-#include "collectives/job/store_server.h"
+#include "fsdp/collectives/group/blob_gather.h"
+#include "fsdp/collectives/job/rendezvous.h"
+#include "fsdp/collectives/job/store.h"
+#include "fsdp/collectives/job/store_server.h"
 
 namespace fsdp {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "collectives/job/rank_output.h"
+#include "fsdp/collectives/job/rank_output.h"
 
 #include <unistd.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "collectives/job/rendezvous.h"
+#include "fsdp/collectives/job/rendezvous.h"
 
 #include <cstdlib>
 #include <initializer_list>
@@ -10,7 +10,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "base/status_macros.h"
+#include "fsdp/base/status_macros.h"
 
 namespace fsdp {
 namespace {
@@ -62,7 +62,7 @@ class Variables {
 };
 
 absl::StatusOr<Rendezvous> Checked(const Variables& variables, const Rendezvous& r) {
-  RETURN_IF_ERROR(variables.status());
+  FSDP_RETURN_IF_ERROR(variables.status());
   if (r.rank >= r.world_size || r.local_rank >= r.local_world_size || r.local_world_size > r.world_size) {
     return absl::InvalidArgumentError(absl::StrCat("the environment of ", r.source, " contradicts itself: rank ",
                                                    r.rank, " of world size ", r.world_size, ", local rank ",

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "collectives/job/rendezvous.h"
+#include "fsdp/collectives/job/rendezvous.h"
 
 #include <map>
 #include <string>
 
-#include "base/status_matchers.h"
+#include "fsdp/base/status_matchers.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {

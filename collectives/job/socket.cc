@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "collectives/job/socket.h"
+#include "fsdp/collectives/job/socket.h"
 
 #include <netdb.h>
 #include <netinet/in.h>
@@ -17,7 +17,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "base/status_macros.h"
+#include "fsdp/base/status_macros.h"
 
 namespace fsdp {
 namespace {
@@ -59,7 +59,7 @@ absl::Status AwaitReady(int fd, int16_t events, absl::Time deadline) {
 }
 
 absl::Status FinishConnecting(int fd, absl::Time deadline) {
-  RETURN_IF_ERROR(AwaitReady(fd, POLLOUT, deadline));
+  FSDP_RETURN_IF_ERROR(AwaitReady(fd, POLLOUT, deadline));
   int error = 0;
   socklen_t size = sizeof(error);
   getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size);
@@ -99,7 +99,7 @@ int PollTimeout(absl::Time deadline) {
 }
 
 absl::StatusOr<FileDescriptor> ListenTcp(const std::string& host, int port) {
-  ASSIGN_OR_RETURN(const AddressList addresses, Resolve(host, port, AI_PASSIVE));
+  FSDP_ASSIGN_OR_RETURN(const AddressList addresses, Resolve(host, port, AI_PASSIVE));
   FileDescriptor fd(socket(addresses->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   SetOption(fd.get(), SOL_SOCKET, SO_REUSEADDR);
   if (bind(fd.get(), addresses->ai_addr, addresses->ai_addrlen) != 0 || listen(fd.get(), SOMAXCONN) != 0) {
@@ -109,7 +109,7 @@ absl::StatusOr<FileDescriptor> ListenTcp(const std::string& host, int port) {
 }
 
 absl::StatusOr<FileDescriptor> ListenLocal(const std::string& name) {
-  ASSIGN_OR_RETURN(const LocalAddress local, AbstractAddress(name));
+  FSDP_ASSIGN_OR_RETURN(const LocalAddress local, AbstractAddress(name));
   FileDescriptor fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (bind(fd.get(), reinterpret_cast<const sockaddr*>(&local.address), local.size) != 0 ||
       listen(fd.get(), SOMAXCONN) != 0) {
@@ -137,7 +137,7 @@ absl::StatusOr<int> ListeningPort(int fd) {
 }
 
 absl::StatusOr<FileDescriptor> ConnectTcp(const std::string& host, int port, absl::Time deadline) {
-  ASSIGN_OR_RETURN(const AddressList addresses, Resolve(host, port, 0));
+  FSDP_ASSIGN_OR_RETURN(const AddressList addresses, Resolve(host, port, 0));
   absl::Status status;
   for (const addrinfo* at = addresses.get(); at != nullptr; at = at->ai_next) {
     FileDescriptor fd(socket(at->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
@@ -155,7 +155,7 @@ absl::StatusOr<FileDescriptor> ConnectTcp(const std::string& host, int port, abs
 }
 
 absl::StatusOr<FileDescriptor> ConnectLocal(const std::string& name) {
-  ASSIGN_OR_RETURN(const LocalAddress local, AbstractAddress(name));
+  FSDP_ASSIGN_OR_RETURN(const LocalAddress local, AbstractAddress(name));
   FileDescriptor fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (connect(fd.get(), reinterpret_cast<const sockaddr*>(&local.address), local.size) != 0) {
     return SocketError(absl::StrCat("cannot connect to @", name));
@@ -179,7 +179,7 @@ absl::Status SendAll(int fd, absl::Span<const char> bytes, absl::Time deadline) 
     if (n >= 0) {
       bytes.remove_prefix(static_cast<size_t>(n));
     } else if (errno == EAGAIN) {
-      RETURN_IF_ERROR(AwaitReady(fd, POLLOUT, deadline));
+      FSDP_RETURN_IF_ERROR(AwaitReady(fd, POLLOUT, deadline));
     } else if (errno != EINTR) {
       return SocketError("cannot send");
     }
@@ -195,7 +195,7 @@ absl::Status ReceiveAll(int fd, absl::Span<char> bytes, absl::Time deadline) {
     } else if (n == 0) {
       return absl::UnavailableError("the connection was closed");
     } else if (errno == EAGAIN) {
-      RETURN_IF_ERROR(AwaitReady(fd, POLLIN, deadline));
+      FSDP_RETURN_IF_ERROR(AwaitReady(fd, POLLIN, deadline));
     } else if (errno != EINTR) {
       return SocketError("cannot receive");
     }

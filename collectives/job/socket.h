@@ -11,7 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "collectives/job/file_descriptor.h"
+#include "fsdp/base/file_descriptor.h"
 
 namespace fsdp {
 

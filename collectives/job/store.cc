@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "collectives/job/store.h"
+#include "fsdp/collectives/job/store.h"
 
 #include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "base/check.h"
-#include "base/status_macros.h"
-#include "collectives/job/socket.h"
+#include "fsdp/base/check.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/collectives/job/socket.h"
 
 namespace fsdp {
 namespace {
@@ -24,13 +24,13 @@ absl::StatusOr<std::unique_ptr<Store>> Store::Connect(FileDescriptor socket, con
     return absl::FailedPreconditionError("the store belongs to another user");
   }
   std::unique_ptr<Store> store(new Store(std::move(socket)));
-  RETURN_IF_ERROR(store
-                      ->Call({.kind = static_cast<uint32_t>(StoreRequest::kHello),
-                              .number = member.rank,
-                              .key = member.job,
-                              .value = absl::StrCat(member.world_size)},
-                             std::min(deadline, absl::Now() + kPatience))
-                      .status());
+  FSDP_RETURN_IF_ERROR(store
+                           ->Call({.kind = static_cast<uint32_t>(StoreRequest::kHello),
+                                   .number = member.rank,
+                                   .key = member.job,
+                                   .value = absl::StrCat(member.world_size)},
+                                  std::min(deadline, absl::Now() + kPatience))
+                           .status());
   return store;
 }
 
@@ -41,14 +41,14 @@ absl::Status Store::Set(const std::string& key, const std::string& value) {
 
 absl::StatusOr<std::string> Store::Get(const std::string& key, absl::Time deadline) {
   const int64_t wait_ms = PollTimeout(deadline);
-  ASSIGN_OR_RETURN(StoreFrame reply,
-                   Call({.kind = static_cast<uint32_t>(StoreRequest::kGet), .number = wait_ms, .key = key},
-                        std::max(deadline, absl::Now()) + kPatience));
+  FSDP_ASSIGN_OR_RETURN(StoreFrame reply,
+                        Call({.kind = static_cast<uint32_t>(StoreRequest::kGet), .number = wait_ms, .key = key},
+                             std::max(deadline, absl::Now()) + kPatience));
   return std::move(reply.value);
 }
 
 absl::StatusOr<int64_t> Store::Add(const std::string& key, int64_t delta) {
-  ASSIGN_OR_RETURN(
+  FSDP_ASSIGN_OR_RETURN(
       const StoreFrame reply,
       Call({.kind = static_cast<uint32_t>(StoreRequest::kAdd), .number = delta, .key = key}, absl::Now() + kPatience));
   return reply.number;
@@ -86,11 +86,11 @@ absl::StatusOr<StoreFrame> Store::Call(StoreFrame request, absl::Time deadline) 
 
 absl::StatusOr<StoreFrame> Store::Receive(absl::Time deadline) {
   std::string bytes(kStoreHeaderBytes, '\0');
-  RETURN_IF_ERROR(ReceiveAll(socket_.get(), absl::MakeSpan(bytes), deadline));
-  ASSIGN_OR_RETURN(const size_t body_bytes, StoreBodyBytes(bytes));
+  FSDP_RETURN_IF_ERROR(ReceiveAll(socket_.get(), absl::MakeSpan(bytes), deadline));
+  FSDP_ASSIGN_OR_RETURN(const size_t body_bytes, StoreBodyBytes(bytes));
   bytes.resize(kStoreHeaderBytes + body_bytes);
-  RETURN_IF_ERROR(ReceiveAll(socket_.get(), absl::MakeSpan(bytes).subspan(kStoreHeaderBytes), deadline));
-  ASSIGN_OR_RETURN(std::optional<StoreFrame> frame, TakeStoreFrame(bytes));
+  FSDP_RETURN_IF_ERROR(ReceiveAll(socket_.get(), absl::MakeSpan(bytes).subspan(kStoreHeaderBytes), deadline));
+  FSDP_ASSIGN_OR_RETURN(std::optional<StoreFrame> frame, TakeStoreFrame(bytes));
   Check(frame.has_value(), "a frame of as many bytes as its header says is whole");
   return *std::move(frame);
 }

@@ -15,8 +15,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "collectives/job/file_descriptor.h"
-#include "collectives/job/store_frame.h"
+#include "fsdp/base/file_descriptor.h"
+#include "fsdp/collectives/job/store_frame.h"
 
 namespace fsdp {
 

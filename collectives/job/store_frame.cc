@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "collectives/job/store_frame.h"
+#include "fsdp/collectives/job/store_frame.h"
 
 #include <bit>
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
+#include "fsdp/base/status_macros.h"
 
 namespace fsdp {
 namespace {
@@ -55,7 +55,7 @@ absl::StatusOr<std::optional<StoreFrame>> TakeStoreFrame(std::string& buffer) {
   if (buffer.size() < kStoreHeaderBytes) {
     return std::nullopt;
   }
-  ASSIGN_OR_RETURN(const size_t body_bytes, StoreBodyBytes(buffer));
+  FSDP_ASSIGN_OR_RETURN(const size_t body_bytes, StoreBodyBytes(buffer));
   if (buffer.size() < kStoreHeaderBytes + body_bytes) {
     return std::nullopt;
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "collectives/job/store_server.h"
+#include "fsdp/collectives/job/store_server.h"
 
 #include <poll.h>
 #include <sys/eventfd.h>
@@ -12,7 +12,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "collectives/job/socket.h"
+#include "fsdp/collectives/job/socket.h"
 
 namespace fsdp {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "collectives/job/store.h"
+#include "fsdp/collectives/job/store.h"
 
 #include <sys/socket.h>
 #include <unistd.h>
@@ -12,10 +12,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "base/status_matchers.h"
-#include "collectives/job/socket.h"
-#include "collectives/job/store_frame.h"
-#include "collectives/job/store_server.h"
+#include "fsdp/base/status_matchers.h"
+#include "fsdp/collectives/job/socket.h"
+#include "fsdp/collectives/job/store_frame.h"
+#include "fsdp/collectives/job/store_server.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {

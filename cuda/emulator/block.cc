@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "cuda/emulator/block.h"
+#include "fsdp/cuda/emulator/block.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -8,7 +8,7 @@
 #include <cstring>
 #include <utility>
 
-#include "cuda/emulator/fiber.h"
+#include "fsdp/cuda/emulator/fiber.h"
 
 namespace fsdp {
 namespace {

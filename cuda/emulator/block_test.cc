@@ -2,7 +2,7 @@
 //
 // Kernels on the emulator: that they compute what a GPU would, and that what CUDA leaves undefined is found.
 
-#include "cuda/emulator/block.h"
+#include "fsdp/cuda/emulator/block.h"
 
 #include <cuda_runtime.h>
 
@@ -10,9 +10,9 @@
 #include <numeric>
 #include <vector>
 
-#include "cuda/emulator/runtime.h"
-#include "cuda/launch.h"
-#include "cuda/shared_memory.h"
+#include "fsdp/cuda/emulator/runtime.h"
+#include "fsdp/cuda/launch.h"
+#include "fsdp/cuda/shared_memory.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

@@ -6,9 +6,9 @@
 #include <cstring>
 #include <vector>
 
-#include "cuda/emulator/device_memory.h"
-#include "cuda/emulator/runtime.h"
-#include "cuda/emulator/stream.h"
+#include "fsdp/cuda/emulator/device_memory.h"
+#include "fsdp/cuda/emulator/runtime.h"
+#include "fsdp/cuda/emulator/stream.h"
 
 namespace {
 

@@ -3,14 +3,14 @@
 // A jump to another stack is what fortified longjmp refuses.
 #undef _FORTIFY_SOURCE
 
-#include "cuda/emulator/fiber.h"
+#include "fsdp/cuda/emulator/fiber.h"
 
 #include <sys/mman.h>
 
 #include <cstdint>
 #include <utility>
 
-#include "base/check.h"
+#include "fsdp/base/check.h"
 
 // Switching with swapcontext makes two system calls, so it only starts fibers; setjmp and longjmp, which the sanitizers
 // do not let leave a stack, switch from then on. Under a sanitizer swapcontext does all, and each switch is announced.

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "cuda/emulator/graph.h"
+#include "fsdp/cuda/emulator/graph.h"
 
 #include <condition_variable>
 #include <thread>
 #include <utility>
 
-#include "cuda/emulator/stream.h"
+#include "fsdp/cuda/emulator/stream.h"
 
 size_t CaptureUnderWay::Add(std::function<void()> work, size_t lane, const std::set<size_t>& after) {
   nodes.push_back({std::move(work), lane, after});

@@ -7,9 +7,9 @@
 #include <memory>
 #include <utility>
 
-#include "cuda/emulator/graph.h"
-#include "cuda/emulator/runtime.h"
-#include "cuda/emulator/stream.h"
+#include "fsdp/cuda/emulator/graph.h"
+#include "fsdp/cuda/emulator/runtime.h"
+#include "fsdp/cuda/emulator/stream.h"
 
 namespace fsdp {
 

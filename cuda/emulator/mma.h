@@ -10,7 +10,7 @@
 #include <bit>
 #include <source_location>
 
-#include "cuda/emulator/block.h"
+#include "fsdp/cuda/emulator/block.h"
 
 namespace fsdp {
 

@@ -3,7 +3,7 @@
 // The functions of include/cuda_runtime_api.h, but for those on streams and events (stream_api.cc) and on graphs
 // (graph_api.cc).
 
-#include "cuda/emulator/runtime.h"
+#include "fsdp/cuda/emulator/runtime.h"
 
 #include <cuda_runtime_api.h>
 
@@ -17,9 +17,9 @@
 #include <mutex>
 #include <utility>
 
-#include "cuda/emulator/block.h"
-#include "cuda/emulator/device_memory.h"
-#include "cuda/emulator/stream.h"
+#include "fsdp/cuda/emulator/block.h"
+#include "fsdp/cuda/emulator/device_memory.h"
+#include "fsdp/cuda/emulator/stream.h"
 
 namespace fsdp {
 namespace {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "cuda/emulator/stream.h"
+#include "fsdp/cuda/emulator/stream.h"
 
 #include <algorithm>
 #include <utility>

@@ -14,7 +14,7 @@
 #include <mutex>
 #include <thread>
 
-#include "cuda/emulator/graph.h"
+#include "fsdp/cuda/emulator/graph.h"
 
 struct CUstream_st {
  public:

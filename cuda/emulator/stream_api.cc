@@ -9,8 +9,8 @@
 #include <set>
 #include <vector>
 
-#include "cuda/emulator/runtime.h"
-#include "cuda/emulator/stream.h"
+#include "fsdp/cuda/emulator/runtime.h"
+#include "fsdp/cuda/emulator/stream.h"
 
 namespace {
 

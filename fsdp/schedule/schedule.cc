@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "fsdp/schedule/schedule.h"
+#include "fsdp/fsdp/schedule/schedule.h"
 
 #include <algorithm>
 #include <utility>

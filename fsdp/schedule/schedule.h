@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "absl/types/span.h"
-#include "fsdp/options.h"
+#include "fsdp/fsdp/options/options.h"
 
 namespace fsdp {
 

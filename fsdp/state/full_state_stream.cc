@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "fsdp/state/full_state_stream.h"
+#include "fsdp/fsdp/state/full_state_stream.h"
 
 #include <memory>
 #include <optional>
@@ -7,13 +7,13 @@
 #include <utility>
 #include <vector>
 
-#include "base/status_macros.h"
-#include "fsdp/state/model_state.h"
-#include "fsdp/state/optim_param_groups.h"
-#include "fsdp/state/optim_shards.h"
-#include "fsdp/state/optim_state.h"
-#include "fsdp/state/replicated_state.h"
-#include "fsdp/state/state_gather.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/fsdp/state/model_state.h"
+#include "fsdp/fsdp/state/optim_param_groups.h"
+#include "fsdp/fsdp/state/optim_shards.h"
+#include "fsdp/fsdp/state/optim_state.h"
+#include "fsdp/fsdp/state/replicated_state.h"
+#include "fsdp/fsdp/state/state_gather.h"
 
 namespace fsdp {
 namespace {
@@ -50,20 +50,20 @@ class FullState {
   absl::Status Stream(StateGather& gather, const FullStatePart& visit) {
     gather_ = &gather;
     visit_ = &visit;
-    if (shards_) RETURN_IF_ERROR(shards_->Agree(gather.ranks()));
+    if (shards_) FSDP_RETURN_IF_ERROR(shards_->Agree(gather.ranks()));
     for (int u = 0; u < units_.size(); ++u) {
-      RETURN_IF_ERROR(gather.Gather(u, units_.unit(u).shard));
-      RETURN_IF_ERROR(VisitGathered(
+      FSDP_RETURN_IF_ERROR(gather.Gather(u, units_.unit(u).shard));
+      FSDP_RETURN_IF_ERROR(VisitGathered(
           u, [](const std::string& fqn) { return StateKey::Model(fqn); }, false));
       if (!shards_ || !shards_->has_state(u)) continue;
       for (const std::string& name : StateNames()) {
-        RETURN_IF_ERROR(shards_->Gather(u, name, gather));
-        RETURN_IF_ERROR(VisitGathered(
+        FSDP_RETURN_IF_ERROR(shards_->Gather(u, name, gather));
+        FSDP_RETURN_IF_ERROR(VisitGathered(
             u, [&](const std::string& fqn) { return StateKey::OptimState(fqn, name); }, true));
       }
       VisitSteps(u);
     }
-    RETURN_IF_ERROR(VisitReplicated());
+    FSDP_RETURN_IF_ERROR(VisitReplicated());
     return gather.ranks().AgreeOn(visited_);
   }
 
@@ -103,7 +103,7 @@ class FullState {
 
   // Waits for the elements of `part` and shows it; its memory is free afterwards.
   absl::Status Visit(const StateDict& part) {
-    RETURN_IF_ERROR(gather_->Synchronize());
+    FSDP_RETURN_IF_ERROR(gather_->Synchronize());
     if (Sees() && !part.empty()) visited_ = (*visit_)(part);
     return absl::OkStatus();
   }
@@ -115,7 +115,7 @@ class FullState {
     for (size_t i = 0; Sees() && i < unit.parameters.size(); ++i) {
       if (stepped_only && Steps(u, i) == 0) continue;
       const Shape& shape = unit.parameters[i]->shape;
-      ASSIGN_OR_RETURN(const Tensor view, gather_->HostView(i));
+      FSDP_ASSIGN_OR_RETURN(const Tensor view, gather_->HostView(i));
       part.Set(key_of(unit.parameters[i]->fqn), LiveSlice(shape, {0, shape.numel()}, view, /*replica=*/0));
     }
     return Visit(part);
@@ -134,7 +134,7 @@ class FullState {
   // Tensor by tensor, each copied to the host in the dtype that it is saved in.
   absl::Status VisitReplicated() {
     for (const ReplicatedTensor& tensor : replicated_) {
-      RETURN_IF_ERROR(VisitCopy(StateKey::Model(tensor.fqn), tensor.data, tensor.data.shape(), tensor.dtype));
+      FSDP_RETURN_IF_ERROR(VisitCopy(StateKey::Model(tensor.fqn), tensor.data, tensor.data.shape(), tensor.dtype));
     }
     if (!shards_) return absl::OkStatus();
     Optimizer& optimizer = shards_->optimizer();
@@ -142,21 +142,22 @@ class FullState {
       const ShardedParameter& parameter = *optimizer.parameters()[i];
       if (optimizer.step_count(i) == 0) continue;
       for (const std::string& name : StateNames()) {
-        ASSIGN_OR_RETURN(const Tensor slice, shards_->Slice(i, name));
-        RETURN_IF_ERROR(VisitCopy(StateKey::OptimState(parameter.fqn, name), slice, parameter.shape, slice.dtype()));
+        FSDP_ASSIGN_OR_RETURN(const Tensor slice, shards_->Slice(i, name));
+        FSDP_RETURN_IF_ERROR(
+            VisitCopy(StateKey::OptimState(parameter.fqn, name), slice, parameter.shape, slice.dtype()));
       }
       StateDict part;
       part.Set(StateKey::OptimState(parameter.fqn, kOptimStep), StepScalar(optimizer.step_count(i), /*replica=*/0));
-      RETURN_IF_ERROR(Visit(part));
+      FSDP_RETURN_IF_ERROR(Visit(part));
     }
     return absl::OkStatus();
   }
 
   absl::Status VisitCopy(const StateKey& key, const Tensor& data, const Shape& shape, DType dtype) {
     if (!Sees()) return absl::OkStatus();
-    ASSIGN_OR_RETURN(Buffer buffer, gather_->device().AllocatePinned(data.numel() * SizeOf(dtype)));
+    FSDP_ASSIGN_OR_RETURN(Buffer buffer, gather_->device().AllocatePinned(data.numel() * SizeOf(dtype)));
     const Tensor copy(std::move(buffer), dtype, {data.numel()});
-    RETURN_IF_ERROR(gather_->Copy(data, copy));
+    FSDP_RETURN_IF_ERROR(gather_->Copy(data, copy));
     StateDict part;
     part.Set(key, LiveSlice(shape, {0, data.numel()}, copy, /*replica=*/0));
     return Visit(part);
@@ -173,13 +174,13 @@ class FullState {
 }  // namespace
 
 absl::StatusOr<StateDict> DescribeFullState(Module& root, const UnitStore& units, Optimizer* optimizer) {
-  ASSIGN_OR_RETURN(std::vector<ReplicatedTensor> replicated, ReplicatedTensors(root, units));
+  FSDP_ASSIGN_OR_RETURN(std::vector<ReplicatedTensor> replicated, ReplicatedTensors(root, units));
   return FullState(units, std::move(replicated), optimizer).Describe();
 }
 
 absl::Status StreamFullState(Module& root, const UnitStore& units, Optimizer* optimizer, const FullStatePart& visit) {
-  ASSIGN_OR_RETURN(std::vector<ReplicatedTensor> replicated, ReplicatedTensors(root, units));
-  ASSIGN_OR_RETURN(const std::unique_ptr<StateGather> gather, StateGather::Create(units));
+  FSDP_ASSIGN_OR_RETURN(std::vector<ReplicatedTensor> replicated, ReplicatedTensors(root, units));
+  FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<StateGather> gather, StateGather::Create(units));
   return FullState(units, std::move(replicated), optimizer).Stream(*gather, visit);
 }
 

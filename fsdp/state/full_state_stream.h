@@ -4,18 +4,18 @@
 // is at most two units in the original dtype, whatever the model's size. For writers that lay a file out from names and
 // shapes, and then fill it.
 //
-//   ASSIGN_OR_RETURN(const StateDict contents, model->DescribeFullState(&optimizer));       // names, shapes, texts
-//   RETURN_IF_ERROR(model->StreamFullState(&optimizer, [&](const StateDict& part) { return Write(part); }));
+//   FSDP_ASSIGN_OR_RETURN(const StateDict contents, model->DescribeFullState(&optimizer));       // names, shapes,
+//   texts FSDP_RETURN_IF_ERROR(model->StreamFullState(&optimizer, [&](const StateDict& part) { return Write(part); }));
 #ifndef FSDP_FSDP_STATE_FULL_STATE_STREAM_H_
 #define FSDP_FSDP_STATE_FULL_STATE_STREAM_H_
 
 #include <functional>
 
 #include "absl/status/statusor.h"
-#include "fsdp/runtime/unit.h"
-#include "nn/module.h"
-#include "optim/optimizer.h"
-#include "tensor/state_dict.h"
+#include "fsdp/fsdp/units/unit.h"
+#include "fsdp/nn/module.h"
+#include "fsdp/optim/optimizer.h"
+#include "fsdp/tensor/state_dict.h"
 
 namespace fsdp {
 

@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "fsdp/state/full_state_stream.h"
+#include "fsdp/fsdp/state/full_state_stream.h"
 
 #include <algorithm>
 #include <memory>
 #include <set>
 #include <string>
 
-#include "base/status_macros.h"
-#include "base/status_matchers.h"
-#include "collectives/run_ranks.h"
-#include "fsdp/fsdp.h"
-#include "fsdp/state/state_collector.h"
-#include "fsdp/test_model.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/base/status_matchers.h"
+#include "fsdp/collectives/run_ranks.h"
+#include "fsdp/fsdp/fsdp.h"
+#include "fsdp/fsdp/state/state_collector.h"
+#include "fsdp/fsdp/test_model.h"
+#include "fsdp/models/gpt2.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "models/gpt2.h"
 
 namespace fsdp {
 namespace {
@@ -31,9 +31,9 @@ TEST_P(FullStateStreamTest, VisitsOnRank0WhatAFullStateDictHas) {
   for (const FsdpOptions& options : {BlockOptions(), original, replicated}) {
     StateCollector full, streamed;
     ASSERT_OK(RunRanks(GetParam(), [&](std::shared_ptr<ProcessGroup> group) -> absl::Status {
-      ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, options));
-      for (int step = 0; step < 2; ++step) RETURN_IF_ERROR(made.Train(step));
-      ASSIGN_OR_RETURN(const StateDict whole, made.AllState());
+      FSDP_ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, options));
+      for (int step = 0; step < 2; ++step) FSDP_RETURN_IF_ERROR(made.Train(step));
+      FSDP_ASSIGN_OR_RETURN(const StateDict whole, made.AllState());
       if (group->rank() == 0) full.Add(whole);
       return made.model->StreamFullState(made.optimizer.get(), [&](const StateDict& part) {
         EXPECT_EQ(group->rank(), 0);
@@ -48,10 +48,10 @@ TEST_P(FullStateStreamTest, VisitsOnRank0WhatAFullStateDictHas) {
 
 TEST_P(FullStateStreamTest, DescribesNamesShapesAndTextsOfWhatItVisits) {
   ASSERT_OK(RunRanks(GetParam(), [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
-    ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, BlockOptions()));
-    RETURN_IF_ERROR(made.Train(0));
-    ASSIGN_OR_RETURN(const StateDict described, made.model->DescribeFullState(made.optimizer.get()));
-    ASSIGN_OR_RETURN(const StateDict whole, made.AllState());
+    FSDP_ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, BlockOptions()));
+    FSDP_RETURN_IF_ERROR(made.Train(0));
+    FSDP_ASSIGN_OR_RETURN(const StateDict described, made.model->DescribeFullState(made.optimizer.get()));
+    FSDP_ASSIGN_OR_RETURN(const StateDict whole, made.AllState());
     EXPECT_EQ(described.entries().size(), whole.entries().size());
     EXPECT_EQ(described.aliases, whole.aliases);
     EXPECT_EQ(described.units.size(), whole.units.size());
@@ -75,11 +75,11 @@ INSTANTIATE_TEST_SUITE_P(WorldSizes, FullStateStreamTest, testing::Values(1, 2, 
 absl::Status MeasureExtra(const std::shared_ptr<ProcessGroup>& group, int layers, int64_t* extra, int64_t* unit_bytes) {
   Gpt2Config config = OddGpt2Config();
   config.n_layer = layers;
-  ASSIGN_OR_RETURN(std::unique_ptr<Module> module, MakeGpt2(config));
+  FSDP_ASSIGN_OR_RETURN(std::unique_ptr<Module> module, MakeGpt2(config));
   TestModel made;
-  ASSIGN_OR_RETURN(made.model, FullyShardedDataParallel::Wrap(std::move(module), group, BlockOptions()));
+  FSDP_ASSIGN_OR_RETURN(made.model, FullyShardedDataParallel::Wrap(std::move(module), group, BlockOptions()));
   made.optimizer = std::make_unique<AdamW>(made.model->parameters(), AdamWOptions{});
-  RETURN_IF_ERROR(made.Train(0));
+  FSDP_RETURN_IF_ERROR(made.Train(0));
   for (const FlatUnitLayout& unit : made.model->UnitLayouts()) {
     *unit_bytes = std::max<int64_t>(*unit_bytes, unit.unsharded_numel * int64_t{sizeof(float)});
   }
@@ -87,7 +87,7 @@ absl::Status MeasureExtra(const std::shared_ptr<ProcessGroup>& group, int layers
   const int64_t before = device.allocated_bytes();
   device.ResetPeak();
   std::set<std::string> seen;
-  RETURN_IF_ERROR(made.model->StreamFullState(made.optimizer.get(), [&](const StateDict& part) {
+  FSDP_RETURN_IF_ERROR(made.model->StreamFullState(made.optimizer.get(), [&](const StateDict& part) {
     for (const auto& [key, value] : part.entries()) seen.insert(key.ToString());
     return absl::OkStatus();
   }));
@@ -99,8 +99,8 @@ absl::Status MeasureExtra(const std::shared_ptr<ProcessGroup>& group, int layers
 TEST(FullStateStreamMemoryTest, ExtraMemoryIsAtMostTwoUnitsWhateverTheModelsSize) {
   ASSERT_OK(RunRanks(3, [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
     int64_t of_two = 0, of_nine = 0, unit_bytes = 0;
-    RETURN_IF_ERROR(MeasureExtra(group, 2, &of_two, &unit_bytes));
-    RETURN_IF_ERROR(MeasureExtra(group, 9, &of_nine, &unit_bytes));
+    FSDP_RETURN_IF_ERROR(MeasureExtra(group, 2, &of_two, &unit_bytes));
+    FSDP_RETURN_IF_ERROR(MeasureExtra(group, 9, &of_nine, &unit_bytes));
     EXPECT_GT(of_two, 0);
     EXPECT_LE(of_two, 2 * unit_bytes);
     EXPECT_EQ(of_nine, of_two);
@@ -111,13 +111,13 @@ TEST(FullStateStreamMemoryTest, ExtraMemoryIsAtMostTwoUnitsWhateverTheModelsSize
 TEST(FullStateStreamErrorTest, AVisitorsErrorIsEveryRanksAndEndsTheVisits) {
   int visits = 0;
   const absl::Status status = RunRanks(3, [&](std::shared_ptr<ProcessGroup> group) -> absl::Status {
-    ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, BlockOptions()));
+    FSDP_ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, BlockOptions()));
     const absl::Status streamed = made.model->StreamFullState(nullptr, [&](const StateDict&) {
       ++visits;
       return absl::ResourceExhaustedError("disk full");
     });
     // The group lives on.
-    RETURN_IF_ERROR(AgreeOn(*group, absl::OkStatus()));
+    FSDP_RETURN_IF_ERROR(AgreeOn(*group, absl::OkStatus()));
     return streamed;
   });
   EXPECT_THAT(status, StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("disk full")));

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "fsdp/state/incompatible_keys.h"
+#include "fsdp/fsdp/state/incompatible_keys.h"
 
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "base/status_macros.h"
+#include "fsdp/base/status_macros.h"
 #include "nlohmann/json.hpp"
 
 namespace fsdp {
@@ -29,7 +29,8 @@ absl::Status IncompatibleKeys::ToStatus(std::string_view subject) const {
 absl::StatusOr<IncompatibleKeys> UnionOfKeys(const AllRanks& ranks, const IncompatibleKeys& mine, bool first_only) {
   const nlohmann::json names = {mine.missing_keys, mine.unexpected_keys};
   const std::vector<std::uint8_t> packed = nlohmann::json::to_msgpack(names);
-  ASSIGN_OR_RETURN(const std::vector<std::string> blobs, ranks.GatherBlobs(std::string(packed.begin(), packed.end())));
+  FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> blobs,
+                        ranks.GatherBlobs(std::string(packed.begin(), packed.end())));
   IncompatibleKeys all;
   for (size_t rank = 0; rank < (first_only ? 1 : blobs.size()); ++rank) {
     const nlohmann::json part = nlohmann::json::from_msgpack(blobs[rank], /*strict=*/true, /*allow_exceptions=*/false);

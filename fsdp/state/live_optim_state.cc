@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "fsdp/state/live_optim_state.h"
+#include "fsdp/fsdp/state/live_optim_state.h"
 
 #include <string>
 
-#include "base/status_macros.h"
-#include "fsdp/state/model_state.h"
-#include "fsdp/state/optim_entries.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/fsdp/state/model_state.h"
+#include "fsdp/fsdp/state/optim_entries.h"
 
 namespace fsdp {
 
@@ -14,7 +14,7 @@ absl::StatusOr<LiveOptimState> LiveOptimState::AddTo(StateDict& state, Optimizer
   for (size_t i = 0; i < optimizer.parameters().size(); ++i) {
     const ShardedParameter& parameter = *optimizer.parameters()[i];
     for (const std::string& name : optimizer.StateNames()) {
-      ASSIGN_OR_RETURN(const Tensor slice, optimizer.State(i, name, /*create=*/true));
+      FSDP_ASSIGN_OR_RETURN(const Tensor slice, optimizer.State(i, name, /*create=*/true));
       state.Set(StateKey::OptimState(parameter.fqn, name),
                 LiveSlice(parameter.shape, parameter.interval, slice, /*replica=*/0));
     }

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "optim/optimizer.h"
-#include "tensor/state_dict.h"
+#include "fsdp/optim/optimizer.h"
+#include "fsdp/tensor/state_dict.h"
 
 namespace fsdp {
 

@@ -6,13 +6,13 @@
 #include <memory>
 #include <string>
 
-#include "base/status_macros.h"
-#include "base/status_matchers.h"
-#include "collectives/counting_process_group.h"
-#include "collectives/run_ranks.h"
-#include "fsdp/fsdp.h"
-#include "fsdp/state/state_collector.h"
-#include "fsdp/test_model.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/base/status_matchers.h"
+#include "fsdp/collectives/group/counting_process_group.h"
+#include "fsdp/collectives/run_ranks.h"
+#include "fsdp/fsdp/fsdp.h"
+#include "fsdp/fsdp/state/state_collector.h"
+#include "fsdp/fsdp/test_model.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -26,14 +26,14 @@ class LocalStateTest : public testing::TestWithParam<int> {};
 TEST_P(LocalStateTest, CostsNoCommunicationAtAll) {
   ASSERT_OK(RunRanks(GetParam(), [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
     const auto counting = std::make_shared<CountingProcessGroup>(group);
-    ASSIGN_OR_RETURN(TestModel made, MakeTestModel(counting, BlockOptions()));
-    RETURN_IF_ERROR(made.Train(0));
+    FSDP_ASSIGN_OR_RETURN(TestModel made, MakeTestModel(counting, BlockOptions()));
+    FSDP_RETURN_IF_ERROR(made.Train(0));
     counting->Reset();
     StateDictTypeGuard guard(*made.model, LocalStateDictConfig{});
-    ASSIGN_OR_RETURN(const StateDict state, made.AllState());
+    FSDP_ASSIGN_OR_RETURN(const StateDict state, made.AllState());
     EXPECT_EQ(counting->collectives() + counting->control_calls(), 0);
     EXPECT_EQ(state.type, StateDictType::kLocal);
-    RETURN_IF_ERROR(made.model->LoadStateDict(state));
+    FSDP_RETURN_IF_ERROR(made.model->LoadStateDict(state));
     EXPECT_EQ(counting->collectives() + counting->control_calls(), 0);
     return absl::OkStatus();
   }));
@@ -41,10 +41,10 @@ TEST_P(LocalStateTest, CostsNoCommunicationAtAll) {
 
 TEST_P(LocalStateTest, AliasesTheLiveShardsOfModelAndOptimizer) {
   ASSERT_OK(RunRanks(GetParam(), [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
-    ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, BlockOptions()));
-    RETURN_IF_ERROR(made.Train(0));
+    FSDP_ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, BlockOptions()));
+    FSDP_RETURN_IF_ERROR(made.Train(0));
     StateDictTypeGuard guard(*made.model, LocalStateDictConfig{});
-    ASSIGN_OR_RETURN(const StateDict state, made.AllState());
+    FSDP_ASSIGN_OR_RETURN(const StateDict state, made.AllState());
     for (size_t i = 0; i < made.optimizer->parameters().size(); ++i) {
       const ShardedParameter& parameter = *made.optimizer->parameters()[i];
       const ShardedTensor* weight = state.FindTensor(StateKey::Model(parameter.fqn));
@@ -54,7 +54,7 @@ TEST_P(LocalStateTest, AliasesTheLiveShardsOfModelAndOptimizer) {
       if (parameter.interval.empty()) continue;
       EXPECT_EQ(weight->shards[0].interval, parameter.interval);
       EXPECT_EQ(weight->shards[0].data.data(), parameter.data.data());
-      ASSIGN_OR_RETURN(const Tensor live, made.optimizer->State(i, "exp_avg"));
+      FSDP_ASSIGN_OR_RETURN(const Tensor live, made.optimizer->State(i, "exp_avg"));
       EXPECT_EQ(moment->shards[0].data.data(), live.data());
     }
     return absl::OkStatus();
@@ -64,9 +64,9 @@ TEST_P(LocalStateTest, AliasesTheLiveShardsOfModelAndOptimizer) {
 // Offsets in the recorded layout say where in the flat shard a slice lies.
 TEST_P(LocalStateTest, RecordsTheLayoutThatItsIntervalsFollow) {
   ASSERT_OK(RunRanks(GetParam(), [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
-    ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, BlockOptions()));
+    FSDP_ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, BlockOptions()));
     StateDictTypeGuard guard(*made.model, LocalStateDictConfig{});
-    ASSIGN_OR_RETURN(const StateDict state, made.model->GetStateDict());
+    FSDP_ASSIGN_OR_RETURN(const StateDict state, made.model->GetStateDict());
     EXPECT_EQ(state.units.size(), made.model->UnitNames().size());
     for (const FlatUnitLayout& unit : state.units) {
       const int64_t chunk = (unit.unsharded_numel + group->size() - 1) / group->size();
@@ -87,9 +87,9 @@ TEST_P(LocalStateTest, RecordsTheLayoutThatItsIntervalsFollow) {
 
 TEST_P(LocalStateTest, OffloadedItIsACopy) {
   ASSERT_OK(RunRanks(GetParam(), [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
-    ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, BlockOptions()));
+    FSDP_ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, BlockOptions()));
     StateDictTypeGuard guard(*made.model, LocalStateDictConfig{.offload_to_cpu = true});
-    ASSIGN_OR_RETURN(const StateDict state, made.model->GetStateDict());
+    FSDP_ASSIGN_OR_RETURN(const StateDict state, made.model->GetStateDict());
     for (const ShardedParameter* parameter : made.model->parameters()) {
       if (parameter->interval.empty()) continue;
       const Tensor& copy = state.FindTensor(StateKey::Model(parameter->fqn))->shards.at(0).data;
@@ -103,23 +103,23 @@ TEST_P(LocalStateTest, OffloadedItIsACopy) {
 TEST_P(LocalStateTest, LoadsIntoTheSameWrappingAndGoesOnWithEqualBits) {
   StateCollector uninterrupted, resumed;
   ASSERT_OK(RunRanks(GetParam(), [&](std::shared_ptr<ProcessGroup> group) -> absl::Status {
-    ASSIGN_OR_RETURN(TestModel first, MakeTestModel(group, BlockOptions()));
-    for (int step = 0; step < 2; ++step) RETURN_IF_ERROR(first.Train(step));
+    FSDP_ASSIGN_OR_RETURN(TestModel first, MakeTestModel(group, BlockOptions()));
+    for (int step = 0; step < 2; ++step) FSDP_RETURN_IF_ERROR(first.Train(step));
     FsdpOptions other = BlockOptions();
     other.init_seed = 99;
-    ASSIGN_OR_RETURN(TestModel second, MakeTestModel(group, other));
+    FSDP_ASSIGN_OR_RETURN(TestModel second, MakeTestModel(group, other));
     {
       StateDictTypeGuard from(*first.model, LocalStateDictConfig{});
       StateDictTypeGuard to(*second.model, LocalStateDictConfig{});
-      ASSIGN_OR_RETURN(const StateDict state, first.AllState());
-      RETURN_IF_ERROR(second.model->LoadStateDict(state));
-      RETURN_IF_ERROR(second.model->LoadOptimStateDict(state, *second.optimizer));
+      FSDP_ASSIGN_OR_RETURN(const StateDict state, first.AllState());
+      FSDP_RETURN_IF_ERROR(second.model->LoadStateDict(state));
+      FSDP_RETURN_IF_ERROR(second.model->LoadOptimStateDict(state, *second.optimizer));
     }
-    RETURN_IF_ERROR(first.Train(2));
-    RETURN_IF_ERROR(second.Train(2));
-    ASSIGN_OR_RETURN(const StateDict a, first.AllState());
+    FSDP_RETURN_IF_ERROR(first.Train(2));
+    FSDP_RETURN_IF_ERROR(second.Train(2));
+    FSDP_ASSIGN_OR_RETURN(const StateDict a, first.AllState());
     uninterrupted.Add(a);
-    ASSIGN_OR_RETURN(const StateDict b, second.AllState());
+    FSDP_ASSIGN_OR_RETURN(const StateDict b, second.AllState());
     resumed.Add(b);
     return absl::OkStatus();
   }));
@@ -132,9 +132,9 @@ TEST(LocalStateFormTest, ReplicasOfNoShardSayWhichCopyTheyAre) {
   ASSERT_OK(RunRanks(3, [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
     FsdpOptions options = BlockOptions();
     options.sharding_strategy = ShardingStrategy::kNoShard;
-    ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, options));
+    FSDP_ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, options));
     StateDictTypeGuard guard(*made.model, LocalStateDictConfig{});
-    ASSIGN_OR_RETURN(const StateDict state, made.model->GetStateDict());
+    FSDP_ASSIGN_OR_RETURN(const StateDict state, made.model->GetStateDict());
     for (const auto& [key, value] : state.entries()) {
       const auto& tensor = std::get<ShardedTensor>(value);
       EXPECT_EQ(tensor.replica, group->rank());
@@ -146,13 +146,13 @@ TEST(LocalStateFormTest, ReplicasOfNoShardSayWhichCopyTheyAre) {
 
 TEST(LocalStateErrorTest, AStateOfAnotherWrappingIsRefusedByItsElements) {
   const absl::Status status = RunRanks(2, [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
-    ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, BlockOptions()));
+    FSDP_ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, BlockOptions()));
     FsdpOptions whole = BlockOptions();
     whole.auto_wrap_policy = WrapPolicy();
-    ASSIGN_OR_RETURN(TestModel other, MakeTestModel(group, whole));
+    FSDP_ASSIGN_OR_RETURN(TestModel other, MakeTestModel(group, whole));
     StateDictTypeGuard from(*made.model, LocalStateDictConfig{});
     StateDictTypeGuard to(*other.model, LocalStateDictConfig{});
-    ASSIGN_OR_RETURN(const StateDict state, made.model->GetStateDict());
+    FSDP_ASSIGN_OR_RETURN(const StateDict state, made.model->GetStateDict());
     return other.model->LoadStateDict(state);
   });
   EXPECT_THAT(status, StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("that a local state dict has")));

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "fsdp/state/model_state.h"
+#include "fsdp/fsdp/state/model_state.h"
 
 #include <map>
 #include <set>
 #include <utility>
 
-#include "base/status_macros.h"
-#include "fsdp/state/replicated_state.h"
-#include "fsdp/state/state_check.h"
-#include "fsdp/state/state_scatter.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/fsdp/state/replicated_state.h"
+#include "fsdp/fsdp/state/state_check.h"
+#include "fsdp/fsdp/state/state_scatter.h"
 
 namespace fsdp {
 namespace {
@@ -73,12 +73,12 @@ class ModelLoad {
     for (const auto& unit : units_.units()) {
       for (size_t i = 0; i < unit->parameters.size(); ++i) {
         const WantedTensor wanted = WantedOf(*unit, i, from_, unit->dtype);
-        RETURN_IF_ERROR(CheckOne(unit->parameters[i]->fqn, wanted, ranks));
+        FSDP_RETURN_IF_ERROR(CheckOne(unit->parameters[i]->fqn, wanted, ranks));
       }
     }
     for (const ReplicatedTensor& tensor : replicated_) {
       const WantedTensor wanted = WantedWhole(tensor.data.shape(), from_, tensor.data.dtype());
-      RETURN_IF_ERROR(CheckOne(tensor.fqn, wanted, ranks));
+      FSDP_RETURN_IF_ERROR(CheckOne(tensor.fqn, wanted, ranks));
     }
     return absl::OkStatus();
   }
@@ -86,21 +86,22 @@ class ModelLoad {
   // Loads all but `missing`.
   absl::Status Run(const std::vector<std::string>& missing) const {
     const std::set<std::string> left_out(missing.begin(), missing.end());
-    ASSIGN_OR_RETURN(const std::unique_ptr<StateGather> gather, StateGather::Create(units_));
+    FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<StateGather> gather, StateGather::Create(units_));
     StateScatter scatter(units_, *gather, from_);
     for (int u = 0; u < units_.size(); ++u) {
       const Unit& unit = units_.unit(u);
       for (size_t i = 0; i < unit.parameters.size(); ++i) {
         const Parameter& parameter = *unit.parameters[i];
         if (left_out.count(parameter.fqn) != 0) continue;
-        RETURN_IF_ERROR(scatter.Add(u, i, TensorOf(parameter.fqn, parameter.shape), unit.sharded_parameters[i]->data));
+        FSDP_RETURN_IF_ERROR(
+            scatter.Add(u, i, TensorOf(parameter.fqn, parameter.shape), unit.sharded_parameters[i]->data));
       }
     }
     for (const ReplicatedTensor& tensor : replicated_) {
       if (left_out.count(tensor.fqn) != 0) continue;
-      RETURN_IF_ERROR(scatter.AddReplicated(TensorOf(tensor.fqn, tensor.data.shape()), tensor.data));
+      FSDP_RETURN_IF_ERROR(scatter.AddReplicated(TensorOf(tensor.fqn, tensor.data.shape()), tensor.data));
     }
-    RETURN_IF_ERROR(scatter.Flush());
+    FSDP_RETURN_IF_ERROR(scatter.Flush());
     return gather->Synchronize();
   }
 
@@ -130,11 +131,11 @@ absl::Status AddReplicated(const std::vector<ReplicatedTensor>& tensors, const S
   for (const ReplicatedTensor& tensor : tensors) {
     Tensor data = tensor.data;
     if (form.type != StateDictType::kLocal && data.dtype() != tensor.dtype) {
-      ASSIGN_OR_RETURN(data, Tensor::Empty(gather.device(), tensor.dtype, data.shape()));
-      RETURN_IF_ERROR(gather.Copy(tensor.data, data));
+      FSDP_ASSIGN_OR_RETURN(data, Tensor::Empty(gather.device(), tensor.dtype, data.shape()));
+      FSDP_RETURN_IF_ERROR(gather.Copy(tensor.data, data));
     }
     if (form.offload_to_cpu) {
-      ASSIGN_OR_RETURN(data, gather.CopyOf(data, /*to_host=*/true));
+      FSDP_ASSIGN_OR_RETURN(data, gather.CopyOf(data, /*to_host=*/true));
     }
     const Interval all{0, data.numel()};
     state.Set(StateKey::Model(tensor.fqn),
@@ -146,9 +147,9 @@ absl::Status AddReplicated(const std::vector<ReplicatedTensor>& tensors, const S
 absl::Status AddGathered(const UnitStore& units, const StateForm& form, StateGather& gather, StateDict& state) {
   for (int u = 0; u < units.size(); ++u) {
     const Unit& unit = units.unit(u);
-    RETURN_IF_ERROR(gather.Gather(u, unit.shard));
+    FSDP_RETURN_IF_ERROR(gather.Gather(u, unit.shard));
     for (size_t i = 0; form.ReceivedBy(gather.ranks().rank()) && i < unit.parameters.size(); ++i) {
-      ASSIGN_OR_RETURN(ShardedTensor tensor, gather.Extract(i, form));
+      FSDP_ASSIGN_OR_RETURN(ShardedTensor tensor, gather.Extract(i, form));
       state.Set(StateKey::Model(unit.parameters[i]->fqn), std::move(tensor));
     }
   }
@@ -168,7 +169,7 @@ absl::Status AddLocal(const UnitStore& units, const StateForm& form, StateGather
     for (const auto& parameter : unit->sharded_parameters) {
       Tensor data = parameter->data;
       if (form.offload_to_cpu && !parameter->interval.empty()) {
-        ASSIGN_OR_RETURN(data, gather.CopyOf(data, /*to_host=*/true));
+        FSDP_ASSIGN_OR_RETURN(data, gather.CopyOf(data, /*to_host=*/true));
       }
       state.Set(StateKey::Model(parameter->fqn),
                 LiveSlice(parameter->shape, parameter->interval, data, ShardReplica(*unit)));
@@ -189,19 +190,19 @@ StateDict EmptyStateDict(const UnitStore& units) {
 }
 
 absl::StatusOr<StateDict> GetModelState(Module& root, const UnitStore& units, const StateForm& form) {
-  if (form.type == StateDictType::kLocal) RETURN_IF_ERROR(CheckLocal(units));
-  ASSIGN_OR_RETURN(const std::vector<ReplicatedTensor> replicated, ReplicatedTensors(root, units));
-  ASSIGN_OR_RETURN(const std::unique_ptr<StateGather> gather, StateGather::Create(units));
+  if (form.type == StateDictType::kLocal) FSDP_RETURN_IF_ERROR(CheckLocal(units));
+  FSDP_ASSIGN_OR_RETURN(const std::vector<ReplicatedTensor> replicated, ReplicatedTensors(root, units));
+  FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<StateGather> gather, StateGather::Create(units));
   const bool receives = form.ReceivedBy(gather->ranks().rank());
   StateDict state = receives ? EmptyStateDict(units) : StateDict();
   state.type = form.type;
   if (form.type == StateDictType::kLocal) {
-    RETURN_IF_ERROR(AddLocal(units, form, *gather, state));
+    FSDP_RETURN_IF_ERROR(AddLocal(units, form, *gather, state));
   } else {
-    RETURN_IF_ERROR(AddGathered(units, form, *gather, state));
+    FSDP_RETURN_IF_ERROR(AddGathered(units, form, *gather, state));
   }
-  if (receives) RETURN_IF_ERROR(AddReplicated(replicated, form, *gather, state));
-  RETURN_IF_ERROR(gather->Synchronize());
+  if (receives) FSDP_RETURN_IF_ERROR(AddReplicated(replicated, form, *gather, state));
+  FSDP_RETURN_IF_ERROR(gather->Synchronize());
   return state;
 }
 
@@ -225,36 +226,36 @@ StateSource SourceOf(const StateDictSettings& settings, const LoadStateDictOptio
 
 absl::StatusOr<IncompatibleKeys> LoadModelState(Module& root, const UnitStore& units, const StateDict& state,
                                                 StateDictType type, const LoadStateDictOptions& options) {
-  if (type == StateDictType::kLocal) RETURN_IF_ERROR(CheckLocal(units));
+  if (type == StateDictType::kLocal) FSDP_RETURN_IF_ERROR(CheckLocal(units));
   if (options.broadcast_from_rank0 && type != StateDictType::kFull) {
     return absl::InvalidArgumentError("broadcast_from_rank0 is for FULL state dicts: rank 0 has no others' shards");
   }
   const AllRanks ranks(units.groups());
   const StateSource from = SourceOf(type, options);
   const bool looked_at = from != StateSource::kFullFirst || ranks.rank() == 0;
-  ASSIGN_OR_RETURN(std::vector<ReplicatedTensor> replicated, ReplicatedTensors(root, units));
+  FSDP_ASSIGN_OR_RETURN(std::vector<ReplicatedTensor> replicated, ReplicatedTensors(root, units));
   const StateDict nothing;
   const ModelLoad load(units, std::move(replicated), looked_at ? state : nothing, from);
   absl::Status checked = load.Check(ranks);
   IncompatibleKeys keys = load.Keys();
   if (from != StateSource::kLocal) {
-    RETURN_IF_ERROR(ranks.AgreeOn(checked));
-    ASSIGN_OR_RETURN(keys, UnionOfKeys(ranks, keys, from == StateSource::kFullFirst));
+    FSDP_RETURN_IF_ERROR(ranks.AgreeOn(checked));
+    FSDP_ASSIGN_OR_RETURN(keys, UnionOfKeys(ranks, keys, from == StateSource::kFullFirst));
   }
-  RETURN_IF_ERROR(checked);
-  if (options.strict) RETURN_IF_ERROR(keys.ToStatus("state dict"));
-  RETURN_IF_ERROR(load.Run(keys.missing_keys));
+  FSDP_RETURN_IF_ERROR(checked);
+  if (options.strict) FSDP_RETURN_IF_ERROR(keys.ToStatus("state dict"));
+  FSDP_RETURN_IF_ERROR(load.Run(keys.missing_keys));
   return keys;
 }
 
 absl::StatusOr<StateDict> LiveModelState(Module& root, const UnitStore& units) {
   const StateForm form{.type = StateDictType::kLocal};
-  ASSIGN_OR_RETURN(const std::vector<ReplicatedTensor> replicated, ReplicatedTensors(root, units));
-  ASSIGN_OR_RETURN(const std::unique_ptr<StateGather> gather, StateGather::Create(units));
+  FSDP_ASSIGN_OR_RETURN(const std::vector<ReplicatedTensor> replicated, ReplicatedTensors(root, units));
+  FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<StateGather> gather, StateGather::Create(units));
   StateDict state = EmptyStateDict(units);
   state.type = form.type;
-  RETURN_IF_ERROR(AddLocal(units, form, *gather, state));
-  RETURN_IF_ERROR(AddReplicated(replicated, form, *gather, state));
+  FSDP_RETURN_IF_ERROR(AddLocal(units, form, *gather, state));
+  FSDP_RETURN_IF_ERROR(AddReplicated(replicated, form, *gather, state));
   return state;
 }
 

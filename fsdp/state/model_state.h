@@ -10,12 +10,12 @@
 #define FSDP_FSDP_STATE_MODEL_STATE_H_
 
 #include "absl/status/statusor.h"
-#include "fsdp/runtime/unit.h"
-#include "fsdp/state/incompatible_keys.h"
-#include "fsdp/state/state_form.h"
-#include "fsdp/state/state_gather.h"
-#include "nn/module.h"
-#include "tensor/state_dict.h"
+#include "fsdp/fsdp/state/incompatible_keys.h"
+#include "fsdp/fsdp/state/state_form.h"
+#include "fsdp/fsdp/state/state_gather.h"
+#include "fsdp/fsdp/units/unit.h"
+#include "fsdp/nn/module.h"
+#include "fsdp/tensor/state_dict.h"
 
 namespace fsdp {
 

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "fsdp/state/optim_entries.h"
+#include "fsdp/fsdp/state/optim_entries.h"
 
 #include <cstdint>
 #include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/tensor/convert.h"
 #include "nlohmann/json.hpp"
-#include "tensor/convert.h"
 
 namespace fsdp {
 namespace {
@@ -39,8 +39,8 @@ absl::StatusOr<OptimEntries> Decode(const std::string& blob) {
     OptimEntry entry;
     entry.fqn = one[0].get<std::string>();
     entry.state = one[1].get<std::string>();
-    ASSIGN_OR_RETURN(entry.dtype, ParseDType(one[2].get<std::string>()));
-    ASSIGN_OR_RETURN(entry.shape, Shape::Create(one[3].get<std::vector<int64_t>>()));
+    FSDP_ASSIGN_OR_RETURN(entry.dtype, ParseDType(one[2].get<std::string>()));
+    FSDP_ASSIGN_OR_RETURN(entry.shape, Shape::Create(one[3].get<std::vector<int64_t>>()));
     const Json::binary_t& bytes = one[4].get_binary();
     entry.scalar.assign(bytes.begin(), bytes.end());
     entries.entries.push_back(std::move(entry));
@@ -101,12 +101,12 @@ absl::StatusOr<OptimEntries> AgreeOnEntries(const AllRanks& ranks, const StateDi
   OptimEntries mine = EntriesOf(state);
   if (from == StateSource::kFull || from == StateSource::kLocal) return mine;
   if (from == StateSource::kFullFirst && ranks.rank() != 0) mine = OptimEntries();
-  ASSIGN_OR_RETURN(const std::vector<std::string> blobs, ranks.GatherBlobs(Encode(mine)));
-  ASSIGN_OR_RETURN(OptimEntries first, Decode(blobs[0]));
+  FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> blobs, ranks.GatherBlobs(Encode(mine)));
+  FSDP_ASSIGN_OR_RETURN(OptimEntries first, Decode(blobs[0]));
   if (from == StateSource::kFullFirst) return first;
   for (size_t rank = 1; rank < blobs.size(); ++rank) {
-    ASSIGN_OR_RETURN(const OptimEntries theirs, Decode(blobs[rank]));
-    RETURN_IF_ERROR(CheckHasAll(rank, theirs, first));
+    FSDP_ASSIGN_OR_RETURN(const OptimEntries theirs, Decode(blobs[rank]));
+    FSDP_RETURN_IF_ERROR(CheckHasAll(rank, theirs, first));
   }
   return first;
 }

@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "fsdp/runtime/all_ranks.h"
-#include "fsdp/state/state_gather.h"
-#include "tensor/state_dict.h"
+#include "fsdp/fsdp/state/state_gather.h"
+#include "fsdp/fsdp/units/all_ranks.h"
+#include "fsdp/tensor/state_dict.h"
 
 namespace fsdp {
 

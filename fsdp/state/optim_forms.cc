@@ -1,28 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "fsdp/state/optim_forms.h"
+#include "fsdp/fsdp/state/optim_forms.h"
 
 #include <memory>
 #include <utility>
 
-#include "base/status_macros.h"
-#include "fsdp/state/model_state.h"
-#include "fsdp/state/optim_state_reader.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/fsdp/state/model_state.h"
+#include "fsdp/fsdp/state/optim_state_reader.h"
 
 namespace fsdp {
 namespace {
 
 absl::Status CheckAll(const OptimStateReader& reader) {
-  for (const OptimStateReader::Item& item : reader.items()) RETURN_IF_ERROR(reader.Check(item, item.entry.dtype));
+  for (const OptimStateReader::Item& item : reader.items()) FSDP_RETURN_IF_ERROR(reader.Check(item, item.entry.dtype));
   return absl::OkStatus();
 }
 
 }  // namespace
 
 absl::StatusOr<StateDict> OptimSlices(const UnitStore& units, const StateDict& state, StateSource from) {
-  ASSIGN_OR_RETURN(const std::unique_ptr<OptimStateReader> reader, OptimStateReader::Create(units, state, from));
+  FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<OptimStateReader> reader, OptimStateReader::Create(units, state, from));
   const absl::Status checked = CheckAll(*reader);
   const bool alone = from == StateSource::kFull || from == StateSource::kLocal;
-  RETURN_IF_ERROR(alone ? checked : reader->gather().ranks().AgreeOn(checked));
+  FSDP_RETURN_IF_ERROR(alone ? checked : reader->gather().ranks().AgreeOn(checked));
   StateDict slices = EmptyStateDict(units);
   slices.type = StateDictType::kLocal;
   for (const OptimStateReader::Item& item : reader->items()) {
@@ -31,15 +31,15 @@ absl::StatusOr<StateDict> OptimSlices(const UnitStore& units, const StateDict& s
     const Interval interval = whole ? Interval{0, entry.shape.numel()} : reader->IntervalOf(item);
     Device& device = reader->gather().device();
     const int64_t nbytes = interval.size() * SizeOf(entry.dtype);
-    ASSIGN_OR_RETURN(Buffer buffer, entry.is_scalar() ? device.AllocatePinned(nbytes) : device.Allocate(nbytes));
+    FSDP_ASSIGN_OR_RETURN(Buffer buffer, entry.is_scalar() ? device.AllocatePinned(nbytes) : device.Allocate(nbytes));
     const Tensor slice(std::move(buffer), entry.dtype, {interval.size()});
-    RETURN_IF_ERROR(reader->Read(item, slice));
+    FSDP_RETURN_IF_ERROR(reader->Read(item, slice));
     const int replica = whole ? reader->gather().ranks().rank() : ShardReplica(units.unit(item.unit));
     slices.Set(entry.key(), LiveSlice(entry.shape, interval, slice, replica));
   }
-  RETURN_IF_ERROR(reader->FinishReads());
+  FSDP_RETURN_IF_ERROR(reader->FinishReads());
   if (reader->param_groups()) slices.Set(StateKey::ParamGroups(), *reader->param_groups());
-  RETURN_IF_ERROR(reader->gather().Synchronize());
+  FSDP_RETURN_IF_ERROR(reader->gather().Synchronize());
   return slices;
 }
 
@@ -50,7 +50,7 @@ absl::StatusOr<StateDict> ShardFullOptimState(const UnitStore& units, const Stat
 absl::StatusOr<StateDict> ScatterFullOptimState(const UnitStore& units, const StateDict* full) {
   const AllRanks ranks(units.groups());
   const bool absent = ranks.rank() == 0 && full == nullptr;
-  RETURN_IF_ERROR(ranks.AgreeOn(
+  FSDP_RETURN_IF_ERROR(ranks.AgreeOn(
       absent ? absl::InvalidArgumentError("rank 0 has no full optimizer state dict to scatter") : absl::OkStatus()));
   const StateDict nothing;
   return OptimSlices(units, full != nullptr ? *full : nothing, StateSource::kFullFirst);

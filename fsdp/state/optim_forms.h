@@ -8,9 +8,9 @@
 #define FSDP_FSDP_STATE_OPTIM_FORMS_H_
 
 #include "absl/status/statusor.h"
-#include "fsdp/runtime/unit.h"
-#include "fsdp/state/state_gather.h"
-#include "tensor/state_dict.h"
+#include "fsdp/fsdp/state/state_gather.h"
+#include "fsdp/fsdp/units/unit.h"
+#include "fsdp/tensor/state_dict.h"
 
 namespace fsdp {
 

@@ -2,7 +2,7 @@
 //
 // An optimizer's state dict from every form into this rank's slices: full, scattered, flattened; and what is wrong with
 // one that cannot be.
-#include "fsdp/state/optim_forms.h"
+#include "fsdp/fsdp/state/optim_forms.h"
 
 #include <cstring>
 #include <functional>
@@ -10,16 +10,16 @@
 #include <string>
 #include <vector>
 
-#include "base/status_macros.h"
-#include "base/status_matchers.h"
-#include "collectives/counting_process_group.h"
-#include "collectives/run_ranks.h"
-#include "fsdp/fsdp.h"
-#include "fsdp/state/state_collector.h"
-#include "fsdp/test_model.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/base/status_matchers.h"
+#include "fsdp/collectives/group/counting_process_group.h"
+#include "fsdp/collectives/run_ranks.h"
+#include "fsdp/fsdp/fsdp.h"
+#include "fsdp/fsdp/state/state_collector.h"
+#include "fsdp/fsdp/test_model.h"
+#include "fsdp/tensor/host_device.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tensor/host_device.h"
 
 namespace fsdp {
 namespace {
@@ -27,15 +27,15 @@ namespace {
 using testing::HasSubstr;
 
 absl::StatusOr<TestModel> Trained(std::shared_ptr<ProcessGroup> group, const FsdpOptions& options = BlockOptions()) {
-  ASSIGN_OR_RETURN(TestModel made, MakeTestModel(std::move(group), options));
-  for (int step = 0; step < 2; ++step) RETURN_IF_ERROR(made.Train(step));
+  FSDP_ASSIGN_OR_RETURN(TestModel made, MakeTestModel(std::move(group), options));
+  for (int step = 0; step < 2; ++step) FSDP_RETURN_IF_ERROR(made.Train(step));
   return made;
 }
 
 absl::StatusOr<StateDict> OptimState(TestModel& made, const StateDictSettings& settings) {
   StateDictTypeGuard guard(*made.model, settings);
   StateDict state;
-  RETURN_IF_ERROR(made.model->AddOptimStateDict(*made.optimizer, state));
+  FSDP_RETURN_IF_ERROR(made.model->AddOptimStateDict(*made.optimizer, state));
   return state;
 }
 
@@ -64,10 +64,10 @@ class OptimFormsTest : public testing::TestWithParam<int> {};
 TEST_P(OptimFormsTest, ShardsAFullStateWithoutCommunication) {
   ASSERT_OK(RunRanks(GetParam(), [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
     const auto counting = std::make_shared<CountingProcessGroup>(group);
-    ASSIGN_OR_RETURN(TestModel made, Trained(counting));
-    ASSIGN_OR_RETURN(const StateDict full, OptimState(made, FullStateDictConfig{}));
+    FSDP_ASSIGN_OR_RETURN(TestModel made, Trained(counting));
+    FSDP_ASSIGN_OR_RETURN(const StateDict full, OptimState(made, FullStateDictConfig{}));
     counting->Reset();
-    ASSIGN_OR_RETURN(const StateDict slices, made.model->ShardFullOptimStateDict(full));
+    FSDP_ASSIGN_OR_RETURN(const StateDict slices, made.model->ShardFullOptimStateDict(full));
     EXPECT_EQ(counting->collectives() + counting->control_calls(), 0);
     EXPECT_EQ(slices.type, StateDictType::kLocal);
     EXPECT_EQ(*slices.FindText(StateKey::ParamGroups()), *full.FindText(StateKey::ParamGroups()));
@@ -78,12 +78,12 @@ TEST_P(OptimFormsTest, ShardsAFullStateWithoutCommunication) {
 
 TEST_P(OptimFormsTest, ScattersAFullStateThatRank0AloneHas) {
   ASSERT_OK(RunRanks(GetParam(), [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
-    ASSIGN_OR_RETURN(TestModel made, Trained(group));
-    ASSIGN_OR_RETURN(const StateDict full,
-                     OptimState(made, {FullStateDictConfig{}, FullOptimStateDictConfig{.rank0_only = true}}));
+    FSDP_ASSIGN_OR_RETURN(TestModel made, Trained(group));
+    FSDP_ASSIGN_OR_RETURN(const StateDict full,
+                          OptimState(made, {FullStateDictConfig{}, FullOptimStateDictConfig{.rank0_only = true}}));
     EXPECT_EQ(full.empty(), group->rank() != 0);
-    ASSIGN_OR_RETURN(const StateDict slices,
-                     made.model->ScatterFullOptimStateDict(group->rank() == 0 ? &full : nullptr));
+    FSDP_ASSIGN_OR_RETURN(const StateDict slices,
+                          made.model->ScatterFullOptimStateDict(group->rank() == 0 ? &full : nullptr));
     ExpectAreTheOptimizers(slices, *made.optimizer);
     return absl::OkStatus();
   }));
@@ -91,9 +91,9 @@ TEST_P(OptimFormsTest, ScattersAFullStateThatRank0AloneHas) {
 
 TEST_P(OptimFormsTest, FlattensAShardedState) {
   ASSERT_OK(RunRanks(GetParam(), [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
-    ASSIGN_OR_RETURN(TestModel made, Trained(group));
-    ASSIGN_OR_RETURN(const StateDict sharded, OptimState(made, ShardedStateDictConfig{}));
-    ASSIGN_OR_RETURN(const StateDict slices, made.model->FlattenShardedOptimStateDict(sharded));
+    FSDP_ASSIGN_OR_RETURN(TestModel made, Trained(group));
+    FSDP_ASSIGN_OR_RETURN(const StateDict sharded, OptimState(made, ShardedStateDictConfig{}));
+    FSDP_ASSIGN_OR_RETURN(const StateDict slices, made.model->FlattenShardedOptimStateDict(sharded));
     ExpectAreTheOptimizers(slices, *made.optimizer);
     return absl::OkStatus();
   }));
@@ -106,21 +106,21 @@ TEST_P(OptimFormsTest, ToLoadGivesAnotherWrappingItsSlices) {
         StateDictSettings(FullStateDictConfig{}, FullOptimStateDictConfig{.rank0_only = true})}) {
     StateCollector before, after;
     ASSERT_OK(RunRanks(GetParam(), [&](std::shared_ptr<ProcessGroup> group) -> absl::Status {
-      ASSIGN_OR_RETURN(TestModel made, Trained(group));
+      FSDP_ASSIGN_OR_RETURN(TestModel made, Trained(group));
       FsdpOptions whole = BlockOptions();
       whole.auto_wrap_policy = WrapPolicy();
       whole.use_orig_params = true;
-      ASSIGN_OR_RETURN(TestModel other, MakeTestModel(group, whole));
-      ASSIGN_OR_RETURN(const StateDict state, OptimState(made, settings));
+      FSDP_ASSIGN_OR_RETURN(TestModel other, MakeTestModel(group, whole));
+      FSDP_ASSIGN_OR_RETURN(const StateDict state, OptimState(made, settings));
       StateDictTypeGuard guard(*other.model, settings);
-      ASSIGN_OR_RETURN(const StateDict slices, other.model->OptimStateDictToLoad(state, *other.optimizer));
+      FSDP_ASSIGN_OR_RETURN(const StateDict slices, other.model->OptimStateDictToLoad(state, *other.optimizer));
       {
         StateDictTypeGuard local(*other.model, LocalStateDictConfig{});
-        RETURN_IF_ERROR(other.model->LoadOptimStateDict(slices, *other.optimizer));
+        FSDP_RETURN_IF_ERROR(other.model->LoadOptimStateDict(slices, *other.optimizer));
       }
-      ASSIGN_OR_RETURN(const StateDict a, OptimState(made, FullStateDictConfig{}));
+      FSDP_ASSIGN_OR_RETURN(const StateDict a, OptimState(made, FullStateDictConfig{}));
       before.Add(a);
-      ASSIGN_OR_RETURN(const StateDict b, OptimState(other, FullStateDictConfig{}));
+      FSDP_ASSIGN_OR_RETURN(const StateDict b, OptimState(other, FullStateDictConfig{}));
       after.Add(b);
       return absl::OkStatus();
     }));
@@ -132,7 +132,7 @@ INSTANTIATE_TEST_SUITE_P(WorldSizes, OptimFormsTest, testing::Values(1, 2, 3, 4)
 
 TEST(OptimFormsErrorTest, Rank0WithoutAStateToScatterIsEveryRanksError) {
   const absl::Status status = RunRanks(2, [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
-    ASSIGN_OR_RETURN(TestModel made, Trained(group));
+    FSDP_ASSIGN_OR_RETURN(TestModel made, Trained(group));
     return made.model->ScatterFullOptimStateDict(nullptr).status();
   });
   EXPECT_THAT(status, StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("rank 0 has no full optimizer state")));
@@ -140,8 +140,8 @@ TEST(OptimFormsErrorTest, Rank0WithoutAStateToScatterIsEveryRanksError) {
 
 TEST(OptimFormsErrorTest, AShapeThatIsNotTheParametersIsNamed) {
   const absl::Status status = RunRanks(2, [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
-    ASSIGN_OR_RETURN(TestModel made, Trained(group));
-    ASSIGN_OR_RETURN(StateDict full, OptimState(made, FullStateDictConfig{}));
+    FSDP_ASSIGN_OR_RETURN(TestModel made, Trained(group));
+    FSDP_ASSIGN_OR_RETURN(StateDict full, OptimState(made, FullStateDictConfig{}));
     const StateKey key = StateKey::OptimState("transformer.ln_f.bias", "exp_avg");
     ShardedTensor wrong = *full.FindTensor(key);
     wrong.shape = {5, 3};
@@ -154,8 +154,8 @@ TEST(OptimFormsErrorTest, AShapeThatIsNotTheParametersIsNamed) {
 
 TEST(OptimFormsErrorTest, AChunkThatOneRankLacksIsNamedWithTheRank) {
   const absl::Status status = RunRanks(3, [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
-    ASSIGN_OR_RETURN(TestModel made, Trained(group));
-    ASSIGN_OR_RETURN(const StateDict sharded, OptimState(made, ShardedStateDictConfig{}));
+    FSDP_ASSIGN_OR_RETURN(TestModel made, Trained(group));
+    FSDP_ASSIGN_OR_RETURN(const StateDict sharded, OptimState(made, ShardedStateDictConfig{}));
     StateDict damaged;
     for (const auto& [key, value] : sharded.entries()) {
       if (group->rank() == 2 && key.ToString() == "optim/state/transformer.wpe.weight/exp_avg_sq") continue;
@@ -193,24 +193,24 @@ TEST(OptimUnmanagedTest, ParametersThatNoUnitHasAreSavedWholeAndComeBack) {
         StateDictSettings(LocalStateDictConfig{}),
         StateDictSettings(FullStateDictConfig{}, FullOptimStateDictConfig{.rank0_only = true})}) {
     ASSERT_OK(RunRanks(3, [&](std::shared_ptr<ProcessGroup> group) -> absl::Status {
-      ASSIGN_OR_RETURN(TestModel plain, MakeTestModel(group, BlockOptions()));
+      FSDP_ASSIGN_OR_RETURN(TestModel plain, MakeTestModel(group, BlockOptions()));
       WithHead with(std::move(plain));
-      RETURN_IF_ERROR(with.made.Train(0));
-      ASSIGN_OR_RETURN(const StateDict state, OptimState(with.made, settings));
+      FSDP_RETURN_IF_ERROR(with.made.Train(0));
+      FSDP_ASSIGN_OR_RETURN(const StateDict state, OptimState(with.made, settings));
       const ShardedTensor* saved = state.FindTensor(StateKey::OptimState("head.weight", "exp_avg"));
       if (!state.empty()) {
         if (saved == nullptr) return absl::NotFoundError("head.weight");
         EXPECT_EQ(saved->shards.at(0).interval, (Interval{0, 6}));
         EXPECT_EQ(saved->replica, group->rank());
       }
-      ASSIGN_OR_RETURN(TestModel again, MakeTestModel(group, BlockOptions()));
+      FSDP_ASSIGN_OR_RETURN(TestModel again, MakeTestModel(group, BlockOptions()));
       WithHead loaded(std::move(again));
       StateDictTypeGuard guard(*loaded.made.model, settings);
-      RETURN_IF_ERROR(loaded.made.model->LoadOptimStateDict(state, *loaded.made.optimizer));
+      FSDP_RETURN_IF_ERROR(loaded.made.model->LoadOptimStateDict(state, *loaded.made.optimizer));
       const size_t index = loaded.made.optimizer->parameters().size() - 1;
       EXPECT_EQ(loaded.made.optimizer->step_count(index), 1);
-      ASSIGN_OR_RETURN(const Tensor a, with.made.optimizer->State(index, "exp_avg"));
-      ASSIGN_OR_RETURN(const Tensor b, loaded.made.optimizer->State(index, "exp_avg"));
+      FSDP_ASSIGN_OR_RETURN(const Tensor a, with.made.optimizer->State(index, "exp_avg"));
+      FSDP_ASSIGN_OR_RETURN(const Tensor b, loaded.made.optimizer->State(index, "exp_avg"));
       EXPECT_EQ(std::memcmp(a.data(), b.data(), a.nbytes()), 0);
       return absl::OkStatus();
     }));
@@ -220,15 +220,15 @@ TEST(OptimUnmanagedTest, ParametersThatNoUnitHasAreSavedWholeAndComeBack) {
 // Entries of the user's own go through every form as they are; an optimizer cannot take them.
 TEST(OptimUnmanagedTest, UnknownEntriesAreCopiedThroughAndRefusedByAnOptimizerThatIsStrict) {
   ASSERT_OK(RunRanks(2, [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
-    ASSIGN_OR_RETURN(TestModel made, Trained(group));
-    ASSIGN_OR_RETURN(const Tensor mine, Tensor::Empty(made.model->device(), DType::kInt64, {2}));
+    FSDP_ASSIGN_OR_RETURN(TestModel made, Trained(group));
+    FSDP_ASSIGN_OR_RETURN(const Tensor mine, Tensor::Empty(made.model->device(), DType::kInt64, {2}));
     mine.data_as<int64_t>()[0] = 41;
     mine.data_as<int64_t>()[1] = 42;
     StateDict state;
     state.Set(StateKey::OptimState("my.counter", "hits"), ShardedTensor::Whole(mine));
-    RETURN_IF_ERROR(made.model->AddOptimStateDict(*made.optimizer, state));
-    ASSIGN_OR_RETURN(const StateDict slices,
-                     made.model->ScatterFullOptimStateDict(group->rank() == 0 ? &state : nullptr));
+    FSDP_RETURN_IF_ERROR(made.model->AddOptimStateDict(*made.optimizer, state));
+    FSDP_ASSIGN_OR_RETURN(const StateDict slices,
+                          made.model->ScatterFullOptimStateDict(group->rank() == 0 ? &state : nullptr));
     const ShardedTensor* through = slices.FindTensor(StateKey::OptimState("my.counter", "hits"));
     if (through == nullptr) return absl::NotFoundError("my.counter");
     EXPECT_EQ(through->shards.at(0).data.data_as<int64_t>()[1], 42);
@@ -243,12 +243,12 @@ TEST(OptimUnmanagedTest, UnknownEntriesAreCopiedThroughAndRefusedByAnOptimizerTh
 
 TEST(OptimStateErrorTest, StateMissingOnARankIsNamedAndNeverZero) {
   const absl::Status status = RunRanks(3, [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
-    ASSIGN_OR_RETURN(TestModel made, Trained(group));
+    FSDP_ASSIGN_OR_RETURN(TestModel made, Trained(group));
     std::vector<ShardedParameter*> some = made.model->parameters();
     if (group->rank() == 1) some.pop_back();
     AdamW partial(some, {});
     for (ShardedParameter* parameter : some) parameter->has_grad = true;
-    RETURN_IF_ERROR(partial.Step(made.model->stream()));
+    FSDP_RETURN_IF_ERROR(partial.Step(made.model->stream()));
     StateDict state;
     return made.model->AddOptimStateDict(partial, state);
   });
@@ -258,7 +258,7 @@ TEST(OptimStateErrorTest, StateMissingOnARankIsNamedAndNeverZero) {
 
 TEST(OptimStateErrorTest, StepsThatDifferBetweenRanksAreNamed) {
   const absl::Status status = RunRanks(2, [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
-    ASSIGN_OR_RETURN(TestModel made, Trained(group));
+    FSDP_ASSIGN_OR_RETURN(TestModel made, Trained(group));
     if (group->rank() == 1) made.optimizer->set_step_count(0, 9);
     StateDict state;
     return made.model->AddOptimStateDict(*made.optimizer, state);
@@ -269,7 +269,7 @@ TEST(OptimStateErrorTest, StepsThatDifferBetweenRanksAreNamed) {
 
 TEST(OptimStateErrorTest, StateThatWasNeverMadeIsNamed) {
   const absl::Status status = RunRanks(2, [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
-    ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, BlockOptions()));
+    FSDP_ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, BlockOptions()));
     for (size_t i = 0; i < made.optimizer->parameters().size(); ++i) made.optimizer->set_step_count(i, 3);
     StateDict state;
     return made.model->AddOptimStateDict(*made.optimizer, state);
@@ -279,9 +279,10 @@ TEST(OptimStateErrorTest, StateThatWasNeverMadeIsNamed) {
 
 TEST(OptimStateErrorTest, StateKeyedByIdsMustBeRekeyed) {
   const absl::Status status = RunRanks(2, [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
-    ASSIGN_OR_RETURN(TestModel made, Trained(group));
-    ASSIGN_OR_RETURN(const StateDict full, OptimState(made, FullStateDictConfig{}));
-    ASSIGN_OR_RETURN(const StateDict by_id, RekeyOptimStateDict(full, OptimStateKeyType::kParamId, *made.optimizer));
+    FSDP_ASSIGN_OR_RETURN(TestModel made, Trained(group));
+    FSDP_ASSIGN_OR_RETURN(const StateDict full, OptimState(made, FullStateDictConfig{}));
+    FSDP_ASSIGN_OR_RETURN(const StateDict by_id,
+                          RekeyOptimStateDict(full, OptimStateKeyType::kParamId, *made.optimizer));
     EXPECT_OK(RekeyOptimStateDict(by_id, OptimStateKeyType::kParamName, *made.optimizer));
     return made.model->LoadOptimStateDict(by_id, *made.optimizer);
   });
@@ -290,13 +291,13 @@ TEST(OptimStateErrorTest, StateKeyedByIdsMustBeRekeyed) {
 
 TEST(OptimStateTest, ParametersWithoutStateHaveNoneAndLoseAnOldOne) {
   ASSERT_OK(RunRanks(2, [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
-    ASSIGN_OR_RETURN(TestModel fresh, MakeTestModel(group, BlockOptions()));
-    ASSIGN_OR_RETURN(const StateDict none, OptimState(fresh, FullStateDictConfig{}));
+    FSDP_ASSIGN_OR_RETURN(TestModel fresh, MakeTestModel(group, BlockOptions()));
+    FSDP_ASSIGN_OR_RETURN(const StateDict none, OptimState(fresh, FullStateDictConfig{}));
     EXPECT_EQ(none.entries().size(), 1u);  // param_groups
-    ASSIGN_OR_RETURN(TestModel made, Trained(group));
-    RETURN_IF_ERROR(made.model->LoadOptimStateDict(none, *made.optimizer));
+    FSDP_ASSIGN_OR_RETURN(TestModel made, Trained(group));
+    FSDP_RETURN_IF_ERROR(made.model->LoadOptimStateDict(none, *made.optimizer));
     EXPECT_EQ(made.optimizer->step_count(0), 0);
-    ASSIGN_OR_RETURN(const Tensor moment, made.optimizer->State(0, "exp_avg"));
+    FSDP_ASSIGN_OR_RETURN(const Tensor moment, made.optimizer->State(0, "exp_avg"));
     for (int64_t i = 0; i < moment.numel(); ++i) EXPECT_EQ(moment.data_as<float>()[i], 0.0f);
     return absl::OkStatus();
   }));
@@ -304,18 +305,18 @@ TEST(OptimStateTest, ParametersWithoutStateHaveNoneAndLoseAnOldOne) {
 
 TEST(OptimStateTest, WithoutParamGroupsInTheStateHyperparametersStay) {
   ASSERT_OK(RunRanks(2, [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
-    ASSIGN_OR_RETURN(TestModel made, Trained(group));
-    ASSIGN_OR_RETURN(StateDict with, OptimState(made, FullStateDictConfig{}));
-    RETURN_IF_ERROR(made.optimizer->SetHyperparameter("lr", 0.75));
+    FSDP_ASSIGN_OR_RETURN(TestModel made, Trained(group));
+    FSDP_ASSIGN_OR_RETURN(StateDict with, OptimState(made, FullStateDictConfig{}));
+    FSDP_RETURN_IF_ERROR(made.optimizer->SetHyperparameter("lr", 0.75));
     StateDict without;
     for (const auto& [key, value] : with.entries()) {
       if (key.section != StateKey::Section::kParamGroups) without.Set(key, value);
     }
-    ASSIGN_OR_RETURN(const StateDict slices, made.model->ShardFullOptimStateDict(without));
+    FSDP_ASSIGN_OR_RETURN(const StateDict slices, made.model->ShardFullOptimStateDict(without));
     EXPECT_EQ(slices.FindText(StateKey::ParamGroups()), nullptr);
-    RETURN_IF_ERROR(made.model->LoadOptimStateDict(without, *made.optimizer));
+    FSDP_RETURN_IF_ERROR(made.model->LoadOptimStateDict(without, *made.optimizer));
     EXPECT_EQ(made.optimizer->ParamGroups()[0].values[0].second, 0.75);
-    RETURN_IF_ERROR(made.model->LoadOptimStateDict(with, *made.optimizer));
+    FSDP_RETURN_IF_ERROR(made.model->LoadOptimStateDict(with, *made.optimizer));
     EXPECT_EQ(made.optimizer->ParamGroups()[0].values[0].second, 1e-2);
     return absl::OkStatus();
   }));

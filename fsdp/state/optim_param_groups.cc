@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "fsdp/state/optim_param_groups.h"
+#include "fsdp/fsdp/state/optim_param_groups.h"
 
 #include <set>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "base/status_macros.h"
+#include "fsdp/base/status_macros.h"
 #include "nlohmann/json.hpp"
 
 namespace fsdp {
@@ -83,15 +83,15 @@ absl::Status LoadParamGroups(const std::string& text, Optimizer& optimizer) {
   }
   std::vector<Setting> settings;
   for (size_t g = 0; g < mine.size(); ++g) {
-    RETURN_IF_ERROR(SameParameters(g, saved[g], mine[g]));
+    FSDP_RETURN_IF_ERROR(SameParameters(g, saved[g], mine[g]));
     for (const auto& [name, before] : mine[g].values) {
       const Json value = ValueOf(saved[g], name);
       if (value.is_null()) continue;
-      ASSIGN_OR_RETURN(const double number, NumberOf(g, name, value));
+      FSDP_ASSIGN_OR_RETURN(const double number, NumberOf(g, name, value));
       settings.push_back({g, name, number});
     }
   }
-  for (const Setting& s : settings) RETURN_IF_ERROR(optimizer.SetGroupHyperparameter(s.group, s.name, s.value));
+  for (const Setting& s : settings) FSDP_RETURN_IF_ERROR(optimizer.SetGroupHyperparameter(s.group, s.name, s.value));
   return absl::OkStatus();
 }
 

@@ -8,7 +8,7 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "optim/optimizer.h"
+#include "fsdp/optim/optimizer.h"
 
 namespace fsdp {
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "fsdp/state/optim_shards.h"
+#include "fsdp/fsdp/state/optim_shards.h"
 
 #include <set>
 
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/tensor/ops.h"
 #include "nlohmann/json.hpp"
-#include "tensor/ops.h"
 
 namespace fsdp {
 namespace {
@@ -47,12 +47,12 @@ OptimShards::OptimShards(const UnitStore& units, Optimizer& optimizer) : units_(
 }
 
 absl::Status OptimShards::Agree(const AllRanks& ranks) const {
-  RETURN_IF_ERROR(ranks.AgreeOn(CheckStates()));
+  FSDP_RETURN_IF_ERROR(ranks.AgreeOn(CheckStates()));
   Steps mine;
   for (const auto& [fqn, i] : index_) {
     if (optimizer_.step_count(i) > 0) mine[fqn] = optimizer_.step_count(i);
   }
-  ASSIGN_OR_RETURN(const std::vector<std::string> all, ranks.GatherBlobs(nlohmann::json(mine).dump()));
+  FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> all, ranks.GatherBlobs(nlohmann::json(mine).dump()));
   for (int rank = 0; rank < static_cast<int>(all.size()); ++rank) {
     if (all[rank] == all[0]) continue;
     const nlohmann::json theirs = nlohmann::json::parse(all[rank], nullptr, /*allow_exceptions=*/false);
@@ -60,7 +60,7 @@ absl::Status OptimShards::Agree(const AllRanks& ranks) const {
     if (!theirs.is_object() || !first.is_object()) {
       return absl::FailedPreconditionError("ranks must ask for the optimizer's state at the same time");
     }
-    RETURN_IF_ERROR(Compare(rank, theirs.get<Steps>(), first.get<Steps>()));
+    FSDP_RETURN_IF_ERROR(Compare(rank, theirs.get<Steps>(), first.get<Steps>()));
   }
   return absl::OkStatus();
 }
@@ -68,7 +68,7 @@ absl::Status OptimShards::Agree(const AllRanks& ranks) const {
 absl::Status OptimShards::CheckStates() const {
   for (size_t i = 0; i < optimizer_.parameters().size(); ++i) {
     if (optimizer_.step_count(i) == 0) continue;
-    for (const std::string& name : optimizer_.StateNames()) RETURN_IF_ERROR(Slice(i, name).status());
+    for (const std::string& name : optimizer_.StateNames()) FSDP_RETURN_IF_ERROR(Slice(i, name).status());
   }
   return absl::OkStatus();
 }
@@ -86,7 +86,7 @@ bool OptimShards::has_state(int unit) const {
 }
 
 absl::StatusOr<Tensor> OptimShards::Slice(size_t index, const std::string& state) const {
-  ASSIGN_OR_RETURN(const Tensor slice, optimizer_.State(index, state));
+  FSDP_ASSIGN_OR_RETURN(const Tensor slice, optimizer_.State(index, state));
   if (slice.defined()) return slice;
   return absl::FailedPreconditionError(absl::StrCat("optimizer state of \"", optimizer_.parameters()[index]->fqn,
                                                     "\" lacks ", state, " after ", optimizer_.step_count(index),
@@ -95,14 +95,14 @@ absl::StatusOr<Tensor> OptimShards::Slice(size_t index, const std::string& state
 
 absl::Status OptimShards::Gather(int u, const std::string& state, StateGather& gather) const {
   const Unit& unit = units_.unit(u);
-  ASSIGN_OR_RETURN(const Tensor shard, gather.OwnPart(u, DType::kFloat32));
+  FSDP_ASSIGN_OR_RETURN(const Tensor shard, gather.OwnPart(u, DType::kFloat32));
   gather.device().ops().Zero(shard, gather.stream());
   for (size_t i = 0; i < unit.parameters.size(); ++i) {
     const ShardLayout::Slice slice = unit.layout.ShardSlice(i, unit.groups.shard_rank());
     if (slice.interval.empty() || steps(u, i) == 0) continue;
-    ASSIGN_OR_RETURN(const Tensor from, Slice(index_.at(unit.parameters[i]->fqn), state));
+    FSDP_ASSIGN_OR_RETURN(const Tensor from, Slice(index_.at(unit.parameters[i]->fqn), state));
     const Interval in_shard{slice.offset_in_shard, slice.offset_in_shard + slice.interval.size()};
-    RETURN_IF_ERROR(gather.Copy(from, shard.Slice(in_shard)));
+    FSDP_RETURN_IF_ERROR(gather.Copy(from, shard.Slice(in_shard)));
   }
   gather.GatherOwnPart();
   return absl::OkStatus();

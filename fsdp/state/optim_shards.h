@@ -11,10 +11,10 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "fsdp/runtime/all_ranks.h"
-#include "fsdp/runtime/unit.h"
-#include "fsdp/state/state_gather.h"
-#include "optim/optimizer.h"
+#include "fsdp/fsdp/state/state_gather.h"
+#include "fsdp/fsdp/units/all_ranks.h"
+#include "fsdp/fsdp/units/unit.h"
+#include "fsdp/optim/optimizer.h"
 
 namespace fsdp {
 

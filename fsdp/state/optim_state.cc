@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "fsdp/state/optim_state.h"
+#include "fsdp/fsdp/state/optim_state.h"
 
 #include <utility>
 
-#include "base/status_macros.h"
-#include "fsdp/state/model_state.h"
-#include "fsdp/state/optim_param_groups.h"
-#include "fsdp/state/optim_shards.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/fsdp/state/model_state.h"
+#include "fsdp/fsdp/state/optim_param_groups.h"
+#include "fsdp/fsdp/state/optim_shards.h"
 
 namespace fsdp {
 namespace {
@@ -23,10 +23,10 @@ class OptimStateWriter {
     if (!shards_.has_state(u)) return absl::OkStatus();
     const Unit& unit = units_.unit(u);
     for (const std::string& name : shards_.optimizer().StateNames()) {
-      RETURN_IF_ERROR(shards_.Gather(u, name, gather_));
+      FSDP_RETURN_IF_ERROR(shards_.Gather(u, name, gather_));
       for (size_t i = 0; Receives() && i < unit.parameters.size(); ++i) {
         if (shards_.steps(u, i) == 0) continue;
-        ASSIGN_OR_RETURN(ShardedTensor tensor, gather_.Extract(i, form_));
+        FSDP_ASSIGN_OR_RETURN(ShardedTensor tensor, gather_.Extract(i, form_));
         state_.Set(StateKey::OptimState(unit.parameters[i]->fqn, name), std::move(tensor));
       }
     }
@@ -48,9 +48,9 @@ class OptimStateWriter {
     const ShardedParameter& parameter = *optimizer.parameters()[index];
     if (optimizer.step_count(index) == 0 || !Receives()) return absl::OkStatus();
     for (const std::string& name : optimizer.StateNames()) {
-      ASSIGN_OR_RETURN(Tensor slice, shards_.Slice(index, name));
+      FSDP_ASSIGN_OR_RETURN(Tensor slice, shards_.Slice(index, name));
       if (form_.offload_to_cpu && slice.numel() > 0) {
-        ASSIGN_OR_RETURN(slice, gather_.CopyOf(slice, /*to_host=*/true));
+        FSDP_ASSIGN_OR_RETURN(slice, gather_.CopyOf(slice, /*to_host=*/true));
       }
       state_.Set(StateKey::OptimState(parameter.fqn, name),
                  LiveSlice(parameter.shape, parameter.interval, slice, replica));
@@ -87,16 +87,16 @@ std::vector<int> ReplicasOf(const UnitStore& units, const Optimizer& optimizer, 
 }  // namespace
 
 absl::Status AddOptimState(const UnitStore& units, Optimizer& optimizer, const StateForm& form, StateDict& state) {
-  ASSIGN_OR_RETURN(const std::unique_ptr<StateGather> gather, StateGather::Create(units));
+  FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<StateGather> gather, StateGather::Create(units));
   const OptimShards shards(units, optimizer);
   const std::vector<int> replicas = ReplicasOf(units, optimizer, gather->ranks().rank());
   OptimStateWriter writer(units, shards, form, *gather, state);
   if (form.type == StateDictType::kLocal) {
-    for (size_t i = 0; i < replicas.size(); ++i) RETURN_IF_ERROR(writer.AddSlices(i, replicas[i]));
+    for (size_t i = 0; i < replicas.size(); ++i) FSDP_RETURN_IF_ERROR(writer.AddSlices(i, replicas[i]));
   } else {
-    RETURN_IF_ERROR(shards.Agree(gather->ranks()));
-    for (int u = 0; u < units.size(); ++u) RETURN_IF_ERROR(writer.AddGathered(u));
-    for (const size_t i : shards.unmanaged()) RETURN_IF_ERROR(writer.AddSlices(i, replicas[i]));
+    FSDP_RETURN_IF_ERROR(shards.Agree(gather->ranks()));
+    for (int u = 0; u < units.size(); ++u) FSDP_RETURN_IF_ERROR(writer.AddGathered(u));
+    for (const size_t i : shards.unmanaged()) FSDP_RETURN_IF_ERROR(writer.AddSlices(i, replicas[i]));
   }
   if (writer.Receives()) state.Set(StateKey::ParamGroups(), ParamGroupsJson(optimizer));
   return gather->Synchronize();

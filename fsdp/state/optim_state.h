@@ -9,12 +9,12 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "fsdp/runtime/unit.h"
-#include "fsdp/state/optim_entries.h"
-#include "fsdp/state/state_form.h"
-#include "fsdp/state/state_gather.h"
-#include "optim/optimizer.h"
-#include "tensor/state_dict.h"
+#include "fsdp/fsdp/state/optim_entries.h"
+#include "fsdp/fsdp/state/state_form.h"
+#include "fsdp/fsdp/state/state_gather.h"
+#include "fsdp/fsdp/units/unit.h"
+#include "fsdp/optim/optimizer.h"
+#include "fsdp/tensor/state_dict.h"
 
 namespace fsdp {
 

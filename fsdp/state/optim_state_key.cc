@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "fsdp/state/optim_state_key.h"
+#include "fsdp/fsdp/state/optim_state_key.h"
 
 #include <algorithm>
 #include <map>
@@ -10,7 +10,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
+#include "fsdp/base/status_macros.h"
 #include "nlohmann/json.hpp"
 
 namespace fsdp {
@@ -86,7 +86,7 @@ absl::StatusOr<std::string> RekeyGroups(const std::string& text, OptimStateKeyTy
     std::vector<size_t> ids;
     for (const nlohmann::ordered_json& param : group["params"]) {
       const std::string key = param.is_string() ? param.get<std::string>() : param.dump();
-      ASSIGN_OR_RETURN(const size_t id, keys.IdOf(key));
+      FSDP_ASSIGN_OR_RETURN(const size_t id, keys.IdOf(key));
       ids.push_back(id);
     }
     std::sort(ids.begin(), ids.end());
@@ -104,7 +104,7 @@ absl::StatusOr<std::string> RekeyGroups(const std::string& text, OptimStateKeyTy
 absl::StatusOr<StateDict> RekeyOptimStateDict(const StateDict& state, OptimStateKeyType key_type,
                                               const Optimizer& optimizer) {
   const ParameterKeys keys(optimizer);
-  ASSIGN_OR_RETURN(const std::optional<OptimStateKeyType> before, KeyTypeOf(state, keys));
+  FSDP_ASSIGN_OR_RETURN(const std::optional<OptimStateKeyType> before, KeyTypeOf(state, keys));
   if (before == key_type) return state;
   StateDict rekeyed;
   rekeyed.type = state.type;
@@ -113,10 +113,10 @@ absl::StatusOr<StateDict> RekeyOptimStateDict(const StateDict& state, OptimState
   std::vector<std::pair<size_t, const StateDict::Entry*>> by_id;
   for (const StateDict::Entry& entry : state.entries()) {
     if (IsOptimState(entry)) {
-      ASSIGN_OR_RETURN(const size_t id, keys.IdOf(entry.first.fqn));
+      FSDP_ASSIGN_OR_RETURN(const size_t id, keys.IdOf(entry.first.fqn));
       by_id.emplace_back(id, &entry);
     } else if (entry.first.section == StateKey::Section::kParamGroups) {
-      ASSIGN_OR_RETURN(std::string groups, RekeyGroups(std::get<std::string>(entry.second), key_type, keys));
+      FSDP_ASSIGN_OR_RETURN(std::string groups, RekeyGroups(std::get<std::string>(entry.second), key_type, keys));
       rekeyed.Set(entry.first, std::move(groups));
     } else {
       rekeyed.Set(entry.first, entry.second);
@@ -131,7 +131,7 @@ absl::StatusOr<StateDict> RekeyOptimStateDict(const StateDict& state, OptimState
 
 absl::Status CheckKeyedByName(const StateDict& state, const Optimizer& optimizer) {
   const ParameterKeys keys(optimizer);
-  ASSIGN_OR_RETURN(const std::optional<OptimStateKeyType> type, KeyTypeOf(state, keys));
+  FSDP_ASSIGN_OR_RETURN(const std::optional<OptimStateKeyType> type, KeyTypeOf(state, keys));
   if (type != OptimStateKeyType::kParamId) return absl::OkStatus();
   return absl::InvalidArgumentError(
       "the optimizer state is keyed by parameter ids; RekeyOptimStateDict(state, OptimStateKeyType::kParamName, "

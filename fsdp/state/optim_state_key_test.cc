@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "fsdp/state/optim_state_key.h"
+#include "fsdp/fsdp/state/optim_state_key.h"
 
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "base/status_matchers.h"
-#include "fsdp/state/optim_param_groups.h"
+#include "fsdp/base/status_matchers.h"
+#include "fsdp/fsdp/state/optim_param_groups.h"
+#include "fsdp/optim/adamw.h"
+#include "fsdp/optim/sgd.h"
+#include "fsdp/tensor/host_device.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
-#include "optim/adamw.h"
-#include "optim/sgd.h"
-#include "tensor/host_device.h"
 
 namespace fsdp {
 namespace {

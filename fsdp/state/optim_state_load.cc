@@ -7,12 +7,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "base/status_macros.h"
-#include "fsdp/state/optim_param_groups.h"
-#include "fsdp/state/optim_state.h"
-#include "fsdp/state/optim_state_key.h"
-#include "fsdp/state/optim_state_reader.h"
-#include "tensor/ops.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/fsdp/state/optim_param_groups.h"
+#include "fsdp/fsdp/state/optim_state.h"
+#include "fsdp/fsdp/state/optim_state_key.h"
+#include "fsdp/fsdp/state/optim_state_reader.h"
+#include "fsdp/tensor/ops.h"
 
 namespace fsdp {
 namespace {
@@ -38,9 +38,9 @@ class OptimLoad {
         unexpected_.insert(item.entry.fqn);
         continue;
       }
-      RETURN_IF_ERROR(PlanOne(item, found->second));
+      FSDP_RETURN_IF_ERROR(PlanOne(item, found->second));
     }
-    for (size_t i = 0; i < present_.size(); ++i) RETURN_IF_ERROR(CheckComplete(i));
+    for (size_t i = 0; i < present_.size(); ++i) FSDP_RETURN_IF_ERROR(CheckComplete(i));
     return absl::OkStatus();
   }
 
@@ -51,13 +51,13 @@ class OptimLoad {
   absl::Status Run(OptimStateReader& reader) {
     for (const Item& item : reader.items()) {
       if (item.entry.state == kOptimStep) continue;
-      ASSIGN_OR_RETURN(const Tensor slice, DestinationOf(item, reader));
-      RETURN_IF_ERROR(reader.Read(item, slice));
+      FSDP_ASSIGN_OR_RETURN(const Tensor slice, DestinationOf(item, reader));
+      FSDP_RETURN_IF_ERROR(reader.Read(item, slice));
     }
-    RETURN_IF_ERROR(reader.FinishReads());
+    FSDP_RETURN_IF_ERROR(reader.FinishReads());
     for (size_t i = 0; i < present_.size(); ++i) {
       optimizer_.set_step_count(i, present_[i].steps);
-      if (present_[i].states.empty()) RETURN_IF_ERROR(Forget(i, reader.gather()));
+      if (present_[i].states.empty()) FSDP_RETURN_IF_ERROR(Forget(i, reader.gather()));
     }
     return absl::OkStatus();
   }
@@ -79,14 +79,14 @@ class OptimLoad {
     const std::string& state = item.entry.state;
     present_[index].states.insert(state);
     if (state != kOptimStep) {
-      RETURN_IF_ERROR(optimizer_.State(index, state).status());
+      FSDP_RETURN_IF_ERROR(optimizer_.State(index, state).status());
       const Shape& shape = optimizer_.parameters()[index]->shape;
       if (item.entry.shape == shape) return reader_.Check(item, DType::kFloat32);
       return absl::InvalidArgumentError(absl::StrCat("tensor \"", item.entry.key().ToString(), "\": shape ",
                                                      item.entry.shape.ToString(),
                                                      " in the state dict != ", shape.ToString(), " in the model"));
     }
-    ASSIGN_OR_RETURN(const double steps, item.entry.Value());
+    FSDP_ASSIGN_OR_RETURN(const double steps, item.entry.Value());
     if (!(steps >= 0) || !std::isfinite(steps)) {
       return absl::InvalidArgumentError(
           absl::StrCat("optimizer state \"", item.entry.key().ToString(), "\": ", steps, " steps"));
@@ -112,7 +112,7 @@ class OptimLoad {
   // What an earlier life left in the states of a parameter that has none now.
   absl::Status Forget(size_t index, StateGather& gather) {
     for (const std::string& name : optimizer_.StateNames()) {
-      ASSIGN_OR_RETURN(const Tensor slice, optimizer_.State(index, name));
+      FSDP_ASSIGN_OR_RETURN(const Tensor slice, optimizer_.State(index, name));
       if (slice.defined()) gather.device().ops().Zero(slice, gather.stream());
     }
     return absl::OkStatus();
@@ -135,17 +135,17 @@ absl::Status CheckExpected(const std::vector<std::string>& unexpected) {
 
 absl::StatusOr<std::vector<std::string>> LoadOptimState(const UnitStore& units, const StateDict& state,
                                                         StateSource from, bool strict, Optimizer& optimizer) {
-  ASSIGN_OR_RETURN(const std::unique_ptr<OptimStateReader> reader, OptimStateReader::Create(units, state, from));
+  FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<OptimStateReader> reader, OptimStateReader::Create(units, state, from));
   const AllRanks& ranks = reader->gather().ranks();
   const bool here = from != StateSource::kFullFirst || ranks.rank() == 0;
   absl::Status planned = here ? CheckKeyedByName(state, optimizer) : absl::OkStatus();
   OptimLoad load(*reader, units, optimizer);
   if (planned.ok()) planned = load.Plan();
   if (planned.ok() && strict) planned = CheckExpected(load.unexpected());
-  RETURN_IF_ERROR(from == StateSource::kLocal ? planned : ranks.AgreeOn(planned));
-  if (reader->param_groups()) RETURN_IF_ERROR(LoadParamGroups(*reader->param_groups(), optimizer));
-  RETURN_IF_ERROR(load.Run(*reader));
-  RETURN_IF_ERROR(reader->gather().Synchronize());
+  FSDP_RETURN_IF_ERROR(from == StateSource::kLocal ? planned : ranks.AgreeOn(planned));
+  if (reader->param_groups()) FSDP_RETURN_IF_ERROR(LoadParamGroups(*reader->param_groups(), optimizer));
+  FSDP_RETURN_IF_ERROR(load.Run(*reader));
+  FSDP_RETURN_IF_ERROR(reader->gather().Synchronize());
   return load.unexpected();
 }
 

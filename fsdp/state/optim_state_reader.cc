@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "fsdp/state/optim_state_reader.h"
+#include "fsdp/fsdp/state/optim_state_reader.h"
 
 #include <map>
 #include <utility>
 
-#include "base/status_macros.h"
-#include "fsdp/state/state_check.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/fsdp/state/state_check.h"
 
 namespace fsdp {
 absl::StatusOr<std::unique_ptr<OptimStateReader>> OptimStateReader::Create(const UnitStore& units,
                                                                            const StateDict& state, StateSource from) {
   std::unique_ptr<OptimStateReader> reader(new OptimStateReader(units, state, from));
-  ASSIGN_OR_RETURN(reader->gather_, StateGather::Create(units));
+  FSDP_ASSIGN_OR_RETURN(reader->gather_, StateGather::Create(units));
   reader->scatter_ = std::make_unique<StateScatter>(units, *reader->gather_, from);
-  ASSIGN_OR_RETURN(OptimEntries agreed, AgreeOnEntries(reader->gather_->ranks(), state, from));
+  FSDP_ASSIGN_OR_RETURN(OptimEntries agreed, AgreeOnEntries(reader->gather_->ranks(), state, from));
   std::map<std::string, std::pair<int, size_t>> managed;
   for (int u = 0; u < units.size(); ++u) {
     const auto& parameters = units.unit(u).parameters;

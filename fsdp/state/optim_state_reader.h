@@ -11,10 +11,10 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "fsdp/runtime/unit.h"
-#include "fsdp/state/optim_entries.h"
-#include "fsdp/state/state_gather.h"
-#include "fsdp/state/state_scatter.h"
+#include "fsdp/fsdp/state/optim_entries.h"
+#include "fsdp/fsdp/state/state_gather.h"
+#include "fsdp/fsdp/state/state_scatter.h"
+#include "fsdp/fsdp/units/unit.h"
 
 namespace fsdp {
 

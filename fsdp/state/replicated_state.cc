@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "fsdp/state/replicated_state.h"
+#include "fsdp/fsdp/state/replicated_state.h"
 
 #include <set>
 

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "fsdp/runtime/unit.h"
-#include "nn/module.h"
+#include "fsdp/fsdp/units/unit.h"
+#include "fsdp/nn/module.h"
 
 namespace fsdp {
 

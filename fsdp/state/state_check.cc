@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "fsdp/state/state_check.h"
+#include "fsdp/fsdp/state/state_check.h"
 
 #include <string>
 

@@ -5,10 +5,10 @@
 #define FSDP_FSDP_STATE_STATE_CHECK_H_
 
 #include "absl/status/status.h"
-#include "fsdp/runtime/all_ranks.h"
-#include "fsdp/runtime/unit.h"
-#include "fsdp/state/state_gather.h"
-#include "tensor/state_dict.h"
+#include "fsdp/fsdp/state/state_gather.h"
+#include "fsdp/fsdp/units/all_ranks.h"
+#include "fsdp/fsdp/units/unit.h"
+#include "fsdp/tensor/state_dict.h"
 
 namespace fsdp {
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "fsdp/state/state_collector.h"
+#include "fsdp/fsdp/state/state_collector.h"
 
 #include <cstring>
 
-#include "base/status_matchers.h"
+#include "fsdp/base/status_matchers.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {

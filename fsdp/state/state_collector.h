@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "tensor/state_dict.h"
+#include "fsdp/tensor/state_dict.h"
 
 namespace fsdp {
 

@@ -8,16 +8,16 @@
 #include <utility>
 #include <vector>
 
-#include "base/status_macros.h"
-#include "base/status_matchers.h"
-#include "collectives/run_ranks.h"
-#include "fsdp/fsdp.h"
-#include "fsdp/state/state_collector.h"
-#include "fsdp/test_model.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/base/status_matchers.h"
+#include "fsdp/collectives/run_ranks.h"
+#include "fsdp/fsdp/fsdp.h"
+#include "fsdp/fsdp/state/state_collector.h"
+#include "fsdp/fsdp/test_model.h"
+#include "fsdp/nn/linear.h"
+#include "fsdp/tensor/host_device.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "nn/linear.h"
-#include "tensor/host_device.h"
 
 namespace fsdp {
 namespace {
@@ -43,7 +43,7 @@ class Buffered final : public Module {
 
   // As mixed precision with a buffer_dtype leaves it.
   absl::Status CastRunning(Device& device) {
-    ASSIGN_OR_RETURN(const Tensor low, Tensor::Empty(device, DType::kBFloat16, {3}));
+    FSDP_ASSIGN_OR_RETURN(const Tensor low, Tensor::Empty(device, DType::kBFloat16, {3}));
     const uint16_t values[] = {0, 0x3F00, 0x3F80};  // 0, 0.5, 1
     std::memcpy(low.data(), values, sizeof(values));
     running_->data = low;
@@ -70,7 +70,7 @@ absl::StatusOr<BufferedModel> MakeBuffered(std::shared_ptr<ProcessGroup> group) 
   auto module = std::make_unique<Buffered>(*group->device());
   BufferedModel made;
   made.module = module.get();
-  ASSIGN_OR_RETURN(made.model, FullyShardedDataParallel::Wrap(std::move(module), std::move(group)));
+  FSDP_ASSIGN_OR_RETURN(made.model, FullyShardedDataParallel::Wrap(std::move(module), std::move(group)));
   return made;
 }
 
@@ -82,12 +82,12 @@ std::vector<std::string> Names(const StateDict& state) {
 
 TEST(StateDictBufferTest, PersistentBuffersAreThereWholeAndLive) {
   ASSERT_OK(RunRanks(3, [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
-    ASSIGN_OR_RETURN(BufferedModel made, MakeBuffered(group));
+    FSDP_ASSIGN_OR_RETURN(BufferedModel made, MakeBuffered(group));
     for (const StateDictSettings& settings :
          {StateDictSettings(FullStateDictConfig{}), StateDictSettings(ShardedStateDictConfig{}),
           StateDictSettings(LocalStateDictConfig{})}) {
       StateDictTypeGuard guard(*made.model, settings);
-      ASSIGN_OR_RETURN(const StateDict state, made.model->GetStateDict());
+      FSDP_ASSIGN_OR_RETURN(const StateDict state, made.model->GetStateDict());
       EXPECT_THAT(Names(state), ElementsAre("inner.weight", "running", "table"));
       const ShardedTensor& table = *state.FindTensor(StateKey::Model("table"));
       EXPECT_EQ(table.dtype, DType::kInt64);
@@ -100,14 +100,14 @@ TEST(StateDictBufferTest, PersistentBuffersAreThereWholeAndLive) {
 
 TEST(StateDictBufferTest, CastBuffersAreSavedInTheirOriginalDtypeButInLocal) {
   ASSERT_OK(RunRanks(2, [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
-    ASSIGN_OR_RETURN(BufferedModel made, MakeBuffered(group));
-    RETURN_IF_ERROR(made.module->CastRunning(*group->device()));
-    ASSIGN_OR_RETURN(const StateDict full, made.model->GetStateDict());
+    FSDP_ASSIGN_OR_RETURN(BufferedModel made, MakeBuffered(group));
+    FSDP_RETURN_IF_ERROR(made.module->CastRunning(*group->device()));
+    FSDP_ASSIGN_OR_RETURN(const StateDict full, made.model->GetStateDict());
     const ShardedTensor& original = *full.FindTensor(StateKey::Model("running"));
     EXPECT_EQ(original.dtype, DType::kFloat32);
     EXPECT_EQ(original.shards.at(0).data.data_as<float>()[1], 0.5f);
     StateDictTypeGuard guard(*made.model, LocalStateDictConfig{});
-    ASSIGN_OR_RETURN(const StateDict local, made.model->GetStateDict());
+    FSDP_ASSIGN_OR_RETURN(const StateDict local, made.model->GetStateDict());
     EXPECT_EQ(local.FindTensor(StateKey::Model("running"))->shards.at(0).data.data(), made.module->running().data());
     return absl::OkStatus();
   }));
@@ -115,9 +115,9 @@ TEST(StateDictBufferTest, CastBuffersAreSavedInTheirOriginalDtypeButInLocal) {
 
 TEST(StateDictBufferTest, OffloadedBuffersAreCopies) {
   ASSERT_OK(RunRanks(2, [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
-    ASSIGN_OR_RETURN(BufferedModel made, MakeBuffered(group));
+    FSDP_ASSIGN_OR_RETURN(BufferedModel made, MakeBuffered(group));
     StateDictTypeGuard guard(*made.model, FullStateDictConfig{.offload_to_cpu = true});
-    ASSIGN_OR_RETURN(const StateDict state, made.model->GetStateDict());
+    FSDP_ASSIGN_OR_RETURN(const StateDict state, made.model->GetStateDict());
     const Tensor& copy = state.FindTensor(StateKey::Model("table"))->shards.at(0).data;
     EXPECT_NE(copy.data(), made.module->table().data());
     EXPECT_EQ(copy.data_as<int64_t>()[1], 41);
@@ -128,14 +128,14 @@ TEST(StateDictBufferTest, OffloadedBuffersAreCopies) {
 TEST(StateDictBufferTest, LoadsComeBackIntoTheLiveBuffers) {
   for (const bool from_rank0 : {false, true}) {
     ASSERT_OK(RunRanks(3, [&](std::shared_ptr<ProcessGroup> group) -> absl::Status {
-      ASSIGN_OR_RETURN(BufferedModel source, MakeBuffered(group));
+      FSDP_ASSIGN_OR_RETURN(BufferedModel source, MakeBuffered(group));
       source.module->table().data_as<int64_t>()[1] = 99;
-      ASSIGN_OR_RETURN(const StateDict full, source.model->GetStateDict());
-      ASSIGN_OR_RETURN(BufferedModel target, MakeBuffered(group));
-      RETURN_IF_ERROR(target.module->CastRunning(*group->device()));
+      FSDP_ASSIGN_OR_RETURN(const StateDict full, source.model->GetStateDict());
+      FSDP_ASSIGN_OR_RETURN(BufferedModel target, MakeBuffered(group));
+      FSDP_RETURN_IF_ERROR(target.module->CastRunning(*group->device()));
       const StateDict nothing;
       const bool here = !from_rank0 || group->rank() == 0;
-      RETURN_IF_ERROR(
+      FSDP_RETURN_IF_ERROR(
           target.model->LoadStateDict(here ? full : nothing, {.broadcast_from_rank0 = from_rank0}).status());
       EXPECT_EQ(target.module->table().data_as<int64_t>()[1], 99);
       EXPECT_EQ(target.module->running().data_as<uint16_t>()[2], 0x3F80);  // 1 in bfloat16
@@ -157,16 +157,16 @@ TEST(LoadStateDictTest, NotStrictReturnsMissingAndUnexpectedNamesAndLoadsTheRest
        {StateDictSettings(FullStateDictConfig{}), StateDictSettings(ShardedStateDictConfig{}),
         StateDictSettings(LocalStateDictConfig{})}) {
     ASSERT_OK(RunRanks(3, [&](std::shared_ptr<ProcessGroup> group) -> absl::Status {
-      ASSIGN_OR_RETURN(TestModel source, MakeTestModel(group, BlockOptions()));
+      FSDP_ASSIGN_OR_RETURN(TestModel source, MakeTestModel(group, BlockOptions()));
       FsdpOptions other = BlockOptions();
       other.init_seed = 5;
-      ASSIGN_OR_RETURN(TestModel target, MakeTestModel(group, other));
+      FSDP_ASSIGN_OR_RETURN(TestModel target, MakeTestModel(group, other));
       StateDictTypeGuard from(*source.model, settings);
       StateDictTypeGuard to(*target.model, settings);
-      ASSIGN_OR_RETURN(const StateDict all, source.model->GetStateDict());
-      ASSIGN_OR_RETURN(StateDict some, Without(all, "transformer.h.0.ln_1.bias"));
+      FSDP_ASSIGN_OR_RETURN(const StateDict all, source.model->GetStateDict());
+      FSDP_ASSIGN_OR_RETURN(StateDict some, Without(all, "transformer.h.0.ln_1.bias"));
       some.Set(StateKey::Model("score.weight"), ShardedTensor());
-      ASSIGN_OR_RETURN(const IncompatibleKeys keys, target.model->LoadStateDict(some, {.strict = false}));
+      FSDP_ASSIGN_OR_RETURN(const IncompatibleKeys keys, target.model->LoadStateDict(some, {.strict = false}));
       EXPECT_THAT(keys.missing_keys, ElementsAre("transformer.h.0.ln_1.bias"));
       EXPECT_THAT(keys.unexpected_keys, ElementsAre("score.weight"));
       for (size_t i = 0; i < source.model->parameters().size(); ++i) {
@@ -182,10 +182,10 @@ TEST(LoadStateDictTest, NotStrictReturnsMissingAndUnexpectedNamesAndLoadsTheRest
 
 TEST(LoadStateDictTest, StrictNamesWhatAnyRankLacks) {
   const absl::Status status = RunRanks(3, [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
-    ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, BlockOptions()));
-    ASSIGN_OR_RETURN(StateDict state, made.model->GetStateDict());
+    FSDP_ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, BlockOptions()));
+    FSDP_ASSIGN_OR_RETURN(StateDict state, made.model->GetStateDict());
     if (group->rank() == 2) {
-      ASSIGN_OR_RETURN(state, Without(state, "transformer.wpe.weight"));
+      FSDP_ASSIGN_OR_RETURN(state, Without(state, "transformer.wpe.weight"));
     }
     return made.model->LoadStateDict(state);
   });
@@ -196,16 +196,17 @@ TEST(LoadStateDictTest, StrictNamesWhatAnyRankLacks) {
 TEST(LoadStateDictTest, ComesFromRank0AloneWhenAskedTo) {
   StateCollector before, after;
   ASSERT_OK(RunRanks(3, [&](std::shared_ptr<ProcessGroup> group) -> absl::Status {
-    ASSIGN_OR_RETURN(TestModel source, MakeTestModel(group, BlockOptions()));
+    FSDP_ASSIGN_OR_RETURN(TestModel source, MakeTestModel(group, BlockOptions()));
     FsdpOptions other = BlockOptions();
     other.init_seed = 5;
-    ASSIGN_OR_RETURN(TestModel target, MakeTestModel(group, other));
+    FSDP_ASSIGN_OR_RETURN(TestModel target, MakeTestModel(group, other));
     StateDictTypeGuard guard(*source.model, FullStateDictConfig{.offload_to_cpu = true, .rank0_only = true});
-    ASSIGN_OR_RETURN(const StateDict state, source.model->GetStateDict());
+    FSDP_ASSIGN_OR_RETURN(const StateDict state, source.model->GetStateDict());
     EXPECT_EQ(state.empty(), group->rank() != 0);
-    ASSIGN_OR_RETURN(const IncompatibleKeys keys, target.model->LoadStateDict(state, {.broadcast_from_rank0 = true}));
+    FSDP_ASSIGN_OR_RETURN(const IncompatibleKeys keys,
+                          target.model->LoadStateDict(state, {.broadcast_from_rank0 = true}));
     EXPECT_TRUE(keys.empty());
-    ASSIGN_OR_RETURN(const StateDict loaded, target.model->GetStateDict());
+    FSDP_ASSIGN_OR_RETURN(const StateDict loaded, target.model->GetStateDict());
     after.Add(loaded);
     before.Add(state);
     return absl::OkStatus();
@@ -215,9 +216,9 @@ TEST(LoadStateDictTest, ComesFromRank0AloneWhenAskedTo) {
 
 TEST(LoadStateDictTest, OnlyAFullStateCanComeFromRank0) {
   const absl::Status status = RunRanks(2, [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
-    ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, BlockOptions()));
+    FSDP_ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, BlockOptions()));
     StateDictTypeGuard guard(*made.model, ShardedStateDictConfig{});
-    ASSIGN_OR_RETURN(const StateDict state, made.model->GetStateDict());
+    FSDP_ASSIGN_OR_RETURN(const StateDict state, made.model->GetStateDict());
     return made.model->LoadStateDict(state, {.broadcast_from_rank0 = true}).status();
   });
   EXPECT_THAT(status, StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("broadcast_from_rank0 is for FULL")));
@@ -225,16 +226,16 @@ TEST(LoadStateDictTest, OnlyAFullStateCanComeFromRank0) {
 
 TEST(LoadStateDictTest, ConvertsFloatsAndRefusesIntegers) {
   ASSERT_OK(RunRanks(2, [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
-    ASSIGN_OR_RETURN(BufferedModel made, MakeBuffered(group));
-    ASSIGN_OR_RETURN(StateDict state, made.model->GetStateDict());
-    ASSIGN_OR_RETURN(const Tensor low, Tensor::Empty(*group->device(), DType::kBFloat16, {3, 5}));
+    FSDP_ASSIGN_OR_RETURN(BufferedModel made, MakeBuffered(group));
+    FSDP_ASSIGN_OR_RETURN(StateDict state, made.model->GetStateDict());
+    FSDP_ASSIGN_OR_RETURN(const Tensor low, Tensor::Empty(*group->device(), DType::kBFloat16, {3, 5}));
     for (int i = 0; i < 15; ++i) low.data_as<uint16_t>()[i] = 0x3F00;
     state.Set(StateKey::Model("inner.weight"), ShardedTensor::Whole(low));
-    RETURN_IF_ERROR(made.model->LoadStateDict(state));
+    FSDP_RETURN_IF_ERROR(made.model->LoadStateDict(state));
     for (const ShardedParameter* parameter : made.model->parameters()) {
       for (int64_t i = 0; i < parameter->interval.size(); ++i) EXPECT_EQ(parameter->data.data_as<float>()[i], 0.5f);
     }
-    ASSIGN_OR_RETURN(const Tensor whole, Tensor::Empty(*group->device(), DType::kInt32, {3, 5}));
+    FSDP_ASSIGN_OR_RETURN(const Tensor whole, Tensor::Empty(*group->device(), DType::kInt32, {3, 5}));
     state.Set(StateKey::Model("inner.weight"), ShardedTensor::Whole(whole));
     EXPECT_THAT(made.model->LoadStateDict(state),
                 StatusIs(absl::StatusCode::kInvalidArgument,
@@ -245,8 +246,8 @@ TEST(LoadStateDictTest, ConvertsFloatsAndRefusesIntegers) {
 
 TEST(LoadStateDictTest, TakesASharedParameterUnderAnyOfItsNames) {
   ASSERT_OK(RunRanks(2, [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
-    ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, BlockOptions()));
-    ASSIGN_OR_RETURN(const StateDict state, made.model->GetStateDict());
+    FSDP_ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, BlockOptions()));
+    FSDP_ASSIGN_OR_RETURN(const StateDict state, made.model->GetStateDict());
     StateDict renamed;
     for (const auto& [key, value] : state.entries()) {
       renamed.Set(key.fqn == "transformer.wte.weight" ? StateKey::Model("lm_head.weight") : key, value);
@@ -268,8 +269,8 @@ class HybridStateTest : public testing::TestWithParam<bool> {
       return MakeTestModel(group, options);
     }
     const int block = group->rank() / 2, place = group->rank() % 2;
-    ASSIGN_OR_RETURN(std::unique_ptr<ProcessGroup> shard, group->Split(block, place));
-    ASSIGN_OR_RETURN(std::unique_ptr<ProcessGroup> replicate, group->Split(place, block));
+    FSDP_ASSIGN_OR_RETURN(std::unique_ptr<ProcessGroup> shard, group->Split(block, place));
+    FSDP_ASSIGN_OR_RETURN(std::unique_ptr<ProcessGroup> replicate, group->Split(place, block));
     return MakeTestModel(
         std::pair(std::shared_ptr<ProcessGroup>(std::move(shard)), std::shared_ptr<ProcessGroup>(std::move(replicate))),
         options);
@@ -279,18 +280,18 @@ class HybridStateTest : public testing::TestWithParam<bool> {
 TEST_P(HybridStateTest, EveryFormAgreesInEveryBitAndCopiesAreNumbered) {
   StateCollector full, sharded, local;
   ASSERT_OK(RunRanks(4, [&](std::shared_ptr<ProcessGroup> group) -> absl::Status {
-    ASSIGN_OR_RETURN(TestModel made, Make(group, 11, GetParam()));
-    for (int step = 0; step < 2; ++step) RETURN_IF_ERROR(made.Train(step));
-    ASSIGN_OR_RETURN(const StateDict whole, made.AllState());
+    FSDP_ASSIGN_OR_RETURN(TestModel made, Make(group, 11, GetParam()));
+    for (int step = 0; step < 2; ++step) FSDP_RETURN_IF_ERROR(made.Train(step));
+    FSDP_ASSIGN_OR_RETURN(const StateDict whole, made.AllState());
     full.Add(whole);
     {
       StateDictTypeGuard guard(*made.model, ShardedStateDictConfig{});
-      ASSIGN_OR_RETURN(const StateDict chunks, made.AllState());
+      FSDP_ASSIGN_OR_RETURN(const StateDict chunks, made.AllState());
       EXPECT_EQ(chunks.FindTensor(StateKey::Model("transformer.wpe.weight"))->replica, group->rank() / 2);
       sharded.Add(chunks);
     }
     StateDictTypeGuard guard(*made.model, LocalStateDictConfig{});
-    ASSIGN_OR_RETURN(const StateDict slices, made.AllState());
+    FSDP_ASSIGN_OR_RETURN(const StateDict slices, made.AllState());
     local.Add(slices);
     return absl::OkStatus();
   }));
@@ -308,24 +309,24 @@ TEST_P(HybridStateTest, LoadsEveryFormAndRank0Alone) {
         StateDictSettings(FullStateDictConfig{.rank0_only = true}, FullOptimStateDictConfig{.rank0_only = true})}) {
     StateCollector before, after;
     ASSERT_OK(RunRanks(4, [&](std::shared_ptr<ProcessGroup> group) -> absl::Status {
-      ASSIGN_OR_RETURN(TestModel source, Make(group, 11, GetParam()));
-      RETURN_IF_ERROR(source.Train(0));
-      ASSIGN_OR_RETURN(TestModel target, Make(group, 5, GetParam()));
+      FSDP_ASSIGN_OR_RETURN(TestModel source, Make(group, 11, GetParam()));
+      FSDP_RETURN_IF_ERROR(source.Train(0));
+      FSDP_ASSIGN_OR_RETURN(TestModel target, Make(group, 5, GetParam()));
       StateDict state;
       {
         StateDictTypeGuard from(*source.model, settings);
         StateDictTypeGuard to(*target.model, settings);
-        ASSIGN_OR_RETURN(state, source.AllState());
+        FSDP_ASSIGN_OR_RETURN(state, source.AllState());
         const bool alone = std::holds_alternative<FullStateDictConfig>(settings.state_dict_config()) && state.empty();
         const bool rank0_only = settings.type() == StateDictType::kFull &&
                                 std::get<FullStateDictConfig>(settings.state_dict_config()).rank0_only;
         EXPECT_EQ(alone, rank0_only && group->rank() != 0);
-        RETURN_IF_ERROR(target.model->LoadStateDict(state, {.broadcast_from_rank0 = rank0_only}).status());
-        RETURN_IF_ERROR(target.model->LoadOptimStateDict(state, *target.optimizer));
+        FSDP_RETURN_IF_ERROR(target.model->LoadStateDict(state, {.broadcast_from_rank0 = rank0_only}).status());
+        FSDP_RETURN_IF_ERROR(target.model->LoadOptimStateDict(state, *target.optimizer));
       }
-      ASSIGN_OR_RETURN(const StateDict a, source.AllState());
+      FSDP_ASSIGN_OR_RETURN(const StateDict a, source.AllState());
       before.Add(a);
-      ASSIGN_OR_RETURN(const StateDict b, target.AllState());
+      FSDP_ASSIGN_OR_RETURN(const StateDict b, target.AllState());
       after.Add(b);
       return absl::OkStatus();
     }));
@@ -337,8 +338,8 @@ INSTANTIATE_TEST_SUITE_P(SplitAndPair, HybridStateTest, testing::Bool());
 
 TEST(LocalOfAMeshTest, IsRefusedAsInPyTorch) {
   const absl::Status status = RunRanks(2, [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
-    ASSIGN_OR_RETURN(const std::shared_ptr<const DeviceMesh> mesh, DeviceMesh::Create(group, {2}, {"shard"}));
-    ASSIGN_OR_RETURN(TestModel made, MakeTestModel(mesh, BlockOptions()));
+    FSDP_ASSIGN_OR_RETURN(const std::shared_ptr<const DeviceMesh> mesh, DeviceMesh::Create(group, {2}, {"shard"}));
+    FSDP_ASSIGN_OR_RETURN(TestModel made, MakeTestModel(mesh, BlockOptions()));
     StateDictTypeGuard guard(*made.model, LocalStateDictConfig{});
     return made.model->GetStateDict().status();
   });
@@ -360,9 +361,9 @@ TEST(StateDictReshardTest, AFullStateGoesFromAnyModelIntoAnyOther) {
   StateDict whole;  // host memory outlives the ranks that made it
   StateCollector saved;
   ASSERT_OK(RunRanks(3, [&](std::shared_ptr<ProcessGroup> group) -> absl::Status {
-    ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, first));
-    for (int step = 0; step < 2; ++step) RETURN_IF_ERROR(made.Train(step));
-    ASSIGN_OR_RETURN(const StateDict state, made.AllState());
+    FSDP_ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, first));
+    for (int step = 0; step < 2; ++step) FSDP_RETURN_IF_ERROR(made.Train(step));
+    FSDP_ASSIGN_OR_RETURN(const StateDict state, made.AllState());
     if (group->rank() == 0) {
       whole = state;
       saved.Add(state);
@@ -373,11 +374,11 @@ TEST(StateDictReshardTest, AFullStateGoesFromAnyModelIntoAnyOther) {
     StateCollector loaded;
     ASSERT_OK(RunRanks(world_size, [&, size = world_size](std::shared_ptr<ProcessGroup> group) -> absl::Status {
       EXPECT_EQ(group->size(), size);
-      ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, options));
-      RETURN_IF_ERROR(made.model->LoadStateDict(whole));
-      RETURN_IF_ERROR(made.model->LoadOptimStateDict(whole, *made.optimizer));
+      FSDP_ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, options));
+      FSDP_RETURN_IF_ERROR(made.model->LoadStateDict(whole));
+      FSDP_RETURN_IF_ERROR(made.model->LoadOptimStateDict(whole, *made.optimizer));
       StateDictTypeGuard guard(*made.model, ShardedStateDictConfig{});
-      ASSIGN_OR_RETURN(const StateDict state, made.AllState());
+      FSDP_ASSIGN_OR_RETURN(const StateDict state, made.AllState());
       loaded.Add(state);
       return absl::OkStatus();
     }));

@@ -4,12 +4,12 @@
 #include <string>
 #include <vector>
 
-#include "base/status_macros.h"
-#include "base/status_matchers.h"
-#include "collectives/run_ranks.h"
-#include "fsdp/fsdp.h"
-#include "fsdp/state/state_collector.h"
-#include "fsdp/test_model.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/base/status_matchers.h"
+#include "fsdp/collectives/run_ranks.h"
+#include "fsdp/fsdp/fsdp.h"
+#include "fsdp/fsdp/state/state_collector.h"
+#include "fsdp/fsdp/test_model.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
@@ -23,17 +23,17 @@ using testing::HasSubstr;
 void CollectAll(int world_size, const FsdpOptions& options, StateCollector* full, StateCollector* sharded,
                 StateCollector* local) {
   ASSERT_OK(RunRanks(world_size, [&](std::shared_ptr<ProcessGroup> group) -> absl::Status {
-    ASSIGN_OR_RETURN(TestModel trained, MakeTestModel(group, options));
-    for (int step = 0; step < 2; ++step) RETURN_IF_ERROR(trained.Train(step));
-    ASSIGN_OR_RETURN(const StateDict whole, trained.AllState());
+    FSDP_ASSIGN_OR_RETURN(TestModel trained, MakeTestModel(group, options));
+    for (int step = 0; step < 2; ++step) FSDP_RETURN_IF_ERROR(trained.Train(step));
+    FSDP_ASSIGN_OR_RETURN(const StateDict whole, trained.AllState());
     full->Add(whole);
     {
       StateDictTypeGuard guard(*trained.model, ShardedStateDictConfig{.offload_to_cpu = true});
-      ASSIGN_OR_RETURN(const StateDict chunks, trained.AllState());
+      FSDP_ASSIGN_OR_RETURN(const StateDict chunks, trained.AllState());
       sharded->Add(chunks);
     }
     StateDictTypeGuard guard(*trained.model, LocalStateDictConfig{});
-    ASSIGN_OR_RETURN(const StateDict slices, trained.AllState());
+    FSDP_ASSIGN_OR_RETURN(const StateDict slices, trained.AllState());
     local->Add(slices);
     return absl::OkStatus();
   }));
@@ -61,28 +61,28 @@ TEST_P(StateDictTest, FullShardedAndLocalAgreeInEveryBitOfEveryState) {
 // Trains two steps, takes the state, trains on; then gives the state to a new model and trains that on.
 absl::Status LoadAndGoOn(std::shared_ptr<ProcessGroup> group, const StateDictConfig& config,
                          StateCollector* uninterrupted, StateCollector* resumed) {
-  ASSIGN_OR_RETURN(TestModel first, MakeTestModel(group, BlockOptions()));
-  for (int step = 0; step < 2; ++step) RETURN_IF_ERROR(first.Train(step));
+  FSDP_ASSIGN_OR_RETURN(TestModel first, MakeTestModel(group, BlockOptions()));
+  for (int step = 0; step < 2; ++step) FSDP_RETURN_IF_ERROR(first.Train(step));
   StateDict state;
   {
     StateDictTypeGuard guard(*first.model, config);
-    ASSIGN_OR_RETURN(state, first.AllState());
+    FSDP_ASSIGN_OR_RETURN(state, first.AllState());
   }
   FsdpOptions other = BlockOptions();
   other.init_seed = 99;
   other.use_orig_params = true;
   other.auto_wrap_policy = WrapPolicy();
-  ASSIGN_OR_RETURN(TestModel second, MakeTestModel(group, other));
+  FSDP_ASSIGN_OR_RETURN(TestModel second, MakeTestModel(group, other));
   {
     StateDictTypeGuard guard(*second.model, config);
-    RETURN_IF_ERROR(second.model->LoadStateDict(state));
-    RETURN_IF_ERROR(second.model->LoadOptimStateDict(state, *second.optimizer));
+    FSDP_RETURN_IF_ERROR(second.model->LoadStateDict(state));
+    FSDP_RETURN_IF_ERROR(second.model->LoadOptimStateDict(state, *second.optimizer));
   }
-  RETURN_IF_ERROR(first.Train(2));
-  RETURN_IF_ERROR(second.Train(2));
-  ASSIGN_OR_RETURN(const StateDict a, first.AllState());
+  FSDP_RETURN_IF_ERROR(first.Train(2));
+  FSDP_RETURN_IF_ERROR(second.Train(2));
+  FSDP_ASSIGN_OR_RETURN(const StateDict a, first.AllState());
   uninterrupted->Add(a);
-  ASSIGN_OR_RETURN(const StateDict b, second.AllState());
+  FSDP_ASSIGN_OR_RETURN(const StateDict b, second.AllState());
   resumed->Add(b);
   return absl::OkStatus();
 }
@@ -101,14 +101,14 @@ TEST_P(StateDictTest, LoadsUnderAnotherWrappingAndGoesOnWithEqualBits) {
 TEST_P(StateDictTest, RestoreFillsLiveShardsInPlace) {
   StateCollector before, after;
   ASSERT_OK(RunRanks(GetParam(), [&](std::shared_ptr<ProcessGroup> group) -> absl::Status {
-    ASSIGN_OR_RETURN(TestModel source, MakeTestModel(group, BlockOptions()));
-    RETURN_IF_ERROR(source.Train(0));
-    ASSIGN_OR_RETURN(const StateDict whole, source.AllState());
+    FSDP_ASSIGN_OR_RETURN(TestModel source, MakeTestModel(group, BlockOptions()));
+    FSDP_RETURN_IF_ERROR(source.Train(0));
+    FSDP_ASSIGN_OR_RETURN(const StateDict whole, source.AllState());
     before.Add(whole);
     FsdpOptions other = BlockOptions();
     other.init_seed = 5;
-    ASSIGN_OR_RETURN(TestModel target, MakeTestModel(group, other));
-    RETURN_IF_ERROR(target.model->Restore(target.optimizer.get(), [&](StateDict& wanted) {
+    FSDP_ASSIGN_OR_RETURN(TestModel target, MakeTestModel(group, other));
+    FSDP_RETURN_IF_ERROR(target.model->Restore(target.optimizer.get(), [&](StateDict& wanted) {
       EXPECT_EQ(wanted.type, StateDictType::kLocal);
       for (const auto& [key, value] : wanted.entries()) {
         const Tensor& from = whole.FindTensor(key)->shards.at(0).data;
@@ -118,7 +118,7 @@ TEST_P(StateDictTest, RestoreFillsLiveShardsInPlace) {
       }
       return absl::OkStatus();
     }));
-    ASSIGN_OR_RETURN(const StateDict restored, target.AllState());
+    FSDP_ASSIGN_OR_RETURN(const StateDict restored, target.AllState());
     after.Add(restored);
     return absl::OkStatus();
   }));
@@ -129,11 +129,11 @@ INSTANTIATE_TEST_SUITE_P(WorldSizes, StateDictTest, testing::Values(1, 2, 3, 4))
 
 TEST(StateDictFormTest, Rank0OnlyLeavesOthersEmpty) {
   ASSERT_OK(RunRanks(3, [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
-    ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, BlockOptions()));
-    RETURN_IF_ERROR(made.Train(0));
+    FSDP_ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, BlockOptions()));
+    FSDP_RETURN_IF_ERROR(made.Train(0));
     StateDictTypeGuard guard(*made.model,
                              StateDictSettings{FullStateDictConfig{true, true}, FullOptimStateDictConfig{true, true}});
-    ASSIGN_OR_RETURN(const StateDict state, made.AllState());
+    FSDP_ASSIGN_OR_RETURN(const StateDict state, made.AllState());
     EXPECT_EQ(state.empty(), group->rank() != 0);
     return absl::OkStatus();
   }));
@@ -141,8 +141,8 @@ TEST(StateDictFormTest, Rank0OnlyLeavesOthersEmpty) {
 
 TEST(StateDictFormTest, SharedParametersAppearOnceWithTheirAlias) {
   ASSERT_OK(RunRanks(2, [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
-    ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, BlockOptions()));
-    ASSIGN_OR_RETURN(const StateDict state, made.model->GetStateDict());
+    FSDP_ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, BlockOptions()));
+    FSDP_ASSIGN_OR_RETURN(const StateDict state, made.model->GetStateDict());
     EXPECT_TRUE(state.contains(StateKey::Model("transformer.wte.weight")));
     EXPECT_FALSE(state.contains(StateKey::Model("lm_head.weight")));
     EXPECT_EQ(state.aliases.at("lm_head.weight"), "transformer.wte.weight");
@@ -152,7 +152,7 @@ TEST(StateDictFormTest, SharedParametersAppearOnceWithTheirAlias) {
 
 TEST(StateDictFormTest, GuardRestoresTheSettings) {
   ASSERT_OK(RunRanks(1, [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
-    ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, BlockOptions()));
+    FSDP_ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, BlockOptions()));
     {
       StateDictTypeGuard outer(*made.model, ShardedStateDictConfig{});
       EXPECT_EQ(made.model->state_dict_settings().type(), StateDictType::kSharded);
@@ -171,7 +171,7 @@ absl::Status FailsUnderAGuard(FullyShardedDataParallel& model) {
 
 TEST(StateDictFormTest, GuardsNestAndRestoreWhenAnErrorLeavesTheScope) {
   ASSERT_OK(RunRanks(1, [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
-    ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, BlockOptions()));
+    FSDP_ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, BlockOptions()));
     EXPECT_EQ(FailsUnderAGuard(*made.model).code(), absl::StatusCode::kInternal);
     EXPECT_EQ(made.model->state_dict_settings().type(), StateDictType::kFull);
     return absl::OkStatus();
@@ -180,7 +180,7 @@ TEST(StateDictFormTest, GuardsNestAndRestoreWhenAnErrorLeavesTheScope) {
 
 TEST(StateDictFormTest, SettingReturnsWhatWasSetBefore) {
   ASSERT_OK(RunRanks(1, [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
-    ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, BlockOptions()));
+    FSDP_ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, BlockOptions()));
     const StateDictSettings first = made.model->set_state_dict_settings(LocalStateDictConfig{});
     EXPECT_EQ(first.type(), StateDictType::kFull);
     EXPECT_EQ(made.model->set_state_dict_settings(first).type(), StateDictType::kLocal);
@@ -193,12 +193,12 @@ TEST(StateDictFormTest, FullAndShardedTensorsAreDetachedCopiesInTheOriginalDtype
   ASSERT_OK(RunRanks(2, [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
     FsdpOptions options = BlockOptions();
     options.mixed_precision.param_dtype = DType::kBFloat16;
-    ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, options));
-    RETURN_IF_ERROR(made.Train(0));
+    FSDP_ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, options));
+    FSDP_RETURN_IF_ERROR(made.Train(0));
     for (const StateDictSettings& settings :
          {StateDictSettings(FullStateDictConfig{}), StateDictSettings(ShardedStateDictConfig{})}) {
       StateDictTypeGuard guard(*made.model, settings);
-      ASSIGN_OR_RETURN(const StateDict first, made.model->GetStateDict());
+      FSDP_ASSIGN_OR_RETURN(const StateDict first, made.model->GetStateDict());
       StateCollector before, after;
       for (const auto& [key, value] : first.entries()) {
         const auto& tensor = std::get<ShardedTensor>(value);
@@ -206,7 +206,7 @@ TEST(StateDictFormTest, FullAndShardedTensorsAreDetachedCopiesInTheOriginalDtype
         for (const auto& shard : tensor.shards) std::memset(shard.data.data(), 0xFF, shard.data.nbytes());
       }
       before.Add(first);
-      ASSIGN_OR_RETURN(const StateDict second, made.model->GetStateDict());
+      FSDP_ASSIGN_OR_RETURN(const StateDict second, made.model->GetStateDict());
       after.Add(second);
       const StateKey key = StateKey::Model("transformer.wpe.weight");
       EXPECT_NE(before.BytesOf(key), after.BytesOf(key));
@@ -220,9 +220,9 @@ TEST(StateDictFormTest, NoShardObeysRank0Only) {
   ASSERT_OK(RunRanks(3, [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
     FsdpOptions options = BlockOptions();
     options.sharding_strategy = ShardingStrategy::kNoShard;
-    ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, options));
+    FSDP_ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, options));
     StateDictTypeGuard guard(*made.model, FullStateDictConfig{.rank0_only = true});
-    ASSIGN_OR_RETURN(const StateDict state, made.model->GetStateDict());
+    FSDP_ASSIGN_OR_RETURN(const StateDict state, made.model->GetStateDict());
     EXPECT_EQ(state.empty(), group->rank() != 0);
     return absl::OkStatus();
   }));
@@ -230,9 +230,9 @@ TEST(StateDictFormTest, NoShardObeysRank0Only) {
 
 TEST(StateDictFormTest, ParamGroupsAreJsonInPyTorchsForm) {
   ASSERT_OK(RunRanks(2, [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
-    ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, BlockOptions()));
-    RETURN_IF_ERROR(made.Train(0));
-    ASSIGN_OR_RETURN(const StateDict state, made.AllState());
+    FSDP_ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, BlockOptions()));
+    FSDP_RETURN_IF_ERROR(made.Train(0));
+    FSDP_ASSIGN_OR_RETURN(const StateDict state, made.AllState());
     const std::string* text = state.FindText(StateKey::ParamGroups());
     if (text == nullptr) return absl::NotFoundError("no param_groups");
     const nlohmann::json groups = nlohmann::json::parse(*text);
@@ -245,8 +245,8 @@ TEST(StateDictFormTest, ParamGroupsAreJsonInPyTorchsForm) {
 }
 
 absl::Status LoadBroken(std::shared_ptr<ProcessGroup> group, const std::function<void(StateDict&)>& damage) {
-  ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, BlockOptions()));
-  ASSIGN_OR_RETURN(StateDict state, made.model->GetStateDict());
+  FSDP_ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, BlockOptions()));
+  FSDP_ASSIGN_OR_RETURN(StateDict state, made.model->GetStateDict());
   if (group->rank() == 1) damage(state);
   return made.model->LoadStateDict(state);
 }
@@ -273,11 +273,11 @@ TEST(StateDictErrorTest, UnexpectedKeysAreNamed) {
 
 TEST(StateDictErrorTest, ChunksGivenForAFullLoadAreRefused) {
   const absl::Status status = RunRanks(2, [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
-    ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, BlockOptions()));
+    FSDP_ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, BlockOptions()));
     StateDict chunks;
     {
       StateDictTypeGuard guard(*made.model, ShardedStateDictConfig{});
-      ASSIGN_OR_RETURN(chunks, made.model->GetStateDict());
+      FSDP_ASSIGN_OR_RETURN(chunks, made.model->GetStateDict());
     }
     return made.model->LoadStateDict(chunks);
   });
@@ -286,9 +286,9 @@ TEST(StateDictErrorTest, ChunksGivenForAFullLoadAreRefused) {
 
 TEST(StateDictErrorTest, APartialOptimizerStateIsNamed) {
   const absl::Status status = RunRanks(1, [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
-    ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, BlockOptions()));
-    RETURN_IF_ERROR(made.Train(0));
-    ASSIGN_OR_RETURN(const StateDict state, made.AllState());
+    FSDP_ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, BlockOptions()));
+    FSDP_RETURN_IF_ERROR(made.Train(0));
+    FSDP_ASSIGN_OR_RETURN(const StateDict state, made.AllState());
     StateDict partial;
     for (const auto& [key, value] : state.entries()) {
       if (key.ToString() != "optim/state/transformer.wpe.weight/exp_avg") partial.Set(key, value);

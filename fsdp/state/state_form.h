@@ -8,7 +8,7 @@
 #include <type_traits>
 #include <variant>
 
-#include "fsdp/state_dict_config.h"
+#include "fsdp/fsdp/options/state_dict_config.h"
 
 namespace fsdp {
 

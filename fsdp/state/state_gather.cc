@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "fsdp/state/state_gather.h"
+#include "fsdp/fsdp/state/state_gather.h"
 
 #include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
-#include "tensor/ops.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/tensor/ops.h"
 
 namespace fsdp {
 
@@ -20,7 +20,7 @@ int ShardReplica(const Unit& unit) { return unit.groups.replicate ? unit.groups.
 
 absl::StatusOr<std::unique_ptr<StateGather>> StateGather::Create(const UnitStore& units) {
   std::unique_ptr<StateGather> gather(new StateGather(units));
-  ASSIGN_OR_RETURN(gather->stream_, units.device().CreateStream("state_dict"));
+  FSDP_ASSIGN_OR_RETURN(gather->stream_, units.device().CreateStream("state_dict"));
   return gather;
 }
 
@@ -31,12 +31,12 @@ absl::Status StateGather::Reserve(Buffer& buffer, bool on_host) {
     const int64_t itemsize = std::max<int64_t>(SizeOf(unit->dtype), SizeOf(DType::kFloat32));
     nbytes = std::max(nbytes, unit->layout.padded_numel() * itemsize);
   }
-  ASSIGN_OR_RETURN(buffer, on_host ? device().AllocatePinned(nbytes) : device().Allocate(nbytes));
+  FSDP_ASSIGN_OR_RETURN(buffer, on_host ? device().AllocatePinned(nbytes) : device().Allocate(nbytes));
   return absl::OkStatus();
 }
 
 absl::StatusOr<Tensor> StateGather::OwnPart(int u, DType dtype) {
-  RETURN_IF_ERROR(Reserve(buffer_, /*on_host=*/false));
+  FSDP_RETURN_IF_ERROR(Reserve(buffer_, /*on_host=*/false));
   const Unit& unit = units_.unit(u);
   const int64_t padded = unit.layout.padded_numel();
   unit_ = u;
@@ -59,8 +59,8 @@ absl::Status StateGather::Gather(int u, const Tensor& shard) {
     return absl::OkStatus();
   }
   // By way of this rank's own part, since the shard of an offloaded unit is in host memory.
-  ASSIGN_OR_RETURN(const Tensor own, OwnPart(u, shard.dtype()));
-  RETURN_IF_ERROR(Copy(shard, own));
+  FSDP_ASSIGN_OR_RETURN(const Tensor own, OwnPart(u, shard.dtype()));
+  FSDP_RETURN_IF_ERROR(Copy(shard, own));
   GatherOwnPart();
   return absl::OkStatus();
 }
@@ -71,7 +71,7 @@ absl::StatusOr<Tensor> StateGather::HostView(size_t index) {
   if (layout.in_place() && device().type() == DeviceType::kCpu) {
     return gathered_.Slice({entry.offset, entry.offset + entry.shape.numel()});
   }
-  RETURN_IF_ERROR(Reserve(staging_, /*on_host=*/true));
+  FSDP_RETURN_IF_ERROR(Reserve(staging_, /*on_host=*/true));
   const int64_t itemsize = SizeOf(gathered_.dtype());
   const Tensor staged(staging_.Slice(entry.offset * itemsize, entry.shape.numel() * itemsize), gathered_.dtype(),
                       {entry.shape.numel()});
@@ -115,7 +115,7 @@ absl::StatusOr<ShardedTensor> StateGather::Extract(size_t index, const StateForm
   if (wanted.empty() || !form.ReceivedBy(ranks_.rank())) return result;
   const int64_t nbytes = wanted.size() * SizeOf(result.dtype);
   const bool to_host = form.offload_to_cpu || result.shape.rank() == 0;  // scalars are read by the host
-  ASSIGN_OR_RETURN(Buffer buffer, to_host ? device().AllocatePinned(nbytes) : device().Allocate(nbytes));
+  FSDP_ASSIGN_OR_RETURN(Buffer buffer, to_host ? device().AllocatePinned(nbytes) : device().Allocate(nbytes));
   const Tensor copy(std::move(buffer), result.dtype, {wanted.size()});
   CopyOut(index, wanted, copy, to_host);
   result.shards.push_back({wanted, copy});
@@ -126,8 +126,8 @@ absl::Status StateGather::Copy(const Tensor& source, const Tensor& destination) 
   Tensor from = source;
   if (source.dtype() != destination.dtype()) {
     // Kernels take device memory alone.
-    ASSIGN_OR_RETURN(const Tensor staged, Tensor::Empty(device(), source.dtype(), source.shape()));
-    ASSIGN_OR_RETURN(from, Tensor::Empty(device(), destination.dtype(), source.shape()));
+    FSDP_ASSIGN_OR_RETURN(const Tensor staged, Tensor::Empty(device(), source.dtype(), source.shape()));
+    FSDP_ASSIGN_OR_RETURN(from, Tensor::Empty(device(), destination.dtype(), source.shape()));
     stream_->CopyAsync(staged.data(), source.data(), source.nbytes());
     device().ops().CastDivide(staged, from, 1, *stream_);
   }
@@ -137,10 +137,10 @@ absl::Status StateGather::Copy(const Tensor& source, const Tensor& destination) 
 }
 
 absl::StatusOr<Tensor> StateGather::CopyOf(const Tensor& source, bool to_host) {
-  ASSIGN_OR_RETURN(Buffer buffer,
-                   to_host ? device().AllocatePinned(source.nbytes()) : device().Allocate(source.nbytes()));
+  FSDP_ASSIGN_OR_RETURN(Buffer buffer,
+                        to_host ? device().AllocatePinned(source.nbytes()) : device().Allocate(source.nbytes()));
   Tensor copy(std::move(buffer), source.dtype(), source.shape());
-  RETURN_IF_ERROR(Copy(source, copy));
+  FSDP_RETURN_IF_ERROR(Copy(source, copy));
   return copy;
 }
 

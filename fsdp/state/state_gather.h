@@ -10,11 +10,11 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "collectives/process_group.h"
-#include "fsdp/runtime/all_ranks.h"
-#include "fsdp/runtime/unit.h"
-#include "fsdp/state/state_form.h"
-#include "tensor/sharded_tensor.h"
+#include "fsdp/collectives/group/process_group.h"
+#include "fsdp/fsdp/state/state_form.h"
+#include "fsdp/fsdp/units/all_ranks.h"
+#include "fsdp/fsdp/units/unit.h"
+#include "fsdp/tensor/sharded_tensor.h"
 
 namespace fsdp {
 

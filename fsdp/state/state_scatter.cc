@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "fsdp/state/state_scatter.h"
+#include "fsdp/fsdp/state/state_scatter.h"
 
 #include <algorithm>
 #include <utility>
 
-#include "base/status_macros.h"
-#include "collectives/coalesced_calls.h"
-#include "tensor/ops.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/collectives/group/coalesced_calls.h"
+#include "fsdp/tensor/ops.h"
 
 namespace fsdp {
 namespace {
@@ -33,20 +33,20 @@ absl::Status StateScatter::Add(int u, size_t index, const ShardedTensor& source,
     case StateSource::kFull:
       return mine.empty() ? absl::OkStatus() : gather_.Copy(source.shards[0].data.Slice(mine), destination);
     case StateSource::kSharded: {
-      ASSIGN_OR_RETURN(Item item, FromChunks(ChunkGroup(unit), source, destination.dtype()));
+      FSDP_ASSIGN_OR_RETURN(Item item, FromChunks(ChunkGroup(unit), source, destination.dtype()));
       return Push(std::move(item), mine, destination);
     }
     case StateSource::kFullFirst:
       break;
   }
-  ASSIGN_OR_RETURN(Item item, FromFirst(source, destination.dtype()));
+  FSDP_ASSIGN_OR_RETURN(Item item, FromFirst(source, destination.dtype()));
   return Push(std::move(item), mine, destination);
 }
 
 absl::Status StateScatter::AddReplicated(const ShardedTensor& source, const Tensor& destination) {
   if (destination.numel() == 0) return absl::OkStatus();
   if (from_ != StateSource::kFullFirst) return gather_.Copy(source.shards[0].data, destination);
-  ASSIGN_OR_RETURN(Item item, FromFirst(source, destination.dtype()));
+  FSDP_ASSIGN_OR_RETURN(Item item, FromFirst(source, destination.dtype()));
   return Push(std::move(item), {0, destination.numel()}, destination);
 }
 
@@ -54,24 +54,25 @@ absl::Status StateScatter::AddReplicated(const ShardedTensor& source, const Tens
 absl::StatusOr<StateScatter::Item> StateScatter::FromChunks(ProcessGroup& group, const ShardedTensor& source,
                                                             DType dtype) {
   const int64_t chunk = Dim0Chunk(source.shape, group.size(), 0).size();
-  ASSIGN_OR_RETURN(Tensor whole, Tensor::Empty(gather_.device(), dtype, {chunk * group.size()}));
+  FSDP_ASSIGN_OR_RETURN(Tensor whole, Tensor::Empty(gather_.device(), dtype, {chunk * group.size()}));
   const Tensor own = whole.Slice({group.rank() * chunk, (group.rank() + 1) * chunk});
   gather_.device().ops().Zero(own, gather_.stream());
   if (!source.shards.empty()) {
     const Tensor& data = source.shards[0].data;
-    RETURN_IF_ERROR(gather_.Copy(data, own.Slice({0, data.numel()})));
+    FSDP_RETURN_IF_ERROR(gather_.Copy(data, own.Slice({0, data.numel()})));
   }
   return Item{.group = &group, .whole = std::move(whole), .own = own};
 }
 
 absl::StatusOr<StateScatter::Item> StateScatter::FromFirst(const ShardedTensor& source, DType dtype) {
-  ASSIGN_OR_RETURN(Tensor whole, Tensor::Empty(gather_.device(), dtype, {source.shape.numel()}));
-  if (gather_.ranks().rank() == 0 && whole.numel() > 0) RETURN_IF_ERROR(gather_.Copy(source.shards[0].data, whole));
+  FSDP_ASSIGN_OR_RETURN(Tensor whole, Tensor::Empty(gather_.device(), dtype, {source.shape.numel()}));
+  if (gather_.ranks().rank() == 0 && whole.numel() > 0)
+    FSDP_RETURN_IF_ERROR(gather_.Copy(source.shards[0].data, whole));
   return Item{.whole = std::move(whole)};
 }
 
 absl::Status StateScatter::Push(Item item, const Interval& wanted, const Tensor& destination) {
-  if (nbytes_ > 0 && nbytes_ + item.whole.nbytes() > batch_bytes_) RETURN_IF_ERROR(Flush());
+  if (nbytes_ > 0 && nbytes_ + item.whole.nbytes() > batch_bytes_) FSDP_RETURN_IF_ERROR(Flush());
   nbytes_ += item.whole.nbytes();
   item.wanted = wanted;
   item.destination = destination;
@@ -87,7 +88,7 @@ absl::Status StateScatter::Flush() {
     Exchange(absl::MakeSpan(items).subspan(begin, end - begin));
   }
   for (const Item& item : items) {
-    if (!item.wanted.empty()) RETURN_IF_ERROR(gather_.Copy(item.whole.Slice(item.wanted), item.destination));
+    if (!item.wanted.empty()) FSDP_RETURN_IF_ERROR(gather_.Copy(item.whole.Slice(item.wanted), item.destination));
   }
   return absl::OkStatus();
 }

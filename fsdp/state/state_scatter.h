@@ -2,8 +2,8 @@
 //
 // StateScatter: the way back of StateGather: from a state dict's tensors, which are whole, on every rank or on rank 0
 // alone, or cut into dim-0 chunks, to the units' slices. The exchanges of a batch of tensors are independent of each
-// other, and are issued as one (collectives/coalesced_calls.h). A batch is as large as the largest unit, so memory
-// beyond the result is one unsharded unit, or one tensor that is larger.
+// other, and are issued as one (collectives/group/coalesced_calls.h). A batch is as large as the largest unit, so
+// memory beyond the result is one unsharded unit, or one tensor that is larger.
 #ifndef FSDP_FSDP_STATE_STATE_SCATTER_H_
 #define FSDP_FSDP_STATE_STATE_SCATTER_H_
 
@@ -13,10 +13,10 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "fsdp/runtime/unit.h"
-#include "fsdp/state/state_form.h"
-#include "fsdp/state/state_gather.h"
-#include "tensor/sharded_tensor.h"
+#include "fsdp/fsdp/state/state_form.h"
+#include "fsdp/fsdp/state/state_gather.h"
+#include "fsdp/fsdp/units/unit.h"
+#include "fsdp/tensor/sharded_tensor.h"
 
 namespace fsdp {
 

@@ -6,14 +6,14 @@
 #include <utility>
 #include <vector>
 
-#include "base/status_macros.h"
-#include "base/status_matchers.h"
-#include "collectives/coalesced_calls.h"
-#include "collectives/forwarding_process_group.h"
-#include "collectives/run_ranks.h"
-#include "fsdp/fsdp.h"
-#include "fsdp/state/state_collector.h"
-#include "fsdp/test_model.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/base/status_matchers.h"
+#include "fsdp/collectives/group/coalesced_calls.h"
+#include "fsdp/collectives/group/forwarding_process_group.h"
+#include "fsdp/collectives/run_ranks.h"
+#include "fsdp/fsdp/fsdp.h"
+#include "fsdp/fsdp/state/state_collector.h"
+#include "fsdp/fsdp/test_model.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -60,25 +60,25 @@ struct Loaded {
 absl::StatusOr<Loaded> LoadWith(std::shared_ptr<ProcessGroup> meeting, const StateDictSettings& settings,
                                 const LoadStateDictOptions& options, StateCollector& saved, StateCollector& loaded) {
   const auto counter = std::make_shared<CoalescingCounter>(std::move(meeting));
-  ASSIGN_OR_RETURN(TestModel from, MakeTestModel(std::shared_ptr<ProcessGroup>(counter), BlockOptions()));
-  RETURN_IF_ERROR(from.Train(0));
+  FSDP_ASSIGN_OR_RETURN(TestModel from, MakeTestModel(std::shared_ptr<ProcessGroup>(counter), BlockOptions()));
+  FSDP_RETURN_IF_ERROR(from.Train(0));
   FsdpOptions others = BlockOptions();
   others.init_seed = 12;
-  ASSIGN_OR_RETURN(TestModel to, MakeTestModel(std::shared_ptr<ProcessGroup>(counter), others));
+  FSDP_ASSIGN_OR_RETURN(TestModel to, MakeTestModel(std::shared_ptr<ProcessGroup>(counter), others));
   const StateDictTypeGuard guard(*from.model, settings), other_guard(*to.model, settings);
-  ASSIGN_OR_RETURN(const StateDict state, from.AllState());
+  FSDP_ASSIGN_OR_RETURN(const StateDict state, from.AllState());
   saved.Add(state);
 
   Loaded result;
   counter->Reset();
-  RETURN_IF_ERROR(to.model->LoadStateDict(state, options).status());
+  FSDP_RETURN_IF_ERROR(to.model->LoadStateDict(state, options).status());
   result.model = counter->groups();
   if (counter->alone() != 0) return absl::InternalError("the model's exchanges are not all coalesced");
   counter->Reset();
-  RETURN_IF_ERROR(to.model->LoadOptimStateDict(state, *to.optimizer, options).status());
+  FSDP_RETURN_IF_ERROR(to.model->LoadOptimStateDict(state, *to.optimizer, options).status());
   result.optimizer = counter->groups();
   if (counter->alone() != 0) return absl::InternalError("the optimizer's exchanges are not all coalesced");
-  ASSIGN_OR_RETURN(const StateDict again, to.AllState());
+  FSDP_ASSIGN_OR_RETURN(const StateDict again, to.AllState());
   loaded.Add(again);
   return result;
 }
@@ -94,7 +94,7 @@ class StateScatterTest : public testing::Test {
   void LoadOnRanks(const StateDictSettings& settings, const LoadStateDictOptions& options) {
     ASSERT_OK(RunRanks(kRanks, [&](std::shared_ptr<ProcessGroup> group) -> absl::Status {
       const int rank = group->rank();
-      ASSIGN_OR_RETURN(const Loaded result, LoadWith(std::move(group), settings, options, saved_, loaded_));
+      FSDP_ASSIGN_OR_RETURN(const Loaded result, LoadWith(std::move(group), settings, options, saved_, loaded_));
       if (rank == 0) result_ = result;
       return absl::OkStatus();
     }));

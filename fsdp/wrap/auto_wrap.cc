@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "fsdp/wrap/auto_wrap.h"
+#include "fsdp/fsdp/wrap/auto_wrap.h"
 
 #include <map>
 #include <optional>
@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
+#include "fsdp/base/status_macros.h"
 
 namespace fsdp {
 namespace {
@@ -79,7 +79,7 @@ absl::StatusOr<std::vector<WrappedModule>> AutoWrap(Module& root, const FsdpOpti
   if (!policy) return wrapped;
   std::vector<Module::NamedModule> below = root.NamedModules();
   below.erase(below.begin());  // the root itself
-  RETURN_IF_ERROR(CheckNotSharded(below));
+  FSDP_RETURN_IF_ERROR(CheckNotSharded(below));
 
   const MixedPrecision& mixed_precision = options.mixed_precision;
   const ModulePredicate keeps_full_precision =

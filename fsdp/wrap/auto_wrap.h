@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "fsdp/options.h"
-#include "fsdp/wrap/ignored_states.h"
-#include "nn/module.h"
+#include "fsdp/fsdp/options/options.h"
+#include "fsdp/fsdp/wrap/ignored_states.h"
+#include "fsdp/nn/module.h"
 
 namespace fsdp {
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "fsdp/wrap/auto_wrap.h"
+#include "fsdp/fsdp/wrap/auto_wrap.h"
 
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "base/status_matchers.h"
-#include "fsdp/test_sequence.h"
+#include "fsdp/base/status_matchers.h"
+#include "fsdp/fsdp/test_sequence.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

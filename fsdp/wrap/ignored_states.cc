@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "fsdp/wrap/ignored_states.h"
+#include "fsdp/fsdp/wrap/ignored_states.h"
 
 #include <map>
 #include <memory>
@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
+#include "fsdp/base/status_macros.h"
 
 namespace fsdp {
 namespace {
@@ -60,9 +60,9 @@ absl::StatusOr<IgnoredStates> ResolveIgnoredStates(Module& root, const FsdpOptio
     return absl::InvalidArgumentError("ignored_modules and ignored_states are both given: expected one of them");
   }
   IgnoredStates states;
-  RETURN_IF_ERROR(IgnoreModules(root, options.ignored_modules, "ignored_modules", states));
-  if (modules != nullptr) RETURN_IF_ERROR(IgnoreModules(root, *modules, "ignored_states", states));
-  if (parameters != nullptr) RETURN_IF_ERROR(IgnoreParameters(root, *parameters, states));
+  FSDP_RETURN_IF_ERROR(IgnoreModules(root, options.ignored_modules, "ignored_modules", states));
+  if (modules != nullptr) FSDP_RETURN_IF_ERROR(IgnoreModules(root, *modules, "ignored_states", states));
+  if (parameters != nullptr) FSDP_RETURN_IF_ERROR(IgnoreParameters(root, *parameters, states));
   return states;
 }
 

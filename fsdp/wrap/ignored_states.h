@@ -8,8 +8,8 @@
 #include <set>
 
 #include "absl/status/statusor.h"
-#include "fsdp/options.h"
-#include "nn/module.h"
+#include "fsdp/fsdp/options/options.h"
+#include "fsdp/nn/module.h"
 
 namespace fsdp {
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "fsdp/wrap/ignored_states.h"
+#include "fsdp/fsdp/wrap/ignored_states.h"
 
 #include <memory>
 #include <vector>
 
-#include "base/status_matchers.h"
-#include "fsdp/test_sequence.h"
+#include "fsdp/base/status_matchers.h"
+#include "fsdp/fsdp/test_sequence.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "fsdp/wrap/partition.h"
+#include "fsdp/fsdp/wrap/partition.h"
 
 #include <algorithm>
 #include <set>
@@ -7,8 +7,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "base/status_macros.h"
-#include "fsdp/wrap/auto_wrap.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/fsdp/wrap/auto_wrap.h"
 
 namespace fsdp {
 namespace {
@@ -30,10 +30,10 @@ class Partitioner {
   absl::Status Descend(Module& module, const std::string& path, int enclosing) {
     const int entered = Enter(module, path);
     const int unit = entered >= 0 ? entered : enclosing;
-    RETURN_IF_ERROR(AdoptParameters(module, path, unit));
+    FSDP_RETURN_IF_ERROR(AdoptParameters(module, path, unit));
     if (!ignored_.contains(module)) AdoptBuffers(module);
     for (const auto& [name, child] : module.children()) {
-      RETURN_IF_ERROR(Descend(*child, Join(path, name), unit));
+      FSDP_RETURN_IF_ERROR(Descend(*child, Join(path, name), unit));
     }
     // A unit of several modules is left when the last of them is.
     if (entered >= 0 && --modules_left_[entered] == 0) {
@@ -173,7 +173,7 @@ void WarnOfFullPrecision(const std::vector<WrappedModule>& wrapped, Partition& p
 absl::StatusOr<Partition> Partition::Of(Module& root, const std::vector<UnitRequest>& requests,
                                         const IgnoredStates& ignored) {
   Partitioner partitioner(requests, ignored);
-  RETURN_IF_ERROR(partitioner.Descend(root, "", /*enclosing=*/-1));
+  FSDP_RETURN_IF_ERROR(partitioner.Descend(root, "", /*enclosing=*/-1));
   Partition partition = partitioner.Take();
   for (const auto& [name, parameter] : root.NamedParameters()) {
     if (name != parameter->fqn) partition.aliases[name] = parameter->fqn;
@@ -182,12 +182,12 @@ absl::StatusOr<Partition> Partition::Of(Module& root, const std::vector<UnitRequ
 }
 
 absl::StatusOr<Partition> Partition::ByPolicy(Module& root, const FsdpOptions& options) {
-  ASSIGN_OR_RETURN(const IgnoredStates ignored, ResolveIgnoredStates(root, options));
-  ASSIGN_OR_RETURN(const std::vector<WrappedModule> wrapped, AutoWrap(root, options, ignored));
+  FSDP_ASSIGN_OR_RETURN(const IgnoredStates ignored, ResolveIgnoredStates(root, options));
+  FSDP_ASSIGN_OR_RETURN(const std::vector<WrappedModule> wrapped, AutoWrap(root, options, ignored));
   std::vector<UnitRequest> requests{{.modules = {&root}}};
   for (const WrappedModule& one : wrapped) requests.push_back({{one.module}, one.overrides});
-  ASSIGN_OR_RETURN(Partition partition, Of(root, requests, ignored));
-  RETURN_IF_ERROR(CheckFrozen(options.use_orig_params, partition));
+  FSDP_ASSIGN_OR_RETURN(Partition partition, Of(root, requests, ignored));
+  FSDP_RETURN_IF_ERROR(CheckFrozen(options.use_orig_params, partition));
   if (ignored.contains(root)) partition.warnings.push_back("the wrapped module is ignored itself: nothing is managed");
   WarnOfContainers(partition);
   WarnOfFullPrecision(wrapped, partition);

@@ -11,11 +11,11 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "fsdp/options.h"
-#include "fsdp/schedule/schedule.h"
-#include "fsdp/unit_options.h"
-#include "fsdp/wrap/ignored_states.h"
-#include "nn/module.h"
+#include "fsdp/fsdp/options/options.h"
+#include "fsdp/fsdp/options/unit_options.h"
+#include "fsdp/fsdp/schedule/schedule.h"
+#include "fsdp/fsdp/wrap/ignored_states.h"
+#include "fsdp/nn/module.h"
 
 namespace fsdp {
 

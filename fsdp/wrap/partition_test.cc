@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "fsdp/wrap/partition.h"
+#include "fsdp/fsdp/wrap/partition.h"
 
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "base/status_matchers.h"
-#include "fsdp/test_sequence.h"
+#include "fsdp/base/status_matchers.h"
+#include "fsdp/fsdp/test_sequence.h"
+#include "fsdp/nn/module_list.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "nn/module_list.h"
 
 namespace fsdp {
 namespace {

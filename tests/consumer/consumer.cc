@@ -10,11 +10,11 @@
 #include <memory>
 #include <string>
 
-#include "base/status_macros.h"
-#include "checkpoint/checkpoint.h"
-#include "collectives/run_ranks.h"
-#include "fsdp/fsdp.h"
-#include "nn/linear.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/checkpoint.h"
+#include "fsdp/collectives/run_ranks.h"
+#include "fsdp/fsdp/fsdp.h"
+#include "fsdp/nn/linear.h"
 
 namespace {
 
@@ -27,16 +27,16 @@ absl::StatusOr<std::unique_ptr<fsdp::FullyShardedDataParallel>> MakeModel(std::s
 
 absl::Status SaveAndLoad(const std::string& root, const std::shared_ptr<fsdp::ProcessGroup>& group) {
   const auto settings = fsdp::StateDictSettings::For(fsdp::ShardedStateDictConfig{.offload_to_cpu = true});
-  ASSIGN_OR_RETURN(const auto saved, MakeModel(group, 1));
+  FSDP_ASSIGN_OR_RETURN(const auto saved, MakeModel(group, 1));
   saved->set_state_dict_settings(settings);
-  ASSIGN_OR_RETURN(const fsdp::StateDict before, saved->GetStateDict());
-  ASSIGN_OR_RETURN(const std::string path, fsdp::SaveCheckpoint(before, root, /*step=*/1, *group));
+  FSDP_ASSIGN_OR_RETURN(const fsdp::StateDict before, saved->GetStateDict());
+  FSDP_ASSIGN_OR_RETURN(const std::string path, fsdp::SaveCheckpoint(before, root, /*step=*/1, *group));
 
-  ASSIGN_OR_RETURN(const auto loaded, MakeModel(group, 2));
+  FSDP_ASSIGN_OR_RETURN(const auto loaded, MakeModel(group, 2));
   loaded->set_state_dict_settings(settings);
-  RETURN_IF_ERROR(
+  FSDP_RETURN_IF_ERROR(
       loaded->Restore(nullptr, [&](fsdp::StateDict& wanted) { return fsdp::LoadCheckpoint(path, wanted); }));
-  ASSIGN_OR_RETURN(const fsdp::StateDict after, loaded->GetStateDict());
+  FSDP_ASSIGN_OR_RETURN(const fsdp::StateDict after, loaded->GetStateDict());
 
   const fsdp::StateKey weight = fsdp::StateKey::Model("weight");
   const fsdp::Tensor& a = before.FindTensor(weight)->shards.at(0).data;

@@ -17,8 +17,8 @@
 #include <type_traits>
 #include <utility>
 
-#include "cuda/emulator/block.h"
-#include "cuda/emulator/device_memory.h"
+#include "fsdp/cuda/emulator/block.h"
+#include "fsdp/cuda/emulator/device_memory.h"
 
 #define __global__
 #define __device__

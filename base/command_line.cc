@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/base/command_line.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <map>
+#include <set>
+
+#include "absl/flags/reflection.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "fsdp/base/status_macros.h"
+
+namespace fsdp {
+namespace {
+
+// Joins the values of a repeated flag: no argument contains it.
+constexpr char kSeparator = '\0';
+
+absl::Status UnknownFlag(const std::string& name) {
+  return absl::InvalidArgumentError(absl::StrCat("unknown flag --", name));
+}
+
+// Reads the flag at arguments[i], "--name..." or "-name..."; moves `i` on when its value is the next argument.
+absl::Status ReadFlag(const std::vector<std::string>& arguments, size_t& i, CommandLine& line) {
+  absl::string_view text = arguments[i];
+  if (!absl::ConsumePrefix(&text, "--")) absl::ConsumePrefix(&text, "-");
+  const size_t equals = text.find('=');
+  std::string name(text.substr(0, equals));
+  if (equals == text.npos && (name == "help" || name == "helpfull")) {
+    (name == "help" ? line.help : line.helpfull) = true;
+    return absl::OkStatus();
+  }
+  const absl::CommandLineFlag* flag = absl::FindCommandLineFlag(name);
+  if (flag == nullptr && equals == text.npos && absl::StartsWith(name, "no")) {
+    flag = absl::FindCommandLineFlag(name.substr(2));
+    if (flag == nullptr || !flag->IsOfType<bool>()) return UnknownFlag(name);
+    line.flags.emplace_back(flag->Name(), "false");
+    return absl::OkStatus();
+  }
+  if (flag == nullptr) return UnknownFlag(name);
+  if (equals != text.npos) {
+    line.flags.emplace_back(std::move(name), text.substr(equals + 1));
+  } else if (flag->IsOfType<bool>()) {
+    line.flags.emplace_back(std::move(name), "true");
+  } else if (i + 1 < arguments.size()) {
+    line.flags.emplace_back(std::move(name), arguments[++i]);
+  } else {
+    return absl::InvalidArgumentError(absl::StrCat("flag --", name, " needs a value"));
+  }
+  return absl::OkStatus();
+}
+
+// The flags that files of this repository define, by name.
+std::vector<std::string> FlagsOfTheProgram() {
+  std::vector<std::string> names;
+  for (const auto& [name, flag] : absl::GetAllFlags()) {
+    if (!absl::StrContains(flag->Filename(), "absl/")) names.emplace_back(name);
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+struct Unit {
+  absl::string_view suffix;
+  double bytes;
+};
+constexpr Unit kUnits[] = {{"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30}, {"TiB", 0x1p40}, {"KB", 1e3},
+                           {"MB", 1e6},     {"GB", 1e9},     {"TB", 1e12},    {"B", 1}};
+
+}  // namespace
+
+absl::StatusOr<CommandLine> ReadCommandLine(int argc, char** argv) {
+  const std::vector<std::string> arguments(argv + std::min(argc, 1), argv + argc);
+  CommandLine line;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    if (arguments[i] == "--") {
+      line.operands.insert(line.operands.end(), arguments.begin() + i + 1, arguments.end());
+      break;
+    }
+    if (arguments[i].size() > 1 && arguments[i][0] == '-') {
+      FSDP_RETURN_IF_ERROR(ReadFlag(arguments, i, line));
+    } else {
+      line.operands.push_back(arguments[i]);
+    }
+  }
+  return line;
+}
+
+absl::Status SetFlags(const CommandLine& line, std::string_view where, absl::Span<const std::string> allowed) {
+  std::map<std::string, std::vector<std::string>> values;
+  for (const auto& [name, value] : line.flags) {
+    if (std::find(allowed.begin(), allowed.end(), name) == allowed.end()) {
+      return absl::InvalidArgumentError(absl::StrCat(std::string(where), " has no flag --", name));
+    }
+    values[name].push_back(value);
+  }
+  for (const auto& [name, texts] : values) {
+    absl::CommandLineFlag* flag = absl::FindCommandLineFlag(name);
+    if (texts.size() > 1 && !flag->IsOfType<RepeatedFlag>()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("flag --", name, " is given ", texts.size(), " times, expected once"));
+    }
+    std::string error;
+    if (!flag->ParseFrom(absl::StrJoin(texts, absl::string_view(&kSeparator, 1)), &error)) {
+      return absl::InvalidArgumentError(absl::StrCat("flag --", name, ": ", error));
+    }
+  }
+  return absl::OkStatus();
+}
+
+std::string FlagHelp(absl::Span<const std::string> names) {
+  std::string text;
+  for (const std::string& name : names) {
+    const absl::CommandLineFlag* flag = absl::FindCommandLineFlag(name);
+    absl::StrAppend(&text, "  --", name, ": ", flag->Help(),
+                    "; default: ", flag->DefaultValue().empty() ? "none" : flag->DefaultValue(), "\n");
+  }
+  return text;
+}
+
+std::optional<int> ParseFlags(int argc, char** argv, std::string_view usage, std::vector<std::string>* operands) {
+  const std::string program = std::filesystem::path(argc > 0 ? argv[0] : "").filename();
+  const std::vector<std::string> names = FlagsOfTheProgram();
+  absl::StatusOr<CommandLine> line = ReadCommandLine(argc, argv);
+  if (!line.ok()) return ReportUsageError(program, line.status());
+  if (line->help || line->helpfull) {
+    std::printf("usage: %s\n\n%s", std::string(usage).c_str(), FlagHelp(names).c_str());
+    return kExitDone;
+  }
+  if (operands == nullptr && !line->operands.empty()) {
+    return ReportUsageError(
+        program, absl::InvalidArgumentError(absl::StrCat("unexpected argument \"", line->operands[0], "\"")));
+  }
+  const absl::Status status = SetFlags(*line, program, names);
+  if (!status.ok()) return ReportUsageError(program, status);
+  if (operands != nullptr) *operands = std::move(line->operands);
+  EnterCallersDirectory();
+  return std::nullopt;
+}
+
+void EnterCallersDirectory() {
+  const char* directory = std::getenv("BUILD_WORKING_DIRECTORY");
+  if (directory != nullptr && chdir(directory) != 0) std::perror(directory);
+}
+
+bool AbslParseFlag(absl::string_view text, RepeatedFlag* flag, std::string*) {
+  flag->values = absl::StrSplit(text, kSeparator);
+  return true;
+}
+
+std::string AbslUnparseFlag(const RepeatedFlag& flag) {
+  return absl::StrJoin(flag.values, absl::string_view(&kSeparator, 1));
+}
+
+bool AbslParseFlag(absl::string_view text, ByteSizeFlag* flag, std::string* error) {
+  const Unit* unit = std::find_if(std::begin(kUnits), std::end(kUnits),
+                                  [&](const Unit& u) { return absl::ConsumeSuffix(&text, u.suffix); });
+  double number = 0;
+  const bool digits = !text.empty() && text.find_first_not_of("0123456789.") == text.npos;
+  const double bytes =
+      digits && absl::SimpleAtod(text, &number) ? number * (unit == std::end(kUnits) ? 1 : unit->bytes) : -1;
+  if (!(bytes >= 0 && bytes < 0x1p62)) {
+    *error = "expected a number of bytes such as 1048576, 512MiB, 1.5GiB or 5GB";
+    return false;
+  }
+  flag->bytes = static_cast<int64_t>(std::llround(bytes));
+  return true;
+}
+
+std::string AbslUnparseFlag(const ByteSizeFlag& flag) {
+  for (const Unit& unit : kUnits) {
+    const auto bytes = static_cast<int64_t>(unit.bytes);
+    if (flag.bytes >= bytes && flag.bytes % bytes == 0 && flag.bytes / bytes < 1000) {
+      return absl::StrCat(flag.bytes / bytes, unit.suffix);
+    }
+  }
+  return absl::StrCat(flag.bytes);
+}
+
+int ReportUsageError(std::string_view program, const absl::Status& status) {
+  const std::string name(program);
+  std::fprintf(stderr, "%s: %s; %s --help shows what there is\n", name.c_str(), std::string(status.message()).c_str(),
+               name.c_str());
+  return kExitUsage;
+}
+
+}  // namespace fsdp

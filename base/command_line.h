@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Command lines: Abseil's flags, read strictly. Abseil alone exits with 1 on a wrong flag, takes every flag for every
+// subcommand, and keeps only the last of a repeated one. Here an unknown, malformed, repeated or misplaced flag is an
+// error that says so, and the exit status for it is 2.
+//
+//   ABSL_FLAG(int, steps, 100, "steps to train");
+//   int main(int argc, char** argv) {
+//     std::vector<std::string> operands;
+//     if (std::optional<int> status = fsdp::ParseFlags(argc, argv, "train_gpt [flags]", &operands)) return *status;
+//
+// Flags are --name=value, --name value, --bool, --nobool, before or after the operands; "--" ends them. Do not link
+// absl/flags:parse beside it.
+#ifndef FSDP_BASE_COMMAND_LINE_H_
+#define FSDP_BASE_COMMAND_LINE_H_
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+
+namespace fsdp {
+
+inline constexpr int kExitDone = 0;
+inline constexpr int kExitFailed = 1;  // a problem was found, an input is unreadable, or the work failed
+inline constexpr int kExitUsage = 2;   // the command line is wrong
+
+// What was typed, split by form; no flag is set yet.
+struct CommandLine {
+  std::vector<std::string> operands;
+  std::vector<std::pair<std::string, std::string>> flags;  // name and value, in order
+  bool help = false;                                       // --help
+  bool helpfull = false;                                   // --helpfull
+};
+
+// kInvalidArgument for a flag that no linked file defines, or one without its value.
+absl::StatusOr<CommandLine> ReadCommandLine(int argc, char** argv);
+
+// Sets the flags of `line`. kInvalidArgument for one that is not in `allowed` ("`where` has no flag --x"), one whose
+// value does not parse, and one that is given twice, unless it is a RepeatedFlag.
+absl::Status SetFlags(const CommandLine& line, std::string_view where, absl::Span<const std::string> allowed);
+
+// A paragraph for each of `names`: what it means and its default.
+std::string FlagHelp(absl::Span<const std::string> names);
+
+// For a program with one set of flags, all that it defines in files of this repository: reads them and sets them.
+// Nothing when the program is to go on; otherwise it has printed help (0) or an error (2), and is to exit with that.
+// Without `operands` any operand is an error. Relative paths then mean what they meant where the command was typed
+// (EnterCallersDirectory).
+std::optional<int> ParseFlags(int argc, char** argv, std::string_view usage,
+                              std::vector<std::string>* operands = nullptr);
+
+// Changes to the directory in which `bazel run` was typed; does nothing outside `bazel run`.
+void EnterCallersDirectory();
+
+// The type of a flag that may be given more than once.
+struct RepeatedFlag {
+  std::vector<std::string> values;
+};
+bool AbslParseFlag(absl::string_view text, RepeatedFlag* flag, std::string* error);
+std::string AbslUnparseFlag(const RepeatedFlag& flag);
+
+// The type of a flag that is a number of bytes: 1048576, 512MiB, 1.5GiB, 5GB.
+struct ByteSizeFlag {
+  int64_t bytes = 0;
+};
+bool AbslParseFlag(absl::string_view text, ByteSizeFlag* flag, std::string* error);
+std::string AbslUnparseFlag(const ByteSizeFlag& flag);
+
+// Programs of more than one word: prints "PROGRAM: message" and how to get help to stderr; returns kExitUsage.
+int ReportUsageError(std::string_view program, const absl::Status& status);
+
+}  // namespace fsdp
+
+#endif  // FSDP_BASE_COMMAND_LINE_H_

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// FileDescriptor: owns a file descriptor and closes it. Move-only.
+#ifndef FSDP_BASE_FILE_DESCRIPTOR_H_
+#define FSDP_BASE_FILE_DESCRIPTOR_H_
+
+#include <unistd.h>
+
+#include <utility>
+
+namespace fsdp {
+
+class FileDescriptor {
+ public:
+  FileDescriptor() = default;
+  explicit FileDescriptor(int fd) : fd_(fd) {}
+  ~FileDescriptor() { Close(); }
+
+  FileDescriptor(FileDescriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  FileDescriptor& operator=(FileDescriptor&& other) noexcept {
+    if (this != &other) {
+      Close();
+      fd_ = std::exchange(other.fd_, -1);
+    }
+    return *this;
+  }
+
+  int get() const { return fd_; }
+  bool ok() const { return fd_ >= 0; }
+  int Release() { return std::exchange(fd_, -1); }
+
+  void Close() {
+    if (fd_ >= 0) {
+      close(std::exchange(fd_, -1));
+    }
+  }
+
+ private:
+  int fd_ = -1;
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_BASE_FILE_DESCRIPTOR_H_

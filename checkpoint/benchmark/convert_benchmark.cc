@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How fast conversions are, beside what the disk can do:
+//
+//   convert_benchmark --bytes=2000000000 --directory=/var/tmp/x
+//
+// A model of that many bytes is converted between safetensors, a torch file, a DCP directory and a checkpoint of ours,
+// in every direction. Each row is a process of its own; sources are read once before, so that they are in the page
+// cache like cp's, and targets are durable. The disk is synced before whatever is timed, so that nobody pays for the
+// pages of another; the disk's own rate still changes from one second to the next, so cp + sync of the same bytes runs
+// before each row and after it.
+//
+//   seconds, GB/s   the median of the row; payload bytes / that
+//   cp              the median of cp + sync
+//   of cp           the row's seconds / the mean of cp's before and after it: the median, the lowest and the highest
+//   peak            largest resident set of the process, in MB
+//
+// Where --python has torch, torch's own format_utils do dcp_to_torch and torch_to_dcp on the same bytes.
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/flags/flag.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "fsdp/base/check.h"
+#include "fsdp/base/command_line.h"
+#include "fsdp/checkpoint/convert/convert.h"
+#include "fsdp/checkpoint/safetensors/safetensors_writer.h"
+#include "fsdp/tensor/state_dict.h"
+
+ABSL_FLAG(int64_t, bytes, 2'000'000'000, "payload of the model");
+ABSL_FLAG(std::string, directory, "", "where to write; by default a new directory in /tmp, removed at the end");
+ABSL_FLAG(int, repetitions, 3, "of each row, at least 1; the median is shown");
+ABSL_FLAG(int64_t, max_memory, int64_t{512} << 20, "as ckpt convert's");
+ABSL_FLAG(std::string, python, "python3", "interpreter of torch's format_utils; empty: none");
+ABSL_FLAG(std::vector<std::string>, rows, {}, "only rows whose names hold one of these, comma separated");
+
+namespace fsdp {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Measurement {
+  double seconds = 0;
+  double peak_bytes = 0;
+  bool done = false;
+};
+
+// Runs `body` in a process of its own, which exits with its result.
+Measurement Measure(const std::function<int()>& body) {
+  const absl::Time start = absl::Now();
+  const pid_t child = fork();
+  Check(child >= 0, "fork");
+  if (child == 0) _exit(body());
+  int status = 0;
+  struct rusage usage = {};
+  Check(wait4(child, &status, 0, &usage) == child, "wait4");
+  return {absl::ToDoubleSeconds(absl::Now() - start), static_cast<double>(usage.ru_maxrss) * 1024,
+          WIFEXITED(status) && WEXITSTATUS(status) == 0};
+}
+
+int Shell(const std::string& command) {
+  execl("/bin/sh", "sh", "-c", command.c_str(), nullptr);
+  return 127;
+}
+
+// Why it failed goes to `log`.
+int Convert(const std::string& from, const std::string& to, CheckpointFormat format, const std::string& log) {
+  ConvertOptions options;
+  options.to = format;
+  options.force = true;
+  options.max_memory = absl::GetFlag(FLAGS_max_memory);
+  if (format == CheckpointFormat::kDcp) options.world_size = 4;
+  const absl::StatusOr<ConvertReport> report = ConvertCheckpoint(from, to, options);
+  if (!report.ok()) std::ofstream(log) << report.status().ToString() << "\n";
+  return report.ok() ? 0 : 1;
+}
+
+// Matrices of 64 MB, and some vectors.
+StateDict Model(int64_t bytes) {
+  StateDict state;
+  const int64_t rows = std::max<int64_t>(1, std::min<int64_t>(4096, bytes / 16384));
+  for (int64_t i = 0; i * rows * 4096 * 4 < bytes; ++i) {
+    ShardedTensor matrix;
+    matrix.shape = *Shape::Create({rows, 4096});
+    state.Set(StateKey::Model(absl::StrCat("layers.", i, ".weight")), matrix);
+    ShardedTensor vector;
+    vector.shape = {4096};
+    state.Set(StateKey::Model(absl::StrCat("layers.", i, ".bias")), vector);
+  }
+  return state;
+}
+
+absl::Status ReadNumbers(const StateKey&, const Interval& interval, void* out) {
+  auto* numbers = static_cast<float*>(out);
+  for (int64_t i = 0; i < interval.size(); ++i) numbers[i] = static_cast<float>((interval.begin + i) % 65521);
+  return absl::OkStatus();
+}
+
+class Benchmark {
+ public:
+  explicit Benchmark(fs::path directory) : directory_(std::move(directory)) {}
+
+  int Run() {
+    const StateDict state = Model(absl::GetFlag(FLAGS_bytes));
+    const std::string model = Path("model.safetensors");
+    SafetensorsOptions options;
+    options.overwrite = true;
+    Check(WriteSafetensors(model, state, ReadNumbers, options).ok(), "the model cannot be written");
+    bytes_ = static_cast<double>(fs::file_size(model));
+    std::printf("%-26s %8s %6s %6s %6s %6s %7s %8s\n", "", "seconds", "GB/s", "cp", "of cp", "lowest", "highest",
+                "peak MB");
+    bool done = true;
+    for (const Form& from : kForms) {
+      for (const Form& to : kForms) {
+        if (from.format == to.format) continue;
+        const std::string source = SourceOf(from);
+        const std::string target = Path(absl::StrCat("to.", to.name));
+        done &= Row(absl::StrCat(from.name, " to ", to.name), source, target,
+                    [&] { return Convert(source, target, to.format, Log()); });
+      }
+    }
+    return PeerRows() && done ? 0 : 1;
+  }
+
+ private:
+  struct Form {
+    const char* name;
+    CheckpointFormat format;
+  };
+  static constexpr Form kForms[] = {{"safetensors", CheckpointFormat::kSafetensors},
+                                    {"torch", CheckpointFormat::kTorch},
+                                    {"dcp", CheckpointFormat::kDcp},
+                                    {"hdf5", CheckpointFormat::kHdf5}};
+
+  std::string Path(const std::string& name) const { return directory_ / name; }
+
+  static bool IsWanted(const std::string& name) {
+    const std::vector<std::string> rows = absl::GetFlag(FLAGS_rows);
+    return rows.empty() || std::any_of(rows.begin(), rows.end(),
+                                       [&](const std::string& row) { return name.find(row) != std::string::npos; });
+  }
+
+  // The model in that form, made when it is first wanted.
+  std::string SourceOf(const Form& form) {
+    std::string path =
+        Path(form.format == CheckpointFormat::kSafetensors ? "model.safetensors" : absl::StrCat("from.", form.name));
+    if (!fs::exists(path)) {
+      Check(Measure([&] { return Convert(Path("model.safetensors"), path, form.format, Log()); }).done, "no source");
+    }
+    return path;
+  }
+
+  bool PeerRows() {
+    const std::string python = absl::GetFlag(FLAGS_python);
+    const auto tool = [&](const std::string& conversion, const Form& from, const std::string& to) {
+      const std::string name = absl::StrCat("format_utils ", conversion);
+      if (!IsWanted(name)) return true;
+      if (python.empty()) return NoNumber(name, "--python is empty");
+      const std::string imports = absl::StrCat(python, " -c 'import torch.distributed.checkpoint' >", Log(), " 2>&1");
+      if (!Measure([&] { return Shell(imports); }).done) {
+        return NoNumber(name, absl::StrCat(python, ": ", LastLine(Log())));
+      }
+      const std::string source = SourceOf(from);
+      return Row(name, source, Path(to), [&] {
+        return Shell(absl::StrCat(python, " -m torch.distributed.checkpoint.format_utils ", conversion, " ", source,
+                                  " ", Path(to), " >", Log(), " 2>&1 && find ", Path(to), " -type f -exec sync {} +"));
+      });
+    };
+    const bool done = tool("dcp_to_torch", kForms[2], "peer.pt");
+    return tool("torch_to_dcp", kForms[1], "peer.dcp") && done;
+  }
+
+  // What a row's process said.
+  std::string Log() const { return Path("log"); }
+
+  static std::string LastLine(const std::string& path) {
+    std::ifstream file(path);
+    std::string last = "it said nothing";
+    for (std::string line; std::getline(file, line);) {
+      if (!line.empty()) last = line;
+    }
+    return last;
+  }
+
+  // A row that cannot be measured here, which is no failure.
+  static bool NoNumber(const std::string& name, const std::string& why) {
+    std::printf("%-26s not measured: %s\n", name.c_str(), why.c_str());
+    return true;
+  }
+
+  // cp + sync of the model; negative where that fails.
+  double CopySeconds() const {
+    const std::string copy =
+        absl::StrCat("cp ", Path("model.safetensors"), " ", Path("copy"), " && sync ", Path("copy"));
+    sync();
+    const Measurement cp = Measure([&] { return Shell(copy); });
+    fs::remove(Path("copy"));
+    return cp.done ? cp.seconds : -1;
+  }
+
+  bool Row(const std::string& name, const std::string& source, const std::string& target,
+           const std::function<int()>& body) {
+    if (!IsWanted(name)) return true;
+    fs::remove(Log());
+    const std::string warm = absl::StrCat("find ", source, " -type f -exec cat {} + >/dev/null");
+    std::vector<double> seconds;
+    std::vector<double> copies = {CopySeconds()};
+    std::vector<double> ratios;
+    double peak = 0;
+    for (int i = 0; i < absl::GetFlag(FLAGS_repetitions); ++i) {
+      const bool is_warm = Measure([&] { return Shell(warm); }).done;
+      sync();
+      const Measurement row = Measure(body);
+      fs::remove_all(target);
+      copies.push_back(CopySeconds());
+      if (std::min(copies[i], copies[i + 1]) < 0 || !is_warm || !row.done) {
+        std::printf("%-26s failed: %s\n", name.c_str(), row.done ? "cp or cat" : LastLine(Log()).c_str());
+        return false;
+      }
+      seconds.push_back(row.seconds);
+      ratios.push_back(row.seconds / ((copies[i] + copies[i + 1]) / 2));
+      peak = std::max(peak, row.peak_bytes);
+    }
+    for (std::vector<double>* values : {&seconds, &copies, &ratios}) std::sort(values->begin(), values->end());
+    const double median = seconds[seconds.size() / 2];
+    std::printf("%-26s %8.2f %6.2f %6.2f %6.2f %6.2f %7.2f %8.0f\n", name.c_str(), median, bytes_ / 1e9 / median,
+                copies[copies.size() / 2], ratios[ratios.size() / 2], ratios.front(), ratios.back(), peak / 1e6);
+    std::fflush(stdout);
+    return true;
+  }
+
+  const fs::path directory_;
+  double bytes_ = 0;
+};
+
+}  // namespace
+}  // namespace fsdp
+
+int main(int argc, char** argv) {
+  const std::optional<int> status = fsdp::ParseFlags(
+      argc, argv,
+      "convert_benchmark [flags]: times conversions of a model of --bytes between safetensors, torch, DCP and HDF5 "
+      "beside cp + sync of the same bytes, and beside torch's format_utils where --python has torch; a line each");
+  if (status) return *status;
+  std::string directory = absl::GetFlag(FLAGS_directory);
+  const bool is_own = directory.empty();
+  if (is_own) {
+    directory = "/tmp/convert_benchmark.XXXXXX";
+    fsdp::Check(mkdtemp(directory.data()) != nullptr, "no directory");
+  }
+  std::filesystem::create_directories(directory);
+  const int result = fsdp::Benchmark(directory).Run();
+  if (is_own) std::filesystem::remove_all(directory);
+  return result;
+}

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/checkpoint/parity/find_record.h"
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <string_view>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "fsdp/base/digest.h"
+#include "fsdp/base/quote.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/format/file_names.h"
+#include "fsdp/checkpoint/format/manifest_file.h"
+#include "fsdp/checkpoint/format/manifest_json.h"
+#include "fsdp/checkpoint/format/record.h"
+#include "fsdp/checkpoint/format/sealed_json.h"
+#include "fsdp/checkpoint/tree/tree_layout.h"
+
+namespace fsdp {
+namespace {
+
+// How every record begins; see manifest_encode.cc.
+constexpr std::string_view kBeginning = "{\n  \"format\": \"fsdp rank record\",\n";
+constexpr std::string_view kEnd = "\"}\n";
+
+// The sealed text that begins at `offset`, read piece by piece; nothing when there is none.
+absl::StatusOr<std::string> ReadSealed(const File& file, int64_t offset, int64_t size) {
+  std::string text;
+  while (offset + static_cast<int64_t>(text.size()) < size && static_cast<int64_t>(text.size()) < kMaxManifestBytes) {
+    const auto had = static_cast<int64_t>(text.size());
+    const int64_t more = std::min(kRecordAlignment, size - offset - had);
+    text.resize(had + more);
+    FSDP_RETURN_IF_ERROR(
+        file.Read(offset + had, absl::MakeSpan(reinterpret_cast<std::byte*>(text.data()) + had, more)));
+    // A record fills whole pages, so only what ends with one can be sealed.
+    if (absl::EndsWith(absl::string_view(text), absl::string_view(kEnd.data(), kEnd.size())) && CheckSeal(text).ok()) {
+      return text;
+    }
+  }
+  return absl::DataLossError("a record without its seal");
+}
+
+absl::StatusOr<Manifest> DecodeAt(const File& file, int64_t offset, int64_t size) {
+  FSDP_ASSIGN_OR_RETURN(const std::string text, ReadSealed(file, offset, size));
+  FSDP_ASSIGN_OR_RETURN(Manifest record, DecodeRecord(text));
+  const ByteRange range = {offset, static_cast<int64_t>(text.size())};
+  if (record.files.empty() || record.rank < 0 || !(record.files[0].record == range)) {
+    return absl::DataLossError("a record that does not describe its own file");
+  }
+  StoredExtent extent = {range, {}};
+  for (size_t at = 0; at < text.size(); at += kBlockBytes) {
+    extent.digests.push_back(DigestOf(std::string_view(text).substr(at, kBlockBytes)));
+  }
+  std::vector<StoredExtent>& extents = record.files[0].extents;
+  extents.insert(std::upper_bound(extents.begin(), extents.end(), offset,
+                                  [](int64_t at, const StoredExtent& other) { return at < other.range.offset; }),
+                 std::move(extent));
+  return record;
+}
+
+}  // namespace
+
+absl::Status CheckSaveOf(FileSystem& files, const std::string& directory, const Manifest& manifest) {
+  size_t rank_files = 0;
+  std::map<std::string, size_t> others;  // files by save id
+  for (size_t i = 0; i < manifest.files.size(); ++i) {
+    const StoredFile& stored = manifest.files[i];
+    if (!stored.record || stored.origin) continue;
+    ++rank_files;
+    const absl::StatusOr<std::unique_ptr<File>> file = OpenCheckpointFile(files, directory, stored.name);
+    if (!file.ok()) continue;
+    if (CheckRecord(**file, manifest, static_cast<int>(i)).ok()) return absl::OkStatus();
+    const absl::StatusOr<Manifest> record = FindRecord(**file);
+    if (!record.ok()) continue;
+    if (record->save_id == manifest.save_id) return absl::OkStatus();
+    ++others[record->save_id];
+  }
+  for (const auto& [save_id, count] : others) {
+    if (others.size() > 1 || count * 2 <= rank_files) break;
+    return absl::DataLossError(absl::StrCat(kManifestName, " is of another save than the rank files: save id ",
+                                            Printable(manifest.save_id), ", and theirs ", Printable(save_id)));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Manifest> FindRecord(const File& file) {
+  FSDP_ASSIGN_OR_RETURN(const int64_t size, file.Size());
+  std::string beginning(kBeginning.size(), '\0');
+  for (int64_t offset = 0; offset + kRecordAlignment <= size; offset += kRecordAlignment) {
+    FSDP_RETURN_IF_ERROR(
+        file.Read(offset, absl::MakeSpan(reinterpret_cast<std::byte*>(beginning.data()), beginning.size())));
+    if (beginning != kBeginning) continue;
+    // Payload may look like one; what is sealed and describes itself at this place is one.
+    absl::StatusOr<Manifest> record = DecodeAt(file, offset, size);
+    if (record.ok()) return record;
+  }
+  return absl::DataLossError("no undamaged record");
+}
+
+}  // namespace fsdp

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/checkpoint/repair/rebuilt_files.h"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/format/file_names.h"
+#include "fsdp/checkpoint/format/manifest_json.h"
+#include "fsdp/checkpoint/parity/parity_files.h"
+#include "fsdp/checkpoint/repair/records_left.h"
+#include "fsdp/checkpoint/save/checkpoint_writer.h"
+#include "fsdp/checkpoint/storage/path.h"
+
+namespace fsdp {
+namespace {
+
+constexpr char kPrefix[] = ".repair-";
+
+}  // namespace
+
+bool IsRebuiltDirectoryName(const std::string& name) { return absl::StartsWith(name, kPrefix); }
+
+RebuiltFiles::RebuiltFiles(FileSystem& files, std::string checkpoint)
+    : files_(files),
+      checkpoint_(std::move(checkpoint)),
+      nonce_(NewNonce()),
+      path_(JoinPath(checkpoint_, absl::StrCat(kPrefix, nonce_))) {}
+
+RebuiltFiles::~RebuiltFiles() {
+  if (is_made_) (void)RemoveTree(files_, path_);
+}
+
+absl::StatusOr<std::string> RebuiltFiles::Add(const std::string& name) {
+  if (!std::exchange(is_made_, true)) FSDP_RETURN_IF_ERROR(files_.MakeDirectory(path_));
+  names_.push_back(name);
+  return JoinPath(path_, name);
+}
+
+absl::Status RebuiltFiles::Drop(const std::string& name) {
+  names_.erase(std::remove(names_.begin(), names_.end(), name), names_.end());
+  return files_.Unlink(JoinPath(path_, name));
+}
+
+const std::string& RebuiltFiles::DirectoryOf(const std::string& name) const {
+  return std::find(names_.begin(), names_.end(), name) != names_.end() ? path_ : checkpoint_;
+}
+
+absl::StatusOr<Manifest> RebuiltFiles::WriteIndex(const std::vector<Manifest>& records, ThreadPool& pool) {
+  const Manifest& first = records[0];
+  Manifest identity;
+  identity.save_id = first.save_id;
+  identity.step = first.step;
+  identity.type = first.type;
+  identity.world_size = first.world_size;
+  identity.writers = first.writers;
+  identity.producer = first.producer;
+  identity.units = first.units;
+  FSDP_ASSIGN_OR_RETURN(std::vector<TreeFile::Text> texts, TextsOf(first));
+  FSDP_RETURN_IF_ERROR(Add(kCheckpointFileName).status());
+  return WriteShardedIndex(files_, path_, records, std::move(texts), identity, pool);
+}
+
+// The texts that the first rank file keeps.
+absl::StatusOr<std::vector<TreeFile::Text>> RebuiltFiles::TextsOf(const Manifest& record) {
+  std::vector<TreeFile::Text> texts;
+  const std::string& name = record.files[0].name;
+  FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<File> file, files_.Open(JoinPath(DirectoryOf(name), name)));
+  for (const StoredText& stored : record.texts) {
+    std::string text(stored.range.nbytes, '\0');
+    FSDP_RETURN_IF_ERROR(
+        file->Read(stored.range.offset, absl::MakeSpan(reinterpret_cast<std::byte*>(text.data()), text.size())));
+    texts.push_back({stored.key, std::move(text)});
+  }
+  return texts;
+}
+
+absl::Status RebuiltFiles::WriteParity(int count, Manifest& manifest, ThreadPool& pool) {
+  std::vector<ParityPlan::DataFile> data;
+  for (const StoredFile& stored : manifest.files) {
+    if (!IsRankFileName(stored.name)) continue;
+    data.push_back({stored.name, stored.nbytes});
+    // Parity is made of files of one directory.
+    if (DirectoryOf(stored.name) != path_) {
+      FSDP_RETURN_IF_ERROR(files_.Link(JoinPath(checkpoint_, stored.name), JoinPath(path_, stored.name)));
+    }
+  }
+  FSDP_ASSIGN_OR_RETURN(const ParityPlan plan, PlanParity(std::move(data), count));
+  for (const std::string& name : plan.parity) {
+    if (DirectoryOf(name) == path_) FSDP_RETURN_IF_ERROR(Drop(name));
+  }
+  FSDP_RETURN_IF_ERROR(CreateParityFiles(files_, path_, plan));
+  FSDP_ASSIGN_OR_RETURN(const std::vector<Digest> digests,
+                        WriteParityBlocks(files_, path_, plan, ParityShare(plan, 1, 0), pool));
+  AddParity(plan, {digests}, manifest);
+  names_.insert(names_.end(), plan.parity.begin(), plan.parity.end());
+  return absl::OkStatus();
+}
+
+absl::Status RebuiltFiles::WriteManifest(const Manifest& manifest) {
+  const std::string text = EncodeManifest(manifest);
+  FSDP_ASSIGN_OR_RETURN(const std::string path, Add(kManifestName));
+  FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<File> file, files_.Create(path));
+  FSDP_RETURN_IF_ERROR(
+      file->Write(0, absl::MakeConstSpan(reinterpret_cast<const std::byte*>(text.data()), text.size())));
+  return file->Sync();
+}
+
+std::string RebuiltFiles::AsideName(const std::string& name) const {
+  return absl::StrCat(".", name, ".aside-", nonce_);
+}
+
+absl::Status RebuiltFiles::Install() {
+  for (const std::string& name : names_) {
+    const std::string from = JoinPath(path_, name);
+    const std::string to = JoinPath(checkpoint_, name);
+    if (files_.List(to).ok()) FSDP_RETURN_IF_ERROR(files_.Rename(to, JoinPath(checkpoint_, AsideName(name))));
+    FSDP_RETURN_IF_ERROR(files_.Replace(from, to));
+    FSDP_RETURN_IF_ERROR(files_.SyncDirectory(checkpoint_));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace fsdp

@@ -1,0 +1,312 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Repair goes from what describes to what is described:
+//
+//   1. Where there is a manifest, it says which files are damaged. Where there is none, or that of another save, the
+//      rank files' records do; they must be of one save.
+//   2. Rank and parity files that are lost or damaged are made from the others, if these are enough, and compared with
+//      the manifest's digests, or their own records'. Without a manifest a parity file may be damaged unseen: any so
+//      many of them as are needed are tried, until what they make is right.
+//   3. checkpoint.h5, and the manifest if it was lost, are made from the records, as the save made them.
+//   4. All that was made lies, synced, in .repair-<nonce> inside of the checkpoint. Each file takes its name there by a
+//      rename, the manifest last. A directory in its place is renamed first: what is in one is not ours to delete.
+#include "fsdp/checkpoint/repair/repair.h"
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/base/thread_pool.h"
+#include "fsdp/checkpoint/format/file_names.h"
+#include "fsdp/checkpoint/format/manifest_file.h"
+#include "fsdp/checkpoint/parity/find_record.h"
+#include "fsdp/checkpoint/parity/parity_files.h"
+#include "fsdp/checkpoint/repair/rank_rebuild.h"
+#include "fsdp/checkpoint/repair/rebuilt_files.h"
+#include "fsdp/checkpoint/repair/records_left.h"
+#include "fsdp/checkpoint/storage/directory_lock.h"
+#include "fsdp/checkpoint/storage/file_system.h"
+#include "fsdp/checkpoint/storage/path.h"
+
+namespace fsdp {
+namespace {
+
+std::string Message(const absl::Status& status) { return std::string(status.message()); }
+
+class Repair {
+ public:
+  Repair(FileSystem& files, std::string path, const RepairOptions& options, ThreadPool& pool)
+      : files_(files), path_(std::move(path)), options_(options), pool_(pool), rebuilt_(files, path_) {}
+
+  absl::StatusOr<RepairReport> Run() {
+    FSDP_ASSIGN_OR_RETURN(names_, files_.List(path_));
+    absl::StatusOr<Manifest> manifest = ReadManifest(files_, path_);
+    if (manifest.ok()) {
+      const absl::Status placed = CheckSaveOf(files_, path_, *manifest);
+      if (!placed.ok()) manifest = placed;
+    }
+    const bool is_lost = absl::IsNotFound(manifest.status()) || absl::IsDataLoss(manifest.status());
+    if (!manifest.ok() && !is_lost) return manifest.status();
+    if (is_lost && std::none_of(names_.begin(), names_.end(), IsRankFileName)) return WithStep(manifest.status());
+    SweepLeftovers();
+    FSDP_RETURN_IF_ERROR(manifest.ok() ? ByManifest(*std::move(manifest)) : ByRecords(Message(manifest.status())));
+    // What cannot all be repaired is not repaired by half: a manifest is right for all of its files or for none.
+    if (!report_.is_whole()) {
+      report_.repaired.clear();
+      return report_;
+    }
+    if (options_.dry_run) return report_;
+    SayWhatIsMovedAside();
+    FSDP_RETURN_IF_ERROR(rebuilt_.Install());
+    return report_;
+  }
+
+ private:
+  // A directory of checkpoints is no checkpoint: `status` with the step that may be meant.
+  absl::Status WithStep(const absl::Status& status) const {
+    const auto step =
+        std::find_if(names_.rbegin(), names_.rend(), [](const auto& name) { return ParseStepName(name); });
+    if (step == names_.rend()) return status;
+    return absl::Status(status.code(),
+                        absl::StrCat(Message(status), "; repair one step, such as ", JoinPath(path_, *step)));
+  }
+
+  // Directories whose places are taken; see RebuiltFiles::Install.
+  void SayWhatIsMovedAside() {
+    for (const std::string& name : names_) {
+      if (rebuilt_.DirectoryOf(name) != rebuilt_.path() || !files_.List(JoinPath(path_, name)).ok()) continue;
+      report_.repaired.push_back(
+          absl::StrCat("the directory ", name, " was in the way; it is now ", rebuilt_.AsideName(name)));
+    }
+  }
+
+  // What an earlier repair left when it crashed.
+  void SweepLeftovers() {
+    for (const std::string& name : names_) {
+      if (IsRebuiltDirectoryName(name) && !options_.dry_run) {
+        (void)RemoveTree(files_, JoinPath(path_, name));
+      }
+    }
+  }
+
+  // Step 1 with a manifest.
+  absl::Status ByManifest(Manifest manifest) {
+    std::map<std::string, absl::Status> damaged;
+    for (const StoredFile& stored : manifest.files) {
+      const absl::Status status = CheckStoredFile(files_, path_, stored, pool_);
+      if (!status.ok()) damaged[stored.name] = status;
+    }
+    const auto index = damaged.find(kCheckpointFileName);
+    const absl::Status index_status = index == damaged.end() ? absl::OkStatus() : index->second;
+    if (index != damaged.end()) damaged.erase(index);
+    FSDP_RETURN_IF_ERROR(MakeFromParity(PlanOf(manifest), damaged, [&](const std::string& name) {
+      const auto stored = std::find_if(manifest.files.begin(), manifest.files.end(),
+                                       [&](const StoredFile& file) { return file.name == name; });
+      return CheckStoredFile(files_, rebuilt_.path(), *stored, pool_);
+    }));
+    if (index_status.ok() || !report_.is_whole()) return absl::OkStatus();
+    if (manifest.type == StateDictType::kFull) {
+      report_.problems.push_back(
+          absl::StrCat(Message(index_status), "; a full checkpoint keeps its bytes there and nowhere else"));
+      return absl::OkStatus();
+    }
+    return MakeIndex(manifest, index_status);
+  }
+
+  static ParityPlan PlanOf(const Manifest& manifest) {
+    ParityPlan plan;
+    for (const int file : manifest.parity.data) {
+      plan.data.push_back({manifest.files[file].name, manifest.files[file].nbytes});
+    }
+    for (const int file : manifest.parity.files) plan.parity.push_back(manifest.files[file].name);
+    return plan;
+  }
+
+  // Step 2. `check` tells whether what was made is right.
+  absl::Status MakeFromParity(const ParityPlan& plan, const std::map<std::string, absl::Status>& damaged,
+                              const std::function<absl::Status(const std::string&)>& check) {
+    if (damaged.empty()) return absl::OkStatus();
+    std::vector<int> lost;
+    std::vector<std::string> names;
+    std::string used;  // the first parity files that are whole, one for each rank file
+    for (size_t i = 0, wanted = 0; i < plan.data.size() + plan.parity.size(); ++i) {
+      const bool is_data = i < plan.data.size();
+      const std::string& name = is_data ? plan.data[i].name : plan.parity[i - plan.data.size()];
+      if (damaged.count(name) != 0) {
+        if (is_data) ++wanted;
+        lost.push_back(static_cast<int>(i));
+        names.push_back(name);
+      } else if (!is_data && wanted > 0) {
+        --wanted;
+        absl::StrAppend(&used, used.empty() ? "" : ", ", name);
+      }
+    }
+    if (lost.size() < damaged.size() || lost.size() > plan.parity.size()) {
+      const std::string why = WhyNotByParity(damaged.size(), plan.parity.size());
+      for (const auto& [name, status] : damaged) report_.problems.push_back(absl::StrCat(Message(status), "; ", why));
+      return absl::OkStatus();
+    }
+    for (size_t i = 0; i < names.size(); ++i) {
+      const bool is_data = lost[i] < static_cast<int>(plan.data.size());
+      report_.repaired.push_back(
+          absl::StrCat(Message(damaged.at(names[i])), "; made from parity", is_data ? ", with " + used : ""));
+    }
+    if (options_.dry_run) return absl::OkStatus();
+    std::vector<std::string> out;
+    for (const std::string& name : names) {
+      FSDP_ASSIGN_OR_RETURN(out.emplace_back(), rebuilt_.Add(name));
+    }
+    FSDP_RETURN_IF_ERROR(RebuildFromParity(files_, path_, plan, {lost, {}}, out, pool_));
+    for (const std::string& name : names) {
+      if (const absl::Status right = check(name); !right.ok()) {
+        report_.problems.push_back(absl::StrCat(name, ": what parity makes of it is not right: ", Message(right)));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  // Step 3 with a manifest.
+  absl::Status MakeIndex(const Manifest& manifest, const absl::Status& damage) {
+    SayIndexIsMade(damage);
+    if (options_.dry_run) return absl::OkStatus();
+    std::vector<Manifest> records;
+    for (const StoredFile& stored : manifest.files) {
+      if (!stored.record || stored.origin) continue;
+      FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<File> file,
+                            files_.Open(JoinPath(rebuilt_.DirectoryOf(stored.name), stored.name)));
+      FSDP_ASSIGN_OR_RETURN(Manifest record, FindRecord(*file));
+      records.push_back(std::move(record));
+    }
+    FSDP_ASSIGN_OR_RETURN(Manifest made, rebuilt_.WriteIndex(records, pool_));
+    const auto is_index = [](const StoredFile& file) { return file.name == kCheckpointFileName; };
+    const auto was = std::find_if(manifest.files.begin(), manifest.files.end(), is_index);
+    const auto now = std::find_if(made.files.begin(), made.files.end(), is_index);
+    if (was != manifest.files.end() && was->extents == now->extents && was->rest_digest == now->rest_digest) {
+      return absl::OkStatus();
+    }
+    // Another release laid it out, or HDF5 did; the manifest must then say what it is now.
+    Manifest changed = manifest;
+    changed.files[was - manifest.files.begin()] = *now;
+    changed.texts = made.texts;
+    for (StoredText& text : changed.texts) text.file = static_cast<int>(was - manifest.files.begin());
+    return rebuilt_.WriteManifest(changed);
+  }
+
+  // Steps 1 to 3 without a manifest.
+  absl::Status ByRecords(const std::string& why) {
+    FSDP_ASSIGN_OR_RETURN(RecordsLeft left, FindRecordsLeft(files_, path_, pool_));
+    if (left.writers == 0) {
+      report_.problems.push_back(absl::StrCat(why, "; no rank file has an undamaged record"));
+      return absl::OkStatus();
+    }
+    report_.repaired.push_back(absl::StrCat(why, "; made from the records of the rank files"));
+    FSDP_RETURN_IF_ERROR(MakeRankFiles(left));
+    for (const auto& [name, status] : left.damaged) {
+      if (IsRankFileName(name)) continue;
+      report_.repaired.push_back(absl::StrCat(Message(status), "; made from the rank files"));
+    }
+    if (!report_.is_whole()) return absl::OkStatus();
+    if (!options_.dry_run) return MakeManifest(left);
+    SayIndexIsMade(CheckPresent(files_, path_, kCheckpointFileName));
+    return absl::OkStatus();
+  }
+
+  // Step 2 by records.
+  absl::Status MakeRankFiles(RecordsLeft& left) {
+    std::vector<std::string> lost;
+    for (const auto& [name, status] : left.damaged) {
+      if (IsRankFileName(name)) lost.push_back(name);
+    }
+    if (lost.empty()) return absl::OkStatus();
+    const auto problem = [&](const std::string& why) {
+      for (const std::string& name : lost) {
+        report_.problems.push_back(absl::StrCat(Message(left.damaged.at(name)), "; ", why));
+      }
+      return absl::OkStatus();
+    };
+    if (left.damaged.size() > left.parity.size())
+      return problem(WhyNotByParity(left.damaged.size(), left.parity.size()));
+    std::string from = "parity";
+    if (!options_.dry_run) {
+      const absl::StatusOr<std::vector<std::string>> used = RebuildRankFiles(files_, path_, left, rebuilt_, pool_);
+      if (absl::IsDataLoss(used.status())) return problem(Message(used.status()));
+      FSDP_RETURN_IF_ERROR(used.status());
+      absl::StrAppend(&from, ", with ", absl::StrJoin(*used, ", "));
+    }
+    for (const std::string& name : lost) {
+      report_.repaired.push_back(absl::StrCat(Message(left.damaged.at(name)), "; made from ", from));
+    }
+    return absl::OkStatus();
+  }
+
+  // Step 3 by records. Only now it is known what the parity files should be.
+  absl::Status MakeManifest(const RecordsLeft& left) {
+    std::vector<Manifest> in_order;
+    for (int writer = 0; writer < left.writers; ++writer) {
+      in_order.push_back(left.records.at(RankFileName(writer, left.writers)));
+    }
+    FSDP_ASSIGN_OR_RETURN(Manifest manifest, rebuilt_.WriteIndex(in_order, pool_));
+    SayIndexIsMade(CheckStoredFile(files_, path_, IndexOf(manifest), pool_));
+    if (!left.parity.empty()) {
+      FSDP_RETURN_IF_ERROR(rebuilt_.WriteParity(static_cast<int>(left.parity.size()), manifest, pool_));
+      for (const int index : manifest.parity.files) FSDP_RETURN_IF_ERROR(CompareParity(manifest.files[index], left));
+    }
+    return rebuilt_.WriteManifest(manifest);
+  }
+
+  // It is made in any case; `damage` is what was wrong with the one that was there.
+  void SayIndexIsMade(const absl::Status& damage) {
+    if (damage.ok()) return;
+    report_.repaired.push_back(absl::StrCat(Message(damage), "; made from the records of the rank files"));
+  }
+
+  static const StoredFile& IndexOf(const Manifest& manifest) {
+    return *std::find_if(manifest.files.begin(), manifest.files.end(),
+                         [](const StoredFile& file) { return file.name == kCheckpointFileName; });
+  }
+
+  // Keeps the parity file that is there if it is as `stored`, what the rank files make.
+  absl::Status CompareParity(const StoredFile& stored, const RecordsLeft& left) {
+    if (left.damaged.count(stored.name) != 0) return absl::OkStatus();
+    const absl::Status status = CheckStoredFile(files_, path_, stored, pool_);
+    if (status.ok()) return rebuilt_.Drop(stored.name);
+    report_.repaired.push_back(absl::StrCat(Message(status), "; made from the rank files"));
+    return absl::OkStatus();
+  }
+
+  static std::string WhyNotByParity(size_t damaged, size_t parity) {
+    if (parity == 0) return "there is no parity to make it from";
+    return absl::StrCat(damaged, " files are lost or damaged, and the ", parity, " parity files make up for ", parity);
+  }
+
+  FileSystem& files_;
+  const std::string path_;
+  const RepairOptions& options_;
+  ThreadPool& pool_;
+  RebuiltFiles rebuilt_;
+  std::vector<std::string> names_;  // in path_
+  RepairReport report_;
+};
+
+}  // namespace
+
+absl::StatusOr<RepairReport> RepairCheckpoint(const std::string& path, const RepairOptions& options) {
+  if (StagedNameOf(SplitPath(path).name)) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(path, " is a save that was never committed; it is not a checkpoint to repair"));
+  }
+  DirectoryLock lock;
+  if (!options.dry_run) {
+    FSDP_ASSIGN_OR_RETURN(lock, DirectoryLock::Take(path));
+  }
+  FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<ThreadPool> pool,
+                        ThreadPool::Create(options.io_threads, "checkpoint-repair"));
+  return Repair(*options.file_system, path, options, *pool).Run();
+}
+
+}  // namespace fsdp

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/checkpoint/source/hdf5_source.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "fsdp/base/quote.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/format/manifest_file.h"
+#include "fsdp/checkpoint/source/read_plan.h"
+#include "fsdp/checkpoint/source/verified_reader.h"
+
+namespace fsdp {
+namespace {
+
+class Hdf5Source final : public TensorSource {
+ public:
+  Hdf5Source(std::string path, Manifest manifest, bool verify)
+      : manifest_(std::move(manifest)), reader_(PosixFileSystem(), path, manifest_, verify), path_(std::move(path)) {}
+
+  // Fills contents().
+  absl::Status ReadContents() {
+    contents_.type = manifest_.type;
+    contents_.units = manifest_.units;
+    for (size_t i = 0; i < manifest_.tensors.size(); ++i) {
+      const StoredTensor& tensor = manifest_.tensors[i];
+      ShardedTensor described;
+      described.dtype = tensor.dtype;
+      described.shape = tensor.shape;
+      contents_.Set(tensor.key, std::move(described));
+      for (const std::string& alias : tensor.aliases) contents_.aliases[alias] = tensor.key.fqn;
+      index_[tensor.key] = i;
+      covered_.push_back(CheckCovered(tensor));
+    }
+    for (const StoredText& text : manifest_.texts) {
+      std::string value(text.range.nbytes, '\0');
+      FSDP_RETURN_IF_ERROR(reader_.Read(text.file, text.range, reinterpret_cast<std::byte*>(value.data()),
+                                        [&] { return absl::StrCat("text ", Quote(text.key.ToString())); }));
+      contents_.Set(text.key, std::move(value));
+    }
+    return absl::OkStatus();
+  }
+
+  std::string_view format() const override { return "hdf5"; }
+  const StateDict& contents() const override { return contents_; }
+  int64_t step() const override { return manifest_.step; }
+  int world_size() const override { return manifest_.world_size; }
+  const std::map<std::string, std::string>& metadata() const override { return metadata_; }
+
+  bool has_checksums() const override { return true; }
+
+  absl::Status Read(const StateKey& key, const Interval& interval, void* out) const override {
+    FSDP_ASSIGN_OR_RETURN(const size_t index, Find(key));
+    FSDP_RETURN_IF_ERROR(covered_[index]);
+    const StoredTensor& tensor = manifest_.tensors[index];
+    if (!Interval{0, tensor.shape.numel()}.Contains(interval) || interval.begin > interval.end) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(Describe(key), ": elements ", interval.ToString(), " of ", tensor.shape.numel()));
+    }
+    const int64_t size = SizeOf(tensor.dtype);
+    for (auto stored = FirstOverlap(tensor, interval.begin);
+         stored != tensor.intervals.end() && stored->interval.begin < interval.end; ++stored) {
+      const Interval part = Intersect(stored->interval, interval);
+      const ByteRange range = {stored->offset + (part.begin - stored->interval.begin) * size, part.size() * size};
+      FSDP_RETURN_IF_ERROR(reader_.Read(stored->file, range,
+                                        static_cast<std::byte*>(out) + (part.begin - interval.begin) * size,
+                                        [&] { return Describe(key); }));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status ReadAll(const std::vector<TensorRead>& reads, ThreadPool& pool) const override {
+    for (const TensorRead& read : reads) {
+      FSDP_ASSIGN_OR_RETURN(const size_t index, Find(read.key));
+      FSDP_RETURN_IF_ERROR(covered_[index]);
+    }
+    FSDP_ASSIGN_OR_RETURN(const std::vector<BlockRead> blocks, PlanReads(manifest_, index_, reads));
+    return reader_.ReadBlocks(blocks, pool, [&](const BlockPiece& piece) { return Describe(reads[piece.read].key); });
+  }
+
+  // Pieces are blocks, so that no block is read twice.
+  std::vector<Interval> Pieces(const StateKey& key, const Interval& interval) const override {
+    const absl::StatusOr<size_t> index = Find(key);
+    if (!index.ok()) return TensorSource::Pieces(key, interval);
+    const StoredTensor& tensor = manifest_.tensors[*index];
+    const int64_t block = kBlockBytes / SizeOf(tensor.dtype);
+    std::vector<Interval> pieces;
+    int64_t begin = interval.begin;
+    for (auto stored = FirstOverlap(tensor, begin); begin < interval.end; ++stored) {
+      // Where the cover is broken, Read will say so; until then any cut will do.
+      if (stored == tensor.intervals.end()) return TensorSource::Pieces(key, interval);
+      while (begin < std::min(stored->interval.end, interval.end)) {
+        const int64_t next = stored->interval.begin + ((begin - stored->interval.begin) / block + 1) * block;
+        const int64_t end = std::min({next, stored->interval.end, interval.end});
+        pieces.push_back({begin, end});
+        begin = end;
+      }
+    }
+    return pieces;
+  }
+
+ private:
+  absl::StatusOr<size_t> Find(const StateKey& key) const {
+    const auto it = index_.find(key);
+    if (it != index_.end()) return it->second;
+    return absl::NotFoundError(absl::StrCat(path_, " holds no ", Describe(key)));
+  }
+
+  static std::vector<StoredInterval>::const_iterator FirstOverlap(const StoredTensor& tensor, int64_t begin) {
+    return std::partition_point(tensor.intervals.begin(), tensor.intervals.end(),
+                                [&](const StoredInterval& stored) { return stored.interval.end <= begin; });
+  }
+
+  const Manifest manifest_;
+  mutable VerifiedReader reader_;  // thread-safe; opens files as they are needed
+  const std::string path_;
+  StateDict contents_;
+  TensorIndex index_;                  // into manifest_.tensors
+  std::vector<absl::Status> covered_;  // by the same index
+  const std::map<std::string, std::string> metadata_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<TensorSource>> OpenHdf5Source(const std::string& path,
+                                                             const TensorSourceOptions& options) {
+  FSDP_ASSIGN_OR_RETURN(Manifest manifest, ReadManifest(PosixFileSystem(), path));
+  auto source = std::make_unique<Hdf5Source>(path, std::move(manifest), options.verify);
+  FSDP_RETURN_IF_ERROR(source->ReadContents());
+  return source;
+}
+
+}  // namespace fsdp

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// ByteRange and the size of the blocks that files are read and written in.
+#ifndef FSDP_CHECKPOINT_STORAGE_BYTE_RANGE_H_
+#define FSDP_CHECKPOINT_STORAGE_BYTE_RANGE_H_
+
+#include <cstdint>
+
+namespace fsdp {
+
+// Files are read and written in blocks of this size; no block that has a digest is longer.
+inline constexpr int64_t kBlockBytes = int64_t{4} << 20;
+
+// Blocks of kBlockBytes of `nbytes` bytes.
+inline int64_t BlockCount(int64_t nbytes) { return (nbytes + kBlockBytes - 1) / kBlockBytes; }
+
+// The bytes [offset, offset + nbytes) of a file.
+struct ByteRange {
+  int64_t offset = 0;
+  int64_t nbytes = 0;
+
+  int64_t end() const { return offset + nbytes; }
+  bool operator==(const ByteRange& other) const { return offset == other.offset && nbytes == other.nbytes; }
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_CHECKPOINT_STORAGE_BYTE_RANGE_H_

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// From a path to its directory and name, and back. Pure: no file is looked at.
+#ifndef FSDP_CHECKPOINT_STORAGE_PATH_H_
+#define FSDP_CHECKPOINT_STORAGE_PATH_H_
+
+#include <string>
+
+namespace fsdp {
+
+// `directory`/`name`.
+std::string JoinPath(const std::string& directory, const std::string& name);
+
+// The directory of `path` ("." when it names none) and the name in it, trailing slashes aside; the name is empty for
+// "/".
+struct PathParts {
+  std::string directory;
+  std::string name;
+};
+PathParts SplitPath(const std::string& path);
+
+}  // namespace fsdp
+
+#endif  // FSDP_CHECKPOINT_STORAGE_PATH_H_

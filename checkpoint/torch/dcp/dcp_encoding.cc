@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/checkpoint/torch/dcp/dcp_encoding.h"
+
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "fsdp/checkpoint/torch/state/pickle_writer.h"
+#include "fsdp/checkpoint/torch/state/torch_tensor.h"
+
+namespace fsdp {
+namespace {
+
+class MetadataEncoder {
+ public:
+  explicit MetadataEncoder(const DcpMetadata& metadata) : metadata_(metadata) {}
+
+  std::string Encode() && {
+    BeginObject("torch.distributed.checkpoint.metadata.Metadata");
+    pickle_.String("state_dict_metadata");
+    BeginDict();
+    for (const DcpEntry& entry : metadata_.entries) EncodeType(entry);
+    pickle_.SetItems();
+    pickle_.String("planner_data");
+    BeginDict();
+    for (const DcpEntry& entry : metadata_.entries) EncodePath(entry);
+    pickle_.SetItems();
+    pickle_.String("storage_data");
+    BeginDict();
+    for (const DcpEntry& entry : metadata_.entries) EncodeStorage(entry);
+    pickle_.SetItems();
+    pickle_.String("storage_meta");
+    pickle_.None();
+    pickle_.String("version");
+    pickle_.String("1.0.0");
+    EndObject();
+    return std::move(pickle_).Finish();
+  }
+
+ private:
+  void BeginDict() {
+    pickle_.EmptyDict();
+    pickle_.Mark();
+  }
+
+  // An object of `type` whose state is a dict, to be filled until EndObject.
+  void BeginObject(std::string_view type) {
+    pickle_.Global(type);
+    pickle_.EmptyTuple();
+    pickle_.NewObject();
+    BeginDict();
+  }
+
+  void EndObject() {
+    pickle_.SetItems();
+    pickle_.Build();
+  }
+
+  // function(argument), where `argument` pushes it.
+  template <typename Push>
+  void Call(std::string_view function, Push argument) {
+    pickle_.Global(function);
+    pickle_.Mark();
+    argument();
+    pickle_.Tuple();
+    pickle_.Reduce();
+  }
+
+  void Size(const std::vector<int64_t>& sizes) {
+    Call("torch.Size", [&] { pickle_.Integers(sizes); });
+  }
+
+  void EncodeType(const DcpEntry& entry) {
+    pickle_.String(entry.name);
+    if (entry.tensor < 0) {
+      pickle_.Global("torch.distributed.checkpoint.metadata.BytesStorageMetadata");
+      pickle_.EmptyTuple();
+      return pickle_.NewObject();
+    }
+    const DcpTensor& tensor = metadata_.tensors[entry.tensor];
+    BeginObject("torch.distributed.checkpoint.metadata.TensorStorageMetadata");
+    pickle_.String("properties");
+    EncodeProperties(tensor);
+    pickle_.String("size");
+    Size({tensor.shape.dims().begin(), tensor.shape.dims().end()});
+    pickle_.String("chunks");
+    pickle_.EmptyList();
+    pickle_.Mark();
+    for (const DcpChunk& chunk : tensor.chunks) {
+      BeginObject("torch.distributed.checkpoint.metadata.ChunkStorageMetadata");
+      pickle_.String("offsets");
+      Size(chunk.box.start);
+      pickle_.String("sizes");
+      Size(chunk.box.count);
+      EndObject();
+    }
+    pickle_.Appends();
+    EndObject();
+  }
+
+  // (dtype, layout, requires_grad, memory format, pin_memory), which every torch since 2.0 takes.
+  void EncodeProperties(const DcpTensor& tensor) {
+    pickle_.Global("torch.distributed.checkpoint.metadata.TensorProperties");
+    pickle_.EmptyTuple();
+    pickle_.NewObject();
+    pickle_.Mark();
+    pickle_.Global(absl::StrCat("torch.", std::string(DTypeName(tensor.dtype))));
+    Call("torch.serialization._get_layout", [this] { pickle_.String("torch.strided"); });
+    pickle_.Bool(false);
+    Call("torch.distributed.checkpoint.metadata._MEM_FORMAT_ENCODING", [this] { pickle_.Integer(0); });
+    pickle_.Bool(false);
+    pickle_.Tuple();
+    pickle_.Build();
+  }
+
+  void EncodePath(const DcpEntry& entry) {
+    pickle_.String(entry.name);
+    pickle_.Mark();
+    for (const DcpEntry::PathElement& element : entry.path) {
+      int64_t index = 0;
+      if (element.is_index && absl::SimpleAtoi(element.name, &index)) {
+        pickle_.Integer(index);
+      } else {
+        pickle_.String(element.name);
+      }
+    }
+    pickle_.Tuple();
+  }
+
+  void EncodeStorage(const DcpEntry& entry) {
+    if (entry.tensor < 0) {
+      BeginObject("torch.distributed.checkpoint.metadata.MetadataIndex");
+      pickle_.String("fqn");
+      pickle_.String(entry.name);
+      pickle_.String("index");
+      pickle_.None();
+      EndObject();
+      return EncodeSlice(entry.slice);
+    }
+    int64_t index = 0;
+    for (const DcpChunk& chunk : metadata_.tensors[entry.tensor].chunks) {
+      BeginObject("torch.distributed.checkpoint.metadata.MetadataIndex");
+      pickle_.String("fqn");
+      pickle_.String(entry.name);
+      pickle_.String("index");
+      pickle_.Integer(index++);
+      pickle_.String("offset");
+      Size(chunk.box.start);
+      EndObject();
+      EncodeSlice(chunk.slice);
+    }
+  }
+
+  void EncodeSlice(const DcpSlice& slice) {
+    BeginObject("torch.distributed.checkpoint.filesystem._StorageInfo");
+    pickle_.String("relative_path");
+    pickle_.String(slice.file);
+    pickle_.String("offset");
+    pickle_.Integer(slice.offset);
+    pickle_.String("length");
+    pickle_.Integer(slice.nbytes);
+    EndObject();
+  }
+
+  const DcpMetadata& metadata_;
+  PickleWriter pickle_;
+};
+
+}  // namespace
+
+std::string EncodeDcpMetadata(const DcpMetadata& metadata) { return MetadataEncoder(metadata).Encode(); }
+
+}  // namespace fsdp

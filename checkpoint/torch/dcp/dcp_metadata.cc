@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/checkpoint/torch/dcp/dcp_metadata.h"
+
+#include <algorithm>
+#include <limits>
+#include <optional>
+#include <tuple>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "fsdp/base/quote.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/format/file_names.h"
+#include "fsdp/checkpoint/torch/pickle/pickle.h"
+#include "fsdp/checkpoint/torch/pickle/torch_globals.h"
+#include "fsdp/checkpoint/torch/state/torch_tensor.h"
+
+namespace fsdp {
+namespace {
+
+using Kind = PickleKind;
+
+absl::Status Broken(PickleValue value, const std::string& what) {
+  return absl::DataLossError(absl::StrCat("byte ", value.place(), " of the pickle: ", what));
+}
+
+bool IsObject(PickleValue value, std::string_view class_name) {
+  return value.is(Kind::kCall) && value.callee().at(1).text() == class_name;
+}
+
+// The attribute `name` of an object whose state is a dict; nothing where it has none.
+std::optional<PickleValue> FindAttribute(PickleValue object, std::string_view name) {
+  if (!object.has_state() || !object.state().is(Kind::kDict)) return std::nullopt;
+  const PickleValue state = object.state();
+  for (int64_t i = 0; i < state.size(); ++i) {
+    const auto [key, value] = state.member(i);
+    if (key.is(Kind::kString) && key.text() == name) return value;
+  }
+  return std::nullopt;
+}
+
+absl::StatusOr<PickleValue> Attribute(PickleValue object, std::string_view name) {
+  if (const auto value = FindAttribute(object, name)) return *value;
+  return Broken(object, absl::StrCat("an object without ", Quote(name)));
+}
+
+absl::StatusOr<std::string> Text(PickleValue value) {
+  if (!value.is(Kind::kString))
+    return Broken(value, absl::StrCat(std::string(PickleKindName(value.kind())), " for a name"));
+  return std::string(value.text());
+}
+
+absl::StatusOr<int64_t> Position(PickleValue value) {
+  if (value.is(Kind::kInt) && value.integer() >= 0) return value.integer();
+  return Broken(value, "a place in a file that is no integer from 0");
+}
+
+// What storage_data is looked up by.
+std::string StorageKey(const std::string& name, const std::optional<std::vector<int64_t>>& offsets) {
+  return offsets ? absl::StrCat(name, "\n", absl::StrJoin(*offsets, ",")) : name;
+}
+
+class MetadataReader {
+ public:
+  absl::StatusOr<DcpMetadata> Read(PickleValue root) {
+    if (!IsObject(root, "Metadata")) return Broken(root, "it is no Metadata of torch.distributed.checkpoint");
+    FSDP_RETURN_IF_ERROR(ReadStorage(root));
+    FSDP_RETURN_IF_ERROR(ReadPaths(root));
+    FSDP_ASSIGN_OR_RETURN(const PickleValue entries, Attribute(root, "state_dict_metadata"));
+    if (!entries.is(Kind::kDict)) return Broken(entries, "state_dict_metadata is no dict");
+    for (int64_t i = 0; i < entries.size(); ++i) {
+      const auto [key, value] = entries.member(i);
+      FSDP_ASSIGN_OR_RETURN(const std::string name, Text(key));
+      FSDP_RETURN_IF_ERROR(AddEntry(name, value));
+    }
+    SortByPath();
+    return std::move(metadata_);
+  }
+
+ private:
+  absl::Status ReadStorage(PickleValue root) {
+    FSDP_ASSIGN_OR_RETURN(const PickleValue storage, Attribute(root, "storage_data"));
+    if (!storage.is(Kind::kDict)) return Broken(storage, "storage_data is no dict");
+    for (int64_t i = 0; i < storage.size(); ++i) {
+      const auto [index, info] = storage.member(i);
+      FSDP_ASSIGN_OR_RETURN(const PickleValue fqn, Attribute(index, "fqn"));
+      FSDP_ASSIGN_OR_RETURN(const std::string name, Text(fqn));
+      std::optional<std::vector<int64_t>> offsets;
+      const auto offset = FindAttribute(index, "offset");
+      if (offset && !offset->is(Kind::kNone)) {
+        FSDP_ASSIGN_OR_RETURN(offsets, ReadSizes(*offset));
+      }
+      FSDP_ASSIGN_OR_RETURN(slices_[StorageKey(name, offsets)], ReadSlice(name, info));
+    }
+    return absl::OkStatus();
+  }
+
+  static absl::StatusOr<DcpSlice> ReadSlice(const std::string& name, PickleValue info) {
+    const auto transforms = FindAttribute(info, "transform_descriptors");
+    if (transforms && !(transforms->is(Kind::kNone) || (transforms->is_sequence() && transforms->size() == 0))) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          Quote(name), " was transformed when it was saved (compressed, for instance), and that is not read"));
+    }
+    DcpSlice slice;
+    FSDP_ASSIGN_OR_RETURN(const PickleValue path, Attribute(info, "relative_path"));
+    FSDP_ASSIGN_OR_RETURN(slice.file, Text(path));
+    if (!CheckFileName(slice.file).ok()) {
+      return absl::DataLossError(
+          absl::StrCat(Quote(name), " is placed in ", Quote(slice.file), ", expected a file of the directory"));
+    }
+    FSDP_ASSIGN_OR_RETURN(const PickleValue offset, Attribute(info, "offset"));
+    FSDP_ASSIGN_OR_RETURN(slice.offset, Position(offset));
+    FSDP_ASSIGN_OR_RETURN(const PickleValue length, Attribute(info, "length"));
+    FSDP_ASSIGN_OR_RETURN(slice.nbytes, Position(length));
+    return slice;
+  }
+
+  // planner_data may be absent; then names are their own paths.
+  absl::Status ReadPaths(PickleValue root) {
+    const auto paths = FindAttribute(root, "planner_data");
+    if (!paths || !paths->is(Kind::kDict)) return absl::OkStatus();
+    for (int64_t i = 0; i < paths->size(); ++i) {
+      const auto [key, value] = paths->member(i);
+      FSDP_ASSIGN_OR_RETURN(const std::string name, Text(key));
+      if (!value.is_sequence()) return Broken(value, "a path that is no tuple");
+      order_.try_emplace(name, i);
+      std::vector<DcpEntry::PathElement>& path = paths_[name];
+      for (int64_t j = 0; j < value.size(); ++j) {
+        const PickleValue element = value.at(j);
+        if (element.is(Kind::kInt)) {
+          path.push_back({absl::StrCat(element.integer()), true});
+        } else {
+          FSDP_ASSIGN_OR_RETURN(const std::string text, Text(element));
+          path.push_back({text, false});
+        }
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status AddEntry(const std::string& name, PickleValue value) {
+    DcpEntry entry;
+    entry.name = name;
+    const auto path = paths_.find(name);
+    entry.path =
+        path == paths_.end() || path->second.empty() ? std::vector<DcpEntry::PathElement>{{name, false}} : path->second;
+    if (IsObject(value, "BytesStorageMetadata")) {
+      FSDP_ASSIGN_OR_RETURN(entry.slice, FindSlice(name, std::nullopt));
+    } else if (IsObject(value, "TensorStorageMetadata")) {
+      FSDP_ASSIGN_OR_RETURN(DcpTensor tensor, ReadTensor(name, value));
+      entry.tensor = static_cast<int>(metadata_.tensors.size());
+      metadata_.tensors.push_back(std::move(tensor));
+    } else {
+      return Broken(value, absl::StrCat(Quote(name), " is neither a tensor nor a value"));
+    }
+    metadata_.entries.push_back(std::move(entry));
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<DcpSlice> FindSlice(const std::string& name,
+                                     const std::optional<std::vector<int64_t>>& offsets) const {
+    const auto at = slices_.find(StorageKey(name, offsets));
+    if (at != slices_.end()) return at->second;
+    const std::string which = offsets ? absl::StrCat(", chunk at [", absl::StrJoin(*offsets, ", "), "],") : "";
+    return absl::DataLossError(absl::StrCat(Quote(name), which, " is missing in storage_data"));
+  }
+
+  static absl::StatusOr<DType> ReadDType(const std::string& name, PickleValue properties) {
+    const auto state = properties.has_state() ? std::make_optional(properties.state()) : std::nullopt;
+    std::optional<PickleValue> dtype;
+    if (state && state->is(Kind::kTuple) && state->size() > 0) dtype = state->at(0);
+    if (state && state->is(Kind::kDict)) dtype = FindAttribute(properties, "dtype");
+    if (!dtype || !dtype->is(Kind::kGlobal)) return Broken(properties, absl::StrCat(Quote(name), " has no dtype"));
+    const absl::StatusOr<DType> read = DTypeOfGlobal(dtype->name());
+    if (read.ok()) return read;
+    return absl::InvalidArgumentError(absl::StrCat("tensor ", Quote(name), ": ", std::string(read.status().message())));
+  }
+
+  absl::StatusOr<DcpTensor> ReadTensor(const std::string& name, PickleValue value) const {
+    DcpTensor tensor;
+    FSDP_ASSIGN_OR_RETURN(const PickleValue properties, Attribute(value, "properties"));
+    FSDP_ASSIGN_OR_RETURN(tensor.dtype, ReadDType(name, properties));
+    FSDP_ASSIGN_OR_RETURN(const PickleValue size, Attribute(value, "size"));
+    FSDP_ASSIGN_OR_RETURN(const std::vector<int64_t> sizes, ReadSizes(size));
+    const absl::StatusOr<Shape> shape = Shape::Create(sizes);
+    if (!shape.ok()) return Broken(size, std::string(shape.status().message()));
+    tensor.shape = *shape;
+    FSDP_ASSIGN_OR_RETURN(const PickleValue chunks, Attribute(value, "chunks"));
+    if (!chunks.is_sequence()) return Broken(chunks, "chunks that are no list");
+    for (int64_t i = 0; i < chunks.size(); ++i) {
+      DcpChunk chunk;
+      FSDP_ASSIGN_OR_RETURN(const PickleValue offsets, Attribute(chunks.at(i), "offsets"));
+      FSDP_ASSIGN_OR_RETURN(chunk.box.start, ReadSizes(offsets));
+      FSDP_ASSIGN_OR_RETURN(const PickleValue counts, Attribute(chunks.at(i), "sizes"));
+      FSDP_ASSIGN_OR_RETURN(chunk.box.count, ReadSizes(counts));
+      if (std::count(chunk.box.count.begin(), chunk.box.count.end(), 0) != 0) continue;  // a rank without rows
+      FSDP_ASSIGN_OR_RETURN(chunk.slice, FindSlice(name, chunk.box.start));
+      tensor.chunks.push_back(std::move(chunk));
+    }
+    const absl::Status covered = CheckChunkCover(tensor.shape, tensor.chunks);
+    if (covered.ok()) return tensor;
+    return absl::Status(covered.code(), absl::StrCat("tensor ", Quote(name), ": ", std::string(covered.message())));
+  }
+
+  // In the order of planner_data, which is that of the state dict; the other is that of the ranks' plans.
+  void SortByPath() {
+    const auto order = [this](const DcpEntry& entry) {
+      const auto at = order_.find(entry.name);
+      return at == order_.end() ? std::numeric_limits<int64_t>::max() : at->second;
+    };
+    std::stable_sort(metadata_.entries.begin(), metadata_.entries.end(),
+                     [&](const DcpEntry& a, const DcpEntry& b) { return order(a) < order(b); });
+  }
+
+  DcpMetadata metadata_;
+  absl::flat_hash_map<std::string, int64_t> order_;    // of names in planner_data
+  absl::flat_hash_map<std::string, DcpSlice> slices_;  // by StorageKey
+  absl::flat_hash_map<std::string, std::vector<DcpEntry::PathElement>> paths_;
+};
+
+// [begin, end) of `chunks` agree in all dimensions before `d`, and are to cover the others.
+absl::Status CheckDimension(const Shape& shape, int d, std::vector<DcpChunk>::const_iterator begin,
+                            std::vector<DcpChunk>::const_iterator end) {
+  if (d == shape.rank()) {
+    return end - begin == 1 ? absl::OkStatus() : absl::DataLossError("a chunk is there twice");
+  }
+  int64_t covered = 0;
+  while (begin != end) {
+    const int64_t start = begin->box.start[d];
+    const int64_t count = begin->box.count[d];
+    if (start != covered) {
+      return absl::DataLossError(absl::StrCat("indices [", std::min(start, covered), ", ", std::max(start, covered),
+                                              ") of dimension ", d,
+                                              start > covered ? " are missing" : " are held twice"));
+    }
+    auto last = begin;
+    while (last != end && last->box.start[d] == start && last->box.count[d] == count) ++last;
+    FSDP_RETURN_IF_ERROR(CheckDimension(shape, d + 1, begin, last));
+    covered = start + count;
+    begin = last;
+  }
+  if (covered == shape.dim(d)) return absl::OkStatus();
+  return absl::DataLossError(
+      absl::StrCat("indices [", covered, ", ", shape.dim(d), ") of dimension ", d, " are missing"));
+}
+
+}  // namespace
+
+absl::Status CheckChunkCover(const Shape& shape, std::vector<DcpChunk>& chunks) {
+  for (const DcpChunk& chunk : chunks) {
+    bool fits =
+        static_cast<int>(chunk.box.start.size()) == shape.rank() && chunk.box.count.size() == chunk.box.start.size();
+    for (int d = 0; fits && d < shape.rank(); ++d) {
+      fits = chunk.box.start[d] <= shape.dim(d) && chunk.box.count[d] <= shape.dim(d) - chunk.box.start[d];
+    }
+    if (fits) continue;
+    return absl::DataLossError(absl::StrCat("chunk [", absl::StrJoin(chunk.box.start, ", "), "] + [",
+                                            absl::StrJoin(chunk.box.count, ", "), "] reaches beyond ",
+                                            shape.ToString()));
+  }
+  if (shape.numel() == 0) return absl::OkStatus();
+  std::sort(chunks.begin(), chunks.end(), [](const DcpChunk& a, const DcpChunk& b) {
+    return std::tie(a.box.start, a.box.count) < std::tie(b.box.start, b.box.count);
+  });
+  // Replicas that were not left out are the same slice.
+  const auto same = [](const DcpChunk& a, const DcpChunk& b) {
+    return a.box.start == b.box.start && a.box.count == b.box.count;
+  };
+  chunks.erase(std::unique(chunks.begin(), chunks.end(), same), chunks.end());
+  return CheckDimension(shape, 0, chunks.begin(), chunks.end());
+}
+
+absl::StatusOr<DcpMetadata> ParseDcpMetadata(std::string_view bytes) {
+  FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<Pickle> pickle, Pickle::Parse(bytes, {.is_allowed = IsDcpGlobal}));
+  return MetadataReader().Read(pickle->root());
+}
+
+}  // namespace fsdp

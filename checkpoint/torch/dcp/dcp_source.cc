@@ -1,0 +1,272 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/checkpoint/torch/dcp/dcp_source.h"
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "fsdp/base/quote.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/format/flat_layout.h"
+#include "fsdp/checkpoint/source/bool_bytes.h"
+#include "fsdp/checkpoint/storage/path.h"
+#include "fsdp/checkpoint/torch/dcp/dcp_metadata.h"
+#include "fsdp/checkpoint/torch/pt/file_pool.h"
+#include "fsdp/checkpoint/torch/pt/strided_read.h"
+#include "fsdp/checkpoint/torch/pt/torch_file.h"
+#include "fsdp/checkpoint/torch/state/torch_state.h"
+
+namespace fsdp {
+namespace {
+
+constexpr int64_t kMaxMetadataBytes = int64_t{1} << 30;
+
+absl::Status In(const absl::Status& status, const std::string& place) {
+  return absl::Status(status.code(), absl::StrCat(place, ": ", std::string(status.message())));
+}
+
+// Where the elements of a chunk lie, once its archive has been read.
+struct ChunkPlace {
+  int64_t offset = 0;            // in the file, of the first element
+  std::vector<int64_t> strides;  // in elements
+  bool is_contiguous = true;
+};
+
+class DcpSource final : public TensorSource {
+ public:
+  DcpSource(std::string path, DcpMetadata metadata, const TensorSourceOptions& options)
+      : path_(std::move(path)),
+        metadata_(std::move(metadata)),
+        options_(options),
+        files_(path_, options),
+        places_(metadata_.tensors.size()) {}
+
+  absl::Status ReadState() {
+    TorchNode root;
+    for (const DcpEntry& entry : metadata_.entries) {
+      absl::StatusOr<TorchNode> leaf = entry.tensor >= 0 ? TorchNode::Tensor(entry.tensor) : ReadValue(entry);
+      FSDP_RETURN_IF_ERROR(leaf.status());
+      FSDP_RETURN_IF_ERROR(Insert(entry, *std::move(leaf), root));
+    }
+    std::vector<TorchLeafType> types;
+    std::set<std::string> names;
+    for (const DcpTensor& tensor : metadata_.tensors) {
+      types.push_back({tensor.dtype, tensor.shape, ""});
+      for (const DcpChunk& chunk : tensor.chunks) names.insert(chunk.slice.file);
+    }
+    world_size_ = std::max<int>(1, static_cast<int>(names.size()));
+    const TorchTensorReader read = [&](int index, const Interval& interval) -> absl::StatusOr<std::string> {
+      std::string bytes(interval.size() * SizeOf(types[index].dtype), '\0');
+      FSDP_RETURN_IF_ERROR(ReadTensor(index, interval, reinterpret_cast<std::byte*>(bytes.data())));
+      return bytes;
+    };
+    const FlatLayout* const layout = options_.flat_layout ? &*options_.flat_layout : nullptr;
+    absl::StatusOr<TorchState> state = StateOfTree(root, types, {read, {layout, world_size_}, options_.model_only});
+    if (!state.ok()) return In(state.status(), path_);
+    state_ = *std::move(state);
+    return absl::OkStatus();
+  }
+
+  std::string_view format() const override { return "dcp"; }
+  const StateDict& contents() const override { return state_.contents; }
+  int64_t step() const override { return state_.step; }
+  int world_size() const override { return world_size_; }
+  const std::map<std::string, std::string>& metadata() const override { return string_metadata_; }
+
+  absl::Status Read(const StateKey& key, const Interval& interval, void* out) const override {
+    FSDP_ASSIGN_OR_RETURN(const TorchLeaf* leaf, Find(key));
+    const ShardedTensor& described = *state_.contents.FindTensor(key);
+    if (!Interval{0, described.shape.numel()}.Contains(interval) || interval.begin > interval.end) {
+      return absl::InvalidArgumentError(absl::StrCat("tensor ", Quote(key.ToString()), ": elements ",
+                                                     interval.ToString(), " of ", described.shape.numel()));
+    }
+    if (leaf->tensor < 0) {
+      std::memcpy(out, leaf->bytes.data() + interval.begin * SizeOf(described.dtype),
+                  interval.size() * SizeOf(described.dtype));
+      return absl::OkStatus();
+    }
+    const Interval elements = {leaf->offset + interval.begin, leaf->offset + interval.end};
+    const absl::Status read = ReadTensor(leaf->tensor, elements, static_cast<std::byte*>(out));
+    if (!read.ok()) return In(read, absl::StrCat("tensor ", Quote(key.ToString())));
+    if (described.dtype != DType::kBool) return absl::OkStatus();
+    const absl::Status is_bool = CheckBoolBytes(out, interval);
+    return is_bool.ok() ? is_bool : In(is_bool, absl::StrCat("tensor ", Quote(key.ToString()), " of ", path_));
+  }
+
+  bool has_checksums() const override { return files_.has_checksums(); }
+
+  absl::Status VerifyRest() const override { return files_.VerifyRest(); }
+
+  absl::StatusOr<std::vector<TensorPlace>> Places(const StateKey& key) const override {
+    FSDP_ASSIGN_OR_RETURN(const TorchLeaf* leaf, Find(key));
+    if (leaf->tensor < 0) return absl::UnimplementedError("it is a number in a pickle, not a tensor");
+    const DcpTensor& tensor = metadata_.tensors[leaf->tensor];
+    if (tensor.shape != state_.contents.FindTensor(key)->shape) {
+      return absl::UnimplementedError("it is a part of a flat parameter of FSDP1");
+    }
+    std::vector<TensorPlace> places;
+    for (size_t i = 0; i < tensor.chunks.size(); ++i) {
+      FSDP_ASSIGN_OR_RETURN(const ChunkPlace* place, PlaceOf(leaf->tensor, i));
+      if (!place->is_contiguous) return absl::UnimplementedError("a chunk of it is a view whose elements lie apart");
+      places.push_back({JoinPath(path_, tensor.chunks[i].slice.file), place->offset, tensor.chunks[i].box});
+    }
+    return places;
+  }
+
+ private:
+  absl::StatusOr<const TorchLeaf*> Find(const StateKey& key) const {
+    const auto at = state_.leaves.find(key);
+    if (at != state_.leaves.end()) return &at->second;
+    return absl::NotFoundError(absl::StrCat(path_, " holds no tensor ", Quote(key.ToString())));
+  }
+
+  absl::StatusOr<TorchArchive> ReadArchive(const File& file, const DcpSlice& slice) const {
+    FSDP_ASSIGN_OR_RETURN(const int64_t nbytes, file.Size());
+    if (slice.offset > nbytes || slice.nbytes > nbytes - slice.offset) {
+      return absl::DataLossError(absl::StrCat("bytes ", slice.offset, " to ", slice.offset + slice.nbytes,
+                                              " are wanted, but the file has ", nbytes, ": it is truncated"));
+    }
+    return ReadTorchArchive({&file, slice.offset, slice.nbytes}, options_);
+  }
+
+  std::string Describe(const DcpSlice& slice) const {
+    return absl::StrCat(JoinPath(path_, slice.file), ", bytes ", slice.offset, " to ", slice.offset + slice.nbytes);
+  }
+
+  absl::StatusOr<TorchNode> ReadValue(const DcpEntry& entry) {
+    FSDP_ASSIGN_OR_RETURN(const std::shared_ptr<const File> file, files_.Open(entry.slice.file));
+    absl::StatusOr<TorchArchive> archive = ReadArchive(*file, entry.slice);
+    if (!archive.ok()) return In(archive.status(), absl::StrCat(Quote(entry.name), " in ", Describe(entry.slice)));
+    if (archive->tree.tensors.empty()) return std::move(archive->tree.root);
+    return absl::InvalidArgumentError(absl::StrCat(Quote(entry.name), " in ", Describe(entry.slice),
+                                                   ": a tensor inside of a pickled value is not read"));
+  }
+
+  static absl::Status Insert(const DcpEntry& entry, TorchNode leaf, TorchNode& root) {
+    const auto broken = [&] {
+      return absl::DataLossError(absl::StrCat(Quote(entry.name), " has no place of its own in the state dict"));
+    };
+    if (entry.path.size() > static_cast<size_t>(kMaxTorchDepth)) return broken();
+    TorchNode* node = &root;
+    for (size_t i = 0; i < entry.path.size(); ++i) {
+      const DcpEntry::PathElement& element = entry.path[i];
+      if (!node->is_branch() || (!node->members().empty() && node->is_list != element.is_index)) return broken();
+      node->is_list = element.is_index;
+      const bool is_last = i + 1 == entry.path.size();
+      TorchNode* next = is_last ? nullptr : node->Find(element.name);
+      if (next == nullptr) {
+        if (element.is_index && element.name != absl::StrCat(node->members().size())) return broken();
+        next = node->Add(element.name, is_last ? std::move(leaf) : TorchNode());
+        if (next == nullptr) return broken();
+      }
+      node = next;
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status ReadTensor(int index, const Interval& interval, std::byte* out) const {
+    const DcpTensor& tensor = metadata_.tensors[index];
+    for (const Box& box : BoxesOf(tensor.shape, interval)) {
+      for (size_t i = 0; i < tensor.chunks.size(); ++i) {
+        FSDP_RETURN_IF_ERROR(ReadPart(index, i, box, interval.begin, out));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  // The place of chunk `index` of tensor `tensor`, whose archive is read the first time.
+  absl::StatusOr<const ChunkPlace*> PlaceOf(int tensor, size_t index) const {
+    const DcpChunk& chunk = metadata_.tensors[tensor].chunks[index];
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      const auto at = places_[tensor].find(index);
+      if (at != places_[tensor].end()) return &at->second;
+    }
+    absl::StatusOr<ChunkPlace> place = ReadPlace(metadata_.tensors[tensor], chunk);
+    if (!place.ok()) return In(place.status(), Describe(chunk.slice));
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return &places_[tensor].try_emplace(index, *std::move(place)).first->second;
+  }
+
+  absl::StatusOr<ChunkPlace> ReadPlace(const DcpTensor& tensor, const DcpChunk& chunk) const {
+    FSDP_ASSIGN_OR_RETURN(const std::shared_ptr<const File> file, files_.Open(chunk.slice.file));
+    FSDP_ASSIGN_OR_RETURN(const TorchArchive archive, ReadArchive(*file, chunk.slice));
+    if (archive.tree.root.kind() != TorchNode::Kind::kTensor) return absl::DataLossError("it holds no tensor");
+    const TorchTensor& stored = archive.tree.tensors[0];
+    const std::vector<int64_t>& wanted = chunk.box.count;
+    if (stored.dtype != tensor.dtype) {
+      return absl::DataLossError(absl::StrCat("its dtype is ", std::string(DTypeName(stored.dtype)),
+                                              ", but .metadata says ", std::string(DTypeName(tensor.dtype))));
+    }
+    if (stored.shape.dims() != absl::MakeConstSpan(wanted)) {
+      return absl::DataLossError(absl::StrCat("its shape is ", stored.shape.ToString(), ", but .metadata says ",
+                                              Shape::Create(wanted)->ToString()));
+    }
+    files_.Expect(chunk.slice.file, archive);
+    const StoragePlace& storage = archive.storages.at(stored.storage.key);
+    return ChunkPlace{storage.offset + stored.offset * SizeOf(stored.dtype), stored.strides, stored.is_contiguous()};
+  }
+
+  // What chunk `index` holds of `box`, to its place in the elements from `first` on.
+  absl::Status ReadPart(int tensor_index, size_t index, const Box& box, int64_t first, std::byte* out) const {
+    const DcpTensor& tensor = metadata_.tensors[tensor_index];
+    const DcpChunk& chunk = tensor.chunks[index];
+    std::vector<Interval> part;
+    for (size_t d = 0; d < box.start.size(); ++d) {
+      part.push_back(Intersect({box.start[d], box.start[d] + box.count[d]},
+                               {chunk.box.start[d], chunk.box.start[d] + chunk.box.count[d]}));
+      if (part.back().empty()) return absl::OkStatus();
+    }
+    FSDP_ASSIGN_OR_RETURN(const ChunkPlace* place, PlaceOf(tensor_index, index));
+    FSDP_ASSIGN_OR_RETURN(const std::shared_ptr<const File> file, files_.Open(chunk.slice.file));
+    const std::vector<int64_t> row_major = RowMajorStrides(tensor.shape);
+    const int64_t size = SizeOf(tensor.dtype);
+    StridedBox strided = {place->offset, size, {}};
+    int64_t to = -first;
+    for (size_t d = 0; d < part.size(); ++d) {
+      strided.offset += (part[d].begin - chunk.box.start[d]) * place->strides[d] * size;
+      to += part[d].begin * row_major[d];
+      strided.dims.push_back({part[d].size(), place->strides[d], row_major[d]});
+    }
+    const absl::Status status = ReadStrided(*file, std::move(strided), out + to * size);
+    return status.ok() ? status : In(status, Describe(chunk.slice));
+  }
+
+  const std::string path_;
+  const DcpMetadata metadata_;
+  const TensorSourceOptions options_;
+  mutable FilePool files_;
+  TorchState state_;
+  int world_size_ = 1;
+  const std::map<std::string, std::string> string_metadata_;
+  mutable std::mutex mutex_;
+  mutable std::vector<std::map<size_t, ChunkPlace>> places_;  // by tensor and chunk; guarded by mutex_
+};
+
+}  // namespace
+
+bool IsDcpDirectory(const std::string& directory) {
+  std::error_code ignored;
+  return std::filesystem::exists(std::filesystem::path(directory) / kDcpMetadataName, ignored);
+}
+
+absl::StatusOr<std::unique_ptr<TensorSource>> OpenDcpSource(const std::string& path,
+                                                            const TensorSourceOptions& options) {
+  const std::string metadata_path = JoinPath(path, kDcpMetadataName);
+  FSDP_ASSIGN_OR_RETURN(const std::string bytes, ReadFile(PosixFileSystem(), metadata_path, kMaxMetadataBytes));
+  absl::StatusOr<DcpMetadata> metadata = ParseDcpMetadata(bytes);
+  if (!metadata.ok()) return In(metadata.status(), metadata_path);
+  auto source = std::make_unique<DcpSource>(path, *std::move(metadata), options);
+  FSDP_RETURN_IF_ERROR(source->ReadState());
+  return source;
+}
+
+}  // namespace fsdp

@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/checkpoint/torch/dcp/dcp_writer.h"
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "fsdp/base/quote.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/storage/path.h"
+#include "fsdp/checkpoint/storage/staged_path.h"
+#include "fsdp/checkpoint/torch/dcp/dcp_encoding.h"
+#include "fsdp/checkpoint/torch/dcp/dcp_metadata.h"
+#include "fsdp/checkpoint/torch/state/literal_tensor.h"
+#include "fsdp/checkpoint/torch/state/pickle_writer.h"
+#include "fsdp/checkpoint/torch/state/torch_encoding.h"
+#include "fsdp/tensor/interval.h"
+
+namespace fsdp {
+namespace {
+
+using Path = std::vector<DcpEntry::PathElement>;
+using Section = StateKey::Section;
+
+constexpr int64_t kSliceAlignment = 64;
+
+std::string NameOf(const Path& path) {
+  std::string name;
+  for (const DcpEntry::PathElement& element : path) absl::StrAppend(&name, name.empty() ? "" : ".", element.name);
+  return name;
+}
+
+// Lays out the files of a directory: what each rank's file holds, and the .metadata that says so.
+class DcpPlan {
+ public:
+  DcpPlan(const StateDict& contents, int world_size)
+      : contents_(contents), world_size_(world_size), files_(world_size) {}
+
+  absl::Status Plan() {
+    FSDP_RETURN_IF_ERROR(AddValues());  // first in the file, as torch has it
+    for (const auto& [key, value] : contents_.entries()) {
+      if (const auto* tensor = std::get_if<ShardedTensor>(&value)) FSDP_RETURN_IF_ERROR(AddTensor(key, *tensor));
+    }
+    for (const auto& [alias, target] : contents_.aliases) {
+      const auto at = tensor_index_.find(StateKey::Model(target));
+      if (at == tensor_index_.end() || contents_.contains(StateKey::Model(alias))) continue;
+      FSDP_RETURN_IF_ERROR(AddEntry({{"model", false}, {alias, false}}, at->second, {}));
+    }
+    return absl::OkStatus();
+  }
+
+  const DcpMetadata& metadata() const { return metadata_; }
+  const std::vector<TorchArchivePlan>& archives(int rank) const { return files_[rank]; }
+  int64_t payload_bytes() const { return payload_bytes_; }
+
+  static std::string FileName(int rank) { return absl::StrCat("__", rank, "_0.distcp"); }
+
+ private:
+  static Path PathOf(const StateKey& key) {
+    switch (key.section) {
+      case Section::kModel:
+        return {{"model", false}, {key.fqn, false}};
+      case Section::kOptimState:
+        return {{"optim", false}, {"state", false}, {key.fqn, false}, {key.state, false}};
+      case Section::kParamGroups:
+        return {{"optim", false}, {"param_groups", false}};
+      case Section::kExtra:
+        break;
+    }
+    return {{key.fqn, false}};
+  }
+
+  absl::Status AddEntry(Path path, int tensor, DcpSlice slice) {
+    DcpEntry entry = {NameOf(path), std::move(path), tensor, std::move(slice)};
+    if (!names_.insert(entry.name).second) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("two values would both be named ", Quote(entry.name), " in a DCP directory"));
+    }
+    metadata_.entries.push_back(std::move(entry));
+    return absl::OkStatus();
+  }
+
+  // An archive at the end of a rank's file.
+  DcpSlice AddArchive(int rank, std::string pickle, std::vector<TorchStorageSource> storages) {
+    std::vector<TorchArchivePlan>& archives = files_[rank];
+    const int64_t end = archives.empty() ? 0 : archives.back().end();
+    const int64_t offset = (end + kSliceAlignment - 1) / kSliceAlignment * kSliceAlignment;
+    archives.emplace_back(offset, std::move(pickle), std::move(storages));
+    return {FileName(rank), offset, archives.back().end() - offset};
+  }
+
+  absl::Status AddTensor(const StateKey& key, const ShardedTensor& tensor) {
+    DcpTensor described = {tensor.dtype, tensor.shape, {}};
+    for (int rank = 0; rank < world_size_; ++rank) {
+      const Interval part = Dim0Chunk(tensor.shape, world_size_, rank);
+      if (part.empty() && !(tensor.shape.numel() == 0 && rank == 0)) continue;
+      DcpChunk chunk;
+      chunk.box.start.assign(tensor.shape.rank(), 0);
+      chunk.box.count.assign(tensor.shape.dims().begin(), tensor.shape.dims().end());
+      if (tensor.shape.rank() > 0 && tensor.shape.numel() > 0) {
+        chunk.box.start[0] = part.begin / tensor.shape.row_numel();
+        chunk.box.count[0] = part.size() / tensor.shape.row_numel();
+      }
+      FSDP_ASSIGN_OR_RETURN(const Shape shape, Shape::Create(chunk.box.count));
+      PickleWriter pickle;
+      EncodeTorchTensor(pickle, "0", tensor.dtype, shape);
+      chunk.slice = AddArchive(rank, std::move(pickle).Finish(), {{key, part, SizeOf(tensor.dtype)}});
+      described.chunks.push_back(std::move(chunk));
+    }
+    payload_bytes_ += tensor.shape.numel() * SizeOf(tensor.dtype);
+    const auto index = static_cast<int>(metadata_.tensors.size());
+    tensor_index_[key] = index;
+    metadata_.tensors.push_back(std::move(described));
+    return AddEntry(PathOf(key), index, {});
+  }
+
+  absl::Status AddValues() {
+    for (const auto& [key, value] : contents_.entries()) {
+      const auto* text = std::get_if<std::string>(&value);
+      if (text == nullptr) continue;
+      if (key.section == Section::kExtra && (key.fqn == "model" || key.fqn == "optim")) {
+        return absl::InvalidArgumentError(absl::StrCat("extra value ", Quote(key.fqn), " would take the place of the ",
+                                                       key.fqn, " in a DCP directory"));
+      }
+      if (key.section == Section::kParamGroups) {
+        FSDP_ASSIGN_OR_RETURN(const PythonJson groups, TorchParamGroups(*text));
+        FSDP_RETURN_IF_ERROR(AddValue(PathOf(key), groups));
+      } else {
+        FSDP_RETURN_IF_ERROR(AddValue(PathOf(key), PythonOfText(*text)));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  static bool HoldsTensor(const PythonJson& json) {
+    return TensorOfJson(json) || (json.is_structured() && std::any_of(json.begin(), json.end(), HoldsTensor));
+  }
+
+  // torch keeps dicts apart by their members, and lists and tuples that hold a dict or a tensor by their elements; the
+  // rest are values.
+  absl::Status AddValue(const Path& path, const PythonJson& json) {
+    if (const std::optional<LiteralTensor> tensor = TensorOfJson(json)) return AddLiteral(path, *tensor);
+    const bool is_tuple = json.is_object() && json.value(kPythonTag, PythonJson()) == "tuple" && HoldsTensor(json);
+    if (is_tuple) return AddValue(path, json["items"]);
+    const bool is_dict = json.is_object() && !json.empty() && !json.contains(kPythonTag);
+    const bool is_list = json.is_array() && std::any_of(json.begin(), json.end(), [](const PythonJson& item) {
+                           return HoldsTensor(item) || (item.is_object() && !item.contains(kPythonTag));
+                         });
+    if (!is_dict && !is_list) {
+      PickleWriter pickle;
+      pickle.Python(json);
+      return AddEntry(path, -1, AddArchive(0, std::move(pickle).Finish(), {}));
+    }
+    size_t index = 0;
+    for (const auto& [name, value] : json.items()) {
+      Path longer = path;
+      longer.push_back({is_list ? absl::StrCat(index++) : name, is_list});
+      FSDP_RETURN_IF_ERROR(AddValue(longer, value));
+    }
+    return absl::OkStatus();
+  }
+
+  // A tensor among values, whole on rank 0.
+  absl::Status AddLiteral(const Path& path, const LiteralTensor& tensor) {
+    DcpChunk chunk;
+    chunk.box.start.assign(tensor.shape.rank(), 0);
+    chunk.box.count.assign(tensor.shape.dims().begin(), tensor.shape.dims().end());
+    PickleWriter pickle;
+    EncodeTorchTensor(pickle, "0", tensor.dtype, tensor.shape);
+    chunk.slice = AddArchive(0, std::move(pickle).Finish(),
+                             {{{}, {0, tensor.shape.numel()}, SizeOf(tensor.dtype), tensor.bytes}});
+    const auto index = static_cast<int>(metadata_.tensors.size());
+    metadata_.tensors.push_back({tensor.dtype, tensor.shape, {std::move(chunk)}});
+    return AddEntry(path, index, {});
+  }
+
+  const StateDict& contents_;
+  const int world_size_;
+  DcpMetadata metadata_;
+  std::vector<std::vector<TorchArchivePlan>> files_;  // by rank
+  std::map<StateKey, int> tensor_index_;              // into metadata_.tensors
+  std::set<std::string> names_;
+  int64_t payload_bytes_ = 0;
+};
+
+absl::Status WriteMetadata(FileSystem& files, const std::string& path, const std::string& bytes) {
+  FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<File> file, files.Create(path));
+  FSDP_RETURN_IF_ERROR(
+      file->Write(0, absl::MakeConstSpan(reinterpret_cast<const std::byte*>(bytes.data()), bytes.size())));
+  return file->Sync();
+}
+
+}  // namespace
+
+absl::Status WriteDcpDirectory(const std::string& path, const StateDict& contents, int world_size,
+                               const PayloadReader& read, const TorchWriteOptions& options) {
+  DcpPlan plan(contents, world_size);
+  FSDP_RETURN_IF_ERROR(plan.Plan());
+  FileSystem& files = *options.file_system;
+  FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<StagedPath> staged,
+                        StagedPath::CreateDirectory(files, path, {.overwrite = options.overwrite}));
+  int64_t done_before = 0;  // in the files that are complete
+  int64_t done = 0;
+  TorchWriteOptions file_options = options;
+  file_options.progress = [&](int64_t bytes, int64_t) {
+    done = done_before + bytes;
+    if (options.progress) options.progress(done, plan.payload_bytes());
+  };
+  for (int rank = 0; rank < world_size; ++rank) {
+    if (plan.archives(rank).empty()) continue;
+    FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<File> file,
+                          files.Create(JoinPath(staged->path(), DcpPlan::FileName(rank))));
+    FSDP_RETURN_IF_ERROR(WriteTorchArchives(*file, plan.archives(rank), read, file_options));
+    done_before = done;
+  }
+  FSDP_RETURN_IF_ERROR(
+      WriteMetadata(files, JoinPath(staged->path(), kDcpMetadataName), EncodeDcpMetadata(plan.metadata())));
+  return staged->Commit();
+}
+
+}  // namespace fsdp

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The globals that the pickles of torch.save and of DCP may name, and the dtypes among them. Nothing here is imported
+// or called: a name is compared with a list.
+#ifndef FSDP_CHECKPOINT_TORCH_PICKLE_TORCH_GLOBALS_H_
+#define FSDP_CHECKPOINT_TORCH_PICKLE_TORCH_GLOBALS_H_
+
+#include <string_view>
+
+#include "absl/status/statusor.h"
+#include "fsdp/tensor/dtype.h"
+
+namespace fsdp {
+
+// What torch.load(weights_only=True) accepts, as far as a dense tensor may need it.
+bool IsTorchGlobal(std::string_view name);
+
+// IsTorchGlobal, and what a DCP directory's .metadata is made of.
+bool IsDcpGlobal(std::string_view name);
+
+// What a person can do whose file names `name`, which is not in these lists: what it stands for, and how to save that
+// in a form that is read. Empty where that is not known.
+std::string_view AdviceOnGlobal(std::string_view name);
+
+// The global of a dtype ("torch.float32") or of a storage with one ("torch.FloatStorage"). kInvalidArgument names a
+// dtype of torch's that this project does not hold, such as float4_e2m1fn_x2.
+absl::StatusOr<DType> DTypeOfGlobal(std::string_view name);
+
+// "torch.FloatStorage"; "torch.storage.UntypedStorage" for the dtypes that have no storage class of their own.
+std::string_view StorageGlobal(DType dtype);
+inline constexpr std::string_view kUntypedStorage = "torch.storage.UntypedStorage";
+
+// True for both spellings of UntypedStorage.
+bool IsUntypedStorage(std::string_view name);
+
+}  // namespace fsdp
+
+#endif  // FSDP_CHECKPOINT_TORCH_PICKLE_TORCH_GLOBALS_H_

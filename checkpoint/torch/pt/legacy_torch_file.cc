@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What torch.save wrote before 1.6, and still does when asked: five pickles, one after the other, and the storages:
+//
+//   magic | protocol 1001 | {"little_endian": ...} | the object | [keys] | (i64 number of elements | bytes)* by key
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "fsdp/base/quote.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/torch/pickle/torch_globals.h"
+#include "fsdp/checkpoint/torch/pt/torch_file.h"
+
+namespace fsdp {
+namespace {
+
+using Kind = PickleKind;
+
+constexpr std::string_view kMagic("\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19", 10);  // 0x1950a86a20f9469cfc6c
+constexpr int64_t kProtocol = 1001;
+
+class LegacyReader {
+ public:
+  explicit LegacyReader(const FileSlice& slice) : slice_(slice) {}
+
+  absl::StatusOr<TorchArchive> Read() {
+    // The pickles come first, and are a small part of the file; how small is known only when they have been read.
+    constexpr int64_t kFirst = int64_t{4} << 20;
+    constexpr int64_t kMost = int64_t{256} << 20;
+    for (int64_t head = kFirst;; head *= 8) {
+      const int64_t nbytes = std::min({head, kMost, slice_.nbytes});
+      FSDP_ASSIGN_OR_RETURN(bytes_, slice_.ReadText(0, nbytes));
+      absl::StatusOr<TorchArchive> archive = ReadHead();
+      const bool is_cut_off = absl::IsDataLoss(archive.status()) && nbytes < std::min(kMost, slice_.nbytes);
+      if (!is_cut_off) return archive;
+    }
+  }
+
+ private:
+  absl::StatusOr<TorchArchive> ReadHead() {
+    at_ = 0;
+    FSDP_ASSIGN_OR_RETURN(const auto magic, Next());
+    if (!magic->root().is(Kind::kBigInt) || magic->root().text() != kMagic) {
+      return absl::InvalidArgumentError("it begins with a pickle, but not with that of torch.save");
+    }
+    FSDP_ASSIGN_OR_RETURN(const auto protocol, Next());
+    if (!protocol->root().is(Kind::kInt) || protocol->root().integer() != kProtocol) {
+      return absl::InvalidArgumentError(absl::StrCat("the protocol of this torch file is not ", kProtocol));
+    }
+    FSDP_ASSIGN_OR_RETURN(const auto system, Next());
+    FSDP_RETURN_IF_ERROR(CheckByteOrder(system->root()));
+    FSDP_ASSIGN_OR_RETURN(const auto object, Next());
+    FSDP_ASSIGN_OR_RETURN(const auto keys, Next());
+    TorchArchive archive;
+    FSDP_ASSIGN_OR_RETURN(archive.tree, TreeOfPickle(object->root()));
+    FSDP_RETURN_IF_ERROR(PlaceStorages(*object, keys->root(), archive));
+    return archive;
+  }
+
+  // The pickle at at_, which is moved behind it.
+  absl::StatusOr<std::unique_ptr<Pickle>> Next() {
+    absl::StatusOr<std::unique_ptr<Pickle>> pickle =
+        Pickle::Parse(std::string_view(bytes_).substr(at_), {.is_allowed = IsTorchGlobal, .advice = AdviceOnGlobal});
+    if (!pickle.ok()) {
+      return absl::Status(pickle.status().code(), absl::StrCat("pickle ", pickles_ + 1, " of the file, at byte ", at_,
+                                                               ": ", std::string(pickle.status().message())));
+    }
+    at_ += (*pickle)->size();
+    pickles_ = pickles_ % 5 + 1;
+    return pickle;
+  }
+
+  static absl::Status CheckByteOrder(PickleValue system) {
+    if (!system.is(Kind::kDict)) return absl::DataLossError("the torch file does not describe its system");
+    for (int64_t i = 0; i < system.size(); ++i) {
+      const auto [name, value] = system.member(i);
+      if (!name.is(Kind::kString) || name.text() != "little_endian") continue;
+      if (value.is(Kind::kBool) && value.boolean()) return absl::OkStatus();
+      return absl::InvalidArgumentError("its byte order is big-endian, expected little");
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status PlaceStorages(const Pickle& object, PickleValue keys, TorchArchive& archive) const {
+    absl::flat_hash_map<std::string, TorchStorage> described;
+    for (const PickleValue id : object.persistent()) {
+      FSDP_ASSIGN_OR_RETURN(TorchStorage storage, ReadTorchStorage(id));
+      described.try_emplace(storage.key, storage);
+    }
+    if (!keys.is(Kind::kList)) return absl::DataLossError("the torch file does not list its storages");
+    int64_t at = at_;
+    for (int64_t i = 0; i < keys.size(); ++i) {
+      if (!keys.at(i).is(Kind::kString)) return absl::DataLossError("a storage's key is no string");
+      const std::string key(keys.at(i).text());
+      const auto storage = described.find(key);
+      if (storage == described.end())
+        return absl::DataLossError(absl::StrCat("storage ", Quote(key), " has no tensor"));
+      FSDP_ASSIGN_OR_RETURN(const StoragePlace place, PlaceStorage(storage->second, at));
+      at = place.offset + place.nbytes;
+      if (!archive.storages.try_emplace(key, place).second) {
+        return absl::DataLossError(absl::StrCat("storage ", Quote(key), " is listed twice"));
+      }
+    }
+    for (const TorchTensor& tensor : archive.tree.tensors) {
+      if (archive.storages.count(tensor.storage.key) != 0) continue;
+      return absl::DataLossError(absl::StrCat("storage ", Quote(tensor.storage.key), " is missing in the file"));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<StoragePlace> PlaceStorage(const TorchStorage& storage, int64_t at) const {
+    int64_t numel = 0;
+    FSDP_RETURN_IF_ERROR(slice_.Read(at, absl::MakeSpan(reinterpret_cast<std::byte*>(&numel), sizeof(numel))));
+    int64_t size = 1;
+    if (!IsUntypedStorage(storage.type)) {
+      FSDP_ASSIGN_OR_RETURN(const DType dtype, DTypeOfGlobal(storage.type));
+      size = SizeOf(dtype);
+    }
+    const int64_t begin = at + static_cast<int64_t>(sizeof(numel));
+    if (numel < 0 || numel > slice_.nbytes || numel * size > slice_.nbytes - begin) {
+      return absl::DataLossError(absl::StrCat("storage ", Quote(storage.key), " of ", numel,
+                                              " elements does not fit in the file: it is truncated"));
+    }
+    if (numel * size != storage.nbytes) {
+      return absl::DataLossError(absl::StrCat("storage ", Quote(storage.key), " has ", numel * size,
+                                              " bytes in the file, but its tensors say ", storage.nbytes));
+    }
+    return StoragePlace{slice_.begin + begin, storage.nbytes, 0, absl::StrCat("storage ", storage.key)};
+  }
+
+  const FileSlice& slice_;
+  std::string bytes_;  // the head of the file
+  int64_t at_ = 0;
+  int pickles_ = 0;  // read
+};
+
+}  // namespace
+
+absl::StatusOr<TorchArchive> ReadLegacyTorchFile(const FileSlice& slice) { return LegacyReader(slice).Read(); }
+
+}  // namespace fsdp

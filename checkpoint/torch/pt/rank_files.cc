@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/checkpoint/torch/pt/rank_files.h"
+
+#include <cctype>
+#include <filesystem>
+#include <map>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "fsdp/base/quote.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/torch/state/torch_optimizer.h"
+
+namespace fsdp {
+namespace {
+
+namespace fs = std::filesystem;
+using Kind = TorchNode::Kind;
+
+// "optim_rank" "12" ".pt": around the last number of a file name.
+struct RankName {
+  std::string before;
+  int rank = -1;  // where there is no number
+  std::string after;
+};
+
+RankName SplitName(const std::string& name) {
+  const size_t last = name.find_last_of("0123456789");
+  if (last == name.npos) return {name, -1, ""};
+  size_t first = last;
+  while (first > 0 && std::isdigit(static_cast<unsigned char>(name[first - 1])) != 0) --first;
+  RankName split = {name.substr(0, first), -1, name.substr(last + 1)};
+  constexpr size_t kMostDigits = 6;
+  if (last - first < kMostDigits) (void)absl::SimpleAtoi(name.substr(first, last - first + 1), &split.rank);
+  return split;
+}
+
+class Merger {
+ public:
+  explicit Merger(const std::vector<std::vector<TorchLeafType>>& types) : types_(types) {}
+
+  // What the ranks that have it have at one place.
+  struct Member {
+    int rank = 0;
+    const TorchNode* node = nullptr;
+  };
+
+  // `is_state`: it is an optimizer's state, where tensors of one dimension are shards.
+  absl::StatusOr<TorchNode> Merge(const std::string& name, const std::vector<Member>& members, bool is_state) {
+    const TorchNode& first = *members[0].node;
+    for (const Member& member : members) {
+      if (member.node->kind() != first.kind()) {
+        return absl::InvalidArgumentError(absl::StrCat(Quote(name), " is not the same in the files of all ranks"));
+      }
+    }
+    if (first.kind() == Kind::kTensor) return MergeTensor(name, members, is_state);
+    if (first.kind() == Kind::kValue) return first;
+    const bool is_optimizer = IsTorchOptimizer(first);
+    std::vector<std::pair<std::string, std::vector<Member>>> by_name;
+    std::map<std::string, size_t> index;
+    for (const Member& member : members) {
+      for (const auto& [child, node] : member.node->members()) {
+        const auto [at, is_new] = index.try_emplace(child, by_name.size());
+        if (is_new) by_name.push_back({child, {}});
+        by_name[at->second].second.push_back({member.rank, &node});
+      }
+    }
+    TorchNode merged;
+    merged.is_list = first.is_list;
+    for (const auto& [child, nodes] : by_name) {
+      const std::string path = name.empty() ? child : absl::StrCat(name, ".", child);
+      FSDP_ASSIGN_OR_RETURN(TorchNode node, Merge(path, nodes, is_state || (is_optimizer && child == "state")));
+      merged.Add(child, std::move(node));
+    }
+    return merged;
+  }
+
+  std::vector<std::vector<RankTree::Part>> TakeTensors() { return std::move(tensors_); }
+
+ private:
+  absl::StatusOr<TorchNode> MergeTensor(const std::string& name, const std::vector<Member>& members, bool is_state) {
+    const auto type = [&](const Member& member) { return types_[member.rank][member.node->tensor()]; };
+    const TorchLeafType first = type(members[0]);
+    const bool is_shard = is_state && first.shape.rank() == 1;
+    std::vector<RankTree::Part>& parts = tensors_.emplace_back();
+    for (const Member& member : members) {
+      const TorchLeafType other = type(member);
+      if (other.dtype != first.dtype || (is_shard ? other.shape.rank() != 1 : other.shape != first.shape)) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            Quote(name), " has shape ", other.shape.ToString(), " in the file of rank ", member.rank, " and ",
+            first.shape.ToString(), " in that of rank ", members[0].rank, ", and is no shard of a flat parameter"));
+      }
+      if (is_shard || parts.empty()) parts.push_back({member.rank, member.node->tensor()});
+    }
+    return TorchNode::Tensor(static_cast<int>(tensors_.size() - 1));
+  }
+
+  const std::vector<std::vector<TorchLeafType>>& types_;
+  std::vector<std::vector<RankTree::Part>> tensors_;
+};
+
+}  // namespace
+
+std::vector<std::string> RankFilesIn(const std::string& directory) {
+  std::map<int, std::string> names;
+  std::string before;
+  std::string after;
+  std::error_code error;
+  for (fs::directory_iterator it(directory, error), end; !error && it != end; it.increment(error)) {
+    const std::string name = it->path().filename();
+    if (!absl::EndsWith(name, ".pt") && !absl::EndsWith(name, ".pth") && !absl::EndsWith(name, ".bin")) continue;
+    const RankName split = SplitName(name);
+    if (names.empty()) {
+      before = split.before;
+      after = split.after;
+    }
+    if (split.rank < 0 || split.before != before || split.after != after) return {};
+    if (!names.try_emplace(split.rank, name).second) return {};
+  }
+  const auto count = static_cast<int>(names.size());
+  if (count < 2 || names.begin()->first != 0 || names.rbegin()->first != count - 1) return {};
+  std::vector<std::string> by_rank;
+  for (const auto& [rank, name] : names) by_rank.push_back(name);
+  return by_rank;
+}
+
+absl::StatusOr<RankTree> MergeRankTrees(const std::vector<const TorchNode*>& roots,
+                                        const std::vector<std::vector<TorchLeafType>>& types) {
+  Merger merger(types);
+  std::vector<Merger::Member> members;
+  for (const TorchNode* root : roots) members.push_back({static_cast<int>(members.size()), root});
+  RankTree tree;
+  FSDP_ASSIGN_OR_RETURN(tree.root, merger.Merge("", members, false));
+  tree.tensors = merger.TakeTensors();
+  return tree;
+}
+
+}  // namespace fsdp

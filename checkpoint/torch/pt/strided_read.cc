@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/checkpoint/torch/pt/strided_read.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "absl/types/span.h"
+#include "fsdp/base/status_macros.h"
+
+namespace fsdp {
+namespace {
+
+constexpr int64_t kScratchBytes = int64_t{1} << 20;
+constexpr int64_t kPageBytes = 4096;  // reading less costs as much
+constexpr int64_t kMostWaste = 4;     // bytes read for one that is wanted
+
+int64_t Numel(const std::vector<StridedDim>& dims) {
+  int64_t numel = 1;
+  for (const StridedDim& dim : dims) numel *= dim.count;
+  return numel;
+}
+
+// Elements from the first to the last of the box in the file.
+int64_t Span(const std::vector<StridedDim>& dims) {
+  int64_t span = 1;
+  for (const StridedDim& dim : dims) span += (dim.count - 1) * dim.from_stride;
+  return span;
+}
+
+// Dimensions by falling stride in the file, with those of one index left out and neighbours that are one run joined.
+std::vector<StridedDim> Normalise(std::vector<StridedDim> dims) {
+  dims.erase(std::remove_if(dims.begin(), dims.end(), [](const StridedDim& dim) { return dim.count == 1; }),
+             dims.end());
+  std::stable_sort(dims.begin(), dims.end(),
+                   [](const StridedDim& a, const StridedDim& b) { return a.from_stride > b.from_stride; });
+  std::vector<StridedDim> joined;
+  for (const StridedDim& dim : dims) {
+    StridedDim* const last = joined.empty() ? nullptr : &joined.back();
+    if (last != nullptr && last->from_stride == dim.from_stride * dim.count &&
+        last->to_stride == dim.to_stride * dim.count) {
+      *last = {last->count * dim.count, dim.from_stride, dim.to_stride};
+    } else {
+      joined.push_back(dim);
+    }
+  }
+  return joined;
+}
+
+class Reader {
+ public:
+  Reader(const File& file, int64_t element_size) : file_(file), size_(element_size) {}
+
+  absl::Status Read(int64_t offset, std::vector<StridedDim> dims, std::byte* out) {
+    const int64_t wanted = Numel(dims) * size_;
+    if (wanted == 0) return absl::OkStatus();
+    const bool is_run = dims.empty() || (dims.size() == 1 && dims[0].from_stride == 1 && dims[0].to_stride == 1);
+    if (is_run) return file_.Read(offset, absl::MakeSpan(out, wanted));
+    const int64_t span = Span(dims) * size_;
+    if (span <= kPageBytes || (span <= kScratchBytes && span <= kMostWaste * wanted)) {
+      scratch_.resize(std::max<size_t>(scratch_.size(), span));
+      FSDP_RETURN_IF_ERROR(file_.Read(offset, absl::MakeSpan(scratch_.data(), span)));
+      Scatter(scratch_.data(), dims, 0, out);
+      return absl::OkStatus();
+    }
+    // Too much: in two halves of the dimension that reaches farthest.
+    StridedDim& widest = dims[0];
+    const int64_t half = widest.count / 2;
+    const int64_t from = half * widest.from_stride * size_;
+    const int64_t to = half * widest.to_stride * size_;
+    std::vector<StridedDim> rest = dims;
+    rest[0].count -= half;
+    widest.count = half;
+    FSDP_RETURN_IF_ERROR(Read(offset, Normalise(std::move(dims)), out));
+    return Read(offset + from, Normalise(std::move(rest)), out + to);
+  }
+
+ private:
+  void Scatter(const std::byte* from, const std::vector<StridedDim>& dims, size_t d, std::byte* to) const {
+    if (d == dims.size()) {
+      std::memcpy(to, from, size_);
+      return;
+    }
+    if (d + 1 == dims.size() && dims[d].from_stride == 1 && dims[d].to_stride == 1) {
+      std::memcpy(to, from, dims[d].count * size_);
+      return;
+    }
+    for (int64_t i = 0; i < dims[d].count; ++i) {
+      Scatter(from + i * dims[d].from_stride * size_, dims, d + 1, to + i * dims[d].to_stride * size_);
+    }
+  }
+
+  const File& file_;
+  const int64_t size_;
+  std::vector<std::byte> scratch_;
+};
+
+}  // namespace
+
+absl::Status ReadStrided(const File& file, StridedBox box, std::byte* out) {
+  return Reader(file, box.element_size).Read(box.offset, Normalise(std::move(box.dims)), out);
+}
+
+}  // namespace fsdp

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/checkpoint/torch/pt/torch_file.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/torch/zip/zip_format.h"
+
+namespace fsdp {
+
+void ExpectStorages(const TorchArchive& archive, EntryChecksums& checksums) {
+  for (const auto& [key, place] : archive.storages) {
+    if (place.crc != 0) checksums.Expect(place.entry, {place.offset, place.offset + place.nbytes}, place.crc);
+  }
+}
+
+absl::StatusOr<std::unique_ptr<TorchFile>> TorchFile::Open(const std::string& path,
+                                                           const TensorSourceOptions& options) {
+  FSDP_ASSIGN_OR_RETURN(std::unique_ptr<File> opened, PosixFileSystem().Open(path));
+  std::unique_ptr<TorchFile> file(new TorchFile(std::move(opened)));
+  const auto read = [&]() -> absl::StatusOr<TorchArchive> {
+    FSDP_ASSIGN_OR_RETURN(const FileSlice slice, FileSlice::Whole(*file->file_));
+    FSDP_ASSIGN_OR_RETURN(const std::string head, slice.ReadText(0, std::min<int64_t>(slice.nbytes, 4)));
+    file->is_zip_ = head.size() == 4 && ZipInteger(head, 0, 4) == kZipLocalSignature;
+    return file->is_zip_ ? ReadTorchArchive(slice, options) : ReadLegacyTorchFile(slice);
+  };
+  absl::StatusOr<TorchArchive> archive = read();
+  if (!archive.ok()) {
+    return absl::Status(archive.status().code(), absl::StrCat(path, ": ", std::string(archive.status().message())));
+  }
+  file->archive_ = *std::move(archive);
+  if (!options.verify) return file;
+  ExpectStorages(file->archive_, *file->checksums_);
+  file->file_ = std::make_unique<ChecksummedFile>(std::move(file->file_), file->checksums_);
+  return file;
+}
+
+const StoragePlace& TorchFile::place(int index) const {
+  return archive_.storages.at(archive_.tree.tensors[index].storage.key);
+}
+
+}  // namespace fsdp

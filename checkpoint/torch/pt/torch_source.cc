@@ -1,0 +1,321 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/checkpoint/torch/pt/torch_source.h"
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <set>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "fsdp/base/quote.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/format/flat_layout.h"
+#include "fsdp/checkpoint/safetensors/hugging_face_index.h"
+#include "fsdp/checkpoint/source/bool_bytes.h"
+#include "fsdp/checkpoint/torch/pt/rank_files.h"
+#include "fsdp/checkpoint/torch/pt/strided_read.h"
+#include "fsdp/checkpoint/torch/pt/torch_file.h"
+#include "fsdp/checkpoint/torch/state/torch_state.h"
+#include "fsdp/tensor/box.h"
+
+namespace fsdp {
+namespace {
+
+namespace fs = std::filesystem;
+
+using TorchFiles = std::vector<std::unique_ptr<TorchFile>>;
+
+// Tensor `index` of file `file`.
+struct TensorRef {
+  const TorchFile* file = nullptr;
+  int index = 0;
+};
+
+// A tensor of the tree of all files: one of a file, or several of one dimension, one after the other: the shards of the
+// ranks.
+using TensorRefs = std::vector<TensorRef>;
+
+const TorchTensor& TensorOf(const TensorRef& ref) { return ref.file->archive().tree.tensors[ref.index]; }
+
+class TorchSource final : public TensorSource {
+ public:
+  // `root` is the tree of all files, and `tensors` what its leaves stand for. `ranks`, when they are more than one,
+  // have a file each.
+  static absl::StatusOr<std::unique_ptr<TensorSource>> Create(const std::string& path, TorchFiles files,
+                                                              const TorchNode& root, std::vector<TensorRefs> tensors,
+                                                              int ranks, const TensorSourceOptions& options) {
+    std::unique_ptr<TorchSource> source(new TorchSource(path));
+    std::vector<TorchLeafType> types;
+    for (const TensorRefs& refs : tensors) types.push_back(TypeOf(refs));
+    const TorchTensorReader read = [&](int index, const Interval& interval) -> absl::StatusOr<std::string> {
+      std::string bytes(interval.size() * SizeOf(types[index].dtype), '\0');
+      FSDP_RETURN_IF_ERROR(ReadRefs(tensors[index], interval, reinterpret_cast<std::byte*>(bytes.data())));
+      return bytes;
+    };
+    const FlatLayout* const layout = options.flat_layout ? &*options.flat_layout : nullptr;
+    absl::StatusOr<TorchState> state = StateOfTree(root, types, {read, {layout, ranks}, options.model_only});
+    if (!state.ok()) {
+      return absl::Status(state.status().code(), absl::StrCat(path, ": ", std::string(state.status().message())));
+    }
+    source->files_ = std::move(files);
+    source->tensors_ = std::move(tensors);
+    source->state_ = *std::move(state);
+    source->world_size_ = ranks;
+    return source;
+  }
+
+  std::string_view format() const override { return "torch"; }
+  const StateDict& contents() const override { return state_.contents; }
+  int64_t step() const override { return state_.step; }
+  int world_size() const override { return world_size_; }
+  const std::map<std::string, std::string>& metadata() const override { return metadata_; }
+
+  absl::Status Read(const StateKey& key, const Interval& interval, void* out) const override {
+    FSDP_ASSIGN_OR_RETURN(const TorchLeaf* leaf, Find(key));
+    const ShardedTensor& described = *state_.contents.FindTensor(key);
+    if (!Interval{0, described.shape.numel()}.Contains(interval) || interval.begin > interval.end) {
+      return absl::InvalidArgumentError(absl::StrCat("tensor ", Quote(key.ToString()), ": elements ",
+                                                     interval.ToString(), " of ", described.shape.numel()));
+    }
+    if (leaf->tensor < 0) {
+      std::memcpy(out, leaf->bytes.data() + interval.begin * SizeOf(described.dtype),
+                  interval.size() * SizeOf(described.dtype));
+      return absl::OkStatus();
+    }
+    const TensorRefs& refs = tensors_[leaf->tensor];
+    const Interval elements = {leaf->offset + interval.begin, leaf->offset + interval.end};
+    absl::Status status = ReadRefs(refs, elements, static_cast<std::byte*>(out));
+    if (status.ok() && described.dtype == DType::kBool) status = CheckBoolBytes(out, interval);
+    if (status.ok()) return status;
+    return absl::Status(status.code(),
+                        absl::StrCat("tensor ", Quote(key.ToString()), ", ", refs[0].file->place(refs[0].index).entry,
+                                     " of ", refs[0].file->file().path(), ": ", std::string(status.message())));
+  }
+
+  bool has_checksums() const override {
+    return std::any_of(files_.begin(), files_.end(), [](const auto& file) { return !file->checksums().empty(); });
+  }
+
+  absl::Status VerifyRest() const override {
+    for (const std::unique_ptr<TorchFile>& file : files_) {
+      const absl::Status status = ReadForChecksums(file->file(), file->checksums().Missing());
+      if (!status.ok()) {
+        return absl::Status(status.code(), absl::StrCat(file->file().path(), ": ", std::string(status.message())));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<std::vector<TensorPlace>> Places(const StateKey& key) const override {
+    FSDP_ASSIGN_OR_RETURN(const TorchLeaf* leaf, Find(key));
+    if (leaf->tensor < 0) return absl::UnimplementedError("it is a number in the pickle, not a tensor");
+    const TensorRefs& refs = tensors_[leaf->tensor];
+    const TorchTensor& tensor = TensorOf(refs[0]);
+    if (refs.size() > 1) return absl::UnimplementedError("its elements lie in the files of several ranks");
+    if (!tensor.is_contiguous()) {
+      return absl::UnimplementedError(absl::StrCat("it is a view with strides [", absl::StrJoin(tensor.strides, ", "),
+                                                   "], whose elements lie apart"));
+    }
+    const Shape& shape = state_.contents.FindTensor(key)->shape;  // that of a part, where the tensor is a flat one
+    Box whole = {std::vector<int64_t>(shape.rank(), 0), {shape.dims().begin(), shape.dims().end()}};
+    const int64_t first = First(refs[0]) + leaf->offset * SizeOf(tensor.dtype);
+    return std::vector<TensorPlace>{{refs[0].file->file().path(), first, std::move(whole)}};
+  }
+
+ private:
+  explicit TorchSource(std::string path) : path_(std::move(path)) {}
+
+  static TorchLeafType TypeOf(const TensorRefs& refs) {
+    const TorchTensor& tensor = TensorOf(refs[0]);
+    if (refs.size() == 1) return {tensor.dtype, tensor.shape, Identity(refs[0])};
+    int64_t numel = 0;
+    for (const TensorRef& ref : refs) numel += TensorOf(ref).shape.numel();
+    return {tensor.dtype, {numel}, ""};
+  }
+
+  // Tensors with elements that are the same view of the same storage.
+  static std::string Identity(const TensorRef& ref) {
+    const TorchTensor& tensor = TensorOf(ref);
+    if (tensor.shape.numel() == 0) return "";
+    return absl::StrCat(ref.file->file().path(), "/", tensor.storage.key, "/", tensor.offset, "/",
+                        tensor.shape.ToString(), "/", absl::StrJoin(tensor.strides, ","), "/",
+                        static_cast<int>(tensor.dtype));
+  }
+
+  absl::StatusOr<const TorchLeaf*> Find(const StateKey& key) const {
+    const auto at = state_.leaves.find(key);
+    if (at != state_.leaves.end()) return &at->second;
+    return absl::NotFoundError(absl::StrCat(path_, " holds no tensor ", Quote(key.ToString())));
+  }
+
+  // The byte of the first element.
+  static int64_t First(const TensorRef& ref) {
+    const TorchTensor& tensor = TensorOf(ref);
+    return ref.file->place(ref.index).offset + tensor.offset * SizeOf(tensor.dtype);
+  }
+
+  static absl::Status ReadRefs(const TensorRefs& refs, const Interval& interval, std::byte* out) {
+    if (refs.size() == 1) return ReadView(refs[0], interval, out);
+    int64_t begin = 0;  // of a part in the whole
+    for (const TensorRef& ref : refs) {
+      const TorchTensor& tensor = TensorOf(ref);
+      const Interval part = Intersect(interval, {begin, begin + tensor.shape.numel()});
+      if (!part.empty()) {
+        std::byte* const to = out + (part.begin - interval.begin) * SizeOf(tensor.dtype);
+        FSDP_RETURN_IF_ERROR(ReadView(ref, {part.begin - begin, part.end - begin}, to));
+      }
+      begin += tensor.shape.numel();
+    }
+    return absl::OkStatus();
+  }
+
+  static absl::Status ReadView(const TensorRef& ref, const Interval& interval, std::byte* out) {
+    const TorchTensor& tensor = TensorOf(ref);
+    const int64_t size = SizeOf(tensor.dtype);
+    if (tensor.is_contiguous()) {
+      return ref.file->file().Read(First(ref) + interval.begin * size, absl::MakeSpan(out, interval.size() * size));
+    }
+    const std::vector<int64_t> row_major = RowMajorStrides(tensor.shape);
+    for (const Box& box : BoxesOf(tensor.shape, interval)) {
+      StridedBox strided = {First(ref), size, {}};
+      int64_t to = -interval.begin;
+      for (size_t d = 0; d < box.start.size(); ++d) {
+        strided.offset += box.start[d] * tensor.strides[d] * size;
+        to += box.start[d] * row_major[d];
+        strided.dims.push_back({box.count[d], tensor.strides[d], row_major[d]});
+      }
+      FSDP_RETURN_IF_ERROR(ReadStrided(ref.file->file(), std::move(strided), out + to * size));
+    }
+    return absl::OkStatus();
+  }
+
+  const std::string path_;
+  TorchFiles files_;
+  std::vector<TensorRefs> tensors_;
+  TorchState state_;
+  int world_size_ = 1;
+  const std::map<std::string, std::string> metadata_;
+};
+
+// Every tensor of every file, numbered through.
+std::vector<TensorRefs> TensorsOf(const TorchFiles& files) {
+  std::vector<TensorRefs> tensors;
+  for (const std::unique_ptr<TorchFile>& file : files) {
+    const auto count = static_cast<int>(file->archive().tree.tensors.size());
+    for (int i = 0; i < count; ++i) tensors.push_back({{file.get(), i}});
+  }
+  return tensors;
+}
+
+// Adds the members of a file's tree to that of all; its tensors are numbered from `first`.
+absl::Status AddMembers(const TorchFile& file, const HuggingFaceIndex& index, int first, TorchNode& root) {
+  const std::string name = fs::path(file.file().path()).filename();
+  for (const auto& [tensor, node] : file.archive().tree.root.members()) {
+    const auto at = index.weight_map.find(tensor);
+    if (node.kind() != TorchNode::Kind::kTensor) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          file.file().path(), ": ", Quote(tensor), " is no tensor, but the files of an index hold a plain state dict"));
+    }
+    if (at == index.weight_map.end() || at->second != name) {
+      return absl::DataLossError(absl::StrCat("tensor ", Quote(tensor), " of ", file.file().path(),
+                                              " is not placed there by ", kTorchIndexName));
+    }
+    root.Add(tensor, TorchNode::Tensor(first + node.tensor()));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<TensorSource>> OpenIndexed(const std::string& path, const TensorSourceOptions& options) {
+  const std::string index_path = fs::path(path) / kTorchIndexName;
+  constexpr int64_t kMaxIndexBytes = 100'000'000;
+  FSDP_ASSIGN_OR_RETURN(const std::string text, ReadFile(PosixFileSystem(), index_path, kMaxIndexBytes));
+  const absl::StatusOr<HuggingFaceIndex> index = ParseHuggingFaceIndex(text);
+  if (!index.ok()) {
+    return absl::Status(index.status().code(), absl::StrCat(std::string(index.status().message()), " in ", index_path));
+  }
+  std::set<std::string> names;
+  for (const auto& [tensor, file] : index->weight_map) names.insert(file);
+  TorchFiles files;
+  TorchNode root;
+  int tensors = 0;
+  for (const std::string& name : names) {
+    FSDP_ASSIGN_OR_RETURN(std::unique_ptr<TorchFile> file, TorchFile::Open(fs::path(path) / name, options));
+    FSDP_RETURN_IF_ERROR(AddMembers(*file, *index, tensors, root));
+    tensors += static_cast<int>(file->archive().tree.tensors.size());
+    files.push_back(std::move(file));
+  }
+  for (const auto& [tensor, file] : index->weight_map) {
+    if (root.Find(tensor) != nullptr) continue;
+    return absl::DataLossError(
+        absl::StrCat("tensor ", Quote(tensor), " is missing in ", Quote(file), ", where ", index_path, " places it"));
+  }
+  std::vector<TensorRefs> all = TensorsOf(files);
+  return TorchSource::Create(path, std::move(files), root, std::move(all), 1, options);
+}
+
+// Each rank's file in a directory of such: what the merged tree needs of them.
+absl::StatusOr<std::unique_ptr<TensorSource>> OpenRankFiles(const std::string& path,
+                                                            const std::vector<std::string>& names,
+                                                            const TensorSourceOptions& options) {
+  TorchFiles files;
+  std::vector<const TorchNode*> roots;
+  std::vector<std::vector<TorchLeafType>> types;
+  for (const std::string& name : names) {
+    FSDP_ASSIGN_OR_RETURN(files.emplace_back(), TorchFile::Open(fs::path(path) / name, options));
+    const TorchTree& tree = files.back()->archive().tree;
+    roots.push_back(&tree.root);
+    types.emplace_back();
+    for (const TorchTensor& tensor : tree.tensors) types.back().push_back({tensor.dtype, tensor.shape, ""});
+  }
+  absl::StatusOr<RankTree> merged = MergeRankTrees(roots, types);
+  if (!merged.ok()) {
+    return absl::Status(merged.status().code(), absl::StrCat(path, ": ", std::string(merged.status().message())));
+  }
+  std::vector<TensorRefs> tensors;
+  for (const auto& parts : merged->tensors) {
+    TensorRefs& refs = tensors.emplace_back();
+    for (const RankTree::Part& part : parts) refs.push_back({files[part.rank].get(), part.tensor});
+  }
+  const auto ranks = static_cast<int>(files.size());
+  return TorchSource::Create(path, std::move(files), merged->root, std::move(tensors), ranks, options);
+}
+
+bool Exists(const fs::path& path) {
+  std::error_code ignored;
+  return fs::exists(path, ignored);
+}
+
+}  // namespace
+
+bool IsTorchDirectory(const std::string& directory) {
+  return Exists(fs::path(directory) / kTorchModelName) || Exists(fs::path(directory) / kTorchIndexName) ||
+         !RankFilesIn(directory).empty();
+}
+
+absl::StatusOr<std::unique_ptr<TensorSource>> OpenTorchSource(const std::string& path,
+                                                              const TensorSourceOptions& options) {
+  std::string file_path = path;
+  std::error_code ignored;
+  if (fs::is_directory(path, ignored)) {
+    file_path = fs::path(path) / kTorchModelName;
+    if (!Exists(file_path)) {
+      const std::vector<std::string> ranks = RankFilesIn(path);
+      if (!ranks.empty() && !Exists(fs::path(path) / kTorchIndexName)) return OpenRankFiles(path, ranks, options);
+      return OpenIndexed(path, options);
+    }
+  }
+  FSDP_ASSIGN_OR_RETURN(std::unique_ptr<TorchFile> file, TorchFile::Open(file_path, options));
+  const TorchNode root = file->archive().tree.root;
+  TorchFiles files;
+  files.push_back(std::move(file));
+  std::vector<TensorRefs> tensors = TensorsOf(files);
+  return TorchSource::Create(path, std::move(files), root, std::move(tensors), 1, options);
+}
+
+}  // namespace fsdp

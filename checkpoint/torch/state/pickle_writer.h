@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// PickleWriter: a pickle of protocol 2, opcode by opcode, as torch.save and DCP write them. Globals are memoized,
+// nothing else is. Equal calls give equal bytes. The caller keeps the stack right: values are pushed in the order of
+// the calls.
+//
+//   PickleWriter pickle;
+//   pickle.EmptyDict();
+//   pickle.Mark();
+//   pickle.String("lr");
+//   pickle.Float(0.1);
+//   pickle.SetItems();
+//   std::string bytes = std::move(pickle).Finish();   // {"lr": 0.1}
+#ifndef FSDP_CHECKPOINT_TORCH_STATE_PICKLE_WRITER_H_
+#define FSDP_CHECKPOINT_TORCH_STATE_PICKLE_WRITER_H_
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "fsdp/checkpoint/torch/pickle/pickle_opcode.h"
+#include "fsdp/checkpoint/torch/state/literal_tensor.h"
+#include "fsdp/checkpoint/torch/state/python_json.h"
+
+namespace fsdp {
+
+class PickleWriter {
+ public:
+  PickleWriter();
+
+  // Values.
+  void None() { Emit(PickleOpcode::kNone); }
+  void Bool(bool value) { Emit(value ? PickleOpcode::kNewTrue : PickleOpcode::kNewFalse); }
+  void Integer(int64_t value);
+  void Float(double value);
+  void String(std::string_view text);
+  void Integers(absl::Span<const int64_t> values);  // a tuple of them
+  void Global(std::string_view name);               // "torch._utils._rebuild_tensor_v2"
+
+  // What JsonOfPickle gave, as it was. A tensor in it (literal_tensor.h) is left to `write_tensor`, which must be set
+  // then.
+  void Python(const PythonJson& json);
+  std::function<void(const LiteralTensor&)> write_tensor;
+
+  // Containers and calls.
+  void EmptyDict() { Emit(PickleOpcode::kEmptyDict); }
+  void EmptyList() { Emit(PickleOpcode::kEmptyList); }
+  void EmptyTuple() { Emit(PickleOpcode::kEmptyTuple); }
+  void Mark() { Emit(PickleOpcode::kMark); }
+  void Tuple() { Emit(PickleOpcode::kTuple); }        // of what came after the mark
+  void SetItems() { Emit(PickleOpcode::kSetItems); }  // into the dict before the mark
+  void Appends() { Emit(PickleOpcode::kAppends); }    // to the list before the mark
+  void Reduce() { Emit(PickleOpcode::kReduce); }
+  void NewObject() { Emit(PickleOpcode::kNewObj); }
+  void Build() { Emit(PickleOpcode::kBuild); }
+  void PersistentId() { Emit(PickleOpcode::kBinPersId); }
+
+  std::string Finish() &&;
+
+ private:
+  void Emit(PickleOpcode opcode) { bytes_.push_back(static_cast<char>(opcode)); }
+  void EmitInteger(uint64_t value, int nbytes);
+  void Items(const PythonJson& items);  // between a mark and the opcode that the caller emits
+  void Tagged(const PythonJson& json);
+
+  std::string bytes_;
+  std::map<std::string, uint32_t, std::less<>> memo_;  // of globals
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_CHECKPOINT_TORCH_STATE_PICKLE_WRITER_H_

@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/checkpoint/torch/state/torch_encoding.h"
+
+#include <algorithm>
+#include <iterator>
+#include <map>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "fsdp/base/quote.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/torch/pickle/torch_globals.h"
+#include "fsdp/checkpoint/torch/state/torch_tensor.h"
+
+namespace fsdp {
+namespace {
+
+using Section = StateKey::Section;
+
+class StateEncoder {
+ public:
+  explicit StateEncoder(const StateDict& contents) : contents_(contents) {
+    pickle_.write_tensor = [this](const LiteralTensor& tensor) {
+      EncodeTorchTensor(pickle_, absl::StrCat(storages_.size()), tensor.dtype, tensor.shape);
+      storages_.push_back({{}, tensor});
+    };
+  }
+
+  absl::StatusOr<EncodedTorchState> Encode() {
+    bool is_plain = true;
+    for (const auto& [key, value] : contents_.entries()) is_plain = is_plain && key.section == Section::kModel;
+    if (is_plain) {
+      EncodeModel();
+    } else {
+      pickle_.EmptyDict();
+      pickle_.Mark();
+      pickle_.String("model");
+      EncodeModel();
+      FSDP_RETURN_IF_ERROR(EncodeOptimizer());
+      FSDP_RETURN_IF_ERROR(EncodeExtras());
+      pickle_.SetItems();
+    }
+    return EncodedTorchState{std::move(pickle_).Finish(), std::move(storages_)};
+  }
+
+ private:
+  void EncodeTensor(const StateKey& key, const ShardedTensor& tensor) {
+    const auto [at, is_new] = index_.try_emplace(key, storages_.size());
+    if (is_new) storages_.push_back({key, std::nullopt});
+    EncodeTorchTensor(pickle_, absl::StrCat(at->second), tensor.dtype, tensor.shape);
+  }
+
+  void EncodeModel() {
+    pickle_.EmptyDict();
+    pickle_.Mark();
+    for (const auto& [key, value] : contents_.entries()) {
+      const auto* tensor = std::get_if<ShardedTensor>(&value);
+      if (key.section != Section::kModel || tensor == nullptr) continue;
+      pickle_.String(key.fqn);
+      EncodeTensor(key, *tensor);
+    }
+    for (const auto& [alias, target] : contents_.aliases) {
+      const StateKey key = StateKey::Model(target);
+      const ShardedTensor* tensor = contents_.FindTensor(key);
+      if (tensor == nullptr || contents_.contains(StateKey::Model(alias))) continue;
+      pickle_.String(alias);
+      EncodeTensor(key, *tensor);
+    }
+    pickle_.SetItems();
+  }
+
+  absl::Status EncodeOptimizer() {
+    std::vector<std::string> order;
+    std::map<std::string, std::vector<const StateDict::Entry*>> state;  // by parameter
+    for (const StateDict::Entry& entry : contents_.entries()) {
+      if (entry.first.section != Section::kOptimState) continue;
+      std::vector<const StateDict::Entry*>& of_parameter = state[entry.first.fqn];
+      if (of_parameter.empty()) order.push_back(entry.first.fqn);
+      of_parameter.push_back(&entry);
+    }
+    const std::string* text = contents_.FindText(StateKey::ParamGroups());
+    if (order.empty() && text == nullptr) return absl::OkStatus();
+    FSDP_ASSIGN_OR_RETURN(const PythonJson groups, TorchParamGroups(text == nullptr ? "[]" : *text));
+    pickle_.String("optim");
+    pickle_.EmptyDict();
+    pickle_.Mark();
+    pickle_.String("state");
+    pickle_.EmptyDict();
+    pickle_.Mark();
+    for (const std::string& fqn : order) {
+      pickle_.String(fqn);
+      pickle_.EmptyDict();
+      pickle_.Mark();
+      for (const StateDict::Entry* entry : state[fqn]) {
+        pickle_.String(entry->first.state);
+        EncodeTensor(entry->first, std::get<ShardedTensor>(entry->second));
+      }
+      pickle_.SetItems();
+    }
+    pickle_.SetItems();
+    pickle_.String("param_groups");
+    pickle_.Python(groups);
+    pickle_.SetItems();
+    return absl::OkStatus();
+  }
+
+  absl::Status EncodeExtras() {
+    for (const auto& [key, value] : contents_.entries()) {
+      if (key.section != Section::kExtra) continue;
+      if (key.fqn == "model" || key.fqn == "optim") {
+        return absl::InvalidArgumentError(
+            absl::StrCat("extra value ", Quote(key.fqn), " would take the place of the ", key.fqn, " in a torch file"));
+      }
+      pickle_.String(key.fqn);
+      if (const auto* tensor = std::get_if<ShardedTensor>(&value)) {
+        EncodeTensor(key, *tensor);
+      } else {
+        pickle_.Python(PythonOfText(std::get<std::string>(value)));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  const StateDict& contents_;
+  PickleWriter pickle_;
+  std::vector<EncodedStorage> storages_;
+  std::map<StateKey, size_t> index_;  // into storages_
+};
+
+void SetDefault(PythonJson& group, const char* name, PythonJson value) {
+  if (!group.contains(name)) group[name] = std::move(value);
+}
+
+// A group of an optimizer of torch has some of these, and what it lacks it does not mean: "decoupled_weight_decay"
+// would make AdamW of an Adam.
+bool IsOfTorch(const PythonJson& group) {
+  constexpr const char* kOnlyTorchHas[] = {"amsgrad", "maximize",   "foreach",        "fused",
+                                           "alpha",   "capturable", "differentiable", "decoupled_weight_decay"};
+  return std::any_of(std::begin(kOnlyTorchHas), std::end(kOnlyTorchHas),
+                     [&](const char* name) { return group.contains(name); });
+}
+
+// What the optimizers of this project do not have, and torch's expect.
+void AddTorchOptions(PythonJson& group) {
+  if (IsOfTorch(group)) return;
+  if (group.contains("betas")) {
+    SetDefault(group, "amsgrad", false);
+    SetDefault(group, "maximize", false);
+    SetDefault(group, "foreach", nullptr);
+    SetDefault(group, "capturable", false);
+    SetDefault(group, "differentiable", false);
+    SetDefault(group, "fused", nullptr);
+    SetDefault(group, "decoupled_weight_decay", true);
+  } else if (group.contains("momentum")) {
+    SetDefault(group, "dampening", 0);
+    SetDefault(group, "nesterov", false);
+    SetDefault(group, "maximize", false);
+    SetDefault(group, "foreach", nullptr);
+    SetDefault(group, "differentiable", false);
+    SetDefault(group, "fused", nullptr);
+  }
+}
+
+}  // namespace
+
+void EncodeTorchTensor(PickleWriter& pickle, const std::string& key, DType dtype, const Shape& shape) {
+  const std::string_view storage = StorageGlobal(dtype);
+  const bool is_untyped = IsUntypedStorage(storage);
+  pickle.Global(is_untyped ? "torch._utils._rebuild_tensor_v3" : "torch._utils._rebuild_tensor_v2");
+  pickle.Mark();
+  pickle.Mark();
+  pickle.String("storage");
+  pickle.Global(storage);
+  pickle.String(key);
+  pickle.String("cpu");
+  pickle.Integer(is_untyped ? shape.numel() * SizeOf(dtype) : shape.numel());
+  pickle.Tuple();
+  pickle.PersistentId();
+  pickle.Integer(0);  // storage offset
+  pickle.Integers(shape.dims());
+  pickle.Integers(RowMajorStrides(shape));
+  pickle.Bool(false);  // requires_grad
+  pickle.Global("collections.OrderedDict");
+  pickle.EmptyTuple();
+  pickle.Reduce();  // backward hooks
+  if (is_untyped) pickle.Global(absl::StrCat("torch.", std::string(DTypeName(dtype))));
+  pickle.Tuple();
+  pickle.Reduce();
+}
+
+absl::StatusOr<EncodedTorchState> EncodeTorchState(const StateDict& contents) {
+  return StateEncoder(contents).Encode();
+}
+
+absl::StatusOr<PythonJson> TorchParamGroups(const std::string& json) {
+  PythonJson groups = ParsePythonJson(json);
+  if (!groups.is_array()) return absl::DataLossError("optim/param_groups is no JSON array");
+  if (!NamesOnlyTorchGlobals(groups)) {
+    return absl::InvalidArgumentError("optim/param_groups names a Python object that no state dict needs: refused");
+  }
+  for (PythonJson& group : groups) {
+    if (!group.is_object()) return absl::DataLossError("a group of optim/param_groups is no JSON object");
+    group = WithTensorsForNumbers(group);
+    AddTorchOptions(group);
+    if (group.contains("betas") && group["betas"].is_array()) {
+      PythonJson tuple;
+      tuple[kPythonTag] = "tuple";
+      tuple["items"] = group["betas"];
+      group["betas"] = std::move(tuple);
+    }
+  }
+  return groups;
+}
+
+}  // namespace fsdp

@@ -1,0 +1,327 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/checkpoint/torch/state/torch_optimizer.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <map>
+#include <optional>
+#include <set>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "fsdp/base/quote.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/torch/state/literal_tensor.h"
+#include "fsdp/checkpoint/torch/state/parameter_ids.h"
+
+namespace fsdp {
+namespace {
+
+using Kind = TorchNode::Kind;
+using Section = StateKey::Section;
+
+template <typename T>
+TorchOptimizer::Leaf NumberLeaf(DType dtype, T value) {
+  return {-1, dtype, std::string(reinterpret_cast<const char*>(&value), sizeof(value))};
+}
+
+// A number of the optimizer's state as a scalar tensor. "step" is float32, as torch writes it today, where that holds
+// it.
+absl::StatusOr<TorchOptimizer::Leaf> LeafOfNumber(const StateKey& key, const PythonJson& json) {
+  if (json.is_boolean()) return NumberLeaf(DType::kBool, static_cast<uint8_t>(json.get<bool>()));
+  if (json.is_number_integer()) {
+    const auto value = json.get<int64_t>();
+    const auto as_float = static_cast<float>(value);
+    constexpr int64_t kExact = int64_t{1} << 24;
+    if (key.state == "step" && value >= 0 && value <= kExact) return NumberLeaf(DType::kFloat32, as_float);
+    return NumberLeaf(DType::kInt64, value);
+  }
+  if (json.is_number_float()) {
+    const auto value = json.get<double>();
+    if (key.state == "step" && static_cast<double>(static_cast<float>(value)) == value) {
+      return NumberLeaf(DType::kFloat32, static_cast<float>(value));
+    }
+    return NumberLeaf(DType::kFloat64, value);
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat(Quote(key.ToString()), " is neither a tensor nor a number, and cannot be kept"));
+}
+
+// "state.<fqn>.<name>" and "param_groups.<fqn>.<option>" as {"state": ..., "param_groups": ...}. Groups are the
+// parameters whose options are the same.
+absl::StatusOr<TorchNode> Unflattened(const TorchNode& flat, const std::vector<TorchLeafType>& tensors,
+                                      const TorchTensorReader& read) {
+  TorchNode state;
+  std::vector<std::pair<std::string, PythonJson>> options;  // by parameter
+  std::map<std::string, size_t> index;
+  for (const auto& [name, member] : flat.members()) {
+    const size_t first = name.find('.');
+    const size_t last = name.rfind('.');
+    if (first == name.npos || last == first) {
+      return absl::InvalidArgumentError(absl::StrCat("optimizer state ", Quote(name), " names no parameter"));
+    }
+    const std::string fqn = name.substr(first + 1, last - first - 1);
+    if (absl::StartsWith(name, "state.")) {
+      TorchNode* parameter = state.Find(fqn);
+      if (parameter == nullptr) parameter = state.Add(fqn, TorchNode());
+      parameter->Add(name.substr(last + 1), member);
+      continue;
+    }
+    FSDP_ASSIGN_OR_RETURN(PythonJson value, member.ToJson(tensors, read));
+    const auto [at, is_new] = index.try_emplace(fqn, options.size());
+    if (is_new) options.emplace_back(fqn, PythonJson::object());
+    options[at->second].second[name.substr(last + 1)] = std::move(value);
+  }
+  PythonJson groups = PythonJson::array();
+  for (auto& [fqn, values] : options) {
+    PythonJson* same = nullptr;
+    for (PythonJson& group : groups) {
+      PythonJson without = group;
+      without.erase("params");
+      if (without == values) same = &group;
+    }
+    if (same == nullptr) {
+      values["params"] = PythonJson::array();
+      groups.push_back(values);
+      same = &groups.back();
+    }
+    (*same)["params"].push_back(fqn);
+  }
+  TorchNode node;
+  node.Add("state", std::move(state));
+  node.Add("param_groups", TorchNode::Value(std::move(groups)));
+  return node;
+}
+
+bool IsFlattened(const TorchNode& node) {
+  if (!node.is_branch() || node.members().empty()) return false;
+  for (const auto& [name, member] : node.members()) {
+    if (!absl::StartsWith(name, "state.") && !absl::StartsWith(name, "param_groups.")) return false;
+  }
+  return true;
+}
+
+class OptimizerReader {
+ public:
+  OptimizerReader(const std::vector<TorchLeafType>& tensors, const StateDict& model, const TorchStateOptions& options)
+      : tensors_(tensors), model_(model), options_(options) {}
+
+  absl::StatusOr<TorchOptimizer> Read(const TorchNode& node) {
+    FSDP_ASSIGN_OR_RETURN(PythonJson groups, ReadGroups(*node.Find("param_groups")));
+    TorchNode storage;
+    const TorchNode none;  // DCP keeps no empty dict, such as the state of SGD without momentum
+    const TorchNode& state = node.Find("state") == nullptr ? none : Expanded(*node.Find("state"), storage);
+    if (!state.is_branch()) return absl::InvalidArgumentError("the optimizer's \"state\" is no dict");
+    FSDP_RETURN_IF_ERROR(FindParameters(groups, state));
+    for (const auto& [name, member] : state.members()) {
+      TorchNode values;
+      FSDP_RETURN_IF_ERROR(AddParameter(name, Expanded(member, values)));
+    }
+    FSDP_RETURN_IF_ERROR(RenameGroups(groups));
+    optimizer_.param_groups = groups.dump(-1, ' ', false, PythonJson::error_handler_t::replace);
+    return std::move(optimizer_);
+  }
+
+ private:
+  absl::StatusOr<PythonJson> ReadGroups(const TorchNode& node) const {
+    const absl::StatusOr<PythonJson> json = node.ToJson(tensors_, options_.read);
+    if (!json.ok()) {
+      return absl::Status(json.status().code(),
+                          absl::StrCat("the optimizer's param_groups: ", json.status().message()));
+    }
+    PythonJson groups = WithPlainTuples(*json);
+    if (!groups.is_array()) return absl::InvalidArgumentError("the optimizer's param_groups are no list");
+    for (PythonJson& group : groups) {
+      group = WithNumbersForTensors(group);
+      if (group.is_object() && group.contains("params") && group["params"].is_array()) continue;
+      return absl::InvalidArgumentError("the optimizer's param_groups hold a group without a list of params");
+    }
+    return groups;
+  }
+
+  struct StateShapes {
+    std::map<std::string, Shape> by_key;  // those of the parameters, as far as their state tells
+    bool is_flat = true;                  // none has two dimensions
+  };
+
+  StateShapes ShapesOf(const TorchNode& state) const {
+    StateShapes shapes;
+    std::set<std::string> shaped;  // states that have as many dimensions as their parameter
+    std::set<std::pair<std::string, std::string>> numbers;
+    for (const auto& [name, member] : state.members()) {
+      for (const auto& [state_name, leaf] : member.members()) {
+        if (leaf.kind() != Kind::kTensor || state_name == "step") continue;
+        const Shape& shape = tensors_[leaf.tensor()].shape;
+        shapes.is_flat = shapes.is_flat && shape.rank() <= 1;
+        if (shape.rank() == 0) {
+          numbers.insert({name, state_name});
+        } else {
+          shapes.by_key.try_emplace(name, shape);
+          shaped.insert(state_name);
+        }
+      }
+    }
+    // A number where others have shapes: a parameter without dimensions.
+    for (const auto& [name, state_name] : numbers) {
+      if (shaped.count(state_name) != 0) shapes.by_key.try_emplace(name);
+    }
+    return shapes;
+  }
+
+  // Finds names_, or units_ where the state is that of flat parameters.
+  absl::Status FindParameters(const PythonJson& groups, const TorchNode& state) {
+    const auto [shapes, is_flat] = ShapesOf(state);
+    absl::StatusOr<std::map<std::string, std::string>> names = NamesOfParameterIds(groups, shapes, model_);
+    const bool goes_by_flat_names = names.ok() && names->empty() && HoldsFlatName(groups);
+    if (names.ok() && !goes_by_flat_names) {
+      names_ = *std::move(names);
+      return absl::OkStatus();
+    }
+    if (!is_flat || shapes.empty()) return names.status();
+    std::map<std::string, int64_t> sizes;
+    for (const auto& [name, shape] : shapes) sizes[name] = shape.numel();
+    absl::StatusOr<std::map<std::string, FlatUnit>> units =
+        UnitsOfKeys(KeysOf(groups), sizes, ParametersOf(model_), options_.flat);
+    if (!units.ok()) {
+      const std::string before = names.ok() ? "" : absl::StrCat(std::string(names.status().message()), "; and ");
+      return absl::Status(units.status().code(),
+                          absl::StrCat(before, "as FSDP1's flat form: ", std::string(units.status().message())));
+    }
+    units_ = *std::move(units);
+    return absl::OkStatus();
+  }
+
+  static std::string KeyOf(const PythonJson& param) {
+    return param.is_string() ? param.get<std::string>()
+                             : absl::StrCat(param.is_number_integer() ? param.get<int64_t>() : -1);
+  }
+
+  static std::vector<std::string> KeysOf(const PythonJson& groups) {
+    std::vector<std::string> keys;
+    for (const PythonJson& group : groups) {
+      for (const PythonJson& param : group["params"]) keys.push_back(KeyOf(param));
+    }
+    return keys;
+  }
+
+  static bool HoldsFlatName(const PythonJson& groups) {
+    const std::vector<std::string> keys = KeysOf(groups);
+    return std::any_of(keys.begin(), keys.end(), IsFlatName);
+  }
+
+  absl::StatusOr<std::string> NameOf(const std::string& name) const {
+    std::string fqn = name;
+    if (!names_.empty()) {
+      const auto at = names_.find(name);
+      if (at == names_.end()) {
+        return absl::InvalidArgumentError(absl::StrCat("optimizer state of ", Quote(name), ", which no group has"));
+      }
+      fqn = at->second;
+    }
+    const auto alias = model_.aliases.find(fqn);
+    return alias == model_.aliases.end() ? fqn : alias->second;
+  }
+
+  // The state of the parameter or flat parameter `name`.
+  absl::Status AddParameter(const std::string& name, const TorchNode& values) {
+    if (units_.empty()) {
+      FSDP_ASSIGN_OR_RETURN(const std::string fqn, NameOf(name));
+      return AddState(fqn, "", values, nullptr);
+    }
+    const auto unit = units_.find(name);
+    if (unit == units_.end()) {
+      return absl::InvalidArgumentError(absl::StrCat("optimizer state of ", Quote(name), ", which no group has"));
+    }
+    for (const FlatUnit::Part& part : unit->second.parts) FSDP_RETURN_IF_ERROR(AddState(part.fqn, "", values, &part));
+    return absl::OkStatus();
+  }
+
+  // `part`, where there is one, is what is wanted of flat tensors.
+  absl::Status AddState(const std::string& fqn, const std::string& state, const TorchNode& node,
+                        const FlatUnit::Part* part) {
+    if (node.is_branch()) {
+      for (const auto& [name, member] : node.members()) {
+        FSDP_RETURN_IF_ERROR(AddState(fqn, state.empty() ? name : absl::StrCat(state, ".", name), member, part));
+      }
+      return absl::OkStatus();
+    }
+    const StateKey key = StateKey::OptimState(fqn, state);
+    if (node.kind() == Kind::kTensor) {
+      const TorchLeafType& type = tensors_[node.tensor()];
+      TorchOptimizer::Leaf leaf = {node.tensor(), type.dtype, "", type.shape, 0};
+      if (part != nullptr && type.shape.rank() == 1) {
+        if (part->offset + part->shape.numel() > type.shape.numel()) {
+          return absl::InvalidArgumentError(absl::StrCat(Quote(key.ToString()), " reaches beyond the ",
+                                                         type.shape.numel(), " elements of its flat parameter"));
+        }
+        leaf.shape = part->shape;
+        leaf.offset = part->offset;
+      }
+      optimizer_.state.emplace_back(key, std::move(leaf));
+      return absl::OkStatus();
+    }
+    if (node.value().is_null()) return absl::OkStatus();  // a buffer that is not in use
+    FSDP_ASSIGN_OR_RETURN(TorchOptimizer::Leaf leaf, LeafOfNumber(key, node.value()));
+    optimizer_.state.emplace_back(key, std::move(leaf));
+    return absl::OkStatus();
+  }
+
+  absl::Status RenameGroups(PythonJson& groups) const {
+    for (PythonJson& group : groups) {
+      if (!names_.empty()) group.erase("param_names");
+      PythonJson renamed = PythonJson::array();
+      for (const PythonJson& param : group["params"]) {
+        if (!param.is_number_integer() && !param.is_string()) {
+          return absl::InvalidArgumentError("a parameter of param_groups is neither a name nor an id");
+        }
+        const auto unit = units_.find(KeyOf(param));
+        if (unit != units_.end()) {
+          for (const FlatUnit::Part& part : unit->second.parts) renamed.push_back(part.fqn);
+          continue;
+        }
+        FSDP_ASSIGN_OR_RETURN(std::string fqn, NameOf(KeyOf(param)));
+        renamed.push_back(std::move(fqn));
+      }
+      group["params"] = std::move(renamed);
+    }
+    return absl::OkStatus();
+  }
+
+  const std::vector<TorchLeafType>& tensors_;
+  const StateDict& model_;
+  const TorchStateOptions& options_;
+  std::map<std::string, std::string> names_;  // by id; empty where parameters go by name
+  std::map<std::string, FlatUnit> units_;     // by id or name, of flat parameters
+  TorchOptimizer optimizer_;
+};
+
+}  // namespace
+
+bool IsTorchOptimizer(const TorchNode& node) {
+  if (IsFlattened(node)) return true;
+  TorchNode storage;
+  const TorchNode& expanded = Expanded(node, storage);
+  if (!expanded.is_branch() || expanded.Find("param_groups") == nullptr) return false;
+  return expanded.Find("state") != nullptr || expanded.members().size() == 1;
+}
+
+absl::StatusOr<TorchOptimizer> ReadTorchOptimizer(const TorchNode& node, const std::vector<TorchLeafType>& tensors,
+                                                  const StateDict& model, const TorchStateOptions& options) {
+  TorchNode storage;
+  const TorchNode& whole = Expanded(node, storage);
+  if (!IsFlattened(whole)) return OptimizerReader(tensors, model, options).Read(whole);
+  FSDP_ASSIGN_OR_RETURN(const TorchNode nested, Unflattened(whole, tensors, options.read));
+  return OptimizerReader(tensors, model, options).Read(nested);
+}
+
+const TorchNode& Expanded(const TorchNode& node, TorchNode& storage) {
+  if (node.kind() != Kind::kValue || !node.value().is_object() || node.value().contains(kPythonTag)) return node;
+  storage = TorchNode();
+  for (const auto& [name, value] : node.value().items()) storage.Add(name, TorchNode::Value(value));
+  return storage;
+}
+
+}  // namespace fsdp

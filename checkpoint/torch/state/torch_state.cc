@@ -1,0 +1,274 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/checkpoint/torch/state/torch_state.h"
+
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "fsdp/base/quote.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/torch/state/torch_optimizer.h"
+
+namespace fsdp {
+namespace {
+
+using Kind = TorchNode::Kind;
+
+constexpr std::array kModelNames = {"model", "state_dict", "module", "model_state_dict"};
+constexpr std::array kOptimizerNames = {"optim", "optimizer", "optimizer_state_dict", "optim_state_dict"};
+
+bool HoldsTensor(const TorchNode& node) {
+  return node.kind() == Kind::kTensor || std::any_of(node.members().begin(), node.members().end(),
+                                                     [](const auto& member) { return HoldsTensor(member.second); });
+}
+
+absl::Status LayoutWanted(const std::string& name) {
+  return absl::InvalidArgumentError(
+      absl::StrCat(Quote(name), " is a flat parameter of FSDP1, which does not say where its parameters lie; ",
+                   kGiveFlatLayout, "; or save a FULL or SHARDED state dict, under their own names"));
+}
+
+// The layout that there is, of a file or of the model that is to be filled, is not that of the flat parameters.
+absl::Status OtherLayoutWanted(const absl::Status& status) {
+  return absl::Status(status.code(), absl::StrCat(std::string(status.message()), "; ", kGiveFlatLayout));
+}
+
+class StateBuilder {
+ public:
+  StateBuilder(const std::vector<TorchLeafType>& tensors, const TorchStateOptions& options)
+      : tensors_(tensors), options_(options) {}
+
+  absl::StatusOr<TorchState> Build(const TorchNode& whole) {
+    TorchNode storage;
+    const TorchNode& root = Expanded(whole, storage);
+    if (!root.is_branch() || root.is_list) {
+      return absl::InvalidArgumentError("it holds no dict, but a state dict is expected");
+    }
+    if (IsOptimizer(root)) {
+      FSDP_RETURN_IF_ERROR(AddOptimizer(root));
+      return std::move(state_);
+    }
+    FSDP_ASSIGN_OR_RETURN(const std::string model, FindSection(root, kModelNames, &HoldsTensor));
+    FSDP_ASSIGN_OR_RETURN(const std::string optimizer, FindSection(root, kOptimizerNames, &IsOptimizer));
+    if (!model.empty()) FSDP_RETURN_IF_ERROR(AddModel(*root.Find(model), "", /*extra_prefix=*/model + "."));
+    for (const auto& [name, node] : root.members()) {
+      if (name == model || name == optimizer) continue;
+      const bool is_model = model.empty() && optimizer.empty() && HoldsTensor(node);
+      FSDP_RETURN_IF_ERROR(is_model ? AddModelNode(name, node, "") : AddExtra(name, node));
+    }
+    FSDP_RETURN_IF_ERROR(AddFlatParameters());
+    const bool is_wanted = !optimizer.empty() && !(options_.model_only && !model.empty());
+    if (is_wanted) FSDP_RETURN_IF_ERROR(AddOptimizer(*root.Find(optimizer)));
+    return std::move(state_);
+  }
+
+ private:
+  // The one member with one of `names` that `is_one`; empty where there is none.
+  template <typename Names>
+  absl::StatusOr<std::string> FindSection(const TorchNode& root, const Names& names, bool (*is_one)(const TorchNode&)) {
+    std::string found;
+    for (const char* name : names) {
+      const TorchNode* node = root.Find(name);
+      if (node == nullptr || (!node->is_branch() && node->kind() != Kind::kValue) || !is_one(*node)) continue;
+      if (!found.empty()) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("it has both ", Quote(found), " and ", Quote(name), ", and only one of them can be meant"));
+      }
+      found = name;
+    }
+    return found;
+  }
+
+  static bool IsOptimizer(const TorchNode& node) { return IsTorchOptimizer(node); }
+
+  absl::Status AddModel(const TorchNode& node, const std::string& prefix, const std::string& extra_prefix) {
+    for (const auto& [name, member] : node.members()) {
+      FSDP_RETURN_IF_ERROR(AddModelNode(prefix + name, member, extra_prefix));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status AddModelNode(const std::string& name, const TorchNode& node, const std::string& extra_prefix) {
+    if (node.is_branch()) return AddModel(node, name + ".", extra_prefix);
+    if (node.kind() == Kind::kValue) return AddExtra(extra_prefix + name, node);
+    if (IsFlatName(name)) {
+      flats_.emplace_back(name, node.tensor());
+      return absl::OkStatus();
+    }
+    const TorchLeafType& type = tensors_[node.tensor()];
+    if (!type.identity.empty()) {
+      const auto [at, is_new] = first_names_.try_emplace(type.identity, name);
+      if (!is_new) {
+        state_.contents.aliases[name] = at->second;
+        return absl::OkStatus();
+      }
+    }
+    return AddTensor(StateKey::Model(name), node.tensor());
+  }
+
+  // The parameters in flats_.
+  absl::Status AddFlatParameters() {
+    if (flats_.empty()) return absl::OkStatus();
+    if (options_.flat.layout == nullptr) return LayoutWanted(flats_[0].first);
+    std::vector<std::string> names;
+    for (const auto& [name, index] : flats_) names.push_back(UnitOfFlatName(name));
+    absl::StatusOr<std::vector<FlatUnit>> units = DivideIntoUnits(options_.flat.layout->parameters, names);
+    if (!units.ok()) return OtherLayoutWanted(units.status());
+    for (size_t i = 0; i < units->size(); ++i) {
+      const int64_t numel = tensors_[flats_[i].second].shape.numel();
+      const absl::Status placed = PlaceParts(numel, options_.flat.world_size, (*units)[i]);
+      if (!placed.ok()) return OtherLayoutWanted(placed);
+    }
+    FSDP_RETURN_IF_ERROR(RemoveSlices(*units));
+    for (size_t i = 0; i < units->size(); ++i) {
+      for (const FlatUnit::Part& part : (*units)[i].parts) {
+        const StateKey key = StateKey::Model(part.fqn);
+        ShardedTensor tensor;
+        tensor.dtype = tensors_[flats_[i].second].dtype;
+        tensor.shape = part.shape;
+        state_.contents.Set(key, std::move(tensor));
+        state_.leaves[key] = {flats_[i].second, "", part.offset};
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  // With use_orig_params some rank's slice of each parameter is there too, under its name: these give way. A shared
+  // parameter has a slice under each of its names, of which the layout has the first.
+  absl::Status RemoveSlices(const std::vector<FlatUnit>& units) {
+    std::set<std::string> parameters;
+    bool has_slices = false;
+    for (const FlatLayout::Parameter& parameter : options_.flat.layout->parameters) {
+      parameters.insert(parameter.fqn);
+      has_slices = has_slices || state_.contents.contains(StateKey::Model(parameter.fqn));
+    }
+    if (!has_slices) return absl::OkStatus();
+    StateDict kept;
+    kept.aliases = state_.contents.aliases;
+    for (const auto& [key, value] : state_.contents.entries()) {
+      const auto leaf = state_.leaves.find(key);
+      bool is_kept = key.section != StateKey::Section::kModel || leaf == state_.leaves.end();
+      if (!is_kept && parameters.count(key.fqn) == 0) {
+        FSDP_ASSIGN_OR_RETURN(const std::optional<std::string> shared, SharedWith(leaf->second.tensor, units));
+        if (shared.has_value() && !shared->empty()) kept.aliases[key.fqn] = *shared;
+        is_kept = !shared.has_value();
+      }
+      if (is_kept) {
+        kept.Set(key, value);
+      } else {
+        state_.leaves.erase(leaf);
+      }
+    }
+    state_.contents = std::move(kept);
+    return absl::OkStatus();
+  }
+
+  // The one parameter of which some rank's slice has the elements of the tensor; empty where that has none, so that
+  // nobody can tell which, and nothing where it is a buffer.
+  absl::StatusOr<std::optional<std::string>> SharedWith(int tensor, const std::vector<FlatUnit>& units) const {
+    const TorchLeafType& type = tensors_[tensor];
+    std::optional<std::string> found;
+    if (type.shape.rank() != 1 || options_.read == nullptr) return found;
+    if (type.shape.numel() == 0) return std::make_optional<std::string>();
+    for (size_t i = 0; i < units.size(); ++i) {
+      if (tensors_[flats_[i].second].dtype != type.dtype) continue;
+      for (const FlatUnit::Part& part : units[i].parts) {
+        FSDP_ASSIGN_OR_RETURN(const bool is_slice, IsSliceOf(part, flats_[i].second, tensor));
+        if (!is_slice) continue;
+        if (found.has_value()) return std::optional<std::string>();
+        found = part.fqn;
+      }
+    }
+    return found;
+  }
+
+  absl::StatusOr<bool> IsSliceOf(const FlatUnit::Part& part, int flat, int tensor) const {
+    if (part.shape.numel() == 0) return false;
+    const int64_t ranks = options_.flat.world_size;
+    const int64_t of_rank = (tensors_[flat].shape.numel() + ranks - 1) / ranks;
+    const Interval whole = {part.offset, part.offset + part.shape.numel()};
+    for (int64_t rank = whole.begin / of_rank; rank * of_rank < whole.end; ++rank) {
+      const Interval slice = Intersect(whole, {rank * of_rank, (rank + 1) * of_rank});
+      if (slice.size() != tensors_[tensor].shape.numel()) continue;
+      FSDP_ASSIGN_OR_RETURN(const bool is_equal, IsPartOf(flat, slice, tensor));
+      if (is_equal) return true;
+    }
+    return false;
+  }
+
+  absl::StatusOr<bool> IsPartOf(int flat, const Interval& slice, int tensor) const {
+    constexpr int64_t kElements = int64_t{1} << 20;
+    for (int64_t begin = slice.begin; begin < slice.end; begin += kElements) {
+      const int64_t end = std::min(begin + kElements, slice.end);
+      FSDP_ASSIGN_OR_RETURN(const std::string there, options_.read(flat, {begin, end}));
+      FSDP_ASSIGN_OR_RETURN(const std::string here, options_.read(tensor, {begin - slice.begin, end - slice.begin}));
+      if (there != here) return false;
+    }
+    return true;
+  }
+
+  absl::Status AddTensor(const StateKey& key, int index) {
+    if (state_.contents.contains(key)) return Twice(key);
+    ShardedTensor tensor;
+    tensor.dtype = tensors_[index].dtype;
+    tensor.shape = tensors_[index].shape;
+    state_.contents.Set(key, std::move(tensor));
+    state_.leaves[key] = {index, ""};
+    return absl::OkStatus();
+  }
+
+  // Values as texts, tensors as they are; where the two are mixed, under their path.
+  absl::Status AddExtra(const std::string& name, const TorchNode& node) {
+    const StateKey key = StateKey::Extra(name);
+    if (node.kind() == Kind::kTensor) return AddTensor(key, node.tensor());
+    if (HoldsTensor(node)) {
+      for (const auto& [member, child] : node.members())
+        FSDP_RETURN_IF_ERROR(AddExtra(absl::StrCat(name, ".", member), child));
+      return absl::OkStatus();
+    }
+    FSDP_ASSIGN_OR_RETURN(const PythonJson json, node.ToJson());
+    if (state_.contents.contains(key)) return Twice(key);
+    if (name == "step" && json.is_number_integer()) state_.step = json.get<int64_t>();
+    state_.contents.Set(key, TextOfPython(json));
+    return absl::OkStatus();
+  }
+
+  absl::Status AddOptimizer(const TorchNode& node) {
+    FSDP_ASSIGN_OR_RETURN(TorchOptimizer optimizer, ReadTorchOptimizer(node, tensors_, state_.contents, options_));
+    for (auto& [key, leaf] : optimizer.state) {
+      if (state_.contents.contains(key)) return Twice(key);
+      ShardedTensor tensor;
+      tensor.dtype = leaf.dtype;
+      tensor.shape = leaf.shape;
+      state_.contents.Set(key, std::move(tensor));
+      state_.leaves[key] = {leaf.tensor, std::move(leaf.bytes), leaf.offset};
+    }
+    if (!optimizer.param_groups.empty())
+      state_.contents.Set(StateKey::ParamGroups(), std::move(optimizer.param_groups));
+    return absl::OkStatus();
+  }
+
+  static absl::Status Twice(const StateKey& key) {
+    return absl::DataLossError(absl::StrCat(Quote(key.ToString()), " is there twice"));
+  }
+
+  const std::vector<TorchLeafType>& tensors_;
+  const TorchStateOptions& options_;
+  TorchState state_;
+  std::map<std::string, std::string> first_names_;  // by identity
+  std::vector<std::pair<std::string, int>> flats_;  // names of flat parameters, and their tensors
+};
+
+}  // namespace
+
+absl::StatusOr<TorchState> StateOfTree(const TorchNode& root, const std::vector<TorchLeafType>& tensors,
+                                       const TorchStateOptions& options) {
+  return StateBuilder(tensors, options).Build(root);
+}
+
+}  // namespace fsdp

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// TorchTensor: a tensor as torch.save describes it: a view, by offset, sizes and strides, of a storage that lies beside
+// the pickle. Read from a pickle's value, with every number checked. Pure.
+#ifndef FSDP_CHECKPOINT_TORCH_STATE_TORCH_TENSOR_H_
+#define FSDP_CHECKPOINT_TORCH_STATE_TORCH_TENSOR_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "fsdp/checkpoint/torch/pickle/pickle.h"
+#include "fsdp/tensor/dtype.h"
+#include "fsdp/tensor/shape.h"
+
+namespace fsdp {
+
+// A storage as a persistent id names it.
+struct TorchStorage {
+  std::string key;
+  std::string type;  // global: "torch.FloatStorage", or UntypedStorage
+  int64_t nbytes = 0;
+};
+
+struct TorchTensor {
+  TorchStorage storage;
+  DType dtype = DType::kFloat32;
+  Shape shape;
+  std::vector<int64_t> strides;  // in elements, one for each dimension; not negative
+  int64_t offset = 0;            // of the first element in the storage, in elements
+
+  // True when its elements lie one after the other in row-major order.
+  bool is_contiguous() const;
+};
+
+// True for values that ReadTorchTensor is for: tensors, parameters.
+bool IsTorchTensor(PickleValue value);
+
+// kInvalidArgument for what cannot be read (a dtype that this project lacks, a conjugated view), by name; kDataLoss for
+// numbers that contradict each other, such as a view that reaches beyond its storage. Messages say at which byte of the
+// pickle.
+absl::StatusOr<TorchTensor> ReadTorchTensor(PickleValue value);
+
+// A persistent id: ("storage", class, key, location, numel[, view]).
+absl::StatusOr<TorchStorage> ReadTorchStorage(PickleValue persistent);
+
+// A torch.Size, tuple or list of integers that are not negative.
+absl::StatusOr<std::vector<int64_t>> ReadSizes(PickleValue value);
+
+// Strides of a row-major tensor, as torch writes them.
+std::vector<int64_t> RowMajorStrides(const Shape& shape);
+
+}  // namespace fsdp
+
+#endif  // FSDP_CHECKPOINT_TORCH_STATE_TORCH_TENSOR_H_

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The records of a zip archive, as reader and writer share them:
+//
+//   (local header | name | extra | payload [| data descriptor])* | central directory | zip64 end | zip64 locator | end
+//
+// Integers are little-endian. Values that do not fit are all ones, with the truth in a zip64 extra field.
+#ifndef FSDP_CHECKPOINT_TORCH_ZIP_ZIP_FORMAT_H_
+#define FSDP_CHECKPOINT_TORCH_ZIP_ZIP_FORMAT_H_
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace fsdp {
+
+inline constexpr uint32_t kZipLocalSignature = 0x04034b50;
+inline constexpr uint32_t kZipCentralSignature = 0x02014b50;
+inline constexpr uint32_t kZip64EndSignature = 0x06064b50;
+inline constexpr uint32_t kZip64LocatorSignature = 0x07064b50;
+inline constexpr uint32_t kZipEndSignature = 0x06054b50;
+
+// Bytes of the records without what varies.
+inline constexpr int64_t kZipLocalBytes = 30;
+inline constexpr int64_t kZipCentralBytes = 46;
+inline constexpr int64_t kZip64EndBytes = 56;
+inline constexpr int64_t kZip64LocatorBytes = 20;
+inline constexpr int64_t kZipEndBytes = 22;
+inline constexpr int64_t kZipMaxCommentBytes = 0xFFFF;
+
+inline constexpr uint16_t kZip64ExtraId = 0x0001;
+inline constexpr uint16_t kZipEncryptedFlag = 0x0001;
+inline constexpr uint32_t kZipMax16 = 0xFFFF;
+inline constexpr uint32_t kZipMax32 = 0xFFFFFFFF;
+
+// The integer of `count` bytes at `offset`. Precondition: inside.
+inline uint64_t ZipInteger(std::string_view bytes, int64_t offset, int count) {
+  uint64_t value = 0;
+  for (int i = 0; i < count; ++i) value |= uint64_t{static_cast<uint8_t>(bytes[offset + i])} << (8 * i);
+  return value;
+}
+
+inline void AppendZipInteger(std::string& bytes, uint64_t value, int count) {
+  for (int i = 0; i < count; ++i) bytes.push_back(static_cast<char>(value >> (8 * i)));
+}
+
+}  // namespace fsdp
+
+#endif  // FSDP_CHECKPOINT_TORCH_ZIP_ZIP_FORMAT_H_

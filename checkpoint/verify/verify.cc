@@ -1,0 +1,286 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/checkpoint/verify/verify.h"
+
+#include <algorithm>
+#include <iterator>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "fsdp/base/quote.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/base/thread_pool.h"
+#include "fsdp/checkpoint/format/file_names.h"
+#include "fsdp/checkpoint/format/file_scan.h"
+#include "fsdp/checkpoint/format/manifest_file.h"
+#include "fsdp/checkpoint/format/record.h"
+#include "fsdp/checkpoint/parity/find_record.h"
+#include "fsdp/checkpoint/storage/file_system.h"
+#include "fsdp/checkpoint/storage/path.h"
+#include "fsdp/checkpoint/verify/range_names.h"
+#include "fsdp/checkpoint/verify/rest_damage.h"
+
+namespace fsdp {
+namespace {
+
+// Gaps of a file that a message lists.
+constexpr size_t kListedRanges = 3;
+
+int64_t SizeOfManifest(FileSystem& files, const std::string& directory) {
+  const absl::StatusOr<std::unique_ptr<File>> file = files.Open(JoinPath(directory, kManifestName));
+  return file.ok() ? (*file)->Size().value_or(0) : 0;
+}
+
+// A problem, with its place in the list whatever thread finds it when: file and offset, -1 for the file as a whole.
+struct Problem {
+  std::pair<int, int64_t> order;
+  std::string message;
+  std::vector<VerifyReport::Damage> damage;  // empty: it is none
+};
+
+class Verification {
+ public:
+  Verification(FileSystem& files, const std::string& directory, const Manifest& manifest, const VerifyOptions& options)
+      : files_(files),
+        directory_(directory),
+        manifest_(manifest),
+        options_(options),
+        names_(files, directory, manifest),
+        nonfinite_(manifest.tensors.size()) {}
+
+  absl::StatusOr<VerifyReport> Run() {
+    FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<ThreadPool> pool,
+                          ThreadPool::Create(options_.io_threads, "checkpoint-verify"));
+    CheckManifestsPlace();
+    FindUnknownFiles();
+    for (const StoredTensor& tensor : manifest_.tensors) {
+      if (const absl::Status covered = CheckCovered(tensor); !covered.ok()) Report(covered);
+    }
+    for (size_t i = 0; i < manifest_.files.size(); ++i) CheckFile(static_cast<int>(i));
+    FileScanner scanner = Scanner();
+    FSDP_RETURN_IF_ERROR(ScanFiles(scanned_, *pool, scanner));
+    // What lies between extents is as much as a manifest cares to say, and known to be wrong.
+    scanner.rest = nullptr;
+    FSDP_RETURN_IF_ERROR(ScanFiles(missized_, *pool, scanner));
+    VerifyReport report;
+    report.files = static_cast<int64_t>(manifest_.files.size()) + 1;
+    report.tensors = static_cast<int64_t>(manifest_.tensors.size());
+    report.bytes = bytes_done_;
+    Conclude(report);
+    return report;
+  }
+
+ private:
+  void Conclude(VerifyReport& report) {
+    std::stable_sort(problems_.begin(), problems_.end(),
+                     [](const Problem& a, const Problem& b) { return a.order < b.order; });
+    for (Problem& problem : problems_) {
+      report.problems.push_back(std::move(problem.message));
+      std::move(problem.damage.begin(), problem.damage.end(), std::back_inserter(report.damage));
+    }
+    for (size_t i = 0; i < nonfinite_.size(); ++i) {
+      if (nonfinite_[i].any()) report.nonfinite.push_back({manifest_.tensors[i].key.ToString(), nonfinite_[i]});
+    }
+  }
+
+  // Places of problems in the list: of all files, of a file, of what lies in it.
+  static constexpr std::pair<int, int64_t> kBeforeFiles = {-1, 0};
+  static std::pair<int, int64_t> OfFile(int file) { return {file, -1}; }
+
+  void Report(std::string message, const std::pair<int, int64_t>& order = kBeforeFiles,
+              std::vector<VerifyReport::Damage> damage = {}) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    problems_.push_back({order, std::move(message), std::move(damage)});
+  }
+  void Report(const absl::Status& status, const std::pair<int, int64_t>& order = kBeforeFiles,
+              std::vector<VerifyReport::Damage> damage = {}) {
+    Report(std::string(status.message()), order, std::move(damage));
+  }
+
+  // That every other file is of another save is said of the manifest first.
+  void CheckManifestsPlace() {
+    const absl::Status placed = CheckSaveOf(files_, directory_, manifest_);
+    if (placed.ok()) return;
+    Report(placed, kBeforeFiles, {{kManifestName, {0, SizeOfManifest(files_, directory_)}, "manifest"}});
+  }
+
+  // Hidden files are a file system's or a desktop's, and not ours.
+  void FindUnknownFiles() {
+    std::set<std::string> known = {kManifestName};
+    for (const StoredFile& file : manifest_.files) known.insert(file.name);
+    const absl::StatusOr<std::vector<std::string>> names = files_.List(directory_);
+    if (!names.ok()) return Report(names.status());
+    for (const std::string& name : *names) {
+      if (known.count(name) != 0 || absl::StartsWith(name, ".")) continue;
+      Report(absl::StrCat(Printable(name), ": the manifest names no such file"));
+    }
+  }
+
+  // Size and record; what can be opened is scanned.
+  void CheckFile(int index) {
+    const StoredFile& stored = manifest_.files[index];
+    absl::StatusOr<std::unique_ptr<File>> file = OpenStoredFile(files_, directory_, manifest_, index);
+    scanned_.push_back(nullptr);
+    missized_.push_back(nullptr);
+    const bool is_right_size = file.ok();
+    if (!is_right_size) {
+      Report(file.status(), OfFile(index), {{stored.name, {0, stored.nbytes}, "file"}});
+      // A file of the wrong size still shows which of its bytes are damaged.
+      file = files_.Open(JoinPath(directory_, stored.name));
+      if (!file.ok()) return;
+    }
+    if (const absl::Status record = CheckRecord(**file, manifest_, index); !record.ok()) {
+      Report(record, OfFile(index), {{stored.name, stored.record.value_or(ByteRange()), "record"}});
+    }
+    (is_right_size ? scanned_ : missized_).back() = &stored;
+    for (const StoredExtent& extent : stored.extents) bytes_total_ += is_right_size ? 0 : extent.range.nbytes;
+    if (is_right_size) bytes_total_ += stored.nbytes;
+  }
+
+  FileScanner Scanner() {
+    FileScanner scanner;
+    scanner.open = [this](int file) -> absl::StatusOr<std::shared_ptr<const File>> {
+      return files_.Open(JoinPath(directory_, manifest_.files[file].name));
+    };
+    scanner.block = [this](const ScannedBlock& block, const absl::StatusOr<const std::byte*>& bytes) {
+      CheckBlock(block, bytes);
+      return absl::OkStatus();
+    };
+    scanner.rest = [this](int file, const absl::StatusOr<Digest>& digest) {
+      CheckRest(file, digest);
+      return absl::OkStatus();
+    };
+    scanner.count = [this](int64_t nbytes) { Count(nbytes); };
+    return scanner;
+  }
+
+  void CheckBlock(const ScannedBlock& block, const absl::StatusOr<const std::byte*>& bytes) {
+    const StoredFile& stored = manifest_.files[block.file];
+    const ByteRange& range = block.range;
+    const auto what = [&] { return absl::StrCat(names_.NameOf(block.file, range), ", block ", block.block); };
+    const auto report = [&](std::string message) {
+      Report(std::move(message), {block.file, range.offset}, {{stored.name, range, what()}});
+    };
+    if (!bytes.ok()) {
+      return report(
+          absl::StrCat(stored.name, ", ", Describe(range), " (", what(), "): ", std::string(bytes.status().message())));
+    }
+    const Digest& recorded = stored.extents[block.extent].digests[block.block];
+    const Digest digest = DigestOf(absl::MakeConstSpan(*bytes, range.nbytes));
+    if (digest != recorded) return report(DamagedBlock(stored.name, range, what(), digest, recorded));
+    if (options_.count_nonfinite) CountElements(block.file, range, *bytes);
+  }
+
+  void CheckRest(int file, const absl::StatusOr<Digest>& digest) {
+    const StoredFile& stored = manifest_.files[file];
+    if (digest.ok() && *digest == stored.rest_digest) return;
+    std::vector<ByteRange> taken;
+    for (const StoredExtent& extent : stored.extents) taken.push_back(extent.range);
+    const std::vector<ByteRange> gaps = RangesBetween(taken, stored.nbytes);
+    const ByteRange all =
+        gaps.empty() ? ByteRange() : ByteRange{gaps.front().offset, gaps.back().end() - gaps.front().offset};
+    const VerifyReport::Damage damage = {stored.name, all, "HDF5 metadata and padding"};
+    if (!digest.ok()) {
+      return Report(absl::StrCat(stored.name, ", bytes outside of payload: ", std::string(digest.status().message())),
+                    {file, all.offset}, {damage});
+    }
+    std::vector<VerifyReport::Damage> places = PlacesInRest(file, gaps);
+    std::string where;
+    for (size_t i = 0; i < std::min(kListedRanges, places.size()); ++i) {
+      absl::StrAppend(&where, i == 0 ? "; damaged there: " : ", ", places[i].what, ", ", Describe(places[i].range));
+    }
+    if (places.size() > kListedRanges) absl::StrAppend(&where, " and ", places.size() - kListedRanges, " more");
+    if (places.empty()) places.push_back(damage);
+    Report(absl::StrCat(stored.name, ", bytes outside of payload (HDF5 metadata and padding, ", List(gaps),
+                        "): digest ", digest->ToHex(), " != recorded ", stored.rest_digest.ToHex(), where),
+           {file, all.offset}, std::move(places));
+  }
+
+  std::vector<VerifyReport::Damage> PlacesInRest(int index, const std::vector<ByteRange>& gaps) {
+    const std::string& name = manifest_.files[index].name;
+    std::vector<VerifyReport::Damage> places;
+    const absl::StatusOr<std::unique_ptr<File>> file = files_.Open(JoinPath(directory_, name));
+    if (!file.ok()) return places;
+    for (RestDamage& damage : LocateRestDamage(**file, manifest_, index, names_, gaps)) {
+      places.push_back({name, damage.range, std::move(damage.what)});
+    }
+    return places;
+  }
+
+  // "bytes 0 to 2047, bytes 8192 to 8200 and 3 more ranges"
+  static std::string List(const std::vector<ByteRange>& ranges) {
+    std::string text;
+    for (size_t i = 0; i < std::min(kListedRanges, ranges.size()); ++i) {
+      absl::StrAppend(&text, i == 0 ? "" : ", ", Describe(ranges[i]));
+    }
+    if (ranges.size() <= kListedRanges) return text;
+    return absl::StrCat(text, " and ", ranges.size() - kListedRanges, " more ranges");
+  }
+
+  // Counts what is not finite among the elements that lie in `range` of a file, whose bytes are at `data`. Blocks are
+  // cut between elements.
+  void CountElements(int file, const ByteRange& range, const std::byte* data) {
+    names_.contents().VisitTensors(file, range, [&](int tensor, const ByteRange& part) {
+      const DType dtype = manifest_.tensors[tensor].dtype;
+      const NonFinite count = CountNonFinite(dtype, data + (part.offset - range.offset), part.nbytes / SizeOf(dtype));
+      if (!count.any()) return;
+      const std::lock_guard<std::mutex> lock(mutex_);
+      nonfinite_[tensor].Add(count);
+    });
+  }
+
+  void Count(int64_t nbytes) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    bytes_done_ += nbytes;
+    if (options_.progress) options_.progress(bytes_done_, bytes_total_);
+  }
+
+  FileSystem& files_;
+  const std::string& directory_;
+  const Manifest& manifest_;
+  const VerifyOptions& options_;
+
+  RangeNames names_;
+  std::vector<const StoredFile*> scanned_;   // by file; null for what is not as long as it should be
+  std::vector<const StoredFile*> missized_;  // by file; null for all others, and for what cannot be opened
+  int64_t bytes_total_ = 0;
+
+  std::mutex mutex_;
+  // All guarded by mutex_.
+  int64_t bytes_done_ = 0;
+  std::vector<Problem> problems_;
+  std::vector<NonFinite> nonfinite_;  // by tensor
+};
+
+// True when `directory` holds files that a checkpoint has.
+bool HoldsCheckpointFiles(FileSystem& files, const std::string& directory) {
+  const absl::StatusOr<std::vector<std::string>> names = files.List(directory);
+  return names.ok() && std::any_of(names->begin(), names->end(), [](const std::string& name) {
+           return name == kCheckpointFileName || (absl::StartsWith(name, "rank-") && absl::EndsWith(name, ".h5"));
+         });
+}
+
+}  // namespace
+
+absl::StatusOr<VerifyReport> VerifyCheckpoint(const std::string& path, const VerifyOptions& options) {
+  FileSystem& files = PosixFileSystem();
+  const absl::StatusOr<Manifest> manifest = ReadManifest(files, path);
+  if (manifest.ok()) return Verification(files, path, *manifest, options).Run();
+  VerifyReport report;
+  report.files = 1;
+  if (absl::IsDataLoss(manifest.status())) {
+    report.problems.push_back(std::string(manifest.status().message()));
+    report.damage.push_back({kManifestName, {0, SizeOfManifest(files, path)}, "manifest"});
+  } else if (absl::IsNotFound(manifest.status()) && HoldsCheckpointFiles(files, path)) {
+    report.problems.push_back(absl::StrCat(kManifestName, ": the file is missing"));
+    report.damage.push_back({kManifestName, {}, "manifest"});
+  } else {
+    return manifest.status();
+  }
+  return report;
+}
+
+}  // namespace fsdp

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Collective: one call of one rank, as data: what the host backends run (host_collectives.h) and what ranks compare to
+// find out that they disagree. Values only; thread-safe as such.
+#ifndef FSDP_COLLECTIVES_GROUP_COLLECTIVE_H_
+#define FSDP_COLLECTIVES_GROUP_COLLECTIVE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "fsdp/collectives/group/reduce_op.h"
+#include "fsdp/tensor/tensor.h"
+
+namespace fsdp {
+
+// Values go through shared memory between ranks; never renumber.
+enum class CollectiveOp : uint8_t {
+  kAllGather = 0,
+  kReduceScatter = 1,
+  kAllReduce = 2,
+  kBroadcast = 3,
+  kBarrier = 4,
+  kGatherBlobs = 5,
+  kReplay = 6,  // of a graph that has collectives of the group
+};
+
+// "all_gather", ...
+const char* CollectiveOpName(CollectiveOp op);
+
+// Which collective of its group: the op and the number of the call, from 1.
+struct CollectiveId {
+  CollectiveOp op = CollectiveOp::kBarrier;
+  uint64_t sequence = 0;
+
+  // "all_gather #417"
+  std::string ToString() const;
+};
+
+// What every rank must give alike.
+struct CollectiveSpec {
+  CollectiveOp op = CollectiveOp::kBarrier;
+  DType dtype = DType::kUInt8;
+  ReduceOp reduce_op = ReduceOp::kSum;
+  int32_t root = 0;
+  // Elements: all_gather's input, reduce_scatter's output, all of t; a blob's bytes, which may differ; a replay's
+  // collectives.
+  int64_t count = 0;
+
+  bool AgreesWith(const CollectiveSpec& other) const;
+
+  // "float32[1024]", "avg bfloat16[7]", "uint8[3] from root 1"; empty for what has no elements.
+  std::string ArgumentsToString() const;
+
+  // "all_gather float32[1024]".
+  std::string ToString() const;
+};
+
+// kFailedPrecondition that names both sides when the ranks' specs of call number `sequence` are not alike.
+absl::Status CheckAgreement(absl::Span<const CollectiveSpec> specs, uint64_t sequence);
+
+// A spec with this rank's memory. all_reduce and broadcast work in place: input == output.
+struct Collective {
+  CollectiveSpec spec;
+  const std::byte* input = nullptr;
+  std::byte* output = nullptr;
+};
+
+// Check the arguments of one rank: sizes, dtypes, overlap. kInvalidArgument names the tensor, wanted and given.
+absl::Status CheckAllGather(const Tensor& input, const Tensor& output, int rank, int size);
+absl::Status CheckReduceScatter(const Tensor& input, const Tensor& output, ReduceOp op, int rank, int size);
+absl::Status CheckAllReduce(const Tensor& t, ReduceOp op);
+absl::Status CheckBroadcast(const Tensor& t, int root, int size);
+
+}  // namespace fsdp
+
+#endif  // FSDP_COLLECTIVES_GROUP_COLLECTIVE_H_

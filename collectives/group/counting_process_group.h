@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// CountingProcessGroup: counts what is asked of a group and passes it on; for tests that say which communication
+// something costs.
+#ifndef FSDP_COLLECTIVES_GROUP_COUNTING_PROCESS_GROUP_H_
+#define FSDP_COLLECTIVES_GROUP_COUNTING_PROCESS_GROUP_H_
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "fsdp/collectives/group/forwarding_process_group.h"
+
+namespace fsdp {
+
+class CountingProcessGroup final : public ForwardingProcessGroup {
+ public:
+  using ForwardingProcessGroup::ForwardingProcessGroup;
+
+  // Since the last Reset: collectives; GatherBlobs and Split; bytes that this rank gave to GatherBlobs.
+  int collectives() const { return collectives_; }
+  int control_calls() const { return control_calls_; }
+  int64_t gathered_bytes() const { return gathered_bytes_; }
+  void Reset() { collectives_ = control_calls_ = 0, gathered_bytes_ = 0; }
+
+  void AllGather(const Tensor& input, const Tensor& output, Stream& stream) override {
+    ++collectives_;
+    inner().AllGather(input, output, stream);
+  }
+  void ReduceScatter(const Tensor& input, const Tensor& output, ReduceOp op, Stream& stream) override {
+    ++collectives_;
+    inner().ReduceScatter(input, output, op, stream);
+  }
+  void AllReduce(const Tensor& t, ReduceOp op, Stream& stream) override {
+    ++collectives_;
+    inner().AllReduce(t, op, stream);
+  }
+  void Broadcast(const Tensor& t, int root, Stream& stream) override {
+    ++collectives_;
+    inner().Broadcast(t, root, stream);
+  }
+  void Barrier(Stream& stream) override {
+    ++collectives_;
+    inner().Barrier(stream);
+  }
+  absl::StatusOr<std::vector<std::string>> GatherBlobs(std::string_view blob) override {
+    ++control_calls_;
+    gathered_bytes_ += static_cast<int64_t>(blob.size());
+    return inner().GatherBlobs(blob);
+  }
+  absl::StatusOr<std::unique_ptr<ProcessGroup>> Split(int color, int key) override {
+    ++control_calls_;
+    return inner().Split(color, key);
+  }
+
+ private:
+  std::atomic<int> collectives_{0};
+  std::atomic<int> control_calls_{0};
+  std::atomic<int64_t> gathered_bytes_{0};
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_COLLECTIVES_GROUP_COUNTING_PROCESS_GROUP_H_

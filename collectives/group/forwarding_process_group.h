@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// ForwardingProcessGroup: passes everything on to another group; the base of groups that watch or change some of what
+// is asked of them. Thread-safe as far as the other group is.
+#ifndef FSDP_COLLECTIVES_GROUP_FORWARDING_PROCESS_GROUP_H_
+#define FSDP_COLLECTIVES_GROUP_FORWARDING_PROCESS_GROUP_H_
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "fsdp/collectives/group/process_group.h"
+
+namespace fsdp {
+
+class ForwardingProcessGroup : public ProcessGroup {
+ public:
+  explicit ForwardingProcessGroup(std::shared_ptr<ProcessGroup> inner) : inner_(std::move(inner)) {}
+
+  int rank() const override { return inner_->rank(); }
+  int size() const override { return inner_->size(); }
+  std::string_view backend() const override { return inner_->backend(); }
+  const std::shared_ptr<Device>& device() const override { return inner_->device(); }
+  absl::StatusOr<Buffer> Allocate(int64_t nbytes) override { return inner_->Allocate(nbytes); }
+  void AllGather(const Tensor& input, const Tensor& output, Stream& stream) override {
+    inner_->AllGather(input, output, stream);
+  }
+  void ReduceScatter(const Tensor& input, const Tensor& output, ReduceOp op, Stream& stream) override {
+    inner_->ReduceScatter(input, output, op, stream);
+  }
+  void AllReduce(const Tensor& t, ReduceOp op, Stream& stream) override { inner_->AllReduce(t, op, stream); }
+  void Broadcast(const Tensor& t, int root, Stream& stream) override { inner_->Broadcast(t, root, stream); }
+  void Barrier(Stream& stream) override { inner_->Barrier(stream); }
+  absl::StatusOr<std::vector<std::string>> GatherBlobs(std::string_view blob) override {
+    return inner_->GatherBlobs(blob);
+  }
+  absl::StatusOr<std::unique_ptr<ProcessGroup>> Split(int color, int key) override { return inner_->Split(color, key); }
+  void Abort(const absl::Status& reason) override { inner_->Abort(reason); }
+  absl::Duration timeout() const override { return inner_->timeout(); }
+
+ protected:
+  ProcessGroup& inner() const { return *inner_; }
+
+ private:
+  const std::shared_ptr<ProcessGroup> inner_;
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_COLLECTIVES_GROUP_FORWARDING_PROCESS_GROUP_H_

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// RecordingProcessGroup: for tests: passes every collective on and writes it down as it is issued, under the group's
+// label, in a log that several groups of one rank may share. Control-plane calls are not written down.
+#ifndef FSDP_COLLECTIVES_GROUP_RECORDING_PROCESS_GROUP_H_
+#define FSDP_COLLECTIVES_GROUP_RECORDING_PROCESS_GROUP_H_
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/collectives/group/forwarding_process_group.h"
+
+namespace fsdp {
+
+class RecordingProcessGroup final : public ForwardingProcessGroup {
+ public:
+  using Log = std::vector<std::string>;
+
+  // Entries read "all_gather world float32[12]": the operation, the label, and what each rank gives.
+  RecordingProcessGroup(std::shared_ptr<ProcessGroup> inner, std::string label, std::shared_ptr<Log> log)
+      : ForwardingProcessGroup(std::move(inner)), label_(std::move(label)), log_(std::move(log)) {}
+
+  void AllGather(const Tensor& input, const Tensor& output, Stream& stream) override {
+    Record("all_gather", input);
+    inner().AllGather(input, output, stream);
+  }
+  void ReduceScatter(const Tensor& input, const Tensor& output, ReduceOp op, Stream& stream) override {
+    Record(op == ReduceOp::kAvg ? "reduce_scatter avg" : "reduce_scatter", output);
+    inner().ReduceScatter(input, output, op, stream);
+  }
+  void AllReduce(const Tensor& t, ReduceOp op, Stream& stream) override {
+    Record(op == ReduceOp::kAvg ? "all_reduce avg" : "all_reduce", t);
+    inner().AllReduce(t, op, stream);
+  }
+  void Broadcast(const Tensor& t, int root, Stream& stream) override {
+    Record("broadcast", t);
+    inner().Broadcast(t, root, stream);
+  }
+
+  // The part's label is this one's and its size: "world/2".
+  absl::StatusOr<std::unique_ptr<ProcessGroup>> Split(int color, int key) override {
+    FSDP_ASSIGN_OR_RETURN(std::shared_ptr<ProcessGroup> part, inner().Split(color, key));
+    std::string label = absl::StrCat(label_, "/", part->size());
+    return std::make_unique<RecordingProcessGroup>(std::move(part), std::move(label), log_);
+  }
+
+ private:
+  void Record(const char* operation, const Tensor& t) {
+    log_->push_back(absl::StrCat(operation, " ", label_, " ", std::string(DTypeName(t.dtype())), "[", t.numel(), "]"));
+  }
+
+  const std::string label_;
+  const std::shared_ptr<Log> log_;
+};
+
+// How many entries begin with `prefix`.
+inline int CountEntries(const RecordingProcessGroup::Log& log, std::string_view prefix) {
+  return static_cast<int>(
+      std::count_if(log.begin(), log.end(), [&](const std::string& entry) { return entry.rfind(prefix, 0) == 0; }));
+}
+
+}  // namespace fsdp
+
+#endif  // FSDP_COLLECTIVES_GROUP_RECORDING_PROCESS_GROUP_H_

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The options of FullyShard, by PyTorch's names and with its defaults (torch/distributed/fsdp/_fully_shard).
+#ifndef FSDP_FSDP_OPTIONS_FULLY_SHARD_OPTIONS_H_
+#define FSDP_FSDP_OPTIONS_FULLY_SHARD_OPTIONS_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <variant>
+#include <vector>
+
+#include "fsdp/fsdp/options/unit_options.h"
+#include "fsdp/nn/parameter.h"
+#include "fsdp/tensor/trace.h"
+
+namespace fsdp {
+
+// What happens to a unit's parameters after forward. Nothing: true, but false for the root. true: they are resharded
+// and gathered again for backward. false: they stay. An int k: they shrink to shards over groups of k ranks, which
+// backward gathers from; k divides the shard group's size.
+using ReshardAfterForward = std::variant<std::monostate, bool, int>;
+
+struct FullyShardOptions {
+  ReshardAfterForward reshard_after_forward = {};
+
+  // The dimension on which to cut a parameter; nothing: 0. Negative ones count from the last. A shard is an interval of
+  // row-major elements here, so only dimension 0 is taken, and others are refused by name.
+  std::function<std::optional<int>(const Parameter& parameter)> shard_placement_fn = {};
+
+  MixedPrecisionPolicy mp_policy = {};
+  OffloadPolicy offload_policy = {};
+
+  // Not sharded, gathered or reduced; in state dicts as they are.
+  std::vector<std::shared_ptr<Parameter>> ignored_params = {};
+
+  // Keep only the unit's input for backward, which runs its forward again.
+  bool activation_checkpointing = false;
+
+  // As FsdpOptions::optimizer_casts.
+  bool optimizer_casts = false;
+
+  // Seeds the Initializers of parameters that have no memory yet; the root's counts.
+  uint64_t init_seed = 0;
+
+  // Records when the units' work really ran; the root's counts.
+  std::shared_ptr<Trace> trace = {};
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_FSDP_OPTIONS_FULLY_SHARD_OPTIONS_H_

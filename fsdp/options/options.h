@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// FsdpOptions and its parts, by PyTorch's names and with its defaults (torch/distributed/fsdp/api.py).
+#ifndef FSDP_FSDP_OPTIONS_OPTIONS_H_
+#define FSDP_FSDP_OPTIONS_OPTIONS_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "fsdp/fsdp/options/unit_options.h"
+#include "fsdp/fsdp/options/wrap_policy.h"
+#include "fsdp/nn/module.h"
+#include "fsdp/tensor/trace.h"
+
+namespace fsdp {
+
+// When backward all-gathers the unit that it will need next.
+enum class BackwardPrefetch : uint8_t {
+  kBackwardPre,   // before the current unit's gradients are computed: most overlap, one more unit in memory
+  kBackwardPost,  // after they were computed and the unit resharded, before its reduce-scatter
+  kNone,          // when it is needed: least memory, no overlap
+};
+
+// "pre", "post", "none".
+std::string_view BackwardPrefetchName(BackwardPrefetch prefetch);
+absl::StatusOr<BackwardPrefetch> ParseBackwardPrefetch(std::string_view name);
+
+// Gives the parameters of `module` itself, not of its children, memory and values: Parameter::data, of the parameter's
+// shape, on the host or on the device.
+using ParamInitFn = std::function<absl::Status(Module& module)>;
+
+struct FsdpOptions {
+  // Behaviour.
+
+  ShardingStrategy sharding_strategy = ShardingStrategy::kFullShard;
+
+  // Ranks per shard group of the hybrid strategies where the groups are made here: consecutive ranks shard, those of
+  // equal place in their block replicate. Needs an auto_wrap_policy, as in PyTorch; 0: groups are given, or none.
+  int shard_group_size = 0;
+
+  MixedPrecision mixed_precision = {};
+
+  // Which submodules become units of their own; the root always is one. Default: none.
+  WrapPolicy auto_wrap_policy = {};
+
+  // FSDP1's two flat layouts: false is plain concatenation; true aligns each parameter to 16 bytes of the forward
+  // dtype. Names, shapes and hyperparameters are per original parameter in both.
+  bool use_orig_params = false;
+
+  // What is left alone below the wrapped module: see ignored_states.h. One of the two; modules with all below them.
+  std::vector<Module*> ignored_modules = {};
+  std::variant<std::monostate, std::vector<Module*>, std::vector<std::shared_ptr<Parameter>>> ignored_states = {};
+
+  // Keep parameters, gradients and optimizer state in pinned host memory; compute visits them.
+  CpuOffload cpu_offload = {};
+
+  // Compute in the original dtype while evaluating (a tape that keeps nothing), whatever mixed_precision says.
+  bool full_precision_in_eval = false;
+
+  // Keep only the input of every unit but the root for backward, which runs the unit's forward again.
+  bool activation_checkpointing = false;
+
+  // While training, compare the order in which units run with the other ranks' in the first forward, and with the first
+  // forward's later: a first difference is an error, a later one a warning. Costs a round of the control plane a unit.
+  bool check_execution_order = false;
+
+  // Values of parameters that have no memory yet (meta parameters): this function gives a module's own parameters
+  // memory, unit by unit. Default: their Initializers, seeded by init_seed.
+  ParamInitFn param_init_fn = {};
+  uint64_t init_seed = 0;
+
+  // Broadcast parameters and buffers from rank 0 before they are sharded, for ranks that start from different values.
+  bool sync_module_states = false;
+
+  // The device that the model is meant for, "cuda:1", "cpu" or "cuda"; refused unless the groups are on it. Default:
+  // theirs.
+  std::optional<std::string> device_id = {};
+
+  // Performance.
+
+  BackwardPrefetch backward_prefetch = BackwardPrefetch::kBackwardPre;
+
+  // All-gather the next unit of the previous step's order before the current unit's forward. Default off: it costs one
+  // more unsharded unit and pays only where the host is slow to issue work.
+  bool forward_prefetch = false;
+
+  // Keep just as many unsharded slots as the schedule needs, so that an all-gather waits for the unit that had its
+  // slot. Off: a slot for each unit, so none ever waits, and memory is that of shard_grad_op.
+  bool limit_all_gathers = true;
+
+  // Let the optimizer write the parameters in bfloat16 beside float32 in its own pass, where that is their param_dtype:
+  // an all-gather then starts from these and casts nothing, and a unit that is not sharded computes on them. Costs 2
+  // bytes for each element of a shard; offloaded units go without. With it, whoever writes to ShardedParameter::data
+  // other than through AdamW, Sgd or this model's calls sets compute_copy_current to false, or is not heard.
+  bool optimizer_casts = false;
+
+  // Gets a span for each unit's all-gather, forward, backward, reduce-scatter and all-reduce. Default: none are made.
+  std::shared_ptr<Trace> trace = {};
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_FSDP_OPTIONS_OPTIONS_H_

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// UnitControls: what a program may change of one unit between passes: FSDP2's set_* methods. Executor reads them when a
+// pass begins. Ranks must agree on them.
+#ifndef FSDP_FSDP_OPTIONS_UNIT_CONTROLS_H_
+#define FSDP_FSDP_OPTIONS_UNIT_CONTROLS_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "fsdp/collectives/group/process_group.h"
+#include "fsdp/tensor/buffer.h"
+#include "fsdp/tensor/stream.h"
+#include "fsdp/tensor/tensor.h"
+
+namespace fsdp {
+
+// How a unit's parameters are all-gathered, in place of ProcessGroup::AllGather.
+class AllGatherComm {
+ public:
+  virtual ~AllGatherComm() = default;
+
+  // Memory for the output, on the group's device; called once a unit.
+  virtual absl::StatusOr<Buffer> Allocate(int64_t nbytes, ProcessGroup& group) = 0;
+
+  // `input` is this rank's slice of `output`.
+  virtual void AllGather(const Tensor& input, const Tensor& output, ProcessGroup& group, Stream& stream) = 0;
+};
+
+// How a unit's gradient is reduce-scattered, in place of ProcessGroup::ReduceScatter.
+class ReduceScatterComm {
+ public:
+  virtual ~ReduceScatterComm() = default;
+
+  // Memory for the input, on the group's device; called once a unit.
+  virtual absl::StatusOr<Buffer> Allocate(int64_t nbytes, ProcessGroup& group) = 0;
+
+  // `output` is this rank's slice of `input`.
+  virtual void ReduceScatter(const Tensor& input, const Tensor& output, ReduceOp op, ProcessGroup& group,
+                             Stream& stream) = 0;
+};
+
+// Called with the reduced gradient, flat and in the reduce dtype, before the division that follows the collectives.
+using AllReduceHook = std::function<absl::Status(const Tensor& reduced, Stream& stream)>;
+
+struct UnitControls {
+  bool requires_gradient_sync = true;  // off: backward keeps the gradient local
+  bool requires_all_reduce = true;     // off: what the shard group summed is kept, and added to a later all-reduce
+
+  std::optional<bool> reshard_after_forward = {};  // default: all but the root
+  bool reshard_after_backward = true;              // of a backward that keeps the gradient local
+  bool unshard_in_backward = true;                 // off: for a unit whose parameters backward does not use
+
+  std::optional<double> gradient_divide_factor = {};  // default: the number of ranks
+  bool force_sum_reduction = false;                   // collectives sum; divisions are kernels
+
+  // Units to all-gather before this unit's forward and backward; default: the schedule's choice.
+  std::optional<std::vector<int>> forward_prefetch = {};
+  std::optional<std::vector<int>> backward_prefetch = {};
+
+  std::shared_ptr<AllGatherComm> all_gather = {};
+  std::shared_ptr<ReduceScatterComm> reduce_scatter = {};
+  AllReduceHook all_reduce_hook = {};
+  Stream* all_reduce_hook_stream = nullptr;  // where it runs; default: the stream of the reduction
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_FSDP_OPTIONS_UNIT_CONTROLS_H_

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What may differ from unit to unit of one model: strategy, precision and offload, by PyTorch's names and with its
+// defaults (torch/distributed/fsdp/api.py).
+#ifndef FSDP_FSDP_OPTIONS_UNIT_OPTIONS_H_
+#define FSDP_FSDP_OPTIONS_UNIT_OPTIONS_H_
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+#include "fsdp/fsdp/options/module_predicate.h"
+#include "fsdp/tensor/dtype.h"
+
+namespace fsdp {
+
+enum class ShardingStrategy : uint8_t {
+  kFullShard,         // parameters, gradients and optimizer state sharded; parameters resharded after forward
+  kShardGradOp,       // as kFullShard, but parameters stay unsharded from forward to backward
+  kNoShard,           // everything replicated, gradients all-reduced; what any strategy becomes in a shard group of 1
+  kHybridShard,       // kFullShard within a shard group, replicated over the groups
+  kHybridShardZero2,  // kShardGradOp within a shard group, replicated over the groups
+};
+
+// "full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2".
+std::string_view ShardingStrategyName(ShardingStrategy strategy);
+absl::StatusOr<ShardingStrategy> ParseShardingStrategy(std::string_view name);
+
+inline bool IsHybrid(ShardingStrategy strategy) {
+  return strategy == ShardingStrategy::kHybridShard || strategy == ShardingStrategy::kHybridShardZero2;
+}
+
+// True where parameters are resharded between forward and backward, and after a backward without synchronisation.
+inline bool ReshardsAfterForward(ShardingStrategy strategy) {
+  return strategy == ShardingStrategy::kFullShard || strategy == ShardingStrategy::kHybridShard;
+}
+
+// The sharded parameters that the optimizer updates keep their original dtype whatever is set here.
+struct MixedPrecision {
+  // Of unsharded parameters, so of all-gather and of forward and backward; default: the original dtype.
+  std::optional<DType> param_dtype = {};
+
+  // Of the gradient reduction; default: param_dtype.
+  std::optional<DType> reduce_dtype = {};
+
+  // Of floating-point buffers; default: as they are. State dicts have the original dtype.
+  std::optional<DType> buffer_dtype = {};
+
+  // Hand gradients to the optimizer in param_dtype (of a unit that is not sharded: in reduce_dtype). They still
+  // accumulate in the original dtype while a backward adds to them.
+  bool keep_low_precision_grads = false;
+
+  // Cast floating-point inputs to param_dtype: of every unit's forward, and of the root's. The root casts if either
+  // says so.
+  bool cast_forward_inputs = false;
+  bool cast_root_forward_inputs = true;
+
+  // Modules that an auto_wrap_policy leaves out of mixed precision, each as a unit of its own; PyTorch's
+  // _module_classes_to_ignore. Without a policy it does nothing.
+  ModulePredicate module_classes_to_ignore = IsBatchNorm();
+
+  bool enabled() const { return param_dtype.has_value() || reduce_dtype.has_value(); }
+};
+
+// Parameters, gradients and so optimizer state of the unit live in pinned host memory and visit the device for compute.
+struct CpuOffload {
+  bool offload_params = false;
+};
+
+// FSDP2's precision of a unit (torch/distributed/fsdp/_fully_shard/_fsdp_api.py). There is no dtype for buffers.
+struct MixedPrecisionPolicy {
+  std::optional<DType> param_dtype = {};   // of all-gather and compute; default: the original dtype
+  std::optional<DType> reduce_dtype = {};  // of the reduction; default: that of the gradients, param_dtype
+  std::optional<DType> output_dtype = {};  // floating-point outputs of the unit are cast to it
+  bool cast_forward_inputs = true;         // floating-point inputs are cast to param_dtype, if that is set
+};
+
+// FSDP2's offload: shards and gradients in host memory; pinned, so that copies run beside compute.
+struct CpuOffloadPolicy {
+  bool pin_memory = true;
+};
+using OffloadPolicy = std::optional<CpuOffloadPolicy>;
+
+// What a wrap policy sets for one unit in place of the model's options; nothing set: the model's.
+struct UnitOverrides {
+  std::optional<ShardingStrategy> sharding_strategy = {};
+  std::optional<MixedPrecision> mixed_precision = {};
+  std::optional<CpuOffload> cpu_offload = {};
+
+  // For a unit without mixed precision inside a model with it: floating-point inputs are cast to the original dtype,
+  // and outputs back to the dtype that came in.
+  bool keep_full_precision = false;
+
+  // Keep only the unit's input for backward, which runs its forward again.
+  std::optional<bool> activation_checkpointing = {};
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_FSDP_OPTIONS_UNIT_OPTIONS_H_

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/fsdp/options/wrap_policy.h"
+
+#include <algorithm>
+
+namespace fsdp {
+
+WrapPolicy CustomWrapPolicy(CustomWrapFunction decide) { return WrapPolicy(std::move(decide)); }
+
+WrapFunction LambdaWrapPolicy(std::function<bool(Module& module)> predicate) {
+  return [predicate = std::move(predicate)](const WrapQuestion& question) {
+    return question.recurse || predicate(question.module);
+  };
+}
+
+WrapFunction AlwaysWrapPolicy() {
+  return [](const WrapQuestion&) { return true; };
+}
+
+WrapFunction OrWrapPolicy(std::vector<WrapFunction> policies) {
+  return [policies = std::move(policies)](const WrapQuestion& question) {
+    return std::any_of(policies.begin(), policies.end(), [&](const WrapFunction& ask) { return ask(question); });
+  };
+}
+
+WrapFunction SizeBasedWrapPolicy(int64_t min_num_params, SizeBasedWrapOptions options) {
+  return [min_num_params, options = std::move(options)](const WrapQuestion& question) {
+    if (question.nonwrapped_numel < min_num_params) return false;
+    if (question.recurse) return !options.force_leaf_modules(question.module);
+    return !options.exclude_wrap_modules(question.module) && !question.shares_parameters;
+  };
+}
+
+}  // namespace fsdp

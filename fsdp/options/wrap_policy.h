@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// WrapPolicy: which submodules of a root become FSDP units of their own. PyTorch's wrap.py has the same ones;
+// auto_wrap.h applies them.
+//
+//   .auto_wrap_policy = ModuleWrapPolicy<Gpt2Block>()
+//   .auto_wrap_policy = SizeBasedWrapPolicy(20'000)
+//   .auto_wrap_policy = CustomWrapPolicy([](Module& module) -> std::optional<UnitOverrides> {
+//     if (module.type_name() == "Linear") return UnitOverrides{.sharding_strategy = ShardingStrategy::kShardGradOp};
+//     if (module.type_name() == "GPT2Block") return UnitOverrides();  // as the root
+//     return std::nullopt;                                            // no unit
+//   })
+#ifndef FSDP_FSDP_OPTIONS_WRAP_POLICY_H_
+#define FSDP_FSDP_OPTIONS_WRAP_POLICY_H_
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "fsdp/fsdp/options/module_predicate.h"
+#include "fsdp/fsdp/options/unit_options.h"
+#include "fsdp/nn/module.h"
+
+namespace fsdp {
+
+// What a callable policy is asked about one module. Children are asked before their parent is asked the second time.
+struct WrapQuestion {
+  Module& module;
+
+  // True: whether to look below `module` (no leaves it and all below unwrapped). False: whether to wrap it.
+  bool recurse = false;
+
+  // Elements of the parameters below that are not ignored and, off `recurse`, that no unit below `module` has.
+  int64_t nonwrapped_numel = 0;
+
+  // Whether some parameter below has a name outside of `module` as well, so that wrapping it would be refused.
+  bool shares_parameters = false;
+};
+
+using WrapFunction = std::function<bool(const WrapQuestion& question)>;
+
+// Nothing: `module` is no unit. Else what its unit has of its own, in place of the root's options.
+using CustomWrapFunction = std::function<std::optional<UnitOverrides>(Module& module)>;
+
+// A value: a callable policy (PyTorch's functions) or a policy object (ModuleWrapPolicy, CustomPolicy), or none: no
+// unit but the root.
+class WrapPolicy final {
+ public:
+  WrapPolicy() = default;
+  WrapPolicy(WrapFunction function) : rule_(std::move(function)) {}  // NOLINT: a function is a policy
+  explicit WrapPolicy(CustomWrapFunction decide) : rule_(std::move(decide)) {}
+
+  explicit operator bool() const { return rule_.index() != 0; }
+
+  // Null when it is of the other kind.
+  const WrapFunction* function() const { return std::get_if<WrapFunction>(&rule_); }
+  const CustomWrapFunction* decide() const { return std::get_if<CustomWrapFunction>(&rule_); }
+
+ private:
+  std::variant<std::monostate, WrapFunction, CustomWrapFunction> rule_;
+};
+
+// Wraps each module that is one of `Classes`, or derived from one.
+template <typename... Classes>
+WrapPolicy ModuleWrapPolicy() {
+  return WrapPolicy([is_one = IsAnyOf<Classes...>()](Module& module) {
+    return is_one(module) ? std::optional<UnitOverrides>(UnitOverrides()) : std::nullopt;
+  });
+}
+
+// Wraps each module for which `decide` returns something.
+WrapPolicy CustomWrapPolicy(CustomWrapFunction decide);
+
+// Wraps each module for which `predicate` holds.
+WrapFunction LambdaWrapPolicy(std::function<bool(Module& module)> predicate);
+
+// Wraps each module that is one of `Classes`: for transformer blocks, as a function.
+template <typename... Classes>
+WrapFunction TransformerWrapPolicy() {
+  return LambdaWrapPolicy(IsAnyOf<Classes...>());
+}
+
+// Wraps every module.
+WrapFunction AlwaysWrapPolicy();
+
+// Says yes where any of `policies` does.
+WrapFunction OrWrapPolicy(std::vector<WrapFunction> policies);
+
+struct SizeBasedWrapOptions {
+  // Modules that are left whole to the unit around them: neither they nor what is below them is wrapped.
+  ModulePredicate force_leaf_modules = HasTypeName({"MultiheadAttention"});
+
+  // Modules that are never wrapped themselves; what is below them may be.
+  ModulePredicate exclude_wrap_modules = HasTypeName({"ModuleList", "ModuleDict"});
+};
+
+// Wraps, children first, each module whose parameters outside already wrapped children count at least `min_num_params`
+// elements. Unlike PyTorch's, it never wraps a module that shares a parameter with one outside it, since a shared
+// parameter has to lie within one unit.
+WrapFunction SizeBasedWrapPolicy(int64_t min_num_params = 100'000'000, SizeBasedWrapOptions options = {});
+
+}  // namespace fsdp
+
+#endif  // FSDP_FSDP_OPTIONS_WRAP_POLICY_H_

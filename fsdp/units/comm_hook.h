@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// CommHook: a program's own reduction of gradients in place of the default one, divisions included (FSDP1's
+// register_comm_hook), and PyTorch's two that compress (torch/distributed/algorithms/_comm_hooks/default_hooks.py).
+#ifndef FSDP_FSDP_UNITS_COMM_HOOK_H_
+#define FSDP_FSDP_UNITS_COMM_HOOK_H_
+
+#include <functional>
+
+#include "absl/status/status.h"
+#include "fsdp/collectives/group/process_group.h"
+#include "fsdp/tensor/dtype.h"
+#include "fsdp/tensor/stream.h"
+#include "fsdp/tensor/tensor.h"
+
+namespace fsdp {
+
+struct CommHook {
+  // Reduces `grad`, a unit's whole padded gradient, over `group`, as work on `stream`. A sharded unit's result goes to
+  // `output`, this rank's slice of `grad`; where `output` is undefined, to `grad` itself.
+  std::function<absl::Status(const Tensor& grad, const Tensor& output, ProcessGroup& group, Stream& stream)> reduce;
+
+  // It casts itself, so `grad` comes in the compute dtype. Else in the reduce dtype.
+  bool low_precision = false;
+
+  explicit operator bool() const { return static_cast<bool>(reduce); }
+};
+
+// The default reduction: a sum with divisions before and after.
+CommHook DefaultCommHook();
+
+// The same in `dtype` (float16, bfloat16): cast, reduce, cast back.
+CommHook CompressCommHook(DType dtype);
+inline CommHook Fp16CompressHook() { return CompressCommHook(DType::kFloat16); }
+inline CommHook Bf16CompressHook() { return CompressCommHook(DType::kBFloat16); }
+
+}  // namespace fsdp
+
+#endif  // FSDP_FSDP_UNITS_COMM_HOOK_H_

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/fsdp/units/execution_order.h"
+
+#include "absl/strings/str_cat.h"
+#include "fsdp/base/status_macros.h"
+
+namespace fsdp {
+namespace {
+
+constexpr char kEnd[] = "the end of forward";
+
+}  // namespace
+
+absl::Status ExecutionOrder::Enter(const std::string& unit, std::string* warning) {
+  if (in_first_) {
+    first_.push_back(unit);
+    const absl::Status same = groups_.CheckEqual(unit + "\n", "the next unit");
+    if (same.ok()) return same;
+    return absl::FailedPreconditionError(absl::StrCat("forward order differs across ranks: ", same.message(),
+                                                      "; units must run in one order on all ranks"));
+  }
+  const std::string& before = at_ < first_.size() ? first_[at_] : kEnd;
+  ++at_;
+  if (before != unit && !warned_) {
+    warned_ = true;
+    *warning = absl::StrCat("forward order changed: unit ", unit, " ran where the first forward had ", before,
+                            "; all-gathers may come too early or too late, and ranks must change alike");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ExecutionOrder::EndForward(std::string* warning) {
+  FSDP_RETURN_IF_ERROR(Enter(kEnd, warning));
+  in_first_ = false;
+  at_ = 0;
+  return absl::OkStatus();
+}
+
+}  // namespace fsdp

@@ -1,0 +1,420 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/fsdp/units/executor.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/fsdp/units/writeback.h"
+
+namespace fsdp {
+namespace {
+
+using Kind = ScheduleEvent::Kind;
+
+bool IsCompute(const ScheduleEvent& event) { return event.kind == Kind::kForward || event.kind == Kind::kBackward; }
+
+// Memory that a step in this order needs. One gradient slot more than units that are in backward at one time, so that a
+// reduction overlaps the next unit's backward.
+SlotCounts CountSlots(const std::vector<UnitVisit>& order, const UnitStore& units, const ScheduleOptions& options,
+                      bool limit_all_gathers) {
+  const int root = units.root_unit();
+  const int others = units.size() - (root >= 0 ? 1 : 0);
+  int depth = 0, deepest = 0;
+  for (const UnitVisit& visit : order) {
+    if (visit.unit == root) continue;
+    depth += visit.enter ? 1 : -1;
+    deepest = std::max(deepest, depth);
+  }
+  SlotCounts counts;
+  counts.gradients = std::min(deepest + 1, others);
+  counts.unsharded = others;
+  const bool all_gathered =
+      std::all_of(options.units.begin(), options.units.end(), [](const UnitTraits& unit) { return unit.sharded; });
+  if (limit_all_gathers && all_gathered) {
+    const Schedule step = StepSchedule(order, 2, options);
+    counts.unsharded = MaxUnsharded(step, std::vector<bool>(units.size(), false), root);
+  }
+  return counts;
+}
+
+}  // namespace
+
+Executor::Executor(Module& root, UnitStore& units, const ExecutorOptions& options)
+    : root_(root),
+      units_(units),
+      options_(options),
+      expected_(units.registration_order()),
+      unsharded_(units.size(), false),
+      used_(units.size(), false),
+      modules_run_(units.size(), 0),
+      casts_(units, options.root) {
+  if (options.check_execution_order) order_check_.emplace(units.groups());
+}
+
+absl::StatusOr<std::unique_ptr<Executor>> Executor::Create(Module& root, UnitStore& units,
+                                                           const ExecutorOptions& options) {
+  std::unique_ptr<Executor> executor(new Executor(root, units, options));
+  const SlotCounts slots =
+      CountSlots(executor->expected_, units, executor->CurrentOptions(), options.limit_all_gathers);
+  FSDP_ASSIGN_OR_RETURN(executor->runtime_, UnitRuntime::Create(units, MemoryPlan::Of(units, slots)));
+  root.set_hooks(executor.get());
+  for (const auto& unit : units.units()) {
+    for (Module* module : unit->modules) {
+      module->set_hooks(executor.get());
+      module->set_recompute(unit->settings.activation_checkpointing);
+    }
+  }
+  return executor;
+}
+
+Executor::~Executor() {
+  for (const auto& unit : units_.units()) {
+    for (Module* module : unit->modules) {
+      module->set_hooks(nullptr);
+      module->set_recompute(false);
+    }
+  }
+  root_.set_hooks(nullptr);
+}
+
+ScheduleOptions Executor::CurrentOptions() const {
+  ScheduleOptions options;
+  options.backward_prefetch = options_.backward_prefetch;
+  options.forward_prefetch = options_.forward_prefetch;
+  for (int u = 0; u < units_.size(); ++u) {
+    const Unit& unit = units_.unit(u);
+    const UnitControls& controls = unit.controls;
+    UnitTraits traits = UnitTraits::Of(unit.strategy, u == units_.root_unit());
+    traits.trainable = unit.trainable();
+    traits.sync = sync_ && controls.requires_gradient_sync;
+    traits.all_reduce = controls.requires_all_reduce;
+    traits.reshard_after_forward = controls.reshard_after_forward.value_or(traits.reshard_after_forward);
+    traits.reshard_to_group = unit.post_forward_group != nullptr;
+    if (unit.settings.gradient_rules == GradientRules::kFsdp2) {
+      traits.reshard_after_backward = traits.reshard_after_sync = controls.reshard_after_backward;
+    }
+    traits.unshard_in_backward = controls.unshard_in_backward;
+    traits.recompute = unit.settings.activation_checkpointing;
+    traits.forward_prefetch = controls.forward_prefetch;
+    traits.backward_prefetch = controls.backward_prefetch;
+    options.units.push_back(std::move(traits));
+  }
+  return options;
+}
+
+absl::Status Executor::CheckBetweenPasses(std::string_view call) const {
+  if (!in_pass_) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat(std::string(call), " within a forward or backward: call it between them"));
+}
+
+absl::Status Executor::CheckIdle(std::string_view call) {
+  FSDP_RETURN_IF_ERROR(CheckBetweenPasses(call));
+  FSDP_RETURN_IF_ERROR(WriteBackReplaced(units_, runtime_->compute_stream()));
+  for (const auto& unit : units_.units()) unit->NoteShardChanged();  // the caller may be about to
+  return runtime_->Synchronize();
+}
+
+absl::Status Executor::PrepareReplay() {
+  FSDP_RETURN_IF_ERROR(CheckBetweenPasses("a captured step"));
+  FSDP_RETURN_IF_ERROR(CheckNotSummoned("a captured step"));
+  for (int u = 0; u < units_.size(); ++u) {
+    const Unit& unit = units_.unit(u);
+    if (unsharded_[u]) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("unit ", unit.display_name(),
+                       " is unsharded before a captured step, which all-gathers it: reshard it first"));
+    }
+    for (const auto& parameter : unit.sharded_parameters) {
+      if (!parameter->has_grad) continue;
+      return absl::FailedPreconditionError(absl::StrCat("parameter \"", parameter->fqn,
+                                                        "\" has a gradient before a captured step, which does not add "
+                                                        "to it: call the optimizer's ZeroGrad first"));
+    }
+  }
+  FSDP_RETURN_IF_ERROR(WriteBackReplaced(units_, runtime_->compute_stream()));
+  post_optim_event_ = Event();  // a replay waits for all compute, and a later forward must not wait for less
+  runtime_->RefreshComputeShards();
+  return absl::OkStatus();
+}
+
+absl::Status Executor::GatherAnew() {
+  for (int unit = 0; unit < units_.size(); ++unit) {
+    runtime_->Reshard(unit);
+    units_.unit(unit).NoteShardChanged();
+    if (unsharded_[unit]) FSDP_RETURN_IF_ERROR(runtime_->Unshard(unit));
+  }
+  return runtime_->Synchronize();
+}
+
+absl::Status Executor::CheckNotSummoned(std::string_view pass) const {
+  for (const auto& unit : units_.units()) {
+    if (!unit->summoned) continue;
+    return absl::FailedPreconditionError(absl::StrCat(std::string(pass), " while a SummonFullParamsGuard has unit ",
+                                                      unit->display_name(), ": close it first"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Executor::PreForward(Module& module, Tensor& input, Tape& tape) {
+  const int unit = units_.IndexOf(module);
+  if (in_backward_) {
+    // A unit inside one that is recomputed. Its own backward follows, so it stays unsharded.
+    if (unit >= 0) FSDP_RETURN_IF_ERROR(RunAll({{Kind::kAllGather, unit}, {Kind::kRecompute, unit}}));
+  } else if (&module == &root_) {
+    FSDP_RETURN_IF_ERROR(BeginForward(tape));
+  } else if (!in_pass_) {
+    return absl::FailedPreconditionError(absl::StrCat("forward of unit ", units_.unit(unit).display_name(),
+                                                      " outside of a forward of the model: call the root's"));
+  }
+  if (unit >= 0 && !in_backward_) FSDP_RETURN_IF_ERROR(EnterForward(unit));
+  return casts_.Input(unit >= 0 ? unit : units_.size(), training(), input, tape);
+}
+
+absl::Status Executor::BeginForward(Tape& tape) {
+  FSDP_RETURN_IF_ERROR(CheckNotSummoned("forward"));
+  if (&tape.stream() != &runtime_->compute_stream()) {
+    return absl::FailedPreconditionError(
+        "forward on a tape of another stream: make the tape with the model's NewTape()");
+  }
+  FSDP_RETURN_IF_ERROR(WriteBackReplaced(units_, runtime_->compute_stream()));
+  schedule_options_ = CurrentOptions();
+  schedule_options_.training = tape.keep_for_backward();
+  visits_.clear();
+  std::fill(modules_run_.begin(), modules_run_.end(), 0);
+  runtime_->WaitForOptimizer(std::exchange(post_optim_event_, Event()));
+  runtime_->set_full_precision(!training());
+  for (int unit = 0; unit < units_.size(); ++unit) {
+    if (!training() && units_.unit(unit).settings.full_precision_in_eval) Reshard(unit);
+  }
+  BeginPass(ForwardSchedule(expected_, unsharded_, schedule_options_));
+  return runtime_->EnsureSlots(MaxUnsharded(plan_, unsharded_, units_.root_unit()));
+}
+
+absl::Status Executor::EnterForward(int unit) {
+  if (modules_run_[unit] > 0) return absl::OkStatus();
+  if (order_check_.has_value() && training()) {
+    std::string warning;
+    FSDP_RETURN_IF_ERROR(order_check_->Enter(units_.unit(unit).display_name(), &warning));
+    if (!warning.empty()) units_.AddWarning(std::move(warning));
+  }
+  visits_.push_back({unit, /*enter=*/true});
+  FSDP_RETURN_IF_ERROR(
+      EnterUnit({Kind::kForward, unit}, ForwardSchedule({visits_.back()}, unsharded_, schedule_options_)));
+  BeginSpan("forward", unit);
+  return absl::OkStatus();
+}
+
+absl::Status Executor::PostForward(Module& module, Tensor& output, Tape& tape) {
+  const int unit = units_.IndexOf(module);
+  FSDP_RETURN_IF_ERROR(casts_.Output(unit >= 0 ? unit : units_.size(), output, tape));
+  if (in_backward_) return absl::OkStatus();
+  if (unit >= 0 && ++modules_run_[unit] == static_cast<int>(units_.unit(unit).modules.size())) {
+    EndSpan();
+    modules_run_[unit] = 0;
+    visits_.push_back({unit, /*enter=*/false});
+    FSDP_RETURN_IF_ERROR(LeaveUnit(unit, ForwardSchedule({visits_.back()}, unsharded_, schedule_options_)));
+  }
+  if (&module != &root_) return absl::OkStatus();
+  if (order_check_.has_value() && training()) {
+    std::string warning;
+    FSDP_RETURN_IF_ERROR(order_check_->EndForward(&warning));
+    if (!warning.empty()) units_.AddWarning(std::move(warning));
+  }
+  EndForward();
+  return absl::OkStatus();
+}
+
+void Executor::EndForward() {
+  const auto end = visits_.end() - (units_.root_unit() >= 0 ? 1 : 0);
+  std::vector<UnitVisit> unfinished;
+  for (int unit = 0; unit < units_.size(); ++unit) {
+    if (modules_run_[unit] == 0) continue;
+    unfinished.push_back({unit, /*enter=*/false});
+    units_.AddWarning(absl::StrCat("unit ", units_.unit(unit).display_name(), ": only ", modules_run_[unit], " of its ",
+                                   units_.unit(unit).modules.size(), " modules ran in a forward"));
+  }
+  visits_.insert(end, unfinished.begin(), unfinished.end());
+  expected_ = visits_;
+  in_pass_ = false;
+  for (int unit = 0; unit < units_.size(); ++unit) {
+    if (!training()) Reshard(unit);
+    // What stays unsharded for backward is bound again there: an edit of it in between, which would be lost, is an
+    // error.
+    for (const auto& parameter : units_.unit(unit).parameters) parameter->data = Tensor();
+  }
+}
+
+absl::Status Executor::PreBackward(Module& module, Tensor& grad_output, Tape& tape) {
+  const int unit = units_.IndexOf(module);
+  if (&module == &root_) {
+    FSDP_RETURN_IF_ERROR(CheckNotSummoned("backward"));
+    in_backward_ = true;
+    schedule_options_ = CurrentOptions();
+    std::fill(modules_run_.begin(), modules_run_.end(), 0);
+    BeginPass(BackwardSchedule(visits_, unsharded_, schedule_options_));
+    FSDP_RETURN_IF_ERROR(runtime_->EnsureSlots(MaxUnsharded(plan_, unsharded_, units_.root_unit())));
+  } else if (!in_backward_) {
+    return absl::FailedPreconditionError(absl::StrCat("backward of unit ", units_.unit(unit).display_name(),
+                                                      " outside of a backward of the model: call the root's"));
+  }
+  FSDP_RETURN_IF_ERROR(casts_.GradOutput(unit >= 0 ? unit : units_.size(), grad_output, tape));
+  if (unit < 0) return absl::OkStatus();
+  if (modules_run_[unit] == 0) {
+    // The reverse of having left the unit in forward.
+    const UnitVisit reversed{unit, /*enter=*/false};
+    FSDP_RETURN_IF_ERROR(
+        EnterUnit({Kind::kBackward, unit}, BackwardSchedule({reversed}, unsharded_, schedule_options_)));
+    BeginSpan("backward", unit);
+  }
+  return runtime_->gradients().Bind(unit, schedule_options_.units[unit].sync);
+}
+
+absl::Status Executor::PostBackward(Module& module, Tensor& grad_input, Tape& tape) {
+  const int unit = units_.IndexOf(module);
+  FSDP_RETURN_IF_ERROR(casts_.GradInput(unit >= 0 ? unit : units_.size(), grad_input, tape));
+  if (unit >= 0 && ++modules_run_[unit] == static_cast<int>(units_.unit(unit).modules.size())) {
+    FSDP_RETURN_IF_ERROR(LeaveBackward(unit));
+  }
+  if (&module != &root_) return absl::OkStatus();
+  for (int u = 0; u < units_.size(); ++u) {
+    if (modules_run_[u] > 0) FSDP_RETURN_IF_ERROR(LeaveBackward(u));
+  }
+  EndBackward();
+  return absl::OkStatus();
+}
+
+absl::Status Executor::LeaveBackward(int unit) {
+  EndSpan();
+  modules_run_[unit] = 0;
+  runtime_->gradients().Unbind(unit, schedule_options_.units[unit].sync);
+  const UnitVisit reversed{unit, /*enter=*/true};
+  return LeaveUnit(unit, BackwardSchedule({reversed}, unsharded_, schedule_options_));
+}
+
+// Reshards what backward left unsharded: units that were prefetched and not used, or whose backward never came. Without
+// synchronisation units that are kept for the next forward stay.
+void Executor::EndBackward() {
+  in_pass_ = false;
+  in_backward_ = false;
+  if (!is_last_backward_) return;
+  runtime_->gradients().WaitForReductions();
+  for (int unit = 0; unit < units_.size(); ++unit) {
+    const UnitTraits& traits = schedule_options_.units[unit];
+    if (traits.ReshardsAfterBackward()) Reshard(unit);
+  }
+}
+
+void Executor::BeginPass(Schedule plan) {
+  plan_ = std::move(plan);
+  next_ = 0;
+  following_ = true;
+  in_pass_ = true;
+}
+
+// Runs the plan through `compute` if that is its next computation; otherwise leaves the plan for the rest of the pass.
+absl::Status Executor::EnterUnit(const ScheduleEvent& compute, const Schedule& on_demand) {
+  const auto planned = std::find_if(plan_.begin() + next_, plan_.end(), IsCompute);
+  if (following_ && planned != plan_.end() && *planned == compute) {
+    return RunUntil(planned - plan_.begin() + 1);
+  }
+  LeavePlan(compute.unit);
+  return RunAll(on_demand);
+}
+
+// From here on units are unsharded on demand. Those that the plan unsharded ahead give their slots back.
+void Executor::LeavePlan(int entering) {
+  following_ = false;
+  for (int unit = 0; unit < units_.size(); ++unit) {
+    if (unit != entering && unsharded_[unit] && !used_[unit]) Reshard(unit);
+  }
+}
+
+// Runs what the plan has for `unit`, and before it, up to the next computation.
+absl::Status Executor::LeaveUnit(int unit, const Schedule& on_demand) {
+  if (!following_) return RunAll(on_demand);
+  size_t end = next_;
+  for (size_t i = next_; i < plan_.size() && !IsCompute(plan_[i]); ++i) {
+    if (plan_[i].unit == unit) end = i + 1;
+  }
+  return RunUntil(end);
+}
+
+absl::Status Executor::RunAll(const Schedule& schedule) {
+  for (const ScheduleEvent& event : schedule) FSDP_RETURN_IF_ERROR(Run(event));
+  return absl::OkStatus();
+}
+
+absl::Status Executor::RunUntil(size_t end) {
+  while (next_ < end) FSDP_RETURN_IF_ERROR(Run(plan_[next_++]));
+  return absl::OkStatus();
+}
+
+absl::Status Executor::Run(const ScheduleEvent& event) {
+  const int unit = event.unit;
+  switch (event.kind) {
+    case Kind::kAllGather:
+      if (!unsharded_[unit]) used_[unit] = false;
+      unsharded_[unit] = units_.unit(unit).sharded();
+      return runtime_->Unshard(unit);
+    case Kind::kForward:
+    case Kind::kRecompute:
+      used_[unit] = true;
+      return runtime_->BindParameters(unit);
+    case Kind::kBackward:
+      used_[unit] = true;
+      if (!schedule_options_.units[unit].unshard_in_backward && !runtime_->is_unsharded(unit)) return absl::OkStatus();
+      return runtime_->BindParameters(unit);
+    case Kind::kReshard:
+      Reshard(unit);
+      return absl::OkStatus();
+    case Kind::kReshardToGroup:
+      runtime_->ReshardToGroup(unit);
+      unsharded_[unit] = false;
+      return absl::OkStatus();
+    case Kind::kReduceScatter:
+      return runtime_->gradients().ReduceScatter(unit);
+    case Kind::kAllReduce:
+      return runtime_->gradients().AllReduce(unit);
+    case Kind::kStep:
+      return absl::OkStatus();
+  }
+  return absl::InternalError("unknown schedule event");
+}
+
+absl::Status Executor::Unshard(int unit) {
+  if (unsharded_[unit]) return absl::OkStatus();
+  if (!in_pass_) runtime_->WaitForOptimizer(Event());
+  const auto others = std::count(unsharded_.begin(), unsharded_.end(), true);
+  FSDP_RETURN_IF_ERROR(runtime_->EnsureSlots(static_cast<int>(others) + 1));
+  unsharded_[unit] = units_.unit(unit).sharded();
+  used_[unit] = true;
+  return runtime_->Unshard(unit);
+}
+
+absl::Status Executor::WaitForUnshard(int unit) { return runtime_->BindParameters(unit); }
+
+void Executor::Reshard(int unit) {
+  runtime_->Reshard(unit);
+  unsharded_[unit] = false;
+}
+
+Schedule Executor::PlanStep(int micro_steps) const {
+  ScheduleOptions options = CurrentOptions();
+  options.training = true;
+  return StepSchedule(expected_, micro_steps, options);
+}
+
+void Executor::BeginSpan(std::string_view pass, int unit) {
+  if (units_.trace() == nullptr) return;
+  units_.trace()->Begin(runtime_->compute_stream(),
+                        absl::StrCat(std::string(pass), " ", units_.unit(unit).display_name()));
+}
+
+void Executor::EndSpan() {
+  if (units_.trace() != nullptr) units_.trace()->End(runtime_->compute_stream());
+}
+
+}  // namespace fsdp

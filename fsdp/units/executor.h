@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Executor: carries schedules out. Modules tell it, through hooks, where forward and backward are; it plans each pass
+// with schedule.h from the order that the last one took, and runs the plan up to the unit that is about to compute.
+// Where modules run in another order than planned it unshards on demand for the rest of that pass, and learns the new
+// order.
+#ifndef FSDP_FSDP_UNITS_EXECUTOR_H_
+#define FSDP_FSDP_UNITS_EXECUTOR_H_
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "fsdp/fsdp/options/options.h"
+#include "fsdp/fsdp/schedule/schedule.h"
+#include "fsdp/fsdp/units/execution_order.h"
+#include "fsdp/fsdp/units/unit.h"
+#include "fsdp/fsdp/units/unit_casts.h"
+#include "fsdp/fsdp/units/unit_runtime.h"
+#include "fsdp/nn/module.h"
+
+namespace fsdp {
+
+struct ExecutorOptions {
+  BackwardPrefetch backward_prefetch = BackwardPrefetch::kBackwardPre;
+  bool forward_prefetch = false;
+  bool limit_all_gathers = true;
+  bool check_execution_order = false;
+
+  // How a root without parameters, which is no unit, casts its inputs and outputs.
+  UnitSettings root = {};
+};
+
+class Executor final : public ModuleHooks {
+ public:
+  // Sets itself as the hooks of the root and of every unit's modules. `root` and `units` must outlive it. Collective.
+  static absl::StatusOr<std::unique_ptr<Executor>> Create(Module& root, UnitStore& units,
+                                                          const ExecutorOptions& options);
+  ~Executor() override;
+
+  absl::Status PreForward(Module& module, Tensor& input, Tape& tape) override;
+  absl::Status PostForward(Module& module, Tensor& output, Tape& tape) override;
+  absl::Status PreBackward(Module& module, Tensor& grad_output, Tape& tape) override;
+  absl::Status PostBackward(Module& module, Tensor& grad_input, Tape& tape) override;
+
+  // Off: backward keeps every unit's gradient local. Beside it, each unit has its UnitControls.
+  bool sync() const { return sync_; }
+  void set_sync(bool sync) { sync_ = sync; }
+
+  // Off: the next backward is followed by others of the same step, so nothing waits for its reductions, and parameters
+  // that are kept stay (FSDP2's set_is_last_backward).
+  void set_is_last_backward(bool last) { is_last_backward_ = last; }
+
+  // What the next forward waits for in place of all compute so far (FSDP2's set_post_optim_event); used once.
+  void set_post_optim_event(Event event) { post_optim_event_ = std::move(event); }
+
+  // All-gathers a unit outside of a pass; WaitForUnshard then binds its Parameters on the compute stream. Both do
+  // nothing where it has been done. Reshard frees it; changes that were made are lost. Collective.
+  absl::Status Unshard(int unit);
+  absl::Status WaitForUnshard(int unit);
+  void Reshard(int unit);
+
+  // kFailedPrecondition, naming `call`, within a forward or backward.
+  absl::Status CheckBetweenPasses(std::string_view call) const;
+
+  // Waits for all work; kFailedPrecondition, naming `call`, within a forward or backward. For calls that look at or
+  // change parameters between steps.
+  absl::Status CheckIdle(std::string_view call);
+
+  // For a step that is about to be captured in a graph, or replayed: does what the host does at the beginning of one.
+  // kFailedPrecondition, by name, where the graph would not be what the host does: a unit is unsharded, or has
+  // gradients.
+  absl::Status PrepareReplay();
+
+  // Gathers anew what stays unsharded for a backward, after its shards were changed. Collective; blocks.
+  absl::Status GatherAnew();
+
+  UnitRuntime& runtime() const { return *runtime_; }
+
+  // One step in the order that the last pass took.
+  Schedule PlanStep(int micro_steps) const;
+
+ private:
+  Executor(Module& root, UnitStore& units, const ExecutorOptions& options);
+
+  ScheduleOptions CurrentOptions() const;
+  bool training() const { return schedule_options_.training; }
+
+  absl::Status CheckNotSummoned(std::string_view pass) const;
+  absl::Status BeginForward(Tape& tape);
+  absl::Status EnterForward(int unit);
+  void EndForward();
+  void EndBackward();
+
+  void BeginPass(Schedule plan);
+  absl::Status EnterUnit(const ScheduleEvent& compute, const Schedule& on_demand);
+  absl::Status LeaveUnit(int unit, const Schedule& on_demand);
+  absl::Status LeaveBackward(int unit);
+  absl::Status RunAll(const Schedule& schedule);
+  absl::Status RunUntil(size_t end);
+  absl::Status Run(const ScheduleEvent& event);
+  void LeavePlan(int entering);
+
+  // A span of the compute stream around what a unit's modules compute.
+  void BeginSpan(std::string_view pass, int unit);
+  void EndSpan();
+
+  Module& root_;
+  UnitStore& units_;
+  const ExecutorOptions options_;
+  std::unique_ptr<UnitRuntime> runtime_;
+  std::optional<ExecutionOrder> order_check_;
+
+  std::vector<UnitVisit> expected_;  // by the last complete forward
+  std::vector<UnitVisit> visits_;    // by the current or last forward
+  std::vector<bool> unsharded_;      // by unit, as issued so far
+  std::vector<bool> used_;           // by unit: it computed since it was unsharded
+  std::vector<int> modules_run_;     // by unit: how many of its modules this pass has run
+  UnitCasts casts_;
+
+  ScheduleOptions schedule_options_;  // of the current pass
+  Schedule plan_;                     // of the current pass
+  size_t next_ = 0;                   // first event of plan_ not yet run
+  bool following_ = false;            // the pass has kept to plan_ so far
+  bool in_pass_ = false;
+  bool in_backward_ = false;
+  bool sync_ = true;
+  bool is_last_backward_ = true;
+  Event post_optim_event_;
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_FSDP_UNITS_EXECUTOR_H_

@@ -1,0 +1,337 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/fsdp/units/gradient_reduction.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "fsdp/base/status_macros.h"
+#include "fsdp/fsdp/units/row_copy.h"
+#include "fsdp/tensor/ops.h"
+#include "fsdp/tensor/stream_priority.h"
+#include "fsdp/tensor/trace.h"
+
+namespace fsdp {
+namespace {
+
+bool AnyHasGrad(const Unit& unit) {
+  const auto& parameters = unit.sharded_parameters;
+  return std::any_of(parameters.begin(), parameters.end(), [](const auto& p) { return p->has_grad; });
+}
+
+// The elements of the shard that parameter `i` has.
+Interval InShard(const Unit& unit, size_t i) {
+  const ShardLayout::Slice slice = unit.layout.ShardSlice(i, unit.groups.shard_rank());
+  return {slice.offset_in_shard, slice.offset_in_shard + slice.interval.size()};
+}
+
+}  // namespace
+
+GradientReduction::GradientReduction(const UnitStore& units, const MemoryPlan& plan, Stream& compute)
+    : units_(units), plan_(plan), ops_(units.device().ops()), compute_(compute), states_(units.size()) {}
+
+GradientReduction::~GradientReduction() = default;
+
+absl::StatusOr<std::unique_ptr<GradientReduction>> GradientReduction::Create(const UnitStore& units,
+                                                                             const MemoryPlan& plan, Stream& compute) {
+  std::unique_ptr<GradientReduction> made(new GradientReduction(units, plan, compute));
+  // Urgent as all-gathers are; all-reduces over replicas are not, as in PyTorch's fully_shard.
+  FSDP_ASSIGN_OR_RETURN(made->post_backward_, CreateUrgentStream(units.device(), "post_backward"));
+  FSDP_ASSIGN_OR_RETURN(made->all_reduce_, units.device().CreateStream("all_reduce"));
+  FSDP_RETURN_IF_ERROR(units.groups().AgreeOn(made->Allocate()));
+  return made;
+}
+
+absl::Status GradientReduction::Allocate() {
+  ProcessGroup& memory = units_.groups().any();
+  if (plan_.root_gradients > 0) {
+    FSDP_ASSIGN_OR_RETURN(root_gradients_, SlotPool::Create(memory, 1, plan_.root_gradients, "the root's gradients"));
+  }
+  FSDP_ASSIGN_OR_RETURN(gradients_,
+                        SlotPool::Create(memory, plan_.slots.gradients, plan_.gradient_slot, "unsharded gradients"));
+  FSDP_ASSIGN_OR_RETURN(reduce_staging_, memory.Allocate(plan_.reduce_staging));
+  FSDP_ASSIGN_OR_RETURN(download_staging_, memory.Allocate(plan_.download_staging));
+  return absl::OkStatus();
+}
+
+absl::Status GradientReduction::SetCommHook(CommHook hook) {
+  if (!hook) return absl::InvalidArgumentError("communication hook: expected a function, got none");
+  if (hook_) return absl::FailedPreconditionError("communication hook: one is registered already");
+  for (const auto& unit : units_.units()) {
+    if (unit->sharded() && unit->groups.replicate != nullptr) {
+      return absl::FailedPreconditionError("communication hook: unit " + unit->display_name() +
+                                           " is hybrid, for which hooks are not supported");
+    }
+  }
+  hook_ = std::move(hook);
+  return absl::OkStatus();
+}
+
+ReductionRule GradientReduction::RuleOf(const Unit& unit) const {
+  if (hook_) return {};
+  if (unit.settings.gradient_rules == GradientRules::kFsdp1) {
+    return Fsdp1ReductionRule(unit.groups.data_parallel_size());
+  }
+  return Fsdp2ReductionRule({.shard_size = unit.groups.shard_world_size(),
+                             .replicas = unit.groups.replicate ? unit.groups.replicate->size() : 1,
+                             .reduce_dtype = unit.reduce_dtype,
+                             .divide_factor = unit.controls.gradient_divide_factor,
+                             .force_sum = unit.controls.force_sum_reduction});
+}
+
+// The buffer of gradients that stay, made when it is first wanted.
+absl::StatusOr<Tensor> GradientReduction::Accumulated(int u) {
+  const Unit& unit = units_.unit(u);
+  State& state = states_[u];
+  if (!state.accumulated.defined()) {
+    const DType dtype = unit.accumulates_in_reduce_dtype() ? unit.reduce_dtype : unit.compute_dtype;
+    const Shape padded{unit.layout.padded_numel()};
+    FSDP_ASSIGN_OR_RETURN(Buffer buffer, units_.groups().any().Allocate(padded.numel() * SizeOf(dtype)));
+    state.accumulated = Tensor(std::move(buffer), dtype, padded);
+  }
+  return state.accumulated;
+}
+
+absl::Status GradientReduction::Bind(int u, bool sync) {
+  const Unit& unit = units_.unit(u);
+  State& state = states_[u];
+  if (!unit.trainable()) return absl::OkStatus();
+  if (!unit.grad_shard.defined()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("unit ", unit.display_name(),
+                     " has no memory for gradients, since all of it was frozen when it was "
+                     "wrapped; set requires_grad before"));
+  }
+  if (!state.grad.defined()) {
+    const bool in_place = (!sync || state.has_accumulated) && !unit.accumulates_in_reduce_dtype();
+    if (in_place) {
+      FSDP_ASSIGN_OR_RETURN(state.grad, Accumulated(u));
+    } else {
+      FSDP_ASSIGN_OR_RETURN(Buffer buffer, PoolOf(u).Acquire(compute_));
+      state.grad = Tensor(std::move(buffer), unit.compute_dtype, {unit.layout.padded_numel()});
+    }
+    if (!in_place || !state.has_accumulated) ops_.Zero(state.grad, compute_);
+    if (in_place) state.has_accumulated = true;
+  }
+  for (size_t i = 0; i < unit.parameters.size(); ++i) {
+    const ShardLayout::Entry& entry = unit.layout.parameters()[i];
+    unit.parameters[i]->grad = state.grad.Slice({entry.offset, entry.offset + entry.shape.numel()}).View(entry.shape);
+  }
+  return absl::OkStatus();
+}
+
+void GradientReduction::Unbind(int u, bool sync) {
+  const Unit& unit = units_.unit(u);
+  State& state = states_[u];
+  for (const auto& parameter : unit.parameters) parameter->grad = Tensor();
+  if (sync || !state.grad.defined()) return;
+  if (unit.accumulates_in_reduce_dtype()) {
+    const absl::StatusOr<Tensor> accumulated = Accumulated(u);
+    if (!accumulated.ok()) {
+      const absl::Status error = accumulated.status();
+      compute_.Run([error] { return error; });
+      return;
+    }
+    if (state.has_accumulated) {
+      ops_.Accumulate(state.grad, *accumulated, compute_);
+    } else {
+      ops_.CastDivide(state.grad, *accumulated, 1, compute_);
+    }
+    state.has_accumulated = true;
+    PoolOf(u).Release(state.grad.buffer(), compute_.Record());
+  }
+  state.grad = Tensor();
+}
+
+absl::StatusOr<Tensor> GradientReduction::StagingOf(int u) {
+  const Unit& unit = units_.unit(u);
+  State& state = states_[u];
+  const Shape padded{unit.layout.padded_numel()};
+  if (unit.controls.reduce_scatter == nullptr || !unit.sharded()) {
+    post_backward_->Wait(staging_free_);
+    return Tensor(reduce_staging_, unit.reduce_dtype, padded);
+  }
+  if (!state.comm_memory) {
+    const int64_t nbytes = padded.numel() * SizeOf(unit.reduce_dtype);
+    FSDP_ASSIGN_OR_RETURN(state.comm_memory, unit.controls.reduce_scatter->Allocate(nbytes, *unit.groups.shard));
+  }
+  return Tensor(state.comm_memory, unit.reduce_dtype, padded);
+}
+
+// The gradient as the collectives take it: in the reduce dtype, divided, in the order of the ranks' shards.
+absl::StatusOr<Tensor> GradientReduction::Start(int u) {
+  const Unit& unit = units_.unit(u);
+  State& state = states_[u];
+  if (!state.grad.defined()) {
+    return absl::FailedPreconditionError("unit " + unit.display_name() + ": no gradient to reduce");
+  }
+  const double pre = RuleOf(unit).pre;
+  post_backward_->Wait(compute_.Record());
+  Tensor source = state.grad;
+  if (state.has_accumulated && unit.accumulates_in_reduce_dtype()) {
+    ops_.Accumulate(state.grad, state.accumulated, *post_backward_);
+    source = state.accumulated;
+  }
+  const bool custom = unit.controls.reduce_scatter != nullptr && unit.sharded();
+  const bool cast = source.dtype() != unit.reduce_dtype && !(hook_ && hook_.low_precision);
+  if (unit.layout.in_place() && !cast && !custom) {
+    if (pre != 1) ops_.CastDivide(source, source, pre, *post_backward_);
+    return source;
+  }
+  FSDP_ASSIGN_OR_RETURN(const Tensor input, StagingOf(u));
+  if (unit.layout.in_place()) {
+    ops_.CastDivide(source, input, pre, *post_backward_);
+  } else {
+    RowCopy(unit.layout).In(source, input, pre, ops_, *post_backward_);
+  }
+  Release(u, *post_backward_);
+  return input;
+}
+
+// `last_user` is the stream whose work so far is the last to use the gradient that backward wrote.
+void GradientReduction::Release(int u, Stream& last_user) {
+  const Unit& unit = units_.unit(u);
+  State& state = states_[u];
+  if (!state.grad.defined()) return;
+  const bool from_slot = !state.has_accumulated || unit.accumulates_in_reduce_dtype();
+  if (from_slot) PoolOf(u).Release(state.grad.buffer(), last_user.Record());
+  // The next backward that accumulates is ordered after this reduction.
+  if (state.has_accumulated) compute_.Wait(last_user.Record());
+  state.has_accumulated = false;
+  state.grad = Tensor();
+}
+
+absl::Status GradientReduction::ReduceScatter(int u) {
+  const Unit& unit = units_.unit(u);
+  FSDP_ASSIGN_OR_RETURN(const Tensor input, Start(u));
+  const TraceScope span(units_.trace(), *post_backward_, [&] { return "reduce_scatter " + unit.display_name(); });
+  const Tensor reduced = input.Slice(OwnShard(unit));
+  ProcessGroup& group = *unit.groups.shard;
+  const ReduceOp op = RuleOf(unit).reduce_scatter;
+  if (hook_) {
+    FSDP_RETURN_IF_ERROR(hook_.reduce(input, reduced, group, *post_backward_));
+  } else if (unit.controls.reduce_scatter != nullptr) {
+    unit.controls.reduce_scatter->ReduceScatter(input, reduced, op, group, *post_backward_);
+  } else {
+    group.ReduceScatter(input, reduced, op, *post_backward_);
+  }
+  if (unit.groups.replicate == nullptr) return Store(u, reduced, *post_backward_);
+  if (!unit.controls.requires_all_reduce) return KeepPartial(u, reduced);
+  states_[u].reduced = reduced;
+  return absl::OkStatus();
+}
+
+absl::Status GradientReduction::KeepPartial(int u, const Tensor& reduced) {
+  State& state = states_[u];
+  if (!state.partial.defined()) {
+    FSDP_ASSIGN_OR_RETURN(Buffer buffer, units_.groups().any().Allocate(reduced.nbytes()));
+    state.partial = Tensor(std::move(buffer), reduced.dtype(), reduced.shape());
+  }
+  if (state.has_partial) {
+    ops_.Accumulate(reduced, state.partial, *post_backward_);
+  } else {
+    ops_.CastDivide(reduced, state.partial, 1, *post_backward_);
+  }
+  state.has_partial = true;
+  staging_free_ = post_backward_->Record();
+  Release(u, *post_backward_);
+  return absl::OkStatus();
+}
+
+absl::Status GradientReduction::AllReduce(int u) {
+  const Unit& unit = units_.unit(u);
+  State& state = states_[u];
+  Stream& stream = unit.sharded() ? *all_reduce_ : *post_backward_;
+  Tensor reduced = std::exchange(state.reduced, Tensor());
+  if (unit.sharded()) {
+    stream.Wait(post_backward_->Record());
+  } else {
+    FSDP_ASSIGN_OR_RETURN(reduced, Start(u));
+  }
+  const TraceScope span(units_.trace(), stream, [&] { return "all_reduce " + unit.display_name(); });
+  if (state.has_partial) ops_.Accumulate(state.partial, reduced, stream);
+  state.has_partial = false;
+  ProcessGroup& group = *unit.groups.replicate;
+  if (hook_) {
+    FSDP_RETURN_IF_ERROR(hook_.reduce(reduced, Tensor(), group, stream));
+  } else {
+    group.AllReduce(reduced, RuleOf(unit).all_reduce, stream);
+  }
+  return Store(u, reduced, stream);
+}
+
+// Ends a reduction: `reduced` becomes this rank's gradient.
+absl::Status GradientReduction::Store(int u, const Tensor& reduced, Stream& stream) {
+  const Unit& unit = units_.unit(u);
+  if (unit.controls.all_reduce_hook) {
+    Stream* const own = unit.controls.all_reduce_hook_stream;
+    Stream& on = own != nullptr ? *own : stream;
+    if (own != nullptr) own->Wait(stream.Record());
+    FSDP_RETURN_IF_ERROR(unit.controls.all_reduce_hook(reduced, on));
+    if (own != nullptr) stream.Wait(own->Record());
+  }
+  const double divisor = RuleOf(unit).post;
+  const bool accumulate = AnyHasGrad(unit);
+  if (unit.offloaded()) {
+    StoreOnHost(unit, reduced, divisor, accumulate, stream);
+  } else {
+    StoreOnDevice(unit, reduced, divisor, accumulate, stream);
+  }
+  for (size_t i = 0; i < unit.parameters.size(); ++i) {
+    unit.sharded_parameters[i]->has_grad = unit.parameters[i]->requires_grad;
+  }
+  staging_free_ = stream.Record();
+  Release(u, stream);
+  return absl::OkStatus();
+}
+
+void GradientReduction::StoreOnDevice(const Unit& unit, const Tensor& reduced, double divisor, bool accumulate,
+                                      Stream& stream) {
+  const Tensor& low = unit.low_precision_grad;
+  if (!accumulate) {
+    ops_.CastDivide(reduced, low.defined() ? low : unit.grad_shard, divisor, stream);
+    return;
+  }
+  if (low.defined()) ops_.CastDivide(low, unit.grad_shard, 1, stream);
+  for (size_t i = 0; i < unit.parameters.size(); ++i) {
+    if (!unit.sharded_parameters[i]->has_grad) ops_.Zero(unit.grad_shard.Slice(InShard(unit, i)), stream);
+  }
+  if (divisor != 1) ops_.CastDivide(reduced, reduced, divisor, stream);
+  ops_.Accumulate(reduced, unit.grad_shard, stream);
+  if (low.defined()) ops_.CastDivide(unit.grad_shard, low, 1, stream);
+}
+
+// By way of the device, which adds: earlier gradients go there and back. PyTorch's FSDP1 loses them here.
+void GradientReduction::StoreOnHost(const Unit& unit, const Tensor& reduced, double divisor, bool accumulate,
+                                    Stream& stream) {
+  const Tensor& seen = unit.low_precision_grad.defined() ? unit.low_precision_grad : unit.grad_shard;
+  const int64_t nbytes = unit.grad_shard.nbytes();
+  stream.Wait(download_free_);
+  const Tensor sum(download_staging_.Slice(0, nbytes), unit.dtype, seen.shape());
+  const Tensor earlier(download_staging_.Slice(nbytes, nbytes), unit.dtype, seen.shape());
+  const Tensor travelling(download_staging_.Slice(2 * nbytes, seen.nbytes()), seen.dtype(), seen.shape());
+  ops_.CastDivide(reduced, sum, divisor, stream);
+  if (accumulate) {
+    stream.CopyAsync(travelling.data(), seen.data(), seen.nbytes());
+    ops_.CastDivide(travelling, earlier, 1, stream);
+    for (size_t i = 0; i < unit.parameters.size(); ++i) {
+      if (!unit.sharded_parameters[i]->has_grad) ops_.Zero(earlier.Slice(InShard(unit, i)), stream);
+    }
+    ops_.Accumulate(earlier, sum, stream);
+  }
+  ops_.CastDivide(sum, travelling, 1, stream);
+  stream.CopyAsync(seen.data(), travelling.data(), seen.nbytes());
+  download_free_ = stream.Record();
+}
+
+void GradientReduction::WaitForReductions() {
+  compute_.Wait(post_backward_->Record());
+  compute_.Wait(all_reduce_->Record());
+}
+
+absl::Status GradientReduction::Synchronize() {
+  absl::Status first = post_backward_->Synchronize();
+  first.Update(all_reduce_->Synchronize());
+  return first;
+}
+
+}  // namespace fsdp

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// GradientReduction: a unit's gradients during a step (bind, reduce, store), as stream work on static memory. As
+// unit_runtime.h, it decides nothing.
+//
+// Backward adds straight into views of an unsharded gradient buffer: the root's own, or a slot that units take turns
+// in. The reduction reads from there, or from one staging buffer where the gradient has to be cast or cut by rows
+// first:
+//
+//   backward -> gradient -> (staging) -> reduce-scatter -> all-reduce -> divided -> grad_shard
+//               compute     | post_backward stream       | all_reduce stream      |
+#ifndef FSDP_FSDP_UNITS_GRADIENT_REDUCTION_H_
+#define FSDP_FSDP_UNITS_GRADIENT_REDUCTION_H_
+
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "fsdp/fsdp/units/comm_hook.h"
+#include "fsdp/fsdp/units/memory_plan.h"
+#include "fsdp/fsdp/units/reduction_rule.h"
+#include "fsdp/fsdp/units/slot_pool.h"
+#include "fsdp/fsdp/units/unit.h"
+
+namespace fsdp {
+
+class GradientReduction {
+ public:
+  // `units` and `compute`, the stream of backward and of the optimizer, must outlive it. Collective.
+  static absl::StatusOr<std::unique_ptr<GradientReduction>> Create(const UnitStore& units, const MemoryPlan& plan,
+                                                                   Stream& compute);
+  ~GradientReduction();
+
+  // Replaces the default reduction of every unit, divisions included. kFailedPrecondition when there is one already or
+  // a unit is hybrid, kInvalidArgument for an empty one.
+  absl::Status SetCommHook(CommHook hook);
+
+  // Binds Parameter::grad to a zeroed buffer, or to what earlier backwards without synchronisation left. `sync` off:
+  // to a buffer that stays until a backward with synchronisation.
+  absl::Status Bind(int unit, bool sync);
+
+  // Unbinds Parameter::grad. What a backward without synchronisation added is kept.
+  void Unbind(int unit, bool sync);
+
+  // Sums the gradient over the shard group, each rank its shard. Where AllReduce is to follow it takes over, else the
+  // sum becomes this rank's gradient: added to grad_shard, or in place of what is there if no parameter has_grad.
+  absl::Status ReduceScatter(int unit);
+
+  // Sums what ReduceScatter left, or the whole gradient of a unit that is not sharded, over the replicate group, and
+  // stores it likewise.
+  absl::Status AllReduce(int unit);
+
+  // Makes the compute stream see all reductions issued so far.
+  void WaitForReductions();
+
+  // Waits for the streams of the reductions; returns the first error.
+  absl::Status Synchronize();
+
+ private:
+  struct State {
+    Tensor grad;         // [padded_numel] in compute dtype; undefined outside backward
+    Tensor accumulated;  // of backwards without synchronisation; made by the first, then kept
+    bool has_accumulated = false;
+    Tensor reduced;  // [shard_numel] in reduce dtype, between ReduceScatter and AllReduce
+    Tensor partial;  // sums over the shard group alone, while all-reduces are put off; made by the first, then kept
+    bool has_partial = false;
+    Buffer comm_memory;  // of a custom ReduceScatterComm
+  };
+
+  GradientReduction(const UnitStore& units, const MemoryPlan& plan, Stream& compute);
+  absl::Status Allocate();
+  SlotPool& PoolOf(int unit) { return unit == units_.root_unit() ? root_gradients_ : gradients_; }
+  ReductionRule RuleOf(const Unit& unit) const;
+
+  absl::StatusOr<Tensor> Start(int unit);
+  absl::StatusOr<Tensor> StagingOf(int unit);
+  absl::StatusOr<Tensor> Accumulated(int unit);
+  void Release(int unit, Stream& last_user);
+  absl::Status KeepPartial(int unit, const Tensor& reduced);
+  absl::Status Store(int unit, const Tensor& reduced, Stream& stream);
+  void StoreOnDevice(const Unit& unit, const Tensor& reduced, double divisor, bool accumulate, Stream& stream);
+  void StoreOnHost(const Unit& unit, const Tensor& reduced, double divisor, bool accumulate, Stream& stream);
+
+  const UnitStore& units_;
+  const MemoryPlan& plan_;
+  const TensorOps& ops_;
+  Stream& compute_;
+  CommHook hook_;
+  SlotPool root_gradients_, gradients_;
+  Buffer reduce_staging_, download_staging_;
+  Event staging_free_;         // the last user of reduce_staging_ is done
+  Event download_free_;        // likewise
+  std::vector<State> states_;  // by unit
+
+  // Last, so that their threads end before the memory they use goes.
+  std::unique_ptr<Stream> post_backward_, all_reduce_;
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_FSDP_UNITS_GRADIENT_REDUCTION_H_

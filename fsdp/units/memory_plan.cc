@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/fsdp/units/memory_plan.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace fsdp {
+namespace {
+
+// The widest dtype that the unit's parameters are ever unsharded in.
+int64_t UnshardedItemSize(const Unit& unit) {
+  const int64_t compute = SizeOf(unit.compute_dtype);
+  return unit.settings.full_precision_in_eval ? std::max<int64_t>(compute, SizeOf(unit.dtype)) : compute;
+}
+
+bool NeedsUnsharded(const Unit& unit) { return !ComputesOnShard(unit, unit.compute_dtype); }
+
+void AddShards(const Unit& unit, MemoryPlan& plan) {
+  const int64_t numel = unit.layout.shard_numel();
+  int64_t nbytes = (unit.grad_shard.defined() ? 2 : 1) * numel * SizeOf(unit.dtype);
+  if (unit.low_precision_grad.defined()) nbytes += numel * SizeOf(unit.low_precision_grad.dtype());
+  if (unit.compute_shard.defined()) nbytes += numel * SizeOf(unit.compute_dtype);
+  int64_t& place = !unit.offloaded()                   ? plan.shards
+                   : unit.settings.offload->pin_memory ? plan.pinned_shards
+                                                       : plan.pageable_shards;
+  place += nbytes;
+}
+
+void AddStaging(const Unit& unit, MemoryPlan& plan) {
+  const int64_t padded = unit.layout.padded_numel();
+  const int64_t shard_bytes = unit.layout.shard_numel() * SizeOf(unit.dtype);
+  const auto raise = [](int64_t& most, int64_t nbytes) { most = std::max(most, nbytes); };
+  if (!unit.layout.in_place()) raise(plan.gather_staging, padded * UnshardedItemSize(unit));
+  if (StagesReduction(unit)) raise(plan.reduce_staging, padded * SizeOf(unit.reduce_dtype));
+  if (unit.offloaded() && unit.compute_dtype != unit.dtype) raise(plan.upload_staging, shard_bytes);
+  if (unit.offloaded()) raise(plan.download_staging, 3 * shard_bytes);
+  if (unit.post_forward_group != nullptr) {
+    plan.post_forward_shards += padded / unit.post_forward_group->size() * SizeOf(unit.compute_dtype);
+  }
+}
+
+}  // namespace
+
+MemoryPlan MemoryPlan::Of(const UnitStore& units, const SlotCounts& slots) {
+  MemoryPlan plan;
+  plan.slots = slots;
+  for (int u = 0; u < units.size(); ++u) {
+    const Unit& unit = units.unit(u);
+    const bool root = u == units.root_unit();
+    const int64_t padded = unit.layout.padded_numel();
+    AddShards(unit, plan);
+    AddStaging(unit, plan);
+    int64_t& unsharded = root ? plan.root_unsharded : plan.unsharded_slot;
+    int64_t& gradients = root ? plan.root_gradients : plan.gradient_slot;
+    if (NeedsUnsharded(unit)) unsharded = std::max(unsharded, padded * UnshardedItemSize(unit));
+    if (!unit.trainable()) continue;
+    gradients = std::max(gradients, padded * SizeOf(unit.compute_dtype));
+    plan.accumulated += padded * SizeOf(unit.accumulates_in_reduce_dtype() ? unit.reduce_dtype : unit.compute_dtype);
+  }
+  if (plan.unsharded_slot == 0) plan.slots.unsharded = 0;
+  if (plan.gradient_slot == 0) plan.slots.gradients = 0;
+  return plan;
+}
+
+int64_t MemoryPlan::DeviceBytes(bool accumulates) const {
+  return shards + root_unsharded + root_gradients + slots.unsharded * unsharded_slot + slots.gradients * gradient_slot +
+         gather_staging + reduce_staging + upload_staging + download_staging + post_forward_shards +
+         (accumulates ? accumulated : 0);
+}
+
+std::string MemoryPlan::ToString(bool accumulates) const {
+  std::string text;
+  const auto add = [&text](const char* purpose, int64_t nbytes) {
+    if (nbytes > 0) absl::StrAppend(&text, purpose, ": ", nbytes, " bytes\n");
+  };
+  add("parameter and gradient shards", shards);
+  add("parameter and gradient shards, pinned host memory", pinned_shards);
+  add("parameter and gradient shards, host memory", pageable_shards);
+  add("unsharded parameters of the root", root_unsharded);
+  add("gradients of the root", root_gradients);
+  add(absl::StrCat("unsharded parameters, ", slots.unsharded, " slots").c_str(), slots.unsharded * unsharded_slot);
+  add(absl::StrCat("gradients, ", slots.gradients, " slots").c_str(), slots.gradients * gradient_slot);
+  add("staging of collectives", gather_staging + reduce_staging);
+  add("staging of offload", upload_staging + download_staging);
+  add("shards after forward", post_forward_shards);
+  if (accumulates) add("accumulated gradients", accumulated);
+  add("together, on the device", DeviceBytes(accumulates));
+  return text;
+}
+
+}  // namespace fsdp

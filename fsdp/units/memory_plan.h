@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// MemoryPlan: every byte that FSDP itself will hold on a rank's device, before any of it is allocated: a pure function
+// of the units and of how many of them the schedule keeps unsharded. The runtime allocates by it, so prediction and
+// measurement are one. Activations and optimizer state are not FSDP's and not in it.
+#ifndef FSDP_FSDP_UNITS_MEMORY_PLAN_H_
+#define FSDP_FSDP_UNITS_MEMORY_PLAN_H_
+
+#include <cstdint>
+#include <string>
+
+#include "fsdp/fsdp/units/unit.h"
+
+namespace fsdp {
+
+// How many slots the units other than the root share.
+struct SlotCounts {
+  int unsharded = 2;
+  int gradients = 2;
+};
+
+struct MemoryPlan {
+  // Between steps: parameters and gradients of this rank's shards, gradients where some parameter of the unit wants
+  // one, and the parameters in the compute dtype where the optimizer casts.
+  int64_t shards = 0;
+  int64_t pinned_shards = 0;    // of offloaded units, in pinned host memory
+  int64_t pageable_shards = 0;  // of offloaded units, in host memory that is not pinned
+
+  // The root's buffers, and what each slot of the others has.
+  int64_t root_unsharded = 0;
+  int64_t root_gradients = 0;
+  int64_t unsharded_slot = 0;
+  int64_t gradient_slot = 0;
+  SlotCounts slots;
+
+  int64_t gather_staging = 0;       // for layouts that are not in place
+  int64_t reduce_staging = 0;       // likewise, and for gradients reduced in another dtype
+  int64_t upload_staging = 0;       // offloaded shards on their way to be cast
+  int64_t download_staging = 0;     // gradients on their way to offloaded shards
+  int64_t post_forward_shards = 0;  // of units that reshard to a smaller group after forward
+
+  // Gradients that stay unsharded between backwards without synchronisation; allocated by the first of these.
+  int64_t accumulated = 0;
+
+  static MemoryPlan Of(const UnitStore& units, const SlotCounts& slots);
+
+  // On the device; `accumulates`: there are backwards without synchronisation.
+  int64_t DeviceBytes(bool accumulates) const;
+
+  // One line a purpose, for people.
+  std::string ToString(bool accumulates) const;
+};
+
+// What the parts of the runtime ask about one unit's memory.
+
+// True when `unit` computes on its shard itself, or on its compute_shard, in `dtype`: nothing to gather or to copy.
+inline bool ComputesOnShard(const Unit& unit, DType dtype) {
+  return !unit.sharded() && !unit.offloaded() && (dtype == unit.dtype || unit.has_compute_shard(dtype));
+}
+
+// True when the gradient that the reduction reads is not the one that backward writes.
+inline bool StagesReduction(const Unit& unit) {
+  return unit.reduce_dtype != unit.compute_dtype || !unit.layout.in_place();
+}
+
+// This rank's part of a buffer of padded_numel that collectives work in.
+inline Interval OwnShard(const Unit& unit) {
+  const int64_t begin = unit.groups.shard_rank() * unit.layout.shard_numel();
+  return {begin, begin + unit.layout.shard_numel()};
+}
+
+}  // namespace fsdp
+
+#endif  // FSDP_FSDP_UNITS_MEMORY_PLAN_H_

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How a mean over ranks is made of divisions and collectives, so that 16-bit sums neither overflow nor underflow.
+// Formulas: torch/distributed/algorithms/_comm_hooks/default_hooks.py, DefaultState, and FSDP2's
+// _get_gradient_divide_factors (torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py).
+#ifndef FSDP_FSDP_UNITS_REDUCTION_RULE_H_
+#define FSDP_FSDP_UNITS_REDUCTION_RULE_H_
+
+#include <optional>
+
+#include "fsdp/collectives/group/reduce_op.h"
+#include "fsdp/tensor/dtype.h"
+
+namespace fsdp {
+
+struct DivideFactors {
+  double pre = 1;   // before the reduction: a power of two near sqrt(world_size), so exact
+  double post = 1;  // after it; pre * post == world_size
+};
+
+inline DivideFactors GradientDivideFactors(int world_size) {
+  int pre = 1;
+  while (world_size % pre == 0 && world_size / pre > pre) pre *= 2;
+  return {static_cast<double>(pre), static_cast<double>(world_size) / pre};
+}
+
+// Divide by `pre`, reduce over the shard group, all-reduce over the replicate group, divide by `post`.
+struct ReductionRule {
+  double pre = 1;
+  ReduceOp reduce_scatter = ReduceOp::kSum;
+  ReduceOp all_reduce = ReduceOp::kSum;
+  double post = 1;
+};
+
+// FSDP1: sums, with both divisions, over all data-parallel ranks.
+ReductionRule Fsdp1ReductionRule(int data_parallel_size);
+
+struct Fsdp2Reduction {
+  int shard_size = 1;
+  int replicas = 1;
+  DType reduce_dtype = DType::kFloat32;
+  std::optional<double> divide_factor = {};  // default: all ranks
+  bool force_sum = false;
+};
+
+// FSDP2: the collectives average, unless the dtype is too narrow or too wide for it, or sums are forced.
+ReductionRule Fsdp2ReductionRule(const Fsdp2Reduction& reduction);
+
+}  // namespace fsdp
+
+#endif  // FSDP_FSDP_UNITS_REDUCTION_RULE_H_

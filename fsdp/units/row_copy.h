@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// RowCopy: between the two orders of a unit that is cut by rows: [parameters, chunks of all ranks], which parameters
+// and gradients are views of, and [ranks, chunks of all parameters], which collectives work in.
+#ifndef FSDP_FSDP_UNITS_ROW_COPY_H_
+#define FSDP_FSDP_UNITS_ROW_COPY_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "fsdp/fsdp/units/shard_layout.h"
+#include "fsdp/tensor/ops.h"
+#include "fsdp/tensor/stream.h"
+#include "fsdp/tensor/tensor.h"
+
+namespace fsdp {
+
+class RowCopy {
+ public:
+  // For the layout's own ranks, or for `ranks` that divide them: the same buffer cut into fewer, larger rows. The
+  // layout must outlive it.
+  explicit RowCopy(const ShardLayout& layout) : RowCopy(layout, layout.world_size()) {}
+  RowCopy(const ShardLayout& layout, int ranks) : layout_(layout), ranks_(ranks) {}
+
+  // Chunks of every rank from `rows` to `parameters`.
+  void Out(const Tensor& rows, const Tensor& parameters, const TensorOps& ops, Stream& stream) const;
+
+  // The way back, divided.
+  void In(const Tensor& parameters, const Tensor& rows, double divisor, const TensorOps& ops, Stream& stream) const;
+
+  // One rank's chunks from `parameters` to `row`, of row_numel().
+  void InRow(const Tensor& parameters, int rank, const Tensor& row, const TensorOps& ops, Stream& stream) const;
+
+  int64_t row_numel() const { return layout_.padded_numel() / ranks_; }
+
+ private:
+  // Where the chunk of one parameter and rank lies in each order.
+  struct Place {
+    int64_t in_parameters = 0;
+    int64_t in_row = 0;  // of its rank
+    int64_t numel = 0;
+  };
+  Place PlaceOf(size_t index, int rank) const;
+
+  const ShardLayout& layout_;
+  const int ranks_;
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_FSDP_UNITS_ROW_COPY_H_

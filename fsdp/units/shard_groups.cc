@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/fsdp/units/shard_groups.h"
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "fsdp/base/status_macros.h"
+
+namespace fsdp {
+namespace {
+
+absl::Status CheckEqualIn(ProcessGroup& group, const std::string& blob, std::string_view what) {
+  FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> all, group.GatherBlobs(blob));
+  for (int rank = 0; rank < group.size(); ++rank) {
+    if (all[rank] == all[0]) continue;
+    return absl::FailedPreconditionError(
+        absl::StrCat(std::string(what), " of rank 0:\n", all[0], "of rank ", rank, ":\n", all[rank]));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+ShardGroups::ShardGroups(std::shared_ptr<const DeviceMesh> mesh) : all_(mesh->all()), from_mesh_(true) {
+  if (mesh->ndim() != 2) return;
+  replicate_ = mesh->group(0);
+  shard_ = mesh->group(1);
+}
+
+absl::Status ShardGroups::SplitForHybrid(int shard_group_size) {
+  if (all_ == nullptr || has_hybrid()) {
+    return absl::InvalidArgumentError("shard_group_size: the shard and replicate groups are given already");
+  }
+  if (shard_group_size < 1 || all_->size() % shard_group_size != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("shard_group_size ", shard_group_size, " does not divide the group's ", all_->size(), " ranks"));
+  }
+  const int block = all_->rank() / shard_group_size;
+  const int place = all_->rank() % shard_group_size;
+  FSDP_ASSIGN_OR_RETURN(shard_, all_->Split(/*color=*/block, /*key=*/place));
+  FSDP_ASSIGN_OR_RETURN(replicate_, all_->Split(/*color=*/place, /*key=*/block));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<UnitGroups> ShardGroups::Of(ShardingStrategy strategy) const {
+  if (IsHybrid(strategy)) {
+    if (!has_hybrid()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(std::string(ShardingStrategyName(strategy)),
+                       " needs a shard group and a replicate group: give the two as a pair, or a mesh with 2 "
+                       "dimensions, or an auto_wrap_policy and shard_group_size"));
+    }
+    if (shard_->size() == 1) return UnitGroups{nullptr, replicate_};
+    return UnitGroups{shard_, replicate_};
+  }
+  if (all_ == nullptr) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        std::string(ShardingStrategyName(strategy)),
+        " shards over all ranks, but a shard group and a replicate group are given: give one group or a mesh"));
+  }
+  if (strategy == ShardingStrategy::kNoShard || all_->size() == 1) return UnitGroups{nullptr, all_};
+  return UnitGroups{all_, nullptr};
+}
+
+const std::shared_ptr<ProcessGroup>& ShardGroups::RootGroup(ShardingStrategy root_strategy) const {
+  return all_ == nullptr || (IsHybrid(root_strategy) && has_hybrid()) ? shard_ : all_;
+}
+
+absl::Status ShardGroups::AgreeOn(const absl::Status& mine) const {
+  if (all_ != nullptr) return fsdp::AgreeOn(*all_, mine);
+  return fsdp::AgreeOn(*replicate_, fsdp::AgreeOn(*shard_, mine));
+}
+
+absl::Status ShardGroups::CheckEqual(const std::string& blob, std::string_view what) const {
+  if (all_ != nullptr) return CheckEqualIn(*all_, blob, what);
+  FSDP_RETURN_IF_ERROR(CheckEqualIn(*shard_, blob, what));
+  return CheckEqualIn(*replicate_, blob, what);
+}
+
+}  // namespace fsdp

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// ShardGroups: over which ranks a model is sharded and over which it is replicated. Made, without a call, of what a
+// program has: one group, a pair, or a mesh.
+//
+//   Wrap(module, group, options);                        // one group; hybrid groups are made by shard_group_size
+//   Wrap(module, std::pair(shard, replicate), options);  // hybrid: two given groups
+//   Wrap(module, mesh, options);                         // 1-D: shard; 2-D: dimension 0 replicates, 1 shards
+#ifndef FSDP_FSDP_UNITS_SHARD_GROUPS_H_
+#define FSDP_FSDP_UNITS_SHARD_GROUPS_H_
+
+#include <concepts>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "fsdp/collectives/device_mesh.h"
+#include "fsdp/collectives/group/process_group.h"
+#include "fsdp/fsdp/options/unit_options.h"
+
+namespace fsdp {
+
+// Those of one unit. Parameters are cut over `shard`; gradients are summed over it, then over `replicate`.
+struct UnitGroups {
+  std::shared_ptr<ProcessGroup> shard;      // null: every rank has whole parameters
+  std::shared_ptr<ProcessGroup> replicate;  // null: shards have no copies on other ranks
+
+  int shard_world_size() const { return shard ? shard->size() : 1; }
+  int shard_rank() const { return shard ? shard->rank() : 0; }
+
+  // Ranks whose gradients are averaged.
+  int data_parallel_size() const { return shard_world_size() * (replicate ? replicate->size() : 1); }
+};
+
+class ShardGroups {
+ public:
+  template <std::derived_from<ProcessGroup> G>
+  ShardGroups(std::shared_ptr<G> group) : all_(std::move(group)) {}  // NOLINT: implicit on purpose
+
+  template <std::derived_from<ProcessGroup> S, std::derived_from<ProcessGroup> R>
+  ShardGroups(std::pair<std::shared_ptr<S>, std::shared_ptr<R>> shard_and_replicate)  // NOLINT
+      : shard_(std::move(shard_and_replicate.first)), replicate_(std::move(shard_and_replicate.second)) {}
+
+  ShardGroups(std::shared_ptr<const DeviceMesh> mesh);  // NOLINT
+
+  // Splits the one group into blocks of `shard_group_size` consecutive ranks that shard, ranks of equal place
+  // replicating. kInvalidArgument unless there is one group only and its size is a multiple. Collective; blocks.
+  absl::Status SplitForHybrid(int shard_group_size);
+
+  // True when hybrid strategies have their two groups.
+  bool has_hybrid() const { return replicate_ != nullptr; }
+
+  // The groups of a unit with this strategy; kInvalidArgument where they were not given.
+  absl::StatusOr<UnitGroups> Of(ShardingStrategy strategy) const;
+
+  // What PyTorch calls the root's process group: all ranks, or a hybrid root's shard group.
+  const std::shared_ptr<ProcessGroup>& RootGroup(ShardingStrategy root_strategy) const;
+
+  // All ranks; null where only a pair was given.
+  const std::shared_ptr<ProcessGroup>& all() const { return all_; }
+
+  // The two of the hybrid strategies; null where there are none.
+  const std::shared_ptr<ProcessGroup>& shard() const { return shard_; }
+  const std::shared_ptr<ProcessGroup>& replicate() const { return replicate_; }
+
+  // True when they were given as a mesh.
+  bool from_mesh() const { return from_mesh_; }
+
+  // Any of the groups, for the device and for memory.
+  ProcessGroup& any() const { return all_ ? *all_ : *shard_; }
+
+  // As fsdp::AgreeOn, over all ranks.
+  absl::Status AgreeOn(const absl::Status& mine) const;
+
+  // True when every rank of all has the same `blob`; else kFailedPrecondition with what differs, by `what`.
+  absl::Status CheckEqual(const std::string& blob, std::string_view what) const;
+
+ private:
+  std::shared_ptr<ProcessGroup> all_;  // null when only a pair is given
+  std::shared_ptr<ProcessGroup> shard_, replicate_;
+  bool from_mesh_ = false;
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_FSDP_UNITS_SHARD_GROUPS_H_

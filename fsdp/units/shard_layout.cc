@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/fsdp/units/shard_layout.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace fsdp {
+namespace {
+
+constexpr int64_t kAlignmentBytes = 16;  // _flat_param.py: _get_aligned_numel
+
+int64_t RoundUp(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
+
+// Elements of the rows that a rank has of a parameter of this shape, padding counted (FSDP2's chunk 0).
+int64_t RowsChunk(const Shape& shape, int world_size) {
+  if (shape.numel() == 0) return 0;
+  const int64_t rows = shape.dims().empty() ? 1 : shape.dims()[0];
+  return RoundUp(rows, world_size) / world_size * (shape.numel() / rows);
+}
+
+}  // namespace
+
+ShardLayout::ShardLayout(std::vector<Entry> parameters, const ShardLayoutOptions& options)
+    : parameters_(std::move(parameters)), kind_(options.kind), world_size_(options.world_size) {
+  if (is_flat()) {
+    LayFlat(options);
+  } else {
+    LayDim0();
+  }
+}
+
+void ShardLayout::LayFlat(const ShardLayoutOptions& options) {
+  const bool align = options.kind == LayoutKind::kFlatAligned;
+  const int64_t alignment = align ? kAlignmentBytes / SizeOf(options.forward_dtype) : 1;
+  int64_t end = 0;
+  for (Entry& entry : parameters_) {
+    entry.offset = RoundUp(end, alignment);
+    end = entry.offset + entry.shape.numel();
+  }
+  unsharded_numel_ = align ? RoundUp(end, world_size_) : end;
+  shard_numel_ = RoundUp(unsharded_numel_, world_size_) / world_size_;
+}
+
+void ShardLayout::LayDim0() {
+  for (Entry& entry : parameters_) {
+    const int64_t numel = RowsChunk(entry.shape, world_size_);
+    chunks_.push_back({numel, shard_numel_});
+    entry.offset = shard_numel_ * world_size_;
+    shard_numel_ += numel;
+  }
+  unsharded_numel_ = padded_numel();
+}
+
+int64_t ShardLayout::ShardPadding(int rank) const {
+  const int64_t valid = std::clamp<int64_t>(unsharded_numel_ - rank * shard_numel_, 0, shard_numel_);
+  return shard_numel_ - valid;
+}
+
+ShardLayout::Slice ShardLayout::ShardSlice(size_t index, int rank) const {
+  const Entry& entry = parameters_[index];
+  const int64_t numel = entry.shape.numel();
+  if (!is_flat()) {
+    const Chunk& chunk = chunks_[index];
+    const Interval rows = Intersect({rank * chunk.numel, (rank + 1) * chunk.numel}, {0, numel});
+    return rows.empty() ? Slice() : Slice{rows, chunk.offset};
+  }
+  const Interval shard{rank * shard_numel_, (rank + 1) * shard_numel_};
+  const Interval common = Intersect({entry.offset, entry.offset + numel}, shard);
+  if (common.empty()) return Slice();
+  return {{common.begin - entry.offset, common.end - entry.offset}, common.begin - shard.begin};
+}
+
+FlatUnitLayout ShardLayout::ToUnitLayout(std::string unit_name) const {
+  FlatUnitLayout layout;
+  layout.name = std::move(unit_name);
+  layout.unsharded_numel = unsharded_numel_;
+  for (const Entry& entry : parameters_) {
+    layout.parameters.push_back({entry.fqn, entry.offset, entry.shape.numel()});
+  }
+  return layout;
+}
+
+}  // namespace fsdp

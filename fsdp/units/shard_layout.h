@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// ShardLayout: where the parameters of one unit lie in its unsharded buffer, and which part of each a rank holds, as
+// pure arithmetic on intervals. Two kinds. FSDP1's flat parameter (torch/distributed/fsdp/_flat_param.py): the shards
+// side by side are the unsharded buffer.
+//
+//   parameters     | weight (35)         |pad| bias (7) |pad|       unsharded_numel = 44 of 2 ranks
+//   shards         | rank 0: [0, 22)          | rank 1: [22, 44) |  shard_numel = 22
+//
+// FSDP2's dim-0 chunks (torch/distributed/fsdp/_fully_shard): each parameter is cut into rows, ceil(d0 / W) a rank and
+// zero padded; a shard is the chunks of all parameters. Shards side by side have to be copied out to the buffer.
+//
+//   shards         | rank 0: w[0:3] b[0:3]    | rank 1: w[3:5] 0 b[3:5] 0  |  shard_numel = 3 * 7 + 3
+//   parameters     | w[0:3] w[3:5] 0          | b[0:3] b[3:5] 0            |
+#ifndef FSDP_FSDP_UNITS_SHARD_LAYOUT_H_
+#define FSDP_FSDP_UNITS_SHARD_LAYOUT_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "fsdp/tensor/dtype.h"
+#include "fsdp/tensor/interval.h"
+#include "fsdp/tensor/shape.h"
+#include "fsdp/tensor/state_dict.h"
+
+namespace fsdp {
+
+enum class LayoutKind : uint8_t {
+  kFlat,         // plain concatenation
+  kFlatAligned,  // each parameter starts at 16 bytes of the forward dtype, the total is a multiple of the ranks
+  kDim0,         // rows of each parameter
+};
+
+struct ShardLayoutOptions {
+  int world_size = 1;
+  LayoutKind kind = LayoutKind::kFlat;
+  DType forward_dtype = DType::kFloat32;  // kFlatAligned counts its elements
+};
+
+class ShardLayout {
+ public:
+  struct Entry {
+    std::string fqn;
+    Shape shape;
+    int64_t offset = 0;  // of its first element in the unsharded buffer
+  };
+
+  // Part of a parameter within one rank's shard.
+  struct Slice {
+    Interval interval;            // of the parameter's elements; empty when the rank holds none
+    int64_t offset_in_shard = 0;  // where it starts
+  };
+
+  // An empty layout: no parameters.
+  ShardLayout() = default;
+
+  // Lays `parameters` (name and shape; offsets are set here) out in the given order.
+  ShardLayout(std::vector<Entry> parameters, const ShardLayoutOptions& options);
+
+  const std::vector<Entry>& parameters() const { return parameters_; }
+  int world_size() const { return world_size_; }
+
+  // Elements of the unsharded buffer, padding between parameters counted, padding for the world size at its end not
+  // (but for that of kFlatAligned, which is part of the layout).
+  int64_t unsharded_numel() const { return unsharded_numel_; }
+
+  // Elements of each rank's shard, and of all of them together: never less than unsharded_numel.
+  int64_t shard_numel() const { return shard_numel_; }
+  int64_t padded_numel() const { return shard_numel_ * world_size_; }
+
+  // True when the shards side by side are the unsharded buffer, so that collectives work in place. Else the chunk of
+  // parameter i in rank r's shard, at chunk_offset(i) of it, belongs at its offset + r * chunk_numel(i) of the buffer.
+  bool in_place() const { return is_flat() || world_size_ == 1; }
+  bool is_flat() const { return kind_ != LayoutKind::kDim0; }
+  int64_t chunk_numel(size_t index) const { return chunks_[index].numel; }
+  int64_t chunk_offset(size_t index) const { return chunks_[index].offset; }
+
+  // Elements at the end of `rank`'s shard that belong to no parameter because a flat parameter has ended; 0 of kDim0.
+  int64_t ShardPadding(int rank) const;
+
+  // The part of parameter `index` in `rank`'s shard.
+  Slice ShardSlice(size_t index, int rank) const;
+
+  // As state dicts carry it.
+  FlatUnitLayout ToUnitLayout(std::string unit_name) const;
+
+ private:
+  // Of a parameter of kDim0, padding counted.
+  struct Chunk {
+    int64_t numel = 0;
+    int64_t offset = 0;
+  };
+
+  void LayFlat(const ShardLayoutOptions& options);
+  void LayDim0();
+
+  std::vector<Entry> parameters_;
+  std::vector<Chunk> chunks_;  // kDim0: by parameter
+  LayoutKind kind_ = LayoutKind::kFlat;
+  int world_size_ = 1;
+  int64_t unsharded_numel_ = 0;
+  int64_t shard_numel_ = 0;
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_FSDP_UNITS_SHARD_LAYOUT_H_

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/fsdp/units/slot_pool.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "fsdp/base/status_macros.h"
+
+namespace fsdp {
+
+absl::StatusOr<SlotPool> SlotPool::Create(ProcessGroup& group, int count, int64_t nbytes, std::string purpose) {
+  SlotPool pool;
+  pool.purpose_ = std::move(purpose);
+  pool.nbytes_ = nbytes;
+  FSDP_RETURN_IF_ERROR(pool.Grow(group, count));
+  return pool;
+}
+
+absl::Status SlotPool::Grow(ProcessGroup& group, int count) {
+  for (int i = 0; i < count; ++i) {
+    FSDP_ASSIGN_OR_RETURN(Buffer buffer, group.Allocate(nbytes_));
+    free_.push_back({std::move(buffer), Event()});
+    ++count_;
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Buffer> SlotPool::Acquire(Stream& user) {
+  if (free_.empty()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("all ", count_, " slots for ", purpose_,
+                     " are in use: units overlap more than in the order that memory was planned for"));
+  }
+  Slot slot = std::move(free_.front());
+  free_.pop_front();
+  user.Wait(slot.free);
+  return std::move(slot.buffer);
+}
+
+void SlotPool::Release(Buffer buffer, Event done) { free_.push_back({std::move(buffer), std::move(done)}); }
+
+}  // namespace fsdp

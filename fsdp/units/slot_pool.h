@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// SlotPool: a few equal buffers that units take turns in, so that training allocates nothing. A slot is handed out at
+// issue time; the work of its new user is made to wait, on the stream, for the work of the last one.
+#ifndef FSDP_FSDP_UNITS_SLOT_POOL_H_
+#define FSDP_FSDP_UNITS_SLOT_POOL_H_
+
+#include <cstdint>
+#include <deque>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "fsdp/collectives/group/process_group.h"
+
+namespace fsdp {
+
+class SlotPool {
+ public:
+  struct Slot {
+    Buffer buffer;
+    Event free;  // the last user's work is done
+  };
+
+  // No slots.
+  SlotPool() = default;
+
+  // `count` slots of `nbytes` from `group`'s memory. `purpose` is for messages: "unsharded parameters".
+  static absl::StatusOr<SlotPool> Create(ProcessGroup& group, int count, int64_t nbytes, std::string purpose);
+
+  // Adds slots.
+  absl::Status Grow(ProcessGroup& group, int count);
+
+  // The slot that has been free longest; work put on `user` afterwards may write to it. kFailedPrecondition when all
+  // are taken: units run in an order that needs more at one time than was planned for.
+  absl::StatusOr<Buffer> Acquire(Stream& user);
+
+  // Gives a buffer of Acquire back; it is free once `done` is reached.
+  void Release(Buffer buffer, Event done);
+
+ private:
+  std::string purpose_;
+  int64_t nbytes_ = 0;  // of each
+  int count_ = 0;
+  std::deque<Slot> free_;  // longest free first
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_FSDP_UNITS_SLOT_POOL_H_

@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/fsdp/units/unit.h"
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/tensor/host_device.h"
+#include "fsdp/tensor/ops.h"
+
+namespace fsdp {
+namespace {
+
+// What all ranks must have in common, as text.
+std::string Fingerprint(const UnitStore& store) {
+  std::string text;
+  for (const auto& unit : store.units()) {
+    absl::StrAppend(&text, unit->display_name(), " ", unit->layout.unsharded_numel(), " ",
+                    std::string(DTypeName(unit->dtype)), " ", std::string(DTypeName(unit->compute_dtype)), " ",
+                    std::string(DTypeName(unit->reduce_dtype)), " ", std::string(ShardingStrategyName(unit->strategy)),
+                    "\n");
+  }
+  return text;
+}
+
+// Sets dtypes and layout from settings, groups and parameters.
+absl::Status Lay(Unit& unit) {
+  std::vector<ShardLayout::Entry> entries;
+  for (const auto& parameter : unit.parameters) {
+    if (entries.empty()) unit.dtype = parameter->dtype;
+    if (parameter->dtype != unit.dtype || !IsFloatingPoint(parameter->dtype)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "unit ", unit.display_name(), ": parameters of one flat parameter must have one floating-point dtype, but \"",
+          parameter->fqn, "\" is ", std::string(DTypeName(parameter->dtype)), " and \"", unit.parameters[0]->fqn,
+          "\" is ", std::string(DTypeName(unit.dtype))));
+    }
+    entries.push_back({parameter->fqn, parameter->shape, 0});
+  }
+  unit.compute_dtype = unit.settings.param_dtype.value_or(unit.dtype);
+  unit.reduce_dtype = unit.settings.reduce_dtype.value_or(unit.compute_dtype);
+  unit.layout = ShardLayout(std::move(entries), {.world_size = unit.groups.shard_world_size(),
+                                                 .kind = unit.settings.layout,
+                                                 .forward_dtype = unit.compute_dtype});
+  return absl::OkStatus();
+}
+
+// Memory for [shard_numel], zero: on the host for offloaded units, else such as peers reach directly.
+absl::StatusOr<Tensor> ShardMemory(const Unit& unit, DType dtype, Device& host) {
+  ProcessGroup& group = unit.sharded() ? *unit.groups.shard : *unit.groups.replicate;
+  const Shape flat{unit.layout.shard_numel()};
+  const int64_t nbytes = flat.numel() * SizeOf(dtype);
+  if (!unit.offloaded()) {
+    FSDP_ASSIGN_OR_RETURN(Buffer buffer, group.Allocate(nbytes));
+    return Tensor(std::move(buffer), dtype, flat);
+  }
+  FSDP_ASSIGN_OR_RETURN(Buffer buffer, unit.settings.offload->pin_memory ? group.device()->AllocatePinned(nbytes)
+                                                                         : host.Allocate(nbytes));
+  std::memset(buffer.data(), 0, nbytes);
+  return Tensor(std::move(buffer), dtype, flat);
+}
+
+absl::Status Allocate(Device& host, Stream& stream, Unit& unit) {
+  FSDP_ASSIGN_OR_RETURN(unit.shard, ShardMemory(unit, unit.dtype, host));
+  if (unit.trainable()) {
+    FSDP_ASSIGN_OR_RETURN(unit.grad_shard, ShardMemory(unit, unit.dtype, host));
+  }
+  if (unit.trainable() && unit.settings.keep_low_precision_grads) {
+    const DType kept = unit.sharded() ? unit.compute_dtype : unit.reduce_dtype;
+    if (kept != unit.dtype) {
+      FSDP_ASSIGN_OR_RETURN(unit.low_precision_grad, ShardMemory(unit, kept, host));
+    }
+  }
+  if (unit.offloaded()) return absl::OkStatus();
+  const bool casts = unit.settings.optimizer_casts && unit.trainable();
+  if (casts && unit.dtype == DType::kFloat32 && unit.compute_dtype == DType::kBFloat16) {
+    FSDP_ASSIGN_OR_RETURN(unit.compute_shard, ShardMemory(unit, unit.compute_dtype, host));
+  }
+  const TensorOps& ops = stream.device().ops();
+  for (const Tensor& memory : {unit.shard, unit.grad_shard, unit.low_precision_grad}) {
+    if (memory.defined()) ops.Zero(memory, stream);
+  }
+  return absl::OkStatus();
+}
+
+// Moves `buffer` to the stream's device, floating-point ones in `dtype`. Blocks.
+absl::Status PlaceBuffer(DType dtype, Stream& stream, ModuleBuffer& buffer) {
+  if (!buffer.data.defined()) return absl::OkStatus();
+  FSDP_ASSIGN_OR_RETURN(Tensor placed, Tensor::Empty(stream.device(), buffer.data.dtype(), buffer.data.shape()));
+  stream.CopyAsync(placed.data(), buffer.data.data(), placed.nbytes());
+  if (IsFloatingPoint(placed.dtype()) && placed.dtype() != dtype) {
+    FSDP_ASSIGN_OR_RETURN(Tensor cast, Tensor::Empty(stream.device(), dtype, placed.shape()));
+    stream.device().ops().CastDivide(placed, cast, 1, stream);
+    placed = std::move(cast);
+  }
+  FSDP_RETURN_IF_ERROR(stream.Synchronize());
+  buffer.data = std::move(placed);
+  return absl::OkStatus();
+}
+
+// Makes the views of the shard that an optimizer sees, and gives them their first values. Blocks.
+absl::Status FillShard(uint64_t seed, Device& host, Stream& stream, Unit& unit) {
+  const Tensor& grad = unit.low_precision_grad.defined() ? unit.low_precision_grad : unit.grad_shard;
+  for (size_t i = 0; i < unit.parameters.size(); ++i) {
+    Parameter& parameter = *unit.parameters[i];
+    const ShardLayout::Slice slice = unit.layout.ShardSlice(i, unit.groups.shard_rank());
+    const Interval in_shard{slice.offset_in_shard, slice.offset_in_shard + slice.interval.size()};
+    auto sharded = std::make_unique<ShardedParameter>();
+    sharded->fqn = parameter.fqn;
+    sharded->shape = parameter.shape;
+    sharded->interval = slice.interval;
+    sharded->requires_grad = parameter.requires_grad;
+    sharded->data = unit.shard.Slice(in_shard);
+    if (grad.defined()) sharded->grad = grad.Slice(in_shard);
+    if (unit.compute_shard.defined()) sharded->compute_copy = unit.compute_shard.Slice(in_shard);
+    sharded->device = unit.offloaded() ? &host : &stream.device();
+    FSDP_RETURN_IF_ERROR(CopyInitialValues(parameter, slice.interval, seed, sharded->data, stream));
+    unit.sharded_parameters.push_back(std::move(sharded));
+    parameter.data = Tensor();
+    parameter.grad = Tensor();
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+bool Unit::trainable() const {
+  return std::any_of(parameters.begin(), parameters.end(), [](const auto& p) { return p->requires_grad; });
+}
+
+void Unit::NoteShardChanged() {
+  for (const auto& parameter : sharded_parameters) parameter->compute_copy_current = false;
+}
+
+absl::StatusOr<std::unique_ptr<UnitStore>> UnitStore::Create(Partition partition,
+                                                             const std::vector<UnitSettings>& settings,
+                                                             ShardGroups groups, const ParameterInit& init) {
+  std::unique_ptr<UnitStore> store(new UnitStore(std::move(groups)));
+  store->host_ = CreateHostDevice();
+  FSDP_RETURN_IF_ERROR(store->groups_.AgreeOn(store->Adopt(partition, settings)));
+  FSDP_RETURN_IF_ERROR(store->groups_.CheckEqual(
+      Fingerprint(*store), "ranks wrap different models: units (name, elements, dtypes, strategy)"));
+
+  FSDP_RETURN_IF_ERROR(store->SplitPostForwardGroups());
+  FSDP_RETURN_IF_ERROR(store->groups_.AgreeOn(store->Fill(partition, init)));
+  return store;
+}
+
+// Unit by unit, so that no more than one is whole at a time.
+absl::Status UnitStore::Fill(const Partition& partition, const ParameterInit& init) {
+  FSDP_ASSIGN_OR_RETURN(std::unique_ptr<Stream> stream, device().CreateStream("init"));
+  for (size_t u = 0; u < units_.size(); ++u) {
+    Unit& unit = *units_[u];
+    absl::Status made = MaterializeUnit(partition.units[u], init.param_init_fn);
+    if (init.sync_module_states) {
+      FSDP_RETURN_IF_ERROR(groups_.AgreeOn(made));
+      made = SyncParameters(partition.units[u], unit.groups, init.seed, *stream);
+    }
+    FSDP_RETURN_IF_ERROR(made);
+    FSDP_RETURN_IF_ERROR(Allocate(*host_, *stream, unit));
+    FSDP_RETURN_IF_ERROR(FillShard(init.seed, *host_, *stream, unit));
+  }
+  if (init.sync_module_states && !units_.empty()) {
+    std::vector<Tensor> buffers;
+    for (const auto& buffer : partition.buffers) buffers.push_back(buffer->data);
+    FSDP_RETURN_IF_ERROR(BroadcastTensors(buffers, units_[0]->groups, *stream));
+  }
+  for (const auto& buffer : partition.buffers) FSDP_RETURN_IF_ERROR(PlaceBuffer(buffer->dtype, *stream, *buffer));
+  for (size_t u = 0; u < units_.size(); ++u) {
+    const std::optional<DType>& low = units_[u]->settings.buffer_dtype;
+    if (!low.has_value()) continue;
+    for (Module* module : partition.units[u].own_modules) {
+      for (const auto& [name, buffer] : module->own_buffers())
+        FSDP_RETURN_IF_ERROR(PlaceBuffer(*low, *stream, *buffer));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// A group for each size that is asked for: the shard group's ranks in consecutive blocks.
+absl::Status UnitStore::SplitPostForwardGroups() {
+  std::map<std::pair<ProcessGroup*, int>, std::shared_ptr<ProcessGroup>> made;
+  for (const auto& unit : units_) {
+    const int size = unit->settings.post_forward_group_size;
+    if (size <= 1 || !unit->sharded() || size >= unit->groups.shard_world_size()) continue;
+    ProcessGroup& shard = *unit->groups.shard;
+    std::shared_ptr<ProcessGroup>& group = made[{&shard, size}];
+    if (group == nullptr) {
+      FSDP_ASSIGN_OR_RETURN(group, shard.Split(/*color=*/shard.rank() / size, /*key=*/shard.rank()));
+    }
+    unit->post_forward_group = group;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status UnitStore::Adopt(const Partition& partition, const std::vector<UnitSettings>& settings) {
+  const ShardingStrategy root_strategy =
+      settings.empty() ? ShardingStrategy::kFullShard : settings[0].sharding_strategy;
+  root_group_ = groups_.RootGroup(root_strategy);
+  registration_order_ = partition.registration_order;
+  aliases_ = partition.aliases;
+  unmanaged_ = partition.unmanaged;
+  warnings_ = partition.warnings;
+  for (size_t u = 0; u < partition.units.size(); ++u) {
+    const UnitModule& made = partition.units[u];
+    auto unit = std::make_unique<Unit>();
+    unit->name = made.name;
+    unit->module = made.module;
+    unit->modules = made.modules;
+    unit->parameters = made.parameters;
+    unit->settings = settings[u];
+    FSDP_ASSIGN_OR_RETURN(unit->groups, groups_.Of(unit->settings.sharding_strategy));
+    unit->strategy = unit->sharded() ? unit->settings.sharding_strategy : ShardingStrategy::kNoShard;
+    FSDP_RETURN_IF_ERROR(Lay(*unit));
+    for (const Module* module : unit->modules) index_[module] = static_cast<int>(u);
+    units_.push_back(std::move(unit));
+  }
+  return absl::OkStatus();
+}
+
+int UnitStore::IndexOf(const Module& module) const {
+  const auto found = index_.find(&module);
+  return found == index_.end() ? -1 : found->second;
+}
+
+}  // namespace fsdp

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Unit: what is all-gathered and reduced as one: the parameters of a module that no inner unit has, laid out in one
+// buffer of which each rank owns a shard. This file is their memory between steps; unit_runtime.h moves it during one.
+#ifndef FSDP_FSDP_UNITS_UNIT_H_
+#define FSDP_FSDP_UNITS_UNIT_H_
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "fsdp/fsdp/options/unit_controls.h"
+#include "fsdp/fsdp/schedule/schedule.h"
+#include "fsdp/fsdp/units/parameter_init.h"
+#include "fsdp/fsdp/units/shard_groups.h"
+#include "fsdp/fsdp/units/shard_layout.h"
+#include "fsdp/fsdp/units/unit_settings.h"
+#include "fsdp/fsdp/wrap/partition.h"
+#include "fsdp/nn/module.h"
+#include "fsdp/optim/sharded_parameter.h"
+#include "fsdp/tensor/trace.h"
+
+namespace fsdp {
+
+struct Unit {
+  std::string name;  // the module's path; "" for the root
+  Module* module = nullptr;
+  std::vector<Module*> modules;  // `module` and the others that it is gathered with
+  UnitSettings settings;
+  UnitControls controls;
+  ShardingStrategy strategy = ShardingStrategy::kFullShard;  // kNoShard where the shard group has one rank
+  UnitGroups groups;
+  std::shared_ptr<ProcessGroup> post_forward_group;  // see UnitSettings::post_forward_group_size; null: none
+  ShardLayout layout;
+  std::vector<std::shared_ptr<Parameter>> parameters;  // those of layout.parameters(), in that order
+
+  DType dtype = DType::kFloat32;          // of the shards: the original one
+  DType compute_dtype = DType::kFloat32;  // of the unsharded parameters and gradients
+  DType reduce_dtype = DType::kFloat32;   // of the reduction
+
+  Tensor shard;               // [layout.shard_numel()], padding zero
+  Tensor grad_shard;          // likewise; each slice counts while its ShardedParameter::has_grad; undefined if frozen
+  Tensor low_precision_grad;  // what the optimizer sees of grad_shard under keep_low_precision_grads
+  Tensor compute_shard;  // `shard` in the compute dtype, under optimizer_casts; current where its parameters say so
+  std::vector<std::unique_ptr<ShardedParameter>> sharded_parameters;  // views of the two, parallel to `parameters`
+
+  // A SummonFullParamsGuard has the parameters: forward and backward have to wait for its end.
+  bool summoned = false;
+
+  // "root" or the module's path, as schedules name it.
+  std::string display_name() const { return name.empty() ? "root" : name; }
+
+  bool sharded() const { return groups.shard != nullptr; }
+
+  // True when shard and gradient are in host memory.
+  bool offloaded() const { return settings.offload.has_value(); }
+
+  // True when backward keeps gradients of several passes in the reduce dtype, not in the compute dtype.
+  bool accumulates_in_reduce_dtype() const {
+    return settings.gradient_rules == GradientRules::kFsdp2 && reduce_dtype != compute_dtype;
+  }
+
+  // False when no parameter wants a gradient.
+  bool trainable() const;
+
+  // True when unsharding in `dtype` starts from compute_shard.
+  bool has_compute_shard(DType dtype) const { return compute_shard.defined() && compute_shard.dtype() == dtype; }
+
+  // Makes the next unshard bring compute_shard up to date: for whoever may have changed `shard`.
+  void NoteShardChanged();
+};
+
+// The units of a model and how its parameters' names map to them.
+class UnitStore {
+ public:
+  // Gives the units of `partition` groups, layouts, and shards in the groups' memory, filled as `init` says; `settings`
+  // are by unit. Collective: ranks whose units differ get an error. Blocks.
+  static absl::StatusOr<std::unique_ptr<UnitStore>> Create(Partition partition,
+                                                           const std::vector<UnitSettings>& settings,
+                                                           ShardGroups groups, const ParameterInit& init);
+
+  // Parents first, as modules are named, so the root is first. Modules to wrap that have no parameters of their own are
+  // left out, the root too.
+  const std::vector<std::unique_ptr<Unit>>& units() const { return units_; }
+  Unit& unit(int index) const { return *units_[index]; }
+  int size() const { return static_cast<int>(units_.size()); }
+
+  // The order in which a forward pass visits units if modules run as they are registered.
+  const std::vector<UnitVisit>& registration_order() const { return registration_order_; }
+
+  // The unit whose module this is, or -1.
+  int IndexOf(const Module& module) const;
+
+  // The unit of the root module, or -1.
+  int root_unit() const { return !units_.empty() && units_[0]->name.empty() ? 0 : -1; }
+
+  // Further names of shared parameters, to their first.
+  const std::map<std::string, std::string>& aliases() const { return aliases_; }
+
+  // Parameters that no unit has, by each of their names: the ignored ones. State dicts hold them as they are.
+  const std::vector<Module::NamedParameter>& unmanaged() const { return unmanaged_; }
+
+  // What was legal but surprising, for people to read.
+  const std::vector<std::string>& warnings() const { return warnings_; }
+  void AddWarning(std::string warning) { warnings_.push_back(std::move(warning)); }
+
+  const ShardGroups& groups() const { return groups_; }
+
+  // PyTorch's process group of the root: all ranks, or its shard group where the root is hybrid.
+  const std::shared_ptr<ProcessGroup>& root_group() const { return root_group_; }
+
+  Device& device() const { return *groups_.any().device(); }
+
+  // Where optimizer state of offloaded units lives.
+  Device& host() const { return *host_; }
+
+  // Gets a span for each unit's work from now on; null: none are made.
+  void set_trace(std::shared_ptr<Trace> trace) { trace_ = std::move(trace); }
+  Trace* trace() const { return trace_.get(); }
+
+ private:
+  explicit UnitStore(ShardGroups groups) : groups_(std::move(groups)) {}
+
+  absl::Status Adopt(const Partition& partition, const std::vector<UnitSettings>& settings);
+  absl::Status SplitPostForwardGroups();
+  absl::Status Fill(const Partition& partition, const ParameterInit& init);
+
+  ShardGroups groups_;
+  std::shared_ptr<ProcessGroup> root_group_;
+  std::shared_ptr<Device> host_;
+  std::vector<std::unique_ptr<Unit>> units_;
+  std::vector<UnitVisit> registration_order_;
+  std::map<const Module*, int> index_;
+  std::map<std::string, std::string> aliases_;
+  std::vector<Module::NamedParameter> unmanaged_;
+  std::vector<std::string> warnings_;
+  std::shared_ptr<Trace> trace_;
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_FSDP_UNITS_UNIT_H_

@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/fsdp/units/unit_runtime.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "fsdp/base/status_macros.h"
+#include "fsdp/fsdp/units/row_copy.h"
+#include "fsdp/tensor/ops.h"
+#include "fsdp/tensor/stream_priority.h"
+#include "fsdp/tensor/trace.h"
+#include "fsdp/tensor/work_graph.h"
+
+namespace fsdp {
+
+UnitRuntime::UnitRuntime(const UnitStore& units, const MemoryPlan& plan)
+    : units_(units), plan_(plan), ops_(units.device().ops()), states_(units.size()) {}
+
+UnitRuntime::~UnitRuntime() = default;
+
+absl::StatusOr<std::unique_ptr<UnitRuntime>> UnitRuntime::Create(const UnitStore& units, const MemoryPlan& plan) {
+  std::unique_ptr<UnitRuntime> runtime(new UnitRuntime(units, plan));
+  FSDP_ASSIGN_OR_RETURN(runtime->compute_, units.device().CreateStream("compute"));
+  // Or a GPU that is full of compute would begin what the next compute waits for last.
+  FSDP_ASSIGN_OR_RETURN(runtime->unshard_, CreateUrgentStream(units.device(), "unshard"));
+  FSDP_RETURN_IF_ERROR(units.groups().AgreeOn(runtime->Allocate()));
+  FSDP_ASSIGN_OR_RETURN(runtime->gradients_, GradientReduction::Create(units, plan, *runtime->compute_));
+  return runtime;
+}
+
+absl::Status UnitRuntime::Allocate() {
+  ProcessGroup& memory = units_.groups().any();
+  if (plan_.root_unsharded > 0) {
+    FSDP_ASSIGN_OR_RETURN(root_unsharded_, SlotPool::Create(memory, 1, plan_.root_unsharded, "the root's parameters"));
+  }
+  FSDP_ASSIGN_OR_RETURN(unsharded_,
+                        SlotPool::Create(memory, plan_.slots.unsharded, plan_.unsharded_slot, "unsharded parameters"));
+  FSDP_ASSIGN_OR_RETURN(gather_staging_, memory.Allocate(plan_.gather_staging));
+  FSDP_ASSIGN_OR_RETURN(upload_staging_, memory.Allocate(plan_.upload_staging));
+  for (int u = 0; u < units_.size(); ++u) {
+    const Unit& unit = units_.unit(u);
+    if (unit.post_forward_group == nullptr) continue;
+    const int64_t numel = unit.layout.padded_numel() / unit.post_forward_group->size();
+    FSDP_ASSIGN_OR_RETURN(Buffer buffer, memory.Allocate(numel * SizeOf(unit.compute_dtype)));
+    states_[u].post_forward_shard = Tensor(std::move(buffer), unit.compute_dtype, {numel});
+  }
+  return absl::OkStatus();
+}
+
+absl::Status UnitRuntime::EnsureSlots(int unsharded) {
+  if (plan_.unsharded_slot == 0 || unsharded <= plan_.slots.unsharded) return absl::OkStatus();
+  FSDP_RETURN_IF_ERROR(unsharded_.Grow(units_.groups().any(), unsharded - plan_.slots.unsharded));
+  plan_.slots.unsharded = unsharded;
+  return absl::OkStatus();
+}
+
+void UnitRuntime::WaitForOptimizer(const Event& optimizer_done) {
+  if (optimizer_done.state() != nullptr) unshard_->Wait(optimizer_done);
+  // A wait for the compute is what makes all-gathers part of a graph that is being captured.
+  if (optimizer_done.state() == nullptr || IsCapturing(*compute_)) unshard_->Wait(compute_->Record());
+}
+
+void UnitRuntime::RefreshComputeShards() {
+  WaitForOptimizer(Event());
+  for (const auto& unit : units_.units()) {
+    if (unit->compute_shard.defined()) RefreshComputeShard(*unit);
+  }
+}
+
+DType UnitRuntime::UnshardedDType(const Unit& unit) const {
+  return full_precision_ && unit.settings.full_precision_in_eval ? unit.dtype : unit.compute_dtype;
+}
+
+absl::Status UnitRuntime::Unshard(int u) {
+  const Unit& unit = units_.unit(u);
+  State& state = states_[u];
+  if (state.unsharded.defined()) return absl::OkStatus();
+  const DType dtype = UnshardedDType(unit);
+  state.on_shard = ComputesOnShard(unit, dtype);
+  if (unit.has_compute_shard(dtype)) RefreshComputeShard(unit);
+  if (state.on_shard) {
+    state.unsharded = unit.has_compute_shard(dtype) ? unit.compute_shard : unit.shard;
+    state.gathered = unit.has_compute_shard(dtype) ? unshard_->Record() : Event();
+    return absl::OkStatus();
+  }
+  FSDP_ASSIGN_OR_RETURN(Buffer buffer, PoolOf(u).Acquire(*unshard_));
+  state.unsharded = Tensor(std::move(buffer), dtype, {unit.layout.padded_numel()});
+  {
+    const TraceScope span(units_.trace(), *unshard_, [&] { return "all_gather " + unit.display_name(); });
+    if (state.in_group) {
+      GatherFromGroup(u);
+    } else {
+      FSDP_RETURN_IF_ERROR(GatherShards(u, dtype));
+    }
+  }
+  state.gathered = unshard_->Record();
+  return absl::OkStatus();
+}
+
+// Where the all-gather writes: the unsharded buffer, or staging from which it is copied.
+absl::StatusOr<Tensor> UnitRuntime::GatherBuffer(int u, DType dtype) {
+  const Unit& unit = units_.unit(u);
+  State& state = states_[u];
+  const Shape padded{unit.layout.padded_numel()};
+  if (unit.controls.all_gather != nullptr && unit.sharded()) {
+    if (!state.comm_memory) {
+      const int64_t nbytes = padded.numel() * std::max(SizeOf(unit.dtype), SizeOf(unit.compute_dtype));
+      FSDP_ASSIGN_OR_RETURN(state.comm_memory, unit.controls.all_gather->Allocate(nbytes, *unit.groups.shard));
+    }
+    return Tensor(state.comm_memory, dtype, padded);
+  }
+  return unit.layout.in_place() ? state.unsharded : Tensor(gather_staging_, dtype, padded);
+}
+
+absl::Status UnitRuntime::GatherShards(int u, DType dtype) {
+  const Unit& unit = units_.unit(u);
+  State& state = states_[u];
+  FSDP_ASSIGN_OR_RETURN(const Tensor gathered, GatherBuffer(u, dtype));
+  const Tensor own = gathered.Slice(OwnShard(unit));
+  if (!unit.sharded()) {
+    FillOwn(unit, own);
+    return absl::OkStatus();
+  }
+  const bool custom = unit.controls.all_gather != nullptr;
+  const Tensor& kept = unit.has_compute_shard(dtype) ? unit.compute_shard : unit.shard;
+  const bool from_shard = dtype == kept.dtype() && !unit.offloaded() && !custom;
+  if (!from_shard) FillOwn(unit, own);
+  if (custom) {
+    unit.controls.all_gather->AllGather(own, gathered, *unit.groups.shard, *unshard_);
+  } else {
+    unit.groups.shard->AllGather(from_shard ? kept : own, gathered, *unshard_);
+  }
+  if (!unit.layout.in_place()) {
+    RowCopy(unit.layout).Out(gathered, state.unsharded, ops_, *unshard_);
+  } else if (custom) {
+    ops_.CastDivide(gathered, state.unsharded, 1, *unshard_);
+  }
+  return absl::OkStatus();
+}
+
+// Casts the whole shard unless an optimizer did so for every parameter of it.
+void UnitRuntime::RefreshComputeShard(const Unit& unit) {
+  const auto& parameters = unit.sharded_parameters;
+  if (std::all_of(parameters.begin(), parameters.end(), [](const auto& p) { return p->compute_copy_current; })) return;
+  ops_.CastDivide(unit.shard, unit.compute_shard, 1, *unshard_);
+  for (const auto& parameter : parameters) parameter->compute_copy_current = true;
+}
+
+// Copies this rank's shard to `own`, in its dtype, from wherever it lives.
+void UnitRuntime::FillOwn(const Unit& unit, const Tensor& own) {
+  if (!unit.offloaded()) {
+    ops_.CastDivide(unit.has_compute_shard(own.dtype()) ? unit.compute_shard : unit.shard, own, 1, *unshard_);
+    return;
+  }
+  const bool cast = own.dtype() != unit.dtype;
+  const Tensor uploaded = cast ? Tensor(upload_staging_, unit.dtype, unit.shard.shape()) : own;
+  unshard_->CopyAsync(uploaded.data(), unit.shard.data(), unit.shard.nbytes());
+  if (cast) ops_.CastDivide(uploaded, own, 1, *unshard_);
+}
+
+void UnitRuntime::GatherFromGroup(int u) {
+  const Unit& unit = units_.unit(u);
+  State& state = states_[u];
+  unshard_->Wait(state.moved_to_group);
+  const Tensor rows(gather_staging_, unit.compute_dtype, {unit.layout.padded_numel()});
+  unit.post_forward_group->AllGather(state.post_forward_shard, rows, *unshard_);
+  RowCopy(unit.layout, unit.post_forward_group->size()).Out(rows, state.unsharded, ops_, *unshard_);
+}
+
+absl::Status UnitRuntime::BindParameters(int u) {
+  const Unit& unit = units_.unit(u);
+  State& state = states_[u];
+  if (!state.unsharded.defined()) FSDP_RETURN_IF_ERROR(Unshard(u));  // kNoShard schedules no all-gather
+  compute_->Wait(state.gathered);
+  for (size_t i = 0; i < unit.parameters.size(); ++i) {
+    const ShardLayout::Entry& entry = unit.layout.parameters()[i];
+    unit.parameters[i]->data =
+        state.unsharded.Slice({entry.offset, entry.offset + entry.shape.numel()}).View(entry.shape);
+  }
+  return absl::OkStatus();
+}
+
+void UnitRuntime::Reshard(int u) {
+  const Unit& unit = units_.unit(u);
+  State& state = states_[u];
+  state.in_group = false;
+  if (!state.unsharded.defined()) return;
+  for (const auto& parameter : unit.parameters) parameter->data = Tensor();
+  if (!state.on_shard) {
+    // A prefetched unit that was never computed is still being gathered: its slot is free after both.
+    compute_->Wait(state.gathered);
+    PoolOf(u).Release(state.unsharded.buffer(), compute_->Record());
+  }
+  state.unsharded = Tensor();
+}
+
+void UnitRuntime::ReshardToGroup(int u) {
+  const Unit& unit = units_.unit(u);
+  State& state = states_[u];
+  if (!state.unsharded.defined() || state.on_shard) return;
+  const ProcessGroup& group = *unit.post_forward_group;
+  RowCopy(unit.layout, group.size()).InRow(state.unsharded, group.rank(), state.post_forward_shard, ops_, *compute_);
+  state.moved_to_group = compute_->Record();
+  Reshard(u);
+  state.in_group = true;
+}
+
+absl::Status UnitRuntime::Synchronize() {
+  absl::Status first = compute_->Synchronize();
+  first.Update(unshard_->Synchronize());
+  first.Update(gradients_->Synchronize());
+  return first;
+}
+
+}  // namespace fsdp

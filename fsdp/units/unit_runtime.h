@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// UnitRuntime: a unit's parameters during a step (unshard, bind, reshard), as stream work on static memory;
+// gradient_reduction.h is the same for its gradients. It decides nothing: executor.h calls it in the order of a
+// schedule.
+//
+// The root has an unsharded buffer of its own; the other units take turns in slots. An all-gather writes in place and
+// parameters are views of its output. Where shards side by side are not the unsharded buffer (ShardLayout's rows) it
+// writes to one staging buffer, which the unshard stream uses unit after unit, and is copied out. While a unit is
+// resharded its Parameters are undefined, so a stale use is an error.
+#ifndef FSDP_FSDP_UNITS_UNIT_RUNTIME_H_
+#define FSDP_FSDP_UNITS_UNIT_RUNTIME_H_
+
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "fsdp/fsdp/units/gradient_reduction.h"
+#include "fsdp/fsdp/units/memory_plan.h"
+#include "fsdp/fsdp/units/slot_pool.h"
+#include "fsdp/fsdp/units/unit.h"
+
+namespace fsdp {
+
+class UnitRuntime {
+ public:
+  // `units` must outlive it. Allocates what `plan` says from the groups' memory. Collective.
+  static absl::StatusOr<std::unique_ptr<UnitRuntime>> Create(const UnitStore& units, const MemoryPlan& plan);
+  ~UnitRuntime();
+
+  const MemoryPlan& plan() const { return plan_; }
+  Stream& compute_stream() const { return *compute_; }
+  GradientReduction& gradients() const { return *gradients_; }
+
+  // Makes all-gathers issued from now on wait for `optimizer_done`; an empty event: for all compute so far.
+  void WaitForOptimizer(const Event& optimizer_done);
+
+  // Makes every compute shard current, so that no Unshard needs a cast to be.
+  void RefreshComputeShards();
+
+  // Makes room for this many units beside the root to be unsharded at one time, if there is less.
+  absl::Status EnsureSlots(int unsharded);
+
+  // From now on units with full_precision_in_eval are unsharded in their original dtype.
+  void set_full_precision(bool full_precision) { full_precision_ = full_precision; }
+
+  // All-gathers `unit` into a slot; one that is not sharded has nothing to gather, and is copied or cast if that is
+  // needed. Nothing to do where it is unsharded.
+  absl::Status Unshard(int unit);
+
+  // Makes the compute stream wait for Unshard and binds Parameter::data.
+  absl::Status BindParameters(int unit);
+
+  // Unbinds Parameter::data; the slot is free after the compute issued so far.
+  void Reshard(int unit);
+
+  // As Reshard, but keeps this rank's part for the post-forward group, from which the next Unshard gathers.
+  void ReshardToGroup(int unit);
+
+  bool is_unsharded(int unit) const { return states_[unit].unsharded.defined(); }
+
+  // Waits for all streams; returns the first error.
+  absl::Status Synchronize();
+
+ private:
+  struct State {
+    Tensor unsharded;       // [padded_numel]; undefined while resharded
+    bool on_shard = false;  // it is the shard itself
+    Event gathered;
+    Tensor post_forward_shard;  // of units with a post-forward group
+    bool in_group = false;      // the parameters are in post_forward_shards
+    Event moved_to_group;
+    Buffer comm_memory;  // of a custom AllGatherComm
+  };
+
+  explicit UnitRuntime(const UnitStore& units, const MemoryPlan& plan);
+  absl::Status Allocate();
+  SlotPool& PoolOf(int unit) { return unit == units_.root_unit() ? root_unsharded_ : unsharded_; }
+  DType UnshardedDType(const Unit& unit) const;
+  absl::Status GatherShards(int unit, DType dtype);
+  void GatherFromGroup(int unit);
+  void RefreshComputeShard(const Unit& unit);
+  void FillOwn(const Unit& unit, const Tensor& own);
+  absl::StatusOr<Tensor> GatherBuffer(int unit, DType dtype);
+
+  const UnitStore& units_;
+  MemoryPlan plan_;
+  const TensorOps& ops_;
+  SlotPool root_unsharded_, unsharded_;
+  Buffer gather_staging_, upload_staging_;
+  std::vector<State> states_;  // by unit
+  bool full_precision_ = false;
+
+  // Last, so that their threads end before the memory they use goes.
+  std::unique_ptr<Stream> compute_, unshard_;
+  std::unique_ptr<GradientReduction> gradients_;
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_FSDP_UNITS_UNIT_RUNTIME_H_

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// UnitSettings: how one unit is sharded and computed: what FSDP1's options and overrides, or FSDP2's policies, come
+// down to once their rules of precedence are applied. Everything below reads this and never those.
+#ifndef FSDP_FSDP_UNITS_UNIT_SETTINGS_H_
+#define FSDP_FSDP_UNITS_UNIT_SETTINGS_H_
+
+#include <optional>
+
+#include "fsdp/fsdp/options/options.h"
+#include "fsdp/fsdp/options/unit_options.h"
+#include "fsdp/fsdp/units/shard_layout.h"
+#include "fsdp/tensor/dtype.h"
+
+namespace fsdp {
+
+// Whose rules average and accumulate gradients.
+enum class GradientRules : uint8_t {
+  kFsdp1,  // divide before and after a sum; accumulate without synchronisation in the compute dtype
+  kFsdp2,  // averages where the collective can; accumulate without synchronisation in the reduce dtype
+};
+
+struct UnitSettings {
+  ShardingStrategy sharding_strategy = ShardingStrategy::kFullShard;
+  LayoutKind layout = LayoutKind::kFlat;
+  GradientRules gradient_rules = GradientRules::kFsdp1;
+
+  // Precision. An empty dtype is the original one, an empty reduce_dtype the param_dtype.
+  std::optional<DType> param_dtype = {};
+  std::optional<DType> reduce_dtype = {};
+  std::optional<DType> buffer_dtype = {};
+  std::optional<DType> output_dtype = {};  // floating-point outputs are cast to it
+  bool cast_inputs = false;                // floating-point inputs are cast to the compute dtype
+  bool restore_output_dtype = false;       // outputs get the dtype that the input had before it was cast
+  bool keep_low_precision_grads = false;
+  bool full_precision_in_eval = false;
+  bool optimizer_casts = false;
+
+  // Shards in host memory.
+  OffloadPolicy offload = {};
+
+  // Keep only the unit's input for backward, which runs its forward again.
+  bool activation_checkpointing = false;
+
+  // FSDP2's reshard_after_forward of an int: after forward, keep 1/n of the parameters on each of n consecutive ranks.
+  // 0: none.
+  int post_forward_group_size = 0;
+};
+
+// FSDP1's: the model's options with the unit's overrides.
+UnitSettings UnitSettingsOf(const FsdpOptions& options, const UnitOverrides& overrides, bool is_root);
+
+// FSDP2's part of them that a policy gives.
+void ApplyPolicy(const MixedPrecisionPolicy& policy, UnitSettings& settings);
+
+}  // namespace fsdp
+
+#endif  // FSDP_FSDP_UNITS_UNIT_SETTINGS_H_

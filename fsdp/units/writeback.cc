@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/fsdp/units/writeback.h"
+
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "fsdp/base/status_macros.h"
+
+namespace fsdp {
+namespace {
+
+absl::Status WriteBack(const Tensor& view, Stream& stream, ShardedParameter& parameter) {
+  const Tensor mine = parameter.data;
+  if (!mine.defined() || mine.numel() != view.numel() || mine.dtype() != view.dtype()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "cannot write back parameter \"", parameter.fqn, "\": its data was replaced by ",
+        mine.defined() ? absl::StrCat(mine.shape().ToString(), " ", std::string(DTypeName(mine.dtype()))) : "nothing",
+        ", but this rank's slice is ", view.shape().ToString(), " ", std::string(DTypeName(view.dtype()))));
+  }
+  stream.CopyAsync(view.data(), mine.data(), mine.nbytes());
+  stream.Run([mine] { return absl::OkStatus(); });  // holds it until the copy ran
+  parameter.data = view;
+  parameter.compute_copy_current = false;
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status WriteBackReplaced(const UnitStore& units, Stream& stream) {
+  for (const auto& unit : units.units()) {
+    for (size_t i = 0; i < unit->sharded_parameters.size(); ++i) {
+      const ShardLayout::Slice slice = unit->layout.ShardSlice(i, unit->groups.shard_rank());
+      const Tensor view = unit->shard.Slice({slice.offset_in_shard, slice.offset_in_shard + slice.interval.size()});
+      ShardedParameter& parameter = *unit->sharded_parameters[i];
+      if (parameter.data.defined() && parameter.data.data() == view.data() && parameter.data.numel() == view.numel()) {
+        continue;
+      }
+      if (view.numel() == 0 && parameter.data.defined() && parameter.data.numel() == 0) continue;
+      FSDP_RETURN_IF_ERROR(WriteBack(view, stream, parameter));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace fsdp

@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the forward and backward kernels of attention share: how a head's rows come into shared memory, and how scores
+// become probabilities. A block is 4 warps, of 16 rows each. For .cu files.
+#ifndef FSDP_NN_CUDA_CUDA_ATTENTION_TILE_H_
+#define FSDP_NN_CUDA_CUDA_ATTENTION_TILE_H_
+
+#include <cstdint>
+
+#include "fsdp/cuda/float_types.h"
+#include "fsdp/cuda/pack.h"
+#include "fsdp/nn/cuda/cuda_tile_product.h"
+#include "fsdp/nn/ops/kernel_options.h"
+
+namespace fsdp {
+
+constexpr int kTile = 64;
+constexpr int kTileWarps = kTile / 16;
+constexpr int kTileThreads = kTileWarps * 32;
+
+// A tile's scores and the like, as one warp has them.
+using ScoreSums = TileSums<kTile / 8>;
+
+// How a head's dimensions are cut: kChunks times kDim, rounded up. A block has one chunk of its operands in shared
+// memory at a time and owns one chunk of the results, so that long heads need no more memory and registers than others;
+// it computes the scores, which need all chunks, for itself.
+template <int kChunkDim, int kChunkCount>
+struct HeadSize {
+  static constexpr int kDim = kChunkDim;
+  static constexpr int kChunks = kChunkCount;
+};
+
+// The block's tile and chunk. Tiles from the last on, if `descending`.
+template <int kChunks>
+__device__ inline int BlockTile(bool descending) {
+  const unsigned block = descending ? gridDim.x - 1 - blockIdx.x : blockIdx.x;
+  return static_cast<int>(block) / kChunks * kTile;
+}
+template <int kChunks>
+__device__ inline int BlockChunk() {
+  return static_cast<int>(blockIdx.x) % kChunks;
+}
+
+// `kDim` is a chunk's.
+template <typename T, int kDim>
+struct HeadTile {
+  static constexpr int kStride = TileStride<T>(kDim);
+  T at[kTile * kStride];
+};
+
+template <typename T>
+struct ScoreTile {
+  static constexpr int kStride = TileStride<T>(kTile);
+  T at[kTile * kStride];
+};
+
+// The rows of one head of one sequence in a tensor of rows.
+template <typename T>
+struct HeadRows {
+  T* first;  // of position 0
+  int64_t stride;
+  int seq_len;
+  int dim;
+
+  __device__ T* row(int position) const { return first + position * stride; }
+
+  // Dimensions from chunk * kDim on.
+  template <int kDim>
+  __device__ HeadRows Chunk(int chunk) const {
+    return {first + chunk * kDim, stride, seq_len, dim - chunk * kDim};
+  }
+};
+
+// Positions from `begin` on to `tile`, zeros beyond the head's last dimension and the sequence's end.
+template <typename T, int kDim>
+__device__ inline void LoadHeadTile(const HeadRows<const T>& rows, int begin, HeadTile<T, kDim>& tile) {
+  constexpr int kPack = kPackBytes / sizeof(T);
+  const bool aligned =
+      rows.dim % kPack == 0 && rows.stride % kPack == 0 && reinterpret_cast<uintptr_t>(rows.first) % kPackBytes == 0;
+  for (int i = static_cast<int>(threadIdx.x); i < kTile * kDim / kPack; i += kTileThreads) {
+    const int r = i / (kDim / kPack);
+    const int c = i % (kDim / kPack) * kPack;
+    const int position = begin + r;
+    Pack<T, kPack> pack;
+    if (aligned && position < rows.seq_len && c < rows.dim) {
+      pack = LoadPack<kPack>(rows.row(position) + c);
+    } else {
+#pragma unroll
+      for (int k = 0; k < kPack; ++k) {
+        const bool exists = position < rows.seq_len && c + k < rows.dim;
+        pack.at[k] = exists ? rows.row(position)[c + k] : Round<T>(0.0f);
+      }
+    }
+    StorePack(pack, tile.at + r * HeadTile<T, kDim>::kStride + c);
+  }
+}
+
+// The calling warp's 16 rows, rounded, to positions from `begin` + 16 warp on.
+template <typename T, int kN>
+__device__ inline void StoreHeadRows(const TileSums<kN>& sums, int begin, const HeadRows<T>& rows) {
+  const int first = begin + static_cast<int>(threadIdx.x) / 32 * 16;
+#pragma unroll
+  for (int n = 0; n < kN; ++n) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      const int position = first + TileRow(e), column = TileColumn(n, e);
+      if (position < rows.seq_len && column < rows.dim) rows.row(position)[column] = Round<T>(sums[n][e]);
+    }
+  }
+}
+
+// The calling warp's 16 rows of `sums`, rounded, to its rows of `tile`, for the products that read them.
+template <typename T>
+__device__ inline void StoreScores(const ScoreSums& sums, ScoreTile<T>& tile) {
+  T* rows = tile.at + static_cast<int>(threadIdx.x) / 32 * 16 * ScoreTile<T>::kStride;
+  __syncwarp();  // whoever read the last ones is done
+#pragma unroll
+  for (int n = 0; n < kTile / 8; ++n) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) rows[TileRow(e) * ScoreTile<T>::kStride + TileColumn(n, e)] = Round<T>(sums[n][e]);
+  }
+  __syncwarp();
+}
+
+// Where AttentionRounding has scores and probabilities rounded, as flags for the kernels.
+template <typename T>
+struct ScoreMath {
+  float scale;
+  bool rounds_scores;         // also their gradients
+  bool rounds_probabilities;  // before the gradient of the softmax is taken
+
+  __device__ float Scaled(float score) const {
+    return rounds_scores ? RoundTo<T>(RoundTo<T>(score) * scale) : score * scale;
+  }
+  __device__ float RoundedGrad(float grad) const { return rounds_scores ? RoundTo<T>(grad) : grad; }
+  // Gradient of a score from its probability, that probability's gradient, and the row's sum of their products.
+  __device__ float GradScore(float p, float grad, float sum) const {
+    return RoundedGrad(RoundedProbability(p) * (RoundedGrad(grad) - sum)) * scale;
+  }
+  __device__ float RoundedProbability(float p) const { return rounds_probabilities ? RoundTo<T>(p) : p; }
+};
+
+// What attention's kernels know of their operands. q, k and v lie beside each other in a row of qkv.
+template <typename T>
+struct AttentionOperands {
+  const T* qkv;
+  float* statistics;  // [batch, heads, seq_len, 2]: maximum, 1 / sum
+  const T* grad_out;  // backward's
+  T* out;             // or grad_qkv
+  float* row_sums;    // backward's: [batch, heads, seq_len], of probabilities times their gradients
+  float* head_grads;  // backward's with groups of heads: [2, batch, heads, seq_len, dim], of k and of v; else null
+  ScoreMath<T> math;
+  int heads;
+  int kv_heads;
+  int dim;
+  int seq_len;
+
+  __device__ int64_t qkv_stride() const { return static_cast<int64_t>(heads + 2 * kv_heads) * dim; }
+  __device__ int64_t out_stride() const { return static_cast<int64_t>(heads) * dim; }
+
+  // Head number `head` of the row's, counting q's, then k's, then v's, in a tensor of qkv's layout.
+  template <typename U>
+  __device__ HeadRows<U> OfQkv(U* data, int head) const {
+    return {data + blockIdx.z * seq_len * qkv_stride() + static_cast<int64_t>(head) * dim, qkv_stride(), seq_len, dim};
+  }
+  // The block's head in a tensor of out's layout.
+  template <typename U>
+  __device__ HeadRows<U> OfOut(U* data) const {
+    return {data + blockIdx.z * seq_len * out_stride() + static_cast<int64_t>(blockIdx.y) * dim, out_stride(), seq_len,
+            dim};
+  }
+  __device__ int q_head() const { return static_cast<int>(blockIdx.y); }
+  __device__ int k_head() const { return heads + q_head() / (heads / kv_heads); }
+  __device__ int v_head() const { return k_head() + kv_heads; }
+  // Of the block's head and sequence.
+  __device__ int64_t first_row() const { return (static_cast<int64_t>(blockIdx.z) * heads + q_head()) * seq_len; }
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_NN_CUDA_CUDA_ATTENTION_TILE_H_

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Cross entropy on a CUDA device: a block for each row, one pass over the logits forward, one backward; see
+// nn/ops/layer_ops.h for the contract. Operands are right but for the targets' values.
+#ifndef FSDP_NN_CUDA_CUDA_CROSS_ENTROPY_H_
+#define FSDP_NN_CUDA_CUDA_CROSS_ENTROPY_H_
+
+#include "fsdp/cuda/kernel_refusal.h"
+#include "fsdp/tensor/tensor.h"
+
+struct CUstream_st;
+
+namespace fsdp {
+
+// A target that is not a class is written to `refusal`; the loss is then NaN. `row_losses` has room for one each.
+void CudaCrossEntropy(const Tensor& logits, const Tensor& targets, const Tensor& loss, const Tensor& statistics,
+                      double* row_losses, KernelRefusal* refusal, CUstream_st* stream);
+
+void CudaCrossEntropyBackward(const Tensor& logits, const Tensor& targets, const Tensor& statistics, float scale,
+                              const Tensor& grad_logits, CUstream_st* stream);
+
+}  // namespace fsdp
+
+#endif  // FSDP_NN_CUDA_CUDA_CROSS_ENTROPY_H_

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The elementwise kernels of nn/ops/layer_ops.h on a CUDA device. Each puts one kernel on `stream`; operands are right,
+// and all of one dtype.
+#ifndef FSDP_NN_CUDA_CUDA_ELEMENTWISE_H_
+#define FSDP_NN_CUDA_CUDA_ELEMENTWISE_H_
+
+#include "fsdp/nn/ops/kernel_options.h"
+#include "fsdp/tensor/tensor.h"
+
+struct CUstream_st;
+
+namespace fsdp {
+
+void CudaAdd(const Tensor& a, const Tensor& b, const Tensor& out, CUstream_st* stream);
+
+void CudaActivate(ActivationKind kind, const Tensor& x, const Tensor& out, CUstream_st* stream);
+void CudaActivateBackward(ActivationKind kind, const Tensor& grad_out, const Tensor& x, const Tensor& grad_x,
+                          CUstream_st* stream);
+
+void CudaActivateGated(ActivationKind kind, const Tensor& gate, const Tensor& up, const Tensor& out,
+                       CUstream_st* stream);
+void CudaActivateGatedBackward(ActivationKind kind, const Tensor& grad_out, const Tensor& gate, const Tensor& up,
+                               const Tensor& grad_gate, const Tensor& grad_up, CUstream_st* stream);
+
+}  // namespace fsdp
+
+#endif  // FSDP_NN_CUDA_CUDA_ELEMENTWISE_H_

@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/nn/cuda/cuda_layer_ops.h"
+
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "fsdp/cuda/cuda_status.h"
+#include "fsdp/cuda/cuda_stream.h"
+#include "fsdp/cuda/kernel_failure.h"
+#include "fsdp/nn/cuda/cuda_attention.h"
+#include "fsdp/nn/cuda/cuda_column_sums.h"
+#include "fsdp/nn/cuda/cuda_cross_entropy.h"
+#include "fsdp/nn/cuda/cuda_elementwise.h"
+#include "fsdp/nn/cuda/cuda_embedding.h"
+#include "fsdp/nn/cuda/cuda_norm.h"
+#include "fsdp/nn/cuda/cuda_rotation.h"
+#include "fsdp/nn/ops/registered_layer_ops.h"
+
+namespace fsdp {
+namespace {
+
+[[maybe_unused]] const bool registered =
+    RegisterLayerOps(DeviceType::kCuda,
+                     [](const Device&) -> std::unique_ptr<const LayerOps> { return std::make_unique<CudaLayerOps>(); });
+
+// Puts `launch(stream)` on `stream`; `kernel` names it in errors.
+template <typename F>
+void Issue(const char* kernel, std::initializer_list<const Tensor*> operands, Stream& stream, F launch) {
+  CudaStream& on = CudaStream::Of(stream);
+  std::vector<Buffer> uses;
+  for (const Tensor* t : operands) uses.push_back(t->buffer());
+  on.Issue(std::move(uses), [launch = std::move(launch), kernel, device = on.ordinal()](CUstream_st* s) {
+    launch(s);
+    return CudaLaunchStatus(kernel, device);
+  });
+}
+
+void Fail(Stream& stream, absl::Status status) {
+  stream.Run([status = std::move(status)] { return status; });
+}
+
+// The same with `nbytes` of the stream's workspace: `launch(memory, stream)`.
+template <typename F>
+void IssueWithWorkspace(const char* kernel, int64_t nbytes, std::initializer_list<const Tensor*> operands,
+                        Stream& stream, F launch) {
+  CudaStream& on = CudaStream::Of(stream);
+  absl::StatusOr<Buffer> workspace = on.Workspace(nbytes);
+  if (!workspace.ok()) return Fail(stream, workspace.status());
+  std::vector<Buffer> uses = {*workspace};
+  for (const Tensor* t : operands) uses.push_back(t->buffer());
+  on.Issue(std::move(uses),
+           [launch = std::move(launch), kernel, device = on.ordinal(), memory = workspace->data()](CUstream_st* s) {
+             launch(memory, s);
+             return CudaLaunchStatus(kernel, device);
+           });
+}
+
+double* AsDoubles(std::byte* memory) { return reinterpret_cast<double*>(memory); }
+
+bool HasKernels(const AttentionShape& shape, Stream& stream) {
+  if (shape.head_dim <= kMaxCudaHeadDim) return true;
+  Fail(stream, absl::UnimplementedError(absl::StrCat("attention: head_dim ", shape.head_dim,
+                                                     ": a CUDA device has kernels up to ", kMaxCudaHeadDim)));
+  return false;
+}
+
+}  // namespace
+
+CudaLayerOps::CudaLayerOps() : matmul_(std::make_shared<CudaMatmul>()) {}
+
+void CudaLayerOps::Embedding(const Tensor& tokens, const Tensor& table, const Tensor& out, Stream& stream) const {
+  absl::StatusOr<std::shared_ptr<KernelFailure>> failure = CudaStream::Of(stream).kernel_failure();
+  if (!failure.ok()) return Fail(stream, failure.status());
+  Issue("embedding", {&tokens, &table, &out}, stream,
+        [=, failure = *failure](CUstream_st* s) { CudaEmbedding(tokens, table, out, failure->refusal(), s); });
+}
+
+void CudaLayerOps::EmbeddingBackward(const Tensor& tokens, const Tensor& grad_out, std::optional<int64_t> padding_idx,
+                                     const Tensor& grad_table, Stream& stream) const {
+  IssueWithWorkspace("embedding backward", EmbeddingBackwardBytes(tokens.numel()), {&tokens, &grad_out, &grad_table},
+                     stream, [=](std::byte* memory, CUstream_st* s) {
+                       CudaEmbeddingBackward(tokens, grad_out, padding_idx, grad_table, memory, s);
+                     });
+}
+
+void CudaLayerOps::Matmul(const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor& c,
+                          const MatmulOptions& options, Stream& stream) const {
+  CudaStream& on = CudaStream::Of(stream);
+  absl::StatusOr<Buffer> workspace = on.Workspace(CudaMatmul::kWorkspaceBytes);
+  if (!workspace.ok()) return Fail(stream, workspace.status());
+  const Gemm gemm = {.m = c.shape().dim(0),
+                     .n = c.shape().dim(1),
+                     .k = a.shape().dim(options.transpose_a ? 0 : 1),
+                     .a = a.data(),
+                     .b = b.data(),
+                     .bias = bias.defined() ? bias.data() : nullptr,
+                     .c = c.data(),
+                     .lda = a.shape().dim(1),
+                     .ldb = b.shape().dim(1),
+                     .ldc = c.shape().dim(1),
+                     .dtype = a.dtype(),
+                     .c_dtype = c.dtype(),
+                     .transpose_a = options.transpose_a,
+                     .transpose_b = options.transpose_b,
+                     .accumulate = options.accumulate};
+  on.Issue(
+      {a.buffer(), b.buffer(), bias.buffer(), c.buffer(), *workspace},
+      [gemm, matmul = matmul_, workspace = *workspace](CUstream_st* s) { return matmul->Run(gemm, workspace, s); });
+}
+
+void CudaLayerOps::BiasBackward(const Tensor& grad_out, const Tensor& grad_bias, Stream& stream) const {
+  IssueWithWorkspace(
+      "bias backward", ColumnSumsBytes(grad_out.shape().dim(0), grad_bias.numel()), {&grad_out, &grad_bias}, stream,
+      [=](std::byte* memory, CUstream_st* s) { CudaBiasBackward(grad_out, grad_bias, AsDoubles(memory), s); });
+}
+
+void CudaLayerOps::Add(const Tensor& a, const Tensor& b, const Tensor& out, Stream& stream) const {
+  Issue("add", {&a, &b, &out}, stream, [=](CUstream_st* s) { CudaAdd(a, b, out, s); });
+}
+
+void CudaLayerOps::LayerNorm(const Tensor& x, const Tensor& weight, const Tensor& bias, float eps, const Tensor& out,
+                             const Tensor& mean, const Tensor& rstd, Stream& stream) const {
+  Issue("layer norm", {&x, &weight, &bias, &out, &mean, &rstd}, stream,
+        [=](CUstream_st* s) { CudaLayerNorm(x, weight, bias, eps, out, mean, rstd, s); });
+}
+
+void CudaLayerOps::LayerNormBackward(const Tensor& grad_out, const Tensor& x, const Tensor& weight, const Tensor& mean,
+                                     const Tensor& rstd, const Tensor& grad_x, const Tensor& grad_weight,
+                                     const Tensor& grad_bias, Stream& stream) const {
+  IssueWithWorkspace("layer norm backward", 2 * ColumnSumsBytes(x.shape().dim(0), x.shape().dim(1)),
+                     {&grad_out, &x, &weight, &mean, &rstd, &grad_x, &grad_weight, &grad_bias}, stream,
+                     [=](std::byte* memory, CUstream_st* s) {
+                       if (grad_weight.defined() || grad_bias.defined()) {
+                         CudaNormParameterGrads(grad_out, x, mean.data_as<const double>(), rstd.data_as<const double>(),
+                                                grad_weight, grad_bias, AsDoubles(memory), s);
+                       }
+                       CudaLayerNormBackward(grad_out, x, weight, mean, rstd, grad_x, s);
+                     });
+}
+
+void CudaLayerOps::RmsNorm(const Tensor& x, const Tensor& weight, float eps, const Tensor& out, const Tensor& rstd,
+                           Stream& stream) const {
+  Issue("rms norm", {&x, &weight, &out, &rstd}, stream,
+        [=](CUstream_st* s) { CudaRmsNorm(x, weight, eps, out, rstd, s); });
+}
+
+void CudaLayerOps::RmsNormBackward(const Tensor& grad_out, const Tensor& x, const Tensor& weight, const Tensor& rstd,
+                                   const Tensor& grad_x, const Tensor& grad_weight, Stream& stream) const {
+  IssueWithWorkspace("rms norm backward", 2 * ColumnSumsBytes(x.shape().dim(0), x.shape().dim(1)),
+                     {&grad_out, &x, &weight, &rstd, &grad_x, &grad_weight}, stream,
+                     [=](std::byte* memory, CUstream_st* s) {
+                       if (grad_weight.defined()) {
+                         CudaNormParameterGrads(grad_out, x, nullptr, rstd.data_as<const double>(), grad_weight,
+                                                Tensor(), AsDoubles(memory), s);
+                       }
+                       CudaRmsNormBackward(grad_out, x, weight, rstd, grad_x, s);
+                     });
+}
+
+void CudaLayerOps::Activate(ActivationKind kind, const Tensor& x, const Tensor& out, Stream& stream) const {
+  Issue("activation", {&x, &out}, stream, [=](CUstream_st* s) { CudaActivate(kind, x, out, s); });
+}
+
+void CudaLayerOps::ActivateBackward(ActivationKind kind, const Tensor& grad_out, const Tensor& x, const Tensor& grad_x,
+                                    Stream& stream) const {
+  Issue("activation backward", {&grad_out, &x, &grad_x}, stream,
+        [=](CUstream_st* s) { CudaActivateBackward(kind, grad_out, x, grad_x, s); });
+}
+
+void CudaLayerOps::ActivateGated(ActivationKind kind, const Tensor& gate, const Tensor& up, const Tensor& out,
+                                 Stream& stream) const {
+  Issue("gated activation", {&gate, &up, &out}, stream,
+        [=](CUstream_st* s) { CudaActivateGated(kind, gate, up, out, s); });
+}
+
+void CudaLayerOps::ActivateGatedBackward(ActivationKind kind, const Tensor& grad_out, const Tensor& gate,
+                                         const Tensor& up, const Tensor& grad_gate, const Tensor& grad_up,
+                                         Stream& stream) const {
+  Issue("gated activation backward", {&grad_out, &gate, &up, &grad_gate, &grad_up}, stream,
+        [=](CUstream_st* s) { CudaActivateGatedBackward(kind, grad_out, gate, up, grad_gate, grad_up, s); });
+}
+
+void CudaLayerOps::RotateQkv(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& rotation,
+                             const AttentionShape& shape, const Tensor& qkv, Stream& stream) const {
+  Issue("rotation", {&q, &k, &v, &rotation, &qkv}, stream,
+        [=](CUstream_st* s) { CudaRotateQkv(q, k, v, rotation, shape, qkv, s); });
+}
+
+void CudaLayerOps::RotateQkvBackward(const Tensor& grad_qkv, const Tensor& rotation, const AttentionShape& shape,
+                                     const Tensor& grad_q, const Tensor& grad_k, const Tensor& grad_v,
+                                     Stream& stream) const {
+  Issue("rotation backward", {&grad_qkv, &rotation, &grad_q, &grad_k, &grad_v}, stream,
+        [=](CUstream_st* s) { CudaRotateQkvBackward(grad_qkv, rotation, shape, grad_q, grad_k, grad_v, s); });
+}
+
+void CudaLayerOps::CausalAttention(const Tensor& qkv, const AttentionShape& shape, const Tensor& out,
+                                   const Tensor& statistics, Stream& stream) const {
+  if (!HasKernels(shape, stream)) return;
+  Issue("attention", {&qkv, &out, &statistics}, stream,
+        [=](CUstream_st* s) { CudaCausalAttention(qkv, shape, out, statistics, s); });
+}
+
+void CudaLayerOps::CausalAttentionBackward(const Tensor& grad_out, const Tensor& qkv, const Tensor& statistics,
+                                           const AttentionShape& shape, const Tensor& grad_qkv, Stream& stream) const {
+  if (!HasKernels(shape, stream)) return;
+  IssueWithWorkspace("attention backward", CudaAttentionBackwardBytes(shape), {&grad_out, &qkv, &statistics, &grad_qkv},
+                     stream, [=](std::byte* memory, CUstream_st* s) {
+                       CudaCausalAttentionBackward(grad_out, qkv, statistics, shape, grad_qkv, memory, s);
+                     });
+}
+
+void CudaLayerOps::CrossEntropy(const Tensor& logits, const Tensor& targets, const Tensor& loss,
+                                const Tensor& statistics, Stream& stream) const {
+  absl::StatusOr<std::shared_ptr<KernelFailure>> failure = CudaStream::Of(stream).kernel_failure();
+  if (!failure.ok()) return Fail(stream, failure.status());
+  IssueWithWorkspace("cross entropy", targets.numel() * static_cast<int64_t>(sizeof(double)),
+                     {&logits, &targets, &loss, &statistics}, stream,
+                     [=, failure = *failure](std::byte* memory, CUstream_st* s) {
+                       CudaCrossEntropy(logits, targets, loss, statistics, AsDoubles(memory), failure->refusal(), s);
+                     });
+}
+
+void CudaLayerOps::CrossEntropyBackward(const Tensor& logits, const Tensor& targets, const Tensor& statistics,
+                                        float scale, const Tensor& grad_logits, Stream& stream) const {
+  Issue("cross entropy backward", {&logits, &targets, &statistics, &grad_logits}, stream,
+        [=](CUstream_st* s) { CudaCrossEntropyBackward(logits, targets, statistics, scale, grad_logits, s); });
+}
+
+}  // namespace fsdp

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// CudaMatmul: matrix products on a CUDA device by cuBLASLt, with sums in float32 (float32 operands are not rounded to
+// TF32). The bias is added, and a gradient accumulated, by the product's own epilogue. The algorithm for a shape is
+// chosen once and kept: one and the same in every run on one kind of GPU. Thread-safe.
+#ifndef FSDP_NN_CUDA_CUDA_MATMUL_H_
+#define FSDP_NN_CUDA_CUDA_MATMUL_H_
+
+#include <map>
+#include <memory>
+#include <mutex>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "fsdp/nn/ops/gemm.h"
+#include "fsdp/tensor/buffer.h"
+
+struct CUstream_st;
+struct cublasLtContext;
+
+namespace fsdp {
+
+class CudaMatmul {
+ public:
+  // cuBLASLt's own recommendation for current GPUs.
+  static constexpr int64_t kWorkspaceBytes = int64_t{32} << 20;
+
+  CudaMatmul();
+  ~CudaMatmul();
+
+  // Puts `gemm`, of device addresses, on `stream` of the current device. kUnimplemented names a shape that cuBLASLt has
+  // no algorithm for. c_dtype must be dtype.
+  absl::Status Run(const Gemm& gemm, const Buffer& workspace, CUstream_st* stream);
+
+ private:
+  struct Plan;
+  struct PlanKey;
+
+  absl::StatusOr<const Plan*> PlanFor(const Gemm& gemm);
+  absl::Status Open();  // once
+
+  std::mutex mutex_;
+  cublasLtContext* handle_ = nullptr;                     // guarded by mutex_ until it is made
+  std::map<PlanKey, std::unique_ptr<const Plan>> plans_;  // guarded by mutex_
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_NN_CUDA_CUDA_MATMUL_H_

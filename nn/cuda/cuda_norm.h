@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Layer norm and RMS norm on a CUDA device, a warp for each row; see nn/ops/layer_ops.h for the contract, and
+// cuda_column_sums.h for the gradients of their parameters. Operands are right.
+#ifndef FSDP_NN_CUDA_CUDA_NORM_H_
+#define FSDP_NN_CUDA_CUDA_NORM_H_
+
+#include "fsdp/tensor/tensor.h"
+
+struct CUstream_st;
+
+namespace fsdp {
+
+void CudaLayerNorm(const Tensor& x, const Tensor& weight, const Tensor& bias, float eps, const Tensor& out,
+                   const Tensor& mean, const Tensor& rstd, CUstream_st* stream);
+void CudaLayerNormBackward(const Tensor& grad_out, const Tensor& x, const Tensor& weight, const Tensor& mean,
+                           const Tensor& rstd, const Tensor& grad_x, CUstream_st* stream);
+
+void CudaRmsNorm(const Tensor& x, const Tensor& weight, float eps, const Tensor& out, const Tensor& rstd,
+                 CUstream_st* stream);
+void CudaRmsNormBackward(const Tensor& grad_out, const Tensor& x, const Tensor& weight, const Tensor& rstd,
+                         const Tensor& grad_x, CUstream_st* stream);
+
+}  // namespace fsdp
+
+#endif  // FSDP_NN_CUDA_CUDA_NORM_H_

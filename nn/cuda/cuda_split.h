@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Split: a float64 as two float32, for the norms: arithmetic of float32 elements with a float64 statistic, without a
+// slow conversion for each element. For .cu files.
+#ifndef FSDP_NN_CUDA_CUDA_SPLIT_H_
+#define FSDP_NN_CUDA_CUDA_SPLIT_H_
+
+#include <cuda_runtime.h>
+
+namespace fsdp {
+
+struct CudaSplit {
+  __device__ explicit CudaSplit(double value)
+      : high(static_cast<float>(value)), low(static_cast<float>(value - static_cast<double>(high))) {}
+  __device__ float SubtractFrom(float v) const { return (v - high) - low; }
+  __device__ float Times(float v) const { return fmaf(v, high, v * low); }
+
+  float high;
+  float low;
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_NN_CUDA_CUDA_SPLIT_H_

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Products of tiles in shared memory, a warp at a time, for attention: c [16, 8 kN] += a [16, kK] b, with c in the
+// lanes' registers as cuda/mma.h lays it out, whatever the dtype: bfloat16 by tensor cores, float32 by multiply-adds.
+// For .cu files.
+#ifndef FSDP_NN_CUDA_CUDA_TILE_PRODUCT_H_
+#define FSDP_NN_CUDA_CUDA_TILE_PRODUCT_H_
+
+#include "fsdp/cuda/mma.h"
+
+namespace fsdp {
+
+// [16, 8 kN] as each lane's share: see TileRow and TileColumn.
+template <int kN>
+using TileSums = float[kN][4];
+
+// Row and column of element `e` of c[n].
+__device__ inline int TileRow(int e) { return static_cast<int>(threadIdx.x) % 32 / 4 + e / 2 * 8; }
+__device__ inline int TileColumn(int n, int e) { return 8 * n + static_cast<int>(threadIdx.x) % 4 * 2 + e % 2; }
+
+// Elements between the rows of a tile of `columns`: a multiple of 16 bytes, and rows begin in different banks.
+template <typename T>
+constexpr int TileStride(int columns) {
+  return columns + 16 / static_cast<int>(sizeof(T));
+}
+
+// b's rows are c's columns where kTransposed (b [8 kN, kK] in memory), else k's (b [kK, 8 kN]).
+template <bool kTransposed, int kN, int kK>
+__device__ inline void MultiplyTiles(const __nv_bfloat16* a, int a_stride, const __nv_bfloat16* b, int b_stride,
+                                     TileSums<kN>& c) {
+  static_assert(kN % 2 == 0 && kK % 16 == 0);
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int row = lane % 8;
+  const int second = lane / 8 % 2 * 8;  // in matrices 1 and 3
+  const int later = lane / 16 * 8;      // in matrices 2 and 3
+#pragma unroll
+  for (int k = 0; k < kK; k += 16) {
+    MmaA a_registers;
+    LoadMatrices<false>(a + (row + second) * a_stride + k + later, a_registers.at);
+#pragma unroll
+    for (int n = 0; n < kN; n += 2) {
+      // Two of c's tiles at once; of each, the first and the last 8 of k.
+      unsigned b_registers[4];
+      if constexpr (kTransposed) {
+        LoadMatrices<false>(b + (8 * n + row + later) * b_stride + k + second, b_registers);
+      } else {
+        LoadMatrices<true>(b + (k + row + second) * b_stride + 8 * n + later, b_registers);
+      }
+      MultiplyAdd(a_registers, {b_registers[0], b_registers[1]}, c[n]);
+      MultiplyAdd(a_registers, {b_registers[2], b_registers[3]}, c[n + 1]);
+    }
+  }
+}
+
+// The tile's sums are added to c as one term each, so that c's error does not grow with every multiply-add.
+template <bool kTransposed, int kN, int kK>
+__device__ inline void MultiplyTiles(const float* a, int a_stride, const float* b, int b_stride, TileSums<kN>& c) {
+  constexpr int kTogether = 4;  // of c's tiles, for each value of a
+  static_assert(kN % kTogether == 0);
+#pragma unroll
+  for (int first_n = 0; first_n < kN; first_n += kTogether) {
+    TileSums<kTogether> sums = {};
+#pragma unroll 4
+    for (int k = 0; k < kK; ++k) {
+      const float first = a[TileRow(0) * a_stride + k];
+      const float last = a[TileRow(2) * a_stride + k];
+#pragma unroll
+      for (int n = 0; n < kTogether; ++n) {
+#pragma unroll
+        for (int j = 0; j < 2; ++j) {
+          const int column = TileColumn(first_n + n, j);
+          const float value = kTransposed ? b[column * b_stride + k] : b[k * b_stride + column];
+          sums[n][j] = fmaf(first, value, sums[n][j]);
+          sums[n][2 + j] = fmaf(last, value, sums[n][2 + j]);
+        }
+      }
+    }
+#pragma unroll
+    for (int n = 0; n < kTogether; ++n) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) c[first_n + n][e] += sums[n][e];
+    }
+  }
+}
+
+}  // namespace fsdp
+
+#endif  // FSDP_NN_CUDA_CUDA_TILE_PRODUCT_H_

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/nn/host/converted_matmul.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <vector>
+
+#include "fsdp/base/status_macros.h"
+#include "fsdp/nn/host/bfloat16_rows.h"
+
+namespace fsdp {
+namespace {
+
+// Large enough that widening is a few percent of multiplying.
+constexpr int64_t kTileM = 512;
+constexpr int64_t kTileN = 1024;
+constexpr int64_t kTileK = 2048;
+
+// One thread's working memory; grows to at most 14 MiB and is kept.
+struct Tiles {
+  std::vector<float> a, b, c;
+
+  static float* Of(std::vector<float>& memory, int64_t numel) {
+    if (static_cast<int64_t>(memory.size()) < numel) memory.resize(numel);
+    return memory.data();
+  }
+};
+
+// A range of rows or columns.
+struct Range {
+  int64_t begin, size;
+};
+
+// The part of an operand of which rows and columns, as used, are given; dense as it lies in memory.
+Rows PartOf(const void* data, int64_t stride, bool transposed, const Range& rows, const Range& cols) {
+  const Range& memory_rows = transposed ? cols : rows;
+  const Range& memory_cols = transposed ? rows : cols;
+  return {.data = const_cast<uint16_t*>(static_cast<const uint16_t*>(data)) + memory_rows.begin * stride +
+                  memory_cols.begin,
+          .rows = memory_rows.size,
+          .cols = memory_cols.size,
+          .stride = stride};
+}
+
+// One tile of the result.
+class Tile {
+ public:
+  Tile(const Gemm& gemm, const Range& m, const Range& n, Tiles& memory) : gemm_(gemm), m_(m), n_(n), memory_(memory) {}
+
+  absl::Status Run(const OneDnnMatmul& float32) {
+    const bool in_place = gemm_.c_dtype == DType::kFloat32;
+    const int64_t offset = m_.begin * gemm_.ldc + n_.begin;
+    float* c = in_place ? static_cast<float*>(gemm_.c) + offset : Tiles::Of(memory_.c, m_.size * n_.size);
+    const int64_t ldc = in_place ? gemm_.ldc : n_.size;
+    const Rows rounded = {.data = static_cast<uint16_t*>(gemm_.c) + (in_place ? 0 : offset),
+                          .rows = m_.size,
+                          .cols = n_.size,
+                          .stride = gemm_.ldc};
+    if (gemm_.accumulate && !in_place) WidenRows(rounded, c);
+    if (gemm_.bias != nullptr) {
+      // Every row begins as the bias, to which the products are added.
+      const Rows bias = {.data = const_cast<uint16_t*>(static_cast<const uint16_t*>(gemm_.bias)) + n_.begin,
+                         .rows = 1,
+                         .cols = n_.size,
+                         .stride = n_.size};
+      for (int64_t r = 0; r < m_.size; ++r) WidenRows(bias, c + r * ldc);
+    }
+    for (int64_t k = 0; k < gemm_.k; k += kTileK) {
+      FSDP_RETURN_IF_ERROR(AddProduct({k, std::min(kTileK, gemm_.k - k)}, c, ldc, float32));
+    }
+    if (!in_place) RoundRows(c, rounded);
+    return absl::OkStatus();
+  }
+
+ private:
+  absl::Status AddProduct(const Range& k, float* c, int64_t ldc, const OneDnnMatmul& float32) {
+    float* a = Tiles::Of(memory_.a, m_.size * k.size);
+    float* b = Tiles::Of(memory_.b, k.size * n_.size);
+    WidenRows(PartOf(gemm_.a, gemm_.lda, gemm_.transpose_a, m_, k), a);
+    WidenRows(PartOf(gemm_.b, gemm_.ldb, gemm_.transpose_b, k, n_), b);
+    return float32.Run({.m = m_.size,
+                        .n = n_.size,
+                        .k = k.size,
+                        .a = a,
+                        .b = b,
+                        .c = c,
+                        .lda = gemm_.transpose_a ? m_.size : k.size,
+                        .ldb = gemm_.transpose_b ? k.size : n_.size,
+                        .ldc = ldc,
+                        .transpose_a = gemm_.transpose_a,
+                        .transpose_b = gemm_.transpose_b,
+                        .accumulate = k.begin > 0 || gemm_.accumulate || gemm_.bias != nullptr});
+  }
+
+  const Gemm& gemm_;
+  const Range m_;
+  const Range n_;
+  Tiles& memory_;
+};
+
+}  // namespace
+
+absl::Status ConvertedMatmul(const Gemm& gemm, const OneDnnMatmul& float32) {
+  thread_local Tiles memory;
+  for (int64_t m = 0; m < gemm.m; m += kTileM) {
+    for (int64_t n = 0; n < gemm.n; n += kTileN) {
+      Tile tile(gemm, {m, std::min(kTileM, gemm.m - m)}, {n, std::min(kTileN, gemm.n - n)}, memory);
+      FSDP_RETURN_IF_ERROR(tile.Run(float32));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace fsdp

@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A bfloat16 matrix product by float32 ones: tile by tile, operands are widened into working memory of some megabytes a
+// thread, multiplied and summed in float32, and the result is rounded once. Tiles depend on the shape alone.
+#ifndef FSDP_NN_HOST_CONVERTED_MATMUL_H_
+#define FSDP_NN_HOST_CONVERTED_MATMUL_H_
+
+#include "absl/status/status.h"
+#include "fsdp/nn/host/onednn_matmul.h"
+#include "fsdp/nn/ops/gemm.h"
+
+namespace fsdp {
+
+// Precondition: gemm.dtype is bfloat16, no dimension is 0.
+absl::Status ConvertedMatmul(const Gemm& gemm, const OneDnnMatmul& float32);
+
+}  // namespace fsdp
+
+#endif  // FSDP_NN_HOST_CONVERTED_MATMUL_H_

@@ -1,0 +1,288 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/nn/host/host_attention.h"
+
+#include <algorithm>
+#include <cstddef>
+
+#include "fsdp/base/status_macros.h"
+#include "fsdp/nn/host/host_elementwise.h"
+#include "fsdp/nn/host/host_softmax.h"
+#include "fsdp/tensor/convert.h"
+
+namespace fsdp {
+namespace {
+
+constexpr int64_t kBlockRows = 128;
+
+int64_t BlockRows(const AttentionShape& shape) { return std::min(kBlockRows, shape.seq_len); }
+
+// Where the parts of the working memory begin, in bytes. Each starts on a cache line.
+struct ScratchLayout {
+  ScratchLayout(const AttentionShape& shape, DType dtype) {
+    const int64_t block = BlockRows(shape) * shape.seq_len;
+    const int64_t rounded = dtype == DType::kBFloat16 ? block * SizeOf(dtype) : 0;
+    const int64_t float_size = SizeOf(DType::kFloat32);
+    scores = Take(block * float_size);
+    grads = Take(block * float_size);
+    rounded_probabilities = Take(rounded);
+    rounded_grads = Take(rounded);
+    grad_kv = Take(2 * shape.seq_len * shape.head_dim * float_size);
+    group_kv = Take(shape.num_heads == shape.kv_heads() ? 0 : 2 * shape.seq_len * shape.head_dim * float_size);
+  }
+
+  int64_t Take(int64_t part_bytes) {
+    const int64_t begin = nbytes;
+    nbytes += (part_bytes + 63) / 64 * 64;
+    return begin;
+  }
+
+  int64_t nbytes = 0;
+  int64_t scores, grads, rounded_probabilities, rounded_grads, grad_kv, group_kv;
+};
+
+// The working memory of one block, and of sums over blocks and heads.
+struct Scratch {
+  Scratch(const AttentionShape& shape, DType dtype, std::byte* memory) {
+    const ScratchLayout layout(shape, dtype);
+    scores = reinterpret_cast<float*>(memory + layout.scores);
+    grads = reinterpret_cast<float*>(memory + layout.grads);
+    if (dtype == DType::kBFloat16) {
+      rounded_probabilities = reinterpret_cast<uint16_t*>(memory + layout.rounded_probabilities);
+      rounded_grads = reinterpret_cast<uint16_t*>(memory + layout.rounded_grads);
+    }
+    grad_kv = reinterpret_cast<float*>(memory + layout.grad_kv);
+    group_kv = reinterpret_cast<float*>(memory + layout.group_kv);
+  }
+
+  float* scores;                              // [rows, keys], then the probabilities
+  float* grads;                               // likewise, of the probabilities, then of the scores
+  uint16_t* rounded_probabilities = nullptr;  // what the matrix products of a bfloat16 model read
+  uint16_t* rounded_grads = nullptr;
+  float* grad_kv;   // [2, seq_len, head_dim]: of the keys, then of the values, summed over blocks
+  float* group_kv;  // the same, summed over the heads of a group; only where there are groups
+};
+
+// One head of one sequence, block by block of its queries.
+class Head {
+ public:
+  Head(const HostMatmul& matmul, const AttentionShape& shape, DType dtype, const Tensor& scratch)
+      : matmul_(matmul),
+        shape_(shape),
+        dtype_(dtype),
+        scratch_(shape, dtype, static_cast<std::byte*>(scratch.data())) {}
+
+  absl::Status Forward(const Tensor& qkv, const Tensor& out, const Tensor& statistics, int64_t batch, int64_t head) {
+    for (int64_t first = 0; first < shape_.seq_len; first += kBlockRows) {
+      const CausalBlock block = BlockAt(first);
+      float* row_statistics = StatisticsAt(statistics, batch, head, first);
+      FSDP_RETURN_IF_ERROR(Scores(qkv, batch, head, block));
+      HostSoftmaxStatistics(block, scratch_.scores, row_statistics);
+      HostProbabilities(block, scratch_.scores, row_statistics, scratch_.rounded_probabilities);
+      FSDP_RETURN_IF_ERROR(matmul_.Run({.m = block.rows,
+                                        .n = shape_.head_dim,
+                                        .k = block.cols,
+                                        .a = Probabilities(),
+                                        .b = KeysAt(qkv, kV, batch, head, 0),
+                                        .c = At(out, 0, batch, head, first),
+                                        .lda = block.cols,
+                                        .ldb = QkvStride(),
+                                        .ldc = Width(),
+                                        .dtype = dtype_,
+                                        .c_dtype = dtype_}));
+    }
+    return absl::OkStatus();
+  }
+
+  // Of all heads that share the key and value number `kv_head`.
+  absl::Status Backward(const Tensor& grad_out, const Tensor& qkv, const Tensor& statistics, const Tensor& grad_qkv,
+                        int64_t batch, int64_t kv_head) {
+    const int64_t numel = 2 * shape_.seq_len * shape_.head_dim;
+    const bool rounds_heads = GroupSize() > 1 && shape_.rounding != AttentionRounding::kFused;
+    std::fill_n(scratch_.grad_kv, numel, 0.0f);
+    if (rounds_heads) std::fill_n(scratch_.group_kv, numel, 0.0f);
+    for (int64_t head = kv_head * GroupSize(); head < (kv_head + 1) * GroupSize(); ++head) {
+      FSDP_RETURN_IF_ERROR(HeadBackward(grad_out, qkv, statistics, grad_qkv, batch, head));
+      if (!rounds_heads) continue;
+      HostAddRounded(dtype_, scratch_.grad_kv, scratch_.group_kv, numel);
+      std::fill_n(scratch_.grad_kv, numel, 0.0f);
+    }
+    const float* sums = rounds_heads ? scratch_.group_kv : scratch_.grad_kv;
+    FSDP_RETURN_IF_ERROR(StoreRows(sums, grad_qkv, kK, batch, kv_head));
+    return StoreRows(sums + numel / 2, grad_qkv, kV, batch, kv_head);
+  }
+
+ private:
+  enum Part : int64_t { kQ = 0, kK = 1, kV = 2 };  // of a row of qkv
+
+  // grad_q, and what this head adds to grad_kv.
+  absl::Status HeadBackward(const Tensor& grad_out, const Tensor& qkv, const Tensor& statistics, const Tensor& grad_qkv,
+                            int64_t batch, int64_t head) {
+    for (int64_t first = 0; first < shape_.seq_len; first += kBlockRows) {
+      const CausalBlock block = BlockAt(first);
+      FSDP_RETURN_IF_ERROR(Scores(qkv, batch, head, block));
+      HostProbabilities(block, scratch_.scores, StatisticsAt(statistics, batch, head, first),
+                        scratch_.rounded_probabilities);
+      FSDP_RETURN_IF_ERROR(BackwardThroughValues(grad_out, qkv, batch, head, block));
+      HostProbabilitiesBackward(block, scratch_.scores, scratch_.grads, GradScores());
+      FSDP_RETURN_IF_ERROR(BackwardThroughScores(qkv, grad_qkv, batch, head, block));
+    }
+    return absl::OkStatus();
+  }
+
+  int64_t GroupSize() const { return shape_.num_heads / shape_.kv_heads(); }
+  int64_t Width() const { return shape_.q_width(); }
+  int64_t QkvStride() const { return shape_.qkv_width(); }
+
+  CausalBlock BlockAt(int64_t first) const {
+    const int64_t rows = std::min(kBlockRows, shape_.seq_len - first);
+    return {.first = first,
+            .rows = rows,
+            .cols = first + rows,
+            .scale = shape_.scale,
+            .dtype = dtype_,
+            .rounding = shape_.rounding};
+  }
+
+  // Row `position` of one head's part in `t`, [B * T, (H + 2 * Hkv) * D] or, with part 0, [B * T, H * D]. `head` counts
+  // heads of q for part 0, else those of k and v.
+  std::byte* At(const Tensor& t, int64_t part, int64_t batch, int64_t head, int64_t position) const {
+    const int64_t row = batch * shape_.seq_len + position;
+    const int64_t stride = t.numel() / (shape_.batch * shape_.seq_len);
+    return static_cast<std::byte*>(t.data()) +
+           (row * stride + FirstColumn(part) + head * shape_.head_dim) * SizeOf(t.dtype());
+  }
+
+  int64_t FirstColumn(int64_t part) const { return part == kQ ? 0 : Width() + (part - 1) * shape_.kv_width(); }
+
+  // Row `position` of the keys (values) that query head `head` reads.
+  std::byte* KeysAt(const Tensor& qkv, Part part, int64_t batch, int64_t head, int64_t position) const {
+    return At(qkv, part, batch, head / GroupSize(), position);
+  }
+
+  float* StatisticsAt(const Tensor& statistics, int64_t batch, int64_t head, int64_t position) const {
+    return statistics.data_as<float>() + 2 * ((batch * shape_.num_heads + head) * shape_.seq_len + position);
+  }
+
+  const void* Probabilities() const {
+    if (dtype_ == DType::kBFloat16) return scratch_.rounded_probabilities;
+    return scratch_.scores;
+  }
+  void* GradScores() const {
+    if (dtype_ == DType::kBFloat16) return scratch_.rounded_grads;
+    return scratch_.grads;
+  }
+
+  // scores = q k^T, in float32.
+  absl::Status Scores(const Tensor& qkv, int64_t batch, int64_t head, const CausalBlock& block) const {
+    return matmul_.Run({.m = block.rows,
+                        .n = block.cols,
+                        .k = shape_.head_dim,
+                        .a = At(qkv, kQ, batch, head, block.first),
+                        .b = KeysAt(qkv, kK, batch, head, 0),
+                        .c = scratch_.scores,
+                        .lda = QkvStride(),
+                        .ldb = QkvStride(),
+                        .ldc = block.cols,
+                        .dtype = dtype_,
+                        .transpose_b = true});
+  }
+
+  // grads = grad_out v^T, and the gradient of v += p^T grad_out.
+  absl::Status BackwardThroughValues(const Tensor& grad_out, const Tensor& qkv, int64_t batch, int64_t head,
+                                     const CausalBlock& block) const {
+    const void* grad_rows = At(grad_out, 0, batch, head, block.first);
+    FSDP_RETURN_IF_ERROR(matmul_.Run({.m = block.rows,
+                                      .n = block.cols,
+                                      .k = shape_.head_dim,
+                                      .a = grad_rows,
+                                      .b = KeysAt(qkv, kV, batch, head, 0),
+                                      .c = scratch_.grads,
+                                      .lda = Width(),
+                                      .ldb = QkvStride(),
+                                      .ldc = block.cols,
+                                      .dtype = dtype_,
+                                      .transpose_b = true}));
+    return matmul_.Run({.m = block.cols,
+                        .n = shape_.head_dim,
+                        .k = block.rows,
+                        .a = Probabilities(),
+                        .b = grad_rows,
+                        .c = scratch_.grad_kv + shape_.seq_len * shape_.head_dim,
+                        .lda = block.cols,
+                        .ldb = Width(),
+                        .ldc = shape_.head_dim,
+                        .dtype = dtype_,
+                        .transpose_a = true,
+                        .accumulate = true});
+  }
+
+  // grad_q = grad_scores k, and the gradient of k += grad_scores^T q.
+  absl::Status BackwardThroughScores(const Tensor& qkv, const Tensor& grad_qkv, int64_t batch, int64_t head,
+                                     const CausalBlock& block) const {
+    FSDP_RETURN_IF_ERROR(matmul_.Run({.m = block.rows,
+                                      .n = shape_.head_dim,
+                                      .k = block.cols,
+                                      .a = GradScores(),
+                                      .b = KeysAt(qkv, kK, batch, head, 0),
+                                      .c = At(grad_qkv, kQ, batch, head, block.first),
+                                      .lda = block.cols,
+                                      .ldb = QkvStride(),
+                                      .ldc = QkvStride(),
+                                      .dtype = dtype_,
+                                      .c_dtype = dtype_}));
+    return matmul_.Run({.m = block.cols,
+                        .n = shape_.head_dim,
+                        .k = block.rows,
+                        .a = GradScores(),
+                        .b = At(qkv, kQ, batch, head, block.first),
+                        .c = scratch_.grad_kv,
+                        .lda = block.cols,
+                        .ldb = QkvStride(),
+                        .ldc = shape_.head_dim,
+                        .dtype = dtype_,
+                        .transpose_a = true,
+                        .accumulate = true});
+  }
+
+  absl::Status StoreRows(const float* rows, const Tensor& grad_qkv, Part part, int64_t batch, int64_t head) const {
+    for (int64_t t = 0; t < shape_.seq_len; ++t) {
+      FSDP_RETURN_IF_ERROR(Convert(DType::kFloat32, rows + t * shape_.head_dim, dtype_,
+                                   At(grad_qkv, part, batch, head, t), shape_.head_dim));
+    }
+    return absl::OkStatus();
+  }
+
+  const HostMatmul& matmul_;
+  const AttentionShape shape_;
+  const DType dtype_;
+  const Scratch scratch_;
+};
+
+}  // namespace
+
+int64_t AttentionScratchBytes(const AttentionShape& shape, DType dtype) { return ScratchLayout(shape, dtype).nbytes; }
+
+absl::Status HostCausalAttention(const HostMatmul& matmul, const Tensor& qkv, const AttentionShape& shape,
+                                 const Tensor& out, const Tensor& statistics, const Tensor& scratch) {
+  Head worker(matmul, shape, qkv.dtype(), scratch);
+  for (int64_t batch = 0; batch < shape.batch; ++batch) {
+    for (int64_t head = 0; head < shape.num_heads; ++head) {
+      FSDP_RETURN_IF_ERROR(worker.Forward(qkv, out, statistics, batch, head));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status HostCausalAttentionBackward(const HostMatmul& matmul, const Tensor& grad_out, const Tensor& qkv,
+                                         const Tensor& statistics, const AttentionShape& shape, const Tensor& grad_qkv,
+                                         const Tensor& scratch) {
+  Head worker(matmul, shape, qkv.dtype(), scratch);
+  for (int64_t batch = 0; batch < shape.batch; ++batch) {
+    for (int64_t kv_head = 0; kv_head < shape.kv_heads(); ++kv_head) {
+      FSDP_RETURN_IF_ERROR(worker.Backward(grad_out, qkv, statistics, grad_qkv, batch, kv_head));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace fsdp

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The host's causal attention; see nn/ops/layer_ops.h for the contract. Blocks of 128 queries by the keys that they can
+// see, so that little is computed only to be masked, each by three or six matrix products on strided views of q, k and
+// v. Runs at once on the calling thread.
+#ifndef FSDP_NN_HOST_HOST_ATTENTION_H_
+#define FSDP_NN_HOST_HOST_ATTENTION_H_
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "fsdp/nn/host/host_matmul.h"
+#include "fsdp/nn/ops/kernel_options.h"
+#include "fsdp/tensor/tensor.h"
+
+namespace fsdp {
+
+// Bytes of working memory for either direction; the caller provides them, uninitialised and aligned to 64.
+int64_t AttentionScratchBytes(const AttentionShape& shape, DType dtype);
+
+absl::Status HostCausalAttention(const HostMatmul& matmul, const Tensor& qkv, const AttentionShape& shape,
+                                 const Tensor& out, const Tensor& statistics, const Tensor& scratch);
+
+absl::Status HostCausalAttentionBackward(const HostMatmul& matmul, const Tensor& grad_out, const Tensor& qkv,
+                                         const Tensor& statistics, const AttentionShape& shape, const Tensor& grad_qkv,
+                                         const Tensor& scratch);
+
+}  // namespace fsdp
+
+#endif  // FSDP_NN_HOST_HOST_ATTENTION_H_

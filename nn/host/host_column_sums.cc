@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/nn/host/host_column_sums.h"
+
+#include <cstddef>
+
+#include "fsdp/tensor/convert.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "nn/host/host_column_sums.cc"
+#include "fsdp/tensor/simd-inl.h"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace fsdp {
+namespace HWY_NAMESPACE {
+
+template <typename T>
+void AddRowLoop(const T* row, float* sums, int64_t n) {
+  const FloatTag d;
+  ForEachVector(n, [&](int64_t i, size_t count) HWY_ATTR {
+    StoreUpTo(d, hn::Add(LoadUpTo(d, sums + i, count), LoadUpTo(d, row + i, count)), sums + i, count);
+  });
+}
+
+void AddRow(DType dtype, const void* row, float* sums, int64_t n) {
+  if (dtype == DType::kBFloat16) {
+    AddRowLoop(static_cast<const uint16_t*>(row), sums, n);
+  } else {
+    AddRowLoop(static_cast<const float*>(row), sums, n);
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace fsdp
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace fsdp {
+
+HWY_EXPORT(AddRow);
+
+void ColumnSums::Add(DType dtype, const void* row) {
+  HWY_DYNAMIC_DISPATCH(AddRow)(dtype, row, partial_.data(), static_cast<int64_t>(partial_.size()));
+  RowDone();
+}
+
+void ColumnSums::RowDone() {
+  if (++rows_in_partial_ == kRowsPerPartial) Flush();
+}
+
+void ColumnSums::Flush() {
+  for (size_t j = 0; j < partial_.size(); ++j) {
+    total_[j] += static_cast<double>(partial_[j]);
+    partial_[j] = 0;
+  }
+  rows_in_partial_ = 0;
+}
+
+void ColumnSums::AddTo(const Tensor& grad) {
+  Flush();
+  for (int64_t j = 0; j < grad.numel(); ++j) {
+    const float sum = static_cast<float>(total_[j]);
+    if (grad.dtype() == DType::kBFloat16) {
+      uint16_t& element = grad.data_as<uint16_t>()[j];
+      element = FloatToBFloat16(BFloat16ToFloat(element) + sum);
+    } else {
+      grad.data_as<float>()[j] += sum;
+    }
+  }
+}
+
+void HostBiasBackward(const Tensor& grad_out, const Tensor& grad_bias) {
+  const int64_t columns = grad_bias.numel();
+  const int64_t rows = columns == 0 ? 0 : grad_out.numel() / columns;
+  ColumnSums sums(columns);
+  for (int64_t r = 0; r < rows; ++r) {
+    sums.Add(grad_out.dtype(), static_cast<const std::byte*>(grad_out.data()) + r * columns * SizeOf(grad_out.dtype()));
+  }
+  sums.AddTo(grad_bias);
+}
+
+}  // namespace fsdp
+#endif  // HWY_ONCE

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// ColumnSums: sums over rows, for the gradients of biases and norm weights. At most 32 rows are summed in float32,
+// those sums in float64, always in row order: accurate however many rows, and the same bits in every run.
+#ifndef FSDP_NN_HOST_HOST_COLUMN_SUMS_H_
+#define FSDP_NN_HOST_HOST_COLUMN_SUMS_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "fsdp/tensor/tensor.h"
+
+namespace fsdp {
+
+class ColumnSums {
+ public:
+  static constexpr int64_t kRowsPerPartial = 32;
+
+  explicit ColumnSums(int64_t columns) : partial_(columns, 0.0f), total_(columns, 0.0) {}
+
+  // Adds a row of float32 or bfloat16.
+  void Add(DType dtype, const void* row);
+
+  // The same in two halves, for a kernel that computes the row as it adds it: it adds to partial(), then calls RowDone.
+  float* partial() { return partial_.data(); }
+  void RowDone();
+
+  // grad[j] += sum of column j, rounded once from float32. `grad` is float32 or bfloat16.
+  void AddTo(const Tensor& grad);
+
+ private:
+  void Flush();
+
+  int64_t rows_in_partial_ = 0;
+  std::vector<float> partial_;
+  std::vector<double> total_;
+};
+
+// grad_bias [N] += column sums of grad_out [M, N]. Float32 or bfloat16, of one dtype.
+void HostBiasBackward(const Tensor& grad_out, const Tensor& grad_bias);
+
+}  // namespace fsdp
+
+#endif  // FSDP_NN_HOST_HOST_COLUMN_SUMS_H_

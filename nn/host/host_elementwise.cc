@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/nn/host/host_elementwise.h"
+
+#include <cmath>
+
+#include "fsdp/tensor/convert.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "nn/host/host_elementwise.cc"
+#include "fsdp/nn/host/exp-inl.h"
+#include "fsdp/tensor/simd-inl.h"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace fsdp {
+namespace HWY_NAMESPACE {
+
+// Each activation: its value, and its value's derivative.
+struct GeluTanhForm {
+  // e^(-2 u) with u = sqrt(2 / pi) (x + 0.044715 x^3), finite so that products with 1 / (1 + e) stay numbers.
+  static HWY_INLINE FloatVec Exponential(FloatTag d, FloatVec x) {
+    const FloatVec cubic = hn::Mul(hn::Mul(hn::Set(d, 0.044715f), hn::Mul(x, x)), x);
+    const FloatVec minus_two_u = hn::Mul(hn::Set(d, -2 * 0.79788456080286535588f), hn::Add(x, cubic));
+    return hn::Min(Exp(d, minus_two_u), hn::Set(d, 3.0e38f));
+  }
+  static HWY_INLINE FloatVec Value(FloatTag d, FloatVec x) {
+    return hn::Div(x, hn::Add(hn::Set(d, 1.0f), Exponential(d, x)));
+  }
+  static HWY_INLINE FloatVec Derivative(FloatTag d, FloatVec x) {
+    const FloatVec one = hn::Set(d, 1.0f);
+    const FloatVec e = Exponential(d, x);
+    const FloatVec s = hn::Div(one, hn::Add(one, e));
+    const FloatVec square = hn::Mul(hn::Set(d, 3 * 0.044715f), hn::Mul(x, x));
+    const FloatVec two_du = hn::Mul(hn::Set(d, 2 * 0.79788456080286535588f), hn::Add(one, square));
+    return hn::Add(s, hn::Mul(hn::Mul(x, two_du), hn::Mul(s, hn::Mul(e, s))));  // e s = 1 - s
+  }
+};
+
+struct Relu {
+  static HWY_INLINE FloatVec Value(FloatTag d, FloatVec x) {
+    return hn::IfThenElse(hn::Lt(x, hn::Zero(d)), hn::Zero(d), x);  // a NaN passes
+  }
+  static HWY_INLINE FloatVec Derivative(FloatTag d, FloatVec x) {
+    return hn::IfThenElse(hn::Le(x, hn::Zero(d)), hn::Zero(d), hn::Set(d, 1.0f));
+  }
+};
+
+struct Silu {
+  static HWY_INLINE FloatVec Exponential(FloatTag d, FloatVec x) {
+    return hn::Min(Exp(d, hn::Neg(x)), hn::Set(d, 3.0e38f));
+  }
+  static HWY_INLINE FloatVec Value(FloatTag d, FloatVec x) {
+    return hn::Div(x, hn::Add(hn::Set(d, 1.0f), Exponential(d, x)));
+  }
+  static HWY_INLINE FloatVec Derivative(FloatTag d, FloatVec x) {
+    const FloatVec one = hn::Set(d, 1.0f);
+    const FloatVec e = Exponential(d, x);
+    const FloatVec s = hn::Div(one, hn::Add(one, e));
+    return hn::Add(s, hn::Mul(x, hn::Mul(s, hn::Mul(e, s))));
+  }
+};
+
+template <typename T>
+void AddLoop(const T* a, const T* b, T* out, int64_t n) {
+  const FloatTag d;
+  ForEachVector(n, [&](int64_t i, size_t count) HWY_ATTR {
+    StoreUpTo(d, hn::Add(LoadUpTo(d, a + i, count), LoadUpTo(d, b + i, count)), out + i, count);
+  });
+}
+
+template <typename T>
+void AddRoundedLoop(const float* term, float* sum, int64_t n) {
+  const FloatTag d;
+  ForEachVector(n, [&](int64_t i, size_t count) HWY_ATTR {
+    const FloatVec rounded = RoundTo<T>(d, LoadUpTo(d, term + i, count));
+    StoreUpTo(d, hn::Add(LoadUpTo(d, sum + i, count), rounded), sum + i, count);
+  });
+}
+
+template <typename F, typename T>
+void ActivateLoop(const T* x, T* out, int64_t n) {
+  const FloatTag d;
+  ForEachVector(n, [&](int64_t i, size_t count)
+                       HWY_ATTR { StoreUpTo(d, F::Value(d, LoadUpTo(d, x + i, count)), out + i, count); });
+}
+
+template <typename F, typename T>
+void ActivateBackwardLoop(const T* grad_out, const T* x, T* grad_x, int64_t n) {
+  const FloatTag d;
+  ForEachVector(n, [&](int64_t i, size_t count) HWY_ATTR {
+    const FloatVec derivative = F::Derivative(d, LoadUpTo(d, x + i, count));
+    StoreUpTo(d, hn::Mul(LoadUpTo(d, grad_out + i, count), derivative), grad_x + i, count);
+  });
+}
+
+template <typename F, typename T>
+void GatedLoop(const T* gate, const T* up, T* out, int64_t n) {
+  const FloatTag d;
+  ForEachVector(n, [&](int64_t i, size_t count) HWY_ATTR {
+    const FloatVec activated = RoundTo<T>(d, F::Value(d, LoadUpTo(d, gate + i, count)));
+    StoreUpTo(d, hn::Mul(activated, LoadUpTo(d, up + i, count)), out + i, count);
+  });
+}
+
+template <typename F, typename T>
+void GatedBackwardLoop(const T* grad_out, const T* gate, const T* up, T* grad_gate, T* grad_up, int64_t n) {
+  const FloatTag d;
+  ForEachVector(n, [&](int64_t i, size_t count) HWY_ATTR {
+    const FloatVec grad = LoadUpTo(d, grad_out + i, count);
+    const FloatVec x = LoadUpTo(d, gate + i, count);
+    const FloatVec grad_activated = RoundTo<T>(d, hn::Mul(grad, LoadUpTo(d, up + i, count)));
+    StoreUpTo(d, hn::Mul(grad, RoundTo<T>(d, F::Value(d, x))), grad_up + i, count);
+    StoreUpTo(d, hn::Mul(grad_activated, F::Derivative(d, x)), grad_gate + i, count);
+  });
+}
+
+template <typename F>
+void GatedAs(const Tensor& gate, const Tensor& up, const Tensor& out) {
+  if (gate.dtype() == DType::kBFloat16) {
+    GatedLoop<F>(gate.data_as<const uint16_t>(), up.data_as<const uint16_t>(), out.data_as<uint16_t>(), gate.numel());
+  } else {
+    GatedLoop<F>(gate.data_as<const float>(), up.data_as<const float>(), out.data_as<float>(), gate.numel());
+  }
+}
+
+template <typename F>
+void GatedBackwardAs(const Tensor& grad_out, const Tensor& gate, const Tensor& up, const Tensor& grad_gate,
+                     const Tensor& grad_up) {
+  if (gate.dtype() == DType::kBFloat16) {
+    GatedBackwardLoop<F>(grad_out.data_as<const uint16_t>(), gate.data_as<const uint16_t>(),
+                         up.data_as<const uint16_t>(), grad_gate.data_as<uint16_t>(), grad_up.data_as<uint16_t>(),
+                         gate.numel());
+  } else {
+    GatedBackwardLoop<F>(grad_out.data_as<const float>(), gate.data_as<const float>(), up.data_as<const float>(),
+                         grad_gate.data_as<float>(), grad_up.data_as<float>(), gate.numel());
+  }
+}
+
+template <typename F>
+void ActivateAs(const Tensor& x, const Tensor& out) {
+  if (x.dtype() == DType::kBFloat16) {
+    ActivateLoop<F>(x.data_as<const uint16_t>(), out.data_as<uint16_t>(), x.numel());
+  } else {
+    ActivateLoop<F>(x.data_as<const float>(), out.data_as<float>(), x.numel());
+  }
+}
+
+template <typename F>
+void ActivateBackwardAs(const Tensor& grad_out, const Tensor& x, const Tensor& grad_x) {
+  if (x.dtype() == DType::kBFloat16) {
+    ActivateBackwardLoop<F>(grad_out.data_as<const uint16_t>(), x.data_as<const uint16_t>(), grad_x.data_as<uint16_t>(),
+                            x.numel());
+  } else {
+    ActivateBackwardLoop<F>(grad_out.data_as<const float>(), x.data_as<const float>(), grad_x.data_as<float>(),
+                            x.numel());
+  }
+}
+
+void AddKernel(const Tensor& a, const Tensor& b, const Tensor& out) {
+  if (a.dtype() == DType::kBFloat16) {
+    AddLoop(a.data_as<const uint16_t>(), b.data_as<const uint16_t>(), out.data_as<uint16_t>(), a.numel());
+  } else {
+    AddLoop(a.data_as<const float>(), b.data_as<const float>(), out.data_as<float>(), a.numel());
+  }
+}
+
+void AddRoundedKernel(DType dtype, const float* term, float* sum, int64_t n) {
+  if (dtype == DType::kBFloat16) return AddRoundedLoop<uint16_t>(term, sum, n);
+  AddRoundedLoop<float>(term, sum, n);
+}
+
+// Precondition of these: not kGeluErf, which has no vector form.
+void ActivateKernel(ActivationKind kind, const Tensor& x, const Tensor& out) {
+  if (kind == ActivationKind::kGeluTanh) return ActivateAs<GeluTanhForm>(x, out);
+  if (kind == ActivationKind::kRelu) return ActivateAs<Relu>(x, out);
+  ActivateAs<Silu>(x, out);
+}
+
+void ActivateBackwardKernel(ActivationKind kind, const Tensor& grad_out, const Tensor& x, const Tensor& grad_x) {
+  if (kind == ActivationKind::kGeluTanh) return ActivateBackwardAs<GeluTanhForm>(grad_out, x, grad_x);
+  if (kind == ActivationKind::kRelu) return ActivateBackwardAs<Relu>(grad_out, x, grad_x);
+  ActivateBackwardAs<Silu>(grad_out, x, grad_x);
+}
+
+void GatedKernel(ActivationKind kind, const Tensor& gate, const Tensor& up, const Tensor& out) {
+  if (kind == ActivationKind::kGeluTanh) return GatedAs<GeluTanhForm>(gate, up, out);
+  if (kind == ActivationKind::kRelu) return GatedAs<Relu>(gate, up, out);
+  GatedAs<Silu>(gate, up, out);
+}
+
+void GatedBackwardKernel(ActivationKind kind, const Tensor& grad_out, const Tensor& gate, const Tensor& up,
+                         const Tensor& grad_gate, const Tensor& grad_up) {
+  if (kind == ActivationKind::kGeluTanh) {
+    return GatedBackwardAs<GeluTanhForm>(grad_out, gate, up, grad_gate, grad_up);
+  }
+  if (kind == ActivationKind::kRelu) return GatedBackwardAs<Relu>(grad_out, gate, up, grad_gate, grad_up);
+  GatedBackwardAs<Silu>(grad_out, gate, up, grad_gate, grad_up);
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace fsdp
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace fsdp {
+namespace {
+
+HWY_EXPORT(AddKernel);
+HWY_EXPORT(AddRoundedKernel);
+HWY_EXPORT(ActivateKernel);
+HWY_EXPORT(ActivateBackwardKernel);
+HWY_EXPORT(GatedKernel);
+HWY_EXPORT(GatedBackwardKernel);
+
+float Get(const Tensor& t, int64_t i) {
+  return t.dtype() == DType::kBFloat16 ? BFloat16ToFloat(t.data_as<uint16_t>()[i]) : t.data_as<float>()[i];
+}
+
+void Set(const Tensor& t, int64_t i, double value) {
+  const float rounded = static_cast<float>(value);
+  if (t.dtype() == DType::kBFloat16) {
+    t.data_as<uint16_t>()[i] = FloatToBFloat16(rounded);
+  } else {
+    t.data_as<float>()[i] = rounded;
+  }
+}
+
+double NormalCdf(double x) { return 0.5 * std::erfc(-x * M_SQRT1_2); }
+
+double NormalDensity(double x) { return 0.5 * M_SQRT1_2 * M_2_SQRTPI * std::exp(-0.5 * x * x); }
+
+// `value` as an element of `t` would hold it.
+float RoundAs(const Tensor& t, double value) {
+  const float rounded = static_cast<float>(value);
+  return t.dtype() == DType::kBFloat16 ? BFloat16ToFloat(FloatToBFloat16(rounded)) : rounded;
+}
+
+}  // namespace
+
+void HostAdd(const Tensor& a, const Tensor& b, const Tensor& out) { HWY_DYNAMIC_DISPATCH(AddKernel)(a, b, out); }
+
+void HostAddRounded(DType dtype, const float* term, float* sum, int64_t n) {
+  HWY_DYNAMIC_DISPATCH(AddRoundedKernel)(dtype, term, sum, n);
+}
+
+void HostActivate(ActivationKind kind, const Tensor& x, const Tensor& out) {
+  if (kind != ActivationKind::kGeluErf) return HWY_DYNAMIC_DISPATCH(ActivateKernel)(kind, x, out);
+  for (int64_t i = 0; i < x.numel(); ++i) Set(out, i, Get(x, i) * NormalCdf(Get(x, i)));
+}
+
+void HostActivateBackward(ActivationKind kind, const Tensor& grad_out, const Tensor& x, const Tensor& grad_x) {
+  if (kind != ActivationKind::kGeluErf) return HWY_DYNAMIC_DISPATCH(ActivateBackwardKernel)(kind, grad_out, x, grad_x);
+  for (int64_t i = 0; i < x.numel(); ++i) {
+    const double value = Get(x, i);
+    Set(grad_x, i, Get(grad_out, i) * (NormalCdf(value) + value * NormalDensity(value)));
+  }
+}
+
+void HostActivateGated(ActivationKind kind, const Tensor& gate, const Tensor& up, const Tensor& out) {
+  if (kind != ActivationKind::kGeluErf) return HWY_DYNAMIC_DISPATCH(GatedKernel)(kind, gate, up, out);
+  for (int64_t i = 0; i < gate.numel(); ++i) {
+    Set(out, i, RoundAs(gate, Get(gate, i) * NormalCdf(Get(gate, i))) * Get(up, i));
+  }
+}
+
+void HostActivateGatedBackward(ActivationKind kind, const Tensor& grad_out, const Tensor& gate, const Tensor& up,
+                               const Tensor& grad_gate, const Tensor& grad_up) {
+  if (kind != ActivationKind::kGeluErf) {
+    return HWY_DYNAMIC_DISPATCH(GatedBackwardKernel)(kind, grad_out, gate, up, grad_gate, grad_up);
+  }
+  for (int64_t i = 0; i < gate.numel(); ++i) {
+    const double value = Get(gate, i);
+    const float grad = Get(grad_out, i);
+    Set(grad_up, i, grad * RoundAs(gate, value * NormalCdf(value)));
+    Set(grad_gate, i, RoundAs(gate, grad * Get(up, i)) * (NormalCdf(value) + value * NormalDensity(value)));
+  }
+}
+
+}  // namespace fsdp
+#endif  // HWY_ONCE

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The host's elementwise kernels. They run at once on the calling thread. Tensors are float32 or bfloat16, of one dtype
+// and one numel (the caller checks); each element is computed in float32 and rounded once.
+#ifndef FSDP_NN_HOST_HOST_ELEMENTWISE_H_
+#define FSDP_NN_HOST_HOST_ELEMENTWISE_H_
+
+#include <cstdint>
+
+#include "fsdp/nn/ops/kernel_options.h"
+#include "fsdp/tensor/tensor.h"
+
+namespace fsdp {
+
+// out = a + b; out may be a or b.
+void HostAdd(const Tensor& a, const Tensor& b, const Tensor& out);
+
+// sum[i] += term[i] rounded to `dtype`.
+void HostAddRounded(DType dtype, const float* term, float* sum, int64_t n);
+
+// out = f(x), and grad_x = grad_out * f'(x). GELU's tanh form is computed as x * sigmoid(2 u), which is the same
+// function without the cancellation of 1 + tanh(u).
+void HostActivate(ActivationKind kind, const Tensor& x, const Tensor& out);
+void HostActivateBackward(ActivationKind kind, const Tensor& grad_out, const Tensor& x, const Tensor& grad_x);
+
+// out = f(gate) * up, with f(gate) rounded to the dtype, and its gradients, rounded where PyTorch's autograd rounds.
+void HostActivateGated(ActivationKind kind, const Tensor& gate, const Tensor& up, const Tensor& out);
+void HostActivateGatedBackward(ActivationKind kind, const Tensor& grad_out, const Tensor& gate, const Tensor& up,
+                               const Tensor& grad_gate, const Tensor& grad_up);
+
+}  // namespace fsdp
+
+#endif  // FSDP_NN_HOST_HOST_ELEMENTWISE_H_

@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/nn/host/host_layer_norm.h"
+
+#include <cmath>
+
+#include "fsdp/nn/host/host_column_sums.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "nn/host/host_layer_norm.cc"
+#include "fsdp/nn/host/split-inl.h"
+#include "fsdp/tensor/simd-inl.h"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace fsdp {
+namespace HWY_NAMESPACE {
+
+template <typename T>
+double RowMean(const T* x, int64_t n) {
+  const FloatTag d;
+  DoubleSum sum;
+  ForEachVector(n, [&](int64_t i, size_t count) HWY_ATTR { sum.Add(LoadUpTo(d, x + i, count)); });
+  return MeanOf(sum, n);
+}
+
+// The biased variance, in a second pass, which does not cancel.
+template <typename T>
+double RowVariance(const T* x, Split mean, int64_t n) {
+  const FloatTag d;
+  DoubleSum sum;
+  ForEachVector(n, [&](int64_t i, size_t count) HWY_ATTR {
+    const FloatVec centered = Subtract(d, LoadUpTo(d, x + i, count), mean);
+    // Lanes past the end hold 0 - mean; they do not count.
+    sum.Add(hn::IfThenElseZero(hn::FirstN(d, count), hn::Mul(centered, centered)));
+  });
+  return MeanOf(sum, n);
+}
+
+template <typename T>
+void ForwardRow(const T* x, const T* weight, const T* bias, Split mean, Split rstd, T* out, int64_t n) {
+  const FloatTag d;
+  ForEachVector(n, [&](int64_t i, size_t count) HWY_ATTR {
+    const FloatVec normed = Multiply(d, Subtract(d, LoadUpTo(d, x + i, count), mean), rstd);
+    StoreUpTo(d, hn::MulAdd(normed, LoadUpTo(d, weight + i, count), LoadUpTo(d, bias + i, count)), out + i, count);
+  });
+}
+
+// With h = (x - mean) rstd and g = grad_out weight:  grad_x = rstd (g - mean(g) - h mean(g h)).
+// The column sums, where wanted, gain grad_out h and grad_out.
+template <typename T>
+void BackwardRow(const T* grad_out, const T* x, const T* weight, Split mean, Split rstd, T* grad_x, float* weight_sums,
+                 float* bias_sums, int64_t n) {
+  const FloatTag d;
+  DoubleSum sum_g;
+  DoubleSum sum_gh;
+  const auto normed = [&](int64_t i, size_t count)
+                          HWY_ATTR { return Multiply(d, Subtract(d, LoadUpTo(d, x + i, count), mean), rstd); };
+  ForEachVector(n, [&](int64_t i, size_t count) HWY_ATTR {
+    const FloatVec dy = LoadUpTo(d, grad_out + i, count);  // 0 past the end, and so is g
+    const FloatVec h = normed(i, count);
+    const FloatVec g = hn::Mul(dy, LoadUpTo(d, weight + i, count));
+    sum_g.Add(g);
+    sum_gh.Add(hn::Mul(g, h));
+    if (weight_sums != nullptr) {
+      StoreUpTo(d, hn::MulAdd(dy, h, LoadUpTo(d, weight_sums + i, count)), weight_sums + i, count);
+    }
+    if (bias_sums != nullptr) StoreUpTo(d, hn::Add(dy, LoadUpTo(d, bias_sums + i, count)), bias_sums + i, count);
+  });
+  const Split mean_g(MeanOf(sum_g, n));
+  const Split mean_gh(MeanOf(sum_gh, n));
+  ForEachVector(n, [&](int64_t i, size_t count) HWY_ATTR {
+    const FloatVec g = hn::Mul(LoadUpTo(d, grad_out + i, count), LoadUpTo(d, weight + i, count));
+    const FloatVec centered = hn::Sub(Subtract(d, g, mean_g), Multiply(d, normed(i, count), mean_gh));
+    StoreUpTo(d, Multiply(d, centered, rstd), grad_x + i, count);
+  });
+}
+
+template <typename T>
+void ForwardRows(const Tensor& x, const Tensor& weight, const Tensor& bias, float eps, const Tensor& out,
+                 const Tensor& mean, const Tensor& rstd) {
+  const int64_t n = weight.numel();
+  for (int64_t r = 0; r < mean.numel(); ++r) {
+    const T* row = x.data_as<const T>() + r * n;
+    const double row_mean = RowMean(row, n);
+    const double row_rstd = 1 / std::sqrt(RowVariance(row, Split(row_mean), n) + static_cast<double>(eps));
+    mean.data_as<double>()[r] = row_mean;
+    rstd.data_as<double>()[r] = row_rstd;
+    ForwardRow(row, weight.data_as<const T>(), bias.data_as<const T>(), Split(row_mean), Split(row_rstd),
+               out.data_as<T>() + r * n, n);
+  }
+}
+
+// `weight_sums` and `bias_sums` may be null.
+template <typename T>
+void BackwardRows(const Tensor& grad_out, const Tensor& x, const Tensor& weight, const Tensor& mean, const Tensor& rstd,
+                  const Tensor& grad_x, ColumnSums* weight_sums, ColumnSums* bias_sums) {
+  const int64_t n = weight.numel();
+  for (int64_t r = 0; r < mean.numel(); ++r) {
+    BackwardRow(grad_out.data_as<const T>() + r * n, x.data_as<const T>() + r * n, weight.data_as<const T>(),
+                Split(mean.data_as<const double>()[r]), Split(rstd.data_as<const double>()[r]),
+                grad_x.data_as<T>() + r * n, weight_sums == nullptr ? nullptr : weight_sums->partial(),
+                bias_sums == nullptr ? nullptr : bias_sums->partial(), n);
+    if (weight_sums != nullptr) weight_sums->RowDone();
+    if (bias_sums != nullptr) bias_sums->RowDone();
+  }
+}
+
+void ForwardKernel(const Tensor& x, const Tensor& weight, const Tensor& bias, float eps, const Tensor& out,
+                   const Tensor& mean, const Tensor& rstd) {
+  if (x.dtype() == DType::kBFloat16) return ForwardRows<uint16_t>(x, weight, bias, eps, out, mean, rstd);
+  ForwardRows<float>(x, weight, bias, eps, out, mean, rstd);
+}
+
+void BackwardKernel(const Tensor& grad_out, const Tensor& x, const Tensor& weight, const Tensor& mean,
+                    const Tensor& rstd, const Tensor& grad_x, ColumnSums* weight_sums, ColumnSums* bias_sums) {
+  if (x.dtype() == DType::kBFloat16) {
+    return BackwardRows<uint16_t>(grad_out, x, weight, mean, rstd, grad_x, weight_sums, bias_sums);
+  }
+  BackwardRows<float>(grad_out, x, weight, mean, rstd, grad_x, weight_sums, bias_sums);
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace fsdp
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace fsdp {
+
+HWY_EXPORT(ForwardKernel);
+HWY_EXPORT(BackwardKernel);
+
+void HostLayerNorm(const Tensor& x, const Tensor& weight, const Tensor& bias, float eps, const Tensor& out,
+                   const Tensor& mean, const Tensor& rstd) {
+  HWY_DYNAMIC_DISPATCH(ForwardKernel)(x, weight, bias, eps, out, mean, rstd);
+}
+
+void HostLayerNormBackward(const Tensor& grad_out, const Tensor& x, const Tensor& weight, const Tensor& mean,
+                           const Tensor& rstd, const Tensor& grad_x, const Tensor& grad_weight,
+                           const Tensor& grad_bias) {
+  ColumnSums weight_sums(grad_weight.defined() ? weight.numel() : 0);
+  ColumnSums bias_sums(grad_bias.defined() ? weight.numel() : 0);
+  HWY_DYNAMIC_DISPATCH(BackwardKernel)
+  (grad_out, x, weight, mean, rstd, grad_x, grad_weight.defined() ? &weight_sums : nullptr,
+   grad_bias.defined() ? &bias_sums : nullptr);
+  if (grad_weight.defined()) weight_sums.AddTo(grad_weight);
+  if (grad_bias.defined()) bias_sums.AddTo(grad_bias);
+}
+
+}  // namespace fsdp
+#endif  // HWY_ONCE

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The host's layer norm; see nn/ops/layer_ops.h for the contract. Runs at once on the calling thread.
+#ifndef FSDP_NN_HOST_HOST_LAYER_NORM_H_
+#define FSDP_NN_HOST_HOST_LAYER_NORM_H_
+
+#include "fsdp/tensor/tensor.h"
+
+namespace fsdp {
+
+// x [M, C], weight and bias [C], out [M, C] of one dtype, float32 or bfloat16; mean and rstd float64 [M].
+void HostLayerNorm(const Tensor& x, const Tensor& weight, const Tensor& bias, float eps, const Tensor& out,
+                   const Tensor& mean, const Tensor& rstd);
+
+// grad_x = ..., grad_weight += ..., grad_bias += ...; the last two may be undefined.
+void HostLayerNormBackward(const Tensor& grad_out, const Tensor& x, const Tensor& weight, const Tensor& mean,
+                           const Tensor& rstd, const Tensor& grad_x, const Tensor& grad_weight,
+                           const Tensor& grad_bias);
+
+}  // namespace fsdp
+
+#endif  // FSDP_NN_HOST_HOST_LAYER_NORM_H_

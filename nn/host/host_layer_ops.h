@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// HostLayerOps: LayerOps on the host. Each call puts one piece of work on the stream; the work itself is in the
+// host_*.h beside this file.
+#ifndef FSDP_NN_HOST_HOST_LAYER_OPS_H_
+#define FSDP_NN_HOST_HOST_LAYER_OPS_H_
+
+#include <memory>
+
+#include "fsdp/nn/host/host_matmul.h"
+#include "fsdp/nn/ops/layer_ops.h"
+
+namespace fsdp {
+
+// Operands must be right: behind CheckedLayerOps, as LayerOpsFor gives it.
+class HostLayerOps final : public LayerOps {
+ public:
+  explicit HostLayerOps(int kernel_threads);
+
+  void Embedding(const Tensor& tokens, const Tensor& table, const Tensor& out, Stream& stream) const override;
+  void EmbeddingBackward(const Tensor& tokens, const Tensor& grad_out, std::optional<int64_t> padding_idx,
+                         const Tensor& grad_table, Stream& stream) const override;
+  void Matmul(const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor& c, const MatmulOptions& options,
+              Stream& stream) const override;
+  void BiasBackward(const Tensor& grad_out, const Tensor& grad_bias, Stream& stream) const override;
+  void Add(const Tensor& a, const Tensor& b, const Tensor& out, Stream& stream) const override;
+  void LayerNorm(const Tensor& x, const Tensor& weight, const Tensor& bias, float eps, const Tensor& out,
+                 const Tensor& mean, const Tensor& rstd, Stream& stream) const override;
+  void LayerNormBackward(const Tensor& grad_out, const Tensor& x, const Tensor& weight, const Tensor& mean,
+                         const Tensor& rstd, const Tensor& grad_x, const Tensor& grad_weight, const Tensor& grad_bias,
+                         Stream& stream) const override;
+  void RmsNorm(const Tensor& x, const Tensor& weight, float eps, const Tensor& out, const Tensor& rstd,
+               Stream& stream) const override;
+  void RmsNormBackward(const Tensor& grad_out, const Tensor& x, const Tensor& weight, const Tensor& rstd,
+                       const Tensor& grad_x, const Tensor& grad_weight, Stream& stream) const override;
+  void Activate(ActivationKind kind, const Tensor& x, const Tensor& out, Stream& stream) const override;
+  void ActivateBackward(ActivationKind kind, const Tensor& grad_out, const Tensor& x, const Tensor& grad_x,
+                        Stream& stream) const override;
+  void ActivateGated(ActivationKind kind, const Tensor& gate, const Tensor& up, const Tensor& out,
+                     Stream& stream) const override;
+  void ActivateGatedBackward(ActivationKind kind, const Tensor& grad_out, const Tensor& gate, const Tensor& up,
+                             const Tensor& grad_gate, const Tensor& grad_up, Stream& stream) const override;
+  void RotateQkv(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& rotation, const AttentionShape& shape,
+                 const Tensor& qkv, Stream& stream) const override;
+  void RotateQkvBackward(const Tensor& grad_qkv, const Tensor& rotation, const AttentionShape& shape,
+                         const Tensor& grad_q, const Tensor& grad_k, const Tensor& grad_v,
+                         Stream& stream) const override;
+  void CausalAttention(const Tensor& qkv, const AttentionShape& shape, const Tensor& out, const Tensor& statistics,
+                       Stream& stream) const override;
+  void CausalAttentionBackward(const Tensor& grad_out, const Tensor& qkv, const Tensor& statistics,
+                               const AttentionShape& shape, const Tensor& grad_qkv, Stream& stream) const override;
+  void CrossEntropy(const Tensor& logits, const Tensor& targets, const Tensor& loss, const Tensor& statistics,
+                    Stream& stream) const override;
+  void CrossEntropyBackward(const Tensor& logits, const Tensor& targets, const Tensor& statistics, float scale,
+                            const Tensor& grad_logits, Stream& stream) const override;
+
+ private:
+  std::shared_ptr<const HostMatmul> matmul_;  // shared with the work on streams
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_NN_HOST_HOST_LAYER_OPS_H_

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The host's rotary position embedding; see RotateQkv in nn/ops/layer_ops.h for the contract. Runs at once on the
+// calling thread.
+#ifndef FSDP_NN_HOST_HOST_ROTATION_H_
+#define FSDP_NN_HOST_HOST_ROTATION_H_
+
+#include "fsdp/nn/ops/kernel_options.h"
+#include "fsdp/tensor/tensor.h"
+
+namespace fsdp {
+
+// All of one dtype, float32 or bfloat16, dense, of the sizes that `shape` says.
+void HostRotateQkv(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& rotation,
+                   const AttentionShape& shape, const Tensor& qkv);
+
+void HostRotateQkvBackward(const Tensor& grad_qkv, const Tensor& rotation, const AttentionShape& shape,
+                           const Tensor& grad_q, const Tensor& grad_k, const Tensor& grad_v);
+
+}  // namespace fsdp
+
+#endif  // FSDP_NN_HOST_HOST_ROTATION_H_

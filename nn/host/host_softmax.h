@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The elementwise part of causal attention on the host: rows of scores to probabilities, and back, in float32, rounded
+// on the way as AttentionRounding says. A block is `rows`
+// queries, of which the first is number `first` of its sequence, by `cols` keys, dense; query i sees keys 0 to i. What
+// lies beyond is written as 0 and never read. Runs at once on the calling thread.
+#ifndef FSDP_NN_HOST_HOST_SOFTMAX_H_
+#define FSDP_NN_HOST_HOST_SOFTMAX_H_
+
+#include <cstdint>
+
+#include "fsdp/nn/ops/kernel_options.h"
+#include "fsdp/tensor/dtype.h"
+
+namespace fsdp {
+
+struct CausalBlock {
+  int64_t first = 0;
+  int64_t rows = 0;
+  int64_t cols = 0;               // at least first + rows
+  float scale = 1;                // of the scores; positive
+  DType dtype = DType::kFloat32;  // of the model
+  AttentionRounding rounding = AttentionRounding::kFused;
+};
+
+// statistics[2 r], [2 r + 1] = maximum and 1 / sum of e^(scale * score - maximum) of row r.
+void HostSoftmaxStatistics(const CausalBlock& block, const float* scores, float* statistics);
+
+// scores[r] = e^(scale * scores[r] - maximum) / sum, in place, and the same rounded to bfloat16 where `rounded` is not
+// null.
+void HostProbabilities(const CausalBlock& block, float* scores, const float* statistics, uint16_t* rounded);
+
+// Gradient of the scores from that of the probabilities: scale * p * (grad - sum(p * grad)), row by row, to
+// `grad_scores` in the model's dtype; may be `grad` where that is float32.
+void HostProbabilitiesBackward(const CausalBlock& block, const float* probabilities, const float* grad,
+                               void* grad_scores);
+
+}  // namespace fsdp
+
+#endif  // FSDP_NN_HOST_HOST_SOFTMAX_H_

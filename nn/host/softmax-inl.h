@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The pieces of a softmax over one row, for Highway kernels: its maximum, and the sum of exponentials, summed in
+// float64. A NaN in the row makes the sum NaN.
+#if defined(FSDP_NN_HOST_SOFTMAX_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef FSDP_NN_HOST_SOFTMAX_INL_H_
+#undef FSDP_NN_HOST_SOFTMAX_INL_H_
+#else
+#define FSDP_NN_HOST_SOFTMAX_INL_H_
+#endif
+
+#include <limits>
+
+#include "fsdp/nn/host/exp-inl.h"
+#include "fsdp/tensor/simd-inl.h"
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace fsdp {
+namespace HWY_NAMESPACE {
+
+// What is kept of a row: probabilities are e^(x - maximum) * inverse_sum.
+struct SoftmaxStatistics {
+  float maximum;
+  float inverse_sum;
+};
+
+template <typename T>
+HWY_INLINE float RowMaximum(const T* x, int64_t n) {
+  const FloatTag d;
+  const float lowest = -std::numeric_limits<float>::infinity();
+  FloatVec maximum = hn::Set(d, lowest);
+  ForEachVector(
+      n, [&](int64_t i, size_t count) HWY_ATTR { maximum = hn::Max(maximum, LoadUpTo(d, x + i, count, lowest)); });
+  return hn::GetLane(hn::MaxOfLanes(d, maximum));
+}
+
+// Sum of e^(x - maximum).
+template <typename T>
+HWY_INLINE double RowExpSum(const T* x, float maximum, int64_t n) {
+  const FloatTag d;
+  DoubleSum sum;
+  const float lowest = -std::numeric_limits<float>::infinity();
+  ForEachVector(n, [&](int64_t i, size_t count) HWY_ATTR {
+    const FloatVec centered = hn::Sub(LoadUpTo(d, x + i, count, lowest), hn::Set(d, maximum));
+    sum.Add(Exp(d, centered));  // e^-inf = 0 past the end
+  });
+  return sum.Total();
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace fsdp
+HWY_AFTER_NAMESPACE();
+
+#endif  // FSDP_NN_HOST_SOFTMAX_INL_H_

@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/nn/ops/checked_layer_ops.h"
+
+#include "absl/strings/str_cat.h"
+#include "fsdp/nn/ops/operand_check.h"
+
+namespace fsdp {
+namespace {
+
+int64_t Rows(const Tensor& t) { return t.shape().rank() == 2 ? t.shape().dim(0) : 0; }
+int64_t Cols(const Tensor& t) { return t.shape().rank() == 2 ? t.shape().dim(1) : 0; }
+
+void CheckGroups(const AttentionShape& shape, OperandCheck& check) {
+  if (shape.num_heads % shape.kv_heads() == 0) return;
+  check.Fail(absl::StrCat("num_heads ", shape.num_heads, " is not a multiple of num_kv_heads ", shape.kv_heads()));
+}
+
+void CheckAttention(const AttentionShape& shape, const Tensor& qkv, const Tensor& heads, const Tensor& statistics,
+                    OperandCheck& check) {
+  const int64_t tokens = shape.batch * shape.seq_len;
+  check.FloatDType({&qkv, &heads});
+  CheckGroups(shape, check);
+  check.Numel("qkv", qkv, tokens * shape.qkv_width());
+  check.Numel("heads", heads, tokens * shape.q_width());
+  check.Numel("statistics", statistics, DType::kFloat32, tokens * shape.num_heads * 2);
+}
+
+void CheckRotation(const AttentionShape& shape, const Tensor& q, const Tensor& k, const Tensor& v,
+                   const Tensor& rotation, const Tensor& qkv, OperandCheck& check) {
+  const int64_t tokens = shape.batch * shape.seq_len;
+  check.FloatDType({&q, &k, &v, &rotation, &qkv});
+  if (shape.head_dim % 2 != 0) check.Fail(absl::StrCat("head_dim ", shape.head_dim, " is odd"));
+  check.Numel("q", q, tokens * shape.q_width());
+  check.Numel("k", k, tokens * shape.kv_width());
+  check.Numel("v", v, tokens * shape.kv_width());
+  check.Numel("qkv", qkv, tokens * shape.qkv_width());
+  check.Matrix("rotation", rotation, shape.head_dim);
+  if (Rows(rotation) < shape.seq_len) {
+    check.Fail(absl::StrCat("rotation ", rotation.shape().ToString(), ", wanted at least ", shape.seq_len, " rows"));
+  }
+}
+
+}  // namespace
+
+void CheckedLayerOps::Embedding(const Tensor& tokens, const Tensor& table, const Tensor& out, Stream& stream) const {
+  OperandCheck check("embedding");
+  check.Matrix("table", table);
+  check.FloatDType({&table, &out});
+  check.Numel("tokens", tokens, DType::kInt32, tokens.numel());
+  check.Numel("out", out, tokens.numel() * Cols(table));
+  if (check.FailsOn(stream)) return;
+  ops_->Embedding(tokens, table, out, stream);
+}
+
+void CheckedLayerOps::EmbeddingBackward(const Tensor& tokens, const Tensor& grad_out,
+                                        std::optional<int64_t> padding_idx, const Tensor& grad_table,
+                                        Stream& stream) const {
+  OperandCheck check("embedding backward");
+  check.Matrix("grad_table", grad_table);
+  check.FloatDType({&grad_out, &grad_table});
+  check.Numel("tokens", tokens, DType::kInt32, tokens.numel());
+  check.Numel("grad_out", grad_out, tokens.numel() * Cols(grad_table));
+  if (check.FailsOn(stream)) return;
+  ops_->EmbeddingBackward(tokens, grad_out, padding_idx, grad_table, stream);
+}
+
+void CheckedLayerOps::Matmul(const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor& c,
+                             const MatmulOptions& options, Stream& stream) const {
+  OperandCheck check("matmul");
+  const int64_t k = options.transpose_a ? Rows(a) : Cols(a);
+  check.Matrix("c", c);
+  check.Matrix("a", a, options.transpose_a ? Rows(c) : k);
+  check.Matrix("b", b, options.transpose_b ? k : Cols(c));
+  check.FloatDType({&a, &b, &c, bias.defined() ? &bias : &c});
+  check.Numel("a", a, Rows(c) * k);
+  check.Numel("b", b, k * Cols(c));
+  if (bias.defined()) check.Numel("bias", bias, Cols(c));
+  if (check.FailsOn(stream)) return;
+  ops_->Matmul(a, b, bias, c, options, stream);
+}
+
+void CheckedLayerOps::BiasBackward(const Tensor& grad_out, const Tensor& grad_bias, Stream& stream) const {
+  OperandCheck check("bias backward");
+  check.Matrix("grad_out", grad_out);
+  check.FloatDType({&grad_out, &grad_bias});
+  check.Numel("grad_bias", grad_bias, Cols(grad_out));
+  if (check.FailsOn(stream)) return;
+  ops_->BiasBackward(grad_out, grad_bias, stream);
+}
+
+void CheckedLayerOps::Add(const Tensor& a, const Tensor& b, const Tensor& out, Stream& stream) const {
+  OperandCheck check("add");
+  check.FloatDType({&a, &b, &out});
+  check.Numel("a", a, out.numel());
+  check.Numel("b", b, out.numel());
+  if (check.FailsOn(stream)) return;
+  ops_->Add(a, b, out, stream);
+}
+
+void CheckedLayerOps::LayerNorm(const Tensor& x, const Tensor& weight, const Tensor& bias, float eps, const Tensor& out,
+                                const Tensor& mean, const Tensor& rstd, Stream& stream) const {
+  OperandCheck check("layer norm");
+  check.Matrix("x", x);
+  check.FloatDType({&x, &weight, &bias, &out});
+  check.Numel("weight", weight, Cols(x));
+  check.Numel("bias", bias, Cols(x));
+  check.Numel("out", out, x.numel());
+  check.Numel("mean", mean, DType::kFloat64, Rows(x));
+  check.Numel("rstd", rstd, DType::kFloat64, Rows(x));
+  if (check.FailsOn(stream)) return;
+  ops_->LayerNorm(x, weight, bias, eps, out, mean, rstd, stream);
+}
+
+void CheckedLayerOps::LayerNormBackward(const Tensor& grad_out, const Tensor& x, const Tensor& weight,
+                                        const Tensor& mean, const Tensor& rstd, const Tensor& grad_x,
+                                        const Tensor& grad_weight, const Tensor& grad_bias, Stream& stream) const {
+  OperandCheck check("layer norm backward");
+  check.Matrix("x", x);
+  check.FloatDType({&grad_out, &x, &weight, &grad_x});
+  check.Numel("grad_out", grad_out, x.numel());
+  check.Numel("weight", weight, Cols(x));
+  check.Numel("mean", mean, DType::kFloat64, Rows(x));
+  check.Numel("rstd", rstd, DType::kFloat64, Rows(x));
+  check.Numel("grad_x", grad_x, x.numel());
+  for (const Tensor* grad : {&grad_weight, &grad_bias}) {
+    if (!grad->defined()) continue;
+    check.FloatDType({&x, grad});
+    check.Numel("grad of weight or bias", *grad, Cols(x));
+  }
+  if (check.FailsOn(stream)) return;
+  ops_->LayerNormBackward(grad_out, x, weight, mean, rstd, grad_x, grad_weight, grad_bias, stream);
+}
+
+void CheckedLayerOps::RmsNorm(const Tensor& x, const Tensor& weight, float eps, const Tensor& out, const Tensor& rstd,
+                              Stream& stream) const {
+  OperandCheck check("rms norm");
+  check.Matrix("x", x);
+  check.FloatDType({&x, &weight, &out});
+  check.Numel("weight", weight, Cols(x));
+  check.Numel("out", out, x.numel());
+  check.Numel("rstd", rstd, DType::kFloat64, Rows(x));
+  if (check.FailsOn(stream)) return;
+  ops_->RmsNorm(x, weight, eps, out, rstd, stream);
+}
+
+void CheckedLayerOps::RmsNormBackward(const Tensor& grad_out, const Tensor& x, const Tensor& weight, const Tensor& rstd,
+                                      const Tensor& grad_x, const Tensor& grad_weight, Stream& stream) const {
+  OperandCheck check("rms norm backward");
+  check.Matrix("x", x);
+  check.FloatDType({&grad_out, &x, &weight, &grad_x});
+  check.Numel("grad_out", grad_out, x.numel());
+  check.Numel("weight", weight, Cols(x));
+  check.Numel("rstd", rstd, DType::kFloat64, Rows(x));
+  check.Numel("grad_x", grad_x, x.numel());
+  if (grad_weight.defined()) {
+    check.FloatDType({&x, &grad_weight});
+    check.Numel("grad_weight", grad_weight, Cols(x));
+  }
+  if (check.FailsOn(stream)) return;
+  ops_->RmsNormBackward(grad_out, x, weight, rstd, grad_x, grad_weight, stream);
+}
+
+void CheckedLayerOps::Activate(ActivationKind kind, const Tensor& x, const Tensor& out, Stream& stream) const {
+  OperandCheck check("activation");
+  check.FloatDType({&x, &out});
+  check.Numel("out", out, x.numel());
+  if (check.FailsOn(stream)) return;
+  ops_->Activate(kind, x, out, stream);
+}
+
+void CheckedLayerOps::ActivateBackward(ActivationKind kind, const Tensor& grad_out, const Tensor& x,
+                                       const Tensor& grad_x, Stream& stream) const {
+  OperandCheck check("activation backward");
+  check.FloatDType({&grad_out, &x, &grad_x});
+  check.Numel("grad_out", grad_out, x.numel());
+  check.Numel("grad_x", grad_x, x.numel());
+  if (check.FailsOn(stream)) return;
+  ops_->ActivateBackward(kind, grad_out, x, grad_x, stream);
+}
+
+void CheckedLayerOps::ActivateGated(ActivationKind kind, const Tensor& gate, const Tensor& up, const Tensor& out,
+                                    Stream& stream) const {
+  OperandCheck check("gated activation");
+  check.FloatDType({&gate, &up, &out});
+  check.Numel("up", up, gate.numel());
+  check.Numel("out", out, gate.numel());
+  if (check.FailsOn(stream)) return;
+  ops_->ActivateGated(kind, gate, up, out, stream);
+}
+
+void CheckedLayerOps::ActivateGatedBackward(ActivationKind kind, const Tensor& grad_out, const Tensor& gate,
+                                            const Tensor& up, const Tensor& grad_gate, const Tensor& grad_up,
+                                            Stream& stream) const {
+  OperandCheck check("gated activation backward");
+  check.FloatDType({&grad_out, &gate, &up, &grad_gate, &grad_up});
+  check.Numel("grad_out", grad_out, gate.numel());
+  check.Numel("up", up, gate.numel());
+  check.Numel("grad_gate", grad_gate, gate.numel());
+  check.Numel("grad_up", grad_up, gate.numel());
+  if (check.FailsOn(stream)) return;
+  ops_->ActivateGatedBackward(kind, grad_out, gate, up, grad_gate, grad_up, stream);
+}
+
+void CheckedLayerOps::RotateQkv(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& rotation,
+                                const AttentionShape& shape, const Tensor& qkv, Stream& stream) const {
+  OperandCheck check("rotation");
+  CheckRotation(shape, q, k, v, rotation, qkv, check);
+  if (check.FailsOn(stream)) return;
+  ops_->RotateQkv(q, k, v, rotation, shape, qkv, stream);
+}
+
+void CheckedLayerOps::RotateQkvBackward(const Tensor& grad_qkv, const Tensor& rotation, const AttentionShape& shape,
+                                        const Tensor& grad_q, const Tensor& grad_k, const Tensor& grad_v,
+                                        Stream& stream) const {
+  OperandCheck check("rotation backward");
+  CheckRotation(shape, grad_q, grad_k, grad_v, rotation, grad_qkv, check);
+  if (check.FailsOn(stream)) return;
+  ops_->RotateQkvBackward(grad_qkv, rotation, shape, grad_q, grad_k, grad_v, stream);
+}
+
+void CheckedLayerOps::CausalAttention(const Tensor& qkv, const AttentionShape& shape, const Tensor& out,
+                                      const Tensor& statistics, Stream& stream) const {
+  OperandCheck check("attention");
+  CheckAttention(shape, qkv, out, statistics, check);
+  if (check.FailsOn(stream)) return;
+  ops_->CausalAttention(qkv, shape, out, statistics, stream);
+}
+
+void CheckedLayerOps::CausalAttentionBackward(const Tensor& grad_out, const Tensor& qkv, const Tensor& statistics,
+                                              const AttentionShape& shape, const Tensor& grad_qkv,
+                                              Stream& stream) const {
+  OperandCheck check("attention backward");
+  CheckAttention(shape, qkv, grad_out, statistics, check);
+  check.FloatDType({&qkv, &grad_qkv});
+  check.Numel("grad_qkv", grad_qkv, qkv.numel());
+  if (check.FailsOn(stream)) return;
+  ops_->CausalAttentionBackward(grad_out, qkv, statistics, shape, grad_qkv, stream);
+}
+
+void CheckedLayerOps::CrossEntropy(const Tensor& logits, const Tensor& targets, const Tensor& loss,
+                                   const Tensor& statistics, Stream& stream) const {
+  OperandCheck check("cross entropy");
+  check.Matrix("logits", logits);
+  check.FloatDType({&logits});
+  check.Numel("targets", targets, DType::kInt32, Rows(logits));
+  check.Numel("loss", loss, DType::kFloat32, 1);
+  check.Numel("statistics", statistics, DType::kFloat32, 2 * Rows(logits));
+  if (check.FailsOn(stream)) return;
+  ops_->CrossEntropy(logits, targets, loss, statistics, stream);
+}
+
+void CheckedLayerOps::CrossEntropyBackward(const Tensor& logits, const Tensor& targets, const Tensor& statistics,
+                                           float scale, const Tensor& grad_logits, Stream& stream) const {
+  OperandCheck check("cross entropy backward");
+  check.Matrix("logits", logits);
+  check.FloatDType({&logits, &grad_logits});
+  check.Numel("targets", targets, DType::kInt32, Rows(logits));
+  check.Numel("statistics", statistics, DType::kFloat32, 2 * Rows(logits));
+  check.Numel("grad_logits", grad_logits, logits.numel());
+  if (check.FailsOn(stream)) return;
+  ops_->CrossEntropyBackward(logits, targets, statistics, scale, grad_logits, stream);
+}
+
+}  // namespace fsdp

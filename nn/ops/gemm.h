@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Gemm: one matrix product on the host, as addresses, strides and dtypes.
+#ifndef FSDP_NN_OPS_GEMM_H_
+#define FSDP_NN_OPS_GEMM_H_
+
+#include <cstdint>
+
+#include "fsdp/tensor/dtype.h"
+
+namespace fsdp {
+
+// c [m, n] = a [m, k] b [k, n] + bias [n], or c += a b. A transposed operand lies in memory as [k, m] or [n, k]. The
+// rows in memory are `lda`, `ldb`, `ldc` elements apart.
+struct Gemm {
+  int64_t m = 0;
+  int64_t n = 0;
+  int64_t k = 0;
+  const void* a = nullptr;
+  const void* b = nullptr;
+  const void* bias = nullptr;  // may be null; null when accumulating
+  void* c = nullptr;
+  int64_t lda = 0;
+  int64_t ldb = 0;
+  int64_t ldc = 0;
+  DType dtype = DType::kFloat32;    // of a, b and bias: float32 or bfloat16
+  DType c_dtype = DType::kFloat32;  // float32, or `dtype`
+  bool transpose_a = false;
+  bool transpose_b = false;
+  bool accumulate = false;
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_NN_OPS_GEMM_H_

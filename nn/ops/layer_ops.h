@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// LayerOps: the kernels behind the layers, as an interface that each device implements (host_layer_ops.cc with oneDNN,
+// cuda_layer_ops.cc with cuBLASLt). All are stream-ordered and hold references to their tensors until they ran.
+// Activations and parameters are float32 or bfloat16, of one dtype per call; sums and statistics are float32 or better.
+// "+=" means added to what is there, with the sum rounded once.
+#ifndef FSDP_NN_OPS_LAYER_OPS_H_
+#define FSDP_NN_OPS_LAYER_OPS_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "absl/status/statusor.h"
+#include "fsdp/nn/ops/kernel_options.h"
+#include "fsdp/tensor/device.h"
+#include "fsdp/tensor/stream.h"
+#include "fsdp/tensor/tensor.h"
+
+namespace fsdp {
+
+class LayerOps {
+ public:
+  virtual ~LayerOps() = default;
+
+  // out[n, :] = table[tokens[n], :]; tokens int32. A token outside the table fails the stream, naming it and its place.
+  virtual void Embedding(const Tensor& tokens, const Tensor& table, const Tensor& out, Stream& stream) const = 0;
+  // grad_table[tokens[n], :] += grad_out[n, :], each row summed in the order of n: float32 in float32 or better,
+  // bfloat16 in runs of at most 256 whose every sum is rounded, as PyTorch does on a CPU. The row of `padding_idx`, if
+  // there is one, gets no gradient.
+  virtual void EmbeddingBackward(const Tensor& tokens, const Tensor& grad_out, std::optional<int64_t> padding_idx,
+                                 const Tensor& grad_table, Stream& stream) const = 0;
+
+  // c [M, N] (+)= a [M, K] b [K, N] + bias [N]; bias may be undefined.
+  virtual void Matmul(const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor& c,
+                      const MatmulOptions& options, Stream& stream) const = 0;
+  // grad_bias [N] += column sums of grad_out [M, N], in row order.
+  virtual void BiasBackward(const Tensor& grad_out, const Tensor& grad_bias, Stream& stream) const = 0;
+
+  // out = a + b, elementwise; out may be a or b.
+  virtual void Add(const Tensor& a, const Tensor& b, const Tensor& out, Stream& stream) const = 0;
+
+  // Rows of x [M, C] to mean 0 and variance 1, then weight and bias. mean and rstd (float64 [M]) are kept for backward.
+  virtual void LayerNorm(const Tensor& x, const Tensor& weight, const Tensor& bias, float eps, const Tensor& out,
+                         const Tensor& mean, const Tensor& rstd, Stream& stream) const = 0;
+  // grad_weight and grad_bias are added to; either may be undefined, and is left out.
+  virtual void LayerNormBackward(const Tensor& grad_out, const Tensor& x, const Tensor& weight, const Tensor& mean,
+                                 const Tensor& rstd, const Tensor& grad_x, const Tensor& grad_weight,
+                                 const Tensor& grad_bias, Stream& stream) const = 0;
+
+  // Rows of x [M, C] over their root mean square, rounded to the dtype, then times weight. rstd (float64 [M]) is kept
+  // for backward. grad_weight is added to; it may be undefined, and is left out.
+  virtual void RmsNorm(const Tensor& x, const Tensor& weight, float eps, const Tensor& out, const Tensor& rstd,
+                       Stream& stream) const = 0;
+  virtual void RmsNormBackward(const Tensor& grad_out, const Tensor& x, const Tensor& weight, const Tensor& rstd,
+                               const Tensor& grad_x, const Tensor& grad_weight, Stream& stream) const = 0;
+
+  // out = f(x), elementwise, and grad_x = grad_out * f'(x).
+  virtual void Activate(ActivationKind kind, const Tensor& x, const Tensor& out, Stream& stream) const = 0;
+  virtual void ActivateBackward(ActivationKind kind, const Tensor& grad_out, const Tensor& x, const Tensor& grad_x,
+                                Stream& stream) const = 0;
+
+  // out = f(gate) * up, elementwise, with f(gate) rounded to the dtype first.
+  virtual void ActivateGated(ActivationKind kind, const Tensor& gate, const Tensor& up, const Tensor& out,
+                             Stream& stream) const = 0;
+  virtual void ActivateGatedBackward(ActivationKind kind, const Tensor& grad_out, const Tensor& gate, const Tensor& up,
+                                     const Tensor& grad_gate, const Tensor& grad_up, Stream& stream) const = 0;
+
+  // Puts q [B * T, H * D] and k, v [B * T, Hkv * D] beside each other into qkv, as CausalAttention reads it, each head
+  // of q and k rotated by its position t: its halves (a, b) become (a cos - b sin, b cos + a sin), each product
+  // rounded to the dtype. Row t of `rotation` [at least T, D] has the D / 2 cosines, then the sines. D is even.
+  virtual void RotateQkv(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& rotation,
+                         const AttentionShape& shape, const Tensor& qkv, Stream& stream) const = 0;
+  virtual void RotateQkvBackward(const Tensor& grad_qkv, const Tensor& rotation, const AttentionShape& shape,
+                                 const Tensor& grad_q, const Tensor& grad_k, const Tensor& grad_v,
+                                 Stream& stream) const = 0;
+
+  // Causal attention on qkv [B * T, (H + 2 * Hkv) * D] (q, k, v beside each other, heads inside; of each group of
+  // H / Hkv heads, all read the same k and v); out [B * T, H * D]. Softmax is computed in float32 whatever the dtype;
+  // shape.rounding says what is rounded around it. `statistics` (float32 [B * H * T, 2]: maximum and 1 / sum of each
+  // row) is kept for backward, which recomputes the probabilities: no T x T tensor outlives the call.
+  virtual void CausalAttention(const Tensor& qkv, const AttentionShape& shape, const Tensor& out,
+                               const Tensor& statistics, Stream& stream) const = 0;
+  virtual void CausalAttentionBackward(const Tensor& grad_out, const Tensor& qkv, const Tensor& statistics,
+                                       const AttentionShape& shape, const Tensor& grad_qkv, Stream& stream) const = 0;
+
+  // loss (float32 [1]) = mean over rows of the cross entropy of softmax(logits [N, V]) against targets (int32 [N]), in
+  // float32 from logits cast to float32. A target outside [0, V) fails the stream. `statistics` (float32 [N, 2]:
+  // maximum and 1 / sum of each row) is kept for backward.
+  virtual void CrossEntropy(const Tensor& logits, const Tensor& targets, const Tensor& loss, const Tensor& statistics,
+                            Stream& stream) const = 0;
+  // grad_logits = scale * d loss / d logits; may be `logits` itself.
+  virtual void CrossEntropyBackward(const Tensor& logits, const Tensor& targets, const Tensor& statistics, float scale,
+                                    const Tensor& grad_logits, Stream& stream) const = 0;
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_NN_OPS_LAYER_OPS_H_

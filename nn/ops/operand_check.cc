@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/nn/ops/operand_check.h"
+
+#include <string>
+
+#include "absl/strings/str_cat.h"
+
+namespace fsdp {
+
+void OperandCheck::FloatDType(std::initializer_list<const Tensor*> operands) {
+  const DType wanted = (*operands.begin())->dtype();
+  for (const Tensor* t : operands) {
+    if (!status_.ok()) return;
+    if (t->dtype() != wanted || (wanted != DType::kFloat32 && wanted != DType::kBFloat16)) {
+      status_ = absl::InvalidArgumentError(
+          absl::StrCat(std::string(kernel_), ": operands of dtype ", std::string(DTypeName(wanted)), " and ",
+                       std::string(DTypeName(t->dtype())), ", wanted all float32 or all bfloat16"));
+    }
+  }
+}
+
+void OperandCheck::Numel(std::string_view name, const Tensor& t, int64_t numel) {
+  if (!status_.ok() || (t.defined() && t.numel() == numel)) return;
+  status_ = absl::InvalidArgumentError(absl::StrCat(std::string(kernel_), ": ", std::string(name), " ",
+                                                    t.defined() ? t.shape().ToString() : "undefined", ", wanted ",
+                                                    numel, " elements"));
+}
+
+void OperandCheck::Numel(std::string_view name, const Tensor& t, DType dtype, int64_t numel) {
+  Numel(name, t, numel);
+  if (!status_.ok() || t.dtype() == dtype) return;
+  status_ = absl::InvalidArgumentError(absl::StrCat(std::string(kernel_), ": ", std::string(name), " is ",
+                                                    std::string(DTypeName(t.dtype())), ", wanted ",
+                                                    std::string(DTypeName(dtype))));
+}
+
+void OperandCheck::Matrix(std::string_view name, const Tensor& t) {
+  if (!status_.ok() || (t.defined() && t.shape().rank() == 2)) return;
+  status_ =
+      absl::InvalidArgumentError(absl::StrCat(std::string(kernel_), ": ", std::string(name), " ",
+                                              t.defined() ? t.shape().ToString() : "undefined", " is not a matrix"));
+}
+
+void OperandCheck::Matrix(std::string_view name, const Tensor& t, int64_t cols) {
+  Matrix(name, t);
+  if (!status_.ok() || t.shape().dim(1) == cols) return;
+  status_ = absl::InvalidArgumentError(absl::StrCat(std::string(kernel_), ": ", std::string(name), " ",
+                                                    t.shape().ToString(), ", wanted ", cols, " columns"));
+}
+
+void OperandCheck::Fail(std::string_view problem) {
+  if (!status_.ok()) return;
+  status_ = absl::InvalidArgumentError(absl::StrCat(std::string(kernel_), ": ", std::string(problem)));
+}
+
+bool OperandCheck::FailsOn(Stream& stream) const {
+  if (status_.ok()) return false;
+  stream.Run([status = status_] { return status; });
+  return true;
+}
+
+}  // namespace fsdp

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// OperandCheck: collects the first thing that is wrong with a kernel's operands, for a kernel that then either runs or
+// fails its stream.
+//
+//   OperandCheck check("layer norm");
+//   check.FloatDType({x, weight, bias, out});
+//   check.Numel("mean", mean, DType::kFloat64, rows);
+//   if (check.FailsOn(stream)) return;
+#ifndef FSDP_NN_OPS_OPERAND_CHECK_H_
+#define FSDP_NN_OPS_OPERAND_CHECK_H_
+
+#include <cstdint>
+#include <initializer_list>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "fsdp/tensor/stream.h"
+#include "fsdp/tensor/tensor.h"
+
+namespace fsdp {
+
+class OperandCheck {
+ public:
+  // `kernel` names it in messages and must outlive this.
+  explicit OperandCheck(std::string_view kernel) : kernel_(kernel) {}
+
+  // All are float32, or all bfloat16.
+  void FloatDType(std::initializer_list<const Tensor*> operands);
+
+  // `t` has this many elements, and this dtype where one is given.
+  void Numel(std::string_view name, const Tensor& t, int64_t numel);
+  void Numel(std::string_view name, const Tensor& t, DType dtype, int64_t numel);
+
+  // `t` has two dimensions, and this many columns where a number is given.
+  void Matrix(std::string_view name, const Tensor& t);
+  void Matrix(std::string_view name, const Tensor& t, int64_t cols);
+
+  // Any other rule: `problem` says what is wrong.
+  void Fail(std::string_view problem);
+
+  const absl::Status& status() const { return status_; }
+
+  // Puts the failure, if there is one, on `stream` in place of the kernel, and says so.
+  bool FailsOn(Stream& stream) const;
+
+ private:
+  std::string_view kernel_;
+  absl::Status status_;
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_NN_OPS_OPERAND_CHECK_H_

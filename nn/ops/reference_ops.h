@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// For tests: every layer's forward and backward in float64 as plain loops, the truth that the kernels are compared
+// with. reference_ops_test.cc checks each backward here against finite differences of its forward. Row-major vectors;
+// sizes as in nn/layer_ops.h.
+#ifndef FSDP_NN_OPS_REFERENCE_OPS_H_
+#define FSDP_NN_OPS_REFERENCE_OPS_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "fsdp/nn/ops/kernel_options.h"
+
+namespace fsdp {
+
+using Doubles = std::vector<double>;
+
+struct MatmulSizes {
+  int64_t m = 0;
+  int64_t n = 0;
+  int64_t k = 0;
+};
+
+// a b, with the operands as they lie in memory.
+Doubles ReferenceMatmul(const Doubles& a, const Doubles& b, const MatmulSizes& sizes, const MatmulOptions& options);
+
+// Sums of the columns of x [x.size() / cols, cols].
+Doubles ReferenceColumnSums(const Doubles& x, int64_t cols);
+
+Doubles ReferenceActivate(ActivationKind kind, const Doubles& x);
+Doubles ReferenceActivateBackward(ActivationKind kind, const Doubles& grad_out, const Doubles& x);
+
+Doubles ReferenceLayerNorm(const Doubles& x, const Doubles& weight, const Doubles& bias, double eps);
+
+struct LayerNormGrads {
+  Doubles x, weight, bias;
+};
+LayerNormGrads ReferenceLayerNormBackward(const Doubles& grad_out, const Doubles& x, const Doubles& weight, double eps);
+
+// The same as ReferenceLayerNorm, without mean and bias.
+Doubles ReferenceRmsNorm(const Doubles& x, const Doubles& weight, double eps);
+
+struct RmsNormGrads {
+  Doubles x, weight;
+};
+RmsNormGrads ReferenceRmsNormBackward(const Doubles& grad_out, const Doubles& x, const Doubles& weight, double eps);
+
+// f(gate) * up.
+Doubles ReferenceActivateGated(ActivationKind kind, const Doubles& gate, const Doubles& up);
+
+struct GatedGrads {
+  Doubles gate, up;
+};
+GatedGrads ReferenceActivateGatedBackward(ActivationKind kind, const Doubles& grad_out, const Doubles& gate,
+                                          const Doubles& up);
+
+// q, k and v of each token beside each other, q and k rotated by `rotation` [T, D].
+struct QkvParts {
+  Doubles q, k, v;
+};
+Doubles ReferenceRotateQkv(const QkvParts& parts, const Doubles& rotation, const AttentionShape& shape);
+QkvParts ReferenceRotateQkvBackward(const Doubles& grad_qkv, const Doubles& rotation, const AttentionShape& shape);
+
+Doubles ReferenceEmbedding(const std::vector<int32_t>& tokens, const Doubles& table, int64_t cols);
+// The gradient of the table, of `rows` rows.
+Doubles ReferenceEmbeddingBackward(const std::vector<int32_t>& tokens, const Doubles& grad_out, int64_t rows,
+                                   int64_t cols);
+
+Doubles ReferenceAttention(const Doubles& qkv, const AttentionShape& shape);
+Doubles ReferenceAttentionBackward(const Doubles& grad_out, const Doubles& qkv, const AttentionShape& shape);
+
+double ReferenceCrossEntropy(const Doubles& logits, const std::vector<int32_t>& targets);
+Doubles ReferenceCrossEntropyBackward(const Doubles& logits, const std::vector<int32_t>& targets, double scale);
+
+}  // namespace fsdp
+
+#endif  // FSDP_NN_OPS_REFERENCE_OPS_H_

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Vector loads and stores of float32 and bfloat16 elements as float32 lanes, for kernels written with Highway. Included
+// once per instruction set (see hwy/foreach_target.h), hence the unusual guard. No address need be aligned. An
+// element's result never depends on its place in a vector, so a tail gives the same bits as the main loop.
+#if defined(FSDP_TENSOR_SIMD_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef FSDP_TENSOR_SIMD_INL_H_
+#undef FSDP_TENSOR_SIMD_INL_H_
+#else
+#define FSDP_TENSOR_SIMD_INL_H_
+#endif
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace fsdp {
+namespace HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+using FloatTag = hn::ScalableTag<float>;
+using FloatVec = hn::Vec<FloatTag>;
+
+// Elements in memory: float, or uint16_t for the bits of a bfloat16.
+HWY_INLINE FloatVec LoadFloats(FloatTag d, const float* p) { return hn::LoadU(d, p); }
+
+HWY_INLINE FloatVec LoadFloats(FloatTag d, const uint16_t* p) {
+  const hn::Rebind<uint16_t, FloatTag> d16;
+  const hn::RebindToUnsigned<FloatTag> d32;
+  return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(d32, hn::LoadU(d16, p))));
+}
+
+HWY_INLINE void StoreFloats(FloatTag d, FloatVec v, float* p) { hn::StoreU(v, d, p); }
+
+// The bits of `v` rounded to the nearest bfloat16, ties to even, in the upper half of each lane; the lower half is left
+// over. A NaN stays a NaN.
+HWY_INLINE hn::Vec<hn::RebindToUnsigned<FloatTag> > BFloat16Bits(FloatVec v) {
+  const hn::RebindToUnsigned<FloatTag> d32;
+  const auto bits = hn::BitCast(d32, v);
+  const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(d32, 1u));
+  const auto rounded = hn::Add(bits, hn::Add(odd, hn::Set(d32, 0x7FFFu)));
+  const auto quiet = hn::Or(bits, hn::Set(d32, 0x00400000u));
+  return hn::IfThenElse(hn::RebindMask(d32, hn::IsNaN(v)), quiet, rounded);
+}
+
+HWY_INLINE void StoreFloats(FloatTag, FloatVec v, uint16_t* p) {
+  const hn::Rebind<uint16_t, FloatTag> d16;
+  const hn::RebindToSigned<FloatTag> d32_signed;
+  hn::StoreU(hn::DemoteTo(d16, hn::BitCast(d32_signed, hn::ShiftRight<16>(BFloat16Bits(v)))), d16, p);
+}
+
+// `v` as an element T in memory would hold it.
+template <typename T>
+HWY_INLINE FloatVec RoundTo(FloatTag d, FloatVec v) {
+  if constexpr (sizeof(T) == sizeof(float)) {
+    return v;
+  } else {
+    const hn::RebindToUnsigned<FloatTag> d32;
+    return hn::BitCast(d, hn::And(BFloat16Bits(v), hn::Set(d32, 0xFFFF0000u)));
+  }
+}
+
+// The first `count` of a vector's elements; the other lanes are `fill`.
+template <typename T>
+HWY_INLINE FloatVec LoadUpTo(FloatTag d, const T* p, size_t count, float fill = 0.0f) {
+  if (count == hn::Lanes(d)) return LoadFloats(d, p);
+  T lanes[hn::MaxLanes(d)];
+  StoreFloats(d, hn::Set(d, fill), lanes);
+  std::memcpy(lanes, p, count * sizeof(T));
+  return LoadFloats(d, lanes);
+}
+
+template <typename T>
+HWY_INLINE void StoreUpTo(FloatTag d, FloatVec v, T* p, size_t count) {
+  if (count == hn::Lanes(d)) return StoreFloats(d, v, p);
+  T lanes[hn::MaxLanes(d)];
+  StoreFloats(d, v, lanes);
+  std::memcpy(p, lanes, count * sizeof(T));
+}
+
+// Calls body(i, count) for i = 0, Lanes, 2 Lanes, ... below n; count is Lanes but for the last call.
+template <typename Body>
+HWY_INLINE void ForEachVector(int64_t n, const Body& body) {
+  const size_t lanes = hn::Lanes(FloatTag());
+  const int64_t step = static_cast<int64_t>(lanes);
+  int64_t i = 0;
+  for (; i + step <= n; i += step) body(i, lanes);
+  if (i < n) body(i, static_cast<size_t>(n - i));
+}
+
+// A sum of float lanes in float64.
+class DoubleSum {
+ public:
+#if HWY_TARGET == HWY_SCALAR  // has no halves of vectors
+  HWY_INLINE void Add(FloatVec v) { low_ += static_cast<double>(hn::GetLane(v)); }
+  HWY_INLINE double Total() const { return low_; }
+
+ private:
+  double low_ = 0;
+#else
+  HWY_INLINE DoubleSum() : low_(hn::Zero(DoubleTag())), high_(hn::Zero(DoubleTag())) {}
+  HWY_INLINE void Add(FloatVec v) {
+    const hn::Half<FloatTag> half;
+    low_ = hn::Add(low_, hn::PromoteTo(DoubleTag(), hn::LowerHalf(half, v)));
+    high_ = hn::Add(high_, hn::PromoteTo(DoubleTag(), hn::UpperHalf(half, v)));
+  }
+  HWY_INLINE double Total() const { return hn::GetLane(hn::SumOfLanes(DoubleTag(), hn::Add(low_, high_))); }
+
+ private:
+  using DoubleTag = hn::Rebind<double, hn::Half<FloatTag> >;
+  hn::Vec<DoubleTag> low_;
+  hn::Vec<DoubleTag> high_;
+#endif
+};
+
+}  // namespace HWY_NAMESPACE
+}  // namespace fsdp
+HWY_AFTER_NAMESPACE();
+
+#endif  // FSDP_TENSOR_SIMD_INL_H_

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/tools/cli/ckpt_flags.h"
+
+#include "absl/flags/flag.h"
+
+ABSL_FLAG(bool, json, false, "print one JSON object instead of text");
+ABSL_FLAG(bool, tensors, false, "list every tensor: dtype, shape, bytes and who holds it");
+
+ABSL_FLAG(std::string, html, "",
+          "also make this file: one page with charts of sizes, shards, values and moments; reads every value");
+
+ABSL_FLAG(double, atol, 0, "values are equal when |a - b| <= atol + rtol * |b|");
+ABSL_FLAG(double, rtol, 0, "as atol, relative to the value in B");
+
+ABSL_FLAG(int, keep_last, 0, "how many of the newest steps stay; must be given");
+ABSL_FLAG(int64_t, keep_every, 0, "steps that this divides stay too; 0: none does");
+ABSL_FLAG(bool, dry_run, false, "say what would be done, and change nothing");
+
+ABSL_FLAG(std::string, to, "",
+          "format of DST, hdf5, safetensors, torch or dcp; by default what DST's suffix says, else hdf5");
+ABSL_FLAG(std::string, state_dict_type, "full",
+          "kind of an hdf5 checkpoint: full, one file; sharded and local, a file for each rank");
+ABSL_FLAG(int, world_size, 0, "ranks of a sharded or local checkpoint or a DCP directory; 0 takes the source's");
+ABSL_FLAG(std::string, dtype, "", "dtype of the model's floating-point tensors; by default the source's");
+ABSL_FLAG(fsdp::RepeatedFlag, include, {},
+          "regular expression: keep the parameters whose names it matches; may be repeated");
+ABSL_FLAG(fsdp::RepeatedFlag, exclude, {},
+          "regular expression: leave out those whose names it matches; may be repeated");
+ABSL_FLAG(
+    fsdp::RepeatedFlag, rename, {},
+    "FROM=TO, a regular expression and what replaces each match of it, $1 being its first group; may be repeated");
+ABSL_FLAG(bool, model_only, false, "leave out optimizer and extra values");
+ABSL_FLAG(fsdp::ByteSizeFlag, max_shard_size, {5'000'000'000}, "payload of one file of a safetensors directory");
+ABSL_FLAG(int, parity, 0,
+          "extra files from which any so many lost or damaged rank files can be made again (ckpt repair)");
+ABSL_FLAG(fsdp::ByteSizeFlag, max_memory, {int64_t{512} << 20}, "memory that a conversion may use");
+ABSL_FLAG(bool, force, false, "replace DST if it exists");
+ABSL_FLAG(std::string, flat_layout, "",
+          "JSON file that says what FSDP1's flat parameters are made of: {\"parameters\": [{\"name\", \"shape\"}, "
+          "...], \"units\": [...]}; wanted where the checkpoint does not say it");

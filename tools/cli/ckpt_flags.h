@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The flags of ckpt's subcommands. Which subcommand has which is in ckpt.cc; a flag given to another is an error.
+#ifndef FSDP_TOOLS_CLI_CKPT_FLAGS_H_
+#define FSDP_TOOLS_CLI_CKPT_FLAGS_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/flags/declare.h"
+#include "fsdp/base/command_line.h"
+
+ABSL_DECLARE_FLAG(bool, json);
+
+// Whatever reads a checkpoint of another kind: inspect, verify, convert, view, diff.
+ABSL_DECLARE_FLAG(std::string, flat_layout);
+
+// inspect.
+ABSL_DECLARE_FLAG(bool, tensors);
+ABSL_DECLARE_FLAG(std::string, html);
+
+// diff.
+ABSL_DECLARE_FLAG(double, atol);
+ABSL_DECLARE_FLAG(double, rtol);
+
+// prune; dry_run is repair's too.
+ABSL_DECLARE_FLAG(int, keep_last);
+ABSL_DECLARE_FLAG(int64_t, keep_every);
+ABSL_DECLARE_FLAG(bool, dry_run);
+
+// convert; model_only is diff's too.
+ABSL_DECLARE_FLAG(std::string, to);
+ABSL_DECLARE_FLAG(std::string, state_dict_type);
+ABSL_DECLARE_FLAG(int, world_size);
+ABSL_DECLARE_FLAG(std::string, dtype);
+ABSL_DECLARE_FLAG(fsdp::RepeatedFlag, include);
+ABSL_DECLARE_FLAG(fsdp::RepeatedFlag, exclude);
+ABSL_DECLARE_FLAG(fsdp::RepeatedFlag, rename);
+ABSL_DECLARE_FLAG(bool, model_only);
+ABSL_DECLARE_FLAG(fsdp::ByteSizeFlag, max_shard_size);
+ABSL_DECLARE_FLAG(int, parity);
+ABSL_DECLARE_FLAG(fsdp::ByteSizeFlag, max_memory);
+ABSL_DECLARE_FLAG(bool, force);
+
+#endif  // FSDP_TOOLS_CLI_CKPT_FLAGS_H_

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/tools/cli/ckpt_report.h"
+
+#include <cstdio>
+
+#include "fsdp/base/command_line.h"
+#include "nlohmann/json.hpp"
+
+namespace fsdp {
+
+int ReportFailure(const std::string& program, const absl::Status& status) {
+  std::fprintf(stderr, "%s: %s\n", program.c_str(), std::string(status.message()).c_str());
+  return kExitFailed;
+}
+
+std::string ProblemJson(const absl::Status& status) {
+  const nlohmann::ordered_json json = {{"problem", std::string(status.message())}};
+  return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace fsdp

@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/tools/cli/ckpt_source.h"
+
+#include "absl/flags/flag.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/format/flat_layout.h"
+#include "fsdp/tools/cli/ckpt_flags.h"
+
+namespace fsdp {
+
+absl::StatusOr<std::unique_ptr<TensorSource>> OpenSource(const std::string& path) {
+  TensorSourceOptions options;
+  FSDP_ASSIGN_OR_RETURN(options.flat_layout, ReadFlatLayout(absl::GetFlag(FLAGS_flat_layout)));
+  return OpenTensorSource(path, options);
+}
+
+}  // namespace fsdp

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/tools/cli/progress.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+
+namespace fsdp {
+namespace {
+
+constexpr absl::Duration kRedrawEvery = absl::Milliseconds(100);
+constexpr absl::Duration kLogEvery = absl::Seconds(10);
+constexpr int kBarColumns = 24;
+
+std::string Bar(double fraction, int columns) {
+  const int full = static_cast<int>(fraction * columns);
+  return absl::StrCat("[", std::string(full, '='), std::string(columns - full, ' '), "] ");
+}
+
+}  // namespace
+
+std::string FormatBytes(double bytes) {
+  const char* unit = "B";
+  for (const char* larger : {"kB", "MB", "GB", "TB", "PB"}) {
+    if (bytes < 999.5) break;
+    bytes /= 1000;
+    unit = larger;
+  }
+  return bytes < 9.95 && unit[1] != '\0' ? absl::StrFormat("%.1f %s", bytes, unit)
+                                         : absl::StrFormat("%.0f %s", bytes, unit);
+}
+
+std::string ProgressLine(const std::string& title, int64_t bytes_done, int64_t bytes_total, absl::Duration elapsed,
+                         int bar_columns) {
+  const double fraction = bytes_total > 0 ? std::min(1.0, static_cast<double>(bytes_done) / bytes_total) : 1.0;
+  const double rate = bytes_done / std::max(absl::ToDoubleSeconds(elapsed), 1e-3);
+  const double seconds_left = rate > 0 ? (bytes_total - bytes_done) / rate : 0;
+  return absl::StrCat(title, " ", bar_columns > 0 ? Bar(fraction, bar_columns) : "",
+                      absl::StrFormat("%3.0f%%  ", 100 * fraction), FormatBytes(bytes_done), " of ",
+                      FormatBytes(bytes_total), "  ", FormatBytes(rate), "/s  ",
+                      absl::FormatDuration(absl::Seconds(static_cast<int64_t>(seconds_left + 0.5))), " left");
+}
+
+Progress::Progress(std::string title)
+    : title_(std::move(title)), is_terminal_(isatty(STDERR_FILENO) == 1), start_(absl::Now()), shown_(start_) {}
+
+Progress::~Progress() {
+  if (line_open_) std::fputc('\n', stderr);
+}
+
+void Progress::Update(int64_t bytes_done, int64_t bytes_total) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const absl::Time now = absl::Now();
+  const bool last_redraw = line_open_ && bytes_done >= bytes_total;
+  if (now - shown_ < (is_terminal_ ? kRedrawEvery : kLogEvery) && !last_redraw) return;
+  shown_ = now;
+  const std::string line = ProgressLine(title_, bytes_done, bytes_total, now - start_, is_terminal_ ? kBarColumns : 0);
+  std::fprintf(stderr, is_terminal_ ? "\r%s\x1b[K" : "%s\n", line.c_str());
+  line_open_ = is_terminal_;
+}
+
+std::function<void(int64_t, int64_t)> Progress::callback() {
+  return [this](int64_t done, int64_t total) { Update(done, total); };
+}
+
+}  // namespace fsdp

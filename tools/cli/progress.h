@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Progress: how far long work is, on stderr. On a terminal one line that is redrawn, with a bar, bytes, rate and time
+// left; otherwise a line every ten seconds, so that a log stays short and quick work says nothing. Thread-safe.
+#ifndef FSDP_TOOLS_CLI_PROGRESS_H_
+#define FSDP_TOOLS_CLI_PROGRESS_H_
+
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <string>
+
+#include "absl/time/time.h"
+
+namespace fsdp {
+
+class Progress {
+ public:
+  // `title` says what is being done: "convert".
+  explicit Progress(std::string title);
+
+  // Ends the line that is being redrawn.
+  ~Progress();
+
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+
+  // Shows the state, unless it was shown a moment ago.
+  void Update(int64_t bytes_done, int64_t bytes_total);
+
+  // Update as the callback that the functions of checkpoint/ take. This must outlive it.
+  std::function<void(int64_t, int64_t)> callback();
+
+ private:
+  const std::string title_;
+  const bool is_terminal_;
+  const absl::Time start_;
+
+  std::mutex mutex_;
+  absl::Time shown_;        // guarded by mutex_; when the state was last shown
+  bool line_open_ = false;  // guarded by mutex_; a line is being redrawn
+};
+
+// "convert  37%  1.2 GB of 3.3 GB  412 MB/s  5s left", with a bar of `bar_columns` columns after the title.
+std::string ProgressLine(const std::string& title, int64_t bytes_done, int64_t bytes_total, absl::Duration elapsed,
+                         int bar_columns);
+
+// "3.3 GB", "412 MB", "17 kB", "999 B": three digits at most.
+std::string FormatBytes(double bytes);
+
+}  // namespace fsdp
+
+#endif  // FSDP_TOOLS_CLI_PROGRESS_H_

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/tools/cli/progress.h"
+
+#include "gtest/gtest.h"
+
+namespace fsdp {
+namespace {
+
+TEST(ProgressTest, BytesHaveThreeDigitsAtMost) {
+  EXPECT_EQ(FormatBytes(0), "0 B");
+  EXPECT_EQ(FormatBytes(7), "7 B");
+  EXPECT_EQ(FormatBytes(999), "999 B");
+  EXPECT_EQ(FormatBytes(1000), "1.0 kB");
+  EXPECT_EQ(FormatBytes(9949), "9.9 kB");
+  EXPECT_EQ(FormatBytes(9951), "10 kB");
+  EXPECT_EQ(FormatBytes(412e6), "412 MB");
+  EXPECT_EQ(FormatBytes(999.6e6), "1.0 GB");
+  EXPECT_EQ(FormatBytes(3.26e9), "3.3 GB");
+}
+
+TEST(ProgressTest, ALineShowsBytesRateAndTimeLeft) {
+  EXPECT_EQ(ProgressLine("convert", 1'000'000'000, 4'000'000'000, absl::Seconds(2), 0),
+            "convert  25%  1.0 GB of 4.0 GB  500 MB/s  6s left");
+  EXPECT_EQ(ProgressLine("convert", 1'000'000'000, 4'000'000'000, absl::Seconds(2), 8),
+            "convert [==      ]  25%  1.0 GB of 4.0 GB  500 MB/s  6s left");
+  EXPECT_EQ(ProgressLine("verify", 10, 10, absl::Seconds(1), 4), "verify [====] 100%  10 B of 10 B  10 B/s  0 left");
+  EXPECT_EQ(ProgressLine("verify", 0, 10, absl::ZeroDuration(), 0), "verify   0%  0 B of 10 B  0 B/s  0 left");
+}
+
+TEST(ProgressTest, QuickWorkSaysNothingInALog) {
+  testing::internal::CaptureStderr();
+  {
+    Progress progress("convert");
+    for (int i = 0; i <= 1000; ++i) progress.callback()(i, 1000);
+  }
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+}
+
+}  // namespace
+}  // namespace fsdp

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/tools/commands/ckpt_inspect.h"
+
+#include <cstddef>
+#include <cstdio>
+#include <memory>
+#include <string>
+
+#include "absl/flags/flag.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/source/source_statistics.h"
+#include "fsdp/checkpoint/source/tensor_source.h"
+#include "fsdp/checkpoint/storage/file_system.h"
+#include "fsdp/checkpoint/storage/staged_path.h"
+#include "fsdp/tools/cli/ckpt_flags.h"
+#include "fsdp/tools/cli/ckpt_report.h"
+#include "fsdp/tools/cli/ckpt_source.h"
+#include "fsdp/tools/cli/progress.h"
+#include "fsdp/tools/inspect/ckpt_page.h"
+#include "fsdp/tools/inspect/ckpt_summary.h"
+
+namespace fsdp {
+namespace {
+
+// Reads every value. The page appears under its name whole or not at all, and replaces what had the name.
+absl::Status WritePage(const CheckpointSummary& summary, const std::string& path) {
+  TensorStatistics statistics;
+  {
+    Progress progress("inspect");
+    StatisticsOptions options;
+    options.progress = progress.callback();
+    FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<TensorSource> source, OpenSource(summary.path));
+    FSDP_ASSIGN_OR_RETURN(statistics, ReadStatistics(*source, options));
+  }
+  const std::string page = CheckpointPage(summary, statistics);
+  StagedPathOptions options;
+  options.overwrite = true;
+  FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<StagedPath> staged,
+                        StagedPath::CreateFile(PosixFileSystem(), path, options));
+  FSDP_RETURN_IF_ERROR(
+      staged->file().Write(0, absl::MakeConstSpan(reinterpret_cast<const std::byte*>(page.data()), page.size())));
+  FSDP_RETURN_IF_ERROR(staged->file().Sync());
+  return staged->Commit();
+}
+
+}  // namespace
+
+int RunInspect(const CommandLine& line) {
+  const absl::StatusOr<CheckpointSummary> summary = Summarise(line.operands[0]);
+  if (!summary.ok()) {
+    if (absl::GetFlag(FLAGS_json)) std::fputs(ProblemJson(line.operands[0], summary.status()).c_str(), stdout);
+    return ReportFailure("ckpt inspect", summary.status());
+  }
+  if (const std::string page = absl::GetFlag(FLAGS_html); !page.empty()) {
+    const absl::Status written = WritePage(*summary, page);
+    if (!written.ok()) {
+      if (absl::GetFlag(FLAGS_json)) std::fputs(ProblemJson(summary->path, written).c_str(), stdout);
+      return ReportFailure("ckpt inspect", written);
+    }
+  }
+  const bool tensors = absl::GetFlag(FLAGS_tensors);
+  const std::string text = absl::GetFlag(FLAGS_json) ? SummaryJson(*summary, tensors) : SummaryText(*summary, tensors);
+  std::fputs(text.c_str(), stdout);
+  if (summary->problem.empty()) return kExitDone;
+  return ReportFailure("ckpt inspect", absl::DataLossError(absl::StrCat(summary->path, ": ", summary->problem)));
+}
+
+}  // namespace fsdp

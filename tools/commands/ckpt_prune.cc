@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/tools/commands/ckpt_prune.h"
+
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "absl/flags/flag.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/format/file_names.h"
+#include "fsdp/checkpoint/retention.h"
+#include "fsdp/checkpoint/set_aside.h"
+#include "fsdp/checkpoint/storage/file_system.h"
+#include "fsdp/checkpoint/storage/path.h"
+#include "fsdp/tools/cli/ckpt_flags.h"
+#include "fsdp/tools/cli/ckpt_report.h"
+#include "fsdp/tools/cli/progress.h"
+#include "nlohmann/json.hpp"
+
+namespace fsdp {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+int64_t FreedBytes(const RetentionPlan& plan) {
+  int64_t bytes = 0;
+  for (const auto& step : plan.steps) bytes += step.keep ? 0 : step.bytes;
+  for (const auto& leftover : plan.leftovers) bytes += leftover.in_use ? 0 : leftover.bytes;
+  return bytes;
+}
+
+// "2h", "40s": the largest unit alone, since nobody asks for more.
+std::string AgeText(absl::Duration age) {
+  for (const absl::Duration unit : {absl::Hours(24), absl::Hours(1), absl::Minutes(1)}) {
+    const int64_t count = age / unit;
+    if (count > 0) return absl::StrCat(count, unit == absl::Minutes(1) ? "m" : unit == absl::Hours(1) ? "h" : "d");
+  }
+  return absl::StrCat(absl::ToInt64Seconds(age), "s");
+}
+
+// What is deleted, what stays, and what a run has set aside, which is for people to delete.
+struct Pruning {
+  RetentionPlan plan;
+  std::vector<SetAsideStep> set_aside;
+};
+
+std::string ToJson(const std::string& root, const Pruning& pruning, bool dry_run) {
+  const RetentionPlan& plan = pruning.plan;
+  Json json = {{"path", root}, {"dry_run", dry_run}, {"has_good_step", plan.has_good}};
+  json["freed_bytes"] = FreedBytes(plan);
+  json["steps"] = Json::array();
+  for (const auto& step : plan.steps) {
+    Json item = {{"name", step.name}, {"bytes", step.bytes}, {"kept", step.keep}};
+    if (step.keep) item["reason"] = step.reason;
+    if (!step.problem.empty()) item["problem"] = step.problem;
+    json["steps"].push_back(item);
+  }
+  json["leftovers"] = Json::array();
+  for (const auto& leftover : plan.leftovers) {
+    json["leftovers"].push_back({{"name", leftover.name},
+                                 {"bytes", leftover.bytes},
+                                 {"age_seconds", absl::ToInt64Seconds(leftover.age)},
+                                 {"in_use", leftover.in_use}});
+  }
+  json["set_aside"] = Json::array();
+  for (const SetAsideStep& step : pruning.set_aside) {
+    json["set_aside"].push_back({{"name", step.name}, {"bytes", step.nbytes}});
+  }
+  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+void PrintText(const Pruning& pruning, bool dry_run) {
+  const RetentionPlan& plan = pruning.plan;
+  const char* deleted = dry_run ? "would delete" : "deleted";
+  const auto size = [](int64_t bytes) { return FormatBytes(static_cast<double>(bytes)); };
+  for (const auto& step : plan.steps) {
+    const std::string why = step.keep ? absl::StrCat("  ", step.reason) : "";
+    std::printf("%-12s  %s  %s%s\n", step.keep ? "kept" : deleted, step.name.c_str(), size(step.bytes).c_str(),
+                why.c_str());
+    if (!step.problem.empty()) std::printf("%-12s  does not verify: %s\n", "", step.problem.c_str());
+  }
+  for (const auto& leftover : plan.leftovers) {
+    std::printf("%-12s  %s  %s  %s\n", leftover.in_use ? "kept" : deleted, leftover.name.c_str(),
+                size(leftover.bytes).c_str(),
+                leftover.in_use ? "a save that is at work"
+                                : absl::StrCat("left by a crash ", AgeText(leftover.age), " ago").c_str());
+  }
+  for (const SetAsideStep& step : pruning.set_aside) {
+    std::printf("%-12s  %s  %s  set aside, since it did not verify; repair it or delete it\n", "kept",
+                step.name.c_str(), size(step.nbytes).c_str());
+  }
+  if (!plan.steps.empty() && !plan.has_good) std::printf("no step verifies, so none is deleted\n");
+  std::printf("%s %s\n", dry_run ? "would free" : "freed", size(FreedBytes(plan)).c_str());
+}
+
+absl::StatusOr<Pruning> Prune(const std::string& root, const RetentionPolicy& policy, bool dry_run) {
+  FileSystem& files = PosixFileSystem();
+  if (files.Exists(JoinPath(root, kManifestName))) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(root, " is itself a checkpoint; give the directory that holds its step-* directories"));
+  }
+  FSDP_RETURN_IF_ERROR(files.List(root).status());
+  Pruning pruning;
+  FSDP_ASSIGN_OR_RETURN(pruning.set_aside, ListSetAside(root));
+  FSDP_ASSIGN_OR_RETURN(pruning.plan, PlanRetention(root, policy));
+  const RetentionPlan& plan = pruning.plan;
+  if (plan.steps.empty() && plan.leftovers.empty() && pruning.set_aside.empty()) {
+    return absl::NotFoundError(absl::StrCat(root, " holds no checkpoint: expected step-* directories in it"));
+  }
+  if (!dry_run) FSDP_RETURN_IF_ERROR(ApplyRetention(files, root, plan));
+  return pruning;
+}
+
+}  // namespace
+
+int RunPrune(const CommandLine& line) {
+  const std::string& root = line.operands[0];
+  RetentionPolicy policy;
+  policy.keep_last = absl::GetFlag(FLAGS_keep_last);
+  policy.keep_every = absl::GetFlag(FLAGS_keep_every);
+  if (policy.keep_last < 1) {
+    return ReportUsageError("ckpt prune",
+                            absl::InvalidArgumentError("--keep_last must say how many steps stay, 1 or more"));
+  }
+  if (policy.keep_every < 0) {
+    return ReportUsageError("ckpt prune", absl::InvalidArgumentError(absl::StrCat("--keep_every=", policy.keep_every,
+                                                                                  ", expected 0 or more")));
+  }
+  const bool dry_run = absl::GetFlag(FLAGS_dry_run);
+  absl::StatusOr<Pruning> pruning;
+  {
+    Progress progress("verify");
+    policy.progress = progress.callback();
+    pruning = Prune(root, policy, dry_run);
+  }
+  const bool json = absl::GetFlag(FLAGS_json);
+  if (!pruning.ok()) {
+    if (json) std::fputs(ProblemJson(pruning.status()).c_str(), stdout);
+    return ReportFailure("ckpt prune", pruning.status());
+  }
+  json ? (void)std::fputs(ToJson(root, *pruning, dry_run).c_str(), stdout) : PrintText(*pruning, dry_run);
+  if (pruning->plan.has_good || pruning->plan.steps.empty()) return kExitDone;
+  return ReportFailure("ckpt prune", absl::DataLossError(absl::StrCat("no step of ", root, " verifies")));
+}
+
+}  // namespace fsdp

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What ckpt prune prints, deletes and refuses; which steps stay is checkpoint/retention_test.cc's.
+#include <cstring>
+#include <filesystem>
+
+#include "absl/strings/str_format.h"
+#include "fsdp/base/status_matchers.h"
+#include "fsdp/checkpoint/save/hdf5_sink.h"
+#include "fsdp/tools/commands/ckpt_runner.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+
+namespace fsdp {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+using Json = nlohmann::json;
+
+class CkptPruneTest : public CkptTest {
+ protected:
+  // Path("root") with steps 1 to `steps` and a leftover.
+  void MakeRoot(int steps) {
+    fs::create_directory(Path("root"));
+    StateDict state;
+    ShardedTensor tensor;
+    tensor.shape = {4};
+    state.Set(StateKey::Model("w"), tensor);
+    const PayloadReader zeros = [](const StateKey&, const Interval& interval, void* out) {
+      std::memset(out, 0, interval.size() * sizeof(float));
+      return absl::OkStatus();
+    };
+    for (int step = 1; step <= steps; ++step) {
+      CheckpointDirectoryOptions options;
+      options.step = step;
+      ASSERT_OK(WriteCheckpointDirectory(Path(absl::StrFormat("root/step-%08d", step)), state, zeros, options));
+    }
+    fs::create_directory(Path("root/.step-00000009.tmp-0123"));
+  }
+
+  void Damage(const std::string& step) {
+    const std::string file = Path("root/" + step + "/checkpoint.h5");
+    std::string bytes = ReadFile(file);
+    bytes.back() ^= 1;
+    WriteFile(file, bytes);
+  }
+};
+
+TEST_F(CkptPruneTest, DeletesOldStepsAndWhatCrashesLeft) {
+  MakeRoot(4);
+  const std::string planned = MustCkpt({"prune", Path("root"), "--keep_last=1", "--keep_every=2", "--dry_run"});
+  EXPECT_THAT(planned, AllOf(HasSubstr("would delete  step-00000001"), HasSubstr("kept          step-00000002"),
+                             HasSubstr("keep_every"), HasSubstr(".step-00000009.tmp-0123"),
+                             HasSubstr("left by a crash "), HasSubstr("would free ")));
+  EXPECT_EQ(NamesIn(Path("root")).size(), 5);
+  const std::string done = MustCkpt({"prune", Path("root"), "--keep_last=1", "--keep_every=2"});
+  EXPECT_THAT(done, AllOf(HasSubstr("deleted       step-00000001"), HasSubstr("freed ")));
+  EXPECT_THAT(NamesIn(Path("root")), ElementsAre("step-00000002", "step-00000004"));
+}
+
+TEST_F(CkptPruneTest, PrintsOneJsonObject) {
+  MakeRoot(3);
+  const Json json = Json::parse(MustCkpt({"prune", Path("root"), "--keep_last=2", "--json"}));
+  EXPECT_EQ(json["dry_run"], false);
+  EXPECT_EQ(json["steps"][0]["kept"], false);
+  EXPECT_EQ(json["steps"][1]["reason"], "keep_last");
+  EXPECT_EQ(json["leftovers"][0]["in_use"], false);
+  EXPECT_EQ(json["freed_bytes"], json["steps"][0]["bytes"]);
+  EXPECT_THAT(NamesIn(Path("root")), ElementsAre("step-00000002", "step-00000003"));
+}
+
+TEST_F(CkptPruneTest, TheLastThatVerifiesStays) {
+  MakeRoot(3);
+  Damage("step-00000003");
+  EXPECT_THAT(MustCkpt({"prune", Path("root"), "--keep_last=1"}),
+              AllOf(HasSubstr("does not verify: checkpoint.h5"), HasSubstr("the newest that verifies")));
+  EXPECT_THAT(NamesIn(Path("root")), ElementsAre("step-00000002", "step-00000003"));
+  Damage("step-00000002");
+  const Outcome outcome = Ckpt({"prune", Path("root"), "--keep_last=1"});
+  EXPECT_EQ(outcome.status, 1);
+  EXPECT_THAT(outcome.err, HasSubstr("no step of " + Path("root") + " verifies"));
+  EXPECT_THAT(NamesIn(Path("root")), ElementsAre("step-00000002", "step-00000003"));
+}
+
+TEST_F(CkptPruneTest, WhatTrainingSetAsideIsShownAndKept) {
+  MakeRoot(2);
+  fs::rename(Path("root/step-00000002"), Path("root/step-00000002.damaged"));
+  const auto bytes = static_cast<int64_t>(fs::file_size(Path("root/step-00000002.damaged/checkpoint.h5")) +
+                                          fs::file_size(Path("root/step-00000002.damaged/manifest.json")));
+  const Json json = Json::parse(MustCkpt({"prune", Path("root"), "--keep_last=1", "--dry_run", "--json"}));
+  EXPECT_EQ(json["set_aside"],
+            Json::parse(absl::StrFormat(R"([{"name": "step-00000002.damaged", "bytes": %d}])", bytes)));
+  EXPECT_EQ(json["steps"].size(), 1);
+  EXPECT_THAT(MustCkpt({"prune", Path("root"), "--keep_last=1"}),
+              AllOf(HasSubstr("kept          step-00000002.damaged"),
+                    HasSubstr("set aside, since it did not verify; repair it or delete it")));
+  EXPECT_THAT(NamesIn(Path("root")), ElementsAre("step-00000001", "step-00000002.damaged"));
+}
+
+TEST_F(CkptPruneTest, RefusesWhatIsNoRoot) {
+  MakeRoot(1);
+  fs::create_directory(Path("empty"));
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {Path("root/step-00000001"), "is itself a checkpoint"},
+      {Path("empty"), "holds no checkpoint: expected step-* directories"},
+      {Path("none"), "none"},
+  };
+  for (const auto& [path, message] : cases) {
+    const Outcome outcome = Ckpt({"prune", path, "--keep_last=1", "--json"});
+    EXPECT_EQ(outcome.status, 1);
+    EXPECT_THAT(outcome.err, HasSubstr(message));
+    EXPECT_THAT(std::string(Json::parse(outcome.out)["problem"]), HasSubstr(message));
+  }
+  EXPECT_EQ(NamesIn(Path("root")).size(), 2);
+}
+
+}  // namespace
+}  // namespace fsdp

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/tools/commands/ckpt_repair.h"
+
+#include <cstdio>
+#include <string>
+
+#include "absl/flags/flag.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "fsdp/checkpoint/repair/repair.h"
+#include "fsdp/tools/cli/ckpt_flags.h"
+#include "fsdp/tools/cli/ckpt_report.h"
+#include "nlohmann/json.hpp"
+
+namespace fsdp {
+namespace {
+
+std::string ToJson(const std::string& path, const RepairReport& report, bool dry_run) {
+  const nlohmann::ordered_json json = {{"path", path},
+                                       {"whole", report.is_whole()},
+                                       {"dry_run", dry_run},
+                                       {"repaired", report.repaired},
+                                       {"problems", report.problems}};
+  return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+}
+
+void PrintText(const std::string& path, const RepairReport& report, bool dry_run) {
+  for (const std::string& sentence : report.repaired) {
+    std::printf("%s: %s\n", dry_run ? "would repair" : "repaired", sentence.c_str());
+  }
+  for (const std::string& sentence : report.problems) std::printf("not repaired: %s\n", sentence.c_str());
+  if (!report.is_whole()) return;
+  const char* outcome = report.repaired.empty() ? "nothing is damaged" : dry_run ? "it can be repaired" : "it is whole";
+  std::printf("%s: %s\n", path.c_str(), outcome);
+}
+
+}  // namespace
+
+int RunRepair(const CommandLine& line) {
+  const std::string& path = line.operands[0];
+  RepairOptions options;
+  options.dry_run = absl::GetFlag(FLAGS_dry_run);
+  const absl::StatusOr<RepairReport> report = RepairCheckpoint(path, options);
+  const bool json = absl::GetFlag(FLAGS_json);
+  if (!report.ok()) {
+    if (json) std::fputs(ProblemJson(report.status()).c_str(), stdout);
+    return ReportFailure("ckpt repair", report.status());
+  }
+  json ? (void)std::fputs(ToJson(path, *report, options.dry_run).c_str(), stdout)
+       : PrintText(path, *report, options.dry_run);
+  if (report->is_whole()) return kExitDone;
+  const size_t problems = report->problems.size();
+  return ReportFailure("ckpt repair", absl::DataLossError(absl::StrCat(path, " stays damaged: ", problems,
+                                                                       problems == 1 ? " problem" : " problems")));
+}
+
+}  // namespace fsdp

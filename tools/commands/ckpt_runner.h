@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// CkptTest: runs the ckpt program as a user does, for tests.
+#ifndef FSDP_TOOLS_COMMANDS_CKPT_RUNNER_H_
+#define FSDP_TOOLS_COMMANDS_CKPT_RUNNER_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+namespace fsdp {
+
+struct Outcome {
+  int status = -1;         // exit status; -1 when a signal ended it
+  std::string out;         // stdout
+  std::string err;         // stderr
+  int64_t peak_bytes = 0;  // largest resident set
+};
+
+std::string ReadFile(const std::string& path);
+void WriteFile(const std::string& path, const std::string& bytes);
+
+// Names in a directory, hidden ones too, sorted.
+std::vector<std::string> NamesIn(const std::string& directory);
+
+// A fixture with an empty directory of its own.
+class CkptTest : public testing::Test {
+ protected:
+  CkptTest();
+  ~CkptTest() override;
+
+  std::string Path(const std::string& name) const { return directory_ + "/" + name; }
+
+  // Where the test data of checkpoint/ lie.
+  static std::string TestData(const std::string& name);
+
+  // Runs `ckpt arguments...`.
+  Outcome Ckpt(const std::vector<std::string>& arguments) const;
+
+  // As Ckpt, expecting exit status 0; returns stdout.
+  std::string MustCkpt(const std::vector<std::string>& arguments) const;
+
+ private:
+  std::string directory_;
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_TOOLS_COMMANDS_CKPT_RUNNER_H_

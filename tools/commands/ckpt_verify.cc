@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/tools/commands/ckpt_verify.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/flags/flag.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "fsdp/base/quote.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/formats/path_kind.h"
+#include "fsdp/checkpoint/source/tensor_source.h"
+#include "fsdp/checkpoint/verify/latest.h"
+#include "fsdp/checkpoint/verify/verify.h"
+#include "fsdp/checkpoint/verify/verify_source.h"
+#include "fsdp/tools/cli/ckpt_flags.h"
+#include "fsdp/tools/cli/ckpt_report.h"
+#include "fsdp/tools/cli/ckpt_source.h"
+#include "fsdp/tools/cli/progress.h"
+#include "nlohmann/json.hpp"
+
+namespace fsdp {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// What verify found out, whatever the format.
+struct Verdict {
+  std::string path;  // what was verified: the step, when a ROOT was named
+  std::string format;
+  bool has_digests = true;    // of every byte
+  bool has_checksums = true;  // of the payload, at least
+  VerifyReport report;
+  absl::Duration elapsed;
+};
+
+// What cannot even be opened is damaged: its kind was recognised. But a part of a checkpoint, or what this project has
+// no use for, is only the wrong thing to verify.
+absl::Status VerifyForeign(const std::string& path, const VerifyOptions& options, Verdict& verdict) {
+  const absl::StatusOr<std::unique_ptr<TensorSource>> source = OpenSource(path);
+  if (absl::IsInvalidArgument(source.status())) return source.status();
+  if (!source.ok()) {
+    verdict.report.problems.emplace_back(source.status().message());
+    return absl::OkStatus();
+  }
+  FSDP_ASSIGN_OR_RETURN(verdict.report, VerifySource(**source, options));
+  verdict.has_checksums = (*source)->has_checksums();
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Verdict> Verify(const std::string& path, Progress& progress) {
+  absl::StatusOr<PathKind> recognised = RecognisePath(path);
+  // A checkpoint that has lost its manifest is one to report on.
+  if (absl::IsDataLoss(recognised.status())) recognised = PathKind::kCheckpoint;
+  FSDP_ASSIGN_OR_RETURN(const PathKind kind, recognised);
+  Verdict verdict = {path, "hdf5", /*has_digests=*/true, /*has_checksums=*/true, {}, absl::ZeroDuration()};
+  VerifyOptions options;
+  options.count_nonfinite = true;
+  options.progress = progress.callback();
+  const absl::Time start = absl::Now();
+  if (kind != PathKind::kRoot && kind != PathKind::kCheckpoint) {
+    verdict.has_digests = false;
+    verdict.has_checksums = false;
+    verdict.format = FormatName(kind);
+    FSDP_RETURN_IF_ERROR(VerifyForeign(path, options, verdict));
+  } else {
+    if (kind == PathKind::kRoot) {
+      FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> steps, ListCheckpoints(path));
+      verdict.path = absl::StrCat(path, "/", steps.back());
+    }
+    FSDP_ASSIGN_OR_RETURN(verdict.report, VerifyCheckpoint(verdict.path, options));
+  }
+  verdict.elapsed = absl::Now() - start;
+  return verdict;
+}
+
+double BytesPerSecond(const Verdict& verdict) {
+  return static_cast<double>(verdict.report.bytes) / std::max(absl::ToDoubleSeconds(verdict.elapsed), 1e-6);
+}
+
+NonFinite TotalOf(const VerifyReport& report) {
+  NonFinite total;
+  for (const auto& tensor : report.nonfinite) total.Add(tensor.count);
+  return total;
+}
+
+std::string ToJson(const Verdict& verdict) {
+  const VerifyReport& report = verdict.report;
+  Json json;
+  json["path"] = verdict.path;
+  json["ok"] = report.problems.empty();
+  json["format"] = verdict.format;
+  json["digests"] = verdict.has_digests;
+  json["checksums"] = verdict.has_checksums;
+  if (verdict.format == "hdf5") json["files"] = report.files;
+  json["tensors"] = report.tensors;
+  json["bytes"] = report.bytes;
+  json["seconds"] = absl::ToDoubleSeconds(verdict.elapsed);
+  json["bytes_per_second"] = BytesPerSecond(verdict);
+  json["nan"] = TotalOf(report).nan;
+  json["inf"] = TotalOf(report).inf;
+  json["nonfinite"] = Json::array();
+  for (const auto& [name, count] : report.nonfinite) {
+    json["nonfinite"].push_back({{"tensor", name}, {"nan", count.nan}, {"inf", count.inf}});
+  }
+  json["problems"] = report.problems;
+  json["damage"] = Json::array();
+  for (const auto& [file, range, what] : report.damage) {
+    json["damage"].push_back({{"file", file}, {"begin", range.offset}, {"end", range.end()}, {"what", what}});
+  }
+  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+std::string Conclusion(const Verdict& verdict) {
+  if (verdict.has_digests) return "every digest matches";
+  if (verdict.has_checksums) return "the structure is sound, and every CRC-32 matches";
+  return absl::StrCat("the structure is sound; ", verdict.format, " has no digests, so values cannot be checked");
+}
+
+// A model that has diverged has nothing else; --json has them all.
+void PrintNonFinite(const VerifyReport& report) {
+  constexpr size_t kNamed = 16;
+  for (size_t i = 0; i < std::min(kNamed, report.nonfinite.size()); ++i) {
+    const auto& [name, count] = report.nonfinite[i];
+    std::printf("not finite: %s: %lld NaN, %lld infinite\n", Printable(name).c_str(), static_cast<long long>(count.nan),
+                static_cast<long long>(count.inf));
+  }
+  if (report.nonfinite.size() <= kNamed) return;
+  const NonFinite total = TotalOf(report);
+  std::printf("not finite: %zu more tensors; in all %lld NaN, %lld infinite\n", report.nonfinite.size() - kNamed,
+              static_cast<long long>(total.nan), static_cast<long long>(total.inf));
+}
+
+void PrintText(const Verdict& verdict, const std::string& asked_for) {
+  const VerifyReport& report = verdict.report;
+  if (verdict.path != asked_for) std::printf("%s: the newest step is %s\n", asked_for.c_str(), verdict.path.c_str());
+  for (const std::string& problem : report.problems) std::printf("damaged: %s\n", problem.c_str());
+  PrintNonFinite(report);
+  if (!report.problems.empty()) return;
+  std::printf("%s: %lld tensors, %s at %s/s: %s\n", verdict.path.c_str(), static_cast<long long>(report.tensors),
+              FormatBytes(static_cast<double>(report.bytes)).c_str(), FormatBytes(BytesPerSecond(verdict)).c_str(),
+              Conclusion(verdict).c_str());
+}
+
+}  // namespace
+
+int RunVerify(const CommandLine& line) {
+  const std::string& path = line.operands[0];
+  absl::StatusOr<Verdict> verdict;
+  {
+    Progress progress("verify");
+    verdict = Verify(path, progress);
+  }
+  if (!verdict.ok()) {
+    if (absl::GetFlag(FLAGS_json)) {
+      Verdict nothing = {path, "", /*has_digests=*/false, /*has_checksums=*/false, {}, absl::ZeroDuration()};
+      nothing.report.problems.emplace_back(verdict.status().message());
+      std::fputs(ToJson(nothing).c_str(), stdout);
+    }
+    return ReportFailure("ckpt verify", verdict.status());
+  }
+  if (absl::GetFlag(FLAGS_json)) {
+    std::fputs(ToJson(*verdict).c_str(), stdout);
+  } else {
+    PrintText(*verdict, path);
+  }
+  const size_t problems = verdict->report.problems.size();
+  if (problems == 0) return kExitDone;
+  return ReportFailure("ckpt verify", absl::DataLossError(absl::StrCat(verdict->path, " is damaged: ", problems,
+                                                                       problems == 1 ? " problem" : " problems")));
+}
+
+}  // namespace fsdp

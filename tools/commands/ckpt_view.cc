@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/tools/commands/ckpt_view.h"
+
+#include <cstdio>
+#include <memory>
+#include <string>
+
+#include "absl/flags/flag.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "fsdp/base/quote.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/hdf5/hdf5_view.h"
+#include "fsdp/checkpoint/source/tensor_source.h"
+#include "fsdp/tools/cli/ckpt_flags.h"
+#include "fsdp/tools/cli/ckpt_report.h"
+#include "fsdp/tools/cli/ckpt_source.h"
+#include "fsdp/tools/cli/progress.h"
+#include "nlohmann/json.hpp"
+
+namespace fsdp {
+namespace {
+
+absl::StatusOr<Hdf5ViewReport> View(const std::string& source_path, const std::string& path) {
+  FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<TensorSource> source, OpenSource(source_path));
+  absl::StatusOr<Hdf5ViewReport> report = WriteHdf5View(*source, path, absl::GetFlag(FLAGS_force));
+  if (report.ok() || !absl::IsInvalidArgument(report.status())) return report;
+  return absl::Status(report.status().code(), absl::StrCat(source_path, ": ", std::string(report.status().message())));
+}
+
+std::string ToJson(const std::string& source, const std::string& path, const Hdf5ViewReport& report) {
+  nlohmann::ordered_json json = {
+      {"source", source}, {"destination", path}, {"tensors", report.tensors}, {"bytes", report.nbytes}};
+  json["not_shown"] = nlohmann::ordered_json::array();
+  for (const auto& [name, reason] : report.not_shown)
+    json["not_shown"].push_back({{"tensor", name}, {"reason", reason}});
+  return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace
+
+int RunView(const CommandLine& line) {
+  const std::string& path = line.operands[1];
+  const absl::StatusOr<Hdf5ViewReport> report = View(line.operands[0], path);
+  const bool is_json = absl::GetFlag(FLAGS_json);
+  if (!report.ok()) {
+    if (is_json) std::fputs(ProblemJson(report.status()).c_str(), stdout);
+    return ReportFailure("ckpt view", report.status());
+  }
+  if (is_json) {
+    std::fputs(ToJson(line.operands[0], path, *report).c_str(), stdout);
+    return kExitDone;
+  }
+  std::printf("%s: %s, shows %lld tensors of %s\n", path.c_str(),
+              FormatBytes(static_cast<double>(report->nbytes)).c_str(), static_cast<long long>(report->tensors),
+              line.operands[0].c_str());
+  for (const auto& [name, reason] : report->not_shown) {
+    std::printf("note: %s is not shown: %s\n", Quote(name).c_str(), reason.c_str());
+  }
+  return kExitDone;
+}
+
+}  // namespace fsdp

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/tools/inspect/checkpoint_layers.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+
+namespace fsdp {
+namespace {
+
+using Section = StateKey::Section;
+
+// Rows that share one when `count` of them must become at most `most`.
+size_t RowsPerRow(size_t count, size_t most) { return (count + most - 1) / most; }
+
+bool IsWordByte(char c) { return absl::ascii_isalnum(c) || c == '_'; }
+
+// "transformer.h.0–3": what two names have in common is said once, cut between words.
+std::string Range(const std::string& first, const std::string& last) {
+  if (first == last) return first;
+  const size_t shorter = std::min(first.size(), last.size());
+  size_t prefix = 0;
+  while (prefix < shorter && first[prefix] == last[prefix]) ++prefix;
+  while (prefix > 0 && IsWordByte(first[prefix - 1])) --prefix;
+  size_t suffix = 0;
+  while (suffix < shorter - prefix && first[first.size() - 1 - suffix] == last[last.size() - 1 - suffix]) ++suffix;
+  while (suffix > 0 && IsWordByte(first[first.size() - suffix])) --suffix;
+  return absl::StrCat(first.substr(0, first.size() - suffix), "–", last.substr(prefix));
+}
+
+// Maps layers to rows.
+class LayerIndex {
+ public:
+  explicit LayerIndex(const Manifest& manifest) {
+    for (const StoredTensor& tensor : manifest.tensors) {
+      if (tensor.key.section == Section::kExtra) continue;
+      const std::string layer = LayerOf(tensor.key.fqn);
+      if (index_.emplace(layer, names_.size()).second) names_.push_back(layer);
+    }
+    per_row_ = std::max<size_t>(1, RowsPerRow(names_.size(), kMaxLayerRows));
+  }
+
+  size_t RowOf(const std::string& fqn) const { return index_.at(LayerOf(fqn)) / per_row_; }
+
+  std::vector<LayerRow> Rows() const {
+    std::vector<LayerRow> rows;
+    for (size_t i = 0; i < names_.size(); i += per_row_) {
+      rows.emplace_back().name = Range(names_[i], names_[std::min(i + per_row_, names_.size()) - 1]);
+    }
+    return rows;
+  }
+
+ private:
+  std::map<std::string, size_t> index_;
+  std::vector<std::string> names_;
+  size_t per_row_ = 1;
+};
+
+void AddToLayer(const StoredTensor& tensor, const TensorStatistics& statistics, LayerRow& row) {
+  const int64_t nbytes = tensor.shape.numel() * SizeOf(tensor.dtype);
+  (tensor.key.section == Section::kModel ? row.model_bytes : row.optim_bytes) += nbytes;
+  const auto found = statistics.find(tensor.key);
+  if (found == statistics.end() || !IsFloatingPoint(PartOf(tensor.dtype))) return;
+  if (tensor.key.section == Section::kModel) {
+    row.weights.Add(found->second);
+  } else if (tensor.shape.rank() > 0) {
+    row.states[tensor.key.state].Add(found->second);
+  }
+}
+
+void AddToFiles(const StoredTensor& tensor, size_t layer, size_t files_per_row, std::vector<FileRow>& rows) {
+  for (const StoredInterval& part : tensor.intervals) {
+    FileRow& row = rows[static_cast<size_t>(part.file) / files_per_row];
+    const int64_t nbytes = part.interval.size() * SizeOf(tensor.dtype);
+    if (tensor.key.section == Section::kExtra) {
+      row.extra_bytes += nbytes;
+    } else {
+      (tensor.key.section == Section::kModel ? row.model_bytes : row.optim_bytes)[layer] += nbytes;
+    }
+  }
+}
+
+}  // namespace
+
+int64_t FileRow::payload_bytes() const {
+  const int64_t model = std::accumulate(model_bytes.begin(), model_bytes.end(), int64_t{0});
+  return std::accumulate(optim_bytes.begin(), optim_bytes.end(), model) + extra_bytes;
+}
+
+std::string LayerOf(const std::string& fqn) {
+  const std::vector<std::string> parts = absl::StrSplit(fqn, '.');
+  std::string layer;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const bool is_number = !parts[i].empty() && std::all_of(parts[i].begin(), parts[i].end(), absl::ascii_isdigit);
+    if (!is_number && i + 1 == parts.size()) break;
+    absl::StrAppend(&layer, i == 0 ? "" : ".", parts[i]);
+    if (is_number) return layer;
+  }
+  return layer.empty() ? fqn : layer;
+}
+
+CheckpointLayers LayersOf(const Manifest& manifest, const TensorStatistics& statistics) {
+  CheckpointLayers result;
+  const LayerIndex index(manifest);
+  result.layers = index.Rows();
+  const size_t files_per_row = std::max<size_t>(1, RowsPerRow(manifest.files.size(), kMaxFileRows));
+  for (size_t i = 0; i < manifest.files.size(); i += files_per_row) {
+    FileRow& row = result.files.emplace_back();
+    const size_t last = std::min(i + files_per_row, manifest.files.size()) - 1;
+    row.name = Range(manifest.files[i].name, manifest.files[last].name);
+    row.model_bytes.resize(result.layers.size());
+    row.optim_bytes.resize(result.layers.size());
+  }
+  for (const StoredTensor& tensor : manifest.tensors) {
+    const bool is_extra = tensor.key.section == Section::kExtra;
+    const size_t layer = is_extra ? 0 : index.RowOf(tensor.key.fqn);
+    AddToFiles(tensor, layer, files_per_row, result.files);
+    if (!is_extra) AddToLayer(tensor, statistics, result.layers[layer]);
+  }
+  for (const LayerRow& row : result.layers) result.weights.Add(row.weights);
+  return result;
+}
+
+}  // namespace fsdp

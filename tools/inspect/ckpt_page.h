@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// CheckpointPage: one self-contained HTML page about a checkpoint: who holds what, sizes per layer, the distribution of
+// values, the optimizer's moments, and the tensors. It loads nothing, runs no script, and has a bounded size: about two
+// megabytes at most, however large the model is.
+#ifndef FSDP_TOOLS_INSPECT_CKPT_PAGE_H_
+#define FSDP_TOOLS_INSPECT_CKPT_PAGE_H_
+
+#include <string>
+
+#include "fsdp/tools/inspect/checkpoint_layers.h"
+#include "fsdp/tools/inspect/ckpt_summary.h"
+
+namespace fsdp {
+
+// Tensors that the table has rows for: the largest.
+inline constexpr size_t kMaxTensorRows = 400;
+
+// `statistics` are of the tensors of `summary`, by key. Pure.
+std::string CheckpointPage(const CheckpointSummary& summary, const TensorStatistics& statistics);
+
+}  // namespace fsdp
+
+#endif  // FSDP_TOOLS_INSPECT_CKPT_PAGE_H_

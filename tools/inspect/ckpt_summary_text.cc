@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The forms of a CheckpointSummary.
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "fsdp/base/quote.h"
+#include "fsdp/tools/cli/progress.h"
+#include "fsdp/tools/inspect/ckpt_summary.h"
+#include "nlohmann/json.hpp"
+
+namespace fsdp {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using Section = StateKey::Section;
+
+int64_t PayloadBytes(const StoredTensor& tensor) { return tensor.shape.numel() * SizeOf(tensor.dtype); }
+
+// Tensors and bytes of a section, or of a file.
+struct Share {
+  int64_t tensors = 0;
+  int64_t bytes = 0;
+
+  void Add(int64_t nbytes) {
+    ++tensors;
+    bytes += nbytes;
+  }
+  std::string ToString() const {
+    return absl::StrCat(tensors, tensors == 1 ? " tensor, " : " tensors, ", FormatBytes(static_cast<double>(bytes)));
+  }
+};
+
+Share ShareOfSection(const Manifest& manifest, Section section) {
+  Share share;
+  for (const StoredTensor& tensor : manifest.tensors) {
+    if (tensor.key.section == section) share.Add(PayloadBytes(tensor));
+  }
+  return share;
+}
+
+// What each file holds, by its index.
+std::vector<Share> SharesOfFiles(const Manifest& manifest) {
+  std::vector<Share> shares(manifest.files.size());
+  for (const StoredTensor& tensor : manifest.tensors) {
+    int previous = -1;  // intervals of one file follow each other
+    for (const StoredInterval& part : tensor.intervals) {
+      shares[part.file].bytes += part.interval.size() * SizeOf(tensor.dtype);
+      if (part.file != previous) ++shares[part.file].tensors;
+      previous = part.file;
+    }
+  }
+  return shares;
+}
+
+Share ShareOfAll(const Manifest& manifest) {
+  Share share;
+  for (const StoredTensor& tensor : manifest.tensors) share.Add(PayloadBytes(tensor));
+  return share;
+}
+
+std::string Headline(const CheckpointSummary& summary) {
+  if (summary.format == "safetensors") return absl::StrCat(summary.path, ": a model in safetensors\n");
+  if (summary.format == "hdf5 file") {
+    return absl::StrCat(summary.path, ": an HDF5 file without a manifest, so without digests\n");
+  }
+  const Manifest& manifest = summary.manifest;
+  if (summary.format != "hdf5") {
+    const std::string step = manifest.step < 0 ? "" : absl::StrCat(" of step ", manifest.step);
+    const std::string what = summary.format == "dcp"
+                                 ? absl::StrCat("a DCP directory", step, ", written by ", manifest.world_size, " ranks")
+                                 : absl::StrCat("a torch checkpoint", step);
+    return absl::StrCat(summary.path, ": ", what, "\n");
+  }
+  return absl::StrCat(summary.path, ": a ", std::string(StateDictTypeName(manifest.type)), " checkpoint of step ",
+                      manifest.step, ", world size ", manifest.world_size, ", written by ", manifest.producer, "\n");
+}
+
+std::string TensorLine(const StoredTensor& tensor, const Manifest& manifest) {
+  std::string line =
+      absl::StrFormat("  %s  %s %s  %s ", Printable(tensor.key.ToString()), std::string(DTypeName(tensor.dtype)),
+                      tensor.shape.ToString(), FormatBytes(static_cast<double>(PayloadBytes(tensor))));
+  for (const StoredInterval& part : tensor.intervals) {
+    absl::StrAppend(&line, " ", manifest.files[part.file].name, part.interval.ToString());
+  }
+  return line + "\n";
+}
+
+std::string FilesText(const Manifest& manifest) {
+  std::string text = "files\n";
+  const std::vector<Share> shares = SharesOfFiles(manifest);
+  for (size_t i = 0; i < shares.size(); ++i) {
+    absl::StrAppendFormat(&text, "  %s  %s, holds %s\n", Printable(manifest.files[i].name),
+                          FormatBytes(static_cast<double>(manifest.files[i].nbytes)), shares[i].ToString());
+  }
+  return text;
+}
+
+// Paths need not be UTF-8.
+std::string ToText(const Json& json) { return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n"; }
+
+Json ToJson(const Share& share) { return {{"tensors", share.tensors}, {"bytes", share.bytes}}; }
+
+Json TensorJson(const StoredTensor& tensor, const Manifest& manifest) {
+  Json json = {{"name", tensor.key.ToString()},
+               {"dtype", DTypeName(tensor.dtype)},
+               {"shape", std::vector<int64_t>(tensor.shape.dims().begin(), tensor.shape.dims().end())},
+               {"bytes", PayloadBytes(tensor)},
+               {"aliases", tensor.aliases},
+               {"shards", Json::array()}};
+  for (const StoredInterval& part : tensor.intervals) {
+    json["shards"].push_back({{"file", manifest.files[part.file].name},
+                              {"begin", part.interval.begin},
+                              {"end", part.interval.end},
+                              {"offset", part.offset}});
+  }
+  return json;
+}
+
+void AddHdf5Members(const Manifest& manifest, Json& json) {
+  json["kind"] = StateDictTypeName(manifest.type);
+  json["step"] = manifest.step;
+  json["world_size"] = manifest.world_size;
+  json["writers"] = manifest.writers;
+  json["save_id"] = manifest.save_id;
+  json["producer"] = manifest.producer;
+}
+
+}  // namespace
+
+std::string SummaryText(const CheckpointSummary& summary, bool tensors) {
+  const Manifest& manifest = summary.manifest;
+  std::string text;
+  for (const std::string& skipped : summary.skipped) absl::StrAppend(&text, "skipped: ", skipped, "\n");
+  if (summary.path != summary.asked_for) {
+    absl::StrAppend(&text, summary.asked_for, ": the newest step that verifies is ", summary.path, "\n");
+  }
+  absl::StrAppend(&text, Headline(summary), "tensors\n", "  model      ",
+                  ShareOfSection(manifest, Section::kModel).ToString(), "\n");
+  if (summary.format != "safetensors") {
+    absl::StrAppend(&text, "  optimizer  ", ShareOfSection(manifest, Section::kOptimState).ToString(), "\n");
+    absl::StrAppend(&text, "  extra      ", ShareOfSection(manifest, Section::kExtra).ToString(), "\n");
+    absl::StrAppend(&text, "texts\n");
+    for (const StoredText& stored : manifest.texts) {
+      absl::StrAppend(&text, "  ", Printable(stored.key.ToString()), "  ",
+                      FormatBytes(static_cast<double>(stored.range.nbytes)), "\n");
+    }
+  }
+  if (summary.format == "hdf5") absl::StrAppend(&text, "flat units  ", manifest.units.size(), "\n");
+  for (const StoredTensor& tensor : manifest.tensors) {
+    for (const std::string& alias : tensor.aliases) {
+      absl::StrAppend(&text, "alias  ", Printable(alias), " is ", Printable(tensor.key.fqn), "\n");
+    }
+  }
+  for (const auto& [name, value] : summary.metadata) {
+    absl::StrAppend(&text, "metadata  ", Printable(name), " = ", Printable(value), "\n");
+  }
+  absl::StrAppend(&text, FilesText(manifest));
+  if (tensors) {
+    absl::StrAppend(&text, "each tensor, and the elements that a file holds of it\n");
+    for (const StoredTensor& tensor : manifest.tensors) text += TensorLine(tensor, manifest);
+  }
+  return text;
+}
+
+std::string SummaryJson(const CheckpointSummary& summary, bool tensors) {
+  const Manifest& manifest = summary.manifest;
+  Json json = {
+      {"path", summary.path}, {"format", summary.format}, {"kind", "full"}, {"step", nullptr}, {"world_size", 1}};
+  if (summary.path != summary.asked_for) json["root"] = summary.asked_for;
+  if (!summary.skipped.empty()) json["skipped"] = summary.skipped;
+  if (!summary.problem.empty()) json["problem"] = summary.problem;
+  if (summary.format == "hdf5") AddHdf5Members(manifest, json);
+  if (summary.format == "dcp") json["world_size"] = manifest.world_size;
+  if (summary.format != "hdf5" && manifest.step >= 0) json["step"] = manifest.step;
+  const Share all = ShareOfAll(manifest);
+  json["tensor_count"] = all.tensors;
+  json["bytes"] = all.bytes;
+  json["model"] = ToJson(ShareOfSection(manifest, Section::kModel));
+  json["optim"] = ToJson(ShareOfSection(manifest, Section::kOptimState));
+  json["extra"] = ToJson(ShareOfSection(manifest, Section::kExtra));
+  json["texts"] = Json::array();
+  for (const StoredText& text : manifest.texts) json["texts"].push_back(text.key.ToString());
+  json["aliases"] = Json::object();
+  for (const StoredTensor& tensor : manifest.tensors) {
+    for (const std::string& alias : tensor.aliases) json["aliases"][alias] = tensor.key.fqn;
+  }
+  json["units"] = Json::array();
+  for (const FlatUnitLayout& unit : manifest.units) {
+    json["units"].push_back(
+        {{"name", unit.name}, {"parameters", unit.parameters.size()}, {"numel", unit.unsharded_numel}});
+  }
+  json["metadata"] = summary.metadata;
+  json["files"] = Json::array();
+  const std::vector<Share> shares = SharesOfFiles(manifest);
+  for (size_t i = 0; i < shares.size(); ++i) {
+    json["files"].push_back({{"name", manifest.files[i].name},
+                             {"bytes", manifest.files[i].nbytes},
+                             {"tensors", shares[i].tensors},
+                             {"payload_bytes", shares[i].bytes}});
+  }
+  if (tensors) {
+    json["tensors"] = Json::array();
+    for (const StoredTensor& tensor : manifest.tensors) json["tensors"].push_back(TensorJson(tensor, manifest));
+  }
+  return ToText(json);
+}
+
+std::string ProblemJson(const std::string& path, const absl::Status& status) {
+  return ToText({{"path", path}, {"problem", std::string(status.message())}});
+}
+
+}  // namespace fsdp

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/tools/inspect/page_charts.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+
+namespace fsdp {
+namespace {
+
+// Charts are drawn this wide and stretched to their place.
+constexpr double kWidth = 1000;
+
+std::string Title(const std::string& text) {
+  return text.empty() ? "" : absl::StrCat("<title>", EscapeHtml(text), "</title>");
+}
+
+std::string Open(int height) {
+  return absl::StrFormat("<svg viewBox=\"0 0 %.0f %d\" height=\"%d\" preserveAspectRatio=\"none\">", kWidth, height,
+                         height);
+}
+
+// Labels are not stretched, so they are percentages.
+std::string AxisLabel(double share, const std::string& text) {
+  return absl::StrFormat("<text x=\"%.2f%%\" y=\"11\">%s</text>", 100 * share, text);
+}
+
+std::string PowerOfTen(int exponent) {
+  if (exponent == 0) return "1";
+  return absl::StrCat("10<tspan class=\"sup\">", exponent < 0 ? "−" : "", std::abs(exponent), "</tspan>");
+}
+
+// Bars of a histogram: [0, n) negative, n zero, (n, 2n] positive, for n octaves.
+std::vector<int64_t> Columns(const ValueStatistics& statistics, const OctaveRange& range) {
+  std::vector<int64_t> columns;
+  for (int bin = range.last; bin >= range.first; --bin) columns.push_back(statistics.negative[bin]);
+  columns.push_back(statistics.zeros);
+  for (int bin = range.first; bin <= range.last; ++bin) columns.push_back(statistics.positive[bin]);
+  return columns;
+}
+
+}  // namespace
+
+std::string EscapeHtml(std::string_view text) {
+  std::string escaped;
+  for (const char c : text) {
+    switch (c) {
+      case '&':
+        escaped += "&amp;";
+        break;
+      case '<':
+        escaped += "&lt;";
+        break;
+      case '>':
+        escaped += "&gt;";
+        break;
+      case '"':
+        escaped += "&quot;";
+        break;
+      default:
+        escaped += c;
+    }
+  }
+  return escaped;
+}
+
+std::string BarSvg(const std::vector<BarPart>& parts, double whole, int height) {
+  std::string svg = Open(height);
+  double x = 0;
+  for (const BarPart& part : parts) {
+    const double width = whole > 0 ? kWidth * part.value / whole : 0;
+    if (width >= 0.05) {
+      absl::StrAppendFormat(&svg, "<rect class=\"%s\" x=\"%.1f\" width=\"%.1f\" height=\"%d\">%s</rect>", part.css, x,
+                            width, height, Title(part.title));
+    }
+    x += width;
+  }
+  return svg + "</svg>";
+}
+
+void OctaveRange::Include(const ValueStatistics& statistics) {
+  for (int bin = 0; bin < ValueStatistics::kBins; ++bin) {
+    if (statistics.negative[bin] == 0 && statistics.positive[bin] == 0) continue;
+    first = last < first ? bin : std::min(first, bin);
+    last = std::max(last, bin);
+  }
+}
+
+std::string HistogramSvg(const ValueStatistics& statistics, const OctaveRange& range, int height) {
+  const std::vector<int64_t> columns = Columns(statistics, range);
+  const auto most = static_cast<double>(std::max<int64_t>(1, *std::max_element(columns.begin(), columns.end())));
+  const double width = kWidth / static_cast<double>(columns.size());
+  std::string path = absl::StrFormat("M0 %d", height);
+  for (size_t i = 0; i < columns.size(); ++i) {
+    // The square root lets tails be seen.
+    const double top = height - height * std::sqrt(static_cast<double>(columns[i]) / most);
+    absl::StrAppendFormat(&path, "V%.1fH%.1f", top, width * static_cast<double>(i + 1));
+  }
+  return absl::StrCat(Open(height), "<path class=\"histogram\" d=\"", path, absl::StrFormat("V%dZ", height),
+                      "\"/></svg>");
+}
+
+std::string HistogramAxisSvg(const OctaveRange& range) {
+  const int octaves = range.last - range.first + 1;
+  const double column = 1.0 / (2 * octaves + 1);
+  std::string svg = "<svg class=\"axis\" height=\"16\">";
+  absl::StrAppend(&svg, AxisLabel(0.5, "0"));
+  const int lowest = ValueStatistics::kLowestExponent + range.first;
+  const int step = octaves > 40 ? 3 : octaves > 20 ? 2 : 1;
+  for (int exponent = -12; exponent <= 6; ++exponent) {
+    const double octave = exponent / std::log10(2.0) - lowest;  // from the smallest magnitude shown
+    if (octave < 1.5 || octave > octaves || exponent % step != 0) continue;
+    const double distance = (octave + 0.5) * column;
+    absl::StrAppend(&svg, AxisLabel(0.5 + distance, PowerOfTen(exponent)));
+    absl::StrAppend(&svg, AxisLabel(0.5 - distance, absl::StrCat("−", PowerOfTen(exponent))));
+  }
+  return svg + "</svg>";
+}
+
+std::string DotsSvg(const std::vector<Dot>& dots, int low, int high, int height) {
+  std::string svg = absl::StrFormat("<svg class=\"dots\" height=\"%d\">", height);
+  for (int exponent = low; exponent <= high; ++exponent) {
+    const double x = 100.0 * (exponent - low) / (high - low);
+    absl::StrAppendFormat(&svg, "<line x1=\"%.2f%%\" x2=\"%.2f%%\" y2=\"%d\"/>", x, x, height);
+  }
+  for (const Dot& dot : dots) {
+    if (!(dot.value > 0) || std::isinf(dot.value)) continue;
+    const double x = 100 * std::clamp((std::log10(dot.value) - low) / (high - low), 0.0, 1.0);
+    absl::StrAppendFormat(&svg, "<circle class=\"%s\" cx=\"%.2f%%\" cy=\"%.1f\" r=\"4\">%s</circle>", dot.css, x,
+                          height / 2.0, Title(dot.title));
+  }
+  return svg + "</svg>";
+}
+
+std::string DotsAxisSvg(int low, int high) {
+  std::string svg = "<svg class=\"axis\" height=\"16\">";
+  for (int exponent = low; exponent <= high; ++exponent) {
+    absl::StrAppend(&svg, AxisLabel(static_cast<double>(exponent - low) / (high - low), PowerOfTen(exponent)));
+  }
+  return svg + "</svg>";
+}
+
+}  // namespace fsdp

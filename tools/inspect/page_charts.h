@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The charts of a page about a checkpoint, as inline SVG without scripts or styles of their own: colours are classes
+// that page_style.h defines. Pure.
+#ifndef FSDP_TOOLS_INSPECT_PAGE_CHARTS_H_
+#define FSDP_TOOLS_INSPECT_PAGE_CHARTS_H_
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "fsdp/checkpoint/source/value_statistics.h"
+
+namespace fsdp {
+
+// Text between tags or in a quoted attribute.
+std::string EscapeHtml(std::string_view text);
+
+// A part of a bar.
+struct BarPart {
+  double value = 0;
+  std::string css;    // classes
+  std::string title;  // shown when pointed at
+};
+
+// Parts side by side, as wide as their values are of `whole`. As wide as its place, `height` pixels high.
+std::string BarSvg(const std::vector<BarPart>& parts, double whole, int height);
+
+// The octaves that a histogram shows: those from the first to the last that any of several tensors has elements in.
+struct OctaveRange {
+  int first = 0;
+  int last = -1;  // before `first`: nothing to show
+
+  void Include(const ValueStatistics& statistics);
+};
+
+// The share of elements in each octave: negative ones on the left, the largest magnitudes outermost, zeros in the
+// middle, positive ones on the right. Heights are relative to the highest.
+std::string HistogramSvg(const ValueStatistics& statistics, const OctaveRange& range, int height);
+
+// The axis below such histograms: powers of ten, and 0.
+std::string HistogramAxisSvg(const OctaveRange& range);
+
+// Dots on a logarithmic axis from 10^low to 10^high; values that are not positive are left out.
+struct Dot {
+  double value = 0;
+  std::string css;
+  std::string title;
+};
+std::string DotsSvg(const std::vector<Dot>& dots, int low, int high, int height);
+std::string DotsAxisSvg(int low, int high);
+
+}  // namespace fsdp
+
+#endif  // FSDP_TOOLS_INSPECT_PAGE_CHARTS_H_

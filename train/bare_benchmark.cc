@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// bare_benchmark: the training step of a bare model, and of FullyShardedDataParallel with one rank around the same
+// model, in turns within one process: what FSDP itself costs. Takes the flags of train_gpt that describe model, batch
+// and dtypes, and prints {"bare": [seconds of each step], "fsdp": [...]}; tools/fsdp_benchmark.py makes a table of it.
+#include <cstdio>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "fsdp/base/command_line.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/collectives/run_ranks.h"
+#include "fsdp/nn/cross_entropy_loss.h"
+#include "fsdp/nn/device_layer_ops.h"
+#include "fsdp/optim/adamw.h"
+#include "fsdp/optim/sharded_parameter.h"
+#include "fsdp/tensor/host_device.h"
+#include "fsdp/tensor/ops.h"
+#include "fsdp/train/sharded_model.h"
+#include "fsdp/train/train_flags.h"
+
+namespace fsdp {
+namespace {
+
+constexpr int kWarmup = 3;
+
+struct Batch {
+  Tensor tokens, targets;
+};
+
+absl::StatusOr<Batch> MakeBatch(Device& device, const TrainOptions& options, int64_t vocab_size) {
+  const Shape shape = {options.batch_size, options.seq_len};
+  FSDP_ASSIGN_OR_RETURN(const Tensor tokens, Tensor::Empty(device, DType::kInt32, shape));
+  for (int64_t i = 0; i < tokens.numel(); ++i) tokens.data_as<int32_t>()[i] = static_cast<int32_t>(i * i % vocab_size);
+  return Batch{tokens, tokens.View({tokens.numel()})};
+}
+
+// The same step as FSDP's mixed precision makes, without FSDP: float32 parameters, computed with in param_dtype.
+class BareTraining {
+ public:
+  static absl::StatusOr<std::unique_ptr<BareTraining>> Create(Device& device, const CausalLmConfig& config,
+                                                              const TrainOptions& options) {
+    std::unique_ptr<BareTraining> bare(new BareTraining(device));
+    FSDP_ASSIGN_OR_RETURN(bare->model_, MakeCausalLm(config));
+    FSDP_RETURN_IF_ERROR(bare->model_->Materialize(device, options.seed));
+    FSDP_ASSIGN_OR_RETURN(bare->ops_, LayerOpsFor(device));
+    FSDP_ASSIGN_OR_RETURN(bare->stream_, device.CreateStream("compute"));
+    FSDP_ASSIGN_OR_RETURN(bare->parameters_, WholeParameters(*bare->model_, device));
+    std::vector<ShardedParameter*> pointers;
+    for (const auto& parameter : bare->parameters_) pointers.push_back(parameter.get());
+    bare->optimizer_ = std::make_unique<AdamW>(AdamW::DecayMatricesOnly(pointers, options.adamw));
+    if (options.param_dtype != DType::kFloat32) FSDP_RETURN_IF_ERROR(bare->BindCopies(options.param_dtype));
+    return bare;
+  }
+
+  absl::Status Step(const Batch& batch) {
+    const TensorOps& ops = device_.ops();
+    for (const Copy& copy : copies_) ops.CastDivide(copy.master->data, copy.data, 1, *stream_);
+    for (const Copy& copy : copies_) ops.Zero(copy.grad, *stream_);
+    if (copies_.empty()) {
+      for (const auto& parameter : parameters_) ops.Zero(parameter->grad, *stream_);
+    }
+    Tape tape(*stream_, *ops_);
+    const CrossEntropyLoss criterion;
+    FSDP_ASSIGN_OR_RETURN(const Tensor logits, model_->Forward(batch.tokens, tape));
+    FSDP_RETURN_IF_ERROR(criterion.Forward(logits, batch.targets, tape).status());
+    FSDP_ASSIGN_OR_RETURN(const Tensor grad, criterion.Backward(1, tape));
+    FSDP_RETURN_IF_ERROR(model_->Backward(grad, tape).status());
+    for (const Copy& copy : copies_) ops.CastDivide(copy.grad, copy.master->grad, 1, *stream_);
+    FSDP_RETURN_IF_ERROR(optimizer_->Step(*stream_));
+    return stream_->Synchronize();
+  }
+
+ private:
+  // A parameter in the compute dtype.
+  struct Copy {
+    ShardedParameter* master;
+    Tensor data, grad;  // flat
+  };
+
+  explicit BareTraining(Device& device) : device_(device) {}
+
+  absl::Status BindCopies(DType dtype) {
+    size_t next = 0;
+    for (const auto& [name, parameter] : model_->NamedParameters()) {
+      if (parameter->fqn != name) continue;
+      FSDP_ASSIGN_OR_RETURN(parameter->data, Tensor::Empty(device_, dtype, parameter->shape));
+      FSDP_ASSIGN_OR_RETURN(parameter->grad, Tensor::Empty(device_, dtype, parameter->shape));
+      const Shape flat = {parameter->shape.numel()};
+      copies_.push_back({parameters_[next++].get(), parameter->data.View(flat), parameter->grad.View(flat)});
+    }
+    return absl::OkStatus();
+  }
+
+  Device& device_;
+  std::unique_ptr<Module> model_;
+  std::shared_ptr<const LayerOps> ops_;
+  std::unique_ptr<Stream> stream_;
+  std::vector<std::unique_ptr<ShardedParameter>> parameters_;
+  std::vector<Copy> copies_;
+  std::unique_ptr<AdamW> optimizer_;
+};
+
+absl::Status ShardedStep(FullyShardedDataParallel& model, AdamW& optimizer, const Batch& batch) {
+  Tape tape = model.NewTape();
+  const CrossEntropyLoss criterion;
+  FSDP_ASSIGN_OR_RETURN(const Tensor logits, model.Forward(batch.tokens, tape));
+  FSDP_RETURN_IF_ERROR(criterion.Forward(logits, batch.targets, tape).status());
+  FSDP_ASSIGN_OR_RETURN(const Tensor grad, criterion.Backward(1, tape));
+  FSDP_RETURN_IF_ERROR(model.Backward(grad, tape).status());
+  FSDP_RETURN_IF_ERROR(optimizer.Step(model.stream()));
+  optimizer.ZeroGrad();
+  return model.stream().Synchronize();
+}
+
+absl::StatusOr<double> Seconds(const std::function<absl::Status()>& step) {
+  const absl::Time began = absl::Now();
+  FSDP_RETURN_IF_ERROR(step());
+  return absl::ToDoubleSeconds(absl::Now() - began);
+}
+
+absl::Status Compare(const TrainOptions& options) {
+  const std::shared_ptr<Device> device = CreateHostDevice();
+  FSDP_ASSIGN_OR_RETURN(const CausalLmConfig config, ReadModelConfig(options, nullptr));
+  FSDP_ASSIGN_OR_RETURN(const Batch batch, MakeBatch(*device, options, VocabSize(config)));
+  FSDP_ASSIGN_OR_RETURN(const auto bare, BareTraining::Create(*device, config, options));
+  const std::shared_ptr<ProcessGroup> group = std::move(CreateLocalGroups({device}).front());
+  FSDP_ASSIGN_OR_RETURN(const auto model, MakeShardedModel(config, options, group, /*trace=*/nullptr));
+  AdamW optimizer(AdamW::DecayMatricesOnly(model->parameters(), options.adamw));
+  std::vector<double> bare_seconds, sharded_seconds;
+  for (int64_t step = 0; step < kWarmup + options.learning_rate.steps; ++step) {
+    FSDP_ASSIGN_OR_RETURN(const double without, Seconds([&] { return bare->Step(batch); }));
+    FSDP_ASSIGN_OR_RETURN(const double with, Seconds([&] { return ShardedStep(*model, optimizer, batch); }));
+    if (step < kWarmup) continue;
+    bare_seconds.push_back(without);
+    sharded_seconds.push_back(with);
+  }
+  absl::PrintF("{\"bare\": [%s], \"fsdp\": [%s]}\n", absl::StrJoin(bare_seconds, ", "),
+               absl::StrJoin(sharded_seconds, ", "));
+  return absl::OkStatus();
+}
+
+int Main(int argc, char** argv) {
+  if (const std::optional<int> status = ParseFlags(argc, argv, "bare_benchmark [flags]")) return *status;
+  const absl::StatusOr<TrainOptions> options = TrainOptionsFromFlags();
+  if (!options.ok()) return ReportUsageError("bare_benchmark", options.status());
+  const absl::Status status = Compare(*options);
+  if (status.ok()) return kExitDone;
+  std::fprintf(stderr, "bare_benchmark: %s\n", std::string(status.message()).c_str());
+  return kExitFailed;
+}
+
+}  // namespace
+}  // namespace fsdp
+
+int main(int argc, char** argv) { return fsdp::Main(argc, argv); }

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/train/batch_loader.h"
+
+#include "fsdp/base/status_macros.h"
+#include "fsdp/tensor/device.h"
+
+namespace fsdp {
+
+void BatchLoader::Stage(int64_t step, int micro_step, const Buffer& staging) const {
+  const int64_t seq_len = shape_.seq_len;
+  const absl::Span<int32_t> staged(reinterpret_cast<int32_t*>(staging.data()), 2 * numel());
+  for (int64_t row = 0; row < shape_.batch_size; ++row) {
+    data_.CopySample(shape_.SampleIndex(step, micro_step, row), staged.subspan(row * seq_len, seq_len),
+                     staged.subspan(numel() + row * seq_len, seq_len));
+  }
+}
+
+// Its targets follow its tokens, as where they are staged.
+absl::StatusOr<Batch> BatchLoader::NewBatch(Stream& stream) const {
+  FSDP_ASSIGN_OR_RETURN(const Tensor both, Tensor::Empty(stream.device(), DType::kInt32, {2 * numel()}));
+  return Batch{.tokens = both.Slice({0, numel()}).View({shape_.batch_size, shape_.seq_len}),
+               .targets = both.Slice({numel(), 2 * numel()})};
+}
+
+absl::StatusOr<Batch> BatchLoader::Load(int64_t step, int micro_step, Stream& stream) const {
+  FSDP_ASSIGN_OR_RETURN(const Buffer staging, stream.device().AllocatePinned(2 * numel() * SizeOf(DType::kInt32)));
+  Stage(step, micro_step, staging);
+  FSDP_ASSIGN_OR_RETURN(const Batch batch, NewBatch(stream));
+  stream.CopyAsync(batch.tokens.data(), staging.data(), staging.nbytes());
+  stream.Run([staging] { return absl::OkStatus(); });  // keeps the staging memory until the copy ran
+  return batch;
+}
+
+absl::StatusOr<BatchSlot> BatchLoader::NewSlot(Stream& stream) const {
+  BatchSlot slot;
+  FSDP_ASSIGN_OR_RETURN(slot.staging, stream.device().AllocatePinned(2 * numel() * SizeOf(DType::kInt32)));
+  FSDP_ASSIGN_OR_RETURN(slot.batch, NewBatch(stream));
+  return slot;
+}
+
+absl::Status BatchLoader::Fill(int64_t step, int micro_step, BatchSlot& slot, Stream& stream) const {
+  FSDP_RETURN_IF_ERROR(slot.copied.Synchronize());
+  Stage(step, micro_step, slot.staging);
+  stream.CopyAsync(slot.batch.tokens.data(), slot.staging.data(), slot.staging.nbytes());
+  slot.copied = stream.Record();
+  return absl::OkStatus();
+}
+
+}  // namespace fsdp

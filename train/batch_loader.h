@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// BatchLoader: the rows that one rank trains on in one micro-step, on its device. Which samples these are is a function
+// of step, micro-step and rank alone, so a resumed run needs no data position, and another world size sees the same
+// samples.
+#ifndef FSDP_TRAIN_BATCH_LOADER_H_
+#define FSDP_TRAIN_BATCH_LOADER_H_
+
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+#include "fsdp/tensor/buffer.h"
+#include "fsdp/tensor/stream.h"
+#include "fsdp/tensor/tensor.h"
+#include "fsdp/train/token_data.h"
+
+namespace fsdp {
+
+struct BatchShape {
+  int64_t batch_size = 1;  // rows per rank and micro-step
+  int64_t seq_len = 1;
+  int grad_accum = 1;  // micro-steps per step
+  int rank = 0;
+  int world_size = 1;
+
+  // Row `row` of micro-step `micro_step` of step `step`, both from 0, is this sample.
+  int64_t SampleIndex(int64_t step, int micro_step, int64_t row) const {
+    return ((step * grad_accum + micro_step) * world_size + rank) * batch_size + row;
+  }
+
+  // Tokens of one step, over all ranks and micro-steps.
+  int64_t tokens_per_step() const { return batch_size * seq_len * grad_accum * world_size; }
+};
+
+struct Batch {
+  Tensor tokens;   // int32 [batch_size, seq_len]
+  Tensor targets;  // int32 [batch_size * seq_len]
+};
+
+// A batch in memory that stays where it is, for work that is captured in a graph.
+struct BatchSlot {
+  Batch batch;
+  Buffer staging;  // pinned: what the batch is copied from
+  Event copied;    // it was
+};
+
+class BatchLoader {
+ public:
+  // Precondition: data.CheckLength(shape.seq_len) is OK.
+  BatchLoader(TokenData data, const BatchShape& shape) : data_(std::move(data)), shape_(shape) {}
+
+  const BatchShape& shape() const { return shape_; }
+
+  // New tensors on the stream's device, filled in stream order.
+  absl::StatusOr<Batch> Load(int64_t step, int micro_step, Stream& stream) const;
+
+  // A slot on the stream's device, its contents unspecified; and the same rows into it, in stream order. Waits until
+  // what was last put there was copied.
+  absl::StatusOr<BatchSlot> NewSlot(Stream& stream) const;
+  absl::Status Fill(int64_t step, int micro_step, BatchSlot& slot, Stream& stream) const;
+
+ private:
+  int64_t numel() const { return shape_.batch_size * shape_.seq_len; }
+
+  // All tokens, then all targets.
+  void Stage(int64_t step, int micro_step, const Buffer& staging) const;
+  absl::StatusOr<Batch> NewBatch(Stream& stream) const;
+
+  const TokenData data_;
+  const BatchShape shape_;
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_BATCH_LOADER_H_

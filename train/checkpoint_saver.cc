@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/train/checkpoint_saver.h"
+
+#include <cstdio>
+#include <filesystem>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/time.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/checkpoint.h"
+#include "fsdp/checkpoint/format/file_names.h"
+#include "fsdp/checkpoint/save/staged_checkpoint.h"
+#include "fsdp/checkpoint/set_aside.h"
+#include "fsdp/checkpoint/storage/file_system.h"
+#include "fsdp/checkpoint/storage/path.h"
+#include "fsdp/train/frozen_parameters.h"
+
+namespace fsdp {
+namespace {
+
+// The form of the state that is saved. A FULL checkpoint is gathered on rank 0 only where that is asked for; otherwise
+// each rank puts its flat shards into the one file, as it does into a file of its own for LOCAL: nothing is gathered.
+// FSDP2 has no flat shards; there it puts in its chunks.
+// Files are written from host memory, which AsyncSaver brings a GPU's to by itself.
+StateDictSettings SettingsOf(const TrainOptions& options, const Device& device) {
+  const bool offload_to_cpu = options.offload_to_cpu ||
+                              (device.type() != DeviceType::kCpu && (options.rank0_only || !options.async_checkpoint));
+  const bool is_full = options.state_dict_type == StateDictType::kFull && !options.rank0_only;
+  if (options.state_dict_type == StateDictType::kSharded || (is_full && options.api == TrainApi::kFsdp2)) {
+    return {ShardedStateDictConfig{offload_to_cpu}, ShardedOptimStateDictConfig{offload_to_cpu}};
+  }
+  if (options.rank0_only) {
+    return {FullStateDictConfig{offload_to_cpu, true}, FullOptimStateDictConfig{offload_to_cpu, true}};
+  }
+  return {LocalStateDictConfig{offload_to_cpu}, LocalOptimStateDictConfig{offload_to_cpu}};
+}
+
+}  // namespace
+
+StateKey StepKey() { return StateKey::Extra("step"); }
+StateKey TokensSeenKey() { return StateKey::Extra("tokens_seen"); }
+StateKey LearningRateKey() { return StateKey::Extra("learning_rate"); }
+StateKey DataPositionKey() { return StateKey::Extra("data_position"); }
+StateKey RngKey() { return StateKey::Extra("rng"); }
+StateKey FrozenKey() { return StateKey::Extra("frozen"); }
+
+std::string DescribeLearningRate(const LearningRateOptions& options) {
+  return absl::StrFormat(R"({"lr": %.17g, "min_lr": %.17g, "warmup_steps": %d, "steps": %d})", options.lr,
+                         options.min_lr, options.warmup_steps, options.steps);
+}
+
+CheckpointSaver::CheckpointSaver(const TrainOptions& options, FullyShardedDataParallel& model, Optimizer& optimizer,
+                                 EarlierCheckpoints earlier)
+    : options_(options),
+      model_(model),
+      optimizer_(optimizer),
+      superseded_(std::move(earlier.superseded)),
+      damaged_(std::move(earlier.damaged)),
+      has_damaged_(!damaged_.empty()),
+      last_(std::move(earlier.last)) {}
+
+bool CheckpointSaver::IsDue(int64_t steps_done) const {
+  if (options_.checkpoint_dir.empty()) return false;
+  if (steps_done == options_.learning_rate.steps) return true;
+  return options_.checkpoint_every > 0 && steps_done % options_.checkpoint_every == 0;
+}
+
+bool CheckpointSaver::Streams() const { return options_.rank0_only && !options_.async_checkpoint; }
+
+absl::StatusOr<StateDict> CheckpointSaver::GatherState(int64_t steps_done, int64_t tokens_seen) {
+  const StateDictTypeGuard guard(model_, SettingsOf(options_, model_.device()));
+  StateDict state;
+  if (Streams()) {
+    FSDP_ASSIGN_OR_RETURN(state, model_.DescribeFullState(&optimizer_));
+  } else {
+    FSDP_ASSIGN_OR_RETURN(state, model_.GetStateDict());
+    FSDP_RETURN_IF_ERROR(model_.AddOptimStateDict(optimizer_, state));
+  }
+  if (options_.rank0_only && model_.group().rank() != 0) return state;  // empty, and stays so
+  state.Set(StepKey(), absl::StrCat(steps_done));
+  state.Set(TokensSeenKey(), absl::StrCat(tokens_seen));
+  state.Set(LearningRateKey(), DescribeLearningRate(options_.learning_rate));
+  const int64_t samples_per_step = options_.batch_size * options_.grad_accum * model_.group().size();
+  state.Set(DataPositionKey(), absl::StrFormat(R"({"next_sample": %d, "samples_per_step": %d})",
+                                               steps_done * samples_per_step, samples_per_step));
+  state.Set(RngKey(), absl::StrFormat(R"({"seed": %d})", options_.seed));
+  if (const std::vector<std::string> frozen = FrozenNames(model_.parameters()); !frozen.empty()) {
+    state.Set(FrozenKey(), EncodeFrozen(frozen));
+  }
+  return state;
+}
+
+SaveOptions CheckpointSaver::OptionsOfSave() const {
+  SaveOptions save;
+  save.overwrite = !superseded_.empty();  // what could be in the way was found superseded when the run started
+  save.parity = options_.parity;
+  save.type = options_.state_dict_type;
+  if (options_.incremental) save.base = last_;
+  save.note = [](const std::string& sentence) {
+    absl::PrintF("checkpoint: %s\n", sentence);
+    std::fflush(stdout);
+  };
+  return save;
+}
+
+absl::Status CheckpointSaver::SetAsideDamaged(int64_t step) {
+  if (damaged_.empty()) return absl::OkStatus();
+  ProcessGroup& group = model_.group();
+  absl::StatusOr<std::vector<std::string>> left = std::vector<std::string>();
+  if (group.rank() == 0) left = SetAsideOnRank0(step);
+  FSDP_RETURN_IF_ERROR(AgreeOn(group, left.status()));
+  FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> blobs, group.GatherBlobs(absl::StrJoin(*left, ",")));
+  damaged_ = absl::StrSplit(blobs[0], ',', absl::SkipEmpty());
+  has_damaged_ = !damaged_.empty();
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<std::string>> CheckpointSaver::SetAsideOnRank0(int64_t step) {
+  std::vector<std::string> left;
+  for (const std::string& name : damaged_) {
+    const absl::StatusOr<SetAsideStep> aside = SetAsideCheckpoint(PosixFileSystem(), options_.checkpoint_dir, name);
+    if (absl::IsNotFound(aside.status())) continue;
+    if (absl::IsUnavailable(aside.status()) && name != StepName(step)) {
+      absl::PrintF("%s did not verify and is left where it is for now: %s\n", name, aside.status().message());
+      left.push_back(name);
+      continue;
+    }
+    FSDP_RETURN_IF_ERROR(aside.status());
+    absl::PrintF("%s did not verify; it is kept as %s, %d bytes: ckpt repair may make it whole\n", name,
+                 JoinPath(options_.checkpoint_dir, aside->name), aside->nbytes);
+  }
+  std::fflush(stdout);
+  return left;
+}
+
+absl::StatusOr<std::string> CheckpointSaver::Save(int64_t steps_done, int64_t tokens_seen) {
+  FSDP_RETURN_IF_ERROR(SetAsideDamaged(steps_done));
+  FSDP_ASSIGN_OR_RETURN(const StateDict state, GatherState(steps_done, tokens_seen));
+  if (options_.async_checkpoint) return SaveInBackground(state, steps_done);
+  SaveOptions save = OptionsOfSave();
+  if (Streams()) {
+    save.stream = [this](const FullStatePart& write) { return model_.StreamFullState(&optimizer_, write); };
+  }
+  FSDP_ASSIGN_OR_RETURN(last_, SaveCheckpoint(state, options_.checkpoint_dir, steps_done, model_.group(), save));
+  absl::Status deleted;
+  if (model_.group().rank() == 0) deleted = DeleteOld(last_);
+  superseded_.clear();
+  FSDP_RETURN_IF_ERROR(AgreeOn(model_.group(), deleted));
+  return absl::StrCat("saved ", last_);
+}
+
+absl::StatusOr<std::string> CheckpointSaver::SaveInBackground(const StateDict& state, int64_t steps_done) {
+  if (async_saver_ == nullptr) {
+    AsyncSaverOptions options;
+    const int io_threads = options.save.io_threads;
+    options.save = OptionsOfSave();
+    options.save.io_threads = io_threads;  // those beside training
+    options.incremental = options_.incremental;
+    // From now on superseded_ is the background's.
+    options.committed = [this](const std::string& path) {
+      const absl::Status deleted = DeleteOld(path);
+      superseded_.clear();
+      absl::PrintF("saved %s\n", path);
+      std::fflush(stdout);
+      return deleted;
+    };
+    FSDP_ASSIGN_OR_RETURN(async_saver_, AsyncSaver::Create(options_.checkpoint_dir, model_.group(), options));
+  }
+  FSDP_ASSIGN_OR_RETURN(const AsyncSaveReport report, async_saver_->Save(state, steps_done, &model_.stream()));
+  copied_ = report.copied;
+  return absl::StrCat("saving step ", steps_done, " in the background; training waited ",
+                      absl::FormatDuration(absl::Trunc(report.blocked, absl::Microseconds(1))),
+                      report.note.empty() ? "" : ": ", report.note);
+}
+
+absl::Status CheckpointSaver::Finish() {
+  return async_saver_ == nullptr ? absl::OkStatus() : async_saver_->Wait().status();
+}
+
+absl::Status CheckpointSaver::DeleteOld(const std::string& saved) {
+  for (const std::string& name : superseded_) {
+    if (name == std::filesystem::path(saved).filename()) continue;
+    FSDP_RETURN_IF_ERROR(DeleteCheckpointDirectory(PosixFileSystem(), options_.checkpoint_dir, name));
+  }
+  // Steps are counted when what did not verify is no longer among them.
+  if (options_.keep_last == 0 || has_damaged_) return absl::OkStatus();
+  return PruneCheckpoints(options_.checkpoint_dir, options_.keep_last, options_.keep_every);
+}
+
+}  // namespace fsdp

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// train_gpt's whole run on a GPU, with ranks that are threads and share it: it follows the run on the host, and its
+// checkpoints continue on either.
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/base/status_matchers.h"
+#include "fsdp/checkpoint/checkpoint.h"
+#include "fsdp/collectives/cuda/local_cuda_communicator.h"
+#include "fsdp/collectives/run_ranks.h"
+#include "fsdp/cuda/cuda_device.h"
+#include "fsdp/train/metrics_reader.h"
+#include "fsdp/train/training_fixture.h"
+#include "gtest/gtest.h"
+
+namespace fsdp {
+namespace {
+
+constexpr int kSteps = 3;
+
+// Losses of two runs that differ in the order of their float32 sums alone: the longest is over some hundred terms, each
+// of which rounds by 2^-24, and the loss is of order 1. In bfloat16 a rounding that falls the other way is 2^-9 of one
+// activation, of thousands.
+double ToleranceOf(DType param_dtype) { return param_dtype == DType::kFloat32 ? 1e-5 : 4e-3; }
+
+class GpuTrainingTest : public TrainingFixture {
+ protected:
+  void SetUp() override {
+    if (const auto gpus = CudaDeviceCount(); !gpus.ok()) GTEST_SKIP() << gpus.status().message();
+    TrainingFixture::SetUp();
+  }
+
+  TrainOptions Options() const { return TrainingFixture::Options(kSteps); }
+
+  // The metrics of the steps that the run trained.
+  absl::StatusOr<std::vector<StepMetrics>> Train(TrainOptions options, int ranks, bool on_gpu) {
+    options.metrics = NewRunPath() + ".jsonl";
+    if (!on_gpu) {
+      FSDP_RETURN_IF_ERROR(
+          RunRanks(ranks, [&](std::shared_ptr<ProcessGroup> group) { return TrainRank(options, group); }));
+      return ReadMetrics(options.metrics);
+    }
+    std::vector<std::shared_ptr<Device>> devices;
+    for (int r = 0; r < ranks; ++r) {
+      FSDP_ASSIGN_OR_RETURN(std::shared_ptr<Device> device, CreateCudaDevice(0));
+      devices.push_back(std::move(device));
+    }
+    FSDP_ASSIGN_OR_RETURN(auto groups, CreateLocalCudaGroups(devices));
+    FSDP_RETURN_IF_ERROR(RunRanks(ranks, [&](std::shared_ptr<ProcessGroup> meeting) {
+      return TrainRank(options, std::shared_ptr<ProcessGroup>(std::move(groups[meeting->rank()])));
+    }));
+    return ReadMetrics(options.metrics);
+  }
+
+  void ExpectFollowsTheHost(const TrainOptions& options, int ranks) {
+    ASSERT_OK_AND_ASSIGN(const std::vector<StepMetrics> host, Train(options, ranks, /*on_gpu=*/false));
+    ASSERT_OK_AND_ASSIGN(const std::vector<StepMetrics> gpu, Train(options, ranks, /*on_gpu=*/true));
+    ASSERT_EQ(gpu.size(), static_cast<size_t>(kSteps));
+    ASSERT_EQ(host.size(), gpu.size());
+    const double tolerance = ToleranceOf(options.param_dtype);
+    for (int step = 0; step < kSteps; ++step) {
+      EXPECT_NEAR(gpu[step].loss, host[step].loss, tolerance * host[step].loss) << step;
+      EXPECT_NEAR(gpu[step].grad_norm, host[step].grad_norm, 20 * tolerance * host[step].grad_norm) << step;
+    }
+  }
+};
+
+TEST_F(GpuTrainingTest, FullShardFollowsTheHost) { ExpectFollowsTheHost(Options(), 2); }
+
+TEST_F(GpuTrainingTest, OffloadAndRecomputeFollowTheHost) {
+  TrainOptions options = Options();
+  options.sharding_strategy = ShardingStrategy::kShardGradOp;
+  options.cpu_offload = true;
+  options.activation_checkpointing = true;
+  options.grad_accum = 2;
+  ExpectFollowsTheHost(options, 2);
+}
+
+TEST_F(GpuTrainingTest, FullyShardInBFloat16FollowsTheHost) {
+  TrainOptions options = Options();
+  options.api = TrainApi::kFsdp2;
+  options.param_dtype = DType::kBFloat16;
+  options.cpu_offload = true;
+  options.pin_memory = true;
+  ExpectFollowsTheHost(options, 2);
+}
+
+TEST_F(GpuTrainingTest, CastsOfTheOptimizerFollowTheHost) {
+  TrainOptions options = Options();
+  options.param_dtype = DType::kBFloat16;
+  options.optimizer_casts = true;
+  ExpectFollowsTheHost(options, 1);
+}
+
+TEST_F(GpuTrainingTest, HybridShardOfFourRanksFollowsTheHost) {
+  TrainOptions options = Options();
+  options.sharding_strategy = ShardingStrategy::kHybridShard;
+  options.shard_group_size = 2;
+  options.batch_size = 1;
+  ExpectFollowsTheHost(options, 4);
+}
+
+TEST_F(GpuTrainingTest, CheckpointsOfEveryKindContinueOnTheGpuBitForBitAndOnTheHost) {
+  struct Form {
+    StateDictType type;
+    bool rank0_only;
+    bool async_checkpoint;
+  };
+  const std::vector<Form> forms = {{StateDictType::kSharded, false, true},
+                                   {StateDictType::kLocal, false, true},
+                                   {StateDictType::kFull, true, false}};
+  std::vector<StepMetrics> whole;
+  for (size_t i = 0; i < forms.size(); ++i) {
+    TrainOptions options = Options();
+    options.wrap.kind = WrapChoice::Kind::kNone;  // the gradients' norm of each unit takes an emulated GPU seconds
+    TrainOptions resumed = options;
+    options.checkpoint_dir = absl::StrCat(directory_, "/checkpoints", i);
+    options.checkpoint_every = 1;
+    options.state_dict_type = forms[i].type;
+    options.rank0_only = forms[i].rank0_only;
+    options.async_checkpoint = forms[i].async_checkpoint;
+    options.export_to = absl::StrCat(directory_, "/export", i);
+    ASSERT_OK_AND_ASSIGN(const std::vector<StepMetrics> saved, Train(options, 2, /*on_gpu=*/true));
+    ASSERT_EQ(saved.size(), static_cast<size_t>(kSteps));
+    if (whole.empty()) whole = saved;
+    EXPECT_EQ(saved[2].loss, whole[2].loss) << i;
+    ASSERT_OK(DescribeCheckpoint(options.export_to));
+
+    // The last loss tells whether the optimizer's state came back too.
+    resumed.resume = {ResumeChoice::Kind::kPath, options.checkpoint_dir + "/step-00000001"};
+    ASSERT_OK_AND_ASSIGN(const std::vector<StepMetrics> on_gpu, Train(resumed, 2, /*on_gpu=*/true));
+    ASSERT_EQ(on_gpu.size(), 2u);
+    EXPECT_EQ(on_gpu[1].loss, whole[2].loss) << i;
+    EXPECT_EQ(on_gpu[1].grad_norm, whole[2].grad_norm) << i;
+    ASSERT_OK_AND_ASSIGN(const std::vector<StepMetrics> on_host, Train(resumed, 2, /*on_gpu=*/false));
+    EXPECT_NEAR(on_host[1].loss, whole[2].loss, ToleranceOf(DType::kFloat32) * whole[2].loss) << i;
+  }
+}
+
+}  // namespace
+}  // namespace fsdp

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/train/initial_weights.h"
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/strip.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/checkpoint.h"
+
+namespace fsdp {
+namespace {
+
+// `state` under the names without prefix; the tensors share their memory with `state`.
+StateDict WithoutPrefix(const StateDict& state, std::string_view prefix) {
+  StateDict renamed;
+  renamed.type = state.type;
+  for (const auto& [key, value] : state.entries()) {
+    renamed.Set(StateKey::Model(std::string(absl::StripPrefix(key.fqn, std::string(prefix)))), value);
+  }
+  return renamed;
+}
+
+bool AnyHasPrefix(const StateDict& state, std::string_view prefix) {
+  const auto& entries = state.entries();
+  return std::any_of(entries.begin(), entries.end(),
+                     [prefix](const auto& entry) { return absl::StartsWith(entry.first.fqn, std::string(prefix)); });
+}
+
+// The same of a layout; what has no prefix is no part of the base model.
+FlatLayout WithoutPrefix(const FlatLayout& layout, std::string_view prefix) {
+  FlatLayout base = {{}, layout.units};
+  for (const auto& [fqn, shape] : layout.parameters) {
+    if (!absl::StartsWith(fqn, std::string(prefix))) continue;
+    base.parameters.push_back({fqn.substr(prefix.size()), shape});
+  }
+  for (std::string& unit : base.units) unit = std::string(absl::StripPrefix(unit, std::string(prefix)));
+  return base;
+}
+
+// The model at `path`, whose flat parameters are as `layout` says in one of its spellings; leaves the one that is
+// right.
+absl::StatusOr<StateDict> Describe(const std::string& path, std::string_view prefix,
+                                   std::optional<FlatLayout>& layout) {
+  absl::StatusOr<StateDict> contents = DescribeCheckpoint(path, /*model_only=*/true, layout);
+  if (!layout.has_value() || !absl::IsInvalidArgument(contents.status())) return contents;
+  FlatLayout base = WithoutPrefix(*layout, prefix);
+  absl::StatusOr<StateDict> of_base = DescribeCheckpoint(path, /*model_only=*/true, base);
+  if (!of_base.ok()) return contents;
+  layout = std::move(base);
+  return of_base;
+}
+
+}  // namespace
+
+absl::Status LoadInitialWeights(const std::string& path, std::string_view base_prefix, StateDict& wanted,
+                                const LoadOptions& options) {
+  LoadOptions spelled = options;
+  FSDP_ASSIGN_OR_RETURN(const StateDict contents, Describe(path, base_prefix, spelled.flat_layout));
+  if (AnyHasPrefix(contents, base_prefix)) return LoadCheckpoint(path, wanted, spelled);
+  StateDict renamed = WithoutPrefix(wanted, base_prefix);
+  const bool has_names = std::any_of(renamed.entries().begin(), renamed.entries().end(),
+                                     [&](const auto& entry) { return contents.contains(entry.first); });
+  return LoadCheckpoint(path, has_names ? renamed : wanted, spelled);  // an error names what a stranger's file lacks
+}
+
+}  // namespace fsdp

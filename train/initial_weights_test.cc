@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/train/initial_weights.h"
+
+#include <string>
+#include <vector>
+
+#include "fsdp/base/status_matchers.h"
+#include "fsdp/checkpoint/safetensors/safetensors_writer.h"
+#include "fsdp/checkpoint/source/payload_reader.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace fsdp {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+ShardedTensor Viewing(std::vector<float>& values) {
+  const auto numel = static_cast<int64_t>(values.size());
+  const int64_t nbytes = numel * SizeOf(DType::kFloat32);
+  return ShardedTensor::Whole(Tensor(Buffer::Unowned(values.data(), nbytes), DType::kFloat32, {numel}));
+}
+
+// A file that holds `name` = 1, 2, 3.
+std::string FileWith(const std::string& file, const std::string& name) {
+  std::vector<float> values = {1, 2, 3};
+  StateDict state;
+  state.Set(StateKey::Model(name), Viewing(values));
+  const std::string path = testing::TempDir() + "/" + file;
+  SafetensorsOptions options;
+  options.overwrite = true;
+  EXPECT_OK(WriteSafetensors(path, state, ReadFromMemory(state), options));
+  return path;
+}
+
+TEST(InitialWeightsTest, ReadsBothSpellingsOfEachModel) {
+  for (const std::string base : {"transformer.wte.weight", "model.embed_tokens.weight"}) {
+    const std::string prefix = base.substr(0, base.find('.') + 1);
+    for (const std::string& name : {base, base.substr(prefix.size())}) {
+      std::vector<float> values(3);
+      StateDict wanted;
+      wanted.Set(StateKey::Model(base), Viewing(values));
+      EXPECT_OK(LoadInitialWeights(FileWith(name + ".safetensors", name), prefix, wanted));
+      EXPECT_THAT(values, ElementsAre(1, 2, 3)) << name;
+    }
+  }
+}
+
+TEST(InitialWeightsTest, NamesATensorThatIsMissing) {
+  std::vector<float> values(3);
+  StateDict wanted;
+  wanted.Set(StateKey::Model("transformer.wpe.weight"), Viewing(values));
+  EXPECT_THAT(LoadInitialWeights(FileWith("other.safetensors", "transformer.wte.weight"), "transformer.", wanted),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("transformer.wpe.weight")));
+}
+
+}  // namespace
+}  // namespace fsdp

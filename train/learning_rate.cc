@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/train/learning_rate.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace fsdp {
+
+double LearningRate(const LearningRateOptions& options, int64_t step) {
+  if (step < options.warmup_steps) {
+    return options.lr * static_cast<double>(step + 1) / static_cast<double>(options.warmup_steps);
+  }
+  const double decay_steps = static_cast<double>(std::max<int64_t>(1, options.steps - options.warmup_steps));
+  const double progress = static_cast<double>(step - options.warmup_steps) / decay_steps;
+  return options.min_lr + 0.5 * (options.lr - options.min_lr) * (1 + std::cos(M_PI * progress));
+}
+
+}  // namespace fsdp

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// LearningRate: linear warm-up, then a cosine from `lr` down to `min_lr`; constant when they are equal. Pure, so a
+// resumed run continues the same curve.
+#ifndef FSDP_TRAIN_LEARNING_RATE_H_
+#define FSDP_TRAIN_LEARNING_RATE_H_
+
+#include <cstdint>
+
+namespace fsdp {
+
+struct LearningRateOptions {
+  double lr = 1e-3;
+  double min_lr = 1e-3;
+  int64_t warmup_steps = 0;
+  int64_t steps = 1;  // of the whole run, those before a resume included
+};
+
+// The learning rate of step `step`, counted from 0.
+double LearningRate(const LearningRateOptions& options, int64_t step);
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_LEARNING_RATE_H_

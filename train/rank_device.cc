@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/train/rank_device.h"
+
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/cuda/cuda_device.h"
+#include "fsdp/tensor/host_device.h"
+
+namespace fsdp {
+namespace {
+
+absl::Status NoGpu(const absl::Status& why) {
+  return absl::FailedPreconditionError(
+      absl::StrCat("--device=cuda: ", why.message(), "; train with --device=cpu, or on a machine with a GPU"));
+}
+
+// cudaGetDeviceCount starts the driver, after which a process must not fork.
+int CountInChild() {
+  const pid_t child = fork();
+  if (child == 0) _exit(std::min(CudaDeviceCount().value_or(0), 255));
+  int status = 0;
+  while (child > 0 && waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  }
+  return child > 0 && WIFEXITED(status) ? WEXITSTATUS(status) : 0;
+}
+
+std::shared_ptr<Device> HostShare(const Rendezvous& job) {
+  const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  return CreateHostDevice({.kernel_threads = std::max(1, cores / job.local_world_size)});
+}
+
+}  // namespace
+
+absl::StatusOr<int> CountGpus(DeviceChoice choice) {
+  if (choice == DeviceChoice::kCpu) return 0;
+  const int gpus = CountInChild();
+  if (gpus > 0 || choice == DeviceChoice::kAuto) return gpus;
+  const absl::StatusOr<int> why = CudaDeviceCount();  // none, so there is no driver to fork with
+  return why.ok() ? *why : absl::StatusOr<int>(NoGpu(why.status()));
+}
+
+absl::StatusOr<std::shared_ptr<Device>> CreateRankDevice(const Rendezvous& job, const RankDeviceOptions& options) {
+  if (options.device == DeviceChoice::kCpu) return HostShare(job);
+  const absl::StatusOr<int> gpus = CudaDeviceCount();
+  if (!gpus.ok()) {
+    return options.device == DeviceChoice::kAuto ? absl::StatusOr<std::shared_ptr<Device>>(HostShare(job))
+                                                 : NoGpu(gpus.status());
+  }
+  if (job.local_world_size > *gpus) {
+    if (!options.share_gpu) {
+      return absl::InvalidArgumentError(absl::StrCat(job.local_world_size, " ranks on this host, which has ", *gpus,
+                                                     *gpus == 1 ? " GPU" : " GPUs", ": expected at most ", *gpus,
+                                                     ", or --share_gpu"));
+    }
+    setenv("NCCL_HOSTID", absl::StrCat("rank-", job.rank).c_str(), /*overwrite=*/0);
+  }
+  return CreateCudaDevice(job.local_rank % *gpus);
+}
+
+}  // namespace fsdp

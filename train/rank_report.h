@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// RankReport: what each rank tells the others at the end of a step, gathered by one small collective that runs in
+// stream order behind the step's gradients: the host waits once a step, for everything.
+#ifndef FSDP_TRAIN_RANK_REPORT_H_
+#define FSDP_TRAIN_RANK_REPORT_H_
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "fsdp/collectives/group/process_group.h"
+#include "fsdp/tensor/tensor.h"
+
+namespace fsdp {
+
+struct RankReport {
+  double loss = 0;            // mean over the rank's micro-steps
+  double stop_requested = 0;  // 1: the rank was asked to stop
+  double peak_bytes = 0;      // of the rank's device so far
+};
+
+class RankReports {
+ public:
+  // `group` is the caller's and outlives it.
+  static absl::StatusOr<std::unique_ptr<RankReports>> Create(ProcessGroup& group);
+
+  // Puts on `stream`: `mine` is called on the host once all work before it ran, and its result gathered. Every rank
+  // calls it alike.
+  void Gather(std::function<RankReport()> mine, Stream& stream);
+
+  // What the last Gather got, by rank; once the stream was synchronised.
+  std::vector<RankReport> Read() const;
+
+ private:
+  RankReports(ProcessGroup& group, Tensor staging, Tensor gathered);
+
+  ProcessGroup& group_;
+  const Tensor staging_;   // float64 [world_size, 3], host
+  const Tensor gathered_;  // float64 [world_size, 3], device
+};
+
+// The mean of the losses, in the order of the ranks; kFailedPrecondition, naming step, rank and value, when one is not
+// finite.
+absl::StatusOr<double> MeanLoss(const std::vector<RankReport>& reports, int64_t step);
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_RANK_REPORT_H_

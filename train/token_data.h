@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// TokenData: the tokens that a run trains on, and which of them make sample i. Raw token files (little-endian uint16,
+// or uint32 in a .u32 file) are mapped into memory; text files become one sequence of byte-level tokens, in the order
+// of their names. Read-only, so any number of threads may use it.
+#ifndef FSDP_TRAIN_TOKEN_DATA_H_
+#define FSDP_TRAIN_TOKEN_DATA_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "fsdp/tensor/interval.h"
+
+namespace fsdp {
+
+class TokenData {
+ public:
+  // kNotFound / kInvalidArgument when the file cannot be read or is not a whole number of tokens.
+  static absl::StatusOr<TokenData> FromTokenFile(const std::string& path);
+
+  // Every file that `pattern` (as in a shell) matches, sorted by name; kNotFound when there is none.
+  static absl::StatusOr<TokenData> FromTextFiles(const std::string& pattern);
+
+  // Number of tokens, N.
+  int64_t size() const { return size_; }
+
+  // What was read, for messages: a path or a pattern.
+  const std::string& origin() const { return origin_; }
+
+  // The token at `index`. Precondition: 0 <= index < size().
+  uint32_t at(int64_t index) const;
+
+  // Where sample `index` of `seq_len` tokens starts: (index * seq_len) mod (N - seq_len). Precondition: N > seq_len.
+  int64_t SampleStart(int64_t index, int64_t seq_len) const;
+
+  // tokens = seq_len tokens of sample `index`, targets = the same range shifted by one. The spans have seq_len
+  // elements.
+  void CopySample(int64_t index, absl::Span<int32_t> tokens, absl::Span<int32_t> targets) const;
+
+  // kInvalidArgument when there are too few tokens for a sample of `seq_len`.
+  absl::Status CheckLength(int64_t seq_len) const;
+
+  // kInvalidArgument, naming the first token of `range` that is not below `vocab_size`, its place and the vocabulary.
+  absl::Status CheckVocabulary(int64_t vocab_size, const Interval& range) const;
+
+ private:
+  TokenData(std::shared_ptr<const void> bytes, int64_t nbytes, int token_bytes, std::string origin);
+
+  std::shared_ptr<const void> bytes_;
+  int64_t size_ = 0;
+  int token_bytes_ = 1;  // 1, 2 or 4
+  std::string origin_;
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TOKEN_DATA_H_

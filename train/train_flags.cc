@@ -1,0 +1,377 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/train/train_flags.h"
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "absl/flags/flag.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "fsdp/base/status_macros.h"
+
+ABSL_FLAG(std::optional<int>, nproc, std::nullopt,
+          "ranks to start on this host (default: its GPUs, else 2); where RANK and WORLD_SIZE are in the environment, "
+          "join that job instead");
+ABSL_FLAG(std::string, device, "auto", "auto (a GPU if there is one), cpu or cuda");
+ABSL_FLAG(bool, share_gpu, false, "let ranks outnumber GPUs; NCCL then talks through sockets, which is slow");
+ABSL_FLAG(std::string, model, "gpt2", "gpt2 or llama");
+ABSL_FLAG(std::optional<std::string>, config, std::nullopt,
+          "a Hugging Face config.json, or a preset: gpt2-tiny (default), gpt2-124m, ..., llama-tiny (default with "
+          "--model=llama), llama-3.2-1b, ...");
+ABSL_FLAG(
+    std::string, init_from, "",
+    "weights to start from: a Hugging Face directory, a safetensors or torch file, a DCP directory, or a checkpoint of "
+    "ours; its model only");
+ABSL_FLAG(
+    std::string, flat_layout, "",
+    "JSON file that says what FSDP1's flat parameters are made of in what --init_from and --resume name: "
+    "{\"parameters\": [{\"name\", \"shape\"}, ...], \"units\": [...]} (default: the parameters of --config, in order, "
+    "with the units that their names and sizes tell)");
+ABSL_FLAG(std::string, data, "",
+          "text files by pattern, as byte-level tokens (default: this repository's own sources)");
+ABSL_FLAG(std::string, tokens, "", "raw little-endian tokens, uint16 or, in a .u32 file, uint32");
+
+ABSL_FLAG(int64_t, steps, 100, "steps in total, those before a resume included");
+ABSL_FLAG(int64_t, batch_size, 8, "rows per rank and micro-step");
+ABSL_FLAG(int64_t, seq_len, 64, "tokens per row");
+ABSL_FLAG(int, grad_accum, 1, "micro-steps per step");
+ABSL_FLAG(double, lr, 1e-3, "learning rate, the highest");
+ABSL_FLAG(std::optional<double>, min_lr, std::nullopt,
+          "learning rate at the end of the cosine (default: lr, constant)");
+ABSL_FLAG(int64_t, warmup_steps, 0, "steps of linear warm-up");
+ABSL_FLAG(double, weight_decay, 0.1, "of parameters with two or more dimensions");
+ABSL_FLAG(double, beta1, 0.9, "AdamW's");
+ABSL_FLAG(double, beta2, 0.95, "AdamW's");
+ABSL_FLAG(double, eps, 1e-8, "AdamW's");
+ABSL_FLAG(std::string, freeze, "",
+          "parameters that stay as they are: a regular expression that matches anywhere in their names; units that mix "
+          "them with others want --use_orig_params or --api=fsdp2");
+ABSL_FLAG(double, max_grad_norm, 1.0, "gradients are scaled down to this norm (0: never)");
+ABSL_FLAG(uint64_t, seed, 0, "of the initial weights");
+
+ABSL_FLAG(std::string, sharding_strategy, "full_shard",
+          "full_shard, shard_grad_op, no_shard, hybrid_shard or hybrid_shard_zero2");
+ABSL_FLAG(int, shard_group_size, 0, "ranks per shard group of the hybrid strategies; the groups replicate");
+ABSL_FLAG(std::string, wrap, "block", "units: block (each transformer block), size:N (at least N parameters) or none");
+ABSL_FLAG(std::string, api, "fsdp1",
+          "fsdp1, or fsdp2: fully_shard, where full_shard keeps the root unsharded after forward and shard_grad_op is "
+          "reshard_after_forward=False");
+ABSL_FLAG(bool, use_orig_params, false, "FSDP1's aligned flat layout");
+ABSL_FLAG(std::string, param_dtype, "float32", "of unsharded parameters and of compute: float32 or bfloat16");
+ABSL_FLAG(std::string, reduce_dtype, "float32", "of the gradient reduction: float32 or bfloat16");
+ABSL_FLAG(std::string, buffer_dtype, "float32", "of floating-point buffers: float32 or bfloat16");
+ABSL_FLAG(std::optional<std::string>, output_dtype, std::nullopt,
+          "with --api=fsdp2, of the logits: float32 or bfloat16 (default: param_dtype)");
+ABSL_FLAG(bool, keep_low_precision_grads, false, "give the optimizer gradients in param_dtype");
+ABSL_FLAG(bool, cpu_offload, false, "keep shards, gradients and optimizer state in host memory");
+ABSL_FLAG(bool, pin_memory, false,
+          "with --cpu_offload, pin that memory, so that copies run beside compute; fsdp1 always does");
+ABSL_FLAG(bool, activation_checkpointing, false,
+          "keep only the input of each unit for backward, which runs its forward again");
+ABSL_FLAG(std::string, backward_prefetch, "pre", "pre, post or none");
+ABSL_FLAG(bool, forward_prefetch, false, "all-gather the next unit before the current one's forward");
+ABSL_FLAG(bool, limit_all_gathers, true, "keep no more unsharded units than the schedule needs");
+ABSL_FLAG(bool, optimizer_casts, false, "let the optimizer write the bfloat16 parameters that all-gathers start from");
+
+ABSL_FLAG(bool, cuda_graph, false,
+          "on GPUs, capture a training step after two and replay it from then on, with the same results; without "
+          "--cpu_offload and --trace");
+
+ABSL_FLAG(std::string, checkpoint_dir, "", "where step-K directories are saved; made if needed");
+ABSL_FLAG(int64_t, checkpoint_every, 0, "save after every N steps, and after the last (0: after the last only)");
+ABSL_FLAG(int, keep_last, 0, "delete all but the newest K checkpoints after each save (0: keep all)");
+ABSL_FLAG(int64_t, keep_every, 0, "with --keep_last, keep the checkpoints of steps that N divides too (0: none)");
+ABSL_FLAG(std::string, state_dict_type, "sharded", "full, sharded or local");
+ABSL_FLAG(bool, rank0_only, false, "with full: rank 0 alone writes, and gets the state unit by unit");
+ABSL_FLAG(bool, offload_to_cpu, false, "state dicts in host memory");
+ABSL_FLAG(bool, async_checkpoint, false, "train on while a checkpoint is written; memory for a copy of the state");
+ABSL_FLAG(bool, incremental, false, "link what a checkpoint has in common with the one before, such as frozen layers");
+ABSL_FLAG(int, parity, 0, "K extra files from which any K lost rank files can be rebuilt (ckpt repair)");
+ABSL_FLAG(
+    std::string, resume, "auto",
+    "auto (the newest checkpoint that verifies), none, or the path of a checkpoint: ours, a torch file or directory, "
+    "a DCP directory");
+ABSL_FLAG(bool, overwrite, false, "let this run replace the checkpoints that checkpoint_dir holds");
+
+ABSL_FLAG(std::string, metrics, "", "a file of JSON lines, one a step; appended to on a resume");
+ABSL_FLAG(std::string, export, "", "after the last step, a Hugging Face directory: config.json and model.safetensors");
+ABSL_FLAG(std::string, export_format, "safetensors",
+          "what --export writes beside config.json: safetensors; torch, pytorch_model.bin; dcp, the files of a DCP "
+          "directory");
+ABSL_FLAG(std::string, trace, "",
+          "Chrome trace JSON of the run (opens in Perfetto): each rank's streams, units, collectives");
+ABSL_FLAG(bool, print_schedule, false, "print the schedule of one step for rank 0, and exit without training");
+
+namespace fsdp {
+namespace {
+
+absl::Status BadValue(std::string_view flag, std::string_view value, std::string_view expected) {
+  return absl::InvalidArgumentError(absl::StrFormat("--%s=%s: expected %s", flag, value, expected));
+}
+
+// OK when `value` is one of `known`; kUnimplemented when it is one of `later`, which other versions may know.
+absl::Status CheckChoice(std::string_view flag, std::string_view value, const std::vector<std::string>& known,
+                         const std::vector<std::string>& later) {
+  if (std::find(known.begin(), known.end(), value) != known.end()) return absl::OkStatus();
+  const std::string expected = absl::StrJoin(known, " or ");
+  if (std::find(later.begin(), later.end(), value) == later.end()) return BadValue(flag, value, expected);
+  return absl::UnimplementedError(
+      absl::StrFormat("--%s=%s: is not in this version; expected %s", flag, value, expected));
+}
+
+absl::Status CheckAtLeast(std::string_view flag, int64_t value, int64_t least) {
+  if (value >= least) return absl::OkStatus();
+  return BadValue(flag, absl::StrFormat("%d", value), absl::StrFormat("at least %d", least));
+}
+
+// OK when `value` is finite and at least 0, and below `limit`, if there is one.
+absl::Status CheckNumber(std::string_view flag, double value, double limit = INFINITY) {
+  if (std::isfinite(value) && value >= 0 && value < limit) return absl::OkStatus();
+  return BadValue(flag, absl::StrFormat("%g", value),
+                  std::isfinite(limit) ? absl::StrFormat("0 <= number < %g", limit) : "a number, at least 0");
+}
+
+absl::Status CheckChoices() {
+  FSDP_RETURN_IF_ERROR(CheckChoice("device", absl::GetFlag(FLAGS_device), {"auto", "cpu", "cuda"}, {}));
+  FSDP_RETURN_IF_ERROR(CheckChoice("model", absl::GetFlag(FLAGS_model), {"gpt2", "llama"}, {}));
+  FSDP_RETURN_IF_ERROR(CheckChoice("sharding_strategy", absl::GetFlag(FLAGS_sharding_strategy),
+                                   {"full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2"},
+                                   {}));
+  FSDP_RETURN_IF_ERROR(CheckChoice("api", absl::GetFlag(FLAGS_api), {"fsdp1", "fsdp2"}, {}));
+  FSDP_RETURN_IF_ERROR(
+      CheckChoice("param_dtype", absl::GetFlag(FLAGS_param_dtype), {"float32", "bfloat16"}, {"float16"}));
+  FSDP_RETURN_IF_ERROR(
+      CheckChoice("reduce_dtype", absl::GetFlag(FLAGS_reduce_dtype), {"float32", "bfloat16"}, {"float16"}));
+  FSDP_RETURN_IF_ERROR(
+      CheckChoice("buffer_dtype", absl::GetFlag(FLAGS_buffer_dtype), {"float32", "bfloat16"}, {"float16"}));
+  const std::string output_dtype = absl::GetFlag(FLAGS_output_dtype).value_or("float32");
+  FSDP_RETURN_IF_ERROR(CheckChoice("output_dtype", output_dtype, {"float32", "bfloat16"}, {"float16"}));
+  FSDP_RETURN_IF_ERROR(
+      CheckChoice("state_dict_type", absl::GetFlag(FLAGS_state_dict_type), {"full", "sharded", "local"}, {}));
+  return CheckChoice("export_format", absl::GetFlag(FLAGS_export_format), {"safetensors", "torch", "dcp"}, {});
+}
+
+absl::Status CheckNumbers() {
+  FSDP_RETURN_IF_ERROR(CheckAtLeast("nproc", absl::GetFlag(FLAGS_nproc).value_or(1), 1));
+  FSDP_RETURN_IF_ERROR(CheckAtLeast("steps", absl::GetFlag(FLAGS_steps), 1));
+  FSDP_RETURN_IF_ERROR(CheckAtLeast("batch_size", absl::GetFlag(FLAGS_batch_size), 1));
+  FSDP_RETURN_IF_ERROR(CheckAtLeast("seq_len", absl::GetFlag(FLAGS_seq_len), 1));
+  FSDP_RETURN_IF_ERROR(CheckAtLeast("grad_accum", absl::GetFlag(FLAGS_grad_accum), 1));
+  FSDP_RETURN_IF_ERROR(CheckAtLeast("shard_group_size", absl::GetFlag(FLAGS_shard_group_size), 0));
+  FSDP_RETURN_IF_ERROR(CheckAtLeast("warmup_steps", absl::GetFlag(FLAGS_warmup_steps), 0));
+  FSDP_RETURN_IF_ERROR(CheckAtLeast("checkpoint_every", absl::GetFlag(FLAGS_checkpoint_every), 0));
+  FSDP_RETURN_IF_ERROR(CheckAtLeast("keep_last", absl::GetFlag(FLAGS_keep_last), 0));
+  FSDP_RETURN_IF_ERROR(CheckAtLeast("keep_every", absl::GetFlag(FLAGS_keep_every), 0));
+  FSDP_RETURN_IF_ERROR(CheckAtLeast("parity", absl::GetFlag(FLAGS_parity), 0));
+  FSDP_RETURN_IF_ERROR(CheckNumber("lr", absl::GetFlag(FLAGS_lr)));
+  FSDP_RETURN_IF_ERROR(CheckNumber("min_lr", absl::GetFlag(FLAGS_min_lr).value_or(0)));
+  FSDP_RETURN_IF_ERROR(CheckNumber("weight_decay", absl::GetFlag(FLAGS_weight_decay)));
+  FSDP_RETURN_IF_ERROR(CheckNumber("beta1", absl::GetFlag(FLAGS_beta1), 1));
+  FSDP_RETURN_IF_ERROR(CheckNumber("beta2", absl::GetFlag(FLAGS_beta2), 1));
+  FSDP_RETURN_IF_ERROR(CheckNumber("eps", absl::GetFlag(FLAGS_eps)));
+  return CheckNumber("max_grad_norm", absl::GetFlag(FLAGS_max_grad_norm));
+}
+
+// What one of the two interfaces does not have.
+absl::Status CheckApi() {
+  if (absl::GetFlag(FLAGS_api) != "fsdp2") {
+    if (!absl::GetFlag(FLAGS_output_dtype).has_value()) return absl::OkStatus();
+    return absl::InvalidArgumentError("--output_dtype: expected --api=fsdp2 beside it");
+  }
+  if (absl::GetFlag(FLAGS_sharding_strategy) == "no_shard") {
+    return absl::InvalidArgumentError("--sharding_strategy=no_shard: expected --api=fsdp1 beside it");
+  }
+  if (absl::GetFlag(FLAGS_use_orig_params)) {
+    return absl::InvalidArgumentError("--use_orig_params: expected --api=fsdp1 beside it");
+  }
+  if (absl::GetFlag(FLAGS_state_dict_type) == "local") {
+    return absl::InvalidArgumentError("--state_dict_type=local: expected --api=fsdp1 beside it");
+  }
+  if (absl::GetFlag(FLAGS_buffer_dtype) != "float32" || absl::GetFlag(FLAGS_keep_low_precision_grads)) {
+    return absl::InvalidArgumentError(
+        "--buffer_dtype and --keep_low_precision_grads: expected --api=fsdp1 beside them");
+  }
+  if (absl::GetFlag(FLAGS_backward_prefetch) != "pre" || absl::GetFlag(FLAGS_forward_prefetch)) {
+    return absl::InvalidArgumentError("--backward_prefetch and --forward_prefetch: expected --api=fsdp1 beside them");
+  }
+  return absl::OkStatus();
+}
+
+// What a graph of GPU work cannot have.
+absl::Status CheckCudaGraph() {
+  if (absl::GetFlag(FLAGS_device) == "cpu") {
+    return absl::InvalidArgumentError("--cuda_graph: expected a GPU, not --device=cpu");
+  }
+  if (absl::GetFlag(FLAGS_cpu_offload)) {
+    return absl::InvalidArgumentError(
+        "--cuda_graph: expected no --cpu_offload beside it: the host's optimizer step "
+        "cannot be captured");
+  }
+  if (!absl::GetFlag(FLAGS_trace).empty()) {
+    return absl::InvalidArgumentError(
+        "--cuda_graph: expected no --trace beside it: spans of captured work are not "
+        "known to the host");
+  }
+  return absl::OkStatus();
+}
+
+// Flags that mean nothing alone.
+absl::Status CheckCombinations() {
+  FSDP_RETURN_IF_ERROR(CheckApi());
+  if (absl::GetFlag(FLAGS_pin_memory) && !absl::GetFlag(FLAGS_cpu_offload)) {
+    return absl::InvalidArgumentError("--pin_memory: expected --cpu_offload beside it");
+  }
+  if (absl::GetFlag(FLAGS_optimizer_casts) &&
+      (absl::GetFlag(FLAGS_param_dtype) != "bfloat16" || absl::GetFlag(FLAGS_cpu_offload))) {
+    return absl::InvalidArgumentError(
+        "--optimizer_casts: expected --param_dtype=bfloat16 and no --cpu_offload beside it");
+  }
+  if (absl::GetFlag(FLAGS_cuda_graph)) FSDP_RETURN_IF_ERROR(CheckCudaGraph());
+  if (!absl::GetFlag(FLAGS_data).empty() && !absl::GetFlag(FLAGS_tokens).empty()) {
+    return absl::InvalidArgumentError("--data and --tokens: expected only one of the two");
+  }
+  if (absl::GetFlag(FLAGS_rank0_only) && absl::GetFlag(FLAGS_state_dict_type) != "full") {
+    return absl::InvalidArgumentError("--rank0_only: expected --state_dict_type=full beside it");
+  }
+  const bool hybrid = absl::StartsWith(absl::GetFlag(FLAGS_sharding_strategy), "hybrid_shard");
+  if (hybrid != (absl::GetFlag(FLAGS_shard_group_size) > 0)) {
+    return absl::InvalidArgumentError(
+        "--shard_group_size: expected beside --sharding_strategy=hybrid_shard or hybrid_shard_zero2, and only there");
+  }
+  if (absl::GetFlag(FLAGS_parity) > 0 && absl::GetFlag(FLAGS_state_dict_type) == "full") {
+    return absl::InvalidArgumentError(
+        "--parity: expected --state_dict_type=sharded or local; a full checkpoint has no rank files");
+  }
+  if (absl::GetFlag(FLAGS_incremental) && absl::GetFlag(FLAGS_state_dict_type) == "full") {
+    return absl::InvalidArgumentError(
+        "--incremental: expected --state_dict_type=sharded or local; a full checkpoint is one file, written whole");
+  }
+  if (absl::GetFlag(FLAGS_keep_every) > 0 && absl::GetFlag(FLAGS_keep_last) == 0) {
+    return absl::InvalidArgumentError("--keep_every: expected --keep_last beside it; without it all are kept");
+  }
+  if (!absl::GetFlag(FLAGS_checkpoint_dir).empty()) return absl::OkStatus();
+  if (absl::GetFlag(FLAGS_checkpoint_every) > 0 || absl::GetFlag(FLAGS_keep_last) > 0) {
+    return absl::InvalidArgumentError("--checkpoint_every and --keep_last: expected --checkpoint_dir beside them");
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<WrapChoice> ParseWrap(const std::string& value) {
+  if (value == "block") return WrapChoice{WrapChoice::Kind::kBlock, 0};
+  if (value == "none") return WrapChoice{WrapChoice::Kind::kNone, 0};
+  WrapChoice by_size = {WrapChoice::Kind::kSize, 0};
+  if (absl::StartsWith(value, "size:") && absl::SimpleAtoi(value.substr(5), &by_size.min_num_params) &&
+      by_size.min_num_params > 0) {
+    return by_size;
+  }
+  return BadValue("wrap", value, "block, size:N with N > 0, or none");
+}
+
+absl::StatusOr<ResumeChoice> ParseResume(const std::string& value) {
+  if (value == "auto") return ResumeChoice{ResumeChoice::Kind::kAuto, ""};
+  if (value == "none") return ResumeChoice{ResumeChoice::Kind::kNone, ""};
+  if (!value.empty()) return ResumeChoice{ResumeChoice::Kind::kPath, value};
+  return BadValue("resume", value, "auto, none or a checkpoint's path");
+}
+
+// One that CheckChoices let through.
+DeviceChoice ParseDevice(std::string_view name) {
+  if (name == "cuda") return DeviceChoice::kCuda;
+  return name == "cpu" ? DeviceChoice::kCpu : DeviceChoice::kAuto;
+}
+
+void ReadSteps(TrainOptions& options) {
+  const double lr = absl::GetFlag(FLAGS_lr);
+  options.batch_size = absl::GetFlag(FLAGS_batch_size);
+  options.seq_len = absl::GetFlag(FLAGS_seq_len);
+  options.grad_accum = absl::GetFlag(FLAGS_grad_accum);
+  options.learning_rate = {.lr = lr,
+                           .min_lr = absl::GetFlag(FLAGS_min_lr).value_or(lr),
+                           .warmup_steps = absl::GetFlag(FLAGS_warmup_steps),
+                           .steps = absl::GetFlag(FLAGS_steps)};
+  options.adamw = {.lr = lr,
+                   .beta1 = absl::GetFlag(FLAGS_beta1),
+                   .beta2 = absl::GetFlag(FLAGS_beta2),
+                   .eps = absl::GetFlag(FLAGS_eps),
+                   .weight_decay = absl::GetFlag(FLAGS_weight_decay)};
+  options.max_grad_norm = static_cast<float>(absl::GetFlag(FLAGS_max_grad_norm));
+}
+
+absl::Status ReadSharding(TrainOptions& options) {
+  FSDP_ASSIGN_OR_RETURN(options.sharding_strategy, ParseShardingStrategy(absl::GetFlag(FLAGS_sharding_strategy)));
+  FSDP_ASSIGN_OR_RETURN(options.wrap, ParseWrap(absl::GetFlag(FLAGS_wrap)));
+  options.shard_group_size = absl::GetFlag(FLAGS_shard_group_size);
+  FSDP_ASSIGN_OR_RETURN(options.param_dtype, ParseDType(absl::GetFlag(FLAGS_param_dtype)));
+  FSDP_ASSIGN_OR_RETURN(options.reduce_dtype, ParseDType(absl::GetFlag(FLAGS_reduce_dtype)));
+  FSDP_ASSIGN_OR_RETURN(options.buffer_dtype, ParseDType(absl::GetFlag(FLAGS_buffer_dtype)));
+  if (const std::optional<std::string> output_dtype = absl::GetFlag(FLAGS_output_dtype); output_dtype.has_value()) {
+    FSDP_ASSIGN_OR_RETURN(options.output_dtype, ParseDType(*output_dtype));
+  }
+  options.keep_low_precision_grads = absl::GetFlag(FLAGS_keep_low_precision_grads);
+  options.cpu_offload = absl::GetFlag(FLAGS_cpu_offload);
+  options.pin_memory = absl::GetFlag(FLAGS_pin_memory);
+  options.activation_checkpointing = absl::GetFlag(FLAGS_activation_checkpointing);
+  FSDP_RETURN_IF_ERROR(
+      CheckChoice("backward_prefetch", absl::GetFlag(FLAGS_backward_prefetch), {"pre", "post", "none"}, {}));
+  FSDP_ASSIGN_OR_RETURN(options.backward_prefetch, ParseBackwardPrefetch(absl::GetFlag(FLAGS_backward_prefetch)));
+  options.api = absl::GetFlag(FLAGS_api) == "fsdp2" ? TrainApi::kFsdp2 : TrainApi::kFsdp1;
+  options.use_orig_params = absl::GetFlag(FLAGS_use_orig_params);
+  options.forward_prefetch = absl::GetFlag(FLAGS_forward_prefetch);
+  options.limit_all_gathers = absl::GetFlag(FLAGS_limit_all_gathers);
+  options.optimizer_casts = absl::GetFlag(FLAGS_optimizer_casts);
+  options.cuda_graph = absl::GetFlag(FLAGS_cuda_graph);
+  return absl::OkStatus();
+}
+
+absl::Status ReadCheckpointing(TrainOptions& options) {
+  FSDP_ASSIGN_OR_RETURN(options.state_dict_type, ParseStateDictType(absl::GetFlag(FLAGS_state_dict_type)));
+  FSDP_ASSIGN_OR_RETURN(options.resume, ParseResume(absl::GetFlag(FLAGS_resume)));
+  options.checkpoint_dir = absl::GetFlag(FLAGS_checkpoint_dir);
+  options.checkpoint_every = absl::GetFlag(FLAGS_checkpoint_every);
+  options.keep_last = absl::GetFlag(FLAGS_keep_last);
+  options.keep_every = absl::GetFlag(FLAGS_keep_every);
+  options.rank0_only = absl::GetFlag(FLAGS_rank0_only);
+  options.offload_to_cpu = absl::GetFlag(FLAGS_offload_to_cpu);
+  options.async_checkpoint = absl::GetFlag(FLAGS_async_checkpoint);
+  options.incremental = absl::GetFlag(FLAGS_incremental);
+  options.parity = absl::GetFlag(FLAGS_parity);
+  options.overwrite = absl::GetFlag(FLAGS_overwrite);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<TrainOptions> TrainOptionsFromFlags() {
+  FSDP_RETURN_IF_ERROR(CheckChoices());
+  FSDP_RETURN_IF_ERROR(CheckNumbers());
+  FSDP_RETURN_IF_ERROR(CheckCombinations());
+  TrainOptions options;
+  options.nproc = absl::GetFlag(FLAGS_nproc);
+  options.device = {.device = ParseDevice(absl::GetFlag(FLAGS_device)), .share_gpu = absl::GetFlag(FLAGS_share_gpu)};
+  options.model = absl::GetFlag(FLAGS_model);
+  options.config = absl::GetFlag(FLAGS_config).value_or(options.model + "-tiny");
+  options.init_from = absl::GetFlag(FLAGS_init_from);
+  options.flat_layout = absl::GetFlag(FLAGS_flat_layout);
+  options.seed = absl::GetFlag(FLAGS_seed);
+  options.freeze = absl::GetFlag(FLAGS_freeze);
+  options.data = absl::GetFlag(FLAGS_data);
+  options.tokens = absl::GetFlag(FLAGS_tokens);
+  ReadSteps(options);
+  FSDP_RETURN_IF_ERROR(ReadSharding(options));
+  FSDP_RETURN_IF_ERROR(ReadCheckpointing(options));
+  options.metrics = absl::GetFlag(FLAGS_metrics);
+  options.export_to = absl::GetFlag(FLAGS_export);
+  options.export_format = absl::GetFlag(FLAGS_export_format);
+  options.trace = absl::GetFlag(FLAGS_trace);
+  options.print_schedule = absl::GetFlag(FLAGS_print_schedule);
+  return options;
+}
+
+}  // namespace fsdp

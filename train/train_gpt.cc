@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// train_gpt: trains a GPT-2, sharded over ranks, with checkpoints. Without a job around it, it starts --nproc ranks of
+// itself on this host and waits for them; inside one (torchrun, Slurm, mpirun, tools/launch) it is a rank of that job.
+//
+//   train_gpt --nproc=4 --steps=200 --checkpoint_dir=checkpoints --checkpoint_every=50
+//
+// Killed at any instant, the same command continues from the newest checkpoint that verifies, on any number of ranks.
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/strings/string_view.h"
+#include "fsdp/base/command_line.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/collectives/init_process_group.h"
+#include "fsdp/collectives/job/rendezvous.h"
+#include "fsdp/collectives/launcher.h"
+#include "fsdp/train/rank_device.h"
+#include "fsdp/train/stop_signal.h"
+#include "fsdp/train/train_flags.h"
+#include "fsdp/train/trainer.h"
+
+namespace fsdp {
+namespace {
+
+constexpr char kProgram[] = "train_gpt";
+
+// Without GPUs.
+constexpr int kDefaultNproc = 2;
+
+int Fail(absl::string_view message) {
+  std::fflush(stdout);
+  std::fprintf(stderr, "%s: %s\n", kProgram, std::string(message).c_str());
+  return kExitFailed;
+}
+
+absl::StatusOr<std::shared_ptr<ProcessGroup>> JoinJob(const RankDeviceOptions& device) {
+  FSDP_ASSIGN_OR_RETURN(const Rendezvous job, RendezvousFromEnvironment());
+  InitOptions options;
+  FSDP_ASSIGN_OR_RETURN(options.device, CreateRankDevice(job, device));
+  return JoinProcessGroup(job, options);
+}
+
+absl::Status TrainOrPrint(const TrainOptions& options, const std::shared_ptr<ProcessGroup>& group) {
+  FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<Trainer> trainer, Trainer::Create(options, group));
+  absl::Status status = options.print_schedule ? trainer->PrintSchedule() : trainer->Train();
+  if (!status.ok()) group->Abort(status);  // or the others would wait for this rank, and so would its own streams
+  return status;
+}
+
+int RunRank(const TrainOptions& options) {
+  CatchStopSignals();
+  const absl::StatusOr<std::shared_ptr<ProcessGroup>> group = JoinJob(options.device);
+  if (!group.ok()) return Fail(group.status().message());
+  const absl::Status status = TrainOrPrint(options, *group);
+  if (status.ok()) return kExitDone;
+  (*group)->Abort(status);
+  // What stops one rank is an error on all that names it: one rank is enough to tell.
+  return (*group)->rank() == 0 ? Fail(status.message()) : kExitFailed;
+}
+
+// Starts this program again as the ranks of a job.
+int LaunchRanks(const TrainOptions& train, int argc, char** argv) {
+  const absl::StatusOr<int> gpus = CountGpus(train.device.device);
+  if (!gpus.ok()) return Fail(gpus.status().message());
+
+  // Kernels that wait for their threads by spinning are ten times slower where other work wants the cores too. OpenMP
+  // reads this when a process starts, so it is told to the ranks.
+  setenv("OMP_WAIT_POLICY", "passive", /*overwrite=*/0);
+  LaunchOptions options;
+  options.nproc = train.nproc.value_or(*gpus > 0 ? *gpus : kDefaultNproc);
+  options.command = {SelfPath()};
+  options.command.insert(options.command.end(), argv + 1, argv + argc);
+  options.prefix_output = false;
+  const absl::StatusOr<LaunchResult> result = Launch(options);
+  if (!result.ok()) return Fail(result.status().message());
+  return result->exit_code == 0 ? kExitDone : Fail(result->description);
+}
+
+int Main(int argc, char** argv) {
+  // A file that outgrows its limit (ulimit -f) is then an error like a full disk, and not the end of the process. Ranks
+  // inherit it.
+  std::signal(SIGXFSZ, SIG_IGN);
+  if (const std::optional<int> status = ParseFlags(argc, argv, "train_gpt [flags]")) return *status;
+  const absl::StatusOr<TrainOptions> options = TrainOptionsFromFlags();
+  if (!options.ok()) return ReportUsageError(kProgram, options.status());
+  return InsideJob() ? RunRank(*options) : LaunchRanks(*options, argc, argv);
+}
+
+}  // namespace
+}  // namespace fsdp
+
+int main(int argc, char** argv) { return fsdp::Main(argc, argv); }

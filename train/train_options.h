@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// TrainOptions: what a run of train_gpt was asked to do; the values of its flags (train_flags.h), checked, and nothing
+// else.
+#ifndef FSDP_TRAIN_TRAIN_OPTIONS_H_
+#define FSDP_TRAIN_TRAIN_OPTIONS_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "fsdp/fsdp/fsdp.h"
+#include "fsdp/optim/adamw.h"
+#include "fsdp/tensor/dtype.h"
+#include "fsdp/tensor/state_dict.h"
+#include "fsdp/train/device_choice.h"
+#include "fsdp/train/learning_rate.h"
+
+namespace fsdp {
+
+// Which modules become units of their own.
+struct WrapChoice {
+  enum class Kind { kBlock, kSize, kNone };
+
+  Kind kind = Kind::kBlock;
+  int64_t min_num_params = 0;  // of kSize
+};
+
+// Where to start from.
+struct ResumeChoice {
+  enum class Kind {
+    kAuto,  // the newest checkpoint of checkpoint_dir that verifies, if there is one
+    kNone,  // from the beginning
+    kPath,  // from `path`, a checkpoint or a directory of them
+  };
+
+  Kind kind = Kind::kAuto;
+  std::string path;
+};
+
+// FullyShardedDataParallel or FullyShard.
+enum class TrainApi { kFsdp1, kFsdp2 };
+
+struct TrainOptions {
+  // Where it runs.
+  std::optional<int> nproc;  // ranks to start here, when this process is not yet part of a job; default: GPUs, else 2
+  RankDeviceOptions device;
+
+  // The model.
+  std::string model = "gpt2";  // its kind, by Hugging Face's name
+  std::string config;          // a config.json, or a preset
+  std::string init_from;       // weights; empty: random, from seed
+  std::string flat_layout;     // a file; empty: as the model is
+  uint64_t seed = 0;
+  std::string freeze;  // a regular expression of parameters that are not trained; empty: none
+
+  // The data: one of the two, or neither for this repository's own sources.
+  std::string data;
+  std::string tokens;
+
+  // The steps.
+  int64_t batch_size = 0;  // rows per rank and micro-step
+  int64_t seq_len = 0;
+  int grad_accum = 1;
+  LearningRateOptions learning_rate;  // holds the number of steps
+  AdamWOptions adamw;                 // lr is set each step
+  float max_grad_norm = 0;            // 0: no clipping
+
+  // The sharding.
+  TrainApi api = TrainApi::kFsdp1;
+  ShardingStrategy sharding_strategy = ShardingStrategy::kFullShard;
+  int shard_group_size = 0;  // of the hybrid strategies
+  WrapChoice wrap;
+  bool use_orig_params = false;
+  DType param_dtype = DType::kFloat32;
+  DType reduce_dtype = DType::kFloat32;
+  DType buffer_dtype = DType::kFloat32;
+  std::optional<DType> output_dtype;  // of FSDP2's root; default: as it computed
+  bool keep_low_precision_grads = false;
+  bool cpu_offload = false;
+  bool pin_memory = false;  // of cpu_offload; FSDP1 always does
+  bool activation_checkpointing = false;
+  BackwardPrefetch backward_prefetch = BackwardPrefetch::kBackwardPre;
+  bool forward_prefetch = false;
+  bool limit_all_gathers = true;
+  bool optimizer_casts = false;
+  bool cuda_graph = false;  // replay steps as graphs
+
+  // Checkpoints.
+  std::string checkpoint_dir;    // empty: none are saved
+  int64_t checkpoint_every = 0;  // steps; 0: only after the last
+  int keep_last = 0;             // 0: all are kept
+  int64_t keep_every = 0;        // 0: none is kept for good
+  StateDictType state_dict_type = StateDictType::kSharded;
+  bool rank0_only = false;
+  bool offload_to_cpu = false;
+  bool async_checkpoint = false;  // training goes on while one is written
+  bool incremental = false;       // what has not changed since the last one is linked
+  int parity = 0;
+  ResumeChoice resume;
+  bool overwrite = false;
+
+  // What is left behind, or shown.
+  std::string metrics;                        // a file of JSON lines; empty: none
+  std::string export_to;                      // a Hugging Face directory; empty: none
+  std::string export_format = "safetensors";  // or "torch", "dcp"
+  std::string trace;                          // a Chrome trace; empty: none
+  bool print_schedule = false;
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAIN_OPTIONS_H_

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/train/train_step.h"
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/nn/cross_entropy_loss.h"
+#include "fsdp/tensor/work_graph.h"
+#include "fsdp/train/stop_signal.h"
+
+namespace fsdp {
+namespace {
+
+// A step along such a gradient would leave no finite weight, and the next checkpoint would hold none.
+absl::Status CheckFinite(float grad_norm, int64_t step) {
+  if (std::isfinite(grad_norm)) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrFormat("step %d: the norm of the gradients is %g, expected a finite number; the optimizer did not step",
+                      step, grad_norm));
+}
+
+}  // namespace
+
+TrainStep::TrainStep(FullyShardedDataParallel& model, Optimizer& optimizer, const BatchLoader& batches,
+                     std::shared_ptr<Trace> trace)
+    : model_(model),
+      optimizer_(optimizer),
+      batches_(batches),
+      trace_(std::move(trace)),
+      losses_(batches.shape().grad_accum) {}
+
+absl::StatusOr<std::unique_ptr<TrainStep>> TrainStep::Create(FullyShardedDataParallel& model, Optimizer& optimizer,
+                                                             const BatchLoader& batches, std::shared_ptr<Trace> trace) {
+  std::unique_ptr<TrainStep> step(new TrainStep(model, optimizer, batches, std::move(trace)));
+  FSDP_RETURN_IF_ERROR(step->AllocateReports());
+  return step;
+}
+
+absl::StatusOr<std::unique_ptr<TrainStep>> TrainStep::CreateCaptured(FullyShardedDataParallel& model,
+                                                                     Optimizer& optimizer, const BatchLoader& batches) {
+  std::unique_ptr<TrainStep> step(new TrainStep(model, optimizer, batches, /*trace=*/nullptr));
+  TrainStep* const captured = step.get();
+  const auto forward_backward = [captured] {
+    return captured->ForwardBackward([captured](int micro_step) { return captured->slots_[micro_step].batch; });
+  };
+  FSDP_ASSIGN_OR_RETURN(step->graph_, StepGraph::Create(model, optimizer, forward_backward));
+  for (int a = 0; a < batches.shape().grad_accum; ++a) {
+    FSDP_ASSIGN_OR_RETURN(BatchSlot slot, batches.NewSlot(model.stream()));
+    step->slots_.push_back(std::move(slot));
+  }
+  FSDP_RETURN_IF_ERROR(step->AllocateReports());
+  return step;
+}
+
+absl::Status TrainStep::AllocateReports() {
+  FSDP_ASSIGN_OR_RETURN(host_losses_, model_.device().AllocatePinned(batches_.shape().grad_accum * sizeof(float)));
+  FSDP_ASSIGN_OR_RETURN(reports_, RankReports::Create(model_.group()));
+  return absl::OkStatus();
+}
+
+absl::Status TrainStep::ForwardBackward(const BatchOf& batch_of) {
+  Stream& stream = model_.stream();
+  const int grad_accum = batches_.shape().grad_accum;
+  for (int a = 0; a < grad_accum; ++a) {
+    std::optional<NoSyncGuard> no_sync;
+    if (a + 1 < grad_accum) no_sync.emplace(model_);
+    FSDP_ASSIGN_OR_RETURN(const Batch batch, batch_of(a));
+    FSDP_RETURN_IF_ERROR(MicroStep(batch, a));
+    if (no_sync.has_value() && !IsCapturing(stream)) {
+      FSDP_RETURN_IF_ERROR(stream.Synchronize());  // or the host would allocate all activations at once
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status TrainStep::MicroStep(const Batch& batch, int micro_step) {
+  Tape tape = model_.NewTape();
+  FSDP_ASSIGN_OR_RETURN(const Tensor logits, model_.Forward(batch.tokens, tape));
+  FSDP_ASSIGN_OR_RETURN(const Tensor grad_logits, Loss(logits, batch, micro_step, tape));
+  return model_.Backward(grad_logits, tape).status();
+}
+
+absl::StatusOr<Tensor> TrainStep::Loss(const Tensor& logits, const Batch& batch, int micro_step, Tape& tape) {
+  Stream& stream = model_.stream();
+  const TraceScope span(trace_.get(), stream, [] { return std::string("loss"); });
+  const CrossEntropyLoss loss;
+  FSDP_ASSIGN_OR_RETURN(losses_[micro_step], loss.Forward(logits, batch.targets, tape));
+  stream.CopyAsync(host_losses_.data() + micro_step * sizeof(float), losses_[micro_step].data(), sizeof(float));
+  return loss.Backward(1.0f / static_cast<float>(batches_.shape().grad_accum), tape);
+}
+
+double TrainStep::LocalLoss() const {
+  const auto* losses = reinterpret_cast<const float*>(host_losses_.data());
+  const int grad_accum = batches_.shape().grad_accum;
+  double mean = 0;
+  for (int a = 0; a < grad_accum; ++a) mean += static_cast<double>(losses[a]) / grad_accum;
+  return mean;
+}
+
+absl::StatusOr<StepOutcome> TrainStep::Run(int64_t step, float max_grad_norm) {
+  FSDP_ASSIGN_OR_RETURN(const Event reported, graph_ != nullptr ? ComputeCaptured(step, max_grad_norm)
+                                                                : ComputeGradients(step, max_grad_norm));
+  FSDP_RETURN_IF_ERROR(reported.Synchronize());
+
+  const std::vector<RankReport> reports = reports_->Read();
+  StepOutcome outcome;
+  FSDP_ASSIGN_OR_RETURN(outcome.loss, MeanLoss(reports, step));
+  for (const RankReport& report : reports) {
+    outcome.peak_bytes = std::max(outcome.peak_bytes, static_cast<int64_t>(report.peak_bytes));
+    outcome.stop_requested |= report.stop_requested != 0;
+  }
+  if (!clip().coefficient().defined()) {  // scaled already, and so known
+    FSDP_ASSIGN_OR_RETURN(const float norm, clip().Norm());
+    FSDP_RETURN_IF_ERROR(CheckFinite(norm, step));
+  }
+  FSDP_RETURN_IF_ERROR(Update());
+  FSDP_ASSIGN_OR_RETURN(const float grad_norm, clip().Norm());
+  FSDP_RETURN_IF_ERROR(CheckFinite(grad_norm, step));
+  outcome.grad_norm = grad_norm;
+  return outcome;
+}
+
+absl::StatusOr<Event> TrainStep::ComputeGradients(int64_t step, float max_grad_norm) {
+  FSDP_RETURN_IF_ERROR(
+      ForwardBackward([&](int micro_step) { return batches_.Load(step, micro_step, model_.stream()); }));
+  const Event reported = Report();
+  FSDP_RETURN_IF_ERROR(Clip(max_grad_norm));
+  return reported;
+}
+
+absl::StatusOr<Event> TrainStep::ComputeCaptured(int64_t step, float max_grad_norm) {
+  for (size_t a = 0; a < slots_.size(); ++a) {
+    FSDP_RETURN_IF_ERROR(batches_.Fill(step, static_cast<int>(a), slots_[a], model_.stream()));
+  }
+  FSDP_RETURN_IF_ERROR(graph_->ComputeGradients(max_grad_norm));
+  return Report();
+}
+
+Event TrainStep::Report() {
+  reports_->Gather(
+      [this] {
+        return RankReport{.loss = LocalLoss(),
+                          .stop_requested = StopRequested() ? 1.0 : 0.0,
+                          .peak_bytes = static_cast<double>(model_.device().peak_allocated_bytes())};
+      },
+      model_.stream());
+  return model_.stream().Record();
+}
+
+absl::Status TrainStep::Clip(float max_grad_norm) {
+  const TraceScope span(trace_.get(), model_.stream(), [] { return std::string("clip_grad_norm"); });
+  FSDP_ASSIGN_OR_RETURN(GradClip clip, model_.DeferClipGradNorm(max_grad_norm));
+  clip_.reset();
+  clip_.emplace(std::move(clip));
+  return absl::OkStatus();
+}
+
+absl::Status TrainStep::Update() {
+  Stream& stream = model_.stream();
+  const TraceScope span(trace_.get(), stream, [] { return std::string("optimizer"); });
+  stream.Wait(std::exchange(update_after_, Event()));
+  if (graph_ != nullptr) return graph_->Update();
+  optimizer_.set_grad_factor(clip_->coefficient());
+  FSDP_RETURN_IF_ERROR(optimizer_.Step(stream));
+  optimizer_.ZeroGrad();
+  return absl::OkStatus();
+}
+
+}  // namespace fsdp

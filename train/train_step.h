@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// TrainStep: one optimizer step of a sharded GPT: micro-steps without communication but for the last, the losses of all
+// ranks, clipping, the update. It reads like single-process training; that parameters are sharded shows nowhere.
+#ifndef FSDP_TRAIN_TRAIN_STEP_H_
+#define FSDP_TRAIN_TRAIN_STEP_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "fsdp/fsdp/fsdp.h"
+#include "fsdp/fsdp/step_graph.h"
+#include "fsdp/optim/optimizer.h"
+#include "fsdp/tensor/trace.h"
+#include "fsdp/train/batch_loader.h"
+#include "fsdp/train/rank_report.h"
+
+namespace fsdp {
+
+struct StepOutcome {
+  double loss = 0;              // mean over ranks and micro-steps
+  double grad_norm = 0;         // before clipping
+  int64_t peak_bytes = 0;       // the largest of the ranks
+  bool stop_requested = false;  // by a signal, on any rank; the same on all
+};
+
+class TrainStep {
+ public:
+  // All are the caller's and outlive it. `trace` may be null.
+  static absl::StatusOr<std::unique_ptr<TrainStep>> Create(FullyShardedDataParallel& model, Optimizer& optimizer,
+                                                           const BatchLoader& batches, std::shared_ptr<Trace> trace);
+
+  // Steps that are replayed as graphs, but for the first few, with the same results; every step with the same
+  // max_grad_norm. The errors of StepGraph::Create (fsdp/step_graph.h).
+  static absl::StatusOr<std::unique_ptr<TrainStep>> CreateCaptured(FullyShardedDataParallel& model,
+                                                                   Optimizer& optimizer, const BatchLoader& batches);
+
+  // Step `step`, from 0, with the optimizer's learning rate as it is. Collective. The update itself may still be
+  // running on the model's stream when it returns. kFailedPrecondition on every rank when any rank's loss or the norm
+  // is not finite; the optimizer then did not step.
+  absl::StatusOr<StepOutcome> Run(int64_t step, float max_grad_norm);
+
+  // The next step's update waits for `event`; its forward and backward do not.
+  void UpdateAfter(Event event) { update_after_ = std::move(event); }
+
+ private:
+  TrainStep(FullyShardedDataParallel& model, Optimizer& optimizer, const BatchLoader& batches,
+            std::shared_ptr<Trace> trace);
+
+  using BatchOf = std::function<absl::StatusOr<Batch>(int micro_step)>;
+
+  absl::Status AllocateReports();
+
+  // Forward and backward, put on the stream, of all micro-steps, and of one, whose loss goes to losses_.
+  absl::Status ForwardBackward(const BatchOf& batch_of);
+  absl::Status MicroStep(const Batch& batch, int micro_step);
+
+  // The gradients of step `step` and their norm; the event is reached when the ranks' reports are there to be read.
+  absl::StatusOr<Event> ComputeGradients(int64_t step, float max_grad_norm);
+  absl::StatusOr<Event> ComputeCaptured(int64_t step, float max_grad_norm);
+  Event Report();
+
+  // The loss and its copy to the host; returns the gradient of `logits`.
+  absl::StatusOr<Tensor> Loss(const Tensor& logits, const Batch& batch, int micro_step, Tape& tape);
+
+  // The norm of the gradients, and what the update is to multiply them by: on the device, so that the update follows at
+  // once. A norm that is not finite keeps the update from changing anything.
+  absl::Status Clip(float max_grad_norm);
+  const GradClip& clip() const { return graph_ != nullptr ? graph_->clip() : *clip_; }
+  absl::Status Update();
+
+  // The mean of losses_, once they are on the host.
+  double LocalLoss() const;
+
+  FullyShardedDataParallel& model_;
+  Optimizer& optimizer_;
+  const BatchLoader& batches_;
+  const std::shared_ptr<Trace> trace_;
+  Buffer host_losses_;          // float32 [grad_accum]
+  std::vector<Tensor> losses_;  // their sources, until they were copied
+  std::unique_ptr<RankReports> reports_;
+  Event update_after_;
+  std::optional<GradClip> clip_;      // without graph_
+  std::vector<BatchSlot> slots_;      // of graph_, by micro-step
+  std::unique_ptr<StepGraph> graph_;  // null unless made by CreateCaptured
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAIN_STEP_H_

@@ -1,0 +1,280 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/train/trainer.h"
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_format.h"
+#include "fsdp/base/runfile.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/checkpoint.h"
+#include "fsdp/checkpoint/parity/parity_code.h"
+#include "fsdp/train/frozen_parameters.h"
+#include "fsdp/train/initial_weights.h"
+#include "fsdp/train/model_export.h"
+#include "fsdp/train/model_layout.h"
+#include "fsdp/train/sharded_model.h"
+#include "fsdp/train/token_data.h"
+
+namespace fsdp {
+namespace {
+
+// A line for people; also to a file or pipe at once, where a killed run leaves it.
+template <typename... Args>
+void Say(const absl::FormatSpec<Args...>& format, const Args&... args) {
+  absl::PrintF(format, args...);
+  std::putchar('\n');
+  std::fflush(stdout);
+}
+
+absl::StatusOr<TokenData> ReadData(const TrainOptions& options) {
+  if (!options.tokens.empty()) return TokenData::FromTokenFile(options.tokens);
+  if (!options.data.empty()) return TokenData::FromTextFiles(options.data);
+  absl::StatusOr<std::string> sources = FindRunfile("train/sources.txt");
+  if (sources.ok()) return TokenData::FromTextFiles(*sources);
+  return absl::NotFoundError(
+      absl::StrFormat("neither --data nor --tokens is given, and the default, this repository's "
+                      "own sources, is not there: %s",
+                      sources.status().message()));
+}
+
+// This rank's part of the check that all ranks share.
+absl::StatusOr<TokenData> CheckedData(const TrainOptions& options, const CausalLmConfig& config,
+                                      const ProcessGroup& group) {
+  FSDP_ASSIGN_OR_RETURN(TokenData data, ReadData(options));
+  FSDP_RETURN_IF_ERROR(data.CheckLength(options.seq_len));
+  FSDP_RETURN_IF_ERROR(data.CheckVocabulary(VocabSize(config), ChunkOf(data.size(), group.size(), group.rank())));
+  return data;
+}
+
+absl::StatusOr<CausalLmConfig> CheckedConfig(const TrainOptions& options, std::vector<std::string>* notes) {
+  FSDP_ASSIGN_OR_RETURN(const CausalLmConfig config, ReadModelConfig(options, notes));
+  const std::optional<SequenceLimit> limit = SequenceLimitOf(config);
+  if (!limit.has_value() || options.seq_len <= limit->seq_len) return config;
+  return absl::InvalidArgumentError(absl::StrFormat("--seq_len=%d: expected at most the %s of --config=%s, %d",
+                                                    options.seq_len, limit->field, options.config, limit->seq_len));
+}
+
+// Now, so that it is no news of the first save. Each rank writes at most one file of its own.
+absl::Status CheckParity(const TrainOptions& options, int world_size) {
+  if (options.parity == 0 || options.parity + world_size <= ParityCode::kMaxRuns) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrFormat("--parity=%d: expected at most %d beside the files of %d ranks",
+                                                    options.parity, ParityCode::kMaxRuns - world_size, world_size));
+}
+
+// Now, so that a directory that cannot be made or written is no news of the first save.
+absl::Status MakeCheckpointDir(const TrainOptions& options) {
+  if (options.checkpoint_dir.empty()) return absl::OkStatus();
+  std::error_code error;
+  std::filesystem::create_directories(options.checkpoint_dir, error);
+  if (error) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("--checkpoint_dir=%s: cannot be made: %s", options.checkpoint_dir, error.message()));
+  }
+  if (access(options.checkpoint_dir.c_str(), W_OK | X_OK) == 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrFormat("--checkpoint_dir=%s: cannot be written: %s",
+                                                    options.checkpoint_dir, std::generic_category().message(errno)));
+}
+
+bool IsIn(const std::string& directory, const std::string& path) {
+  std::error_code error;
+  return !directory.empty() && !path.empty() &&
+         std::filesystem::equivalent(std::filesystem::path(path).parent_path(), directory, error);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const TrainOptions& options,
+                                                         std::shared_ptr<ProcessGroup> group) {
+  std::unique_ptr<Trainer> trainer(new Trainer(options, std::move(group)));
+  const absl::Status built = trainer->Build();
+  if (built.ok()) return trainer;
+  trainer->group_->Abort(built);  // before the trainer's streams wait for peers that wait for this rank
+  return built;
+}
+
+absl::Status Trainer::Build() {
+  FSDP_RETURN_IF_ERROR(OpenData());
+  FSDP_RETURN_IF_ERROR(BuildModel());
+  FSDP_RETURN_IF_ERROR(FillModel());
+  return AgreeOn(*group_, OpenOutputs());
+}
+
+absl::Status Trainer::OpenData() {
+  std::vector<std::string> notes;
+  absl::StatusOr<CausalLmConfig> config = CheckedConfig(options_, &notes);
+  FSDP_RETURN_IF_ERROR(AgreeOn(*group_, config.status()));
+  config_ = *std::move(config);
+  absl::StatusOr<TokenData> data = CheckedData(options_, config_, *group_);
+  FSDP_RETURN_IF_ERROR(AgreeOn(*group_, data.status()));
+  batches_ = std::make_unique<BatchLoader>(*std::move(data), BatchShape{.batch_size = options_.batch_size,
+                                                                        .seq_len = options_.seq_len,
+                                                                        .grad_accum = options_.grad_accum,
+                                                                        .rank = group_->rank(),
+                                                                        .world_size = group_->size()});
+  if (!is_rank0() || options_.print_schedule) return absl::OkStatus();
+  for (const std::string& note : notes) Say("%s", note);
+  return absl::OkStatus();
+}
+
+absl::Status Trainer::BuildModel() {
+  if (!options_.trace.empty()) trace_ = Trace::Create();
+  FSDP_ASSIGN_OR_RETURN(model_, MakeShardedModel(config_, options_, group_, trace_));
+  optimizer_ =
+      std::make_unique<AdamW>(AdamW::DecayMatricesOnly(TrainableParameters(model_->parameters()), options_.adamw));
+  absl::StatusOr<std::unique_ptr<TrainStep>> step = options_.cuda_graph
+                                                        ? TrainStep::CreateCaptured(*model_, *optimizer_, *batches_)
+                                                        : TrainStep::Create(*model_, *optimizer_, *batches_, trace_);
+  if (options_.cuda_graph && !step.ok()) {
+    return absl::Status(step.status().code(), absl::StrFormat("--cuda_graph: %s", step.status().message()));
+  }
+  FSDP_ASSIGN_OR_RETURN(train_step_, std::move(step));
+  return absl::OkStatus();
+}
+
+absl::Status Trainer::FillModel() {
+  if (options_.print_schedule) return absl::OkStatus();
+  LoadOptions load_options;
+  load_options.device = &model_->device();
+  const absl::StatusOr<FlatLayout> layout = ModelLayout(options_.flat_layout, model_->module());
+  FSDP_RETURN_IF_ERROR(AgreeOn(*group_, layout.status()));
+  load_options.flat_layout = *layout;
+  FSDP_ASSIGN_OR_RETURN(start_, FindRunStart(options_, *layout, *group_));
+  FSDP_RETURN_IF_ERROR(CheckParity(options_, group_->size()));
+  FSDP_RETURN_IF_ERROR(AgreeOn(*group_, is_rank0() ? MakeCheckpointDir(options_) : absl::OkStatus()));
+  const std::string last = IsIn(options_.checkpoint_dir, start_.checkpoint) ? start_.checkpoint : "";
+  saver_ = std::make_unique<CheckpointSaver>(options_, *model_, *optimizer_,
+                                             EarlierCheckpoints{start_.superseded, start_.damaged, last});
+  const std::string& source = start_.resumed() ? start_.checkpoint : options_.init_from;
+  if (start_.resumed()) {
+    const auto load = [&](StateDict& wanted) {
+      StateDict present = WithoutOptimState(wanted, start_.frozen);
+      return LoadCheckpoint(source, present, load_options);
+    };
+    FSDP_RETURN_IF_ERROR(model_->Restore(optimizer_.get(), load));
+  } else if (!source.empty()) {
+    const auto load = [&](StateDict& wanted) {
+      return LoadInitialWeights(source, BasePrefix(config_), wanted, load_options);
+    };
+    FSDP_RETURN_IF_ERROR(model_->Restore(/*optimizer=*/nullptr, load));
+  }
+  if (is_rank0()) SayStart(source);
+  return absl::OkStatus();
+}
+
+void Trainer::SayStart(const std::string& source) const {
+  for (const std::string& note : start_.notes) Say("%s", note);
+  if (start_.resumed())
+    Say("resuming from %s: %d of %d steps are done", source, start_.step, options_.learning_rate.steps);
+  if (start_.resumed() && !options_.init_from.empty()) {
+    Say("--init_from=%s is not read: the checkpoint wins", options_.init_from);
+  }
+  if (!start_.resumed())
+    Say("starting at step 0 with %s", source.empty() ? "random weights" : "the weights of " + source);
+  const std::vector<std::string> frozen = FrozenNames(model_->parameters());
+  if (!frozen.empty()) Say("frozen: %d of %d parameters", frozen.size(), model_->parameters().size());
+  if (!start_.resumed()) return;
+  for (const std::string& change : DescribeFrozenChange(start_.frozen, frozen)) Say("%s", change);
+}
+
+absl::Status Trainer::OpenOutputs() {
+  if (options_.print_schedule || !is_rank0()) return absl::OkStatus();
+  if (trace_ != nullptr) {
+    FSDP_ASSIGN_OR_RETURN(trace_file_, TraceFile::Open(options_.trace));
+  }
+  if (options_.metrics.empty()) return absl::OkStatus();
+  const auto mode = start_.resumed() ? MetricsWriter::Mode::kAppend : MetricsWriter::Mode::kTruncate;
+  FSDP_ASSIGN_OR_RETURN(metrics_, MetricsWriter::Open(options_.metrics, mode));
+  return absl::OkStatus();
+}
+
+absl::Status Trainer::Train() {
+  const int64_t steps = options_.learning_rate.steps;
+  if (is_rank0() && start_.step < steps) {
+    Say("training with %d ranks, %d tokens a step, steps %d to %d", group_->size(), batches_->shape().tokens_per_step(),
+        start_.step, steps - 1);
+  }
+  step_began_ = absl::Now();
+  for (int64_t step = start_.step; step < steps; ++step) {
+    FSDP_ASSIGN_OR_RETURN(const bool stop, TrainOneStep(step));
+    if (!stop || step + 1 == steps) continue;
+    if (is_rank0()) {
+      Say("stopped by a signal after step %d of %d%s", step, steps,
+          options_.checkpoint_dir.empty() ? "; nothing is saved without --checkpoint_dir" : "");
+    }
+    FSDP_RETURN_IF_ERROR(saver_->Finish());
+    return FinishTrace();
+  }
+  FSDP_RETURN_IF_ERROR(saver_->Finish());
+  FSDP_RETURN_IF_ERROR(FinishTrace());
+  if (options_.export_to.empty()) return absl::OkStatus();
+  FSDP_ASSIGN_OR_RETURN(const ExportFormat format, ParseExportFormat(options_.export_format));
+  FSDP_RETURN_IF_ERROR(ExportModel(options_.export_to, config_, *model_, format));
+  if (is_rank0()) Say("exported %s", options_.export_to);
+  return absl::OkStatus();
+}
+
+absl::Status Trainer::FinishTrace() {
+  FSDP_RETURN_IF_ERROR(model_->stream().Synchronize());
+  if (trace_ == nullptr) return absl::OkStatus();
+  FSDP_ASSIGN_OR_RETURN(const std::vector<std::vector<TraceSpan>> ranks, GatherSpans(*group_, trace_->Spans()));
+  FSDP_RETURN_IF_ERROR(AgreeOn(*group_, is_rank0() ? trace_file_->Write(ranks) : absl::OkStatus()));
+  if (is_rank0()) {
+    Say("traced to %s%s", options_.trace, trace_->full() ? "; it has the beginning of the run only" : "");
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<bool> Trainer::TrainOneStep(int64_t step) {
+  const double lr = LearningRate(options_.learning_rate, step);
+  FSDP_RETURN_IF_ERROR(optimizer_->SetHyperparameter("lr", lr));
+  FSDP_ASSIGN_OR_RETURN(const StepOutcome outcome, train_step_->Run(step, options_.max_grad_norm));
+  const absl::Time now = absl::Now();
+  const double seconds = absl::ToDoubleSeconds(now - step_began_);
+  step_began_ = now;
+  const int64_t tokens = batches_->shape().tokens_per_step();
+  FSDP_RETURN_IF_ERROR(ReportStep({.step = step,
+                                   .loss = outcome.loss,
+                                   .grad_norm = outcome.grad_norm,
+                                   .lr = lr,
+                                   .tokens_per_second = static_cast<double>(tokens) / seconds,
+                                   .step_seconds = seconds,
+                                   .peak_bytes = outcome.peak_bytes}));
+  if (saver_->IsDue(step + 1) || (outcome.stop_requested && !options_.checkpoint_dir.empty())) {
+    const int64_t tokens_seen = start_.tokens_seen + (step + 1 - start_.step) * tokens;
+    FSDP_ASSIGN_OR_RETURN(const std::string saved, saver_->Save(step + 1, tokens_seen));
+    train_step_->UpdateAfter(saver_->copied());
+    if (is_rank0()) Say("%s", saved);
+    step_began_ = absl::Now();  // steps are timed without their checkpoints
+  }
+  return outcome.stop_requested;
+}
+
+absl::Status Trainer::ReportStep(const StepMetrics& metrics) {
+  if (metrics_ != nullptr) FSDP_RETURN_IF_ERROR(metrics_->Write(metrics));
+  const absl::Time now = absl::Now();
+  const bool last = metrics.step + 1 == options_.learning_rate.steps;
+  if (!is_rank0() || (!last && now - last_progress_ < absl::Milliseconds(500))) return absl::OkStatus();
+  last_progress_ = now;
+  Say("step %d of %d: loss %.4f, grad_norm %.3f, lr %.3g, %.0f tokens/s", metrics.step, options_.learning_rate.steps,
+      metrics.loss, metrics.grad_norm, metrics.lr, metrics.tokens_per_second);
+  return absl::OkStatus();
+}
+
+absl::Status Trainer::PrintSchedule() {
+  FSDP_RETURN_IF_ERROR(train_step_->Run(0, options_.max_grad_norm).status());
+  FSDP_RETURN_IF_ERROR(model_->stream().Synchronize());
+  if (is_rank0())
+    std::fputs(RenderSchedule(model_->StepSchedule(options_.grad_accum), model_->UnitNames()).c_str(), stdout);
+  return absl::OkStatus();
+}
+
+}  // namespace fsdp

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Trainer: one rank's whole run of train_gpt: build, resume, train, save, export. What there is to say, rank 0 says on
+// stdout.
+#ifndef FSDP_TRAIN_TRAINER_H_
+#define FSDP_TRAIN_TRAINER_H_
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "fsdp/collectives/group/process_group.h"
+#include "fsdp/fsdp/fsdp.h"
+#include "fsdp/models/causal_lm.h"
+#include "fsdp/optim/adamw.h"
+#include "fsdp/tensor/trace.h"
+#include "fsdp/train/batch_loader.h"
+#include "fsdp/train/checkpoint_saver.h"
+#include "fsdp/train/metrics_writer.h"
+#include "fsdp/train/run_start.h"
+#include "fsdp/train/trace_file.h"
+#include "fsdp/train/train_options.h"
+#include "fsdp/train/train_step.h"
+
+namespace fsdp {
+
+class Trainer {
+ public:
+  // Reads config and data, builds the model and fills it: from the checkpoint that --resume finds, else from
+  // --init_from, else from the seed. Collective. A failure of any rank is every rank's.
+  static absl::StatusOr<std::unique_ptr<Trainer>> Create(const TrainOptions& options,
+                                                         std::shared_ptr<ProcessGroup> group);
+
+  // Trains the steps that are left, saving as asked, and exports the model after the last one; or stops early, saved,
+  // when a signal asked for it. Collective.
+  absl::Status Train();
+
+  // Prints the schedule of one step, an event a line, as it is from the second step on. Collective; trains one step to
+  // learn the order in which the model's units run.
+  absl::Status PrintSchedule();
+
+ private:
+  Trainer(const TrainOptions& options, std::shared_ptr<ProcessGroup> group)
+      : options_(options), group_(std::move(group)) {}
+
+  absl::Status Build();
+  absl::Status OpenData();
+  absl::Status BuildModel();
+  absl::Status FillModel();
+  void SayStart(const std::string& source) const;
+  absl::Status OpenOutputs();
+  absl::Status FinishTrace();
+
+  // One step with its metrics and, where it is due, its checkpoint; true when the run is to stop.
+  absl::StatusOr<bool> TrainOneStep(int64_t step);
+  absl::Status ReportStep(const StepMetrics& metrics);
+
+  bool is_rank0() const { return group_->rank() == 0; }
+
+  const TrainOptions options_;
+  const std::shared_ptr<ProcessGroup> group_;
+  CausalLmConfig config_;
+  RunStart start_;
+  std::unique_ptr<FullyShardedDataParallel> model_;
+  std::unique_ptr<AdamW> optimizer_;
+  std::unique_ptr<BatchLoader> batches_;
+  std::unique_ptr<TrainStep> train_step_;
+  std::unique_ptr<CheckpointSaver> saver_;
+  std::shared_ptr<Trace> trace_;            // null without --trace
+  std::unique_ptr<TraceFile> trace_file_;   // likewise, and on other ranks than 0
+  std::unique_ptr<MetricsWriter> metrics_;  // null without --metrics, and on other ranks than 0
+  absl::Time step_began_;                   // when the step before was done
+  absl::Time last_progress_ = absl::InfinitePast();
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_TRAINER_H_
