@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The guard of the rooms. README.md is a file of the source tree and a link to it in a test's runfiles, so its real
+// path says where the sources are: a glob of all of them in BUILD would need a target in every package.
+#include "fsdp/tests/layers.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_join.h"
+#include "gmock/gmock-matchers.h"
+#include "gtest/gtest.h"
+
+namespace fsdp {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::ElementsAre;
+
+constexpr char kTable[] = R"(
+| room | includes | holds |
+|---|---|---|
+| `base/` | | macros |
+| `tensor/` | base | Tensor |
+| `shop/` | base tensor shop/* | the top |
+| `shop/low/` | base | low |
+| `shop/high/` | base shop/low | high |
+| `shop/check/` | any | tests |
+| `tools/` | base shop | a program |
+)";
+
+std::string ReadAll(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+fs::path SourceTree() { return fs::canonical("README.md").parent_path(); }
+
+bool IsSource(const fs::path& path) {
+  const std::string extension = path.extension();
+  return extension == ".h" || extension == ".cc" || extension == ".cu" || extension == ".cuh";
+}
+
+// Paths relative to the source tree; what Bazel made and what is no room of this repository left out.
+std::vector<std::string> Sources() {
+  std::vector<std::string> sources;
+  const fs::path tree = SourceTree();
+  for (auto entry = fs::recursive_directory_iterator(tree); entry != fs::end(entry); ++entry) {
+    const std::string name = entry->path().filename();
+    if (entry->is_directory()) {
+      const bool is_output = entry.depth() == 0 && absl::StartsWith(name, "bazel-");
+      const bool is_consumer = name == "consumer" && entry->path().parent_path() == tree / "tests";
+      if (is_output || is_consumer || name[0] == '.' || name == "testdata" || name == "include") {
+        entry.disable_recursion_pending();
+      }
+    } else if (entry->is_regular_file() && IsSource(entry->path())) {
+      sources.push_back(fs::relative(entry->path(), tree));
+    }
+  }
+  std::sort(sources.begin(), sources.end());
+  return sources;
+}
+
+TEST(LayersTest, TheTablesOfArchitectureHaveNoCircleAndNoUnknownRoom) {
+  const Rooms rooms = ParseRooms(ReadAll(SourceTree() / "docs/architecture.md"));
+  EXPECT_GT(rooms.size(), 40u);
+  EXPECT_EQ(absl::StrJoin(FaultsOfRooms(rooms), "\n"), "");
+}
+
+TEST(LayersTest, EveryIncludeOfTheTreeKeepsToTheTables) {
+  const Rooms rooms = ParseRooms(ReadAll(SourceTree() / "docs/architecture.md"));
+  const std::vector<std::string> sources = Sources();
+  ASSERT_GT(sources.size(), 500u) << "in " << SourceTree();
+  std::vector<std::string> faults;
+  for (const std::string& path : sources) {
+    for (std::string& fault : FaultsOfIncludes(rooms, path, ReadAll(SourceTree() / path))) {
+      faults.push_back(std::move(fault));
+    }
+  }
+  EXPECT_EQ(absl::StrJoin(faults, "\n"), "");
+}
+
+TEST(LayersTest, EveryDeclaredRoomHasSources) {
+  std::set<std::string> folders;
+  for (const std::string& path : Sources()) folders.insert(fs::path(path).parent_path());
+  for (const auto& [room, row] : ParseRooms(ReadAll(SourceTree() / "docs/architecture.md"))) {
+    EXPECT_EQ(folders.count(room), 1u) << room << "/ has a row in docs/architecture.md and no sources";
+  }
+}
+
+TEST(LayersTest, APlantedIncludeIsNamedWithFileIncludeAndRule) {
+  const Rooms rooms = ParseRooms(kTable);
+  EXPECT_THAT(FaultsOfIncludes(rooms, "shop/low/shelf.cc", "// a\n#include \"fsdp/shop/high/roof.h\"\n"),
+              ElementsAre("shop/low/shelf.cc:2: #include \"fsdp/shop/high/roof.h\": shop/low/ may include only: base"));
+  EXPECT_THAT(FaultsOfIncludes(rooms, "base/quote.h", "#include \"fsdp/tensor/tensor.h\""),
+              ElementsAre("base/quote.h:1: #include \"fsdp/tensor/tensor.h\": base/ may include only: nothing"));
+}
+
+TEST(LayersTest, AnIncludeWithoutThePrefixIsNamed) {
+  EXPECT_THAT(FaultsOfIncludes(ParseRooms(kTable), "tensor/tensor.cc", "#include \"base/quote.h\""),
+              ElementsAre("tensor/tensor.cc:1: #include \"base/quote.h\": headers of this repository are included as "
+                          "\"fsdp/...\""));
+}
+
+TEST(LayersTest, AFolderWithoutARowIsNamed) {
+  const Rooms rooms = ParseRooms(kTable);
+  EXPECT_THAT(FaultsOfIncludes(rooms, "cellar/rat.cc", ""),
+              ElementsAre("cellar/rat.cc: its folder has no row in docs/architecture.md"));
+  EXPECT_THAT(
+      FaultsOfIncludes(rooms, "base/quote.cc", "#include \"fsdp/cellar/rat.h\""),
+      ElementsAre("base/quote.cc:1: #include \"fsdp/cellar/rat.h\": cellar/ has no row in docs/architecture.md"));
+}
+
+TEST(LayersTest, ProductionCodeIncludesNoRoomOfTests) {
+  EXPECT_THAT(FaultsOfIncludes(ParseRooms(kTable), "shop/shop.cc", "#include \"fsdp/shop/check/probe.h\""),
+              ElementsAre("shop/shop.cc:1: #include \"fsdp/shop/check/probe.h\": shop/check/ is for tests; production "
+                          "code does not include it"));
+}
+
+TEST(LayersTest, ATestMayIncludeAnyRoomButAProgram) {
+  const Rooms rooms = ParseRooms(kTable);
+  EXPECT_THAT(FaultsOfIncludes(rooms, "base/quote_test.cc", "#include \"fsdp/shop/high/roof.h\""), ElementsAre());
+  EXPECT_THAT(
+      FaultsOfIncludes(rooms, "base/quote_test.cc", "#include \"fsdp/tools/ckpt.h\""),
+      ElementsAre("base/quote_test.cc:1: #include \"fsdp/tools/ckpt.h\": only tests/ and programs include tools/"));
+}
+
+TEST(LayersTest, ACircleInTheTablesIsNamed) {
+  const Rooms rooms = ParseRooms("| `a/` | b |\n| `b/` | c |\n| `c/` | a |\n");
+  EXPECT_THAT(FaultsOfRooms(rooms), ElementsAre("a circle of rooms: a/ -> b/ -> c/ -> a/"));
+}
+
+TEST(LayersTest, ARoomThatIsIncludedButHasNoRowIsNamed) {
+  EXPECT_THAT(FaultsOfRooms(ParseRooms("| `a/` | b |\n")),
+              ElementsAre("a/ declares an include of b/, which has no row"));
+}
+
+}  // namespace
+}  // namespace fsdp
