@@ -8,7 +8,7 @@ Where there is no toolkit, targets of these rules are incompatible: "//..." skip
 says so. A target that must exist either way picks its sources with if_cuda.
 
 --//cuda:archs=sm_80,sm_90 (from another repository --@fsdp//cuda:archs=...) names the GPUs that code is generated for;
-later ones run the newest architecture's PTX.
+later ones run the newest architecture's PTX. The default is sm_80 alone.
 """
 
 load("@local_cuda//:config.bzl", "CUDA_AVAILABLE", "CUDA_HOST_COMPILER", "CUDA_PATH", "CUDA_VERSION", "NCCL_AVAILABLE")
