@@ -11,6 +11,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "base/random.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
+
 //
 #include "hwy/highway.h"
 

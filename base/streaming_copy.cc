@@ -11,6 +11,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "base/streaming_copy.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
+
 //
 #include "hwy/cache_control.h"
 #include "hwy/highway.h"

@@ -13,6 +13,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "tensor/convert_kernels.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
+
 //
 #include "fsdp/tensor/float_codecs-inl.h"
 #include "hwy/highway.h"
