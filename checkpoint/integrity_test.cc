@@ -25,9 +25,7 @@ namespace {
 using testing::HasSubstr;
 
 constexpr char kRankFile[] = "rank-00001-of-00002.h5";
-constexpr char kSuperblock[] = "HDF5 superblock";
-constexpr char kHeader[] = "HDF5 object header";
-constexpr char kHeap[] = "HDF5 global heap";
+constexpr char kMetadata[] = "HDF5 metadata and padding";
 
 // A class of bytes: where one of it is, and what verify is to call it.
 struct Target {
@@ -125,18 +123,18 @@ void AddManifest(const std::string& path, std::vector<Target>& targets) {
 
 // What every HDF5 file of a checkpoint has.
 void AddHdf5(const std::string& path, const Manifest& manifest, const std::string& file, std::vector<Target>& targets) {
-  const auto add = [&](const char* name, int64_t byte, const char* what) {
-    targets.push_back({absl::StrCat(file, ", ", name), file, byte, what});
+  const auto add = [&](const char* name, int64_t byte) {
+    targets.push_back({absl::StrCat(file, ", ", name), file, byte, kMetadata});
   };
-  add("signature", 1, kSuperblock);
-  add("superblock", 9, kSuperblock);
-  add("end of file address", 40, kSuperblock);
+  add("signature", 1);
+  add("superblock", 9);
+  add("end of file address", 40);
   const StoredFile& stored = FileOf(manifest, file);
-  add("the name of a group", FindOutside(path, stored, "model", 2), kHeader);
-  add("the name of a dataset", FindOutside(path, stored, "wte.weight", 2), kHeader);
-  add("an escaped name", FindOutside(path, stored, "100%25%2Fscale", 4), kHeader);
-  add("an attribute", FindOutside(path, stored, "100%/scale", 4), kHeap);
-  if (const std::optional<int64_t> padding = FindPadding(path, stored)) add("padding", *padding, "HDF5 ");
+  add("the name of a group", FindOutside(path, stored, "model", 2));
+  add("the name of a dataset", FindOutside(path, stored, "wte.weight", 2));
+  add("an escaped name", FindOutside(path, stored, "100%25%2Fscale", 4));
+  add("an attribute", FindOutside(path, stored, "100%/scale", 4));
+  if (const std::optional<int64_t> padding = FindPadding(path, stored)) add("padding", *padding);
 }
 
 void AddPayload(const Manifest& manifest, StateDictType type, std::vector<Target>& targets) {
@@ -157,7 +155,7 @@ void AddPayload(const Manifest& manifest, StateDictType type, std::vector<Target
   }
 }
 
-// A tensor's object header says where its elements are, so a damaged one is named with the tensor.
+// A tensor's object header says where its elements are.
 void AddTensorHeader(const std::string& path, const Manifest& manifest, std::vector<Target>& targets) {
   const StoredTensor& tensor = manifest.tensors[0];
   const StoredInterval& stored = tensor.intervals[0];
@@ -165,8 +163,7 @@ void AddTensorHeader(const std::string& path, const Manifest& manifest, std::vec
   // The layout message of contiguous data: the class, 1, then the address.
   std::string layout(1, '\1');
   layout.append(reinterpret_cast<const char*>(&stored.offset), sizeof(stored.offset));
-  targets.push_back({"a layout message", file.name, FindOutside(path, file, layout, 0),
-                     absl::StrCat(kHeader, " of tensor \"", tensor.key.ToString(), "\"")});
+  targets.push_back({"a layout message", file.name, FindOutside(path, file, layout, 0), kMetadata});
 }
 
 // The first rank file keeps the texts, for who must make the rest from rank files.
@@ -204,13 +201,14 @@ std::vector<Target> TargetsOf(const std::string& path, StateDictType type) {
   AddPayload(*manifest, type, targets);
   if (type != StateDictType::kLocal) AddTensorHeader(path, *manifest, targets);
   if (type == StateDictType::kFull) return targets;
-  targets.push_back({"the warning", "checkpoint.h5", Find(path, "checkpoint.h5", "ckpt verify", 2), kHeap});
+  targets.push_back({"the warning", "checkpoint.h5", Find(path, "checkpoint.h5", "ckpt verify", 2), kMetadata});
   if (type == StateDictType::kSharded) AddHdf5(path, *manifest, kRankFile, targets);
   const size_t others = targets.size();
   AddCopiesOfTexts(path, *manifest, targets);
   EXPECT_GT(targets.size(), others);
   AddRecord(path, targets);
-  targets.push_back({"a virtual dataset's file", "checkpoint.h5", Find(path, "checkpoint.h5", kRankFile, 9), kHeap});
+  targets.push_back(
+      {"a virtual dataset's file", "checkpoint.h5", Find(path, "checkpoint.h5", kRankFile, 9), kMetadata});
   return targets;
 }
 

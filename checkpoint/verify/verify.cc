@@ -21,7 +21,6 @@
 #include "fsdp/checkpoint/storage/file_system.h"
 #include "fsdp/checkpoint/storage/path.h"
 #include "fsdp/checkpoint/verify/range_names.h"
-#include "fsdp/checkpoint/verify/rest_damage.h"
 
 namespace fsdp {
 namespace {
@@ -174,6 +173,8 @@ class Verification {
     if (options_.count_nonfinite) CountElements(block.file, range, *bytes);
   }
 
+  // One digest covers all bytes between the extents, so it cannot say which of them is damaged: the range that is
+  // reported reaches from the first to the last of them.
   void CheckRest(int file, const absl::StatusOr<Digest>& digest) {
     const StoredFile& stored = manifest_.files[file];
     if (digest.ok() && *digest == stored.rest_digest) return;
@@ -182,32 +183,12 @@ class Verification {
     const std::vector<ByteRange> gaps = RangesBetween(taken, stored.nbytes);
     const ByteRange all =
         gaps.empty() ? ByteRange() : ByteRange{gaps.front().offset, gaps.back().end() - gaps.front().offset};
-    const VerifyReport::Damage damage = {stored.name, all, "HDF5 metadata and padding"};
-    if (!digest.ok()) {
-      return Report(absl::StrCat(stored.name, ", bytes outside of payload: ", std::string(digest.status().message())),
-                    {file, all.offset}, {damage});
-    }
-    std::vector<VerifyReport::Damage> places = PlacesInRest(file, gaps);
-    std::string where;
-    for (size_t i = 0; i < std::min(kListedRanges, places.size()); ++i) {
-      absl::StrAppend(&where, i == 0 ? "; damaged there: " : ", ", places[i].what, ", ", Describe(places[i].range));
-    }
-    if (places.size() > kListedRanges) absl::StrAppend(&where, " and ", places.size() - kListedRanges, " more");
-    if (places.empty()) places.push_back(damage);
-    Report(absl::StrCat(stored.name, ", bytes outside of payload (HDF5 metadata and padding, ", List(gaps),
-                        "): digest ", digest->ToHex(), " != recorded ", stored.rest_digest.ToHex(), where),
-           {file, all.offset}, std::move(places));
-  }
-
-  std::vector<VerifyReport::Damage> PlacesInRest(int index, const std::vector<ByteRange>& gaps) {
-    const std::string& name = manifest_.files[index].name;
-    std::vector<VerifyReport::Damage> places;
-    const absl::StatusOr<std::unique_ptr<File>> file = files_.Open(JoinPath(directory_, name));
-    if (!file.ok()) return places;
-    for (RestDamage& damage : LocateRestDamage(**file, manifest_, index, names_, gaps)) {
-      places.push_back({name, damage.range, std::move(damage.what)});
-    }
-    return places;
+    std::string message =
+        absl::StrCat(stored.name, ", bytes outside of payload (HDF5 metadata and padding, ", List(gaps), "): ");
+    absl::StrAppend(&message, digest.ok() ? absl::StrCat("digest ", digest->ToHex(), " != recorded ",
+                                                         stored.rest_digest.ToHex(), ", which covers all of them")
+                                          : std::string(digest.status().message()));
+    Report(std::move(message), {file, all.offset}, {{stored.name, all, "HDF5 metadata and padding"}});
   }
 
   // "bytes 0 to 2047, bytes 8192 to 8200 and 3 more ranges"

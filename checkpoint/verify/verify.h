@@ -29,7 +29,7 @@ struct VerifyReport {
   struct Damage {
     std::string file;
     ByteRange range;
-    std::string what;  // `tensor "model/w", block 0`, "record", "manifest", `HDF5 object header of tensor "model/w"`
+    std::string what;  // `tensor "model/w", block 0`, "record", "manifest", "HDF5 metadata and padding"
   };
 
   struct NonFiniteTensor {
