@@ -10,9 +10,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/base/thread_pool.h"
 #include "fsdp/checkpoint/checkpoint.h"
+#include "fsdp/checkpoint/format/manifest.h"
 #include "fsdp/checkpoint/format/manifest_file.h"
 #include "fsdp/checkpoint/formats/path_kind.h"
 #include "fsdp/checkpoint/source/device_read.h"
@@ -88,8 +90,6 @@ class LoadPlan {
     return absl::OkStatus();
   }
 
-  static std::string Describe(const StateKey& key) { return absl::StrCat("tensor \"", key.ToString(), "\""); }
-
   const TensorSource& source_;
   const StateDict& wanted_;
   const std::string& path_;
@@ -109,10 +109,10 @@ absl::Status CheckMissing(const std::vector<std::string>& missing, const std::st
   if (options.missing != nullptr) *options.missing = missing;
   if (missing.empty() || !options.strict) return absl::OkStatus();
   constexpr size_t kNamed = 5;
-  const std::vector<std::string> named(missing.begin(), missing.begin() + std::min(kNamed, missing.size()));
+  std::vector<std::string> named;
+  for (size_t i = 0; i < std::min(kNamed, missing.size()); ++i) named.push_back(Quote(missing[i]));
   const std::string more = missing.size() > kNamed ? absl::StrCat(" and ", missing.size() - kNamed, " more") : "";
-  return absl::NotFoundError(
-      absl::StrCat(path, " does not hold what is wanted: \"", absl::StrJoin(named, "\", \""), "\"", more));
+  return absl::NotFoundError(absl::StrCat(path, " does not hold what is wanted: ", absl::StrJoin(named, ", "), more));
 }
 
 }  // namespace

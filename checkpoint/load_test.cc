@@ -18,6 +18,7 @@ namespace {
 using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::Not;
 
 class LoadTest : public testing::Test {
  protected:
@@ -62,6 +63,16 @@ TEST_F(LoadTest, WhatIsMissingIsAnErrorOrLeftAlone) {
   EXPECT_THAT(missing, ElementsAre("model/absent"));
   EXPECT_OK(CheckState({tensors[0]}, wanted));
   EXPECT_EQ(*wanted.FindTensor(StateKey::Model("absent"))->shards[0].data.data_as<uint8_t>(), 0xA5);
+}
+
+TEST_F(LoadTest, EscapeSequencesInNamesDoNotReachTheTerminal) {
+  const StateKey hostile = StateKey::Model("w\x1b[2J");
+  StateDict wanted = WantedState({{hostile, DType::kFloat32, {2}}}, 1, 0);
+  EXPECT_THAT(LoadCheckpoint(path_, wanted),
+              StatusIs(absl::StatusCode::kNotFound, AllOf(HasSubstr("\"model/w\\"), Not(HasSubstr("\x1b")))));
+  const StateDict empty;
+  EXPECT_THAT(ReadFromMemory(empty)(hostile, {0, 2}, nullptr),
+              StatusIs(absl::StatusCode::kNotFound, AllOf(HasSubstr("\"model/w\\"), Not(HasSubstr("\x1b")))));
 }
 
 TEST_F(LoadTest, TextsAndTensorsAreNotMixedUp) {

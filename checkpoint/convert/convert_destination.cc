@@ -7,6 +7,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/format/file_names.h"
 #include "fsdp/checkpoint/safetensors/hugging_face_index.h"
@@ -34,7 +35,7 @@ absl::Status CheckHoldsCheckpointFilesOnly(const std::string& path) {
     const std::string name = it->path().filename();
     if (it->is_regular_file(error) && IsCheckpointFileName(name)) continue;
     return absl::FailedPreconditionError(absl::StrCat(
-        path, " holds \"", name, "\", which is no file of a checkpoint, so --force does not replace the directory; ",
+        path, " holds ", Quote(name), ", which is no file of a checkpoint, so --force does not replace the directory; ",
         "choose another destination or remove it yourself"));
   }
   if (error) return absl::ErrnoToStatus(error.value(), absl::StrCat("list ", path));

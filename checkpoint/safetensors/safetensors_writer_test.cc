@@ -135,8 +135,9 @@ TEST_F(SafetensorsWriterTest, WritesAStateDictInMemoryWithoutOptimizerExtrasAndA
 
 TEST_F(SafetensorsWriterTest, ElementsThatAreNotInMemoryAreAnError) {
   StateDict state = Bytes({4});
-  EXPECT_THAT(WriteSafetensors(Path("a"), state, ReadFromMemory(state)),
-              StatusIs(StatusCode::kFailedPrecondition, HasSubstr("tensor \"model/0\": element 0 is not held here")));
+  EXPECT_THAT(
+      WriteSafetensors(Path("a"), state, ReadFromMemory(state)),
+      StatusIs(StatusCode::kFailedPrecondition, HasSubstr("tensor \"model/0\": this process does not hold element 0")));
 }
 
 TEST_F(SafetensorsWriterTest, AModelWithoutTensorsIsAFile) {

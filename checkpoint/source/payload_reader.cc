@@ -4,14 +4,14 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "fsdp/checkpoint/format/manifest.h"
 
 namespace fsdp {
 namespace {
 
 absl::Status CopyElements(const StateDict& state, const StateKey& key, const Interval& interval, std::byte* out) {
   const ShardedTensor* tensor = state.FindTensor(key);
-  if (tensor == nullptr)
-    return absl::NotFoundError(absl::StrCat("\"", key.ToString(), "\" is no tensor of the state dict"));
+  if (tensor == nullptr) return absl::NotFoundError(absl::StrCat("the state dict holds no ", Describe(key)));
   const int64_t size = SizeOf(tensor->dtype);
   int64_t next = interval.begin;  // shards are sorted and disjoint, so elements are found in order
   for (const ShardedTensor::Shard& shard : tensor->shards) {
@@ -23,8 +23,7 @@ absl::Status CopyElements(const StateDict& state, const StateKey& key, const Int
     next = part.end;
   }
   if (next == interval.end) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      absl::StrCat("tensor \"", key.ToString(), "\": element ", next, " is not held here"));
+  return absl::FailedPreconditionError(absl::StrCat(Describe(key), ": this process does not hold element ", next));
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/format/manifest.h"
 #include "fsdp/checkpoint/storage/block_buffers.h"
 #include "fsdp/tensor/convert.h"
 
@@ -18,8 +19,7 @@ absl::Status ReadPiece(const TensorSource& source, const TensorRead& piece, Bloc
   FSDP_RETURN_IF_ERROR(source.Read(piece.key, piece.interval, scratch.data()));
   const absl::Status status = Convert(stored, scratch.data(), piece.dtype, piece.out, piece.interval.size());
   if (status.ok()) return status;
-  return absl::Status(status.code(),
-                      absl::StrCat("tensor \"", piece.key.ToString(), "\": ", std::string(status.message())));
+  return absl::Status(status.code(), absl::StrCat(Describe(piece.key), ": ", std::string(status.message())));
 }
 
 }  // namespace
