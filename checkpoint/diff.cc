@@ -27,18 +27,6 @@ bool IsCompared(const StateKey& key, const DiffOptions& options) {
   return !options.model_only || key.section == Section::kModel;
 }
 
-// What `key` of another state is called in `state`: itself, or what it is an alias of.
-StateKey Resolve(const StateDict& state, const StateKey& key) {
-  if (state.contains(key)) return key;
-  const auto alias = state.aliases.find(key.fqn);
-  if (alias == state.aliases.end() || (key.section != Section::kModel && key.section != Section::kOptimState)) {
-    return key;
-  }
-  StateKey resolved = key;
-  resolved.fqn = alias->second;
-  return resolved;
-}
-
 // What `source` holds. safetensors' own metadata is an extra text in ours, and in no other format.
 StateDict ContentsOf(const TensorSource& source, const TensorSource& other) {
   StateDict contents = source.contents();
@@ -78,7 +66,7 @@ class Diff {
     std::set<StateKey> met;  // of B
     for (const auto& [key, value] : in_a_.entries()) {
       if (!IsCompared(key, options_)) continue;
-      const StateKey other = Resolve(in_b_, key);
+      const StateKey other = in_b_.Resolve(key).value_or(key);
       met.insert(other);
       if (!in_b_.contains(other)) {
         report_.only_in_a.push_back(key.ToString());
@@ -90,7 +78,7 @@ class Diff {
     }
     for (const auto& [key, value] : in_b_.entries()) {
       if (!IsCompared(key, options_) || met.count(key) != 0) continue;
-      const StateKey other = Resolve(in_a_, key);
+      const StateKey other = in_a_.Resolve(key).value_or(key);
       const ShardedTensor* tensor = in_a_.FindTensor(other);
       if (tensor != nullptr) {  // A has it under another name
         CompareTensor(other, *tensor, key);

@@ -31,7 +31,7 @@ class LoadPlan {
       : source_(source), wanted_(wanted), path_(path) {}
 
   absl::Status Add(const StateKey& key, const StateValue& value) {
-    const std::optional<StateKey> stored = Resolve(key);
+    const std::optional<StateKey> stored = source_.contents().Resolve(key, wanted_.aliases);
     if (!stored) {
       missing_.push_back(key.ToString());
       return absl::OkStatus();
@@ -50,24 +50,6 @@ class LoadPlan {
  private:
   absl::Status Refused(const StateKey& key, const std::string& why) const {
     return absl::InvalidArgumentError(absl::StrCat(Describe(key), ": ", why, " in ", path_));
-  }
-
-  // The key under which the value is stored: its own, or another name of a shared parameter. A name may be an alias
-  // there, or here.
-  std::optional<StateKey> Resolve(const StateKey& key) const {
-    if (source_.contents().contains(key)) return key;
-    if (key.section != StateKey::Section::kModel && key.section != StateKey::Section::kOptimState) return std::nullopt;
-    StateKey other = key;
-    const auto target = source_.contents().aliases.find(key.fqn);
-    if (target != source_.contents().aliases.end()) {
-      other.fqn = target->second;
-      if (source_.contents().contains(other)) return other;
-    }
-    for (const auto& [alias, fqn] : wanted_.aliases) {
-      other.fqn = alias;
-      if (fqn == key.fqn && source_.contents().contains(other)) return other;
-    }
-    return std::nullopt;
   }
 
   absl::Status AddTensor(const StateKey& key, const StateKey& stored_key, const ShardedTensor& tensor) {

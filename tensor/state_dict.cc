@@ -87,4 +87,22 @@ const std::string* StateDict::FindText(const StateKey& key) const {
   return it == index_.end() ? nullptr : std::get_if<std::string>(&entries_[it->second].second);
 }
 
+std::optional<StateKey> StateDict::Resolve(const StateKey& key,
+                                           const std::map<std::string, std::string>& other_aliases) const {
+  if (contains(key)) return key;
+  if (key.section != StateKey::Section::kModel && key.section != StateKey::Section::kOptimState) return std::nullopt;
+  StateKey candidate = key;
+  if (const auto target = aliases.find(key.fqn); target != aliases.end()) {
+    candidate.fqn = target->second;
+    if (contains(candidate)) return candidate;
+  }
+  // The other state's own name of the parameter is `key`; this state may hold it under an alias that only the other
+  // state knows.
+  for (const auto& [alias, target] : other_aliases) {
+    candidate.fqn = alias;
+    if (target == key.fqn && contains(candidate)) return candidate;
+  }
+  return std::nullopt;
+}
+
 }  // namespace fsdp

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -73,6 +74,13 @@ class StateDict {
   const ShardedTensor* FindTensor(const StateKey& key) const;
   const std::string* FindText(const StateKey& key) const;
   bool contains(const StateKey& key) const { return index_.count(key) != 0; }
+
+  // The key under which this state holds the value that another state calls `key`: `key` itself, or, where `key` is of
+  // a parameter or its optimizer state, another name of the same shared parameter. Names are shared by this state's
+  // `aliases` and by `other_aliases`, those of the other state; this state's are tried first. nullopt when the value is
+  // under none of them.
+  std::optional<StateKey> Resolve(const StateKey& key,
+                                  const std::map<std::string, std::string>& other_aliases = {}) const;
 
   const std::vector<Entry>& entries() const { return entries_; }
   bool empty() const { return entries_.empty(); }

@@ -2,6 +2,7 @@
 
 #include "fsdp/tensor/state_dict.h"
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -83,6 +84,22 @@ TEST(StateDictTest, FindsByKeyAndKind) {
   EXPECT_EQ(state.FindTensor(StateKey::Extra("w")), nullptr);
   EXPECT_FALSE(state.contains(StateKey::Model("v")));
   EXPECT_TRUE(state.contains(StateKey::Model("w")));
+}
+
+TEST(StateDictTest, ResolvesASharedParameterByTheAliasesOfEitherState) {
+  StateDict state;
+  state.Set(StateKey::Model("wte"), "1");
+  state.Set(StateKey::OptimState("wte", "exp_avg"), "2");
+  state.aliases = {{"head", "wte"}, {"dangling", "absent"}};
+  EXPECT_EQ(state.Resolve(StateKey::Model("wte")), StateKey::Model("wte"));
+  EXPECT_EQ(state.Resolve(StateKey::Model("head")), StateKey::Model("wte"));
+  EXPECT_EQ(state.Resolve(StateKey::OptimState("head", "exp_avg")), StateKey::OptimState("wte", "exp_avg"));
+  EXPECT_EQ(state.Resolve(StateKey::OptimState("head", "exp_avg_sq")), std::nullopt);
+  EXPECT_EQ(state.Resolve(StateKey::Model("dangling")), std::nullopt);
+  EXPECT_EQ(state.Resolve(StateKey::Model("shared")), std::nullopt);
+  EXPECT_EQ(state.Resolve(StateKey::Model("shared"), {{"wte", "shared"}}), StateKey::Model("wte"));
+  EXPECT_EQ(state.Resolve(StateKey::Model("dangling"), {{"wte", "dangling"}}), StateKey::Model("wte"));
+  EXPECT_EQ(state.Resolve(StateKey::Extra("head")), std::nullopt) << "aliases are of parameters";
 }
 
 TEST(StateDictTest, ACopyIsIndependentButSharesBytes) {
