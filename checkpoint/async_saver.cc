@@ -87,22 +87,24 @@ absl::StatusOr<AsyncSaveReport> AsyncSaver::Save(const StateDict& state, int64_t
   const absl::Time start = absl::Now();
   FSDP_RETURN_IF_ERROR(Wait().status());
   report.waited = absl::Now() - start;
-  FSDP_ASSIGN_OR_RETURN(StateDict staged, Stage(state, report));
+  auto pending = std::make_unique<Pending>();
+  FSDP_ASSIGN_OR_RETURN(pending->state, Stage(state, report));
   FSDP_RETURN_IF_ERROR(on_gpu() ? CopyFromGpu(computed, report) : CopyOnHost());
+  if (on_gpu()) pending->source = state;
+  pending->copied = report.copied;
+  pending->step = step;
+  if (report.waited > kShortWait) {
+    const double share = std::exchange(processor_share_, std::min(1.0, 2 * processor_share_));
+    report.note = absl::StrCat("the save of step ", step, " waited ", absl::FormatDuration(report.waited),
+                               " for the one before; ",
+                               share < 1 ? absl::StrCat("it is written with up to ", Percent(processor_share_),
+                                                        " of a core, the one before was with ", Percent(share))
+                                         : "save less often, or to a faster disk");
+  }
+  pending->processor_share = processor_share_;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    state_ = std::move(staged);
-    if (on_gpu()) source_ = state;
-    copied_ = report.copied;
-    step_ = step;
-    if (report.waited > kShortWait) {
-      const double share = std::exchange(processor_share_, std::min(1.0, 2 * processor_share_));
-      report.note = absl::StrCat("the save of step ", step, " waited ", absl::FormatDuration(report.waited),
-                                 " for the one before; ",
-                                 share < 1 ? absl::StrCat("it is written with up to ", Percent(processor_share_),
-                                                          " of a core, the one before was with ", Percent(share))
-                                           : "save less often, or to a faster disk");
-    }
+    pending_ = std::move(pending);
   }
   changed_.notify_all();
   if (report.unstaged_bytes > 0) {
@@ -118,7 +120,7 @@ absl::StatusOr<AsyncSaveReport> AsyncSaver::Save(const StateDict& state, int64_t
 
 absl::StatusOr<std::string> AsyncSaver::Wait() {
   std::unique_lock<std::mutex> lock(mutex_);
-  while (state_.has_value()) {
+  while (pending_ != nullptr) {
     if (writers_ != nullptr) std::exchange(writers_, nullptr)->Hurry();
     changed_.wait(lock);
   }
@@ -197,49 +199,50 @@ absl::Status AsyncSaver::CopyFromGpu(Stream* computed, AsyncSaveReport& report) 
 void AsyncSaver::Work() {
   std::unique_lock<std::mutex> lock(mutex_);
   while (true) {
-    changed_.wait(lock, [&] { return state_.has_value() || closing_; });
-    if (!state_.has_value()) return;
+    changed_.wait(lock, [&] { return pending_ != nullptr || closing_; });
+    if (pending_ == nullptr) return;
+    Pending& pending = *pending_;
     lock.unlock();
-    absl::StatusOr<std::string> saved = SaveStaged();
+    absl::StatusOr<std::string> saved = SavePending(pending);
     if (!saved.ok()) {
-      saved = absl::Status(saved.status().code(), absl::StrCat("the background save of step ", step_,
+      saved = absl::Status(saved.status().code(), absl::StrCat("the background save of step ", pending.step,
                                                                " failed: ", std::string(saved.status().message())));
     }
     lock.lock();
     last_ = std::move(saved);
-    state_.reset();
+    pending_.reset();
     changed_.notify_all();
   }
 }
 
-absl::StatusOr<std::string> AsyncSaver::SaveStaged() {
+absl::StatusOr<std::string> AsyncSaver::SavePending(Pending& pending) {
   SaveOptions save = options_.save;
   if (options_.incremental && !base_.empty()) save.base = base_;
-  const absl::Status copied = on_gpu() ? AgreeOn(*group_, copied_.Synchronize()) : absl::OkStatus();
-  source_ = StateDict();
+  const absl::Status copied = on_gpu() ? AgreeOn(*group_, pending.copied.Synchronize()) : absl::OkStatus();
+  pending.source = StateDict();
   FSDP_RETURN_IF_ERROR(copied);
   // New ones for each save, since those that were hurried stay as they are. Where there are none, SaveCheckpoint tries
   // again, and says so on all ranks. This thread, which hardly computes, is as nice as its creator.
-  const ThreadPool::Leisure at = leisure();
+  const ThreadPool::Leisure at = LeisureOf(pending);
   absl::StatusOr<std::unique_ptr<ThreadPool>> writers =
       ThreadPool::CreateAtLeisure(save.io_threads, "checkpoint-io", at);
   save.pool = writers.ok() ? writers->get() : nullptr;
   if (at.nice > 0 || at.processor_share < 1) SetWriters(save.pool);
-  absl::StatusOr<std::string> saved = SaveCheckpoint(*state_, root_, step_, *group_, save);
+  absl::StatusOr<std::string> saved = SaveCheckpoint(pending.state, root_, pending.step, *group_, save);
   SetWriters(nullptr);
   FSDP_RETURN_IF_ERROR(saved.status());
   base_ = *saved;
   if (options_.committed) {
-    const absl::Status told = group_->rank() == 0 ? options_.committed(*saved) : absl::OkStatus();
-    FSDP_RETURN_IF_ERROR(AgreeOn(*group_, told));
+    const absl::Status status = group_->rank() == 0 ? options_.committed(*saved) : absl::OkStatus();
+    FSDP_RETURN_IF_ERROR(AgreeOn(*group_, status));
   }
   return saved;
 }
 
-ThreadPool::Leisure AsyncSaver::leisure() const {
-  ThreadPool::Leisure leisure = {.nice = options_.nice, .processor_share = processor_share_};
+ThreadPool::Leisure AsyncSaver::LeisureOf(const Pending& pending) const {
+  ThreadPool::Leisure leisure = {.nice = options_.nice, .processor_share = pending.processor_share};
   if (options_.processor_share == 0 && !on_gpu()) {
-    const int writers = state_->type == StateDictType::kFull ? 1 : group_->size();
+    const int writers = pending.state.type == StateDictType::kFull ? 1 : group_->size();
     leisure.processor_share /= writers * std::max(1, options_.save.io_threads);
   }
   // The ranks that have written wait for the others in a collective.

@@ -24,7 +24,6 @@
 #include <functional>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -109,6 +108,15 @@ class AsyncSaver {
   absl::StatusOr<std::string> Wait();
 
  private:
+  // A save in progress: Save fills it and hands it to the worker, which owns it until the save has ended.
+  struct Pending {
+    StateDict state;   // in the arena, and in the caller's memory as far as the arena is too small
+    StateDict source;  // on a GPU: keeps the memory alive from which `state` is copied, until `copied`
+    Event copied;
+    int64_t step = 0;
+    double processor_share = 1;  // before LeisureOf divides it
+  };
+
   AsyncSaver(std::string root, std::unique_ptr<ProcessGroup> group, std::shared_ptr<Device> device,
              const AsyncSaverOptions& options);
 
@@ -119,15 +127,15 @@ class AsyncSaver {
   absl::Status CopyFromGpu(Stream* computed, AsyncSaveReport& report);
   bool on_gpu() const { return device_->type() != DeviceType::kCpu; }
   void Work();
-  absl::StatusOr<std::string> SaveStaged();
-  ThreadPool::Leisure leisure() const;
+  absl::StatusOr<std::string> SavePending(Pending& pending);
+  ThreadPool::Leisure LeisureOf(const Pending& pending) const;
   void SetWriters(ThreadPool* writers);
 
   const std::string root_;
   const std::unique_ptr<ProcessGroup> group_;  // for the control plane
   const std::shared_ptr<Device> device_;
   const AsyncSaverOptions options_;
-  double processor_share_;  // of the next save, undivided
+  double processor_share_;  // of the next save, before LeisureOf divides it; used by the caller alone
   std::unique_ptr<ThreadPool> copiers_;
   Buffer arena_;
   std::unique_ptr<Stream> copying_;  // of a GPU; from the first save on
@@ -139,17 +147,14 @@ class AsyncSaver {
   };
   std::vector<Copy> copies_;
 
+  std::string base_;  // the path of the last checkpoint, for `incremental`; used by worker_ alone
+
+  // mutex_ guards the members from here on, but not the Pending that pending_ points to: that is the worker's.
   std::mutex mutex_;
   std::condition_variable changed_;
-  // All guarded by mutex_, but that state_, source_, copied_, step_, base_ and processor_share_ are worker_'s while
-  // state_ has a value.
-  std::optional<StateDict> state_;  // that of the save in progress
-  StateDict source_;                // what it is copied from, until it is
-  Event copied_;
-  int64_t step_ = 0;
-  std::string base_;  // what is saved last, for incremental
+  std::unique_ptr<Pending> pending_;  // the save in progress; null when there is none
   absl::StatusOr<std::string> last_ = std::string();
-  ThreadPool* writers_ = nullptr;  // the threads of the save in progress, until somebody has hurried them
+  ThreadPool* writers_ = nullptr;  // the threads of the save in progress, until a waiting caller has called Hurry
   bool closing_ = false;
 
   std::thread worker_;
