@@ -109,11 +109,7 @@ absl::Status VerifiedReader::ReadBlock(const File& file, int index, const Stored
   auto partial = std::make_shared<PartialBlock>(PartialBlock{index, range.offset, buffers_.Take()});
   std::byte* const bytes = is_whole ? target : partial->bytes.data();
   FSDP_RETURN_IF_ERROR(file.Read(range.offset, absl::MakeSpan(bytes, range.nbytes)));
-  const Digest digest = DigestOf(absl::MakeConstSpan(bytes, range.nbytes));
-  if (digest != extent.digests[block]) {
-    return absl::DataLossError(DamagedBlock(JoinPath(directory_, manifest_.files[index].name), range,
-                                            absl::StrCat(what(), ", block ", block), digest, extent.digests[block]));
-  }
+  FSDP_RETURN_IF_ERROR(Compare(index, extent, block, DigestOf(absl::MakeConstSpan(bytes, range.nbytes)), what));
   if (is_whole) return absl::OkStatus();
   std::memcpy(target, bytes + (from - range.offset), to - from);
   const std::lock_guard<std::mutex> lock(mutex_);
@@ -143,13 +139,17 @@ absl::Status VerifiedReader::ReadBlocks(const std::vector<BlockRead>& blocks, Th
   return ReadInParallel(pool, static_cast<int64_t>(runs.size()), begin, done);
 }
 
-absl::Status VerifiedReader::Compare(const BlockRead& block, const Digest& digest, const PieceName& what) const {
-  const StoredFile& stored = manifest_.files[block.file];
-  const Digest& recorded = stored.extents[block.extent].digests[block.block];
+absl::Status VerifiedReader::Compare(int file, const StoredExtent& extent, int64_t block, const Digest& digest,
+                                     absl::FunctionRef<std::string()> what) const {
+  const Digest& recorded = extent.digests[block];
   if (digest == recorded) return absl::OkStatus();
-  return absl::DataLossError(DamagedBlock(JoinPath(directory_, stored.name), block.range,
-                                          absl::StrCat(what(block.pieces.front()), ", block ", block.block), digest,
-                                          recorded));
+  return absl::DataLossError(DamagedBlock(JoinPath(directory_, manifest_.files[file].name), extent.block(block),
+                                          absl::StrCat(what(), ", block ", block), digest, recorded));
+}
+
+absl::Status VerifiedReader::Compare(const BlockRead& block, const Digest& digest, const PieceName& what) const {
+  const StoredExtent& extent = manifest_.files[block.file].extents[block.extent];
+  return Compare(block.file, extent, block.block, digest, [&] { return what(block.pieces.front()); });
 }
 
 absl::StatusOr<bool> VerifiedReader::DeliverCached(const File& file, const BlockRun& run,

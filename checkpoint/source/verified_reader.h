@@ -58,7 +58,10 @@ class VerifiedReader final {
   absl::StatusOr<bool> DeliverCached(const File& file, const BlockRun& run, const std::vector<BlockRead>& blocks,
                                      const PieceName& what) const;
 
-  // kDataLoss when `digest` is not that of the block.
+  // kDataLoss, naming the file, the block's bytes and `what`, when `digest` is not the recorded one of block `block` of
+  // `extent` in files[file].
+  absl::Status Compare(int file, const StoredExtent& extent, int64_t block, const Digest& digest,
+                       absl::FunctionRef<std::string()> what) const;
   absl::Status Compare(const BlockRead& block, const Digest& digest, const PieceName& what) const;
 
   // A block of which only a part was wanted. Small tensors share blocks, so the next one often wants another part.
