@@ -67,17 +67,16 @@ absl::StatusOr<std::vector<Leftover>> ListLeftovers(const std::string& root) {
   return leftovers;
 }
 
-// Why the step is not good; empty when it is.
-std::string ProblemOf(const std::string& root, const std::string& name, const RetentionPolicy& policy) {
+// OK when the step is good in the sense of `policy`.
+absl::Status CheckGood(const std::string& root, const std::string& name, const RetentionPolicy& policy) {
   if (policy.good == RetentionPolicy::Good::kVerified) {
     VerifyOptions options;
     options.progress = policy.progress;
-    return std::string(CheckStep(root, name, options).message());
+    return CheckStep(root, name, options);
   }
   const std::string path = JoinPath(root, name);
   const absl::StatusOr<Manifest> manifest = ReadManifest(PosixFileSystem(), path);
-  const absl::Status status = manifest.ok() ? CheckFilesPresent(PosixFileSystem(), path, *manifest) : manifest.status();
-  return std::string(status.message());
+  return manifest.ok() ? CheckFilesPresent(PosixFileSystem(), path, *manifest) : manifest.status();
 }
 
 // Looks for the newest good step, first among those that stay, and keeps it.
@@ -85,8 +84,9 @@ bool KeepNewestGood(const std::string& root, const RetentionPolicy& policy, std:
   for (const bool among_kept : {true, false}) {
     for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
       if (step->keep != among_kept) continue;
-      step->problem = ProblemOf(root, step->name, policy);
-      if (!step->problem.empty()) continue;
+      const absl::Status good = CheckGood(root, step->name, policy);
+      step->problem = std::string(good.message());
+      if (!good.ok()) continue;
       if (!among_kept) {
         step->keep = true;
         step->reason = policy.good == RetentionPolicy::Good::kVerified ? "the newest that verifies"
@@ -110,9 +110,10 @@ absl::Status DeleteSteps(FileSystem& files, const std::string& root, const Reten
   return in_use;
 }
 
-// Asks for the lock once more: a plan may be old.
-absl::Status DeleteLeftover(FileSystem& files, const std::string& path, bool is_staged) {
-  if (!is_staged) return RemoveTree(files, path);
+// Asks for the lock of a staging directory once more: a save may have begun to use it since the plan was made.
+absl::Status DeleteLeftover(FileSystem& files, const std::string& root, const Leftover& leftover) {
+  const std::string path = JoinPath(root, leftover.name);
+  if (DeletedNameOf(leftover.name)) return RemoveTree(files, path);
   const absl::StatusOr<std::unique_ptr<File>> lock = files.OpenLocked(JoinPath(path, kManifestName));
   if (absl::IsNotFound(lock.status()) || absl::IsUnavailable(lock.status())) return absl::OkStatus();
   FSDP_RETURN_IF_ERROR(lock.status());
@@ -165,8 +166,7 @@ absl::Status ApplyRetention(FileSystem& files, const std::string& root, const Re
   if (!deleted.ok() && !absl::IsUnavailable(deleted)) return deleted;
   for (const Leftover& leftover : plan.leftovers) {
     if (leftover.in_use) continue;
-    const bool is_staged = !DeletedNameOf(leftover.name);
-    FSDP_RETURN_IF_ERROR(DeleteLeftover(files, JoinPath(root, leftover.name), is_staged));
+    FSDP_RETURN_IF_ERROR(DeleteLeftover(files, root, leftover));
   }
   return deleted;
 }

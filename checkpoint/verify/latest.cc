@@ -14,13 +14,14 @@
 namespace fsdp {
 namespace {
 
-// Why `path` cannot be used; empty when it can.
-std::string ProblemOf(const std::string& path, const VerifyOptions& options = {}) {
+// OK when every byte of the checkpoint `path` verifies; else kDataLoss with the first problem.
+absl::Status CheckVerifies(const std::string& path, const VerifyOptions& options = {}) {
   const absl::StatusOr<VerifyReport> report = VerifyCheckpoint(path, options);
-  if (!report.ok()) return std::string(report.status().message());
-  if (report->problems.empty()) return "";
+  if (!report.ok()) return absl::DataLossError(report.status().message());
+  if (report->problems.empty()) return absl::OkStatus();
   const size_t more = report->problems.size() - 1;
-  return absl::StrCat(report->problems[0], more == 0 ? "" : absl::StrCat(", and ", more, " more problems"));
+  return absl::DataLossError(
+      absl::StrCat(report->problems[0], more == 0 ? "" : absl::StrCat(", and ", more, " more problems")));
 }
 
 }  // namespace
@@ -41,8 +42,7 @@ absl::StatusOr<std::vector<std::string>> ListCheckpoints(const std::string& root
 
 absl::Status CheckStep(const std::string& root, const std::string& name, const VerifyOptions& options) {
   const std::string path = JoinPath(root, name);
-  const std::string problem = ProblemOf(path, options);
-  if (!problem.empty()) return absl::DataLossError(problem);
+  FSDP_RETURN_IF_ERROR(CheckVerifies(path, options));
   const absl::StatusOr<Manifest> manifest = ReadManifest(PosixFileSystem(), path);
   if (!manifest.ok()) return absl::DataLossError(std::string(manifest.status().message()));
   if (StepName(manifest->step) == name) return absl::OkStatus();
@@ -52,17 +52,17 @@ absl::Status CheckStep(const std::string& root, const std::string& name, const V
 
 absl::StatusOr<std::string> LatestCheckpoint(const std::string& root, std::vector<std::string>* skipped) {
   if (PosixFileSystem().Exists(JoinPath(root, kManifestName))) {
-    const std::string problem = ProblemOf(root);
-    if (problem.empty()) return root;
-    return absl::DataLossError(absl::StrCat(root, " does not verify: ", problem));
+    const absl::Status status = CheckVerifies(root);
+    if (status.ok()) return root;
+    return absl::DataLossError(absl::StrCat(root, " does not verify: ", status.message()));
   }
   FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> steps, ListCheckpoints(root));
   std::string reasons;
   for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
     const std::string path = JoinPath(root, *step);
-    const absl::Status good = CheckStep(root, *step);
-    if (good.ok()) return path;
-    const std::string sentence = absl::StrCat(*step, " does not verify: ", std::string(good.message()));
+    const absl::Status status = CheckStep(root, *step);
+    if (status.ok()) return path;
+    const std::string sentence = absl::StrCat(*step, " does not verify: ", status.message());
     if (skipped != nullptr) skipped->push_back(sentence);
     absl::StrAppend(&reasons, "; ", sentence);
   }
