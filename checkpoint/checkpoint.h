@@ -61,11 +61,17 @@ struct LoadOptions {
 // missing (strict).
 absl::Status LoadCheckpoint(const std::string& path, StateDict& wanted, const LoadOptions& options = {});
 
+struct DescribeOptions {
+  // Leave out the optimizer of a torch file or a DCP directory, which then need not be readable.
+  bool model_only = false;
+
+  // LoadOptions::flat_layout.
+  std::optional<FlatLayout> flat_layout = {};
+};
+
 // The names, shapes and dtypes that a checkpoint holds, with empty shards, its texts, aliases and unit layouts: to find
-// out what can be wanted. `model_only`: without the optimizer of a torch file or a DCP directory, which then need not
-// be readable. `flat_layout`: LoadOptions::flat_layout.
-absl::StatusOr<StateDict> DescribeCheckpoint(const std::string& path, bool model_only = false,
-                                             const std::optional<FlatLayout>& flat_layout = {});
+// out what can be wanted.
+absl::StatusOr<StateDict> DescribeCheckpoint(const std::string& path, const DescribeOptions& options = {});
 
 // The step number recorded in a checkpoint: of ours in its manifest, of a torch file or a DCP directory under "step".
 // kInvalidArgument for one that has none, such as a safetensors file. `flat_layout`: LoadOptions::flat_layout.

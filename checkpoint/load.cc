@@ -116,10 +116,9 @@ absl::Status LoadCheckpoint(const std::string& path, StateDict& wanted, const Lo
   return absl::OkStatus();
 }
 
-absl::StatusOr<StateDict> DescribeCheckpoint(const std::string& path, bool model_only,
-                                             const std::optional<FlatLayout>& flat_layout) {
+absl::StatusOr<StateDict> DescribeCheckpoint(const std::string& path, const DescribeOptions& options) {
   FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<TensorSource> source,
-                        OpenTensorSource(path, {.flat_layout = flat_layout, .model_only = model_only}));
+                        OpenTensorSource(path, {.flat_layout = options.flat_layout, .model_only = options.model_only}));
   return source->contents();
 }
 

@@ -45,10 +45,10 @@ FlatLayout WithoutPrefix(const FlatLayout& layout, std::string_view prefix) {
 // right.
 absl::StatusOr<StateDict> Describe(const std::string& path, std::string_view prefix,
                                    std::optional<FlatLayout>& layout) {
-  absl::StatusOr<StateDict> contents = DescribeCheckpoint(path, /*model_only=*/true, layout);
+  absl::StatusOr<StateDict> contents = DescribeCheckpoint(path, {.model_only = true, .flat_layout = layout});
   if (!layout.has_value() || !absl::IsInvalidArgument(contents.status())) return contents;
   FlatLayout base = WithoutPrefix(*layout, prefix);
-  absl::StatusOr<StateDict> of_base = DescribeCheckpoint(path, /*model_only=*/true, base);
+  absl::StatusOr<StateDict> of_base = DescribeCheckpoint(path, {.model_only = true, .flat_layout = base});
   if (!of_base.ok()) return contents;
   layout = std::move(base);
   return of_base;

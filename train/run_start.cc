@@ -42,7 +42,7 @@ absl::Status RefuseSuperseded(const RunStart& start, const TrainOptions& options
 // Reads what `start.checkpoint` says about itself.
 absl::Status ReadPosition(const TrainOptions& options, const FlatLayout& layout, RunStart& start) {
   FSDP_ASSIGN_OR_RETURN(start.step, CheckpointStep(start.checkpoint, layout));
-  FSDP_ASSIGN_OR_RETURN(const StateDict contents, DescribeCheckpoint(start.checkpoint, /*model_only=*/false, layout));
+  FSDP_ASSIGN_OR_RETURN(const StateDict contents, DescribeCheckpoint(start.checkpoint, {.flat_layout = layout}));
   const std::string* tokens_seen = contents.FindText(TokensSeenKey());
   if (tokens_seen != nullptr && !absl::SimpleAtoi(*tokens_seen, &start.tokens_seen)) {
     return absl::DataLossError(

@@ -158,13 +158,13 @@ absl::Span<const std::byte> Bytes(const std::string& text) {
 }
 
 absl::Status WriteImage(const MemoryFile& image, const std::vector<std::pair<int64_t, std::string>>& copies,
-                        const std::string& path, bool overwrite, int64_t* nbytes) {
+                        const std::string& path, const Hdf5ViewOptions& options, int64_t* nbytes) {
   FSDP_ASSIGN_OR_RETURN(*nbytes, image.Size());
   std::string bytes(*nbytes, '\0');
   FSDP_RETURN_IF_ERROR(image.Read(0, absl::MakeSpan(reinterpret_cast<std::byte*>(bytes.data()), bytes.size())));
   for (const auto& [offset, text] : copies) bytes.replace(offset, text.size(), text);
   FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<StagedPath> staged,
-                        StagedPath::CreateFile(PosixFileSystem(), path, {.overwrite = overwrite}));
+                        StagedPath::CreateFile(PosixFileSystem(), path, {.overwrite = options.overwrite}));
   FSDP_RETURN_IF_ERROR(staged->file().Write(0, Bytes(bytes)));
   FSDP_RETURN_IF_ERROR(staged->file().Sync());
   return staged->Commit();
@@ -172,7 +172,8 @@ absl::Status WriteImage(const MemoryFile& image, const std::vector<std::pair<int
 
 }  // namespace
 
-absl::StatusOr<Hdf5ViewReport> WriteHdf5View(const TensorSource& source, const std::string& path, bool overwrite) {
+absl::StatusOr<Hdf5ViewReport> WriteHdf5View(const TensorSource& source, const std::string& path,
+                                             const Hdf5ViewOptions& options) {
   if (absl::StartsWith({source.format().data(), source.format().size()}, "hdf5")) {
     return absl::InvalidArgumentError("it is HDF5 already: open its checkpoint.h5");
   }
@@ -183,7 +184,7 @@ absl::StatusOr<Hdf5ViewReport> WriteHdf5View(const TensorSource& source, const s
   ViewWriter writer(source, *file);
   FSDP_RETURN_IF_ERROR(writer.AddAll());
   FSDP_ASSIGN_OR_RETURN(const MemoryFile image, file->Close());
-  FSDP_RETURN_IF_ERROR(WriteImage(image, writer.copies, path, overwrite, &writer.report.nbytes));
+  FSDP_RETURN_IF_ERROR(WriteImage(image, writer.copies, path, options, &writer.report.nbytes));
   return std::move(writer.report);
 }
 

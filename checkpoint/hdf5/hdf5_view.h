@@ -15,6 +15,10 @@
 
 namespace fsdp {
 
+struct Hdf5ViewOptions {
+  bool overwrite = false;  // replace what has the name; otherwise kAlreadyExists
+};
+
 struct Hdf5ViewReport {
   int64_t tensors = 0;  // shown
   int64_t nbytes = 0;   // of the file
@@ -27,9 +31,9 @@ struct Hdf5ViewReport {
 
 // Makes the file `path` for `source`, which tells where its tensors lie (TensorSource::Places). The files of the
 // checkpoint are named by absolute paths: they must stay there. Texts, and numbers that are no tensors there, are
-// copied. The file appears whole or not at all; kAlreadyExists when `path` exists and not `overwrite`; kInvalidArgument
-// for a source that is HDF5 already.
-absl::StatusOr<Hdf5ViewReport> WriteHdf5View(const TensorSource& source, const std::string& path, bool overwrite);
+// copied. The file appears whole or not at all. kInvalidArgument for a source that is HDF5 already.
+absl::StatusOr<Hdf5ViewReport> WriteHdf5View(const TensorSource& source, const std::string& path,
+                                             const Hdf5ViewOptions& options = {});
 
 }  // namespace fsdp
 

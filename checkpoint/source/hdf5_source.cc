@@ -16,8 +16,8 @@ namespace {
 
 class Hdf5Source final : public TensorSource {
  public:
-  Hdf5Source(std::string path, Manifest manifest, bool verify)
-      : manifest_(std::move(manifest)), reader_(PosixFileSystem(), path, manifest_, verify), path_(std::move(path)) {}
+  Hdf5Source(std::string path, Manifest manifest, VerifiedReader::Digests digests)
+      : manifest_(std::move(manifest)), reader_(PosixFileSystem(), path, manifest_, digests), path_(std::move(path)) {}
 
   // Fills contents().
   absl::Status ReadContents() {
@@ -126,7 +126,8 @@ class Hdf5Source final : public TensorSource {
 absl::StatusOr<std::unique_ptr<TensorSource>> OpenHdf5Source(const std::string& path,
                                                              const TensorSourceOptions& options) {
   FSDP_ASSIGN_OR_RETURN(Manifest manifest, ReadManifest(PosixFileSystem(), path));
-  auto source = std::make_unique<Hdf5Source>(path, std::move(manifest), options.verify);
+  const auto digests = options.verify ? VerifiedReader::Digests::kCompare : VerifiedReader::Digests::kIgnore;
+  auto source = std::make_unique<Hdf5Source>(path, std::move(manifest), digests);
   FSDP_RETURN_IF_ERROR(source->ReadContents());
   return source;
 }

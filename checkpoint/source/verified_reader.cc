@@ -56,11 +56,11 @@ std::byte* InPlace(absl::Span<const BlockRead> run, const ByteRange& range) {
 
 }  // namespace
 
-VerifiedReader::VerifiedReader(FileSystem& files, std::string directory, const Manifest& manifest, bool verify)
+VerifiedReader::VerifiedReader(FileSystem& files, std::string directory, const Manifest& manifest, Digests digests)
     : files_(files),
       directory_(std::move(directory)),
       manifest_(manifest),
-      verify_(verify),
+      verify_(digests == Digests::kCompare),
       open_(manifest.files.size()),
       checked_(manifest.files.size()) {}
 

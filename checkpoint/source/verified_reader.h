@@ -26,8 +26,11 @@ namespace fsdp {
 
 class VerifiedReader final {
  public:
+  // kIgnore: bytes are passed on as they are.
+  enum class Digests : uint8_t { kCompare, kIgnore };
+
   // `files` and `manifest` must outlive it.
-  VerifiedReader(FileSystem& files, std::string directory, const Manifest& manifest, bool verify);
+  VerifiedReader(FileSystem& files, std::string directory, const Manifest& manifest, Digests digests);
 
   // Opens and checks files[index] now.
   absl::Status Check(int index) { return Open(index).status(); }

@@ -6,6 +6,7 @@
 #ifndef FSDP_CHECKPOINT_STORAGE_POSIX_FILE_H_
 #define FSDP_CHECKPOINT_STORAGE_POSIX_FILE_H_
 
+#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -20,12 +21,14 @@ absl::Status ErrnoStatus(const std::string& operation, const std::string& path);
 
 class PosixFile final : public File {
  public:
-  // Takes over `fd`.
-  PosixFile(int fd, std::string path, bool locked) : fd_(fd), path_(std::move(path)), locked_(locked) {}
+  enum class Lock : uint8_t { kNone, kHeld };
+
+  // Takes over `fd`, which holds a flock where `lock` says so.
+  PosixFile(int fd, std::string path, Lock lock = Lock::kNone) : fd_(fd), path_(std::move(path)), lock_(lock) {}
   ~PosixFile() override;
 
   const std::string& path() const override { return path_; }
-  bool locked() const override { return locked_; }
+  bool locked() const override { return lock_ == Lock::kHeld; }
   Descriptors descriptors() const override;
   absl::StatusOr<int64_t> Size() const override;
   absl::Status Read(int64_t offset, absl::Span<std::byte> out) const override;
@@ -43,7 +46,7 @@ class PosixFile final : public File {
 
   const int fd_;
   const std::string path_;
-  const bool locked_;
+  const Lock lock_;
   mutable std::once_flag direct_once_;
   mutable int direct_fd_ = -1;
   mutable DirectAlignment alignment_;

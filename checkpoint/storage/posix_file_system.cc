@@ -50,14 +50,14 @@ class Posix final : public FileSystem {
   absl::StatusOr<std::unique_ptr<File>> Create(const std::string& path) override {
     const int fd = RetryInterrupted([&] { return open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666); });
     if (fd < 0) return ErrnoStatus("create", path);
-    return std::make_unique<PosixFile>(fd, path, false);
+    return std::make_unique<PosixFile>(fd, path);
   }
 
   absl::StatusOr<std::unique_ptr<File>> Open(const std::string& path) override {
     // O_NONBLOCK: a FIFO must not make the open wait for a writer.
     const int fd = RetryInterrupted([&] { return open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK); });
     if (fd < 0) return CannotOpen(path);
-    auto file = std::make_unique<PosixFile>(fd, path, false);
+    auto file = std::make_unique<PosixFile>(fd, path);
     struct stat info;
     if (fstat(fd, &info) != 0) return ErrnoStatus("stat", path);
     if (!S_ISREG(info.st_mode)) return NotRegular(path, KindOf(info.st_mode));
@@ -67,7 +67,7 @@ class Posix final : public FileSystem {
   absl::StatusOr<std::unique_ptr<File>> OpenToWrite(const std::string& path) override {
     const int fd = RetryInterrupted([&] { return open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK); });
     if (fd < 0) return ErrnoStatus("open", path);
-    return std::make_unique<PosixFile>(fd, path, false);
+    return std::make_unique<PosixFile>(fd, path);
   }
 
   absl::StatusOr<std::unique_ptr<File>> OpenLocked(const std::string& path) override {
@@ -76,7 +76,7 @@ class Posix final : public FileSystem {
     if (fd < 0) return ErrnoStatus("open", path);
     const bool locked = RetryInterrupted([&] { return flock(fd, LOCK_EX | LOCK_NB); }) == 0;
     const bool taken = !locked && errno == EWOULDBLOCK;
-    auto file = std::make_unique<PosixFile>(fd, path, locked);
+    auto file = std::make_unique<PosixFile>(fd, path, locked ? PosixFile::Lock::kHeld : PosixFile::Lock::kNone);
     // Whoever held the lock before may have removed the file; a lock on a file without a name keeps nobody away.
     struct stat by_fd, by_name;
     const bool same = fstat(fd, &by_fd) == 0 && lstat(path.c_str(), &by_name) == 0 && by_fd.st_ino == by_name.st_ino &&
@@ -100,7 +100,7 @@ class Posix final : public FileSystem {
   absl::Status SyncDirectory(const std::string& path) override {
     const int fd = RetryInterrupted([&] { return open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); });
     if (fd < 0) return ErrnoStatus("open directory", path);
-    const PosixFile closes(fd, path, false);
+    const PosixFile closes(fd, path);
     return RetryInterrupted([&] { return fsync(fd); }) == 0 ? absl::OkStatus() : ErrnoStatus("fsync directory", path);
   }
 

@@ -9,28 +9,29 @@
 
 namespace fsdp {
 
-StagedPath::StagedPath(FileSystem& files, std::string directory, const std::string& name, bool overwrite)
+StagedPath::StagedPath(FileSystem& files, std::string directory, const std::string& name,
+                       const StagedPathOptions& options)
     : files_(files),
       directory_(std::move(directory)),
       destination_(JoinPath(directory_, name)),
       path_(JoinPath(directory_, absl::StrCat(".", name, ".new"))),
       probe_path_(JoinPath(directory_, absl::StrCat(".", name, ".probe"))),
       lock_path_(JoinPath(directory_, absl::StrCat(".", name, ".lock"))),
-      overwrite_(overwrite) {}
+      options_(options) {}
 
 absl::StatusOr<std::unique_ptr<StagedPath>> StagedPath::CreateFile(FileSystem& files, const std::string& destination,
                                                                    const StagedPathOptions& options) {
-  return Create(files, destination, options, /*is_directory=*/false);
+  return Create(files, destination, options, Kind::kFile);
 }
 
 absl::StatusOr<std::unique_ptr<StagedPath>> StagedPath::CreateDirectory(FileSystem& files,
                                                                         const std::string& destination,
                                                                         const StagedPathOptions& options) {
-  return Create(files, destination, options, /*is_directory=*/true);
+  return Create(files, destination, options, Kind::kDirectory);
 }
 
 absl::StatusOr<std::unique_ptr<StagedPath>> StagedPath::Create(FileSystem& files, const std::string& destination,
-                                                               const StagedPathOptions& options, bool is_directory) {
+                                                               const StagedPathOptions& options, Kind kind) {
   const PathParts parts = SplitPath(destination);
   if (parts.name.empty() || parts.name == "." || parts.name == "..") {
     return absl::InvalidArgumentError(absl::StrCat("\"", destination, "\" is no name for a new file or directory"));
@@ -38,12 +39,12 @@ absl::StatusOr<std::unique_ptr<StagedPath>> StagedPath::Create(FileSystem& files
   if (!files.Exists(parts.directory)) {
     return absl::NotFoundError(absl::StrCat("directory ", parts.directory, " does not exist; make it first"));
   }
-  std::unique_ptr<StagedPath> staged(new StagedPath(files, parts.directory, parts.name, options.overwrite));
+  std::unique_ptr<StagedPath> staged(new StagedPath(files, parts.directory, parts.name, options));
   FSDP_RETURN_IF_ERROR(staged->Lock());
   if (!options.overwrite && files.Exists(staged->destination_)) {
     return absl::AlreadyExistsError(absl::StrCat(destination, " exists"));
   }
-  FSDP_RETURN_IF_ERROR(staged->Make(is_directory));
+  FSDP_RETURN_IF_ERROR(staged->Make(kind));
   return staged;
 }
 
@@ -57,12 +58,12 @@ absl::Status StagedPath::Lock() {
   return absl::OkStatus();
 }
 
-absl::Status StagedPath::Make(bool is_directory) {
-  for (const std::string& left : {path_, probe_path_}) {
-    if (files_.Exists(left)) FSDP_RETURN_IF_ERROR(RemoveTree(files_, left));
+absl::Status StagedPath::Make(Kind kind) {
+  for (const std::string& leftover : {path_, probe_path_}) {
+    if (files_.Exists(leftover)) FSDP_RETURN_IF_ERROR(RemoveTree(files_, leftover));
   }
-  if (overwrite_ && files_.Exists(destination_)) FSDP_RETURN_IF_ERROR(CheckCanExchange());
-  if (is_directory) {
+  if (options_.overwrite && files_.Exists(destination_)) FSDP_RETURN_IF_ERROR(CheckCanExchange());
+  if (kind == Kind::kDirectory) {
     FSDP_RETURN_IF_ERROR(files_.MakeDirectory(path_));
   } else {
     FSDP_ASSIGN_OR_RETURN(file_, files_.Create(path_));
@@ -91,7 +92,7 @@ absl::Status StagedPath::Commit() {
   if (file_ == nullptr) {
     FSDP_RETURN_IF_ERROR(files_.SyncDirectory(path_));
   }
-  const bool exchange = overwrite_ && files_.Exists(destination_);
+  const bool exchange = options_.overwrite && files_.Exists(destination_);
   FSDP_RETURN_IF_ERROR(exchange ? files_.Exchange(path_, destination_) : files_.Rename(path_, destination_));
   made_ = exchange;  // from now on path_ is what had the name before
   return files_.SyncDirectory(directory_);

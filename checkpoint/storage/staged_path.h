@@ -11,6 +11,7 @@
 #ifndef FSDP_CHECKPOINT_STORAGE_STAGED_PATH_H_
 #define FSDP_CHECKPOINT_STORAGE_STAGED_PATH_H_
 
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -48,12 +49,14 @@ class StagedPath final {
   absl::Status Commit();
 
  private:
-  StagedPath(FileSystem& files, std::string directory, const std::string& name, bool overwrite);
+  enum class Kind : uint8_t { kFile, kDirectory };
+
+  StagedPath(FileSystem& files, std::string directory, const std::string& name, const StagedPathOptions& options);
 
   static absl::StatusOr<std::unique_ptr<StagedPath>> Create(FileSystem& files, const std::string& destination,
-                                                            const StagedPathOptions& options, bool is_directory);
+                                                            const StagedPathOptions& options, Kind kind);
   absl::Status Lock();
-  absl::Status Make(bool is_directory);
+  absl::Status Make(Kind kind);
 
   // Exchanges two empty directories, so that it is known before anything is written for nothing.
   absl::Status CheckCanExchange();
@@ -64,7 +67,7 @@ class StagedPath final {
   const std::string path_;
   const std::string probe_path_;
   const std::string lock_path_;
-  const bool overwrite_;
+  const StagedPathOptions options_;
   std::unique_ptr<File> lock_;  // held until the destructor, or null if it was not taken
   std::unique_ptr<File> file_;  // null for a directory
   bool made_ = false;           // path_ is there and not committed

@@ -23,7 +23,7 @@ namespace {
 
 absl::StatusOr<Hdf5ViewReport> View(const std::string& source_path, const std::string& path) {
   FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<TensorSource> source, OpenSource(source_path));
-  absl::StatusOr<Hdf5ViewReport> report = WriteHdf5View(*source, path, absl::GetFlag(FLAGS_force));
+  absl::StatusOr<Hdf5ViewReport> report = WriteHdf5View(*source, path, {.overwrite = absl::GetFlag(FLAGS_force)});
   if (report.ok() || !absl::IsInvalidArgument(report.status())) return report;
   return absl::Status(report.status().code(), absl::StrCat(source_path, ": ", std::string(report.status().message())));
 }
