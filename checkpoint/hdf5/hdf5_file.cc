@@ -11,7 +11,6 @@
 #include "fsdp/base/check.h"
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
-#include "fsdp/checkpoint/hdf5/complex_fields.h"
 #include "fsdp/checkpoint/hdf5/hdf5_library.h"
 #include "fsdp/tensor/box.h"
 

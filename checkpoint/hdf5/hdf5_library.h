@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "fsdp/tensor/dtype.h"
 
 namespace fsdp {
 
@@ -57,6 +58,18 @@ class Hdf5Handle {
   hid_t id_ = -1;
   herr_t (*close_)(hid_t) = nullptr;
 };
+
+// What the two fields of a complex number's compound are called. h5py shows {r, i} as a complex number; it has no
+// complex number of halves, and up to 3.7 cannot open such a pair by these names, so complex32 has others.
+struct ComplexFields {
+  const char* real;
+  const char* imaginary;
+};
+
+// Of a complex dtype.
+inline ComplexFields ComplexFieldsOf(DType dtype) {
+  return dtype == DType::kComplex32 ? ComplexFields{"real", "imag"} : ComplexFields{"r", "i"};
+}
 
 }  // namespace fsdp
 

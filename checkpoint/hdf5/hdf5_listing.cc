@@ -11,7 +11,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/status_macros.h"
-#include "fsdp/checkpoint/hdf5/complex_fields.h"
 #include "fsdp/checkpoint/hdf5/hdf5_library.h"
 #include "fsdp/tensor/dtype.h"
 

@@ -15,7 +15,7 @@
 #include "fsdp/checkpoint/parity/parity_code.h"
 #include "fsdp/checkpoint/storage/path.h"
 #include "fsdp/checkpoint/storage/read_queue.h"
-#include "fsdp/checkpoint/storage/write_queues.h"
+#include "fsdp/checkpoint/storage/write_queue.h"
 
 namespace fsdp {
 namespace {

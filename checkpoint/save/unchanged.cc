@@ -13,7 +13,7 @@
 #include "fsdp/checkpoint/format/file_names.h"
 #include "fsdp/checkpoint/format/manifest_file.h"
 #include "fsdp/checkpoint/format/record.h"
-#include "fsdp/checkpoint/storage/block_buffers.h"
+#include "fsdp/checkpoint/storage/aligned_block.h"
 #include "fsdp/checkpoint/storage/path.h"
 
 namespace fsdp {

@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/format/manifest.h"
-#include "fsdp/checkpoint/storage/block_buffers.h"
+#include "fsdp/checkpoint/storage/aligned_block.h"
 #include "fsdp/tensor/convert.h"
 
 namespace fsdp {

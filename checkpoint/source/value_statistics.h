@@ -8,11 +8,15 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <limits>
+#include <map>
 #include <optional>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "fsdp/checkpoint/source/nonfinite.h"
+#include "fsdp/checkpoint/source/tensor_source.h"
 #include "fsdp/tensor/dtype.h"
 
 namespace fsdp {
@@ -47,6 +51,16 @@ struct ValueStatistics {
 
 // Adds `numel` elements at `data`, in host memory, aligned or not; a complex one as two, its parts.
 absl::Status AddElements(DType dtype, const void* data, int64_t numel, ValueStatistics& statistics);
+
+struct StatisticsOptions {
+  int io_threads = 2;
+  std::function<void(int64_t bytes_done, int64_t bytes_total)> progress = {};  // may be empty
+};
+
+// The statistics of every tensor of an open checkpoint, read once, by pieces, in parallel, in bounded memory. The error
+// of the first tensor that cannot be read.
+absl::StatusOr<std::map<StateKey, ValueStatistics>> ReadStatistics(const TensorSource& source,
+                                                                   const StatisticsOptions& options = {});
 
 }  // namespace fsdp
 

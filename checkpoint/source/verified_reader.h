@@ -19,7 +19,7 @@
 #include "fsdp/base/thread_pool.h"
 #include "fsdp/checkpoint/format/manifest.h"
 #include "fsdp/checkpoint/source/read_plan.h"
-#include "fsdp/checkpoint/storage/block_buffers.h"
+#include "fsdp/checkpoint/storage/aligned_block.h"
 #include "fsdp/checkpoint/storage/file_system.h"
 
 namespace fsdp {

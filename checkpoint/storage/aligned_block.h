@@ -12,6 +12,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "fsdp/checkpoint/storage/byte_range.h"
 
 namespace fsdp {
 
@@ -26,6 +31,48 @@ using AlignedBlock = std::unique_ptr<std::byte[], FreeAligned>;
 
 // At least `nbytes` bytes, aligned to a page, or to a huge page where there is room for one. Contents unspecified.
 AlignedBlock NewAlignedBlock(int64_t nbytes);
+
+// A pool of blocks of kBlockBytes, one for each thread that is at work. A block that was given back is lent again,
+// since fresh pages cost more than the I/O. Thread-safe.
+class BlockBuffers {
+ public:
+  // A block, given back when this goes. Must not outlive the buffers.
+  class Lease {
+   public:
+    Lease(Lease&&) = default;
+    Lease& operator=(Lease&&) = delete;
+    ~Lease() {
+      if (bytes_ != nullptr) owner_->Give(std::move(bytes_));
+    }
+
+    // Contents unspecified; aligned as direct I/O wants it.
+    std::byte* data() const { return bytes_.get(); }
+
+   private:
+    friend class BlockBuffers;
+    Lease(BlockBuffers* owner, AlignedBlock bytes) : owner_(owner), bytes_(std::move(bytes)) {}
+
+    BlockBuffers* owner_;
+    AlignedBlock bytes_;
+  };
+
+  Lease Take() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (free_.empty()) return Lease(this, NewAlignedBlock(kBlockBytes));
+    AlignedBlock bytes = std::move(free_.back());
+    free_.pop_back();
+    return Lease(this, std::move(bytes));
+  }
+
+ private:
+  void Give(AlignedBlock bytes) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    free_.push_back(std::move(bytes));
+  }
+
+  std::mutex mutex_;
+  std::vector<AlignedBlock> free_;  // guarded by mutex_
+};
 
 }  // namespace fsdp
 

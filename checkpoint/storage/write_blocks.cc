@@ -7,7 +7,6 @@
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/storage/byte_range.h"
 #include "fsdp/checkpoint/storage/write_queue.h"
-#include "fsdp/checkpoint/storage/write_queues.h"
 
 namespace fsdp {
 

@@ -1,7 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fsdp/checkpoint/storage/write_queue.h"
 
+#include <liburing.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <string>
 #include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/storage/file_system.h"
+#include "fsdp/checkpoint/storage/system_call.h"
 
 namespace fsdp {
 namespace {
@@ -28,11 +40,230 @@ class SynchronousWriteQueue final : public WriteQueue {
   AlignedBlock buffer_;
 };
 
+class DirectWriteQueue final : public WriteQueue {
+ public:
+  DirectWriteQueue(int fd, const DirectAlignment& alignment, int depth, std::string name,
+                   std::function<absl::Status(int64_t, absl::Span<const std::byte>)> write)
+      : fd_(fd),
+        alignment_(alignment),
+        name_(std::move(name)),
+        write_(std::move(write)),
+        slots_(depth),
+        max_in_flight_(std::max(1, depth - 1)) {}
+
+  // Without it, writes are done one after another.
+  void OpenRing() { has_ring_ = io_uring_queue_init(static_cast<unsigned>(slots_.size()), &ring_, 0) == 0; }
+
+  ~DirectWriteQueue() override {
+    if (!has_ring_) return;
+    (void)Drain();
+    io_uring_queue_exit(&ring_);
+  }
+
+  absl::StatusOr<std::byte*> Buffer() override {
+    FSDP_RETURN_IF_ERROR(TakeSlot());
+    Slot& slot = slots_[taken_];
+    if (slot.buffer == nullptr) slot.buffer = NewAlignedBlock(kBlockBytes);
+    return slot.buffer.get();
+  }
+
+  bool NeedsCopy(const std::byte* bytes) const override {
+    return reinterpret_cast<uintptr_t>(bytes) % alignment_.memory != 0;
+  }
+
+  absl::Status Write(int64_t offset, absl::Span<const std::byte> bytes) override {
+    FSDP_RETURN_IF_ERROR(TakeSlot());
+    const int64_t direct = DirectBytes(offset, bytes);
+    const auto rest = bytes.subspan(direct);
+    // An extent's last sector, and what lies across sectors, shares them with others: only the page cache can do that.
+    if (!rest.empty()) kept_.push_back({offset + direct, {rest.begin(), rest.end()}});
+    if (direct == 0) return absl::OkStatus();
+    Slot& slot = slots_[taken_];
+    const std::byte* from = bytes.data();
+    if (NeedsCopy(from)) {
+      if (slot.buffer == nullptr) slot.buffer = NewAlignedBlock(kBlockBytes);
+      std::memcpy(slot.buffer.get(), from, direct);
+      from = slot.buffer.get();
+    }
+    slot.offset = offset;
+    slot.left = absl::MakeConstSpan(from, direct);
+    // Not when the caller asked for the block, but now that it has been made: disks that report what they have done in
+    // batches wait for nobody then.
+    while (in_flight_ >= max_in_flight_) AwaitOne();
+    return Submit(std::exchange(taken_, -1));
+  }
+
+  absl::Status Drain() override {
+    while (in_flight_ > 0) AwaitOne();
+    return error_;
+  }
+
+  absl::Status Finish() override {
+    for (const Kept& kept : kept_) FSDP_RETURN_IF_ERROR(write_(kept.offset, kept.bytes));
+    kept_.clear();
+    return error_;
+  }
+
+ private:
+  // What is to go through the page cache.
+  struct Kept {
+    int64_t offset;
+    std::vector<std::byte> bytes;
+  };
+
+  struct Slot {
+    AlignedBlock buffer;
+    int64_t offset = 0;
+    absl::Span<const std::byte> left;  // not written yet; empty when the slot is free
+  };
+
+  // The leading bytes that direct I/O can write.
+  int64_t DirectBytes(int64_t offset, absl::Span<const std::byte> bytes) const {
+    if (offset % alignment_.offset != 0) return 0;
+    return static_cast<int64_t>(bytes.size()) / alignment_.offset * alignment_.offset;
+  }
+
+  absl::Status TakeSlot() {
+    while (taken_ < 0) {
+      for (size_t i = 0; i < slots_.size() && taken_ < 0; ++i) {
+        if (slots_[i].left.empty()) taken_ = static_cast<int>(i);
+      }
+      if (taken_ < 0) AwaitOne();
+    }
+    return error_;
+  }
+
+  absl::Status Submit(int index) {
+    Slot& slot = slots_[index];
+    if (!has_ring_) {
+      WriteNow(slot);
+      return error_;
+    }
+    io_uring_sqe* const entry = io_uring_get_sqe(&ring_);
+    io_uring_prep_write(entry, fd_, slot.left.data(), static_cast<unsigned>(slot.left.size()), slot.offset);
+    entry->user_data = static_cast<uint64_t>(index);
+    int submitted = 0;
+    do {
+      submitted = io_uring_submit(&ring_);
+    } while (submitted == -EINTR || submitted == -EAGAIN);
+    if (submitted < 0) {
+      slot.left = {};
+      Fail(-submitted, slot.offset, 0);
+      return error_;
+    }
+    ++in_flight_;
+    return absl::OkStatus();
+  }
+
+  void WriteNow(Slot& slot) {
+    const size_t done = TransferAll<const std::byte>(
+        slot.offset, slot.left, [this](int64_t at, auto left) { return pwrite(fd_, left.data(), left.size(), at); });
+    if (done < slot.left.size()) {
+      const int error = errno != 0 ? errno : EIO;
+      Fail(error, slot.offset + static_cast<int64_t>(done), static_cast<int64_t>(slot.left.size() - done));
+    }
+    slot.left = {};
+  }
+
+  void AwaitOne() {
+    io_uring_cqe* completion = nullptr;
+    int waited = 0;
+    do {
+      waited = io_uring_wait_cqe(&ring_, &completion);
+    } while (waited == -EINTR);
+    if (waited < 0) {  // the ring is broken; nothing more will complete
+      Fail(-waited, 0, 0);
+      in_flight_ = 0;
+      for (Slot& slot : slots_) slot.left = {};
+      return;
+    }
+    const int index = static_cast<int>(completion->user_data);
+    const int result = completion->res;
+    io_uring_cqe_seen(&ring_, completion);
+    --in_flight_;
+    Complete(index, result);
+  }
+
+  void Complete(int index, int result) {
+    Slot& slot = slots_[index];
+    if (result == -EINTR || result == -EAGAIN) {
+      (void)Submit(index);
+    } else if (result <= 0) {
+      Fail(result == 0 ? EIO : -result, slot.offset, static_cast<int64_t>(slot.left.size()));
+      slot.left = {};
+    } else if (static_cast<size_t>(result) == slot.left.size()) {
+      slot.left = {};
+    } else if (result % alignment_.offset == 0) {  // short
+      slot.offset += result;
+      slot.left = slot.left.subspan(result);
+      (void)Submit(index);
+    } else {
+      Fail(EIO, slot.offset, static_cast<int64_t>(slot.left.size()));
+      slot.left = {};
+    }
+  }
+
+  void Fail(int error, int64_t offset, int64_t nbytes) {
+    if (!error_.ok()) return;
+    error_ = absl::Status(absl::ErrnoToStatusCode(error),
+                          absl::StrCat("cannot write ", nbytes, " bytes at ", offset, " of ", name_, ": ",
+                                       std::strerror(error), " (errno ", error, ")"));
+  }
+
+  const int fd_;
+  const DirectAlignment alignment_;
+  const std::string name_;
+  const std::function<absl::Status(int64_t, absl::Span<const std::byte>)> write_;
+  io_uring ring_ = {};
+  bool has_ring_ = false;
+  std::vector<Slot> slots_;
+  const int max_in_flight_;
+  std::vector<Kept> kept_;
+  int taken_ = -1;  // the slot of the next write
+  int in_flight_ = 0;
+  absl::Status error_;  // the first
+};
+
 }  // namespace
 
 std::unique_ptr<WriteQueue> NewSynchronousWriteQueue(
     std::function<absl::Status(int64_t offset, absl::Span<const std::byte> bytes)> write) {
   return std::make_unique<SynchronousWriteQueue>(std::move(write));
+}
+
+std::unique_ptr<WriteQueue> NewDirectWriteQueue(
+    int direct_fd, const DirectAlignment& alignment, int depth, std::string name,
+    std::function<absl::Status(int64_t offset, absl::Span<const std::byte> bytes)> write, UringUse use) {
+  auto queue = std::make_unique<DirectWriteQueue>(direct_fd, alignment, depth, std::move(name), std::move(write));
+  if (use == UringUse::kIfPossible) queue->OpenRing();
+  return queue;
+}
+
+std::unique_ptr<WriteQueue> WriteQueues::Take() {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (!free_.empty()) {
+      std::unique_ptr<WriteQueue> queue = std::move(free_.back());
+      free_.pop_back();
+      return queue;
+    }
+  }
+  return file_.NewWriteQueue(depth_);
+}
+
+void WriteQueues::Give(std::unique_ptr<WriteQueue> queue) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  free_.push_back(std::move(queue));
+}
+
+absl::Status WriteQueues::Drain() {
+  for (const std::unique_ptr<WriteQueue>& queue : free_) FSDP_RETURN_IF_ERROR(queue->Drain());
+  return absl::OkStatus();
+}
+
+absl::Status WriteQueues::Finish() {
+  for (const std::unique_ptr<WriteQueue>& queue : free_) FSDP_RETURN_IF_ERROR(queue->Finish());
+  return absl::OkStatus();
 }
 
 }  // namespace fsdp

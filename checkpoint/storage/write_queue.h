@@ -20,6 +20,8 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -29,6 +31,8 @@
 #include "fsdp/checkpoint/storage/byte_range.h"
 
 namespace fsdp {
+
+class File;
 
 class WriteQueue {
  public:
@@ -73,6 +77,35 @@ std::unique_ptr<WriteQueue> NewDirectWriteQueue(
     int direct_fd, const DirectAlignment& alignment, int depth, std::string name,
     std::function<absl::Status(int64_t offset, absl::Span<const std::byte> bytes)> write,
     UringUse use = UringUse::kIfPossible);
+
+// The write queues of one file, one for each thread that writes. Take and Give are thread-safe, Drain and Finish are
+// not.
+//
+//   std::unique_ptr<WriteQueue> queue = queues.Take();
+//   ... write a block ...
+//   queues.Give(std::move(queue));
+//   ... when all threads are done:
+//   FSDP_RETURN_IF_ERROR(queues.Drain());
+//   FSDP_RETURN_IF_ERROR(queues.Finish());
+class WriteQueues {
+ public:
+  // Each queue has `depth` blocks of memory (File::NewWriteQueue). `file` must outlive it.
+  WriteQueues(File& file, int depth) : file_(file), depth_(depth) {}
+
+  // A queue that nobody else has; given back unless an error stops everything.
+  std::unique_ptr<WriteQueue> Take();
+  void Give(std::unique_ptr<WriteQueue> queue);
+
+  // Of all queues, once all have been given back. The first error.
+  absl::Status Drain();
+  absl::Status Finish();  // after Drain
+
+ private:
+  File& file_;
+  const int depth_;
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<WriteQueue>> free_;  // guarded by mutex_
+};
 
 }  // namespace fsdp
 

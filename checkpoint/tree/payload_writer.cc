@@ -9,7 +9,6 @@
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/storage/write_queue.h"
-#include "fsdp/checkpoint/storage/write_queues.h"
 
 namespace fsdp {
 namespace {

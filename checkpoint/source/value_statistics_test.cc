@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "fsdp/checkpoint/source/source_statistics.h"
+#include "fsdp/checkpoint/source/value_statistics.h"
 
 #include <cmath>
 #include <string>
