@@ -16,7 +16,7 @@ constexpr int64_t kAlignment = 4096;
 constexpr int64_t kHugePageBytes = int64_t{2} << 20;
 
 // What a read or a write of a block of a checkpoint takes: 4 MiB, and the two pages that a read of whole pages adds.
-// Blocks of nearly this size are made as large, so that each can be another's.
+// Sizes just below it are rounded up to it, so that every kept block serves every one of these requests.
 constexpr int64_t kCommonBytes = (int64_t{4} << 20) + 2 * kAlignment;
 
 int64_t RoundUp(int64_t nbytes, int64_t unit) { return (nbytes + unit - 1) / unit * unit; }
@@ -51,7 +51,7 @@ class KeptBlocks {
   std::vector<std::byte*> blocks_;  // guarded by mutex_; the last one was in use last
 };
 
-// The process's; never destroyed, since blocks may be freed while it ends.
+// One for the process. It is never destroyed, since static destructors of other files may still free blocks.
 KeptBlocks& Kept() {
   static auto* const kept = new KeptBlocks;
   return *kept;
@@ -69,10 +69,10 @@ AlignedBlock NewAlignedBlock(int64_t nbytes) {
     if (std::byte* const kept = Kept().Take()) return AlignedBlock(kept, FreeAligned{size});
   }
   const bool is_huge = size >= kHugePageBytes;
-  // Not aligned_alloc, which wants a size that is a multiple of the alignment.
+  // Not aligned_alloc, which requires a size that is a multiple of the alignment.
   void* memory = nullptr;
   Check(posix_memalign(&memory, is_huge ? kHugePageBytes : kAlignment, size) == 0, "out of memory for a block");
-  // A system without huge pages says no, and all is as well, only slower.
+  // Fails on a system without huge pages; the block works without them, only slower.
   if (is_huge) (void)madvise(memory, size / kHugePageBytes * kHugePageBytes, MADV_HUGEPAGE);
   return AlignedBlock(static_cast<std::byte*>(memory), FreeAligned{size});
 }

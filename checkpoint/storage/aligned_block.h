@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// AlignedBlock: memory as direct I/O wants it, in huge pages, of which it has fewer to find. Its pages exist only once
-// they are touched. Thread-safe.
+// AlignedBlock: memory for direct I/O, aligned, in huge pages where the system has them: the kernel pins fewer pages
+// for a transfer then. A page of the block exists only once it is touched. Thread-safe.
 //
-// Fresh pages are dear, above all on a virtual machine that has given its free memory back to its host: with fresh
-// buffers a save took 1.3 times what it took with those of the one before. So blocks of the common size that are freed
-// are kept, at most kKeptBytes of them in a process, for whoever asks next.
+// Fresh pages are expensive, above all on a virtual machine that has given its free memory back to its host: a save
+// with fresh buffers took 1.3 times as long as one with the buffers of the save before. So the process keeps up to
+// kKeptBytes of freed blocks of the common size, and NewAlignedBlock returns one of those first.
 #ifndef FSDP_CHECKPOINT_STORAGE_ALIGNED_BLOCK_H_
 #define FSDP_CHECKPOINT_STORAGE_ALIGNED_BLOCK_H_
 
@@ -20,7 +20,7 @@
 
 namespace fsdp {
 
-// The buffers of two threads, each with four writes or reads in flight and a block that it works on.
+// Enough for two threads, each with four transfers in flight and a fifth block that it works on.
 inline constexpr int64_t kKeptBytes = int64_t{44} << 20;
 
 struct FreeAligned {
@@ -29,14 +29,15 @@ struct FreeAligned {
 };
 using AlignedBlock = std::unique_ptr<std::byte[], FreeAligned>;
 
-// At least `nbytes` bytes, aligned to a page, or to a huge page where there is room for one. Contents unspecified.
+// At least `nbytes` bytes, aligned to a page, or to a huge page when the block is as large as one. The contents are
+// unspecified. Dies when the process is out of memory.
 AlignedBlock NewAlignedBlock(int64_t nbytes);
 
 // A pool of blocks of kBlockBytes, one for each thread that is at work. A block that was given back is lent again,
 // since fresh pages cost more than the I/O. Thread-safe.
 class BlockBuffers {
  public:
-  // A block, given back when this goes. Must not outlive the buffers.
+  // A block that is given back by the destructor. Must not outlive the BlockBuffers.
   class Lease {
    public:
     Lease(Lease&&) = default;
@@ -45,7 +46,7 @@ class BlockBuffers {
       if (bytes_ != nullptr) owner_->Give(std::move(bytes_));
     }
 
-    // Contents unspecified; aligned as direct I/O wants it.
+    // kBlockBytes bytes, aligned for direct I/O; the contents are unspecified. Null after a move.
     std::byte* data() const { return bytes_.get(); }
 
    private:
@@ -56,6 +57,7 @@ class BlockBuffers {
     AlignedBlock bytes_;
   };
 
+  // Allocates a block when none is free; never blocks.
   Lease Take() {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (free_.empty()) return Lease(this, NewAlignedBlock(kBlockBytes));

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the page cache has of a file. A direct read cannot tell, and asking by preadv2(RWF_NOWAIT) is no question: for
-// what is missing the kernel starts read-ahead, and the direct read that follows takes the same bytes from the disk a
-// second time (2.5 times the seconds, measured). So it is mincore that is asked, which reads nothing.
+// Which bytes of a file the page cache has, and how to take them from there. A direct read does not use the cache, and
+// preadv2(RWF_NOWAIT) cannot be used to ask: for missing bytes the kernel starts read-ahead, and the direct read that
+// follows takes the same bytes from the disk a second time (2.5 times as slow, measured). mincore reads nothing.
 #ifndef FSDP_CHECKPOINT_STORAGE_CACHED_PAGES_H_
 #define FSDP_CHECKPOINT_STORAGE_CACHED_PAGES_H_
 
@@ -13,15 +13,15 @@
 
 namespace fsdp {
 
-// True when the first and the last page of the `nbytes` bytes at `offset` of the file `fd` are there, and so probably
-// all of them. Of a file that is not ours to write the kernel does not say, and it is true.
+// True when the cache has the first and the last page of the `nbytes` bytes at `offset` of the file `fd`, and so
+// probably all of them. The kernel reports every page as present for a file that this process may not write.
 bool SeemsCached(int fd, int64_t offset, int64_t nbytes);
 
-// Copies what is there of the bytes at `offset`, from the first on, without waiting for the disk; returns how many it
-// copied. Of bytes that seem to be cached.
+// Copies the bytes at `offset` that the cache has, from the first up to the first missing one, without waiting for the
+// disk; returns how many it copied. Call it only when SeemsCached is true, or the kernel starts read-ahead.
 int64_t CopyCached(int fd, int64_t offset, absl::Span<std::byte> out);
 
-// The same where the bytes seem to be cached; else nothing.
+// CopyCached when SeemsCached is true; otherwise copies nothing and returns 0.
 int64_t ReadCached(int fd, int64_t offset, absl::Span<std::byte> out);
 
 }  // namespace fsdp

@@ -28,8 +28,8 @@ namespace {
 // Bytes of a command line that a message shows.
 constexpr size_t kCommandBytes = 200;
 
-// The process that holds a flock on the file `info`, as the kernel's table of locks says; 0 when it does not: the
-// process is on another host, or in another container.
+// The process that holds a flock on the file `info`, from the kernel's table of locks; 0 when the table does not have
+// it, since the process is on another host or in another container.
 int HolderOf(const struct stat& info) {
   // "1: FLOCK  ADVISORY  WRITE 3306 fe:00:10961284 0 EOF": the device in hexadecimal, the inode in decimal.
   const std::string place = absl::StrFormat("%02x:%02x:%d", major(info.st_dev), minor(info.st_dev), info.st_ino);
@@ -37,7 +37,7 @@ int HolderOf(const struct stat& info) {
   for (std::string line; std::getline(locks, line);) {
     const std::vector<std::string> fields = absl::StrSplit(line, ' ', absl::SkipWhitespace());
     int pid = 0;
-    // A line with "->" is of one who waits.
+    // A line with "->" describes a process that waits for the lock; its fields are shifted by one.
     if (fields.size() < 6 || fields[1] != "FLOCK" || fields[5] != place) continue;
     if (absl::SimpleAtoi(fields[4], &pid) && pid > 0) return pid;
   }
@@ -74,7 +74,8 @@ absl::StatusOr<DirectoryLock> DirectoryLock::Take(const std::string& path) {
     return absl::UnavailableError(
         absl::StrCat(path, " is being changed by ", DescribeProcess(HolderOf(by_fd)), "; wait until that ends"));
   }
-  // Whoever held the lock before may have renamed it away.
+  // The previous holder may have renamed the directory between our open and our flock: then this lock is on a directory
+  // that no longer has the name `path`.
   if (stat(path.c_str(), &by_name) != 0) return CannotLock(path);
   if (by_fd.st_ino != by_name.st_ino || by_fd.st_dev != by_name.st_dev) {
     return absl::UnavailableError(absl::StrCat(path, " was replaced by another process just now; try again"));

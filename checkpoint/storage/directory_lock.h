@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // DirectoryLock: one process at a time changes a directory. The lock is advisory (flock on the directory itself), so it
-// leaves no file behind, follows the directory through renames, and goes with the process that holds it, however that
-// ends. Readers take none. Where the file system has no locks, everybody gets one.
+// leaves no file behind, follows the directory through renames, and is released when the process that holds it ends,
+// however it ends. Readers take no lock. On a file system without locks every Take succeeds.
 //
 //   FSDP_ASSIGN_OR_RETURN(const DirectoryLock lock, DirectoryLock::Take("runs/step-00000100"));
 #ifndef FSDP_CHECKPOINT_STORAGE_DIRECTORY_LOCK_H_
@@ -16,8 +16,8 @@ namespace fsdp {
 
 class DirectoryLock {
  public:
-  // Does not wait: kUnavailable, naming the process, while another holds it; that may be one of this process, too.
-  // kNotFound when there is no directory `path`.
+  // Does not wait: kUnavailable, naming the holding process, while the lock is held, also by this process itself.
+  // kNotFound when `path` does not exist; kInvalidArgument when it is not a directory.
   static absl::StatusOr<DirectoryLock> Take(const std::string& path);
 
   // Holds nothing.
@@ -28,6 +28,7 @@ class DirectoryLock {
   DirectoryLock(const DirectoryLock&) = delete;
   DirectoryLock& operator=(const DirectoryLock&) = delete;
 
+  // Does nothing when no lock is held.
   void Release();
 
  private:

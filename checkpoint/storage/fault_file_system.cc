@@ -1,4 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// The model of a disk: files and names really change at once, and what a power cut would take back is kept as a log.
+// changes_ has every change of a name that no fsync of its directory has made durable, in order; unsynced_ has every
+// file with contents that no fsync has made durable. LosePower undoes the log from its end. Whenever something is
+// renamed, the paths in both lists must follow, or the wrong files would be undone: that is Moved and Exchanged. A
+// rename is logged under the directory of its new name, so it becomes durable by an fsync there, as on ext4 and XFS.
 #include "fsdp/checkpoint/storage/fault_file_system.h"
 
 #include <algorithm>
@@ -16,11 +22,12 @@
 namespace fsdp {
 namespace {
 
-// Where `path` is after `from` has become `to`.
+// The new path of `path` once `from`, which may be a directory above it, has been renamed to `to`.
 std::string Moved(const std::string& path, const std::string& from, const std::string& to) {
   return path == from || absl::StartsWith(path, from + "/") ? to + path.substr(from.size()) : path;
 }
 
+// The new path of `path` once `a` and `b` have exchanged names.
 std::string Exchanged(const std::string& path, const std::string& a, const std::string& b) {
   const std::string moved = Moved(path, a, b);
   return moved == path ? Moved(path, b, a) : moved;
@@ -46,7 +53,7 @@ absl::Status Crashed() { return absl::AbortedError("the process has crashed"); }
 
 }  // namespace
 
-// A file whose writes count.
+// A file whose writes are counted operations. Direct I/O and queues are left out: each write is one operation.
 class FaultFile final : public File {
  public:
   FaultFile(FaultFileSystem& files, std::unique_ptr<File> base) : files_(files), base_(std::move(base)) {}
@@ -63,6 +70,7 @@ class FaultFile final : public File {
   absl::Status Write(int64_t offset, absl::Span<const std::byte> bytes) override {
     const absl::Status begun = BeginChange();
     if (begun.ok()) return base_->Write(offset, bytes);
+    // A torn write: the first half, in whole sectors, reaches the disk.
     (void)base_->Write(offset, bytes.first(bytes.size() / 2 / kSectorBytes * kSectorBytes));
     return begun;
   }
@@ -128,6 +136,7 @@ absl::Status FaultFileSystem::CheckAlive() const {
   return crash_at_ != 0 && operations_ >= crash_at_ ? Crashed() : absl::OkStatus();
 }
 
+// A crash comes before the other faults: a dead process sees no error.
 absl::Status FaultFileSystem::Begin(Needs needs) {
   const std::lock_guard<std::mutex> lock(mutex_);
   ++operations_;
@@ -150,11 +159,13 @@ absl::Status FaultFileSystem::Changed(Change::Kind kind, const std::string& path
 std::string FaultFileSystem::Bury(const std::string& path) {
   std::string grave = JoinPath(graveyard_, absl::StrCat("unlinked-", operations()));
   std::error_code ignored;
-  std::filesystem::remove(grave, ignored);  // of another test
+  std::filesystem::remove(grave, ignored);  // left by another FaultFileSystem
   std::filesystem::create_hard_link(path, grave, ignored);
   return grave;
 }
 
+// Errors are ignored: a change that a later one has already undone, such as a file in a directory that is gone, is no
+// fault of the tested code.
 void FaultFileSystem::Undo(const Change& change) {
   std::error_code ignored;
   switch (change.kind) {
@@ -177,6 +188,7 @@ void FaultFileSystem::Undo(const Change& change) {
   }
 }
 
+// Contents first, while every file still has the path that unsynced_ knows.
 void FaultFileSystem::LosePower(Loss loss) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (loss == Loss::kNamesAndData || loss == Loss::kData) {
@@ -243,19 +255,19 @@ absl::Status FaultFileSystem::SyncDirectory(const std::string& path) {
   FSDP_RETURN_IF_ERROR(Begin());
   if (!base_.Exists(path)) return absl::NotFoundError(path);
   const std::lock_guard<std::mutex> lock(mutex_);
-  std::vector<Change> left;
+  std::vector<Change> left;  // changes that stay pending
   for (const Change& change : changes_) {
     if (SplitPath(change.path).directory != path) {
       left.push_back(change);
       continue;
     }
-    // Where a name was given for good, nothing that the thing was called before comes back.
+    // The rename is durable now, so pending changes of the old name, such as its creation, are settled.
     if (change.kind == Change::Kind::kRename || change.kind == Change::Kind::kExchange) {
       left.erase(
           std::remove_if(left.begin(), left.end(), [&](const Change& before) { return before.path == change.other; }),
           left.end());
     }
-    // What was changed before inside of what has moved for good is now found there.
+    // Pending changes below the old path are recorded under the new one.
     for (Change& before : left) {
       if (change.kind == Change::Kind::kRename) before.path = Moved(before.path, change.other, change.path);
       if (change.kind == Change::Kind::kExchange) before.path = Exchanged(before.path, change.other, change.path);
@@ -279,6 +291,7 @@ absl::Status FaultFileSystem::Rename(const std::string& from, const std::string&
 
 absl::Status FaultFileSystem::Replace(const std::string& from, const std::string& to) {
   FSDP_RETURN_IF_ERROR(Begin());
+  // Logged as two changes, so that LosePower can bring back the replaced file.
   const bool was_there = base_.Exists(to);
   const std::string grave = was_there ? Bury(to) : "";
   FSDP_RETURN_IF_ERROR(base_.Replace(from, to));

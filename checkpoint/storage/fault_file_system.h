@@ -2,16 +2,16 @@
 //
 // FaultFileSystem: a FileSystem for tests, on real files, that counts the operations which change something (open for
 // writing, write, reserve, fsync, rename, exchange, link, unlink, directories and their fsync) and fails or crashes at
-// the k-th. A crash is final: a write is torn at a multiple of 512 bytes, another operation not done, and from then on
-// nothing works, not even cleaning up. LosePower then takes away what was not synced, as a power cut would; without it
-// the crash is that of a process. Syncs are only noted, so that tests are fast. What a system call may do by itself,
-// EINTR and short counts, is below these operations: system_call_faults.h. Thread-safe.
+// the k-th. A crash is final: a write is torn at a multiple of 512 bytes, any other operation is not done, and from
+// then on nothing works, not even cleaning up. LosePower then takes away what was not synced, as a power cut would;
+// without it the crash is that of a process. Syncs are only recorded, so that tests are fast. Faults inside of an
+// operation, EINTR and short counts, are those of system_call_faults.h. Thread-safe.
 //
 //   FaultFileSystem files(PosixFileSystem());
 //   files.CrashAt(k);
 //   ... save on `files`, which fails ...
 //   files.LosePower(FaultFileSystem::Loss::kNamesAndData);
-//   ... whatever is there now must be the old checkpoint or the new ...
+//   ... the directory must hold the old checkpoint or the new one, whole ...
 #ifndef FSDP_CHECKPOINT_STORAGE_FAULT_FILE_SYSTEM_H_
 #define FSDP_CHECKPOINT_STORAGE_FAULT_FILE_SYSTEM_H_
 
@@ -27,10 +27,11 @@ namespace fsdp {
 
 class FaultFileSystem final : public FileSystem {
  public:
-  // kSectors: of files that were not synced every other sector of 512 bytes is lost.
+  // What a power cut takes away of what was not synced: names, contents, both, or (kSectors) every other sector of 512
+  // bytes of the contents.
   enum class Loss : uint8_t { kNothing, kNamesAndData, kNames, kData, kSectors };
 
-  // Keeps what unlinked files were, for LosePower, in the directory `graveyard`.
+  // Unlinked files are kept in the directory `graveyard`, so that LosePower can bring them back.
   FaultFileSystem(FileSystem& base, std::string graveyard) : base_(base), graveyard_(std::move(graveyard)) {}
 
   // Operation `operation`, counted from 1, fails with `error`; those after it work.
@@ -40,7 +41,7 @@ class FaultFileSystem final : public FileSystem {
   // ENOSPC.
   void FillDiskAt(int64_t operation);
 
-  // Operation `operation` and all after it fail with EROFS; what is there can be read.
+  // Operation `operation` and all after it fail with EROFS; reading still works.
   void MakeReadOnlyAt(int64_t operation);
 
   // Operation `operation` and all after it fail, and nothing can be read.
@@ -49,7 +50,7 @@ class FaultFileSystem final : public FileSystem {
   // Operations so far.
   int64_t operations() const;
 
-  // Takes away names, or contents of files, that were not synced.
+  // Takes away names, or contents of files, that were not synced; everything else is durable from then on.
   void LosePower(Loss loss);
 
   absl::StatusOr<std::unique_ptr<File>> Create(const std::string& path) override;
@@ -80,10 +81,10 @@ class FaultFileSystem final : public FileSystem {
 
   enum class Needs : uint8_t { kNothing, kSpace };
 
-  // Counts an operation; not OK when it is not to be done.
+  // Counts an operation; an error when the operation must fail.
   absl::Status Begin(Needs needs = Needs::kNothing);
   absl::Status CheckAlive() const;
-  // Keeps a second name of what has `path` for LosePower, and returns it.
+  // Links the file `path` into the graveyard, for LosePower; returns the path there.
   std::string Bury(const std::string& path);
   absl::Status Changed(Change::Kind kind, const std::string& path, const std::string& other = "");
   void Undo(const Change& change);
@@ -100,7 +101,7 @@ class FaultFileSystem final : public FileSystem {
   int64_t crash_at_ = 0;
   absl::Status error_;
   std::vector<Change> changes_;        // in the order in which they were made
-  std::vector<std::string> unsynced_;  // where files now are whose contents are not durable
+  std::vector<std::string> unsynced_;  // the current paths of files whose contents are not durable
 };
 
 }  // namespace fsdp

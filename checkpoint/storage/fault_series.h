@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// FaultSeries: the faults that a test of crashes goes through, one after the other: each is one kind of fault at one
-// storage operation of what is tested. A test counts the operations of a run without fault, and then, for each fault of
-// the series, begins where that run began:
+// FaultSeries: the faults that a crash test injects, one per run: each is one kind of fault at one storage operation of
+// the tested action. A test counts the operations of a run without faults, and then repeats the run for each fault of
+// the series, always from the same state:
 //
 //   for (const StorageFault& fault : FaultSeries(operations)) {
 //     SCOPED_TRACE(fault.ToString());
@@ -11,12 +11,12 @@
 //     fault.Arm(files);
 //     const absl::Status status = Act(files);
 //     fault.Strike(files);
-//     ... old or new, never a mixture ...
+//     ... the old checkpoint or the new one, never a mixture ...
 //   }
 //
-// All kinds at all operations take minutes: that is what targets with EVERY_FAULT=1 in their environment do. Otherwise
-// each operation gets two of the crashes and one of the errors, by turns. How many of each kind were injected is
-// printed when the program ends.
+// All kinds at all operations take minutes, so they are for targets with EVERY_FAULT=1 in their environment. Otherwise
+// each operation gets two of the crashes and one of the errors, by turns. The program prints at its end how many faults
+// of each kind were injected.
 #ifndef FSDP_CHECKPOINT_STORAGE_FAULT_SERIES_H_
 #define FSDP_CHECKPOINT_STORAGE_FAULT_SERIES_H_
 
@@ -30,8 +30,8 @@ namespace fsdp {
 
 struct StorageFault {
   enum class Kind : uint8_t {
-    // Crashes: the process dies at the operation, which tears a write at a multiple of 512 bytes. Then nothing more is
-    // lost, or of what was not synced names and contents, names, contents, or every other sector of 512 bytes.
+    // Crashes: the process dies at the operation, which tears a write at a multiple of 512 bytes. Then LosePower takes
+    // away nothing, or unsynced names and contents, names, contents, or every other sector of 512 bytes.
     kKill,
     kLoseNamesAndData,
     kLoseNames,
@@ -49,19 +49,21 @@ struct StorageFault {
 
   bool is_crash() const { return kind <= Kind::kLoseSectors; }
 
-  // False when nothing can be cleaned up behind the fault.
+  // False when the tested code cannot clean up after the fault.
   bool can_clean_up() const { return !is_crash() && kind != Kind::kReadOnly; }
 
+  // Call before the tested action.
   void Arm(FaultFileSystem& files) const;
 
-  // Once the action has come back: what is lost is lost.
+  // Call after it: takes away what the crash loses; nothing for an error.
   void Strike(FaultFileSystem& files) const;
 
   // "EIO at operation 7".
   std::string ToString() const;
 };
 
-// For an action of `operations` operations. Crashes come also behind the last one: everything was done and reported.
+// For an action of `operations` operations. There is also a crash behind the last one, when everything was done and
+// reported: nothing may be lost then.
 std::vector<StorageFault> FaultSeries(int64_t operations);
 
 }  // namespace fsdp

@@ -12,12 +12,14 @@ absl::Status MakeDirectories(FileSystem& files, const std::string& path) {
   const PathParts parts = SplitPath(path);
   if (parts.name.empty()) return absl::OkStatus();
   FSDP_RETURN_IF_ERROR(MakeDirectories(files, parts.directory));
+  // kAlreadyExists: another process has made the same directory in between.
   const absl::Status made = files.MakeDirectory(path);
   if (!made.ok() && !absl::IsAlreadyExists(made)) return made;
   return files.SyncDirectory(parts.directory);
 }
 
 absl::Status RemoveTree(FileSystem& files, const std::string& path) {
+  // Unlink removes files and symbolic links and fails for directories, so a link to a directory is never followed.
   const absl::Status unlinked = files.Unlink(path);
   if (unlinked.ok()) return absl::OkStatus();  // a file or a link
   const absl::StatusOr<std::vector<std::string>> names = files.List(path);

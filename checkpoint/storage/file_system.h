@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// FileSystem and File: every storage operation of checkpoint/ goes through these two interfaces, so that a test can
-// count them, fail the k-th, or lose what was not synced (fault_file_system.h). Errors name the operation, the path and
-// errno. Thread-safe.
+// FileSystem and File: every operation by which checkpoint/ changes files goes through these two interfaces, so that a
+// test can count the operations, fail the k-th, or lose what was not synced (fault_file_system.h). Errors name the
+// operation, the path and errno. Thread-safe.
 #ifndef FSDP_CHECKPOINT_STORAGE_FILE_SYSTEM_H_
 #define FSDP_CHECKPOINT_STORAGE_FILE_SYSTEM_H_
 
@@ -19,7 +19,7 @@
 
 namespace fsdp {
 
-// An open regular file; closed when it goes.
+// An open regular file; the destructor closes it.
 class File {
  public:
   virtual ~File() = default;
@@ -37,23 +37,24 @@ class File {
   // noticed here.
   virtual absl::Status Reserve(int64_t nbytes) = 0;
 
-  // For many large writes, with up to `depth` blocks of memory, of which one is being made while the others are in
-  // flight; see there before writing to the file beside it. The file must outlive the queue.
+  // For many large writes. The queue has up to `depth` blocks of memory: the caller fills one while the others are in
+  // flight. No other writes to the file are allowed until the queue is finished (write_queue.h). The file must outlive
+  // the queue.
   virtual std::unique_ptr<WriteQueue> NewWriteQueue(int depth) = 0;
 
-  // Returns when the contents and the size are durable.
+  // Blocks until the contents and the size are durable. The file's name is not: see SyncDirectory.
   virtual absl::Status Sync() = 0;
 
-  // For who reads without Read (read_queue.h): a descriptor that reads through the page cache, and one for direct I/O;
-  // -1 where there is none. They are the file's, and go with it.
+  // For callers that read without Read (read_queue.h): a descriptor that reads through the page cache, and one for
+  // direct I/O; -1 where there is none. The file owns both and closes them.
   struct Descriptors {
     int cached = -1;
     int direct = -1;
-    DirectAlignment alignment;  // of the direct one
+    DirectAlignment alignment;  // of `direct`
   };
   virtual Descriptors descriptors() const { return {}; }
 
-  // True when this holds the lock of OpenLocked. The lock goes with the file, and with the process.
+  // True when this file holds the lock of OpenLocked. Closing the file, or the end of the process, releases the lock.
   virtual bool locked() const = 0;
 };
 
@@ -64,39 +65,42 @@ class FileSystem {
   // A new empty file, for reading and writing. kAlreadyExists when the name is taken.
   virtual absl::StatusOr<std::unique_ptr<File>> Create(const std::string& path) = 0;
 
-  // For reading; never waits. kNotFound when there is none; kInvalidArgument when it is not a regular file: a
+  // For reading; never waits. kNotFound when `path` does not exist; kInvalidArgument when it is not a regular file: a
   // directory, a FIFO, a socket, a device, a loop of links.
   virtual absl::StatusOr<std::unique_ptr<File>> Open(const std::string& path) = 0;
 
-  // A file that exists, for reading and writing. kNotFound when there is none.
+  // An existing file, for reading and writing; a symbolic link is not followed. kNotFound when `path` does not exist.
   virtual absl::StatusOr<std::unique_ptr<File>> OpenToWrite(const std::string& path) = 0;
 
-  // For reading and writing, made if absent, with an exclusive lock. kUnavailable when another holds it or has removed
-  // the file meanwhile. Where the file system has no locks, an unlocked file.
+  // For reading and writing, created if absent, with an exclusive lock. kUnavailable when another process holds the
+  // lock, or has removed the file between our open and our lock. On a file system without locks the file is returned
+  // unlocked.
   virtual absl::StatusOr<std::unique_ptr<File>> OpenLocked(const std::string& path) = 0;
 
   virtual absl::Status MakeDirectory(const std::string& path) = 0;    // kAlreadyExists when the name is taken
   virtual absl::Status RemoveDirectory(const std::string& path) = 0;  // an empty one
   virtual absl::Status Unlink(const std::string& path) = 0;           // a file
-  virtual absl::Status SyncDirectory(const std::string& path) = 0;    // its names are durable
-  // A second name `to` of the file `from`. kAlreadyExists when it is taken; kUnimplemented where files have one name.
+  virtual absl::Status SyncDirectory(const std::string& path) = 0;    // makes the names in it durable
+  // A second name `to` of the file `from`. kAlreadyExists when `to` exists; kUnimplemented on a file system without
+  // hard links.
   virtual absl::Status Link(const std::string& from, const std::string& to) = 0;
   virtual absl::Status Rename(const std::string& from, const std::string& to) = 0;  // kAlreadyExists when `to` exists
-  // As Rename, of a file; in the same instant a file that had the name `to` loses it.
+  // As Rename, for files, but atomically replaces a file that has the name `to`.
   virtual absl::Status Replace(const std::string& from, const std::string& to) = 0;
-  virtual absl::Status Exchange(const std::string& a, const std::string& b) = 0;  // kUnimplemented where impossible
+  // Swaps two existing names atomically. kUnimplemented when the file system cannot.
+  virtual absl::Status Exchange(const std::string& a, const std::string& b) = 0;
 
-  // Names in a directory, "." and ".." left out, sorted. kNotFound when there is none.
+  // The names in the directory `path` without "." and "..", sorted. kNotFound when `path` does not exist.
   virtual absl::StatusOr<std::vector<std::string>> List(const std::string& path) = 0;
 
-  // True when something, even a dangling link, has this name.
+  // True when anything has this name, even a dangling symbolic link.
   virtual bool Exists(const std::string& path) = 0;
 };
 
 // The operating system's.
 FileSystem& PosixFileSystem();
 
-// Makes `path` and whatever directories lead to it, durably.
+// Makes the directory `path` and the missing directories above it, durably.
 absl::Status MakeDirectories(FileSystem& files, const std::string& path);
 
 // Removes `path` with everything in it. Links are removed, not followed.

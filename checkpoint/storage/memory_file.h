@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// MemoryFile: a sparse, anonymous file in memory. HDF5 lays out a file in it, so that the library never touches a disk:
-// its metadata take pages, the payload, which it never writes, takes none.
+// MemoryFile: a sparse, anonymous file in memory (memfd). HDF5 lays out a file in it, so that the library never touches
+// a disk: the metadata that it writes take pages, the payload, which it never writes, takes none.
 #ifndef FSDP_CHECKPOINT_STORAGE_MEMORY_FILE_H_
 #define FSDP_CHECKPOINT_STORAGE_MEMORY_FILE_H_
 
@@ -23,12 +23,12 @@ class MemoryFile {
   MemoryFile& operator=(MemoryFile&& other) noexcept;
   ~MemoryFile();
 
-  // A path under which this process can open it.
+  // A path under which this process can open the file while the MemoryFile lives.
   std::string path() const;
 
   absl::StatusOr<int64_t> Size() const;
 
-  // The bytes from `offset` on; zeros where nothing was written, also behind the end.
+  // Fills `out` with the bytes from `offset` on; zeros where nothing was written, also beyond the end of the file.
   absl::Status Read(int64_t offset, absl::Span<std::byte> out) const;
 
  private:

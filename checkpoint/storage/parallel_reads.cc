@@ -1,4 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Each thread has a ReadQueue of its own and takes the next index from one atomic counter, so threads share no lock and
+// the disk sees reads in about the order of the file. A thread repeats: start reads until kDepth are in flight, wait
+// for the oldest, start one more, and only then pass the oldest on. Its kDepth + 1 buffers are a ring: buffer i is free
+// again when read i + kDepth + 1 begins, since reads are finished in the order in which they were started.
 #include "fsdp/checkpoint/storage/parallel_reads.h"
 
 #include <algorithm>
@@ -16,7 +21,7 @@ namespace {
 // Reads in flight for each thread.
 constexpr int kDepth = 4;
 
-// Blocks of memory: a thread works on what has come while as many reads are in flight as may be.
+// Buffers of each thread: one that it works on while kDepth reads are in flight.
 constexpr int kBlocks = kDepth + 1;
 
 class Reads {
@@ -31,8 +36,8 @@ class Reads {
       if (started.queue.empty()) return;
       const int64_t i = started.indexes[started.finished++ % kBlocks];
       const absl::StatusOr<const std::byte*> bytes = started.queue.Finish();
-      // The disk gets something to do before this thread has: one that reports what it has read in batches had nothing
-      // left.
+      // Before the work on `bytes`: a disk that reports completions in batches may have finished all reads by now, and
+      // would idle while this thread digests.
       StartMore(started);
       Done(i, bytes);
     }
@@ -41,16 +46,16 @@ class Reads {
   absl::Status status() const { return status_; }
 
  private:
-  // What one thread has begun. Reads are finished in order, so the memory of one is free again when it is its turn.
+  // The reads of one thread.
   struct Started {
     std::array<AlignedBlock, kBlocks> memory;
     std::array<int64_t, kBlocks> indexes;
     int64_t started = 0;
     int64_t finished = 0;
-    ReadQueue queue{kDepth};  // goes before the memory that it reads to
+    ReadQueue queue{kDepth};  // last, so that it is destroyed before the memory that it reads to
   };
 
-  // What the page cache had is worked on at once, while it is hot.
+  // Stops early when a read was answered from the page cache: its bytes are worked on at once, while they are hot.
   void StartMore(Started& all) {
     while (!all.queue.full() && !all.queue.ready()) {
       const int64_t i = Take();
@@ -68,13 +73,15 @@ class Reads {
     }
   }
 
-  // -1 when there is no more.
+  // The next index; -1 when there is none, or after an error.
   int64_t Take() {
     if (failed_.load(std::memory_order_relaxed)) return -1;
     const int64_t i = next_.fetch_add(1, std::memory_order_relaxed);
     return i < count_ ? i : -1;
   }
 
+  // Which of several errors is returned must not depend on timing, so the one of the lowest index wins. All indexes
+  // below a failed one have begun before it, so they are finished and can still replace it.
   void Done(int64_t i, const absl::StatusOr<const std::byte*>& bytes) {
     absl::Status status = done_(i, bytes);
     if (status.ok()) return;

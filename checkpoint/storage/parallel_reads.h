@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // ReadInParallel: many large reads on the threads of a pool, each thread with some of them in flight (read_queue.h), so
-// that the disk is busy while the threads digest and copy what has come. The readers of checkpoint/ are callers of it.
+// that the disk is busy while the threads digest and copy the blocks that have arrived. Every reader of whole blocks in
+// checkpoint/ uses it, loading and verification among them.
 #ifndef FSDP_CHECKPOINT_STORAGE_PARALLEL_READS_H_
 #define FSDP_CHECKPOINT_STORAGE_PARALLEL_READS_H_
 
@@ -22,20 +23,23 @@ namespace fsdp {
 inline constexpr int64_t kMaxReadBytes = kBlockBytes;
 
 struct LargeRead {
-  std::shared_ptr<const File> file;  // null: nothing is left to be read, and ReadDone is not called
+  std::shared_ptr<const File> file;  // null: ReadBegin has done the work itself, and ReadDone is not called
   ByteRange range;
-  // Where whole pages can be read to, aligned to 512 bytes; null: to memory that is there for ReadDone.
+  // Memory of the caller for WholePages(range), aligned to 512 bytes; null: a buffer that lives as long as ReadDone
+  // runs.
   std::byte* target = nullptr;
 };
 
-// What read `i` is.
+// Describes read `i`, or fails it. Called by the threads of the pool.
 using ReadBegin = std::function<absl::StatusOr<LargeRead>(int64_t i)>;
 
-// The bytes of read `i`, there until it returns, or why there are none: what ReadBegin said, or the read.
+// Takes the bytes of read `i`, which are valid until it returns, or the error of ReadBegin or of the read. Called by
+// the threads of the pool.
 using ReadDone = std::function<absl::Status(int64_t i, const absl::StatusOr<const std::byte*>& bytes)>;
 
-// Calls `begin` and then `done` for 0, ..., count - 1, begun in this order, on several threads. After an error no more
-// are begun. Returns the error of the lowest index that failed. Takes up to five times kMaxReadBytes per thread.
+// Calls `begin` and then `done` for 0, ..., count - 1 on several threads; reads begin in this order. Blocks until all
+// have ended. After an error no more reads begin. Returns the error of the lowest index that failed. Takes up to five
+// times kMaxReadBytes of memory per thread.
 absl::Status ReadInParallel(ThreadPool& pool, int64_t count, const ReadBegin& begin, const ReadDone& done);
 
 }  // namespace fsdp

@@ -11,8 +11,8 @@ namespace fsdp {
 // `directory`/`name`.
 std::string JoinPath(const std::string& directory, const std::string& name);
 
-// The directory of `path` ("." when it names none) and the name in it, trailing slashes aside; the name is empty for
-// "/".
+// The directory of `path` ("." when `path` is a bare name) and the name in it, without trailing slashes. The name is
+// empty for "/" and for "".
 struct PathParts {
   std::string directory;
   std::string name;

@@ -1,4 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// A file has two descriptors: fd_, through the page cache, and one with O_DIRECT, opened when it is first needed. A
+// large read takes what the cache has, then whole sectors by direct I/O, then the rest through the cache; a small one
+// goes through the cache alone. Direct I/O is only an optimisation: every case in which the kernel refuses it (no
+// support, unaligned memory, the end of the file) is left to the loop around pread that follows.
 #include "fsdp/checkpoint/storage/posix_file.h"
 
 #include <fcntl.h>
@@ -18,7 +23,7 @@
 namespace fsdp {
 namespace {
 
-// Smaller transfers are not worth a system call more.
+// Smaller transfers are not worth another system call.
 constexpr size_t kLargeBytes = 256 * 1024;
 
 // What direct I/O of `fd` wants; kernels before 6.1 do not say. Never less than a page of offset, though sectors would
@@ -56,7 +61,7 @@ absl::StatusOr<int64_t> PosixFile::Size() const {
 int PosixFile::DirectFd() const {
   std::call_once(direct_once_, [this] {
     const int access = fcntl(fd_, F_GETFL) & O_ACCMODE;
-    // By descriptor and not by name: the name may denote another file by now.
+    // By descriptor and not by path: another file may have the path by now.
     const std::string path = absl::StrCat("/proc/self/fd/", fd_);
     direct_fd_ = RetryInterrupted([&] { return open(path.c_str(), access | O_DIRECT | O_CLOEXEC); });
     if (direct_fd_ < 0) return;
@@ -74,6 +79,7 @@ File::Descriptors PosixFile::descriptors() const {
   return all;
 }
 
+// EINVAL is no error: the kernel wants another alignment than it has reported.
 absl::Status PosixFile::ReadLarge(int64_t& offset, absl::Span<std::byte>& out) const {
   const int64_t found = ReadCached(fd_, offset, out);
   out.remove_prefix(found);
@@ -90,7 +96,7 @@ absl::Status PosixFile::ReadLarge(int64_t& offset, absl::Span<std::byte>& out) c
     out.remove_prefix(n);
     offset += n;
     nbytes -= n;
-    if (n % alignment_.offset != 0) break;
+    if (n % alignment_.offset != 0) break;  // the end of the file, or an interrupted read
   }
   return absl::OkStatus();
 }

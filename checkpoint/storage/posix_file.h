@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// PosixFile: File on the system calls of Linux. Large transfers are direct where the file system can: they do not go
-// through the page cache, which costs a copy and, on a virtual machine, fresh pages; what is in the cache already is
-// read from there. Everything else is pread and pwrite.
+// PosixFile: File on the system calls of Linux. Large transfers are direct where the file system supports that: they
+// avoid the page cache, which costs a copy and, on a virtual machine, fresh pages. Bytes that are in the cache already
+// are read from there. Everything else is pread and pwrite.
 #ifndef FSDP_CHECKPOINT_STORAGE_POSIX_FILE_H_
 #define FSDP_CHECKPOINT_STORAGE_POSIX_FILE_H_
 
@@ -38,10 +38,10 @@ class PosixFile final : public File {
   std::unique_ptr<WriteQueue> NewWriteQueue(int depth) override;
 
  private:
-  // A second descriptor of the same file for direct I/O, opened when it is first wanted; -1 where there is none.
+  // A second descriptor of the same file for direct I/O, opened by the first call; -1 when the file has no direct I/O.
   int DirectFd() const;
 
-  // Reads what the page cache has of `out`, then what direct I/O can read of the rest; takes both off `out`.
+  // Reads the leading bytes that the page cache has, then those that direct I/O can read; advances `offset` and `out`.
   absl::Status ReadLarge(int64_t& offset, absl::Span<std::byte>& out) const;
 
   const int fd_;

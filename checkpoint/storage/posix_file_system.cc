@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// FileSystem on the system calls of Linux.
+// FileSystem on the system calls of Linux. Two rules hold everywhere: a call that a signal may interrupt is repeated
+// (RetryInterrupted), and no open blocks or surprises: O_NONBLOCK, since a FIFO would wait for its other end, and
+// O_NOFOLLOW where the file is to be written, since a link placed in a shared directory could lead anywhere.
 #include <dirent.h>
 #include <fcntl.h>
 #include <stdio.h>  // renameat2
@@ -21,7 +23,7 @@
 namespace fsdp {
 namespace {
 
-// "a directory": what is no regular file.
+// The kind of a file that is not a regular file, for a message.
 const char* KindOf(mode_t mode) {
   if (S_ISDIR(mode)) return "a directory";
   if (S_ISFIFO(mode)) return "a FIFO";
@@ -34,12 +36,12 @@ absl::Status NotRegular(const std::string& path, const char* kind) {
   return absl::InvalidArgumentError(absl::StrCat(path, " is not a regular file, but ", kind));
 }
 
-// From errno, of an open that failed.
+// The status of an open that failed with errno.
 absl::Status CannotOpen(const std::string& path) {
   const int error = errno;
   const absl::Status status = ErrnoStatus("open", path);
   if (error == ELOOP) return NotRegular(path, "a loop of links");
-  // A socket, or a device without a driver: there is something, but it is no file.
+  // ENXIO and ENODEV come also when the path exists: it is a socket, or a device without a driver.
   struct stat info;
   const bool is_there = (error == ENXIO || error == ENODEV) && stat(path.c_str(), &info) == 0;
   return is_there ? NotRegular(path, KindOf(info.st_mode)) : status;
@@ -77,7 +79,8 @@ class Posix final : public FileSystem {
     const bool locked = RetryInterrupted([&] { return flock(fd, LOCK_EX | LOCK_NB); }) == 0;
     const bool taken = !locked && errno == EWOULDBLOCK;
     auto file = std::make_unique<PosixFile>(fd, path, locked ? PosixFile::Lock::kHeld : PosixFile::Lock::kNone);
-    // Whoever held the lock before may have removed the file; a lock on a file without a name keeps nobody away.
+    // The previous holder may have removed the file between our open and our flock: then this lock is on a file without
+    // a name, and another process may create and lock a new one. So the name must still lead to the file that we hold.
     struct stat by_fd, by_name;
     const bool same = fstat(fd, &by_fd) == 0 && lstat(path.c_str(), &by_name) == 0 && by_fd.st_ino == by_name.st_ino &&
                       by_fd.st_dev == by_name.st_dev;
@@ -100,12 +103,13 @@ class Posix final : public FileSystem {
   absl::Status SyncDirectory(const std::string& path) override {
     const int fd = RetryInterrupted([&] { return open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); });
     if (fd < 0) return ErrnoStatus("open directory", path);
-    const PosixFile closes(fd, path);
+    const PosixFile closer(fd, path);
     return RetryInterrupted([&] { return fsync(fd); }) == 0 ? absl::OkStatus() : ErrnoStatus("fsync directory", path);
   }
 
   absl::Status Link(const std::string& from, const std::string& to) override {
     if (link(from.c_str(), to.c_str()) == 0) return absl::OkStatus();
+    // What file systems without hard links, or with no room for another one, report.
     if (errno == EPERM || errno == EXDEV || errno == EOPNOTSUPP || errno == EMLINK || errno == ENOSYS) {
       return absl::UnimplementedError(std::string(ErrnoStatus(absl::StrCat("link ", from, " as"), to).message()));
     }
@@ -144,7 +148,7 @@ class Posix final : public FileSystem {
       return ErrnoStatus("list", path);
     }
     std::vector<std::string> names;
-    errno = 0;
+    errno = 0;  // readdir returns null at the end and for an error; only errno tells them apart
     while (const dirent* entry = readdir(directory)) {
       const std::string name = entry->d_name;
       if (name != "." && name != "..") names.push_back(name);

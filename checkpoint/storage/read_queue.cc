@@ -1,4 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// A read goes down a ladder, and each rung takes up where the one before stopped (Read::present):
+//
+//   Start:   page cache  ->  io_uring, direct        for the rest, from a page boundary on
+//   Finish:                      short or refused?  ->  pread, direct  ->  File::Read, through the page cache
+//
+// So no rung has to handle errors: a failed or short transfer leaves `present` where it is, the next rung tries the
+// same bytes, and the last one, File::Read, gives the error its words. Direct I/O reads whole pages; the end of a file
+// cuts the last one short, which is why a read is done once its range, and not its pages, are present.
 #include "fsdp/checkpoint/storage/read_queue.h"
 
 #include <liburing.h>
@@ -18,7 +27,7 @@ namespace fsdp {
 struct ReadQueue::Ring {
   io_uring ring = {};
   bool is_open = false;
-  bool takes_reads = true;  // until it has refused one, which it may not have forgotten
+  bool takes_reads = true;  // false once a submission failed: its entry may still be in the ring, so none may follow
   int in_flight = 0;
 
   ~Ring() {
@@ -83,7 +92,7 @@ void ReadQueue::AwaitOne() {
   } while (waited == -EINTR);
   Check(waited == 0, "io_uring does not give a read back");
   auto* const read = static_cast<Read*>(io_uring_cqe_get_data(completion));
-  // Whatever is missing, Complete reads again, and says why it cannot.
+  // Complete reads what is missing after an error or a short read.
   if (completion->res > 0) read->present += completion->res;
   read->in_flight = false;
   io_uring_cqe_seen(&ring_->ring, completion);
@@ -98,7 +107,7 @@ absl::Status ReadQueue::Complete(Read& read) {
     });
   }
   if (read.is_done()) return absl::OkStatus();
-  // What lies before the range in its first page is nobody's.
+  // The bytes of the first page that lie before the range are not wanted, so File::Read starts at the range.
   const int64_t at = std::max(read.range.offset, read.pages.offset + read.present);
   return read.file->Read(at, absl::MakeSpan(read.memory + (at - read.pages.offset), read.range.end() - at));
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// ReadQueue: large reads, of one file or of several, some of them in flight while the caller works on one that is done.
-// They are done in the order in which they were started. Direct I/O through io_uring where file and kernel have both;
-// one direct read at a time where the kernel has no io_uring; File::Read where the file has no direct I/O. What the
-// page cache has is copied from there. A queue is used by one thread.
+// ReadQueue: large reads, of one file or of several, some of them in flight while the caller works on a finished one.
+// Reads are finished in the order in which they were started. Bytes that the page cache has are copied from there. The
+// others are read by direct I/O through io_uring where file and kernel have both; by one direct read at a time where
+// the kernel has no io_uring; by File::Read where the file has no direct I/O. Used by one thread.
 //
 //   queue.Start(file, range, memory);                           // up to `depth` of them
 //   FSDP_ASSIGN_OR_RETURN(const std::byte* bytes, queue.Finish());   // of the range that was started first
@@ -40,15 +40,16 @@ class ReadQueue final {
   bool empty() const { return started_.empty(); }
   bool full() const { return static_cast<int>(started_.size()) == depth_; }
 
-  // True when the read that was started first is done already, since the page cache had all of it.
+  // True when Finish would not block, since the page cache had all bytes of the read that was started first.
   bool ready() const { return !empty() && !started_.front().in_flight && started_.front().is_done(); }
 
-  // Begins to read `range` into `memory`, which has room for WholePages(range) and stays until the read is finished or
-  // the queue is gone; aligned to 512 bytes, or else the read is a slower one. The queue must not be full.
+  // Begins to read `range` into `memory`, which has room for WholePages(range) and must live until the read is finished
+  // or the queue is destroyed. Memory that is not aligned to 512 bytes is read to without direct I/O, which is slower.
+  // The queue must not be full.
   void Start(std::shared_ptr<const File> file, const ByteRange& range, std::byte* memory);
 
-  // Waits for the read that was started first. Where in its memory the range begins; errors are File::Read's. The queue
-  // must not be empty.
+  // Blocks until the read that was started first is done. Returns where in its memory the range begins; errors are
+  // those of File::Read. The queue must not be empty.
   absl::StatusOr<const std::byte*> Finish();
 
  private:

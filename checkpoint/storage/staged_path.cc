@@ -1,4 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// A crash leaves one of three things, and the next StagedPath of the same NAME removes them all, since it holds the
+// lock, which the kernel has released:
+//
+//   before the rename:       .NAME.new, incomplete; NAME is as it was
+//   after an exchange:       .NAME.new, the replaced contents; NAME is complete
+//   during CheckCanExchange: .NAME.new and .NAME.probe, empty directories
+//
+// NAME is replaced by an exchange and not by a removal and a rename, since a crash between those two would leave no
+// NAME.
 #include "fsdp/checkpoint/storage/staged_path.h"
 
 #include <utility>
@@ -72,6 +82,7 @@ absl::Status StagedPath::Make(Kind kind) {
   return absl::OkStatus();
 }
 
+// By doing it: no system call reports whether a file system supports RENAME_EXCHANGE.
 absl::Status StagedPath::CheckCanExchange() {
   FSDP_RETURN_IF_ERROR(files_.MakeDirectory(path_));
   absl::Status status = files_.MakeDirectory(probe_path_);
@@ -84,6 +95,7 @@ absl::Status StagedPath::CheckCanExchange() {
 }
 
 StagedPath::~StagedPath() {
+  // The lock's file goes last: without it, another process could begin to write path_ while this one removes it.
   if (made_) (void)RemoveTree(files_, path_);
   if (lock_ != nullptr) (void)files_.Unlink(lock_path_);
 }
@@ -94,7 +106,7 @@ absl::Status StagedPath::Commit() {
   }
   const bool exchange = options_.overwrite && files_.Exists(destination_);
   FSDP_RETURN_IF_ERROR(exchange ? files_.Exchange(path_, destination_) : files_.Rename(path_, destination_));
-  made_ = exchange;  // from now on path_ is what had the name before
+  made_ = exchange;  // after an exchange, path_ is what had the name before, and the destructor removes it
   return files_.SyncDirectory(directory_);
 }
 

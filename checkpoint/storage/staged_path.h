@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// StagedPath: a file or directory NAME that appears whole or not at all. It is made as the hidden sibling .NAME.new and
-// takes its name by one rename. Whoever makes NAME holds the lock of .NAME.lock meanwhile, so a .NAME.new that is found
-// under the lock was left by a crash, and is removed. For checkpoints of ours, which a manifest commits, see
-// staged_checkpoint.h. Not thread-safe.
+// StagedPath: a file or directory NAME that appears whole or not at all. It is written as the hidden sibling .NAME.new
+// and takes its name by one rename. The writing process holds the lock of .NAME.lock until it is done, so a .NAME.new
+// that is found by the holder of the lock was left by a crash, and is removed. Checkpoints of ours are committed by a
+// manifest instead: see staged_checkpoint.h. Not thread-safe.
+//
+//   lock .NAME.lock -> write .NAME.new -> sync -> rename to NAME (or exchange with NAME) -> sync directory -> unlock
 //
 //   FSDP_ASSIGN_OR_RETURN(auto staged, StagedPath::CreateFile(files, "model.safetensors", {.overwrite = true}));
 //   ... write and sync staged->file() ...
@@ -27,15 +29,15 @@ struct StagedPathOptions {
 
 class StagedPath final {
  public:
-  // kAlreadyExists when `destination` exists and may not be replaced; kNotFound when its directory does not exist;
-  // kUnavailable when another process makes it; kUnimplemented when it is to be replaced where the file system cannot
-  // exchange two names.
+  // kAlreadyExists when `destination` exists and options.overwrite is false; kNotFound when its directory does not
+  // exist; kUnavailable when another process is writing it; kUnimplemented when it is to be replaced and the file
+  // system cannot exchange two names.
   static absl::StatusOr<std::unique_ptr<StagedPath>> CreateFile(FileSystem& files, const std::string& destination,
                                                                 const StagedPathOptions& options);
   static absl::StatusOr<std::unique_ptr<StagedPath>> CreateDirectory(FileSystem& files, const std::string& destination,
                                                                      const StagedPathOptions& options);
 
-  // Removes what was not committed.
+  // Removes the staged file or directory unless it was committed, or what it has replaced if it was.
   ~StagedPath();
   StagedPath(const StagedPath&) = delete;
   StagedPath& operator=(const StagedPath&) = delete;
@@ -44,8 +46,8 @@ class StagedPath final {
   const std::string& path() const { return path_; }
   File& file() { return *file_; }  // of CreateFile: open and empty
 
-  // Gives it its name, durably, and deletes what had it before. What was written must have been synced; a directory
-  // itself is synced here.
+  // Gives the staged file or directory its name, durably. Call it once. All files must have been synced before; the
+  // directory itself is synced here.
   absl::Status Commit();
 
  private:
@@ -58,7 +60,7 @@ class StagedPath final {
   absl::Status Lock();
   absl::Status Make(Kind kind);
 
-  // Exchanges two empty directories, so that it is known before anything is written for nothing.
+  // Exchanges two empty directories, so that a file system that cannot is found before any byte is written.
   absl::Status CheckCanExchange();
 
   FileSystem& files_;
@@ -68,9 +70,9 @@ class StagedPath final {
   const std::string probe_path_;
   const std::string lock_path_;
   const StagedPathOptions options_;
-  std::unique_ptr<File> lock_;  // held until the destructor, or null if it was not taken
+  std::unique_ptr<File> lock_;  // held until the destructor; null when Lock has failed
   std::unique_ptr<File> file_;  // null for a directory
-  bool made_ = false;           // path_ is there and not committed
+  bool made_ = false;           // path_ exists, and the destructor removes it
 };
 
 }  // namespace fsdp

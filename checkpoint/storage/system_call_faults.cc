@@ -14,7 +14,7 @@
 
 #include "fsdp/base/check.h"
 
-// The linker gives these names to what the program would have called: --wrap=NAME.
+// By --wrap=NAME the linker sends calls of NAME to __wrap_NAME, below, and calls of __real_NAME to the library.
 extern "C" {
 int __real_open(const char* path, int flags, ...);
 int __real_fallocate(int fd, int mode, off_t offset, off_t length);
@@ -35,10 +35,10 @@ std::atomic<int64_t> fault_at = 0;
 std::atomic<int64_t> calls = 0;
 std::atomic<int64_t> injected_faults = 0;
 
-// With kEvery: the call that this thread has just interrupted is repeated, and goes through.
+// With kEvery: this thread's last call was interrupted, so the next one is its repetition and goes through.
 thread_local bool repeats = false;
 
-// True when the fault is to happen to this call, which can have it.
+// Counts a call that can have the fault `kind`; true when it must have it.
 bool Strikes(Kind kind) {
   if (!is_on || wanted != kind) return false;
   const int64_t call = ++calls;
@@ -55,14 +55,14 @@ bool IsInterrupted() {
   return true;
 }
 
-// What a transfer of `nbytes` is cut down to: direct I/O does whole pages.
+// The length that a transfer of `nbytes` is cut down to: half, in whole pages for direct I/O.
 size_t Cut(int fd, size_t nbytes) {
   const size_t unit = (fcntl(fd, F_GETFL) & O_DIRECT) != 0 ? 4096 : 1;
   if (nbytes < 2 * unit || !Strikes(Kind::kCutShort)) return nbytes;
   return nbytes / 2 / unit * unit;
 }
 
-// A pipe that takes no more, and one that has nothing: whoever writes or reads is told to come again.
+// The end of a pipe that is full, or of one that is empty: without waiting, writing or reading gives EAGAIN.
 int BusyPipe(bool is_write) {
   static const std::array<int, 2> ends = [] {
     int full[2];
@@ -75,7 +75,7 @@ int BusyPipe(bool is_write) {
   return ends[is_write ? 1 : 0];
 }
 
-// Changes what was put into `ring` and is not submitted yet; false when the submission itself is interrupted.
+// Changes the entries of `ring` that are not submitted yet; false when the submission itself must fail with EINTR.
 bool Tamper(io_uring& ring) {
   for (unsigned i = ring.sq.sqe_head; i != ring.sq.sqe_tail; ++i) {
     io_uring_sqe& entry = ring.sq.sqes[i & *ring.sq.kring_mask];

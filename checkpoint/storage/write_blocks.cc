@@ -11,8 +11,9 @@
 namespace fsdp {
 
 BlockWriteShape ShapeOfBlockWrites(int64_t buffer_bytes, int io_threads) {
-  constexpr int64_t kEnoughBlocks = 5;
+  constexpr int64_t kEnoughBlocks = 5;  // per thread: one that it fills, four in flight
   const int64_t blocks = std::max<int64_t>(buffer_bytes / kBlockBytes, 1);
+  // Threads before depth: a second thread hides the work of filling, which a deeper queue of one thread does not.
   const int64_t threads = std::clamp<int64_t>(blocks, 1, std::max(1, io_threads));
   return {static_cast<int>(threads), static_cast<int>(std::clamp<int64_t>(blocks / threads, 1, kEnoughBlocks))};
 }
@@ -30,6 +31,8 @@ absl::Status WriteBlocks(File& file, int64_t nbytes, const BlockFiller& fill, Th
     queues.Give(std::move(queue));
     return absl::OkStatus();
   }));
+  // All queues are drained before any is finished: unaligned ends go through the page cache, which must not meet a
+  // direct write of another queue in the same page (write_queue.h).
   FSDP_RETURN_IF_ERROR(queues.Drain());
   return queues.Finish();
 }

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// WriteBlocks: a file whose bytes are made as they are written, for formats that place their payload at any byte:
-// safetensors, zip. Direct I/O wants whole sectors, so it is the file that is cut into blocks and not its tensors: a
-// block has the end of one tensor, whatever lies between, and the beginning of the next, and goes to the disk as one
-// write, several of them in flight.
+// WriteBlocks: a file whose bytes are made as they are written, for formats that place tensors at any byte:
+// safetensors, zip. Direct I/O writes whole sectors only, so the file is cut into blocks and not its tensors: one block
+// may hold the end of a tensor, the bytes between, and the beginning of the next tensor. Each block is one write, and
+// several writes are in flight.
+//
+//   tensors   |--- a ---|.|------ b ------|--- c ---|
+//   writes    |    block 0    |    block 1    | ... |
 #ifndef FSDP_CHECKPOINT_STORAGE_WRITE_BLOCKS_H_
 #define FSDP_CHECKPOINT_STORAGE_WRITE_BLOCKS_H_
 
@@ -20,8 +23,8 @@
 
 namespace fsdp {
 
-// Puts the bytes of the file from `begin` on, a multiple of kBlockBytes, into `out`, all of it. Called once for each
-// block, from several threads, in about the order of the file.
+// Fills all of `out` with the bytes of the file from `begin` on, which is a multiple of kBlockBytes. Called once for
+// each block, from several threads, in about the order of the file.
 using BlockFiller = std::function<absl::Status(int64_t begin, absl::Span<std::byte> out)>;
 
 // How many threads make blocks, and how many blocks of memory each has (File::NewWriteQueue).
@@ -33,9 +36,9 @@ struct BlockWriteShape {
 // The widest shape whose blocks fit in `buffer_bytes`, with at most `io_threads` threads; never less than one block.
 BlockWriteShape ShapeOfBlockWrites(int64_t buffer_bytes, int io_threads);
 
-// Makes the empty `file` the `nbytes` bytes that `fill` gives, and waits until no write is in flight; from then on
-// other writes may go to the file. Space is reserved first, so that a full disk is noticed before anything else. Takes
-// up to `queue_depth` blocks of memory for each thread of `pool`. Not synced.
+// Fills the empty `file` with the `nbytes` bytes that `fill` makes, and blocks until no write is in flight; then other
+// writes to the file are allowed. Space is reserved first, so that a full disk is noticed before anything is written.
+// Takes up to `queue_depth` blocks of memory for each thread of `pool`. Does not sync.
 absl::Status WriteBlocks(File& file, int64_t nbytes, const BlockFiller& fill, ThreadPool& pool, int queue_depth);
 
 }  // namespace fsdp

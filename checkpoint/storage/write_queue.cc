@@ -1,4 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// A direct queue has `depth` slots, each with one buffer that is allocated when it is first used:
+//
+//   free  --Buffer or Write-->  taken  --Write-->  in flight  --completion-->  free
+//                                                   |    ^
+//                                                   +----+  interrupted or short: the rest is submitted again
+//
+// At most one slot is taken, and at most depth - 1 are in flight, so the caller always has a block to fill. The first
+// error stays in error_ and every later call returns it; completions are still awaited, since the kernel reads from the
+// buffers until then.
 #include "fsdp/checkpoint/storage/write_queue.h"
 
 #include <liburing.h>
@@ -40,6 +50,8 @@ class SynchronousWriteQueue final : public WriteQueue {
   AlignedBlock buffer_;
 };
 
+// A queue of direct writes, with io_uring or without. The sectors that a write does not fill whole are kept until
+// Finish.
 class DirectWriteQueue final : public WriteQueue {
  public:
   DirectWriteQueue(int fd, const DirectAlignment& alignment, int depth, std::string name,
@@ -51,7 +63,7 @@ class DirectWriteQueue final : public WriteQueue {
         slots_(depth),
         max_in_flight_(std::max(1, depth - 1)) {}
 
-  // Without it, writes are done one after another.
+  // Without a ring, each write is done before Write returns.
   void OpenRing() { has_ring_ = io_uring_queue_init(static_cast<unsigned>(slots_.size()), &ring_, 0) == 0; }
 
   ~DirectWriteQueue() override {
@@ -75,7 +87,8 @@ class DirectWriteQueue final : public WriteQueue {
     FSDP_RETURN_IF_ERROR(TakeSlot());
     const int64_t direct = DirectBytes(offset, bytes);
     const auto rest = bytes.subspan(direct);
-    // An extent's last sector, and what lies across sectors, shares them with others: only the page cache can do that.
+    // The last sector of an extent, and every sector of an unaligned one, also holds bytes of other writes. Direct I/O
+    // would overwrite those; the page cache merges them.
     if (!rest.empty()) kept_.push_back({offset + direct, {rest.begin(), rest.end()}});
     if (direct == 0) return absl::OkStatus();
     Slot& slot = slots_[taken_];
@@ -87,8 +100,8 @@ class DirectWriteQueue final : public WriteQueue {
     }
     slot.offset = offset;
     slot.left = absl::MakeConstSpan(from, direct);
-    // Not when the caller asked for the block, but now that it has been made: disks that report what they have done in
-    // batches wait for nobody then.
+    // Wait for a free place in flight here, after the block is filled, and not in Buffer: a device that reports
+    // completions in batches would otherwise idle while the caller fills the block.
     while (in_flight_ >= max_in_flight_) AwaitOne();
     return Submit(std::exchange(taken_, -1));
   }
@@ -105,7 +118,7 @@ class DirectWriteQueue final : public WriteQueue {
   }
 
  private:
-  // What is to go through the page cache.
+  // Bytes for the page cache, at most one sector of each aligned write.
   struct Kept {
     int64_t offset;
     std::vector<std::byte> bytes;
@@ -117,12 +130,13 @@ class DirectWriteQueue final : public WriteQueue {
     absl::Span<const std::byte> left;  // not written yet; empty when the slot is free
   };
 
-  // The leading bytes that direct I/O can write.
+  // How many leading bytes direct I/O can write: whole sectors, when the first begins at a sector.
   int64_t DirectBytes(int64_t offset, absl::Span<const std::byte> bytes) const {
     if (offset % alignment_.offset != 0) return 0;
     return static_cast<int64_t>(bytes.size()) / alignment_.offset * alignment_.offset;
   }
 
+  // Makes taken_ a free slot, after a wait if there is none.
   absl::Status TakeSlot() {
     while (taken_ < 0) {
       for (size_t i = 0; i < slots_.size() && taken_ < 0; ++i) {
@@ -155,6 +169,7 @@ class DirectWriteQueue final : public WriteQueue {
     return absl::OkStatus();
   }
 
+  // Blocks until the slot is written, or has failed.
   void WriteNow(Slot& slot) {
     const size_t done = TransferAll<const std::byte>(
         slot.offset, slot.left, [this](int64_t at, auto left) { return pwrite(fd_, left.data(), left.size(), at); });
@@ -184,6 +199,8 @@ class DirectWriteQueue final : public WriteQueue {
     Complete(index, result);
   }
 
+  // `result` is the kernel's: bytes written, or a negative errno. A short write that ends inside of a sector cannot be
+  // continued by direct I/O and is an error.
   void Complete(int index, int result) {
     Slot& slot = slots_[index];
     if (result == -EINTR || result == -EAGAIN) {
@@ -203,6 +220,7 @@ class DirectWriteQueue final : public WriteQueue {
     }
   }
 
+  // Keeps the first error only: the later ones are often its consequences.
   void Fail(int error, int64_t offset, int64_t nbytes) {
     if (!error_.ok()) return;
     error_ = absl::Status(absl::ErrnoToStatusCode(error),

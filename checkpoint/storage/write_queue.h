@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// WriteQueue: large writes to one file, several of them in flight. How they get there is chosen at run time by whoever
-// opened the file (File::NewWriteQueue): direct I/O through io_uring, direct I/O by pwrite, or pwrite through the page
-// cache. Used by one thread; several queues may write to one file.
+// WriteQueue: large writes to one file, several of them in flight. File::NewWriteQueue chooses at run time how: direct
+// I/O through io_uring, direct I/O by pwrite, or pwrite through the page cache. A queue is used by one thread; several
+// queues may write to one file.
 //
-// The kernel does not keep direct writes and the page cache apart where they meet in one page (the direct write cannot
-// drop it, and the next fsync fails with EIO). So whatever goes through the page cache waits: each queue keeps what is
-// not aligned until Finish, and nobody else writes to the file before.
+// Direct writes and writes through the page cache must not meet in one page: the direct write cannot drop the page from
+// the cache, and the next fsync fails with EIO. So each queue keeps the bytes that are not aligned until Finish, which
+// is called once all queues of the file are drained, and there are no other writes to the file before.
 //
 //   FSDP_ASSIGN_OR_RETURN(std::byte* scratch, queue->Buffer());
 //   ... fill scratch, or find the bytes elsewhere ...
@@ -38,41 +38,43 @@ class WriteQueue {
  public:
   virtual ~WriteQueue() = default;  // waits for what is in flight
 
-  // Memory of kBlockBytes for the bytes of the next Write; its pages are touched by whoever fills it.
+  // Memory of kBlockBytes for the bytes of the next Write. Its pages are not touched yet, so the thread that fills it
+  // pays for the page faults. Blocks while all buffers are in flight.
   virtual absl::StatusOr<std::byte*> Buffer() = 0;
 
-  // True when Write would copy what lies at `bytes` into a buffer first, since direct I/O cannot take it from there: a
-  // caller that reads the bytes anyway copies them into Buffer itself.
+  // True when `bytes` is not aligned for direct I/O, so that Write would copy from there into a buffer first. A caller
+  // that reads the bytes anyway, to digest them, saves a pass by copying them into Buffer itself.
   virtual bool NeedsCopy(const std::byte* bytes) const = 0;
 
-  // Puts `bytes`, at most kBlockBytes, at `offset`. They are in the memory that Buffer gave last, or in memory that
-  // stays as it is until Drain. Blocks while as many writes are in flight as may be. An error may be that of an earlier
-  // write.
+  // Writes `bytes`, at most kBlockBytes, at `offset`. They lie in the memory that Buffer returned last, or in memory
+  // that does not change until Drain. Blocks while the maximum of writes is in flight. The error may be that of an
+  // earlier write.
   virtual absl::Status Write(int64_t offset, absl::Span<const std::byte> bytes) = 0;
 
-  // Waits until nothing is in flight. The first error.
+  // Blocks until no write is in flight. Returns the first error of any write.
   virtual absl::Status Drain() = 0;
 
-  // Writes what is not aligned. Once all queues of the file are drained.
+  // Writes the bytes that are not aligned, through the page cache. Call it once all queues of the file are drained.
   virtual absl::Status Finish() = 0;
 };
 
-// What direct I/O wants of a file: both are powers of two; 0 where there is none.
+// What addresses and file offsets must be multiples of for direct I/O: powers of two; 0 when the file has no direct
+// I/O.
 struct DirectAlignment {
   int64_t memory = 0;
-  int64_t offset = 0;
+  int64_t offset = 0;  // of lengths too
 };
 
-// kNever: as on a kernel without io_uring, or with one that lets nobody use it; for tests.
+// kNever: as on a kernel without io_uring, or on one that forbids it; for tests.
 enum class UringUse : uint8_t { kIfPossible, kNever };
 
-// A queue of one write at a time, by `write`.
+// A queue that calls `write` for each Write and returns its error at once.
 std::unique_ptr<WriteQueue> NewSynchronousWriteQueue(
     std::function<absl::Status(int64_t offset, absl::Span<const std::byte> bytes)> write);
 
-// A queue of direct writes to `direct_fd`: through io_uring, so that of `depth` blocks all but the one that is being
-// made are in flight, or one at a time where there is none. Finish puts what is not aligned through `write`. `name` is
-// for errors. The file descriptor must outlive it.
+// A queue of direct writes to `direct_fd`, which must outlive it: through io_uring, with all of `depth` blocks in
+// flight but the one that the caller fills, or one write at a time where there is no io_uring. Finish passes the
+// unaligned bytes to `write`. `name` is the path that errors name.
 std::unique_ptr<WriteQueue> NewDirectWriteQueue(
     int direct_fd, const DirectAlignment& alignment, int depth, std::string name,
     std::function<absl::Status(int64_t offset, absl::Span<const std::byte> bytes)> write,
@@ -92,11 +94,12 @@ class WriteQueues {
   // Each queue has `depth` blocks of memory (File::NewWriteQueue). `file` must outlive it.
   WriteQueues(File& file, int depth) : file_(file), depth_(depth) {}
 
-  // A queue that nobody else has; given back unless an error stops everything.
+  // A queue for the calling thread alone. Give it back when the write is done; not after an error, which ends all
+  // writes.
   std::unique_ptr<WriteQueue> Take();
   void Give(std::unique_ptr<WriteQueue> queue);
 
-  // Of all queues, once all have been given back. The first error.
+  // Of all queues, after the last Give. The first error.
   absl::Status Drain();
   absl::Status Finish();  // after Drain
 
