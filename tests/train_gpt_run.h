@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Runs of examples:train_gpt as child processes, on a small model and the golden tokens: what the tests of whole
+// Runs of //train:train_gpt as child processes, on a small model and the golden tokens: what the tests of whole
 // programs share.
 #ifndef FSDP_TESTS_TRAIN_GPT_RUN_H_
 #define FSDP_TESTS_TRAIN_GPT_RUN_H_

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """source_text: one text file made of the C++ sources of this repository that `deps` are built from.
 
-What the examples train on when they are given no data: real text that is there wherever the program was built.
+What train_gpt trains on when it is given no data: real text that is there wherever the program was built.
 """
 
 _SourcesInfo = provider(doc = "The source files of a target and of all it depends on.", fields = ["files"])

@@ -2,7 +2,7 @@
 //
 // For tests: every layer's forward and backward in float64 as plain loops, the truth that the kernels are compared
 // with. reference_ops_test.cc checks each backward here against finite differences of its forward. Row-major vectors;
-// sizes as in nn/layer_ops.h.
+// sizes as in nn/ops/layer_ops.h.
 #ifndef FSDP_NN_OPS_REFERENCE_OPS_H_
 #define FSDP_NN_OPS_REFERENCE_OPS_H_
 

@@ -1,9 +1,9 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 #
-# Checks docs/formats.md: every test that it names is a target, every file that it names in parentheses is one of
-# PyTorch's and that test reads it, every row of the tables of formats names a test, and no cell says "partly". Needs no
-# build. Prints what is wrong and exits with 1.
+# Checks docs/formats.md: every test that it names is a source NAME_test.cc, every file that it names in parentheses is
+# mentioned in that source, every row of the tables of formats names a test, and no cell is empty or says "partly". Needs
+# no build. Prints the faults and exits with 1.
 set -eu
 cd "$(dirname "$0")/../.."
 page=docs/formats.md
@@ -11,10 +11,9 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 wrong=0
 
-# Tests: `name_test`, `room:name_test`.
+# Tests: `name_test`, and `room:name_test` where the target has the same name.
 grep -oE '`[a-z0-9_/:]*_test`' "$page" | tr -d '`' | sed 's/.*://' | sort -u > "$work/named"
-find . -name BUILD.bazel -not -path './bazel-*' -exec grep -hoE 'name = "[a-z0-9_]+_test"' {} + |
-  cut -d'"' -f2 | sort -u > "$work/tests"
+find . -name '*_test.cc' -not -path './bazel-*' | sed 's,.*/,,; s/\.cc$//' | sort -u > "$work/tests"
 missing=$(comm -23 "$work/named" "$work/tests")
 if [ -n "$missing" ]; then
   echo "$page names tests that do not exist:"; echo "$missing"; wrong=1
@@ -38,5 +37,5 @@ fi
 if grep -iE '\| +\||partly' "$work/rows"; then
   echo "$page: the rows above have an empty cell, or one that says partly"; wrong=1
 fi
-[ "$wrong" -eq 0 ] && echo "$page: $(wc -l < "$work/cells") rows, $(wc -l < "$work/named") tests, all there"
+[ "$wrong" -eq 0 ] && echo "$page: $(wc -l < "$work/cells") rows, $(wc -l < "$work/named") tests, all present"
 exit "$wrong"

@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 #
-# Checks docs/fsdp_parity.md: every test that it names exists in the tree, every row names one (but in "Not yet"), and no
-# row has an empty cell. Needs no build. Prints what is wrong and exits with 1.
+# Checks docs/fsdp_parity.md: every test that it names exists in the tree, every row names one (except below "Not yet"),
+# and no row has an empty cell. Needs no build. Prints the faults and exits with 1.
 set -eu
 cd "$(dirname "$0")/../.."
 page=docs/fsdp_parity.md
@@ -28,5 +28,5 @@ fi
 if grep -E '\| +\|' "$page"; then
   echo "$page: the rows above have an empty cell"; wrong=1
 fi
-[ "$wrong" -eq 0 ] && echo "$page: $(wc -l < "$work/rows") rows, $(wc -l < "$work/named") tests, all there"
+[ "$wrong" -eq 0 ] && echo "$page: $(wc -l < "$work/rows") rows, $(wc -l < "$work/named") tests, all present"
 exit "$wrong"
