@@ -2,6 +2,7 @@
 #include "fsdp/examples/quickstart_run.h"
 
 #include <signal.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <filesystem>
@@ -18,8 +19,7 @@
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/diff.h"
 #include "fsdp/checkpoint/source/tensor_source.h"
-#include "fsdp/train/metrics_reader.h"
-#include "fsdp/train/step_progress.h"
+#include "fsdp/train/metrics.h"
 
 namespace fsdp {
 namespace {
@@ -57,6 +57,53 @@ void SayCommand(const std::vector<std::string>& command) {
 absl::Status Failed(const std::vector<std::string>& command, int exit_status, const std::string& output) {
   return absl::InternalError(
       absl::StrFormat("%s exited with status %d and printed:\n%s", absl::StrJoin(command, " "), exit_status, output));
+}
+
+// "[########--------] step 120 of 240, loss 2.613, 1834 tokens/s, 12s left".
+std::string ProgressLine(const StepMetrics& metrics, int64_t steps) {
+  constexpr int64_t kColumns = 16;  // the line then fits a terminal of 80
+  const int64_t done = metrics.step + 1;
+  const int64_t filled = steps > 0 ? kColumns * done / steps : 0;
+  const absl::Duration left = absl::Seconds(metrics.step_seconds) * (steps - done);
+  return absl::StrFormat("[%s%s] step %d of %d, loss %.3f, %.0f tokens/s, %s left", std::string(filled, '#'),
+                         std::string(kColumns - filled, '-'), done, steps, metrics.loss, metrics.tokens_per_second,
+                         absl::FormatDuration(absl::Ceil(left, absl::Seconds(1))));
+}
+
+// How far the training is, on stdout: a line that is redrawn on a terminal, a new line every five seconds elsewhere.
+class StepProgress {
+ public:
+  explicit StepProgress(int64_t steps);
+
+  // Ends the line that is being redrawn.
+  ~StepProgress();
+  StepProgress(const StepProgress&) = delete;
+  StepProgress& operator=(const StepProgress&) = delete;
+
+  // Shows the step that was done last, unless one was shown a moment ago.
+  void Update(const StepMetrics& metrics);
+
+ private:
+  const int64_t steps_;
+  const bool is_terminal_;
+  absl::Time shown_ = absl::InfinitePast();
+  bool line_open_ = false;
+};
+
+StepProgress::StepProgress(int64_t steps) : steps_(steps), is_terminal_(isatty(STDOUT_FILENO) == 1) {}
+
+StepProgress::~StepProgress() {
+  if (line_open_) std::printf("\n");
+}
+
+void StepProgress::Update(const StepMetrics& metrics) {
+  const absl::Time now = absl::Now();
+  if (now - shown_ < (is_terminal_ ? absl::Milliseconds(100) : absl::Seconds(5))) return;
+  shown_ = now;
+  const std::string line = ProgressLine(metrics, steps_);
+  std::printf(is_terminal_ ? "\r\033[K   %s" : "   %s\n", line.c_str());
+  std::fflush(stdout);
+  line_open_ = is_terminal_;
 }
 
 // Blocks until no process has `text` in its command line.

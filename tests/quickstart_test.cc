@@ -10,7 +10,7 @@
 #include "fsdp/base/subprocess.h"
 #include "fsdp/checkpoint/checkpoint.h"
 #include "fsdp/tests/train_gpt_run.h"
-#include "fsdp/train/metrics_reader.h"
+#include "fsdp/train/metrics.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

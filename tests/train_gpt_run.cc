@@ -12,7 +12,7 @@
 #include "absl/time/clock.h"
 #include "fsdp/base/runfile.h"
 #include "fsdp/base/status_macros.h"
-#include "fsdp/train/metrics_reader.h"
+#include "fsdp/train/metrics.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {

@@ -14,7 +14,7 @@
 
 #include "absl/status/statusor.h"
 #include "fsdp/base/subprocess.h"
-#include "fsdp/train/metrics_writer.h"
+#include "fsdp/train/metrics.h"
 
 namespace fsdp {
 

@@ -43,7 +43,7 @@
 #include "fsdp/train/batch_loader.h"
 #include "fsdp/train/sharded_model.h"
 #include "fsdp/train/token_data.h"
-#include "fsdp/train/train_flags.h"
+#include "fsdp/train/train_options.h"
 #include "fsdp/train/train_step.h"
 
 ABSL_FLAG(int, cycles, 5, "saves, each after as many steps without one as the save before had");

@@ -24,7 +24,7 @@
 #include "fsdp/tensor/host_device.h"
 #include "fsdp/tensor/ops.h"
 #include "fsdp/train/sharded_model.h"
-#include "fsdp/train/train_flags.h"
+#include "fsdp/train/train_options.h"
 
 namespace fsdp {
 namespace {
@@ -49,14 +49,15 @@ class BareTraining {
                                                               const TrainOptions& options) {
     std::unique_ptr<BareTraining> bare(new BareTraining(device));
     FSDP_ASSIGN_OR_RETURN(bare->model_, MakeCausalLm(config));
-    FSDP_RETURN_IF_ERROR(bare->model_->Materialize(device, options.seed));
+    FSDP_RETURN_IF_ERROR(bare->model_->Materialize(device, options.fsdp.init_seed));
     FSDP_ASSIGN_OR_RETURN(bare->ops_, LayerOpsFor(device));
     FSDP_ASSIGN_OR_RETURN(bare->stream_, device.CreateStream("compute"));
     FSDP_ASSIGN_OR_RETURN(bare->parameters_, WholeParameters(*bare->model_, device));
     std::vector<ShardedParameter*> pointers;
     for (const auto& parameter : bare->parameters_) pointers.push_back(parameter.get());
     bare->optimizer_ = std::make_unique<AdamW>(AdamW::DecayMatricesOnly(pointers, options.adamw));
-    if (options.param_dtype != DType::kFloat32) FSDP_RETURN_IF_ERROR(bare->BindCopies(options.param_dtype));
+    const DType param_dtype = options.fsdp.mixed_precision.param_dtype.value_or(DType::kFloat32);
+    if (param_dtype != DType::kFloat32) FSDP_RETURN_IF_ERROR(bare->BindCopies(param_dtype));
     return bare;
   }
 

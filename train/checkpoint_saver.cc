@@ -87,7 +87,7 @@ absl::StatusOr<StateDict> CheckpointSaver::GatherState(int64_t steps_done, int64
   const int64_t samples_per_step = options_.batch_size * options_.grad_accum * model_.group().size();
   state.Set(DataPositionKey(), absl::StrFormat(R"({"next_sample": %d, "samples_per_step": %d})",
                                                steps_done * samples_per_step, samples_per_step));
-  state.Set(RngKey(), absl::StrFormat(R"({"seed": %d})", options_.seed));
+  state.Set(RngKey(), absl::StrFormat(R"({"seed": %d})", options_.fsdp.init_seed));
   if (const std::vector<std::string> frozen = FrozenNames(model_.parameters()); !frozen.empty()) {
     state.Set(FrozenKey(), EncodeFrozen(frozen));
   }

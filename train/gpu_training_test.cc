@@ -14,7 +14,7 @@
 #include "fsdp/collectives/cuda/local_cuda_communicator.h"
 #include "fsdp/collectives/run_ranks.h"
 #include "fsdp/cuda/cuda_device.h"
-#include "fsdp/train/metrics_reader.h"
+#include "fsdp/train/metrics.h"
 #include "fsdp/train/training_fixture.h"
 #include "gtest/gtest.h"
 
@@ -62,7 +62,7 @@ class GpuTrainingTest : public TrainingFixture {
     ASSERT_OK_AND_ASSIGN(const std::vector<StepMetrics> gpu, Train(options, ranks, /*on_gpu=*/true));
     ASSERT_EQ(gpu.size(), static_cast<size_t>(kSteps));
     ASSERT_EQ(host.size(), gpu.size());
-    const double tolerance = ToleranceOf(options.param_dtype);
+    const double tolerance = ToleranceOf(options.fsdp.mixed_precision.param_dtype.value_or(DType::kFloat32));
     for (int step = 0; step < kSteps; ++step) {
       EXPECT_NEAR(gpu[step].loss, host[step].loss, tolerance * host[step].loss) << step;
       EXPECT_NEAR(gpu[step].grad_norm, host[step].grad_norm, 20 * tolerance * host[step].grad_norm) << step;
@@ -74,9 +74,9 @@ TEST_F(GpuTrainingTest, FullShardFollowsTheHost) { ExpectFollowsTheHost(Options(
 
 TEST_F(GpuTrainingTest, OffloadAndRecomputeFollowTheHost) {
   TrainOptions options = Options();
-  options.sharding_strategy = ShardingStrategy::kShardGradOp;
-  options.cpu_offload = true;
-  options.activation_checkpointing = true;
+  options.fsdp.sharding_strategy = ShardingStrategy::kShardGradOp;
+  options.fsdp.cpu_offload.offload_params = true;
+  options.fsdp.activation_checkpointing = true;
   options.grad_accum = 2;
   ExpectFollowsTheHost(options, 2);
 }
@@ -84,23 +84,23 @@ TEST_F(GpuTrainingTest, OffloadAndRecomputeFollowTheHost) {
 TEST_F(GpuTrainingTest, FullyShardInBFloat16FollowsTheHost) {
   TrainOptions options = Options();
   options.api = TrainApi::kFsdp2;
-  options.param_dtype = DType::kBFloat16;
-  options.cpu_offload = true;
+  options.fsdp.mixed_precision = {.param_dtype = DType::kBFloat16, .reduce_dtype = DType::kFloat32};
+  options.fsdp.cpu_offload.offload_params = true;
   options.pin_memory = true;
   ExpectFollowsTheHost(options, 2);
 }
 
 TEST_F(GpuTrainingTest, CastsOfTheOptimizerFollowTheHost) {
   TrainOptions options = Options();
-  options.param_dtype = DType::kBFloat16;
-  options.optimizer_casts = true;
+  options.fsdp.mixed_precision = {.param_dtype = DType::kBFloat16, .reduce_dtype = DType::kFloat32};
+  options.fsdp.optimizer_casts = true;
   ExpectFollowsTheHost(options, 1);
 }
 
 TEST_F(GpuTrainingTest, HybridShardOfFourRanksFollowsTheHost) {
   TrainOptions options = Options();
-  options.sharding_strategy = ShardingStrategy::kHybridShard;
-  options.shard_group_size = 2;
+  options.fsdp.sharding_strategy = ShardingStrategy::kHybridShard;
+  options.fsdp.shard_group_size = 2;
   options.batch_size = 1;
   ExpectFollowsTheHost(options, 4);
 }
@@ -117,7 +117,7 @@ TEST_F(GpuTrainingTest, CheckpointsOfEveryKindContinueOnTheGpuBitForBitAndOnTheH
   std::vector<StepMetrics> whole;
   for (size_t i = 0; i < forms.size(); ++i) {
     TrainOptions options = Options();
-    options.wrap.kind = WrapChoice::Kind::kNone;  // the gradients' norm of each unit takes an emulated GPU seconds
+    options.fsdp.auto_wrap_policy = {};  // the gradients' norm of each unit takes an emulated GPU seconds
     TrainOptions resumed = options;
     options.checkpoint_dir = absl::StrCat(directory_, "/checkpoints", i);
     options.checkpoint_every = 1;

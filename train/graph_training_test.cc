@@ -16,7 +16,7 @@
 #include "fsdp/collectives/cuda/nccl_process_group.h"
 #include "fsdp/collectives/run_ranks.h"
 #include "fsdp/cuda/cuda_device.h"
-#include "fsdp/train/metrics_reader.h"
+#include "fsdp/train/metrics.h"
 #include "fsdp/train/training_fixture.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -105,31 +105,31 @@ TEST_F(GraphTrainingTest, TwoRanksHaveTheBitsOfStepsThatAreNotCaptured) { Expect
 TEST_F(GraphTrainingTest, MicroStepsInBFloat16WithTheOptimizersCasts) {
   TrainOptions options = Options();
   options.grad_accum = 2;
-  options.param_dtype = DType::kBFloat16;
-  options.optimizer_casts = true;
+  options.fsdp.mixed_precision = {.param_dtype = DType::kBFloat16, .reduce_dtype = DType::kFloat32};
+  options.fsdp.optimizer_casts = true;
   ExpectGraphIsEager(options, 2);
 }
 
 // Their parameters are cast for each step, and their gradients all-reduced.
 TEST_F(GraphTrainingTest, UnitsThatAreNotShardedInBFloat16) {
   TrainOptions options = Options();
-  options.sharding_strategy = ShardingStrategy::kNoShard;
-  options.param_dtype = DType::kBFloat16;
+  options.fsdp.sharding_strategy = ShardingStrategy::kNoShard;
+  options.fsdp.mixed_precision = {.param_dtype = DType::kBFloat16, .reduce_dtype = DType::kFloat32};
   for (const int ranks : {1, 2}) ExpectGraphIsEager(options, ranks);
 }
 
 TEST_F(GraphTrainingTest, FullyShardWithRecompute) {
   TrainOptions options = Options();
   options.api = TrainApi::kFsdp2;
-  options.param_dtype = DType::kBFloat16;
-  options.activation_checkpointing = true;
+  options.fsdp.mixed_precision = {.param_dtype = DType::kBFloat16, .reduce_dtype = DType::kFloat32};
+  options.fsdp.activation_checkpointing = true;
   ExpectGraphIsEager(options, 2);
 }
 
 TEST_F(GraphTrainingTest, HybridShardOfFourRanks) {
   TrainOptions options = Options();
-  options.sharding_strategy = ShardingStrategy::kHybridShard;
-  options.shard_group_size = 2;
+  options.fsdp.sharding_strategy = ShardingStrategy::kHybridShard;
+  options.fsdp.shard_group_size = 2;
   ExpectGraphIsEager(options, 4);
 }
 
@@ -187,7 +187,7 @@ TEST_F(GraphTrainingTest, RanksThatAreThreadsAreRefused) {
 TEST_F(GraphTrainingTest, OffloadedParametersAreRefused) {
   TrainOptions options = Options();
   options.cuda_graph = true;
-  options.cpu_offload = true;
+  options.fsdp.cpu_offload.offload_params = true;
   EXPECT_THAT(Train(options, 1).status(),
               StatusIs(absl::StatusCode::kFailedPrecondition,
                        HasSubstr("--cuda_graph: unit root: its parameters are on the host, whose optimizer step cannot "

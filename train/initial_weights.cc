@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -14,7 +15,7 @@
 namespace fsdp {
 namespace {
 
-// `state` under the names without prefix; the tensors share their memory with `state`.
+// `state` under the names without `prefix`; the tensors share their memory with `state`.
 StateDict WithoutPrefix(const StateDict& state, std::string_view prefix) {
   StateDict renamed;
   renamed.type = state.type;
@@ -30,7 +31,7 @@ bool AnyHasPrefix(const StateDict& state, std::string_view prefix) {
                      [prefix](const auto& entry) { return absl::StartsWith(entry.first.fqn, std::string(prefix)); });
 }
 
-// The same of a layout; what has no prefix is no part of the base model.
+// `layout` under the names without `prefix`. A parameter without it (the head) is no part of the base model.
 FlatLayout WithoutPrefix(const FlatLayout& layout, std::string_view prefix) {
   FlatLayout base = {{}, layout.units};
   for (const auto& [fqn, shape] : layout.parameters) {
@@ -41,8 +42,8 @@ FlatLayout WithoutPrefix(const FlatLayout& layout, std::string_view prefix) {
   return base;
 }
 
-// The model at `path`, whose flat parameters are as `layout` says in one of its spellings; leaves the one that is
-// right.
+// The names, shapes and dtypes of the model at `path`. If `layout` does not fit, it is tried in the spelling without
+// `prefix`, and replaced by that one if it fits; if neither fits, the error is that of the first.
 absl::StatusOr<StateDict> Describe(const std::string& path, std::string_view prefix,
                                    std::optional<FlatLayout>& layout) {
   absl::StatusOr<StateDict> contents = DescribeCheckpoint(path, {.model_only = true, .flat_layout = layout});
@@ -56,6 +57,17 @@ absl::StatusOr<StateDict> Describe(const std::string& path, std::string_view pre
 
 }  // namespace
 
+absl::StatusOr<FlatLayout> ModelLayout(const std::string& file, Module& model) {
+  FSDP_ASSIGN_OR_RETURN(std::optional<FlatLayout> given, ReadFlatLayout(file));
+  if (given.has_value()) return *std::move(given);
+  FlatLayout layout;
+  std::set<const Parameter*> seen;
+  for (const auto& [name, parameter] : model.NamedParameters()) {
+    if (seen.insert(parameter.get()).second) layout.parameters.push_back({name, parameter->shape});
+  }
+  return layout;
+}
+
 absl::Status LoadInitialWeights(const std::string& path, std::string_view base_prefix, StateDict& wanted,
                                 const LoadOptions& options) {
   LoadOptions spelled = options;
@@ -64,7 +76,8 @@ absl::Status LoadInitialWeights(const std::string& path, std::string_view base_p
   StateDict renamed = WithoutPrefix(wanted, base_prefix);
   const bool has_names = std::any_of(renamed.entries().begin(), renamed.entries().end(),
                                      [&](const auto& entry) { return contents.contains(entry.first); });
-  return LoadCheckpoint(path, has_names ? renamed : wanted, spelled);  // an error names what a stranger's file lacks
+  // If the file has none of the names in either spelling, loading `wanted` fails and lists the names that it lacks.
+  return LoadCheckpoint(path, has_names ? renamed : wanted, spelled);
 }
 
 }  // namespace fsdp

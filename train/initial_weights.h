@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// LoadInitialWeights: what --init_from names, read into a model's live state.
+// What a run starts from: LoadInitialWeights reads the file or directory that --init_from names into a model's live
+// state, and ModelLayout describes the flat parameters of FSDP1 in a checkpoint: LOCAL state dicts do not say which
+// parameters they hold, but the model that is to be filled knows its parameters and their order.
 #ifndef FSDP_TRAIN_INITIAL_WEIGHTS_H_
 #define FSDP_TRAIN_INITIAL_WEIGHTS_H_
 
@@ -9,13 +11,19 @@
 
 #include "absl/status/status.h"
 #include "fsdp/checkpoint/checkpoint.h"
+#include "fsdp/checkpoint/format/flat_layout.h"
+#include "fsdp/nn/module.h"
 #include "fsdp/tensor/state_dict.h"
 
 namespace fsdp {
 
-// Fills `wanted`, a model's shards, from whatever LoadCheckpoint reads. Models are published under two spellings, with
-// `base_prefix` ("transformer.", "model.") before the names of all but the head and without; both are read, and
-// options.flat_layout, which has the prefix, is tried in both. Errors as LoadCheckpoint's.
+// The layout in `file` (--flat_layout; errors of ReadFlatLayout). If `file` is empty: the parameters of `model` in the
+// order of named_parameters(), shared ones once.
+absl::StatusOr<FlatLayout> ModelLayout(const std::string& file, Module& model);
+
+// Fills `wanted`, a model's shards, from any format that LoadCheckpoint reads. Models are published under two
+// spellings: with `base_prefix` ("transformer.", "model.") before all names except the head's, and without it. Both are
+// read, and options.flat_layout, which has the prefix, is tried in both. Errors are those of LoadCheckpoint.
 absl::Status LoadInitialWeights(const std::string& path, std::string_view base_prefix, StateDict& wanted,
                                 const LoadOptions& options = {});
 

@@ -9,7 +9,7 @@
 #include "absl/status/statusor.h"
 #include "fsdp/collectives/job/rendezvous.h"
 #include "fsdp/tensor/device.h"
-#include "fsdp/train/device_choice.h"
+#include "fsdp/train/train_options.h"
 
 namespace fsdp {
 

@@ -5,48 +5,68 @@
 #include <fstream>
 #include <sstream>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_format.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/collectives/device_mesh.h"
+#include "fsdp/fsdp/fully_shard.h"
+#include "fsdp/fsdp/wrap/auto_wrap.h"
 #include "fsdp/train/frozen_parameters.h"
-#include "fsdp/train/fully_sharded_model.h"
 
 namespace fsdp {
 namespace {
 
-WrapPolicy WrapPolicyOf(const WrapChoice& wrap) {
-  switch (wrap.kind) {
-    case WrapChoice::Kind::kBlock:
-      return LambdaWrapPolicy(IsTransformerBlock);
-    case WrapChoice::Kind::kSize:
-      return SizeBasedWrapPolicy(wrap.min_num_params);
-    case WrapChoice::Kind::kNone:
-      break;
+// One dimension, or (replicate, shard) for the hybrid strategies.
+absl::StatusOr<std::shared_ptr<const DeviceMesh>> MeshOf(const FsdpOptions& options,
+                                                         std::shared_ptr<ProcessGroup> group) {
+  const int ranks = group->size();
+  if (!IsHybrid(options.sharding_strategy)) return DeviceMesh::Create(std::move(group), {ranks}, {"shard"});
+  const int shards = options.shard_group_size;
+  if (ranks % shards != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("--shard_group_size=%d: expected a divisor of the %d ranks", shards, ranks));
   }
-  return WrapPolicy();
+  return DeviceMesh::Create(std::move(group), {ranks / shards, shards}, {"replicate", "shard"});
 }
 
-FsdpOptions FsdpOptionsOf(const TrainOptions& options) {
-  FsdpOptions fsdp;
-  fsdp.sharding_strategy = options.sharding_strategy;
-  fsdp.shard_group_size = options.shard_group_size;
-  fsdp.auto_wrap_policy = WrapPolicyOf(options.wrap);
-  fsdp.use_orig_params = options.use_orig_params;
-  fsdp.cpu_offload.offload_params = options.cpu_offload;
-  fsdp.activation_checkpointing = options.activation_checkpointing;
-  fsdp.init_seed = options.seed;
-  fsdp.backward_prefetch = options.backward_prefetch;
-  fsdp.forward_prefetch = options.forward_prefetch;
-  fsdp.limit_all_gathers = options.limit_all_gathers;
-  fsdp.optimizer_casts = options.optimizer_casts;
-  MixedPrecision& precision = fsdp.mixed_precision;
-  if (options.param_dtype != DType::kFloat32 || options.reduce_dtype != DType::kFloat32) {
-    precision.param_dtype = options.param_dtype;
-    precision.reduce_dtype = options.reduce_dtype;
+// The options of one unit under FSDP2. A strategy that reshards after forward leaves reshard_after_forward unset, which
+// keeps the root unsharded, as PyTorch's default does.
+FullyShardOptions FullyShardOptionsOf(const TrainOptions& options) {
+  const FsdpOptions& fsdp = options.fsdp;
+  FullyShardOptions fully_shard;
+  if (!ReshardsAfterForward(fsdp.sharding_strategy)) fully_shard.reshard_after_forward = false;
+  fully_shard.mp_policy.param_dtype = fsdp.mixed_precision.param_dtype;
+  fully_shard.mp_policy.reduce_dtype = fsdp.mixed_precision.reduce_dtype;
+  if (fsdp.cpu_offload.offload_params) {
+    fully_shard.offload_policy = CpuOffloadPolicy{.pin_memory = options.pin_memory};
   }
-  if (options.buffer_dtype != DType::kFloat32) precision.buffer_dtype = options.buffer_dtype;
-  precision.keep_low_precision_grads = options.keep_low_precision_grads;
-  return fsdp;
+  fully_shard.activation_checkpointing = fsdp.activation_checkpointing;
+  fully_shard.optimizer_casts = fsdp.optimizer_casts;
+  fully_shard.init_seed = fsdp.init_seed;
+  return fully_shard;
+}
+
+// FullyShard must be called bottom-up, and AutoWrap lists outer modules before inner ones, so the list is walked
+// backwards; the whole model comes last, as the root.
+absl::StatusOr<std::unique_ptr<FullyShardedDataParallel>> MakeFullyShardedModel(std::unique_ptr<Module> module,
+                                                                                const TrainOptions& options,
+                                                                                std::shared_ptr<ProcessGroup> group,
+                                                                                std::shared_ptr<Trace> trace) {
+  FSDP_ASSIGN_OR_RETURN(const std::shared_ptr<const DeviceMesh> mesh, MeshOf(options.fsdp, std::move(group)));
+  FullyShardOptions fully_shard = FullyShardOptionsOf(options);
+  FSDP_ASSIGN_OR_RETURN(const std::vector<WrappedModule> wrapped,
+                        AutoWrap(*module, {.auto_wrap_policy = options.fsdp.auto_wrap_policy}, {}));
+  for (auto unit = wrapped.rbegin(); unit != wrapped.rend(); ++unit) {
+    FSDP_RETURN_IF_ERROR(FullyShard(*unit->module, mesh, fully_shard).status());
+  }
+  // Only the root's output leaves the model. The root is not recomputed, since its
+  // forward contains that of every unit.
+  fully_shard.mp_policy.output_dtype = options.output_dtype;
+  fully_shard.activation_checkpointing = false;
+  fully_shard.trace = std::move(trace);
+  FSDP_RETURN_IF_ERROR(FullyShard(*module, mesh, fully_shard).status());
+  return FullyShardedDataParallel::FromFullyShard(std::move(module));
 }
 
 }  // namespace
@@ -77,10 +97,9 @@ absl::StatusOr<std::unique_ptr<FullyShardedDataParallel>> MakeShardedModel(const
   FSDP_ASSIGN_OR_RETURN(std::unique_ptr<Module> module, MakeCausalLm(config));
   if (!options.freeze.empty()) FSDP_RETURN_IF_ERROR(FreezeParameters(options.freeze, *module));
   if (options.api == TrainApi::kFsdp2) {
-    return MakeFullyShardedModel(std::move(module), WrapPolicyOf(options.wrap), options, std::move(group),
-                                 std::move(trace));
+    return MakeFullyShardedModel(std::move(module), options, std::move(group), std::move(trace));
   }
-  FsdpOptions fsdp_options = FsdpOptionsOf(options);
+  FsdpOptions fsdp_options = options.fsdp;
   fsdp_options.trace = std::move(trace);
   return FullyShardedDataParallel::Wrap(std::move(module), std::move(group), fsdp_options);
 }

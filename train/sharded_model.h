@@ -22,7 +22,7 @@ namespace fsdp {
 // kNotFound when it is none of them.
 absl::StatusOr<CausalLmConfig> ReadModelConfig(const TrainOptions& options, std::vector<std::string>* notes);
 
-// Random weights from options.seed, equal on any number of ranks. `trace` may be null. Collective.
+// Random weights from options.fsdp.init_seed, equal on any number of ranks. `trace` may be null. Collective.
 absl::StatusOr<std::unique_ptr<FullyShardedDataParallel>> MakeShardedModel(const CausalLmConfig& config,
                                                                            const TrainOptions& options,
                                                                            std::shared_ptr<ProcessGroup> group,

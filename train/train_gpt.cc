@@ -21,7 +21,7 @@
 #include "fsdp/collectives/launcher.h"
 #include "fsdp/train/rank_device.h"
 #include "fsdp/train/stop_signal.h"
-#include "fsdp/train/train_flags.h"
+#include "fsdp/train/train_options.h"
 #include "fsdp/train/trainer.h"
 
 namespace fsdp {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// TrainOptions: what a run of train_gpt was asked to do; the values of its flags (train_flags.h), checked, and nothing
-// else.
+// TrainOptions: what a run of train_gpt was asked to do: the values of its flags, checked, and nothing else. Options of
+// the library (FsdpOptions, AdamWOptions) are held as they are; a test fills them in without a command line.
 #ifndef FSDP_TRAIN_TRAIN_OPTIONS_H_
 #define FSDP_TRAIN_TRAIN_OPTIONS_H_
 
@@ -9,21 +9,25 @@
 #include <optional>
 #include <string>
 
+#include "absl/status/statusor.h"
 #include "fsdp/fsdp/fsdp.h"
 #include "fsdp/optim/adamw.h"
 #include "fsdp/tensor/dtype.h"
 #include "fsdp/tensor/state_dict.h"
-#include "fsdp/train/device_choice.h"
 #include "fsdp/train/learning_rate.h"
 
 namespace fsdp {
 
-// Which modules become units of their own.
-struct WrapChoice {
-  enum class Kind { kBlock, kSize, kNone };
+// Which device a rank trains on (rank_device.h).
+enum class DeviceChoice {
+  kAuto,  // a GPU if there is one
+  kCpu,
+  kCuda,
+};
 
-  Kind kind = Kind::kBlock;
-  int64_t min_num_params = 0;  // of kSize
+struct RankDeviceOptions {
+  DeviceChoice device = DeviceChoice::kAuto;
+  bool share_gpu = false;  // ranks of this host may outnumber its GPUs
 };
 
 // Where to start from.
@@ -51,8 +55,7 @@ struct TrainOptions {
   std::string config;          // a config.json, or a preset
   std::string init_from;       // weights; empty: random, from seed
   std::string flat_layout;     // a file; empty: as the model is
-  uint64_t seed = 0;
-  std::string freeze;  // a regular expression of parameters that are not trained; empty: none
+  std::string freeze;          // a regular expression of parameters that are not trained; empty: none
 
   // The data: one of the two, or neither for this repository's own sources.
   std::string data;
@@ -66,25 +69,14 @@ struct TrainOptions {
   AdamWOptions adamw;                 // lr is set each step
   float max_grad_norm = 0;            // 0: no clipping
 
-  // The sharding.
+  // The sharding. `fsdp` has the options of both interfaces by FSDP1's names; with kFsdp2 they are translated
+  // (sharded_model.h), and the fields that FSDP2 lacks are refused when the flags are read. fsdp.init_seed seeds the
+  // initial weights; fsdp.trace is set by the trainer.
   TrainApi api = TrainApi::kFsdp1;
-  ShardingStrategy sharding_strategy = ShardingStrategy::kFullShard;
-  int shard_group_size = 0;  // of the hybrid strategies
-  WrapChoice wrap;
-  bool use_orig_params = false;
-  DType param_dtype = DType::kFloat32;
-  DType reduce_dtype = DType::kFloat32;
-  DType buffer_dtype = DType::kFloat32;
-  std::optional<DType> output_dtype;  // of FSDP2's root; default: as it computed
-  bool keep_low_precision_grads = false;
-  bool cpu_offload = false;
-  bool pin_memory = false;  // of cpu_offload; FSDP1 always does
-  bool activation_checkpointing = false;
-  BackwardPrefetch backward_prefetch = BackwardPrefetch::kBackwardPre;
-  bool forward_prefetch = false;
-  bool limit_all_gathers = true;
-  bool optimizer_casts = false;
-  bool cuda_graph = false;  // replay steps as graphs
+  FsdpOptions fsdp;
+  std::optional<DType> output_dtype;  // of FSDP2's root; default: the dtype that it computed in
+  bool pin_memory = false;            // of fsdp.cpu_offload under FSDP2; FSDP1 always pins
+  bool cuda_graph = false;            // replay steps as graphs
 
   // Checkpoints.
   std::string checkpoint_dir;    // empty: none are saved
@@ -107,6 +99,10 @@ struct TrainOptions {
   std::string trace;                          // a Chrome trace; empty: none
   bool print_schedule = false;
 };
+
+// The flags of train_gpt as they are now, once the command line was parsed. Every flag that exists does something.
+// kInvalidArgument names the flag, its value and what was expected; the program then exits with status 2.
+absl::StatusOr<TrainOptions> TrainOptionsFromFlags();
 
 }  // namespace fsdp
 

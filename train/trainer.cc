@@ -20,7 +20,6 @@
 #include "fsdp/train/frozen_parameters.h"
 #include "fsdp/train/initial_weights.h"
 #include "fsdp/train/model_export.h"
-#include "fsdp/train/model_layout.h"
 #include "fsdp/train/sharded_model.h"
 #include "fsdp/train/token_data.h"
 
@@ -66,7 +65,7 @@ absl::StatusOr<CausalLmConfig> CheckedConfig(const TrainOptions& options, std::v
 // Now, so that it is no news of the first save. Each rank writes at most one file of its own.
 absl::Status CheckParity(const TrainOptions& options, int world_size) {
   if (options.parity == 0 || options.parity + world_size <= ParityCode::kMaxRuns) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrFormat("--parity=%d: expected at most %d beside the files of %d ranks",
+  return absl::InvalidArgumentError(absl::StrFormat("--parity=%d: expected at most %d with the files of %d ranks",
                                                     options.parity, ParityCode::kMaxRuns - world_size, world_size));
 }
 

@@ -17,7 +17,7 @@
 #include "fsdp/tensor/trace.h"
 #include "fsdp/train/batch_loader.h"
 #include "fsdp/train/checkpoint_saver.h"
-#include "fsdp/train/metrics_writer.h"
+#include "fsdp/train/metrics.h"
 #include "fsdp/train/run_start.h"
 #include "fsdp/train/trace_file.h"
 #include "fsdp/train/train_options.h"

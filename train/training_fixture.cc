@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/models/causal_lm.h"
 #include "fsdp/train/trainer.h"
 
 namespace fsdp {
@@ -33,7 +34,7 @@ TrainOptions TrainingFixture::Options(int64_t steps) const {
   options.tokens = directory_ + "/tokens.u16";
   options.batch_size = 2;
   options.seq_len = 13;
-  options.wrap.kind = WrapChoice::Kind::kBlock;
+  options.fsdp.auto_wrap_policy = LambdaWrapPolicy(IsTransformerBlock);
   options.learning_rate = {.lr = 1e-2, .min_lr = 1e-2, .warmup_steps = 0, .steps = steps};
   options.adamw = {.lr = 1e-2, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1};
   options.max_grad_norm = 1;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "fsdp/train/train_flags.h"
+#include "fsdp/train/train_options.h"
 
 #include <algorithm>
 #include <cmath>
@@ -15,6 +15,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/models/causal_lm.h"
 
 ABSL_FLAG(std::optional<int>, nproc, std::nullopt,
           "ranks to start on this host (default: its GPUs, else 2); where RANK and WORLD_SIZE are in the environment, "
@@ -116,14 +117,9 @@ absl::Status BadValue(std::string_view flag, std::string_view value, std::string
   return absl::InvalidArgumentError(absl::StrFormat("--%s=%s: expected %s", flag, value, expected));
 }
 
-// OK when `value` is one of `known`; kUnimplemented when it is one of `later`, which other versions may know.
-absl::Status CheckChoice(std::string_view flag, std::string_view value, const std::vector<std::string>& known,
-                         const std::vector<std::string>& later) {
+absl::Status CheckChoice(std::string_view flag, std::string_view value, const std::vector<std::string>& known) {
   if (std::find(known.begin(), known.end(), value) != known.end()) return absl::OkStatus();
-  const std::string expected = absl::StrJoin(known, " or ");
-  if (std::find(later.begin(), later.end(), value) == later.end()) return BadValue(flag, value, expected);
-  return absl::UnimplementedError(
-      absl::StrFormat("--%s=%s: is not in this version; expected %s", flag, value, expected));
+  return BadValue(flag, value, absl::StrJoin(known, " or "));
 }
 
 absl::Status CheckAtLeast(std::string_view flag, int64_t value, int64_t least) {
@@ -139,23 +135,19 @@ absl::Status CheckNumber(std::string_view flag, double value, double limit = INF
 }
 
 absl::Status CheckChoices() {
-  FSDP_RETURN_IF_ERROR(CheckChoice("device", absl::GetFlag(FLAGS_device), {"auto", "cpu", "cuda"}, {}));
-  FSDP_RETURN_IF_ERROR(CheckChoice("model", absl::GetFlag(FLAGS_model), {"gpt2", "llama"}, {}));
+  FSDP_RETURN_IF_ERROR(CheckChoice("device", absl::GetFlag(FLAGS_device), {"auto", "cpu", "cuda"}));
+  FSDP_RETURN_IF_ERROR(CheckChoice("model", absl::GetFlag(FLAGS_model), {"gpt2", "llama"}));
   FSDP_RETURN_IF_ERROR(CheckChoice("sharding_strategy", absl::GetFlag(FLAGS_sharding_strategy),
-                                   {"full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2"},
-                                   {}));
-  FSDP_RETURN_IF_ERROR(CheckChoice("api", absl::GetFlag(FLAGS_api), {"fsdp1", "fsdp2"}, {}));
-  FSDP_RETURN_IF_ERROR(
-      CheckChoice("param_dtype", absl::GetFlag(FLAGS_param_dtype), {"float32", "bfloat16"}, {"float16"}));
-  FSDP_RETURN_IF_ERROR(
-      CheckChoice("reduce_dtype", absl::GetFlag(FLAGS_reduce_dtype), {"float32", "bfloat16"}, {"float16"}));
-  FSDP_RETURN_IF_ERROR(
-      CheckChoice("buffer_dtype", absl::GetFlag(FLAGS_buffer_dtype), {"float32", "bfloat16"}, {"float16"}));
+                                   {"full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2"}));
+  FSDP_RETURN_IF_ERROR(CheckChoice("api", absl::GetFlag(FLAGS_api), {"fsdp1", "fsdp2"}));
+  FSDP_RETURN_IF_ERROR(CheckChoice("param_dtype", absl::GetFlag(FLAGS_param_dtype), {"float32", "bfloat16"}));
+  FSDP_RETURN_IF_ERROR(CheckChoice("reduce_dtype", absl::GetFlag(FLAGS_reduce_dtype), {"float32", "bfloat16"}));
+  FSDP_RETURN_IF_ERROR(CheckChoice("buffer_dtype", absl::GetFlag(FLAGS_buffer_dtype), {"float32", "bfloat16"}));
   const std::string output_dtype = absl::GetFlag(FLAGS_output_dtype).value_or("float32");
-  FSDP_RETURN_IF_ERROR(CheckChoice("output_dtype", output_dtype, {"float32", "bfloat16"}, {"float16"}));
+  FSDP_RETURN_IF_ERROR(CheckChoice("output_dtype", output_dtype, {"float32", "bfloat16"}));
   FSDP_RETURN_IF_ERROR(
-      CheckChoice("state_dict_type", absl::GetFlag(FLAGS_state_dict_type), {"full", "sharded", "local"}, {}));
-  return CheckChoice("export_format", absl::GetFlag(FLAGS_export_format), {"safetensors", "torch", "dcp"}, {});
+      CheckChoice("state_dict_type", absl::GetFlag(FLAGS_state_dict_type), {"full", "sharded", "local"}));
+  return CheckChoice("export_format", absl::GetFlag(FLAGS_export_format), {"safetensors", "torch", "dcp"});
 }
 
 absl::Status CheckNumbers() {
@@ -179,71 +171,72 @@ absl::Status CheckNumbers() {
   return CheckNumber("max_grad_norm", absl::GetFlag(FLAGS_max_grad_norm));
 }
 
-// What one of the two interfaces does not have.
+// Each flag that belongs to the other interface than --api chooses is an error, never ignored.
 absl::Status CheckApi() {
   if (absl::GetFlag(FLAGS_api) != "fsdp2") {
     if (!absl::GetFlag(FLAGS_output_dtype).has_value()) return absl::OkStatus();
-    return absl::InvalidArgumentError("--output_dtype: expected --api=fsdp2 beside it");
+    return absl::InvalidArgumentError("--output_dtype: expected together with --api=fsdp2");
   }
   if (absl::GetFlag(FLAGS_sharding_strategy) == "no_shard") {
-    return absl::InvalidArgumentError("--sharding_strategy=no_shard: expected --api=fsdp1 beside it");
+    return absl::InvalidArgumentError("--sharding_strategy=no_shard: expected together with --api=fsdp1");
   }
   if (absl::GetFlag(FLAGS_use_orig_params)) {
-    return absl::InvalidArgumentError("--use_orig_params: expected --api=fsdp1 beside it");
+    return absl::InvalidArgumentError("--use_orig_params: expected together with --api=fsdp1");
   }
   if (absl::GetFlag(FLAGS_state_dict_type) == "local") {
-    return absl::InvalidArgumentError("--state_dict_type=local: expected --api=fsdp1 beside it");
+    return absl::InvalidArgumentError("--state_dict_type=local: expected together with --api=fsdp1");
   }
   if (absl::GetFlag(FLAGS_buffer_dtype) != "float32" || absl::GetFlag(FLAGS_keep_low_precision_grads)) {
     return absl::InvalidArgumentError(
-        "--buffer_dtype and --keep_low_precision_grads: expected --api=fsdp1 beside them");
+        "--buffer_dtype and --keep_low_precision_grads: expected together with --api=fsdp1");
   }
   if (absl::GetFlag(FLAGS_backward_prefetch) != "pre" || absl::GetFlag(FLAGS_forward_prefetch)) {
-    return absl::InvalidArgumentError("--backward_prefetch and --forward_prefetch: expected --api=fsdp1 beside them");
+    return absl::InvalidArgumentError("--backward_prefetch and --forward_prefetch: expected together with --api=fsdp1");
   }
   return absl::OkStatus();
 }
 
-// What a graph of GPU work cannot have.
+// A graph of GPU work has no steps on the host in it.
 absl::Status CheckCudaGraph() {
   if (absl::GetFlag(FLAGS_device) == "cpu") {
     return absl::InvalidArgumentError("--cuda_graph: expected a GPU, not --device=cpu");
   }
   if (absl::GetFlag(FLAGS_cpu_offload)) {
     return absl::InvalidArgumentError(
-        "--cuda_graph: expected no --cpu_offload beside it: the host's optimizer step "
+        "--cuda_graph: expected no --cpu_offload: the host's optimizer step "
         "cannot be captured");
   }
   if (!absl::GetFlag(FLAGS_trace).empty()) {
     return absl::InvalidArgumentError(
-        "--cuda_graph: expected no --trace beside it: spans of captured work are not "
-        "known to the host");
+        "--cuda_graph: expected no --trace: the host does not see when "
+        "captured work runs");
   }
   return absl::OkStatus();
 }
 
-// Flags that mean nothing alone.
+// Flags that have a meaning only together with another one.
 absl::Status CheckCombinations() {
   FSDP_RETURN_IF_ERROR(CheckApi());
   if (absl::GetFlag(FLAGS_pin_memory) && !absl::GetFlag(FLAGS_cpu_offload)) {
-    return absl::InvalidArgumentError("--pin_memory: expected --cpu_offload beside it");
+    return absl::InvalidArgumentError("--pin_memory: expected together with --cpu_offload");
   }
   if (absl::GetFlag(FLAGS_optimizer_casts) &&
       (absl::GetFlag(FLAGS_param_dtype) != "bfloat16" || absl::GetFlag(FLAGS_cpu_offload))) {
     return absl::InvalidArgumentError(
-        "--optimizer_casts: expected --param_dtype=bfloat16 and no --cpu_offload beside it");
+        "--optimizer_casts: expected together with --param_dtype=bfloat16 and without --cpu_offload");
   }
   if (absl::GetFlag(FLAGS_cuda_graph)) FSDP_RETURN_IF_ERROR(CheckCudaGraph());
   if (!absl::GetFlag(FLAGS_data).empty() && !absl::GetFlag(FLAGS_tokens).empty()) {
     return absl::InvalidArgumentError("--data and --tokens: expected only one of the two");
   }
   if (absl::GetFlag(FLAGS_rank0_only) && absl::GetFlag(FLAGS_state_dict_type) != "full") {
-    return absl::InvalidArgumentError("--rank0_only: expected --state_dict_type=full beside it");
+    return absl::InvalidArgumentError("--rank0_only: expected together with --state_dict_type=full");
   }
   const bool hybrid = absl::StartsWith(absl::GetFlag(FLAGS_sharding_strategy), "hybrid_shard");
   if (hybrid != (absl::GetFlag(FLAGS_shard_group_size) > 0)) {
     return absl::InvalidArgumentError(
-        "--shard_group_size: expected beside --sharding_strategy=hybrid_shard or hybrid_shard_zero2, and only there");
+        "--shard_group_size: expected together with --sharding_strategy=hybrid_shard or hybrid_shard_zero2, and only "
+        "there");
   }
   if (absl::GetFlag(FLAGS_parity) > 0 && absl::GetFlag(FLAGS_state_dict_type) == "full") {
     return absl::InvalidArgumentError(
@@ -254,22 +247,22 @@ absl::Status CheckCombinations() {
         "--incremental: expected --state_dict_type=sharded or local; a full checkpoint is one file, written whole");
   }
   if (absl::GetFlag(FLAGS_keep_every) > 0 && absl::GetFlag(FLAGS_keep_last) == 0) {
-    return absl::InvalidArgumentError("--keep_every: expected --keep_last beside it; without it all are kept");
+    return absl::InvalidArgumentError(
+        "--keep_every: expected together with --keep_last; without that flag all checkpoints are kept");
   }
   if (!absl::GetFlag(FLAGS_checkpoint_dir).empty()) return absl::OkStatus();
   if (absl::GetFlag(FLAGS_checkpoint_every) > 0 || absl::GetFlag(FLAGS_keep_last) > 0) {
-    return absl::InvalidArgumentError("--checkpoint_every and --keep_last: expected --checkpoint_dir beside them");
+    return absl::InvalidArgumentError("--checkpoint_every and --keep_last: expected together with --checkpoint_dir");
   }
   return absl::OkStatus();
 }
 
-absl::StatusOr<WrapChoice> ParseWrap(const std::string& value) {
-  if (value == "block") return WrapChoice{WrapChoice::Kind::kBlock, 0};
-  if (value == "none") return WrapChoice{WrapChoice::Kind::kNone, 0};
-  WrapChoice by_size = {WrapChoice::Kind::kSize, 0};
-  if (absl::StartsWith(value, "size:") && absl::SimpleAtoi(value.substr(5), &by_size.min_num_params) &&
-      by_size.min_num_params > 0) {
-    return by_size;
+absl::StatusOr<WrapPolicy> ParseWrap(const std::string& value) {
+  if (value == "block") return LambdaWrapPolicy(IsTransformerBlock);
+  if (value == "none") return WrapPolicy();
+  int64_t min_num_params = 0;
+  if (absl::StartsWith(value, "size:") && absl::SimpleAtoi(value.substr(5), &min_num_params) && min_num_params > 0) {
+    return SizeBasedWrapPolicy(min_num_params);
   }
   return BadValue("wrap", value, "block, size:N with N > 0, or none");
 }
@@ -281,7 +274,7 @@ absl::StatusOr<ResumeChoice> ParseResume(const std::string& value) {
   return BadValue("resume", value, "auto, none or a checkpoint's path");
 }
 
-// One that CheckChoices let through.
+// `name` is one of the choices that CheckChoices allows.
 DeviceChoice ParseDevice(std::string_view name) {
   if (name == "cuda") return DeviceChoice::kCuda;
   return name == "cpu" ? DeviceChoice::kCpu : DeviceChoice::kAuto;
@@ -304,28 +297,47 @@ void ReadSteps(TrainOptions& options) {
   options.max_grad_norm = static_cast<float>(absl::GetFlag(FLAGS_max_grad_norm));
 }
 
+absl::StatusOr<MixedPrecision> ReadPrecision() {
+  MixedPrecision precision;
+  FSDP_ASSIGN_OR_RETURN(const DType param_dtype, ParseDType(absl::GetFlag(FLAGS_param_dtype)));
+  FSDP_ASSIGN_OR_RETURN(const DType reduce_dtype, ParseDType(absl::GetFlag(FLAGS_reduce_dtype)));
+  FSDP_ASSIGN_OR_RETURN(const DType buffer_dtype, ParseDType(absl::GetFlag(FLAGS_buffer_dtype)));
+  // Both or neither: an unset reduce_dtype would follow param_dtype, and the flag's default is float32.
+  if (param_dtype != DType::kFloat32 || reduce_dtype != DType::kFloat32) {
+    precision.param_dtype = param_dtype;
+    precision.reduce_dtype = reduce_dtype;
+  }
+  if (buffer_dtype != DType::kFloat32) precision.buffer_dtype = buffer_dtype;
+  precision.keep_low_precision_grads = absl::GetFlag(FLAGS_keep_low_precision_grads);
+  return precision;
+}
+
+absl::StatusOr<FsdpOptions> ReadFsdpOptions() {
+  FsdpOptions fsdp;
+  FSDP_ASSIGN_OR_RETURN(fsdp.sharding_strategy, ParseShardingStrategy(absl::GetFlag(FLAGS_sharding_strategy)));
+  fsdp.shard_group_size = absl::GetFlag(FLAGS_shard_group_size);
+  FSDP_ASSIGN_OR_RETURN(fsdp.auto_wrap_policy, ParseWrap(absl::GetFlag(FLAGS_wrap)));
+  FSDP_ASSIGN_OR_RETURN(fsdp.mixed_precision, ReadPrecision());
+  fsdp.use_orig_params = absl::GetFlag(FLAGS_use_orig_params);
+  fsdp.cpu_offload.offload_params = absl::GetFlag(FLAGS_cpu_offload);
+  fsdp.activation_checkpointing = absl::GetFlag(FLAGS_activation_checkpointing);
+  fsdp.init_seed = absl::GetFlag(FLAGS_seed);
+  FSDP_RETURN_IF_ERROR(
+      CheckChoice("backward_prefetch", absl::GetFlag(FLAGS_backward_prefetch), {"pre", "post", "none"}));
+  FSDP_ASSIGN_OR_RETURN(fsdp.backward_prefetch, ParseBackwardPrefetch(absl::GetFlag(FLAGS_backward_prefetch)));
+  fsdp.forward_prefetch = absl::GetFlag(FLAGS_forward_prefetch);
+  fsdp.limit_all_gathers = absl::GetFlag(FLAGS_limit_all_gathers);
+  fsdp.optimizer_casts = absl::GetFlag(FLAGS_optimizer_casts);
+  return fsdp;
+}
+
 absl::Status ReadSharding(TrainOptions& options) {
-  FSDP_ASSIGN_OR_RETURN(options.sharding_strategy, ParseShardingStrategy(absl::GetFlag(FLAGS_sharding_strategy)));
-  FSDP_ASSIGN_OR_RETURN(options.wrap, ParseWrap(absl::GetFlag(FLAGS_wrap)));
-  options.shard_group_size = absl::GetFlag(FLAGS_shard_group_size);
-  FSDP_ASSIGN_OR_RETURN(options.param_dtype, ParseDType(absl::GetFlag(FLAGS_param_dtype)));
-  FSDP_ASSIGN_OR_RETURN(options.reduce_dtype, ParseDType(absl::GetFlag(FLAGS_reduce_dtype)));
-  FSDP_ASSIGN_OR_RETURN(options.buffer_dtype, ParseDType(absl::GetFlag(FLAGS_buffer_dtype)));
+  options.api = absl::GetFlag(FLAGS_api) == "fsdp2" ? TrainApi::kFsdp2 : TrainApi::kFsdp1;
+  FSDP_ASSIGN_OR_RETURN(options.fsdp, ReadFsdpOptions());
   if (const std::optional<std::string> output_dtype = absl::GetFlag(FLAGS_output_dtype); output_dtype.has_value()) {
     FSDP_ASSIGN_OR_RETURN(options.output_dtype, ParseDType(*output_dtype));
   }
-  options.keep_low_precision_grads = absl::GetFlag(FLAGS_keep_low_precision_grads);
-  options.cpu_offload = absl::GetFlag(FLAGS_cpu_offload);
   options.pin_memory = absl::GetFlag(FLAGS_pin_memory);
-  options.activation_checkpointing = absl::GetFlag(FLAGS_activation_checkpointing);
-  FSDP_RETURN_IF_ERROR(
-      CheckChoice("backward_prefetch", absl::GetFlag(FLAGS_backward_prefetch), {"pre", "post", "none"}, {}));
-  FSDP_ASSIGN_OR_RETURN(options.backward_prefetch, ParseBackwardPrefetch(absl::GetFlag(FLAGS_backward_prefetch)));
-  options.api = absl::GetFlag(FLAGS_api) == "fsdp2" ? TrainApi::kFsdp2 : TrainApi::kFsdp1;
-  options.use_orig_params = absl::GetFlag(FLAGS_use_orig_params);
-  options.forward_prefetch = absl::GetFlag(FLAGS_forward_prefetch);
-  options.limit_all_gathers = absl::GetFlag(FLAGS_limit_all_gathers);
-  options.optimizer_casts = absl::GetFlag(FLAGS_optimizer_casts);
   options.cuda_graph = absl::GetFlag(FLAGS_cuda_graph);
   return absl::OkStatus();
 }
@@ -359,7 +371,6 @@ absl::StatusOr<TrainOptions> TrainOptionsFromFlags() {
   options.config = absl::GetFlag(FLAGS_config).value_or(options.model + "-tiny");
   options.init_from = absl::GetFlag(FLAGS_init_from);
   options.flat_layout = absl::GetFlag(FLAGS_flat_layout);
-  options.seed = absl::GetFlag(FLAGS_seed);
   options.freeze = absl::GetFlag(FLAGS_freeze);
   options.data = absl::GetFlag(FLAGS_data);
   options.tokens = absl::GetFlag(FLAGS_tokens);

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// MetricsWriter: one JSON line a step, in the file as soon as the step is done, so that a killed run has told all it
-// knew. Doubles are written with as many digits as it takes to read the same double back. Used by one thread of one
-// rank.
-#ifndef FSDP_TRAIN_METRICS_WRITER_H_
-#define FSDP_TRAIN_METRICS_WRITER_H_
+// The metrics of a run: one line of JSON for each step. MetricsWriter puts a line into the file as soon as its step is
+// done, so a killed run has reported all its steps; ReadMetrics reads the lines back. Doubles are written with as many
+// digits as it takes to read the same double back.
+#ifndef FSDP_TRAIN_METRICS_H_
+#define FSDP_TRAIN_METRICS_H_
 
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 
@@ -28,13 +29,15 @@ struct StepMetrics {
 // "{"step":3,...}" without a newline.
 std::string MetricsLine(const StepMetrics& metrics);
 
+// Used by one thread of one rank.
 class MetricsWriter {
  public:
   enum class Mode {
     kTruncate,  // a new run
-    kAppend,    // a resumed one; what a crash left of an unfinished last line is cut off
+    kAppend,    // a resumed run; an unfinished last line, which a crash left, is cut off
   };
 
+  // kInvalidArgument, with the path and the system's reason, when the file cannot be opened or cut.
   static absl::StatusOr<std::unique_ptr<MetricsWriter>> Open(const std::string& path, Mode mode);
   ~MetricsWriter();
   MetricsWriter(const MetricsWriter&) = delete;
@@ -50,6 +53,11 @@ class MetricsWriter {
   const std::string path_;
 };
 
+// The steps in a metrics file, in the order of its lines; a last line without a newline does not count yet, so a file
+// may be read while a run writes it. A null is NaN. kNotFound when there is no file, kInvalidArgument naming the line
+// that does not hold a step's metrics.
+absl::StatusOr<std::vector<StepMetrics>> ReadMetrics(const std::string& path);
+
 }  // namespace fsdp
 
-#endif  // FSDP_TRAIN_METRICS_WRITER_H_
+#endif  // FSDP_TRAIN_METRICS_H_

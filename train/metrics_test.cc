@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "fsdp/train/metrics_writer.h"
+#include "fsdp/train/metrics.h"
 
 #include <cmath>
 #include <fstream>
@@ -7,7 +7,6 @@
 #include <string>
 
 #include "fsdp/base/status_matchers.h"
-#include "fsdp/train/metrics_reader.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
