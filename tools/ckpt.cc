@@ -17,13 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "fsdp/base/command_line.h"
-#include "fsdp/tools/commands/ckpt_convert.h"
-#include "fsdp/tools/commands/ckpt_diff.h"
-#include "fsdp/tools/commands/ckpt_inspect.h"
-#include "fsdp/tools/commands/ckpt_prune.h"
-#include "fsdp/tools/commands/ckpt_repair.h"
-#include "fsdp/tools/commands/ckpt_verify.h"
-#include "fsdp/tools/commands/ckpt_view.h"
+#include "fsdp/tools/commands/commands.h"
 
 namespace fsdp {
 namespace {

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "fsdp/tools/commands/ckpt_diff.h"
-
 #include <algorithm>
 #include <cstdio>
 #include <memory>
@@ -19,6 +17,7 @@
 #include "fsdp/tools/cli/ckpt_report.h"
 #include "fsdp/tools/cli/ckpt_source.h"
 #include "fsdp/tools/cli/progress.h"
+#include "fsdp/tools/commands/commands.h"
 #include "nlohmann/json.hpp"
 
 namespace fsdp {

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "fsdp/tools/commands/ckpt_inspect.h"
-
 #include <cstddef>
 #include <cstdio>
 #include <memory>
@@ -20,6 +18,7 @@
 #include "fsdp/tools/cli/ckpt_report.h"
 #include "fsdp/tools/cli/ckpt_source.h"
 #include "fsdp/tools/cli/progress.h"
+#include "fsdp/tools/commands/commands.h"
 #include "fsdp/tools/inspect/ckpt_page.h"
 #include "fsdp/tools/inspect/ckpt_summary.h"
 

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "fsdp/tools/commands/ckpt_prune.h"
-
 #include <cstdio>
 #include <string>
 #include <vector>
@@ -17,6 +15,7 @@
 #include "fsdp/tools/cli/ckpt_flags.h"
 #include "fsdp/tools/cli/ckpt_report.h"
 #include "fsdp/tools/cli/progress.h"
+#include "fsdp/tools/commands/commands.h"
 #include "nlohmann/json.hpp"
 
 namespace fsdp {

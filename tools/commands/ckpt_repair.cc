@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "fsdp/tools/commands/ckpt_repair.h"
-
 #include <cstdio>
 #include <string>
 
@@ -10,6 +8,7 @@
 #include "fsdp/checkpoint/repair/repair.h"
 #include "fsdp/tools/cli/ckpt_flags.h"
 #include "fsdp/tools/cli/ckpt_report.h"
+#include "fsdp/tools/commands/commands.h"
 #include "nlohmann/json.hpp"
 
 namespace fsdp {

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "fsdp/tools/commands/ckpt_view.h"
-
 #include <cstdio>
 #include <memory>
 #include <string>
@@ -16,6 +14,7 @@
 #include "fsdp/tools/cli/ckpt_report.h"
 #include "fsdp/tools/cli/ckpt_source.h"
 #include "fsdp/tools/cli/progress.h"
+#include "fsdp/tools/commands/commands.h"
 #include "nlohmann/json.hpp"
 
 namespace fsdp {

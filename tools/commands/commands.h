@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The subcommands of ckpt, one function in one source each. Each runs with the flags that are set
+// (tools/cli/ckpt_flags.h) and with the operands of `line`, whose number ckpt.cc has checked; prints its result to
+// stdout, as text or with --json as one object, and its errors to stderr; and returns the exit status of
+// base/command_line.h.
+//
+// ROOT below is a directory of step-* checkpoints. Which step of it is meant differs: a subcommand that uses the values
+// takes the newest step that verifies, while verify takes the newest one, since it may be the damaged one that the user
+// asks about.
+#ifndef FSDP_TOOLS_COMMANDS_COMMANDS_H_
+#define FSDP_TOOLS_COMMANDS_COMMANDS_H_
+
+#include "fsdp/base/command_line.h"
+
+namespace fsdp {
+
+// ckpt inspect PATH: what a checkpoint is and which file holds what, from its metadata alone. A ROOT means its newest
+// step that verifies.
+int RunInspect(const CommandLine& line);
+
+// ckpt verify PATH: reads every byte and reports what is damaged. A ROOT means its newest committed step, damaged or
+// not.
+int RunVerify(const CommandLine& line);
+
+// ckpt convert SRC DST: another format, kind, world size, dtype or names. `line` says which flags were given, since a
+// flag that DST's format has no use for is an error even with its default value.
+int RunConvert(const CommandLine& line);
+
+// ckpt view SRC OUT.h5: a foreign checkpoint as an HDF5 file that refers to the bytes where they lie.
+int RunView(const CommandLine& line);
+
+// ckpt diff A B: the differences between two checkpoints, in structure and in values. kExitDone when the two are equal,
+// kExitFailed when they differ or one cannot be read.
+int RunDiff(const CommandLine& line);
+
+// ckpt prune DIR: deletes old steps of a ROOT, and the hidden directories that crashes left there.
+int RunPrune(const CommandLine& line);
+
+// ckpt repair PATH: makes lost or damaged files again from undamaged ones. kExitDone when the checkpoint is whole, or,
+// with --dry_run, would be.
+int RunRepair(const CommandLine& line);
+
+}  // namespace fsdp
+
+#endif  // FSDP_TOOLS_COMMANDS_COMMANDS_H_
