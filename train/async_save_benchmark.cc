@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// async_save_benchmark: what an asynchronous save costs the training that goes on meanwhile. One process trains with
-// the flags of train_gpt that describe model, batch and sharding, on --nproc ranks that are threads; --cycles times in
-// turn it makes steps without a save, then starts a SHARDED save of model and optimizer and makes steps until that is
-// durable, then makes steps beside the floor: threads as nice and as many that write as many bytes of memory into a
-// flat file and fsync it (raw_file.h), which is what the disk and the machine ask of training whoever writes.
+// async_save_benchmark measures how much an asynchronous save slows down the training that goes on meanwhile. One
+// process trains with the flags of train_gpt that describe model, batch and sharding, on --nproc ranks that are
+// threads; --cycles times in turn it makes steps without a save, then starts a SHARDED save of model and optimizer and
+// makes steps until that is durable, then makes steps beside the floor: threads as nice and as many that write as many
+// bytes of memory into a flat file and fsync it (raw_file.h), which is what the disk and the machine ask of training
+// whoever writes.
 //
 //   async_save_benchmark --model=gpt2 --config=... --nproc=1 --checkpoint_dir=DISK --cycles=5
 //

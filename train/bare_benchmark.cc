@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// bare_benchmark: the training step of a bare model, and of FullyShardedDataParallel with one rank around the same
-// model, in turns within one process: what FSDP itself costs. Takes the flags of train_gpt that describe model, batch
-// and dtypes, and prints {"bare": [seconds of each step], "fsdp": [...]}; tools/fsdp_benchmark.py makes a table of it.
+// bare_benchmark measures the cost of FSDP itself: the training step of a bare model, and of FullyShardedDataParallel
+// with one rank around the same model, in turns within one process, so that a busy machine slows both alike. Takes the
+// flags of train_gpt that describe model, batch and dtypes, and prints {"bare": [seconds of each step], "fsdp": [...]};
+// tools/fsdp_benchmark.py makes a table of it.
 #include <cstdio>
 #include <functional>
 #include <memory>
@@ -42,7 +43,8 @@ absl::StatusOr<Batch> MakeBatch(Device& device, const TrainOptions& options, int
   return Batch{tokens, tokens.View({tokens.numel()})};
 }
 
-// The same step as FSDP's mixed precision makes, without FSDP: float32 parameters, computed with in param_dtype.
+// The step that FSDP's mixed precision makes, without FSDP: parameters are float32, compute runs on copies in
+// param_dtype, and gradients are cast back before the optimizer.
 class BareTraining {
  public:
   static absl::StatusOr<std::unique_ptr<BareTraining>> Create(Device& device, const CausalLmConfig& config,

@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// A batch is staged as one pinned buffer, int32 [2, batch_size * seq_len]: all tokens, then all targets, each row after
+// row. One copy brings it to the device, where `tokens` and `targets` are two views of one tensor of the same layout.
 #include "fsdp/train/batch_loader.h"
 
 #include "fsdp/base/status_macros.h"
@@ -15,7 +18,7 @@ void BatchLoader::Stage(int64_t step, int micro_step, const Buffer& staging) con
   }
 }
 
-// Its targets follow its tokens, as where they are staged.
+// One tensor for both, so that one copy fills them.
 absl::StatusOr<Batch> BatchLoader::NewBatch(Stream& stream) const {
   FSDP_ASSIGN_OR_RETURN(const Tensor both, Tensor::Empty(stream.device(), DType::kInt32, {2 * numel()}));
   return Batch{.tokens = both.Slice({0, numel()}).View({shape_.batch_size, shape_.seq_len}),

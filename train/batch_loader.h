@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// BatchLoader: the rows that one rank trains on in one micro-step, on its device. Which samples these are is a function
-// of step, micro-step and rank alone, so a resumed run needs no data position, and another world size sees the same
-// samples.
+// BatchLoader: the rows that one rank trains on in one micro-step, on its device. Which samples these are follows from
+// step, micro-step and rank alone, so a resumed run needs no data position, and with another world size but the same
+// global batch the same samples make up a step. Used by one thread.
 #ifndef FSDP_TRAIN_BATCH_LOADER_H_
 #define FSDP_TRAIN_BATCH_LOADER_H_
 
@@ -37,11 +37,11 @@ struct Batch {
   Tensor targets;  // int32 [batch_size * seq_len]
 };
 
-// A batch in memory that stays where it is, for work that is captured in a graph.
+// A batch whose addresses never change, for work that is captured in a graph.
 struct BatchSlot {
   Batch batch;
-  Buffer staging;  // pinned: what the batch is copied from
-  Event copied;    // it was
+  Buffer staging;  // pinned memory of the host, which the batch is copied from
+  Event copied;    // the last copy from `staging` ran
 };
 
 class BatchLoader {
@@ -54,15 +54,15 @@ class BatchLoader {
   // New tensors on the stream's device, filled in stream order.
   absl::StatusOr<Batch> Load(int64_t step, int micro_step, Stream& stream) const;
 
-  // A slot on the stream's device, its contents unspecified; and the same rows into it, in stream order. Waits until
-  // what was last put there was copied.
+  // NewSlot makes a slot on the stream's device, its contents unspecified. Fill puts the rows that Load would return
+  // into it, in stream order; the host first waits until the previous copy out of slot.staging has run.
   absl::StatusOr<BatchSlot> NewSlot(Stream& stream) const;
   absl::Status Fill(int64_t step, int micro_step, BatchSlot& slot, Stream& stream) const;
 
  private:
   int64_t numel() const { return shape_.batch_size * shape_.seq_len; }
 
-  // All tokens, then all targets.
+  // Writes all tokens, then all targets, to `staging`, int32 [2, batch_size * seq_len].
   void Stage(int64_t step, int micro_step, const Buffer& staging) const;
   absl::StatusOr<Batch> NewBatch(Stream& stream) const;
 

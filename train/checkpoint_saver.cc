@@ -1,4 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// What a save does, in order; steps 1 to 3 and 5 are collective:
+//
+//   1. SetAsideDamaged  steps that did not verify when the run started leave the names that this run will use. Only
+//   now,
+//                       because a run that ends before its first save should change nothing.
+//   2. GatherState      the form that the options ask for, with the run's position as texts.
+//   3. SaveCheckpoint, or AsyncSaver, which copies the state and writes it in a thread.
+//   4. DeleteOld        once the new step is durable: the steps that this run replaces, then those beyond --keep_last.
+//                       In this order a good checkpoint exists at every instant.
+//   5. AgreeOn          an error of the deletion on rank 0 is every rank's.
+//
+// In the background step 4 runs on the saver's thread of rank 0 (`committed`), where superseded_ is used from the first
+// asynchronous save on; has_damaged_ is atomic because the main thread writes it.
 #include "fsdp/train/checkpoint_saver.h"
 
 #include <cstdio>
@@ -22,10 +36,11 @@
 namespace fsdp {
 namespace {
 
-// The form of the state that is saved. A FULL checkpoint is gathered on rank 0 only where that is asked for; otherwise
-// each rank puts its flat shards into the one file, as it does into a file of its own for LOCAL: nothing is gathered.
-// FSDP2 has no flat shards; there it puts in its chunks.
-// Files are written from host memory, which AsyncSaver brings a GPU's to by itself.
+// The form in which the state is taken from the model. A FULL checkpoint is gathered on rank 0 only with --rank0_only;
+// otherwise every rank writes its flat shards to their places in the one file, as it writes them to a file of its own
+// for LOCAL, and nothing is gathered. FSDP2 has no flat shards: its ranks write their chunks. Files are written from
+// host memory. AsyncSaver copies a GPU's memory to the host by itself, so offload_to_cpu is only needed without it, and
+// with rank0_only, which gathers.
 StateDictSettings SettingsOf(const TrainOptions& options, const Device& device) {
   const bool offload_to_cpu = options.offload_to_cpu ||
                               (device.type() != DeviceType::kCpu && (options.rank0_only || !options.async_checkpoint));
@@ -80,7 +95,7 @@ absl::StatusOr<StateDict> CheckpointSaver::GatherState(int64_t steps_done, int64
     FSDP_ASSIGN_OR_RETURN(state, model_.GetStateDict());
     FSDP_RETURN_IF_ERROR(model_.AddOptimStateDict(optimizer_, state));
   }
-  if (options_.rank0_only && model_.group().rank() != 0) return state;  // empty, and stays so
+  if (options_.rank0_only && model_.group().rank() != 0) return state;  // empty: the extras below are rank 0's
   state.Set(StepKey(), absl::StrCat(steps_done));
   state.Set(TokensSeenKey(), absl::StrCat(tokens_seen));
   state.Set(LearningRateKey(), DescribeLearningRate(options_.learning_rate));
@@ -96,7 +111,7 @@ absl::StatusOr<StateDict> CheckpointSaver::GatherState(int64_t steps_done, int64
 
 SaveOptions CheckpointSaver::OptionsOfSave() const {
   SaveOptions save;
-  save.overwrite = !superseded_.empty();  // what could be in the way was found superseded when the run started
+  save.overwrite = !superseded_.empty();  // a step of the same number was found when the run started
   save.parity = options_.parity;
   save.type = options_.state_dict_type;
   if (options_.incremental) save.base = last_;
@@ -110,23 +125,25 @@ SaveOptions CheckpointSaver::OptionsOfSave() const {
 absl::Status CheckpointSaver::SetAsideDamaged(int64_t step) {
   if (damaged_.empty()) return absl::OkStatus();
   ProcessGroup& group = model_.group();
-  absl::StatusOr<std::vector<std::string>> left = std::vector<std::string>();
-  if (group.rank() == 0) left = SetAsideOnRank0(step);
-  FSDP_RETURN_IF_ERROR(AgreeOn(group, left.status()));
-  FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> blobs, group.GatherBlobs(absl::StrJoin(*left, ",")));
+  absl::StatusOr<std::vector<std::string>> remaining = std::vector<std::string>();
+  if (group.rank() == 0) remaining = SetAsideOnRank0(step);
+  FSDP_RETURN_IF_ERROR(AgreeOn(group, remaining.status()));
+  FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> blobs, group.GatherBlobs(absl::StrJoin(*remaining, ",")));
   damaged_ = absl::StrSplit(blobs[0], ',', absl::SkipEmpty());
   has_damaged_ = !damaged_.empty();
   return absl::OkStatus();
 }
 
+// Returns the names that remain. kNotFound: another process has removed or renamed the step. kUnavailable: a repair
+// holds its lock; only if that step has the number that is to be saved now, it is in the way and an error.
 absl::StatusOr<std::vector<std::string>> CheckpointSaver::SetAsideOnRank0(int64_t step) {
-  std::vector<std::string> left;
+  std::vector<std::string> remaining;
   for (const std::string& name : damaged_) {
     const absl::StatusOr<SetAsideStep> aside = SetAsideCheckpoint(PosixFileSystem(), options_.checkpoint_dir, name);
     if (absl::IsNotFound(aside.status())) continue;
     if (absl::IsUnavailable(aside.status()) && name != StepName(step)) {
       absl::PrintF("%s did not verify and is left where it is for now: %s\n", name, aside.status().message());
-      left.push_back(name);
+      remaining.push_back(name);
       continue;
     }
     FSDP_RETURN_IF_ERROR(aside.status());
@@ -134,7 +151,7 @@ absl::StatusOr<std::vector<std::string>> CheckpointSaver::SetAsideOnRank0(int64_
                  JoinPath(options_.checkpoint_dir, aside->name), aside->nbytes);
   }
   std::fflush(stdout);
-  return left;
+  return remaining;
 }
 
 absl::StatusOr<std::string> CheckpointSaver::Save(int64_t steps_done, int64_t tokens_seen) {
@@ -158,9 +175,9 @@ absl::StatusOr<std::string> CheckpointSaver::SaveInBackground(const StateDict& s
     AsyncSaverOptions options;
     const int io_threads = options.save.io_threads;
     options.save = OptionsOfSave();
-    options.save.io_threads = io_threads;  // those beside training
+    options.save.io_threads = io_threads;  // AsyncSaver's default, which leaves the cores to training
     options.incremental = options_.incremental;
-    // From now on superseded_ is the background's.
+    // From now on only this callback, on the saver's thread, uses superseded_.
     options.committed = [this](const std::string& path) {
       const absl::Status deleted = DeleteOld(path);
       superseded_.clear();
@@ -186,7 +203,7 @@ absl::Status CheckpointSaver::DeleteOld(const std::string& saved) {
     if (name == std::filesystem::path(saved).filename()) continue;
     FSDP_RETURN_IF_ERROR(DeleteCheckpointDirectory(PosixFileSystem(), options_.checkpoint_dir, name));
   }
-  // Steps are counted when what did not verify is no longer among them.
+  // While a damaged step keeps its name, it would count as one of the newest and push out a good one.
   if (options_.keep_last == 0 || has_damaged_) return absl::OkStatus();
   return PruneCheckpoints(options_.checkpoint_dir, options_.keep_last, options_.keep_every);
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// CheckpointSaver: saves model and optimizer as TrainOptions ask: when, in which form, how many are kept. step-K holds
-// the state after K steps.
+// CheckpointSaver: saves model and optimizer as TrainOptions ask: when, in which form, and how many checkpoints are
+// kept. step-K holds the state after K steps. Every rank has one, and calls it alike; used by one thread of each rank.
 #ifndef FSDP_TRAIN_CHECKPOINT_SAVER_H_
 #define FSDP_TRAIN_CHECKPOINT_SAVER_H_
 
@@ -20,22 +20,22 @@
 
 namespace fsdp {
 
-// Extras of a saved state: texts of decimal digits.
+// The keys of the extras that a run saves: texts of decimal digits.
 StateKey StepKey();        // steps done
-StateKey TokensSeenKey();  // by them, over all ranks
+StateKey TokensSeenKey();  // in these steps, over all ranks
 
-// And JSON objects: the schedule of the learning rate, the next sample, and what random numbers follow from.
+// JSON objects: the schedule of the learning rate, the next sample, and the seed of all random numbers.
 StateKey LearningRateKey();
 StateKey DataPositionKey();
 StateKey RngKey();
 
-// And the names of the parameters that are not trained (frozen_parameters.h); absent when all are.
+// The names of the parameters that are not trained (frozen_parameters.h); absent when all are trained.
 StateKey FrozenKey();
 
-// What LearningRateKey's text is in a run with `options`.
+// The text under LearningRateKey() in a run with `options`.
 std::string DescribeLearningRate(const LearningRateOptions& options);
 
-// What checkpoint_dir holds when the run starts.
+// The contents of checkpoint_dir when the run starts.
 struct EarlierCheckpoints {
   // Steps that this run replaces; they are deleted once its first checkpoint is committed, so that there always is a
   // good one.
@@ -45,37 +45,39 @@ struct EarlierCheckpoints {
   // writes.
   std::vector<std::string> damaged;
 
-  // The path of the one that the run continues from, which an incremental one links to; empty: none.
+  // The path of the checkpoint that the run continues from, whose files an incremental save links; empty: none.
   std::string last;
 };
 
 class CheckpointSaver {
  public:
-  // `options`, `model` and `optimizer` are the caller's and outlive it. `earlier` is the same on every rank.
+  // The caller keeps `options`, `model` and `optimizer`, which must outlive the saver. `earlier` is the same on every
+  // rank.
   CheckpointSaver(const TrainOptions& options, FullyShardedDataParallel& model, Optimizer& optimizer,
                   EarlierCheckpoints earlier);
 
   // True when a checkpoint is due after `steps_done` steps.
   bool IsDue(int64_t steps_done) const;
 
-  // Saves the state after `steps_done` steps, and returns a sentence about it. Collective; blocks until it is durable,
-  // or copied with async_checkpoint; then the next Save or Finish returns its error. Any rank's failure is returned on
-  // all.
+  // Saves the state after `steps_done` steps, and returns a sentence about it. Collective. Blocks until the checkpoint
+  // is durable; with async_checkpoint only until the state is copied, and then the next Save or Finish returns the
+  // error of the write. Any rank's failure is returned on all ranks.
   absl::StatusOr<std::string> Save(int64_t steps_done, int64_t tokens_seen);
 
-  // When parameters and optimizer state may change after the last Save: at once, but on a GPU with async_checkpoint,
-  // where they are still being copied.
+  // Reached when parameters and optimizer state may change after the last Save: already, except on a GPU with
+  // async_checkpoint, where a stream may still be copying them.
   const Event& copied() const { return copied_; }
 
-  // Blocks until what was saved last is durable.
+  // Blocks until the last checkpoint is durable.
   absl::Status Finish();
 
  private:
-  // True where rank 0 alone writes and needs no copy of the state: it gets it unit by unit while it writes.
+  // True if rank 0 alone writes and receives the state unit by unit while it writes, so that no rank holds a whole
+  // copy.
   bool Streams() const;
 
-  // Renames what is damaged, on rank 0, before `step` is saved. What somebody repairs just now stays until the next
-  // save, or is an error when it is in the way of this one. Collective.
+  // Renames the damaged steps, on rank 0, before `step` is saved. A step that is being repaired at this moment keeps
+  // its name until the next save, or is an error when it has the number `step`. Collective.
   absl::Status SetAsideDamaged(int64_t step);
   absl::StatusOr<std::vector<std::string>> SetAsideOnRank0(int64_t step);
 
@@ -91,7 +93,7 @@ class CheckpointSaver {
   std::vector<std::string> damaged_;
   std::atomic<bool> has_damaged_;  // for the thread that deletes
   Event copied_;
-  std::string last_;                         // path of what was saved last, or resumed from
+  std::string last_;                         // path of the checkpoint saved last, or resumed from
   std::unique_ptr<AsyncSaver> async_saver_;  // from the first save with async_checkpoint on
 };
 

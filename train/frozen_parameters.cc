@@ -1,4 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Freezing sets Parameter::requires_grad before the model is sharded. Everything else follows from that flag: sharding
+// gives such a parameter no gradient, the optimizer is made of the others, and state dicts have no optimizer state of
+// it. A checkpoint keeps the names (FrozenKey), because on resume missing optimizer state must be told apart from lost
+// state: of a parameter that was frozen it starts anew, of any other it is an error.
 #include "fsdp/train/frozen_parameters.h"
 
 #include <algorithm>
@@ -14,7 +19,7 @@
 namespace fsdp {
 namespace {
 
-// "a, b, c and 7 more".
+// "a, b, c and 7 more": the first five names.
 std::string Listed(const std::vector<std::string>& names) {
   constexpr size_t kNamed = 5;
   const size_t named = std::min(kNamed, names.size());
@@ -22,12 +27,13 @@ std::string Listed(const std::vector<std::string>& names) {
   return names.size() == named ? list : absl::StrCat(list, " and ", names.size() - named, " more");
 }
 
+// The elements of `names` that are not in `others`, in their order.
 std::vector<std::string> Without(const std::vector<std::string>& names, const std::vector<std::string>& others) {
-  const std::set<std::string> left_out(others.begin(), others.end());
-  std::vector<std::string> left;
-  std::copy_if(names.begin(), names.end(), std::back_inserter(left),
-               [&](const std::string& name) { return left_out.count(name) == 0; });
-  return left;
+  const std::set<std::string> excluded(others.begin(), others.end());
+  std::vector<std::string> remaining;
+  std::copy_if(names.begin(), names.end(), std::back_inserter(remaining),
+               [&](const std::string& name) { return excluded.count(name) == 0; });
+  return remaining;
 }
 
 }  // namespace
@@ -37,6 +43,7 @@ absl::Status FreezeParameters(const std::string& pattern, Module& module) {
   if (!filter.ok()) {
     return absl::Status(filter.status().code(), absl::StrCat("--freeze: ", std::string(filter.status().message())));
   }
+  // A shared parameter appears under each of its names. It counts once, and is frozen if any of its names matches.
   std::set<const Parameter*> all, frozen;
   std::vector<std::string> names;
   for (const auto& [name, parameter] : module.NamedParameters()) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Parameters that a run does not train (--freeze): they have no gradient and no optimizer state, and their bytes never
-// change, so that incremental checkpoints link them. What was frozen is kept in a checkpoint, since it says whose
-// optimizer state is missing there on purpose.
+// change, so incremental checkpoints link them. A checkpoint keeps their names, which explain whose optimizer state it
+// lacks on purpose.
 #ifndef FSDP_TRAIN_FROZEN_PARAMETERS_H_
 #define FSDP_TRAIN_FROZEN_PARAMETERS_H_
 
@@ -17,14 +17,15 @@
 
 namespace fsdp {
 
-// Freezes the parameters of `module` one of whose names `pattern`, an ECMAScript regular expression, matches anywhere.
-// Call before sharding. kInvalidArgument where it is no regular expression, matches none, or leaves nothing to train.
+// Freezes the parameters of `module` that have a name in which `pattern`, an ECMAScript regular expression, matches
+// anywhere. Call before sharding. kInvalidArgument when it is no regular expression, matches none, or leaves nothing to
+// train.
 absl::Status FreezeParameters(const std::string& pattern, Module& module);
 
-// Those that are not frozen: what an optimizer is made of.
+// The parameters that are not frozen, for an optimizer.
 std::vector<ShardedParameter*> TrainableParameters(const std::vector<ShardedParameter*>& parameters);
 
-// Names of those that are.
+// The names of the frozen parameters.
 std::vector<std::string> FrozenNames(const std::vector<ShardedParameter*>& parameters);
 
 // The names as a checkpoint keeps them, and back; kDataLoss when `text` is no list of names.
@@ -34,8 +35,8 @@ absl::StatusOr<std::vector<std::string>> DecodeFrozen(const std::string& text);
 // `wanted` without the optimizer state of `names`; the tensors share their memory with `wanted`.
 StateDict WithoutOptimState(const StateDict& wanted, const std::vector<std::string>& names);
 
-// Sentences for people about a run that freezes `now` and continues from one that froze `before`; none where they are
-// the same.
+// Sentences for people about a run that freezes `now` and continues from one that froze `before`; none when the two are
+// equal.
 std::vector<std::string> DescribeFrozenChange(const std::vector<std::string>& before,
                                               const std::vector<std::string>& now);
 

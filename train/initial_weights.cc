@@ -1,4 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// A model is published under one of two spellings of its names: as the whole model ("transformer.wte.weight" and
+// "lm_head.weight") or as the base model ("wte.weight", no head). The wanted state always has the first one. So the
+// file is described first, without reading values, and the wanted state is renamed if none of the file's names has the
+// prefix.
 #include "fsdp/train/initial_weights.h"
 
 #include <algorithm>

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// LearningRate: linear warm-up, then a cosine from `lr` down to `min_lr`; constant when they are equal. Pure, so a
-// resumed run continues the same curve.
+// LearningRate: linear warm-up over warmup_steps to `lr`, then half a cosine down to `min_lr`, which it would reach at
+// step `steps`; constant after the warm-up when the two are equal. A pure function of the step, so a resumed run
+// continues the same curve.
 #ifndef FSDP_TRAIN_LEARNING_RATE_H_
 #define FSDP_TRAIN_LEARNING_RATE_H_
 
@@ -16,7 +17,7 @@ struct LearningRateOptions {
   int64_t steps = 1;  // of the whole run, those before a resume included
 };
 
-// The learning rate of step `step`, counted from 0.
+// The learning rate of step `step`, counted from 0. The first step of a warm-up has lr / warmup_steps, not 0.
 double LearningRate(const LearningRateOptions& options, int64_t step);
 
 }  // namespace fsdp

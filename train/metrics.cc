@@ -62,6 +62,8 @@ StepMetrics Decode(const nlohmann::json& line) {
 
 }  // namespace
 
+// An ordered object, so that every line has its members in the same order. dump() writes the shortest text that reads
+// back as the same double, and null for a number that is not finite.
 std::string MetricsLine(const StepMetrics& metrics) {
   const nlohmann::ordered_json line = {
       {"step", metrics.step},
@@ -86,6 +88,8 @@ absl::StatusOr<std::unique_ptr<MetricsWriter>> MetricsWriter::Open(const std::st
 
 MetricsWriter::~MetricsWriter() { close(fd_); }
 
+// O_APPEND and one write() of a whole line, so a reader never sees half of it unless the disk is full; a short write is
+// continued.
 absl::Status MetricsWriter::Write(const StepMetrics& metrics) {
   const std::string line = MetricsLine(metrics) + "\n";
   std::string_view rest = line;
@@ -98,6 +102,7 @@ absl::Status MetricsWriter::Write(const StepMetrics& metrics) {
   return absl::OkStatus();
 }
 
+// A line counts once its newline is there: the run that writes the file may be in the middle of one.
 absl::StatusOr<std::vector<StepMetrics>> ReadMetrics(const std::string& path) {
   std::ifstream stream(path, std::ios::binary);
   if (!stream) return absl::NotFoundError(absl::StrFormat("%s: cannot be opened", path));

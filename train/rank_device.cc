@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// A CUDA context does not survive fork(), and the launcher forks the ranks. So a process that has yet to start ranks
+// must not touch the driver: CountGpus asks in a child process, which exits with the count.
 #include "fsdp/train/rank_device.h"
 
 #include <stdlib.h>
@@ -22,7 +25,8 @@ absl::Status NoGpu(const absl::Status& why) {
       absl::StrCat("--device=cuda: ", why.message(), "; train with --device=cpu, or on a machine with a GPU"));
 }
 
-// cudaGetDeviceCount starts the driver, after which a process must not fork.
+// cudaGetDeviceCount initialises the driver, after which a process must not fork. The count is an exit status, so at
+// most 255.
 int CountInChild() {
   const pid_t child = fork();
   if (child == 0) _exit(std::min(CudaDeviceCount().value_or(0), 255));
@@ -32,6 +36,7 @@ int CountInChild() {
   return child > 0 && WIFEXITED(status) ? WEXITSTATUS(status) : 0;
 }
 
+// The cores of the host divided evenly among its ranks.
 std::shared_ptr<Device> HostShare(const Rendezvous& job) {
   const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   return CreateHostDevice({.kernel_threads = std::max(1, cores / job.local_world_size)});
@@ -43,7 +48,7 @@ absl::StatusOr<int> CountGpus(DeviceChoice choice) {
   if (choice == DeviceChoice::kCpu) return 0;
   const int gpus = CountInChild();
   if (gpus > 0 || choice == DeviceChoice::kAuto) return gpus;
-  const absl::StatusOr<int> why = CudaDeviceCount();  // none, so there is no driver to fork with
+  const absl::StatusOr<int> why = CudaDeviceCount();  // without a GPU this starts no driver; it gives the reason
   return why.ok() ? *why : absl::StatusOr<int>(NoGpu(why.status()));
 }
 
@@ -60,6 +65,7 @@ absl::StatusOr<std::shared_ptr<Device>> CreateRankDevice(const Rendezvous& job, 
                                                      *gpus == 1 ? " GPU" : " GPUs", ": expected at most ", *gpus,
                                                      ", or --share_gpu"));
     }
+    // NCCL tells hosts apart by this name: with one for each rank it accepts several of them on one GPU.
     setenv("NCCL_HOSTID", absl::StrCat("rank-", job.rank).c_str(), /*overwrite=*/0);
   }
   return CreateCudaDevice(job.local_rank % *gpus);

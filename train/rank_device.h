@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which device a rank of a program trains on.
+// The device that a rank trains on: a GPU, or its share of the host's cores.
 #ifndef FSDP_TRAIN_RANK_DEVICE_H_
 #define FSDP_TRAIN_RANK_DEVICE_H_
 
@@ -13,14 +13,14 @@
 
 namespace fsdp {
 
-// How many GPUs there are for `choice`: 0 for kCpu, and for kAuto where there are none. kFailedPrecondition for kCuda
-// where there are none, with the reason. Looks from a child process, so that this one may still fork.
+// The number of GPUs for `choice`: 0 for kCpu, and for kAuto on a host without any. kFailedPrecondition, with the
+// reason, for kCuda on such a host. Counts in a child process, so that this process may still fork.
 absl::StatusOr<int> CountGpus(DeviceChoice choice);
 
-// The device of the rank that `job` says this process is: its share of the host's cores, or the GPU of its local rank.
-// With share_gpu it gives the process an NCCL_HOSTID of its own, unless there is one, since NCCL refuses two ranks of
-// one host on one GPU: to be called before threads start. kFailedPrecondition without a GPU for kCuda; kInvalidArgument
-// when ranks outnumber GPUs that they may not share.
+// The device of this process, the rank that `job` describes: its share of the host's cores, or the GPU of its local
+// rank. With share_gpu it sets NCCL_HOSTID in the environment, unless it is set, because NCCL refuses two ranks of one
+// host on one GPU; call it before other threads start. kFailedPrecondition for kCuda on a host without a GPU;
+// kInvalidArgument when ranks outnumber GPUs that they may not share.
 absl::StatusOr<std::shared_ptr<Device>> CreateRankDevice(const Rendezvous& job, const RankDeviceOptions& options);
 
 }  // namespace fsdp

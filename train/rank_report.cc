@@ -1,4 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Reports travel as float64 [world_size, 3] through one all-gather of 24 bytes a rank:
+//
+//   host    staging_, own row    <- the rank's report, by a host function in stream order
+//   device  gathered_, own row   <- copy        then all-gather in place
+//   host    staging_, all rows   <- copy of gathered_
+//
+// float64 holds a loss, a flag and a number of bytes (exact up to 2^53) alike.
 #include "fsdp/train/rank_report.h"
 
 #include <cmath>
@@ -57,7 +65,7 @@ absl::StatusOr<double> MeanLoss(const std::vector<RankReport>& reports, int64_t 
     if (!std::isfinite(loss)) {
       return absl::FailedPreconditionError(
           absl::StrFormat("step %d: the loss of rank %d is %g, expected a finite number; the optimizer did not step",
-                          step, rank, std::isnan(loss) ? std::abs(loss) : loss));  // a NaN's sign tells nothing
+                          step, rank, std::isnan(loss) ? std::abs(loss) : loss));  // the sign of a NaN has no meaning
     }
     sum += loss;
   }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// RankReport: what each rank tells the others at the end of a step, gathered by one small collective that runs in
-// stream order behind the step's gradients: the host waits once a step, for everything.
+// RankReport: the few numbers that every rank needs of all others at the end of a step, gathered by one small
+// collective that runs in stream order after the step's gradients, so that the host waits once for everything.
 #ifndef FSDP_TRAIN_RANK_REPORT_H_
 #define FSDP_TRAIN_RANK_REPORT_H_
 
@@ -26,11 +26,11 @@ class RankReports {
   // `group` is the caller's and outlives it.
   static absl::StatusOr<std::unique_ptr<RankReports>> Create(ProcessGroup& group);
 
-  // Puts on `stream`: `mine` is called on the host once all work before it ran, and its result gathered. Every rank
-  // calls it alike.
+  // Puts two things on `stream`: a call of `mine` on the host, once all earlier work of the stream ran, and the
+  // gathering of its result. Does not block. Collective.
   void Gather(std::function<RankReport()> mine, Stream& stream);
 
-  // What the last Gather got, by rank; once the stream was synchronised.
+  // The reports of the last Gather, by rank. Precondition: the stream has been synchronised since.
   std::vector<RankReport> Read() const;
 
  private:

@@ -1,4 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Which checkpoint a run continues from, decided by rank 0 alone, which verifies files, and sent to the others as JSON,
+// so that ranks that see a directory at different moments cannot start at different steps.
+//
+//   --resume=auto  the newest step of checkpoint_dir that verifies. Newer steps that do not verify are `damaged`: kept,
+//                  and renamed before this run saves. If none verifies and there are some, the run stops unless
+//                  --overwrite is given: starting anew by mistake would cost more than asking.
+//   --resume=PATH  that checkpoint, or the newest one in that directory.
+//   --resume=none  step 0.
+//
+// Committed steps beyond the start would be replaced by this run: an error unless --overwrite is given.
 #include "fsdp/train/run_start.h"
 
 #include <utility>
@@ -19,7 +30,7 @@
 namespace fsdp {
 namespace {
 
-// Committed steps of checkpoint_dir beyond `step`: this run will come to replace them.
+// Committed steps of checkpoint_dir beyond `step`, whose numbers this run will save too.
 absl::StatusOr<std::vector<std::string>> StepsBeyond(const std::string& checkpoint_dir, int64_t step) {
   std::vector<std::string> beyond;
   if (checkpoint_dir.empty()) return beyond;
@@ -39,7 +50,8 @@ absl::Status RefuseSuperseded(const RunStart& start, const TrainOptions& options
       options.checkpoint_dir, absl::StrJoin(start.superseded, ", "), start.step));
 }
 
-// Reads what `start.checkpoint` says about itself.
+// Reads step, tokens and frozen parameters from the metadata of `start.checkpoint`. A different schedule of the
+// learning rate is a note, not an error: to change it is a common reason to resume.
 absl::Status ReadPosition(const TrainOptions& options, const FlatLayout& layout, RunStart& start) {
   FSDP_ASSIGN_OR_RETURN(start.step, CheckpointStep(start.checkpoint, layout));
   FSDP_ASSIGN_OR_RETURN(const StateDict contents, DescribeCheckpoint(start.checkpoint, {.flat_layout = layout}));
@@ -56,10 +68,10 @@ absl::Status ReadPosition(const TrainOptions& options, const FlatLayout& layout,
     start.frozen = *std::move(names);
   }
   const std::string* schedule = contents.FindText(LearningRateKey());
-  const std::string here = DescribeLearningRate(options.learning_rate);
-  if (schedule != nullptr && *schedule != here) {
+  const std::string current = DescribeLearningRate(options.learning_rate);
+  if (schedule != nullptr && *schedule != current) {
     start.notes.push_back(
-        absl::StrFormat("the learning rate goes on as %s, and not as the checkpoint has it, %s", here, *schedule));
+        absl::StrFormat("the learning rate goes on as %s, and not as the checkpoint has it, %s", current, *schedule));
   }
   return absl::OkStatus();
 }
@@ -88,7 +100,8 @@ absl::StatusOr<RunStart> FindNewest(const TrainOptions& options, const FlatLayou
     start.checkpoint = *std::move(newest);
     FSDP_RETURN_IF_ERROR(ReadPosition(options, layout, start));
   }
-  // Not one of them verifies, or the start would be there. Even --overwrite keeps them: they may be repaired.
+  // Steps beyond the start did not verify, or one of them would be the start. Even --overwrite keeps them, renamed,
+  // because a repair may restore them.
   FSDP_ASSIGN_OR_RETURN(start.damaged, StepsBeyond(options.checkpoint_dir, start.step));
   if (start.resumed() || start.damaged.empty() || options.overwrite) return start;
   return absl::FailedPreconditionError(absl::StrFormat(
@@ -97,7 +110,7 @@ absl::StatusOr<RunStart> FindNewest(const TrainOptions& options, const FlatLayou
       options.checkpoint_dir, absl::StrJoin(skipped, "; ")));
 }
 
-absl::StatusOr<RunStart> FindHere(const TrainOptions& options, const FlatLayout& layout) {
+absl::StatusOr<RunStart> FindOnRank0(const TrainOptions& options, const FlatLayout& layout) {
   if (options.resume.kind == ResumeChoice::Kind::kAuto) return FindNewest(options, layout);
   RunStart start;
   if (options.resume.kind == ResumeChoice::Kind::kPath) {
@@ -106,7 +119,7 @@ absl::StatusOr<RunStart> FindHere(const TrainOptions& options, const FlatLayout&
     if (kind == PathKind::kCheckpoint || kind == PathKind::kRoot) {
       FSDP_ASSIGN_OR_RETURN(start.checkpoint, LatestCheckpoint(options.resume.path, &skipped));
     } else {
-      start.checkpoint = options.resume.path;  // somebody else's, which has no digests to verify
+      start.checkpoint = options.resume.path;  // a foreign format, without digests that could be verified now
     }
     for (const std::string& reason : skipped) start.notes.push_back(absl::StrFormat("%s, so it is skipped", reason));
     FSDP_RETURN_IF_ERROR(ReadPosition(options, layout, start));
@@ -129,7 +142,8 @@ std::string Encode(const RunStart& start) {
 
 absl::StatusOr<RunStart> Decode(const std::string& text) {
   const nlohmann::json json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object()) return absl::InternalError("rank 0 told no start of the run");
+  if (!json.is_object())
+    return absl::InternalError("the message of rank 0 about the start of the run is no JSON object");
   RunStart start;
   start.step = json.at("step").get<int64_t>();
   start.tokens_seen = json.at("tokens_seen").get<int64_t>();
@@ -145,7 +159,7 @@ absl::StatusOr<RunStart> Decode(const std::string& text) {
 
 absl::StatusOr<RunStart> FindRunStart(const TrainOptions& options, const FlatLayout& layout, ProcessGroup& group) {
   absl::StatusOr<RunStart> found = RunStart();
-  if (group.rank() == 0) found = FindHere(options, layout);
+  if (group.rank() == 0) found = FindOnRank0(options, layout);
   FSDP_RETURN_IF_ERROR(AgreeOn(group, found.status()));
   FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> blobs,
                         group.GatherBlobs(group.rank() == 0 ? Encode(*found) : ""));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// RunStart: where a run begins: at step 0, or behind the checkpoint that --resume finds. Rank 0 looks and verifies, and
-// tells the others, so that all begin at the same place.
+// RunStart: where a run begins: at step 0, or after the checkpoint that --resume finds. Rank 0 searches and verifies,
+// and sends the result to the others, so that all ranks begin at the same step.
 #ifndef FSDP_TRAIN_RUN_START_H_
 #define FSDP_TRAIN_RUN_START_H_
 
@@ -18,12 +18,12 @@ namespace fsdp {
 
 struct RunStart {
   int64_t step = 0;                     // the first to train
-  int64_t tokens_seen = 0;              // by the steps before
-  std::string checkpoint;               // what to restore; empty: nothing
-  std::vector<std::string> frozen;      // parameters that the run that saved it did not train
+  int64_t tokens_seen = 0;              // in the steps before `step`, over all ranks
+  std::string checkpoint;               // the path to restore; empty: none
+  std::vector<std::string> frozen;      // parameters that the run that saved `checkpoint` did not train
   std::vector<std::string> notes;       // for people: newer checkpoints that were skipped, and why
   std::vector<std::string> superseded;  // committed steps of checkpoint_dir beyond `step`, which this run replaces
-  std::vector<std::string> damaged;     // such that were skipped; they are kept, but out of the way
+  std::vector<std::string> damaged;     // steps that do not verify; they are kept, under another name
 
   bool resumed() const { return !checkpoint.empty(); }
 };

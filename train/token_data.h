@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// TokenData: the tokens that a run trains on, and which of them make sample i. Raw token files (little-endian uint16,
+// TokenData: the tokens that a run trains on, and which of them are sample i. Raw token files (little-endian uint16,
 // or uint32 in a .u32 file) are mapped into memory; text files become one sequence of byte-level tokens, in the order
-// of their names. Read-only, so any number of threads may use it.
+// of their names. Read-only, so any number of threads may use it. Copies share the memory.
 #ifndef FSDP_TRAIN_TOKEN_DATA_H_
 #define FSDP_TRAIN_TOKEN_DATA_H_
 

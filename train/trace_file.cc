@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// The Chrome trace format ("Trace Event Format"): an object with a list of events. Metadata events ("ph": "M") name
+// each process, which is a rank, and each thread, which is a stream; a complete event ("ph": "X") is a span with its
+// begin and duration in microseconds. Perfetto nests complete events of one thread by their times.
 #include "fsdp/train/trace_file.h"
 
 #include <algorithm>
@@ -17,10 +21,10 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// The control plane is for small things: spans travel in pieces.
+// GatherBlobs is made for small texts, so spans are sent in pieces of this size.
 constexpr size_t kBytesPerRound = 512 << 10;
 
-// A line a span.
+// One line for each span: begin, end, stream, name. Names have no tab or newline.
 std::string Encode(const std::vector<TraceSpan>& spans) {
   std::string text;
   for (const TraceSpan& span : spans) {
@@ -45,7 +49,7 @@ absl::StatusOr<std::vector<TraceSpan>> Decode(const std::string& text, int rank)
   return spans;
 }
 
-// What Perfetto colours alike.
+// The category, by which Perfetto can filter.
 std::string CategoryOf(const std::string& name) {
   for (const char* collective : {"all_gather", "reduce_scatter", "all_reduce"}) {
     if (name.rfind(collective, 0) == 0) return "collective";
@@ -74,7 +78,8 @@ absl::StatusOr<std::unique_ptr<TraceFile>> TraceFile::Open(const std::string& pa
 }
 
 absl::Status TraceFile::Write(const std::vector<std::vector<TraceSpan>>& ranks) {
-  const int64_t first = FirstBegin(ranks);  // microseconds since the epoch would not fit a double's digits
+  // Times are relative to the first span: as a double, microseconds since the epoch would lose the fractions.
+  const int64_t first = FirstBegin(ranks);
   stream_ << "{\"displayTimeUnit\": \"ms\", \"traceEvents\": [\n";
   const char* separator = "";
   const auto put = [&](const Json& event) {
@@ -106,6 +111,8 @@ absl::Status TraceFile::Write(const std::vector<std::vector<TraceSpan>>& ranks) 
   return absl::DataLossError(absl::StrFormat("--trace=%s: writing failed", path_));
 }
 
+// All ranks send a piece in each round until a round in which no rank sent a full one. A rank whose text has ended
+// sends empty pieces, so every rank makes the same number of calls.
 absl::StatusOr<std::vector<std::vector<TraceSpan>>> GatherSpans(ProcessGroup& group,
                                                                 const std::vector<TraceSpan>& mine) {
   const std::string text = Encode(mine);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// TraceFile: what the streams of all ranks did, as Chrome trace JSON, which Perfetto and chrome://tracing open: a
-// process per rank, in it a row per stream. Hosts agree on the time as well as their clocks do.
+// TraceFile: the work of the streams of all ranks as Chrome trace JSON, which Perfetto and chrome://tracing open: a
+// process for each rank, and in it a row for each stream. Times of different hosts are comparable only as far as their
+// clocks agree.
 #ifndef FSDP_TRAIN_TRACE_FILE_H_
 #define FSDP_TRAIN_TRACE_FILE_H_
 
@@ -18,10 +19,10 @@ namespace fsdp {
 
 class TraceFile {
  public:
-  // Makes the file now, empty, so that one that cannot be made is no news of the run's end.
+  // Creates the file, empty, so that a path that cannot be written is an error before training and not after it.
   static absl::StatusOr<std::unique_ptr<TraceFile>> Open(const std::string& path);
 
-  // The spans of each rank, by rank. Once.
+  // Writes the spans of each rank, by rank, and closes the file. Call once.
   absl::Status Write(const std::vector<std::vector<TraceSpan>>& ranks);
 
  private:

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// train_gpt: trains a GPT-2, sharded over ranks, with checkpoints. Without a job around it, it starts --nproc ranks of
-// itself on this host and waits for them; inside one (torchrun, Slurm, mpirun, tools/launch) it is a rank of that job.
+// train_gpt: trains a GPT-2 or Llama, sharded over ranks, with checkpoints. Started by hand, it starts --nproc ranks of
+// itself on this host and waits for them; started as part of a job (torchrun, Slurm, mpirun, //tools:launch) it is a
+// rank of that job.
 //
 //   train_gpt --nproc=4 --steps=200 --checkpoint_dir=checkpoints --checkpoint_every=50
 //
@@ -29,7 +30,7 @@ namespace {
 
 constexpr char kProgram[] = "train_gpt";
 
-// Without GPUs.
+// Ranks on a host without GPUs.
 constexpr int kDefaultNproc = 2;
 
 int Fail(absl::string_view message) {
@@ -48,7 +49,8 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> JoinJob(const RankDeviceOptions& d
 absl::Status TrainOrPrint(const TrainOptions& options, const std::shared_ptr<ProcessGroup>& group) {
   FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<Trainer> trainer, Trainer::Create(options, group));
   absl::Status status = options.print_schedule ? trainer->PrintSchedule() : trainer->Train();
-  if (!status.ok()) group->Abort(status);  // or the others would wait for this rank, and so would its own streams
+  // Abort before the trainer is destroyed: its streams may wait for peers, and the peers wait for this rank.
+  if (!status.ok()) group->Abort(status);
   return status;
 }
 
@@ -59,7 +61,7 @@ int RunRank(const TrainOptions& options) {
   const absl::Status status = TrainOrPrint(options, *group);
   if (status.ok()) return kExitDone;
   (*group)->Abort(status);
-  // What stops one rank is an error on all that names it: one rank is enough to tell.
+  // After an abort all ranks have the same error, which names its rank: one of them prints it.
   return (*group)->rank() == 0 ? Fail(status.message()) : kExitFailed;
 }
 
@@ -68,8 +70,8 @@ int LaunchRanks(const TrainOptions& train, int argc, char** argv) {
   const absl::StatusOr<int> gpus = CountGpus(train.device.device);
   if (!gpus.ok()) return Fail(gpus.status().message());
 
-  // Kernels that wait for their threads by spinning are ten times slower where other work wants the cores too. OpenMP
-  // reads this when a process starts, so it is told to the ranks.
+  // OpenMP threads that wait by spinning make kernels ten times slower when other work needs the cores too. OpenMP
+  // reads the variable when a process starts, so it is set for the ranks here.
   setenv("OMP_WAIT_POLICY", "passive", /*overwrite=*/0);
   LaunchOptions options;
   options.nproc = train.nproc.value_or(*gpus > 0 ? *gpus : kDefaultNproc);

@@ -1,4 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// One step, as it is put on the model's compute stream (time goes down):
+//
+//   host                          compute stream
+//   issue micro-steps             forward, loss, backward; gradients accumulate in the shards
+//   issue Report                  copy this rank's report, all-gather the reports, copy them to the host
+//   issue Clip                    norm of the gradients -> coefficient, on the device
+//   wait for the reports          |
+//   check the losses              |
+//   issue Update                  AdamW, which multiplies gradients by the coefficient as it reads them
+//   wait for the norm             |
+//
+// The host waits twice. The first wait comes before the update is issued, so that a loss that is not finite on any rank
+// stops all ranks with their weights as they were. The second is for the norm, and the update needs no such check: with
+// a coefficient that is not finite it changes nothing (fsdp/grad_clip.h). With StepGraph the two columns are the
+// same, but the first and the last block of work are replayed as graphs.
 #include "fsdp/train/train_step.h"
 
 #include <algorithm>
@@ -15,7 +31,7 @@
 namespace fsdp {
 namespace {
 
-// A step along such a gradient would leave no finite weight, and the next checkpoint would hold none.
+// An update along a gradient that is not finite would leave no finite weight, and the next checkpoint would save that.
 absl::Status CheckFinite(float grad_norm, int64_t step) {
   if (std::isfinite(grad_norm)) return absl::OkStatus();
   return absl::FailedPreconditionError(
@@ -71,7 +87,9 @@ absl::Status TrainStep::ForwardBackward(const BatchOf& batch_of) {
     FSDP_ASSIGN_OR_RETURN(const Batch batch, batch_of(a));
     FSDP_RETURN_IF_ERROR(MicroStep(batch, a));
     if (no_sync.has_value() && !IsCapturing(stream)) {
-      FSDP_RETURN_IF_ERROR(stream.Synchronize());  // or the host would allocate all activations at once
+      // Without this wait the host would run ahead and allocate the activations of all micro-steps at once. A captured
+      // stream must not be waited for, and its memory is that of the capture.
+      FSDP_RETURN_IF_ERROR(stream.Synchronize());
     }
   }
   return absl::OkStatus();
@@ -84,6 +102,8 @@ absl::Status TrainStep::MicroStep(const Batch& batch, int micro_step) {
   return model_.Backward(grad_logits, tape).status();
 }
 
+// The copy to the host reads the loss tensor after this returns, so losses_ holds it until the next step. The gradient
+// is divided by the number of micro-steps here, since gradients of micro-steps are added up.
 absl::StatusOr<Tensor> TrainStep::Loss(const Tensor& logits, const Batch& batch, int micro_step, Tape& tape) {
   Stream& stream = model_.stream();
   const TraceScope span(trace_.get(), stream, [] { return std::string("loss"); });
@@ -113,7 +133,9 @@ absl::StatusOr<StepOutcome> TrainStep::Run(int64_t step, float max_grad_norm) {
     outcome.peak_bytes = std::max(outcome.peak_bytes, static_cast<int64_t>(report.peak_bytes));
     outcome.stop_requested |= report.stop_requested != 0;
   }
-  if (!clip().coefficient().defined()) {  // scaled already, and so known
+  // An undefined coefficient means that ClipGradNorm scaled the gradients already: the norm is known, and
+  // this is the last moment to refuse it before the update.
+  if (!clip().coefficient().defined()) {
     FSDP_ASSIGN_OR_RETURN(const float norm, clip().Norm());
     FSDP_RETURN_IF_ERROR(CheckFinite(norm, step));
   }
@@ -132,6 +154,8 @@ absl::StatusOr<Event> TrainStep::ComputeGradients(int64_t step, float max_grad_n
   return reported;
 }
 
+// The batches are copied into the slots whose addresses the graph has; Report stays outside of the graph, because the
+// host function in it reads the stop flag of the moment.
 absl::StatusOr<Event> TrainStep::ComputeCaptured(int64_t step, float max_grad_norm) {
   for (size_t a = 0; a < slots_.size(); ++a) {
     FSDP_RETURN_IF_ERROR(batches_.Fill(step, static_cast<int>(a), slots_[a], model_.stream()));

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// TrainStep: one optimizer step of a sharded GPT: micro-steps without communication but for the last, the losses of all
-// ranks, clipping, the update. It reads like single-process training; that parameters are sharded shows nowhere.
+// TrainStep: one optimizer step of a sharded model: micro-steps, of which only the last one reduces gradients, the
+// losses of all ranks, clipping, and the update. It reads like training in a single process: nothing in it depends on
+// how the parameters are sharded. Used by one thread.
 #ifndef FSDP_TRAIN_TRAIN_STEP_H_
 #define FSDP_TRAIN_TRAIN_STEP_H_
 
@@ -31,12 +32,12 @@ struct StepOutcome {
 
 class TrainStep {
  public:
-  // All are the caller's and outlive it. `trace` may be null.
+  // The caller keeps ownership of all arguments, which must outlive the TrainStep. `trace` may be null.
   static absl::StatusOr<std::unique_ptr<TrainStep>> Create(FullyShardedDataParallel& model, Optimizer& optimizer,
                                                            const BatchLoader& batches, std::shared_ptr<Trace> trace);
 
-  // Steps that are replayed as graphs, but for the first few, with the same results; every step with the same
-  // max_grad_norm. The errors of StepGraph::Create (fsdp/step_graph.h).
+  // The same step, captured as graphs after the first few steps and replayed from then on, with the same results. Every
+  // call of Run must have the same max_grad_norm. Errors are those of StepGraph::Create (fsdp/step_graph.h).
   static absl::StatusOr<std::unique_ptr<TrainStep>> CreateCaptured(FullyShardedDataParallel& model,
                                                                    Optimizer& optimizer, const BatchLoader& batches);
 
@@ -56,11 +57,12 @@ class TrainStep {
 
   absl::Status AllocateReports();
 
-  // Forward and backward, put on the stream, of all micro-steps, and of one, whose loss goes to losses_.
+  // Put forward and backward on the stream: of all micro-steps, and of one, whose loss goes to losses_[micro_step].
   absl::Status ForwardBackward(const BatchOf& batch_of);
   absl::Status MicroStep(const Batch& batch, int micro_step);
 
-  // The gradients of step `step` and their norm; the event is reached when the ranks' reports are there to be read.
+  // Put the gradients of step `step`, their norm and the ranks' reports on the stream. The event is reached when the
+  // reports can be read on the host.
   absl::StatusOr<Event> ComputeGradients(int64_t step, float max_grad_norm);
   absl::StatusOr<Event> ComputeCaptured(int64_t step, float max_grad_norm);
   Event Report();
@@ -68,8 +70,8 @@ class TrainStep {
   // The loss and its copy to the host; returns the gradient of `logits`.
   absl::StatusOr<Tensor> Loss(const Tensor& logits, const Batch& batch, int micro_step, Tape& tape);
 
-  // The norm of the gradients, and what the update is to multiply them by: on the device, so that the update follows at
-  // once. A norm that is not finite keeps the update from changing anything.
+  // Computes the norm of the gradients and the factor that the update multiplies them by, both on the device, so that
+  // the host need not wait in between. If the norm is not finite, the update changes nothing.
   absl::Status Clip(float max_grad_norm);
   const GradClip& clip() const { return graph_ != nullptr ? graph_->clip() : *clip_; }
   absl::Status Update();
@@ -82,11 +84,11 @@ class TrainStep {
   const BatchLoader& batches_;
   const std::shared_ptr<Trace> trace_;
   Buffer host_losses_;          // float32 [grad_accum]
-  std::vector<Tensor> losses_;  // their sources, until they were copied
+  std::vector<Tensor> losses_;  // what host_losses_ is copied from; kept until the copy ran
   std::unique_ptr<RankReports> reports_;
   Event update_after_;
-  std::optional<GradClip> clip_;      // without graph_
-  std::vector<BatchSlot> slots_;      // of graph_, by micro-step
+  std::optional<GradClip> clip_;      // of the last step; used only if graph_ is null
+  std::vector<BatchSlot> slots_;      // the memory that graph_ reads its batches from, by micro-step
   std::unique_ptr<StepGraph> graph_;  // null unless made by CreateCaptured
 };
 

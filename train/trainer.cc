@@ -1,4 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// A run, in the order in which the collective calls are made. Every rank makes the same ones:
+//
+//   1. OpenData    config and tokens; each rank checks its own part of the tokens, and AgreeOn makes one rank's error
+//                  every rank's, so that no rank waits in a collective for one that has returned.
+//   2. BuildModel  the sharded model, the optimizer over the parameters that are trained, the step.
+//   3. FillModel   where the run starts (run_start.h), then the weights: of a checkpoint, of --init_from, or random.
+//   4. OpenOutputs metrics and trace, on rank 0, before hours of training depend on a path that cannot be written.
+//   5. Train       steps; after each that is due, a checkpoint; at the end the trace and the export.
+//
+// A rank that fails outside of AgreeOn aborts the group, which ends the others' waits with its error.
 #include "fsdp/train/trainer.h"
 
 #include <unistd.h>
@@ -26,7 +37,7 @@
 namespace fsdp {
 namespace {
 
-// A line for people; also to a file or pipe at once, where a killed run leaves it.
+// Prints a line for people and flushes it, so that a log file has the line even if the run is killed next.
 template <typename... Args>
 void Say(const absl::FormatSpec<Args...>& format, const Args&... args) {
   absl::PrintF(format, args...);
@@ -45,7 +56,7 @@ absl::StatusOr<TokenData> ReadData(const TrainOptions& options) {
                       sources.status().message()));
 }
 
-// This rank's part of the check that all ranks share.
+// The ranks divide the check of the vocabulary among themselves: each looks at one chunk of the tokens.
 absl::StatusOr<TokenData> CheckedData(const TrainOptions& options, const CausalLmConfig& config,
                                       const ProcessGroup& group) {
   FSDP_ASSIGN_OR_RETURN(TokenData data, ReadData(options));
@@ -62,14 +73,15 @@ absl::StatusOr<CausalLmConfig> CheckedConfig(const TrainOptions& options, std::v
                                                     options.seq_len, limit->field, options.config, limit->seq_len));
 }
 
-// Now, so that it is no news of the first save. Each rank writes at most one file of its own.
+// Checked before training, not at the first save. Each rank writes at most one file of its own.
 absl::Status CheckParity(const TrainOptions& options, int world_size) {
   if (options.parity == 0 || options.parity + world_size <= ParityCode::kMaxRuns) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrFormat("--parity=%d: expected at most %d with the files of %d ranks",
                                                     options.parity, ParityCode::kMaxRuns - world_size, world_size));
 }
 
-// Now, so that a directory that cannot be made or written is no news of the first save.
+// Done before training, so that a directory that cannot be made or written fails the run at once, not at its first
+// save.
 absl::Status MakeCheckpointDir(const TrainOptions& options) {
   if (options.checkpoint_dir.empty()) return absl::OkStatus();
   std::error_code error;
@@ -149,12 +161,14 @@ absl::Status Trainer::FillModel() {
   FSDP_ASSIGN_OR_RETURN(start_, FindRunStart(options_, *layout, *group_));
   FSDP_RETURN_IF_ERROR(CheckParity(options_, group_->size()));
   FSDP_RETURN_IF_ERROR(AgreeOn(*group_, is_rank0() ? MakeCheckpointDir(options_) : absl::OkStatus()));
+  // An incremental save hard-links files of the checkpoint before it, so that one must lie in the same directory.
   const std::string last = IsIn(options_.checkpoint_dir, start_.checkpoint) ? start_.checkpoint : "";
   saver_ = std::make_unique<CheckpointSaver>(options_, *model_, *optimizer_,
                                              EarlierCheckpoints{start_.superseded, start_.damaged, last});
   const std::string& source = start_.resumed() ? start_.checkpoint : options_.init_from;
   if (start_.resumed()) {
     const auto load = [&](StateDict& wanted) {
+      // Parameters that the saving run had frozen have no optimizer state in the checkpoint: theirs starts anew.
       StateDict present = WithoutOptimState(wanted, start_.frozen);
       return LoadCheckpoint(source, present, load_options);
     };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Trainer: one rank's whole run of train_gpt: build, resume, train, save, export. What there is to say, rank 0 says on
-// stdout.
+// Trainer: one rank's whole run of train_gpt: build, resume, train, save, export. Rank 0 alone prints, on stdout. Every
+// rank makes one Trainer and calls the same methods in the same order.
 #ifndef FSDP_TRAIN_TRAINER_H_
 #define FSDP_TRAIN_TRAINER_H_
 
@@ -28,16 +28,16 @@ namespace fsdp {
 class Trainer {
  public:
   // Reads config and data, builds the model and fills it: from the checkpoint that --resume finds, else from
-  // --init_from, else from the seed. Collective. A failure of any rank is every rank's.
+  // --init_from, else from the seed. Collective. If any rank fails, all ranks return an error.
   static absl::StatusOr<std::unique_ptr<Trainer>> Create(const TrainOptions& options,
                                                          std::shared_ptr<ProcessGroup> group);
 
-  // Trains the steps that are left, saving as asked, and exports the model after the last one; or stops early, saved,
-  // when a signal asked for it. Collective.
+  // Trains the remaining steps, saves checkpoints as the options ask, and exports the model after the last step. If a
+  // signal asked any rank to stop, all ranks finish the current step, save and return OK. Collective.
   absl::Status Train();
 
-  // Prints the schedule of one step, an event a line, as it is from the second step on. Collective; trains one step to
-  // learn the order in which the model's units run.
+  // Prints the schedule of one step on rank 0, one event a line, as it is from the second step on. Collective. Trains
+  // one step first, to learn the order in which the model's units run.
   absl::Status PrintSchedule();
 
  private:

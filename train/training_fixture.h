@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// TrainingFixture: train_gpt's whole run, inside a test: of a model that is small and odd, since an emulated GPU is
-// slow, in a directory of the test's own.
+// TrainingFixture: a whole run of train_gpt inside a test, with a directory of its own. The model is small, since an
+// emulated GPU is slow, and its sizes are odd, so that they divide nothing.
 #ifndef FSDP_TRAIN_TRAINING_FIXTURE_H_
 #define FSDP_TRAIN_TRAINING_FIXTURE_H_
 
@@ -20,7 +20,7 @@ class TrainingFixture : public testing::Test {
   // Writes the model's config and the tokens.
   void SetUp() override;
 
-  // Of a run of `steps` at a constant rate, each block a unit.
+  // The options of a run of `steps` steps at a constant learning rate, with each block as a unit.
   TrainOptions Options(int64_t steps) const;
 
   // The run on one rank; an error ends it on all.
