@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// The story in five commands: train on 4 ranks; kill all processes with SIGKILL between two checkpoints; run the same
+// command on 3 ranks, which must find the checkpoint by itself and lose only the steps after it; verify; convert. Each
+// step checks what it claims, so the quickstart is a test of the installation too.
 #include "fsdp/examples/quickstart_run.h"
 
 #include <signal.h>
@@ -28,7 +32,7 @@ namespace fs = std::filesystem;
 
 constexpr int64_t kSteps = 240;
 constexpr int64_t kCheckpointEvery = 120;
-constexpr int64_t kKillAfterStep = 150;  // not a step that is saved, so that steps are lost and made again
+constexpr int64_t kKillAfterStep = 150;  // between two checkpoints, so that steps are lost and trained again
 constexpr double kLargestLossRatio = 0.6;
 constexpr absl::Duration kCommandTimeout = absl::Minutes(10);
 
@@ -39,7 +43,7 @@ void Say(const absl::FormatSpec<Args...>& format, const Args&... args) {
   std::fflush(stdout);
 }
 
-// "bazel-bin/tools/ckpt", as a person types it in the repository, where that is the program; else its path.
+// "bazel-bin/tools/ckpt", as a person types it in the repository, if that is the same file; otherwise the whole path.
 std::string TypedName(const std::string& program) {
   const fs::path path(program);
   const fs::path typed = fs::path("bazel-bin") / path.parent_path().filename() / path.filename();
@@ -47,7 +51,7 @@ std::string TypedName(const std::string& program) {
   return fs::equivalent(typed, path, error) ? typed.string() : program;
 }
 
-// A command as a person would type it.
+// Prints a command as a person would type it.
 void SayCommand(const std::vector<std::string>& command) {
   std::vector<std::string> words = command;
   words[0] = TypedName(command[0]);
@@ -175,6 +179,8 @@ std::string QuickstartRun::CheckpointPath(int64_t step) const {
   return absl::StrFormat("%s/step-%08d", checkpoint_dir_, step);
 }
 
+// The metrics file is the only thing that is watched: train_gpt writes a line as soon as a step is done. On resume it
+// appends, so the lines of the first run must not count as progress of the second.
 absl::StatusOr<int> QuickstartRun::WatchUntilStep(Subprocess& child, int64_t step) {
   StepProgress progress(kSteps);
   const size_t lines_before = ReadMetrics(metrics_).value_or(std::vector<StepMetrics>()).size();  // of an earlier run
@@ -198,6 +204,7 @@ absl::Status QuickstartRun::TrainAndKill() {
   FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<Subprocess> child, Subprocess::Start(command));
   FSDP_ASSIGN_OR_RETURN(const int exit_status, WatchUntilStep(*child, kKillAfterStep));
   if (child->Poll(absl::ZeroDuration()).has_value()) return Failed(command, exit_status, child->output());
+  // The launcher and its ranks all have this flag in their command lines, and no other process has.
   const std::string own_flag = absl::StrCat("--checkpoint_dir=", checkpoint_dir_);
   const std::vector<pid_t> processes = ProcessesWith(own_flag);
   SayCommand({"kill", "-9", absl::StrJoin(processes, " ")});
@@ -219,7 +226,7 @@ absl::Status QuickstartRun::Continue() {
   if (exit_status != 0) return Failed(command, exit_status, child->output());
   const std::string resumed = absl::StrCat("resuming from ", CheckpointPath(kCheckpointEvery));
   if (!absl::StrContains(child->output(), resumed)) return Failed(command, exit_status, child->output());
-  Say("   It said: %s, and reached step %d.\n", resumed, kSteps);
+  Say("   It printed \"%s\" and reached step %d.\n", resumed, kSteps);
   return absl::OkStatus();
 }
 
@@ -254,7 +261,7 @@ absl::Status QuickstartRun::Summarise() {
   Say("   %s: saved by 4 ranks; verified", CheckpointPath(kCheckpointEvery));
   Say("   %s: saved by 3 ranks; verified", CheckpointPath(kSteps));
   Say("   %s: the model; equal to the checkpoint", model_);
-  Say("A sharded checkpoint is one HDF5 file of whole tensors to whoever opens it:");
+  Say("Opened with HDF5, a sharded checkpoint is one file of whole tensors:");
   Say("   $ python3 -c 'import h5py; print(h5py.File(\"%s/checkpoint.h5\")[\"model/transformer.wte.weight\"])'",
       CheckpointPath(kSteps));
   if (steps.back().step + 1 == kSteps && ratio < kLargestLossRatio) return absl::OkStatus();

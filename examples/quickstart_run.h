@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// QuickstartRun: the project's promise, performed: train sharded, be killed, continue on another number of ranks, and
-// open the result anywhere. Each step is printed as the command that a person would type, and run exactly so.
+// QuickstartRun shows what the project is for: a sharded run is killed, continues on another number of ranks, and its
+// checkpoint opens anywhere. Each step is printed as the command that a person would type, and that command is run.
 #ifndef FSDP_EXAMPLES_QUICKSTART_RUN_H_
 #define FSDP_EXAMPLES_QUICKSTART_RUN_H_
 
@@ -16,11 +16,11 @@ namespace fsdp {
 
 class QuickstartRun {
  public:
-  // Everything goes to `output_dir`, which exists, is absolute and empty. kNotFound when train_gpt or ckpt, which are
-  // built together with this program, are not there.
+  // All files go to `output_dir`, an absolute path of an empty directory. kNotFound when train_gpt or ckpt, which Bazel
+  // builds together with this program, are missing.
   static absl::StatusOr<QuickstartRun> Create(const std::string& output_dir);
 
-  // All steps. The first that fails ends it; what it printed is in the error.
+  // Runs all steps. The first step that fails ends the run; the error has its output.
   absl::Status Run();
 
  private:
@@ -32,13 +32,13 @@ class QuickstartRun {
   absl::Status Convert();
   absl::Status Summarise();
 
-  // train_gpt on `nproc` ranks; all else is the same in both runs.
+  // The command line of train_gpt on `nproc` ranks, the only difference between the two runs.
   std::vector<std::string> TrainCommand(int nproc) const;
 
   // Prints the command and runs it to its end; kInternal with its output when it exits with anything but 0.
   absl::Status RunCommand(const std::vector<std::string>& command);
 
-  // Shows progress until `child` has done step `step`, or ended: its exit status.
+  // Shows progress until `child` has done step `step` (returns 0) or has ended (returns its exit status).
   absl::StatusOr<int> WatchUntilStep(Subprocess& child, int64_t step);
 
   std::string CheckpointPath(int64_t step) const;

@@ -1,7 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Sharding without nn/: a network of two layers, written by hand, whose weights and gradients are sharded over ranks by
-// four calls: Unshard, Gradients, Reshard, Reduce. It learns y = x0 * x1 and prints the loss.
+// Sharding without nn/: a network of two layers, written by hand on plain buffers, whose weights and gradients are
+// sharded over ranks by four calls. A framework with layers of its own would make these calls from its hooks:
+//
+//   Unshard    before a layer computes: its whole weights, gathered from all ranks
+//   Gradients  before its backward: a zeroed buffer for its whole gradients
+//   Reshard    after its backward: gives up the whole weights
+//   Reduce     after its backward: sums the gradients over the ranks, each of which keeps its shard
+//
+// It learns y = x0 * x1 and prints the loss.
 //
 //   bazel run //examples:two_layer_network
 #include <algorithm>
@@ -51,7 +58,8 @@ absl::Status Train(std::shared_ptr<fsdp::ProcessGroup> group) {
 
     FSDP_ASSIGN_OR_RETURN(const auto first, units->Unshard(0));
     FSDP_ASSIGN_OR_RETURN(const auto second, units->Unshard(1));
-    FSDP_RETURN_IF_ERROR(units->stream().Synchronize());  // this network computes on the host, at once
+    // The all-gathers are stream work. This network computes on the host without a stream, so it waits for them here.
+    FSDP_RETURN_IF_ERROR(units->stream().Synchronize());
     const float *w1 = first[0].data_as<float>(), *b1 = first[1].data_as<float>(), *w2 = second[0].data_as<float>();
     Forward(x, w1, b1, w2, hidden, y);
     float loss = 0;

@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// A golden case is trained again in float64 with the flags that train_gpt gets: the global batch of step s is rows
+// s * rows to (s + 1) * rows of the tokens, whatever ranks and micro-steps it was divided among, and the learning rate
+// is the one that PyTorch recorded.
 #include "fsdp/tests/golden_case.h"
 
 #include <cstdlib>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// GoldenCase: one training case of the real PyTorch, from testdata/golden/losses. Test data is trusted.
+// GoldenCase: one training case of the real PyTorch, from testdata/golden/losses. Test data is trusted, so a missing
+// file or member ends the test program.
 #ifndef FSDP_TESTS_GOLDEN_CASE_H_
 #define FSDP_TESTS_GOLDEN_CASE_H_
 
@@ -24,8 +25,9 @@ struct GoldenCase {
 
 GoldenCase ReadGoldenCase(const std::string& name);
 
-// The same steps, trained in float64. With `seed` above 0 the weights are rounded like float32's after each step, in a
-// way that the seed picks: how far that moves a step is how well the step can be known in float32 at all.
+// The same steps, trained in float64. With `seed` above 0 the weights are perturbed after each step by as much as
+// rounding to float32 would, in directions that the seed picks: the difference to the run with seed 0 bounds how
+// precisely any float32 run can determine a step.
 std::vector<Float64Outcome> TrainInFloat64(const GoldenCase& golden, int seed = 0);
 
 }  // namespace fsdp

@@ -1,4 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// GPT-2 by the formulas, in the order of Hugging Face's modules, with activations [tokens, width] as flat vectors:
+//
+//   x = wte[token] + wpe[position]
+//   for each block:  x = x + c_proj(attention(c_attn(ln_1(x))));  x = x + c_proj(gelu(c_fc(ln_2(x))))
+//   logits = ln_f(x) wte^T                       the head is tied, so wte gets gradients from both ends
+//
+// Backward walks the same list upwards; each sum passes its gradient to both of its terms. AdamW follows the loop in
+// PyTorch's documentation: decay first, then the moments, then the update with both bias corrections.
 #include "fsdp/tests/gpt2_float64.h"
 
 #include <algorithm>
@@ -145,6 +154,7 @@ double Gpt2Float64::GradNorm() const {
   return std::sqrt(sum);
 }
 
+// Loshchilov and Hutter, "Decoupled Weight Decay Regularization"; decay on matrices only, as train_gpt does it.
 void Gpt2Float64::Update(const Float64Step& step, double grad_scale) {
   ++steps_;
   const double bias_correction1 = 1 - std::pow(step.beta1, static_cast<double>(steps_));
@@ -167,6 +177,7 @@ Float64Outcome Gpt2Float64::Step(const std::vector<int32_t>& tokens, const std::
   Float64Outcome outcome;
   outcome.loss = ForwardBackward(tokens, targets, rows);
   outcome.grad_norm = GradNorm();
+  // torch.nn.utils.clip_grad_norm_: the 1e-6 is its own.
   Update(step, step.max_grad_norm > 0 ? std::min(1.0, step.max_grad_norm / (outcome.grad_norm + 1e-6)) : 1.0);
   return outcome;
 }

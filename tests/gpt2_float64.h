@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Gpt2Float64: GPT-2 trained in float64 by plain loops: what float32 runs are judged by where they disagree. It shares
-// no kernel, no layout and no optimizer with the product; gpt2_float64_test.cc compares it with PyTorch in float64.
+// Gpt2Float64: GPT-2 trained in float64 by plain loops, the reference when two float32 runs disagree. It shares no
+// kernel, no layout and no optimizer with the product; gpt2_float64_test.cc compares it with PyTorch in float64.
 #ifndef FSDP_TESTS_GPT2_FLOAT64_H_
 #define FSDP_TESTS_GPT2_FLOAT64_H_
 
@@ -40,8 +40,8 @@ class Gpt2Float64 {
   Float64Outcome Step(const std::vector<int32_t>& tokens, const std::vector<int32_t>& targets, int64_t rows,
                       const Float64Step& step);
 
-  // Moves every weight by up to 2^-24 of itself, as rounding it to float32 would: what two runs that both compute in
-  // float32 differ by at the least.
+  // Moves every weight by up to 2^-24 of itself, as rounding it to float32 would: two runs that compute in float32
+  // differ by at least that much.
   void Round(std::minstd_rand& random);
 
  private:

@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Processes are found through /proc: by their command lines, which contain a path that no other test has, and by RANK
+// in the environment that they were started with. Waiting is polling of files and of /proc with a deadline, since the
+// processes under test must not know that they are watched.
 #include "fsdp/tests/train_gpt_run.h"
 
 #include <cstdlib>

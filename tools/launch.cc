@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// launch: runs a program as the ranks of a job on this host.
+// launch: runs any program as the ranks of a job on this host, as torchrun does. train_gpt --nproc needs no launch,
+// since it starts its ranks by itself.
 //
 //   launch --nproc=4 -- bazel-bin/train/train_gpt --steps=100
 //

@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// ckpt diff: DiffCheckpoints does the work; this file prints its report, as a table or as JSON. The table has rows only
+// for tensors that differ, and a line of all tensors. What a row cannot show (other shapes or dtypes, NaN on one side)
+// follows it in words.
 #include <algorithm>
 #include <cstdio>
 #include <memory>
@@ -25,7 +29,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Two checkpoints, and what was found.
+// Two checkpoints and their differences.
 struct Comparison {
   std::string paths[2];
   std::unique_ptr<TensorSource> sources[2];
@@ -77,7 +81,7 @@ std::string ToJson(const Comparison& comparison) {
   json["only_in_b"] = report.only_in_b;
   json["structure"] = report.structure;
   json["total"] = JsonOf(report.total);
-  json["total"].erase("first_changed");
+  json["total"].erase("first_changed");  // an index has no meaning over several tensors
   json["tensors"] = Json::array();
   for (const TensorDiff& tensor : report.tensors) {
     Json item = {{"name", tensor.name}, {"equal", tensor.equal()}};
@@ -102,7 +106,7 @@ std::string Row(const std::string& name, const ValueDifference& values) {
                          100 * values.share_changed(), cosine, name);
 }
 
-// What the columns do not show; empty when there is nothing.
+// The facts that the columns of the table do not show, as text behind the name; empty when there are none.
 std::string Remarks(const TensorDiff& tensor) {
   std::string text;
   if (tensor.shape_a != tensor.shape_b) {

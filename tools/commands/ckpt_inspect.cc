@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// ckpt inspect: the summary comes from metadata alone, so it takes the same time for any size of model. Only --html
+// reads values, for its histograms.
 #include <cstddef>
 #include <cstdio>
 #include <memory>
@@ -25,7 +28,7 @@
 namespace fsdp {
 namespace {
 
-// Reads every value. The page appears under its name whole or not at all, and replaces what had the name.
+// Reads every value. The page appears under its name whole or not at all, and replaces a file of that name.
 absl::Status WritePage(const CheckpointSummary& summary, const std::string& path) {
   TensorStatistics statistics;
   {

@@ -1,4 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// ckpt prune: plans first (checkpoint/retention.h), which verifies steps until a good one is found, then applies the
+// plan;
+// --dry_run prints the same plan without applying it. Steps that a run has set aside are listed and never deleted: a
+// person decides whether they are repaired or removed.
 #include <cstdio>
 #include <string>
 #include <vector>
@@ -30,7 +35,7 @@ int64_t FreedBytes(const RetentionPlan& plan) {
   return bytes;
 }
 
-// "2h", "40s": the largest unit alone, since nobody asks for more.
+// "2h", "40s": the largest unit alone, which is precise enough to recognise a crash by.
 std::string AgeText(absl::Duration age) {
   for (const absl::Duration unit : {absl::Hours(24), absl::Hours(1), absl::Minutes(1)}) {
     const int64_t count = age / unit;
@@ -39,7 +44,7 @@ std::string AgeText(absl::Duration age) {
   return absl::StrCat(absl::ToInt64Seconds(age), "s");
 }
 
-// What is deleted, what stays, and what a run has set aside, which is for people to delete.
+// The steps to delete and to keep, and the steps that runs have set aside.
 struct Pruning {
   RetentionPlan plan;
   std::vector<SetAsideStep> set_aside;
@@ -96,6 +101,7 @@ void PrintText(const Pruning& pruning, bool dry_run) {
 
 absl::StatusOr<Pruning> Prune(const std::string& root, const RetentionPolicy& policy, bool dry_run) {
   FileSystem& files = PosixFileSystem();
+  // A checkpoint inside of DIR would be found as a step; DIR itself being one is a mistake of the command line.
   if (files.Exists(JoinPath(root, kManifestName))) {
     return absl::InvalidArgumentError(
         absl::StrCat(root, " is itself a checkpoint; give the directory that holds its step-* directories"));

@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// ckpt repair: RepairCheckpoint does the work; the report lists the files that were made again and the problems that
+// remain. A checkpoint that stays damaged is exit status 1, even if some of its files were repaired.
 #include <cstdio>
 #include <string>
 

@@ -1,4 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// ckpt verify, for all formats. What can be verified depends on the format:
+//
+//   ours               VerifyCheckpoint: every byte of every file against its digest, and the coverage of every tensor
+//   torch archives     VerifySource: the structure, every value readable, CRC-32 of each entry
+//   other formats      VerifySource: the structure, every value readable
+//
+// NaN and infinity are counted on the way and reported, but are no damage.
 #include <algorithm>
 #include <cstdio>
 #include <memory>
@@ -29,9 +37,9 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// What verify found out, whatever the format.
+// The result of verify, for any format.
 struct Verdict {
-  std::string path;  // what was verified: the step, when a ROOT was named
+  std::string path;  // the checkpoint that was verified: a step, if a ROOT was named
   std::string format;
   bool has_digests = true;    // of every byte
   bool has_checksums = true;  // of the payload, at least
@@ -39,8 +47,9 @@ struct Verdict {
   absl::Duration elapsed;
 };
 
-// What cannot even be opened is damaged: its kind was recognised. But a part of a checkpoint, or what this project has
-// no use for, is only the wrong thing to verify.
+// The kind of the file was recognised, so a source that cannot be opened is damaged, and the error is a problem of the
+// report. kInvalidArgument is the exception: the file is a part of a checkpoint, or of a kind that this project
+// refuses, and the command line is at fault.
 absl::Status VerifyForeign(const std::string& path, const VerifyOptions& options, Verdict& verdict) {
   const absl::StatusOr<std::unique_ptr<TensorSource>> source = OpenSource(path);
   if (absl::IsInvalidArgument(source.status())) return source.status();
@@ -55,7 +64,7 @@ absl::Status VerifyForeign(const std::string& path, const VerifyOptions& options
 
 absl::StatusOr<Verdict> Verify(const std::string& path, Progress& progress) {
   absl::StatusOr<PathKind> recognised = RecognisePath(path);
-  // A checkpoint that has lost its manifest is one to report on.
+  // kDataLoss: a checkpoint that has lost its manifest. VerifyCheckpoint reports on the rest of it.
   if (absl::IsDataLoss(recognised.status())) recognised = PathKind::kCheckpoint;
   FSDP_ASSIGN_OR_RETURN(const PathKind kind, recognised);
   Verdict verdict = {path, "hdf5", /*has_digests=*/true, /*has_checksums=*/true, {}, absl::ZeroDuration()};
@@ -122,7 +131,7 @@ std::string Conclusion(const Verdict& verdict) {
   return absl::StrCat("the structure is sound; ", verdict.format, " has no digests, so values cannot be checked");
 }
 
-// A model that has diverged has nothing else; --json has them all.
+// The first tensors only: in a model that has diverged every tensor has such values. --json lists all.
 void PrintNonFinite(const VerifyReport& report) {
   constexpr size_t kNamed = 16;
   for (size_t i = 0; i < std::min(kNamed, report.nonfinite.size()); ++i) {

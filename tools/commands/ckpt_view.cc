@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// ckpt view: WriteHdf5View makes the file; a tensor that HDF5 cannot show is a note and not an error.
 #include <cstdio>
 #include <memory>
 #include <string>

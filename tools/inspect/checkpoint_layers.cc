@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Two folds keep the charts readable. Tensors fold into layers by their names (LayerOf), in the order in which the
+// layers first appear; then, if there are more layers than rows, each row takes as many neighbouring layers as needed.
+// Files fold into rows in the same way. Everything is a sum over tensors, so one pass over the manifest fills all rows.
 #include "fsdp/tools/inspect/checkpoint_layers.h"
 
 #include <algorithm>
@@ -14,12 +18,13 @@ namespace {
 
 using Section = StateKey::Section;
 
-// Rows that share one when `count` of them must become at most `most`.
+// How many neighbours one row takes when `count` of them must fit in `most` rows.
 size_t RowsPerRow(size_t count, size_t most) { return (count + most - 1) / most; }
 
 bool IsWordByte(char c) { return absl::ascii_isalnum(c) || c == '_'; }
 
-// "transformer.h.0–3": what two names have in common is said once, cut between words.
+// "transformer.h.0–3" of "transformer.h.0" and "transformer.h.3": the common beginning and end appear once. Both are
+// cut at word borders, so that "h.10" and "h.19" become "h.10–19" and not "h.10–9".
 std::string Range(const std::string& first, const std::string& last) {
   if (first == last) return first;
   const size_t shorter = std::min(first.size(), last.size());
@@ -32,7 +37,7 @@ std::string Range(const std::string& first, const std::string& last) {
   return absl::StrCat(first.substr(0, first.size() - suffix), "–", last.substr(prefix));
 }
 
-// Maps layers to rows.
+// Maps a parameter's name to the row of its layer.
 class LayerIndex {
  public:
   explicit LayerIndex(const Manifest& manifest) {

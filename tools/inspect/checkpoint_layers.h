@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// CheckpointLayers: tensors put together by layer, and files by what they hold of each layer: what the charts of a page
-// about a checkpoint show. Of bounded size however many tensors and files there are: neighbours share a row then.
+// CheckpointLayers: the data of the charts on a page about a checkpoint: bytes and statistics of values by layer, and
+// bytes by file and layer. The size is bounded: if there are many layers or files, neighbours share a row.
 #ifndef FSDP_TOOLS_INSPECT_CHECKPOINT_LAYERS_H_
 #define FSDP_TOOLS_INSPECT_CHECKPOINT_LAYERS_H_
 
@@ -18,10 +18,11 @@ namespace fsdp {
 inline constexpr size_t kMaxLayerRows = 64;
 inline constexpr size_t kMaxFileRows = 48;
 
-// "transformer.h.11" of transformer.h.11.attn.weight: all up to the first number; where there is none, all but the last
-// component.
+// The layer of a parameter: "transformer.h.11" for "transformer.h.11.attn.weight". That is the name up to its first
+// component that is a number or, if there is none, without its last component.
 std::string LayerOf(const std::string& fqn);
 
+// One row of a chart: a layer, or several neighbouring ones.
 struct LayerRow {
   std::string name;  // "transformer.h.0", or "transformer.h.0–3"
   int64_t model_bytes = 0;
@@ -30,6 +31,7 @@ struct LayerRow {
   std::map<std::string, ValueStatistics> states;  // of the optimizer, by state name; scalars left out
 };
 
+// One row of the chart of files: a file, or several neighbouring ones. The vectors have one element for each LayerRow.
 struct FileRow {
   std::string name;                  // "rank-00000-of-00064.h5", or "rank-00000–00001-of-00064.h5"
   std::vector<int64_t> model_bytes;  // by layer
@@ -47,6 +49,7 @@ struct CheckpointLayers {
 
 using TensorStatistics = std::map<StateKey, ValueStatistics>;
 
+// `statistics` may lack tensors, which then add nothing to the statistics of their layer. O(tensors + intervals). Pure.
 CheckpointLayers LayersOf(const Manifest& manifest, const TensorStatistics& statistics);
 
 }  // namespace fsdp

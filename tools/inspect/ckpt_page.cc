@@ -1,4 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// The page is built from strings, section by section, without a template engine: half of it is SVG (page_charts.h),
+// whose numbers are computed anyway. Two rules keep it safe and small: every name from the checkpoint goes through
+// Html(), which replaces control characters and escapes markup, and every list is bounded (kMaxLayerRows, kMaxFileRows,
+// kMaxTensorRows, kMaxDrawnShards).
+//
+//   Headline, Tiles   what it is; totals, NaN and infinity
+//   ShardMap          each file as a bar, in it the layers
+//   Sizes             each layer as a bar: parameters, optimizer state
+//   Values            each layer as a histogram of its weights
+//   Moments           the optimizer's states: histograms, then the scale of each in each layer
+//   Tensors           a table of the largest tensors
 #include "fsdp/tools/inspect/ckpt_page.h"
 
 #include <algorithm>
@@ -28,6 +40,7 @@ constexpr int kHistogramHeight = 30;
 
 std::string Html(const std::string& name) { return EscapeHtml(Printable(name)); }
 std::string Size(int64_t bytes) { return FormatBytes(static_cast<double>(bytes)); }
+// With narrow spaces between groups of three digits.
 std::string Count(int64_t count) {
   std::string digits = absl::StrCat(count);
   for (int at = static_cast<int>(digits.size()) - 3; at > 0; at -= 3) digits.insert(at, "\u202f");
@@ -157,8 +170,8 @@ std::string Values(const CheckpointLayers& layers) {
   return absl::StrCat(html, AxisRow(HistogramAxisSvg(range)), "</section>\n");
 }
 
-// The root mean square; of a state that is itself a mean of squares, the root of its mean.
-
+// The typical size of a state's values: the root mean square. A second moment is itself a mean of squares of gradients,
+// so of it the root of the mean, which is on the scale of the first moment.
 double ScaleOf(const std::string& state, const ValueStatistics& statistics) {
   const bool is_square = state == "exp_avg_sq" || state == "max_exp_avg_sq" || state == "square_avg";
   return is_square ? std::sqrt(std::max(0.0, statistics.mean().value_or(0))) : statistics.rms().value_or(0);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// CheckpointPage: one self-contained HTML page about a checkpoint: who holds what, sizes per layer, the distribution of
-// values, the optimizer's moments, and the tensors. It loads nothing, runs no script, and has a bounded size: about two
-// megabytes at most, however large the model is.
+// CheckpointPage: one self-contained HTML page about a checkpoint: which file holds which tensors, sizes per layer, the
+// distribution of values, the optimizer's moments, and a table of tensors. It loads nothing, runs no script, and has a
+// bounded size: about two megabytes at most, however large the model is.
 #ifndef FSDP_TOOLS_INSPECT_CKPT_PAGE_H_
 #define FSDP_TOOLS_INSPECT_CKPT_PAGE_H_
 

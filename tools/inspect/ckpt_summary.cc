@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// A summary of any format is a Manifest: the formats without one get theirs made up here, from their headers. So the
+// text, the JSON and the page are written once. Members that a format does not have (step, kind, digests) stay at their
+// defaults, and the forms leave them out by `format`.
 #include "fsdp/tools/inspect/ckpt_summary.h"
 
 #include <algorithm>
@@ -37,7 +41,7 @@ void AddFile(const SafetensorsFile& file, CheckpointSummary& summary) {
   }
 }
 
-// The index of a file that is named by its path; it is added when it is new.
+// The index of the file at `path`, which is added to the manifest if it is new.
 int FileIndex(const std::string& path, CheckpointSummary& summary) {
   const std::string name = std::filesystem::path(path).filename();
   std::vector<StoredFile>& files = summary.manifest.files;
@@ -50,9 +54,12 @@ int FileIndex(const std::string& path, CheckpointSummary& summary) {
   return static_cast<int>(files.size() - 1);
 }
 
-// Adds a place as the intervals of elements that it holds: one for whole rows, more for a box that cuts rows.
+// Adds a place to `tensor` as intervals of row-major elements. A box that spans whole rows is one interval. A box that
+// cuts a dimension is one run for each index of the dimensions before the last one that it cuts: those from `whole` on
+// are held whole, dimension whole - 1 is cut, so a run covers count[whole - 1] of its indices, and there are count[0] *
+// ... * count[whole - 2] runs.
 void AddPlace(const TensorPlace& place, int file, StoredTensor& tensor) {
-  constexpr int64_t kMostRuns = 4096;  // of a tensor; what a person can read ends long before
+  constexpr int64_t kMostRuns = 4096;  // of a tensor; more than anyone reads, and bounded
   const int rank = tensor.shape.rank();
   int whole = rank;  // dimensions from here on are held whole
   while (whole > 0 && place.box.count[whole - 1] == tensor.shape.dim(whole - 1)) --whole;
@@ -74,7 +81,7 @@ void AddPlace(const TensorPlace& place, int file, StoredTensor& tensor) {
   }
 }
 
-// What a torch file or a DCP directory tells. A tensor whose elements lie apart has no place.
+// A torch file or a DCP directory. A tensor whose elements do not lie together has no place, and so no intervals.
 void AddSource(const TensorSource& source, CheckpointSummary& summary) {
   Manifest& manifest = summary.manifest;
   manifest.step = source.step();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// CheckpointSummary: what inspect shows of a checkpoint, whatever its format, as text or as JSON.
+// CheckpointSummary: what ckpt inspect shows of a checkpoint of any format, as text or as JSON. It is metadata: no
+// values are read.
 #ifndef FSDP_TOOLS_INSPECT_CKPT_SUMMARY_H_
 #define FSDP_TOOLS_INSPECT_CKPT_SUMMARY_H_
 
@@ -16,27 +17,28 @@
 namespace fsdp {
 
 struct CheckpointSummary {
-  std::string asked_for;             // what the user named
-  std::string path;                  // what was looked at: a step, when a ROOT was named
+  std::string asked_for;             // the path that the user gave
+  std::string path;                  // the checkpoint: a step, if the user gave a ROOT
   std::vector<std::string> skipped;  // sentences about newer steps of the ROOT that do not verify
   std::string format;                // "hdf5", "hdf5 file", "safetensors", "torch", "dcp"
-  std::string problem;               // what is damaged at first sight, such as a missing file; empty when nothing is
+  std::string problem;               // damage that shows without reading, such as a missing file; empty: none
 
-  // Tensors, files and who holds what; for safetensors only what that format has.
+  // Tensors, files, and which file holds which elements. Formats without a manifest fill in what they know.
   Manifest manifest;
-  std::map<std::string, std::string> metadata;  // safetensors' own
+  std::map<std::string, std::string> metadata;  // "__metadata__" of safetensors
 };
 
-// Reads the metadata of what lies at `path`.
+// Reads the metadata of the checkpoint at `path`; of a ROOT, its newest step that verifies. Errors are those of
+// RecognisePath, LatestCheckpoint and the format's reader.
 absl::StatusOr<CheckpointSummary> Summarise(const std::string& path);
 
-// For people: a page, and with `tensors` a line for each tensor.
+// For people: a few lines, and with `tensors` one more for each tensor.
 std::string SummaryText(const CheckpointSummary& summary, bool tensors);
 
 // For programs: one JSON object.
 std::string SummaryJson(const CheckpointSummary& summary, bool tensors);
 
-// The JSON object for a path of which there is no summary.
+// The JSON object that takes the place of SummaryJson after an error.
 std::string ProblemJson(const std::string& path, const absl::Status& status);
 
 }  // namespace fsdp

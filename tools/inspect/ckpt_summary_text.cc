@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The forms of a CheckpointSummary.
+// A CheckpointSummary as text and as JSON. Programs rely on the members of the JSON object (docs/ckpt.md): a member that a
+// format cannot fill is null, 0 or empty, and those of a checkpoint of ours alone are left out. Names go through
+// Printable() in the text, because a hostile name could otherwise write to the terminal; JSON escapes them by itself.
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
@@ -97,7 +99,7 @@ std::string FilesText(const Manifest& manifest) {
   return text;
 }
 
-// Paths need not be UTF-8.
+// Paths need not be UTF-8, and JSON must be: bytes that are not are replaced.
 std::string ToText(const Json& json) { return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n"; }
 
 Json ToJson(const Share& share) { return {{"tensors", share.tensors}, {"bytes", share.bytes}}; }

@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// All charts are drawn in a box kWidth units wide and stretched to the width of their place by the browser
+// (preserveAspectRatio="none"), so one drawing fits a phone and a printer. Text must not be stretched: axes place their
+// labels by percentages instead.
 #include "fsdp/tools/inspect/page_charts.h"
 
 #include <algorithm>
@@ -11,7 +15,7 @@
 namespace fsdp {
 namespace {
 
-// Charts are drawn this wide and stretched to their place.
+// The width of every drawing, in its own units.
 constexpr double kWidth = 1000;
 
 std::string Title(const std::string& text) {
@@ -23,7 +27,7 @@ std::string Open(int height) {
                          height);
 }
 
-// Labels are not stretched, so they are percentages.
+// A label at `share` of the width, 0 to 1.
 std::string AxisLabel(double share, const std::string& text) {
   return absl::StrFormat("<text x=\"%.2f%%\" y=\"11\">%s</text>", 100 * share, text);
 }
@@ -95,7 +99,7 @@ std::string HistogramSvg(const ValueStatistics& statistics, const OctaveRange& r
   const double width = kWidth / static_cast<double>(columns.size());
   std::string path = absl::StrFormat("M0 %d", height);
   for (size_t i = 0; i < columns.size(); ++i) {
-    // The square root lets tails be seen.
+    // Heights are square roots of counts, so that the tails of a distribution stay visible.
     const double top = height - height * std::sqrt(static_cast<double>(columns[i]) / most);
     absl::StrAppendFormat(&path, "V%.1fH%.1f", top, width * static_cast<double>(i + 1));
   }
@@ -103,6 +107,8 @@ std::string HistogramSvg(const ValueStatistics& statistics, const OctaveRange& r
                       "\"/></svg>");
 }
 
+// The axis mirrors the columns of Columns(): with n octaves there are 2n + 1 of them, zero in the middle. A power of
+// ten is an octave number by division by log10(2), and lies that many columns from the middle, on both sides.
 std::string HistogramAxisSvg(const OctaveRange& range) {
   const int octaves = range.last - range.first + 1;
   const double column = 1.0 / (2 * octaves + 1);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The charts of a page about a checkpoint, as inline SVG without scripts or styles of their own: colours are classes
-// that page_style.h defines. Pure.
+// that page_style.h defines. Titles are escaped here; classes are not, and come from constants. All functions are pure.
 #ifndef FSDP_TOOLS_INSPECT_PAGE_CHARTS_H_
 #define FSDP_TOOLS_INSPECT_PAGE_CHARTS_H_
 
@@ -23,7 +23,8 @@ struct BarPart {
   std::string title;  // shown when pointed at
 };
 
-// Parts side by side, as wide as their values are of `whole`. As wide as its place, `height` pixels high.
+// Parts side by side, each as wide as its share of `whole`; parts too narrow to be seen are left out. The chart takes
+// the width of its place and is `height` pixels high.
 std::string BarSvg(const std::vector<BarPart>& parts, double whole, int height);
 
 // The octaves that a histogram shows: those from the first to the last that any of several tensors has elements in.
