@@ -72,12 +72,12 @@ class MetadataEncoder {
 
   void EncodeType(const DcpEntry& entry) {
     pickle_.String(entry.name);
-    if (entry.tensor < 0) {
+    if (entry.tensor() == nullptr) {
       pickle_.Global("torch.distributed.checkpoint.metadata.BytesStorageMetadata");
       pickle_.EmptyTuple();
       return pickle_.NewObject();
     }
-    const DcpTensor& tensor = metadata_.tensors[entry.tensor];
+    const DcpTensor& tensor = metadata_.tensors[*entry.tensor()];
     BeginObject("torch.distributed.checkpoint.metadata.TensorStorageMetadata");
     pickle_.String("properties");
     EncodeProperties(tensor);
@@ -128,17 +128,17 @@ class MetadataEncoder {
   }
 
   void EncodeStorage(const DcpEntry& entry) {
-    if (entry.tensor < 0) {
+    if (entry.tensor() == nullptr) {
       BeginObject("torch.distributed.checkpoint.metadata.MetadataIndex");
       pickle_.String("fqn");
       pickle_.String(entry.name);
       pickle_.String("index");
       pickle_.None();
       EndObject();
-      return EncodeSlice(entry.slice);
+      return EncodeSlice(std::get<DcpSlice>(entry.content));
     }
     int64_t index = 0;
-    for (const DcpChunk& chunk : metadata_.tensors[entry.tensor].chunks) {
+    for (const DcpChunk& chunk : metadata_.tensors[*entry.tensor()].chunks) {
       BeginObject("torch.distributed.checkpoint.metadata.MetadataIndex");
       pickle_.String("fqn");
       pickle_.String(entry.name);

@@ -146,10 +146,10 @@ class MetadataReader {
     entry.path =
         path == paths_.end() || path->second.empty() ? std::vector<DcpEntry::PathElement>{{name, false}} : path->second;
     if (IsObject(value, "BytesStorageMetadata")) {
-      FSDP_ASSIGN_OR_RETURN(entry.slice, FindSlice(name, std::nullopt));
+      FSDP_ASSIGN_OR_RETURN(entry.content, FindSlice(name, std::nullopt));
     } else if (IsObject(value, "TensorStorageMetadata")) {
       FSDP_ASSIGN_OR_RETURN(DcpTensor tensor, ReadTensor(name, value));
-      entry.tensor = static_cast<int>(metadata_.tensors.size());
+      entry.content = static_cast<int>(metadata_.tensors.size());
       metadata_.tensors.push_back(std::move(tensor));
     } else {
       return Broken(value, absl::StrCat(Quote(name), " is neither a tensor nor a value"));

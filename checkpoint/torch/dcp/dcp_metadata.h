@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <variant>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -39,7 +40,7 @@ struct DcpTensor {
   std::vector<DcpChunk> chunks;  // by box, row-major
 };
 
-// A name of the flat state dict, and its path in the nested one.
+// An entry of the flat state dict that DCP saves, and its path in the nested state dict that the program had.
 struct DcpEntry {
   struct PathElement {
     std::string name;
@@ -47,8 +48,10 @@ struct DcpEntry {
   };
   std::string name;
   std::vector<PathElement> path;
-  int tensor = -1;  // into tensors; -1: a value, pickled in `slice`
-  DcpSlice slice;
+  std::variant<int, DcpSlice> content;  // the index of a tensor, or the archive of a pickled value
+
+  // Null for a value.
+  const int* tensor() const { return std::get_if<int>(&content); }
 };
 
 struct DcpMetadata {

@@ -52,7 +52,9 @@ class DcpSource final : public TensorSource {
   absl::Status ReadState() {
     TorchNode root;
     for (const DcpEntry& entry : metadata_.entries) {
-      absl::StatusOr<TorchNode> leaf = entry.tensor >= 0 ? TorchNode::Tensor(entry.tensor) : ReadValue(entry);
+      absl::StatusOr<TorchNode> leaf = entry.tensor() != nullptr
+                                           ? TorchNode::Tensor(*entry.tensor())
+                                           : ReadValue(entry.name, std::get<DcpSlice>(entry.content));
       FSDP_RETURN_IF_ERROR(leaf.status());
       FSDP_RETURN_IF_ERROR(Insert(entry, *std::move(leaf), root));
     }
@@ -77,7 +79,7 @@ class DcpSource final : public TensorSource {
 
   std::string_view format() const override { return "dcp"; }
   const StateDict& contents() const override { return state_.contents; }
-  int64_t step() const override { return state_.step; }
+  int64_t step() const override { return state_.step.value_or(-1); }
   int world_size() const override { return world_size_; }
   const std::map<std::string, std::string>& metadata() const override { return string_metadata_; }
 
@@ -88,13 +90,15 @@ class DcpSource final : public TensorSource {
       return absl::InvalidArgumentError(absl::StrCat("tensor ", Quote(key.ToString()), ": elements ",
                                                      interval.ToString(), " of ", described.shape.numel()));
     }
-    if (leaf->tensor < 0) {
-      std::memcpy(out, leaf->bytes.data() + interval.begin * SizeOf(described.dtype),
+    const TorchTensorPart* const part = leaf->tensor_part();
+    if (part == nullptr) {
+      const std::string& number = std::get<TorchNumber>(leaf->source).bytes;
+      std::memcpy(out, number.data() + interval.begin * SizeOf(described.dtype),
                   interval.size() * SizeOf(described.dtype));
       return absl::OkStatus();
     }
-    const Interval elements = {leaf->offset + interval.begin, leaf->offset + interval.end};
-    const absl::Status read = ReadTensor(leaf->tensor, elements, static_cast<std::byte*>(out));
+    const Interval elements = {part->offset + interval.begin, part->offset + interval.end};
+    const absl::Status read = ReadTensor(part->tensor, elements, static_cast<std::byte*>(out));
     if (!read.ok()) return In(read, absl::StrCat("tensor ", Quote(key.ToString())));
     if (described.dtype != DType::kBool) return absl::OkStatus();
     const absl::Status is_bool = CheckBoolBytes(out, interval);
@@ -107,14 +111,15 @@ class DcpSource final : public TensorSource {
 
   absl::StatusOr<std::vector<TensorPlace>> Places(const StateKey& key) const override {
     FSDP_ASSIGN_OR_RETURN(const TorchLeaf* leaf, Find(key));
-    if (leaf->tensor < 0) return absl::UnimplementedError("it is a number in a pickle, not a tensor");
-    const DcpTensor& tensor = metadata_.tensors[leaf->tensor];
+    const TorchTensorPart* const part = leaf->tensor_part();
+    if (part == nullptr) return absl::UnimplementedError("it is a number in a pickle, not a tensor");
+    const DcpTensor& tensor = metadata_.tensors[part->tensor];
     if (tensor.shape != state_.contents.FindTensor(key)->shape) {
       return absl::UnimplementedError("it is a part of a flat parameter of FSDP1");
     }
     std::vector<TensorPlace> places;
     for (size_t i = 0; i < tensor.chunks.size(); ++i) {
-      FSDP_ASSIGN_OR_RETURN(const ChunkPlace* place, PlaceOf(leaf->tensor, i));
+      FSDP_ASSIGN_OR_RETURN(const ChunkPlace* place, PlaceOf(part->tensor, i));
       if (!place->is_contiguous) return absl::UnimplementedError("a chunk of it is a view whose elements lie apart");
       places.push_back({JoinPath(path_, tensor.chunks[i].slice.file), place->offset, tensor.chunks[i].box});
     }
@@ -141,13 +146,13 @@ class DcpSource final : public TensorSource {
     return absl::StrCat(JoinPath(path_, slice.file), ", bytes ", slice.offset, " to ", slice.offset + slice.nbytes);
   }
 
-  absl::StatusOr<TorchNode> ReadValue(const DcpEntry& entry) {
-    FSDP_ASSIGN_OR_RETURN(const std::shared_ptr<const File> file, files_.Open(entry.slice.file));
-    absl::StatusOr<TorchArchive> archive = ReadArchive(*file, entry.slice);
-    if (!archive.ok()) return In(archive.status(), absl::StrCat(Quote(entry.name), " in ", Describe(entry.slice)));
+  absl::StatusOr<TorchNode> ReadValue(const std::string& name, const DcpSlice& slice) {
+    FSDP_ASSIGN_OR_RETURN(const std::shared_ptr<const File> file, files_.Open(slice.file));
+    absl::StatusOr<TorchArchive> archive = ReadArchive(*file, slice);
+    if (!archive.ok()) return In(archive.status(), absl::StrCat(Quote(name), " in ", Describe(slice)));
     if (archive->tree.tensors.empty()) return std::move(archive->tree.root);
-    return absl::InvalidArgumentError(absl::StrCat(Quote(entry.name), " in ", Describe(entry.slice),
-                                                   ": a tensor inside of a pickled value is not read"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(Quote(name), " in ", Describe(slice), ": a tensor inside of a pickled value is not read"));
   }
 
   static absl::Status Insert(const DcpEntry& entry, TorchNode leaf, TorchNode& root) {

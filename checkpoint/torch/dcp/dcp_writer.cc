@@ -48,7 +48,7 @@ class DcpPlan {
     for (const auto& [alias, target] : contents_.aliases) {
       const auto at = tensor_index_.find(StateKey::Model(target));
       if (at == tensor_index_.end() || contents_.contains(StateKey::Model(alias))) continue;
-      FSDP_RETURN_IF_ERROR(AddEntry({{"model", false}, {alias, false}}, at->second, {}));
+      FSDP_RETURN_IF_ERROR(AddEntry({{"model", false}, {alias, false}}, at->second));
     }
     return absl::OkStatus();
   }
@@ -74,8 +74,8 @@ class DcpPlan {
     return {{key.fqn, false}};
   }
 
-  absl::Status AddEntry(Path path, int tensor, DcpSlice slice) {
-    DcpEntry entry = {NameOf(path), std::move(path), tensor, std::move(slice)};
+  absl::Status AddEntry(Path path, std::variant<int, DcpSlice> content) {
+    DcpEntry entry = {.name = NameOf(path), .path = std::move(path), .content = std::move(content)};
     if (!names_.insert(entry.name).second) {
       return absl::InvalidArgumentError(
           absl::StrCat("two values would both be named ", Quote(entry.name), " in a DCP directory"));
@@ -108,14 +108,15 @@ class DcpPlan {
       FSDP_ASSIGN_OR_RETURN(const Shape shape, Shape::Create(chunk.box.count));
       PickleWriter pickle;
       EncodeTorchTensor(pickle, "0", tensor.dtype, shape);
-      chunk.slice = AddArchive(rank, std::move(pickle).Finish(), {{key, part, SizeOf(tensor.dtype)}});
+      chunk.slice = AddArchive(rank, std::move(pickle).Finish(),
+                               {{.elements = key, .interval = part, .element_size = SizeOf(tensor.dtype)}});
       described.chunks.push_back(std::move(chunk));
     }
     payload_bytes_ += tensor.shape.numel() * SizeOf(tensor.dtype);
     const auto index = static_cast<int>(metadata_.tensors.size());
     tensor_index_[key] = index;
     metadata_.tensors.push_back(std::move(described));
-    return AddEntry(PathOf(key), index, {});
+    return AddEntry(PathOf(key), index);
   }
 
   absl::Status AddValues() {
@@ -153,7 +154,7 @@ class DcpPlan {
     if (!is_dict && !is_list) {
       PickleWriter pickle;
       pickle.Python(json);
-      return AddEntry(path, -1, AddArchive(0, std::move(pickle).Finish(), {}));
+      return AddEntry(path, AddArchive(0, std::move(pickle).Finish(), {}));
     }
     size_t index = 0;
     for (const auto& [name, value] : json.items()) {
@@ -171,11 +172,12 @@ class DcpPlan {
     chunk.box.count.assign(tensor.shape.dims().begin(), tensor.shape.dims().end());
     PickleWriter pickle;
     EncodeTorchTensor(pickle, "0", tensor.dtype, tensor.shape);
-    chunk.slice = AddArchive(0, std::move(pickle).Finish(),
-                             {{{}, {0, tensor.shape.numel()}, SizeOf(tensor.dtype), tensor.bytes}});
+    chunk.slice = AddArchive(
+        0, std::move(pickle).Finish(),
+        {{.elements = tensor.bytes, .interval = {0, tensor.shape.numel()}, .element_size = SizeOf(tensor.dtype)}});
     const auto index = static_cast<int>(metadata_.tensors.size());
     metadata_.tensors.push_back({tensor.dtype, tensor.shape, {std::move(chunk)}});
-    return AddEntry(path, index, {});
+    return AddEntry(path, index);
   }
 
   const StateDict& contents_;

@@ -4,6 +4,7 @@
 #include <cctype>
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <system_error>
 #include <utility>
 
@@ -23,18 +24,20 @@ using Kind = TorchNode::Kind;
 // "optim_rank" "12" ".pt": around the last number of a file name.
 struct RankName {
   std::string before;
-  int rank = -1;  // where there is no number
+  std::optional<int> rank;  // that number
   std::string after;
 };
 
 RankName SplitName(const std::string& name) {
   const size_t last = name.find_last_of("0123456789");
-  if (last == name.npos) return {name, -1, ""};
+  if (last == name.npos) return {.before = name, .rank = std::nullopt, .after = ""};
   size_t first = last;
   while (first > 0 && std::isdigit(static_cast<unsigned char>(name[first - 1])) != 0) --first;
-  RankName split = {name.substr(0, first), -1, name.substr(last + 1)};
-  constexpr size_t kMostDigits = 6;
-  if (last - first < kMostDigits) (void)absl::SimpleAtoi(name.substr(first, last - first + 1), &split.rank);
+  RankName split = {.before = name.substr(0, first), .rank = std::nullopt, .after = name.substr(last + 1)};
+  constexpr size_t kMaxDigits = 6;
+  int rank = 0;
+  const bool is_short = last - first < kMaxDigits;
+  if (is_short && absl::SimpleAtoi(name.substr(first, last - first + 1), &rank)) split.rank = rank;
   return split;
 }
 
@@ -117,8 +120,8 @@ std::vector<std::string> RankFilesIn(const std::string& directory) {
       before = split.before;
       after = split.after;
     }
-    if (split.rank < 0 || split.before != before || split.after != after) return {};
-    if (!names.try_emplace(split.rank, name).second) return {};
+    if (!split.rank || split.before != before || split.after != after) return {};
+    if (!names.try_emplace(*split.rank, name).second) return {};
   }
   const auto count = static_cast<int>(names.size());
   if (count < 2 || names.begin()->first != 0 || names.rbegin()->first != count - 1) return {};

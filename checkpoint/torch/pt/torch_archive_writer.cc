@@ -156,10 +156,11 @@ class TorchArchiveWriter {
   absl::Status FillPayload(const Segment& segment, const Interval& part, std::byte* out) {
     const TorchStorageSource& storage = segment.archive->storages_[segment.member - segment.archive->texts_.size()];
     const int64_t first = storage.interval.begin + (part.begin - segment.range.begin) / storage.element_size;
-    if (storage.literal.empty()) {
-      FSDP_RETURN_IF_ERROR(read_(storage.key, {first, first + part.size() / storage.element_size}, out));
+    if (const auto* const literal = std::get_if<std::string>(&storage.elements)) {
+      std::memcpy(out, literal->data() + (first - storage.interval.begin) * storage.element_size, part.size());
     } else {
-      std::memcpy(out, storage.literal.data() + (first - storage.interval.begin) * storage.element_size, part.size());
+      const Interval elements = {first, first + part.size() / storage.element_size};
+      FSDP_RETURN_IF_ERROR(read_(std::get<StateKey>(storage.elements), elements, out));
     }
     part_crcs_[segment.first_part + BlockOf(part.begin) - BlockOf(segment.range.begin)] =
         Crc32(absl::MakeConstSpan(out, part.size()));

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -18,12 +19,11 @@
 
 namespace fsdp {
 
-// Elements `interval` of a tensor: one storage.
+// The contents of one storage: `interval.size()` elements of `element_size` bytes each.
 struct TorchStorageSource {
-  StateKey key;
+  std::variant<StateKey, std::string> elements;  // elements `interval` of this tensor, to be read; or these bytes
   Interval interval;
   int64_t element_size = 1;
-  std::string literal = {};  // the elements themselves; empty: they are read
 };
 
 // An archive at `offset` of a file: the pickle, and its storages "0", "1", ...

@@ -72,7 +72,7 @@ class TorchSource final : public TensorSource {
 
   std::string_view format() const override { return "torch"; }
   const StateDict& contents() const override { return state_.contents; }
-  int64_t step() const override { return state_.step; }
+  int64_t step() const override { return state_.step.value_or(-1); }
   int world_size() const override { return world_size_; }
   const std::map<std::string, std::string>& metadata() const override { return metadata_; }
 
@@ -83,13 +83,15 @@ class TorchSource final : public TensorSource {
       return absl::InvalidArgumentError(absl::StrCat("tensor ", Quote(key.ToString()), ": elements ",
                                                      interval.ToString(), " of ", described.shape.numel()));
     }
-    if (leaf->tensor < 0) {
-      std::memcpy(out, leaf->bytes.data() + interval.begin * SizeOf(described.dtype),
+    const TorchTensorPart* const part = leaf->tensor_part();
+    if (part == nullptr) {
+      const std::string& number = std::get<TorchNumber>(leaf->source).bytes;
+      std::memcpy(out, number.data() + interval.begin * SizeOf(described.dtype),
                   interval.size() * SizeOf(described.dtype));
       return absl::OkStatus();
     }
-    const TensorRefs& refs = tensors_[leaf->tensor];
-    const Interval elements = {leaf->offset + interval.begin, leaf->offset + interval.end};
+    const TensorRefs& refs = tensors_[part->tensor];
+    const Interval elements = {part->offset + interval.begin, part->offset + interval.end};
     absl::Status status = ReadRefs(refs, elements, static_cast<std::byte*>(out));
     if (status.ok() && described.dtype == DType::kBool) status = CheckBoolBytes(out, interval);
     if (status.ok()) return status;
@@ -114,8 +116,9 @@ class TorchSource final : public TensorSource {
 
   absl::StatusOr<std::vector<TensorPlace>> Places(const StateKey& key) const override {
     FSDP_ASSIGN_OR_RETURN(const TorchLeaf* leaf, Find(key));
-    if (leaf->tensor < 0) return absl::UnimplementedError("it is a number in the pickle, not a tensor");
-    const TensorRefs& refs = tensors_[leaf->tensor];
+    const TorchTensorPart* const part = leaf->tensor_part();
+    if (part == nullptr) return absl::UnimplementedError("it is a number in the pickle, not a tensor");
+    const TensorRefs& refs = tensors_[part->tensor];
     const TorchTensor& tensor = TensorOf(refs[0]);
     if (refs.size() > 1) return absl::UnimplementedError("its elements lie in the files of several ranks");
     if (!tensor.is_contiguous()) {
@@ -124,7 +127,7 @@ class TorchSource final : public TensorSource {
     }
     const Shape& shape = state_.contents.FindTensor(key)->shape;  // that of a part, where the tensor is a flat one
     Box whole = {std::vector<int64_t>(shape.rank(), 0), {shape.dims().begin(), shape.dims().end()}};
-    const int64_t first = First(refs[0]) + leaf->offset * SizeOf(tensor.dtype);
+    const int64_t first = First(refs[0]) + part->offset * SizeOf(tensor.dtype);
     return std::vector<TensorPlace>{{refs[0].file->file().path(), first, std::move(whole)}};
   }
 

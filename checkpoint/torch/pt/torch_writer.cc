@@ -16,13 +16,15 @@ absl::Status WriteTorchFile(const std::string& path, const StateDict& contents, 
   FSDP_ASSIGN_OR_RETURN(EncodedTorchState encoded, EncodeTorchState(contents));
   std::vector<TorchStorageSource> storages;
   for (EncodedStorage& storage : encoded.storages) {
-    if (storage.literal) {
-      LiteralTensor& tensor = *storage.literal;
-      storages.push_back({{}, {0, tensor.shape.numel()}, SizeOf(tensor.dtype), std::move(tensor.bytes)});
+    if (auto* const literal = std::get_if<LiteralTensor>(&storage)) {
+      storages.push_back({.elements = std::move(literal->bytes),
+                          .interval = {0, literal->shape.numel()},
+                          .element_size = SizeOf(literal->dtype)});
       continue;
     }
-    const ShardedTensor& tensor = *contents.FindTensor(storage.key);
-    storages.push_back({storage.key, {0, tensor.shape.numel()}, SizeOf(tensor.dtype)});
+    const StateKey& key = std::get<StateKey>(storage);
+    const ShardedTensor& tensor = *contents.FindTensor(key);
+    storages.push_back({.elements = key, .interval = {0, tensor.shape.numel()}, .element_size = SizeOf(tensor.dtype)});
   }
   std::vector<TorchArchivePlan> archives;
   archives.emplace_back(0, std::move(encoded.pickle), std::move(storages));

@@ -22,7 +22,7 @@ class StateEncoder {
   explicit StateEncoder(const StateDict& contents) : contents_(contents) {
     pickle_.write_tensor = [this](const LiteralTensor& tensor) {
       EncodeTorchTensor(pickle_, absl::StrCat(storages_.size()), tensor.dtype, tensor.shape);
-      storages_.push_back({{}, tensor});
+      storages_.push_back(tensor);
     };
   }
 
@@ -46,7 +46,7 @@ class StateEncoder {
  private:
   void EncodeTensor(const StateKey& key, const ShardedTensor& tensor) {
     const auto [at, is_new] = index_.try_emplace(key, storages_.size());
-    if (is_new) storages_.push_back({key, std::nullopt});
+    if (is_new) storages_.push_back(key);
     EncodeTorchTensor(pickle_, absl::StrCat(at->second), tensor.dtype, tensor.shape);
   }
 

@@ -6,6 +6,7 @@
 #define FSDP_CHECKPOINT_TORCH_STATE_TORCH_ENCODING_H_
 
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -18,11 +19,8 @@ namespace fsdp {
 // A whole, row-major tensor whose bytes are storage `key`.
 void EncodeTorchTensor(PickleWriter& pickle, const std::string& key, DType dtype, const Shape& shape);
 
-// The bytes of a storage: those of a tensor of the state dict, or, for a tensor in param_groups, these.
-struct EncodedStorage {
-  StateKey key;
-  std::optional<LiteralTensor> literal;
-};
+// The contents of a storage: a tensor of the state dict, or a small tensor of param_groups with its bytes.
+using EncodedStorage = std::variant<StateKey, LiteralTensor>;
 
 struct EncodedTorchState {
   std::string pickle;

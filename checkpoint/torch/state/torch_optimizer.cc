@@ -24,27 +24,28 @@ using Kind = TorchNode::Kind;
 using Section = StateKey::Section;
 
 template <typename T>
-TorchOptimizer::Leaf NumberLeaf(DType dtype, T value) {
-  return {-1, dtype, std::string(reinterpret_cast<const char*>(&value), sizeof(value))};
+TorchOptimizer::State Scalar(DType dtype, T value) {
+  std::string bytes(reinterpret_cast<const char*>(&value), sizeof(value));
+  return {.leaf = {TorchNumber{.bytes = std::move(bytes)}}, .dtype = dtype, .shape = {}};
 }
 
-// A number of the optimizer's state as a scalar tensor. "step" is float32, as torch writes it today, where that holds
-// it.
-absl::StatusOr<TorchOptimizer::Leaf> LeafOfNumber(const StateKey& key, const PythonJson& json) {
-  if (json.is_boolean()) return NumberLeaf(DType::kBool, static_cast<uint8_t>(json.get<bool>()));
+// A Python number of the optimizer's state as a scalar tensor. "step" becomes float32, the dtype of today's PyTorch, if
+// float32 holds the number exactly.
+absl::StatusOr<TorchOptimizer::State> StateOfNumber(const StateKey& key, const PythonJson& json) {
+  if (json.is_boolean()) return Scalar(DType::kBool, static_cast<uint8_t>(json.get<bool>()));
   if (json.is_number_integer()) {
     const auto value = json.get<int64_t>();
     const auto as_float = static_cast<float>(value);
     constexpr int64_t kExact = int64_t{1} << 24;
-    if (key.state == "step" && value >= 0 && value <= kExact) return NumberLeaf(DType::kFloat32, as_float);
-    return NumberLeaf(DType::kInt64, value);
+    if (key.state == "step" && value >= 0 && value <= kExact) return Scalar(DType::kFloat32, as_float);
+    return Scalar(DType::kInt64, value);
   }
   if (json.is_number_float()) {
     const auto value = json.get<double>();
     if (key.state == "step" && static_cast<double>(static_cast<float>(value)) == value) {
-      return NumberLeaf(DType::kFloat32, static_cast<float>(value));
+      return Scalar(DType::kFloat32, static_cast<float>(value));
     }
-    return NumberLeaf(DType::kFloat64, value);
+    return Scalar(DType::kFloat64, value);
   }
   return absl::InvalidArgumentError(
       absl::StrCat(Quote(key.ToString()), " is neither a tensor nor a number, and cannot be kept"));
@@ -251,21 +252,22 @@ class OptimizerReader {
     const StateKey key = StateKey::OptimState(fqn, state);
     if (node.kind() == Kind::kTensor) {
       const TorchLeafType& type = tensors_[node.tensor()];
-      TorchOptimizer::Leaf leaf = {node.tensor(), type.dtype, "", type.shape, 0};
+      TorchOptimizer::State value = {
+          .leaf = {TorchTensorPart{.tensor = node.tensor()}}, .dtype = type.dtype, .shape = type.shape};
       if (part != nullptr && type.shape.rank() == 1) {
         if (part->offset + part->shape.numel() > type.shape.numel()) {
           return absl::InvalidArgumentError(absl::StrCat(Quote(key.ToString()), " reaches beyond the ",
                                                          type.shape.numel(), " elements of its flat parameter"));
         }
-        leaf.shape = part->shape;
-        leaf.offset = part->offset;
+        value.shape = part->shape;
+        value.leaf = {TorchTensorPart{.tensor = node.tensor(), .offset = part->offset}};
       }
-      optimizer_.state.emplace_back(key, std::move(leaf));
+      optimizer_.state.emplace_back(key, std::move(value));
       return absl::OkStatus();
     }
-    if (node.value().is_null()) return absl::OkStatus();  // a buffer that is not in use
-    FSDP_ASSIGN_OR_RETURN(TorchOptimizer::Leaf leaf, LeafOfNumber(key, node.value()));
-    optimizer_.state.emplace_back(key, std::move(leaf));
+    if (node.value().is_null()) return absl::OkStatus();  // torch saves an unused buffer as None
+    FSDP_ASSIGN_OR_RETURN(TorchOptimizer::State value, StateOfNumber(key, node.value()));
+    optimizer_.state.emplace_back(key, std::move(value));
     return absl::OkStatus();
   }
 

@@ -4,12 +4,12 @@
 //
 //   {"state": {"a.weight": {"step": ..., "exp_avg": ...}}, "param_groups": [{"lr": ..., "params": ["a.weight"]}]}
 //   {"state": {0: {...}}, "param_groups": [{"lr": ..., "params": [0]}]}           ids, in the order of the groups
-//   {"state.a.weight.exp_avg": ..., "param_groups.a.weight.lr": ...}              flattened, as DCP likes it
+//   {"state.a.weight.exp_avg": ..., "param_groups.a.weight.lr": ...}              flattened, as DCP may store it
 //   {"state": {0 or "layer._flat_param": {...}}, ...}                             FSDP1's flat form: see flat_state.h
 //
-// What an id stands for: param_groups[i]["param_names"] where torch saved it; else the ids of each group stand for
-// parameters in the model's order, and the model's parameters are those groups merged. Sizes must agree, and the merge
-// must be the only one that they allow; otherwise it is an error, never a guess. Pure.
+// An id is resolved by param_groups[i]["param_names"] if torch saved that; else by the model: the ids of each group
+// stand for parameters in the model's order, and the model's parameters are those groups merged (parameter_ids.h). The
+// shapes must agree and must allow one merge only; otherwise reading fails rather than guess. Pure.
 #ifndef FSDP_CHECKPOINT_TORCH_STATE_TORCH_OPTIMIZER_H_
 #define FSDP_CHECKPOINT_TORCH_STATE_TORCH_OPTIMIZER_H_
 
@@ -24,33 +24,33 @@
 
 namespace fsdp {
 
-// What reading a state dict may need beside it.
+// Inputs to reading a state dict that are not in its tree.
 struct TorchStateOptions {
-  TorchTensorReader read = nullptr;  // of tensors in param_groups, which are refused where it is null
+  TorchTensorReader read = nullptr;  // null: tensors in param_groups are refused
   FlatStateOptions flat = {};
-  bool model_only = false;  // the optimizer beside a model is left out
+  bool model_only = false;  // skip the optimizer of a file that also has a model, even one that cannot be read
 };
 
 struct TorchOptimizer {
-  struct Leaf {
-    int tensor = -1;  // its index; -1 for a number, whose element is `bytes`
+  struct State {
+    TorchLeaf leaf;
     DType dtype = DType::kFloat32;
-    std::string bytes;
-    Shape shape = {};
-    int64_t offset = 0;  // of its first element in the tensor, when that is a flat one of FSDP1
+    Shape shape;
   };
-  std::vector<std::pair<StateKey, Leaf>> state;
-  std::string param_groups;  // JSON, "params" by name; empty where there are none
+  std::vector<std::pair<StateKey, State>> state;
+  std::string param_groups;  // JSON, "params" by name; empty when the file has none
 };
 
-// True for a node that has an optimizer's form.
+// True for a node in one of the forms above.
 bool IsTorchOptimizer(const TorchNode& node);
 
-// `model` holds the model's tensors and aliases. kInvalidArgument says which parameter cannot be told, and why.
+// Precondition: IsTorchOptimizer(node). `tensors` go by TorchNode::tensor(); `model` holds the model's tensors, in the
+// model's order, and its aliases. kInvalidArgument names the parameter that cannot be identified, and says why.
 absl::StatusOr<TorchOptimizer> ReadTorchOptimizer(const TorchNode& node, const std::vector<TorchLeafType>& tensors,
                                                   const StateDict& model, const TorchStateOptions& options = {});
 
-// `node`, or, where that is a value that is a dict, the same as a branch of values, which is put into `storage`.
+// Returns `node` itself unless it is a leaf holding a dict; then expands that dict into a branch of values, stored in
+// `storage`, and returns `storage`.
 const TorchNode& Expanded(const TorchNode& node, TorchNode& storage);
 
 }  // namespace fsdp

@@ -132,7 +132,7 @@ class StateBuilder {
         tensor.dtype = tensors_[flats_[i].second].dtype;
         tensor.shape = part.shape;
         state_.contents.Set(key, std::move(tensor));
-        state_.leaves[key] = {flats_[i].second, "", part.offset};
+        state_.leaves[key] = {TorchTensorPart{.tensor = flats_[i].second, .offset = part.offset}};
       }
     }
     return absl::OkStatus();
@@ -154,7 +154,8 @@ class StateBuilder {
       const auto leaf = state_.leaves.find(key);
       bool is_kept = key.section != StateKey::Section::kModel || leaf == state_.leaves.end();
       if (!is_kept && parameters.count(key.fqn) == 0) {
-        FSDP_ASSIGN_OR_RETURN(const std::optional<std::string> shared, SharedWith(leaf->second.tensor, units));
+        FSDP_ASSIGN_OR_RETURN(const std::optional<std::string> shared,
+                              SharedWith(leaf->second.tensor_part()->tensor, units));
         if (shared.has_value() && !shared->empty()) kept.aliases[key.fqn] = *shared;
         is_kept = !shared.has_value();
       }
@@ -168,8 +169,8 @@ class StateBuilder {
     return absl::OkStatus();
   }
 
-  // The one parameter of which some rank's slice has the elements of the tensor; empty where that has none, so that
-  // nobody can tell which, and nothing where it is a buffer.
+  // The parameter that shares its elements with `tensor`, by comparing them with each rank's slice of each parameter;
+  // "" if `tensor` has no elements (ambiguous); nullopt if it is a buffer: no parameter has its elements, or several.
   absl::StatusOr<std::optional<std::string>> SharedWith(int tensor, const std::vector<FlatUnit>& units) const {
     const TorchLeafType& type = tensors_[tensor];
     std::optional<std::string> found;
@@ -205,9 +206,9 @@ class StateBuilder {
     constexpr int64_t kElements = int64_t{1} << 20;
     for (int64_t begin = slice.begin; begin < slice.end; begin += kElements) {
       const int64_t end = std::min(begin + kElements, slice.end);
-      FSDP_ASSIGN_OR_RETURN(const std::string there, options_.read(flat, {begin, end}));
-      FSDP_ASSIGN_OR_RETURN(const std::string here, options_.read(tensor, {begin - slice.begin, end - slice.begin}));
-      if (there != here) return false;
+      FSDP_ASSIGN_OR_RETURN(const std::string expected, options_.read(flat, {begin, end}));
+      FSDP_ASSIGN_OR_RETURN(const std::string actual, options_.read(tensor, {begin - slice.begin, end - slice.begin}));
+      if (expected != actual) return false;
     }
     return true;
   }
@@ -218,7 +219,7 @@ class StateBuilder {
     tensor.dtype = tensors_[index].dtype;
     tensor.shape = tensors_[index].shape;
     state_.contents.Set(key, std::move(tensor));
-    state_.leaves[key] = {index, ""};
+    state_.leaves[key] = {TorchTensorPart{.tensor = index}};
     return absl::OkStatus();
   }
 
@@ -240,13 +241,13 @@ class StateBuilder {
 
   absl::Status AddOptimizer(const TorchNode& node) {
     FSDP_ASSIGN_OR_RETURN(TorchOptimizer optimizer, ReadTorchOptimizer(node, tensors_, state_.contents, options_));
-    for (auto& [key, leaf] : optimizer.state) {
+    for (auto& [key, state] : optimizer.state) {
       if (state_.contents.contains(key)) return Twice(key);
       ShardedTensor tensor;
-      tensor.dtype = leaf.dtype;
-      tensor.shape = leaf.shape;
+      tensor.dtype = state.dtype;
+      tensor.shape = state.shape;
       state_.contents.Set(key, std::move(tensor));
-      state_.leaves[key] = {leaf.tensor, std::move(leaf.bytes), leaf.offset};
+      state_.leaves[key] = std::move(state.leaf);
     }
     if (!optimizer.param_groups.empty())
       state_.contents.Set(StateKey::ParamGroups(), std::move(optimizer.param_groups));

@@ -7,7 +7,9 @@
 #ifndef FSDP_CHECKPOINT_TORCH_STATE_TORCH_STATE_H_
 #define FSDP_CHECKPOINT_TORCH_STATE_TORCH_STATE_H_
 
+#include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,17 +20,10 @@
 
 namespace fsdp {
 
-// Where a tensor of the state comes from.
-struct TorchLeaf {
-  int tensor = -1;     // index into the tensors; -1: not a tensor there
-  std::string bytes;   // then, its elements: a Python number, such as an old optimizer's step
-  int64_t offset = 0;  // elements of the tensor before it: it may be a part of a flat one of FSDP1
-};
-
 struct TorchState {
-  StateDict contents;  // tensors have no shards
-  std::map<StateKey, TorchLeaf> leaves;
-  int64_t step = -1;  // "step" of the file; -1 where there is none
+  StateDict contents;                    // dtypes and whole shapes; tensors have no shards
+  std::map<StateKey, TorchLeaf> leaves;  // one for each tensor of `contents`
+  std::optional<int64_t> step;           // "step" of the file
 };
 
 // Tensors in param_groups become a part of that text; flat parameters of FSDP1 are taken apart where it is known how.

@@ -1,7 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// TorchTree: what torch.save or DCP stored, as nested dicts and lists whose leaves are tensors and plain values: the
-// form in which torch_state.h finds model and optimizer, wherever it came from.
+// TorchTree: what torch.save or DCP stored, as nested dicts and lists whose leaves are tensors and plain values.
+// torch_state.h finds model and optimizer in a tree without knowing which format it came from.
+//
+// From a file to a tensor that a program loads. Each stage adds one thing and does not know the stages after it:
+//
+//   ZipEntry "data.pkl"          zip/zip_directory.h    parse: names, sizes and offsets that agree with each other
+//         v
+//   PickleValue                  pickle/pickle.h        trust: only listed globals; calls are recorded, none is made
+//         v
+//   TorchTensor                  state/torch_tensor.h   meaning of a call: a strided view inside one storage
+//         v
+//   TorchNode in a TorchTree     state/torch_tree.h     structure: branches; tensors by index; plain values as JSON
+//         v
+//   StateKey -> ShardedTensor,   state/torch_state.h    meaning of a name: model, optimizer state of a parameter, extra
+//   StateKey -> TorchLeaf                               value; dtype and whole shape; where the elements come from
+//         |
+//         |  TorchTensorPart::tensor -> TorchTensor::storage.key
+//         v
+//   StoragePlace                 pt/torch_file.h        place: the byte range of the entry "data/KEY" in the file
+//
+// In a DCP directory .metadata takes the place of data.pkl, and DcpTensor (dcp/dcp_metadata.h) that of TorchTensor: its
+// chunks are small archives, each with one tensor, and the stages after it are the same.
 #ifndef FSDP_CHECKPOINT_TORCH_STATE_TORCH_TREE_H_
 #define FSDP_CHECKPOINT_TORCH_STATE_TORCH_TREE_H_
 
@@ -9,6 +29,7 @@
 #include <functional>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -20,16 +41,38 @@
 
 namespace fsdp {
 
-// What is to be known of a tensor to say what it is in a state dict.
+// The properties of a tensor that decide its part in a state dict; the stages after the tree need no others.
 struct TorchLeafType {
   DType dtype = DType::kFloat32;
   Shape shape;
-  std::string identity;  // equal for tensors that are one tensor under two names; empty: never
+  std::string identity;  // equal for two names of one tensor (tied weights); empty: the tensor has one name
 };
 
-// The elements of tensor `index`, for tensors that become a part of a value.
+// Reads elements `interval` of tensor `index` as row-major little-endian bytes. For the few tensors whose elements
+// decide the meaning of a state dict: hyperparameters in param_groups, slices of use_orig_params.
 using TorchTensorReader = std::function<absl::StatusOr<std::string>(int index, const Interval& interval)>;
 
+// Elements of tensor `tensor` of the tree, from element `offset` on: nonzero for a parameter inside of a flat parameter
+// of FSDP1.
+struct TorchTensorPart {
+  int tensor = 0;
+  int64_t offset = 0;
+};
+
+// A Python number in the pickle, such as the step of an old optimizer: its bytes as a scalar tensor.
+struct TorchNumber {
+  std::string bytes;
+};
+
+// Where the elements of a tensor of the state come from.
+struct TorchLeaf {
+  std::variant<TorchTensorPart, TorchNumber> source;
+
+  // Null for a number.
+  const TorchTensorPart* tensor_part() const { return std::get_if<TorchTensorPart>(&source); }
+};
+
+// A dict or list, a tensor, or a value without a tensor in it. Owns its members. Copies are deep.
 class TorchNode {
  public:
   enum class Kind : uint8_t { kBranch, kTensor, kValue };
@@ -41,22 +84,24 @@ class TorchNode {
 
   Kind kind() const { return kind_; }
   bool is_branch() const { return kind_ == Kind::kBranch; }
-  int tensor() const { return tensor_; }              // its index, of kTensor
-  const PythonJson& value() const { return value_; }  // of kValue
-  bool is_list = false;                               // of a branch
+  int tensor() const { return tensor_; }              // kTensor: the index of the tensor in the tree
+  const PythonJson& value() const { return value_; }  // kValue
+  bool is_list = false;                               // kBranch
+  // In the order of the file; empty unless this is a branch.
   const std::vector<std::pair<std::string, TorchNode>>& members() const { return members_; }
 
-  // Null when there is none. Pointers live until the next Add.
+  // The member `name`, or null. Constant time. Pointers live until the next Add.
   const TorchNode* Find(const std::string& name) const;
   TorchNode* Find(const std::string& name);
 
-  // The new member; null when the name is taken.
+  // Returns the new member, or null when the name is taken. Constant time.
   TorchNode* Add(const std::string& name, TorchNode node);
 
-  // This branch as one value; kInvalidArgument when there is a tensor in it.
+  // The node as one value; kInvalidArgument when it holds a tensor.
   absl::StatusOr<PythonJson> ToJson() const;
 
-  // The same with the tensors of a few elements in it, as JsonOfTensor gives them. kInvalidArgument for larger ones.
+  // The node as one value, with its tensors as JsonOfTensor writes them. `tensors` and `read` go by the index of a
+  // tensor. kInvalidArgument for a tensor of more than kMaxLiteralBytes.
   absl::StatusOr<PythonJson> ToJson(const std::vector<TorchLeafType>& tensors, const TorchTensorReader& read) const;
 
  private:
@@ -67,16 +112,17 @@ class TorchNode {
   absl::flat_hash_map<std::string, size_t> index_;  // into members_
 };
 
-// Deeper nesting is refused.
+// Deeper nesting is refused: reading recurses, and a hostile file must not choose how deep the stack gets.
 inline constexpr int kMaxTorchDepth = 48;
 
 struct TorchTree {
   TorchNode root;
-  std::vector<TorchTensor> tensors;  // by the index of their node
+  std::vector<TorchTensor> tensors;  // by TorchNode::tensor()
 };
 
-// What `root` holds. Values without a tensor in them stay one value. Errors as ReadTorchTensor's and JsonOfPickle's;
-// kDataLoss also for a name that a dict has twice.
+// Builds the tree of `root`. A value without a tensor in it becomes one kValue node, however large. Errors are those of
+// ReadTorchTensor and JsonOfPickle; kDataLoss also for a name that a dict has twice; kResourceExhausted for nesting
+// beyond kMaxTorchDepth.
 absl::StatusOr<TorchTree> TreeOfPickle(PickleValue root);
 
 }  // namespace fsdp
