@@ -2,7 +2,7 @@
 #include "fsdp/checkpoint/torch/dcp/dcp_source.h"
 
 #include <algorithm>
-#include <cstring>
+#include <cstddef>
 #include <filesystem>
 #include <map>
 #include <mutex>
@@ -65,15 +65,17 @@ class DcpSource final : public TensorSource {
       for (const DcpChunk& chunk : tensor.chunks) names.insert(chunk.slice.file);
     }
     world_size_ = std::max<int>(1, static_cast<int>(names.size()));
-    const TorchTensorReader read = [&](int index, const Interval& interval) -> absl::StatusOr<std::string> {
-      std::string bytes(interval.size() * SizeOf(types[index].dtype), '\0');
-      FSDP_RETURN_IF_ERROR(ReadTensor(index, interval, reinterpret_cast<std::byte*>(bytes.data())));
-      return bytes;
+    const TorchTensorReader read = [this](int tensor, const Interval& interval, std::byte* out) {
+      return ReadTensor(tensor, interval, out);
     };
-    const FlatLayout* const layout = options_.flat_layout ? &*options_.flat_layout : nullptr;
-    absl::StatusOr<TorchState> state = StateOfTree(root, types, {read, {layout, world_size_}, options_.model_only});
+    absl::StatusOr<TorchState> state = StateOfTree(
+        root, types,
+        {.read = read,
+         .flat = {.layout = options_.flat_layout ? &*options_.flat_layout : nullptr, .world_size = world_size_},
+         .model_only = options_.model_only});
     if (!state.ok()) return In(state.status(), path_);
     state_ = *std::move(state);
+    state_.path = path_;
     return absl::OkStatus();
   }
 
@@ -84,25 +86,15 @@ class DcpSource final : public TensorSource {
   const std::map<std::string, std::string>& metadata() const override { return string_metadata_; }
 
   absl::Status Read(const StateKey& key, const Interval& interval, void* out) const override {
-    FSDP_ASSIGN_OR_RETURN(const TorchLeaf* leaf, Find(key));
-    const ShardedTensor& described = *state_.contents.FindTensor(key);
-    if (!Interval{0, described.shape.numel()}.Contains(interval) || interval.begin > interval.end) {
-      return absl::InvalidArgumentError(absl::StrCat("tensor ", Quote(key.ToString()), ": elements ",
-                                                     interval.ToString(), " of ", described.shape.numel()));
-    }
-    const TorchTensorPart* const part = leaf->tensor_part();
-    if (part == nullptr) {
-      const std::string& number = std::get<TorchNumber>(leaf->source).bytes;
-      std::memcpy(out, number.data() + interval.begin * SizeOf(described.dtype),
-                  interval.size() * SizeOf(described.dtype));
-      return absl::OkStatus();
-    }
-    const Interval elements = {part->offset + interval.begin, part->offset + interval.end};
-    const absl::Status read = ReadTensor(part->tensor, elements, static_cast<std::byte*>(out));
-    if (!read.ok()) return In(read, absl::StrCat("tensor ", Quote(key.ToString())));
-    if (described.dtype != DType::kBool) return absl::OkStatus();
-    const absl::Status is_bool = CheckBoolBytes(out, interval);
-    return is_bool.ok() ? is_bool : In(is_bool, absl::StrCat("tensor ", Quote(key.ToString()), " of ", path_));
+    const std::string name = absl::StrCat("tensor ", Quote(key.ToString()));
+    const TorchTensorReader read = [&](int tensor, const Interval& elements, std::byte* to) {
+      const absl::Status status = ReadTensor(tensor, elements, to);
+      if (!status.ok()) return In(status, name);
+      if (metadata_.tensors[tensor].dtype != DType::kBool) return absl::OkStatus();
+      const absl::Status is_bool = CheckBoolBytes(to, interval);
+      return is_bool.ok() ? is_bool : In(is_bool, absl::StrCat(name, " of ", path_));
+    };
+    return state_.Read(key, interval, read, static_cast<std::byte*>(out));
   }
 
   bool has_checksums() const override { return files_.has_checksums(); }
@@ -110,7 +102,7 @@ class DcpSource final : public TensorSource {
   absl::Status VerifyRest() const override { return files_.VerifyRest(); }
 
   absl::StatusOr<std::vector<TensorPlace>> Places(const StateKey& key) const override {
-    FSDP_ASSIGN_OR_RETURN(const TorchLeaf* leaf, Find(key));
+    FSDP_ASSIGN_OR_RETURN(const TorchLeaf* leaf, state_.FindLeaf(key));
     const TorchTensorPart* const part = leaf->tensor_part();
     if (part == nullptr) return absl::UnimplementedError("it is a number in a pickle, not a tensor");
     const DcpTensor& tensor = metadata_.tensors[part->tensor];
@@ -127,12 +119,6 @@ class DcpSource final : public TensorSource {
   }
 
  private:
-  absl::StatusOr<const TorchLeaf*> Find(const StateKey& key) const {
-    const auto at = state_.leaves.find(key);
-    if (at != state_.leaves.end()) return &at->second;
-    return absl::NotFoundError(absl::StrCat(path_, " holds no tensor ", Quote(key.ToString())));
-  }
-
   absl::StatusOr<TorchArchive> ReadArchive(const File& file, const DcpSlice& slice) const {
     FSDP_ASSIGN_OR_RETURN(const int64_t nbytes, file.Size());
     if (slice.offset > nbytes || slice.nbytes > nbytes - slice.offset) {

@@ -2,7 +2,7 @@
 #include "fsdp/checkpoint/torch/pt/torch_source.h"
 
 #include <algorithm>
-#include <cstring>
+#include <cstddef>
 #include <filesystem>
 #include <map>
 #include <optional>
@@ -50,22 +50,24 @@ class TorchSource final : public TensorSource {
   static absl::StatusOr<std::unique_ptr<TensorSource>> Create(const std::string& path, TorchFiles files,
                                                               const TorchNode& root, std::vector<TensorRefs> tensors,
                                                               int ranks, const TensorSourceOptions& options) {
-    std::unique_ptr<TorchSource> source(new TorchSource(path));
+    std::unique_ptr<TorchSource> source(new TorchSource());
     std::vector<TorchLeafType> types;
     for (const TensorRefs& refs : tensors) types.push_back(TypeOf(refs));
-    const TorchTensorReader read = [&](int index, const Interval& interval) -> absl::StatusOr<std::string> {
-      std::string bytes(interval.size() * SizeOf(types[index].dtype), '\0');
-      FSDP_RETURN_IF_ERROR(ReadRefs(tensors[index], interval, reinterpret_cast<std::byte*>(bytes.data())));
-      return bytes;
+    const TorchTensorReader read = [&](int tensor, const Interval& interval, std::byte* out) {
+      return ReadRefs(tensors[tensor], interval, out);
     };
-    const FlatLayout* const layout = options.flat_layout ? &*options.flat_layout : nullptr;
-    absl::StatusOr<TorchState> state = StateOfTree(root, types, {read, {layout, ranks}, options.model_only});
+    absl::StatusOr<TorchState> state =
+        StateOfTree(root, types,
+                    {.read = read,
+                     .flat = {.layout = options.flat_layout ? &*options.flat_layout : nullptr, .world_size = ranks},
+                     .model_only = options.model_only});
     if (!state.ok()) {
       return absl::Status(state.status().code(), absl::StrCat(path, ": ", std::string(state.status().message())));
     }
     source->files_ = std::move(files);
     source->tensors_ = std::move(tensors);
     source->state_ = *std::move(state);
+    source->state_.path = path;
     source->world_size_ = ranks;
     return source;
   }
@@ -77,27 +79,16 @@ class TorchSource final : public TensorSource {
   const std::map<std::string, std::string>& metadata() const override { return metadata_; }
 
   absl::Status Read(const StateKey& key, const Interval& interval, void* out) const override {
-    FSDP_ASSIGN_OR_RETURN(const TorchLeaf* leaf, Find(key));
-    const ShardedTensor& described = *state_.contents.FindTensor(key);
-    if (!Interval{0, described.shape.numel()}.Contains(interval) || interval.begin > interval.end) {
-      return absl::InvalidArgumentError(absl::StrCat("tensor ", Quote(key.ToString()), ": elements ",
-                                                     interval.ToString(), " of ", described.shape.numel()));
-    }
-    const TorchTensorPart* const part = leaf->tensor_part();
-    if (part == nullptr) {
-      const std::string& number = std::get<TorchNumber>(leaf->source).bytes;
-      std::memcpy(out, number.data() + interval.begin * SizeOf(described.dtype),
-                  interval.size() * SizeOf(described.dtype));
-      return absl::OkStatus();
-    }
-    const TensorRefs& refs = tensors_[part->tensor];
-    const Interval elements = {part->offset + interval.begin, part->offset + interval.end};
-    absl::Status status = ReadRefs(refs, elements, static_cast<std::byte*>(out));
-    if (status.ok() && described.dtype == DType::kBool) status = CheckBoolBytes(out, interval);
-    if (status.ok()) return status;
-    return absl::Status(status.code(),
-                        absl::StrCat("tensor ", Quote(key.ToString()), ", ", refs[0].file->place(refs[0].index).entry,
-                                     " of ", refs[0].file->file().path(), ": ", std::string(status.message())));
+    const TorchTensorReader read = [&](int tensor, const Interval& elements, std::byte* to) {
+      const TensorRef& first = tensors_[tensor][0];
+      absl::Status status = ReadRefs(tensors_[tensor], elements, to);
+      if (status.ok() && TensorOf(first).dtype == DType::kBool) status = CheckBoolBytes(to, interval);
+      if (status.ok()) return status;
+      return absl::Status(status.code(),
+                          absl::StrCat("tensor ", Quote(key.ToString()), ", ", first.file->place(first.index).entry,
+                                       " of ", first.file->file().path(), ": ", std::string(status.message())));
+    };
+    return state_.Read(key, interval, read, static_cast<std::byte*>(out));
   }
 
   bool has_checksums() const override {
@@ -115,7 +106,7 @@ class TorchSource final : public TensorSource {
   }
 
   absl::StatusOr<std::vector<TensorPlace>> Places(const StateKey& key) const override {
-    FSDP_ASSIGN_OR_RETURN(const TorchLeaf* leaf, Find(key));
+    FSDP_ASSIGN_OR_RETURN(const TorchLeaf* leaf, state_.FindLeaf(key));
     const TorchTensorPart* const part = leaf->tensor_part();
     if (part == nullptr) return absl::UnimplementedError("it is a number in the pickle, not a tensor");
     const TensorRefs& refs = tensors_[part->tensor];
@@ -132,7 +123,7 @@ class TorchSource final : public TensorSource {
   }
 
  private:
-  explicit TorchSource(std::string path) : path_(std::move(path)) {}
+  TorchSource() = default;
 
   static TorchLeafType TypeOf(const TensorRefs& refs) {
     const TorchTensor& tensor = TensorOf(refs[0]);
@@ -149,12 +140,6 @@ class TorchSource final : public TensorSource {
     return absl::StrCat(ref.file->file().path(), "/", tensor.storage.key, "/", tensor.offset, "/",
                         tensor.shape.ToString(), "/", absl::StrJoin(tensor.strides, ","), "/",
                         static_cast<int>(tensor.dtype));
-  }
-
-  absl::StatusOr<const TorchLeaf*> Find(const StateKey& key) const {
-    const auto at = state_.leaves.find(key);
-    if (at != state_.leaves.end()) return &at->second;
-    return absl::NotFoundError(absl::StrCat(path_, " holds no tensor ", Quote(key.ToString())));
   }
 
   // The byte of the first element.
@@ -198,7 +183,6 @@ class TorchSource final : public TensorSource {
     return absl::OkStatus();
   }
 
-  const std::string path_;
   TorchFiles files_;
   std::vector<TensorRefs> tensors_;
   TorchState state_;

@@ -3,10 +3,12 @@
 // What an optimizer's ids stand for, in the cases that the golden files do not have.
 #include "fsdp/checkpoint/torch/state/torch_optimizer.h"
 
+#include <cstring>
+
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/checkpoint/torch/state/parameter_ids.h"
 #include "fsdp/checkpoint/torch/state/torch_state.h"
-#include "gmock/gmock.h"
+#include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {
@@ -141,11 +143,13 @@ TEST(TorchStateTest, SlicesGiveWayToTheirParametersUnderEachName) {
     root.Add(name, TorchNode::Tensor(static_cast<int>(types.size())));
     types.push_back({DType::kInt8, {static_cast<int64_t>(bytes.size())}, ""});
   }
-  const TorchTensorReader read = [&](int index, const Interval& part) -> absl::StatusOr<std::string> {
-    return elements[index].second.substr(part.begin, part.size());
+  const TorchTensorReader read = [&](int tensor, const Interval& part, std::byte* out) {
+    std::memcpy(out, elements[tensor].second.data() + part.begin, part.size());
+    return absl::OkStatus();
   };
   const FlatLayout layout = {{{"a", {3}}, {"b", {5, 1}}}, {}};
-  ASSERT_OK_AND_ASSIGN(const TorchState state, StateOfTree(root, types, {read, {&layout, 2}}));
+  ASSERT_OK_AND_ASSIGN(const TorchState state,
+                       StateOfTree(root, types, {.read = read, .flat = {.layout = &layout, .world_size = 2}}));
   EXPECT_EQ(state.contents.entries().size(), 3);
   EXPECT_EQ(state.contents.FindTensor(StateKey::Model("a"))->shape, Shape({3}));
   EXPECT_EQ(state.contents.FindTensor(StateKey::Model("b"))->shape, Shape({5, 1}));

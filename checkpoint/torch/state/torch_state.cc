@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <optional>
 #include <set>
 #include <utility>
@@ -203,11 +204,13 @@ class StateBuilder {
   }
 
   absl::StatusOr<bool> IsPartOf(int flat, const Interval& slice, int tensor) const {
-    constexpr int64_t kElements = int64_t{1} << 20;
+    constexpr int64_t kElements = int64_t{1} << 20;  // bounds the memory of a comparison
+    const DType dtype = tensors_[tensor].dtype;
     for (int64_t begin = slice.begin; begin < slice.end; begin += kElements) {
       const int64_t end = std::min(begin + kElements, slice.end);
-      FSDP_ASSIGN_OR_RETURN(const std::string expected, options_.read(flat, {begin, end}));
-      FSDP_ASSIGN_OR_RETURN(const std::string actual, options_.read(tensor, {begin - slice.begin, end - slice.begin}));
+      FSDP_ASSIGN_OR_RETURN(const std::string expected, ReadBytes(options_.read, flat, dtype, {begin, end}));
+      FSDP_ASSIGN_OR_RETURN(const std::string actual,
+                            ReadBytes(options_.read, tensor, dtype, {begin - slice.begin, end - slice.begin}));
       if (expected != actual) return false;
     }
     return true;
@@ -266,6 +269,29 @@ class StateBuilder {
 };
 
 }  // namespace
+
+absl::StatusOr<const TorchLeaf*> TorchState::FindLeaf(const StateKey& key) const {
+  const auto at = leaves.find(key);
+  if (at != leaves.end()) return &at->second;
+  return absl::NotFoundError(absl::StrCat(path, " holds no tensor ", Quote(key.ToString())));
+}
+
+absl::Status TorchState::Read(const StateKey& key, const Interval& interval, const TorchTensorReader& read,
+                              std::byte* out) const {
+  FSDP_ASSIGN_OR_RETURN(const TorchLeaf* leaf, FindLeaf(key));
+  const ShardedTensor& described = *contents.FindTensor(key);
+  if (!Interval{0, described.shape.numel()}.Contains(interval) || interval.begin > interval.end) {
+    return absl::InvalidArgumentError(absl::StrCat("tensor ", Quote(key.ToString()), ": elements ", interval.ToString(),
+                                                   " of ", described.shape.numel()));
+  }
+  if (const TorchTensorPart* const part = leaf->tensor_part()) {
+    return read(part->tensor, {part->offset + interval.begin, part->offset + interval.end}, out);
+  }
+  const std::string& number = std::get<TorchNumber>(leaf->source).bytes;
+  const int64_t size = SizeOf(described.dtype);
+  std::memcpy(out, number.data() + interval.begin * size, interval.size() * size);
+  return absl::OkStatus();
+}
 
 absl::StatusOr<TorchState> StateOfTree(const TorchNode& root, const std::vector<TorchLeafType>& tensors,
                                        const TorchStateOptions& options) {

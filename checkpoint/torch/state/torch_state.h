@@ -21,9 +21,18 @@
 namespace fsdp {
 
 struct TorchState {
+  std::string path = {};                 // the file or directory, for messages; set by the source that owns the state
   StateDict contents;                    // dtypes and whole shapes; tensors have no shards
   std::map<StateKey, TorchLeaf> leaves;  // one for each tensor of `contents`
   std::optional<int64_t> step;           // "step" of the file
+
+  // Where the elements of the tensor `key` come from. kNotFound names `path` and the key.
+  absl::StatusOr<const TorchLeaf*> FindLeaf(const StateKey& key) const;
+
+  // TensorSource::Read for every source of a TorchState: `read` reads the tensors of the tree, and the bytes of numbers
+  // are copied. `out` has room for interval.size() elements. kInvalidArgument for an interval outside of the tensor;
+  // errors of `read` as they are.
+  absl::Status Read(const StateKey& key, const Interval& interval, const TorchTensorReader& read, std::byte* out) const;
 };
 
 // Tensors in param_groups become a part of that text; flat parameters of FSDP1 are taken apart where it is known how.

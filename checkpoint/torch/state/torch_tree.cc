@@ -90,6 +90,13 @@ class TreeBuilder {
 
 }  // namespace
 
+absl::StatusOr<std::string> ReadBytes(const TorchTensorReader& read, int tensor, DType dtype,
+                                      const Interval& interval) {
+  std::string bytes(interval.size() * SizeOf(dtype), '\0');
+  FSDP_RETURN_IF_ERROR(read(tensor, interval, reinterpret_cast<std::byte*>(bytes.data())));
+  return bytes;
+}
+
 TorchNode TorchNode::Tensor(int index) {
   TorchNode node;
   node.kind_ = Kind::kTensor;
@@ -131,7 +138,7 @@ absl::StatusOr<PythonJson> TorchNode::ToJson(const std::vector<TorchLeafType>& t
       return absl::InvalidArgumentError(absl::StrCat("a tensor of shape ", type.shape.ToString(),
                                                      " stands where a plain value is expected, or a small tensor"));
     }
-    FSDP_ASSIGN_OR_RETURN(std::string bytes, read(tensor_, {0, tensors[tensor_].shape.numel()}));
+    FSDP_ASSIGN_OR_RETURN(std::string bytes, ReadBytes(read, tensor_, type.dtype, {0, type.shape.numel()}));
     return JsonOfTensor({type.dtype, type.shape, std::move(bytes)});
   }
   PythonJson json = is_list ? PythonJson::array() : PythonJson::object();

@@ -25,6 +25,7 @@
 #ifndef FSDP_CHECKPOINT_TORCH_STATE_TORCH_TREE_H_
 #define FSDP_CHECKPOINT_TORCH_STATE_TORCH_TREE_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -33,6 +34,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "fsdp/checkpoint/torch/pickle/pickle.h"
 #include "fsdp/checkpoint/torch/state/python_json.h"
@@ -48,9 +50,12 @@ struct TorchLeafType {
   std::string identity;  // equal for two names of one tensor (tied weights); empty: the tensor has one name
 };
 
-// Reads elements `interval` of tensor `index` as row-major little-endian bytes. For the few tensors whose elements
+// Reads elements `interval` of tensor `tensor` of the tree to `out`, row-major, in the tensor's dtype.
+using TorchTensorReader = std::function<absl::Status(int tensor, const Interval& interval, std::byte* out)>;
+
+// Elements `interval` of tensor `tensor`, which has the dtype `dtype`, as bytes. For the few tensors whose elements
 // decide the meaning of a state dict: hyperparameters in param_groups, slices of use_orig_params.
-using TorchTensorReader = std::function<absl::StatusOr<std::string>(int index, const Interval& interval)>;
+absl::StatusOr<std::string> ReadBytes(const TorchTensorReader& read, int tensor, DType dtype, const Interval& interval);
 
 // Elements of tensor `tensor` of the tree, from element `offset` on: nonzero for a parameter inside of a flat parameter
 // of FSDP1.
