@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// FindUnits: which modules FSDP1 wrapped, from the sizes of its flat parameters alone, where torch saved them by id.
-// Every choice of modules is tried, whatever policy or hand may have made it, so a layout that is found is the only
-// one.
+// FindUnits: which modules FSDP1 wrapped, from the sizes of its flat parameters alone.
 //
-// One kind of choice is left out: a list (a module that has numbered modules and nothing else) that is itself a unit
-// and holds some modules of one structure, while others of that structure in it are units. A ModuleList is never
-// wrapped, having no forward; a Sequential could be, but no policy does so, and to allow for it would leave two ways
-// for every stack of blocks. Pure.
+// Why it is needed: optimizer.state_dict() of an FSDP1 model, and FSDP.flatten_sharded_optim_state_dict, key the state
+// of flat parameters by id and say nothing about units. The golden files flat.pt and
+// flat_ranks_w3 are such files, made by PyTorch. The sizes nearly always leave one choice of units. Where they leave
+// two, reading fails and asks for a FlatLayout with units.
+//
+// Every choice of modules is tried, whether a policy or a hand made it, so a layout that is found is the only one. One
+// kind of choice is left out: a list (a module with numbered children and nothing else) that is itself a unit and
+// holds some children of one structure, while other children of that structure are units. A ModuleList is never
+// wrapped, because it has no forward; a Sequential could be, but no policy of torch does so, and allowing for it would
+// leave two choices for every stack of blocks. Pure.
 #ifndef FSDP_CHECKPOINT_TORCH_STATE_UNIT_SEARCH_H_
 #define FSDP_CHECKPOINT_TORCH_STATE_UNIT_SEARCH_H_
 
@@ -20,9 +24,11 @@
 
 namespace fsdp {
 
-// The modules that are units when the flat parameters, in the order of the modules, have these sizes, padding for
-// `world_size` ranks included. kInvalidArgument when no choice of units makes these sizes, and when more than one does,
-// each with other parameters in a flat parameter; then the message names two.
+// The names of the units, in the order of their flat parameters. `parameters` are in the model's order; `sizes` are the
+// elements of each flat parameter in the order of the modules, padding for `world_size` ranks included. Choices that
+// place every parameter alike count as one. kInvalidArgument when no choice of units makes these sizes; when more than
+// one does, naming two; and when the search
+// gives up: it is bounded by 2,000 states for each module.
 absl::StatusOr<std::vector<std::string>> FindUnits(const std::vector<FlatLayout::Parameter>& parameters,
                                                    const std::vector<int64_t>& sizes, int world_size);
 
