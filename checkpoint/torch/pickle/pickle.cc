@@ -6,6 +6,7 @@
 
 namespace fsdp {
 
+// With the article, to be put into a sentence.
 std::string_view PickleKindName(PickleKind kind) {
   switch (kind) {
     case PickleKind::kNone:
@@ -70,6 +71,7 @@ std::string PickleValue::name() const {
   return absl::StrCat(std::string(at(0).text()), ".", std::string(at(1).text()));
 }
 
+// Items of a dict are keys and values in turn.
 int64_t PickleValue::size() const {
   const auto count = static_cast<int64_t>(pickle_->items(id_).size());
   return is(PickleKind::kDict) ? count / 2 : count;
@@ -92,6 +94,7 @@ PickleValue PickleValue::arguments() const {
   return at(1);
 }
 
+// BUILD appends the state to the items of the call: callee, arguments, state.
 bool PickleValue::has_state() const { return is(PickleKind::kCall) && pickle_->items(id_).size() > 2; }
 
 PickleValue PickleValue::state() const {
@@ -99,6 +102,7 @@ PickleValue PickleValue::state() const {
   return at(2);
 }
 
+// Compares the two parts without joining them: readers ask this of every call, for many names.
 bool PickleValue::is_global(std::string_view wanted) const {
   if (!is(PickleKind::kGlobal)) return false;
   const std::string_view module = at(0).text();

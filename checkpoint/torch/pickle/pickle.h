@@ -1,8 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Pickle: what a pickle says, as a tree of values, with nothing imported, called or executed. A global is a name; a
-// call (REDUCE, NEWOBJ) is a record of what would be called with which arguments, for the reader of a format to
-// interpret. Which names may occur is the caller's list; anything else is refused by name. Pure: bytes in, values out.
+// Pickle: the contents of a pickle as a graph of values, with nothing imported, called or executed. A global is a name;
+// a call (REDUCE, NEWOBJ) is a record of the callee and its arguments, for the reader of a format to interpret. The
+// caller lists the names that may occur; any other is refused by name. Pure: bytes in, values out.
+//
+// torch._utils._rebuild_tensor_v2(("storage", ...), 0, (2, 3), (3, 1)) arrives as
+//
+//   kCall  callee():    kGlobal name() "torch._utils._rebuild_tensor_v2"
+//          arguments(): kTuple  at(0) kPersistent, at(1) kInt 0, at(2) kTuple (2, 3), at(3) kTuple (3, 1)
 //
 //   FSDP_ASSIGN_OR_RETURN(std::unique_ptr<Pickle> pickle, Pickle::Parse(bytes, {.is_allowed = IsTorchGlobal}));
 //   const auto [name, value] = pickle->root().member(0);
@@ -21,22 +26,29 @@
 
 namespace fsdp {
 
-// Limits on what one pickle may take, whatever it says.
+// Bounds on the cost of one pickle, whatever it contains; kResourceExhausted beyond them. The defaults are far above
+// the state dict of any real model.
 struct PickleLimits {
-  int64_t max_bytes = int64_t{1} << 30;          // of pickle
-  int64_t max_memory = int64_t{2} << 30;         // of values, memo and stack
-  int64_t max_string_bytes = int64_t{64} << 20;  // of one string
-  int max_depth = 1000;                          // of marks that are open at once
+  // Bytes that are read; a longer pickle counts as truncated.
+  int64_t max_bytes = int64_t{1} << 30;
+  // Bytes of values, memo and stack together.
+  int64_t max_memory = int64_t{2} << 30;
+  // Bytes of one string: names and texts, never the elements of tensors.
+  int64_t max_string_bytes = int64_t{64} << 20;
+  // Marks that are open at once, which is how deep containers nest while they are built.
+  int max_depth = 1000;
 };
 
 struct PickleOptions {
-  // True for the globals that may be named: "torch._utils._rebuild_tensor_v2". All others are refused.
+  // True for the globals that may be named: "torch._utils._rebuild_tensor_v2". All others are refused; null refuses
+  // all.
   bool (*is_allowed)(std::string_view name) = nullptr;
-  // What to do about one that is refused, for the message; empty where there is nothing to say. May be null.
+  // For the message about a refused global: how to save that object in a form that is read. May be null or return "".
   std::string_view (*advice)(std::string_view name) = nullptr;
   PickleLimits limits = {};
 };
 
+// The Python types that a value can have. The last three stand for what was not done: imported, called, looked up.
 enum class PickleKind : uint8_t {
   kNone,
   kBool,
@@ -59,24 +71,31 @@ std::string_view PickleKindName(PickleKind kind);
 
 class Pickle;
 
-// One value; a reference into a Pickle, to be passed by value. Values may be shared, and may contain themselves: who
-// walks them bounds depth and steps.
+// One value: a reference into a Pickle, which must outlive it; cheap to copy. Values form a graph: one value can be an
+// element of many, and can contain itself, so code that walks them must bound its depth and its steps. All accessors
+// take constant time but name(), which concatenates.
 class PickleValue {
  public:
   PickleKind kind() const;
 
-  // The byte of the pickle where it was made.
+  // The byte of the pickle, from its begin, whose opcode made the value: for messages.
   int64_t place() const;
 
-  // Of the kind that the name says; CHECK-fails for another.
+  // The contents of a value of the kind that the name says; CHECK-fails for another kind.
   bool boolean() const;
   int64_t integer() const;
   double real() const;
-  std::string_view text() const;    // kString, kBytes, kBigInt; lives as long as the pickled bytes
-  std::string name() const;         // kGlobal
-  int64_t size() const;             // of a tuple, list or set; of a dict, its members
-  PickleValue at(int64_t i) const;  // of a tuple, list, set or persistent id
-  std::pair<PickleValue, PickleValue> member(int64_t i) const;  // of a dict, in the order of insertion
+  // kString, kBytes, kBigInt. Lives as long as the pickled bytes. A kString is UTF-8 if Python wrote it: not checked.
+  std::string_view text() const;
+  // kGlobal: "module.name".
+  std::string name() const;
+  // The elements of a tuple, list or set; the members of a dict.
+  int64_t size() const;
+  // Element `i`, below size(), of a tuple, list or set; at(0) of a persistent id is the id.
+  PickleValue at(int64_t i) const;
+  // Key and value `i`, below size(), of a dict, in the order of insertion. A key can occur twice.
+  std::pair<PickleValue, PickleValue> member(int64_t i) const;
+  // Of a call; state() only if has_state().
   PickleValue callee() const;
   PickleValue arguments() const;
   bool has_state() const;
@@ -85,11 +104,11 @@ class PickleValue {
   bool is(PickleKind wanted) const { return kind() == wanted; }
   bool is_sequence() const { return is(PickleKind::kTuple) || is(PickleKind::kList); }
 
-  // True for the global or the call of the global `wanted`.
+  // True for the global `wanted`, and for a call of the global `wanted`; false for values of any other kind.
   bool is_global(std::string_view wanted) const;
   bool is_call(std::string_view wanted) const;
 
-  // Two references to one value are one value.
+  // Equal for references to one value: for memoizing a walk.
   uint32_t id() const { return id_; }
 
  private:
@@ -101,25 +120,28 @@ class PickleValue {
   uint32_t id_;
 };
 
+// A parsed pickle; owns its values. Immutable, so any number of threads may read it.
 class Pickle {
  public:
-  // Reads the pickle that `bytes` begins with; what follows it is not looked at. `bytes` must outlive the result.
-  // kDataLoss for what is no pickle; kInvalidArgument names the global or opcode that is refused; kResourceExhausted
-  // the limit that is exceeded. Messages say at which byte.
+  // Reads the pickle at the start of `bytes`, up to its STOP; the bytes after it are ignored. Strings are views of
+  // `bytes`, which must outlive the result. kDataLoss for bytes that are no pickle; kInvalidArgument names the global
+  // or opcode that is refused; kResourceExhausted names the limit that is exceeded. Messages begin with the byte. Time
+  // is linear in the bytes and values.
   static absl::StatusOr<std::unique_ptr<Pickle>> Parse(std::string_view bytes, const PickleOptions& options);
 
   PickleValue root() const { return {this, root_}; }
 
-  // Bytes of the pickle, STOP included.
+  // Bytes of the pickle, STOP included: where the next one begins, in files that hold several.
   int64_t size() const { return size_; }
 
-  // All persistent ids, in the order of the pickle.
+  // All persistent ids, in the order of the pickle, with repetitions: the storages that it refers to.
   std::vector<PickleValue> persistent() const;
 
  private:
   friend class PickleValue;
   friend class PickleBuilder;
 
+  // 16 bytes, since a state dict has millions of values. The union goes by `kind`.
   struct Node {
     PickleKind kind = PickleKind::kNone;
     uint32_t place = 0;
@@ -141,9 +163,10 @@ class Pickle {
   const std::vector<uint32_t>& items(uint32_t id) const { return items_[nodes_[id].items]; }
 
   std::string_view bytes_;
+  // Deques, because a vector that grows would hold up to three times the memory that max_memory counts.
   std::deque<Node> nodes_;
-  // Of tuples, lists, sets: elements. Of dicts: key, value, key, value. Of globals: module, name. Of calls: callee,
-  // arguments, and state where there is one. Of persistent ids: the id.
+  // By Node::items. Of tuples, lists, sets: elements. Of dicts: key, value, key, value. Of globals: module, name. Of
+  // calls: callee, arguments, and state where there is one. Of persistent ids: the id.
   std::deque<std::vector<uint32_t>> items_;
   std::vector<uint32_t> persistent_;
   uint32_t root_ = 0;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fsdp/checkpoint/torch/pickle/pickle_builder.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -36,6 +37,7 @@ uint32_t PickleBuilder::Float(double value) {
   return id;
 }
 
+// The offset fits in 32 bits because Pickle::Parse reads at most 4 GiB.
 uint32_t PickleBuilder::Text(Kind kind, std::string_view text) {
   const uint32_t id = Add(kind);
   pickle_.nodes_[id].text = {static_cast<uint32_t>(text.data() - input_.bytes().data()),
@@ -62,6 +64,8 @@ void PickleBuilder::Append(uint32_t container, uint32_t item) {
   item_bytes_ += sizeof(uint32_t);
 }
 
+// Copies the items instead of sharing them: in Python too OrderedDict(d) is another object than d, and a later APPEND
+// or SETITEM must change only one of the two.
 absl::StatusOr<std::optional<uint32_t>> PickleBuilder::Container(uint32_t callee_id, uint32_t arguments_id) {
   const PickleValue callee = Value(callee_id);
   const PickleValue arguments = Value(arguments_id);
@@ -98,14 +102,20 @@ absl::StatusOr<uint32_t> PickleBuilder::DictOfPairs(PickleValue pairs) {
   return Items(Kind::kDict, std::move(members));
 }
 
-// Protocol 2 writes bytes as _codecs.encode(string, "latin1"). Only ASCII is the same in both.
+// Protocol 2 has no opcode for bytes, so Python writes them as _codecs.encode(string, "latin1"). The string is UTF-8,
+// and only ASCII has the same bytes in both encodings; any other string stays a kCall with its argument, for readers
+// that want to convert it.
 absl::StatusOr<std::optional<uint32_t>> PickleBuilder::Bytes(PickleValue callee, PickleValue arguments) {
   const PickleValue first = arguments.at(0);
   if (first.is(Kind::kBytes)) return std::make_optional(first.id());
   if (!first.is(Kind::kString)) return input_.Broken(absl::StrCat(callee.name(), " of no string"));
-  for (const char byte : first.text()) {
-    if ((static_cast<uint8_t>(byte) & 0x80) != 0) return std::nullopt;  // stays a call, with its string
+  const auto [is_ascii, is_new] = is_ascii_.try_emplace(first.id(), false);
+  if (is_new) {
+    const std::string_view text = first.text();
+    is_ascii->second =
+        std::all_of(text.begin(), text.end(), [](char byte) { return (static_cast<uint8_t>(byte) & 0x80) == 0; });
   }
+  if (!is_ascii->second) return std::nullopt;
   return std::make_optional(Text(Kind::kBytes, first.text()));
 }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// PickleBuilder: makes the values of a Pickle, and keeps count of the memory that they take. Values go by id. It also
-// knows which calls make one of Python's own containers (OrderedDict, Counter, set, bytearray), which are values
-// themselves.
+// PickleBuilder: makes the values of a Pickle, and counts the memory that they take. The machine decides what to make,
+// the builder how it is stored; values go by id, which is their index in the Pickle. It also knows the calls that make
+// one of Python's own containers (OrderedDict, Counter, set, bytearray): those become values instead of kCalls.
 #ifndef FSDP_CHECKPOINT_TORCH_PICKLE_PICKLE_BUILDER_H_
 #define FSDP_CHECKPOINT_TORCH_PICKLE_PICKLE_BUILDER_H_
 
@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "fsdp/checkpoint/torch/pickle/pickle.h"
 #include "fsdp/checkpoint/torch/pickle/pickle_input.h"
@@ -28,24 +29,27 @@ class PickleBuilder {
   uint32_t Integer(int64_t value);
   uint32_t Float(double value);
 
-  // `text` is a part of the input.
+  // A string, bytes or a big integer: `text` must be a part of the input, whose offset is stored, not a copy.
   uint32_t Text(PickleKind kind, std::string_view text);
 
-  // A value of the kinds that hold others.
+  // A value that holds others, as Pickle::items_ describes for each kind.
   uint32_t Items(PickleKind kind, std::vector<uint32_t> items);
 
+  // A persistent id whose id is the value `name`; Pickle::persistent() lists it.
   uint32_t Persistent(uint32_t name);
 
+  // Adds `item` behind the items of a value that Items made. Amortized constant time.
   void Append(uint32_t container, uint32_t item);
 
-  // What callee(*arguments) makes where that is a container; nothing for another call.
+  // The container that callee(*arguments) makes, a copy of the argument's items; nullopt for a call of anything else.
+  // kDataLoss for arguments that Python's constructor would not take.
   absl::StatusOr<std::optional<uint32_t>> Container(uint32_t callee, uint32_t arguments);
 
   PickleKind KindOf(uint32_t id) const { return pickle_.nodes_[id].kind; }
   const std::vector<uint32_t>& ItemsOf(uint32_t id) const { return pickle_.items(id); }
   PickleValue Value(uint32_t id) const { return {&pickle_, id}; }
 
-  // Bytes that all values take.
+  // Bytes that all values take, allocator overhead left out.
   size_t memory() const { return pickle_.nodes_.size() * sizeof(Pickle::Node) + item_bytes_; }
 
  private:
@@ -57,6 +61,8 @@ class PickleBuilder {
   Pickle& pickle_;
   const PickleInput& input_;
   size_t item_bytes_ = 0;
+  // By id of a string. Each is looked at once: a pickle can encode one long string millions of times.
+  absl::flat_hash_map<uint32_t, bool> is_ascii_;
 };
 
 }  // namespace fsdp

@@ -37,8 +37,8 @@ absl::StatusOr<uint64_t> PickleInput::TakeUnsigned(int nbytes) {
 }
 
 absl::StatusOr<std::string_view> PickleInput::TakeLine() {
-  constexpr size_t kLongest = 4096;
-  const size_t end = bytes_.substr(at_, kLongest).find('\n');
+  constexpr size_t kMaxLine = 4096;  // or each of many lines without an end would be searched to the end of the file
+  const size_t end = bytes_.substr(at_, kMaxLine).find('\n');
   if (end == std::string_view::npos) return Broken("a line without an end");
   const std::string_view line = bytes_.substr(at_, end);
   at_ += end + 1;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// PickleInput: the bytes of a pickle, taken from the front, never beyond their end; and errors that say at which
-// opcode.
+// PickleInput: the bytes of a pickle, taken from the front, never beyond their end. It remembers where the current
+// opcode began, so that every error can name its byte. Views that it returns live as long as the bytes.
 #ifndef FSDP_CHECKPOINT_TORCH_PICKLE_PICKLE_INPUT_H_
 #define FSDP_CHECKPOINT_TORCH_PICKLE_PICKLE_INPUT_H_
 
@@ -23,22 +23,26 @@ class PickleInput {
   size_t at() const { return at_; }                // of the next byte
   size_t opcode_at() const { return opcode_at_; }  // of the opcode that TakeOpcode gave
 
+  // The next byte, as the opcode that errors name from now on.
   absl::StatusOr<uint8_t> TakeOpcode();
   absl::StatusOr<uint8_t> TakeByte();
 
-  // kDataLoss when it ends before, as all below.
+  // The next `count` bytes. kDataLoss if fewer are left, as for all functions below.
   absl::StatusOr<std::string_view> Take(uint64_t count);
 
   // A little-endian integer of at most 8 bytes.
   absl::StatusOr<uint64_t> TakeUnsigned(int nbytes);
 
-  // Up to the next newline, which is taken too.
+  // The bytes up to the next newline, which is taken too but not returned. kDataLoss if none comes within 4 KiB: the
+  // lines of a pickle are names and decimal numbers.
   absl::StatusOr<std::string_view> TakeLine();
 
-  // FRAME: its length is only checked.
+  // The argument of FRAME. Frames let Python read ahead; here the length is checked against the bytes left and ignored.
   absl::Status SkipFrame();
 
-  // "byte 17 of the pickle: ...", 17 being the opcode's: kDataLoss, kInvalidArgument, kResourceExhausted.
+  // Errors "byte 17 of the pickle: WHAT", where 17 is the byte of the current opcode. Broken, kDataLoss: the bytes are
+  // no pickle. Refused, kInvalidArgument: they ask for something that is not done. Exceeded, kResourceExhausted: a
+  // limit.
   absl::Status Broken(const std::string& what) const { return Error(absl::StatusCode::kDataLoss, what); }
   absl::Status Refused(const std::string& what) const { return Error(absl::StatusCode::kInvalidArgument, what); }
   absl::Status Exceeded(const std::string& what) const { return Error(absl::StatusCode::kResourceExhausted, what); }

@@ -1,8 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The interpreter behind Pickle::Parse: Python's pickle machine (a stack, marks on it, a memo) with every effect taken
-// out. It knows the opcodes that Python's pickler emits for state dicts under protocols 1 to 5. Containers are made;
-// all it does with anything else is to write down that it would have been called.
+// The interpreter behind Pickle::Parse: Python's pickle machine with every effect taken out. A pickle is a program of
+// one-byte opcodes; Python runs it with the power to import and call anything. Here it can only make values:
+//
+//   stack_    ids of values; an opcode pops its operands and pushes its result
+//   marks_    sizes of the stack: MARK opens a group, TUPLE, APPENDS, SETITEMS, ... close it; what lies below the last
+//             mark cannot be popped
+//   memo_     values by number, for GET: one value can have many references, and can contain itself
+//   values_   every value that was made; none is freed before the Pickle
+//
+// The opcodes with power in Python, and what remains of it:
+//
+//   GLOBAL, STACK_GLOBAL   import: a name, refused at once unless PickleOptions::is_allowed lists it
+//   REDUCE, NEWOBJ         call: the callee must be such a name. Calls of Python's own containers (OrderedDict, set,
+//                          bytearray, ...) make that container; every other call is recorded as a kCall
+//   BUILD                  __setstate__: recorded with its kCall, once
+//   BINPERSID              lookup by the program that unpickles: recorded as a kPersistent
+//   the rest               (INST, OBJ, EXT1, PERSID, NEWOBJ_EX, NEXT_BUFFER, ...) refused: state dicts need none
+//
+// What a hostile pickle can cost. Time is linear in its bytes and in the memory of its values, for each opcode reads
+// its own bytes and touches its own operands. PickleLimits bound both: bytes when parsing starts, memory after each
+// opcode. One opcode can at most double the values, by copying a container, so the peak is twice the limit. Nothing
+// recurses, so nesting takes heap and not stack. A small pickle can still describe an endless or exponential tree
+// through references to one value: code that walks values bounds its own depth and steps (torch_tree.cc,
+// python_json.cc).
 #include <cstring>
 #include <limits>
 #include <optional>
@@ -52,7 +73,7 @@ class PickleMachine {
     return absl::OkStatus();
   }
 
-  // Values above the last mark only.
+  // Takes values above the last mark only, so that no opcode reaches into a group that another one opened.
   absl::StatusOr<uint32_t> Pop() {
     const size_t floor = marks_.empty() ? 0 : marks_.back();
     if (stack_.size() <= floor) return input_.Broken("a value is taken from an empty stack");
@@ -85,6 +106,7 @@ class PickleMachine {
 
   // ---- the memo
 
+  // Indices are the pickle's choice, hence a map and not an array that index 2^32 - 1 would fill.
   absl::Status Put(uint64_t index) {
     FSDP_ASSIGN_OR_RETURN(memo_[index], Top());
     return absl::OkStatus();
@@ -180,7 +202,8 @@ class PickleMachine {
     return PushGlobal(names[0], names[1]);
   }
 
-  // callee(*arguments): containers are made, everything else is written down.
+  // callee(*arguments). A callee that is itself the result of a call is refused: __import__("os") followed by getattr
+  // is how a pickle would reach functions that it may not name.
   absl::Status Reduce() {
     FSDP_ASSIGN_OR_RETURN(const std::vector<uint32_t> call, PopSome(2));
     if (values_.KindOf(call[0]) != Kind::kGlobal) {
@@ -201,7 +224,8 @@ class PickleMachine {
     return Push(container ? *container : values_.Items(Kind::kCall, call));
   }
 
-  // The state of an object. An OrderedDict's is what its module adds (versions); it is dropped.
+  // object.__setstate__(state). The state of an OrderedDict is dropped: it is the _metadata (versions of modules) that
+  // Module.state_dict() adds. Other containers have no state.
   absl::Status Build() {
     FSDP_ASSIGN_OR_RETURN(const uint32_t state, Pop());
     FSDP_ASSIGN_OR_RETURN(const uint32_t object, Top());

@@ -58,6 +58,9 @@ constexpr std::array kDTypes = {
 // Dtypes that torch has and this project does not: named in an error instead of refused as unknown.
 constexpr std::array kOtherDTypes = {"torch.float4_e2m1fn_x2"sv};
 
+// Nothing here has an effect in Python beyond making a tensor, a container or a plain value. torch.load(weights_only=
+// True) has a longer list; what is missing here (sparse and quantized tensors, DTensor, numpy) has no place in a
+// StateDict, and kAdvice says how to save it.
 constexpr std::array kTorchGlobals = {
     "_codecs.encode"sv,
     "__builtin__.bytearray"sv,
@@ -81,6 +84,7 @@ constexpr std::array kTorchGlobals = {
     "torch.storage.UntypedStorage"sv,
 };
 
+// The dataclasses of .metadata. Their modules have moved between versions of torch, hence several spellings of one.
 constexpr std::array kDcpGlobals = {
     "pathlib.PosixPath"sv,
     "pathlib.WindowsPath"sv,
@@ -99,6 +103,7 @@ constexpr std::array kDcpGlobals = {
     "torch.distributed.checkpoint.metadata._MEM_FORMAT_ENCODING"sv,
 };
 
+// The first entry whose prefix matches is used, so longer prefixes come first.
 struct Advice {
   std::string_view prefix;
   std::string_view text;
@@ -154,6 +159,7 @@ absl::StatusOr<DType> DTypeOfGlobal(std::string_view name) {
 }
 
 std::string_view StorageGlobal(DType dtype) {
+  // torch has no storage class for the dtypes that came after UntypedStorage (float8, unsigned integers).
   for (const NamedDType& named : kDTypes) {
     const std::string_view suffix = "Storage";
     if (named.dtype == dtype && named.global.substr(named.global.size() - suffix.size()) == suffix) return named.global;

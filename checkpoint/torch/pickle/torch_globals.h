@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The globals that the pickles of torch.save and of DCP may name, and the dtypes among them. Nothing here is imported
-// or called: a name is compared with a list.
+// The allow-lists: the globals that the pickles of torch.save and of DCP may name, and the dtypes among them. Nothing
+// here is imported or called; a name is compared with a list.
 #ifndef FSDP_CHECKPOINT_TORCH_PICKLE_TORCH_GLOBALS_H_
 #define FSDP_CHECKPOINT_TORCH_PICKLE_TORCH_GLOBALS_H_
 
@@ -18,8 +18,8 @@ bool IsTorchGlobal(std::string_view name);
 // IsTorchGlobal, and what a DCP directory's .metadata is made of.
 bool IsDcpGlobal(std::string_view name);
 
-// What a person can do whose file names `name`, which is not in these lists: what it stands for, and how to save that
-// in a form that is read. Empty where that is not known.
+// Advice for the owner of a file that names `name`, a global in neither list: what the global stands for, and how to
+// save that in a form that is read. Empty for an unknown global.
 std::string_view AdviceOnGlobal(std::string_view name);
 
 // The global of a dtype ("torch.float32") or of a storage with one ("torch.FloatStorage"). kInvalidArgument names a
