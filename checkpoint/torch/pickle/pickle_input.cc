@@ -20,6 +20,8 @@ absl::StatusOr<uint8_t> PickleInput::TakeByte() {
   return static_cast<uint8_t>(byte[0]);
 }
 
+// `count` comes from the file and may be anything below 2^64: it is compared with the bytes left, never added to at_
+// before that is known to fit.
 absl::StatusOr<std::string_view> PickleInput::Take(uint64_t count) {
   if (count > bytes_.size() - at_) {
     return Broken(absl::StrCat("it ends where ", count, " more bytes should be: it is truncated"));
@@ -45,6 +47,7 @@ absl::StatusOr<std::string_view> PickleInput::TakeLine() {
   return line;
 }
 
+// An opcode that crosses the end of its frame, which Python refuses, is read: it does no harm here.
 absl::Status PickleInput::SkipFrame() {
   FSDP_ASSIGN_OR_RETURN(const uint64_t length, TakeUnsigned(8));
   if (length > bytes_.size() - at_) return Broken(absl::StrCat("a frame of ", length, " bytes: it is truncated"));

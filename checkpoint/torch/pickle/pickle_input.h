@@ -20,8 +20,9 @@ class PickleInput {
   explicit PickleInput(std::string_view bytes) : bytes_(bytes) {}
 
   std::string_view bytes() const { return bytes_; }
-  size_t at() const { return at_; }                // of the next byte
-  size_t opcode_at() const { return opcode_at_; }  // of the opcode that TakeOpcode gave
+  // The offset of the next byte, and that of the opcode that TakeOpcode returned last.
+  size_t at() const { return at_; }
+  size_t opcode_at() const { return opcode_at_; }
 
   // The next byte, as the opcode that errors name from now on.
   absl::StatusOr<uint8_t> TakeOpcode();
@@ -30,7 +31,7 @@ class PickleInput {
   // The next `count` bytes. kDataLoss if fewer are left, as for all functions below.
   absl::StatusOr<std::string_view> Take(uint64_t count);
 
-  // A little-endian integer of at most 8 bytes.
+  // A little-endian unsigned integer of `nbytes`, at most 8.
   absl::StatusOr<uint64_t> TakeUnsigned(int nbytes);
 
   // The bytes up to the next newline, which is taken too but not returned. kDataLoss if none comes within 4 KiB: the

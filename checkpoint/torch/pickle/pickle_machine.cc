@@ -202,8 +202,7 @@ class PickleMachine {
     return PushGlobal(names[0], names[1]);
   }
 
-  // callee(*arguments). A callee that is itself the result of a call is refused: __import__("os") followed by getattr
-  // is how a pickle would reach functions that it may not name.
+  // callee(*arguments). A callee that is itself the result of a call is refused: no list of names can say what it does.
   absl::Status Reduce() {
     FSDP_ASSIGN_OR_RETURN(const std::vector<uint32_t> call, PopSome(2));
     if (values_.KindOf(call[0]) != Kind::kGlobal) {

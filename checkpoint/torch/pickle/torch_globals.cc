@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Names are "module.name" as the pickle spells them, so an object that Python or torch has moved is listed under each
+// of its modules: __builtin__ is what Python 2 and protocol 2 call builtins, pathlib._local is Python 3.13's.
 #include "fsdp/checkpoint/torch/pickle/torch_globals.h"
 
 #include <algorithm>
