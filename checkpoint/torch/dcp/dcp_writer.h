@@ -10,7 +10,7 @@
 
 #include "absl/status/status.h"
 #include "fsdp/checkpoint/source/payload_reader.h"
-#include "fsdp/checkpoint/torch/pt/torch_archive_writer.h"
+#include "fsdp/checkpoint/torch/pt/torch_writer.h"
 #include "fsdp/tensor/state_dict.h"
 
 namespace fsdp {

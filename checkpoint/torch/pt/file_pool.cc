@@ -12,6 +12,8 @@
 
 namespace fsdp {
 
+// The oldest file is closed first (FIFO): loading reads the files of ranks one after the other, where FIFO and LRU
+// agree, and FIFO needs no bookkeeping for each read.
 absl::StatusOr<std::shared_ptr<const File>> FilePool::Open(const std::string& name) {
   constexpr size_t kMaxOpenFiles = 256;  // well under the customary limit of 1024 descriptors
   const std::lock_guard<std::mutex> lock(mutex_);
@@ -19,7 +21,7 @@ absl::StatusOr<std::shared_ptr<const File>> FilePool::Open(const std::string& na
   if (at != open_.end()) return at->second;
   FSDP_ASSIGN_OR_RETURN(std::unique_ptr<File> file, PosixFileSystem().Open(JoinPath(directory_, name)));
   if (order_.size() == kMaxOpenFiles) {
-    open_.erase(order_.front());  // who still reads from it has a reference
+    open_.erase(order_.front());  // readers of that file hold a reference, which keeps it open
     order_.pop_front();
   }
   order_.push_back(name);
@@ -45,6 +47,7 @@ bool FilePool::has_checksums() {
                      [](const auto& of_file) { return !of_file.second->empty(); });
 }
 
+// Reads without the lock, since Open takes it and since other threads may still be reading.
 absl::Status FilePool::VerifyRest() {
   std::map<std::string, std::vector<Interval>> missing;  // sorted, so that the same damage is the same error
   {

@@ -1,8 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What torch.save wrote before 1.6, and still does when asked: five pickles, one after the other, and the storages:
+// The form of torch.save before 1.6 (today with _use_new_zipfile_serialization=False): five pickles, one after the
+// other, and the storages:
 //
 //   magic | protocol 1001 | {"little_endian": ...} | the object | [keys] | (i64 number of elements | bytes)* by key
+//
+// Nothing says how long a pickle is, so the head of the file is read in growing pieces until all five end in it. A
+// storage's place follows from the sizes of the storages before it. There are no checksums; the sizes that the object
+// states must be those in the file.
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -26,14 +31,14 @@ class LegacyReader {
   explicit LegacyReader(const FileSlice& slice) : slice_(slice) {}
 
   absl::StatusOr<TorchArchive> Read() {
-    // The pickles come first, and are a small part of the file; how small is known only when they have been read.
-    constexpr int64_t kFirst = int64_t{4} << 20;
-    constexpr int64_t kMost = int64_t{256} << 20;
-    for (int64_t head = kFirst;; head *= 8) {
-      const int64_t nbytes = std::min({head, kMost, slice_.nbytes});
+    constexpr int64_t kFirstHead = int64_t{4} << 20;
+    constexpr int64_t kMaxHead = int64_t{256} << 20;
+    for (int64_t head = kFirstHead;; head *= 8) {
+      const int64_t nbytes = std::min({head, kMaxHead, slice_.nbytes});
       FSDP_ASSIGN_OR_RETURN(bytes_, slice_.ReadText(0, nbytes));
       absl::StatusOr<TorchArchive> archive = ReadHead();
-      const bool is_cut_off = absl::IsDataLoss(archive.status()) && nbytes < std::min(kMost, slice_.nbytes);
+      // A pickle that is cut off looks like a damaged one: more bytes decide.
+      const bool is_cut_off = absl::IsDataLoss(archive.status()) && nbytes < std::min(kMaxHead, slice_.nbytes);
       if (!is_cut_off) return archive;
     }
   }

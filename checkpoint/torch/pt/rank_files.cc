@@ -21,7 +21,7 @@ namespace {
 namespace fs = std::filesystem;
 using Kind = TorchNode::Kind;
 
-// "optim_rank" "12" ".pt": around the last number of a file name.
+// "optim_rank", 12, ".pt": a file name, split around its last number.
 struct RankName {
   std::string before;
   std::optional<int> rank;  // that number
@@ -45,13 +45,15 @@ class Merger {
  public:
   explicit Merger(const std::vector<std::vector<TorchLeafType>>& types) : types_(types) {}
 
-  // What the ranks that have it have at one place.
+  // The node that one rank has at a place of the tree. A rank without elements of a parameter has no node there.
   struct Member {
     int rank = 0;
     const TorchNode* node = nullptr;
   };
 
-  // `is_state`: it is an optimizer's state, where tensors of one dimension are shards.
+  // Merges the nodes of all ranks that have one at the place `name`. `is_state`: the place is inside of an optimizer's
+  // state, where tensors of one dimension are shards. Elsewhere (the model, if it was saved whole on every rank) they
+  // are copies.
   absl::StatusOr<TorchNode> Merge(const std::string& name, const std::vector<Member>& members, bool is_state) {
     const TorchNode& first = *members[0].node;
     for (const Member& member : members) {
@@ -62,6 +64,7 @@ class Merger {
     if (first.kind() == Kind::kTensor) return MergeTensor(name, members, is_state);
     if (first.kind() == Kind::kValue) return first;
     const bool is_optimizer = IsTorchOptimizer(first);
+    // The union of the members, in the order in which they are first met: ranks hold different parameters.
     std::vector<std::pair<std::string, std::vector<Member>>> by_name;
     std::map<std::string, size_t> index;
     for (const Member& member : members) {
@@ -87,6 +90,7 @@ class Merger {
   absl::StatusOr<TorchNode> MergeTensor(const std::string& name, const std::vector<Member>& members, bool is_state) {
     const auto type = [&](const Member& member) { return types_[member.rank][member.node->tensor()]; };
     const TorchLeafType first = type(members[0]);
+    // "step" and other numbers have no dimension: every rank has the same, and the first one's is taken.
     const bool is_shard = is_state && first.shape.rank() == 1;
     std::vector<RankTree::Part>& parts = tensors_.emplace_back();
     for (const Member& member : members) {
@@ -123,6 +127,7 @@ std::vector<std::string> RankFilesIn(const std::string& directory) {
     if (!split.rank || split.before != before || split.after != after) return {};
     if (!names.try_emplace(*split.rank, name).second) return {};
   }
+  // Ranks 0 to count - 1, without a gap: names are distinct, so the first and the last decide.
   const auto count = static_cast<int>(names.size());
   if (count < 2 || names.begin()->first != 0 || names.rbegin()->first != count - 1) return {};
   std::vector<std::string> by_rank;

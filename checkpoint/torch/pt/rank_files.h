@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// RankFiles: a directory in which each rank of an FSDP1 run saved its own optimizer.state_dict():
-// optim_rank0.pt, optim_rank1.pt, ... Shards of flat parameters are one-dimensional; one after the other, in the order
-// of the ranks, they are the whole. Everything else is the same in all files. Pure but for RankFilesIn.
+// RankFiles: a directory in which each rank of an FSDP1 run saved its own optimizer.state_dict(): optim_rank0.pt,
+// optim_rank1.pt, ... A flat parameter's state is one-dimensional, and its shards in the order of the ranks are the
+// whole. Everything else must be the same in all files. Pure but for RankFilesIn.
 #ifndef FSDP_CHECKPOINT_TORCH_PT_RANK_FILES_H_
 #define FSDP_CHECKPOINT_TORCH_PT_RANK_FILES_H_
 
@@ -14,21 +14,26 @@
 
 namespace fsdp {
 
-// The names of the torch files (.pt, .pth, .bin) in `directory`, by rank, when there are at least two, and they differ
-// in one number only, which counts from 0; otherwise empty.
+// The names of the torch files (.pt, .pth, .bin) in `directory`, by rank, if there are at least two and their names
+// differ only in one number, which counts from 0 without a gap; otherwise empty. A missing rank must not go unnoticed.
 std::vector<std::string> RankFilesIn(const std::string& directory);
 
+// The trees of all ranks as one.
 struct RankTree {
+  // Tensor `tensor` of the tree of rank `rank`.
   struct Part {
     int rank = 0;
-    int tensor = 0;  // in the rank's file
+    int tensor = 0;
   };
   TorchNode root;
-  std::vector<std::vector<Part>> tensors;  // by the index of their node; several are shards, one after the other
+  // By TorchNode::tensor() of `root`. Several parts are shards of one dimension, in the order of the ranks; one part is
+  // a tensor that all ranks have alike.
+  std::vector<std::vector<Part>> tensors;
 };
 
-// The trees of all ranks as one; `types` are those of each rank's tensors. kInvalidArgument names what differs between
-// the ranks and is no shard.
+// Merges the trees of all ranks; `types` are those of each rank's tensors. Dtypes and shapes are compared, elements and
+// values are not: those of the first rank that has them count. kInvalidArgument names a tensor or value that differs
+// between ranks and is no shard.
 absl::StatusOr<RankTree> MergeRankTrees(const std::vector<const TorchNode*>& roots,
                                         const std::vector<std::vector<TorchLeafType>>& types);
 

@@ -1,4 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Element by element would be one read for each; the whole span, from the first element to the last, can be far more
+// than is wanted (one column of a large matrix). So boxes are cut: dimensions are sorted by their stride in the file,
+// and as long as the span wastes too much or does not fit in the buffer, the outermost dimension is halved. Each half
+// has about half of the span and all of its own elements. A run of elements that is contiguous on both sides needs no
+// buffer. Sorting makes a transposed view as cheap as a plain one: the file is read in its own order, and only the
+// copy to memory jumps.
 #include "fsdp/checkpoint/torch/pt/strided_read.h"
 
 #include <algorithm>
@@ -11,8 +18,8 @@ namespace fsdp {
 namespace {
 
 constexpr int64_t kScratchBytes = int64_t{1} << 20;
-constexpr int64_t kPageBytes = 4096;  // reading less costs as much
-constexpr int64_t kMostWaste = 4;     // bytes read for one that is wanted
+constexpr int64_t kPageBytes = 4096;  // a smaller read costs as much as one of a page
+constexpr int64_t kMaxWaste = 4;      // bytes read for each byte that is wanted
 
 int64_t Numel(const std::vector<StridedDim>& dims) {
   int64_t numel = 1;
@@ -27,7 +34,8 @@ int64_t Span(const std::vector<StridedDim>& dims) {
   return span;
 }
 
-// Dimensions by falling stride in the file, with those of one index left out and neighbours that are one run joined.
+// The same elements with fewer dimensions: sorted by falling stride in the file, without those of one index, and with
+// neighbours joined that are one longer dimension on both sides.
 std::vector<StridedDim> Normalise(std::vector<StridedDim> dims) {
   dims.erase(std::remove_if(dims.begin(), dims.end(), [](const StridedDim& dim) { return dim.count == 1; }),
              dims.end());
@@ -56,13 +64,13 @@ class Reader {
     const bool is_run = dims.empty() || (dims.size() == 1 && dims[0].from_stride == 1 && dims[0].to_stride == 1);
     if (is_run) return file_.Read(offset, absl::MakeSpan(out, wanted));
     const int64_t span = Span(dims) * size_;
-    if (span <= kPageBytes || (span <= kScratchBytes && span <= kMostWaste * wanted)) {
+    if (span <= kPageBytes || (span <= kScratchBytes && span <= kMaxWaste * wanted)) {
       scratch_.resize(std::max<size_t>(scratch_.size(), span));
       FSDP_RETURN_IF_ERROR(file_.Read(offset, absl::MakeSpan(scratch_.data(), span)));
       Scatter(scratch_.data(), dims, 0, out);
       return absl::OkStatus();
     }
-    // Too much: in two halves of the dimension that reaches farthest.
+    // Too much waste or too long: two halves of the dimension that reaches farthest.
     StridedDim& widest = dims[0];
     const int64_t half = widest.count / 2;
     const int64_t from = half * widest.from_stride * size_;

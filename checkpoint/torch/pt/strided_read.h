@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// ReadStrided: elements of a box that lie in a file with one set of strides, to memory with another. Contiguous runs
-// are read straight to their place; others by way of a small buffer, with never more read than a few times what is
-// wanted.
+// ReadStrided: the elements of a box from a file that has them with one set of strides to memory that has them with
+// another. For transposed and sliced views, which torch.save stores as they are. Contiguous runs are read straight to
+// their place; others through a buffer of 1 MiB, and at most four times the wanted bytes are read, unless they lie
+// within one page.
 #ifndef FSDP_CHECKPOINT_TORCH_PT_STRIDED_READ_H_
 #define FSDP_CHECKPOINT_TORCH_PT_STRIDED_READ_H_
 
@@ -15,9 +16,10 @@
 
 namespace fsdp {
 
+// One dimension of a box. Strides in elements.
 struct StridedDim {
   int64_t count = 1;
-  int64_t from_stride = 0;  // in the file, in elements; not negative
+  int64_t from_stride = 0;  // in the file; not negative, 0 for an expanded view
   int64_t to_stride = 0;    // in memory
 };
 
@@ -27,7 +29,8 @@ struct StridedBox {
   std::vector<StridedDim> dims;
 };
 
-// Every element of `box`, the first one to `out`.
+// Reads every element of `box`; the first one goes to `out`, the others to `out` plus their strides in memory. Blocks.
+// The box must lie in the file; errors are those of `file`.
 absl::Status ReadStrided(const File& file, StridedBox box, std::byte* out);
 
 }  // namespace fsdp

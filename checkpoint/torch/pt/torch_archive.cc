@@ -1,8 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The zip archive of torch.save:
+// The zip archive of torch.save since 1.6, which it writes without compression:
 //
-//   NAME/data.pkl, NAME/byteorder, NAME/data/KEY for each storage, NAME/version; newer torch adds a few more
+//   NAME/data.pkl     the object as a pickle; its tensors refer to storages by key
+//   NAME/byteorder    "little"; since torch 2.1
+//   NAME/data/KEY     the bytes of a storage, once for each key
+//   NAME/version      and, in newer versions of torch, a few more: not needed
+//
+// Read are the directory, byteorder and data.pkl; storages are placed, not read. A storage must exist and be as long as
+// the tensors that refer to it state, so that no view can reach outside of it later.
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -14,7 +20,7 @@
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/torch/pickle/torch_globals.h"
 #include "fsdp/checkpoint/torch/pt/torch_file.h"
-#include "fsdp/checkpoint/torch/zip/crc32.h"
+#include "fsdp/checkpoint/torch/zip/entry_checksums.h"
 #include "fsdp/checkpoint/torch/zip/zip_directory.h"
 
 namespace fsdp {
@@ -49,7 +55,7 @@ class ArchiveReader {
   }
 
  private:
-  // All names begin with one folder, which is called like the file once was, or "archive".
+  // All names begin with one folder: the name that the file had when it was saved, or "archive".
   absl::Status FindFolder() {
     for (const ZipEntry& entry : entries_) {
       const size_t slash = entry.name.find('/');

@@ -31,11 +31,13 @@ absl::StatusOr<std::unique_ptr<TorchFile>> TorchFile::Open(const std::string& pa
   }
   file->archive_ = *std::move(archive);
   if (!options.verify) return file;
+  // Only now: the metadata was read from the plain file, and its CRC was compared on the way.
   ExpectStorages(file->archive_, *file->checksums_);
   file->file_ = std::make_unique<ChecksummedFile>(std::move(file->file_), file->checksums_);
   return file;
 }
 
+// Readers of archives have checked that the storage of every tensor is there.
 const StoragePlace& TorchFile::place(int index) const {
   return archive_.storages.at(archive_.tree.tensors[index].storage.key);
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// TorchFile: a file that torch.save wrote, open for reading: the tree of what it holds, and where each storage's bytes
-// lie in the file. Both of its forms are read: the zip archive, and the sequence of pickles that torch wrote
-// before 1.6. Opening reads metadata only.
+// TorchFile: a file that torch.save wrote, open for reading: the tree of its values, and the place of each storage's
+// bytes in the file. Both forms are read: the zip archive, and the sequence of pickles of torch before 1.6. Opening
+// reads metadata only. torch_tree.h draws the way from here to a state dict.
 #ifndef FSDP_CHECKPOINT_TORCH_PT_TORCH_FILE_H_
 #define FSDP_CHECKPOINT_TORCH_PT_TORCH_FILE_H_
 
@@ -21,15 +21,17 @@
 
 namespace fsdp {
 
-// Where the bytes of a storage lie.
+// Where the bytes of a storage lie: [offset, offset + nbytes) of the file, also if the archive is a slice of it.
 struct StoragePlace {
-  int64_t offset = 0;  // in the file
+  int64_t offset = 0;
   int64_t nbytes = 0;
-  uint32_t crc = 0;   // CRC-32 of the bytes; 0 where none was written
-  std::string entry;  // of the archive, for messages
+  // CRC-32 of the bytes. 0: the file has none (the old form; torch can be asked to leave CRCs out).
+  uint32_t crc = 0;
+  // The name in the archive, for messages.
+  std::string entry;
 };
 
-// What one archive holds: a whole file, or a slice of one.
+// The metadata of one archive: a whole file, or a slice of a DCP file.
 struct TorchArchive {
   TorchTree tree;
   absl::flat_hash_map<std::string, StoragePlace> storages;  // by key; every storage of a tensor of the tree is there
@@ -39,25 +41,27 @@ struct TorchArchive {
 // a big-endian file, TorchScript); kDataLoss what is damaged. With options.verify, the CRC of the pickle is compared.
 absl::StatusOr<TorchArchive> ReadTorchArchive(const FileSlice& slice, const TensorSourceOptions& options = {});
 
-// What `archive` says of the CRCs of its storages, of which none is written as 0.
+// Gives `checksums` the CRC and the range of each storage of `archive` that has a CRC.
 void ExpectStorages(const TorchArchive& archive, EntryChecksums& checksums);
 
-// The same for the form before 1.6.
+// Reads the metadata of a file of the form before 1.6: at most its first 256 MiB, and the length before each storage.
+// It has no CRCs. Errors as ReadTorchArchive's.
 absl::StatusOr<TorchArchive> ReadLegacyTorchFile(const FileSlice& slice);
 
+// Immutable once it is open, so any number of threads may read it.
 class TorchFile {
  public:
-  // Errors name the file.
+  // The form is recognised by the first four bytes. Errors name the file.
   static absl::StatusOr<std::unique_ptr<TorchFile>> Open(const std::string& path,
                                                          const TensorSourceOptions& options = {});
 
-  // Whoever reads storages from it has their CRCs compared.
+  // With options.verify, reads of storages through this file are compared with their CRCs.
   const File& file() const { return *file_; }
   const EntryChecksums& checksums() const { return *checksums_; }
   const TorchArchive& archive() const { return archive_; }
   bool is_zip() const { return is_zip_; }
 
-  // The place of the storage of tensor `index` of the tree.
+  // The place of the whole storage that tensor `index` of the tree is a view of.
   const StoragePlace& place(int index) const;
 
  private:

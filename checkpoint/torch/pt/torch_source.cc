@@ -1,4 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// One source for three ways to save, which differ only in how their trees become one tree and their tensors one list:
+//
+//   a file            the tree of the file                          each tensor is one TensorRef
+//   files + an index  one dict; every member is a tensor            each tensor is one TensorRef
+//   a file of a rank  MergeRankTrees: members of all ranks          one TensorRef, or a shard of each rank in order
+//
+// From there on torch_state.h finds the state dict, and a read is: leaf -> tensor of the list -> shards that meet the
+// interval -> view -> bytes of the storage. All metadata is read when the source is opened; reads only touch payload.
 #include "fsdp/checkpoint/torch/pt/torch_source.h"
 
 #include <algorithm>
@@ -37,16 +46,16 @@ struct TensorRef {
   int index = 0;
 };
 
-// A tensor of the tree of all files: one of a file, or several of one dimension, one after the other: the shards of the
-// ranks.
+// A tensor of the tree of all files: one tensor of one file, or the shards of all ranks, each of one dimension, whose
+// concatenation it is.
 using TensorRefs = std::vector<TensorRef>;
 
 const TorchTensor& TensorOf(const TensorRef& ref) { return ref.file->archive().tree.tensors[ref.index]; }
 
 class TorchSource final : public TensorSource {
  public:
-  // `root` is the tree of all files, and `tensors` what its leaves stand for. `ranks`, when they are more than one,
-  // have a file each.
+  // `root` is the tree of all files, whose tensors go by index into `tensors`. `ranks` is the number of ranks that
+  // saved a file each, 1 for the other ways to save. Errors of the state dict get the path in front.
   static absl::StatusOr<std::unique_ptr<TensorSource>> Create(const std::string& path, TorchFiles files,
                                                               const TorchNode& root, std::vector<TensorRefs> tensors,
                                                               int ranks, const TensorSourceOptions& options) {
@@ -133,7 +142,8 @@ class TorchSource final : public TensorSource {
     return {tensor.dtype, {numel}, ""};
   }
 
-  // Tensors with elements that are the same view of the same storage.
+  // Equal for tensors that are the same view of the same storage: one parameter under two names (tied weights). A
+  // tensor without elements shares nothing.
   static std::string Identity(const TensorRef& ref) {
     const TorchTensor& tensor = TensorOf(ref);
     if (tensor.shape.numel() == 0) return "";
@@ -142,7 +152,7 @@ class TorchSource final : public TensorSource {
                         static_cast<int>(tensor.dtype));
   }
 
-  // The byte of the first element.
+  // The byte of the file where the first element of the view lies.
   static int64_t First(const TensorRef& ref) {
     const TorchTensor& tensor = TensorOf(ref);
     return ref.file->place(ref.index).offset + tensor.offset * SizeOf(tensor.dtype);
@@ -150,7 +160,7 @@ class TorchSource final : public TensorSource {
 
   static absl::Status ReadRefs(const TensorRefs& refs, const Interval& interval, std::byte* out) {
     if (refs.size() == 1) return ReadView(refs[0], interval, out);
-    int64_t begin = 0;  // of a part in the whole
+    int64_t begin = 0;  // of this shard, in elements of the whole
     for (const TensorRef& ref : refs) {
       const TorchTensor& tensor = TensorOf(ref);
       const Interval part = Intersect(interval, {begin, begin + tensor.shape.numel()});
@@ -169,6 +179,7 @@ class TorchSource final : public TensorSource {
     if (tensor.is_contiguous()) {
       return ref.file->file().Read(First(ref) + interval.begin * size, absl::MakeSpan(out, interval.size() * size));
     }
+    // An interval of row-major elements is a few boxes; in each, file and memory differ by strides alone.
     const std::vector<int64_t> row_major = RowMajorStrides(tensor.shape);
     for (const Box& box : BoxesOf(tensor.shape, interval)) {
       StridedBox strided = {First(ref), size, {}};
@@ -190,7 +201,7 @@ class TorchSource final : public TensorSource {
   const std::map<std::string, std::string> metadata_;
 };
 
-// Every tensor of every file, numbered through.
+// Every tensor of every file as one list: those of a file come after those of the files before it.
 std::vector<TensorRefs> TensorsOf(const TorchFiles& files) {
   std::vector<TensorRefs> tensors;
   for (const std::unique_ptr<TorchFile>& file : files) {
@@ -200,7 +211,8 @@ std::vector<TensorRefs> TensorsOf(const TorchFiles& files) {
   return tensors;
 }
 
-// Adds the members of a file's tree to that of all; its tensors are numbered from `first`.
+// Adds the members of a file's tree to the tree of all files; its tensors are numbered from `first`. Index and file
+// must agree on every tensor, so that a file that was replaced alone is noticed.
 absl::Status AddMembers(const TorchFile& file, const HuggingFaceIndex& index, int first, TorchNode& root) {
   const std::string name = fs::path(file.file().path()).filename();
   for (const auto& [tensor, node] : file.archive().tree.root.members()) {
@@ -246,7 +258,7 @@ absl::StatusOr<std::unique_ptr<TensorSource>> OpenIndexed(const std::string& pat
   return TorchSource::Create(path, std::move(files), root, std::move(all), 1, options);
 }
 
-// Each rank's file in a directory of such: what the merged tree needs of them.
+// `names` are the files of the ranks, in their order.
 absl::StatusOr<std::unique_ptr<TensorSource>> OpenRankFiles(const std::string& path,
                                                             const std::vector<std::string>& names,
                                                             const TensorSourceOptions& options) {

@@ -15,7 +15,7 @@
 #include "fsdp/checkpoint/torch/dcp/dcp_writer.h"
 #include "fsdp/checkpoint/torch/golden.h"
 #include "fsdp/checkpoint/torch/state/torch_encoding.h"
-#include "fsdp/checkpoint/torch/zip/crc32.h"
+#include "fsdp/checkpoint/torch/zip/entry_checksums.h"
 #include "fsdp/checkpoint/torch/zip/zip_directory.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// ByteFile: a string as a File, for tests that read thousands of damaged files without writing one.
+// ByteFile: a string as a File, for tests and fuzz targets that read thousands of damaged files without writing one.
+// Owns the string; read-only; thread-safe. Reading beyond the end is kDataLoss, as it is of a truncated file.
 #ifndef FSDP_CHECKPOINT_TORCH_ZIP_BYTE_FILE_H_
 #define FSDP_CHECKPOINT_TORCH_ZIP_BYTE_FILE_H_
 
@@ -13,6 +14,7 @@
 
 namespace fsdp {
 
+// Writing fails; there is no write queue.
 class ByteFile final : public File {
  public:
   explicit ByteFile(std::string bytes) : bytes_(std::move(bytes)) {}
@@ -28,7 +30,7 @@ class ByteFile final : public File {
   }
   absl::Status Write(int64_t, absl::Span<const std::byte>) override { return ReadOnly(); }
   absl::Status Reserve(int64_t) override { return ReadOnly(); }
-  std::unique_ptr<WriteQueue> NewWriteQueue(int) override { return nullptr; }  // nobody writes
+  std::unique_ptr<WriteQueue> NewWriteQueue(int) override { return nullptr; }
   absl::Status Sync() override { return ReadOnly(); }
   bool locked() const override { return false; }
 

@@ -6,7 +6,6 @@
 
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/checkpoint/torch/zip/byte_file.h"
-#include "fsdp/checkpoint/torch/zip/crc32.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

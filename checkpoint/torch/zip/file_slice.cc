@@ -21,6 +21,7 @@ absl::Status FileSlice::Read(int64_t offset, absl::Span<std::byte> out) const {
 }
 
 absl::StatusOr<std::string> FileSlice::ReadText(int64_t offset, int64_t length) const {
+  // Before the string is allocated: `length` is a number in the archive.
   if (length > nbytes) return absl::DataLossError(absl::StrCat(length, " bytes are wanted, but there are ", nbytes));
   std::string text(length, '\0');
   FSDP_RETURN_IF_ERROR(Read(offset, absl::MakeSpan(reinterpret_cast<std::byte*>(text.data()), text.size())));

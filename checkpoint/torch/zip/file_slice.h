@@ -14,16 +14,20 @@
 
 namespace fsdp {
 
+// Bytes [begin, begin + nbytes) of `file`, which must outlive the slice.
 struct FileSlice {
   const File* file = nullptr;
   int64_t begin = 0;
   int64_t nbytes = 0;
 
-  // All of `file`.
+  // All of `file`, whose size is asked for once.
   static absl::StatusOr<FileSlice> Whole(const File& file);
 
-  // kDataLoss when the slice ends before.
+  // Fills `out` from byte `offset` of the slice. kDataLoss when the slice ends before: offsets come from the archive,
+  // so a wrong one is damage and no error of the caller.
   absl::Status Read(int64_t offset, absl::Span<std::byte> out) const;
+
+  // The same as a string, which is allocated only if the slice is that long.
   absl::StatusOr<std::string> ReadText(int64_t offset, int64_t length) const;
 };
 

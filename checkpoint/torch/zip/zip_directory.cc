@@ -1,4 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// From the end to the front, as zip is read: the end record (behind it only a comment), the zip64 end record if a
+// locator stands before it, the central directory that they name, and for each of its entries the local header, behind
+// which the payload lies.
+//
+// Zip states most facts twice, and an archive whose two statements differ is read differently by different programs:
+// a way to show a scanner one pickle and torch another. Here the directory decides, the local header must agree in name
+// and method, entries may not overlap, and everything lies before the directory. Every number is compared with the
+// bytes that there are before it is used, and sizes are compared as a <= b - c, which cannot overflow.
 #include "fsdp/checkpoint/torch/zip/zip_directory.h"
 
 #include <algorithm>
@@ -26,7 +35,8 @@ absl::Status BrokenEntry(const ZipEntry& entry, const std::string& what) {
   return Broken(absl::StrCat("entry ", Quote(entry.name), ": ", what));
 }
 
-// The offset of the end record, which is the last thing in the archive but a comment.
+// The offset of the end record. Only a comment may follow it, and a comment may contain the signature too: the record
+// is the one whose comment ends with the archive.
 absl::StatusOr<int64_t> FindEnd(const FileSlice& archive, std::string_view tail, int64_t tail_offset) {
   for (int64_t at = static_cast<int64_t>(tail.size()) - kZipEndBytes; at >= 0; --at) {
     if (ZipInteger(tail, at, 4) != kZipEndSignature) continue;
@@ -76,6 +86,8 @@ absl::StatusOr<Central> FindCentral(const FileSlice& archive) {
   return central;
 }
 
+// No name is ever used as a path here, but `unzip` of the same file would use it: names that leave the folder are
+// refused.
 absl::Status CheckName(const ZipEntry& entry) {
   const std::string& name = entry.name;
   const bool leads_elsewhere = name.empty() || name[0] == '/' || name.find('\\') != name.npos ||
@@ -133,7 +145,9 @@ absl::StatusOr<ZipEntry> TakeEntry(std::string_view& rest) {
   return entry;
 }
 
-// Finds the payload behind the local header. What the header says of sizes is not looked at: they may come after.
+// Finds the payload behind the local header, whose extra field may be another than the directory's. The
+// header's sizes and CRC are ignored: with a data descriptor, as torch writes, they are zero there. All before `limit`,
+// where the directory begins.
 absl::Status PlacePayload(const FileSlice& archive, int64_t limit, ZipEntry& entry) {
   const auto outside = [&] { return BrokenEntry(entry, "it lies outside the archive"); };
   if (entry.header_offset < 0 || entry.stored_bytes < 0 || entry.nbytes < 0) return outside();
@@ -153,6 +167,8 @@ absl::Status PlacePayload(const FileSlice& archive, int64_t limit, ZipEntry& ent
   return absl::OkStatus();
 }
 
+// Overlapping entries would let one payload be read under two names, and a small archive claim a large one (a zip
+// bomb).
 absl::Status CheckDisjoint(const std::vector<ZipEntry>& entries) {
   std::vector<const ZipEntry*> sorted;
   for (const ZipEntry& entry : entries) sorted.push_back(&entry);

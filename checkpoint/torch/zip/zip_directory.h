@@ -17,8 +17,10 @@
 
 namespace fsdp {
 
+// A larger central directory is refused before it is read; it would list some four million entries.
 inline constexpr int64_t kMaxZipDirectoryBytes = int64_t{256} << 20;
 
+// An entry whose ranges lie in the archive and overlap no other entry's.
 struct ZipEntry {
   std::string name;
   uint16_t method = 0;         // 0: stored
@@ -31,8 +33,9 @@ struct ZipEntry {
   bool is_stored() const { return method == 0; }
 };
 
-// In the order of the central directory. kDataLoss for what is no zip archive or contradicts itself; kInvalidArgument
-// for what is refused.
+// All entries, in the order of the central directory. Reads the end of the archive, the directory, and each local
+// header: two small reads for each entry, and no payload. kDataLoss for bytes that are no zip archive or contradict
+// each other; kInvalidArgument for archives that are refused; kResourceExhausted for a directory that is too large.
 absl::StatusOr<std::vector<ZipEntry>> ReadZipDirectory(const FileSlice& archive);
 
 }  // namespace fsdp

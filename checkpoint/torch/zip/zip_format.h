@@ -14,13 +14,14 @@
 
 namespace fsdp {
 
+// The first four bytes of each record, "PK" and two more.
 inline constexpr uint32_t kZipLocalSignature = 0x04034b50;
 inline constexpr uint32_t kZipCentralSignature = 0x02014b50;
 inline constexpr uint32_t kZip64EndSignature = 0x06064b50;
 inline constexpr uint32_t kZip64LocatorSignature = 0x07064b50;
 inline constexpr uint32_t kZipEndSignature = 0x06054b50;
 
-// Bytes of the records without what varies.
+// Bytes of the records without their variable parts: names, extra fields, comments.
 inline constexpr int64_t kZipLocalBytes = 30;
 inline constexpr int64_t kZipCentralBytes = 46;
 inline constexpr int64_t kZip64EndBytes = 56;
@@ -28,18 +29,20 @@ inline constexpr int64_t kZip64LocatorBytes = 20;
 inline constexpr int64_t kZipEndBytes = 22;
 inline constexpr int64_t kZipMaxCommentBytes = 0xFFFF;
 
+// A 16 or 32-bit field that is all ones has its value in the zip64 records.
 inline constexpr uint16_t kZip64ExtraId = 0x0001;
 inline constexpr uint16_t kZipEncryptedFlag = 0x0001;
 inline constexpr uint32_t kZipMax16 = 0xFFFF;
 inline constexpr uint32_t kZipMax32 = 0xFFFFFFFF;
 
-// The integer of `count` bytes at `offset`. Precondition: inside.
+// The integer of `count` bytes, at most 8, at `offset`. Precondition: it lies in `bytes`.
 inline uint64_t ZipInteger(std::string_view bytes, int64_t offset, int count) {
   uint64_t value = 0;
   for (int i = 0; i < count; ++i) value |= uint64_t{static_cast<uint8_t>(bytes[offset + i])} << (8 * i);
   return value;
 }
 
+// Appends the low `count` bytes of `value`.
 inline void AppendZipInteger(std::string& bytes, uint64_t value, int count) {
   for (int i = 0; i < count; ++i) bytes.push_back(static_cast<char>(value >> (8 * i)));
 }

@@ -9,10 +9,11 @@
 namespace fsdp {
 namespace {
 
+// torch.save aligns payloads to 64 bytes, so that a mapped file has aligned tensors, by an extra field "FB" of padding.
 constexpr int64_t kAlignment = 64;
-constexpr uint16_t kPaddingExtraId = 0x4246;  // "FB", as torch.save has it
-constexpr int64_t kExtraHeaderBytes = 4;      // id and length of an extra field
-constexpr uint16_t kVersionNeeded = 45;       // zip64
+constexpr uint16_t kPaddingExtraId = 0x4246;
+constexpr int64_t kExtraHeaderBytes = 4;  // id and length of an extra field
+constexpr uint16_t kVersionNeeded = 45;   // zip64
 constexpr uint16_t kUtf8Flag = 0x0800;
 constexpr uint16_t kDate = 0x0021;  // 1980-01-01, the first that there is
 
@@ -33,10 +34,12 @@ std::string Zip64Extra(const std::vector<int64_t>& values) {
   return extra + field;
 }
 
-// A local header has both sizes in its zip64 field, or none.
+// A local header has both sizes in its zip64 field, or none (APPNOTE.TXT 4.5.3). Each is the other's: entries are
+// stored.
 std::string LocalZip64Extra(int64_t nbytes) { return Zip64Extra({nbytes, nbytes}); }
 
-// What both headers have in common.
+// The fields from "version needed" to "name length", which both headers have. Flags and times are constants: a file
+// must not depend on the day on which it was written.
 void AppendCommon(std::string& bytes, const ZipLayout::Member& member, uint32_t crc) {
   AppendZipInteger(bytes, kVersionNeeded, 2);
   AppendZipInteger(bytes, kUtf8Flag, 2);
@@ -51,6 +54,7 @@ void AppendCommon(std::string& bytes, const ZipLayout::Member& member, uint32_t 
 
 }  // namespace
 
+// The size of the directory depends on names and offsets only, so the archive's size is known here, CRCs or not.
 ZipLayout::ZipLayout(std::vector<Member> members) : members_(std::move(members)) {
   int64_t at = 0;
   int64_t directory_bytes = 0;
@@ -73,6 +77,7 @@ std::string ZipLayout::LocalHeader(size_t i, uint32_t crc) const {
   const std::string zip64 = LocalZip64Extra(member.nbytes);
   const int64_t padding = payload_offsets_[i] - header_offsets_[i] - kZipLocalBytes - kExtraHeaderBytes -
                           static_cast<int64_t>(member.name.size() + zip64.size());
+  // The padding field takes up what is left before the aligned payload; its data are 'Z', as torch's are.
   std::string bytes;
   AppendZipInteger(bytes, kZipLocalSignature, 4);
   AppendCommon(bytes, member, crc);
@@ -102,6 +107,8 @@ std::string ZipLayout::Directory(const std::vector<uint32_t>& crcs) const {
     bytes += member.name;
     bytes += zip64;
   }
+  // The zip64 end record and its locator are always written: their size is then constant, and readers that do not need
+  // them skip them.
   const auto directory_bytes = static_cast<int64_t>(bytes.size());
   const auto count = static_cast<int64_t>(members_.size());
   AppendZipInteger(bytes, kZip64EndSignature, 4);
