@@ -128,7 +128,7 @@ TEST(NoSyncGuardTest, AccumulatedGradientsDoNotLeakIntoTheNextStep) {
   }));
 }
 
-TEST(ClipGradNormTest, ReturnsTheGlobalNormAndScalesToTheLimit) {
+TEST(FsdpClipGradNormTest, ReturnsTheGlobalNormAndScalesToTheLimit) {
   ASSERT_OK(RunRanks(3, [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
     FSDP_ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, BlockOptions()));
     FSDP_RETURN_IF_ERROR(made.ComputeGradients(0).status());
@@ -141,7 +141,7 @@ TEST(ClipGradNormTest, ReturnsTheGlobalNormAndScalesToTheLimit) {
   }));
 }
 
-TEST(ClipGradNormTest, IsTheSameAtEveryWorldSizeForEqualRows) {
+TEST(FsdpClipGradNormTest, IsTheSameAtEveryWorldSizeForEqualRows) {
   // NO_SHARD holds whole gradients on every rank; the norm must not count them twice.
   float norms[2] = {0, 0};
   for (const bool sharded : {false, true}) {
@@ -158,7 +158,7 @@ TEST(ClipGradNormTest, IsTheSameAtEveryWorldSizeForEqualRows) {
   EXPECT_NEAR(norms[0], norms[1], 1e-6 * norms[0]);
 }
 
-TEST(MixedPrecisionTest, KeepsFloat32ShardsAndLearns) {
+TEST(FsdpMixedPrecisionTest, KeepsFloat32ShardsAndLearns) {
   ASSERT_OK(RunRanks(2, [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
     FsdpOptions options = BlockOptions();
     options.mixed_precision = {.param_dtype = DType::kBFloat16, .reduce_dtype = DType::kFloat32};
@@ -173,7 +173,7 @@ TEST(MixedPrecisionTest, KeepsFloat32ShardsAndLearns) {
   }));
 }
 
-TEST(MixedPrecisionTest, LossIsCloseToFloat32) {
+TEST(FsdpMixedPrecisionTest, LossIsCloseToFloat32) {
   float losses[2] = {0, 0};
   for (const bool mixed : {false, true}) {
     ASSERT_OK(RunRanks(2, [&](std::shared_ptr<ProcessGroup> group) -> absl::Status {

@@ -115,7 +115,7 @@ INSTANTIATE_TEST_SUITE_P(Strategies, MemoryPlanTest, testing::ValuesIn(Cases()),
                          [](const auto& c) { return c.param.name; });
 
 // A gradient as long as the parameter, which nobody would ever read.
-TEST(MemoryPlanTest, AUnitThatIsFrozenWholeHasNoGradientShard) {
+TEST(MemoryPlanOfUnitsTest, AUnitThatIsFrozenWholeHasNoGradientShard) {
   EXPECT_OK(RunRanks(1, [](const std::shared_ptr<ProcessGroup>& group) -> absl::Status {
     int64_t shards[2];
     for (const bool frozen : {false, true}) {
@@ -133,7 +133,7 @@ TEST(MemoryPlanTest, AUnitThatIsFrozenWholeHasNoGradientShard) {
   }));
 }
 
-TEST(MemoryPlanTest, ReadsAsALineForEachPurpose) {
+TEST(MemoryPlanOfUnitsTest, ReadsAsALineForEachPurpose) {
   MemoryPlan plan;
   plan.shards = 80;
   plan.unsharded_slot = 100;
