@@ -1,4 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// The norm of a model has parts that different ranks hold: a unit that is sharded is cut over its shard group, a
+// parameter that is replicated or ignored is whole on every rank. So gradients are sorted into sets by the group that
+// they are cut over, each set is summed locally and all-reduced over its group, and the sums of the sets are added:
+//
+//   norm^p = sum over sets of ( sum over the set's ranks of |g|^p )      factor = min(1, max_norm / (norm + 1e-6))
+//
+// Every rank makes the same sets in the same order, also for units without gradients here: collectives match up by
+// order alone. Replicas of a hybrid unit hold equal gradients, so they are not summed over.
 #include "fsdp/fsdp/clip_grad_norm.h"
 
 #include <algorithm>
@@ -54,7 +63,9 @@ std::vector<GradientSet> CollectGradients(Module& root, const UnitStore& units, 
   return sets;
 }
 
-// |x|^p summed over a set's gradients and ranks; of an infinite p the largest.
+// The sum of |x|^p over a set's gradients and ranks; for an infinite p the maximum of |x|. The device has a kernel for
+// p = 2 in its own memory; all other gradients are summed on the host, in float64. Both sums meet in one float32 on the
+// device, so that one all-reduce serves them.
 class NormSum {
  public:
   static absl::StatusOr<NormSum> Create(double p, Stream& stream) {
@@ -69,8 +80,8 @@ class NormSum {
     double on_host = 0;
     for (const Gradient& gradient : set.grads) {
       if (HasKernel(gradient)) continue;
-      FSDP_ASSIGN_OR_RETURN(const double one, SumOnHost(gradient));
-      on_host = std::isinf(p_) ? (std::isnan(one) || one > on_host ? one : on_host) : on_host + one;
+      FSDP_ASSIGN_OR_RETURN(const double part, SumOnHost(gradient));
+      on_host = std::isinf(p_) ? (std::isnan(part) || part > on_host ? part : on_host) : on_host + part;
     }
     OnDevice(static_cast<float>(on_host));
     for (const Gradient& gradient : set.grads) {
@@ -115,26 +126,27 @@ class NormSum {
 absl::Status Scale(const std::vector<GradientSet>& sets, float factor, Stream& stream, NormSum& norm_sum) {
   const Tensor& on_device = norm_sum.OnDevice(factor);
   const Tensor on_host(Buffer::Unowned(&factor, sizeof(factor)), DType::kFloat32, {1});
-  std::map<Device*, std::unique_ptr<Stream>> elsewhere;
+  std::map<Device*, std::unique_ptr<Stream>> other_streams;
   for (const GradientSet& set : sets) {
     for (const Gradient& gradient : set.grads) {
       if (gradient.device == &stream.device()) {
         gradient.device->ops().ScaleBy(gradient.grad, on_device, stream);
         continue;
       }
-      std::unique_ptr<Stream>& there = elsewhere[gradient.device];
-      if (there == nullptr) {
-        FSDP_ASSIGN_OR_RETURN(there, gradient.device->CreateStream("clip_grad_norm"));
+      std::unique_ptr<Stream>& other = other_streams[gradient.device];
+      if (other == nullptr) {
+        FSDP_ASSIGN_OR_RETURN(other, gradient.device->CreateStream("clip_grad_norm"));
       }
-      gradient.device->ops().ScaleBy(gradient.grad, on_host, *there);
+      gradient.device->ops().ScaleBy(gradient.grad, on_host, *other);
     }
   }
   absl::Status scaled = stream.Synchronize();
-  for (const auto& [device, there] : elsewhere) scaled.Update(there->Synchronize());
+  for (const auto& [device, other] : other_streams) scaled.Update(other->Synchronize());
   return scaled;
 }
 
-// True where an optimizer over the units' parameters reaches all gradients, on the stream's device.
+// True if an optimizer over the units' parameters owns all gradients and all of them are on `device`, so that the
+// optimizer can apply the factor itself.
 bool CanDefer(const UnitStore& units, const std::vector<GradientSet>& sets, const Device& device) {
   size_t of_units = 0, all = 0;
   for (const auto& unit : units.units()) {

@@ -1,13 +1,38 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Start here: what a training program includes. See fully_sharded_data_parallel.h.
+// Start here: the one include of a training program, for both of PyTorch's APIs.
+//
+//   FSDP1, which wraps a model
+//     fully_sharded_data_parallel.h   FullyShardedDataParallel: training, clipping, state dicts; its guards
+//     options/options.h               FsdpOptions
+//     options/wrap_policy.h           which submodules become units
+//     units/comm_hook.h               a gradient reduction of the program's own
+//     optim_forms.h                   PyTorch's three older functions on optimizer state dicts
+//     manual_units.h                  wrapping submodule by submodule
+//   FSDP2, which marks modules in place
+//     fully_shard.h                   FullyShard, and FsdpModule, which is what it adds to a module
+//     options/fully_shard_options.h   FullyShardOptions
+//   Both
+//     options/state_dict_config.h     which form state dicts have: full, local or sharded
+//     summon_full_params.h            whole parameters for a while
+//     grad_clip.h                     clipping without waiting for the norm
+//     sharded_grad_scaler.h           loss scaling for float16
+//     step_graph.h                    a whole step captured in a CUDA graph
 #ifndef FSDP_FSDP_FSDP_H_
 #define FSDP_FSDP_FSDP_H_
 
+#include "fsdp/fsdp/fully_shard.h"                  // IWYU pragma: export
 #include "fsdp/fsdp/fully_sharded_data_parallel.h"  // IWYU pragma: export
+#include "fsdp/fsdp/grad_clip.h"                    // IWYU pragma: export
+#include "fsdp/fsdp/manual_units.h"                 // IWYU pragma: export
+#include "fsdp/fsdp/optim_forms.h"                  // IWYU pragma: export
+#include "fsdp/fsdp/options/fully_shard_options.h"  // IWYU pragma: export
 #include "fsdp/fsdp/options/options.h"              // IWYU pragma: export
 #include "fsdp/fsdp/options/state_dict_config.h"    // IWYU pragma: export
 #include "fsdp/fsdp/options/wrap_policy.h"          // IWYU pragma: export
+#include "fsdp/fsdp/sharded_grad_scaler.h"          // IWYU pragma: export
+#include "fsdp/fsdp/step_graph.h"                   // IWYU pragma: export
+#include "fsdp/fsdp/summon_full_params.h"           // IWYU pragma: export
 #include "fsdp/fsdp/units/comm_hook.h"              // IWYU pragma: export
 
 #endif  // FSDP_FSDP_FSDP_H_

@@ -10,7 +10,7 @@
 #include "fsdp/fsdp/module_apply.h"
 #include "fsdp/fsdp/state/live_optim_state.h"
 #include "fsdp/fsdp/state/model_state.h"
-#include "fsdp/fsdp/state/optim_forms.h"
+#include "fsdp/fsdp/state/optim_slices.h"
 #include "fsdp/fsdp/state/optim_state.h"
 #include "fsdp/fsdp/units/capture_check.h"
 #include "fsdp/fsdp/units/executor.h"
@@ -151,18 +151,6 @@ absl::StatusOr<StateDict> FullyShardedDataParallel::OptimStateDictToLoad(const S
                                                                          const Optimizer& optimizer) {
   FSDP_RETURN_IF_ERROR(units_->groups().AgreeOn(CheckKeyedByName(state, optimizer)));
   return OptimSlices(*units_, state, SourceOf(settings_, LoadStateDictOptions{}));
-}
-
-absl::StatusOr<StateDict> FullyShardedDataParallel::ShardFullOptimStateDict(const StateDict& full) {
-  return ShardFullOptimState(*units_, full);
-}
-
-absl::StatusOr<StateDict> FullyShardedDataParallel::ScatterFullOptimStateDict(const StateDict* full) {
-  return ScatterFullOptimState(*units_, full);
-}
-
-absl::StatusOr<StateDict> FullyShardedDataParallel::FlattenShardedOptimStateDict(const StateDict& sharded) {
-  return FlattenShardedOptimState(*units_, sharded);
 }
 
 absl::Status FullyShardedDataParallel::Restore(Optimizer* optimizer,

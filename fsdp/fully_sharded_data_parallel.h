@@ -17,9 +17,9 @@
 //     optimizer.ZeroGrad();
 //   }
 //
-// This class is a thin facade. flat_layout.h is the layout arithmetic, unit.h the memory of a unit, schedule.h the step
-// as data, executor.h its execution, model_state.h and optim_state.h the state dicts. One thread per rank uses it;
-// calls that say "collective" must be made by every rank of the group.
+// This class is a thin facade. units/shard_layout.h is the layout arithmetic, units/unit.h the memory of a unit,
+// schedule/schedule.h the step as data, units/executor.h its execution, state/model_state.h and state/optim_state.h the
+// state dicts. One thread per rank uses it; calls that say "collective" must be made by every rank of the group.
 #ifndef FSDP_FSDP_FULLY_SHARDED_DATA_PARALLEL_H_
 #define FSDP_FSDP_FULLY_SHARDED_DATA_PARALLEL_H_
 
@@ -110,12 +110,11 @@ class FullyShardedDataParallel final {
   absl::StatusOr<std::vector<std::string>> LoadOptimStateDict(const StateDict& state, Optimizer& optimizer,
                                                               const LoadStateDictOptions& options);
 
-  // An optimizer's state dict of the settings' type as this rank's slices, a LOCAL one: what LoadOptimStateDict loads
-  // under LOCAL settings. See optim_forms.h, also for the three below, which each take one form, whatever the settings.
+  // This rank's slices of an optimizer's state dict of the settings' type, in memory of their own, as a LOCAL state
+  // dict: what LoadOptimStateDict loads under LOCAL settings. kInvalidArgument for a state dict that is not keyed by
+  // parameter names (state/optim_state_key.h converts it). Collective; blocks. optim_forms.h has
+  // PyTorch's older forms of this call.
   absl::StatusOr<StateDict> OptimStateDictToLoad(const StateDict& state, const Optimizer& optimizer);
-  absl::StatusOr<StateDict> ShardFullOptimStateDict(const StateDict& full);
-  absl::StatusOr<StateDict> ScatterFullOptimStateDict(const StateDict* full);  // null but on rank 0
-  absl::StatusOr<StateDict> FlattenShardedOptimStateDict(const StateDict& sharded);
 
   // Restores from anything that can fill intervals, with no communication: calls `load` with a state dict whose tensors
   // are this rank's live shards, of the model and of `optimizer` (null: the model only), for it to fill in place.
@@ -171,6 +170,9 @@ class FullyShardedDataParallel final {
   std::vector<FlatUnitLayout> UnitLayouts() const;
 
   Module& module() const { return *module_; }
+
+  // For functions on the units of a model, as in optim_forms.h.
+  const UnitStore& units() const { return *units_; }
 
   // All ranks; where only a shard and a replicate group were given, the shard group.
   ProcessGroup& group() const;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // OptimStateReader: an optimizer's state dict in any form, read as this rank's slices; what loading into an optimizer
-// and the forms of optim_forms.h have in common.
+// and the forms of optim_slices.h have in common.
 #ifndef FSDP_FSDP_STATE_OPTIM_STATE_READER_H_
 #define FSDP_FSDP_STATE_OPTIM_STATE_READER_H_
 

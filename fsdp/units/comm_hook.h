@@ -31,8 +31,6 @@ CommHook DefaultCommHook();
 
 // The same in `dtype` (float16, bfloat16): cast, reduce, cast back.
 CommHook CompressCommHook(DType dtype);
-inline CommHook Fp16CompressHook() { return CompressCommHook(DType::kFloat16); }
-inline CommHook Bf16CompressHook() { return CompressCommHook(DType::kBFloat16); }
 
 }  // namespace fsdp
 

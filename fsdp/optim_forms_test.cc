@@ -2,7 +2,7 @@
 //
 // An optimizer's state dict from every form into this rank's slices: full, scattered, flattened; and what is wrong with
 // one that cannot be.
-#include "fsdp/fsdp/state/optim_forms.h"
+#include "fsdp/fsdp/optim_forms.h"
 
 #include <cstring>
 #include <functional>
@@ -67,7 +67,7 @@ TEST_P(OptimFormsTest, ShardsAFullStateWithoutCommunication) {
     FSDP_ASSIGN_OR_RETURN(TestModel made, Trained(counting));
     FSDP_ASSIGN_OR_RETURN(const StateDict full, OptimState(made, FullStateDictConfig{}));
     counting->Reset();
-    FSDP_ASSIGN_OR_RETURN(const StateDict slices, made.model->ShardFullOptimStateDict(full));
+    FSDP_ASSIGN_OR_RETURN(const StateDict slices, ShardFullOptimStateDict(*made.model, full));
     EXPECT_EQ(counting->collectives() + counting->control_calls(), 0);
     EXPECT_EQ(slices.type, StateDictType::kLocal);
     EXPECT_EQ(*slices.FindText(StateKey::ParamGroups()), *full.FindText(StateKey::ParamGroups()));
@@ -83,7 +83,7 @@ TEST_P(OptimFormsTest, ScattersAFullStateThatRank0AloneHas) {
                           OptimState(made, {FullStateDictConfig{}, FullOptimStateDictConfig{.rank0_only = true}}));
     EXPECT_EQ(full.empty(), group->rank() != 0);
     FSDP_ASSIGN_OR_RETURN(const StateDict slices,
-                          made.model->ScatterFullOptimStateDict(group->rank() == 0 ? &full : nullptr));
+                          ScatterFullOptimStateDict(*made.model, group->rank() == 0 ? &full : nullptr));
     ExpectAreTheOptimizers(slices, *made.optimizer);
     return absl::OkStatus();
   }));
@@ -93,7 +93,7 @@ TEST_P(OptimFormsTest, FlattensAShardedState) {
   ASSERT_OK(RunRanks(GetParam(), [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
     FSDP_ASSIGN_OR_RETURN(TestModel made, Trained(group));
     FSDP_ASSIGN_OR_RETURN(const StateDict sharded, OptimState(made, ShardedStateDictConfig{}));
-    FSDP_ASSIGN_OR_RETURN(const StateDict slices, made.model->FlattenShardedOptimStateDict(sharded));
+    FSDP_ASSIGN_OR_RETURN(const StateDict slices, FlattenShardedOptimStateDict(*made.model, sharded));
     ExpectAreTheOptimizers(slices, *made.optimizer);
     return absl::OkStatus();
   }));
@@ -133,7 +133,7 @@ INSTANTIATE_TEST_SUITE_P(WorldSizes, OptimFormsTest, testing::Values(1, 2, 3, 4)
 TEST(OptimFormsErrorTest, Rank0WithoutAStateToScatterIsEveryRanksError) {
   const absl::Status status = RunRanks(2, [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
     FSDP_ASSIGN_OR_RETURN(TestModel made, Trained(group));
-    return made.model->ScatterFullOptimStateDict(nullptr).status();
+    return ScatterFullOptimStateDict(*made.model, nullptr).status();
   });
   EXPECT_THAT(status, StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("rank 0 has no full optimizer state")));
 }
@@ -146,7 +146,7 @@ TEST(OptimFormsErrorTest, AShapeThatIsNotTheParametersIsNamed) {
     ShardedTensor wrong = *full.FindTensor(key);
     wrong.shape = {5, 3};
     full.Set(key, wrong);
-    return made.model->ShardFullOptimStateDict(full).status();
+    return ShardFullOptimStateDict(*made.model, full).status();
   });
   EXPECT_THAT(status, StatusIs(absl::StatusCode::kInvalidArgument,
                                HasSubstr("exp_avg\": shape [5, 3] in the state dict != [15] in the model")));
@@ -161,7 +161,7 @@ TEST(OptimFormsErrorTest, AChunkThatOneRankLacksIsNamedWithTheRank) {
       if (group->rank() == 2 && key.ToString() == "optim/state/transformer.wpe.weight/exp_avg_sq") continue;
       damaged.Set(key, value);
     }
-    return made.model->FlattenShardedOptimStateDict(damaged).status();
+    return FlattenShardedOptimStateDict(*made.model, damaged).status();
   });
   EXPECT_THAT(status, StatusIs(absl::StatusCode::kFailedPrecondition,
                                HasSubstr("\"transformer.wpe.weight\": rank 2 lacks exp_avg_sq, which rank 0 has")));
@@ -228,7 +228,7 @@ TEST(OptimUnmanagedTest, UnknownEntriesAreCopiedThroughAndRefusedByAnOptimizerTh
     state.Set(StateKey::OptimState("my.counter", "hits"), ShardedTensor::Whole(mine));
     FSDP_RETURN_IF_ERROR(made.model->AddOptimStateDict(*made.optimizer, state));
     FSDP_ASSIGN_OR_RETURN(const StateDict slices,
-                          made.model->ScatterFullOptimStateDict(group->rank() == 0 ? &state : nullptr));
+                          ScatterFullOptimStateDict(*made.model, group->rank() == 0 ? &state : nullptr));
     const ShardedTensor* through = slices.FindTensor(StateKey::OptimState("my.counter", "hits"));
     if (through == nullptr) return absl::NotFoundError("my.counter");
     EXPECT_EQ(through->shards.at(0).data.data_as<int64_t>()[1], 42);
@@ -312,7 +312,7 @@ TEST(OptimStateTest, WithoutParamGroupsInTheStateHyperparametersStay) {
     for (const auto& [key, value] : with.entries()) {
       if (key.section != StateKey::Section::kParamGroups) without.Set(key, value);
     }
-    FSDP_ASSIGN_OR_RETURN(const StateDict slices, made.model->ShardFullOptimStateDict(without));
+    FSDP_ASSIGN_OR_RETURN(const StateDict slices, ShardFullOptimStateDict(*made.model, without));
     EXPECT_EQ(slices.FindText(StateKey::ParamGroups()), nullptr);
     FSDP_RETURN_IF_ERROR(made.model->LoadOptimStateDict(without, *made.optimizer));
     EXPECT_EQ(made.optimizer->ParamGroups()[0].values[0].second, 0.75);

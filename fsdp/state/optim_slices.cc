@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "fsdp/fsdp/state/optim_forms.h"
+#include "fsdp/fsdp/state/optim_slices.h"
 
 #include <memory>
 #include <utility>
@@ -41,23 +41,6 @@ absl::StatusOr<StateDict> OptimSlices(const UnitStore& units, const StateDict& s
   if (reader->param_groups()) slices.Set(StateKey::ParamGroups(), *reader->param_groups());
   FSDP_RETURN_IF_ERROR(reader->gather().Synchronize());
   return slices;
-}
-
-absl::StatusOr<StateDict> ShardFullOptimState(const UnitStore& units, const StateDict& full) {
-  return OptimSlices(units, full, StateSource::kFull);
-}
-
-absl::StatusOr<StateDict> ScatterFullOptimState(const UnitStore& units, const StateDict* full) {
-  const AllRanks ranks(units.groups());
-  const bool absent = ranks.rank() == 0 && full == nullptr;
-  FSDP_RETURN_IF_ERROR(ranks.AgreeOn(
-      absent ? absl::InvalidArgumentError("rank 0 has no full optimizer state dict to scatter") : absl::OkStatus()));
-  const StateDict nothing;
-  return OptimSlices(units, full != nullptr ? *full : nothing, StateSource::kFullFirst);
-}
-
-absl::StatusOr<StateDict> FlattenShardedOptimState(const UnitStore& units, const StateDict& sharded) {
-  return OptimSlices(units, sharded, StateSource::kSharded);
 }
 
 }  // namespace fsdp
