@@ -46,9 +46,7 @@ Executor::Executor(Module& root, UnitStore& units, const ExecutorOptions& option
       units_(units),
       options_(options),
       expected_(units.registration_order()),
-      unsharded_(units.size(), false),
-      used_(units.size(), false),
-      modules_run_(units.size(), 0),
+      states_(units.size()),
       casts_(units, options.root) {
   if (options.check_execution_order) order_check_.emplace(units.groups());
 }
@@ -83,10 +81,10 @@ ScheduleOptions Executor::CurrentOptions() const {
   ScheduleOptions options;
   options.backward_prefetch = options_.backward_prefetch;
   options.forward_prefetch = options_.forward_prefetch;
-  for (int u = 0; u < units_.size(); ++u) {
-    const Unit& unit = units_.unit(u);
+  for (int index = 0; index < units_.size(); ++index) {
+    const Unit& unit = units_.unit(index);
     const UnitControls& controls = unit.controls;
-    UnitTraits traits = UnitTraits::Of(unit.strategy, u == units_.root_unit());
+    UnitTraits traits = UnitTraits::Of(unit.strategy, index == units_.root_unit());
     traits.trainable = unit.trainable();
     traits.sync = sync_ && controls.requires_gradient_sync;
     traits.all_reduce = controls.requires_all_reduce;
@@ -120,9 +118,9 @@ absl::Status Executor::CheckIdle(std::string_view call) {
 absl::Status Executor::PrepareReplay() {
   FSDP_RETURN_IF_ERROR(CheckBetweenPasses("a captured step"));
   FSDP_RETURN_IF_ERROR(CheckNotSummoned("a captured step"));
-  for (int u = 0; u < units_.size(); ++u) {
-    const Unit& unit = units_.unit(u);
-    if (unsharded_[u]) {
+  for (int index = 0; index < units_.size(); ++index) {
+    const Unit& unit = units_.unit(index);
+    if (states_[index].unsharded) {
       return absl::FailedPreconditionError(
           absl::StrCat("unit ", unit.display_name(),
                        " is unsharded before a captured step, which all-gathers it: reshard it first"));
@@ -141,10 +139,10 @@ absl::Status Executor::PrepareReplay() {
 }
 
 absl::Status Executor::GatherAnew() {
-  for (int unit = 0; unit < units_.size(); ++unit) {
-    runtime_->Reshard(unit);
-    units_.unit(unit).NoteShardChanged();
-    if (unsharded_[unit]) FSDP_RETURN_IF_ERROR(runtime_->Unshard(unit));
+  for (int index = 0; index < units_.size(); ++index) {
+    runtime_->Reshard(index);
+    units_.unit(index).NoteShardChanged();
+    if (states_[index].unsharded) FSDP_RETURN_IF_ERROR(runtime_->Unshard(index));
   }
   return runtime_->Synchronize();
 }
@@ -159,18 +157,18 @@ absl::Status Executor::CheckNotSummoned(std::string_view pass) const {
 }
 
 absl::Status Executor::PreForward(Module& module, Tensor& input, Tape& tape) {
-  const int unit = units_.IndexOf(module);
+  const int index = units_.IndexOf(module);
   if (in_backward_) {
     // A unit inside one that is recomputed. Its own backward follows, so it stays unsharded.
-    if (unit >= 0) FSDP_RETURN_IF_ERROR(RunAll({{Kind::kAllGather, unit}, {Kind::kRecompute, unit}}));
+    if (index >= 0) FSDP_RETURN_IF_ERROR(RunAll({{Kind::kAllGather, index}, {Kind::kRecompute, index}}));
   } else if (&module == &root_) {
     FSDP_RETURN_IF_ERROR(BeginForward(tape));
   } else if (!in_pass_) {
-    return absl::FailedPreconditionError(absl::StrCat("forward of unit ", units_.unit(unit).display_name(),
+    return absl::FailedPreconditionError(absl::StrCat("forward of unit ", units_.unit(index).display_name(),
                                                       " outside of a forward of the model: call the root's"));
   }
-  if (unit >= 0 && !in_backward_) FSDP_RETURN_IF_ERROR(EnterForward(unit));
-  return casts_.Input(unit >= 0 ? unit : units_.size(), training(), input, tape);
+  if (index >= 0 && !in_backward_) FSDP_RETURN_IF_ERROR(EnterForward(index));
+  return casts_.Input(index >= 0 ? index : units_.size(), training(), input, tape);
 }
 
 absl::Status Executor::BeginForward(Tape& tape) {
@@ -183,39 +181,38 @@ absl::Status Executor::BeginForward(Tape& tape) {
   schedule_options_ = CurrentOptions();
   schedule_options_.training = tape.keep_for_backward();
   visits_.clear();
-  std::fill(modules_run_.begin(), modules_run_.end(), 0);
+  ForgetModulesRun();
   runtime_->WaitForOptimizer(std::exchange(post_optim_event_, Event()));
   runtime_->set_full_precision(!training());
-  for (int unit = 0; unit < units_.size(); ++unit) {
-    if (!training() && units_.unit(unit).settings.full_precision_in_eval) Reshard(unit);
+  for (int index = 0; index < units_.size(); ++index) {
+    if (!training() && units_.unit(index).settings.full_precision_in_eval) Reshard(index);
   }
-  BeginPass(ForwardSchedule(expected_, unsharded_, schedule_options_));
-  return runtime_->EnsureSlots(MaxUnsharded(plan_, unsharded_, units_.root_unit()));
+  BeginPass(ForwardSchedule(expected_, Unsharded(), schedule_options_));
+  return runtime_->EnsureSlots(MaxUnsharded(plan_, Unsharded(), units_.root_unit()));
 }
 
-absl::Status Executor::EnterForward(int unit) {
-  if (modules_run_[unit] > 0) return absl::OkStatus();
+absl::Status Executor::EnterForward(int index) {
+  if (states_[index].modules_run > 0) return absl::OkStatus();
   if (order_check_.has_value() && training()) {
     std::string warning;
-    FSDP_RETURN_IF_ERROR(order_check_->Enter(units_.unit(unit).display_name(), &warning));
+    FSDP_RETURN_IF_ERROR(order_check_->Enter(units_.unit(index).display_name(), &warning));
     if (!warning.empty()) units_.AddWarning(std::move(warning));
   }
-  visits_.push_back({unit, /*enter=*/true});
-  FSDP_RETURN_IF_ERROR(
-      EnterUnit({Kind::kForward, unit}, ForwardSchedule({visits_.back()}, unsharded_, schedule_options_)));
-  BeginSpan("forward", unit);
+  visits_.push_back({index, /*enter=*/true});
+  FSDP_RETURN_IF_ERROR(EnterUnit(visits_.back()));
+  BeginSpan("forward", index);
   return absl::OkStatus();
 }
 
 absl::Status Executor::PostForward(Module& module, Tensor& output, Tape& tape) {
-  const int unit = units_.IndexOf(module);
-  FSDP_RETURN_IF_ERROR(casts_.Output(unit >= 0 ? unit : units_.size(), output, tape));
+  const int index = units_.IndexOf(module);
+  FSDP_RETURN_IF_ERROR(casts_.Output(index >= 0 ? index : units_.size(), output, tape));
   if (in_backward_) return absl::OkStatus();
-  if (unit >= 0 && ++modules_run_[unit] == static_cast<int>(units_.unit(unit).modules.size())) {
+  if (index >= 0 && RanAllModules(index)) {
     EndSpan();
-    modules_run_[unit] = 0;
-    visits_.push_back({unit, /*enter=*/false});
-    FSDP_RETURN_IF_ERROR(LeaveUnit(unit, ForwardSchedule({visits_.back()}, unsharded_, schedule_options_)));
+    states_[index].modules_run = 0;
+    visits_.push_back({index, /*enter=*/false});
+    FSDP_RETURN_IF_ERROR(LeaveUnit(visits_.back()));
   }
   if (&module != &root_) return absl::OkStatus();
   if (order_check_.has_value() && training()) {
@@ -230,80 +227,90 @@ absl::Status Executor::PostForward(Module& module, Tensor& output, Tape& tape) {
 void Executor::EndForward() {
   const auto end = visits_.end() - (units_.root_unit() >= 0 ? 1 : 0);
   std::vector<UnitVisit> unfinished;
-  for (int unit = 0; unit < units_.size(); ++unit) {
-    if (modules_run_[unit] == 0) continue;
-    unfinished.push_back({unit, /*enter=*/false});
-    units_.AddWarning(absl::StrCat("unit ", units_.unit(unit).display_name(), ": only ", modules_run_[unit], " of its ",
-                                   units_.unit(unit).modules.size(), " modules ran in a forward"));
+  for (int index = 0; index < units_.size(); ++index) {
+    const int modules_run = states_[index].modules_run;
+    if (modules_run == 0) continue;
+    unfinished.push_back({index, /*enter=*/false});
+    units_.AddWarning(absl::StrCat("unit ", units_.unit(index).display_name(), ": only ", modules_run, " of its ",
+                                   units_.unit(index).modules.size(), " modules ran in a forward"));
   }
   visits_.insert(end, unfinished.begin(), unfinished.end());
   expected_ = visits_;
   in_pass_ = false;
-  for (int unit = 0; unit < units_.size(); ++unit) {
-    if (!training()) Reshard(unit);
-    // What stays unsharded for backward is bound again there: an edit of it in between, which would be lost, is an
-    // error.
-    for (const auto& parameter : units_.unit(unit).parameters) parameter->data = Tensor();
+  for (int index = 0; index < units_.size(); ++index) {
+    if (!training()) Reshard(index);
+    // Backward binds the parameters again that stay unsharded for it. Undefined until then, they make it an error, and
+    // not a silent loss, to edit them in between.
+    for (const auto& parameter : units_.unit(index).parameters) parameter->data = Tensor();
   }
 }
 
 absl::Status Executor::PreBackward(Module& module, Tensor& grad_output, Tape& tape) {
-  const int unit = units_.IndexOf(module);
+  const int index = units_.IndexOf(module);
   if (&module == &root_) {
     FSDP_RETURN_IF_ERROR(CheckNotSummoned("backward"));
     in_backward_ = true;
     schedule_options_ = CurrentOptions();
-    std::fill(modules_run_.begin(), modules_run_.end(), 0);
-    BeginPass(BackwardSchedule(visits_, unsharded_, schedule_options_));
-    FSDP_RETURN_IF_ERROR(runtime_->EnsureSlots(MaxUnsharded(plan_, unsharded_, units_.root_unit())));
+    ForgetModulesRun();
+    BeginPass(BackwardSchedule(visits_, Unsharded(), schedule_options_));
+    FSDP_RETURN_IF_ERROR(runtime_->EnsureSlots(MaxUnsharded(plan_, Unsharded(), units_.root_unit())));
   } else if (!in_backward_) {
-    return absl::FailedPreconditionError(absl::StrCat("backward of unit ", units_.unit(unit).display_name(),
+    return absl::FailedPreconditionError(absl::StrCat("backward of unit ", units_.unit(index).display_name(),
                                                       " outside of a backward of the model: call the root's"));
   }
-  FSDP_RETURN_IF_ERROR(casts_.GradOutput(unit >= 0 ? unit : units_.size(), grad_output, tape));
-  if (unit < 0) return absl::OkStatus();
-  if (modules_run_[unit] == 0) {
-    // The reverse of having left the unit in forward.
-    const UnitVisit reversed{unit, /*enter=*/false};
-    FSDP_RETURN_IF_ERROR(
-        EnterUnit({Kind::kBackward, unit}, BackwardSchedule({reversed}, unsharded_, schedule_options_)));
-    BeginSpan("backward", unit);
+  FSDP_RETURN_IF_ERROR(casts_.GradOutput(index >= 0 ? index : units_.size(), grad_output, tape));
+  if (index < 0) return absl::OkStatus();
+  if (states_[index].modules_run == 0) {
+    // Backward enters a unit where forward left it.
+    FSDP_RETURN_IF_ERROR(EnterUnit({index, /*enter=*/false}));
+    BeginSpan("backward", index);
   }
-  return runtime_->gradients().Bind(unit, schedule_options_.units[unit].sync);
+  return runtime_->gradients().Bind(index, schedule_options_.units[index].sync);
 }
 
 absl::Status Executor::PostBackward(Module& module, Tensor& grad_input, Tape& tape) {
-  const int unit = units_.IndexOf(module);
-  FSDP_RETURN_IF_ERROR(casts_.GradInput(unit >= 0 ? unit : units_.size(), grad_input, tape));
-  if (unit >= 0 && ++modules_run_[unit] == static_cast<int>(units_.unit(unit).modules.size())) {
-    FSDP_RETURN_IF_ERROR(LeaveBackward(unit));
-  }
+  const int index = units_.IndexOf(module);
+  FSDP_RETURN_IF_ERROR(casts_.GradInput(index >= 0 ? index : units_.size(), grad_input, tape));
+  if (index >= 0 && RanAllModules(index)) FSDP_RETURN_IF_ERROR(LeaveBackward(index));
   if (&module != &root_) return absl::OkStatus();
-  for (int u = 0; u < units_.size(); ++u) {
-    if (modules_run_[u] > 0) FSDP_RETURN_IF_ERROR(LeaveBackward(u));
+  for (int other = 0; other < units_.size(); ++other) {
+    if (states_[other].modules_run > 0) FSDP_RETURN_IF_ERROR(LeaveBackward(other));
   }
   EndBackward();
   return absl::OkStatus();
 }
 
-absl::Status Executor::LeaveBackward(int unit) {
+absl::Status Executor::LeaveBackward(int index) {
   EndSpan();
-  modules_run_[unit] = 0;
-  runtime_->gradients().Unbind(unit, schedule_options_.units[unit].sync);
-  const UnitVisit reversed{unit, /*enter=*/true};
-  return LeaveUnit(unit, BackwardSchedule({reversed}, unsharded_, schedule_options_));
+  states_[index].modules_run = 0;
+  runtime_->gradients().Unbind(index, schedule_options_.units[index].sync);
+  return LeaveUnit({index, /*enter=*/true});
 }
 
-// Reshards what backward left unsharded: units that were prefetched and not used, or whose backward never came. Without
-// synchronisation units that are kept for the next forward stay.
+// Counts a module of the unit that has run; true when it was the last.
+bool Executor::RanAllModules(int index) {
+  return ++states_[index].modules_run == static_cast<int>(units_.unit(index).modules.size());
+}
+
+void Executor::ForgetModulesRun() {
+  for (UnitState& state : states_) state.modules_run = 0;
+}
+
+std::vector<bool> Executor::Unsharded() const {
+  std::vector<bool> unsharded;
+  for (const UnitState& state : states_) unsharded.push_back(state.unsharded);
+  return unsharded;
+}
+
+// Reshards the units that backward left unsharded: those that were prefetched and not used, and those whose backward
+// never came. After a backward without synchronisation, units that are kept for the next forward stay unsharded.
 void Executor::EndBackward() {
   in_pass_ = false;
   in_backward_ = false;
   if (!is_last_backward_) return;
   runtime_->gradients().WaitForReductions();
-  for (int unit = 0; unit < units_.size(); ++unit) {
-    const UnitTraits& traits = schedule_options_.units[unit];
-    if (traits.ReshardsAfterBackward()) Reshard(unit);
+  for (int index = 0; index < units_.size(); ++index) {
+    if (schedule_options_.units[index].ReshardsAfterBackward()) Reshard(index);
   }
 }
 
@@ -314,30 +321,40 @@ void Executor::BeginPass(Schedule plan) {
   in_pass_ = true;
 }
 
-// Runs the plan through `compute` if that is its next computation; otherwise leaves the plan for the rest of the pass.
-absl::Status Executor::EnterUnit(const ScheduleEvent& compute, const Schedule& on_demand) {
+// The schedule of one visit alone, for a unit that the plan does not have next.
+Schedule Executor::OnDemand(const UnitVisit& visit) const {
+  return in_backward_ ? BackwardSchedule({visit}, Unsharded(), schedule_options_)
+                      : ForwardSchedule({visit}, Unsharded(), schedule_options_);
+}
+
+// Runs the plan through the unit's computation if that is the plan's next one. Otherwise leaves the plan for the rest
+// of the pass.
+absl::Status Executor::EnterUnit(const UnitVisit& visit) {
+  const ScheduleEvent compute{in_backward_ ? Kind::kBackward : Kind::kForward, visit.unit};
   const auto planned = std::find_if(plan_.begin() + next_, plan_.end(), IsCompute);
   if (following_ && planned != plan_.end() && *planned == compute) {
     return RunUntil(planned - plan_.begin() + 1);
   }
-  LeavePlan(compute.unit);
+  // Made before LeavePlan reshards: a unit that was prefetched in vain is not gathered again at once.
+  const Schedule on_demand = OnDemand(visit);
+  LeavePlan(visit.unit);
   return RunAll(on_demand);
 }
 
 // From here on units are unsharded on demand. Those that the plan unsharded ahead give their slots back.
 void Executor::LeavePlan(int entering) {
   following_ = false;
-  for (int unit = 0; unit < units_.size(); ++unit) {
-    if (unit != entering && unsharded_[unit] && !used_[unit]) Reshard(unit);
+  for (int index = 0; index < units_.size(); ++index) {
+    if (index != entering && states_[index].unsharded && !states_[index].used) Reshard(index);
   }
 }
 
-// Runs what the plan has for `unit`, and before it, up to the next computation.
-absl::Status Executor::LeaveUnit(int unit, const Schedule& on_demand) {
-  if (!following_) return RunAll(on_demand);
+// Runs the events that the plan has for the unit before the next computation, and all events before them.
+absl::Status Executor::LeaveUnit(const UnitVisit& visit) {
+  if (!following_) return RunAll(OnDemand(visit));
   size_t end = next_;
   for (size_t i = next_; i < plan_.size() && !IsCompute(plan_[i]); ++i) {
-    if (plan_[i].unit == unit) end = i + 1;
+    if (plan_[i].unit == visit.unit) end = i + 1;
   }
   return RunUntil(end);
 }
@@ -353,52 +370,55 @@ absl::Status Executor::RunUntil(size_t end) {
 }
 
 absl::Status Executor::Run(const ScheduleEvent& event) {
-  const int unit = event.unit;
+  const int index = event.unit;
   switch (event.kind) {
     case Kind::kAllGather:
-      if (!unsharded_[unit]) used_[unit] = false;
-      unsharded_[unit] = units_.unit(unit).sharded();
-      return runtime_->Unshard(unit);
+      if (!states_[index].unsharded) states_[index].used = false;
+      states_[index].unsharded = units_.unit(index).sharded();
+      return runtime_->Unshard(index);
     case Kind::kForward:
     case Kind::kRecompute:
-      used_[unit] = true;
-      return runtime_->BindParameters(unit);
+      states_[index].used = true;
+      return runtime_->BindParameters(index);
     case Kind::kBackward:
-      used_[unit] = true;
-      if (!schedule_options_.units[unit].unshard_in_backward && !runtime_->is_unsharded(unit)) return absl::OkStatus();
-      return runtime_->BindParameters(unit);
+      states_[index].used = true;
+      if (!schedule_options_.units[index].unshard_in_backward && !runtime_->is_unsharded(index)) {
+        return absl::OkStatus();
+      }
+      return runtime_->BindParameters(index);
     case Kind::kReshard:
-      Reshard(unit);
+      Reshard(index);
       return absl::OkStatus();
     case Kind::kReshardToGroup:
-      runtime_->ReshardToGroup(unit);
-      unsharded_[unit] = false;
+      runtime_->ReshardToGroup(index);
+      states_[index].unsharded = false;
       return absl::OkStatus();
     case Kind::kReduceScatter:
-      return runtime_->gradients().ReduceScatter(unit);
+      return runtime_->gradients().ReduceScatter(index);
     case Kind::kAllReduce:
-      return runtime_->gradients().AllReduce(unit);
+      return runtime_->gradients().AllReduce(index);
     case Kind::kStep:
       return absl::OkStatus();
   }
   return absl::InternalError("unknown schedule event");
 }
 
-absl::Status Executor::Unshard(int unit) {
-  if (unsharded_[unit]) return absl::OkStatus();
+absl::Status Executor::Unshard(int index) {
+  if (states_[index].unsharded) return absl::OkStatus();
   if (!in_pass_) runtime_->WaitForOptimizer(Event());
-  const auto others = std::count(unsharded_.begin(), unsharded_.end(), true);
-  FSDP_RETURN_IF_ERROR(runtime_->EnsureSlots(static_cast<int>(others) + 1));
-  unsharded_[unit] = units_.unit(unit).sharded();
-  used_[unit] = true;
-  return runtime_->Unshard(unit);
+  const auto unsharded =
+      std::count_if(states_.begin(), states_.end(), [](const UnitState& state) { return state.unsharded; });
+  FSDP_RETURN_IF_ERROR(runtime_->EnsureSlots(static_cast<int>(unsharded) + 1));
+  states_[index].unsharded = units_.unit(index).sharded();
+  states_[index].used = true;
+  return runtime_->Unshard(index);
 }
 
-absl::Status Executor::WaitForUnshard(int unit) { return runtime_->BindParameters(unit); }
+absl::Status Executor::WaitForUnshard(int index) { return runtime_->BindParameters(index); }
 
-void Executor::Reshard(int unit) {
-  runtime_->Reshard(unit);
-  unsharded_[unit] = false;
+void Executor::Reshard(int index) {
+  runtime_->Reshard(index);
+  states_[index].unsharded = false;
 }
 
 Schedule Executor::PlanStep(int micro_steps) const {
@@ -407,10 +427,10 @@ Schedule Executor::PlanStep(int micro_steps) const {
   return StepSchedule(expected_, micro_steps, options);
 }
 
-void Executor::BeginSpan(std::string_view pass, int unit) {
+void Executor::BeginSpan(std::string_view pass, int index) {
   if (units_.trace() == nullptr) return;
   units_.trace()->Begin(runtime_->compute_stream(),
-                        absl::StrCat(std::string(pass), " ", units_.unit(unit).display_name()));
+                        absl::StrCat(std::string(pass), " ", units_.unit(index).display_name()));
 }
 
 void Executor::EndSpan() {

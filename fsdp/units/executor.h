@@ -60,9 +60,9 @@ class Executor final : public ModuleHooks {
 
   // All-gathers a unit outside of a pass; WaitForUnshard then binds its Parameters on the compute stream. Both do
   // nothing where it has been done. Reshard frees it; changes that were made are lost. Collective.
-  absl::Status Unshard(int unit);
-  absl::Status WaitForUnshard(int unit);
-  void Reshard(int unit);
+  absl::Status Unshard(int index);
+  absl::Status WaitForUnshard(int index);
+  void Reshard(int index);
 
   // kFailedPrecondition, naming `call`, within a forward or backward.
   absl::Status CheckBetweenPasses(std::string_view call) const;
@@ -85,6 +85,15 @@ class Executor final : public ModuleHooks {
   Schedule PlanStep(int micro_steps) const;
 
  private:
+  // What the executor knows of one unit.
+  struct UnitState {
+    // All-gathered by the events issued so far, and not resharded. Always false for a unit that is not sharded, since
+    // schedules have no all-gather for it; UnitRuntime::is_unsharded says whether it has a buffer.
+    bool unsharded = false;
+    bool used = false;    // computed since it was unsharded: off for a unit that was only prefetched
+    int modules_run = 0;  // how many of the unit's modules this pass has run
+  };
+
   Executor(Module& root, UnitStore& units, const ExecutorOptions& options);
 
   ScheduleOptions CurrentOptions() const;
@@ -92,21 +101,26 @@ class Executor final : public ModuleHooks {
 
   absl::Status CheckNotSummoned(std::string_view pass) const;
   absl::Status BeginForward(Tape& tape);
-  absl::Status EnterForward(int unit);
+  absl::Status EnterForward(int index);
   void EndForward();
   void EndBackward();
 
   void BeginPass(Schedule plan);
-  absl::Status EnterUnit(const ScheduleEvent& compute, const Schedule& on_demand);
-  absl::Status LeaveUnit(int unit, const Schedule& on_demand);
-  absl::Status LeaveBackward(int unit);
+  absl::Status EnterUnit(const UnitVisit& visit);
+  absl::Status LeaveUnit(const UnitVisit& visit);
+  absl::Status LeaveBackward(int index);
+  bool RanAllModules(int index);
+  Schedule OnDemand(const UnitVisit& visit) const;
   absl::Status RunAll(const Schedule& schedule);
   absl::Status RunUntil(size_t end);
   absl::Status Run(const ScheduleEvent& event);
   void LeavePlan(int entering);
 
+  std::vector<bool> Unsharded() const;  // by unit, as the functions of schedule.h take it
+  void ForgetModulesRun();
+
   // A span of the compute stream around what a unit's modules compute.
-  void BeginSpan(std::string_view pass, int unit);
+  void BeginSpan(std::string_view pass, int index);
   void EndSpan();
 
   Module& root_;
@@ -117,9 +131,7 @@ class Executor final : public ModuleHooks {
 
   std::vector<UnitVisit> expected_;  // by the last complete forward
   std::vector<UnitVisit> visits_;    // by the current or last forward
-  std::vector<bool> unsharded_;      // by unit, as issued so far
-  std::vector<bool> used_;           // by unit: it computed since it was unsharded
-  std::vector<int> modules_run_;     // by unit: how many of its modules this pass has run
+  std::vector<UnitState> states_;    // by unit
   UnitCasts casts_;
 
   ScheduleOptions schedule_options_;  // of the current pass

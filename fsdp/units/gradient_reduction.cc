@@ -79,9 +79,9 @@ ReductionRule GradientReduction::RuleOf(const Unit& unit) const {
 }
 
 // The buffer of gradients that stay, made when it is first wanted.
-absl::StatusOr<Tensor> GradientReduction::Accumulated(int u) {
-  const Unit& unit = units_.unit(u);
-  State& state = states_[u];
+absl::StatusOr<Tensor> GradientReduction::Accumulated(int index) {
+  const Unit& unit = units_.unit(index);
+  State& state = states_[index];
   if (!state.accumulated.defined()) {
     const DType dtype = unit.accumulates_in_reduce_dtype() ? unit.reduce_dtype : unit.compute_dtype;
     const Shape padded{unit.layout.padded_numel()};
@@ -91,9 +91,9 @@ absl::StatusOr<Tensor> GradientReduction::Accumulated(int u) {
   return state.accumulated;
 }
 
-absl::Status GradientReduction::Bind(int u, bool sync) {
-  const Unit& unit = units_.unit(u);
-  State& state = states_[u];
+absl::Status GradientReduction::Bind(int index, bool sync) {
+  const Unit& unit = units_.unit(index);
+  State& state = states_[index];
   if (!unit.trainable()) return absl::OkStatus();
   if (!unit.grad_shard.defined()) {
     return absl::FailedPreconditionError(
@@ -104,9 +104,9 @@ absl::Status GradientReduction::Bind(int u, bool sync) {
   if (!state.grad.defined()) {
     const bool in_place = (!sync || state.has_accumulated) && !unit.accumulates_in_reduce_dtype();
     if (in_place) {
-      FSDP_ASSIGN_OR_RETURN(state.grad, Accumulated(u));
+      FSDP_ASSIGN_OR_RETURN(state.grad, Accumulated(index));
     } else {
-      FSDP_ASSIGN_OR_RETURN(Buffer buffer, PoolOf(u).Acquire(compute_));
+      FSDP_ASSIGN_OR_RETURN(Buffer buffer, PoolOf(index).Acquire(compute_));
       state.grad = Tensor(std::move(buffer), unit.compute_dtype, {unit.layout.padded_numel()});
     }
     if (!in_place || !state.has_accumulated) ops_.Zero(state.grad, compute_);
@@ -119,13 +119,13 @@ absl::Status GradientReduction::Bind(int u, bool sync) {
   return absl::OkStatus();
 }
 
-void GradientReduction::Unbind(int u, bool sync) {
-  const Unit& unit = units_.unit(u);
-  State& state = states_[u];
+void GradientReduction::Unbind(int index, bool sync) {
+  const Unit& unit = units_.unit(index);
+  State& state = states_[index];
   for (const auto& parameter : unit.parameters) parameter->grad = Tensor();
   if (sync || !state.grad.defined()) return;
   if (unit.accumulates_in_reduce_dtype()) {
-    const absl::StatusOr<Tensor> accumulated = Accumulated(u);
+    const absl::StatusOr<Tensor> accumulated = Accumulated(index);
     if (!accumulated.ok()) {
       const absl::Status error = accumulated.status();
       compute_.Run([error] { return error; });
@@ -137,14 +137,14 @@ void GradientReduction::Unbind(int u, bool sync) {
       ops_.CastDivide(state.grad, *accumulated, 1, compute_);
     }
     state.has_accumulated = true;
-    PoolOf(u).Release(state.grad.buffer(), compute_.Record());
+    PoolOf(index).Release(state.grad.buffer(), compute_.Record());
   }
   state.grad = Tensor();
 }
 
-absl::StatusOr<Tensor> GradientReduction::StagingOf(int u) {
-  const Unit& unit = units_.unit(u);
-  State& state = states_[u];
+absl::StatusOr<Tensor> GradientReduction::StagingOf(int index) {
+  const Unit& unit = units_.unit(index);
+  State& state = states_[index];
   const Shape padded{unit.layout.padded_numel()};
   if (unit.controls.reduce_scatter == nullptr || !unit.sharded()) {
     post_backward_->Wait(staging_free_);
@@ -158,9 +158,9 @@ absl::StatusOr<Tensor> GradientReduction::StagingOf(int u) {
 }
 
 // The gradient as the collectives take it: in the reduce dtype, divided, in the order of the ranks' shards.
-absl::StatusOr<Tensor> GradientReduction::Start(int u) {
-  const Unit& unit = units_.unit(u);
-  State& state = states_[u];
+absl::StatusOr<Tensor> GradientReduction::Start(int index) {
+  const Unit& unit = units_.unit(index);
+  State& state = states_[index];
   if (!state.grad.defined()) {
     return absl::FailedPreconditionError("unit " + unit.display_name() + ": no gradient to reduce");
   }
@@ -177,32 +177,32 @@ absl::StatusOr<Tensor> GradientReduction::Start(int u) {
     if (pre != 1) ops_.CastDivide(source, source, pre, *post_backward_);
     return source;
   }
-  FSDP_ASSIGN_OR_RETURN(const Tensor input, StagingOf(u));
+  FSDP_ASSIGN_OR_RETURN(const Tensor input, StagingOf(index));
   if (unit.layout.in_place()) {
     ops_.CastDivide(source, input, pre, *post_backward_);
   } else {
     RowCopy(unit.layout).In(source, input, pre, ops_, *post_backward_);
   }
-  Release(u, *post_backward_);
+  Release(index, *post_backward_);
   return input;
 }
 
 // `last_user` is the stream whose work so far is the last to use the gradient that backward wrote.
-void GradientReduction::Release(int u, Stream& last_user) {
-  const Unit& unit = units_.unit(u);
-  State& state = states_[u];
+void GradientReduction::Release(int index, Stream& last_user) {
+  const Unit& unit = units_.unit(index);
+  State& state = states_[index];
   if (!state.grad.defined()) return;
   const bool from_slot = !state.has_accumulated || unit.accumulates_in_reduce_dtype();
-  if (from_slot) PoolOf(u).Release(state.grad.buffer(), last_user.Record());
+  if (from_slot) PoolOf(index).Release(state.grad.buffer(), last_user.Record());
   // The next backward that accumulates is ordered after this reduction.
   if (state.has_accumulated) compute_.Wait(last_user.Record());
   state.has_accumulated = false;
   state.grad = Tensor();
 }
 
-absl::Status GradientReduction::ReduceScatter(int u) {
-  const Unit& unit = units_.unit(u);
-  FSDP_ASSIGN_OR_RETURN(const Tensor input, Start(u));
+absl::Status GradientReduction::ReduceScatter(int index) {
+  const Unit& unit = units_.unit(index);
+  FSDP_ASSIGN_OR_RETURN(const Tensor input, Start(index));
   const TraceScope span(units_.trace(), *post_backward_, [&] { return "reduce_scatter " + unit.display_name(); });
   const Tensor reduced = input.Slice(OwnShard(unit));
   ProcessGroup& group = *unit.groups.shard;
@@ -214,14 +214,14 @@ absl::Status GradientReduction::ReduceScatter(int u) {
   } else {
     group.ReduceScatter(input, reduced, op, *post_backward_);
   }
-  if (unit.groups.replicate == nullptr) return Store(u, reduced, *post_backward_);
-  if (!unit.controls.requires_all_reduce) return KeepPartial(u, reduced);
-  states_[u].reduced = reduced;
+  if (unit.groups.replicate == nullptr) return Store(index, reduced, *post_backward_);
+  if (!unit.controls.requires_all_reduce) return KeepPartial(index, reduced);
+  states_[index].reduced = reduced;
   return absl::OkStatus();
 }
 
-absl::Status GradientReduction::KeepPartial(int u, const Tensor& reduced) {
-  State& state = states_[u];
+absl::Status GradientReduction::KeepPartial(int index, const Tensor& reduced) {
+  State& state = states_[index];
   if (!state.partial.defined()) {
     FSDP_ASSIGN_OR_RETURN(Buffer buffer, units_.groups().any().Allocate(reduced.nbytes()));
     state.partial = Tensor(std::move(buffer), reduced.dtype(), reduced.shape());
@@ -233,19 +233,19 @@ absl::Status GradientReduction::KeepPartial(int u, const Tensor& reduced) {
   }
   state.has_partial = true;
   staging_free_ = post_backward_->Record();
-  Release(u, *post_backward_);
+  Release(index, *post_backward_);
   return absl::OkStatus();
 }
 
-absl::Status GradientReduction::AllReduce(int u) {
-  const Unit& unit = units_.unit(u);
-  State& state = states_[u];
+absl::Status GradientReduction::AllReduce(int index) {
+  const Unit& unit = units_.unit(index);
+  State& state = states_[index];
   Stream& stream = unit.sharded() ? *all_reduce_ : *post_backward_;
   Tensor reduced = std::exchange(state.reduced, Tensor());
   if (unit.sharded()) {
     stream.Wait(post_backward_->Record());
   } else {
-    FSDP_ASSIGN_OR_RETURN(reduced, Start(u));
+    FSDP_ASSIGN_OR_RETURN(reduced, Start(index));
   }
   const TraceScope span(units_.trace(), stream, [&] { return "all_reduce " + unit.display_name(); });
   if (state.has_partial) ops_.Accumulate(state.partial, reduced, stream);
@@ -256,12 +256,12 @@ absl::Status GradientReduction::AllReduce(int u) {
   } else {
     group.AllReduce(reduced, RuleOf(unit).all_reduce, stream);
   }
-  return Store(u, reduced, stream);
+  return Store(index, reduced, stream);
 }
 
 // Ends a reduction: `reduced` becomes this rank's gradient.
-absl::Status GradientReduction::Store(int u, const Tensor& reduced, Stream& stream) {
-  const Unit& unit = units_.unit(u);
+absl::Status GradientReduction::Store(int index, const Tensor& reduced, Stream& stream) {
+  const Unit& unit = units_.unit(index);
   if (unit.controls.all_reduce_hook) {
     Stream* const own = unit.controls.all_reduce_hook_stream;
     Stream& on = own != nullptr ? *own : stream;
@@ -280,7 +280,7 @@ absl::Status GradientReduction::Store(int u, const Tensor& reduced, Stream& stre
     unit.sharded_parameters[i]->has_grad = unit.parameters[i]->requires_grad;
   }
   staging_free_ = stream.Record();
-  Release(u, stream);
+  Release(index, stream);
   return absl::OkStatus();
 }
 

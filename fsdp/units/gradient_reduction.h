@@ -37,18 +37,18 @@ class GradientReduction {
 
   // Binds Parameter::grad to a zeroed buffer, or to what earlier backwards without synchronisation left. `sync` off:
   // to a buffer that stays until a backward with synchronisation.
-  absl::Status Bind(int unit, bool sync);
+  absl::Status Bind(int index, bool sync);
 
   // Unbinds Parameter::grad. What a backward without synchronisation added is kept.
-  void Unbind(int unit, bool sync);
+  void Unbind(int index, bool sync);
 
   // Sums the gradient over the shard group, each rank its shard. Where AllReduce is to follow it takes over, else the
   // sum becomes this rank's gradient: added to grad_shard, or in place of what is there if no parameter has_grad.
-  absl::Status ReduceScatter(int unit);
+  absl::Status ReduceScatter(int index);
 
   // Sums what ReduceScatter left, or the whole gradient of a unit that is not sharded, over the replicate group, and
   // stores it likewise.
-  absl::Status AllReduce(int unit);
+  absl::Status AllReduce(int index);
 
   // Makes the compute stream see all reductions issued so far.
   void WaitForReductions();
@@ -69,15 +69,15 @@ class GradientReduction {
 
   GradientReduction(const UnitStore& units, const MemoryPlan& plan, Stream& compute);
   absl::Status Allocate();
-  SlotPool& PoolOf(int unit) { return unit == units_.root_unit() ? root_gradients_ : gradients_; }
+  SlotPool& PoolOf(int index) { return index == units_.root_unit() ? root_gradients_ : gradients_; }
   ReductionRule RuleOf(const Unit& unit) const;
 
-  absl::StatusOr<Tensor> Start(int unit);
-  absl::StatusOr<Tensor> StagingOf(int unit);
-  absl::StatusOr<Tensor> Accumulated(int unit);
-  void Release(int unit, Stream& last_user);
-  absl::Status KeepPartial(int unit, const Tensor& reduced);
-  absl::Status Store(int unit, const Tensor& reduced, Stream& stream);
+  absl::StatusOr<Tensor> Start(int index);
+  absl::StatusOr<Tensor> StagingOf(int index);
+  absl::StatusOr<Tensor> Accumulated(int index);
+  void Release(int index, Stream& last_user);
+  absl::Status KeepPartial(int index, const Tensor& reduced);
+  absl::Status Store(int index, const Tensor& reduced, Stream& stream);
   void StoreOnDevice(const Unit& unit, const Tensor& reduced, double divisor, bool accumulate, Stream& stream);
   void StoreOnHost(const Unit& unit, const Tensor& reduced, double divisor, bool accumulate, Stream& stream);
 

@@ -37,12 +37,12 @@ absl::Status UnitRuntime::Allocate() {
                         SlotPool::Create(memory, plan_.slots.unsharded, plan_.unsharded_slot, "unsharded parameters"));
   FSDP_ASSIGN_OR_RETURN(gather_staging_, memory.Allocate(plan_.gather_staging));
   FSDP_ASSIGN_OR_RETURN(upload_staging_, memory.Allocate(plan_.upload_staging));
-  for (int u = 0; u < units_.size(); ++u) {
-    const Unit& unit = units_.unit(u);
+  for (int index = 0; index < units_.size(); ++index) {
+    const Unit& unit = units_.unit(index);
     if (unit.post_forward_group == nullptr) continue;
     const int64_t numel = unit.layout.padded_numel() / unit.post_forward_group->size();
     FSDP_ASSIGN_OR_RETURN(Buffer buffer, memory.Allocate(numel * SizeOf(unit.compute_dtype)));
-    states_[u].post_forward_shard = Tensor(std::move(buffer), unit.compute_dtype, {numel});
+    states_[index].post_forward_shard = Tensor(std::move(buffer), unit.compute_dtype, {numel});
   }
   return absl::OkStatus();
 }
@@ -71,9 +71,9 @@ DType UnitRuntime::UnshardedDType(const Unit& unit) const {
   return full_precision_ && unit.settings.full_precision_in_eval ? unit.dtype : unit.compute_dtype;
 }
 
-absl::Status UnitRuntime::Unshard(int u) {
-  const Unit& unit = units_.unit(u);
-  State& state = states_[u];
+absl::Status UnitRuntime::Unshard(int index) {
+  const Unit& unit = units_.unit(index);
+  State& state = states_[index];
   if (state.unsharded.defined()) return absl::OkStatus();
   const DType dtype = UnshardedDType(unit);
   state.on_shard = ComputesOnShard(unit, dtype);
@@ -83,14 +83,14 @@ absl::Status UnitRuntime::Unshard(int u) {
     state.gathered = unit.has_compute_shard(dtype) ? unshard_->Record() : Event();
     return absl::OkStatus();
   }
-  FSDP_ASSIGN_OR_RETURN(Buffer buffer, PoolOf(u).Acquire(*unshard_));
+  FSDP_ASSIGN_OR_RETURN(Buffer buffer, PoolOf(index).Acquire(*unshard_));
   state.unsharded = Tensor(std::move(buffer), dtype, {unit.layout.padded_numel()});
   {
     const TraceScope span(units_.trace(), *unshard_, [&] { return "all_gather " + unit.display_name(); });
     if (state.in_group) {
-      GatherFromGroup(u);
+      GatherFromGroup(index);
     } else {
-      FSDP_RETURN_IF_ERROR(GatherShards(u, dtype));
+      FSDP_RETURN_IF_ERROR(GatherShards(index, dtype));
     }
   }
   state.gathered = unshard_->Record();
@@ -98,9 +98,9 @@ absl::Status UnitRuntime::Unshard(int u) {
 }
 
 // Where the all-gather writes: the unsharded buffer, or staging from which it is copied.
-absl::StatusOr<Tensor> UnitRuntime::GatherBuffer(int u, DType dtype) {
-  const Unit& unit = units_.unit(u);
-  State& state = states_[u];
+absl::StatusOr<Tensor> UnitRuntime::GatherBuffer(int index, DType dtype) {
+  const Unit& unit = units_.unit(index);
+  State& state = states_[index];
   const Shape padded{unit.layout.padded_numel()};
   if (unit.controls.all_gather != nullptr && unit.sharded()) {
     if (!state.comm_memory) {
@@ -112,10 +112,10 @@ absl::StatusOr<Tensor> UnitRuntime::GatherBuffer(int u, DType dtype) {
   return unit.layout.in_place() ? state.unsharded : Tensor(gather_staging_, dtype, padded);
 }
 
-absl::Status UnitRuntime::GatherShards(int u, DType dtype) {
-  const Unit& unit = units_.unit(u);
-  State& state = states_[u];
-  FSDP_ASSIGN_OR_RETURN(const Tensor gathered, GatherBuffer(u, dtype));
+absl::Status UnitRuntime::GatherShards(int index, DType dtype) {
+  const Unit& unit = units_.unit(index);
+  State& state = states_[index];
+  FSDP_ASSIGN_OR_RETURN(const Tensor gathered, GatherBuffer(index, dtype));
   const Tensor own = gathered.Slice(OwnShard(unit));
   if (!unit.sharded()) {
     FillOwn(unit, own);
@@ -158,19 +158,19 @@ void UnitRuntime::FillOwn(const Unit& unit, const Tensor& own) {
   if (cast) ops_.CastDivide(uploaded, own, 1, *unshard_);
 }
 
-void UnitRuntime::GatherFromGroup(int u) {
-  const Unit& unit = units_.unit(u);
-  State& state = states_[u];
+void UnitRuntime::GatherFromGroup(int index) {
+  const Unit& unit = units_.unit(index);
+  State& state = states_[index];
   unshard_->Wait(state.moved_to_group);
   const Tensor rows(gather_staging_, unit.compute_dtype, {unit.layout.padded_numel()});
   unit.post_forward_group->AllGather(state.post_forward_shard, rows, *unshard_);
   RowCopy(unit.layout, unit.post_forward_group->size()).Out(rows, state.unsharded, ops_, *unshard_);
 }
 
-absl::Status UnitRuntime::BindParameters(int u) {
-  const Unit& unit = units_.unit(u);
-  State& state = states_[u];
-  if (!state.unsharded.defined()) FSDP_RETURN_IF_ERROR(Unshard(u));  // kNoShard schedules no all-gather
+absl::Status UnitRuntime::BindParameters(int index) {
+  const Unit& unit = units_.unit(index);
+  State& state = states_[index];
+  if (!state.unsharded.defined()) FSDP_RETURN_IF_ERROR(Unshard(index));  // kNoShard schedules no all-gather
   compute_->Wait(state.gathered);
   for (size_t i = 0; i < unit.parameters.size(); ++i) {
     const ShardLayout::Entry& entry = unit.layout.parameters()[i];
@@ -180,28 +180,28 @@ absl::Status UnitRuntime::BindParameters(int u) {
   return absl::OkStatus();
 }
 
-void UnitRuntime::Reshard(int u) {
-  const Unit& unit = units_.unit(u);
-  State& state = states_[u];
+void UnitRuntime::Reshard(int index) {
+  const Unit& unit = units_.unit(index);
+  State& state = states_[index];
   state.in_group = false;
   if (!state.unsharded.defined()) return;
   for (const auto& parameter : unit.parameters) parameter->data = Tensor();
   if (!state.on_shard) {
     // A prefetched unit that was never computed is still being gathered: its slot is free after both.
     compute_->Wait(state.gathered);
-    PoolOf(u).Release(state.unsharded.buffer(), compute_->Record());
+    PoolOf(index).Release(state.unsharded.buffer(), compute_->Record());
   }
   state.unsharded = Tensor();
 }
 
-void UnitRuntime::ReshardToGroup(int u) {
-  const Unit& unit = units_.unit(u);
-  State& state = states_[u];
+void UnitRuntime::ReshardToGroup(int index) {
+  const Unit& unit = units_.unit(index);
+  State& state = states_[index];
   if (!state.unsharded.defined() || state.on_shard) return;
   const ProcessGroup& group = *unit.post_forward_group;
   RowCopy(unit.layout, group.size()).InRow(state.unsharded, group.rank(), state.post_forward_shard, ops_, *compute_);
   state.moved_to_group = compute_->Record();
-  Reshard(u);
+  Reshard(index);
   state.in_group = true;
 }
 

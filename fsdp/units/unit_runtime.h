@@ -46,18 +46,18 @@ class UnitRuntime {
 
   // All-gathers `unit` into a slot; one that is not sharded has nothing to gather, and is copied or cast if that is
   // needed. Nothing to do where it is unsharded.
-  absl::Status Unshard(int unit);
+  absl::Status Unshard(int index);
 
   // Makes the compute stream wait for Unshard and binds Parameter::data.
-  absl::Status BindParameters(int unit);
+  absl::Status BindParameters(int index);
 
   // Unbinds Parameter::data; the slot is free after the compute issued so far.
-  void Reshard(int unit);
+  void Reshard(int index);
 
   // As Reshard, but keeps this rank's part for the post-forward group, from which the next Unshard gathers.
-  void ReshardToGroup(int unit);
+  void ReshardToGroup(int index);
 
-  bool is_unsharded(int unit) const { return states_[unit].unsharded.defined(); }
+  bool is_unsharded(int index) const { return states_[index].unsharded.defined(); }
 
   // Waits for all streams; returns the first error.
   absl::Status Synchronize();
@@ -75,13 +75,13 @@ class UnitRuntime {
 
   explicit UnitRuntime(const UnitStore& units, const MemoryPlan& plan);
   absl::Status Allocate();
-  SlotPool& PoolOf(int unit) { return unit == units_.root_unit() ? root_unsharded_ : unsharded_; }
+  SlotPool& PoolOf(int index) { return index == units_.root_unit() ? root_unsharded_ : unsharded_; }
   DType UnshardedDType(const Unit& unit) const;
-  absl::Status GatherShards(int unit, DType dtype);
-  void GatherFromGroup(int unit);
+  absl::Status GatherShards(int index, DType dtype);
+  void GatherFromGroup(int index);
   void RefreshComputeShard(const Unit& unit);
   void FillOwn(const Unit& unit, const Tensor& own);
-  absl::StatusOr<Tensor> GatherBuffer(int unit, DType dtype);
+  absl::StatusOr<Tensor> GatherBuffer(int index, DType dtype);
 
   const UnitStore& units_;
   MemoryPlan plan_;
