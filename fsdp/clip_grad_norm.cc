@@ -11,6 +11,7 @@
 #include "fsdp/fsdp/clip_grad_norm.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <map>
 #include <memory>
@@ -19,7 +20,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/status_macros.h"
-#include "fsdp/fsdp/units/grad_norm.h"
+#include "fsdp/tensor/convert.h"
 #include "fsdp/tensor/ops.h"
 
 namespace fsdp {
@@ -168,6 +169,20 @@ absl::Status CheckArguments(float max_norm, double norm_type) {
   return absl::InvalidArgumentError(absl::StrCat("norm_type ", norm_type, ": must be positive or infinity"));
 }
 
+constexpr int64_t kPiece = 1024;  // elements converted at a time
+
+double AddPiece(const double* values, int64_t n, double p, double sum) {
+  for (int64_t i = 0; i < n; ++i) {
+    const double magnitude = std::abs(values[i]);
+    if (std::isinf(p)) {
+      sum = std::isnan(magnitude) || magnitude > sum ? magnitude : sum;  // a NaN stays: nothing is larger than it
+    } else {
+      sum += p == 1 ? magnitude : p == 2 ? magnitude * magnitude : std::pow(magnitude, p);
+    }
+  }
+  return sum;
+}
+
 }  // namespace
 
 absl::StatusOr<float> ClipShardedGradNorm(Module& root, const UnitStore& units, float max_norm, double norm_type,
@@ -211,6 +226,17 @@ absl::StatusOr<GradClip> DeferClipShardedGradNorm(Module& root, const UnitStore&
   }
   ops.ClipCoefficient(squares, max_norm, result, stream);
   return GradClip::Read(result, stream);
+}
+
+absl::StatusOr<double> PowerSum(const Tensor& t, double p) {
+  std::array<double, kPiece> values;
+  double sum = 0;
+  for (int64_t begin = 0; begin < t.numel(); begin += kPiece) {
+    const Tensor piece = t.Slice({begin, std::min(begin + kPiece, t.numel())});
+    FSDP_RETURN_IF_ERROR(Convert(t.dtype(), piece.data(), DType::kFloat64, values.data(), piece.numel()));
+    sum = AddPiece(values.data(), piece.numel(), p, sum);
+  }
+  return sum;
 }
 
 }  // namespace fsdp

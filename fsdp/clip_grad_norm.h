@@ -10,6 +10,7 @@
 #include "fsdp/fsdp/grad_clip.h"
 #include "fsdp/fsdp/units/unit.h"
 #include "fsdp/nn/module.h"
+#include "fsdp/tensor/tensor.h"
 
 namespace fsdp {
 
@@ -22,6 +23,11 @@ absl::StatusOr<float> ClipShardedGradNorm(Module& root, const UnitStore& units, 
 // The same with the 2-norm, but where all gradients belong to units and lie on the stream's device nothing is scaled
 // and nothing waits: the optimizer is to scale by the result's coefficient. Elsewhere it is ClipShardedGradNorm.
 absl::StatusOr<GradClip> DeferClipShardedGradNorm(Module& root, const UnitStore& units, float max_norm, Stream& stream);
+
+// The sum of |t[i]|^p for a tensor in host memory, or the largest |t[i]| if `p` is infinite; NaN if any element is NaN.
+// For norms that TensorOps has no kernel for. Adds in float64 in the order of the elements, so that every run gives the
+// same bits. kInvalidArgument for a dtype that does not convert to float64.
+absl::StatusOr<double> PowerSum(const Tensor& t, double p);
 
 }  // namespace fsdp
 

@@ -12,7 +12,6 @@
 #include "fsdp/collectives/run_ranks.h"
 #include "fsdp/fsdp/fsdp.h"
 #include "fsdp/fsdp/test_model.h"
-#include "fsdp/fsdp/units/grad_norm.h"
 #include "fsdp/fsdp/units/test_units.h"
 #include "fsdp/tensor/host_device.h"
 #include "gmock/gmock.h"

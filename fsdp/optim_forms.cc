@@ -2,8 +2,8 @@
 #include "fsdp/fsdp/optim_forms.h"
 
 #include "fsdp/base/status_macros.h"
-#include "fsdp/fsdp/state/optim_slices.h"
-#include "fsdp/fsdp/units/all_ranks.h"
+#include "fsdp/fsdp/state/optim_state_reader.h"
+#include "fsdp/fsdp/units/shard_groups.h"
 
 namespace fsdp {
 

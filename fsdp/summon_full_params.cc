@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fsdp/fsdp/summon_full_params.h"
 
+#include <memory>
 #include <set>
 #include <string>
 #include <utility>
@@ -83,6 +84,20 @@ absl::Status CheckShape(const Parameter& parameter, const Tensor& bound, const T
                    full.shape().ToString(), " ", std::string(DTypeName(full.dtype())), " to ",
                    bound.defined() ? absl::StrCat(bound.shape().ToString(), " ", std::string(DTypeName(bound.dtype())))
                                    : std::string("nothing")));
+}
+
+// Every rank gathers every unit, whatever happens: collectives wait for all.
+void Visit(Module& module, const UnitStore& units, const std::function<absl::Status(Module&)>& fn,
+           const ShardsChanged& changed, absl::Status& first) {
+  std::unique_ptr<SummonFullParamsGuard> guard;
+  if (units.IndexOf(module) >= 0) {
+    auto summoned = SummonFullParamsGuard::Create(module, units, {.recurse = false}, changed);
+    first.Update(summoned.status());
+    if (summoned.ok()) guard = *std::move(summoned);
+  }
+  for (const auto& [name, child] : module.children()) Visit(*child, units, fn, changed, first);
+  if (first.ok()) first.Update(fn(module));
+  if (guard != nullptr) first.Update(guard->Close());
 }
 
 }  // namespace
@@ -208,6 +223,13 @@ void SummonFullParamsGuard::Rebind(int s) {
     unit.parameters[i]->data = bindings_[s][i].data_before;
     unit.parameters[i]->grad = bindings_[s][i].grad_before;
   }
+}
+
+absl::Status ApplyToModules(Module& root, const UnitStore& units, const std::function<absl::Status(Module&)>& fn,
+                            const ShardsChanged& changed) {
+  absl::Status first;
+  Visit(root, units, fn, changed, first);
+  return units.groups().AgreeOn(first);
 }
 
 }  // namespace fsdp

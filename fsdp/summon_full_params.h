@@ -20,6 +20,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "fsdp/fsdp/state/state_gather.h"
 #include "fsdp/fsdp/units/unit.h"
@@ -90,6 +91,13 @@ class SummonFullParamsGuard final {
   std::vector<std::vector<Binding>> bindings_;  // by summoned unit and parameter
   bool open_ = false;
 };
+
+// PyTorch's apply, for initialising a model in place. Calls `fn` for every module at and below `root`, children first,
+// while the parameters of the units that it lies in are bound whole; what it writes to them stays. At most the units on
+// one path from the root are whole at one time. The first error of any rank is returned on all; after it `fn` is not
+// called again. kFailedPrecondition while a SummonFullParamsGuard lives. `changed`: as the guard's. Collective; blocks.
+absl::Status ApplyToModules(Module& root, const UnitStore& units, const std::function<absl::Status(Module&)>& fn,
+                            const ShardsChanged& changed);
 
 }  // namespace fsdp
 

@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/status_macros.h"
-#include "fsdp/models/residual.h"
+#include "fsdp/models/pre_norm_block.h"
 #include "fsdp/nn/activation.h"
 #include "fsdp/nn/last_dim.h"
 #include "fsdp/nn/rms_norm.h"

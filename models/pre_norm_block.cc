@@ -2,7 +2,6 @@
 #include "fsdp/models/pre_norm_block.h"
 
 #include "fsdp/base/status_macros.h"
-#include "fsdp/models/residual.h"
 
 namespace fsdp {
 

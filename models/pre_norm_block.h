@@ -10,6 +10,8 @@
 #define FSDP_MODELS_PRE_NORM_BLOCK_H_
 
 #include "fsdp/nn/module.h"
+#include "fsdp/nn/tape.h"
+#include "fsdp/tensor/tensor.h"
 
 namespace fsdp {
 
@@ -25,6 +27,13 @@ class PreNormBlock : public Module {
   absl::StatusOr<Tensor> DoForward(const Tensor& x, Tape& tape) final;
   absl::StatusOr<Tensor> DoBackward(const Tensor& grad_output, Tape& tape) final;
 };
+
+// How a block's branch joins the trunk, forward and backward: branch + trunk, written to the memory of `branch`. No
+// other code may read `branch` afterwards.
+inline Tensor AddResidual(const Tensor& branch, const Tensor& trunk, Tape& tape) {
+  tape.ops().Add(branch, trunk, branch, tape.stream());
+  return branch;
+}
 
 }  // namespace fsdp
 

@@ -12,7 +12,6 @@
 #include "fsdp/fsdp/state/optim_param_groups.h"
 #include "fsdp/fsdp/state/optim_shards.h"
 #include "fsdp/fsdp/state/optim_state.h"
-#include "fsdp/fsdp/state/replicated_state.h"
 #include "fsdp/fsdp/state/state_gather.h"
 
 namespace fsdp {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "fsdp/fsdp/units/all_ranks.h"
+#include "fsdp/fsdp/units/shard_groups.h"
 
 namespace fsdp {
 

@@ -5,8 +5,8 @@
 #include <set>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "fsdp/base/status_macros.h"
-#include "fsdp/fsdp/state/replicated_state.h"
 #include "fsdp/fsdp/state/state_check.h"
 #include "fsdp/fsdp/state/state_scatter.h"
 
@@ -178,6 +178,11 @@ absl::Status AddLocal(const UnitStore& units, const StateForm& form, StateGather
   return absl::OkStatus();
 }
 
+absl::Status NoMemory(const char* what, const std::string& name) {
+  return absl::FailedPreconditionError(
+      absl::StrCat(what, " \"", name, "\" has no memory, so no state dict can hold it; materialise it first"));
+}
+
 }  // namespace
 
 StateDict EmptyStateDict(const UnitStore& units) {
@@ -266,6 +271,25 @@ ShardedTensor LiveSlice(const Shape& shape, const Interval& interval, const Tens
   tensor.replica = replica;
   if (!interval.empty()) tensor.shards.push_back({interval, slice});
   return tensor;
+}
+
+absl::StatusOr<std::vector<ReplicatedTensor>> ReplicatedTensors(Module& root, const UnitStore& units) {
+  std::vector<ReplicatedTensor> tensors;
+  std::set<const void*> known;
+  for (const auto& unit : units.units()) {
+    for (const auto& parameter : unit->parameters) known.insert(parameter.get());
+  }
+  for (const auto& [name, parameter] : root.NamedParameters()) {
+    if (!known.insert(parameter.get()).second) continue;
+    if (!parameter->data.defined()) return NoMemory("ignored parameter", name);
+    tensors.push_back({name, parameter->data, parameter->dtype});
+  }
+  for (const auto& [name, buffer] : root.NamedBuffers()) {
+    if (!known.insert(buffer.get()).second || buffer->persistence == BufferPersistence::kNonPersistent) continue;
+    if (!buffer->data.defined()) return NoMemory("buffer", name);
+    tensors.push_back({name, buffer->data, buffer->dtype});
+  }
+  return tensors;
 }
 
 }  // namespace fsdp

@@ -4,10 +4,13 @@
 // place. Free functions over a model's units; fully_sharded_data_parallel.h documents the behaviour.
 //
 // FULL and SHARDED tensors are copies in the original dtype, LOCAL ones the live slices of the shards, found without
-// communication. Buffers and ignored parameters lie beside them, whole and live, buffers in FULL and SHARDED in their
+// communication. Buffers and ignored parameters are included whole and live; FULL and SHARDED have buffers in their
 // original dtype.
 #ifndef FSDP_FSDP_STATE_MODEL_STATE_H_
 #define FSDP_FSDP_STATE_MODEL_STATE_H_
+
+#include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "fsdp/fsdp/state/incompatible_keys.h"
@@ -22,14 +25,17 @@ namespace fsdp {
 // Aliases and flat layouts of the units, and no tensors: what every state dict of the model begins with.
 StateDict EmptyStateDict(const UnitStore& units);
 
-// `root` is the module that `units` were made of. Collective, but for LOCAL.
+// The model's state in the form that `form` asks for; `root` is the module that `units` were made of. kInvalidArgument
+// for LOCAL of a model made with a mesh. Collective, except LOCAL; blocks.
 absl::StatusOr<StateDict> GetModelState(Module& root, const UnitStore& units, const StateForm& form);
 
-// Collective, but for LOCAL.
+// Copies `state`, a state dict of `type`, into the shards and the replicated tensors, and returns the names that did
+// not match. kInvalidArgument, on every rank and before anything is changed, for a tensor of another shape, dtype or
+// form and, if options.strict, for names that do not match. Collective, except LOCAL; blocks.
 absl::StatusOr<IncompatibleKeys> LoadModelState(Module& root, const UnitStore& units, const StateDict& state,
                                                 StateDictType type, const LoadStateDictOptions& options);
 
-// This rank's live slices of the parameters and all that lies beside them, aliased.
+// This rank's live slices of the parameters, and the replicated tensors. All alias the model's memory.
 absl::StatusOr<StateDict> LiveModelState(Module& root, const UnitStore& units);
 
 // One live slice of a whole tensor of `shape`; `replica`: see ShardedTensor.
@@ -38,6 +44,17 @@ ShardedTensor LiveSlice(const Shape& shape, const Interval& interval, const Tens
 // The sources that loads of these types read from, the model's and the optimizer's.
 StateSource SourceOf(StateDictType type, const LoadStateDictOptions& options);
 StateSource SourceOf(const StateDictSettings& settings, const LoadStateDictOptions& options);
+
+// A tensor of the model that every rank has whole, outside its units: a persistent buffer or an ignored parameter.
+struct ReplicatedTensor {
+  std::string fqn;
+  Tensor data;                    // the live one
+  DType dtype = DType::kFloat32;  // the original one, that of state dicts; `data` may have another
+};
+
+// All replicated tensors of `root`, each under its first name: parameters first, then buffers. kFailedPrecondition
+// names a tensor that has no memory.
+absl::StatusOr<std::vector<ReplicatedTensor>> ReplicatedTensors(Module& root, const UnitStore& units);
 
 }  // namespace fsdp
 

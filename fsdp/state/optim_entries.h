@@ -11,7 +11,7 @@
 
 #include "absl/status/statusor.h"
 #include "fsdp/fsdp/state/state_gather.h"
-#include "fsdp/fsdp/units/all_ranks.h"
+#include "fsdp/fsdp/units/shard_groups.h"
 #include "fsdp/tensor/state_dict.h"
 
 namespace fsdp {

@@ -12,7 +12,7 @@
 
 #include "absl/status/statusor.h"
 #include "fsdp/fsdp/state/state_gather.h"
-#include "fsdp/fsdp/units/all_ranks.h"
+#include "fsdp/fsdp/units/shard_groups.h"
 #include "fsdp/fsdp/units/unit.h"
 #include "fsdp/optim/optimizer.h"
 

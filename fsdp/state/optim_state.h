@@ -33,6 +33,16 @@ absl::StatusOr<std::vector<std::string>> LoadOptimState(const UnitStore& units, 
 // The scalar "step" of a parameter.
 ShardedTensor StepScalar(int64_t steps, int replica);
 
+class LiveOptimState {
+ public:
+  // Tensors are aliased; the "step" scalars are copies, which Commit gives to the optimizer.
+  static absl::StatusOr<LiveOptimState> AddTo(StateDict& state, Optimizer& optimizer);
+  void Commit(Optimizer& optimizer) const;
+
+ private:
+  std::vector<Tensor> steps_;  // host memory, by parameter of the optimizer
+};
+
 }  // namespace fsdp
 
 #endif  // FSDP_FSDP_STATE_OPTIM_STATE_H_

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// OptimStateReader: an optimizer's state dict in any form, read as this rank's slices; what loading into an optimizer
-// and the forms of optim_slices.h have in common.
+// OptimStateReader: an optimizer's state dict in any form, read as this rank's slices. Loading into an optimizer
+// (optim_state_load.cc) reads into the optimizer's own memory, OptimSlices into a new state dict.
 #ifndef FSDP_FSDP_STATE_OPTIM_STATE_READER_H_
 #define FSDP_FSDP_STATE_OPTIM_STATE_READER_H_
 
@@ -15,12 +15,13 @@
 #include "fsdp/fsdp/state/state_gather.h"
 #include "fsdp/fsdp/state/state_scatter.h"
 #include "fsdp/fsdp/units/unit.h"
+#include "fsdp/tensor/state_dict.h"
 
 namespace fsdp {
 
 class OptimStateReader {
  public:
-  // One state of one parameter. `unit` is -1 where no unit has the parameter: every rank has its state whole.
+  // One state of one parameter. `unit` is -1 if no unit has the parameter; every rank then has its state whole.
   struct Item {
     OptimEntry entry;
     int unit = -1;
@@ -31,17 +32,19 @@ class OptimStateReader {
   static absl::StatusOr<std::unique_ptr<OptimStateReader>> Create(const UnitStore& units, const StateDict& state,
                                                                   StateSource from);
 
-  // In the order in which all ranks must Read them.
+  // All states of the state dict, in the order in which every rank must Read them.
   const std::vector<Item>& items() const { return items_; }
   const std::optional<std::string>& param_groups() const { return param_groups_; }
 
-  // This rank's part of the state that `item` is, where it is no scalar of the whole parameter.
+  // The elements of `item` that this rank needs. `item` is not a scalar.
   Interval IntervalOf(const Item& item) const;
 
-  // OK when `item` can be read as `dtype`: its shape is the parameter's, and this rank holds what its form says. Local.
+  // OK if `item` can be read as `dtype`: its shape is the parameter's, and this rank holds the elements that the form
+  // of the state dict gives it. Local.
   absl::Status Check(const Item& item, DType dtype) const;
 
-  // Puts this rank's part at `destination`, by FinishReads at the latest. Collective for kFullFirst and kSharded.
+  // Copies this rank's part to `destination`, which may happen as late as in FinishReads. Collective for kFullFirst and
+  // kSharded: items are exchanged in batches, so ranks must read the same items in the same order.
   absl::Status Read(const Item& item, const Tensor& destination);
   absl::Status FinishReads() { return scatter_->Flush(); }
 
@@ -61,6 +64,14 @@ class OptimStateReader {
   std::vector<Item> items_;
   std::optional<std::string> param_groups_;
 };
+
+// An optimizer's state dict converted from the form in which it was saved to the form that this rank's optimizer needs:
+// the slices of its flat shards, keyed by names, as a LOCAL state dict. Only the optimizer's part of a state dict is
+// converted. Entries of parameters outside all units, the user's own entries among them, are copied unchanged, and so
+// is param_groups if the state dict has it. The slices are in newly allocated memory: tensors on the group's device,
+// scalars in pinned host memory. kInvalidArgument names an entry of another shape or form; every rank returns it,
+// except under kFull and kLocal, which do not communicate. Collective for kFullFirst and kSharded. Blocks.
+absl::StatusOr<StateDict> OptimSlices(const UnitStore& units, const StateDict& state, StateSource from);
 
 }  // namespace fsdp
 

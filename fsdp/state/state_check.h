@@ -6,7 +6,7 @@
 
 #include "absl/status/status.h"
 #include "fsdp/fsdp/state/state_gather.h"
-#include "fsdp/fsdp/units/all_ranks.h"
+#include "fsdp/fsdp/units/shard_groups.h"
 #include "fsdp/fsdp/units/unit.h"
 #include "fsdp/tensor/state_dict.h"
 

@@ -12,7 +12,7 @@
 #include "absl/status/statusor.h"
 #include "fsdp/collectives/group/process_group.h"
 #include "fsdp/fsdp/state/state_form.h"
-#include "fsdp/fsdp/units/all_ranks.h"
+#include "fsdp/fsdp/units/shard_groups.h"
 #include "fsdp/fsdp/units/unit.h"
 #include "fsdp/tensor/sharded_tensor.h"
 

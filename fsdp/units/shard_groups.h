@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// ShardGroups: over which ranks a model is sharded and over which it is replicated. Made, without a call, of what a
+// ShardGroups: over which ranks a model is sharded and over which it is replicated. Converts implicitly from what a
 // program has: one group, a pair, or a mesh.
 //
 //   Wrap(module, group, options);                        // one group; hybrid groups are made by shard_group_size
@@ -14,15 +14,17 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "fsdp/collectives/device_mesh.h"
 #include "fsdp/collectives/group/process_group.h"
 #include "fsdp/fsdp/options/unit_options.h"
 
 namespace fsdp {
 
-// Those of one unit. Parameters are cut over `shard`; gradients are summed over it, then over `replicate`.
+// The groups of one unit. Parameters are cut over `shard`; gradients are summed over it, then over `replicate`.
 struct UnitGroups {
   std::shared_ptr<ProcessGroup> shard;      // null: every rank has whole parameters
   std::shared_ptr<ProcessGroup> replicate;  // null: shards have no copies on other ranks
@@ -65,22 +67,47 @@ class ShardGroups {
   const std::shared_ptr<ProcessGroup>& shard() const { return shard_; }
   const std::shared_ptr<ProcessGroup>& replicate() const { return replicate_; }
 
-  // True when they were given as a mesh.
+  // True if the groups come from a mesh.
   bool from_mesh() const { return from_mesh_; }
 
   // Any of the groups, for the device and for memory.
   ProcessGroup& any() const { return all_ ? *all_ : *shard_; }
 
-  // As fsdp::AgreeOn, over all ranks.
+  // The first error of any rank, in the order of ranks, on all of them. Collective; blocks.
   absl::Status AgreeOn(const absl::Status& mine) const;
 
-  // True when every rank of all has the same `blob`; else kFailedPrecondition with what differs, by `what`.
+  // OK if every rank passes the same `blob`. Otherwise kFailedPrecondition; the message begins with `what` and shows
+  // two blobs that differ. Collective; blocks.
   absl::Status CheckEqual(const std::string& blob, std::string_view what) const;
 
  private:
   std::shared_ptr<ProcessGroup> all_;  // null when only a pair is given
   std::shared_ptr<ProcessGroup> shard_, replicate_;
   bool from_mesh_ = false;
+};
+
+// Every rank of a model as if it were one group, for what concerns all of them: agreement, and values that only rank 0
+// has. A model that was given one group or a mesh has such a group. A pair of groups (shard, replicate) has none, so
+// each call goes through one group and then the other. Rank = replicate rank * shard group's size + shard rank.
+class AllRanks {
+ public:
+  // `groups` must outlive it.
+  explicit AllRanks(const ShardGroups& groups);
+
+  int rank() const;
+  int size() const;
+
+  // Every rank's blob, by rank. Collective; blocks.
+  absl::StatusOr<std::vector<std::string>> GatherBlobs(std::string_view blob) const;
+
+  // All of `tensors` become rank 0's, by one exchange. Collective.
+  void BroadcastFromFirst(absl::Span<const Tensor> tensors, Stream& stream) const;
+
+  // As ShardGroups::AgreeOn.
+  absl::Status AgreeOn(const absl::Status& mine) const { return groups_.AgreeOn(mine); }
+
+ private:
+  const ShardGroups& groups_;
 };
 
 }  // namespace fsdp
