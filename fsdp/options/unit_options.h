@@ -1,7 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What may differ from unit to unit of one model: strategy, precision and offload, by PyTorch's names and with its
-// defaults (torch/distributed/fsdp/api.py).
+// The options that may differ from unit to unit of one model: strategy, precision and offload, by PyTorch's names and
+// with its defaults (torch/distributed/fsdp/api.py). A program's options become a schedule in these steps:
+//
+//   FsdpOptions ---- auto_wrap_policy ---> UnitOverrides              FullyShardOptions       FsdpModule::set_*
+//        |                                      |                            |                       |
+//        +------------ UnitSettingsOf ----------+                    SettingsOf (fsdp_root.cc)       |
+//        |                    |                                              |                       |
+//        |                    +------------> UnitSettings <------------------+                       v
+//        |                                        |                                             UnitControls
+//        v                                        v                                                  |
+//   ExecutorOptions                          Unit::settings, Unit::strategy                    Unit::controls
+//        |                                        |                                                  |
+//        |                                        +-----------------> UnitTraits <-------------------+
+//        |                                                                |
+//        +------------------------> ScheduleOptions <---------------------+
+//                                         |
+//                                         v
+//                            ForwardSchedule, BackwardSchedule
+//
+//   FsdpOptions        the program's, for a whole model; taken by FullyShardedDataParallel::Wrap
+//   FullyShardOptions  the program's, for one module; taken by each call of FullyShard
+//   UnitOverrides      a custom wrap policy's, for one unit; made by AutoWrap when the model is cut into units
+//   UnitSettings       one unit's, fixed once the unit is made, with all rules of precedence applied
+//   UnitControls       one unit's, which FSDP2's setters change between passes; FSDP1's keep their defaults
+//   ExecutorOptions    the model's prefetching and checks; copied from FsdpOptions when the Executor is made
+//   UnitTraits         all that a schedule knows of one unit; made by the Executor at the start of each pass, from the
+//                      unit's strategy, settings and controls
+//   ScheduleOptions    the traits of all units and the model's prefetching; made with them
 #ifndef FSDP_FSDP_OPTIONS_UNIT_OPTIONS_H_
 #define FSDP_FSDP_OPTIONS_UNIT_OPTIONS_H_
 
