@@ -1,4 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// A pass is a plan, made when the root's hook opens it, and hooks that advance the plan:
+//
+//   hook of a unit                    runs the plan
+//   PreForward, PreBackward           through the unit's computation: its all-gather, and prefetches that come before
+//   it PostForward, PostBackward         through the unit's events before the next computation: reshard, reductions
+//
+//      idle --PreForward(root)--> forward --PostForward(root)--> idle --PreBackward(root)--> backward --...--> idle
+//
+// Everything that a hook runs is work put on streams. No hook waits for any of it, so the host runs ahead of the
+// device.
+//
+// The plan of a forward comes from the order in which units ran in the last forward (at first: the order in which
+// modules are registered), the plan of a backward from the forward before it. A model may run its modules in another
+// order this time. Then the executor leaves the plan for the rest of the pass: units that were all-gathered ahead and
+// not used give their slots back, and each unit that is entered is all-gathered on demand, by the schedule of that one
+// visit. The next pass is planned from the new order. So a change of order costs overlap once, and never a wrong
+// result.
+//
+// Hooks could decide by themselves what to gather next, as PyTorch's do. A plan says the same beforehand: it can be
+// printed, compared with PyTorch's line by line, and counted for the slots that it needs before memory is allocated.
 #include "fsdp/fsdp/units/executor.h"
 
 #include <algorithm>
@@ -15,8 +36,10 @@ using Kind = ScheduleEvent::Kind;
 
 bool IsCompute(const ScheduleEvent& event) { return event.kind == Kind::kForward || event.kind == Kind::kBackward; }
 
-// Memory that a step in this order needs. One gradient slot more than units that are in backward at one time, so that a
-// reduction overlaps the next unit's backward.
+// The slots that a step in this order needs. Gradients: one more than units that are in backward at one time, so that a
+// reduction overlaps the next unit's backward. Unsharded parameters: the most that two micro-steps hold, since the
+// second begins with what the first left unsharded; without limit_all_gathers, or if a unit is not sharded and so may
+// take a slot at any time, one for each unit.
 SlotCounts CountSlots(const std::vector<UnitVisit>& order, const UnitStore& units, const ScheduleOptions& options,
                       bool limit_all_gathers) {
   const int root = units.root_unit();
@@ -111,7 +134,7 @@ absl::Status Executor::CheckBetweenPasses(std::string_view call) const {
 absl::Status Executor::CheckIdle(std::string_view call) {
   FSDP_RETURN_IF_ERROR(CheckBetweenPasses(call));
   FSDP_RETURN_IF_ERROR(WriteBackReplaced(units_, runtime_->compute_stream()));
-  for (const auto& unit : units_.units()) unit->NoteShardChanged();  // the caller may be about to
+  for (const auto& unit : units_.units()) unit->NoteShardChanged();  // the caller may change shards next
   return runtime_->Synchronize();
 }
 
@@ -159,7 +182,8 @@ absl::Status Executor::CheckNotSummoned(std::string_view pass) const {
 absl::Status Executor::PreForward(Module& module, Tensor& input, Tape& tape) {
   const int index = units_.IndexOf(module);
   if (in_backward_) {
-    // A unit inside one that is recomputed. Its own backward follows, so it stays unsharded.
+    // Activation checkpointing runs the forward of a unit again within its backward, and with it the forwards of the
+    // units inside. These are not visits of the plan. Their own backwards follow, so they stay unsharded.
     if (index >= 0) FSDP_RETURN_IF_ERROR(RunAll({{Kind::kAllGather, index}, {Kind::kRecompute, index}}));
   } else if (&module == &root_) {
     FSDP_RETURN_IF_ERROR(BeginForward(tape));
@@ -225,6 +249,7 @@ absl::Status Executor::PostForward(Module& module, Tensor& output, Tape& tape) {
 }
 
 void Executor::EndForward() {
+  // A unit of several modules of which some never ran was entered and not left: it leaves before the root.
   const auto end = visits_.end() - (units_.root_unit() >= 0 ? 1 : 0);
   std::vector<UnitVisit> unfinished;
   for (int index = 0; index < units_.size(); ++index) {
@@ -273,6 +298,7 @@ absl::Status Executor::PostBackward(Module& module, Tensor& grad_input, Tape& ta
   FSDP_RETURN_IF_ERROR(casts_.GradInput(index >= 0 ? index : units_.size(), grad_input, tape));
   if (index >= 0 && RanAllModules(index)) FSDP_RETURN_IF_ERROR(LeaveBackward(index));
   if (&module != &root_) return absl::OkStatus();
+  // Units of several modules of which some have no backward.
   for (int other = 0; other < units_.size(); ++other) {
     if (states_[other].modules_run > 0) FSDP_RETURN_IF_ERROR(LeaveBackward(other));
   }
@@ -382,6 +408,7 @@ absl::Status Executor::Run(const ScheduleEvent& event) {
       return runtime_->BindParameters(index);
     case Kind::kBackward:
       states_[index].used = true;
+      // The program promised that backward does not read the parameters, so they stay undefined.
       if (!schedule_options_.units[index].unshard_in_backward && !runtime_->is_unsharded(index)) {
         return absl::OkStatus();
       }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Executor: carries schedules out. Modules tell it, through hooks, where forward and backward are; it plans each pass
-// with schedule.h from the order that the last one took, and runs the plan up to the unit that is about to compute.
-// Where modules run in another order than planned it unshards on demand for the rest of that pass, and learns the new
-// order.
+// Executor: carries schedules out. Modules report, through hooks, where forward and backward are. The executor plans
+// each pass with schedule.h, from the order in which units ran in the last pass, and runs the plan up to the unit that
+// is about to compute. If modules run in another order than planned, it unshards on demand for the rest of that pass
+// and plans the next pass by the new order. executor.cc has the state machine.
 #ifndef FSDP_FSDP_UNITS_EXECUTOR_H_
 #define FSDP_FSDP_UNITS_EXECUTOR_H_
 
@@ -25,13 +25,14 @@
 
 namespace fsdp {
 
+// What of FsdpOptions concerns the executor; the fields mean the same there.
 struct ExecutorOptions {
   BackwardPrefetch backward_prefetch = BackwardPrefetch::kBackwardPre;
   bool forward_prefetch = false;
   bool limit_all_gathers = true;
   bool check_execution_order = false;
 
-  // How a root without parameters, which is no unit, casts its inputs and outputs.
+  // For a root module without parameters of its own, which is not a unit: how its inputs and outputs are cast.
   UnitSettings root = {};
 };
 
@@ -42,24 +43,29 @@ class Executor final : public ModuleHooks {
                                                           const ExecutorOptions& options);
   ~Executor() override;
 
+  // The hooks issue work and do not wait for it. kFailedPrecondition for a unit that runs outside of a pass of the
+  // root, while a SummonFullParamsGuard lives, and for a tape of another stream than compute_stream(). Each may replace
+  // its tensor by a cast one. Collective, in the order of the schedule.
   absl::Status PreForward(Module& module, Tensor& input, Tape& tape) override;
   absl::Status PostForward(Module& module, Tensor& output, Tape& tape) override;
   absl::Status PreBackward(Module& module, Tensor& grad_output, Tape& tape) override;
   absl::Status PostBackward(Module& module, Tensor& grad_input, Tape& tape) override;
 
-  // Off: backward keeps every unit's gradient local. Beside it, each unit has its UnitControls.
+  // Off: backward keeps every unit's gradient local (no_sync). UnitControls can do so for single units.
   bool sync() const { return sync_; }
   void set_sync(bool sync) { sync_ = sync; }
 
-  // Off: the next backward is followed by others of the same step, so nothing waits for its reductions, and parameters
-  // that are kept stay (FSDP2's set_is_last_backward).
+  // Off: more backwards of the same step follow the next one, so the compute stream does not wait for its reductions,
+  // and no unit is resharded at its end (FSDP2's set_is_last_backward).
   void set_is_last_backward(bool last) { is_last_backward_ = last; }
 
-  // What the next forward waits for in place of all compute so far (FSDP2's set_post_optim_event); used once.
+  // The all-gathers of the next forward wait for `event` instead of all compute issued so far (FSDP2's
+  // set_post_optim_event). Used once.
   void set_post_optim_event(Event event) { post_optim_event_ = std::move(event); }
 
-  // All-gathers a unit outside of a pass; WaitForUnshard then binds its Parameters on the compute stream. Both do
-  // nothing where it has been done. Reshard frees it; changes that were made are lost. Collective.
+  // For a program that wants a unit's parameters outside of the schedule: Unshard issues the all-gather, WaitForUnshard
+  // makes the compute stream wait for it and binds the unit's Parameters. Both do nothing if that has been done.
+  // Reshard frees the unit's slot; changes that the program made to the parameters are lost. Unshard is collective.
   absl::Status Unshard(int index);
   absl::Status WaitForUnshard(int index);
   void Reshard(int index);
@@ -67,21 +73,23 @@ class Executor final : public ModuleHooks {
   // kFailedPrecondition, naming `call`, within a forward or backward.
   absl::Status CheckBetweenPasses(std::string_view call) const;
 
-  // Waits for all work; kFailedPrecondition, naming `call`, within a forward or backward. For calls that look at or
-  // change parameters between steps.
+  // For calls that read or change parameters between steps. Copies replaced data into the shards (writeback.h), marks
+  // all low-precision copies of shards as stale, and waits for all streams. kFailedPrecondition, naming `call`, within
+  // a forward or backward. Blocks.
   absl::Status CheckIdle(std::string_view call);
 
-  // For a step that is about to be captured in a graph, or replayed: does what the host does at the beginning of one.
-  // kFailedPrecondition, by name, where the graph would not be what the host does: a unit is unsharded, or has
-  // gradients.
+  // Does what the host does at the beginning of a step, for one that is about to be captured in a graph or replayed.
+  // kFailedPrecondition, naming the unit or parameter, if a captured step would differ from one that is not: a unit is
+  // unsharded, or a parameter has a gradient.
   absl::Status PrepareReplay();
 
-  // Gathers anew what stays unsharded for a backward, after its shards were changed. Collective; blocks.
+  // Call after shards were changed: all-gathers the units again that are unsharded now, so that a backward sees the new
+  // values. Collective; blocks.
   absl::Status GatherAnew();
 
   UnitRuntime& runtime() const { return *runtime_; }
 
-  // One step in the order that the last pass took.
+  // The schedule of one step of `micro_steps` forwards and backwards, in the order in which units ran last.
   Schedule PlanStep(int micro_steps) const;
 
  private:
@@ -96,6 +104,7 @@ class Executor final : public ModuleHooks {
 
   Executor(Module& root, UnitStore& units, const ExecutorOptions& options);
 
+  // What schedule.h has to know of every unit, from its strategy, settings and controls as they are now.
   ScheduleOptions CurrentOptions() const;
   bool training() const { return schedule_options_.training; }
 

@@ -1,4 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// One backward of a unit, from the gradient that layers add to, to the one that the optimizer reads:
+//
+//   grad --pre-divide, cast, rows--> staging --reduce-scatter--> reduced --all-reduce--> (hook) --post-divide--> shard
+//
+// The divisions are the unit's ReductionRule. A step that changes nothing is left out: without cast, rows and a custom
+// ReduceScatterComm, the collective reads `grad` in place; only hybrid units (sharded and replicated) have both
+// collectives. The shard group comes first, so that the all-reduce over the replicate group moves a shard of the bytes
+// and not all of them. The order is fixed, so every run adds each element in the same order.
+//
+// Where a gradient waits between passes, by which switch is off:
+//
+//   requires_gradient_sync  State::accumulated  whole and not reduced. Backward adds straight to it, unless FSDP2
+//   reduces
+//                                               in another dtype; then each backward's gradient is added afterwards
+//   requires_all_reduce     State::partial      reduced over the shard group, not yet over the replicate group
+//   neither                 Unit::grad_shard    reduced; a second backward before ZeroGrad adds to it (has_grad)
+//
+// Memory is shared, so its users are ordered by events: reduce_staging_ by staging_free_, download_staging_ by
+// download_free_, gradient slots by their SlotPool. `reduced` is a part of staging or of `grad`, so both stay taken
+// until Store has read it. Host code never waits here; WaitForReductions makes the compute stream wait before the
+// optimizer.
 #include "fsdp/fsdp/units/gradient_reduction.h"
 
 #include <algorithm>
@@ -18,7 +40,7 @@ bool AnyHasGrad(const Unit& unit) {
   return std::any_of(parameters.begin(), parameters.end(), [](const auto& p) { return p->has_grad; });
 }
 
-// The elements of the shard that parameter `i` has.
+// Where parameter `i` lies in the shard.
 Interval InShard(const Unit& unit, size_t i) {
   const ShardLayout::Slice slice = unit.layout.ShardSlice(i, unit.groups.shard_rank());
   return {slice.offset_in_shard, slice.offset_in_shard + slice.interval.size()};
@@ -34,7 +56,8 @@ GradientReduction::~GradientReduction() = default;
 absl::StatusOr<std::unique_ptr<GradientReduction>> GradientReduction::Create(const UnitStore& units,
                                                                              const MemoryPlan& plan, Stream& compute) {
   std::unique_ptr<GradientReduction> made(new GradientReduction(units, plan, compute));
-  // Urgent as all-gathers are; all-reduces over replicas are not, as in PyTorch's fully_shard.
+  // Reduce-scatters get a high priority, as all-gathers do; all-reduces over replicas do not, as in PyTorch's
+  // fully_shard.
   FSDP_ASSIGN_OR_RETURN(made->post_backward_, CreateUrgentStream(units.device(), "post_backward"));
   FSDP_ASSIGN_OR_RETURN(made->all_reduce_, units.device().CreateStream("all_reduce"));
   FSDP_RETURN_IF_ERROR(units.groups().AgreeOn(made->Allocate()));
@@ -78,7 +101,7 @@ ReductionRule GradientReduction::RuleOf(const Unit& unit) const {
                              .force_sum = unit.controls.force_sum_reduction});
 }
 
-// The buffer of gradients that stay, made when it is first wanted.
+// The buffer of gradients that stay local, allocated by the first backward without synchronisation.
 absl::StatusOr<Tensor> GradientReduction::Accumulated(int index) {
   const Unit& unit = units_.unit(index);
   State& state = states_[index];
@@ -102,6 +125,7 @@ absl::Status GradientReduction::Bind(int index, bool sync) {
                      "wrapped; set requires_grad before"));
   }
   if (!state.grad.defined()) {
+    // Backward adds straight to the accumulated gradient if that has the dtype that backward computes in.
     const bool in_place = (!sync || state.has_accumulated) && !unit.accumulates_in_reduce_dtype();
     if (in_place) {
       FSDP_ASSIGN_OR_RETURN(state.grad, Accumulated(index));
@@ -157,7 +181,9 @@ absl::StatusOr<Tensor> GradientReduction::StagingOf(int index) {
   return Tensor(state.comm_memory, unit.reduce_dtype, padded);
 }
 
-// The gradient as the collectives take it: in the reduce dtype, divided, in the order of the ranks' shards.
+// The gradient as the collectives read it: in the reduce dtype, divided, in the order of the ranks' shards. A gradient
+// that is copied to staging gives its slot back here, so the next unit's backward may use the slot during the
+// collective.
 absl::StatusOr<Tensor> GradientReduction::Start(int index) {
   const Unit& unit = units_.unit(index);
   State& state = states_[index];
@@ -187,14 +213,15 @@ absl::StatusOr<Tensor> GradientReduction::Start(int index) {
   return input;
 }
 
-// `last_user` is the stream whose work so far is the last to use the gradient that backward wrote.
+// Gives the gradient that backward wrote back to its slot. `last_user` is the stream whose work so far is the last to
+// read it.
 void GradientReduction::Release(int index, Stream& last_user) {
   const Unit& unit = units_.unit(index);
   State& state = states_[index];
   if (!state.grad.defined()) return;
   const bool from_slot = !state.has_accumulated || unit.accumulates_in_reduce_dtype();
   if (from_slot) PoolOf(index).Release(state.grad.buffer(), last_user.Record());
-  // The next backward that accumulates is ordered after this reduction.
+  // The accumulated gradient is in no slot, so no SlotPool orders the next backward after this reduction.
   if (state.has_accumulated) compute_.Wait(last_user.Record());
   state.has_accumulated = false;
   state.grad = Tensor();
@@ -220,6 +247,7 @@ absl::Status GradientReduction::ReduceScatter(int index) {
   return absl::OkStatus();
 }
 
+// Adds a sum over the shard group to those of earlier backwards, instead of all-reducing it.
 absl::Status GradientReduction::KeepPartial(int index, const Tensor& reduced) {
   State& state = states_[index];
   if (!state.partial.defined()) {
@@ -284,6 +312,9 @@ absl::Status GradientReduction::Store(int index, const Tensor& reduced, Stream& 
   return absl::OkStatus();
 }
 
+// Without earlier gradients one kernel divides, casts and stores. With them the sum is made in the original dtype; a
+// low-precision copy, which the optimizer sees, is widened before and narrowed after. Slices of parameters without a
+// gradient have stale values and are zeroed first.
 void GradientReduction::StoreOnDevice(const Unit& unit, const Tensor& reduced, double divisor, bool accumulate,
                                       Stream& stream) {
   const Tensor& low = unit.low_precision_grad;
@@ -300,7 +331,9 @@ void GradientReduction::StoreOnDevice(const Unit& unit, const Tensor& reduced, d
   if (low.defined()) ops_.CastDivide(unit.grad_shard, low, 1, stream);
 }
 
-// By way of the device, which adds: earlier gradients go there and back. PyTorch's FSDP1 loses them here.
+// The gradient shard is in host memory, and kernels add in device memory: earlier gradients are copied to the device,
+// added, and copied back. The staging has three parts of one shard each: sum, earlier, and the copy in the dtype of the
+// host's. PyTorch's FSDP1 loses earlier gradients here.
 void GradientReduction::StoreOnHost(const Unit& unit, const Tensor& reduced, double divisor, bool accumulate,
                                     Stream& stream) {
   const Tensor& seen = unit.low_precision_grad.defined() ? unit.low_precision_grad : unit.grad_shard;

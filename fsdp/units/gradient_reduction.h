@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// GradientReduction: a unit's gradients during a step (bind, reduce, store), as stream work on static memory. As
-// unit_runtime.h, it decides nothing.
+// GradientReduction: a unit's gradients during a step (bind, reduce, store), as stream work on static memory. Like
+// UnitRuntime it decides nothing, and no call waits for the device unless its comment says so.
 //
 // Backward adds straight into views of an unsharded gradient buffer: the root's own, or a slot that units take turns
-// in. The reduction reads from there, or from one staging buffer where the gradient has to be cast or cut by rows
-// first:
+// in. The reduction reads that buffer, or one staging buffer if the gradient has to be cast or reordered by rows first:
 //
 //   backward -> gradient -> (staging) -> reduce-scatter -> all-reduce -> divided -> grad_shard
 //               compute     | post_backward stream       | all_reduce stream      |
@@ -35,19 +34,21 @@ class GradientReduction {
   // a unit is hybrid, kInvalidArgument for an empty one.
   absl::Status SetCommHook(CommHook hook);
 
-  // Binds Parameter::grad to a zeroed buffer, or to what earlier backwards without synchronisation left. `sync` off:
-  // to a buffer that stays until a backward with synchronisation.
+  // Binds Parameter::grad to a zeroed buffer, or to the gradient that earlier backwards without synchronisation left.
+  // With `sync` off the buffer stays until a backward with synchronisation. Does nothing for frozen units and if bound.
+  // kFailedPrecondition if the unit was frozen when it was made, and so has no memory for gradients.
   absl::Status Bind(int index, bool sync);
 
-  // Unbinds Parameter::grad. What a backward without synchronisation added is kept.
+  // Unbinds Parameter::grad. With `sync` off the gradient is kept.
   void Unbind(int index, bool sync);
 
-  // Sums the gradient over the shard group, each rank its shard. Where AllReduce is to follow it takes over, else the
-  // sum becomes this rank's gradient: added to grad_shard, or in place of what is there if no parameter has_grad.
+  // Sums the gradient over the shard group; each rank gets its shard of the sum. For a replicated unit AllReduce is to
+  // follow. Otherwise the sum is stored as this rank's gradient: added to grad_shard, or replacing it if no parameter
+  // has_grad. Collective.
   absl::Status ReduceScatter(int index);
 
-  // Sums what ReduceScatter left, or the whole gradient of a unit that is not sharded, over the replicate group, and
-  // stores it likewise.
+  // Sums the result of ReduceScatter, or the whole gradient of a unit that is not sharded, over the replicate group,
+  // and stores it in the same way. Collective.
   absl::Status AllReduce(int index);
 
   // Makes the compute stream see all reductions issued so far.
@@ -89,7 +90,7 @@ class GradientReduction {
   SlotPool root_gradients_, gradients_;
   Buffer reduce_staging_, download_staging_;
   Event staging_free_;         // the last user of reduce_staging_ is done
-  Event download_free_;        // likewise
+  Event download_free_;        // the last user of download_staging_ is done
   std::vector<State> states_;  // by unit
 
   // Last, so that their threads end before the memory they use goes.

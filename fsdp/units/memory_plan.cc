@@ -1,4 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// How each buffer gets its size, over all units:
+//
+//   shards             sum over units: parameters, gradients (unless frozen whole), and the two low-precision copies
+//   unsharded slots    count * the largest unit but the root: units take turns, so each slot must fit any of them
+//   gradient slots     likewise, in the compute dtype, of units that are trainable
+//   root's buffers     the root stays unsharded from its forward to the end of backward, so a slot would be taken
+//   anyway, and
+//                      it is often the largest unit (embeddings), which would make every slot as large
+//   staging            the largest unit that needs it: one stream uses it for one unit after another
+//
+// The runtime allocates exactly these (unit_runtime.cc, gradient_reduction.cc), and a test compares the sum with the
+// peak that was measured.
 #include "fsdp/fsdp/units/memory_plan.h"
 
 #include <algorithm>
@@ -9,7 +22,7 @@
 namespace fsdp {
 namespace {
 
-// The widest dtype that the unit's parameters are ever unsharded in.
+// Bytes an element of the widest dtype that the unit is ever unsharded in.
 int64_t UnshardedItemSize(const Unit& unit) {
   const int64_t compute = SizeOf(unit.compute_dtype);
   return unit.settings.full_precision_in_eval ? std::max<int64_t>(compute, SizeOf(unit.dtype)) : compute;

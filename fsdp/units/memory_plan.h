@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// MemoryPlan: every byte that FSDP itself will hold on a rank's device, before any of it is allocated: a pure function
-// of the units and of how many of them the schedule keeps unsharded. The runtime allocates by it, so prediction and
-// measurement are one. Activations and optimizer state are not FSDP's and not in it.
+// MemoryPlan: every byte that FSDP itself will hold on a rank's device, known before any of it is allocated: a pure
+// function of the units and of how many of them the schedule keeps unsharded. The runtime allocates by this plan, so
+// the prediction is the measurement. It does not count activations and optimizer state, which FSDP does not allocate.
 #ifndef FSDP_FSDP_UNITS_MEMORY_PLAN_H_
 #define FSDP_FSDP_UNITS_MEMORY_PLAN_H_
 
@@ -20,13 +20,13 @@ struct SlotCounts {
 };
 
 struct MemoryPlan {
-  // Between steps: parameters and gradients of this rank's shards, gradients where some parameter of the unit wants
-  // one, and the parameters in the compute dtype where the optimizer casts.
+  // In bytes, as all fields but `slots`. Held between steps: this rank's shards of parameters; of gradients, for units
+  // with a trainable parameter; and the parameters in the compute dtype if the optimizer casts.
   int64_t shards = 0;
   int64_t pinned_shards = 0;    // of offloaded units, in pinned host memory
   int64_t pageable_shards = 0;  // of offloaded units, in host memory that is not pinned
 
-  // The root's buffers, and what each slot of the others has.
+  // The root's own buffers, and the size of each slot that the other units share.
   int64_t root_unsharded = 0;
   int64_t root_gradients = 0;
   int64_t unsharded_slot = 0;
@@ -34,36 +34,37 @@ struct MemoryPlan {
   SlotCounts slots;
 
   int64_t gather_staging = 0;       // for layouts that are not in place
-  int64_t reduce_staging = 0;       // likewise, and for gradients reduced in another dtype
+  int64_t reduce_staging = 0;       // for layouts that are not in place, and gradients reduced in another dtype
   int64_t upload_staging = 0;       // offloaded shards on their way to be cast
   int64_t download_staging = 0;     // gradients on their way to offloaded shards
   int64_t post_forward_shards = 0;  // of units that reshard to a smaller group after forward
 
-  // Gradients that stay unsharded between backwards without synchronisation; allocated by the first of these.
+  // Gradients that stay unsharded between backwards without synchronisation; allocated by the first such backward.
   int64_t accumulated = 0;
 
+  // The plan for units that share so many slots. Counts are 0 in the plan if no unit needs such a slot.
   static MemoryPlan Of(const UnitStore& units, const SlotCounts& slots);
 
-  // On the device; `accumulates`: there are backwards without synchronisation.
+  // All bytes on the device; with `accumulates`, those of backwards without synchronisation too.
   int64_t DeviceBytes(bool accumulates) const;
 
-  // One line a purpose, for people.
+  // One line for each purpose, for people.
   std::string ToString(bool accumulates) const;
 };
 
-// What the parts of the runtime ask about one unit's memory.
+// Three questions about one unit's memory, which the plan and the runtime must answer alike.
 
-// True when `unit` computes on its shard itself, or on its compute_shard, in `dtype`: nothing to gather or to copy.
+// True if `unit` computes in `dtype` on its shard or compute_shard itself, so that there is nothing to gather or copy.
 inline bool ComputesOnShard(const Unit& unit, DType dtype) {
   return !unit.sharded() && !unit.offloaded() && (dtype == unit.dtype || unit.has_compute_shard(dtype));
 }
 
-// True when the gradient that the reduction reads is not the one that backward writes.
+// True if the reduction reads a copy of the gradient and not the one that backward writes.
 inline bool StagesReduction(const Unit& unit) {
   return unit.reduce_dtype != unit.compute_dtype || !unit.layout.in_place();
 }
 
-// This rank's part of a buffer of padded_numel that collectives work in.
+// This rank's part of a buffer of padded_numel elements that collectives work in.
 inline Interval OwnShard(const Unit& unit) {
   const int64_t begin = unit.groups.shard_rank() * unit.layout.shard_numel();
   return {begin, begin + unit.layout.shard_numel()};

@@ -1,4 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Slots are handed out when the host issues work, long before the device runs it, so "free" is not a state but an
+// event: the point of a stream after which the last user's work is done. Acquire makes the new user's stream wait for
+// that event; the host never waits. First in, first out: the slot that was released first is the one whose event is
+// reached first, so the new user waits least. An empty pool is an error and not a wait: the buffer would be released by
+// a later call of the same host thread.
 #include "fsdp/fsdp/units/slot_pool.h"
 
 #include <utility>

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// SlotPool: a few equal buffers that units take turns in, so that training allocates nothing. A slot is handed out at
-// issue time; the work of its new user is made to wait, on the stream, for the work of the last one.
+// SlotPool: a few buffers of one size that units take turns in, so that training allocates nothing. A slot is handed
+// out when the host issues work; the work of the new user waits, on its stream, for the work of the last user. One
+// thread.
 #ifndef FSDP_FSDP_UNITS_SLOT_POOL_H_
 #define FSDP_FSDP_UNITS_SLOT_POOL_H_
 
@@ -24,10 +25,11 @@ class SlotPool {
   // No slots.
   SlotPool() = default;
 
-  // `count` slots of `nbytes` from `group`'s memory. `purpose` is for messages: "unsharded parameters".
+  // `count` slots of `nbytes` each from `group`'s memory, which peers reach directly. `purpose` is for messages:
+  // "unsharded parameters".
   static absl::StatusOr<SlotPool> Create(ProcessGroup& group, int count, int64_t nbytes, std::string purpose);
 
-  // Adds slots.
+  // Adds `count` slots.
   absl::Status Grow(ProcessGroup& group, int count);
 
   // The slot that has been free longest; work put on `user` afterwards may write to it. kFailedPrecondition when all

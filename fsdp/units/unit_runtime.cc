@@ -1,4 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// One unshard, from the shard to the tensors that layers read:
+//
+//   shard --(upload)--(cast)--> own part of the gather buffer --all-gather--> gather buffer --(rows)--> slot, of which
+//                                                                                            parameters are views
+//
+// Upload: only of shards in host memory. Cast: only if shard and compute dtype differ; with a compute_shard, which the
+// optimizer or RefreshComputeShard cast already, the all-gather reads that. If shard and gather buffer agree in dtype
+// and place, the all-gather reads the shard itself and nothing is copied. Rows: only if the ranks' shards in sequence
+// are not the unsharded buffer (ShardLayout::in_place), else the gather buffer is the slot and the all-gather is in
+// place. A unit that is not sharded computes on its shard or compute_shard itself where it can (ComputesOnShard).
+//
+// What orders it, all by events on streams:
+//
+//   the all-gather waits for      the optimizer's writes to the shard (WaitForOptimizer); the last user of its slot
+//                                 (SlotPool::Acquire)
+//   compute waits for             State::gathered, in BindParameters
+//   the next user of the slot     all compute issued before Reshard
+//
+// The staging buffers need no event: only the unshard stream uses them, in order.
 #include "fsdp/fsdp/units/unit_runtime.h"
 
 #include <algorithm>
@@ -21,7 +41,8 @@ UnitRuntime::~UnitRuntime() = default;
 absl::StatusOr<std::unique_ptr<UnitRuntime>> UnitRuntime::Create(const UnitStore& units, const MemoryPlan& plan) {
   std::unique_ptr<UnitRuntime> runtime(new UnitRuntime(units, plan));
   FSDP_ASSIGN_OR_RETURN(runtime->compute_, units.device().CreateStream("compute"));
-  // Or a GPU that is full of compute would begin what the next compute waits for last.
+  // High priority: otherwise a busy GPU would schedule the all-gather that the next unit waits for behind other
+  // compute.
   FSDP_ASSIGN_OR_RETURN(runtime->unshard_, CreateUrgentStream(units.device(), "unshard"));
   FSDP_RETURN_IF_ERROR(units.groups().AgreeOn(runtime->Allocate()));
   FSDP_ASSIGN_OR_RETURN(runtime->gradients_, GradientReduction::Create(units, plan, *runtime->compute_));
@@ -56,7 +77,8 @@ absl::Status UnitRuntime::EnsureSlots(int unsharded) {
 
 void UnitRuntime::WaitForOptimizer(const Event& optimizer_done) {
   if (optimizer_done.state() != nullptr) unshard_->Wait(optimizer_done);
-  // A wait for the compute is what makes all-gathers part of a graph that is being captured.
+  // A stream joins a capture by waiting for a captured one. So while capturing, wait for compute even if the program
+  // gave an event; otherwise the all-gathers would run now instead of being recorded.
   if (optimizer_done.state() == nullptr || IsCapturing(*compute_)) unshard_->Wait(compute_->Record());
 }
 
@@ -97,7 +119,8 @@ absl::Status UnitRuntime::Unshard(int index) {
   return absl::OkStatus();
 }
 
-// Where the all-gather writes: the unsharded buffer, or staging from which it is copied.
+// The buffer that the all-gather writes: the slot, the staging buffer, or the memory of the program's own
+// AllGatherComm, which is allocated once a unit, for the wider of the dtypes that the unit is ever unsharded in.
 absl::StatusOr<Tensor> UnitRuntime::GatherBuffer(int index, DType dtype) {
   const Unit& unit = units_.unit(index);
   State& state = states_[index];
@@ -138,7 +161,8 @@ absl::Status UnitRuntime::GatherShards(int index, DType dtype) {
   return absl::OkStatus();
 }
 
-// Casts the whole shard unless an optimizer did so for every parameter of it.
+// Makes the compute shard current: casts the whole shard, unless an optimizer wrote the low-precision copy of every
+// parameter itself (ShardedParameter::compute_copy_current).
 void UnitRuntime::RefreshComputeShard(const Unit& unit) {
   const auto& parameters = unit.sharded_parameters;
   if (std::all_of(parameters.begin(), parameters.end(), [](const auto& p) { return p->compute_copy_current; })) return;
@@ -146,7 +170,7 @@ void UnitRuntime::RefreshComputeShard(const Unit& unit) {
   for (const auto& parameter : parameters) parameter->compute_copy_current = true;
 }
 
-// Copies this rank's shard to `own`, in its dtype, from wherever it lives.
+// Copies this rank's shard to `own`, in the dtype of `own`, from device or host memory.
 void UnitRuntime::FillOwn(const Unit& unit, const Tensor& own) {
   if (!unit.offloaded()) {
     ops_.CastDivide(unit.has_compute_shard(own.dtype()) ? unit.compute_shard : unit.shard, own, 1, *unshard_);
@@ -158,6 +182,8 @@ void UnitRuntime::FillOwn(const Unit& unit, const Tensor& own) {
   if (cast) ops_.CastDivide(uploaded, own, 1, *unshard_);
 }
 
+// All-gathers from the shards of the smaller post-forward group. Their order is that of the rows of that group, so they
+// go through staging.
 void UnitRuntime::GatherFromGroup(int index) {
   const Unit& unit = units_.unit(index);
   State& state = states_[index];
@@ -187,7 +213,8 @@ void UnitRuntime::Reshard(int index) {
   if (!state.unsharded.defined()) return;
   for (const auto& parameter : unit.parameters) parameter->data = Tensor();
   if (!state.on_shard) {
-    // A prefetched unit that was never computed is still being gathered: its slot is free after both.
+    // Compute never waited for the all-gather of a unit that was prefetched and not used. The slot is free only after
+    // that all-gather too.
     compute_->Wait(state.gathered);
     PoolOf(index).Release(state.unsharded.buffer(), compute_->Record());
   }

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// UnitRuntime: a unit's parameters during a step (unshard, bind, reshard), as stream work on static memory;
-// gradient_reduction.h is the same for its gradients. It decides nothing: executor.h calls it in the order of a
-// schedule.
+// UnitRuntime: a unit's parameters during a step (unshard, bind, reshard), as stream work on static memory.
+// gradient_reduction.h does the same for gradients. UnitRuntime decides nothing: executor.h calls it in the order of a
+// schedule. No call waits for the device unless its comment says "blocks".
 //
 // The root has an unsharded buffer of its own; the other units take turns in slots. An all-gather writes in place and
-// parameters are views of its output. Where shards side by side are not the unsharded buffer (ShardLayout's rows) it
-// writes to one staging buffer, which the unshard stream uses unit after unit, and is copied out. While a unit is
-// resharded its Parameters are undefined, so a stale use is an error.
+// parameters are views of its output. If the shards of all ranks in sequence are not the unsharded buffer
+// (ShardLayout's rows), the all-gather writes to one staging buffer, which the unshard stream uses unit after unit, and
+// the result is copied to the slot. While a unit is resharded its Parameters are undefined, so a stale use is an error.
 #ifndef FSDP_FSDP_UNITS_UNIT_RUNTIME_H_
 #define FSDP_FSDP_UNITS_UNIT_RUNTIME_H_
 
@@ -35,26 +35,29 @@ class UnitRuntime {
   // Makes all-gathers issued from now on wait for `optimizer_done`; an empty event: for all compute so far.
   void WaitForOptimizer(const Event& optimizer_done);
 
-  // Makes every compute shard current, so that no Unshard needs a cast to be.
+  // Casts every shard whose compute shard is stale, so that no later Unshard casts.
   void RefreshComputeShards();
 
-  // Makes room for this many units beside the root to be unsharded at one time, if there is less.
+  // Adds slots until `unsharded` units other than the root can be unsharded at one time. Does nothing if there are
+  // enough. Allocates, so not within a step whose memory is to be static.
   absl::Status EnsureSlots(int unsharded);
 
   // From now on units with full_precision_in_eval are unsharded in their original dtype.
   void set_full_precision(bool full_precision) { full_precision_ = full_precision; }
 
-  // All-gathers `unit` into a slot; one that is not sharded has nothing to gather, and is copied or cast if that is
-  // needed. Nothing to do where it is unsharded.
+  // All-gathers the unit into a slot. A unit that is not sharded has nothing to gather, and is copied or cast if
+  // needed. Does nothing if the unit is unsharded. kFailedPrecondition if all slots are in use. Collective for sharded
+  // units.
   absl::Status Unshard(int index);
 
-  // Makes the compute stream wait for Unshard and binds Parameter::data.
+  // Makes the compute stream wait for Unshard, which it calls if that was not done, and binds Parameter::data to views
+  // of the unsharded buffer.
   absl::Status BindParameters(int index);
 
-  // Unbinds Parameter::data; the slot is free after the compute issued so far.
+  // Unbinds Parameter::data. The next user of the slot waits for the compute issued so far. Does nothing if resharded.
   void Reshard(int index);
 
-  // As Reshard, but keeps this rank's part for the post-forward group, from which the next Unshard gathers.
+  // As Reshard, but first copies this rank's part for the post-forward group, from which the next Unshard gathers.
   void ReshardToGroup(int index);
 
   bool is_unsharded(int index) const { return states_[index].unsharded.defined(); }

@@ -10,15 +10,16 @@ namespace fsdp {
 namespace {
 
 absl::Status WriteBack(const Tensor& view, Stream& stream, ShardedParameter& parameter) {
-  const Tensor mine = parameter.data;
-  if (!mine.defined() || mine.numel() != view.numel() || mine.dtype() != view.dtype()) {
+  const Tensor replaced = parameter.data;
+  if (!replaced.defined() || replaced.numel() != view.numel() || replaced.dtype() != view.dtype()) {
     return absl::InvalidArgumentError(absl::StrCat(
         "cannot write back parameter \"", parameter.fqn, "\": its data was replaced by ",
-        mine.defined() ? absl::StrCat(mine.shape().ToString(), " ", std::string(DTypeName(mine.dtype()))) : "nothing",
+        replaced.defined() ? absl::StrCat(replaced.shape().ToString(), " ", std::string(DTypeName(replaced.dtype())))
+                           : "nothing",
         ", but this rank's slice is ", view.shape().ToString(), " ", std::string(DTypeName(view.dtype()))));
   }
-  stream.CopyAsync(view.data(), mine.data(), mine.nbytes());
-  stream.Run([mine] { return absl::OkStatus(); });  // holds it until the copy ran
+  stream.CopyAsync(view.data(), replaced.data(), replaced.nbytes());
+  stream.Run([replaced] { return absl::OkStatus(); });  // holds its memory until the copy has run
   parameter.data = view;
   parameter.compute_copy_current = false;
   return absl::OkStatus();
@@ -32,6 +33,8 @@ absl::Status WriteBackReplaced(const UnitStore& units, Stream& stream) {
       const ShardLayout::Slice slice = unit->layout.ShardSlice(i, unit->groups.shard_rank());
       const Tensor view = unit->shard.Slice({slice.offset_in_shard, slice.offset_in_shard + slice.interval.size()});
       ShardedParameter& parameter = *unit->sharded_parameters[i];
+      // Compared by address: a tensor of equal values elsewhere may be written to later, so it is replaced too. A rank
+      // without elements of the parameter has a view of no memory, whose address says nothing.
       if (parameter.data.defined() && parameter.data.data() == view.data() && parameter.data.numel() == view.numel()) {
         continue;
       }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The writeback check of _flat_param.py: a ShardedParameter is a view of its unit's shard, which is what is gathered. A
-// program that lets one refer to memory of its own is heard, and never ignored.
+// The writeback check of _flat_param.py: ShardedParameter::data is a view of its unit's shard, and only the shard is
+// all-gathered. If a program replaces the view with its own tensor, the new values are copied into the shard; they are
+// never silently dropped.
 #ifndef FSDP_FSDP_UNITS_WRITEBACK_H_
 #define FSDP_FSDP_UNITS_WRITEBACK_H_
 
@@ -11,8 +12,9 @@
 
 namespace fsdp {
 
-// Copies the data of every sharded parameter that was replaced by memory of its own back into the shard, on `stream`,
-// and makes it a view again. kInvalidArgument, naming it, for one of another size or dtype.
+// Copies the data of every sharded parameter that was replaced into the shard, on `stream`, and makes the parameter's
+// data a view again. kInvalidArgument, naming the parameter, for data of another size or dtype, or none. Does not
+// block: the replaced tensor stays alive until the copy has run.
 absl::Status WriteBackReplaced(const UnitStore& units, Stream& stream);
 
 }  // namespace fsdp
