@@ -11,9 +11,8 @@
 //
 // Where a gradient waits between passes, by which switch is off:
 //
-//   requires_gradient_sync  State::accumulated  whole and not reduced. Backward adds straight to it, unless FSDP2
-//   reduces
-//                                               in another dtype; then each backward's gradient is added afterwards
+//   requires_gradient_sync  State::accumulated  whole and not reduced. Backward adds straight to it, except where FSDP2
+//                                               reduces in another dtype: there its gradient is added afterwards
 //   requires_all_reduce     State::partial      reduced over the shard group, not yet over the replicate group
 //   neither                 Unit::grad_shard    reduced; a second backward before ZeroGrad adds to it (has_grad)
 //

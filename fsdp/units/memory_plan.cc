@@ -5,9 +5,8 @@
 //   shards             sum over units: parameters, gradients (unless frozen whole), and the two low-precision copies
 //   unsharded slots    count * the largest unit but the root: units take turns, so each slot must fit any of them
 //   gradient slots     likewise, in the compute dtype, of units that are trainable
-//   root's buffers     the root stays unsharded from its forward to the end of backward, so a slot would be taken
-//   anyway, and
-//                      it is often the largest unit (embeddings), which would make every slot as large
+//   root's buffers     the root usually stays unsharded from forward through backward, so it would keep a slot anyway;
+//                      and it is often the largest unit (embeddings), which would make every slot as large
 //   staging            the largest unit that needs it: one stream uses it for one unit after another
 //
 // The runtime allocates exactly these (unit_runtime.cc, gradient_reduction.cc), and a test compares the sum with the

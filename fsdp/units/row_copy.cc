@@ -5,6 +5,8 @@
 
 namespace fsdp {
 
+// With fewer ranks than the layout's, a rank's chunk is as many neighbouring chunks of the layout as the ratio says:
+// both orders keep the chunks of one parameter in the order of ranks, so larger rows need no other offsets.
 RowCopy::Place RowCopy::PlaceOf(size_t index, int rank) const {
   const int64_t numel = layout_.chunk_numel(index) * layout_.world_size() / ranks_;
   const int64_t offset = layout_.parameters()[index].offset;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// RowCopy: between the two orders of a unit that is cut by rows: [parameters, chunks of all ranks], which parameters
-// and gradients are views of, and [ranks, chunks of all parameters], which collectives work in.
+// RowCopy: copies between the two orders of a unit that is cut by rows: [parameters, chunks of all ranks], of which
+// parameters and gradients are views, and [ranks, chunks of all parameters], in which collectives work. All copies of a
+// unit are one kernel, CastDivideIntervals, which may also cast and divide.
 #ifndef FSDP_FSDP_UNITS_ROW_COPY_H_
 #define FSDP_FSDP_UNITS_ROW_COPY_H_
 
@@ -23,13 +24,13 @@ class RowCopy {
   explicit RowCopy(const ShardLayout& layout) : RowCopy(layout, layout.world_size()) {}
   RowCopy(const ShardLayout& layout, int ranks) : layout_(layout), ranks_(ranks) {}
 
-  // Chunks of every rank from `rows` to `parameters`.
+  // Copies the chunks of every rank from `rows` to `parameters`, both of padded_numel elements.
   void Out(const Tensor& rows, const Tensor& parameters, const TensorOps& ops, Stream& stream) const;
 
-  // The way back, divided.
+  // The reverse of Out; each element is divided by `divisor`.
   void In(const Tensor& parameters, const Tensor& rows, double divisor, const TensorOps& ops, Stream& stream) const;
 
-  // One rank's chunks from `parameters` to `row`, of row_numel().
+  // Copies one rank's chunks from `parameters` to `row`, which has row_numel() elements.
   void InRow(const Tensor& parameters, int rank, const Tensor& row, const TensorOps& ops, Stream& stream) const;
 
   int64_t row_numel() const { return layout_.padded_numel() / ranks_; }

@@ -1,4 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// A rank of a hybrid model is in two groups. With shard_group_size 2, four ranks are
+//
+//   shard groups       {0, 1} {2, 3}     consecutive ranks, so that all-gathers stay within a host
+//   replicate groups   {0, 2} {1, 3}     ranks of equal place in their shard group, which hold equal shards
+//
+// Agreement and broadcasts over all ranks go through one group and then the other if no group of all ranks was given:
+// after the first step every member of the second group has the first group's result, so the second step completes it.
 #include "fsdp/fsdp/units/shard_groups.h"
 
 #include <string>
@@ -109,14 +117,14 @@ absl::StatusOr<std::vector<std::string>> AllRanks::GatherBlobs(std::string_view 
     if (!part.is_array() || part.size() != shard.size()) {
       return absl::FailedPreconditionError("shard groups of one model differ in size");
     }
-    for (const nlohmann::json& one : part) all.push_back(one.get<std::string>());
+    for (const nlohmann::json& packed_blob : part) all.push_back(packed_blob.get<std::string>());
   }
   return all;
 }
 
 void AllRanks::BroadcastFromFirst(absl::Span<const Tensor> tensors, Stream& stream) const {
   if (groups_.all() != nullptr) return BroadcastIn(*groups_.all(), tensors, stream);
-  // The first of each shard group has them after the first broadcasts, everybody after the second.
+  // After the first broadcast rank 0 of each shard group has the tensors, after the second every rank.
   BroadcastIn(*groups_.replicate(), tensors, stream);
   BroadcastIn(*groups_.shard(), tensors, stream);
 }

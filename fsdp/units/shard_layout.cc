@@ -1,4 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Flat: parameters one after another, then cut into equal shards wherever the cut falls, also within a row. A shard of
+// a parameter is then the intersection of two intervals, the parameter's in the buffer and the rank's shard.
+//
+// Dim 0: each parameter is cut by rows first, ceil(rows / ranks) for each rank, so ranks at the end may have fewer or
+// none (torch.chunk). Chunks are padded to equal size, which makes every offset a product and every collective even.
 #include "fsdp/fsdp/units/shard_layout.h"
 
 #include <algorithm>
@@ -11,7 +17,7 @@ constexpr int64_t kAlignmentBytes = 16;  // _flat_param.py: _get_aligned_numel
 
 int64_t RoundUp(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
 
-// Elements of the rows that a rank has of a parameter of this shape, padding counted (FSDP2's chunk 0).
+// Elements of one rank's chunk of a parameter of this shape, padding included: the size of the first rank's chunk.
 int64_t RowsChunk(const Shape& shape, int world_size) {
   if (shape.numel() == 0) return 0;
   const int64_t rows = shape.dims().empty() ? 1 : shape.dims()[0];

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // ShardLayout: where the parameters of one unit lie in its unsharded buffer, and which part of each a rank holds, as
-// pure arithmetic on intervals. Two kinds. FSDP1's flat parameter (torch/distributed/fsdp/_flat_param.py): the shards
-// side by side are the unsharded buffer.
+// pure arithmetic on intervals. There are two kinds. FSDP1's flat parameter (torch/distributed/fsdp/_flat_param.py):
+// the concatenated shards are the unsharded buffer.
 //
 //   parameters     | weight (35)         |pad| bias (7) |pad|       unsharded_numel = 44 of 2 ranks
 //   shards         | rank 0: [0, 22)          | rank 1: [22, 44) |  shard_numel = 22
 //
-// FSDP2's dim-0 chunks (torch/distributed/fsdp/_fully_shard): each parameter is cut into rows, ceil(d0 / W) a rank and
-// zero padded; a shard is the chunks of all parameters. Shards side by side have to be copied out to the buffer.
+// FSDP2's dim-0 chunks (torch/distributed/fsdp/_fully_shard): each parameter is cut into rows, ceil(d0 / W) for each
+// rank, padded with zeros; a shard is one chunk of each parameter. The concatenated shards have to be copied to the
+// buffer in another order (row_copy.h).
 //
 //   shards         | rank 0: w[0:3] b[0:3]    | rank 1: w[3:5] 0 b[3:5] 0  |  shard_numel = 3 * 7 + 3
 //   parameters     | w[0:3] w[3:5] 0          | b[0:3] b[3:5] 0            |
@@ -61,25 +62,26 @@ class ShardLayout {
   const std::vector<Entry>& parameters() const { return parameters_; }
   int world_size() const { return world_size_; }
 
-  // Elements of the unsharded buffer, padding between parameters counted, padding for the world size at its end not
-  // (but for that of kFlatAligned, which is part of the layout).
+  // Elements of the unsharded buffer. Includes padding between parameters. Excludes padding for the world size at its
+  // end, except for kFlatAligned, where that padding is part of the layout.
   int64_t unsharded_numel() const { return unsharded_numel_; }
 
-  // Elements of each rank's shard, and of all of them together: never less than unsharded_numel.
+  // Elements of each rank's shard, and of all shards. padded_numel() is never less than unsharded_numel().
   int64_t shard_numel() const { return shard_numel_; }
   int64_t padded_numel() const { return shard_numel_ * world_size_; }
 
-  // True when the shards side by side are the unsharded buffer, so that collectives work in place. Else the chunk of
-  // parameter i in rank r's shard, at chunk_offset(i) of it, belongs at its offset + r * chunk_numel(i) of the buffer.
+  // True if the concatenated shards are the unsharded buffer, so that collectives work in place. Otherwise the chunk of
+  // parameter i in rank r's shard, which begins at chunk_offset(i) of the shard, belongs at parameters()[i].offset +
+  // r * chunk_numel(i) of the buffer.
   bool in_place() const { return is_flat() || world_size_ == 1; }
   bool is_flat() const { return kind_ != LayoutKind::kDim0; }
   int64_t chunk_numel(size_t index) const { return chunks_[index].numel; }
   int64_t chunk_offset(size_t index) const { return chunks_[index].offset; }
 
-  // Elements at the end of `rank`'s shard that belong to no parameter because a flat parameter has ended; 0 of kDim0.
+  // Elements at the end of `rank`'s shard behind the end of the flat parameter; 0 for kDim0.
   int64_t ShardPadding(int rank) const;
 
-  // The part of parameter `index` in `rank`'s shard.
+  // The part of parameter `index` in `rank`'s shard; an empty Slice if there is none.
   Slice ShardSlice(size_t index, int rank) const;
 
   // As state dicts carry it.

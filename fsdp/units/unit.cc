@@ -1,4 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// A UnitStore is made in steps, each of which all ranks finish or fail together (AgreeOn): a rank that fails alone
+// would leave the others waiting in their next collective.
+//
+//   Adopt     local   partition + settings -> units with groups, dtypes and layouts, no memory
+//   compare   coll.   a fingerprint of all units: ranks whose units differ would match up wrong collectives later
+//   split     coll.   groups for reshard_after_forward of an int
+//   Fill      coll.   memory and first values, unit by unit
+//
+// Fill takes one unit at a time through materialise, broadcast (sync_module_states), shard and free, so at most one
+// unit is whole at one time beyond what the program allocated itself. Initializers are functions of (seed, name,
+// element), so every rank computes its own slice alone, and the values are equal for any number of ranks.
 #include "fsdp/fsdp/units/unit.h"
 
 #include <algorithm>
@@ -14,7 +26,7 @@
 namespace fsdp {
 namespace {
 
-// What all ranks must have in common, as text.
+// The properties of all units that must be equal on all ranks, as text.
 std::string Fingerprint(const UnitStore& store) {
   std::string text;
   for (const auto& unit : store.units()) {
@@ -47,7 +59,8 @@ absl::Status Lay(Unit& unit) {
   return absl::OkStatus();
 }
 
-// Memory for [shard_numel], zero: on the host for offloaded units, else such as peers reach directly.
+// Memory for [shard_numel]. Offloaded units: host memory, zeroed here. Others: the group's memory, which peers reach
+// directly and the caller zeroes.
 absl::StatusOr<Tensor> ShardMemory(const Unit& unit, DType dtype, Device& host) {
   ProcessGroup& group = unit.sharded() ? *unit.groups.shard : *unit.groups.replicate;
   const Shape flat{unit.layout.shard_numel()};
@@ -74,6 +87,7 @@ absl::Status Allocate(Device& host, Stream& stream, Unit& unit) {
     }
   }
   if (unit.offloaded()) return absl::OkStatus();
+  // AdamW and SGD have a kernel that writes the low-precision copy only for this pair of dtypes.
   const bool casts = unit.settings.optimizer_casts && unit.trainable();
   if (casts && unit.dtype == DType::kFloat32 && unit.compute_dtype == DType::kBFloat16) {
     FSDP_ASSIGN_OR_RETURN(unit.compute_shard, ShardMemory(unit, unit.compute_dtype, host));
@@ -148,7 +162,7 @@ absl::StatusOr<std::unique_ptr<UnitStore>> UnitStore::Create(Partition partition
   return store;
 }
 
-// Unit by unit, so that no more than one is whole at a time.
+// Gives every unit memory and first values, then moves the buffers to the device.
 absl::Status UnitStore::Fill(const Partition& partition, const ParameterInit& init) {
   FSDP_ASSIGN_OR_RETURN(std::unique_ptr<Stream> stream, device().CreateStream("init"));
   for (size_t u = 0; u < units_.size(); ++u) {
@@ -179,7 +193,7 @@ absl::Status UnitStore::Fill(const Partition& partition, const ParameterInit& in
   return absl::OkStatus();
 }
 
-// A group for each size that is asked for: the shard group's ranks in consecutive blocks.
+// Splits the shard group into blocks of consecutive ranks, once for each size that a unit asks for.
 absl::Status UnitStore::SplitPostForwardGroups() {
   std::map<std::pair<ProcessGroup*, int>, std::shared_ptr<ProcessGroup>> made;
   for (const auto& unit : units_) {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Unit: what is all-gathered and reduced as one: the parameters of a module that no inner unit has, laid out in one
-// buffer of which each rank owns a shard. This file is their memory between steps; unit_runtime.h moves it during one.
+// Unit: the parameters that are all-gathered and reduced together: those of a module that no inner unit has, laid out
+// in one buffer of which each rank owns a shard. This file is their memory between steps; unit_runtime.h and
+// gradient_reduction.h are their movements during a step.
 #ifndef FSDP_FSDP_UNITS_UNIT_H_
 #define FSDP_FSDP_UNITS_UNIT_H_
 
@@ -24,6 +25,7 @@
 
 namespace fsdp {
 
+// Owned by its UnitStore, at a fixed address. Used by one thread of each rank.
 struct Unit {
   std::string name;  // the module's path; "" for the root
   Module* module = nullptr;
@@ -46,7 +48,7 @@ struct Unit {
   Tensor compute_shard;  // `shard` in the compute dtype, under optimizer_casts; current where its parameters say so
   std::vector<std::unique_ptr<ShardedParameter>> sharded_parameters;  // views of the two, parallel to `parameters`
 
-  // A SummonFullParamsGuard has the parameters: forward and backward have to wait for its end.
+  // A SummonFullParamsGuard has the parameters bound: forward and backward are refused until it closes.
   bool summoned = false;
 
   // "root" or the module's path, as schedules name it.
@@ -54,40 +56,42 @@ struct Unit {
 
   bool sharded() const { return groups.shard != nullptr; }
 
-  // True when shard and gradient are in host memory.
+  // True if shard and gradient are in host memory.
   bool offloaded() const { return settings.offload.has_value(); }
 
-  // True when backward keeps gradients of several passes in the reduce dtype, not in the compute dtype.
+  // True if gradients of several backwards without synchronisation are added in the reduce dtype instead of the compute
+  // dtype.
   bool accumulates_in_reduce_dtype() const {
     return settings.gradient_rules == GradientRules::kFsdp2 && reduce_dtype != compute_dtype;
   }
 
-  // False when no parameter wants a gradient.
+  // True if some parameter requires a gradient.
   bool trainable() const;
 
-  // True when unsharding in `dtype` starts from compute_shard.
+  // True if unsharding in `dtype` starts from compute_shard.
   bool has_compute_shard(DType dtype) const { return compute_shard.defined() && compute_shard.dtype() == dtype; }
 
-  // Makes the next unshard bring compute_shard up to date: for whoever may have changed `shard`.
+  // Call after changing `shard` other than by an optimizer: the next unshard then casts it to compute_shard again.
   void NoteShardChanged();
 };
 
 // The units of a model and how its parameters' names map to them.
 class UnitStore {
  public:
-  // Gives the units of `partition` groups, layouts, and shards in the groups' memory, filled as `init` says; `settings`
-  // are by unit. Collective: ranks whose units differ get an error. Blocks.
+  // Gives the units of `partition` groups, layouts, and shards in the groups' memory, with values from `init`;
+  // `settings` are by unit. kInvalidArgument for parameters of several or of integer dtypes in one unit,
+  // kFailedPrecondition if the units of ranks differ. The Parameters are undefined afterwards. Collective; blocks.
   static absl::StatusOr<std::unique_ptr<UnitStore>> Create(Partition partition,
                                                            const std::vector<UnitSettings>& settings,
                                                            ShardGroups groups, const ParameterInit& init);
 
-  // Parents first, as modules are named, so the root is first. Modules to wrap that have no parameters of their own are
-  // left out, the root too.
+  // Parents before children, in the order in which modules are named, so the root is first. Modules without parameters
+  // of their own are not units, even if they were wrapped; this includes the root.
   const std::vector<std::unique_ptr<Unit>>& units() const { return units_; }
   Unit& unit(int index) const { return *units_[index]; }
   int size() const { return static_cast<int>(units_.size()); }
 
-  // The order in which a forward pass visits units if modules run as they are registered.
+  // The order in which a forward visits units if modules run in the order in which they are registered.
   const std::vector<UnitVisit>& registration_order() const { return registration_order_; }
 
   // The unit whose module this is, or -1.
@@ -96,13 +100,13 @@ class UnitStore {
   // The unit of the root module, or -1.
   int root_unit() const { return !units_.empty() && units_[0]->name.empty() ? 0 : -1; }
 
-  // Further names of shared parameters, to their first.
+  // Maps further names of shared parameters to the first name of each.
   const std::map<std::string, std::string>& aliases() const { return aliases_; }
 
-  // Parameters that no unit has, by each of their names: the ignored ones. State dicts hold them as they are.
+  // Ignored parameters, under each of their names. They belong to no unit; state dicts hold them whole.
   const std::vector<Module::NamedParameter>& unmanaged() const { return unmanaged_; }
 
-  // What was legal but surprising, for people to read.
+  // Messages for people about what is legal but surprising.
   const std::vector<std::string>& warnings() const { return warnings_; }
   void AddWarning(std::string warning) { warnings_.push_back(std::move(warning)); }
 
@@ -116,7 +120,7 @@ class UnitStore {
   // Where optimizer state of offloaded units lives.
   Device& host() const { return *host_; }
 
-  // Gets a span for each unit's work from now on; null: none are made.
+  // From now on the trace gets a span for each unit's work; null: no spans are made.
   void set_trace(std::shared_ptr<Trace> trace) { trace_ = std::move(trace); }
   Trace* trace() const { return trace_.get(); }
 

@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Forward casts at the border of a unit so that its layers see one dtype, and backward must undo that: the gradient of
+// a tensor has the dtype of the tensor. Each cast remembers the dtype that came in, and the gradient is cast back to
+// it.
 #include "fsdp/fsdp/units/unit_casts.h"
 
 #include "fsdp/base/status_macros.h"

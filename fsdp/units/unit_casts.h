@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// UnitCasts: the dtypes of what goes into a unit and comes out of it, forward and, the way back, backward.
+// UnitCasts: casts a unit's inputs and outputs as its precision settings ask, and their gradients back in backward.
 #ifndef FSDP_FSDP_UNITS_UNIT_CASTS_H_
 #define FSDP_FSDP_UNITS_UNIT_CASTS_H_
 
@@ -16,15 +16,16 @@ namespace fsdp {
 
 class UnitCasts {
  public:
-  // `root` are the settings of a root module that is no unit; its index is units.size(). `units` must outlive it.
+  // `root` are the settings of a root module that is not a unit; its index is units.size(). `units` must outlive it.
   UnitCasts(const UnitStore& units, const UnitSettings& root) : units_(units), root_(root), made_(units.size() + 1) {}
 
-  // Each casts `t`, if the unit's settings say so, as work on the tape's stream, and remembers what it was. Tensors
-  // that are not floating-point stay. `training` off: a unit with full_precision_in_eval casts nothing.
+  // Each replaces `t` by a cast copy if the unit's settings ask for it, as work on the tape's stream, and remembers the
+  // dtype that `t` had. Other tensors than floating-point ones stay. With `training` off, a unit with
+  // full_precision_in_eval does not cast its inputs.
   absl::Status Input(int unit, bool training, Tensor& t, Tape& tape);
   absl::Status Output(int unit, Tensor& t, Tape& tape);
 
-  // The way back: a gradient gets the dtype that the tensor had before it was cast.
+  // In backward: casts a gradient to the dtype that the tensor had before the last forward cast it.
   absl::Status GradOutput(int unit, Tensor& t, Tape& tape) const;
   absl::Status GradInput(int unit, Tensor& t, Tape& tape) const;
 
