@@ -14,10 +14,11 @@
 
 namespace fsdp {
 
+// One row of a table.
 template <typename Enum>
 using EnumName = std::pair<Enum, std::string_view>;
 
-// "unknown" for a value that is in no table.
+// The name of `value`; "unknown" if `table` does not have it.
 template <typename Enum>
 std::string_view NameOf(absl::Span<const EnumName<Enum>> table, Enum value) {
   for (const auto& [candidate, name] : table) {
@@ -26,7 +27,8 @@ std::string_view NameOf(absl::Span<const EnumName<Enum>> table, Enum value) {
   return "unknown";
 }
 
-// kInvalidArgument lists the names; `what` is for that message: "sharding strategy".
+// The value of the name `text`. kInvalidArgument lists the names of `table`; `what` names the enumeration in that
+// message: "sharding strategy".
 template <typename Enum>
 absl::StatusOr<Enum> ParseEnum(absl::Span<const EnumName<Enum>> table, const char* what, std::string_view text) {
   std::string known;

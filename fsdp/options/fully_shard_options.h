@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The options of FullyShard, by PyTorch's names and with its defaults (torch/distributed/fsdp/_fully_shard).
+// The options of FullyShard, by PyTorch's names and with its defaults (torch/distributed/fsdp/_fully_shard). All ranks
+// must pass the same options.
 #ifndef FSDP_FSDP_OPTIONS_FULLY_SHARD_OPTIONS_H_
 #define FSDP_FSDP_OPTIONS_FULLY_SHARD_OPTIONS_H_
 
@@ -17,22 +18,25 @@
 
 namespace fsdp {
 
-// What happens to a unit's parameters after forward. Nothing: true, but false for the root. true: they are resharded
-// and gathered again for backward. false: they stay. An int k: they shrink to shards over groups of k ranks, which
-// backward gathers from; k divides the shard group's size.
+// What happens to a unit's parameters after forward.
+//   std::monostate  true, except for the root: false
+//   true            they are resharded, and all-gathered again for backward
+//   false           they stay unsharded until backward has used them
+//   int k           they are resharded to groups of k ranks, from which backward all-gathers; k divides the shard group
 using ReshardAfterForward = std::variant<std::monostate, bool, int>;
 
 struct FullyShardOptions {
   ReshardAfterForward reshard_after_forward = {};
 
-  // The dimension on which to cut a parameter; nothing: 0. Negative ones count from the last. A shard is an interval of
-  // row-major elements here, so only dimension 0 is taken, and others are refused by name.
+  // The dimension on which to cut a parameter; nullopt: 0. Negative dimensions count from the last. A shard is an
+  // interval of row-major elements here, so only dimension 0 is supported; others are kUnimplemented, naming the
+  // parameter.
   std::function<std::optional<int>(const Parameter& parameter)> shard_placement_fn = {};
 
   MixedPrecisionPolicy mp_policy = {};
   OffloadPolicy offload_policy = {};
 
-  // Not sharded, gathered or reduced; in state dicts as they are.
+  // Parameters that FSDP does not shard, gather or reduce. State dicts hold them whole.
   std::vector<std::shared_ptr<Parameter>> ignored_params = {};
 
   // Keep only the unit's input for backward, which runs its forward again.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// ModulePredicate: a set of modules, by class or by type name; what PyTorch gives as a set of types.
+// ModulePredicate: a set of modules, by class or by type name, where PyTorch's API takes a set of types. The modules of
+// this house that PyTorch also has carry its names as type_name(), so a predicate can name classes that are not linked.
 #ifndef FSDP_FSDP_OPTIONS_MODULE_PREDICATE_H_
 #define FSDP_FSDP_OPTIONS_MODULE_PREDICATE_H_
 
@@ -14,6 +15,7 @@
 
 namespace fsdp {
 
+// True for the modules of the set. Must not keep the module.
 using ModulePredicate = std::function<bool(const Module& module)>;
 
 // Holds for modules that are one of `Classes`, or derived from one.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// FsdpOptions and its parts, by PyTorch's names and with its defaults (torch/distributed/fsdp/api.py).
+// FsdpOptions and its parts, by PyTorch's names and with its defaults (torch/distributed/fsdp/api.py). All ranks must
+// pass the same options.
 #ifndef FSDP_FSDP_OPTIONS_OPTIONS_H_
 #define FSDP_FSDP_OPTIONS_OPTIONS_H_
 
@@ -21,7 +22,7 @@
 
 namespace fsdp {
 
-// When backward all-gathers the unit that it will need next.
+// At which point of a unit's backward the unit that backward needs next is all-gathered.
 enum class BackwardPrefetch : uint8_t {
   kBackwardPre,   // before the current unit's gradients are computed: most overlap, one more unit in memory
   kBackwardPost,  // after they were computed and the unit resharded, before its reduce-scatter
@@ -54,11 +55,13 @@ struct FsdpOptions {
   // dtype. Names, shapes and hyperparameters are per original parameter in both.
   bool use_orig_params = false;
 
-  // What is left alone below the wrapped module: see ignored_states.h. One of the two; modules with all below them.
+  // Modules, with all modules below them, or parameters that FSDP does not manage: see ignored_states.h. At most one of
+  // the two fields may be set.
   std::vector<Module*> ignored_modules = {};
   std::variant<std::monostate, std::vector<Module*>, std::vector<std::shared_ptr<Parameter>>> ignored_states = {};
 
-  // Keep parameters, gradients and optimizer state in pinned host memory; compute visits them.
+  // Keep parameters, gradients and optimizer state in pinned host memory; parameters are copied to the device for
+  // compute.
   CpuOffload cpu_offload = {};
 
   // Compute in the original dtype while evaluating (a tape that keeps nothing), whatever mixed_precision says.
@@ -67,12 +70,13 @@ struct FsdpOptions {
   // Keep only the input of every unit but the root for backward, which runs the unit's forward again.
   bool activation_checkpointing = false;
 
-  // While training, compare the order in which units run with the other ranks' in the first forward, and with the first
-  // forward's later: a first difference is an error, a later one a warning. Costs a round of the control plane a unit.
+  // While training, check the order in which units run. In the first forward a difference between ranks is an error;
+  // later a difference from the first forward is a warning. Costs one round of the control plane for each unit of the
+  // first forward.
   bool check_execution_order = false;
 
-  // Values of parameters that have no memory yet (meta parameters): this function gives a module's own parameters
-  // memory, unit by unit. Default: their Initializers, seeded by init_seed.
+  // Gives memory and values to a module's own parameters that have none yet (meta parameters); called unit by unit.
+  // Default: the parameters' Initializers, seeded by init_seed.
   ParamInitFn param_init_fn = {};
   uint64_t init_seed = 0;
 
@@ -91,17 +95,19 @@ struct FsdpOptions {
   // more unsharded unit and pays only where the host is slow to issue work.
   bool forward_prefetch = false;
 
-  // Keep just as many unsharded slots as the schedule needs, so that an all-gather waits for the unit that had its
-  // slot. Off: a slot for each unit, so none ever waits, and memory is that of shard_grad_op.
+  // Allocate only as many unsharded slots as the schedule needs, so that an all-gather waits for the unit that had its
+  // slot before. Off: one slot for each unit; no all-gather waits, and memory is that of shard_grad_op.
   bool limit_all_gathers = true;
 
-  // Let the optimizer write the parameters in bfloat16 beside float32 in its own pass, where that is their param_dtype:
-  // an all-gather then starts from these and casts nothing, and a unit that is not sharded computes on them. Costs 2
-  // bytes for each element of a shard; offloaded units go without. With it, whoever writes to ShardedParameter::data
-  // other than through AdamW, Sgd or this model's calls sets compute_copy_current to false, or is not heard.
+  // Let the optimizer write each parameter twice in one pass, in float32 and in bfloat16, for units whose param_dtype
+  // is bfloat16. An all-gather then starts from the bfloat16 copy and does not cast, and a unit that is not sharded
+  // computes on the copy. Costs 2 bytes for each element of a shard; offloaded units have no copy. Code that writes
+  // ShardedParameter::data directly (not through AdamW, Sgd or this model's calls) must set compute_copy_current =
+  // false; otherwise the write is ignored by the next all-gather.
   bool optimizer_casts = false;
 
-  // Gets a span for each unit's all-gather, forward, backward, reduce-scatter and all-reduce. Default: none are made.
+  // Gets a span for each unit's all-gather, forward, backward, reduce-scatter and all-reduce. Default: no spans are
+  // made.
   std::shared_ptr<Trace> trace = {};
 };
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The configs that select and shape state dicts, by PyTorch's names and defaults. A config's type is its StateDictType,
-// and a model's config goes with the optimizer's of the same type alone, so a config of the wrong type does not
-// compile:
+// The configs that select and shape state dicts, by PyTorch's names and defaults. A config's C++ type determines the
+// StateDictType, and a model's config can only be paired with an optimizer's config of the same type, so a wrong pair
+// does not compile:
 //
 //   StateDictTypeGuard guard(*model, ShardedStateDictConfig{.offload_to_cpu = true});
 //
-// Where types come from flags or files, StateDictSettings::Make says which config belongs to which type.
+// For types that come from flags or files, StateDictSettings::Make checks the pair at run time.
 #ifndef FSDP_FSDP_OPTIONS_STATE_DICT_CONFIG_H_
 #define FSDP_FSDP_OPTIONS_STATE_DICT_CONFIG_H_
 
@@ -18,23 +18,24 @@
 
 namespace fsdp {
 
-// Whole parameters on every rank, or on rank 0 alone.
+// Whole parameters, on every rank or only on rank 0.
 struct FullStateDictConfig {
   bool offload_to_cpu = false;  // copies in host memory
   bool rank0_only = false;      // other ranks take part and get an empty state dict
 };
 
-// This rank's part of the flat parameters as it lies in memory: made without communication, and the tensors are the
-// live ones.
+// This rank's part of the flat parameters as it is in memory. Made without communication; the tensors alias the
+// model's.
 struct LocalStateDictConfig {
   bool offload_to_cpu = false;  // copies in host memory instead of the live ones
 };
 
-// Each parameter cut along dimension 0, one chunk a rank.
+// Each parameter cut along dimension 0 into one chunk for each rank.
 struct ShardedStateDictConfig {
   bool offload_to_cpu = false;
 };
 
+// The same three for optimizers, whose tensors PyTorch offloads by default.
 struct FullOptimStateDictConfig {
   bool offload_to_cpu = true;
   bool rank0_only = false;
@@ -48,12 +49,12 @@ struct ShardedOptimStateDictConfig {
   bool offload_to_cpu = true;
 };
 
-// In the order of StateDictType, whose value an alternative's index is.
+// In the order of StateDictType: an alternative's index is the value of its type.
 using StateDictConfig = std::variant<FullStateDictConfig, LocalStateDictConfig, ShardedStateDictConfig>;
 using OptimStateDictConfig =
     std::variant<FullOptimStateDictConfig, LocalOptimStateDictConfig, ShardedOptimStateDictConfig>;
 
-// A pair of configs of one type. Implicit, so that a config alone may stand for it and its optimizer's defaults.
+// A pair of configs of one type. Converts implicitly from a model's config, with the optimizer's defaults of that type.
 class StateDictSettings {
  public:
   StateDictSettings() = default;  // FULL, as in PyTorch

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// UnitControls: what a program may change of one unit between passes: FSDP2's set_* methods. Executor reads them when a
-// pass begins. Ranks must agree on them.
+// UnitControls: the properties of one unit that a program may change between passes, by FSDP2's set_* methods. The
+// Executor reads them at the start of each pass. All ranks must set the same values.
 #ifndef FSDP_FSDP_OPTIONS_UNIT_CONTROLS_H_
 #define FSDP_FSDP_OPTIONS_UNIT_CONTROLS_H_
 
@@ -19,27 +19,27 @@
 
 namespace fsdp {
 
-// How a unit's parameters are all-gathered, in place of ProcessGroup::AllGather.
+// A program's own all-gather of a unit's parameters, instead of ProcessGroup::AllGather.
 class AllGatherComm {
  public:
   virtual ~AllGatherComm() = default;
 
-  // Memory for the output, on the group's device; called once a unit.
+  // Memory for the output, on the group's device. Called once for each unit.
   virtual absl::StatusOr<Buffer> Allocate(int64_t nbytes, ProcessGroup& group) = 0;
 
-  // `input` is this rank's slice of `output`.
+  // Puts the all-gather on `stream`. `input` is this rank's slice of `output`. Errors surface at the stream.
   virtual void AllGather(const Tensor& input, const Tensor& output, ProcessGroup& group, Stream& stream) = 0;
 };
 
-// How a unit's gradient is reduce-scattered, in place of ProcessGroup::ReduceScatter.
+// A program's own reduce-scatter of a unit's gradient, instead of ProcessGroup::ReduceScatter.
 class ReduceScatterComm {
  public:
   virtual ~ReduceScatterComm() = default;
 
-  // Memory for the input, on the group's device; called once a unit.
+  // Memory for the input, on the group's device. Called once for each unit.
   virtual absl::StatusOr<Buffer> Allocate(int64_t nbytes, ProcessGroup& group) = 0;
 
-  // `output` is this rank's slice of `input`.
+  // Puts the reduce-scatter on `stream`. `output` is this rank's slice of `input`. Errors surface at the stream.
   virtual void ReduceScatter(const Tensor& input, const Tensor& output, ReduceOp op, ProcessGroup& group,
                              Stream& stream) = 0;
 };
@@ -47,12 +47,13 @@ class ReduceScatterComm {
 // Called with the reduced gradient, flat and in the reduce dtype, before the division that follows the collectives.
 using AllReduceHook = std::function<absl::Status(const Tensor& reduced, Stream& stream)>;
 
+// The defaults are FSDP1's behaviour. options/unit_options.h draws how controls reach the schedule.
 struct UnitControls {
   bool requires_gradient_sync = true;  // off: backward keeps the gradient local
-  bool requires_all_reduce = true;     // off: what the shard group summed is kept, and added to a later all-reduce
+  bool requires_all_reduce = true;     // off: the shard group's sum is kept, and added to a later all-reduce
 
   std::optional<bool> reshard_after_forward = {};  // default: all but the root
-  bool reshard_after_backward = true;              // of a backward that keeps the gradient local
+  bool reshard_after_backward = true;              // after a backward that keeps the gradient local
   bool unshard_in_backward = true;                 // off: for a unit whose parameters backward does not use
 
   std::optional<double> gradient_divide_factor = {};  // default: the number of ranks

@@ -57,28 +57,28 @@ inline bool IsHybrid(ShardingStrategy strategy) {
   return strategy == ShardingStrategy::kHybridShard || strategy == ShardingStrategy::kHybridShardZero2;
 }
 
-// True where parameters are resharded between forward and backward, and after a backward without synchronisation.
+// True if parameters are resharded between forward and backward, and after a backward without synchronisation.
 inline bool ReshardsAfterForward(ShardingStrategy strategy) {
   return strategy == ShardingStrategy::kFullShard || strategy == ShardingStrategy::kHybridShard;
 }
 
-// The sharded parameters that the optimizer updates keep their original dtype whatever is set here.
+// FSDP1's precision of a unit. The sharded parameters that the optimizer updates keep their original dtype.
 struct MixedPrecision {
-  // Of unsharded parameters, so of all-gather and of forward and backward; default: the original dtype.
+  // The dtype of unsharded parameters, and so of all-gather, forward and backward; default: the original dtype.
   std::optional<DType> param_dtype = {};
 
-  // Of the gradient reduction; default: param_dtype.
+  // The dtype of the gradient reduction; default: param_dtype.
   std::optional<DType> reduce_dtype = {};
 
-  // Of floating-point buffers; default: as they are. State dicts have the original dtype.
+  // The dtype of floating-point buffers; default: the original dtype, which state dicts always have.
   std::optional<DType> buffer_dtype = {};
 
   // Hand gradients to the optimizer in param_dtype (of a unit that is not sharded: in reduce_dtype). They still
   // accumulate in the original dtype while a backward adds to them.
   bool keep_low_precision_grads = false;
 
-  // Cast floating-point inputs to param_dtype: of every unit's forward, and of the root's. The root casts if either
-  // says so.
+  // Cast floating-point inputs to param_dtype: of every unit's forward, and of the root's. The root casts if either is
+  // set.
   bool cast_forward_inputs = false;
   bool cast_root_forward_inputs = true;
 
@@ -102,13 +102,13 @@ struct MixedPrecisionPolicy {
   bool cast_forward_inputs = true;         // floating-point inputs are cast to param_dtype, if that is set
 };
 
-// FSDP2's offload: shards and gradients in host memory; pinned, so that copies run beside compute.
+// FSDP2's offload: shards and gradients in host memory, pinned so that copies overlap with compute.
 struct CpuOffloadPolicy {
   bool pin_memory = true;
 };
 using OffloadPolicy = std::optional<CpuOffloadPolicy>;
 
-// What a wrap policy sets for one unit in place of the model's options; nothing set: the model's.
+// The options that a wrap policy sets for one unit. A field that is not set has the model's option.
 struct UnitOverrides {
   std::optional<ShardingStrategy> sharding_strategy = {};
   std::optional<MixedPrecision> mixed_precision = {};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// WrapPolicy: which submodules of a root become FSDP units of their own. PyTorch's wrap.py has the same ones;
+// WrapPolicy: which submodules of a root become FSDP units of their own. The policies are those of PyTorch's wrap.py;
 // auto_wrap.h applies them.
 //
 //   .auto_wrap_policy = ModuleWrapPolicy<Gpt2Block>()
@@ -8,7 +8,7 @@
 //   .auto_wrap_policy = CustomWrapPolicy([](Module& module) -> std::optional<UnitOverrides> {
 //     if (module.type_name() == "Linear") return UnitOverrides{.sharding_strategy = ShardingStrategy::kShardGradOp};
 //     if (module.type_name() == "GPT2Block") return UnitOverrides();  // as the root
-//     return std::nullopt;                                            // no unit
+//     return std::nullopt;                                            // not a unit
 //   })
 #ifndef FSDP_FSDP_OPTIONS_WRAP_POLICY_H_
 #define FSDP_FSDP_OPTIONS_WRAP_POLICY_H_
@@ -26,27 +26,30 @@
 
 namespace fsdp {
 
-// What a callable policy is asked about one module. Children are asked before their parent is asked the second time.
+// The question that a callable policy answers about one module. Each module is asked twice: whether to recurse, before
+// its children, and whether to wrap it, after them.
 struct WrapQuestion {
   Module& module;
 
-  // True: whether to look below `module` (no leaves it and all below unwrapped). False: whether to wrap it.
+  // True: "look below `module`?"; if the answer is no, it and all modules below it are not wrapped. False: "wrap it?"
   bool recurse = false;
 
-  // Elements of the parameters below that are not ignored and, off `recurse`, that no unit below `module` has.
+  // Elements of the parameters of `module` and below that are not ignored. If `recurse` is false, without those that
+  // units below `module` have.
   int64_t nonwrapped_numel = 0;
 
-  // Whether some parameter below has a name outside of `module` as well, so that wrapping it would be refused.
+  // True if some parameter below is shared with a module outside of `module`. A unit must have all names of a
+  // parameter, so wrapping `module` would be refused.
   bool shares_parameters = false;
 };
 
 using WrapFunction = std::function<bool(const WrapQuestion& question)>;
 
-// Nothing: `module` is no unit. Else what its unit has of its own, in place of the root's options.
+// nullopt: `module` is not a unit. Otherwise the options in which its unit differs from the root's.
 using CustomWrapFunction = std::function<std::optional<UnitOverrides>(Module& module)>;
 
-// A value: a callable policy (PyTorch's functions) or a policy object (ModuleWrapPolicy, CustomPolicy), or none: no
-// unit but the root.
+// A callable policy (PyTorch's functions) or a policy object (ModuleWrapPolicy, CustomPolicy), or none: the root is the
+// only unit. A value type.
 class WrapPolicy final {
  public:
   WrapPolicy() = default;
@@ -55,7 +58,7 @@ class WrapPolicy final {
 
   explicit operator bool() const { return rule_.index() != 0; }
 
-  // Null when it is of the other kind.
+  // Each is null if the policy is of the other kind.
   const WrapFunction* function() const { return std::get_if<WrapFunction>(&rule_); }
   const CustomWrapFunction* decide() const { return std::get_if<CustomWrapFunction>(&rule_); }
 
@@ -71,7 +74,7 @@ WrapPolicy ModuleWrapPolicy() {
   });
 }
 
-// Wraps each module for which `decide` returns something.
+// Wraps each module for which `decide` returns a value.
 WrapPolicy CustomWrapPolicy(CustomWrapFunction decide);
 
 // Wraps each module for which `predicate` holds.
@@ -86,7 +89,7 @@ WrapFunction TransformerWrapPolicy() {
 // Wraps every module.
 WrapFunction AlwaysWrapPolicy();
 
-// Says yes where any of `policies` does.
+// Answers yes if any of `policies` does.
 WrapFunction OrWrapPolicy(std::vector<WrapFunction> policies);
 
 struct SizeBasedWrapOptions {

@@ -1,4 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Forward walks the visits in order, backward in reverse: where forward left a unit, backward enters it. At each entry
+// the builder adds
+//
+//   all-gather of the unit, unless it is unsharded        the unit cannot compute without it
+//   all-gather of the next unit (prefetch)                issued before the compute, so that both overlap
+//   the compute
+//
+// and at each exit the reshard, then, in backward, the reduction. Where "prefetch after" (kBackwardPost) is asked for,
+// the all-gather of the next unit stands between reshard and reduction: it takes the slot that the reshard freed, and
+// is not queued behind the reduction. The builder tracks what is unsharded, so no unit is gathered twice or resharded
+// twice, whatever earlier passes left.
 #include "fsdp/fsdp/schedule/schedule.h"
 
 #include <algorithm>
@@ -94,8 +106,10 @@ int Following(const std::vector<int>& order, int unit) {
   return at == order.end() || at + 1 == order.end() ? -1 : *(at + 1);
 }
 
+// A unit whose backward does not read its parameters still needs them if backward runs its forward again.
 bool NeedsParametersInBackward(const UnitTraits& unit) { return unit.unshard_in_backward || unit.recompute; }
 
+// The events that end a unit's forward. Evaluation keeps nothing: no backward will use it.
 void FinishForward(int unit, const ScheduleOptions& options, Builder& builder) {
   const UnitTraits& traits = options.units[unit];
   if (!options.training) {
@@ -105,7 +119,7 @@ void FinishForward(int unit, const ScheduleOptions& options, Builder& builder) {
   }
 }
 
-// What ends a unit's backward: reshard, prefetch after it, reduction.
+// The events that end a unit's backward: reshard, prefetch, reduction.
 void FinishBackward(int unit, int next, const ScheduleOptions& options, Builder& builder) {
   const UnitTraits& traits = options.units[unit];
   if (traits.ReshardsAfterBackward()) builder.Reshard(unit);
@@ -169,6 +183,8 @@ Schedule BackwardSchedule(absl::Span<const UnitVisit> visits, const std::vector<
   return builder.Take();
 }
 
+// What one pass leaves unsharded, the next finds: under kShardGradOp without synchronisation the second forward gathers
+// nothing.
 Schedule StepSchedule(absl::Span<const UnitVisit> visits, int micro_steps, const ScheduleOptions& options) {
   Schedule step;
   std::vector<bool> unsharded(options.units.size(), false);
@@ -195,6 +211,7 @@ std::vector<bool> UnshardedAfter(const Schedule& schedule, std::vector<bool> uns
   return unsharded;
 }
 
+// The root is not counted, since it has a buffer of its own.
 int MaxUnsharded(const Schedule& schedule, std::vector<bool> unsharded, int root) {
   int now = 0;
   for (size_t unit = 0; unit < unsharded.size(); ++unit) now += unsharded[unit] && static_cast<int>(unit) != root;

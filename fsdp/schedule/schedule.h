@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Schedule: the step as data. Which unit is all-gathered, computed, resharded and reduced, in the order in which the
-// host issues it. Pure functions of the order in which units run; executor.h carries a schedule out, --print_schedule
-// prints one, tests compare them with PyTorch's. Full shard, backward prefetch "pre", units root > a, b:
+// Schedule: the step as data: which unit is all-gathered, computed, resharded and reduced, in the order in which the
+// host issues the work. Schedules are pure functions of the order in which units run; executor.h carries them out,
+// --print_schedule prints them, tests compare them with PyTorch's. Full shard, backward prefetch "pre", units root > a,
+// b:
 //
 //   unshard stream        AG root | AG a |        AG b |       AG b |  AG a |
 //   compute stream                  F root  F a (rs)    F b (rs)      B b (rs)   B a (rs)   B root (rs)
@@ -23,6 +24,7 @@
 
 namespace fsdp {
 
+// One piece of work that the host issues.
 struct ScheduleEvent {
   enum class Kind : uint8_t {
     kAllGather,
@@ -50,7 +52,7 @@ struct UnitVisit {
   bool enter = true;
 };
 
-// What a schedule needs to know of one unit.
+// All that a schedule depends on of one unit. options/unit_options.h draws where it comes from.
 struct UnitTraits {
   bool sharded = true;                 // all-gathered, and its gradient reduce-scattered
   bool replicated = false;             // its gradient is all-reduced as well: kNoShard, the hybrid strategies
@@ -59,8 +61,8 @@ struct UnitTraits {
   bool all_reduce = true;              // off: a replicated unit reduce-scatters only
   bool reshard_after_forward = true;   // off for the root, and where parameters are kept for backward
   bool reshard_to_group = false;       // after forward, and not all the way
-  bool reshard_after_backward = true;  // of a backward without synchronisation
-  bool reshard_after_sync = true;      // of one with it
+  bool reshard_after_backward = true;  // after a backward without synchronisation
+  bool reshard_after_sync = true;      // after a backward with synchronisation
   bool unshard_in_backward = true;     // off: backward does not need its parameters
   bool recompute = false;              // its forward runs again before its backward
 
@@ -70,10 +72,11 @@ struct UnitTraits {
 
   bool ReshardsAfterBackward() const { return sync ? reshard_after_sync : reshard_after_backward; }
 
-  // How FSDP1 treats a unit.
+  // The traits of a unit under FSDP1: those that follow from its strategy alone; the others keep their defaults.
   static UnitTraits Of(ShardingStrategy strategy, bool is_root);
 };
 
+// All that a schedule depends on but the order of the units.
 struct ScheduleOptions {
   std::vector<UnitTraits> units;
   BackwardPrefetch backward_prefetch = BackwardPrefetch::kBackwardPre;
@@ -81,18 +84,18 @@ struct ScheduleOptions {
   bool training = true;  // off: no backward follows, so every unit is resharded
 };
 
-// The forward pass that visits units in this order, given which units are unsharded already.
+// The forward that visits units in this order. `unsharded`, by unit: which units are unsharded before it.
 Schedule ForwardSchedule(absl::Span<const UnitVisit> visits, const std::vector<bool>& unsharded,
                          const ScheduleOptions& options);
 
-// The backward pass of the forward pass that made these visits.
+// The backward of the forward that made these visits. `unsharded`: as above, before the backward.
 Schedule BackwardSchedule(absl::Span<const UnitVisit> visits, const std::vector<bool>& unsharded,
                           const ScheduleOptions& options);
 
 // Forward and backward `micro_steps` times, all but the last without synchronisation, then the optimizer's step.
 Schedule StepSchedule(absl::Span<const UnitVisit> visits, int micro_steps, const ScheduleOptions& options);
 
-// Which units are unsharded after `schedule`, from `unsharded` before it.
+// Which units are unsharded after `schedule`, if `unsharded` are before it.
 std::vector<bool> UnshardedAfter(const Schedule& schedule, std::vector<bool> unsharded);
 
 // The most units, other than `root`, that are unsharded at one time: how many slots the schedule needs.

@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// A captured step is replayed without the host, so each thing that needs the host in every step stands against it: a
+// backend whose collectives are host calls, an optimizer step in host memory, a norm that is summed on the host, time
+// stamps.
 #include "fsdp/fsdp/units/capture_check.h"
 
 #include <string>

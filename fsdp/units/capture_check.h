@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What of a model stands against capturing its steps in a graph (tensor/work_graph.h), known before one is captured.
+// Whether a model's steps can be captured in a graph (tensor/work_graph.h), as far as that is known before the capture.
 #ifndef FSDP_FSDP_UNITS_CAPTURE_CHECK_H_
 #define FSDP_FSDP_UNITS_CAPTURE_CHECK_H_
 
@@ -9,8 +9,8 @@
 
 namespace fsdp {
 
-// kFailedPrecondition, by name and with what to do instead: a device or a backend without graphs, units whose
-// parameters are on the host, parameters that no unit has, a trace. Local, and the same on every rank.
+// kFailedPrecondition, naming the cause and what to do instead, for a device or a backend without graphs, units whose
+// parameters are in host memory, trainable parameters that FSDP ignores, and a trace. Local; the same on every rank.
 absl::Status CheckCanCapture(const UnitStore& units);
 
 }  // namespace fsdp

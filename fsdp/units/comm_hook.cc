@@ -8,7 +8,8 @@
 namespace fsdp {
 namespace {
 
-// Sums `grad` over `group`, with both divisions, into this rank's slice or, where `output` is undefined, in place.
+// Averages `grad` over `group`, dividing before and after the sum, into `output`, this rank's slice, or in place if
+// `output` is undefined.
 void Reduce(const Tensor& grad, const Tensor& output, ProcessGroup& group, Stream& stream) {
   const TensorOps& ops = stream.device().ops();
   const DivideFactors factors = GradientDivideFactors(group.size());
@@ -31,6 +32,8 @@ CommHook DefaultCommHook() {
   }};
 }
 
+// A sharded unit's own slice is `output`, in the wider dtype, which the collective cannot write. So it writes this
+// rank's slice of `compressed`, in place, and one cast fills `output`.
 CommHook CompressCommHook(DType dtype) {
   const auto reduce = [dtype](const Tensor& grad, const Tensor& output, ProcessGroup& group,
                               Stream& stream) -> absl::Status {

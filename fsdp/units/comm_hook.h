@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// CommHook: a program's own reduction of gradients in place of the default one, divisions included (FSDP1's
-// register_comm_hook), and PyTorch's two that compress (torch/distributed/algorithms/_comm_hooks/default_hooks.py).
+// CommHook: a program's own reduction of gradients, which replaces the default one with its divisions (FSDP1's
+// register_comm_hook), and PyTorch's default and compressing hooks
+// (torch/distributed/algorithms/_comm_hooks/default_hooks.py).
 #ifndef FSDP_FSDP_UNITS_COMM_HOOK_H_
 #define FSDP_FSDP_UNITS_COMM_HOOK_H_
 
@@ -20,7 +21,7 @@ struct CommHook {
   // `output`, this rank's slice of `grad`; where `output` is undefined, to `grad` itself.
   std::function<absl::Status(const Tensor& grad, const Tensor& output, ProcessGroup& group, Stream& stream)> reduce;
 
-  // It casts itself, so `grad` comes in the compute dtype. Else in the reduce dtype.
+  // True if `reduce` casts by itself; `grad` then has the compute dtype. Otherwise it has the reduce dtype.
   bool low_precision = false;
 
   explicit operator bool() const { return static_cast<bool>(reduce); }
@@ -29,7 +30,8 @@ struct CommHook {
 // The default reduction: a sum with divisions before and after.
 CommHook DefaultCommHook();
 
-// The same in `dtype` (float16, bfloat16): cast, reduce, cast back.
+// DefaultCommHook in `dtype` (float16 or bfloat16; PyTorch's fp16_compress_hook and bf16_compress_hook): cast, reduce,
+// cast back. Allocates a copy of the gradient in `dtype` each time.
 CommHook CompressCommHook(DType dtype);
 
 }  // namespace fsdp

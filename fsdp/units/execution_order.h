@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// ExecutionOrder: whether units run in one order: on all ranks in the first forward, and in every later one as in the
-// first. Collectives match up by order alone, so ranks that disagree would gather each other's parameters.
+// ExecutionOrder: checks that units run in one order: the same on all ranks in the first forward, and in later forwards
+// as in the first. Collectives match up by order alone, so ranks that disagree would gather each other's parameters.
 #ifndef FSDP_FSDP_UNITS_EXECUTION_ORDER_H_
 #define FSDP_FSDP_UNITS_EXECUTION_ORDER_H_
 
@@ -18,11 +18,12 @@ class ExecutionOrder {
   // `groups` must outlive it.
   explicit ExecutionOrder(const ShardGroups& groups) : groups_(groups) {}
 
-  // A unit is about to run its training forward. In the first forward, kFailedPrecondition where ranks run different
-  // units, on all of them; collective. `*warning` is set when a later forward first differs from the first.
+  // Call when `unit` is about to run its training forward. In the first forward: kFailedPrecondition on all ranks if
+  // they run different units; collective. In later forwards: local, and sets `*warning` the first time that the order
+  // differs.
   absl::Status Enter(const std::string& unit, std::string* warning);
 
-  // The forward has ended; collective as Enter.
+  // Call at the end of a training forward; collective and with errors like Enter.
   absl::Status EndForward(std::string* warning);
 
  private:

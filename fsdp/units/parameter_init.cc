@@ -1,4 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// A parameter comes to a unit with memory (its values count), without (its Initializer, or param_init_fn before it,
+// gives values), or with values that only rank 0 has right (sync_module_states). Values are computed and converted on
+// the host and copied up once, since that happens once a run and the host can read every dtype.
+//
+// sync_module_states broadcasts over the shard group and then over the replicate group: after the first, each shard
+// group agrees with its own first rank, and the first ranks of all shard groups are one replicate group. Small tensors
+// share a bucket, since a model has hundreds of them and each broadcast costs a round trip.
 #include "fsdp/fsdp/units/parameter_init.h"
 
 #include <algorithm>
@@ -12,7 +20,7 @@
 namespace fsdp {
 namespace {
 
-// One broadcast over each group, the shard group first. `t` may be of any memory of the device.
+// One broadcast over each group, the shard group first. `t` may be in any memory of the device.
 void BroadcastFromFirst(const Tensor& t, const UnitGroups& groups, Stream& stream) {
   if (groups.shard != nullptr) groups.shard->Broadcast(t, /*root=*/0, stream);
   if (groups.replicate != nullptr) groups.replicate->Broadcast(t, /*root=*/0, stream);
@@ -91,7 +99,7 @@ absl::Status CopyInitialValues(const Parameter& parameter, const Interval& inter
                                Stream& stream) {
   FSDP_ASSIGN_OR_RETURN(const Buffer staging, stream.device().AllocatePinned(out.nbytes()));
   if (parameter.data.defined()) {
-    // Through host memory, since the values may be on either side and in another dtype.
+    // Through host memory: the values may be on the host or the device, and in another dtype.
     const Tensor source = parameter.data.Slice(interval);
     FSDP_ASSIGN_OR_RETURN(const Buffer values, stream.device().AllocatePinned(source.nbytes()));
     stream.CopyAsync(values.data(), source.data(), source.nbytes());

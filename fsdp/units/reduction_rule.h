@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How a mean over ranks is made of divisions and collectives, so that 16-bit sums neither overflow nor underflow.
-// Formulas: torch/distributed/algorithms/_comm_hooks/default_hooks.py, DefaultState, and FSDP2's
+// How the mean of gradients over ranks is made of divisions and collectives, so that 16-bit sums neither overflow nor
+// underflow. Formulas: torch/distributed/algorithms/_comm_hooks/default_hooks.py, DefaultState, and FSDP2's
 // _get_gradient_divide_factors (torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py).
 #ifndef FSDP_FSDP_UNITS_REDUCTION_RULE_H_
 #define FSDP_FSDP_UNITS_REDUCTION_RULE_H_
@@ -24,7 +24,8 @@ inline DivideFactors GradientDivideFactors(int world_size) {
   return {static_cast<double>(pre), static_cast<double>(world_size) / pre};
 }
 
-// Divide by `pre`, reduce over the shard group, all-reduce over the replicate group, divide by `post`.
+// The steps of a reduction, in this order: divide by `pre`, reduce-scatter over the shard group, all-reduce over the
+// replicate group, divide by `post`. A unit without one of the groups leaves out its collective.
 struct ReductionRule {
   double pre = 1;
   ReduceOp reduce_scatter = ReduceOp::kSum;
@@ -35,6 +36,7 @@ struct ReductionRule {
 // FSDP1: sums, with both divisions, over all data-parallel ranks.
 ReductionRule Fsdp1ReductionRule(int data_parallel_size);
 
+// What FSDP2's rule depends on.
 struct Fsdp2Reduction {
   int shard_size = 1;
   int replicas = 1;
@@ -43,7 +45,8 @@ struct Fsdp2Reduction {
   bool force_sum = false;
 };
 
-// FSDP2: the collectives average, unless the dtype is too narrow or too wide for it, or sums are forced.
+// FSDP2: the collectives average in float32 and bfloat16. Other dtypes sum with two divisions. With force_sum one
+// division follows the collectives.
 ReductionRule Fsdp2ReductionRule(const Fsdp2Reduction& reduction);
 
 }  // namespace fsdp

@@ -11,6 +11,8 @@ UnitSettings UnitSettingsOf(const FsdpOptions& options, const UnitOverrides& ove
   settings.param_dtype = precision.param_dtype;
   settings.reduce_dtype = precision.reduce_dtype;
   settings.buffer_dtype = precision.buffer_dtype;
+  // The root casts if either switch says so. A unit that keeps full precision inside a mixed model has to cast as well:
+  // its inputs come in the low dtype.
   const bool casts = precision.cast_forward_inputs || (is_root && precision.cast_root_forward_inputs);
   settings.cast_inputs = (casts && precision.param_dtype.has_value()) || overrides.keep_full_precision;
   settings.restore_output_dtype = overrides.keep_full_precision;
@@ -18,6 +20,7 @@ UnitSettings UnitSettingsOf(const FsdpOptions& options, const UnitOverrides& ove
   settings.full_precision_in_eval = options.full_precision_in_eval;
   settings.optimizer_casts = options.optimizer_casts;
   if (overrides.cpu_offload.value_or(options.cpu_offload).offload_params) settings.offload = CpuOffloadPolicy();
+  // Not the root by default: recomputing it would be a second forward of the whole model.
   settings.activation_checkpointing =
       overrides.activation_checkpointing.value_or(options.activation_checkpointing && !is_root);
   return settings;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// UnitSettings: how one unit is sharded and computed: what FSDP1's options and overrides, or FSDP2's policies, come
-// down to once their rules of precedence are applied. Everything below reads this and never those.
+// UnitSettings: how one unit is sharded and computed, after FSDP1's options and overrides, or FSDP2's policies, and
+// their rules of precedence have been applied. Units, runtime and state read these settings and never the options.
+// unit_options.h draws the whole way.
 #ifndef FSDP_FSDP_UNITS_UNIT_SETTINGS_H_
 #define FSDP_FSDP_UNITS_UNIT_SETTINGS_H_
 
@@ -14,7 +15,7 @@
 
 namespace fsdp {
 
-// Whose rules average and accumulate gradients.
+// By which API's rules gradients are averaged and accumulated.
 enum class GradientRules : uint8_t {
   kFsdp1,  // divide before and after a sum; accumulate without synchronisation in the compute dtype
   kFsdp2,  // averages where the collective can; accumulate without synchronisation in the reduce dtype
@@ -36,7 +37,7 @@ struct UnitSettings {
   bool full_precision_in_eval = false;
   bool optimizer_casts = false;
 
-  // Shards in host memory.
+  // Set: shards are in host memory.
   OffloadPolicy offload = {};
 
   // Keep only the unit's input for backward, which runs its forward again.
@@ -47,10 +48,10 @@ struct UnitSettings {
   int post_forward_group_size = 0;
 };
 
-// FSDP1's: the model's options with the unit's overrides.
+// FSDP1's settings: the model's options with the unit's overrides.
 UnitSettings UnitSettingsOf(const FsdpOptions& options, const UnitOverrides& overrides, bool is_root);
 
-// FSDP2's part of them that a policy gives.
+// Sets the fields that FSDP2's policy decides: dtypes, casts and gradient rules.
 void ApplyPolicy(const MixedPrecisionPolicy& policy, UnitSettings& settings);
 
 }  // namespace fsdp

@@ -1,4 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Two kinds of policy. A policy object decides by the module alone, so one pass over all modules in order does. A
+// function also asks how many elements a module's children left unwrapped, so the children are decided first:
+// _recursive_wrap of wrap.py, a post-order walk. The result is in the order of names, parents first, under both.
+//
+// Modules that mixed precision leaves out (batch norms) become units of their own under either kind, in full precision:
+// a unit has one compute dtype.
 #include "fsdp/fsdp/wrap/auto_wrap.h"
 
 #include <map>
@@ -12,7 +19,7 @@
 namespace fsdp {
 namespace {
 
-// How often each parameter is named below `module`.
+// How many names each parameter has below `module`.
 std::map<const Parameter*, int> NameCounts(Module& module) {
   std::map<const Parameter*, int> counts;
   for (const auto& [name, parameter] : module.NamedParameters()) ++counts[parameter.get()];
@@ -30,7 +37,7 @@ class RecursiveWrap {
   bool selected(const Module& module) const { return selected_.count(&module) != 0; }
 
  private:
-  // Elements below `module` that became part of some unit, its own included.
+  // Returns how many elements of `module` and below are in units now, its own unit included.
   int64_t Visit(Module& module, bool is_root) {
     const int64_t numel = ManagedNumel(module, ignored_);
     const bool shares = SharesWithOutside(module);
@@ -45,7 +52,7 @@ class RecursiveWrap {
     return numel;
   }
 
-  // True when some parameter of `module` has names outside it as well.
+  // True if some parameter of `module` has a name outside it as well.
   bool SharesWithOutside(Module& module) const {
     for (const auto& [parameter, count] : NameCounts(module)) {
       if (counts_.at(parameter) != count && !ignored_.contains(*parameter)) return true;

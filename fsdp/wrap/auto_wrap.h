@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// AutoWrap: applies a WrapPolicy to a root and says which modules become units, and with what of their own.
-// PyTorch's _wrap_utils.py and the algorithm of wrap.py: post-order, so that a parent is decided knowing what its
-// children took.
+// AutoWrap: applies a WrapPolicy to a root. The result is which modules become units, and the options in which they
+// differ from the root's. PyTorch's _wrap_utils.py and the algorithm of wrap.py: post-order, so that a parent is
+// decided after the elements that its children took are known.
 #ifndef FSDP_FSDP_WRAP_AUTO_WRAP_H_
 #define FSDP_FSDP_WRAP_AUTO_WRAP_H_
 
@@ -16,15 +16,16 @@
 
 namespace fsdp {
 
+// One module that becomes a unit.
 struct WrappedModule {
   std::string name;  // its path below the root
   Module* module = nullptr;
   UnitOverrides overrides;
 };
 
-// The modules below `root` that options.auto_wrap_policy selects, parents first; none without a policy. With mixed
-// precision, the modules that it ignores are among them, without mixed precision, whatever the policy says.
-// kInvalidArgument names a module below `root` that has been sharded already.
+// The modules below `root` that options.auto_wrap_policy selects, parents first; none without a policy. If mixed
+// precision is on, module_classes_to_ignore are selected too, whatever the policy says, with overrides that turn it off
+// for them. kInvalidArgument names a module below `root` that has been sharded already. Local; changes nothing.
 absl::StatusOr<std::vector<WrappedModule>> AutoWrap(Module& root, const FsdpOptions& options,
                                                     const IgnoredStates& ignored);
 

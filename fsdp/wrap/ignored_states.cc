@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// An ignored module takes everything below it along, and its parameters are ignored under every name that they have, so
+// a parameter shared with a module that is not ignored is ignored there too. All paths are resolved here, once, so the
+// rest asks two sets of addresses.
 #include "fsdp/fsdp/wrap/ignored_states.h"
 
 #include <map>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// IgnoredStates: what of a module FSDP leaves alone. Ignored parameters are not flattened, sharded, gathered or
-// reduced; they keep whatever memory they have, and state dicts hold them as they are.
+// IgnoredStates: the modules and parameters that FSDP does not manage. Ignored parameters are not flattened, sharded,
+// gathered or reduced; they keep the memory that they have, and state dicts hold them whole.
 #ifndef FSDP_FSDP_WRAP_IGNORED_STATES_H_
 #define FSDP_FSDP_WRAP_IGNORED_STATES_H_
 
@@ -14,18 +14,19 @@
 namespace fsdp {
 
 struct IgnoredStates {
-  std::set<const Module*> modules;  // the subtrees of the ignored ones, whole
+  std::set<const Module*> modules;  // ignored modules with all modules below them
   std::set<const Parameter*> parameters;
 
   bool contains(const Module& module) const { return modules.count(&module) != 0; }
   bool contains(const Parameter& parameter) const { return parameters.count(&parameter) != 0; }
 };
 
-// What `options.ignored_modules` or `options.ignored_states` leave out of `root`. kInvalidArgument when both are given,
-// for a null or for one that is not below `root`, and for a module that has been sharded on its own.
+// The states below `root` that `options.ignored_modules` or `options.ignored_states` exclude. kInvalidArgument if both
+// are set, and for an entry that is null, not below `root`, or a module that has been sharded on its own.
 absl::StatusOr<IgnoredStates> ResolveIgnoredStates(Module& root, const FsdpOptions& options);
 
-// Elements of the parameters below `module`, shared ones once, ignored ones not.
+// The number of elements of the parameters of `module` and below. Shared parameters count once, ignored ones do not
+// count.
 int64_t ManagedNumel(Module& module, const IgnoredStates& ignored);
 
 }  // namespace fsdp

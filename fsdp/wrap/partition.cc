@@ -1,4 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// One walk of the module tree, parents first. Each module's parameters go to the innermost unit around it, so an inner
+// unit takes its parameters away from the outer one by being entered. The walk also is a forward in the order of
+// registration, so its entries and exits of units are the first order of execution.
+//
+// A parameter belongs to the unit under whose module it is met first; met again in another unit it is an error, since
+// it would have two flat parameters and two gradients.
 #include "fsdp/fsdp/wrap/partition.h"
 
 #include <algorithm>
@@ -45,8 +52,8 @@ class Partitioner {
   Partition Take() { return std::move(made_); }
 
  private:
-  // The unit that `module` belongs to by request, made when this is its first module; -1 for a module that is none's,
-  // or whose unit would have no parameters.
+  // The unit that was requested for `module`; made when the walk meets its first module. -1 if none was requested, or
+  // if it would have no parameters.
   int Enter(Module& module, const std::string& path) {
     const auto requested = request_of_.find(&module);
     if (requested == request_of_.end()) return -1;
@@ -65,7 +72,7 @@ class Partitioner {
     return unit;
   }
 
-  // True when some parameter below `module` lies in no unit further inside.
+  // True if some parameter of `module` and below is in no unit further inside.
   bool OwnsParameters(const Module& module) const {
     for (const auto& [name, parameter] : module.own_parameters()) {
       if (!ignored_.contains(*parameter)) return true;
@@ -118,7 +125,7 @@ class Partitioner {
   std::map<const Module*, size_t> request_of_;
   std::map<size_t, int> unit_of_request_;
   std::map<const Parameter*, int> unit_of_;
-  std::vector<int> modules_left_;  // by unit: of its modules, those that were not yet left
+  std::vector<int> modules_left_;  // by unit: how many of its modules the walk has not left yet
   Partition made_;
 };
 
@@ -130,7 +137,8 @@ std::string NamesOf(const UnitModule& unit, bool requires_grad) {
   return absl::StrJoin(names, ", ");
 }
 
-// _validate_frozen_params: innermost units first, so the first offender in order of registration is the one named.
+// PyTorch's _validate_frozen_params: innermost units first, so the error names the first such unit in registration
+// order.
 absl::Status CheckFrozen(bool use_orig_params, Partition& partition) {
   for (const UnitVisit& visit : partition.registration_order) {
     if (visit.enter) continue;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Partition: which modules are units and which parameters belong to each, by name and in order; no memory, no ranks. A
-// unit has the parameters of its modules that no unit further inside has and that are not ignored.
+// Partition: which modules are units and which parameters belong to each, by name and in order. It knows no memory and
+// no ranks. A unit has the parameters of its modules and below, except those of units further inside and ignored ones.
 #ifndef FSDP_FSDP_WRAP_PARTITION_H_
 #define FSDP_FSDP_WRAP_PARTITION_H_
 
@@ -19,7 +19,7 @@
 
 namespace fsdp {
 
-// A unit that is asked for: of one module, or of several whose parameters are gathered and reduced as one (FSDP2).
+// A request for a unit: of one module, or of several whose parameters are gathered and reduced together (FSDP2).
 struct UnitRequest {
   std::vector<Module*> modules;
   UnitOverrides overrides = {};
@@ -27,11 +27,11 @@ struct UnitRequest {
 
 // One unit before it has memory.
 struct UnitModule {
-  std::string name;  // the module's path, the first one's of several; "" for the root
+  std::string name;  // the path of the module, of several modules the first; "" for the root
   Module* module = nullptr;
   std::vector<Module*> modules;  // `module` and the others of its request
-  std::vector<Module*>
-      own_modules;  // they and all below, breadth first, but for those of units inside and ignored ones
+  // `modules` and all below, breadth first, without modules of units inside and ignored ones.
+  std::vector<Module*> own_modules;
   std::vector<std::shared_ptr<Parameter>> parameters;  // in the order of the flat parameter, shared ones once
   UnitOverrides overrides;
 
@@ -40,33 +40,33 @@ struct UnitModule {
 };
 
 struct Partition {
-  // Parents first, as modules are named, so the root is first. Modules to wrap that have no parameters of their own are
-  // left out, the root too.
+  // Parents before children, in the order in which modules are named, so the root is first. Modules without parameters
+  // of their own are left out even if they were requested; this includes the root.
   std::vector<UnitModule> units;
 
-  // The order in which a forward pass visits units if modules run as they are registered.
+  // The order in which a forward visits units if modules run in the order in which they are registered.
   std::vector<UnitVisit> registration_order;
 
-  // Further names of shared parameters, to their first.
+  // Maps further names of shared parameters to the first name of each.
   std::map<std::string, std::string> aliases;
 
-  // Parameters that no unit has, by each of their names: the ignored ones.
+  // Ignored parameters, which no unit has, under each of their names.
   std::vector<Module::NamedParameter> unmanaged;
 
   // Buffers of modules that are not ignored, shared ones once.
   std::vector<std::shared_ptr<ModuleBuffer>> buffers;
 
-  // What is legal but surprising, for people to read.
+  // Messages for people about what is legal but surprising.
   std::vector<std::string> warnings;
 
-  // Cuts `root`, whose parameters are named, at `requests`, of which one is of the root. kInvalidArgument, by name, for
-  // a parameter shared across units.
+  // Cuts `root` at `requests`, one of which is for the root. The parameters must have names (Module::AssignNames).
+  // kInvalidArgument for a parameter shared across units, with both of its names.
   static absl::StatusOr<Partition> Of(Module& root, const std::vector<UnitRequest>& requests,
                                       const IgnoredStates& ignored);
 
-  // FSDP1's: the root and what options.auto_wrap_policy picks, without what the options ignore. kInvalidArgument also
-  // where ResolveIgnoredStates and AutoWrap say so, and, by name, for frozen beside trainable parameters in one unit
-  // without use_orig_params.
+  // FSDP1's partition: the root, the modules that options.auto_wrap_policy selects, and without what the options
+  // ignore. kInvalidArgument also for the errors of ResolveIgnoredStates and AutoWrap, and for a unit with both frozen
+  // and trainable parameters without use_orig_params, naming all of them.
   static absl::StatusOr<Partition> ByPolicy(Module& root, const FsdpOptions& options);
 };
 
