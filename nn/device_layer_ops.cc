@@ -26,8 +26,8 @@ std::shared_ptr<const LayerOps> CreateHostLayerOps(int kernel_threads) {
 absl::StatusOr<std::shared_ptr<const LayerOps>> LayerOpsFor(const Device& device) {
   if (device.type() == DeviceType::kCpu) return CreateHostLayerOps(KernelThreads(device));
   if (const LayerOpsFactory create = RegisteredLayerOps(device.type())) return Checked(create(device));
-  return absl::UnimplementedError(absl::StrCat("no layer kernels for device ", device.name(),
-                                               ": the program was linked without //nn/cuda:cuda_layer_ops"));
+  return absl::UnimplementedError(
+      absl::StrCat("no layer kernels for device ", device.name(), ": the program does not link //optim:cuda_kernels"));
 }
 
 }  // namespace fsdp

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which LayerOps a device has. The host's are always there; those of another kind of device come with the library that
-// holds them, once a program links it: //nn/cuda:cuda_layer_ops.
+// Which LayerOps a device has. The host's kernels are always there. The kernels of a CUDA device are a library that a
+// program must link: //nn/cuda:cuda_layer_ops, which //optim:cuda_kernels, the label for programs, brings along.
 #ifndef FSDP_NN_DEVICE_LAYER_OPS_H_
 #define FSDP_NN_DEVICE_LAYER_OPS_H_
 
