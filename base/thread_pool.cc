@@ -2,7 +2,6 @@
 
 #include "fsdp/base/thread_pool.h"
 
-#include <pthread.h>
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -14,14 +13,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/base/thread_name.h"
 
 namespace fsdp {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-// Linux refuses longer thread names.
-constexpr size_t kMaxThreadName = 15;
 
 // The pool that this thread is of.
 thread_local const ThreadPool* current = nullptr;
@@ -98,7 +95,7 @@ absl::StatusOr<std::unique_ptr<ThreadPool>> ThreadPool::CreateAtLeisure(int thre
 }
 
 ThreadPool::ThreadPool(int threads, std::string name, bool caller_works)
-    : threads_(threads), name_(name.substr(0, kMaxThreadName)), caller_works_(caller_works) {}
+    : threads_(threads), name_(std::move(name)), caller_works_(caller_works) {}
 
 absl::Status ThreadPool::Start(int count, const Leisure& leisure) {
   const std::lock_guard<std::mutex> lock(mutex_);
@@ -163,7 +160,7 @@ absl::Status ThreadPool::Run(const std::vector<std::function<absl::Status()>>& t
 
 void ThreadPool::Work(const Leisure& leisure) {
   current = this;
-  pthread_setname_np(pthread_self(), name_.c_str());
+  SetThreadName(name_);
   // On Linux this is the thread's own, and everybody may become nicer.
   if (leisure.nice > getpriority(PRIO_PROCESS, 0)) (void)setpriority(PRIO_PROCESS, 0, leisure.nice);
   const bool forever = leisure.rests_for > Clock::time_point::max() - created_;

@@ -2,31 +2,15 @@
 
 #include "fsdp/tensor/host_stream.h"
 
-#include <pthread.h>
-
 #include <cstring>
 #include <system_error>
 #include <utility>
 
-#include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/check.h"
+#include "fsdp/base/thread_name.h"
 
 namespace fsdp {
-namespace {
-
-// Linux refuses longer thread names.
-constexpr size_t kMaxThreadName = 15;
-
-// `status` with the name of the stream on which it arose.
-absl::Status OnStream(const absl::Status& status, const std::string& name) {
-  absl::Status named(status.code(), absl::StrCat("stream \"", name, "\": ", status.message()));
-  status.ForEachPayload([&](absl::string_view url, const absl::Cord& payload) { named.SetPayload(url, payload); });
-  return named;
-}
-
-}  // namespace
-
 absl::StatusOr<std::unique_ptr<Stream>> HostStream::Create(std::shared_ptr<Device> device, std::string name) {
   std::unique_ptr<HostStream> stream(new HostStream(std::move(device), std::move(name)));
   try {
@@ -88,7 +72,7 @@ void HostStream::Push(Work work) {
 }
 
 void HostStream::Loop() {
-  pthread_setname_np(pthread_self(), name_.substr(0, kMaxThreadName).c_str());
+  SetThreadName(name_);
   HostThreads::Running running;
   std::vector<Work> batch;
   while (TakePending(batch)) {

@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 #include <string_view>
 #include <utility>
 
@@ -75,6 +76,10 @@ class Stream {
   // Blocks until all work has run; returns the first error.
   virtual absl::Status Synchronize() = 0;
 };
+
+// `status`, an error, with "stream \"name\": " before its message; its payloads are kept. For implementations of
+// Stream.
+absl::Status OnStream(const absl::Status& status, const std::string& name);
 
 }  // namespace fsdp
 
