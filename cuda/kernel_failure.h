@@ -6,15 +6,28 @@
 #ifndef FSDP_CUDA_KERNEL_FAILURE_H_
 #define FSDP_CUDA_KERNEL_FAILURE_H_
 
+#include <cstdint>
 #include <memory>
 #include <utility>
 
 #include "absl/status/statusor.h"
-#include "fsdp/cuda/kernel_refusal.h"
 #include "fsdp/tensor/async_failure.h"
 #include "fsdp/tensor/device.h"
 
 namespace fsdp {
+
+// What a kernel writes, with RefuseValue (refuse_value.h).
+struct KernelRefusal {
+  enum Kind : int { kToken, kTarget };
+  enum State : int { kNone, kBeingWritten, kWritten };
+
+  int state;
+  int kind;
+  int64_t value;
+  int64_t index;  // of the value, in `count`
+  int64_t count;
+  int64_t bound;  // what is wanted is in [0, bound)
+};
 
 class KernelFailure final : public AsyncFailure {
  public:

@@ -6,7 +6,7 @@
 
 #include <cuda_runtime.h>
 
-#include "fsdp/cuda/kernel_refusal.h"
+#include "fsdp/cuda/kernel_failure.h"
 
 namespace fsdp {
 

@@ -10,9 +10,9 @@
 #include "fsdp/base/status_macros.h"
 #include "fsdp/nn/embedding.h"
 #include "fsdp/nn/last_dim.h"
-#include "fsdp/nn/layer_norm.h"
 #include "fsdp/nn/linear.h"
 #include "fsdp/nn/module_list.h"
+#include "fsdp/nn/norm.h"
 
 namespace fsdp {
 namespace {

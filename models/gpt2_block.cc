@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/nn/last_dim.h"
-#include "fsdp/nn/layer_norm.h"
+#include "fsdp/nn/norm.h"
 
 namespace fsdp {
 namespace {

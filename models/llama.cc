@@ -11,7 +11,7 @@
 #include "fsdp/nn/last_dim.h"
 #include "fsdp/nn/linear.h"
 #include "fsdp/nn/module_list.h"
-#include "fsdp/nn/rms_norm.h"
+#include "fsdp/nn/norm.h"
 #include "fsdp/nn/rotary_embedding.h"
 
 namespace fsdp {

@@ -9,7 +9,7 @@
 #include "fsdp/models/pre_norm_block.h"
 #include "fsdp/nn/activation.h"
 #include "fsdp/nn/last_dim.h"
-#include "fsdp/nn/rms_norm.h"
+#include "fsdp/nn/norm.h"
 
 namespace fsdp {
 namespace {

@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "fsdp/nn/host/host_layer_ops.h"
 #include "fsdp/nn/ops/checked_layer_ops.h"
-#include "fsdp/nn/ops/registered_layer_ops.h"
+#include "fsdp/nn/ops/layer_ops.h"
 #include "fsdp/tensor/host_device.h"
 
 namespace fsdp {

@@ -19,13 +19,24 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "fsdp/nn/module_buffer.h"
 #include "fsdp/nn/parameter.h"
 #include "fsdp/nn/tape.h"
 
 namespace fsdp {
 
 class Module;
+
+enum class BufferPersistence : uint8_t {
+  kPersistent,     // part of state dicts
+  kNonPersistent,  // computed anew by whoever builds the module
+};
+
+struct ModuleBuffer {
+  std::string fqn;  // fully qualified name under the root module, first one if shared; set by Module::AssignNames
+  DType dtype = DType::kFloat32;  // the original one; `data` may be in another
+  BufferPersistence persistence = BufferPersistence::kPersistent;
+  Tensor data;
+};
 
 // Called around a module's own forward and backward; how FSDP unshards and reshards. PreForward may replace the input
 // (a cast), PostForward the output.

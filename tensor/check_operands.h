@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "fsdp/tensor/interval_copy.h"
+#include "fsdp/tensor/interval.h"
 #include "fsdp/tensor/tensor.h"
 
 namespace fsdp {

@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/tensor/convert_integers.h"
-#include "fsdp/tensor/convert_kernels.h"
+#include "fsdp/tensor/float_kernels.h"
 #include "fsdp/tensor/rare_floats.h"
 
 namespace fsdp {

@@ -19,9 +19,8 @@
 #include "fsdp/base/digest.h"
 #include "fsdp/base/random.h"
 #include "fsdp/tensor/convert.h"
-#include "fsdp/tensor/convert_kernels.h"
+#include "fsdp/tensor/float_kernels.h"
 #include "fsdp/tensor/host_device.h"
-#include "fsdp/tensor/ops_kernels.h"
 
 namespace fsdp {
 namespace {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // How vectors of each float dtype are read as float32 or float64 lanes and written back, for the kernels that Highway
-// compiles once per target (convert_kernels.cc, ops_kernels.cc). Integer arithmetic on the bits instead of the targets'
+// compiles once per target (float_kernels.cc). Integer arithmetic on the bits instead of the targets'
 // own half-precision instructions, so that every target gives the same bits, NaN included: quiet, sign kept.
 //
 // Include guard of Highway's kind: this file is read once per target.

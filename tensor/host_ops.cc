@@ -12,9 +12,8 @@
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/tensor/check_operands.h"
-#include "fsdp/tensor/convert_kernels.h"
+#include "fsdp/tensor/float_kernels.h"
 #include "fsdp/tensor/ops.h"
-#include "fsdp/tensor/ops_kernels.h"
 
 namespace fsdp {
 namespace {

@@ -44,6 +44,13 @@ Interval Dim0Chunk(const Shape& shape, int world_size, int rank);
 // first hole or overlap: "elements [5, 9) are missing", "elements [2, 4) are held twice".
 absl::Status CheckCover(std::vector<Interval> intervals, int64_t numel);
 
+// Elements that go from one place of a flat tensor to a place of another.
+struct IntervalCopy {
+  int64_t from = 0;
+  int64_t to = 0;
+  int64_t numel = 0;
+};
+
 }  // namespace fsdp
 
 #endif  // FSDP_TENSOR_INTERVAL_H_

@@ -8,7 +8,7 @@
 
 #include <vector>
 
-#include "fsdp/tensor/interval_copy.h"
+#include "fsdp/tensor/interval.h"
 #include "fsdp/tensor/stream.h"
 #include "fsdp/tensor/tensor.h"
 

@@ -25,8 +25,15 @@ struct ShardedTensor {
   // Which copy of its elements this rank holds, where several ranks hold the same (no_shard, hybrid). Copy 0 is saved.
   int replica = 0;
 
-  // All of `whole`, as one shard.
-  static ShardedTensor Whole(const Tensor& whole);
+  // All of `whole`, as one shard; no shard where it is empty.
+  static ShardedTensor Whole(const Tensor& whole) {
+    ShardedTensor sharded;
+    sharded.dtype = whole.dtype();
+    sharded.shape = whole.shape();
+    const Interval all = {0, whole.numel()};
+    if (!all.empty()) sharded.shards.push_back({all, whole.Slice(all)});
+    return sharded;
+  }
 };
 
 }  // namespace fsdp

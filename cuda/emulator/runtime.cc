@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of include/cuda_runtime_api.h, but for those on streams and events (stream_api.cc) and on graphs
-// (graph_api.cc).
+// The functions of include/cuda_runtime_api.h, but for those on streams and events (stream.cc) and on graphs
+// (graph.cc).
 
 #include "fsdp/cuda/emulator/runtime.h"
 

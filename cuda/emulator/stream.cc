@@ -2,8 +2,15 @@
 
 #include "fsdp/cuda/emulator/stream.h"
 
+#include <cuda_runtime_api.h>
+
 #include <algorithm>
+#include <mutex>
+#include <set>
 #include <utility>
+#include <vector>
+
+#include "fsdp/cuda/emulator/runtime.h"
 
 CUstream_st::CUstream_st(int device, int priority)
     : device_(device), priority_(priority), thread_([this] { Loop(); }) {}
@@ -111,4 +118,142 @@ bool CUevent_st::Query() {
 std::chrono::steady_clock::time_point CUevent_st::reached_at() {
   std::lock_guard<std::mutex> lock(state_->mutex);
   return state_->reached_at;
+}
+
+namespace {
+
+constexpr int kGreatestPriority = -5;
+
+// All live streams, for cudaDeviceSynchronize.
+std::mutex streams_mutex;
+std::set<cudaStream_t>& Streams() {
+  static auto* const streams = new std::set<cudaStream_t>;
+  return *streams;
+}
+
+}  // namespace
+
+using fsdp::Answer;
+using fsdp::RefuseToCapture;
+
+cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
+  *least = 0;
+  *greatest = kGreatestPriority;
+  return Answer(cudaSuccess);
+}
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
+  return cudaStreamCreateWithPriority(stream, flags, 0);
+}
+
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned, int priority) {
+  if (const cudaError_t error = Answer(cudaSuccess); error != cudaSuccess) return error;
+  *stream = new CUstream_st(fsdp::EmulatedCurrentDevice(), std::clamp(priority, kGreatestPriority, 0));
+  std::lock_guard<std::mutex> lock(streams_mutex);
+  Streams().insert(*stream);
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamGetPriority(cudaStream_t stream, int* priority) {
+  if (stream == nullptr) return Answer(cudaErrorInvalidResourceHandle);
+  *priority = stream->priority();
+  return Answer(cudaSuccess);
+}
+
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  if (stream == nullptr) return Answer(cudaErrorInvalidResourceHandle);
+  {
+    std::lock_guard<std::mutex> lock(streams_mutex);
+    Streams().erase(stream);
+  }
+  delete stream;
+  return Answer(cudaSuccess);
+}
+
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  if (stream == nullptr) return Answer(cudaErrorInvalidResourceHandle);
+  if (stream->capturing()) return RefuseToCapture(*stream, cudaErrorStreamCaptureUnsupported);
+  stream->Synchronize();
+  return Answer(fsdp::EmulatedDeviceError(stream->device()));
+}
+
+cudaError_t cudaStreamQuery(cudaStream_t stream) {
+  if (stream == nullptr) return Answer(cudaErrorInvalidResourceHandle);
+  if (stream->capturing()) return RefuseToCapture(*stream, cudaErrorStreamCaptureUnsupported);
+  return Answer(stream->Query() ? cudaSuccess : cudaErrorNotReady);
+}
+
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+  if (stream == nullptr || event == nullptr) return Answer(cudaErrorInvalidResourceHandle);
+  const CapturePoint& captured = event->captured();
+  if (captured.capture == nullptr && !stream->capturing()) {
+    event->MakeWait(*stream);
+    return Answer(cudaSuccess);
+  }
+  if (captured.capture == nullptr) return RefuseToCapture(*stream, cudaErrorStreamCaptureIsolation);
+  if (captured.capture->ended) return Answer(cudaErrorCapturedEvent);
+  if (stream->capturing() && stream->capture_point().capture != captured.capture) {
+    return RefuseToCapture(*stream, cudaErrorStreamCaptureMerge);
+  }
+  stream->Join(captured);
+  return Answer(cudaSuccess);
+}
+
+cudaError_t cudaLaunchHostFunc(cudaStream_t stream, void (*function)(void*), void* argument) {
+  if (stream == nullptr) return Answer(cudaErrorInvalidResourceHandle);
+  stream->Push([function, argument] { function(argument); });
+  return Answer(cudaSuccess);
+}
+
+cudaError_t cudaDeviceSynchronize() {
+  std::vector<cudaStream_t> streams;
+  {
+    std::lock_guard<std::mutex> lock(streams_mutex);
+    streams.assign(Streams().begin(), Streams().end());
+  }
+  for (const cudaStream_t stream : streams) {
+    if (stream->device() == fsdp::EmulatedCurrentDevice()) stream->Synchronize();
+  }
+  return Answer(cudaSuccess);
+}
+
+cudaError_t cudaEventCreate(cudaEvent_t* event) { return cudaEventCreateWithFlags(event, cudaEventDefault); }
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
+  if (const cudaError_t error = Answer(cudaSuccess); error != cudaSuccess) return error;
+  *event = new CUevent_st((flags & cudaEventDisableTiming) == 0);
+  return cudaSuccess;
+}
+
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  delete event;
+  return Answer(cudaSuccess);
+}
+
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  if (stream == nullptr || event == nullptr) return Answer(cudaErrorInvalidResourceHandle);
+  event->Record(*stream);
+  return Answer(cudaSuccess);
+}
+
+cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  if (event == nullptr) return Answer(cudaErrorInvalidResourceHandle);
+  if (event->captured().capture != nullptr) return Answer(cudaErrorCapturedEvent);
+  event->Synchronize();
+  return Answer(cudaSuccess);
+}
+
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+  if (event == nullptr) return Answer(cudaErrorInvalidResourceHandle);
+  if (event->captured().capture != nullptr) return Answer(cudaErrorCapturedEvent);
+  return Answer(event->Query() ? cudaSuccess : cudaErrorNotReady);
+}
+
+cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEvent_t end) {
+  if (begin == nullptr || end == nullptr || !begin->timed() || !end->timed()) {
+    return Answer(cudaErrorInvalidResourceHandle);
+  }
+  if (!begin->Query() || !end->Query()) return Answer(cudaErrorNotReady);
+  *milliseconds = std::chrono::duration<float, std::milli>(end->reached_at() - begin->reached_at()).count();
+  return Answer(cudaSuccess);
 }

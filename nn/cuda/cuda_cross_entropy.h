@@ -5,12 +5,13 @@
 #ifndef FSDP_NN_CUDA_CUDA_CROSS_ENTROPY_H_
 #define FSDP_NN_CUDA_CUDA_CROSS_ENTROPY_H_
 
-#include "fsdp/cuda/kernel_refusal.h"
 #include "fsdp/tensor/tensor.h"
 
 struct CUstream_st;
 
 namespace fsdp {
+
+struct KernelRefusal;
 
 // A target that is not a class is written to `refusal`; the loss is then NaN. `row_losses` has room for one each.
 void CudaCrossEntropy(const Tensor& logits, const Tensor& targets, const Tensor& loss, const Tensor& statistics,

@@ -7,12 +7,13 @@
 #include <cstdint>
 #include <optional>
 
-#include "fsdp/cuda/kernel_refusal.h"
 #include "fsdp/tensor/tensor.h"
 
 struct CUstream_st;
 
 namespace fsdp {
+
+struct KernelRefusal;
 
 // A token beyond the table is written to `refusal`, and its row of `out` is not written.
 void CudaEmbedding(const Tensor& tokens, const Tensor& table, const Tensor& out, KernelRefusal* refusal,

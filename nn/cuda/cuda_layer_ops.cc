@@ -16,7 +16,7 @@
 #include "fsdp/nn/cuda/cuda_embedding.h"
 #include "fsdp/nn/cuda/cuda_norm.h"
 #include "fsdp/nn/cuda/cuda_rotation.h"
-#include "fsdp/nn/ops/registered_layer_ops.h"
+#include "fsdp/nn/ops/layer_ops.h"
 
 namespace fsdp {
 namespace {

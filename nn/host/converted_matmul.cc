@@ -3,13 +3,75 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <vector>
 
 #include "fsdp/base/status_macros.h"
-#include "fsdp/nn/host/bfloat16_rows.h"
 
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "nn/host/converted_matmul.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+//
+#include "fsdp/tensor/simd-inl.h"
+#include "hwy/highway.h"
+
+// Defined once, before the code of the first target.
+#ifndef FSDP_NN_HOST_CONVERTED_MATMUL_ROWS_
+#define FSDP_NN_HOST_CONVERTED_MATMUL_ROWS_
 namespace fsdp {
+
+// Rows of bfloat16, apart in memory. Too short for a call of tensor/convert.h for each.
+struct Rows {
+  uint16_t* data = nullptr;
+  int64_t rows = 0;
+  int64_t cols = 0;
+  int64_t stride = 0;  // elements from one row to the next
+};
+
+}  // namespace fsdp
+#endif  // FSDP_NN_HOST_CONVERTED_MATMUL_ROWS_
+
+HWY_BEFORE_NAMESPACE();
+namespace fsdp {
+namespace HWY_NAMESPACE {
+
+void WidenKernel(const Rows& from, float* to) {
+  const FloatTag d;
+  for (int64_t r = 0; r < from.rows; ++r) {
+    const uint16_t* source = from.data + r * from.stride;
+    float* row = to + r * from.cols;
+    ForEachVector(from.cols, [&](int64_t i, size_t count)
+                                 HWY_ATTR { StoreUpTo(d, LoadUpTo(d, source + i, count), row + i, count); });
+  }
+}
+
+void RoundKernel(const float* from, const Rows& to) {
+  const FloatTag d;
+  for (int64_t r = 0; r < to.rows; ++r) {
+    const float* row = from + r * to.cols;
+    uint16_t* destination = to.data + r * to.stride;
+    ForEachVector(to.cols, [&](int64_t i, size_t count)
+                               HWY_ATTR { StoreUpTo(d, LoadUpTo(d, row + i, count), destination + i, count); });
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace fsdp
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace fsdp {
+
+HWY_EXPORT(WidenKernel);
+HWY_EXPORT(RoundKernel);
+
 namespace {
+
+// Writes rows * cols floats, dense.
+void WidenRows(const Rows& from, float* to) { HWY_DYNAMIC_DISPATCH(WidenKernel)(from, to); }
+
+// Rounds to nearest even; a NaN stays a NaN.
+void RoundRows(const float* from, const Rows& to) { HWY_DYNAMIC_DISPATCH(RoundKernel)(from, to); }
 
 // Large enough that widening is a few percent of multiplying.
 constexpr int64_t kTileM = 512;
@@ -112,3 +174,4 @@ absl::Status ConvertedMatmul(const Gemm& gemm, const OneDnnMatmul& float32) {
 }
 
 }  // namespace fsdp
+#endif  // HWY_ONCE

@@ -7,8 +7,7 @@
 #include "fsdp/nn/host/host_cross_entropy.h"
 #include "fsdp/nn/host/host_elementwise.h"
 #include "fsdp/nn/host/host_embedding.h"
-#include "fsdp/nn/host/host_layer_norm.h"
-#include "fsdp/nn/host/host_rms_norm.h"
+#include "fsdp/nn/host/host_norm.h"
 #include "fsdp/nn/host/host_rotation.h"
 
 namespace fsdp {

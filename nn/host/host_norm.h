@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The host's layer norm; see nn/ops/layer_ops.h for the contract. Runs at once on the calling thread.
-#ifndef FSDP_NN_HOST_HOST_LAYER_NORM_H_
-#define FSDP_NN_HOST_HOST_LAYER_NORM_H_
+// The host's layer norm and RMS norm; see nn/ops/layer_ops.h for the contract. They run at once on the calling thread.
+#ifndef FSDP_NN_HOST_HOST_NORM_H_
+#define FSDP_NN_HOST_HOST_NORM_H_
 
 #include "fsdp/tensor/tensor.h"
 
@@ -17,6 +17,13 @@ void HostLayerNormBackward(const Tensor& grad_out, const Tensor& x, const Tensor
                            const Tensor& rstd, const Tensor& grad_x, const Tensor& grad_weight,
                            const Tensor& grad_bias);
 
+// x [M, C], weight [C], out [M, C] of one dtype, float32 or bfloat16; rstd float64 [M].
+void HostRmsNorm(const Tensor& x, const Tensor& weight, float eps, const Tensor& out, const Tensor& rstd);
+
+// grad_x = ..., grad_weight += ...; the latter may be undefined.
+void HostRmsNormBackward(const Tensor& grad_out, const Tensor& x, const Tensor& weight, const Tensor& rstd,
+                         const Tensor& grad_x, const Tensor& grad_weight);
+
 }  // namespace fsdp
 
-#endif  // FSDP_NN_HOST_HOST_LAYER_NORM_H_
+#endif  // FSDP_NN_HOST_HOST_NORM_H_

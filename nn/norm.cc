@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "fsdp/nn/layer_norm.h"
+#include "fsdp/nn/norm.h"
 
 #include "fsdp/base/status_macros.h"
 #include "fsdp/nn/last_dim.h"
@@ -44,6 +44,35 @@ absl::StatusOr<Tensor> LayerNorm::DoBackward(const Tensor& grad_output, Tape& ta
   }
   tape.ops().LayerNormBackward(AsRows(grad_output), AsRows(x), weight, mean, rstd, AsRows(grad_x), grad_weight,
                                grad_bias, tape.stream());
+  return grad_x;
+}
+
+RmsNorm::RmsNorm(int64_t normalized_dim, double eps)
+    : weight_(AddParameter("weight", {normalized_dim}, Initializer::Constant(1))), eps_(static_cast<float>(eps)) {}
+
+absl::StatusOr<Tensor> RmsNorm::DoForward(const Tensor& x, Tape& tape) {
+  FSDP_RETURN_IF_ERROR(CheckLastDim("rms norm", x, weight_->shape.dim(0)));
+  FSDP_ASSIGN_OR_RETURN(Tensor weight, weight_->Data());
+  const Tensor rows = AsRows(x);
+  FSDP_ASSIGN_OR_RETURN(Tensor out, tape.Empty(x.dtype(), x.shape()));
+  FSDP_ASSIGN_OR_RETURN(Tensor rstd, tape.Empty(DType::kFloat64, {rows.shape().dim(0)}));
+  tape.ops().RmsNorm(rows, weight, eps_, AsRows(out), rstd, tape.stream());
+  tape.Save(x);
+  tape.Save(rstd);
+  return out;
+}
+
+absl::StatusOr<Tensor> RmsNorm::DoBackward(const Tensor& grad_output, Tape& tape) {
+  FSDP_RETURN_IF_ERROR(CheckLastDim("rms norm backward", grad_output, weight_->shape.dim(0)));
+  FSDP_ASSIGN_OR_RETURN(Tensor rstd, tape.Restore());
+  FSDP_ASSIGN_OR_RETURN(Tensor x, tape.Restore());
+  FSDP_ASSIGN_OR_RETURN(Tensor weight, weight_->Data());
+  FSDP_ASSIGN_OR_RETURN(Tensor grad_x, tape.Empty(x.dtype(), x.shape()));
+  Tensor grad_weight;  // stays undefined, and is not computed, for a frozen parameter
+  if (weight_->requires_grad) {
+    FSDP_ASSIGN_OR_RETURN(grad_weight, weight_->Grad());
+  }
+  tape.ops().RmsNormBackward(AsRows(grad_output), AsRows(x), weight, rstd, AsRows(grad_x), grad_weight, tape.stream());
   return grad_x;
 }
 

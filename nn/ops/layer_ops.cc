@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "fsdp/nn/ops/registered_layer_ops.h"
+#include "fsdp/nn/ops/layer_ops.h"
 
 #include <map>
 

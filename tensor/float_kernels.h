@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The vectorised loops over floats, on plain memory and on the calling thread: float dtype to float dtype for
+// convert.h, and the host's TensorOps. Not for callers outside tensor/.
+#ifndef FSDP_TENSOR_FLOAT_KERNELS_H_
+#define FSDP_TENSOR_FLOAT_KERNELS_H_
+
+#include <cstdint>
+
+#include "fsdp/tensor/dtype.h"
+
+namespace fsdp {
+
+// A run of elements of one dtype, aligned or not.
+struct ConstElements {
+  DType dtype;
+  const void* data;
+};
+struct Elements {
+  DType dtype;
+  void* data;
+};
+
+// Converts `numel` elements between two different float dtypes, any of the six that are not rare (rare_floats.h);
+// alignment and overlap as in Convert.
+void ConvertFloats(DType from, const void* source, DType to, void* destination, int64_t numel);
+
+// The functions below have the contracts of their namesakes in ops.h and take float64, float32, bfloat16 and float16.
+void CastDivideFloats(ConstElements source, Elements destination, int64_t numel, double divisor);
+void AccumulateFloats(ConstElements source, Elements destination, int64_t numel);
+void ScaleFloats(Elements t, int64_t numel, float factor);
+double SquaredNormOfFloats(ConstElements source, int64_t numel);
+bool AllFinite(ConstElements t, int64_t numel);
+
+}  // namespace fsdp
+
+#endif  // FSDP_TENSOR_FLOAT_KERNELS_H_
