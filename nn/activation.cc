@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// y = f(x), elementwise, and backward grad_x = grad_y * f'(x). Only x is kept: f' is cheaper to compute again from x
+// than a second activation-sized tensor is to store. The four f are in nn/ops/kernel_options.h.
 #include "fsdp/nn/activation.h"
 
 #include <string>
@@ -9,6 +12,7 @@
 
 namespace fsdp {
 
+// Hugging Face has two names each for the tanh form of GELU and for SiLU; its plain "gelu" is the erf form.
 absl::StatusOr<ActivationKind> ParseActivationKind(std::string_view name) {
   if (name == "gelu_new" || name == "gelu_pytorch_tanh") return ActivationKind::kGeluTanh;
   if (name == "gelu") return ActivationKind::kGeluErf;

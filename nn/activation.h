@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Activation: an elementwise non-linearity as a module.
+// Activation: an elementwise non-linearity as a module. It has no parameters, keeps its input for backward, and takes
+// activations of any shape in float32 or bfloat16.
 #ifndef FSDP_NN_ACTIVATION_H_
 #define FSDP_NN_ACTIVATION_H_
 
@@ -12,7 +13,8 @@
 
 namespace fsdp {
 
-// From Hugging Face's name: gelu_new and gelu_pytorch_tanh, gelu, relu, silu and swish; kUnimplemented lists them.
+// The kind behind Hugging Face's name in a config: gelu_new and gelu_pytorch_tanh (the tanh form), gelu (the erf form),
+// relu, silu and swish (one function). Any other name is kUnimplemented, with a message that lists these.
 absl::StatusOr<ActivationKind> ParseActivationKind(std::string_view name);
 
 class Activation final : public Module {

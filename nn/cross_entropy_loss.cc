@@ -1,4 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// With p = softmax(logits[n, :]) and t = targets[n], over N rows:
+//
+//   loss = mean over n of -log p[t]               = mean over n of log(sum(e^(x - m))) - (x[t] - m), m the row's
+//   maximum d (scale * loss) / d logits[n, v] = scale / N * (p[v] - [v == t])
+//
+// The second form of the loss never takes the logarithm of a rounded probability. Forward keeps m and 1 / sum of each
+// row, so that backward needs one pass over the logits instead of two. The logits are the largest activation of a
+// language model (tokens times vocabulary), so backward writes their gradient into their own memory.
 #include "fsdp/nn/cross_entropy_loss.h"
 
 #include "absl/strings/str_cat.h"
@@ -21,6 +30,8 @@ absl::StatusOr<Tensor> CrossEntropyLoss::Forward(const Tensor& logits, const Ten
   return loss;
 }
 
+// Restores in the reverse order of Forward's saves. The kernel may read and write the logits because each element of
+// the gradient depends on the logit at its own place and on the row's statistics alone.
 absl::StatusOr<Tensor> CrossEntropyLoss::Backward(float scale, Tape& tape) const {
   FSDP_ASSIGN_OR_RETURN(Tensor statistics, tape.Restore());
   FSDP_ASSIGN_OR_RETURN(Tensor targets, tape.Restore());

@@ -16,12 +16,18 @@
 
 namespace fsdp {
 
+// It is not a Module: it has two inputs and no parameters, and hooks have no business with it. It keeps nothing itself,
+// so one object, or a temporary as above, serves any number of tapes.
 class CrossEntropyLoss final {
  public:
-  // logits [N, V]; targets int32 with N elements. Returns the loss, float32 [1], on the stream's device.
+  // logits [N, V], float32 or bfloat16; targets int32 with N elements, each in [0, V). Returns the loss, float32 [1],
+  // on the stream's device: reading it is the caller's copy and wait. kInvalidArgument at once for wrong shapes; a
+  // target outside [0, V) is known only when the kernel runs, and fails the stream.
   absl::StatusOr<Tensor> Forward(const Tensor& logits, const Tensor& targets, Tape& tape) const;
 
-  // d (scale * loss) / d logits. The logits' memory is reused for it: they are gone afterwards.
+  // d (scale * loss) / d logits [N, V], in the logits' dtype. The logits' own memory holds the result, so every tensor
+  // that shares it has lost the logits afterwards. `scale` is 1 / (number of micro-batches) where gradients are
+  // accumulated.
   absl::StatusOr<Tensor> Backward(float scale, Tape& tape) const;
 };
 

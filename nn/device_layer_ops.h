@@ -13,8 +13,8 @@
 
 namespace fsdp {
 
-// The host's kernels: oneDNN matrix products, vectorised loops. `kernel_threads` as in HostDeviceOptions. Keep one for
-// many steps: it keeps what oneDNN compiled.
+// The host's kernels: oneDNN matrix products, vectorised loops, behind CheckedLayerOps. `kernel_threads` as in
+// HostDeviceOptions. Keep one object for many steps: it keeps the primitives that oneDNN compiled for each shape.
 std::shared_ptr<const LayerOps> CreateHostLayerOps(int kernel_threads);
 
 // The kernels of `device`; kUnimplemented for a device of which the program has none. They check their operands.

@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// An embedding is a product with one-hot rows, out = onehot(tokens) weight, of which only the look-up is computed. Its
+// backward, grad_weight += onehot(tokens)^T grad_out, is a sum for each token that occurs, over the rows of grad_out
+// where it occurs. Tokens are integers: there is no gradient to pass on.
 #include "fsdp/nn/embedding.h"
 
 #include <vector>
@@ -11,6 +15,7 @@ namespace fsdp {
 
 namespace {
 
+// The row of `padding_idx` starts at 0 and stays there, since it gets no gradient: torch.nn.Embedding's rule.
 Initializer WithPadding(Initializer initializer, std::optional<int64_t> padding_idx, int64_t embedding_dim) {
   if (padding_idx.has_value()) {
     initializer.zeros = {*padding_idx * embedding_dim, (*padding_idx + 1) * embedding_dim};
@@ -62,6 +67,8 @@ absl::StatusOr<Tensor> PositionEmbedding::DoForward(const Tensor& x, Tape& tape)
   FSDP_ASSIGN_OR_RETURN(Tensor weight, weight_->Data());
   FSDP_ASSIGN_OR_RETURN(Tensor out, tape.Empty(x.dtype(), x.shape()));
   const int64_t sequence_numel = x.shape().row_numel();
+  // Positions 0 to T - 1 are the first T * C elements of the table, the same for every sequence, so each sequence is
+  // one elementwise sum and no look-up is needed.
   const Tensor positions = weight.Slice({0, sequence_numel});
   for (int64_t b = 0; b < x.shape().dim(0); ++b) {
     const Interval sequence = {b * sequence_numel, (b + 1) * sequence_numel};
@@ -73,12 +80,13 @@ absl::StatusOr<Tensor> PositionEmbedding::DoForward(const Tensor& x, Tape& tape)
 absl::StatusOr<Tensor> PositionEmbedding::DoBackward(const Tensor& grad_output, Tape& tape) {
   if (weight_->requires_grad) {
     FSDP_ASSIGN_OR_RETURN(Tensor grad_weight, weight_->Grad());
-    // A bias of T * C elements, as far as the gradient is concerned.
+    // As far as its gradient is concerned, the part of the table in use is a bias of T * C elements that is added to
+    // each of the B sequences: grad_weight[0:T] += sum over b of grad_out[b].
     const int64_t sequence_numel = grad_output.shape().row_numel();
     tape.ops().BiasBackward(grad_output.View({grad_output.shape().dim(0), sequence_numel}),
                             grad_weight.Slice({0, sequence_numel}), tape.stream());
   }
-  return grad_output;
+  return grad_output;  // d (x + weight) / d x is the identity
 }
 
 }  // namespace fsdp

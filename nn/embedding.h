@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Embedding: rows of a table chosen by tokens. PositionEmbedding: the first T rows of a table added to every sequence.
+// Both correspond to torch.nn.Embedding, which Hugging Face uses for tokens (wte) and for positions (wpe).
 #ifndef FSDP_NN_EMBEDDING_H_
 #define FSDP_NN_EMBEDDING_H_
 
@@ -15,13 +16,14 @@ namespace fsdp {
 
 // Tokens int32 [...] to [..., embedding_dim]. Parameter: weight [num_embeddings, embedding_dim]. Tokens have no
 // gradient: Backward returns an undefined tensor. The row of `padding_idx`, in [0, num_embeddings), starts at 0 and
-// gets no gradient.
+// gets no gradient. A token outside [0, num_embeddings) fails the stream when the kernel runs.
 class Embedding final : public Module {
  public:
   Embedding(int64_t num_embeddings, int64_t embedding_dim, const Initializer& initializer,
             std::optional<int64_t> padding_idx = std::nullopt);
 
   std::string_view type_name() const override { return "Embedding"; }
+  // For a head that is tied to this table (Linear's second constructor).
   const std::shared_ptr<Parameter>& weight() const { return weight_; }
 
  private:
@@ -32,7 +34,9 @@ class Embedding final : public Module {
   std::optional<int64_t> padding_idx_;
 };
 
-// x [B, T, C] to x + weight[0:T]. Parameter: weight [num_positions, C], the Embedding of positions 0 to T - 1.
+// x [B, T, C] to x + weight[0:T], T at most num_positions. Parameter: weight [num_positions, C], the Embedding of
+// positions 0 to T - 1. It takes the sum rather than the positions, so that it needs no tokens and its gradient for x
+// is grad_output itself.
 class PositionEmbedding final : public Module {
  public:
   PositionEmbedding(int64_t num_positions, int64_t embedding_dim, const Initializer& initializer);

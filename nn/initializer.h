@@ -13,6 +13,7 @@
 namespace fsdp {
 
 struct Initializer {
+  // kConstant: every element is `mean`. kNormal: independent normal values of `mean` and `stddev`.
   enum class Kind : uint8_t { kConstant, kNormal };
 
   Kind kind = Kind::kConstant;
@@ -23,7 +24,8 @@ struct Initializer {
   static Initializer Constant(float value) { return {Kind::kConstant, value, 0, {}}; }
   static Initializer Normal(float mean, float stddev) { return {Kind::kNormal, mean, stddev, {}}; }
 
-  // Elements `interval` of parameter `fqn` under `seed`, to interval.size() floats at `out`.
+  // Elements `interval` of parameter `fqn` under `seed`, to interval.size() floats at `out`. Any two calls agree on the
+  // elements that their intervals share. Thread-safe.
   void Fill(uint64_t seed, std::string_view fqn, const Interval& interval, float* out) const;
 };
 

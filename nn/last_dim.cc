@@ -19,6 +19,8 @@ Tensor AsRows(const Tensor& t) {
   return t.View({t.numel() / last, last});
 }
 
+// The leading dimensions are those of a tensor that exists, so the result is a valid Shape unless `last` itself is
+// absurd.
 Shape WithLastDim(const Shape& shape, int64_t last) {
   std::vector<int64_t> dims(shape.dims().begin(), shape.dims().end());
   dims.back() = last;

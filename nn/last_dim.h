@@ -14,13 +14,15 @@
 
 namespace fsdp {
 
-// kInvalidArgument unless the last dimension of `t` is `wanted`; `layer` names the layer in the message.
+// kInvalidArgument unless `t` is defined and its last dimension is `wanted`. `layer` names the layer in the message,
+// which gives the actual and the wanted shape.
 absl::Status CheckLastDim(std::string_view layer, const Tensor& t, int64_t wanted);
 
-// `t` as [rows, last]. Precondition: at least one dimension, the last not 0.
+// `t` as [rows, last], a view of the same memory; rows may be 0. Precondition: at least one dimension, the last not 0.
 Tensor AsRows(const Tensor& t);
 
-// `shape` with another last dimension.
+// `shape` with another last dimension: the output of a layer that maps C to `last` and carries the leading dimensions.
+// Precondition: at least one dimension, and the result a valid Shape.
 Shape WithLastDim(const Shape& shape, int64_t last);
 
 }  // namespace fsdp

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Linear (PyTorch's, weight [out, in]) and Conv1D (Hugging Face's name for the same map with weight [in, out]).
-// Input [..., in], output [..., out].
+// Linear (PyTorch's, weight [out, in]) and Conv1D (Hugging Face's name for the same map with weight [in, out], which
+// GPT-2's checkpoints have). Input [..., in], output [..., out], in the dtype of the input. kInvalidArgument for
+// another last dimension.
 #ifndef FSDP_NN_LINEAR_H_
 #define FSDP_NN_LINEAR_H_
 
@@ -18,7 +19,8 @@ class Linear final : public Module {
  public:
   Linear(int64_t in_features, int64_t out_features, const Initializer& initializer, bool bias = false);
 
-  // Shares another module's weight [out, in]: a tied head.
+  // Shares another module's weight [out, in]: a tied head. The parameter then has two names, its gradient is the sum of
+  // both uses, and it is stored once (StateDict::aliases).
   explicit Linear(std::shared_ptr<Parameter> tied_weight);
 
   std::string_view type_name() const override { return "Linear"; }

@@ -1,4 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// What Forward and Backward do around the layer's own code, and the walks over the tree of modules. Hooks see a module
+// from outside: PreForward before anything of the module runs, PostForward after all of it, and likewise backward, so
+// that a module's parameters need to be unsharded only between the two.
+//
+// Activation checkpointing (set_recompute) is here too, because it is the same for every layer:
+//
+//   forward    save the input on the tape; run DoForward on a tape that keeps nothing
+//   backward   restore the input; run DoForward again on a new tape that keeps; run DoBackward on that tape
+//
+// Both run inside the hooks of their direction, so recomputation in backward finds the parameters unsharded by
+// PreBackward, and hooks of the modules below run again as in a forward. Results have the same bits, since the same
+// kernels run on the same values.
 #include "fsdp/nn/module.h"
 
 #include <set>
@@ -76,6 +89,7 @@ std::vector<Module::NamedBuffer> Module::NamedBuffers() {
   return buffers;
 }
 
+// A parameter or buffer that is shared keeps the name under which it is met first; the other names are aliases.
 void Module::AssignNames() {
   std::set<const void*> named;
   for (const auto& [name, parameter] : NamedParameters()) {
@@ -88,6 +102,7 @@ void Module::AssignNames() {
 
 absl::Status Module::Materialize(Device& device, uint64_t seed) {
   FSDP_ASSIGN_OR_RETURN(std::unique_ptr<Stream> stream, device.CreateStream("materialize"));
+  // Shared parameters appear once under each name and must be filled once.
   std::set<const Parameter*> done;
   for (const auto& [name, parameter] : NamedParameters()) {
     if (done.insert(parameter.get()).second)

@@ -28,9 +28,11 @@ class Module;
 
 enum class BufferPersistence : uint8_t {
   kPersistent,     // part of state dicts
-  kNonPersistent,  // computed anew by whoever builds the module
+  kNonPersistent,  // computed anew when the module is built, and in no state dict
 };
 
+// State of a module that is not learned: running statistics, position tables. Optimizers do not see it and FSDP never
+// shards it; state dicts hold the persistent ones. (tensor/buffer.h is memory, not this.)
 struct ModuleBuffer {
   std::string fqn;  // fully qualified name under the root module, first one if shared; set by Module::AssignNames
   DType dtype = DType::kFloat32;  // the original one; `data` may be in another
@@ -38,8 +40,9 @@ struct ModuleBuffer {
   Tensor data;
 };
 
-// Called around a module's own forward and backward; how FSDP unshards and reshards. PreForward may replace the input
-// (a cast), PostForward the output.
+// Called around a module's own forward and backward, by the thread that calls those; this is how FSDP unshards and
+// reshards. PreForward may replace the input (a cast), PostForward the output; PreBackward and PostBackward likewise
+// the gradients. An error ends the pass: the layer's code and the later hooks do not run.
 class ModuleHooks {
  public:
   virtual ~ModuleHooks() = default;
@@ -49,7 +52,7 @@ class ModuleHooks {
   virtual absl::Status PostBackward(Module& module, Tensor& grad_input, Tape& tape) = 0;
 };
 
-// What a module carries along for whoever extends it (FullyShard).
+// State that a library attaches to a module and that lives as long as the module (FullyShard: its units).
 class ModuleExtension {
  public:
   virtual ~ModuleExtension() = default;
@@ -65,16 +68,20 @@ class Module {
   Module(const Module&) = delete;
   Module& operator=(const Module&) = delete;
 
-  // Output of `input`. When `tape` keeps for backward, Backward must follow on the same tape, in reverse order.
+  // Output of `input`. When `tape` keeps for backward, Backward must follow on the same tape, in the reverse order of
+  // the forwards. The work is put on the tape's stream and may not have run when this returns.
   absl::StatusOr<Tensor> Forward(const Tensor& input, Tape& tape);
 
-  // Adds to the parameters' grads and returns the gradient of the input (undefined where the input has none: tokens).
+  // Adds to the grads of the parameters that require them, and returns the gradient of the input (undefined where the
+  // input has none: tokens). Each Forward on a tape that keeps takes one Backward; a second one is kFailedPrecondition.
   absl::StatusOr<Tensor> Backward(const Tensor& grad_output, Tape& tape);
 
-  // The class name as Hugging Face or PyTorch spell it, for messages.
+  // The class name as Hugging Face or PyTorch spell it, for messages, and for wrap policies that choose modules by
+  // class.
   virtual std::string_view type_name() const = 0;
 
-  // False for a container, whose children are called by whoever owns it: it runs no hooks.
+  // False for a container, which only groups its children; the module that owns the container calls them. Forward and
+  // Backward of a container return errors, so hooks belong on its children.
   virtual bool has_forward() const { return true; }
 
   // Direct children, own parameters and own buffers, in registration order.
@@ -98,11 +105,11 @@ class Module {
   // `seed`, grad zero. For a module that is not sharded. Blocks.
   absl::Status Materialize(Device& device, uint64_t seed);
 
-  // Not owned; null removes them.
+  // At most one set of hooks; null removes them. Not owned: they must outlive the module or be removed.
   void set_hooks(ModuleHooks* hooks) { hooks_ = hooks; }
 
-  // On: Forward keeps only its input for backward, which runs DoForward again (activation checkpointing). Memory for
-  // time; results are the same in every bit.
+  // True: Forward keeps only its input for backward, which runs DoForward again (activation checkpointing). It trades
+  // one more forward for the memory of all that the layers below would keep. Results are the same in every bit.
   void set_recompute(bool recompute) { recompute_ = recompute; }
   ModuleHooks* hooks() const { return hooks_; }
 
@@ -113,9 +120,14 @@ class Module {
  protected:
   Module() = default;
 
+  // The layer itself. DoForward saves on the tape what DoBackward needs; DoBackward restores exactly that, in reverse
+  // order, even where a gradient is not wanted, because the saves of other modules lie below on the same stack.
   virtual absl::StatusOr<Tensor> DoForward(const Tensor& input, Tape& tape) = 0;
   virtual absl::StatusOr<Tensor> DoBackward(const Tensor& grad_output, Tape& tape) = 0;
 
+  // The four below register under `name`, which must be unique among the module's own and contain no dot. Call them in
+  // the constructor: the order of registration is the order of NamedParameters, and so of flat parameters and of
+  // checkpoints.
   std::shared_ptr<Parameter> AddParameter(std::string name, Shape shape, Initializer initializer);
 
   // Registers a parameter of another module under a further name (tied weights).

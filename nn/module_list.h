@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// ModuleList: numbered children, as PyTorch's; whoever owns it calls them. It has no forward of its own.
+// ModuleList: children named "0", "1", ..., as torch.nn.ModuleList. The module that owns the list calls the children
+// one by one; the list has no forward of its own.
 #ifndef FSDP_NN_MODULE_LIST_H_
 #define FSDP_NN_MODULE_LIST_H_
 

@@ -1,4 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// The modules around LayerOps' norms. For each row x of C elements, with w the weight and b the bias:
+//
+//   LayerNorm   h = (x - mean) rstd,  out = h w + b      rstd = 1 / sqrt(variance + eps), the variance biased
+//   RmsNorm     h = x rstd,           out = h w          rstd = 1 / sqrt(mean(x^2) + eps)
+//
+// and backward, with g = grad_out w:
+//
+//   LayerNorm   grad_x = rstd (g - mean(g) - h mean(g h))    grad_w += sum over rows of grad_out h, grad_b += ...
+//   grad_out RmsNorm     grad_x = rstd (g - h mean(g h))              grad_w += sum over rows of grad_out h
+//
+// x and the row statistics are kept, and h is computed again from them: keeping h would cost another activation. The
+// statistics are float64, one or two for each row, because an error in them is the same in all C elements and does not
+// average out in the sums that follow.
 #include "fsdp/nn/norm.h"
 
 #include "fsdp/base/status_macros.h"

@@ -15,6 +15,7 @@ namespace fsdp {
 // Rows to mean 0 and variance 1, then a weight that starts at 1 and a bias that starts at 0, as torch.nn.LayerNorm.
 class LayerNorm final : public Module {
  public:
+  // Parameters: weight and bias [normalized_dim]. `eps` is added to the variance under the root.
   LayerNorm(int64_t normalized_dim, double eps);
 
   std::string_view type_name() const override { return "LayerNorm"; }
@@ -32,6 +33,7 @@ class LayerNorm final : public Module {
 // torch.nn.RMSNorm rounds afterwards. The weight starts at 1; there is no bias.
 class RmsNorm final : public Module {
  public:
+  // Parameter: weight [normalized_dim]. `eps` is added to the mean square under the root.
   RmsNorm(int64_t normalized_dim, double eps);
 
   std::string_view type_name() const override { return "LlamaRMSNorm"; }

@@ -30,6 +30,8 @@ absl::StatusOr<Tensor> Parameter::Grad() const {
   return grad;
 }
 
+// The values are drawn as float32 on the host and rounded once to the parameter's dtype, whatever the device, so that a
+// run on a GPU starts from the bits of a run on a CPU.
 absl::Status MaterializeParameter(Parameter& parameter, Device& device, uint64_t seed, Stream& stream) {
   FSDP_ASSIGN_OR_RETURN(parameter.data, Tensor::Empty(device, parameter.dtype, parameter.shape));
   FSDP_ASSIGN_OR_RETURN(parameter.grad, Tensor::Empty(device, parameter.dtype, parameter.shape));

@@ -18,6 +18,8 @@
 
 namespace fsdp {
 
+// Not thread-safe: FSDP binds and unbinds on the thread that runs the model. Modules hold it by shared_ptr, since
+// several may share one.
 struct Parameter {
   std::string fqn;  // fully qualified name under the root module, first one if shared; set by Module::AssignNames
   Shape shape;

@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Rotary position embedding (Su et al., arXiv 2104.09864): pair i of a head at position t is rotated by t *
+// inv_freq[i]. The table of cosines and sines depends on the frequencies, the dtype and the longest sequence alone, so
+// it is made on the host, copied once, and kept; LayerOps::RotateQkv applies it.
 #include "fsdp/nn/rotary_embedding.h"
 
 #include <cmath>
@@ -11,6 +15,7 @@
 namespace fsdp {
 namespace {
 
+// A tensor that owns a copy of `values` in memory of the host: a module is built before any device is known.
 Tensor HostTensor(const std::vector<float>& values) {
   const auto memory = std::make_shared<std::vector<float>>(values);
   const auto numel = static_cast<int64_t>(values.size());
@@ -26,6 +31,8 @@ RotaryEmbedding::RotaryEmbedding(const std::vector<float>& inverse_frequencies)
   AddBuffer("original_inv_freq", HostTensor(inverse_frequencies), BufferPersistence::kNonPersistent);
 }
 
+// The buffer may have been cast and moved to a device since the module was built (mixed precision for buffers), so the
+// table is made from the frequencies as the buffer has them now.
 absl::StatusOr<std::vector<float>> RotaryEmbedding::Frequencies(Stream& stream) const {
   const Tensor& data = inv_freq_->data;
   std::vector<std::byte> bytes(data.nbytes());
@@ -37,6 +44,8 @@ absl::StatusOr<std::vector<float>> RotaryEmbedding::Frequencies(Stream& stream) 
 }
 
 absl::StatusOr<Tensor> RotaryEmbedding::Rotation(int64_t seq_len, DType dtype, Tape& tape) {
+  // The address of the frequencies stands for their identity: a cast of the buffer gives it other memory.
+  // rotation_inv_freq_ holds a reference, so that this memory cannot be freed and handed out again in between.
   const bool fits = rotation_.defined() && rotation_.dtype() == dtype && rotation_.shape().dim(0) >= seq_len;
   if (fits && rotation_inv_freq_.data() == inv_freq_->data.data()) return rotation_;
   FSDP_ASSIGN_OR_RETURN(const std::vector<float> frequencies, Frequencies(tape.stream()));

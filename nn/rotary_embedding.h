@@ -24,8 +24,9 @@ class RotaryEmbedding final : public Module {
   std::string_view type_name() const override { return "LlamaRotaryEmbedding"; }
   bool has_forward() const override { return false; }
 
-  // [at least seq_len, head_dim]: of each position the cosines, then the sines; what LayerOps::RotateQkv reads. Kept,
-  // and made anew only for a longer sequence, another dtype, other frequencies; then this blocks until it is there.
+  // [at least seq_len, head_dim]: of each position the head_dim / 2 cosines, then the sines; what LayerOps::RotateQkv
+  // reads. The table is kept, and made anew only for a longer sequence, another dtype or other frequencies; this then
+  // blocks until the table is on the device.
   absl::StatusOr<Tensor> Rotation(int64_t seq_len, DType dtype, Tape& tape);
 
  private:
@@ -35,6 +36,7 @@ class RotaryEmbedding final : public Module {
   // The frequencies as they are now, on the host.
   absl::StatusOr<std::vector<float>> Frequencies(Stream& stream) const;
 
+  // [head_dim / 2]; theta^(-2 i / head_dim) for pair i where the model scales nothing.
   std::shared_ptr<ModuleBuffer> inv_freq_;
   Tensor rotation_;
   Tensor rotation_inv_freq_;  // what rotation_ was made from

@@ -2,7 +2,8 @@
 //
 // Tape: one forward pass and its backward. It says where the work goes (stream, device, kernels) and keeps what
 // backward will need. Saved tensors are a stack: a module's Backward restores in reverse what its Forward saved, so
-// several forwards may be open at once, each on its own tape. Used by one thread.
+// several forwards may be open at once, each on its own tape. Not thread-safe. Saved tensors hold their memory until
+// they are restored or the tape is destroyed.
 #ifndef FSDP_NN_TAPE_H_
 #define FSDP_NN_TAPE_H_
 
@@ -28,10 +29,11 @@ class Tape {
   bool keep_for_backward() const { return keep_for_backward_; }
 
   // New memory on the device, contents unspecified. The caller may run ahead of the stream, whose finished work gives
-  // its memory back, by 64 MiB of such memory; beyond it, this waits for the stream, and returns its error if it has
-  // one.
+  // its memory back, by 64 MiB of such memory; beyond that, this call waits for the stream, and returns the stream's
+  // error if it has one. kResourceExhausted when the device has no room.
   absl::StatusOr<Tensor> Empty(DType dtype, Shape shape);
 
+  // Pushes `t` on the stack of saved tensors; nothing where keep_for_backward() is false.
   void Save(Tensor t);
 
   // The tensor saved last; kFailedPrecondition when there is none: Backward without its Forward, or twice.

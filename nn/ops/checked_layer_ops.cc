@@ -1,4 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Each kernel's function has one form: an OperandCheck collects the first thing that is wrong, and then either the
+// stream gets that error in place of the kernel (FailsOn), or the device's kernel is called. Nothing here reads an
+// element: whether tokens and targets are in range is for the kernels, which see the values.
+//
+// The checks run on the calling thread, when the kernel is put on the stream, because shapes and dtypes are known then.
+// The error goes to the stream all the same and is not returned: it must come after the errors of work that was put
+// there before, and callers look for errors of kernels in one place, Stream::Synchronize. A stream that failed skips
+// everything that follows, so no kernel ever reads an output that was not written.
+//
+// Shapes are held against one operand, as a rule the one whose shape determines the others: x for norms, c for
+// products, `shape` for attention. Activations may have any shape of the right number of elements, since layers pass
+// views.
 #include "fsdp/nn/ops/checked_layer_ops.h"
 
 #include "absl/strings/str_cat.h"
@@ -7,14 +20,19 @@
 namespace fsdp {
 namespace {
 
+// 0 unless `t` is a matrix: the checks go on to compare other operands with it, after Matrix has noted the failure.
 int64_t Rows(const Tensor& t) { return t.shape().rank() == 2 ? t.shape().dim(0) : 0; }
 int64_t Cols(const Tensor& t) { return t.shape().rank() == 2 ? t.shape().dim(1) : 0; }
 
+// With grouped queries, heads i * group to (i + 1) * group - 1 of q read head i of k and v, so the division must be
+// exact.
 void CheckGroups(const AttentionShape& shape, OperandCheck& check) {
   if (shape.num_heads % shape.kv_heads() == 0) return;
   check.Fail(absl::StrCat("num_heads ", shape.num_heads, " is not a multiple of num_kv_heads ", shape.kv_heads()));
 }
 
+// `heads` is the output, or backward the output's gradient. `statistics` has two floats for each row of scores, of
+// which there are tokens * num_heads.
 void CheckAttention(const AttentionShape& shape, const Tensor& qkv, const Tensor& heads, const Tensor& statistics,
                     OperandCheck& check) {
   const int64_t tokens = shape.batch * shape.seq_len;
@@ -25,6 +43,8 @@ void CheckAttention(const AttentionShape& shape, const Tensor& qkv, const Tensor
   check.Numel("statistics", statistics, DType::kFloat32, tokens * shape.num_heads * 2);
 }
 
+// Shared by both directions: backward's gradients have the shapes of forward's operands. A head must have halves, and
+// the table must reach the last position.
 void CheckRotation(const AttentionShape& shape, const Tensor& q, const Tensor& k, const Tensor& v,
                    const Tensor& rotation, const Tensor& qkv, OperandCheck& check) {
   const int64_t tokens = shape.batch * shape.seq_len;
@@ -67,6 +87,7 @@ void CheckedLayerOps::EmbeddingBackward(const Tensor& tokens, const Tensor& grad
 void CheckedLayerOps::Matmul(const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor& c,
                              const MatmulOptions& options, Stream& stream) const {
   OperandCheck check("matmul");
+  // [M, N] are those of c. The inner dimension k is a's other one; b must then have it too, whichever way b lies.
   const int64_t k = options.transpose_a ? Rows(a) : Cols(a);
   check.Matrix("c", c);
   check.Matrix("a", a, options.transpose_a ? Rows(c) : k);
@@ -122,6 +143,7 @@ void CheckedLayerOps::LayerNormBackward(const Tensor& grad_out, const Tensor& x,
   check.Numel("mean", mean, DType::kFloat64, Rows(x));
   check.Numel("rstd", rstd, DType::kFloat64, Rows(x));
   check.Numel("grad_x", grad_x, x.numel());
+  // A frozen parameter has no gradient: an undefined tensor leaves it out.
   for (const Tensor* grad : {&grad_weight, &grad_bias}) {
     if (!grad->defined()) continue;
     check.FloatDType({&x, grad});

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// CheckedLayerOps: a device's LayerOps behind checks of every operand's dtype and shape. What is wrong fails the stream
-// with kInvalidArgument, naming the kernel, the operand and what was wanted; the device's kernels see only what is
-// right.
+// CheckedLayerOps: a device's LayerOps behind checks of every operand's dtype and shape. An operand that is wrong fails
+// the stream with kInvalidArgument, naming the kernel, the operand, what it is and what it should be; the kernel then
+// does not run. So the kernels of every device see right operands alone, the checks are written once, and tests of
+// errors run on every device (nn/layer_ops_errors_test.cc). Values are not read: see LayerOps for tokens and targets
+// out of range.
 #ifndef FSDP_NN_OPS_CHECKED_LAYER_OPS_H_
 #define FSDP_NN_OPS_CHECKED_LAYER_OPS_H_
 
@@ -13,6 +15,7 @@
 
 namespace fsdp {
 
+// Contracts are those of LayerOps. Thread-safe if `ops` is.
 class CheckedLayerOps final : public LayerOps {
  public:
   explicit CheckedLayerOps(std::unique_ptr<const LayerOps> ops) : ops_(std::move(ops)) {}

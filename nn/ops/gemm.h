@@ -10,16 +10,19 @@
 
 namespace fsdp {
 
+// Matrices are row-major. The product is over k, and c has float32 sums that are rounded once, whatever the dtypes.
 // c [m, n] = a [m, k] b [k, n] + bias [n], or c += a b. A transposed operand lies in memory as [k, m] or [n, k]. The
 // rows in memory are `lda`, `ldb`, `ldc` elements apart.
 struct Gemm {
   int64_t m = 0;
   int64_t n = 0;
   int64_t k = 0;
+  // Not owned. c overlaps neither a, b nor bias.
   const void* a = nullptr;
   const void* b = nullptr;
   const void* bias = nullptr;  // may be null; null when accumulating
   void* c = nullptr;
+  // At least the columns of the operand as it lies in memory: k or m for a, n or k for b, n for c.
   int64_t lda = 0;
   int64_t ldb = 0;
   int64_t ldc = 0;

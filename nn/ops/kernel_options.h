@@ -8,7 +8,8 @@
 
 namespace fsdp {
 
-// How the operands of c = a b lie in memory, and what happens to c.
+// How the operands of c = a b lie in memory, and what happens to c. With these, the three products of a linear layer
+// (forward, gradient of the input, gradient of the weight) need no transposed copy and no temporary.
 struct MatmulOptions {
   bool transpose_a = false;  // a is [K, M] in memory, used as [M, K]
   bool transpose_b = false;  // b is [N, K] in memory, used as [K, N]
@@ -23,6 +24,8 @@ enum class AttentionRounding : uint8_t {
   kEager,                // and the probabilities before the gradient of softmax is taken from them; GPT-2
 };
 
+// Sizes of one call of attention. The tensors are B * T rows (one for each position of each sequence) whose columns are
+// heads times head_dim, as the projections around attention make and read them.
 struct AttentionShape {
   int64_t batch = 0;
   int64_t seq_len = 0;
@@ -32,13 +35,15 @@ struct AttentionShape {
   float scale = 1;  // of the scores, usually 1 / sqrt(head_dim)
   AttentionRounding rounding = AttentionRounding::kFused;
 
+  // Columns of q, of k and of v in a row of qkv, and of all three.
   int64_t kv_heads() const { return num_kv_heads > 0 ? num_kv_heads : num_heads; }
   int64_t q_width() const { return num_heads * head_dim; }
   int64_t kv_width() const { return kv_heads() * head_dim; }
   int64_t qkv_width() const { return q_width() + 2 * kv_width(); }
 };
 
-// Elementwise non-linearities, by what they compute.
+// Elementwise non-linearities, by what they compute. GELU is x times the normal distribution's cumulative function, of
+// which the tanh form is an approximation (Hendrycks and Gimpel, arXiv 1606.08415).
 enum class ActivationKind : uint8_t {
   kGeluTanh,  // x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2
   kGeluErf,   // x (1 + erf(x / sqrt(2))) / 2

@@ -1,9 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // LayerOps: the kernels behind the layers, as an interface that each device implements (host_layer_ops.cc with oneDNN,
-// cuda_layer_ops.cc with cuBLASLt). All are stream-ordered and hold references to their tensors until they ran.
-// Activations and parameters are float32 or bfloat16, of one dtype per call; sums and statistics are float32 or better.
-// "+=" means added to what is there, with the sum rounded once.
+// cuda_layer_ops.cc with cuBLASLt). Calls return at once: the work runs in stream order and holds references to its
+// tensors until it has run. Errors of operands (CheckedLayerOps) and of values fail the stream. Activations and
+// parameters are float32 or bfloat16, of one dtype per call; sums and statistics are float32 or better. "+=" means
+// added to the values in memory, with the sum rounded once.
+//
+// Every sum has an order that depends on shapes alone, not on timing, so a run repeated on one kind of machine has the
+// same bits. Hosts and GPUs sum in different orders and agree to rounding.
+//
+// Sizes: B sequences of T tokens; M rows of C columns (M = B * T as a rule); H heads of D elements, Hkv of them for
+// keys and values; V classes.
 #ifndef FSDP_NN_OPS_LAYER_OPS_H_
 #define FSDP_NN_OPS_LAYER_OPS_H_
 
@@ -19,6 +26,7 @@
 
 namespace fsdp {
 
+// Thread-safe. Outputs may hold anything before the call and do not overlap inputs, unless a comment says so.
 class LayerOps {
  public:
   virtual ~LayerOps() = default;
@@ -40,18 +48,23 @@ class LayerOps {
   // out = a + b, elementwise; out may be a or b.
   virtual void Add(const Tensor& a, const Tensor& b, const Tensor& out, Stream& stream) const = 0;
 
-  // Rows of x [M, C] to mean 0 and variance 1, then weight and bias. mean and rstd (float64 [M]) are kept for backward.
+  // Rows of x [M, C] to mean 0 and variance 1, then weight and bias: out = (x - mean) rstd weight + bias, rstd = 1 /
+  // sqrt(variance + eps). mean and rstd (float64 [M]) are kept for backward.
   virtual void LayerNorm(const Tensor& x, const Tensor& weight, const Tensor& bias, float eps, const Tensor& out,
                          const Tensor& mean, const Tensor& rstd, Stream& stream) const = 0;
-  // grad_weight and grad_bias are added to; either may be undefined, and is left out.
+  // With h = (x - mean) rstd and g = grad_out weight: grad_x = rstd (g - mean(g) - h mean(g h)), means over a row;
+  // grad_weight += column sums of grad_out h; grad_bias += column sums of grad_out. Either of the last two may be
+  // undefined, and is then not computed.
   virtual void LayerNormBackward(const Tensor& grad_out, const Tensor& x, const Tensor& weight, const Tensor& mean,
                                  const Tensor& rstd, const Tensor& grad_x, const Tensor& grad_weight,
                                  const Tensor& grad_bias, Stream& stream) const = 0;
 
   // Rows of x [M, C] over their root mean square, rounded to the dtype, then times weight. rstd (float64 [M]) is kept
-  // for backward. grad_weight is added to; it may be undefined, and is left out.
+  // for backward.
   virtual void RmsNorm(const Tensor& x, const Tensor& weight, float eps, const Tensor& out, const Tensor& rstd,
                        Stream& stream) const = 0;
+  // With h = x rstd and g = grad_out weight: grad_x = rstd (g - h mean(g h)); grad_weight += column sums of grad_out h,
+  // unless it is undefined.
   virtual void RmsNormBackward(const Tensor& grad_out, const Tensor& x, const Tensor& weight, const Tensor& rstd,
                                const Tensor& grad_x, const Tensor& grad_weight, Stream& stream) const = 0;
 
@@ -63,24 +76,29 @@ class LayerOps {
   // out = f(gate) * up, elementwise, with f(gate) rounded to the dtype first.
   virtual void ActivateGated(ActivationKind kind, const Tensor& gate, const Tensor& up, const Tensor& out,
                              Stream& stream) const = 0;
+  // grad_gate = grad_out * up * f'(gate), grad_up = grad_out * f(gate).
   virtual void ActivateGatedBackward(ActivationKind kind, const Tensor& grad_out, const Tensor& gate, const Tensor& up,
                                      const Tensor& grad_gate, const Tensor& grad_up, Stream& stream) const = 0;
 
-  // Puts q [B * T, H * D] and k, v [B * T, Hkv * D] beside each other into qkv, as CausalAttention reads it, each head
-  // of q and k rotated by its position t: its halves (a, b) become (a cos - b sin, b cos + a sin), each product
-  // rounded to the dtype. Row t of `rotation` [at least T, D] has the D / 2 cosines, then the sines. D is even.
+  // Puts q [B * T, H * D] and k, v [B * T, Hkv * D] side by side into the rows of qkv, as CausalAttention reads it,
+  // each head of q and k rotated by its position t: its halves (a, b) become (a cos - b sin, b cos + a sin), each
+  // product rounded to the dtype. Row t of `rotation` [at least T, D] has the D / 2 cosines, then the sines. D is even.
   virtual void RotateQkv(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& rotation,
                          const AttentionShape& shape, const Tensor& qkv, Stream& stream) const = 0;
+  // Splits grad_qkv again and rotates back: by the negated angle, which is the transposed map.
   virtual void RotateQkvBackward(const Tensor& grad_qkv, const Tensor& rotation, const AttentionShape& shape,
                                  const Tensor& grad_q, const Tensor& grad_k, const Tensor& grad_v,
                                  Stream& stream) const = 0;
 
-  // Causal attention on qkv [B * T, (H + 2 * Hkv) * D] (q, k, v beside each other, heads inside; of each group of
-  // H / Hkv heads, all read the same k and v); out [B * T, H * D]. Softmax is computed in float32 whatever the dtype;
+  // Causal attention on qkv [B * T, (H + 2 * Hkv) * D] (q, k and v side by side in each row, heads inside; all heads of
+  // a group of H / Hkv read the same k and v); out [B * T, H * D]. For each head, out[t] = sum over s <= t of p[t, s]
+  // v[s], with p[t, :] = softmax(scale * q[t] . k[s]). Softmax is computed in float32 whatever the dtype;
   // shape.rounding says what is rounded around it. `statistics` (float32 [B * H * T, 2]: maximum and 1 / sum of each
   // row) is kept for backward, which recomputes the probabilities: no T x T tensor outlives the call.
   virtual void CausalAttention(const Tensor& qkv, const AttentionShape& shape, const Tensor& out,
                                const Tensor& statistics, Stream& stream) const = 0;
+  // With p recomputed: grad_v = p^T grad_out, grad_p = grad_out v^T, grad_scores = scale * p (grad_p - row sum of p
+  // grad_p), grad_q = grad_scores k, grad_k = grad_scores^T q; those of k and v summed over the heads of a group.
   virtual void CausalAttentionBackward(const Tensor& grad_out, const Tensor& qkv, const Tensor& statistics,
                                        const AttentionShape& shape, const Tensor& grad_qkv, Stream& stream) const = 0;
 
@@ -89,7 +107,7 @@ class LayerOps {
   // maximum and 1 / sum of each row) is kept for backward.
   virtual void CrossEntropy(const Tensor& logits, const Tensor& targets, const Tensor& loss, const Tensor& statistics,
                             Stream& stream) const = 0;
-  // grad_logits = scale * d loss / d logits; may be `logits` itself.
+  // grad_logits = scale * d loss / d logits = scale / N * (softmax(logits) - one_hot(targets)); may be `logits` itself.
   virtual void CrossEntropyBackward(const Tensor& logits, const Tensor& targets, const Tensor& statistics, float scale,
                                     const Tensor& grad_logits, Stream& stream) const = 0;
 };

@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Only the first failure is kept: those after it are often its consequences. An undefined tensor has no shape to print
+// and fails as "undefined".
 #include "fsdp/nn/ops/operand_check.h"
 
 #include <string>

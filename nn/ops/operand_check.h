@@ -20,6 +20,7 @@
 
 namespace fsdp {
 
+// Shapes and dtypes only; it reads no element. For one kernel call on one thread.
 class OperandCheck {
  public:
   // `kernel` names it in messages and must outlive this.
@@ -39,9 +40,10 @@ class OperandCheck {
   // Any other rule: `problem` says what is wrong.
   void Fail(std::string_view problem);
 
+  // The first failure; OK if there was none. Checks after a failure do nothing.
   const absl::Status& status() const { return status_; }
 
-  // Puts the failure, if there is one, on `stream` in place of the kernel, and says so.
+  // If there was a failure, puts it on `stream` in place of the kernel and returns true: the caller then returns.
   bool FailsOn(Stream& stream) const;
 
  private:

@@ -1,4 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// The formulas, as close to their textbook form as a loop can be, in float64 and in the order of the indices: no
+// tiling, no fused passes, no shared helpers with the kernels, so that an error in a kernel cannot be here too. Slow on
+// purpose: tests use sizes of some hundreds of elements.
+//
+// Each backward is derived by hand, as in the kernels, and is itself held against central finite differences of its
+// forward (reference_ops_test.cc). Rounding to bfloat16 is not modelled: tests compare within a tolerance of the dtype.
 #include "fsdp/nn/ops/reference_ops.h"
 
 #include <algorithm>
@@ -27,7 +34,8 @@ double InverseRms(const double* row, int64_t cols, double eps) {
   return 1 / std::sqrt(mean_square + eps);
 }
 
-// Heads beside each other, each rotated by `sign` times the angles whose cosines and sines `angles` has.
+// Heads side by side, each rotated by `sign` times the angles whose cosines and sines `angles` has. Halves (a, b)
+// become (a cos - b sin, b cos + a sin); sign = -1 is the inverse, and, a rotation being orthogonal, the transpose.
 Doubles RotateHeads(const Doubles& heads, const double* angles, int64_t head_dim, double sign) {
   const int64_t half = head_dim / 2;
   Doubles out(heads.size());
@@ -39,6 +47,7 @@ Doubles RotateHeads(const Doubles& heads, const double* angles, int64_t head_dim
   return out;
 }
 
+// Less the maximum, so that no exponential overflows; the quotient does not change.
 Doubles Softmax(const double* row, int64_t cols) {
   const double maximum = *std::max_element(row, row + cols);
   Doubles p(cols);
@@ -73,6 +82,8 @@ Doubles AttentionRow(const Doubles& qkv, const AttentionShape& shape, const QkvI
   return Softmax(scores.data(), t + 1);
 }
 
+// One query's row. With p = softmax(s), ds_j = p_j (dp_j - sum_i p_i dp_i): the Jacobian of softmax, diag(p) - p p^T,
+// times dp. Gradients are added, since every key and value is seen by many queries.
 void AttentionRowBackward(const Doubles& grad_out, const Doubles& qkv, const AttentionShape& shape, const QkvIndex& at,
                           int64_t t, Doubles& grad_qkv) {
   const Doubles p = AttentionRow(qkv, shape, at, t);
@@ -134,6 +145,8 @@ Doubles ReferenceActivateBackward(ActivationKind kind, const Doubles& grad_out, 
     const double th = std::tanh(std::sqrt(2 / M_PI) * (v + 0.044715 * v * v * v));
     const double du = std::sqrt(2 / M_PI) * (1 + 3 * 0.044715 * v * v);
     const double s = 1 / (1 + std::exp(-v));
+    // th and du: tanh(u) and u' of the tanh form. s: the sigmoid, whose derivative is s (1 - s). For erf: cdf(v) + v
+    // density(v).
     double slope = 0;
     if (kind == ActivationKind::kGeluTanh) slope = 0.5 * (1 + th) + 0.5 * v * (1 - th * th) * du;
     if (kind == ActivationKind::kGeluErf) {
@@ -162,6 +175,7 @@ LayerNormGrads ReferenceLayerNormBackward(const Doubles& grad_out, const Doubles
   LayerNormGrads grads = {Doubles(x.size()), Doubles(cols, 0.0), Doubles(cols, 0.0)};
   for (int64_t r = 0; r < SizeOf(x); r += cols) {
     const Moments moments(&x[r], cols, eps);
+    // d h_j / d x_i = rstd (delta_ij - 1 / C - h_i h_j / C): the mean and the variance depend on every x_i.
     double mean_g = 0, mean_gh = 0;
     for (int64_t j = 0; j < cols; ++j) {
       const double h = (x[r + j] - moments.mean) * moments.rstd;
@@ -193,6 +207,7 @@ RmsNormGrads ReferenceRmsNormBackward(const Doubles& grad_out, const Doubles& x,
   RmsNormGrads grads = {Doubles(x.size()), Doubles(cols, 0.0)};
   for (int64_t r = 0; r < SizeOf(x); r += cols) {
     const double rstd = InverseRms(&x[r], cols, eps);
+    // d h_j / d x_i = rstd (delta_ij - rstd^2 x_i x_j / C): as above without the mean.
     double mean_gx = 0;
     for (int64_t j = 0; j < cols; ++j) {
       mean_gx += grad_out[r + j] * weight[j] * x[r + j] / static_cast<double>(cols);
@@ -216,7 +231,7 @@ GatedGrads ReferenceActivateGatedBackward(ActivationKind kind, const Doubles& gr
   GatedGrads grads = {grad_out, ReferenceActivate(kind, gate)};
   for (size_t i = 0; i < up.size(); ++i) {
     grads.gate[i] *= up[i];
-    grads.up[i] *= grad_out[i];
+    grads.up[i] *= grad_out[i];  // held f(gate)
   }
   grads.gate = ReferenceActivateBackward(kind, grads.gate, gate);
   return grads;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // For tests: every layer's forward and backward in float64 as plain loops, the truth that the kernels are compared
-// with. reference_ops_test.cc checks each backward here against finite differences of its forward. Row-major vectors;
-// sizes as in nn/ops/layer_ops.h.
+// with. reference_ops_test.cc checks each backward here against finite differences of its forward. Matrices are
+// row-major vectors; sizes and layouts as in nn/ops/layer_ops.h. Operands of wrong sizes are undefined behaviour.
 #ifndef FSDP_NN_OPS_REFERENCE_OPS_H_
 #define FSDP_NN_OPS_REFERENCE_OPS_H_
 
@@ -27,6 +27,7 @@ Doubles ReferenceMatmul(const Doubles& a, const Doubles& b, const MatmulSizes& s
 // Sums of the columns of x [x.size() / cols, cols].
 Doubles ReferenceColumnSums(const Doubles& x, int64_t cols);
 
+// Elementwise; backward returns grad_out * f'(x).
 Doubles ReferenceActivate(ActivationKind kind, const Doubles& x);
 Doubles ReferenceActivateBackward(ActivationKind kind, const Doubles& grad_out, const Doubles& x);
 
@@ -54,7 +55,7 @@ struct GatedGrads {
 GatedGrads ReferenceActivateGatedBackward(ActivationKind kind, const Doubles& grad_out, const Doubles& gate,
                                           const Doubles& up);
 
-// q, k and v of each token beside each other, q and k rotated by `rotation` [T, D].
+// q, k and v of each token side by side in a row, q and k rotated by `rotation` [T, D].
 struct QkvParts {
   Doubles q, k, v;
 };
@@ -66,9 +67,11 @@ Doubles ReferenceEmbedding(const std::vector<int32_t>& tokens, const Doubles& ta
 Doubles ReferenceEmbeddingBackward(const std::vector<int32_t>& tokens, const Doubles& grad_out, int64_t rows,
                                    int64_t cols);
 
+// qkv as in LayerOps::CausalAttention. Backward computes the probabilities again, and so needs no statistics.
 Doubles ReferenceAttention(const Doubles& qkv, const AttentionShape& shape);
 Doubles ReferenceAttentionBackward(const Doubles& grad_out, const Doubles& qkv, const AttentionShape& shape);
 
+// The mean over rows; backward is `scale` times its gradient.
 double ReferenceCrossEntropy(const Doubles& logits, const std::vector<int32_t>& targets);
 Doubles ReferenceCrossEntropyBackward(const Doubles& logits, const std::vector<int32_t>& targets, double scale);
 
