@@ -1,4 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// The product is cut into tiles of c, and each tile's sum over k into runs of kTileK:
+//
+//              n: 1024                    for each tile of c, m by n:
+//            +--------+                     start it from c, from the bias, or from nothing
+//   k: 2048  |   b    |                     for each run of k:
+//            +--------+                       widen a's and b's part to dense float32
+//   +------+ +--------+                       c += a b, by oneDNN in float32
+//   |  a   | |   c    | m: 512              round c to bfloat16 once
+//   +------+ +--------+
+//
+// Widening costs m k + k n loads for 2 m n k operations, so at these sizes it is a few percent of the product, and the
+// working memory (4 MiB of a, 8 of b, 2 of c) does not grow with the operands. Products of bfloat16 are exact in
+// float32, so the result differs from a native one by the order of the sums alone. Tiles and runs depend on the shape
+// alone, and so do the bits.
 #include "fsdp/nn/host/converted_matmul.h"
 
 #include <algorithm>
@@ -35,6 +50,7 @@ HWY_BEFORE_NAMESPACE();
 namespace fsdp {
 namespace HWY_NAMESPACE {
 
+// bfloat16 is the upper half of a float32, so widening is a shift; StoreUpTo and LoadUpTo choose it by the types.
 void WidenKernel(const Rows& from, float* to) {
   const FloatTag d;
   for (int64_t r = 0; r < from.rows; ++r) {
@@ -73,7 +89,7 @@ void WidenRows(const Rows& from, float* to) { HWY_DYNAMIC_DISPATCH(WidenKernel)(
 // Rounds to nearest even; a NaN stays a NaN.
 void RoundRows(const float* from, const Rows& to) { HWY_DYNAMIC_DISPATCH(RoundKernel)(from, to); }
 
-// Large enough that widening is a few percent of multiplying.
+// Rows and columns of c, and the run of k, that one call of oneDNN takes.
 constexpr int64_t kTileM = 512;
 constexpr int64_t kTileN = 1024;
 constexpr int64_t kTileK = 2048;
@@ -93,7 +109,8 @@ struct Range {
   int64_t begin, size;
 };
 
-// The part of an operand of which rows and columns, as used, are given; dense as it lies in memory.
+// The part of an operand whose rows and columns, as the product uses them, are given. For a transposed operand those
+// are columns and rows in memory; the part stays transposed, since oneDNN reads either layout.
 Rows PartOf(const void* data, int64_t stride, bool transposed, const Range& rows, const Range& cols) {
   const Range& memory_rows = transposed ? cols : rows;
   const Range& memory_cols = transposed ? rows : cols;
@@ -109,6 +126,8 @@ class Tile {
  public:
   Tile(const Gemm& gemm, const Range& m, const Range& n, Tiles& memory) : gemm_(gemm), m_(m), n_(n), memory_(memory) {}
 
+  // A float32 c is summed where it is. A bfloat16 c is summed in working memory, so that it is rounded once and not for
+  // each run of k.
   absl::Status Run(const OneDnnMatmul& float32) {
     const bool in_place = gemm_.c_dtype == DType::kFloat32;
     const int64_t offset = m_.begin * gemm_.ldc + n_.begin;
@@ -163,6 +182,7 @@ class Tile {
 }  // namespace
 
 absl::Status ConvertedMatmul(const Gemm& gemm, const OneDnnMatmul& float32) {
+  // Kept by the thread: streams have a thread each, and multiply all the time.
   thread_local Tiles memory;
   for (int64_t m = 0; m < gemm.m; m += kTileM) {
     for (int64_t n = 0; n < gemm.n; n += kTileN) {

@@ -11,6 +11,7 @@
 
 namespace fsdp {
 
+// Any transposition, with or without bias, accumulating or not. An error is oneDNN's, and c may then be half written.
 // Precondition: gemm.dtype is bfloat16, no dimension is 0.
 absl::Status ConvertedMatmul(const Gemm& gemm, const OneDnnMatmul& float32);
 

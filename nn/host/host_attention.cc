@@ -1,4 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// For each sequence and head, in blocks of 128 queries, with q, k, v [T, D] read in place from the rows of qkv:
+//
+//          keys 0 ............ T
+//   q  +--------+                     block i: queries [128 i, 128 (i + 1)) by keys [0, 128 (i + 1)).
+//   u  | block 0|                     Only the corner of a block lies beyond the diagonal, so about half
+//   e  +--------+--------+            of the T x T scores are computed.
+//   r  |     block 1     |
+//   .  +-----------------+--------+
+//      |          block 2         |
+//      +--------------------------+
+//
+//   forward     s = q k^T;  p = softmax(scale s), masked;  out = p v                            2 products
+//   backward    s and p again, from the kept maximum and 1 / sum of each row
+//               dp = dout v^T;  dv += p^T dout;  ds = scale p (dp - row sum of p dp)
+//               dq = ds k;  dk += ds^T q                                                        5 products
+//
+// Why blocks of whole rows and not square tiles with an online softmax: the products are then large enough to be worth
+// a call of oneDNN each, and softmax sees a row at once. Working memory is two blocks of 128 x T floats, with their
+// bfloat16 copies, whatever the batch. A block's dq is complete; dk and dv are sums over blocks, in float32 (grad_kv),
+// in ascending order of queries, and with grouped queries also over the heads of a group. So every sum has one order.
 #include "fsdp/nn/host/host_attention.h"
 
 #include <algorithm>
@@ -12,6 +33,8 @@
 namespace fsdp {
 namespace {
 
+// More rows waste more beyond the diagonal; fewer make the products small. Rounded probabilities and gradients of
+// scores exist for bfloat16 alone, whose products read bfloat16.
 constexpr int64_t kBlockRows = 128;
 
 int64_t BlockRows(const AttentionShape& shape) { return std::min(kBlockRows, shape.seq_len); }
@@ -97,6 +120,8 @@ class Head {
   absl::Status Backward(const Tensor& grad_out, const Tensor& qkv, const Tensor& statistics, const Tensor& grad_qkv,
                         int64_t batch, int64_t kv_head) {
     const int64_t numel = 2 * shape_.seq_len * shape_.head_dim;
+    // Hugging Face's eager attention repeats k and v for each head of a group, and autograd then adds the heads'
+    // gradients, each rounded to the dtype. Fused attention sums over the whole group in float32 and rounds once.
     const bool rounds_heads = GroupSize() > 1 && shape_.rounding != AttentionRounding::kFused;
     std::fill_n(scratch_.grad_kv, numel, 0.0f);
     if (rounds_heads) std::fill_n(scratch_.group_kv, numel, 0.0f);
@@ -260,6 +285,7 @@ class Head {
 
 }  // namespace
 
+// One head after the other: the products use the threads, and working memory is that of one head.
 int64_t AttentionScratchBytes(const AttentionShape& shape, DType dtype) { return ScratchLayout(shape, dtype).nbytes; }
 
 absl::Status HostCausalAttention(const HostMatmul& matmul, const Tensor& qkv, const AttentionShape& shape,

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The host's causal attention; see nn/ops/layer_ops.h for the contract. Blocks of 128 queries by the keys that they can
-// see, so that little is computed only to be masked, each by three or six matrix products on strided views of q, k and
-// v. Runs at once on the calling thread.
+// see, so that little is computed only to be masked, each by two products forward and five backward on strided views of
+// q, k and v. Runs at once on the calling thread, whose products may use more threads. The bits depend on the values,
+// the shape and what HostMatmul's depend on.
 #ifndef FSDP_NN_HOST_HOST_ATTENTION_H_
 #define FSDP_NN_HOST_HOST_ATTENTION_H_
 
@@ -15,9 +16,11 @@
 
 namespace fsdp {
 
-// Bytes of working memory for either direction; the caller provides them, uninitialised and aligned to 64.
+// Bytes of working memory for either direction: O(128 * seq_len + seq_len * head_dim) elements, whatever the batch and
+// the number of heads. The caller provides it, uninitialised and aligned to 64.
 int64_t AttentionScratchBytes(const AttentionShape& shape, DType dtype);
 
+// An error is a product's, and outputs may then be half written. `scratch` has AttentionScratchBytes.
 absl::Status HostCausalAttention(const HostMatmul& matmul, const Tensor& qkv, const AttentionShape& shape,
                                  const Tensor& out, const Tensor& statistics, const Tensor& scratch);
 

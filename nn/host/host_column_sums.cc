@@ -1,4 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Why two levels: a float32 sum of many rows loses digits (its error grows with the number of rows), and float64 for
+// every element would halve the vector width. So at most 32 rows are added in float32, whose error then is that of 32
+// terms, and the partial sums are added in float64. The order is that of the rows, on every instruction set: lanes are
+// columns, so the width of a vector changes nothing.
 #include "fsdp/nn/host/host_column_sums.h"
 
 #include <cstddef>
@@ -7,9 +12,8 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "nn/host/host_column_sums.cc"
-#include "hwy/foreach_target.h"  // IWYU pragma: keep
-
 #include "fsdp/tensor/simd-inl.h"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -58,6 +62,8 @@ void ColumnSums::Flush() {
   rows_in_partial_ = 0;
 }
 
+// Rounds to float32 and then, for bfloat16, the sum with the old gradient once more: as accumulating a float32 gradient
+// into a bfloat16 one does.
 void ColumnSums::AddTo(const Tensor& grad) {
   Flush();
   for (int64_t j = 0; j < grad.numel(); ++j) {

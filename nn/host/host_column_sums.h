@@ -12,10 +12,12 @@
 
 namespace fsdp {
 
+// For one sum on one thread; 12 bytes for each column.
 class ColumnSums {
  public:
   static constexpr int64_t kRowsPerPartial = 32;
 
+  // 0 columns is legal, for a sum that is not wanted.
   explicit ColumnSums(int64_t columns) : partial_(columns, 0.0f), total_(columns, 0.0) {}
 
   // Adds a row of float32 or bfloat16.

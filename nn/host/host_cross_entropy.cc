@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Two passes over a row of logits forward (maximum, then sum of exponentials) and one backward, from the statistics of
+// forward. Exponentials are float32, their sum and the loss float64: with 50,000 classes a float32 sum would have an
+// error that every probability of the row shares.
 #include "fsdp/nn/host/host_cross_entropy.h"
 
 #include <cmath>
@@ -8,17 +12,17 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "nn/host/host_cross_entropy.cc"
-#include "hwy/foreach_target.h"  // IWYU pragma: keep
-
 #include "fsdp/nn/host/exp-inl.h"
 #include "fsdp/nn/host/softmax-inl.h"
 #include "fsdp/tensor/simd-inl.h"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace fsdp {
 namespace HWY_NAMESPACE {
 
+// Single elements, where a vector is not worth it.
 HWY_INLINE float ToFloat(float value) { return value; }
 HWY_INLINE float ToFloat(uint16_t bits) { return BFloat16ToFloat(bits); }
 HWY_INLINE void FromFloat(float value, float* out) { *out = value; }
@@ -39,7 +43,9 @@ double LossOf(const Tensor& logits, const int32_t* targets, SoftmaxStatistics* s
   return loss;
 }
 
-// One row of factor * (probabilities - one_hot(target)); `grad` may be `x`.
+// One row of factor * (probabilities - one_hot(target)); `grad` may be `x`. The one-hot term is not a comparison in the
+// loop: the loop writes factor * p for all classes, and the target's element is written again afterwards, from the
+// target's logit, which is read before the loop overwrites it.
 template <typename T>
 void GradRow(const T* x, int32_t target, SoftmaxStatistics statistics, float factor, T* grad, int64_t n) {
   const FloatTag d;
@@ -94,6 +100,7 @@ absl::Status HostCrossEntropy(const Tensor& logits, const Tensor& targets, const
                               const Tensor& statistics) {
   const int64_t num_rows = logits.shape().dim(0);
   const int64_t num_classes = logits.shape().dim(1);
+  // All targets are checked before anything is read through one.
   for (int64_t r = 0; r < num_rows; ++r) {
     const int32_t target = targets.data_as<const int32_t>()[r];
     if (target < 0 || target >= num_classes) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The host's softmax cross entropy; see nn/ops/layer_ops.h for the contract. Runs at once on the calling thread.
+// The host's softmax cross entropy; see nn/ops/layer_ops.h for the contract. Runs at once on the calling thread. A
+// logit that is NaN makes the loss NaN, and the gradients of its row.
 #ifndef FSDP_NN_HOST_HOST_CROSS_ENTROPY_H_
 #define FSDP_NN_HOST_HOST_CROSS_ENTROPY_H_
 

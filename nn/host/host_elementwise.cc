@@ -1,4 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Highway compiles the first part of this file once for each instruction set (foreach_target.h includes the file again
+// and again with another HWY_NAMESPACE), and the second part, under HWY_ONCE, chooses among them when the program runs.
+// Each element is widened to float32, computed, and rounded once; the last vector of a run is filled up, so an
+// element's result does not depend on its place. Instruction sets may differ in the last bit where the compiler fuses a
+// multiplication and an addition.
+//
+// Sigmoid forms: with e = e^(-z) and s = 1 / (1 + e), x s is computed as x / (1 + e), and s' = s (1 - s) as s e s,
+// because 1 - s cancels for large z where e s does not. GELU's tanh form is x s with z = 2 u, since (1 + tanh(u)) / 2
+// is the sigmoid of 2 u.
 #include "fsdp/nn/host/host_elementwise.h"
 
 #include <cmath>
@@ -7,17 +17,16 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "nn/host/host_elementwise.cc"
-#include "hwy/foreach_target.h"  // IWYU pragma: keep
-
 #include "fsdp/nn/host/exp-inl.h"
 #include "fsdp/tensor/simd-inl.h"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace fsdp {
 namespace HWY_NAMESPACE {
 
-// Each activation: its value, and its value's derivative.
+// Each activation as a struct of two functions: its value, and its derivative.
 struct GeluTanhForm {
   // e^(-2 u) with u = sqrt(2 / pi) (x + 0.044715 x^3), finite so that products with 1 / (1 + e) stay numbers.
   static HWY_INLINE FloatVec Exponential(FloatTag d, FloatVec x) {
@@ -47,6 +56,7 @@ struct Relu {
   }
 };
 
+// z = x. As above, e is kept finite.
 struct Silu {
   static HWY_INLINE FloatVec Exponential(FloatTag d, FloatVec x) {
     return hn::Min(Exp(d, hn::Neg(x)), hn::Set(d, 3.0e38f));
@@ -105,6 +115,8 @@ void GatedLoop(const T* gate, const T* up, T* out, int64_t n) {
 }
 
 template <typename F, typename T>
+// out = f(gate) up, of which PyTorch makes two operations with a rounding in between; their gradients round grad_out up
+// before it goes through f', and f(gate) before it is multiplied by grad_out.
 void GatedBackwardLoop(const T* grad_out, const T* gate, const T* up, T* grad_gate, T* grad_up, int64_t n) {
   const FloatTag d;
   ForEachVector(n, [&](int64_t i, size_t count) HWY_ATTR {
@@ -227,6 +239,8 @@ void Set(const Tensor& t, int64_t i, double value) {
   }
 }
 
+// The erf form is computed element by element in float64: Highway has no erf. erfc keeps the digits of the cumulative
+// function far to the left, where 1 + erf(x) would cancel.
 double NormalCdf(double x) { return 0.5 * std::erfc(-x * M_SQRT1_2); }
 
 double NormalDensity(double x) { return 0.5 * M_SQRT1_2 * M_2_SQRTPI * std::exp(-0.5 * x * x); }

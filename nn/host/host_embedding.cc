@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Backward sums, for each token that occurs, the rows of grad_out where it occurs. The places are sorted by token,
+// stably, so that each row of the table is touched once and its terms come in the order of the sequence: the order in
+// which a loop over the sequence would have added them, without a float32 copy of the whole table.
 #include "fsdp/nn/host/host_embedding.h"
 
 #include <algorithm>

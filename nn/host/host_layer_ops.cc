@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Every function has one form: a closure that holds the tensors by value, so that their memory lives until it has run,
+// put on the stream. The kernels that can fail return their Status to the stream; the others return OK. Preparations
+// that can fail on the calling thread (working memory) put their failure on the stream too.
 #include "fsdp/nn/host/host_layer_ops.h"
 
 #include "absl/status/status.h"
@@ -43,6 +47,8 @@ void HostLayerOps::EmbeddingBackward(const Tensor& tokens, const Tensor& grad_ou
 void HostLayerOps::Matmul(const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor& c,
                           const MatmulOptions& options, Stream& stream) const {
   stream.Run([=, matmul = matmul_] {
+    // Operands are dense here, so the columns of each are the distance between its rows. Attention alone has strided
+    // ones.
     return matmul->Run({.m = Rows(c),
                         .n = Cols(c),
                         .k = options.transpose_a ? Rows(a) : Cols(a),

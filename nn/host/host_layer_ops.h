@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// HostLayerOps: LayerOps on the host. Each call puts one piece of work on the stream; the work itself is in the
-// host_*.h beside this file.
+// HostLayerOps: LayerOps on the host. Each call puts one piece of work on the stream, which runs on the stream's
+// thread; the kernels are in this folder's other host_*.h. Matrix products may use `kernel_threads` threads, everything
+// else runs on one: a rank has as many streams as it can use cores for.
 #ifndef FSDP_NN_HOST_HOST_LAYER_OPS_H_
 #define FSDP_NN_HOST_HOST_LAYER_OPS_H_
 

@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Chooses how a product is computed: float32 always by oneDNN; bfloat16 by oneDNN where the processor has fast
+// instructions for it, else converted (converted_matmul.h). The choice is by the processor's features, not by timing
+// it, so all ranks on one kind of machine compute the same bits.
 #include "fsdp/nn/host/host_matmul.h"
 
 #include <cpuid.h>

@@ -27,6 +27,7 @@ class HostMatmul {
   // `threads` is the number that one product may use.
   explicit HostMatmul(int threads, BFloat16Products products = FastBFloat16Products());
 
+  // A product with m or n of 0 does nothing.
   // kInvalidArgument for dtypes other than Gemm's; kInternal with oneDNN's words when it fails.
   absl::Status Run(const Gemm& gemm) const;
 

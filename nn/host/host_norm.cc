@@ -1,4 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Layer norm and RMS norm, row by row; the formulas are at LayerOps. Three passes over a row forward for layer norm
+// (mean, variance, output), two for RMS norm; backward two (sums, gradient). A row fits the first-level cache, so
+// passes are cheap, and a second pass for the variance does not cancel as mean(x^2) - mean(x)^2 does.
+//
+// Sums along a row are float64 (DoubleSum), one for each lane, and the lanes are added at the end, so targets of
+// different width differ in the last bits of a float64. Sums over rows, for the gradients of weight and bias, go
+// through ColumnSums as the rows pass.
 #include "fsdp/nn/host/host_norm.h"
 
 #include <cmath>
@@ -213,6 +221,7 @@ void RmsForwardKernel(const Tensor& x, const Tensor& weight, float eps, const Te
   RmsForwardRows<float>(x, weight, eps, out, rstd);
 }
 
+// The one switch on the dtype, outside all loops.
 void RmsBackwardKernel(const Tensor& grad_out, const Tensor& x, const Tensor& weight, const Tensor& rstd,
                        const Tensor& grad_x, ColumnSums* weight_sums) {
   if (x.dtype() == DType::kBFloat16) {

@@ -12,7 +12,8 @@ namespace fsdp {
 void HostLayerNorm(const Tensor& x, const Tensor& weight, const Tensor& bias, float eps, const Tensor& out,
                    const Tensor& mean, const Tensor& rstd);
 
-// grad_x = ..., grad_weight += ..., grad_bias += ...; the last two may be undefined.
+// Gradients as at LayerOps::LayerNormBackward; mean and rstd are those that forward wrote. grad_weight and grad_bias
+// are added to; each may be undefined.
 void HostLayerNormBackward(const Tensor& grad_out, const Tensor& x, const Tensor& weight, const Tensor& mean,
                            const Tensor& rstd, const Tensor& grad_x, const Tensor& grad_weight,
                            const Tensor& grad_bias);
@@ -20,7 +21,7 @@ void HostLayerNormBackward(const Tensor& grad_out, const Tensor& x, const Tensor
 // x [M, C], weight [C], out [M, C] of one dtype, float32 or bfloat16; rstd float64 [M].
 void HostRmsNorm(const Tensor& x, const Tensor& weight, float eps, const Tensor& out, const Tensor& rstd);
 
-// grad_x = ..., grad_weight += ...; the latter may be undefined.
+// Gradients as at LayerOps::RmsNormBackward; grad_weight is added to, and may be undefined.
 void HostRmsNormBackward(const Tensor& grad_out, const Tensor& x, const Tensor& weight, const Tensor& rstd,
                          const Tensor& grad_x, const Tensor& grad_weight);
 

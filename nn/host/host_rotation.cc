@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// One pass that rotates and, at the same time, interleaves q, k and v into the rows that attention reads: [q heads | k
+// heads | v heads]. Rotating in place and copying afterwards would read and write everything twice. Each product is
+// rounded to the dtype before it is added, since Hugging Face's model makes an operation of each.
 #include "fsdp/nn/host/host_rotation.h"
 
 #include <cstdint>
@@ -6,9 +10,8 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "nn/host/host_rotation.cc"
-#include "hwy/foreach_target.h"  // IWYU pragma: keep
-
 #include "fsdp/tensor/simd-inl.h"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();

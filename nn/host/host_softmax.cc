@@ -1,15 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Rows of scores to probabilities and back. Row r of a block sees its first `visible` columns; the rest of the row is
+// written as 0, so that the products that follow may read whole rows. With m = max(scale s) and l = sum(e^(scale s -
+// m)):
+//
+//   statistics      m and 1 / l                        kept for backward
+//   probabilities   p = e^(scale s - m) * (1 / l)      the same arithmetic forward and backward: the same bits
+//   gradient        ds = scale p (dp - sum(p dp))
+//
+// l and sum(p dp) are float64 sums, since each is used by every element of its row. The template parameters say which
+// values are rounded to bfloat16 on the way (AttentionRounding), chosen once for a block and not for each element.
 #include "fsdp/nn/host/host_softmax.h"
 
 #include <algorithm>
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "nn/host/host_softmax.cc"
-#include "hwy/foreach_target.h"  // IWYU pragma: keep
-
 #include "fsdp/nn/host/exp-inl.h"
 #include "fsdp/nn/host/softmax-inl.h"
 #include "fsdp/tensor/simd-inl.h"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -27,6 +37,7 @@ HWY_INLINE FloatVec RoundIf(FloatTag d, FloatVec v) {
 }
 
 template <bool kRounded>
+// Eager attention makes two operations of q k^T and the scaling, each of which rounds.
 HWY_INLINE FloatVec Scaled(FloatTag d, FloatVec score, float scale) {
   return RoundIf<kRounded>(d, hn::Mul(RoundIf<kRounded>(d, score), hn::Set(d, scale)));
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The elementwise part of causal attention on the host: rows of scores to probabilities, and back, in float32, rounded
-// on the way as AttentionRounding says. A block is `rows`
-// queries, of which the first is number `first` of its sequence, by `cols` keys, dense; query i sees keys 0 to i. What
-// lies beyond is written as 0 and never read. Runs at once on the calling thread.
+// on the way as AttentionRounding says. A block is `rows` queries, of which the first is number `first` of its
+// sequence, by `cols` keys, dense; query r of the block sees keys 0 to first + r. Elements beyond are written as 0 and
+// never read. Runs at once on the calling thread.
 #ifndef FSDP_NN_HOST_HOST_SOFTMAX_H_
 #define FSDP_NN_HOST_HOST_SOFTMAX_H_
 

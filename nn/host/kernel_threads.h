@@ -14,9 +14,9 @@ inline constexpr bool kUnderThreadSanitizer = __has_feature(thread_sanitizer);
 inline constexpr bool kUnderThreadSanitizer = false;
 #endif
 
-// OpenMP keeps its thread count per calling thread, and a stream's worker starts with all of the machine's, so each
-// kernel sets it. Under the thread sanitizer it is always 1: the sanitizer does not see the runtime's barriers and
-// would report races that are none.
+// Sets the count for work that the calling thread starts from now on. OpenMP keeps its thread count per calling thread,
+// and a stream's worker starts with all of the machine's cores, so each kernel sets it. Under the thread sanitizer it
+// is always 1: the sanitizer does not see the runtime's barriers and would report races that do not exist.
 void SetKernelThreads(int threads);
 
 }  // namespace fsdp

@@ -1,4 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// oneDNN compiles code for a shape when a primitive is made, which takes milliseconds, and then runs it at each call.
+// Primitives are therefore kept, by everything they depend on (Key): a model has a few dozen shapes. They take any
+// address and any distance between rows, so nothing here depends on where operands lie.
+//
+// Threads: Find holds the lock while it makes a primitive, and Execute runs without it, on working memory of the
+// calling thread. Exceptions: oneDNN's C++ interface throws; Run is the boundary.
 #include "fsdp/nn/host/onednn_matmul.h"
 
 #include <cstddef>
@@ -48,6 +55,7 @@ Primitive MakePrimitive(const Gemm& g, const dnnl::engine& engine) {
   attr.set_scratchpad_mode(dnnl::scratchpad_mode::user);
   if (g.accumulate) {
     dnnl::post_ops sum;
+    // c = a b + 1 c, inside the primitive: no temporary for the product.
     sum.append_sum(1.0f);
     attr.set_post_ops(sum);
   }
@@ -62,6 +70,7 @@ Primitive MakePrimitive(const Gemm& g, const dnnl::engine& engine) {
 }
 
 void Execute(const Primitive& primitive, const Gemm& g, const dnnl::engine& engine) {
+  // Grows to the largest that a primitive of this thread asked for, and is kept.
   thread_local std::vector<std::byte> scratchpad;
   const memory::desc scratchpad_desc = primitive.desc.scratchpad_desc();
   if (scratchpad.size() < scratchpad_desc.get_size()) scratchpad.resize(scratchpad_desc.get_size());
@@ -109,6 +118,7 @@ class OneDnnMatmul::Primitives {
     return found->second.has_value() ? &*found->second : nullptr;
   }
 
+  // A missing primitive is kept as well, so that oneDNN is asked once for each shape.
   std::optional<Primitive> Make(const Gemm& gemm) const {
     try {
       return MakePrimitive(gemm, engine_);

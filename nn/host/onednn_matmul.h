@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// OneDnnMatmul: matrix products by oneDNN. Primitives are made once per shape and kept. Runs at once on the calling
-// thread; thread-safe. The bits of a result depend on the operands' values and shape and on `threads`, never on their
+// OneDnnMatmul: matrix products by oneDNN, float32, or bfloat16 with float32 sums where the processor has instructions
+// for it. Primitives are made once per shape and kept as long as this object. Runs at once on the calling thread;
+// thread-safe. The bits of a result depend on the operands' values and shape and on `threads`, never on their
 // addresses. oneDNN's exceptions end here.
 #ifndef FSDP_NN_HOST_ONEDNN_MATMUL_H_
 #define FSDP_NN_HOST_ONEDNN_MATMUL_H_

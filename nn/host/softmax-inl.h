@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The pieces of a softmax over one row, for Highway kernels: its maximum, and the sum of exponentials, summed in
-// float64. A NaN in the row makes the sum NaN.
+// float64. A NaN in the row makes the sum NaN. Read once for each instruction set, as exp-inl.h.
 #if defined(FSDP_NN_HOST_SOFTMAX_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef FSDP_NN_HOST_SOFTMAX_INL_H_
 #undef FSDP_NN_HOST_SOFTMAX_INL_H_
@@ -25,6 +25,7 @@ struct SoftmaxStatistics {
   float inverse_sum;
 };
 
+// The largest of n elements; -inf where all are, or n is 0.
 template <typename T>
 HWY_INLINE float RowMaximum(const T* x, int64_t n) {
   const FloatTag d;
