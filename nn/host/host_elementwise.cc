@@ -17,9 +17,10 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "nn/host/host_elementwise.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+//
 #include "fsdp/nn/host/exp-inl.h"
 #include "fsdp/tensor/simd-inl.h"
-#include "hwy/foreach_target.h"  // IWYU pragma: keep
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();

@@ -10,8 +10,9 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "nn/host/host_rotation.cc"
-#include "fsdp/tensor/simd-inl.h"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
+//
+#include "fsdp/tensor/simd-inl.h"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
