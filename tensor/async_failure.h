@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// AsyncFailure: what can still go wrong with work that is on a GPU already, such as a communicator whose peer died: the
-// GPU reports nothing, and the work's results are wrong. A stream that carries such work watches it, its events carry
-// it on to the streams that wait for them, and Synchronize returns it as the stream's error.
+// AsyncFailure: the errors that the GPU does not report for work that is on it already, such as a communicator whose
+// peer died or a token out of range: the work ends, and its results are wrong. A stream that carries such work watches
+// the failure, its events carry it on to the streams that wait for them, and Synchronize returns it as the stream's
+// error.
 #ifndef FSDP_TENSOR_ASYNC_FAILURE_H_
 #define FSDP_TENSOR_ASYNC_FAILURE_H_
 
@@ -24,13 +25,15 @@ class AsyncFailure {
 
 using AsyncFailures = std::vector<std::shared_ptr<const AsyncFailure>>;
 
-// Adds those that are not there yet. There are few: one for each process group that a stream has to do with.
+// Adds to `failures` those of `more` that it lacks. Both are short: one failure for each process group, and one for the
+// kernels, that a stream has to do with.
 inline void AddFailures(const AsyncFailures& more, AsyncFailures& failures) {
   for (const auto& failure : more) {
     if (std::find(failures.begin(), failures.end(), failure) == failures.end()) failures.push_back(failure);
   }
 }
 
+// The first error among `failures`, in their order; OK if none has failed so far.
 inline absl::Status FirstFailure(const AsyncFailures& failures) {
   for (const auto& failure : failures) {
     if (absl::Status status = failure->status(); !status.ok()) return status;

@@ -1,4 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// An interval [begin, end) of row-major elements as boxes, by recursion over the dimensions. At dimension d, with
+// blocks of inner_[d] elements below each index:
+//
+//   begin ... | whole blocks of inner_[d] ... | ... end
+//    head     |          middle               | tail
+//
+// The middle is one box over a range of index d and all of the dimensions below. Head and tail each lie within one
+// block and go one dimension deeper. Each dimension but the last adds at most a head and a tail, hence at most 2 * rank
+// - 1 boxes.
 #include "fsdp/tensor/box.h"
 
 namespace fsdp {

@@ -19,8 +19,8 @@ struct Box {
   std::vector<int64_t> count;
 };
 
-// In row-major order; none when `interval` is empty; one without dimensions for a scalar. Precondition: inside the
-// shape.
+// The boxes in row-major order: no box when `interval` is empty, one box without dimensions for a scalar. Precondition:
+// `interval` lies inside the shape. O(rank) boxes.
 std::vector<Box> BoxesOf(const Shape& shape, const Interval& interval);
 
 // True when `interval` is whole rows of the first dimension, so that the part is a tensor itself.

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Buffer: a counted reference to a run of bytes on some device. Copies share the bytes; the last copy frees them. Work
-// that was put on a stream holds copies of the buffers that it uses, so dropping one while it is in use is safe.
+// that was put on a stream holds copies of the buffers that it uses, so dropping a buffer while it is in use is safe.
+// Copies may be made and dropped on any thread; the bytes themselves are not synchronised.
 #ifndef FSDP_TENSOR_BUFFER_H_
 #define FSDP_TENSOR_BUFFER_H_
 
@@ -26,8 +27,10 @@ class Buffer {
   // `nbytes` bytes from `offset` on, sharing ownership. Precondition: inside this buffer.
   Buffer Slice(int64_t offset, int64_t nbytes) const;
 
+  // The address on the buffer's device: only work on that device, or the host for host memory, may use it.
   std::byte* data() const { return data_; }
   int64_t nbytes() const { return nbytes_; }
+  // False for the buffer of no bytes. A device's buffer of 0 bytes is not null.
   explicit operator bool() const { return data_ != nullptr; }
 
  private:

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the kernels of ops.h must be given, on every device: kInvalidArgument with the operation and the operand. The
-// checks run on the stream, so that their errors come in stream order as all others do.
+// The rules for operands of the kernels of ops.h, on every device: kInvalidArgument that names the operation, the
+// operand, and what it is. The kernels call these on the stream, so that their errors come in stream order as all
+// others do.
 #ifndef FSDP_TENSOR_CHECK_OPERANDS_H_
 #define FSDP_TENSOR_CHECK_OPERANDS_H_
 
@@ -14,6 +15,7 @@
 
 namespace fsdp {
 
+// `op` and `role` are the words of the message: "cast_divide", "source".
 absl::Status CheckDefined(std::string_view op, std::string_view role, const Tensor& t);
 
 // Float64, float32, bfloat16 or float16.
@@ -22,14 +24,14 @@ absl::Status CheckFloats(std::string_view op, std::string_view role, const Tenso
 // One float32.
 absl::Status CheckScalar(std::string_view op, std::string_view role, const Tensor& t);
 
-// Two of floats, of equal numel.
+// `source` and `destination` are of float dtypes, and of equal numel.
 absl::Status CheckPair(std::string_view op, const Tensor& source, const Tensor& destination);
 
-// Two of floats that have the intervals; the first that leaves one of them is named.
+// As CheckPair without the numel; every interval lies inside both. The first that does not is named.
 absl::Status CheckIntervals(std::string_view op, const Tensor& source, const Tensor& destination,
                             const std::vector<IntervalCopy>& intervals);
 
-// Of TensorOps::ClipCoefficient.
+// The operands of TensorOps::ClipCoefficient: `squared_norms` float32, `result` two float32.
 absl::Status CheckClipOperands(const Tensor& squared_norms, const Tensor& result);
 
 }  // namespace fsdp

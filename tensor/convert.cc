@@ -1,4 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Which loop converts from one dtype to another. Float to float is vectorised (float_kernels.h); everything else is
+// composed of that and of plain loops, tile by tile through a buffer on the stack, so that no conversion needs memory
+// of its own:
+//
+//   float  -> rare float     float32 tile, then rare_floats.h         (and the other way)
+//   int    -> float          float32 tile, then as above              float64 and float32 directly
+//   float  -> int            float64 tile, then convert_integers.h    which stops at a value that does not fit
+//   real   -> complex        a tile of the part, spread out           imaginary parts 0
+//   complex -> real          a tile of both parts                     stops at an imaginary part that is not 0
+//
+// Every step rounds exactly where PyTorch does; where that is twice (float64 to a 16-bit float goes through float32),
+// so is it here. In place works for equal sizes because a tile is read before it is written.
 
 #include "fsdp/tensor/convert.h"
 
@@ -142,7 +155,8 @@ absl::Status Convert(DType from, const void* source, DType to, void* destination
   return absl::OkStatus();
 }
 
-// The four below are written without the vectorised code's tricks: the tests compare the two.
+// The four below are written without the vectorised code's tricks, in the terms of the formats (sign, exponent,
+// mantissa, what is dropped): the tests compare the two.
 
 float BFloat16ToFloat(uint16_t bits) {
   const uint32_t wide = uint32_t{bits} << 16;

@@ -18,8 +18,9 @@ void ConvertIntegers(DType from, const void* source, DType to, void* destination
 void IntegersToFloat32(DType from, const void* source, float* destination, int64_t numel);
 void IntegersToFloat64(DType from, const void* source, double* destination, int64_t numel);
 
-// Towards zero; to bool: 1 for all but 0, NaN included. Stops at the first element that does not fit and returns its
-// index; `numel` when there is none.
+// Towards zero; to bool: 1 for all but 0, NaN included. Stops at the first element whose truncated value the dtype
+// cannot hold (NaN and infinity too) and returns its index; `numel` when there is none. Elements before it are
+// converted.
 int64_t Float64ToIntegers(const double* source, DType to, void* destination, int64_t numel);
 
 }  // namespace fsdp

@@ -2,8 +2,11 @@
 //
 // Device: where memory lives and work runs. The host device (host_device.h) runs work on threads, the CUDA device
 // (cuda/cuda_device.h) on a GPU; nothing above tensor/ and collectives/ can tell them apart. A Device belongs to one
-// rank and counts that rank's memory. Thread-safe. It must outlive its buffers and streams, which hold a reference to
-// it.
+// rank and counts that rank's memory, so ranks that are threads of one process are counted apart. Thread-safe. Streams
+// hold a reference to their device, and buffers to its memory, so either may be the last to go.
+//
+// What only some devices can do is an optional interface, found by dynamic_cast: GraphDevice (work_graph.h),
+// PriorityDevice (stream_priority.h).
 #ifndef FSDP_TENSOR_DEVICE_H_
 #define FSDP_TENSOR_DEVICE_H_
 
@@ -25,6 +28,7 @@ class Device {
  public:
   virtual ~Device() = default;
 
+  // Chooses kernels (nn/device_layer_ops.h); everything else goes through this interface.
   virtual DeviceType type() const = 0;
 
   // "cpu", "cuda:0".
@@ -46,6 +50,7 @@ class Device {
   // Bytes held by live buffers of Allocate and NoteAllocation, now and at their highest since ResetPeak.
   virtual int64_t allocated_bytes() const = 0;
   virtual int64_t peak_allocated_bytes() const = 0;
+  // The peak becomes the present amount.
   virtual void ResetPeak() = 0;
 
   // Counts memory that another owner (a process group's shared heap) took on this device's behalf; negative when freed.

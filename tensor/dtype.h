@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// DType: the element types that tensors hold. Names are PyTorch's, without "torch.".
+// DType: the element types that tensors hold: all of PyTorch's but the quantized ones and float4. Names are PyTorch's,
+// without "torch.". Kernels compute in a few of them (tensor/ops.h, nn/ops/layer_ops.h); all others are stored,
+// converted and resharded.
 #ifndef FSDP_TENSOR_DTYPE_H_
 #define FSDP_TENSOR_DTYPE_H_
 
@@ -46,7 +48,7 @@ int64_t SizeOf(DType dtype);
 // "float32", "bfloat16", "float8_e4m3fn", ..., "bool".
 std::string_view DTypeName(DType dtype);
 
-// The inverse of DTypeName; kInvalidArgument lists the known names.
+// The inverse of DTypeName. Any other name is kInvalidArgument, with a message that lists the known ones.
 absl::StatusOr<DType> ParseDType(std::string_view name);
 
 // True for the nine floating-point dtypes; not for complex ones, as in PyTorch.
@@ -55,7 +57,7 @@ bool IsFloatingPoint(DType dtype);
 // True for the three complex dtypes.
 bool IsComplex(DType dtype);
 
-// What a complex element is two of; any other dtype itself.
+// The dtype of the real and of the imaginary part of a complex dtype; any other dtype itself.
 DType PartOf(DType dtype);
 
 }  // namespace fsdp

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// For tests of kernels that Highway compiles per target: runs a body once with each target that this machine can run.
+// For tests of kernels that Highway compiles per target: runs a body once with each target that this machine can run,
+// so that one machine tests the code of smaller ones. Afterwards dispatch is as before.
 #ifndef FSDP_TENSOR_EACH_TARGET_H_
 #define FSDP_TENSOR_EACH_TARGET_H_
 

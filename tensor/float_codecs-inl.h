@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // How vectors of each float dtype are read as float32 or float64 lanes and written back, for the kernels that Highway
-// compiles once per target (float_kernels.cc). Integer arithmetic on the bits instead of the targets'
-// own half-precision instructions, so that every target gives the same bits, NaN included: quiet, sign kept.
+// compiles once per target (float_kernels.cc). Integer arithmetic on the bits instead of the targets' own
+// half-precision instructions, so that every target gives the same bits, NaN included: quiet, sign kept.
+//
+// Two layers: a format (SmallFloat, BrainFloat) decodes codes to float32 lanes and encodes them, without touching
+// memory; a codec (SmallCodec, Float32Codec, Float64Codec) loads and stores elements of one dtype as lanes of float32
+// or float64. Transform combines two codecs and an operation into a loop.
 //
 // Include guard of Highway's kind: this file is read once per target.
 #if defined(FSDP_TENSOR_FLOAT_CODECS_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -42,8 +46,10 @@ template <typename StorageType, int kExponentBits, int kMantissaBits, bool kInfi
 struct SmallFloat {
   using Storage = StorageType;
 
+  // Where the sign, and the mantissa with the exponent, lie relative to float32's.
   static constexpr int kSignShift = 31 - kExponentBits - kMantissaBits;
   static constexpr int kShift = 23 - kMantissaBits;
+  // All bits of a code but the sign.
   static constexpr int32_t kMagnitude = (1 << (kExponentBits + kMantissaBits)) - 1;
   static constexpr int32_t kBias = (1 << (kExponentBits - 1)) - 1;
   static constexpr int32_t kInfinity = kMagnitude & ~((1 << kMantissaBits) - 1);
@@ -55,8 +61,10 @@ struct SmallFloat {
   // Magnitudes of float32 from which on all become kOverflow or NaN: twice the largest power of two, whose neighbours
   // below round up to infinity by themselves; or the largest number, 1.75 (of 3 bits, 111 being NaN) times that power.
   static constexpr int32_t kTooLarge = kInfinities ? (127 + kBias + 1) << 23 : ((127 + kBias + 1) << 23) + (0x6 << 20);
+  // The smallest normal number of the format, as the bits of a float32.
   static constexpr int32_t kSmallestNormal = (127 - kBias + 1) << 23;
 
+  // The value of each code, exactly.
   template <class D>
   static HWY_INLINE hn::Vec<D> Decode(D d, hn::Vec<U32<D>> code) {
     const I32<D> di;
@@ -80,6 +88,8 @@ struct SmallFloat {
   static HWY_INLINE hn::Vec<U32<D>> Encode(D d, hn::Vec<D> value) {
     const I32<D> di;
     const U32<D> du;
+    // Rounded to nearest even. All three cases (normal, subnormal, special) are computed for every lane, and the right
+    // one is selected: lanes have no branches.
     const auto value_bits = hn::BitCast(di, value);
     const auto magnitude = hn::And(value_bits, hn::Set(di, 0x7FFFFFFF));
     const auto sign = hn::ShiftRight<kSignShift>(hn::BitCast(du, hn::Xor(value_bits, magnitude)));
@@ -99,8 +109,11 @@ struct SmallFloat {
   }
 };
 
+// bfloat16: the upper half of a float32, so only rounding and NaN need care; subnormals are float32's own.
 struct BrainFloat {
   using Storage = uint16_t;
+
+  // Widening is a shift.
 
   template <class D>
   static HWY_INLINE hn::Vec<D> Decode(D d, hn::Vec<U32<D>> code) {
@@ -216,6 +229,7 @@ using Float8E5M2Codec = SmallCodec<SmallFloat<uint8_t, 5, 2, true>>;
 
 // The lanes in which a kernel between these codecs computes.
 template <class From, class To>
+// float64 if either side is, else float32.
 using ComputeType = std::conditional_t<From::kBytes == 8 || To::kBytes == 8, double, float>;
 
 // How far ahead of a read the memory is asked for: across a few pages, where the hardware's own prefetching stops.

@@ -1,4 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// The loops over floats. Dispatch is in three steps: Highway chooses the code for this processor
+// (HWY_DYNAMIC_DISPATCH), a switch turns the dtypes into codecs (ConvertFrom, WithCodec), and a template makes the loop
+// for a pair of codecs.
+//
+// Every target gives the same bits. For elementwise loops that follows from the codecs and from compiling without
+// contraction to fused multiply-adds (SAME_BITS_COPTS in BUILD.bazel). For the squared norm it needs a fixed tree of
+// additions, which SquaredNorm has: the targets' vectors differ in width, so each target fills the same 16 partial
+// sums, several lanes at a time.
 
 #include "fsdp/tensor/float_kernels.h"
 

@@ -25,11 +25,14 @@ struct Elements {
 // alignment and overlap as in Convert.
 void ConvertFloats(DType from, const void* source, DType to, void* destination, int64_t numel);
 
-// The functions below have the contracts of their namesakes in ops.h and take float64, float32, bfloat16 and float16.
+// The functions below have the contracts of their namesakes in ops.h, take float64, float32, bfloat16 and float16, and
+// give the same bits on every instruction set. They check nothing. `numel` elements; source and destination may be one.
 void CastDivideFloats(ConstElements source, Elements destination, int64_t numel, double divisor);
 void AccumulateFloats(ConstElements source, Elements destination, int64_t numel);
 void ScaleFloats(Elements t, int64_t numel, float factor);
+// The sum of squares in float64, in a fixed order.
 double SquaredNormOfFloats(ConstElements source, int64_t numel);
+// False if an element is infinite or NaN.
 bool AllFinite(ConstElements t, int64_t numel);
 
 }  // namespace fsdp

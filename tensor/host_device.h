@@ -21,10 +21,10 @@ struct HostDeviceOptions {
   bool cache_freed = true;
 };
 
-// A device of its own, with its own memory count; cheap, so each rank makes one.
+// A device with a memory count of its own. Cheap (no thread, no memory until asked), so each rank makes one.
 std::shared_ptr<Device> CreateHostDevice(const HostDeviceOptions& options = {});
 
-// The kernel_threads of a host device.
+// The kernel_threads of `device`. Precondition: it is a host device.
 int KernelThreads(const Device& device);
 
 }  // namespace fsdp

@@ -1,4 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Why a cache: a training step frees and allocates the same sizes again and again, and the C library gives large blocks
+// back to the system, whose fresh pages fault one by one. Why a bound: sizes that are never asked for again must not
+// pile up.
+//
+//   Allocate   a kept block of exactly the rounded size, the warmest first; else a new one; if the system has none,
+//   free all kept
+//              blocks and try once more
+//   Free       keep the block; then free the oldest kept ones until live and kept together are within 1.25 times the
+//   most that
+//              was ever live, and 256 MiB
+//   count      what was asked for, not what was rounded: the memory plan of fsdp/ is held against it, byte for byte
+//
+// kept_ is the list from oldest to newest; by_size_ has, for each size, the places of its blocks in that list, in the
+// same order. So taking the newest of a size and dropping the oldest of all are both O(log sizes).
 
 #include "fsdp/tensor/host_memory.h"
 
@@ -18,6 +33,7 @@ namespace {
 constexpr size_t kAlignment = 64;
 constexpr size_t kPage = 4096;
 constexpr size_t kHugePage = size_t{2} << 20;
+// Smaller blocks come from the C library's own caches.
 constexpr size_t kKeptFrom = size_t{64} << 10;
 constexpr size_t kHugeFrom = 2 * kHugePage;
 // No address space holds more, and sizes below it can be rounded without overflow.

@@ -22,6 +22,7 @@ namespace fsdp {
 
 class HostMemory : public std::enable_shared_from_this<HostMemory> {
  public:
+  // `cache_freed` as in HostDeviceOptions.
   static std::shared_ptr<HostMemory> Create(bool cache_freed);
   ~HostMemory();
 
@@ -32,6 +33,7 @@ class HostMemory : public std::enable_shared_from_this<HostMemory> {
   // Counts memory of another owner; negative when freed.
   void Note(int64_t nbytes);
 
+  // As of Device.
   int64_t allocated_bytes() const;
   int64_t peak_allocated_bytes() const;
   void ResetPeak();
@@ -40,6 +42,7 @@ class HostMemory : public std::enable_shared_from_this<HostMemory> {
   int64_t kept_bytes() const;
 
  private:
+  // A freed block that is kept.
   struct Block {
     void* data;
     size_t size;  // rounded
@@ -59,7 +62,7 @@ class HostMemory : public std::enable_shared_from_this<HostMemory> {
   // A kept block of exactly `size` bytes, the one freed last, or null.
   void* TakeKept(size_t size);
 
-  // Moves out the blocks that were kept longest, until what is kept fits beside what is live.
+  // Moves out the blocks that were kept longest, until live and kept bytes together are within the bound.
   Blocks TakeSurplus();
 
   void NoteLocked(int64_t nbytes);

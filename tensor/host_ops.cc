@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// TensorOps on the host: each function puts one closure on the stream, which checks its operands (check_operands.h) and
+// calls a loop of float_kernels.h. Scalars and elements are read through memcpy, since a view of a flat buffer may lie
+// at any address.
 
 #include <cmath>
 #include <cstring>

@@ -1,4 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// The worker takes all pending work at once and runs it without the lock, so that a producer waits for tens of
+// nanoseconds at most. How the two threads meet:
+//
+//   Push      under mutex_: append; raise has_pending_; take asleep_ and, if it was set, notify after unlocking
+//   worker    1. spin on has_pending_ for some microseconds, while a core is idle
+//             2. under mutex_: nothing pending -> asleep_ = true, wait for wake_
+//             3. swap the vector out; run its pieces in order; destroy each before the next
+//
+// asleep_ makes a notification, a system call, the exception: a worker that spins or runs needs none. No wake-up is
+// lost, because asleep_ and pending_ change under one mutex.
+//
+// An error stays in status_, which the worker alone reads and writes; others learn it through events, which carry a
+// copy.
 
 #include "fsdp/tensor/host_stream.h"
 
@@ -49,7 +63,7 @@ bool HostThreads::SpinUntil(const std::atomic<bool>& flag) {
   if (flag.load(std::memory_order_acquire)) return true;
   const auto deadline = std::chrono::steady_clock::now() + kSpin;
   do {
-    // One core is left to whoever will raise the flag.
+    // One core is left to the thread that will raise the flag.
     if (count_.load(std::memory_order_relaxed) >= Cores()) return false;
     for (int i = 0; i < 8; ++i) {
       Pause();
@@ -67,6 +81,9 @@ absl::Status HostEvent::Synchronize() {
   return Unshared(status_);
 }
 
+// status_ is written before the store that raises the flag, with release order, and read after a load with acquire
+// order (or under the mutex): readers need no lock for it. The store is under the mutex so that it cannot fall between
+// a waiter's test of the flag and its going to sleep.
 void HostEvent::Reach(const absl::Status& status) {
   status_ = Unshared(status);
   {

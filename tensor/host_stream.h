@@ -27,6 +27,9 @@
 
 namespace fsdp {
 
+// HostEvent: what the host device keeps behind an Event: a flag that is raised once, with the stream's error so far.
+// Thread-safe. It outlives its stream, which raises it at the latest while it is being destroyed, so waiting for it
+// ends.
 class HostEvent final : public Event::State {
  public:
   absl::Status Synchronize() override;
@@ -70,9 +73,11 @@ class HostThreads {
   static std::atomic<int> count_;
 };
 
+// Errors of work are prefixed with the stream's name (OnStream). One producer at a time, as for every Stream.
 class HostStream final : public Stream {
  public:
-  // Starts the thread; kResourceExhausted when the system has none left.
+  // Starts the thread, named after the stream for debuggers; kResourceExhausted when the system has none left. The
+  // stream holds `device`.
   static absl::StatusOr<std::unique_ptr<Stream>> Create(std::shared_ptr<Device> device, std::string name);
 
   // Runs what is pending, then ends the thread. Not from work of this very stream.
@@ -101,7 +106,8 @@ class HostStream final : public Stream {
 
   void Push(Work work);
 
-  // The worker thread's side.
+  // The worker thread's side. Execute runs one piece: skipped after an error, unless it is RunAlways, an event or a
+  // wait.
   void Loop();
   bool TakePending(std::vector<Work>& batch);  // blocks; false when the stream is closing and nothing is left
   void Execute(const Work& work);

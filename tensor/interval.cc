@@ -16,6 +16,9 @@ Interval Intersect(const Interval& a, const Interval& b) {
   return {begin, std::max(begin, std::min(a.end, b.end))};
 }
 
+// chunk = ceil(n / count), and rank `index` starts at index * chunk: so with n = 5 and count = 4 the chunks have 2, 2,
+// 1 and 0 elements, not 2, 1, 1, 1. PyTorch cuts so, and a sharded checkpoint of PyTorch is only readable by the same
+// rule.
 Interval ChunkOf(int64_t n, int count, int index) {
   Check(n >= 0 && count > 0 && index >= 0 && index < count, "ChunkOf: n, count or index out of range");
   const int64_t chunk = n / count + (n % count != 0 ? 1 : 0);
@@ -31,6 +34,9 @@ Interval Dim0Chunk(const Shape& shape, int world_size, int rank) {
   return {rows.begin * row_numel, rows.end * row_numel};
 }
 
+// After sorting by begin, one pass with the end of what is covered so far finds a hole as a begin beyond it and an
+// overlap as a begin before it. DataLoss, because intervals come from files: a wrong cover there means a damaged
+// checkpoint.
 absl::Status CheckCover(std::vector<Interval> intervals, int64_t numel) {
   for (const Interval& interval : intervals) {
     if (interval.begin > interval.end) {

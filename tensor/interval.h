@@ -15,6 +15,8 @@
 
 namespace fsdp {
 
+// Plain value; nothing checks it when it is made. Functions that take intervals from files check them first
+// (CheckCover).
 struct Interval {
   int64_t begin = 0;
   int64_t end = 0;  // not included; never below begin
@@ -44,7 +46,7 @@ Interval Dim0Chunk(const Shape& shape, int world_size, int rank);
 // first hole or overlap: "elements [5, 9) are missing", "elements [2, 4) are held twice".
 absl::Status CheckCover(std::vector<Interval> intervals, int64_t numel);
 
-// Elements that go from one place of a flat tensor to a place of another.
+// `numel` elements that go from element `from` of one flat tensor to element `to` of another.
 struct IntervalCopy {
   int64_t from = 0;
   int64_t to = 0;

@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Decoding is a table of 256 values for each format, made on first use. Encoding to fnuz searches that table: positive
+// codes grow with their values, so the nearest value is one of two neighbours, and a tie goes to the even code. Slow
+// and obviously right, which suits formats that are only carried. e8m0 is a float32's exponent byte.
 
 #include "fsdp/tensor/rare_floats.h"
 

@@ -15,7 +15,8 @@ std::string DimsToString(absl::Span<const int64_t> dims) { return absl::StrCat("
 
 // The element count of valid `dims`.
 absl::StatusOr<int64_t> CountElements(absl::Span<const int64_t> dims) {
-  // Zero dimensions are left out of the bound: row_numel() must not overflow beside one.
+  // Zero dimensions are left out of the product, so that the bound holds for row_numel() too, which leaves out the
+  // first dimension.
   int64_t nonzero_product = 1;
   bool has_zero = false;
   for (int64_t dim : dims) {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Shape: the sizes of a row-major tensor. A Shape that exists is valid: no negative dimension, and an element count
-// that fits in int64 with room for 8-byte elements, so numel() * SizeOf(dtype) never overflows.
+// that fits in int64 with room for 8-byte elements, so numel() * SizeOf(dtype) never overflows for them. A value;
+// copies are cheap up to four dimensions.
 #ifndef FSDP_TENSOR_SHAPE_H_
 #define FSDP_TENSOR_SHAPE_H_
 
@@ -30,6 +31,7 @@ class Shape {
   int rank() const { return static_cast<int>(dims_.size()); }
   int64_t dim(int i) const { return dims_[i]; }
   absl::Span<const int64_t> dims() const { return dims_; }
+  // The number of elements; 1 for a scalar, 0 with a zero dimension.
   int64_t numel() const { return numel_; }
 
   // Elements of one row, that is, of all dimensions but the first; 1 for a scalar.

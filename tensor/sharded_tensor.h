@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // ShardedTensor: the part of one whole tensor that this rank holds, as intervals with their elements. A rank that holds
-// nothing has no shards; a rank that holds everything has one, [0, numel).
+// nothing has no shards; a rank that holds everything has one, [0, numel). A value; copies share the shards' bytes.
+// Nothing says who holds the rest: that is known by comparing all ranks' intervals.
 #ifndef FSDP_TENSOR_SHARDED_TENSOR_H_
 #define FSDP_TENSOR_SHARDED_TENSOR_H_
 

@@ -22,6 +22,7 @@ namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
+// As many lanes as the target's vectors hold: 1 (scalar), 4, 8 or 16.
 using FloatTag = hn::ScalableTag<float>;
 using FloatVec = hn::Vec<FloatTag>;
 
@@ -34,6 +35,7 @@ HWY_INLINE FloatVec LoadFloats(FloatTag d, const uint16_t* p) {
   return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(d32, hn::LoadU(d16, p))));
 }
 
+// Whole vectors; a bfloat16 is rounded to nearest even.
 HWY_INLINE void StoreFloats(FloatTag d, FloatVec v, float* p) { hn::StoreU(v, d, p); }
 
 // The bits of `v` rounded to the nearest bfloat16, ties to even, in the upper half of each lane; the lower half is left
@@ -74,6 +76,7 @@ HWY_INLINE FloatVec LoadUpTo(FloatTag d, const T* p, size_t count, float fill = 
   return LoadFloats(d, lanes);
 }
 
+// Writes the first `count` lanes and nothing beyond.
 template <typename T>
 HWY_INLINE void StoreUpTo(FloatTag d, FloatVec v, T* p, size_t count) {
   if (count == hn::Lanes(d)) return StoreFloats(d, v, p);
@@ -92,7 +95,8 @@ HWY_INLINE void ForEachVector(int64_t n, const Body& body) {
   if (i < n) body(i, static_cast<size_t>(n - i));
 }
 
-// A sum of float lanes in float64.
+// A sum of float lanes in float64, one sum for each lane; Total adds the lanes. The order of summation thus depends on
+// the width of the target's vectors. For a sum that must have the same bits on every target see float_kernels.cc.
 class DoubleSum {
  public:
 #if HWY_TARGET == HWY_SCALAR  // has no halves of vectors

@@ -68,6 +68,8 @@ bool StateKey::operator<(const StateKey& other) const {
   return std::tie(section, fqn, state) < std::tie(other.section, other.fqn, other.state);
 }
 
+// entries_ keeps the order of insertion, in which files are written; index_ finds a key in it. Entries are never
+// removed.
 void StateDict::Set(StateKey key, StateValue value) {
   const auto [it, inserted] = index_.try_emplace(key, entries_.size());
   if (inserted) {

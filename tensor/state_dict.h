@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // StateDict: the one value that fsdp/ and checkpoint/ share. An ordered map from a key (a section and a fully qualified
-// name) to a ShardedTensor or a text. fsdp/ fills it and has never heard of a file; checkpoint/ stores it and has never
-// heard of a flat parameter. Copies share the tensors' bytes. Not thread-safe.
+// name) to a ShardedTensor or a text. fsdp/ fills it and knows nothing of files; checkpoint/ stores it and knows
+// nothing of flat parameters. Copies share the tensors' bytes. Not thread-safe.
 #ifndef FSDP_TENSOR_STATE_DICT_H_
 #define FSDP_TENSOR_STATE_DICT_H_
 
@@ -36,14 +36,17 @@ struct StateKey {
   std::string fqn;    // parameter, buffer or extra name; empty for kParamGroups
   std::string state;  // the optimizer's state name, e.g. exp_avg; empty in other sections
 
+  // One function for each section, which fills the fields that the section has.
   static StateKey Model(std::string fqn);
   static StateKey OptimState(std::string fqn, std::string state);
   static StateKey ParamGroups();
   static StateKey Extra(std::string name);
 
+  // The text form above.
   std::string ToString() const;
 
   bool operator==(const StateKey& other) const;
+  // By section, then fqn, then state.
   bool operator<(const StateKey& other) const;
 };
 
@@ -63,8 +66,10 @@ struct FlatUnitLayout {
   int64_t unsharded_numel = 0;    // internal padding counted, padding for the world size not
 };
 
+// For saving it holds what to write; for loading, where to put what is read: loading fills the shards in place.
 class StateDict {
  public:
+  // A key and its value.
   using Entry = std::pair<StateKey, StateValue>;
 
   // Adds or replaces. New keys keep the order of insertion.
@@ -82,6 +87,7 @@ class StateDict {
   std::optional<StateKey> Resolve(const StateKey& key,
                                   const std::map<std::string, std::string>& other_aliases = {}) const;
 
+  // In the order of insertion.
   const std::vector<Entry>& entries() const { return entries_; }
   bool empty() const { return entries_.empty(); }
 

@@ -67,13 +67,14 @@ class Stream {
   // Copies bytes in stream order. The memory may be on this device or the host and must live until the copy ran.
   virtual void CopyAsync(void* destination, const void* source, int64_t nbytes) = 0;
 
-  // An event reached when all work put on this stream so far has run.
+  // An event reached when all work put on this stream so far has run, or been skipped after an error.
   virtual Event Record() = 0;
 
   // Work put on this stream from now on waits for `event`, of any stream of any device of this process.
   virtual void Wait(const Event& event) = 0;
 
-  // Blocks until all work has run; returns the first error.
+  // Blocks the calling thread until all work put on this stream so far has run; returns the first error, again at each
+  // call.
   virtual absl::Status Synchronize() = 0;
 };
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// StreamPriority: which stream's work a GPU begins first where it has room for one alone. Work that has begun is not
-// interrupted. The host's streams are threads, and have one priority.
+// StreamPriority: which stream's work a GPU begins first where it has room for the work of one. Work that has begun is
+// not interrupted. The host's streams are threads, and have one priority.
 #ifndef FSDP_TENSOR_STREAM_PRIORITY_H_
 #define FSDP_TENSOR_STREAM_PRIORITY_H_
 
@@ -18,14 +18,14 @@ namespace fsdp {
 
 enum class StreamPriority : uint8_t { kNormal, kHigh };
 
-// What a device whose streams have priorities is beside a Device.
+// Optional interface, found by dynamic_cast: a Device whose streams have priorities also implements this.
 class PriorityDevice {
  public:
   virtual ~PriorityDevice() = default;
   virtual absl::StatusOr<std::unique_ptr<Stream>> CreateStreamOf(StreamPriority priority, std::string name) = 0;
 };
 
-// A stream of kHigh priority, where the device has that.
+// A new stream of kHigh priority; an ordinary one where the device has no priorities.
 inline absl::StatusOr<std::unique_ptr<Stream>> CreateUrgentStream(Device& device, std::string name) {
   auto* const with_priorities = dynamic_cast<PriorityDevice*>(&device);
   return with_priorities != nullptr ? with_priorities->CreateStreamOf(StreamPriority::kHigh, std::move(name))

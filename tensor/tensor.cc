@@ -20,6 +20,7 @@ absl::StatusOr<Tensor> Tensor::Empty(Device& device, DType dtype, Shape shape) {
   return Tensor(std::move(buffer), dtype, std::move(shape));
 }
 
+// Slices and views never copy: a parameter is a view of its unit's flat buffer, a shard a slice of it.
 Tensor Tensor::Slice(const Interval& interval) const {
   Check(defined_, "a slice of an undefined tensor");
   Check(Interval{0, numel()}.Contains(interval) && interval.begin <= interval.end, "a slice outside its tensor");

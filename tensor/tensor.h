@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Tensor: a typed, contiguous, row-major view of a Buffer. A value; copies share the bytes. There is no arithmetic on
-// it: kernels live in tensor/ops.h and nn/.
+// Tensor: a typed, contiguous, row-major view of a Buffer. A value; copies share the bytes, so a Tensor is passed as a
+// reference to memory is. There is no arithmetic on it: kernels live in tensor/ops.h and nn/.
 #ifndef FSDP_TENSOR_TENSOR_H_
 #define FSDP_TENSOR_TENSOR_H_
 
@@ -25,7 +25,7 @@ class Tensor {
   // Views the first shape.numel() elements of `buffer`. Precondition: it is large enough.
   Tensor(Buffer buffer, DType dtype, Shape shape);
 
-  // New memory on `device`, contents unspecified.
+  // New memory on `device`, contents unspecified. Errors are those of Device::Allocate.
   static absl::StatusOr<Tensor> Empty(Device& device, DType dtype, Shape shape);
 
   bool defined() const { return defined_; }
@@ -38,13 +38,14 @@ class Tensor {
   // The address of element 0, on whatever device the buffer is.
   void* data() const { return buffer_.data(); }
 
-  // The address as T*. Precondition: sizeof(T) == SizeOf(dtype()).
+  // The address as T*, to be read or written on the tensor's device alone. Precondition: sizeof(T) == SizeOf(dtype()).
   template <typename T>
   T* data_as() const {
     return static_cast<T*>(data());
   }
 
-  // Elements `interval` of the flattened tensor, as a 1-D tensor that shares the bytes.
+  // Elements `interval` of the flattened tensor, as a 1-D tensor that shares the bytes. Precondition: inside this
+  // tensor.
   Tensor Slice(const Interval& interval) const;
 
   // The same elements in another shape. Precondition: equal numel.

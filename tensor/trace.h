@@ -35,7 +35,8 @@ class Trace : public std::enable_shared_from_this<Trace> {
   // Spans after the first `max_spans` are left out, so that memory is bounded however long the run.
   static std::shared_ptr<Trace> Create(int64_t max_spans = 200'000);
 
-  // Opens a span on `stream`, and closes the one that was opened there last. Every Begin needs its End.
+  // Begin opens a span on `stream`; End closes the one that was opened there last. Every Begin needs its End, and
+  // `stream` must live until both marks have run.
   void Begin(Stream& stream, std::string name);
   void End(Stream& stream);
 
@@ -47,6 +48,7 @@ class Trace : public std::enable_shared_from_this<Trace> {
 
  private:
   explicit Trace(int64_t max_spans);
+  // Nanoseconds since the Unix epoch, by the steady clock.
   int64_t Now() const;
 
   const int64_t max_spans_;

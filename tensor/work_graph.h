@@ -34,7 +34,8 @@ class WorkGraph {
   virtual void Replay() = 0;
 };
 
-// What a device that has graphs of work is beside a Device, and its streams beside Streams.
+// Optional interfaces, found by dynamic_cast: a Device that can capture work implements GraphDevice, and its streams
+// GraphStream.
 class GraphDevice {
  public:
   virtual ~GraphDevice() = default;
@@ -44,6 +45,7 @@ class GraphDevice {
 class GraphStream {
  public:
   virtual ~GraphStream() = default;
+  // True while work that is put on this stream is captured.
   virtual bool capturing() const = 0;
 };
 
