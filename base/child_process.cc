@@ -1,29 +1,50 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Between fork and exec the child, which may be a copy of a process with threads and locks, does only what is safe in a
-// signal handler: everything it needs is prepared before. What fails there is sent to the parent through a pipe that a
-// successful exec closes.
+// fork and exec, in this order:
+//
+//   parent: make the pipes, argv and the environment -> fork -> wait on the failure pipe -> return the child
+//   child:                                                  -> streams, directory, signals -> execve
+//
+// The parent may have threads, and fork copies only the one that calls it: a lock that another thread held stays locked
+// in the child for ever. Between fork and execve the child therefore makes only async-signal-safe calls; everything
+// that allocates is prepared before. The failure pipe is close-on-exec: a successful execve closes it without a byte,
+// and an error in the child arrives as its errno. So Start reports a program that cannot be executed, which a caller
+// could not tell from a program that exits with 127.
+//
+// The child's process group is killed when the child is reaped. The order matters: the group's number is the child's
+// pid, which the kernel gives to no new process while the child is a zombie.
 #include "fsdp/base/child_process.h"
 
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
-#include <optional>
+#include <limits>
+#include <set>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
 #include "fsdp/base/status_macros.h"
 
 namespace fsdp {
 namespace {
+
+constexpr size_t kLongestLine = 1 << 16;
+
+// How often the end of a child is looked for on kernels without pidfd_open (before Linux 5.3).
+constexpr absl::Duration kTick = absl::Milliseconds(20);
 
 struct Pipe {
   FileDescriptor read;
@@ -47,21 +68,71 @@ std::vector<char*> Pointers(const std::vector<std::string>& strings) {
   return pointers;
 }
 
-// All that the child needs, by value or prepared.
+std::vector<std::string> EnvironmentOf(const ChildOptions& options) {
+  std::vector<std::string> environment;
+  std::set<std::string> replaced(options.unset.begin(), options.unset.end());
+  for (const auto& [name, value] : options.environment) {
+    environment.push_back(absl::StrCat(name, "=", value));
+    replaced.insert(name);
+  }
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string text = *entry;
+    if (replaced.count(text.substr(0, text.find('='))) == 0) {
+      environment.push_back(text);
+    }
+  }
+  return environment;
+}
+
+bool IsExecutableFile(const std::string& path) {
+  struct stat status = {};
+  return stat(path.c_str(), &status) == 0 && S_ISREG(status.st_mode) && access(path.c_str(), X_OK) == 0;
+}
+
+// The path of `name` as a shell would find it: `name` itself if it has a slash, else in $PATH.
+absl::StatusOr<std::string> FindProgram(const std::string& name) {
+  std::vector<std::string> candidates = {name};
+  if (name.find('/') == std::string::npos) {
+    candidates.clear();
+    const char* const path = std::getenv("PATH");
+    for (const std::string& directory :
+         std::vector<std::string>(absl::StrSplit(path == nullptr ? "" : path, ':', absl::SkipEmpty()))) {
+      candidates.push_back(absl::StrCat(directory, "/", name));
+    }
+  }
+  bool exists = false;
+  for (const std::string& candidate : candidates) {
+    if (IsExecutableFile(candidate)) {
+      return candidate;
+    }
+    exists |= access(candidate.c_str(), F_OK) == 0;
+  }
+  return exists ? absl::PermissionDeniedError(absl::StrCat("program \"", name, "\" is not an executable file"))
+                : absl::NotFoundError(absl::StrCat("program \"", name, "\" does not exist"));
+}
+
+// Until `deadline`, as poll() takes it: rounded up, and at most 24 days.
+int MillisecondsUntil(absl::Time deadline) {
+  const int64_t milliseconds = absl::ToInt64Milliseconds(deadline - absl::Now() + absl::Microseconds(999));
+  return static_cast<int>(std::clamp<int64_t>(milliseconds, 0, std::numeric_limits<int>::max()));
+}
+
+// Everything that the child needs between fork and exec.
 struct Prepared {
   const char* program;
   char* const* arguments;
   char* const* environment;
+  const char* directory;  // "": the parent's
   pid_t parent;
   int inherited_fd;
-  int null_fd;
+  int input_fd;
   int output_fd;  // -1: stays as it is
-  int errors_fd;
+  int errors_fd;  // -1: stays as it is
   int failure_fd;
 };
 
-// Only async-signal-safe calls from here on.
-[[noreturn]] void BecomeProgram(const Prepared& p) {
+// Only async-signal-safe calls from here on. Returns if the program cannot be executed, with errno.
+void BecomeProgram(const Prepared& p) {
   setpgid(0, 0);
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != p.parent) {
@@ -70,20 +141,12 @@ struct Prepared {
   sigset_t none;
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);
-  dup2(p.null_fd, STDIN_FILENO);
-  if (p.output_fd >= 0) {
-    dup2(p.output_fd, STDOUT_FILENO);
-    dup2(p.errors_fd, STDERR_FILENO);
-  }
-  if (p.inherited_fd >= 0) {
-    fcntl(p.inherited_fd, F_SETFD, 0);
-  }
+  if (dup2(p.input_fd, STDIN_FILENO) < 0) return;
+  if (p.output_fd >= 0 && dup2(p.output_fd, STDOUT_FILENO) < 0) return;
+  if (p.errors_fd >= 0 && dup2(p.errors_fd, STDERR_FILENO) < 0) return;
+  if (p.inherited_fd >= 0 && fcntl(p.inherited_fd, F_SETFD, 0) != 0) return;
+  if (*p.directory != '\0' && chdir(p.directory) != 0) return;
   execve(p.program, p.arguments, p.environment);
-  const int error = errno;
-  if (write(p.failure_fd, &error, sizeof(error)) != sizeof(error)) {
-    _exit(126);
-  }
-  _exit(127);
 }
 
 absl::Status ExecError(int error, const std::string& program) {
@@ -98,7 +161,7 @@ absl::Status ExecError(int error, const std::string& program) {
   }
 }
 
-// Waits for the exec: nothing comes through the pipe when it succeeds.
+// Blocks until the child has executed the program or failed.
 absl::Status AwaitExec(Pipe& failure, int pid, const std::string& program) {
   failure.write.Close();
   int error = 0;
@@ -113,93 +176,242 @@ absl::Status AwaitExec(Pipe& failure, int pid, const std::string& program) {
   return ExecError(error, program);
 }
 
-bool IsExecutableFile(const std::string& path) {
-  struct stat status = {};
-  return stat(path.c_str(), &status) == 0 && S_ISREG(status.st_mode) && access(path.c_str(), X_OK) == 0;
+// Forks and executes; the child's number.
+absl::StatusOr<int> Spawn(Prepared prepared) {
+  FSDP_ASSIGN_OR_RETURN(Pipe failure, Pipe::Create());
+  prepared.failure_fd = failure.write.get();
+  const int pid = fork();
+  if (pid == 0) {
+    BecomeProgram(prepared);
+    const int error = errno;
+    const bool is_reported = write(prepared.failure_fd, &error, sizeof(error)) == sizeof(error);
+    _exit(is_reported ? 127 : 126);
+  }
+  if (pid < 0) {
+    return absl::ResourceExhaustedError(absl::StrCat("cannot start a process: ", std::strerror(errno)));
+  }
+  setpgid(pid, pid);  // parent and child both call it: the group exists for both, no matter which of them runs first
+  FSDP_RETURN_IF_ERROR(AwaitExec(failure, pid, prepared.program));
+  return pid;
 }
 
 }  // namespace
+
+ChildOutput ChildOutput::File(std::string path) {
+  ChildOutput target(Kind::kFile);
+  target.path_ = std::move(path);
+  return target;
+}
+
+ChildOutput ChildOutput::Descriptor(int fd) {
+  ChildOutput target(Kind::kDescriptor);
+  target.fd_ = fd;
+  return target;
+}
+
+ChildOutput ChildOutput::Lines(std::function<void(absl::string_view line)> on_line) {
+  ChildOutput target(Kind::kLines);
+  target.on_line_ = std::move(on_line);
+  return target;
+}
 
 std::string ExitStatus::ToString() const {
   return signal == 0 ? absl::StrCat("exited with status ", code)
                      : absl::StrCat("was killed by signal ", signal, " (", strsignal(signal), ")");
 }
 
-absl::StatusOr<ChildProcess> ChildProcess::Start(const ChildOptions& options) {
-  const std::vector<char*> arguments = Pointers(options.arguments);
-  const std::vector<char*> environment = Pointers(options.environment);
-  const FileDescriptor null(open("/dev/null", O_RDONLY | O_CLOEXEC));
-  FSDP_ASSIGN_OR_RETURN(Pipe failure, Pipe::Create());
-  std::optional<Pipe> output;
-  std::optional<Pipe> errors;
-  if (options.capture_output) {
-    FSDP_ASSIGN_OR_RETURN(output, Pipe::Create());
-    FSDP_ASSIGN_OR_RETURN(errors, Pipe::Create());
+absl::StatusOr<FileDescriptor> ChildProcess::Open(const ChildOutput& target, Stream& stream) {
+  switch (target.kind_) {
+    case ChildOutput::Kind::kInherit:
+    case ChildOutput::Kind::kSameAsOutput:
+      return FileDescriptor();
+    case ChildOutput::Kind::kFile: {
+      FileDescriptor file(open(target.path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
+      if (file.ok()) return file;
+      return absl::ErrnoToStatus(errno, absl::StrCat("cannot write the output of a program to ", target.path_));
+    }
+    case ChildOutput::Kind::kDescriptor: {
+      FileDescriptor copy(fcntl(target.fd_, F_DUPFD_CLOEXEC, 3));
+      if (copy.ok()) return copy;
+      return absl::ErrnoToStatus(errno, absl::StrCat("cannot give descriptor ", target.fd_, " to a program"));
+    }
+    case ChildOutput::Kind::kText:
+    case ChildOutput::Kind::kLines:
+      break;
   }
-  const Prepared prepared = {.program = options.program.c_str(),
-                             .arguments = arguments.data(),
-                             .environment = environment.data(),
-                             .parent = getpid(),
-                             .inherited_fd = options.inherited_fd,
-                             .null_fd = null.get(),
-                             .output_fd = output.has_value() ? output->write.get() : -1,
-                             .errors_fd = errors.has_value() ? errors->write.get() : -1,
-                             .failure_fd = failure.write.get()};
-  ChildProcess child;
-  child.pid_ = fork();
-  if (child.pid_ == 0) {
-    BecomeProgram(prepared);
-  }
-  if (child.pid_ < 0) {
-    return absl::ResourceExhaustedError(absl::StrCat("cannot start a process: ", std::strerror(errno)));
-  }
-  setpgid(child.pid_, child.pid_);  // here too: the first to get there makes it true for both
-  FSDP_RETURN_IF_ERROR(AwaitExec(failure, child.pid_, options.program));
-  child.ended_ = FileDescriptor(static_cast<int>(syscall(SYS_pidfd_open, child.pid_, 0)));
-  if (options.capture_output) {
-    child.output_ = std::move(output->read);
-    child.errors_ = std::move(errors->read);
-    fcntl(child.output_.get(), F_SETFL, O_NONBLOCK);
-    fcntl(child.errors_.get(), F_SETFL, O_NONBLOCK);
-  }
+  FSDP_ASSIGN_OR_RETURN(Pipe pipe, Pipe::Create());
+  fcntl(pipe.read.get(), F_SETFL, O_NONBLOCK);
+  stream.fd = std::move(pipe.read);
+  stream.on_line = target.on_line_;
+  return std::move(pipe.write);
+}
+
+absl::StatusOr<std::unique_ptr<ChildProcess>> ChildProcess::Start(const std::vector<std::string>& command,
+                                                                  const ChildOptions& options) {
+  FSDP_ASSIGN_OR_RETURN(const std::string program, FindProgram(command[0]));
+  std::unique_ptr<ChildProcess> child(new ChildProcess());
+  FSDP_ASSIGN_OR_RETURN(const FileDescriptor output, Open(options.output, child->output_));
+  FSDP_ASSIGN_OR_RETURN(const FileDescriptor errors, Open(options.errors, child->errors_));
+  const bool is_errors_as_output = options.errors.kind_ == ChildOutput::Kind::kSameAsOutput;
+  const FileDescriptor null(options.input_fd < 0 ? open("/dev/null", O_RDONLY | O_CLOEXEC) : -1);
+  const std::vector<char*> arguments = Pointers(command);
+  const std::vector<std::string> variables = EnvironmentOf(options);
+  const std::vector<char*> environment = Pointers(variables);
+  FSDP_ASSIGN_OR_RETURN(child->pid_, Spawn({.program = program.c_str(),
+                                            .arguments = arguments.data(),
+                                            .environment = environment.data(),
+                                            .directory = options.working_directory.c_str(),
+                                            .parent = getpid(),
+                                            .inherited_fd = options.inherited_fd,
+                                            .input_fd = options.input_fd < 0 ? null.get() : options.input_fd,
+                                            .output_fd = output.get(),
+                                            .errors_fd = is_errors_as_output ? STDOUT_FILENO : errors.get(),
+                                            .failure_fd = -1}));
+  child->ended_ = FileDescriptor(static_cast<int>(syscall(SYS_pidfd_open, child->pid_, 0)));
   return child;
 }
 
+ChildProcess::~ChildProcess() {
+  if (pid_ > 0 && !exit_status_.has_value()) {
+    SignalGroup(SIGKILL);
+    ReapBlocking();
+  }
+}
+
 void ChildProcess::Signal(int signal) const {
-  if (!reaped_) {
+  if (!exit_status_.has_value()) {
+    kill(pid_, signal);
+  }
+}
+
+void ChildProcess::SignalGroup(int signal) const {
+  if (!exit_status_.has_value()) {
     kill(-pid_, signal);
   }
 }
 
-// The group is killed while the leader is a zombie, so that its number cannot belong to anybody else yet.
-ExitStatus ChildProcess::Reap() {
+const std::optional<ExitStatus>& ChildProcess::Reap() {
   siginfo_t ended = {};
-  waitid(P_PID, static_cast<id_t>(pid_), &ended, WEXITED | WNOWAIT);
-  kill(-pid_, SIGKILL);
-  int status = 0;
-  waitpid(pid_, &status, 0);
-  reaped_ = true;
-  return WIFSIGNALED(status) ? ExitStatus{.code = 0, .signal = WTERMSIG(status)}
-                             : ExitStatus{.code = WEXITSTATUS(status), .signal = 0};
+  if (!exit_status_.has_value() && waitid(P_PID, static_cast<id_t>(pid_), &ended, WEXITED | WNOWAIT | WNOHANG) == 0 &&
+      ended.si_pid == pid_) {
+    ReapBlocking();
+  }
+  return exit_status_;
 }
 
-absl::StatusOr<std::string> FindProgram(const std::string& name, const std::string& path) {
-  std::vector<std::string> candidates = {name};
-  if (name.find('/') == std::string::npos) {
-    candidates.clear();
-    for (const std::string& directory : std::vector<std::string>(absl::StrSplit(path, ':', absl::SkipEmpty()))) {
-      candidates.push_back(absl::StrCat(directory, "/", name));
+// WNOWAIT leaves the child a zombie, so that its group's number cannot belong to any other process when it is killed.
+void ChildProcess::ReapBlocking() {
+  siginfo_t ended = {};
+  while (waitid(P_PID, static_cast<id_t>(pid_), &ended, WEXITED | WNOWAIT) != 0 && errno == EINTR) {
+  }
+  kill(-pid_, SIGKILL);
+  int status = 0;
+  struct rusage usage = {};
+  wait4(pid_, &status, 0, &usage);
+  exit_status_ = {.code = WIFSIGNALED(status) ? 0 : WEXITSTATUS(status),
+                  .signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0,
+                  .peak_bytes = usage.ru_maxrss * int64_t{1024}};
+}
+
+void ChildProcess::AppendPollFds(std::vector<pollfd>& polled) const {
+  const int ended = exit_status_.has_value() ? -1 : ended_.get();
+  for (const int fd : {ended, output_.fd.get(), errors_.fd.get()}) {
+    if (fd >= 0) {
+      polled.push_back({.fd = fd, .events = POLLIN, .revents = 0});
     }
   }
-  bool exists = false;
-  for (const std::string& candidate : candidates) {
-    if (IsExecutableFile(candidate)) {
-      return candidate;
+}
+
+void ChildProcess::Stream::Read() {
+  for (int reads = 0; fd.ok() && reads < 16; ++reads) {
+    char bytes[1 << 14];
+    const ssize_t n = read(fd.get(), bytes, sizeof(bytes));
+    if (n > 0) {
+      Take({bytes, static_cast<size_t>(n)});
+      continue;
     }
-    exists |= access(candidate.c_str(), F_OK) == 0;
+    if (n < 0 && (errno == EAGAIN || errno == EINTR)) {
+      return;
+    }
+    fd.Close();
+    if (!line.empty()) {
+      on_line(std::exchange(line, ""));
+    }
   }
-  return exists ? absl::PermissionDeniedError(absl::StrCat("program \"", name, "\" is not an executable file"))
-                : absl::NotFoundError(absl::StrCat("program \"", name, "\" does not exist"));
+}
+
+void ChildProcess::Stream::Take(absl::string_view bytes) {
+  if (on_line == nullptr) {
+    text.append(bytes.data(), bytes.size());
+    return;
+  }
+  for (const char c : bytes) {
+    if (c != '\n') {
+      line += c;
+    }
+    if (c == '\n' || line.size() >= kLongestLine) {
+      on_line(std::exchange(line, ""));
+    }
+  }
+}
+
+void ChildProcess::ReadOutput() {
+  output_.Read();
+  errors_.Read();
+}
+
+// Blocks until the child ends, its output grows or ends, or `deadline`.
+void ChildProcess::AwaitEvent(absl::Time deadline) const {
+  std::vector<pollfd> polled;
+  AppendPollFds(polled);
+  poll(polled.data(), polled.size(),
+       MillisecondsUntil(ended_.ok() ? deadline : std::min(deadline, absl::Now() + kTick)));
+}
+
+std::optional<int> ChildProcess::Poll(absl::Duration timeout) {
+  const absl::Time deadline = absl::Now() + timeout;
+  while (!Reap().has_value()) {
+    if (absl::Now() > deadline) return std::nullopt;
+    AwaitEvent(deadline);
+    ReadOutput();
+  }
+  ReadOutput();  // all that the child has written: more than a pipe holds
+  return exit_status_->shell_code();
+}
+
+absl::StatusOr<int> ChildProcess::Wait(absl::Duration timeout) {
+  if (const std::optional<int> exit_status = Poll(timeout)) return *exit_status;
+  return absl::DeadlineExceededError(absl::StrCat("process ", pid_, " has not ended within ",
+                                                  absl::FormatDuration(timeout), "; its output so far:\n", output()));
+}
+
+absl::Status ChildProcess::WaitForOutput(absl::string_view text, absl::Duration timeout) {
+  const absl::Time deadline = absl::Now() + timeout;
+  while (!absl::StrContains(output(), text)) {
+    if (!output_.fd.ok()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("process ", pid_, " ended without printing \"", text, "\", but:\n", output()));
+    }
+    if (absl::Now() > deadline) {
+      return absl::DeadlineExceededError(absl::StrCat("process ", pid_, " has not printed \"", text, "\" within ",
+                                                      absl::FormatDuration(timeout), ", but:\n", output()));
+    }
+    std::vector<pollfd> polled = {{.fd = output_.fd.get(), .events = POLLIN, .revents = 0}};
+    if (errors_.fd.ok()) polled.push_back({.fd = errors_.fd.get(), .events = POLLIN, .revents = 0});
+    poll(polled.data(), polled.size(), MillisecondsUntil(deadline));
+    ReadOutput();
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ProgramResult> RunProgram(const std::vector<std::string>& command, absl::Duration timeout,
+                                         const ChildOptions& options) {
+  FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<ChildProcess> child, ChildProcess::Start(command, options));
+  FSDP_ASSIGN_OR_RETURN(const int exit_status, child->Wait(timeout));
+  return ProgramResult{.exit_status = exit_status,
+                       .output = child->output(),
+                       .errors = child->errors(),
+                       .peak_bytes = child->exit_status()->peak_bytes};
 }
 
 }  // namespace fsdp

@@ -1,35 +1,79 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// ChildProcess: a program started so that it cannot outlive the thread that started it: the kernel kills it (SIGKILL)
-// when that thread ends, for whatever reason. It leads a process group of its own, which is signalled and killed as
-// one.
+// ChildProcess: the one way in which this repository starts another program. The child leads a process group of its own
+// and cannot outlive its parent: the kernel sends it SIGKILL when the thread that started it ends, for whatever reason
+// (PR_SET_PDEATHSIG), so start children from a thread that lives as long as they should. Abseil starts no processes,
+// and posix_spawn cannot set a parent death signal.
+//
+//   FSDP_ASSIGN_OR_RETURN(auto child, ChildProcess::Start({"bazel-bin/tools/ckpt", "verify", path}));
+//   FSDP_ASSIGN_OR_RETURN(int status, child->Wait(absl::Seconds(10)));
+//
+// Used by one thread. The child's output is read only inside of Wait, Poll, WaitForOutput and ReadOutput: a child whose
+// output is captured blocks once the pipe is full (64 KiB) if the parent calls none of them.
 #ifndef FSDP_BASE_CHILD_PROCESS_H_
 #define FSDP_BASE_CHILD_PROCESS_H_
 
+#include <poll.h>
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "fsdp/base/file_descriptor.h"
 
 namespace fsdp {
 
+// Where stdout or stderr of a child goes.
+class ChildOutput {
+ public:
+  static ChildOutput Inherit() { return ChildOutput(Kind::kInherit); }  // where the stream of this process goes
+  static ChildOutput Text() { return ChildOutput(Kind::kText); }        // collected: ChildProcess::output(), errors()
+  static ChildOutput SameAsOutput() { return ChildOutput(Kind::kSameAsOutput); }  // stderr only: where stdout goes
+  static ChildOutput File(std::string path);                                      // created, or emptied; "/dev/null"
+  static ChildOutput Descriptor(int fd);  // not owned; 3 or more, open until Start returns
+
+  // Calls `on_line` for every line, without its newline, on the thread that reads the output. A line longer than 64 KiB
+  // comes in pieces of 64 KiB; a last line without newline comes when the stream ends.
+  static ChildOutput Lines(std::function<void(absl::string_view line)> on_line);
+
+ private:
+  friend class ChildProcess;
+  enum class Kind { kInherit, kText, kSameAsOutput, kFile, kDescriptor, kLines };
+  explicit ChildOutput(Kind kind) : kind_(kind) {}
+
+  Kind kind_;
+  std::string path_;
+  int fd_ = -1;
+  std::function<void(absl::string_view)> on_line_;
+};
+
 struct ChildOptions {
-  std::string program;                   // path
-  std::vector<std::string> arguments;    // argv, the program's name first
-  std::vector<std::string> environment;  // "NAME=value"
-  int inherited_fd = -1;                 // stays open in the child under its number; all others that are CLOEXEC close
-  bool capture_output = false;           // through output() and errors(); else the child writes where this process does
+  std::map<std::string, std::string> environment = {};  // added to the variables of this process, or replacing them
+  std::vector<std::string> unset = {};                  // variables of this process that the child does not get
+  std::string working_directory = {};                   // empty: that of this process
+  ChildOutput output = ChildOutput::Text();
+  ChildOutput errors = ChildOutput::SameAsOutput();
+  int input_fd = -1;      // becomes stdin; not owned; 3 or more. -1: stdin is /dev/null
+  int inherited_fd = -1;  // stays open in the child under its number; other descriptors with FD_CLOEXEC close
 };
 
 // How a process ended.
 struct ExitStatus {
-  int code = 0;    // what it exited with; 0 when a signal killed it
-  int signal = 0;  // that killed it; 0 when it exited
+  int code = 0;            // its exit status; 0 if a signal killed it
+  int signal = 0;          // the signal that killed it; 0 if it exited
+  int64_t peak_bytes = 0;  // its largest resident set
 
   bool ok() const { return code == 0 && signal == 0; }
 
-  // As a shell has it: the exit status, or 128 + signal.
+  // As a shell reports it: the exit status, or 128 + signal.
   int shell_code() const { return signal == 0 ? code : 128 + signal; }
 
   // "exited with status 3", "was killed by signal 9 (Killed)"
@@ -38,41 +82,88 @@ struct ExitStatus {
 
 class ChildProcess {
  public:
-  // Standard input is /dev/null, and no signal is blocked. kNotFound or kPermissionDenied when the program cannot be
-  // executed.
-  static absl::StatusOr<ChildProcess> Start(const ChildOptions& options);
+  // Runs `command`, a program and its arguments, with no signal blocked. A program without a slash is looked up in
+  // $PATH; with a working directory it must be an absolute path or have no slash. Returns once the program was
+  // executed, or with an error: kNotFound, kPermissionDenied if it is not executable, kInvalidArgument if the kernel
+  // refuses it, kResourceExhausted if there are too many processes or descriptors.
+  static absl::StatusOr<std::unique_ptr<ChildProcess>> Start(const std::vector<std::string>& command,
+                                                             const ChildOptions& options = {});
 
-  ChildProcess(ChildProcess&&) = default;
-  ChildProcess& operator=(ChildProcess&&) = default;
+  // Kills the child's process group and waits for the child, unless it was reaped.
+  ~ChildProcess();
+  ChildProcess(const ChildProcess&) = delete;
+  ChildProcess& operator=(const ChildProcess&) = delete;
 
   int pid() const { return pid_; }
 
-  // Readable from the end of the process on.
-  int ended_fd() const { return ended_.get(); }
+  // Blocks until the child has ended. Returns ExitStatus::shell_code(), or kDeadlineExceeded with the output so far
+  // after `timeout`; the child then runs on.
+  absl::StatusOr<int> Wait(absl::Duration timeout);
 
-  // Non-blocking ends of the child's stdout and stderr, if captured.
-  const FileDescriptor& output() const { return output_; }
-  const FileDescriptor& errors() const { return errors_; }
+  // As Wait, but returns nullopt after `timeout`.
+  std::optional<int> Poll(absl::Duration timeout);
 
-  // To the process and what it started, if that stayed in its group. No-op once reaped.
+  // Blocks until output() contains `text`. kDeadlineExceeded after `timeout`, kFailedPrecondition if the output ended
+  // without it.
+  absl::Status WaitForOutput(absl::string_view text, absl::Duration timeout);
+
+  // Sends `signal` to the child alone, or to its process group: the child and its descendants that did not leave the
+  // group. Without effect once the child was reaped.
   void Signal(int signal) const;
+  void SignalGroup(int signal) const;
 
-  // To be called once ended_fd is readable: kills what is left of the group and returns how the process ended.
-  ExitStatus Reap();
+  // What ChildOutput::Text has collected so far.
+  const std::string& output() const { return output_.text; }
+  const std::string& errors() const { return errors_.text; }
+
+  // How the child ended; nullopt if it was not reaped yet.
+  const std::optional<ExitStatus>& exit_status() const { return exit_status_; }
+
+  // For a parent with an event loop of its own, none of which blocks. AppendPollFds appends what poll() has to wait
+  // for: captured output and the end of the child. ReadOutput reads what is in the pipes, at most 256 KiB from each, so
+  // that a child that never stops writing does not hold up the loop. Reap, if the child has ended, kills what is left
+  // of its process group and returns exit_status().
+  void AppendPollFds(std::vector<pollfd>& polled) const;
+  void ReadOutput();
+  const std::optional<ExitStatus>& Reap();
 
  private:
+  // The reading end of a captured stream.
+  struct Stream {
+    FileDescriptor fd;  // non-blocking; closed at the end of the stream, and if the stream is not captured
+    std::string text;
+    std::string line;                                // the beginning of a line whose end was not read yet
+    std::function<void(absl::string_view)> on_line;  // null: the bytes go to `text`
+
+    void Read();
+    void Take(absl::string_view bytes);
+  };
+
+  // Opens the writing end of a stream. Returns a closed descriptor if the child keeps the one of this process.
+  static absl::StatusOr<FileDescriptor> Open(const ChildOutput& target, Stream& stream);
+
   ChildProcess() = default;
 
+  void AwaitEvent(absl::Time deadline) const;
+  void ReapBlocking();
+
   int pid_ = -1;
-  bool reaped_ = false;
-  FileDescriptor ended_;
-  FileDescriptor output_;
-  FileDescriptor errors_;
+  FileDescriptor ended_;  // a pidfd: readable from the end of the child on; closed if the kernel has none
+  Stream output_;
+  Stream errors_;
+  std::optional<ExitStatus> exit_status_;
 };
 
-// The path of `name` as a shell would find it: itself if it has a slash, else in `path`, such as "/usr/bin:/bin".
-// kNotFound; kPermissionDenied when it is there but not executable.
-absl::StatusOr<std::string> FindProgram(const std::string& name, const std::string& path);
+// Runs a command to its end. kDeadlineExceeded, with its output so far, if it takes longer than `timeout`: it is
+// killed.
+struct ProgramResult {
+  int exit_status = 0;  // ExitStatus::shell_code()
+  std::string output;
+  std::string errors;  // empty if they go to `output`, which is the default
+  int64_t peak_bytes = 0;
+};
+absl::StatusOr<ProgramResult> RunProgram(const std::vector<std::string>& command, absl::Duration timeout,
+                                         const ChildOptions& options = {});
 
 }  // namespace fsdp
 

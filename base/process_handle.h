@@ -1,9 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// ProcessHandle: tells whether a process still runs, without being its parent and without mistaking a later process of
-// the same number for it (a pidfd). Thread-safe.
+// Processes that are not children of this one (child_process.h starts those). A ProcessHandle is a pidfd: it tells
+// whether a process still runs, and never takes a later process with the same number for it, as kill(pid, 0) would.
+// Thread-safe.
 #ifndef FSDP_BASE_PROCESS_HANDLE_H_
 #define FSDP_BASE_PROCESS_HANDLE_H_
+
+#include <sys/types.h>
+
+#include <string_view>
+#include <utility>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "fsdp/base/file_descriptor.h"
@@ -12,12 +19,12 @@ namespace fsdp {
 
 class ProcessHandle {
  public:
-  // kUnavailable when there is no such process.
+  // kUnavailable if there is no such process.
   static absl::StatusOr<ProcessHandle> Open(int pid);
 
   int pid() const { return pid_; }
 
-  // False from the moment on when its last thread has ended, whether or not its parent has taken notice.
+  // False as soon as the last thread of the process has ended, even if its parent has not reaped it.
   bool IsAlive() const;
 
  private:
@@ -26,6 +33,11 @@ class ProcessHandle {
   int pid_;
   FileDescriptor fd_;
 };
+
+// The processes of this machine, without this one, whose command line contains `text`: what a run has left behind if
+// its arguments name a directory that no other run uses. Zombies, and processes that have not executed their program
+// yet, have no command line and are left out. Reads all of /proc.
+std::vector<pid_t> ProcessesWith(std::string_view text);
 
 }  // namespace fsdp
 

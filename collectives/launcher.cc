@@ -6,13 +6,14 @@
 
 #include <algorithm>
 #include <csignal>
-#include <cstdlib>
 #include <memory>
-#include <optional>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 #include "fsdp/base/child_process.h"
 #include "fsdp/base/status_macros.h"
@@ -26,32 +27,28 @@ namespace {
 
 constexpr int kTimedOut = 124;  // as timeout(1)
 
+// A rank's process and where its output goes. Does not move: the process holds pointers to the outputs.
 struct Rank {
-  ChildProcess process;
-  std::unique_ptr<LastLines> last_lines;
-  std::vector<RankOutput> outputs;  // that are still open
-  std::optional<ExitStatus> ended = std::nullopt;
+  explicit Rank(const std::string& prefix)
+      : output(STDOUT_FILENO, prefix, &last_lines), errors(STDERR_FILENO, prefix, &last_lines) {}
+
+  bool has_ended() const { return process->exit_status().has_value(); }
+
+  LastLines last_lines;
+  RankOutput output;
+  RankOutput errors;
+  std::unique_ptr<ChildProcess> process;
 };
 
 class Job {
  public:
   explicit Job(const LaunchOptions& options) : options_(options), deadline_(absl::Now() + options.timeout) {}
 
-  // Kills what is left when the job cannot be started whole.
-  ~Job() {
-    SignalAll(SIGKILL);
-    for (Rank& rank : ranks_) {
-      if (!rank.ended.has_value()) {
-        rank.process.Reap();
-      }
-    }
-  }
-
   absl::Status Start();
   LaunchResult Run(ForwardedSignals& signals);
 
  private:
-  std::vector<std::string> EnvironmentOf(int rank, int port, int store_fd) const;
+  absl::StatusOr<std::unique_ptr<Rank>> StartRank(int rank, int port, int store_fd) const;
   std::vector<pollfd> Poll(const ForwardedSignals& signals) const;
   void PassOutput();
   void ReapEnded();
@@ -63,58 +60,43 @@ class Job {
 
   const LaunchOptions& options_;
   const absl::Time deadline_;
-  std::vector<Rank> ranks_;
+  std::vector<std::unique_ptr<Rank>> ranks_;  // destroyed, they kill what still runs of a job that did not start whole
   LaunchResult result_;
   absl::Time kill_at_ = absl::InfiniteFuture();  // set when the job is to end
 };
 
 absl::Status Job::Start() {
-  const char* const path = std::getenv("PATH");
-  FSDP_ASSIGN_OR_RETURN(const std::string program, FindProgram(options_.command[0], path == nullptr ? "" : path));
   FSDP_ASSIGN_OR_RETURN(const FileDescriptor listener, ListenTcp("127.0.0.1", 0));
   FSDP_ASSIGN_OR_RETURN(const int port, ListeningPort(listener.get()));
   for (int r = 0; r < options_.nproc; ++r) {
-    const int store_fd = r == 0 ? listener.get() : -1;
-    FSDP_ASSIGN_OR_RETURN(ChildProcess process, ChildProcess::Start({.program = program,
-                                                                     .arguments = options_.command,
-                                                                     .environment = EnvironmentOf(r, port, store_fd),
-                                                                     .inherited_fd = store_fd,
-                                                                     .capture_output = options_.prefix_output}));
-    Rank rank = {.process = std::move(process), .last_lines = std::make_unique<LastLines>(), .outputs = {}};
-    if (options_.prefix_output) {
-      const std::string prefix = absl::StrCat("[rank ", r, "] ");
-      rank.outputs.emplace_back(rank.process.output().get(), STDOUT_FILENO, prefix, rank.last_lines.get());
-      rank.outputs.emplace_back(rank.process.errors().get(), STDERR_FILENO, prefix, rank.last_lines.get());
-    }
+    FSDP_ASSIGN_OR_RETURN(std::unique_ptr<Rank> rank, StartRank(r, port, r == 0 ? listener.get() : -1));
     ranks_.push_back(std::move(rank));
   }
   return absl::OkStatus();
 }
 
-// This process's environment, less what an outer job may have left in it, plus the rank's.
-std::vector<std::string> Job::EnvironmentOf(int rank, int port, int store_fd) const {
-  std::vector<std::pair<std::string, std::string>> own = {
-      {"RANK", absl::StrCat(rank)},       {"WORLD_SIZE", absl::StrCat(options_.nproc)},
-      {"LOCAL_RANK", absl::StrCat(rank)}, {"LOCAL_WORLD_SIZE", absl::StrCat(options_.nproc)},
-      {"MASTER_ADDR", "127.0.0.1"},       {"MASTER_PORT", absl::StrCat(port)}};
-  own.emplace_back(kStoreDescriptorVariable, store_fd < 0 ? "" : absl::StrCat(store_fd));
-  for (const char* name : {"TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"}) {
-    own.emplace_back(name, "");
+// The rank's environment is this process's, without what an outer job may have left in it, and with torchrun's
+// variables.
+absl::StatusOr<std::unique_ptr<Rank>> Job::StartRank(int rank, int port, int store_fd) const {
+  ChildOptions child;
+  child.environment = {{"RANK", absl::StrCat(rank)},       {"WORLD_SIZE", absl::StrCat(options_.nproc)},
+                       {"LOCAL_RANK", absl::StrCat(rank)}, {"LOCAL_WORLD_SIZE", absl::StrCat(options_.nproc)},
+                       {"MASTER_ADDR", "127.0.0.1"},       {"MASTER_PORT", absl::StrCat(port)}};
+  child.unset = {"TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT",
+                 kStoreDescriptorVariable};
+  if (store_fd >= 0) {
+    child.environment[kStoreDescriptorVariable] = absl::StrCat(store_fd);
   }
-  std::vector<std::string> environment;
-  for (char** entry = environ; *entry != nullptr; ++entry) {
-    const std::string text = *entry;
-    const std::string name = text.substr(0, text.find('='));
-    if (std::none_of(own.begin(), own.end(), [&](const auto& variable) { return variable.first == name; })) {
-      environment.push_back(text);
-    }
-  }
-  for (const auto& [name, value] : own) {
-    if (!value.empty()) {
-      environment.push_back(absl::StrCat(name, "=", value));
-    }
-  }
-  return environment;
+  child.inherited_fd = store_fd;
+  auto started = std::make_unique<Rank>(absl::StrCat("[rank ", rank, "] "));
+  Rank* const lines = started.get();
+  const bool is_prefixed = options_.prefix_output;
+  child.output = is_prefixed ? ChildOutput::Lines([lines](absl::string_view line) { lines->output.Add(line); })
+                             : ChildOutput::Inherit();
+  child.errors = is_prefixed ? ChildOutput::Lines([lines](absl::string_view line) { lines->errors.Add(line); })
+                             : ChildOutput::Inherit();
+  FSDP_ASSIGN_OR_RETURN(started->process, ChildProcess::Start(options_.command, child));
+  return started;
 }
 
 LaunchResult Job::Run(ForwardedSignals& signals) {
@@ -129,9 +111,9 @@ LaunchResult Job::Run(ForwardedSignals& signals) {
     ReapEnded();
     StopWhenTimeIsUp();
   }
-  PassOutput();  // what was written last; a process that left its rank's group may hold the pipe open for ever
+  PassOutput();  // one pass, not to the end of the stream: a process that left its rank's group may keep the pipe open
   if (result_.failed_rank >= 0) {
-    const std::deque<std::string>& lines = ranks_[result_.failed_rank].last_lines->lines();
+    const std::deque<std::string>& lines = ranks_[result_.failed_rank]->last_lines.lines();
     result_.last_lines.assign(lines.begin(), lines.end());
   }
   return result_;
@@ -139,13 +121,8 @@ LaunchResult Job::Run(ForwardedSignals& signals) {
 
 std::vector<pollfd> Job::Poll(const ForwardedSignals& signals) const {
   std::vector<pollfd> polled = {{.fd = signals.fd(), .events = POLLIN, .revents = 0}};
-  for (const Rank& rank : ranks_) {
-    if (!rank.ended.has_value()) {
-      polled.push_back({.fd = rank.process.ended_fd(), .events = POLLIN, .revents = 0});
-    }
-    for (const RankOutput& output : rank.outputs) {
-      polled.push_back({.fd = output.source(), .events = POLLIN, .revents = 0});
-    }
+  for (const std::unique_ptr<Rank>& rank : ranks_) {
+    rank->process->AppendPollFds(polled);
   }
   if (poll(polled.data(), polled.size(), PollTimeout(std::min(deadline_, kill_at_))) <= 0) {
     polled[0].revents = 0;
@@ -154,25 +131,24 @@ std::vector<pollfd> Job::Poll(const ForwardedSignals& signals) const {
 }
 
 void Job::PassOutput() {
-  for (Rank& rank : ranks_) {
-    rank.outputs.erase(
-        std::remove_if(rank.outputs.begin(), rank.outputs.end(), [](RankOutput& output) { return !output.Pass(); }),
-        rank.outputs.end());
+  for (const std::unique_ptr<Rank>& rank : ranks_) {
+    rank->process->ReadOutput();
+    rank->output.Flush();
+    rank->errors.Flush();
   }
 }
 
-// Of several ranks that ended since the last look, one that was killed is the likelier cause: the others notice its
+// If several ranks have ended since the last look, one that was killed is the likelier cause: the others notice its
 // death and fail within milliseconds.
 void Job::ReapEnded() {
   int failed = -1;
   for (size_t r = 0; r < ranks_.size(); ++r) {
-    Rank& rank = ranks_[r];
-    pollfd ended = {.fd = rank.process.ended_fd(), .events = POLLIN, .revents = 0};
-    if (rank.ended.has_value() || poll(&ended, 1, 0) != 1) {
+    Rank& rank = *ranks_[r];
+    if (rank.has_ended() || !rank.process->Reap().has_value()) {
       continue;
     }
-    rank.ended = rank.process.Reap();
-    if (!rank.ended->ok() && (failed < 0 || (rank.ended->signal != 0 && ranks_[failed].ended->signal == 0))) {
+    const ExitStatus& ended = *rank.process->exit_status();
+    if (!ended.ok() && (failed < 0 || (ended.signal != 0 && ranks_[failed]->process->exit_status()->signal == 0))) {
       failed = static_cast<int>(r);
     }
   }
@@ -185,9 +161,10 @@ void Job::NoteFailure(int rank) {
   if (result_.exit_code != 0) {
     return;
   }
-  result_.exit_code = ranks_[rank].ended->shell_code();
+  const ExitStatus& ended = *ranks_[rank]->process->exit_status();
+  result_.exit_code = ended.shell_code();
   result_.failed_rank = rank;
-  result_.description = absl::StrCat("rank ", rank, " of ", options_.nproc, " ", ranks_[rank].ended->ToString());
+  result_.description = absl::StrCat("rank ", rank, " of ", options_.nproc, " ", ended.ToString());
   Stop();
 }
 
@@ -209,17 +186,15 @@ void Job::Stop() {
 }
 
 void Job::SignalAll(int signal) {
-  for (Rank& rank : ranks_) {
-    if (!rank.ended.has_value()) {
-      rank.process.Signal(signal);
-    }
+  for (const std::unique_ptr<Rank>& rank : ranks_) {
+    rank->process->SignalGroup(signal);
   }
 }
 
 std::vector<int> Job::Running() const {
   std::vector<int> running;
   for (size_t r = 0; r < ranks_.size(); ++r) {
-    if (!ranks_[r].ended.has_value()) {
+    if (!ranks_[r]->has_ended()) {
       running.push_back(static_cast<int>(r));
     }
   }

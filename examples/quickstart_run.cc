@@ -19,6 +19,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
+#include "fsdp/base/process_handle.h"
 #include "fsdp/base/runfile.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/diff.h"
@@ -181,7 +182,7 @@ std::string QuickstartRun::CheckpointPath(int64_t step) const {
 
 // The metrics file is the only thing that is watched: train_gpt writes a line as soon as a step is done. On resume it
 // appends, so the lines of the first run must not count as progress of the second.
-absl::StatusOr<int> QuickstartRun::WatchUntilStep(Subprocess& child, int64_t step) {
+absl::StatusOr<int> QuickstartRun::WatchUntilStep(ChildProcess& child, int64_t step) {
   StepProgress progress(kSteps);
   const size_t lines_before = ReadMetrics(metrics_).value_or(std::vector<StepMetrics>()).size();  // of an earlier run
   const absl::Time deadline = absl::Now() + kCommandTimeout;
@@ -201,7 +202,7 @@ absl::Status QuickstartRun::TrainAndKill() {
   Say("1. Train on 4 ranks with parameters in bfloat16; save a sharded checkpoint every %d steps.", kCheckpointEvery);
   const std::vector<std::string> command = TrainCommand(4);
   SayCommand(command);
-  FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<Subprocess> child, Subprocess::Start(command));
+  FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<ChildProcess> child, ChildProcess::Start(command));
   FSDP_ASSIGN_OR_RETURN(const int exit_status, WatchUntilStep(*child, kKillAfterStep));
   if (child->Poll(absl::ZeroDuration()).has_value()) return Failed(command, exit_status, child->output());
   // The launcher and its ranks all have this flag in their command lines, and no other process has.
@@ -221,7 +222,7 @@ absl::Status QuickstartRun::Continue() {
   Say("2. Continue on 3 ranks: the same command, which finds the newest checkpoint that verifies.");
   const std::vector<std::string> command = TrainCommand(3);
   SayCommand(command);
-  FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<Subprocess> child, Subprocess::Start(command));
+  FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<ChildProcess> child, ChildProcess::Start(command));
   FSDP_ASSIGN_OR_RETURN(int exit_status, WatchUntilStep(*child, kSteps));
   if (exit_status != 0) return Failed(command, exit_status, child->output());
   const std::string resumed = absl::StrCat("resuming from ", CheckpointPath(kCheckpointEvery));

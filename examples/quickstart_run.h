@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "fsdp/base/subprocess.h"
+#include "fsdp/base/child_process.h"
 
 namespace fsdp {
 
@@ -39,7 +39,7 @@ class QuickstartRun {
   absl::Status RunCommand(const std::vector<std::string>& command);
 
   // Shows progress until `child` has done step `step` (returns 0) or has ended (returns its exit status).
-  absl::StatusOr<int> WatchUntilStep(Subprocess& child, int64_t step);
+  absl::StatusOr<int> WatchUntilStep(ChildProcess& child, int64_t step);
 
   std::string CheckpointPath(int64_t step) const;
 

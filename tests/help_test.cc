@@ -5,9 +5,9 @@
 #include <string>
 
 #include "absl/time/time.h"
+#include "fsdp/base/child_process.h"
 #include "fsdp/base/runfile.h"
 #include "fsdp/base/status_matchers.h"
-#include "fsdp/base/subprocess.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -23,7 +23,7 @@ class HelpTest : public testing::TestWithParam<const char*> {};
 
 TEST_P(HelpTest, SaysHowTheProgramIsUsed) {
   ASSERT_OK_AND_ASSIGN(const std::string program, FindRunfile(GetParam()));
-  ASSERT_OK_AND_ASSIGN(const std::unique_ptr<Subprocess> child, Subprocess::Start({program, "--help"}));
+  ASSERT_OK_AND_ASSIGN(const std::unique_ptr<ChildProcess> child, ChildProcess::Start({program, "--help"}));
   ASSERT_THAT(child->Wait(absl::Seconds(20)), IsOkAndHolds(0)) << child->output();
   // "benchmark [--..." is Google Benchmark's.
   EXPECT_THAT(child->output(), AnyOf(StartsWith("usage: "), StartsWith("benchmark [--")));
@@ -32,7 +32,7 @@ TEST_P(HelpTest, SaysHowTheProgramIsUsed) {
 
 TEST_P(HelpTest, RefusesAFlagThatItDoesNotHave) {
   ASSERT_OK_AND_ASSIGN(const std::string program, FindRunfile(GetParam()));
-  ASSERT_OK_AND_ASSIGN(const std::unique_ptr<Subprocess> child, Subprocess::Start({program, "--no_such_flag=1"}));
+  ASSERT_OK_AND_ASSIGN(const std::unique_ptr<ChildProcess> child, ChildProcess::Start({program, "--no_such_flag=1"}));
   EXPECT_THAT(child->Wait(absl::Seconds(20)), IsOkAndHolds(Not(0))) << child->output();
   EXPECT_THAT(child->output(), HasSubstr("no_such_flag"));
 }

@@ -5,9 +5,10 @@
 #include <string>
 #include <vector>
 
+#include "fsdp/base/child_process.h"
+#include "fsdp/base/process_handle.h"
 #include "fsdp/base/runfile.h"
 #include "fsdp/base/status_matchers.h"
-#include "fsdp/base/subprocess.h"
 #include "fsdp/checkpoint/checkpoint.h"
 #include "fsdp/tests/train_gpt_run.h"
 #include "fsdp/train/metrics.h"

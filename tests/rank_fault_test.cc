@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "fsdp/base/process_handle.h"
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/checkpoint/checkpoint.h"
 #include "fsdp/checkpoint/verify/verify.h"
@@ -38,7 +39,7 @@ std::string SharedMemoryFilesOf(pid_t pid) {
 class RankFaultTest : public testing::Test {
  protected:
   // A run of three ranks that goes on until something ends it; returns once it trains.
-  std::unique_ptr<Subprocess> StartLongRun() {
+  std::unique_ptr<ChildProcess> StartLongRun() {
     Flags flags = SmallRun();
     flags[0] = "--nproc=3";
     auto run = StartTraining(flags + Flags{"--steps=1000000", "--metrics=" + metrics_});

@@ -135,7 +135,7 @@ TEST(TrainGptCliTest, HelpListsTheFlagsAndExitsWith0) {
 TEST(TrainGptCliTest, TrainsOnThisRepositorysSourcesByDefaultFromAnyDirectory) {
   const std::string metrics = NewDirectory() + "/metrics.jsonl";
   ASSERT_OK_AND_ASSIGN(const std::string program, FindRunfile("train/train_gpt"));
-  SubprocessOptions options;
+  ChildOptions options;
   options.working_directory = "/";
   ASSERT_OK_AND_ASSIGN(const ProgramResult run,
                        RunProgram({program, "--steps=2", "--metrics=" + metrics}, absl::Minutes(2), options));
@@ -150,7 +150,7 @@ TEST(TrainGptCliTest, RelativePathsAreThoseOfTheDirectoryInWhichBazelRunWasTyped
   const std::string directory = NewDirectory();
   std::filesystem::copy_file(Golden("tokens.u16"), directory + "/here.u16");
   ASSERT_OK_AND_ASSIGN(const std::string program, FindRunfile("train/train_gpt"));
-  SubprocessOptions options;
+  ChildOptions options;
   options.working_directory = "/";
   options.environment = {{"BUILD_WORKING_DIRECTORY", directory}};
   ASSERT_OK_AND_ASSIGN(const ProgramResult run,
@@ -182,16 +182,16 @@ TEST(TrainGptCliTest, JoinsTheJobThatItsEnvironmentNames) {
   ASSERT_OK_AND_ASSIGN(const std::string program, FindRunfile("train/train_gpt"));
   const std::string port = absl::StrCat(FreePort());
   const Flags own = SmallRun() + Flags{"--steps=3", "--metrics=" + directory + "/joined.jsonl"};
-  std::vector<std::unique_ptr<Subprocess>> ranks;
+  std::vector<std::unique_ptr<ChildProcess>> ranks;
   for (const std::string rank : {"0", "1"}) {
-    SubprocessOptions options;
+    ChildOptions options;
     options.environment = {{"RANK", rank},
                            {"WORLD_SIZE", "2"},
                            {"LOCAL_RANK", rank},
                            {"LOCAL_WORLD_SIZE", "2"},
                            {"MASTER_ADDR", "127.0.0.1"},
                            {"MASTER_PORT", port}};
-    ASSERT_OK_AND_ASSIGN(auto child, Subprocess::Start(Flags{program} + own, options));
+    ASSERT_OK_AND_ASSIGN(auto child, ChildProcess::Start(Flags{program} + own, options));
     ranks.push_back(std::move(child));
   }
   for (const auto& rank : ranks) EXPECT_THAT(rank->Wait(absl::Minutes(1)), IsOkAndHolds(0)) << rank->output();

@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
+#include "fsdp/base/process_handle.h"
 #include "fsdp/base/runfile.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/train/metrics.h"
@@ -31,6 +32,12 @@ std::string VariableOf(pid_t pid, const std::string& name) {
   const std::string key = std::string(1, '\0') + name + "=";
   const size_t at = environment.find(key);
   return at == std::string::npos ? "" : environment.c_str() + at + key.size();
+}
+
+ChildOptions TrainingOptions() {
+  ChildOptions options;
+  options.unset = {"RANK", "WORLD_SIZE", "BUILD_WORKING_DIRECTORY"};
+  return options;
 }
 
 }  // namespace
@@ -62,17 +69,14 @@ Flags operator+(Flags a, const Flags& b) {
   return a;
 }
 
-absl::StatusOr<std::unique_ptr<Subprocess>> StartTraining(const Flags& flags) {
+absl::StatusOr<std::unique_ptr<ChildProcess>> StartTraining(const Flags& flags) {
   FSDP_ASSIGN_OR_RETURN(const std::string program, FindRunfile("train/train_gpt"));
-  SubprocessOptions options;
-  options.unset = {"RANK", "WORLD_SIZE", "BUILD_WORKING_DIRECTORY"};
-  return Subprocess::Start(Flags{program} + flags, options);
+  return ChildProcess::Start(Flags{program} + flags, TrainingOptions());
 }
 
 absl::StatusOr<ProgramResult> Train(const Flags& flags) {
-  FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<Subprocess> child, StartTraining(flags));
-  FSDP_ASSIGN_OR_RETURN(const int exit_status, child->Wait(absl::Minutes(2)));
-  return ProgramResult{exit_status, child->output()};
+  FSDP_ASSIGN_OR_RETURN(const std::string program, FindRunfile("train/train_gpt"));
+  return RunProgram(Flags{program} + flags, absl::Minutes(2), TrainingOptions());
 }
 
 absl::StatusOr<std::map<int64_t, StepMetrics>> MetricsByStep(const std::string& path) {

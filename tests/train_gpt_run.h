@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "fsdp/base/subprocess.h"
+#include "fsdp/base/child_process.h"
 #include "fsdp/train/metrics.h"
 
 namespace fsdp {
@@ -32,7 +32,7 @@ Flags SmallRun();
 Flags operator+(Flags a, const Flags& b);
 
 // train_gpt with `flags`, outside any job that this process may be in.
-absl::StatusOr<std::unique_ptr<Subprocess>> StartTraining(const Flags& flags);
+absl::StatusOr<std::unique_ptr<ChildProcess>> StartTraining(const Flags& flags);
 
 // The same, to its end; an error when that takes more than two minutes.
 absl::StatusOr<ProgramResult> Train(const Flags& flags);

@@ -6,13 +6,14 @@
 #ifndef FSDP_CHECKPOINT_BENCHMARK_PEER_PROCESS_H_
 #define FSDP_CHECKPOINT_BENCHMARK_PEER_PROCESS_H_
 
-#include <sys/types.h>
-
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "fsdp/base/child_process.h"
+#include "fsdp/base/file_descriptor.h"
 
 namespace fsdp {
 
@@ -30,10 +31,11 @@ class PeerProcess {
   absl::StatusOr<double> Ask(const std::string& question);
 
  private:
-  PeerProcess(pid_t child, int socket) : child_(child), socket_(socket) {}
+  PeerProcess(std::unique_ptr<ChildProcess> child, FileDescriptor socket)
+      : child_(std::move(child)), socket_(std::move(socket)) {}
 
-  const pid_t child_;
-  const int socket_;  // its input and output
+  const std::unique_ptr<ChildProcess> child_;
+  FileDescriptor socket_;  // the other end is the child's input and output
 };
 
 }  // namespace fsdp

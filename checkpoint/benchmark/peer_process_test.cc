@@ -25,7 +25,7 @@ TEST(PeerProcessTest, AnswersAreSecondsOrTheReasonWhyThereAreNone) {
 
 TEST(PeerProcessTest, AProgramThatIsNotThereIsNamed) {
   EXPECT_THAT(PeerProcess::Start({"/no/such/python"}),
-              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("cannot start /no/such/python: No such file")));
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("program \"/no/such/python\" does not exist")));
 }
 
 }  // namespace

@@ -1,20 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// RankOutput: one stream of a rank's output, passed on line by line behind a prefix, so that the ranks' lines do not
-// mix.
+// RankOutput: passes one stream of a rank's output on line by line, behind a prefix, so that the lines of several ranks
+// do not mix.
+//
+//   rank's stdout -> pipe -> ChildProcess::ReadOutput -> Add, once per line -> Flush -> launcher's stdout
+//                                                            \-> LastLines, for the message about a failed rank
 #ifndef FSDP_COLLECTIVES_JOB_RANK_OUTPUT_H_
 #define FSDP_COLLECTIVES_JOB_RANK_OUTPUT_H_
 
 #include <deque>
 #include <string>
-#include <string_view>
+
+#include "absl/strings/string_view.h"
 
 namespace fsdp {
 
-// The last lines of a rank, of both its streams, for the message about its failure.
+// The last 20 lines of a rank, from both of its streams in the order in which the launcher read them.
 class LastLines {
  public:
-  void Add(std::string line);
+  void Add(absl::string_view line);
   const std::deque<std::string>& lines() const { return lines_; }
 
  private:
@@ -23,24 +27,22 @@ class LastLines {
 
 class RankOutput {
  public:
-  // Reads from `source`, which must not block, and writes to `destination`; neither is owned. `last_lines` outlives it.
-  RankOutput(int source, int destination, std::string prefix, LastLines* last_lines);
+  // Writes to `destination`, a descriptor that is not owned. `last_lines` must outlive the RankOutput.
+  RankOutput(int destination, std::string prefix, LastLines* last_lines);
 
-  int source() const { return source_; }
+  // Takes a line without its newline. Does not write it yet.
+  void Add(absl::string_view line);
 
-  // Passes on the whole lines that are there. False at the end of the stream, once everything is passed on.
-  bool Pass();
+  // Writes the lines added since the last call, at once: fewer writes, and no half lines between those of other writers
+  // to the same pipe. Blocks while the destination is full. Drops the lines if it cannot be written, for example
+  // because its reader is gone: the ranks' work goes on.
+  void Flush();
 
  private:
-  void Take(std::string_view bytes);
-  void EndLine();
-
-  int source_;
   int destination_;
   std::string prefix_;
   LastLines* last_lines_;
-  std::string line_;     // that has not ended yet
-  std::string pending_;  // lines to be written at once
+  std::string pending_;
 };
 
 }  // namespace fsdp

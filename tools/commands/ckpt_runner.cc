@@ -1,26 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fsdp/tools/commands/ckpt_runner.h"
 
-#include <fcntl.h>
-#include <sys/resource.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 
+#include "fsdp/base/child_process.h"
+
 namespace fsdp {
 namespace {
 
 namespace fs = std::filesystem;
-
-// In the child: turns descriptor `to` into the file `path`.
-void Redirect(const std::string& path, int to) {
-  const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
-  if (fd < 0 || dup2(fd, to) < 0) _exit(127);
-}
 
 }  // namespace
 
@@ -51,26 +42,10 @@ std::string CkptTest::TestData(const std::string& name) { return fs::absolute("c
 Outcome CkptTest::Ckpt(const std::vector<std::string>& arguments) const {
   std::vector<std::string> words = {fs::absolute("tools/ckpt")};
   words.insert(words.end(), arguments.begin(), arguments.end());
-  std::vector<char*> pointers;
-  for (std::string& word : words) pointers.push_back(word.data());
-  pointers.push_back(nullptr);
-  const std::string out = directory_ + ".out";
-  const std::string err = directory_ + ".err";
-  const pid_t child = fork();
-  if (child == 0) {
-    Redirect(out, STDOUT_FILENO);
-    Redirect(err, STDERR_FILENO);
-    execv(pointers[0], pointers.data());
-    _exit(127);
-  }
-  int status = 0;
-  struct rusage usage = {};
-  wait4(child, &status, 0, &usage);
-  Outcome outcome = {WIFEXITED(status) ? WEXITSTATUS(status) : -1, ReadFile(out), ReadFile(err),
-                     usage.ru_maxrss * 1024};
-  fs::remove(out);
-  fs::remove(err);
-  return outcome;
+  const absl::StatusOr<ProgramResult> run =
+      RunProgram(words, absl::InfiniteDuration(), {.errors = ChildOutput::Text()});
+  if (!run.ok()) return {.status = -1, .err = run.status().ToString()};
+  return {.status = run->exit_status, .out = run->output, .err = run->errors, .peak_bytes = run->peak_bytes};
 }
 
 std::string CkptTest::MustCkpt(const std::vector<std::string>& arguments) const {

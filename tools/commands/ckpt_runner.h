@@ -13,7 +13,7 @@
 namespace fsdp {
 
 struct Outcome {
-  int status = -1;         // exit status; -1 when a signal ended it
+  int status = -1;         // exit status; 128 + n if signal n ended it; -1 if it did not start
   std::string out;         // stdout
   std::string err;         // stderr
   int64_t peak_bytes = 0;  // largest resident set
