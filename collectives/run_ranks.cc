@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "fsdp/base/annotate.h"
 #include "fsdp/collectives/host/host_process_group.h"
 #include "fsdp/tensor/host_device.h"
 
@@ -45,8 +46,7 @@ absl::Status RunRanks(int world_size, const std::function<absl::Status(std::shar
     return absl::OkStatus();
   }
   const int failed = results[first_gave_up].ok() ? first_returned : first_gave_up;
-  return absl::Status(results[failed].code(),
-                      absl::StrCat("rank ", failed, " of ", world_size, ": ", results[failed].message()));
+  return Annotate(results[failed], absl::StrCat("rank ", failed, " of ", world_size));
 }
 
 }  // namespace fsdp

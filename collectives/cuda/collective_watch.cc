@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
+#include "fsdp/base/annotate.h"
 #include "fsdp/base/status_macros.h"
 
 namespace fsdp {
@@ -67,12 +68,11 @@ absl::Status CollectiveWatch::Refuse(const CollectiveId& id) {
   if (first.ok()) return first;
   if (gave_up_ >= 0) {
     // This call is the first that the other rank's error hits.
-    failure_->Set(absl::Status(reason_.code(), absl::StrCat(Prefix(id), ": ", GaveUp(gave_up_, reason_))));
+    failure_->Set(WithMessage(reason_, absl::StrCat(Prefix(id), ": ", GaveUp(gave_up_, reason_))));
     gave_up_ = -1;
     return failure_->status();
   }
-  return absl::Status(first.code(),
-                      absl::StrCat(Prefix(id), ": the group is broken since its first error: ", first.message()));
+  return Annotate(first, absl::StrCat(Prefix(id), ": the group is broken since its first error"));
 }
 
 void CollectiveWatch::GiveUp(const absl::Status& reason) {
@@ -151,7 +151,7 @@ bool CollectiveWatch::Exchange() {
       const std::lock_guard<std::mutex> lock(mutex_);
       id = calls_.empty() ? CollectiveId{CollectiveOp::kBarrier, mine_.issued} : calls_.front().id;
     }
-    Break(absl::Status(beats.status().code(), absl::StrCat(Prefix(id), ": ", beats.status().message())), -1);
+    Break(Annotate(beats.status(), Prefix(id)), -1);
     return false;
   }
   // A fault of this rank that arose since it spoke is told in one more round, to which the others go on too.
@@ -240,7 +240,7 @@ void CollectiveWatch::Break(const absl::Status& error, int rank_that_gave_up) {
       if (calls_.empty()) gave_up_ = rank_that_gave_up;
       reason_ = error;
     }
-    failure_->Set(absl::Status(error.code(), text));
+    failure_->Set(WithMessage(error, text));
   }
   communicator_->Abort();
   broken_(error);

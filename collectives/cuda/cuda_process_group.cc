@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "fsdp/base/annotate.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/collectives/group/split_members.h"
 #include "fsdp/cuda/cuda_recording.h"
@@ -202,8 +203,8 @@ absl::StatusOr<std::vector<std::string>> CudaProcessGroup::GatherBlobs(std::stri
   watch_->End(id, Event());
   if (blobs.ok()) return blobs;
   FSDP_RETURN_IF_ERROR(watch_->failure()->status());
-  const absl::Status error(blobs.status().code(), absl::StrCat("rank ", rank(), " of ", size(), ": ", id.ToString(),
-                                                               ": ", blobs.status().message()));
+  const absl::Status error =
+      Annotate(blobs.status(), absl::StrCat("rank ", rank(), " of ", size(), ": ", id.ToString()));
   watch_->GiveUp(error);
   return error;
 }

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "fsdp/base/annotate.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/collectives/group/split_members.h"
 
@@ -95,9 +96,8 @@ absl::Status HostProcessGroup::Fail(absl::Status error) {
 }
 
 absl::Status HostProcessGroup::BrokenError(uint64_t ticket, CollectiveOp op) const {
-  return absl::Status(broken_.code(),
-                      absl::StrCat("rank ", rank(), " of ", size(), ": ", CollectiveId{op, ticket}.ToString(),
-                                   ": the group is broken since its first error: ", broken_.message()));
+  return Annotate(broken_, absl::StrCat("rank ", rank(), " of ", size(), ": ", CollectiveId{op, ticket}.ToString(),
+                                        ": the group is broken since its first error"));
 }
 
 absl::StatusOr<std::vector<std::string>> HostProcessGroup::GatherBlobs(std::string_view blob) {

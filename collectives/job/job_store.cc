@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
+#include "fsdp/base/annotate.h"
 #include "fsdp/base/digest.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/collectives/job/socket.h"
@@ -102,7 +103,7 @@ absl::Status JobStore::Connect() {
       return absl::OkStatus();
     }
     if (absl::IsInvalidArgument(store.status())) {
-      return absl::Status(store.status().code(), absl::StrCat(Prefix(rendezvous_), ": ", store.status().message()));
+      return Annotate(store.status(), Prefix(rendezvous_));
     }
     if (absl::Now() >= deadline_) {
       return absl::DeadlineExceededError(
@@ -145,7 +146,7 @@ absl::StatusOr<std::vector<std::string>> JobStore::GatherBlobs(std::string_view 
       return NameMissing(prefix);
     }
     if (!theirs.ok()) {
-      return absl::Status(theirs.status().code(), absl::StrCat(Prefix(rendezvous_), ": ", theirs.status().message()));
+      return Annotate(theirs.status(), Prefix(rendezvous_));
     }
     blobs.push_back(*std::move(theirs));
   }

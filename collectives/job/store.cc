@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "fsdp/base/annotate.h"
 #include "fsdp/base/check.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/collectives/job/socket.h"
@@ -76,7 +77,7 @@ absl::StatusOr<StoreFrame> Store::Call(StoreFrame request, absl::Time deadline) 
   }
   if (!reply.ok()) {
     socket_.Close();  // what comes later would be taken for the answer to something else
-    return absl::Status(reply.status().code(), absl::StrCat("store: ", reply.status().message()));
+    return Annotate(reply.status(), "store");
   }
   if (reply->kind != 0) {
     return absl::Status(static_cast<absl::StatusCode>(reply->kind), absl::StrCat("store: ", reply->value));
