@@ -22,8 +22,8 @@
 #include <thread>
 #include <utility>
 
-#include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
+#include "fsdp/base/annotate.h"
 #include "fsdp/base/check.h"
 #include "fsdp/base/thread_name.h"
 
@@ -33,10 +33,7 @@ namespace {
 // A copy that shares no reference count. A distribution's Abseil is not built for the race detector, which then reports
 // every error whose last reference goes on another thread than one that copied it.
 absl::Status Unshared(const absl::Status& status) {
-  if (status.ok()) return status;
-  absl::Status copy(status.code(), status.message());
-  status.ForEachPayload([&](absl::string_view url, const absl::Cord& payload) { copy.SetPayload(url, payload); });
-  return copy;
+  return status.ok() ? status : WithMessage(status, status.message());
 }
 
 // About what it costs to put a thread to sleep and to wake it again.
@@ -53,6 +50,11 @@ void Pause() {
 int Cores() {
   static const int cores = static_cast<int>(std::thread::hardware_concurrency());
   return cores;
+}
+
+// `status` with the name of the stream on which it arose.
+absl::Status OnStream(const absl::Status& status, const std::string& name) {
+  return Annotate(status, absl::StrCat("stream \"", name, "\""));
 }
 
 }  // namespace
