@@ -52,11 +52,6 @@ int Cores() {
   return cores;
 }
 
-// `status` with the name of the stream on which it arose.
-absl::Status OnStream(const absl::Status& status, const std::string& name) {
-  return Annotate(status, absl::StrCat("stream \"", name, "\""));
-}
-
 }  // namespace
 
 std::atomic<int> HostThreads::count_{0};
