@@ -5,6 +5,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "fsdp/base/annotate.h"
 #include "fsdp/base/status_macros.h"
 
 namespace fsdp {
@@ -81,8 +82,7 @@ absl::StatusOr<const UpdateOps*> Optimizer::OpsFor(const std::vector<size_t>& in
   }
   absl::StatusOr<const UpdateOps*> ops = UpdateOpsFor(first);
   if (ops.ok()) return ops;
-  return absl::Status(ops.status().code(),
-                      absl::StrCat("parameter \"", parameters_[indices[0]]->fqn, "\": ", ops.status().message()));
+  return Annotate(ops.status(), absl::StrCat("parameter \"", parameters_[indices[0]]->fqn, "\""));
 }
 
 TensorExtras Optimizer::ExtrasOf(size_t index) const {
