@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "fsdp/base/annotate.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/nn/activation.h"
 
@@ -120,8 +121,7 @@ absl::Status CheckConfigNumber(std::string_view model_type, std::string_view fie
 absl::Status CheckConfigActivation(std::string_view model_type, std::string_view field, std::string_view name) {
   const absl::Status status = ParseActivationKind(name).status();
   if (status.ok()) return status;
-  return absl::Status(status.code(), absl::StrCat(std::string(model_type), " config: ", std::string(field), ": ",
-                                                  std::string(status.message())));
+  return Annotate(status, absl::StrCat(std::string(model_type), " config: ", std::string(field)));
 }
 
 }  // namespace fsdp
