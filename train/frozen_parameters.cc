@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "fsdp/base/annotate.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/convert/name_filter.h"
 #include "nlohmann/json.hpp"
@@ -41,7 +42,7 @@ std::vector<std::string> Without(const std::vector<std::string>& names, const st
 absl::Status FreezeParameters(const std::string& pattern, Module& module) {
   const absl::StatusOr<NameFilter> filter = NameFilter::Create({{pattern}, {}, {}});
   if (!filter.ok()) {
-    return absl::Status(filter.status().code(), absl::StrCat("--freeze: ", std::string(filter.status().message())));
+    return Annotate(filter.status(), "--freeze");
   }
   // A shared parameter appears under each of its names. It counts once, and is frozen if any of its names matches.
   std::set<const Parameter*> all, frozen;

@@ -15,9 +15,9 @@
 #include <utility>
 
 #include "absl/strings/numbers.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "fsdp/base/annotate.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/checkpoint.h"
 #include "fsdp/checkpoint/formats/path_kind.h"
@@ -63,7 +63,7 @@ absl::Status ReadPosition(const TrainOptions& options, const FlatLayout& layout,
   if (const std::string* frozen = contents.FindText(FrozenKey()); frozen != nullptr) {
     absl::StatusOr<std::vector<std::string>> names = DecodeFrozen(*frozen);
     if (!names.ok()) {
-      return absl::Status(names.status().code(), absl::StrCat(start.checkpoint, ": ", names.status().message()));
+      return Annotate(names.status(), start.checkpoint);
     }
     start.frozen = *std::move(names);
   }

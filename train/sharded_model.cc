@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_format.h"
+#include "fsdp/base/annotate.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/collectives/device_mesh.h"
 #include "fsdp/fsdp/fully_shard.h"
@@ -87,7 +88,7 @@ absl::StatusOr<CausalLmConfig> ReadModelConfig(const TrainOptions& options, std:
   if (!stream) return absl::InvalidArgumentError(absl::StrFormat("%s: cannot be read", path.string()));
   absl::StatusOr<CausalLmConfig> parsed = ParseCausalLmConfig(options.model, text.str(), notes);
   if (parsed.ok()) return parsed;
-  return absl::Status(parsed.status().code(), absl::StrFormat("%s: %s", path.string(), parsed.status().message()));
+  return Annotate(parsed.status(), path.string());
 }
 
 absl::StatusOr<std::unique_ptr<FullyShardedDataParallel>> MakeShardedModel(const CausalLmConfig& config,

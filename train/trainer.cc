@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "absl/strings/str_format.h"
+#include "fsdp/base/annotate.h"
 #include "fsdp/base/runfile.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/checkpoint.h"
@@ -145,7 +146,7 @@ absl::Status Trainer::BuildModel() {
                                                         ? TrainStep::CreateCaptured(*model_, *optimizer_, *batches_)
                                                         : TrainStep::Create(*model_, *optimizer_, *batches_, trace_);
   if (options_.cuda_graph && !step.ok()) {
-    return absl::Status(step.status().code(), absl::StrFormat("--cuda_graph: %s", step.status().message()));
+    return Annotate(step.status(), "--cuda_graph");
   }
   FSDP_ASSIGN_OR_RETURN(train_step_, std::move(step));
   return absl::OkStatus();
