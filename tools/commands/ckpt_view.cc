@@ -7,7 +7,7 @@
 
 #include "absl/flags/flag.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/str_cat.h"
+#include "fsdp/base/annotate.h"
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/hdf5/hdf5_view.h"
@@ -26,7 +26,7 @@ absl::StatusOr<Hdf5ViewReport> View(const std::string& source_path, const std::s
   FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<TensorSource> source, OpenSource(source_path));
   absl::StatusOr<Hdf5ViewReport> report = WriteHdf5View(*source, path, {.overwrite = absl::GetFlag(FLAGS_force)});
   if (report.ok() || !absl::IsInvalidArgument(report.status())) return report;
-  return absl::Status(report.status().code(), absl::StrCat(source_path, ": ", std::string(report.status().message())));
+  return Annotate(report.status(), source_path);
 }
 
 std::string ToJson(const std::string& source, const std::string& path, const Hdf5ViewReport& report) {
