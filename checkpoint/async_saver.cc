@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "fsdp/base/annotate.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/base/streaming_copy.h"
 #include "fsdp/checkpoint/checkpoint.h"
@@ -205,8 +206,7 @@ void AsyncSaver::Work() {
     lock.unlock();
     absl::StatusOr<std::string> saved = SavePending(pending);
     if (!saved.ok()) {
-      saved = absl::Status(saved.status().code(), absl::StrCat("the background save of step ", pending.step,
-                                                               " failed: ", std::string(saved.status().message())));
+      saved = Annotate(saved.status(), absl::StrCat("the background save of step ", pending.step, " failed"));
     }
     lock.lock();
     last_ = std::move(saved);

@@ -10,6 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "fsdp/base/annotate.h"
 #include "fsdp/base/status_macros.h"
 
 namespace fsdp {
@@ -59,8 +60,7 @@ absl::Status MeasureRows(std::vector<PairedRow>& rows, int repetitions) {
       if (absl::IsUnavailable(seconds.status())) {
         row.missing = std::string(seconds.status().message());
       } else if (!seconds.ok()) {
-        return absl::Status(seconds.status().code(),
-                            absl::StrCat("row \"", row.name, "\": ", std::string(seconds.status().message())));
+        return Annotate(seconds.status(), absl::StrCat("row \"", row.name, "\""));
       } else if (repetition > 0) {
         row.seconds.push_back(*seconds);
       }

@@ -8,6 +8,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "fsdp/base/annotate.h"
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/convert/convert_destination.h"
@@ -128,7 +129,7 @@ absl::Status CheckTorchOptions(const std::string& destination, const ConvertOpti
 absl::Status CheckMetadata(const TensorSource& source, const std::string& path, CheckpointFormat format) {
   if (format != CheckpointFormat::kHdf5 && format != CheckpointFormat::kSafetensors) return absl::OkStatus();
   const absl::Status status = SafetensorsMetadata(source.metadata(), source.contents()).status();
-  return status.ok() ? status : absl::Status(status.code(), absl::StrCat(path, ": ", status.message()));
+  return Annotate(status, path);
 }
 
 // Reads tensors of the plan from the source, in the dtype of the target.

@@ -3,7 +3,7 @@
 
 #include <utility>
 
-#include "absl/strings/str_cat.h"
+#include "fsdp/base/annotate.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/format/json_events.h"
 #include "nlohmann/json.hpp"
@@ -31,7 +31,7 @@ absl::StatusOr<std::string> RenameParamGroups(
     const std::function<absl::StatusOr<std::optional<std::string>>(const std::string&)>& new_name) {
   AnyJson any;
   const absl::Status valid = VisitJson(json, any);
-  if (!valid.ok()) return absl::Status(valid.code(), absl::StrCat("optim/param_groups: ", valid.message()));
+  if (!valid.ok()) return Annotate(valid, "optim/param_groups");
   Json groups = Json::parse(json, nullptr, /*allow_exceptions=*/false);
   if (!groups.is_array()) return absl::DataLossError("optim/param_groups is no JSON array");
   for (Json& group : groups) {

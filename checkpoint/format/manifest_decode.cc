@@ -12,6 +12,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "fsdp/base/annotate.h"
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/format/file_names.h"
@@ -28,9 +29,7 @@ using FileIndex = absl::flat_hash_map<std::string, int>;
 
 absl::Status Broken(const std::string& what) { return absl::DataLossError(what); }
 
-absl::Status In(const std::string& what, const absl::Status& status) {
-  return absl::Status(status.code(), absl::StrCat(what, ": ", std::string(status.message())));
-}
+absl::Status In(const std::string& what, const absl::Status& status) { return Annotate(status, what); }
 
 absl::StatusOr<ByteRange> DecodeRange(const json& object) {
   FSDP_ASSIGN_OR_RETURN(const int64_t offset, IntegerMember(object, "offset"));

@@ -6,6 +6,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "fsdp/base/annotate.h"
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/format/file_names.h"
@@ -25,7 +26,7 @@ absl::StatusOr<Manifest> ReadManifest(FileSystem& files, const std::string& dire
   FSDP_RETURN_IF_ERROR(text.status());
   absl::StatusOr<Manifest> manifest = DecodeManifest(*text);
   if (manifest.ok()) return manifest;
-  return absl::Status(manifest.status().code(), absl::StrCat(path, ": ", std::string(manifest.status().message())));
+  return Annotate(manifest.status(), path);
 }
 
 absl::StatusOr<std::unique_ptr<File>> OpenCheckpointFile(FileSystem& files, const std::string& directory,

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "fsdp/base/annotate.h"
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/format/manifest_json.h"
@@ -83,7 +84,7 @@ absl::Status Compare(const Manifest& record, const Manifest& manifest, const Sto
 
 absl::Status Named(const std::string& name, const absl::Status& status) {
   if (status.ok()) return status;
-  return absl::Status(status.code(), absl::StrCat(name, ": ", std::string(status.message())));
+  return Annotate(status, name);
 }
 
 }  // namespace

@@ -16,6 +16,7 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "fsdp/base/annotate.h"
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/hdf5/confinement.h"
@@ -144,7 +145,7 @@ absl::StatusOr<std::vector<Hdf5Dataset>> ListUntrustedHdf5(const std::string& pa
   const absl::Cleanup close_file = [&] { close(file); };
   absl::StatusOr<std::vector<Hdf5Dataset>> datasets = List(file, options);
   if (datasets.ok()) return datasets;
-  return absl::Status(datasets.status().code(), absl::StrCat(path, ": ", std::string(datasets.status().message())));
+  return Annotate(datasets.status(), path);
 }
 
 }  // namespace fsdp

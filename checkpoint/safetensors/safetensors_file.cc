@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
+#include "fsdp/base/annotate.h"
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/source/bool_bytes.h"
@@ -65,8 +66,8 @@ absl::Status SafetensorsFile::Read(const SafetensorsEntry& entry, const Interval
   absl::Status status = file_->Read(begin, Bytes(out, nbytes));
   if (status.ok() && entry.dtype == DType::kBool) status = CheckBoolBytes(out, interval);
   if (status.ok()) return status;
-  return absl::Status(status.code(), absl::StrCat("tensor ", Quote(entry.name), ", bytes ", begin, " to ",
-                                                  begin + nbytes, " of ", path(), ": ", status.message()));
+  return Annotate(
+      status, absl::StrCat("tensor ", Quote(entry.name), ", bytes ", begin, " to ", begin + nbytes, " of ", path()));
 }
 
 }  // namespace fsdp

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/types/span.h"
+#include "fsdp/base/annotate.h"
 #include "fsdp/base/check.h"
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
@@ -72,7 +73,7 @@ absl::StatusOr<DType> ParseSafetensorsDType(std::string_view name) {
 
 absl::Status OfTensor(std::string_view name, const absl::Status& status) {
   if (status.ok()) return status;
-  return absl::Status(status.code(), absl::StrCat("tensor ", Quote(name), ": ", status.message()));
+  return Annotate(status, absl::StrCat("tensor ", Quote(name)));
 }
 
 absl::Status WrongType(const std::string& what, const std::string& expected, const std::string& found) {

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "fsdp/base/annotate.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/format/manifest.h"
 #include "fsdp/checkpoint/storage/aligned_block.h"
@@ -19,7 +20,7 @@ absl::Status ReadPiece(const TensorSource& source, const TensorRead& piece, Bloc
   FSDP_RETURN_IF_ERROR(source.Read(piece.key, piece.interval, scratch.data()));
   const absl::Status status = Convert(stored, scratch.data(), piece.dtype, piece.out, piece.interval.size());
   if (status.ok()) return status;
-  return absl::Status(status.code(), absl::StrCat(Describe(piece.key), ": ", std::string(status.message())));
+  return Annotate(status, Describe(piece.key));
 }
 
 }  // namespace

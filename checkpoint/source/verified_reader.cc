@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "fsdp/base/annotate.h"
 #include "fsdp/base/check.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/base/streaming_copy.h"
@@ -74,7 +75,7 @@ absl::StatusOr<std::shared_ptr<const File>> VerifiedReader::Open(int index) {
   };
   absl::StatusOr<std::unique_ptr<File>> file = open();
   if (!file.ok()) {
-    return absl::Status(file.status().code(), JoinPath(directory_, std::string(file.status().message())));
+    return WithMessage(file.status(), JoinPath(directory_, std::string(file.status().message())));
   }
   checked_[index] = true;
   if (order_.size() == kMaxOpenFiles) {
@@ -197,7 +198,7 @@ absl::Status VerifiedReader::Deliver(const BlockRead& block, const std::byte* re
     }
     const absl::Status converted =
         Convert(piece.stored, from, piece.wanted, piece.out, piece.range.nbytes / SizeOf(piece.stored));
-    if (!converted.ok()) return absl::Status(converted.code(), absl::StrCat(what(piece), ": ", converted.message()));
+    if (!converted.ok()) return Annotate(converted, what(piece));
   }
   return absl::OkStatus();
 }

@@ -6,7 +6,7 @@
 #include <limits>
 #include <memory>
 
-#include "absl/strings/str_cat.h"
+#include "fsdp/base/annotate.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/format/manifest_json.h"
 #include "fsdp/checkpoint/storage/path.h"
@@ -190,7 +190,7 @@ absl::StatusOr<LaidOutFile> LaidOutFile::Create(const TreeFile& tree, const Mani
   const int64_t record_bytes = tree.has_record ? RecordBytes(tree, identity) : 0;
   absl::StatusOr<TreeLayout> layout = LayOutTree(ContentsOf(tree, record_bytes));
   if (layout.ok()) return LaidOutFile(tree, identity, *std::move(layout));
-  return absl::Status(layout.status().code(), absl::StrCat(tree.name, ": ", std::string(layout.status().message())));
+  return Annotate(layout.status(), tree.name);
 }
 
 Manifest LaidOutFile::Describe() const {

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "fsdp/base/annotate.h"
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/format/file_names.h"
@@ -200,7 +201,7 @@ class MetadataReader {
     }
     const absl::Status covered = CheckChunkCover(tensor.shape, tensor.chunks);
     if (covered.ok()) return tensor;
-    return absl::Status(covered.code(), absl::StrCat("tensor ", Quote(name), ": ", std::string(covered.message())));
+    return Annotate(covered, absl::StrCat("tensor ", Quote(name)));
   }
 
   // In the order of planner_data, which is that of the state dict; the other is that of the ranks' plans.

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "fsdp/base/annotate.h"
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/format/flat_layout.h"
@@ -29,9 +30,7 @@ namespace {
 
 constexpr int64_t kMaxMetadataBytes = int64_t{1} << 30;
 
-absl::Status In(const absl::Status& status, const std::string& place) {
-  return absl::Status(status.code(), absl::StrCat(place, ": ", std::string(status.message())));
-}
+absl::Status In(const absl::Status& status, const std::string& place) { return Annotate(status, place); }
 
 // Where the elements of a chunk lie, once its archive has been read.
 struct ChunkPlace {

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
+#include "fsdp/base/annotate.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/storage/path.h"
 
@@ -59,7 +59,7 @@ absl::Status FilePool::VerifyRest() {
     FSDP_ASSIGN_OR_RETURN(const std::shared_ptr<const File> file, Open(name));
     const absl::Status status = ReadForChecksums(*file, ranges);
     if (!status.ok()) {
-      return absl::Status(status.code(), absl::StrCat(JoinPath(directory_, name), ": ", std::string(status.message())));
+      return Annotate(status, JoinPath(directory_, name));
     }
   }
   return absl::OkStatus();

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "fsdp/base/annotate.h"
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/torch/pickle/torch_globals.h"
@@ -69,8 +70,7 @@ class LegacyReader {
     absl::StatusOr<std::unique_ptr<Pickle>> pickle =
         Pickle::Parse(std::string_view(bytes_).substr(at_), {.is_allowed = IsTorchGlobal, .advice = AdviceOnGlobal});
     if (!pickle.ok()) {
-      return absl::Status(pickle.status().code(), absl::StrCat("pickle ", pickles_ + 1, " of the file, at byte ", at_,
-                                                               ": ", std::string(pickle.status().message())));
+      return Annotate(pickle.status(), absl::StrCat("pickle ", pickles_ + 1, " of the file, at byte ", at_));
     }
     at_ += (*pickle)->size();
     pickles_ = pickles_ % 5 + 1;

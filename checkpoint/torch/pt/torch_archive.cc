@@ -16,6 +16,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "fsdp/base/annotate.h"
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/torch/pickle/torch_globals.h"
@@ -39,9 +40,7 @@ class ArchiveReader {
     FSDP_RETURN_IF_ERROR(FindFolder());
     FSDP_RETURN_IF_ERROR(CheckByteOrder());
     FSDP_ASSIGN_OR_RETURN(const std::string bytes, ReadEntry("data.pkl", kMaxPickleBytes));
-    const auto in_pickle = [](const absl::Status& status) {
-      return absl::Status(status.code(), absl::StrCat("data.pkl: ", std::string(status.message())));
-    };
+    const auto in_pickle = [](const absl::Status& status) { return Annotate(status, "data.pkl"); };
     const auto pickle = Pickle::Parse(bytes, {.is_allowed = IsTorchGlobal, .advice = AdviceOnGlobal});
     if (!pickle.ok()) return in_pickle(pickle.status());
     absl::StatusOr<TorchTree> tree = TreeOfPickle((*pickle)->root());

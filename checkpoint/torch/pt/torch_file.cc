@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "absl/strings/str_cat.h"
+#include "fsdp/base/annotate.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/torch/zip/zip_format.h"
 
@@ -27,7 +27,7 @@ absl::StatusOr<std::unique_ptr<TorchFile>> TorchFile::Open(const std::string& pa
   };
   absl::StatusOr<TorchArchive> archive = read();
   if (!archive.ok()) {
-    return absl::Status(archive.status().code(), absl::StrCat(path, ": ", std::string(archive.status().message())));
+    return Annotate(archive.status(), path);
   }
   file->archive_ = *std::move(archive);
   if (!options.verify) return file;

@@ -22,6 +22,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "fsdp/base/annotate.h"
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/format/flat_layout.h"
@@ -71,7 +72,7 @@ class TorchSource final : public TensorSource {
                      .flat = {.layout = options.flat_layout ? &*options.flat_layout : nullptr, .world_size = ranks},
                      .model_only = options.model_only});
     if (!state.ok()) {
-      return absl::Status(state.status().code(), absl::StrCat(path, ": ", std::string(state.status().message())));
+      return Annotate(state.status(), path);
     }
     source->files_ = std::move(files);
     source->tensors_ = std::move(tensors);
@@ -93,9 +94,8 @@ class TorchSource final : public TensorSource {
       absl::Status status = ReadRefs(tensors_[tensor], elements, to);
       if (status.ok() && TensorOf(first).dtype == DType::kBool) status = CheckBoolBytes(to, interval);
       if (status.ok()) return status;
-      return absl::Status(status.code(),
-                          absl::StrCat("tensor ", Quote(key.ToString()), ", ", first.file->place(first.index).entry,
-                                       " of ", first.file->file().path(), ": ", std::string(status.message())));
+      return Annotate(status, absl::StrCat("tensor ", Quote(key.ToString()), ", ",
+                                           first.file->place(first.index).entry, " of ", first.file->file().path()));
     };
     return state_.Read(key, interval, read, static_cast<std::byte*>(out));
   }
@@ -108,7 +108,7 @@ class TorchSource final : public TensorSource {
     for (const std::unique_ptr<TorchFile>& file : files_) {
       const absl::Status status = ReadForChecksums(file->file(), file->checksums().Missing());
       if (!status.ok()) {
-        return absl::Status(status.code(), absl::StrCat(file->file().path(), ": ", std::string(status.message())));
+        return Annotate(status, file->file().path());
       }
     }
     return absl::OkStatus();
@@ -274,7 +274,7 @@ absl::StatusOr<std::unique_ptr<TensorSource>> OpenRankFiles(const std::string& p
   }
   absl::StatusOr<RankTree> merged = MergeRankTrees(roots, types);
   if (!merged.ok()) {
-    return absl::Status(merged.status().code(), absl::StrCat(path, ": ", std::string(merged.status().message())));
+    return Annotate(merged.status(), path);
   }
   std::vector<TensorRefs> tensors;
   for (const auto& parts : merged->tensors) {

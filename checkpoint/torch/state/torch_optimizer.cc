@@ -12,6 +12,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "fsdp/base/annotate.h"
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/torch/state/literal_tensor.h"
@@ -130,8 +131,7 @@ class OptimizerReader {
   absl::StatusOr<PythonJson> ReadGroups(const TorchNode& node) const {
     const absl::StatusOr<PythonJson> json = node.ToJson(tensors_, options_.read);
     if (!json.ok()) {
-      return absl::Status(json.status().code(),
-                          absl::StrCat("the optimizer's param_groups: ", json.status().message()));
+      return Annotate(json.status(), "the optimizer's param_groups");
     }
     PythonJson groups = WithPlainTuples(*json);
     if (!groups.is_array()) return absl::InvalidArgumentError("the optimizer's param_groups are no list");
@@ -188,8 +188,7 @@ class OptimizerReader {
         UnitsOfKeys(KeysOf(groups), sizes, ParametersOf(model_), options_.flat);
     if (!units.ok()) {
       const std::string before = names.ok() ? "" : absl::StrCat(std::string(names.status().message()), "; and ");
-      return absl::Status(units.status().code(),
-                          absl::StrCat(before, "as FSDP1's flat form: ", std::string(units.status().message())));
+      return Annotate(units.status(), absl::StrCat(before, "as FSDP1's flat form"));
     }
     units_ = *std::move(units);
     return absl::OkStatus();
