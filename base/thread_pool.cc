@@ -1,5 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-
+//
+// Every call of ParallelFor puts a Loop, which lives on the caller's stack, into open_. A worker joins the oldest open
+// loop and takes indices from its counter until none is left; then it removes the loop from open_ (its remaining
+// bodies all run already) and looks for the next one. The caller takes indices too, and returns once the last worker
+// has left its loop: that count, guarded by the pool's mutex, is what keeps the Loop alive for the workers.
+//
+// There is one queue of loops and one counter per loop, and no queue per thread to steal from: bodies here take
+// milliseconds (a block read, digested or written), so that the counter is hardly contended.
+//
+// A caller that works on its own loop needs no free worker, so that nested loops cannot deadlock. A background pool's
+// caller does not work, but a worker of that pool that opens a nested loop does.
 #include "fsdp/base/thread_pool.h"
 
 #include <sys/resource.h>
@@ -20,7 +30,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// The pool that this thread is of.
+// The pool that this thread belongs to; null outside of pools.
 thread_local const ThreadPool* current = nullptr;
 
 // Processor time that this thread has taken.
@@ -38,7 +48,7 @@ struct ThreadPool::Loop {
 
   const int64_t count;
   const std::function<absl::Status(int64_t)>& body;
-  std::atomic<int64_t> next{0};  // the first index that nobody has taken
+  std::atomic<int64_t> next{0};  // the first index that no thread has taken
   std::atomic<bool> failed{false};
   int workers = 0;  // pool threads inside WorkOn; guarded by the pool's mutex
 
@@ -47,17 +57,18 @@ struct ThreadPool::Loop {
   absl::Status status;       // guarded by mutex
 };
 
-// When a thread at leisure may take its next body. Bodies may be inside of bodies.
-class ThreadPool::Pace {
+// Decides when a thread with a bounded processor share may start its next body. A body that took c of processor time
+// and started at t permits the next one at t + c / share. So time in which the body waited, for a disk say, counts as
+// sleep. Bodies may nest; the outer one is measured with the inner ones in it.
+class ThreadPool::Throttle {
  public:
-  Pace(double share, Clock::time_point until) : share_(share), until_(until) {}
+  Throttle(double share, Clock::time_point until) : share_(share), until_(until) {}
 
   struct Begin {
     Clock::time_point at = Clock::now();
     std::chrono::nanoseconds processor_time = ProcessorTime();
   };
 
-  // A body is done. What it waited for, the disk say, was rest.
   void Done(const Begin& begin) {
     const std::chrono::duration<double, std::nano> lasts = (ProcessorTime() - begin.processor_time) / share_;
     due_ = lasts < until_ - begin.at ? begin.at + std::chrono::duration_cast<Clock::duration>(lasts) : until_;
@@ -71,7 +82,7 @@ class ThreadPool::Pace {
   Clock::time_point due_;
 };
 
-thread_local ThreadPool::Pace* ThreadPool::pace_ = nullptr;
+thread_local ThreadPool::Throttle* ThreadPool::throttle_ = nullptr;
 
 absl::StatusOr<std::unique_ptr<ThreadPool>> ThreadPool::Create(int threads, std::string name) {
   if (threads < 1) {
@@ -82,26 +93,26 @@ absl::StatusOr<std::unique_ptr<ThreadPool>> ThreadPool::Create(int threads, std:
   return pool;
 }
 
-absl::StatusOr<std::unique_ptr<ThreadPool>> ThreadPool::CreateAtLeisure(int threads, std::string name,
-                                                                        const Leisure& leisure) {
-  if (threads < 1 || !(leisure.processor_share > 0 && leisure.processor_share <= 1)) {
+absl::StatusOr<std::unique_ptr<ThreadPool>> ThreadPool::CreateBackground(int threads, std::string name,
+                                                                         const BackgroundOptions& options) {
+  if (threads < 1 || !(options.processor_share > 0 && options.processor_share <= 1)) {
     return absl::InvalidArgumentError(absl::StrCat("thread pool \"", name, "\": cannot have ", threads,
-                                                   " threads with ", leisure.processor_share,
+                                                   " threads with ", options.processor_share,
                                                    " of a core each, expected at least 1, and more than 0 up to 1"));
   }
   std::unique_ptr<ThreadPool> pool(new ThreadPool(threads, std::move(name), /*caller_works=*/false));
-  FSDP_RETURN_IF_ERROR(pool->Start(threads, leisure));
+  FSDP_RETURN_IF_ERROR(pool->Start(threads, options));
   return pool;
 }
 
 ThreadPool::ThreadPool(int threads, std::string name, bool caller_works)
     : threads_(threads), name_(std::move(name)), caller_works_(caller_works) {}
 
-absl::Status ThreadPool::Start(int count, const Leisure& leisure) {
+absl::Status ThreadPool::Start(int count, const BackgroundOptions& options) {
   const std::lock_guard<std::mutex> lock(mutex_);
   for (int i = 0; i < count; ++i) {
     try {
-      workers_.emplace_back([this, leisure] { Work(leisure); });
+      workers_.emplace_back([this, options] { Work(options); });
     } catch (const std::system_error& error) {
       return absl::ResourceExhaustedError(
           absl::StrCat("thread pool \"", name_, "\": cannot start thread ", i + 1, " of ", count, ": ", error.what()));
@@ -110,13 +121,13 @@ absl::Status ThreadPool::Start(int count, const Leisure& leisure) {
   return absl::OkStatus();
 }
 
-void ThreadPool::Hurry() {
+void ThreadPool::Boost() {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    hurried_ = true;
+    is_boosted_ = true;
   }
-  rest_.notify_all();
-  (void)Start(threads_, {});  // without more threads all goes on as before
+  boosted_.notify_all();
+  (void)Start(threads_, {});  // if no thread can be started, the pool goes on with those it has
 }
 
 ThreadPool::~ThreadPool() {
@@ -145,7 +156,7 @@ absl::Status ThreadPool::ParallelFor(int64_t count, const std::function<absl::St
   if (works) WorkOn(loop);
   if (opens) {
     std::unique_lock<std::mutex> lock(mutex_);
-    // Whoever leaves a loop takes it out of open_, since nothing is left in it.
+    // A worker that leaves a loop removes it from open_, since the loop has no index left.
     if (!works) left_.wait(lock, [&] { return std::find(open_.begin(), open_.end(), &loop) == open_.end(); });
     open_.erase(std::remove(open_.begin(), open_.end(), &loop), open_.end());
     left_.wait(lock, [&] { return loop.workers == 0; });
@@ -158,14 +169,14 @@ absl::Status ThreadPool::Run(const std::vector<std::function<absl::Status()>>& t
   return ParallelFor(static_cast<int64_t>(tasks.size()), [&](int64_t i) { return tasks[i](); });
 }
 
-void ThreadPool::Work(const Leisure& leisure) {
+void ThreadPool::Work(const BackgroundOptions& options) {
   current = this;
   SetThreadName(name_);
-  // On Linux this is the thread's own, and everybody may become nicer.
-  if (leisure.nice > getpriority(PRIO_PROCESS, 0)) (void)setpriority(PRIO_PROCESS, 0, leisure.nice);
-  const bool forever = leisure.rests_for > Clock::time_point::max() - created_;
-  Pace own(leisure.processor_share, forever ? Clock::time_point::max() : created_ + leisure.rests_for);
-  if (leisure.processor_share < 1) pace_ = &own;
+  // On Linux niceness is per thread, and raising it needs no privilege.
+  if (options.nice > getpriority(PRIO_PROCESS, 0)) (void)setpriority(PRIO_PROCESS, 0, options.nice);
+  const bool forever = options.throttle_for > Clock::time_point::max() - created_;
+  Throttle throttle(options.processor_share, forever ? Clock::time_point::max() : created_ + options.throttle_for);
+  if (options.processor_share < 1) throttle_ = &throttle;
   std::unique_lock<std::mutex> lock(mutex_);
   while (true) {
     wake_.wait(lock, [&] { return closing_ || !open_.empty(); });
@@ -175,28 +186,29 @@ void ThreadPool::Work(const Leisure& leisure) {
     lock.unlock();
     WorkOn(*loop);
     lock.lock();
-    // Nothing is left to take in this loop, so nobody else should join it.
+    // The loop has no index left, so no other worker should join it.
     open_.erase(std::remove(open_.begin(), open_.end(), loop), open_.end());
     --loop->workers;
     left_.notify_all();
   }
 }
 
-void ThreadPool::RestUntil(Clock::time_point due) {
+void ThreadPool::SleepUntil(Clock::time_point due) {
   std::unique_lock<std::mutex> lock(mutex_);
-  rest_.wait_until(lock, due, [&] { return hurried_; });
+  boosted_.wait_until(lock, due, [&] { return is_boosted_; });
 }
 
 void ThreadPool::WorkOn(Loop& loop) {
-  Pace* const paced = current == this ? pace_ : nullptr;
-  // An index that was taken is always run: so every index below a failed one is, and the lowest error is found.
+  Throttle* const throttle = current == this ? throttle_ : nullptr;
+  // Every index that was taken is run, even after a failure. Indices are taken in order, so all below a failed one have
+  // been taken: the lowest index that fails is always found, and the reported error does not depend on timing.
   while (!loop.failed.load(std::memory_order_relaxed)) {
-    if (paced != nullptr && loop.next.load(std::memory_order_relaxed) < loop.count) RestUntil(paced->due());
+    if (throttle != nullptr && loop.next.load(std::memory_order_relaxed) < loop.count) SleepUntil(throttle->due());
     const int64_t index = loop.next.fetch_add(1, std::memory_order_relaxed);
     if (index >= loop.count) return;
-    const auto begin = paced != nullptr ? std::make_optional<Pace::Begin>() : std::nullopt;
+    const auto begin = throttle != nullptr ? std::make_optional<Throttle::Begin>() : std::nullopt;
     absl::Status status = loop.body(index);
-    if (paced != nullptr) paced->Done(*begin);
+    if (throttle != nullptr) throttle->Done(*begin);
     if (status.ok()) continue;
     loop.failed.store(true, std::memory_order_relaxed);
     std::lock_guard<std::mutex> lock(loop.mutex);

@@ -4,6 +4,9 @@
 // of one thread is a plain loop, and a loop inside a loop's body makes progress however busy the pool is. Not for work
 // that should outlive the call: that is a stream's job. Thread-safe.
 //
+// A background pool runs its work at a lower priority and with a bounded share of the processor, so that it slows down
+// the rest of the program by a known amount: the threads of an asynchronous save, while training goes on.
+//
 //   FSDP_RETURN_IF_ERROR(pool->ParallelFor(files.size(), [&](int64_t i) { return Verify(files[i]); }));
 #ifndef FSDP_BASE_THREAD_POOL_H_
 #define FSDP_BASE_THREAD_POOL_H_
@@ -30,32 +33,33 @@ class ThreadPool {
   // kInvalidArgument for less than one thread; kResourceExhausted when the system has none left.
   static absl::StatusOr<std::unique_ptr<ThreadPool>> Create(int threads, std::string name);
 
-  // How a pool works beside something that matters more.
-  struct Leisure {
-    // As nice as nice(1) has it, or as the caller where that is nicer.
+  // The priority of a background pool.
+  struct BackgroundOptions {
+    // The threads' niceness, 0 to 19; the niceness of the thread that calls CreateBackground if that is higher.
     int nice = 0;
 
-    // What a thread takes of one core's time at most, in (0, 1]: it rests before a body until that is true again of the
-    // one before. Niceness alone does not bound it, since a thread that has slept is let in at once.
+    // Upper bound on the share of one core's time that each thread takes, in (0, 1]. After each body a thread sleeps
+    // until its share is met again. Niceness alone is no bound: the scheduler runs a thread that has slept at once.
     double processor_share = 1;
 
-    // Nobody rests once the pool is as old.
-    std::chrono::nanoseconds rests_for = std::chrono::nanoseconds::max();
+    // Throttling to the processor share ends once the pool has existed for this long. The niceness stays.
+    std::chrono::nanoseconds throttle_for = std::chrono::nanoseconds::max();
   };
 
-  // A pool at leisure. All its threads are its own: who calls ParallelFor only waits, unless it is one of them.
-  static absl::StatusOr<std::unique_ptr<ThreadPool>> CreateAtLeisure(int threads, std::string name,
-                                                                     const Leisure& leisure);
+  // A background pool of `threads` threads. A thread that calls ParallelFor only waits, unless it is one of them: work
+  // on the caller's thread would run at the caller's priority. kInvalidArgument also for a share outside (0, 1].
+  static absl::StatusOr<std::unique_ptr<ThreadPool>> CreateBackground(int threads, std::string name,
+                                                                      const BackgroundOptions& options);
 
   // No call may be in progress.
   ~ThreadPool();
 
   int threads() const { return threads_; }
 
-  // For whoever has to wait for a pool at leisure: nobody rests any more, and one more thread for each of threads(), as
-  // nice as the caller, helps with what is and will be going on as long as the pool lives, since nobody may take
-  // niceness back without a privilege.
-  void Hurry();
+  // Call when a thread starts to wait for this background pool. Stops throttling and adds threads() workers at the
+  // caller's priority, which help with the loops in progress and with later ones: an unprivileged process cannot lower
+  // the niceness of a thread again. Lasts until the pool is destroyed.
+  void Boost();
 
   // Calls body(0), ..., body(count - 1), started in this order, and blocks until all that were started have returned.
   // After an error no more are started. Returns the error of the lowest index that failed, which does not depend on
@@ -68,14 +72,14 @@ class ThreadPool {
  private:
   struct Loop;
 
-  class Pace;
-  static thread_local Pace* pace_;  // of this thread, when it is one of a pool at leisure
+  class Throttle;
+  static thread_local Throttle* throttle_;  // this thread's, if it belongs to a pool with a processor share below 1
 
   ThreadPool(int threads, std::string name, bool caller_works);
-  absl::Status Start(int count, const Leisure& leisure);
-  void Work(const Leisure& leisure);
+  absl::Status Start(int count, const BackgroundOptions& options);
+  void Work(const BackgroundOptions& options);
   void WorkOn(Loop& loop);
-  void RestUntil(std::chrono::steady_clock::time_point due);
+  void SleepUntil(std::chrono::steady_clock::time_point due);
 
   const int threads_;
   const std::string name_;
@@ -85,10 +89,10 @@ class ThreadPool {
   std::mutex mutex_;
   std::condition_variable wake_;      // a loop was added, or closing_
   std::condition_variable left_;      // a worker left a loop
-  std::condition_variable rest_;      // hurried_
+  std::condition_variable boosted_;   // is_boosted_
   std::deque<Loop*> open_;            // guarded by mutex_; loops that workers may join, oldest first
   bool closing_ = false;              // guarded by mutex_
-  bool hurried_ = false;              // guarded by mutex_
+  bool is_boosted_ = false;           // guarded by mutex_
   std::vector<std::thread> workers_;  // guarded by mutex_
 };
 

@@ -101,7 +101,7 @@ TEST(ThreadPoolTest, NestedLoopsMakeProgress) {
   EXPECT_EQ(runs.load(), 64);
 }
 
-TEST(ThreadPoolTest, ManyCallersShareIt) {
+TEST(ThreadPoolTest, ManyCallersShareAPool) {
   auto pool = PoolOf(3);
   std::atomic<int> runs{0};
   std::vector<std::thread> callers;
@@ -135,8 +135,8 @@ TEST(ThreadPoolTest, RunTakesTasks) {
               StatusIs(absl::StatusCode::kAborted, "second"));
 }
 
-TEST(ThreadPoolTest, APoolAtLeisureDoesTheWorkAndItsCallerWaits) {
-  ASSERT_OK_AND_ASSIGN(const auto pool, ThreadPool::CreateAtLeisure(2, "io", {.nice = 19}));
+TEST(ThreadPoolTest, ABackgroundPoolDoesTheWorkAndItsCallerWaits) {
+  ASSERT_OK_AND_ASSIGN(const auto pool, ThreadPool::CreateBackground(2, "io", {.nice = 19}));
   EXPECT_EQ(pool->threads(), 2);
   const std::thread::id caller = std::this_thread::get_id();
   const int mine = getpriority(PRIO_PROCESS, 0);
@@ -155,8 +155,8 @@ TEST(ThreadPoolTest, APoolAtLeisureDoesTheWorkAndItsCallerWaits) {
   EXPECT_EQ(getpriority(PRIO_PROCESS, 0), mine);
 }
 
-TEST(ThreadPoolTest, WhoeverHurriesAPoolLendsItHisPriority) {
-  ASSERT_OK_AND_ASSIGN(const auto pool, ThreadPool::CreateAtLeisure(1, "io", {.nice = 19}));
+TEST(ThreadPoolTest, BoostAddsThreadsOfTheCallersPriority) {
+  ASSERT_OK_AND_ASSIGN(const auto pool, ThreadPool::CreateBackground(1, "io", {.nice = 19}));
   const int mine = getpriority(PRIO_PROCESS, 0);
   std::latch begun(1);
   std::latch both_in(2);  // the pool has but one thread
@@ -170,7 +170,7 @@ TEST(ThreadPoolTest, WhoeverHurriesAPoolLendsItHisPriority) {
     }));
   });
   begun.wait();
-  pool->Hurry();
+  pool->Boost();
   waiting.join();
   EXPECT_EQ(nice[0], 19);
   EXPECT_EQ(nice[1], mine);
@@ -189,8 +189,8 @@ double SecondsOf(const std::function<void()>& call) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-TEST(ThreadPoolTest, AThreadAtLeisureTakesItsShareOfACore) {
-  ASSERT_OK_AND_ASSIGN(const auto pool, ThreadPool::CreateAtLeisure(1, "io", {.processor_share = 0.02}));
+TEST(ThreadPoolTest, AThreadTakesNoMoreThanItsShareOfACore) {
+  ASSERT_OK_AND_ASSIGN(const auto pool, ThreadPool::CreateBackground(1, "io", {.processor_share = 0.02}));
   const auto compute = [](int64_t) {
     Compute();
     return absl::OkStatus();
@@ -204,7 +204,7 @@ TEST(ThreadPoolTest, AThreadAtLeisureTakesItsShareOfACore) {
 }
 
 TEST(ThreadPoolTest, ALoopInsideOfABodyTakesNoMoreThanItsShare) {
-  ASSERT_OK_AND_ASSIGN(const auto pool, ThreadPool::CreateAtLeisure(1, "io", {.processor_share = 0.02}));
+  ASSERT_OK_AND_ASSIGN(const auto pool, ThreadPool::CreateBackground(1, "io", {.processor_share = 0.02}));
   const double inner = SecondsOf([&] {
     EXPECT_OK(pool->ParallelFor(1, [&](int64_t) {
       return pool->ParallelFor(5, [](int64_t) {
@@ -218,8 +218,8 @@ TEST(ThreadPoolTest, ALoopInsideOfABodyTakesNoMoreThanItsShare) {
   EXPECT_LT(SecondsOf([&] { EXPECT_OK(pool->ParallelFor(1, [](int64_t) { return absl::OkStatus(); })); }), 0.2);
 }
 
-TEST(ThreadPoolTest, WhatABodyWaitsForCountsAsRest) {
-  ASSERT_OK_AND_ASSIGN(const auto pool, ThreadPool::CreateAtLeisure(1, "io", {.processor_share = 0.5}));
+TEST(ThreadPoolTest, TimeInWhichABodyWaitsCountsAsSleep) {
+  ASSERT_OK_AND_ASSIGN(const auto pool, ThreadPool::CreateBackground(1, "io", {.processor_share = 0.5}));
   EXPECT_LT(SecondsOf([&] {
               EXPECT_OK(pool->ParallelFor(10, [](int64_t) {
                 std::this_thread::sleep_for(std::chrono::milliseconds(10));
@@ -229,43 +229,43 @@ TEST(ThreadPoolTest, WhatABodyWaitsForCountsAsRest) {
             0.19);
 }
 
-TEST(ThreadPoolTest, NobodyRestsOnceAPoolIsHurriedOrOldEnough) {
+TEST(ThreadPoolTest, ThrottlingEndsWithABoostOrOnceThePoolIsOldEnough) {
   const auto compute = [](int64_t) {
     Compute();
     return absl::OkStatus();
   };
   // The rest after the first body would be a hundred seconds.
-  const ThreadPool::Leisure leisure = {.processor_share = 1e-5};
-  ASSERT_OK_AND_ASSIGN(const auto hurried, ThreadPool::CreateAtLeisure(1, "io", leisure));
+  const ThreadPool::BackgroundOptions options = {.processor_share = 1e-5};
+  ASSERT_OK_AND_ASSIGN(const auto boosted, ThreadPool::CreateBackground(1, "io", options));
   std::latch begun(1);
   std::thread waiting([&] {
-    EXPECT_OK(hurried->ParallelFor(5, [&](int64_t i) {
+    EXPECT_OK(boosted->ParallelFor(5, [&](int64_t i) {
       if (i == 0) begun.count_down();
       return compute(i);
     }));
   });
   begun.wait();
   EXPECT_LT(SecondsOf([&] {
-              hurried->Hurry();
+              boosted->Boost();
               waiting.join();
             }),
             20);
-  ThreadPool::Leisure short_leisure = leisure;
-  short_leisure.rests_for = std::chrono::milliseconds(50);
-  ASSERT_OK_AND_ASSIGN(const auto old, ThreadPool::CreateAtLeisure(1, "io", short_leisure));
+  ThreadPool::BackgroundOptions short_options = options;
+  short_options.throttle_for = std::chrono::milliseconds(50);
+  ASSERT_OK_AND_ASSIGN(const auto old, ThreadPool::CreateBackground(1, "io", short_options));
   const double seconds = SecondsOf([&] { EXPECT_OK(old->ParallelFor(5, compute)); });
   EXPECT_LT(seconds, 20);
   EXPECT_GE(seconds, 0.04);
 }
 
-TEST(ThreadPoolTest, RefusesAShareThatIsNone) {
+TEST(ThreadPoolTest, AShareOutsideOfZeroToOneIsRefused) {
   for (const double share : {0.0, -1.0, 1.1, std::numeric_limits<double>::quiet_NaN()}) {
-    EXPECT_THAT(ThreadPool::CreateAtLeisure(1, "io", {.processor_share = share}),
+    EXPECT_THAT(ThreadPool::CreateBackground(1, "io", {.processor_share = share}),
                 StatusIs(absl::StatusCode::kInvalidArgument, testing::HasSubstr("of a core each, expected")));
   }
 }
 
-TEST(ThreadPoolTest, RefusesNoThreads) {
+TEST(ThreadPoolTest, APoolWithoutThreadsIsRefused) {
   EXPECT_THAT(ThreadPool::Create(0, "io"),
               StatusIs(absl::StatusCode::kInvalidArgument, "thread pool \"io\": cannot have 0 threads"));
 }

@@ -122,7 +122,7 @@ absl::StatusOr<AsyncSaveReport> AsyncSaver::Save(const StateDict& state, int64_t
 absl::StatusOr<std::string> AsyncSaver::Wait() {
   std::unique_lock<std::mutex> lock(mutex_);
   while (pending_ != nullptr) {
-    if (writers_ != nullptr) std::exchange(writers_, nullptr)->Hurry();
+    if (writers_ != nullptr) std::exchange(writers_, nullptr)->Boost();
     changed_.wait(lock);
   }
   absl::StatusOr<std::string> last = last_;
@@ -221,11 +221,11 @@ absl::StatusOr<std::string> AsyncSaver::SavePending(Pending& pending) {
   const absl::Status copied = on_gpu() ? AgreeOn(*group_, pending.copied.Synchronize()) : absl::OkStatus();
   pending.source = StateDict();
   FSDP_RETURN_IF_ERROR(copied);
-  // New ones for each save, since those that were hurried stay as they are. Where there are none, SaveCheckpoint tries
+  // New ones for each save, since those that were boosted stay as they are. Where there are none, SaveCheckpoint tries
   // again, and says so on all ranks. This thread, which hardly computes, is as nice as its creator.
-  const ThreadPool::Leisure at = LeisureOf(pending);
+  const ThreadPool::BackgroundOptions at = BackgroundOptionsOf(pending);
   absl::StatusOr<std::unique_ptr<ThreadPool>> writers =
-      ThreadPool::CreateAtLeisure(save.io_threads, "checkpoint-io", at);
+      ThreadPool::CreateBackground(save.io_threads, "checkpoint-io", at);
   save.pool = writers.ok() ? writers->get() : nullptr;
   if (at.nice > 0 || at.processor_share < 1) SetWriters(save.pool);
   absl::StatusOr<std::string> saved = SaveCheckpoint(pending.state, root_, pending.step, *group_, save);
@@ -239,16 +239,16 @@ absl::StatusOr<std::string> AsyncSaver::SavePending(Pending& pending) {
   return saved;
 }
 
-ThreadPool::Leisure AsyncSaver::LeisureOf(const Pending& pending) const {
-  ThreadPool::Leisure leisure = {.nice = options_.nice, .processor_share = pending.processor_share};
+ThreadPool::BackgroundOptions AsyncSaver::BackgroundOptionsOf(const Pending& pending) const {
+  ThreadPool::BackgroundOptions background = {.nice = options_.nice, .processor_share = pending.processor_share};
   if (options_.processor_share == 0 && !on_gpu()) {
     const int writers = pending.state.type == StateDictType::kFull ? 1 : group_->size();
-    leisure.processor_share /= writers * std::max(1, options_.save.io_threads);
+    background.processor_share /= writers * std::max(1, options_.save.io_threads);
   }
   // The ranks that have written wait for the others in a collective.
   const absl::Duration timeout = group_->timeout();
-  if (timeout < absl::InfiniteDuration()) leisure.rests_for = absl::ToChronoNanoseconds(timeout / 4);
-  return leisure;
+  if (timeout < absl::InfiniteDuration()) background.throttle_for = absl::ToChronoNanoseconds(timeout / 4);
+  return background;
 }
 
 void AsyncSaver::SetWriters(ThreadPool* writers) {

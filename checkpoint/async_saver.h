@@ -128,7 +128,7 @@ class AsyncSaver {
   bool on_gpu() const { return device_->type() != DeviceType::kCpu; }
   void Work();
   absl::StatusOr<std::string> SavePending(Pending& pending);
-  ThreadPool::Leisure LeisureOf(const Pending& pending) const;
+  ThreadPool::BackgroundOptions BackgroundOptionsOf(const Pending& pending) const;
   void SetWriters(ThreadPool* writers);
 
   const std::string root_;

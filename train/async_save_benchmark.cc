@@ -154,8 +154,8 @@ class AsyncSaveBenchmark {
     if (!floor_bytes_) {
       FSDP_ASSIGN_OR_RETURN(floor_bytes_, group_->device()->AllocatePinned(measured_.staged_bytes));
       std::memset(floor_bytes_.data(), 1, floor_bytes_.nbytes());
-      FSDP_ASSIGN_OR_RETURN(floor_writers_, ThreadPool::CreateAtLeisure(absl::GetFlag(FLAGS_save_threads), "floor-io",
-                                                                        {.nice = absl::GetFlag(FLAGS_nice)}));
+      FSDP_ASSIGN_OR_RETURN(floor_writers_, ThreadPool::CreateBackground(absl::GetFlag(FLAGS_save_threads), "floor-io",
+                                                                         {.nice = absl::GetFlag(FLAGS_nice)}));
     }
     const RawFile file(absl::StrFormat("%s/floor-%d", root_, group_->rank()), *floor_writers_);
     std::atomic<bool> written{false};
