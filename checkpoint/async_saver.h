@@ -12,7 +12,7 @@
 //   compute stream   step K |==== forward, backward ====|wait for copied|update|
 //   copying stream          |-- device to pinned --|copied
 //
-// Threads that digest and write work at leisure beside training, until somebody waits for them.
+// Threads that digest and write run in the background while training continues, until a caller waits for them.
 //
 // There is one save at a time: the next one waits for the one before (back-pressure). What does not fit into the arena
 // is written from the caller's tensors while it waits. Both are said in the report. Used by one thread of a rank.
@@ -103,8 +103,8 @@ class AsyncSaver {
   // AsyncSaveReport::copied. It may go in any case.
   absl::StatusOr<AsyncSaveReport> Save(const StateDict& state, int64_t step, Stream* computed = nullptr);
 
-  // Blocks until nothing is in progress, which it hurries. The path of the last checkpoint, empty when there was no
-  // save; or the error of a save that no call has returned yet.
+  // Blocks until no save is in progress, and boosts the one that is. The path of the last checkpoint, empty when there
+  // was no save; or the error of a save that no call has returned yet.
   absl::StatusOr<std::string> Wait();
 
  private:
@@ -114,7 +114,7 @@ class AsyncSaver {
     StateDict source;  // on a GPU: keeps the memory alive from which `state` is copied, until `copied`
     Event copied;
     int64_t step = 0;
-    double processor_share = 1;  // before LeisureOf divides it
+    double processor_share = 1;  // before BackgroundOptionsOf divides it
   };
 
   AsyncSaver(std::string root, std::unique_ptr<ProcessGroup> group, std::shared_ptr<Device> device,
@@ -135,7 +135,7 @@ class AsyncSaver {
   const std::unique_ptr<ProcessGroup> group_;  // for the control plane
   const std::shared_ptr<Device> device_;
   const AsyncSaverOptions options_;
-  double processor_share_;  // of the next save, before LeisureOf divides it; used by the caller alone
+  double processor_share_;  // of the next save, before BackgroundOptionsOf divides it; used by the caller alone
   std::unique_ptr<ThreadPool> copiers_;
   Buffer arena_;
   std::unique_ptr<Stream> copying_;  // of a GPU; from the first save on
@@ -154,7 +154,7 @@ class AsyncSaver {
   std::condition_variable changed_;
   std::unique_ptr<Pending> pending_;  // the save in progress; null when there is none
   absl::StatusOr<std::string> last_ = std::string();
-  ThreadPool* writers_ = nullptr;  // the threads of the save in progress, until a waiting caller has called Hurry
+  ThreadPool* writers_ = nullptr;  // the threads of the save in progress, until a waiting caller has called Boost
   bool closing_ = false;
 
   std::thread worker_;

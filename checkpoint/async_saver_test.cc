@@ -49,7 +49,7 @@ void ExpectSaved(const std::string& path) {
 std::vector<int> NicenessOfWriters() {
   std::vector<int> found;
   for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
-    const std::string name = ReadAll(task.path() / "comm");
+    const std::string name = ReadFile(task.path() / "comm");
     if (name != "checkpoint-io\n") continue;
     found.push_back(getpriority(PRIO_PROCESS, std::stoi(task.path().filename())));
   }

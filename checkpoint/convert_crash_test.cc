@@ -54,10 +54,10 @@ constexpr int64_t kNew = 8;
 // A file's bytes, or those of all files of a directory; empty when there is nothing.
 std::map<std::string, std::string> ContentsOf(const std::string& path) {
   std::map<std::string, std::string> contents;
-  if (fs::is_regular_file(path)) contents[""] = ReadAll(path);
+  if (fs::is_regular_file(path)) contents[""] = ReadFile(path);
   if (!fs::is_directory(path)) return contents;
   for (const fs::directory_entry& entry : fs::directory_iterator(path)) {
-    contents[entry.path().filename()] = ReadAll(entry.path());
+    contents[entry.path().filename()] = ReadFile(entry.path());
   }
   return contents;
 }

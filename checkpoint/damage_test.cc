@@ -69,7 +69,7 @@ absl::Status Load(const std::vector<TestTensor>& tensors, const std::string& pat
 }
 
 void FlipBit(const std::string& path, size_t byte, int bit) {
-  std::string bytes = ReadAll(path);
+  std::string bytes = ReadFile(path);
   ASSERT_LT(byte, bytes.size());
   bytes[byte] = static_cast<char>(bytes[byte] ^ (1 << bit));
   WriteAll(path, bytes);
@@ -82,7 +82,7 @@ TEST_P(BitFlipTest, OneFlippedBitAnywhereIsFoundInTheFileThatHasIt) {
   const std::string path = Save(SmallTensors(), GetParam(), NewTestDirectory(), 1);
   for (const std::string& name : ListNames(path)) {
     const std::string file = path + "/" + name;
-    const std::string good = ReadAll(file);
+    const std::string good = ReadFile(file);
     // A stride that is prime visits every kind of byte and every bit; the test would take minutes with 1.
     for (size_t byte = 0; byte < good.size(); byte += 23) {
       const int bit = static_cast<int>(byte / 23 % 8);
@@ -110,7 +110,7 @@ TEST(DamageTest, AFlippedBitOfPayloadNamesTensorFileBlockAndBytes) {
   ASSERT_NE(extent, nullptr);
   const ByteRange second = extent->block(1);
   EXPECT_EQ(second, (ByteRange{stored.offset + kDigestBlockBytes, kDigestBlockBytes}));
-  const std::string bytes = ReadAll(path + "/" + kRank1);
+  const std::string bytes = ReadFile(path + "/" + kRank1);
   FlipBit(path + "/" + kRank1, second.offset + 5, 3);
   const Digest recorded = DigestOf(std::string_view(bytes).substr(second.offset, second.nbytes));
   const std::string expected =
@@ -126,7 +126,7 @@ TEST(DamageTest, BlocksAreAsLongAsTheManifestSays) {
   const std::string path = Save(LargeTensors(), StateDictType::kSharded, NewTestDirectory(), 1);
   ASSERT_OK_AND_ASSIGN(Manifest manifest, ReadManifest(PosixFileSystem(), path));
   for (StoredFile& file : manifest.files) {
-    const std::string bytes = ReadAll(path + "/" + file.name);
+    const std::string bytes = ReadFile(path + "/" + file.name);
     for (StoredExtent& extent : file.extents) {
       extent.block_bytes = kBlockBytes;
       extent.digests.clear();
@@ -172,7 +172,7 @@ TEST(DamageTest, ATruncatedFileIsFoundAtEveryLength) {
   const std::string path = Save(SmallTensors(), StateDictType::kSharded, NewTestDirectory(), 1);
   for (const std::string& name : ListNames(path)) {
     const std::string file = path + "/" + name;
-    const std::string good = ReadAll(file);
+    const std::string good = ReadFile(file);
     for (size_t size = 0; size < good.size(); size += 1 + good.size() / 23) {
       SCOPED_TRACE(absl::StrCat(name, " cut to ", size));
       WriteAll(file, good.substr(0, size));
@@ -186,14 +186,14 @@ TEST(DamageTest, ATruncatedFileIsFoundAtEveryLength) {
 
 TEST(DamageTest, ALongerFileIsFound) {
   const std::string path = Save(SmallTensors(), StateDictType::kSharded, NewTestDirectory(), 1);
-  WriteAll(path + "/" + kRank0, ReadAll(path + "/" + kRank0) + std::string(1, '\0'));
+  WriteAll(path + "/" + kRank0, ReadFile(path + "/" + kRank0) + std::string(1, '\0'));
   EXPECT_THAT(ProblemsOf(path), Contains(HasSubstr("rank-00000-of-00002.h5: the file has ")));
 }
 
 TEST(DamageTest, SwappedRankFilesAreFoundBeforeAValueIsUsed) {
   const std::string path = Save(LargeTensors(), StateDictType::kSharded, NewTestDirectory(), 1);
-  const std::string first = ReadAll(path + "/" + kRank0);
-  WriteAll(path + "/" + kRank0, ReadAll(path + "/" + kRank1));
+  const std::string first = ReadFile(path + "/" + kRank0);
+  WriteAll(path + "/" + kRank0, ReadFile(path + "/" + kRank1));
   WriteAll(path + "/" + kRank1, first);
   EXPECT_THAT(ProblemsOf(path), AllOf(Contains(HasSubstr(kRank0)), Contains(HasSubstr(kRank1))));
   for (const bool verify : {true, false}) {  // even when digests are not asked for
@@ -206,7 +206,7 @@ TEST(DamageTest, TheSameRankOfAnotherSaveIsNamedAsSuch) {
   const std::string root = NewTestDirectory();
   const std::string old_path = Save(SmallTensors(), StateDictType::kSharded, root, 1);
   const std::string path = Save(SmallTensors(), StateDictType::kSharded, root, 2);
-  WriteAll(path + "/" + kRank1, ReadAll(old_path + "/" + kRank1));
+  WriteAll(path + "/" + kRank1, ReadFile(old_path + "/" + kRank1));
   EXPECT_THAT(ProblemsOf(path), Contains(AllOf(HasSubstr(kRank1), HasSubstr("it is of another save"))));
   StateDict wanted = WantedState(SmallTensors(), 1, 0);
   EXPECT_THAT(LoadCheckpoint(path, wanted, {.verify = false}),
@@ -215,10 +215,10 @@ TEST(DamageTest, TheSameRankOfAnotherSaveIsNamedAsSuch) {
 
 TEST(DamageTest, AFileTwiceIsFound) {
   const std::string path = Save(SmallTensors(), StateDictType::kSharded, NewTestDirectory(), 1);
-  WriteAll(path + "/rank-00002-of-00002.h5", ReadAll(path + "/" + kRank1));
+  WriteAll(path + "/rank-00002-of-00002.h5", ReadFile(path + "/" + kRank1));
   EXPECT_THAT(ProblemsOf(path), ElementsAre("rank-00002-of-00002.h5: the manifest names no such file"));
   fs::remove(path + "/rank-00002-of-00002.h5");
-  WriteAll(path + "/" + kRank0, ReadAll(path + "/" + kRank1));
+  WriteAll(path + "/" + kRank0, ReadFile(path + "/" + kRank1));
   EXPECT_THAT(ProblemsOf(path), Contains(HasSubstr(kRank0)));
 }
 
@@ -227,7 +227,7 @@ TEST(DamageTest, WhatIsNoFileInPlaceOfAFileIsFoundAndNobodyWaitsForIt) {
   const std::string path = Save(SmallTensors(), StateDictType::kSharded, root, 1);
   for (const std::string name : {kRank0, "checkpoint.h5", "manifest.json"}) {
     const std::string file = path + "/" + name;
-    const std::string good = ReadAll(file);
+    const std::string good = ReadFile(file);
     const std::vector<std::pair<std::string, std::function<void()>>> others = {
         {"is not a regular file, but a directory", [&] { fs::create_directory(file); }},
         {"is not a regular file, but a FIFO", [&] { ASSERT_EQ(mkfifo(file.c_str(), 0600), 0); }},
@@ -265,12 +265,12 @@ TEST(DamageTest, TheManifestOfAnotherSaveIsFound) {
   const std::string root = NewTestDirectory();
   const std::string old_path = Save(SmallTensors(), StateDictType::kSharded, root, 1);
   const std::string path = Save(SmallTensors(), StateDictType::kSharded, root, 2);
-  WriteAll(path + "/manifest.json", ReadAll(old_path + "/manifest.json"));
+  WriteAll(path + "/manifest.json", ReadFile(old_path + "/manifest.json"));
   EXPECT_THAT(ProblemsOf(path), Contains(HasSubstr("manifest.json is of another save than the rank files")));
   EXPECT_THAT(Load(SmallTensors(), path), StatusIs(absl::StatusCode::kDataLoss, HasSubstr("it is of another save")));
   // One file that has come into the wrong place does not make it the manifest.
   const std::string third = Save(SmallTensors(), StateDictType::kSharded, root, 3);
-  WriteAll(third + "/" + kRank0, ReadAll(path + "/" + kRank0));
+  WriteAll(third + "/" + kRank0, ReadFile(path + "/" + kRank0));
   EXPECT_THAT(ProblemsOf(third), Not(Contains(HasSubstr("manifest.json is"))));
 }
 

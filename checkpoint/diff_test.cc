@@ -159,7 +159,7 @@ TEST(DiffTest, DamageIsAnErrorAndNotADifference) {
   const StateDict state = FullState(Tensors());
   const std::string path = NewTestDirectory() + "/checkpoint";
   ASSERT_OK(WriteCheckpointDirectory(path, state, ReadFromMemory(state), {}));
-  std::string bytes = ReadAll(path + "/checkpoint.h5");
+  std::string bytes = ReadFile(path + "/checkpoint.h5");
   bytes[bytes.size() / 2] ^= 1;
   WriteAll(path + "/checkpoint.h5", bytes);
   ASSERT_OK_AND_ASSIGN(const auto damaged, OpenTensorSource(path));

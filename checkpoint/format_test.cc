@@ -57,7 +57,7 @@ const StoredTensor& Find(const Manifest& manifest, const StateKey& key) {
 
 // The ranges of a file that are not payload.
 std::string RestOf(const std::string& path, const StoredFile& file) {
-  const std::string bytes = ReadAll(path + "/" + file.name);
+  const std::string bytes = ReadFile(path + "/" + file.name);
   std::vector<ByteRange> taken;
   for (const StoredExtent& extent : file.extents) taken.push_back(extent.range);
   std::string rest;
@@ -100,7 +100,7 @@ TEST(FormatTest, PayloadLiesAtItsOffsetAsLittleEndianElements) {
   for (const TestTensor& tensor : AwkwardTensors()) {
     for (const StoredInterval& stored : Find(manifest, tensor.key).intervals) {
       const Tensor expected = MakeElements(tensor, stored.interval);
-      const std::string file = ReadAll(path + "/" + manifest.files[stored.file].name);
+      const std::string file = ReadFile(path + "/" + manifest.files[stored.file].name);
       EXPECT_EQ(file.substr(stored.offset, expected.nbytes()),
                 std::string(expected.data_as<char>(), expected.nbytes()));
     }
@@ -128,7 +128,7 @@ TEST(FormatTest, EqualStatesGiveEqualFilesByteForByte) {
     mallopt(M_PERTURB, 0x33);
     const std::string second = Save(2, type);
     mallopt(M_PERTURB, 0);
-    EXPECT_EQ(ReadAll(first + "/checkpoint.h5"), ReadAll(second + "/checkpoint.h5"));
+    EXPECT_EQ(ReadFile(first + "/checkpoint.h5"), ReadFile(second + "/checkpoint.h5"));
     const Manifest a = ManifestOf(first);
     const Manifest b = ManifestOf(second);
     EXPECT_NE(a.save_id, b.save_id);
@@ -146,7 +146,7 @@ TEST(FormatTest, EqualStatesGiveEqualFilesByteForByte) {
 TEST(FormatTest, DigestsAreOfBlocksFromTheExtentsFirstByteAndOfTheRestInFileOrder) {
   const std::string path = Save(1);
   for (const StoredFile& file : ManifestOf(path).files) {
-    const std::string bytes = ReadAll(path + "/" + file.name);
+    const std::string bytes = ReadFile(path + "/" + file.name);
     EXPECT_EQ(static_cast<int64_t>(bytes.size()), file.nbytes);
     for (const StoredExtent& extent : file.extents) {
       const std::string payload = bytes.substr(extent.range.offset, extent.range.nbytes);
@@ -163,7 +163,7 @@ TEST(FormatTest, DigestsAreOfBlocksFromTheExtentsFirstByteAndOfTheRestInFileOrde
 }
 
 TEST(FormatTest, TheManifestEndsWithItsOwnDigest) {
-  const std::string text = ReadAll(Save(2) + "/manifest.json");
+  const std::string text = ReadFile(Save(2) + "/manifest.json");
   ASSERT_EQ(text.substr(text.size() - 3), "\"}\n");
   const std::string before = text.substr(0, text.size() - 35);
   EXPECT_EQ(text.substr(text.size() - 35, 32), DigestOf(std::string_view(before)).ToHex());
@@ -174,7 +174,7 @@ TEST(FormatTest, EveryRankFileDescribesItselfAtAnAlignedOffset) {
   const std::string path = Save(3);
   const Manifest manifest = ManifestOf(path);
   for (int rank = 0; rank < 3; ++rank) {
-    const std::string bytes = ReadAll(path + "/" + RankName(rank, 3));
+    const std::string bytes = ReadFile(path + "/" + RankName(rank, 3));
     // As a repair without a manifest would find it.
     size_t at = 0;
     while (at < bytes.size() && bytes.compare(at, 32, "{\n  \"format\": \"fsdp rank record\"") != 0) at += 4096;
@@ -197,7 +197,7 @@ TEST(FormatTest, TheRecordsTogetherSayWhatTheManifestSaysOfTensors) {
   std::vector<Manifest> records;
   for (int rank = 0; rank < 3; ++rank) {
     const StoredFile& file = manifest.files[rank];
-    const std::string bytes = ReadAll(path + "/" + file.name);
+    const std::string bytes = ReadFile(path + "/" + file.name);
     ASSERT_OK_AND_ASSIGN(Manifest record, DecodeRecord(bytes.substr(file.record->offset, file.record->nbytes)));
     records.push_back(std::move(record));
   }

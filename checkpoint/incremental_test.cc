@@ -153,7 +153,7 @@ TEST_P(IncrementalTest, ADamagedByteInALinkedFileIsFoundInEveryStep) {
   Save(1, "");
   Save(2, Path(1));
   const std::string file = JoinPath(Path(1), "rank-00000-of-00002.h5");
-  std::string bytes = ReadAll(file);
+  std::string bytes = ReadFile(file);
   bytes[bytes.size() / 2] ^= 1;
   WriteAll(file, bytes);
   for (const int64_t step : {1, 2}) {
@@ -206,10 +206,10 @@ TEST_P(IncrementalTest, AFileOfTheBaseThatIsGoneIsWrittenAgain) {
 TEST_P(IncrementalTest, AFileOfTheBaseThatIsNoLongerWhatWasSavedIsWrittenAgain) {
   Save(1, "");
   const std::string file = JoinPath(Path(1), "rank-00001-of-00002.h5");
-  const std::string good = ReadAll(file);
+  const std::string good = ReadFile(file);
   const std::vector<std::function<void()>> losses = {
       [&] { WriteAll(file, good.substr(0, good.size() - 1)); },
-      [&] { WriteAll(file, ReadAll(JoinPath(Path(1), "rank-00000-of-00002.h5"))); },
+      [&] { WriteAll(file, ReadFile(JoinPath(Path(1), "rank-00000-of-00002.h5"))); },
       [&] { ASSERT_EQ(mkfifo(file.c_str(), 0600), 0); },
       [&] { fs::create_directory(file); },
       [&] { fs::create_symlink("rank-00001-of-00002.h5", file); },

@@ -64,7 +64,7 @@ std::string Save(StateDictType type) {
 
 // The place of byte `skip` after `text` begins in a file.
 int64_t Find(const std::string& path, const std::string& file, const std::string& text, int64_t skip = 0) {
-  const size_t at = ReadAll(path + "/" + file).find(text);
+  const size_t at = ReadFile(path + "/" + file).find(text);
   EXPECT_NE(at, std::string::npos) << text << " in " << file;
   return static_cast<int64_t>(at) + skip;
 }
@@ -82,7 +82,7 @@ bool IsInExtent(const StoredFile& file, int64_t byte) {
 
 // As Find, among what HDF5 wrote: the record has the same names.
 int64_t FindOutside(const std::string& path, const StoredFile& file, const std::string& text, int64_t skip) {
-  const std::string bytes = ReadAll(path + "/" + file.name);
+  const std::string bytes = ReadFile(path + "/" + file.name);
   for (size_t at = bytes.find(text); at != std::string::npos; at = bytes.find(text, at + 1)) {
     if (!IsInExtent(file, static_cast<int64_t>(at))) return static_cast<int64_t>(at) + skip;
   }
@@ -92,7 +92,7 @@ int64_t FindOutside(const std::string& path, const StoredFile& file, const std::
 
 // A zero before an aligned extent, which belongs to nothing.
 std::optional<int64_t> FindPadding(const std::string& path, const StoredFile& file) {
-  const std::string bytes = ReadAll(path + "/" + file.name);
+  const std::string bytes = ReadFile(path + "/" + file.name);
   for (const StoredExtent& extent : file.extents) {
     const int64_t before = extent.range.offset - 1;
     if (extent.range.offset % 4096 == 0 && !IsInExtent(file, before) && bytes[before] == 0) return before;
@@ -117,7 +117,7 @@ void AddManifest(const std::string& path, std::vector<Target>& targets) {
   add("a digest of the rest", "\"rest_digest\"", 18);
   add("a brace", "{", 0);
   add("the seal", "\"digest\"", 14);
-  const auto size = static_cast<int64_t>(ReadAll(path + "/manifest.json").size());
+  const auto size = static_cast<int64_t>(ReadFile(path + "/manifest.json").size());
   targets.push_back({"manifest, the last newline", "manifest.json", size - 1, "manifest"});
 }
 
@@ -169,9 +169,9 @@ void AddTensorHeader(const std::string& path, const Manifest& manifest, std::vec
 // The first rank file keeps the texts, for who must make the rest from rank files.
 void AddCopiesOfTexts(const std::string& path, const Manifest& manifest, std::vector<Target>& targets) {
   const std::string first = "rank-00000-of-00002.h5";
-  const std::string bytes = ReadAll(path + "/" + first);
+  const std::string bytes = ReadFile(path + "/" + first);
   for (const StoredText& text : manifest.texts) {
-    const std::string in_index = ReadAll(path + "/checkpoint.h5").substr(text.range.offset, text.range.nbytes);
+    const std::string in_index = ReadFile(path + "/checkpoint.h5").substr(text.range.offset, text.range.nbytes);
     for (const StoredExtent& extent : FileOf(manifest, first).extents) {
       if (bytes.substr(extent.range.offset, extent.range.nbytes) != in_index) continue;
       targets.push_back({text.key.ToString() + ", its copy", first, extent.range.offset,
@@ -226,7 +226,7 @@ TEST_P(IntegrityTest, EveryClassOfBytesIsGuardedAndNamed) {
   EXPECT_GT(targets.size(), 25);
   for (const Target& target : targets) {
     SCOPED_TRACE(target.name);
-    const std::string good = ReadAll(path + "/" + target.file);
+    const std::string good = ReadFile(path + "/" + target.file);
     std::string bad = good;
     bad[target.byte] = static_cast<char>(bad[target.byte] ^ 1);
     WriteAll(path + "/" + target.file, bad);
@@ -257,7 +257,7 @@ TEST(IntegrityOfFilesTest, ParityFilesAndLinkedFilesAreGuarded) {
   const std::string path = root + "/step-00000002";
   for (const std::string& name : ListNames(path)) {
     const bool is_link = absl::StrContains(name, ".step-");
-    const std::string good = ReadAll(path + "/" + name);
+    const std::string good = ReadFile(path + "/" + name);
     for (const size_t byte : {size_t{0}, size_t{40}, good.size() / 2, good.size() - 1}) {
       SCOPED_TRACE(absl::StrCat(name, " byte ", byte));
       std::string bad = good;
@@ -302,7 +302,7 @@ TEST(IntegrityOfFilesTest, WhatALinkedFileHoldsUnusedIsNamedWithItsStep) {
   const int64_t trained = base.tensors[1].intervals[0].offset;
   const std::string file = root + "/step-00000001/rank-00000-of-00001.h5";
   const auto damage_of_step_2 = [&](int64_t byte) {
-    std::string bytes = ReadAll(file);
+    std::string bytes = ReadFile(file);
     bytes[byte] = static_cast<char>(bytes[byte] ^ 4);
     WriteAll(file, bytes);
     const absl::StatusOr<VerifyReport> report = VerifyCheckpoint(root + "/step-00000002");

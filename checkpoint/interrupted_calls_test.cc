@@ -67,9 +67,9 @@ absl::Status CheckHolds(const std::string& path) {
 
 std::map<std::string, std::string> ContentsOf(const std::string& path) {
   std::map<std::string, std::string> contents;
-  if (fs::is_regular_file(path)) contents[""] = ReadAll(path);
+  if (fs::is_regular_file(path)) contents[""] = ReadFile(path);
   if (!fs::is_directory(path)) return contents;
-  for (const std::string& name : ListNames(path)) contents[name] = ReadAll(JoinPath(path, name));
+  for (const std::string& name : ListNames(path)) contents[name] = ReadFile(JoinPath(path, name));
   return contents;
 }
 

@@ -125,7 +125,7 @@ TEST(KillTest, ARepairThatIsDoneAgainGivesTheSameBytes) {
   ASSERT_OK(Save(root, 1, {.parity = 1}));
   const std::string path = JoinPath(root, StepName(1));
   std::map<std::string, std::string> good;
-  for (const std::string& name : ListNames(path)) good[name] = ReadAll(JoinPath(path, name));
+  for (const std::string& name : ListNames(path)) good[name] = ReadFile(JoinPath(path, name));
   const auto lose_and_repair = [&](int64_t) -> absl::Status {
     for (const char* name : {"manifest.json", "checkpoint.h5", "rank-00001-of-00002.h5"}) {
       fs::remove(JoinPath(path, name));
@@ -136,7 +136,7 @@ TEST(KillTest, ARepairThatIsDoneAgainGivesTheSameBytes) {
     ASSERT_OK_AND_ASSIGN(const RepairReport report, RepairCheckpoint(path));
     EXPECT_THAT(report.problems, IsEmpty());
     EXPECT_EQ(ListNames(path).size(), good.size());
-    for (const auto& [name, bytes] : good) EXPECT_TRUE(ReadAll(JoinPath(path, name)) == bytes) << name;
+    for (const auto& [name, bytes] : good) EXPECT_TRUE(ReadFile(JoinPath(path, name)) == bytes) << name;
   });
 }
 

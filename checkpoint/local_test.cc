@@ -95,7 +95,7 @@ TEST(LocalTest, EachUnitIsOneLongDatasetPerKindOfValueAndDtype) {
   EXPECT_EQ(ExtentAt(file, second.offset), ExtentAt(file, last.offset));
   EXPECT_EQ(ExtentAt(file, second.offset)->range.nbytes, 4 * (12350 - 6176));
   // Padding is zero, whatever lay in memory.
-  const std::string bytes = ReadAll(root + "/step-00000001/" + file.name);
+  const std::string bytes = ReadFile(root + "/step-00000001/" + file.name);
   EXPECT_EQ(bytes.substr(second.offset + 4 * (12336 - 6176), 16), std::string(16, '\0'));
 }
 

@@ -64,7 +64,7 @@ using Contents = std::map<std::string, std::string>;
 Contents ContentsOf(const std::string& directory) {
   Contents contents;
   for (const fs::directory_entry& entry : fs::directory_iterator(directory)) {
-    contents[entry.path().filename()] = entry.is_directory() ? kADirectory : ReadAll(entry.path());
+    contents[entry.path().filename()] = entry.is_directory() ? kADirectory : ReadFile(entry.path());
   }
   return contents;
 }

@@ -124,13 +124,13 @@ TEST(SaveErrorsTest, AnExistingStepIsLeftAloneUnlessOverwritten) {
   const std::string root = NewTestDirectory();
   const auto whole = [](int) { return Holding({0, 12}); };
   EXPECT_THAT(SaveOnAll(1, root, whole), ElementsAre(IsOk()));
-  const std::string before = ReadAll(root + "/step-00000001/manifest.json");
+  const std::string before = ReadFile(root + "/step-00000001/manifest.json");
   EXPECT_THAT(SaveOnAll(1, root, whole),
               ElementsAre(StatusIs(absl::StatusCode::kAlreadyExists, HasSubstr("step-00000001 exists"))));
-  EXPECT_EQ(ReadAll(root + "/step-00000001/manifest.json"), before);
+  EXPECT_EQ(ReadFile(root + "/step-00000001/manifest.json"), before);
   EXPECT_THAT(ListNames(root), ElementsAre("step-00000001"));
   EXPECT_THAT(SaveOnAll(1, root, whole, {.overwrite = true}), ElementsAre(IsOk()));
-  EXPECT_NE(ReadAll(root + "/step-00000001/manifest.json"), before);
+  EXPECT_NE(ReadFile(root + "/step-00000001/manifest.json"), before);
   EXPECT_THAT(ListNames(root), ElementsAre("step-00000001"));
 }
 
@@ -214,7 +214,7 @@ TEST(SaveErrorsTest, CopiesAreNotWrittenTwice) {
   for (const absl::Status& status : statuses) EXPECT_OK(status);
   EXPECT_THAT(ListNames(root + "/step-00000001"),
               ElementsAre("checkpoint.h5", "manifest.json", "rank-00000-of-00002.h5", "rank-00001-of-00002.h5"));
-  const std::string manifest = ReadAll(root + "/step-00000001/manifest.json");
+  const std::string manifest = ReadFile(root + "/step-00000001/manifest.json");
   EXPECT_THAT(manifest, AllOf(HasSubstr("\"world_size\": 4"), HasSubstr("\"writers\": 2"),
                               HasSubstr("\"mesh\": {\"replicate\": 2, \"shard\": 2}")));
 }

@@ -34,7 +34,7 @@ class SetAsideTest : public testing::Test {
     WriteAll(root_ + "/" + kStep + "/manifest.json", bytes);
   }
 
-  std::string BytesOf(const std::string& name) const { return ReadAll(root_ + "/" + name + "/manifest.json"); }
+  std::string BytesOf(const std::string& name) const { return ReadFile(root_ + "/" + name + "/manifest.json"); }
 
   const std::string root_ = NewTestDirectory() + "/root";
 };
@@ -52,7 +52,7 @@ TEST_F(SetAsideTest, AFileInTheNameOfAStepIsOutOfTheWayToo) {
   fs::create_directories(root_);
   WriteAll(root_ + "/" + kStep, "a file");
   ASSERT_OK_AND_ASSIGN(const SetAsideStep aside, SetAsideCheckpoint(PosixFileSystem(), root_, kStep));
-  EXPECT_EQ(ReadAll(root_ + "/" + aside.name), "a file");
+  EXPECT_EQ(ReadFile(root_ + "/" + aside.name), "a file");
   EXPECT_FALSE(fs::exists(root_ + "/" + kStep));
 }
 

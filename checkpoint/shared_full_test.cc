@@ -42,7 +42,7 @@ TEST(SharedFullTest, IsTheFileThatRankZeroAloneWouldWrite) {
       for (const absl::Status& status : statuses) ASSERT_OK(status);
       const std::string path = root + "/step-00000001";
       EXPECT_THAT(ListNames(path), ElementsAre("checkpoint.h5", "manifest.json"));
-      EXPECT_TRUE(ReadAll(path + "/checkpoint.h5") == ReadAll(gathered + "/step-00000001/checkpoint.h5"));
+      EXPECT_TRUE(ReadFile(path + "/checkpoint.h5") == ReadFile(gathered + "/step-00000001/checkpoint.h5"));
       ASSERT_OK_AND_ASSIGN(const VerifyReport report, VerifyCheckpoint(path));
       EXPECT_THAT(report.problems, IsEmpty());
       StateDict wanted = WantedState(tensors, 1, 0);

@@ -6,7 +6,6 @@
 #include <cstring>
 #include <fstream>
 #include <memory>
-#include <sstream>
 
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/check.h"
@@ -185,13 +184,6 @@ std::vector<std::string> ListNames(const std::string& directory) {
   const absl::StatusOr<std::vector<std::string>> names = PosixFileSystem().List(directory);
   Check(names.ok(), "a test lists a directory that is not there");
   return *names;
-}
-
-std::string ReadAll(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream bytes;
-  bytes << file.rdbuf();
-  return bytes.str();
 }
 
 void WriteAll(const std::string& path, const std::string& bytes) {

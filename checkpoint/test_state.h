@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "fsdp/base/test_files.h"
 #include "fsdp/collectives/group/process_group.h"
 #include "fsdp/tensor/state_dict.h"
 
@@ -57,8 +58,6 @@ std::string NewTestDirectory();
 // Names in a directory, sorted.
 std::vector<std::string> ListNames(const std::string& directory);
 
-// All bytes of a file; empty when it cannot be read.
-std::string ReadAll(const std::string& path);
 void WriteAll(const std::string& path, const std::string& bytes);
 
 }  // namespace fsdp

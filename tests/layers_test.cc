@@ -6,11 +6,10 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
-#include <sstream>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_join.h"
+#include "fsdp/base/test_files.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 
@@ -31,13 +30,6 @@ constexpr char kTable[] = R"(
 | `shop/check/` | any | tests |
 | `tools/` | base shop | a program |
 )";
-
-std::string ReadAll(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
 
 fs::path SourceTree() { return fs::canonical("README.md").parent_path(); }
 
@@ -67,18 +59,18 @@ std::vector<std::string> Sources() {
 }
 
 TEST(LayersTest, TheTablesOfArchitectureHaveNoCircleAndNoUnknownRoom) {
-  const Rooms rooms = ParseRooms(ReadAll(SourceTree() / "docs/architecture.md"));
+  const Rooms rooms = ParseRooms(ReadFile(SourceTree() / "docs/architecture.md"));
   EXPECT_GT(rooms.size(), 40u);
   EXPECT_EQ(absl::StrJoin(FaultsOfRooms(rooms), "\n"), "");
 }
 
 TEST(LayersTest, EveryIncludeOfTheTreeKeepsToTheTables) {
-  const Rooms rooms = ParseRooms(ReadAll(SourceTree() / "docs/architecture.md"));
+  const Rooms rooms = ParseRooms(ReadFile(SourceTree() / "docs/architecture.md"));
   const std::vector<std::string> sources = Sources();
   ASSERT_GT(sources.size(), 500u) << "in " << SourceTree();
   std::vector<std::string> faults;
   for (const std::string& path : sources) {
-    for (std::string& fault : FaultsOfIncludes(rooms, path, ReadAll(SourceTree() / path))) {
+    for (std::string& fault : FaultsOfIncludes(rooms, path, ReadFile(SourceTree() / path))) {
       faults.push_back(std::move(fault));
     }
   }
@@ -88,7 +80,7 @@ TEST(LayersTest, EveryIncludeOfTheTreeKeepsToTheTables) {
 TEST(LayersTest, EveryDeclaredRoomHasSources) {
   std::set<std::string> folders;
   for (const std::string& path : Sources()) folders.insert(fs::path(path).parent_path());
-  for (const auto& [room, row] : ParseRooms(ReadAll(SourceTree() / "docs/architecture.md"))) {
+  for (const auto& [room, row] : ParseRooms(ReadFile(SourceTree() / "docs/architecture.md"))) {
     EXPECT_EQ(folders.count(room), 1u) << room << "/ has a row in docs/architecture.md and no sources";
   }
 }

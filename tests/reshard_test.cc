@@ -4,8 +4,6 @@
 // of the model and of the optimizer.
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
-#include <iterator>
 #include <map>
 #include <memory>
 #include <string>
@@ -13,6 +11,7 @@
 
 #include "fsdp/base/status_macros.h"
 #include "fsdp/base/status_matchers.h"
+#include "fsdp/base/test_files.h"
 #include "fsdp/checkpoint/checkpoint.h"
 #include "fsdp/collectives/run_ranks.h"
 #include "fsdp/fsdp/fsdp.h"
@@ -105,11 +104,6 @@ INSTANTIATE_TEST_SUITE_P(Kinds, ReshardTest,
                                           testing::Values(1, 3, 4)));
 
 INSTANTIATE_TEST_SUITE_P(Local, ReshardTest, testing::Values(std::tuple(StateDictType::kLocal, 3)));
-
-std::string ReadFile(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return std::string(std::istreambuf_iterator<char>(file), {});
-}
 
 // rank0_only without the model in rank 0's memory.
 TEST(StreamedCheckpointTest, IsTheFileOfAGatheredStateInEveryByteAndLoadsAnywhere) {

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "fsdp/base/status_matchers.h"
+#include "fsdp/base/test_files.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
@@ -17,11 +18,6 @@ namespace {
 using testing::HasSubstr;
 
 std::string PathOf(const std::string& name) { return testing::TempDir() + "/" + name; }
-
-std::string ReadFile(const std::string& path) {
-  std::ifstream stream(path, std::ios::binary);
-  return std::string(std::istreambuf_iterator<char>(stream), {});
-}
 
 TEST(MetricsWriterTest, DoublesReadBackAsTheSameDoubles) {
   const StepMetrics metrics = {.step = 3, .loss = std::nextafter(5.1, 6), .grad_norm = 0.1, .lr = 1.0 / 3};

@@ -114,7 +114,7 @@ TEST(ConfinementTest, AConfinedProcessCanReadAndDoLittleElse) {
   ASSERT_EQ(waitpid(child, &status, 0), child);
   ASSERT_TRUE(WIFEXITED(status)) << status;
   EXPECT_EQ(WEXITSTATUS(status), 0);
-  EXPECT_EQ(ReadAll(file), "x");
+  EXPECT_EQ(ReadFile(file), "x");
 }
 
 }  // namespace

@@ -47,7 +47,7 @@ class RepairTest : public testing::TestWithParam<StateDictType> {
       return SaveCheckpoint(state, root, 1, *group, {.parity = parity}).status();
     }));
     path_ = root + "/step-00000001";
-    for (const std::string& name : ListNames(path_)) good_[name] = ReadAll(JoinPath(path_, name));
+    for (const std::string& name : ListNames(path_)) good_[name] = ReadFile(JoinPath(path_, name));
   }
 
   void Flip(const std::string& name, size_t at) {
@@ -67,7 +67,7 @@ class RepairTest : public testing::TestWithParam<StateDictType> {
   void ExpectAsSaved() {
     EXPECT_THAT(ListNames(path_), testing::SizeIs(good_.size()));
     for (const auto& [name, bytes] : good_) {
-      EXPECT_TRUE(ReadAll(JoinPath(path_, name)) == bytes) << name << " differs";
+      EXPECT_TRUE(ReadFile(JoinPath(path_, name)) == bytes) << name << " differs";
     }
     ASSERT_OK_AND_ASSIGN(const VerifyReport report, VerifyCheckpoint(path_));
     EXPECT_THAT(report.problems, IsEmpty());
@@ -312,7 +312,7 @@ TEST_P(RepairTest, ADirectoryInPlaceOfAFileIsMovedAsideWithWhatIsInIt) {
     });
     ASSERT_NE(aside, names.end());
     EXPECT_THAT(report.repaired, Contains(absl::StrCat("the directory ", name, " was in the way; it is now ", *aside)));
-    EXPECT_EQ(ReadAll(JoinPath(path_, *aside) + "/notes"), "mine");
+    EXPECT_EQ(ReadFile(JoinPath(path_, *aside) + "/notes"), "mine");
     ASSERT_OK_AND_ASSIGN(const VerifyReport verified, VerifyCheckpoint(path_));
     EXPECT_THAT(verified.problems, IsEmpty());
     fs::remove_all(JoinPath(path_, *aside));
@@ -390,7 +390,7 @@ TEST(RepairFullTest, AFullCheckpointHasNothingToBeMadeFrom) {
     return SaveCheckpoint(FullState(AwkwardTensors()), root, 1, *group).status();
   }));
   const std::string path = root + "/step-00000001";
-  std::string bytes = ReadAll(path + "/checkpoint.h5");
+  std::string bytes = ReadFile(path + "/checkpoint.h5");
   bytes[bytes.size() / 2] ^= 1;
   WriteAll(path + "/checkpoint.h5", bytes);
   ASSERT_OK_AND_ASSIGN(const RepairReport report, RepairCheckpoint(path));

@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/status_matchers.h"
+#include "fsdp/base/test_files.h"
 #include "fsdp/checkpoint/safetensors/hugging_face_index.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -55,11 +56,6 @@ class SafetensorsSourceTest : public testing::Test {
 
   std::string directory_;
 };
-
-std::string ReadFile(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-}
 
 TEST_F(SafetensorsSourceTest, ReadsEveryDTypeThatTheReferenceLibraryWrote) {
   ASSERT_OK_AND_ASSIGN(auto source, OpenSafetensorsSource(absl::StrCat(kTestData, "all_dtypes.safetensors")));

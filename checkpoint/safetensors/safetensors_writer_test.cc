@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/status_matchers.h"
+#include "fsdp/base/test_files.h"
 #include "fsdp/checkpoint/safetensors/hugging_face_index.h"
 #include "fsdp/checkpoint/safetensors/hugging_face_writer.h"
 #include "fsdp/checkpoint/safetensors/safetensors_source.h"
@@ -44,11 +45,6 @@ class SafetensorsWriterTest : public testing::Test {
 
   std::string directory_;
 };
-
-std::string ReadFile(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-}
 
 PayloadReader ReadFrom(const TensorSource& source) {
   return

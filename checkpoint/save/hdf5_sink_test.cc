@@ -56,7 +56,7 @@ TEST(Hdf5SinkTest, GivesTheFilesThatRanksWouldGive) {
   const StateDict state = FullState(tensors);
   ASSERT_OK(WriteCheckpointDirectory(root + "/sink", state, ReadFromMemory(state),
                                      {.type = StateDictType::kSharded, .world_size = 3, .step = 7}));
-  EXPECT_EQ(ReadAll(root + "/sink/checkpoint.h5"), ReadAll(root + "/step-00000007/checkpoint.h5"));
+  EXPECT_EQ(ReadFile(root + "/sink/checkpoint.h5"), ReadFile(root + "/step-00000007/checkpoint.h5"));
 }
 
 TEST(Hdf5SinkTest, GivesTheFlatShardsThatRanksWouldGive) {
@@ -69,7 +69,7 @@ TEST(Hdf5SinkTest, GivesTheFlatShardsThatRanksWouldGive) {
   state.units = FlatUnits();
   ASSERT_OK(WriteCheckpointDirectory(root + "/sink", state, ReadFromMemory(state),
                                      {.type = StateDictType::kLocal, .world_size = 3, .step = 7}));
-  EXPECT_EQ(ReadAll(root + "/sink/checkpoint.h5"), ReadAll(root + "/step-00000007/checkpoint.h5"));
+  EXPECT_EQ(ReadFile(root + "/sink/checkpoint.h5"), ReadFile(root + "/step-00000007/checkpoint.h5"));
 }
 
 TEST(Hdf5SinkTest, RefusesAnExistingDestinationAndReplacesItWhenAsked) {

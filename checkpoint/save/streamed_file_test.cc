@@ -64,7 +64,7 @@ TEST(StreamedFileTest, IsTheFileOfAStateThatIsWholeInMemory) {
       1, [&](const std::shared_ptr<ProcessGroup>& group) { return SaveCheckpoint(state, whole, 1, *group).status(); }));
   const std::string root = NewTestDirectory();
   ASSERT_OK(SaveStream(root, state, [&](const Writer& write) { return StreamBackwards(state, write); }));
-  EXPECT_TRUE(ReadAll(root + "/step-00000001/checkpoint.h5") == ReadAll(whole + "/step-00000001/checkpoint.h5"));
+  EXPECT_TRUE(ReadFile(root + "/step-00000001/checkpoint.h5") == ReadFile(whole + "/step-00000001/checkpoint.h5"));
   ASSERT_OK_AND_ASSIGN(const VerifyReport report, VerifyCheckpoint(root + "/step-00000001"));
   EXPECT_THAT(report.problems, IsEmpty());
 }

@@ -46,7 +46,7 @@ TEST_P(WriteBlocksSizeTest, AFileOfAnySizeIsWhatWasGiven) {
   ASSERT_OK(WriteBlocks(*file_, GetParam(), fill, *pool_, 2));
   ASSERT_OK(file_->Sync());
   EXPECT_EQ(given, GetParam());
-  const std::string bytes = ReadAll(path_);
+  const std::string bytes = ReadFile(path_);
   ASSERT_EQ(static_cast<int64_t>(bytes.size()), GetParam());
   for (size_t i = 0; i < bytes.size(); ++i) ASSERT_EQ(static_cast<std::byte>(bytes[i]), ByteAt(i)) << i;
 }
@@ -59,7 +59,7 @@ TEST_F(WriteBlocksTest, ALateWriteStaysAmongDirectOnes) {
   const std::string late = "late";
   ASSERT_OK(file_->Write(100, absl::MakeConstSpan(reinterpret_cast<const std::byte*>(late.data()), late.size())));
   ASSERT_OK(file_->Sync());
-  const std::string bytes = ReadAll(path_);
+  const std::string bytes = ReadFile(path_);
   EXPECT_EQ(bytes.substr(100, 4), late);
   EXPECT_EQ(static_cast<std::byte>(bytes[99]), ByteAt(99));
   EXPECT_EQ(static_cast<std::byte>(bytes[104]), ByteAt(104));

@@ -72,7 +72,7 @@ void ExpectEveryByteInItsPlace(const std::function<std::unique_ptr<WriteQueue>(F
     }
   }
   ASSERT_OK(file->Sync());
-  EXPECT_TRUE(ReadAll(path) == bytes);
+  EXPECT_TRUE(ReadFile(path) == bytes);
 }
 
 TEST(WriteQueueTest, PutsEveryByteInItsPlaceHoweverItIsAligned) {

@@ -2,11 +2,10 @@
 //
 // Ten thousand damaged files: whatever they say, reading one ends soon, with an error or with tensors that lie in the
 // file. Pickles, zip directories and DCP metadata, mutated from those of the real PyTorch.
-#include <fstream>
-#include <iterator>
 #include <random>
 
 #include "fsdp/base/status_matchers.h"
+#include "fsdp/base/test_files.h"
 #include "fsdp/checkpoint/torch/dcp/dcp_metadata.h"
 #include "fsdp/checkpoint/torch/golden.h"
 #include "fsdp/checkpoint/torch/pt/torch_file.h"
@@ -16,11 +15,6 @@
 
 namespace fsdp {
 namespace {
-
-std::string ReadAll(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-}
 
 // Pieces that mean something to the parsers.
 const std::vector<std::string>& Words() {
@@ -102,7 +96,7 @@ bool ReadsSafely(const ByteFile& file, const absl::StatusOr<TorchArchive>& archi
 }
 
 TEST(TorchMutationTest, DamagedPicklesAreReadOrRefused) {
-  const std::string golden = ReadAll(TorchTestData("full.pt"));
+  const std::string golden = ReadFile(TorchTestData("full.pt"));
   const size_t begin = golden.find("\x80\x02");
   const size_t end = golden.find("PK", begin);
   std::mt19937 random(1);
@@ -116,7 +110,7 @@ TEST(TorchMutationTest, DamagedPicklesAreReadOrRefused) {
 }
 
 TEST(TorchMutationTest, DamagedArchivesAreReadOrRefused) {
-  const std::string golden = ReadAll(TorchTestData("protocol4.pt"));
+  const std::string golden = ReadFile(TorchTestData("protocol4.pt"));
   const size_t directory = golden.find("PK\x01\x02");
   std::mt19937 random(2);
   int read = 0;
@@ -129,7 +123,7 @@ TEST(TorchMutationTest, DamagedArchivesAreReadOrRefused) {
 }
 
 TEST(TorchMutationTest, DamagedLegacyFilesAreReadOrRefused) {
-  const std::string golden = ReadAll(TorchTestData("legacy.pt"));
+  const std::string golden = ReadFile(TorchTestData("legacy.pt"));
   std::mt19937 random(3);
   int read = 0;
   for (int i = 0; i < 2000; ++i) {
@@ -141,7 +135,7 @@ TEST(TorchMutationTest, DamagedLegacyFilesAreReadOrRefused) {
 }
 
 TEST(TorchMutationTest, DamagedDcpMetadataIsReadOrRefused) {
-  const std::string golden = ReadAll(TorchTestData("tensor_parallel_w4/.metadata"));
+  const std::string golden = ReadFile(TorchTestData("tensor_parallel_w4/.metadata"));
   std::mt19937 random(4);
   int read = 0;
   for (int i = 0; i < 2000; ++i) {

@@ -34,7 +34,7 @@ std::string RootWith(const std::vector<int64_t>& steps) {
 
 void Damage(const std::string& root, int64_t step) {
   const std::string file = JoinPath(JoinPath(root, StepName(step)), "checkpoint.h5");
-  std::string bytes = ReadAll(file);
+  std::string bytes = ReadFile(file);
   bytes.back() ^= 1;
   WriteAll(file, bytes);
 }

@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <iterator>
 #include <memory>
 #include <string>
@@ -19,6 +18,7 @@
 #include "fsdp/base/digest.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/base/status_matchers.h"
+#include "fsdp/base/test_files.h"
 #include "fsdp/collectives/conformance/conformance.h"
 #include "fsdp/collectives/conformance/process_ranks.h"
 #include "fsdp/collectives/host/shm_fabric.h"
@@ -178,11 +178,6 @@ TEST(FaultsTest, AbsentRank0IsNamedByTheRendezvous) {
                        HasSubstr("rank 1 of 2: rendezvous waited 50ms; missing ranks: 0, which serves the store")));
 }
 
-std::string FileText(const std::string& path) {
-  std::ifstream file(path);
-  return std::string(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
-}
-
 std::vector<std::string> NamesIn(const std::string& directory) {
   std::vector<std::string> names;
   for (const auto& entry : std::filesystem::directory_iterator(directory)) {
@@ -198,7 +193,7 @@ TEST(FaultsTest, NothingStaysBehindWhenEveryProcessIsKilled) {
     Rendezvous rendezvous = job;
     rendezvous.rank = rank;
     FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<JobStore> store, JobStore::Open(rendezvous, absl::Minutes(1)));
-    if (FileText("/proc/net/unix").find(socket_name) == std::string::npos) {
+    if (ReadFile("/proc/net/unix").find(socket_name) == std::string::npos) {
       return absl::NotFoundError(absl::StrCat("no socket ", socket_name));
     }
     FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<Fabric> fabric,
@@ -212,7 +207,7 @@ TEST(FaultsTest, NothingStaysBehindWhenEveryProcessIsKilled) {
     EXPECT_FALSE(result.reported && result.status.code() == absl::StatusCode::kNotFound) << result.status;
   }
   EXPECT_THAT(NamesIn("/dev/shm"), testing::Not(testing::Contains(HasSubstr("fsdp"))));
-  EXPECT_THAT(FileText("/proc/net/unix"), testing::Not(HasSubstr(socket_name)));
+  EXPECT_THAT(ReadFile("/proc/net/unix"), testing::Not(HasSubstr(socket_name)));
 }
 
 }  // namespace

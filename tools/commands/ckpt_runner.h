@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "fsdp/base/test_files.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {
@@ -19,7 +20,6 @@ struct Outcome {
   int64_t peak_bytes = 0;  // largest resident set
 };
 
-std::string ReadFile(const std::string& path);
 void WriteFile(const std::string& path, const std::string& bytes);
 
 // Names in a directory, hidden ones too, sorted.

@@ -95,7 +95,7 @@ TEST(TorchWriterTest, TensorsOfParamGroupsStayTensors) {
           << name << " " << member;
     }
   }
-  const std::string bytes = ReadAll(directory + "/x.pt");
+  const std::string bytes = ReadFile(directory + "/x.pt");
   EXPECT_NE(bytes.find(std::string("\x6f\x12\x83\x3a", 4)), bytes.npos);  // 0.001 as float32
 }
 
@@ -108,7 +108,7 @@ TEST(TorchWriterTest, NoTextBecomesACallOfAnythingButTorch) {
   ASSERT_OK(WriteTorchFile(path, state, nullptr));
   ASSERT_OK_AND_ASSIGN(const auto source, OpenTensorSource(path));
   EXPECT_EQ(*source->contents().FindText(StateKey::Extra("note")), call);
-  EXPECT_EQ(ReadAll(path).find("system\n"), std::string::npos);
+  EXPECT_EQ(ReadFile(path).find("system\n"), std::string::npos);
   state.Set(StateKey::ParamGroups(), absl::StrCat("[{\"lr\":", call, ",\"params\":[]}]"));
   EXPECT_THAT(WriteTorchFile(path, state, nullptr, {.overwrite = true}),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("names a Python object")));
@@ -124,9 +124,9 @@ TEST(TorchWriterTest, EqualInputGivesEqualBytes) {
     ASSERT_OK(WriteTorchFile(absl::StrCat(directory, "/", name, ".pt"), state, ReadFromMemory(state), options));
     ASSERT_OK(WriteDcpDirectory(absl::StrCat(directory, "/", name), state, 2, ReadFromMemory(state), options));
   }
-  EXPECT_EQ(ReadAll(directory + "/a.pt"), ReadAll(directory + "/b.pt"));
+  EXPECT_EQ(ReadFile(directory + "/a.pt"), ReadFile(directory + "/b.pt"));
   for (const std::string& name : ListNames(directory + "/a")) {
-    EXPECT_EQ(ReadAll(directory + "/a/" + name), ReadAll(directory + "/b/" + name)) << name;
+    EXPECT_EQ(ReadFile(directory + "/a/" + name), ReadFile(directory + "/b/" + name)) << name;
   }
 }
 
@@ -136,7 +136,7 @@ TEST(TorchWriterTest, EveryEntryHasItsCrcAndBeginsAtAMultipleOf64) {
   TorchWriteOptions options;
   options.buffer_bytes = 1 << 17;  // pieces of one entry are put together
   ASSERT_OK(WriteTorchFile(path, state, ReadFromMemory(state), options));
-  const std::string bytes = ReadAll(path);
+  const std::string bytes = ReadFile(path);
   ASSERT_OK_AND_ASSIGN(const auto file, PosixFileSystem().Open(path));
   ASSERT_OK_AND_ASSIGN(const FileSlice slice, FileSlice::Whole(*file));
   ASSERT_OK_AND_ASSIGN(const auto entries, ReadZipDirectory(slice));

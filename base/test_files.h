@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Files, for tests.
+#ifndef FSDP_BASE_TEST_FILES_H_
+#define FSDP_BASE_TEST_FILES_H_
+
+#include <fstream>
+#include <iterator>
+#include <string>
+
+namespace fsdp {
+
+// All bytes of a file; empty if it cannot be read.
+inline std::string ReadFile(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+}  // namespace fsdp
+
+#endif  // FSDP_BASE_TEST_FILES_H_
