@@ -131,7 +131,7 @@ TEST(FormatTest, EqualStatesGiveEqualFilesByteForByte) {
     EXPECT_EQ(ReadFile(first + "/checkpoint.h5"), ReadFile(second + "/checkpoint.h5"));
     const Manifest a = ManifestOf(first);
     const Manifest b = ManifestOf(second);
-    EXPECT_NE(a.save_id, b.save_id);
+    EXPECT_NE(a.save.id, b.save.id);
     for (size_t i = 0; i < a.files.size(); ++i) {
       EXPECT_EQ(a.files[i].rest_digest, b.files[i].rest_digest);
       ASSERT_EQ(a.files[i].extents.size(), b.files[i].extents.size());
@@ -182,10 +182,10 @@ TEST(FormatTest, EveryRankFileDescribesItselfAtAnAlignedOffset) {
     const size_t end = bytes.find("\"}\n", at) + 3;
     const std::string text = bytes.substr(at, end - at);
     EXPECT_EQ(text.size() % 4096, 0);
-    ASSERT_OK_AND_ASSIGN(const Manifest record, DecodeRecord(text));
-    EXPECT_EQ(record.save_id, manifest.save_id);
+    ASSERT_OK_AND_ASSIGN(const FileRecord record, DecodeRecord(text));
+    EXPECT_EQ(record.save.id, manifest.save.id);
     EXPECT_EQ(record.rank, rank);
-    EXPECT_EQ(record.step, 100);
+    EXPECT_EQ(record.save.step, 100);
     EXPECT_EQ(record.files[0].name, RankName(rank, 3));
     EXPECT_EQ(record.files[0].nbytes, static_cast<int64_t>(bytes.size()));
   }
@@ -194,17 +194,16 @@ TEST(FormatTest, EveryRankFileDescribesItselfAtAnAlignedOffset) {
 TEST(FormatTest, TheRecordsTogetherSayWhatTheManifestSaysOfTensors) {
   const std::string path = Save(3);
   const Manifest manifest = ManifestOf(path);
-  std::vector<Manifest> records;
+  std::vector<FileRecord> records;
   for (int rank = 0; rank < 3; ++rank) {
     const StoredFile& file = manifest.files[rank];
     const std::string bytes = ReadFile(path + "/" + file.name);
-    ASSERT_OK_AND_ASSIGN(Manifest record, DecodeRecord(bytes.substr(file.record->offset, file.record->nbytes)));
+    ASSERT_OK_AND_ASSIGN(FileRecord record, DecodeRecord(bytes.substr(file.record->offset, file.record->nbytes)));
     records.push_back(std::move(record));
   }
   EXPECT_EQ(records[0].texts.size(), 3);  // the first keeps the texts too
   EXPECT_EQ(records[0].units.size(), 1);
-  Manifest merged;
-  ASSERT_OK(MergeRecords(records, merged));
+  ASSERT_OK_AND_ASSIGN(const StoredValues merged, MergeRecords(records));
   ASSERT_EQ(merged.tensors.size(), manifest.tensors.size());
   for (size_t i = 0; i < merged.tensors.size(); ++i) {
     EXPECT_EQ(merged.tensors[i].key, manifest.tensors[i].key);

@@ -126,7 +126,7 @@ absl::StatusOr<int64_t> CheckpointStep(const std::string& path, const std::optio
   FSDP_ASSIGN_OR_RETURN(const PathKind kind, RecognisePath(path));
   if (FormatName(kind) == "hdf5") {
     FSDP_ASSIGN_OR_RETURN(const Manifest manifest, ReadManifest(PosixFileSystem(), path));
-    return manifest.step;
+    return manifest.save.step;
   }
   FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<TensorSource> source,
                         OpenTensorSource(path, {.flat_layout = flat_layout}));

@@ -74,7 +74,7 @@ TEST(LocalTest, EachUnitIsOneLongDatasetPerKindOfValueAndDtype) {
   const std::string root = NewTestDirectory();
   ASSERT_OK(SaveLocal(root, 2));
   ASSERT_OK_AND_ASSIGN(const Manifest manifest, ReadManifest(PosixFileSystem(), root + "/step-00000001"));
-  EXPECT_EQ(manifest.type, StateDictType::kLocal);
+  EXPECT_EQ(manifest.save.type, StateDictType::kLocal);
   ASSERT_EQ(manifest.units.size(), FlatUnits().size());
   // The root unit: 12352 elements in two shards of 6176; weight, padding, and the ten elements of the second.
   const auto place = [&](const char* fqn, size_t index) {

@@ -20,16 +20,21 @@ ByteRange Overlap(const ByteRange& a, const ByteRange& b) {
 
 }  // namespace
 
-FileContents::FileContents(const Manifest& manifest) : manifest_(manifest), parts_(manifest.files.size()) {
-  for (size_t i = 0; i < manifest.tensors.size(); ++i) {
-    const StoredTensor& tensor = manifest.tensors[i];
+FileContents::FileContents(const Manifest& manifest) : FileContents(manifest, &manifest.parity) {}
+
+FileContents::FileContents(const FileRecord& record) : FileContents(record, nullptr) {}
+
+FileContents::FileContents(const StoredValues& values, const StoredParity* parity)
+    : values_(values), parity_(parity), parts_(values.files.size()) {
+  for (size_t i = 0; i < values.tensors.size(); ++i) {
+    const StoredTensor& tensor = values.tensors[i];
     for (const StoredInterval& stored : tensor.intervals) {
       const ByteRange range = {stored.offset, stored.interval.size() * SizeOf(tensor.dtype)};
       parts_[stored.file].push_back({range, static_cast<int32_t>(i), -1});
     }
   }
-  for (size_t i = 0; i < manifest.texts.size(); ++i) {
-    parts_[manifest.texts[i].file].push_back({manifest.texts[i].range, -1, static_cast<int32_t>(i)});
+  for (size_t i = 0; i < values.texts.size(); ++i) {
+    parts_[values.texts[i].file].push_back({values.texts[i].range, -1, static_cast<int32_t>(i)});
   }
   for (std::vector<Part>& parts : parts_) {
     std::sort(parts.begin(), parts.end(), [](const Part& a, const Part& b) { return a.range.offset < b.range.offset; });
@@ -48,18 +53,19 @@ void FileContents::VisitTensors(int file, const ByteRange& range,
 }
 
 std::string FileContents::NameOf(int file, const ByteRange& range) const {
-  const auto& record = manifest_.files[file].record;
+  const auto& record = values_.files[file].record;
   if (record && Overlap(*record, range).nbytes > 0) return "record";
   std::vector<std::string> names;
   VisitTensors(file, range,
-               [&](int tensor, const ByteRange&) { names.push_back(Quote(manifest_.tensors[tensor].key.ToString())); });
+               [&](int tensor, const ByteRange&) { names.push_back(Quote(values_.tensors[tensor].key.ToString())); });
   if (names.empty()) {
     for (const Part& part : parts_[file]) {
       if (part.text < 0 || Overlap(part.range, range).nbytes == 0) continue;
-      return absl::StrCat("text ", Quote(manifest_.texts[part.text].key.ToString()));
+      return absl::StrCat("text ", Quote(values_.texts[part.text].key.ToString()));
     }
-    const std::vector<int>& parity = manifest_.parity.files;
-    return std::find(parity.begin(), parity.end(), file) != parity.end() ? "parity" : "";
+    const bool is_parity =
+        parity_ != nullptr && std::find(parity_->files.begin(), parity_->files.end(), file) != parity_->files.end();
+    return is_parity ? "parity" : "";
   }
   std::string text = absl::StrCat(names.size() == 1 ? "tensor " : "tensors ", names[0]);
   for (size_t i = 1; i < std::min(kListedNames, names.size()); ++i) absl::StrAppend(&text, ", ", names[i]);

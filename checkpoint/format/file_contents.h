@@ -16,14 +16,16 @@ namespace fsdp {
 
 class FileContents {
  public:
-  // `manifest` must outlive it.
+  // Of the files that `manifest` or `record` names, which must outlive it.
   explicit FileContents(const Manifest& manifest);
+  explicit FileContents(const FileRecord& record);
 
   // What bytes `range` of files[file] are: `tensor "model/w"`, `tensors "model/a", "model/b"`, at most 16 of them
   // and how many more, `text "extra/step"`, `record`, `parity`; empty where the manifest does not say.
   std::string NameOf(int file, const ByteRange& range) const;
 
-  // Calls `visit` with each tensor (an index into manifest.tensors) that has bytes in `range`, and with these bytes.
+  // Calls `visit` with each tensor (an index into StoredValues::tensors) that has bytes in `range`, and with these
+  // bytes.
   void VisitTensors(int file, const ByteRange& range,
                     absl::FunctionRef<void(int tensor, const ByteRange& part)> visit) const;
 
@@ -34,7 +36,10 @@ class FileContents {
     int32_t text = -1;
   };
 
-  const Manifest& manifest_;
+  FileContents(const StoredValues& values, const StoredParity* parity);
+
+  const StoredValues& values_;
+  const StoredParity* const parity_;      // null in a record
   std::vector<std::vector<Part>> parts_;  // by file; by offset
 };
 

@@ -2,6 +2,7 @@
 #include "fsdp/checkpoint/format/manifest.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/quote.h"
@@ -56,6 +57,13 @@ const StoredExtent* ExtentAt(const StoredFile& file, int64_t offset) {
   return &*std::prev(after);
 }
 
+void InsertExtent(StoredExtent extent, StoredFile& file) {
+  const auto after =
+      std::upper_bound(file.extents.begin(), file.extents.end(), extent.range.offset,
+                       [](int64_t offset, const StoredExtent& other) { return offset < other.range.offset; });
+  file.extents.insert(after, std::move(extent));
+}
+
 std::vector<ByteRange> RangesBetween(const std::vector<ByteRange>& taken, int64_t nbytes) {
   std::vector<ByteRange> between;
   int64_t end = 0;
@@ -82,10 +90,10 @@ absl::Status CheckCovered(const StoredTensor& tensor) {
   return status.ok() ? status : absl::DataLossError(absl::StrCat(Describe(tensor.key), ": ", status.message()));
 }
 
-absl::Status MergeRecords(const std::vector<Manifest>& records, Manifest& whole) {
-  std::map<StateKey, size_t> index;
-  for (size_t i = 0; i < whole.tensors.size(); ++i) index[whole.tensors[i].key] = i;
-  for (const Manifest& record : records) {
+absl::StatusOr<StoredValues> MergeRecords(const std::vector<FileRecord>& records) {
+  StoredValues whole;
+  std::map<StateKey, size_t> index;  // into whole.tensors
+  for (const FileRecord& record : records) {
     const int first_file = static_cast<int>(whole.files.size());
     whole.files.insert(whole.files.end(), record.files.begin(), record.files.end());
     for (const StoredTensor& tensor : record.tensors) {
@@ -106,7 +114,7 @@ absl::Status MergeRecords(const std::vector<Manifest>& records, Manifest& whole)
     std::sort(tensor.intervals.begin(), tensor.intervals.end(),
               [](const StoredInterval& a, const StoredInterval& b) { return a.interval.begin < b.interval.begin; });
   }
-  return absl::OkStatus();
+  return whole;
 }
 
 }  // namespace fsdp

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "fsdp/base/digest.h"
 #include "fsdp/checkpoint/storage/byte_range.h"
 #include "fsdp/tensor/state_dict.h"
@@ -88,26 +89,47 @@ struct StoredText {
   ByteRange range;  // of its UTF-8; may be empty
 };
 
-// Any parity.files.size() files of both lists can be lost and made again from the others; as indices into
-// Manifest::files. Empty where there is no parity.
+// Indices into Manifest::files. Any files.size() of the files in both lists can be lost and rebuilt from the remaining
+// ones. Both lists are empty in a checkpoint without parity.
 struct StoredParity {
-  std::vector<int> data;   // sorted by name
-  std::vector<int> files;  // in their order
+  std::vector<int> data;   // the files that parity covers, sorted by name
+  std::vector<int> files;  // the parity files, in the order of the code
 };
 
-struct Manifest {
-  std::string save_id;  // shared by all files of a save
+// What all files of one save have in common.
+struct SaveIdentity {
+  std::string id;  // 32 hexadecimal digits, random; "save_id" in JSON
   int64_t step = 0;
   StateDictType type = StateDictType::kFull;
   int world_size = 1;
   int writers = 1;       // ranks that wrote a file
-  int rank = -1;         // of a record: who wrote it
-  int parity_files = 0;  // of a record: how many the save makes; a manifest names them in `parity`
   std::string producer;  // name and version of the program
-  std::vector<FlatUnitLayout> units;
+};
+
+// Values and the files that hold their bytes: the part that a manifest, a record and the result of a writer share.
+struct StoredValues {
+  std::vector<StoredFile> files;
   std::vector<StoredTensor> tensors;
   std::vector<StoredText> texts;
-  std::vector<StoredFile> files;
+};
+
+// The part of a rank file's record that is known before the file is laid out.
+struct RecordHeader {
+  SaveIdentity save;
+  int rank = -1;                      // that wrote the file
+  int parity_files = 0;               // how many the save makes
+  std::vector<FlatUnitLayout> units;  // in the record of the first writer; empty in the others
+};
+
+// What one rank file says about itself. files[0] is the rank file, the others are those that it links (StoredOrigin).
+struct FileRecord : RecordHeader, StoredValues {
+  std::string unknown = {};  // as StoredFile::unknown
+};
+
+// What a whole checkpoint holds.
+struct Manifest : StoredValues {
+  SaveIdentity save;
+  std::vector<FlatUnitLayout> units;
   StoredParity parity;
   std::string unknown;
 };
@@ -115,15 +137,18 @@ struct Manifest {
 // The extent of `file` that byte `offset` lies in; null when none does.
 const StoredExtent* ExtentAt(const StoredFile& file, int64_t offset);
 
+// Adds `extent` to the extents of `file`, in the order of offsets.
+void InsertExtent(StoredExtent extent, StoredFile& file);
+
 // The ranges of [0, nbytes) that none of `taken`, sorted and disjoint, covers.
 std::vector<ByteRange> RangesBetween(const std::vector<ByteRange>& taken, int64_t nbytes);
 
 // kDataLoss, naming tensor and elements, when the intervals of `tensor` do not cover it exactly once.
 absl::Status CheckCovered(const StoredTensor& tensor);
 
-// Adds to `whole` the files and tensors of `records`, one per rank file: the intervals of one tensor are put together,
-// sorted. Texts and units are left out. kFailedPrecondition when two disagree about a tensor's dtype or shape.
-absl::Status MergeRecords(const std::vector<Manifest>& records, Manifest& whole);
+// The files and tensors of `records`, one record per rank file: each tensor once, with its intervals from all records,
+// sorted by begin. Texts are left out. kFailedPrecondition when two records disagree about a tensor's dtype or shape.
+absl::StatusOr<StoredValues> MergeRecords(const std::vector<FileRecord>& records);
 
 // Texts of messages: `tensor "model/w"`, `bytes 8192 to 4202495`, and
 // `rank-00003-of-00008.h5, bytes 8192 to 4202495 (tensor "model/w", block 0): digest 1f2e... != recorded 99aa...`.

@@ -27,6 +27,13 @@ namespace {
 using nlohmann::json;
 using FileIndex = absl::flat_hash_map<std::string, int>;
 
+// Every member that a manifest or a record can have. Both kinds of text are checked in the same way, and each caller
+// takes the members that its kind has.
+struct Document : RecordHeader, StoredValues {
+  StoredParity parity;
+  std::string unknown;
+};
+
 absl::Status Broken(const std::string& what) { return absl::DataLossError(what); }
 
 absl::Status In(const std::string& what, const absl::Status& status) { return Annotate(status, what); }
@@ -113,16 +120,16 @@ absl::StatusOr<StoredFile> DecodeFile(const json& object) {
   return file;
 }
 
-absl::Status DecodeFiles(const json& document, Manifest& manifest, FileIndex& index) {
+absl::Status DecodeFiles(const json& document, StoredValues& values, FileIndex& index) {
   FSDP_ASSIGN_OR_RETURN(const json* files, ArrayMember(document, "files"));
   for (const json& value : *files) {
     absl::StatusOr<StoredFile> file = DecodeFile(value);
     if (!file.ok()) return In(absl::StrCat("file ", NameOf(value)), file.status());
-    if (!index.emplace(file->name, static_cast<int>(manifest.files.size())).second) {
+    if (!index.emplace(file->name, static_cast<int>(values.files.size())).second) {
       return Broken(absl::StrCat("file ", Quote(file->name), " is named twice"));
     }
     if (file->name == kManifestName) return Broken("it names itself among the files");
-    manifest.files.push_back(*std::move(file));
+    values.files.push_back(*std::move(file));
   }
   return absl::OkStatus();
 }
@@ -167,8 +174,8 @@ absl::StatusOr<StateKey> DecodeKey(const json& object) {
   return valid.ok() ? absl::StatusOr<StateKey>(std::move(key)) : Broken(std::string(valid.message()));
 }
 
-absl::StatusOr<StoredInterval> DecodeInterval(const json& object, const StoredTensor& tensor, const Manifest& manifest,
-                                              const FileIndex& index) {
+absl::StatusOr<StoredInterval> DecodeInterval(const json& object, const StoredTensor& tensor,
+                                              const StoredValues& values, const FileIndex& index) {
   StoredInterval stored;
   FSDP_ASSIGN_OR_RETURN(stored.interval.begin, IntegerMember(object, "begin"));
   FSDP_ASSIGN_OR_RETURN(stored.interval.end, IntegerMember(object, "end"));
@@ -180,11 +187,11 @@ absl::StatusOr<StoredInterval> DecodeInterval(const json& object, const StoredTe
   if (stored.interval.empty()) return stored;
   const ByteRange range = {stored.offset, stored.interval.size() * SizeOf(tensor.dtype)};
   if (range.nbytes > std::numeric_limits<int64_t>::max() - range.offset) return Broken("the offset overflows");
-  FSDP_RETURN_IF_ERROR(CheckInExtent(manifest.files[stored.file], range));
+  FSDP_RETURN_IF_ERROR(CheckInExtent(values.files[stored.file], range));
   return stored;
 }
 
-absl::StatusOr<StoredTensor> DecodeTensor(const json& object, const Manifest& manifest, const FileIndex& index) {
+absl::StatusOr<StoredTensor> DecodeTensor(const json& object, const StoredValues& values, const FileIndex& index) {
   StoredTensor tensor;
   FSDP_ASSIGN_OR_RETURN(tensor.key, DecodeKey(object));
   FSDP_ASSIGN_OR_RETURN(const std::string dtype, StringMember(object, "dtype"));
@@ -201,7 +208,7 @@ absl::StatusOr<StoredTensor> DecodeTensor(const json& object, const Manifest& ma
   }
   FSDP_ASSIGN_OR_RETURN(const json* intervals, ArrayMember(object, "intervals"));
   for (const json& value : *intervals) {
-    FSDP_ASSIGN_OR_RETURN(const StoredInterval stored, DecodeInterval(value, tensor, manifest, index));
+    FSDP_ASSIGN_OR_RETURN(const StoredInterval stored, DecodeInterval(value, tensor, values, index));
     tensor.intervals.push_back(stored);
   }
   std::sort(tensor.intervals.begin(), tensor.intervals.end(),
@@ -210,35 +217,35 @@ absl::StatusOr<StoredTensor> DecodeTensor(const json& object, const Manifest& ma
   return tensor;
 }
 
-absl::StatusOr<StoredText> DecodeText(const json& object, const Manifest& manifest, const FileIndex& index) {
+absl::StatusOr<StoredText> DecodeText(const json& object, const StoredValues& values, const FileIndex& index) {
   StoredText text;
   FSDP_ASSIGN_OR_RETURN(text.key, DecodeKey(object));
   FSDP_ASSIGN_OR_RETURN(text.file, DecodeFileName(object, index));
   FSDP_ASSIGN_OR_RETURN(text.range, DecodeRange(object));
   if (text.range.nbytes > kMaxTextBytes) return Broken(absl::StrCat("a text of ", text.range.nbytes, " bytes"));
-  if (text.range.nbytes > 0) FSDP_RETURN_IF_ERROR(CheckInExtent(manifest.files[text.file], text.range));
+  if (text.range.nbytes > 0) FSDP_RETURN_IF_ERROR(CheckInExtent(values.files[text.file], text.range));
   return text;
 }
 
-absl::Status DecodeValues(const json& document, const FileIndex& index, Manifest& manifest) {
+absl::Status DecodeValues(const json& document, const FileIndex& index, StoredValues& values) {
   std::set<StateKey> keys;
   std::set<std::string> aliases;
   FSDP_ASSIGN_OR_RETURN(const json* tensors, ArrayMember(document, "tensors"));
   for (const json& value : *tensors) {
-    absl::StatusOr<StoredTensor> tensor = DecodeTensor(value, manifest, index);
+    absl::StatusOr<StoredTensor> tensor = DecodeTensor(value, values, index);
     if (!tensor.ok()) return In(absl::StrCat("tensor ", NameOf(value)), tensor.status());
     if (!keys.insert(tensor->key).second) return Broken(absl::StrCat("tensor ", NameOf(value), " is named twice"));
     for (const std::string& alias : tensor->aliases) {
       if (!aliases.insert(alias).second) return Broken(absl::StrCat("alias ", Quote(alias), " is named twice"));
     }
-    manifest.tensors.push_back(*std::move(tensor));
+    values.tensors.push_back(*std::move(tensor));
   }
   FSDP_ASSIGN_OR_RETURN(const json* texts, ArrayMember(document, "texts"));
   for (const json& value : *texts) {
-    absl::StatusOr<StoredText> text = DecodeText(value, manifest, index);
+    absl::StatusOr<StoredText> text = DecodeText(value, values, index);
     if (!text.ok()) return In(absl::StrCat("text ", NameOf(value)), text.status());
     if (!keys.insert(text->key).second) return Broken(absl::StrCat("text ", NameOf(value), " is named twice"));
-    manifest.texts.push_back(*std::move(text));
+    values.texts.push_back(*std::move(text));
   }
   for (const std::string& alias : aliases) {
     if (keys.count(StateKey::Model(alias)) != 0) {
@@ -248,7 +255,7 @@ absl::Status DecodeValues(const json& document, const FileIndex& index, Manifest
   return absl::OkStatus();
 }
 
-absl::Status DecodeUnits(const json& document, Manifest& manifest) {
+absl::Status DecodeUnits(const json& document, std::vector<FlatUnitLayout>& out) {
   FSDP_ASSIGN_OR_RETURN(const json* units, ArrayMember(document, "units"));
   for (const json& value : *units) {
     FlatUnitLayout unit;
@@ -265,7 +272,7 @@ absl::Status DecodeUnits(const json& document, Manifest& manifest) {
       }
       unit.parameters.push_back(std::move(entry));
     }
-    manifest.units.push_back(std::move(unit));
+    out.push_back(std::move(unit));
   }
   return absl::OkStatus();
 }
@@ -280,15 +287,15 @@ absl::Status DecodeFileNames(const json& object, const char* member, const FileI
   return absl::OkStatus();
 }
 
-absl::Status DecodeParity(const json& document, const FileIndex& index, Manifest& manifest) {
+absl::Status DecodeParity(const json& document, const FileIndex& index, StoredParity& out) {
   const auto parity = document.find("parity");
   if (parity == document.end()) return absl::OkStatus();
   if (!parity->is_object()) return Broken("member \"parity\" is not an object");
-  FSDP_RETURN_IF_ERROR(DecodeFileNames(*parity, "data", index, manifest.parity.data));
-  FSDP_RETURN_IF_ERROR(DecodeFileNames(*parity, "files", index, manifest.parity.files));
-  std::set<int> all(manifest.parity.data.begin(), manifest.parity.data.end());
-  all.insert(manifest.parity.files.begin(), manifest.parity.files.end());
-  if (all.size() == manifest.parity.data.size() + manifest.parity.files.size()) return absl::OkStatus();
+  FSDP_RETURN_IF_ERROR(DecodeFileNames(*parity, "data", index, out.data));
+  FSDP_RETURN_IF_ERROR(DecodeFileNames(*parity, "files", index, out.files));
+  std::set<int> all(out.data.begin(), out.data.end());
+  all.insert(out.files.begin(), out.files.end());
+  if (all.size() == out.data.size() + out.files.size()) return absl::OkStatus();
   return Broken("parity names a file twice");
 }
 
@@ -314,60 +321,77 @@ absl::Status CheckVersion(const json& document) {
       " reads; ", release.ok() ? Printable(*release) : absl::StrCat("fsdp ", major, ".0.0 or later"), " reads it"));
 }
 
-absl::Status DecodeIdentity(const json& document, Manifest& manifest) {
-  FSDP_ASSIGN_OR_RETURN(manifest.save_id, StringMember(document, "save_id"));
-  FSDP_ASSIGN_OR_RETURN(manifest.producer, StringMember(document, "producer"));
-  FSDP_ASSIGN_OR_RETURN(manifest.step, IntegerMember(document, "step"));
+absl::Status DecodeHeader(const json& document, RecordHeader& header) {
+  SaveIdentity& save = header.save;
+  FSDP_ASSIGN_OR_RETURN(save.id, StringMember(document, "save_id"));
+  FSDP_ASSIGN_OR_RETURN(save.producer, StringMember(document, "producer"));
+  FSDP_ASSIGN_OR_RETURN(save.step, IntegerMember(document, "step"));
   FSDP_ASSIGN_OR_RETURN(const std::string type, StringMember(document, "state_dict_type"));
   const absl::StatusOr<StateDictType> known = ParseStateDictType(type);
   if (!known.ok()) return Broken(absl::StrCat("unknown state dict type ", Quote(type)));
-  manifest.type = *known;
+  save.type = *known;
   FSDP_ASSIGN_OR_RETURN(const int64_t world_size, IntegerMember(document, "world_size"));
   FSDP_ASSIGN_OR_RETURN(const int64_t writers, IntegerMember(document, "writers"));
   if (world_size < 1 || writers < 1 || writers > world_size || world_size > std::numeric_limits<int>::max()) {
     return Broken(absl::StrCat(writers, " writers of a world of ", world_size, " ranks"));
   }
   if (writers > kMaxRankFiles) return Broken(absl::StrCat(writers, " writers, expected at most ", kMaxRankFiles));
-  manifest.world_size = static_cast<int>(world_size);
-  manifest.writers = static_cast<int>(writers);
+  save.world_size = static_cast<int>(world_size);
+  save.writers = static_cast<int>(writers);
   if (!document.contains("rank")) return absl::OkStatus();
   FSDP_ASSIGN_OR_RETURN(const int64_t rank, IntegerMember(document, "rank"));
   if (rank >= world_size) return Broken(absl::StrCat("rank ", rank, " of ", world_size));
-  manifest.rank = static_cast<int>(rank);
+  header.rank = static_cast<int>(rank);
   if (!document.contains("parity_files")) return absl::OkStatus();
   FSDP_ASSIGN_OR_RETURN(const int64_t parity, IntegerMember(document, "parity_files"));
   if (parity > kMaxParityFiles) {
     return Broken(absl::StrCat(parity, " parity files, expected at most ", kMaxParityFiles));
   }
-  manifest.parity_files = static_cast<int>(parity);
+  header.parity_files = static_cast<int>(parity);
   return absl::OkStatus();
 }
 
-absl::StatusOr<Manifest> Decode(std::string_view text, const std::string& format) {
+absl::StatusOr<Document> Decode(std::string_view text, const std::string& format) {
   FSDP_RETURN_IF_ERROR(CheckSeal(text));
-  FSDP_ASSIGN_OR_RETURN(const json document, ParseJson(text));
-  FSDP_ASSIGN_OR_RETURN(const std::string actual, StringMember(document, "format"));
+  FSDP_ASSIGN_OR_RETURN(const json root, ParseJson(text));
+  FSDP_ASSIGN_OR_RETURN(const std::string actual, StringMember(root, "format"));
   if (actual != format) return Broken(absl::StrCat("format ", Quote(actual), " is not ", Quote(format)));
-  FSDP_RETURN_IF_ERROR(CheckVersion(document));
-  FSDP_ASSIGN_OR_RETURN(const std::string digest, StringMember(document, "digest"));
+  FSDP_RETURN_IF_ERROR(CheckVersion(root));
+  FSDP_ASSIGN_OR_RETURN(const std::string digest, StringMember(root, "digest"));
   if (digest != std::string(SealOf(text))) return Broken("its last member is not its digest");
-  Manifest manifest;
+  Document document;
   FileIndex files;
-  FSDP_RETURN_IF_ERROR(DecodeIdentity(document, manifest));
-  FSDP_RETURN_IF_ERROR(DecodeUnits(document, manifest));
-  FSDP_RETURN_IF_ERROR(DecodeFiles(document, manifest, files));
-  FSDP_RETURN_IF_ERROR(DecodeParity(document, files, manifest));
-  FSDP_RETURN_IF_ERROR(DecodeValues(document, files, manifest));
-  manifest.unknown = UnknownMembers(
-      document, {"format", "version", "producer", "save_id", "step", "state_dict_type", "world_size", "writers", "rank",
-                 "parity_files", "mesh", "units", "tensors", "texts", "files", "parity", "digest"});
-  return manifest;
+  FSDP_RETURN_IF_ERROR(DecodeHeader(root, document));
+  FSDP_RETURN_IF_ERROR(DecodeUnits(root, document.units));
+  FSDP_RETURN_IF_ERROR(DecodeFiles(root, document, files));
+  FSDP_RETURN_IF_ERROR(DecodeParity(root, files, document.parity));
+  FSDP_RETURN_IF_ERROR(DecodeValues(root, files, document));
+  document.unknown = UnknownMembers(
+      root, {"format", "version", "producer", "save_id", "step", "state_dict_type", "world_size", "writers", "rank",
+             "parity_files", "mesh", "units", "tensors", "texts", "files", "parity", "digest"});
+  return document;
 }
 
 }  // namespace
 
-absl::StatusOr<Manifest> DecodeManifest(std::string_view text) { return Decode(text, "fsdp checkpoint"); }
+absl::StatusOr<Manifest> DecodeManifest(std::string_view text) {
+  FSDP_ASSIGN_OR_RETURN(Document document, Decode(text, "fsdp checkpoint"));
+  Manifest manifest;
+  static_cast<StoredValues&>(manifest) = std::move(static_cast<StoredValues&>(document));
+  manifest.save = std::move(document.save);
+  manifest.units = std::move(document.units);
+  manifest.parity = std::move(document.parity);
+  manifest.unknown = std::move(document.unknown);
+  return manifest;
+}
 
-absl::StatusOr<Manifest> DecodeRecord(std::string_view text) { return Decode(text, "fsdp rank record"); }
+absl::StatusOr<FileRecord> DecodeRecord(std::string_view text) {
+  FSDP_ASSIGN_OR_RETURN(Document document, Decode(text, "fsdp rank record"));
+  FileRecord record;
+  static_cast<StoredValues&>(record) = std::move(static_cast<StoredValues&>(document));
+  static_cast<RecordHeader&>(record) = std::move(static_cast<RecordHeader&>(document));
+  record.unknown = std::move(document.unknown);
+  return record;
+}
 
 }  // namespace fsdp

@@ -55,12 +55,12 @@ std::string EncodeKey(const StateKey& key) {
   return out;
 }
 
-std::string EncodeInterval(const StoredInterval& stored, const Manifest& manifest) {
+std::string EncodeInterval(const StoredInterval& stored, const StoredValues& values) {
   return absl::StrCat("{\"begin\": ", stored.interval.begin, ", \"end\": ", stored.interval.end,
-                      ", \"file\": ", Quoted(manifest.files[stored.file].name), ", \"offset\": ", stored.offset, "}");
+                      ", \"file\": ", Quoted(values.files[stored.file].name), ", \"offset\": ", stored.offset, "}");
 }
 
-std::string EncodeTensor(const StoredTensor& tensor, const Manifest& manifest) {
+std::string EncodeTensor(const StoredTensor& tensor, const StoredValues& values) {
   std::string out = absl::StrCat("{", EncodeKey(tensor.key));
   if (!tensor.aliases.empty()) {
     absl::StrAppend(&out,
@@ -68,13 +68,13 @@ std::string EncodeTensor(const StoredTensor& tensor, const Manifest& manifest) {
   }
   absl::StrAppend(&out, ", \"dtype\": ", Quoted(DTypeName(tensor.dtype)), ", \"shape\": [",
                   absl::StrJoin(tensor.shape.dims(), ", "), "], \"intervals\": ",
-                  Inline(tensor.intervals, [&](const StoredInterval& i) { return EncodeInterval(i, manifest); }),
+                  Inline(tensor.intervals, [&](const StoredInterval& i) { return EncodeInterval(i, values); }),
                   tensor.unknown, "}");
   return out;
 }
 
-std::string EncodeText(const StoredText& text, const Manifest& manifest) {
-  return absl::StrCat("{", EncodeKey(text.key), ", \"file\": ", Quoted(manifest.files[text.file].name),
+std::string EncodeText(const StoredText& text, const StoredValues& values) {
+  return absl::StrCat("{", EncodeKey(text.key), ", \"file\": ", Quoted(values.files[text.file].name),
                       ", \"offset\": ", text.range.offset, ", \"bytes\": ", text.range.nbytes, "}");
 }
 
@@ -100,42 +100,54 @@ std::string EncodeFile(const StoredFile& file) {
 }
 
 // How the ranks form a mesh: `writers` ranks hold different parts, and each of these parts is held so many times.
-std::string EncodeMesh(const Manifest& manifest) {
-  const int shards = manifest.type == StateDictType::kFull ? manifest.world_size : manifest.writers;
-  const bool divides = shards > 0 && manifest.world_size % shards == 0;
-  return absl::StrCat("{\"replicate\": ", divides ? manifest.world_size / shards : 1,
-                      ", \"shard\": ", divides ? shards : manifest.world_size, "}");
+std::string EncodeMesh(const SaveIdentity& save) {
+  const int shards = save.type == StateDictType::kFull ? save.world_size : save.writers;
+  const bool divides = shards > 0 && save.world_size % shards == 0;
+  return absl::StrCat("{\"replicate\": ", divides ? save.world_size / shards : 1,
+                      ", \"shard\": ", divides ? shards : save.world_size, "}");
 }
 
-std::string EncodeMembers(const Manifest& m, const char* format) {
-  std::string out =
-      absl::StrCat("{\n  \"format\": \"", format, "\",\n  \"version\": \"", kFormatMajor, ".", kFormatMinor,
-                   "\",\n  \"producer\": ", Quoted(m.producer), ",\n  \"save_id\": ", Quoted(m.save_id),
-                   ",\n  \"step\": ", m.step, ",\n  \"state_dict_type\": ", Quoted(StateDictTypeName(m.type)));
-  absl::StrAppend(&out, ",\n  \"world_size\": ", m.world_size, ",\n  \"writers\": ", m.writers);
-  if (m.rank >= 0) absl::StrAppend(&out, ",\n  \"rank\": ", m.rank);
-  if (m.rank >= 0 && m.parity_files > 0) absl::StrAppend(&out, ",\n  \"parity_files\": ", m.parity_files);
-  absl::StrAppend(&out, ",\n  \"mesh\": ", EncodeMesh(m), ",\n  \"units\": ", Lines(m.units, "  ", EncodeUnit));
-  absl::StrAppend(
-      &out, ",\n  \"tensors\": ", Lines(m.tensors, "  ", [&](const StoredTensor& t) { return EncodeTensor(t, m); }));
-  absl::StrAppend(&out,
-                  ",\n  \"texts\": ", Lines(m.texts, "  ", [&](const StoredText& t) { return EncodeText(t, m); }));
-  absl::StrAppend(&out, ",\n  \"files\": ", Lines(m.files, "  ", EncodeFile));
-  if (!m.parity.files.empty()) {
-    const auto name = [&](int file) { return Quoted(m.files[file].name); };
-    absl::StrAppend(&out, ",\n  \"parity\": {\"data\": ", Inline(m.parity.data, name),
-                    ", \"files\": ", Inline(m.parity.files, name), "}");
-  }
-  absl::StrAppend(&out, m.unknown);
-  return out;
+// The members that manifests and records begin with.
+std::string EncodeIdentity(const SaveIdentity& save, const char* format) {
+  return absl::StrCat("{\n  \"format\": \"", format, "\",\n  \"version\": \"", kFormatMajor, ".", kFormatMinor,
+                      "\",\n  \"producer\": ", Quoted(save.producer), ",\n  \"save_id\": ", Quoted(save.id),
+                      ",\n  \"step\": ", save.step, ",\n  \"state_dict_type\": ", Quoted(StateDictTypeName(save.type)),
+                      ",\n  \"world_size\": ", save.world_size, ",\n  \"writers\": ", save.writers);
+}
+
+std::string EncodeMeshAndUnits(const SaveIdentity& save, const std::vector<FlatUnitLayout>& units) {
+  return absl::StrCat(",\n  \"mesh\": ", EncodeMesh(save), ",\n  \"units\": ", Lines(units, "  ", EncodeUnit));
+}
+
+std::string EncodeValues(const StoredValues& values) {
+  const auto tensor = [&](const StoredTensor& item) { return EncodeTensor(item, values); };
+  const auto text = [&](const StoredText& item) { return EncodeText(item, values); };
+  return absl::StrCat(",\n  \"tensors\": ", Lines(values.tensors, "  ", tensor),
+                      ",\n  \"texts\": ", Lines(values.texts, "  ", text),
+                      ",\n  \"files\": ", Lines(values.files, "  ", EncodeFile));
+}
+
+std::string EncodeParity(const Manifest& manifest) {
+  if (manifest.parity.files.empty()) return "";
+  const auto name = [&](int file) { return Quoted(manifest.files[file].name); };
+  return absl::StrCat(",\n  \"parity\": {\"data\": ", Inline(manifest.parity.data, name),
+                      ", \"files\": ", Inline(manifest.parity.files, name), "}");
 }
 
 }  // namespace
 
-std::string EncodeManifest(const Manifest& manifest) { return Seal(EncodeMembers(manifest, "fsdp checkpoint")); }
+std::string EncodeManifest(const Manifest& manifest) {
+  return Seal(absl::StrCat(EncodeIdentity(manifest.save, "fsdp checkpoint"),
+                           EncodeMeshAndUnits(manifest.save, manifest.units), EncodeValues(manifest),
+                           EncodeParity(manifest), manifest.unknown));
+}
 
-std::string EncodeRecord(const Manifest& record, int64_t nbytes) {
-  return Seal(EncodeMembers(record, "fsdp rank record"), nbytes);
+std::string EncodeRecord(const FileRecord& record, int64_t nbytes) {
+  const std::string parity =
+      record.parity_files > 0 ? absl::StrCat(",\n  \"parity_files\": ", record.parity_files) : "";
+  return Seal(absl::StrCat(EncodeIdentity(record.save, "fsdp rank record"), ",\n  \"rank\": ", record.rank, parity,
+                           EncodeMeshAndUnits(record.save, record.units), EncodeValues(record), record.unknown),
+              nbytes);
 }
 
 }  // namespace fsdp

@@ -19,7 +19,7 @@ namespace fsdp {
 inline constexpr int kFormatMajor = 1;
 inline constexpr int kFormatMinor = 0;
 
-// What Manifest::producer says of this release.
+// SaveIdentity::producer of this release.
 inline constexpr char kProducer[] = "fsdp 0.1.0";
 
 // Larger manifests are not read: they would not fit in memory.
@@ -29,12 +29,12 @@ inline constexpr int64_t kMaxManifestBytes = int64_t{1} << 30;
 std::string EncodeManifest(const Manifest& manifest);
 
 // The sealed text of a record of exactly `nbytes` bytes, or of as many as it takes when `nbytes` is 0.
-std::string EncodeRecord(const Manifest& record, int64_t nbytes);
+std::string EncodeRecord(const FileRecord& record, int64_t nbytes);
 
 // The inverses. kDataLoss for anything broken, saying what; kUnimplemented for a higher major version, naming the
 // release that reads it. `text` is not named: the caller knows where it came from.
 absl::StatusOr<Manifest> DecodeManifest(std::string_view text);
-absl::StatusOr<Manifest> DecodeRecord(std::string_view text);
+absl::StatusOr<FileRecord> DecodeRecord(std::string_view text);
 
 }  // namespace fsdp
 

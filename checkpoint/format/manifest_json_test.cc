@@ -21,12 +21,12 @@ using testing::HasSubstr;
 
 Manifest Example() {
   Manifest manifest;
-  manifest.save_id = "0123456789abcdef0123456789abcdef";
-  manifest.step = 100;
-  manifest.type = StateDictType::kSharded;
-  manifest.world_size = 2;
-  manifest.writers = 2;
-  manifest.producer = kProducer;
+  manifest.save.id = "0123456789abcdef0123456789abcdef";
+  manifest.save.step = 100;
+  manifest.save.type = StateDictType::kSharded;
+  manifest.save.world_size = 2;
+  manifest.save.writers = 2;
+  manifest.save.producer = kProducer;
   manifest.units = {{"h.0", {{"w", 0, 6}}, 6}};
   const Digest digest = {1, 2};
   manifest.files = {{"rank-00000-of-00002.h5", 8192, {{{4096, 12}, {digest}}}, digest, std::nullopt, ""},

@@ -29,17 +29,10 @@ absl::StatusOr<std::string> ReadText(const File& file, const ByteRange& range) {
   return text;
 }
 
-absl::StatusOr<Manifest> DecodeRankRecord(const std::string& text) {
-  FSDP_ASSIGN_OR_RETURN(Manifest record, DecodeRecord(text));
+absl::StatusOr<FileRecord> DecodeRankRecord(const std::string& text) {
+  FSDP_ASSIGN_OR_RETURN(FileRecord record, DecodeRecord(text));
   if (!record.files.empty() && record.rank >= 0) return record;
   return absl::DataLossError(absl::StrCat("the record names ", record.files.size(), " files and rank ", record.rank));
-}
-
-void AddRecordExtent(const StoredExtent& extent, StoredFile& file) {
-  const auto after =
-      std::upper_bound(file.extents.begin(), file.extents.end(), extent.range.offset,
-                       [](int64_t offset, const StoredExtent& other) { return offset < other.range.offset; });
-  file.extents.insert(after, extent);
 }
 
 absl::Status CheckDigests(const std::string& text, const StoredExtent& extent) {
@@ -53,29 +46,29 @@ absl::Status CheckDigests(const std::string& text, const StoredExtent& extent) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<Manifest> ReadWritten(const File& file, const WrittenFile& written) {
+absl::StatusOr<FileRecord> ReadWritten(const File& file, const WrittenFile& written) {
   FSDP_ASSIGN_OR_RETURN(const int64_t size, file.Size());
   if (size != written.nbytes) {
     return absl::DataLossError(absl::StrCat("it has ", size, " bytes, but its writer wrote ", written.nbytes));
   }
   FSDP_ASSIGN_OR_RETURN(const std::string text, ReadText(file, written.record.range));
   FSDP_RETURN_IF_ERROR(CheckDigests(text, written.record));
-  FSDP_ASSIGN_OR_RETURN(Manifest record, DecodeRankRecord(text));
-  AddRecordExtent(written.record, record.files[0]);
+  FSDP_ASSIGN_OR_RETURN(FileRecord record, DecodeRankRecord(text));
+  InsertExtent(written.record, record.files[0]);
   return record;
 }
 
-absl::Status Compare(const Manifest& record, const Manifest& manifest, const StoredFile& file) {
-  const StoredOrigin origin = file.origin.value_or(StoredOrigin{manifest.save_id, manifest.step, file.name});
-  if (record.save_id != origin.save_id) {
+absl::Status Compare(const FileRecord& record, const Manifest& manifest, const StoredFile& file) {
+  const StoredOrigin origin = file.origin.value_or(StoredOrigin{manifest.save.id, manifest.save.step, file.name});
+  if (record.save.id != origin.save_id) {
     return absl::DataLossError(
-        absl::StrCat("it is of another save: save id ", Printable(record.save_id), " != ", Printable(origin.save_id)));
+        absl::StrCat("it is of another save: save id ", Printable(record.save.id), " != ", Printable(origin.save_id)));
   }
   const StoredFile& recorded = record.files[0];
   if (recorded.name != origin.name) {
     return absl::DataLossError(absl::StrCat("it is ", Printable(recorded.name), " of this save"));
   }
-  if (record.step != origin.step || recorded.nbytes != file.nbytes || recorded.extents != file.extents ||
+  if (record.save.step != origin.step || recorded.nbytes != file.nbytes || recorded.extents != file.extents ||
       recorded.rest_digest != file.rest_digest) {
     return absl::DataLossError("its record differs from the manifest");
   }
@@ -89,17 +82,19 @@ absl::Status Named(const std::string& name, const absl::Status& status) {
 
 }  // namespace
 
-WrittenFile Written(const Manifest& part) {
-  const StoredFile& file = part.files[0];
+WrittenFile Written(const FileRecord& record) {
+  const StoredFile& file = record.files[0];
   WrittenFile written = {file.name, file.nbytes, *FindExtent(file, *file.record), {}};
-  for (size_t i = 1; i < part.files.size(); ++i) written.links.emplace_back(part.files[i].name, part.files[i].nbytes);
+  for (size_t i = 1; i < record.files.size(); ++i) {
+    written.links.emplace_back(record.files[i].name, record.files[i].nbytes);
+  };
   return written;
 }
 
-absl::StatusOr<Manifest> ReadRecord(FileSystem& files, const std::string& directory, const WrittenFile& written) {
+absl::StatusOr<FileRecord> ReadRecord(FileSystem& files, const std::string& directory, const WrittenFile& written) {
   FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<File> file, files.Open(JoinPath(directory, written.name)));
-  absl::StatusOr<Manifest> record = ReadWritten(*file, written);
-  return record.ok() ? std::move(record) : absl::StatusOr<Manifest>(Named(written.name, record.status()));
+  absl::StatusOr<FileRecord> record = ReadWritten(*file, written);
+  return record.ok() ? std::move(record) : absl::StatusOr<FileRecord>(Named(written.name, record.status()));
 }
 
 absl::Status CheckRecord(const File& file, const Manifest& manifest, int index) {
@@ -110,12 +105,12 @@ absl::Status CheckRecord(const File& file, const Manifest& manifest, int index) 
     // The very record that the manifest was made from needs no second look; any other is looked at, to say what it is.
     const StoredExtent* extent = FindExtent(stored, *stored.record);
     if (extent != nullptr && CheckDigests(text, *extent).ok()) return absl::OkStatus();
-    absl::StatusOr<Manifest> record = DecodeRankRecord(text);
+    absl::StatusOr<FileRecord> record = DecodeRankRecord(text);
     if (!record.ok()) {
       return absl::DataLossError(
           absl::StrCat(Describe(*stored.record), " (record): ", std::string(record.status().message())));
     }
-    if (extent != nullptr) AddRecordExtent(*extent, record->files[0]);
+    if (extent != nullptr) InsertExtent(*extent, record->files[0]);
     return Compare(*record, manifest, stored);
   };
   return Named(stored.name, check());

@@ -25,12 +25,12 @@ struct WrittenFile {
   std::vector<std::pair<std::string, int64_t>> links;  // names and sizes of files of earlier saves that it refers to
 };
 
-// The file that `part`, made by WriteTreeFile, describes.
-WrittenFile Written(const Manifest& part);
+// The first file of `record`, made by a writer, and the files that it links.
+WrittenFile Written(const FileRecord& record);
 
 // Reads the record of `written`, a file of `directory`; the result's first file is that one and includes the record's
 // own extent. kNotFound when there is no such file; kDataLoss when it is not as its writer left it.
-absl::StatusOr<Manifest> ReadRecord(FileSystem& files, const std::string& directory, const WrittenFile& written);
+absl::StatusOr<FileRecord> ReadRecord(FileSystem& files, const std::string& directory, const WrittenFile& written);
 
 // Reads the record of manifest.files[index] from `file` and compares the two. OK for a file without a record. kDataLoss
 // when the record is damaged, or the file another save's or another rank's.

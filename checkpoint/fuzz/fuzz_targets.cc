@@ -46,9 +46,9 @@ bool LiesInExtent(const StoredFile& file, const ByteRange& range) {
   return false;
 }
 
-// What a manifest that was decoded promises.
-void CheckManifest(const Manifest& manifest) {
-  for (const StoredFile& file : manifest.files) {
+// The invariants of a decoded manifest or record.
+void CheckValues(const StoredValues& values) {
+  for (const StoredFile& file : values.files) {
     Check(CheckFileName(file.name).ok(), "a file name leads elsewhere");
     int64_t end = 0;
     for (const StoredExtent& extent : file.extents) {
@@ -59,13 +59,13 @@ void CheckManifest(const Manifest& manifest) {
     }
     Check(end <= file.nbytes, "an extent reaches behind its file");
   }
-  for (const StoredTensor& tensor : manifest.tensors) {
+  for (const StoredTensor& tensor : values.tensors) {
     for (const StoredInterval& part : tensor.intervals) {
-      Check(part.file >= 0 && part.file < static_cast<int>(manifest.files.size()), "no such file");
+      Check(part.file >= 0 && part.file < static_cast<int>(values.files.size()), "no such file");
       Check(Interval{0, tensor.shape.numel()}.Contains(part.interval), "an interval is no part of its tensor");
       if (part.interval.empty()) continue;
       const ByteRange range = {part.offset, part.interval.size() * SizeOf(tensor.dtype)};
-      Check(LiesInExtent(manifest.files[part.file], range), "elements lie in no extent");
+      Check(LiesInExtent(values.files[part.file], range), "elements lie in no extent");
     }
     (void)CheckCovered(tensor);
   }
@@ -77,7 +77,7 @@ bool FuzzManifest(std::string_view bytes) {
   (void)DecodeManifest(bytes);
   const absl::StatusOr<Manifest> manifest = DecodeManifest(Resealed(bytes));
   if (!manifest.ok()) return false;
-  CheckManifest(*manifest);
+  CheckValues(*manifest);
   const absl::StatusOr<Manifest> again = DecodeManifest(EncodeManifest(*manifest));
   Check(again.ok(), "what was read cannot be written and read again");
   return true;
@@ -85,8 +85,8 @@ bool FuzzManifest(std::string_view bytes) {
 
 bool FuzzRecord(std::string_view bytes) {
   (void)DecodeRecord(bytes);
-  const absl::StatusOr<Manifest> record = DecodeRecord(Resealed(bytes));
-  if (record.ok()) CheckManifest(*record);
+  const absl::StatusOr<FileRecord> record = DecodeRecord(Resealed(bytes));
+  if (record.ok()) CheckValues(*record);
   return record.ok();
 }
 

@@ -149,7 +149,7 @@ absl::StatusOr<Manifest> DescribeHdf5File(const std::string& path) {
   FSDP_ASSIGN_OR_RETURN(const std::vector<Hdf5Dataset> datasets, ListUntrustedHdf5(path));
   FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<File> file, PosixFileSystem().Open(path));
   Manifest manifest;
-  manifest.step = -1;
+  manifest.save.step = -1;
   manifest.files.emplace_back().name = SplitPath(path).name;
   FSDP_ASSIGN_OR_RETURN(manifest.files[0].nbytes, file->Size());
   for (const Hdf5Dataset& dataset : datasets) FSDP_RETURN_IF_ERROR(AddDataset(path, dataset, manifest));

@@ -42,9 +42,9 @@ absl::StatusOr<std::string> ReadSealed(const File& file, int64_t offset, int64_t
   return absl::DataLossError("a record without its seal");
 }
 
-absl::StatusOr<Manifest> DecodeAt(const File& file, int64_t offset, int64_t size) {
+absl::StatusOr<FileRecord> DecodeAt(const File& file, int64_t offset, int64_t size) {
   FSDP_ASSIGN_OR_RETURN(const std::string text, ReadSealed(file, offset, size));
-  FSDP_ASSIGN_OR_RETURN(Manifest record, DecodeRecord(text));
+  FSDP_ASSIGN_OR_RETURN(FileRecord record, DecodeRecord(text));
   const ByteRange range = {offset, static_cast<int64_t>(text.size())};
   if (record.files.empty() || record.rank < 0 || !(record.files[0].record == range)) {
     return absl::DataLossError("a record that does not describe its own file");
@@ -53,10 +53,7 @@ absl::StatusOr<Manifest> DecodeAt(const File& file, int64_t offset, int64_t size
   for (size_t at = 0; at < text.size(); at += kBlockBytes) {
     extent.digests.push_back(DigestOf(std::string_view(text).substr(at, kBlockBytes)));
   }
-  std::vector<StoredExtent>& extents = record.files[0].extents;
-  extents.insert(std::upper_bound(extents.begin(), extents.end(), offset,
-                                  [](int64_t at, const StoredExtent& other) { return at < other.range.offset; }),
-                 std::move(extent));
+  InsertExtent(std::move(extent), record.files[0]);
   return record;
 }
 
@@ -72,20 +69,20 @@ absl::Status CheckSaveOf(FileSystem& files, const std::string& directory, const 
     const absl::StatusOr<std::unique_ptr<File>> file = OpenCheckpointFile(files, directory, stored.name);
     if (!file.ok()) continue;
     if (CheckRecord(**file, manifest, static_cast<int>(i)).ok()) return absl::OkStatus();
-    const absl::StatusOr<Manifest> record = FindRecord(**file);
+    const absl::StatusOr<FileRecord> record = FindRecord(**file);
     if (!record.ok()) continue;
-    if (record->save_id == manifest.save_id) return absl::OkStatus();
-    ++others[record->save_id];
+    if (record->save.id == manifest.save.id) return absl::OkStatus();
+    ++others[record->save.id];
   }
   for (const auto& [save_id, count] : others) {
     if (others.size() > 1 || count * 2 <= rank_files) break;
     return absl::DataLossError(absl::StrCat(kManifestName, " is of another save than the rank files: save id ",
-                                            Printable(manifest.save_id), ", and theirs ", Printable(save_id)));
+                                            Printable(manifest.save.id), ", and theirs ", Printable(save_id)));
   }
   return absl::OkStatus();
 }
 
-absl::StatusOr<Manifest> FindRecord(const File& file) {
+absl::StatusOr<FileRecord> FindRecord(const File& file) {
   FSDP_ASSIGN_OR_RETURN(const int64_t size, file.Size());
   std::string beginning(kBeginning.size(), '\0');
   for (int64_t offset = 0; offset + kRecordAlignment <= size; offset += kRecordAlignment) {
@@ -93,7 +90,7 @@ absl::StatusOr<Manifest> FindRecord(const File& file) {
         file.Read(offset, absl::MakeSpan(reinterpret_cast<std::byte*>(beginning.data()), beginning.size())));
     if (beginning != kBeginning) continue;
     // Payload may look like one; what is sealed and describes itself at this place is one.
-    absl::StatusOr<Manifest> record = DecodeAt(file, offset, size);
+    absl::StatusOr<FileRecord> record = DecodeAt(file, offset, size);
     if (record.ok()) return record;
   }
   return absl::DataLossError("no undamaged record");

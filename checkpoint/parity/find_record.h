@@ -15,7 +15,7 @@ namespace fsdp {
 
 // The record of the rank file `file`, whose own extent it includes. Only the record itself has been checked; its
 // digests are for the rest of the file. kDataLoss when no undamaged record is found.
-absl::StatusOr<Manifest> FindRecord(const File& file);
+absl::StatusOr<FileRecord> FindRecord(const File& file);
 
 // kDataLoss, beginning with "manifest.json", when most of the rank files that `manifest` names are in `directory`, but
 // as those of one other save, and none is of its own: then not they are in the wrong place, but the manifest is.

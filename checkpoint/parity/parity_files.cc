@@ -23,12 +23,11 @@ namespace {
 // Runs of all files at one place take about so much memory; a thread that encodes has two of them, and blocks of
 // parity in flight.
 constexpr int64_t kRunsBytes = int64_t{8} << 20;
-constexpr int64_t kPage = 4096;
 
 // Bytes of each run of so many files; a divisor of kBlockBytes.
 int64_t RunBytes(int64_t files) {
   int64_t nbytes = kBlockBytes;
-  while (nbytes > kPage && nbytes * files > kRunsBytes) nbytes /= 2;
+  while (nbytes > kPageBytes && nbytes * files > kRunsBytes) nbytes /= 2;
   return nbytes;
 }
 

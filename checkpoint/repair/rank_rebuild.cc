@@ -135,7 +135,7 @@ class RankRebuild {
     for (const int index : lost_) {
       ParityPlan::DataFile& data = plan.data[index];
       FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<File> file, files_.Open(JoinPath(rebuilt_.path(), data.name)));
-      FSDP_ASSIGN_OR_RETURN(const Manifest record, FindRecord(*file));
+      FSDP_ASSIGN_OR_RETURN(const FileRecord record, FindRecord(*file));
       changed = changed || data.nbytes != record.files[0].nbytes;
       data.nbytes = record.files[0].nbytes;
     }
@@ -143,7 +143,7 @@ class RankRebuild {
   }
 
   absl::Status CheckMade() {
-    std::map<std::string, Manifest> made;
+    std::map<std::string, FileRecord> made;
     for (const int index : lost_) {
       const std::string& name = plan_.data[index].name;
       const auto linked = left_.linked.find(name);
@@ -151,12 +151,12 @@ class RankRebuild {
         FSDP_RETURN_IF_ERROR(CheckStoredFile(files_, rebuilt_.path(), linked->second, pool_));
         continue;
       }
-      FSDP_ASSIGN_OR_RETURN(Manifest record, RecordOf(files_, rebuilt_.path(), name, pool_));
+      FSDP_ASSIGN_OR_RETURN(FileRecord record, RecordOf(files_, rebuilt_.path(), name, pool_));
       if (!ParseRankFileName(name)) continue;  // of an earlier save
       const auto& other = !left_.records.empty() ? left_.records.begin()->second
                           : made.empty()         ? record
                                                  : made.begin()->second;
-      if (record.save_id != other.save_id) return absl::DataLossError(absl::StrCat(name, " is of another save"));
+      if (record.save.id != other.save.id) return absl::DataLossError(absl::StrCat(name, " is of another save"));
       made[name] = std::move(record);
     }
     left_.records.merge(made);

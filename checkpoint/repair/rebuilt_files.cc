@@ -12,7 +12,7 @@
 #include "fsdp/checkpoint/format/manifest_json.h"
 #include "fsdp/checkpoint/parity/parity_files.h"
 #include "fsdp/checkpoint/repair/records_left.h"
-#include "fsdp/checkpoint/save/checkpoint_writer.h"
+#include "fsdp/checkpoint/save/sharded_index.h"
 #include "fsdp/checkpoint/storage/path.h"
 
 namespace fsdp {
@@ -49,23 +49,16 @@ const std::string& RebuiltFiles::DirectoryOf(const std::string& name) const {
   return std::find(names_.begin(), names_.end(), name) != names_.end() ? path_ : checkpoint_;
 }
 
-absl::StatusOr<Manifest> RebuiltFiles::WriteIndex(const std::vector<Manifest>& records, ThreadPool& pool) {
-  const Manifest& first = records[0];
-  Manifest identity;
-  identity.save_id = first.save_id;
-  identity.step = first.step;
-  identity.type = first.type;
-  identity.world_size = first.world_size;
-  identity.writers = first.writers;
-  identity.producer = first.producer;
-  identity.units = first.units;
-  FSDP_ASSIGN_OR_RETURN(std::vector<TreeFile::Text> texts, TextsOf(first));
+absl::StatusOr<Manifest> RebuiltFiles::WriteIndex(const std::vector<FileRecord>& records, ThreadPool& pool) {
+  FSDP_ASSIGN_OR_RETURN(std::vector<TreeFile::Text> texts, TextsOf(records[0]));
   FSDP_RETURN_IF_ERROR(Add(kCheckpointFileName).status());
-  return WriteShardedIndex(files_, path_, records, std::move(texts), identity, pool);
+  FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<const ShardedIndex> index,
+                        ShardedIndex::Create(records[0].save, records[0].units, records, std::move(texts)));
+  return index->Write(files_, path_, records, pool);
 }
 
 // The texts that the first rank file keeps.
-absl::StatusOr<std::vector<TreeFile::Text>> RebuiltFiles::TextsOf(const Manifest& record) {
+absl::StatusOr<std::vector<TreeFile::Text>> RebuiltFiles::TextsOf(const FileRecord& record) {
   std::vector<TreeFile::Text> texts;
   const std::string& name = record.files[0].name;
   FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<File> file, files_.Open(JoinPath(DirectoryOf(name), name)));

@@ -43,7 +43,7 @@ class RebuiltFiles {
   const std::string& DirectoryOf(const std::string& name) const;
 
   // checkpoint.h5 from the records of all rank files, the first writer's first; returns the manifest, without parity.
-  absl::StatusOr<Manifest> WriteIndex(const std::vector<Manifest>& records, ThreadPool& pool);
+  absl::StatusOr<Manifest> WriteIndex(const std::vector<FileRecord>& records, ThreadPool& pool);
 
   // `count` parity files over the rank files of `manifest`, which gets them; in place of any that were made before.
   absl::Status WriteParity(int count, Manifest& manifest, ThreadPool& pool);
@@ -57,7 +57,7 @@ class RebuiltFiles {
   std::string AsideName(const std::string& name) const;
 
  private:
-  absl::StatusOr<std::vector<TreeFile::Text>> TextsOf(const Manifest& record);
+  absl::StatusOr<std::vector<TreeFile::Text>> TextsOf(const FileRecord& record);
 
   FileSystem& files_;
   const std::string checkpoint_;

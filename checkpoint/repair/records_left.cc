@@ -50,7 +50,7 @@ class Survey {
   void ReadRecords() {
     for (const std::string& name : names_) {
       if (!ParseRankFileName(name)) continue;
-      absl::StatusOr<Manifest> record = RecordOf(files_, directory_, name, pool_);
+      absl::StatusOr<FileRecord> record = RecordOf(files_, directory_, name, pool_);
       record.ok() ? (void)(left_.records[name] = *std::move(record)) : (void)(left_.damaged[name] = record.status());
     }
   }
@@ -58,16 +58,16 @@ class Survey {
   // A file of another save is as good as lost.
   void KeepOneSave() {
     std::map<std::string, int> votes;
-    for (const auto& [name, record] : left_.records) ++votes[record.save_id];
-    const Manifest* kept = nullptr;
+    for (const auto& [name, record] : left_.records) ++votes[record.save.id];
+    const FileRecord* kept = nullptr;
     std::string kept_name;
     for (const auto& [name, record] : left_.records) {
-      if (kept != nullptr && votes[record.save_id] <= votes[kept->save_id]) continue;
+      if (kept != nullptr && votes[record.save.id] <= votes[kept->save.id]) continue;
       kept = &record;
       kept_name = name;
     }
     for (auto it = left_.records.begin(); it != left_.records.end();) {
-      if (it->second.save_id == kept->save_id) {
+      if (it->second.save.id == kept->save.id) {
         ++it;
         continue;
       }
@@ -81,7 +81,7 @@ class Survey {
     for (const auto& [name, status] : left_.damaged) {
       left_.writers = std::max(left_.writers, ParseRankFileName(name)->writers);
     }
-    if (!left_.records.empty()) left_.writers = left_.records.begin()->second.writers;
+    if (!left_.records.empty()) left_.writers = left_.records.begin()->second.save.writers;
     for (auto it = left_.damaged.begin(); it != left_.damaged.end();) {
       it = ParseRankFileName(it->first)->writers == left_.writers ? std::next(it) : left_.damaged.erase(it);
     }
@@ -99,7 +99,7 @@ class Survey {
     for (const std::string& name : names_) {
       if (!IsRankFileName(name) || ParseRankFileName(name) || left_.linked.count(name) != 0) continue;
       if (left_.damaged.count(OwnName(name)) == 0) continue;
-      absl::StatusOr<Manifest> record = RecordOf(files_, directory_, name, pool_);
+      absl::StatusOr<FileRecord> record = RecordOf(files_, directory_, name, pool_);
       if (!record.ok()) {
         left_.damaged[name] = record.status();
         continue;
@@ -143,18 +143,18 @@ absl::StatusOr<RecordsLeft> FindRecordsLeft(FileSystem& files, const std::string
   return Survey(files, directory, pool).Run();
 }
 
-absl::StatusOr<Manifest> RecordOf(FileSystem& files, const std::string& directory, const std::string& name,
-                                  ThreadPool& pool) {
-  const auto read = [&]() -> absl::StatusOr<Manifest> {
+absl::StatusOr<FileRecord> RecordOf(FileSystem& files, const std::string& directory, const std::string& name,
+                                    ThreadPool& pool) {
+  const auto read = [&]() -> absl::StatusOr<FileRecord> {
     FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<File> file, OpenToCheck(files, directory, name));
-    FSDP_ASSIGN_OR_RETURN(Manifest record, FindRecord(*file));
+    FSDP_ASSIGN_OR_RETURN(FileRecord record, FindRecord(*file));
     if (record.files[0].name != OwnName(name)) {
       return absl::DataLossError(absl::StrCat("it is ", record.files[0].name, " of its save"));
     }
     FSDP_RETURN_IF_ERROR(CheckFileDigests(*file, record.files[0], pool));
     return record;
   };
-  absl::StatusOr<Manifest> record = read();
+  absl::StatusOr<FileRecord> record = read();
   if (record.ok()) return record;
   const absl::string_view why = record.status().message();
   return absl::DataLossError(absl::StartsWith(why, name) ? std::string(why) : absl::StrCat(name, ": ", why));

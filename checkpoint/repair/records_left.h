@@ -20,7 +20,7 @@ namespace fsdp {
 struct RecordsLeft {
   // The files that the save wrote and all of whose bytes are as they say, by name. They are of one save: that which
   // most of the files are of.
-  std::map<std::string, Manifest> records;
+  std::map<std::string, FileRecord> records;
 
   // Files of earlier saves that it links, as the records describe them; those of a lost record, as they describe
   // themselves.
@@ -43,8 +43,8 @@ bool IsRankFileName(const std::string& name);
 absl::StatusOr<RecordsLeft> FindRecordsLeft(FileSystem& files, const std::string& directory, ThreadPool& pool);
 
 // The record of the rank file `name` in `directory`, all of whose bytes are as it says; kDataLoss otherwise.
-absl::StatusOr<Manifest> RecordOf(FileSystem& files, const std::string& directory, const std::string& name,
-                                  ThreadPool& pool);
+absl::StatusOr<FileRecord> RecordOf(FileSystem& files, const std::string& directory, const std::string& name,
+                                    ThreadPool& pool);
 
 // OK when `directory` has a file `name`, whatever is in it; kDataLoss, beginning with its name, otherwise.
 absl::Status CheckPresent(FileSystem& files, const std::string& directory, const std::string& name);

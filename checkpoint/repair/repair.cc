@@ -110,7 +110,7 @@ class Repair {
       return CheckStoredFile(files_, rebuilt_.path(), *stored, pool_);
     }));
     if (index_status.ok() || !report_.is_whole()) return absl::OkStatus();
-    if (manifest.type == StateDictType::kFull) {
+    if (manifest.save.type == StateDictType::kFull) {
       report_.problems.push_back(
           absl::StrCat(Message(index_status), "; a full checkpoint keeps its bytes there and nowhere else"));
       return absl::OkStatus();
@@ -174,12 +174,12 @@ class Repair {
   absl::Status MakeIndex(const Manifest& manifest, const absl::Status& damage) {
     SayIndexIsMade(damage);
     if (options_.dry_run) return absl::OkStatus();
-    std::vector<Manifest> records;
+    std::vector<FileRecord> records;
     for (const StoredFile& stored : manifest.files) {
       if (!stored.record || stored.origin) continue;
       FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<File> file,
                             files_.Open(JoinPath(rebuilt_.DirectoryOf(stored.name), stored.name)));
-      FSDP_ASSIGN_OR_RETURN(Manifest record, FindRecord(*file));
+      FSDP_ASSIGN_OR_RETURN(FileRecord record, FindRecord(*file));
       records.push_back(std::move(record));
     }
     FSDP_ASSIGN_OR_RETURN(Manifest made, rebuilt_.WriteIndex(records, pool_));
@@ -246,7 +246,7 @@ class Repair {
 
   // Step 3 by records. Only now it is known what the parity files should be.
   absl::Status MakeManifest(const RecordsLeft& left) {
-    std::vector<Manifest> in_order;
+    std::vector<FileRecord> in_order;
     for (int writer = 0; writer < left.writers; ++writer) {
       in_order.push_back(left.records.at(RankFileName(writer, left.writers)));
     }

@@ -10,11 +10,9 @@
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/base/thread_pool.h"
-#include "fsdp/checkpoint/format/file_names.h"
 #include "fsdp/checkpoint/format/flat_place.h"
 #include "fsdp/checkpoint/format/manifest_json.h"
-#include "fsdp/checkpoint/parity/parity_files.h"
-#include "fsdp/checkpoint/save/checkpoint_writer.h"
+#include "fsdp/checkpoint/save/checkpoint_body.h"
 #include "fsdp/checkpoint/save/save_plan.h"
 #include "fsdp/checkpoint/save/staged_checkpoint.h"
 #include "fsdp/checkpoint/storage/file_system.h"
@@ -25,10 +23,7 @@ namespace fsdp {
 namespace {
 
 absl::Status CheckOptions(const CheckpointDirectoryOptions& options) {
-  if (options.parity < 0 || (options.parity > 0 && options.type == StateDictType::kFull)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "parity is ", options.parity, ", expected at least 0, and 0 for a full checkpoint, which has no rank files"));
-  }
+  FSDP_RETURN_IF_ERROR(CheckParityCount(options.parity, options.type));
   if (options.world_size < 1 || options.step < 0 || options.max_memory < kBlockBytes) {
     return absl::InvalidArgumentError(absl::StrCat("world size ", options.world_size, ", step ", options.step,
                                                    ", memory ", options.max_memory, " bytes (at least ", kBlockBytes,
@@ -37,17 +32,18 @@ absl::Status CheckOptions(const CheckpointDirectoryOptions& options) {
   return absl::OkStatus();
 }
 
-Manifest IdentityOf(const StateDict& contents, const CheckpointDirectoryOptions& options) {
-  Manifest identity;
-  identity.save_id = NewSaveId();
-  identity.step = options.step;
-  identity.type = options.type;
-  identity.world_size = options.world_size;
-  identity.writers = options.type == StateDictType::kFull ? 1 : options.world_size;
-  identity.producer = kProducer;
-  identity.units = contents.units;
-  if (options.type == StateDictType::kLocal && contents.units.empty()) identity.units = {OneFlatUnit(contents)};
-  return identity;
+SaveIdentity IdentityOf(const CheckpointDirectoryOptions& options) {
+  return {.id = NewSaveId(),
+          .step = options.step,
+          .type = options.type,
+          .world_size = options.world_size,
+          .writers = options.type == StateDictType::kFull ? 1 : options.world_size,
+          .producer = kProducer};
+}
+
+std::vector<FlatUnitLayout> UnitsOf(const StateDict& contents, const CheckpointDirectoryOptions& options) {
+  if (options.type != StateDictType::kLocal || !contents.units.empty()) return contents.units;
+  return {OneFlatUnit(contents)};
 }
 
 // Adds up what the threads have written.
@@ -59,7 +55,7 @@ class Progress {
 
   void Add(int64_t nbytes) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    done_ = std::min(total_, done_ + nbytes);  // texts and records are written too
+    done_ = std::min(total_, done_ + nbytes);  // texts are counted by the writer but are not in total_
     report_(done_, total_);
   }
 
@@ -74,54 +70,20 @@ class Progress {
   int64_t done_ = 0;  // guarded by mutex_
 };
 
-// The file of rank `rank`: its chunk of every tensor, or of every flat parameter.
-absl::StatusOr<TreeFile> RankTree(const SavePlan& plan, const Manifest& identity, int rank) {
-  TreeFile tree;
-  tree.name = RankFileName(rank, identity.world_size);
-  tree.tensors = plan.tensors;
-  tree.has_record = true;
-  if (rank == 0) tree.texts = plan.texts;  // what all ranks have is kept once
-  const bool is_local = identity.type == StateDictType::kLocal;
-  const std::vector<FlatUnitLayout> units = is_local ? identity.units : std::vector<FlatUnitLayout>();
-  CutFlat(units, identity.world_size, rank, tree);
-  FSDP_RETURN_IF_ERROR(AddFlatParts(units, tree));
-  return tree;
-}
-
-absl::StatusOr<Manifest> WriteSharded(FileSystem& files, const std::string& directory, const SavePlan& plan,
-                                      const Manifest& identity, int parity_files, ThreadPool& pool,
-                                      const PayloadWriteOptions& write) {
-  std::vector<Manifest> records;
-  for (int rank = 0; rank < identity.world_size; ++rank) {
-    Manifest mine = identity;
-    mine.rank = rank;
-    mine.parity_files = parity_files;
-    if (rank != 0) mine.units.clear();
-    FSDP_ASSIGN_OR_RETURN(const TreeFile tree, RankTree(plan, identity, rank));
-    FSDP_ASSIGN_OR_RETURN(Manifest record, WriteTreeFile(files, directory, tree, mine, pool, write));
-    records.push_back(std::move(record));
-  }
-  ParityPlan parity;
-  std::vector<Digest> digests;
-  if (parity_files > 0) {
-    std::vector<ParityPlan::DataFile> data;
-    for (const Manifest& record : records) data.push_back({record.files[0].name, record.files[0].nbytes});
-    FSDP_ASSIGN_OR_RETURN(parity, PlanParity(std::move(data), parity_files));
-    FSDP_RETURN_IF_ERROR(CreateParityFiles(files, directory, parity));
-    FSDP_ASSIGN_OR_RETURN(digests, WriteParityBlocks(files, directory, parity, ParityShare(parity, 1, 0), pool));
-  }
-  FSDP_ASSIGN_OR_RETURN(Manifest manifest, WriteShardedIndex(files, directory, records, plan.texts, identity, pool));
-  if (parity_files > 0) AddParity(parity, {digests}, manifest);
-  return manifest;
-}
-
-absl::StatusOr<Manifest> WriteFull(FileSystem& files, const std::string& directory, const SavePlan& plan,
-                                   const Manifest& identity, ThreadPool& pool, const PayloadWriteOptions& write) {
-  TreeFile tree;
-  tree.name = kCheckpointFileName;
-  tree.tensors = plan.tensors;
-  tree.texts = plan.texts;
-  return WriteTreeFile(files, directory, tree, identity, pool, write);
+// Rank files as ranks would write them that hold these tensors sharded by FSDP.
+std::unique_ptr<CheckpointBody> NewShardedBody(BodyContext context, std::vector<TreeFile::TensorPart> tensors,
+                                               int parity) {
+  RankFilesOptions options;
+  options.owners.assign(context.save.world_size, 0);
+  options.parity = parity;
+  options.tree = [tensors = std::move(tensors), parity](const BodyContext& body, int writer) {
+    const bool is_local = body.save.type == StateDictType::kLocal;
+    std::vector<TreeFile::TensorPart> cut = tensors;
+    CutFlat(is_local ? body.units : std::vector<FlatUnitLayout>(), body.save.world_size, writer, cut);
+    RecordHeader header = {.save = body.save, .rank = writer, .parity_files = parity, .units = body.units};
+    return RankTree(body, writer, std::move(header), std::move(cut));
+  };
+  return NewRankFiles(std::move(context), std::move(options));
 }
 
 }  // namespace
@@ -134,25 +96,31 @@ absl::Status WriteCheckpointDirectory(const std::string& path, const StateDict& 
     return absl::InvalidArgumentError(absl::StrCat("\"", path, "\" is no name for a new directory"));
   }
   FileSystem& files = *options.file_system;
-  // One block of payload per thread.
-  const int64_t threads = std::clamp<int64_t>(options.max_memory / kBlockBytes, 1, std::max(1, options.io_threads));
+  // One block of payload per thread, or fewer threads; what memory is left over lets each have more blocks in flight.
+  const int64_t blocks = options.max_memory / kBlockBytes;
+  const int64_t threads = std::clamp<int64_t>(blocks, 1, std::max(1, options.io_threads));
   FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<ThreadPool> pool,
                         ThreadPool::Create(static_cast<int>(threads), "checkpoint-io"));
   FSDP_ASSIGN_OR_RETURN(const SavePlan plan, PlanWhole(contents, read));
   FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<StagedCheckpoint> staged,
                         StagedCheckpoint::Create(files, parts.directory, parts.name, {.overwrite = options.overwrite}));
   Progress progress(plan, options);
-  const Manifest identity = IdentityOf(contents, options);
-  PayloadWriteOptions write;
-  write.count = progress.counter();
-  write.queue_depth =
-      static_cast<int>(std::clamp<int64_t>(options.max_memory / kBlockBytes / threads, 1, write.queue_depth));
-  absl::StatusOr<Manifest> manifest =
-      options.type == StateDictType::kFull
-          ? WriteFull(files, staged->path(), plan, identity, *pool, write)
-          : WriteSharded(files, staged->path(), plan, identity, options.parity, *pool, write);
-  FSDP_RETURN_IF_ERROR(manifest.status());
-  return staged->Commit(EncodeManifest(*manifest));
+  SoloSaveGroup group;
+  BodyContext context = {.files = files,
+                         .group = group,
+                         .pool = *pool,
+                         .directory = staged->path(),
+                         .save = IdentityOf(options),
+                         .units = UnitsOf(contents, options),
+                         .texts = plan.texts};
+  context.write.count = progress.counter();
+  context.write.queue_depth = static_cast<int>(std::clamp<int64_t>(blocks / threads, 1, context.write.queue_depth));
+  const std::unique_ptr<CheckpointBody> body = options.type == StateDictType::kFull
+                                                   ? NewWholeFile(std::move(context), plan.tensors)
+                                                   : NewShardedBody(std::move(context), plan.tensors, options.parity);
+  FSDP_RETURN_IF_ERROR(body->Write());
+  FSDP_ASSIGN_OR_RETURN(const Manifest manifest, body->Describe());
+  return staged->Commit(EncodeManifest(manifest));
 }
 
 }  // namespace fsdp

@@ -31,7 +31,8 @@ absl::Status CheckShard(const StateKey& key, const ShardedTensor& tensor, const 
   return absl::OkStatus();
 }
 
-// The one interval that the shards are together.
+// The one interval that the shards form together. Shards must be in order and without gaps: a rank file has one dataset
+// for a tensor, so a rank saves one run of its elements.
 absl::StatusOr<Interval> HeldInterval(const StateKey& key, const ShardedTensor& tensor) {
   Interval held;
   for (const ShardedTensor::Shard& shard : tensor.shards) {
@@ -46,7 +47,7 @@ absl::StatusOr<Interval> HeldInterval(const StateKey& key, const ShardedTensor& 
   return held;
 }
 
-// Reads from the shards: where they lie, or into scratch where several are needed.
+// The elements `wanted`: their address in the shard that has all of them, else copied from several shards to `scratch`.
 absl::StatusOr<const std::byte*> ReadShards(const ShardedTensor& tensor, const Interval& wanted, std::byte* scratch) {
   const int64_t size = SizeOf(tensor.dtype);
   for (const ShardedTensor::Shard& shard : tensor.shards) {
@@ -60,7 +61,7 @@ absl::StatusOr<const std::byte*> ReadShards(const ShardedTensor& tensor, const I
   return scratch;
 }
 
-// What can be stored of any tensor.
+// Rules for every tensor, sharded or whole.
 absl::Status CheckTensor(const StateKey& key, const ShardedTensor& tensor) {
   if (key.section == StateKey::Section::kParamGroups) return Refused(key, "param_groups are a text");
   if (tensor.shape.rank() > kMaxHdf5Rank) {
@@ -125,8 +126,8 @@ Digest DigestOfTensors(const SavePlan& plan) {
   return DigestOf(std::string_view(all));
 }
 
-// Checks all that a plan has beside tensors, which `plan` has already.
-absl::Status AddTheRest(const StateDict& state, SavePlan& plan) {
+// Adds what a plan has in addition to its tensors, which must be in `plan` already: aliases name tensors.
+absl::Status AddTextsAndAliases(const StateDict& state, SavePlan& plan) {
   for (const auto& [key, value] : state.entries()) {
     if (const auto* text = std::get_if<std::string>(&value)) FSDP_RETURN_IF_ERROR(AddText(key, *text, plan));
   }
@@ -151,11 +152,12 @@ absl::StatusOr<SavePlan> PlanSave(const StateDict& state) {
     const ElementReader read = [tensor](const Interval& wanted, std::byte* scratch) {
       return ReadShards(*tensor, wanted, scratch);
     };
-    plan.tensors.push_back({key, {}, tensor->dtype, tensor->shape, written, read, {}, -1, 0, -1, 0});
+    plan.tensors.push_back(
+        {.key = key, .dtype = tensor->dtype, .shape = tensor->shape, .interval = written, .read = read});
     (tensor->replica != 0 ? is_copy : is_original) = true;
   }
   plan.is_writer = is_original || !is_copy;
-  FSDP_RETURN_IF_ERROR(AddTheRest(state, plan));
+  FSDP_RETURN_IF_ERROR(AddTextsAndAliases(state, plan));
   return plan;
 }
 
@@ -172,10 +174,13 @@ absl::StatusOr<SavePlan> PlanWhole(const StateDict& contents, const PayloadReade
       FSDP_RETURN_IF_ERROR(read(key, wanted, scratch));
       return scratch;
     };
-    plan.tensors.push_back(
-        {key, {}, tensor->dtype, tensor->shape, {0, tensor->shape.numel()}, read_key, {}, -1, 0, -1, 0});
+    plan.tensors.push_back({.key = key,
+                            .dtype = tensor->dtype,
+                            .shape = tensor->shape,
+                            .interval = {0, tensor->shape.numel()},
+                            .read = read_key});
   }
-  FSDP_RETURN_IF_ERROR(AddTheRest(contents, plan));
+  FSDP_RETURN_IF_ERROR(AddTextsAndAliases(contents, plan));
   return plan;
 }
 

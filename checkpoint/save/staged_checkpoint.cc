@@ -2,10 +2,10 @@
 //
 // The commit protocol of one directory, DIRECTORY/NAME:
 //
-//   1. Sweep: a hidden sibling .X.tmp-<nonce> whose manifest.json nobody holds locked was left by a crash, and is
-//      removed; so is any .X.deleted-<nonce>.
-//   2. NAME must not exist, unless it is to be overwritten: then it is locked, so that nobody repairs or deletes it
-//      meanwhile.
+//   1. Remove leftovers: a hidden sibling .X.tmp-<nonce> whose manifest.json no process holds locked was left by a
+//      crash, and is removed; so is any .X.deleted-<nonce>.
+//   2. NAME must not exist, unless it is to be overwritten: then it is locked, so that no other process repairs or
+//      deletes it meanwhile.
 //   3. Make .NAME.tmp-<nonce>, and in it manifest.json, empty and locked: until the manifest is written the directory
 //      is no checkpoint, and the lock, which the kernel drops when the process dies, says that it has an owner. fsync
 //      DIRECTORY. For overwriting, try now whether the file system exchanges names: nothing is written where it does
@@ -15,8 +15,8 @@
 //   6. Rename it to NAME, or exchange the two. This is the commit. fsync DIRECTORY, so that it is durable.
 //   7. What was exchanged is deleted: renamed to .NAME.deleted-<nonce>, fsync DIRECTORY, unlink.
 //
-// A crash before 6 leaves NAME as it was, and a hidden directory to be swept; after 6 NAME is the new checkpoint.
-// Between the rename and its fsync a power cut may yield either, each whole.
+// A crash before 6 leaves NAME as it was, and a hidden directory for the next save to remove; after 6 NAME is the new
+// checkpoint. Between the rename and its fsync a power cut may yield either, each whole.
 #include "fsdp/checkpoint/save/staged_checkpoint.h"
 
 #include <algorithm>
@@ -34,10 +34,10 @@
 namespace fsdp {
 namespace {
 
-// Attempts at a name or a lock that somebody else may take at the same time.
+// Attempts at a name or a lock that another process may take at the same time.
 constexpr int kAttempts = 10;
 
-// Other ranks may still be making files in a directory that is being removed.
+// Removes a directory in which other ranks may still be making files: after a failed save they learn of it later.
 absl::Status RemovePersistently(FileSystem& files, const std::string& path) {
   absl::Status status;
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
@@ -63,25 +63,25 @@ std::string DescribeLeftover(const std::string& name, const std::string& path) {
                       absl::FormatDuration(absl::Trunc(std::max(age, absl::ZeroDuration()), absl::Seconds(1))));
 }
 
-// Step 1. What cannot be removed is left to the next save.
-void Sweep(FileSystem& files, const std::string& directory, const StagedCheckpointOptions& options) {
+// Step 1. A leftover that cannot be removed is left to the next save.
+void RemoveLeftovers(FileSystem& files, const std::string& directory, const StagedCheckpointOptions& options) {
   const absl::StatusOr<std::vector<std::string>> names = files.List(directory);
   if (!names.ok()) return;
   for (const std::string& name : *names) {
     const std::string path = JoinPath(directory, name);
     const auto deleted = DeletedNameOf(name);
     const auto staged = StagedNameOf(name);
-    if (!options.sweeps(deleted.value_or(staged.value_or("")))) continue;
-    const std::string leftover = options.swept ? DescribeLeftover(name, path) : "";
+    if (!options.is_cleaned(deleted.value_or(staged.value_or("")))) continue;
+    const std::string leftover = options.on_cleaned ? DescribeLeftover(name, path) : "";
     if (!deleted) {
       const absl::StatusOr<std::unique_ptr<File>> lock = files.OpenLocked(JoinPath(path, kManifestName));
-      if (!lock.ok() || !(*lock)->locked()) continue;  // its save is at work, or nobody can tell
+      if (!lock.ok() || !(*lock)->locked()) continue;  // its save is at work, or the lock cannot be tried
       if (!RemoveTree(files, path).ok()) continue;     // under the lock
     } else if (!RemoveTree(files, path).ok()) {
       continue;
     }
-    if (options.swept) {
-      options.swept(
+    if (options.on_cleaned) {
+      options.on_cleaned(
           absl::StrCat("removed what a ", deleted ? "deletion" : "save", " left that was cut short: ", leftover));
     }
   }
@@ -101,9 +101,9 @@ absl::StatusOr<std::unique_ptr<StagedCheckpoint>> StagedCheckpoint::Create(FileS
                                                                            const std::string& name,
                                                                            const StagedCheckpointOptions& options) {
   // 1.
-  StagedCheckpointOptions sweep = options;
-  if (!sweep.sweeps) sweep.sweeps = [&](const std::string& other) { return other == name; };
-  Sweep(files, directory, sweep);
+  StagedCheckpointOptions cleaning = options;
+  if (!cleaning.is_cleaned) cleaning.is_cleaned = [&](const std::string& other) { return other == name; };
+  RemoveLeftovers(files, directory, cleaning);
   std::unique_ptr<StagedCheckpoint> staged(new StagedCheckpoint(files, directory, name, options.overwrite));
   // 2.
   const bool exists = files.Exists(staged->destination_);
@@ -133,7 +133,8 @@ absl::Status StagedCheckpoint::MakeDirectory() {
     }
     status = manifest.status();
     (void)RemoveTree(files_, path);
-    // A sweep that ran just now took it for a leftover; with another name we come behind it.
+    // Another save that is removing leftovers may have taken the directory for one before it was locked; it has passed
+    // this name now, and a new name is safe.
     if (!absl::IsUnavailable(status) && !absl::IsNotFound(status)) return status;
   }
   return status;
@@ -177,7 +178,7 @@ absl::Status StagedCheckpoint::TakeName() {
   manifest_.reset();
   replaced_.Release();
   FSDP_RETURN_IF_ERROR(files_.SyncDirectory(directory_));
-  // The new checkpoint is in place; an old one that cannot be deleted now is swept by the next save.
+  // The new checkpoint is in place; an old one that cannot be deleted now is removed by the next save.
   (void)DeleteCheckpointDirectory(files_, directory_, SplitPath(path_).name);
   return absl::OkStatus();
 }

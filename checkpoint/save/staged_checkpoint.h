@@ -25,16 +25,16 @@ namespace fsdp {
 struct StagedCheckpointOptions {
   bool overwrite = false;  // replace a checkpoint of this name by exchange; otherwise kAlreadyExists
 
-  // Which names' leftovers to sweep; empty: of this name only.
-  std::function<bool(const std::string& name)> sweeps = {};
+  // Whether leftovers of a crashed save of checkpoint `name` are removed too. Empty: of this checkpoint only.
+  std::function<bool(const std::string& name)> is_cleaned = {};
 
-  // Gets a sentence about each that was swept, with its size and age; may be empty.
-  std::function<void(const std::string& sentence)> swept = {};
+  // Called with a sentence about each leftover that was removed: its name, size and age. May be empty.
+  std::function<void(const std::string& sentence)> on_cleaned = {};
 };
 
 class StagedCheckpoint final {
  public:
-  // Steps 1 to 3: sweeps leftovers and makes the hidden directory. kAlreadyExists as above; kUnimplemented when a
+  // Steps 1 to 3: removes leftovers and makes the hidden directory. kAlreadyExists as above; kUnimplemented when a
   // checkpoint is to be replaced where the file system cannot exchange two names; kUnavailable while another process
   // repairs, overwrites or deletes it. `directory` exists.
   static absl::StatusOr<std::unique_ptr<StagedCheckpoint>> Create(FileSystem& files, const std::string& directory,

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // FULL saved from a stream of tensors: the same file as from a state that is whole in memory.
-#include "fsdp/checkpoint/save/streamed_file.h"
-
 #include <functional>
 #include <string>
 #include <vector>

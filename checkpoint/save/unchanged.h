@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Incremental saves: what of a rank file an earlier checkpoint holds already, byte for byte. The earlier file is then
-// linked into the new checkpoint under a name of its own, and the new rank file leaves out what lies there. Each
-// checkpoint stays whole by itself, whatever is deleted: a file lives as long as one checkpoint names it.
+// Incremental saves: a rank file leaves out the datasets that an earlier checkpoint has byte for byte. The earlier file
+// is linked into the new checkpoint under a name of its own ("rank-00000-of-00004.step-00000100.h5"), so each
+// checkpoint is complete by itself, and deleting one does not touch another: a file exists as long as one checkpoint
+// names it.
 #ifndef FSDP_CHECKPOINT_SAVE_UNCHANGED_H_
 #define FSDP_CHECKPOINT_SAVE_UNCHANGED_H_
 
-#include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "fsdp/base/thread_pool.h"
 #include "fsdp/checkpoint/format/manifest.h"
 #include "fsdp/checkpoint/storage/file_system.h"
@@ -17,27 +19,30 @@
 
 namespace fsdp {
 
-// The checkpoint that was saved before.
+// The earlier checkpoint.
 struct BaseCheckpoint {
   std::string path;
   Manifest manifest;
 };
 
-// Finds the datasets of `tree`, the file of one of `identity.writers` writers, that the same writer's file of `base`
-// holds with equal names, elements and digests; links those files into `directory` and takes the datasets out of
-// `tree`, which names them in tree.links. A file of which less than half is still the same is not linked, so that what
-// is kept for nothing stays below what is used. Reads all elements of the tree, none of the base. Where files cannot be
-// linked, are gone, or have another size or record than the base's manifest says, nothing is done. Flat datasets are
-// compared whole, and only where the units are the same.
-absl::Status LinkUnchanged(FileSystem& files, const BaseCheckpoint& base, const Manifest& identity,
-                           const std::string& directory, TreeFile& tree, ThreadPool& pool);
+// Reads the manifest of the checkpoint directory `path`.
+absl::StatusOr<BaseCheckpoint> ReadBaseCheckpoint(FileSystem& files, const std::string& path);
 
-// Whether a save of this identity can have files of `base` at all: not where the kind, the number of writers or flat
-// units differ, and a FULL one has no rank files.
-bool IsAlike(const Manifest& base, const Manifest& identity);
+// Whether rank files of a save can refer to files of `base`: the kinds and numbers of writers must be equal, and for
+// LOCAL the flat units. False for FULL, which has no rank files.
+bool IsAlike(const Manifest& base, const SaveIdentity& save, const std::vector<FlatUnitLayout>& units);
 
-// Bytes of tensors of `manifest` that lie in files of earlier saves.
-int64_t LinkedBytes(const Manifest& manifest);
+// Finds the datasets of the rank file `tree` that the same writer's file of `base`, which IsAlike, holds with equal
+// names, elements and digests. Links those files into `directory`, adds them to tree.links, and makes the tensors refer
+// to them. A base file is linked only if at least half of its bytes are still referenced; this bounds wasted space to
+// the size of the live data. A file that cannot be linked, is gone, or has another size or record than the base's
+// manifest says is left out without an error. Flat datasets are compared whole. Reads every element of the tree, none
+// of the base.
+absl::Status LinkUnchanged(FileSystem& files, const BaseCheckpoint& base, const std::string& directory, TreeFile& tree,
+                           ThreadPool& pool);
+
+// A sentence for people: how many bytes of `manifest` were linked from `base`, or why none were.
+std::string DescribeLinks(const absl::StatusOr<BaseCheckpoint>& base, const Manifest& manifest);
 
 }  // namespace fsdp
 

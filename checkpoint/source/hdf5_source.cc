@@ -21,7 +21,7 @@ class Hdf5Source final : public TensorSource {
 
   // Fills contents().
   absl::Status ReadContents() {
-    contents_.type = manifest_.type;
+    contents_.type = manifest_.save.type;
     contents_.units = manifest_.units;
     for (size_t i = 0; i < manifest_.tensors.size(); ++i) {
       const StoredTensor& tensor = manifest_.tensors[i];
@@ -44,8 +44,8 @@ class Hdf5Source final : public TensorSource {
 
   std::string_view format() const override { return "hdf5"; }
   const StateDict& contents() const override { return contents_; }
-  int64_t step() const override { return manifest_.step; }
-  int world_size() const override { return manifest_.world_size; }
+  int64_t step() const override { return manifest_.save.step; }
+  int world_size() const override { return manifest_.save.world_size; }
   const std::map<std::string, std::string>& metadata() const override { return metadata_; }
 
   bool has_checksums() const override { return true; }

@@ -6,20 +6,19 @@
 
 #include <algorithm>
 
+#include "fsdp/checkpoint/storage/byte_range.h"
 #include "fsdp/checkpoint/storage/system_call.h"
 
 namespace fsdp {
 namespace {
 
-constexpr int64_t kPage = 4096;
-
 // The mapping is never touched, so it costs no page fault, and a file that shrinks meanwhile no SIGBUS.
 bool HasPage(int fd, int64_t offset) {
-  void* const page = mmap(nullptr, kPage, PROT_READ, MAP_SHARED, fd, offset / kPage * kPage);
+  void* const page = mmap(nullptr, kPageBytes, PROT_READ, MAP_SHARED, fd, offset / kPageBytes * kPageBytes);
   if (page == MAP_FAILED) return false;
   unsigned char present = 0;
-  const bool is_known = mincore(page, kPage, &present) == 0;
-  munmap(page, kPage);
+  const bool is_known = mincore(page, kPageBytes, &present) == 0;
+  munmap(page, kPageBytes);
   return is_known && (present & 1) != 0;
 }
 

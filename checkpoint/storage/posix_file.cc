@@ -17,6 +17,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/storage/byte_range.h"
 #include "fsdp/checkpoint/storage/cached_pages.h"
 #include "fsdp/checkpoint/storage/system_call.h"
 
@@ -30,7 +31,6 @@ constexpr size_t kLargeBytes = 256 * 1024;
 // do: a page that is written both ways at once cannot be dropped from the cache, for which the kernel then fails the
 // fsync.
 DirectAlignment AlignmentOf(int fd) {
-  constexpr int64_t kPageBytes = 4096;
   struct statx info;
   if (statx(fd, "", AT_EMPTY_PATH, STATX_DIOALIGN, &info) == 0 && (info.stx_mask & STATX_DIOALIGN) != 0) {
     if (info.stx_dio_mem_align == 0 || info.stx_dio_offset_align == 0) return {};

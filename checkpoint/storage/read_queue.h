@@ -24,7 +24,6 @@
 namespace fsdp {
 
 // Direct I/O reads whole pages, so this is what a range takes in memory.
-inline constexpr int64_t kPageBytes = 4096;
 inline ByteRange WholePages(const ByteRange& range) {
   const int64_t begin = range.offset / kPageBytes * kPageBytes;
   return {begin, (range.end() + kPageBytes - 1) / kPageBytes * kPageBytes - begin};

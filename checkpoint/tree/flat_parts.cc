@@ -58,17 +58,18 @@ absl::Status AddFlatParts(const std::vector<FlatUnitLayout>& units, TreeFile& tr
     if (members.held.empty()) continue;
     for (auto& [tensor, offset] : members.tensors) {
       if (tensor->interval.empty()) continue;
-      tensor->flat = static_cast<int>(tree.flats.size());
-      tensor->flat_begin = offset + tensor->interval.begin - members.held.begin;
+      tensor->place = TreeFile::InFlat{.flat = static_cast<int>(tree.flats.size()),
+                                       .begin = offset + tensor->interval.begin - members.held.begin};
     }
     tree.flats.push_back({path, unit.name, members.dtype, members.held.size()});
   }
   return absl::OkStatus();
 }
 
-void CutFlat(const std::vector<FlatUnitLayout>& units, int shards, int shard, TreeFile& tree) {
+void CutFlat(const std::vector<FlatUnitLayout>& units, int shards, int shard,
+             std::vector<TreeFile::TensorPart>& tensors) {
   const FlatPlaces places(units);
-  for (TreeFile::TensorPart& tensor : tree.tensors) {
+  for (TreeFile::TensorPart& tensor : tensors) {
     const auto place = places.Find(tensor.key, tensor.shape);
     if (!place) {
       tensor.interval = Dim0Chunk(tensor.shape, shards, shard);

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "fsdp/checkpoint/tree/tree_file.h"
+#include "fsdp/checkpoint/tree/tree_layout.h"
 #include "fsdp/tensor/state_dict.h"
 
 namespace fsdp {
@@ -17,9 +17,11 @@ namespace fsdp {
 // zero. kInvalidArgument names a tensor whose elements are not those of one run of the flat parameter.
 absl::Status AddFlatParts(const std::vector<FlatUnitLayout>& units, TreeFile& tree);
 
-// The elements of each tensor of `tree` that shard `shard` of `shards` holds: of flat parameters ceil(numel / shards),
-// of other tensors a dim-0 chunk. Sets their intervals; what AddFlatParts wants.
-void CutFlat(const std::vector<FlatUnitLayout>& units, int shards, int shard, TreeFile& tree);
+// Cuts each of `tensors` to the elements that shard `shard` of `shards` holds, as FSDP shards it: of a flat parameter a
+// run of ceil(numel / shards) elements, of other tensors a dim-0 chunk. Sets TensorPart::interval, which AddFlatParts
+// reads.
+void CutFlat(const std::vector<FlatUnitLayout>& units, int shards, int shard,
+             std::vector<TreeFile::TensorPart>& tensors);
 
 }  // namespace fsdp
 

@@ -13,7 +13,6 @@
 namespace fsdp {
 namespace {
 
-constexpr int64_t kPageBytes = 4096;
 constexpr int64_t kImagePieceBytes = int64_t{1} << 20;
 
 bool IsZero(absl::Span<const std::byte> bytes) {

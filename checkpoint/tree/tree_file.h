@@ -1,97 +1,75 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// WriteTreeFile: one file of a checkpoint from nothing to durable: laid out, payload written and digested, the record
-// of a rank file filled in, synced. Returns what a manifest has to say of it. LaidOutFile is for whoever has something
-// to do between the first step and the others.
+// WriteTreeFile: writes one file of a checkpoint and makes it durable: laid out, payload written and digested, the
+// record of a rank file filled in, synced. Callers with work to do between the layout and the writing use LaidOutFile.
+//
+// WriteTreeParts: several processes write the tensors of one file. WriteTreeFile makes the file with everything but the
+// elements of tensors (TreeFile::is_shared), and each process writes the intervals that it holds, cut anywhere. Each
+// part is an extent of its own.
 #ifndef FSDP_CHECKPOINT_TREE_TREE_FILE_H_
 #define FSDP_CHECKPOINT_TREE_TREE_FILE_H_
 
-#include <functional>
+#include <cstdint>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "fsdp/base/thread_pool.h"
 #include "fsdp/checkpoint/format/manifest.h"
-#include "fsdp/checkpoint/hdf5/hdf5_file.h"
 #include "fsdp/checkpoint/storage/file_system.h"
 #include "fsdp/checkpoint/tree/payload_writer.h"
 #include "fsdp/checkpoint/tree/tree_layout.h"
-#include "fsdp/tensor/state_dict.h"
 
 namespace fsdp {
-
-// Gives elements of a tensor: their address, wherever they are, or `scratch` after putting them there. Called from
-// several threads, for at most kBlockBytes.
-using ElementReader = std::function<absl::StatusOr<const std::byte*>(const Interval& interval, std::byte* scratch)>;
-
-struct TreeFile {
-  struct TensorPart {
-    StateKey key;
-    std::vector<std::string> aliases;
-    DType dtype = DType::kFloat32;
-    Shape shape;
-    Interval interval;               // the part of it in this file
-    ElementReader read;              // of elements of `interval`
-    std::vector<VirtualPart> parts;  // if any, the tensor is only shown, and `read` is not used
-    int flat = -1;                   // if not, the elements lie in flats[flat], from its element `flat_begin` on
-    int64_t flat_begin = 0;
-    int link = -1;  // if not, the elements lie in links[link] already, from byte `link_offset` on
-    int64_t link_offset = 0;
-  };
-  // A long dataset that several tensors share; what is between them is zero.
-  struct FlatPart {
-    std::string path;
-    std::string unit;  // attribute of the group of the unit
-    DType dtype = DType::kFloat32;
-    int64_t numel = 0;
-  };
-  struct Text {
-    StateKey key;
-    std::string text;
-  };
-
-  std::string name;
-  std::vector<TensorPart> tensors;
-  std::vector<FlatPart> flats;
-  std::vector<Text> texts;
-  std::vector<StoredFile> links;  // of earlier saves
-  bool has_record = false;        // a rank file: describes itself, and parts without elements are only named there
-  bool is_shared = false;  // the elements of tensors come later, from WriteTreeParts; their extents are not described
-  std::string warning;     // attribute of the root group; empty: none
-};
 
 // Reads the flat dataset `flat` of `tree`, which must outlive the reader.
 BlockReader FlatBlockReader(const TreeFile& tree, int flat);
 
-// A file that is laid out, and not there yet.
+// Reads the elements of `tensor`, which must outlive the reader, as the bytes of an extent that begins with `first`.
+BlockReader TensorBlockReader(const TreeFile::TensorPart& tensor, int64_t first);
+
+// A file whose layout is known and of which nothing has been written.
 class LaidOutFile {
  public:
-  // Lays `tree` out, which must outlive this. What all files of a save share (save_id, step, type, world_size, writers,
-  // rank, producer, units) is taken from `identity`.
-  static absl::StatusOr<LaidOutFile> Create(const TreeFile& tree, const Manifest& identity);
+  // Lays `tree` out, which must outlive this.
+  static absl::StatusOr<LaidOutFile> Create(const TreeFile& tree);
 
-  // What Write returns, but for digests.
-  Manifest Describe() const;
+  // As the result of Write, with zero digests.
+  StoredValues Describe() const;
 
-  // Makes the file in `directory`. The result has it, then the links, and its tensors and texts. `write` leaves nothing
-  // for later. An error of writing names the file; one of an ElementReader comes back as it is.
-  absl::StatusOr<Manifest> Write(FileSystem& files, const std::string& directory, ThreadPool& pool,
-                                 const PayloadWriteOptions& write) const;
+  // Makes the file in `directory`. The result has the file, then the links, and the file's tensors and texts.
+  // `write.later` is empty. An error of writing names the file; an error of an ElementReader is returned unchanged.
+  absl::StatusOr<StoredValues> Write(FileSystem& files, const std::string& directory, ThreadPool& pool,
+                                     const PayloadWriteOptions& write) const;
 
  private:
-  LaidOutFile(const TreeFile& tree, Manifest identity, TreeLayout layout)
-      : tree_(&tree), identity_(std::move(identity)), layout_(std::move(layout)) {}
+  LaidOutFile(const TreeFile& tree, TreeLayout layout) : tree_(&tree), layout_(std::move(layout)) {}
 
   const TreeFile* tree_;
-  Manifest identity_;
   TreeLayout layout_;
 };
 
-// Both.
-absl::StatusOr<Manifest> WriteTreeFile(FileSystem& files, const std::string& directory, const TreeFile& tree,
-                                       const Manifest& identity, ThreadPool& pool, const PayloadWriteOptions& write);
+// LaidOutFile::Create followed by Write.
+absl::StatusOr<StoredValues> WriteTreeFile(FileSystem& files, const std::string& directory, const TreeFile& tree,
+                                           ThreadPool& pool, const PayloadWriteOptions& write);
+
+// The offsets at which the tensors of a shared file begin, in the order of the tree. `made` is the result of
+// WriteTreeFile.
+std::vector<int64_t> TensorOffsets(const StoredValues& made);
+
+// Writes the intervals of `tensors` into the file `name` of `directory` and fsyncs it. `offsets` are those of whole
+// tensors. Returns the tensors with their intervals, and the file with the extents of these alone. An extent that
+// begins within a page is cut where the next page begins, so that all but its ends can be written directly. `barrier`,
+// which may be empty, is called exactly once, unless the file cannot be opened.
+absl::StatusOr<StoredValues> WriteTreeParts(FileSystem& files, const std::string& directory, const std::string& name,
+                                            const std::vector<TreeFile::TensorPart>& tensors,
+                                            const std::vector<int64_t>& offsets, const WriteBarrier& barrier,
+                                            ThreadPool& pool);
+
+// Adds the parts that the processes wrote to `made`. kDataLoss when they do not cover a tensor exactly once.
+absl::Status MergeTreeParts(const std::vector<StoredValues>& parts, StoredValues& made);
 
 }  // namespace fsdp
 

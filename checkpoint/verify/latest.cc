@@ -45,9 +45,9 @@ absl::Status CheckStep(const std::string& root, const std::string& name, const V
   FSDP_RETURN_IF_ERROR(CheckVerifies(path, options));
   const absl::StatusOr<Manifest> manifest = ReadManifest(PosixFileSystem(), path);
   if (!manifest.ok()) return absl::DataLossError(std::string(manifest.status().message()));
-  if (StepName(manifest->step) == name) return absl::OkStatus();
+  if (StepName(manifest->save.step) == name) return absl::OkStatus();
   // A directory under another step's name is not that step.
-  return absl::DataLossError(absl::StrCat("its manifest is of step ", manifest->step));
+  return absl::DataLossError(absl::StrCat("its manifest is of step ", manifest->save.step));
 }
 
 absl::StatusOr<std::string> LatestCheckpoint(const std::string& root, std::vector<std::string>* skipped) {

@@ -35,7 +35,7 @@ const RangeNames::Recorded* RangeNames::RecordOf(int file) {
   if (!opened.ok()) return nullptr;
   // A file that was cut behind its record still has it.
   const int64_t size = (*opened)->Size().value_or(stored.nbytes);
-  absl::StatusOr<Manifest> record = ReadRecord(files_, directory_, {stored.name, size, *extent, {}});
+  absl::StatusOr<FileRecord> record = ReadRecord(files_, directory_, {stored.name, size, *extent, {}});
   if (record.ok()) found->second = std::make_unique<Recorded>(*std::move(record));
   return found->second.get();
 }

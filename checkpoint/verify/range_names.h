@@ -33,9 +33,9 @@ class RangeNames final {
  private:
   // A file as its own record describes it.
   struct Recorded {
-    explicit Recorded(Manifest read) : record(std::move(read)), contents(record) {}
+    explicit Recorded(FileRecord read) : record(std::move(read)), contents(record) {}
 
-    const Manifest record;
+    const FileRecord record;
     const FileContents contents;
   };
 

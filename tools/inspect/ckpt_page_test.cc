@@ -30,10 +30,10 @@ CheckpointSummary SummaryOf(int tensors, int files, int64_t numel) {
   CheckpointSummary summary;
   summary.path = "runs/step-00000100";
   summary.format = "hdf5";
-  summary.manifest.type = StateDictType::kSharded;
-  summary.manifest.step = 100;
-  summary.manifest.world_size = files;
-  summary.manifest.producer = "fsdp test";
+  summary.manifest.save.type = StateDictType::kSharded;
+  summary.manifest.save.step = 100;
+  summary.manifest.save.world_size = files;
+  summary.manifest.save.producer = "fsdp test";
   for (int file = 0; file < files; ++file) {
     summary.manifest.files.emplace_back().name = absl::StrCat("rank-", file, ".h5");
   }

@@ -84,8 +84,8 @@ void AddPlace(const TensorPlace& place, int file, StoredTensor& tensor) {
 // A torch file or a DCP directory. A tensor whose elements do not lie together has no place, and so no intervals.
 void AddSource(const TensorSource& source, CheckpointSummary& summary) {
   Manifest& manifest = summary.manifest;
-  manifest.step = source.step();
-  manifest.world_size = source.world_size();
+  manifest.save.step = source.step();
+  manifest.save.world_size = source.world_size();
   for (const auto& [key, value] : source.contents().entries()) {
     if (const auto* text = std::get_if<std::string>(&value)) {
       manifest.texts.push_back({key, 0, {0, static_cast<int64_t>(text->size())}});
@@ -115,7 +115,7 @@ absl::StatusOr<CheckpointSummary> Summarise(const std::string& path) {
   FSDP_ASSIGN_OR_RETURN(const PathKind kind, RecognisePath(path));
   if (kind == PathKind::kSafetensorsFile || kind == PathKind::kHuggingFaceDirectory) {
     summary.format = "safetensors";
-    summary.manifest.step = -1;
+    summary.manifest.save.step = -1;
     FSDP_ASSIGN_OR_RETURN(const auto files, OpenSafetensorsFiles(path));
     for (const std::unique_ptr<SafetensorsFile>& file : files) AddFile(*file, summary);
     return summary;

@@ -69,14 +69,15 @@ std::string Headline(const CheckpointSummary& summary) {
   }
   const Manifest& manifest = summary.manifest;
   if (summary.format != "hdf5") {
-    const std::string step = manifest.step < 0 ? "" : absl::StrCat(" of step ", manifest.step);
-    const std::string what = summary.format == "dcp"
-                                 ? absl::StrCat("a DCP directory", step, ", written by ", manifest.world_size, " ranks")
-                                 : absl::StrCat("a torch checkpoint", step);
+    const std::string step = manifest.save.step < 0 ? "" : absl::StrCat(" of step ", manifest.save.step);
+    const std::string what = summary.format == "dcp" ? absl::StrCat("a DCP directory", step, ", written by ",
+                                                                    manifest.save.world_size, " ranks")
+                                                     : absl::StrCat("a torch checkpoint", step);
     return absl::StrCat(summary.path, ": ", what, "\n");
   }
-  return absl::StrCat(summary.path, ": a ", std::string(StateDictTypeName(manifest.type)), " checkpoint of step ",
-                      manifest.step, ", world size ", manifest.world_size, ", written by ", manifest.producer, "\n");
+  return absl::StrCat(summary.path, ": a ", std::string(StateDictTypeName(manifest.save.type)), " checkpoint of step ",
+                      manifest.save.step, ", world size ", manifest.save.world_size, ", written by ",
+                      manifest.save.producer, "\n");
 }
 
 std::string TensorLine(const StoredTensor& tensor, const Manifest& manifest) {
@@ -121,12 +122,12 @@ Json TensorJson(const StoredTensor& tensor, const Manifest& manifest) {
 }
 
 void AddHdf5Members(const Manifest& manifest, Json& json) {
-  json["kind"] = StateDictTypeName(manifest.type);
-  json["step"] = manifest.step;
-  json["world_size"] = manifest.world_size;
-  json["writers"] = manifest.writers;
-  json["save_id"] = manifest.save_id;
-  json["producer"] = manifest.producer;
+  json["kind"] = StateDictTypeName(manifest.save.type);
+  json["step"] = manifest.save.step;
+  json["world_size"] = manifest.save.world_size;
+  json["writers"] = manifest.save.writers;
+  json["save_id"] = manifest.save.id;
+  json["producer"] = manifest.save.producer;
 }
 
 }  // namespace
@@ -174,8 +175,8 @@ std::string SummaryJson(const CheckpointSummary& summary, bool tensors) {
   if (!summary.skipped.empty()) json["skipped"] = summary.skipped;
   if (!summary.problem.empty()) json["problem"] = summary.problem;
   if (summary.format == "hdf5") AddHdf5Members(manifest, json);
-  if (summary.format == "dcp") json["world_size"] = manifest.world_size;
-  if (summary.format != "hdf5" && manifest.step >= 0) json["step"] = manifest.step;
+  if (summary.format == "dcp") json["world_size"] = manifest.save.world_size;
+  if (summary.format != "hdf5" && manifest.save.step >= 0) json["step"] = manifest.save.step;
   const Share all = ShareOfAll(manifest);
   json["tensor_count"] = all.tensors;
   json["bytes"] = all.bytes;

@@ -13,12 +13,12 @@
 
 #include "absl/types/span.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/storage/byte_range.h"
 
 namespace fsdp {
 namespace {
 
 constexpr int64_t kScratchBytes = int64_t{1} << 20;
-constexpr int64_t kPageBytes = 4096;  // a smaller read costs as much as one of a page
 constexpr int64_t kMaxWaste = 4;      // bytes read for each byte that is wanted
 
 int64_t Numel(const std::vector<StridedDim>& dims) {
@@ -64,6 +64,7 @@ class Reader {
     const bool is_run = dims.empty() || (dims.size() == 1 && dims[0].from_stride == 1 && dims[0].to_stride == 1);
     if (is_run) return file_.Read(offset, absl::MakeSpan(out, wanted));
     const int64_t span = Span(dims) * size_;
+    // A read of less than a page costs as much as one of a page.
     if (span <= kPageBytes || (span <= kScratchBytes && span <= kMaxWaste * wanted)) {
       scratch_.resize(std::max<size_t>(scratch_.size(), span));
       FSDP_RETURN_IF_ERROR(file_.Read(offset, absl::MakeSpan(scratch_.data(), span)));
