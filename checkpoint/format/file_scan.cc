@@ -1,10 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// A scan in three steps:
+//
+//   1. Each file is cut into sections: a digest block of an extent, or up to kBlockBytes of the rest between extents.
+//   2. Sections that follow each other in a file are joined into runs of up to kMaxReadBytes, and each run is one read.
+//      The layout decides how small sections are, and small reads would be slow.
+//   3. ReadInParallel reads the runs in order. Each section of a run is handed on by itself: a block to the scanner, a
+//      part of the rest to the file's RestDigest, which puts the parts in order again.
+//
+// When a run cannot be read, its sections are read one by one, so that a bad sector damages one block in the report and
+// not the whole run.
 #include "fsdp/checkpoint/format/file_scan.h"
 
 #include <algorithm>
 #include <mutex>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/format/rest_digest.h"
 #include "fsdp/checkpoint/storage/parallel_reads.h"
@@ -13,7 +25,7 @@
 namespace fsdp {
 namespace {
 
-// A block, or, extent -1, part `block` of the rest.
+// A block of an extent. With extent -1: part `block` of the bytes outside of extents.
 using Section = ScannedBlock;
 
 // Sections [first, first + count) are one read.
@@ -56,7 +68,7 @@ class FileScan {
     return parts > 0 ? absl::OkStatus() : scanner_.rest(file, rests_[file]->Finish());
   }
 
-  // Cuts `range` into sections of `nbytes`, and counts them.
+  // Cuts `range` into sections of `nbytes`; `count` numbers them and is the number of the next one afterwards.
   void AddSections(int file, int extent, const ByteRange& range, int64_t nbytes, int64_t& count) {
     if (extent < 0 && !scanner_.rest) return;
     for (int64_t at = range.offset; at < range.end(); at += nbytes) {
@@ -104,7 +116,7 @@ class FileScan {
     return absl::OkStatus();
   }
 
-  // Of a run that cannot be read, some sections can.
+  // Reads a section of a run that could not be read as a whole.
   absl::Status ReadAlone(const Section& section) {
     const AlignedBlock memory = NewAlignedBlock(section.range.nbytes);
     const auto read = [&]() -> absl::StatusOr<const std::byte*> {
@@ -138,6 +150,30 @@ class FileScan {
 
 absl::Status ScanFiles(const std::vector<const StoredFile*>& files, ThreadPool& pool, const FileScanner& scanner) {
   return FileScan(files, scanner).Run(pool);
+}
+
+absl::Status CheckFileDigests(const File& file, const StoredFile& stored, ThreadPool& pool) {
+  FSDP_ASSIGN_OR_RETURN(const int64_t size, file.Size());
+  if (size != stored.nbytes) {
+    return absl::DataLossError(absl::StrCat(stored.name, " has ", size, " bytes, expected ", stored.nbytes));
+  }
+  FileScanner scanner;
+  scanner.open = [&](int) { return std::shared_ptr<const File>(std::shared_ptr<const File>(), &file); };
+  scanner.rest = [&](int, const absl::StatusOr<Digest>& digest) -> absl::Status {
+    FSDP_RETURN_IF_ERROR(digest.status());
+    if (*digest == stored.rest_digest) return absl::OkStatus();
+    return absl::DataLossError(absl::StrCat(stored.name, ", bytes outside of payload: digest ", digest->ToHex(),
+                                            " != recorded ", stored.rest_digest.ToHex()));
+  };
+  scanner.block = [&](const ScannedBlock& block, const absl::StatusOr<const std::byte*>& bytes) -> absl::Status {
+    FSDP_RETURN_IF_ERROR(bytes.status());
+    const Digest digest = DigestOf(absl::MakeConstSpan(*bytes, block.range.nbytes));
+    const Digest& recorded = stored.extents[block.extent].digests[block.block];
+    if (digest == recorded) return absl::OkStatus();
+    return absl::DataLossError(
+        DamagedBlock(stored.name, block.range, absl::StrCat("block ", block.block), digest, recorded));
+  };
+  return ScanFiles({&stored}, pool, scanner);
 }
 
 }  // namespace fsdp

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// ScanFiles: every byte of a checkpoint's files, read once and in large pieces by several threads, as what the manifest
-// says it is: a block of payload, which has a digest of its own, or a part of the rest, whose bytes are digested
-// together in the order of the file. What is wrong is for the caller to say.
+// ScanFiles: reads every byte of a checkpoint's files once, in large pieces and by several threads, and hands each to the
+// caller as what the manifest says it is: a block of payload, which has a digest of its own, or a part of the rest, whose
+// bytes are digested together in the order of the file. It judges nothing: an error of reading is handed on too.
+//
+// CheckFileDigests: a scan of one file that compares every digest.
 #ifndef FSDP_CHECKPOINT_FORMAT_FILE_SCAN_H_
 #define FSDP_CHECKPOINT_FORMAT_FILE_SCAN_H_
 
@@ -29,23 +31,29 @@ struct ScannedBlock {
   ByteRange range;  // in the file
 };
 
-// Called from several threads; an error among the arguments is that of opening or reading, an error that is returned
-// ends the scan.
+// The calls of a scan, made from several threads at the same time. An error among the arguments is that of opening or
+// reading; an error that a call returns ends the scan.
 struct FileScanner {
+  // Opens files[file]. Called at least once for each file, in their order.
   std::function<absl::StatusOr<std::shared_ptr<const File>>(int file)> open;
 
-  // The bytes of a block, there until it returns.
+  // The bytes of a block, valid until the call returns.
   std::function<absl::Status(const ScannedBlock& block, const absl::StatusOr<const std::byte*>& bytes)> block;
 
-  // The digest of all bytes of a file outside of its extents; may be empty: these are not read then.
+  // The digest of all bytes of a file outside of its extents; called once for each file. May be empty: then these bytes
+  // are not read.
   std::function<absl::Status(int file, const absl::StatusOr<Digest>& digest)> rest;
 
-  // So many bytes more are done, or given up; may be empty.
+  // Called when `nbytes` more bytes have been handed on, as bytes or as an error; may be empty.
   std::function<void(int64_t nbytes)> count = {};
 };
 
 // Scans `files` on the threads of `pool`; a null file is left out. The error is that of the first read that has one.
 absl::Status ScanFiles(const std::vector<const StoredFile*>& files, ThreadPool& pool, const FileScanner& scanner);
+
+// OK when `file` is as `stored` describes it, its size and every digest. kDataLoss otherwise, naming the file and the
+// first bytes that differ. Reads all of the file.
+absl::Status CheckFileDigests(const File& file, const StoredFile& stored, ThreadPool& pool);
 
 }  // namespace fsdp
 

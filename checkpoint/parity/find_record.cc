@@ -1,4 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// A record is sealed JSON (sealed_json.h) in a dataset that HDF5 aligns to kRecordAlignment, so it can be found without
+// the metadata of the HDF5 file, which may be damaged: look at each page for the first bytes of a record, then read on
+// page by page until the text ends as a seal does and its digest is right. Payload may contain the bytes of a record,
+// of another file for instance; so a record only counts if it says that it lies at this very offset.
 #include "fsdp/checkpoint/parity/find_record.h"
 
 #include <algorithm>
@@ -25,7 +30,8 @@ namespace {
 constexpr std::string_view kBeginning = "{\n  \"format\": \"fsdp rank record\",\n";
 constexpr std::string_view kEnd = "\"}\n";
 
-// The sealed text that begins at `offset`, read piece by piece; nothing when there is none.
+// The sealed text that begins at `offset`, read page by page, because its length is not known. kDataLoss when there is
+// none. `size` is the file's.
 absl::StatusOr<std::string> ReadSealed(const File& file, int64_t offset, int64_t size) {
   std::string text;
   while (offset + static_cast<int64_t>(text.size()) < size && static_cast<int64_t>(text.size()) < kMaxManifestBytes) {
@@ -89,7 +95,7 @@ absl::StatusOr<FileRecord> FindRecord(const File& file) {
     FSDP_RETURN_IF_ERROR(
         file.Read(offset, absl::MakeSpan(reinterpret_cast<std::byte*>(beginning.data()), beginning.size())));
     if (beginning != kBeginning) continue;
-    // Payload may look like one; what is sealed and describes itself at this place is one.
+    // An error here means bytes that only look like a record; the true one may follow.
     absl::StatusOr<FileRecord> record = DecodeAt(file, offset, size);
     if (record.ok()) return record;
   }

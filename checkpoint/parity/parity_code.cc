@@ -11,9 +11,11 @@
 namespace fsdp {
 namespace {
 
-constexpr int kTableBytes = 32;  // of one coefficient
+// ISA-L expands each coefficient of the matrix to products with all low and all high nibbles, for its SIMD look-up.
+constexpr int kTableBytes = 32;
 
-// ISA-L takes pointers that are not const, and lengths that are int.
+// to = matrix * from, byte by byte, with the matrix in `tables`. ISA-L only reads from its inputs, although it takes
+// pointers that are not const; its lengths are int.
 void Apply(const std::vector<uint8_t>& tables, const std::vector<const std::byte*>& from,
            const std::vector<std::byte*>& to, int64_t nbytes) {
   Check(nbytes >= 0 && nbytes <= INT32_MAX, "a run of parity is too long for one call");
@@ -58,7 +60,9 @@ absl::StatusOr<ParityCode::Decoder> ParityCode::NewDecoder(const std::vector<int
   for (int run = 0; run < data_ + parity_ && static_cast<int>(decoder.present_.size()) < data_; ++run) {
     if (!names(lost, run) && !names(unused, run)) decoder.present_.push_back(run);
   }
-  // Rows of the present runs, inverted, give the data; with the rows of the lost runs before them, the lost runs.
+  // With M the rows of the present runs and L the rows of the lost ones: present = M * data, so data = M^-1 * present,
+  // and lost = L * M^-1 * present. The product L * M^-1 is computed once, so that Decode makes lost parity in one pass
+  // too, without rebuilding data that is not lost.
   std::vector<uint8_t> rows;
   for (const int run : decoder.present_) {
     rows.insert(rows.end(), matrix_.begin() + run * data_, matrix_.begin() + (run + 1) * data_);

@@ -1,9 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// ParityCode: Reed-Solomon over GF(2^8). From `data` runs of bytes, all equally long, it makes `parity` more, and from
-// any `data` of them all together it makes those that are lost. Byte i of each depends on bytes i of the others only.
-// The matrix is the identity above Cauchy's, as ISA-L's gf_gen_cauchy1_matrix makes it: row data + p, column d, is the
-// inverse of (data + p) XOR d in the field of polynomial 0x11d. Pure.
+// ParityCode: a systematic Reed-Solomon code over GF(2^8). It computes `parity` runs of bytes from `data` runs of the
+// same length, and rebuilds lost runs of either kind from any `data` runs that are left. Byte i of a run depends on
+// bytes i of the others only, so runs can be cut anywhere and processed independently.
+//
+// The code's matrix is part of the checkpoint format: the identity above a Cauchy matrix, as ISA-L's
+// gf_gen_cauchy1_matrix makes it. Row data + p, column d, is the inverse of (data + p) XOR d in the field of polynomial
+// 0x11d. Every square submatrix of a Cauchy matrix is invertible, which a Vandermonde matrix does not promise: hence
+// any `parity` losses can be repaired.
+//
+// Immutable once made, so its calls can run on several threads at the same time. No I/O.
 #ifndef FSDP_CHECKPOINT_PARITY_PARITY_CODE_H_
 #define FSDP_CHECKPOINT_PARITY_PARITY_CODE_H_
 
@@ -18,7 +24,7 @@ namespace fsdp {
 
 class ParityCode {
  public:
-  // Data and parity together; the field has no more rows.
+  // Most runs, data and parity together: a row needs an element of the field of its own.
   static constexpr int kMaxRuns = 255;
 
   // kInvalidArgument unless data >= 1, parity >= 1 and data + parity <= kMaxRuns.
@@ -27,14 +33,14 @@ class ParityCode {
   int data() const { return data_; }
   int parity() const { return parity_; }
 
-  // Fills the parity runs from the data runs, `nbytes` each.
+  // Computes the parity runs from the data runs. All runs have `nbytes` bytes, at most INT32_MAX.
   void Encode(const std::vector<const std::byte*>& data, const std::vector<std::byte*>& parity, int64_t nbytes) const;
 
-  // How to make the runs `lost` (indices; data first, then parity) from the runs `present`, of which there are data().
-  // The runs `unused` are neither made nor read. kDataLoss when fewer than data() runs are left to read.
+  // Rebuilds the runs `lost` from data() others. Runs are named by index: data first, then parity. The runs `unused`
+  // are neither rebuilt nor read. kDataLoss when fewer than data() runs are left to read. Costs O(data^3) once.
   class Decoder {
    public:
-    // `present` and `lost` in the order of their indices at creation.
+    // Fills `lost` from `present`; both in the order of NewDecoder and present(). `nbytes` as in Encode.
     void Decode(const std::vector<const std::byte*>& present, const std::vector<std::byte*>& lost,
                 int64_t nbytes) const;
     const std::vector<int>& present() const { return present_; }

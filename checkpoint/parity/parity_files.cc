@@ -1,4 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// How parity is written. The unit of work is a block (kBlockBytes) of every parity file, the same block that manifests
+// have a digest of. It is made run by run: a run is the same byte range of every file, small enough that the runs of
+// all files together stay near kRunsBytes.
+//
+//      rank files (O_DIRECT reads)     memory of one thread                 parity files (O_DIRECT writes)
+//        [ run i + 1 ]  ----------->   [ other half of DataRuns ]
+//                                      [ run i of every rank file ] --\
+//                                      [ block of each parity file ] <-- Encode, digest  ----> WriteQueue
+//
+// Each thread reads the next run while it encodes the present one, and leaves finished blocks to its write queues. So
+// memory is bounded (ParityMemory), whatever the number and size of files, and disk and CPU are busy together.
 #include "fsdp/checkpoint/parity/parity_files.h"
 
 #include <algorithm>
@@ -20,11 +32,11 @@
 namespace fsdp {
 namespace {
 
-// Runs of all files at one place take about so much memory; a thread that encodes has two of them, and blocks of
-// parity in flight.
+// About how much memory the runs of all files at one offset take. A thread that encodes has two such sets, and blocks
+// of parity in flight in addition.
 constexpr int64_t kRunsBytes = int64_t{8} << 20;
 
-// Bytes of each run of so many files; a divisor of kBlockBytes.
+// Bytes of a run where there are `files` files: a divisor of kBlockBytes, at least a page.
 int64_t RunBytes(int64_t files) {
   int64_t nbytes = kBlockBytes;
   while (nbytes > kPageBytes && nbytes * files > kRunsBytes) nbytes /= 2;
@@ -47,7 +59,7 @@ absl::StatusOr<OpenRun> OpenToRead(FileSystem& files, const std::string& directo
   return open;
 }
 
-// Bytes [offset, offset + nbytes) of a file that goes on as zeros for ever.
+// Fills `out` from byte `offset` of the file, with zeros after its end.
 absl::Status ReadPadded(const OpenRun& run, int64_t offset, absl::Span<std::byte> out) {
   const int64_t here = std::clamp<int64_t>(run.nbytes - offset, 0, static_cast<int64_t>(out.size()));
   std::memset(out.data() + here, 0, out.size() - here);
@@ -68,7 +80,7 @@ class Runs {
   std::vector<std::byte*> pointers_;
 };
 
-// The data files run by run: while one run is encoded, the next one comes from the disk.
+// Reads the data files run by run, with double buffering: while one run is encoded, the next one is read.
 class DataRuns {
  public:
   DataRuns(const std::vector<OpenRun>& data, int64_t run_bytes)
@@ -76,7 +88,7 @@ class DataRuns {
         memory_{Runs(data.size(), run_bytes), Runs(data.size(), run_bytes)},
         queue_(static_cast<int>(2 * data.size())) {}
 
-  // Begins to read bytes `range` of all files; at most two runs are under way.
+  // Begins to read bytes `range` of all files. At most two runs are started and not yet finished.
   void Start(const ByteRange& range) {
     Runs& memory = memory_[started_++ % 2];
     for (size_t i = 0; i < data_.size(); ++i) {
@@ -85,7 +97,8 @@ class DataRuns {
     }
   }
 
-  // Waits for the run that was started first, `range`.
+  // Waits for the oldest run that was started, `range`, and returns its bytes by file. They are valid until two more
+  // runs have been started.
   absl::StatusOr<std::vector<const std::byte*>> Finish(const ByteRange& range) {
     Runs& memory = memory_[finished_++ % 2];
     for (size_t i = 0; i < data_.size(); ++i) {
@@ -105,7 +118,7 @@ class DataRuns {
   std::array<Runs, 2> memory_;
   int64_t started_ = 0;
   int64_t finished_ = 0;
-  ReadQueue queue_;  // goes before the memory that it reads to
+  ReadQueue queue_;  // the last member: destroyed before the memory that it reads into
 };
 
 // Blocks of parity that each thread has in flight for each parity file.
@@ -124,8 +137,9 @@ struct Encoding {
   std::deque<WriteQueues> queues = {};  // of the parity files
 };
 
-// Block `block` of all parity files; its digests go to `digests`, in steps of `stride`. `runs` are those of the block,
-// the first of which has been started in `data`, and `next`, if any, follows the last.
+// Makes one block of all parity files from `runs`, the runs of this block; the first of them has been started in
+// `data`. Starts `next`, the first run of the thread's next block, while it encodes the last one. The digest of parity
+// file p goes to digests[p * stride].
 absl::Status EncodeBlock(Encoding& shared, const std::vector<ByteRange>& runs, const std::optional<ByteRange>& next,
                          DataRuns& data, Digest* digests, int64_t stride) {
   const size_t count = shared.queues.size();
@@ -229,7 +243,8 @@ absl::StatusOr<std::vector<Digest>> WriteParityBlocks(FileSystem& files, const s
   }
   FSDP_RETURN_IF_ERROR(pool.ParallelFor(
       pool.threads(), [&](int64_t thread) { return EncodeShare(shared, thread, pool.threads(), digests); }));
-  // Only the last block of a file has bytes for the page cache, in a page that nobody else writes.
+  // Only the last block of a file ends within a page and goes through the page cache; no other process writes that
+  // page.
   for (WriteQueues& queues : shared.queues) FSDP_RETURN_IF_ERROR(queues.Drain());
   for (WriteQueues& queues : shared.queues) FSDP_RETURN_IF_ERROR(queues.Finish());
   for (const std::unique_ptr<File>& file : parity) FSDP_RETURN_IF_ERROR(file->Sync());

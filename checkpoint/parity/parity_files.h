@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The parity files of a checkpoint: parity-XXXXX-of-XXXXX.bin, K of them, as long as the longest rank file. Byte i of
-// each is what ParityCode makes of bytes i of all rank files, those that are shorter counting as zero behind their end.
-// Any K files of data and parity together can be lost. Several processes share the work, block by block.
+// each is computed by ParityCode from bytes i of all rank files; a shorter file counts as zeros after its end. Any K
+// files of rank files and parity files together can be lost and rebuilt. Several processes can share the work of
+// writing them: each takes a range of blocks of every parity file.
 #ifndef FSDP_CHECKPOINT_PARITY_PARITY_FILES_H_
 #define FSDP_CHECKPOINT_PARITY_PARITY_FILES_H_
 
@@ -33,31 +34,31 @@ struct ParityPlan {
 // kInvalidArgument when there are more files than the code can take.
 absl::StatusOr<ParityPlan> PlanParity(std::vector<ParityPlan::DataFile> data, int parity);
 
-// Makes the parity files, empty, in `directory`.
+// Makes the parity files in `directory`, as long as they will be but without contents, and fsyncs them.
 absl::Status CreateParityFiles(FileSystem& files, const std::string& directory, const ParityPlan& plan);
 
-// Blocks of kBlockBytes of every parity file that share `share` of `shares` writes.
+// The blocks (indices, of kBlockBytes each) of every parity file that writer `share` of `shares` writers writes.
 Interval ParityShare(const ParityPlan& plan, int shares, int share);
 
 // Writes and fsyncs `blocks` of all parity files; returns their digests, by file, then block.
 absl::StatusOr<std::vector<Digest>> WriteParityBlocks(FileSystem& files, const std::string& directory,
                                                       const ParityPlan& plan, const Interval& blocks, ThreadPool& pool);
 
-// Memory that WriteParityBlocks takes, on `threads` threads, for so many files; from above.
+// An upper bound of the memory, in bytes, that WriteParityBlocks takes on `threads` threads for `data` rank files and
+// `parity` parity files.
 int64_t ParityMemory(int64_t data, int64_t parity, int threads);
 
-// Adds the parity files to `manifest`, which has the data files; `digests` as WriteParityBlocks gives them, share by
-// share.
+// Adds the parity files to `manifest`, which has the data files. `digests`: the results of WriteParityBlocks, by share.
 void AddParity(const ParityPlan& plan, const std::vector<std::vector<Digest>>& digests, Manifest& manifest);
 
-// What is to be made, and what is not to be read; indices into a plan: data first, then parity.
+// Files of a plan by index: data first, then parity.
 struct ParityLoss {
-  std::vector<int> lost;
-  std::vector<int> unused;  // neither made nor read
+  std::vector<int> lost;    // to be rebuilt
+  std::vector<int> unused;  // neither rebuilt nor read
 };
 
-// Makes what is lost from the others and puts it at `out`, paths of new files, which are synced. Nothing is verified:
-// whoever knows digests compares them.
+// Rebuilds the files `loss.lost` as new files at the paths `out`, in the same order, and fsyncs them. The result is not
+// verified; callers compare it with the digests that they have. kDataLoss when too few files are left.
 absl::Status RebuildFromParity(FileSystem& files, const std::string& directory, const ParityPlan& plan,
                                const ParityLoss& loss, const std::vector<std::string>& out, ThreadPool& pool);
 

@@ -1,4 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// For each choice of as many parity files as rank files are lost:
+//
+//   1. Sizes. The code needs the length of every rank file. That of a lost file is in its record, which is lost too, so
+//      it is first taken to be as long as the parity files, which are as long as the longest rank file.
+//   2. Rebuild. Padding is zeros, so a file that was taken for too long is right up to its end, and has its record.
+//   3. If the records give other sizes, rebuild once more with these.
+//   4. Verify every rebuilt file against the digests in its own record, and all records against one save id.
+//
+// The first choice that passes is right: a wrong one gives bytes whose digests do not match.
 #include "fsdp/checkpoint/repair/rank_rebuild.h"
 
 #include <algorithm>
@@ -16,7 +26,7 @@
 namespace fsdp {
 namespace {
 
-// Each choice reads all files and writes those that are lost, so their number is bounded.
+// Most choices that are tried. Each reads all files and writes those that are lost.
 constexpr int kMaxChoices = 1000;
 
 class RankRebuild {
@@ -27,12 +37,13 @@ class RankRebuild {
 
   absl::StatusOr<std::vector<std::string>> Run() {
     FSDP_RETURN_IF_ERROR(FindParity());
-    MakePlan();
+    PlanFiles();
     if (usable_.size() < lost_.size()) {
-      return absl::DataLossError(absl::StrCat(lost_.size(), " rank files are lost or damaged, and ", usable_.size(),
-                                              " parity files are there"));
+      return absl::DataLossError(absl::StrCat(lost_.size(), " rank files are lost or damaged, and only ",
+                                              usable_.size(), " parity files are present"));
     }
-    // Choices in order, each as flags of usable_; the first takes the first files.
+    // Choices in lexical order, as flags of the files in usable_ that a choice leaves out; the first takes the first
+    // files.
     std::vector<bool> skipped(usable_.size(), true);
     std::fill_n(skipped.begin(), lost_.size(), false);
     absl::Status first_error;
@@ -47,9 +58,9 @@ class RankRebuild {
       first_error.Update(status);
       if (!std::next_permutation(skipped.begin(), skipped.end())) break;
     }
-    return absl::DataLossError(absl::StrCat("what parity makes of it is not right, whichever ", lost_.size(), " of ",
-                                            usable_.size(),
-                                            " parity files are taken: ", std::string(first_error.message())));
+    return absl::DataLossError(absl::StrCat("the files rebuilt from parity do not match their records, whichever ",
+                                            lost_.size(), " of ", usable_.size(),
+                                            " parity files are used: ", std::string(first_error.message())));
   }
 
  private:
@@ -68,8 +79,8 @@ class RankRebuild {
     return absl::OkStatus();
   }
 
-  // All rank files by name; those that are lost are 0 bytes long where nobody knows better.
-  void MakePlan() {
+  // Puts all rank files into plan_, by name. A lost file whose size no record tells has 0 bytes for now.
+  void PlanFiles() {
     std::map<std::string, int64_t> sizes;
     for (const auto& [name, record] : left_.records) sizes[name] = record.files[0].nbytes;
     for (const auto& [name, file] : left_.linked) sizes[name] = file.nbytes;
@@ -83,23 +94,22 @@ class RankRebuild {
     plan_.parity = left_.parity;
   }
 
-  // Makes the files from the parity files `used`, and keeps them if they are right.
+  // Rebuilds the files from the parity files `used`, and keeps them if they are right.
   absl::Status Try(const std::vector<std::string>& used) {
     ParityPlan plan = plan_;
     absl::Status status = GuessSizes(used, plan);
-    if (status.ok()) status = Make(used, plan);
-    // A file was as long as its parity file at first; its record says how long it is.
+    if (status.ok()) status = Rebuild(used, plan);
     if (status.ok()) {
       absl::StatusOr<bool> changed = ReadSizes(plan);
       status = changed.status();
-      if (status.ok() && *changed) status = Make(used, plan);
+      if (status.ok() && *changed) status = Rebuild(used, plan);
     }
-    if (status.ok()) status = CheckMade();
-    if (!status.ok()) FSDP_RETURN_IF_ERROR(DropMade());
+    if (status.ok()) status = VerifyRebuilt();
+    if (!status.ok()) FSDP_RETURN_IF_ERROR(DropRebuilt());
     return status;
   }
 
-  // A parity file is as long as the longest rank file.
+  // Step 1.
   absl::Status GuessSizes(const std::vector<std::string>& used, ParityPlan& plan) const {
     int64_t nbytes = plan.nbytes();
     for (const ParityFile& file : usable_) {
@@ -115,8 +125,8 @@ class RankRebuild {
     return absl::OkStatus();
   }
 
-  absl::Status Make(const std::vector<std::string>& used, const ParityPlan& plan) {
-    FSDP_RETURN_IF_ERROR(DropMade());
+  absl::Status Rebuild(const std::vector<std::string>& used, const ParityPlan& plan) {
+    FSDP_RETURN_IF_ERROR(DropRebuilt());
     ParityLoss loss = {lost_, {}};
     for (size_t i = 0; i < plan.parity.size(); ++i) {
       if (std::find(used.begin(), used.end(), plan.parity[i]) != used.end()) continue;
@@ -129,7 +139,7 @@ class RankRebuild {
     return RebuildFromParity(files_, directory_, plan, loss, out, pool_);
   }
 
-  // True when a size of `plan` was another.
+  // Sets the sizes of `plan` to those in the records of the rebuilt files. True when one of them changed.
   absl::StatusOr<bool> ReadSizes(ParityPlan& plan) const {
     bool changed = false;
     for (const int index : lost_) {
@@ -142,7 +152,8 @@ class RankRebuild {
     return changed;
   }
 
-  absl::Status CheckMade() {
+  // Step 4. A linked file of an earlier save has another save id; a record of this save describes it.
+  absl::Status VerifyRebuilt() {
     std::map<std::string, FileRecord> made;
     for (const int index : lost_) {
       const std::string& name = plan_.data[index].name;
@@ -152,7 +163,7 @@ class RankRebuild {
         continue;
       }
       FSDP_ASSIGN_OR_RETURN(FileRecord record, RecordOf(files_, rebuilt_.path(), name, pool_));
-      if (!ParseRankFileName(name)) continue;  // of an earlier save
+      if (!ParseRankFileName(name)) continue;
       const auto& other = !left_.records.empty() ? left_.records.begin()->second
                           : made.empty()         ? record
                                                  : made.begin()->second;
@@ -163,7 +174,7 @@ class RankRebuild {
     return absl::OkStatus();
   }
 
-  absl::Status DropMade() {
+  absl::Status DropRebuilt() {
     for (const int index : lost_) {
       const std::string& name = plan_.data[index].name;
       if (rebuilt_.DirectoryOf(name) != rebuilt_.path()) continue;

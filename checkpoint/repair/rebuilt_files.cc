@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Nothing in the checkpoint changes before Install, so a failed or interrupted repair leaves it as it was. Install is
+// not atomic, and need not be: every file that it installs is right by itself, and the manifest comes last. After a
+// crash between two renames the next repair finds fewer damaged files and finishes the work.
 #include "fsdp/checkpoint/repair/rebuilt_files.h"
 
 #include <algorithm>
@@ -57,7 +61,7 @@ absl::StatusOr<Manifest> RebuiltFiles::WriteIndex(const std::vector<FileRecord>&
   return index->Write(files_, path_, records, pool);
 }
 
-// The texts that the first rank file keeps.
+// The texts, which the first rank file keeps for all.
 absl::StatusOr<std::vector<TreeFile::Text>> RebuiltFiles::TextsOf(const FileRecord& record) {
   std::vector<TreeFile::Text> texts;
   const std::string& name = record.files[0].name;
@@ -76,7 +80,7 @@ absl::Status RebuiltFiles::WriteParity(int count, Manifest& manifest, ThreadPool
   for (const StoredFile& stored : manifest.files) {
     if (!IsRankFileName(stored.name)) continue;
     data.push_back({stored.name, stored.nbytes});
-    // Parity is made of files of one directory.
+    // WriteParityBlocks reads from one directory, so files that need no repair are linked into it.
     if (DirectoryOf(stored.name) != path_) {
       FSDP_RETURN_IF_ERROR(files_.Link(JoinPath(checkpoint_, stored.name), JoinPath(path_, stored.name)));
     }
@@ -102,7 +106,7 @@ absl::Status RebuiltFiles::WriteManifest(const Manifest& manifest) {
   return file->Sync();
 }
 
-std::string RebuiltFiles::AsideName(const std::string& name) const {
+std::string RebuiltFiles::DisplacedName(const std::string& name) const {
   return absl::StrCat(".", name, ".aside-", nonce_);
 }
 
@@ -110,7 +114,8 @@ absl::Status RebuiltFiles::Install() {
   for (const std::string& name : names_) {
     const std::string from = JoinPath(path_, name);
     const std::string to = JoinPath(checkpoint_, name);
-    if (files_.List(to).ok()) FSDP_RETURN_IF_ERROR(files_.Rename(to, JoinPath(checkpoint_, AsideName(name))));
+    // A rename replaces a file but not a directory.
+    if (files_.List(to).ok()) FSDP_RETURN_IF_ERROR(files_.Rename(to, JoinPath(checkpoint_, DisplacedName(name))));
     FSDP_RETURN_IF_ERROR(files_.Replace(from, to));
     FSDP_RETURN_IF_ERROR(files_.SyncDirectory(checkpoint_));
   }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// RebuiltFiles: files of a checkpoint that were made again and wait, in a hidden directory inside of it, until all are
-// right; then they take their places, one rename each. Not thread-safe.
+// RebuiltFiles: rebuilt files of a checkpoint, which stay in the hidden directory .repair-<nonce> inside of it until
+// all are verified. Install then renames each to its place. Not thread-safe.
 #ifndef FSDP_CHECKPOINT_REPAIR_REBUILT_FILES_H_
 #define FSDP_CHECKPOINT_REPAIR_REBUILT_FILES_H_
 
@@ -17,44 +17,46 @@
 
 namespace fsdp {
 
-// ".repair-<nonce>": where a repair keeps them; one that is found was left by a crash.
+// True for ".repair-<nonce>". A repair that holds the checkpoint's lock finds such a directory only after a crash.
 bool IsRebuiltDirectoryName(const std::string& name);
 
 class RebuiltFiles {
  public:
-  // For the checkpoint directory `checkpoint`. Nothing is made until a file is added.
+  // For the checkpoint directory `checkpoint`. Nothing is written until the first file is added.
   RebuiltFiles(FileSystem& files, std::string checkpoint);
 
-  // Removes what has not taken its place.
+  // Removes the hidden directory with all files that were not installed.
   ~RebuiltFiles();
   RebuiltFiles(const RebuiltFiles&) = delete;
   RebuiltFiles& operator=(const RebuiltFiles&) = delete;
 
-  // Where the files are.
+  // The hidden directory.
   const std::string& path() const { return path_; }
 
-  // The path at which the caller makes and syncs the file `name`. Files take their places in the order of these calls.
+  // Returns the path at which the caller writes and fsyncs the file `name`. Install keeps the order of these calls.
   absl::StatusOr<std::string> Add(const std::string& name);
 
-  // Takes `name` back.
+  // Undoes Add and deletes the file.
   absl::Status Drop(const std::string& name);
 
-  // Where the file `name` now is: here, or in the checkpoint as it was.
+  // The directory in which the file `name` now is: path() if it was rebuilt, else the checkpoint.
   const std::string& DirectoryOf(const std::string& name) const;
 
-  // checkpoint.h5 from the records of all rank files, the first writer's first; returns the manifest, without parity.
+  // Writes checkpoint.h5 from the records of all rank files, by writer. Returns the manifest, without parity.
   absl::StatusOr<Manifest> WriteIndex(const std::vector<FileRecord>& records, ThreadPool& pool);
 
-  // `count` parity files over the rank files of `manifest`, which gets them; in place of any that were made before.
+  // Writes `count` parity files over the rank files of `manifest` and adds them to it. Replaces rebuilt ones.
   absl::Status WriteParity(int count, Manifest& manifest, ThreadPool& pool);
 
+  // Writes and fsyncs manifest.json.
   absl::Status WriteManifest(const Manifest& manifest);
 
-  // Every file takes its place. A directory that has it is renamed to AsideName, with all that is in it.
+  // Renames every file to its place, each durable before the next. A directory that is in the way is renamed to
+  // DisplacedName with all that is in it, since its contents are not ours to delete.
   absl::Status Install();
 
-  // ".NAME.aside-<nonce>": hidden, so nobody takes it for a part of the checkpoint.
-  std::string AsideName(const std::string& name) const;
+  // ".NAME.aside-<nonce>": hidden, so that it is not taken for a part of the checkpoint.
+  std::string DisplacedName(const std::string& name) const;
 
  private:
   absl::StatusOr<std::vector<TreeFile::Text>> TextsOf(const FileRecord& record);

@@ -8,8 +8,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/status_macros.h"
-#include "fsdp/checkpoint/format/file_digests.h"
 #include "fsdp/checkpoint/format/file_names.h"
+#include "fsdp/checkpoint/format/file_scan.h"
 #include "fsdp/checkpoint/format/manifest_file.h"
 #include "fsdp/checkpoint/parity/find_record.h"
 
@@ -18,7 +18,7 @@ namespace {
 
 absl::Status Missing(const std::string& name) { return absl::DataLossError(absl::StrCat(name, " is missing")); }
 
-// Whatever keeps a file from being opened is damage of it.
+// Opens a file to verify it. Every error, such as a FIFO in its place, is reported as damage of the file.
 absl::StatusOr<std::unique_ptr<File>> OpenToCheck(FileSystem& files, const std::string& directory,
                                                   const std::string& name) {
   absl::StatusOr<std::unique_ptr<File>> file = OpenCheckpointFile(files, directory, name);
@@ -29,6 +29,7 @@ absl::StatusOr<std::unique_ptr<File>> OpenToCheck(FileSystem& files, const std::
 // "rank-00003-of-00008.h5" of "rank-00003-of-00008.step-00000100.h5": the name that its own save gave it.
 std::string OwnName(const std::string& name) { return absl::StrCat(name.substr(0, name.find('.')), ".h5"); }
 
+// Fills a RecordsLeft, member by member.
 class Survey {
  public:
   Survey(FileSystem& files, const std::string& directory, ThreadPool& pool)
@@ -45,7 +46,7 @@ class Survey {
   }
 
  private:
-  bool IsThere(const std::string& name) const { return std::binary_search(names_.begin(), names_.end(), name); }
+  bool IsPresent(const std::string& name) const { return std::binary_search(names_.begin(), names_.end(), name); }
 
   void ReadRecords() {
     for (const std::string& name : names_) {
@@ -55,7 +56,8 @@ class Survey {
     }
   }
 
-  // A file of another save is as good as lost.
+  // Keeps the records of the save that most files are of. A file of another save counts as damaged: it is in the place
+  // of a file of this one.
   void KeepOneSave() {
     std::map<std::string, int> votes;
     for (const auto& [name, record] : left_.records) ++votes[record.save.id];
@@ -76,7 +78,8 @@ class Survey {
     }
   }
 
-  // Rank files of another number of writers are not of this save, and no file of it is made of them.
+  // Rank files of another number of writers ("rank-00000-of-00004.h5" where the save has 8) are not files of this save
+  // and are ignored.
   void CountWriters() {
     for (const auto& [name, status] : left_.damaged) {
       left_.writers = std::max(left_.writers, ParseRankFileName(name)->writers);
@@ -87,15 +90,16 @@ class Survey {
     }
     for (int writer = 0; writer < left_.writers; ++writer) {
       const std::string name = RankFileName(writer, left_.writers);
-      if (!IsThere(name)) left_.damaged[name] = Missing(name);
+      if (!IsPresent(name)) left_.damaged[name] = Missing(name);
     }
   }
 
+  // The record of a rank file describes the files that it links.
   void FindLinked() {
     for (const auto& [name, record] : left_.records) {
       for (size_t i = 1; i < record.files.size(); ++i) AddLinked(record.files[i]);
     }
-    // Nobody is left to describe those of a file that is lost but they themselves.
+    // If a rank file is lost, its linked files are described only by their own records.
     for (const std::string& name : names_) {
       if (!IsRankFileName(name) || ParseRankFileName(name) || left_.linked.count(name) != 0) continue;
       if (left_.damaged.count(OwnName(name)) == 0) continue;

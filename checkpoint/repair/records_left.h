@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// RecordsLeft: what is left of a checkpoint that has lost its manifest, as the records of its rank files tell. Nothing
-// is believed without its digest.
+// RecordsLeft: which files of a checkpoint that has lost its manifest are undamaged, according to the records of its
+// rank files. Every byte of a rank file is compared with a digest before the file counts as undamaged.
 #ifndef FSDP_CHECKPOINT_REPAIR_RECORDS_LEFT_H_
 #define FSDP_CHECKPOINT_REPAIR_RECORDS_LEFT_H_
 
@@ -18,38 +18,40 @@
 namespace fsdp {
 
 struct RecordsLeft {
-  // The files that the save wrote and all of whose bytes are as they say, by name. They are of one save: that which
-  // most of the files are of.
+  // By name: the records of the undamaged rank files that the save itself wrote. All are of one save: the one that most
+  // of the files in the directory are of.
   std::map<std::string, FileRecord> records;
 
-  // Files of earlier saves that it links, as the records describe them; those of a lost record, as they describe
-  // themselves.
+  // By name: the files of earlier saves that the save links, as its records describe them. Where the record that links
+  // a file is lost, as the file's own record describes it.
   std::map<std::string, StoredFile> linked;
 
-  // The parity files that there were, as the records say; where none does, as the names of those that are left say.
+  // The names of the parity files that the save made: as many as the records tell, or, without any record, as the names
+  // of the parity files in the directory tell.
   std::vector<std::string> parity;
 
-  // Why a file of those above cannot be used. Of a parity file it is not known whether it is damaged, only whether it
-  // is there.
+  // By name: why a file cannot be used. A parity file is here only if it is missing; whether one is damaged is not
+  // known.
   std::map<std::string, absl::Status> damaged;
 
-  int writers = 0;  // 0 when no file tells
+  int writers = 0;  // rank files of the save; 0 when no file tells
 };
 
-// "rank-00003-of-00008.h5", or the name under which another save's is linked.
+// True for "rank-00003-of-00008.h5" and for the name of a linked one, "rank-00003-of-00008.step-00000100.h5".
 bool IsRankFileName(const std::string& name);
 
-// Reads every rank file in `directory`.
+// Reads and verifies every rank file in `directory`.
 absl::StatusOr<RecordsLeft> FindRecordsLeft(FileSystem& files, const std::string& directory, ThreadPool& pool);
 
-// The record of the rank file `name` in `directory`, all of whose bytes are as it says; kDataLoss otherwise.
+// The record of the rank file `name` in `directory`. kDataLoss unless all bytes of the file match it.
 absl::StatusOr<FileRecord> RecordOf(FileSystem& files, const std::string& directory, const std::string& name,
                                     ThreadPool& pool);
 
-// OK when `directory` has a file `name`, whatever is in it; kDataLoss, beginning with its name, otherwise.
+// OK when `directory` has a file `name`, with any contents; kDataLoss, beginning with the name, otherwise.
 absl::Status CheckPresent(FileSystem& files, const std::string& directory, const std::string& name);
 
-// OK when the file `stored` in `directory` is as it is described; kDataLoss, beginning with its name, otherwise.
+// OK when the file `stored` in `directory` has the described size and digests; kDataLoss, beginning with its name,
+// otherwise.
 absl::Status CheckStoredFile(FileSystem& files, const std::string& directory, const StoredFile& stored,
                              ThreadPool& pool);
 

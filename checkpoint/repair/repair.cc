@@ -1,15 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Repair goes from what describes to what is described:
+// Repair works down from the file that describes others to the files that are described:
 //
-//   1. Where there is a manifest, it says which files are damaged. Where there is none, or that of another save, the
-//      rank files' records do; they must be of one save.
-//   2. Rank and parity files that are lost or damaged are made from the others, if these are enough, and compared with
-//      the manifest's digests, or their own records'. Without a manifest a parity file may be damaged unseen: any so
-//      many of them as are needed are tried, until what they make is right.
-//   3. checkpoint.h5, and the manifest if it was lost, are made from the records, as the save made them.
-//   4. All that was made lies, synced, in .repair-<nonce> inside of the checkpoint. Each file takes its name there by a
-//      rename, the manifest last. A directory in its place is renamed first: what is in one is not ours to delete.
+//   1. A manifest tells which files are damaged. If there is none, or one of another save, the rank files' own records
+//      do; these must be of one save.
+//   2. Lost and damaged rank and parity files are rebuilt from the others, if these are enough, and compared with the
+//      digests of the manifest, or of their own records. Without a manifest damage in a parity file cannot be seen: see
+//      rank_rebuild.cc.
+//   3. checkpoint.h5, and the manifest if it was lost, are rebuilt from the records as the save made them.
+//   4. All rebuilt files lie, synced, in .repair-<nonce> inside of the checkpoint (rebuilt_files.h). Each takes its
+//   name
+//      by a rename, the manifest last.
+//
+// The repair is all or nothing: one file that cannot be repaired leaves the checkpoint as it is, because a manifest is
+// right for all of its files or for none.
 #include "fsdp/checkpoint/repair/repair.h"
 
 #include <algorithm>
@@ -53,21 +57,20 @@ class Repair {
     const bool is_lost = absl::IsNotFound(manifest.status()) || absl::IsDataLoss(manifest.status());
     if (!manifest.ok() && !is_lost) return manifest.status();
     if (is_lost && std::none_of(names_.begin(), names_.end(), IsRankFileName)) return WithStep(manifest.status());
-    SweepLeftovers();
+    RemoveLeftovers();
     FSDP_RETURN_IF_ERROR(manifest.ok() ? ByManifest(*std::move(manifest)) : ByRecords(Message(manifest.status())));
-    // What cannot all be repaired is not repaired by half: a manifest is right for all of its files or for none.
     if (!report_.is_whole()) {
       report_.repaired.clear();
       return report_;
     }
     if (options_.dry_run) return report_;
-    SayWhatIsMovedAside();
+    ReportDisplaced();
     FSDP_RETURN_IF_ERROR(rebuilt_.Install());
     return report_;
   }
 
  private:
-  // A directory of checkpoints is no checkpoint: `status` with the step that may be meant.
+  // `status`, and the newest step below path_ if it is a directory of checkpoints: the caller may mean that.
   absl::Status WithStep(const absl::Status& status) const {
     const auto step =
         std::find_if(names_.rbegin(), names_.rend(), [](const auto& name) { return ParseStepName(name); });
@@ -76,17 +79,17 @@ class Repair {
                         absl::StrCat(Message(status), "; repair one step, such as ", JoinPath(path_, *step)));
   }
 
-  // Directories whose places are taken; see RebuiltFiles::Install.
-  void SayWhatIsMovedAside() {
+  // Reports the directories that RebuiltFiles::Install is going to rename.
+  void ReportDisplaced() {
     for (const std::string& name : names_) {
       if (rebuilt_.DirectoryOf(name) != rebuilt_.path() || !files_.List(JoinPath(path_, name)).ok()) continue;
       report_.repaired.push_back(
-          absl::StrCat("the directory ", name, " was in the way; it is now ", rebuilt_.AsideName(name)));
+          absl::StrCat("the directory ", name, " was in the way; it is now ", rebuilt_.DisplacedName(name)));
     }
   }
 
-  // What an earlier repair left when it crashed.
-  void SweepLeftovers() {
+  // Removes what earlier repairs left when they crashed.
+  void RemoveLeftovers() {
     for (const std::string& name : names_) {
       if (IsRebuiltDirectoryName(name) && !options_.dry_run) {
         (void)RemoveTree(files_, JoinPath(path_, name));
@@ -127,13 +130,13 @@ class Repair {
     return plan;
   }
 
-  // Step 2. `check` tells whether what was made is right.
+  // Step 2. `check` compares a rebuilt file with its digests.
   absl::Status MakeFromParity(const ParityPlan& plan, const std::map<std::string, absl::Status>& damaged,
                               const std::function<absl::Status(const std::string&)>& check) {
     if (damaged.empty()) return absl::OkStatus();
     std::vector<int> lost;
     std::vector<std::string> names;
-    std::string used;  // the first parity files that are whole, one for each rank file
+    std::string used;  // the first undamaged parity files, one for each damaged rank file
     for (size_t i = 0, wanted = 0; i < plan.data.size() + plan.parity.size(); ++i) {
       const bool is_data = i < plan.data.size();
       const std::string& name = is_data ? plan.data[i].name : plan.parity[i - plan.data.size()];
@@ -164,7 +167,8 @@ class Repair {
     FSDP_RETURN_IF_ERROR(RebuildFromParity(files_, path_, plan, {lost, {}}, out, pool_));
     for (const std::string& name : names) {
       if (const absl::Status right = check(name); !right.ok()) {
-        report_.problems.push_back(absl::StrCat(name, ": what parity makes of it is not right: ", Message(right)));
+        report_.problems.push_back(
+            absl::StrCat(name, ": the file rebuilt from parity does not match its digests: ", Message(right)));
       }
     }
     return absl::OkStatus();
@@ -172,7 +176,7 @@ class Repair {
 
   // Step 3 with a manifest.
   absl::Status MakeIndex(const Manifest& manifest, const absl::Status& damage) {
-    SayIndexIsMade(damage);
+    ReportIndex(damage);
     if (options_.dry_run) return absl::OkStatus();
     std::vector<FileRecord> records;
     for (const StoredFile& stored : manifest.files) {
@@ -189,7 +193,7 @@ class Repair {
     if (was != manifest.files.end() && was->extents == now->extents && was->rest_digest == now->rest_digest) {
       return absl::OkStatus();
     }
-    // Another release laid it out, or HDF5 did; the manifest must then say what it is now.
+    // The layout of this release, or of this HDF5, differs from that of the save; so the manifest must change too.
     Manifest changed = manifest;
     changed.files[was - manifest.files.begin()] = *now;
     changed.texts = made.texts;
@@ -212,7 +216,7 @@ class Repair {
     }
     if (!report_.is_whole()) return absl::OkStatus();
     if (!options_.dry_run) return MakeManifest(left);
-    SayIndexIsMade(CheckPresent(files_, path_, kCheckpointFileName));
+    ReportIndex(CheckPresent(files_, path_, kCheckpointFileName));
     return absl::OkStatus();
   }
 
@@ -244,14 +248,15 @@ class Repair {
     return absl::OkStatus();
   }
 
-  // Step 3 by records. Only now it is known what the parity files should be.
+  // Step 3 by records. Parity files are verified here, against parity that is computed anew from the rank files, since
+  // the digests that the save recorded of them were in the manifest.
   absl::Status MakeManifest(const RecordsLeft& left) {
     std::vector<FileRecord> in_order;
     for (int writer = 0; writer < left.writers; ++writer) {
       in_order.push_back(left.records.at(RankFileName(writer, left.writers)));
     }
     FSDP_ASSIGN_OR_RETURN(Manifest manifest, rebuilt_.WriteIndex(in_order, pool_));
-    SayIndexIsMade(CheckStoredFile(files_, path_, IndexOf(manifest), pool_));
+    ReportIndex(CheckStoredFile(files_, path_, IndexOf(manifest), pool_));
     if (!left.parity.empty()) {
       FSDP_RETURN_IF_ERROR(rebuilt_.WriteParity(static_cast<int>(left.parity.size()), manifest, pool_));
       for (const int index : manifest.parity.files) FSDP_RETURN_IF_ERROR(CompareParity(manifest.files[index], left));
@@ -259,8 +264,9 @@ class Repair {
     return rebuilt_.WriteManifest(manifest);
   }
 
-  // It is made in any case; `damage` is what was wrong with the one that was there.
-  void SayIndexIsMade(const absl::Status& damage) {
+  // Reports that checkpoint.h5 was rebuilt, unless `damage`, the state of the old one, is OK: without a manifest the
+  // file is rebuilt in any case.
+  void ReportIndex(const absl::Status& damage) {
     if (damage.ok()) return;
     report_.repaired.push_back(absl::StrCat(Message(damage), "; made from the records of the rank files"));
   }
@@ -270,7 +276,7 @@ class Repair {
                          [](const StoredFile& file) { return file.name == kCheckpointFileName; });
   }
 
-  // Keeps the parity file that is there if it is as `stored`, what the rank files make.
+  // Keeps the old parity file if it equals `stored`, the one that was computed from the rank files.
   absl::Status CompareParity(const StoredFile& stored, const RecordsLeft& left) {
     if (left.damaged.count(stored.name) != 0) return absl::OkStatus();
     const absl::Status status = CheckStoredFile(files_, path_, stored, pool_);

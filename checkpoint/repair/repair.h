@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// RepairCheckpoint: makes a damaged checkpoint of ours whole again, bit for bit, from what is undamaged: rank files
-// from parity, checkpoint.h5 and manifest.json from the records of the rank files. Nothing is believed without its
-// digest, so a damaged byte is never blessed; what cannot be repaired is said and left as it is. Something else in the
-// place of a file, such as a FIFO, is as good as a lost file; a directory there is renamed, not deleted. What `ckpt
-// repair` calls.
+// RepairCheckpoint: restores a damaged checkpoint of our own format, bit for bit, from its undamaged files: rank files
+// from parity, checkpoint.h5 and manifest.json from the records of the rank files. Only bytes that match a digest are
+// used, so damage is never made part of a new file. Damage that cannot be repaired is reported, and nothing is changed
+// then. Anything else in the place of a file, such as a FIFO, counts as a lost file; a directory there is renamed, not
+// deleted. `ckpt repair` calls this.
 #ifndef FSDP_CHECKPOINT_REPAIR_REPAIR_H_
 #define FSDP_CHECKPOINT_REPAIR_REPAIR_H_
 
@@ -17,27 +17,27 @@
 namespace fsdp {
 
 struct RepairOptions {
-  bool dry_run = false;  // say what would be done, and write nothing
+  bool dry_run = false;  // report what would be done, and write nothing
   int io_threads = 2;
   FileSystem* file_system = &PosixFileSystem();  // tests inject faults
 };
 
 struct RepairReport {
-  // A sentence for each file that was made again, or would be (which, why, from what), and for each directory that had
-  // to make room.
+  // A sentence for each file that was rebuilt, or would be: which, why, from what. And one for each directory that was
+  // in the way of a file.
   std::vector<std::string> repaired;
 
   // A sentence for each file that stays lost or damaged, with the reason.
   std::vector<std::string> problems;
 
-  // Nothing was wrong, or all that was is repaired.
+  // True when nothing was damaged or all damage is repaired.
   bool is_whole() const { return problems.empty(); }
 };
 
-// Reads all of the checkpoint directory `path`. A file is replaced by its rename once the new one is verified and
-// synced, the manifest last; a crash in between leaves what the next call can go on from. kNotFound when nothing of a
-// checkpoint is there; kFailedPrecondition for a save that was never committed; kUnavailable, naming the process, while
-// another one repairs, overwrites or deletes it.
+// Repairs the checkpoint directory `path`, all of which it reads. A file is replaced by a rename once the new one is
+// verified and synced, the manifest last; after a crash the next call continues. kNotFound when `path` has no file of a
+// checkpoint; kFailedPrecondition for a save that was never committed; kUnavailable, naming the process, while another
+// process repairs, overwrites or deletes the checkpoint.
 absl::StatusOr<RepairReport> RepairCheckpoint(const std::string& path, const RepairOptions& options = {});
 
 }  // namespace fsdp
