@@ -10,6 +10,8 @@
 
 namespace fsdp {
 
+// Two nonces, because a save id has 128 bits: it must differ between all saves of all time, a nonce only between
+// processes that write into one directory.
 std::string NewSaveId() { return absl::StrCat(NewNonce(), NewNonce()); }
 
 absl::Status CheckParityCount(int parity, StateDictType type) {

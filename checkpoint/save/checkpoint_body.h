@@ -7,12 +7,10 @@
 //                                                 index, which shows whole tensors
 //   whole file      a FULL state on rank 0        rank 0 writes checkpoint.h5
 //   shared file     FULL of a SHARDED state       rank 0 makes checkpoint.h5, every writer writes its elements into it
-//   streamed file   FULL, tensor by tensor        rank 0 makes checkpoint.h5 and writes the tensors in the order in
-//   which
-//                                                 they come
+//   streamed file   FULL, tensor by tensor        rank 0 makes checkpoint.h5 and writes each tensor when it comes
 //
-// SaveCheckpoint runs a body on all ranks of a job, WriteCheckpointDirectory in one process. A body needs no more of
-// its ranks than SaveGroup.
+// SaveCheckpoint runs a body on all ranks of a job, WriteCheckpointDirectory in one process; a body knows its ranks
+// only as a SaveGroup. A body is used by one thread of each rank: Write once, then on rank 0 Describe once.
 #ifndef FSDP_CHECKPOINT_SAVE_CHECKPOINT_BODY_H_
 #define FSDP_CHECKPOINT_SAVE_CHECKPOINT_BODY_H_
 
@@ -20,6 +18,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -92,7 +91,7 @@ struct RankFilesOptions {
   // Makes the tree of the file of `writer`; called on its owner. See RankTree.
   std::function<absl::StatusOr<TreeFile>(const BodyContext& context, int writer)> tree;
 
-  int parity = 0;  // parity files
+  int parity = 0;  // number of parity files
 };
 
 std::unique_ptr<CheckpointBody> NewRankFiles(BodyContext context, RankFilesOptions options);
@@ -100,12 +99,13 @@ std::unique_ptr<CheckpointBody> NewRankFiles(BodyContext context, RankFilesOptio
 // checkpoint.h5 with all `tensors`, which are rank 0's and whole.
 std::unique_ptr<CheckpointBody> NewWholeFile(BodyContext context, std::vector<TreeFile::TensorPart> tensors);
 
-// checkpoint.h5 with `tensors`, of which each of the ranks `writers` has other elements. All ranks that write have the
-// same tensors in the same order, rank 0 too if it does not write.
+// checkpoint.h5 with `tensors`. The intervals say which elements a rank writes; they are disjoint among the ranks
+// `writers`. All of these, and rank 0 even if it does not write, have the same tensors in the same order.
 std::unique_ptr<CheckpointBody> NewSharedFile(BodyContext context, std::vector<TreeFile::TensorPart> tensors,
                                               std::vector<int> writers);
 
-// checkpoint.h5 with `tensors`, which name rank 0's tensors and have no elements: `stream` gives these.
+// checkpoint.h5 with `tensors`, which only name rank 0's tensors; `stream` brings the elements, whole tensors at a
+// time.
 std::unique_ptr<CheckpointBody> NewStreamedFile(BodyContext context, std::vector<TreeFile::TensorPart> tensors,
                                                 StateStream stream);
 

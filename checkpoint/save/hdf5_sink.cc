@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// A save by a SoloSaveGroup: this process owns all rank files and writes them one after the other, each cut from the
+// same plan as FSDP would shard it. The layout is that of a save by `world_size` ranks, so such a job resumes from it
+// without resharding.
 #include "fsdp/checkpoint/save/hdf5_sink.h"
 
 #include <algorithm>
@@ -46,7 +50,7 @@ std::vector<FlatUnitLayout> UnitsOf(const StateDict& contents, const CheckpointD
   return {OneFlatUnit(contents)};
 }
 
-// Adds up what the threads have written.
+// Adds up the bytes that the threads have written. Thread-safe.
 class Progress {
  public:
   Progress(const SavePlan& plan, const CheckpointDirectoryOptions& options) : report_(options.progress) {

@@ -1,4 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// How the writers are chosen. A rank whose tensors are all copies (ShardedTensor::replica is not 0) writes nothing;
+// every other rank writes. That is right only if each copy has an original, which needs no list of all tensors: ranks
+// that hold shards of the same tensors have the same digest of names, dtypes and shapes, so it is enough that every
+// digest that occurs also occurs on a writer. Texts are saved by rank 0, and must be equal everywhere: a difference is
+// a bug of the training program that would otherwise show only after a resume.
 #include "fsdp/checkpoint/save/save_agreement.h"
 
 #include <nlohmann/json.hpp>
@@ -26,7 +32,8 @@ absl::Status CheckEqual(const json& first, const json& other, int rank, const ch
 absl::Status CheckTexts(const json& first, const json& other, int rank) {
   for (const auto& [name, digest] : other["texts"].items()) {
     if (!first["texts"].contains(name)) {
-      return Disagree(absl::StrCat("text ", Quote(name), " is on rank ", rank, " but not on rank 0, whose are saved"));
+      return Disagree(
+          absl::StrCat("text ", Quote(name), " is on rank ", rank, " but not on rank 0, whose texts are saved"));
     }
     if (first["texts"][name] != digest) {
       return Disagree(absl::StrCat("text ", Quote(name), " on rank ", rank, " differs from rank 0's, which is saved"));
@@ -65,7 +72,7 @@ absl::StatusOr<std::vector<int>> ChooseWriters(const std::vector<std::string>& f
     }
   }
   if (all[0]["state_dict_type"] == std::string(StateDictTypeName(StateDictType::kFull))) return std::vector<int>{0};
-  // Who write into one file know the same tensors in the same order.
+  // A shared file has one order of tensors, so the ranks that write into it must have the same one.
   const bool is_shared = all[0]["checkpoint_type"] == std::string(StateDictTypeName(StateDictType::kFull));
   for (size_t rank = 1; is_shared && rank < all.size(); ++rank) {
     if (all[rank]["tensors"] == all[0]["tensors"]) continue;

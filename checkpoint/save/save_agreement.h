@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What ranks tell each other during a save, as small blobs, and what must be equal among them. Pure.
+// The messages that ranks exchange during a save, as small JSON blobs for SaveGroup::Gather, and the rules for what
+// must be equal on all ranks. Decoding checks everything that it reads: a rank of another release may have sent it.
+// Pure.
 #ifndef FSDP_CHECKPOINT_SAVE_SAVE_AGREEMENT_H_
 #define FSDP_CHECKPOINT_SAVE_SAVE_AGREEMENT_H_
 
@@ -18,15 +20,16 @@
 
 namespace fsdp {
 
-// What one rank is about to save.
+// The facts about a rank's part of the save that ChooseWriters compares: step, kinds, options, and digests of names and
+// texts.
 std::string EncodeFacts(int64_t step, StateDictType type, const SaveOptions& options, const SavePlan& plan);
 
-// The ranks that write, in order, from all ranks' facts; every rank comes to the same result. kFailedPrecondition,
-// naming two ranks, when they disagree about step, kind or options, when a text is not rank 0's, or when a rank
-// holds copies of tensors that nobody writes. For kFull only rank 0's plan counts.
+// The ranks that write, ascending. Computed from the facts of all ranks, by rank, so every rank gets the same result.
+// kFailedPrecondition, naming two ranks, when they disagree about step, kind or options, when a text differs from rank
+// 0's, or when a rank holds copies of tensors that no rank writes. For kFull only rank 0's plan counts.
 absl::StatusOr<std::vector<int>> ChooseWriters(const std::vector<std::string>& facts);
 
-// Where rank 0 made the directory, and the save's id.
+// The name of the hidden directory that rank 0 made, and the save's id. Only rank 0's blob is used.
 struct SharedDirectory {
   std::string name;
   std::string save_id;
@@ -34,17 +37,17 @@ struct SharedDirectory {
 std::string EncodeSharedDirectory(const SharedDirectory& shared);
 absl::StatusOr<SharedDirectory> DecodeSharedDirectory(std::string_view blob);
 
-// Where the tensors of a file that all ranks write begin.
+// The byte offset at which each tensor of a shared file begins, in the order of the tree.
 std::string EncodeOffsets(const std::vector<int64_t>& offsets);
 absl::StatusOr<std::vector<int64_t>> DecodeOffsets(std::string_view blob);
 
-// What rank 0 made for parity, and the digests of what a writer wrote of it.
+// The parity files that rank 0 made, and the digests of the blocks that one writer wrote of them.
 std::string EncodeParityPlan(const ParityPlan& plan);
 absl::StatusOr<ParityPlan> DecodeParityPlan(std::string_view blob);
 std::string EncodeDigests(const std::vector<Digest>& digests);
 absl::StatusOr<std::vector<Digest>> DecodeDigests(std::string_view blob);
 
-// The file that a writer made.
+// The rank file that a writer made: enough to find it and to trust its record.
 std::string EncodeWrittenFile(const WrittenFile& file);
 absl::StatusOr<WrittenFile> DecodeWrittenFile(std::string_view blob);
 

@@ -14,8 +14,9 @@
 
 namespace fsdp {
 
-// Calls `write`, on rank 0 alone, with every tensor of a state in turn, whole, several at a time, and takes part in
-// gathering them on the others: FullyShardedDataParallel::StreamFullState.
+// A state that is streamed. On rank 0 it calls `write` with whole tensors, some at a time, until every tensor of the
+// state has been passed once; on the other ranks it takes part in gathering them and does not call `write`. An error of
+// `write` ends the stream. FullyShardedDataParallel::StreamFullState is one.
 using StateStream = std::function<absl::Status(const std::function<absl::Status(const StateDict& part)>& write)>;
 
 struct SaveOptions {
@@ -28,21 +29,22 @@ struct SaveOptions {
   // into the one checkpoint.h5, and nothing is gathered. Other changes of kind are for ckpt convert.
   std::optional<StateDictType> type = {};
 
-  // For a kFull state that is never whole in memory: it names tensors without their elements, which `stream`, called
-  // once on every rank, gives. Nothing else communicates meanwhile. Empty: the state has them.
+  // For a kFull state that is never whole in memory: the state then names tensors without elements, and `stream`, which
+  // is called once on every rank, brings the elements. Nothing else communicates during the call. Empty: the state has
+  // the elements.
   StateStream stream = {};
 
-  // Parity files beside the rank files, from which any so many lost or damaged files can be made again (ckpt repair).
-  // Costs reading the rank files once. Not for kFull, which has no rank files.
+  // Number of parity files. That many lost or damaged files of the checkpoint can be rebuilt (ckpt repair). Costs
+  // reading the rank files once. Must be 0 for kFull, which has no rank files.
   int parity = 0;
 
-  // The path of an earlier checkpoint; empty: none. Datasets that are in it unchanged are linked, not written again,
-  // where the kind and the number of writers are the same. Costs digesting everything once more. Where it is gone, or
-  // is no checkpoint, everything is written, and `note` says so.
+  // The path of an earlier checkpoint; empty: none. Datasets that are unchanged since then are linked and not written
+  // again, if the kind and the number of writers are the same. Costs digesting everything once more. If the earlier
+  // checkpoint is gone or unreadable, everything is written, and `note` is called with the reason.
   std::string base = {};
 
-  // Gets sentences for people, on rank 0 and in no particular thread: what of earlier crashes was swept, what was not
-  // written again. May be empty.
+  // Called with sentences for people, on rank 0 and from any thread: which leftovers of crashes were removed, how much
+  // was not written again. May be empty.
   std::function<void(const std::string& sentence)> note = {};
 
   // Performance.
@@ -50,7 +52,7 @@ struct SaveOptions {
   // Threads that write one rank's file.
   int io_threads = 2;
 
-  // Threads to use instead, which outlive the call; null: io_threads of the save's own.
+  // Threads to use in place of io_threads of the save's own; not owned, must outlive the call. May be null.
   ThreadPool* pool = nullptr;
 };
 

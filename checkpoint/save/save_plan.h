@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// SavePlan: what one rank contributes to a save, checked before a byte is written. Pure but for the addresses of
-// tensors.
+// SavePlan: what one rank contributes to a save: every tensor with the interval that this rank writes and a reader of
+// its elements, and the texts. All names, shards and aliases are checked before a byte is written. No I/O.
 #ifndef FSDP_CHECKPOINT_SAVE_SAVE_PLAN_H_
 #define FSDP_CHECKPOINT_SAVE_SAVE_PLAN_H_
 
@@ -16,23 +16,24 @@
 namespace fsdp {
 
 struct SavePlan {
-  // In the order of the state dict. A tensor of which this rank has nothing to write has an empty interval.
+  // In the order of the state dict. The interval is empty where this rank has no element of the tensor to write.
   std::vector<TreeFile::TensorPart> tensors;
   std::vector<TreeFile::Text> texts;
 
-  // False where all that the rank holds are copies of what others write.
+  // False where the rank holds tensors, and all of them are copies that other ranks write.
   bool is_writer = true;
 
-  // Of the names, dtypes and shapes: equal on ranks that hold parts of the same tensors.
+  // The digest of all names, dtypes and shapes, in order: equal on ranks that hold parts of the same tensors.
   Digest tensors_digest;
 };
 
-// What is to be written of `state`, which must outlive the plan. kInvalidArgument, naming the value, for a name, a
-// shard or an alias that cannot be stored; for kFull also for a tensor that is not held whole.
+// The plan of a rank that holds `state`, which must outlive the plan: its readers read from the shards.
+// kInvalidArgument, naming the value, for a name, a shard or an alias that cannot be stored; for kFull also for a
+// tensor that is not whole.
 absl::StatusOr<SavePlan> PlanSave(const StateDict& state);
 
-// As PlanSave, for all of every tensor of `contents`, whose shards are not looked at; elements come from `read`. Both
-// must outlive the plan.
+// The plan of a process that writes all of every tensor of `contents`. Shards in `contents` are ignored; elements come
+// from `read`. Both must outlive the plan. Errors as PlanSave.
 absl::StatusOr<SavePlan> PlanWhole(const StateDict& contents, const PayloadReader& read);
 
 }  // namespace fsdp

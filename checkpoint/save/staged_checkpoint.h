@@ -41,16 +41,17 @@ class StagedCheckpoint final {
                                                                   const std::string& name,
                                                                   const StagedCheckpointOptions& options);
 
-  // Removes what was not committed.
+  // Removes the hidden directory unless it was committed.
   ~StagedCheckpoint();
   StagedCheckpoint(const StagedCheckpoint&) = delete;
   StagedCheckpoint& operator=(const StagedCheckpoint&) = delete;
 
-  // Where to write, and where it will be.
+  // The hidden directory, where files are to be written, and the path that it will have.
   const std::string& path() const { return path_; }
   const std::string& destination() const { return destination_; }
 
-  // Steps 4 to 7. Files in path() must have been synced.
+  // Steps 4 to 7; `manifest` is the text of manifest.json. All other files in path() must have been synced. Called
+  // once. After an error the checkpoint may or may not have its name, as after a crash.
   absl::Status Commit(const std::string& manifest);
 
  private:
@@ -67,12 +68,12 @@ class StagedCheckpoint final {
   const bool overwrite_;
   std::string path_;
   DirectoryLock replaced_;          // of the checkpoint that is overwritten
-  std::unique_ptr<File> manifest_;  // locked while path_ is ours to write; null when there is nothing to remove
+  std::unique_ptr<File> manifest_;  // locked from step 3 to the commit; null where there is no directory to remove
 };
 
-// Deletes the checkpoint directory/name so that its name never denotes something partial: renames it away, makes that
-// durable, then unlinks. One that another process has deleted meanwhile is deleted. kUnavailable while another process
-// repairs, overwrites or deletes it.
+// Deletes the checkpoint directory/name so that its name never refers to a partial checkpoint: renames it to a hidden
+// name, makes that durable, then unlinks the files. OK if another process has deleted it meanwhile. kUnavailable while
+// another process repairs, overwrites or deletes it.
 absl::Status DeleteCheckpointDirectory(FileSystem& files, const std::string& directory, const std::string& name);
 
 }  // namespace fsdp

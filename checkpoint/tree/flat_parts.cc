@@ -22,7 +22,8 @@ struct Members {
 
 Interval Moved(const Interval& interval, int64_t by) { return {interval.begin + by, interval.end + by}; }
 
-// All of one run: whatever lies in [first, last) of a tensor is held, and nothing else.
+// A flat shard is one run of the flat parameter. So of each tensor the rank must hold exactly the elements that lie in
+// members.held; a missing one in the middle would read as zero.
 absl::Status CheckIsRun(const Members& members, const FlatUnitLayout& unit) {
   for (const auto& [tensor, offset] : members.tensors) {
     const Interval expected = Intersect(Moved(members.held, -offset), {0, tensor->shape.numel()});

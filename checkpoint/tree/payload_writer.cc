@@ -1,4 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Most bytes of a file are written with O_DIRECT, which needs whole pages: offset, length and memory. Three measures
+// make nearly all payload fit:
+//
+//   - HDF5 aligns datasets of 2 KiB and more to pages (hdf5_file.cc), so their blocks begin on one;
+//   - the last block of an extent is padded with zeros to the end of its page, if the page has nothing else
+//   (AddPadding);
+//   - elements that are not aligned in memory are copied to an aligned buffer, which is digested in the same pass.
+//
+// What is left (ends of extents that share a page, the layout's own bytes) goes through the page cache when no direct
+// write is in flight any more; write_queue.h says why the two must not overlap.
 #include "fsdp/checkpoint/tree/payload_writer.h"
 
 #include <algorithm>
@@ -19,7 +30,8 @@ bool IsZero(absl::Span<const std::byte> bytes) {
   return std::all_of(bytes.begin(), bytes.end(), [](std::byte b) { return b == std::byte{0}; });
 }
 
-// Copies what lies between payload and digests it. Reserved space is zero already, so zeros are not written.
+// Copies the bytes in `ranges`, those outside of payload, from the image to the file. Returns the digest of all of
+// them. Reserved space is zero already, so pieces of zeros are not written.
 absl::StatusOr<Digest> WriteRest(File& file, const MemoryFile& image, const std::vector<ByteRange>& ranges) {
   DigestBuilder digest;
   std::vector<std::byte> piece(kImagePieceBytes);
@@ -34,8 +46,8 @@ absl::StatusOr<Digest> WriteRest(File& file, const MemoryFile& image, const std:
   return digest.Finish();
 }
 
-// Lets an extent that ends within a page be written up to the end of it, where the page has nothing else: then it need
-// not go through the page cache. `taken` are the extents and what comes later, sorted.
+// Sets the padding of an extent that ends within a page, if the rest of the page is zeros in the image and no other
+// range begins in it. `taken`: the extents and options.later, sorted.
 absl::Status AddPadding(const MemoryFile& image, int64_t nbytes, const std::vector<ByteRange>& taken,
                         PayloadExtent& extent) {
   const int64_t end = extent.range.end();
@@ -50,13 +62,14 @@ absl::Status AddPadding(const MemoryFile& image, int64_t nbytes, const std::vect
   return absl::OkStatus();
 }
 
+// One write: up to kBlockBytes of an extent.
 struct WriteOfExtent {
   int extent = 0;
   int64_t begin = 0;
 };
 
-// The bytes of a write that begins at `begin` of `extent`, digested into `stored` block by block, and where the extent
-// ends, padded: in memory that `queue` takes.
+// Reads the bytes of the write at `begin` of `extent`, digests them into `stored` block by block, and pads them where
+// the extent ends. The result is in memory from which `queue` can write.
 absl::StatusOr<absl::Span<const std::byte>> Prepare(const PayloadExtent& extent, int64_t begin, WriteQueue& queue,
                                                     StoredExtent& stored) {
   const int64_t size = std::min(kBlockBytes, extent.range.nbytes - begin);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// WritePayload: fills a file that was laid out in memory: first its space is reserved, so that a full disk is noticed
-// before anything else; then the payload is written block by block, by several threads with several blocks in flight
-// each, and each block is digested while it is hot; then the layout's own bytes are copied.
+// WritePayload: fills a file that was laid out in memory, in three steps: reserve its space, so that a full disk is
+// noticed first; write the payload block by block on several threads with several blocks in flight each, and digest
+// each block while it is in the cache; copy the bytes between the payload from the layout.
 #ifndef FSDP_CHECKPOINT_TREE_PAYLOAD_WRITER_H_
 #define FSDP_CHECKPOINT_TREE_PAYLOAD_WRITER_H_
 
@@ -19,33 +19,34 @@
 
 namespace fsdp {
 
-// Gives bytes [begin, begin + nbytes) of an extent: their address, wherever they are, or `scratch`, of nbytes bytes,
-// after putting them there. Called from several threads.
+// Returns the address of bytes [begin, begin + nbytes) of an extent: where they already lie, or `scratch`, which has
+// room for nbytes bytes, after copying them there. Called from several threads.
 using BlockReader = std::function<absl::StatusOr<const std::byte*>(int64_t begin, int64_t nbytes, std::byte* scratch)>;
 
 struct PayloadExtent {
   ByteRange range;
   BlockReader read;
-  int64_t padding = 0;  // so many bytes behind the extent are zero and nobody else's, and may be written with it
+  int64_t padding = 0;  // bytes after the extent that are zero and unused, and may be written together with it
 };
 
 // Counts bytes that have been written. Called from several threads.
 using ByteCounter = std::function<void(int64_t nbytes)>;
 
-// Called when nothing is in flight, with what came of it, before anything goes through the page cache: where several
-// processes write to one file, it returns when all have come so far (write_queue.h), and whether to go on.
+// Called once, with the status of all writes so far, when no direct write is in flight and none through the page cache
+// has begun. Where several processes write to one file, it blocks until all of them have come here (write_queue.h). An
+// error that it returns ends the writing.
 using WriteBarrier = std::function<absl::Status(const absl::Status& written)>;
 
 struct PayloadWriteOptions {
-  std::vector<ByteRange> later = {};  // left for later: neither written nor digested here; sorted and disjoint
+  std::vector<ByteRange> later = {};  // neither written nor digested by this call; sorted and disjoint
   ByteCounter count = {};             // may be empty
   WriteBarrier barrier = {};          // may be empty
-  int queue_depth = 5;                // blocks per thread: one is made while the others are in flight
+  int queue_depth = 5;                // blocks per thread: one is being filled while the others are in flight
 };
 
-// Fills the empty `file` with the first `nbytes` bytes of `image`, `extents` in place of theirs, which are disjoint and
-// come in any order. Takes up to queue_depth blocks of memory per thread of `pool`, none for payload that lies where it
-// can be written from. The result lacks the name and what is left for later. Not synced.
+// Fills the empty `file` with `extents` and, outside of them, the bytes of `image`, `nbytes` in total. Extents are
+// disjoint and in any order. Takes up to queue_depth blocks of memory per thread of `pool`; payload that can be written
+// from where it lies takes none. The result has no name and nothing about options.later. Does not fsync.
 absl::StatusOr<StoredFile> WritePayload(File& file, const MemoryFile& image, int64_t nbytes,
                                         std::vector<PayloadExtent> extents, ThreadPool& pool,
                                         const PayloadWriteOptions& options);

@@ -14,8 +14,7 @@
 //        |  LaidOutFile       tree_file.h
 //   PayloadExtent             payload_writer.h          a byte range and a reader of blocks
 //        |  WritePayload      blocks are written and digested
-//   StoredTensor              format/manifest.h         intervals at offsets of files, as records and manifests say
-//   them
+//   StoredTensor              format/manifest.h         intervals at offsets of files: records, manifests
 //        |  EncodeRecord, MergeRecords, EncodeManifest
 //   JSON in the rank file and in manifest.json
 #ifndef FSDP_CHECKPOINT_TREE_TREE_LAYOUT_H_
@@ -37,7 +36,8 @@
 
 namespace fsdp {
 
-// A record takes a multiple of this many bytes, so that HDF5 aligns it to 4096: to find it without HDF5, look there.
+// The length of a record is a multiple of this many bytes. HDF5 then aligns the record to as many, so that FindRecord
+// finds it without HDF5. Part of the format.
 inline constexpr int64_t kRecordAlignment = 4096;
 
 // Returns the address of the elements `interval` of a tensor: wherever they are, or `scratch` after copying them there.
