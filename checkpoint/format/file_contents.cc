@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// The manifest maps tensors to bytes of files; this is the inverse, as a sorted list of parts for each file. Parts of
+// one file are disjoint, so those that meet a range are found by bisection and then follow each other.
 #include "fsdp/checkpoint/format/file_contents.h"
 
 #include <algorithm>
@@ -30,11 +33,12 @@ FileContents::FileContents(const StoredValues& values, const StoredParity* parit
     const StoredTensor& tensor = values.tensors[i];
     for (const StoredInterval& stored : tensor.intervals) {
       const ByteRange range = {stored.offset, stored.interval.size() * SizeOf(tensor.dtype)};
-      parts_[stored.file].push_back({range, static_cast<int32_t>(i), -1});
+      parts_[stored.file].push_back({.range = range, .index = static_cast<int32_t>(i)});
     }
   }
   for (size_t i = 0; i < values.texts.size(); ++i) {
-    parts_[values.texts[i].file].push_back({values.texts[i].range, -1, static_cast<int32_t>(i)});
+    parts_[values.texts[i].file].push_back(
+        {.range = values.texts[i].range, .is_text = true, .index = static_cast<int32_t>(i)});
   }
   for (std::vector<Part>& parts : parts_) {
     std::sort(parts.begin(), parts.end(), [](const Part& a, const Part& b) { return a.range.offset < b.range.offset; });
@@ -48,7 +52,7 @@ void FileContents::VisitTensors(int file, const ByteRange& range,
                                    [&](const Part& other) { return other.range.end() <= range.offset; });
   for (; part != parts.end() && part->range.offset < range.end(); ++part) {
     const ByteRange overlap = Overlap(part->range, range);
-    if (part->tensor >= 0 && overlap.nbytes > 0) visit(part->tensor, overlap);
+    if (!part->is_text && overlap.nbytes > 0) visit(part->index, overlap);
   }
 }
 
@@ -60,8 +64,8 @@ std::string FileContents::NameOf(int file, const ByteRange& range) const {
                [&](int tensor, const ByteRange&) { names.push_back(Quote(values_.tensors[tensor].key.ToString())); });
   if (names.empty()) {
     for (const Part& part : parts_[file]) {
-      if (part.text < 0 || Overlap(part.range, range).nbytes == 0) continue;
-      return absl::StrCat("text ", Quote(values_.texts[part.text].key.ToString()));
+      if (!part.is_text || Overlap(part.range, range).nbytes == 0) continue;
+      return absl::StrCat("text ", Quote(values_.texts[part.index].key.ToString()));
     }
     const bool is_parity =
         parity_ != nullptr && std::find(parity_->files.begin(), parity_->files.end(), file) != parity_->files.end();

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// FileContents: what lies where in the files of a checkpoint, by byte: the manifest read the other way round. A block
-// of a LOCAL checkpoint holds parts of many tensors. Pure; immutable once made.
+// FileContents: finds the tensors, texts and other contents that lie at given bytes of a checkpoint's files: the
+// inverse of the manifest. A digest block of a LOCAL checkpoint can hold parts of many tensors. Messages about damage
+// name them. Pure; immutable once made, so usable by several threads.
 #ifndef FSDP_CHECKPOINT_FORMAT_FILE_CONTENTS_H_
 #define FSDP_CHECKPOINT_FORMAT_FILE_CONTENTS_H_
 
@@ -16,12 +17,13 @@ namespace fsdp {
 
 class FileContents {
  public:
-  // Of the files that `manifest` or `record` names, which must outlive it.
+  // Of the files that `manifest` or `record` names; the argument must outlive this. Takes O(n log n) for n intervals.
   explicit FileContents(const Manifest& manifest);
   explicit FileContents(const FileRecord& record);
 
-  // What bytes `range` of files[file] are: `tensor "model/w"`, `tensors "model/a", "model/b"`, at most 16 of them
-  // and how many more, `text "extra/step"`, `record`, `parity`; empty where the manifest does not say.
+  // Names the contents of bytes `range` of files[file] for a message: `tensor "model/w"`; `tensors "model/a",
+  // "model/b"` with at most 16 names and the number of further ones; `text "extra/step"`; `record`; `parity`. Empty
+  // where the manifest has nothing there.
   std::string NameOf(int file, const ByteRange& range) const;
 
   // Calls `visit` with each tensor (an index into StoredValues::tensors) that has bytes in `range`, and with these
@@ -30,10 +32,11 @@ class FileContents {
                     absl::FunctionRef<void(int tensor, const ByteRange& part)> visit) const;
 
  private:
+  // 24 bytes: a checkpoint of many ranks has millions of parts.
   struct Part {
     ByteRange range;
-    int32_t tensor = -1;  // -1 for a text
-    int32_t text = -1;
+    bool is_text = false;
+    int32_t index = 0;  // into StoredValues::texts or tensors
   };
 
   FileContents(const StoredValues& values, const StoredParity* parity);

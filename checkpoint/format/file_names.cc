@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// A name is parsed by formatting what was read again and comparing: so exactly the names that we make are recognised,
+// and none that only looks similar ("step-1", "rank-0-of-2.h5", a sign, blanks). Retention and cleaning delete by these
+// names, so a name that a user chose must not match by accident.
 #include "fsdp/checkpoint/format/file_names.h"
 
 #include <algorithm>
@@ -89,6 +93,8 @@ std::string NewNonce() {
   return absl::StrCat(absl::Hex((uint64_t{random()} << 32) | random(), absl::kZeroPad16));
 }
 
+// Names come from manifests, which may be hostile: a name with '/' could leave the directory, and control characters
+// could write to the terminal that shows a message.
 absl::Status CheckFileName(const std::string& name) {
   const bool has_bad_byte =
       std::any_of(name.begin(), name.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f || c == '/'; });

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The names that files and directories of a checkpoint have. Pure.
+// The names of the files and directories of a checkpoint; they are part of the format (docs/checkpoint_format.md).
+// Pure, but for NewNonce.
 #ifndef FSDP_CHECKPOINT_FORMAT_FILE_NAMES_H_
 #define FSDP_CHECKPOINT_FORMAT_FILE_NAMES_H_
 
@@ -21,7 +22,8 @@ std::string StepName(int64_t step);
 // The step of a name that StepName makes; nothing for any other name.
 std::optional<int64_t> ParseStepName(const std::string& name);
 
-// Rank files of a checkpoint, at most; and parity files, which are fewer than what one code takes.
+// Most rank files of a checkpoint, as their names have five digits; most parity files: one fewer than
+// ParityCode::kMaxRuns.
 inline constexpr int kMaxRankFiles = 99999;
 inline constexpr int kMaxParityFiles = 254;
 
@@ -38,7 +40,7 @@ std::optional<RankFile> ParseRankFileName(const std::string& name);
 // "parity-00000-of-00002.bin"
 std::string ParityFileName(int index, int parity);
 
-// Which of how many a name is that ParityFileName makes; nothing for any other name.
+// The index and the number of parity files of a name that ParityFileName makes; nothing for any other name.
 struct ParityFile {
   int index = 0;
   int parity = 0;
@@ -53,14 +55,14 @@ std::string DeletedName(const std::string& name, const std::string& nonce);
 std::optional<std::string> StagedNameOf(const std::string& name);
 std::optional<std::string> DeletedNameOf(const std::string& name);
 
-// "step-00000100.damaged", or, from the second `count` on, "step-00000100.damaged-2": a step that did not verify and
-// was in the way (set_aside.h).
+// "step-00000100.damaged" for `count` 1, "step-00000100.damaged-2" for 2, and so on: the new name of a step that did
+// not verify and was in the way of a save (set_aside.h).
 std::string SetAsideName(const std::string& name, int count);
 
-// True for a name that SetAsideName makes of a step's.
+// True for a name that SetAsideName makes from a step's name.
 bool IsSetAsideName(const std::string& name);
 
-// 16 hexadecimal digits that no other process chooses.
+// 16 random hexadecimal digits, from the system's entropy, so that processes on other hosts do not choose the same.
 std::string NewNonce();
 
 // OK when `name` names a file directly inside a directory: not empty, "." or "..", no '/', no control character, at

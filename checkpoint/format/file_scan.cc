@@ -152,6 +152,7 @@ absl::Status ScanFiles(const std::vector<const StoredFile*>& files, ThreadPool& 
   return FileScan(files, scanner).Run(pool);
 }
 
+// The scan shares one File among its threads; the shared_ptr with an empty owner refers to the caller's.
 absl::Status CheckFileDigests(const File& file, const StoredFile& stored, ThreadPool& pool) {
   FSDP_ASSIGN_OR_RETURN(const int64_t size, file.Size());
   if (size != stored.nbytes) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// ScanFiles: reads every byte of a checkpoint's files once, in large pieces and by several threads, and hands each to the
-// caller as what the manifest says it is: a block of payload, which has a digest of its own, or a part of the rest, whose
-// bytes are digested together in the order of the file. It judges nothing: an error of reading is handed on too.
+// ScanFiles: reads every byte of a checkpoint's files once, in large pieces and by several threads, and hands each to
+// the caller as what the manifest says it is: a block of payload, which has a digest of its own, or a part of the rest,
+// whose bytes are digested together in the order of the file. It judges nothing: an error of reading is handed on too.
 //
 // CheckFileDigests: a scan of one file that compares every digest.
 #ifndef FSDP_CHECKPOINT_FORMAT_FILE_SCAN_H_

@@ -1,4 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// A flat parameter in a file of torch is a tensor of some number of elements, and nothing says how its parameters lie
+// in it. FSDP1 has two layouts: packed, or, with use_orig_params, each parameter at a multiple of 16 bytes, of a dtype
+// that the file does not name. PlaceParts tries each and takes the one that gives the number of elements of the file.
+// If two different ones do, it refuses: a wrong guess would load shifted weights without an error.
 #include "fsdp/checkpoint/format/flat_layout.h"
 
 #include <algorithm>
@@ -25,7 +30,7 @@ bool Contains(const std::string& unit, const std::string& fqn) {
   return unit.empty() || absl::StartsWith(fqn, absl::StrCat(unit, "."));
 }
 
-// The offsets when each part begins at a multiple of `alignment` elements, and the end of the last.
+// The offset of each part when it begins at a multiple of `alignment` elements, and the end of the last.
 std::pair<std::vector<int64_t>, int64_t> Offsets(const FlatUnit& unit, int64_t alignment) {
   std::vector<int64_t> offsets;
   int64_t end = 0;
@@ -90,6 +95,8 @@ absl::StatusOr<std::optional<FlatLayout>> ReadFlatLayout(const std::string& path
   return absl::Status(layout.status().code(), absl::StrCat(std::string(layout.status().message()), " in ", path));
 }
 
+// FSDP1 wraps from the inside out, so a parameter belongs to the innermost unit around it: the one with the longest
+// name.
 absl::StatusOr<std::vector<FlatUnit>> DivideIntoUnits(const std::vector<FlatLayout::Parameter>& parameters,
                                                       const std::vector<std::string>& units) {
   std::vector<FlatUnit> divided;
@@ -120,7 +127,7 @@ absl::Status PlaceParts(int64_t numel, int world_size, FlatUnit& unit) {
   const auto [packed, packed_end] = Offsets(unit, 1);
   std::set<std::vector<int64_t>> ways;
   if (numel == packed_end || numel == RoundUp(packed_end, world_size)) ways.insert(packed);
-  for (const int64_t alignment : {4, 8}) {  // 16 bytes of float32, and of what mixed precision computes in
+  for (const int64_t alignment : {4, 8}) {  // 16 bytes of float32, and of bfloat16 or float16
     const auto [offsets, end] = Offsets(unit, alignment);
     if (numel == RoundUp(end, world_size)) ways.insert(offsets);
   }
@@ -135,6 +142,7 @@ absl::Status PlaceParts(int64_t numel, int world_size, FlatUnit& unit) {
   return absl::OkStatus();
 }
 
+// FSDP1 wraps each unit in a module, whose name "_fsdp_wrapped_module" is a component of every name below it.
 std::string UnitOfFlatName(const std::string& name) {
   Check(IsFlatName(name), "no flat parameter");
   std::string unit = name.substr(0, name.size() - (sizeof(kFlatName) - 1));

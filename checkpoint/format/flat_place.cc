@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// FSDP1 keeps optimizer states in the layout of the parameters: "exp_avg" of a unit is flat with the same offsets as
+// its flat parameter. So one table of offsets, by parameter name, serves every kind of value.
 #include "fsdp/checkpoint/format/flat_place.h"
 
 #include <algorithm>

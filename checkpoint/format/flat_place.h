@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Where the tensors of a LOCAL state lie in the flat parameters of its units, and what the datasets that hold flat
-// shards are called. Each kind of value has flat parameters of its own: the model, and every optimizer state.
+// FlatPlaces: at which offset of which unit's flat parameter each tensor of a LOCAL state lies. FlatDatasetPath: the
+// names of the datasets that hold flat shards. Each kind of value (model, each optimizer state) has flat tensors of its
+// own.
 //
 //   unit "h.0"      | weight (35)         |pad| bias (7) |     of "model", and just so of "exp_avg", "exp_avg_sq"
 //   rank files      | /flat/1/model/float32 | in rank 0, the rest in rank 1
@@ -29,8 +30,8 @@ class FlatPlaces {
  public:
   explicit FlatPlaces(const std::vector<FlatUnitLayout>& units);
 
-  // Nothing for what is not part of a flat parameter: buffers, extras, and optimizer states without dimensions, such as
-  // `step`, which belong to a parameter and are not of its shape.
+  // The place of the tensor `key`. Nothing for a tensor that is not part of a flat one: a buffer, an extra value, or an
+  // optimizer state without dimensions, such as `step`, which belongs to a parameter but has not its shape.
   std::optional<FlatPlace> Find(const StateKey& key, const Shape& shape) const;
 
  private:
@@ -41,10 +42,10 @@ class FlatPlaces {
   absl::flat_hash_map<std::string, Parameter> parameters_;
 };
 
-// "/flat/1/model/float32", "/flat/1/optim/exp_avg/float32": the dataset of unit `unit` for values like `key`.
+// "/flat/1/model/float32", "/flat/1/optim/exp_avg/float32": the dataset of unit `unit` for values of `key`'s kind.
 std::string FlatDatasetPath(int unit, const StateKey& key, DType dtype);
 
-// One unit of all model tensors of `state`, those of one dtype beside each other: for what was never flat.
+// One unit with all model tensors of `state`, in order of dtype: the layout for a state that was never flat.
 FlatUnitLayout OneFlatUnit(const StateDict& state);
 
 }  // namespace fsdp

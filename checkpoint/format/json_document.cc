@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Documents are read twice: VisitJson first, which refuses what nlohmann's parser would accept without an error
+// (duplicate names, any depth), then the parser, which builds the document. Accessors check the type of every member
+// before they use it, since nlohmann's own throw.
 #include "fsdp/checkpoint/format/json_document.h"
 
 #include <algorithm>
@@ -14,7 +18,7 @@ namespace {
 
 using nlohmann::json;
 
-// Refuses nothing: VisitJson does.
+// Accepts every event: the checks that ParseJson wants are VisitJson's own.
 class AnyJson final : public JsonVisitor {
  public:
   absl::Status StartObject(const JsonPlace&) override { return absl::OkStatus(); }
@@ -42,7 +46,6 @@ bool IsInteger(const json& value) {
 }  // namespace
 
 absl::StatusOr<json> ParseJson(std::string_view text) {
-  // The parser below keeps the last of two members of one name, and takes any depth.
   AnyJson any;
   FSDP_RETURN_IF_ERROR(VisitJson(text, any));
   json document = json::parse(text.begin(), text.end(), /*cb=*/nullptr, /*allow_exceptions=*/false);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Reading members of a JSON document that nobody vouches for: each accessor says what is missing or of the wrong type
-// (kDataLoss), and none throws.
+// Reads members of a JSON document that may be damaged or hostile. Each accessor reports a member that is missing or of
+// the wrong type (kDataLoss), and none throws.
 #ifndef FSDP_CHECKPOINT_FORMAT_JSON_DOCUMENT_H_
 #define FSDP_CHECKPOINT_FORMAT_JSON_DOCUMENT_H_
 
@@ -26,10 +26,11 @@ absl::StatusOr<std::vector<int64_t>> IntegerArrayMember(const nlohmann::json& ob
 absl::StatusOr<std::vector<std::string>> StringArrayMember(const nlohmann::json& object, const char* name);
 
 // The members of `object` that are not among `known`, as text to append to other members: ", \"a\": 1"; empty when
-// there are none.
+// there are none. A later minor version may have written them; keeping them lets repair rewrite a manifest without
+// loss.
 std::string UnknownMembers(const nlohmann::json& object, const std::vector<std::string>& known);
 
-// Member "name", for a message; "" quoted when there is none.
+// Member "name" in quotes, for a message; an empty name in quotes when there is none.
 std::string NameOf(const nlohmann::json& object);
 
 }  // namespace fsdp

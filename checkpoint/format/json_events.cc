@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// nlohmann's SAX parser checks syntax and UTF-8. The Adapter adds what it does not check: names are unique in an
+// object, nesting is bounded, and no NUL ends the text early. It keeps the path of names to the current value for
+// messages, and for each open object the set of names seen: memory does not grow with values.
 #include "fsdp/checkpoint/format/json_events.h"
 
 #include <vector>
@@ -38,6 +42,7 @@ class Adapter {
 
   bool key(std::string& name) {
     Object& object = objects_.back();
+    // The name of the member before, in the same object, ends here.
     if (names_.size() == objects_.size()) names_.pop_back();
     if (!object.seen.insert(name).second) {
       return Fail(absl::DataLossError(absl::StrCat(Parent(), Quote(name), " appears twice")));

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// VisitJson: reads JSON from a file that nobody vouches for, as a sequence of events. What it adds to the parser below
-// it: a name that appears twice in one object is an error (most parsers keep the last), nesting is bounded, NUL bytes
-// and invalid UTF-8 are errors, and no document is ever built, so memory is that of the names.
+// VisitJson: reads JSON that may be damaged or hostile as a sequence of events. It is stricter than the parser that it
+// uses: a name that appears twice in one object is an error (most parsers keep the last), nesting is bounded, NUL bytes
+// and invalid UTF-8 are errors. It builds no document, so it needs memory for names only. Events come in the order of
+// the text, on the calling thread.
 #ifndef FSDP_CHECKPOINT_FORMAT_JSON_EVENTS_H_
 #define FSDP_CHECKPOINT_FORMAT_JSON_EVENTS_H_
 
@@ -15,7 +16,7 @@
 
 namespace fsdp {
 
-// Deeper documents are refused.
+// The deepest nesting of objects and arrays that is accepted.
 inline constexpr int kMaxJsonDepth = 64;
 
 // Where a value stands: the names that lead to it, outermost first, and how many arrays are open inside the innermost

@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Merging turns the description that each rank has of its file into a description of each tensor. A rank file names
+// every tensor of its rank's state, also those of which it has no element, so ranks that disagree about a shape are
+// found even where their intervals would not overlap.
 #include "fsdp/checkpoint/format/manifest.h"
 
 #include <algorithm>
@@ -11,6 +15,7 @@
 namespace fsdp {
 namespace {
 
+// Dtype and shape come from the model's code on each rank, so a difference means that ranks ran different models.
 absl::Status CheckAgree(const StoredTensor& a, const StoredTensor& b, int b_rank) {
   if (a.dtype == b.dtype && a.shape == b.shape) return absl::OkStatus();
   const auto form = [](const StoredTensor& t) {
@@ -39,7 +44,7 @@ ByteRange StoredExtent::block(int64_t index) const {
 
 StoredExtent NewPayloadExtent(const ByteRange& range) {
   StoredExtent extent = {range, {}};
-  // One of a single block is the same either way, and is written as it always was.
+  // An extent of one block has the same digest with either size; it keeps the size that the encoding leaves out.
   if (range.nbytes > kDigestBlockBytes) extent.block_bytes = kDigestBlockBytes;
   extent.digests.resize(extent.blocks());
   return extent;
@@ -51,6 +56,7 @@ bool IsDigestBlock(int64_t nbytes) {
 }
 
 const StoredExtent* ExtentAt(const StoredFile& file, int64_t offset) {
+  // The last extent that begins at or before `offset` is the only one that can hold it, since extents are disjoint.
   const auto after = std::upper_bound(file.extents.begin(), file.extents.end(), offset,
                                       [](int64_t at, const StoredExtent& extent) { return at < extent.range.offset; });
   if (after == file.extents.begin() || std::prev(after)->range.end() <= offset) return nullptr;
@@ -76,7 +82,8 @@ std::vector<ByteRange> RangesBetween(const std::vector<ByteRange>& taken, int64_
 }
 
 absl::Status CheckCovered(const StoredTensor& tensor) {
-  // A tensor has as many intervals as there were ranks; only what is wrong is looked at twice.
+  // The common case, intervals in order without gaps, is checked without a copy: a checkpoint of many ranks has
+  // millions of intervals. CheckCover finds the words for all others.
   int64_t covered = 0;
   bool is_run = true;
   for (const StoredInterval& stored : tensor.intervals) {
@@ -104,6 +111,7 @@ absl::StatusOr<StoredValues> MergeRecords(const std::vector<FileRecord>& records
       }
       StoredTensor& merged = whole.tensors[it->second];
       FSDP_RETURN_IF_ERROR(CheckAgree(merged, tensor, record.rank));
+      // Indices of files were the record's own; in the result the files of all records follow each other.
       for (StoredInterval interval : tensor.intervals) {
         interval.file += first_file;
         merged.intervals.push_back(interval);

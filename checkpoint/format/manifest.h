@@ -1,8 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Manifest: what a checkpoint holds, in which bytes of which files, with which digests. The record in a rank file has
-// the same form, for that file alone, so a manifest is what its records say, merged. Types and pure functions on them;
-// the JSON form is manifest_json.h's.
+// Manifest: the values of a checkpoint, the bytes of files in which they lie, and the digests of these bytes. A rank
+// file has a FileRecord inside, which says the same of that file alone; a manifest is its records merged:
+//
+//   FileRecord (rank 0)  \
+//   FileRecord (rank 1)   >  MergeRecords  ->  StoredValues  + SaveIdentity, units, parity  =  Manifest
+//   ...                  /
+//
+// Types, and pure functions on them. Indices of files are into StoredValues::files of the same object. The JSON form is
+// in manifest_json.h.
 #ifndef FSDP_CHECKPOINT_FORMAT_MANIFEST_H_
 #define FSDP_CHECKPOINT_FORMAT_MANIFEST_H_
 
@@ -20,12 +26,12 @@
 
 namespace fsdp {
 
-// What a longer extent of payload is digested in: whoever wants a part of it reads no more than this beyond each end.
-// Another world size cuts every tensor elsewhere, so longer blocks were read twice: a quarter of the bytes of 8 ranks
-// for 3. Shorter ones would fill the manifest.
+// The digest block of an extent that is longer than this. A reader of a part of an extent must read whole blocks to
+// verify them, so up to this many bytes too many at each end. With blocks of 4 MiB a load of 8 ranks' files by 3 ranks
+// read a quarter of all bytes twice; shorter blocks would make the manifest large.
 inline constexpr int64_t kDigestBlockBytes = int64_t{1} << 20;
 
-// Texts are small: longer ones are neither written nor read.
+// The longest text that is written or read. Texts are held in memory as a whole.
 inline constexpr int64_t kMaxTextBytes = int64_t{256} << 20;
 
 // The payload of one dataset.
@@ -42,13 +48,14 @@ struct StoredExtent {
   }
 };
 
-// An extent of payload, not empty, as it is written, with digests that are still to be made.
+// The extent of payload at `range`, which is not empty, as a writer makes it: with the right block size and zero
+// digests.
 StoredExtent NewPayloadExtent(const ByteRange& range);
 
-// What decoding accepts: a power of two from 64 KiB to kBlockBytes.
+// True for a block size that readers accept: a power of two from 64 KiB to kBlockBytes.
 bool IsDigestBlock(int64_t nbytes);
 
-// Where a file was written that a later save links: its name there, and that save.
+// The origin of a file that a later save links: the save that wrote it, and its name there.
 struct StoredOrigin {
   std::string save_id;
   int64_t step = 0;
@@ -67,7 +74,7 @@ struct StoredFile {
   std::optional<StoredOrigin> origin = {};
 };
 
-// Elements `interval` of a tensor, at byte `offset` of file `file`.
+// Elements `interval` of a tensor, which lie without gaps from byte `offset` of file `file` on.
 struct StoredInterval {
   Interval interval;
   int file = 0;  // index into Manifest::files

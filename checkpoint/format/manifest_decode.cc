@@ -1,6 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Reads manifests and records, believing nothing.
+// Reads manifests and records, which may be damaged or hostile. The order of the checks matters:
+//
+//   1. The seal: a digest over the text. It finds every accidental damage before a byte is parsed.
+//   2. JSON, with duplicate names and deep nesting refused (json_document.h).
+//   3. Format and version, so that a text of a later release is reported as such and not as damaged.
+//   4. Header, units, files, and then tensors and texts, which refer to files by name.
+//
+// The seal is no signature, so a crafted text passes it; hence every number is bounded, every name is one that a
+// checkpoint can have (a file name cannot leave the directory), and every byte range lies inside an extent of its file.
+// A decoded manifest can then be used without further checks. Members that this release does not know are kept as text
+// and written back by repair, as docs/checkpoint_format.md demands of readers of a minor version.
+//
+// Decoders return an error without the place; each caller adds the name of the file, tensor or text that it knows.
 #include <algorithm>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -25,6 +37,7 @@ namespace fsdp {
 namespace {
 
 using nlohmann::json;
+// From the name of a file to its index in StoredValues::files. JSON refers to files by name.
 using FileIndex = absl::flat_hash_map<std::string, int>;
 
 // Every member that a manifest or a record can have. Both kinds of text are checked in the same way, and each caller
@@ -36,8 +49,10 @@ struct Document : RecordHeader, StoredValues {
 
 absl::Status Broken(const std::string& what) { return absl::DataLossError(what); }
 
+// `status`, with `what` as the place.
 absl::Status In(const std::string& what, const absl::Status& status) { return Annotate(status, what); }
 
+// After it range.end() cannot overflow.
 absl::StatusOr<ByteRange> DecodeRange(const json& object) {
   FSDP_ASSIGN_OR_RETURN(const int64_t offset, IntegerMember(object, "offset"));
   FSDP_ASSIGN_OR_RETURN(const int64_t nbytes, IntegerMember(object, "bytes"));
@@ -76,7 +91,7 @@ absl::StatusOr<StoredExtent> DecodeExtent(const json& object) {
   return extent;
 }
 
-// Extents and record lie inside the file, in order, disjoint.
+// OK when extents are sorted and disjoint, and they and the record lie inside the file. ExtentAt needs this order.
 absl::Status CheckRanges(const StoredFile& file) {
   std::vector<ByteRange> ranges;
   for (const StoredExtent& extent : file.extents) ranges.push_back(extent.range);
@@ -227,6 +242,7 @@ absl::StatusOr<StoredText> DecodeText(const json& object, const StoredValues& va
   return text;
 }
 
+// A name stands for one value: no two tensors, texts or aliases may share one.
 absl::Status DecodeValues(const json& document, const FileIndex& index, StoredValues& values) {
   std::set<StateKey> keys;
   std::set<std::string> aliases;
@@ -255,6 +271,7 @@ absl::Status DecodeValues(const json& document, const FileIndex& index, StoredVa
   return absl::OkStatus();
 }
 
+// Parameters of a unit must lie inside of its flat parameter: views and loads compute offsets from them.
 absl::Status DecodeUnits(const json& document, std::vector<FlatUnitLayout>& out) {
   FSDP_ASSIGN_OR_RETURN(const json* units, ArrayMember(document, "units"));
   for (const json& value : *units) {
@@ -287,6 +304,7 @@ absl::Status DecodeFileNames(const json& object, const char* member, const FileI
   return absl::OkStatus();
 }
 
+// Each file of a parity code has one row of its matrix, so no file may be named twice, as data or as parity.
 absl::Status DecodeParity(const json& document, const FileIndex& index, StoredParity& out) {
   const auto parity = document.find("parity");
   if (parity == document.end()) return absl::OkStatus();
@@ -299,12 +317,13 @@ absl::Status DecodeParity(const json& document, const FileIndex& index, StoredPa
   return Broken("parity names a file twice");
 }
 
-// A number as it is printed.
+// True for a number as we print it: no sign, no blanks, no leading zeros.
 bool IsDecimal(const std::string& text) {
   const bool is_digits = std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
   return is_digits && !text.empty() && (text == "0" || text[0] != '0');
 }
 
+// Any minor version of a known major one is read. A later major version names the release that reads it.
 absl::Status CheckVersion(const json& document) {
   FSDP_ASSIGN_OR_RETURN(const std::string version, StringMember(document, "version"));
   const std::vector<std::string> parts = absl::StrSplit(version, '.');
@@ -321,6 +340,8 @@ absl::Status CheckVersion(const json& document) {
       " reads; ", release.ok() ? Printable(*release) : absl::StrCat("fsdp ", major, ".0.0 or later"), " reads it"));
 }
 
+// The members that manifests and records begin with. Bounds on writers and parity files also bound what readers
+// allocate.
 absl::Status DecodeHeader(const json& document, RecordHeader& header) {
   SaveIdentity& save = header.save;
   FSDP_ASSIGN_OR_RETURN(save.id, StringMember(document, "save_id"));

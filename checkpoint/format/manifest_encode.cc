@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Writes manifests and records: one line per tensor, text, file and extent, so that they can be read and compared by
-// eye.
+// Writes manifests and records by hand and not through a JSON library, for two reasons. The form is part of the format:
+// one line per tensor, text, file and extent, so that people can read and compare manifests, and equal manifests have
+// equal bytes. And a record must have a length that is known before its numbers are (tree_file.cc), which needs a text
+// whose length grows with its numbers only. Only strings go through nlohmann, for their escapes.
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
@@ -48,7 +50,8 @@ std::string EncodeUnit(const FlatUnitLayout& unit) {
                       "}");
 }
 
-// The members that say which value it is. The name alone would leave open where a state name begins.
+// The members that identify a value. An optimizer state also has its "state" apart, since in "optim/a.b/exp_avg" the
+// name alone would not tell where the state's name begins.
 std::string EncodeKey(const StateKey& key) {
   std::string out = absl::StrCat("\"name\": ", Quoted(key.ToString()));
   if (!key.state.empty()) absl::StrAppend(&out, ", \"state\": ", Quoted(key.state));

@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Messages name files relative to the checkpoint: its path is known to the caller, who puts it in front once, and a
+// path in the middle of a message would be long. Errors of the file system carry full paths, so these are shortened
+// here.
 #include "fsdp/checkpoint/format/manifest_file.h"
 
 #include <memory>
@@ -15,13 +19,14 @@
 
 namespace fsdp {
 
+// The text is read into memory as a whole, up to kMaxManifestBytes, since its seal covers all of it.
 absl::StatusOr<Manifest> ReadManifest(FileSystem& files, const std::string& directory) {
   const std::string path = JoinPath(directory, kManifestName);
   const absl::StatusOr<std::string> text = ReadFile(files, path, kMaxManifestBytes);
   if (absl::IsNotFound(text.status())) {
     return absl::NotFoundError(absl::StrCat(directory, " is not a checkpoint: it has no ", kManifestName));
   }
-  // What is no file, or too large for one, is no manifest.
+  // A directory, a FIFO or a file beyond kMaxManifestBytes in its place counts as a damaged manifest.
   if (absl::IsInvalidArgument(text.status())) return absl::DataLossError(text.status().message());
   FSDP_RETURN_IF_ERROR(text.status());
   absl::StatusOr<Manifest> manifest = DecodeManifest(*text);
@@ -39,6 +44,7 @@ absl::StatusOr<std::unique_ptr<File>> OpenCheckpointFile(FileSystem& files, cons
   return absl::IsInvalidArgument(file.status()) ? absl::DataLossError(what) : absl::Status(file.status().code(), what);
 }
 
+// A file of another size is refused at once, so callers never read past its end.
 absl::StatusOr<std::unique_ptr<File>> OpenStoredFile(FileSystem& files, const std::string& directory,
                                                      const Manifest& manifest, int index) {
   const StoredFile& stored = manifest.files[index];

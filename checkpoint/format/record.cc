@@ -1,4 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// A record describes everything in its file but one thing: the digest of the record itself, which it cannot contain.
+// That extent comes from elsewhere: from the writer's message (WrittenFile), or from the manifest. InsertExtent adds
+// it, and only then do the record and the manifest describe a file in the same words and can be compared member by
+// member.
 #include "fsdp/checkpoint/format/record.h"
 
 #include <algorithm>
@@ -19,7 +24,7 @@ const StoredExtent* FindExtent(const StoredFile& file, const ByteRange& range) {
   return it == file.extents.end() ? nullptr : &*it;
 }
 
-// The text of a record, which seals itself.
+// The bytes of the record at `range`, not verified.
 absl::StatusOr<std::string> ReadText(const File& file, const ByteRange& range) {
   if (range.nbytes > kMaxManifestBytes) {
     return absl::DataLossError(absl::StrCat("a record of ", range.nbytes, " bytes"));
@@ -46,6 +51,7 @@ absl::Status CheckDigests(const std::string& text, const StoredExtent& extent) {
   return absl::OkStatus();
 }
 
+// Reads the record as its writer described it, checking size, digest and seal.
 absl::StatusOr<FileRecord> ReadWritten(const File& file, const WrittenFile& written) {
   FSDP_ASSIGN_OR_RETURN(const int64_t size, file.Size());
   if (size != written.nbytes) {
@@ -58,6 +64,7 @@ absl::StatusOr<FileRecord> ReadWritten(const File& file, const WrittenFile& writ
   return record;
 }
 
+// For a linked file the record is that of the save that wrote it, under the name that it had there.
 absl::Status Compare(const FileRecord& record, const Manifest& manifest, const StoredFile& file) {
   const StoredOrigin origin = file.origin.value_or(StoredOrigin{manifest.save.id, manifest.save.step, file.name});
   if (record.save.id != origin.save_id) {
@@ -102,7 +109,8 @@ absl::Status CheckRecord(const File& file, const Manifest& manifest, int index) 
   if (!stored.record) return absl::OkStatus();
   const auto check = [&]() -> absl::Status {
     FSDP_ASSIGN_OR_RETURN(const std::string text, ReadText(file, *stored.record));
-    // The very record that the manifest was made from needs no second look; any other is looked at, to say what it is.
+    // The common case: the record has the digest that the manifest has of it. Any other text is decoded to find out
+    // what it is: damage, or an intact file of another rank or save.
     const StoredExtent* extent = FindExtent(stored, *stored.record);
     if (extent != nullptr && CheckDigests(text, *extent).ok()) return absl::OkStatus();
     absl::StatusOr<FileRecord> record = DecodeRankRecord(text);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Records: what each rank file says of itself in its dataset /fsdp/record. They are read where the manifest, or the
-// writer, says that they are, never through HDF5.
+// Records: the description that each rank file has of itself in its dataset /fsdp/record. They are read at the offset
+// that the manifest or the writer gives, never through HDF5, so a damaged HDF5 structure does not hide them. FindRecord
+// (parity/find_record.h) finds one without an offset.
 #ifndef FSDP_CHECKPOINT_FORMAT_RECORD_H_
 #define FSDP_CHECKPOINT_FORMAT_RECORD_H_
 
@@ -17,23 +18,25 @@
 
 namespace fsdp {
 
-// A rank file, named by as little as is needed to find and believe its record, which describes the rest.
+// The least that rank 0 needs to know of another rank's file: where its record is and which digest it has. The record
+// describes everything else.
 struct WrittenFile {
   std::string name;
   int64_t nbytes = 0;
-  StoredExtent record;
+  StoredExtent record;                                 // with digests
   std::vector<std::pair<std::string, int64_t>> links;  // names and sizes of files of earlier saves that it refers to
 };
 
-// The first file of `record`, made by a writer, and the files that it links.
+// The WrittenFile of a file that this process wrote; `record` has the extent of the record itself.
 WrittenFile Written(const FileRecord& record);
 
-// Reads the record of `written`, a file of `directory`; the result's first file is that one and includes the record's
-// own extent. kNotFound when there is no such file; kDataLoss when it is not as its writer left it.
+// Reads and verifies the record of `written`, a file of `directory`. files[0] of the result is that file, with the
+// extent of the record. kNotFound when there is no such file; kDataLoss when size, digest or contents are not the
+// writer's.
 absl::StatusOr<FileRecord> ReadRecord(FileSystem& files, const std::string& directory, const WrittenFile& written);
 
-// Reads the record of manifest.files[index] from `file` and compares the two. OK for a file without a record. kDataLoss
-// when the record is damaged, or the file another save's or another rank's.
+// Reads the record of manifest.files[index] from `file` and compares it with the manifest. OK for a file without a
+// record. kDataLoss when the record is damaged, or when the file is one of another save or another rank.
 absl::Status CheckRecord(const File& file, const Manifest& manifest, int index);
 
 }  // namespace fsdp

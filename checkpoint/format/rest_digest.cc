@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// The bytes outside of payload have one digest, in file order, but are read in parallel. Hashing is sequential, so
+// parts that come early wait in memory, up to kMaxEarlyBytes; then the threads that bring more wait instead.
 #include "fsdp/checkpoint/format/rest_digest.h"
 
 #include <utility>
@@ -19,7 +22,7 @@ bool RestDigest::Add(int64_t part, absl::StatusOr<absl::Span<const std::byte>> b
     }
     bytes = absl::Span<const std::byte>();
   }
-  // Of all who wait, none has the part that is next: who has it is here already, or still reads.
+  // This cannot deadlock: the thread holding part `next_` never waits here, since threads take parts in order.
   appended_.wait(lock, [&] { return part == next_ || early_bytes_ < kMaxEarlyBytes || bytes->empty(); });
   if (part != next_) {
     early_bytes_ += static_cast<int64_t>(bytes->size());

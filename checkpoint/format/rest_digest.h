@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// RestDigest: the digest of what lies outside of payload, whose parts are read by several threads, out of order: a part
-// that comes early is kept until those before it have come. Thread-safe.
+// RestDigest: the digest of the bytes of a file outside of its payload. They are read in parts by several threads and
+// may arrive out of order; a part that arrives early is kept until all parts before it have arrived. Thread-safe.
 #ifndef FSDP_CHECKPOINT_FORMAT_REST_DIGEST_H_
 #define FSDP_CHECKPOINT_FORMAT_REST_DIGEST_H_
 
@@ -20,14 +20,15 @@ namespace fsdp {
 
 class RestDigest {
  public:
-  // Of `parts` parts.
+  // For a file whose rest has `parts` parts.
   explicit RestDigest(int64_t parts) : parts_(parts) {}
 
-  // Part `part`, each once; an error stands for bytes that could not be read. Blocks while too much is kept, so threads
-  // take parts in their order, and each adds its own in their order. True for the call after which all parts are there.
+  // Adds part `part`; called once for each. An error stands for bytes that could not be read. Blocks while too many
+  // bytes are kept, so threads must take parts in ascending order, and each must add its own in that order. Returns
+  // true for the call after which all parts are added.
   bool Add(int64_t part, absl::StatusOr<absl::Span<const std::byte>> bytes);
 
-  // Once all parts are there: the digest, or the error of the first part that has one.
+  // Once all parts are added: the digest, or the error of the first part that has one.
   absl::StatusOr<Digest> Finish() const;
 
  private:

@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// A fixed tail of 35 bytes, digest and `"}\n`, ends every sealed text. So the digest is found by its distance from the
+// end, whatever bytes come before it, and blanks can fill a text up to a given length without a change of its meaning.
 #include "fsdp/checkpoint/format/sealed_json.h"
 
 #include "absl/strings/str_cat.h"
@@ -16,6 +19,7 @@ constexpr size_t kDigits = 32;
 }  // namespace
 
 std::string Seal(std::string members, int64_t nbytes) {
+  // Blanks before the last member are insignificant in JSON and part of what the digest covers.
   members += ",\n";
   const size_t length = members.size() + kMember.size() + kDigits + kTail.size();
   if (nbytes != 0) {

@@ -1,4 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Names of tensors are any UTF-8; names of HDF5 links are not: '/' separates groups, and "." and ".." have a meaning in
+// paths. Percent-encoding of just these, and of '%' itself, keeps ordinary names readable and is reversible without a
+// table. A link that is escaped keeps the true name in an attribute (tree_layout.cc), for readers that do not decode
+// it.
 #include "fsdp/checkpoint/format/tensor_name.h"
 
 #include "absl/strings/str_cat.h"
@@ -23,6 +28,8 @@ int SequenceLength(unsigned char lead) {
 unsigned char LowestSecond(unsigned char lead) { return lead == 0xE0 ? 0xA0 : lead == 0xF0 ? 0x90 : 0x80; }
 unsigned char HighestSecond(unsigned char lead) { return lead == 0xED ? 0x9F : lead == 0xF4 ? 0x8F : 0xBF; }
 
+// Well-formed byte sequences, as in table 3-7 of the Unicode Standard. JSON readers and h5py refuse any other text, so
+// one such name would make a whole manifest unreadable.
 bool IsUtf8(const std::string& text) {
   for (size_t i = 0; i < text.size();) {
     const auto byte = [&](size_t k) { return static_cast<unsigned char>(text[i + k]); };
