@@ -15,7 +15,8 @@ def _rules_cc_impl(ctx):
     ]) + "\n")
 
     # A file cannot re-export a builtin under its own name, hence two.
-    ctx.file("cc/common/native.bzl", "NativeCcInfo = CcInfo\n")
+    ctx.file("cc/common/native.bzl", "NativeCcInfo = CcInfo\nnative_cc_common = cc_common\n")
+    ctx.file("cc/common/cc_common.bzl", 'load(":native.bzl", "native_cc_common")\n\ncc_common = native_cc_common\n')
     ctx.file("cc/common/cc_info.bzl", 'load(":native.bzl", "NativeCcInfo")\n\nCcInfo = NativeCcInfo\n')
     ctx.file("cc/find_cc_toolchain.bzl", """\
 load("@bazel_tools//tools/cpp:toolchain_utils.bzl", _find = "find_cpp_toolchain")
