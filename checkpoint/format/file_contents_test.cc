@@ -29,7 +29,7 @@ Manifest Flat(int count) {
   return manifest;
 }
 
-TEST(FileContentsTest, NamesWhatLiesInARange) {
+TEST(FileContentsTest, ContentsOfARangeAreNamed) {
   const Manifest manifest = Flat(3);
   const FileContents contents(manifest);
   EXPECT_EQ(contents.NameOf(0, {0, 50}), "record");
@@ -43,14 +43,14 @@ TEST(FileContentsTest, NamesWhatLiesInARange) {
   EXPECT_EQ(FileContents(guarded).NameOf(0, {176, 10}), "parity");
 }
 
-TEST(FileContentsTest, NamesSixteenAndSaysHowManyMore) {
+TEST(FileContentsTest, SixteenTensorsAreNamedAndTheOthersCounted) {
   const Manifest manifest = Flat(20);
   const std::string name = FileContents(manifest).NameOf(0, {128, 20 * 16});
   EXPECT_THAT(name, testing::StartsWith("tensors \"model/a\", "));
   EXPECT_THAT(name, testing::EndsWith(", \"model/p\" and 4 more"));
 }
 
-TEST(FileContentsTest, VisitsTheBytesOfEachTensor) {
+TEST(FileContentsTest, BytesOfEachTensorAreVisited) {
   const Manifest manifest = Flat(3);
   std::vector<int64_t> visited;
   FileContents(manifest).VisitTensors(0, {136, 26}, [&](int tensor, const ByteRange& part) {

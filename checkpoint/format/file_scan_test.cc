@@ -106,7 +106,7 @@ TEST(FileScanTest, AFileThatIsLeftOutIsNotOpened) {
   EXPECT_TRUE(seen.empty());
 }
 
-TEST(FileScanTest, OfAFileThatIsCutShortWhatIsThereIsSeen) {
+TEST(FileScanTest, AFileThatIsCutShortIsSeenUpToItsEnd) {
   const std::vector<TestFile> files = {MakeFile(NewTestDirectory() + "/a", 'a')};
   ASSERT_EQ(truncate(files[0].path.c_str(), 6 << 20), 0);
   ASSERT_OK_AND_ASSIGN(const std::unique_ptr<ThreadPool> pool, ThreadPool::Create(2, "test"));
@@ -127,7 +127,7 @@ TEST(RestDigestTest, PartsThatComeOutOfOrderAreDigestedInOrder) {
   EXPECT_EQ(digest, DigestOf(std::string_view("01233")));
 }
 
-TEST(RestDigestTest, KeepsNoMoreThanALittleThatComesEarly) {
+TEST(RestDigestTest, EarlyPartsThatAreKeptAreBounded) {
   const std::string large(20 << 20, 'x');
   RestDigest rest(4);
   EXPECT_FALSE(rest.Add(1, Bytes(large)));

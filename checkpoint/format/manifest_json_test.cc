@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Reading manifests that nobody vouches for.
+// Reading manifests that may be damaged or hostile.
 #include "fsdp/checkpoint/format/manifest_json.h"
 
 #include <random>
@@ -46,7 +46,7 @@ Manifest Example() {
   return manifest;
 }
 
-// The example's text with one piece replaced, sealed again: a file that somebody made, and no accident.
+// The example's text with one piece replaced, sealed again: a file that was crafted, not damaged by accident.
 std::string With(const std::string& from, const std::string& to) {
   std::string text = EncodeManifest(Example());
   text.resize(text.size() - SealBytes());
@@ -54,7 +54,7 @@ std::string With(const std::string& from, const std::string& to) {
   return Seal(absl::StrReplaceAll(text, {{from, to}}));
 }
 
-TEST(ManifestJsonTest, RoundTrips) {
+TEST(ManifestJsonTest, ADecodedManifestEncodesToTheSameText) {
   const std::string text = EncodeManifest(Example());
   ASSERT_OK_AND_ASSIGN(const Manifest manifest, DecodeManifest(text));
   EXPECT_EQ(EncodeManifest(manifest), text);
@@ -62,7 +62,7 @@ TEST(ManifestJsonTest, RoundTrips) {
   EXPECT_EQ(manifest.files[1].extents[1].digests.size(), 2);
 }
 
-TEST(ManifestJsonTest, AnExtentSaysHowLongItsBlocksAreUnlessTheyHave4MiB) {
+TEST(ManifestJsonTest, AnExtentNamesTheLengthOfItsBlocksUnlessItIs4MiB) {
   Manifest manifest = Example();
   StoredExtent& extent = manifest.files[1].extents[1];
   extent = NewPayloadExtent(extent.range);
@@ -99,7 +99,7 @@ TEST(ManifestJsonTest, AHigherMajorVersionNamesTheReleaseThatReadsIt) {
   EXPECT_OK(DecodeManifest(With("\"version\": \"1.0\"", "\"version\": \"1.7\"")));
 }
 
-TEST(ManifestJsonTest, WhatIsBrokenIsNamed) {
+TEST(ManifestJsonTest, ABrokenMemberIsNamed) {
   const struct {
     std::string from, to, message;
   } kCases[] = {
@@ -156,7 +156,7 @@ TEST(ManifestJsonTest, WhatIsBrokenIsNamed) {
   }
 }
 
-TEST(ManifestJsonTest, DeepNestingEndsEarly) {
+TEST(ManifestJsonTest, DeepNestingIsRefused) {
   const std::string deep = absl::StrCat("\"x\": ", std::string(1000000, '['));
   EXPECT_THAT(DecodeManifest(Seal("{" + deep)), StatusIs(absl::StatusCode::kDataLoss, HasSubstr("nested more than")));
 }

@@ -42,7 +42,7 @@ void ExpectDecodes(const ParityCode& code, const std::vector<Bytes>& runs, const
   for (size_t i = 0; i < lost.size(); ++i) EXPECT_EQ(made[i], runs[lost[i]]) << "run " << lost[i];
 }
 
-TEST(ParityCodeTest, AnyTwoOfSevenRunsAreMadeAgain) {
+TEST(ParityCodeTest, AnyTwoOfSevenRunsAreRebuilt) {
   ASSERT_OK_AND_ASSIGN(const ParityCode code, ParityCode::Create(5, 2));
   const std::vector<Bytes> runs = Encoded(code);
   for (int a = 0; a < 7; ++a) {

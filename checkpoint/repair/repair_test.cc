@@ -89,7 +89,7 @@ TEST_P(RepairTest, ParityFilesVerifyAndAreNamedInTheManifest) {
   EXPECT_THAT(repaired.problems, IsEmpty());
 }
 
-TEST_P(RepairTest, AnyTwoLostOrDamagedFilesAreMadeAgainBitForBit) {
+TEST_P(RepairTest, AnyTwoLostOrDamagedFilesAreRebuiltBitForBit) {
   Save(2);
   std::vector<std::string> names;
   for (const auto& [name, bytes] : good_) {
@@ -107,7 +107,7 @@ TEST_P(RepairTest, AnyTwoLostOrDamagedFilesAreMadeAgainBitForBit) {
   }
 }
 
-TEST_P(RepairTest, MoreLossesThanParityAreSaidAndNothingIsTouched) {
+TEST_P(RepairTest, MoreLossesThanParityAreReportedAndNothingIsChanged) {
   Save(1);
   Remove(RankFileName(0, kRanks));
   Flip(RankFileName(2, kRanks), 5000);
@@ -128,7 +128,7 @@ TEST_P(RepairTest, WithoutParityALostRankFileIsLost) {
               ElementsAre(AllOf(HasSubstr(RankFileName(3, kRanks)), HasSubstr("there is no parity to make it from"))));
 }
 
-TEST_P(RepairTest, TheIndexAndTheManifestAreMadeFromTheRecords) {
+TEST_P(RepairTest, TheIndexAndTheManifestAreRebuiltFromTheRecords) {
   Save(0);
   const std::vector<std::vector<std::string>> losses = {
       {"checkpoint.h5"}, {"manifest.json"}, {"checkpoint.h5", "manifest.json"}};
@@ -150,7 +150,7 @@ TEST_P(RepairTest, TheIndexAndTheManifestAreMadeFromTheRecords) {
   }
 }
 
-TEST_P(RepairTest, AManifestIsNeverMadeOfADamagedByte) {
+TEST_P(RepairTest, NoManifestIsMadeFromADamagedByte) {
   Save(0);
   Remove("manifest.json");
   const std::string name = RankFileName(1, kRanks);
@@ -175,7 +175,7 @@ TEST_P(RepairTest, WithoutManifestParityStillMakesUpForARankFile) {
 }
 
 // Parity file 1 of 2 is another sum than parity file 0 of 1; a repair once took it for that.
-TEST_P(RepairTest, WithoutManifestOneParityFileIsWhichItsNameSays) {
+TEST_P(RepairTest, WithoutManifestAParityFileIsTheOneThatItsNameTells) {
   Save(2);
   for (const bool is_rank_lost : {true, false}) {
     Remove("manifest.json");
@@ -193,7 +193,7 @@ TEST_P(RepairTest, WithoutManifestOneParityFileIsWhichItsNameSays) {
 }
 
 // Only the rank files still know that there was any.
-TEST_P(RepairTest, WithoutManifestAndAnyParityFileAllAreMadeAgain) {
+TEST_P(RepairTest, WithoutManifestAllLostParityFilesAreRebuilt) {
   Save(2);
   for (const char* name : {"manifest.json", "parity-00000-of-00002.bin", "parity-00001-of-00002.bin"}) Remove(name);
   RepairReport report = Repair();
@@ -219,7 +219,7 @@ TEST_P(RepairTest, DamagedParityWithoutManifestIsNoticed) {
   EXPECT_FALSE(fs::exists(path_ + "/manifest.json"));
 }
 
-// Without the manifest nobody knows which parity file is damaged, so all are tried.
+// Without the manifest damage in a parity file cannot be seen, so choices of them are tried.
 TEST_P(RepairTest, WithoutManifestADamagedParityFileIsFoundByTryingTheOthers) {
   Save(3);
   const std::vector<std::string> parity = {"parity-00000-of-00003.bin", "parity-00001-of-00003.bin",
@@ -244,7 +244,7 @@ TEST_P(RepairTest, WithoutManifestADamagedParityFileIsFoundByTryingTheOthers) {
   }
 }
 
-TEST_P(RepairTest, WithoutManifestAFileOfAnotherSaveIsMadeAgainFromParity) {
+TEST_P(RepairTest, WithoutManifestAFileOfAnotherSaveIsRebuiltFromParity) {
   Save(1);
   const std::string foreign = good_.at(RankFileName(2, kRanks));
   Save(1);
@@ -266,7 +266,7 @@ TEST_P(RepairTest, WithoutManifestAndAnyWholeRankFileParityIsEnough) {
 }
 
 // Nobody waits for a FIFO, and a device is not read.
-TEST_P(RepairTest, WhatIsNoFileInPlaceOfAFileIsAsGoodAsLost) {
+TEST_P(RepairTest, AnythingElseInPlaceOfAFileCountsAsALostFile) {
   Save(2);
   const std::vector<std::vector<std::string>> losses = {
       {RankFileName(2, kRanks)},
@@ -295,7 +295,7 @@ TEST_P(RepairTest, WhatIsNoFileInPlaceOfAFileIsAsGoodAsLost) {
   }
 }
 
-TEST_P(RepairTest, ADirectoryInPlaceOfAFileIsMovedAsideWithWhatIsInIt) {
+TEST_P(RepairTest, ADirectoryInPlaceOfAFileIsRenamedWithItsContents) {
   Save(1);
   for (const std::string& name :
        {RankFileName(2, kRanks), std::string("checkpoint.h5"), std::string("manifest.json")}) {
@@ -307,7 +307,7 @@ TEST_P(RepairTest, ADirectoryInPlaceOfAFileIsMovedAsideWithWhatIsInIt) {
     const RepairReport report = Repair();
     EXPECT_THAT(report.problems, IsEmpty());
     const std::vector<std::string> names = ListNames(path_);
-    const auto aside = std::find_if(names.begin(), names.end(), [&](const std::string& other) {
+    const auto displaced = std::find_if(names.begin(), names.end(), [&](const std::string& other) {
       return absl::StartsWith(other, absl::StrCat(".", name, ".aside-"));
     });
     ASSERT_NE(aside, names.end());
@@ -315,12 +315,12 @@ TEST_P(RepairTest, ADirectoryInPlaceOfAFileIsMovedAsideWithWhatIsInIt) {
     EXPECT_EQ(ReadFile(JoinPath(path_, *aside) + "/notes"), "mine");
     ASSERT_OK_AND_ASSIGN(const VerifyReport verified, VerifyCheckpoint(path_));
     EXPECT_THAT(verified.problems, IsEmpty());
-    fs::remove_all(JoinPath(path_, *aside));
+    fs::remove_all(JoinPath(path_, *displaced));
     ExpectAsSaved();
   }
 }
 
-TEST_P(RepairTest, ADirectoryThatNothingCanTakeThePlaceOfStays) {
+TEST_P(RepairTest, ADirectoryThatNoRebuiltFileReplacesStays) {
   Save(1);
   Remove(RankFileName(2, kRanks));
   Remove(RankFileName(0, kRanks));
@@ -330,7 +330,7 @@ TEST_P(RepairTest, ADirectoryThatNothingCanTakeThePlaceOfStays) {
   EXPECT_TRUE(fs::is_directory(JoinPath(path_, RankFileName(2, kRanks))));
 }
 
-TEST_P(RepairTest, ADirectoryThatAnotherChangesIsNotRepaired) {
+TEST_P(RepairTest, ADirectoryThatAnotherProcessChangesIsNotRepaired) {
   Save(1);
   Remove(RankFileName(2, kRanks));
   {
@@ -343,7 +343,7 @@ TEST_P(RepairTest, ADirectoryThatAnotherChangesIsNotRepaired) {
   ExpectAsSaved();
 }
 
-TEST_P(RepairTest, ADryRunSaysTheSameAndWritesNothing) {
+TEST_P(RepairTest, ADryRunReportsTheSameAndWritesNothing) {
   Save(1);
   Remove("checkpoint.h5");
   Flip(RankFileName(2, kRanks), 4096);
@@ -366,7 +366,7 @@ TEST_P(RepairTest, FilesOfTwoSavesAreNotMixed) {
 }
 
 // Where all rank files agree with each other and not with the manifest, it is the manifest that was swapped.
-TEST_P(RepairTest, TheManifestOfAnotherSaveIsMadeAgain) {
+TEST_P(RepairTest, AManifestOfAnotherSaveIsRebuilt) {
   Save(1);
   const std::string foreign = good_.at("manifest.json");
   Save(1);
@@ -384,7 +384,7 @@ INSTANTIATE_TEST_SUITE_P(Kinds, RepairTest, testing::Values(StateDictType::kShar
                            return std::string(StateDictTypeName(info.param));
                          });
 
-TEST(RepairFullTest, AFullCheckpointHasNothingToBeMadeFrom) {
+TEST(RepairFullTest, AFullCheckpointCannotBeRepaired) {
   const std::string root = NewTestDirectory();
   ASSERT_OK(RunRanks(1, [&](const std::shared_ptr<ProcessGroup>& group) {
     return SaveCheckpoint(FullState(AwkwardTensors()), root, 1, *group).status();
@@ -404,7 +404,7 @@ TEST(RepairFullTest, ADirectoryOfCheckpointsIsNoCheckpoint) {
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("repair one step, such as " + root + "/step-00000002")));
 }
 
-TEST(RepairFullTest, WhatIsNoCheckpointIsRefused) {
+TEST(RepairFullTest, ADirectoryWithoutACheckpointIsRefused) {
   const std::string root = NewTestDirectory();
   EXPECT_THAT(RepairCheckpoint(root), StatusIs(absl::StatusCode::kNotFound, HasSubstr("is not a checkpoint")));
   const std::string staged = root + "/.step-00000001.tmp-0123456789abcdef";

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The three bodies of a FULL checkpoint, whose one file is checkpoint.h5. They give equal bytes for equal states,
-// whoever held the elements: the layout depends only on names, dtypes, shapes and texts.
+// The three bodies of a FULL checkpoint, whose one file is checkpoint.h5. Equal states give equal files with any of
+// them, because the layout depends only on names, dtypes, shapes and texts.
 //
 //   whole file     rank 0 has all elements: one call of WriteTreeFile.
 //   shared file    rank 0 makes the file with everything but elements of tensors and shares where each tensor begins;

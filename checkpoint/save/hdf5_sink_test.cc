@@ -19,7 +19,7 @@ namespace {
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-TEST(Hdf5SinkTest, WritesAllKindsThatVerifyAndLoad) {
+TEST(Hdf5SinkTest, CheckpointsOfAllKindsVerifyAndLoad) {
   const std::string root = NewTestDirectory();
   const std::vector<TestTensor> tensors = AwkwardTensors();
   StateDict state = FullState(tensors);
@@ -47,7 +47,7 @@ TEST(Hdf5SinkTest, WritesAllKindsThatVerifyAndLoad) {
   }
 }
 
-TEST(Hdf5SinkTest, GivesTheFilesThatRanksWouldGive) {
+TEST(Hdf5SinkTest, OneProcessGivesTheFilesThatRanksWouldGive) {
   const std::string root = NewTestDirectory();
   const std::vector<TestTensor> tensors = AwkwardTensors();
   ASSERT_OK(RunRanks(3, [&](const std::shared_ptr<ProcessGroup>& group) {
@@ -59,7 +59,7 @@ TEST(Hdf5SinkTest, GivesTheFilesThatRanksWouldGive) {
   EXPECT_EQ(ReadFile(root + "/sink/checkpoint.h5"), ReadFile(root + "/step-00000007/checkpoint.h5"));
 }
 
-TEST(Hdf5SinkTest, GivesTheFlatShardsThatRanksWouldGive) {
+TEST(Hdf5SinkTest, OneProcessGivesTheFlatShardsThatRanksWouldGive) {
   const std::string root = NewTestDirectory();
   const std::vector<TestTensor> tensors = AwkwardTensors();
   ASSERT_OK(RunRanks(3, [&](const std::shared_ptr<ProcessGroup>& group) {
@@ -72,7 +72,7 @@ TEST(Hdf5SinkTest, GivesTheFlatShardsThatRanksWouldGive) {
   EXPECT_EQ(ReadFile(root + "/sink/checkpoint.h5"), ReadFile(root + "/step-00000007/checkpoint.h5"));
 }
 
-TEST(Hdf5SinkTest, RefusesAnExistingDestinationAndReplacesItWhenAsked) {
+TEST(Hdf5SinkTest, AnExistingDestinationIsRefusedAndReplacedWhenAsked) {
   const std::string path = NewTestDirectory() + "/out";
   const std::vector<TestTensor> tensors = AwkwardTensors();
   const StateDict state = FullState(tensors);
@@ -95,7 +95,7 @@ TEST(Hdf5SinkTest, AFailingReaderLeavesNothing) {
   EXPECT_THAT(ListNames(root), IsEmpty());
 }
 
-TEST(Hdf5SinkTest, ReportsProgressUpToTheWhole) {
+TEST(Hdf5SinkTest, ProgressEndsWithAllBytes) {
   const std::string root = NewTestDirectory();
   const StateDict state = FullState(AwkwardTensors());
   int64_t last = 0;

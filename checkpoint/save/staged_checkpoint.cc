@@ -171,8 +171,8 @@ absl::Status StagedCheckpoint::TakeName() {
     return files_.SyncDirectory(directory_);
   }
   if (!overwrite_) {
-    return absl::AlreadyExistsError(
-        absl::StrCat(destination_, " was made by somebody else meanwhile; does another run save in ", directory_, "?"));
+    return absl::AlreadyExistsError(absl::StrCat(
+        destination_, " was made by another process during this save; does another run save in ", directory_, "?"));
   }
   FSDP_RETURN_IF_ERROR(files_.Exchange(path_, destination_));
   manifest_.reset();

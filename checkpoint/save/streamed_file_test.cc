@@ -21,7 +21,7 @@ using testing::IsEmpty;
 
 using Writer = std::function<absl::Status(const StateDict& part)>;
 
-// `state` with names, shapes and texts alone.
+// `state` without elements: names, dtypes, shapes and texts.
 StateDict ContentsOf(const StateDict& state) {
   StateDict contents = state;
   for (const auto& [key, value] : state.entries()) {
@@ -45,7 +45,7 @@ absl::Status StreamBackwards(const StateDict& state, const Writer& write) {
   return absl::OkStatus();
 }
 
-// What two ranks get from saving `state` as `stream` gives it.
+// The status of a save by two ranks of `state`, whose elements `stream` gives.
 absl::Status SaveStream(const std::string& root, const StateDict& state,
                         const std::function<absl::Status(const Writer& write)>& stream) {
   return RunRanks(2, [&](const std::shared_ptr<ProcessGroup>& group) {
@@ -55,7 +55,7 @@ absl::Status SaveStream(const std::string& root, const StateDict& state,
   });
 }
 
-TEST(StreamedFileTest, IsTheFileOfAStateThatIsWholeInMemory) {
+TEST(StreamedFileTest, AStreamGivesTheFileOfAStateThatIsWholeInMemory) {
   const StateDict state = FullState(AwkwardTensors());
   const std::string whole = NewTestDirectory();
   ASSERT_OK(RunRanks(
