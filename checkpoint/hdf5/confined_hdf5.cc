@@ -1,4 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+//   parent                                   child
+//   open the file
+//   lock the library, fork  ---------------> /dev/null and two descriptors, Confine
+//   read the answer, up to the timeout <---- ListHdf5, one letter and a JSON text or an error
+//   reap or kill the child
+//   decode and check the answer
+//
+// A fork and not a program of its own: a library cannot rely on the path of a helper binary. The price is that the
+// child has this process's memory, which it can read but send nowhere: its only way out is the answer.
 #include "fsdp/checkpoint/hdf5/confined_hdf5.h"
 
 #include <fcntl.h>
@@ -25,12 +35,13 @@
 namespace fsdp {
 namespace {
 
-// Descriptors of the child: nothing as standard input, output and error, its answer, the file; one more for the library
-// to open the file again.
+// Descriptors of the child: /dev/null as standard input, output and error, its answer, the file; one more for the
+// library to open the file again.
 constexpr int kAnswerFd = 3;
 constexpr int kFileFd = 4;
 constexpr int kOpenFiles = 6;
-// Where descriptors wait that must not be overwritten by each other.
+// The file and the answer are first duplicated to descriptors from here on: either of them may be 3 or 4 in the parent,
+// and dup2 would overwrite it.
 constexpr int kParkedFd = 64;
 
 // First byte of an answer.
@@ -48,7 +59,9 @@ bool WriteAll(int fd, const char* bytes, size_t size) {
   return true;
 }
 
-// What the child does, never to return. `call` is the parent's, of which this is a copy.
+// The child: confines itself, lists the file, writes its answer and exits. `call` is a copy of the parent's, whose lock
+// the forking thread held, so the library is in a consistent state here. _exit, not exit: buffers and destructors are
+// the parent's.
 [[noreturn]] void Answer(const Hdf5LibraryCall& call, int file, int answer, const ConfinedHdf5Options& options) {
   const int nothing = open("/dev/null", O_RDWR | O_CLOEXEC);
   const int parked_file = fcntl(file, F_DUPFD, kParkedFd);
@@ -68,7 +81,7 @@ bool WriteAll(int fd, const char* bytes, size_t size) {
   _exit(WriteAll(kAnswerFd, text.data(), text.size()) ? 0 : 1);
 }
 
-// All that comes from `fd` until its end.
+// Reads from `fd` until its end; kDataLoss when that takes longer than the timeout or is longer than output_bytes.
 absl::StatusOr<std::string> ReadAnswer(int fd, const ConfinedHdf5Options& options) {
   const absl::Time deadline = absl::Now() + options.timeout;
   std::string answer;
@@ -90,7 +103,8 @@ absl::StatusOr<std::string> ReadAnswer(int fd, const ConfinedHdf5Options& option
   }
 }
 
-// Ends the child, whatever it is doing, and says how it ended by itself.
+// Reaps the child; kills it first unless `is_done`, its answer being complete. An error when a child that was not
+// killed here has crashed, exceeded its processor time, or exited with a failure.
 absl::Status End(pid_t child, bool is_done) {
   if (!is_done) kill(child, SIGKILL);
   int status = 0;
@@ -128,10 +142,10 @@ absl::StatusOr<std::vector<Hdf5Dataset>> List(int file, const ConfinedHdf5Option
   if (fstat(file, &info) != 0) return absl::ErrnoToStatus(errno, "fstat");
   if (!S_ISREG(info.st_mode)) return absl::InvalidArgumentError("it is not a regular file");
   FSDP_ASSIGN_OR_RETURN(const std::string text, AskChild(file, options));
-  const std::string_view said(text);
-  if (said.empty()) return absl::DataLossError("parsing it ended without an answer");
-  if (said.front() != kListing) return absl::DataLossError(Printable(said.substr(1)));
-  FSDP_ASSIGN_OR_RETURN(std::vector<Hdf5Dataset> datasets, DecodeHdf5Listing(said.substr(1)));
+  const std::string_view answer(text);
+  if (answer.empty()) return absl::DataLossError("parsing it ended without an answer");
+  if (answer.front() != kListing) return absl::DataLossError(Printable(answer.substr(1)));
+  FSDP_ASSIGN_OR_RETURN(std::vector<Hdf5Dataset> datasets, DecodeHdf5Listing(answer.substr(1)));
   FSDP_RETURN_IF_ERROR(CheckHdf5Listing(datasets, info.st_size));
   return datasets;
 }

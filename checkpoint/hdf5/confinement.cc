@@ -1,4 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Two layers. Resource limits bound what the process can use up: memory, processor time, descriptors, the size of
+// files. A seccomp filter (a classic BPF program that the kernel runs before each system call, see seccomp(2)) bounds
+// what it can do: the list below is what HDF5, the C library and the sanitizers call while they read a file. There is
+// no socket, no exec, no unlink and no second process in it. The first test is for the architecture, since numbers of
+// system calls mean other calls on another one.
 #include "fsdp/checkpoint/hdf5/confinement.h"
 
 #include <fcntl.h>
@@ -26,7 +32,7 @@ constexpr uint32_t kArchitecture = AUDIT_ARCH_AARCH64;
 constexpr uint32_t kArchitecture = 0;  // no filter
 #endif
 
-// What the library and the C library do, and the address sanitizer (sigaltstack) when a process ends.
+// Allowed whatever their arguments. sigaltstack is the address sanitizer's, when a process ends.
 constexpr uint32_t kAllowed[] = {
     __NR_read,        __NR_pread64, __NR_write,       __NR_lseek,         __NR_fstat,        __NR_close,
     __NR_mmap,        __NR_munmap,  __NR_mremap,      __NR_mprotect,      __NR_madvise,      __NR_brk,
@@ -36,14 +42,16 @@ constexpr uint32_t kAllowed[] = {
     __NR_statx,       __NR_flock,   __NR_sigaltstack,
 };
 
-// Opening for reading alone is allowed too; how many is up to RLIMIT_NOFILE.
+// openat is allowed without any of these flags; RLIMIT_NOFILE bounds how many files can be open.
 constexpr uint32_t kWriteFlags = O_WRONLY | O_RDWR | O_CREAT | O_TRUNC | O_APPEND;
 
-// Offsets of the low halves, on a little-endian machine.
+// Offsets in seccomp_data. BPF loads 32 bits; of the 64-bit arguments these are the low halves on a little-endian
+// machine.
 constexpr uint32_t kNumber = offsetof(seccomp_data, nr);
 constexpr uint32_t kArch = offsetof(seccomp_data, arch);
 constexpr uint32_t kOpenFlags = offsetof(seccomp_data, args) + 2 * sizeof(uint64_t);
 
+// Installs the filter; true also when the kernel has no seccomp.
 bool FilterSystemCalls() {
   if (kArchitecture == 0) return true;
   constexpr size_t kCount = sizeof(kAllowed) / sizeof(kAllowed[0]);
@@ -76,7 +84,7 @@ bool Limit(int resource, rlim_t value) {
   return setrlimit(static_cast<__rlimit_resource>(resource), &limit) == 0;
 }
 
-// Bytes of address space that this process has.
+// The address space of this process, in bytes. Parsed by hand: streams and strings would allocate.
 int64_t AddressSpaceBytes() {
   const int fd = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
   char text[64] = {};

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Confine: gives up, for good, what parsing one open file does not take. For a process that was just forked to do that.
+// Confine: gives up, irrevocably, every right that parsing one open file does not need. For a process that was just
+// forked to parse the file.
 #ifndef FSDP_CHECKPOINT_HDF5_CONFINEMENT_H_
 #define FSDP_CHECKPOINT_HDF5_CONFINEMENT_H_
 
@@ -9,14 +10,15 @@
 namespace fsdp {
 
 struct Confinement {
-  int64_t memory_bytes = 0;  // beside what the process has now
+  int64_t memory_bytes = 0;  // of address space, in addition to what the process has now
   int cpu_seconds = 0;
   int open_files = 0;  // descriptors below this number may exist
 };
 
-// Returns whether all of it was possible. After it: no core file, no file grows, no new privileges, the limits above,
-// death with the parent, default signal actions; and where seccomp is there, only the system calls that reading files
-// and using memory take, others failing with EPERM, opening for writing among them. Calls nothing that allocates.
+// Returns whether everything was applied. Afterwards: no core file, no file can grow, no new privileges, the limits
+// above, SIGKILL when the parent ends, default signal actions; and on kernels with seccomp only the system calls that
+// reading files and using memory need. Other calls, and opening a file for writing, fail with EPERM. Allocates no
+// memory, so it is safe in a child forked from a process with threads.
 bool Confine(const Confinement& confinement);
 
 }  // namespace fsdp

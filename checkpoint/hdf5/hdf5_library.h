@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What every caller of HDF5's C API needs: one call at a time, errors as absl::Status, identifiers that close
-// themselves. For hdf5_file.cc and hdf5_listing.cc alone.
+// themselves. For hdf5_file.cc, hdf5_listing.cc and the child of confined_hdf5.cc alone: HDF5's macros stay there.
 #ifndef FSDP_CHECKPOINT_HDF5_HDF5_LIBRARY_H_
 #define FSDP_CHECKPOINT_HDF5_HDF5_LIBRARY_H_
 
@@ -16,8 +16,9 @@
 
 namespace fsdp {
 
-// Held during every call into the library: serialises them, and silences the printing of errors for this thread,
-// putting back afterwards what the program around us had set.
+// Held during every call into the library, which is not thread-safe as distributions build it. The constructor blocks
+// until no other thread is inside, and turns off the printing of errors; the destructor restores the setting of the
+// surrounding program.
 class Hdf5LibraryCall {
  public:
   Hdf5LibraryCall();
@@ -34,7 +35,7 @@ class Hdf5LibraryCall {
 // kInternal, "HDF5 cannot OPERATION NAME: ", with the innermost message of the library's error stack.
 absl::Status Hdf5Error(const std::string& operation, const std::string& name);
 
-// Owns an identifier of the library.
+// Owns an identifier of the library and closes it. Used and destroyed only while a Hdf5LibraryCall is held.
 class Hdf5Handle {
  public:
   Hdf5Handle() = default;
@@ -49,6 +50,8 @@ class Hdf5Handle {
 
   hid_t get() const { return id_; }
   bool ok() const { return id_ >= 0; }
+
+  // False when the library fails to close it, which for a file means that its last bytes may be missing. Idempotent.
   bool Close() {
     const hid_t id = std::exchange(id_, -1);
     return id < 0 || close_(id) >= 0;

@@ -9,7 +9,8 @@
 
 namespace fsdp {
 
-// `bytes` are elements `interval` of a bool tensor. kDataLoss names the first that is neither 0 nor 1.
+// Checks `bytes`, the elements `interval` of a bool tensor. kDataLoss names the first element that is neither 0 nor 1,
+// by its index in the tensor.
 absl::Status CheckBoolBytes(const void* bytes, const Interval& interval);
 
 }  // namespace fsdp

@@ -1,4 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Reads are cut into pieces that fill one pinned buffer after the other. Flush reads the pieces of the current buffer
+// on the threads of the pool, records their copies on a stream, and switches to the other buffer; before that one is
+// filled again, Flush waits for the event behind its copies. So the copies of one buffer overlap with the reads into
+// the other, and pinned memory, which is scarce, is bounded by two buffers however large the load is. Elements are
+// converted on the host: the copy moves bytes of the wanted dtype.
 #include "fsdp/checkpoint/source/device_read.h"
 
 #include <algorithm>
@@ -11,7 +17,7 @@
 namespace fsdp {
 namespace {
 
-// Pieces start so, for the copy engine and for conversions.
+// Pieces start at multiples of it: copy engines are fastest so, and conversions need aligned elements.
 constexpr int64_t kAlignment = 256;
 
 int64_t Aligned(int64_t nbytes) { return (nbytes + kAlignment - 1) / kAlignment * kAlignment; }
@@ -34,7 +40,7 @@ class DeviceReader {
     return absl::OkStatus();
   }
 
-  // Adds the read to the pieces that are read next, in as many as it takes.
+  // Appends `read` to the current buffer, in several pieces and with a Flush between them where it does not fit.
   absl::Status Add(TensorRead read) {
     const int64_t size = SizeOf(read.dtype);
     while (!read.interval.empty()) {
@@ -56,7 +62,7 @@ class DeviceReader {
     return absl::OkStatus();
   }
 
-  // Reads what was added, and starts to copy it.
+  // Reads the pieces that were added, and starts their copies.
   absl::Status Flush() {
     if (pieces_.empty()) return absl::OkStatus();
     Slot& slot = slots_[slot_];
@@ -76,7 +82,7 @@ class DeviceReader {
 
   absl::Status Finish() {
     const absl::Status flushed = Flush();
-    const absl::Status copied = stream_->Synchronize();  // in any case, before the buffers go
+    const absl::Status copied = stream_->Synchronize();  // after an error too: copies still read from the buffers
     return flushed.ok() ? copied : flushed;
   }
 
@@ -89,7 +95,7 @@ class DeviceReader {
   const TensorSource& source_;
   ThreadPool& pool_;
   Slot slots_[2];
-  std::unique_ptr<Stream> stream_;  // goes before the slots, whose copies it waits for
+  std::unique_ptr<Stream> stream_;  // destroyed before the slots: it waits for copies from their buffers
   int slot_ = 0;
   int64_t used_ = 0;
   std::vector<TensorRead> pieces_;

@@ -18,8 +18,8 @@
 
 namespace fsdp {
 
-// As source.ReadAll, but `out` may be memory of `device` or of the host. Blocks until all is there. `buffer_bytes`: of
-// each of the two; at least what one element takes.
+// As source.ReadAll, but `out` may be memory of `device` or of the host. Blocks until all elements are in place.
+// `buffer_bytes`: the size of each pinned buffer; at least that of one element.
 absl::Status ReadToDevice(const TensorSource& source, const std::vector<TensorRead>& reads, Device& device,
                           ThreadPool& pool, int64_t buffer_bytes = int64_t{64} << 20);
 

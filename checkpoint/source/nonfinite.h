@@ -10,6 +10,7 @@
 
 namespace fsdp {
 
+// Counts; those of several pieces are added up.
 struct NonFinite {
   int64_t nan = 0;
   int64_t inf = 0;
@@ -21,8 +22,8 @@ struct NonFinite {
   }
 };
 
-// Of `numel` elements at `data`, aligned or not; a complex one counts as two, its parts. None where `dtype` is an
-// integer or bool.
+// Counts among `numel` elements at `data` in host memory, aligned or not. A complex element counts as two, its parts.
+// Integers and bools have none.
 NonFinite CountNonFinite(DType dtype, const void* data, int64_t numel);
 
 }  // namespace fsdp

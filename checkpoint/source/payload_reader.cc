@@ -13,7 +13,7 @@ absl::Status CopyElements(const StateDict& state, const StateKey& key, const Int
   const ShardedTensor* tensor = state.FindTensor(key);
   if (tensor == nullptr) return absl::NotFoundError(absl::StrCat("the state dict holds no ", Describe(key)));
   const int64_t size = SizeOf(tensor->dtype);
-  int64_t next = interval.begin;  // shards are sorted and disjoint, so elements are found in order
+  int64_t next = interval.begin;  // all elements below it are copied: shards are sorted and disjoint
   for (const ShardedTensor::Shard& shard : tensor->shards) {
     const Interval part = Intersect(shard.interval, {next, interval.end});
     if (part.empty()) continue;

@@ -1,4 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// A digest covers a whole block, so the block is the unit of reading. Reading tensor by tensor would read a block once
+// for each small tensor in it, and for a resharded load in an order that jumps between files. So the wanted elements
+// are first cut at blocks, then sorted by place: the pieces of a block are neighbours then, and blocks come in the
+// order in which they lie on the disk. Time is O(p log p) for p pieces.
 #include "fsdp/checkpoint/source/read_plan.h"
 
 #include <algorithm>
@@ -10,7 +15,7 @@
 namespace fsdp {
 namespace {
 
-// One piece, with the block that it is of.
+// A piece with its block.
 struct Placed {
   int file = 0;
   int extent = 0;
@@ -20,7 +25,8 @@ struct Placed {
   auto place() const { return std::make_tuple(file, extent, block, piece.range.offset); }
 };
 
-// Cuts elements `part` of a stored interval at the blocks of its extent.
+// Cuts elements `part` of a stored interval at the blocks of its extent. Blocks are cut between elements, so every
+// piece has whole ones.
 void Cut(const StoredTensor& tensor, const StoredInterval& stored, const Interval& part, const TensorRead& read,
          const Manifest& manifest, int index, std::vector<Placed>& pieces) {
   const int64_t size = SizeOf(tensor.dtype);
@@ -41,7 +47,7 @@ void Cut(const StoredTensor& tensor, const StoredInterval& stored, const Interva
   }
 }
 
-// A gap that costs less to read than another read would.
+// A gap up to this size costs less to read than another transfer would.
 constexpr int64_t kMaxGapBytes = int64_t{64} << 10;
 
 ByteRange RangeOfPieces(const BlockRead& block) {
@@ -65,6 +71,8 @@ absl::StatusOr<std::vector<BlockRead>> PlanReads(const Manifest& manifest, const
       return absl::InvalidArgumentError(
           absl::StrCat(Describe(read.key), ": elements ", read.interval.ToString(), " of ", tensor.shape.numel()));
     }
+    // Intervals are sorted and disjoint: the first that ends behind the beginning of what is wanted, then its
+    // successors.
     auto stored = std::partition_point(tensor.intervals.begin(), tensor.intervals.end(), [&](const auto& interval) {
       return interval.interval.end <= read.interval.begin;
     });

@@ -25,6 +25,8 @@ absl::Status ReadPiece(const TensorSource& source, const TensorRead& piece, Bloc
 
 }  // namespace
 
+// For formats without blocks: each piece is one task of the pool. A piece whose dtype must be converted goes through a
+// scratch block, which is why Pieces may not return pieces longer than kBlockBytes.
 absl::Status TensorSource::ReadAll(const std::vector<TensorRead>& reads, ThreadPool& pool) const {
   std::vector<TensorRead> pieces;
   for (const TensorRead& read : reads) {

@@ -25,17 +25,17 @@
 namespace fsdp {
 
 struct TensorSourceOptions {
-  bool verify = true;  // check digests, and checksums of the format's own, while reading
+  bool verify = true;  // compare digests, and the checksums of the format, while reading
 
-  // What FSDP1's flat parameters are made of, for torch files and DCP directories that hold such and do not say it.
+  // The parameters in FSDP1's flat parameters, for torch files and DCP directories with flat parameters, whose layout
+  // the files do not record.
   std::optional<FlatLayout> flat_layout = {};
 
-  // Nobody asks for the optimizer's state: torch files and DCP directories leave it out, and what cannot be read of it
-  // is no error.
+  // Leave out the optimizer's state of torch files and DCP directories; then it is no error if it cannot be read.
   bool model_only = false;
 };
 
-// Elements of one tensor of a source, wanted at `out` in a dtype that may be another than the stored one.
+// Elements of one tensor of a source, to be written to `out` as `dtype`, which may differ from the stored one.
 struct TensorRead {
   StateKey key;
   Interval interval;
@@ -43,7 +43,7 @@ struct TensorRead {
   std::byte* out = nullptr;
 };
 
-// Elements `box` of a tensor, row-major, as little-endian bytes of a file.
+// Where elements `box` of a tensor lie: row-major, little-endian, from byte `offset` of `file`.
 struct TensorPlace {
   std::string file;
   int64_t offset = 0;
@@ -60,7 +60,7 @@ class TensorSource {
   // Keys, dtypes and whole shapes, with no shards; texts; aliases; unit layouts; kind.
   virtual const StateDict& contents() const = 0;
 
-  // -1 where the format has no step; 1 where it has no world size.
+  // step: -1 when the checkpoint records none. world_size: 1 when it records none.
   virtual int64_t step() const = 0;
   virtual int world_size() const = 0;
 
@@ -71,23 +71,24 @@ class TensorSource {
   // bytes). kDataLoss names tensor, file and byte range.
   virtual absl::Status Read(const StateKey& key, const Interval& interval, void* out) const = 0;
 
-  // All of `reads`, on the threads of `pool`. A source that verifies blocks reads each of them once.
+  // All of `reads`, on the threads of `pool`; blocks until all are done. A source with digests reads each block once,
+  // however many reads want a part of it.
   virtual absl::Status ReadAll(const std::vector<TensorRead>& reads, ThreadPool& pool) const;
 
-  // `interval` in pieces of a few MiB, cut where reading them one by one costs least; for callers that read in parallel
-  // or in bounded memory.
+  // `interval` in pieces of a few MiB, cut at the blocks of the format, so that piecewise reading reads no block twice;
+  // for callers that read in parallel or in bounded memory.
   virtual std::vector<Interval> Pieces(const StateKey& key, const Interval& interval) const;
 
   // True when the format has checksums of its own that reading compares: our digests, the CRCs of a torch archive.
   // Known once everything has been read.
   virtual bool has_checksums() const { return false; }
 
-  // Compares those checksums that the reads so far could not compare, since they were of a part of what a checksum
-  // covers only: reads the other parts. For whoever has read all that is wanted. kDataLoss as Read's.
+  // Compares the checksums that the reads so far could not compare, since they read only a part of the bytes that a
+  // checksum covers: reads the other parts. Call it after the last read. kDataLoss as that of Read.
   virtual absl::Status VerifyRest() const { return absl::OkStatus(); }
 
-  // Where the bytes of a tensor lie, as boxes that cover it once: for whoever shows them without copying.
-  // kUnimplemented says why they cannot be shown: elements that lie apart, or a format that does not tell.
+  // Where the bytes of a tensor lie, as boxes that cover it once, for views that do not copy. kUnimplemented says why
+  // there is no such place: the elements do not lie together, or the format does not reveal it.
   virtual absl::StatusOr<std::vector<TensorPlace>> Places(const StateKey& key) const;
 };
 

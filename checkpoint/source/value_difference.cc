@@ -1,4 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Elements are compared as float64, into which every dtype converts exactly but the 64-bit integers; the distances of
+// those are computed in integers. Work goes tile by tile, so that converted elements stay in the cache. Most tiles of
+// two checkpoints are equal to the bit: memcmp finds that, and only the sums for the cosine are left to do.
+//
+// ULPs: the codes of IEEE floats of one sign are ordered as their values, so with negative codes reflected, the number
+// of representable values between two floats is the difference of two integers (Rank); see B. Dawson, "Comparing
+// Floating Point Numbers", 2012.
 #include "fsdp/checkpoint/source/value_difference.h"
 
 #include <algorithm>
@@ -13,7 +21,7 @@
 namespace fsdp {
 namespace {
 
-// Elements that are converted at a time: two tiles of float64 stay in the cache.
+// Elements of a tile: two tiles of float64 stay in the first-level cache.
 constexpr int64_t kTile = 1024;
 
 const std::byte* At(const Elements& elements, int64_t index) {
@@ -27,7 +35,8 @@ Integer Load(const std::byte* at) {
   return value;
 }
 
-// Floats of `Bits` bits in the order of their values: neighbours differ by one, and -0 and 0 are the same.
+// Maps a float with the code `Bits` to an integer, so that neighbouring values differ by one, and -0 and 0 are the
+// same.
 template <typename Bits>
 uint64_t Rank(const std::byte* at) {
   constexpr uint64_t kSign = uint64_t{1} << (8 * sizeof(Bits) - 1);
@@ -48,7 +57,7 @@ uint64_t RankOf(int64_t size, const std::byte* at) {
   }
 }
 
-// Exactly what float64 would round.
+// |a - b|, which float64 would round when the integers are large.
 template <typename Integer>
 double Distance(const std::byte* a, const std::byte* b) {
   const auto x = Load<Integer>(a);
@@ -57,7 +66,7 @@ double Distance(const std::byte* a, const std::byte* b) {
                                    : static_cast<uint64_t>(y) - static_cast<uint64_t>(x));
 }
 
-// One comparison of two runs of elements; the members are what every element of them needs.
+// Compares two runs of elements and adds the result to a ValueDifference.
 class Comparison {
  public:
   Comparison(const Elements& a, const Elements& b, const Tolerance& tolerance, ValueDifference& difference)
@@ -92,7 +101,7 @@ class Comparison {
     return absl::OkStatus();
   }
 
-  // A tile holds half as many.
+  // A tile holds half as many complex elements.
   absl::Status RunComplex(int64_t begin, int64_t numel) {
     for (int64_t at = 0; at < numel; at += kTile / 2) {
       const int64_t count = std::min(kTile / 2, numel - at);
@@ -105,9 +114,9 @@ class Comparison {
     return absl::OkStatus();
   }
 
-  // x_ holds elements that have the same bits on both sides.
+  // Adds `count` elements of x_ that have the same bits on both sides.
   void AddEqual(int64_t count) {
-    double sums[4] = {};  // one would wait for itself at every addition
+    double sums[4] = {};  // four chains: in a single one every addition would wait for the one before
     int64_t nans = 0;
     for (int64_t i = 0; i < count; ++i) {
       const double square = x_[i] * x_[i];
@@ -171,7 +180,7 @@ class Comparison {
       difference_.squares_b += std::norm(y);
     }
     if (x == y) return;
-    // Infinity less itself would be NaN.
+    // Equal parts differ by 0, also when both are infinite, where the subtraction would give NaN.
     const double real = x.real() == y.real() ? 0 : x.real() - y.real();
     const double imaginary = x.imag() == y.imag() ? 0 : x.imag() - y.imag();
     AddChange(index, is_nan(x) || is_nan(y), std::hypot(real, imaginary), std::abs(x), std::abs(y));
@@ -180,7 +189,7 @@ class Comparison {
   double DistanceOf(int64_t offset, double x, double y) const {
     if (wide_ == DType::kInt64) return Distance<int64_t>(At(a_, offset), At(b_, offset));
     if (wide_ == DType::kUInt64) return Distance<uint64_t>(At(a_, offset), At(b_, offset));
-    return x == y ? 0 : std::abs(x - y);  // infinity less itself would be NaN
+    return x == y ? 0 : std::abs(x - y);  // inf - inf would be NaN
   }
 
   const Elements a_;

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // ValueDifference: how far the elements of two tensors are apart. Computed piece by piece and added up, so tensors of
-// any size take no memory; the order of the pieces matters only for the last digits of `cosine`.
+// any size take constant memory; the order of the pieces matters only for the last digits of `cosine`.
 //
-// What is equal: numbers that compare equal (-0 and 0 are), infinities of one sign, and NaN at the same place whatever
-// its payload; a complex number is NaN where one of its parts is. NaN against a number is a change that no tolerance
-// forgives, and that has no size: it is counted in `nan_mismatches` and left out of the maxima and of the cosine.
-// Infinity against something else is infinitely far.
+// Two elements are equal when they compare equal as numbers (-0 equals 0), are infinities of one sign, or are both NaN,
+// whatever the payloads. A complex number is NaN when one of its parts is. NaN against a number is a change that no
+// tolerance forgives and that has no size: it is counted in `nan_mismatches` and left out of the maxima and of the
+// cosine. The distance between an infinity and anything unequal to it is infinite.
 #ifndef FSDP_CHECKPOINT_SOURCE_VALUE_DIFFERENCE_H_
 #define FSDP_CHECKPOINT_SOURCE_VALUE_DIFFERENCE_H_
 
@@ -38,15 +38,17 @@ struct ValueDifference {
   double squares_a = 0;
   double squares_b = 0;
 
-  // Of a and b as vectors: 1 where nothing changed; absent where exactly one of them is zero or a sum overflows.
+  // The cosine of the angle between a and b as vectors: 1 when nothing changed; absent when exactly one of them is zero
+  // or a sum overflows.
   std::optional<double> cosine() const;
   double share_changed() const { return numel == 0 ? 0 : static_cast<double>(changed) / static_cast<double>(numel); }
 
-  // Adds what another piece of the same tensor, or another tensor, has. An `ulps` that one of them lacks is kept.
+  // Adds the difference of another piece of the same tensor, or of another tensor. Where only one has `ulps`, it is
+  // kept.
   void Add(const ValueDifference& other);
 };
 
-// Elements to compare: `numel` of `dtype` at `data`, in host memory, unaligned or not.
+// Elements of `dtype` at `data`, in host memory, aligned or not.
 struct Elements {
   DType dtype;
   const void* data;

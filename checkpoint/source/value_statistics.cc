@@ -18,12 +18,14 @@ namespace {
 
 constexpr int64_t kTile = 2048;
 
-// The bin of a finite number that is not zero.
+// The bin of the finite float64 with these bits, which is not zero. The exponent is taken from the bits: log2 would be
+// slower and could round a value just below a power of two up to it. Subnormals land in the first bin.
 int BinOf(uint64_t bits) {
   const int exponent = static_cast<int>((bits >> 52) & 0x7FF) - 1023;
   return std::clamp(exponent - ValueStatistics::kLowestExponent, 0, ValueStatistics::kBins - 1);
 }
 
+// Adds up `count` values that were converted to float64.
 void AddTile(const double* values, int64_t count, ValueStatistics& statistics) {
   for (int64_t i = 0; i < count; ++i) {
     const double value = values[i];
@@ -94,6 +96,8 @@ absl::Status AddElements(DType dtype, const void* data, int64_t numel, ValueStat
   return absl::OkStatus();
 }
 
+// Each task sums up its piece by itself and takes the lock only to add the result. The order in which pieces are added
+// depends on timing, and so do the last digits of `sum` and `squares`.
 absl::StatusOr<std::map<StateKey, ValueStatistics>> ReadStatistics(const TensorSource& source,
                                                                    const StatisticsOptions& options) {
   std::map<StateKey, ValueStatistics> statistics;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// ValueStatistics: what the elements of a tensor look like, added up piece by piece in constant memory: extremes,
-// moments, and a histogram by sign and binary exponent, so one pass shows values of any magnitude, from a dying
-// gradient's to an exploding weight's.
+// ValueStatistics: extremes, moments and a histogram of a tensor's elements, added up piece by piece in constant
+// memory. The bins of the histogram are signs and binary exponents, so one pass shows values of any magnitude, from
+// vanishing gradients to exploding weights.
 #ifndef FSDP_CHECKPOINT_SOURCE_VALUE_STATISTICS_H_
 #define FSDP_CHECKPOINT_SOURCE_VALUE_STATISTICS_H_
 
@@ -22,8 +22,8 @@
 namespace fsdp {
 
 struct ValueStatistics {
-  // Octaves of magnitude: bin i counts [2^(kLowestExponent + i), twice that); what is smaller is in the first, what is
-  // larger in the last.
+  // Bin i counts magnitudes in [2^(kLowestExponent + i), 2^(kLowestExponent + i + 1)); the first bin also counts
+  // smaller ones, the last bin larger ones.
   static constexpr int kLowestExponent = -36;
   static constexpr int kBins = 52;
   using Histogram = std::array<int64_t, kBins>;
@@ -31,7 +31,7 @@ struct ValueStatistics {
   int64_t numel = 0;
   NonFinite nonfinite;
   int64_t zeros = 0;
-  // Of the finite elements.
+  // These are of the finite elements only.
   double min = std::numeric_limits<double>::infinity();
   double max = -std::numeric_limits<double>::infinity();
   double sum = 0;
@@ -41,7 +41,7 @@ struct ValueStatistics {
 
   int64_t finite() const { return numel - nonfinite.nan - nonfinite.inf; }
 
-  // Absent where no element is finite.
+  // Absent when no element is finite.
   std::optional<double> mean() const;
   std::optional<double> rms() const;
   std::optional<double> deviation() const;  // of the population
@@ -49,7 +49,7 @@ struct ValueStatistics {
   void Add(const ValueStatistics& other);
 };
 
-// Adds `numel` elements at `data`, in host memory, aligned or not; a complex one as two, its parts.
+// Adds `numel` elements at `data`, in host memory, aligned or not. A complex element counts as two, its parts.
 absl::Status AddElements(DType dtype, const void* data, int64_t numel, ValueStatistics& statistics);
 
 struct StatisticsOptions {

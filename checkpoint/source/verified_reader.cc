@@ -1,4 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Two ways to read, since callers want two things. Read serves one value at a time in the calling thread: text, diff,
+// statistics. ReadBlocks serves a whole load: many blocks in flight, each with all pieces that are wanted of it.
+//
+//   ReadBlocks: blocks -> runs -> per run   page cache has all of it -> DeliverCached: copy and digest tile by tile
+//                                           otherwise -> ReadQueue   -> Deliver: digest, then copy or convert
+//
+// How often a byte passes through the processor decides the speed of a load. A block that is wanted whole, in its
+// stored dtype and in one place, is read to that place (InPlace) or digested while it is copied (CopyAndDigest): one
+// pass. For all others the digest is one pass and the copies of the pieces are another. Bytes that fail their digest
+// may therefore be in the caller's memory already; the error says so by its code, and the contract of Read allows it.
 #include "fsdp/checkpoint/source/verified_reader.h"
 
 #include <algorithm>
@@ -24,12 +35,14 @@ namespace {
 // Well under the customary limit of 1024 descriptors.
 constexpr size_t kMaxOpenFiles = 256;
 
-// Stays in a core's own cache between the copy and the digest.
+// Small enough to stay in a core's own cache between the copy and the digest.
 constexpr int64_t kTileBytes = 256 * 1024;
 
 // Enough for the direct I/O of any common disk.
 constexpr uintptr_t kDirectAlignment = 512;
 
+// The extent of `file` that holds `range`. Dies when there is none: manifests are checked for that when they are
+// decoded.
 const StoredExtent& ExtentOf(const StoredFile& file, const ByteRange& range) {
   const auto after =
       std::upper_bound(file.extents.begin(), file.extents.end(), range.offset,
@@ -38,14 +51,14 @@ const StoredExtent& ExtentOf(const StoredFile& file, const ByteRange& range) {
   return *std::prev(after);
 }
 
-// True when all of the block is wanted, in one place and as it is.
+// True when the whole block is wanted, in one place and in its stored dtype.
 bool IsWhole(const BlockRead& block) {
   const BlockPiece& first = block.pieces.front();
   return block.pieces.size() == 1 && first.range == block.range && first.stored == first.wanted;
 }
 
-// Where `range`, that of `run`, can be read to without a copy: null where blocks are not wanted whole and one after the
-// other, or their place is not as direct I/O wants it.
+// The memory that `range`, the bytes of `run`, can be read to without a copy: null unless all blocks are wanted whole,
+// at consecutive addresses, and the range and the address are aligned for direct I/O.
 std::byte* InPlace(absl::Span<const BlockRead> run, const ByteRange& range) {
   std::byte* const out = run.front().pieces.front().out;
   if (WholePages(range) != range || reinterpret_cast<uintptr_t>(out) % kDirectAlignment != 0) return nullptr;
@@ -79,7 +92,7 @@ absl::StatusOr<std::shared_ptr<const File>> VerifiedReader::Open(int index) {
   }
   checked_[index] = true;
   if (order_.size() == kMaxOpenFiles) {
-    open_[order_.front()] = nullptr;  // who still reads from it has a reference
+    open_[order_.front()] = nullptr;  // threads that still read from the file hold a reference
     order_.pop_front();
   }
   order_.push_back(index);
@@ -98,7 +111,7 @@ absl::Status VerifiedReader::ReadBlock(const File& file, int index, const Stored
   const int64_t from = std::max(range.offset, wanted.offset);
   const int64_t to = std::min(range.end(), wanted.end());
   std::byte* const target = out + (from - wanted.offset);
-  // A block that is wanted whole is compared where it is wanted; of others only a part is copied there.
+  // A block that is wanted whole is read to its place and compared there; of other blocks only a part is copied.
   const bool is_whole = to - from == range.nbytes;
   if (!is_whole) {
     const std::shared_ptr<const PartialBlock> last = LastPartial();
@@ -119,7 +132,7 @@ absl::Status VerifiedReader::ReadBlock(const File& file, int index, const Stored
 }
 
 absl::Status VerifiedReader::ReadBlocks(const std::vector<BlockRead>& blocks, ThreadPool& pool, const PieceName& what) {
-  // A digest is that of the whole block; without it, what is wanted is enough.
+  // A digest covers the whole block; where it is not compared, the wanted bytes suffice.
   const std::vector<BlockRun> runs = JoinBlocks(blocks, verify_ ? BlockParts::kWhole : BlockParts::kPieces);
   const auto begin = [&](int64_t i) -> absl::StatusOr<LargeRead> {
     const BlockRun& run = runs[i];
@@ -164,7 +177,7 @@ absl::StatusOr<bool> VerifiedReader::DeliverCached(const File& file, const Block
     for (int64_t done = 0; done < block.range.nbytes; done += kTileBytes) {
       const auto tile =
           absl::MakeSpan(block.pieces.front().out + done, std::min(kTileBytes, block.range.nbytes - done));
-      // What is missing after all is read with all the rest.
+      // The cache has dropped a page since SeemsCached: the caller reads the whole run again by the other way.
       if (CopyCached(fd, block.range.offset + done, tile) < static_cast<int64_t>(tile.size())) return false;
       if (verify_) digest.Update(tile);
     }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// VerifiedReader: bytes of a checkpoint's files, each block read whole and compared with its digest before anybody sees
-// it. Files are opened when they are first needed; then their size and their record must be what the manifest says, so
-// a file of another rank or another save is noticed even where digests are not compared. Thread-safe.
+// VerifiedReader: bytes of a checkpoint's files, each block read whole and compared with its digest before the caller
+// gets any of it. A file is opened when it is first needed; its size and its record must then match the manifest, so a
+// file of another rank or another save is noticed even where digests are not compared. Thread-safe.
 #ifndef FSDP_CHECKPOINT_SOURCE_VERIFIED_READER_H_
 #define FSDP_CHECKPOINT_SOURCE_VERIFIED_READER_H_
 
@@ -26,22 +26,20 @@ namespace fsdp {
 
 class VerifiedReader final {
  public:
-  // kIgnore: bytes are passed on as they are.
+  // kIgnore: bytes are passed on as they are, and only the wanted ones are read.
   enum class Digests : uint8_t { kCompare, kIgnore };
 
   // `files` and `manifest` must outlive it.
   VerifiedReader(FileSystem& files, std::string directory, const Manifest& manifest, Digests digests);
 
-  // Opens and checks files[index] now.
-  absl::Status Check(int index) { return Open(index).status(); }
-
-  // Bytes `range`, which lie in one extent of files[index], to `out`; on error `out` holds anything. kDataLoss names
-  // the file, the damaged block's bytes and `what`, the value that they belong to.
+  // Reads bytes `range`, which lie in one extent of files[index], to `out`; the contents of `out` are unspecified after
+  // an error. kDataLoss names the file, the bytes of the damaged block and `what`, the value that they belong to.
+  // Blocks.
   absl::Status Read(int index, const ByteRange& range, std::byte* out, absl::FunctionRef<std::string()> what);
 
-  // Reads `blocks`, which lie in the order of files and offsets, on the threads of `pool`, and puts their pieces in
-  // their places, converted where the dtypes differ. Errors as Read's, of the first block that has one; `what` says
-  // which value a piece is of.
+  // Reads `blocks`, sorted by file and offset as PlanReads returns them, on the threads of `pool`, and writes their
+  // pieces to BlockPiece::out, converted where the dtypes differ. Blocks until all is done. Errors as those of Read, of
+  // the first block that has one; `what` names the value that a piece belongs to.
   absl::Status ReadBlocks(const std::vector<BlockRead>& blocks, ThreadPool& pool,
                           const std::function<std::string(const BlockPiece&)>& what);
 
@@ -52,12 +50,13 @@ class VerifiedReader final {
 
   using PieceName = std::function<std::string(const BlockPiece&)>;
 
-  // Compares a block and delivers its pieces; both are among the bytes `read`, which begin at `read_offset` of the
-  // file.
+  // Compares a block and writes its pieces to their places. The bytes of both are in `read`, which begins at offset
+  // `read_offset` of the file.
   absl::Status Deliver(const BlockRead& block, const std::byte* read, int64_t read_offset, const PieceName& what) const;
 
-  // Takes blocks that are wanted whole from the page cache to their places, tile by tile, so that each byte is digested
-  // while it is hot. False when they are not wanted so, or not all there.
+  // Copies blocks that are wanted whole from the page cache to their places, tile by tile, so that each byte is
+  // digested while it is in the core's cache. False when some block is not wanted whole, or the page cache lacks some
+  // bytes.
   absl::StatusOr<bool> DeliverCached(const File& file, const BlockRun& run, const std::vector<BlockRead>& blocks,
                                      const PieceName& what) const;
 
@@ -67,7 +66,8 @@ class VerifiedReader final {
                        absl::FunctionRef<std::string()> what) const;
   absl::Status Compare(const BlockRead& block, const Digest& digest, const PieceName& what) const;
 
-  // A block of which only a part was wanted. Small tensors share blocks, so the next one often wants another part.
+  // A verified block that only a part was wanted of. Small tensors share blocks, so the next Read often wants another
+  // part.
   struct PartialBlock {
     int file = 0;
     int64_t offset = 0;
@@ -85,8 +85,8 @@ class VerifiedReader final {
   // All guarded by mutex_.
   std::vector<std::shared_ptr<const File>> open_;  // by index; null where it is not open
   std::vector<bool> checked_;                      // by index
-  std::deque<int> order_;                          // of opening; no more than a process may have open
-  std::shared_ptr<const PartialBlock> partial_;    // the one read last
+  std::deque<int> order_;                          // indexes of open files, the oldest first; at most kMaxOpenFiles
+  std::shared_ptr<const PartialBlock> partial_;    // the last one; null before the first
 };
 
 }  // namespace fsdp

@@ -43,7 +43,7 @@ absl::Status MemoryFile::Read(int64_t offset, absl::Span<std::byte> out) const {
     const ssize_t n = pread(fd_, out.data(), out.size(), offset);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return absl::ErrnoToStatus(errno, "read of a memory file");
-    if (n == 0) {  // the end: HDF5 does not write the payload, so the image may be shorter than the file it describes
+    if (n == 0) {  // beyond the end of the file
       std::memset(out.data(), 0, out.size());
       return absl::OkStatus();
     }
