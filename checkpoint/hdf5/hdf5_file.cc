@@ -1,4 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// The library writes metadata only. Datasets are contiguous, allocated early and never filled, so HDF5 assigns each one
+// its place in the file and leaves the bytes alone; the image lies in a memory file, where the holes for payload take
+// no memory. That makes HDF5 fast enough (it never sees the payload) and lets our own writers use direct I/O and
+// digests.
+//
+// Equal calls must give equal bytes, for digests of unchanged files and for tests: no object keeps time stamps, and the
+// bounds of the library's version are fixed, so another release of HDF5 writes the same format.
 #include "fsdp/checkpoint/hdf5/hdf5_file.h"
 
 #include <hdf5.h>
@@ -17,7 +25,8 @@
 namespace fsdp {
 namespace {
 
-// Datasets of this size and more begin at a multiple of kAlignment, as direct I/O wants.
+// Datasets of at least kAlignmentThreshold bytes begin at a multiple of kAlignment, for direct I/O. Aligning smaller
+// ones would waste more than it gains.
 constexpr hsize_t kAlignmentThreshold = 2048;
 constexpr hsize_t kAlignment = 4096;
 
@@ -32,7 +41,7 @@ Handle Space(const std::vector<int64_t>& dims) {
   return {H5Screate_simple(static_cast<int>(sizes.size()), sizes.data(), nullptr), H5Sclose};
 }
 
-// bfloat16 as HDF5 2 spells its own: the upper half of an IEEE float32.
+// bfloat16: the upper half of an IEEE float32, in the fields that HDF5 2.0 gives its predefined type.
 Handle BFloat16Type() {
   Handle type(H5Tcopy(H5T_IEEE_F32LE), H5Tclose);
   const bool made = type.ok() && H5Tset_fields(type.get(), 15, 7, 8, 0, 7) >= 0 && H5Tset_size(type.get(), 2) >= 0 &&
@@ -40,7 +49,7 @@ Handle BFloat16Type() {
   return made ? std::move(type) : Handle();
 }
 
-// The enumeration that h5py shows as bool.
+// The enumeration {FALSE, TRUE} of int8, which h5py shows as bool.
 Handle BoolType() {
   Handle type(H5Tenum_create(H5T_STD_I8LE), H5Tclose);
   const int8_t no = 0;
@@ -118,7 +127,8 @@ Handle TextType(int64_t nbytes) {
   return made ? std::move(type) : Handle();
 }
 
-// The little-endian bytes of a NaN; none for other types, whose fill value stays 0.
+// The little-endian bytes of a NaN of `dtype`, as the fill value; nullopt for types without NaN, which are filled with
+// 0. A reader of a virtual dataset whose rank file is missing then sees NaN and not plausible zeros.
 std::optional<std::array<uint8_t, 16>> FillBytes(DType dtype) {
   using Bytes = std::array<uint8_t, 16>;
   switch (dtype) {
@@ -164,7 +174,8 @@ absl::Status WriteAttribute(hid_t object, const std::string& name, const std::st
   return absl::OkStatus();
 }
 
-// The attributes that a dataset of `dtype`, or an object with an escaped name, carries.
+// Writes the attributes of an object: "dtype" where the HDF5 type alone does not tell the dtype, and "fqn" where the
+// link name is escaped.
 absl::Status Describe(hid_t object, const std::string& fqn, std::optional<DType> dtype) {
   if (dtype && IsFloat8(*dtype)) {
     FSDP_RETURN_IF_ERROR(WriteAttribute(object, "dtype", std::string(DTypeName(*dtype))));
@@ -172,14 +183,15 @@ absl::Status Describe(hid_t object, const std::string& fqn, std::optional<DType>
   return fqn.empty() ? absl::OkStatus() : WriteAttribute(object, "fqn", fqn);
 }
 
-// HDF5 takes %b in the source of a virtual dataset for a block number; %% is a plain %.
+// In the source names of a virtual dataset HDF5 replaces %b by a block number and %% by %, so every % is doubled.
 std::string DoublePercent(const std::string& path) {
   std::string doubled;
   for (const char c : path) doubled.append(c == '%' ? 2 : 1, c);
   return doubled;
 }
 
-// Selects `interval` of a dataset of `shape`.
+// Selects elements `interval` of a dataset of `shape`: as a union of boxes, since a hyperslab is a box and an interval
+// that begins and ends inside of rows is not.
 bool Select(hid_t space, const Shape& shape, const Interval& interval) {
   if (shape.rank() == 0) return H5Sselect_all(space) >= 0;
   H5S_seloper_t operation = H5S_SELECT_SET;
@@ -198,7 +210,7 @@ struct Hdf5File::Handles {
   Handle link_creation;  // UTF-8 names
   Handle group_creation;
   Handle dataset_creation;
-  Handle file;  // last, so that it closes first
+  Handle file;  // last, so that it is closed first
 };
 
 absl::StatusOr<std::unique_ptr<Hdf5File>> Hdf5File::Create(const Hdf5FileOptions& options) {
@@ -217,7 +229,7 @@ absl::StatusOr<std::unique_ptr<Hdf5File>> Hdf5File::Create(const Hdf5FileOptions
   const Handle access = PropertyList(H5P_FILE_ACCESS);
   const Handle creation = PropertyList(H5P_FILE_CREATE);
   const H5F_libver_t version = options.virtual_datasets ? H5F_LIBVER_V110 : H5F_LIBVER_V18;
-  // The stdio driver: the POSIX one insists on resolving the path's link, which leads nowhere for a memory file.
+  // The stdio driver: the POSIX driver resolves the symbolic link of the path, which leads nowhere for a memory file.
   const bool access_ok = lists_ok && H5Pset_fapl_stdio(access.get()) >= 0 &&
                          H5Pset_libver_bounds(access.get(), version, version) >= 0 &&
                          H5Pset_alignment(access.get(), kAlignmentThreshold, kAlignment) >= 0 &&

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Hdf5File: what writes HDF5. It lays out a new file: groups, contiguous datasets whose bytes come later,
-// virtual datasets, attributes; and hands back the image, with every byte that HDF5 itself writes, for somebody else to
+// Hdf5File: the writer of HDF5. It lays out a new file in memory: groups, contiguous datasets whose bytes come later,
+// virtual datasets, attributes; and returns the image, which has every byte that HDF5 itself writes, for the caller to
 // put on a disk. Nothing is read back through HDF5; hdf5_listing.h does that for foreign files, confined. Equal calls
 // give equal bytes.
 //
@@ -35,11 +35,11 @@ inline constexpr int kMaxHdf5Rank = 32;
 
 struct Hdf5FileOptions {
   bool virtual_datasets = false;  // raises the file's version to that of HDF5 1.10; otherwise 1.8 reads it
-  int64_t metadata_bytes = 2048;  // about how much metadata is to come; metadata lie together in blocks of this size
+  int64_t metadata_bytes = 2048;  // estimate of the metadata's size; HDF5 allocates metadata in blocks of this size
 };
 
-// A part of a virtual dataset: elements `interval` are those of dataset `dataset` of file `file`, which has sizes
-// `dims`. Where it has more elements than the interval, it has one dimension, and they are those from `begin` on.
+// A part of a virtual dataset: its elements `interval` are those of dataset `dataset`, of sizes `dims`, in file `file`.
+// A source with more elements than the interval has one dimension, and its elements from `begin` on are shown.
 struct VirtualPart {
   Interval interval;
   std::string file;
@@ -48,14 +48,14 @@ struct VirtualPart {
   int64_t begin = 0;
 };
 
-// Bytes of another file, by its absolute path: some elements of a dataset that is not stored in this one.
+// Bytes of another file, named by its absolute path, that hold some elements of a dataset of this file.
 struct ExternalPart {
   std::string file;
   int64_t offset = 0;
   int64_t nbytes = 0;
 };
 
-// A part of a virtual dataset: `box` is what dataset `dataset` of the same file holds.
+// A part of a virtual dataset: its elements `box` are all elements of dataset `dataset` of the same file.
 struct VirtualBox {
   Box box;
   std::string dataset;
@@ -70,33 +70,35 @@ class Hdf5File final {
   Hdf5File(const Hdf5File&) = delete;
   Hdf5File& operator=(const Hdf5File&) = delete;
 
-  // Paths are absolute, of escaped link names; the groups above exist. A `fqn` that is not empty becomes the attribute
-  // that keeps the true name of an escaped object.
+  // Paths are absolute and consist of escaped link names; the groups above must exist. A non-empty `fqn` becomes the
+  // attribute "fqn", which keeps the true name of an object whose link name is escaped.
   absl::Status AddGroup(const std::string& path, const std::string& fqn);
 
-  // The offset of its payload in the file; 0 where it has no elements. Contiguous, allocated, never filled.
+  // Returns the offset of the dataset's payload in the file; 0 when it has no elements. The space is contiguous and
+  // allocated; HDF5 never writes to it.
   absl::StatusOr<int64_t> AddDataset(const std::string& path, const std::string& fqn, DType dtype,
                                      const std::vector<int64_t>& dims);
 
-  // As AddDataset, for one UTF-8 string of max(1, nbytes) bytes, padded with NUL.
+  // As AddDataset, for one UTF-8 string of max(1, nbytes) bytes, padded with NUL; HDF5 has no string of length 0.
   absl::StatusOr<int64_t> AddText(const std::string& path, const std::string& fqn, int64_t nbytes);
 
-  // A tensor shown through `parts`; elements of none have the fill value: NaN in floating types, otherwise 0.
+  // A virtual dataset of `parts`. Elements that no part covers read as the fill value: NaN in floating types, otherwise
+  // 0.
   absl::Status AddVirtual(const std::string& path, const std::string& fqn, DType dtype, const Shape& shape,
                           const std::vector<VirtualPart>& parts);
 
-  // The same through boxes.
+  // A virtual dataset of `boxes`, which cover it.
   absl::Status AddVirtualBoxes(const std::string& path, const std::string& fqn, DType dtype, const Shape& shape,
                                const std::vector<VirtualBox>& boxes);
 
-  // A tensor whose elements, row-major, are those bytes of other files, one part after the other.
+  // A dataset whose elements, row-major, are the bytes `parts` of other files, one part after the other.
   absl::Status AddExternal(const std::string& path, const std::string& fqn, DType dtype,
                            const std::vector<int64_t>& dims, const std::vector<ExternalPart>& parts);
 
   // A text attribute of the root group.
   absl::Status SetRootAttribute(const std::string& name, const std::string& text);
 
-  // Ends the layout. The image is exactly as long as the file.
+  // Ends the layout and returns the image, which is exactly as long as the file must be. No other call may follow.
   absl::StatusOr<MemoryFile> Close();
 
  private:

@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// The listing of an untrusted file becomes a manifest, and everything after that is as for any other source. What the
+// file claims is not believed: CheckHdf5Listing has bounded every place by the file's size, KeyOf accepts only the one
+// spelling of a path that we would have written, and texts are bounded and must be UTF-8.
 #include "fsdp/checkpoint/hdf5/hdf5_file_source.h"
 
 #include <algorithm>
@@ -29,7 +33,7 @@ std::string UnescapeLinkName(const std::string& link) {
   return absl::StrReplaceAll(link, {{"%25", "%"}, {"%2F", "/"}, {"%2E", "."}});
 }
 
-// The key whose path `path` is; nothing for another path.
+// The key whose dataset has the path `path`; nullopt when no key has it.
 std::optional<StateKey> KeyOf(const std::string& path) {
   const auto name_after = [&](size_t at) { return UnescapeLinkName(path.substr(at)); };
   StateKey key;
@@ -47,7 +51,8 @@ std::optional<StateKey> KeyOf(const std::string& path) {
   } else {
     return std::nullopt;
   }
-  // One path for each key: groups below, or names escaped in another way, are none of ours.
+  // Every key has exactly one path. A path with more groups, or with a name escaped in another way, is refused, or two
+  // datasets could have one key.
   if (!CheckStateKey(key).ok() || DatasetPath(key) != path) return std::nullopt;
   return key;
 }

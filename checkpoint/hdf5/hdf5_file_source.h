@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A checkpoint.h5 by itself, without the manifest that vouches for it: what somebody sent, or what was left. Its
-// metadata are parsed in a confined process, its values read with pread; there are no digests, so values cannot be
-// checked. Only files that hold the bytes themselves (of FULL checkpoints) and have the tree of
-// docs/checkpoint_format.md are read.
+// A checkpoint.h5 alone, without the manifest that has its digests: for example a file that was sent or downloaded. Its
+// metadata are parsed in a confined process, its values read with pread. Without digests, values cannot be checked.
+// Only files that hold the bytes themselves (those of FULL checkpoints) and have the tree of docs/checkpoint_format.md
+// are read.
 #ifndef FSDP_CHECKPOINT_HDF5_HDF5_FILE_SOURCE_H_
 #define FSDP_CHECKPOINT_HDF5_HDF5_FILE_SOURCE_H_
 
@@ -16,8 +16,8 @@
 
 namespace fsdp {
 
-// What the file holds, as a manifest of one file without digests, records and units. kInvalidArgument for a rank file,
-// for a file that shows tensors of other files, and for a dataset that is no value of a checkpoint; kDataLoss as
+// The contents of the file, as a manifest of one file without digests, records and units. kInvalidArgument for a rank
+// file, for a file with virtual datasets of other files, and for a dataset that no checkpoint has; kDataLoss as
 // ListUntrustedHdf5.
 absl::StatusOr<Manifest> DescribeHdf5File(const std::string& path);
 

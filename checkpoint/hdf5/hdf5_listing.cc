@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The half that calls the library; the rest is hdf5_listing_json.cc.
+// The half of hdf5_listing.h that calls the library; hdf5_listing_json.cc is the other. It runs in the confined child,
+// on files that may be made to attack it, so it asks for as little as it can: no values, no soft or external links,
+// each object once (a hard link can make a group its own descendant), bounded depth, names and counts. A type is
+// recognised by its properties and not by its name, since h5py and other writers spell the same type in several ways.
 #include "fsdp/checkpoint/hdf5/hdf5_listing.h"
 
 #include <cstring>
@@ -20,7 +23,7 @@ namespace {
 constexpr int kMaxDepth = 16;
 constexpr size_t kMaxAttributeBytes = 64 * 1024;
 
-// The string attribute `name` of an object; empty where there is none, or none that we would have written.
+// The string attribute `name` of an object; empty when there is none, or none of the kind that hdf5_file.cc writes.
 std::string TextAttribute(hid_t object, const char* name) {
   if (H5Aexists(object, name) <= 0) return "";
   const Hdf5Handle attribute(H5Aopen(object, name, H5P_DEFAULT), H5Aclose);
@@ -42,7 +45,7 @@ std::string TextAttribute(hid_t object, const char* name) {
 
 bool IsEqual(hid_t type, hid_t other) { return H5Tequal(type, other) > 0; }
 
-// Compares fields: committed types and other spellings are equal to ours.
+// Compares the fields of the type, since HDF5 calls committed types and other spellings of bfloat16 unequal to ours.
 bool IsBFloat16(hid_t type) {
   size_t sign = 0;
   size_t exponent = 0;
@@ -105,7 +108,8 @@ std::string ComplexTypeName(hid_t type) {
   return "";
 }
 
-// `named` is the attribute "dtype", which tells the bytes of a float8 from plain ones.
+// The DTypeName of `type`, "text", or "" for a type that no checkpoint has. `named` is the attribute "dtype", which
+// distinguishes the bytes of a float8 from uint8.
 std::string TypeName(hid_t type, const std::string& named) {
   switch (H5Tget_class(type)) {
     case H5T_STRING:
@@ -160,11 +164,11 @@ struct Link {
 
 struct Links {
   std::vector<Link> found;
-  int64_t room = 0;  // for more
+  int64_t room = 0;  // for so many more
 };
 
-// Keeps one link of a group, unless it leads elsewhere. Asking for names by their index instead takes time that grows
-// with the square of their number.
+// Called for each link of a group; keeps hard links. Asking for names by index instead takes time that grows with the
+// square of their number.
 herr_t AddLink(hid_t, const char* name, const H5L_info_t* link, void* data) {
   auto& links = *static_cast<Links*>(data);
   if (link->type != H5L_TYPE_HARD) return 0;
@@ -245,7 +249,7 @@ class Lister {
 
 absl::StatusOr<std::vector<Hdf5Dataset>> ListHdf5(const Hdf5LibraryCall&, const std::string& path) {
   const Hdf5Handle access(H5Pcreate(H5P_FILE_ACCESS), H5Pclose);
-  // As in hdf5_file.cc: the POSIX driver insists on resolving the path's link.
+  // The stdio driver, for the reason in hdf5_file.cc.
   if (H5Pset_fapl_stdio(access.get()) < 0) return Hdf5Error("prepare to open", path);
   const Hdf5Handle file(H5Fopen(path.c_str(), H5F_ACC_RDONLY, access.get()), H5Fclose);
   if (!file.ok()) return Hdf5Error("open", path);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The pure half of hdf5_listing.h.
+// The pure half of hdf5_listing.h: it runs in the parent, on an answer that a hijacked child may have written. So every
+// field is checked for its type while decoding, sizes are recomputed from dtype and shape, and every place is held
+// against the size of the file and against the other places. Only after that may a reader use an offset.
 #include <algorithm>
 #include <limits>
 
@@ -34,7 +36,7 @@ absl::StatusOr<Hdf5Dataset> DecodeDataset(const Json& json) {
   return dataset;
 }
 
-// The bytes that type and dims ask for are those that it has.
+// OK when the dataset has as many bytes as its type and dims require.
 absl::Status CheckSize(const Hdf5Dataset& dataset) {
   const absl::StatusOr<Shape> shape = Shape::Create(dataset.dims);
   if (!shape.ok()) return Wrong(dataset, std::string(shape.status().message()));
@@ -59,7 +61,7 @@ std::string EncodeHdf5Listing(const std::vector<Hdf5Dataset>& datasets) {
                     {"nbytes", dataset.nbytes},
                     {"layout", dataset.layout}});
   }
-  // Names need not be UTF-8; those that are not are no names of ours.
+  // HDF5 names need not be UTF-8. Ours always are, so replacing the others loses nothing.
   return Json({{"datasets", std::move(list)}}).dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 

@@ -1,4 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// A tensor is shown in the simplest way that its places allow:
+//
+//   places that are intervals of the row-major elements   one dataset with external segments, in the order of elements
+//   boxes that cut rows                                    a dataset with one external segment per box, in /pieces, and
+//                                                          a virtual dataset over them
+//   no place: a number inside of a pickle, no elements     a dataset with a copy of the value
+//   no place for another reason                            not shown; the report says why
 #include "fsdp/checkpoint/hdf5/hdf5_view.h"
 
 #include <algorithm>
@@ -25,7 +33,8 @@ std::string AbsolutePath(const std::string& path) { return std::filesystem::abso
 
 std::string IfEscaped(const std::string& name) { return EscapeLinkName(name) == name ? "" : name; }
 
-// The elements of a box of whole rows, or of parts of one row; nothing for a box whose elements lie apart.
+// The elements of `box` as an interval of the row-major elements; nullopt when they are not consecutive. They are when
+// every dimension before the last one that the box cuts has one index.
 std::optional<Interval> IntervalOf(const Shape& shape, const Box& box) {
   Interval interval = {0, 1};
   int64_t stride = 1;
@@ -63,7 +72,7 @@ class ViewWriter {
   std::vector<std::pair<int64_t, std::string>> copies;  // by offset in the file
 
  private:
-  // The groups above the object at `path`.
+  // Adds the missing groups above the object at `path`.
   absl::Status AddGroups(const std::string& path, const StateKey& key) {
     for (size_t slash = path.find('/', 1); slash != path.npos; slash = path.find('/', slash + 1)) {
       const std::string group = path.substr(0, slash);
@@ -105,7 +114,7 @@ class ViewWriter {
     return AddPlaces(path, fqn, tensor, *places);
   }
 
-  // A tensor without elements, or a number of the pickle.
+  // A tensor without elements, or a scalar that has no place, such as a number inside of a pickle.
   absl::Status AddCopy(const std::string& path, const std::string& fqn, const StateKey& stored,
                        const ShardedTensor& tensor) {
     const std::vector<int64_t> dims(tensor.shape.dims().begin(), tensor.shape.dims().end());
@@ -132,7 +141,7 @@ class ViewWriter {
     return file_.AddExternal(path, fqn, tensor.dtype, {shape.dims().begin(), shape.dims().end()}, external);
   }
 
-  // Each box is a dataset of its own, and the tensor a virtual one over them.
+  // Each box becomes a dataset of its own, and the tensor a virtual dataset over them.
   absl::Status AddBoxes(const std::string& path, const std::string& fqn, const ShardedTensor& tensor,
                         const std::vector<TensorPlace>& places) {
     if (groups_.insert(kPiecesGroup).second) FSDP_RETURN_IF_ERROR(file_.AddGroup(kPiecesGroup, ""));

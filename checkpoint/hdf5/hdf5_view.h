@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// WriteHdf5View: an HDF5 file of a few kilobytes in which every tensor of somebody else's checkpoint is a dataset,
-// under the names that a checkpoint of ours would give it, while the bytes stay where they are: external segments of
-// the checkpoint's own files, and virtual datasets over them where a tensor was saved as boxes that cut rows.
+// WriteHdf5View: an HDF5 file of a few kilobytes in which every tensor of a foreign checkpoint is a dataset, under the
+// name that it would have in a checkpoint of ours. The bytes stay where they are: a dataset consists of external
+// segments of the checkpoint's own files, or, where a tensor was saved as boxes that cut rows, is a virtual dataset
+// over such.
 #ifndef FSDP_CHECKPOINT_HDF5_HDF5_VIEW_H_
 #define FSDP_CHECKPOINT_HDF5_HDF5_VIEW_H_
 
@@ -29,9 +30,9 @@ struct Hdf5ViewReport {
   std::vector<NotShown> not_shown;
 };
 
-// Makes the file `path` for `source`, which tells where its tensors lie (TensorSource::Places). The files of the
-// checkpoint are named by absolute paths: they must stay there. Texts, and numbers that are no tensors there, are
-// copied. The file appears whole or not at all. kInvalidArgument for a source that is HDF5 already.
+// Makes the file `path` for `source`, whose tensors have places (TensorSource::Places). The files of the checkpoint are
+// named by absolute paths and must stay there. Texts, and numbers that the format stores as plain values, are copied.
+// The file appears whole or not at all. kInvalidArgument for a source that is HDF5 already.
 absl::StatusOr<Hdf5ViewReport> WriteHdf5View(const TensorSource& source, const std::string& path,
                                              const Hdf5ViewOptions& options = {});
 
