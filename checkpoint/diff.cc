@@ -1,4 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// First names, in one thread: each key of A is resolved in B, aliases included, and what B has beyond that is resolved
+// in A. Every pair of tensors is then cut into pieces at A's blocks, and the pieces are compared on the threads of a
+// pool: each task reads its elements from both sides. Small pieces are joined up to kPieceBytes, since B's blocks lie
+// elsewhere and are read in part by two neighbouring pieces. Memory is two pieces per thread, however large the
+// checkpoints are.
 #include "fsdp/checkpoint/diff.h"
 
 #include <algorithm>
@@ -19,15 +25,15 @@ namespace {
 
 using Section = StateKey::Section;
 
-// A piece is read whole from both sides. Those of B begin anywhere in its blocks, so the last block of a piece is read
-// again for the next one: the larger the piece, the less that is.
+// A piece begins anywhere in a block of B, so that block is read for two pieces: the larger the pieces, the less is
+// read twice.
 constexpr int64_t kPieceBytes = int64_t{16} << 20;
 
 bool IsCompared(const StateKey& key, const DiffOptions& options) {
   return !options.model_only || key.section == Section::kModel;
 }
 
-// What `source` holds. safetensors' own metadata is an extra text in ours, and in no other format.
+// The contents of `source`. The metadata of safetensors is an extra text in checkpoints of ours and in no other format.
 StateDict ContentsOf(const TensorSource& source, const TensorSource& other) {
   StateDict contents = source.contents();
   const bool has_place = other.format() == "hdf5" || other.format() == "safetensors";
@@ -35,7 +41,7 @@ StateDict ContentsOf(const TensorSource& source, const TensorSource& other) {
   return contents;
 }
 
-// A tensor that both sides have, and the keys it has there.
+// The keys of a tensor in A and in B.
 struct Pair {
   StateKey a;
   StateKey b;
@@ -63,7 +69,7 @@ class Diff {
 
  private:
   void CompareNames() {
-    std::set<StateKey> met;  // of B
+    std::set<StateKey> met;  // keys of B that some key of A has resolved to
     for (const auto& [key, value] : in_a_.entries()) {
       if (!IsCompared(key, options_)) continue;
       const StateKey other = in_b_.Resolve(key).value_or(key);
@@ -114,7 +120,7 @@ class Diff {
   }
 
   void CompareAliases() {
-    // Other formats write tied weights once, or twice, and keep no word about it.
+    // Other formats write tied weights once or twice and do not record which names are tied.
     if (a_.format() != "hdf5" || b_.format() != "hdf5") return;
     const auto& in_a = in_a_.aliases;
     const auto& in_b = in_b_.aliases;
@@ -128,7 +134,7 @@ class Diff {
     for (const auto& [alias, target] : in_b) say(alias, in_b, "B", in_a);
   }
 
-  // Pieces are cut where A's blocks are.
+  // Adds the pieces of a pair, cut at A's blocks, so that no block of A is read twice.
   void AddPieces(size_t pair) {
     const TensorDiff& tensor = report_.tensors[pair];
     if (tensor.shape_a != tensor.shape_b) return;
@@ -148,7 +154,7 @@ class Diff {
 
   absl::Status ComparePieces() {
     FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<ThreadPool> pool, ThreadPool::Create(options_.io_threads, "diff"));
-    // Added up in order at the end, so that sums do not depend on timing.
+    // Added up in order at the end, so that floating-point sums do not depend on timing.
     std::vector<ValueDifference> differences(pieces_.size());
     FSDP_RETURN_IF_ERROR(pool->ParallelFor(static_cast<int64_t>(pieces_.size()),
                                            [&](int64_t i) { return ComparePiece(pieces_[i], differences[i]); }));

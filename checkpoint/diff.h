@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// DiffCheckpoints: what differs between two checkpoints, in structure and in values, whatever their formats, kinds and
-// world sizes are: those say where bytes lie, not what the state is. Reads both by pieces, in parallel, in bounded
-// memory, and verifies digests where the formats have them.
+// DiffCheckpoints: what differs between two checkpoints, in structure and in values. Formats, kinds and world sizes may
+// differ: they determine where bytes lie, not what the state is. Reads both checkpoints by pieces, in parallel, in
+// bounded memory, and verifies digests where the formats have them.
 #ifndef FSDP_CHECKPOINT_DIFF_H_
 #define FSDP_CHECKPOINT_DIFF_H_
 
@@ -27,14 +27,14 @@ struct DiffOptions {
   std::function<void(int64_t bytes_done, int64_t bytes_total)> progress = {};
 };
 
-// A tensor that both have.
+// A tensor that both checkpoints have.
 struct TensorDiff {
-  std::string name;  // as A has it
+  std::string name;  // in A
   DType dtype_a = DType::kFloat32;
   DType dtype_b = DType::kFloat32;
   Shape shape_a;
   Shape shape_b;
-  ValueDifference values;  // of no elements when the shapes differ
+  ValueDifference values;  // numel is 0 when the shapes differ
 
   // Whether it counts as equal: one dtype, one shape, all values within the tolerance.
   bool equal() const { return dtype_a == dtype_b && shape_a == shape_b && values.outside == 0; }
@@ -43,15 +43,17 @@ struct TensorDiff {
 struct DiffReport {
   std::vector<std::string> only_in_a;  // names of tensors and texts, in A's order
   std::vector<std::string> only_in_b;
-  std::vector<std::string> structure;  // sentences: a tensor here that is a text there, texts, aliases
-  std::vector<TensorDiff> tensors;     // that both have, in A's order
-  ValueDifference total;               // of all of them
+  std::vector<std::string>
+      structure;  // sentences about texts, aliases, and names of a tensor in one and a text in the other
+  std::vector<TensorDiff> tensors;  // those that both have, in A's order
+  ValueDifference total;            // of all tensors together
 
   bool equal() const;
 };
 
-// A parameter that one side has under an alias only (tied weights) is compared with what the alias means. Aliases
-// themselves are compared where both formats have them. An error is of reading: a difference never is one.
+// A parameter that one side has only under an alias (tied weights) is compared with the alias's target. Aliases
+// themselves are compared where both formats record them. Blocks until both are read. An error means that reading
+// failed, never that the checkpoints differ.
 absl::StatusOr<DiffReport> DiffCheckpoints(const TensorSource& a, const TensorSource& b, const DiffOptions& options);
 
 }  // namespace fsdp

@@ -1,8 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Loading is resharding: what is wanted is found in what is stored, wherever it was cut; each block that holds some of
-// it is read once, and its parts are put in their places, converted where the dtypes differ. Nobody is asked: planning
-// is local to the rank.
+// Loading is resharding. A state dict says which intervals of which tensors this rank wants; the checkpoint says which
+// intervals it stores, cut for another world size or kind; the read plan is their intersection (source/read_plan.h):
+//
+//   stored by 2 ranks   |------ rank 0 ------|------ rank 1 ------|
+//   wanted by 3 ranks   |--- rank 0 ---|--- rank 1 ---|--- rank 2 ---|
+//   reads of rank 1                    |-----|--------|
+//
+// Each block that holds some wanted elements is read once, verified, and its parts are copied to their places,
+// converted where the dtypes differ. A rank plans alone and reads alone: there is no communication, so ranks may load
+// different things, and a failing rank does not block the others.
+//
+// Everything is checked before the first byte is read: an error of the plan leaves the wanted tensors untouched.
 #include <algorithm>
 #include <memory>
 #include <optional>
@@ -24,7 +33,7 @@
 namespace fsdp {
 namespace {
 
-// What to read for one state dict from one source.
+// The reads and texts that fill one state dict from one source.
 class LoadPlan {
  public:
   LoadPlan(const TensorSource& source, const StateDict& wanted, const std::string& path)

@@ -1,4 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Deletion must never cost the last good checkpoint, so the plan protects before it deletes:
+//
+//   1. keep_last and keep_every choose the steps that stay.
+//   2. KeepNewestGood looks for a good step, the newest first, among those that stay; if none of them is good, among
+//      those that would go, and keeps the first it finds.
+//   3. If no step is good at all, every step stays: a damaged one may still be repaired.
+//
+// The search ends at the first good step, so verification usually reads one step only.
 #include "fsdp/checkpoint/retention.h"
 
 #include <algorithm>
@@ -25,7 +34,7 @@ namespace fs = std::filesystem;
 using Step = RetentionPlan::Step;
 using Leftover = RetentionPlan::Leftover;
 
-// Bytes of the files of a directory that have no other name. What vanishes meanwhile has none.
+// Bytes of the files in `directory` that have no other name. A file that disappears while this runs is not counted.
 int64_t BytesIn(const std::string& directory) {
   int64_t bytes = 0;
   std::error_code error;
@@ -45,10 +54,10 @@ absl::Duration AgeOf(const std::string& path) {
   return std::max(absl::ZeroDuration(), absl::FromChrono(fs::file_time_type::clock::now() - changed));
 }
 
-// True when the staging directory `path` belongs to a save that is at work.
+// True when a running save holds the lock of the staging directory `path`.
 bool IsInUse(const std::string& path) {
   const std::string lock_path = JoinPath(path, kManifestName);
-  // OpenLocked would make it.
+  // OpenLocked would create the file.
   if (!PosixFileSystem().Exists(lock_path)) return false;
   const absl::StatusOr<std::unique_ptr<File>> lock = PosixFileSystem().OpenLocked(lock_path);
   return !lock.ok() || !(*lock)->locked();
@@ -79,7 +88,7 @@ absl::Status CheckGood(const std::string& root, const std::string& name, const R
   return manifest.ok() ? CheckFilesPresent(PosixFileSystem(), path, *manifest) : manifest.status();
 }
 
-// Looks for the newest good step, first among those that stay, and keeps it.
+// Keeps the newest good step, if possible one that stays anyway. False when no step is good.
 bool KeepNewestGood(const std::string& root, const RetentionPolicy& policy, std::vector<Step>& steps) {
   for (const bool among_kept : {true, false}) {
     for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
@@ -98,7 +107,7 @@ bool KeepNewestGood(const std::string& root, const RetentionPolicy& policy, std:
   return false;
 }
 
-// With the lock of `root`. A step that is in use stays, and is an error when the others are gone.
+// The caller holds the lock of `root`. A step in use stays, and its error is returned after the others are deleted.
 absl::Status DeleteSteps(FileSystem& files, const std::string& root, const RetentionPlan& plan) {
   absl::Status in_use;
   for (const Step& step : plan.steps) {
@@ -132,7 +141,7 @@ absl::StatusOr<RetentionPlan> PlanRetention(const std::string& root, const Reten
   }
   RetentionPlan plan;
   FSDP_ASSIGN_OR_RETURN(std::vector<std::string> names, ListCheckpoints(root));
-  // What has a step's name and is no directory is no step, and nothing of ours.
+  // A file with the name of a step is no step, and not ours to delete.
   std::erase_if(names, [&](const std::string& name) {
     std::error_code ignored;
     return !fs::is_directory(JoinPath(root, name), ignored);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Retention: which steps of a ROOT stay, and the deletion of the others. First a plan, which can be shown, then its
-// execution; the saver and `ckpt prune` share both. However few are to stay, the newest step that is good stays, and
-// where none is good nothing is deleted. One process at a time does this to a ROOT, beside any number of readers; a
-// lock sees to it.
+// execution; the saver and `ckpt prune` share both. Whatever the policy says, the newest good step stays, and when no
+// step is good nothing is deleted. A lock on ROOT admits one deleting process at a time; any number of readers may run
+// concurrently.
 //
 //   FSDP_ASSIGN_OR_RETURN(const RetentionPlan plan, PlanRetention(root, {.keep_last = 3, .keep_every = 1000}));
 //   FSDP_RETURN_IF_ERROR(ApplyRetention(PosixFileSystem(), root, plan));
@@ -23,25 +23,25 @@
 namespace fsdp {
 
 struct RetentionPolicy {
-  // What a step must be for others to be deleted because of it.
+  // What makes a step good, so that others may be deleted.
   enum class Good : uint8_t {
-    kComplete,  // its manifest is whole and names files that are there, with their sizes; costs nothing
+    kComplete,  // its manifest is whole, and the files that it names exist with their sizes; costs nothing
     kVerified,  // every byte verifies; reads the newest step, and older ones until one does
   };
 
   int keep_last = 1;       // the newest steps; at least 1
-  int64_t keep_every = 0;  // steps that this divides stay for good; 0: none does
+  int64_t keep_every = 0;  // steps that are a multiple of it are never deleted; 0: no such steps
   Good good = Good::kVerified;
-  std::function<void(int64_t bytes_done, int64_t bytes_total)> progress = {};  // of the verification; may be empty
+  std::function<void(int64_t bytes_done, int64_t bytes_total)> progress = {};  // of a verification; may be empty
 };
 
 struct RetentionPlan {
   struct Step {
     std::string name;
-    int64_t bytes = 0;  // that deleting it would free: files linked from another step are not counted
+    int64_t bytes = 0;  // that its deletion would free: without files that another step links
     bool keep = false;
-    std::string reason;   // of keeping: "keep_last", "keep_every", "the newest that verifies", ...
-    std::string problem;  // why it is not good, if that was looked at and it is not
+    std::string reason;   // why it stays: "keep_last", "keep_every", "the newest that verifies", ...
+    std::string problem;  // why it is not good; empty when it is, or was not checked
   };
 
   // A hidden directory that a save or a deletion did not finish.
@@ -49,7 +49,7 @@ struct RetentionPlan {
     std::string name;
     int64_t bytes = 0;
     absl::Duration age;   // since it was last changed
-    bool in_use = false;  // a save that is at work holds its lock; never deleted
+    bool in_use = false;  // a running save holds its lock; never deleted
   };
 
   std::vector<Step> steps;  // oldest first
@@ -57,16 +57,17 @@ struct RetentionPlan {
   bool has_good = false;  // some step is good; otherwise no step is deleted
 };
 
-// Looks and changes nothing. kInvalidArgument for a policy that keeps nothing.
+// Changes nothing. Blocks while it verifies, if the policy asks for that. kInvalidArgument for a policy that keeps
+// nothing.
 absl::StatusOr<RetentionPlan> PlanRetention(const std::string& root, const RetentionPolicy& policy);
 
-// Deletes the steps that are not kept, oldest first, each renamed away first, so that no step-* name ever denotes
-// something partial; then leftovers that no save holds. kUnavailable, naming the process, while another one does the
-// same, or repairs a step that is to go; the other steps are then deleted.
+// Deletes the steps that are not kept, oldest first; each is renamed before its files are removed, so that no step-*
+// name ever denotes a partial step. Then deletes leftovers that no save holds. kUnavailable, naming the process, while
+// another process deletes in `root`, or repairs a step that must go; in the second case the other steps are deleted.
 absl::Status ApplyRetention(FileSystem& files, const std::string& root, const RetentionPlan& plan);
 
-// Both, as a saver wants them after each save: keeps steps as a RetentionPolicy does, takes a complete step for good,
-// and leaves leftovers to the next save. What another process is at work on is left to the next save, too.
+// PlanRetention and ApplyRetention for a saver, after each save: with the policy kComplete, without leftovers, which
+// the next save removes. Steps that another process is changing are left to the next call, without an error.
 absl::Status PruneCheckpoints(const std::string& root, int keep_last, int64_t keep_every = 0);
 
 }  // namespace fsdp

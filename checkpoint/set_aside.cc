@@ -13,6 +13,7 @@ namespace fsdp {
 
 namespace {
 
+// Bytes of the files in `directory`; a file that disappears while this runs is not counted.
 int64_t BytesIn(const std::string& directory) {
   namespace fs = std::filesystem;
   int64_t nbytes = 0;
@@ -30,8 +31,9 @@ int64_t BytesIn(const std::string& directory) {
 absl::StatusOr<SetAsideStep> SetAsideCheckpoint(FileSystem& files, const std::string& root, const std::string& name) {
   const std::string from = JoinPath(root, name);
   const absl::StatusOr<DirectoryLock> lock = DirectoryLock::Take(from);
-  // What is not even a directory nobody repairs, but it is as much in the way.
+  // kInvalidArgument: not a directory. It cannot be locked for a repair, but it is in the way all the same.
   if (!lock.ok() && !absl::IsInvalidArgument(lock.status())) return lock.status();
+  // Rename refuses an existing name, so two processes never choose the same one.
   for (int count = 1;; ++count) {
     const std::string aside = SetAsideName(name, count);
     const absl::Status renamed = files.Rename(from, JoinPath(root, aside));

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// SetAside: steps that do not verify and are in the way of a run that continues from an older one. Such a step may be
-// all that is left of hours of work, and `ckpt repair` may help, so it is renamed and kept: step-00000060 becomes
-// step-00000060.damaged, which no search for steps finds, no retention counts and no sweep removes. Whoever repairs it
-// renames it back, or continues from it by its path; whoever does not want it deletes it.
+// SetAside: quarantine for steps that do not verify. A run that continues from an older step will reach the damaged
+// step's number again, so its name must become free; but the damaged step may hold hours of work, and `ckpt repair` may
+// recover it. So it is renamed and kept: step-00000060 becomes step-00000060.damaged, which searches for steps,
+// retention and cleaning ignore. After a repair, rename it back or continue from it by its path; otherwise delete it by
+// hand.
 #ifndef FSDP_CHECKPOINT_SET_ASIDE_H_
 #define FSDP_CHECKPOINT_SET_ASIDE_H_
 
@@ -17,16 +18,16 @@
 namespace fsdp {
 
 struct SetAsideStep {
-  std::string name;
-  int64_t nbytes = 0;  // of its files, also of those that another step links
+  std::string name;    // its new name in ROOT
+  int64_t nbytes = 0;  // of its files, those that another step links included
 };
 
-// Renames root/name, durably, to the first name of "NAME.damaged", "NAME.damaged-2", ... that is free, and returns
-// that. kNotFound when there is no such step; kUnavailable, naming the process, while another one repairs, overwrites
-// or deletes it.
+// Renames root/name, durably, to the first free name of "NAME.damaged", "NAME.damaged-2", ... and returns that.
+// kNotFound when there is no such step; kUnavailable, naming the process, while another process repairs, overwrites or
+// deletes it.
 absl::StatusOr<SetAsideStep> SetAsideCheckpoint(FileSystem& files, const std::string& root, const std::string& name);
 
-// Those in `root`, by name; none when there is no `root`.
+// The steps in `root` that were set aside, by name; none when `root` does not exist.
 absl::StatusOr<std::vector<SetAsideStep>> ListSetAside(const std::string& root);
 
 }  // namespace fsdp

@@ -30,6 +30,7 @@ absl::StatusOr<std::vector<std::string>> ListCheckpoints(const std::string& root
   const absl::StatusOr<std::vector<std::string>> names = PosixFileSystem().List(root);
   if (absl::IsNotFound(names.status())) return std::vector<std::string>();
   FSDP_RETURN_IF_ERROR(names.status());
+  // By number and not by name: step-100000000 comes after step-99999999.
   std::vector<std::pair<int64_t, std::string>> steps;
   for (const std::string& name : *names) {
     if (const auto step = ParseStepName(name)) steps.emplace_back(*step, name);
@@ -51,6 +52,7 @@ absl::Status CheckStep(const std::string& root, const std::string& name, const V
 }
 
 absl::StatusOr<std::string> LatestCheckpoint(const std::string& root, std::vector<std::string>* skipped) {
+  // A manifest directly in `root`: a path to one checkpoint and not to a ROOT.
   if (PosixFileSystem().Exists(JoinPath(root, kManifestName))) {
     const absl::Status status = CheckVerifies(root);
     if (status.ok()) return root;

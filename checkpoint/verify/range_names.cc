@@ -19,7 +19,7 @@ std::string RangeNames::NameOf(int file, const ByteRange& range) {
   if (stored.origin) {
     return absl::StrCat(name.empty() ? "payload" : name, " of step ", stored.origin->step, ", unused here");
   }
-  // All else that a rank file has.
+  // A rank file has no other extents that the manifest does not know.
   return stored.record ? absl::StrCat("copy of ", name.empty() ? "a text" : name) : "payload";
 }
 
@@ -33,7 +33,7 @@ const RangeNames::Recorded* RangeNames::RecordOf(int file) {
   if (extent == stored.extents.end()) return nullptr;
   const absl::StatusOr<std::unique_ptr<File>> opened = OpenCheckpointFile(files_, directory_, stored.name);
   if (!opened.ok()) return nullptr;
-  // A file that was cut behind its record still has it.
+  // A file that was truncated behind its record still contains the record, so ReadRecord gets the actual size.
   const int64_t size = (*opened)->Size().value_or(stored.nbytes);
   absl::StatusOr<FileRecord> record = ReadRecord(files_, directory_, {stored.name, size, *extent, {}});
   if (record.ok()) found->second = std::make_unique<Recorded>(*std::move(record));

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// RangeNames: what bytes of a checkpoint's files are, in words, for messages about damage. The manifest says it of all
-// that this checkpoint reads; the rest of a rank file, the copies of the texts and what an incremental save no longer
-// uses of a linked file, is known to the file's own record alone. Thread-safe.
+// RangeNames: what a byte range of a checkpoint's file holds, in words, for messages about damage. The manifest knows
+// all bytes that this checkpoint reads. The others, the copies of texts in a rank file and the bytes of a linked file
+// that an incremental save no longer uses, are described by the file's own record only. Thread-safe.
 #ifndef FSDP_CHECKPOINT_VERIFY_RANGE_NAMES_H_
 #define FSDP_CHECKPOINT_VERIFY_RANGE_NAMES_H_
 
@@ -19,15 +19,16 @@ namespace fsdp {
 
 class RangeNames final {
  public:
-  // Of the files in `directory`; all three must outlive it. Nothing is read until a record is needed.
+  // For the files in `directory`; all arguments must outlive this. No record is read before it is needed.
   RangeNames(FileSystem& files, const std::string& directory, const Manifest& manifest)
       : files_(files), directory_(directory), manifest_(manifest), contents_(manifest) {}
 
-  // As the manifest has it.
+  // What the manifest says of the files.
   const FileContents& contents() const { return contents_; }
 
-  // FileContents::NameOf, and where the manifest does not say: `copy of text "extra/step"`, `tensor "model/w" of step
-  // 50, unused here`; without names where the record is damaged too.
+  // FileContents::NameOf of `range` in files[file]. For bytes that the manifest does not know: `copy of text
+  // "extra/step"`, `tensor "model/w" of step 50, unused here`; "copy of a text" and "payload" when the record is
+  // damaged too. May read the record of the file, once.
   std::string NameOf(int file, const ByteRange& range);
 
  private:
@@ -39,7 +40,7 @@ class RangeNames final {
     const FileContents contents;
   };
 
-  // Null when the record cannot be read.
+  // Reads the record on the first call for a file; null when it cannot be read.
   const Recorded* RecordOf(int file);
 
   FileSystem& files_;

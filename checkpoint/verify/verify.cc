@@ -1,4 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Every byte of a file is covered by exactly one digest, so one scan of each file compares them all:
+//
+//   HDF5 metadata and padding  ->  the file's rest digest, one for all of them
+//   extents, by blocks         ->  a digest per block; the record is such an extent, and CheckRecord also decodes it
+//   manifest.json              ->  its own digest, compared by ReadManifest
+//
+// The scan reads all files on the threads of a pool, in about the order of the bytes on the disk, and reports problems
+// as it meets them; each carries its place, and the report sorts by it, so that the result does not depend on timing.
+// One problem does not end the verification: `ckpt repair` and people want to know all of them. A file of the wrong
+// size is scanned as well, block by block, to tell which tensors are still whole.
 #include "fsdp/checkpoint/verify/verify.h"
 
 #include <algorithm>
@@ -25,7 +36,7 @@
 namespace fsdp {
 namespace {
 
-// Gaps of a file that a message lists.
+// A message lists at most so many gaps of a file.
 constexpr size_t kListedRanges = 3;
 
 int64_t SizeOfManifest(FileSystem& files, const std::string& directory) {
@@ -33,11 +44,11 @@ int64_t SizeOfManifest(FileSystem& files, const std::string& directory) {
   return file.ok() ? (*file)->Size().value_or(0) : 0;
 }
 
-// A problem, with its place in the list whatever thread finds it when: file and offset, -1 for the file as a whole.
+// A problem with its place in the report: file and offset, -1 for the file as a whole.
 struct Problem {
   std::pair<int, int64_t> order;
   std::string message;
-  std::vector<VerifyReport::Damage> damage;  // empty: it is none
+  std::vector<VerifyReport::Damage> damage;  // empty when the problem is no damage to known bytes
 };
 
 class Verification {
@@ -61,7 +72,8 @@ class Verification {
     for (size_t i = 0; i < manifest_.files.size(); ++i) CheckFile(static_cast<int>(i));
     FileScanner scanner = Scanner();
     FSDP_RETURN_IF_ERROR(ScanFiles(scanned_, *pool, scanner));
-    // What lies between extents is as much as a manifest cares to say, and known to be wrong.
+    // No rest digest for files of the wrong size: the gaps between extents depend on the size in the manifest, which
+    // may be anything (a huge one would be a huge list of gaps), and the digest is known to be wrong.
     scanner.rest = nullptr;
     FSDP_RETURN_IF_ERROR(ScanFiles(missized_, *pool, scanner));
     VerifyReport report;
@@ -85,7 +97,8 @@ class Verification {
     }
   }
 
-  // Places of problems in the list: of all files, of a file, of what lies in it.
+  // Places of problems in the report: those of the checkpoint first, then file by file those of the file as a whole and
+  // those at an offset.
   static constexpr std::pair<int, int64_t> kBeforeFiles = {-1, 0};
   static std::pair<int, int64_t> OfFile(int file) { return {file, -1}; }
 
@@ -99,14 +112,14 @@ class Verification {
     Report(std::string(status.message()), order, std::move(damage));
   }
 
-  // That every other file is of another save is said of the manifest first.
+  // When all other files are of another save, the manifest is the misplaced one; that is reported first.
   void CheckManifestsPlace() {
     const absl::Status placed = CheckSaveOf(files_, directory_, manifest_);
     if (placed.ok()) return;
     Report(placed, kBeforeFiles, {{kManifestName, {0, SizeOfManifest(files_, directory_)}, "manifest"}});
   }
 
-  // Hidden files are a file system's or a desktop's, and not ours.
+  // Hidden files are ignored: file systems and desktops make such.
   void FindUnknownFiles() {
     std::set<std::string> known = {kManifestName};
     for (const StoredFile& file : manifest_.files) known.insert(file.name);
@@ -118,7 +131,7 @@ class Verification {
     }
   }
 
-  // Size and record; what can be opened is scanned.
+  // Checks size and record, and selects the file for a scan if it can be opened.
   void CheckFile(int index) {
     const StoredFile& stored = manifest_.files[index];
     absl::StatusOr<std::unique_ptr<File>> file = OpenStoredFile(files_, directory_, manifest_, index);
@@ -201,8 +214,8 @@ class Verification {
     return absl::StrCat(text, " and ", ranges.size() - kListedRanges, " more ranges");
   }
 
-  // Counts what is not finite among the elements that lie in `range` of a file, whose bytes are at `data`. Blocks are
-  // cut between elements.
+  // Counts NaN and infinity among the elements in `range` of a file, whose bytes are at `data`. Blocks are cut between
+  // elements, so no element is in two of them.
   void CountElements(int file, const ByteRange& range, const std::byte* data) {
     names_.contents().VisitTensors(file, range, [&](int tensor, const ByteRange& part) {
       const DType dtype = manifest_.tensors[tensor].dtype;
@@ -225,8 +238,8 @@ class Verification {
   const VerifyOptions& options_;
 
   RangeNames names_;
-  std::vector<const StoredFile*> scanned_;   // by file; null for what is not as long as it should be
-  std::vector<const StoredFile*> missized_;  // by file; null for all others, and for what cannot be opened
+  std::vector<const StoredFile*> scanned_;   // by file; null unless it has the right size
+  std::vector<const StoredFile*> missized_;  // by file; null unless it has the wrong size and can be opened
   int64_t bytes_total_ = 0;
 
   std::mutex mutex_;

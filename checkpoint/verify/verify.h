@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// VerifyCheckpoint: reads every byte of a checkpoint of ours and compares it with what was recorded.
+// VerifyCheckpoint: reads every byte of a checkpoint of ours and compares it with its digest; checks that the files are
+// those of the manifest and that the intervals cover the tensors.
 #ifndef FSDP_CHECKPOINT_VERIFY_VERIFY_H_
 #define FSDP_CHECKPOINT_VERIFY_VERIFY_H_
 
@@ -17,7 +18,7 @@ namespace fsdp {
 
 struct VerifyOptions {
   // Behaviour.
-  bool count_nonfinite = false;  // NaN and infinity in floating-point tensors; costs little beside the digests
+  bool count_nonfinite = false;  // NaN and infinity in floating-point tensors; costs little compared with the digests
 
   // Performance.
   int io_threads = 2;
@@ -25,10 +26,10 @@ struct VerifyOptions {
 };
 
 struct VerifyReport {
-  // Bytes that are not as they were written, or cannot be read.
+  // Bytes that differ from what was written, or cannot be read: some byte in `range`, or several.
   struct Damage {
-    std::string file;
-    ByteRange range;
+    std::string file;  // its name in the checkpoint
+    ByteRange range;   // a block, a record, a whole file, or all bytes that one digest covers
     std::string what;  // `tensor "model/w", block 0`, "record", "manifest", "HDF5 metadata and padding"
   };
 
@@ -41,18 +42,21 @@ struct VerifyReport {
   int64_t tensors = 0;
   int64_t bytes = 0;  // read and compared
 
-  // One sentence for each problem, naming file, byte range and tensor; empty when all is well.
+  // One sentence for each problem, naming file, byte range and tensor, in the order of files and offsets; empty when
+  // the checkpoint verifies.
   std::vector<std::string> problems;
 
-  // The problems that are damage to known bytes, in the same order; one may be damage in several places. A hole in a
-  // tensor's cover or a file too many is none.
+  // The problems that are damage to known bytes, in the same order. A hole in a tensor's cover, or an unknown file, is
+  // a problem without damage.
   std::vector<Damage> damage;
 
-  // Tensors with any, in order; not a problem by itself. Of damaged blocks nothing is counted.
+  // Tensors with NaN or infinity, in the order of the manifest; not a problem by itself. Damaged blocks are not
+  // counted.
   std::vector<NonFiniteTensor> nonfinite;
 };
 
-// kNotFound / kInvalidArgument when `path` is no checkpoint of ours; damage is in the report, not in the status.
+// Blocks until all is read. kNotFound or kInvalidArgument when `path` is no checkpoint of ours. Damage is in the
+// report, not in the status.
 absl::StatusOr<VerifyReport> VerifyCheckpoint(const std::string& path, const VerifyOptions& options = {});
 
 }  // namespace fsdp

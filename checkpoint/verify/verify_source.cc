@@ -14,6 +14,7 @@
 namespace fsdp {
 namespace {
 
+// Elements of one tensor that one task reads.
 struct Piece {
   size_t tensor = 0;
   Interval interval;
@@ -60,6 +61,7 @@ class SourceVerification {
     tensors_.push_back({key, tensor.dtype, absl::OkStatus(), {}});
   }
 
+  // Keeps only the first error of a tensor (Status::Update): a damaged file would otherwise be reported once per piece.
   void Verify(const Piece& piece) {
     Tensor& tensor = tensors_[piece.tensor];
     const int64_t nbytes = piece.interval.size() * SizeOf(tensor.dtype);
@@ -81,7 +83,7 @@ class SourceVerification {
   int64_t bytes_total_ = 0;
 
   std::mutex mutex_;
-  std::vector<Tensor> tensors_;  // what was found in them is guarded by mutex_
+  std::vector<Tensor> tensors_;  // read and nonfinite of each are guarded by mutex_
   int64_t bytes_done_ = 0;       // guarded by mutex_
 };
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// VerifySource: reads every element of an open checkpoint of any format. What it can find is what the format can tell:
-// a truncated file, a bool that is none, a checksum of the format's own. Checkpoints of ours are VerifyCheckpoint's,
-// which compares every byte.
+// VerifySource: reads every element of an open checkpoint of any format. It finds what the format allows to find: a
+// truncated file, an invalid bool, a checksum of the format that does not match. For checkpoints of ours use
+// VerifyCheckpoint, which compares every byte.
 #ifndef FSDP_CHECKPOINT_VERIFY_VERIFY_SOURCE_H_
 #define FSDP_CHECKPOINT_VERIFY_VERIFY_SOURCE_H_
 
@@ -12,8 +12,8 @@
 
 namespace fsdp {
 
-// Reads in parallel, in bounded memory. A tensor that cannot be read is a problem of the report, once, and the others
-// are read all the same.
+// Reads in parallel, in bounded memory; blocks until all is read. A tensor that cannot be read is one problem of the
+// report, and the others are still read.
 absl::StatusOr<VerifyReport> VerifySource(const TensorSource& source, const VerifyOptions& options = {});
 
 }  // namespace fsdp
