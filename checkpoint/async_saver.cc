@@ -1,4 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Two threads: the caller's and one worker. Save waits for the save before, places every tensor of the state in the
+// arena (Stage), copies, and hands a Pending to the worker; the worker runs SaveCheckpoint on it and leaves the result
+// in last_, for the next Save or Wait. The arena needs no lock: the caller writes to it only while nothing is pending.
+//
+// Throttling. Training on all cores loses what the writers take, and all ranks wait for the slowest, so the writers run
+// niced and with a bounded share of a core (base/thread_pool.h). That makes a save slower on purpose, which is wrong as
+// soon as a caller waits for it: Wait lifts the bound of the running save, and each Save that had to wait doubles the
+// bound of the later ones, so that saving adapts to how often it is asked for.
 #include "fsdp/checkpoint/async_saver.h"
 
 #include <algorithm>
@@ -18,10 +27,10 @@
 namespace fsdp {
 namespace {
 
-// As direct I/O wants it of memory, so that nothing is copied a second time.
+// Tensors begin at multiples of it in the arena, so that direct I/O takes them from there without another copy.
 constexpr int64_t kAlignment = 512;
 
-// What one thread copies at a time.
+// A thread copies so many bytes at a time.
 constexpr int64_t kPieceBytes = int64_t{1} << 20;
 
 int64_t Aligned(int64_t nbytes) { return (nbytes + kAlignment - 1) / kAlignment * kAlignment; }
@@ -36,11 +45,11 @@ int64_t ArenaBytes(const StateDict& state) {
   return nbytes;
 }
 
-// Of all threads that write, on all ranks. What training on the host loses is about this and what the disk and its
-// driver take: below 5 % together.
+// The share of one core's time for all writing threads on all ranks. Training on the host loses about this plus the
+// time of the disk's driver: together below 5 %.
 constexpr double kShareBesideHost = 0.03;
 
-// Waiting for less is no back-pressure.
+// A shorter wait does not count as back-pressure.
 constexpr absl::Duration kShortWait = absl::Milliseconds(10);
 
 std::string MiB(int64_t nbytes) { return absl::StrCat((nbytes + (1 << 20) - 1) >> 20, " MiB"); }
@@ -137,7 +146,7 @@ absl::StatusOr<StateDict> AsyncSaver::Stage(const StateDict& state, AsyncSaveRep
     }
     const int64_t nbytes = options_.staging_bytes > 0 ? options_.staging_bytes : ArenaBytes(state);
     FSDP_ASSIGN_OR_RETURN(arena_, device_->AllocatePinned(nbytes));
-    // Pages that are touched for the first time cost more than the copy; every later save finds them.
+    // Touching pages for the first time costs more than the copy itself; done here, only the first save pays for it.
     std::memset(arena_.data(), 0, arena_.nbytes());
   }
   StateDict staged;
@@ -171,8 +180,8 @@ absl::StatusOr<StateDict> AsyncSaver::Stage(const StateDict& state, AsyncSaveRep
   return staged;
 }
 
-// The next `nbytes` of the arena, of which `used` are; or null where it ends and the files can be written from the
-// caller's memory, which those of a GPU cannot.
+// The next `nbytes` of the arena, after the first `used`. When it is full: null on the host, where the tensor is
+// written from the caller's memory; on a GPU, whose memory cannot be written from, pinned memory for this save.
 absl::StatusOr<Buffer> AsyncSaver::Place(int64_t nbytes, int64_t& used) {
   if (used + nbytes <= arena_.nbytes()) {
     Buffer place = arena_.Slice(used, nbytes);
@@ -221,8 +230,9 @@ absl::StatusOr<std::string> AsyncSaver::SavePending(Pending& pending) {
   const absl::Status copied = on_gpu() ? AgreeOn(*group_, pending.copied.Synchronize()) : absl::OkStatus();
   pending.source = StateDict();
   FSDP_RETURN_IF_ERROR(copied);
-  // New ones for each save, since those that were boosted stay as they are. Where there are none, SaveCheckpoint tries
-  // again, and says so on all ranks. This thread, which hardly computes, is as nice as its creator.
+  // New writers for each save, since throttling that was lifted stays lifted. If the system has no threads left,
+  // SaveCheckpoint tries again to create some and reports the error on all ranks. This thread itself hardly computes
+  // and keeps the niceness of its creator.
   const ThreadPool::BackgroundOptions at = BackgroundOptionsOf(pending);
   absl::StatusOr<std::unique_ptr<ThreadPool>> writers =
       ThreadPool::CreateBackground(save.io_threads, "checkpoint-io", at);
@@ -245,7 +255,7 @@ ThreadPool::BackgroundOptions AsyncSaver::BackgroundOptionsOf(const Pending& pen
     const int writers = pending.state.type == StateDictType::kFull ? 1 : group_->size();
     background.processor_share /= writers * std::max(1, options_.save.io_threads);
   }
-  // The ranks that have written wait for the others in a collective.
+  // Ranks that have written wait for the others in a collective, which must not run into its timeout.
   const absl::Duration timeout = group_->timeout();
   if (timeout < absl::InfiniteDuration()) background.throttle_for = absl::ToChronoNanoseconds(timeout / 4);
   return background;

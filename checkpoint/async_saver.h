@@ -1,21 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // AsyncSaver: SaveCheckpoint in the background. The caller is blocked only while its state is copied into a staging
-// arena, which is allocated once (pinned, on a GPU) and used again by every save; a thread then writes and commits.
+// arena, which is allocated once (pinned memory for a GPU) and reused by every save; a thread then writes and commits.
 //
 //   step K        |copy|--------- training goes on ---------|copy|----
 //   background         |== write, fsync, commit step K ==|       |== ...
 //
-// On a GPU the caller need not even be blocked for the copy, which the GPU makes beside the next step, up to its
+// On a GPU the caller need not even wait for the copy, which the GPU makes concurrently with the next step, up to its
 // update:
 //
 //   compute stream   step K |==== forward, backward ====|wait for copied|update|
 //   copying stream          |-- device to pinned --|copied
 //
-// Threads that digest and write run in the background while training continues, until a caller waits for them.
+// The threads that digest and write are throttled while training runs, until a caller waits for the save.
 //
-// There is one save at a time: the next one waits for the one before (back-pressure). What does not fit into the arena
-// is written from the caller's tensors while it waits. Both are said in the report. Used by one thread of a rank.
+// There is one save at a time: the next one waits for the one before (back-pressure). Tensors that do not fit into the
+// arena are written from the caller's memory, while the caller waits. AsyncSaveReport reports both. Used by one thread
+// of a rank.
 #ifndef FSDP_CHECKPOINT_ASYNC_SAVER_H_
 #define FSDP_CHECKPOINT_ASYNC_SAVER_H_
 
@@ -43,43 +44,41 @@ namespace fsdp {
 struct AsyncSaverOptions {
   // Behaviour.
 
-  // One thread keeps a disk busy, since what is staged is written from where it lies, and takes time from one core at a
-  // time: with two, training that uses all cores lost twice as much.
+  // One thread keeps a disk busy, since staged tensors are written without another copy. With two threads, training
+  // that uses all cores lost twice as much time.
   SaveOptions save = {.io_threads = 1};
 
-  // Each save links what the one before holds unchanged: save.base is that one's path.
+  // Each save links the files that are unchanged since the one before: save.base is set to its path.
   bool incremental = false;
 
-  // Called by the background thread of rank 0 once a checkpoint is committed, with its path; for retention. Its error
-  // is that of the save, on every rank.
+  // Called by the background thread of rank 0 with the path of each checkpoint once it is committed; for retention. If
+  // it fails, the save fails with its error, on every rank.
   std::function<absl::Status(const std::string& path)> committed = {};
 
   // Performance.
 
-  // Bytes of the arena; 0: what the first state takes. With a smaller one the caller is blocked longer, or, on a GPU,
-  // more is pinned for the time of each save.
+  // Bytes of the arena; 0: the size of the first state. With a smaller arena the caller is blocked longer, or, on a
+  // GPU, each save pins additional memory while it runs.
   int64_t staging_bytes = 0;
 
-  // Threads that copy, where the state is in host memory.
+  // Threads that copy a state in host memory.
   int copy_threads = 2;
 
-  // How nice the threads that digest and write are to others on their cores, 0 to 19 as nice(1) has it; 0: as the
-  // thread that calls Create. As soon as somebody waits for the save, other threads, as nice as he is, take what is
-  // left.
+  // Niceness (nice(1), 0 to 19) of the threads that digest and write; 0: that of the thread that calls Create. When a
+  // caller waits for the save, additional threads with the caller's niceness take over the remaining work.
   int nice = 14;
 
-  // What each of these threads takes of one core's time at most, in (0, 1], until somebody waits for the save, or for a
-  // quarter of the group's timeout. Ranks wait for each other, so what one of them loses all lose: training beside a
-  // save is slower by about the sum of these shares, and a save takes the longer. 0: on a GPU 1; where the group
-  // computes on the host 0.03 divided among all threads of all ranks that write, so that 2 GB, which are a second of
-  // processor time at most, take up to 33 seconds, whoever holds them. As often as Save has to wait for the save
-  // before, the later ones take twice as much.
+  // Upper bound on the share of one core's time that each writing thread takes, in (0, 1]. 0 chooses: 1 on a GPU; for a
+  // group that computes on the host, 0.03 divided by the number of writing threads on all ranks. The bound is lifted
+  // when a caller waits for the save, or after a quarter of the group's timeout; it is doubled each time Save had to
+  // wait. Ranks wait for each other in every collective, so training during a save is slower by about the sum of all
+  // shares. With 0.03, 2 GB, which take at most a second of processor time, take up to 33 seconds.
   double processor_share = 0;
 };
 
 struct AsyncSaveReport {
-  absl::Duration blocked;      // of the caller, all in all
-  absl::Duration waited;       // of that, for the save before
+  absl::Duration blocked;      // for how long Save blocked the caller
+  absl::Duration waited;       // the part of it spent waiting for the save before
   int64_t staged_bytes = 0;    // copied into the arena
   int64_t unstaged_bytes = 0;  // written from the caller's tensors, since the arena was too small
   std::string note;            // a sentence about back-pressure; empty when there was none
@@ -88,23 +87,25 @@ struct AsyncSaveReport {
 
 class AsyncSaver {
  public:
-  // Saves below `root`. Collective: takes a group of its own from `group`, whose device says where states are.
+  // Saves below `root`. Collective: splits a group of its own from `group`, whose device holds the states.
   static absl::StatusOr<std::unique_ptr<AsyncSaver>> Create(std::string root, ProcessGroup& group,
                                                             const AsyncSaverOptions& options = {});
 
-  // Waits for the save in progress. Its error is lost: call Wait before.
+  // Blocks until the save in progress has ended, and discards its error: call Wait before.
   ~AsyncSaver();
   AsyncSaver(const AsyncSaver&) = delete;
   AsyncSaver& operator=(const AsyncSaver&) = delete;
 
-  // Starts to save `state` as `step`, as SaveCheckpoint, of host memory or of the group's GPU. All ranks call it. When
-  // the save before has failed, returns its error, on every rank, and starts nothing. Once this returns `state` may
-  // change; but where it is on a GPU and `computed`, the stream whose work so far makes it, is given, only after
-  // AsyncSaveReport::copied. It may go in any case.
+  // Starts to save `state`, in host memory or on the group's GPU, as SaveCheckpoint would save it as `step`. All ranks
+  // call it. If the save before has failed, returns its error, on every rank, and starts nothing.
+  //
+  // Without `computed`, `state` may change as soon as this returns. With `computed`, the stream whose work so far
+  // produces a state on a GPU, this returns before the copy is made, and `state` may change only after
+  // AsyncSaveReport::copied. In both cases the caller may drop its references to the tensors.
   absl::StatusOr<AsyncSaveReport> Save(const StateDict& state, int64_t step, Stream* computed = nullptr);
 
-  // Blocks until no save is in progress, and boosts the one that is. The path of the last checkpoint, empty when there
-  // was no save; or the error of a save that no call has returned yet.
+  // Blocks until no save is in progress, and ends the throttling of the one that is. Returns the path of the last
+  // checkpoint, "" when there was no save; or the error of a save, if no call has returned it yet.
   absl::StatusOr<std::string> Wait();
 
  private:
@@ -120,7 +121,8 @@ class AsyncSaver {
   AsyncSaver(std::string root, std::unique_ptr<ProcessGroup> group, std::shared_ptr<Device> device,
              const AsyncSaverOptions& options);
 
-  // Copies of `state`'s tensors in the arena, as far as it reaches.
+  // A state dict with `state`'s tensors in the arena, as far as it is large enough. Fills copies_, but copies nothing
+  // yet.
   absl::StatusOr<StateDict> Stage(const StateDict& state, AsyncSaveReport& report);
   absl::StatusOr<Buffer> Place(int64_t nbytes, int64_t& used);
   absl::Status CopyOnHost();
@@ -138,7 +140,7 @@ class AsyncSaver {
   double processor_share_;  // of the next save, before BackgroundOptionsOf divides it; used by the caller alone
   std::unique_ptr<ThreadPool> copiers_;
   Buffer arena_;
-  std::unique_ptr<Stream> copying_;  // of a GPU; from the first save on
+  std::unique_ptr<Stream> copying_;  // on a GPU; created by the first save
 
   struct Copy {
     std::byte* to;

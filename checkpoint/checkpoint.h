@@ -25,8 +25,8 @@
 
 namespace fsdp {
 
-// Saves `state` as ROOT/step-NNNNNNNN. Every rank of `group` calls it with its own part; `state.type` says which kind:
-// kFull: rank 0's state is written, as one file, and the others' must be empty (rank0_only) or are not looked at;
+// Saves `state` as ROOT/step-NNNNNNNN. Every rank of `group` calls it with its own part. `state.type` is the kind:
+// kFull: rank 0's state is written, as one file, and the others' must be empty (rank0_only) or are ignored;
 // kSharded: each rank writes its part; kLocal: each rank writes its flat shards as `state.units` lay them out. ROOT is
 // made if needed. Blocks until the checkpoint is durable and committed; returns its path. On any rank's failure every
 // rank gets that rank's error, and nothing is left behind. Tensors must be in host memory (AsyncSaver takes a GPU's).
@@ -35,30 +35,31 @@ absl::StatusOr<std::string> SaveCheckpoint(const StateDict& state, const std::st
                                            ProcessGroup& group, const SaveOptions& options = {});
 
 struct LoadOptions {
-  // Check the digests of every block read. Costs little; turn it off for a checkpoint just verified.
+  // Compare the digest of every block that is read. Costs little; turn it off for a checkpoint that was just verified.
   bool verify = true;
 
-  // A tensor of `wanted` that the checkpoint lacks is an error; otherwise it is left as it is and named in `missing`.
+  // True: a tensor of `wanted` that the checkpoint lacks is an error. False: it is left unchanged and named in
+  // `missing`.
   bool strict = true;
   std::vector<std::string>* missing = nullptr;  // may be null
 
-  // Where the memory of `wanted` is; null: on the host. On a GPU it may be on the host in part.
+  // The device with the memory of `wanted`; null: host memory. With a GPU, part of `wanted` may be in host memory.
   Device* device = nullptr;
 
   // Threads that read, each with several blocks in flight.
   int io_threads = 4;
 
-  // What FSDP1's flat parameters are made of, for a torch file or a DCP directory that holds such and does not say it:
-  // the parameters of the model, in the order of named_parameters() before it was wrapped. ReadFlatLayout makes it of a
-  // file, and whoever has built the model can make it of that.
+  // The parameters in FSDP1's flat parameters, for a torch file or a DCP directory with flat parameters, whose layout
+  // the files do not record: the parameters of the model in the order of named_parameters() before it was wrapped.
+  // ReadFlatLayout reads it from a file; a program that has built the model can make it from the model.
   std::optional<FlatLayout> flat_layout = {};
 };
 
-// Fills `wanted`: its shards (whatever intervals of whatever tensors) from the checkpoint at `path` (ours, a torch file
-// or a DCP directory; a safetensors file or a Hugging Face directory, which hold a model only), converting dtypes where
-// they differ, and its texts. Local: no rank waits for another; only what is wanted is read. kDataLoss names the
-// tensor, file and byte range that is damaged; kInvalidArgument a tensor whose shape differs; kNotFound one that is
-// missing (strict).
+// Fills `wanted`, its shards (any intervals of any tensors) and its texts, from the checkpoint at `path`: ours, a torch
+// file or a DCP directory; a safetensors file or a Hugging Face directory, which hold a model only. Converts dtypes
+// where they differ. Local: no rank waits for another, and only the wanted blocks are read. kDataLoss names the tensor,
+// file and byte range that is damaged; kInvalidArgument a tensor whose shape differs; kNotFound one that is missing
+// (strict).
 absl::Status LoadCheckpoint(const std::string& path, StateDict& wanted, const LoadOptions& options = {});
 
 struct DescribeOptions {
@@ -69,8 +70,8 @@ struct DescribeOptions {
   std::optional<FlatLayout> flat_layout = {};
 };
 
-// The names, shapes and dtypes that a checkpoint holds, with empty shards, its texts, aliases and unit layouts: to find
-// out what can be wanted.
+// The names, shapes and dtypes that a checkpoint holds, with empty shards, its texts, aliases and unit layouts:
+// everything that LoadCheckpoint can be asked for. Reads metadata only.
 absl::StatusOr<StateDict> DescribeCheckpoint(const std::string& path, const DescribeOptions& options = {});
 
 // The step number recorded in a checkpoint: of ours in its manifest, of a torch file or a DCP directory under "step".

@@ -43,10 +43,9 @@ struct TensorDiff {
 struct DiffReport {
   std::vector<std::string> only_in_a;  // names of tensors and texts, in A's order
   std::vector<std::string> only_in_b;
-  std::vector<std::string>
-      structure;  // sentences about texts, aliases, and names of a tensor in one and a text in the other
-  std::vector<TensorDiff> tensors;  // those that both have, in A's order
-  ValueDifference total;            // of all tensors together
+  std::vector<std::string> structure;  // sentences: a tensor in one that is a text in the other; texts; aliases
+  std::vector<TensorDiff> tensors;     // those that both have, in A's order
+  ValueDifference total;               // of all tensors together
 
   bool equal() const;
 };

@@ -310,9 +310,10 @@ TEST_P(RepairTest, ADirectoryInPlaceOfAFileIsRenamedWithItsContents) {
     const auto displaced = std::find_if(names.begin(), names.end(), [&](const std::string& other) {
       return absl::StartsWith(other, absl::StrCat(".", name, ".aside-"));
     });
-    ASSERT_NE(aside, names.end());
-    EXPECT_THAT(report.repaired, Contains(absl::StrCat("the directory ", name, " was in the way; it is now ", *aside)));
-    EXPECT_EQ(ReadFile(JoinPath(path_, *aside) + "/notes"), "mine");
+    ASSERT_NE(displaced, names.end());
+    EXPECT_THAT(report.repaired,
+                Contains(absl::StrCat("the directory ", name, " was in the way; it is now ", *displaced)));
+    EXPECT_EQ(ReadFile(JoinPath(path_, *displaced) + "/notes"), "mine");
     ASSERT_OK_AND_ASSIGN(const VerifyReport verified, VerifyCheckpoint(path_));
     EXPECT_THAT(verified.problems, IsEmpty());
     fs::remove_all(JoinPath(path_, *displaced));
