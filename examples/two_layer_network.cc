@@ -6,7 +6,7 @@
 //   Unshard    before a layer computes: its whole weights, gathered from all ranks
 //   Gradients  before its backward: a zeroed buffer for its whole gradients
 //   Reshard    after its backward: gives up the whole weights
-//   Reduce     after its backward: sums the gradients over the ranks, each of which keeps its shard
+//   Reduce     after its backward: averages the gradients over the ranks; each keeps its shard
 //
 // It learns y = x0 * x1 and prints the loss.
 //

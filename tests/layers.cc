@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Everything here works on text. Markdown tables and BUILD files are read line by line, which is enough for files that
+// a formatter has laid out, and needs no Bazel: the check is a test like any other and takes no second.
 #include "fsdp/tests/layers.h"
 
 #include <algorithm>
@@ -86,6 +89,52 @@ std::optional<std::vector<std::string>> CircleThrough(const std::string& room, c
   return std::nullopt;
 }
 
+// All strings in double quotes of `text` between `begin`, the name of an attribute, and the next "]".
+std::vector<std::string> ListAfter(absl::string_view text, absl::string_view begin) {
+  std::vector<std::string> list;
+  const size_t at = text.find(begin);
+  if (at == absl::string_view::npos) return list;
+  text = text.substr(at);
+  const std::vector<absl::string_view> parts = absl::StrSplit(text.substr(0, text.find(']')), '"');
+  for (size_t i = 1; i < parts.size(); i += 2) list.emplace_back(parts[i]);
+  return list;
+}
+
+// "visibility" must not be found in "default_visibility".
+bool IsPublic(absl::string_view rule, bool by_default) {
+  if (!absl::StrContains(rule, "\n    visibility = ")) return by_default;
+  const std::vector<std::string> list = ListAfter(rule, "\n    visibility = ");
+  return std::find(list.begin(), list.end(), "//visibility:public") != list.end();
+}
+
+// "//base:check" for "//base:check", "//fsdp:fsdp" for "//fsdp".
+std::string FullLabel(const std::string& label) {
+  if (absl::StrContains(label, ':')) return label;
+  return absl::StrCat(label, ":", label.substr(label.rfind('/') + 1));
+}
+
+// The problem with a name in backticks; empty when it exists or is no name of this tree.
+std::string ProblemOfName(const NamesOfTree& names, const std::string& name) {
+  static constexpr char kNotInNames[] = "{}*<>$ ,()=";
+  if (name.find_first_of(kNotInNames) != std::string::npos) return "";
+  if (absl::StartsWith(name, "//")) {
+    if (absl::EndsWith(name, "...") || absl::StrContains(name, "_emulated")) return "";
+    return names.targets.count(FullLabel(name)) != 0 ? "" : "no such target";
+  }
+  const size_t colon = name.find(':');
+  if (absl::EndsWith(name, "_test") && (colon != std::string::npos || !absl::StrContains(name, '/'))) {
+    if (absl::StrContains(name, "_emulated")) return "";
+    return names.tests.count(name.substr(colon + 1)) != 0 ? "" : "no such test";  // npos + 1 is 0
+  }
+  const size_t slash = name.find('/');
+  if (slash == std::string::npos || names.paths.count(name.substr(0, slash)) == 0) return "";
+  // Includes are "fsdp/fsdp/..." for the folder fsdp/, and "fsdp/base/..." for the others.
+  absl::string_view path = absl::StripSuffix(name, "/");
+  if (names.paths.count(std::string(path)) != 0) return "";
+  if (absl::ConsumePrefix(&path, kPrefix) && names.paths.count(std::string(path)) != 0) return "";
+  return "no such file or folder";
+}
+
 }  // namespace
 
 Rooms ParseRooms(const std::string& markdown) {
@@ -164,6 +213,73 @@ std::vector<std::string> FaultsOfIncludes(const Rooms& rooms, const std::string&
     } else if (room->second.includes.count(target) == 0) {
       fault(absl::StrCat(folder,
                          "/ may include only: ", room->second.declared.empty() ? "nothing" : room->second.declared));
+    }
+  }
+  return faults;
+}
+
+std::set<std::string> ParseGuide(const std::string& markdown) {
+  std::set<std::string> headers;
+  for (const absl::string_view line : absl::StrSplit(markdown, '\n')) {
+    const std::vector<absl::string_view> cells = absl::StrSplit(line, '|');
+    if (cells.size() < 3 || !cells[0].empty()) continue;
+    absl::string_view name = absl::StripAsciiWhitespace(cells[1]);
+    if (!absl::ConsumePrefix(&name, "`") || !absl::ConsumeSuffix(&name, "`")) continue;
+    if (absl::StartsWith(name, kPrefix) && absl::EndsWith(name, ".h")) headers.emplace(name);
+  }
+  return headers;
+}
+
+std::vector<BuildTarget> ParseBuild(const std::string& package, const std::string& text) {
+  std::vector<BuildTarget> targets;
+  const std::vector<std::string> defaults = ListAfter(text, "default_visibility = ");
+  const bool by_default = std::find(defaults.begin(), defaults.end(), "//visibility:public") != defaults.end();
+  for (const absl::string_view rule : absl::StrSplit(text, "\n)\n")) {
+    const size_t name = rule.find("\n    name = \"");
+    if (name == absl::string_view::npos) continue;
+    BuildTarget& target = targets.emplace_back();
+    const absl::string_view rest = rule.substr(rule.find('"', name) + 1);
+    target.name = absl::StrCat("//", package, ":", std::string(rest.substr(0, rest.find('"'))));
+    target.is_public = IsPublic(rule, by_default);
+    target.is_for_tests = absl::StrContains(rule, "\n    testonly = True");
+    for (const std::string& header : ListAfter(rule, "\n    hdrs = ")) {
+      target.headers.push_back(absl::StrCat(kPrefix, package, "/", header));
+    }
+  }
+  return targets;
+}
+
+std::vector<std::string> FaultsOfGuide(const std::set<std::string>& guide, const std::vector<BuildTarget>& targets) {
+  std::vector<std::string> faults;
+  std::set<std::string> published;
+  for (const BuildTarget& target : targets) {
+    if (!target.is_public || target.is_for_tests) continue;
+    for (const std::string& header : target.headers) {
+      published.insert(header);
+      if (guide.count(header) != 0) continue;
+      faults.push_back(absl::StrCat(header, " is in ", target.name, ", which is public, and not in the guide"));
+    }
+  }
+  for (const std::string& header : guide) {
+    if (published.count(header) == 0)
+      faults.push_back(absl::StrCat(header, " is in the guide, and in no public target"));
+  }
+  return faults;
+}
+
+std::vector<std::string> FaultsOfPage(const NamesOfTree& names, const std::string& path, const std::string& text) {
+  std::vector<std::string> faults;
+  bool in_code = false;  // between lines that are ```
+  int line_number = 0;
+  for (const absl::string_view line : absl::StrSplit(text, '\n')) {
+    ++line_number;
+    if (absl::StartsWith(line, "```")) in_code = !in_code;
+    if (in_code) continue;
+    const std::vector<absl::string_view> parts = absl::StrSplit(line, '`');
+    for (size_t i = 1; i + 1 < parts.size(); i += 2) {
+      const std::string problem = ProblemOfName(names, std::string(parts[i]));
+      if (problem.empty()) continue;
+      faults.push_back(absl::StrCat(path, ":", line_number, ": `", std::string(parts[i]), "`: ", problem));
     }
   }
   return faults;

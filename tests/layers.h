@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Layers: which room may include which, as the tables of docs/architecture.md say, and whether sources keep to it.
+// What the pages promise about the source tree, and whether the tree keeps to it: which room may include which (the
+// tables of docs/architecture.md), which headers are public (the guide in README.md), and that files, folders, targets
+// and tests named by a page exist. All functions are pure; the test reads the files.
 //
 // A room is a folder. A table row whose first cell is a folder in backticks (`fsdp/units/`) declares the rooms that its
 // production code may include, in the second cell, separated by spaces: names of rooms without the trailing slash, or
@@ -35,6 +37,37 @@ std::vector<std::string> FaultsOfRooms(const Rooms& rooms);
 // One line for each #include of `text`, the source file `path` (relative to the repository), that breaks a rule: the
 // file with its line, the include, and the rule.
 std::vector<std::string> FaultsOfIncludes(const Rooms& rooms, const std::string& path, const std::string& text);
+
+// The headers that `markdown` lists as public: first cells of table rows that are one header in backticks, as it is
+// included (`fsdp/base/status_macros.h`).
+std::set<std::string> ParseGuide(const std::string& markdown);
+
+// A target of a BUILD file, as far as its text shows it.
+struct BuildTarget {
+  std::string name;
+  std::vector<std::string> headers;  // `hdrs`, as they are included
+  bool is_public = false;            // its own visibility, or the package's default
+  bool is_for_tests = false;         // testonly
+};
+
+// The targets of `text`, the BUILD file of folder `package` ("" is the root). Reads rules as a formatter leaves them: a
+// call at the beginning of a line, its end a line that is ")".
+std::vector<BuildTarget> ParseBuild(const std::string& package, const std::string& text);
+
+// One line for each header that only one of the two has: the guide, and the targets that are public and not for tests.
+std::vector<std::string> FaultsOfGuide(const std::set<std::string>& guide, const std::vector<BuildTarget>& targets);
+
+// The names that a page may use.
+struct NamesOfTree {
+  std::set<std::string> paths;    // files and folders, relative to the repository, without a trailing slash
+  std::set<std::string> targets;  // "//base:base_test"
+  std::set<std::string> tests;    // sources of tests, "quote_test"
+};
+
+// One line for each name in backticks in `text`, the page `path`, that does not exist: a path below one of the
+// top-level folders, a label that begins with //, a test `name_test`. Names with a wildcard or an alternative are
+// skipped, and so are the emulated forms of targets, which a macro makes.
+std::vector<std::string> FaultsOfPage(const NamesOfTree& names, const std::string& path, const std::string& text);
 
 }  // namespace fsdp
 

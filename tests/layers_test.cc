@@ -38,24 +38,128 @@ bool IsSource(const fs::path& path) {
   return extension == ".h" || extension == ".cc" || extension == ".cu" || extension == ".cuh";
 }
 
-// Paths relative to the source tree; what Bazel made and what is no room of this repository left out.
-std::vector<std::string> Sources() {
-  std::vector<std::string> sources;
+// Files of the source tree, by path relative to it. Outputs of Bazel, hidden folders and the repository inside of
+// tests/consumer/ are left out.
+std::vector<std::string> Files() {
+  std::vector<std::string> files;
   const fs::path tree = SourceTree();
   for (auto entry = fs::recursive_directory_iterator(tree); entry != fs::end(entry); ++entry) {
     const std::string name = entry->path().filename();
     if (entry->is_directory()) {
       const bool is_output = entry.depth() == 0 && absl::StartsWith(name, "bazel-");
       const bool is_consumer = name == "consumer" && entry->path().parent_path() == tree / "tests";
-      if (is_output || is_consumer || name[0] == '.' || name == "testdata" || name == "include") {
-        entry.disable_recursion_pending();
-      }
-    } else if (entry->is_regular_file() && IsSource(entry->path())) {
-      sources.push_back(fs::relative(entry->path(), tree));
+      if (is_output || is_consumer || (name[0] == '.' && name != ".ci")) entry.disable_recursion_pending();
+    } else if (entry->is_regular_file()) {
+      files.push_back(fs::relative(entry->path(), tree));
     }
   }
-  std::sort(sources.begin(), sources.end());
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+// The sources that belong to a room: no test data, and not the emulator's stand-ins for CUDA's own headers.
+std::vector<std::string> Sources() {
+  std::vector<std::string> sources = Files();
+  const auto is_no_source = [](const std::string& path) {
+    return !IsSource(path) || absl::StrContains(path, "/testdata/") || absl::StrContains(path, "/include/");
+  };
+  sources.erase(std::remove_if(sources.begin(), sources.end(), is_no_source), sources.end());
   return sources;
+}
+
+// The targets of all BUILD files.
+std::vector<BuildTarget> Targets() {
+  std::vector<BuildTarget> targets;
+  for (const fs::path path : Files()) {
+    if (path.filename() != "BUILD.bazel") continue;
+    for (BuildTarget& target : ParseBuild(path.parent_path(), ReadAll(SourceTree() / path))) {
+      targets.push_back(std::move(target));
+    }
+  }
+  return targets;
+}
+
+TEST(GuideTest, TheGuideAndThePublicTargetsHaveTheSameHeaders) {
+  const std::set<std::string> guide = ParseGuide(ReadAll(SourceTree() / "README.md"));
+  EXPECT_GT(guide.size(), 40u);
+  const std::vector<std::string> faults = FaultsOfGuide(guide, Targets());
+  EXPECT_TRUE(faults.empty()) << absl::StrJoin(faults, "\n");
+}
+
+TEST(GuideTest, AHeaderThatOnlyOneSideHasIsNamed) {
+  const std::vector<BuildTarget> targets = ParseBuild("shop", R"(package(default_visibility = ["//visibility:private"])
+
+cc_library(
+    name = "open",
+    hdrs = ["door.h"],
+    visibility = ["//visibility:public"],
+)
+
+cc_library(
+    name = "closed",
+    hdrs = [
+        "cellar.h",
+        "wall.h",
+    ],
+)
+
+cc_library(
+    name = "fake",
+    testonly = True,
+    hdrs = ["fake_door.h"],
+    visibility = ["//visibility:public"],
+)
+)");
+  const std::set<std::string> guide = ParseGuide("| `fsdp/shop/wall.h` | holds the roof |\n| `shop/` | a room |\n");
+  EXPECT_THAT(FaultsOfGuide(guide, targets),
+              ElementsAre("fsdp/shop/door.h is in //shop:open, which is public, and not in the guide",
+                          "fsdp/shop/wall.h is in the guide, and in no public target"));
+}
+
+TEST(GuideTest, ThePackagesDefaultVisibilityCounts) {
+  const std::vector<BuildTarget> targets =
+      ParseBuild("shop",
+                 "package(default_visibility = [\"//visibility:public\"])\n\ncc_library(\n    name = \"open\",\n"
+                 "    hdrs = [\"door.h\"],\n)\n");
+  ASSERT_EQ(targets.size(), 1u);
+  EXPECT_EQ(targets[0].name, "//shop:open");
+  EXPECT_TRUE(targets[0].is_public);
+  EXPECT_THAT(targets[0].headers, ElementsAre("fsdp/shop/door.h"));
+}
+
+TEST(PagesTest, EveryFileTargetAndTestThatAPageNamesExists) {
+  NamesOfTree names;
+  std::vector<std::string> pages;
+  for (const std::string& file : Files()) {
+    names.paths.insert(file);
+    for (fs::path folder = fs::path(file).parent_path(); !folder.empty(); folder = folder.parent_path()) {
+      names.paths.insert(folder);
+    }
+    const fs::path path(file);
+    if (absl::EndsWith(file, "_test.cc")) names.tests.insert(path.stem());
+    if (path.extension() == ".md") pages.push_back(file);
+  }
+  names.paths.insert("tests/consumer");
+  for (const BuildTarget& target : Targets()) names.targets.insert(target.name);
+  ASSERT_GT(pages.size(), 10u);
+  std::vector<std::string> faults;
+  for (const std::string& page : pages) {
+    for (std::string& fault : FaultsOfPage(names, page, ReadAll(SourceTree() / page)))
+      faults.push_back(std::move(fault));
+  }
+  EXPECT_TRUE(faults.empty()) << absl::StrJoin(faults, "\n");
+}
+
+TEST(PagesTest, AMissingNameIsNamedWithItsLine) {
+  const NamesOfTree names = {{"base", "base/quote.h", "docs"}, {"//base:base", "//base:check"}, {"quote_test"}};
+  EXPECT_THAT(FaultsOfPage(names, "docs/a.md",
+                           "`base/quote.h`, `base/`, `fsdp/base/quote.h`, `//base`, `//base:check`, "
+                           "`quote_test`, `base:quote_test`, `other/thing`, `base/*`"),
+              ElementsAre());
+  EXPECT_THAT(
+      FaultsOfPage(names, "docs/a.md", "first\n`base/gone.h`\n```\n`base/code.h`\n```\n`//base:gone` `gone_test`"),
+      ElementsAre("docs/a.md:2: `base/gone.h`: no such file or folder", "docs/a.md:6: `//base:gone`: no such target",
+                  "docs/a.md:6: `gone_test`: no such test"));
 }
 
 TEST(LayersTest, TheTablesOfArchitectureHaveNoCircleAndNoUnknownRoom) {
