@@ -3,7 +3,7 @@
 // The commit protocol among ranks. Every collective is a small control-plane gather; a step whose ranks do not all
 // succeed ends the save on every rank with the error of the first that failed, and rank 0 removes the directory.
 //
-//   1. Every rank checks what it is to save. All ranks compare step, kind and texts, and learn who writes.
+//   1. Every rank checks what it is to save. All ranks compare step, kind and texts, and agree which of them write.
 //   2. rank 0 removes leftovers of crashes, makes .step-N.tmp-<nonce>/ (steps 1 to 3 of staged_checkpoint.cc), and
 //      shares its name and the save id.
 //   3. The ranks write the body of the checkpoint (checkpoint_body.h): rank files, or one checkpoint.h5 that rank 0
@@ -138,7 +138,7 @@ class Save {
     return absl::OkStatus();
   }
 
-  // The body that steps 3 to 5 are the work of.
+  // The body that carries out steps 3 to 5.
   std::unique_ptr<CheckpointBody> NewBody(const SharedDirectory& directory, std::vector<int> writers) {
     BodyContext context = {.files = files_,
                            .group = ranks_,
@@ -153,9 +153,10 @@ class Save {
                            .units = state_.units,
                            .texts = plan_.texts,
                            .root = root_};
-    if (options_.stream) return NewStreamedFile(std::move(context), plan_.tensors, options_.stream);
-    if (is_shared()) return NewSharedFile(std::move(context), plan_.tensors, std::move(writers));
-    if (type_ == StateDictType::kFull) return NewWholeFile(std::move(context), plan_.tensors);
+    std::vector<TreeFile::TensorPart>& tensors = plan_.tensors;
+    if (options_.stream) return NewStreamedFile(std::move(context), std::move(tensors), options_.stream);
+    if (is_shared()) return NewSharedFile(std::move(context), std::move(tensors), std::move(writers));
+    if (type_ == StateDictType::kFull) return NewWholeFile(std::move(context), std::move(tensors));
     RankFilesOptions options = {.owners = std::move(writers), .parity = options_.parity};
     options.tree = [this](const BodyContext& body, int writer) { return NewRankTree(body, writer); };
     return NewRankFiles(std::move(context), std::move(options));

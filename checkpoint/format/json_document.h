@@ -6,7 +6,7 @@
 #define FSDP_CHECKPOINT_FORMAT_JSON_DOCUMENT_H_
 
 #include <cstdint>
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
