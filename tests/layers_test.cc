@@ -72,7 +72,7 @@ std::vector<BuildTarget> Targets() {
   std::vector<BuildTarget> targets;
   for (const fs::path path : Files()) {
     if (path.filename() != "BUILD.bazel") continue;
-    for (BuildTarget& target : ParseBuild(path.parent_path(), ReadAll(SourceTree() / path))) {
+    for (BuildTarget& target : ParseBuild(path.parent_path(), ReadFile(SourceTree() / path))) {
       targets.push_back(std::move(target));
     }
   }
@@ -80,7 +80,7 @@ std::vector<BuildTarget> Targets() {
 }
 
 TEST(GuideTest, TheGuideAndThePublicTargetsHaveTheSameHeaders) {
-  const std::set<std::string> guide = ParseGuide(ReadAll(SourceTree() / "README.md"));
+  const std::set<std::string> guide = ParseGuide(ReadFile(SourceTree() / "README.md"));
   EXPECT_GT(guide.size(), 40u);
   const std::vector<std::string> faults = FaultsOfGuide(guide, Targets());
   EXPECT_TRUE(faults.empty()) << absl::StrJoin(faults, "\n");
@@ -144,7 +144,7 @@ TEST(PagesTest, EveryFileTargetAndTestThatAPageNamesExists) {
   ASSERT_GT(pages.size(), 10u);
   std::vector<std::string> faults;
   for (const std::string& page : pages) {
-    for (std::string& fault : FaultsOfPage(names, page, ReadAll(SourceTree() / page)))
+    for (std::string& fault : FaultsOfPage(names, page, ReadFile(SourceTree() / page)))
       faults.push_back(std::move(fault));
   }
   EXPECT_TRUE(faults.empty()) << absl::StrJoin(faults, "\n");
