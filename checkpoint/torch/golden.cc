@@ -16,6 +16,8 @@ namespace {
 
 using Json = nlohmann::json;
 
+// Collects differences instead of stopping at the first: one run then shows whether a reader lost one tensor or mixed
+// up all. Tensors that were compared are remembered, so that a tensor too many is a difference as well.
 class Comparison {
  public:
   Comparison(const TensorSource& source, const Json& expected) : source_(source), expected_(expected) {}

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the real PyTorch says its files hold (testdata/expected.json), for tests.
+// Golden files, for tests: torch files and DCP directories that the real PyTorch wrote (testdata/make_testdata.py), and
+// the digests of their tensors as PyTorch read them back (testdata/expected.json).
 #ifndef FSDP_CHECKPOINT_TORCH_GOLDEN_H_
 #define FSDP_CHECKPOINT_TORCH_GOLDEN_H_
 
@@ -13,7 +14,7 @@
 
 namespace fsdp {
 
-// Where the test data lie.
+// The absolute path of a file or directory of testdata/.
 std::string TorchTestData(const std::string& name);
 
 // All of expected.json, by name of the file or directory.
@@ -25,7 +26,7 @@ enum class GoldenParts { kAll, kModel };
 // (aliases count as tensors), and the same param_groups; else every difference.
 absl::Status CheckGolden(const TensorSource& source, const std::string& name, GoldenParts parts = GoldenParts::kAll);
 
-// All elements of a tensor.
+// All elements of a tensor, as bytes.
 absl::StatusOr<std::string> ReadWhole(const TensorSource& source, const StateKey& key);
 
 }  // namespace fsdp

@@ -1,4 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// The three dicts of dcp_metadata.cc as Python's pickler writes dataclasses: NEWOBJ of the class without arguments,
+// then BUILD with the dict of its fields. Fields that have defaults since torch 2.0 and are not needed
+// (transform_descriptors, the storage_meta of newer versions) are left out or None, so that every version since then
+// reads the result.
 #include "fsdp/checkpoint/torch/dcp/dcp_encoding.h"
 
 #include <utility>
@@ -70,6 +75,7 @@ class MetadataEncoder {
     Call("torch.Size", [&] { pickle_.Integers(sizes); });
   }
 
+  // name -> TensorStorageMetadata or BytesStorageMetadata.
   void EncodeType(const DcpEntry& entry) {
     pickle_.String(entry.name);
     if (entry.tensor() == nullptr) {
@@ -113,6 +119,7 @@ class MetadataEncoder {
     pickle_.Build();
   }
 
+  // name -> path. Indices into lists are integers: torch makes a list or a dict of them by their type.
   void EncodePath(const DcpEntry& entry) {
     pickle_.String(entry.name);
     pickle_.Mark();
@@ -127,6 +134,7 @@ class MetadataEncoder {
     pickle_.Tuple();
   }
 
+  // MetadataIndex -> _StorageInfo, for each chunk or for the one value. torch hashes fqn and offset; `index` is a hint.
   void EncodeStorage(const DcpEntry& entry) {
     if (entry.tensor() == nullptr) {
       BeginObject("torch.distributed.checkpoint.metadata.MetadataIndex");

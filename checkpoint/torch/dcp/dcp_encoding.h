@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// EncodeDcpMetadata: the .metadata of a DCP directory, as torch.distributed.checkpoint pickles it. Pure.
+// EncodeDcpMetadata: the .metadata of a DCP directory, as torch.distributed.checkpoint pickles it. The inverse of
+// ParseDcpMetadata; equal input gives equal bytes. Pure.
 #ifndef FSDP_CHECKPOINT_TORCH_DCP_DCP_ENCODING_H_
 #define FSDP_CHECKPOINT_TORCH_DCP_DCP_ENCODING_H_
 
@@ -10,7 +11,7 @@
 
 namespace fsdp {
 
-// What ParseDcpMetadata reads back. `entries` and `tensors` are complete, paths included.
+// The bytes of .metadata. Every entry of `metadata` has a path, and every chunk a slice: nothing is checked here.
 std::string EncodeDcpMetadata(const DcpMetadata& metadata);
 
 }  // namespace fsdp

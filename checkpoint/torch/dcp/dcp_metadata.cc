@@ -1,4 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// .metadata is the pickle of a dataclass with three dicts that belong together by name:
+//
+//   state_dict_metadata   name -> dtype, size and chunks of a tensor, or "a value"
+//   planner_data          name -> path in the nested state dict, as a tuple; its order is the order of the state dict
+//   storage_data          (name, offsets of the chunk) -> file, offset, length
+//
+// Objects arrive as kCalls with a state (pickle.h); attributes are looked up by name, so that fields which newer
+// versions of torch add do not matter. DCP's older versions have no chunk offsets for values and no planner_data.
 #include "fsdp/checkpoint/torch/dcp/dcp_metadata.h"
 
 #include <algorithm>
@@ -30,7 +39,7 @@ bool IsObject(PickleValue value, std::string_view class_name) {
   return value.is(Kind::kCall) && value.callee().at(1).text() == class_name;
 }
 
-// The attribute `name` of an object whose state is a dict; nothing where it has none.
+// The attribute `name` of an object whose state is a dict; nullopt if there is none.
 std::optional<PickleValue> FindAttribute(PickleValue object, std::string_view name) {
   if (!object.has_state() || !object.state().is(Kind::kDict)) return std::nullopt;
   const PickleValue state = object.state();
@@ -57,7 +66,7 @@ absl::StatusOr<int64_t> Position(PickleValue value) {
   return Broken(value, "a place in a file that is no integer from 0");
 }
 
-// What storage_data is looked up by.
+// The key of slices_: name and offsets of a chunk, or the name of a value.
 std::string StorageKey(const std::string& name, const std::optional<std::vector<int64_t>>& offsets) {
   return offsets ? absl::StrCat(name, "\n", absl::StrJoin(*offsets, ",")) : name;
 }
@@ -204,7 +213,8 @@ class MetadataReader {
     return Annotate(covered, absl::StrCat("tensor ", Quote(name)));
   }
 
-  // In the order of planner_data, which is that of the state dict; the other is that of the ranks' plans.
+  // Into the order of planner_data, which is that of the state dict: optimizers' ids depend on the model's order.
+  // state_dict_metadata has the order in which the ranks' plans were merged.
   void SortByPath() {
     const auto order = [this](const DcpEntry& entry) {
       const auto at = order_.find(entry.name);
@@ -220,7 +230,9 @@ class MetadataReader {
   absl::flat_hash_map<std::string, std::vector<DcpEntry::PathElement>> paths_;
 };
 
-// [begin, end) of `chunks` agree in all dimensions before `d`, and are to cover the others.
+// Chunks [begin, end), sorted by start and count, agree in all dimensions before `d` and must cover the others: in
+// dimension d they form groups of one range, the ranges follow each other without a gap, and each group covers the
+// dimensions after d. Linear in chunks for each dimension, where testing pairs of boxes would be quadratic.
 absl::Status CheckDimension(const Shape& shape, int d, std::vector<DcpChunk>::const_iterator begin,
                             std::vector<DcpChunk>::const_iterator end) {
   if (d == shape.rank()) {
@@ -264,7 +276,7 @@ absl::Status CheckChunkCover(const Shape& shape, std::vector<DcpChunk>& chunks) 
   std::sort(chunks.begin(), chunks.end(), [](const DcpChunk& a, const DcpChunk& b) {
     return std::tie(a.box.start, a.box.count) < std::tie(b.box.start, b.box.count);
   });
-  // Replicas that were not left out are the same slice.
+  // Replicas (HSDP saved without deduplication) have equal boxes: one of them is enough.
   const auto same = [](const DcpChunk& a, const DcpChunk& b) {
     return a.box.start == b.box.start && a.box.count == b.box.count;
   };

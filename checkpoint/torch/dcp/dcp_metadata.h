@@ -1,8 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// DcpMetadata: the .metadata file of a DCP directory (torch.distributed.checkpoint): which tensors there are, the
-// chunks (boxes) they were saved as, and the slice of which file holds each. Pure: bytes in, table out; nothing is
-// believed unchecked, and each tensor's chunks cover it exactly once.
+// DcpMetadata: the .metadata file of a DCP directory (torch.distributed.checkpoint): the tensors, the chunks (boxes)
+// that they were saved as, and the slice of a file that holds each chunk. Pure: bytes in, table out. Every number is
+// checked, and each tensor's chunks cover it exactly once.
+//
+//   .metadata                                               __RANK_0.distcp
+//   "model.w" -> tensor [6, 4]   box [0:3, 0:4] ----------> bytes [64, 1200): an archive of torch.save with one tensor
+//                                box [3:6, 0:4] ----------> the same in the file of another rank
+//   "step"    -> value           -------------------------> bytes of an archive with one plain value
 #ifndef FSDP_CHECKPOINT_TORCH_DCP_DCP_METADATA_H_
 #define FSDP_CHECKPOINT_TORCH_DCP_DCP_METADATA_H_
 
@@ -22,22 +27,25 @@ namespace fsdp {
 
 inline constexpr char kDcpMetadataName[] = ".metadata";
 
-// Bytes [offset, offset + nbytes) of a file of the directory: an archive that torch.save wrote.
+// Bytes [offset, offset + nbytes) of a file of the directory: an archive that torch.save wrote. `file` is a plain name:
+// it cannot lead out of the directory. That the file is so long is checked when it is read.
 struct DcpSlice {
   std::string file;
   int64_t offset = 0;
   int64_t nbytes = 0;
 };
 
+// A part of a tensor, and the archive that holds it.
 struct DcpChunk {
   Box box;
   DcpSlice slice;
 };
 
+// The chunks cover the tensor exactly once, and are not empty unless the tensor is.
 struct DcpTensor {
   DType dtype = DType::kFloat32;
   Shape shape;
-  std::vector<DcpChunk> chunks;  // by box, row-major
+  std::vector<DcpChunk> chunks;  // sorted by the start of their box
 };
 
 // An entry of the flat state dict that DCP saves, and its path in the nested state dict that the program had.
@@ -54,17 +62,19 @@ struct DcpEntry {
   const int* tensor() const { return std::get_if<int>(&content); }
 };
 
+// All of .metadata that reading needs; DcpEntry::tensor() is an index into `tensors`.
 struct DcpMetadata {
   std::vector<DcpEntry> entries;  // in the order of the state dict
   std::vector<DcpTensor> tensors;
 };
 
-// kInvalidArgument for what is refused (a global, a transform such as compression, an unknown dtype), by name;
-// kDataLoss for what is damaged: it names the tensor and the first hole or overlap.
+// Parses the bytes of .metadata. kInvalidArgument names what is refused: a global, a transform such as compression, an
+// unknown dtype. kDataLoss names the tensor and the first hole or overlap of its chunks, or the byte of the pickle.
+// n chunks take n log n time.
 absl::StatusOr<DcpMetadata> ParseDcpMetadata(std::string_view bytes);
 
-// OK when `boxes` cover `shape` exactly once, in a way that cuts one dimension after the other, as every mesh does.
-// Sorts them row-major.
+// Sorts `chunks` by the start of their box, drops copies of a box, and returns OK if they cover `shape` exactly once.
+// Covers must be made by cutting one dimension after the other, as every device mesh cuts; others are kDataLoss.
 absl::Status CheckChunkCover(const Shape& shape, std::vector<DcpChunk>& chunks);
 
 }  // namespace fsdp

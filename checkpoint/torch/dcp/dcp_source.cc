@@ -1,4 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Opening reads .metadata and the archives of plain values. An archive of a chunk is parsed (directory and pickle, two
+// small reads) when a read first needs it, and its place is kept: a directory of a large run has millions of chunks,
+// and a program that loads its shard needs few of them. What the archive says of dtype and shape must be what .metadata
+// says.
+//
+// A read of row-major elements [begin, end) of a tensor is a few boxes (BoxesOf); each is intersected with the boxes of
+// the chunks, and the parts that are not empty are read with the strides that the chunk has in its file and the tensor
+// has in memory (strided_read.h). Chunks cover a tensor exactly once, so every element is written once.
 #include "fsdp/checkpoint/torch/dcp/dcp_source.h"
 
 #include <algorithm>
@@ -140,6 +149,8 @@ class DcpSource final : public TensorSource {
         absl::StrCat(Quote(name), " in ", Describe(slice), ": a tensor inside of a pickled value is not read"));
   }
 
+  // Puts `leaf` into the nested dicts and lists under `root` at the path of `entry`, making the branches on the way. A
+  // path that another entry contradicts (a leaf where it needs a branch, a list index out of order) is damage.
   static absl::Status Insert(const DcpEntry& entry, TorchNode leaf, TorchNode& root) {
     const auto broken = [&] {
       return absl::DataLossError(absl::StrCat(Quote(entry.name), " has no place of its own in the state dict"));
@@ -172,7 +183,8 @@ class DcpSource final : public TensorSource {
     return absl::OkStatus();
   }
 
-  // The place of chunk `index` of tensor `tensor`, whose archive is read the first time.
+  // The place of chunk `index` of tensor `tensor`; its archive is read the first time, without the lock. Two threads
+  // may both read it, and find the same. The result stays valid: a map does not move its values.
   absl::StatusOr<const ChunkPlace*> PlaceOf(int tensor, size_t index) const {
     const DcpChunk& chunk = metadata_.tensors[tensor].chunks[index];
     {
@@ -205,7 +217,7 @@ class DcpSource final : public TensorSource {
     return ChunkPlace{storage.offset + stored.offset * SizeOf(stored.dtype), stored.strides, stored.is_contiguous()};
   }
 
-  // What chunk `index` holds of `box`, to its place in the elements from `first` on.
+  // Reads the part of `box` that chunk `index` holds. `out` is the place of element `first` of the tensor, row-major.
   absl::Status ReadPart(int tensor_index, size_t index, const Box& box, int64_t first, std::byte* out) const {
     const DcpTensor& tensor = metadata_.tensors[tensor_index];
     const DcpChunk& chunk = tensor.chunks[index];

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // OpenDcpSource: a directory that torch.distributed.checkpoint wrote, from any number of ranks and any mesh, as a
-// TensorSource. Chunks are boxes; what is read of each is the part that is wanted, wherever its archive put it.
+// TensorSource. Chunks are boxes; a read touches only the chunks that meet its interval, and of each only that part.
 #ifndef FSDP_CHECKPOINT_TORCH_DCP_DCP_SOURCE_H_
 #define FSDP_CHECKPOINT_TORCH_DCP_DCP_SOURCE_H_
 

@@ -1,4 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// DcpPlan lays out everything first: for each rank a list of archives, one after the other at multiples of 64 bytes,
+// each with one chunk or one value; and the metadata that says where they are. All offsets are known before any payload
+// is read, because an archive's size follows from its pickle and the sizes of its storages (ZipLayout). Then the files
+// are written one by one, .metadata last, in a staged directory that a rename makes visible.
+//
+// One process writes the files of all ranks: there is no job to distribute the work to when a checkpoint is converted.
 #include "fsdp/checkpoint/torch/dcp/dcp_writer.h"
 
 #include <algorithm>
@@ -84,7 +91,8 @@ class DcpPlan {
     return absl::OkStatus();
   }
 
-  // An archive at the end of a rank's file.
+  // Adds an archive at the end of a rank's file. Aligned like payloads within an archive, so that these are aligned in
+  // the file too.
   DcpSlice AddArchive(int rank, std::string pickle, std::vector<TorchStorageSource> storages) {
     std::vector<TorchArchivePlan>& archives = files_[rank];
     const int64_t end = archives.empty() ? 0 : archives.back().end();
@@ -141,8 +149,8 @@ class DcpPlan {
     return TensorOfJson(json) || (json.is_structured() && std::any_of(json.begin(), json.end(), HoldsTensor));
   }
 
-  // torch keeps dicts apart by their members, and lists and tuples that hold a dict or a tensor by their elements; the
-  // rest are values.
+  // Adds a value as torch's flatten_state_dict divides it: a dict into its members, a list or tuple with a dict or
+  // tensor in it into its elements, anything else as one value. DCP loads by these names.
   absl::Status AddValue(const Path& path, const PythonJson& json) {
     if (const std::optional<LiteralTensor> tensor = TensorOfJson(json)) return AddLiteral(path, *tensor);
     const bool is_tuple = json.is_object() && json.value(kPythonTag, PythonJson()) == "tuple" && HoldsTensor(json);
@@ -165,7 +173,7 @@ class DcpPlan {
     return absl::OkStatus();
   }
 
-  // A tensor among values, whole on rank 0.
+  // Adds a tensor that stands among values, whole on rank 0.
   absl::Status AddLiteral(const Path& path, const LiteralTensor& tensor) {
     DcpChunk chunk;
     chunk.box.start.assign(tensor.shape.rank(), 0);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // WriteDcpDirectory: a state dict as a directory that torch.distributed.checkpoint.load reads at any world size, in
-// bounded memory. Rank r of `world_size` holds torch.chunk's r-th part of each tensor's rows, as FSDP2 would have saved
-// it; names are those of {"model": ..., "optim": ...} flattened, as torch flattens them.
+// bounded memory. Rank r of `world_size` has torch.chunk's r-th part of each tensor's rows, as FSDP2 would have saved
+// it. Names are those of {"model": ..., "optim": ...}, flattened as torch flattens them.
 #ifndef FSDP_CHECKPOINT_TORCH_DCP_DCP_WRITER_H_
 #define FSDP_CHECKPOINT_TORCH_DCP_DCP_WRITER_H_
 

@@ -63,7 +63,7 @@ enum class PickleKind : uint8_t {
   kDict,        // also OrderedDict, Counter and defaultdict
   kGlobal,      // something that is imported: name() is "module.name"
   kCall,        // a global called with arguments: callee(), arguments(); state() where BUILD set one
-  kPersistent,  // what a file keeps beside the pickle: at(0) is its id
+  kPersistent,  // an object outside of the pickle: at(0) is its id
 };
 
 // "a dict", "a call", ...: for messages.

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// FlatState: which parameters the flat parameters of an optimizer's state are made of. Torch names a flat parameter by
-// its unit, or by an id only; then the parameters of the model, in order, and the sizes of the flat parameters tell
-// which modules are units, where only one choice of units makes these sizes. Pure.
+// FlatState: which parameters the flat parameters of an optimizer's state consist of. FSDP1 keys such state by the name
+// of the flat parameter, which contains its unit, or by an id alone. For ids, the units follow from the parameters of
+// the model, in order, and the sizes of the flat parameters, if only one choice of units makes these sizes
+// (unit_search.h). Pure.
 #ifndef FSDP_CHECKPOINT_TORCH_STATE_FLAT_STATE_H_
 #define FSDP_CHECKPOINT_TORCH_STATE_FLAT_STATE_H_
 
@@ -16,24 +17,29 @@
 
 namespace fsdp {
 
-// What is known beside a state dict.
+// Facts that a state dict with flat parameters does not contain.
 struct FlatStateOptions {
-  const FlatLayout* layout = nullptr;  // --flat_layout; null where none was given
-  int world_size = 1;                  // ranks whose shards, padding included, make a flat parameter
+  // The layout that the caller gave, or null. Must outlive the options.
+  const FlatLayout* layout = nullptr;
+  // Ranks whose shards, padding included, make a flat parameter.
+  int world_size = 1;
 };
 
-// By `keys`, the optimizer's names or ids of its parameters, in the order of the groups; `sizes` has the elements of
-// the state of each that has any. A key may also stand for one parameter whose state is flat (use_orig_params). `model`
-// are the model's parameters in order; none where the model is not in the same file. kInvalidArgument says what is
-// missing or contradicts.
+// The unit of each key, with its parts placed. `keys` are the optimizer's names or ids of its parameters, in the order
+// of the groups; `sizes` has the number of elements of the state of each key that has state. A key may also be one
+// parameter whose state is flat (use_orig_params): then its unit has that part alone. `model` are the model's
+// parameters in order, empty if the model is not in the same file; options.layout takes precedence. kInvalidArgument
+// says which fact is missing or contradicts another.
 absl::StatusOr<std::map<std::string, FlatUnit>> UnitsOfKeys(const std::vector<std::string>& keys,
                                                             const std::map<std::string, int64_t>& sizes,
                                                             const std::vector<FlatLayout::Parameter>& model,
                                                             const FlatStateOptions& options);
 
-// "give the model's parameters with --flat_layout...", for errors. LoadOptions::flat_layout is the same.
+// For errors: how to give the layout that is missing. The flag belongs to every program of this project that opens a
+// checkpoint.
 inline constexpr char kGiveFlatLayout[] =
-    "--flat_layout=FILE says it: {\"parameters\": [{\"name\", \"shape\"}, ...] in the order of "
+    "--flat_layout=FILE says it (in C++ the field flat_layout of the options): {\"parameters\": [{\"name\", "
+    "\"shape\"}, ...] in the order of "
     "named_parameters() of "
     "the model before it was wrapped, \"units\": [the wrapped modules' names, \"\" for the root]}";
 

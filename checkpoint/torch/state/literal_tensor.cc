@@ -25,7 +25,8 @@ std::string BytesOf(From number) {
   return {reinterpret_cast<const char*>(&value), sizeof(value)};
 }
 
-// The number that a tensor without dimensions is; null where JSON has none that gives it back.
+// The value of a tensor without dimensions as a number; null unless the number converts back to the same bytes. JSON
+// has no NaN and no infinity, and a float16 or an int32 is so rare here that it stays a tensor.
 PythonJson NumberOfTensor(const LiteralTensor& tensor) {
   if (tensor.shape.rank() != 0) return nullptr;
   PythonJson number;
@@ -48,7 +49,8 @@ std::string Joined(const std::string& path, const std::string& name) {
   return path.empty() ? name : absl::StrCat(path, ".", name);
 }
 
-// `json` with `change(value, path)` in place of each value that it changes; paths are names and indices with dots.
+// A copy of `json` with change(value, path) in place of each value for which that is not nullopt; changed values are
+// not walked into. A path is names and indices joined by dots: "betas.0".
 template <typename Change>
 PythonJson Changed(const PythonJson& json, const std::string& path, const Change& change) {
   if (std::optional<PythonJson> changed = change(json, path)) return *std::move(changed);
@@ -91,12 +93,13 @@ std::optional<LiteralTensor> TensorOfJson(const PythonJson& json) {
   const absl::StatusOr<Shape> made = Shape::Create(dims);
   if (!parsed.ok() || !made.ok() || made->numel() > kMaxLiteralBytes) return std::nullopt;
   LiteralTensor tensor = {*parsed, *made, absl::HexStringToBytes(hex.get<std::string>())};
+  // The round trip refuses all spellings but one, so that text stays text (TextOfPython) unless it is surely a tensor.
   const bool is_whole = static_cast<int64_t>(tensor.bytes.size()) == made->numel() * SizeOf(*parsed);
   return is_whole && JsonOfTensor(tensor) == json ? std::make_optional(std::move(tensor)) : std::nullopt;
 }
 
 PythonJson WithNumbersForTensors(const PythonJson& group) {
-  PythonJson notes = PythonJson::object();
+  PythonJson notes = PythonJson::object();  // dtype by path
   PythonJson plain = Changed(group, "", [&](const PythonJson& value, const std::string& path) {
     const std::optional<LiteralTensor> tensor = TensorOfJson(value);
     const PythonJson number = tensor ? NumberOfTensor(*tensor) : PythonJson();

@@ -1,4 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// The problem: an optimizer with two groups, decayed weights with ids 0 to 4 and biases with ids 5 to 7, has the
+// model's parameters in the model's order in each group, but nothing says which parameter went to which group, nor
+// which of the model's tensors are frozen or buffers and have no id.
+//
+//   model    a.weight  a.bias  b.weight  norm.weight  norm.bias      in order
+//   group 0  0         .       1         .            .              ids in order, with the shapes of their state
+//   group 1  .         2       .         3            4
+//
+// So the model's list is a merge of the groups' lists and of tensors that are passed over. Merge walks the model once
+// and keeps every state that a merge can be in: how many ids of each group have a name so far. A tensor may take the
+// next id of a group if the shape of that id's state is its own or unknown. Two ways to one state are remembered as
+// ambiguous from that tensor on; an ambiguous end is an error, since a wrong guess would load moments into the wrong
+// parameters.
 #include "fsdp/checkpoint/torch/state/parameter_ids.h"
 
 #include <algorithm>
@@ -51,7 +65,7 @@ absl::StatusOr<std::vector<std::vector<std::string>>> IdsOf(const PythonJson& gr
   return ids;
 }
 
-// From param_groups[i]["param_names"]; empty where a group has none.
+// From param_groups[i]["param_names"], which torch saves since 2.6 for named parameters; empty if any group lacks it.
 absl::StatusOr<Names> SavedNames(const PythonJson& groups) {
   Names names;
   for (const PythonJson& group : groups) {
@@ -68,9 +82,7 @@ absl::StatusOr<Names> SavedNames(const PythonJson& groups) {
   return names;
 }
 
-// Gives the model's tensors, in order, to the ids of the groups, each in its order. More tensors than ids: some are
-// buffers, or frozen, and are passed over. Goes through the tensors once, with all that may have become of those
-// before.
+// The merge described above. Keeps the states after each tensor, to trace back the one way to the end.
 class Merge {
  public:
   Merge(const std::vector<std::vector<std::string>>& ids, const std::map<std::string, Shape>& shapes)
@@ -84,7 +96,7 @@ class Merge {
         for (size_t group = 0; group < ids_.size(); ++group) {
           if (IsNext(group, taken, parameters[i].shape)) Add(With(taken, group), group, way, i, next);
         }
-        if (i - SumOf(taken) < passed_over) Add(taken, ids_.size(), way, i, next);
+        if (i - SumOf(taken) < passed_over) Add(taken, std::nullopt, way, i, next);
         if (words_ + WordsOf(next) > kMaxWords) return Unknown("there are too many ways to give them to parameters");
       }
       if (next.empty()) return Contradiction(parameters[i], levels.back().begin()->first);
@@ -95,14 +107,17 @@ class Merge {
   }
 
  private:
-  // Memory, and time: what is kept has been looked at once.
+  // Bounds memory, and with it time, since each state that is kept is extended once: words of 8 bytes over all levels,
+  // where a state takes one for each group and about 16 for the map.
   static constexpr size_t kMaxWords = 4'000'000;
   static constexpr size_t kWordsOfState = 16;
 
-  using Taken = std::vector<size_t>;  // ids of each group that have a name
+  // The state: of each group, how many ids have a name.
+  using Taken = std::vector<size_t>;
+  // How a state was reached.
   struct Way {
-    size_t group = 0;                     // the last tensor's; the number of groups where it was passed over
-    std::optional<size_t> not_only_from;  // the first tensor at which another way came to the same
+    std::optional<size_t> group;            // that of the last tensor; nullopt: the tensor was passed over
+    std::optional<size_t> ambiguous_since;  // the first tensor at which a second way reached the state
   };
   using Ways = std::map<Taken, Way>;
 
@@ -115,15 +130,15 @@ class Merge {
     return taken;
   }
 
-  static void Add(const Taken& taken, size_t group, const Way& from, size_t index, Ways& ways) {
-    const auto [at, is_new] = ways.try_emplace(taken, Way{group, from.not_only_from});
-    if (!is_new && !at->second.not_only_from) at->second.not_only_from = index;
+  static void Add(const Taken& taken, std::optional<size_t> group, const Way& from, size_t index, Ways& ways) {
+    const auto [at, is_new] = ways.try_emplace(taken, Way{.group = group, .ambiguous_since = from.ambiguous_since});
+    if (!is_new && !at->second.ambiguous_since) at->second.ambiguous_since = index;
   }
 
   bool IsNext(size_t group, const Taken& taken, const Shape& shape) const {
     if (taken[group] == ids_[group].size()) return false;
     const auto at = shapes_.find(ids_[group][taken[group]]);
-    return at == shapes_.end() || at->second == shape;  // no state says nothing of the parameter
+    return at == shapes_.end() || at->second == shape;  // an id without state fits any parameter
   }
 
   absl::StatusOr<Names> NamesOf(const std::vector<FlatLayout::Parameter>& parameters,
@@ -136,18 +151,19 @@ class Merge {
           "their state has other shapes than the model's tensors: the order is another, or this is FSDP1's "
           "flat form");
     }
-    if (whole->second.not_only_from) {
+    if (whole->second.ambiguous_since) {
       return Unknown(absl::StrCat("its groups may be merged in more than one way at ",
-                                  Quote(parameters[*whole->second.not_only_from].fqn)));
+                                  Quote(parameters[*whole->second.ambiguous_since].fqn)));
     }
     Names names;
     for (size_t i = parameters.size(); i-- > 0;) {
-      const size_t group = levels[i + 1].at(taken).group;
-      if (group < ids_.size()) names[ids_[group][--taken[group]]] = parameters[i].fqn;
+      const std::optional<size_t> group = levels[i + 1].at(taken).group;
+      if (group) names[ids_[*group][--taken[*group]]] = parameters[i].fqn;
     }
     return names;
   }
 
+  // No state is left after `parameter`: the error for it, with an id that does not fit as the example.
   absl::Status Contradiction(const FlatLayout::Parameter& parameter, const Taken& taken) const {
     for (size_t group = 0; group < ids_.size(); ++group) {
       if (taken[group] == ids_[group].size()) continue;
@@ -188,7 +204,8 @@ absl::StatusOr<Names> NamesOfParameterIds(const PythonJson& groups, const std::m
   if (!names.empty()) return names;
   const std::vector<FlatLayout::Parameter> parameters = ParametersOf(model);
   if (parameters.empty()) return Unknown("the model that gives ids their order is not in the same file");
-  // State of two dimensions and more is a parameter's own, and cannot be FSDP1's flat form, of fewer parameters.
+  // Fewer ids than parameters can mean frozen parameters or FSDP1's flat parameters. Flat state has one dimension, so
+  // state of two dimensions rules the second out.
   const bool may_be_flat =
       std::all_of(shapes.begin(), shapes.end(), [](const auto& shape) { return shape.second.rank() < 2; });
   if (parameters.size() < count || (parameters.size() > count && may_be_flat)) {

@@ -19,6 +19,7 @@ void PickleWriter::EmitInteger(uint64_t value, int nbytes) {
   for (int i = 0; i < nbytes; ++i) bytes_.push_back(static_cast<char>(value >> (8 * i)));
 }
 
+// The opcodes that Python's pickler chooses, but that an integer beyond 32 bits always takes 8 bytes.
 void PickleWriter::Integer(int64_t value) {
   if (value >= 0 && value <= 0xFF) {
     Emit(PickleOpcode::kBinInt1);
@@ -36,6 +37,7 @@ void PickleWriter::Integer(int64_t value) {
   }
 }
 
+// BINFLOAT is big-endian, unlike everything else in a pickle.
 void PickleWriter::Float(double value) {
   uint64_t bits = 0;
   std::memcpy(&bits, &value, sizeof(bits));
@@ -43,6 +45,7 @@ void PickleWriter::Float(double value) {
   for (int i = 7; i >= 0; --i) bytes_.push_back(static_cast<char>(bits >> (8 * i)));
 }
 
+// `text` should be UTF-8: Python refuses a pickle with another.
 void PickleWriter::String(std::string_view text) {
   Emit(PickleOpcode::kBinUnicode);
   EmitInteger(text.size(), 4);
@@ -56,6 +59,7 @@ void PickleWriter::Integers(absl::Span<const int64_t> values) {
   Tuple();
 }
 
+// A DCP directory names a few globals for every chunk: the memo keeps its .metadata small.
 void PickleWriter::Global(std::string_view name) {
   const auto at = memo_.find(name);
   if (at != memo_.end()) {
@@ -99,6 +103,8 @@ void PickleWriter::Python(const PythonJson& json) {
   SetItems();
 }
 
+// The inverse of Converter in python_json.cc, tag by tag. Members of another type than expected count as empty: `json`
+// may come from a checkpoint, and any result is a valid pickle.
 void PickleWriter::Tagged(const PythonJson& json) {
   const auto tag = json[kPythonTag].get<std::string>();
   const auto text = [&](const char* member) {
@@ -138,7 +144,7 @@ void PickleWriter::Tagged(const PythonJson& json) {
   if (tag == "global") return Global(text("name"));
   // The rest are calls: of a type that is called with its elements, or of what the value names.
   if (tag == "bytes") {
-    // As protocol 2 has it: text in Latin-1, of which each byte is one character.
+    // Protocol 2 has no bytes: _codecs.encode of a text in which each byte is the character with that code, in UTF-8.
     std::string characters;
     for (const char byte : absl::HexStringToBytes(text("hex"))) {
       const auto value = static_cast<uint8_t>(byte);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// PickleWriter: a pickle of protocol 2, opcode by opcode, as torch.save and DCP write them. Globals are memoized,
-// nothing else is. Equal calls give equal bytes. The caller keeps the stack right: values are pushed in the order of
-// the calls.
+// PickleWriter: a pickle of protocol 2, opcode by opcode, as torch.save and DCP write them. Only globals are memoized.
+// Equal calls give equal bytes. Every function appends one opcode with its arguments (Integers, Python and Global may
+// append several); the caller keeps the unpickler's stack right. Strings are below 4 GiB.
 //
 //   PickleWriter pickle;
 //   pickle.EmptyDict();
@@ -32,7 +32,7 @@ class PickleWriter {
  public:
   PickleWriter();
 
-  // Values.
+  // Push a value.
   void None() { Emit(PickleOpcode::kNone); }
   void Bool(bool value) { Emit(value ? PickleOpcode::kNewTrue : PickleOpcode::kNewFalse); }
   void Integer(int64_t value);
@@ -41,12 +41,14 @@ class PickleWriter {
   void Integers(absl::Span<const int64_t> values);  // a tuple of them
   void Global(std::string_view name);               // "torch._utils._rebuild_tensor_v2"
 
-  // What JsonOfPickle gave, as it was. A tensor in it (literal_tensor.h) is left to `write_tensor`, which must be set
-  // then.
+  // The value that JsonOfPickle turned into `json`. Globals in it are written unchecked: see NamesOnlyTorchGlobals.
+  // Tensors in it (literal_tensor.h) are left to `write_tensor`, which must be set if there are any; it has to push one
+  // value.
   void Python(const PythonJson& json);
   std::function<void(const LiteralTensor&)> write_tensor;
 
-  // Containers and calls.
+  // Containers and calls: push an empty container, open a group, or take operands from the stack as pickle_opcode.h
+  // says.
   void EmptyDict() { Emit(PickleOpcode::kEmptyDict); }
   void EmptyList() { Emit(PickleOpcode::kEmptyList); }
   void EmptyTuple() { Emit(PickleOpcode::kEmptyTuple); }
@@ -59,6 +61,7 @@ class PickleWriter {
   void Build() { Emit(PickleOpcode::kBuild); }
   void PersistentId() { Emit(PickleOpcode::kBinPersId); }
 
+  // The pickle, with STOP at its end; exactly one value must be on the stack.
   std::string Finish() &&;
 
  private:

@@ -1,4 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Texts. An extra value of a checkpoint is a text, but torch files have typed values, so TextOfPython and PythonOfText
+// must map one to the other without loss: "3" the string and 3 the number are different values. The rule: a value's
+// text is its JSON; a string's text is the string itself, unless that could be read as the JSON of a value: then it is
+// quoted, once more for each time that it is quoted already. ReadsAsValue decides, and both directions ask it.
+//
+// Bounds: JsonOfPickle limits values, bytes of text and depth, because values of a pickle can be shared (a few bytes
+// describe a list of 10^9 elements), and recursion must not depend on the file. Text is measured by DepthOf before it
+// is parsed, since the parser recurses too.
 #include "fsdp/checkpoint/torch/state/python_json.h"
 
 #include <algorithm>
@@ -19,7 +28,7 @@ namespace {
 using Kind = PickleKind;
 
 constexpr int kMaxDepth = 48;
-constexpr int64_t kMaxValues = 1'000'000;  // a pickle may refer to one value again and again
+constexpr int64_t kMaxValues = 1'000'000;  // counted with repetition
 constexpr int64_t kMaxTextBytes = int64_t{64} << 20;
 
 PythonJson Tagged(const char* tag, const char* member, PythonJson value) {
@@ -90,7 +99,7 @@ class Converter {
   absl::StatusOr<PythonJson> String(PickleValue value) {
     text_bytes_ += static_cast<int64_t>(value.text().size());
     PythonJson json = std::string(value.text());
-    // Serialising is how the library tells what is not UTF-8.
+    // The library checks UTF-8 only when it serialises: bytes that it leaves out were none.
     const std::string text = json.dump(-1, ' ', false, PythonJson::error_handler_t::ignore);
     if (PythonJson::parse(text, nullptr, false) != json) return Refused(value, "a string that is not UTF-8");
     return json;
@@ -105,6 +114,7 @@ class Converter {
     return items;
   }
 
+  // A JSON object, if all keys are strings and none is the tag; otherwise pairs.
   absl::StatusOr<PythonJson> Dict(PickleValue value, int depth) {
     bool is_object = true;
     for (int64_t i = 0; i < value.size(); ++i) {
@@ -144,7 +154,7 @@ class Converter {
 
 std::string Dump(const PythonJson& json) { return json.dump(-1, ' ', false, PythonJson::error_handler_t::replace); }
 
-// How many arrays and objects are open inside each other at most, counted without a parser.
+// The depth to which arrays and objects nest, without a parser; at least the true one if `text` is JSON.
 int DepthOf(const std::string& text) {
   int depth = 0;
   int deepest = 0;
@@ -218,6 +228,7 @@ PythonJson PythonOfText(const std::string& text) {
 }
 
 bool NamesOnlyTorchGlobals(const PythonJson& json) {
+  // An unknown tag is treated as a call: PickleWriter would write it as one.
   const auto tag = json.is_object() ? json.find(kPythonTag) : json.end();
   if (json.is_object() && tag != json.end() && tag->is_string()) {
     constexpr std::array kHarmless = {"tuple", "dict", "float", "int", "bytes", "set", "tensor"};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Python values as JSON and back, without loss, for what a checkpoint holds beside tensors: learning rates, schedules,
-// epochs. What JSON has no word for is an object with the member "__python__":
+// Python values as JSON and back, without loss, for the values of a checkpoint that are not tensors: learning rates,
+// schedules, epochs. A value that JSON cannot express is an object with the member "__python__":
 //
 //   (0.9, 0.95)         {"__python__": "tuple", "items": [0.9, 0.95]}
 //   {30: 1}             {"__python__": "dict", "items": [[30, 1]]}
@@ -44,8 +44,9 @@ PythonJson WithPlainTuples(const PythonJson& json);
 std::string TextOfPython(const PythonJson& value);
 PythonJson PythonOfText(const std::string& text);
 
-// True when every global that `json` names, to be called or not, is one that state dicts need: a checkpoint of a
-// stranger may hold any text, and what is written from it must not make torch.load import or call anything else.
+// True if every global in `json`, called or not, is on the list for torch files (torch_globals.h). A checkpoint of
+// unknown origin may hold any text, and a pickle that is written from it must not make torch.load import or call
+// anything else.
 bool NamesOnlyTorchGlobals(const PythonJson& json);
 
 }  // namespace fsdp

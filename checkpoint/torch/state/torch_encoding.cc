@@ -1,4 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// One pass over the state dict per section pushes dicts, and each tensor as the call that rebuilds it:
+//
+//   torch._utils._rebuild_tensor_v2(
+//       ("storage", torch.FloatStorage, "3", "cpu", numel)   persistent id: storage "3" of the archive
+//       0, shape, strides, False, OrderedDict())             offset, view, requires_grad, hooks
+//
+// Dtypes without a storage class (float8, unsigned integers) take _rebuild_tensor_v3 with an untyped storage, as torch
+// does. Storages are numbered in the order of their first use, which is also their order in the archive.
 #include "fsdp/checkpoint/torch/state/torch_encoding.h"
 
 #include <algorithm>
@@ -69,6 +78,7 @@ class StateEncoder {
     pickle_.SetItems();
   }
 
+  // State is grouped by parameter, in the order in which the state dict first names it.
   absl::Status EncodeOptimizer() {
     std::vector<std::string> order;
     std::map<std::string, std::vector<const StateDict::Entry*>> state;  // by parameter
@@ -131,8 +141,8 @@ void SetDefault(PythonJson& group, const char* name, PythonJson value) {
   if (!group.contains(name)) group[name] = std::move(value);
 }
 
-// A group of an optimizer of torch has some of these, and what it lacks it does not mean: "decoupled_weight_decay"
-// would make AdamW of an Adam.
+// True for a group that an optimizer of PyTorch made. Such a group gets no defaults: an option that it lacks was not
+// there when it was saved, and adding "decoupled_weight_decay" would turn an Adam into an AdamW.
 bool IsOfTorch(const PythonJson& group) {
   constexpr const char* kOnlyTorchHas[] = {"amsgrad", "maximize",   "foreach",        "fused",
                                            "alpha",   "capturable", "differentiable", "decoupled_weight_decay"};
@@ -140,7 +150,8 @@ bool IsOfTorch(const PythonJson& group) {
                      [&](const char* name) { return group.contains(name); });
 }
 
-// What the optimizers of this project do not have, and torch's expect.
+// Options that PyTorch's AdamW ("betas") and SGD ("momentum") expect and this project's do not have: with the values
+// that mean what ours do.
 void AddTorchOptions(PythonJson& group) {
   if (IsOfTorch(group)) return;
   if (group.contains("betas")) {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// State dicts as the pickles of torch.save: what torch_state.h reads, written so that torch.load(weights_only=True)
-// takes it. Pure; equal input gives equal bytes.
+// State dicts as the pickles of torch.save: the inverse of torch_state.h, in a form that torch.load(weights_only=True)
+// accepts. Only the pickle is made here; the storages' bytes follow it in an archive (pt/torch_writer.h). Pure; equal
+// input gives equal bytes.
 #ifndef FSDP_CHECKPOINT_TORCH_STATE_TORCH_ENCODING_H_
 #define FSDP_CHECKPOINT_TORCH_STATE_TORCH_ENCODING_H_
 
@@ -16,7 +17,7 @@
 
 namespace fsdp {
 
-// A whole, row-major tensor whose bytes are storage `key`.
+// Pushes a whole, row-major tensor whose bytes are the storage `key`.
 void EncodeTorchTensor(PickleWriter& pickle, const std::string& key, DType dtype, const Shape& shape);
 
 // The contents of a storage: a tensor of the state dict, or a small tensor of param_groups with its bytes.
@@ -27,13 +28,16 @@ struct EncodedTorchState {
   std::vector<EncodedStorage> storages;  // storage i has the key "i"
 };
 
-// The model alone as a plain state dict; with anything beside it {"model": ..., "optim": {"state", "param_groups"}, and
-// the extra values under their own names}. Aliases share the storage of their tensor. kInvalidArgument names an extra
-// value that would take the place of "model" or "optim"; kDataLoss param_groups that are no JSON.
+// A model alone becomes a plain state dict; a model with an optimizer or extra values becomes {"model": ..., "optim":
+// {"state": ..., "param_groups": ...}, and each extra value under its own name}. Aliases share the storage of their
+// tensor. kInvalidArgument names an extra value that would take the place of "model" or "optim"; kDataLoss for
+// param_groups that are no JSON.
 absl::StatusOr<EncodedTorchState> EncodeTorchState(const StateDict& contents);
 
-// param_groups as PyTorch wants them: a group that our optimizers made gets the options that only PyTorch's have, with
-// their defaults; one of PyTorch's stays as it is. betas are a tuple.
+// param_groups as PyTorch's optimizers expect them: a group that an optimizer of this project made gets the options
+// that only PyTorch's have, with their defaults; a group that came from PyTorch keeps its own. betas become a tuple,
+// and numbers that were tensors become tensors again (literal_tensor.h). Errors as EncodeTorchState's; kInvalidArgument
+// also for a global that no state dict needs.
 absl::StatusOr<PythonJson> TorchParamGroups(const std::string& json);
 
 }  // namespace fsdp

@@ -1,4 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Every form is brought into one, then read once:
+//
+//   flattened {"state.a.weight.exp_avg": ...}  --Unflattened-->  {"state": ..., "param_groups": ...}
+//
+// Keys of "state" are names, ids or flat parameters. FindParameters decides which: names_ maps ids to names; units_
+// maps keys of flat parameters to the parameters in them; both are empty when keys are names already. A flat
+// parameter's state becomes one entry for each parameter in it, which is a range of the flat tensor: no element is
+// read.
 #include "fsdp/checkpoint/torch/state/torch_optimizer.h"
 
 #include <algorithm>
@@ -52,8 +61,8 @@ absl::StatusOr<TorchOptimizer::State> StateOfNumber(const StateKey& key, const P
       absl::StrCat(Quote(key.ToString()), " is neither a tensor nor a number, and cannot be kept"));
 }
 
-// "state.<fqn>.<name>" and "param_groups.<fqn>.<option>" as {"state": ..., "param_groups": ...}. Groups are the
-// parameters whose options are the same.
+// "state.<fqn>.<name>" and "param_groups.<fqn>.<option>" as {"state": ..., "param_groups": ...}. The flattened form
+// does not keep groups, only the options of each parameter: parameters with equal options form a group.
 absl::StatusOr<TorchNode> Unflattened(const TorchNode& flat, const std::vector<TorchLeafType>& tensors,
                                       const TorchTensorReader& read) {
   TorchNode state;
@@ -144,10 +153,12 @@ class OptimizerReader {
   }
 
   struct StateShapes {
-    std::map<std::string, Shape> by_key;  // those of the parameters, as far as their state tells
-    bool is_flat = true;                  // none has two dimensions
+    std::map<std::string, Shape> by_key;  // of each parameter whose state tells its shape
+    bool is_flat = true;                  // no state has two dimensions or more
   };
 
+  // A parameter's state has the parameter's shape, but for numbers such as "step", of which all are scalars. So a state
+  // name that is a scalar for one parameter and not for others (exp_avg) means a parameter without dimensions.
   StateShapes ShapesOf(const TorchNode& state) const {
     StateShapes shapes;
     std::set<std::string> shaped;  // states that have as many dimensions as their parameter
@@ -165,14 +176,15 @@ class OptimizerReader {
         }
       }
     }
-    // A number where others have shapes: a parameter without dimensions.
     for (const auto& [name, state_name] : numbers) {
       if (shaped.count(state_name) != 0) shapes.by_key.try_emplace(name);
     }
     return shapes;
   }
 
-  // Finds names_, or units_ where the state is that of flat parameters.
+  // Finds names_, or units_ if the state is that of flat parameters. The shapes of the state decide: ids are tried as
+  // parameters first, and only state of which nothing has two dimensions can be flat. If both fail, the message has
+  // both reasons.
   absl::Status FindParameters(const PythonJson& groups, const TorchNode& state) {
     const auto [shapes, is_flat] = ShapesOf(state);
     absl::StatusOr<std::map<std::string, std::string>> names = NamesOfParameterIds(groups, shapes, model_);
@@ -225,7 +237,7 @@ class OptimizerReader {
     return alias == model_.aliases.end() ? fqn : alias->second;
   }
 
-  // The state of the parameter or flat parameter `name`.
+  // Adds the state of the parameter or flat parameter `name`.
   absl::Status AddParameter(const std::string& name, const TorchNode& values) {
     if (units_.empty()) {
       FSDP_ASSIGN_OR_RETURN(const std::string fqn, NameOf(name));
@@ -239,7 +251,8 @@ class OptimizerReader {
     return absl::OkStatus();
   }
 
-  // `part`, where there is one, is what is wanted of flat tensors.
+  // Adds the members of `node` as states of `fqn`, nested ones by their path. `part`: only this range of each flat
+  // tensor; null: all of it.
   absl::Status AddState(const std::string& fqn, const std::string& state, const TorchNode& node,
                         const FlatUnit::Part* part) {
     if (node.is_branch()) {

@@ -1,4 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// What people save under torch.save has no standard. The rules, in order:
+//
+//   1. an optimizer's state dict by itself, in any of its forms, is an optimizer without a model;
+//   2. the one member that is called like a model and holds a tensor is the model; the one that is called like an
+//      optimizer and has an optimizer's form is the optimizer. Two candidates are an error, not a choice;
+//   3. with neither, the whole dict is the model, but for its plain values;
+//   4. everything else is an extra value, by its path.
+//
+// Names of nested dicts are joined by dots, as torch's own state_dict() names are. The model comes first: the
+// optimizer's ids get their names from it.
+//
+// Flat parameters of FSDP1 (LOCAL state dicts) wait in flats_ until the whole model is known, and are then replaced by
+// the parameters that lie in them. Nothing is copied: a parameter's leaf is the flat tensor and an offset.
 #include "fsdp/checkpoint/torch/state/torch_state.h"
 
 #include <algorithm>
@@ -34,7 +48,7 @@ absl::Status LayoutWanted(const std::string& name) {
                    kGiveFlatLayout, "; or save a FULL or SHARDED state dict, under their own names"));
 }
 
-// The layout that there is, of a file or of the model that is to be filled, is not that of the flat parameters.
+// `status`: the layout, from a file or from the model that is being filled, does not fit the flat parameters.
 absl::Status OtherLayoutWanted(const absl::Status& status) {
   return absl::Status(status.code(), absl::StrCat(std::string(status.message()), "; ", kGiveFlatLayout));
 }
@@ -69,7 +83,7 @@ class StateBuilder {
   }
 
  private:
-  // The one member with one of `names` that `is_one`; empty where there is none.
+  // The name of the member that has one of `names` and for which `is_one` is true; "" if there is none.
   template <typename Names>
   absl::StatusOr<std::string> FindSection(const TorchNode& root, const Names& names, bool (*is_one)(const TorchNode&)) {
     std::string found;
@@ -112,7 +126,7 @@ class StateBuilder {
     return AddTensor(StateKey::Model(name), node.tensor());
   }
 
-  // The parameters in flats_.
+  // Replaces the flat parameters in flats_ by the parameters in them.
   absl::Status AddFlatParameters() {
     if (flats_.empty()) return absl::OkStatus();
     if (options_.flat.layout == nullptr) return LayoutWanted(flats_[0].first);
@@ -139,8 +153,10 @@ class StateBuilder {
     return absl::OkStatus();
   }
 
-  // With use_orig_params some rank's slice of each parameter is there too, under its name: these give way. A shared
-  // parameter has a slice under each of its names, of which the layout has the first.
+  // With use_orig_params DCP also stores the slice that some rank has of each parameter, under the parameter's name.
+  // The slices are removed: the flat parameters have all elements. A shared parameter has a slice under each of its
+  // names, and the layout lists only the first, so a slice under another name is found by its elements and becomes an
+  // alias.
   absl::Status RemoveSlices(const std::vector<FlatUnit>& units) {
     std::set<std::string> parameters;
     bool has_slices = false;
@@ -189,13 +205,16 @@ class StateBuilder {
     return found;
   }
 
+  // True if `tensor` has the elements of the slice that some rank has of `part`. FSDP1 cuts a flat parameter into equal
+  // shards, so the candidates are the parts of `part` in each shard; sizes rule out most of them before anything is
+  // read.
   absl::StatusOr<bool> IsSliceOf(const FlatUnit::Part& part, int flat, int tensor) const {
     if (part.shape.numel() == 0) return false;
     const int64_t ranks = options_.flat.world_size;
-    const int64_t of_rank = (tensors_[flat].shape.numel() + ranks - 1) / ranks;
+    const int64_t shard_numel = (tensors_[flat].shape.numel() + ranks - 1) / ranks;
     const Interval whole = {part.offset, part.offset + part.shape.numel()};
-    for (int64_t rank = whole.begin / of_rank; rank * of_rank < whole.end; ++rank) {
-      const Interval slice = Intersect(whole, {rank * of_rank, (rank + 1) * of_rank});
+    for (int64_t rank = whole.begin / shard_numel; rank * shard_numel < whole.end; ++rank) {
+      const Interval slice = Intersect(whole, {rank * shard_numel, (rank + 1) * shard_numel});
       if (slice.size() != tensors_[tensor].shape.numel()) continue;
       FSDP_ASSIGN_OR_RETURN(const bool is_equal, IsPartOf(flat, slice, tensor));
       if (is_equal) return true;
@@ -226,7 +245,7 @@ class StateBuilder {
     return absl::OkStatus();
   }
 
-  // Values as texts, tensors as they are; where the two are mixed, under their path.
+  // Values become texts and tensors stay tensors; a container that holds both is taken apart, with paths for names.
   absl::Status AddExtra(const std::string& name, const TorchNode& node) {
     const StateKey key = StateKey::Extra(name);
     if (node.kind() == Kind::kTensor) return AddTensor(key, node.tensor());

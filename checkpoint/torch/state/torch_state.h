@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// StateOfTree: which of the things that people save are the model, the optimizer and the rest. Recognised: a plain
-// state dict; {"model", "optim", "step", ...} under the usual spellings (model, state_dict, module, model_state_dict;
-// optim, optimizer, optimizer_state_dict, optim_state_dict); an optimizer's state dict by itself. Whatever is neither
-// model nor optimizer is an extra value. Pure.
+// StateOfTree: which parts of a saved dict are the model, the optimizer and the rest. Recognised: a plain state dict;
+// {"model", "optim", "step", ...} under the usual spellings (model, state_dict, module, model_state_dict; optim,
+// optimizer, optimizer_state_dict, optim_state_dict); an optimizer's state dict by itself. All that is neither model
+// nor optimizer is an extra value. Pure, but for options.read.
 #ifndef FSDP_CHECKPOINT_TORCH_STATE_TORCH_STATE_H_
 #define FSDP_CHECKPOINT_TORCH_STATE_TORCH_STATE_H_
 
@@ -35,9 +35,10 @@ struct TorchState {
   absl::Status Read(const StateKey& key, const Interval& interval, const TorchTensorReader& read, std::byte* out) const;
 };
 
-// Tensors in param_groups become a part of that text; flat parameters of FSDP1 are taken apart where it is known how.
-// kInvalidArgument, with the reason, for what is no state dict, and for optimizer state whose parameters cannot be told
-// (ids without an order, flat parameters without a layout); kDataLoss for names that are there twice.
+// Finds the state dict in `root`, whose tensors have `types` by TorchNode::tensor(). Tensors in param_groups become a
+// part of that text; flat parameters of FSDP1 are divided into parameters if their layout is known. kInvalidArgument,
+// with the reason, for a tree that is no state dict, and for optimizer state whose parameters cannot be identified (ids
+// without an order, flat parameters without a layout); kDataLoss for a name that occurs twice.
 absl::StatusOr<TorchState> StateOfTree(const TorchNode& root, const std::vector<TorchLeafType>& tensors,
                                        const TorchStateOptions& options = {});
 

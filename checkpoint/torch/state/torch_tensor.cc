@@ -1,4 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// torch has written a tensor in several forms over the years, and each may be wrapped in others:
+//
+//   _rebuild_tensor(storage, offset, sizes, strides)                                      "v1"
+//   _rebuild_tensor_v2(storage, offset, sizes, strides, requires_grad, hooks[, metadata])
+//   _rebuild_tensor_v3(storage, offset, sizes, strides, requires_grad, hooks, dtype[, metadata])
+//   _rebuild_parameter(tensor, ...), Parameter(tensor, ...)
+//   _rebuild_from_type_v2(function, type, arguments, state)
+//
+// Unwrap finds the innermost call; a form that is not in this list (a subclass, a quantized tensor) is refused by name
+// rather than read as something else. requires_grad and hooks do not matter to a checkpoint.
 #include "fsdp/checkpoint/torch/state/torch_tensor.h"
 
 #include <algorithm>
@@ -25,12 +36,13 @@ absl::Status Unsupported(PickleValue value, const std::string& what) {
   return absl::InvalidArgumentError(absl::StrCat("byte ", value.place(), " of the pickle: ", what));
 }
 
-// The arguments of a call that holds a tensor as its first one: a parameter.
+// True for a call whose first argument is the tensor: a parameter.
 bool IsParameter(PickleValue value) {
   return value.is_call("torch._utils._rebuild_parameter") ||
          value.is_call("torch._utils._rebuild_parameter_with_state") || value.is_call("torch.nn.parameter.Parameter");
 }
 
+// The call that makes the tensor itself; arguments are as in the table above.
 struct TensorCall {
   std::string_view function;  // "v1", "v2" or "v3"
   PickleValue arguments;
@@ -98,7 +110,8 @@ absl::StatusOr<DType> DTypeOf(const TorchStorage& storage, const TensorCall& cal
   return dtype.ok() ? dtype : Unsupported(global, std::string(dtype.status().message()));
 }
 
-// The view lies in its storage.
+// The last element of the view lies in its storage. This is what keeps every later read inside of the storage's bytes,
+// so sums and products are checked for overflow.
 absl::Status CheckBounds(const TorchTensor& tensor, PickleValue value) {
   if (tensor.shape.numel() == 0) return absl::OkStatus();
   const int64_t capacity = tensor.storage.nbytes / SizeOf(tensor.dtype);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// TorchTensor: a tensor as torch.save describes it: a view, by offset, sizes and strides, of a storage that lies beside
-// the pickle. Read from a pickle's value, with every number checked. Pure.
+// TorchTensor: a tensor as torch.save describes it: a view, by offset, sizes and strides, of a storage whose bytes lie
+// outside of the pickle. Read from a pickle's value, with every number checked. Pure.
 #ifndef FSDP_CHECKPOINT_TORCH_STATE_TORCH_TENSOR_H_
 #define FSDP_CHECKPOINT_TORCH_STATE_TORCH_TENSOR_H_
 
@@ -16,13 +16,15 @@
 
 namespace fsdp {
 
-// A storage as a persistent id names it.
+// A storage as a persistent id describes it. That the file has so many bytes for it is checked when it is placed.
 struct TorchStorage {
   std::string key;
   std::string type;  // global: "torch.FloatStorage", or UntypedStorage
   int64_t nbytes = 0;
 };
 
+// Element (i, j, ...) is element offset + i * strides[0] + j * strides[1] + ... of the storage. Every element lies in
+// it.
 struct TorchTensor {
   TorchStorage storage;
   DType dtype = DType::kFloat32;
@@ -34,7 +36,7 @@ struct TorchTensor {
   bool is_contiguous() const;
 };
 
-// True for values that ReadTorchTensor is for: tensors, parameters.
+// True for the calls that make a tensor, a parameter or a tensor with attributes: values for ReadTorchTensor.
 bool IsTorchTensor(PickleValue value);
 
 // kInvalidArgument for what cannot be read (a dtype that this project lacks, a conjugated view), by name; kDataLoss for
@@ -48,7 +50,7 @@ absl::StatusOr<TorchStorage> ReadTorchStorage(PickleValue persistent);
 // A torch.Size, tuple or list of integers that are not negative.
 absl::StatusOr<std::vector<int64_t>> ReadSizes(PickleValue value);
 
-// Strides of a row-major tensor, as torch writes them.
+// Strides of a row-major tensor, in elements, as torch writes them: as if dimensions of size 0 had size 1.
 std::vector<int64_t> RowMajorStrides(const Shape& shape);
 
 }  // namespace fsdp

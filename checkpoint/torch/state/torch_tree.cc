@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// A pickle is a graph, a tree is not: a value with many references becomes as many nodes. Two bounds keep a small
+// hostile pickle from becoming a large tree: depth (kMaxTorchDepth), and tensors (kMaxTensors), since a branch is only
+// made for a value that holds one. A value without tensors becomes one node, and JsonOfPickle bounds its size.
 #include "fsdp/checkpoint/torch/state/torch_tree.h"
 
 #include <utility>
@@ -13,7 +17,7 @@ namespace {
 
 using Kind = PickleKind;
 
-constexpr int64_t kMaxTensors = 10'000'000;  // a pickle may refer to one tensor again and again
+constexpr int64_t kMaxTensors = 10'000'000;  // counted with repetition
 
 class TreeBuilder {
  public:
@@ -38,7 +42,9 @@ class TreeBuilder {
     return TorchNode::Tensor(static_cast<int>(tensors_.size() - 1));
   }
 
-  // Whether there is a tensor in a container; looked at once for each value.
+  // True if a tensor is reachable from `value`. Memoized, so each value is walked once and not once for each reference.
+  // The entry is false while its own items are walked, which ends a cycle; Build refuses a cycle with a tensor by its
+  // depth.
   absl::StatusOr<bool> HoldsTensor(PickleValue value, int depth) {
     if (IsTorchTensor(value)) return true;
     if (!value.is(Kind::kDict) && !value.is_sequence()) return false;
@@ -126,6 +132,7 @@ TorchNode* TorchNode::Add(const std::string& name, TorchNode node) {
   return &members_.emplace_back(name, std::move(node)).second;
 }
 
+// A null reader refuses every tensor, and the table of types is not asked.
 absl::StatusOr<PythonJson> TorchNode::ToJson() const { return ToJson({}, nullptr); }
 
 absl::StatusOr<PythonJson> TorchNode::ToJson(const std::vector<TorchLeafType>& tensors,
