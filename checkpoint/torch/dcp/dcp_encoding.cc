@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The three dicts of dcp_metadata.cc as Python's pickler writes dataclasses: NEWOBJ of the class without arguments,
-// then BUILD with the dict of its fields. Fields that have defaults since torch 2.0 and are not needed
-// (transform_descriptors, the storage_meta of newer versions) are left out or None, so that every version since then
-// reads the result.
+// then BUILD with the dict of its fields. Fields with a default that newer versions of torch added
+// (transform_descriptors) are left out, so that older and newer versions read the result.
 #include "fsdp/checkpoint/torch/dcp/dcp_encoding.h"
 
 #include <utility>
