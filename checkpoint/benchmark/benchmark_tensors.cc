@@ -16,6 +16,8 @@ constexpr int64_t kPage = 4096;
 
 }  // namespace
 
+// Sizes grow linearly, so that ranks get unequal work. Values repeat after 1021, a prime: neighbouring blocks differ.
+// Every page is written, or the first save would pay for page faults.
 BenchmarkTensors::BenchmarkTensors(int count, int64_t nbytes) {
   for (int i = 0; i < count; ++i) {
     const int64_t rows = std::max<int64_t>(1, nbytes / kRowBytes / count * 2 * (i + 1) / (count + 1));
@@ -32,6 +34,7 @@ BenchmarkTensors::BenchmarkTensors(int count, int64_t nbytes) {
 StateDict BenchmarkTensors::StateOf(StateDictType type, int world_size, int rank, absl::Span<std::byte> memory) const {
   StateDict state;
   state.type = type;
+  // LOCAL: all tensors are one unit, as FSDP would lay them out without padding.
   FlatUnitLayout unit;
   unit.unsharded_numel = nbytes_ / 4;
   const Interval flat = ChunkOf(unit.unsharded_numel, world_size, rank);

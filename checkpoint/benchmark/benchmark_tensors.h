@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// BenchmarkTensors: float32 tensors of unequal sizes, one after another in two pieces of memory: what is saved, and
-// what is loaded into. Any rank's part of them is a StateDict that points there.
+// BenchmarkTensors: float32 tensors of unequal sizes, one after another in two pieces of memory: the source of saves
+// and the destination of loads. Any rank's part of them is a StateDict whose tensors are views of that memory.
 #ifndef FSDP_CHECKPOINT_BENCHMARK_BENCHMARK_TENSORS_H_
 #define FSDP_CHECKPOINT_BENCHMARK_BENCHMARK_TENSORS_H_
 
@@ -16,6 +16,7 @@
 
 namespace fsdp {
 
+// Owns both pieces of memory. Immutable but for the bytes.
 class BenchmarkTensors {
  public:
   struct Entry {
@@ -34,7 +35,8 @@ class BenchmarkTensors {
   absl::Span<std::byte> saved() const { return absl::MakeSpan(saved_.get(), nbytes_); }
   absl::Span<std::byte> loaded() const { return absl::MakeSpan(loaded_.get(), nbytes_); }
 
-  // Rank `rank`'s part of the tensors in `memory`: dim-0 chunks, or a slice of one flat parameter of all.
+  // Rank `rank`'s part of the tensors in `memory`, which is saved() or loaded(): dim-0 chunks, or for LOCAL the rank's
+  // slice of one flat parameter that consists of all tensors. Does not copy.
   StateDict StateOf(StateDictType type, int world_size, int rank, absl::Span<std::byte> memory) const;
 
  private:

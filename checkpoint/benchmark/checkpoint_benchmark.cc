@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Durable save and verified load beside the least that a disk asks for and beside others, in one run and on the same
-// bytes; checkpoint_rows.h defines the rows, paired_rows.h the columns.
+// Durable save and verified load, compared with the floor that the disk sets and with other libraries, in one run and
+// on the same bytes; checkpoint_rows.h defines the rows, paired_rows.h the columns.
 //
 //   bazel run -c opt //checkpoint/benchmark:checkpoint_benchmark -- --directory=DISK --megabytes=1000 --repetitions=3
 #include <stdio.h>
@@ -33,7 +33,7 @@ ABSL_FLAG(bool, json, false, "print one JSON object instead of a table");
 namespace fsdp {
 namespace {
 
-// The script of the peers: in the runfiles beside this program, or below the current directory, as bazel run has it.
+// The path of the peers' script: in the runfiles of this program, or below the current directory, as under bazel run.
 std::string FindPeers() {
   namespace fs = std::filesystem;
   const fs::path script = "checkpoint/benchmark/benchmark_peers.py";
@@ -96,6 +96,6 @@ int Main() {
 int main(int argc, char** argv) {
   const std::optional<int> status = fsdp::ParseFlags(
       argc, argv,
-      "checkpoint_benchmark [flags]: durable save and verified load beside what the disk allows and others do");
+      "checkpoint_benchmark [flags]: durable save and verified load compared with the disk and with other libraries");
   return status ? *status : fsdp::Main();
 }

@@ -22,7 +22,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Steps that loads read; those before are saved and deleted again.
+// Steps that loads read. Rows that save use the steps before them, and delete them again.
 constexpr int64_t kSavedByOne = 18;
 constexpr int64_t kSavedByEight = 19;
 
@@ -61,6 +61,7 @@ std::vector<PairedRow> CheckpointRows::Rows() {
   return rows;
 }
 
+// The name decides what is prepared: "save" deletes the files of the row before, "cold" and "warm" set the page cache.
 PairedRow CheckpointRows::Row(const std::string& name, const std::string& floor, std::function<absl::Status()> run) {
   PairedRow row = {name, floor, [run = std::move(run)] { return Timed(run); }};
   if (absl::StartsWith(name, "save")) row.prepare = [this] { return RemoveSaved(); };
@@ -102,6 +103,7 @@ void CheckpointRows::AddSaves(std::vector<PairedRow>& rows) {
   }
 }
 
+// Every row reads the same payload, cold and warm.
 void CheckpointRows::AddLoads(std::vector<PairedRow>& rows) {
   for (const std::string cache : {"cold", "warm"}) {
     const std::string load = absl::StrCat("load ", cache, ", ");
@@ -126,6 +128,8 @@ void CheckpointRows::AddStaging(std::vector<PairedRow>& rows) {
   rows.back().run = [this] { return StageOnly(); };
 }
 
+// Ranks are threads of this process that share the threads for I/O: a machine's disk does not get faster with more
+// ranks.
 absl::Status CheckpointRows::Save(const SaveForm& form) const {
   // FULL of several ranks is made from their dim-0 chunks.
   const bool is_gathered = form.type == StateDictType::kFull && form.world_size > 1;
@@ -155,6 +159,7 @@ absl::Status CheckpointRows::Verify() const {
   return report.problems.empty() ? absl::OkStatus() : absl::DataLossError(report.problems.front());
 }
 
+// The floor of staging: the same bytes by the same threads, into memory that has been touched.
 absl::Status CheckpointRows::CopyAll() {
   constexpr int64_t kPieceBytes = int64_t{1} << 20;
   return pool_->ParallelFor((nbytes() + kPieceBytes - 1) / kPieceBytes, [&](int64_t piece) {
@@ -164,7 +169,8 @@ absl::Status CheckpointRows::CopyAll() {
   });
 }
 
-// The first save allocates the arena; MeasureRows does not count it.
+// Only the time for which Save blocks its caller, without waiting for the save before. The first save allocates the
+// arena; MeasureRows does not count it.
 absl::StatusOr<double> CheckpointRows::StageOnly() {
   constexpr int64_t kStep = 8;
   if (saver_ == nullptr) {
@@ -180,6 +186,7 @@ absl::StatusOr<double> CheckpointRows::StageOnly() {
   return absl::ToDoubleSeconds(report.blocked - report.waited);
 }
 
+// The program is started by the first row that asks, and a failure is kept: each row of a missing peer reports it.
 absl::StatusOr<double> CheckpointRows::Peer(const std::string& what) {
   if (options_.python.empty()) return absl::UnavailableError("no python was given");
   if (peer_.ok() && *peer_ == nullptr) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// CheckpointRows: a durable save, a verified load, verify and staging beside the least that disk and memory ask for,
-// and beside what others do, on the same bytes. Rows, by the beginning of their names:
+// CheckpointRows: a durable save, a verified load, verify and staging, compared with the floor that disk and memory set
+// and with other libraries, on the same bytes. Rows, by the beginning of their names:
 //
 //   save, floor      the payload into one flat file (raw_file.h): space reserved, direct I/O through io_uring in blocks
 //                    of 4 MiB, four in flight for each of --io_threads threads, one fsync. One file and one fsync,
@@ -10,15 +10,15 @@
 //   save, KIND       SaveCheckpoint, until the checkpoint is durable and committed; of one rank with --io_threads
 //                    threads, or of 2 ranks that share them. FULL of 2 ranks: all write into the one file
 //   save, parity     SHARDED of 2 ranks with one parity file, which is half as long as the payload; to make it, the
-//                    payload is read again. Beside `save, parity, floor`: as `save, floor`, as many bytes as payload
-//                    and parity are
+//                    payload is read again. Compared with `save, parity, floor`: as `save, floor`, but as many
+//                    bytes as payload and parity together
 //   save, H5Dwrite   the same tensors through HDF5, then fsync (hdf5_baseline.h)
 //   save, h5py|torch|dcp   by python3, where it has them (benchmark_peers.py), then fsync, in one process that has
 //                    imported them
 //   load, floor      the flat file into the same memory, direct, four blocks in flight for each thread
 //   load, pread      the flat file by the same threads through the page cache, with the kernel's read-ahead
 //   load, verified   LoadCheckpoint of the SHARDED checkpoint of one rank, every digest compared; unverified: without
-//   load, 3 from 8   by 3 ranks at once, who share the threads, of what 8 ranks saved, verified
+//   load, 3 from 8   by 3 ranks at once, which share the threads, of a checkpoint of 8 ranks, verified
 //   load, H5Dread    the tensors of H5Dwrite's file; h5py, torch, dcp as above
 //   verify           VerifyCheckpoint of the SHARDED checkpoint: every byte, NaN and infinity counted
 //   stage, memcpy    a copy of the state into memory that was used before, by the same threads

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How fast conversions are, beside what the disk can do:
+// How fast conversions are, compared with the disk:
 //
 //   convert_benchmark --bytes=2000000000 --directory=/var/tmp/x
 //
 // A model of that many bytes is converted between safetensors, a torch file, a DCP directory and a checkpoint of ours,
 // in every direction. Each row is a process of its own; sources are read once before, so that they are in the page
-// cache like cp's, and targets are durable. The disk is synced before whatever is timed, so that nobody pays for the
-// pages of another; the disk's own rate still changes from one second to the next, so cp + sync of the same bytes runs
-// before each row and after it.
+// cache like cp's, and targets are durable. The disk is synced before each measurement, so that none pays for
+// the pages of another; the disk's own rate still changes from one second to the next, so cp + sync of the same bytes
+// runs before each row and after it.
 //
 //   seconds, GB/s   the median of the row; payload bytes / that
 //   cp              the median of cp + sync
@@ -183,12 +183,12 @@ class Benchmark {
     return tool("torch_to_dcp", kForms[1], "peer.dcp") && done;
   }
 
-  // What a row's process said.
+  // The output of a row's process.
   std::string Log() const { return Path("log"); }
 
   static std::string LastLine(const std::string& path) {
     std::ifstream file(path);
-    std::string last = "it said nothing";
+    std::string last = "it printed nothing";
     for (std::string line; std::getline(file, line);) {
       if (!line.empty()) last = line;
     }
@@ -253,7 +253,7 @@ int main(int argc, char** argv) {
   const std::optional<int> status = fsdp::ParseFlags(
       argc, argv,
       "convert_benchmark [flags]: times conversions of a model of --bytes between safetensors, torch, DCP and HDF5 "
-      "beside cp + sync of the same bytes, and beside torch's format_utils where --python has torch; a line each");
+      "compared with cp + sync of the same bytes, and with torch's format_utils where --python has torch; a line each");
   if (status) return *status;
   std::string directory = absl::GetFlag(FLAGS_directory);
   const bool is_own = directory.empty();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a program that uses HDF5 itself does: H5Dwrite and H5Dread of contiguous, aligned datasets that are never
-// filled.
+// The baseline of a program that calls HDF5 itself: H5Dwrite and H5Dread of contiguous, aligned datasets without fill
+// values.
 #ifndef FSDP_CHECKPOINT_BENCHMARK_HDF5_BASELINE_H_
 #define FSDP_CHECKPOINT_BENCHMARK_HDF5_BASELINE_H_
 
@@ -15,7 +15,7 @@ namespace fsdp {
 // Writes the saved tensors to a new file, and fsyncs it.
 absl::Status WriteByHdf5(const BenchmarkTensors& tensors, const std::string& path);
 
-// Reads them into the loaded ones.
+// Reads the tensors of such a file into the loaded tensors.
 absl::Status ReadByHdf5(const BenchmarkTensors& tensors, const std::string& path);
 
 }  // namespace fsdp

@@ -16,6 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// Calls `visit` with each regular file below `directory`, open for reading; false ends it with an error.
 absl::Status ForEachFile(const std::string& directory, const std::function<bool(int fd)>& visit) {
   for (const fs::directory_entry& entry : fs::recursive_directory_iterator(directory)) {
     if (!entry.is_regular_file()) continue;
@@ -29,6 +30,7 @@ absl::Status ForEachFile(const std::string& directory, const std::function<bool(
 
 }  // namespace
 
+// Advice, not a command: the kernel drops clean pages only, so files must have been synced.
 absl::Status DropFromPageCache(const std::string& directory) {
   return ForEachFile(directory, [](int fd) { return posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED) == 0; });
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The page cache before a row is timed: without the files of a directory, or with them. A host below this machine may
-// have them still.
+// The page cache before a row is timed: without the files of a directory, or with them. On a virtual machine the host
+// may still have them cached.
 #ifndef FSDP_CHECKPOINT_BENCHMARK_PAGE_CACHE_H_
 #define FSDP_CHECKPOINT_BENCHMARK_PAGE_CACHE_H_
 
@@ -11,10 +11,10 @@
 
 namespace fsdp {
 
-// Takes all files below `directory` out of the page cache.
+// Removes all files below `directory` from the page cache; pages that are not on disk yet stay. Needs no privilege.
 absl::Status DropFromPageCache(const std::string& directory);
 
-// Reads them into it.
+// Reads all files below `directory` once.
 absl::Status ReadIntoPageCache(const std::string& directory);
 
 }  // namespace fsdp

@@ -16,6 +16,7 @@
 namespace fsdp {
 namespace {
 
+// Not the mean: one repetition that a neighbour disturbed must not move it.
 double Median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   const size_t middle = values.size() / 2;
@@ -35,6 +36,7 @@ absl::StatusOr<double> Timed(const std::function<absl::Status()>& run) {
   return absl::ToDoubleSeconds(absl::Now() - start);
 }
 
+// In the order of `rows`. A row without its floor could not be summarised.
 std::vector<PairedRow> SelectRows(const std::vector<PairedRow>& rows, const std::string& wanted) {
   std::set<std::string> names;
   for (const PairedRow& row : rows) {
@@ -47,6 +49,8 @@ std::vector<PairedRow> SelectRows(const std::vector<PairedRow>& rows, const std:
   return selected;
 }
 
+// Repetition 0 warms up and is not counted. Rows are shuffled anew each time with a fixed seed, so a row does not
+// always follow the same one (a disk is slow after a large write), and two runs of the program have the same order.
 absl::Status MeasureRows(std::vector<PairedRow>& rows, int repetitions) {
   std::vector<PairedRow*> order;
   for (PairedRow& row : rows) order.push_back(&row);
@@ -75,6 +79,7 @@ nlohmann::json SummariseRows(const std::vector<PairedRow>& rows, int64_t payload
     if (row.seconds.empty()) continue;
     const auto floor =
         std::find_if(rows.begin(), rows.end(), [&](const PairedRow& other) { return other.name == row.floor; });
+    // Of the same repetition: what slowed the machine down slowed down both.
     std::vector<double> ratios;
     for (size_t i = 0; i < row.seconds.size(); ++i) ratios.push_back(row.seconds[i] / floor->seconds[i]);
     const auto [low, high] = std::minmax_element(row.seconds.begin(), row.seconds.end());

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// MeasureRows: things that are timed in turns, each beside its floor, since the absolute numbers of a shared machine
-// mean little: what travels is the ratio of a row to the floor of the same repetition, and its spread.
+// MeasureRows: rows that are timed in turns, each compared with its floor. The absolute numbers of a shared machine
+// mean little; the ratio of a row to the floor of the same repetition, and its spread, can be compared between
+// machines.
 #ifndef FSDP_CHECKPOINT_BENCHMARK_PAIRED_ROWS_H_
 #define FSDP_CHECKPOINT_BENCHMARK_PAIRED_ROWS_H_
 
@@ -18,11 +19,15 @@ namespace fsdp {
 
 struct PairedRow {
   std::string name;
-  std::string floor;                            // the name of the row that its ratio refers to; its own: it is one
-  std::function<absl::StatusOr<double>()> run;  // seconds that it measured; kUnavailable: it cannot be run here
-  std::function<absl::Status()> prepare = {};   // what comes before it, untimed; may be empty
-  std::vector<double> seconds = {};             // of each counted repetition
-  std::string missing = {};                     // why it could not be run
+  // The name of the row that the ratio refers to; a floor names itself.
+  std::string floor;
+  // Returns the seconds that it measured; kUnavailable if the row cannot be run on this machine.
+  std::function<absl::StatusOr<double>()> run;
+  // Runs before `run`, untimed; may be empty.
+  std::function<absl::Status()> prepare = {};
+  // Results: one for each counted repetition, or the reason why there is none.
+  std::vector<double> seconds = {};
+  std::string missing = {};
 };
 
 // Seconds that `run` takes, by the wall's clock.

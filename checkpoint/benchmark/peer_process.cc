@@ -13,6 +13,8 @@
 
 namespace fsdp {
 
+// One socket pair instead of two pipes: half as many descriptors to close, and reads and writes can fail without
+// signals.
 absl::StatusOr<std::unique_ptr<PeerProcess>> PeerProcess::Start(const std::vector<std::string>& command) {
   int ends[2];
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) {

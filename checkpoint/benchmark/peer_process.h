@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// PeerProcess: a program that measures what others take (benchmark_peers.py), started once, since it takes longer to
-// import what it needs than to do what it is asked for. A question is a line; the answer is a line: seconds, or "no: "
-// and why there are none. Used by one thread.
+// PeerProcess: a program that times other libraries (benchmark_peers.py), started once, since importing them takes
+// longer than what is timed. A question is a line; the answer is a line: seconds, or "no: " and the reason. Used by one
+// thread.
 #ifndef FSDP_CHECKPOINT_BENCHMARK_PEER_PROCESS_H_
 #define FSDP_CHECKPOINT_BENCHMARK_PEER_PROCESS_H_
 
@@ -22,12 +22,13 @@ class PeerProcess {
   // Starts `command`, a program and its arguments; its errors go nowhere. kUnavailable when it cannot be started.
   static absl::StatusOr<std::unique_ptr<PeerProcess>> Start(const std::vector<std::string>& command);
 
-  // Ends it, by the end of its input, and waits for it.
+  // Closes the program's input, at which it ends, and waits for it.
   ~PeerProcess();
   PeerProcess(const PeerProcess&) = delete;
   PeerProcess& operator=(const PeerProcess&) = delete;
 
-  // The seconds that it answers; kUnavailable with its reason, or that it has ended.
+  // Sends `question` and waits for the answer, without a timeout. Returns the seconds; kUnavailable with the program's
+  // reason, or if it has ended.
   absl::StatusOr<double> Ask(const std::string& question);
 
  private:

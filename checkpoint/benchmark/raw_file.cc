@@ -10,7 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/status_macros.h"
-#include "fsdp/checkpoint/format/manifest.h"
+#include "fsdp/checkpoint/storage/byte_range.h"
 #include "fsdp/checkpoint/storage/file_system.h"
 #include "fsdp/checkpoint/storage/parallel_reads.h"
 #include "fsdp/checkpoint/storage/system_call.h"
@@ -19,6 +19,7 @@
 namespace fsdp {
 namespace {
 
+// As many as a save and a load have in flight: the floor must not win by a deeper queue.
 constexpr int kInFlight = 4;
 
 ByteRange BlockOf(int64_t block, size_t nbytes) {
@@ -28,6 +29,7 @@ ByteRange BlockOf(int64_t block, size_t nbytes) {
 
 }  // namespace
 
+// Thread t writes blocks t, t + threads, ...: neighbouring blocks are in flight together, as in a save.
 absl::Status RawFile::Write(absl::Span<const std::byte> bytes, int64_t nbytes) const {
   FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<File> file, PosixFileSystem().Create(path_));
   FSDP_RETURN_IF_ERROR(file->Reserve(nbytes));
@@ -56,6 +58,7 @@ absl::Status RawFile::WriteBuffered(absl::Span<const std::byte> bytes) const {
   return file->Sync();
 }
 
+// Into the place of each block, with no digest to compare, so the callback for a block that has arrived has no work.
 absl::Status RawFile::Read(absl::Span<std::byte> out) const {
   FSDP_ASSIGN_OR_RETURN(const std::shared_ptr<const File> file, PosixFileSystem().Open(path_));
   return ReadInParallel(

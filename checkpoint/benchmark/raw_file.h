@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// RawFile: the least that a disk asks for: memory into one flat file and back, by the I/O that a save and a load use,
-// but with no format, no digest, no copy and no commit. Memory is page-aligned and has room for whole pages.
+// RawFile: the floor that saves and loads are compared with: memory into one flat file and back, by the same I/O, but
+// with no format, no digest, no copy and no commit. Memory is page-aligned and has room for whole pages.
 #ifndef FSDP_CHECKPOINT_BENCHMARK_RAW_FILE_H_
 #define FSDP_CHECKPOINT_BENCHMARK_RAW_FILE_H_
 
@@ -21,8 +21,9 @@ class RawFile {
 
   const std::string& path() const { return path_; }
 
-  // Space reserved, blocks of 4 MiB through a write queue for each thread, four in flight in each, one fsync. A new
-  // file, of `nbytes` bytes: where these are more than `bytes`, some are written again.
+  // Writes a new file of `nbytes` bytes: space is reserved, blocks of 4 MiB go through a write queue of each thread,
+  // four in flight in each, then one fsync. If `nbytes` exceeds the bytes, the first block stands in for those that
+  // lack.
   absl::Status Write(absl::Span<const std::byte> bytes, int64_t nbytes) const;
 
   // The same blocks by pwrite through the page cache, one fsync. A new file.

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The readers of what nobody vouches for, as functions of bytes: each returns whether its input could be read, and
-// CHECK-fails when what came out breaks a promise of the reader's header. Whatever the bytes are, they return soon and
-// take bounded memory. fuzzer.cc makes a libFuzzer program of each (--config=fuzz); fuzz_test.cc runs them on mutations
-// of the corpus, with any compiler.
+// The readers of untrusted files, as functions of bytes: each returns whether its input could be read, and CHECK-fails
+// if the result breaks a promise of the reader's header. For any bytes they return soon and take bounded memory.
+// fuzzer.cc makes a libFuzzer program of each (--config=fuzz); fuzz_test.cc runs them on mutations of the corpus, with
+// any compiler.
 #ifndef FSDP_CHECKPOINT_FUZZ_FUZZ_TARGETS_H_
 #define FSDP_CHECKPOINT_FUZZ_FUZZ_TARGETS_H_
 
@@ -27,7 +27,7 @@ bool FuzzHuggingFaceIndex(std::string_view bytes);
 // A whole HDF5 file, parsed by the library in a confined process.
 bool FuzzHdf5File(std::string_view bytes);
 
-// What that process would say.
+// The text by which that process reports its findings: it has parsed a hostile file, so it is not trusted either.
 bool FuzzHdf5Listing(std::string_view bytes);
 
 // A pickle, and the tree of tensors and values that it is.

@@ -7,7 +7,8 @@
 namespace fsdp {
 namespace {
 
-// Pieces that mean something to a parser.
+// Pieces that mean something to a parser: JSON's syntax and escapes, members of the formats, numbers at and beyond the
+// limits of their types, bytes that are not UTF-8, and nesting. A random byte would make none of them.
 const std::vector<std::string>& Words() {
   static const auto* words = new std::vector<std::string>{"{",
                                                           "}",
@@ -53,6 +54,8 @@ const std::vector<std::string>& Words() {
 
 }  // namespace
 
+// One case each for a change; several labels give the cheaper and more fruitful changes their weight. Truncation is
+// rare, since a text that is cut early reaches little of a parser.
 std::string Mutator::Mutate(std::string text) {
   const int mutations = 1 + static_cast<int>(random_() % 4);
   for (int i = 0; i < mutations && !text.empty(); ++i) {

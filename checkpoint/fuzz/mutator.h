@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Mutator: the deterministic changes that fuzz_test.cc makes to inputs: what libFuzzer does, less its feedback.
+// Mutator: the deterministic changes that fuzz_test.cc makes to inputs: those of libFuzzer, without its feedback from
+// coverage. Equal seeds give equal changes on every machine, so a failure can be repeated.
 #ifndef FSDP_CHECKPOINT_FUZZ_MUTATOR_H_
 #define FSDP_CHECKPOINT_FUZZ_MUTATOR_H_
 
@@ -14,8 +15,8 @@ class Mutator {
  public:
   explicit Mutator(uint32_t seed) : random_(seed) {}
 
-  // `text` after one to four changes: a byte, a bit, a word of JSON or a number at the edge of its type put in, bytes
-  // taken out or repeated, the end cut off.
+  // `text` after one to four changes: another byte, another bit, an inserted word of JSON or number at the limit of its
+  // type, bytes removed or repeated, the end cut off.
   std::string Mutate(std::string text);
 
  private:

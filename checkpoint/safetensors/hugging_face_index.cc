@@ -10,12 +10,13 @@
 namespace fsdp {
 namespace {
 
-// One name inside a directory: no way up, down or out.
+// True for the name of a file in a directory, which cannot lead up, down or out. The index may come from a stranger,
+// and these names are opened.
 bool IsPlainFileName(std::string_view name) {
   return !name.empty() && name != "." && name != ".." && name.find_first_of(std::string_view("/\0", 2)) == name.npos;
 }
 
-// Reads weight_map; whatever else the index says is ignored.
+// Reads weight_map and ignores the other members, whatever their form: programs put metadata of their own there.
 class IndexVisitor final : public JsonVisitor {
  public:
   absl::Status StartObject(const JsonPlace& place) override {

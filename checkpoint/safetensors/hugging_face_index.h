@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// HuggingFaceIndex: model.safetensors.index.json, which says in which safetensors file of a directory each tensor lies:
+// HuggingFaceIndex: model.safetensors.index.json, which maps each tensor to a safetensors file of the same directory
+// (pytorch_model.bin.index.json has the same form):
 //
 //   {"metadata": {"total_size": BYTES}, "weight_map": {TENSOR: "model-00001-of-00002.safetensors", ...}}
 //
@@ -21,8 +22,10 @@ inline constexpr char kHuggingFaceIndexName[] = "model.safetensors.index.json";
 inline constexpr char kHuggingFaceModelName[] = "model.safetensors";
 
 struct HuggingFaceIndex {
-  int64_t total_size = 0;                         // payload bytes of all files; written, and not believed when read
-  std::map<std::string, std::string> weight_map;  // tensor -> name of a file in the same directory
+  // Payload bytes of all files. Written for Hugging Face; ignored when read, since the headers of the files decide.
+  int64_t total_size = 0;
+  // Tensor -> plain name of a file in the same directory.
+  std::map<std::string, std::string> weight_map;
 };
 
 // kDataLoss when it is not JSON of this form, or names a file outside its directory.

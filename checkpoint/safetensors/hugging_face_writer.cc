@@ -25,8 +25,8 @@ int64_t PayloadBytes(const std::vector<SafetensorsEntry>& entries) {
   return bytes;
 }
 
-// Fills files in order, as huggingface_hub's split_state_dict_into_shards does: a tensor above the limit has its own
-// file, and does not end the file that is being filled.
+// Fills files in order, by the rule of huggingface_hub's split_torch_state_dict_into_shards: a tensor above the limit
+// has its own file, which does not end the file that is being filled. Equal models so give equal directories.
 std::vector<std::vector<SafetensorsEntry>> SplitIntoFiles(std::vector<SafetensorsEntry> entries,
                                                           int64_t max_shard_size) {
   std::vector<std::vector<SafetensorsEntry>> files;
@@ -67,7 +67,8 @@ absl::Status WriteHuggingFaceDirectory(const std::string& path, const StateDict&
   std::vector<SafetensorsEntry> entries = ModelEntries(contents);
   index.total_size = PayloadBytes(entries);
   std::vector<std::vector<SafetensorsEntry>> files = SplitIntoFiles(std::move(entries), options.max_shard_size);
-  int64_t bytes_before = 0;  // in the files that are complete
+  // Files are written one after the other, each by all threads; progress counts over all of them.
+  int64_t bytes_before = 0;
   SafetensorsOptions file_options = options.safetensors;
   if (options.safetensors.progress) {
     file_options.progress = [&](int64_t done, int64_t) {
@@ -83,6 +84,7 @@ absl::Status WriteHuggingFaceDirectory(const std::string& path, const StateDict&
     FSDP_RETURN_IF_ERROR(FillSafetensorsFile(*file, std::move(files[i]), read, file_options));
     bytes_before += file_bytes;
   }
+  // transformers looks for the index only if there is no model.safetensors.
   if (files.size() > 1) {
     FSDP_RETURN_IF_ERROR(
         WriteTextFile(file_system, JoinPath(staged->path(), kHuggingFaceIndexName), EncodeHuggingFaceIndex(index)));

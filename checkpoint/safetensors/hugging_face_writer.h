@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// WriteHuggingFaceDirectory: a model as a directory that transformers loads: model.safetensors when it fits in one
-// file, else model-00001-of-000NN.safetensors and so on, with model.safetensors.index.json. config.json is the caller's
-// to add.
+// WriteHuggingFaceDirectory: a model as a directory that transformers loads: model.safetensors if it fits in one file,
+// else model-00001-of-000NN.safetensors and so on with model.safetensors.index.json. The caller adds config.json.
 #ifndef FSDP_CHECKPOINT_SAFETENSORS_HUGGING_FACE_WRITER_H_
 #define FSDP_CHECKPOINT_SAFETENSORS_HUGGING_FACE_WRITER_H_
 

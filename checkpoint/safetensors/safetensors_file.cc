@@ -13,7 +13,7 @@
 namespace fsdp {
 namespace {
 
-constexpr int64_t kLengthBytes = 8;  // of N
+constexpr int64_t kLengthBytes = 8;  // of the number N that the file begins with
 
 absl::Span<std::byte> Bytes(void* data, int64_t nbytes) {
   return absl::MakeSpan(static_cast<std::byte*>(data), static_cast<size_t>(nbytes));
@@ -43,6 +43,7 @@ absl::Status SafetensorsFile::ReadHeader() {
   }
   unsigned char length[kLengthBytes];
   FSDP_RETURN_IF_ERROR(file_->Read(0, Bytes(length, kLengthBytes)));
+  // The first number of an unknown file: compared with the limit as an unsigned number, before it is used as a size.
   const uint64_t header_bytes = LittleEndian(length);
   if (header_bytes > static_cast<uint64_t>(kMaxSafetensorsHeaderBytes)) {
     return absl::DataLossError(absl::StrCat("the header length is ", header_bytes, ", more than safetensors' limit of ",
@@ -59,6 +60,8 @@ absl::Status SafetensorsFile::ReadHeader() {
   return absl::OkStatus();
 }
 
+// The format has no checksums. What can be noticed is a file that became shorter, and bools that are neither 0 nor 1,
+// which C++ must not hold.
 absl::Status SafetensorsFile::Read(const SafetensorsEntry& entry, const Interval& interval, void* out) const {
   const int64_t size = SizeOf(entry.dtype);
   const int64_t begin = payload_offset_ + entry.begin + interval.begin * size;

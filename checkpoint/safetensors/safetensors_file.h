@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// SafetensorsFile: one safetensors file open for reading. Opening it reads and checks the header; the payload is read
-// by pread, as it is asked for (page faults of a mapping cost more, and a truncated file would kill the process).
-// Thread-safe.
+// SafetensorsFile: one safetensors file open for reading. Opening it reads and checks the header; payload is read by
+// pread when it is asked for. A mapping would cost more (page faults), and would kill the process with SIGBUS when the
+// file is truncated while it is mapped. Thread-safe.
 #ifndef FSDP_CHECKPOINT_SAFETENSORS_SAFETENSORS_FILE_H_
 #define FSDP_CHECKPOINT_SAFETENSORS_SAFETENSORS_FILE_H_
 
@@ -26,7 +26,8 @@ class SafetensorsFile {
 
   const std::string& path() const { return file_->path(); }
   const SafetensorsHeader& header() const { return header_; }
-  int64_t payload_offset() const { return payload_offset_; }  // of the payload's first byte in the file
+  // The byte of the file where the payload begins; entries count from there.
+  int64_t payload_offset() const { return payload_offset_; }
 
   // Elements `interval` of `entry`, one of header().entries, to `out`. kDataLoss when the file has become shorter, or
   // when a bool is neither 0 nor 1. Precondition: the interval is inside the tensor.
@@ -35,6 +36,7 @@ class SafetensorsFile {
  private:
   explicit SafetensorsFile(std::unique_ptr<File> file) : file_(std::move(file)) {}
 
+  // Sets payload_offset_ and header_.
   absl::Status ReadHeader();
 
   const std::unique_ptr<File> file_;

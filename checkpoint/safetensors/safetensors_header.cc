@@ -1,4 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// The rules are those of the reference library, so that both accept the same files: a header that one program accepts
+// and another rejects, or reads differently, could hide data (bytes that belong to no tensor) or show two programs two
+// models (overlapping tensors, a name twice).
+//
+// Reading is one pass over the text (json_events.h) that keeps entries and never a JSON tree: a header can have 100 MB.
+// HeaderVisitor holds the tensor whose object is open; EndObject checks it and appends it. Then CheckPayloadCover sorts
+// the entries by offset, where "covers exactly" is a comparison of neighbours.
+//
+// Writing puts entries in the reference library's order and makes the same text, so equal models give equal files.
 #include "fsdp/checkpoint/safetensors/safetensors_header.h"
 
 #include <algorithm>
@@ -25,7 +35,7 @@ constexpr char kMetadata[] = "__metadata__";
 
 struct DTypeEntry {
   std::string_view name;
-  std::optional<DType> dtype;  // nothing where the format has a dtype that this project does not hold
+  std::optional<DType> dtype;  // nullopt: a dtype of the format that this project does not hold
 };
 
 // The order is the reference library's, by ascending alignment; files are written in descending order of it.
@@ -54,7 +64,7 @@ constexpr std::array<DTypeEntry, 22> kDTypes = {{
     {"U64", DType::kUInt64},
 }};
 
-// Beyond the last for a dtype that the format does not have.
+// The place of `dtype` in kDTypes; its size for a dtype that the format does not have.
 int OrderOf(DType dtype) {
   const auto at = std::find_if(kDTypes.begin(), kDTypes.end(), [&](const DTypeEntry& e) { return e.dtype == dtype; });
   return static_cast<int>(at - kDTypes.begin());
@@ -71,6 +81,7 @@ absl::StatusOr<DType> ParseSafetensorsDType(std::string_view name) {
   return absl::InvalidArgumentError(absl::StrCat("unknown dtype ", Quote(name)));
 }
 
+// `status` with the tensor's name in front.
 absl::Status OfTensor(std::string_view name, const absl::Status& status) {
   if (status.ok()) return status;
   return Annotate(status, absl::StrCat("tensor ", Quote(name)));
@@ -80,7 +91,7 @@ absl::Status WrongType(const std::string& what, const std::string& expected, con
   return absl::DataLossError(absl::StrCat(what, " is ", found, ", expected ", expected));
 }
 
-// Collects entries, in the order of the text.
+// Collects entries, in the order of the text. Names have at most two levels: a tensor and its member.
 class HeaderVisitor final : public JsonVisitor {
  public:
   absl::Status StartObject(const JsonPlace& place) override {
@@ -145,8 +156,8 @@ class HeaderVisitor final : public JsonVisitor {
     return nullptr;
   }
 
-  // The error for a value of the wrong type; OK for members of a tensor that the format does not name, which are
-  // ignored.
+  // The error for a value of the wrong type at `place`; OK for members of a tensor that the format does not define: the
+  // reference library ignores them.
   static absl::Status Unexpected(const JsonPlace& place, const std::string& found) {
     if (place.names.empty()) return WrongType("the header", "an object", found);
     const std::string& name = place.names[0];
@@ -158,10 +169,13 @@ class HeaderVisitor final : public JsonVisitor {
     const std::string& member = place.names[1];
     if (member == "dtype") return OfTensor(name, WrongType("dtype", "a string", found));
     if (member != "shape" && member != "data_offsets") return absl::OkStatus();
+    // In an array the value is one of its numbers.
     const std::string what = absl::StrCat(place.arrays == 0 ? "" : "a number in ", member);
     return OfTensor(name, WrongType(what, place.arrays == 0 ? "an array" : "an unsigned integer", found));
   }
 
+  // Checks the members of the tensor whose object ends here, and appends it. The sizes are compared as unsigned numbers
+  // that are known to fit in int64: a hostile shape cannot wrap around to a small one (Shape::Create refuses it).
   absl::Status Finish(const std::string& name) {
     if (!current_.dtype) return absl::DataLossError("dtype is missing");
     if (!current_.shape) return absl::DataLossError("shape is missing");
@@ -236,6 +250,7 @@ absl::Status CheckPayloadCover(std::vector<SafetensorsEntry>& entries, int64_t p
   return absl::OkStatus();
 }
 
+// The format's own rules for names and dtypes, before anything is written.
 absl::Status CheckWritable(const SafetensorsHeader& header) {
   std::vector<std::string_view> names;
   names.reserve(header.entries.size());
@@ -327,6 +342,7 @@ absl::StatusOr<std::string> EncodeSafetensorsHeader(const SafetensorsHeader& hea
     comma = ",";
   }
   out += '}';
+  // Spaces are JSON, and the payload then begins at a multiple of 8, which aligns every dtype.
   out.append((8 - out.size() % 8) % 8, ' ');
   const uint64_t json_bytes = out.size() - sizeof(uint64_t);
   if (json_bytes > kMaxSafetensorsHeaderBytes) {

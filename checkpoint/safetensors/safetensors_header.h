@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// SafetensorsHeader: what a safetensors file says of itself. The file is
+// SafetensorsHeader: the names, dtypes, shapes and places of the tensors of a safetensors file. The file is
 //
 //   u64, little-endian: N | N bytes of JSON | payload
 //   JSON: {"__metadata__": {string: string}, NAME: {"dtype": "F32", "shape": [2, 3], "data_offsets": [begin, end]},
 //   ...}
 //
-// Pure: text in, entries out, no I/O. Nothing in a header is believed unchecked: entries cover the payload exactly,
-// without holes or overlap, and each has as many bytes as its dtype and shape say.
+// Pure: text in, entries out, no I/O. Every number in a header is checked: entries cover the payload exactly, without
+// holes or overlap, and each has as many bytes as its dtype and shape need.
 #ifndef FSDP_CHECKPOINT_SAFETENSORS_SAFETENSORS_HEADER_H_
 #define FSDP_CHECKPOINT_SAFETENSORS_SAFETENSORS_HEADER_H_
 

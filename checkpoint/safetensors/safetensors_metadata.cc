@@ -10,6 +10,7 @@ std::map<std::string, std::string> Default() { return {{"format", "pt"}}; }
 
 }  // namespace
 
+// An extra text, so that it survives in a checkpoint, which has no place for a format's own metadata.
 StateKey SafetensorsMetadataKey() { return StateKey::Extra("__metadata__"); }
 
 void KeepSafetensorsMetadata(const std::map<std::string, std::string>& metadata, StateDict& contents) {

@@ -1,4 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// A directory is its files: all headers are read and checked when the source is opened, and every tensor of the
+// directory goes into one table of (file, entry). Payload is read later, by the file. With an index the two must agree
+// in both directions: a file that was replaced alone, or left over from another model, would otherwise show as a tensor
+// that is missing or has the wrong values. All files stay open, which a model's few dozen allow.
 #include "fsdp/checkpoint/safetensors/safetensors_source.h"
 
 #include <filesystem>
@@ -81,12 +86,12 @@ class SafetensorsSource final : public TensorSource {
   }
 
   SafetensorsFiles files_;
-  absl::flat_hash_map<std::string_view, Place> places_;  // by the names in the files' headers
+  absl::flat_hash_map<std::string_view, Place> places_;  // keys are views of the names in the headers of files_
   StateDict contents_;
   std::map<std::string, std::string> metadata_;
 };
 
-// Every tensor of the index is in the file that it names, and every tensor of that file in the index.
+// Checks that every tensor of the index is in the file that the index names, and every tensor of a file in the index.
 absl::Status CheckIndex(const HuggingFaceIndex& index, const std::string& index_path, const SafetensorsFiles& files) {
   std::map<std::string, std::set<std::string_view>> held;  // by file name
   for (const std::unique_ptr<SafetensorsFile>& file : files) {

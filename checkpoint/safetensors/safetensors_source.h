@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // OpenSafetensorsSource: a safetensors file, or a Hugging Face directory of them, as a TensorSource. The format holds a
-// model and nothing else: every key is a model key, there is no step, and no digest, so what is checked is the
-// structure.
+// model and nothing else: every key is a model key, and there is no step. It has no digest either, so only its
+// structure is checked.
 #ifndef FSDP_CHECKPOINT_SAFETENSORS_SAFETENSORS_SOURCE_H_
 #define FSDP_CHECKPOINT_SAFETENSORS_SAFETENSORS_SOURCE_H_
 

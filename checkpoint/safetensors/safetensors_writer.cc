@@ -1,4 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// The size of a tensor is known before its elements are, so the header is complete before any payload is read: a file
+// is the text of the header and then payload at known offsets. Blocks of the file are filled by several threads, in any
+// order (write_blocks.h); each block pulls the elements that lie in it from the reader. Memory is the blocks in flight,
+// whatever the size of the model or of its largest tensor.
 #include "fsdp/checkpoint/safetensors/safetensors_writer.h"
 
 #include <algorithm>
@@ -11,7 +16,7 @@
 #include "absl/types/span.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/base/thread_pool.h"
-#include "fsdp/checkpoint/format/manifest.h"
+#include "fsdp/checkpoint/storage/byte_range.h"
 #include "fsdp/checkpoint/storage/staged_path.h"
 #include "fsdp/checkpoint/storage/write_blocks.h"
 
@@ -45,7 +50,8 @@ class SafetensorsFiller {
   int64_t head_bytes() const { return static_cast<int64_t>(head_.size()); }
   int64_t payload_bytes() const { return entries_.empty() ? 0 : entries_.back().end; }
 
-  // Bytes `piece` of the payload: parts of one or more tensors.
+  // Fills bytes `piece` of the payload: parts of one or more tensors. No thread waits for another: entries_ is
+  // constant.
   absl::Status FillPayload(const Interval& piece, std::byte* out) const {
     auto entry = std::partition_point(entries_.begin(), entries_.end(),
                                       [&](const SafetensorsEntry& e) { return e.end <= piece.begin; });

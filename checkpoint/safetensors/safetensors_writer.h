@@ -3,8 +3,8 @@
 // WriteSafetensors: a model as one safetensors file, pulled piece by piece from a reader, in bounded memory. Byte for
 // byte what the reference library writes for the same tensors and metadata, so equal models give equal files.
 //
-//   FSDP_RETURN_IF_ERROR(WriteSafetensors("model.safetensors", state, ReadFromMemory(state)));   // a state dict that
-//   is whole here
+//   // A state dict that is whole in this process.
+//   FSDP_RETURN_IF_ERROR(WriteSafetensors("model.safetensors", state, ReadFromMemory(state)));
 #ifndef FSDP_CHECKPOINT_SAFETENSORS_SAFETENSORS_WRITER_H_
 #define FSDP_CHECKPOINT_SAFETENSORS_SAFETENSORS_WRITER_H_
 
@@ -27,7 +27,8 @@ struct SafetensorsOptions {
 
   // `__metadata__`. Hugging Face refuses a file that does not name its framework.
   std::map<std::string, std::string> metadata = {{"format", "pt"}};
-  bool overwrite = false;  // replace what has the name, at once and whole; otherwise kAlreadyExists
+  // Replace a file or directory that has the name, by one rename; otherwise kAlreadyExists.
+  bool overwrite = false;
 
   FileSystem* file_system = &PosixFileSystem();  // tests inject faults
 
@@ -35,12 +36,12 @@ struct SafetensorsOptions {
 
   int64_t buffer_bytes = int64_t{32} << 20;  // of payload in memory, over all threads
   int io_threads = 2;
-  std::function<void(int64_t bytes_done, int64_t bytes_total)>
-      progress;  // may be empty; called by one thread at a time
+  // May be empty. Called by one thread at a time.
+  std::function<void(int64_t bytes_done, int64_t bytes_total)> progress;
 };
 
-// The model tensors of `contents`, in its order, without offsets. Aliases of a shared parameter are left out, as
-// Hugging Face does; so is whatever is not a model tensor.
+// The model tensors of `contents`, in its order, without offsets. Everything else is left out, and so are aliases of a
+// shared parameter, as Hugging Face leaves them out.
 std::vector<SafetensorsEntry> ModelEntries(const StateDict& contents);
 
 // Makes the file `path` from the model tensors of `contents` (shards are ignored) and `read`. It is written to a hidden
