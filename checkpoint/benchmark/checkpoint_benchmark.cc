@@ -45,6 +45,7 @@ std::string FindPeers() {
   return script;
 }
 
+// The load average is part of the result: it tells a reader whether the machine was busy with other work.
 absl::StatusOr<nlohmann::json> Measure(const std::string& directory) {
   CheckpointRowsOptions options;
   options.directory = directory;

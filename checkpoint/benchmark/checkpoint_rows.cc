@@ -30,6 +30,7 @@ std::string StepPath(const std::string& directory, int64_t step) {
   return absl::StrCat(directory, "/step-000000", step < 10 ? "0" : "", step);
 }
 
+// The threads of one rank: all ranks together have as many as one rank alone.
 int ThreadsOf(int io_threads, int world_size) { return std::max(1, io_threads / world_size); }
 
 }  // namespace
@@ -43,6 +44,7 @@ CheckpointRows::CheckpointRows(const CheckpointRowsOptions& options, std::unique
   std::memset(copy_.get(), 0, tensors_.nbytes());
 }
 
+// The files that loads read are written once, here, and kept.
 absl::StatusOr<std::unique_ptr<CheckpointRows>> CheckpointRows::Create(const CheckpointRowsOptions& options) {
   FSDP_ASSIGN_OR_RETURN(std::unique_ptr<ThreadPool> pool, ThreadPool::Create(options.io_threads, "raw"));
   std::unique_ptr<CheckpointRows> rows(new CheckpointRows(options, std::move(pool)));
@@ -76,6 +78,7 @@ PairedRow CheckpointRows::PeerRow(const std::string& name, const std::string& fl
   return row;
 }
 
+// Every form writes the same bytes, so one floor serves them all, but parity, which writes half as many again.
 void CheckpointRows::AddSaves(std::vector<PairedRow>& rows) {
   const std::string floor = "save, floor";
   const auto save = [&](const std::string& name, const SaveForm& form) {
@@ -144,6 +147,7 @@ absl::Status CheckpointRows::Save(const SaveForm& form) const {
   });
 }
 
+// Ranks are threads here as well; each wants its dim-0 chunk, whatever the number of ranks that saved.
 absl::Status CheckpointRows::Load(int64_t step, int world_size, bool verify) const {
   const LoadOptions options = {.verify = verify, .io_threads = ThreadsOf(options_.io_threads, world_size)};
   return RunRanks(world_size, [&](const std::shared_ptr<ProcessGroup>& group) {
@@ -204,6 +208,7 @@ absl::StatusOr<double> CheckpointRows::Peer(const std::string& what) {
   return (*peer_)->Ask(what);
 }
 
+// Deleting frees blocks of the disk, which takes time: it is done before a row and not in it.
 absl::Status CheckpointRows::RemoveSaved() const {
   std::error_code error;
   for (int64_t step = 1; step < kSavedByOne && !error; ++step) {

@@ -52,13 +52,15 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// One run of a row in a process of its own: wall time, largest resident set, and whether it exited with 0.
 struct Measurement {
   double seconds = 0;
   double peak_bytes = 0;
   bool done = false;
 };
 
-// Runs `body` in a process of its own, which exits with its result.
+// Runs `body` in a child process, which exits with its result. A process for each row, because the peak of a process
+// never falls: a row's own peak would be hidden by a larger one before it.
 Measurement Measure(const std::function<int()>& body) {
   const absl::Time start = absl::Now();
   const pid_t child = fork();
@@ -76,7 +78,7 @@ int Shell(const std::string& command) {
   return 127;
 }
 
-// Why it failed goes to `log`.
+// Runs in the child. The reason of a failure goes to the file `log`, where the parent reads it.
 int Convert(const std::string& from, const std::string& to, CheckpointFormat format, const std::string& log) {
   ConvertOptions options;
   options.to = format;
@@ -88,7 +90,7 @@ int Convert(const std::string& from, const std::string& to, CheckpointFormat for
   return report.ok() ? 0 : 1;
 }
 
-// Matrices of 64 MB, and some vectors.
+// Matrices of 64 MB and vectors of 16 KB in turns, about `bytes` together, as the layers of a model have them.
 StateDict Model(int64_t bytes) {
   StateDict state;
   const int64_t rows = std::max<int64_t>(1, std::min<int64_t>(4096, bytes / 16384));
@@ -153,7 +155,7 @@ class Benchmark {
                                        [&](const std::string& row) { return name.find(row) != std::string::npos; });
   }
 
-  // The model in that form, made when it is first wanted.
+  // The path of the model in that form, which is made, untimed, the first time.
   std::string SourceOf(const Form& form) {
     std::string path =
         Path(form.format == CheckpointFormat::kSafetensors ? "model.safetensors" : absl::StrCat("from.", form.name));
@@ -163,6 +165,8 @@ class Benchmark {
     return path;
   }
 
+  // torch's own converters, started as a user starts them: importing torch is part of their time. Not measured, and no
+  // failure, if the interpreter lacks torch.
   bool PeerRows() {
     const std::string python = absl::GetFlag(FLAGS_python);
     const auto tool = [&](const std::string& conversion, const Form& from, const std::string& to) {
@@ -201,7 +205,7 @@ class Benchmark {
     return true;
   }
 
-  // cp + sync of the model; negative where that fails.
+  // Seconds of cp + sync of the model; negative if that fails.
   double CopySeconds() const {
     const std::string copy =
         absl::StrCat("cp ", Path("model.safetensors"), " ", Path("copy"), " && sync ", Path("copy"));
@@ -211,6 +215,8 @@ class Benchmark {
     return cp.done ? cp.seconds : -1;
   }
 
+  // Measures and prints one row. cp runs before the first and after each repetition, so that every repetition has one
+  // on both sides: their mean is the rate of the disk in between. False if the row failed.
   bool Row(const std::string& name, const std::string& source, const std::string& target,
            const std::function<int()>& body) {
     if (!IsWanted(name)) return true;

@@ -35,6 +35,7 @@ absl::Status DropFromPageCache(const std::string& directory) {
   return ForEachFile(directory, [](int fd) { return posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED) == 0; });
 }
 
+// Through a small buffer: the pages stay in the cache, not in this process.
 absl::Status ReadIntoPageCache(const std::string& directory) {
   std::vector<char> buffer(1 << 20);
   return ForEachFile(directory, [&](int fd) {

@@ -73,6 +73,7 @@ absl::Status MeasureRows(std::vector<PairedRow>& rows, int repetitions) {
   return absl::OkStatus();
 }
 
+// A row has as many seconds as its floor, in the order of the repetitions.
 nlohmann::json SummariseRows(const std::vector<PairedRow>& rows, int64_t payload_bytes) {
   nlohmann::json summary = nlohmann::json::array();
   for (const PairedRow& row : rows) {

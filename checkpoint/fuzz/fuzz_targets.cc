@@ -87,6 +87,7 @@ bool FuzzManifest(std::string_view bytes) {
   const absl::StatusOr<Manifest> manifest = DecodeManifest(Resealed(bytes));
   if (!manifest.ok()) return false;
   CheckValues(*manifest);
+  // Everything that can be read can be written, and read again.
   const absl::StatusOr<Manifest> again = DecodeManifest(EncodeManifest(*manifest));
   Check(again.ok(), "what was read cannot be written and read again");
   return true;
@@ -135,6 +136,8 @@ bool FuzzHuggingFaceIndex(std::string_view bytes) {
   return true;
 }
 
+// The file lives in memory; a confined child parses it, and may fail only by calling the file damaged. One second of
+// CPU is far more than a sound file of this size takes, so a file that loops is found.
 bool FuzzHdf5File(std::string_view bytes) {
   const int file = memfd_create("fuzz", MFD_CLOEXEC);
   Check(file >= 0, "no file in memory");
@@ -164,6 +167,8 @@ bool FuzzHdf5Listing(std::string_view bytes) {
   return true;
 }
 
+// Values as JSON and as a tree, which are the two ways in which a pickle is walked. The bounds of views are computed
+// again, from the tensor alone.
 bool FuzzPickle(std::string_view bytes) {
   const auto pickle = Pickle::Parse(bytes, {.is_allowed = IsTorchGlobal});
   if (!pickle.ok()) return false;
@@ -179,6 +184,7 @@ bool FuzzPickle(std::string_view bytes) {
   return true;
 }
 
+// Without CRCs: a mutated archive would seldom have the right ones.
 bool FuzzTorchArchive(std::string_view bytes) {
   const ByteFile file{std::string(bytes)};
   const absl::StatusOr<TorchArchive> archive =
@@ -191,6 +197,7 @@ bool FuzzTorchArchive(std::string_view bytes) {
   return true;
 }
 
+// Chunks that do not overlap and have as many elements as their tensor cover it; overlap is left to the unit tests.
 bool FuzzDcpMetadata(std::string_view bytes) {
   const absl::StatusOr<DcpMetadata> metadata = ParseDcpMetadata(bytes);
   if (!metadata.ok()) return false;

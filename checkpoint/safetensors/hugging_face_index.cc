@@ -28,6 +28,7 @@ class IndexVisitor final : public JsonVisitor {
     return Unexpected(place, "an object");
   }
 
+  // At the end of the index itself: a map that is empty is one, a map that is absent is not.
   absl::Status EndObject(const JsonPlace& place) override {
     if (!place.names.empty() || has_weight_map_) return absl::OkStatus();
     return absl::DataLossError("weight_map is missing");
@@ -53,6 +54,7 @@ class IndexVisitor final : public JsonVisitor {
   HuggingFaceIndex index;
 
  private:
+  // The error for a value of the wrong type in weight_map; OK anywhere else.
   static absl::Status Unexpected(const JsonPlace& place, std::string_view found) {
     if (place.names.empty())
       return absl::DataLossError(absl::StrCat("the index is ", std::string(found), ", expected an object"));

@@ -49,6 +49,7 @@ std::vector<std::vector<SafetensorsEntry>> SplitIntoFiles(std::vector<Safetensor
   return files;
 }
 
+// Synced, like the files of tensors, before the directory is committed.
 absl::Status WriteTextFile(FileSystem& files, const std::string& path, const std::string& text) {
   FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<File> file, files.Create(path));
   FSDP_RETURN_IF_ERROR(

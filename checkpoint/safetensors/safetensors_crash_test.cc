@@ -16,7 +16,7 @@
 #include "fsdp/checkpoint/safetensors/safetensors_writer.h"
 #include "fsdp/checkpoint/storage/fault_file_system.h"
 #include "fsdp/checkpoint/storage/file_system.h"
-#include "gmock/gmock.h"
+#include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {

@@ -94,6 +94,7 @@ absl::Status WrongType(const std::string& what, const std::string& expected, con
 // Collects entries, in the order of the text. Names have at most two levels: a tensor and its member.
 class HeaderVisitor final : public JsonVisitor {
  public:
+  // `place` says where in the header the parser is; the header itself has no names, a tensor one, its members two.
   absl::Status StartObject(const JsonPlace& place) override {
     if (place.arrays == 0 && place.names.size() < 2) {
       if (place.names.size() == 1) current_ = {};
@@ -102,6 +103,7 @@ class HeaderVisitor final : public JsonVisitor {
     return Unexpected(place, "an object");
   }
 
+  // The members of a tensor come in any order, so it is checked when its object ends.
   absl::Status EndObject(const JsonPlace& place) override {
     if (place.names.size() != 1 || place.arrays != 0 || place.names[0] == kMetadata) return absl::OkStatus();
     return OfTensor(place.names[0], Finish(place.names[0]));
@@ -201,6 +203,7 @@ class HeaderVisitor final : public JsonVisitor {
     return absl::OkStatus();
   }
 
+  // Dimensions are unsigned in the format, and signed here.
   static absl::StatusOr<Shape> ToShape(const std::vector<uint64_t>& dims) {
     std::vector<int64_t> signed_dims;
     signed_dims.reserve(dims.size());
@@ -271,10 +274,12 @@ absl::Status CheckWritable(const SafetensorsHeader& header) {
   return absl::OkStatus();
 }
 
+// Escapes as the library does. It throws for bytes that are not UTF-8, and only then; no exception leaves this
+// function.
 absl::Status AppendJsonString(std::string_view text, std::string& out) {
   try {
     out += nlohmann::json(text).dump();
-  } catch (const nlohmann::json::exception&) {  // thrown for invalid UTF-8 only
+  } catch (const nlohmann::json::exception&) {
     return absl::InvalidArgumentError(absl::StrCat(Quote(text), " is not UTF-8"));
   }
   return absl::OkStatus();
@@ -302,6 +307,7 @@ std::string_view SafetensorsDTypeName(DType dtype) {
 }
 
 absl::StatusOr<SafetensorsHeader> ParseSafetensorsHeader(std::string_view json, int64_t payload_bytes) {
+  // The format says that the header begins with '{'; white space before it does no harm.
   HeaderVisitor visitor;
   const size_t first = json.find_first_not_of(" \t\r\n");
   if (first == json.npos || json[first] != '{') return absl::DataLossError("the header does not begin with '{'");

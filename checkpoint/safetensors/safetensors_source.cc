@@ -26,7 +26,8 @@ using SafetensorsFiles = std::vector<std::unique_ptr<SafetensorsFile>>;
 
 class SafetensorsSource final : public TensorSource {
  public:
-  // Takes the files in order; no two may hold a tensor of one name.
+  // Takes the files in order; no two may hold a tensor of the same name. Metadata of the first file that has a name
+  // counts.
   static absl::StatusOr<std::unique_ptr<TensorSource>> Create(SafetensorsFiles files) {
     std::unique_ptr<SafetensorsSource> source(new SafetensorsSource);
     for (const std::unique_ptr<SafetensorsFile>& file : files) {
@@ -111,6 +112,7 @@ absl::Status CheckIndex(const HuggingFaceIndex& index, const std::string& index_
   return absl::OkStatus();
 }
 
+// The files that the index names, each once, in the order of their names.
 absl::StatusOr<SafetensorsFiles> OpenIndexed(const std::filesystem::path& directory) {
   const std::string index_path = directory / kHuggingFaceIndexName;
   FSDP_ASSIGN_OR_RETURN(const std::string text, ReadFile(PosixFileSystem(), index_path, kMaxSafetensorsHeaderBytes));
@@ -130,6 +132,7 @@ absl::StatusOr<SafetensorsFiles> OpenIndexed(const std::filesystem::path& direct
 
 }  // namespace
 
+// An error while looking counts as "no": opening the path will then say what is wrong with it.
 bool IsHuggingFaceDirectory(const std::string& directory) {
   std::error_code ignored;
   const std::filesystem::path path(directory);

@@ -13,7 +13,7 @@
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/base/test_files.h"
 #include "fsdp/checkpoint/safetensors/hugging_face_index.h"
-#include "gmock/gmock.h"
+#include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {

@@ -33,6 +33,7 @@ class SafetensorsFiller {
 
   int64_t nbytes() const { return head_bytes() + payload_bytes(); }
 
+  // Fills one block of the file, from byte `begin` on. Called by several threads at once.
   absl::Status Fill(int64_t begin, absl::Span<std::byte> out) {
     const Interval block = {begin, begin + static_cast<int64_t>(out.size())};
     const Interval head = Intersect(block, {0, head_bytes()});
@@ -86,6 +87,7 @@ std::vector<SafetensorsEntry> ModelEntries(const StateDict& contents) {
   return entries;
 }
 
+// The number of threads follows from the memory that they may use: each has a few blocks in flight.
 absl::Status FillSafetensorsFile(File& file, std::vector<SafetensorsEntry> entries, const PayloadReader& read,
                                  const SafetensorsOptions& options) {
   PlaceSafetensorsEntries(entries);

@@ -13,7 +13,7 @@
 #include "fsdp/checkpoint/safetensors/hugging_face_index.h"
 #include "fsdp/checkpoint/safetensors/hugging_face_writer.h"
 #include "fsdp/checkpoint/safetensors/safetensors_source.h"
-#include "gmock/gmock.h"
+#include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {

@@ -22,6 +22,7 @@ class Comparison {
  public:
   Comparison(const TensorSource& source, const Json& expected) : source_(source), expected_(expected) {}
 
+  // expected.json has a tied weight under each of its names; the source has it once, and an alias.
   void CompareModel() {
     for (const auto& [name, tensor] : expected_["model"].items()) {
       const auto alias = source_.contents().aliases.find(name);
@@ -80,6 +81,7 @@ std::string TorchTestData(const std::string& name) {
   return std::filesystem::absolute("checkpoint/torch/testdata/" + name);
 }
 
+// Parsed once for each test program, and never freed.
 const nlohmann::json& ExpectedOfAll() {
   static const auto* const expected = [] {
     std::ifstream file(TorchTestData("expected.json"));

@@ -89,6 +89,7 @@ class MetadataReader {
   }
 
  private:
+  // Fills slices_ from storage_data.
   absl::Status ReadStorage(PickleValue root) {
     FSDP_ASSIGN_OR_RETURN(const PickleValue storage, Attribute(root, "storage_data"));
     if (!storage.is(Kind::kDict)) return Broken(storage, "storage_data is no dict");
@@ -106,6 +107,7 @@ class MetadataReader {
     return absl::OkStatus();
   }
 
+  // A _StorageInfo. Its path is opened below the directory, so it must be a plain name: "../x" is damage or an attack.
   static absl::StatusOr<DcpSlice> ReadSlice(const std::string& name, PickleValue info) {
     const auto transforms = FindAttribute(info, "transform_descriptors");
     if (transforms && !(transforms->is(Kind::kNone) || (transforms->is_sequence() && transforms->size() == 0))) {
@@ -149,6 +151,7 @@ class MetadataReader {
     return absl::OkStatus();
   }
 
+  // Adds the tensor or value that state_dict_metadata has under `name`.
   absl::Status AddEntry(const std::string& name, PickleValue value) {
     DcpEntry entry;
     entry.name = name;
@@ -176,6 +179,7 @@ class MetadataReader {
     return absl::DataLossError(absl::StrCat(Quote(name), which, " is missing in storage_data"));
   }
 
+  // TensorProperties has a __getstate__ that gives a tuple with the dtype first; older versions have a dict of fields.
   static absl::StatusOr<DType> ReadDType(const std::string& name, PickleValue properties) {
     const auto state = properties.has_state() ? std::make_optional(properties.state()) : std::nullopt;
     std::optional<PickleValue> dtype;

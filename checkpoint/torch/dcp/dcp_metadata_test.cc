@@ -8,7 +8,7 @@
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/checkpoint/torch/dcp/dcp_source.h"
 #include "fsdp/checkpoint/torch/golden.h"
-#include "gmock/gmock.h"
+#include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {

@@ -41,7 +41,7 @@ constexpr int64_t kMaxMetadataBytes = int64_t{1} << 30;
 
 absl::Status In(const absl::Status& status, const std::string& place) { return Annotate(status, place); }
 
-// Where the elements of a chunk lie, once its archive has been read.
+// Where the elements of a chunk lie in its file; known once its archive has been read.
 struct ChunkPlace {
   int64_t offset = 0;            // in the file, of the first element
   std::vector<int64_t> strides;  // in elements
@@ -57,6 +57,8 @@ class DcpSource final : public TensorSource {
         files_(path_, options),
         places_(metadata_.tensors.size()) {}
 
+  // Builds the tree from the entries of .metadata and finds the state dict in it. Values are read from their archives,
+  // since they decide what the state dict is (param_groups); tensors are not.
   absl::Status ReadState() {
     TorchNode root;
     for (const DcpEntry& entry : metadata_.entries) {
@@ -109,6 +111,7 @@ class DcpSource final : public TensorSource {
 
   absl::Status VerifyRest() const override { return files_.VerifyRest(); }
 
+  // One place for each chunk, if every chunk is contiguous: this reads the archives of all of them.
   absl::StatusOr<std::vector<TensorPlace>> Places(const StateKey& key) const override {
     FSDP_ASSIGN_OR_RETURN(const TorchLeaf* leaf, state_.FindLeaf(key));
     const TorchTensorPart* const part = leaf->tensor_part();
@@ -127,6 +130,7 @@ class DcpSource final : public TensorSource {
   }
 
  private:
+  // The length of the slice comes from .metadata: a file that is shorter is reported here, with both numbers.
   absl::StatusOr<TorchArchive> ReadArchive(const File& file, const DcpSlice& slice) const {
     FSDP_ASSIGN_OR_RETURN(const int64_t nbytes, file.Size());
     if (slice.offset > nbytes || slice.nbytes > nbytes - slice.offset) {
@@ -173,6 +177,7 @@ class DcpSource final : public TensorSource {
     return absl::OkStatus();
   }
 
+  // Every chunk is compared with every box. A tensor has as many chunks as ranks hold it, and an interval few boxes.
   absl::Status ReadTensor(int index, const Interval& interval, std::byte* out) const {
     const DcpTensor& tensor = metadata_.tensors[index];
     for (const Box& box : BoxesOf(tensor.shape, interval)) {

@@ -67,6 +67,8 @@ class DcpPlan {
   static std::string FileName(int rank) { return absl::StrCat("__", rank, "_0.distcp"); }
 
  private:
+  // The place of a key in {"model": ..., "optim": {"state": ..., "param_groups": ...}, ...}, the form that torch's
+  // get_state_dict has.
   static Path PathOf(const StateKey& key) {
     switch (key.section) {
       case Section::kModel:
@@ -81,6 +83,8 @@ class DcpPlan {
     return {{key.fqn, false}};
   }
 
+  // Flattened names join a path by dots, so two paths can get one name ("a.b" and "a", "b"): that is an error, since
+  // DCP would lose one of them.
   absl::Status AddEntry(Path path, std::variant<int, DcpSlice> content) {
     DcpEntry entry = {.name = NameOf(path), .path = std::move(path), .content = std::move(content)};
     if (!names_.insert(entry.name).second) {
@@ -101,6 +105,7 @@ class DcpPlan {
     return {FileName(rank), offset, archives.back().end() - offset};
   }
 
+  // A chunk of rows for each rank that gets any. A scalar, and a tensor without elements, is one chunk on rank 0.
   absl::Status AddTensor(const StateKey& key, const ShardedTensor& tensor) {
     DcpTensor described = {tensor.dtype, tensor.shape, {}};
     for (int rank = 0; rank < world_size_; ++rank) {
@@ -213,7 +218,7 @@ absl::Status WriteDcpDirectory(const std::string& path, const StateDict& content
   FileSystem& files = *options.file_system;
   FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<StagedPath> staged,
                         StagedPath::CreateDirectory(files, path, {.overwrite = options.overwrite}));
-  int64_t done_before = 0;  // in the files that are complete
+  int64_t done_before = 0;  // payload bytes in the files that are complete
   int64_t done = 0;
   TorchWriteOptions file_options = options;
   file_options.progress = [&](int64_t bytes, int64_t) {

@@ -45,6 +45,7 @@ uint32_t PickleBuilder::Text(Kind kind, std::string_view text) {
   return id;
 }
 
+// Ids of values and indices of items are separate, since most values (numbers, strings) have no items.
 uint32_t PickleBuilder::Items(Kind kind, std::vector<uint32_t> items) {
   const uint32_t id = Add(kind);
   item_bytes_ += sizeof(items) + items.size() * sizeof(uint32_t);
@@ -92,6 +93,7 @@ uint32_t PickleBuilder::Empty(bool is_dict, bool is_set) {
   return Text(Kind::kBytes, input_.bytes().substr(0, 0));
 }
 
+// OrderedDict([(key, value), ...]), as Python 2 writes it.
 absl::StatusOr<uint32_t> PickleBuilder::DictOfPairs(PickleValue pairs) {
   std::vector<uint32_t> members;
   for (int64_t i = 0; i < pairs.size(); ++i) {

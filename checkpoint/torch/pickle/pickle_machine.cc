@@ -62,6 +62,7 @@ class PickleMachine {
   }
 
  private:
+  // What PickleLimits::max_memory bounds. An estimate from sizes: allocators add a constant factor.
   int64_t Memory() const {
     return static_cast<int64_t>(values_.memory() + memo_.size() * 16 + stack_.size() * sizeof(uint32_t));
   }
@@ -126,6 +127,7 @@ class PickleMachine {
 
   absl::Status PushFloat(double value) { return Push(values_.Float(value)); }
 
+  // The length is checked before the bytes are taken, so a wrong one is reported as a limit and not as truncation.
   absl::Status PushText(Kind kind, int length_bytes) {
     FSDP_ASSIGN_OR_RETURN(const uint64_t length, input_.TakeUnsigned(length_bytes));
     if (length > static_cast<uint64_t>(options_.limits.max_string_bytes)) {
@@ -175,6 +177,7 @@ class PickleMachine {
     return PushFloat(value);
   }
 
+  // The one gate: every name passes here, from either opcode, before a value that refers to it is on the stack.
   absl::Status PushGlobal(uint32_t module, uint32_t name) {
     const uint32_t id = values_.Items(Kind::kGlobal, {module, name});
     const std::string full_name = values_.Value(id).name();

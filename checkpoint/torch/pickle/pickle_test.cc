@@ -6,7 +6,7 @@
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/checkpoint/torch/pickle/torch_globals.h"
 #include "fsdp/checkpoint/torch/state/python_json.h"
-#include "gmock/gmock.h"
+#include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {

@@ -84,6 +84,7 @@ class ArchiveReader {
                                                    "), but torch stores; unpack and pack it with zip -0"));
   }
 
+  // A whole entry, with its CRC compared at once: data.pkl is read in one piece, unlike storages.
   absl::StatusOr<std::string> ReadEntry(const std::string& name, int64_t max_bytes) const {
     FSDP_ASSIGN_OR_RETURN(const ZipEntry* entry, FindEntry(name));
     if (entry->nbytes > max_bytes) {
@@ -99,6 +100,7 @@ class ArchiveReader {
                                                begin, begin + entry->nbytes - 1, crc, entry->crc));
   }
 
+  // Places the storage of a tensor; tensors that share it must agree on its size.
   absl::Status AddStorage(const TorchStorage& storage, TorchArchive& archive) const {
     const auto [at, is_new] = archive.storages.try_emplace(storage.key);
     if (is_new) {

@@ -114,6 +114,7 @@ class TorchSource final : public TensorSource {
     return absl::OkStatus();
   }
 
+  // One place, if the elements lie in one file and one after the other.
   absl::StatusOr<std::vector<TensorPlace>> Places(const StateKey& key) const override {
     FSDP_ASSIGN_OR_RETURN(const TorchLeaf* leaf, state_.FindLeaf(key));
     const TorchTensorPart* const part = leaf->tensor_part();
@@ -134,6 +135,7 @@ class TorchSource final : public TensorSource {
  private:
   TorchSource() = default;
 
+  // The concatenation of shards has their dtype and the sum of their lengths; it has one name, so no identity.
   static TorchLeafType TypeOf(const TensorRefs& refs) {
     const TorchTensor& tensor = TensorOf(refs[0]);
     if (refs.size() == 1) return {tensor.dtype, tensor.shape, Identity(refs[0])};
@@ -158,6 +160,7 @@ class TorchSource final : public TensorSource {
     return ref.file->place(ref.index).offset + tensor.offset * SizeOf(tensor.dtype);
   }
 
+  // Reads the parts of `interval` that lie in each shard. Shards are few: ranks of one run.
   static absl::Status ReadRefs(const TensorRefs& refs, const Interval& interval, std::byte* out) {
     if (refs.size() == 1) return ReadView(refs[0], interval, out);
     int64_t begin = 0;  // of this shard, in elements of the whole
@@ -230,6 +233,7 @@ absl::Status AddMembers(const TorchFile& file, const HuggingFaceIndex& index, in
   return absl::OkStatus();
 }
 
+// Every tensor of the index must be in the file that the index names, and nothing else in any of the files.
 absl::StatusOr<std::unique_ptr<TensorSource>> OpenIndexed(const std::string& path, const TensorSourceOptions& options) {
   const std::string index_path = fs::path(path) / kTorchIndexName;
   constexpr int64_t kMaxIndexBytes = 100'000'000;

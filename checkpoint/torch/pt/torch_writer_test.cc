@@ -17,7 +17,7 @@
 #include "fsdp/checkpoint/torch/state/torch_encoding.h"
 #include "fsdp/checkpoint/torch/zip/entry_checksums.h"
 #include "fsdp/checkpoint/torch/zip/zip_directory.h"
-#include "gmock/gmock.h"
+#include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 

@@ -10,7 +10,7 @@
 #include "fsdp/checkpoint/torch/golden.h"
 #include "fsdp/checkpoint/torch/zip/byte_file.h"
 #include "fsdp/checkpoint/torch/zip/zip_format.h"
-#include "gmock/gmock.h"
+#include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {
