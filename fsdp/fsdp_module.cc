@@ -1,4 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Before the root's first use a FsdpModule is alone: it keeps its controls, and its hooks refuse forward. Root() then
+// makes the FsdpRoot, which joins all modules below; from there the executor has the hooks, and each setter writes
+// twice: to the module's own controls, which getters and recursion read, and through FsdpRoot::Apply to those of its
+// unit, which the executor reads at the start of the next pass. Prefetch lists are kept as modules here, since units
+// have no index before there is a root.
 #include "fsdp/fsdp/fsdp_module.h"
 
 #include <algorithm>

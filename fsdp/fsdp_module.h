@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// FsdpModule: what FullyShard adds to a module, PyTorch's FSDPModule: one unit's settings, and, on the root, the
-// model's state. Settings may be made before the first step or between steps. One thread per rank; calls that say
-// "collective" must be made by every rank.
+// FsdpModule: the object that FullyShard adds to a module, PyTorch's FSDPModule: the settings of one unit and, on the
+// root, the model's state. Settings may be changed before the first step and between steps, by all ranks alike. One
+// thread for each rank; calls that say "collective" must be made by every rank.
 #ifndef FSDP_FSDP_FSDP_MODULE_H_
 #define FSDP_FSDP_FSDP_MODULE_H_
 
@@ -37,36 +37,39 @@ class FsdpModule final : public ModuleExtension, private ModuleHooks {
   ModuleHooks* hooks() { return this; }
   ~FsdpModule() override;
 
-  // The one that FullyShard gave `module`; null where it was not applied.
+  // The FsdpModule that FullyShard gave `module`; null if FullyShard was not applied.
   static FsdpModule* Of(const Module& module);
 
-  // The root. The first use of one of these makes this module the root of all below it: parameters get names, shards
-  // and values. Collective that time. kFailedPrecondition when a module below was a root before, or when this is a unit
-  // of several modules.
+  // For the root. The first call of any of these makes this module the root of all modules below it: parameters get
+  // names, shards and values. That call is collective and blocks. kFailedPrecondition if a module below is a root
+  // already, or if this is a unit of several modules.
 
   // A tape for forward and backward of the model. Off `training`, forward keeps nothing for a backward.
   absl::StatusOr<Tape> NewTape(bool training = true);
 
-  // One per parameter, shared ones once, in unit order; this rank's rows. They live as long as the module.
+  // This rank's rows of each parameter, shared parameters once, in the order of units. They live as long as the module.
   absl::StatusOr<std::vector<ShardedParameter*>> parameters();
 
-  // This rank's rows of every parameter, the live memory, without communication; SHARDED.
+  // A SHARDED state dict of this rank's rows of every parameter, which alias the model's memory. No communication;
+  // blocks.
   absl::StatusOr<StateDict> GetStateDict();
 
-  // Whole tensors, copied; collective. The rest, optimizers' state too: FullyShardedDataParallel::FromFullyShard.
+  // A FULL state dict: whole tensors, copied. Collective; blocks. FullyShardedDataParallel::FromFullyShard has the
+  // other forms, and those of optimizers.
   absl::StatusOr<StateDict> GetFullStateDict(const FullStateDictConfig& config = {});
 
-  // Into the live rows, from a state dict of either type. Names that are missing or unexpected are an error, or, not
-  // strict, are returned. Collective.
+  // Copies a state dict of either type into the rows. Missing or unexpected names are kInvalidArgument if
+  // options.strict; otherwise they are returned. Collective; blocks.
   absl::StatusOr<IncompatibleKeys> LoadStateDict(const StateDict& state, const LoadStateDictOptions& options = {});
 
-  // All units below and what carries them out, for what treats both APIs alike.
+  // All units below and their executor, for code that treats both APIs alike.
   absl::StatusOr<FsdpRoot*> Root();
 
-  // One unit.
+  // For the unit of this module.
 
-  // All-gathers this unit's parameters, or starts to, ahead of forward or to look at them; what is changed in them is
-  // lost at Reshard. Does nothing where they are unsharded. Collective.
+  // All-gathers this unit's parameters, ahead of forward or for the program to read. Unshard waits on the compute
+  // stream, UnshardAsync returns before. Changes to the parameters are lost at Reshard. Does nothing if they are
+  // unsharded. Collective.
   absl::Status Unshard();
   absl::StatusOr<UnshardHandle> UnshardAsync();
   absl::Status Reshard();
@@ -83,19 +86,20 @@ class FsdpModule final : public ModuleExtension, private ModuleHooks {
   // Off, for this unit alone: its backward needs no parameters (an embedding), so it is not gathered for it.
   absl::Status set_unshard_in_backward(bool unshard_in_backward);
 
-  // Off: more backwards of this step follow, so the end of this one is not waited for. The root's.
+  // Off: more backwards of this step follow, so the compute stream does not wait for this one's reductions. Root only.
   absl::Status set_is_last_backward(bool is_last_backward);
 
-  // What gradients of this unit are divided by, in place of the number of ranks. This unit alone.
+  // The divisor of this unit's gradients, instead of the number of ranks. For this unit alone. kInvalidArgument unless
+  // it is above 0.
   absl::Status set_gradient_divide_factor(double factor);
 
-  // Collectives of this unit only sum, and the division is a kernel after them.
+  // On: collectives of this unit only sum, and a kernel divides after them.
   absl::Status set_force_sum_reduction_for_comms(bool force);
 
   // Called with this unit's reduced gradient, in the reduce dtype, before the last division.
   absl::Status set_all_reduce_hook(AllReduceHook hook);
 
-  // Null: the process group's.
+  // The program's own collectives for the unit; null: those of the process group.
   absl::Status set_custom_all_gather(std::shared_ptr<AllGatherComm> comm, Recurse recurse = Recurse::kYes);
   absl::Status set_custom_reduce_scatter(std::shared_ptr<ReduceScatterComm> comm);
 
@@ -103,7 +107,8 @@ class FsdpModule final : public ModuleExtension, private ModuleHooks {
   absl::Status set_modules_to_forward_prefetch(const std::vector<FsdpModule*>& modules);
   absl::Status set_modules_to_backward_prefetch(const std::vector<FsdpModule*>& modules);
 
-  // The next forward's all-gathers wait for `event` in place of everything on the compute stream. Once; the root's.
+  // The all-gathers of the next forward wait for `event` instead of all work on the compute stream. Used once. Root
+  // only.
   absl::Status set_post_optim_event(Event event);
 
   const std::vector<Module*>& modules() const { return modules_; }
@@ -112,10 +117,10 @@ class FsdpModule final : public ModuleExtension, private ModuleHooks {
   const UnitControls& controls() const { return controls_; }
   bool is_root() const { return own_root_ != nullptr; }
 
-  // For FsdpRoot: `unit` is this one's index there, -1 where it has no parameters.
+  // For FsdpRoot: `unit` is the index of this module's unit there, -1 if it has no parameters.
   void JoinRoot(FsdpRoot* root, int unit);
 
-  // Nothing where the schedule chooses.
+  // nullopt: the schedule chooses.
   const std::optional<std::vector<FsdpModule*>>& forward_prefetch() const { return forward_prefetch_; }
   const std::optional<std::vector<FsdpModule*>>& backward_prefetch() const { return backward_prefetch_; }
 
@@ -131,7 +136,7 @@ class FsdpModule final : public ModuleExtension, private ModuleHooks {
   const std::vector<Module*> modules_;
   const std::shared_ptr<const DeviceMesh> mesh_;
   const FullyShardOptions options_;
-  UnitControls controls_;  // the prefetch lists apart
+  UnitControls controls_;  // without prefetch lists, which are below
   std::optional<std::vector<FsdpModule*>> forward_prefetch_, backward_prefetch_;
 
   FsdpRoot* root_ = nullptr;  // null before the root's first use

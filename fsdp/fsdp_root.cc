@@ -1,4 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// FullyShard is called on modules one by one, innermost first, and knows no model; PyTorch calls the moment when the
+// parts become one lazy initialisation. Here it is FsdpRoot::Create: find all FsdpModules below, check that they agree
+// on one mesh, name the parameters, cut them into units (Partition), give these memory (UnitStore), apply the controls
+// that were set so far, and let an Executor take the hooks over. After that each FsdpModule knows its root and unit.
 #include "fsdp/fsdp/fsdp_root.h"
 
 #include <algorithm>
@@ -14,7 +19,7 @@
 namespace fsdp {
 namespace {
 
-// `root` and those below it, outermost first, each once.
+// `root` and the FsdpModules below it, outermost first, each once.
 std::vector<FsdpModule*> MembersOf(FsdpModule& root) {
   std::vector<FsdpModule*> members;
   for (Module* module : root.modules()) {
@@ -33,6 +38,8 @@ std::string NameIn(Module& root, const Module& module) {
   return "?";
 }
 
+// FSDP2's rules of precedence. A group of all ranks or of one is what resharding does anyway, so only sizes in between
+// make a post-forward group.
 UnitSettings SettingsOf(const FsdpModule& module) {
   const FullyShardOptions& options = module.options();
   const DeviceMesh& mesh = *module.mesh();
@@ -113,6 +120,7 @@ std::vector<std::string> FsdpRoot::UnitNames() const {
 }
 
 int FsdpRoot::UnitOf(const FsdpModule& member) const {
+  // Of several modules, those that an inner unit left without parameters are not in the index.
   int unit = -1;
   for (const Module* module : member.modules()) unit = std::max(unit, units_->IndexOf(*module));
   return unit;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// FsdpRoot: all units below the outermost module that FullyShard was applied to: their memory and what carries their
-// steps out. Made once, at the root's first use.
+// FsdpRoot: all units below the outermost module that FullyShard was applied to: their memory and their executor. Made
+// once, at the root's first use; owned by the root's FsdpModule.
 #ifndef FSDP_FSDP_FSDP_ROOT_H_
 #define FSDP_FSDP_FSDP_ROOT_H_
 
@@ -20,8 +20,8 @@ namespace fsdp {
 
 class FsdpRoot final {
  public:
-  // Names the parameters below `root`, cuts them into the units of all FsdpModules there, and makes these join. The
-  // errors are those of FsdpModule's use as a root. Collective; blocks.
+  // Names the parameters below `root`, cuts them into the units of all FsdpModules there, and lets these join. Errors
+  // are those of the first call of FsdpModule's methods for the root. Collective; blocks.
   static absl::StatusOr<std::unique_ptr<FsdpRoot>> Create(FsdpModule& root);
 
   const FsdpModule& root() const { return root_; }
@@ -32,11 +32,11 @@ class FsdpRoot final {
   const std::shared_ptr<UnitStore>& shared_units() const { return units_; }
   const std::shared_ptr<Executor>& shared_executor() const { return executor_; }
 
-  // The order of work of one step of `micro_steps`, after the first; and the names it uses.
+  // The schedule of one step of `micro_steps` micro-steps, by the order in which units ran last, and the names it uses.
   Schedule StepSchedule(int micro_steps) const { return executor_->PlanStep(micro_steps); }
   std::vector<std::string> UnitNames() const;
 
-  // Makes the settings of `module` those of unit `unit`.
+  // Copies the controls of `module` to unit `unit`.
   void Apply(const FsdpModule& module, int unit);
 
  private:

@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// FullyShard only checks and marks: everything that needs the whole model or other ranks happens at the root's first
+// use (fsdp_root.cc). So it is local, and its checks are those that one module alone can answer, made here because the
+// caller knows at this line which module is wrong.
 #include "fsdp/fsdp/fully_shard.h"
 
 #include <algorithm>
@@ -51,7 +55,7 @@ absl::Status CheckPlacement(const Parameter& parameter, const std::string& name,
   return absl::OkStatus();
 }
 
-// Those below `module` that no inner unit has.
+// Checks the parameters of `module` and below that no inner unit has: a module that has hooks is a unit already.
 absl::Status CheckParameters(const Module& module, const std::string& path, const FullyShardOptions& options,
                              const std::set<const Parameter*>& ignored) {
   for (const auto& [name, parameter] : module.own_parameters()) {

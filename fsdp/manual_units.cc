@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// The parts under FullyShardedDataParallel without the two that need Modules: the program's calls stand for the hooks,
+// so there is no Executor, and units are lists of shapes, so there is no walk of a module tree. No order is known
+// beforehand; therefore the number of slots is the program's to say, and no unit is the root: all share the slots.
 #include "fsdp/fsdp/manual_units.h"
 
 #include <utility>
@@ -49,35 +53,36 @@ absl::StatusOr<std::unique_ptr<ManualUnits>> ManualUnits::Create(ShardGroups gro
   const std::vector<UnitSettings> settings(units.size(), UnitSettingsOf(options, {}, /*is_root=*/false));
   FSDP_ASSIGN_OR_RETURN(made->units_, UnitStore::Create(PartitionOf(units), settings, std::move(groups),
                                                         ParameterInit{.seed = options.init_seed}));
+  // One gradient slot more, so that a unit's reduction overlaps the backward of the next.
   const SlotCounts slots{.unsharded = units_at_once, .gradients = units_at_once + 1};
   FSDP_ASSIGN_OR_RETURN(made->runtime_, UnitRuntime::Create(*made->units_, MemoryPlan::Of(*made->units_, slots)));
   return made;
 }
 
-absl::Status ManualUnits::Prefetch(int unit) { return runtime_->Unshard(unit); }
+absl::Status ManualUnits::Prefetch(int index) { return runtime_->Unshard(index); }
 
-absl::StatusOr<std::vector<Tensor>> ManualUnits::Unshard(int unit) {
-  FSDP_RETURN_IF_ERROR(runtime_->BindParameters(unit));
+absl::StatusOr<std::vector<Tensor>> ManualUnits::Unshard(int index) {
+  FSDP_RETURN_IF_ERROR(runtime_->BindParameters(index));
   std::vector<Tensor> whole;
-  for (const auto& parameter : units_->unit(unit).parameters) whole.push_back(parameter->data);
+  for (const auto& parameter : units_->unit(index).parameters) whole.push_back(parameter->data);
   return whole;
 }
 
-absl::StatusOr<std::vector<Tensor>> ManualUnits::Gradients(int unit) {
-  FSDP_RETURN_IF_ERROR(runtime_->gradients().Bind(unit, /*sync=*/true));
+absl::StatusOr<std::vector<Tensor>> ManualUnits::Gradients(int index) {
+  FSDP_RETURN_IF_ERROR(runtime_->gradients().Bind(index, /*sync=*/true));
   std::vector<Tensor> whole;
-  for (const auto& parameter : units_->unit(unit).parameters) whole.push_back(parameter->grad);
+  for (const auto& parameter : units_->unit(index).parameters) whole.push_back(parameter->grad);
   return whole;
 }
 
-void ManualUnits::Reshard(int unit) { runtime_->Reshard(unit); }
+void ManualUnits::Reshard(int index) { runtime_->Reshard(index); }
 
-absl::Status ManualUnits::Reduce(int u) {
-  const Unit& unit = units_->unit(u);
+absl::Status ManualUnits::Reduce(int index) {
+  const Unit& unit = units_->unit(index);
   GradientReduction& gradients = runtime_->gradients();
-  gradients.Unbind(u, /*sync=*/true);
-  if (unit.sharded()) FSDP_RETURN_IF_ERROR(gradients.ReduceScatter(u));
-  if (unit.groups.replicate != nullptr) FSDP_RETURN_IF_ERROR(gradients.AllReduce(u));
+  gradients.Unbind(index, /*sync=*/true);
+  if (unit.sharded()) FSDP_RETURN_IF_ERROR(gradients.ReduceScatter(index));
+  if (unit.groups.replicate != nullptr) FSDP_RETURN_IF_ERROR(gradients.AllReduce(index));
   return absl::OkStatus();
 }
 

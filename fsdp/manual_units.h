@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// ManualUnits: sharding for programs whose layers are not nn::Modules: another framework, or kernels of one's own. A
-// unit is a list of named shapes; the program says itself when it computes with it, by four calls on plain buffers.
+// ManualUnits: sharding for programs whose layers are not Modules: another framework, or the program's own kernels. A
+// unit is a list of named shapes. The program reports when it computes with a unit, by four calls on plain tensors.
 //
 //   for (int u : {0, 1}) {                               // forward
 //     FSDP_ASSIGN_OR_RETURN(weights, units->Unshard(u));      // tensors of the shapes that were given
@@ -19,7 +19,8 @@
 //   FSDP_RETURN_IF_ERROR(optimizer.Step(units->stream()));
 //   units->FinishStep();
 //
-// All work is put on stream() or ordered with it, so compute belongs there. examples/two_layer_network.cc is whole.
+// All work is put on stream() or ordered with it, so the program's compute belongs on stream(). One thread for each
+// rank. examples/two_layer_network.cc is a whole program.
 #ifndef FSDP_FSDP_MANUAL_UNITS_H_
 #define FSDP_FSDP_MANUAL_UNITS_H_
 
@@ -52,27 +53,31 @@ class ManualUnits final {
     std::vector<ParameterSpec> parameters;
   };
 
-  // Of `options` those fields count that say where and how parameters are kept: sharding_strategy, mixed_precision's
-  // dtypes, use_orig_params, cpu_offload, init_seed. At most `units_at_once` are unsharded at one time. Collective.
+  // Reads the fields of `options` that say where and how parameters are kept: sharding_strategy, shard_group_size, the
+  // dtypes of mixed_precision, use_orig_params, cpu_offload, optimizer_casts, init_seed. At most `units_at_once` units
+  // may be unsharded at one time; Unshard of one more is kFailedPrecondition. kInvalidArgument for a unit without a
+  // name or without parameters. Collective; blocks.
   static absl::StatusOr<std::unique_ptr<ManualUnits>> Create(ShardGroups groups, const std::vector<UnitSpec>& units,
                                                              int units_at_once, const FsdpOptions& options = {});
   ~ManualUnits();
 
   // The whole parameters of a unit, in the order of its spec, in the compute dtype. Collective, the first time since
   // Reshard.
-  absl::StatusOr<std::vector<Tensor>> Unshard(int unit);
+  absl::StatusOr<std::vector<Tensor>> Unshard(int index);
 
-  // Starts Unshard without waiting for it, so that it runs beside compute. Collective.
-  absl::Status Prefetch(int unit);
+  // Issues the all-gather of Unshard ahead, so that it overlaps with compute. Collective.
+  absl::Status Prefetch(int index);
 
-  // Where backward adds the unit's gradients: zeroed when it is called first since Reduce.
-  absl::StatusOr<std::vector<Tensor>> Gradients(int unit);
+  // The tensors that backward adds the unit's gradients to, in the order of its spec. Zeroed by the first call after
+  // Reduce.
+  absl::StatusOr<std::vector<Tensor>> Gradients(int index);
 
-  // Gives the unit's memory back once the work put on stream() so far is done; its tensors must not be used after.
-  void Reshard(int unit);
+  // Gives the unit's memory back once the work put on stream() so far is done. The tensors of Unshard must not be used
+  // in work that is issued later.
+  void Reshard(int index);
 
   // Averages the unit's gradients over the ranks into parameters()' gradients. Collective.
-  absl::Status Reduce(int unit);
+  absl::Status Reduce(int index);
 
   // Makes stream() wait for the reductions issued so far: the optimizer may step.
   void FinishBackward();
@@ -80,7 +85,7 @@ class ManualUnits final {
   // Makes later all-gathers wait for what stream() has now: the optimizer's step.
   void FinishStep();
 
-  // What an optimizer is made of: this rank's slices.
+  // This rank's slices of all parameters, for an optimizer. They live as long as this object.
   std::vector<ShardedParameter*> parameters() const;
   Stream& stream() const;
 

@@ -1,4 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Two ways to the same result. Unscale multiplies the gradients by 1 / scale and then looks for values that are not
+// finite; that is for programs that clip in between. Without such a call Step saves the pass over all gradients: it
+// checks the scaled ones and hands 1 / scale to the optimizer, which multiplies while it reads them. The check gives
+// the same answer before as after, because a finite number times a factor of at most 1 is finite; below a scale of 1
+// that is not so (CanFold).
+//
+// Each rank checks its shards alone. The counts are summed over all ranks, so all of them step or none does: a rank
+// that skipped alone would have other weights from then on.
 #include "fsdp/fsdp/sharded_grad_scaler.h"
 
 #include <algorithm>
@@ -53,7 +62,8 @@ absl::Status ShardedGradScaler::Unscale(Optimizer& optimizer, Stream& stream) {
   return absl::OkStatus();
 }
 
-// Finite gradients cannot overflow by a factor of at most 1, so they can be looked at before they are unscaled.
+// True if the optimizer can apply 1 / scale: the factor is at most 1, the program has set no factor of its own, and all
+// gradients are on the device that has the factor.
 bool ShardedGradScaler::CanFold(const Optimizer& optimizer) const {
   if (scale_ < 1 || optimizer.has_grad_factor()) return false;
   const auto& parameters = optimizer.parameters();

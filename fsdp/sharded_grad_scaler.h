@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // ShardedGradScaler: loss scaling for 16-bit gradients that are sharded
-// (torch/distributed/fsdp/sharded_grad_scaler.py). A rank sees its shards only, so whether a gradient overflowed is
-// agreed on by all ranks, also by one that has none.
+// (torch/distributed/fsdp/sharded_grad_scaler.py). A rank sees only its shards, so all ranks, also those without
+// gradients, agree on whether any gradient overflowed.
 //
 //   FSDP_ASSIGN_OR_RETURN(grad, loss.Backward(scaler.scale(), tape));   // the loss is scaled by way of its gradient
 //   FSDP_RETURN_IF_ERROR(model->Backward(grad, tape).status());
@@ -40,17 +40,18 @@ class ShardedGradScaler {
 
   float scale() const { return options_.enabled ? static_cast<float>(scale_) : 1; }
 
-  // Divides the gradients of `optimizer`'s parameters by the scale, and finds out whether any of any rank is infinite
-  // or not a number. Collective; blocks. kFailedPrecondition when that was done since the last Update, or after Step.
+  // Divides the gradients of `optimizer`'s parameters by the scale, and checks whether any gradient of any rank is
+  // infinite or NaN. Call before clipping. kFailedPrecondition if called twice before Update, or after Step.
+  // Collective; blocks.
   absl::Status Unscale(Optimizer& optimizer, Stream& stream);
 
-  // Unscales if that has not been done (in the optimizer's own pass where that can be, so that the gradients stay
-  // scaled), and steps unless a gradient overflowed; says whether it stepped. Collective; blocks. kFailedPrecondition
-  // when called twice before Update.
+  // Unscales if Unscale was not called, then steps unless a gradient overflowed. Returns whether it stepped. If the
+  // optimizer can unscale in its own pass, the gradients stay scaled. kFailedPrecondition if called twice before
+  // Update. Collective; blocks.
   absl::StatusOr<bool> Step(Optimizer& optimizer, Stream& stream);
 
   // Lowers the scale after an overflow, raises it after growth_interval steps without, or sets `new_scale`.
-  // kFailedPrecondition when nothing was unscaled since the last Update.
+  // kFailedPrecondition if nothing was unscaled since the last Update. Local, and the same on every rank.
   absl::Status Update(std::optional<double> new_scale = std::nullopt);
 
  private:

@@ -1,4 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Life of a step: kEagerSteps run as they are issued; the next one is captured and replayed; later ones are replayed.
+//
+//   ComputeGradients   PrepareReplay  the host's part of a step: checks, stale low-precision copies
+//                      capture or replay of forward, backward, collectives, norm and clipping coefficient
+//   Update             UploadScalars  learning rates and step counts, which captured kernels read from device memory
+//                      capture or replay of the optimizer's pass, with the coefficient as its factor
+//
+// A capture records and does not run, so it is followed by a replay. State that the host keeps is not in the graph and
+// is set here after each replay: has_grad of the parameters that had a gradient at capture, and the optimizer's step
+// counts (CountReplay). Two graphs instead of one let the host look at the loss in between.
 #include "fsdp/fsdp/step_graph.h"
 
 #include "absl/strings/str_cat.h"

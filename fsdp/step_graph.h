@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// StepGraph: a training step that the host puts on the streams once and then replays, as two graphs
-// (tensor/work_graph.h): the gradients (forward, backward, their collectives, the norm) and the update. Between the two
-// the host may look at the loss, and the update alone may be made to wait for something. The results are those of steps
-// that are not captured, bit for bit.
+// StepGraph: a training step that the host issues once and then replays, as two graphs (tensor/work_graph.h): the
+// gradients (forward, backward, their collectives, the norm) and the update. Between the two the host may look at the
+// loss, and the update may be made to wait for an event. The results are those of steps that are not captured, bit for
+// bit.
 //
 //   FSDP_ASSIGN_OR_RETURN(auto step, StepGraph::Create(*model, optimizer, [&] { return ForwardAndBackward(batch); }));
 //   for (...) {
@@ -13,9 +13,9 @@
 //     FSDP_ASSIGN_OR_RETURN(const float norm, step->clip().Norm());
 //   }
 //
-// So each step must be the same work: the same shapes, the same number of micro-steps, the same max_grad_norm, no
-// decision by the host (a gradient scaler's, for one). What the model and optimizer are in between is the caller's:
-// they may be saved, loaded, evaluated, trained by steps of any other kind.
+// So each step must be the same work: the same shapes, the same number of micro-steps, the same max_grad_norm, and no
+// decision by the host (as a gradient scaler makes). Between steps the program may use model and optimizer freely:
+// save, load, evaluate, or train them by other steps.
 #ifndef FSDP_FSDP_STEP_GRAPH_H_
 #define FSDP_FSDP_STEP_GRAPH_H_
 
@@ -35,28 +35,28 @@ namespace fsdp {
 
 class StepGraph final {
  public:
-  // So many steps run as they come before one is captured: they show the order of the units, and allocate what a model
-  // and its libraries keep.
+  // The number of steps that run without capture first: they show the order of the units, and let the model and its
+  // libraries allocate what they keep.
   static constexpr int kEagerSteps = 2;
 
-  // `forward_backward` puts all forwards and backwards of one step on the model's streams; it is called for the first
-  // kEagerSteps and once more. What it allocates is the graph's: it keeps none of it for other streams. `model` and
-  // `optimizer` are the caller's and outlive this. kFailedPrecondition where it is known by now that a step cannot be
-  // captured, saying why and what to do; kUnimplemented for an optimizer other than AdamW.
+  // `forward_backward` issues all forwards and backwards of one step on the model's streams; it is called for the first
+  // kEagerSteps steps and once more. Memory that it allocates while captured belongs to the graph, so it must not keep
+  // such memory for other streams. `model` and `optimizer` are the caller's and outlive this. kFailedPrecondition, with
+  // the cause and what to do, if it is already known that a step cannot be captured; kUnimplemented for an optimizer
+  // other than AdamW.
   static absl::StatusOr<std::unique_ptr<StepGraph>> Create(FullyShardedDataParallel& model, Optimizer& optimizer,
                                                            std::function<absl::Status()> forward_backward);
 
-  // Puts the gradients of one step on the model's stream, and their norm over all ranks; with max_grad_norm as
-  // DeferClipGradNorm has it. kFailedPrecondition, by name, where gradients are left from before, where a unit is
-  // unsharded, or where the work turns out not to be capturable. After an error the model is of no more use.
-  // Collective.
+  // Issues the gradients of one step on the model's stream, and their norm over all ranks; max_grad_norm is that of
+  // DeferClipGradNorm. kFailedPrecondition, naming the cause, if a parameter still has a gradient, if a unit is
+  // unsharded, or if the work cannot be captured. After an error the model must not be used any more. Collective.
   absl::Status ComputeGradients(float max_grad_norm);
 
-  // What the last ComputeGradients found out. Valid until the next.
+  // The norm and coefficient of the last ComputeGradients. Valid until the next one.
   const GradClip& clip() const { return *clip_; }
 
-  // Puts the update by these gradients on the model's stream, and forgets them. Those that are not finite change
-  // nothing.
+  // Issues the update by these gradients on the model's stream, and clears the gradients. If the norm is not finite,
+  // the update changes nothing.
   absl::Status Update();
 
  private:
