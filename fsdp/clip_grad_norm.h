@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The p-norm of all gradients over all ranks, and clipping by it. Formula: torch.nn.utils.clip_grad_norm_. Gradients of
-// sharded units are summed over the ranks of their shard group, whose replicas hold equal ones; those that every rank
-// holds whole (no_shard, ignored parameters) count once.
+// sharded units are summed over the ranks of their shard group, not over replicas, which hold equal gradients.
+// Gradients that every rank holds whole (no_shard, ignored parameters) count once.
 #ifndef FSDP_FSDP_CLIP_GRAD_NORM_H_
 #define FSDP_FSDP_CLIP_GRAD_NORM_H_
 
@@ -14,14 +14,15 @@
 
 namespace fsdp {
 
-// Scales the gradients of all parameters that have one by min(1, max_norm / (norm + 1e-6)), unless max_norm is 0, and
-// returns the norm before; 0 without gradients. `norm_type` is p, positive, or infinity. kInvalidArgument for another,
-// and for a negative max_norm. Work goes to `stream`, after which it blocks. Collective.
+// Scales all gradients by min(1, max_norm / (norm + 1e-6)), unless max_norm is 0, and returns the norm that they had; 0
+// if there are none. `norm_type` is p, positive or infinity. kInvalidArgument for another p or a negative max_norm.
+// Puts work on `stream` and blocks until it is done. Collective.
 absl::StatusOr<float> ClipShardedGradNorm(Module& root, const UnitStore& units, float max_norm, double norm_type,
                                           Stream& stream);
 
-// The same with the 2-norm, but where all gradients belong to units and lie on the stream's device nothing is scaled
-// and nothing waits: the optimizer is to scale by the result's coefficient. Elsewhere it is ClipShardedGradNorm.
+// For p = 2 without waiting: if all gradients belong to units and are on the stream's device, nothing is scaled here,
+// and the optimizer has to scale by the result's coefficient. Otherwise this is ClipShardedGradNorm, which blocks.
+// Collective.
 absl::StatusOr<GradClip> DeferClipShardedGradNorm(Module& root, const UnitStore& units, float max_norm, Stream& stream);
 
 // The sum of |t[i]|^p for a tensor in host memory, or the largest |t[i]| if `p` is infinite; NaN if any element is NaN.

@@ -120,7 +120,6 @@ std::vector<std::string> FsdpRoot::UnitNames() const {
 }
 
 int FsdpRoot::UnitOf(const FsdpModule& member) const {
-  // Of several modules, those that an inner unit left without parameters are not in the index.
   int unit = -1;
   for (const Module* module : member.modules()) unit = std::max(unit, units_->IndexOf(*module));
   return unit;

@@ -1,4 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// The facade only joins the parts. Wrap makes them in this order, each from the one before:
+//
+//   Partition   which modules are units           local, so its error is agreed on by all ranks before the next part
+//   settings    options and overrides by unit     UnitSettingsOf
+//   UnitStore   memory and first values           collective
+//   Executor    hooks, schedule, slots            collective
+//
+// Calls that read or change parameters between steps go through Executor::CheckIdle first: it refuses them within a
+// pass, and waits for streams. DeferClipGradNorm and the captured step are the exceptions, since they must not wait.
 #include "fsdp/fsdp/fully_sharded_data_parallel.h"
 
 #include <utility>

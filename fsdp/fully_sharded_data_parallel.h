@@ -52,17 +52,18 @@ class UnitStore;
 
 class FullyShardedDataParallel final {
  public:
-  // Takes over `module` (the root, parameters named): cuts it into units, gives each unit's flat parameter to the ranks
-  // in equal shards and allocates all memory that training will need. Parameters without memory are initialised from
-  // their Initializers, equal on any number of ranks; others keep their values. Collective. kInvalidArgument for
-  // parameters of mixed dtypes in one unit or a parameter shared across units, by name.
-  // `groups` is one group of ranks, a pair of them, or a mesh: see ShardGroups.
+  // Takes over `module`, the root: names its parameters, cuts it into units, gives each rank an equal shard of each
+  // unit's flat parameter and allocates all memory that training will need. Parameters without memory are initialised
+  // from their Initializers, equal on any number of ranks; others keep their values. `groups` is one group of ranks, a
+  // pair of groups, or a mesh: see ShardGroups. kInvalidArgument, naming the parameters, for several dtypes in one unit
+  // or a parameter shared across units; kFailedPrecondition if ranks wrap different models. Collective; blocks.
   static absl::StatusOr<std::unique_ptr<FullyShardedDataParallel>> Wrap(std::unique_ptr<Module> module,
                                                                         ShardGroups groups,
                                                                         const FsdpOptions& options = {});
 
-  // Takes over a module that FullyShard was applied to (FSDP2), which gets names, shards and values now if it has none
-  // yet: for programs that treat both APIs alike. Collective. kInvalidArgument where it was not applied.
+  // For programs that treat both APIs alike: takes over a module that FullyShard was applied to (FSDP2). If this is the
+  // module's first use, it gets names, shards and values now. kInvalidArgument if FullyShard was not applied.
+  // Collective.
   static absl::StatusOr<std::unique_ptr<FullyShardedDataParallel>> FromFullyShard(std::unique_ptr<Module> module);
 
   ~FullyShardedDataParallel();
@@ -70,40 +71,44 @@ class FullyShardedDataParallel final {
   // A tape on this model's stream. Off `training`, forward keeps nothing for a backward.
   Tape NewTape(bool training = true) const;
 
-  // As Module's; collective.
+  // Module::Forward and Module::Backward of the root. They issue work and do not wait for the device.
+  // kFailedPrecondition for a tape that is not of NewTape and while a SummonFullParamsGuard lives. Collective.
   absl::StatusOr<Tensor> Forward(const Tensor& input, Tape& tape);
   absl::StatusOr<Tensor> Backward(const Tensor& grad_output, Tape& tape);
 
-  // What was legal but surprising in the wrapping; PyTorch prints it.
+  // Messages for people about what is legal but surprising in the wrapping and in the order of units; PyTorch prints
+  // them.
   const std::vector<std::string>& warnings() const;
 
-  // One per original parameter, shared ones once, in unit order: what an optimizer is made of. They live as long as the
-  // model.
+  // This rank's slice of each original parameter, shared ones once, in the order of units, for an optimizer. They live
+  // as long as the model.
   std::vector<ShardedParameter*> parameters() const;
 
-  // Scales all gradients so that their p-norm over all ranks is at most `max_norm` (0: leaves them), and returns the
-  // norm before; `norm_type` is p, positive or infinite. kFailedPrecondition within a forward or backward. Collective;
-  // blocks.
+  // Scales all gradients so that their p-norm over all ranks is at most `max_norm`, and returns the norm that they had;
+  // max_norm 0 only returns it. `norm_type` is p, positive or infinite. kInvalidArgument for other values,
+  // kFailedPrecondition within a forward or backward. Collective; blocks.
   absl::StatusOr<float> ClipGradNorm(float max_norm, double norm_type = 2);
 
-  // The same with the 2-norm for a step that reads it as its factor: see grad_clip.h. Scales only what that cannot
-  // reach: gradients in host memory or of ignored parameters, beside which all are scaled here. Collective.
+  // As ClipGradNorm(max_norm, 2), but does not block: returns the coefficient on the device for
+  // Optimizer::set_grad_factor (grad_clip.h). If some gradient is one that the optimizer does not own or that is in
+  // host memory, all gradients are scaled here as ClipGradNorm does, which blocks, and the result has no coefficient.
+  // kFailedPrecondition within a forward or backward. Collective.
   absl::StatusOr<GradClip> DeferClipGradNorm(float max_norm);
 
-  // The model's state in the form that the settings say (default: FULL on every rank): parameters in the original
-  // dtype, FULL and SHARDED copied, LOCAL the live slices; buffers and ignored parameters beside them, whole and live.
-  // kInvalidArgument for LOCAL of a model made with a mesh. Collective, but for LOCAL; blocks.
+  // The model's state in the form of the settings (default: FULL on every rank). Parameters have the original dtype;
+  // FULL and SHARDED copy them, LOCAL aliases this rank's slices. Buffers and ignored parameters are included whole,
+  // and alias the model's. kInvalidArgument for LOCAL of a model made with a mesh. Collective, except LOCAL; blocks.
   absl::StatusOr<StateDict> GetStateDict();
 
-  // Adds the state of `optimizer`, made over parameters(), to `state`: tensors, "step" scalars and param_groups.
-  // Parameters that FSDP does not manage are there whole. kFailedPrecondition, by name, where ranks differ. Collective,
-  // but for LOCAL.
+  // Adds the state of `optimizer`, which was made over parameters(), to `state`: tensors, "step" scalars and
+  // param_groups. The state of parameters that FSDP does not manage is whole. kFailedPrecondition, naming the
+  // parameter, if ranks differ in its steps. Collective, except LOCAL; blocks.
   absl::Status AddOptimStateDict(Optimizer& optimizer, StateDict& state);
 
-  // The inverses, for a state dict of the settings' type: FULL wants whole tensors on every rank (or on rank 0: see
-  // LoadStateDictOptions; an optimizer's with the config's rank0_only), SHARDED each rank's chunks, LOCAL its slices.
-  // Missing, unexpected or misshapen entries are kInvalidArgument with clean names, before anything is changed; not
-  // strict, the names are returned. Collective, but for LOCAL; blocks.
+  // The inverses, for a state dict of the settings' type. FULL needs whole tensors on every rank, or on rank 0 alone
+  // (see LoadStateDictOptions; for an optimizer also the config's rank0_only), SHARDED each rank's chunks, LOCAL its
+  // slices. kInvalidArgument, before anything is changed, for a missing, unexpected or misshapen entry, naming it; with
+  // options.strict off, missing and unexpected names are returned instead. Collective, except LOCAL; blocks.
   absl::Status LoadStateDict(const StateDict& state);
   absl::StatusOr<IncompatibleKeys> LoadStateDict(const StateDict& state, const LoadStateDictOptions& options);
   absl::Status LoadOptimStateDict(const StateDict& state, Optimizer& optimizer);
@@ -116,36 +121,39 @@ class FullyShardedDataParallel final {
   // PyTorch's older forms of this call.
   absl::StatusOr<StateDict> OptimStateDictToLoad(const StateDict& state, const Optimizer& optimizer);
 
-  // Restores from anything that can fill intervals, with no communication: calls `load` with a state dict whose tensors
-  // are this rank's live shards, of the model and of `optimizer` (null: the model only), for it to fill in place.
+  // Restores from any source that can fill intervals, without moving tensors between ranks: calls `load` with a state
+  // dict whose tensors alias this rank's shards, of the model and of `optimizer` (null: only the model), for `load` to
+  // fill.
   //   model->Restore(&optimizer, [&](StateDict& wanted) { return LoadCheckpoint(path, wanted); });
-  // Hyperparameters stay as the optimizer has them. Blocks.
+  // The optimizer's hyperparameters stay. An error of any rank's `load` is returned on all. Collective; blocks.
   absl::Status Restore(Optimizer* optimizer, const std::function<absl::Status(StateDict& wanted)>& load);
 
-  // A FULL state of model and `optimizer` (null: the model only) without the full model: see full_state_stream.h.
+  // A FULL state of model and `optimizer` (null: only the model), a few tensors at a time: see full_state_stream.h.
   absl::StatusOr<StateDict> DescribeFullState(Optimizer* optimizer);
   absl::Status StreamFullState(Optimizer* optimizer, const FullStatePart& visit);
 
-  // For StepGraph (step_graph.h). What is known to stand against capturing a step, by name, on every rank alike; and
-  // what the host does at the beginning of a step, for one that is captured or replayed.
+  // For StepGraph (step_graph.h). CheckCanCapture: kFailedPrecondition, naming the cause, if a step of this model
+  // cannot be captured; the same on every rank. PrepareReplay: what the host does at the beginning of a step, for a
+  // captured one.
   absl::Status CheckCanCapture() const;
   absl::Status PrepareReplay();
 
   const StateDictSettings& state_dict_settings() const { return settings_; }
 
-  // Returns those before.
+  // Returns the settings that were set before.
   StateDictSettings set_state_dict_settings(const StateDictSettings& settings);
 
-  // Whole parameters, while the guard lives, of the units of `module`, this model's or one below it (default: all).
-  // kFailedPrecondition within a forward or backward. Collective; blocks.
+  // Binds whole parameters, while the guard lives, for the units of `module` and below; `module` is part of this model
+  // (null: the root). kFailedPrecondition within a forward or backward. Collective; blocks.
   absl::StatusOr<std::unique_ptr<SummonFullParamsGuard>> SummonFullParams(const SummonFullParamsOptions& options = {},
                                                                           Module* module = nullptr);
 
-  // Calls `fn` for every module, children first, while the parameters of the units that it lies in are whole; what it
-  // writes stays. Collective; blocks.
+  // Calls `fn` for every module, children first, while the parameters of the units around it are whole. Values that
+  // `fn` writes are kept. Collective; blocks.
   absl::Status Apply(const std::function<absl::Status(Module&)>& fn);
 
-  // Modules that are units, parents first, by name; the root ("") always is one. `root_only`: just that.
+  // The modules that are units, with names, parents first. The root ("") always is one; with `root_only` it is the only
+  // one.
   std::vector<Module::NamedModule> FsdpModules(bool root_only = false) const;
 
   // True for the module that was wrapped.
@@ -155,14 +163,15 @@ class FullyShardedDataParallel final {
   void set_requires_gradient_sync(bool sync);
   bool requires_gradient_sync() const;
 
-  // Reduces gradients by `hook` instead of by default, of every unit. Before the first backward, once, and not where a
-  // unit is hybrid: kFailedPrecondition.
+  // Reduces the gradients of every unit by `hook` instead of the default reduction. Call once, before the first
+  // backward. kFailedPrecondition if there is a hook already or if a unit is hybrid.
   absl::Status RegisterCommHook(CommHook hook);
 
-  // What this rank holds for sharding, predicted before it was allocated; activations and optimizer state beside it.
+  // The memory that this rank holds for sharding, as predicted before it was allocated. Without activations and
+  // optimizer state.
   const MemoryPlan& memory_plan() const;
 
-  // The order of work of one step of `micro_steps`, after the first step; and the names it uses.
+  // The schedule of one step of `micro_steps` micro-steps, by the order in which units ran last, and the names it uses.
   Schedule StepSchedule(int micro_steps) const;
   std::vector<std::string> UnitNames() const;  // "root", "transformer.h.0", ...
 
@@ -174,7 +183,7 @@ class FullyShardedDataParallel final {
   // For functions on the units of a model, as in optim_forms.h.
   const UnitStore& units() const { return *units_; }
 
-  // All ranks; where only a shard and a replicate group were given, the shard group.
+  // The group of all ranks; the shard group if only a pair of shard and replicate group was given.
   ProcessGroup& group() const;
   Device& device() const;
 
@@ -191,7 +200,7 @@ class FullyShardedDataParallel final {
   StateDictSettings settings_;
 };
 
-// While it lives, backward accumulates gradients locally: every micro-step but the last is made under one.
+// While it lives, backward accumulates gradients without communication. For every micro-step of a step but the last.
 class NoSyncGuard final {
  public:
   explicit NoSyncGuard(FullyShardedDataParallel& model);
@@ -204,8 +213,7 @@ class NoSyncGuard final {
   const bool before_;
 };
 
-// While it lives, state dicts have this form; the config's type is the StateDictType. What was before comes back
-// however the scope is left.
+// While it lives, state dicts have the form of `settings`. The destructor restores the settings that were set before.
 class StateDictTypeGuard final {
  public:
   StateDictTypeGuard(FullyShardedDataParallel& model, const StateDictSettings& settings);

@@ -16,7 +16,7 @@ absl::StatusOr<GradClip> GradClip::Read(const Tensor& result, Stream& stream) {
   return clip;
 }
 
-// The copy must not outlive what it writes to.
+// The copy writes to host_, so it must have ended before host_ is freed.
 GradClip::~GradClip() { (void)done_.Synchronize(); }
 
 absl::StatusOr<float> GradClip::Norm() const {

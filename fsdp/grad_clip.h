@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// GradClip: what clipping found out, while the device may still be at it: the optimizer reads the coefficient where it
-// lies, so that no host waits between norm and step.
+// GradClip: the result of clipping, which the device may still be computing. The optimizer's kernels read the
+// coefficient from device memory, so the host does not wait between norm and step.
 //
 //   FSDP_ASSIGN_OR_RETURN(GradClip clip, model->DeferClipGradNorm(1.0f));
 //   optimizer.set_grad_factor(clip.coefficient());
@@ -18,20 +18,20 @@ namespace fsdp {
 
 class GradClip {
  public:
-  // Gradients that have been clipped already.
+  // The result for gradients that have been scaled already.
   explicit GradClip(float norm) : norm_(norm) {}
 
-  // `result` is what TensorOps::ClipCoefficient puts on `stream`.
+  // Copies `result`, which TensorOps::ClipCoefficient writes on `stream`, to the host, in stream order. Does not block.
   static absl::StatusOr<GradClip> Read(const Tensor& result, Stream& stream);
 
   GradClip(GradClip&&) = default;
   GradClip& operator=(GradClip&&) = delete;
   ~GradClip();  // waits as Norm does
 
-  // The norm before. Blocks until the device knows it, for no later work.
+  // The norm of the gradients before clipping. Blocks until the device has computed it, and not for later work.
   absl::StatusOr<float> Norm() const;
 
-  // For Optimizer::set_grad_factor: not finite where the norm is not; undefined where gradients have been scaled.
+  // For Optimizer::set_grad_factor. Not finite if the norm is not; undefined if the gradients have been scaled already.
   const Tensor& coefficient() const { return coefficient_; }
 
  private:

@@ -1,4 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Open, unit by unit: all-gather the shard, copy each parameter out of the gather buffer into memory of its own, and
+// bind it. Close: copy this rank's slice of each parameter back into the shard, and bind what was bound before. No
+// communication is needed to close, since each rank's shard needs only elements that the rank itself has whole; edits
+// of other ranks' elements are dropped.
+//
+// A unit that is not sharded has its parameters whole in the shard. It binds these and copies nothing, so edits stay
+// also without writeback, as in PyTorch.
 #include "fsdp/fsdp/summon_full_params.h"
 
 #include <memory>
@@ -76,7 +84,7 @@ absl::StatusOr<std::vector<std::vector<bool>>> AnyHasGrad(const UnitStore& units
   return any;
 }
 
-// OK when `bound` still has the shape and dtype of `full`, which was bound first.
+// OK if `bound` still has the shape and dtype of `full`, which Open bound.
 absl::Status CheckShape(const Parameter& parameter, const Tensor& bound, const Tensor& full) {
   if (bound.defined() && bound.shape() == full.shape() && bound.dtype() == full.dtype()) return absl::OkStatus();
   return absl::InvalidArgumentError(
@@ -86,7 +94,7 @@ absl::Status CheckShape(const Parameter& parameter, const Tensor& bound, const T
                                    : std::string("nothing")));
 }
 
-// Every rank gathers every unit, whatever happens: collectives wait for all.
+// Every rank visits every unit, also after an error: its collectives wait for all ranks.
 void Visit(Module& module, const UnitStore& units, const std::function<absl::Status(Module&)>& fn,
            const ShardsChanged& changed, absl::Status& first) {
   std::unique_ptr<SummonFullParamsGuard> guard;
@@ -197,7 +205,8 @@ absl::Status SummonFullParamsGuard::Close() {
   return first;
 }
 
-// This rank's slices of what is bound now, into the shard.
+// Copies this rank's slices of the tensors that are bound now into the shard. The program may have bound another
+// tensor.
 absl::Status SummonFullParamsGuard::WriteBack(int s) {
   const Unit& unit = units_.unit(summoned_[s]);
   for (size_t i = 0; i < bindings_[s].size(); ++i) {

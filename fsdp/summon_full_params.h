@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// SummonFullParamsGuard: whole parameters, in their original dtype, bound to the modules while it lives; for looking at
-// a model or editing it between steps. PyTorch's summon_full_params.
+// SummonFullParamsGuard: while it lives, whole parameters in their original dtype are bound to the modules, for a
+// program that reads or edits a model between steps. PyTorch's summon_full_params.
 //
 //   {
 //     FSDP_ASSIGN_OR_RETURN(auto guard, model->SummonFullParams());
@@ -9,9 +9,9 @@
 //     FSDP_RETURN_IF_ERROR(guard->Close());
 //   }
 //
-// Each rank keeps the edits of the elements that its shard has; parameters then revert to what they were bound to.
-// Units that are not sharded (no_shard, one rank) lend their storage itself: edits always stay. Forward, backward and a
-// second guard on the same units are refused while it lives. Buffers are left alone.
+// Each rank keeps the edits of the elements that its shard has; then the parameters are bound as before. Units that are
+// not sharded (no_shard, one rank) bind their shard itself, so edits always stay. While the guard lives, forward,
+// backward and a second guard on the same units are refused. Buffers do not change.
 #ifndef FSDP_FSDP_SUMMON_FULL_PARAMS_H_
 #define FSDP_FSDP_SUMMON_FULL_PARAMS_H_
 
@@ -29,24 +29,24 @@
 namespace fsdp {
 
 struct SummonFullParamsOptions {
-  // All units at and below the module; off: its own unit alone, nothing where it is none.
+  // All units of the module and below; off: only its own unit, if it is one.
   bool recurse = true;
 
-  // Edits are kept; off: dropped on exit, which is a little faster.
+  // Edits are kept; off: they are dropped on exit, which saves the copies.
   bool writeback = true;
 
-  // Only rank 0 gets them; parameters of other ranks stay unbound. Wants writeback off.
+  // Only rank 0 gets whole parameters; those of other ranks stay unbound. Requires writeback off.
   bool rank0_only = false;
 
-  // In host memory. With it, rank0_only saves the host of many ranks many copies.
+  // Whole parameters are in host memory. Together with rank0_only, a host of many ranks holds one copy instead of many.
   bool offload_to_cpu = false;
 
-  // Gradients too, for parameters that have one on some rank (zero for the elements of ranks where it has none). Wants
-  // use_orig_params and not offload_to_cpu.
+  // Gradients are bound too, for parameters that have one on some rank; elements of ranks without one are zero.
+  // Requires use_orig_params and offload_to_cpu off.
   bool with_grads = false;
 };
 
-// Called after edits reached the shards, on every rank, for whoever keeps unsharded copies of them.
+// Called on every rank after edits were written to the shards, so that unsharded copies of them can be renewed.
 using ShardsChanged = std::function<absl::Status()>;
 
 class SummonFullParamsGuard final {
@@ -57,13 +57,13 @@ class SummonFullParamsGuard final {
                                                                        const SummonFullParamsOptions& options,
                                                                        ShardsChanged changed);
 
-  // Closes it; a failure then shows at the group's next collective.
+  // Closes the guard if the program did not. The error is dropped; a failed collective shows at the next one of its group.
   ~SummonFullParamsGuard();
   SummonFullParamsGuard(const SummonFullParamsGuard&) = delete;
   SummonFullParamsGuard& operator=(const SummonFullParamsGuard&) = delete;
 
-  // Writes back and unbinds. kInvalidArgument, naming it, for a parameter that was bound to another shape or dtype
-  // meanwhile. Once; later calls do nothing. Collective; blocks.
+  // Writes back and binds as before. kInvalidArgument, naming the parameter, if the program bound a tensor of another
+  // shape or dtype. Later calls do nothing. Collective; blocks.
   absl::Status Close();
 
  private:

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// UnshardHandle: an all-gather that FsdpModule::UnshardAsync started. Forward waits for it by itself; a program waits
-// to look at the parameters.
+// UnshardHandle: an all-gather that FsdpModule::UnshardAsync issued. Forward waits for it by itself; a program that
+// reads the parameters calls Wait. Valid as long as the module.
 #ifndef FSDP_FSDP_UNSHARD_HANDLE_H_
 #define FSDP_FSDP_UNSHARD_HANDLE_H_
 
