@@ -1,4 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// One class for both passes, so that Describe names exactly the tensors that Stream visits; Describe orders them as a
+// FULL state dict does, Stream unit by unit, so that a unit's parameters and states share one gather buffer.
+//
+// Rank 0's visitor may fail, on a full disk for one. The other ranks are in the next all-gather by then, so rank 0 goes
+// on gathering without visiting, and all agree on the error at the end.
 #include "fsdp/fsdp/state/full_state_stream.h"
 
 #include <memory>
@@ -100,7 +106,7 @@ class FullState {
 
   bool Sees() const { return gather_->ranks().rank() == 0 && visited_.ok(); }
 
-  // Waits for the elements of `part` and shows it; its memory is free afterwards.
+  // Waits for the elements of `part` and passes it to the visitor. Its memory may be reused afterwards.
   absl::Status Visit(const StateDict& part) {
     FSDP_RETURN_IF_ERROR(gather_->Synchronize());
     if (Sees() && !part.empty()) visited_ = (*visit_)(part);

@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// A name that is missing on one rank cannot be loaded on any: its unit is exchanged by all ranks or by none. So the
+// lists are gathered and joined, keeping the order of the first rank that has a name.
 #include "fsdp/fsdp/state/incompatible_keys.h"
 
 #include <algorithm>

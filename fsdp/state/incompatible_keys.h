@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// IncompatibleKeys: which names a model has and a state dict lacks, and the reverse; what LoadStateDict returns when it
-// is not strict.
+// IncompatibleKeys: the names that a model has and a state dict lacks, and the reverse: the result of a LoadStateDict
+// that is not strict.
 #ifndef FSDP_FSDP_STATE_INCOMPATIBLE_KEYS_H_
 #define FSDP_FSDP_STATE_INCOMPATIBLE_KEYS_H_
 
@@ -14,11 +14,11 @@
 namespace fsdp {
 
 struct LoadStateDictOptions {
-  // Missing and unexpected names are an error. Off: they are returned, and what is there is loaded.
+  // Missing and unexpected names are an error. Off: they are returned, and all other entries are loaded.
   bool strict = true;
 
-  // FULL: rank 0 alone has the state dict and sends it, one tensor at a time; what others pass is not looked at.
-  // Default off: each rank reads its own, without communication.
+  // For FULL: rank 0 alone has the state dict and sends it in batches; the state dicts that other ranks pass are
+  // ignored. Off: each rank reads its own state dict, without communication.
   bool broadcast_from_rank0 = false;
 };
 
@@ -33,7 +33,8 @@ struct IncompatibleKeys {
   absl::Status ToStatus(std::string_view subject) const;
 };
 
-// What is missing or unexpected on any rank, or on rank 0 alone when `first_only`. Collective.
+// The names that are missing or unexpected on any rank, or only those of rank 0 if `first_only`. `mine` are this
+// rank's. Collective; blocks.
 absl::StatusOr<IncompatibleKeys> UnionOfKeys(const AllRanks& ranks, const IncompatibleKeys& mine, bool first_only);
 
 }  // namespace fsdp

@@ -1,4 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Saving: for LOCAL, each parameter's slice as it is; for FULL and SHARDED, gather a unit, copy each parameter out, go
+// to the next unit (StateGather). Rank 0 alone may receive, but every rank gathers.
+//
+// Loading goes in three steps, so that an error leaves the model as it was:
+//
+//   check    each tensor that the state dict has against what this rank needs; the ranks agree on the first error
+//   compare  names, over all ranks, since a name that one rank lacks is missing for all of them
+//   run      copy or exchange (StateScatter) in the order of the units, which is the same on all ranks
+//
+// A parameter with several names may be saved under any of them. ModelEntries resolves aliases to the first name, and
+// prefers a tensor that is saved under the first name itself.
 #include "fsdp/fsdp/state/model_state.h"
 
 #include <map>
@@ -13,7 +25,7 @@
 namespace fsdp {
 namespace {
 
-// A state dict's tensors by the model's names, whichever name of a shared parameter it uses.
+// A state dict's tensors by the model's names; a shared parameter may be saved under any of its names.
 class ModelEntries {
  public:
   ModelEntries(const UnitStore& units, const StateDict& state) {
@@ -50,7 +62,7 @@ class ModelEntries {
 
  private:
   std::map<std::string, const ShardedTensor*> by_name_;
-  std::vector<std::string> names_;  // but for further names of shared parameters
+  std::vector<std::string> names_;  // without further names of shared parameters
 };
 
 // One load: what the model has, what the state dict has, and what of it is loaded.
@@ -68,7 +80,7 @@ class ModelLoad {
     return entries_.Compare(names);
   }
 
-  // What is there must be loadable.
+  // Every tensor of the model that the state dict has must be loadable. Local.
   absl::Status Check(const AllRanks& ranks) const {
     for (const auto& unit : units_.units()) {
       for (size_t i = 0; i < unit->parameters.size(); ++i) {
@@ -111,7 +123,7 @@ class ModelLoad {
     return source == nullptr ? absl::OkStatus() : CheckWanted(StateKey::Model(fqn), *source, wanted, ranks);
   }
 
-  // Of a tensor that some rank has, here perhaps without elements.
+  // The tensor to load; with a shape and no elements on a rank that does not have the state dict (kFullFirst).
   ShardedTensor TensorOf(const std::string& fqn, const Shape& shape) const {
     if (const ShardedTensor* source = entries_.Find(fqn)) return *source;
     ShardedTensor nothing;
@@ -125,7 +137,7 @@ class ModelLoad {
   const StateSource from_;
 };
 
-// Buffers and ignored parameters: as they are but for dtype and place, which `form` may change.
+// Adds buffers and ignored parameters, aliased unless `form` asks for another dtype or for host memory.
 absl::Status AddReplicated(const std::vector<ReplicatedTensor>& tensors, const StateForm& form, StateGather& gather,
                            StateDict& state) {
   for (const ReplicatedTensor& tensor : tensors) {
@@ -163,7 +175,7 @@ absl::Status CheckLocal(const UnitStore& units) {
       "a LOCAL state dict of a model that was made with a DeviceMesh is not supported; ask for SHARDED or FULL");
 }
 
-// Slices of the shards, which `form` may copy.
+// Adds this rank's slices, aliased unless `form` asks for host memory.
 absl::Status AddLocal(const UnitStore& units, const StateForm& form, StateGather& gather, StateDict& state) {
   for (const auto& unit : units.units()) {
     for (const auto& parameter : unit->sharded_parameters) {

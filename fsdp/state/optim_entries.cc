@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Loading exchanges tensors in an order that all ranks must share, but a state dict has the order in which somebody
+// built it. So rank 0's list of entries is the order: sent as msgpack, which carries scalars' bytes exactly. kFull and
+// kLocal exchange nothing and use each rank's own list.
 #include "fsdp/fsdp/state/optim_entries.h"
 
 #include <cstdint>
@@ -28,20 +32,20 @@ std::string Encode(const OptimEntries& entries) {
   return std::string(packed.begin(), packed.end());
 }
 
-// Of what Encode made on another rank.
+// Reads what Encode wrote on another rank.
 absl::StatusOr<OptimEntries> Decode(const std::string& blob) {
   const Json all = Json::from_msgpack(blob, /*strict=*/true, /*allow_exceptions=*/false);
   if (!all.is_object() || !all.contains("entries")) {
     return absl::FailedPreconditionError("a rank sent no optimizer state; ranks must load at the same time");
   }
   OptimEntries entries;
-  for (const Json& one : all["entries"]) {
+  for (const Json& row : all["entries"]) {
     OptimEntry entry;
-    entry.fqn = one[0].get<std::string>();
-    entry.state = one[1].get<std::string>();
-    FSDP_ASSIGN_OR_RETURN(entry.dtype, ParseDType(one[2].get<std::string>()));
-    FSDP_ASSIGN_OR_RETURN(entry.shape, Shape::Create(one[3].get<std::vector<int64_t>>()));
-    const Json::binary_t& bytes = one[4].get_binary();
+    entry.fqn = row[0].get<std::string>();
+    entry.state = row[1].get<std::string>();
+    FSDP_ASSIGN_OR_RETURN(entry.dtype, ParseDType(row[2].get<std::string>()));
+    FSDP_ASSIGN_OR_RETURN(entry.shape, Shape::Create(row[3].get<std::vector<int64_t>>()));
+    const Json::binary_t& bytes = row[4].get_binary();
     entry.scalar.assign(bytes.begin(), bytes.end());
     entries.entries.push_back(std::move(entry));
   }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// OptimEntries: what an optimizer's state dict contains, without its tensors' elements, as all ranks agree on it before
-// any of them moves one: the order of a load's collectives.
+// OptimEntries: the contents of an optimizer's state dict without the elements of its tensors. All ranks agree on the
+// entries before any of them moves elements: they are the order of a load's collectives.
 #ifndef FSDP_FSDP_STATE_OPTIM_ENTRIES_H_
 #define FSDP_FSDP_STATE_OPTIM_ENTRIES_H_
 
@@ -25,7 +25,7 @@ struct OptimEntry {
   std::string state;
   DType dtype = DType::kFloat32;
   Shape shape;
-  std::string scalar;  // the bytes of a value without dimensions; empty for others, and on a rank that does not have it
+  std::string scalar;  // the bytes of a scalar; empty for tensors, and on a rank that does not hold the scalar
 
   bool is_scalar() const { return shape.rank() == 0; }
   StateKey key() const { return StateKey::OptimState(fqn, state); }
@@ -36,18 +36,19 @@ struct OptimEntry {
 
 struct OptimEntries {
   std::vector<OptimEntry> entries;
-  std::optional<std::string> param_groups;  // absent in the state dict, absent in what is made of it
+  std::optional<std::string> param_groups;  // nullopt if the state dict has none
 };
 
-// One element in host memory of its own: of these bytes, or a float32.
+// A tensor of one element in newly allocated host memory: of these bytes, or a float32.
 Tensor HostScalar(DType dtype, const std::string& bytes);
 Tensor HostScalar(float value);
 
-// Those of this rank.
+// The entries of this rank's state dict.
 OptimEntries EntriesOf(const StateDict& state);
 
-// Those to load from `state`: rank 0's where it alone has them, or where ranks have a chunk each; then it is an error,
-// naming the entry and the rank, when a rank lacks one. Collective for kFullFirst and kSharded.
+// The entries to load from `state`: this rank's own for kFull and kLocal, else rank 0's. For kSharded,
+// kFailedPrecondition names an entry of rank 0 that another rank lacks, and the rank. Collective for kFullFirst and
+// kSharded.
 absl::StatusOr<OptimEntries> AgreeOnEntries(const AllRanks& ranks, const StateDict& state, StateSource from);
 
 }  // namespace fsdp

@@ -1,4 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// An optimizer keeps its states by parameter, as slices of the size of this rank's part. To gather a state like a
+// parameter, the slices are copied to their places in the gather buffer's own part, which is laid out like the unit's
+// shard; places of parameters without state are zero. Ranks may differ in which parameters of a unit they hold elements
+// of, so each rank checks its own states, and all compare the step counts, before the first gather.
 #include "fsdp/fsdp/state/optim_shards.h"
 
 #include <set>

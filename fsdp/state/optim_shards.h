@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// OptimShards: an optimizer seen unit by unit: the flat shard of each of its states, put together from the slices that
-// it keeps by parameter, so that states are gathered as parameters are.
+// OptimShards: an optimizer's states by unit: the flat shard of each state, joined from the slices that the optimizer
+// keeps by parameter, so that states are gathered as parameters are.
 #ifndef FSDP_FSDP_STATE_OPTIM_SHARDS_H_
 #define FSDP_FSDP_STATE_OPTIM_SHARDS_H_
 
@@ -20,23 +20,23 @@ namespace fsdp {
 
 class OptimShards {
  public:
-  // Both must outlive it.
+  // `units` and `optimizer` must outlive it.
   OptimShards(const UnitStore& units, Optimizer& optimizer);
 
-  // OK when every rank has the same parameters with state, after as many steps, and none lacks a state; else
-  // kFailedPrecondition, naming the parameter and the rank. Collective; blocks.
+  // OK if every rank has state for the same parameters, after equal numbers of steps, and no state is missing.
+  // Otherwise kFailedPrecondition, naming the parameter and the rank. Collective; blocks.
   absl::Status Agree(const AllRanks& ranks) const;
 
-  // Steps of parameter `index` of unit `unit`; 0: it has no state.
+  // The steps that parameter `index` of unit `unit` has taken; 0: it has no state.
   int64_t steps(int unit, size_t index) const;
 
   // Whether any parameter of unit `unit` has state.
   bool has_state(int unit) const;
 
-  // Gathers one state of a unit; zero where there is no state. Collective.
+  // All-gathers one state of a unit into `gather`; elements of parameters without state are zero. Collective.
   absl::Status Gather(int unit, const std::string& state, StateGather& gather) const;
 
-  // The live slice of one state of parameters()[index] of the optimizer; kFailedPrecondition when it is missing.
+  // The slice of one state of parameters()[index] of the optimizer, aliased; kFailedPrecondition if it is missing.
   absl::StatusOr<Tensor> Slice(size_t index, const std::string& state) const;
 
   // Parameters of the optimizer that no unit has, by their index there.

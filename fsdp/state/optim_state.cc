@@ -1,4 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// FULL and SHARDED gather one state of one unit at a time, as if it were the unit's parameters (OptimShards). LOCAL,
+// and in any form the state of parameters outside all units, takes the optimizer's slices as they are. "step" is no
+// tensor of the optimizer but a count, so it is made here, as PyTorch's float32 scalar; under SHARDED only the first
+// rank of a chunk group holds it, so that each element of the state exists once.
 #include "fsdp/fsdp/state/optim_state.h"
 
 #include <string>
@@ -32,19 +37,18 @@ class OptimStateWriter {
         state_.Set(StateKey::OptimState(unit.parameters[i]->fqn, name), std::move(tensor));
       }
     }
-    // A scalar is the first rank's where tensors are chunked.
-    const bool here = form_.type != StateDictType::kSharded || ChunkGroup(unit).rank() == 0;
+    const bool holds_step = form_.type != StateDictType::kSharded || ChunkGroup(unit).rank() == 0;
     const int replica = form_.type == StateDictType::kSharded ? ChunkReplica(unit) : gather_.ranks().rank();
     for (size_t i = 0; Receives() && i < unit.parameters.size(); ++i) {
       if (shards_.steps(u, i) == 0) continue;
       ShardedTensor step = StepScalar(shards_.steps(u, i), replica);
-      if (!here) step.shards.clear();
+      if (!holds_step) step.shards.clear();
       state_.Set(StateKey::OptimState(unit.parameters[i]->fqn, kOptimStep), std::move(step));
     }
     return absl::OkStatus();
   }
 
-  // LOCAL, and whatever no unit has, in any form: the optimizer's own slices of parameters()[index].
+  // For LOCAL, and for parameters outside all units in any form: the optimizer's own slices of parameters()[index].
   absl::Status AddSlices(size_t index, int replica) {
     Optimizer& optimizer = shards_.optimizer();
     const ShardedParameter& parameter = *optimizer.parameters()[index];
@@ -72,7 +76,8 @@ class OptimStateWriter {
   StateDict& state_;
 };
 
-// Replicas of the shards that each parameter of `optimizer` is in, by its index.
+// By parameter of `optimizer`: which replica of its shard this rank has. Every rank has a whole copy of a parameter
+// outside all units, so there the replica is the rank.
 std::vector<int> ReplicasOf(const UnitStore& units, const Optimizer& optimizer, int rank) {
   std::map<std::string, int> by_name;
   for (const auto& unit : units.units()) {

@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// A key is an id if it is a decimal number and no parameter has that name: a model's parameters may be called "0" and
+// "1". Ids count the parameters over all groups in the optimizer's order. A state dict is rekeyed whole or not at all;
+// a mix of names and ids has no one meaning, since the same parameter could be there twice.
 #include "fsdp/fsdp/state/optim_state_key.h"
 
 #include <algorithm>
@@ -26,7 +30,6 @@ class ParameterKeys {
     }
   }
 
-  // A parameter of that name may look like an id; then it is a name.
   bool IsId(const std::string& key) const {
     int64_t id = 0;
     return ids_.count(key) == 0 && absl::SimpleAtoi(key, &id) && id >= 0;
@@ -57,7 +60,7 @@ class ParameterKeys {
 
 bool IsOptimState(const StateDict::Entry& entry) { return entry.first.section == StateKey::Section::kOptimState; }
 
-// By what the optimizer state goes; nothing where there is none.
+// How the optimizer state of `state` is keyed; nullopt if there is none.
 absl::StatusOr<std::optional<OptimStateKeyType>> KeyTypeOf(const StateDict& state, const ParameterKeys& keys) {
   const std::string* by_id = nullptr;
   const std::string* by_name = nullptr;

@@ -1,4 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Plan, agree, then change: Plan checks every entry against the optimizer without touching it, the ranks agree on the
+// first error, and Run moves the elements. Run follows the reader's order of items and not the optimizer's, since all
+// ranks must take part in the same exchanges, also in those whose result they drop.
+//
+// A parameter that the state dict does not mention goes back to never having stepped: its states become zero and its
+// count 0, as if the optimizer were new.
 #include <cmath>
 #include <map>
 #include <memory>
@@ -44,7 +51,7 @@ class OptimLoad {
     return absl::OkStatus();
   }
 
-  // Parameters whose state nobody wants.
+  // Names in the state dict that the optimizer does not have.
   std::vector<std::string> unexpected() const { return {unexpected_.begin(), unexpected_.end()}; }
 
   // Moves all elements, in the order of the reader's items.
@@ -68,7 +75,8 @@ class OptimLoad {
     int64_t steps = 0;
   };
 
-  // What nobody wants is read too, since collectives wait for every rank, and then dropped.
+  // State of a parameter that the optimizer does not have is read into temporary memory, since the exchange waits for
+  // every rank.
   absl::StatusOr<Tensor> DestinationOf(const Item& item, OptimStateReader& reader) {
     const auto found = index_.find(item.entry.fqn);
     if (found != index_.end()) return optimizer_.State(found->second, item.entry.state, /*create=*/true);
@@ -95,7 +103,7 @@ class OptimLoad {
     return absl::OkStatus();
   }
 
-  // All of a parameter's states, or none.
+  // A parameter must have all of its states, or none.
   absl::Status CheckComplete(size_t index) const {
     if (present_[index].states.empty()) return absl::OkStatus();
     std::vector<std::string> missing;
@@ -109,7 +117,7 @@ class OptimLoad {
                                                    "\" lacks ", absl::StrJoin(missing, ", "), " though it has others"));
   }
 
-  // What an earlier life left in the states of a parameter that has none now.
+  // Zeroes the states that earlier steps left for a parameter that the state dict does not mention.
   absl::Status Forget(size_t index, StateGather& gather) {
     for (const std::string& name : optimizer_.StateNames()) {
       FSDP_ASSIGN_OR_RETURN(const Tensor slice, optimizer_.State(index, name));
@@ -137,8 +145,8 @@ absl::StatusOr<std::vector<std::string>> LoadOptimState(const UnitStore& units, 
                                                         StateSource from, bool strict, Optimizer& optimizer) {
   FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<OptimStateReader> reader, OptimStateReader::Create(units, state, from));
   const AllRanks& ranks = reader->gather().ranks();
-  const bool here = from != StateSource::kFullFirst || ranks.rank() == 0;
-  absl::Status planned = here ? CheckKeyedByName(state, optimizer) : absl::OkStatus();
+  const bool has_state_dict = from != StateSource::kFullFirst || ranks.rank() == 0;
+  absl::Status planned = has_state_dict ? CheckKeyedByName(state, optimizer) : absl::OkStatus();
   OptimLoad load(*reader, units, optimizer);
   if (planned.ok()) planned = load.Plan();
   if (planned.ok() && strict) planned = CheckExpected(load.unexpected());

@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// The entries are agreed on first (AgreeOnEntries), so every rank has the same list of items, even a rank without a
+// state dict. Each item is then joined with the unit that has its parameter, under whichever name of a shared parameter
+// it was saved. Scalars ("step") came with the list and need no exchange.
 #include "fsdp/fsdp/state/optim_state_reader.h"
 
 #include <map>
@@ -48,8 +52,8 @@ Interval OptimStateReader::IntervalOf(const Item& item) const {
 }
 
 absl::Status OptimStateReader::Check(const Item& item, DType dtype) const {
-  const bool here = from_ != StateSource::kFullFirst || gather_->ranks().rank() == 0;
-  if (!here || item.entry.is_scalar()) return absl::OkStatus();
+  const bool has_state_dict = from_ != StateSource::kFullFirst || gather_->ranks().rank() == 0;
+  if (!has_state_dict || item.entry.is_scalar()) return absl::OkStatus();
   const WantedTensor wanted = item.unit < 0 ? WantedWhole(item.entry.shape, from_, dtype)
                                             : WantedOf(units_.unit(item.unit), item.index, from_, dtype);
   return CheckWanted(item.entry.key(), *state_.FindTensor(item.entry.key()), wanted, gather_->ranks());
@@ -66,7 +70,7 @@ absl::Status OptimStateReader::Read(const Item& item, const Tensor& destination)
 
 ShardedTensor OptimStateReader::TensorOf(const Item& item) const {
   if (const ShardedTensor* tensor = state_.FindTensor(item.entry.key())) return *tensor;
-  ShardedTensor nothing;  // on a rank whose elements come from rank 0
+  ShardedTensor nothing;  // this rank gets its elements from rank 0
   nothing.shape = item.entry.shape;
   return nothing;
 }

@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// A tensor is checked in the order in which a reader can act on it: shape, dtype, the elements that this rank must hold
+// under the form that is being loaded, and last whether there is memory behind them. Floating-point dtypes convert into
+// each other; other dtypes must be equal.
 #include "fsdp/fsdp/state/state_check.h"
 
 #include <string>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Checks that a tensor of a state dict is what a load asks of this rank, before anything is changed or sent.
+// Checks that a tensor of a state dict is the one that a load needs on this rank, before anything is changed or sent.
 #ifndef FSDP_FSDP_STATE_STATE_CHECK_H_
 #define FSDP_FSDP_STATE_STATE_CHECK_H_
 
@@ -12,6 +12,7 @@
 
 namespace fsdp {
 
+// The tensor that a load needs on this rank.
 struct WantedTensor {
   DType dtype = DType::kFloat32;  // of the destination
   Shape shape;                    // of the whole tensor
@@ -19,13 +20,14 @@ struct WantedTensor {
   StateSource from = StateSource::kFull;
 };
 
-// What a load from `from` asks of a state of parameter `index` of `unit`, in `dtype`.
+// The tensor that a load from `from` needs for parameter `index` of `unit`, or a state of it, in `dtype`.
 WantedTensor WantedOf(const Unit& unit, size_t index, StateSource from, DType dtype);
 
-// What it asks of a tensor that every rank holds whole.
+// The tensor that a load from `from` needs for a destination that every rank holds whole.
 WantedTensor WantedWhole(const Shape& shape, StateSource from, DType dtype);
 
-// kInvalidArgument, naming `key`, for another shape, a dtype that cannot be converted, or other elements than wanted.
+// OK if `source` is `wanted`. kInvalidArgument, naming `key`, for another shape, a dtype that cannot be converted, or
+// other elements. `ranks` is for the message. Local.
 absl::Status CheckWanted(const StateKey& key, const ShardedTensor& source, const WantedTensor& wanted,
                          const AllRanks& ranks);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// StateForm: in which form a state dict gives tensors, whichever config asked for it.
+// StateForm: the form in which a state dict has tensors, from a model's or an optimizer's config of any type.
 #ifndef FSDP_FSDP_STATE_STATE_FORM_H_
 #define FSDP_FSDP_STATE_STATE_FORM_H_
 
@@ -12,16 +12,17 @@
 
 namespace fsdp {
 
+// The union of the configs' fields.
 struct StateForm {
   StateDictType type = StateDictType::kFull;
   bool offload_to_cpu = false;
-  bool rank0_only = false;  // kFull: other ranks get nothing
+  bool rank0_only = false;  // for kFull: other ranks get no tensors
 
-  // True when `rank` gets tensors at all.
+  // True if `rank` gets tensors.
   bool ReceivedBy(int rank) const { return !rank0_only || rank == 0; }
 };
 
-// Of either variant of configs.
+// The form that a config asks for; Config is StateDictConfig or OptimStateDictConfig.
 template <typename Config>
 StateForm FormOf(const Config& config) {
   StateForm form;
@@ -35,7 +36,7 @@ StateForm FormOf(const Config& config) {
   return form;
 }
 
-// Where a state dict that is loaded has its tensors.
+// Where the elements of a state dict that is being loaded are.
 enum class StateSource : uint8_t {
   kFull,       // whole, on every rank
   kFullFirst,  // whole, on rank 0 alone

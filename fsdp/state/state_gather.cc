@@ -1,4 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// The way of one parameter out of its shards:
+//
+//   shard --copy--> own part of buffer_ --all-gather--> buffer_: all shards --CopyOut--> a parameter, whole or a chunk
+//
+// After the all-gather a parameter may lie in pieces, one in each rank's shard. ShardLayout says which, for both
+// layouts, so CopyOut is a list of interval copies and knows no other rule; a chunk along dimension 0 is an interval
+// too. All units share one buffer, of the size of the largest, and everything is put on one stream, so the next unit's
+// all-gather waits for the copies of the last without an event.
+//
+// A unit that is not sharded is read where it is: gathered_ is its shard, and nothing is copied or communicated.
 #include "fsdp/fsdp/state/state_gather.h"
 
 #include <algorithm>
@@ -12,6 +23,7 @@ namespace fsdp {
 
 ProcessGroup& ChunkGroup(const Unit& unit) { return unit.groups.shard ? *unit.groups.shard : *unit.groups.replicate; }
 
+// Without a shard group, chunks are cut over the replicate group, so no chunk has a copy.
 int ChunkReplica(const Unit& unit) {
   return unit.groups.shard && unit.groups.replicate ? unit.groups.replicate->rank() : 0;
 }
@@ -24,6 +36,7 @@ absl::StatusOr<std::unique_ptr<StateGather>> StateGather::Create(const UnitStore
   return gather;
 }
 
+// Room for the largest unit, in its own dtype or in float32, that of optimizer states.
 absl::Status StateGather::Reserve(Buffer& buffer, bool on_host) {
   if (buffer) return absl::OkStatus();
   int64_t nbytes = 0;
@@ -53,18 +66,19 @@ void StateGather::GatherOwnPart() {
 }
 
 absl::Status StateGather::Gather(int u, const Tensor& shard) {
-  if (!units_.unit(u).sharded()) {  // read where it lies
+  if (!units_.unit(u).sharded()) {
     unit_ = u;
     gathered_ = shard;
     return absl::OkStatus();
   }
-  // By way of this rank's own part, since the shard of an offloaded unit is in host memory.
+  // Copied to the own part first: collectives take device memory, and the shard of an offloaded unit is in host memory.
   FSDP_ASSIGN_OR_RETURN(const Tensor own, OwnPart(u, shard.dtype()));
   FSDP_RETURN_IF_ERROR(Copy(shard, own));
   GatherOwnPart();
   return absl::OkStatus();
 }
 
+// On a CPU device, a parameter of a flat layout is in one piece that the host can read, so nothing is copied.
 absl::StatusOr<Tensor> StateGather::HostView(size_t index) {
   const ShardLayout& layout = units_.unit(unit_).layout;
   const ShardLayout::Entry& entry = layout.parameters()[index];
@@ -92,12 +106,13 @@ void StateGather::CopyOut(size_t index, const Interval& wanted, const Tensor& ou
     copies.push_back({at, part.begin - wanted.begin, part.size()});
   }
   const bool from_host = unit.offloaded() && !unit.sharded();  // see Gather
+  // The kernel reads and writes device memory; where one side is host memory, each piece is a copy on the stream.
   if (!to_host && !from_host) return device().ops().CastDivideIntervals(gathered_, out, std::move(copies), 1, *stream_);
   for (const IntervalCopy& copy : copies) {
     stream_->CopyAsync(out.buffer().data() + copy.to * itemsize, gathered_.buffer().data() + copy.from * itemsize,
                        copy.numel * itemsize);
   }
-  stream_->Run([out, from = gathered_] { return absl::OkStatus(); });  // holds both until the copies ran
+  stream_->Run([out, from = gathered_] { return absl::OkStatus(); });  // holds both until the copies have run
 }
 
 absl::StatusOr<ShardedTensor> StateGather::Extract(size_t index, const StateForm& form) {
@@ -125,14 +140,14 @@ absl::StatusOr<ShardedTensor> StateGather::Extract(size_t index, const StateForm
 absl::Status StateGather::Copy(const Tensor& source, const Tensor& destination) {
   Tensor from = source;
   if (source.dtype() != destination.dtype()) {
-    // Kernels take device memory alone.
+    // The cast is a kernel, which takes only device memory, and either side may be in host memory.
     FSDP_ASSIGN_OR_RETURN(const Tensor staged, Tensor::Empty(device(), source.dtype(), source.shape()));
     FSDP_ASSIGN_OR_RETURN(from, Tensor::Empty(device(), destination.dtype(), source.shape()));
     stream_->CopyAsync(staged.data(), source.data(), source.nbytes());
     device().ops().CastDivide(staged, from, 1, *stream_);
   }
   stream_->CopyAsync(destination.data(), from.data(), from.nbytes());
-  stream_->Run([source, from, destination] { return absl::OkStatus(); });  // holds them until the copies ran
+  stream_->Run([source, from, destination] { return absl::OkStatus(); });  // holds them until the copies have run
   return absl::OkStatus();
 }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// StateGather: from a unit's shards to whole parameters or dim-0 chunks; state_scatter.h is the way back. One way for
-// parameters and for every optimizer state, since these are sharded alike. Works unit by unit in one buffer, so that
-// memory beyond the result is one unsharded unit. Blocks nowhere but in Synchronize.
+// StateGather: makes whole parameters or dim-0 chunks of a unit's shards; state_scatter.h is the reverse. Parameters
+// and optimizer states are sharded alike, so the same code gathers both. Works unit by unit in one buffer, so that
+// memory beyond the result is one unsharded unit. Only Synchronize blocks.
 #ifndef FSDP_FSDP_STATE_STATE_GATHER_H_
 #define FSDP_FSDP_STATE_STATE_GATHER_H_
 
@@ -18,36 +18,37 @@
 
 namespace fsdp {
 
-// The ranks over which a unit's SHARDED state is cut: its shard group; all ranks where it has none.
+// The group over which a unit's SHARDED state is cut: its shard group; the group of all ranks if it is not sharded.
 ProcessGroup& ChunkGroup(const Unit& unit);
 
-// Which copy this rank holds of what is cut over ChunkGroup, and of what its shard has.
+// Equal chunks, and equal shards, exist on several ranks of a hybrid model: which of the copies, counted from 0, this
+// rank holds. See ShardedTensor::replica.
 int ChunkReplica(const Unit& unit);
 int ShardReplica(const Unit& unit);
 
 class StateGather {
  public:
-  // `units` must outlive it. Takes the buffer at the first Gather.
+  // `units` must outlive it. The buffer is allocated by the first Gather that needs it.
   static absl::StatusOr<std::unique_ptr<StateGather>> Create(const UnitStore& units);
 
-  // All-gathers `shard`, one rank's [shard_numel] part of unit `unit`, of at most 4 bytes an element or the unit's own
-  // dtype. It stays gathered until the next call. Collective.
+  // All-gathers `shard`, this rank's [shard_numel] part of a tensor that is laid out like unit `unit`: the unit's own
+  // dtype, or another of at most 4 bytes. The result stays until the next Gather or OwnPart. Collective.
   absl::Status Gather(int unit, const Tensor& shard);
 
-  // The same in two steps, with nothing to copy: this rank's part of the buffer, for work on stream() to fill, and then
-  // the gathering.
+  // Gather in two steps, without its copy: OwnPart returns this rank's part of the buffer, which work on stream()
+  // fills; GatherOwnPart then all-gathers. GatherOwnPart is collective.
   absl::StatusOr<Tensor> OwnPart(int unit, DType dtype);
   void GatherOwnPart();
 
-  // All of parameter `index` of the unit gathered last, for the host to read after Synchronize and before the next
-  // Gather: where it lies, or staged in a second buffer of one unit where it lies in pieces or on another device.
+  // All elements of parameter `index` of the unit gathered last, for the host to read after Synchronize and before the
+  // next Gather: a view of the buffer, or a copy in a second buffer if the elements are in pieces or on a GPU.
   absl::StatusOr<Tensor> HostView(size_t index);
 
-  // A copy, in the given form (not kLocal), of parameter `index` of the unit gathered last; no shards where this rank
-  // gets nothing.
+  // A copy, in the given form (not kLocal), of parameter `index` of the unit gathered last; without shards if this rank
+  // gets no elements.
   absl::StatusOr<ShardedTensor> Extract(size_t index, const StateForm& form);
 
-  // Puts elements `wanted` of that parameter at `out`, in host memory or on the device.
+  // Copies elements `wanted` of that parameter to `out`, in host memory if `to_host`, else on the device.
   void CopyOut(size_t index, const Interval& wanted, const Tensor& out, bool to_host);
 
   // destination = source, converted, in stream order; either may be on the device or in host memory.

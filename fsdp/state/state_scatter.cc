@@ -1,4 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// The cheapest way for each source, since a state dict that a rank has needs no communication:
+//
+//   kLocal      copy of the slice
+//   kFull       copy of the interval that this rank's slice is
+//   kSharded    all-gather of the ranks' chunks to the whole tensor, then that interval of it. Chunks are cut by rows and
+//               flat shards are not, so a rank may need elements of several chunks
+//   kFullFirst  broadcast of the whole tensor from rank 0, then that interval of it
+//
+// The last two wait in a batch. Tensors of one batch are exchanged as one coalesced call, for each run of equal groups
+// in the order in which they were added; the order is the same on all ranks, which is what matches the calls up.
 #include "fsdp/fsdp/state/state_scatter.h"
 
 #include <algorithm>
@@ -50,7 +61,8 @@ absl::Status StateScatter::AddReplicated(const ShardedTensor& source, const Tens
   return Push(std::move(item), {0, destination.numel()}, destination);
 }
 
-// Chunks begin at multiples of the first one's size, so the padded chunks side by side are the whole tensor.
+// Chunk r begins at r times the size of the first, so the padded chunks in sequence are the whole tensor and then
+// padding.
 absl::StatusOr<StateScatter::Item> StateScatter::FromChunks(ProcessGroup& group, const ShardedTensor& source,
                                                             DType dtype) {
   const int64_t chunk = Dim0Chunk(source.shape, group.size(), 0).size();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// StateScatter: the way back of StateGather: from a state dict's tensors, which are whole, on every rank or on rank 0
+// StateScatter: the reverse of StateGather: from a state dict's tensors, which are whole on every rank, whole on rank 0
 // alone, or cut into dim-0 chunks, to the units' slices. The exchanges of a batch of tensors are independent of each
 // other, and are issued as one (collectives/group/coalesced_calls.h). A batch is as large as the largest unit, so
 // memory beyond the result is one unsharded unit, or one tensor that is larger.
@@ -22,27 +22,27 @@ namespace fsdp {
 
 class StateScatter final {
  public:
-  // Both must outlive it.
+  // `units` and `gather`, whose stream it uses, must outlive it.
   StateScatter(const UnitStore& units, StateGather& gather, StateSource from);
 
-  // Fills `destination`, this rank's slice of parameter `index` of unit `unit`, from `source`, converting floating
-  // dtypes, on the gather's stream: now, or with a later call, of Flush at the latest. Ranks add the same tensors in
-  // the same order. Collective for kFullFirst and kSharded.
+  // Fills `destination`, this rank's slice of parameter `index` of unit `unit`, from `source`, converting
+  // floating-point dtypes, as work on the gather's stream. That work may be issued as late as by Flush. Ranks must add
+  // the same tensors in the same order. Collective for kFullFirst and kSharded.
   absl::Status Add(int unit, size_t index, const ShardedTensor& source, const Tensor& destination);
 
-  // As Add, for what every rank holds whole.
+  // As Add, for a destination that every rank holds whole.
   absl::Status AddReplicated(const ShardedTensor& source, const Tensor& destination);
 
-  // Exchanges what was added and is not there yet. Collective; does not block.
+  // Issues the exchanges of all tensors that were added and not exchanged yet. Collective; does not block.
   absl::Status Flush();
 
  private:
-  // A tensor that other ranks have elements of.
+  // A tensor that is to be exchanged.
   struct Item {
-    ProcessGroup* group = nullptr;  // whose chunks it is made of; null: rank 0 has it
-    Tensor whole;                   // this rank's part is in its place
-    Tensor own = {};                // that part, of chunks
-    Interval wanted = {};           // of it, by this rank
+    ProcessGroup* group = nullptr;  // all-gather over this group; null: broadcast from rank 0
+    Tensor whole;                   // the whole tensor; before the exchange with this rank's part only
+    Tensor own = {};                // this rank's part of `whole`, for the all-gather
+    Interval wanted = {};           // the elements that this rank needs
     Tensor destination = {};
   };
 
