@@ -2,7 +2,7 @@
 //
 // All settings of all groups are read and checked before the first one is set, so an error changes nothing. Groups are
 // matched by position and must have the same parameters, since a learning rate for other parameters would go unnoticed.
-// Two names differ from PyTorch's: its list "betas" is beta1 and beta2 here.
+// PyTorch's list "betas" is beta1 and beta2 here.
 #include "fsdp/fsdp/state/optim_param_groups.h"
 
 #include <set>

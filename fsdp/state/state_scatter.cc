@@ -4,7 +4,7 @@
 //
 //   kLocal      copy of the slice
 //   kFull       copy of the interval that this rank's slice is
-//   kSharded    all-gather of the ranks' chunks to the whole tensor, then that interval of it. Chunks are cut by rows and
+//   kSharded    all-gather of the ranks' chunks to the whole tensor, then that interval of it. Chunks are cut by rows,
 //               flat shards are not, so a rank may need elements of several chunks
 //   kFullFirst  broadcast of the whole tensor from rank 0, then that interval of it
 //
