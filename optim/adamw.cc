@@ -1,4 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Step collects one AdamWUpdate for each parameter that has a gradient and puts them on the stream as one call, so that
+// a device may run hundreds of small slices in one launch. All scalars of a step are computed on the host in float64
+// and rounded once.
+//
+// In a captured step the scalars cannot be arguments, since a replay repeats its arguments: learning rate and bias
+// corrections would stay those of the capture. There the kernels read them from live_scalars_, which UploadScalars
+// fills before each replay.
 #include "fsdp/optim/adamw.h"
 
 #include <cmath>
@@ -81,7 +89,8 @@ absl::Status AdamW::UploadScalars(Stream& stream) {
     FSDP_ASSIGN_OR_RETURN(staged_scalars_, stream.device().AllocatePinned(nbytes));
     FSDP_ASSIGN_OR_RETURN(live_scalars_, Tensor::Empty(stream.device(), DType::kFloat32, {count * kScalars}));
   }
-  FSDP_RETURN_IF_ERROR(uploaded_.Synchronize());  // of the step before: it has long been
+  // The previous upload still reads the staging memory until it is done, which it usually is a step later.
+  FSDP_RETURN_IF_ERROR(uploaded_.Synchronize());
   for (int64_t i = 0; i < count; ++i) {
     const AdamWScalars scalars = ScalarsOf(groups_[group_of(i)].options, step_count(i) + 1);
     std::memcpy(staged_scalars_.data() + i * sizeof(scalars), &scalars, sizeof(scalars));

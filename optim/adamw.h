@@ -15,6 +15,7 @@
 
 namespace fsdp {
 
+// PyTorch's names and defaults.
 struct AdamWOptions {
   double lr = 1e-3;
   double beta1 = 0.9;
@@ -30,10 +31,12 @@ class AdamW final : public Optimizer {
     AdamWOptions options;
   };
 
+  // `parameters` are the caller's and outlive the optimizer.
   AdamW(std::vector<ShardedParameter*> parameters, const AdamWOptions& options);
   explicit AdamW(std::vector<Group> groups);
 
-  // PyTorch users' usual grouping: weight decay on parameters of two or more dimensions only, by their original shape.
+  // Two groups, as is usual for transformers: weight decay only on parameters whose whole shape has two or more
+  // dimensions.
   static std::vector<Group> DecayMatricesOnly(absl::Span<ShardedParameter* const> parameters,
                                               const AdamWOptions& options);
 
@@ -43,7 +46,7 @@ class AdamW final : public Optimizer {
   absl::Status SetGroupHyperparameter(size_t group, std::string_view name, double value) override;
 
  private:
-  // Of parameter `index`, where UploadScalars puts them.
+  // The scalars of parameter `index` in live_scalars_.
   Tensor LiveScalars(size_t index) const;
 
   std::vector<Group> groups_;

@@ -13,6 +13,8 @@ struct CUstream_st;
 
 namespace fsdp {
 
+// Issue all updates on `stream`; parameters of one gradient dtype share launches. The caller keeps the memory alive and
+// checks the launch.
 void CudaUpdateAdamW(const std::vector<AdamWUpdate>& updates, CUstream_st* stream);
 void CudaUpdateSgd(const std::vector<SgdUpdate>& updates, CUstream_st* stream);
 

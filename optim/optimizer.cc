@@ -1,4 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// The part of a step that AdamW and SGD share: which parameters have a gradient, whether kernels can update them, and
+// the bookkeeping after. A parameter is a slice of a flat shard, so nothing here knows ranks; a rank without elements
+// of a parameter updates an empty slice and counts the step like all others, which keeps step counts equal on all
+// ranks.
 #include "fsdp/optim/optimizer.h"
 
 #include <utility>

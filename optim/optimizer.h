@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Optimizer: updates parameters from gradients, slice by slice; the base of AdamW and SGD. State lives in the
-// parameters' slices' geometry, so whoever shards parameters shards optimizer state by the same intervals.
+// Optimizer: updates parameters from gradients, slice by slice; the base of AdamW and SGD. Each state has the elements
+// of its parameter's slice, so optimizer state is sharded by the same intervals as parameters. One thread.
 #ifndef FSDP_OPTIM_OPTIMIZER_H_
 #define FSDP_OPTIM_OPTIMIZER_H_
 
@@ -35,22 +35,22 @@ class Optimizer {
   // allocates the state. kInvalidArgument names a parameter whose dtype is not supported.
   virtual absl::Status Step(Stream& stream) = 0;
 
-  // The next Step multiplies gradients by `factor`, one float32 where the parameters are that is read in stream order,
-  // and rounds them to their dtype: the bits of TensorOps::ScaleBy before it, without a pass of its own. Where the
-  // factor turns out not to be finite that Step changes no parameter and no state, though it counts. The gradients stay
-  // as they are. As PyTorch's grad_scale and found_inf of fused optimizers.
+  // The next Step multiplies gradients by `factor`, one float32 on the parameters' device, which is read in stream
+  // order, and rounds them to their dtype. The result has the bits of TensorOps::ScaleBy before the Step, without a
+  // pass of its own; the gradients in memory do not change. If the factor is not finite, the Step changes no parameter
+  // and no state, though it counts. Like grad_scale and found_inf of PyTorch's fused optimizers.
   void set_grad_factor(Tensor factor) { grad_factor_ = std::move(factor); }
   bool has_grad_factor() const { return grad_factor_.defined(); }
 
-  // For a Step that is captured (tensor/work_graph.h), which reads from device memory what the host computes of the
-  // learning rate and the step count: puts that there, for the next step, by `stream`. To be called before the step is
+  // For a Step that is captured (tensor/work_graph.h): copies the scalars of the next step, which depend on learning
+  // rate and step count, to device memory, on `stream`, where the captured kernels read them. Call before the step is
   // captured and before each replay. kUnimplemented for an optimizer whose steps cannot be captured.
   virtual absl::Status UploadScalars(Stream& stream);
 
-  // Counts a replay of the Step that was captured last, of which the capture itself was the first.
+  // Counts a replay of the Step that was captured last. The capture itself counted the first replay.
   void CountReplay();
 
-  // Forgets gradients (has_grad = false); their memory is reused.
+  // Clears has_grad of all parameters. Their gradient memory stays and is overwritten by the next backward.
   void ZeroGrad();
 
   // All parameters, in group order. Pointers are the caller's and outlive the optimizer; none is null.
@@ -69,32 +69,33 @@ class Optimizer {
   int64_t step_count(size_t index) const { return steps_[index]; }
   void set_step_count(size_t index, int64_t steps) { steps_[index] = steps; }
 
-  // The groups with their hyperparameters now.
+  // The groups with their current hyperparameters.
   virtual std::vector<ParamGroupState> ParamGroups() const = 0;
 
   // Sets one hyperparameter ("lr") of ParamGroups()[group]; kInvalidArgument for an unknown name.
   virtual absl::Status SetGroupHyperparameter(size_t group, std::string_view name, double value) = 0;
 
-  // The same in every group.
+  // SetGroupHyperparameter for every group.
   absl::Status SetHyperparameter(std::string_view name, double value);
 
  protected:
-  // `groups` are the parameters by group, `state_names` what each element of them has.
+  // `groups` are the parameters by group, `state_names` the names of the states that each element has.
   Optimizer(const std::vector<std::vector<ShardedParameter*>>& groups, std::vector<std::string> state_names);
 
   // The parameters that a step updates, by index: those that have a gradient. kInvalidArgument, naming the parameter,
   // unless data is float32, grad float32 or bfloat16, and both are of the interval's size.
   absl::StatusOr<std::vector<size_t>> ParametersToUpdate() const;
 
-  // The kernels for them, which must all be on devices of one kind: kInvalidArgument names one that is not, or that a
-  // kernel on `stream` cannot reach; kUnimplemented one whose device has no kernels. Precondition: there is one.
+  // The kernels for these parameters, which must all be on devices of one kind. kInvalidArgument names a parameter that
+  // is not, or that a kernel on `stream` cannot reach; kUnimplemented one whose device has no kernels. Precondition:
+  // `indices` is not empty.
   absl::StatusOr<const UpdateOps*> OpsFor(const std::vector<size_t>& indices, const Stream& stream) const;
 
-  // What a step does to parameters()[index] beside the update.
+  // The additional work of the update's pass for parameters()[index].
   TensorExtras ExtrasOf(size_t index) const;
 
-  // Ends a step of these parameters, once it is on the stream: counts it, says that their compute_copies are current,
-  // and forgets the factor.
+  // Call when a step of these parameters is on the stream: counts it, marks their compute_copies as current, and clears
+  // the factor.
   void FinishStep(const std::vector<size_t>& indices);
 
   // The group of parameters()[index].

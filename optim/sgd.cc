@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// As in PyTorch, the first step of a parameter with momentum copies its gradient to the buffer instead of mixing it
+// with zero: dampening does not apply to it. Whether a step is the first is decided by the existence of the buffer and
+// not by the step count, so a state that was loaded goes on.
 #include "fsdp/optim/sgd.h"
 
 #include <utility>
@@ -32,7 +36,7 @@ std::vector<std::vector<ShardedParameter*>> ParametersOf(const std::vector<Sgd::
   return parameters;
 }
 
-// The state of plain SGD is nothing.
+// SGD without momentum has no state, so no buffer is allocated for it.
 std::vector<std::string> StateNamesOf(const std::vector<Sgd::Group>& groups) {
   for (const Sgd::Group& group : groups) {
     if (group.options.momentum != 0) return {"momentum_buffer"};

@@ -12,12 +12,13 @@
 
 namespace fsdp {
 
+// PyTorch's names and defaults.
 struct SgdOptions {
   double lr = 1e-3;
   double momentum = 0;
   double dampening = 0;
   double weight_decay = 0;
-  bool nesterov = false;  // wants momentum > 0 and no dampening, as in PyTorch
+  bool nesterov = false;  // requires momentum > 0 and no dampening, as in PyTorch
 };
 
 class Sgd final : public Optimizer {
@@ -27,6 +28,7 @@ class Sgd final : public Optimizer {
     SgdOptions options;
   };
 
+  // `parameters` are the caller's and outlive the optimizer. Whether there are momentum buffers is decided here.
   Sgd(std::vector<ShardedParameter*> parameters, const SgdOptions& options);
   explicit Sgd(std::vector<Group> groups);
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// ShardedParameter: one parameter as an optimizer sees it: the slice that this rank owns. `data` and `grad` are views
-// of a flat shard (FSDP) or whole tensors (a plain module); the optimizer neither knows nor cares.
+// ShardedParameter: one parameter for an optimizer: the slice that this rank owns. `data` and `grad` are views of a
+// flat shard (FSDP) or of whole tensors (a plain module); the optimizer does not distinguish them.
 #ifndef FSDP_OPTIM_SHARDED_PARAMETER_H_
 #define FSDP_OPTIM_SHARDED_PARAMETER_H_
 
@@ -22,20 +22,21 @@ struct ShardedParameter {
   Interval interval;         // the elements that this rank owns; may be empty
   Tensor data;               // 1-D, interval.size() elements, float32
   Tensor grad;               // likewise, float32 or bfloat16; counts only while has_grad; undefined in a frozen unit
-  Device* device = nullptr;  // where both live and where the optimizer puts its state; never null
+  Device* device = nullptr;  // of both, and of the optimizer's state; never null
   bool has_grad = false;     // false after ZeroGrad and for parameters that the step did not reach: PyTorch's grad None
 
-  // False: frozen. It never has a gradient, and an optimizer has no use for it.
+  // False: frozen. The parameter never has a gradient, and optimizers skip it.
   bool requires_grad = true;
 
-  // `data` in bfloat16, for what computes in it; undefined: nothing wants it. Whoever changes `data` writes it too or
-  // says that it is not current.
+  // `data` rounded to bfloat16, for compute in that dtype; undefined if not needed. Code that changes `data` must
+  // update the copy too or set compute_copy_current = false.
   Tensor compute_copy;
   bool compute_copy_current = false;
 };
 
-// The parameters of a module that was materialised on `device`, whole, each shared one once, with grads bound and
-// has_grad set; for training without FSDP. kFailedPrecondition names a parameter that is not bound.
+// For training without FSDP: the parameters of a module that was materialised on `device`, whole, shared ones once,
+// with gradients bound and has_grad set. Frozen parameters are left out. kFailedPrecondition names a parameter that is
+// not bound.
 absl::StatusOr<std::vector<std::unique_ptr<ShardedParameter>>> WholeParameters(Module& module, Device& device);
 
 }  // namespace fsdp

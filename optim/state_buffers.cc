@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// One buffer for each state and device, cut into slices, rather than one for each parameter: a transformer has hundreds
+// of parameters, many of them a few hundred elements on this rank. All memory is taken by the first Create, also for
+// parameters that have no state yet, so a later step never allocates; exists_ says which slices count.
 #include "fsdp/optim/state_buffers.h"
 
 #include <memory>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// StateBuffers: an optimizer's per-element states, each one float32 buffer cut into the parameters' slices. Memory is
-// taken for all parameters at once, at the first step or the first load, and never again.
+// StateBuffers: an optimizer's states that have a value for each element, each state one float32 buffer cut into the
+// parameters' slices. Memory for all parameters is allocated at once, by the first step or the first load.
 #ifndef FSDP_OPTIM_STATE_BUFFERS_H_
 #define FSDP_OPTIM_STATE_BUFFERS_H_
 
@@ -31,7 +31,7 @@ class StateBuffers {
   // State number `state` of parameter `index`. Precondition: exists(index).
   const Tensor& slice(size_t state, size_t index) const { return slices_[state][index]; }
 
-  // The same by name, undefined while it does not exist; `create` as in Optimizer::State. kInvalidArgument for an
+  // A state by name; undefined while it does not exist, unless `create`, which creates it. kInvalidArgument for an
   // unknown name or index.
   absl::StatusOr<Tensor> Find(size_t index, std::string_view name, bool create);
 

@@ -5,14 +5,16 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "optim/update_kernels.cc"
-#include "hwy/foreach_target.h"  // IWYU pragma: keep
-
 #include "fsdp/tensor/simd-inl.h"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace fsdp {
 namespace HWY_NAMESPACE {
+
+// One source, compiled for each instruction set (Highway), and the best one is chosen at run time. Loops handle one
+// vector at a time, the last one masked, so every element has the same operations wherever it is in the slice.
 
 // torch.lerp(start, end, weight). PyTorch's CPU kernel fuses it, which moves no more than the last bit of a moment.
 HWY_INLINE FloatVec Lerp(FloatTag d, FloatVec start, FloatVec end, float weight) {
@@ -21,7 +23,7 @@ HWY_INLINE FloatVec Lerp(FloatTag d, FloatVec start, FloatVec end, float weight)
   return hn::Sub(end, hn::Mul(difference, hn::Set(d, 1.0f - weight)));
 }
 
-// Gradients times the factor, as memory of their dtype would hold them.
+// Gradients times the factor, rounded to their own dtype, as if ScaleBy had stored them in between.
 template <typename G>
 HWY_INLINE FloatVec LoadGrad(FloatTag d, const G* grad, size_t count, float factor) {
   const FloatVec g = LoadUpTo(d, grad, count);
@@ -33,7 +35,7 @@ HWY_INLINE void StoreParameter(FloatTag d, FloatVec p, int64_t i, size_t count, 
   if (copy != nullptr) StoreUpTo(d, p, copy + i, count);
 }
 
-// All of an update whose factor is not finite.
+// The whole update for a factor that is not finite: parameters stay, and the low-precision copy becomes current.
 void CopyParameters(int64_t numel, const float* HWY_RESTRICT parameter, uint16_t* HWY_RESTRICT copy) {
   if (copy == nullptr) return;
   const FloatTag d;

@@ -42,17 +42,17 @@ struct SgdScalars {
   bool first;  // this parameter has no momentum yet
 };
 
-// What the same pass does beside the update.
+// Additional work of the same pass.
 struct UpdateExtras {
   // Gradients are multiplied by it and rounded to their dtype, as by TensorOps::ScaleBy before. One that is not finite
   // leaves parameters and state as they are.
   float grad_factor = 1;
 
-  // Gets the new parameters, rounded to bfloat16; null: nothing does.
+  // Where the new parameters are written, rounded to bfloat16; null: nowhere.
   uint16_t* compute_copy = nullptr;
 };
 
-// `grad` has `numel` elements of float32 or bfloat16. Nothing need be aligned; nothing may overlap.
+// `grad` has `numel` elements of float32 or bfloat16. Pointers need no alignment; the arrays must not overlap.
 void UpdateAdamW(const AdamWScalars& scalars, DType grad_dtype, const void* grad, int64_t numel, float* parameter,
                  float* exp_avg, float* exp_avg_sq, const UpdateExtras& extras = {});
 void UpdateSgd(const SgdScalars& scalars, DType grad_dtype, const void* grad, int64_t numel, float* parameter,

@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Kernels register themselves by a static initialiser of the library that has them, so optim/ does not depend on CUDA:
+// a program that links //optim:cuda_update_ops can update parameters on GPUs, another gets an error that says so.
 #include "fsdp/optim/update_ops.h"
 
 #include <map>
@@ -10,7 +13,7 @@
 namespace fsdp {
 namespace {
 
-// On the stream, since the factor is there in stream order.
+// Called by work on the stream, since the factor is computed in stream order.
 UpdateExtras ExtrasOf(const TensorExtras& extras) {
   return {.grad_factor = extras.grad_factor.defined() ? *extras.grad_factor.data_as<const float>() : 1,
           .compute_copy = extras.compute_copy.defined() ? extras.compute_copy.data_as<uint16_t>() : nullptr};
@@ -39,7 +42,7 @@ class HostUpdateOps final : public UpdateOps {
   }
 };
 
-// Written before main, read after.
+// Written before main, read after, so it needs no lock.
 std::map<DeviceType, const UpdateOps*>& Registered() {
   static auto* const registered = new std::map<DeviceType, const UpdateOps*>{{DeviceType::kCpu, new HostUpdateOps}};
   return *registered;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// UpdateOps: the optimizers' kernels, as an interface that each kind of device implements: the host's are always there,
-// those of another kind come with the library that holds them, once a program links it (//optim:cuda_update_ops). The
-// same bits on every device: see update_kernels.h.
+// UpdateOps: the optimizers' kernels, an interface that each kind of device implements. The host's kernels are always
+// linked; those of another kind come with their library (//optim:cuda_update_ops). Every device gives the same bits:
+// see update_kernels.h.
 #ifndef FSDP_OPTIM_UPDATE_OPS_H_
 #define FSDP_OPTIM_UPDATE_OPS_H_
 
@@ -16,14 +16,14 @@
 
 namespace fsdp {
 
-// UpdateExtras where the parameters are.
+// UpdateExtras in the memory of the parameters' device.
 struct TensorExtras {
   Tensor grad_factor;   // one float32, read in stream order; undefined: 1
   Tensor compute_copy;  // bfloat16, of the parameter's numel; undefined: none
 };
 
-// One parameter's part of a step: tensors of equal numel, of float32, grad of float32 or bfloat16. They hold their
-// memory until the step ran.
+// One parameter's part of a step: float32 tensors of equal numel, grad float32 or bfloat16. They keep their memory
+// alive until the step has run.
 struct AdamWUpdate {
   AdamWScalars scalars;
   Tensor data, grad, exp_avg, exp_avg_sq;
@@ -41,16 +41,16 @@ class UpdateOps {
  public:
   virtual ~UpdateOps() = default;
 
-  // Put the updates on `stream`: for memory of the host any stream, for a GPU's one of that GPU.
+  // Put the updates on `stream` and return: for host memory any stream, for a GPU's memory a stream of that GPU.
   virtual void AdamW(std::vector<AdamWUpdate> updates, Stream& stream) const = 0;
   virtual void Sgd(std::vector<SgdUpdate> updates, Stream& stream) const = 0;
 };
 
-// The kernels for parameters on `device`; kUnimplemented for a device of which the program has none.
+// The kernels for parameters on `device`; kUnimplemented if the program has none for it.
 absl::StatusOr<const UpdateOps*> UpdateOpsFor(const Device& device);
 
-// Makes UpdateOpsFor know devices of `type`. For a static initialiser of the library that has their kernels; returns
-// true. `ops` lives for ever.
+// Adds the kernels for devices of `type`. Call from a static initialiser of the library that has them; returns true.
+// `ops` must never be destroyed.
 bool RegisterUpdateOps(DeviceType type, const UpdateOps* ops);
 
 }  // namespace fsdp
