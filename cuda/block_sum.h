@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Sums and maxima over the threads of a warp or a block, in trees of fixed shape: the same bits in every run. All
-// threads must call. For .cu files.
+// Sums and maxima over the threads of a warp or a block, in trees of fixed shape: the same bits in every run, which
+// sums by atomic operations, in the order of arrival, would not have. All threads of the warp or block must call. For
+// .cu files.
 #ifndef FSDP_CUDA_BLOCK_SUM_H_
 #define FSDP_CUDA_BLOCK_SUM_H_
 
@@ -12,7 +13,7 @@ namespace fsdp {
 constexpr int kWarpThreads = 32;
 constexpr unsigned kAllLanes = ~0u;
 
-// In every lane.
+// The sum over the 32 lanes, in every lane: a butterfly, in which lanes i and i ^ 16, then i ^ 8, ..., i ^ 1 exchange.
 template <typename T>
 __device__ inline T WarpSum(T value) {
 #pragma unroll
@@ -34,7 +35,8 @@ struct WarpSums {
   T of[N / kWarpThreads];
 };
 
-// In every thread of a one-dimensional block of N threads, a multiple of 32. `sums` may be used again at once.
+// The sum over a one-dimensional block of N threads, N a multiple of 32, in every thread: warps first, then the warps'
+// sums in ascending order. The last barrier lets `sums` be used again at once.
 template <int N, typename T>
 __device__ inline T BlockSum(T value, WarpSums<T, N>& sums) {
   value = WarpSum(value);

@@ -24,14 +24,17 @@ class CaptureArena : public std::enable_shared_from_this<CaptureArena> {
  public:
   using Source = std::function<absl::StatusOr<Buffer>(int64_t nbytes)>;
 
-  // Takes blocks from `source`, and gives them back when neither this nor a buffer of it lives.
+  // Takes blocks from `source`, and gives them back when neither this nor a buffer of it lives: the graph holds it for
+  // as long as it may be replayed.
   explicit CaptureArena(Source source) : source_(std::move(source)) {}
 
+  // At least `nbytes`, at an address that stays the graph's. Errors are the source's.
   absl::StatusOr<Buffer> Allocate(int64_t nbytes);
 
   // Whether `data` lies in a block.
   bool Contains(const void* data) const;
 
+  // The bytes of all blocks, free ones too.
   int64_t allocated_bytes() const;
 
  private:

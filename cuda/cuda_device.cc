@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// CudaDevice joins the parts: memory (cuda_memory.h), streams (cuda_stream.h), graphs (cuda_graph.h) and kernels
+// (ops.h). It implements the optional interfaces GraphDevice and PriorityDevice too.
 
 #include "fsdp/cuda/cuda_device.h"
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The CUDA device: memory of one GPU from CUDA's pool, streams, and the kernels of tensor/ops.h. It exists in every
-// build: in one without CUDA there are no devices, and making one says why.
+// The CUDA device: memory of one GPU from CUDA's pool, streams, and the kernels of tensor/ops.h. This header exists in
+// every build: in a build without CUDA there are no devices, and creating one fails with the reason. No CUDA header is
+// needed to use it.
 #ifndef FSDP_CUDA_CUDA_DEVICE_H_
 #define FSDP_CUDA_CUDA_DEVICE_H_
 

@@ -1,4 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// An event goes through two stages, and a waiter through the same two:
+//
+//   made  --RecordOn, by the stream's caller or thread-->  recorded  --by the GPU-->  reached
+//         a waiter blocks on raised_                                 a waiter asks CUDA
+//
+// CUDA by itself cannot tell the first two apart: an event that was never recorded counts as reached there, so a wait
+// for it would pass at once.
 
 #include "fsdp/cuda/cuda_event.h"
 
@@ -56,7 +64,7 @@ absl::Status CudaEvent::Synchronize() {
 
 bool CudaEvent::Query() {
   if (!recorded()) return false;
-  if (recording_ != nullptr) return recording_->Replayed();
+  if (recording_ != nullptr) return recording_->IsReplayed();
   const cudaError_t answer = cudaEventQuery(event_);
   if (answer == cudaErrorNotReady) {
     cudaGetLastError();

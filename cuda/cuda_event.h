@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // CudaEvent: what the CUDA device keeps behind an Event. A CUDA event alone is not enough, because a stream may have to
-// put off recording it until host work before it has run (cuda_stream.h): so it is first *recorded*, on the host, with
-// the stream's error so far, and then *reached*, on the GPU. One that was recorded in a capture is reached when the
-// last replay of the graph is. Thread-safe.
+// put off recording it until host work that was put there earlier has run (cuda_stream.h): so the event is first
+// *recorded*, on the host, with the stream's error so far, and then *reached*, on the GPU. An event that was recorded
+// in a capture is reached when the last replay of the graph is. Thread-safe.
 #ifndef FSDP_CUDA_CUDA_EVENT_H_
 #define FSDP_CUDA_CUDA_EVENT_H_
 
@@ -26,6 +26,7 @@ namespace fsdp {
 
 class CudaEvent final : public Event::State {
  public:
+  // On GPU `device`; neither recorded nor reached.
   static absl::StatusOr<std::shared_ptr<CudaEvent>> Create(int device);
   ~CudaEvent() override;
 
@@ -54,6 +55,7 @@ class CudaEvent final : public Event::State {
  private:
   CudaEvent(int device, CUevent_st* event) : device_(device), event_(event) {}
 
+  // Blocks the calling thread until RecordOn was called.
   void AwaitRecorded();
 
   const int device_;

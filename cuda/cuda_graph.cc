@@ -1,4 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// A capture in order: 1. drain the origin; 2. route allocations of this thread to an arena; 3. begin the capture on the
+// origin; 4. call `work`, whose calls the streams turn into nodes; 5. end the arena; 6. join the other streams and end
+// the capture; 7. instantiate. Steps 5 and 6 happen whether the work succeeded or not, so that no stream stays in a
+// capture.
+//
+// A replay is ordered as if the work had been put on each of its streams again: the origin first waits for all of them,
+// then launches the graph, and then all of them wait for the origin. CUDA orders a graph against the stream of its
+// launch alone.
 
 #include "fsdp/cuda/cuda_graph.h"
 
@@ -49,7 +58,7 @@ absl::StatusOr<std::unique_ptr<WorkGraph>> CudaGraph::Capture(CudaMemory& memory
 }
 
 CudaGraph::~CudaGraph() {
-  // Its error is the stream's, which tells whoever waits for that.
+  // The stream has this error too, and reports it.
   (void)recording_->replayed().Synchronize();
   cudaSetDevice(origin().ordinal());
   cudaGraphExecDestroy(exec_);

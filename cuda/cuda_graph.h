@@ -30,6 +30,7 @@ class CudaGraph final : public WorkGraph {
   // As CaptureWork; `memory` is the device's.
   static absl::StatusOr<std::unique_ptr<WorkGraph>> Capture(CudaMemory& memory, CudaStream& origin,
                                                             const std::function<absl::Status()>& work);
+  // Blocks until the last replay is done; the memory and the streams may then go.
   ~CudaGraph() override;
 
   void Replay() override;

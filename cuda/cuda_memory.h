@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // CudaMemory: the memory of one CUDA device: an exact count of live bytes over CUDA's own stream-ordered pool, and a
-// cache of pinned host memory. The pool is the process's default one for that GPU and keeps what was freed. A buffer is
-// freed only when no stream holds it any more (cuda_stream.h), so what is freed can be used at once by any stream.
+// cache of pinned host memory. The pool is the process's default one for that GPU and keeps freed memory. A buffer is
+// freed only when no stream holds it any more (cuda_stream.h), so freed memory can be used at once by any stream.
 // Thread-safe; live buffers hold a reference.
 #ifndef FSDP_CUDA_CUDA_MEMORY_H_
 #define FSDP_CUDA_CUDA_MEMORY_H_
@@ -25,18 +25,21 @@ namespace fsdp {
 
 class CudaMemory : public std::enable_shared_from_this<CudaMemory> {
  public:
+  // kUnimplemented for a GPU without memory pools.
   static absl::StatusOr<std::shared_ptr<CudaMemory>> Create(int device);
   ~CudaMemory();
 
-  // Aligned to at least 256 bytes. The buffer of 0 bytes is not null.
+  // `nbytes` of device memory, aligned to at least 256 bytes, usable by any stream at once. The buffer of 0 bytes is
+  // not null. kResourceExhausted says how much is in use and free.
   absl::StatusOr<Buffer> Allocate(int64_t nbytes);
 
-  // From now on what the calling thread allocates comes from a new arena, which takes its memory from here; until
-  // EndArena, by the same thread. Null when another thread is at it.
+  // From now on the allocations of the calling thread come from a new arena, which takes its memory from here, until
+  // EndArena by the same thread. Null when another capture is under way.
   std::shared_ptr<CaptureArena> BeginArena();
   void EndArena();
 
-  // Not counted. Pinning costs milliseconds, so freed blocks are kept until this is destroyed.
+  // Host memory that the GPU reaches without a copy. Not counted. Pinning costs milliseconds, so freed blocks are kept
+  // until this is destroyed.
   absl::StatusOr<Buffer> AllocatePinned(int64_t nbytes);
 
   // Counts memory of another owner; negative when freed.

@@ -31,13 +31,15 @@ Event CudaRecording::replayed() const {
   return replayed_;
 }
 
+// The states of an event of a recording: under way (waiting is an error), ended and never replayed (counts as reached,
+// as an empty Event does), replayed (reached when that replay is).
 absl::Status CudaRecording::AwaitReplay() {
   if (ended()) return replayed().Synchronize();
   Note(absl::FailedPreconditionError("an event of work that is being captured cannot be waited for by the host"));
   return status_;
 }
 
-bool CudaRecording::Replayed() const { return ended() && replayed().Query(); }
+bool CudaRecording::IsReplayed() const { return ended() && replayed().Query(); }
 
 void CudaRecording::Release() {
   streams_.clear();

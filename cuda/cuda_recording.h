@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// CudaRecording: what the streams of one capture share while it is under way: why it fails, who takes part, and the
-// memory that the graph is to hold; and, for the events that were recorded in it, the last replay. Filled by the thread
-// that captures; what is about replays is thread-safe.
+// CudaRecording: the state that the streams of one capture share: why it fails, which streams take part, and the memory
+// that the graph is to hold; and, for the events that were recorded in it, the last replay. Filled by the thread that
+// captures; the functions about replays are thread-safe.
 #ifndef FSDP_CUDA_CUDA_RECORDING_H_
 #define FSDP_CUDA_CUDA_RECORDING_H_
 
@@ -20,15 +20,16 @@ namespace fsdp {
 
 class CudaStream;
 
-// Whoever has captured work and must know of its replays: a process group, for instance.
+// Implemented by an owner of captured work that must know of its replays: a process group, whose watchdog times
+// collectives.
 class ReplayObserver {
  public:
   virtual ~ReplayObserver() = default;
 
-  // Before the graph is put on `stream`, which it may make wait.
+  // Called before the graph is put on `stream`, which it may make wait. On the thread that replays.
   virtual void BeforeReplay(Stream& stream) = 0;
 
-  // In stream order, just before the launch, which an error prevents: it becomes the stream's. Any thread.
+  // Called in stream order, just before the launch; an error prevents the launch and becomes the stream's. Any thread.
   virtual absl::Status CheckReplay() = 0;
 
   // `done` is reached when the replay is.
@@ -62,11 +63,13 @@ class CudaRecording {
   void SetReplayed(Event done);
   Event replayed() const;
 
-  // Of an event of this recording. kFailedPrecondition, also noted, while the capture is under way.
+  // Waits for the last replay, on behalf of an event of this recording. kFailedPrecondition, also noted as why the
+  // capture fails, while the capture is under way.
   absl::Status AwaitReplay();
-  bool Replayed() const;
+  // True when the last replay is done; false while the capture is under way. Never blocks.
+  bool IsReplayed() const;
 
-  // Lets go of memory and of who took part: the graph is gone, though events of it may be left.
+  // Drops the memory, the streams and the observers: the graph is gone, though events of it may be left.
   void Release();
 
  private:

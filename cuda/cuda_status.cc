@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Which errors of CUDA are the machine's (no driver, no GPU: kUnavailable), which are memory, and which are a program's
+// fault or a broken GPU (kInternal). The name of the call stands in the message, because CUDA reports errors of earlier
+// asynchronous work from whatever call comes next.
 
 #include "fsdp/cuda/cuda_status.h"
 

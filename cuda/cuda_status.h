@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// CudaStatus: what a call of the CUDA runtime answered, as a Status that names the call and the device. Includes CUDA's
-// headers, so it is for cuda/ and for *_cuda and nccl_* files only.
+// CudaStatus: the result of a call of the CUDA runtime as a Status that names the call and the device. Includes CUDA's
+// headers, so it is for cuda/, nn/cuda/, collectives/cuda/ and optim's cuda_* files only.
 #ifndef FSDP_CUDA_CUDA_STATUS_H_
 #define FSDP_CUDA_CUDA_STATUS_H_
 

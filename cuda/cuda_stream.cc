@@ -1,4 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// The queue and the buffers of a stream; the picture is in cuda_stream.h. Two threads may act on the CUDA stream, the
+// caller and the stream's own, and never at the same time:
+//
+//   in_order_ == 0   nothing that later work must follow is pending: the caller issues directly (InOrder)
+//   in_order_ > 0    host work, a wait that blocks, or work behind those is pending: the caller only pushes, and the
+//   thread
+//                    issues, item by item
+//
+// The caller raises in_order_ when it pushes, the thread lowers it, with release order, when the item is done; the
+// caller's load has acquire order. So status_, failures_ and held_ need no lock: they belong to the side whose turn it
+// is. Items that are not in order (releasing buffers) wait for the GPU without holding up the caller.
+//
+// Buffers: an issued launch moves its buffers into held_. Every 64 of them, and before each event, Seal records a CUDA
+// event and pushes an item that waits for the event and drops them. Freeing from a host callback of CUDA's would be
+// simpler, but such a callback may call nothing of CUDA, and freeing device memory does.
+//
+// Errors: the first one stays in status_; launches after it are skipped. An error that arises on the GPU shows at the
+// next wait for it (AwaitGpu, Synchronize), or as an AsyncFailure.
 
 #include "fsdp/cuda/cuda_stream.h"
 
@@ -16,7 +35,7 @@
 namespace fsdp {
 namespace {
 
-// Buffers that are let go of together: an event, and waking the thread, for each so many.
+// Buffers that are released together: one event, and waking the thread once, for so many.
 constexpr size_t kHeldTogether = 64;
 
 constexpr unsigned kBlockingEvent = cudaEventDisableTiming | cudaEventBlockingSync;
@@ -120,6 +139,8 @@ void CudaStream::Run(std::function<absl::Status()> work) {
 void CudaStream::RunAlways(std::function<absl::Status(const absl::Status& so_far)> work) {
   Check(work != nullptr, "empty work on a stream");
   if (capturing()) return RefuseToCapture("host work cannot be captured");
+  // Host work runs when the GPU has done all before it, so nothing that earlier launches used needs to be held any
+  // longer.
   auto step = [this, work = std::move(work)] {
     Note(AwaitGpu());
     held_.clear();
@@ -173,6 +194,7 @@ absl::Status CudaStream::Synchronize() {
     RefuseToCapture("cannot be waited for by the host while its work is captured");
     return recording_->status();
   }
+  // Behind everything pending: when the queue is empty, all has been issued.
   InOrder([this] { Seal(); });
   {
     std::unique_lock<std::mutex> lock(mutex_);

@@ -86,7 +86,8 @@ class CudaStream final : public Stream, public GraphStream {
   // `uses` until the work has run on the GPU.
   void Issue(std::vector<Buffer> uses, Launch launch);
 
-  // The work that is put on this stream next may end with `failure`, after which what follows it works on garbage.
+  // Watches `failure`, which the work that is put on this stream next may end with; what follows such work computes
+  // garbage until the stream is waited for.
   void Watch(std::shared_ptr<const AsyncFailure> failure);
 
   // For CudaGraph. Until EndCapture what is put on this stream, and on streams that wait for it, is captured.
@@ -94,7 +95,7 @@ class CudaStream final : public Stream, public GraphStream {
   absl::Status BeginCapture(std::shared_ptr<CudaRecording> recording);
   absl::StatusOr<CUgraph_st*> EndCapture();
 
-  // Of which this stream's work is part; null while it is not captured.
+  // The recording that this stream's work is part of; null while it is not captured.
   const std::shared_ptr<CudaRecording>& recording() const { return recording_; }
 
   // The device's number.
@@ -108,7 +109,8 @@ class CudaStream final : public Stream, public GraphStream {
   // call, in stream order. Like any buffer it must be among the `uses` of the work.
   absl::StatusOr<Buffer> Workspace(int64_t nbytes);
 
-  // Where this stream's kernels say that an operand's value is out of range; the stream watches it.
+  // Where kernels on this stream report an operand's value that is out of range; the stream watches it. Made on first
+  // use.
   absl::StatusOr<std::shared_ptr<KernelFailure>> kernel_failure();
 
  private:
@@ -122,7 +124,7 @@ class CudaStream final : public Stream, public GraphStream {
   // Makes the CUDA objects and starts the thread.
   absl::Status Open(StreamPriority priority);
 
-  // While the work is captured, or is about to be. They tell the recording what fails.
+  // For a stream whose work is captured, or is about to be (cuda_stream_capture.cc). Failures go to the recording.
   void RefuseToCapture(std::string_view what);
   void CaptureWork(std::vector<Buffer> uses, const Launch& launch);
   void CaptureWait(const Event& event, CudaEvent* cuda_event);
@@ -133,7 +135,7 @@ class CudaStream final : public Stream, public GraphStream {
   void Push(Item item);
   void Loop();
 
-  // The following are for whoever may act on the stream: the thread while in_order_ is positive, else the caller.
+  // The following are for the side whose turn it is: the thread while in_order_ is positive, else the caller.
 
   void Note(const absl::Status& status);  // a new error, to be named after this stream
   void Hold(std::vector<Buffer> uses);

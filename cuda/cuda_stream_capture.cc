@@ -1,4 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// The part of CudaStream that captures (cuda_graph.h says when). While recording_ is set, work goes into CUDA's capture
+// of the stream instead of onto the GPU, on the calling thread, and its buffers are held by the recording:
+//
+//   not captured --BeginCapture (the origin)-------------> captured --EndCapture of the origin--> not captured
+//                --CaptureWait for a captured event------>
+//
+// Failures are noted in the recording, and what follows is not captured any more; the stream's own status_ stays as it
+// was, since nothing ran. Checks come before CUDA's: CUDA would invalidate the whole capture and name no reason.
 #include <cuda_runtime_api.h>
 
 #include "absl/strings/str_cat.h"
@@ -19,6 +28,8 @@ absl::Status CudaStream::BeginCapture(std::shared_ptr<CudaRecording> recording) 
   return absl::OkStatus();
 }
 
+// CUDA refuses to end a capture with streams that were forked and not joined. So each of the others is joined here, by
+// an event, whatever `work` did with it.
 absl::StatusOr<CUgraph_st*> CudaStream::EndCapture() {
   const std::shared_ptr<CudaRecording> recording = recording_;
   if (recording == nullptr) return absl::FailedPreconditionError("no capture began");
@@ -38,6 +49,8 @@ void CudaStream::RefuseToCapture(std::string_view what) {
   recording_->Note(OnStream(absl::FailedPreconditionError(std::string(what)), name_));
 }
 
+// Memory that was allocated in this capture comes from the arena, which reuses it in the order of the origin. Another
+// stream runs concurrently with the origin in a replay, so the arena's memory is not for it.
 void CudaStream::CaptureWork(std::vector<Buffer> uses, const Launch& launch) {
   if (!recording_->status().ok()) return;
   for (const Buffer& use : uses) {
@@ -51,8 +64,9 @@ void CudaStream::CaptureWork(std::vector<Buffer> uses, const Launch& launch) {
   recording_->Hold(std::move(uses));
 }
 
-// `cuda_event`, if any, is of a capture that is under way, which this stream takes part in from now on. Other events
-// are waited for here and now: a graph cannot depend on what it does not have.
+// `cuda_event`, if any, belongs to a capture that is under way, in which this stream takes part from now on; the stream
+// is drained first, so that the graph depends on nothing outside of it. Other events are waited for here and now: a
+// graph cannot depend on work that it does not contain.
 void CudaStream::CaptureWait(const Event& event, CudaEvent* cuda_event) {
   if (cuda_event == nullptr) return recording_->Note(event.Synchronize());
   const std::shared_ptr<CudaRecording>& recording = cuda_event->recording();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The floating-point types of CUDA kernels: their conversions, and from a DType to the type. For .cu files.
+// The floating-point types of CUDA kernels: their conversions, and from a DType to the type. Kernels are templates over
+// T = float, __nv_bfloat16, __half or double and compute in a wider C. For .cu files.
 #ifndef FSDP_CUDA_FLOAT_TYPES_H_
 #define FSDP_CUDA_FLOAT_TYPES_H_
 

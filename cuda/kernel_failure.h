@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// KernelFailure: how a kernel says that the value of an operand is out of range, such as a token beyond the vocabulary.
-// The kernel writes a KernelRefusal into pinned memory and goes on without using the value; the stream fails with it
-// at its next wait for the GPU.
+// KernelFailure: how a kernel reports that the value of an operand is out of range, such as a token beyond the
+// vocabulary. The kernel writes a KernelRefusal into pinned memory and goes on without using the value; the stream
+// fails with it at its next wait for the GPU. So no kernel waits for the host to look at values first.
 #ifndef FSDP_CUDA_KERNEL_FAILURE_H_
 #define FSDP_CUDA_KERNEL_FAILURE_H_
 
@@ -31,6 +31,7 @@ struct KernelRefusal {
 
 class KernelFailure final : public AsyncFailure {
  public:
+  // With pinned memory of `device`.
   static absl::StatusOr<std::shared_ptr<KernelFailure>> Create(Device& device);
 
   // kOutOfRange naming the value and its place.

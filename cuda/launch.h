@@ -12,7 +12,7 @@
 
 namespace fsdp {
 
-// What a block has without asking.
+// The shared memory that a block may have without the attribute that Launch sets.
 constexpr size_t kDefaultSharedBytes = 48 << 10;
 
 // Puts `kernel` on `stream`, with `shared_bytes` of shared memory for each block (shared_memory.h). An error is the

@@ -1,4 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// The CUDA device's TensorOps. Each function captures its tensors in a launch that the stream calls in order
+// (CudaStream::Issue): operands are checked there, so that errors come in stream order, and then one or two kernels are
+// put on the CUDA stream.
+//
+// Elementwise kernels (Transform) go over packs of 16 bytes where source and destination are aligned together, and
+// compute in float32, or float64 if either side is float64, with the host's operations in the host's order: the bits
+// agree. The squared norm is a sum in two steps, 512 partial sums at most, whose grid depends on the size alone: the
+// same bits on every GPU and in every run, though not the host's.
 
 #include <algorithm>
 #include <cstdint>
@@ -71,7 +80,7 @@ __global__ void Transform(const From* source, To* destination, PackedRange range
 
 template <typename From, typename To, typename F>
 void LaunchTransform(const Tensor& source, const Tensor& destination, F f, cudaStream_t stream) {
-  // On the side of the larger elements.
+  // 16 bytes on the side of the larger elements; the other side moves fewer.
   constexpr int kPack = kPackBytes / std::max(sizeof(From), sizeof(To));
   const int64_t numel = source.numel();
   if (numel == 0) return;
@@ -142,13 +151,15 @@ __global__ void SumSquares(const T* source, PackedRange range, double* partial_s
   if (threadIdx.x == 0) partial_sums[blockIdx.x] = sum;
 }
 
+// One block adds the partial sums of all blocks, so that no order depends on which block ends first.
 __global__ void AddPartialSums(const double* partial_sums, int count, float* result) {
   const double own = static_cast<int>(threadIdx.x) < count ? partial_sums[threadIdx.x] : 0;
   const double sum = BlockSum<kMaxPartialSums>(own, SharedMemory<WarpSums<double, kMaxPartialSums>>());
   if (threadIdx.x == 0) *result = static_cast<float>(static_cast<double>(*result) + sum);
 }
 
-// All who find one write the same.
+// Threads that find a non-finite element all write the same value, so the race among them has one outcome. x - x is 0
+// for finite x, and NaN for the others.
 template <int N, typename T>
 __global__ void FindNonFinite(const T* source, PackedRange range, float* found_inf) {
   using C = ComputeType<T, T>;
@@ -162,7 +173,8 @@ __global__ void FindNonFinite(const T* source, PackedRange range, float* found_i
   if (!finite) *found_inf = 1;
 }
 
-// Of one thread.
+// One thread does all, in the order of the host: the norms are few. The intrinsics keep the compiler from fusing
+// operations that the host rounds one by one.
 __global__ void FindClipCoefficient(const float* squared_norms, int64_t count, float max_norm, float* result) {
   float total = 0;
   for (int64_t i = 0; i < count; ++i) total = __fadd_rn(total, squared_norms[i]);

@@ -15,6 +15,7 @@
 
 namespace fsdp {
 
+// N elements, aligned to their size together, which is at most kPackBytes.
 template <typename T, int N>
 struct alignas(sizeof(T) * N) Pack {
   T at[N];
@@ -43,11 +44,14 @@ struct PackedRange {
   int64_t threads(int pack) const { return std::max(packs, numel - packs * pack); }
 };
 
+// One operand of MakePackedRange, at its element 0.
 struct PackOperand {
   const void* data;  // null: there is none
   size_t element_bytes;
 };
 
+// The longest run of packs of `pack` elements that are aligned in all operands; no packs if there is no such run. Tries
+// each of the first `pack` elements as the first one of the run.
 inline PackedRange MakePackedRange(int pack, int64_t numel, std::initializer_list<PackOperand> operands) {
   for (int64_t head = 0; head < std::min<int64_t>(pack, numel); ++head) {
     const bool aligned = std::all_of(operands.begin(), operands.end(), [&](const PackOperand& operand) {
@@ -81,6 +85,7 @@ __device__ inline void ForEachPack(const PackedRange& range, F f) {
           [&](int64_t i) { f(PackSize<1>(), i < range.head ? i : i + range.packs * N); });
 }
 
+// Preconditions: `data` is aligned to a pack of N.
 template <int N, typename T>
 __device__ inline Pack<T, N> LoadPack(const T* data) {
   return *reinterpret_cast<const Pack<T, N>*>(data);

@@ -10,7 +10,8 @@
 
 namespace fsdp {
 
-// Says that `what` (its kind, value, index, count and bound) is out of range. The first one is kept.
+// Reports that `what` (its kind, value, index, count and bound) is out of range. The first report is kept; later ones,
+// of any thread, do nothing. Any number of threads may call.
 __device__ inline void RefuseValue(KernelRefusal* refusal, const KernelRefusal& what) {
   if (atomicCAS(&refusal->state, KernelRefusal::kNone, KernelRefusal::kBeingWritten) != KernelRefusal::kNone) return;
   refusal->kind = what.kind;

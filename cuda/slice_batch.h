@@ -33,6 +33,7 @@ struct SliceBatch {
   int count;
 };
 
+// Block b belongs to the slice whose first_block is the last at or before b; a linear search, as there are few.
 template <typename Slice>
 __global__ void RunSlices(SliceBatch<Slice> batch) {
   const int block = static_cast<int>(blockIdx.x);
@@ -50,7 +51,7 @@ __global__ void RunSlices(SliceBatch<Slice> batch) {
   }
 }
 
-// Collects slices and launches them, as few launches as their number allows.
+// Collects slices and launches them, in as few launches as the size of a kernel's parameters allows. Flush at the end.
 template <typename Slice>
 class SliceLauncher {
  public:
