@@ -46,6 +46,7 @@ __device__ inline float RoundTo(float value) {
   return Widen<float>(Round<T>(value));
 }
 
+// A type as a value, for generic lambdas.
 template <typename T>
 struct TypeTag {
   using Type = T;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Launch: how every kernel is launched. One plain call and no <<<>>>, so that kernels compile with an ordinary C++
-// compiler against the emulator (emulator/) too. For .cu files.
+// compiler against the emulator (emulator/) too. Parameters are copied byte by byte: pass pointers and small trivial
+// structs. For .cu files.
 #ifndef FSDP_CUDA_LAUNCH_H_
 #define FSDP_CUDA_LAUNCH_H_
 

@@ -24,6 +24,7 @@ struct MmaB {
   unsigned at[2];
 };
 
+// c += a b. A tensor core adds the 16 products of an element in an order of its own, the same in every run.
 __device__ inline void MultiplyAdd(const MmaA& a, const MmaB& b, float (&c)[4]) {
   asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
       "{%0, %1, %2, %3};"

@@ -1,4 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// How one block runs. Each thread is a fiber; at any time one fiber runs, until it waits:
+//
+//   kNotStarted --Resume--> kRunnable --__syncthreads--> kAtBarrier --ReleaseBarrier--> kRunnable ... --return--> kDone
+//                                     --warp exchange--> kInWarp    --last lane comes-> kRunnable
+//
+// RunBlock resumes all threads that can run, again and again, until none can. Then all live threads must be at one
+// barrier (the same source location), else the kernel is wrong and the process ends with both places. Fibers are kept
+// from block to block.
+//
+// What this finds: a missing barrier (the order of threads is reversed after each one, so a value that is not there yet
+// is read in one of the two orders), barriers in divergent code, warp operations with a wrong mask, shared memory read
+// before it is written (it is full of NaN) or written out of bounds. What it does not model: time, caches, weak memory
+// order, warps that run in lockstep, and blocks that run at the same time: blocks run one after the other, so a race
+// between blocks is not seen.
 
 #include "fsdp/cuda/emulator/block.h"
 
@@ -27,6 +42,7 @@ thread_local EmulatedBlock* current = nullptr;
   std::abort();
 }
 
+// Two calls wait at the same barrier if they come from the same place in the source.
 bool SamePlace(const std::source_location& a, const std::source_location& b) {
   return a.line() == b.line() && a.column() == b.column() && std::strcmp(a.file_name(), b.file_name()) == 0;
 }
@@ -69,7 +85,7 @@ bool EmulatedBlock::RunBlock(unsigned number) {
   std::memset(shared_.data() + shape_.shared_bytes, static_cast<int>(kGuard), kGuardBytes);
   bool descending = number % 2 != 0;
   while (true) {
-    while (Sweep(descending)) {
+    while (ResumeAll(descending)) {
     }
     if (trapped_) return false;
     const bool done =
@@ -82,7 +98,7 @@ bool EmulatedBlock::RunBlock(unsigned number) {
   return true;
 }
 
-bool EmulatedBlock::Sweep(bool descending) {
+bool EmulatedBlock::ResumeAll(bool descending) {
   bool ran = false;
   for (unsigned i = 0; i < num_threads_ && !trapped_; ++i) {
     const unsigned thread = descending ? num_threads_ - 1 - i : i;
@@ -164,6 +180,9 @@ void EmulatedBlock::RunTogether(uint64_t value, const std::source_location& plac
   MeetWarp(~0u, value, place, f);
 }
 
+// The lanes of `mask` come one after the other and leave their values; the last one lets the others go. Two buffers
+// take turns: a lane may come to the next exchange before another has read the values of this one, but not to the one
+// after that.
 const uint64_t* EmulatedBlock::MeetWarp(unsigned mask, uint64_t value, const std::source_location& place,
                                         void (*f)(const uint64_t* values)) {
   const unsigned self = Self();

@@ -6,7 +6,7 @@
 // the process with a message instead: threads that wait at different barriers, or for a thread that has returned, and
 // writes beyond the block's shared memory, which is full of NaN at first.
 //
-// The names that CUDA defines for kernels' eyes are here too.
+// The names that CUDA defines for kernels (threadIdx and the like) are here too.
 #ifndef FSDP_CUDA_EMULATOR_BLOCK_H_
 #define FSDP_CUDA_EMULATOR_BLOCK_H_
 
@@ -56,7 +56,9 @@ class EmulatedBlock {
 
   // The following are for the fibers.
 
+  // __syncthreads. `place` is the source location of the call, by which barriers are told apart.
   void AwaitBlock(const std::source_location& place);
+  // __syncwarp.
   void AwaitWarp(unsigned mask, const std::source_location& place);
 
   // Gives `value` to the other threads in `mask` of the caller's warp; returns the 32 lanes' values, valid until the
@@ -66,7 +68,9 @@ class EmulatedBlock {
   // The last of the warp's 32 lanes to come calls f(values of all), which may use what they point to: the others wait.
   void RunTogether(uint64_t value, const std::source_location& place, void (*f)(const uint64_t* values));
 
+  // __trap: the kernel ends, and RunKernel returns false.
   [[noreturn]] void Trap();
+  // The block's dynamic shared memory, full of NaN when the block starts.
   std::byte* shared_memory() { return shared_.data(); }
   size_t shared_bytes() const { return shape_.shared_bytes; }
 
@@ -95,8 +99,9 @@ class EmulatedBlock {
   const uint64_t* MeetWarp(unsigned mask, uint64_t value, const std::source_location& place,
                            void (*f)(const uint64_t* values));
   bool RunBlock(unsigned number);
-  bool Sweep(bool descending);  // resumes whoever can run; false if no one can
-  void ReleaseBarrier();        // all live threads are at one barrier, or the process ends
+  // Resumes each thread that can run, once, by number; false if there was none.
+  bool ResumeAll(bool descending);
+  void ReleaseBarrier();  // all live threads are at one barrier, or the process ends
   void Resume(unsigned thread);
   void Yield(State state, const std::source_location& place);
   void CheckGuard() const;
@@ -116,7 +121,8 @@ class EmulatedBlock {
   bool trapped_ = false;
 };
 
-// Puts the kernel on `stream`; checks what CUDA checks of a launch.
+// Puts the kernel on `stream`, whose thread runs it, block after block. Checks what CUDA checks of a launch (sizes,
+// shared memory): cudaErrorInvalidConfiguration. `kernel` is its address, for the attributes that were set for it.
 cudaError_t EmulateKernel(cudaStream_t stream, const void* kernel, const KernelShape& shape,
                           std::function<void()> thread);
 

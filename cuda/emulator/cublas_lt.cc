@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// cuBLASLt's product as three loops, in column-major terms, with float32 sums in the order of k. Operands are read into
+// float32 first. The emulator is as strict as the library's contract: an algorithm that was chosen for an alignment
+// refuses operands that lack it, asks for all of the workspace that it may have, and layouts must fit.
 
 #include <cublasLt.h>
 #include <cuda_bf16.h>
@@ -56,6 +60,7 @@ void Multiply(const cublasLtMatmulDescOpaque_t& desc, float alpha, const Matrix&
       float sum = 0;
       for (uint64_t l = 0; l < k; ++l) sum += a_rows[i * k + l] * b_columns[j * k + l];
       sum *= alpha;
+      // With beta = 0, c is not read: it may hold NaN.
       if (beta != 0) sum += beta * c.Get(i, j);
       if (desc.epilogue == CUBLASLT_EPILOGUE_BIAS) sum += bias.Get(i, 0);
       d.Set(i, j, sum);
@@ -146,7 +151,7 @@ cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout) {
 }
 
 cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t* preference) {
-  // cuBLASLt takes operands for aligned unless told otherwise.
+  // cuBLASLt assumes aligned operands unless the preference says otherwise.
   *preference = new cublasLtMatmulPreferenceOpaque_t{0, {256, 256, 256, 256}};
   return CUBLAS_STATUS_SUCCESS;
 }
@@ -184,6 +189,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const
                               cublasLtMatrixLayout_t d_layout, const cublasLtMatmulAlgo_t* algo, void* workspace,
                               size_t workspace_bytes, cudaStream_t stream) {
   const void* operands[] = {a, b, c, d};
+  // The alignments that the algorithm was chosen for.
   for (int i = 0; i < 4; ++i) {
     if (!IsAligned(operands[i], algo->alignments[i])) return CUBLAS_STATUS_INVALID_VALUE;
   }
@@ -195,6 +201,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const
   const auto matrix = [&memory](const cublasLtMatrixLayoutOpaque_t& layout, const void* data) {
     return Matrix{layout, const_cast<void*>(memory.KernelView(data))};
   };
+  // All that the product needs goes to the stream by value: the caller may destroy or change its descriptor at once.
   cublasLtMatmulDescOpaque_t product = *desc;
   product.bias = memory.KernelView(desc->bias);
   stream->Push([product, alpha = *static_cast<const float*>(alpha), beta = *static_cast<const float*>(beta),

@@ -1,4 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+//   addresses that programs see   base_ [ GPU 0 | GPU 1 | ... ]   no access: a load or store by host code is SIGSEGV
+//   the same, as kernels see it   view_ [ GPU 0 | GPU 1 | ... ]   a file in memory, readable and writable
+//
+// A pointer p of a program becomes p - base_ + view_ in a kernel or copy (KernelView). Each GPU has 8 GiB of addresses,
+// of which the system backs the pages that are touched. Allocation is first fit over the live ranges: slow with many of
+// them, which tests do not have, and deterministic, so that an address of a run can be found again in the next.
 
 #include "fsdp/cuda/emulator/device_memory.h"
 
@@ -59,6 +66,7 @@ void* EmulatedMemory::Allocate(int device, size_t nbytes) {
     live_[place] = nbytes;
   }
   auto* data = reinterpret_cast<std::byte*>(place);
+  // 0xff bytes are NaN in float64, float32 and the 16-bit floats, and -1 in integers.
   std::memset(KernelView(data), 0xff, nbytes);
   std::memset(KernelView(data) + nbytes, static_cast<int>(kGuard), Reserved(nbytes) - nbytes);
   return data;

@@ -4,8 +4,8 @@
 // be read or written, and a second view serves kernels and copies alone, whose pointers are translated. So host code
 // that touches device memory crashes, as it should, while on a GPU it would crash too, but only there.
 //
-// New memory is full of NaN. Each allocation is followed by a guard, which is checked when it is freed: whoever wrote
-// past it ends the process. Thread-safe.
+// New memory is full of NaN. Each allocation is followed by a guard, which is checked when the memory is freed: a
+// kernel or copy that wrote past the end then ends the process. Thread-safe.
 #ifndef FSDP_CUDA_EMULATOR_DEVICE_MEMORY_H_
 #define FSDP_CUDA_EMULATOR_DEVICE_MEMORY_H_
 
@@ -43,6 +43,7 @@ class EmulatedMemory {
     return DeviceOf(data) < 0 ? data : reinterpret_cast<T*>(reinterpret_cast<uintptr_t>(data) + view_ - base_);
   }
 
+  // Bytes of `device` that are not reserved by live allocations and their guards.
   size_t FreeBytes(int device);
 
  private:
@@ -55,7 +56,9 @@ class EmulatedMemory {
   std::map<uintptr_t, size_t> live_;  // guarded by mutex_; bytes asked for, by address
 };
 
-// Translates, as KernelView, each aligned word of a kernel's parameter that is a pointer into device memory.
+// Translates, as KernelView, each aligned word of a kernel's parameter that is a pointer into device memory, also
+// inside of structs. A number that happens to look like such an address would be changed too; the addresses are high
+// enough that none does in tests.
 void ToKernelView(void* parameter, size_t nbytes);
 
 }  // namespace fsdp

@@ -36,6 +36,8 @@ constexpr size_t kPage = 4096;
 
 }  // namespace
 
+// The stack is mapped without reserving memory, so that unused pages of a thousand stacks cost nothing. A stack grows
+// downwards: its lowest page is made inaccessible, and an overflow is a SIGSEGV instead of a write into the next stack.
 Fiber::Fiber(std::function<void()> body) : body_(std::move(body)) {
   void* memory =
       mmap(nullptr, kPage + kStackBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -62,6 +64,7 @@ Fiber::~Fiber() {
   munmap(stack_, kPage + kStackBytes);
 }
 
+// Runs on the new stack.
 void Fiber::Main(unsigned high, unsigned low) {
   auto* self = reinterpret_cast<Fiber*>(static_cast<uintptr_t>(high) << 32 | low);
 #if defined(__SANITIZE_ADDRESS__)

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Fiber: a stack of its own on which a thread runs a body until the body suspends itself; one thread of an emulated
-// block. A switch takes some 10 ns. Used by the thread that made it, only.
+// block. Fibers and not threads, because a block has up to 1024 of them and a kernel some hundred barriers: a switch
+// takes some 10 ns. To be used only by the thread that made it.
 #ifndef FSDP_CUDA_EMULATOR_FIBER_H_
 #define FSDP_CUDA_EMULATOR_FIBER_H_
 
@@ -28,6 +29,7 @@ class Fiber {
   void Suspend();
 
  private:
+  // Kernels keep tiles in "registers", that is, on the stack.
   static constexpr size_t kStackBytes = 256 << 10;
 
   static void Main(unsigned high, unsigned low);

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the emulator keeps behind cudaGraph_t, and a capture that is under way. Each captured stream becomes a lane of
-// the graph. A launch runs the lanes on threads of their own, so the only order among them is what events were captured
-// for: a missing one is a data race, as it is between streams.
+// What the emulator keeps behind cudaGraph_t, and a capture that is under way (graph.cc has a picture). Each captured
+// stream becomes a lane of the graph. A launch runs the lanes on threads of their own, so the only order among them is
+// the one that events were captured for: a missing event is a data race that ThreadSanitizer reports, as it is between
+// streams.
 #ifndef FSDP_CUDA_EMULATOR_GRAPH_H_
 #define FSDP_CUDA_EMULATOR_GRAPH_H_
 
@@ -15,12 +16,14 @@
 
 struct CUstream_st;
 
+// One captured kernel, copy or the like.
 struct GraphNode {
   std::function<void()> work;
   size_t lane;
   std::set<size_t> after;  // nodes
 };
 
+// Nodes in the order of the capture, which is an order that respects `after`.
 struct CUgraph_st {
   std::vector<GraphNode> nodes;
   size_t lanes;
@@ -42,6 +45,7 @@ struct CaptureUnderWay {
   bool invalid = false;               // something was called that cannot be captured
   bool ended = false;
 
+  // Returns the number of the new node.
   size_t Add(std::function<void()> work, size_t lane, const std::set<size_t>& after);
 
   // True when the first lane comes after all others.

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What cuda/mma.h does with tensor cores, written out from the tables of fragments in PTX's manual (mma.m16n8k16 and
-// ldmatrix).
+// ldmatrix): the last lane that comes gathers all fragments into matrices, multiplies, and distributes the results.
+// Products are exact in float32; sums go over k in order, where a tensor core has an order of its own.
 #ifndef FSDP_CUDA_EMULATOR_MMA_H_
 #define FSDP_CUDA_EMULATOR_MMA_H_
 
@@ -33,6 +34,8 @@ struct MmaOperands {
   float* c;
 };
 
+// The tables: of a (16 x 16), lane l holds rows l / 4 and l / 4 + 8, columns 2 (l % 4) + {0, 1} and the same + 8; of b
+// (16 x 8), those columns as rows, of column l / 4; of c (16 x 8), rows as of a, columns 2 (l % 4) + {0, 1}.
 inline void MultiplyAddOfWarp(const uint64_t* lanes) {
   const auto operands = [lanes](int lane) { return *reinterpret_cast<const MmaOperands*>(lanes[lane]); };
   float a[16][16], b[16][8];
@@ -51,12 +54,14 @@ inline void MultiplyAddOfWarp(const uint64_t* lanes) {
   }
 }
 
+// c += a b for the warp; every lane must call.
 inline void MultiplyAdd(const MmaA& a, const MmaB& b, float (&c)[4]) {
   const MmaOperands own = {&a, &b, c};
   EmulatedBlock::Current().RunTogether(reinterpret_cast<uint64_t>(&own), std::source_location::current(),
                                        MultiplyAddOfWarp);
 }
 
+// A lane's row of shared memory, and where its four registers go.
 struct MatrixOperands {
   const __nv_bfloat16* row;
   unsigned* matrices;

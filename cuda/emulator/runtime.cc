@@ -2,6 +2,13 @@
 //
 // The functions of include/cuda_runtime_api.h, but for those on streams and events (stream.cc) and on graphs
 // (graph.cc).
+//
+// Errors as in CUDA: each function returns its own error, and keeps it as the thread's last one (Answer). An error of a
+// kernel (a trap) is the device's for good: from then on every function on that device returns it, whatever it would
+// have returned, until a test calls ResetEmulatedDevices.
+//
+// The emulated machine has four GPUs of compute capability 9.0 with 227 KB of shared memory for a block and peer access
+// among them. Its pool is plain allocation: cudaMallocAsync allocates at once, and cudaFreeAsync frees in stream order.
 
 #include "fsdp/cuda/emulator/runtime.h"
 
@@ -24,6 +31,7 @@
 namespace fsdp {
 namespace {
 
+// What a block may have by itself, and after cudaFuncSetAttribute.
 constexpr size_t kMaxStaticShared = 48 << 10;
 constexpr size_t kMaxShared = 227 << 10;
 
@@ -82,6 +90,7 @@ namespace {
 
 bool IsDevice(int device) { return device >= 0 && device < kEmulatedDevices; }
 
+// Whether `kind` is true of the two addresses.
 bool HasDirection(const void* to, const void* from, cudaMemcpyKind kind) {
   const bool to_device = EmulatedMemory::Get().DeviceOf(to) >= 0;
   const bool from_device = EmulatedMemory::Get().DeviceOf(from) >= 0;
@@ -247,6 +256,8 @@ cudaError_t cudaFree(void* data) {
   return Answer(data == nullptr || EmulatedMemory::Get().Free(data) ? cudaSuccess : cudaErrorInvalidValue);
 }
 
+// The memory is there before the stream gets to the allocation, which is more than CUDA promises: a use on another
+// stream that forgets to wait is not found.
 cudaError_t cudaMallocAsync(void** data, size_t nbytes, cudaStream_t stream) {
   if (stream == nullptr) return Answer(cudaErrorInvalidResourceHandle);
   if (stream->capturing()) return fsdp::RefuseToCapture(*stream, cudaErrorStreamCaptureUnsupported);
@@ -262,6 +273,7 @@ cudaError_t cudaFreeAsync(void* data, cudaStream_t stream) {
   return Answer(cudaSuccess);
 }
 
+// Pinned memory is ordinary memory: the emulator's copies and kernels reach all of the host's.
 cudaError_t cudaHostAlloc(void** data, size_t nbytes, unsigned) {
   *data = std::aligned_alloc(4096, (nbytes + 4095) / 4096 * 4096);
   return Answer(*data == nullptr ? cudaErrorMemoryAllocation : cudaSuccess);
@@ -295,6 +307,8 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const vo
   return Answer(cudaSuccess);
 }
 
+// By the calling thread and at once, ordered against no stream: CUDA orders it against the default stream, which does
+// not exist here.
 cudaError_t cudaMemcpy(void* to, const void* from, size_t nbytes, cudaMemcpyKind kind) {
   EmulatedMemory& memory = EmulatedMemory::Get();
   if (!memory.IsValid(to, nbytes) || !memory.IsValid(from, nbytes)) return Answer(cudaErrorInvalidValue);

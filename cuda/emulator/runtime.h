@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the emulator's parts share of the runtime's state, and what its tests may reset.
+// The state of the runtime that the emulator's parts share, and what its tests may reset.
 #ifndef FSDP_CUDA_EMULATOR_RUNTIME_H_
 #define FSDP_CUDA_EMULATOR_RUNTIME_H_
 

@@ -1,4 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Streams, events, and the functions of include/cuda_runtime_api.h on them.
+//
+// An event may be recorded again and again, so it counts: `recorded` goes up on the host when the record is put on a
+// stream, `reached` when the stream gets there. A wait notes the count of the moment and awaits `reached` to get to it,
+// so a later record does not move the wait: CUDA's rule.
+//
+// What a captured stream is asked that a capture cannot have (waiting by the host, another capture's event) invalidates
+// the capture, with CUDA's error codes.
 
 #include "fsdp/cuda/emulator/stream.h"
 
@@ -24,6 +33,8 @@ CUstream_st::~CUstream_st() {
   thread_.join();
 }
 
+// While its work is captured, what is put on the stream becomes a node, after everything that the stream's point names;
+// that node is the new point.
 void CUstream_st::Push(std::function<void()> work) {
   if (capturing()) {
     point_.after = {point_.capture->Add(std::move(work), point_.lane, point_.after)};
@@ -44,6 +55,7 @@ void CUstream_st::Join(const CapturePoint& point) {
   point_.after.insert(point.after.begin(), point.after.end());
 }
 
+// The queue's first item is taken out only when it is done, so an empty queue means that nothing is running.
 void CUstream_st::Synchronize() {
   std::unique_lock<std::mutex> lock(mutex_);
   changed_.wait(lock, [this] { return queue_.empty(); });
@@ -74,6 +86,8 @@ void CUevent_st::State::Await(int64_t record) {
   changed.wait(lock, [&] { return reached >= record; });
 }
 
+// In a capture the event only remembers the point. A record outside of one that follows a captured record clears the
+// point.
 void CUevent_st::Record(CUstream_st& stream) {
   if (stream.capturing() || captured_.capture != nullptr) captured_ = stream.capture_point();
   if (stream.capturing()) return;
@@ -183,6 +197,8 @@ cudaError_t cudaStreamQuery(cudaStream_t stream) {
   return Answer(stream->Query() ? cudaSuccess : cudaErrorNotReady);
 }
 
+// The four cases of CUDA: neither is captured; only the stream is (isolation); only the event is (the stream joins);
+// both are (one capture, or a merge, which is refused).
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
   if (stream == nullptr || event == nullptr) return Answer(cudaErrorInvalidResourceHandle);
   const CapturePoint& captured = event->captured();
@@ -205,6 +221,7 @@ cudaError_t cudaLaunchHostFunc(cudaStream_t stream, void (*function)(void*), voi
   return Answer(cudaSuccess);
 }
 
+// Streams are not to be destroyed meanwhile, as in CUDA.
 cudaError_t cudaDeviceSynchronize() {
   std::vector<cudaStream_t> streams;
   {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What the emulator keeps behind cudaStream_t and cudaEvent_t. A stream is a thread that works through a queue, so work
-// of two streams really overlaps, and a wait that is missing is a data race that ThreadSanitizer reports.
+// of two streams really overlaps, and a wait that is missing is a data race that ThreadSanitizer reports. Priorities
+// are kept and have no effect.
 #ifndef FSDP_CUDA_EMULATOR_STREAM_H_
 #define FSDP_CUDA_EMULATOR_STREAM_H_
 
@@ -23,7 +24,8 @@ struct CUstream_st {
 
   int device() const { return device_; }
   int priority() const { return priority_; }
-  void Push(std::function<void()> work);  // while capturing, into the graph
+  // Runs `work` on the stream's thread, after all that was put there before; while capturing, adds it to the graph.
+  void Push(std::function<void()> work);
 
   // While its work is captured; by the thread that captures.
   bool capturing() const { return point_.capture != nullptr; }
@@ -31,6 +33,7 @@ struct CUstream_st {
   void Join(const CapturePoint& point);  // what comes next comes after `point` too
   void LeaveCapture() { point_ = {}; }
 
+  // Waits for all work; whether there is none.
   void Synchronize();
   bool Query();
 
@@ -51,6 +54,7 @@ struct CUevent_st {
  public:
   explicit CUevent_st(bool timed) : state_(std::make_shared<State>()), timed_(timed) {}
 
+  // Puts a record on the stream; each one replaces the one before.
   void Record(CUstream_st& stream);
   void MakeWait(CUstream_st& stream);  // for the last Record before this call
 

@@ -1,4 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Causal attention forward. A block of 4 warps owns 64 queries of one head, 16 to a warp, and goes over the keys in
+// tiles of 64 up to the diagonal, twice:
+//
+//   pass 1, for each tile of keys:   s = scale q k^T, masked      m = running maximum, l = running sum of e^(s - m)
+//   pass 2, for each tile of keys:   s again                      p = e^(s - m) / l, rounded;  out += p v
+//
+// An online softmax (FlashAttention, arXiv 2205.14135) needs one pass, in which it scales `out` whenever the maximum
+// grows. But then p is never a rounded probability, and the bits of a bfloat16 run differ from the host's and PyTorch's
+// eager ones by more than the order of sums. The price is three products instead of two.
+//
+// q stays in shared memory, k and v pass through it, s lives in registers as mma.h lays it out (a lane has 2 x 16 of a
+// warp's 16 x 64 scores), and only p goes through shared memory, from the layout of a result to that of an operand.
+// Nothing of size T x T is written.
 
 #include "fsdp/cuda/launch.h"
 #include "fsdp/cuda/shared_memory.h"
@@ -10,6 +24,7 @@ namespace fsdp {
 namespace {
 
 template <typename T, int kDim>
+// What a block has in shared memory: operands of the tile at hand, and its probabilities.
 struct ForwardShared {
   HeadTile<T, kDim> q, k, v;
   ScoreTile<T> probabilities;

@@ -3,7 +3,8 @@
 // Causal attention on a CUDA device, in tiles of 64 queries by 64 keys that never leave a block; see nn/ops/layer_ops.h
 // for the contract. Scores are computed twice forward: first for each row's maximum and sum, then for its
 // probabilities, so that these are rounded exactly where the host rounds them. Sums have a fixed order. Operands are
-// right.
+// right (CheckedLayerOps); kernels are put on `stream`, of the current device, and errors are the thread's last CUDA
+// error.
 #ifndef FSDP_NN_CUDA_CUDA_ATTENTION_H_
 #define FSDP_NN_CUDA_CUDA_ATTENTION_H_
 
@@ -22,7 +23,8 @@ constexpr int64_t kMaxCudaHeadDim = 256;
 void CudaCausalAttention(const Tensor& qkv, const AttentionShape& shape, const Tensor& out, const Tensor& statistics,
                          CUstream_st* stream);
 
-// Bytes of device memory that backward needs for intermediate values.
+// Bytes of device memory that backward needs for intermediate values: a float for each row of scores, and with grouped
+// queries the gradients of k and v for each head.
 int64_t CudaAttentionBackwardBytes(const AttentionShape& shape);
 
 void CudaCausalAttentionBackward(const Tensor& grad_out, const Tensor& qkv, const Tensor& statistics,

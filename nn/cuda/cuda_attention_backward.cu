@@ -1,10 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Attention's backward: one kernel goes along the rows of scores, for the gradient of q, and one along their columns,
-// for those of k and v, so that every sum has one owner. With p the probabilities, rounded where the products read
-// them:
+// for the gradients of k and v, so that every sum has one owner, and no float is added by an atomic operation, whose
+// order would differ from run to run. With p the probabilities, rounded where the products read them:
+//
 //   grad_p = grad_out v^T;  grad_scores = scale p (grad_p - row sum of p grad_p)
 //   grad_q = grad_scores k;  grad_k = grad_scores^T q;  grad_v = p^T grad_out
+//
+//   GradQueries   a block owns 64 queries; over the tiles of keys: first the row sums of p grad_p, written out for the
+//                 other kernel, then grad_scores and grad_q
+//   GradKeys      a block owns 64 keys; over the tiles of queries from the diagonal on: grad_v and grad_k
+//   AddHeads      with grouped queries: GradKeys ran once for each head of q, and this adds the heads of a group, in
+//   order
+//
+// p is computed again from the kept statistics in both kernels: more products, but no T x T memory and no
+// synchronisation between blocks.
 
 #include <algorithm>
 

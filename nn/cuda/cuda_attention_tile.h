@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What the forward and backward kernels of attention share: how a head's rows come into shared memory, and how scores
-// become probabilities. A block is 4 warps, of 16 rows each. For .cu files.
+// become probabilities. A block is 4 warps, of 16 rows each: with 64 rows, backward's four operand tiles of 128 float32
+// columns take 150 KB of shared memory, of the 163 KB that a block may have on sm_80. For .cu files.
 #ifndef FSDP_NN_CUDA_CUDA_ATTENTION_TILE_H_
 #define FSDP_NN_CUDA_CUDA_ATTENTION_TILE_H_
 
@@ -41,13 +42,14 @@ __device__ inline int BlockChunk() {
   return static_cast<int>(blockIdx.x) % kChunks;
 }
 
-// `kDim` is a chunk's.
+// 64 rows of a head, or of a chunk of it (`kDim` columns), in shared memory.
 template <typename T, int kDim>
 struct HeadTile {
   static constexpr int kStride = TileStride<T>(kDim);
   T at[kTile * kStride];
 };
 
+// 64 x 64 scores or probabilities in shared memory, as a product reads them.
 template <typename T>
 struct ScoreTile {
   static constexpr int kStride = TileStride<T>(kTile);
@@ -56,6 +58,7 @@ struct ScoreTile {
 
 // The rows of one head of one sequence in a tensor of rows.
 template <typename T>
+// Rows are strided: a row of qkv has all heads of q, k and v.
 struct HeadRows {
   T* first;  // of position 0
   int64_t stride;
@@ -66,6 +69,7 @@ struct HeadRows {
 
   // Dimensions from chunk * kDim on.
   template <int kDim>
+  // `dim` may become less than a chunk: LoadHeadTile fills up with zeros, which add nothing to a product.
   __device__ HeadRows Chunk(int chunk) const {
     return {first + chunk * kDim, stride, seq_len, dim - chunk * kDim};
   }
@@ -113,7 +117,7 @@ __device__ inline void StoreHeadRows(const TileSums<kN>& sums, int begin, const 
 template <typename T>
 __device__ inline void StoreScores(const ScoreSums& sums, ScoreTile<T>& tile) {
   T* rows = tile.at + static_cast<int>(threadIdx.x) / 32 * 16 * ScoreTile<T>::kStride;
-  __syncwarp();  // whoever read the last ones is done
+  __syncwarp();  // the lanes that read the previous scores are done
 #pragma unroll
   for (int n = 0; n < kTile / 8; ++n) {
 #pragma unroll
@@ -129,6 +133,7 @@ struct ScoreMath {
   bool rounds_scores;         // also their gradients
   bool rounds_probabilities;  // before the gradient of the softmax is taken
 
+  // The score as softmax takes it.
   __device__ float Scaled(float score) const {
     return rounds_scores ? RoundTo<T>(RoundTo<T>(score) * scale) : score * scale;
   }
@@ -140,7 +145,7 @@ struct ScoreMath {
   __device__ float RoundedProbability(float p) const { return rounds_probabilities ? RoundTo<T>(p) : p; }
 };
 
-// What attention's kernels know of their operands. q, k and v lie beside each other in a row of qkv.
+// What attention's kernels know of their operands. q, k and v lie side by side in a row of qkv.
 template <typename T>
 struct AttentionOperands {
   const T* qkv;

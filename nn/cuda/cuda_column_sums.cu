@@ -1,4 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Two kernels. Partial: the rows are cut into runs (splits), a block for each run and each 32 packs of columns; its 8
+// rows of threads take every eighth row of the run, add at most 32 of them in float32, those sums in float64, and the 8
+// totals in order. AddSplits: a thread for each column adds the runs in order and then the old gradient.
+//
+// Threads of one warp read neighbouring columns of one row, so loads are wide and aligned. The number of runs depends
+// on the number of rows alone (never on the GPU), and with it the order of every sum.
 
 #include <algorithm>
 
@@ -36,6 +43,7 @@ struct PlainTerm {
   }
 };
 
+// Of a norm's parameters: sums[0] is grad_weight's, sums[1] grad_bias's.
 template <typename T>
 struct NormTerm {
   static constexpr int kSums = 2;
@@ -112,7 +120,7 @@ __global__ void AddSplits(const double* partial, int64_t splits, int64_t columns
   });
 }
 
-// `pack` is 1 where rows do not all begin aligned.
+// N is 1 where rows do not all begin aligned to a pack.
 template <int N, typename Term>
 void LaunchPartial(const Term& term, int64_t rows, int64_t columns, double* workspace, CUstream_st* stream) {
   const dim3 grid(static_cast<unsigned>((columns + kLanes * N - 1) / (kLanes * N)),

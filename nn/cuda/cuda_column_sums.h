@@ -19,7 +19,7 @@ constexpr int64_t kMaxRowSplits = 128;
 // Bytes of device memory that sums over [rows, columns] need for intermediate values.
 int64_t ColumnSumsBytes(int64_t rows, int64_t columns);
 
-// grad_bias [N] += column sums of grad_out [M, N].
+// grad_bias [N] += column sums of grad_out [M, N]. `workspace`: ColumnSumsBytes(M, N), used until the kernels have run.
 void CudaBiasBackward(const Tensor& grad_out, const Tensor& grad_bias, double* workspace, CUstream_st* stream);
 
 // What a norm's parameters get of its output's gradient, row by row: grad_weight gains grad_out h with

@@ -1,4 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Forward: a block of 512 threads for each row reads the row once. Each thread keeps a maximum and a sum of
+// exponentials relative to it (an online softmax), and the threads' pairs are then brought to the row's maximum and
+// added. One pass matters here: a row of logits is some hundred KB and comes from memory. Sums are float64. A second
+// kernel of one block adds the rows' losses in a fixed order.
+//
+// Backward: one pass, from the statistics of forward; the one-hot term is a comparison, as every thread knows its
+// element's number. `grad` may be the logits: each element is read and written by one thread.
 
 #include <algorithm>
 
@@ -103,7 +111,8 @@ __global__ void MeanLoss(const double* row_losses, int64_t rows, float* loss) {
   if (threadIdx.x == 0) *loss = static_cast<float>(sum / static_cast<double>(rows));
 }
 
-// `grad` may be `logits`; then their packs are the same.
+// `grad` may be `logits`; their packs then begin at the same elements. If the two differ in alignment, no packs are
+// used.
 template <int N, typename T>
 __global__ void Backward(const T* logits, const int32_t* targets, const float* statistics, int64_t columns,
                          float factor, T* grad_logits) {

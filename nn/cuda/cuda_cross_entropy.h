@@ -17,6 +17,7 @@ struct KernelRefusal;
 void CudaCrossEntropy(const Tensor& logits, const Tensor& targets, const Tensor& loss, const Tensor& statistics,
                       double* row_losses, KernelRefusal* refusal, CUstream_st* stream);
 
+// grad_logits may be `logits`. A target that forward refused gets no one-hot term.
 void CudaCrossEntropyBackward(const Tensor& logits, const Tensor& targets, const Tensor& statistics, float scale,
                               const Tensor& grad_logits, CUstream_st* stream);
 

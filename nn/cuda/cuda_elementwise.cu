@@ -1,4 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// One kernel template, Map, for all elementwise operations: a form says how many values it takes and makes, and
+// computes them in float32; Map loads packs of 16 bytes, widens, calls the form, rounds once and stores. These kernels
+// are bound by memory, so the formulas need not be fast, and value and derivative are computed together even where one
+// is wanted (the compiler drops the other).
 
 #include <algorithm>
 #include <iterator>
@@ -44,7 +49,8 @@ __device__ Slope Silu(float x) { return Sigmoidal(x, expf(-x), 1); }
 // A NaN passes.
 __device__ Slope Relu(float x) { return {x < 0 ? 0 : x, x <= 0 ? 0.0f : 1.0f}; }
 
-// The kind is the same for all threads, so that the branch costs nothing beside the memory.
+// The kind is the same for all threads, so the branch does not diverge, and its cost is hidden by the accesses to
+// memory.
 __device__ Slope SlopeOf(ActivationKind kind, float x) {
   switch (kind) {
     case ActivationKind::kGeluTanh:

@@ -12,12 +12,14 @@ struct CUstream_st;
 
 namespace fsdp {
 
+// Formulas and roundings as in nn/ops/layer_ops.h. `out` may be an input.
 void CudaAdd(const Tensor& a, const Tensor& b, const Tensor& out, CUstream_st* stream);
 
 void CudaActivate(ActivationKind kind, const Tensor& x, const Tensor& out, CUstream_st* stream);
 void CudaActivateBackward(ActivationKind kind, const Tensor& grad_out, const Tensor& x, const Tensor& grad_x,
                           CUstream_st* stream);
 
+// out = f(gate) * up, with f(gate) rounded to the dtype, as PyTorch's two operations round it.
 void CudaActivateGated(ActivationKind kind, const Tensor& gate, const Tensor& up, const Tensor& out,
                        CUstream_st* stream);
 void CudaActivateGatedBackward(ActivationKind kind, const Tensor& grad_out, const Tensor& gate, const Tensor& up,

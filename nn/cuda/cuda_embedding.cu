@@ -1,4 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Backward without sorting and without atomic additions, whose order would differ from run to run. LinkChains finds,
+// for each place n, the next place that has the same token: the places of one token form a chain in the order of the
+// sequence.
+//
+//   tokens   5 7 5 5 7        next   2 4 3 - -        is_repeat   0 0 1 1 1
+//
+// SumChains then has a block for each place and run of columns; those at the first place of a chain walk it and add the
+// rows of grad_out in order, all others return at once. LinkChains is quadratic in the number of tokens at worst, but
+// reads 4 bytes for each, 32 at a time, and stops at the first match; a batch has some thousand tokens.
 
 #include <type_traits>
 
@@ -14,6 +24,7 @@ namespace {
 
 constexpr int kWarpsPerBlock = 4;
 
+// A warp for each token copies its row.
 template <int N, typename T>
 __global__ void Gather(const int32_t* tokens, int64_t count, const T* table, int64_t table_rows, int64_t columns,
                        T* out, KernelRefusal* refusal) {

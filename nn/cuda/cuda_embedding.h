@@ -22,8 +22,8 @@ void CudaEmbedding(const Tensor& tokens, const Tensor& table, const Tensor& out,
 // Bytes of device memory that the gradient needs for `num_tokens` tokens.
 int64_t EmbeddingBackwardBytes(int64_t num_tokens);
 
-// One block per token and run of columns; the first occurrence of a token adds up the rows of all, in order. Tokens
-// beyond the table, which forward refused, are skipped.
+// One block per token and run of columns; the first occurrence of a token adds up the rows of all its occurrences, in
+// order. Tokens beyond the table, which forward refused, are skipped. `workspace`: EmbeddingBackwardBytes.
 void CudaEmbeddingBackward(const Tensor& tokens, const Tensor& grad_out, std::optional<int64_t> padding_idx,
                            const Tensor& grad_table, void* workspace, CUstream_st* stream);
 

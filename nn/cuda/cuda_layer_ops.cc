@@ -1,4 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Each function puts its kernels on the stream (CudaStream::Issue), holding the buffers of its operands until they have
+// run. Memory between kernels of one call is the stream's workspace, which all calls on a stream share, since they
+// follow each other; the scratch of the stream is for smaller things. Work that the stream puts off until host work has
+// run keeps everything it needs by value.
+//
+// Values that are out of range (tokens, targets) are found by the kernels and reported through the stream's
+// KernelFailure.
 #include "fsdp/nn/cuda/cuda_layer_ops.h"
 
 #include <utility>
@@ -21,6 +29,7 @@
 namespace fsdp {
 namespace {
 
+// Runs before main; the library is linked with alwayslink, so that nothing needs to name it.
 [[maybe_unused]] const bool registered =
     RegisterLayerOps(DeviceType::kCuda,
                      [](const Device&) -> std::unique_ptr<const LayerOps> { return std::make_unique<CudaLayerOps>(); });

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // CudaLayerOps: LayerOps on a CUDA device. Each call puts its kernels on the stream at once; the kernels are in the
-// cuda_*.h beside this file. Linking this library makes LayerOpsFor know CUDA devices. Sums have a fixed order, which
-// depends on shapes only; a token or target that is out of range fails the stream at its next wait for the GPU.
+// other cuda_*.h of this folder. Linking this library makes LayerOpsFor know CUDA devices. Sums have a fixed order,
+// which depends on shapes only; a token or target that is out of range fails the stream at its next wait for the GPU.
+// Thread-safe.
 #ifndef FSDP_NN_CUDA_CUDA_LAYER_OPS_H_
 #define FSDP_NN_CUDA_CUDA_LAYER_OPS_H_
 

@@ -1,4 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Products by cuBLASLt. A plan is what cuBLASLt needs for one shape (descriptor, layouts, algorithm); plans are kept by
+// everything that the choice of an algorithm depends on (PlanKey: sizes, distances, dtype, transposes, epilogue, and
+// the alignment of each address, since an algorithm may need wide loads). The heuristic is deterministic, so a run
+// repeated on one kind of GPU uses the same algorithms and gives the same bits; timing the candidates would not.
 
 #include "fsdp/nn/cuda/cuda_matmul.h"
 
@@ -23,7 +28,7 @@ absl::Status CublasStatus(cublasStatus_t status, const std::string& call) {
   return absl::Status(code, absl::StrCat(call, ": ", cublasLtGetStatusString(status)));
 }
 
-// cuBLASLt is told alignments up to this.
+// The largest alignment that cuBLASLt's heuristic distinguishes; a null address has it.
 constexpr uint32_t kMaxAlignment = 256;
 
 uint32_t AlignmentOf(const void* data) {
@@ -103,8 +108,15 @@ absl::Status CudaMatmul::Open() {
   return CublasStatus(cublasLtCreate(&handle_), "cublasLtCreate");
 }
 
-// cuBLASLt's matrices are column-major, in which memory of ours is the transposed matrix: so what is computed is
-// c^T = b^T a^T, its first operand is our b, and a bias for each of our columns is one for each of its rows, as its
+// cuBLASLt's matrices are column-major. The bytes of our row-major c [m, n] are, column by column, the matrix c^T [n,
+// m]:
+//
+//   our rows   | c00 c01 c02 |      memory   c00 c01 c02 c10 c11 c12      cuBLASLt's   | c00 c10 |
+//              | c10 c11 c12 |                                            columns      | c01 c11 |
+//                                                                                      | c02 c12 |
+//
+// So we ask for c^T = b^T a^T, [n, m] = [n, k] [k, m], and nothing is copied: cuBLASLt's first operand is our b and its
+// second our a, each with our transpose flag, and a bias for each of our columns is one for each of its rows, as its
 // epilogue has it.
 absl::StatusOr<const CudaMatmul::Plan*> CudaMatmul::PlanFor(const Gemm& gemm) {
   std::unique_ptr<const Plan>& kept = plans_[PlanKey(gemm)];

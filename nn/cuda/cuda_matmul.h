@@ -28,8 +28,9 @@ class CudaMatmul {
   CudaMatmul();
   ~CudaMatmul();
 
-  // Puts `gemm`, of device addresses, on `stream` of the current device. kUnimplemented names a shape that cuBLASLt has
-  // no algorithm for. c_dtype must be dtype.
+  // Puts `gemm`, of device addresses, on `stream` of the current device; returns once it is there. `workspace` has
+  // kWorkspaceBytes and must live until the product has run. kUnimplemented names a shape that cuBLASLt has no
+  // algorithm for. Precondition: c_dtype is dtype.
   absl::Status Run(const Gemm& gemm, const Buffer& workspace, CUstream_st* stream);
 
  private:

@@ -1,4 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// A warp for each row, four rows to a block: a row of some thousand elements gives each lane a few packs, and the sums
+// of a warp need no shared memory and no barrier. Rows are read two or three times (statistics, then output); the later
+// reads come from cache. Sums are float32 within a pack and float64 across packs and lanes, in an order that depends on
+// the number of columns alone.
 
 #include "fsdp/cuda/block_sum.h"
 #include "fsdp/cuda/float_types.h"

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Layer norm and RMS norm on a CUDA device, a warp for each row; see nn/ops/layer_ops.h for the contract, and
-// cuda_column_sums.h for the gradients of their parameters. Operands are right.
+// Layer norm and RMS norm on a CUDA device, a warp for each row; see nn/ops/layer_ops.h for the contract and the
+// formulas, and cuda_column_sums.h for the gradients of their parameters, which the backward functions here do not
+// compute. Operands are right.
 #ifndef FSDP_NN_CUDA_CUDA_NORM_H_
 #define FSDP_NN_CUDA_CUDA_NORM_H_
 
@@ -11,8 +12,10 @@ struct CUstream_st;
 
 namespace fsdp {
 
+// `mean` and `rstd` are float64 [rows].
 void CudaLayerNorm(const Tensor& x, const Tensor& weight, const Tensor& bias, float eps, const Tensor& out,
                    const Tensor& mean, const Tensor& rstd, CUstream_st* stream);
+// grad_x alone.
 void CudaLayerNormBackward(const Tensor& grad_out, const Tensor& x, const Tensor& weight, const Tensor& mean,
                            const Tensor& rstd, const Tensor& grad_x, CUstream_st* stream);
 

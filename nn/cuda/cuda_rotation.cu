@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// One kernel for both directions. A thread takes a pack of each half of one head, since rotation pairs element i with
+// element i + D / 2, and moves it between the separate q, k and v and their place in the rows of qkv; on the way q and
+// k are rotated.
 
 #include <type_traits>
 
@@ -10,7 +14,7 @@
 namespace fsdp {
 namespace {
 
-// `apart`: q, k and v [rows, heads, dim] each by itself; `together`: beside each other, [rows, all heads, dim]. Forward
+// `apart`: q, k and v [rows, heads, dim] each by itself; `together`: side by side, [rows, all heads, dim]. Forward
 // goes from apart to together, backward the other way.
 template <typename T>
 struct RotationOperands {

@@ -1,8 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Products of tiles in shared memory, a warp at a time, for attention: c [16, 8 kN] += a [16, kK] b, with c in the
-// lanes' registers as cuda/mma.h lays it out, whatever the dtype: bfloat16 by tensor cores, float32 by multiply-adds.
-// For .cu files.
+// lanes' registers as cuda/mma.h lays it out, whatever the dtype: bfloat16 by tensor cores, float32 by multiply-adds
+// (not TF32, which keeps 10 bits). One layout for both dtypes lets softmax be written once, on registers. For .cu
+// files.
+//
+//   c[n], one 16 x 8 tile:      columns  0 1   2 3   4 5   6 7
+//                      row 0             lane 0  lane 1  lane 2  lane 3      elements 0, 1 of c[n]
+//                      row 1             lane 4  ...                         and of rows 8 to 15
+//                      ...                                                   elements 2, 3
 #ifndef FSDP_NN_CUDA_CUDA_TILE_PRODUCT_H_
 #define FSDP_NN_CUDA_CUDA_TILE_PRODUCT_H_
 
@@ -18,13 +24,15 @@ using TileSums = float[kN][4];
 __device__ inline int TileRow(int e) { return static_cast<int>(threadIdx.x) % 32 / 4 + e / 2 * 8; }
 __device__ inline int TileColumn(int n, int e) { return 8 * n + static_cast<int>(threadIdx.x) % 4 * 2 + e % 2; }
 
-// Elements between the rows of a tile of `columns`: a multiple of 16 bytes, and rows begin in different banks.
+// Elements between the rows of a tile of `columns`: a multiple of 16 bytes, as LoadMatrices needs it, and 16 bytes more
+// than the columns, so that the 8 rows of a matrix begin in different banks of shared memory.
 template <typename T>
 constexpr int TileStride(int columns) {
   return columns + 16 / static_cast<int>(sizeof(T));
 }
 
-// b's rows are c's columns where kTransposed (b [8 kN, kK] in memory), else k's (b [kK, 8 kN]).
+// c += a b for bfloat16, by tensor cores. b's rows are c's columns where kTransposed (b [8 kN, kK] in memory), else k's
+// (b [kK, 8 kN]). `a_stride` and `b_stride` are TileStride of their tiles. All lanes of a warp call.
 template <bool kTransposed, int kN, int kK>
 __device__ inline void MultiplyTiles(const __nv_bfloat16* a, int a_stride, const __nv_bfloat16* b, int b_stride,
                                      TileSums<kN>& c) {
@@ -52,7 +60,8 @@ __device__ inline void MultiplyTiles(const __nv_bfloat16* a, int a_stride, const
   }
 }
 
-// The tile's sums are added to c as one term each, so that c's error does not grow with every multiply-add.
+// c += a b for float32, by multiply-adds, with the same layout of c. The tile's sums are added to c as one term each,
+// so that c's error does not grow with every multiply-add.
 template <bool kTransposed, int kN, int kK>
 __device__ inline void MultiplyTiles(const float* a, int a_stride, const float* b, int b_stride, TileSums<kN>& c) {
   constexpr int kTogether = 4;  // of c's tiles, for each value of a

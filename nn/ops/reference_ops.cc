@@ -226,6 +226,7 @@ Doubles ReferenceActivateGated(ActivationKind kind, const Doubles& gate, const D
   return out;
 }
 
+// Product rule on f(gate) up.
 GatedGrads ReferenceActivateGatedBackward(ActivationKind kind, const Doubles& grad_out, const Doubles& gate,
                                           const Doubles& up) {
   GatedGrads grads = {grad_out, ReferenceActivate(kind, gate)};
@@ -253,6 +254,7 @@ Doubles ReferenceRotateQkv(const QkvParts& parts, const Doubles& rotation, const
   return qkv;
 }
 
+// The reverse of the interleaving: takes q, k and v off each row in turn.
 QkvParts ReferenceRotateQkvBackward(const Doubles& grad_qkv, const Doubles& rotation, const AttentionShape& shape) {
   QkvParts grads;
   const double* next = grad_qkv.data();
@@ -286,6 +288,7 @@ Doubles ReferenceEmbeddingBackward(const std::vector<int32_t>& tokens, const Dou
   return grad;
 }
 
+// For each sequence, head and query: one row of probabilities, and its product with the values.
 Doubles ReferenceAttention(const Doubles& qkv, const AttentionShape& shape) {
   Doubles out(shape.batch * shape.seq_len * shape.q_width(), 0.0);
   for (int64_t b = 0; b < shape.batch; ++b) {
@@ -323,6 +326,7 @@ double ReferenceCrossEntropy(const Doubles& logits, const std::vector<int32_t>& 
   return loss;
 }
 
+// d -log p[t] / d x[v] = p[v] - [v == t], over the mean of the rows.
 Doubles ReferenceCrossEntropyBackward(const Doubles& logits, const std::vector<int32_t>& targets, double scale) {
   const int64_t classes = SizeOf(logits) / static_cast<int64_t>(targets.size());
   Doubles grad;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The emulator's cuda_bf16.h.
+// The emulator's cuda_bf16.h: bfloat16 as the upper half of a float32. Conversion rounds to nearest even, and any NaN
+// becomes 0x7fff, as on a GPU.
 #ifndef FSDP_CUDA_EMULATOR_INCLUDE_CUDA_BF16_H_
 #define FSDP_CUDA_EMULATOR_INCLUDE_CUDA_BF16_H_
 

@@ -20,6 +20,7 @@
 #include "fsdp/cuda/emulator/block.h"
 #include "fsdp/cuda/emulator/device_memory.h"
 
+// Words of CUDA C++ that mean nothing to a C++ compiler.
 #define __global__
 #define __device__
 #define __host__
@@ -59,6 +60,8 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
                              [kernel, params] { std::apply(kernel, params); });
 }
 
+// The barriers and exchanges take the place of their call as a default argument, so that kernels are written as for
+// CUDA.
 inline void __syncthreads(std::source_location place = std::source_location::current()) {
   fsdp::EmulatedBlock::Current().AwaitBlock(place);
 }
@@ -108,6 +111,7 @@ T __ldg(const T* address) {
   return *address;
 }
 
+// Between fibers of one block nothing can interleave; atomics matter for streams, whose kernels run at the same time.
 inline int atomicAdd(int* address, int value) { return __atomic_fetch_add(address, value, __ATOMIC_RELAXED); }
 inline unsigned atomicAdd(unsigned* address, unsigned value) {
   return __atomic_fetch_add(address, value, __ATOMIC_RELAXED);
