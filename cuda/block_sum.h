@@ -21,6 +21,7 @@ __device__ inline T WarpSum(T value) {
   return value;
 }
 
+// The largest of the 32 lanes' values, in every lane; a NaN counts only if all are NaN (fmaxf).
 __device__ inline float WarpMax(float value) {
 #pragma unroll
   for (int lanes = kWarpThreads / 2; lanes > 0; lanes /= 2) {
@@ -29,7 +30,7 @@ __device__ inline float WarpMax(float value) {
   return value;
 }
 
-// What BlockSum needs of shared memory, for a block of N threads.
+// The shared memory that BlockSum needs, for a block of N threads: one value for each warp.
 template <typename T, int N>
 struct WarpSums {
   T of[N / kWarpThreads];

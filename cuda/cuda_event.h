@@ -30,7 +30,9 @@ class CudaEvent final : public Event::State {
   static absl::StatusOr<std::shared_ptr<CudaEvent>> Create(int device);
   ~CudaEvent() override;
 
+  // Waits on the host for the recording, then for the GPU. Returns the error of the stream up to the event.
   absl::Status Synchronize() override;
+  // False until it is recorded; never blocks.
   bool Query() override;
 
   // Called once, by the stream: records the event on `stream`, whose first error so far is `so_far` and whose work may

@@ -52,7 +52,9 @@ class CudaMemory : public std::enable_shared_from_this<CudaMemory> {
  private:
   CudaMemory(int device, CUstream_st* stream) : device_(device), stream_(stream) {}
 
+  // Counted; blocks until the memory is every stream's.
   absl::StatusOr<Buffer> AllocateFromPool(int64_t nbytes);
+  // Null unless the calling thread captures.
   std::shared_ptr<CaptureArena> ArenaOfThisThread() const;
   void Free(void* data, int64_t nbytes);
   void KeepPinned(void* data, size_t size);

@@ -54,6 +54,7 @@ class CudaRecording {
   // Memory that the captured work uses and that is not the arena's.
   void Hold(std::vector<Buffer> uses);
 
+  // Called around each replay, in this order.
   const std::vector<std::shared_ptr<ReplayObserver>>& observers() const { return observers_; }
   void Add(std::shared_ptr<ReplayObserver> observer) { observers_.push_back(std::move(observer)); }
 

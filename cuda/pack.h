@@ -1,8 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Pack: what a thread loads and stores in one instruction, and how elementwise kernels cut their work: elements one by
-// one up to the first that is aligned in all operands, then whole packs, then the rest one by one. Operands that are
-// never aligned together are done one by one throughout. For .cu files.
+// Pack: what a thread loads and stores in one instruction, and how elementwise kernels cut their work:
+//
+//   elements      | . . | x x x x | x x x x | x x x x | . |
+//                  head   packs                        rest       . one by one, x as packs
+//
+// elements one by one up to the first that is aligned in all operands, then whole packs, then the rest one by one.
+// Operands that are never aligned together are done one by one throughout. Parameters are views of flat buffers at any
+// element, so alignment cannot be taken for granted, and wide accesses are what a kernel that is bound by memory needs.
+// For .cu files.
 #ifndef FSDP_CUDA_PACK_H_
 #define FSDP_CUDA_PACK_H_
 
@@ -24,10 +30,12 @@ struct alignas(sizeof(T) * N) Pack {
 // The widest access there is.
 constexpr size_t kPackBytes = 16;
 
-// Threads of a block of an elementwise kernel, and how many blocks at most: the kernels step by the whole grid.
+// Threads of a block of an elementwise kernel, and how many blocks at most: the kernels step by the whole grid, so any
+// number of blocks does all the work.
 constexpr int kThreads = 256;
 constexpr int64_t kMaxBlocks = 16384;
 
+// Blocks for `threads` threads; at least 1, as a launch needs.
 inline int Blocks(int64_t threads) {
   return static_cast<int>(std::clamp<int64_t>((threads + kThreads - 1) / kThreads, 1, kMaxBlocks));
 }

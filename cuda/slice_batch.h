@@ -56,8 +56,10 @@ __global__ void RunSlices(SliceBatch<Slice> batch) {
 template <typename Slice>
 class SliceLauncher {
  public:
+  // Launches go to `stream`.
   explicit SliceLauncher(CUstream_st* stream) : stream_(stream) {}
 
+  // Adds a slice, and launches when the batch is full. An empty one is left out.
   void Add(const Slice& slice) {
     if (slice.range.numel == 0) return;
     batch_.slices[batch_.count] = slice;
@@ -67,6 +69,7 @@ class SliceLauncher {
     if (++batch_.count == SliceBatch<Slice>::kMaxSlices) Flush();
   }
 
+  // Launches what was added since the last launch. An error is the thread's last one (CudaLaunchStatus).
   void Flush() {
     static_assert(sizeof(batch_) <= kMaxParameterBytes);
     if (batch_.count > 0) Launch(RunSlices<Slice>, batch_.first_block[batch_.count], kThreads, 0, stream_, batch_);

@@ -51,6 +51,7 @@ struct SmallFloat {
   static constexpr int kShift = 23 - kMantissaBits;
   // All bits of a code but the sign.
   static constexpr int32_t kMagnitude = (1 << (kExponentBits + kMantissaBits)) - 1;
+  // Of the format's exponent.
   static constexpr int32_t kBias = (1 << (kExponentBits - 1)) - 1;
   static constexpr int32_t kInfinity = kMagnitude & ~((1 << kMantissaBits) - 1);
   // The lowest code that is infinity or NaN.
@@ -71,6 +72,7 @@ struct SmallFloat {
     const auto signed_code = hn::BitCast(di, code);
     const auto magnitude = hn::And(signed_code, hn::Set(di, kMagnitude));
     const auto sign = hn::ShiftLeft<kSignShift>(hn::Xor(signed_code, magnitude));
+    // Exponent and mantissa where float32 has them; the exponent still has the format's bias.
     const auto shifted = hn::ShiftLeft<kShift>(magnitude);
     const auto normal = hn::Add(shifted, hn::Set(di, (127 - kBias) << 23));
     // 1.mantissa at the exponent of subnormals, less its leading 1.
@@ -78,6 +80,7 @@ struct SmallFloat {
     const auto subnormal = hn::BitCast(di, hn::Sub(hn::BitCast(d, hn::Add(shifted, leading)), hn::BitCast(d, leading)));
     auto bits = hn::IfThenElse(hn::Lt(magnitude, hn::Set(di, 1 << kMantissaBits)), subnormal, normal);
     const auto not_number = hn::Gt(magnitude, hn::Set(di, kInfinities ? kInfinity : kMagnitude - 1));
+    // Infinity has an empty mantissa; a NaN is made quiet.
     auto special = hn::Or(shifted, hn::Set(di, kFloat32Infinity));
     special = hn::Or(special, hn::IfThenElseZero(not_number, hn::Set(di, kFloat32Quiet)));
     bits = hn::IfThenElse(hn::Gt(magnitude, hn::Set(di, kFirstSpecial - 1)), special, bits);
@@ -185,6 +188,7 @@ struct SmallCodec {
   }
 };
 
+// float32 lanes as they are; float64 lanes are rounded.
 struct Float32Codec {
   static constexpr size_t kBytes = 4;
 

@@ -49,7 +49,8 @@ class HostEvent final : public Event::State {
 // without it; where ranks or streams outnumber the cores it takes time from the thread that it waits for.
 class HostThreads {
  public:
-  // Marks the calling thread as running until destroyed, or as blocked.
+  // Running marks the calling thread as running until destroyed: a worker, or a thread that computes. Blocked takes the
+  // mark away while the thread sleeps or waits.
   class Running {
    public:
     Running() { count_.fetch_add(1, std::memory_order_relaxed); }
@@ -70,6 +71,7 @@ class HostThreads {
   static bool SpinUntil(const std::atomic<bool>& flag);
 
  private:
+  // Threads that run now.
   static std::atomic<int> count_;
 };
 

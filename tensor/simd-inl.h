@@ -1,8 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Vector loads and stores of float32 and bfloat16 elements as float32 lanes, for kernels written with Highway. Included
-// once per instruction set (see hwy/foreach_target.h), hence the unusual guard. No address need be aligned. An
-// element's result never depends on its place in a vector, so a tail gives the same bits as the main loop.
+// Vector loads and stores of float32 and bfloat16 elements as float32 lanes, for kernels written with Highway:
+//
+//   const FloatTag d;
+//   ForEachVector(n, [&](int64_t i, size_t count) HWY_ATTR {
+//     StoreUpTo(d, hn::Mul(LoadUpTo(d, x + i, count), hn::Set(d, scale)), out + i, count);
+//   });
+//
+// Included once per instruction set (see hwy/foreach_target.h), hence the guard that toggles. No address need be
+// aligned. An element's result never depends on its place in a vector, so a tail gives the same bits as the main loop.
 #if defined(FSDP_TENSOR_SIMD_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef FSDP_TENSOR_SIMD_INL_H_
 #undef FSDP_TENSOR_SIMD_INL_H_
@@ -26,7 +32,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 using FloatTag = hn::ScalableTag<float>;
 using FloatVec = hn::Vec<FloatTag>;
 
-// Elements in memory: float, or uint16_t for the bits of a bfloat16.
+// Elements in memory are float, or uint16_t for the bits of a bfloat16. Any bits are loaded: a NaN stays a NaN.
 HWY_INLINE FloatVec LoadFloats(FloatTag d, const float* p) { return hn::LoadU(d, p); }
 
 HWY_INLINE FloatVec LoadFloats(FloatTag d, const uint16_t* p) {

@@ -53,8 +53,8 @@ struct StateKey {
 // Text values are UTF-8: param_groups is JSON, extras may be anything.
 using StateValue = std::variant<ShardedTensor, std::string>;
 
-// How one unit's parameters lie in its flat parameter; kept in checkpoints so that a LOCAL one can be made of any
-// other.
+// How one unit's parameters lie in its flat parameter: by offset, perhaps with padding between them. Kept in
+// checkpoints so that a LOCAL one can be made of any other.
 struct FlatUnitLayout {
   struct Entry {
     std::string fqn;

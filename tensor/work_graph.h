@@ -39,6 +39,7 @@ class WorkGraph {
 class GraphDevice {
  public:
   virtual ~GraphDevice() = default;
+  // As CaptureWork, for a stream of this device.
   virtual absl::StatusOr<std::unique_ptr<WorkGraph>> Capture(Stream& stream,
                                                              const std::function<absl::Status()>& work) = 0;
 };

@@ -37,6 +37,7 @@ namespace fsdp {
 
 class Fiber;
 
+// What a launch says of a kernel.
 struct KernelShape {
   dim3 grid;
   dim3 block;
@@ -75,6 +76,7 @@ class EmulatedBlock {
   size_t shared_bytes() const { return shape_.shared_bytes; }
 
  private:
+  // Of a thread; block.cc has the transitions.
   enum class State : uint8_t { kNotStarted, kRunnable, kAtBarrier, kInWarp, kDone };
 
   struct Thread {

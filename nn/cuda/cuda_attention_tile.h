@@ -174,6 +174,7 @@ struct AttentionOperands {
     return {data + blockIdx.z * seq_len * out_stride() + static_cast<int64_t>(blockIdx.y) * dim, out_stride(), seq_len,
             dim};
   }
+  // Numbers of the block's heads among all heads of a row of qkv.
   __device__ int q_head() const { return static_cast<int>(blockIdx.y); }
   __device__ int k_head() const { return heads + q_head() / (heads / kv_heads); }
   __device__ int v_head() const { return k_head() + kv_heads; }

@@ -5,10 +5,12 @@
 // (not TF32, which keeps 10 bits). One layout for both dtypes lets softmax be written once, on registers. For .cu
 // files.
 //
-//   c[n], one 16 x 8 tile:      columns  0 1   2 3   4 5   6 7
-//                      row 0             lane 0  lane 1  lane 2  lane 3      elements 0, 1 of c[n]
-//                      row 1             lane 4  ...                         and of rows 8 to 15
-//                      ...                                                   elements 2, 3
+//   c[n] is 16 x 8.    columns   0 1      2 3      4 5      6 7
+//             row 0            lane 0   lane 1   lane 2   lane 3      elements 0 and 1 of the lane's four
+//             row 1            lane 4   lane 5   lane 6   lane 7
+//             ...
+//             row 8            lane 0   lane 1   lane 2   lane 3      elements 2 and 3
+//             ...
 #ifndef FSDP_NN_CUDA_CUDA_TILE_PRODUCT_H_
 #define FSDP_NN_CUDA_CUDA_TILE_PRODUCT_H_
 
@@ -18,9 +20,11 @@ namespace fsdp {
 
 // [16, 8 kN] as each lane's share: see TileRow and TileColumn.
 template <int kN>
+// Registers, as long as every index is known at compile time: loops over it are unrolled.
 using TileSums = float[kN][4];
 
-// Row and column of element `e` of c[n].
+// Row and column in c, of element `e` of c[n], for the calling lane. Elements 0 and 1 are of one row, 2 and 3 of
+// another.
 __device__ inline int TileRow(int e) { return static_cast<int>(threadIdx.x) % 32 / 4 + e / 2 * 8; }
 __device__ inline int TileColumn(int n, int e) { return 8 * n + static_cast<int>(threadIdx.x) % 4 * 2 + e % 2; }
 
