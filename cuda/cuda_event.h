@@ -48,7 +48,7 @@ class CudaEvent final : public Event::State {
   // that recorded it, or that of the wait itself.
   absl::Status MakeWait(CUstream_st* stream, int device);
 
-  // What the work before the event may still fail with. Once it is recorded.
+  // The failures that the work before the event may still end with. Valid once the event is recorded.
   const AsyncFailures& failures() const { return failures_; }
 
   // Null unless it was recorded in a capture. Once it is recorded.

@@ -44,7 +44,7 @@ absl::StatusOr<std::unique_ptr<WorkGraph>> CudaGraph::Capture(CudaMemory& memory
   absl::Status status = origin.BeginCapture(recording);
   if (status.ok()) {
     const absl::Status worked = work();
-    // What cannot be captured is why the work failed, if it did.
+    // If the recording failed, that is the reason for whatever error `work` returned.
     status = recording->status().ok() ? worked : recording->status();
   }
   memory.EndArena();

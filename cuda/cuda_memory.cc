@@ -39,7 +39,7 @@ absl::Status RefuseNegative(int device, int64_t nbytes) {
   return absl::InvalidArgumentError(absl::StrCat("cuda:", device, ": cannot allocate ", nbytes, " bytes"));
 }
 
-// Keeps what is freed in the pool: returning it to the driver and asking again would cost more than the work in
+// Keeps freed memory in the pool: returning it to the driver and asking again would cost more than the work in
 // between.
 absl::Status KeepFreed(int device) {
   cudaMemPool_t pool;

@@ -16,9 +16,9 @@
 
 namespace fsdp {
 
-// What a kernel writes, with RefuseValue (refuse_value.h).
+// The record that a kernel writes, with RefuseValue (refuse_value.h).
 struct KernelRefusal {
-  // What the value is; chooses the message.
+  // The kind of the value, which chooses the message.
   enum Kind : int { kToken, kTarget };
   // How far the record has got; see kernel_failure.cc.
   enum State : int { kNone, kBeingWritten, kWritten };

@@ -16,7 +16,7 @@
 
 namespace fsdp {
 
-// What a lane holds of a and of b: pairs of bfloat16 in registers, as LoadMatrices delivers them.
+// A lane's part of a and of b: pairs of bfloat16 in registers, as LoadMatrices delivers them.
 struct MmaA {
   unsigned at[4];
 };

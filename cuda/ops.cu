@@ -40,7 +40,8 @@ namespace {
 template <typename A, typename B>
 using ComputeType = std::conditional_t<std::is_same_v<A, double> || std::is_same_v<B, double>, double, float>;
 
-// What Transform applies to each pair of elements. kReads says whether the destination's old value matters.
+// The operations that Transform applies to each pair of elements. kReads says whether the destination's old value
+// matters.
 template <typename From, typename To>
 struct Divide {
   static constexpr bool kReads = false;
@@ -201,7 +202,7 @@ void WithFloatType(DType dtype, F f) {
   }
 }
 
-// What tensor/check_operands.h lets through may still not be for a GPU.
+// tensor/check_operands.h lets any address through; a GPU needs elements aligned to their size.
 absl::Status CheckAligned(std::string_view op, std::initializer_list<const Tensor*> tensors) {
   for (const Tensor* t : tensors) {
     if (IsAligned(t->data(), SizeOf(t->dtype()))) continue;

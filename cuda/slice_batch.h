@@ -19,7 +19,7 @@ namespace fsdp {
 // Packs that a block has at least, so that a small slice does not take many blocks.
 constexpr int64_t kPacksPerSliceBlock = 4 * kThreads;
 
-// What every GPU takes as a kernel's parameters.
+// The size of a kernel's parameters that every GPU accepts.
 constexpr size_t kMaxParameterBytes = 4096;
 
 // `Slice` has kPack, a PackedRange `range`, and a __device__ template <int N> Run(int64_t i), which does its elements

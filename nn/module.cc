@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What Forward and Backward do around the layer's own code, and the walks over the tree of modules. Hooks see a module
+// Forward and Backward around the layer's own code, and the walks over the tree of modules. Hooks see a module
 // from outside: PreForward before anything of the module runs, PostForward after all of it, and likewise backward, so
 // that a module's parameters need to be unsharded only between the two.
 //

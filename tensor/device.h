@@ -5,7 +5,7 @@
 // rank and counts that rank's memory, so ranks that are threads of one process are counted apart. Thread-safe. Streams
 // hold a reference to their device, and buffers to its memory, so either may be the last to go.
 //
-// What only some devices can do is an optional interface, found by dynamic_cast: GraphDevice (work_graph.h),
+// Abilities that only some devices have are optional interfaces, found by dynamic_cast: GraphDevice (work_graph.h),
 // PriorityDevice (stream_priority.h).
 #ifndef FSDP_TENSOR_DEVICE_H_
 #define FSDP_TENSOR_DEVICE_H_

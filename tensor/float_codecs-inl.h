@@ -51,7 +51,7 @@ struct SmallFloat {
   static constexpr int kShift = 23 - kMantissaBits;
   // All bits of a code but the sign.
   static constexpr int32_t kMagnitude = (1 << (kExponentBits + kMantissaBits)) - 1;
-  // Of the format's exponent.
+  // The bias of the format's exponent.
   static constexpr int32_t kBias = (1 << (kExponentBits - 1)) - 1;
   static constexpr int32_t kInfinity = kMagnitude & ~((1 << kMantissaBits) - 1);
   // The lowest code that is infinity or NaN.
@@ -212,7 +212,7 @@ struct Float32Codec {
   }
 };
 
-// Of float64 lanes only: a kernel with a float64 side computes in float64.
+// For float64 lanes only: a kernel with a float64 side computes in float64.
 struct Float64Codec {
   static constexpr size_t kBytes = 8;
 

@@ -33,7 +33,7 @@ class HostMemory : public std::enable_shared_from_this<HostMemory> {
   // Counts memory of another owner; negative when freed.
   void Note(int64_t nbytes);
 
-  // As of Device.
+  // These three as in Device.
   int64_t allocated_bytes() const;
   int64_t peak_allocated_bytes() const;
   void ResetPeak();

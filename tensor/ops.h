@@ -45,8 +45,8 @@ class TensorOps {
   // *found_inf (float32, one element) becomes 1 if an element of `t` is infinite or NaN, and else stays as it is.
   virtual void CheckFinite(const Tensor& t, const Tensor& found_inf, Stream& stream) const = 0;
 
-  // Of `squared_norms`, float32, and with n the root of their sum in order: result[0] = n; result[1] = what
-  // torch.nn.utils.clip_grad_norm_ multiplies gradients by: max_norm / (n + 1e-6) where that is below 1 and max_norm is
+  // With n the root of the sum, in order, of `squared_norms` (float32): result[0] = n; result[1] = the factor by which
+  // torch.nn.utils.clip_grad_norm_ multiplies gradients: max_norm / (n + 1e-6) where that is below 1 and max_norm is
   // not 0, else 1; NaN where n is not finite. All in float32. So a norm becomes a factor without a visit to the host.
   virtual void ClipCoefficient(const Tensor& squared_norms, float max_norm, const Tensor& result,
                                Stream& stream) const = 0;

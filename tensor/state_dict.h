@@ -91,7 +91,7 @@ class StateDict {
   const std::vector<Entry>& entries() const { return entries_; }
   bool empty() const { return entries_.empty(); }
 
-  // What kind of state this is, as GetStateDict made it.
+  // The kind of state that this is, as GetStateDict made it.
   StateDictType type = StateDictType::kFull;
 
   // Other names of a shared parameter, by alias: "lm_head.weight" -> "transformer.wte.weight".

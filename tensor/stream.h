@@ -28,7 +28,7 @@ class Device;
 // A point in a stream's work. An empty Event counts as reached.
 class Event {
  public:
-  // What a device keeps behind an event; implemented by each device.
+  // A device's side of an event; implemented by each device.
   class State {
    public:
     virtual ~State() = default;

@@ -9,11 +9,11 @@
 // barrier (the same source location), else the kernel is wrong and the process ends with both places. Fibers are kept
 // from block to block.
 //
-// What this finds: a missing barrier (the order of threads is reversed after each one, so a value that is not there yet
-// is read in one of the two orders), barriers in divergent code, warp operations with a wrong mask, shared memory read
-// before it is written (it is full of NaN) or written out of bounds. What it does not model: time, caches, weak memory
-// order, warps that run in lockstep, and blocks that run at the same time: blocks run one after the other, so a race
-// between blocks is not seen.
+// The emulator finds: a missing barrier (the order of threads is reversed after each one, so a value that is not there
+// yet is read in one of the two orders), barriers in divergent code, warp operations with a wrong mask, shared memory
+// read before it is written (it is full of NaN) or written out of bounds. What it does not model: time, caches, weak
+// memory order, warps that run in lockstep, and blocks that run at the same time: blocks run one after the other, so a
+// race between blocks is not seen.
 
 #include "fsdp/cuda/emulator/block.h"
 

@@ -27,7 +27,7 @@ struct dim3 {
   unsigned x, y, z;
 };
 
-// Of the fiber that runs now.
+// Those of the fiber that runs now on this thread.
 inline constinit thread_local uint3 threadIdx = {};
 inline constinit thread_local uint3 blockIdx = {};
 inline constinit thread_local dim3 blockDim = {};
@@ -37,7 +37,7 @@ namespace fsdp {
 
 class Fiber;
 
-// What a launch says of a kernel.
+// The sizes that a launch gives.
 struct KernelShape {
   dim3 grid;
   dim3 block;
@@ -76,7 +76,7 @@ class EmulatedBlock {
   size_t shared_bytes() const { return shape_.shared_bytes; }
 
  private:
-  // Of a thread; block.cc has the transitions.
+  // The state of a thread; block.cc has the transitions.
   enum class State : uint8_t { kNotStarted, kRunnable, kAtBarrier, kInWarp, kDone };
 
   struct Thread {
@@ -85,7 +85,7 @@ class EmulatedBlock {
     std::source_location place;  // where it waits
   };
 
-  // What the threads of a warp wait for together.
+  // The meeting of a warp that is under way.
   struct Warp {
     unsigned arrived = 0;  // lanes
     unsigned mask = 0;     // of the first that arrived

@@ -176,7 +176,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
   if (!Fits(*desc, *a, *b, *d)) return CUBLAS_STATUS_INVALID_VALUE;
   results[0] = {};
   std::memcpy(results[0].algo.alignments, preference->alignments, sizeof(preference->alignments));
-  // As if it needed all that it may have.
+  // The algorithm claims to need all the workspace that it may have.
   results[0].algo.workspace_bytes = preference->workspace_bytes;
   results[0].workspaceSize = preference->workspace_bytes;
   *found = 1;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the emulator keeps behind cudaGraph_t, and a capture that is under way (graph.cc has a picture). Each captured
-// stream becomes a lane of the graph. A launch runs the lanes on threads of their own, so the only order among them is
-// the one that events were captured for: a missing event is a data race that ThreadSanitizer reports, as it is between
-// streams.
+// The emulator's cudaGraph_t and cudaGraphExec_t, and a capture that is under way (graph.cc has a picture). Each
+// captured stream becomes a lane of the graph. A launch runs the lanes on threads of their own, so the only order among
+// them is the one that events were captured for: a missing event is a data race that ThreadSanitizer reports, as it is
+// between streams.
 #ifndef FSDP_CUDA_EMULATOR_GRAPH_H_
 #define FSDP_CUDA_EMULATOR_GRAPH_H_
 

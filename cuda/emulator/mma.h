@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What cuda/mma.h does with tensor cores, written out from the tables of fragments in PTX's manual (mma.m16n8k16 and
-// ldmatrix): the last lane that comes gathers all fragments into matrices, multiplies, and distributes the results.
-// Products are exact in float32; sums go over k in order, where a tensor core has an order of its own.
+// The operations of cuda/mma.h without tensor cores, written out from the tables of fragments in PTX's manual
+// (mma.m16n8k16 and ldmatrix): the last lane that comes gathers all fragments into matrices, multiplies, and
+// distributes the results. Products are exact in float32; sums go over k in order, where a tensor core has an order of
+// its own.
 #ifndef FSDP_CUDA_EMULATOR_MMA_H_
 #define FSDP_CUDA_EMULATOR_MMA_H_
 
@@ -27,7 +28,7 @@ inline float HalfOf(unsigned bits, int half) {
   return std::bit_cast<float>((half == 0 ? bits << 16 : bits & 0xffff0000u));
 }
 
-// What a lane gives and gets. All that they do together is done by the last of them to come.
+// Where a lane has its operands and wants its results. The last lane to come does the work of all.
 struct MmaOperands {
   const MmaA* a;
   const MmaB* b;

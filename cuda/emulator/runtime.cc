@@ -31,7 +31,7 @@
 namespace fsdp {
 namespace {
 
-// What a block may have by itself, and after cudaFuncSetAttribute.
+// The shared memory that a block may have by itself, and after cudaFuncSetAttribute.
 constexpr size_t kMaxStaticShared = 48 << 10;
 constexpr size_t kMaxShared = 227 << 10;
 

@@ -14,8 +14,8 @@ int EmulatedCurrentDevice();
 // The error that ended the use of `device`, if one has.
 cudaError_t EmulatedDeviceError(int device);
 
-// What a call answers: `error`, else the error that ended the use of the calling thread's device. Kept as the thread's
-// last error.
+// The result of a call of the runtime: `error`, else the error that ended the use of the calling thread's device. Kept
+// as the thread's last error.
 cudaError_t Answer(cudaError_t error);
 
 // Answers `error` to what `stream`, whose work is captured, was asked, and makes the capture invalid.

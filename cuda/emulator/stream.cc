@@ -6,7 +6,7 @@
 // stream, `reached` when the stream gets there. A wait notes the count of the moment and awaits `reached` to get to it,
 // so a later record does not move the wait: CUDA's rule.
 //
-// What a captured stream is asked that a capture cannot have (waiting by the host, another capture's event) invalidates
+// A call that a capture cannot have (waiting by the host, another capture's event) on a captured stream invalidates
 // the capture, with CUDA's error codes.
 
 #include "fsdp/cuda/emulator/stream.h"

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the emulator keeps behind cudaStream_t and cudaEvent_t. A stream is a thread that works through a queue, so work
-// of two streams really overlaps, and a wait that is missing is a data race that ThreadSanitizer reports. Priorities
-// are kept and have no effect.
+// The emulator's cudaStream_t and cudaEvent_t. A stream is a thread that works through a queue, so work of two streams
+// really overlaps, and a wait that is missing is a data race that ThreadSanitizer reports. Priorities are kept and have
+// no effect.
 #ifndef FSDP_CUDA_EMULATOR_STREAM_H_
 #define FSDP_CUDA_EMULATOR_STREAM_H_
 

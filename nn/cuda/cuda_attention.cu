@@ -24,7 +24,7 @@ namespace fsdp {
 namespace {
 
 template <typename T, int kDim>
-// What a block has in shared memory: operands of the tile at hand, and its probabilities.
+// The shared memory of a block: operands of the tile at hand, and its probabilities.
 struct ForwardShared {
   HeadTile<T, kDim> q, k, v;
   ScoreTile<T> probabilities;
@@ -46,7 +46,7 @@ __device__ float QuadSum(float value) {
   return value + __shfl_xor_sync(~0u, value, 2);
 }
 
-// Of a lane's two rows, TileRow(0) and TileRow(2).
+// Statistics of a lane's two rows, TileRow(0) and TileRow(2).
 struct RowStatistics {
   float maximum[2] = {-INFINITY, -INFINITY};
   double sum[2] = {0, 0};  // beyond a tile; every probability of the row has its error

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the forward and backward kernels of attention share: how a head's rows come into shared memory, and how scores
-// become probabilities. A block is 4 warps, of 16 rows each: with 64 rows, backward's four operand tiles of 128 float32
-// columns take 150 KB of shared memory, of the 163 KB that a block may have on sm_80. For .cu files.
+// The parts that attention's forward and backward kernels share: how a head's rows come into shared memory, and how
+// scores become probabilities. A block is 4 warps, of 16 rows each: with 64 rows, backward's four operand tiles of 128
+// float32 columns take 150 KB of shared memory, of the 163 KB that a block may have on sm_80. For .cu files.
 #ifndef FSDP_NN_CUDA_CUDA_ATTENTION_TILE_H_
 #define FSDP_NN_CUDA_CUDA_ATTENTION_TILE_H_
 
@@ -145,7 +145,7 @@ struct ScoreMath {
   __device__ float RoundedProbability(float p) const { return rounds_probabilities ? RoundTo<T>(p) : p; }
 };
 
-// What attention's kernels know of their operands. q, k and v lie side by side in a row of qkv.
+// The operands of attention's kernels. q, k and v lie side by side in a row of qkv.
 template <typename T>
 struct AttentionOperands {
   const T* qkv;
@@ -178,7 +178,7 @@ struct AttentionOperands {
   __device__ int q_head() const { return static_cast<int>(blockIdx.y); }
   __device__ int k_head() const { return heads + q_head() / (heads / kv_heads); }
   __device__ int v_head() const { return k_head() + kv_heads; }
-  // Of the block's head and sequence.
+  // Number of the first row of scores of the block's head and sequence.
   __device__ int64_t first_row() const { return (static_cast<int64_t>(blockIdx.z) * heads + q_head()) * seq_len; }
 };
 

@@ -29,7 +29,7 @@ int64_t RowSplits(int64_t rows) {
   return std::clamp<int64_t>((rows + kRowsPerSplit - 1) / kRowsPerSplit, 1, kMaxRowSplits);
 }
 
-// What Partial sums of each element of row `row`: kSums values.
+// The terms that Partial sums, kSums for each element. Add adds those of the N elements from element i, of row `row`.
 
 template <typename T>
 struct PlainTerm {
@@ -43,7 +43,7 @@ struct PlainTerm {
   }
 };
 
-// Of a norm's parameters: sums[0] is grad_weight's, sums[1] grad_bias's.
+// The terms of a norm's parameters: sums[0] is grad_weight's, sums[1] grad_bias's.
 template <typename T>
 struct NormTerm {
   static constexpr int kSums = 2;

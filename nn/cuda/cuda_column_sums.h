@@ -22,9 +22,9 @@ int64_t ColumnSumsBytes(int64_t rows, int64_t columns);
 // grad_bias [N] += column sums of grad_out [M, N]. `workspace`: ColumnSumsBytes(M, N), used until the kernels have run.
 void CudaBiasBackward(const Tensor& grad_out, const Tensor& grad_bias, double* workspace, CUstream_st* stream);
 
-// What a norm's parameters get of its output's gradient, row by row: grad_weight gains grad_out h with
-// h = (x - mean) rstd, grad_bias gains grad_out. An undefined gradient is left out. Without `mean` (null) it is 0, and
-// h and the product are rounded to the dtype, as RMS norm has it. `workspace`: twice ColumnSumsBytes.
+// The gradients of a norm's parameters, summed over rows: grad_weight gains grad_out h with h = (x - mean) rstd,
+// grad_bias gains grad_out. An undefined gradient is left out. Without `mean` (null) the mean is 0, and h and the
+// product are rounded to the dtype, as RMS norm has it. `workspace`: twice ColumnSumsBytes.
 void CudaNormParameterGrads(const Tensor& grad_out, const Tensor& x, const double* mean, const double* rstd,
                             const Tensor& grad_weight, const Tensor& grad_bias, double* workspace, CUstream_st* stream);
 

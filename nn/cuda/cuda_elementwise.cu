@@ -65,7 +65,7 @@ __device__ Slope SlopeOf(ActivationKind kind, float x) {
   return {x, x};
 }
 
-// What Map computes of kIn values into kOut.
+// The forms: each computes kOut values from kIn.
 
 struct AddForm {
   static constexpr int kIn = 2, kOut = 1;
@@ -84,7 +84,7 @@ struct ActivateForm {
   }
 };
 
-// Of grad_out and x.
+// From grad_out and x.
 struct ActivateBackwardForm {
   static constexpr int kIn = 2, kOut = 1;
   ActivationKind kind;
@@ -94,7 +94,7 @@ struct ActivateBackwardForm {
   }
 };
 
-// Of gate and up.
+// From gate and up.
 struct GatedForm {
   static constexpr int kIn = 2, kOut = 1;
   ActivationKind kind;
@@ -104,7 +104,7 @@ struct GatedForm {
   }
 };
 
-// Of grad_out, gate and up: grad_gate and grad_up.
+// From grad_out, gate and up: grad_gate and grad_up.
 struct GatedBackwardForm {
   static constexpr int kIn = 3, kOut = 2;
   ActivationKind kind;

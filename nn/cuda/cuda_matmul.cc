@@ -75,7 +75,7 @@ std::string Describe(const Gemm& gemm) {
 
 }  // namespace
 
-// What an algorithm depends on.
+// Everything that the choice of an algorithm depends on.
 struct CudaMatmul::PlanKey {
   explicit PlanKey(const Gemm& g)
       : sizes{g.m, g.n, g.k, g.lda, g.ldb, g.ldc},

@@ -116,7 +116,7 @@ class Head {
     return absl::OkStatus();
   }
 
-  // Of all heads that share the key and value number `kv_head`.
+  // The gradients of all heads that share the key and value head number `kv_head`.
   absl::Status Backward(const Tensor& grad_out, const Tensor& qkv, const Tensor& statistics, const Tensor& grad_qkv,
                         int64_t batch, int64_t kv_head) {
     const int64_t numel = 2 * shape_.seq_len * shape_.head_dim;

@@ -19,7 +19,7 @@ HWY_BEFORE_NAMESPACE();
 namespace fsdp {
 namespace HWY_NAMESPACE {
 
-// What is kept of a row: probabilities are e^(x - maximum) * inverse_sum.
+// The statistics that are kept of a row: probabilities are e^(x - maximum) * inverse_sum.
 struct SoftmaxStatistics {
   float maximum;
   float inverse_sum;

@@ -53,7 +53,7 @@ struct cublasLtMatmulPreferenceOpaque_t {
   size_t workspace_bytes;
   uint32_t alignments[4];  // of A, B, C and D
 };
-// What the heuristic promised for an operation, which the product holds the operands to.
+// The alignments and the workspace that the heuristic assumed; the product holds its operands to them.
 struct cublasLtMatmulAlgo_t {
   uint32_t alignments[4];
   size_t workspace_bytes;
