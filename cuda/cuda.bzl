@@ -206,10 +206,10 @@ def cuda_library(
       hdrs: as in cc_library.
       deps: as in cc_library.
       cuda_deps: those of the dependencies that are a cuda_library: the emulated twin depends on theirs.
-      toolkit_deps: the toolkit's libraries beside the runtime, in whose place the twin has the emulator.
+      toolkit_deps: the toolkit's libraries besides the runtime, in whose place the twin has the emulator.
       nvccopts: more flags for nvcc.
       testonly: as in cc_library. The twin always is.
-      target_compatible_with: as in cc_library, beside CUDA itself.
+      target_compatible_with: as in cc_library, in addition to CUDA itself.
       **kwargs: more of cc_library's attributes.
     """
     all_deps = deps + cuda_deps + toolkit_deps + [_CUDART]
@@ -247,7 +247,7 @@ def cuda_test(name, srcs, deps = [], cuda_deps = [], nvccopts = [], tags = [], t
       cuda_deps: as in cuda_library.
       nvccopts: as in cuda_library.
       tags: as in cc_test.
-      target_compatible_with: as in cc_test, beside CUDA itself.
+      target_compatible_with: as in cc_test, in addition to CUDA itself.
       **kwargs: more of cc_test's attributes.
     """
     all_deps = deps + cuda_deps + [_CUDART]
@@ -279,7 +279,7 @@ def cuda_binary(name, srcs, deps = [], cuda_deps = [], testonly = False, target_
       deps: as in cuda_library.
       cuda_deps: as in cuda_library.
       testonly: as in cc_binary. The twin always is.
-      target_compatible_with: as in cc_binary, beside CUDA itself.
+      target_compatible_with: as in cc_binary, in addition to CUDA itself.
       **kwargs: more of cc_binary's attributes.
     """
     cc_binary(

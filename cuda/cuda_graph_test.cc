@@ -75,7 +75,7 @@ class CudaGraphTest : public testing::Test {
     return CaptureWork(*compute_, [this] { return Work(); });
   }
 
-  // That `work` is refused with `message`, and that the streams are none the worse.
+  // Expects that `work` is refused with `message`, and that the streams work as before.
   void ExpectRefused(const std::function<absl::Status()>& work, const std::string& message) {
     EXPECT_THAT(CaptureWork(*compute_, work), StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr(message)));
     EXPECT_FALSE(IsCapturing(*compute_));
@@ -244,7 +244,7 @@ TEST_F(CudaGraphTest, AFailedStreamReplaysNothing) {
   EXPECT_THAT(compute_->Synchronize(), StatusIs(absl::StatusCode::kDataLoss, HasSubstr("failed before")));
 }
 
-// Observers are asked before each launch, and told of it.
+// Observers are called before each launch and after it.
 TEST_F(CudaGraphTest, AnObserverCanPreventAReplay) {
   struct Observer final : ReplayObserver {
     void BeforeReplay(Stream&) override { ++before; }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What kernels refuse, and in which words. Each failure is its stream's.
+// The operands that kernels refuse, and the messages. Each failure is its stream's.
 #include <memory>
 #include <vector>
 

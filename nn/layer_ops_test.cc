@@ -164,7 +164,8 @@ TEST_P(LayerOpsTest, RmsNormBackwardAddsToItsWeight) {
   });
 }
 
-// As Hugging Face does: with weights of 1 the norm is what is then multiplied, bit for bit.
+// As Hugging Face does: the rounded norm is multiplied by the weight, so with weights of 1 the output is the norm, bit
+// for bit.
 TEST_P(LayerOpsTest, RmsNormRoundsBeforeTheWeight) {
   if (dtype() != DType::kBFloat16) GTEST_SKIP() << "float32 has nothing to round to";
   const Doubles x = Random(64 * 3, 1), weight = Random(3, 2);
@@ -196,7 +197,7 @@ TEST_P(LayerOpsTest, GatedActivationsAndTheirBackward) {
   }
 }
 
-TEST_P(LayerOpsTest, RotationPutsQueriesKeysAndValuesBesideEachOther) {
+TEST_P(LayerOpsTest, RotationPutsQueriesKeysAndValuesSideBySide) {
   const AttentionShape shape = {.batch = 2, .seq_len = 3, .num_heads = 4, .num_kv_heads = 2, .head_dim = 38};
   ForEachInstructionSet([&] {
     const QkvParts parts = {Random(6 * 152, 1), Random(6 * 76, 2), Random(6 * 76, 3)};

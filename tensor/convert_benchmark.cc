@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Conversions and kernels of the host beside memcpy, one thread, in one run, because absolute numbers of a shared
+// Conversions and kernels of the host next to memcpy, one thread, in one run, because absolute numbers of a shared
 // machine mean little. Each is measured on elements that fit in a second-level cache and on elements that do not fit in
 // any.
 //

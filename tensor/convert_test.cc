@@ -188,7 +188,7 @@ TEST(ConvertTest, Float8CodesHaveTheirOcpValues) {
   });
 }
 
-// What tensor/testdata/dtype_conversion.safetensors holds: float32 values and what PyTorch makes of them.
+// The contents of tensor/testdata/dtype_conversion.safetensors: float32 values and what PyTorch makes of them.
 class Golden {
  public:
   Golden() {

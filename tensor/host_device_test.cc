@@ -132,7 +132,7 @@ TEST(HostMemoryTest, SmallBlocksAreNotKept) {
   EXPECT_EQ(memory->kept_bytes(), 0);
 }
 
-TEST(HostMemoryTest, KeepsNothingWhenToldSo) {
+TEST(HostMemoryTest, KeepsNothingWithoutTheCache) {
   auto memory = HostMemory::Create(false);
   ASSERT_OK(memory->Allocate(kMiB).status());
   EXPECT_EQ(memory->kept_bytes(), 0);
@@ -147,7 +147,7 @@ TEST(HostMemoryTest, KeepsLittleMoreThanWasEverLive) {
     EXPECT_LE(memory->kept_bytes(), 8 * kMiB + 256 * kMiB);
   }
   EXPECT_GT(memory->kept_bytes(), 200 * kMiB);
-  // What was freed last is still there.
+  // The block that was freed last is still kept.
   const int64_t kept = memory->kept_bytes();
   ASSERT_OK_AND_ASSIGN(const Buffer last, memory->Allocate(4 * kMiB + 300 * 4096));
   EXPECT_EQ(memory->kept_bytes(), kept - last.nbytes());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the host device's streams cost: putting work on a stream, handing it from one to another, waiting for it.
+// The cost of the host device's streams: putting work on a stream, handing it from one to another, waiting for it.
 // Enqueue rows are per 1,000 pieces of work (items_per_second counts pieces), as the thread that puts them there sees
 // it.
 

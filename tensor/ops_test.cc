@@ -51,7 +51,7 @@ class OpsTest : public testing::Test {
   std::unique_ptr<Stream> stream_;
 };
 
-// What `value` becomes when it is stored as `dtype`.
+// `value` after it was stored as `dtype`.
 double Rounded(double value, DType dtype) {
   char bytes[8];
   double back;
@@ -179,7 +179,7 @@ TEST_F(OpsTest, SquaredNormKeepsSmallPartsOfLongSums) {
 }
 
 TEST_F(OpsTest, SquaredNormHasTheSameBitsOnEveryTarget) {
-  // Of float64, where products are inexact and a fused multiply-add would show.
+  // With float64, where products are inexact and a fused multiply-add would show.
   const Tensor source = Make(DType::kFloat64, Ramp(100'003, 1.0 / 3));
   std::vector<double> results;
   ForEachTarget([&] {

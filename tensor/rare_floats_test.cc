@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the real PyTorch 2.15 gives, for some numbers by name and for two million by a digest of their codes.
+// The results of PyTorch 2.15, for some numbers by name and for two million by a digest of their codes.
 #include "fsdp/tensor/rare_floats.h"
 
 #include <bit>

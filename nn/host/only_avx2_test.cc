@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Linked into host_matmul_avx2_test: oneDNN is told before its first use that the processor has AVX2 at most, so that
+// Linked into host_matmul_avx2_test: oneDNN is limited to AVX2 before its first use, so that
 // it has no bfloat16 and the conversion path of HostMatmul runs.
 #include "dnnl.hpp"
 #include "gtest/gtest.h"
