@@ -1,4 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// States of a watch, all of them changes that its own thread makes:
+//
+//   exchanging --(verdict)-------------> broken: failure_ is set; only waits for the destructor
+//       |                                   ^
+//       +--(a rank leaves)--> alone --------+  (a call that a departed rank never reached, or past its deadline)
+//
+// No collective on a GPU can be cancelled by itself: the only way to end a kernel that spins is to abort the whole
+// communicator. That is why the first error is final, and why all ranks must agree on it: a rank that aborted alone
+// would turn the others' collectives into hangs.
+//
+// The order in Break matters. The error is stored before the abort, so that a thread that is released by the abort
+// finds the error that caused it, and not "the communicator was aborted".
 #include "fsdp/collectives/cuda/collective_watch.h"
 
 #include <algorithm>
@@ -14,7 +27,7 @@
 namespace fsdp {
 namespace {
 
-// Between rounds. A fault is known to all ranks after this long and a little more.
+// Between rounds. Every rank knows a fault after this time plus one GatherBlobs of the host group.
 constexpr std::chrono::milliseconds kInterval(20);
 
 }  // namespace
@@ -67,7 +80,8 @@ absl::Status CollectiveWatch::Refuse(const CollectiveId& id) {
   const absl::Status first = failure_->status();
   if (first.ok()) return first;
   if (gave_up_ >= 0) {
-    // This call is the first that the other rank's error hits.
+    // The group broke while this rank had no call running. This call is the first one to fail, so its name goes into
+    // the error that streams report.
     failure_->Set(WithMessage(reason_, absl::StrCat(Prefix(id), ": ", GaveUp(gave_up_, reason_))));
     gave_up_ = -1;
     return failure_->status();
@@ -95,18 +109,20 @@ void CollectiveWatch::Loop() {
       leaves = closing_;
       if (leaves) mine_.leaves = true;
     }
-    Sweep();
+    PollStreams();
     if (exchanges) exchanges = Exchange();
     if (leaves) return;
     if (!exchanges) {
       CheckDeparted();
       std::unique_lock<std::mutex> lock(mutex_);
-      if (!failure_->status().ok()) wake_.wait(lock, [&] { return closing_; });  // there is nothing left to find out
+      if (!failure_->status().ok()) wake_.wait(lock, [&] { return closing_; });  // the first error is final
     }
   }
 }
 
-void CollectiveWatch::Sweep() {
+// Calls begin and end in the order of issue (CudaProcessGroup::Follow), so both loops stop at the first call that has
+// not. Events are synchronized without the mutex: an error of the stream may be reported through this watch.
+void CollectiveWatch::PollStreams() {
   absl::Status fault = communicator_->AsyncError();
   std::vector<Event> ended;
   {
@@ -114,7 +130,7 @@ void CollectiveWatch::Sweep() {
     if (!failure_->status().ok()) return;
     for (Call& call : calls_) {
       if (call.since != absl::InfiniteFuture()) continue;
-      if (!call.begun.Query()) break;  // nor have those after it
+      if (!call.begun.Query()) break;  // the calls after it have not begun either
       call.since = absl::Now();
       mine_.begun = call.id.sequence;
     }
@@ -154,11 +170,13 @@ bool CollectiveWatch::Exchange() {
     Break(Annotate(beats.status(), Prefix(id)), -1);
     return false;
   }
-  // A fault of this rank that arose since it spoke is told in one more round, to which the others go on too.
+  // If this rank found a fault after it sent its heartbeat, it sends the fault in one more round. The others take part
+  // in that round too: they saw no verdict in this one.
   return !Judge(*beats);
 }
 
-// True when these beats were the last. All ranks have the same, so all come to the same end.
+// Returns true if these heartbeats were the last. All ranks have the same heartbeats and apply these rules in the same
+// order, so all report the same cause. A fault comes first: the other rules may only show its consequences.
 bool CollectiveWatch::Judge(const std::vector<Heartbeat>& beats) {
   for (int r = 0; r < size_; ++r) {
     if (beats[r].fault.ok()) continue;
@@ -181,7 +199,7 @@ bool CollectiveWatch::Judge(const std::vector<Heartbeat>& beats) {
   return true;
 }
 
-// What rank `r` waits for in vain.
+// The deadline of rank `r`'s stalled call, with the ranks whose streams have not reached that call.
 absl::Status CollectiveWatch::Late(const std::vector<Heartbeat>& beats, int r) const {
   const CollectiveId& stalled = beats[r].stalled;
   std::vector<int> missing;
@@ -193,7 +211,8 @@ absl::Status CollectiveWatch::Late(const std::vector<Heartbeat>& beats, int r) c
       missing.empty() ? "; all ranks are in it" : absl::StrCat("; missing ranks: ", absl::StrJoin(missing, ", "))));
 }
 
-// Calls that all ranks have told, and not alike. `unmatched_` is as long as ranks are apart.
+// Compares the calls that all ranks have sent by now. `unmatched_` holds the calls by which the fastest rank is ahead
+// of the slowest one.
 absl::Status CollectiveWatch::Disagreement(const std::vector<Heartbeat>& beats) {
   for (int r = 0; r < size_; ++r) {
     for (const auto& [sequence, spec] : beats[r].calls) unmatched_[sequence].emplace(r, spec);
@@ -208,7 +227,7 @@ absl::Status CollectiveWatch::Disagreement(const std::vector<Heartbeat>& beats) 
   return absl::OkStatus();
 }
 
-// Without rounds: nobody who left takes part in what comes after, and late is late.
+// After rounds have ended: fails calls that a departed rank never reached, and calls past their deadline.
 void CollectiveWatch::CheckDeparted() {
   absl::Status error;
   {
@@ -228,7 +247,7 @@ void CollectiveWatch::CheckDeparted() {
   if (!error.ok()) Break(error, -1);
 }
 
-// `rank_that_gave_up`: whose error it is; -1: this rank's own, with its call in it.
+// `rank_that_gave_up`: the rank whose error it is. -1: the error already names this rank and its call.
 void CollectiveWatch::Break(const absl::Status& error, int rank_that_gave_up) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);

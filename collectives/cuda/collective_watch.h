@@ -1,17 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// CollectiveWatch: sees that the collectives of a rank's CudaProcessGroup come to an end. On a GPU a collective whose
-// peer is missing, or does something else, spins for ever and says nothing. So a thread of each rank meets those of the
-// others in rounds of heartbeats, over a group of host memory:
-//   1. Every rank tells its calls since the last round, how far its streams have come, and its fault if it has one: a
-//      stream that failed, an error of the communicator, a collective beyond its deadline, an Abort.
-//   2. All ranks thus know the same, and come to the same verdict: what a rank told as its fault; calls that differ;
-//      who is missing in what waited too long; who left. A peer that died or stopped is named by the host group.
-//   3. With a verdict, the watch first holds the error and then aborts the communicator: kernels that spin end, and
-//      whoever waits for the streams finds the error (tensor/async_failure.h).
-// A verdict, or a rank that leaves, ends the rounds; each rank that is left watches its own deadlines from then on.
+// CollectiveWatch: ends the collectives of a CudaProcessGroup that cannot end by themselves. On a GPU a collective
+// whose peer is missing, or runs another collective, spins for ever without an error. So each rank has a thread that
+// exchanges heartbeats with those of the other ranks, in rounds over a group of host memory:
+//   1. Every rank sends its calls since the last round, how far its streams have come, and its fault if it has one: a
+//      stream that failed, an error of the communicator, a collective past its deadline, or Abort.
+//   2. All ranks have the same heartbeats and derive the same verdict from them: a fault that a rank sent; calls that
+//      differ; the ranks that are missing in a call past its deadline; ranks that leave. The host group names a peer
+//      that died or was stopped.
+//   3. On a verdict the watch first stores the error and then aborts the communicator: the spinning kernels end, and
+//      threads that wait for the streams get the stored error (tensor/async_failure.h).
+// A verdict, or a rank that leaves, ends the rounds; from then on each remaining rank checks its own deadlines only.
 //
-// Thread-safe; but calls are told by one thread at a time.
+//   fault                                     found after about            error
+//   fault of a stream or of the communicator  20 ms, one round             the code of the fault, the rank
+//   calls that differ                         20 ms after both were made   kFailedPrecondition, both sides
+//   a peer's process died                     50 ms, the host group        kUnavailable, rank and pid
+//   a peer does not reach a collective        `timeout`                    kDeadlineExceeded, the missing ranks
+//   a peer is stopped (SIGSTOP)               the control group's timeout  kDeadlineExceeded, the missing ranks
+//
+// Thread-safe, except that Begin and End are called by one thread at a time.
 #ifndef FSDP_COLLECTIVES_CUDA_COLLECTIVE_WATCH_H_
 #define FSDP_COLLECTIVES_CUDA_COLLECTIVE_WATCH_H_
 
@@ -51,26 +59,26 @@ class GroupFailure final : public AsyncFailure {
 
 class CollectiveWatch final {
  public:
-  // `control`: for the heartbeats alone. `broken` is called once, by any thread, when there is an error, after the
-  // communicator was aborted.
+  // `control`: used for heartbeats only. `broken` is called at most once, on any thread, with the first error, after
+  // the communicator was aborted. `timeout` starts when a stream reaches a call, not when the call is issued.
   CollectiveWatch(std::unique_ptr<ProcessGroup> control, std::shared_ptr<CudaCommunicator> communicator,
                   absl::Duration timeout, std::function<void(const absl::Status&)> broken);
 
-  // Tells the peers that this rank leaves.
+  // Sends one more heartbeat, which says that this rank leaves. Blocks until that round has ended.
   ~CollectiveWatch();
 
   // The group's first error.
   const std::shared_ptr<GroupFailure>& failure() const { return failure_; }
 
-  // A call that this rank makes. `begun` is reached when its stream gets there, `ended` when it is done; until End, it
-  // is not.
+  // Registers a call of this rank, before it is put on its stream. `begun` is reached when the stream gets to the call.
+  // End adds the event that is reached when the call is done; a call without one counts as running.
   void Begin(const CollectiveId& id, const CollectiveSpec& spec, Event begun);
   void End(const CollectiveId& id, Event ended);
 
-  // The error of a call to a group that is broken; OK when it is not.
+  // OK while the group is not broken; else the error of this call, which quotes the first error.
   absl::Status Refuse(const CollectiveId& id);
 
-  // This rank gives up.
+  // Breaks the group because this rank gives up. The other ranks learn the reason in the next round.
   void GiveUp(const absl::Status& reason);
 
  private:
@@ -82,8 +90,8 @@ class CollectiveWatch final {
   };
 
   void Loop();
-  void Sweep();     // what this rank's streams have come to
-  bool Exchange();  // a round; false when it was the last
+  void PollStreams();  // finds how far this rank's streams have come, and their errors
+  bool Exchange();     // runs a round; false if it was the last one
   bool Judge(const std::vector<Heartbeat>& beats);
   absl::Status Late(const std::vector<Heartbeat>& beats, int r) const;
   void CheckDeparted();
@@ -103,14 +111,14 @@ class CollectiveWatch final {
   mutable std::mutex mutex_;
   std::condition_variable wake_;
   // All guarded by mutex_.
-  std::deque<Call> calls_;  // begun or not, not known to have ended
-  Heartbeat mine_;          // what the next round tells
-  int gave_up_ = -1;        // the rank whose error failure_ is, until it is told together with the call that it hit
-  absl::Status reason_;     // that rank's
+  std::deque<Call> calls_;  // in the order of issue; not known to have ended
+  Heartbeat mine_;          // what this rank sends in the next round
+  int gave_up_ = -1;        // the rank that broke the group while this rank had no call; -1 once a call has reported it
+  absl::Status reason_;     // the error of gave_up_
   std::vector<uint64_t> departed_;  // by rank: the last call of one that left; empty while none did
   bool closing_ = false;
 
-  std::map<uint64_t, std::map<int, CollectiveSpec>> unmatched_;  // thread_'s: calls that not all ranks have told
+  std::map<uint64_t, std::map<int, CollectiveSpec>> unmatched_;  // thread_'s: calls that not all ranks have sent
 
   std::thread thread_;
 };

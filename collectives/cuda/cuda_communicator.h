@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// CudaCommunicator: what CudaProcessGroup needs of whatever moves data between GPUs: NCCL (nccl_communicator.h), or
-// copies between ranks that are threads (local_cuda_communicator.h). It launches; order, agreement, deadlines and
-// errors are the group's.
+// CudaCommunicator: what CudaProcessGroup needs from the library that moves data between GPUs: NCCL
+// (nccl_communicator.h), or copies between ranks that are threads (local_cuda_communicator.h). A communicator only
+// launches; the group takes care of order, agreement, deadlines and errors.
 #ifndef FSDP_COLLECTIVES_CUDA_CUDA_COMMUNICATOR_H_
 #define FSDP_COLLECTIVES_CUDA_CUDA_COMMUNICATOR_H_
 
@@ -27,11 +27,12 @@ class CudaCommunicator {
 
   virtual std::string_view backend() const = 0;
 
-  // Whether kAvg of this dtype is as exact as a sum that is divided after; else the group divides.
-  virtual bool Averages(DType dtype) const = 0;
+  // True if Launch computes kAvg of this dtype as exactly as a sum divided afterwards; if not, the group launches a sum
+  // and divides it.
+  virtual bool CanAverage(DType dtype) const = 0;
 
-  // Whether what Launch puts on a stream can be captured in a graph, and replayed with no host in between.
-  virtual bool Capturable() const = 0;
+  // True if the work of Launch can be captured in a graph and replayed without the host.
+  virtual bool CanCapture() const = 0;
 
   // Puts collectives that do not depend on each other on `stream`, whose device is current: in any order, or together.
   // Calls come one at a time, on every rank in the same order; they may block until the peers' calls have come, and end

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// A Device does not know CUDA, but its streams do: the ordinal is read from a new stream.
 #include "fsdp/collectives/cuda/cuda_ordinal.h"
 
 #include <memory>

@@ -7,7 +7,8 @@
 
 namespace fsdp {
 
-// CUDA's number of the GPU that `device` is on. kInvalidArgument for a device of another kind.
+// CUDA's ordinal of the GPU that `device` is on, as cudaSetDevice takes it. Creates a stream for a moment.
+// kInvalidArgument if `device` is no GPU.
 absl::StatusOr<int> CudaOrdinal(Device& device);
 
 }  // namespace fsdp

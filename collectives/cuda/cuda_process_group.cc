@@ -1,4 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// The life of one call, on the rank that makes it:
+//
+//   Issue: number, argument check --> Put: wait for the call before (Follow) --> watch Begin --> launch --> watch End
+//                                      (coalesced calls are collected and go through Put together)
+//
+// All calls of a group run in the order of issue, although on any streams: NCCL requires that all ranks launch the
+// collectives of one communicator in one order, and two kernels of one communicator that ran at the same time could
+// wait for each other in opposite orders on two ranks. Follow makes that order with events, on the GPU.
 #include "fsdp/collectives/cuda/cuda_process_group.h"
 
 #include <algorithm>
@@ -16,7 +25,8 @@
 
 namespace fsdp {
 
-// What a graph has of this group's collectives.
+// The collectives of this group in one graph. All of them together are one call of the group per replay: the host is
+// not involved between them, so it could not number or watch them one by one.
 class CudaProcessGroup::Replays final : public ReplayObserver {
  public:
   Replays(CudaProcessGroup& group, std::weak_ptr<CudaRecording> recording)
@@ -29,7 +39,7 @@ class CudaProcessGroup::Replays final : public ReplayObserver {
     id_ = {.op = CollectiveOp::kReplay, .sequence = ++group_.issued_};
     group_.Follow(stream);
     group_.watch_->Begin(id_, {.op = id_.op, .count = collectives_}, stream.Record());
-    // For CheckReplay, which may run when there is a next replay already.
+    // CheckReplay may run on the stream's thread after the next BeforeReplay, so ids wait in a queue.
     const std::lock_guard<std::mutex> lock(mutex_);
     waiting_.push_back(id_);
   }
@@ -73,7 +83,7 @@ absl::StatusOr<std::unique_ptr<ProcessGroup>> CudaProcessGroup::Create(std::uniq
   FSDP_ASSIGN_OR_RETURN(std::unique_ptr<ProcessGroup> heartbeats, control->Split(0, control->rank()));
   std::unique_ptr<CudaProcessGroup> group(
       new CudaProcessGroup(std::move(control), std::move(communicator), std::move(device), timeout));
-  // A rank that is blocked in GatherBlobs must learn of it too.
+  // Releases a rank that is blocked in GatherBlobs.
   const auto broken = [control = group->control_](const absl::Status& error) { control->Abort(error); };
   group->watch_ = std::make_unique<CollectiveWatch>(std::move(heartbeats), group->communicator_, timeout, broken);
   return group;
@@ -110,7 +120,7 @@ void CudaProcessGroup::Follow(Stream& stream) {
 }
 
 void CudaProcessGroup::NoteCaptured(const CollectiveId& id, const std::shared_ptr<CudaRecording>& recording) {
-  if (!communicator_->Capturable()) {
+  if (!communicator_->CanCapture()) {
     recording->Note(absl::FailedPreconditionError(
         absl::StrCat(CollectiveOpName(id.op), " of ", size(), " ranks cannot be captured: backend ",
                      std::string(backend()), " needs the ranks' threads in every collective; nccl does not")));
@@ -123,14 +133,11 @@ void CudaProcessGroup::NoteCaptured(const CollectiveId& id, const std::shared_pt
   replays_->Count();
 }
 
-// 1. What is issued runs after what was issued before, on whichever stream.
-// 2. The watch knows of the call before it can block or spin; of a captured one, when it is replayed.
-// 3. The launch, in stream order; it is skipped when the stream has failed, which the watch learns from `last_`.
-// 4. An average that the communicator makes worse than a sum is divided here.
-// Wrong arguments are an error of the stream like any other: peers that had the right ones must be told.
+// Wrong arguments become an error of the stream, as failures do, and not a return value: the peers may have made the
+// call with the right arguments and must be released from it.
 void CudaProcessGroup::Issue(absl::Status arguments, const CollectiveSpec& spec, const Tensor& input,
                              const Tensor& output, Stream& stream) {
-  // A captured call has no number: its replays have.
+  // A captured call has no number; each replay of its graph gets one.
   const CollectiveId id = {.op = spec.op, .sequence = IsCapturing(stream) ? 0 : ++issued_};
   if (coalesced_.has_value() && !coalesced_->empty() && &stream != coalesced_stream_) {
     arguments =
@@ -148,6 +155,10 @@ void CudaProcessGroup::EndCoalescing() {
   if (!calls.empty()) Put(calls, *coalesced_stream_);
 }
 
+// 1. The calls run after those issued before, on any stream.
+// 2. The watch knows a call before the call can block or spin. It gets to know a captured call at each replay.
+// 3. The launch, in stream order. It is skipped if the stream has failed; the watch learns that failure from `last_`.
+// 4. Averages that the communicator cannot compute are divided by the number of ranks.
 void CudaProcessGroup::Put(const std::vector<Call>& calls, Stream& stream) {
   CudaStream& on = CudaStream::Of(stream);
   Follow(stream);
@@ -163,7 +174,7 @@ void CudaProcessGroup::Put(const std::vector<Call>& calls, Stream& stream) {
     collectives.push_back({.spec = call.spec,
                            .input = static_cast<const std::byte*>(call.input.data()),
                            .output = static_cast<std::byte*>(call.output.data())});
-    if (Divides(call.spec)) collectives.back().spec.reduce_op = ReduceOp::kSum;
+    if (IsDividedAfter(call.spec)) collectives.back().spec.reduce_op = ReduceOp::kSum;
   }
   const auto launch = [watch = watch_.get(), communicator = communicator_, arguments, id = calls[0].id,
                        collectives = std::move(collectives)](CUstream_st* cuda_stream) -> absl::Status {
@@ -171,12 +182,12 @@ void CudaProcessGroup::Put(const std::vector<Call>& calls, Stream& stream) {
     FSDP_RETURN_IF_ERROR(arguments);
     if (collectives.empty()) return absl::OkStatus();
     const absl::Status launched = communicator->Launch(collectives, cuda_stream);
-    // When the watch has aborted it, its error says why.
+    // If the watch aborted the communicator, the watch's error says why.
     return !launched.ok() && !watch->failure()->status().ok() ? watch->failure()->status() : launched;
   };
   on.Issue(std::move(uses), launch);
   for (const Call& call : calls) {
-    if (Divides(call.spec) && arguments.ok()) {
+    if (IsDividedAfter(call.spec) && arguments.ok()) {
       device_->ops().CastDivide(call.output, call.output, size(), stream);
     }
   }
@@ -186,8 +197,8 @@ void CudaProcessGroup::Put(const std::vector<Call>& calls, Stream& stream) {
   }
 }
 
-bool CudaProcessGroup::Divides(const CollectiveSpec& spec) const {
-  return spec.reduce_op == ReduceOp::kAvg && !communicator_->Averages(spec.dtype);
+bool CudaProcessGroup::IsDividedAfter(const CollectiveSpec& spec) const {
+  return spec.reduce_op == ReduceOp::kAvg && !communicator_->CanAverage(spec.dtype);
 }
 
 absl::StatusOr<std::vector<std::string>> CudaProcessGroup::GatherBlobs(std::string_view blob) {
@@ -211,7 +222,7 @@ absl::StatusOr<std::vector<std::string>> CudaProcessGroup::GatherBlobs(std::stri
 
 absl::StatusOr<std::unique_ptr<ProcessGroup>> CudaProcessGroup::Split(int color, int key) {
   const BlobGather gather = [this](std::string_view blob) { return GatherBlobs(blob); };
-  // When all have gathered, nothing that was issued is running anywhere.
+  // GatherBlobs waits for this rank's collectives, so once all ranks have gathered, none is running on any rank.
   FSDP_ASSIGN_OR_RETURN(const std::vector<int> members, SplitMembers(gather, color, key));
   FSDP_ASSIGN_OR_RETURN(std::unique_ptr<ProcessGroup> control, control_->Split(color, key));
   absl::StatusOr<std::shared_ptr<CudaCommunicator>> communicator = communicator_->Split(members);

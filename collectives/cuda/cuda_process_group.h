@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// CudaProcessGroup: a ProcessGroup over a CudaCommunicator: backends "nccl" and, between threads, "local" on GPUs. Puts
-// collectives on CUDA streams in the order of issue, with no host in between, and has them watched
-// (collective_watch.h): an error comes out of Stream::Synchronize, after some tens of milliseconds at most where the
-// GPU itself would have found none. Sums are in the communicator's order; see each.
+// CudaProcessGroup: a ProcessGroup over a CudaCommunicator: backends "nccl" and, between threads, "local" on GPUs. It
+// puts collectives on CUDA streams in the order of issue; the host does not wait between them. A CollectiveWatch finds
+// faults that the GPU itself does not report: Stream::Synchronize returns them after some tens of milliseconds. The
+// order of summation is the communicator's.
 //
-// Collectives on a stream whose work is captured (tensor/work_graph.h) go into the graph, if the communicator can that;
-// each replay then counts, and is watched, as one call of the group. The group must outlive the graph.
+// Collectives on a stream whose work is captured (tensor/work_graph.h) go into the graph, if the communicator
+// CanCapture; each replay then counts, and is watched, as one call of the group. The group must outlive the graph.
 #ifndef FSDP_COLLECTIVES_CUDA_CUDA_PROCESS_GROUP_H_
 #define FSDP_COLLECTIVES_CUDA_CUDA_PROCESS_GROUP_H_
 
@@ -29,8 +29,8 @@ namespace fsdp {
 
 class CudaProcessGroup final : public ProcessGroup, public CoalescingGroup, public CapturingGroup {
  public:
-  // Collective. `control`: a group of host memory of the same ranks, for what goes over no GPU; its own deadline is
-  // that of blobs, and of a peer that has stopped. `device`: a CUDA device.
+  // Every rank calls it. `control`: a group of the same ranks in host memory, for blobs and heartbeats; its timeout
+  // applies to blobs, and to peers whose process is stopped. `device`: a CUDA device. `timeout`: for each collective.
   static absl::StatusOr<std::unique_ptr<ProcessGroup>> Create(std::unique_ptr<ProcessGroup> control,
                                                               std::shared_ptr<CudaCommunicator> communicator,
                                                               std::shared_ptr<Device> device, absl::Duration timeout);
@@ -51,9 +51,9 @@ class CudaProcessGroup final : public ProcessGroup, public CoalescingGroup, publ
   void BeginCoalescing() override { coalesced_.emplace(); }
   void EndCoalescing() override;
 
-  bool CanCapture() const override { return communicator_->Capturable(); }
+  bool CanCapture() const override { return communicator_->CanCapture(); }
 
-  // After all collectives that were issued, which it waits for.
+  // Waits for all collectives that were issued before, then gathers over `control`.
   absl::StatusOr<std::vector<std::string>> GatherBlobs(std::string_view blob) override;
   absl::StatusOr<std::unique_ptr<ProcessGroup>> Split(int color, int key) override;
   void Abort(const absl::Status& reason) override { watch_->GiveUp(reason); }
@@ -76,13 +76,13 @@ class CudaProcessGroup final : public ProcessGroup, public CoalescingGroup, publ
              Stream& stream);
   void Put(const std::vector<Call>& calls, Stream& stream);
 
-  // Whether an average is a sum here, divided after.
-  bool Divides(const CollectiveSpec& spec) const;
+  // True for an average that the communicator cannot compute: it is launched as a sum and divided afterwards.
+  bool IsDividedAfter(const CollectiveSpec& spec) const;
 
-  // Makes what is put on `stream` next run after what was issued last, on whichever stream.
+  // Makes the next work on `stream` wait for the collective issued last, if that was on another stream.
   void Follow(Stream& stream);
 
-  // Counts a call that goes into the graph of `recording`; an error of the recording where it cannot.
+  // Counts a call that goes into the graph of `recording`; sets the recording's error if it cannot be captured.
   void NoteCaptured(const CollectiveId& id, const std::shared_ptr<CudaRecording>& recording);
 
   const std::shared_ptr<ProcessGroup> control_;
@@ -91,11 +91,11 @@ class CudaProcessGroup final : public ProcessGroup, public CoalescingGroup, publ
   const absl::Duration timeout_;
   std::unique_ptr<CollectiveWatch> watch_;
   uint64_t issued_ = 0;
-  Event last_;                                  // reached when what was issued last has run
-  const Stream* last_stream_ = nullptr;         // to be compared only
+  Event last_;                                  // reached when the collective issued last has ended
+  const Stream* last_stream_ = nullptr;         // only compared, never used: the stream may be gone
   std::optional<std::vector<Call>> coalesced_;  // between Begin- and EndCoalescing
-  Stream* coalesced_stream_ = nullptr;          // theirs
-  std::shared_ptr<Replays> replays_;            // of the capture that was issued to last
+  Stream* coalesced_stream_ = nullptr;          // the stream of coalesced_
+  std::shared_ptr<Replays> replays_;            // of the capture that last took a collective
 };
 
 }  // namespace fsdp

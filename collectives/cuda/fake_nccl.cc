@@ -1,4 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// A launch puts a task on the emulated stream, that is, on a thread. The task brings its arguments to the Round of the
+// same number of its Clique and waits there until all ranks have come. If all arguments match, each rank computes its
+// own result from the others' memory and waits until all have computed, so that no input changes while a peer reads it.
+// If they do not match, all wait for an abort: the real NCCL would hang, and the tests check that the watch finds it.
 #include "fsdp/collectives/cuda/fake_nccl.h"
 
 #include <algorithm>

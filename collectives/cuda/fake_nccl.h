@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// fake_nccl: NCCL between threads, on the emulated GPU's streams, for tests. As the real one it returns before the
-// peers come, spins on the stream until they do, for ever when they do something else, ends when it is aborted, and is
-// in progress for a while whenever that is allowed. What a test may do to it is here.
+// fake_nccl: NCCL between threads, on the emulated GPU's streams, for tests. As the real NCCL, a call returns before
+// the peers have made theirs; the stream spins until they do, for ever if they make another call, and ends on an abort;
+// and a non-blocking call is in progress for a while. This header injects faults and counts resources.
 #ifndef FSDP_COLLECTIVES_CUDA_FAKE_NCCL_H_
 #define FSDP_COLLECTIVES_CUDA_FAKE_NCCL_H_
 
@@ -20,10 +20,10 @@ struct FakeNcclFaults {
   bool init_hangs = false;
 };
 
-// Until it is called again. Thread-safe.
+// In effect until the next call. Thread-safe.
 void SetFakeNcclFaults(const FakeNcclFaults& faults);
 
-// What was made and not destroyed, freed or deregistered yet.
+// Resources of this process that were made and not yet destroyed, freed or deregistered.
 struct FakeNcclCounts {
   int communicators = 0;
   int allocations = 0;

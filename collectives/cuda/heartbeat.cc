@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// On the wire: a Header, `calls` Calls, then the text of the fault up to the end of the blob. Structs go as their
+// bytes, padding included: all ranks run the same program on one kind of machine, and the bytes never leave the job.
+// Decode still checks the sizes, because a rank may run another version of the program.
 #include "fsdp/collectives/cuda/heartbeat.h"
 
 #include <cstring>
@@ -9,7 +13,6 @@
 namespace fsdp {
 namespace {
 
-// Followed by `calls` Calls and the text of the fault.
 struct Header {
   uint64_t issued = 0;
   uint64_t begun = 0;
@@ -62,7 +65,7 @@ absl::StatusOr<Heartbeat> Heartbeat::Decode(std::string_view bytes) {
   if (given < sizeof(Header)) return absl::InternalError(absl::StrCat("a heartbeat of ", given, " bytes"));
   const auto header = Take<Header>(bytes);
   if (header.calls > bytes.size() / sizeof(Call)) {
-    return absl::InternalError(absl::StrCat("a heartbeat of ", given, " bytes tells of ", header.calls, " calls"));
+    return absl::InternalError(absl::StrCat("a heartbeat of ", given, " bytes announces ", header.calls, " calls"));
   }
   Heartbeat beat;
   beat.leaves = header.leaves;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Heartbeat: what one rank tells the others in a round of collective_watch.h, as a value and as bytes.
+// Heartbeat: what one rank sends to the others in a round of collective_watch.h, as a value and as bytes. Sequence
+// numbers are those of the group's calls, from 1; 0 means none.
 #ifndef FSDP_COLLECTIVES_CUDA_HEARTBEAT_H_
 #define FSDP_COLLECTIVES_CUDA_HEARTBEAT_H_
 
@@ -17,17 +18,17 @@
 namespace fsdp {
 
 struct Heartbeat {
-  bool leaves = false;
-  uint64_t issued = 0;                                     // the number of its last call
-  uint64_t begun = 0;                                      // of the last one that a stream got to
-  CollectiveId stalled;                                    // a call beyond its deadline; sequence 0: none
-  absl::Status fault;                                      // why this rank gives up
-  std::vector<std::pair<uint64_t, CollectiveSpec>> calls;  // those since the last heartbeat
+  bool leaves = false;                                     // this rank destroys its group; it sends no more heartbeats
+  uint64_t issued = 0;                                     // the last call that this rank made
+  uint64_t begun = 0;                                      // the last call that a stream of this rank has reached
+  CollectiveId stalled;                                    // a call past its deadline; sequence 0: none
+  absl::Status fault;                                      // why this rank gives up; OK: it does not
+  std::vector<std::pair<uint64_t, CollectiveSpec>> calls;  // the calls made since the last heartbeat
 
-  // Bytes for ranks of one kind of machine.
+  // Bytes that only ranks on the same kind of machine can decode.
   std::string Encode() const;
 
-  // kInternal for what Encode did not make.
+  // kInternal if the bytes are shorter than their header announces, so Encode did not make them.
   static absl::StatusOr<Heartbeat> Decode(std::string_view bytes);
 };
 

@@ -35,7 +35,7 @@ TEST(HeartbeatTest, TornBytesAreRefused) {
   EXPECT_THAT(Heartbeat::Decode(bytes.substr(0, 10)).status(),
               StatusIs(absl::StatusCode::kInternal, "a heartbeat of 10 bytes"));
   EXPECT_THAT(Heartbeat::Decode(bytes.substr(0, bytes.size() - 1)).status(),
-              StatusIs(absl::StatusCode::kInternal, testing::HasSubstr("tells of 2 calls")));
+              StatusIs(absl::StatusCode::kInternal, testing::HasSubstr("announces 2 calls")));
 }
 
 }  // namespace

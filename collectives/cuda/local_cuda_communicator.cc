@@ -4,9 +4,13 @@
 //
 //   record [ready]  (m)  wait for all [ready]  work that reads peers' memory  record [done]  (m)  wait for all [done]
 //
-// The second meeting is why events may be used again: who records one for the next collective knows that all peers'
-// streams were told to wait for it. An all_reduce meets once more: ranks reduce a slice each, in place, and copy the
-// others' then.
+// The second meeting permits the reuse of the events: a rank that records one for the next collective knows that all
+// peers' streams already wait for the previous recording. An all_reduce has a third meeting: each rank reduces one
+// slice in place, then copies the slices of the others.
+//
+// The host threads meet for each launch, because pointers and events must be exchanged; they do not wait for the GPU.
+// Capture in a graph is therefore impossible for more than one rank: a replay has no host thread that could meet
+// others.
 #include "fsdp/collectives/cuda/local_cuda_communicator.h"
 
 #include <cuda_runtime_api.h>
@@ -31,7 +35,7 @@
 namespace fsdp {
 namespace {
 
-// What a rank tells the others in a meeting.
+// What a rank gives to the others in a meeting.
 struct Post {
   CollectiveSpec spec;
   const std::byte* input = nullptr;
@@ -48,7 +52,7 @@ class MeetingPlace {
 
   int size() const { return size_; }
 
-  // Blocks until all ranks have posted; their posts, by rank. An error once this rank left.
+  // Blocks until all ranks have posted; returns their posts, by rank. kCancelled after Leave(rank).
   absl::StatusOr<std::vector<Post>> Meet(int rank, const Post& post) {
     std::unique_lock<std::mutex> lock(mutex_);
     const uint64_t round = round_;
@@ -58,7 +62,8 @@ class MeetingPlace {
       ++round_;
       changed_.notify_all();
     }
-    // A peer may post for the next round before this rank has read this one's posts, hence two; not for the one after.
+    // Two sets of posts: a peer may post for the next round before this rank has read the posts of this round. It
+    // cannot post for the round after that, which needs this rank's post for the next one.
     changed_.wait(lock, [&] { return round_ != round || left_.count(rank) > 0; });
     if (round_ == round) return absl::CancelledError("the communicator was aborted");
     return posts_[round % 2];
@@ -119,8 +124,8 @@ class LocalCudaCommunicator final : public CudaCommunicator {
   }
 
   std::string_view backend() const override { return "local"; }
-  bool Averages(DType) const override { return true; }
-  bool Capturable() const override { return size_ == 1; }  // else the ranks' threads meet at every launch
+  bool CanAverage(DType) const override { return true; }
+  bool CanCapture() const override { return size_ == 1; }
   absl::Status AsyncError() override { return absl::OkStatus(); }
   void Abort() override { place_->Leave(rank_); }
   absl::StatusOr<Buffer> Allocate(int64_t nbytes) override { return device_->Allocate(nbytes); }
@@ -142,7 +147,7 @@ class LocalCudaCommunicator final : public CudaCommunicator {
   absl::Status LaunchOne(const Collective& collective, CUstream_st* stream) {
     FSDP_RETURN_IF_ERROR(Meet(collective, ready_, stream));
     for (const Post& post : posts_) {
-      // The watch tells who differs, and aborts.
+      // The watch reports which ranks differ, and aborts the communicator.
       if (!post.spec.AgreesWith(collective.spec)) return place_->AwaitLeave(rank_);
     }
     FSDP_RETURN_IF_ERROR(Move(collective, stream));

@@ -1,4 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// All communicators are non-blocking (ncclConfig_t::blocking = 0). A blocking call of NCCL returns only when all peers
+// have made it too, so a rank whose peer died would block for ever inside the library, where no deadline and no abort
+// reaches it. A non-blocking call returns ncclInProgress; Poll then asks ncclCommGetAsyncError until it is done, the
+// deadline is past, or another thread has aborted. See "Fault Tolerance" in NCCL's user guide.
+//
+// ncclCommAbort frees the communicator, so every use of comm_ is under the mutex, and comm_ is null after an abort.
+//
+// What NCCL's results become: ncclRemoteError (a peer is gone) kUnavailable; ncclInvalidUsage (ranks disagree, or two
+// ranks on one GPU) kFailedPrecondition; everything else (CUDA, system, internal errors) kInternal.
 #include "fsdp/collectives/cuda/nccl_communicator.h"
 
 #include <algorithm>
@@ -31,7 +41,7 @@ absl::StatusCode CodeOf(ncclResult_t result) {
   }
 }
 
-// `comm` may be null.
+// `comm` may be null, as ncclGetLastError permits.
 absl::Status NcclStatus(ncclResult_t result, std::string_view call, ncclComm_t comm) {
   if (result == ncclSuccess) return absl::OkStatus();
   const char* detail = ncclGetLastError(comm);
@@ -73,7 +83,7 @@ ncclConfig_t Config() {
 absl::StatusOr<std::shared_ptr<CudaCommunicator>> NcclCommunicator::Create(ProcessGroup& control,
                                                                            std::shared_ptr<Device> device,
                                                                            absl::Duration timeout) {
-  // Every rank takes part in every exchange, whatever went wrong on it.
+  // A rank with an error still takes part in every exchange, so that its peers get the error instead of a timeout.
   ncclUniqueId id = {};
   absl::StatusOr<int> ordinal = CudaOrdinal(*device);
   absl::Status mine = ordinal.status();
@@ -99,7 +109,7 @@ absl::StatusOr<std::shared_ptr<CudaCommunicator>> NcclCommunicator::Create(Proce
 NcclCommunicator::~NcclCommunicator() {
   if (comm_ != nullptr) {
     for (const auto& [dtype, op] : averages_) ncclRedOpDestroy(op, comm_);
-    // Destroying waits for the peers, but they are done with it too: a group outlives its work.
+    // ncclCommFinalize waits for the peers' outstanding work. There is none: a group outlives its work.
     const absl::Status finalized = Make("ncclCommFinalize", [this] { return ncclCommFinalize(comm_); });
     if (comm_ != nullptr) finalized.ok() ? ncclCommDestroy(comm_) : ncclCommAbort(comm_);
   }

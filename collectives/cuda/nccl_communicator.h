@@ -24,18 +24,19 @@ namespace fsdp {
 
 class NcclCommunicator final : public CudaCommunicator, public std::enable_shared_from_this<NcclCommunicator> {
  public:
-  // Of the ranks of `control`, each with its `device`. Collective. `timeout`: for a call to come to its end.
+  // A communicator of the ranks of `control`, each with its own GPU `device`. Every rank calls it. `timeout` bounds
+  // every call of NCCL that needs the peers: setting up, splitting, and launching while NCCL connects lazily.
   static absl::StatusOr<std::shared_ptr<CudaCommunicator>> Create(ProcessGroup& control, std::shared_ptr<Device> device,
                                                                   absl::Duration timeout);
   ~NcclCommunicator() override;
 
   std::string_view backend() const override { return "nccl"; }
 
-  // NCCL multiplies before it adds, by 1/n in the dtype itself: for 16 bits that is worse than dividing the sum, unless
-  // n is a power of two.
-  bool Averages(DType dtype) const override { return SizeOf(dtype) >= 4 || (size_ & (size_ - 1)) == 0; }
+  // NCCL multiplies by 1/n, in the dtype itself, before it adds. For 16-bit types that is less exact than dividing the
+  // sum, unless n is a power of two and the multiplication is exact.
+  bool CanAverage(DType dtype) const override { return SizeOf(dtype) >= 4 || (size_ & (size_ - 1)) == 0; }
 
-  bool Capturable() const override { return true; }
+  bool CanCapture() const override { return true; }
   absl::Status Launch(absl::Span<const Collective> collectives, CUstream_st* stream) override;
   absl::Status AsyncError() override;
   void Abort() override;
@@ -50,7 +51,8 @@ class NcclCommunicator final : public CudaCommunicator, public std::enable_share
   NcclCommunicator(std::shared_ptr<Device> device, int ordinal, int size, absl::Duration timeout)
       : device_(std::move(device)), ordinal_(ordinal), size_(size), timeout_(timeout) {}
 
-  // Makes `call` and polls until it is done. The comm is not aborted meanwhile, but may be between polls.
+  // Makes `call` and polls until it is done. Holds the mutex during the call and each poll, but not in between, so that
+  // another thread can abort.
   template <typename Call>
   absl::Status Make(std::string_view name, Call call);
   absl::Status Poll(std::string_view name, ncclResult_t result);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// CreateNcclGroup: backend "nccl": a CudaProcessGroup over NCCL. There in every build; without NCCL it says what to do.
+// CreateNcclGroup: backend "nccl", a CudaProcessGroup over NCCL. Every build has the function; in a build without NCCL
+// it returns an error that says what to install.
 #ifndef FSDP_COLLECTIVES_CUDA_NCCL_PROCESS_GROUP_H_
 #define FSDP_COLLECTIVES_CUDA_NCCL_PROCESS_GROUP_H_
 
@@ -13,8 +14,9 @@
 
 namespace fsdp {
 
-// Of the ranks of `control`, a group of host memory; each gives its GPU. Collective. kFailedPrecondition where this
-// build has no NCCL, or two ranks have one GPU and the same NCCL_HOSTID.
+// A group of the ranks of `control`, a group in host memory; each rank gives its GPU. Every rank calls it. `timeout`:
+// for setting up and for each collective. kFailedPrecondition if this build has no NCCL, or if two ranks have the same
+// GPU and the same NCCL_HOSTID.
 absl::StatusOr<std::unique_ptr<ProcessGroup>> CreateNcclGroup(std::unique_ptr<ProcessGroup> control,
                                                               std::shared_ptr<Device> device, absl::Duration timeout);
 

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// local_cuda_communicator.h in builds without the CUDA Toolkit (see BUILD.bazel).
 #include "fsdp/collectives/cuda/local_cuda_communicator.h"
 
 namespace fsdp {

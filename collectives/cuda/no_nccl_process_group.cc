@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// nccl_process_group.h in builds without NCCL (see BUILD.bazel).
 #include "fsdp/collectives/cuda/nccl_process_group.h"
 
 namespace fsdp {

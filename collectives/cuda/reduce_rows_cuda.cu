@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-
+//
+// One thread per element loads that element of every row, in the order of ranks, and writes one result: every input
+// byte is read once and the sum stays in a register. A tree over rows would need more memory traffic and would change
+// the order of summation, and with it the bits: this kernel must give the same bits as host/reduce_rows.h.
 #include <cstdint>
 #include <type_traits>
 
@@ -11,7 +14,7 @@
 namespace fsdp {
 namespace {
 
-// A kernel's parameter, so that no copy of the pointers is on its way when the kernel starts.
+// Passed by value, as a kernel parameter: no copy of the pointers has to reach the GPU before the kernel starts.
 struct Rows {
   const void* at[kMaxRowsOnGpu];
 };
