@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// A signalfd instead of handlers: the launcher's poll loop reads signals like output of its ranks, so nothing runs in
+// signal context and nothing is lost between a check and a sleep. The ranks get an empty signal mask again
+// (child_process.cc).
 #include "fsdp/collectives/job/forwarded_signals.h"
 
 #include <sys/signalfd.h>

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// ForwardedSignals: while it exists, SIGINT, SIGTERM, SIGUSR1 and SIGUSR2 do not act on the calling thread but wait to
-// be taken. For a launcher, which passes them on to its ranks.
+// ForwardedSignals: while it exists, SIGINT, SIGTERM, SIGUSR1 and SIGUSR2 are blocked in the thread that created it and
+// are read from a descriptor instead. For a launcher, which forwards them to its ranks. Other threads must block these
+// signals too, or the kernel may deliver them there: create it before other threads.
 #ifndef FSDP_COLLECTIVES_JOB_FORWARDED_SIGNALS_H_
 #define FSDP_COLLECTIVES_JOB_FORWARDED_SIGNALS_H_
 
@@ -16,16 +17,17 @@ namespace fsdp {
 
 class ForwardedSignals {
  public:
-  // Also makes sure that children can be waited for, should SIGCHLD be ignored.
+  // Also sets SIGCHLD to its default, because a process that ignores it cannot wait for its children.
+  // kResourceExhausted if there is no descriptor left.
   static absl::StatusOr<std::unique_ptr<ForwardedSignals>> Block();
 
-  // Everything as it was before.
+  // Restores the signal mask and the disposition of SIGCHLD.
   ~ForwardedSignals();
 
-  // Readable when there is something to take.
+  // Readable when a signal has arrived.
   int fd() const { return fd_.get(); }
 
-  // The signals that came since the last call.
+  // The signals that arrived since the last call. Does not block. The kernel merges signals of the same number.
   std::vector<int> Take();
 
  private:

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// HostIdentity: tells whether two processes can share memory as backend "shm" does: one running kernel, one numbering
-// of processes. Containers of one machine count as hosts of their own unless they share their process namespace.
+// HostIdentity: whether two processes can share memory as backend "shm" does, which opens /proc/<pid>/fd/<n> of the
+// other process: they must run on the same booted kernel and see the same process numbers. Containers of one machine
+// count as different hosts unless they share their process namespace.
 #ifndef FSDP_COLLECTIVES_JOB_HOST_IDENTITY_H_
 #define FSDP_COLLECTIVES_JOB_HOST_IDENTITY_H_
 
@@ -13,8 +14,8 @@
 namespace fsdp {
 
 struct HostIdentity {
-  std::string name;    // for people
-  std::string kernel;  // boot id and process namespace
+  std::string name;    // the host name, for messages only: containers may have equal names
+  std::string kernel;  // boot id and process namespace; compared
 
   static HostIdentity OfThisProcess();
 

@@ -29,8 +29,8 @@ constexpr absl::Duration kLinger = absl::Seconds(1);
 // "rank 1 of 4: rendezvous"
 std::string Prefix(const Rendezvous& r) { return absl::StrCat("rank ", r.rank, " of ", r.world_size, ": rendezvous"); }
 
-// Takes over the descriptor that the launcher gave, if it is what it should be: a grandchild of the launcher may have
-// inherited the variable alone.
+// Takes over the descriptor that the launcher passed, if it listens on MASTER_PORT. A grandchild of the launcher may
+// have inherited the variable without the descriptor, whose number may then be that of any other file.
 absl::StatusOr<FileDescriptor> AdoptListener(const Rendezvous& r) {
   FSDP_ASSIGN_OR_RETURN(const int port, ListeningPort(r.store_fd));
   if (port != r.master_port) {
@@ -71,7 +71,8 @@ JobStore::JobStore(const Rendezvous& rendezvous, absl::Duration timeout)
       deadline_(absl::Now() + timeout),
       local_name_(absl::StrCat("fsdp-store-", geteuid(), "-", DigestOf(rendezvous.job).ToHex())) {}
 
-// One listener will do; both may be in use for a moment by a store that is being closed.
+// One listener is enough. Both may be in use for a moment by the store of an earlier group of the same job that is
+// being closed, so rank 0 retries until the deadline.
 absl::Status JobStore::Serve() {
   while (true) {
     std::vector<FileDescriptor> listeners;
@@ -95,6 +96,8 @@ absl::Status JobStore::Serve() {
   }
 }
 
+// Retries every error but a wrong world size: rank 0 may start seconds later, another job's store may still hold the
+// port, and a listener that is about to close resets connections.
 absl::Status JobStore::Connect() {
   while (true) {
     absl::StatusOr<std::unique_ptr<Store>> store = TryToConnect();
@@ -130,12 +133,14 @@ absl::StatusOr<std::unique_ptr<Store>> JobStore::TryToConnect() {
   if (r.master_port == 0 || r.master_port_is_taken) {
     return status;
   }
-  // Not the whole time: a host that does not answer must not keep us from looking for the local socket again.
+  // For at most 5 seconds: a host that does not answer must not keep this rank from trying the local socket again.
   FSDP_ASSIGN_OR_RETURN(FileDescriptor socket,
                         ConnectTcp(r.master_addr, r.master_port, std::min(deadline_, absl::Now() + absl::Seconds(5))));
   return Store::Connect(std::move(socket), me, deadline_);
 }
 
+// Each rank sets "gather/<number>/<rank>" and gets the keys of all ranks, in order. The keys are never deleted: a job
+// gathers a few times, and the store goes with the rendezvous.
 absl::StatusOr<std::vector<std::string>> JobStore::GatherBlobs(std::string_view blob) {
   const std::string prefix = absl::StrCat("gather/", gathers_++, "/");
   FSDP_RETURN_IF_ERROR(store_->Set(absl::StrCat(prefix, rendezvous_.rank), std::string(blob)));
@@ -153,8 +158,8 @@ absl::StatusOr<std::vector<std::string>> JobStore::GatherBlobs(std::string_view 
   return blobs;
 }
 
-// Of a gather that is past its deadline. Rank 0 lingers, so that the others, whose deadline is about now, can do the
-// same.
+// The error of a gather that is past its deadline. Rank 0 serves for one more second, so that the other ranks, whose
+// deadlines pass at about the same time, can find out the missing ranks too.
 absl::Status JobStore::NameMissing(const std::string& prefix) {
   std::vector<int> missing;
   for (int r = 0; r < rendezvous_.world_size; ++r) {

@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // JobStore: how the ranks of a job find each other before they share anything. Rank 0 serves the job's store on
-//   - a local socket with an abstract name made of the user and the job, and
-//   - TCP at MASTER_ADDR:MASTER_PORT, unless somebody else listens there; our launcher hands it over already listening.
-// The others try both until one answers as this job's store. Under torchrun, whose agent holds MASTER_PORT for a store
-// of its own, under Slurm and under Open MPI the local socket is enough, since all ranks are on one host; it has no
-// port to clash over, is closed to other users, and vanishes with rank 0.
+//   - a local socket with an abstract name made from the user and the job, and
+//   - TCP at MASTER_ADDR:MASTER_PORT, unless another program listens there; our launcher passes that socket to rank 0,
+//     already listening.
+// The other ranks try both, every 10 ms, until one answers as this job's store. The local socket is enough under
+// torchrun, whose agent uses MASTER_PORT for its own store, and under Slurm and Open MPI, since all ranks are on one
+// host: it needs no free port, is closed to other users, and vanishes with rank 0's process.
+//
+//   rank 0   Serve --> Connect --> GatherBlobs ... --> Close: Leave, wait for all ranks' Leave, stop serving
+//   rank r             Connect --> GatherBlobs ... --> Close: Leave
 #ifndef FSDP_COLLECTIVES_JOB_JOB_STORE_H_
 #define FSDP_COLLECTIVES_JOB_JOB_STORE_H_
 
@@ -22,16 +26,17 @@ namespace fsdp {
 
 class JobStore {
  public:
-  // Serves (rank 0) and connects. kDeadlineExceeded when rank 0's store does not appear.
+  // Serves (rank 0 only) and connects. Blocks for up to `timeout`. kDeadlineExceeded if rank 0's store does not appear;
+  // kInvalidArgument if rank 0 has another world size.
   static absl::StatusOr<std::unique_ptr<JobStore>> Open(const Rendezvous& rendezvous, absl::Duration timeout);
 
   Store& store() { return *store_; }
 
-  // Every rank's blob, by rank; all ranks call it equally often. kDeadlineExceeded names the missing ranks, once
-  // `timeout` since Open has passed.
+  // Every rank's blob, by rank. All ranks must call it the same number of times. kDeadlineExceeded names the missing
+  // ranks, once `timeout` has passed since Open; kUnavailable names a rank that has gone.
   absl::StatusOr<std::vector<std::string>> GatherBlobs(std::string_view blob);
 
-  // To be called by every rank when it needs the store no more; on rank 0 it waits for the others.
+  // Every rank calls it when it needs the store no more. On rank 0 it blocks until the others have called it too.
   absl::Status Close();
 
  private:

@@ -1,4 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Each family of variables has a parser that fills a Rendezvous. torchrun's family comes first because our launcher
+// sets it too, also inside a Slurm or Open MPI job, where it then describes the inner job.
+//
+// The name of the job must be equal on all its ranks and differ between jobs of one user on one host, since the store's
+// socket is named after it. Each parser makes it from what the scheduler guarantees to be so: torchrun's address, run
+// id and restart count (a restarted job must not find the store of its former life), Slurm's job and step, Open MPI's
+// namespace.
+//
+// Numbers are parsed strictly. A variable with a typo is an error that names it, and not a job of one rank.
 #include "fsdp/collectives/job/rendezvous.h"
 
 #include <cstdlib>
@@ -37,7 +47,7 @@ class Variables {
     const std::optional<std::string> value = getenv_(name);
     int number = 0;
     if (!value.has_value()) {
-      Fail(absl::StrCat(name, " is not set, beside others of its family that are"));
+      Fail(absl::StrCat(name, " is not set, although others of its family are"));
     } else if (!absl::SimpleAtoi(*value, &number) || number < least) {
       Fail(absl::StrCat(name, " is \"", *value, "\", wanted a number of at least ", least));
     }
@@ -79,7 +89,7 @@ absl::StatusOr<Rendezvous> ParseTorchrun(Variables variables) {
   r.source = "torchrun";
   r.rank = variables.Number("RANK", 0);
   r.world_size = variables.Number("WORLD_SIZE", 1);
-  // Either or none: some schedulers set RANK and WORLD_SIZE alone.
+  // Both or neither: some schedulers set only RANK and WORLD_SIZE, for one host.
   if (variables.Has("LOCAL_RANK") || variables.Has("LOCAL_WORLD_SIZE")) {
     r.local_rank = variables.Number("LOCAL_RANK", 0);
     r.local_world_size = variables.Number("LOCAL_WORLD_SIZE", 1);
@@ -90,8 +100,8 @@ absl::StatusOr<Rendezvous> ParseTorchrun(Variables variables) {
   r.master_addr = variables.Text({"MASTER_ADDR"}, "");
   r.master_port = variables.NumberOr("MASTER_PORT", 1, 0);
   if (r.world_size > 1 && (r.master_addr.empty() || r.master_port == 0)) {
-    variables.Fail(
-        absl::StrCat(r.master_addr.empty() ? "MASTER_ADDR" : "MASTER_PORT", " is not set, beside RANK and WORLD_SIZE"));
+    variables.Fail(absl::StrCat(r.master_addr.empty() ? "MASTER_ADDR" : "MASTER_PORT",
+                                " is not set, although RANK and WORLD_SIZE are"));
   }
   r.master_port_is_taken = variables.Text({"TORCHELASTIC_USE_AGENT_STORE"}, "") == "True";
   r.store_fd = r.rank == 0 ? variables.NumberOr(kStoreDescriptorVariable, 0, -1) : -1;
@@ -110,8 +120,8 @@ std::string FirstSlurmHost(const std::string& list) {
   return host;
 }
 
-// Tasks of node `node` in "2(x3),1": two on each of three nodes, then one on one. -1 when the list is malformed or
-// short.
+// The number of tasks on node `node` in Slurm's list "2(x3),1": two on each of three nodes, then one on one node. -1 if
+// the list is malformed or too short.
 int SlurmTasksOfNode(const std::string& list, int node) {
   for (const std::string& part : std::vector<std::string>(absl::StrSplit(list, ','))) {
     const size_t mark = part.find("(x");
@@ -174,7 +184,8 @@ absl::StatusOr<Rendezvous> ParseOpenMpi(Variables variables) {
   return Checked(variables, r);
 }
 
-// The batch script itself has SLURM_PROCID too, but is no task of a step.
+// The batch script itself has SLURM_PROCID too, but it is no task of a step: a program that it starts without srun is a
+// single process.
 bool InSlurmStep(const Variables& variables) {
   const bool in_batch_script =
       variables.Text({"ENVIRONMENT"}, "") == "BATCH" && variables.Text({"SLURM_STEP_ID", "SLURM_STEPID"}, "").empty();

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Rendezvous: what a process learns from its environment about the job it belongs to. Variables are looked for in this
-// order: torchrun's (RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT), which our own launcher
-// sets too; Slurm's (SLURM_PROCID, SLURM_NTASKS, SLURM_LOCALID, ...), inside a job step; Open MPI's
-// (OMPI_COMM_WORLD_RANK, ...). How the ranks then find each other is in job_store.h.
+// Rendezvous: what a process learns from its environment about the job that it belongs to. The first family of
+// variables that is present decides: torchrun's (RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR,
+// MASTER_PORT), which our own launcher sets too; Slurm's (SLURM_PROCID, SLURM_NTASKS, SLURM_LOCALID, ...), inside a job
+// step; Open MPI's (OMPI_COMM_WORLD_RANK, ...). How the ranks then find each other is in job_store.h.
 #ifndef FSDP_COLLECTIVES_JOB_RENDEZVOUS_H_
 #define FSDP_COLLECTIVES_JOB_RENDEZVOUS_H_
 
@@ -27,17 +27,17 @@ struct Rendezvous {
   int master_port = 0;      // 0 when the job has none
   std::string source;       // "torchrun", "slurm", "openmpi", "single process"
 
-  std::string job;  // tells this job from others of the same user on this host
-  // Somebody else listens on master_port: torchrun's agent, which has a store of its own there.
+  std::string job;  // distinguishes this job from other jobs of the same user on this host
+  // Another program listens on master_port: torchrun's agent, which serves its own store there.
   bool master_port_is_taken = false;
-  int store_fd = -1;  // rank 0 only: see kStoreDescriptorVariable; -1 when there is none
+  int store_fd = -1;  // rank 0 only: see kStoreDescriptorVariable; -1 if there is none
 };
 
 // Gives the value of a variable, nullopt when it is unset.
 using EnvironmentLookup = std::function<std::optional<std::string>(const std::string& name)>;
 
-// kInvalidArgument names a variable that is missing beside others of its family, is not a number, or contradicts
-// another (rank 4 of world size 4).
+// kInvalidArgument names a variable that is missing although others of its family are set, that is not a number, or
+// that contradicts another (rank 4 of world size 4). Without any family: a job of one rank, "single process".
 absl::StatusOr<Rendezvous> ParseRendezvous(const EnvironmentLookup& getenv);
 
 // ParseRendezvous of this process's environment.

@@ -1,4 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// All sockets are non-blocking and close-on-exec. A blocking call would ignore the deadline; so send, recv and connect
+// are tried first and, if they would block, AwaitReady polls until the deadline.
+//
+// What errno becomes: EAGAIN and EINPROGRESS are waited for, EINTR is retried, everything else is kUnavailable with its
+// text, whether nothing listens (ECONNREFUSED), the peer was killed (ECONNRESET, EPIPE) or the address is in use
+// (EADDRINUSE): the callers retry all of these until their deadline. MSG_NOSIGNAL keeps a peer's death from raising
+// SIGPIPE in this process.
 #include "fsdp/collectives/job/socket.h"
 
 #include <netdb.h>
@@ -58,6 +66,7 @@ absl::Status AwaitReady(int fd, int16_t events, absl::Time deadline) {
   }
 }
 
+// A connect that was in progress has ended when the socket is writable; SO_ERROR then has its result.
 absl::Status FinishConnecting(int fd, absl::Time deadline) {
   FSDP_RETURN_IF_ERROR(AwaitReady(fd, POLLOUT, deadline));
   int error = 0;
@@ -77,7 +86,7 @@ struct LocalAddress {
   socklen_t size = 0;
 };
 
-// A name that starts with a zero byte is abstract.
+// The leading zero byte of sun_path makes the name abstract (unix(7)); the length counts, not a terminating zero.
 absl::StatusOr<LocalAddress> AbstractAddress(const std::string& name) {
   LocalAddress local;
   if (name.size() > 100) {

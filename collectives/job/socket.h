@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Stream sockets with deadlines: TCP, and local sockets with an abstract name, which exist as long as somebody listens
-// and leave nothing in the file system. For the store's small messages.
+// Stream sockets with deadlines: TCP, and local sockets with an abstract name (unix(7)), which exist as long as a
+// process listens and leave nothing in the file system. For the store's small messages. All sockets are non-blocking.
 #ifndef FSDP_COLLECTIVES_JOB_SOCKET_H_
 #define FSDP_COLLECTIVES_JOB_SOCKET_H_
 
@@ -15,7 +15,8 @@
 
 namespace fsdp {
 
-// Listens on `host`, a name or an address of this machine; port 0 is any free one. kUnavailable when it is taken.
+// Listens on `host`, a name or an address of this machine; port 0 takes any free one. kUnavailable if the port is in
+// use.
 absl::StatusOr<FileDescriptor> ListenTcp(const std::string& host, int port);
 
 // Listens under a name of at most 100 bytes. Only processes of this user may connect: see SameUser.
@@ -24,14 +25,15 @@ absl::StatusOr<FileDescriptor> ListenLocal(const std::string& name);
 // The port that a TCP socket is bound to; kInvalidArgument when `fd` is not a TCP socket that listens.
 absl::StatusOr<int> ListeningPort(int fd);
 
-// kUnavailable when nobody listens there, kDeadlineExceeded when nobody answers.
+// kUnavailable if no process listens there, kDeadlineExceeded if the host does not answer. ConnectLocal does not block.
 absl::StatusOr<FileDescriptor> ConnectTcp(const std::string& host, int port, absl::Time deadline);
 absl::StatusOr<FileDescriptor> ConnectLocal(const std::string& name);
 
-// Whether the process at the other end of a local socket belongs to this user; true for TCP, where nobody knows.
+// True if the process at the other end of a local socket belongs to this user, and for TCP, where the user is unknown.
 bool SameUser(int fd);
 
-// All of the bytes, or an error: kUnavailable when the other end is gone, kDeadlineExceeded.
+// Transfer all of the bytes. kUnavailable if the other end is gone, kDeadlineExceeded; some bytes may then have been
+// transferred.
 absl::Status SendAll(int fd, absl::Span<const char> bytes, absl::Time deadline);
 absl::Status ReceiveAll(int fd, absl::Span<char> bytes, absl::Time deadline);
 

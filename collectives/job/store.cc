@@ -1,4 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// A client sends one frame and waits for one frame; there are no tags that match replies to requests. So a request that
+// was abandoned at its deadline leaves the connection unusable: its late reply would be taken for that of the next
+// request. Call closes the socket then.
+//
+// The deadline of a Get is the server's business: the request carries the milliseconds to wait, the server replies
+// kDeadlineExceeded, and the client waits a little longer than that. Only a server that is stopped lets the client's
+// own deadline pass.
 #include "fsdp/collectives/job/store.h"
 
 #include <algorithm>
@@ -14,7 +22,8 @@
 namespace fsdp {
 namespace {
 
-// A server that lives answers at once, and a Get when its time is up; one that does not is stopped or no store.
+// How long a reply may be late. A working server replies within microseconds, to a Get at the latest when its time is
+// up.
 constexpr absl::Duration kPatience = absl::Seconds(5);
 
 }  // namespace
@@ -76,7 +85,7 @@ absl::StatusOr<StoreFrame> Store::Call(StoreFrame request, absl::Time deadline) 
     reply = sent;
   }
   if (!reply.ok()) {
-    socket_.Close();  // what comes later would be taken for the answer to something else
+    socket_.Close();  // a late reply would be taken for that of the next request
     return Annotate(reply.status(), "store");
   }
   if (reply->kind != 0) {

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Store: a key/value store that the ranks of a job reach before they have a process group: rank 0's process serves it
-// (store_server.h), all ranks, 0 included, are clients. For small things, some kilobytes; a group's GatherBlobs takes
-// over once there is one. Nothing is authenticated beyond the user on local sockets: it belongs on a trusted network.
-// Thread-safe; calls of one Store run one after the other.
+// Store: a key/value store that the ranks of a job reach before they have a process group, as torch.distributed's
+// TCPStore. Rank 0's process serves it (store_server.h); all ranks, rank 0 included, are clients. For values of some
+// kilobytes; once a group exists, its GatherBlobs takes over. On local sockets the server checks the user of a client,
+// on TCP it authenticates nobody: use it on trusted networks only. Thread-safe; calls of one Store run one after the
+// other.
 #ifndef FSDP_COLLECTIVES_JOB_STORE_H_
 #define FSDP_COLLECTIVES_JOB_STORE_H_
 
@@ -20,7 +21,7 @@
 
 namespace fsdp {
 
-// Which rank of which job a client is. The server takes each rank of its job once.
+// Which rank of which job a client is. The server accepts each rank of its job once.
 struct StoreMember {
   std::string job;
   int rank = 0;
@@ -29,25 +30,26 @@ struct StoreMember {
 
 class Store {
  public:
-  // Introduces `member` on a connected socket. kInvalidArgument when the server has another world size for this job;
-  // kFailedPrecondition when it serves another job, or had this rank before; kUnavailable or kDeadlineExceeded when it
-  // is no store.
+  // Introduces `member` on a connected socket; blocks for at most 5 seconds. kInvalidArgument if the server has another
+  // world size for this job; kFailedPrecondition if it serves another job or another user's, or had this rank before;
+  // kUnavailable or kDeadlineExceeded if the other end is no store.
   static absl::StatusOr<std::unique_ptr<Store>> Connect(FileDescriptor socket, const StoreMember& member,
                                                         absl::Time deadline);
 
-  // Every call: kUnavailable when the server is gone; kInvalidArgument for a key or value beyond the limits.
+  // Errors of every call: kUnavailable if the server is gone; kDeadlineExceeded if it does not answer within 5 seconds,
+  // after which the Store is unusable; kInvalidArgument for a key or value beyond the limits of store_frame.h.
 
-  // Sets, or replaces, and wakes those that wait for it.
+  // Sets or replaces a value, and wakes the clients that wait for it.
   absl::Status Set(const std::string& key, const std::string& value);
 
-  // The value, once it is set. kDeadlineExceeded when it is not by the deadline; kUnavailable when it is not and a rank
-  // that was connected has gone.
+  // Blocks until the value is set. kDeadlineExceeded if it is not set by the deadline; kUnavailable if it is not set
+  // and a rank that was connected is gone, since that rank might have been the one to set it.
   absl::StatusOr<std::string> Get(const std::string& key, absl::Time deadline);
 
-  // Adds to the number at `key`, 0 when unset, and returns the sum.
+  // Adds to the number at `key`, 0 if unset, and returns the sum. Atomic among all clients; wraps on overflow.
   absl::StatusOr<int64_t> Add(const std::string& key, int64_t delta);
 
-  // Tells the server that this rank is done with it, so that its going is no failure.
+  // Announces that this rank needs the store no more, so that the end of its connection is no failure.
   absl::Status Leave();
 
  private:

@@ -10,8 +10,9 @@
 namespace fsdp {
 namespace {
 
-constexpr uint32_t kMagic = 0x70647366;  // "fsdp"
+constexpr uint32_t kMagic = 0x70647366;  // "fsdp" in little-endian order
 
+// Copied to and from the wire as it is: the members are ordered so that there is no padding.
 struct Header {
   uint32_t magic;
   uint32_t kind;

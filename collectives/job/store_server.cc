@@ -1,4 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// One thread, one poll loop; no request blocks it. A Get whose key is not set becomes the connection's Wait, and the
+// loop goes on. Life of a connection:
+//
+//   accepted --(hello accepted: rank is set)--> member --(kLeave)--> left --(end)--> dropped
+//       |                                          |
+//       +--(violates the protocol, or too          +--(end without kLeave)--> dropped, gone_rank_ = its rank:
+//           many strangers)--> dropped                 from now on every unsatisfied Wait fails
+//
+// A dead rank is noticed as fast as the kernel closes its sockets: at once for a process that ended, never for one that
+// is stopped or behind a cut cable; for those, the deadlines of the waits remain.
+//
+// Each turn reads all connections, then accepts, then answers waits until no more answers follow, then writes. A
+// dropped connection thus ends other connections' waits in the same turn.
 #include "fsdp/collectives/job/store_server.h"
 
 #include <poll.h>
@@ -17,7 +31,8 @@
 namespace fsdp {
 namespace {
 
-// What all keys and values may take together, and how many may be connected beyond the job's ranks.
+// Bounds of what clients can make the server hold: the bytes of all keys and values, and the connections in excess of
+// the job's ranks.
 constexpr size_t kMaxTotalBytes = 256 << 20;
 constexpr size_t kMaxStrangers = 64;
 
@@ -59,7 +74,8 @@ void StoreServer::Serve() {
     if (polled[0].revents != 0) {
       return;
     }
-    // Connections first: they are polled in their order, which new ones would not change but dropped ones do.
+    // Connections before listeners: `polled` has the connections in the order of the list. Reading takes them one by
+    // one, so it can drop some; accepting first could drop one that is still to be read.
     ReadFrom(absl::MakeConstSpan(polled).subspan(1 + listeners_.size()));
     for (size_t i = 0; i < listeners_.size(); ++i) {
       if (polled[1 + i].revents != 0) {
@@ -109,6 +125,7 @@ void StoreServer::WriteAll() {
   }
 }
 
+// Beyond the limit the oldest connection without a rank makes room, so that strangers cannot keep ranks out.
 void StoreServer::Accept(int listener) {
   FileDescriptor socket(accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
   if (!socket.ok() || !SameUser(socket.get())) {
@@ -121,7 +138,6 @@ void StoreServer::Accept(int listener) {
   connections_.push_back({.socket = std::move(socket)});
 }
 
-// False when the connection is to be dropped.
 bool StoreServer::Read(Connection& connection) {
   char bytes[1 << 16];
   const ssize_t n = recv(connection.socket.get(), bytes, sizeof(bytes), 0);
@@ -132,7 +148,8 @@ bool StoreServer::Read(Connection& connection) {
   return HandleInput(connection);
 }
 
-// False when what came is not the protocol, or is more than one who waits for answers sends.
+// Handles the complete frames in `input`, up to one that has to wait. A client sends its next request only after a
+// reply, so more input than one frame is a violation of the protocol.
 bool StoreServer::HandleInput(Connection& connection) {
   while (!connection.wait.has_value()) {
     const absl::StatusOr<std::optional<StoreFrame>> request = TakeStoreFrame(connection.input);
@@ -159,7 +176,7 @@ StoreFrame StoreServer::Answer(Connection& connection, const StoreFrame& request
     return AnswerHello(connection, request);
   }
   if (connection.rank < 0) {
-    return Error(absl::StatusCode::kFailedPrecondition, "hello comes first");
+    return Error(absl::StatusCode::kFailedPrecondition, "the first request must be a hello");
   }
   switch (static_cast<StoreRequest>(request.kind)) {
     case StoreRequest::kSet:
@@ -219,8 +236,8 @@ StoreFrame StoreServer::AnswerAdd(const StoreFrame& request) {
 }
 
 StoreFrame StoreServer::AnswerLeave(Connection& connection) {
-  if (!connection.left) {
-    connection.left = true;
+  if (!connection.has_left) {
+    connection.has_left = true;
     const std::lock_guard<std::mutex> lock(mutex_);
     ++left_;
     changed_.notify_all();
@@ -228,7 +245,8 @@ StoreFrame StoreServer::AnswerLeave(Connection& connection) {
   return {};
 }
 
-// Answers the waits that are over. True when requests behind them were handled, which may end waits looked at before.
+// Answers the waits that are over. Returns true if requests that had queued up behind them were handled: those may end
+// waits that this pass has looked at already.
 bool StoreServer::AnswerWaits() {
   bool more = false;
   for (auto next = connections_.begin(); next != connections_.end();) {
@@ -264,7 +282,6 @@ std::optional<StoreFrame> StoreServer::ReplyToWait(const Connection& connection)
   return std::nullopt;
 }
 
-// False when the connection is to be dropped.
 bool StoreServer::Write(Connection& connection) {
   while (!connection.output.empty()) {
     const ssize_t n = send(connection.socket.get(), connection.output.data(), connection.output.size(), MSG_NOSIGNAL);
@@ -277,7 +294,7 @@ bool StoreServer::Write(Connection& connection) {
 }
 
 void StoreServer::Drop(std::list<Connection>::iterator connection) {
-  if (connection->rank >= 0 && !connection->left) {
+  if (connection->rank >= 0 && !connection->has_left) {
     const std::lock_guard<std::mutex> lock(mutex_);
     gone_rank_ = gone_rank_ < 0 ? connection->rank : gone_rank_;
     changed_.notify_all();

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// StoreServer: serves a job's Store on a thread, on any number of listening sockets at once. It trusts nothing that it
-// reads: a connection that sends something else than the protocol is closed, and what it may make the server hold is
-// limited. A rank that was connected and is gone makes every wait fail, since nobody is going to set what it waits for.
+// StoreServer: serves a job's Store on a thread of its own, on any number of listening sockets at once. It trusts no
+// client: it closes a connection that violates the protocol, and it limits the memory and the connections that clients
+// can make it hold. Once a rank that was connected is gone without Leave, every wait for a key that is not set fails:
+// the missing rank might have been the one to set it.
 #ifndef FSDP_COLLECTIVES_JOB_STORE_SERVER_H_
 #define FSDP_COLLECTIVES_JOB_STORE_SERVER_H_
 
@@ -29,18 +30,20 @@ namespace fsdp {
 
 class StoreServer {
  public:
-  // Starts serving job `job` of `world_size` ranks. The listeners must not block.
+  // Starts serving job `job` of `world_size` ranks. The listeners must be non-blocking. kResourceExhausted if there is
+  // no descriptor left.
   static absl::StatusOr<std::unique_ptr<StoreServer>> Start(std::vector<FileDescriptor> listeners, std::string job,
                                                             int world_size);
 
-  // Stops, and closes all sockets.
+  // Stops the thread and closes all sockets. Clients that wait get kUnavailable.
   ~StoreServer();
 
-  // Blocks until every rank that ever connected has left (Store::Leave). kUnavailable when one is gone without;
-  // kDeadlineExceeded.
+  // Blocks until every rank that ever connected has called Store::Leave. kUnavailable if one is gone without that;
+  // kDeadlineExceeded. Any thread.
   absl::Status AwaitLeave(absl::Time deadline);
 
  private:
+  // A Get whose key is not set yet.
   struct Wait {
     std::string key;
     absl::Time deadline;
@@ -48,16 +51,17 @@ class StoreServer {
 
   struct Connection {
     FileDescriptor socket;
-    int rank = -1;  // until it said hello
-    bool left = false;
-    std::string input = {};
-    std::string output = {};
-    std::optional<Wait> wait = {};  // for the key of a Get; requests that follow stay in `input`
+    int rank = -1;                  // -1 until its hello was accepted
+    bool has_left = false;          // kLeave was received
+    std::string input = {};         // bytes received, not handled yet
+    std::string output = {};        // bytes to send
+    std::optional<Wait> wait = {};  // while set, later requests stay in `input`, so that replies keep their order
   };
 
   StoreServer(std::vector<FileDescriptor> listeners, FileDescriptor stop, std::string job, int world_size);
 
-  // All of the following runs on the thread.
+  // All of the following runs on the thread. The bool of Read, Write and HandleInput is false if the connection is to
+  // be dropped.
   void Serve();
   std::vector<pollfd> Poll() const;
   void ReadFrom(absl::Span<const pollfd> polled);
@@ -82,17 +86,17 @@ class StoreServer {
   const std::string job_;
   const int world_size_;
 
-  // Of the thread.
+  // Used by the thread only.
   std::list<Connection> connections_;
   std::map<std::string, std::string> values_;
-  size_t value_bytes_ = 0;        // of keys and values
-  std::vector<bool> seen_ranks_;  // that said hello
+  size_t value_bytes_ = 0;        // sum of the sizes of all keys and values
+  std::vector<bool> seen_ranks_;  // by rank: its hello was accepted
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  int seen_ = 0;        // ranks that said hello; guarded by mutex_
+  int seen_ = 0;        // ranks whose hello was accepted; guarded by mutex_
   int left_ = 0;        // ranks that left; guarded by mutex_
-  int gone_rank_ = -1;  // the first that said hello and went without leaving; guarded by mutex_
+  int gone_rank_ = -1;  // the first rank whose connection ended without Leave; guarded by mutex_
 
   std::thread thread_;
 };

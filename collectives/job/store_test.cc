@@ -132,7 +132,7 @@ TEST_F(StoreTest, StrangersAreToldToSayHelloFirst) {
   EXPECT_OK(SendAll(socket.get(), EncodeStoreFrame({.kind = 2, .key = "k", .value = "v"}), Soon()));
   std::string header(kStoreHeaderBytes, '\0');
   EXPECT_OK(ReceiveAll(socket.get(), absl::MakeSpan(header), Soon()));
-  EXPECT_THAT(StoreBodyBytes(header), IsOkAndHolds(std::string("hello comes first").size()));
+  EXPECT_THAT(StoreBodyBytes(header), IsOkAndHolds(std::string("the first request must be a hello").size()));
 }
 
 TEST_F(StoreTest, ManyStrangersDoNotKeepRanksOut) {
