@@ -18,7 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/annotate.h"
 #include "fsdp/base/status_macros.h"
-#include "fsdp/collectives/group/split_members.h"
+#include "fsdp/collectives/group/blob_gather.h"
 #include "fsdp/cuda/cuda_recording.h"
 #include "fsdp/tensor/ops.h"
 #include "fsdp/tensor/work_graph.h"

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// BlobGather: the one control-plane operation, as a function: every rank gives a blob and gets all of them, by rank.
-// The Store gives it to ranks that have no group yet, ProcessGroup::GatherBlobs to those that have.
+// BlobGather: the one operation of the control plane, as a function: every rank gives a blob and gets the blobs of all
+// ranks, by rank. Blocking. JobStore::GatherBlobs is one for ranks that have no group yet, ProcessGroup::GatherBlobs
+// for those that have one. The functions here are built on it; every rank must call them at the same time.
 #ifndef FSDP_COLLECTIVES_GROUP_BLOB_GATHER_H_
 #define FSDP_COLLECTIVES_GROUP_BLOB_GATHER_H_
 
@@ -19,6 +20,10 @@ using BlobGather = std::function<absl::StatusOr<std::vector<std::string>>(std::s
 
 // As AgreeOn of process_group.h.
 absl::Status AgreeOn(const BlobGather& gather, const absl::Status& mine);
+
+// The ranks that gave this rank's `color`, ordered by key, then by rank: the members of this rank's part of the split,
+// in their new order. kFailedPrecondition if a rank is in another call.
+absl::StatusOr<std::vector<int>> SplitMembers(const BlobGather& gather, int color, int key);
 
 }  // namespace fsdp
 

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// CoalescedCalls: while it lives, the collectives that are issued to a group are collected, and its end puts them on
-// their stream as one (ncclGroupStart). Every rank coalesces the same ones, all on one stream, and none touches memory
-// that another writes: a backend may run them together, and in any order. Not nested; no blobs, splits or barriers
-// meanwhile. To a group that knows nothing of it, such as the host's, they are calls like any others.
+// CoalescedCalls: during its lifetime the collectives that are issued to a group are collected; its destructor puts
+// them on their stream as one launch (ncclGroupStart and ncclGroupEnd). Every rank must coalesce the same collectives,
+// all on one stream, and none may touch memory that another one writes: a backend may run them together and in any
+// order. Not nested; no blobs, splits or barriers meanwhile. Groups without the interface, such as the host's, issue
+// them at once.
 //
 //   {
 //     const CoalescedCalls coalesced(group);
@@ -16,7 +17,7 @@
 
 namespace fsdp {
 
-// What a group that can do so is beside a ProcessGroup.
+// Optional interface, found by dynamic_cast: process groups that can launch several collectives as one.
 class CoalescingGroup {
  public:
   virtual ~CoalescingGroup() = default;

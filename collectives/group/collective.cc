@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Each rank checks its own arguments when it issues a collective, and all ranks compare their specs when they meet. The
+// two find different mistakes: a wrong size on one rank is an error of that rank alone, which its peers get as "gave
+// up"; sizes that are right on each rank but differ between ranks are an error of all, with the same text everywhere.
 #include "fsdp/collectives/group/collective.h"
 
 #include <functional>
@@ -9,12 +13,13 @@
 namespace fsdp {
 namespace {
 
-bool Reduces(CollectiveOp op) { return op == CollectiveOp::kReduceScatter || op == CollectiveOp::kAllReduce; }
+bool IsReduction(CollectiveOp op) { return op == CollectiveOp::kReduceScatter || op == CollectiveOp::kAllReduce; }
 
 std::string Elements(DType dtype, int64_t count) {
   return absl::StrCat(std::string(DTypeName(dtype)), "[", count, "]");
 }
 
+// std::less orders pointers into different allocations, which < does not have to.
 bool Overlap(const void* a, int64_t a_bytes, const void* b, int64_t b_bytes) {
   const std::less<const void*> before;
   return a_bytes > 0 && b_bytes > 0 && before(a, static_cast<const std::byte*>(b) + b_bytes) &&
@@ -53,6 +58,7 @@ absl::Status CheckWholeAndPart(const NamedTensor& whole, const NamedTensor& part
   return absl::OkStatus();
 }
 
+// kAvg of integers is refused, because the quotient is no integer in general.
 absl::Status CheckReducible(DType dtype, ReduceOp op) {
   switch (dtype) {
     case DType::kFloat64:
@@ -99,6 +105,7 @@ const char* CollectiveOpName(CollectiveOp op) {
 
 std::string CollectiveId::ToString() const { return absl::StrCat(CollectiveOpName(op), " #", sequence); }
 
+// Blobs may have any length on each rank; the other operations need equal counts.
 bool CollectiveSpec::AgreesWith(const CollectiveSpec& other) const {
   return op == other.op && dtype == other.dtype && reduce_op == other.reduce_op && root == other.root &&
          (count == other.count || op == CollectiveOp::kGatherBlobs);
@@ -109,7 +116,7 @@ std::string CollectiveSpec::ArgumentsToString() const {
     return "";
   }
   if (op == CollectiveOp::kReplay) return absl::StrCat("of ", count, " collectives");
-  const std::string prefix = Reduces(op) ? absl::StrCat(std::string(ReduceOpName(reduce_op)), " ") : "";
+  const std::string prefix = IsReduction(op) ? absl::StrCat(std::string(ReduceOpName(reduce_op)), " ") : "";
   const std::string suffix = op == CollectiveOp::kBroadcast ? absl::StrCat(" from root ", root) : "";
   return absl::StrCat(prefix, Elements(dtype, count), suffix);
 }

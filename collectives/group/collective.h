@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Collective: one call of one rank, as data: what the host backends run (host_collectives.h) and what ranks compare to
-// find out that they disagree. Values only; thread-safe as such.
+// Collective: one call of one rank, as data. The host backends run it (host_collectives.h), and ranks compare its spec
+// to find out whether they disagree. Values without locks: each is used by one thread at a time.
 #ifndef FSDP_COLLECTIVES_GROUP_COLLECTIVE_H_
 #define FSDP_COLLECTIVES_GROUP_COLLECTIVE_H_
 
@@ -25,13 +25,13 @@ enum class CollectiveOp : uint8_t {
   kBroadcast = 3,
   kBarrier = 4,
   kGatherBlobs = 5,
-  kReplay = 6,  // of a graph that has collectives of the group
+  kReplay = 6,  // the replay of a graph that contains collectives of the group
 };
 
 // "all_gather", ...
 const char* CollectiveOpName(CollectiveOp op);
 
-// Which collective of its group: the op and the number of the call, from 1.
+// Identifies one collective of its group: the operation and the number of the call, from 1.
 struct CollectiveId {
   CollectiveOp op = CollectiveOp::kBarrier;
   uint64_t sequence = 0;
@@ -40,26 +40,27 @@ struct CollectiveId {
   std::string ToString() const;
 };
 
-// What every rank must give alike.
+// The arguments that must be equal on all ranks.
 struct CollectiveSpec {
   CollectiveOp op = CollectiveOp::kBarrier;
   DType dtype = DType::kUInt8;
   ReduceOp reduce_op = ReduceOp::kSum;
   int32_t root = 0;
-  // Elements: all_gather's input, reduce_scatter's output, all of t; a blob's bytes, which may differ; a replay's
-  // collectives.
+  // Number of elements: of all_gather's input, reduce_scatter's output, or the whole tensor of all_reduce and
+  // broadcast. Bytes of a blob, which may differ between ranks. Collectives of a replay.
   int64_t count = 0;
 
   bool AgreesWith(const CollectiveSpec& other) const;
 
-  // "float32[1024]", "avg bfloat16[7]", "uint8[3] from root 1"; empty for what has no elements.
+  // "float32[1024]", "avg bfloat16[7]", "uint8[3] from root 1"; empty for operations without elements.
   std::string ArgumentsToString() const;
 
   // "all_gather float32[1024]".
   std::string ToString() const;
 };
 
-// kFailedPrecondition that names both sides when the ranks' specs of call number `sequence` are not alike.
+// `specs`: by rank, of call number `sequence`. If they differ, kFailedPrecondition with both sides: the lowest rank
+// that differs from rank 0, and rank 0.
 absl::Status CheckAgreement(absl::Span<const CollectiveSpec> specs, uint64_t sequence);
 
 // A spec with this rank's memory. all_reduce and broadcast work in place: input == output.
@@ -69,7 +70,8 @@ struct Collective {
   std::byte* output = nullptr;
 };
 
-// Check the arguments of one rank: sizes, dtypes, overlap. kInvalidArgument names the tensor, wanted and given.
+// Check the arguments of one rank: sizes, dtypes, overlap. kInvalidArgument names the tensor, what was expected and
+// what was given. See ProcessGroup for the rules.
 absl::Status CheckAllGather(const Tensor& input, const Tensor& output, int rank, int size);
 absl::Status CheckReduceScatter(const Tensor& input, const Tensor& output, ReduceOp op, int rank, int size);
 absl::Status CheckAllReduce(const Tensor& t, ReduceOp op);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// ForwardingProcessGroup: passes everything on to another group; the base of groups that watch or change some of what
-// is asked of them. Thread-safe as far as the other group is.
+// ForwardingProcessGroup: passes every call on to another group; the base class of groups that observe or change some
+// of the calls. It has none of the optional interfaces of the other group (CapturingGroup, CoalescingGroup): a test
+// through such a group runs collectives one by one, outside of graphs. Thread-safe as far as the other group is.
 #ifndef FSDP_COLLECTIVES_GROUP_FORWARDING_PROCESS_GROUP_H_
 #define FSDP_COLLECTIVES_GROUP_FORWARDING_PROCESS_GROUP_H_
 

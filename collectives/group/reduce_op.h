@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// ReduceOp: how a collective combines the ranks' elements.
+// ReduceOp: how a collective combines the ranks' elements. As torch.distributed.ReduceOp, as far as training needs it.
 #ifndef FSDP_COLLECTIVES_GROUP_REDUCE_OP_H_
 #define FSDP_COLLECTIVES_GROUP_REDUCE_OP_H_
 

@@ -39,8 +39,10 @@ int64_t SumOf(const std::string& text, const std::vector<std::string>& keys) {
   return sum;
 }
 
-// A line is "0::/path" in version 2, "4:memory:/path" in version 1. Inside a container the path may be the host's,
-// while the container's own group is mounted at the top: so both are looked at, and a missing file is no limit.
+// A line of /proc/self/cgroup is "0::/path" in version 2, "4:memory:/path" in version 1 (cgroups(7)). Inside a
+// container the path may be the host's while the container's own group is mounted at the top: both are read, and a
+// missing file is no limit. Limits of groups in between are not read; they are rare, and the kernel enforces them
+// anyway.
 int64_t OwnCgroupAvailableBytes() {
   int64_t available = kUnlimited;
   for (const std::string& line : std::vector<std::string>(absl::StrSplit(TextOf("/proc/self/cgroup"), '\n'))) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How much memory this process could still get, so that what is plainly too much can be refused: where memory is
-// overcommitted the kernel would rather kill somebody than say no.
+// How much memory this process can still get. With overcommit the kernel kills a process when memory runs out, instead
+// of failing the allocation; so allocations that obviously exceed the memory are refused before.
 #ifndef FSDP_COLLECTIVES_HOST_AVAILABLE_MEMORY_H_
 #define FSDP_COLLECTIVES_HOST_AVAILABLE_MEMORY_H_
 

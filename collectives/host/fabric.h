@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Fabric: what the host collectives need of a set of ranks that can read each other's memory. One per rank and group.
-// The two fabrics differ only here: between threads an address is a pointer (local_fabric.h), between processes it is
-// an offset in a shared heap (shm_fabric.h). Not for ranks that send messages.
+// Fabric: what the host collectives need from a set of ranks that can read each other's memory. One object per rank and
+// group. The two implementations: between threads an address is a pointer (local_fabric.h), between processes it is an
+// offset in a shared heap (shm_fabric.h). Ranks that can only send messages need another kind of backend.
 //
-// Publish, PeerMemory and Slot are called by one thread at a time; the rest by any.
+// Publish, PeerMemory and Slot are called by one thread at a time; the other functions by any thread.
 #ifndef FSDP_COLLECTIVES_HOST_FABRIC_H_
 #define FSDP_COLLECTIVES_HOST_FABRIC_H_
 
@@ -38,13 +38,13 @@ class Fabric {
   virtual std::byte* Slot(int r, int parity) const = 0;
   virtual int64_t slot_bytes() const = 0;
 
-  // The address under which peers reach these bytes of this rank; nullopt when they cannot.
+  // The address under which peers reach these bytes of this rank; nullopt if they cannot reach them.
   virtual std::optional<uint64_t> Publish(const void* data, int64_t nbytes) const = 0;
 
-  // Where this rank reads what `peer` published.
+  // Where this rank reads the bytes that `peer` published.
   virtual const std::byte* PeerMemory(int peer, uint64_t address) const = 0;
 
-  // False once `peer` can never arrive again because its process has ended.
+  // False once `peer` cannot arrive any more because its process has ended. A system call: called while waiting only.
   virtual bool IsAlive(int peer) const = 0;
 
   // "rank 5 (pid 1234)"; "rank 5" where ranks share a process.

@@ -11,7 +11,8 @@
 namespace fsdp {
 namespace {
 
-// The kernel wants the word's address; an atomic of 4 bytes is its word.
+// The kernel takes the address of a plain uint32_t. A lock-free atomic of 4 bytes has the same representation
+// (control_block.h asserts that it is lock-free). Not FUTEX_PRIVATE_FLAG: the waiters may be other processes.
 const uint32_t* Word(const std::atomic<uint32_t>& word) { return reinterpret_cast<const uint32_t*>(&word); }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Futex: Linux's sleep and wake on a 32-bit word that may lie in memory shared between processes.
+// Futex: Linux's sleep and wake-up on a 32-bit word, which may lie in memory shared between processes (futex(2)). A
+// pthread condition variable in shared memory would have a lock that a killed rank can leave locked.
 #ifndef FSDP_COLLECTIVES_HOST_FUTEX_H_
 #define FSDP_COLLECTIVES_HOST_FUTEX_H_
 
@@ -11,10 +12,10 @@
 
 namespace fsdp {
 
-// Sleeps while `word` is `expected`, at most `limit`; may return early.
+// Sleeps while `word` is `expected`, for at most `limit`. May return early: the caller checks its condition again.
 void FutexWait(const std::atomic<uint32_t>& word, uint32_t expected, absl::Duration limit);
 
-// Wakes all that sleep on `word`.
+// Wakes all threads that sleep on `word`, in all processes.
 void FutexWakeAll(const std::atomic<uint32_t>& word);
 
 // Tells the core that this is a spin loop.

@@ -1,4 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// A collective takes a ticket when it is issued and runs on its stream's thread when that ticket's turn comes. So the
+// collectives of a group run one at a time and in the order of issue, although on several streams, and the ranks need
+// not agree on streams, only on the order of calls. A stream that reaches a later ticket first blocks until its turn.
+//
+// Every ticket must be served, or the later ones would wait for ever. That is why collectives are RunAlways work: it
+// runs also on a stream that has failed, and then breaks the group instead of computing.
 #include "fsdp/collectives/host/host_process_group.h"
 
 #include <unistd.h>
@@ -8,7 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/annotate.h"
 #include "fsdp/base/status_macros.h"
-#include "fsdp/collectives/group/split_members.h"
+#include "fsdp/collectives/group/blob_gather.h"
 
 namespace fsdp {
 
@@ -58,7 +65,8 @@ void HostProcessGroup::Barrier(Stream& stream) {
   Issue(absl::OkStatus(), {.spec = {.op = CollectiveOp::kBarrier}}, stream);
 }
 
-// Wrong arguments are an error of the stream like any other: peers that had the right ones must be told.
+// Wrong arguments become an error of the stream, and not a return value: the peers, whose arguments may be right, must
+// be released from the collective.
 void HostProcessGroup::Issue(const absl::Status& arguments, const Issued& issued, Stream& stream) {
   absl::Status problem = arguments;
   if (problem.ok() && stream.device().type() != DeviceType::kCpu) {
@@ -87,7 +95,8 @@ absl::Status HostProcessGroup::RunInTurn(uint64_t ticket, const absl::Status& so
   });
 }
 
-// Peers must not wait for this rank, and none may be reading the memory that the caller is about to get back.
+// Releases the peers that wait for this rank, then waits until no peer reads memory that the caller is about to get
+// back.
 absl::Status HostProcessGroup::Fail(absl::Status error) {
   broken_ = error;
   collectives_.barrier().GiveUp(error);

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// HostProcessGroup: a ProcessGroup over a Fabric, that is, of ranks that read each other's memory: backends "local" and
-// "shm". It puts the blocking HostCollectives onto streams in the order of issue, and keeps the group broken after its
-// first error.
+// HostProcessGroup: a ProcessGroup over a Fabric, that is, for ranks that can read each other's memory: backends
+// "local" and "shm". It puts the blocking HostCollectives onto streams in the order of issue, and keeps the group
+// broken after its first error.
+//
+//   ProcessGroup calls -> tickets (ticket_line.h) -> streams -> HostCollectives -> RoundBarrier -> Fabric
 #ifndef FSDP_COLLECTIVES_HOST_HOST_PROCESS_GROUP_H_
 #define FSDP_COLLECTIVES_HOST_HOST_PROCESS_GROUP_H_
 
@@ -23,7 +25,7 @@ class HostProcessGroup final : public ProcessGroup {
  public:
   HostProcessGroup(std::unique_ptr<Fabric> fabric, absl::Duration timeout);
 
-  // Peers that still finish the last collective are not disturbed; those that want another one are told.
+  // Peers may finish collectives already issued; any later collective fails and names this rank.
   ~HostProcessGroup() override;
 
   int rank() const override { return fabric_->rank(); }
@@ -42,11 +44,11 @@ class HostProcessGroup final : public ProcessGroup {
   absl::StatusOr<std::unique_ptr<ProcessGroup>> Split(int color, int key) override;
   void Abort(const absl::Status& reason) override { collectives_.barrier().GiveUp(reason); }
 
-  // The first rank that gave up or called Abort; -1 while none did.
+  // The first rank that gave up or called Abort; -1 while no rank has. Any thread.
   int first_rank_to_give_up() const;
 
  private:
-  // A call as it was issued: the tensors keep their memory alive until it ran.
+  // A call as it was issued. The tensors keep their memory alive until the call has run.
   struct Issued {
     CollectiveSpec spec;
     Tensor input = {};
@@ -59,10 +61,10 @@ class HostProcessGroup final : public ProcessGroup {
   absl::Status BrokenError(uint64_t ticket, CollectiveOp op) const;
 
   const std::unique_ptr<Fabric> fabric_;
-  const int creator_pid_;  // a forked child that drops its copy of the group must not speak for the rank
+  const int creator_pid_;  // a forked child that destroys its copy of the group must not depart in the rank's name
   HostCollectives collectives_;
   TicketLine line_;
-  absl::Status broken_;  // the first error; touched in turn only
+  absl::Status broken_;  // the first error; read and written only inside line_.Serve
 };
 
 }  // namespace fsdp

@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Split needs no exchange of messages: the ranks of a subgroup find its state in a map of the parent's state, under the
+// list of members. The first rank that asks creates it, the last one removes it from the map.
 #include "fsdp/collectives/host/local_fabric.h"
 
 #include <algorithm>
@@ -16,7 +19,8 @@ namespace {
 
 constexpr int64_t kSlotBytes = 256 << 10;
 
-// What the ranks of one group share. Pages of slots that are never used are never touched.
+// The memory that the ranks of one group share. Slots are 2 * 256 KiB per rank, but pages that no collective uses are
+// never touched and take no memory.
 class SharedState {
  public:
   explicit SharedState(int size)
@@ -31,7 +35,7 @@ class SharedState {
     return static_cast<std::byte*>(memory_.get()) + ControlBlock::BytesFor(size_) + (2 * r + parity) * kSlotBytes;
   }
 
-  // The state of the subgroup of these ranks: made for the first member that asks, forgotten here when all have it.
+  // The state of the subgroup of these ranks: created for the first member that asks, removed here once all have it.
   std::shared_ptr<SharedState> Subgroup(const std::vector<int>& members) {
     const std::lock_guard<std::mutex> lock(mutex_);
     Pending& pending = pending_[members];
@@ -55,7 +59,7 @@ class SharedState {
   const std::unique_ptr<void, decltype(&std::free)> memory_;
   const ControlBlock control_;
   std::mutex mutex_;
-  std::map<std::vector<int>, Pending> pending_;  // subgroups that not all members have; guarded by mutex_
+  std::map<std::vector<int>, Pending> pending_;  // subgroups that not all members have yet; guarded by mutex_
 };
 
 class LocalFabric final : public Fabric {

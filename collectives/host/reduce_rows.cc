@@ -23,11 +23,11 @@ namespace {
 
 constexpr int64_t kBlock = 256;  // elements; small, so that the CPU reads the next block while it writes this one
 
-// How far ahead, in elements, rows are asked for: the prefetchers of the hardware stop at each page of 4 KiB.
+// How far ahead rows are prefetched, in elements. The prefetchers of the hardware stop at the end of each 4 KiB page.
 constexpr int64_t kAhead = 2 * kBlock;
 constexpr int64_t kLine = 64;
 
-// From here on the caches would not keep the destination anyway.
+// Destinations of at least this size bypass the caches, which would not keep them anyway.
 constexpr int64_t kStreamBytes = 4 << 20;
 
 // Copies a finished block. A plain memcpy, or one that writes around the caches.
@@ -62,13 +62,13 @@ void StreamBy16(std::byte* destination, const std::byte* source, int64_t nbytes)
   CopyPlainly(destination + at, source + at, nbytes - at);
 }
 
-// After it, what was streamed is visible to whoever sees what is written later.
+// Store fence: makes earlier non-temporal stores visible before any later store.
 void FinishStreaming() { _mm_sfence(); }
 #else
 void FinishStreaming() {}
 #endif
 
-// True when the destination is large, and is not one of the rows, which are in the cache when it is written.
+// True if the destination is large and is none of the rows: a row was just read, so its lines are in the cache already.
 bool ShouldStream(const Reduction& args, int64_t nbytes) {
   return nbytes >= kStreamBytes && std::find(args.rows.begin(), args.rows.end(), args.destination) == args.rows.end();
 }

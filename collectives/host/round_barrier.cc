@@ -1,18 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // How a rank waits, in Await:
-//   1. It stops reading peers' memory, adds to `arrivals`, then notes its arrival in `arrived`, from which others know
-//      who is missing. Killed in between, it counts as missing in the next round; the other order would leave a round
-//      that never completes and nobody to blame. Whoever completes the round wakes the sleepers, if there are any.
+//   1. It stops reading peers' memory, adds to `arrivals`, then notes its arrival in `arrived`, from which peers derive
+//      the missing ranks. If it is killed in between, it counts as missing in the next round; the other order would
+//      leave a round that never completes although no rank is missing. The rank that completes the round wakes the
+//      sleepers, if there are any.
 //   2. It spins for a bounded time, if every rank can have a core.
-//   3. It sleeps on `arrivals` in slices. After each slice it looks, in this order: is the round complete; did a
-//      missing rank die or leave; did a rank give up; is the deadline past. The order makes a dead rank named as such
-//      by all survivors, however fast the first of them spread the word, and lets a rank finish cleanly and go while
-//      slower ones are still in the round that it has arrived at.
+//   3. It sleeps on `arrivals` in slices. After each slice it checks, in this order: is the round complete; did a
+//   missing
+//      rank die or leave; did a rank give up; is the deadline past. Because of this order all survivors report a dead
+//      rank as dead, even if the first of them has already given up for that reason; and a rank may leave while slower
+//      ones are still in the last round that it arrived at.
 //
 // Sleeper and waker cannot miss each other: the sleeper raises `sleepers` and then reads `arrivals` (in FUTEX_WAIT),
 // the waker raises `arrivals` and then reads `sleepers`, all in one total order. GiveUp does not change the futex word,
-// so a wake-up of its can be missed; that costs one slice.
+// so a sleeper can miss its wake-up; that costs one slice.
+//
+// Round numbers and `arrivals` wrap at 2^32; differences are compared as signed numbers.
 #include "fsdp/collectives/host/round_barrier.h"
 
 #include <sched.h>
@@ -29,10 +33,10 @@
 namespace fsdp {
 namespace {
 
-// How soon a death is noticed at the latest; half of what we promise.
+// The longest time until a death is noticed; half of the 100 ms that docs/collectives.md promises.
 constexpr absl::Duration kSlice = absl::Milliseconds(50);
 
-// A few times what a wake-up costs; and how often to look in between two looks at the clock.
+// How long to spin: a few times the cost of a wake-up. And how many checks to make between two looks at the clock.
 constexpr absl::Duration kSpin = absl::Microseconds(50);
 constexpr int kLooks = 32;
 
@@ -134,8 +138,8 @@ absl::Status RoundBarrier::CheckPeers(const CollectiveId& what, absl::Time start
   return absl::OkStatus();
 }
 
-// Of a round that is complete. A rank that gave up later does not matter to it: this rank may still be on its way to
-// the very error that the other returned, such as AgreeOn's.
+// For a round that is complete. A rank that gave up after this round does not fail it: this rank may be about to return
+// the same error by itself, such as AgreeOn's.
 absl::Status RoundBarrier::CheckNobodyGaveUp(const CollectiveId& what) const {
   for (int r = 0; r < size_; ++r) {
     const RankControl& theirs = control_.rank(r);
@@ -148,7 +152,8 @@ absl::Status RoundBarrier::CheckNobodyGaveUp(const CollectiveId& what) const {
 }
 
 absl::Status RoundBarrier::BeginReading(const CollectiveId& what) {
-  // Mark, then look: GiveUp marks `aborted_by`, then looks at `reading`. One of the two sees the other.
+  // This rank sets `reading`, then reads `aborted_by`; a rank that fails sets `aborted_by`, then reads `reading`
+  // (AwaitReaders). In one total order at least one of the two sees the other's store.
   control_.rank(fabric_.rank()).reading.store(1, std::memory_order_seq_cst);
   const uint32_t aborted_by = control_.group().aborted_by.load(std::memory_order_seq_cst);
   if (aborted_by == 0) {
@@ -197,7 +202,8 @@ void RoundBarrier::Depart() {
   FutexWakeAll(control_.group().arrivals);
 }
 
-// The code is the first rank's own, so that callers can tell a deadline from a death at second hand.
+// The error keeps the code of the rank that gave up, so that a caller can distinguish a deadline from a death even on a
+// rank that only got the message.
 absl::Status RoundBarrier::GivenUp(const CollectiveId& what, int peer) const {
   const RankControl& control = control_.rank(peer);
   const std::string who = peer == fabric_.rank() ? "this rank" : fabric_.Describe(peer);

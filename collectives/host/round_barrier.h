@@ -5,10 +5,15 @@
 // Rounds are numbered from 1. Descriptors and staging slots come in pairs; round k uses the one of parity k % 2:
 //   a rank writes pair k % 2 after round k - 1 completed and before it arrives at round k;
 //   its peers read it after round k completed and before they arrive at round k + 1.
-// So nobody writes what may still be read: who writes for round k + 2 has seen round k + 1 complete, that is, everybody
-// done with reading round k. A collective that moves all its data through slots therefore needs one barrier, not two.
+// So no rank writes a pair that a peer may still read: a rank that writes for round k + 2 has seen round k + 1
+// complete, and every peer finished reading round k before it arrived there. A collective that moves all its data
+// through slots therefore needs one barrier, not two.
 //
-// Used by one thread at a time, but for GiveUp. The fabric must outlive it.
+//   round        k - 1            k            k + 1          k + 2
+//   pair 0 (k even)   |  written  |  read        |  written     |  read
+//   pair 1            |  read     |  written     |  read        |  written
+//
+// Used by one thread at a time, except for GiveUp. The fabric must outlive it.
 #ifndef FSDP_COLLECTIVES_HOST_ROUND_BARRIER_H_
 #define FSDP_COLLECTIVES_HOST_ROUND_BARRIER_H_
 
@@ -27,13 +32,13 @@ class RoundBarrier {
  public:
   RoundBarrier(const Fabric& fabric, absl::Duration timeout);
 
-  // The parity of what this rank writes for the next Await, and of what it reads since the last.
+  // The parity of the pair that this rank writes for the next Await, and of the pair that it reads since the last one.
   int write_parity() const { return static_cast<int>((round_ + 1) % 2); }
   int read_parity() const { return static_cast<int>(round_ % 2); }
 
-  // Arrives at the next round and blocks until all ranks did. `what` is for errors.
-  // kUnavailable when a missing rank died or left, the code of the rank that gave up when one did, kDeadlineExceeded
-  // after the timeout; each names the ranks.
+  // Arrives at the next round and blocks until all ranks have arrived. `what` is for errors, which name the ranks:
+  // kUnavailable if a missing rank died or left, noticed after at most 50 ms; the code of the rank that gave up, if one
+  // did; kDeadlineExceeded after the timeout.
   absl::Status Await(const CollectiveId& what);
 
   // Bracket every read of memory that peers published, so that they can wait for this rank before they free it. Begin
@@ -41,13 +46,13 @@ class RoundBarrier {
   absl::Status BeginReading(const CollectiveId& what);
   void EndReading();
 
-  // Tells all ranks that this one failed; the first call of a rank counts. Any thread.
+  // Announces to all ranks that this one failed. Only the first call of a rank has an effect. Any thread.
   void GiveUp(const absl::Status& reason);
 
-  // Blocks until no peer reads this rank's memory; to be called after GiveUp, before that memory may be freed.
+  // Blocks until no peer reads this rank's memory. Called after GiveUp, before that memory may be freed.
   void AwaitReaders() const;
 
-  // Tells all ranks that this one will not come back, and is well.
+  // Announces to all ranks that this one leaves without an error. Peers that wait for it in a later round fail.
   void Depart();
 
   absl::Duration timeout() const { return timeout_; }
@@ -66,7 +71,7 @@ class RoundBarrier {
   const ControlBlock control_;
   const int size_;
   const absl::Duration timeout_;
-  const bool may_spin_;  // before sleeping; not when ranks outnumber cores
+  const bool may_spin_;  // before sleeping; false if there are more ranks than cores
   uint32_t round_ = 0;   // the last round that completed, or that this rank arrived at while in Await
 
   std::mutex give_up_mutex_;  // one thread of this rank writes its abort_text

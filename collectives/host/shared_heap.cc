@@ -1,4 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// The heap is mapped once, by every peer, when the group is created, and never moves or grows: an offset that a rank
+// publishes is valid on all peers at once, without a handshake per buffer. It is as large as the host's memory because
+// address space costs nothing; what costs memory is only what Commit has backed.
+//
+// free_ holds the free ranges by offset. Returned ranges join their neighbours, so first fit over a handful of large
+// buffers does not fragment.
 #include "fsdp/collectives/host/shared_heap.h"
 
 #include <sys/sysinfo.h>

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // SharedHeap: the memory of one rank that its peers can read: a large sparse SharedMemory from which ranges are taken
-// by first fit. Each range is committed when it is taken, and given back to the system when its buffer goes.
-// Thread-safe. For a few large and long-lived buffers, such as an FSDP unit's; not a general allocator.
+// by first fit. Each range is committed when it is taken, and returned to the system when its buffer is destroyed. Each
+// call costs system calls and time linear in the number of free ranges: for a few large and long-lived buffers, such as
+// those of an FSDP unit, and not a general allocator. Thread-safe.
 #ifndef FSDP_COLLECTIVES_HOST_SHARED_HEAP_H_
 #define FSDP_COLLECTIVES_HOST_SHARED_HEAP_H_
 
@@ -20,14 +21,14 @@ namespace fsdp {
 
 class SharedHeap : public std::enable_shared_from_this<SharedHeap> {
  public:
-  // A heap as large as the host's memory. `device` counts what is taken.
+  // A heap of the size of the host's memory; it takes address space only. `device` counts the allocated bytes.
   static absl::StatusOr<std::shared_ptr<SharedHeap>> Create(std::shared_ptr<Device> device);
 
-  // A range of `nbytes`, aligned to 4096 bytes, to 2 MiB if it is as large. The buffer keeps the heap alive.
-  // kResourceExhausted names the device, the wanted and the used bytes.
+  // A range of `nbytes` zeros, aligned to 4096 bytes; to 2 MiB if it is at least that large. The buffer keeps the heap
+  // alive. kResourceExhausted names the device, the wanted and the used bytes.
   absl::StatusOr<Buffer> Allocate(int64_t nbytes);
 
-  // Where in the heap [data, data + nbytes) is; nullopt when it is elsewhere.
+  // The offset of [data, data + nbytes) in the heap; nullopt if these bytes are not inside of it.
   std::optional<int64_t> OffsetOf(const void* data, int64_t nbytes) const;
 
   const SharedMemory& memory() const { return memory_; }

@@ -13,7 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "fsdp/collectives/host/available_memory.h"
 
-// Of Linux 5.14; older C libraries do not have it.
+// Since Linux 5.14; the headers of older C libraries lack it.
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
 #endif
@@ -57,7 +57,8 @@ absl::StatusOr<SharedMemory> SharedMemory::Map(FileDescriptor fd, int64_t nbytes
     return absl::ResourceExhaustedError(
         absl::StrCat("cannot map ", nbytes, " bytes of shared memory: ", std::strerror(errno)));
   }
-  madvise(data, static_cast<size_t>(nbytes), MADV_HUGEPAGE);  // only a wish: most hosts give shared memory small pages
+  madvise(data, static_cast<size_t>(nbytes),
+          MADV_HUGEPAGE);  // a hint: most hosts use small pages for shared memory anyway
   return SharedMemory(std::move(fd), static_cast<std::byte*>(data), nbytes);
 }
 
@@ -77,8 +78,11 @@ SharedMemory::~SharedMemory() {
   }
 }
 
-// fallocate says when there is no memory, where a touch would be a SIGBUS. But where memory is overcommitted it would
-// rather call the OOM killer than fail, so what is plainly too much is refused before.
+// fallocate reports that there is no memory; touching the pages without it would raise SIGBUS. But with overcommit it
+// invokes the OOM killer rather than fail, so a request for more than AvailableMemoryBytes is refused before.
+//
+// EINTR, from a signal during a long allocation, is retried; every other errno, such as ENOSPC and ENOMEM, becomes
+// kResourceExhausted.
 absl::Status SharedMemory::Commit(int64_t offset, int64_t nbytes) const {
   if (nbytes == 0) {
     return absl::OkStatus();
@@ -96,7 +100,7 @@ absl::Status SharedMemory::Commit(int64_t offset, int64_t nbytes) const {
     return absl::ResourceExhaustedError(
         absl::StrCat("wanted ", nbytes, " bytes of shared memory: ", std::strerror(error)));
   }
-  // The pages exist; this only enters them into the page table, so a kernel without it is no error.
+  // The pages exist already. This only enters them into the page table, so its failure on older kernels does no harm.
   madvise(data_ + offset, static_cast<size_t>(nbytes), MADV_POPULATE_WRITE);
   return absl::OkStatus();
 }

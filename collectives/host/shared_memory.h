@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// SharedMemory: memory that processes of one host share without a name: a memfd, mapped. Peers of the same user reach
-// it as /proc/<pid>/fd/<n> of the process that made it, so it never appears in /dev/shm and goes with the last process
-// that maps it, however that ends.
+// SharedMemory: memory that processes of one host share without a name: a mapped memfd. Peers of the same user open it
+// as /proc/<pid>/fd/<n> of the process that created it. So it never appears in /dev/shm, and it is freed with the last
+// process that maps it, however that process ends. A file in /dev/shm would survive a killed job.
 #ifndef FSDP_COLLECTIVES_HOST_SHARED_MEMORY_H_
 #define FSDP_COLLECTIVES_HOST_SHARED_MEMORY_H_
 
@@ -21,7 +21,7 @@ class SharedMemory {
   // `nbytes` of zeros that take no memory until Commit. `name` is for /proc/<pid>/maps.
   static absl::StatusOr<SharedMemory> Create(const std::string& name, int64_t nbytes);
 
-  // Maps what process `pid` has as descriptor `fd`. kUnavailable when that is gone or not of this size.
+  // Maps the memory that process `pid` has open as descriptor `fd`. kUnavailable if it is gone or has another size.
   static absl::StatusOr<SharedMemory> OpenReadOnly(int pid, int fd, int64_t nbytes);
   static absl::StatusOr<SharedMemory> OpenReadWrite(int pid, int fd, int64_t nbytes);
 
@@ -33,11 +33,11 @@ class SharedMemory {
   int64_t nbytes() const { return nbytes_; }
   int fd() const { return fd_.get(); }
 
-  // Gives [offset, offset + nbytes) real memory, so that touching it can neither fail nor be slow; zeros where it had
-  // none. kResourceExhausted when there is not enough.
+  // Backs [offset, offset + nbytes) with memory, so that a first access neither fails nor faults; zeros where there was
+  // no memory yet. kResourceExhausted if there is not enough.
   absl::Status Commit(int64_t offset, int64_t nbytes) const;
 
-  // Takes the memory back; its contents become zeros.
+  // Returns the memory to the system; the contents become zeros, for all processes that map it.
   void Decommit(int64_t offset, int64_t nbytes) const;
 
  private:

@@ -2,11 +2,16 @@
 //
 // How ranks come to share memory, each step on every rank:
 //   1. Make a heap, and as the group's first rank also its control memory.
-//   2. Gather who has what: process number, descriptors, sizes, and a random number that stands in the heap's first
+//   2. Gather what each rank offers: process number, descriptors, sizes, and a random number that stands in the heap's
+//   first
 //      page.
-//   3. Map what the others have through /proc/<pid>/fd/<n>, compare the random number, and take hold of their
-//      processes. Nobody can have ended unnoticed before: everybody waits in 4.
-//   4. Gather whether that went well. After this nobody needs the descriptors of others, and all fail if one did.
+//   3. Map the others' memory through /proc/<pid>/fd/<n>, compare the random number, which fails if the process number
+//   now
+//      belongs to another process, and open a pidfd of each process. No rank can end unnoticed before that: all wait
+//      in 4.
+//   4. Gather whether step 3 succeeded on all ranks. If it failed on one, all fail. Afterwards no rank needs another
+//   one's
+//      descriptors.
 // A subgroup keeps the heaps and does the same with control memory alone.
 #include "fsdp/collectives/host/shm_fabric.h"
 
@@ -59,7 +64,7 @@ absl::StatusOr<T> FromBlob(std::string_view blob, int rank) {
   return value;
 }
 
-// What a rank knows of each rank of the job, itself included; shared by the groups it is in.
+// What this rank has of each rank of the job, itself included. Shared by all groups of this rank.
 struct Peer {
   ProcessHandle process;
   SharedMemory heap;  // read-only

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// ShmFabric: ranks that are processes of one host. Each has a SharedHeap that all peers map read-only, and each group
-// has one block of control memory and staging slots that all map read-write. An address is an offset in its rank's
-// heap.
+// ShmFabric: the fabric of ranks that are processes of one host. Each rank has a SharedHeap that all peers map
+// read-only, and each group has one block of control memory and staging slots that all its ranks map read-write. An
+// address is an offset in the heap of the rank that published it. A pidfd per peer tells whether its process still
+// runs.
 #ifndef FSDP_COLLECTIVES_HOST_SHM_FABRIC_H_
 #define FSDP_COLLECTIVES_HOST_SHM_FABRIC_H_
 
@@ -13,7 +14,7 @@
 namespace fsdp {
 
 // The fabric of rank `rank` of `size` ranks, which all call this at the same time; `gather` gathers over them. Ranks
-// may share a process, as in tests. kUnavailable when a peer went away meanwhile.
+// may share a process, as in tests. kUnavailable if a peer ended meanwhile.
 absl::StatusOr<std::unique_ptr<Fabric>> CreateShmFabric(int rank, int size, std::shared_ptr<Device> device,
                                                         const BlobGather& gather);
 

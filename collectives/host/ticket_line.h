@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// TicketLine: runs work of several threads in the order in which one thread handed out the tickets. A collective takes
-// its ticket when it is issued and its turn when its stream gets there, so a group's collectives run in the order of
-// issue, on whichever streams. Thread-safe.
+// TicketLine: runs the work of several threads one at a time, in the order in which their tickets were taken. A
+// collective takes its ticket when it is issued and is served when its stream gets to it, so a group's collectives run
+// in the order of issue although they are on several streams. Thread-safe.
 #ifndef FSDP_COLLECTIVES_HOST_TICKET_LINE_H_
 #define FSDP_COLLECTIVES_HOST_TICKET_LINE_H_
 
@@ -14,13 +14,13 @@ namespace fsdp {
 
 class TicketLine {
  public:
-  // 1, 2, 3, ...; each must be served.
+  // Returns 1, 2, 3, ... Each ticket must be served, or all later ones wait for ever.
   uint64_t Take() {
     const std::lock_guard<std::mutex> lock(mutex_);
     return ++last_;
   }
 
-  // Blocks until all lower tickets were served, calls `work`, and serves the next.
+  // Blocks until all lower tickets have been served, calls `work` without the lock, and returns its result.
   template <typename Work>
   auto Serve(uint64_t ticket, Work work) {
     {
