@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// absl::Status has no way to change its message, so both functions copy code and payloads into a new one.
 #include "fsdp/base/annotate.h"
 
 #include "absl/strings/cord.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Check: for invariants that only a bug of ours can break. Whatever a caller, a file or a peer can cause is an
-// absl::Status instead. A function and not a macro: the place comes from the default arguments.
+// Check: for invariants that only a bug in this repository can break. An error that a caller, a file or a peer can
+// cause is an absl::Status instead. A function and not a macro: file and line come from the default arguments.
 #ifndef FSDP_BASE_CHECK_H_
 #define FSDP_BASE_CHECK_H_
 
@@ -12,7 +12,8 @@ namespace fsdp {
 // Writes "file:line: check failed: what" to stderr and aborts.
 [[noreturn]] void CheckFailed(std::string_view what, const char* file, int line);
 
-// Aborts by CheckFailed when `condition` is false. `what` is evaluated either way, so keep it a literal.
+// Calls CheckFailed if `condition` is false. `what` says what should hold; it is evaluated in any case, so use a
+// literal.
 inline void Check(bool condition, std::string_view what, const char* file = __builtin_FILE(),
                   int line = __builtin_LINE()) {
   if (!condition) [[unlikely]] {

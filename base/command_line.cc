@@ -1,4 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Parsing has two phases, so that a program with subcommands can see the subcommand before it decides which flags are
+// allowed: ReadCommandLine divides the arguments into operands and flags, SetFlags checks the names and sets the
+// values. Abseil's reflection (absl/flags/reflection.h) gives the types, parsers and help of the flags, so that they
+// are still defined with ABSL_FLAG; only Abseil's parser is replaced. The first phase must know the flags too: whether
+// "--a b" is a flag with a value or a bool flag and an operand depends on the type of --a.
 #include "fsdp/base/command_line.h"
 
 #include <unistd.h>
@@ -24,14 +30,14 @@
 namespace fsdp {
 namespace {
 
-// Joins the values of a repeated flag: no argument contains it.
+// Joins the values of a repeated flag for AbslParseFlag, which takes one text. No argument can contain a zero byte.
 constexpr char kSeparator = '\0';
 
 absl::Status UnknownFlag(const std::string& name) {
   return absl::InvalidArgumentError(absl::StrCat("unknown flag --", name));
 }
 
-// Reads the flag at arguments[i], "--name..." or "-name..."; moves `i` on when its value is the next argument.
+// Parses the flag at arguments[i], "--name..." or "-name..."; increments `i` if the next argument is its value.
 absl::Status ReadFlag(const std::vector<std::string>& arguments, size_t& i, CommandLine& line) {
   absl::string_view text = arguments[i];
   if (!absl::ConsumePrefix(&text, "--")) absl::ConsumePrefix(&text, "-");
@@ -61,7 +67,7 @@ absl::Status ReadFlag(const std::vector<std::string>& arguments, size_t& i, Comm
   return absl::OkStatus();
 }
 
-// The flags that files of this repository define, by name.
+// The flags that are defined outside of Abseil, sorted: Abseil's libraries define some that are of no use here.
 std::vector<std::string> FlagsOfTheProgram() {
   std::vector<std::string> names;
   for (const auto& [name, flag] : absl::GetAllFlags()) {
@@ -71,6 +77,7 @@ std::vector<std::string> FlagsOfTheProgram() {
   return names;
 }
 
+// A unit of ByteSizeFlag. "B" is last: it is a suffix of all others.
 struct Unit {
   absl::string_view suffix;
   double bytes;

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Command lines: Abseil's flags, read strictly. Abseil alone exits with 1 on a wrong flag, takes every flag for every
-// subcommand, and keeps only the last of a repeated one. Here an unknown, malformed, repeated or misplaced flag is an
-// error that says so, and the exit status for it is 2.
+// Command lines: Abseil's flags, parsed strictly. Abseil's own parser exits with 1 on a wrong flag, accepts every flag
+// for every subcommand, and keeps only the last value of a repeated flag. Here an unknown, malformed, repeated or
+// misplaced flag is an error with its reason, and the exit status is 2.
 //
 //   ABSL_FLAG(int, steps, 100, "steps to train");
 //   int main(int argc, char** argv) {
 //     std::vector<std::string> operands;
 //     if (std::optional<int> status = fsdp::ParseFlags(argc, argv, "train_gpt [flags]", &operands)) return *status;
 //
-// Flags are --name=value, --name value, --bool, --nobool, before or after the operands; "--" ends them. Do not link
-// absl/flags:parse beside it.
+// Flags are --name=value, --name value, --bool, --nobool, before or after the operands; "--" ends them. Do not also
+// link absl/flags:parse, which would parse the command line a second time.
 #ifndef FSDP_BASE_COMMAND_LINE_H_
 #define FSDP_BASE_COMMAND_LINE_H_
 
@@ -31,7 +31,7 @@ inline constexpr int kExitDone = 0;
 inline constexpr int kExitFailed = 1;  // a problem was found, an input is unreadable, or the work failed
 inline constexpr int kExitUsage = 2;   // the command line is wrong
 
-// What was typed, split by form; no flag is set yet.
+// The arguments, divided into operands and flags; no flag is set yet.
 struct CommandLine {
   std::vector<std::string> operands;
   std::vector<std::pair<std::string, std::string>> flags;  // name and value, in order
@@ -49,10 +49,10 @@ absl::Status SetFlags(const CommandLine& line, std::string_view where, absl::Spa
 // A paragraph for each of `names`: what it means and its default.
 std::string FlagHelp(absl::Span<const std::string> names);
 
-// For a program with one set of flags, all that it defines in files of this repository: reads them and sets them.
-// Nothing when the program is to go on; otherwise it has printed help (0) or an error (2), and is to exit with that.
-// Without `operands` any operand is an error. Relative paths then mean what they meant where the command was typed
-// (EnterCallersDirectory).
+// For a program with one set of flags, those that its files outside of Abseil define: parses and sets them, and enters
+// the directory in which the command was typed (EnterCallersDirectory), so that relative paths are relative to it.
+// nullopt if the program is to go on; else the status to exit with, after help (0) or an error (2) was printed. Without
+// `operands` every operand is an error.
 std::optional<int> ParseFlags(int argc, char** argv, std::string_view usage,
                               std::vector<std::string>* operands = nullptr);
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Digest: XXH3-128 of bytes, the checksum of everything that goes to disk. It finds damage, not malice. The text form
-// is XXH128_canonical's: 32 lower-case hexadecimal digits, high half first, as `xxh128sum` prints it.
+// Digest: XXH3-128 of bytes, the checksum of all bytes that go to disk. It detects accidental damage; it is no
+// protection against an attacker, who can construct collisions. The text form is XXH128_canonical_t's: 32 lower-case
+// hexadecimal digits, high half first, as `xxh128sum` prints it.
 #ifndef FSDP_BASE_DIGEST_H_
 #define FSDP_BASE_DIGEST_H_
 
@@ -33,7 +34,7 @@ absl::StatusOr<Digest> ParseDigest(std::string_view hex);
 Digest DigestOf(absl::Span<const std::byte> bytes);
 Digest DigestOf(std::string_view bytes);
 
-// The digest of bytes that arrive in pieces; how they are cut does not matter. Not thread-safe.
+// The digest of bytes that arrive in pieces. It does not depend on the sizes of the pieces. Not thread-safe.
 class DigestBuilder {
  public:
   DigestBuilder();
@@ -44,10 +45,10 @@ class DigestBuilder {
   void Update(absl::Span<const std::byte> bytes);
   void Update(std::string_view bytes);
 
-  // Of all bytes since construction or Reset; more may follow.
+  // The digest of all bytes since construction or Reset. More bytes may follow.
   Digest Finish() const;
 
-  // Back to no bytes.
+  // Forgets all bytes.
   void Reset();
 
  private:
@@ -55,9 +56,8 @@ class DigestBuilder {
   std::unique_ptr<State> state_;
 };
 
-// Adds `nbytes` bytes of `source` to `builder` and copies them to `destination`, tile by tile, so that each byte is
-// copied while it is in the cache, and past the caches (streaming_copy.h): to digest the copy would read it again. They
-// must not overlap.
+// Adds `nbytes` bytes of `source` to `builder` and copies them to `destination` with StreamingCopy, tile by tile, so
+// that each byte is read from memory only once. Digesting after the copy would read it twice. The two must not overlap.
 void CopyAndDigest(void* destination, const void* source, size_t nbytes, DigestBuilder& builder);
 
 }  // namespace fsdp

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// FileDescriptor: owns a file descriptor and closes it. Move-only.
+// FileDescriptor: owns a file descriptor and closes it in the destructor. Move-only. -1 is the empty state, in which
+// ok() is false, as after a system call that failed.
 #ifndef FSDP_BASE_FILE_DESCRIPTOR_H_
 #define FSDP_BASE_FILE_DESCRIPTOR_H_
 
@@ -27,8 +28,11 @@ class FileDescriptor {
 
   int get() const { return fd_; }
   bool ok() const { return fd_ >= 0; }
+
+  // Gives up the descriptor without closing it.
   int Release() { return std::exchange(fd_, -1); }
 
+  // Errors of close() are ignored: a writer that must know syncs first.
   void Close() {
     if (fd_ >= 0) {
       close(std::exchange(fd_, -1));

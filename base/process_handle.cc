@@ -25,6 +25,7 @@ absl::StatusOr<ProcessHandle> ProcessHandle::Open(int pid) {
   return ProcessHandle(pid, std::move(fd));
 }
 
+// A pidfd is readable once the process has ended, also while it is a zombie (pidfd_open(2)).
 bool ProcessHandle::IsAlive() const {
   pollfd ended = {.fd = fd_.get(), .events = POLLIN, .revents = 0};
   return poll(&ended, 1, 0) != 1;

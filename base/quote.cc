@@ -20,8 +20,8 @@ size_t CharacterStart(std::string_view text, size_t at) {
   return at;
 }
 
-// Bytes of the UTF-8 character, beyond ASCII, that `text` begins with; 0 where it is none, and for those control
-// characters that Unicode has there.
+// The length of the UTF-8 character outside of ASCII that `text` begins with; 0 if there is none, and for the control
+// characters U+0080 to U+009F, which some terminals obey. Overlong forms and surrogates are refused as in RFC 3629.
 size_t WideCharacterLength(std::string_view text) {
   const auto first = static_cast<unsigned char>(text[0]);
   const size_t length = first >= 0xF0 ? 4 : first >= 0xE0 ? 3 : 2;
@@ -36,7 +36,8 @@ size_t WideCharacterLength(std::string_view text) {
   return is_character ? length : 0;
 }
 
-// Escapes control characters, quotes and backslashes, and what is no UTF-8, which a terminal may take for them.
+// Escapes control characters, quotes and backslashes, and bytes that are no UTF-8: a terminal with another encoding may
+// take those for control characters.
 std::string Escape(std::string_view text) {
   std::string escaped;
   while (!text.empty()) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Quote: names that come from a file, made fit for a message: control characters escaped, so that a hostile name cannot
-// write to a terminal, and long ones cut.
+// Quote: makes names that come from a file fit for a message. Control characters are escaped, so that a hostile name
+// cannot send commands to a terminal, and long names are cut.
 #ifndef FSDP_BASE_QUOTE_H_
 #define FSDP_BASE_QUOTE_H_
 
@@ -10,8 +10,8 @@
 
 namespace fsdp {
 
-// `text` with control characters, quotes and backslashes escaped, and its middle left out when it is longer than 256
-// bytes.
+// `text` with control characters, quotes, backslashes and invalid UTF-8 escaped, and without its middle if it is longer
+// than 256 bytes.
 std::string Printable(std::string_view text);
 
 // Printable between double quotes.

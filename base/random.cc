@@ -1,5 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-
+//
+// Each lane of a vector computes one Philox block: four 32-bit numbers, which become four floats. The rounds,
+// Box-Muller and the conversions thus vectorise over blocks without shuffles, and StoreInterleaved4 puts the floats in
+// order.
+//
+// Bits must be equal on all machines, for all vector widths and for any division of the work. So there are only IEEE
+// operations that round correctly (add, subtract, multiply, divide, square root), without contraction to fused
+// multiply-adds (BUILD), and logarithm, sine and cosine are polynomials computed here: the C library's differ between
+// versions and machines in the last bit. float64 throughout, so that the float32 results are rounded from enough
+// digits.
 #include "fsdp/base/random.h"
 
 #include <algorithm>
@@ -20,6 +29,7 @@
 namespace fsdp {
 namespace {
 
+// The constants of Philox4x32-10 as Salmon et al. give them (SC11, also in Random123 and cuRAND).
 constexpr uint32_t kMultiplier0 = 0xD2511F53;
 constexpr uint32_t kMultiplier1 = 0xCD9E8D57;
 constexpr uint32_t kWeyl0 = 0x9E3779B9;
@@ -128,7 +138,8 @@ struct SinCos {
   VecF64 sin, cos;
 };
 
-// Of 2 pi turn / 2^32. The reduction to an eighth of a turn is exact, in integers; Taylor's series do the rest.
+// Sine and cosine of 2 pi turn / 2^32. The reduction to at most an eighth of a turn is exact, in integers; Taylor
+// series do the rest.
 HWY_INLINE SinCos SinCosOfTurn(VecU64 turn) {
   constexpr double kSin[] = {-1.0 / 1307674368000, 1.0 / 6227020800, -1.0 / 39916800, 1.0 / 362880,
                              -1.0 / 5040,          1.0 / 120,        -1.0 / 6};
@@ -183,7 +194,7 @@ struct Uniforms {
   }
 };
 
-// As many blocks as there are lanes, from `block` on, to `out`.
+// Writes the values of as many blocks as a vector has lanes, from `block` on, to `out`.
 template <class Values>
 HWY_INLINE void WriteBlocks(const Philox& philox, uint64_t block, float* out) {
   const Blocks b = PhiloxBlocks(philox.seed(), philox.sequence(), block);
@@ -193,6 +204,7 @@ HWY_INLINE void WriteBlocks(const Philox& philox, uint64_t block, float* out) {
   hn::StoreInterleaved4(value0, value1, value2, value3, F32(), out);
 }
 
+// Whole vectors of blocks go straight to `out`. The ends, which may begin inside of a block, go through `values`.
 template <class Values>
 HWY_INLINE void Fill(const Philox& philox, uint64_t first, float* out, size_t n) {
   const size_t step = 4 * hn::Lanes(F64());

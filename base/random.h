@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Random numbers as a pure function of a seed, a sequence and an index: Philox4x32-10 (Salmon et al., "Parallel random
-// numbers: as easy as 1, 2, 3"). So element i of a parameter has one value, whichever rank computes it and whatever
-// else it computes. The floats have the same bits on every machine: logarithm, sine and cosine are our own, from IEEE
-// operations alone. Not for secrets.
+// numbers: as easy as 1, 2, 3", SC11). So element i of a parameter has the same value on every rank that computes it,
+// in any order and with any sharding. The floats have the same bits on every machine. Not for secrets.
 #ifndef FSDP_BASE_RANDOM_H_
 #define FSDP_BASE_RANDOM_H_
 
@@ -16,7 +15,7 @@ namespace fsdp {
 
 class Philox {
  public:
-  // Sequences of one seed are independent of each other; a parameter's name, hashed, makes a good one.
+  // Sequences of one seed are independent of each other. A hash of a parameter's name makes a good sequence.
   explicit Philox(uint64_t seed, uint64_t sequence = 0) : seed_(seed), sequence_(sequence) {}
 
   // Numbers 4 * block to 4 * block + 3 of the sequence: the cipher of counter {block, sequence} under key seed.

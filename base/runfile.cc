@@ -14,7 +14,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Each repository has a directory in a runfiles tree; its name depends on how this one was brought in.
+// A runfiles tree has one directory per repository. The name of ours depends on the MODULE.bazel or WORKSPACE of the
+// repository that was built, so all of them are tried.
 void AddRepositories(const fs::path& runfiles, std::vector<fs::path>& roots) {
   std::error_code error;
   for (fs::directory_iterator entry(runfiles, error), end; !error && entry != end; entry.increment(error)) {
@@ -44,8 +45,8 @@ absl::StatusOr<std::string> FindRunfile(std::string_view name) {
     if (fs::exists(path, error)) return path.string();
     tried.push_back(path.string());
   }
-  return absl::NotFoundError(absl::StrFormat("%s: was not found beside this program; looked for %s", std::string(name),
-                                             absl::StrJoin(tried, ", ")));
+  return absl::NotFoundError(absl::StrFormat("%s: was not built together with this program; tried %s",
+                                             std::string(name), absl::StrJoin(tried, ", ")));
 }
 
 }  // namespace fsdp

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Runfile: finds what was built together with this program: other programs and data, wherever the program was started
-// from. It works for bazel-bin/examples/NAME, under `bazel run`, and in tests.
+// Runfile: finds programs and data that Bazel built together with this program, in whatever directory the program was
+// started: as bazel-bin/examples/NAME, under `bazel run`, and in tests.
 #ifndef FSDP_BASE_RUNFILE_H_
 #define FSDP_BASE_RUNFILE_H_
 
@@ -12,7 +12,7 @@
 
 namespace fsdp {
 
-// The absolute path of `name`, a path in this repository ("tools/ckpt"); kNotFound lists where it was looked for.
+// The absolute path of `name`, a path in this repository ("tools/ckpt"); kNotFound lists the paths that were tried.
 absl::StatusOr<std::string> FindRunfile(std::string_view name);
 
 }  // namespace fsdp

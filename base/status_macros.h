@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The two macros that propagate absl::Status; Debian 12's Abseil predates ABSL_RETURN_IF_ERROR and
-// ABSL_ASSIGN_OR_RETURN. The prefix keeps them apart from those of a program that includes this header.
+// ABSL_ASSIGN_OR_RETURN. The prefix FSDP_ avoids clashes with macros of a program that includes this header. To add the
+// place to an error on its way, see annotate.h.
 #ifndef FSDP_BASE_STATUS_MACROS_H_
 #define FSDP_BASE_STATUS_MACROS_H_
 
@@ -10,7 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
-// Returns from the enclosing function when `expr`, an absl::Status, is not OK.
+// Returns the status from the enclosing function if `expr`, an absl::Status, is not OK. Evaluates `expr` once.
 #define FSDP_RETURN_IF_ERROR(expr)                                \
   do {                                                            \
     if (absl::Status fsdp_status_ = (expr); !fsdp_status_.ok()) { \
@@ -18,8 +19,9 @@
     }                                                             \
   } while (false)
 
-// Evaluates `expr`, an absl::StatusOr<T>; returns its status when it is not OK, else moves the value into `lhs`, which
-// may be a declaration. A type that contains commas must be put in parentheses or named with `auto`.
+// Evaluates `expr`, an absl::StatusOr<T>; returns its status if it is not OK, else moves the value into `lhs`, which
+// may be a declaration. A type that contains commas must be put in parentheses or named with `auto`. Expands to several
+// statements: not for the body of an `if` without braces.
 #define FSDP_ASSIGN_OR_RETURN(lhs, ...) \
   FSDP_ASSIGN_OR_RETURN_(FSDP_CONCAT_(fsdp_statusor_, __LINE__), lhs, (__VA_ARGS__))
 

@@ -101,7 +101,7 @@ class IsOkAndHoldsMatcher {
 
 }  // namespace status_matchers_internal
 
-// Matches a Status or StatusOr of code `code`, whatever its message.
+// Matches a Status or StatusOr of code `code` with any message.
 inline testing::PolymorphicMatcher<status_matchers_internal::StatusIsMatcher> StatusIs(
     testing::Matcher<absl::StatusCode> code) {
   return testing::MakePolymorphicMatcher(status_matchers_internal::StatusIsMatcher(std::move(code), testing::_));

@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// The group of a dimension has the ranks that agree in all other coordinates, so the other coordinate is the color of
+// Split. Ranks first agree that each has valid arguments, then that all have the same: a rank that returned early with
+// an error would leave the others in Split.
 #include "fsdp/collectives/device_mesh.h"
 
 #include <cstdint>

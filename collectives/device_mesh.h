@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// DeviceMesh: the ranks of a group as a row-major grid with named dimensions, and a process group per dimension. With
-// sizes {2, 3} and names {"replicate", "shard"}:
+// DeviceMesh: the ranks of a group as a row-major grid with named dimensions, and a process group per dimension, as
+// torch.distributed.device_mesh. With sizes {2, 3} and names {"replicate", "shard"}:
 //
 //                 shard
 //   replicate   0  1  2      group("shard") of rank 4: {3, 4, 5}
@@ -22,7 +22,7 @@ namespace fsdp {
 class DeviceMesh {
  public:
   // `sizes` has one or two dimensions whose product is group->size(); `names` are distinct and not empty.
-  // kInvalidArgument otherwise, and where ranks ask for different meshes. Collective; blocks.
+  // kInvalidArgument if not, and if ranks ask for different meshes. Every rank calls it; it blocks.
   static absl::StatusOr<std::shared_ptr<const DeviceMesh>> Create(std::shared_ptr<ProcessGroup> group,
                                                                   std::vector<int> sizes,
                                                                   std::vector<std::string> names);

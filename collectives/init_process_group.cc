@@ -1,4 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// The steps of JoinProcessGroup, and what each needs to exchange with the other ranks:
+//
+//   rendezvous (who am I) -> JobStore: find rank 0 -> CheckHosts -> CreateShmFabric -> close the store ->
+//   [CreateNcclGroup]
+//                            sockets                  blobs         blobs              Leave              host group
+//
+// The store lives only until the fabric exists: from then on the ranks share memory, in which a death is noticed within
+// milliseconds. A group on GPUs has a host group for its control plane, made in the same way.
 #include "fsdp/collectives/init_process_group.h"
 
 #include <string>
@@ -19,7 +28,7 @@
 namespace fsdp {
 namespace {
 
-// What the environment says, before ranks have to meet.
+// Finds several hosts from the environment alone, before the ranks have to find each other.
 absl::Status CheckLocalWorldSize(const Rendezvous& r) {
   if (r.local_world_size == r.world_size) {
     return absl::OkStatus();
@@ -29,11 +38,11 @@ absl::Status CheckLocalWorldSize(const Rendezvous& r) {
                                                r.source, "); there is no backend for that yet, shm serves one host"));
 }
 
-// The backend for `device`, or why the one that was asked for is not.
+// The backend for `device`; kInvalidArgument if options.backend is another one.
 absl::StatusOr<std::string> ChooseBackend(const InitOptions& options, const Device& device, int world_size) {
   const bool on_gpu = device.type() == DeviceType::kCuda;
   const std::string fits = world_size == 1 ? "local" : on_gpu ? "nccl" : "shm";
-  // One rank alone may be asked for by the name that several would have.
+  // A single rank may ask for the backend that several ranks would have; it gets "local".
   const bool alone = world_size == 1 && options.backend == (on_gpu ? "nccl" : "shm");
   if (options.backend.empty() || options.backend == fits || alone) return fits;
   return absl::InvalidArgumentError(absl::StrCat("backend \"", options.backend, "\" for ", world_size,

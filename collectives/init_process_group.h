@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// InitProcessGroup: joins the job that this process was started in. The environment is read here and nowhere else.
+// InitProcessGroup: joins the job that this process was started in, as torch.distributed.init_process_group. Of the
+// library, only this function reads the environment.
 #ifndef FSDP_COLLECTIVES_INIT_PROCESS_GROUP_H_
 #define FSDP_COLLECTIVES_INIT_PROCESS_GROUP_H_
 
@@ -17,16 +18,16 @@ namespace fsdp {
 struct InitOptions {
   absl::Duration timeout = absl::Minutes(10);  // for the rendezvous, then of each collective
   std::shared_ptr<Device> device = nullptr;    // null: a new host device
-  std::string backend = {};                    // "shm", "nccl", or "local" for one rank; empty: what the device wants
+  std::string backend = {};                    // "shm", "nccl", or "local" for one rank; empty: the device's default
 };
 
 // The world group of the job that rendezvous.h finds in the environment. For the processes of one host: backend "shm"
 // on host devices, "nccl" on GPUs; "local", one rank alone, when there is no job. Blocks until all ranks arrived.
-// kDeadlineExceeded names how many are missing; kInvalidArgument for a backend that the device cannot have;
-// kUnimplemented when ranks are on several hosts, for which there is no backend yet.
+// kDeadlineExceeded names the missing ranks; kInvalidArgument for a backend that the device cannot have, and for an
+// environment that contradicts itself; kUnimplemented if ranks are on several hosts, for which there is no backend yet.
 absl::StatusOr<std::shared_ptr<ProcessGroup>> InitProcessGroup(const InitOptions& options = {});
 
-// The same of a job that is known otherwise.
+// The same for a job that is known without the environment.
 absl::StatusOr<std::shared_ptr<ProcessGroup>> JoinProcessGroup(const Rendezvous& rendezvous,
                                                                const InitOptions& options = {});
 

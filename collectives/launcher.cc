@@ -1,4 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// One thread, one poll loop over the signals, the ends of the ranks and their output:
+//
+//   running --(a rank fails, or the timeout)--> stopping: SIGTERM to all --(grace)--> SIGKILL to all
+//      |                                           |                                     |
+//      +--(all ranks have ended)-------------------+-------------------------------------+--> result
+//
+// The first failure is the result; failures of other ranks after it are its consequences. The listening socket of the
+// job's store is opened here and inherited by rank 0, so that the port is taken before any rank starts: no rank can
+// find a port that another program has taken since, and no rank has to wait for rank 0 to listen.
 #include "fsdp/collectives/launcher.h"
 
 #include <poll.h>
@@ -60,9 +70,10 @@ class Job {
 
   const LaunchOptions& options_;
   const absl::Time deadline_;
-  std::vector<std::unique_ptr<Rank>> ranks_;  // destroyed, they kill what still runs of a job that did not start whole
+  std::vector<std::unique_ptr<Rank>>
+      ranks_;  // their destructors end the ranks of a job that could not start completely
   LaunchResult result_;
-  absl::Time kill_at_ = absl::InfiniteFuture();  // set when the job is to end
+  absl::Time kill_at_ = absl::InfiniteFuture();  // set by Stop
 };
 
 absl::Status Job::Start() {

@@ -2,7 +2,7 @@
 //
 // Launcher: starts the ranks of a job as processes of this host, watches them, and ends them together. Used by
 // tools/launch and by the --nproc flag of the examples. Ranks never outlive their launcher: each is given a death
-// signal and checks its parent, so even SIGKILL of the launcher leaves nothing behind.
+// signal and checks its parent (base/child_process.h), so even SIGKILL of the launcher leaves no process behind.
 #ifndef FSDP_COLLECTIVES_LAUNCHER_H_
 #define FSDP_COLLECTIVES_LAUNCHER_H_
 

@@ -22,7 +22,7 @@ absl::Status RunRanks(int world_size, const std::function<absl::Status(std::shar
   std::generate(devices.begin(), devices.end(), [] { return CreateHostDevice(); });
   std::mutex mutex;
   int first_returned = -1;  // guarded by mutex, like first_gave_up
-  int first_gave_up = -1;   // may return later than those that it took along, but is the one to name
+  int first_gave_up = -1;   // the cause; it may return later than ranks that failed because of it
   std::vector<absl::Status> results(static_cast<size_t>(world_size));
 
   std::vector<std::thread> threads;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// RunRanks: ranks as threads of this process, for tests, examples and several ranks on one device ("local" backend).
+// RunRanks: runs ranks as threads of this process (backend "local"), for tests, examples and several ranks on one
+// device.
 #ifndef FSDP_COLLECTIVES_RUN_RANKS_H_
 #define FSDP_COLLECTIVES_RUN_RANKS_H_
 
@@ -16,8 +17,8 @@
 namespace fsdp {
 
 // Calls `rank_main` with a group of `world_size` ranks on as many threads, each with a host device of its own, and
-// waits for all. A rank that returns an error aborts the group, so the others fail with an error that names it. Returns
-// the error of the rank that failed first, prefixed "rank 2 of 4: ".
+// waits for all. A rank that returns an error aborts the group, so the others fail with an error that names it.
+// `timeout`: of each collective. Returns the error of the rank that failed first, prefixed "rank 2 of 4: ".
 absl::Status RunRanks(int world_size, const std::function<absl::Status(std::shared_ptr<ProcessGroup> group)>& rank_main,
                       absl::Duration timeout = absl::Minutes(1));
 

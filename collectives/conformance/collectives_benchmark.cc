@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Times the collectives of a host backend beside memcpy.
+// Times the collectives of a host backend and compares them with memcpy.
 //
 //   bazel run //collectives/conformance:collectives_benchmark -- --nproc=2 --backend=shm
 //
-// Collectives are issued in batches and synchronised once, as training does. Numbers are worth something on an idle
-// machine with a core per rank.
+// Collectives are issued in batches and synchronised once, as training does. The numbers are meaningful only on an idle
+// machine with at least one core per rank.
 #include <cstdio>
 #include <memory>
 #include <optional>

@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Values are compared as bits first, so that NaN and the sign of zero count; the tolerance applies only to other
+// values.
 #include "fsdp/collectives/conformance/conformance.h"
 
 #include <cmath>

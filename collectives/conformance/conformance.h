@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the conformance tests of ProcessGroup share: the backends under test, and data whose every element is known.
+// What the conformance tests of ProcessGroup share: the backends under test, and tensors whose elements are all known
+// in advance. The same tests run on every backend, which is what makes backends interchangeable.
 #ifndef FSDP_COLLECTIVES_CONFORMANCE_CONFORMANCE_H_
 #define FSDP_COLLECTIVES_CONFORMANCE_CONFORMANCE_H_
 
@@ -29,7 +30,7 @@ struct GroupUnderTest {
 
 // The backends that this test was linked with, and how their ranks are run: conformance_host.cc or conformance_cuda.cc.
 std::vector<std::string> BackendsUnderTest();
-absl::Status CanRun(const GroupUnderTest& group);  // why not: no GPU
+absl::Status CanRun(const GroupUnderTest& group);  // not OK, with the reason, if this machine has too few GPUs
 absl::Status RunOnBackend(const GroupUnderTest& group, const RankMain& rank_main, absl::Duration timeout);
 
 // Those backends x {1, 2, 3, 4, 7}.
@@ -39,7 +40,8 @@ std::vector<GroupUnderTest> GroupsUnderTest(const std::vector<int>& sizes);
 // "shm_4", for INSTANTIATE_TEST_SUITE_P.
 std::string NameOf(const GroupUnderTest& group);
 
-// Where a test puts its tensors: in memory that peers reach, in memory that they do not, or the one on even ranks.
+// Where a test puts its tensors: in memory that peers reach (ProcessGroup::Allocate), in memory that they do not reach
+// (Device::Allocate), or the former on even ranks and the latter on odd ones.
 enum class Placement { kShared, kPrivate, kMixed };
 
 // A tensor of `numel` elements, `pad` elements after the start of its buffer.
@@ -54,8 +56,8 @@ absl::StatusOr<Buffer> HostElements(Device& device, DType dtype, const std::vect
 // Sets the elements to `values`, rounded to the dtype. Blocks.
 void SetElements(Device& device, const Tensor& t, const std::vector<double>& values);
 
-// OK when the elements of `t` are `values` rounded to its dtype, or when `relative` is not 0 within so much of them;
-// else kDataLoss with the first that is not. Blocks.
+// OK if each element of `t` is bit for bit its value rounded to the dtype, or differs from the value by at most
+// `relative` times the value; else kDataLoss with the first element that does not. Blocks.
 absl::Status CompareElements(Device& device, const Tensor& t, const std::vector<double>& values, double relative = 0);
 
 template <typename Function>

@@ -1,4 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Ranks are forked, not executed: a test passes a lambda as rank_main. A result comes back through a pipe per rank, as
+// one write, so that a rank that is killed has reported either completely or not at all.
+//
+// Stopped ranks (SIGSTOP) would never end. WUNTRACED reports them, so once each rank has ended or stopped, the stopped
+// ones are killed.
 #include "fsdp/collectives/conformance/process_ranks.h"
 
 #include <signal.h>

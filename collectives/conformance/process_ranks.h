@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// ProcessRanks: ranks as processes of backend "shm", for tests in which death matters. They are forked from the test,
-// which must have no threads, and die with it.
+// ProcessRanks: ranks as processes of backend "shm", for tests in which ranks are killed or stopped. The processes are
+// forked from the test, which must have no other threads, and die with it.
 #ifndef FSDP_COLLECTIVES_CONFORMANCE_PROCESS_RANKS_H_
 #define FSDP_COLLECTIVES_CONFORMANCE_PROCESS_RANKS_H_
 
@@ -17,15 +17,15 @@
 
 namespace fsdp {
 
-// What a rank's process came to.
+// How a rank's process ended.
 struct RankResult {
   bool reported = false;     // false when it was killed before it returned
   absl::Status status = {};  // what its function returned
   absl::Time at = {};        // when the function returned
-  int wait_status = 0;       // as of waitpid
+  int wait_status = 0;       // as waitpid returns it
 };
 
-// Rank 0's rendezvous of a new job that no other on this host is mistaken for; other ranks set `rank`.
+// The rendezvous of rank 0 of a new job, whose name no other job on this host has. Other ranks set `rank`.
 Rendezvous NewJob(int world_size);
 
 // Forks `world_size` processes that call `rank_main` with their rank, and waits for them. Stopped ones are killed once

@@ -6,7 +6,7 @@
 //      the barrier it saves.
 //   2. Stage the first chunk, if staged; publish the descriptor; meet the others (a round of round_barrier.h).
 //   3. Compare all descriptors. Every rank sees the same ones, so all succeed or all fail with the same text.
-//   4. For each chunk - one of everything when nobody is staged - move the data straight from the peers' memory or
+//   4. For each chunk (one that has everything, if no rank is staged) move the data straight from the peers' memory or
 //      slots to the output. Before each chunk but the first: stage it, and meet.
 //        all_gather      copy every peer's chunk
 //        broadcast       copy the root's chunk

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// HostCollectives: the collectives among ranks that can read each other's memory, whichever fabric that is. Blocking,
-// one at a time, in an order that all ranks share; streams and tickets are host_process_group.h's business.
+// HostCollectives: the collectives among ranks that can read each other's memory, over any fabric. Blocking, one at a
+// time, in an order that all ranks share; host_process_group.h puts them on streams and keeps that order. The .cc file
+// begins with the protocol and the bytes that each collective moves.
 #ifndef FSDP_COLLECTIVES_HOST_HOST_COLLECTIVES_H_
 #define FSDP_COLLECTIVES_HOST_HOST_COLLECTIVES_H_
 
@@ -25,8 +26,8 @@ class HostCollectives {
   HostCollectives(const Fabric& fabric, absl::Duration timeout);
 
   // Runs the collective number `sequence` and blocks until this rank's output is ready and its input may be changed.
-  // Preconditions: CheckAllGather or its sisters passed. After an error the group is of no more use: the caller calls
-  // barrier().GiveUp and AwaitReaders.
+  // Preconditions: the arguments passed CheckAllGather or the check of their operation. After an error the group is
+  // unusable: the caller calls barrier().GiveUp and AwaitReaders.
   absl::Status Run(uint64_t sequence, const Collective& collective);
 
   // Every rank's blob, by rank.
@@ -65,10 +66,10 @@ class HostCollectives {
   const int size_;
   RoundBarrier barrier_;
 
-  // Of the collective that runs.
+  // State of the collective that runs.
   CollectiveId id_;
   std::vector<CollectiveSpec> specs_;      // by rank
-  std::vector<const std::byte*> sources_;  // by rank: what it gives; null when that goes through its slots
+  std::vector<const std::byte*> sources_;  // by rank: the data it gives; null if they go through its slots
   bool staged_ = false;                    // this rank gives its data through its slots
   bool any_direct_ = false;                // some rank gives its own memory, so all must wait before it may change
   bool any_staged_ = false;                // some rank goes through slots, so all move chunks that fit into them
