@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// A kind of model is an alternative of CausalLmConfig; overloads under one name (Make, ...) map it to the kind's
+// functions, and std::visit picks them. So a new kind that lacks a function does not compile.
 #include "fsdp/models/causal_lm.h"
 
 #include "absl/strings/str_cat.h"

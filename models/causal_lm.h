@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A causal language model of any kind that this project has, by the names of its config.json: what a program needs to
-// train "a model" without knowing which. A new kind is one more alternative of CausalLmConfig.
+// A causal language model of any kind that this project has, by the names of its config.json, for programs that train a
+// model without knowing its kind. A new kind is one more alternative of CausalLmConfig.
 #ifndef FSDP_MODELS_CAUSAL_LM_H_
 #define FSDP_MODELS_CAUSAL_LM_H_
 
@@ -22,18 +22,18 @@ namespace fsdp {
 
 using CausalLmConfig = std::variant<Gpt2Config, LlamaConfig>;
 
-// From the text of a config.json of kind `model_type`, "gpt2" or "llama"; see ParseGpt2Config and ParseLlamaConfig.
-// kInvalidArgument when the file says another kind, or there is none of that name.
+// Reads the text of a config.json of kind `model_type`, "gpt2" or "llama"; see ParseGpt2Config and ParseLlamaConfig.
+// kInvalidArgument if the file is of another kind, or if there is no such kind.
 absl::StatusOr<CausalLmConfig> ParseCausalLmConfig(std::string_view model_type, std::string_view json,
                                                    std::vector<std::string>* notes);
 
-// A preset of kind `model_type`; kNotFound lists those that there are.
+// A preset of kind `model_type`; kNotFound lists the presets.
 absl::StatusOr<CausalLmConfig> CausalLmPreset(std::string_view model_type, std::string_view name);
 
 // Tokens int32 [B, T] to logits [B * T, vocab_size]; parameters are meta.
 absl::StatusOr<std::unique_ptr<Module>> MakeCausalLm(const CausalLmConfig& config);
 
-// Whether `module` is one of a model's transformer blocks: what "a unit per block" means.
+// True if `module` is a transformer block of one of these models; for a wrap policy that makes each block a unit.
 bool IsTransformerBlock(Module& module);
 
 // The config.json that Hugging Face reads.
@@ -41,14 +41,14 @@ std::string CausalLmConfigJson(const CausalLmConfig& config);
 
 int64_t VocabSize(const CausalLmConfig& config);
 
-// The longest sequence, where learned positions set a limit, and the field that does.
+// The longest sequence that a model with learned positions takes, and the field of the config that says so.
 struct SequenceLimit {
   int64_t seq_len = 0;
   std::string_view field;
 };
 std::optional<SequenceLimit> SequenceLimitOf(const CausalLmConfig& config);
 
-// What precedes a parameter's name in the model with its head, and is missing in a file that was saved without it:
+// The prefix of parameter names in the model with its head, which files that were saved without the head lack:
 // "transformer.", "model.".
 std::string_view BasePrefix(const CausalLmConfig& config);
 

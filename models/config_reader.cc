@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Absent and null differ: an absent field keeps the caller's default, null is a value, which only some fields may have.
+// Numbers are checked for their JSON type before they are converted, since nlohmann would truncate 1.5 to 1 and wrap
+// 2^63 to a negative.
 #include "fsdp/models/config_reader.h"
 
 #include <cmath>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// ConfigReader: the fields of a Hugging Face config.json, each read by its name into a variable that already has its
-// default. Whatever is wrong is kInvalidArgument that names model, field, value and what was wanted.
+// ConfigReader: reads the fields of a Hugging Face config.json, each by its name into a variable that already has its
+// default. Errors are kInvalidArgument and name the model, the field, its value and the expected one.
 #ifndef FSDP_MODELS_CONFIG_READER_H_
 #define FSDP_MODELS_CONFIG_READER_H_
 
@@ -21,28 +21,29 @@ class ConfigReader {
  public:
   using Json = nlohmann::ordered_json;
 
-  // Of a causal model of kind `model_type`, which messages name. kInvalidArgument when the file says another kind.
+  // For a causal model of kind `model_type`, which messages name. kInvalidArgument if the file has another model_type.
   static absl::StatusOr<ConfigReader> Parse(std::string_view model_type, std::string_view text);
 
   // Over an object within another config; `model_type` names it in messages.
   ConfigReader(std::string_view model_type, Json object) : model_type_(model_type), object_(std::move(object)) {}
 
-  // The value as it stands; null when it is absent or JSON's null.
+  // The JSON value of a field; nullptr if it is absent or JSON's null.
   const Json* Find(std::string_view field) const;
 
-  // `*value` stays when the field is absent. Null is wrong here, unless a name ends in OrNull: there it is as if
-  // absent. Two aliases that differ are an error.
+  // Each reads a field into `*value`, which does not change if the field is absent. Null is an error, except for
+  // functions whose name ends in OrNull, which treat it as absent. A field and its alias with different values are an
+  // error.
   absl::Status Int(const std::string& field, int64_t* value, const std::string& alias = "") const;
   absl::Status IntOrNull(const std::string& field, int64_t* value) const;
   absl::Status Double(const std::string& field, double* value) const;
   absl::Status Bool(const std::string& field, bool* value) const;
   absl::Status String(const std::string& field, std::string* value) const;
 
-  // kUnimplemented when one of `fields` is there with a value other than null, false and {}.
+  // kUnimplemented if one of `fields` has a value other than null, false and {}.
   absl::Status Refuse(std::initializer_list<const char*> fields) const;
 
-  // Adds a sentence to `notes`, which may be null, for each of `fields` that is a dropout other than 0, or would be by
-  // the model's default: there is no dropout here.
+  // Adds a sentence to `notes`, which may be null, for each of `fields`, dropout rates, that is not 0 in the file or,
+  // if absent, by `default_value`. These models have no dropout.
   absl::Status NoteDropout(std::initializer_list<const char*> fields, double default_value,
                            std::vector<std::string>* notes) const;
 

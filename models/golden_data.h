@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// For tests: what PyTorch computed, read from models/testdata. Test data is trusted: anything unexpected ends the test.
+// For tests: results that PyTorch computed, read from models/testdata. Unexpected data ends the test program.
 #ifndef FSDP_MODELS_GOLDEN_DATA_H_
 #define FSDP_MODELS_GOLDEN_DATA_H_
 
@@ -22,7 +22,7 @@ std::string ReadTestFile(const std::string& path);
 // The float32 tensors of a safetensors file, by name.
 std::map<std::string, std::vector<float>> ReadWeights(const std::string& path);
 
-// Little-endian uint16.
+// Tokens, stored as little-endian uint16.
 std::vector<int32_t> ReadTokens(const std::string& path);
 
 GoldenLosses ReadLosses(const std::string& path);

@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Module and parameter names are Hugging Face's, so a state dict of this model is one of GPT2LMHeadModel and needs no
+// mapping. Backward is written out, in the reverse of forward. With tied embeddings lm_head.weight is the same
+// Parameter as wte.weight: both add to one gradient, and state dicts have an alias for the second name.
 #include "fsdp/models/gpt2.h"
 
 #include <string>
@@ -17,7 +21,7 @@
 namespace fsdp {
 namespace {
 
-// Everything but the head: tokens [B, T] to hidden states [B, T, n_embd].
+// The model without its head: tokens [B, T] to hidden states [B, T, n_embd].
 class Gpt2Model final : public Module {
  public:
   explicit Gpt2Model(const Gpt2Config& config)
@@ -66,6 +70,7 @@ class Gpt2Model final : public Module {
   LayerNorm* ln_f_;
 };
 
+// The model with its head: tokens [B, T] to logits [B * T, vocab_size].
 class Gpt2LmHeadModel final : public Module {
  public:
   explicit Gpt2LmHeadModel(const Gpt2Config& config)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // GPT-2 exactly as Hugging Face's GPT2LMHeadModel defines it, module and parameter names included, without dropout.
-// Plain modules: nothing here knows that parameters may be sharded.
+// Plain modules, which do not depend on whether their parameters are sharded.
 #ifndef FSDP_MODELS_GPT2_H_
 #define FSDP_MODELS_GPT2_H_
 
@@ -15,7 +15,8 @@
 namespace fsdp {
 
 // Input tokens int32 [B, T], T <= n_positions; output logits [B * T, vocab_size] in the compute dtype. Parameters are
-// meta, named, initialised as Hugging Face does (normal, residual projections scaled by 1 / sqrt(2 n_layer)).
+// meta (no memory yet), named, and have Hugging Face's Initializers (normal, residual projections scaled by
+// 1 / sqrt(2 n_layer)). Errors are those of CheckGpt2Config.
 absl::StatusOr<std::unique_ptr<Module>> MakeGpt2(const Gpt2Config& config);
 
 }  // namespace fsdp

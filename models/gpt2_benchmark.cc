@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Forward and backward of GPT-2 in one process on one kernel thread, beside oneDNN's matrix product of 1024 x 1024 x
-// 1024 in the same run, which is what the processor can do.
+// Forward and backward of GPT-2 in one process on one kernel thread, compared with oneDNN's matrix product of 1024 x
+// 1024 x 1024 in the same run, the most that the processor can do.
 //
 //   items_per_second   tokens (Gpt2)
 //   flops              floating-point operations of matrix products a second: 6 a parameter and token, and

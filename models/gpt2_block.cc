@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// q, k and v of all heads come out of one product, [B, T, 3 n_embd], and the attention kernel reads them from there, so
+// nothing is transposed or split. Forward saves that tensor and two statistics for each row and head, from which
+// backward recomputes the attention weights: saving the T x T weights would take most of the memory of a long sequence.
 #include "fsdp/models/gpt2_block.h"
 
 #include <cmath>
@@ -17,7 +21,8 @@ Initializer WeightInitializer(const Gpt2Config& config) {
   return Initializer::Normal(0, static_cast<float>(config.initializer_range));
 }
 
-// GPT-2's rule for the projections that add to the residual stream, of which there are two a block.
+// GPT-2's rule for the projections that add to the residual stream. Each block has two of them, so the stream's
+// variance would grow with 2 n_layer otherwise.
 Initializer ResidualInitializer(const Gpt2Config& config) {
   return Initializer::Normal(
       0, static_cast<float>(config.initializer_range / std::sqrt(2.0 * static_cast<double>(config.n_layer))));

@@ -16,7 +16,8 @@
 
 namespace fsdp {
 
-// Causal self-attention: c_attn makes q, k and v, c_proj joins the heads.
+// Causal self-attention: c_attn computes q, k and v, c_proj projects the joined heads. `layer_index`, from 0, counts
+// for scale_attn_by_inverse_layer_idx.
 class Gpt2Attention final : public Module {
  public:
   Gpt2Attention(const Gpt2Config& config, int64_t layer_index);
@@ -27,6 +28,7 @@ class Gpt2Attention final : public Module {
   absl::StatusOr<Tensor> DoForward(const Tensor& x, Tape& tape) override;
   absl::StatusOr<Tensor> DoBackward(const Tensor& grad_output, Tape& tape) override;
 
+  // The attention of a batch of activations; x is [B, T, n_embd].
   AttentionShape AttentionShapeOf(const Tensor& x) const;
 
   Conv1D* c_attn_;
@@ -36,7 +38,7 @@ class Gpt2Attention final : public Module {
   AttentionRounding rounding_;
 };
 
-// c_proj(activation(c_fc(x))).
+// The feed-forward half: c_proj(activation(c_fc(x))).
 class Gpt2Mlp final : public Module {
  public:
   explicit Gpt2Mlp(const Gpt2Config& config);
@@ -52,7 +54,7 @@ class Gpt2Mlp final : public Module {
   Activation* act_;
 };
 
-// x + attn(ln_1(x)), and on that the same with ln_2 and mlp.
+// y = x + attn(ln_1(x)); the output is y + mlp(ln_2(y)).
 class Gpt2Block final : public PreNormBlock {
  public:
   Gpt2Block(const Gpt2Config& config, int64_t layer_index);

@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Hugging Face's fields that change the numbers are read or refused; the others are ignored. Values are checked here
+// once, for files, presets and callers alike, and the modules assume them right. The last check makes the shape of the
+// largest parameter, which finds sizes whose product overflows.
 #include "fsdp/models/gpt2_config.h"
 
 #include <algorithm>
@@ -16,7 +20,7 @@ constexpr char kModelType[] = "gpt2";
 constexpr int64_t kMaxLayers = 65536;
 constexpr int64_t kMaxVocabSize = int64_t{1} << 31;  // tokens are int32
 
-// The byte-level tiny model learns the repository's own sources in about a minute on two cores.
+// The tiny model has bytes as tokens. It learns the repository's own sources in about a minute on two cores.
 constexpr struct {
   std::string_view name;
   int64_t vocab_size, n_positions, n_embd, n_layer, n_head;

@@ -14,6 +14,7 @@
 
 namespace fsdp {
 
+// The defaults are those of gpt2-124m.
 struct Gpt2Config {
   int64_t vocab_size = 50257;
   int64_t n_positions = 1024;
@@ -30,12 +31,12 @@ struct Gpt2Config {
   bool tie_word_embeddings = true;               // false: lm_head.weight is a parameter of its own
 };
 
-// From the text of a config.json. Every field that would change the numbers is obeyed or refused by name
-// (kInvalidArgument or kUnimplemented), Hugging Face's aliases (hidden_size, ...) included; fields that do not are
-// ignored. Non-zero dropout is taken as 0 and reported in `notes`, one sentence each.
+// Reads the text of a config.json. Every field that changes the numbers, under Hugging Face's aliases (hidden_size,
+// ...) too, is either supported or an error that names it (kInvalidArgument or kUnimplemented); other fields are
+// ignored. Dropout other than 0 is taken as 0 and reported in `notes`, one sentence for each field.
 absl::StatusOr<Gpt2Config> ParseGpt2Config(std::string_view json, std::vector<std::string>* notes);
 
-// kInvalidArgument naming the field, when no model has these sizes.
+// kInvalidArgument, naming the field, if no model can have these sizes.
 absl::Status CheckGpt2Config(const Gpt2Config& config);
 
 // "gpt2-tiny", "gpt2-124m", ...; kNotFound lists the presets.

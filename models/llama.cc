@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Module and parameter names are Hugging Face's, so a state dict of this model is one of LlamaForCausalLM and needs no
+// mapping. rotary_emb is a child of the model for its name alone: it has no parameters, and all layers share its table
+// of rotations.
 #include "fsdp/models/llama.h"
 
 #include <optional>
@@ -21,12 +25,13 @@ Initializer WeightInitializer(const LlamaConfig& config) {
   return Initializer::Normal(0, static_cast<float>(config.initializer_range));
 }
 
+// As PyTorch's Embedding takes it: a negative index counts from the end.
 std::optional<int64_t> PaddingIndex(const LlamaConfig& config) {
   if (!config.pad_token_id.has_value() || *config.pad_token_id >= 0) return config.pad_token_id;
   return config.vocab_size + *config.pad_token_id;
 }
 
-// Everything but the head: tokens [B, T] to hidden states [B, T, hidden_size].
+// The model without its head: tokens [B, T] to hidden states [B, T, hidden_size].
 class LlamaModel final : public Module {
  public:
   explicit LlamaModel(const LlamaConfig& config)
@@ -72,6 +77,7 @@ class LlamaModel final : public Module {
   RotaryEmbedding* rotary_emb_;
 };
 
+// The model with its head: tokens [B, T] to logits [B * T, vocab_size].
 class LlamaForCausalLm final : public Module {
  public:
   explicit LlamaForCausalLm(const LlamaConfig& config)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Llama exactly as Hugging Face's LlamaForCausalLM defines it, module and parameter names included, without dropout.
-// Plain modules: nothing here knows that parameters may be sharded.
+// Plain modules, which do not depend on whether their parameters are sharded.
 #ifndef FSDP_MODELS_LLAMA_H_
 #define FSDP_MODELS_LLAMA_H_
 
@@ -14,8 +14,9 @@
 
 namespace fsdp {
 
-// Input tokens int32 [B, T]; output logits [B * T, vocab_size] in the compute dtype. Parameters are meta, named,
-// initialised as Hugging Face does (normal; norms 1, biases and the padding token's embedding 0).
+// Input tokens int32 [B, T]; output logits [B * T, vocab_size] in the compute dtype. Parameters are meta (no memory
+// yet), named, and have Hugging Face's Initializers (normal; norms 1, biases and the padding token's embedding 0).
+// Errors are those of CheckLlamaConfig.
 absl::StatusOr<std::unique_ptr<Module>> MakeLlama(const LlamaConfig& config);
 
 }  // namespace fsdp

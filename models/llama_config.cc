@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Reads and checks by the rules of gpt2_config.cc. Two counts may be null in a file, and then follow from others: they
+// are 0 in the config, and KeyValueHeads() and HeadDim() have their values.
 #include "fsdp/models/llama_config.h"
 
 #include <algorithm>
@@ -29,7 +32,7 @@ constexpr RopeConfig kLlama32Rope = {.type = RopeConfig::Type::kLlama3,
                                      .high_freq_factor = 4,
                                      .original_max_position_embeddings = 8192};
 
-// The byte-level tiny model is of the size of gpt2-tiny.
+// The tiny model has bytes as tokens, and the size of gpt2-tiny.
 constexpr struct {
   std::string_view name;
   int64_t vocab_size, hidden_size, intermediate_size, num_hidden_layers, num_attention_heads, num_key_value_heads;
@@ -44,7 +47,7 @@ constexpr struct {
     {"llama-3.2-1b", 128256, 2048, 8192, 16, 32, 8, 131072, 1e-5, true, kLlama32Rope},
 };
 
-// A count that Hugging Face also takes as null, which is 0 here.
+// A count that may be null in the file, which is 0 in the config.
 absl::Status ReadOptionalCount(const ConfigReader& reader, const std::string& field, int64_t* value) {
   FSDP_RETURN_IF_ERROR(reader.IntOrNull(field, value));
   const ConfigReader::Json* found = reader.Find(field);
@@ -74,6 +77,7 @@ absl::Status ReadFields(const ConfigReader& reader, LlamaConfig& config) {
   return absl::OkStatus();
 }
 
+// Heads must divide the width, key-value heads the heads, and pairs of elements the head, for rotation.
 absl::Status CheckHeads(const LlamaConfig& config) {
   if (config.hidden_size % config.num_attention_heads != 0) {
     return absl::InvalidArgumentError(absl::StrCat("llama config: hidden_size ", config.hidden_size,

@@ -17,6 +17,7 @@
 
 namespace fsdp {
 
+// The defaults are those of llama-2-7b but for max_position_embeddings and rms_norm_eps.
 struct LlamaConfig {
   int64_t vocab_size = 32000;
   int64_t hidden_size = 4096;
@@ -35,16 +36,17 @@ struct LlamaConfig {
   bool attention_bias = false;
   bool mlp_bias = false;
 
+  // The values of the two counts that may be 0.
   int64_t KeyValueHeads() const { return num_key_value_heads > 0 ? num_key_value_heads : num_attention_heads; }
   int64_t HeadDim() const { return head_dim > 0 ? head_dim : hidden_size / num_attention_heads; }
 };
 
-// From the text of a config.json. Every field that would change the numbers is obeyed or refused by name
-// (kInvalidArgument or kUnimplemented); fields that do not are ignored. Non-zero dropout is taken as 0 and reported in
-// `notes`, one sentence each.
+// Reads the text of a config.json. Every field that changes the numbers is either supported or an error that names it
+// (kInvalidArgument or kUnimplemented); other fields are ignored. Dropout other than 0 is taken as 0 and reported in
+// `notes`, one sentence for each field.
 absl::StatusOr<LlamaConfig> ParseLlamaConfig(std::string_view json, std::vector<std::string>* notes);
 
-// kInvalidArgument naming the field, when no model has these sizes.
+// kInvalidArgument, naming the field, if no model can have these sizes.
 absl::Status CheckLlamaConfig(const LlamaConfig& config);
 
 // "llama-tiny", "llama-3.1-8b", ...; kNotFound lists the presets.

@@ -1,4 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// One kernel rotates q and k and writes them with v to one tensor, the input of attention, so the rotated copies cost
+// no pass of their own. As in gpt2_block.cc, backward recomputes the attention weights from saved statistics.
+//
+// The gradients of q_proj, k_proj and v_proj with respect to x are added in the order in which autograd adds them, v,
+// k, q, with a rounding after each sum: another order would give other bits in bfloat16.
 #include "fsdp/models/llama_decoder_layer.h"
 
 #include <cmath>
@@ -23,7 +29,7 @@ std::unique_ptr<RmsNorm> MakeNorm(const LlamaConfig& config) {
   return std::make_unique<RmsNorm>(config.hidden_size, config.rms_norm_eps);
 }
 
-// A gradient that reaches `x` on several ways, as autograd sums them: each sum rounded.
+// Adds the gradient of one more path from `x`, as autograd does: each sum is rounded.
 Tensor Sum(const Tensor& sum, const Tensor& term, Tape& tape) { return AddResidual(sum, term, tape); }
 
 }  // namespace

@@ -17,7 +17,7 @@
 
 namespace fsdp {
 
-// Causal self-attention with rotated queries and keys, the latter shared by groups of heads.
+// Causal self-attention with rotated queries and keys; groups of heads share keys and values.
 class LlamaAttention final : public Module {
  public:
   // `rotary` is the model's and outlives this.
@@ -29,18 +29,18 @@ class LlamaAttention final : public Module {
   absl::StatusOr<Tensor> DoForward(const Tensor& x, Tape& tape) override;
   absl::StatusOr<Tensor> DoBackward(const Tensor& grad_output, Tape& tape) override;
 
-  // `shape_` for a batch of activations.
+  // shape_ with the sizes of the batch `x`, [B, T, hidden_size].
   AttentionShape AttentionShapeOf(const Tensor& x) const;
 
   RotaryEmbedding* const rotary_;
-  const AttentionShape shape_;  // its sizes that no batch changes
+  const AttentionShape shape_;  // without batch and seq_len
   Linear* q_proj_;
   Linear* k_proj_;
   Linear* v_proj_;
   Linear* o_proj_;
 };
 
-// down_proj(activation(gate_proj(x)) * up_proj(x)).
+// The gated feed-forward half: down_proj(activation(gate_proj(x)) * up_proj(x)).
 class LlamaMlp final : public Module {
  public:
   explicit LlamaMlp(const LlamaConfig& config);
@@ -57,7 +57,7 @@ class LlamaMlp final : public Module {
   const ActivationKind kind_;
 };
 
-// x + self_attn(input_layernorm(x)), and on that the same with post_attention_layernorm and mlp.
+// y = x + self_attn(input_layernorm(x)); the output is y + mlp(post_attention_layernorm(y)).
 class LlamaDecoderLayer final : public PreNormBlock {
  public:
   // `rotary` is the model's and outlives this.

@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Each half reads its input twice, through the norm and around it, so its gradient is the sum of both paths. Sums are
+// written to the memory of the branch, which is no longer needed.
 #include "fsdp/models/pre_norm_block.h"
 
 #include "fsdp/base/status_macros.h"

@@ -1,4 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Frequencies are computed in float32 in PyTorch's order of operations, since a rotation by t * frequency at position t
+// = 100,000 shows the last bit of a frequency. So 1 / power and not pow of the negative exponent, and Over for a
+// division of a number by a tensor, which PyTorch does as reciprocal and product.
+//
+// llama3 (Llama 3.1): wavelengths beyond the original context are stretched by `factor`, those well inside it stay, and
+// those in between are interpolated by how often they fit into the original context.
 #include "fsdp/models/rope.h"
 
 #include <cmath>
@@ -12,7 +19,7 @@ namespace {
 
 using Json = ConfigReader::Json;
 
-// Hugging Face reads rope_scaling, where there is one, instead of rope_parameters.
+// As in Hugging Face, rope_scaling, if there is one, is read instead of rope_parameters.
 absl::StatusOr<Json> FindParameters(const ConfigReader& model) {
   for (const char* field : {"rope_scaling", "rope_parameters"}) {
     const Json* found = model.Find(field);
@@ -34,7 +41,7 @@ absl::StatusOr<RopeConfig::Type> ParseType(const ConfigReader& rope) {
       absl::StrCat("llama config: rope_type \"", name, "\" is none of default, linear, llama3"));
 }
 
-// A number that this type of scaling cannot do without.
+// Reads a number that this type of scaling requires.
 absl::Status Required(const ConfigReader& rope, const std::string& field, double* value) {
   if (rope.Find(field) != nullptr) return rope.Double(field, value);
   return absl::InvalidArgumentError(absl::StrCat("llama config: ", field, " is missing beside rope_type"));
@@ -46,7 +53,7 @@ absl::Status CheckPositive(std::string_view model_type, std::string_view field, 
                                                  value, ", wanted a positive number"));
 }
 
-// PyTorch divides a number by a float32 tensor so.
+// A number divided by a float32 tensor, in PyTorch's order of operations.
 float Over(double number, float tensor) { return 1.0f / tensor * static_cast<float>(number); }
 
 float ScaleAsLlama3(const RopeConfig& rope, float frequency) {

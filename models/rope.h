@@ -17,29 +17,29 @@ namespace fsdp {
 struct RopeConfig {
   enum class Type : uint8_t {
     kDefault,  // frequencies theta^(-2 i / head_dim)
-    kLinear,   // over `factor`
-    kLlama3,   // low frequencies over `factor`, high ones as they are, those between interpolated
+    kLinear,   // the default ones divided by `factor`
+    kLlama3,   // low frequencies divided by `factor`, high ones as in kDefault, those between interpolated
   };
 
   Type type = Type::kDefault;
   double theta = 10000;
-  double factor = 1;                             // kLinear, kLlama3
-  double low_freq_factor = 1;                    // kLlama3, and so below
-  double high_freq_factor = 4;                   // above low_freq_factor
-  int64_t original_max_position_embeddings = 0;  // positive
+  double factor = 1;                             // for kLinear and kLlama3
+  double low_freq_factor = 1;                    // for kLlama3
+  double high_freq_factor = 4;                   // for kLlama3; above low_freq_factor
+  int64_t original_max_position_embeddings = 0;  // for kLlama3; positive
 };
 
 // From the fields of a model's config.json. `max_position_embeddings` stands in for an absent
 // original_max_position_embeddings. kUnimplemented names a rope_type that is not one of the above.
 absl::StatusOr<RopeConfig> ParseRope(const ConfigReader& model, int64_t max_position_embeddings);
 
-// kInvalidArgument naming the field.
+// kInvalidArgument, naming the field, for a value out of its range.
 absl::Status CheckRope(std::string_view model_type, const RopeConfig& rope);
 
-// What Hugging Face reads as rope_scaling, beside rope_theta: null for kDefault.
+// The value of rope_scaling in a config.json; null for kDefault. It does not contain rope_theta.
 ConfigReader::Json RopeScalingJson(const RopeConfig& rope);
 
-// head_dim / 2 of them, in float32 steps as Hugging Face computes them. Precondition: head_dim is even, CheckRope OK.
+// The head_dim / 2 frequencies, with Hugging Face's bits. Precondition: head_dim is even, and CheckRope is OK.
 std::vector<float> InverseFrequencies(const RopeConfig& rope, int64_t head_dim);
 
 }  // namespace fsdp
