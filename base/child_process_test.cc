@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <signal.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <memory>
@@ -10,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 #include "fsdp/base/process_handle.h"
@@ -117,14 +119,14 @@ TEST(ChildProcessTest, WaitForOutputSeesItBeforeTheEnd) {
 }
 
 TEST(ChildProcessTest, FindsProcessesByTheirCommandLine) {
+  const std::string text = absl::StrCat("started by test ", getpid());
   {
-    ASSERT_OK_AND_ASSIGN(const auto child,
-                         ChildProcess::Start({"/bin/sh", "-c", "echo ready; kill -STOP $$", "found-by-this"}));
+    ASSERT_OK_AND_ASSIGN(const auto child, ChildProcess::Start({"/bin/sh", "-c", "echo ready; kill -STOP $$", text}));
     ASSERT_OK(
         child->WaitForOutput("ready", absl::Seconds(30)));  // a process that is just starting has no arguments yet
-    EXPECT_THAT(ProcessesWith("found-by-this"), ElementsAre(child->pid()));
+    EXPECT_THAT(ProcessesWith(text), ElementsAre(child->pid()));
   }
-  EXPECT_THAT(ProcessesWith("found-by-this"), IsEmpty());
+  EXPECT_THAT(ProcessesWith(text), IsEmpty());
 }
 
 TEST(ChildProcessTest, NamesAProgramThatCannotBeRun) {

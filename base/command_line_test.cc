@@ -7,6 +7,7 @@
 #include "absl/flags/flag.h"
 #include "absl/flags/reflection.h"
 #include "fsdp/base/status_matchers.h"
+#include "fsdp/base/test_environment.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -163,10 +164,10 @@ TEST_F(CommandLineTest, AProgramOfOneWordParsesAllItsFlags) {
 
 TEST_F(CommandLineTest, RelativePathsAreTheCallers) {
   const std::filesystem::path before = std::filesystem::current_path();
-  setenv("BUILD_WORKING_DIRECTORY", "/", 1);
+  ScopedVariable variable("BUILD_WORKING_DIRECTORY", "/");
   EnterCallersDirectory();
   EXPECT_EQ(std::filesystem::current_path(), "/");
-  unsetenv("BUILD_WORKING_DIRECTORY");
+  variable.Set(std::nullopt);
   std::filesystem::current_path(before);
   EnterCallersDirectory();
   EXPECT_EQ(std::filesystem::current_path(), before);

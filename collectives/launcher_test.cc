@@ -8,6 +8,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,7 @@
 #include "absl/time/clock.h"
 #include "fsdp/base/process_handle.h"
 #include "fsdp/base/status_matchers.h"
+#include "fsdp/base/test_environment.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {
@@ -39,11 +41,9 @@ std::vector<std::string> LinesOf(const LaunchOptions& options) {
   return absl::StrSplit(testing::internal::GetCapturedStdout(), '\n', absl::SkipEmpty());
 }
 
-// A directory of this test's own, which scripts find in $DIR.
 std::string NewDirectory() {
   std::string path = absl::StrCat(testing::TempDir(), "/launcher.XXXXXX");
   EXPECT_NE(mkdtemp(path.data()), nullptr);
-  setenv("DIR", path.c_str(), 1);
   return path;
 }
 
@@ -69,10 +69,9 @@ TEST(LauncherTest, RanksGetTorchrunsVariables) {
 }
 
 TEST(LauncherTest, OnlyRank0GetsTheListeningSocket) {
-  setenv("FSDP_STORE_FD", "99", 1);
+  const ScopedVariable outer("FSDP_STORE_FD", "99");
   EXPECT_THAT(LinesOf(Shell(2, "if test -n \"$FSDP_STORE_FD\"; then readlink /proc/self/fd/$FSDP_STORE_FD; fi")),
               ElementsAre(HasSubstr("[rank 0] socket:")));
-  unsetenv("FSDP_STORE_FD");
 }
 
 TEST(LauncherTest, OutputIsPrefixedByLine) {
@@ -159,6 +158,7 @@ int ForkLauncher(const LaunchOptions& options) {
 
 TEST(LauncherTest, SignalsAreForwarded) {
   const std::string directory = NewDirectory();
+  const ScopedVariable for_scripts("DIR", directory);
   const int launcher =
       ForkLauncher(Shell(2,
                          "trap 'echo 1 > $DIR/usr1.$RANK' USR1; trap 'exit 5' TERM; echo 1 > $DIR/ready.$RANK;"
@@ -178,6 +178,7 @@ TEST(LauncherTest, SignalsAreForwarded) {
 
 TEST(LauncherTest, RanksDieWithALauncherThatIsKilled) {
   const std::string directory = NewDirectory();
+  const ScopedVariable for_scripts("DIR", directory);
   const int launcher = ForkLauncher(Shell(2, "echo $$ > $DIR/pid.$RANK; while true; do read x < /dev/zero; done"));
   std::vector<ProcessHandle> ranks;
   for (const char* name : {"/pid.0", "/pid.1"}) {
@@ -193,6 +194,7 @@ TEST(LauncherTest, RanksDieWithALauncherThatIsKilled) {
 
 TEST(LauncherTest, WhatARankStartedEndsWithIt) {
   const std::string directory = NewDirectory();
+  const ScopedVariable for_scripts("DIR", directory);
   const int launcher =
       ForkLauncher(Shell(1, "sleep 1000 & echo $! > $DIR/pid; while ! test -e $DIR/go; do sleep 0.01; done"));
   ASSERT_OK_AND_ASSIGN(const ProcessHandle grandchild, ProcessHandle::Open(AwaitNumber(directory + "/pid")));
@@ -207,13 +209,14 @@ TEST(LauncherTest, SelfPathIsThisProgram) {
 }
 
 TEST(LauncherTest, InsideJobFollowsTheEnvironment) {
+  ScopedVariable rank("RANK", std::nullopt);
+  ScopedVariable world_size("WORLD_SIZE", std::nullopt);
   EXPECT_FALSE(InsideJob());
-  setenv("RANK", "0", 1);
-  setenv("WORLD_SIZE", "1", 1);
+  rank.Set("0");
+  world_size.Set("1");
   EXPECT_TRUE(InsideJob());
-  unsetenv("RANK");
+  rank.Set(std::nullopt);
   EXPECT_TRUE(InsideJob()) << "a broken environment is not a licence to start another job";
-  unsetenv("WORLD_SIZE");
 }
 
 }  // namespace

@@ -54,13 +54,13 @@ RankResult ReadResult(int pipe_fd, int wait_status) {
   return result;
 }
 
-// How each of the processes ended, by number.
-std::map<int, int> AwaitAll(int processes) {
+// How each of the processes ended, by number. Waits for these alone: other tests of this program have children too.
+std::map<int, int> AwaitAll(const std::vector<int>& processes) {
   std::map<int, int> ended;
   std::vector<int> stopped;
-  while (ended.size() + stopped.size() < static_cast<size_t>(processes)) {
+  for (const int pid : processes) {
     int status = 0;
-    const int pid = waitpid(-1, &status, WUNTRACED);
+    waitpid(pid, &status, WUNTRACED);
     if (WIFSTOPPED(status)) {
       stopped.push_back(pid);
     } else {
@@ -98,7 +98,9 @@ std::vector<RankResult> RunProcesses(int world_size, const std::function<absl::S
     close(fds[1]);
     ranks.emplace_back(pid, fds[0]);
   }
-  const std::map<int, int> ended = AwaitAll(world_size);
+  std::vector<int> processes;
+  for (const auto& [pid, pipe_fd] : ranks) processes.push_back(pid);
+  const std::map<int, int> ended = AwaitAll(processes);
   std::vector<RankResult> results;
   for (const auto& [pid, pipe_fd] : ranks) {
     results.push_back(ReadResult(pipe_fd, ended.at(pid)));

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// ScopedVariable: sets or unsets an environment variable for a test. Tests of several files share one process, so what
+// one of them sets must not stay for the next.
+#ifndef FSDP_BASE_TEST_ENVIRONMENT_H_
+#define FSDP_BASE_TEST_ENVIRONMENT_H_
+
+#include <cstdlib>
+#include <optional>
+#include <string>
+#include <utility>
+
+namespace fsdp {
+
+class ScopedVariable {
+ public:
+  // nullopt: unset. Not thread-safe, as setenv.
+  ScopedVariable(std::string name, const std::optional<std::string>& value) : name_(std::move(name)) {
+    if (const char* before = std::getenv(name_.c_str()); before != nullptr) before_ = before;
+    Set(value);
+  }
+
+  // Restores the value of before, or unsets the variable.
+  ~ScopedVariable() { Set(before_); }
+
+  ScopedVariable(const ScopedVariable&) = delete;
+  ScopedVariable& operator=(const ScopedVariable&) = delete;
+
+  void Set(const std::optional<std::string>& value) {
+    value.has_value() ? setenv(name_.c_str(), value->c_str(), /*overwrite=*/1) : unsetenv(name_.c_str());
+  }
+
+ private:
+  const std::string name_;
+  std::optional<std::string> before_;
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_BASE_TEST_ENVIRONMENT_H_
