@@ -31,10 +31,10 @@ using testing::IsEmpty;
 struct Target {
   std::string name;         // of the test
   std::string destination;  // of the conversion
-  CheckpointFormat to = CheckpointFormat::kHdf5;
-  StateDictType type = StateDictType::kFull;  // of kHdf5
-  int world_size = 0;
-  int parity = 0;
+  FormatTarget format;
+
+  bool is_ours() const { return std::holds_alternative<Hdf5Target>(format); }
+  bool model_only() const { return DriverOf(format).traits().model_only; }
 };
 
 struct Scenario {
@@ -79,12 +79,8 @@ class ConvertCrashTest : public testing::TestWithParam<Scenario> {
   }
 
   absl::Status Convert(FileSystem& files, int64_t rows, const std::string& destination) {
-    const Target& target = GetParam().target;
     ConvertOptions options;
-    options.to = target.to;
-    if (target.to == CheckpointFormat::kHdf5) options.state_dict_type = target.type;
-    if (target.world_size > 0) options.world_size = target.world_size;
-    options.parity = target.parity;
+    options.target = GetParam().target.format;
     options.force = true;
     options.io_threads = 1;
     options.file_system = &files;
@@ -107,7 +103,7 @@ class ConvertCrashTest : public testing::TestWithParam<Scenario> {
   bool NewIsThere() {
     const std::map<std::string, std::string> found = ContentsOf(Destination());
     if (found == (GetParam().is_replaced ? old_ : std::map<std::string, std::string>())) return false;
-    if (GetParam().target.to == CheckpointFormat::kHdf5) {
+    if (GetParam().target.is_ours()) {
       const absl::StatusOr<VerifyReport> report = VerifyCheckpoint(Destination());
       EXPECT_OK(report);
       if (report.ok()) {
@@ -115,7 +111,7 @@ class ConvertCrashTest : public testing::TestWithParam<Scenario> {
       }
     }
     std::vector<TestTensor> tensors = Tensors(kNew);
-    if (GetParam().target.to == CheckpointFormat::kSafetensors) tensors.pop_back();  // holds the model
+    if (GetParam().target.model_only()) tensors.pop_back();  // holds the model
     StateDict wanted = WantedState(tensors, 1, 0);
     wanted.aliases.clear();
     // Other formats leave texts out; every tensor is compared.
@@ -169,12 +165,12 @@ TEST_P(ConvertCrashTest, AFaultAtAnyOperationLeavesOldOrNew) {
 std::vector<Scenario> Scenarios() {
   const std::vector<Target> targets = {
       {"Full", "full"},
-      {"ShardedParity", "sharded", CheckpointFormat::kHdf5, StateDictType::kSharded, 3, 1},
-      {"Local", "local", CheckpointFormat::kHdf5, StateDictType::kLocal, 2},
-      {"SafetensorsFile", "model.safetensors", CheckpointFormat::kSafetensors},
-      {"SafetensorsDirectory", "model", CheckpointFormat::kSafetensors},
-      {"TorchFile", "model.pt", CheckpointFormat::kTorch},
-      {"DcpDirectory", "dcp", CheckpointFormat::kDcp, StateDictType::kFull, 2},
+      {"ShardedParity", "sharded", Hdf5Target{StateDictType::kSharded, 3, 1}},
+      {"Local", "local", Hdf5Target{StateDictType::kLocal, 2}},
+      {"SafetensorsFile", "model.safetensors", SafetensorsTarget()},
+      {"SafetensorsDirectory", "model", SafetensorsTarget()},
+      {"TorchFile", "model.pt", TorchTarget()},
+      {"DcpDirectory", "dcp", DcpTarget{.world_size = 2}},
   };
   std::vector<Scenario> scenarios;
   for (const Target& target : targets) {

@@ -36,8 +36,7 @@ bool IsCompared(const StateKey& key, const DiffOptions& options) {
 // The contents of `source`. The metadata of safetensors is an extra text in checkpoints of ours and in no other format.
 StateDict ContentsOf(const TensorSource& source, const TensorSource& other) {
   StateDict contents = source.contents();
-  const bool has_place = other.format() == "hdf5" || other.format() == "safetensors";
-  if (has_place) KeepSafetensorsMetadata(source.metadata(), contents);
+  if (other.keeps_metadata()) KeepSafetensorsMetadata(source.metadata(), contents);
   return contents;
 }
 
@@ -121,7 +120,7 @@ class Diff {
 
   void CompareAliases() {
     // Other formats write tied weights once or twice and do not record which names are tied.
-    if (a_.format() != "hdf5" || b_.format() != "hdf5") return;
+    if (!a_.is_ours() || !b_.is_ours()) return;
     const auto& in_a = in_a_.aliases;
     const auto& in_b = in_b_.aliases;
     const auto say = [&](const std::string& alias, const auto& here, const char* side, const auto& there) {

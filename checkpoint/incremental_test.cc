@@ -131,7 +131,7 @@ TEST_P(IncrementalTest, ConversionSeesNoDifference) {
   Save(2, Path(1));
   for (const StateDictType type : {StateDictType::kFull, StateDictType::kSharded, StateDictType::kLocal}) {
     ConvertOptions options;
-    options.state_dict_type = type;
+    options.target = Hdf5Target{.type = type};
     options.force = true;
     ASSERT_OK(ConvertCheckpoint(Path(2), root_ + "/converted", options));
     ExpectLoads(root_ + "/converted", 2);

@@ -100,16 +100,16 @@ Action SaveAction(const std::string& name, StateDictType type, const SaveOptions
 }
 
 // Converts what `prepare` saves; a clean conversion gives the same bytes, where those have no save id in them.
-Action ConvertAction(const std::string& name, const std::string& destination, CheckpointFormat to) {
+Action ConvertAction(const std::string& name, const std::string& destination, const FormatTarget& to) {
   const auto convert = [to](const std::string& root, const std::string& name) {
     ConvertOptions options;
-    options.to = to;
+    options.target = to;
     return ConvertCheckpoint(JoinPath(root, StepName(1)), JoinPath(root, name), options).status();
   };
   return {name, [](const std::string& root) { return Save(StateDictType::kSharded, root, 1, {}); },
           [=](const std::string& root) { return convert(root, destination); },
           [=](const std::string& root) -> absl::Status {
-            if (to == CheckpointFormat::kHdf5) return CheckHolds(JoinPath(root, destination));
+            if (DriverOf(to).traits().is_ours) return CheckHolds(JoinPath(root, destination));
             FSDP_RETURN_IF_ERROR(convert(root, "again-" + destination));
             return ContentsOf(JoinPath(root, destination)) == ContentsOf(JoinPath(root, "again-" + destination))
                        ? absl::OkStatus()
@@ -197,10 +197,10 @@ std::vector<Action> Actions() {
           ReadAction(),
           RepairAction(),
           PruneAction(),
-          ConvertAction("ConvertToHdf5", "hdf5", CheckpointFormat::kHdf5),
-          ConvertAction("ConvertToSafetensors", "model.safetensors", CheckpointFormat::kSafetensors),
-          ConvertAction("ConvertToTorch", "model.pt", CheckpointFormat::kTorch),
-          ConvertAction("ConvertToDcp", "dcp", CheckpointFormat::kDcp)};
+          ConvertAction("ConvertToHdf5", "hdf5", Hdf5Target()),
+          ConvertAction("ConvertToSafetensors", "model.safetensors", SafetensorsTarget()),
+          ConvertAction("ConvertToTorch", "model.pt", TorchTarget()),
+          ConvertAction("ConvertToDcp", "dcp", DcpTarget())};
 }
 
 INSTANTIATE_TEST_SUITE_P(Actions, InterruptedCallsTest, testing::ValuesIn(Actions()),

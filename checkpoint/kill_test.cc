@@ -146,8 +146,7 @@ TEST(KillTest, AConversionOverAnotherLeavesOldOrNew) {
   const std::string converted = root + "/converted";
   const auto convert = [&](int64_t i) {
     ConvertOptions options;
-    options.state_dict_type = i % 2 == 0 ? StateDictType::kSharded : StateDictType::kFull;
-    options.parity = i % 2 == 0 ? 1 : 0;
+    options.target = i % 2 == 0 ? Hdf5Target{.type = StateDictType::kSharded, .parity = 1} : Hdf5Target();
     options.force = true;
     return ConvertCheckpoint(JoinPath(root, StepName(1)), converted, options).status();
   };

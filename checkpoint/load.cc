@@ -23,9 +23,7 @@
 #include "fsdp/base/status_macros.h"
 #include "fsdp/base/thread_pool.h"
 #include "fsdp/checkpoint/checkpoint.h"
-#include "fsdp/checkpoint/format/manifest.h"
-#include "fsdp/checkpoint/format/manifest_file.h"
-#include "fsdp/checkpoint/formats/path_kind.h"
+#include "fsdp/checkpoint/formats/formats.h"
 #include "fsdp/checkpoint/source/device_read.h"
 #include "fsdp/checkpoint/source/tensor_source.h"
 #include "fsdp/checkpoint/storage/file_system.h"
@@ -132,11 +130,6 @@ absl::StatusOr<StateDict> DescribeCheckpoint(const std::string& path, const Desc
 }
 
 absl::StatusOr<int64_t> CheckpointStep(const std::string& path, const std::optional<FlatLayout>& flat_layout) {
-  FSDP_ASSIGN_OR_RETURN(const PathKind kind, RecognisePath(path));
-  if (FormatName(kind) == "hdf5") {
-    FSDP_ASSIGN_OR_RETURN(const Manifest manifest, ReadManifest(PosixFileSystem(), path));
-    return manifest.save.step;
-  }
   FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<TensorSource> source,
                         OpenTensorSource(path, {.flat_layout = flat_layout}));
   if (source->step() >= 0) return source->step();

@@ -107,8 +107,9 @@ TEST(LocalTest, ConvertsToAndFromEveryKind) {
       {StateDictType::kSharded, 2}, {StateDictType::kLocal, 4}, {StateDictType::kFull, 0}, {StateDictType::kLocal, 1}};
   for (size_t i = 0; i < kinds.size(); ++i) {
     ConvertOptions options;
-    options.state_dict_type = kinds[i].first;
-    if (kinds[i].second != 0) options.world_size = kinds[i].second;
+    Hdf5Target target = {.type = kinds[i].first};
+    if (kinds[i].second != 0) target.world_size = kinds[i].second;
+    options.target = target;
     const std::string destination = absl::StrCat(root, "/converted-", i);
     ASSERT_OK(ConvertCheckpoint(source, destination, options));
     ExpectLoads(destination);
@@ -128,8 +129,7 @@ TEST(LocalTest, WhatWasNeverFlatCountsAsOneUnit) {
     return SaveCheckpoint(state, root, 1, *group).status();
   }));
   ConvertOptions options;
-  options.state_dict_type = StateDictType::kLocal;
-  options.world_size = 2;
+  options.target = Hdf5Target{.type = StateDictType::kLocal, .world_size = 2};
   ASSERT_OK(ConvertCheckpoint(root + "/step-00000001", root + "/local", options));
   ASSERT_OK_AND_ASSIGN(const Manifest manifest, ReadManifest(PosixFileSystem(), root + "/local"));
   ASSERT_EQ(manifest.units.size(), 1);

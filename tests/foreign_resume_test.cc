@@ -74,7 +74,7 @@ TEST(ForeignResumeTest, ACheckpointThatBecameATorchFileOrADcpDirectoryResumesInE
   for (const char* name : {"state.pt", "dcp"}) {
     const std::string converted = absl::StrCat(directory, "/", name);
     ConvertOptions options;
-    if (converted.back() == 'p') options.to = CheckpointFormat::kDcp;
+    if (converted.back() == 'p') options.target = DcpTarget();
     ASSERT_OK(ConvertCheckpoint(directory + "/saved/step-00000003", converted, options).status());
     const auto resumed = TrainWell(SmallRun() + Flags{"--steps=6", "--resume=" + converted},
                                    absl::StrCat(directory, "/", name, ".jsonl"));

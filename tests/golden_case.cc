@@ -13,6 +13,7 @@
 #include <random>
 
 #include "absl/strings/match.h"
+#include "fsdp/checkpoint/formats/formats.h"
 #include "fsdp/checkpoint/source/tensor_source.h"
 #include "fsdp/models/gpt2_config.h"
 #include "fsdp/train/token_data.h"

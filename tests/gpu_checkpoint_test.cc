@@ -11,6 +11,7 @@
 #include "fsdp/base/thread_pool.h"
 #include "fsdp/checkpoint/async_saver.h"
 #include "fsdp/checkpoint/checkpoint.h"
+#include "fsdp/checkpoint/formats/formats.h"
 #include "fsdp/checkpoint/source/device_read.h"
 #include "fsdp/checkpoint/test_state.h"
 #include "fsdp/collectives/cuda/local_cuda_communicator.h"

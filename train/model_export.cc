@@ -5,20 +5,17 @@
 #include <filesystem>
 #include <memory>
 #include <system_error>
+#include <utility>
+#include <variant>
 
 #include "absl/strings/str_format.h"
 #include "absl/types/span.h"
 #include "fsdp/base/status_macros.h"
-#include "fsdp/checkpoint/safetensors/hugging_face_index.h"
-#include "fsdp/checkpoint/safetensors/safetensors_writer.h"
+#include "fsdp/checkpoint/formats/formats.h"
 #include "fsdp/checkpoint/source/payload_reader.h"
 #include "fsdp/checkpoint/storage/file_system.h"
 #include "fsdp/checkpoint/storage/path.h"
 #include "fsdp/checkpoint/storage/staged_path.h"
-#include "fsdp/checkpoint/torch/dcp/dcp_metadata.h"
-#include "fsdp/checkpoint/torch/dcp/dcp_writer.h"
-#include "fsdp/checkpoint/torch/pt/torch_source.h"
-#include "fsdp/checkpoint/torch/pt/torch_writer.h"
 
 namespace fsdp {
 namespace {
@@ -32,55 +29,59 @@ absl::Status WriteText(const std::string& path, const std::string& text) {
   return staged->Commit();
 }
 
-// OK when `directory` is not there or holds an export of this kind alone, so that it may be replaced as a whole.
-absl::Status CheckHoldsDcpOnly(const std::string& directory) {
+// OK when `directory` does not exist or holds an export of this format alone, so that it may be replaced as a whole.
+absl::Status CheckHoldsExportOnly(const std::string& directory, const FormatDriver& driver) {
   std::error_code error;
   for (std::filesystem::directory_iterator it(directory, error), end; !error && it != end; it.increment(error)) {
     const std::string name = it->path().filename();
-    if (name == kDcpMetadataName || name == "config.json" || it->path().extension() == ".distcp") continue;
-    return absl::FailedPreconditionError(
-        absl::StrFormat("%s holds \"%s\", which a DCP directory does not: export to a new directory", directory, name));
+    if (driver.OwnsFileName(name) || name == "config.json") continue;
+    return absl::FailedPreconditionError(absl::StrFormat(
+        "%s holds \"%s\", which %s does not: export to a new directory", directory, name, driver.traits().headline));
   }
   return absl::OkStatus();
 }
 
-absl::Status WriteWeights(const std::string& directory, const StateDict& state, ExportFormat format, int world_size) {
-  if (format == ExportFormat::kDcp) {
-    FSDP_RETURN_IF_ERROR(CheckHoldsDcpOnly(directory));
-    const PathParts parts = SplitPath(directory);
-    FSDP_RETURN_IF_ERROR(MakeDirectories(PosixFileSystem(), parts.directory));
-    TorchWriteOptions options;
-    options.overwrite = true;
-    return WriteDcpDirectory(directory, state, world_size, ReadFromMemory(state), options);
+// `state` without its values, which the writer pulls from a reader.
+FormatContents ContentsOf(const StateDict& state, int world_size) {
+  FormatContents contents = {.world_size = world_size};
+  for (const auto& [key, value] : state.entries()) {
+    if (const auto* text = std::get_if<std::string>(&value)) {
+      contents.state.Set(key, *text);
+      continue;
+    }
+    ShardedTensor described;
+    described.dtype = std::get<ShardedTensor>(value).dtype;
+    described.shape = std::get<ShardedTensor>(value).shape;
+    contents.state.Set(key, std::move(described));
   }
-  FSDP_RETURN_IF_ERROR(MakeDirectories(PosixFileSystem(), directory));
-  if (format == ExportFormat::kTorch) {
-    TorchWriteOptions options;
-    options.overwrite = true;
-    return WriteTorchFile(JoinPath(directory, kTorchModelName), state, ReadFromMemory(state), options);
-  }
-  SafetensorsOptions options;
-  options.overwrite = true;
-  return WriteSafetensors(JoinPath(directory, kHuggingFaceModelName), state, ReadFromMemory(state), options);
+  contents.state.aliases = state.aliases;
+  return contents;
+}
+
+// A format whose model is one file in a directory of Hugging Face's leaves other files there alone; a format whose
+// directory is itself the checkpoint replaces the directory.
+absl::Status WriteWeights(const std::string& directory, const StateDict& state, const FormatTarget& target,
+                          int world_size) {
+  const FormatDriver& driver = DriverOf(target);
+  const std::string file(driver.traits().model_file);
+  if (file.empty()) FSDP_RETURN_IF_ERROR(CheckHoldsExportOnly(directory, driver));
+  FSDP_RETURN_IF_ERROR(MakeDirectories(PosixFileSystem(), file.empty() ? SplitPath(directory).directory : directory));
+  const std::unique_ptr<FormatWriter> writer = MakeWriter(target);
+  FormatContents contents = ContentsOf(state, world_size);
+  FSDP_RETURN_IF_ERROR(writer->Fit(contents).status());
+  return writer->Write(file.empty() ? directory : JoinPath(directory, file), contents, ReadFromMemory(state),
+                       {.overwrite = true});
 }
 
 }  // namespace
 
-absl::StatusOr<ExportFormat> ParseExportFormat(std::string_view name) {
-  if (name == "safetensors") return ExportFormat::kSafetensors;
-  if (name == "torch") return ExportFormat::kTorch;
-  if (name == "dcp") return ExportFormat::kDcp;
-  return absl::InvalidArgumentError(
-      absl::StrFormat("--export_format=%s, expected safetensors, torch or dcp", std::string(name)));
-}
-
 absl::Status ExportModel(const std::string& directory, const CausalLmConfig& config, FullyShardedDataParallel& model,
-                         ExportFormat format) {
+                         const FormatTarget& target) {
   const StateDictTypeGuard guard(model, FullStateDictConfig{.offload_to_cpu = true, .rank0_only = true});
   FSDP_ASSIGN_OR_RETURN(const StateDict state, model.GetStateDict());
   absl::Status written;
   if (model.group().rank() == 0) {
-    written = WriteWeights(directory, state, format, model.group().size());
+    written = WriteWeights(directory, state, target, model.group().size());
     if (written.ok()) written = WriteText(JoinPath(directory, "config.json"), CausalLmConfigJson(config));
   }
   return AgreeOn(model.group(), written);

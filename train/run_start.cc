@@ -20,7 +20,7 @@
 #include "fsdp/base/annotate.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/checkpoint.h"
-#include "fsdp/checkpoint/formats/path_kind.h"
+#include "fsdp/checkpoint/formats/formats.h"
 #include "fsdp/checkpoint/set_aside.h"
 #include "fsdp/checkpoint/storage/path.h"
 #include "fsdp/train/checkpoint_saver.h"
@@ -115,8 +115,8 @@ absl::StatusOr<RunStart> FindOnRank0(const TrainOptions& options, const FlatLayo
   RunStart start;
   if (options.resume.kind == ResumeChoice::Kind::kPath) {
     std::vector<std::string> skipped;
-    FSDP_ASSIGN_OR_RETURN(const PathKind kind, RecognisePath(options.resume.path));
-    if (kind == PathKind::kCheckpoint || kind == PathKind::kRoot) {
+    FSDP_ASSIGN_OR_RETURN(const FormatDriver* const driver, FindFormat(options.resume.path));
+    if (driver->traits().is_ours) {
       FSDP_ASSIGN_OR_RETURN(start.checkpoint, LatestCheckpoint(options.resume.path, &skipped));
     } else {
       start.checkpoint = options.resume.path;  // a foreign format, without digests that could be verified now

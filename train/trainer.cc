@@ -230,8 +230,12 @@ absl::Status Trainer::Train() {
   FSDP_RETURN_IF_ERROR(saver_->Finish());
   FSDP_RETURN_IF_ERROR(FinishTrace());
   if (options_.export_to.empty()) return absl::OkStatus();
-  FSDP_ASSIGN_OR_RETURN(const ExportFormat format, ParseExportFormat(options_.export_format));
-  FSDP_RETURN_IF_ERROR(ExportModel(options_.export_to, config_, *model_, format));
+  const std::optional<FormatTarget> target = FindTarget(options_.export_format);
+  if (!target) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("export format \"%s\", expected %s", options_.export_format, TargetNames()));
+  }
+  FSDP_RETURN_IF_ERROR(ExportModel(options_.export_to, config_, *model_, *target));
   if (is_rank0()) Say("exported %s", options_.export_to);
   return absl::OkStatus();
 }

@@ -79,12 +79,11 @@ int Shell(const std::string& command) {
 }
 
 // Runs in the child. The reason of a failure goes to the file `log`, where the parent reads it.
-int Convert(const std::string& from, const std::string& to, CheckpointFormat format, const std::string& log) {
+int Convert(const std::string& from, const std::string& to, const FormatTarget& target, const std::string& log) {
   ConvertOptions options;
-  options.to = format;
+  options.target = target;
   options.force = true;
   options.max_memory = absl::GetFlag(FLAGS_max_memory);
-  if (format == CheckpointFormat::kDcp) options.world_size = 4;
   const absl::StatusOr<ConvertReport> report = ConvertCheckpoint(from, to, options);
   if (!report.ok()) std::ofstream(log) << report.status().ToString() << "\n";
   return report.ok() ? 0 : 1;
@@ -127,11 +126,11 @@ class Benchmark {
     bool done = true;
     for (const Form& from : kForms) {
       for (const Form& to : kForms) {
-        if (from.format == to.format) continue;
+        if (from.target.index() == to.target.index()) continue;
         const std::string source = SourceOf(from);
         const std::string target = Path(absl::StrCat("to.", to.name));
         done &= Row(absl::StrCat(from.name, " to ", to.name), source, target,
-                    [&] { return Convert(source, target, to.format, Log()); });
+                    [&] { return Convert(source, target, to.target, Log()); });
       }
     }
     return PeerRows() && done ? 0 : 1;
@@ -140,12 +139,12 @@ class Benchmark {
  private:
   struct Form {
     const char* name;
-    CheckpointFormat format;
+    FormatTarget target;
   };
-  static constexpr Form kForms[] = {{"safetensors", CheckpointFormat::kSafetensors},
-                                    {"torch", CheckpointFormat::kTorch},
-                                    {"dcp", CheckpointFormat::kDcp},
-                                    {"hdf5", CheckpointFormat::kHdf5}};
+  inline static const Form kForms[] = {{"safetensors", SafetensorsTarget()},
+                                       {"torch", TorchTarget()},
+                                       {"dcp", DcpTarget{.world_size = 4}},
+                                       {"hdf5", Hdf5Target()}};
 
   std::string Path(const std::string& name) const { return directory_ / name; }
 
@@ -158,9 +157,9 @@ class Benchmark {
   // The path of the model in that form, which is made, untimed, the first time.
   std::string SourceOf(const Form& form) {
     std::string path =
-        Path(form.format == CheckpointFormat::kSafetensors ? "model.safetensors" : absl::StrCat("from.", form.name));
+        Path(DriverOf(form.target).traits().model_only ? "model.safetensors" : absl::StrCat("from.", form.name));
     if (!fs::exists(path)) {
-      Check(Measure([&] { return Convert(Path("model.safetensors"), path, form.format, Log()); }).done, "no source");
+      Check(Measure([&] { return Convert(Path("model.safetensors"), path, form.target, Log()); }).done, "no source");
     }
     return path;
   }

@@ -10,11 +10,11 @@
 
 namespace fsdp {
 
-// OK when nothing has the name `path`, or when `force` and it is what a conversion makes: a file where a file is to be
-// made, or a directory of checkpoint files and nothing else. kAlreadyExists otherwise; kFailedPrecondition names the
-// first file that
-// --force would delete though no checkpoint has such a file (a mistyped path must not cost a home directory); kNotFound
-// when the directory to write in does not exist.
+// OK when nothing has the name `path`, or when `force` and the path is what a conversion makes: a file where a file is
+// to be made, or a directory of checkpoint files, of any format, and nothing else. kAlreadyExists when something is
+// there and not `force`. kFailedPrecondition names the first file that `force` would delete though no checkpoint has
+// such a file (a mistyped path must not cost a home directory). kNotFound when the directory to write in does not
+// exist.
 absl::Status CheckDestination(const std::string& path, bool is_directory, bool force);
 
 }  // namespace fsdp

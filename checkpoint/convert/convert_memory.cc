@@ -49,7 +49,7 @@ absl::StatusOr<int64_t> PayloadMemory(const StateDict& contents, const ConvertSh
   return absl::ResourceExhaustedError(
       absl::StrCat("the names and places of ", contents.entries().size(), " tensors in ",
                    std::max(1, shape.target_ranks), " files take about ", metadata / kMB, " MB", ParityText(shape),
-                   ", too much for --max_memory=", max_memory >> 20, "MiB; ", enough, "MiB would do"));
+                   ", too much for ConvertOptions::max_memory=", max_memory >> 20, "MiB; ", enough, "MiB would do"));
 }
 
 }  // namespace fsdp

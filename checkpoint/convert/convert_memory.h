@@ -12,9 +12,6 @@
 
 namespace fsdp {
 
-// The least `max_memory`.
-inline constexpr int64_t kMinConvertMemory = int64_t{64} << 20;
-
 struct ConvertShape {
   int source_ranks = 0;  // rank files that hold parts of a tensor; 0 for safetensors
   int target_ranks = 0;

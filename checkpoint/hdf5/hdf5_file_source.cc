@@ -116,6 +116,7 @@ class Hdf5FileSource final : public TensorSource {
   }
 
   std::string_view format() const override { return "hdf5 file"; }
+  bool is_hdf5() const override { return true; }
   const StateDict& contents() const override { return contents_; }
   int64_t step() const override { return -1; }
   int world_size() const override { return 1; }

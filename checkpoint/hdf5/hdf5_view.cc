@@ -16,7 +16,6 @@
 #include <set>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
@@ -183,7 +182,7 @@ absl::Status WriteImage(const MemoryFile& image, const std::vector<std::pair<int
 
 absl::StatusOr<Hdf5ViewReport> WriteHdf5View(const TensorSource& source, const std::string& path,
                                              const Hdf5ViewOptions& options) {
-  if (absl::StartsWith({source.format().data(), source.format().size()}, "hdf5")) {
+  if (source.is_hdf5()) {
     return absl::InvalidArgumentError("it is HDF5 already: open its checkpoint.h5");
   }
   FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<Hdf5File> file, Hdf5File::Create({.virtual_datasets = true}));

@@ -38,6 +38,7 @@ class SafetensorsSource final : public TensorSource {
   }
 
   std::string_view format() const override { return "safetensors"; }
+  bool keeps_metadata() const override { return true; }
   const StateDict& contents() const override { return contents_; }
   int64_t step() const override { return -1; }
   int world_size() const override { return 1; }

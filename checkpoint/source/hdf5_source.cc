@@ -43,6 +43,9 @@ class Hdf5Source final : public TensorSource {
   }
 
   std::string_view format() const override { return "hdf5"; }
+  bool is_ours() const override { return true; }
+  bool is_hdf5() const override { return true; }
+  bool keeps_metadata() const override { return true; }
   const StateDict& contents() const override { return contents_; }
   int64_t step() const override { return manifest_.save.step; }
   int world_size() const override { return manifest_.save.world_size; }

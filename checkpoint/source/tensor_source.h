@@ -54,8 +54,18 @@ class TensorSource {
  public:
   virtual ~TensorSource() = default;
 
-  // "hdf5", "safetensors", ...
+  // The format's name in reports: "hdf5", "safetensors", ...
   virtual std::string_view format() const = 0;
+
+  // True for checkpoints that this project wrote: kind, units, aliases and world size are as they were saved, each rank
+  // has a file, and every byte has a digest.
+  virtual bool is_ours() const { return false; }
+
+  // True when HDF5 programs open the files of the checkpoint as they are.
+  virtual bool is_hdf5() const { return false; }
+
+  // True when the format has a place for metadata(), or for a text that stands for them.
+  virtual bool keeps_metadata() const { return false; }
 
   // Keys, dtypes and whole shapes, with no shards; texts; aliases; unit layouts; kind.
   virtual const StateDict& contents() const = 0;
@@ -91,12 +101,6 @@ class TensorSource {
   // there is no such place: the elements do not lie together, or the format does not reveal it.
   virtual absl::StatusOr<std::vector<TensorPlace>> Places(const StateKey& key) const;
 };
-
-// Opens whatever lies at `path`, recognised from its content: a checkpoint directory of ours, a ROOT of them (its
-// newest step that verifies), a safetensors file, a Hugging Face directory, a torch file, a DCP directory. kNotFound
-// when nothing is there, kInvalidArgument names what it is not.
-absl::StatusOr<std::unique_ptr<TensorSource>> OpenTensorSource(const std::string& path,
-                                                               const TensorSourceOptions& options = {});
 
 }  // namespace fsdp
 

@@ -11,6 +11,7 @@
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/checkpoint/format/manifest_file.h"
 #include "fsdp/checkpoint/format/manifest_json.h"
+#include "fsdp/checkpoint/formats/formats.h"
 #include "fsdp/checkpoint/safetensors/safetensors_writer.h"
 #include "fsdp/checkpoint/save/hdf5_sink.h"
 #include "fsdp/checkpoint/storage/file_system.h"

@@ -4,13 +4,19 @@
 #include "absl/flags/flag.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/format/flat_layout.h"
+#include "fsdp/checkpoint/formats/formats.h"
 #include "fsdp/tools/cli/ckpt_flags.h"
 
 namespace fsdp {
 
-absl::StatusOr<std::unique_ptr<TensorSource>> OpenSource(const std::string& path) {
+absl::StatusOr<TensorSourceOptions> SourceOptionsFromFlags() {
   TensorSourceOptions options;
   FSDP_ASSIGN_OR_RETURN(options.flat_layout, ReadFlatLayout(absl::GetFlag(FLAGS_flat_layout)));
+  return options;
+}
+
+absl::StatusOr<std::unique_ptr<TensorSource>> OpenSource(const std::string& path) {
+  FSDP_ASSIGN_OR_RETURN(const TensorSourceOptions options, SourceOptionsFromFlags());
   return OpenTensorSource(path, options);
 }
 

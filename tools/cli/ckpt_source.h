@@ -12,7 +12,10 @@
 
 namespace fsdp {
 
-// OpenTensorSource(path) with --flat_layout, whose file is read first.
+// What the flags say about opening a checkpoint: --flat_layout, whose file is read.
+absl::StatusOr<TensorSourceOptions> SourceOptionsFromFlags();
+
+// OpenTensorSource(path) with these options.
 absl::StatusOr<std::unique_ptr<TensorSource>> OpenSource(const std::string& path);
 
 }  // namespace fsdp

@@ -1,17 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cstdio>
+#include <optional>
 #include <string>
 #include <utility>
+#include <variant>
 
 #include "absl/flags/flag.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/convert/convert.h"
 #include "fsdp/checkpoint/format/flat_layout.h"
+#include "fsdp/checkpoint/formats/formats.h"
 #include "fsdp/tools/cli/ckpt_flags.h"
 #include "fsdp/tools/cli/ckpt_report.h"
 #include "fsdp/tools/cli/progress.h"
@@ -25,12 +29,115 @@ bool IsGiven(const CommandLine& line, const char* name) {
   return std::any_of(line.flags.begin(), line.flags.end(), [&](const auto& flag) { return flag.first == name; });
 }
 
-absl::StatusOr<CheckpointFormat> ParseFormat(const std::string& name) {
-  if (name == "hdf5") return CheckpointFormat::kHdf5;
-  if (name == "safetensors") return CheckpointFormat::kSafetensors;
-  if (name == "torch") return CheckpointFormat::kTorch;
-  if (name == "dcp") return CheckpointFormat::kDcp;
-  return absl::InvalidArgumentError(absl::StrCat("--to=", name, ", expected hdf5, safetensors, torch or dcp"));
+// The flags that are options of one format or another; empty: not given.
+struct FormatFlags {
+  std::optional<StateDictType> state_dict_type;
+  std::optional<int> world_size;
+  std::optional<int64_t> max_shard_size;
+  int parity = 0;
+};
+
+absl::Status Refused(const std::string& message) { return absl::InvalidArgumentError(message); }
+
+absl::Status CheckWorldSize(const std::optional<int>& world_size) {
+  if (!world_size || (*world_size >= 1 && *world_size <= 99999)) return absl::OkStatus();
+  return Refused(absl::StrCat("--world_size=", *world_size, ", expected 1 to 99999"));
+}
+
+// SetOptions: the options of a target from the flags, one function for each target. kInvalidArgument names a flag that
+// the format has no use for, or a destination whose suffix says another format.
+
+absl::Status SetOptions(const FormatFlags& flags, const std::string& destination, Hdf5Target& target) {
+  if (SafetensorsDriver().HasSuffix(destination)) {
+    return Refused(absl::StrCat(destination, " names a safetensors file, but --to=hdf5 makes a directory"));
+  }
+  const bool is_full = flags.state_dict_type.value_or(StateDictType::kFull) == StateDictType::kFull;
+  if (flags.world_size && is_full) {
+    return Refused(
+        "--world_size is for --state_dict_type=sharded or local, and a full checkpoint, the default, has no rank "
+        "files: add one of the two, or leave --world_size out");
+  }
+  FSDP_RETURN_IF_ERROR(CheckWorldSize(flags.world_size));
+  if (flags.parity < 0 || (flags.parity > 0 && is_full)) {
+    return Refused(absl::StrCat("--parity=", flags.parity,
+                                ", expected at least 0; it is for --state_dict_type=sharded or local,",
+                                " since a full checkpoint has no rank files"));
+  }
+  if (flags.max_shard_size) {
+    return Refused("--max_shard_size is for a directory of safetensors files, not for --to=hdf5");
+  }
+  target = {
+      .type = flags.state_dict_type.value_or(target.type), .world_size = flags.world_size, .parity = flags.parity};
+  return absl::OkStatus();
+}
+
+absl::Status SetOptions(const FormatFlags& flags, const std::string& destination, SafetensorsTarget& target) {
+  if (flags.world_size) {
+    return Refused("--world_size is for --state_dict_type=sharded; safetensors files belong to no rank");
+  }
+  if (flags.parity != 0) {
+    return Refused("--parity is for --state_dict_type=sharded or local; safetensors has no rank files");
+  }
+  if (flags.state_dict_type.value_or(StateDictType::kFull) != StateDictType::kFull) {
+    return Refused(absl::StrCat("--state_dict_type=", std::string(StateDictTypeName(*flags.state_dict_type)),
+                                " is for --to=hdf5; safetensors files hold whole tensors"));
+  }
+  if (!flags.max_shard_size) return absl::OkStatus();
+  if (SafetensorsDriver().HasSuffix(destination)) {
+    return Refused(absl::StrCat("--max_shard_size is for directories, and ", destination, " is one file"));
+  }
+  if (*flags.max_shard_size < 1) return Refused("--max_shard_size=0, expected at least 1 byte");
+  target.max_shard_size = *flags.max_shard_size;
+  return absl::OkStatus();
+}
+
+// What every other format refuses.
+absl::Status RefuseOtherFormats(const FormatFlags& flags, const std::string& destination, const std::string& name) {
+  if (SafetensorsDriver().HasSuffix(destination)) {
+    return Refused(absl::StrCat(destination, " names a safetensors file, but --to is ", name));
+  }
+  if (name == DcpDriver().name() && TorchDriver().HasSuffix(destination)) {
+    return Refused(absl::StrCat(destination, " names a torch file, but --to=dcp makes a directory"));
+  }
+  if (flags.max_shard_size) {
+    return Refused(absl::StrCat("--max_shard_size is for a directory of safetensors files, not for --to=", name));
+  }
+  if (flags.state_dict_type) {
+    return Refused(absl::StrCat("--state_dict_type is for --to=hdf5, not for --to=", name));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SetOptions(const FormatFlags& flags, const std::string& destination, TorchTarget&) {
+  FSDP_RETURN_IF_ERROR(RefuseOtherFormats(flags, destination, "torch"));
+  if (!flags.world_size) return absl::OkStatus();
+  return Refused("--world_size is for checkpoints of many files; a torch file is one");
+}
+
+absl::Status SetOptions(const FormatFlags& flags, const std::string& destination, DcpTarget& target) {
+  FSDP_RETURN_IF_ERROR(RefuseOtherFormats(flags, destination, "dcp"));
+  target.world_size = flags.world_size;
+  return CheckWorldSize(flags.world_size);
+}
+
+// The format that --to names, or the destination's suffix, with its options.
+absl::StatusOr<FormatTarget> TargetFromFlags(const CommandLine& line, const std::string& destination) {
+  FormatTarget target = DefaultTarget(destination);
+  if (IsGiven(line, "to")) {
+    const std::string name = absl::GetFlag(FLAGS_to);
+    const std::optional<FormatTarget> named = FindTarget(name);
+    if (!named) return Refused(absl::StrCat("--to=", name, ", expected ", TargetNames()));
+    target = *named;
+  }
+  FormatFlags flags;
+  if (IsGiven(line, "state_dict_type")) {
+    FSDP_ASSIGN_OR_RETURN(flags.state_dict_type, ParseStateDictType(absl::GetFlag(FLAGS_state_dict_type)));
+  }
+  if (IsGiven(line, "world_size")) flags.world_size = absl::GetFlag(FLAGS_world_size);
+  if (IsGiven(line, "max_shard_size")) flags.max_shard_size = absl::GetFlag(FLAGS_max_shard_size).bytes;
+  flags.parity = absl::GetFlag(FLAGS_parity);
+  FSDP_RETURN_IF_ERROR(std::visit([&](auto& options) { return SetOptions(flags, destination, options); }, target));
+  return target;
 }
 
 // Splits FROM=TO at its only '=' that is not part of a lookahead, "(?=".
@@ -50,30 +157,36 @@ absl::StatusOr<std::pair<std::string, std::string>> ParseRename(const std::strin
   return std::make_pair(text.substr(0, split), text.substr(split + 1));
 }
 
-absl::StatusOr<ConvertOptions> OptionsFromFlags(const CommandLine& line) {
+absl::StatusOr<ConvertOptions> OptionsFromFlags(const CommandLine& line, const std::string& destination) {
   ConvertOptions options;
-  if (IsGiven(line, "to")) {
-    FSDP_ASSIGN_OR_RETURN(options.to, ParseFormat(absl::GetFlag(FLAGS_to)));
-  }
-  if (IsGiven(line, "state_dict_type")) {
-    FSDP_ASSIGN_OR_RETURN(options.state_dict_type, ParseStateDictType(absl::GetFlag(FLAGS_state_dict_type)));
-  }
-  if (IsGiven(line, "world_size")) options.world_size = absl::GetFlag(FLAGS_world_size);
+  FSDP_ASSIGN_OR_RETURN(options.target, TargetFromFlags(line, destination));
   if (IsGiven(line, "dtype")) {
     FSDP_ASSIGN_OR_RETURN(options.dtype, ParseDType(absl::GetFlag(FLAGS_dtype)));
+    if (!IsFloatingPoint(*options.dtype)) {
+      return Refused(
+          absl::StrCat("--dtype=", std::string(DTypeName(*options.dtype)), ", expected a floating-point dtype"));
+    }
   }
   options.names.include = absl::GetFlag(FLAGS_include).values;
   options.names.exclude = absl::GetFlag(FLAGS_exclude).values;
   for (const std::string& rename : absl::GetFlag(FLAGS_rename).values) {
     FSDP_ASSIGN_OR_RETURN(options.names.rename.emplace_back(), ParseRename(rename));
   }
+  FSDP_RETURN_IF_ERROR(NameFilter::Create(options.names).status());
   options.model_only = absl::GetFlag(FLAGS_model_only);
   options.force = absl::GetFlag(FLAGS_force);
   FSDP_ASSIGN_OR_RETURN(options.flat_layout, ReadFlatLayout(absl::GetFlag(FLAGS_flat_layout)));
-  if (IsGiven(line, "max_shard_size")) options.max_shard_size = absl::GetFlag(FLAGS_max_shard_size).bytes;
-  options.parity = absl::GetFlag(FLAGS_parity);
   options.max_memory = absl::GetFlag(FLAGS_max_memory).bytes;
+  if (options.max_memory < kMinConvertMemory) {
+    return Refused(
+        absl::StrCat("--max_memory=", options.max_memory, ", expected at least ", kMinConvertMemory >> 20, "MiB"));
+  }
   return options;
+}
+
+// The library calls an option by its C++ name, the program by that of its flag.
+absl::Status WithFlagNames(const absl::Status& status) {
+  return absl::Status(status.code(), absl::StrReplaceAll(status.message(), {{"ConvertOptions::", "--"}}));
 }
 
 std::string ToJson(const std::string& source, const std::string& destination, const ConvertReport& report,
@@ -92,10 +205,8 @@ std::string ToJson(const std::string& source, const std::string& destination, co
 int RunConvert(const CommandLine& line) {
   const std::string& source = line.operands[0];
   const std::string& destination = line.operands[1];
-  absl::StatusOr<ConvertOptions> options = OptionsFromFlags(line);
+  absl::StatusOr<ConvertOptions> options = OptionsFromFlags(line, destination);
   if (!options.ok()) return ReportUsageError("ckpt convert", options.status());
-  const absl::Status valid = CheckConvertOptions(destination, *options);
-  if (!valid.ok()) return ReportUsageError("ckpt convert", valid);
   absl::StatusOr<ConvertReport> report;
   const absl::Time start = absl::Now();
   {
@@ -103,6 +214,7 @@ int RunConvert(const CommandLine& line) {
     options->progress = progress.callback();
     report = ConvertCheckpoint(source, destination, *options);
   }
+  if (!report.ok()) report = WithFlagNames(report.status());
   const bool json = absl::GetFlag(FLAGS_json);
   if (!report.ok()) {
     if (json) std::fputs(ProblemJson(report.status()).c_str(), stdout);

@@ -11,6 +11,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/status_matchers.h"
+#include "fsdp/checkpoint/formats/formats.h"
 #include "fsdp/checkpoint/safetensors/safetensors_source.h"
 #include "fsdp/checkpoint/safetensors/safetensors_writer.h"
 #include "fsdp/checkpoint/save/hdf5_sink.h"

@@ -94,7 +94,7 @@ std::string ToJson(const Comparison& comparison) {
 }
 
 std::string Headline(const TensorSource& source, const std::string& path) {
-  if (source.format() != "hdf5") return absl::StrCat(path, ", ", std::string(source.format()));
+  if (!source.is_ours()) return absl::StrCat(path, ", ", std::string(source.format()));
   return absl::StrCat(path, ", ", std::string(StateDictTypeName(source.contents().type)), ", step ", source.step(),
                       ", world size ", source.world_size());
 }

@@ -187,8 +187,8 @@ TEST_F(CkptTest, WhatIsNoCheckpointIsAnErrorOfExitStatusOne) {
   WriteFile(Path("ranks/rank-00000-of-00002.h5"), "");
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"none", "does not exist"},
-      {"text", "neither a safetensors file, a torch file nor a checkpoint directory"},
-      {"empty", "is no checkpoint: expected manifest.json, step-* directories"},
+      {"text", "is no checkpoint: expected an HDF5 file, a safetensors file or a torch file"},
+      {"empty", "is no checkpoint: expected manifest.json, model.safetensors"},
       {"ranks", "manifest.json is missing in"},
   };
   for (const auto& [name, message] : cases) {

@@ -20,7 +20,7 @@
 #include "absl/time/time.h"
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
-#include "fsdp/checkpoint/formats/path_kind.h"
+#include "fsdp/checkpoint/formats/formats.h"
 #include "fsdp/checkpoint/source/tensor_source.h"
 #include "fsdp/checkpoint/verify/latest.h"
 #include "fsdp/checkpoint/verify/verify.h"
@@ -41,10 +41,10 @@ using Json = nlohmann::ordered_json;
 struct Verdict {
   std::string path;  // the checkpoint that was verified: a step, if a ROOT was named
   std::string format;
-  bool has_digests = true;    // of every byte
+  bool is_ours = true;        // with a digest of every byte
   bool has_checksums = true;  // of the payload, at least
-  VerifyReport report;
-  absl::Duration elapsed;
+  VerifyReport report = {};
+  absl::Duration elapsed = absl::ZeroDuration();
 };
 
 // The kind of the file was recognised, so a source that cannot be opened is damaged, and the error is a problem of the
@@ -63,22 +63,18 @@ absl::Status VerifyForeign(const std::string& path, const VerifyOptions& options
 }
 
 absl::StatusOr<Verdict> Verify(const std::string& path, Progress& progress) {
-  absl::StatusOr<PathKind> recognised = RecognisePath(path);
-  // kDataLoss: a checkpoint that has lost its manifest. VerifyCheckpoint reports on the rest of it.
-  if (absl::IsDataLoss(recognised.status())) recognised = PathKind::kCheckpoint;
-  FSDP_ASSIGN_OR_RETURN(const PathKind kind, recognised);
-  Verdict verdict = {path, "hdf5", /*has_digests=*/true, /*has_checksums=*/true, {}, absl::ZeroDuration()};
+  FSDP_ASSIGN_OR_RETURN(const FormatDriver* const driver, FindFormat(path));
+  const FormatTraits& traits = driver->traits();
+  Verdict verdict = {.path = path, .format = driver->name(), .is_ours = traits.is_ours};
   VerifyOptions options;
   options.count_nonfinite = true;
   options.progress = progress.callback();
   const absl::Time start = absl::Now();
-  if (kind != PathKind::kRoot && kind != PathKind::kCheckpoint) {
-    verdict.has_digests = false;
+  if (!traits.is_ours) {
     verdict.has_checksums = false;
-    verdict.format = FormatName(kind);
     FSDP_RETURN_IF_ERROR(VerifyForeign(path, options, verdict));
   } else {
-    if (kind == PathKind::kRoot) {
+    if (traits.is_root) {
       FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> steps, ListCheckpoints(path));
       verdict.path = absl::StrCat(path, "/", steps.back());
     }
@@ -104,9 +100,9 @@ std::string ToJson(const Verdict& verdict) {
   json["path"] = verdict.path;
   json["ok"] = report.problems.empty();
   json["format"] = verdict.format;
-  json["digests"] = verdict.has_digests;
+  json["digests"] = verdict.is_ours;
   json["checksums"] = verdict.has_checksums;
-  if (verdict.format == "hdf5") json["files"] = report.files;
+  if (verdict.is_ours) json["files"] = report.files;
   json["tensors"] = report.tensors;
   json["bytes"] = report.bytes;
   json["seconds"] = absl::ToDoubleSeconds(verdict.elapsed);
@@ -126,7 +122,7 @@ std::string ToJson(const Verdict& verdict) {
 }
 
 std::string Conclusion(const Verdict& verdict) {
-  if (verdict.has_digests) return "every digest matches";
+  if (verdict.is_ours) return "every digest matches";
   if (verdict.has_checksums) return "the structure is sound, and every CRC-32 matches";
   return absl::StrCat("the structure is sound; ", verdict.format, " has no digests, so values cannot be checked");
 }
@@ -167,7 +163,7 @@ int RunVerify(const CommandLine& line) {
   }
   if (!verdict.ok()) {
     if (absl::GetFlag(FLAGS_json)) {
-      Verdict nothing = {path, "", /*has_digests=*/false, /*has_checksums=*/false, {}, absl::ZeroDuration()};
+      Verdict nothing = {.path = path, .format = "", .is_ours = false, .has_checksums = false};
       nothing.report.problems.emplace_back(verdict.status().message());
       std::fputs(ToJson(nothing).c_str(), stdout);
     }

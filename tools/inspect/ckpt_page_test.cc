@@ -29,7 +29,6 @@ ValueStatistics Statistics(const std::vector<float>& values) {
 CheckpointSummary SummaryOf(int tensors, int files, int64_t numel) {
   CheckpointSummary summary;
   summary.path = "runs/step-00000100";
-  summary.format = "hdf5";
   summary.manifest.save.type = StateDictType::kSharded;
   summary.manifest.save.step = 100;
   summary.manifest.save.world_size = files;

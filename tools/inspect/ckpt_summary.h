@@ -13,6 +13,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "fsdp/checkpoint/format/manifest.h"
+#include "fsdp/checkpoint/formats/checkpoint_driver.h"
+#include "fsdp/checkpoint/source/format_driver.h"
 
 namespace fsdp {
 
@@ -20,12 +22,14 @@ struct CheckpointSummary {
   std::string asked_for;             // the path that the user gave
   std::string path;                  // the checkpoint: a step, if the user gave a ROOT
   std::vector<std::string> skipped;  // sentences about newer steps of the ROOT that do not verify
-  std::string format;                // "hdf5", "hdf5 file", "safetensors", "torch", "dcp"
+  const FormatDriver* format = &CheckpointDriver();
   std::string problem;               // damage that shows without reading, such as a missing file; empty: none
 
   // Tensors, files, and which file holds which elements. Formats without a manifest fill in what they know.
   Manifest manifest;
-  std::map<std::string, std::string> metadata;  // "__metadata__" of safetensors
+  std::map<std::string, std::string> metadata;  // safetensors' own
+
+  const FormatTraits& traits() const { return format->traits(); }
 };
 
 // Reads the metadata of the checkpoint at `path`; of a ROOT, its newest step that verifies. Errors are those of

@@ -63,17 +63,12 @@ Share ShareOfAll(const Manifest& manifest) {
 }
 
 std::string Headline(const CheckpointSummary& summary) {
-  if (summary.format == "safetensors") return absl::StrCat(summary.path, ": a model in safetensors\n");
-  if (summary.format == "hdf5 file") {
-    return absl::StrCat(summary.path, ": an HDF5 file without a manifest, so without digests\n");
-  }
   const Manifest& manifest = summary.manifest;
-  if (summary.format != "hdf5") {
+  if (!summary.traits().is_ours) {
     const std::string step = manifest.save.step < 0 ? "" : absl::StrCat(" of step ", manifest.save.step);
-    const std::string what = summary.format == "dcp" ? absl::StrCat("a DCP directory", step, ", written by ",
-                                                                    manifest.save.world_size, " ranks")
-                                                     : absl::StrCat("a torch checkpoint", step);
-    return absl::StrCat(summary.path, ": ", what, "\n");
+    const std::string writers =
+        summary.traits().has_writers ? absl::StrCat(", written by ", manifest.save.world_size, " ranks") : "";
+    return absl::StrCat(summary.path, ": ", std::string(summary.traits().headline), step, writers, "\n");
   }
   return absl::StrCat(summary.path, ": a ", std::string(StateDictTypeName(manifest.save.type)), " checkpoint of step ",
                       manifest.save.step, ", world size ", manifest.save.world_size, ", written by ",
@@ -121,10 +116,9 @@ Json TensorJson(const StoredTensor& tensor, const Manifest& manifest) {
   return json;
 }
 
-void AddHdf5Members(const Manifest& manifest, Json& json) {
+// What checkpoints of ours have and no other format.
+void AddOwnMembers(const Manifest& manifest, Json& json) {
   json["kind"] = StateDictTypeName(manifest.save.type);
-  json["step"] = manifest.save.step;
-  json["world_size"] = manifest.save.world_size;
   json["writers"] = manifest.save.writers;
   json["save_id"] = manifest.save.id;
   json["producer"] = manifest.save.producer;
@@ -141,7 +135,7 @@ std::string SummaryText(const CheckpointSummary& summary, bool tensors) {
   }
   absl::StrAppend(&text, Headline(summary), "tensors\n", "  model      ",
                   ShareOfSection(manifest, Section::kModel).ToString(), "\n");
-  if (summary.format != "safetensors") {
+  if (!summary.traits().model_only) {
     absl::StrAppend(&text, "  optimizer  ", ShareOfSection(manifest, Section::kOptimState).ToString(), "\n");
     absl::StrAppend(&text, "  extra      ", ShareOfSection(manifest, Section::kExtra).ToString(), "\n");
     absl::StrAppend(&text, "texts\n");
@@ -150,7 +144,7 @@ std::string SummaryText(const CheckpointSummary& summary, bool tensors) {
                       FormatBytes(static_cast<double>(stored.range.nbytes)), "\n");
     }
   }
-  if (summary.format == "hdf5") absl::StrAppend(&text, "flat units  ", manifest.units.size(), "\n");
+  if (summary.traits().is_ours) absl::StrAppend(&text, "flat units  ", manifest.units.size(), "\n");
   for (const StoredTensor& tensor : manifest.tensors) {
     for (const std::string& alias : tensor.aliases) {
       absl::StrAppend(&text, "alias  ", Printable(alias), " is ", Printable(tensor.key.fqn), "\n");
@@ -169,14 +163,17 @@ std::string SummaryText(const CheckpointSummary& summary, bool tensors) {
 
 std::string SummaryJson(const CheckpointSummary& summary, bool tensors) {
   const Manifest& manifest = summary.manifest;
-  Json json = {
-      {"path", summary.path}, {"format", summary.format}, {"kind", "full"}, {"step", nullptr}, {"world_size", 1}};
+  Json json = {{"path", summary.path},
+               {"format", summary.format->name()},
+               {"kind", "full"},
+               {"step", nullptr},
+               {"world_size", 1}};
   if (summary.path != summary.asked_for) json["root"] = summary.asked_for;
   if (!summary.skipped.empty()) json["skipped"] = summary.skipped;
   if (!summary.problem.empty()) json["problem"] = summary.problem;
-  if (summary.format == "hdf5") AddHdf5Members(manifest, json);
-  if (summary.format == "dcp") json["world_size"] = manifest.save.world_size;
-  if (summary.format != "hdf5" && manifest.save.step >= 0) json["step"] = manifest.save.step;
+  if (summary.traits().has_writers) json["world_size"] = manifest.save.world_size;
+  if (summary.traits().is_ours || manifest.save.step >= 0) json["step"] = manifest.save.step;
+  if (summary.traits().is_ours) AddOwnMembers(manifest, json);
   const Share all = ShareOfAll(manifest);
   json["tensor_count"] = all.tensors;
   json["bytes"] = all.bytes;

@@ -9,6 +9,7 @@
 
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/checkpoint/format/flat_layout.h"
+#include "fsdp/checkpoint/formats/formats.h"
 #include "fsdp/checkpoint/source/tensor_source.h"
 #include "fsdp/checkpoint/torch/golden.h"
 #include "gmock/gmock-matchers.h"

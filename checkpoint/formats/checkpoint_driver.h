@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The drivers of this project's own format, "hdf5": a checkpoint directory, and a ROOT of step-* directories. They are
+// two because they stand at the two ends of the order of recognition: manifest.json settles what a directory is, while
+// a directory that has steps may also be an exported model, which then is what is meant.
+//
+// They live in this room and not in one of their own because they need the layers above checkpoint/source/: a ROOT is
+// verified (checkpoint/verify/), a checkpoint is written by checkpoint/save/.
+#ifndef FSDP_CHECKPOINT_FORMATS_CHECKPOINT_DRIVER_H_
+#define FSDP_CHECKPOINT_FORMATS_CHECKPOINT_DRIVER_H_
+
+#include <memory>
+#include <optional>
+
+#include "fsdp/checkpoint/source/format_driver.h"
+#include "fsdp/tensor/state_dict.h"
+
+namespace fsdp {
+
+// A checkpoint directory: manifest.json, checkpoint.h5 and, unless it is FULL, a file of each rank.
+struct Hdf5Target {
+  StateDictType type = StateDictType::kFull;
+  std::optional<int> world_size = {};  // of SHARDED and LOCAL, 1 to 99999; default: the source's
+  int parity = 0;                      // parity files of SHARDED and LOCAL; 0 for FULL, which has no rank files
+};
+
+const FormatDriver& CheckpointDriver();
+const FormatDriver& CheckpointRootDriver();
+std::unique_ptr<FormatWriter> WriterFor(const Hdf5Target& target);
+
+}  // namespace fsdp
+
+#endif  // FSDP_CHECKPOINT_FORMATS_CHECKPOINT_DRIVER_H_

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A path is recognised by the first line of the table that accepts its names and first bytes. The order matters for
+// directories alone, which may hold files of several formats: a manifest settles it; an exported model comes before the
+// training state that other programs left in the same directory; steps of ours come last (checkpoint_driver.h). Files
+// are told apart by their first bytes, which no two drivers accept.
+#include "fsdp/checkpoint/formats/formats.h"
+
+#include <filesystem>
+#include <system_error>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "fsdp/base/check.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/hdf5/hdf5_file_driver.h"
+
+namespace fsdp {
+namespace {
+
+// "a, b or c".
+std::string JoinedWithOr(const std::vector<std::string>& names) {
+  if (names.size() < 2) return absl::StrJoin(names, "");
+  return absl::StrCat(absl::StrJoin(names.begin(), names.end() - 1, ", "), " or ", names.back());
+}
+
+absl::Status NotRecognised(const PathProbe& probe) {
+  std::error_code error;
+  if (probe.is_directory) std::filesystem::directory_iterator(probe.path, error);
+  if (error) return absl::ErrnoToStatus(error.value(), absl::StrCat("list ", probe.path));
+  std::vector<std::string> expected;
+  for (const Format& format : Formats()) {
+    const FormatTraits& traits = format.driver->traits();
+    const std::string_view sign = probe.is_directory ? traits.in_directory : traits.file;
+    if (!sign.empty()) expected.emplace_back(sign);
+  }
+  return absl::InvalidArgumentError(absl::StrCat(probe.path, " is no checkpoint: expected ", JoinedWithOr(expected),
+                                                 probe.is_directory ? " in it" : ", or a directory"));
+}
+
+}  // namespace
+
+const std::vector<Format>& Formats() {
+  static const auto* formats = new std::vector<Format>{
+      {&CheckpointDriver(), Hdf5Target()},
+      {&Hdf5FileDriver()},
+      {&SafetensorsDriver(), SafetensorsTarget()},
+      {&DcpDriver(), DcpTarget()},
+      {&TorchDriver(), TorchTarget()},
+      {&CheckpointRootDriver()},
+  };
+  return *formats;
+}
+
+absl::StatusOr<const FormatDriver*> FindFormat(const std::string& path) {
+  FSDP_ASSIGN_OR_RETURN(const PathProbe probe, ProbePath(path));
+  for (const Format& format : Formats()) {
+    if (format.driver->Recognises(probe)) return format.driver;
+  }
+  return NotRecognised(probe);
+}
+
+absl::StatusOr<std::unique_ptr<TensorSource>> OpenTensorSource(const std::string& path,
+                                                               const TensorSourceOptions& options) {
+  FSDP_ASSIGN_OR_RETURN(const FormatDriver* const driver, FindFormat(path));
+  return driver->Open(path, options);
+}
+
+std::optional<FormatTarget> FindTarget(std::string_view name) {
+  for (const Format& format : Formats()) {
+    if (format.target && format.driver->traits().name == name) return format.target;
+  }
+  return std::nullopt;
+}
+
+std::string TargetNames() {
+  std::vector<std::string> names(std::variant_size_v<FormatTarget>);
+  for (const Format& format : Formats()) {
+    if (format.target) names[format.target->index()] = format.driver->name();
+  }
+  return JoinedWithOr(names);
+}
+
+FormatTarget DefaultTarget(const std::string& destination) {
+  for (const Format& format : Formats()) {
+    if (format.target && format.driver->HasSuffix(destination)) return *format.target;
+  }
+  return Hdf5Target();
+}
+
+const FormatDriver& DriverOf(const FormatTarget& target) {
+  for (const Format& format : Formats()) {
+    if (format.target && format.target->index() == target.index()) return *format.driver;
+  }
+  CheckFailed("a FormatTarget without a line in the table of formats", __FILE__, __LINE__);
+}
+
+std::unique_ptr<FormatWriter> MakeWriter(const FormatTarget& target) {
+  return std::visit([](const auto& options) { return WriterFor(options); }, target);
+}
+
+}  // namespace fsdp

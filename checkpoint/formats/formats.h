@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The table of checkpoint formats: which one a path has, which ones can be written, and how either is done. To add a
+// format: its folder with a driver, its target in FormatTarget if it can be written, and its line in formats.cc.
+//
+//   FSDP_ASSIGN_OR_RETURN(const auto source, OpenTensorSource("any/checkpoint"));
+//   MakeWriter(SafetensorsTarget{.max_shard_size = 1 << 30})->Write(...)
+#ifndef FSDP_CHECKPOINT_FORMATS_FORMATS_H_
+#define FSDP_CHECKPOINT_FORMATS_FORMATS_H_
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "fsdp/checkpoint/formats/checkpoint_driver.h"
+#include "fsdp/checkpoint/safetensors/safetensors_driver.h"
+#include "fsdp/checkpoint/source/format_driver.h"
+#include "fsdp/checkpoint/source/tensor_source.h"
+#include "fsdp/checkpoint/torch/dcp/dcp_driver.h"
+#include "fsdp/checkpoint/torch/pt/torch_driver.h"
+
+namespace fsdp {
+
+// What a checkpoint is written as, with the options that this format has and no others. Programs list the formats in
+// this order.
+using FormatTarget = std::variant<Hdf5Target, SafetensorsTarget, TorchTarget, DcpTarget>;
+
+struct Format {
+  const FormatDriver* driver = nullptr;
+  std::optional<FormatTarget> target = {};  // with default options; nothing for a format that is only read
+};
+
+// Every format, in the order of recognition.
+const std::vector<Format>& Formats();
+
+// The first format that recognises `path`, from names and first bytes. Errors as ProbePath, and kInvalidArgument,
+// naming what each format expects, when none does.
+absl::StatusOr<const FormatDriver*> FindFormat(const std::string& path);
+
+// Opens whatever lies at `path`: a checkpoint of ours, a ROOT of them (its newest step that verifies), a safetensors
+// file, a Hugging Face directory, a torch file, a DCP directory, ... Errors as FindFormat and FormatDriver::Open.
+absl::StatusOr<std::unique_ptr<TensorSource>> OpenTensorSource(const std::string& path,
+                                                               const TensorSourceOptions& options = {});
+
+// The format of that name, with default options; nothing when none that can be written has it.
+std::optional<FormatTarget> FindTarget(std::string_view name);
+
+// "hdf5, safetensors, torch or dcp": what FindTarget knows.
+std::string TargetNames();
+
+// The format that the suffix of `destination` says, with default options; a FULL checkpoint of ours when it says none.
+FormatTarget DefaultTarget(const std::string& destination);
+
+const FormatDriver& DriverOf(const FormatTarget& target);
+std::unique_ptr<FormatWriter> MakeWriter(const FormatTarget& target);
+
+}  // namespace fsdp
+
+#endif  // FSDP_CHECKPOINT_FORMATS_FORMATS_H_

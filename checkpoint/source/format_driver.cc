@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/checkpoint/source/format_driver.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <system_error>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "fsdp/base/status_macros.h"
+
+namespace fsdp {
+namespace {
+
+namespace fs = std::filesystem;
+
+}  // namespace
+
+absl::StatusOr<PathProbe> ProbePath(const std::string& path) {
+  std::error_code error;
+  const fs::file_status status = fs::status(path, error);
+  if (status.type() == fs::file_type::not_found) return absl::NotFoundError(absl::StrCat(path, " does not exist"));
+  if (status.type() == fs::file_type::directory) return PathProbe{.path = path, .is_directory = true, .head = {}};
+  if (error) return absl::ErrnoToStatus(error.value(), path);
+  if (status.type() != fs::file_type::regular) {
+    return absl::InvalidArgumentError(absl::StrCat(path, " is neither a file nor a directory"));
+  }
+  std::ifstream file(path, std::ios::binary);
+  std::string head(kProbeBytes, '\0');
+  file.read(head.data(), kProbeBytes);
+  if (file.bad() || !file.is_open()) return absl::UnavailableError(absl::StrCat("cannot read ", path));
+  head.resize(static_cast<size_t>(file.gcount()));
+  return PathProbe{.path = path, .is_directory = false, .head = std::move(head)};
+}
+
+bool HasEntry(const std::string& directory, const std::string& name) {
+  std::error_code ignored;
+  return fs::exists(fs::symlink_status(fs::path(directory) / name, ignored));
+}
+
+absl::StatusOr<SourceDescription> FormatDriver::Describe(const std::string& path,
+                                                         const TensorSourceOptions& options) const {
+  FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<TensorSource> source, Open(path, options));
+  return DescribeSource(*source);
+}
+
+bool FormatDriver::HasSuffix(const std::string& path) const {
+  return std::any_of(traits_.suffixes.begin(), traits_.suffixes.end(), [&](std::string_view suffix) {
+    return absl::EndsWith(path, {suffix.data(), suffix.size()});
+  });
+}
+
+}  // namespace fsdp

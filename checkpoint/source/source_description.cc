@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/checkpoint/source/source_description.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <system_error>
+#include <variant>
+#include <vector>
+
+namespace fsdp {
+namespace {
+
+// The index of a file that is named by its path; it is added when it is new.
+int FileIndex(const std::string& path, Manifest& manifest) {
+  const std::string name = std::filesystem::path(path).filename();
+  std::vector<StoredFile>& files = manifest.files;
+  const auto at = std::find_if(files.begin(), files.end(), [&](const StoredFile& file) { return file.name == name; });
+  if (at != files.end()) return static_cast<int>(at - files.begin());
+  std::error_code ignored;
+  StoredFile& file = files.emplace_back();
+  file.name = name;
+  file.nbytes = static_cast<int64_t>(std::filesystem::file_size(path, ignored));
+  return static_cast<int>(files.size() - 1);
+}
+
+// Adds a place as the intervals of elements that it holds: one for whole rows, more for a box that cuts rows.
+void AddPlace(const TensorPlace& place, int file, StoredTensor& tensor) {
+  constexpr int64_t kMostRuns = 4096;  // of a tensor; what a person can read ends long before
+  const int rank = tensor.shape.rank();
+  int whole = rank;  // dimensions from here on are held whole
+  while (whole > 0 && place.box.count[whole - 1] == tensor.shape.dim(whole - 1)) --whole;
+  int64_t run = whole > 0 ? place.box.count[whole - 1] : 1;
+  for (int d = whole; d < rank; ++d) run *= tensor.shape.dim(d);
+  int64_t runs = 1;
+  for (int d = 0; d < whole - 1; ++d) runs *= place.box.count[d];
+  for (int64_t i = 0; i < std::min(runs, kMostRuns); ++i) {
+    int64_t begin = 0;
+    int64_t rest = i;
+    int64_t stride = 1;
+    for (int d = rank - 1; d >= 0; --d) {
+      const int64_t index = d < whole - 1 ? rest % place.box.count[d] : 0;
+      if (d < whole - 1) rest /= place.box.count[d];
+      begin += (place.box.start[d] + index) * stride;
+      stride *= tensor.shape.dim(d);
+    }
+    tensor.intervals.push_back({{begin, begin + run}, file, place.offset + i * run * SizeOf(tensor.dtype)});
+  }
+}
+
+}  // namespace
+
+SourceDescription DescribeSource(const TensorSource& source) {
+  SourceDescription description;
+  Manifest& manifest = description.manifest;
+  description.metadata = source.metadata();
+  manifest.save.step = source.step();
+  manifest.save.world_size = source.world_size();
+  for (const auto& [key, value] : source.contents().entries()) {
+    if (const auto* text = std::get_if<std::string>(&value)) {
+      manifest.texts.push_back({key, 0, {0, static_cast<int64_t>(text->size())}});
+      continue;
+    }
+    StoredTensor& tensor = manifest.tensors.emplace_back();
+    tensor.key = key;
+    tensor.dtype = std::get<ShardedTensor>(value).dtype;
+    tensor.shape = std::get<ShardedTensor>(value).shape;
+    for (const auto& [alias, target] : source.contents().aliases) {
+      if (key == StateKey::Model(target)) tensor.aliases.push_back(alias);
+    }
+    const absl::StatusOr<std::vector<TensorPlace>> places = source.Places(key);
+    if (!places.ok() || tensor.shape.numel() == 0) continue;
+    for (const TensorPlace& place : *places) AddPlace(place, FileIndex(place.file, manifest), tensor);
+    std::sort(tensor.intervals.begin(), tensor.intervals.end(),
+              [](const StoredInterval& a, const StoredInterval& b) { return a.interval.begin < b.interval.begin; });
+  }
+  return description;
+}
+
+}  // namespace fsdp
