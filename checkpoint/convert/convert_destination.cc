@@ -1,4 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Replacing a directory deletes what it held, so `force` is taken at its word for checkpoints only: every entry must be
+// a regular file with a name that some format's writer gives. The check reads names, not contents; it guards against a
+// mistyped path and not against an adversary, and the writers replace the destination by one rename whatever happens in
+// between.
 #include "fsdp/checkpoint/convert/convert_destination.h"
 
 #include <algorithm>

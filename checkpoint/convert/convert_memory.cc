@@ -1,4 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// max_memory bounds the resident memory of the whole process. What does not scale with the model's bytes is estimated
+// first, from the number of tensors, the length of their names and the number of rank files; payload gets the rest. The
+// estimate is a fit and not an account, since most of it is spent in the HDF5 library and in node-based maps; it must
+// be too high rather than too low, because a job's memory limit kills and an error says what would do.
 #include "fsdp/checkpoint/convert/convert_memory.h"
 
 #include <algorithm>
@@ -10,9 +15,11 @@ namespace {
 
 constexpr int64_t kMB = 1000 * 1000;
 
-// Resident memory of `ckpt convert` before it opens anything, and the least for payload: a block or two for each of two
-// threads, and as much again while digests are checked and dtypes converted.
+// Resident memory of `ckpt convert` before it opens anything.
 constexpr int64_t kProgramBytes = 12 * kMB;
+
+// The least for payload: a block or two for each of two threads, and as much again while digests are checked and dtypes
+// converted.
 constexpr int64_t kLeastPayloadBytes = 30 * kMB;
 
 // Fitted to peaks of resident memory, from above, with names of 50 bytes (the MB of the program included):

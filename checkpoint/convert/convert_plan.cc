@@ -1,4 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// A name occurs in five places of a state dict: a model tensor's key, the keys of its optimizer state, the texts of
+// param_groups, aliases, and the layouts of flat units. A filter or a rename must treat all five alike, or the target
+// would hold optimizer state for parameters that it lacks; NewName is the one function that decides. Keys of the
+// section extra are no parameters, and filters leave them alone. Two names may become one only by mistake: that is an
+// error, and never a silent choice.
 #include "fsdp/checkpoint/convert/convert_plan.h"
 
 #include <algorithm>
@@ -20,7 +26,7 @@ bool HoldsModel(const StateDict& contents) {
                      [](const StateDict::Entry& entry) { return entry.first.section == Section::kModel; });
 }
 
-// Builds a plan from the entries of the source, one after the other.
+// Builds a plan from the entries of the source, one after the other, then aliases and units.
 class Planner {
  public:
   Planner(const StateDict& source, const NameFilter& filter, std::optional<DType> dtype)
@@ -52,6 +58,8 @@ class Planner {
     return absl::OkStatus();
   }
 
+  // An alias goes when the filter leaves out either of its names. A tensor that already has the alias's new name would
+  // hide it.
   absl::Status AddAliases() {
     for (const auto& [alias, target] : source_.aliases) {
       FSDP_ASSIGN_OR_RETURN(std::optional<std::string> new_alias, NewName(alias));
@@ -72,7 +80,8 @@ class Planner {
     return absl::OkStatus();
   }
 
-  // A parameter that is left out leaves a gap in its unit, as padding does.
+  // A parameter that is left out leaves a gap in its unit, as padding does: offsets of the others stay. A unit that
+  // loses all its parameters goes.
   absl::Status AddUnits() {
     for (const FlatUnitLayout& unit : source_.units) {
       FlatUnitLayout renamed = unit;
@@ -105,6 +114,7 @@ class Planner {
     return std::make_optional(std::move(renamed));
   }
 
+  // The text is parsed only when names change, so that an unfiltered conversion keeps each byte of it.
   absl::Status AddParamGroups(const StateValue& value) {
     const std::string* text = std::get_if<std::string>(&value);
     if (text == nullptr || filter_.empty()) {

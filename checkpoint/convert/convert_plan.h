@@ -23,7 +23,7 @@ struct ConvertPlan {
 // Keeps the tensors of `source` whose names pass `filter`, with the optimizer state of the same parameters, under their
 // new names; so do param_groups, aliases and units. `dtype` applies to floating-point model tensors. With `model_only`
 // optimizer and extra values are left out. kInvalidArgument names both names that become one, a filter that leaves no
-// tensor, and a param_groups text that is no JSON when names change.
+// tensor, and a param_groups text that is not JSON when names change.
 absl::StatusOr<ConvertPlan> PlanConversion(const StateDict& source, const NameFilter& filter,
                                            std::optional<DType> dtype, bool model_only);
 

@@ -10,7 +10,8 @@
 namespace fsdp {
 namespace {
 
-// std::regex recurses as it compiles and as it matches; these bounds keep it well inside a stack of 8 MiB.
+// std::regex recurses as it compiles and as it matches, once for each character at worst: a name of a hostile
+// checkpoint could overflow the stack. These bounds keep it well inside a stack of 8 MiB.
 constexpr size_t kMaxPatternBytes = 1024;
 constexpr size_t kMaxNameBytes = 1024;
 

@@ -11,9 +11,9 @@
 namespace fsdp {
 namespace {
 
-using Json = nlohmann::ordered_json;  // keeps the order of members
+using Json = nlohmann::ordered_json;  // keeps the order of members: an unfiltered group comes back as it was
 
-// Accepts any JSON: what VisitJson itself checks (depth above all) is what is wanted.
+// Accepts any JSON. VisitJson bounds the depth of the text, which the recursive parser below does not.
 class AnyJson final : public JsonVisitor {
  public:
   absl::Status StartObject(const JsonPlace&) override { return absl::OkStatus(); }

@@ -262,7 +262,7 @@ absl::Status CheckWritable(const SafetensorsHeader& header) {
     if (HasSafetensorsDType(entry.dtype)) continue;
     return OfTensor(entry.name, absl::InvalidArgumentError(absl::StrCat(
                                     "safetensors has no dtype ", std::string(DTypeName(entry.dtype)),
-                                    "; convert to another format, or leave the tensor out with --exclude")));
+                                    "; write another format, or leave the tensor out")));
   }
   std::sort(names.begin(), names.end());
   if (const auto twice = std::adjacent_find(names.begin(), names.end()); twice != names.end()) {
@@ -355,7 +355,7 @@ absl::StatusOr<std::string> EncodeSafetensorsHeader(const SafetensorsHeader& hea
     return absl::InvalidArgumentError(absl::StrCat("the safetensors header of ", header.entries.size(), " tensors has ",
                                                    json_bytes, " bytes, more than the format's limit of ",
                                                    kMaxSafetensorsHeaderBytes,
-                                                   "; split the model with --max_shard_size"));
+                                                   "; write a directory of several files"));
   }
   for (int i = 0; i < 8; ++i) out[i] = static_cast<char>(json_bytes >> (8 * i));
   return out;

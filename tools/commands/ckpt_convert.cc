@@ -91,13 +91,10 @@ absl::Status SetOptions(const FormatFlags& flags, const std::string& destination
   return absl::OkStatus();
 }
 
-// What every other format refuses.
+// Refuses the flags that belong to hdf5 and safetensors alone, for the format `name`.
 absl::Status RefuseOtherFormats(const FormatFlags& flags, const std::string& destination, const std::string& name) {
   if (SafetensorsDriver().HasSuffix(destination)) {
     return Refused(absl::StrCat(destination, " names a safetensors file, but --to is ", name));
-  }
-  if (name == DcpDriver().name() && TorchDriver().HasSuffix(destination)) {
-    return Refused(absl::StrCat(destination, " names a torch file, but --to=dcp makes a directory"));
   }
   if (flags.max_shard_size) {
     return Refused(absl::StrCat("--max_shard_size is for a directory of safetensors files, not for --to=", name));
@@ -115,6 +112,9 @@ absl::Status SetOptions(const FormatFlags& flags, const std::string& destination
 }
 
 absl::Status SetOptions(const FormatFlags& flags, const std::string& destination, DcpTarget& target) {
+  if (TorchDriver().HasSuffix(destination)) {
+    return Refused(absl::StrCat(destination, " names a torch file, but --to=dcp makes a directory"));
+  }
   FSDP_RETURN_IF_ERROR(RefuseOtherFormats(flags, destination, "dcp"));
   target.world_size = flags.world_size;
   return CheckWorldSize(flags.world_size);
