@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How a conversion divides its `max_memory`: the program itself, the names and places of tensors (which grow with their
-// number and that of rank files, not with their size), and what is left for payload.
+// How a conversion divides its max_memory: the program itself, the names and places of tensors (which grow with the
+// number of tensors and of rank files, not with the bytes of the model), and payload, which gets the rest.
 #ifndef FSDP_CHECKPOINT_CONVERT_CONVERT_MEMORY_H_
 #define FSDP_CHECKPOINT_CONVERT_CONVERT_MEMORY_H_
 
@@ -12,14 +12,15 @@
 
 namespace fsdp {
 
+// Numbers of files and bytes that a conversion needs memory for, in addition to names.
 struct ConvertShape {
-  int source_ranks = 0;  // rank files that hold parts of a tensor; 0 for safetensors
-  int target_ranks = 0;
-  int64_t parity_bytes = 0;  // that making parity files takes, when the payload is written
+  int source_ranks = 0;      // files of the source that each may hold a part of a tensor; 0 when tensors lie in one
+  int target_ranks = 0;      // the same of the target: FormatMemory::rank_files
+  int64_t parity_bytes = 0;  // taken by the computation of parity, while payload is written: FormatMemory::parity_bytes
 };
 
-// Bytes of payload that may be in memory at once. kResourceExhausted when the names and places of `contents` leave too
-// little of `max_memory`, or too little for parity; the message says how much would do.
+// Bytes of payload that may be in memory at once, over all buffers. kResourceExhausted when the names and places of
+// `contents` leave too little of `max_memory`, or too little for parity; the message says how much would do.
 absl::StatusOr<int64_t> PayloadMemory(const StateDict& contents, const ConvertShape& shape, int64_t max_memory);
 
 }  // namespace fsdp

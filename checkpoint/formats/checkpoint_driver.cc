@@ -1,4 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// A checkpoint directory is recognised by its manifest, which a save writes last. A directory that has lost the
+// manifest is recognised by the names of its other files: "a damaged checkpoint of ours" is a better answer than "no
+// checkpoint". To recognise and to describe a checkpoint, no file but the manifest is opened, so that both work when
+// rank files are missing or damaged.
 #include "fsdp/checkpoint/formats/checkpoint_driver.h"
 
 #include <algorithm>
@@ -35,7 +40,7 @@ std::string FindCheckpointFile(const std::string& directory) {
   return "";
 }
 
-// Without the manifest nothing else of the directory can be believed.
+// Only the manifest says which files belong to the checkpoint and what their bytes mean.
 absl::Status CheckManifestIsThere(const std::string& directory) {
   if (HasEntry(directory, kManifestName)) return absl::OkStatus();
   const std::string name = FindCheckpointFile(directory);
@@ -43,7 +48,6 @@ absl::Status CheckManifestIsThere(const std::string& directory) {
   return absl::DataLossError(absl::StrCat(kManifestName, " is missing in ", directory, ", which holds ", name));
 }
 
-// The manifest says what lies where, even when the files are missing or damaged.
 absl::StatusOr<SourceDescription> DescribeCheckpointDirectory(const std::string& path) {
   FSDP_RETURN_IF_ERROR(CheckManifestIsThere(path));
   SourceDescription description;

@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// A path is probed once, before any driver is asked, so that a missing path and an unreadable file have one error, and
+// recognition costs one read of kProbeBytes, however many formats there are.
 #include "fsdp/checkpoint/source/format_driver.h"
 
 #include <algorithm>

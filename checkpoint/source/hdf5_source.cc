@@ -1,4 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// The manifest gives each tensor as intervals of its elements, sorted and each contiguous in one file, so a read is a
+// walk over the intervals that overlap the wanted range, from a binary search. Digests are of blocks of kBlockBytes of
+// a file: VerifiedReader reads whole blocks and hands out the wanted part. Two things follow. Pieces() cuts at block
+// boundaries, so that callers which read piece by piece read no block twice; and ReadAll() plans all reads first and
+// then visits each block once, however many reads want a part of it.
+//
+// A tensor whose intervals leave a hole or overlap is an error when it is read and not before: the others stay
+// readable, and verify reports them all.
 #include "fsdp/checkpoint/source/hdf5_source.h"
 
 #include <algorithm>
@@ -91,7 +100,7 @@ class Hdf5Source final : public TensorSource {
     std::vector<Interval> pieces;
     int64_t begin = interval.begin;
     for (auto stored = FirstOverlap(tensor, begin); begin < interval.end; ++stored) {
-      // Where the cover is broken, Read will say so; until then any cut will do.
+      // Read returns the error of a broken cover; any pieces lead to it.
       if (stored == tensor.intervals.end()) return TensorSource::Pieces(key, interval);
       while (begin < std::min(stored->interval.end, interval.end)) {
         const int64_t next = stored->interval.begin + ((begin - stored->interval.begin) / block + 1) * block;
@@ -116,11 +125,11 @@ class Hdf5Source final : public TensorSource {
   }
 
   const Manifest manifest_;
-  mutable VerifiedReader reader_;  // thread-safe; opens files as they are needed
+  mutable VerifiedReader reader_;  // thread-safe; opens a file when it is first read from
   const std::string path_;
   StateDict contents_;
   TensorIndex index_;                  // into manifest_.tensors
-  std::vector<absl::Status> covered_;  // by the same index
+  std::vector<absl::Status> covered_;  // by the same index: the error to return for reads of a tensor with a hole
   const std::map<std::string, std::string> metadata_;
 };
 

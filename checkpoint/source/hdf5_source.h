@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // OpenHdf5Source: a checkpoint directory of ours as a TensorSource. It needs the manifest and pread and nothing else:
-// HDF5 is not asked, and a virtual dataset is never read. Whether intervals are rows or flat slices makes no
-// difference.
+// the HDF5 library is not called, and a virtual dataset is never read. SHARDED checkpoints hold rows and LOCAL ones
+// flat slices; both are intervals of elements here.
 #ifndef FSDP_CHECKPOINT_SOURCE_HDF5_SOURCE_H_
 #define FSDP_CHECKPOINT_SOURCE_HDF5_SOURCE_H_
 

@@ -1,4 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Formats place tensors as boxes (TensorPlace); people and the JSON of `ckpt inspect` want intervals of elements. A box
+// of whole rows is one interval. A box that cuts rows is one interval for each run of elements that are adjacent in the
+// tensor. Let `whole` be the first dimension such that the box spans this dimension and every later one: a run then has
+// count[whole - 1] times the product of the later dimensions, and there is one run for each index into the dimensions
+// before whole - 1.
 #include "fsdp/checkpoint/source/source_description.h"
 
 #include <algorithm>

@@ -12,7 +12,7 @@
 
 ABSL_DECLARE_FLAG(bool, json);
 
-// Whatever reads a checkpoint of another kind: inspect, verify, convert, view, diff.
+// Every subcommand that opens checkpoints of other formats: inspect, verify, convert, view, diff.
 ABSL_DECLARE_FLAG(std::string, flat_layout);
 
 // inspect.

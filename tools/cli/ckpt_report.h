@@ -13,7 +13,7 @@ namespace fsdp {
 // Prints "PROGRAM: message" to stderr. Returns kExitFailed.
 int ReportFailure(const std::string& program, const absl::Status& status);
 
-// What --json prints, beside that, when there is no result: {"problem": message}.
+// The JSON that --json prints on stdout, in addition to that line, when there is no result: {"problem": message}.
 std::string ProblemJson(const absl::Status& status);
 
 }  // namespace fsdp

@@ -1,4 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Flags in, ConvertOptions out. This file alone knows flags: the library takes a target with the options of one format,
+// so a flag that does not fit the chosen format has no place to go and is refused here, with exit status 2, before
+// anything is opened. Errors of the library call an option "ConvertOptions::max_memory"; WithFlagNames turns that into
+// "--max_memory".
 #include <algorithm>
 #include <cstdio>
 #include <optional>
@@ -44,8 +49,8 @@ absl::Status CheckWorldSize(const std::optional<int>& world_size) {
   return Refused(absl::StrCat("--world_size=", *world_size, ", expected 1 to 99999"));
 }
 
-// SetOptions: the options of a target from the flags, one function for each target. kInvalidArgument names a flag that
-// the format has no use for, or a destination whose suffix says another format.
+// SetOptions fills the options of a target from the flags; there is one for each alternative of FormatTarget.
+// kInvalidArgument names a flag that the format has no use for, or a destination whose suffix says another format.
 
 absl::Status SetOptions(const FormatFlags& flags, const std::string& destination, Hdf5Target& target) {
   if (SafetensorsDriver().HasSuffix(destination)) {
