@@ -31,7 +31,7 @@ using testing::IsEmpty;
 struct Target {
   std::string name;         // of the test
   std::string destination;  // of the conversion
-  FormatTarget format;
+  FormatTarget format = {};
 
   bool is_ours() const { return std::holds_alternative<Hdf5Target>(format); }
   bool model_only() const { return DriverOf(format).traits().model_only; }

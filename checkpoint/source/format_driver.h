@@ -101,10 +101,10 @@ class FormatDriver {
 
 // What is written, whatever the format.
 struct FormatContents {
-  StateDict state;                              // keys, dtypes, whole shapes, texts, aliases, units; shards are ignored
-  int64_t step = -1;                            // -1: unknown
-  int world_size = 1;                           // ranks that wrote the source; the default of targets with ranks
-  std::map<std::string, std::string> metadata;  // TensorSource::metadata() of the source
+  StateDict state = {};  // keys, dtypes, whole shapes, texts, aliases, units; shards are ignored
+  int64_t step = -1;     // -1: unknown
+  int world_size = 1;    // ranks that wrote the source; the default of targets with ranks
+  std::map<std::string, std::string> metadata = {};  // TensorSource::metadata() of the source
 
   // The state before it was filtered and renamed, for texts that a format keeps there for another one. Null: `state`.
   const StateDict* origin = nullptr;
