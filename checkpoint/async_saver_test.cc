@@ -57,7 +57,7 @@ std::vector<int> NicenessOfWriters() {
   return found;
 }
 
-// The same beside a save that is on its way, once there are `count`; when `waits`, while somebody waits for it.
+// The same during a save, once there are `count`; with `waits`, while another thread waits for the save.
 std::vector<int> NicenessBesideSave(AsyncSaverOptions options, size_t count, bool waits) {
   std::vector<int> seen;
   std::promise<void> looked;
@@ -97,8 +97,8 @@ TEST(AsyncSaverTest, WhoeverWaitsForASaveLendsItHisPriority) {
   EXPECT_THAT(NicenessBesideSave(options, 4, /*waits=*/true), ElementsAre(19, 19, mine, mine));
 }
 
-// Seconds from Save's return to the commit of a state that takes milliseconds to write; when `waits`, while somebody
-// waits for it.
+// Seconds from the return of Save to the commit of a state that takes milliseconds to write; with `waits`, while
+// another thread waits for the save.
 double SecondsInFlight(AsyncSaverOptions options, bool waits) {
   std::promise<absl::Time> committed;
   options.committed = [&](const std::string&) {

@@ -21,7 +21,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-// More than one piece, and other dtypes beside it.
+// A tensor of more than one piece, and tensors of other dtypes.
 std::vector<TestTensor> Tensors() {
   return {{StateKey::Model("wte.weight"), DType::kFloat32, {1100, 4099}},
           {StateKey::OptimState("wte.weight", "exp_avg"), DType::kBFloat16, {9, 4}},

@@ -166,7 +166,7 @@ void AddTensorHeader(const std::string& path, const Manifest& manifest, std::vec
   targets.push_back({"a layout message", file.name, FindOutside(path, file, layout, 0), kMetadata});
 }
 
-// The first rank file keeps the texts, for who must make the rest from rank files.
+// The first rank file has copies of the texts, so that repair can rebuild checkpoint.h5 from rank files.
 void AddCopiesOfTexts(const std::string& path, const Manifest& manifest, std::vector<Target>& targets) {
   const std::string first = "rank-00000-of-00002.h5";
   const std::string bytes = ReadFile(path + "/" + first);
@@ -243,7 +243,7 @@ TEST_P(IntegrityTest, EveryClassOfBytesIsGuardedAndNamed) {
   EXPECT_TRUE(report.damage.empty());
 }
 
-// What a save links, and what it is repaired from, is as well guarded as what it writes.
+// Linked files and parity files are guarded as well as the files that a save writes.
 TEST(IntegrityOfFilesTest, ParityFilesAndLinkedFilesAreGuarded) {
   const std::string root = NewTestDirectory();
   const std::vector<TestTensor> tensors = {{StateKey::Model("wte.weight"), DType::kFloat32, {300, 200}}};
@@ -270,7 +270,7 @@ TEST(IntegrityOfFilesTest, ParityFilesAndLinkedFilesAreGuarded) {
       if (absl::StartsWith(name, "parity-")) {
         EXPECT_EQ(report.damage[0].what, "parity, block 0");
       }
-      // One file, two names: what is damaged there is damaged here.
+      // One file with two names: the damage shows in both checkpoints.
       if (is_link) {
         ASSERT_OK_AND_ASSIGN(const VerifyReport base, VerifyCheckpoint(root + "/step-00000001"));
         EXPECT_FALSE(base.problems.empty());
@@ -283,7 +283,7 @@ TEST(IntegrityOfFilesTest, ParityFilesAndLinkedFilesAreGuarded) {
   EXPECT_EQ(ListNames(path).size(), 7u);  // two of them linked
 }
 
-// A linked file also holds what has changed since.
+// A linked file also holds the old values of tensors that have changed since.
 TEST(IntegrityOfFilesTest, WhatALinkedFileHoldsUnusedIsNamedWithItsStep) {
   const std::string root = NewTestDirectory();
   const std::vector<TestTensor> tensors = {{StateKey::Model("frozen"), DType::kFloat32, {300, 200}},
@@ -316,7 +316,7 @@ TEST(IntegrityOfFilesTest, WhatALinkedFileHoldsUnusedIsNamedWithItsStep) {
   const auto own_record = base.files[base.tensors[1].intervals[0].file].record;
   ASSERT_TRUE(own_record);
   EXPECT_THAT(damage_of_step_2(own_record->offset + 100), testing::Contains("payload of step 1, unused here, block 0"))
-      << "nobody can tell any more";
+      << "the record that has the name is damaged";
 }
 
 INSTANTIATE_TEST_SUITE_P(Kinds, IntegrityTest,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// kill -9 of a process that is at work on checkpoints, at whatever instant it happens to be: every step-* directory
-// verifies afterwards, all the time, and whoever comes next ends what was begun and sweeps what was left.
+// kill -9 of a process that is at work on checkpoints, at random instants: every step-* directory verifies at all
+// times, and the next process completes what was begun and removes what was left.
 #include <poll.h>
 #include <signal.h>
 #include <sys/wait.h>

@@ -52,7 +52,7 @@ StateDict WantedState(const std::vector<TestTensor>& tensors, int world_size, in
 // OK when `state` holds the values that ShardedState gives.
 absl::Status CheckState(const std::vector<TestTensor>& tensors, const StateDict& state);
 
-// A new directory for this test, removed by nobody: the test runner owns its parent.
+// A new directory for this test. It is not removed: the test runner owns its parent.
 std::string NewTestDirectory();
 
 // Names in a directory, sorted.

@@ -63,6 +63,7 @@ bool IsFloat8(DType dtype) { return IsFloatingPoint(dtype) && SizeOf(dtype) == 1
 
 Handle FileType(DType dtype);
 
+// A compound of two floats; HDF5 before 2.0 has no complex type.
 Handle ComplexType(DType dtype) {
   const auto size = static_cast<size_t>(SizeOf(dtype));
   const Handle part = FileType(PartOf(dtype));
@@ -302,6 +303,8 @@ absl::Status Hdf5File::AddVirtual(const std::string& path, const std::string& fq
     const Handle source = Space(part.dims);
     const hsize_t start = part.begin;
     const hsize_t count = part.interval.size();
+    // A flat source, such as the flat parameter of a rank, holds several tensors; a source with the interval's own size
+    // is mapped whole.
     const bool is_part = part.dims.size() == 1 && part.dims[0] != part.interval.size();
     if ((is_part && H5Sselect_hyperslab(source.get(), H5S_SELECT_SET, &start, nullptr, &count, nullptr) < 0) ||
         !Select(space.get(), shape, part.interval) ||
@@ -366,6 +369,8 @@ absl::Status Hdf5File::SetRootAttribute(const std::string& name, const std::stri
   return root.ok() ? WriteAttribute(root.get(), name, text) : Hdf5Error("open", "/");
 }
 
+// HDF5 writes most metadata when the file is closed, so only now is the image complete, and an error of closing is an
+// error of the image.
 absl::StatusOr<MemoryFile> Hdf5File::Close() {
   const LibraryCall call;
   const bool closed = handles_->file.Close();

@@ -197,6 +197,7 @@ class Lister {
  private:
   absl::Status VisitLink(hid_t group, const Link& link, const std::string& path, int depth) {
     if (++objects_ > kMaxHdf5Objects) return absl::DataLossError("there are too many objects");
+    // By address: a second hard link to an object, or a link back to a group above, is not followed.
     if (!visited_.insert(link.address).second) return absl::OkStatus();
     const std::string below = absl::StrCat(path, "/", link.name);
     const Hdf5Handle object(H5Oopen(group, link.name.c_str(), H5P_DEFAULT), H5Oclose);
@@ -228,6 +229,7 @@ class Lister {
     listed.layout = LayoutProblem(creation.get());
     const hssize_t points = H5Sget_simple_extent_npoints(space.get());
     if (points < 0) return Hdf5Error("count the elements of", path);
+    // May overflow for a hostile shape: CheckHdf5Listing computes the size again, from checked numbers.
     const uint64_t nbytes = static_cast<uint64_t>(points) * H5Tget_size(type.get());
     listed.nbytes = static_cast<int64_t>(nbytes);
     if (points == 0 || !listed.layout.empty()) return absl::OkStatus();

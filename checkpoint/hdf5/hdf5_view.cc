@@ -165,6 +165,8 @@ absl::Span<const std::byte> Bytes(const std::string& text) {
   return absl::MakeConstSpan(reinterpret_cast<const std::byte*>(text.data()), text.size());
 }
 
+// Writes the image with the copied values in their places to `path`, and sets `*nbytes` to its size. A view is small,
+// so it is put together in memory.
 absl::Status WriteImage(const MemoryFile& image, const std::vector<std::pair<int64_t, std::string>>& copies,
                         const std::string& path, const Hdf5ViewOptions& options, int64_t* nbytes) {
   FSDP_ASSIGN_OR_RETURN(*nbytes, image.Size());

@@ -80,7 +80,7 @@ std::string StorageFault::ToString() const {
 std::vector<StorageFault> FaultSeries(int64_t operations) {
   const bool all = std::getenv("EVERY_FAULT") != nullptr;
   std::vector<StorageFault> series;
-  // Without EVERY_FAULT the kinds rotate with k, so neighbouring operations get different ones and all occur soon. A
+  // Without EVERY_FAULT the kinds rotate with k: neighbouring operations get different ones, and all occur soon. A
   // stride of 2 among 5 kinds of crashes never repeats one at the same operation.
   for (int64_t k = 1; k <= operations + 1; ++k) {
     for (int i = 0; i < (all ? kCrashes : 2); ++i) {

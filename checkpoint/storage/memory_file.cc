@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// A memfd and not HDF5's own in-memory driver ("core"): that one allocates the whole file, payload included, while a
+// memfd is sparse. It has no name in any directory, but HDF5 opens files by path, so path() goes through /proc/self/fd.
 #include "fsdp/checkpoint/storage/memory_file.h"
 
 #include <sys/mman.h>

@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// One counter numbers all calls that can have the wanted fault, whichever thread and wrapper they come from, so a test
+// can first count the calls of a run and then inject the fault into each of them in turn. With several threads the
+// numbering depends on timing; the tests only need that every number is hit at some place, and that nothing breaks.
 #include "fsdp/checkpoint/storage/system_call_faults.h"
 
 #include <fcntl.h>

@@ -114,7 +114,7 @@ TEST(WriteQueueTest, LargeReadsAreTheSameWhateverTheyAreReadWith) {
   }
 }
 
-// What is written to a full pipe stays in flight until somebody reads.
+// A write to a full pipe stays in flight until the test reads from the pipe.
 TEST(WriteQueueTest, ABlockIsMadeWhileTheOthersAreInFlight) {
   constexpr size_t kWriteBytes = 512;
   int ends[2];

@@ -249,7 +249,8 @@ class Verification {
   std::vector<NonFinite> nonfinite_;  // by tensor
 };
 
-// True when `directory` holds files that a checkpoint has.
+// True when `directory` has files with the names of a checkpoint's: then a missing manifest is damage, and without them
+// the directory is no checkpoint.
 bool HoldsCheckpointFiles(FileSystem& files, const std::string& directory) {
   const absl::StatusOr<std::vector<std::string>> names = files.List(directory);
   return names.ok() && std::any_of(names->begin(), names->end(), [](const std::string& name) {
