@@ -149,7 +149,7 @@ TEST(Fsdp2RuntimeTest, WithoutGradientSyncGradientsWaitForTheNextBackward) {
   }));
 }
 
-// In bfloat16 alone a small second gradient would be lost beside a large first one.
+// In bfloat16 alone a small second gradient would be lost when added to a large first one.
 TEST(Fsdp2RuntimeTest, UnsyncedGradientsAccumulateInTheReduceDtype) {
   UnitSettings settings = Fsdp2Settings();
   ApplyPolicy({.param_dtype = DType::kBFloat16, .reduce_dtype = DType::kFloat32}, settings);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// optimizer_casts: the same bits as casting at every all-gather, whoever changed the shards in between.
+// optimizer_casts: the same bits as casting at every all-gather, whatever code changed the shards in between.
 #include <functional>
 #include <memory>
 #include <string>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// That communication really runs beside compute: layers whose compute does not end before the all-gather of the next
+// Communication overlaps with compute: layers whose compute does not end before the all-gather of the next
 // unit has. Without overlap they would wait for ever, so they give up at a deadline.
 #include <algorithm>
 #include <atomic>

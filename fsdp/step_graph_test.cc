@@ -147,7 +147,7 @@ class Rig {
   std::unique_ptr<StepGraph> graph_;
   std::vector<float> seen_;
   int forward_backwards_ = 0;  // put on the stream by the host
-  Event reached_;              // of FullyShard's model: what its next forward is told to wait for
+  Event reached_;              // of FullyShard's model: its next forward waits for this
 };
 
 class StepGraphTest : public testing::Test {

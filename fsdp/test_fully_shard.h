@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A small tree of layers under FullyShard on ranks that are threads, with its collectives recorded: what the tests of
-// FSDP2 start from. Units root > 0 (Block) > ..., of sizes that 3 ranks do not divide.
+// For tests of FSDP2: a small tree of layers under FullyShard on ranks that are threads, with its collectives recorded.
+// The units are root > 0 (Block) > ..., of sizes that 3 ranks do not divide.
 #ifndef FSDP_FSDP_TEST_FULLY_SHARD_H_
 #define FSDP_FSDP_TEST_FULLY_SHARD_H_
 

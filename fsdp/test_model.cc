@@ -47,6 +47,7 @@ absl::StatusOr<TestModel> MakeTestModel(ShardGroups groups, const FsdpOptions& o
   return made;
 }
 
+// Squares modulo a prime: batches differ by step and rank, and are the same on every run.
 absl::StatusOr<TestBatch> TestBatchOf(Device& device, int step, int rank) {
   TestBatch batch;
   FSDP_ASSIGN_OR_RETURN(batch.tokens, Tensor::Empty(device, DType::kInt32, {kRows, kSeqLen}));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A small GPT-2 wrapped and trained on ranks that are threads: what several tests of fsdp/ start from.
+// For tests of fsdp/: a small GPT-2, wrapped and trained on ranks that are threads.
 #ifndef FSDP_FSDP_TEST_MODEL_H_
 #define FSDP_FSDP_TEST_MODEL_H_
 
@@ -15,7 +15,7 @@
 
 namespace fsdp {
 
-// Sizes that no small world size divides.
+// A config of two blocks with sizes that no small world size divides, so that every shard has padding or cuts a row.
 Gpt2Config OddGpt2Config();
 
 // Tokens and targets of one rank in one step.
@@ -24,6 +24,7 @@ struct TestBatch {
 };
 absl::StatusOr<TestBatch> TestBatchOf(Device& device, int step, int rank);
 
+// A wrapped model and its optimizer on one rank.
 struct TestModel {
   std::unique_ptr<FullyShardedDataParallel> model;
   std::unique_ptr<AdamW> optimizer;
@@ -34,17 +35,17 @@ struct TestModel {
   // ComputeGradients and one optimizer step.
   absl::Status Train(int step);
 
-  // State of model and optimizer, in the form that the model's settings say.
+  // The state of model and optimizer, in the form of the model's settings.
   absl::StatusOr<StateDict> AllState();
 };
 
 // Wrapped by blocks unless `options` has a policy; AdamW with decay on matrices only.
 absl::StatusOr<TestModel> MakeTestModel(ShardGroups groups, const FsdpOptions& options);
 
-// By blocks, seed 11.
+// A unit for each block, and seed 11.
 FsdpOptions BlockOptions();
 
-// The same, but blocks are replicated while the root is sharded.
+// As BlockOptions, but the blocks are replicated and only the root is sharded.
 FsdpOptions MixedOptions();
 
 }  // namespace fsdp

@@ -82,7 +82,7 @@ class Training {
   }
 
  private:
-  // Parameters that compute in a lower precision, beside the float32 ones that the optimizer updates.
+  // Low-precision parameters for compute, in addition to the float32 ones that the optimizer updates.
   absl::Status BindComputeCopies() {
     for (const auto& [name, parameter] : model_->NamedParameters()) {
       if (parameter->data.dtype() == case_.compute_dtype) continue;  // tied: bound by its first name

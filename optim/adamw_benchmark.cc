@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The optimizers' fused passes beside memcpy, one thread, in one run, because absolute numbers of a shared machine mean
-// little. Sizes: one that fits in a second-level cache and one that fits in none.
+// The optimizers' fused passes compared with memcpy, one thread, in one run, because absolute numbers of a shared
+// machine mean little. Sizes: one that fits in a second-level cache and one that fits in none.
 //
 //   bytes_per_second   bytes read plus bytes written: 28 a parameter for AdamW with float32 gradients (p, m, v both
 //                      ways, g once), 26 with bfloat16, 20 for SGD with momentum; memcpy twice its size

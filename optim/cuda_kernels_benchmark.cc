@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The kernels of a CUDA device. One line of JSON for each; those that memory bounds are beside a copy of as many bytes
-// within device memory in the same run:
+// The kernels of a CUDA device, one line of JSON for each. Kernels that memory bounds are compared with a copy of as
+// many bytes within device memory in the same run:
 //
 //   {"kernel": "layer norm", "dtype": "bfloat16", "bytes": ..., "microseconds": ..., "gb_per_s": ..., "of_copy": ...}
 //   {"kernel": "attention", "dtype": "bfloat16", "flops": ..., "microseconds": ..., "tflop_per_s": ...}

@@ -8,7 +8,9 @@
 namespace fsdp {
 namespace {
 
-// Every operation is rounded by itself, as the intrinsics are: nvcc would fuse multiplications and additions.
+// All arithmetic is by intrinsics (__fadd_rn, ...), each of which rounds: nvcc would fuse plain multiplications and
+// additions, and the bits would no longer be the host's. A slice is one parameter's part of a step; SliceLauncher runs
+// many slices in one launch, and Run handles N elements at i, a full pack where memory is aligned for it.
 
 // UpdateExtras on the GPU.
 struct Extras {
@@ -29,7 +31,7 @@ struct Extras {
 
 __device__ inline bool IsFinite(float value) { return value - value == 0; }
 
-// A gradient times the factor, as memory of its dtype would hold it.
+// A gradient times the factor, rounded to its own dtype, as if ScaleBy had stored it in between.
 template <typename G>
 __device__ inline float Times(G grad, float factor) {
   return factor == 1 ? Widen<float>(grad) : RoundTo<G>(__fmul_rn(Widen<float>(grad), factor));
@@ -148,7 +150,7 @@ SgdSlice<G> SliceOf(const SgdUpdate& u) {
                            {extras.compute_copy, sizeof(__nv_bfloat16)}})};
 }
 
-// Updates those slices whose gradients are of `grad_dtype`, G's.
+// Updates the slices whose gradients have `grad_dtype`, the dtype of G.
 template <template <typename> typename Slice, typename G, typename Update>
 void LaunchUpdates(const std::vector<Update>& updates, DType grad_dtype, CUstream_st* stream) {
   SliceLauncher<Slice<G>> launcher(stream);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a step does beside the update, on every device: gradients scaled by a factor that lies there, a bfloat16 copy of
+// The additional work of a step, on every device: gradients scaled by a factor that lies there, a bfloat16 copy of
 // the new parameters, and steps that are captured and replayed.
 #include <cmath>
 #include <functional>

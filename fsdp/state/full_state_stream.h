@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A FULL state without the full model: rank 0 sees whole tensors unit by unit and keeps none, so that its extra memory
-// is at most two units in the original dtype, whatever the model's size. For writers that lay a file out from names and
+// A FULL state without the full model: rank 0 gets whole tensors unit by unit and keeps none, so that its extra memory
+// is at most two units in the original dtype, for models of any size. For writers that lay a file out from names and
 // shapes, and then fill it.
 //
-//   FSDP_ASSIGN_OR_RETURN(const StateDict contents, model->DescribeFullState(&optimizer));       // names, shapes,
-//   texts FSDP_RETURN_IF_ERROR(model->StreamFullState(&optimizer, [&](const StateDict& part) { return Write(part); }));
+//   FSDP_ASSIGN_OR_RETURN(const StateDict contents, model->DescribeFullState(&optimizer));  // names, shapes, texts
+//   FSDP_RETURN_IF_ERROR(model->StreamFullState(&optimizer, [&](const StateDict& part) { return Write(part); }));
 #ifndef FSDP_FSDP_STATE_FULL_STATE_STREAM_H_
 #define FSDP_FSDP_STATE_FULL_STATE_STREAM_H_
 
@@ -22,12 +22,12 @@ namespace fsdp {
 // Some tensors of the state, whole and in host memory, which is reused when the call returns.
 using FullStatePart = std::function<absl::Status(const StateDict& part)>;
 
-// What StreamFullState visits, without elements, in the order of a FULL state dict, and the texts, aliases and layouts
-// beside it. Local.
+// A FULL state dict without elements: the tensors that StreamFullState visits, by name, dtype and shape, and its texts,
+// aliases and layouts. Local.
 absl::StatusOr<StateDict> DescribeFullState(Module& root, const UnitStore& units, Optimizer* optimizer);
 
-// Calls `visit`, on rank 0 alone, with every tensor of model and optimizer (null: the model alone) in turn, several at
-// a time. After its first error it is not called again, but the units are still gathered, since the others wait for
+// Calls `visit`, on rank 0 alone, with every tensor of model and optimizer (null: only the model), several at a time.
+// After the first error `visit` is not called again, but the units are still gathered, since the other ranks wait for
 // that; then every rank gets the error. Collective; blocks.
 absl::Status StreamFullState(Module& root, const UnitStore& units, Optimizer* optimizer, const FullStatePart& visit);
 

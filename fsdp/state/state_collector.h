@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// StateCollector: whole tensors put together from every rank's shards of a state dict, so that tests compare states of
-// any form and any world size bit for bit. Thread-safe while ranks add.
+// StateCollector: whole tensors joined from every rank's shards of a state dict, so that tests compare states of any
+// form and any world size bit for bit. Add is thread-safe.
 #ifndef FSDP_FSDP_STATE_STATE_COLLECTOR_H_
 #define FSDP_FSDP_STATE_STATE_COLLECTOR_H_
 
@@ -16,14 +16,15 @@ namespace fsdp {
 
 class StateCollector {
  public:
+  // Copies the shards of one rank's state dict.
   void Add(const StateDict& state);
 
-  // Test failures unless every tensor is held exactly once, copies aside.
+  // Test failures unless every tensor is held exactly once, not counting replicas.
   void ExpectCovered() const;
 
   size_t size() const { return wholes_.size(); }
 
-  // Of one tensor, by key; empty when there is none.
+  // The elements of one tensor, by key; empty if there is none.
   std::string BytesOf(const StateKey& key) const;
 
   // Test failures, by name, unless both have the same tensors in every bit.

@@ -114,7 +114,7 @@ std::vector<Case> Cases() {
 INSTANTIATE_TEST_SUITE_P(Strategies, MemoryPlanTest, testing::ValuesIn(Cases()),
                          [](const auto& c) { return c.param.name; });
 
-// A gradient as long as the parameter, which nobody would ever read.
+// Otherwise a gradient as long as the parameter would be allocated and never read.
 TEST(MemoryPlanOfUnitsTest, AUnitThatIsFrozenWholeHasNoGradientShard) {
   EXPECT_OK(RunRanks(1, [](const std::shared_ptr<ProcessGroup>& group) -> absl::Status {
     int64_t shards[2];

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A small GPT-2 whose units are made by hand, without a facade: for tests of the executor with settings that only FSDP2
-// has, and for reading every rank's part of a model.
+// For tests: a small GPT-2 whose units are made without a facade, to run the executor with settings that only FSDP2
+// has, and to read every rank's part of a model.
 #ifndef FSDP_FSDP_UNITS_TEST_UNITS_H_
 #define FSDP_FSDP_UNITS_TEST_UNITS_H_
 
@@ -21,13 +21,14 @@
 
 namespace fsdp {
 
+// The parts of one rank's model.
 struct TestUnits {
   std::unique_ptr<Module> module;
   std::shared_ptr<const LayerOps> layer_ops;
   std::unique_ptr<UnitStore> units;
   std::unique_ptr<Executor> executor;
   std::unique_ptr<AdamW> optimizer;
-  int rank = 0;  // whose batches it sees
+  int rank = 0;  // whose batches it is trained on
 
   // Forward and backward on the batch of `step` and the rank.
   absl::Status ComputeGradients(int step);
@@ -36,14 +37,14 @@ struct TestUnits {
   std::vector<ShardedParameter*> parameters() const;
 };
 
-// Fully sharded by rows, as FSDP2 does.
+// Settings of a unit that is fully sharded by rows, under FSDP2's rules.
 UnitSettings Fsdp2Settings();
 
 // Units: the root and each block, all with `settings`. `rank` as in TestUnits.
 absl::StatusOr<TestUnits> MakeTestUnits(ShardGroups groups, int rank, const UnitSettings& settings,
                                         const ExecutorOptions& options = {});
 
-// Whole tensors by name, which ranks that are threads put together slice by slice. Thread-safe.
+// Whole tensors by name, which ranks that are threads join from their slices. Adding is thread-safe; reading is not.
 class WholeTensors {
  public:
   void Add(const std::string& name, const Shape& shape, const Interval& interval, const Tensor& slice);
