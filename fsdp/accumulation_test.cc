@@ -170,7 +170,7 @@ TEST(AccumulationTest, UnitsThatAStepDoesNotUseHaveNoGradientAndStopNothing) {
   }));
 }
 
-TEST(ExecutionOrderTest, RanksThatRunDifferentUnitsAreToldInsteadOfMixingParameters) {
+TEST(ExecutionOrderTest, RanksThatRunDifferentUnitsGetAnErrorInsteadOfMixedParameters) {
   const absl::Status status = RunRanks(2, [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
     FsdpOptions options = LayerOptions();
     options.check_execution_order = true;

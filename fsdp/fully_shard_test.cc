@@ -114,7 +114,7 @@ TEST(FullyShardTest, AModuleThatWasARootCannotJoinAnother) {
                        HasSubstr("module \"0\" has already been lazily initialized as a root of its own")));
 }
 
-TEST(FullyShardTest, AnInnerModuleIsToldThatItIsNotTheRoot) {
+TEST(FullyShardTest, AnInnerModuleUsedAsTheRootIsAnError) {
   ASSERT_OK(RunFullyShard(kRanks, {}, [](TestFullyShard& test) -> absl::Status {
     FSDP_RETURN_IF_ERROR(test.root->parameters().status());
     EXPECT_THAT(test.blocks[1]->NewTape().status(),

@@ -74,7 +74,7 @@ TEST(FullyShardedDataParallelTest, AParameterSharedAcrossUnitsIsRefusedByBothNam
                                               HasSubstr("\"twin.weight\""))));
 }
 
-TEST(FullyShardedDataParallelTest, RanksThatWrapDifferentlyAreTold) {
+TEST(FullyShardedDataParallelTest, RanksThatWrapDifferentlyGetAnError) {
   const absl::Status status = RunRanks(2, [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
     FsdpOptions options = BlockOptions();
     if (group->rank() == 1) options.auto_wrap_policy = WrapPolicy();

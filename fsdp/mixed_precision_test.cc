@@ -131,7 +131,7 @@ TEST(MixedPrecisionTest, ReduceDtypeIsThatOfReductionsAlone) {
   EXPECT_EQ(CountEntries(r.log, "all_gather world float32"), CountEntries(r.log, "all_gather"));
 }
 
-TEST(MixedPrecisionTest, TheRootCastsItsInputsUnlessToldNotTo) {
+TEST(MixedPrecisionTest, TheRootCastsItsInputsUnlessThatIsSwitchedOff) {
   ASSERT_OK_AND_ASSIGN(const Outcome casts, Observe(With({.param_dtype = kLow})));
   EXPECT_EQ(casts.root.input, kLow);
   EXPECT_EQ(casts.grad_input, kFull);  // back in the dtype that came in
@@ -145,7 +145,7 @@ TEST(MixedPrecisionTest, TheRootCastsItsInputsUnlessToldNotTo) {
 }
 
 // An inner unit in lower precision than the root gets what the root computes, unless it casts.
-TEST(MixedPrecisionTest, InnerUnitsCastTheirInputsOnlyIfTold) {
+TEST(MixedPrecisionTest, InnerUnitsCastTheirInputsOnlyIfThatIsSwitchedOn) {
   for (const bool casts : {false, true}) {
     FsdpOptions options;
     options.auto_wrap_policy = CustomWrapPolicy([casts](Module& module) -> std::optional<UnitOverrides> {

@@ -17,11 +17,11 @@ namespace fsdp {
 // The defaults are those of gpt2-124m.
 struct Gpt2Config {
   int64_t vocab_size = 50257;
-  int64_t n_positions = 1024;
-  int64_t n_embd = 768;
-  int64_t n_layer = 12;
-  int64_t n_head = 12;
-  int64_t n_inner = 0;  // width of the MLP; 0, Hugging Face's null, is 4 * n_embd
+  int64_t n_positions = 1024;  // the longest sequence: positions are learned
+  int64_t n_embd = 768;        // width of the residual stream
+  int64_t n_layer = 12;        // blocks
+  int64_t n_head = 12;         // divides n_embd
+  int64_t n_inner = 0;         // width of the MLP; 0, Hugging Face's null, is 4 * n_embd
   std::string activation_function = "gelu_new";
   double layer_norm_epsilon = 1e-5;
   double initializer_range = 0.02;

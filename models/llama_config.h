@@ -20,8 +20,8 @@ namespace fsdp {
 // The defaults are those of llama-2-7b but for max_position_embeddings and rms_norm_eps.
 struct LlamaConfig {
   int64_t vocab_size = 32000;
-  int64_t hidden_size = 4096;
-  int64_t intermediate_size = 11008;
+  int64_t hidden_size = 4096;         // width of the residual stream
+  int64_t intermediate_size = 11008;  // width of the MLP
   int64_t num_hidden_layers = 32;
   int64_t num_attention_heads = 32;
   int64_t num_key_value_heads = 0;  // 0, Hugging Face's null, is num_attention_heads

@@ -5,7 +5,8 @@
 //   middle = x + attention(attention_norm(x))
 //   out = middle + mlp(mlp_norm(middle))
 //
-// Which modules these are, their names and their order is the deriving block's, whose constructor sets all four.
+// The deriving block decides which modules these are, their names and their order; its constructor sets all four.
+// Forward and backward are the same for all blocks, here, and keep no tensor beyond those that the four modules save.
 #ifndef FSDP_MODELS_PRE_NORM_BLOCK_H_
 #define FSDP_MODELS_PRE_NORM_BLOCK_H_
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// RopeConfig: rotary position embedding as Hugging Face's config.json describes it: at the top (rope_theta), under
-// rope_parameters, or, in older files, under rope_scaling.
+// RopeConfig: rotary position embedding as Hugging Face's config.json describes it: at the top level (rope_theta),
+// under rope_parameters, or, in older files, under rope_scaling. Pair i of a head's elements is rotated at position t
+// by the angle t * frequency[i]. (Su et al., "RoFormer: Enhanced Transformer with Rotary Position Embedding", 2021.)
 #ifndef FSDP_MODELS_ROPE_H_
 #define FSDP_MODELS_ROPE_H_
 

@@ -24,8 +24,13 @@ struct AdamWOptions {
   double weight_decay = 1e-2;
 };
 
+// With g the gradient of a parameter p, and t the number of its steps:
+//   m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2
+//   p = p - lr weight_decay p - lr (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + eps)
+// States: "exp_avg" (m) and "exp_avg_sq" (v). Its steps can be captured in a graph.
 class AdamW final : public Optimizer {
  public:
+  // Parameters with options of their own.
   struct Group {
     std::vector<ShardedParameter*> parameters;
     AdamWOptions options;

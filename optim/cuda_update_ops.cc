@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// UpdateOps on a CUDA device. The stream gets the buffers that the kernels use and keeps them until the device has run the
-// kernels; the updates are captured by value, since the caller returns before the launch.
+// UpdateOps on a CUDA device. The stream gets the buffers that the kernels use and keeps them until the device has run
+// the kernels; the updates are captured by value, since the caller returns before the launch.
 #include <utility>
 
 #include "fsdp/cuda/cuda_status.h"

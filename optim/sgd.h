@@ -21,8 +21,13 @@ struct SgdOptions {
   bool nesterov = false;  // requires momentum > 0 and no dampening, as in PyTorch
 };
 
+// With g the gradient of a parameter p, and b its momentum buffer:
+//   g = g + weight_decay p;  b = momentum b + (1 - dampening) g, at first b = g
+//   p = p - lr (nesterov ? g + momentum b : b); without momentum p = p - lr g
+// State: "momentum_buffer" (b) if some group has momentum, else none. Its steps cannot be captured in a graph.
 class Sgd final : public Optimizer {
  public:
+  // Parameters with options of their own.
   struct Group {
     std::vector<ShardedParameter*> parameters;
     SgdOptions options;

@@ -30,6 +30,7 @@ struct AdamWUpdate {
   TensorExtras extras = {};
   Tensor live_scalars = {};  // in a capture: an AdamWScalars, float32 [7], that each replay reads; else undefined
 };
+// As AdamWUpdate, for SGD.
 struct SgdUpdate {
   SgdScalars scalars;
   Tensor data, grad;
@@ -37,6 +38,7 @@ struct SgdUpdate {
   TensorExtras extras = {};
 };
 
+// One implementation for each kind of device. Stateless; any thread.
 class UpdateOps {
  public:
   virtual ~UpdateOps() = default;

@@ -44,6 +44,7 @@ struct ScheduleEvent {
   bool operator==(const ScheduleEvent& other) const { return kind == other.kind && unit == other.unit; }
 };
 
+// In the order of issue. Work of different streams overlaps; events order it, not this list.
 using Schedule = std::vector<ScheduleEvent>;
 
 // A moment of a forward pass: execution enters or leaves a unit. Units nest: the root is entered first and left last.
@@ -101,7 +102,7 @@ std::vector<bool> UnshardedAfter(const Schedule& schedule, std::vector<bool> uns
 // The most units, other than `root`, that are unsharded at one time: how many slots the schedule needs.
 int MaxUnsharded(const Schedule& schedule, std::vector<bool> unsharded, int root);
 
-// "all_gather transformer.h.1", one event a line, in the words of PyTorch users; units by `names`.
+// One line for each event, in PyTorch's words: "all_gather transformer.h.1". `names` are those of the units.
 std::string RenderSchedule(const Schedule& schedule, absl::Span<const std::string> names);
 
 }  // namespace fsdp

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The optimizer's half of state dicts, keyed by original parameter names, with tensors in the same forms as parameters.
-// PyTorch's layout: state/<fqn>/<state>, a float32 scalar "step" each, param_groups as JSON. Parameters that no unit
-// has are there whole.
+// PyTorch's layout: state/<fqn>/<state>, a float32 scalar "step" for each parameter, param_groups as JSON. The state of
+// parameters outside all units is whole.
 #ifndef FSDP_FSDP_STATE_OPTIM_STATE_H_
 #define FSDP_FSDP_STATE_OPTIM_STATE_H_
 
@@ -18,24 +18,28 @@
 
 namespace fsdp {
 
-// Adds the state of `optimizer` to `state`. Parameters that never stepped have none; entries that are there already,
-// the user's own, stay. kFailedPrecondition names a parameter whose state is missing on a rank or differs in its steps.
-// Collective, but for LOCAL.
+// Adds the state of `optimizer` to `state`. Parameters that never stepped have none. Other entries of `state`, the
+// user's own, stay. kFailedPrecondition names a parameter whose state is missing on a rank or differs in its steps.
+// Collective, except LOCAL; blocks.
 absl::Status AddOptimState(const UnitStore& units, Optimizer& optimizer, const StateForm& form, StateDict& state);
 
-// Loads what AddOptimState added, for every parameter of `optimizer` that `state` has, and param_groups if it has them;
-// parameters without any entry go back to never having stepped. kInvalidArgument, before anything is changed, names a
-// parameter that has some of its states but not all, an entry of another shape or form, and, if `strict`, one of a
-// parameter that the optimizer does not have; otherwise these are returned. Collective, but for kLocal.
+// The inverse of AddOptimState: loads the state of every parameter of `optimizer` that `state` has, and param_groups if
+// `state` has them. Parameters without any entry go back to never having stepped. Returns the names of parameters that
+// the optimizer does not have. kInvalidArgument, before anything is changed, for a parameter with some of its states
+// but not all, an entry of another shape or form, and, if `strict`, a parameter that the optimizer does not have.
+// Collective, except kLocal; blocks.
 absl::StatusOr<std::vector<std::string>> LoadOptimState(const UnitStore& units, const StateDict& state,
                                                         StateSource from, bool strict, Optimizer& optimizer);
 
-// The scalar "step" of a parameter.
+// The scalar "step" of a parameter, float32 as in PyTorch.
 ShardedTensor StepScalar(int64_t steps, int replica);
 
+// An optimizer's slices as a LOCAL state dict whose tensors a checkpoint fills in place, those of parameters that never
+// stepped too.
 class LiveOptimState {
  public:
-  // Tensors are aliased; the "step" scalars are copies, which Commit gives to the optimizer.
+  // Adds all states of `optimizer` to `state`. Tensors are aliased, and made if they do not exist; the "step" scalars
+  // are copies. Commit, after they were filled, sets the optimizer's step counts from them.
   static absl::StatusOr<LiveOptimState> AddTo(StateDict& state, Optimizer& optimizer);
   void Commit(Optimizer& optimizer) const;
 

@@ -36,6 +36,7 @@ struct ExecutorOptions {
   UnitSettings root = {};
 };
 
+// One thread for each rank calls it. Its calls do not wait for the device unless their comments say so.
 class Executor final : public ModuleHooks {
  public:
   // Sets itself as the hooks of the root and of every unit's modules. `root` and `units` must outlive it. Collective.

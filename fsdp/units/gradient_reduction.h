@@ -23,6 +23,7 @@
 
 namespace fsdp {
 
+// Made and owned by UnitRuntime. One thread.
 class GradientReduction {
  public:
   // `units` and `compute`, the stream of backward and of the optimizer, must outlive it. Collective.

@@ -18,6 +18,7 @@
 
 namespace fsdp {
 
+// The fields of FsdpOptions by these names.
 struct ParameterInit {
   uint64_t seed = 0;                // for the Initializers
   ParamInitFn param_init_fn = {};   // called for every module of a unit that has a parameter without memory

@@ -84,7 +84,7 @@ TEST(ParameterInitTest, ParamInitFnIsNotCalledWhereEveryParameterHasMemory) {
   }));
 }
 
-TEST(ParameterInitTest, ParamInitFnThatLeavesAParameterOutIsToldSo) {
+TEST(ParameterInitTest, AParamInitFnThatLeavesAParameterOutIsAnError) {
   const absl::Status status = RunRanks(kRanks, [](std::shared_ptr<ProcessGroup> group) {
     FsdpOptions options = Options();
     options.param_init_fn = [](Module& module) {
@@ -96,7 +96,7 @@ TEST(ParameterInitTest, ParamInitFnThatLeavesAParameterOutIsToldSo) {
                                HasSubstr("param_init_fn left parameter \"1.weight\" [5, 7] without memory")));
 }
 
-TEST(ParameterInitTest, ParamInitFnThatGivesAnotherShapeIsToldSo) {
+TEST(ParameterInitTest, AParamInitFnThatGivesAnotherShapeIsAnError) {
   const absl::Status status = RunRanks(kRanks, [](std::shared_ptr<ProcessGroup> group) {
     FsdpOptions options = Options();
     options.param_init_fn = [](Module& module) {

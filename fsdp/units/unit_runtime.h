@@ -22,6 +22,7 @@
 
 namespace fsdp {
 
+// Units are named by their index in the UnitStore. One thread.
 class UnitRuntime {
  public:
   // `units` must outlive it. Allocates what `plan` says from the groups' memory. Collective.
@@ -66,6 +67,7 @@ class UnitRuntime {
   absl::Status Synchronize();
 
  private:
+  // A unit is resharded (`unsharded` undefined), in its post-forward group (`in_group`), or unsharded.
   struct State {
     Tensor unsharded;       // [padded_numel]; undefined while resharded
     bool on_shard = false;  // it is the shard itself
