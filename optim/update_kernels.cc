@@ -6,7 +6,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "optim/update_kernels.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
-//
+
 #include "fsdp/tensor/simd-inl.h"
 #include "hwy/highway.h"
 
