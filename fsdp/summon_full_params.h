@@ -57,7 +57,7 @@ class SummonFullParamsGuard final {
                                                                        const SummonFullParamsOptions& options,
                                                                        ShardsChanged changed);
 
-  // Closes the guard if the program did not. The error is dropped; a failed collective shows at the next one of its group.
+  // Closes the guard if the program did not. The error is dropped; a failed collective fails the next.
   ~SummonFullParamsGuard();
   SummonFullParamsGuard(const SummonFullParamsGuard&) = delete;
   SummonFullParamsGuard& operator=(const SummonFullParamsGuard&) = delete;
