@@ -37,6 +37,7 @@ struct GradientSet {
   std::vector<Gradient> grads;    // this rank's parts
 };
 
+// The set of `group`, added if it is new. The order of sets is that of first use, which is the same on all ranks.
 GradientSet& SetOf(ProcessGroup* group, std::vector<GradientSet>& sets) {
   for (GradientSet& set : sets) {
     if (set.group == group) return set;
@@ -148,6 +149,7 @@ absl::Status Scale(const std::vector<GradientSet>& sets, float factor, Stream& s
 
 // True if an optimizer over the units' parameters owns all gradients and all of them are on `device`, so that the
 // optimizer can apply the factor itself.
+// Otherwise some gradients would have to be scaled here by a factor that the host does not know yet.
 bool CanDefer(const UnitStore& units, const std::vector<GradientSet>& sets, const Device& device) {
   size_t of_units = 0, all = 0;
   for (const auto& unit : units.units()) {
@@ -205,6 +207,8 @@ absl::StatusOr<float> ClipShardedGradNorm(Module& root, const UnitStore& units, 
   return norm;
 }
 
+// Each set has one element of `squares`, so that sets are reduced over their own groups, and one kernel at the end adds
+// the elements and computes norm and coefficient. The sums stay on the device, in stream order.
 absl::StatusOr<GradClip> DeferClipShardedGradNorm(Module& root, const UnitStore& units, float max_norm,
                                                   Stream& stream) {
   FSDP_RETURN_IF_ERROR(CheckArguments(max_norm, 2));

@@ -42,6 +42,7 @@ FsdpModule::~FsdpModule() = default;
 
 FsdpModule* FsdpModule::Of(const Module& module) { return dynamic_cast<FsdpModule*>(module.extension()); }
 
+// A module that joined another root keeps it: the outermost module that is used first is the root for good.
 absl::StatusOr<FsdpRoot*> FsdpModule::Root() {
   if (own_root_ == nullptr) {
     if (root_ != nullptr) {
@@ -76,7 +77,7 @@ absl::StatusOr<StateDict> FsdpModule::GetStateDict() {
   FSDP_ASSIGN_OR_RETURN(FsdpRoot * root, Root());
   FSDP_RETURN_IF_ERROR(root->executor().runtime().Synchronize());
   FSDP_ASSIGN_OR_RETURN(StateDict state, LiveModelState(root->module(), root->units()));
-  state.type = StateDictType::kSharded;
+  state.type = StateDictType::kSharded;  // this rank's rows are its dim-0 chunks, so SHARDED needs no gathering
   return state;
 }
 
@@ -100,6 +101,7 @@ absl::Status FsdpModule::Unshard() {
   return handle.Wait();
 }
 
+// A module without parameters of its own is not a unit, so there is nothing to wait for.
 absl::StatusOr<UnshardHandle> FsdpModule::UnshardAsync() {
   if (root_ == nullptr) FSDP_RETURN_IF_ERROR(Root().status());
   if (unit_ < 0) return UnshardHandle();
@@ -114,6 +116,7 @@ absl::Status FsdpModule::Reshard() {
   return absl::OkStatus();
 }
 
+// Makes `change` to the controls of this module and, with kYes, of all below; and to their units' if there is a root.
 absl::Status FsdpModule::Set(const std::function<void(UnitControls&)>& change, Recurse recurse) {
   change(controls_);
   if (root_ != nullptr) root_->Apply(*this, unit_);
@@ -179,6 +182,7 @@ absl::Status FsdpModule::set_custom_reduce_scatter(std::shared_ptr<ReduceScatter
 absl::Status FsdpModule::set_modules_to_forward_prefetch(const std::vector<FsdpModule*>& modules) {
   FSDP_RETURN_IF_ERROR(CheckPrefetch("modules_to_forward_prefetch", modules));
   forward_prefetch_ = modules;
+  // Changes no control, but makes the root translate the list to units.
   return Set([](UnitControls&) {}, Recurse::kNo);
 }
 

@@ -6,6 +6,7 @@
 
 namespace fsdp {
 
+// Only the event is waited for later, so work that is issued after this call does not delay Norm.
 absl::StatusOr<GradClip> GradClip::Read(const Tensor& result, Stream& stream) {
   GradClip clip;
   FSDP_ASSIGN_OR_RETURN(clip.host_, stream.device().AllocatePinned(result.nbytes()));

@@ -24,6 +24,7 @@ namespace {
 // True when the full parameters of `unit` are its shard's own storage.
 bool LendsStorage(const Unit& unit) { return !unit.sharded(); }
 
+// Combinations that PyTorch refuses too.
 absl::Status CheckFlags(const SummonFullParamsOptions& options) {
   if (options.writeback && options.rank0_only) {
     return absl::UnimplementedError(
@@ -36,6 +37,8 @@ absl::Status CheckFlags(const SummonFullParamsOptions& options) {
   return absl::OkStatus();
 }
 
+// A unit that lends its storage has nothing to copy to host memory. A flat parameter without use_orig_params has, in
+// PyTorch, one gradient for all its parameters, so none to bind.
 absl::Status CheckUnit(const Unit& unit, const SummonFullParamsOptions& options) {
   if (unit.summoned) {
     return absl::FailedPreconditionError(
@@ -115,6 +118,7 @@ absl::StatusOr<std::unique_ptr<SummonFullParamsGuard>> SummonFullParamsGuard::Cr
   FSDP_RETURN_IF_ERROR(CheckFlags(options));
   std::unique_ptr<SummonFullParamsGuard> guard(new SummonFullParamsGuard(units, options, std::move(changed)));
   guard->summoned_ = Summoned(module, units, options.recurse);
+  // Checked before the first collective. The arguments are the same on all ranks, and so is the answer.
   for (const int u : guard->summoned_) FSDP_RETURN_IF_ERROR(CheckUnit(units.unit(u), options));
   FSDP_ASSIGN_OR_RETURN(guard->gather_, StateGather::Create(units));
   FSDP_RETURN_IF_ERROR(guard->Open());
@@ -167,6 +171,8 @@ absl::Status SummonFullParamsGuard::OpenUnit(int u, const std::vector<bool>& has
   return options_.with_grads ? GatherGradients(u, has_grad) : absl::OkStatus();
 }
 
+// A rank may have no gradient for a parameter that other ranks have one for: its elements are zeroed, not left as they
+// are.
 absl::Status SummonFullParamsGuard::GatherGradients(int u, const std::vector<bool>& has_grad) {
   const Unit& unit = units_.unit(u);
   if (!unit.grad_shard.defined()) return absl::OkStatus();
@@ -191,6 +197,7 @@ absl::Status SummonFullParamsGuard::GatherGradients(int u, const std::vector<boo
 
 absl::Status SummonFullParamsGuard::Close() {
   if (!std::exchange(open_, false)) return absl::OkStatus();
+  // An error does not stop the loop: every unit must get its bindings back.
   absl::Status first;
   bool changes = false;
   for (size_t s = 0; s < bindings_.size(); ++s) {

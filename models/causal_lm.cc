@@ -16,7 +16,7 @@ absl::Status UnknownModelType(std::string_view model_type) {
       absl::StrCat("model_type \"", std::string(model_type), "\": expected gpt2 or llama"));
 }
 
-// The functions of each kind, under one name.
+// The functions of each kind, under one name for all kinds.
 absl::StatusOr<std::unique_ptr<Module>> Make(const Gpt2Config& config) { return MakeGpt2(config); }
 absl::StatusOr<std::unique_ptr<Module>> Make(const LlamaConfig& config) { return MakeLlama(config); }
 std::string ConfigJson(const Gpt2Config& config) { return Gpt2ConfigJson(config); }

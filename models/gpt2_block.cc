@@ -34,6 +34,7 @@ ActivationKind ActivationOf(const Gpt2Config& config) {
   return ParseActivationKind(config.activation_function).value();  // CheckGpt2Config parsed it
 }
 
+// Both factors are in one scale, which the kernel applies to the scores before the softmax.
 float AttentionScale(const Gpt2Config& config, int64_t layer_index) {
   double scale = 1;
   if (config.scale_attn_weights) scale /= std::sqrt(static_cast<double>(config.n_embd / config.n_head));

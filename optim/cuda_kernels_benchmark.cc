@@ -73,6 +73,7 @@ class KernelsBenchmark {
     return t;
   }
 
+  // Seconds for each of kBurst launches that are issued without a wait in between.
   double Seconds(const std::function<void()>& launch) {
     Check(stream_->Synchronize().ok(), "kernels run");
     const auto begin = std::chrono::steady_clock::now();
@@ -103,7 +104,7 @@ class KernelsBenchmark {
     std::fflush(stdout);
   }
 
-  // What arithmetic bounds, not memory.
+  // For kernels that arithmetic bounds, and not memory. Prints operations per second.
   void MeasureFlops(std::string_view kernel, DType dtype, double flops, const std::function<void()>& launch) {
     std::vector<double> seconds;
     for (int round = 0; round < kRounds + 1; ++round) seconds.push_back(Seconds(launch));

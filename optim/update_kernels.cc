@@ -46,6 +46,7 @@ void CopyParameters(int64_t numel, const float* HWY_RESTRICT parameter, uint16_t
                            HWY_ATTR { StoreUpTo(d, LoadUpTo(d, parameter + i, count), copy + i, count); });
 }
 
+// Step and decay are added to each other first and then to p: p is rounded once (see AdamWScalars).
 template <typename G>
 void AdamWLoop(const AdamWScalars& s, const G* HWY_RESTRICT grad, int64_t numel, float* HWY_RESTRICT parameter,
                float* HWY_RESTRICT exp_avg, float* HWY_RESTRICT exp_avg_sq, const UpdateExtras& extras) {
@@ -65,6 +66,7 @@ void AdamWLoop(const AdamWScalars& s, const G* HWY_RESTRICT grad, int64_t numel,
   });
 }
 
+// The branches depend on the scalars alone, so every element takes the same one.
 template <typename G>
 void SgdLoop(const SgdScalars& s, const G* HWY_RESTRICT grad, int64_t numel, float* HWY_RESTRICT parameter,
              float* HWY_RESTRICT momentum_buffer, const UpdateExtras& extras) {

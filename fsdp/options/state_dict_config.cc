@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// The variants hold a config of each type in the order of StateDictType, so an index is a type, which the assertion
+// below guards. Make checks that all three arguments are of one type, as the constructors' overloads do at compile
+// time.
 #include "fsdp/fsdp/options/state_dict_config.h"
 
 #include <string>

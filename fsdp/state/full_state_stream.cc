@@ -113,6 +113,7 @@ class FullState {
     return absl::OkStatus();
   }
 
+  // Visits the parameters of the unit that was gathered last; with `stepped_only` those that have optimizer state.
   template <typename KeyOf>
   absl::Status VisitGathered(int u, const KeyOf& key_of, bool stepped_only) {
     const Unit& unit = units_.unit(u);
@@ -158,6 +159,7 @@ class FullState {
     return absl::OkStatus();
   }
 
+  // One tensor at a time in pinned memory of its own: replicated tensors are few and small.
   absl::Status VisitCopy(const StateKey& key, const Tensor& data, const Shape& shape, DType dtype) {
     if (!Sees()) return absl::OkStatus();
     FSDP_ASSIGN_OR_RETURN(Buffer buffer, gather_->device().AllocatePinned(data.numel() * SizeOf(dtype)));

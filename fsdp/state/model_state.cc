@@ -168,7 +168,7 @@ absl::Status AddGathered(const UnitStore& units, const StateForm& form, StateGat
   return absl::OkStatus();
 }
 
-// As in PyTorch, whose mesh has no notion of flat shards.
+// Refused as in PyTorch: a mesh says how tensors are cut by dimensions, and flat shards are not.
 absl::Status CheckLocal(const UnitStore& units) {
   if (!units.groups().from_mesh()) return absl::OkStatus();
   return absl::InvalidArgumentError(
@@ -249,6 +249,7 @@ absl::StatusOr<IncompatibleKeys> LoadModelState(Module& root, const UnitStore& u
   }
   const AllRanks ranks(units.groups());
   const StateSource from = SourceOf(type, options);
+  // A rank that is sent the state dict compares with an empty one, so a state dict that it passed changes nothing.
   const bool looked_at = from != StateSource::kFullFirst || ranks.rank() == 0;
   FSDP_ASSIGN_OR_RETURN(std::vector<ReplicatedTensor> replicated, ReplicatedTensors(root, units));
   const StateDict nothing;
@@ -285,6 +286,7 @@ ShardedTensor LiveSlice(const Shape& shape, const Interval& interval, const Tens
   return tensor;
 }
 
+// Shared parameters and buffers are found by address, so each is listed once, under its first name.
 absl::StatusOr<std::vector<ReplicatedTensor>> ReplicatedTensors(Module& root, const UnitStore& units) {
   std::vector<ReplicatedTensor> tensors;
   std::set<const void*> known;

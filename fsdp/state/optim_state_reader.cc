@@ -75,6 +75,8 @@ ShardedTensor OptimStateReader::TensorOf(const Item& item) const {
   return nothing;
 }
 
+// All items are checked before the first is read, so an error costs no exchange. Replicas: a slice exists once for each
+// replica of its shard, a scalar or whole tensor once for each rank.
 absl::StatusOr<StateDict> OptimSlices(const UnitStore& units, const StateDict& state, StateSource from) {
   FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<OptimStateReader> reader, OptimStateReader::Create(units, state, from));
   const absl::Status checked = CheckAll(*reader);

@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Shards of replica 0 must cover each tensor exactly once (ExpectCovered). Shards of other replicas have equal
+// elements, so it does not matter which replica is copied last.
 #include "fsdp/fsdp/state/state_collector.h"
 
 #include <cstring>

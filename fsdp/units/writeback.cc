@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Runs at the start of each forward and before calls that read parameters, so a program may assign
+// ShardedParameter::data at any time between steps. Replacing the shard's view instead of copying would be cheaper and
+// wrong: the all-gather reads the shard as one buffer.
 #include "fsdp/fsdp/units/writeback.h"
 
 #include <string>

@@ -17,6 +17,7 @@
 namespace fsdp {
 namespace {
 
+// `argument` is the field of FsdpOptions, for messages.
 absl::Status IgnoreModules(Module& root, const std::vector<Module*>& ignored, std::string_view argument,
                            IgnoredStates& states) {
   std::map<const Module*, std::string> paths;
