@@ -19,7 +19,7 @@
 #include "fsdp/tensor/host_device.h"
 #include "fsdp/tensor/ops.h"
 #include "fsdp/tensor/tensor.h"
-#include "gmock/gmock.h"
+#include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {

@@ -16,7 +16,7 @@
 #include "fsdp/tensor/stream_priority.h"
 #include "fsdp/tensor/tensor.h"
 #include "fsdp/tensor/work_graph.h"
-#include "gmock/gmock.h"
+#include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {

@@ -16,7 +16,7 @@
 #include "fsdp/tensor/convert.h"
 #include "fsdp/tensor/host_device.h"
 #include "fsdp/tensor/tensor.h"
-#include "gmock/gmock.h"
+#include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {

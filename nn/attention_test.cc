@@ -9,7 +9,7 @@
 #include "fsdp/nn/device_layer_ops.h"
 #include "fsdp/nn/test_device.h"
 #include "fsdp/nn/test_tensor.h"
-#include "gmock/gmock.h"
+#include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {

@@ -14,7 +14,7 @@
 
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/tensor/each_target.h"
-#include "gmock/gmock.h"
+#include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 

@@ -12,7 +12,7 @@
 #include "fsdp/tensor/convert.h"
 #include "fsdp/tensor/each_target.h"
 #include "fsdp/tensor/host_device.h"
-#include "gmock/gmock.h"
+#include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {

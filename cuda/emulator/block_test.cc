@@ -13,7 +13,7 @@
 #include "fsdp/cuda/emulator/runtime.h"
 #include "fsdp/cuda/launch.h"
 #include "fsdp/cuda/shared_memory.h"
-#include "gmock/gmock.h"
+#include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {
