@@ -22,6 +22,7 @@ namespace fsdp {
 
 class CaptureArena : public std::enable_shared_from_this<CaptureArena> {
  public:
+  // Allocates device memory: CudaMemory's pool.
   using Source = std::function<absl::StatusOr<Buffer>(int64_t nbytes)>;
 
   // Takes blocks from `source`, and gives them back when neither this nor a buffer of it lives: the graph holds it for
@@ -38,6 +39,7 @@ class CaptureArena : public std::enable_shared_from_this<CaptureArena> {
   int64_t allocated_bytes() const;
 
  private:
+  // Makes a block free for the next Allocate.
   void Free(size_t block);
 
   const Source source_;

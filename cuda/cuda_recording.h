@@ -38,6 +38,7 @@ class ReplayObserver {
 
 class CudaRecording {
  public:
+  // `arena` holds the memory that is allocated during the capture.
   explicit CudaRecording(std::shared_ptr<CaptureArena> arena) : arena_(std::move(arena)) {}
 
   // Why there will be no graph: the first error. Work is not captured after one.

@@ -11,7 +11,7 @@
 
 namespace fsdp {
 
-// A run of elements of one dtype, aligned or not.
+// The elements of one dtype at `data`, which need not be aligned; how many is a parameter of each function.
 struct ConstElements {
   DType dtype;
   const void* data;

@@ -47,6 +47,7 @@ class Trace : public std::enable_shared_from_this<Trace> {
   bool full() const;
 
  private:
+  // Not public, so that every Trace has a shared_ptr.
   explicit Trace(int64_t max_spans);
   // Nanoseconds since the Unix epoch, by the steady clock.
   int64_t Now() const;

@@ -94,6 +94,7 @@ class EmulatedBlock {
     uint64_t values[2][kWarp] = {};
   };
 
+  // One object serves all blocks of a kernel, one after the other: RunBlock makes everything new but the fibers.
   EmulatedBlock(const KernelShape& shape, const std::function<void()>& thread);
   ~EmulatedBlock();
 
@@ -106,7 +107,9 @@ class EmulatedBlock {
   void ReleaseBarrier();  // all live threads are at one barrier, or the process ends
   void Resume(unsigned thread);
   void Yield(State state, const std::source_location& place);
+  // Ends the process if the kernel wrote beyond its shared memory.
   void CheckGuard() const;
+  // Number of the running thread in its block.
   unsigned Self() const;
   Fiber* TakeFiber();
   void RunThreads();  // a fiber's body

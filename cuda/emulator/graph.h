@@ -29,6 +29,7 @@ struct CUgraph_st {
   size_t lanes;
 };
 
+// A copy of the graph, so that the graph may be destroyed.
 struct CUgraphExec_st {
   explicit CUgraphExec_st(const CUgraph_st& of) : graph(of) {}
 

@@ -52,6 +52,7 @@ struct CUstream_st {
 
 struct CUevent_st {
  public:
+  // `timed`: whether cudaEventElapsedTime may be asked.
   explicit CUevent_st(bool timed) : state_(std::make_shared<State>()), timed_(timed) {}
 
   // Puts a record on the stream; each one replaces the one before.
@@ -63,6 +64,7 @@ struct CUevent_st {
   void Synchronize();
   bool Query();
   bool timed() const { return timed_; }
+  // When a stream last got to a record. Of a timed event.
   std::chrono::steady_clock::time_point reached_at();
 
  private:

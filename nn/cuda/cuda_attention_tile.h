@@ -44,6 +44,7 @@ __device__ inline int BlockChunk() {
 
 // 64 rows of a head, or of a chunk of it (`kDim` columns), in shared memory.
 template <typename T, int kDim>
+// Rows are kStride apart, which keeps them aligned and out of each other's banks.
 struct HeadTile {
   static constexpr int kStride = TileStride<T>(kDim);
   T at[kTile * kStride];

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Cross entropy on a CUDA device: a block for each row, one pass over the logits forward, one backward; see
-// nn/ops/layer_ops.h for the contract. Operands are right but for the targets' values.
+// nn/ops/layer_ops.h for the contract. Operands are right but for the targets' values. Kernels are put on `stream`;
+// nothing is waited for.
 #ifndef FSDP_NN_CUDA_CUDA_CROSS_ENTROPY_H_
 #define FSDP_NN_CUDA_CUDA_CROSS_ENTROPY_H_
 

@@ -14,6 +14,7 @@
 
 namespace fsdp {
 
+// Contracts are those of LayerOps; attention has kernels up to kMaxCudaHeadDim, and fails the stream beyond.
 // Operands must be right: behind CheckedLayerOps, as LayerOpsFor gives it.
 class CudaLayerOps final : public LayerOps {
  public:

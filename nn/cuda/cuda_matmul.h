@@ -37,6 +37,7 @@ class CudaMatmul {
   struct Plan;
   struct PlanKey;
 
+  // With mutex_ held. A plan lives as long as this.
   absl::StatusOr<const Plan*> PlanFor(const Gemm& gemm);
   absl::Status Open();  // once
 

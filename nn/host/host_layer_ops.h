@@ -13,6 +13,7 @@
 
 namespace fsdp {
 
+// Contracts are those of LayerOps. Thread-safe: it has no state but the products' kept primitives.
 // Operands must be right: behind CheckedLayerOps, as LayerOpsFor gives it.
 class HostLayerOps final : public LayerOps {
  public:

@@ -72,6 +72,7 @@ void CheckedLayerOps::Embedding(const Tensor& tokens, const Tensor& table, const
   ops_->Embedding(tokens, table, out, stream);
 }
 
+// Tokens may have any shape; its numel is the number of rows of grad_out.
 void CheckedLayerOps::EmbeddingBackward(const Tensor& tokens, const Tensor& grad_out,
                                         std::optional<int64_t> padding_idx, const Tensor& grad_table,
                                         Stream& stream) const {
@@ -259,6 +260,7 @@ void CheckedLayerOps::CausalAttentionBackward(const Tensor& grad_out, const Tens
   ops_->CausalAttentionBackward(grad_out, qkv, statistics, shape, grad_qkv, stream);
 }
 
+// Targets are one int32 for each row, in any shape. Their values are the kernel's to check.
 void CheckedLayerOps::CrossEntropy(const Tensor& logits, const Tensor& targets, const Tensor& loss,
                                    const Tensor& statistics, Stream& stream) const {
   OperandCheck check("cross entropy");

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The emulator's cublasLt.h: matrix products of column-major float32 and bfloat16 with float32 sums, transposed
-// operands, a bias for each row, alpha and beta. Computed plainly (../cublas_lt.cc).
+// operands, a bias for each row, alpha and beta. Computed plainly (../cublas_lt.cc). Types and functions are those of
+// NVIDIA's header, as far as nn/cuda/cuda_matmul.cc uses them; structs that are opaque there hold the emulator's own
+// fields.
 #ifndef FSDP_CUDA_EMULATOR_INCLUDE_CUBLASLT_H_
 #define FSDP_CUDA_EMULATOR_INCLUDE_CUBLASLT_H_
 
@@ -20,6 +22,7 @@ enum cudaDataType_t { CUDA_R_32F = 0, CUDA_R_16BF = 14 };
 enum cublasComputeType_t { CUBLAS_COMPUTE_32F = 68 };
 enum cublasOperation_t { CUBLAS_OP_N = 0, CUBLAS_OP_T = 1 };
 enum cublasLtEpilogue_t { CUBLASLT_EPILOGUE_DEFAULT = 1, CUBLASLT_EPILOGUE_BIAS = 4 };
+// The attributes that are set here, by NVIDIA's numbers.
 enum cublasLtMatmulDescAttributes_t {
   CUBLASLT_MATMUL_DESC_TRANSA = 3,
   CUBLASLT_MATMUL_DESC_TRANSB = 4,
@@ -83,11 +86,14 @@ cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t prefer
 cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t preference,
                                                     cublasLtMatmulPreferenceAttributes_t attribute, const void* value,
                                                     size_t nbytes);
+// Finds one algorithm whenever the layouts fit.
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc,
                                               cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
                                               cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
                                               cublasLtMatmulPreference_t preference, int wanted,
                                               cublasLtMatmulHeuristicResult_t results[], int* found);
+// d = alpha op(a) op(b) + beta c (+ bias), on `stream`. cudaErrors do not come through: CUBLAS_STATUS_INVALID_VALUE for
+// operands that are misaligned or do not fit.
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, const void* alpha, const void* a,
                               cublasLtMatrixLayout_t a_layout, const void* b, cublasLtMatrixLayout_t b_layout,
                               const void* beta, const void* c, cublasLtMatrixLayout_t c_layout, void* d,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The emulator's cuda_fp16.h.
+// The emulator's cuda_fp16.h: float16 by arithmetic on values, slow and plain. Conversion rounds to nearest even, from
+// 65520 on to infinity, and any NaN becomes 0x7fff, as on a GPU.
 #ifndef FSDP_CUDA_EMULATOR_INCLUDE_CUDA_FP16_H_
 #define FSDP_CUDA_EMULATOR_INCLUDE_CUDA_FP16_H_
 

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The emulator's cuda_runtime.h: what CUDA C++ adds to C++, as far as this repository's kernels use it. A kernel is an
-// ordinary function; its threads are fibers (../block.h). There is no static __shared__: kernels take their shared
-// memory from cuda/shared_memory.h.
+// The emulator's cuda_runtime.h: the additions of CUDA C++ to C++, as far as this repository's kernels use them. A
+// kernel is an ordinary function; its threads are fibers (../block.h). There is no static __shared__: kernels take
+// their shared memory from cuda/shared_memory.h. Approximate functions of CUDA (__expf, rsqrtf) are the exact ones
+// here.
 #ifndef FSDP_CUDA_EMULATOR_INCLUDE_CUDA_RUNTIME_H_
 #define FSDP_CUDA_EMULATOR_INCLUDE_CUDA_RUNTIME_H_
 
@@ -96,6 +97,7 @@ T __shfl_down_sync(unsigned mask, T value, unsigned lanes, int = 32,
   const unsigned from = (threadIdx.x & 31) + lanes;
   return FromLane(mask, value, static_cast<int>(from < 32 ? from : threadIdx.x & 31), place);
 }
+// Bit l is set where lane l of `mask` has a predicate that is not 0.
 inline unsigned __ballot_sync(unsigned mask, int predicate,
                               std::source_location place = std::source_location::current()) {
   const uint64_t* votes = fsdp::EmulatedBlock::Current().Exchange(mask, predicate != 0, place);

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The emulator's cuda_runtime_api.h: the part of CUDA's runtime interface that this repository calls, by CUDA's names
-// and with its contracts. Stricter than CUDA where that finds bugs: there is no default stream, copies from pageable
-// memory are as asynchronous as all others, and the host cannot touch device memory (device_memory.h).
+// and values and with its contracts; CUDA's manual is the reference. Stricter than CUDA where that finds bugs: there is
+// no default stream (a null stream is cudaErrorInvalidResourceHandle), copies from pageable memory are as asynchronous
+// as all others, and the host cannot touch device memory (device_memory.h). What this repository does not call is
+// missing, so that a test that needs it does not compile.
 #ifndef FSDP_CUDA_EMULATOR_INCLUDE_CUDA_RUNTIME_API_H_
 #define FSDP_CUDA_EMULATOR_INCLUDE_CUDA_RUNTIME_API_H_
 
@@ -23,6 +25,7 @@ using cudaGraph_t = CUgraph_st*;
 using cudaGraphExec_t = CUgraphExec_st*;
 using cudaMemPool_t = CUmemPoolHandle_st*;
 
+// The errors that this repository distinguishes; the emulator raises some of them (cudaGetErrorString).
 enum cudaError_t {
   cudaSuccess = 0,
   cudaErrorInvalidValue = 1,
@@ -89,6 +92,7 @@ enum cudaStreamCaptureStatus {
   cudaStreamCaptureStatusInvalidated = 2,
 };
 
+// Fields that nothing here reads are left out.
 struct cudaPointerAttributes {
   cudaMemoryType type;
   int device;
@@ -116,6 +120,7 @@ constexpr unsigned cudaHostAllocPortable = 1;
 constexpr unsigned cudaHostRegisterDefault = 0;
 constexpr unsigned cudaHostRegisterPortable = 1;
 
+// Devices: four of them, 0 to 3. The current device is the calling thread's.
 cudaError_t cudaGetDeviceCount(int* count);
 cudaError_t cudaGetDevice(int* device);
 cudaError_t cudaSetDevice(int device);
@@ -136,6 +141,7 @@ cudaError_t cudaPeekAtLastError();
 const char* cudaGetErrorName(cudaError_t error);
 const char* cudaGetErrorString(cudaError_t error);
 
+// Streams: a thread each, on the device that was current when it was made (../stream.h).
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags);
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int priority);
 cudaError_t cudaStreamGetPriority(cudaStream_t stream, int* priority);
@@ -145,7 +151,7 @@ cudaError_t cudaStreamQuery(cudaStream_t stream);
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags = 0);
 cudaError_t cudaLaunchHostFunc(cudaStream_t stream, void (*function)(void*), void* argument);
 
-// Only the relaxed mode. Memory is not allocated within a capture.
+// Captures and graphs (../graph.h). Only the relaxed mode. Memory is not allocated within a capture.
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode);
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph);
 cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status);
@@ -154,6 +160,7 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream);
 cudaError_t cudaGraphDestroy(cudaGraph_t graph);
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec);
 
+// Events. Times are of the host's clock, when the stream's thread got to the event.
 cudaError_t cudaEventCreate(cudaEvent_t* event);
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags);
 cudaError_t cudaEventDestroy(cudaEvent_t event);
@@ -162,6 +169,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event);
 cudaError_t cudaEventQuery(cudaEvent_t event);
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEvent_t end);
 
+// Memory. Device memory is full of NaN and guarded (../device_memory.h); registering host memory does nothing.
 cudaError_t cudaMalloc(void** data, size_t nbytes);
 cudaError_t cudaFree(void* data);
 cudaError_t cudaMallocAsync(void** data, size_t nbytes, cudaStream_t stream);
@@ -174,6 +182,7 @@ cudaError_t cudaHostUnregister(void* data);
 cudaError_t cudaMemGetInfo(size_t* free, size_t* total);
 cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* data);
 
+// Copies check that device addresses are inside one live allocation, and that `kind` is true of the addresses.
 cudaError_t cudaMemcpy(void* to, const void* from, size_t nbytes, cudaMemcpyKind kind);
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t nbytes, cudaMemcpyKind kind, cudaStream_t stream);
 cudaError_t cudaMemcpyPeerAsync(void* to, int to_device, const void* from, int from_device, size_t nbytes,
