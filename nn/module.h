@@ -115,6 +115,7 @@ class Module {
 
   // Lives as long as this module, and may be shared with others.
   void set_extension(std::shared_ptr<ModuleExtension> extension) { extension_ = std::move(extension); }
+  // Null if there is none.
   ModuleExtension* extension() const { return extension_.get(); }
 
  protected:

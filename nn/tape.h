@@ -25,6 +25,7 @@ class Tape {
 
   Stream& stream() const { return stream_; }
   Device& device() const { return stream_.device(); }
+  // The kernels of the stream's device.
   const LayerOps& ops() const { return ops_; }
   bool keep_for_backward() const { return keep_for_backward_; }
 

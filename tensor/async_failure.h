@@ -15,6 +15,8 @@
 
 namespace fsdp {
 
+// Implemented by the owner of such work: a communicator's watchdog (collectives/cuda), a kernel's record
+// (cuda/kernel_failure.h).
 class AsyncFailure {
  public:
   virtual ~AsyncFailure() = default;

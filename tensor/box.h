@@ -23,7 +23,7 @@ struct Box {
 // `interval` lies inside the shape. O(rank) boxes.
 std::vector<Box> BoxesOf(const Shape& shape, const Interval& interval);
 
-// True when `interval` is whole rows of the first dimension, so that the part is a tensor itself.
+// True when `interval` is whole rows of the first dimension, so that the part is itself a tensor of the same rank.
 bool IsWholeRows(const Shape& shape, const Interval& interval);
 
 // The sizes of the dataset that holds `interval`: its rows where it is whole rows, else one dimension of its elements.

@@ -30,7 +30,7 @@ enum class DType : uint8_t {
   kUInt32 = 11,
   kUInt16 = 12,
   kUInt8 = 13,
-  kBool = 14,       // one byte, 0 or 1
+  kBool = 14,       // one byte, 0 or 1; any other byte that a file has counts as 1
   kComplex32 = 15,  // a complex number is its real part, then its imaginary part
   kComplex64 = 16,
   kComplex128 = 17,
@@ -39,7 +39,7 @@ enum class DType : uint8_t {
   kFloat8E8M0FNU = 20,  // powers of two: no sign, no zero
 };
 
-// All dtypes, in the order of their values.
+// All dtypes, in the order of their values; for tables and for messages that list them.
 absl::Span<const DType> AllDTypes();
 
 // Bytes of one element: 1, 2, 4, 8 or 16.
@@ -51,7 +51,7 @@ std::string_view DTypeName(DType dtype);
 // The inverse of DTypeName. Any other name is kInvalidArgument, with a message that lists the known ones.
 absl::StatusOr<DType> ParseDType(std::string_view name);
 
-// True for the nine floating-point dtypes; not for complex ones, as in PyTorch.
+// True for the nine floating-point dtypes, float8 formats included; not for complex ones, as in PyTorch.
 bool IsFloatingPoint(DType dtype);
 
 // True for the three complex dtypes.

@@ -35,6 +35,7 @@ using I32 = hn::RebindToSigned<D>;
 template <class D>
 using U32 = hn::RebindToUnsigned<D>;
 
+// Bits of a float32: infinity, and the bit of the mantissa that makes a NaN quiet.
 constexpr int32_t kFloat32Infinity = 0x7F800000;
 constexpr int32_t kFloat32Quiet = 0x00400000;
 
@@ -239,7 +240,8 @@ using ComputeType = std::conditional_t<From::kBytes == 8 || To::kBytes == 8, dou
 // How far ahead of a read the memory is asked for: across a few pages, where the hardware's own prefetching stops.
 constexpr size_t kPrefetchBytes = 2048;
 
-// to[i] = op(from[i]) for `n` elements; `from` and `to` may be equal if their elements have one size.
+// to[i] = op(from[i]) for `n` elements; `from` and `to` may be equal if their elements have one size. `op` takes the
+// tag and a vector of lanes, and is a lambda with HWY_ATTR, so that it is compiled for the target.
 template <class From, class To, class Op>
 HWY_INLINE void Transform(const uint8_t* from, uint8_t* to, size_t n, Op op) {
   const hn::ScalableTag<ComputeType<From, To>> d;

@@ -26,8 +26,9 @@ class HostMemory : public std::enable_shared_from_this<HostMemory> {
   static std::shared_ptr<HostMemory> Create(bool cache_freed);
   ~HostMemory();
 
-  // Aligned to 64 bytes, to 4096 from 64 KiB on, to 2 MiB (one huge page) from 4 MiB on. The buffer of 0 bytes is not
-  // null.
+  // `nbytes` aligned to 64 bytes, to 4096 from 64 KiB on, to 2 MiB (one huge page) from 4 MiB on; contents unspecified.
+  // The buffer of 0 bytes is not null. kResourceExhausted when the system has no memory even after all kept blocks were
+  // freed.
   absl::StatusOr<Buffer> Allocate(int64_t nbytes);
 
   // Counts memory of another owner; negative when freed.
@@ -54,6 +55,7 @@ class HostMemory : public std::enable_shared_from_this<HostMemory> {
   // A kept or new block, or null; `size` is one that is kept when freed.
   void* AllocateLarge(size_t size);
 
+  // Keeps the block, or frees it; `nbytes` as asked for, `size` rounded. Any thread.
   void Free(void* data, int64_t nbytes, size_t size);
   static void FreeBlocks(const Blocks& blocks);
 

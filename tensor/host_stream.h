@@ -6,6 +6,9 @@
 //
 //   producer:  Push --> [ pending ]                    under the mutex, tens of nanoseconds
 //   worker:             swap out all pending, run them one by one, spin a little, sleep
+//
+// A thread for each stream, and not a pool: streams wait for each other's events, and a pool whose threads all wait
+// would never run the work that they wait for.
 #ifndef FSDP_TENSOR_HOST_STREAM_H_
 #define FSDP_TENSOR_HOST_STREAM_H_
 
@@ -35,7 +38,7 @@ class HostEvent final : public Event::State {
   absl::Status Synchronize() override;
   bool Query() override { return reached_.load(std::memory_order_acquire); }
 
-  // Raises the flag. Called once.
+  // Raises the flag with the stream's error so far. Called once, by the worker.
   void Reach(const absl::Status& status);
 
  private:
@@ -82,7 +85,7 @@ class HostStream final : public Stream {
   // stream holds `device`.
   static absl::StatusOr<std::unique_ptr<Stream>> Create(std::shared_ptr<Device> device, std::string name);
 
-  // Runs what is pending, then ends the thread. Not from work of this very stream.
+  // Runs all pending work, then ends the thread. Must not be called from work of this very stream.
   ~HostStream() override;
 
   Device& device() const override { return *device_; }

@@ -91,7 +91,8 @@ HWY_INLINE void StoreUpTo(FloatTag d, FloatVec v, T* p, size_t count) {
   std::memcpy(p, lanes, count * sizeof(T));
 }
 
-// Calls body(i, count) for i = 0, Lanes, 2 Lanes, ... below n; count is Lanes but for the last call.
+// Calls body(i, count) for i = 0, Lanes, 2 Lanes, ... below n, in ascending order; count is Lanes but for the last
+// call, where it is the rest.
 template <typename Body>
 HWY_INLINE void ForEachVector(int64_t n, const Body& body) {
   const size_t lanes = hn::Lanes(FloatTag());

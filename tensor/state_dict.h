@@ -78,6 +78,7 @@ class StateDict {
   // Null when absent or of the other kind. Pointers live until the next Set.
   const ShardedTensor* FindTensor(const StateKey& key) const;
   const std::string* FindText(const StateKey& key) const;
+  // Lookups are O(log n).
   bool contains(const StateKey& key) const { return index_.count(key) != 0; }
 
   // The key under which this state holds the value that another state calls `key`: `key` itself, or, where `key` is of

@@ -15,6 +15,7 @@
 
 namespace fsdp {
 
+// Queries and keys of a tile; warps and threads of a block.
 constexpr int kTile = 64;
 constexpr int kTileWarps = kTile / 16;
 constexpr int kTileThreads = kTileWarps * 32;
@@ -25,6 +26,8 @@ using ScoreSums = TileSums<kTile / 8>;
 // How a head's dimensions are cut: kChunks times kDim, rounded up. A block has one chunk of its operands in shared
 // memory at a time and owns one chunk of the results, so that long heads need no more memory and registers than others;
 // it computes the scores, which need all chunks, for itself.
+//
+//   head_dim 200:   chunk 0 [0, 128)   chunk 1 [128, 256), zeros from 200 on
 template <int kChunkDim, int kChunkCount>
 struct HeadSize {
   static constexpr int kDim = kChunkDim;
@@ -76,7 +79,9 @@ struct HeadRows {
   }
 };
 
-// Positions from `begin` on to `tile`, zeros beyond the head's last dimension and the sequence's end.
+// Copies positions from `begin` on to `tile`, with zeros beyond the head's last dimension and the sequence's end. All
+// threads of the block call, and none may read the tile before a __syncthreads. Packs of 16 bytes where every row is
+// aligned to them, else element by element.
 template <typename T, int kDim>
 __device__ inline void LoadHeadTile(const HeadRows<const T>& rows, int begin, HeadTile<T, kDim>& tile) {
   constexpr int kPack = kPackBytes / sizeof(T);
@@ -100,7 +105,7 @@ __device__ inline void LoadHeadTile(const HeadRows<const T>& rows, int begin, He
   }
 }
 
-// The calling warp's 16 rows, rounded, to positions from `begin` + 16 warp on.
+// Stores the calling warp's 16 rows, rounded, to positions from `begin` + 16 warp on, as far as they exist.
 template <typename T, int kN>
 __device__ inline void StoreHeadRows(const TileSums<kN>& sums, int begin, const HeadRows<T>& rows) {
   const int first = begin + static_cast<int>(threadIdx.x) / 32 * 16;
@@ -114,7 +119,8 @@ __device__ inline void StoreHeadRows(const TileSums<kN>& sums, int begin, const 
   }
 }
 
-// The calling warp's 16 rows of `sums`, rounded, to its rows of `tile`, for the products that read them.
+// Stores the calling warp's 16 rows of `sums`, rounded, to its rows of `tile`, for the products that read them. A warp
+// reads the rows that it wrote itself, so its own barrier is enough.
 template <typename T>
 __device__ inline void StoreScores(const ScoreSums& sums, ScoreTile<T>& tile) {
   T* rows = tile.at + static_cast<int>(threadIdx.x) / 32 * 16 * ScoreTile<T>::kStride;
@@ -138,11 +144,13 @@ struct ScoreMath {
   __device__ float Scaled(float score) const {
     return rounds_scores ? RoundTo<T>(RoundTo<T>(score) * scale) : score * scale;
   }
+  // The gradient of a probability, or of a scaled score, as eager attention would store it.
   __device__ float RoundedGrad(float grad) const { return rounds_scores ? RoundTo<T>(grad) : grad; }
   // Gradient of a score from its probability, that probability's gradient, and the row's sum of their products.
   __device__ float GradScore(float p, float grad, float sum) const {
     return RoundedGrad(RoundedProbability(p) * (RoundedGrad(grad) - sum)) * scale;
   }
+  // A probability as backward of the softmax reads it.
   __device__ float RoundedProbability(float p) const { return rounds_probabilities ? RoundTo<T>(p) : p; }
 };
 
@@ -161,6 +169,7 @@ struct AttentionOperands {
   int dim;
   int seq_len;
 
+  // Elements from one row to the next.
   __device__ int64_t qkv_stride() const { return static_cast<int64_t>(heads + 2 * kv_heads) * dim; }
   __device__ int64_t out_stride() const { return static_cast<int64_t>(heads) * dim; }
 

@@ -22,6 +22,7 @@ enum class BFloat16Products : uint8_t {
 // The faster one on this processor. A rule, not a measurement, so that all ranks on such processors get the same bits.
 BFloat16Products FastBFloat16Products();
 
+// Streams share one: products of several threads run at the same time, each on `threads` threads.
 class HostMatmul {
  public:
   // `threads` is the number that one product may use.
