@@ -62,6 +62,7 @@ absl::StatusOr<int> CudaDeviceCount() {
   int count = 0;
   const cudaError_t error = cudaGetDeviceCount(&count);
   if (error != cudaSuccess) {
+    // Forgotten, so that no later launch is blamed for it.
     cudaGetLastError();
     return absl::UnavailableError(absl::StrCat("no usable GPU: cudaGetDeviceCount: ", cudaGetErrorString(error)));
   }

@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// One function for each rule, used by the host's kernels and by CUDA's, so that both refuse the same operands with the
+// same words.
 #include "fsdp/tensor/check_operands.h"
 
 #include <string>
@@ -9,6 +12,7 @@
 namespace fsdp {
 namespace {
 
+// `numel` elements of float32; any number if it is negative.
 absl::Status CheckFloat32(std::string_view op, std::string_view role, const Tensor& t, int64_t numel) {
   FSDP_RETURN_IF_ERROR(CheckDefined(op, role, t));
   if (t.dtype() == DType::kFloat32 && (numel < 0 || t.numel() == numel)) return absl::OkStatus();
@@ -20,6 +24,7 @@ absl::Status CheckFloat32(std::string_view op, std::string_view role, const Tens
                                                  wanted));
 }
 
+// Without begin + numel, which may overflow for an interval that is wrong.
 bool Has(const Tensor& t, int64_t begin, int64_t numel) {
   return begin >= 0 && numel >= 0 && begin <= t.numel() && numel <= t.numel() - begin;
 }

@@ -27,6 +27,7 @@ Elements Write(const Tensor& t) { return {t.dtype(), t.data()}; }
 
 absl::Status RunCastDivide(const Tensor& source, const Tensor& destination, double divisor) {
   FSDP_RETURN_IF_ERROR(CheckPair("cast_divide", source, destination));
+  // Three cases, the cheapest that gives the bits: divide, convert, copy.
   if (divisor != 1) {
     CastDivideFloats(Read(source), Write(destination), source.numel(), divisor);
   } else if (source.dtype() != destination.dtype()) {
@@ -59,6 +60,7 @@ absl::Status RunClipCoefficient(const Tensor& squared_norms, float max_norm, con
   float total = 0;
   for (int64_t i = 0; i < squared_norms.numel(); ++i) total += ReadScalar(squared_norms.Slice({i, i + 1}));
   const float norm = std::sqrt(total);
+  // torch.nn.utils.clip_grad_norm_'s epsilon, and its order of operations.
   const float coefficient = max_norm / (norm + 1e-6f);
   const float results[] = {norm, !std::isfinite(norm)              ? std::numeric_limits<float>::quiet_NaN()
                                  : max_norm > 0 && coefficient < 1 ? coefficient

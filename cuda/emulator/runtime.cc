@@ -64,6 +64,7 @@ cudaError_t EmulateKernel(cudaStream_t stream, const void* kernel, const KernelS
   }
   const size_t threads = size_t{shape.block.x} * shape.block.y * shape.block.z;
   const size_t blocks = size_t{shape.grid.x} * shape.grid.y * shape.grid.z;
+  // CUDA's limits of a launch.
   if (threads == 0 || threads > EmulatedBlock::kMaxThreads || blocks == 0 || shape.grid.x > 0x7fffffff ||
       shape.grid.y > 65535 || shape.grid.z > 65535 || shape.shared_bytes > allowed) {
     return Answer(cudaErrorInvalidConfiguration);
@@ -195,6 +196,7 @@ cudaError_t cudaRuntimeGetVersion(int* version) {
   return cudaSuccess;
 }
 
+// A sticky error of the device stays; the thread's own is forgotten.
 cudaError_t cudaGetLastError() {
   const cudaError_t error = cudaPeekAtLastError();
   fsdp::last_error = cudaSuccess;
@@ -265,6 +267,8 @@ cudaError_t cudaMallocAsync(void** data, size_t nbytes, cudaStream_t stream) {
   return Answer(*data == nullptr ? cudaErrorMemoryAllocation : cudaSuccess);
 }
 
+// Freed by the stream's thread, after the work that was put there before: a kernel that is still running has its
+// memory.
 cudaError_t cudaFreeAsync(void* data, cudaStream_t stream) {
   if (stream == nullptr) return Answer(cudaErrorInvalidResourceHandle);
   if (stream->capturing()) return fsdp::RefuseToCapture(*stream, cudaErrorStreamCaptureUnsupported);

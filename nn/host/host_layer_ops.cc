@@ -17,6 +17,7 @@
 namespace fsdp {
 namespace {
 
+// 0 unless `t` is a matrix, which CheckedLayerOps has made sure of.
 int64_t Rows(const Tensor& t) { return t.shape().rank() == 2 ? t.shape().dim(0) : 0; }
 int64_t Cols(const Tensor& t) { return t.shape().rank() == 2 ? t.shape().dim(1) : 0; }
 
