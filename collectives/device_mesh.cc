@@ -37,6 +37,7 @@ absl::Status CheckMesh(const ProcessGroup& group, const std::vector<int>& sizes,
                                                  " ranks, the group has ", group.size()));
 }
 
+// Compares the texts of the meshes: equal texts mean equal sizes and names.
 absl::Status CheckRanksAgree(ProcessGroup& group, const std::string& mine) {
   FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> all, group.GatherBlobs(mine));
   for (int rank = 0; rank < group.size(); ++rank) {

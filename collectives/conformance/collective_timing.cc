@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// A collective and a copy of the same traffic are timed in turn, in rounds of batches of about 20 ms, and compared
+// within a round: machines change their speed from second to second, and the ratio of neighbouring batches is steadier
+// than either time. Medians over 15 rounds keep single disturbances out.
 #include "fsdp/collectives/conformance/collective_timing.h"
 
 #include <algorithm>
@@ -13,7 +17,7 @@
 namespace fsdp {
 namespace {
 
-constexpr int kRounds = 15;
+constexpr int kRounds = 15;  // odd, so that the median is one of them
 constexpr int kMostRepeats = 2000;
 constexpr absl::Duration kBatch = absl::Milliseconds(20);  // what a round of one kind should take
 
@@ -40,6 +44,7 @@ absl::StatusOr<double> Slowest(ProcessGroup& group, double mine) {
   return slowest;
 }
 
+// As nccl-tests define the bus bandwidth: the factor by which it differs from the algorithm's.
 double BusFactor(CollectiveOp op, int size) {
   const double others = static_cast<double>(size - 1) / size;
   switch (op) {

@@ -33,6 +33,7 @@ std::vector<GroupUnderTest> GroupsUnderTest(const std::vector<int>& sizes) {
 
 std::string NameOf(const GroupUnderTest& group) { return absl::StrCat(group.backend, "_", group.size); }
 
+// kMixed lets one collective run on ranks that publish their memory and on ranks that go through slots.
 absl::StatusOr<Tensor> NewTensor(ProcessGroup& group, Placement placement, DType dtype, int64_t numel, int64_t pad) {
   const bool shared = placement == Placement::kShared || (placement == Placement::kMixed && group.rank() % 2 == 0);
   const int64_t nbytes = (numel + pad) * SizeOf(dtype);

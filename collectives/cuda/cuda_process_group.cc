@@ -119,6 +119,7 @@ void CudaProcessGroup::Follow(Stream& stream) {
   last_stream_ = &stream;
 }
 
+// The first captured call of a graph adds an observer to it, which turns each replay into one numbered, watched call.
 void CudaProcessGroup::NoteCaptured(const CollectiveId& id, const std::shared_ptr<CudaRecording>& recording) {
   if (!communicator_->CanCapture()) {
     recording->Note(absl::FailedPreconditionError(
@@ -201,6 +202,8 @@ bool CudaProcessGroup::IsDividedAfter(const CollectiveSpec& spec) const {
   return spec.reduce_op == ReduceOp::kAvg && !communicator_->CanAverage(spec.dtype);
 }
 
+// Blobs go over the host group, but count as a call of this group: if a peer makes another call instead, the watch
+// reports the disagreement at once, where the host group would only find a rank missing at its deadline.
 absl::StatusOr<std::vector<std::string>> CudaProcessGroup::GatherBlobs(std::string_view blob) {
   const CollectiveId id = {.op = CollectiveOp::kGatherBlobs, .sequence = ++issued_};
   const absl::Status before = last_.Synchronize();

@@ -61,13 +61,13 @@ struct Task {
   }
 };
 
-// The collective of one number: what the ranks of a clique bring to it.
+// The collective of one number, with the arguments of the ranks that have come to it.
 struct Round {
   std::map<int, Task> tasks;
   int computed = 0;
 };
 
-// The ranks of one communicator, as far as they came.
+// The ranks of one communicator that have joined it so far.
 struct Clique {
   explicit Clique(int n) : size(n) {}
 
@@ -106,7 +106,7 @@ T* View(T* data) {
   return EmulatedMemory::Get().KernelView(data);
 }
 
-// row[i] * factor, rounded as the type has it.
+// row[i] * factor, rounded to the dtype, as ncclRedOpCreatePreMulSum specifies: before the sum.
 std::vector<std::byte> Multiplied(DType dtype, const std::byte* row, size_t count, double factor) {
   const auto n = static_cast<int64_t>(count);
   std::vector<double> wide(count);
@@ -180,7 +180,7 @@ struct Member {
     const std::vector<std::byte> result = fsdp::Result(round, rank);
     ++round.computed;
     clique->changed.notify_all();
-    // Nobody's memory changes before all have read it.
+    // No rank writes its result before all ranks have read their inputs: they may be the same memory.
     clique->changed.wait(lock, [&] { return aborted || round.computed == clique->size; });
     if (!aborted && !result.empty()) std::memcpy(fsdp::View(task.receive), result.data(), result.size());
   }
@@ -207,6 +207,7 @@ struct ncclComm {
 namespace fsdp {
 namespace {
 
+// By unique id. Guarded by state_mutex; never destroyed, since streams of other tests may still use its cliques.
 std::map<std::string, std::shared_ptr<Clique>>& Cliques() {
   static auto* const cliques = new std::map<std::string, std::shared_ptr<Clique>>;
   return *cliques;
@@ -221,7 +222,8 @@ void Join(ncclComm* comm, std::shared_ptr<Clique> clique, int rank) {
   Count(&FakeNcclCounts::communicators, 1);
 }
 
-// What graphs replay. Kept for good, since a graph may outlive its communicator; then it does nothing.
+// Keeps the work that graphs replay, for the rest of the program: a graph may outlive its communicator. Its replays
+// then do nothing.
 std::function<void()>* Captured(std::function<void()> work) {
   static auto* const captured = new std::deque<std::function<void()>>;
   const std::lock_guard<std::mutex> lock(state_mutex);
@@ -244,7 +246,8 @@ ncclResult_t Launch(Task task, ncclComm_t comm, cudaStream_t stream) {
   if (hangs) member->async_error = now.async_error;
   cudaStreamCaptureStatus captures = cudaStreamCaptureStatusNone;
   cudaStreamIsCapturing(stream, &captures);
-  if (captures != cudaStreamCaptureStatusNone) {  // the graph runs it as often as it is replayed
+  // In a capture the work must survive until the last replay; outside of one it runs once and is then deleted.
+  if (captures != cudaStreamCaptureStatusNone) {
     std::function<void()>* const work = Captured([weak = std::weak_ptr<Member>(member), task, hangs] {
       const std::shared_ptr<Member> alive = weak.lock();
       if (alive != nullptr) hangs ? alive->AwaitAbort() : alive->Run(task);
@@ -300,7 +303,9 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int nranks, ncclUniqueId i
   return ncclInProgress;
 }
 
-// The new communicator is known when all ranks came, so it is filled in when the parent is no longer in progress.
+// Blocks until all ranks have come, where the real call returns ncclInProgress. Two waits: for the parts to be made by
+// the last rank that comes, and for the last rank that takes its part to clear them, so that the next split starts
+// empty.
 ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* newcomm, ncclConfig_t* config) {
   if (config->blocking != 0 || color < 0) return ncclInvalidArgument;
   fsdp::Clique& clique = *comm->member->clique;
@@ -314,7 +319,7 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* newc
     }
     clique.changed.notify_all();
   }
-  // The real one does this on a thread of its own.
+  // The real NCCL does this on a thread of its own.
   clique.changed.wait(lock, [&] { return comm->member->aborted || !clique.parts.empty(); });
   if (comm->member->aborted) return ncclInvalidUsage;
   const auto& members = clique.keys[color];
@@ -339,7 +344,7 @@ ncclResult_t ncclGroupStart() {
   return ncclSuccess;
 }
 
-// Last first: what is grouped must not depend on the order.
+// Launches the last call first: callers must not rely on the order of grouped calls, and this finds those that do.
 ncclResult_t ncclGroupEnd() {
   if (!std::exchange(fsdp::groups, false)) return ncclInvalidUsage;
   const auto launches = std::exchange(fsdp::grouped, {});
@@ -371,6 +376,7 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
   return ncclCommDestroy(comm);
 }
 
+// A communicator is in progress until all ranks have joined it, and for ever under the fault `init_hangs`.
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error) {
   Member& member = *comm->member;
   *error = member.async_error;
@@ -380,6 +386,7 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error) {
   return ncclSuccess;
 }
 
+// The texts of NCCL 2.x, so that messages in tests look as they do on a GPU.
 const char* ncclGetErrorString(ncclResult_t result) {
   switch (result) {
     case ncclSuccess:

@@ -191,6 +191,8 @@ class LocalCudaCommunicator final : public CudaCommunicator {
     return absl::OkStatus();
   }
 
+  // Rank r reduces slice r of all inputs into its own output, in place; after a meeting, each rank copies the other
+  // slices from where they were reduced. So every slice is summed once, and all ranks get the same bits.
   absl::Status AllReduce(const Collective& c, cudaStream_t stream) {
     const int64_t width = SizeOf(c.spec.dtype);
     const int64_t each = (c.spec.count + size_ - 1) / size_;
@@ -233,6 +235,8 @@ class LocalCudaCommunicator final : public CudaCommunicator {
   std::vector<Post> posts_;  // of the last meeting
 };
 
+// Peer access is set per process and per direction, and another group may have enabled it before: that is no error, but
+// CUDA records it as one, which the last call clears.
 absl::Status EnablePeerAccess(int from, int to) {
   if (from == to) return absl::OkStatus();
   int can = 0;
@@ -283,6 +287,7 @@ absl::StatusOr<std::vector<std::unique_ptr<ProcessGroup>>> CreateLocalCudaGroups
   std::vector<std::unique_ptr<ProcessGroup>> groups(devices.size());
   std::vector<absl::Status> made(devices.size());
   std::vector<std::thread> threads;
+  // On a thread per rank: Create splits the control group, which blocks until all ranks do.
   for (size_t r = 0; r < devices.size(); ++r) {
     threads.emplace_back([&, r] {
       absl::StatusOr<std::unique_ptr<ProcessGroup>> group =

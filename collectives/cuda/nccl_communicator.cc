@@ -167,6 +167,8 @@ absl::Status NcclCommunicator::Launch(absl::Span<const Collective> collectives, 
     calls.push_back(std::move(call));
   }
   if (calls.size() == 1) return Make(calls[0].name, calls[0].make);
+  // After an error in the middle the group must still be ended: an open group would swallow the next calls of this
+  // thread.
   return Make("ncclGroupEnd", [&] {
     ncclResult_t first = ncclGroupStart();
     for (const NcclCall& call : calls) {
@@ -178,6 +180,8 @@ absl::Status NcclCommunicator::Launch(absl::Span<const Collective> collectives, 
   });
 }
 
+// Data that is only moved goes as bytes, so every dtype works. A barrier is an all_reduce of one number, which no rank
+// can finish before all have started.
 absl::StatusOr<NcclCommunicator::NcclCall> NcclCommunicator::CallFor(const Collective& c, CUstream_st* stream) {
   const auto nbytes = static_cast<size_t>(c.spec.count * SizeOf(c.spec.dtype));
   switch (c.spec.op) {
@@ -217,6 +221,8 @@ absl::StatusOr<NcclCommunicator::NcclCall> NcclCommunicator::CallForReduction(co
                   [=, this] { return ncclReduceScatter(c.input, c.output, count, *type, op, comm_, stream); }};
 }
 
+// An average is a sum of inputs that NCCL multiplies by 1/n. ncclAvg itself is not used: how it rounds is unspecified.
+// The operator is created once per dtype, because it belongs to the communicator and is freed with it.
 absl::StatusOr<ncclRedOp_t> NcclCommunicator::Reduction(const CollectiveSpec& spec) {
   switch (spec.reduce_op) {
     case ReduceOp::kSum:
@@ -248,7 +254,7 @@ absl::StatusOr<Buffer> NcclCommunicator::Allocate(int64_t nbytes) {
   const auto size = static_cast<size_t>(std::max<int64_t>(nbytes, 1));
   void* data = nullptr;
   if (const ncclResult_t result = ncclMemAlloc(&data, size); result != ncclSuccess) {
-    cudaGetLastError();
+    cudaGetLastError();  // clears the error, which the next launch would report as its own
     return absl::ResourceExhaustedError(
         absl::StrCat(device_->name(), ": cannot allocate ", nbytes, " bytes; ", device_->allocated_bytes(),
                      " bytes are in use: ", NcclStatus(result, "ncclMemAlloc", nullptr).message()));
@@ -263,6 +269,7 @@ absl::StatusOr<Buffer> NcclCommunicator::Allocate(int64_t nbytes) {
   return buffer;
 }
 
+// Any thread, and possibly after an abort, which has freed the registrations with the communicator.
 void NcclCommunicator::Free(void* data, int64_t nbytes, void* registration) {
   if (registration != nullptr) {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -283,9 +290,10 @@ absl::StatusOr<std::shared_ptr<CudaCommunicator>> NcclCommunicator::Split(const 
   FSDP_RETURN_IF_ERROR(Make("ncclCommUserRank", [&] { return ncclCommUserRank(comm_, &rank); }));
   const auto key = static_cast<int>(std::find(members.begin(), members.end(), rank) - members.begin());
   ncclConfig_t config = Config();
-  // The lowest member as color: it is no other group's.
+  // The lowest member serves as the color: no other part of the split has it.
   const int color = *std::min_element(members.begin(), members.end());
   FSDP_RETURN_IF_ERROR(Make("ncclCommSplit", [&] { return ncclCommSplit(comm_, color, key, &part->comm_, &config); }));
+  // The parent is done when its part of the work is; the new communicator is polled until it is ready as well.
   FSDP_RETURN_IF_ERROR(part->Make("ncclCommSplit", [] { return ncclInProgress; }));
   return part;
 }

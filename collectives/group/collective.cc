@@ -26,6 +26,7 @@ bool Overlap(const void* a, int64_t a_bytes, const void* b, int64_t b_bytes) {
          before(b, static_cast<const std::byte*>(a) + a_bytes);
 }
 
+// A tensor with the name that an error message gives it.
 struct NamedTensor {
   std::string_view name;
   const Tensor& tensor;
@@ -83,6 +84,7 @@ absl::Status CheckReducible(DType dtype, ReduceOp op) {
 
 }  // namespace
 
+// The names of torch.distributed, which its users know from its messages.
 const char* CollectiveOpName(CollectiveOp op) {
   switch (op) {
     case CollectiveOp::kAllGather:
@@ -126,6 +128,8 @@ std::string CollectiveSpec::ToString() const {
   return absl::StrCat(CollectiveOpName(op), arguments.empty() ? "" : " ", arguments);
 }
 
+// Every rank compares the same specs in the same order, so all report the same pair: the lowest rank that differs from
+// rank 0. If only the arguments differ, the message leaves out what is equal.
 absl::Status CheckAgreement(absl::Span<const CollectiveSpec> specs, uint64_t sequence) {
   const CollectiveSpec& first = specs[0];
   for (size_t r = 1; r < specs.size(); ++r) {

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Names as in torch.distributed, in lower case, for messages.
 #include "fsdp/collectives/group/reduce_op.h"
 
 namespace fsdp {

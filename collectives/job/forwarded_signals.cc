@@ -37,6 +37,7 @@ ForwardedSignals::~ForwardedSignals() {
   pthread_sigmask(SIG_SETMASK, &mask_before_, nullptr);
 }
 
+// The descriptor is non-blocking: read fails with EAGAIN once no signal is pending.
 std::vector<int> ForwardedSignals::Take() {
   std::vector<int> signals;
   signalfd_siginfo info;

@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// The lines of one ReadOutput are written at once. POSIX guarantees atomic writes only up to PIPE_BUF bytes (4096) on
+// pipes, so with other writers to the same pipe long outputs may still be torn; within one launcher nothing is, since
+// one thread writes for all ranks.
 #include "fsdp/collectives/job/rank_output.h"
 
 #include <unistd.h>
@@ -13,6 +17,7 @@ namespace {
 
 constexpr size_t kLastLines = 20;
 
+// Gives up on any error but EINTR: EPIPE when the reader is gone, EIO when the terminal is.
 void WriteAll(int fd, absl::string_view bytes) {
   while (!bytes.empty()) {
     const ssize_t n = write(fd, bytes.data(), bytes.size());

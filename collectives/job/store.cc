@@ -49,6 +49,7 @@ absl::Status Store::Set(const std::string& key, const std::string& value) {
       .status();
 }
 
+// The deadline travels as a duration, since clocks of two processes may differ; both ends add their own.
 absl::StatusOr<std::string> Store::Get(const std::string& key, absl::Time deadline) {
   const int64_t wait_ms = PollTimeout(deadline);
   FSDP_ASSIGN_OR_RETURN(StoreFrame reply,
@@ -94,6 +95,7 @@ absl::StatusOr<StoreFrame> Store::Call(StoreFrame request, absl::Time deadline) 
   return reply;
 }
 
+// The header first, because only it tells how many bytes follow, and checks that these are within the limits.
 absl::StatusOr<StoreFrame> Store::Receive(absl::Time deadline) {
   std::string bytes(kStoreHeaderBytes, '\0');
   FSDP_RETURN_IF_ERROR(ReceiveAll(socket_.get(), absl::MakeSpan(bytes), deadline));

@@ -190,6 +190,8 @@ StoreFrame StoreServer::Answer(Connection& connection, const StoreFrame& request
   }
 }
 
+// The job's name comes first: on a port that was used by another job before, a client must learn that this is another
+// job (it retries), and not that it has a wrong world size (it gives up).
 StoreFrame StoreServer::AnswerHello(Connection& connection, const StoreFrame& request) {
   if (request.key != job_) {
     return Error(absl::StatusCode::kFailedPrecondition,
@@ -293,6 +295,7 @@ bool StoreServer::Write(Connection& connection) {
   return true;
 }
 
+// An end without kLeave is how the death of a rank's process shows itself.
 void StoreServer::Drop(std::list<Connection>::iterator connection) {
   if (connection->rank >= 0 && !connection->has_left) {
     const std::lock_guard<std::mutex> lock(mutex_);
