@@ -55,6 +55,8 @@ class ChildOutput {
   std::function<void(absl::string_view)> on_line_;
 };
 
+// Which environment, directory and streams a child gets. By default: those of this process, except for stdin, which is
+// /dev/null, and the output, which is collected with stdout and stderr interleaved.
 struct ChildOptions {
   std::map<std::string, std::string> environment = {};  // added to the variables of this process, or replacing them
   std::vector<std::string> unset = {};                  // variables of this process that the child does not get
@@ -112,7 +114,7 @@ class ChildProcess {
   void Signal(int signal) const;
   void SignalGroup(int signal) const;
 
-  // What ChildOutput::Text has collected so far.
+  // What ChildOutput::Text has collected so far; empty for streams with another target.
   const std::string& output() const { return output_.text; }
   const std::string& errors() const { return errors_.text; }
 

@@ -56,10 +56,12 @@ std::string FlagHelp(absl::Span<const std::string> names);
 std::optional<int> ParseFlags(int argc, char** argv, std::string_view usage,
                               std::vector<std::string>* operands = nullptr);
 
-// Changes to the directory in which `bazel run` was typed; does nothing outside `bazel run`.
+// Changes to the directory in which `bazel run` was typed, which is in $BUILD_WORKING_DIRECTORY; does nothing without
+// that variable. A directory that cannot be entered is reported on stderr and otherwise ignored.
 void EnterCallersDirectory();
 
 // The type of a flag that may be given more than once.
+// The values are in the order in which they were given.
 struct RepeatedFlag {
   std::vector<std::string> values;
 };

@@ -17,6 +17,7 @@
 
 namespace fsdp {
 
+// A value; two digests are equal if their bytes are, except with a probability of about 2^-128.
 struct Digest {
   uint64_t high = 0;
   uint64_t low = 0;
@@ -31,6 +32,7 @@ struct Digest {
 // The inverse of ToHex; kInvalidArgument for anything but 32 lower-case digits.
 absl::StatusOr<Digest> ParseDigest(std::string_view hex);
 
+// The digest of bytes that are in memory as a whole.
 Digest DigestOf(absl::Span<const std::byte> bytes);
 Digest DigestOf(std::string_view bytes);
 

@@ -17,6 +17,7 @@ class FileDescriptor {
   explicit FileDescriptor(int fd) : fd_(fd) {}
   ~FileDescriptor() { Close(); }
 
+  // The moved-from object is empty.
   FileDescriptor(FileDescriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
   FileDescriptor& operator=(FileDescriptor&& other) noexcept {
     if (this != &other) {
@@ -26,6 +27,7 @@ class FileDescriptor {
     return *this;
   }
 
+  // The descriptor, which stays owned; -1 if there is none.
   int get() const { return fd_; }
   bool ok() const { return fd_ >= 0; }
 

@@ -22,6 +22,7 @@ class ProcessHandle {
   // kUnavailable if there is no such process.
   static absl::StatusOr<ProcessHandle> Open(int pid);
 
+  // The number of the process, which another process may have after its end.
   int pid() const { return pid_; }
 
   // False as soon as the last thread of the process has ended, even if its parent has not reaped it.

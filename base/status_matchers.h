@@ -22,6 +22,7 @@
 namespace fsdp {
 namespace status_matchers_internal {
 
+// The status of either type.
 inline const absl::Status& StatusOf(const absl::Status& status) { return status; }
 template <typename T>
 const absl::Status& StatusOf(const absl::StatusOr<T>& status_or) {
@@ -59,7 +60,8 @@ class StatusIsMatcher {
   testing::Matcher<const std::string&> message_;
 };
 
-// Matches an OK StatusOr whose value matches.
+// Matches an OK StatusOr whose value matches `inner`, which may be a value or a matcher. The type of the StatusOr is
+// known only where the matcher is used, so the conversion to testing::Matcher is delayed until then.
 template <typename T>
 class IsOkAndHoldsMatcher {
  public:
@@ -114,6 +116,7 @@ inline testing::PolymorphicMatcher<status_matchers_internal::StatusIsMatcher> St
       status_matchers_internal::StatusIsMatcher(std::move(code), std::move(message)));
 }
 
+// Matches an OK Status or StatusOr.
 inline testing::PolymorphicMatcher<status_matchers_internal::StatusIsMatcher> IsOk() {
   return StatusIs(absl::StatusCode::kOk);
 }
@@ -126,6 +129,7 @@ status_matchers_internal::IsOkAndHoldsMatcher<std::decay_t<T>> IsOkAndHolds(T&& 
 
 }  // namespace fsdp
 
+// Expect, or assert, that a Status or StatusOr is OK; a failure prints the status.
 #define EXPECT_OK(expr) EXPECT_THAT(expr, ::fsdp::IsOk())
 #define ASSERT_OK(expr) ASSERT_THAT(expr, ::fsdp::IsOk())
 

@@ -26,6 +26,7 @@ class ScopedVariable {
   ScopedVariable(const ScopedVariable&) = delete;
   ScopedVariable& operator=(const ScopedVariable&) = delete;
 
+  // Changes the value again; the destructor still restores the one of before.
   void Set(const std::optional<std::string>& value) {
     value.has_value() ? setenv(name_.c_str(), value->c_str(), /*overwrite=*/1) : unsetenv(name_.c_str());
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Files, for tests.
+// Reading files in tests, where an error shows in what the test expects of the bytes.
 #ifndef FSDP_BASE_TEST_FILES_H_
 #define FSDP_BASE_TEST_FILES_H_
 

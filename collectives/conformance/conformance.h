@@ -60,6 +60,7 @@ void SetElements(Device& device, const Tensor& t, const std::vector<double>& val
 // `relative` times the value; else kDataLoss with the first element that does not. Blocks.
 absl::Status CompareElements(Device& device, const Tensor& t, const std::vector<double>& values, double relative = 0);
 
+// value(0), ..., value(numel - 1).
 template <typename Function>
 std::vector<double> ValuesOf(int64_t numel, const Function& value) {
   std::vector<double> values(static_cast<size_t>(numel));
@@ -69,7 +70,7 @@ std::vector<double> ValuesOf(int64_t numel, const Function& value) {
   return values;
 }
 
-// The same with a function of the element's index.
+// SetElements and CompareElements with a function of the element's index instead of a list.
 template <typename Function>
 void Fill(ProcessGroup& group, const Tensor& t, const Function& value) {
   SetElements(*group.device(), t, ValuesOf(t.numel(), value));

@@ -49,6 +49,7 @@ namespace fsdp {
 // A group's first error; streams may hold it for longer than there is a group.
 class GroupFailure final : public AsyncFailure {
  public:
+  // OK until Set was called with an error. Any thread.
   absl::Status status() const override;
   void Set(const absl::Status& status);
 
@@ -82,6 +83,7 @@ class CollectiveWatch final {
   void GiveUp(const absl::Status& reason);
 
  private:
+  // A call of this rank that is not known to have ended.
   struct Call {
     CollectiveId id;
     Event begun;
@@ -92,10 +94,14 @@ class CollectiveWatch final {
   void Loop();
   void PollStreams();  // finds how far this rank's streams have come, and their errors
   bool Exchange();     // runs a round; false if it was the last one
+
+  // The rules that turn a round's heartbeats into a verdict; the same on all ranks.
   bool Judge(const std::vector<Heartbeat>& beats);
   absl::Status Late(const std::vector<Heartbeat>& beats, int r) const;
   void CheckDeparted();
   absl::Status Disagreement(const std::vector<Heartbeat>& beats);
+
+  // Stores the first error, aborts the communicator and calls broken_. Later errors have no effect.
   void Break(const absl::Status& error, int rank_that_gave_up);
   std::string Prefix(const CollectiveId& id) const;  // "rank 2 of 8: all_gather #417"
   std::string GaveUp(int rank, const absl::Status& reason) const;

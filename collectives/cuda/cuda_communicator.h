@@ -25,6 +25,7 @@ class CudaCommunicator {
  public:
   virtual ~CudaCommunicator() = default;
 
+  // The name of the group's backend: "nccl", "local".
   virtual std::string_view backend() const = 0;
 
   // True if Launch computes kAvg of this dtype as exactly as a sum divided afterwards; if not, the group launches a sum

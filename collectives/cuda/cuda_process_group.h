@@ -64,7 +64,8 @@ class CudaProcessGroup final : public ProcessGroup, public CoalescingGroup, publ
 
   class Replays;
 
-  // One call of this rank.
+  // One call of this rank: its number, the result of the argument check, and its tensors, which keep their memory
+  // alive.
   struct Call {
     CollectiveId id;
     absl::Status arguments;
@@ -72,6 +73,7 @@ class CudaProcessGroup final : public ProcessGroup, public CoalescingGroup, publ
     Tensor input, output;
   };
 
+  // Issue numbers a call and collects it if calls are coalesced; Put puts calls on their stream.
   void Issue(absl::Status arguments, const CollectiveSpec& spec, const Tensor& input, const Tensor& output,
              Stream& stream);
   void Put(const std::vector<Call>& calls, Stream& stream);

@@ -18,7 +18,9 @@ namespace fsdp {
 
 using BlobGather = std::function<absl::StatusOr<std::vector<std::string>>(std::string_view blob)>;
 
-// As AgreeOn of process_group.h.
+// As AgreeOn of process_group.h: OK on every rank if `mine` is OK on every rank; else, on every rank, the error of the
+// lowest rank that has one. Call it after any step that can fail on one rank alone, so that no rank goes on without the
+// others.
 absl::Status AgreeOn(const BlobGather& gather, const absl::Status& mine);
 
 // The ranks that gave this rank's `color`, ordered by key, then by rank: the members of this rank's part of the split,

@@ -10,6 +10,7 @@
 namespace fsdp {
 
 // Optional interface, found by dynamic_cast: process groups whose collectives can be captured in a graph.
+// Implemented by CudaProcessGroup.
 class CapturingGroup {
  public:
   virtual ~CapturingGroup() = default;

@@ -18,9 +18,12 @@
 namespace fsdp {
 
 // Optional interface, found by dynamic_cast: process groups that can launch several collectives as one.
+// Implemented by CudaProcessGroup; use it through CoalescedCalls, which cannot forget the end.
 class CoalescingGroup {
  public:
   virtual ~CoalescingGroup() = default;
+
+  // Called in pairs. Collectives in between are launched by EndCoalescing; errors come out of the stream.
   virtual void BeginCoalescing() = 0;
   virtual void EndCoalescing() = 0;
 };

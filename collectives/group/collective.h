@@ -50,6 +50,7 @@ struct CollectiveSpec {
   // broadcast. Bytes of a blob, which may differ between ranks. Collectives of a replay.
   int64_t count = 0;
 
+  // True if ranks may meet in one collective with these two specs: all fields are equal, except for the size of a blob.
   bool AgreesWith(const CollectiveSpec& other) const;
 
   // "float32[1024]", "avg bfloat16[7]", "uint8[3] from root 1"; empty for operations without elements.
@@ -63,7 +64,9 @@ struct CollectiveSpec {
 // that differs from rank 0, and rank 0.
 absl::Status CheckAgreement(absl::Span<const CollectiveSpec> specs, uint64_t sequence);
 
-// A spec with this rank's memory. all_reduce and broadcast work in place: input == output.
+// A spec with this rank's memory, which is not owned and may be on any device. all_reduce and broadcast work in place:
+// input
+// == output. A barrier has neither.
 struct Collective {
   CollectiveSpec spec;
   const std::byte* input = nullptr;

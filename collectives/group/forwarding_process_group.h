@@ -18,6 +18,7 @@ namespace fsdp {
 
 class ForwardingProcessGroup : public ProcessGroup {
  public:
+  // `inner` must not be null.
   explicit ForwardingProcessGroup(std::shared_ptr<ProcessGroup> inner) : inner_(std::move(inner)) {}
 
   int rank() const override { return inner_->rank(); }
@@ -37,6 +38,8 @@ class ForwardingProcessGroup : public ProcessGroup {
   absl::StatusOr<std::vector<std::string>> GatherBlobs(std::string_view blob) override {
     return inner_->GatherBlobs(blob);
   }
+
+  // The part is the other group's own: a derived class that wants to observe parts too overrides Split.
   absl::StatusOr<std::unique_ptr<ProcessGroup>> Split(int color, int key) override { return inner_->Split(color, key); }
   void Abort(const absl::Status& reason) override { inner_->Abort(reason); }
   absl::Duration timeout() const override { return inner_->timeout(); }

@@ -11,6 +11,9 @@
 // error a group is broken: everything later fails at once with that error.
 //
 // A group is used by one thread of its rank at a time. It must outlive the work that was put on streams.
+//
+// Backends: "local" and "shm" (host/host_process_group.h), "nccl" and "local" on GPUs (cuda/cuda_process_group.h); how
+// a program gets a group is in init_process_group.h and run_ranks.h.
 #ifndef FSDP_COLLECTIVES_GROUP_PROCESS_GROUP_H_
 #define FSDP_COLLECTIVES_GROUP_PROCESS_GROUP_H_
 

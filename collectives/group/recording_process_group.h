@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// RecordingProcessGroup: for tests: passes every collective on and writes it down as it is issued, under the group's
-// label, in a log that several groups of one rank may share. Control-plane calls are not written down.
+// RecordingProcessGroup, for tests: passes every collective on and records it when it is issued, under the group's
+// label, in a log that several groups of one rank may share. So a test can check the order of collectives across
+// groups. Calls of the control plane are not recorded. The log is not locked: all groups that share it are used by one
+// thread.
 #ifndef FSDP_COLLECTIVES_GROUP_RECORDING_PROCESS_GROUP_H_
 #define FSDP_COLLECTIVES_GROUP_RECORDING_PROCESS_GROUP_H_
 

@@ -18,7 +18,7 @@ void FutexWait(const std::atomic<uint32_t>& word, uint32_t expected, absl::Durat
 // Wakes all threads that sleep on `word`, in all processes.
 void FutexWakeAll(const std::atomic<uint32_t>& word);
 
-// Tells the core that this is a spin loop.
+// A hint to the core that this is a spin loop: it saves power and leaves the core to its other hardware thread.
 inline void SpinPause() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();

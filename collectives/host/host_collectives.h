@@ -22,7 +22,7 @@ namespace fsdp {
 
 class HostCollectives {
  public:
-  // The fabric must outlive it.
+  // The fabric must outlive the HostCollectives. `timeout`: for each round of a collective, see RoundBarrier.
   HostCollectives(const Fabric& fabric, absl::Duration timeout);
 
   // Runs the collective number `sequence` and blocks until this rank's output is ready and its input may be changed.
@@ -30,7 +30,7 @@ class HostCollectives {
   // unusable: the caller calls barrier().GiveUp and AwaitReaders.
   absl::Status Run(uint64_t sequence, const Collective& collective);
 
-  // Every rank's blob, by rank.
+  // Every rank's blob, by rank; blobs may have any size. The same errors as Run.
   absl::StatusOr<std::vector<std::string>> GatherBlobs(uint64_t sequence, std::string_view blob);
 
   RoundBarrier& barrier() { return barrier_; }
@@ -43,16 +43,19 @@ class HostCollectives {
     int64_t count = 0;
   };
 
+  // The steps of the protocol, in the order in which Run takes them.
   Descriptor Describe(const Collective& collective) const;
   absl::Status Exchange(const Descriptor& mine, const std::byte* own);
   absl::Status CheckRanksAgree();
   absl::Status Meet();
 
+  // Where the data of a chunk are: in slots, or `direct_offset` bytes into a rank's own memory.
   int64_t SlotCapacity(const CollectiveSpec& spec) const;
   void Stage(const Collective& collective, const Chunk& chunk) const;
   Chunk SubSlice(const CollectiveSpec& spec, const Chunk& chunk, int r) const;
   const std::byte* Source(int r, int64_t direct_offset, int64_t slot_offset) const;
 
+  // The data movement of each operation, from the peers' memory or slots to the output.
   absl::Status Move(const Collective& collective, const Chunk& chunk);
   void AllGatherChunk(const Collective& collective, const Chunk& chunk) const;
   void BroadcastChunk(const Collective& collective, const Chunk& chunk) const;

@@ -23,6 +23,7 @@ namespace fsdp {
 
 class HostProcessGroup final : public ProcessGroup {
  public:
+  // `timeout`: for each collective, from the moment when its stream gets to it.
   HostProcessGroup(std::unique_ptr<Fabric> fabric, absl::Duration timeout);
 
   // Peers may finish collectives already issued; any later collective fails and names this rank.
@@ -55,6 +56,7 @@ class HostProcessGroup final : public ProcessGroup {
     Tensor output = {};
   };
 
+  // Issue puts a call on its stream; RunInTurn runs it there. Fail breaks the group and returns the error.
   void Issue(const absl::Status& arguments, const Issued& issued, Stream& stream);
   absl::Status RunInTurn(uint64_t ticket, const absl::Status& so_far, const Issued& issued);
   absl::Status Fail(absl::Status error);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// ReduceRows: the arithmetic of the host backends' collectives: n rows of memory combined into one, in one pass, in the
-// order of the rows. Vectorised with run-time dispatch; every target gives the same bits.
+// ReduceRows: the arithmetic of the host backends' collectives. It combines n rows of memory into one, in one pass, in
+// the order of the rows. Vectorised with run-time dispatch; every target gives the same bits. Thread-safe.
 #ifndef FSDP_COLLECTIVES_HOST_REDUCE_ROWS_H_
 #define FSDP_COLLECTIVES_HOST_REDUCE_ROWS_H_
 

@@ -58,6 +58,7 @@ class RoundBarrier {
   absl::Duration timeout() const { return timeout_; }
 
  private:
+  // Await spins, then sleeps; CheckPeers finds the reasons to stop waiting.
   bool Complete() const;
   bool Spin() const;
   absl::Status Sleep(const CollectiveId& what, absl::Time start);

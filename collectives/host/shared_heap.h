@@ -36,6 +36,7 @@ class SharedHeap : public std::enable_shared_from_this<SharedHeap> {
  private:
   SharedHeap(SharedMemory memory, std::shared_ptr<Device> device);
 
+  // Take and Return change free_ only; Free also decommits.
   std::optional<int64_t> Take(int64_t size, int64_t alignment);
   void Return(int64_t offset, int64_t size);
   void Free(int64_t offset, int64_t size, int64_t nbytes);

@@ -25,12 +25,15 @@ class SharedMemory {
   static absl::StatusOr<SharedMemory> OpenReadOnly(int pid, int fd, int64_t nbytes);
   static absl::StatusOr<SharedMemory> OpenReadWrite(int pid, int fd, int64_t nbytes);
 
+  // Move-only. The destructor unmaps; the memory itself is freed with the last mapping of any process.
   SharedMemory(SharedMemory&& other) noexcept;
   SharedMemory& operator=(SharedMemory&& other) noexcept;
   ~SharedMemory();
 
   std::byte* data() const { return data_; }
   int64_t nbytes() const { return nbytes_; }
+
+  // The memfd, for the peers' Open calls. It must stay open until all peers have mapped the memory.
   int fd() const { return fd_.get(); }
 
   // Backs [offset, offset + nbytes) with memory, so that a first access neither fails nor faults; zeros where there was

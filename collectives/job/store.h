@@ -55,6 +55,7 @@ class Store {
  private:
   explicit Store(FileDescriptor socket) : socket_(std::move(socket)) {}
 
+  // Sends a request and waits for its reply; closes the socket on any error but one that the server replied.
   absl::StatusOr<StoreFrame> Call(StoreFrame request, absl::Time deadline);
   absl::StatusOr<StoreFrame> Receive(absl::Time deadline);
 
