@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // CountingProcessGroup: counts the calls of a group and passes them on, for tests of how much communication an
-// operation needs. The counters may be read on any thread. Groups
-// that Split returns are not counted.
+// operation needs. The counters may be read on any thread. Groups that Split returns are not counted.
 #ifndef FSDP_COLLECTIVES_GROUP_COUNTING_PROCESS_GROUP_H_
 #define FSDP_COLLECTIVES_GROUP_COUNTING_PROCESS_GROUP_H_
 
