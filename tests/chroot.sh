@@ -30,7 +30,7 @@ make_chroot() {
   mount -t tmpfs tmpfs "$root/dev/shm"
 }
 
-# in_chroot ROOT COMMAND: runs a shell command there with the environment of nobody's login: no HOME, no locale.
+# in_chroot ROOT COMMAND: runs a shell command in it with an empty environment: only PATH, no HOME, no locale.
 in_chroot() {
   echo "+ $2" >&2
   env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin chroot "$1" /bin/sh -ec "$2"

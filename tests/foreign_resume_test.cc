@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Runs of train_gpt that begin where somebody else's checkpoint ends: PyTorch's own, and ours in every form that we
+// Runs of train_gpt that begin where a foreign checkpoint ends: PyTorch's own, and ours in every form that we
 // write for PyTorch.
 #include <algorithm>
 #include <filesystem>

@@ -42,6 +42,7 @@ std::map<std::string, std::vector<float>> ReadWeights(const std::string& path) {
 
 }  // namespace
 
+// Flags are the single source of a case's hyperparameters: train_gpt parses them, and so does the float64 run.
 double GoldenCase::Flag(const std::string& name, double absent) const {
   const std::string prefix = "--" + name + "=";
   for (const std::string& flag : flags) {

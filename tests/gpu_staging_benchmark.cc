@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How fast a checkpoint leaves a GPU, and comes back: what AsyncSaver copies to pinned memory, and what a load copies
-// to the device, beside one copy of as many bytes in the same run. A JSON line each:
+// The speed at which a checkpoint leaves a GPU and comes back: AsyncSaver's copies to pinned memory, and a load's
+// copies to the device, each compared with one copy of as many bytes in the same run. One JSON line each:
 //
 //   gpu_staging_benchmark [--mib=1400] [--scratch=/tmp]
 //
@@ -42,7 +42,7 @@ namespace {
 constexpr int kRepeats = 5;
 constexpr int64_t kColumns = 768;
 
-// As a sharded GPT's: matrices of a few MiB and vectors of a few KiB by turns.
+// A state like that of a sharded GPT: matrices of a few MiB and vectors of a few KiB by turns.
 absl::StatusOr<StateDict> MakeState(int64_t nbytes, Device& device, Stream& stream) {
   StateDict state;
   int64_t made = 0;
@@ -87,7 +87,7 @@ class StagingBenchmark {
   }
 
  private:
-  // The best of a few.
+  // Bytes per second of one copy, the best of a few.
   absl::StatusOr<double> Copy(void* destination, const void* source) {
     double best = 0;
     for (int i = 0; i < kRepeats; ++i) {
@@ -112,7 +112,7 @@ class StagingBenchmark {
       const absl::Time start = absl::Now();
       FSDP_ASSIGN_OR_RETURN(const AsyncSaveReport report, saver->Save(state, /*step=*/1, stream_.get()));
       FSDP_RETURN_IF_ERROR(report.copied.Synchronize());
-      if (i < 2) continue;  // pins memory
+      if (i < 2) continue;  // the first saves allocate and pin the staging memory
       best = std::max(best, BytesPerSecond(absl::Now() - start));
       blocked = std::min(blocked, report.blocked);
     }

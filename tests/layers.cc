@@ -205,7 +205,7 @@ std::vector<std::string> FaultsOfIncludes(const Rooms& rooms, const std::string&
     } else if (target == folder) {
       continue;
     } else if (for_tests) {
-      // A test may use what its own room may, and whatever is not a program.
+      // A test may include every room that its own room may include, and every room that is no program's.
       const bool own_program = IsProgram(target) && (folder == "tests" || room->second.includes.count(target) != 0);
       if (IsProgram(target) && !own_program) fault(absl::StrCat("only tests/ and programs include ", target, "/"));
     } else if (target_room->second.is_for_tests) {
@@ -230,6 +230,8 @@ std::set<std::string> ParseGuide(const std::string& markdown) {
   return headers;
 }
 
+// Rules end with a line that is ")", so the text between two of them has one rule, after comments and load statements.
+// Attributes are recognised by their indentation, which keeps those of nested calls apart.
 std::vector<BuildTarget> ParseBuild(const std::string& package, const std::string& text) {
   std::vector<BuildTarget> targets;
   const std::vector<std::string> defaults = ListAfter(text, "default_visibility = ");
@@ -267,6 +269,8 @@ std::vector<std::string> FaultsOfGuide(const std::set<std::string>& guide, const
   return faults;
 }
 
+// An odd backtick, where a name in backticks goes over the end of a line, only makes text of a name and a name of text:
+// text has blanks, and is skipped.
 std::vector<std::string> FaultsOfPage(const NamesOfTree& names, const std::string& path, const std::string& text) {
   std::vector<std::string> faults;
   bool in_code = false;  // between lines that are ```

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The guard of the rooms. README.md is a file of the source tree and a link to it in a test's runfiles, so its real
-// path says where the sources are: a glob of all of them in BUILD would need a target in every package.
+// Holds the source tree to its own pages. README.md is a file of the source tree and a link to it in a test's runfiles,
+// so its real path says where the sources are: a glob of all of them in BUILD would need a target in every package.
 #include "fsdp/tests/layers.h"
 
 #include <algorithm>

@@ -69,6 +69,7 @@ Flags operator+(Flags a, const Flags& b) {
   return a;
 }
 
+// A test may itself run under a launcher or `bazel run`: their variables would make train_gpt join that job.
 absl::StatusOr<std::unique_ptr<ChildProcess>> StartTraining(const Flags& flags) {
   FSDP_ASSIGN_OR_RETURN(const std::string program, FindRunfile("train/train_gpt"));
   return ChildProcess::Start(Flags{program} + flags, TrainingOptions());

@@ -110,7 +110,7 @@ cc_library(
         text, _ = _shared_library(ctx, "cublas_lt", ["libcublasLt.so"], library_dirs, [":cudart"])
         build.append(text)
 
-        # NCCL lies beside the toolkit, or where libnccl-dev puts it.
+        # NCCL is part of the toolkit's folder, or installed by libnccl-dev.
         header = _find(ctx, [toolkit + "/include", "/usr/include"], "nccl.h")
         if header:
             text, nccl = _shared_library(

@@ -22,6 +22,7 @@
 namespace fsdp {
 namespace {
 
+// A row of the table of subcommands: its operands and flags are checked here, before it runs.
 struct Subcommand {
   std::string name;
   std::vector<std::string> operands;

@@ -3,7 +3,7 @@
 // async_save_benchmark measures how much an asynchronous save slows down the training that goes on meanwhile. One
 // process trains with the flags of train_gpt that describe model, batch and sharding, on --nproc ranks that are
 // threads; --cycles times in turn it makes steps without a save, then starts a SHARDED save of model and optimizer and
-// makes steps until that is durable, then makes steps beside the floor: threads as nice and as many that write as many
+// makes steps until that is durable, then makes steps during the floor: threads as nice and as many that write as many
 // bytes of memory into a flat file and fsync it (raw_file.h), which is what the disk and the machine ask of training
 // whoever writes.
 //
@@ -79,7 +79,7 @@ struct Measured {
   int64_t staged_bytes = 0;  // of one rank
   double seconds = 0;        // of all cycles
 
-  // Of the time, that a save was in flight.
+  // The share of the time during which a save was in flight.
   double share() const { return std::accumulate(in_flight.begin(), in_flight.end(), 0.0) / seconds; }
 };
 
@@ -125,7 +125,8 @@ class AsyncSaveBenchmark {
     return absl::OkStatus();
   }
 
-  // Steps without a save, then steps beside one, then steps beside the floor.
+  // Steps without a save, then steps during one, then steps during the floor. The number of steps without a save
+  // follows the number of the others in the cycle before, so that the kinds are sampled equally often.
   absl::Status Cycle() {
     for (int i = 0; i < std::max<int>(kLeastSteps, last_steps_); ++i) {
       FSDP_ASSIGN_OR_RETURN(const double seconds, Step());
@@ -150,6 +151,7 @@ class AsyncSaveBenchmark {
     return state;
   }
 
+  // The floor: memory of the size that the save staged, written by a pool of the same size and niceness to a flat file.
   absl::Status BesideFloor() {
     if (!floor_bytes_) {
       FSDP_ASSIGN_OR_RETURN(floor_bytes_, group_->device()->AllocatePinned(measured_.staged_bytes));
@@ -173,7 +175,8 @@ class AsyncSaveBenchmark {
     return status;
   }
 
-  // Makes steps until `done` on rank 0; adds the seconds of each but the last, and returns those of all.
+  // Makes steps until `done` is set on rank 0, which all ranks learn after each step, since all must make the same
+  // number. Adds the seconds of each step but the last, which ended after the save did; returns the seconds of all.
   absl::StatusOr<double> StepUntil(const std::atomic<bool>& done, std::vector<double>& steps) {
     const absl::Time start = absl::Now();
     while (true) {
@@ -204,7 +207,7 @@ class AsyncSaveBenchmark {
   Buffer floor_bytes_;
   std::unique_ptr<ThreadPool> floor_writers_;
   int64_t next_step_ = 0;
-  int last_steps_ = 0;  // beside the save and the floor before
+  int last_steps_ = 0;  // during the save and the floor of the cycle before
   Measured measured_;
 };
 

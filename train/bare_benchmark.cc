@@ -36,6 +36,7 @@ struct Batch {
   Tensor tokens, targets;
 };
 
+// Any tokens do: the time of a step does not depend on them.
 absl::StatusOr<Batch> MakeBatch(Device& device, const TrainOptions& options, int64_t vocab_size) {
   const Shape shape = {options.batch_size, options.seq_len};
   FSDP_ASSIGN_OR_RETURN(const Tensor tokens, Tensor::Empty(device, DType::kInt32, shape));
@@ -90,6 +91,8 @@ class BareTraining {
 
   explicit BareTraining(Device& device) : device_(device) {}
 
+  // Points every parameter of the model at a copy in `dtype`. A shared parameter, which NamedParameters() lists under
+  // each name, is bound once, under the name that it has as fqn.
   absl::Status BindCopies(DType dtype) {
     size_t next = 0;
     for (const auto& [name, parameter] : model_->NamedParameters()) {
@@ -129,6 +132,8 @@ absl::StatusOr<double> Seconds(const std::function<absl::Status()>& step) {
   return absl::ToDoubleSeconds(absl::Now() - began);
 }
 
+// One step of each in turn, so that both see the same load of the machine. The first steps warm caches and allocators
+// up.
 absl::Status Compare(const TrainOptions& options) {
   const std::shared_ptr<Device> device = CreateHostDevice();
   FSDP_ASSIGN_OR_RETURN(const CausalLmConfig config, ReadModelConfig(options, nullptr));

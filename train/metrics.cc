@@ -40,6 +40,7 @@ absl::Status CutUnfinishedLine(int fd, const std::string& path) {
   return absl::OkStatus();
 }
 
+// Whether `line` has all members of StepMetrics. Further members are ignored, so that newer files can be read.
 bool IsMetrics(const nlohmann::json& line) {
   if (!line.is_object()) return false;
   for (const char* name : {"step", "loss", "grad_norm", "lr", "tokens_per_second", "step_seconds", "peak_bytes"}) {

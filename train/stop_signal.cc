@@ -7,7 +7,7 @@
 namespace fsdp {
 namespace {
 
-// A signal handler can reach nothing but a global.
+// A signal handler can reach nothing but a global, and a lock-free atomic is the only kind that it may write.
 std::atomic<bool> stop_requested = false;
 static_assert(std::atomic<bool>::is_always_lock_free);
 

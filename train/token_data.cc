@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Token files are mapped, not read: a run looks at a small part of a large file, and ranks of one host share the page
+// cache. Texts are read whole, since they are small and several files become one sequence. A token is 1, 2 or 4 bytes,
+// assembled byte by byte, so the file is little-endian on every machine and needs no alignment.
 #include "fsdp/train/token_data.h"
 
 #include <fcntl.h>
@@ -51,6 +55,7 @@ absl::StatusOr<std::vector<std::string>> MatchFiles(const std::string& pattern) 
 TokenData::TokenData(std::shared_ptr<const void> bytes, int64_t nbytes, int token_bytes, std::string origin)
     : bytes_(std::move(bytes)), size_(nbytes / token_bytes), token_bytes_(token_bytes), origin_(std::move(origin)) {}
 
+// The mapping outlives the descriptor: the shared_ptr's deleter unmaps it once the last copy of the TokenData is gone.
 absl::StatusOr<TokenData> TokenData::FromTokenFile(const std::string& path) {
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) return FileError(path, "open");
@@ -95,7 +100,9 @@ uint32_t TokenData::at(int64_t index) const {
 }
 
 int64_t TokenData::SampleStart(int64_t index, int64_t seq_len) const {
-  const __int128 product = static_cast<__int128>(index) * seq_len;  // a long run on much data leaves 64 bits
+  // The product may exceed 64 bits in a long run. The modulus is N - seq_len and not N, so that the sample and its last
+  // target lie within the tokens.
+  const __int128 product = static_cast<__int128>(index) * seq_len;
   return static_cast<int64_t>(product % (size_ - seq_len));
 }
 
@@ -115,6 +122,7 @@ absl::Status TokenData::CheckLength(int64_t seq_len) const {
 }
 
 absl::Status TokenData::CheckVocabulary(int64_t vocab_size, const Interval& range) const {
+  // Tokens of so few bytes cannot exceed the vocabulary: no byte needs to be read.
   if (vocab_size >= int64_t{1} << (8 * token_bytes_)) return absl::OkStatus();
   for (int64_t i = range.begin; i < range.end; ++i) {
     if (at(i) < vocab_size) continue;

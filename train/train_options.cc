@@ -77,7 +77,7 @@ ABSL_FLAG(std::optional<std::string>, output_dtype, std::nullopt,
 ABSL_FLAG(bool, keep_low_precision_grads, false, "give the optimizer gradients in param_dtype");
 ABSL_FLAG(bool, cpu_offload, false, "keep shards, gradients and optimizer state in host memory");
 ABSL_FLAG(bool, pin_memory, false,
-          "with --cpu_offload, pin that memory, so that copies run beside compute; fsdp1 always does");
+          "with --cpu_offload, pin that memory, so that copies overlap with compute; fsdp1 always does");
 ABSL_FLAG(bool, activation_checkpointing, false,
           "keep only the input of each unit for backward, which runs its forward again");
 ABSL_FLAG(std::string, backward_prefetch, "pre", "pre, post or none");
@@ -107,9 +107,10 @@ ABSL_FLAG(bool, overwrite, false, "let this run replace the checkpoints that che
 
 ABSL_FLAG(std::string, metrics, "", "a file of JSON lines, one a step; appended to on a resume");
 ABSL_FLAG(std::string, export, "", "after the last step, a Hugging Face directory: config.json and model.safetensors");
-ABSL_FLAG(std::string, export_format, "safetensors",
-          "what --export writes beside config.json: safetensors; torch, pytorch_model.bin; dcp, the files of a DCP "
-          "directory");
+ABSL_FLAG(
+    std::string, export_format, "safetensors",
+    "what --export writes in addition to config.json: safetensors; torch, pytorch_model.bin; dcp, the files of a DCP "
+    "directory");
 ABSL_FLAG(std::string, trace, "",
           "Chrome trace JSON of the run (opens in Perfetto): each rank's streams, units, collectives");
 ABSL_FLAG(bool, print_schedule, false, "print the schedule of one step for rank 0, and exit without training");
@@ -138,6 +139,7 @@ absl::Status CheckNumber(std::string_view flag, double value, double limit = INF
                   std::isfinite(limit) ? absl::StrFormat("0 <= number < %g", limit) : "a number, at least 0");
 }
 
+// The flags whose values are words.
 absl::Status CheckChoices() {
   FSDP_RETURN_IF_ERROR(CheckChoice("device", absl::GetFlag(FLAGS_device), {"auto", "cpu", "cuda"}));
   FSDP_RETURN_IF_ERROR(CheckChoice("model", absl::GetFlag(FLAGS_model), {"gpt2", "llama"}));
@@ -154,6 +156,7 @@ absl::Status CheckChoices() {
   return CheckChoice("export_format", absl::GetFlag(FLAGS_export_format), {"safetensors", "torch", "dcp"});
 }
 
+// The flags whose values are numbers: counts are at least 0 or 1, rates are finite, betas are below 1.
 absl::Status CheckNumbers() {
   FSDP_RETURN_IF_ERROR(CheckAtLeast("nproc", absl::GetFlag(FLAGS_nproc).value_or(1), 1));
   FSDP_RETURN_IF_ERROR(CheckAtLeast("steps", absl::GetFlag(FLAGS_steps), 1));
@@ -236,6 +239,7 @@ absl::Status CheckCombinations() {
   if (absl::GetFlag(FLAGS_rank0_only) && absl::GetFlag(FLAGS_state_dict_type) != "full") {
     return absl::InvalidArgumentError("--rank0_only: expected together with --state_dict_type=full");
   }
+  // Without a size the groups of a hybrid strategy are undefined; with a size every other strategy would ignore it.
   const bool hybrid = absl::StartsWith(absl::GetFlag(FLAGS_sharding_strategy), "hybrid_shard");
   if (hybrid != (absl::GetFlag(FLAGS_shard_group_size) > 0)) {
     return absl::InvalidArgumentError(
@@ -261,6 +265,7 @@ absl::Status CheckCombinations() {
   return absl::OkStatus();
 }
 
+// block, none or size:N, as the policy that AutoWrap takes. A default WrapPolicy makes the whole model one unit.
 absl::StatusOr<WrapPolicy> ParseWrap(const std::string& value) {
   if (value == "block") return LambdaWrapPolicy(IsTransformerBlock);
   if (value == "none") return WrapPolicy();
@@ -271,6 +276,7 @@ absl::StatusOr<WrapPolicy> ParseWrap(const std::string& value) {
   return BadValue("wrap", value, "block, size:N with N > 0, or none");
 }
 
+// Every value other than the two words is a path, which is opened when the run starts.
 absl::StatusOr<ResumeChoice> ParseResume(const std::string& value) {
   if (value == "auto") return ResumeChoice{ResumeChoice::Kind::kAuto, ""};
   if (value == "none") return ResumeChoice{ResumeChoice::Kind::kNone, ""};
@@ -284,6 +290,7 @@ DeviceChoice ParseDevice(std::string_view name) {
   return name == "cpu" ? DeviceChoice::kCpu : DeviceChoice::kAuto;
 }
 
+// min_lr defaults to lr, which makes the cosine a constant.
 void ReadSteps(TrainOptions& options) {
   const double lr = absl::GetFlag(FLAGS_lr);
   options.batch_size = absl::GetFlag(FLAGS_batch_size);
@@ -316,6 +323,7 @@ absl::StatusOr<MixedPrecision> ReadPrecision() {
   return precision;
 }
 
+// The options of both interfaces: MakeShardedModel translates them for FSDP2.
 absl::StatusOr<FsdpOptions> ReadFsdpOptions() {
   FsdpOptions fsdp;
   FSDP_ASSIGN_OR_RETURN(fsdp.sharding_strategy, ParseShardingStrategy(absl::GetFlag(FLAGS_sharding_strategy)));

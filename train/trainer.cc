@@ -240,6 +240,8 @@ absl::Status Trainer::Train() {
   return absl::OkStatus();
 }
 
+// Spans are complete once their streams ran, so the model's stream is waited for even without a trace: the run is then
+// known to have ended without an error.
 absl::Status Trainer::FinishTrace() {
   FSDP_RETURN_IF_ERROR(model_->stream().Synchronize());
   if (trace_ == nullptr) return absl::OkStatus();
@@ -251,6 +253,7 @@ absl::Status Trainer::FinishTrace() {
   return absl::OkStatus();
 }
 
+// All ranks agree on saving, since IsDue depends on the step alone and the request to stop is the same on all of them.
 absl::StatusOr<bool> Trainer::TrainOneStep(int64_t step) {
   const double lr = LearningRate(options_.learning_rate, step);
   FSDP_RETURN_IF_ERROR(optimizer_->SetHyperparameter("lr", lr));

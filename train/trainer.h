@@ -44,6 +44,7 @@ class Trainer {
   Trainer(const TrainOptions& options, std::shared_ptr<ProcessGroup> group)
       : options_(options), group_(std::move(group)) {}
 
+  // The parts of Create, in order; trainer.cc says what each does. All are collective.
   absl::Status Build();
   absl::Status OpenData();
   absl::Status BuildModel();
@@ -52,7 +53,8 @@ class Trainer {
   absl::Status OpenOutputs();
   absl::Status FinishTrace();
 
-  // One step with its metrics and, where it is due, its checkpoint; true when the run is to stop.
+  // Trains one step, reports its metrics and saves a checkpoint if one is due. True when a signal asked the run to
+  // stop.
   absl::StatusOr<bool> TrainOneStep(int64_t step);
   absl::Status ReportStep(const StepMetrics& metrics);
 
@@ -60,8 +62,8 @@ class Trainer {
 
   const TrainOptions options_;
   const std::shared_ptr<ProcessGroup> group_;
-  CausalLmConfig config_;
-  RunStart start_;
+  CausalLmConfig config_;  // of the model; set by OpenData
+  RunStart start_;         // where this run begins; step 0 until FillModel
   std::unique_ptr<FullyShardedDataParallel> model_;
   std::unique_ptr<AdamW> optimizer_;
   std::unique_ptr<BatchLoader> batches_;

@@ -12,6 +12,7 @@
 namespace fsdp {
 namespace {
 
+// A prime, so that no number of ranks divides it.
 constexpr int kVocabulary = 61;
 
 constexpr char kConfig[] = R"({"model_type": "gpt2", "vocab_size": 61, "n_positions": 16, "n_embd": 24, "n_layer": 1,

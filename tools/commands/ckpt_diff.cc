@@ -36,6 +36,7 @@ struct Comparison {
   DiffReport report;
 };
 
+// Opens both sides before anything is compared, so that an error about B does not wait for the reading of A.
 absl::Status Compare(const DiffOptions& options, Comparison& comparison) {
   for (int i = 0; i < 2; ++i) {
     FSDP_ASSIGN_OR_RETURN(comparison.sources[i], OpenSource(comparison.paths[i]));
@@ -124,6 +125,7 @@ std::string Remarks(const TensorDiff& tensor) {
   return text;
 }
 
+// Tensors of different shapes have no values to compare, so they are a line of words and not a row.
 void PrintTensors(const DiffReport& report) {
   bool is_first = true;
   for (const TensorDiff& tensor : report.tensors) {
@@ -170,6 +172,7 @@ int RunDiff(const CommandLine& line) {
   DiffOptions options;
   options.tolerance = {absl::GetFlag(FLAGS_atol), absl::GetFlag(FLAGS_rtol)};
   options.model_only = absl::GetFlag(FLAGS_model_only);
+  // Written so that NaN is refused too.
   if (!(options.tolerance.atol >= 0) || !(options.tolerance.rtol >= 0)) {
     return ReportUsageError("ckpt diff", absl::InvalidArgumentError(absl::StrCat("--atol=", options.tolerance.atol,
                                                                                  " --rtol=", options.tolerance.rtol,

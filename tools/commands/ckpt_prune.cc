@@ -28,6 +28,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+// Bytes that only deleted steps refer to: files that a kept step links too are not counted
+// (RetentionPlan::Step::bytes).
 int64_t FreedBytes(const RetentionPlan& plan) {
   int64_t bytes = 0;
   for (const auto& step : plan.steps) bytes += step.keep ? 0 : step.bytes;

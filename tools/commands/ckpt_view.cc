@@ -22,6 +22,7 @@
 namespace fsdp {
 namespace {
 
+// An error of the whole view names the source: WriteHdf5View knows only its tensors.
 absl::StatusOr<Hdf5ViewReport> View(const std::string& source_path, const std::string& path) {
   FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<TensorSource> source, OpenSource(source_path));
   absl::StatusOr<Hdf5ViewReport> report = WriteHdf5View(*source, path, {.overwrite = absl::GetFlag(FLAGS_force)});

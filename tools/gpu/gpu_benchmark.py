@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""GPT-2 124M in bfloat16 on one GPU: this project beside PyTorch's FSDP, eager and compiled, in one run; and kernels.
+"""GPT-2 124M in bfloat16 on one GPU: this project and PyTorch's FSDP, eager and compiled, in one run; and kernels.
 
   ./gpu_benchmark.py --bundle=. [--rows=8] [--steps=30] [--rounds=3] [--budget=525] [--json=FILE] [--markdown=FILE]
 
 Columns: tokens per second, median of the steps after the first ten of each run, and its spread over the rounds; peak
-memory that tensors took; blocking time of an asynchronous sharded checkpoint of model and AdamW, beside torch DCP's with
+memory that tensors took; blocking time of an asynchronous sharded checkpoint of model and AdamW, and torch DCP's with
 a pinned, cached stager. World size 1: no communication, but all of FSDP's work around it. Same widths, sequence length,
 rows, float32 master weights, AdamW, clipping. Runs take turns, so that ratios are of the same minutes. A second table
-has cuda_kernels_benchmark's kernels beside PyTorch's.
+has cuda_kernels_benchmark's kernels and PyTorch's.
 
 A run that fails is left out, and said so; the files are kept up to date after every run; nothing starts that the budget
 has no room for. --device=cpu --tiny exercises the PyTorch side where there is no GPU.

@@ -4,8 +4,8 @@
 
   tar -xf gpu_bundle.tar -C bundle && cd bundle
   ./gpu_check.py --part=tests         the gpu tests, and ranks that share the GPU against ranks on the CPU
-  ./gpu_check.py --part=benchmarks    the kernels' benchmarks; what a checkpoint is copied with, beside a plain copy
-  ./gpu_check.py --part=peers         gpu_benchmark.py: beside PyTorch
+  ./gpu_check.py --part=benchmarks    the kernels' benchmarks; the copies of a checkpoint against a plain copy
+  ./gpu_check.py --part=peers         gpu_benchmark.py: compared with PyTorch
 
 Each keeps report-PART.json and report-PART.md below --out (default: here) up to date after every program, so that what
 ran is there whatever comes after: a failure, a hang, the end of the machine's time. It exits with 1 if anything failed

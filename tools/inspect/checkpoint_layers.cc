@@ -77,6 +77,7 @@ void AddToLayer(const StoredTensor& tensor, const TensorStatistics& statistics, 
   }
 }
 
+// An interval lies in one file, so the bytes of a tensor are divided among files exactly as its intervals are.
 void AddToFiles(const StoredTensor& tensor, size_t layer, size_t files_per_row, std::vector<FileRow>& rows) {
   for (const StoredInterval& part : tensor.intervals) {
     FileRow& row = rows[static_cast<size_t>(part.file) / files_per_row];

@@ -83,6 +83,7 @@ std::string Headline(const CheckpointSummary& summary) {
   return absl::StrCat("<h1>", Html(summary.path), "</h1><p>", what, "</p>\n");
 }
 
+// The totals at the top of the page.
 std::string Tiles(const Manifest& manifest, const TensorStatistics& statistics) {
   int64_t parameters = 0;
   int64_t bytes[2] = {};  // of the model, and of the rest
@@ -188,6 +189,8 @@ std::vector<Dot> DotsOf(const LayerRow& row) {
   return dots;
 }
 
+// The axis of the dots spans whole powers of ten around the scales of all layers, so that layers can be compared by
+// eye.
 std::string Moments(const CheckpointLayers& layers) {
   std::map<std::string, ValueStatistics> states;
   double low = INFINITY;

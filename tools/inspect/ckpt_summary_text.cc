@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A CheckpointSummary as text and as JSON. Programs rely on the members of the JSON object (docs/ckpt.md): a member that a
-// format cannot fill is null, 0 or empty, and those of a checkpoint of ours alone are left out. Names go through
+// A CheckpointSummary as text and as JSON. Programs rely on the members of the JSON object (docs/ckpt.md): a member
+// that a format cannot fill is null, 0 or empty, and those of a checkpoint of ours alone are left out. Names go through
 // Printable() in the text, because a hostile name could otherwise write to the terminal; JSON escapes them by itself.
 #include <algorithm>
 
@@ -34,6 +34,7 @@ struct Share {
   }
 };
 
+// The tensors of one section: model, optimizer or extra values.
 Share ShareOfSection(const Manifest& manifest, Section section) {
   Share share;
   for (const StoredTensor& tensor : manifest.tensors) {
@@ -75,6 +76,7 @@ std::string Headline(const CheckpointSummary& summary) {
                       manifest.save.producer, "\n");
 }
 
+// "  model/wte.weight  float32 [257, 48]  49 kB  rank-00000-of-00003.h5[0, 4128) ...": each file with its elements.
 std::string TensorLine(const StoredTensor& tensor, const Manifest& manifest) {
   std::string line =
       absl::StrFormat("  %s  %s %s  %s ", Printable(tensor.key.ToString()), std::string(DTypeName(tensor.dtype)),
