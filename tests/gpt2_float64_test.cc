@@ -9,7 +9,7 @@
 namespace fsdp {
 namespace {
 
-TEST(Gpt2Float64Test, IsPyTorchInFloat64) {
+TEST(Gpt2Float64Test, MatchesPyTorchInFloat64) {
   const GoldenCase golden = ReadGoldenCase("gpt2_bare_a4_float64");
   const std::vector<Float64Outcome> steps = TrainInFloat64(golden);
   ASSERT_EQ(steps.size(), golden.loss.size());

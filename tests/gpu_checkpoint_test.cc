@@ -96,7 +96,7 @@ class GpuCheckpointTest : public testing::Test {
   std::unique_ptr<Stream> stream_;
 };
 
-TEST_F(GpuCheckpointTest, ASaveStagesTheGpusMemoryBesideTheNextStep) {
+TEST_F(GpuCheckpointTest, ASaveStagesTheGpusMemoryDuringTheNextStep) {
   for (const int64_t staging_bytes : {int64_t{0}, int64_t{1} << 20}) {
     const std::string root = NewTestDirectory();
     std::vector<StateDict> states;

@@ -21,7 +21,7 @@ using testing::StartsWith;
 
 class HelpTest : public testing::TestWithParam<const char*> {};
 
-TEST_P(HelpTest, SaysHowTheProgramIsUsed) {
+TEST_P(HelpTest, EveryProgramPrintsItsUsage) {
   ASSERT_OK_AND_ASSIGN(const std::string program, FindRunfile(GetParam()));
   ASSERT_OK_AND_ASSIGN(const std::unique_ptr<ChildProcess> child, ChildProcess::Start({program, "--help"}));
   ASSERT_THAT(child->Wait(absl::Seconds(20)), IsOkAndHolds(0)) << child->output();
@@ -30,7 +30,7 @@ TEST_P(HelpTest, SaysHowTheProgramIsUsed) {
   EXPECT_THAT(child->output(), Not(HasSubstr("WARNING")));
 }
 
-TEST_P(HelpTest, RefusesAFlagThatItDoesNotHave) {
+TEST_P(HelpTest, EveryProgramRefusesAnUnknownFlag) {
   ASSERT_OK_AND_ASSIGN(const std::string program, FindRunfile(GetParam()));
   ASSERT_OK_AND_ASSIGN(const std::unique_ptr<ChildProcess> child, ChildProcess::Start({program, "--no_such_flag=1"}));
   EXPECT_THAT(child->Wait(absl::Seconds(20)), IsOkAndHolds(Not(0))) << child->output();

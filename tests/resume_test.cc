@@ -164,7 +164,7 @@ void Damage(const std::string& checkpoint) {
   ASSERT_TRUE(file.good());
 }
 
-TEST_F(ResumeTest, ADamagedCheckpointIsSkippedAndTheReasonIsSaid) {
+TEST_F(ResumeTest, ADamagedCheckpointIsSkippedAndTheReasonIsReported) {
   TrainWell(Run(6, 2));
   Damage(checkpoint_dir_ + "/step-00000006");
   const std::string output = TrainWell(Run(8, 2));
@@ -179,7 +179,7 @@ TEST_F(ResumeTest, ADamagedCheckpointIsSkippedAndTheReasonIsSaid) {
 }
 
 // Whatever the flags: of the same number as a step that is saved, of a later one, and though only one is to stay.
-TEST_F(ResumeTest, ADamagedCheckpointIsKeptAsideAndCanBeRepaired) {
+TEST_F(ResumeTest, ADamagedCheckpointIsRenamedAndCanBeRepaired) {
   for (const Flags& flags : {Flags{}, Flags{"--keep_last=1"}, Flags{"--async_checkpoint", "--keep_last=1"},
                              Flags{"--overwrite", "--state_dict_type=local"}}) {
     SCOPED_TRACE(absl::StrJoin(flags, " "));
@@ -205,7 +205,7 @@ TEST_F(ResumeTest, ADamagedCheckpointIsKeptAsideAndCanBeRepaired) {
   }
 }
 
-TEST_F(ResumeTest, StartingAnewBecauseNothingVerifiesKeepsItAside) {
+TEST_F(ResumeTest, StartingAnewBecauseNothingVerifiesKeepsTheDamagedSteps) {
   TrainWell(Run(2, 2));
   Damage(checkpoint_dir_ + "/step-00000002");
   ASSERT_OK_AND_ASSIGN(const ProgramResult refused, Train(Run(2, 2)));
@@ -217,7 +217,7 @@ TEST_F(ResumeTest, StartingAnewBecauseNothingVerifiesKeepsItAside) {
   EXPECT_TRUE(std::filesystem::exists(checkpoint_dir_ + "/step-00000002.damaged/manifest.json"));
 }
 
-TEST_F(ResumeTest, ADamagedCheckpointThatSomebodyRepairsIsLeftWhereItIs) {
+TEST_F(ResumeTest, ADamagedCheckpointThatIsBeingRepairedKeepsItsName) {
   TrainWell(Run(6, 2));
   Damage(checkpoint_dir_ + "/step-00000006");
   ASSERT_OK_AND_ASSIGN(DirectoryLock lock, DirectoryLock::Take(checkpoint_dir_ + "/step-00000006"));
@@ -367,7 +367,7 @@ TEST_F(ResumeTest, FrozenLayersAreLinkedAndHaveNoOptimizerStateAndContinueBitFor
   }
 }
 
-TEST_F(ResumeTest, WhatIsFrozenMayChangeAndThatIsSaid) {
+TEST_F(ResumeTest, TheFrozenParametersMayChangeAndTheChangeIsReported) {
   TrainWell(Run(2, 0) + Flags{"--freeze=transformer\\.h\\.0"});
   const std::string thawed = TrainWell(Run(4, 0) + Flags{"--freeze=transformer\\.h\\.1"});
   EXPECT_THAT(thawed, HasSubstr("frozen in the run that saved, and trained from here on, with new optimizer state: "

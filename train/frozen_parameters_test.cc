@@ -27,7 +27,7 @@ std::unique_ptr<Module> MakeGpt2() {
   return *std::move(module);
 }
 
-TEST(FrozenParametersTest, WhatMatchesAnywhereInANameIsFrozenAndNothingElse) {
+TEST(FrozenParametersTest, ExactlyTheParametersInWhoseNamesThePatternMatchesAreFrozen) {
   const std::unique_ptr<Module> module = MakeGpt2();
   ASSERT_OK(FreezeParameters("h\\.[0-9]+\\.attn", *module));
   for (const auto& [name, parameter] : module->NamedParameters()) {

@@ -102,7 +102,7 @@ TEST_F(GraphTrainingTest, OneRankHasTheBitsOfStepsThatAreNotCaptured) { ExpectGr
 
 TEST_F(GraphTrainingTest, TwoRanksHaveTheBitsOfStepsThatAreNotCaptured) { ExpectGraphIsEager(Options(), 2); }
 
-TEST_F(GraphTrainingTest, MicroStepsInBFloat16WithTheOptimizersCasts) {
+TEST_F(GraphTrainingTest, MicroStepsInBFloat16WithTheOptimizersCastsHaveTheSameBits) {
   TrainOptions options = Options();
   options.grad_accum = 2;
   options.fsdp.mixed_precision = {.param_dtype = DType::kBFloat16, .reduce_dtype = DType::kFloat32};
@@ -111,14 +111,14 @@ TEST_F(GraphTrainingTest, MicroStepsInBFloat16WithTheOptimizersCasts) {
 }
 
 // Their parameters are cast for each step, and their gradients all-reduced.
-TEST_F(GraphTrainingTest, UnitsThatAreNotShardedInBFloat16) {
+TEST_F(GraphTrainingTest, UnitsThatAreNotShardedHaveTheSameBitsInBFloat16) {
   TrainOptions options = Options();
   options.fsdp.sharding_strategy = ShardingStrategy::kNoShard;
   options.fsdp.mixed_precision = {.param_dtype = DType::kBFloat16, .reduce_dtype = DType::kFloat32};
   for (const int ranks : {1, 2}) ExpectGraphIsEager(options, ranks);
 }
 
-TEST_F(GraphTrainingTest, FullyShardWithRecompute) {
+TEST_F(GraphTrainingTest, FullyShardWithRecomputeHasTheSameBits) {
   TrainOptions options = Options();
   options.api = TrainApi::kFsdp2;
   options.fsdp.mixed_precision = {.param_dtype = DType::kBFloat16, .reduce_dtype = DType::kFloat32};
@@ -126,7 +126,7 @@ TEST_F(GraphTrainingTest, FullyShardWithRecompute) {
   ExpectGraphIsEager(options, 2);
 }
 
-TEST_F(GraphTrainingTest, HybridShardOfFourRanks) {
+TEST_F(GraphTrainingTest, HybridShardOfFourRanksHasTheSameBits) {
   TrainOptions options = Options();
   options.fsdp.sharding_strategy = ShardingStrategy::kHybridShard;
   options.fsdp.shard_group_size = 2;

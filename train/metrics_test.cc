@@ -48,7 +48,7 @@ TEST(MetricsWriterTest, AppendsOnAResumeAndTruncatesOtherwise) {
   EXPECT_EQ(ReadFile(path), "");
 }
 
-TEST(MetricsWriterTest, CutsWhatACrashLeftOfALine) {
+TEST(MetricsWriterTest, CutsTheUnfinishedLineThatACrashLeft) {
   const std::string path = PathOf("torn.jsonl");
   std::ofstream(path) << "{\"step\":0}\n{\"st";
   ASSERT_OK_AND_ASSIGN(const auto writer, MetricsWriter::Open(path, MetricsWriter::Mode::kAppend));
@@ -56,7 +56,7 @@ TEST(MetricsWriterTest, CutsWhatACrashLeftOfALine) {
   EXPECT_EQ(ReadFile(path), "{\"step\":0}\n" + MetricsLine({.step = 1}) + "\n");
 }
 
-TEST(MetricsWriterTest, WhatIsWrittenReadsBackWhileTheFileGrows) {
+TEST(MetricsWriterTest, WrittenStepsReadBackWhileTheFileGrows) {
   const std::string path = PathOf("read.jsonl");
   ASSERT_OK_AND_ASSIGN(const auto writer, MetricsWriter::Open(path, MetricsWriter::Mode::kTruncate));
   ASSERT_OK(writer->Write({.step = 7, .loss = 1.0 / 3, .grad_norm = INFINITY, .peak_bytes = int64_t{1} << 40}));

@@ -62,7 +62,7 @@ TEST_F(CkptDiffTest, StructureIsShown) {
   EXPECT_THAT(outcome.out, AllOf(HasSubstr("only in A: model/"), HasSubstr("float32 in A, bfloat16 in B")));
 }
 
-TEST_F(CkptDiffTest, WhatCannotBeReadIsAProblem) {
+TEST_F(CkptDiffTest, AnUnreadableSideIsAProblem) {
   const Outcome outcome = Ckpt({"diff", TestData("hf_sharded"), Path("none"), "--json"});
   EXPECT_EQ(outcome.status, 1);
   EXPECT_EQ(Json::parse(outcome.out)["problem"], Path("none") + " does not exist");

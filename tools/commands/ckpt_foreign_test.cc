@@ -42,7 +42,7 @@ void ExpectGolden(const std::string& path, const std::string& name, GoldenParts 
   EXPECT_OK(CheckGolden(*source, name, parts)) << path;
 }
 
-TEST_F(CkptForeignTest, EachBecomesEachOfOurKindsAndEveryOtherFormatWithoutLoss) {
+TEST_F(CkptForeignTest, EachFormatBecomesEachOfOurKindsAndEveryOtherFormatWithoutLoss) {
   for (const std::string& name : WholeStates()) {
     const std::vector<std::vector<std::string>> targets = {
         {"full"},
@@ -112,7 +112,7 @@ TEST_F(CkptForeignTest, RenamesAndFiltersHoldForTheOptimizerToo) {
               AllOf(HasSubstr("net.0.weight"), Not(HasSubstr("body"))));
 }
 
-TEST_F(CkptForeignTest, InspectAndVerifySayWhatItIs) {
+TEST_F(CkptForeignTest, InspectAndVerifyNameTheFormat) {
   EXPECT_THAT(MustCkpt({"inspect", TorchTestData("fsdp2_w3"), "--tensors"}),
               AllOf(HasSubstr("a DCP directory of step 3, written by 3 ranks"), HasSubstr("optim/param_groups"),
                     HasSubstr("__0_0.distcp[0, 24) __1_0.distcp[24, 48)")));
@@ -229,7 +229,7 @@ TEST_F(CkptForeignTest, AViewShowsEveryTensorToH5pyWhereItLies) {
   }
 }
 
-TEST_F(CkptForeignTest, WhatAViewDoesNotShowIsListedWithTheReason) {
+TEST_F(CkptForeignTest, TensorsThatAViewDoesNotShowAreListedWithTheReason) {
   const auto json = nlohmann::json::parse(MustCkpt({"view", TorchTestData("views.pt"), Path("views.h5"), "--json"}));
   EXPECT_EQ(json["source"], TorchTestData("views.pt"));
   EXPECT_EQ(json["destination"], Path("views.h5"));

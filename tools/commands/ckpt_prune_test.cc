@@ -52,7 +52,7 @@ class CkptPruneTest : public CkptTest {
   }
 };
 
-TEST_F(CkptPruneTest, DeletesOldStepsAndWhatCrashesLeft) {
+TEST_F(CkptPruneTest, DeletesOldStepsAndLeftoversOfCrashes) {
   MakeRoot(4);
   const std::string planned = MustCkpt({"prune", Path("root"), "--keep_last=1", "--keep_every=2", "--dry_run"});
   EXPECT_THAT(planned, AllOf(HasSubstr("would delete  step-00000001"), HasSubstr("kept          step-00000002"),
@@ -75,7 +75,7 @@ TEST_F(CkptPruneTest, PrintsOneJsonObject) {
   EXPECT_THAT(NamesIn(Path("root")), ElementsAre("step-00000002", "step-00000003"));
 }
 
-TEST_F(CkptPruneTest, TheLastThatVerifiesStays) {
+TEST_F(CkptPruneTest, TheLastStepThatVerifiesStays) {
   MakeRoot(3);
   Damage("step-00000003");
   EXPECT_THAT(MustCkpt({"prune", Path("root"), "--keep_last=1"}),
@@ -88,7 +88,7 @@ TEST_F(CkptPruneTest, TheLastThatVerifiesStays) {
   EXPECT_THAT(NamesIn(Path("root")), ElementsAre("step-00000002", "step-00000003"));
 }
 
-TEST_F(CkptPruneTest, WhatTrainingSetAsideIsShownAndKept) {
+TEST_F(CkptPruneTest, StepsThatTrainingSetAsideAreShownAndKept) {
   MakeRoot(2);
   fs::rename(Path("root/step-00000002"), Path("root/step-00000002.damaged"));
   const auto bytes = static_cast<int64_t>(fs::file_size(Path("root/step-00000002.damaged/checkpoint.h5")) +
@@ -103,7 +103,7 @@ TEST_F(CkptPruneTest, WhatTrainingSetAsideIsShownAndKept) {
   EXPECT_THAT(NamesIn(Path("root")), ElementsAre("step-00000001", "step-00000002.damaged"));
 }
 
-TEST_F(CkptPruneTest, RefusesWhatIsNoRoot) {
+TEST_F(CkptPruneTest, RefusesAPathThatIsNoRoot) {
   MakeRoot(1);
   fs::create_directory(Path("empty"));
   const std::vector<std::pair<std::string, std::string>> cases = {

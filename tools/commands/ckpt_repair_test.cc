@@ -68,7 +68,7 @@ TEST_F(CkptRepairTest, ALostManifestIsMadeFromTheRecords) {
   MustCkpt({"diff", Path("a"), Path("whole.safetensors"), "--model_only"});
 }
 
-TEST_F(CkptRepairTest, WhatCannotBeRepairedExitsWithOne) {
+TEST_F(CkptRepairTest, ACheckpointThatCannotBeRepairedExitsWithOne) {
   MakeCheckpoint();
   fs::remove(Path(kRankFile));
   fs::remove(Path("a/rank-00002-of-00003.h5"));

@@ -80,7 +80,7 @@ TEST_F(CkptTest, WrongCommandLinesExitWithTwoAndSayWhy) {
   EXPECT_THAT(NamesIn(Path("")), IsEmpty());
 }
 
-TEST_F(CkptTest, HelpListsWhatThereIs) {
+TEST_F(CkptTest, HelpListsAllSubcommands) {
   const std::string help = MustCkpt({"--help"});
   EXPECT_THAT(help,
               AllOf(HasSubstr("ckpt inspect PATH"), HasSubstr("ckpt verify PATH"), HasSubstr("ckpt convert SRC DST"),
@@ -167,7 +167,7 @@ TEST_F(CkptTest, InspectMakesAPage) {
   EXPECT_THAT(NamesIn(Path("")), ElementsAre("page.html"));
 }
 
-TEST_F(CkptTest, NoPageIsMadeOfWhatCannotBeRead) {
+TEST_F(CkptTest, AnUnreadableCheckpointMakesNoPage) {
   std::string bytes = ReadFile(TestData("all_dtypes.safetensors"));
   bytes.back() = 2;  // the last bool
   WriteFile(Path("a.safetensors"), bytes);
@@ -180,7 +180,7 @@ TEST_F(CkptTest, NoPageIsMadeOfWhatCannotBeRead) {
   EXPECT_THAT(NamesIn(Path("")), ElementsAre("a.safetensors"));
 }
 
-TEST_F(CkptTest, WhatIsNoCheckpointIsAnErrorOfExitStatusOne) {
+TEST_F(CkptTest, APathWithoutACheckpointIsAnErrorOfExitStatusOne) {
   WriteFile(Path("text"), "a text");
   std::filesystem::create_directory(Path("empty"));
   std::filesystem::create_directory(Path("ranks"));
@@ -228,7 +228,7 @@ TEST_F(CkptTest, VerifyNamesAnHdf5FileThatCannotBeParsed) {
   EXPECT_THAT(Ckpt({"inspect", Path("file.h5")}).err, HasSubstr(Path("file.h5") + ": HDF5 cannot open"));
 }
 
-TEST_F(CkptTest, VerifyNamesWhatIsWrongInASafetensorsFile) {
+TEST_F(CkptTest, VerifyNamesTheDamageOfASafetensorsFile) {
   std::string bytes = ReadFile(TestData("all_dtypes.safetensors"));
   WriteFile(Path("a.safetensors"), bytes.substr(0, bytes.size() - 1));
   Outcome outcome = Ckpt({"verify", Path("a.safetensors")});
@@ -245,7 +245,7 @@ TEST_F(CkptTest, VerifyNamesWhatIsWrongInASafetensorsFile) {
   EXPECT_THAT(json["problems"][0], HasSubstr("element 10 is 2, expected 0 or 1"));
 }
 
-TEST_F(CkptTest, JsonIsPrintedForWhatCannotBeOpened) {
+TEST_F(CkptTest, JsonIsPrintedForAPathThatCannotBeOpened) {
   Outcome outcome = Ckpt({"verify", Path("none"), "--json"});
   EXPECT_EQ(outcome.status, 1);
   EXPECT_EQ(Json::parse(outcome.out)["ok"], false);

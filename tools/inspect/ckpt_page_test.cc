@@ -88,7 +88,7 @@ TEST(CheckpointPageTest, NaNIsSeenAtOnce) {
   EXPECT_THAT(CheckpointPage(summary, StatisticsOf(summary, {1})), HasSubstr("<b class=\"good\">none"));
 }
 
-TEST(CheckpointPageTest, ItsSizeIsBounded) {
+TEST(CheckpointPageTest, TheSizeOfThePageIsBounded) {
   std::vector<float> values;
   for (int exponent = -40; exponent < 20; ++exponent) {
     values.push_back(std::ldexp(1.0f, exponent));
