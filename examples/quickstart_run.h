@@ -26,6 +26,7 @@ class QuickstartRun {
  private:
   QuickstartRun(std::string output_dir, std::string train_gpt, std::string ckpt);
 
+  // The steps of Run, in order. Each prints what it does and checks the result.
   absl::Status TrainAndKill();
   absl::Status Continue();
   absl::Status Verify();
@@ -43,6 +44,7 @@ class QuickstartRun {
 
   std::string CheckpointPath(int64_t step) const;
 
+  // Paths of the outputs and of the two programs.
   std::string output_dir_;
   std::string train_gpt_;
   std::string ckpt_;

@@ -26,6 +26,7 @@ struct Float64Step {
   double max_grad_norm = 0;  // 0: no clipping
 };
 
+// What the golden cases record of a step.
 struct Float64Outcome {
   double loss = 0;
   double grad_norm = 0;  // before clipping
@@ -58,10 +59,13 @@ class Gpt2Float64 {
   Parameter& At(const std::string& name) { return parameters_.at(name); }
   std::string BlockName(int64_t layer) const;
 
+  // The mean loss over all tokens; adds the gradients of the parameters to theirs.
   double ForwardBackward(const std::vector<int32_t>& tokens, const std::vector<int32_t>& targets, int64_t rows);
   Doubles BlockForward(int64_t layer, const Doubles& x, BlockState& state);
   Doubles BlockBackward(int64_t layer, const Doubles& grad_out, const BlockState& state);
 
+  // The layers by the names of their parameters: `name` is a prefix such as "transformer.h.0.attn.c_attn". Backward
+  // adds the gradients of the parameters to them and returns that of the input.
   Doubles Linear(const std::string& name, const Doubles& x);
   Doubles LinearBackward(const std::string& name, const Doubles& grad_out, const Doubles& x);
   Doubles Norm(const std::string& name, const Doubles& x);
@@ -70,13 +74,15 @@ class Gpt2Float64 {
   // q of a row of qkv times 1 / sqrt(head_dim), exactly.
   void ScaleQueries(Doubles& qkv) const;
 
+  // The 2-norm of all gradients together.
   double GradNorm() const;
+  // AdamW with every gradient multiplied by `grad_scale`.
   void Update(const Float64Step& step, double grad_scale);
 
   const Gpt2Config config_;
   AttentionShape shape_;
   std::map<std::string, Parameter> parameters_;
-  int64_t steps_ = 0;
+  int64_t steps_ = 0;  // done, for the bias corrections
 };
 
 }  // namespace fsdp

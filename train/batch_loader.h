@@ -16,6 +16,7 @@
 
 namespace fsdp {
 
+// The sizes of a batch, and the place of this rank in the order of samples.
 struct BatchShape {
   int64_t batch_size = 1;  // rows per rank and micro-step
   int64_t seq_len = 1;
@@ -32,6 +33,7 @@ struct BatchShape {
   int64_t tokens_per_step() const { return batch_size * seq_len * grad_accum * world_size; }
 };
 
+// Rows of tokens and the tokens that follow them. Targets are flat, as CrossEntropyLoss takes them.
 struct Batch {
   Tensor tokens;   // int32 [batch_size, seq_len]
   Tensor targets;  // int32 [batch_size * seq_len]
@@ -51,7 +53,7 @@ class BatchLoader {
 
   const BatchShape& shape() const { return shape_; }
 
-  // New tensors on the stream's device, filled in stream order.
+  // New tensors on the stream's device, filled in stream order. Does not block.
   absl::StatusOr<Batch> Load(int64_t step, int micro_step, Stream& stream) const;
 
   // NewSlot makes a slot on the stream's device, its contents unspecified. Fill puts the rows that Load would return

@@ -15,7 +15,7 @@
 
 namespace fsdp {
 
-// One step, as reported.
+// One step, as a line of the file has it.
 struct StepMetrics {
   int64_t step = 0;      // from 0
   double loss = 0;       // mean over ranks and micro-steps
@@ -26,7 +26,7 @@ struct StepMetrics {
   int64_t peak_bytes = 0;        // most device memory that a rank had allocated so far; the largest of the ranks
 };
 
-// "{"step":3,...}" without a newline.
+// "{"step":3,...}" without a newline, with the members in the order of the struct.
 std::string MetricsLine(const StepMetrics& metrics);
 
 // Used by one thread of one rank.

@@ -21,6 +21,7 @@ struct RankReport {
   double peak_bytes = 0;      // of the rank's device so far
 };
 
+// Gathers reports through one tensor that is allocated once. Used by one thread.
 class RankReports {
  public:
   // `group` is the caller's and outlives it.
@@ -41,8 +42,8 @@ class RankReports {
   const Tensor gathered_;  // float64 [world_size, 3], device
 };
 
-// The mean of the losses, in the order of the ranks; kFailedPrecondition, naming step, rank and value, when one is not
-// finite.
+// The mean of the losses, summed in the order of the ranks, so that all ranks have the same bits. kFailedPrecondition,
+// naming step, rank and value, when a loss is not finite.
 absl::StatusOr<double> MeanLoss(const std::vector<RankReport>& reports, int64_t step);
 
 }  // namespace fsdp

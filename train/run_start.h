@@ -16,6 +16,7 @@
 
 namespace fsdp {
 
+// The same on every rank.
 struct RunStart {
   int64_t step = 0;                     // the first to train
   int64_t tokens_seen = 0;              // in the steps before `step`, over all ranks

@@ -32,7 +32,7 @@ class TraceFile {
   std::ofstream stream_;
 };
 
-// Every rank's spans, by rank, on every rank. Collective; blocking.
+// Every rank's spans, by rank, on every rank. Collective; blocks. Sends the spans as text in pieces of 512 KiB.
 absl::StatusOr<std::vector<std::vector<TraceSpan>>> GatherSpans(ProcessGroup& group,
                                                                 const std::vector<TraceSpan>& mine);
 

@@ -25,12 +25,13 @@ enum class DeviceChoice {
   kCuda,
 };
 
+// The device of every rank of a run, before it is known which rank this process is.
 struct RankDeviceOptions {
   DeviceChoice device = DeviceChoice::kAuto;
   bool share_gpu = false;  // ranks of this host may outnumber its GPUs
 };
 
-// Where to start from.
+// The checkpoint that a run continues from (run_start.h).
 struct ResumeChoice {
   enum class Kind {
     kAuto,  // the newest checkpoint of checkpoint_dir that verifies, if there is one
@@ -46,25 +47,25 @@ struct ResumeChoice {
 enum class TrainApi { kFsdp1, kFsdp2 };
 
 struct TrainOptions {
-  // Where it runs.
-  std::optional<int> nproc;  // ranks to start here, when this process is not yet part of a job; default: GPUs, else 2
+  // Where the run takes place.
+  std::optional<int> nproc;  // ranks to start on this host, unless this process is part of a job; default: GPUs, else 2
   RankDeviceOptions device;
 
   // The model.
-  std::string model = "gpt2";  // its kind, by Hugging Face's name
-  std::string config;          // a config.json, or a preset
-  std::string init_from;       // weights; empty: random, from seed
-  std::string flat_layout;     // a file; empty: as the model is
+  std::string model = "gpt2";  // its kind, by Hugging Face's name: "gpt2" or "llama"
+  std::string config;          // the path of a config.json or of its directory, or a preset
+  std::string init_from;       // the path of initial weights; empty: random, from fsdp.init_seed
+  std::string flat_layout;     // a file that describes flat parameters; empty: the layout of the model itself
   std::string freeze;          // a regular expression of parameters that are not trained; empty: none
 
-  // The data: one of the two, or neither for this repository's own sources.
-  std::string data;
-  std::string tokens;
+  // The data: at most one of the two; if both are empty, this repository's own sources.
+  std::string data;    // a pattern of text files, read as byte-level tokens
+  std::string tokens;  // a file of raw tokens (token_data.h)
 
   // The steps.
-  int64_t batch_size = 0;  // rows per rank and micro-step
-  int64_t seq_len = 0;
-  int grad_accum = 1;
+  int64_t batch_size = 0;             // rows per rank and micro-step
+  int64_t seq_len = 0;                // tokens per row
+  int grad_accum = 1;                 // micro-steps per step
   LearningRateOptions learning_rate;  // holds the number of steps
   AdamWOptions adamw;                 // lr is set each step
   float max_grad_norm = 0;            // 0: no clipping
@@ -84,20 +85,20 @@ struct TrainOptions {
   int keep_last = 0;             // 0: all are kept
   int64_t keep_every = 0;        // 0: none is kept for good
   StateDictType state_dict_type = StateDictType::kSharded;
-  bool rank0_only = false;
-  bool offload_to_cpu = false;
-  bool async_checkpoint = false;  // training goes on while one is written
-  bool incremental = false;       // what has not changed since the last one is linked
-  int parity = 0;
+  bool rank0_only = false;        // of kFull: rank 0 alone writes, and receives the state unit by unit
+  bool offload_to_cpu = false;    // gather state dicts in host memory
+  bool async_checkpoint = false;  // train on while a checkpoint is written; costs memory for a copy of the state
+  bool incremental = false;       // link rank files with tensors that have not changed since the last checkpoint
+  int parity = 0;                 // extra files, from which so many lost rank files can be made again
   ResumeChoice resume;
-  bool overwrite = false;
+  bool overwrite = false;  // replace committed steps beyond the start of this run
 
-  // What is left behind, or shown.
+  // Other outputs.
   std::string metrics;                        // a file of JSON lines; empty: none
   std::string export_to;                      // a Hugging Face directory; empty: none
   std::string export_format = "safetensors";  // or "torch", "dcp"
   std::string trace;                          // a Chrome trace; empty: none
-  bool print_schedule = false;
+  bool print_schedule = false;                // print the schedule of one step instead of training
 };
 
 // The flags of train_gpt as they are now, once the command line was parsed. Every flag that exists does something.

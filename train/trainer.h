@@ -64,6 +64,7 @@ class Trainer {
   const std::shared_ptr<ProcessGroup> group_;
   CausalLmConfig config_;  // of the model; set by OpenData
   RunStart start_;         // where this run begins; step 0 until FillModel
+  // Each of these refers to some of those before it, so they must be destroyed in reverse order.
   std::unique_ptr<FullyShardedDataParallel> model_;
   std::unique_ptr<AdamW> optimizer_;
   std::unique_ptr<BatchLoader> batches_;

@@ -15,6 +15,7 @@
 
 namespace fsdp {
 
+// Rows of a chart, at most; more layers or files share rows.
 inline constexpr size_t kMaxLayerRows = 64;
 inline constexpr size_t kMaxFileRows = 48;
 
@@ -41,12 +42,14 @@ struct FileRow {
   int64_t payload_bytes() const;  // all of the above
 };
 
+// All rows. The sizes of the vectors are at most kMaxLayerRows and kMaxFileRows.
 struct CheckpointLayers {
   std::vector<LayerRow> layers;  // in the order of the checkpoint
   std::vector<FileRow> files;
   ValueStatistics weights;  // of all layers
 };
 
+// The statistics of tensors by their keys, as ReadStatistics returns them.
 using TensorStatistics = std::map<StateKey, ValueStatistics>;
 
 // `statistics` may lack tensors, which then add nothing to the statistics of their layer. O(tensors + intervals). Pure.
