@@ -17,7 +17,7 @@ namespace {
 
 using testing::HasSubstr;
 
-TEST(CheckpointRowsTest, EveryRowThatCanBeRunHereIsMeasuredBesideItsFloor) {
+TEST(CheckpointRowsTest, EveryRowThatCanBeRunHereIsMeasuredAgainstItsFloor) {
   CheckpointRowsOptions options;
   options.directory = NewTestDirectory();
   options.payload_bytes = 3 << 20;

@@ -83,7 +83,7 @@ class SafetensorsCrashTest : public testing::TestWithParam<Scenario> {
     return WriteSafetensors(Target(), contents, read, options);
   }
 
-  // What is there before the write under test; returns its contents.
+  // Makes the file that exists before the write under test; returns its contents.
   std::map<std::string, std::string> Prepare() {
     fs::remove_all(root_);
     fs::create_directories(root_);

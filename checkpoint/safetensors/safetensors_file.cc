@@ -60,8 +60,8 @@ absl::Status SafetensorsFile::ReadHeader() {
   return absl::OkStatus();
 }
 
-// The format has no checksums. What can be noticed is a file that became shorter, and bools that are neither 0 nor 1,
-// which C++ must not hold.
+// The format has no checksums. Two kinds of damage are noticed: a file that became shorter, and bools that are neither
+// 0 nor 1, which C++ must not hold.
 absl::Status SafetensorsFile::Read(const SafetensorsEntry& entry, const Interval& interval, void* out) const {
   const int64_t size = SizeOf(entry.dtype);
   const int64_t begin = payload_offset_ + entry.begin + interval.begin * size;

@@ -35,7 +35,7 @@ class SafetensorsWriterTest : public testing::Test {
 
   std::string Path(const std::string& name) const { return absl::StrCat(directory_, "/", name); }
 
-  // What lies in the test's directory, hidden files too.
+  // The names in the test's directory, hidden files too.
   std::vector<std::string> Files(const std::string& sub = "") const {
     std::vector<std::string> names;
     for (const auto& entry : fs::directory_iterator(Path(sub))) names.push_back(entry.path().filename());
@@ -220,7 +220,7 @@ TEST_F(SafetensorsWriterTest, ADirectoryOfOneFileHasNoIndex) {
 TEST_F(SafetensorsWriterTest, ADirectoryIsSplitAsHuggingFaceSplitsIt) {
   HuggingFaceOptions options;
   options.max_shard_size = 10;
-  // 0 and 1 fill a file; 2 is too large for any; 3 does not fit beside 0 and 1.
+  // 0 and 1 fill a file; 2 is too large for any; 3 does not fit into the file of 0 and 1.
   ASSERT_OK(WriteHuggingFaceDirectory(Path("d"), Bytes({4, 6, 11, 5, 0}), ReadZeros, options));
   EXPECT_THAT(Files("d"), ElementsAre("model-00001-of-00003.safetensors", "model-00002-of-00003.safetensors",
                                       "model-00003-of-00003.safetensors", kHuggingFaceIndexName));

@@ -2,8 +2,7 @@
 //
 // Opening reads .metadata and the archives of plain values. An archive of a chunk is parsed (directory and pickle, two
 // small reads) when a read first needs it, and its place is kept: a directory of a large run has millions of chunks,
-// and a program that loads its shard needs few of them. What the archive says of dtype and shape must be what .metadata
-// says.
+// and a program that loads its shard needs few of them. Dtype and shape in the archive must be those in .metadata.
 //
 // A read of row-major elements [begin, end) of a tensor is a few boxes (BoxesOf); each is intersected with the boxes of
 // the chunks, and the parts that are not empty are read with the strides that the chunk has in its file and the tensor

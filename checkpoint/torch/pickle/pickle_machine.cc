@@ -18,7 +18,7 @@
 //   BINPERSID              lookup by the program that unpickles: recorded as a kPersistent
 //   the rest               (INST, OBJ, EXT1, PERSID, NEWOBJ_EX, NEXT_BUFFER, ...) refused: state dicts need none
 //
-// What a hostile pickle can cost. Time is linear in its bytes and in the memory of its values, for each opcode reads
+// The cost of a hostile pickle. Time is linear in its bytes and in the memory of its values, for each opcode reads
 // its own bytes and touches its own operands. PickleLimits bound both: bytes when parsing starts, memory after each
 // opcode. One opcode can at most double the values, by copying a container, so the peak is twice the limit. Nothing
 // recurses, so nesting takes heap and not stack. A small pickle can still describe an endless or exponential tree
@@ -62,7 +62,7 @@ class PickleMachine {
   }
 
  private:
-  // What PickleLimits::max_memory bounds. An estimate from sizes: allocators add a constant factor.
+  // The number that PickleLimits::max_memory bounds. An estimate from sizes: allocators add a constant factor.
   int64_t Memory() const {
     return static_cast<int64_t>(values_.memory() + memo_.size() * 16 + stack_.size() * sizeof(uint32_t));
   }

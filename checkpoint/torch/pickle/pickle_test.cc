@@ -70,7 +70,7 @@ TEST(PickleTest, AnyOtherGlobalIsRefusedByNameAndPlace) {
                              HasSubstr("nothing was executed"))));
   EXPECT_THAT(Parse("\x80\x04\x8c\x05torch\x8c\x04load\x93."s),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("it wants \"torch.load\"")));
-  // What it stands for, and what to do, where that is known.
+  // The message explains the global and gives advice, if the table has some.
   const PickleOptions advising = {.is_allowed = IsAllowed, .advice = AdviceOnGlobal};
   EXPECT_THAT(Pickle::Parse("ctorch._utils\n_rebuild_wrapper_subclass\n."s, advising),
               StatusIs(absl::StatusCode::kInvalidArgument,

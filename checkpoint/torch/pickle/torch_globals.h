@@ -12,10 +12,10 @@
 
 namespace fsdp {
 
-// What torch.load(weights_only=True) accepts, as far as a dense tensor may need it.
+// True for the globals that torch.load(weights_only=True) accepts and dense tensors need, dtypes included.
 bool IsTorchGlobal(std::string_view name);
 
-// IsTorchGlobal, and what a DCP directory's .metadata is made of.
+// True for those, and for the classes of a DCP directory's .metadata.
 bool IsDcpGlobal(std::string_view name);
 
 // Advice for the owner of a file that names `name`, a global in neither list: what the global stands for, and how to

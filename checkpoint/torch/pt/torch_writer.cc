@@ -215,8 +215,8 @@ class TorchArchiveWriter {
   void CopyText(const Segment& segment, const Interval& part, std::byte* out) const {
     const int64_t from = part.begin - segment.range.begin;
     const bool is_kept = segment.kind == Kind::kText;
-    const std::string made = is_kept ? std::string() : TextOf(segment);
-    const std::string& text = is_kept ? segment.archive->texts_[segment.member] : made;
+    const std::string generated = is_kept ? std::string() : TextOf(segment);
+    const std::string& text = is_kept ? segment.archive->texts_[segment.member] : generated;
     std::memcpy(out, text.data() + from, part.size());
   }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What is written as a torch file or as a DCP directory comes back whole. Whether torch itself reads it:
+// State dicts written as a torch file or a DCP directory are read back whole. Whether torch itself reads them:
 // torch_oracle_test.
 #include "fsdp/checkpoint/torch/pt/torch_writer.h"
 
@@ -68,7 +68,7 @@ TEST_P(DcpWriterTest, ADirectoryComesBackWhole) {
 
 INSTANTIATE_TEST_SUITE_P(WorldSizes, DcpWriterTest, testing::Values(1, 2, 3, 7));
 
-// What a capturable optimizer leaves: numbers in ours, tensors in theirs.
+// Hyperparameters of a capturable optimizer: numbers in checkpoints of this project, tensors in torch's.
 TEST(TorchWriterTest, TensorsOfParamGroupsStayTensors) {
   StateDict state;
   ShardedTensor tensor;

@@ -84,17 +84,17 @@ std::optional<LiteralTensor> TensorOfJson(const PythonJson& json) {
   const PythonJson shape = json.value("shape", PythonJson());
   const PythonJson hex = json.value("hex", PythonJson());
   if (!dtype.is_string() || !shape.is_array() || !hex.is_string()) return std::nullopt;
-  const absl::StatusOr<DType> parsed = ParseDType(dtype.get<std::string>());
+  const absl::StatusOr<DType> parsed_dtype = ParseDType(dtype.get<std::string>());
   std::vector<int64_t> dims;
   for (const PythonJson& dim : shape) {
     if (!dim.is_number_integer()) return std::nullopt;
     dims.push_back(dim.get<int64_t>());
   }
-  const absl::StatusOr<Shape> made = Shape::Create(dims);
-  if (!parsed.ok() || !made.ok() || made->numel() > kMaxLiteralBytes) return std::nullopt;
-  LiteralTensor tensor = {*parsed, *made, absl::HexStringToBytes(hex.get<std::string>())};
+  const absl::StatusOr<Shape> parsed_shape = Shape::Create(dims);
+  if (!parsed_dtype.ok() || !parsed_shape.ok() || parsed_shape->numel() > kMaxLiteralBytes) return std::nullopt;
+  LiteralTensor tensor = {*parsed_dtype, *parsed_shape, absl::HexStringToBytes(hex.get<std::string>())};
   // The round trip refuses all spellings but one, so that text stays text (TextOfPython) unless it is surely a tensor.
-  const bool is_whole = static_cast<int64_t>(tensor.bytes.size()) == made->numel() * SizeOf(*parsed);
+  const bool is_whole = static_cast<int64_t>(tensor.bytes.size()) == parsed_shape->numel() * SizeOf(*parsed_dtype);
   return is_whole && JsonOfTensor(tensor) == json ? std::make_optional(std::move(tensor)) : std::nullopt;
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What an optimizer's ids stand for, in the cases that the golden files do not have.
+// The parameters that an optimizer's ids stand for, in the cases that the golden files do not have.
 #include "fsdp/checkpoint/torch/state/torch_optimizer.h"
 
 #include <cstring>
@@ -132,8 +132,8 @@ TEST(TorchStateTest, FlatParametersAreRefusedByName) {
                              HasSubstr("--flat_layout=FILE says it"))));
 }
 
-// Slices of use_orig_params beside the flat parameter of 2 ranks, 4 elements each: "tied" is the second rank's slice of
-// "b" under another name, "mean" is a buffer, and of "lost" there is no element to tell whose it is.
+// The flat parameter of 2 ranks, 4 elements each, and slices of use_orig_params: "tied" is the second rank's slice of
+// "b" under another name, "mean" is a buffer, and "lost" has no element by which its parameter could be found.
 TEST(TorchStateTest, SlicesGiveWayToTheirParametersUnderEachName) {
   const std::vector<std::pair<std::string, std::string>> elements = {
       {"_flat_param", "abcdefgh"}, {"a", "abc"}, {"b", ""}, {"tied", "efgh"}, {"mean", "efgg"}, {"lost", ""}};

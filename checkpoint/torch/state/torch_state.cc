@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What people save under torch.save has no standard. The rules, in order:
+// No standard says how a model and its optimizer are put into one file. The rules, in order:
 //
 //   1. an optimizer's state dict by itself, in any of its forms, is an optimizer without a model;
 //   2. the one member that is called like a model and holds a tensor is the model; the one that is called like an
