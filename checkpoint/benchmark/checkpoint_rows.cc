@@ -72,6 +72,7 @@ PairedRow CheckpointRows::Row(const std::string& name, const std::string& floor,
   return row;
 }
 
+// As Row, but the peer measures itself: starting Python and importing is not what is compared.
 PairedRow CheckpointRows::PeerRow(const std::string& name, const std::string& floor, const std::string& what) {
   PairedRow row = Row(name, floor, {});
   row.run = [this, what] { return Peer(what); };
@@ -156,6 +157,7 @@ absl::Status CheckpointRows::Load(int64_t step, int world_size, bool verify) con
   });
 }
 
+// A checkpoint with problems fails the row: a fast answer that is wrong is not a result.
 absl::Status CheckpointRows::Verify() const {
   const VerifyOptions options = {.count_nonfinite = true, .io_threads = options_.io_threads};
   FSDP_ASSIGN_OR_RETURN(const VerifyReport report,

@@ -50,6 +50,7 @@ absl::Status WriteByHdf5(const BenchmarkTensors& tensors, const std::string& pat
   return synced ? absl::OkStatus() : Failed("fsync", path);
 }
 
+// One H5Dread for each tensor, straight into its memory.
 absl::Status ReadByHdf5(const BenchmarkTensors& tensors, const std::string& path) {
   const hid_t file = H5Fopen(path.c_str(), H5F_ACC_RDONLY, H5P_DEFAULT);
   bool read = file >= 0;

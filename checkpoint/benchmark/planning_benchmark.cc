@@ -51,6 +51,7 @@ StateDict StateOfRank(StateDictType type, int rank, std::vector<float>& memory) 
   return state;
 }
 
+// A rank in the middle: it has a part of every tensor, or for LOCAL a slice of one tensor of each unit.
 void PlanSaveOf(benchmark::State& benchmark, StateDictType type) {
   std::vector<float> memory;
   const StateDict state = StateOfRank(type, 500, memory);
@@ -67,6 +68,7 @@ void PlanSaveOf(benchmark::State& benchmark, StateDictType type) {
 void SaveSharded(benchmark::State& benchmark) { PlanSaveOf(benchmark, StateDictType::kSharded); }
 void SaveLocal(benchmark::State& benchmark) { PlanSaveOf(benchmark, StateDictType::kLocal); }
 
+// The manifest and its index are made once, as an open checkpoint has them; only the plan is timed.
 void LoadSharded(benchmark::State& benchmark) {
   Manifest manifest;
   TensorIndex index;

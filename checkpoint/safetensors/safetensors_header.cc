@@ -72,6 +72,7 @@ int OrderOf(DType dtype) {
 
 bool HasSafetensorsDType(DType dtype) { return OrderOf(dtype) < static_cast<int>(kDTypes.size()); }
 
+// A dtype that the format has and this project does not is refused in other words than an unknown name.
 absl::StatusOr<DType> ParseSafetensorsDType(std::string_view name) {
   for (const DTypeEntry& entry : kDTypes) {
     if (entry.name != name) continue;
@@ -87,6 +88,7 @@ absl::Status OfTensor(std::string_view name, const absl::Status& status) {
   return Annotate(status, absl::StrCat("tensor ", Quote(name)));
 }
 
+// All errors about types have one form: the member, the type found, the type expected.
 absl::Status WrongType(const std::string& what, const std::string& expected, const std::string& found) {
   return absl::DataLossError(absl::StrCat(what, " is ", found, ", expected ", expected));
 }
@@ -151,6 +153,7 @@ class HeaderVisitor final : public JsonVisitor {
     std::optional<std::vector<uint64_t>> data_offsets;
   };
 
+  // Where the numbers of an array at `place` belong; null for an array that the format does not define.
   std::optional<std::vector<uint64_t>>* ListAt(const JsonPlace& place) {
     if (place.names.size() != 2 || place.names[0] == kMetadata) return nullptr;
     if (place.names[1] == "shape") return &current_.shape;
@@ -316,6 +319,7 @@ absl::StatusOr<SafetensorsHeader> ParseSafetensorsHeader(std::string_view json, 
   return std::move(visitor.header);
 }
 
+// Larger alignments first: every tensor then begins at a multiple of its element size, since sizes are powers of two.
 void PlaceSafetensorsEntries(std::vector<SafetensorsEntry>& entries) {
   std::sort(entries.begin(), entries.end(), [](const SafetensorsEntry& a, const SafetensorsEntry& b) {
     const int order_a = OrderOf(a.dtype);

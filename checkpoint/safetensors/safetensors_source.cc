@@ -52,6 +52,7 @@ class SafetensorsSource final : public TensorSource {
     return at->second.file->Read(*at->second.entry, interval, out);
   }
 
+  // Every tensor is contiguous and in one file, so it has one place.
   absl::StatusOr<std::vector<TensorPlace>> Places(const StateKey& key) const override {
     const auto at = places_.find(key.fqn);
     if (key.section != StateKey::Section::kModel || at == places_.end()) {

@@ -103,6 +103,7 @@ absl::Status FillSafetensorsFile(File& file, std::vector<SafetensorsEntry> entri
   return file.Sync();
 }
 
+// The staged file is removed if anything fails before the commit (staged_path.h).
 absl::Status WriteSafetensors(const std::string& path, const StateDict& contents, const PayloadReader& read,
                               const SafetensorsOptions& options) {
   FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<StagedPath> staged,

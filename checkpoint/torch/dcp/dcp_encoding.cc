@@ -103,7 +103,8 @@ class MetadataEncoder {
     EndObject();
   }
 
-  // (dtype, layout, requires_grad, memory format, pin_memory), which every torch since 2.0 takes.
+  // TensorProperties as its __getstate__ gives it: (dtype, layout, requires_grad, memory format, pin_memory). Every
+  // torch since 2.0 takes this tuple.
   void EncodeProperties(const DcpTensor& tensor) {
     pickle_.Global("torch.distributed.checkpoint.metadata.TensorProperties");
     pickle_.EmptyTuple();

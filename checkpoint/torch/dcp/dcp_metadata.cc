@@ -35,6 +35,7 @@ absl::Status Broken(PickleValue value, const std::string& what) {
   return absl::DataLossError(absl::StrCat("byte ", value.place(), " of the pickle: ", what));
 }
 
+// True for an object of a class of that name, in whichever of its modules this version of torch has it.
 bool IsObject(PickleValue value, std::string_view class_name) {
   return value.is(Kind::kCall) && value.callee().at(1).text() == class_name;
 }
@@ -171,6 +172,7 @@ class MetadataReader {
     return absl::OkStatus();
   }
 
+  // The place of a chunk, or of a value if there are no offsets. A chunk without a place is damage.
   absl::StatusOr<DcpSlice> FindSlice(const std::string& name,
                                      const std::optional<std::vector<int64_t>>& offsets) const {
     const auto at = slices_.find(StorageKey(name, offsets));
@@ -191,6 +193,7 @@ class MetadataReader {
     return absl::InvalidArgumentError(absl::StrCat("tensor ", Quote(name), ": ", std::string(read.status().message())));
   }
 
+  // A TensorStorageMetadata: dtype, size and chunks. Chunks of ranks that hold nothing are left out.
   absl::StatusOr<DcpTensor> ReadTensor(const std::string& name, PickleValue value) const {
     DcpTensor tensor;
     FSDP_ASSIGN_OR_RETURN(const PickleValue properties, Attribute(value, "properties"));

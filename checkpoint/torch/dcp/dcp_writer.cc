@@ -35,6 +35,7 @@ using Section = StateKey::Section;
 
 constexpr int64_t kSliceAlignment = 64;
 
+// torch joins the elements of a path by dots, indices included.
 std::string NameOf(const Path& path) {
   std::string name;
   for (const DcpEntry::PathElement& element : path) absl::StrAppend(&name, name.empty() ? "" : ".", element.name);
@@ -150,6 +151,7 @@ class DcpPlan {
     return absl::OkStatus();
   }
 
+  // True for a literal tensor, and for a container with one at any depth.
   static bool HoldsTensor(const PythonJson& json) {
     return TensorOfJson(json) || (json.is_structured() && std::any_of(json.begin(), json.end(), HoldsTensor));
   }
@@ -202,6 +204,7 @@ class DcpPlan {
   int64_t payload_bytes_ = 0;
 };
 
+// Synced before the commit, as the other files are.
 absl::Status WriteMetadata(FileSystem& files, const std::string& path, const std::string& bytes) {
   FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<File> file, files.Create(path));
   FSDP_RETURN_IF_ERROR(

@@ -6,7 +6,6 @@
 
 namespace fsdp {
 
-// With the article, to be put into a sentence.
 std::string_view PickleKindName(PickleKind kind) {
   switch (kind) {
     case PickleKind::kNone:
@@ -60,6 +59,7 @@ double PickleValue::real() const {
   return pickle_->node(id_).real;
 }
 
+// Strings are not copied out of the input, so a Pickle of long strings takes little more memory than its bytes.
 std::string_view PickleValue::text() const {
   Check(is(PickleKind::kString) || is(PickleKind::kBytes) || is(PickleKind::kBigInt), "not a text");
   const Pickle::Node& node = pickle_->node(id_);
@@ -77,6 +77,7 @@ int64_t PickleValue::size() const {
   return is(PickleKind::kDict) ? count / 2 : count;
 }
 
+// Not checked against size(): callers loop up to it, and this is called for every element of a state dict.
 PickleValue PickleValue::at(int64_t i) const { return {pickle_, pickle_->items(id_)[i]}; }
 
 std::pair<PickleValue, PickleValue> PickleValue::member(int64_t i) const {

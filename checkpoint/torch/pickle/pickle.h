@@ -66,7 +66,7 @@ enum class PickleKind : uint8_t {
   kPersistent,  // an object outside of the pickle: at(0) is its id
 };
 
-// "a dict", "a call", ...: for messages.
+// "a dict", "an int", ...: with its article, for messages.
 std::string_view PickleKindName(PickleKind kind);
 
 class Pickle;
@@ -101,6 +101,7 @@ class PickleValue {
   bool has_state() const;
   PickleValue state() const;
 
+  // Every other accessor needs the right kind, so readers ask first: a file's author chooses the kinds.
   bool is(PickleKind wanted) const { return kind() == wanted; }
   bool is_sequence() const { return is(PickleKind::kTuple) || is(PickleKind::kList); }
 
@@ -162,12 +163,13 @@ class Pickle {
   const Node& node(uint32_t id) const { return nodes_[id]; }
   const std::vector<uint32_t>& items(uint32_t id) const { return items_[nodes_[id].items]; }
 
-  std::string_view bytes_;
+  std::string_view bytes_;  // the input, not owned
   // Deques, because a vector that grows would hold up to three times the memory that max_memory counts.
   std::deque<Node> nodes_;
   // By Node::items. Of tuples, lists, sets: elements. Of dicts: key, value, key, value. Of globals: module, name. Of
   // calls: callee, arguments, and state where there is one. Of persistent ids: the id.
   std::deque<std::vector<uint32_t>> items_;
+  // Ids of all kPersistent values, in the order in which they were made.
   std::vector<uint32_t> persistent_;
   uint32_t root_ = 0;
   int64_t size_ = 0;

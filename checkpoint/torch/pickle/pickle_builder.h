@@ -19,11 +19,13 @@
 
 namespace fsdp {
 
+// Used by one machine while it parses one pickle; not thread-safe. Values are only added, so ids stay valid.
 class PickleBuilder {
  public:
   // The place of each value is where `input` is; both must outlive the builder.
   PickleBuilder(Pickle& pickle, const PickleInput& input) : pickle_(pickle), input_(input) {}
 
+  // Scalars; each call makes a new value.
   uint32_t None() { return Add(PickleKind::kNone); }
   uint32_t Bool(bool value);
   uint32_t Integer(int64_t value);
@@ -45,6 +47,7 @@ class PickleBuilder {
   // kDataLoss for arguments that Python's constructor would not take.
   absl::StatusOr<std::optional<uint32_t>> Container(uint32_t callee, uint32_t arguments);
 
+  // The value behind an id, for the machine's checks of operands. References to items are valid until the next Append.
   PickleKind KindOf(uint32_t id) const { return pickle_.nodes_[id].kind; }
   const std::vector<uint32_t>& ItemsOf(uint32_t id) const { return pickle_.items(id); }
   PickleValue Value(uint32_t id) const { return {&pickle_, id}; }
@@ -53,7 +56,9 @@ class PickleBuilder {
   size_t memory() const { return pickle_.nodes_.size() * sizeof(Pickle::Node) + item_bytes_; }
 
  private:
+  // A value without contents, placed at the current opcode.
   uint32_t Add(PickleKind kind);
+  // Container for the three groups of callees that it knows.
   uint32_t Empty(bool is_dict, bool is_set);
   absl::StatusOr<std::optional<uint32_t>> Bytes(PickleValue callee, PickleValue arguments);
   absl::StatusOr<uint32_t> DictOfPairs(PickleValue pairs);

@@ -15,6 +15,7 @@
 
 namespace fsdp {
 
+// Does not own the bytes. Not thread-safe.
 class PickleInput {
  public:
   explicit PickleInput(std::string_view bytes) : bytes_(bytes) {}
@@ -49,6 +50,7 @@ class PickleInput {
   absl::Status Exceeded(const std::string& what) const { return Error(absl::StatusCode::kResourceExhausted, what); }
 
  private:
+  // The status with the byte of the current opcode in front of `what`.
   absl::Status Error(absl::StatusCode code, const std::string& what) const;
 
   const std::string_view bytes_;

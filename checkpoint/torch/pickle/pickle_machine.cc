@@ -89,6 +89,7 @@ class PickleMachine {
     return id;
   }
 
+  // The group above the last mark, which is closed.
   absl::StatusOr<std::vector<uint32_t>> PopToMark() {
     if (marks_.empty()) return input_.Broken("there is no mark to go back to");
     std::vector<uint32_t> items(stack_.begin() + static_cast<int64_t>(marks_.back()), stack_.end());
@@ -251,6 +252,7 @@ class PickleMachine {
     return Push(values_.Items(Kind::kTuple, *std::move(items)));
   }
 
+  // Adds items to the container on top. An item may be the container itself: the graph may have cycles.
   absl::Status AppendAll(absl::StatusOr<std::vector<uint32_t>> items, Kind kind) {
     FSDP_RETURN_IF_ERROR(items.status());
     FSDP_ASSIGN_OR_RETURN(const uint32_t container, Top());

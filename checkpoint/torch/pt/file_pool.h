@@ -20,6 +20,7 @@
 
 namespace fsdp {
 
+// Owns the files; results share them.
 class FilePool {
  public:
   FilePool(std::string directory, const TensorSourceOptions& options)

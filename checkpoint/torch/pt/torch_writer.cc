@@ -238,6 +238,7 @@ absl::Status WriteTorchArchives(File& file, const std::vector<TorchArchivePlan>&
   return TorchArchiveWriter(file, archives, read, options).Run();
 }
 
+// A file is one archive at offset 0.
 absl::Status WriteTorchFile(const std::string& path, const StateDict& contents, const PayloadReader& read,
                             const TorchWriteOptions& options) {
   FSDP_ASSIGN_OR_RETURN(EncodedTorchState encoded, EncodeTorchState(contents));
