@@ -5,10 +5,8 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "optim/update_kernels.cc"
-// foreach_target.h includes this file again for each instruction set, so it has to come before the other includes.
-// clang-format off
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
-// clang-format on
+//
 #include "fsdp/tensor/simd-inl.h"
 #include "hwy/highway.h"
 

@@ -6,8 +6,8 @@
 
 namespace fsdp {
 
-// In a warm-up of w steps, step s has lr * (s + 1) / w. After it the argument of the cosine is pi * (s - w) / (steps - w):
-// 0 at the first step, and one step short of pi, and so of min_lr, at the last one.
+// In a warm-up of w steps, step s has lr * (s + 1) / w. After it the argument of the cosine is pi * (s - w) / (steps -
+// w): 0 at the first step, and one step short of pi, and so of min_lr, at the last one.
 double LearningRate(const LearningRateOptions& options, int64_t step) {
   if (step < options.warmup_steps) {
     return options.lr * static_cast<double>(step + 1) / static_cast<double>(options.warmup_steps);

@@ -31,9 +31,10 @@ absl::Status CheckHoldsCheckpointFilesOnly(const std::string& path) {
   for (fs::directory_iterator it(path, error), end; !error && it != end; it.increment(error)) {
     const std::string name = it->path().filename();
     if (it->is_regular_file(error) && IsCheckpointFileName(name)) continue;
-    return absl::FailedPreconditionError(absl::StrCat(
-        path, " holds ", Quote(name), ", which is no file of a checkpoint, so ConvertOptions::force does not replace the ",
-        "directory; choose another destination or remove it yourself"));
+    return absl::FailedPreconditionError(
+        absl::StrCat(path, " holds ", Quote(name),
+                     ", which is no file of a checkpoint, so ConvertOptions::force does not replace the ",
+                     "directory; choose another destination or remove it yourself"));
   }
   if (error) return absl::ErrnoToStatus(error.value(), absl::StrCat("list ", path));
   return absl::OkStatus();

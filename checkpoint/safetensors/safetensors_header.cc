@@ -263,9 +263,9 @@ absl::Status CheckWritable(const SafetensorsHeader& header) {
   for (const SafetensorsEntry& entry : header.entries) {
     names.push_back(entry.name);
     if (HasSafetensorsDType(entry.dtype)) continue;
-    return OfTensor(entry.name, absl::InvalidArgumentError(absl::StrCat(
-                                    "safetensors has no dtype ", std::string(DTypeName(entry.dtype)),
-                                    "; write another format, or leave the tensor out")));
+    return OfTensor(entry.name, absl::InvalidArgumentError(
+                                    absl::StrCat("safetensors has no dtype ", std::string(DTypeName(entry.dtype)),
+                                                 "; write another format, or leave the tensor out")));
   }
   std::sort(names.begin(), names.end());
   if (const auto twice = std::adjacent_find(names.begin(), names.end()); twice != names.end()) {
@@ -358,8 +358,7 @@ absl::StatusOr<std::string> EncodeSafetensorsHeader(const SafetensorsHeader& hea
   if (json_bytes > kMaxSafetensorsHeaderBytes) {
     return absl::InvalidArgumentError(absl::StrCat("the safetensors header of ", header.entries.size(), " tensors has ",
                                                    json_bytes, " bytes, more than the format's limit of ",
-                                                   kMaxSafetensorsHeaderBytes,
-                                                   "; write a directory of several files"));
+                                                   kMaxSafetensorsHeaderBytes, "; write a directory of several files"));
   }
   for (int i = 0; i < 8; ++i) out[i] = static_cast<char>(json_bytes >> (8 * i));
   return out;

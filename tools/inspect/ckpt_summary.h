@@ -23,7 +23,7 @@ struct CheckpointSummary {
   std::string path;                  // the checkpoint: a step, if the user gave a ROOT
   std::vector<std::string> skipped;  // sentences about newer steps of the ROOT that do not verify
   const FormatDriver* format = &CheckpointDriver();
-  std::string problem;               // damage that shows without reading, such as a missing file; empty: none
+  std::string problem;  // damage that shows without reading, such as a missing file; empty: none
 
   // Tensors, files, and which file holds which elements. Formats without a manifest fill in what they know.
   Manifest manifest;

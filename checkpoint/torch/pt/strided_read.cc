@@ -19,7 +19,7 @@ namespace fsdp {
 namespace {
 
 constexpr int64_t kScratchBytes = int64_t{1} << 20;
-constexpr int64_t kMaxWaste = 4;      // bytes read for each byte that is wanted
+constexpr int64_t kMaxWaste = 4;  // bytes read for each byte that is wanted
 
 int64_t Numel(const std::vector<StridedDim>& dims) {
   int64_t numel = 1;

@@ -94,8 +94,8 @@ class TorchSource final : public TensorSource {
       absl::Status status = ReadRefs(tensors_[tensor], elements, to);
       if (status.ok() && TensorOf(first).dtype == DType::kBool) status = CheckBoolBytes(to, interval);
       if (status.ok()) return status;
-      return Annotate(status, absl::StrCat("tensor ", Quote(key.ToString()), ", ",
-                                           first.file->place(first.index).entry, " of ", first.file->file().path()));
+      return Annotate(status, absl::StrCat("tensor ", Quote(key.ToString()), ", ", first.file->place(first.index).entry,
+                                           " of ", first.file->file().path()));
     };
     return state_.Read(key, interval, read, static_cast<std::byte*>(out));
   }
