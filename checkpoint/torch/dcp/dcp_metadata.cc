@@ -243,7 +243,7 @@ class MetadataReader {
 absl::Status CheckDimension(const Shape& shape, int d, std::vector<DcpChunk>::const_iterator begin,
                             std::vector<DcpChunk>::const_iterator end) {
   if (d == shape.rank()) {
-    return end - begin == 1 ? absl::OkStatus() : absl::DataLossError("a chunk is there twice");
+    return end - begin == 1 ? absl::OkStatus() : absl::DataLossError("two chunks have the same box");
   }
   int64_t covered = 0;
   while (begin != end) {

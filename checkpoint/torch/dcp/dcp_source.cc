@@ -156,7 +156,8 @@ class DcpSource final : public TensorSource {
   // path that another entry contradicts (a leaf where it needs a branch, a list index out of order) is damage.
   static absl::Status Insert(const DcpEntry& entry, TorchNode leaf, TorchNode& root) {
     const auto broken = [&] {
-      return absl::DataLossError(absl::StrCat(Quote(entry.name), " has no place of its own in the state dict"));
+      return absl::DataLossError(absl::StrCat(
+          Quote(entry.name), ": its path in planner_data is too deep, or contradicts that of another entry"));
     };
     if (entry.path.size() > static_cast<size_t>(kMaxTorchDepth)) return broken();
     TorchNode* node = &root;

@@ -277,7 +277,7 @@ class StateBuilder {
   }
 
   static absl::Status Twice(const StateKey& key) {
-    return absl::DataLossError(absl::StrCat(Quote(key.ToString()), " is there twice"));
+    return absl::DataLossError(absl::StrCat(Quote(key.ToString()), " occurs twice"));
   }
 
   const std::vector<TorchLeafType>& tensors_;

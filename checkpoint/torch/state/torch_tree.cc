@@ -75,7 +75,7 @@ class TreeBuilder {
       const std::string name = key.is(Kind::kString) ? std::string(key.text()) : absl::StrCat(key.integer());
       if (node.Add(name, std::move(child)) != nullptr) continue;
       return absl::DataLossError(
-          absl::StrCat("byte ", value.place(), " of the pickle: ", Quote(name), " is there twice"));
+          absl::StrCat("byte ", value.place(), " of the pickle: a dict has the key ", Quote(name), " twice"));
     }
     return node;
   }

@@ -192,7 +192,7 @@ absl::StatusOr<std::vector<ZipEntry>> ReadZipDirectory(const FileSlice& archive)
   absl::flat_hash_set<std::string> names;
   for (int64_t i = 0; i < central.entries; ++i) {
     FSDP_ASSIGN_OR_RETURN(ZipEntry entry, TakeEntry(rest));
-    if (!names.insert(entry.name).second) return BrokenEntry(entry, "the name is there twice");
+    if (!names.insert(entry.name).second) return BrokenEntry(entry, "two entries have this name");
     FSDP_RETURN_IF_ERROR(PlacePayload(archive, central.offset, entry));
     entries.push_back(std::move(entry));
   }

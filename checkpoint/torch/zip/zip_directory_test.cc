@@ -97,7 +97,7 @@ TEST(ZipDirectoryTest, ANameThatIsThereTwiceIsRefused) {
   for (size_t at = bytes.find("full/data/1"); at != bytes.npos; at = bytes.find("full/data/1", at + 1)) {
     if (bytes[at + 11] < '0' || bytes[at + 11] > '9') bytes[at + 10] = '0';
   }
-  EXPECT_THAT(Read(bytes), StatusIs(absl::StatusCode::kDataLoss, HasSubstr("the name is there twice")));
+  EXPECT_THAT(Read(bytes), StatusIs(absl::StatusCode::kDataLoss, HasSubstr("two entries have this name")));
 }
 
 TEST(ZipDirectoryTest, NamesThatLeadElsewhereAreRefused) {
