@@ -35,6 +35,8 @@ std::string FlatDatasetPath(int unit, const StateKey& key, DType dtype) {
   return absl::StrCat("/flat/", unit, "/", kind, "/", std::string(DTypeName(dtype)));
 }
 
+// Parameters of one dtype follow each other, since a flat parameter has one dtype and each dtype becomes a dataset of
+// its own. A stable sort keeps the model's order within a dtype.
 FlatUnitLayout OneFlatUnit(const StateDict& state) {
   std::vector<std::pair<DType, FlatUnitLayout::Entry>> parameters;
   for (const auto& [key, value] : state.entries()) {

@@ -206,6 +206,8 @@ absl::StatusOr<StoredInterval> DecodeInterval(const json& object, const StoredTe
   return stored;
 }
 
+// Intervals are sorted here, so that readers can bisect; whether they cover the tensor is CheckCovered's to say, since
+// a record has a part of them only.
 absl::StatusOr<StoredTensor> DecodeTensor(const json& object, const StoredValues& values, const FileIndex& index) {
   StoredTensor tensor;
   FSDP_ASSIGN_OR_RETURN(tensor.key, DecodeKey(object));

@@ -91,10 +91,10 @@ absl::Status Named(const std::string& name, const absl::Status& status) {
 
 WrittenFile Written(const FileRecord& record) {
   const StoredFile& file = record.files[0];
-  WrittenFile written = {file.name, file.nbytes, *FindExtent(file, *file.record), {}};
+  WrittenFile written = {.name = file.name, .nbytes = file.nbytes, .record = *FindExtent(file, *file.record)};
   for (size_t i = 1; i < record.files.size(); ++i) {
     written.links.emplace_back(record.files[i].name, record.files[i].nbytes);
-  };
+  }
   return written;
 }
 

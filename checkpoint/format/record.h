@@ -23,8 +23,10 @@ namespace fsdp {
 struct WrittenFile {
   std::string name;
   int64_t nbytes = 0;
-  StoredExtent record;                                 // with digests
-  std::vector<std::pair<std::string, int64_t>> links;  // names and sizes of files of earlier saves that it refers to
+  StoredExtent record;  // with digests
+
+  // Names and sizes of the files of earlier saves to which it refers.
+  std::vector<std::pair<std::string, int64_t>> links = {};
 };
 
 // The WrittenFile of a file that this process wrote; `record` has the extent of the record itself.

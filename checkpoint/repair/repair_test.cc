@@ -215,7 +215,8 @@ TEST_P(RepairTest, DamagedParityWithoutManifestIsNoticed) {
   Remove("manifest.json");
   Remove(RankFileName(1, kRanks));
   Flip("parity-00000-of-00001.bin", good_.at("parity-00000-of-00001.bin").size() / 3);
-  EXPECT_THAT(Repair().problems, ElementsAre(AllOf(HasSubstr(RankFileName(1, kRanks)), HasSubstr("not right"))));
+  EXPECT_THAT(Repair().problems,
+              ElementsAre(AllOf(HasSubstr(RankFileName(1, kRanks)), HasSubstr("do not match their records"))));
   EXPECT_FALSE(fs::exists(path_ + "/manifest.json"));
 }
 
