@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// The whole model is gathered on rank 0 in host memory and written from there: an export is what one process of another
+// library loads, so it must fit in one process's memory anyway. config.json is written last, so that a directory which
+// has it has the weights too.
 #include "fsdp/train/model_export.h"
 
 #include <cstddef>

@@ -66,6 +66,7 @@ absl::StatusOr<std::unique_ptr<TensorSource>> OpenTensorSource(const std::string
   return driver->Open(path, options);
 }
 
+// Two drivers may share a name ("hdf5"); at most one of them is written.
 std::optional<FormatTarget> FindTarget(std::string_view name) {
   for (const Format& format : Formats()) {
     if (format.target && format.driver->traits().name == name) return format.target;
@@ -73,6 +74,7 @@ std::optional<FormatTarget> FindTarget(std::string_view name) {
   return std::nullopt;
 }
 
+// In the order of the variant, which is the order of all help texts, and not in that of recognition.
 std::string TargetNames() {
   std::vector<std::string> names(std::variant_size_v<FormatTarget>);
   for (const Format& format : Formats()) {

@@ -29,6 +29,7 @@ namespace {
 
 using Section = StateKey::Section;
 
+// Adds a file and its tensors, each of which lies in it whole.
 void AddFile(const SafetensorsFile& file, SourceDescription& description) {
   description.metadata.insert(file.header().metadata.begin(), file.header().metadata.end());
   Manifest& manifest = description.manifest;
@@ -125,6 +126,7 @@ class Writer final : public FormatWriter {
           absl::StrCat("max_shard_size is ", target_.max_shard_size, ", expected at least 1 byte"));
     }
     const StateDict& origin = contents.origin == nullptr ? contents.state : *contents.origin;
+    // From the source's state, since filters and model_only drop the extra text that keeps the metadata.
     FSDP_ASSIGN_OR_RETURN(contents.metadata, SafetensorsMetadata(contents.metadata, origin));
     std::vector<std::string> notes = NotesOn(contents.state);
     const auto& entries = contents.state.entries();

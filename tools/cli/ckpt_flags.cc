@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Flags of all subcommands are defined once, since absl has one registry for the program; ckpt.cc lists for each
+// subcommand the flags that it takes and refuses the others. The help texts below are what `ckpt SUBCOMMAND --help`
+// prints.
 #include "fsdp/tools/cli/ckpt_flags.h"
 
 #include "absl/flags/flag.h"

@@ -25,6 +25,7 @@ std::string Bar(double fraction, int columns) {
 
 }  // namespace
 
+// 999.5 and 9.95 are where %.0f and %.1f would round to one more digit.
 std::string FormatBytes(double bytes) {
   const char* unit = "B";
   for (const char* larger : {"kB", "MB", "GB", "TB", "PB"}) {
@@ -39,6 +40,7 @@ std::string FormatBytes(double bytes) {
 std::string ProgressLine(const std::string& title, int64_t bytes_done, int64_t bytes_total, absl::Duration elapsed,
                          int bar_columns) {
   const double fraction = bytes_total > 0 ? std::min(1.0, static_cast<double>(bytes_done) / bytes_total) : 1.0;
+  // The mean rate since the start: steadier than that of the last interval, and right for work of one kind.
   const double rate = bytes_done / std::max(absl::ToDoubleSeconds(elapsed), 1e-3);
   const double seconds_left = rate > 0 ? (bytes_total - bytes_done) / rate : 0;
   return absl::StrCat(title, " ", bar_columns > 0 ? Bar(fraction, bar_columns) : "",
@@ -57,10 +59,12 @@ Progress::~Progress() {
 void Progress::Update(int64_t bytes_done, int64_t bytes_total) {
   std::lock_guard<std::mutex> lock(mutex_);
   const absl::Time now = absl::Now();
+  // A log gets no line for work that ends early; a line that is being redrawn must not end at 99 %.
   const bool last_redraw = line_open_ && bytes_done >= bytes_total;
   if (now - shown_ < (is_terminal_ ? kRedrawEvery : kLogEvery) && !last_redraw) return;
   shown_ = now;
   const std::string line = ProgressLine(title_, bytes_done, bytes_total, now - start_, is_terminal_ ? kBarColumns : 0);
+  // \x1b[K clears the rest of a longer line that stood there before.
   std::fprintf(stderr, is_terminal_ ? "\r%s\x1b[K" : "%s\n", line.c_str());
   line_open_ = is_terminal_;
 }

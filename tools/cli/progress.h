@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Progress: how far long work is, on stderr. On a terminal one line that is redrawn, with a bar, bytes, rate and time
-// left; otherwise a line every ten seconds, so that a log stays short and quick work says nothing. Thread-safe.
+// Progress: how far long work is, on stderr. On a terminal it is one line that is redrawn, with a bar, bytes, rate and
+// time left; otherwise it is a line every ten seconds, so that a log stays short and quick work prints nothing.
+// Thread-safe.
 #ifndef FSDP_TOOLS_CLI_PROGRESS_H_
 #define FSDP_TOOLS_CLI_PROGRESS_H_
 
@@ -16,7 +17,7 @@ namespace fsdp {
 
 class Progress {
  public:
-  // `title` says what is being done: "convert".
+  // `title` begins each line: "convert".
   explicit Progress(std::string title);
 
   // Ends the line that is being redrawn.
