@@ -2,6 +2,10 @@
 //
 // ConvertCheckpoint: from any readable form to any writable one, streaming: memory stays under `max_memory` however
 // large the model is, and the target appears whole or not at all.
+//
+//   ConvertOptions options;
+//   options.target = Hdf5Target{.type = StateDictType::kSharded, .world_size = 8};
+//   FSDP_ASSIGN_OR_RETURN(const ConvertReport report, ConvertCheckpoint("model.safetensors", "sharded", options));
 #ifndef FSDP_CHECKPOINT_CONVERT_CONVERT_H_
 #define FSDP_CHECKPOINT_CONVERT_CONVERT_H_
 
@@ -40,6 +44,7 @@ struct ConvertOptions {
   FileSystem* file_system = &PosixFileSystem();  // that is written to; tests inject faults
 };
 
+// What was written.
 struct ConvertReport {
   int64_t tensors = 0;
   int64_t bytes = 0;               // written payload

@@ -26,11 +26,14 @@ class NameFilter {
   // kInvalidArgument names the pattern that is no regular expression.
   static absl::StatusOr<NameFilter> Create(const Patterns& patterns);
 
-  // True when every name is kept as it is.
+  // True when every name is kept as it is, so that callers need not look at names at all.
   bool empty() const { return include_.empty() && exclude_.empty() && rename_.empty(); }
 
-  // kInvalidArgument when the name is too long or the expression too complex to be matched.
+  // Whether `name`, a name of the source, is kept. kInvalidArgument when the name is too long or the expression too
+  // complex to be matched.
   absl::StatusOr<bool> Keeps(const std::string& name) const;
+
+  // The name in the target of a name that is kept. Errors as Keeps.
   absl::StatusOr<std::string> Rename(const std::string& name) const;
 
  private:

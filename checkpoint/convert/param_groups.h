@@ -14,8 +14,8 @@
 
 namespace fsdp {
 
-// `json` with each name in a "params" list replaced by new_name(name), or left out where that is nothing; all else is
-// kept. kDataLoss when it is not JSON.
+// Pure. `json` with each name in a "params" list replaced by new_name(name), or left out where that is nothing; all
+// else is kept. kDataLoss when it is not JSON.
 absl::StatusOr<std::string> RenameParamGroups(
     const std::string& json,
     const std::function<absl::StatusOr<std::optional<std::string>>(const std::string&)>& new_name);
