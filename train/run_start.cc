@@ -117,6 +117,9 @@ absl::StatusOr<RunStart> FindOnRank0(const TrainOptions& options, const FlatLayo
     std::vector<std::string> skipped;
     FSDP_ASSIGN_OR_RETURN(const FormatDriver* const driver, FindFormat(options.resume.path));
     if (driver->traits().is_ours) {
+      if (!driver->traits().is_root) {  // the error of a lost manifest names the files that are left
+        FSDP_RETURN_IF_ERROR(driver->Describe(options.resume.path, {}).status());
+      }
       FSDP_ASSIGN_OR_RETURN(start.checkpoint, LatestCheckpoint(options.resume.path, &skipped));
     } else {
       start.checkpoint = options.resume.path;  // a foreign format, without digests that could be verified now
