@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // torch.save has written zip archives since PyTorch 1.6 and bare pickles before. A zip archive starts with "PK\3\4", a
-// pickle with 0x80 and its protocol, 0 to 5. A safetensors file can start with the same two bytes, since its first
-// eight are a length, but then its byte 8 opens JSON: see safetensors_driver.cc.
+// pickle of torch with 0x80 and its protocol, 2 to 5. A safetensors file can start with the same two bytes, since its
+// first eight are a length, but then its byte 8 opens JSON: see safetensors_driver.cc.
 #include "fsdp/checkpoint/torch/pt/torch_driver.h"
 
 #include "absl/strings/match.h"
