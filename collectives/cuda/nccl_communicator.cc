@@ -221,9 +221,8 @@ absl::StatusOr<NcclCommunicator::NcclCall> NcclCommunicator::CallForReduction(co
                   [=, this] { return ncclReduceScatter(c.input, c.output, count, *type, op, comm_, stream); }};
 }
 
-// An average is a sum of inputs that NCCL multiplies by 1/n. ncclAvg is not used, so that the
-// factor and its rounding to the dtype are chosen here. The operator is created once per dtype: it belongs to the
-// communicator and is freed with it.
+// An average is a sum of inputs that NCCL multiplies by 1/n. ncclAvg is not used, so that the factor and its rounding to
+// the dtype are chosen here. The operator is created once per dtype: it belongs to the communicator and is freed with it.
 absl::StatusOr<ncclRedOp_t> NcclCommunicator::Reduction(const CollectiveSpec& spec) {
   switch (spec.reduce_op) {
     case ReduceOp::kSum:
