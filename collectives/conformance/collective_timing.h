@@ -34,6 +34,7 @@ struct Timing {
 // half of that sum; all_reduce is both; broadcast copies S on every rank but the root.
 double MemcpyBytes(CollectiveOp op, double bytes, int size, int rank);
 
+// Used by one thread of each rank; all ranks make the same calls, since every measurement is collective.
 class CollectiveTimer {
  public:
   // Allocates and touches buffers for sizes up to `max_bytes`; every rank creates one. The group must outlive it.
@@ -51,6 +52,7 @@ class CollectiveTimer {
 
   CollectiveTimer(ProcessGroup& group, DType dtype) : group_(group), dtype_(dtype) {}
 
+  // Issue... put one operation on stream_; TimeBatch times `repeat` of them on the slowest rank.
   void IssueCollective(CollectiveOp op, int64_t bytes);
   void IssueCopy(CollectiveOp op, int64_t bytes);
   absl::StatusOr<Round> RunRound(CollectiveOp op, int64_t bytes, int repeat);

@@ -32,7 +32,7 @@ Rendezvous NewJob(int world_size);
 // all others have ended.
 std::vector<RankResult> RunProcesses(int world_size, const std::function<absl::Status(int rank)>& rank_main);
 
-// The same with a group of all of them, made by JoinProcessGroup.
+// As RunProcesses, with a group of all ranks, made by JoinProcessGroup. `timeout`: for joining, and of each collective.
 std::vector<RankResult> RunProcessRanks(
     int world_size, absl::Duration timeout,
     const std::function<absl::Status(std::shared_ptr<ProcessGroup> group)>& rank_main);

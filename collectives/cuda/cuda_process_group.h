@@ -48,6 +48,7 @@ class CudaProcessGroup final : public ProcessGroup, public CoalescingGroup, publ
   void Broadcast(const Tensor& t, int root, Stream& stream) override;
   void Barrier(Stream& stream) override;
 
+  // The launches of one stream become one group call of NCCL. See coalesced_calls.h.
   void BeginCoalescing() override { coalesced_.emplace(); }
   void EndCoalescing() override;
 
@@ -62,6 +63,7 @@ class CudaProcessGroup final : public ProcessGroup, public CoalescingGroup, publ
   CudaProcessGroup(std::unique_ptr<ProcessGroup> control, std::shared_ptr<CudaCommunicator> communicator,
                    std::shared_ptr<Device> device, absl::Duration timeout);
 
+  // Counts, and has watched, the replays of one graph.
   class Replays;
 
   // One call of this rank: its number, the result of the argument check, and its tensors, which keep their memory

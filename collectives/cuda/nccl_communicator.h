@@ -22,6 +22,8 @@
 
 namespace fsdp {
 
+// CudaCommunicator over NCCL. Every rank is a process, or a thread, with a GPU of its own. Calls come from one thread
+// at a time, except for AsyncError, Abort and the destruction of Buffers, which come from any thread.
 class NcclCommunicator final : public CudaCommunicator, public std::enable_shared_from_this<NcclCommunicator> {
  public:
   // A communicator of the ranks of `control`, each with its own GPU `device`. Every rank calls it. `timeout` bounds
@@ -62,6 +64,7 @@ class NcclCommunicator final : public CudaCommunicator, public std::enable_share
     std::string_view name;
     std::function<ncclResult_t()> make;
   };
+  // Reductions of other types than floats and int32/int64 are kUnimplemented.
   absl::StatusOr<NcclCall> CallFor(const Collective& collective, CUstream_st* stream);
   absl::StatusOr<NcclCall> CallForReduction(const Collective& collective, CUstream_st* stream);
   absl::StatusOr<ncclRedOp_t> Reduction(const CollectiveSpec& spec);
@@ -73,10 +76,10 @@ class NcclCommunicator final : public CudaCommunicator, public std::enable_share
   const absl::Duration timeout_;
 
   std::mutex mutex_;
-  ncclComm_t comm_ = nullptr;  // guarded by mutex_; null once aborted
-  bool aborted_ = false;       // guarded by mutex_
-  std::map<DType, ncclRedOp_t> averages_;
-  void* barrier_ = nullptr;  // one int32 on the device
+  ncclComm_t comm_ = nullptr;              // guarded by mutex_; null once aborted
+  bool aborted_ = false;                   // guarded by mutex_
+  std::map<DType, ncclRedOp_t> averages_;  // created on first use
+  void* barrier_ = nullptr;                // one int32 on the device
 };
 
 }  // namespace fsdp

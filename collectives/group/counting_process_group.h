@@ -20,7 +20,8 @@ class CountingProcessGroup final : public ForwardingProcessGroup {
  public:
   using ForwardingProcessGroup::ForwardingProcessGroup;
 
-  // Since the last Reset: collectives; GatherBlobs and Split; bytes that this rank gave to GatherBlobs.
+  // Since the last Reset: collectives that were issued; calls of GatherBlobs and Split; bytes that this rank gave to
+  // GatherBlobs.
   int collectives() const { return collectives_; }
   int control_calls() const { return control_calls_; }
   int64_t gathered_bytes() const { return gathered_bytes_; }

@@ -61,7 +61,7 @@ class RecordingProcessGroup final : public ForwardingProcessGroup {
   const std::shared_ptr<Log> log_;
 };
 
-// How many entries begin with `prefix`.
+// The number of entries that begin with `prefix`, such as "all_gather world".
 inline int CountEntries(const RecordingProcessGroup::Log& log, std::string_view prefix) {
   return static_cast<int>(
       std::count_if(log.begin(), log.end(), [&](const std::string& entry) { return entry.rfind(prefix, 0) == 0; }));

@@ -33,6 +33,7 @@ class HostCollectives {
   // Every rank's blob, by rank; blobs may have any size. The same errors as Run.
   absl::StatusOr<std::vector<std::string>> GatherBlobs(uint64_t sequence, std::string_view blob);
 
+  // For giving up and departing; the rounds themselves belong to Run.
   RoundBarrier& barrier() { return barrier_; }
   absl::Duration timeout() const { return barrier_.timeout(); }
 

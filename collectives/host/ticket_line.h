@@ -39,8 +39,8 @@ class TicketLine {
  private:
   std::mutex mutex_;
   std::condition_variable turn_came_;
-  uint64_t last_ = 0;  // guarded by mutex_
-  uint64_t turn_ = 1;  // guarded by mutex_
+  uint64_t last_ = 0;  // the last ticket that was taken; guarded by mutex_
+  uint64_t turn_ = 1;  // the ticket that is served next, or now; guarded by mutex_
 };
 
 }  // namespace fsdp

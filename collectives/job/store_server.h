@@ -64,25 +64,33 @@ class StoreServer {
   // be dropped.
   void Serve();
   std::vector<pollfd> Poll() const;
+
+  // Input and output. ReadFrom takes the connections' entries of Poll, in the order of connections_.
   void ReadFrom(absl::Span<const pollfd> polled);
   void WriteAll();
   void Accept(int listener);
   bool Read(Connection& connection);
   bool Write(Connection& connection);
   bool HandleInput(Connection& connection);
+
+  // The replies to requests; one function for each StoreRequest, except for Get, which may have to wait.
   StoreFrame Answer(Connection& connection, const StoreFrame& request);
   StoreFrame AnswerHello(Connection& connection, const StoreFrame& request);
   StoreFrame AnswerSet(const StoreFrame& request);
   StoreFrame AnswerAdd(const StoreFrame& request);
   StoreFrame AnswerLeave(Connection& connection);
+
+  // Gets that wait: for a key, for the failure of a rank, or for their deadline.
   bool AnswerWaits();
   std::optional<StoreFrame> ReplyToWait(const Connection& connection) const;
+
+  // Closes a connection; a rank that has not left counts as gone.
   void Drop(std::list<Connection>::iterator connection);
   absl::Time NextDeadline() const;
   int GoneRank() const;
 
   const std::vector<FileDescriptor> listeners_;
-  const FileDescriptor stop_;  // an eventfd
+  const FileDescriptor stop_;  // an eventfd; readable when the thread is to end
   const std::string job_;
   const int world_size_;
 
