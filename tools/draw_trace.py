@@ -39,7 +39,7 @@ def step_window(spans, step):
 
 
 def label(name, units):
-    """Two characters: what, and the unit's number; the root's is r."""
+    """Two characters: the kind of work and the unit's number, r for the root."""
     what, _, unit = name.partition(" ")
     if what in OTHERS:
         return OTHERS[what] * 2

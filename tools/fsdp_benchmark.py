@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""How fast a sharded step is: against the bare model, and against PyTorch's FSDP1 and FSDP2 over gloo where there is one.
+"""The speed of a sharded step compared with the bare model, and with PyTorch's FSDP1 and FSDP2 over gloo if installed.
 
   ./bazelw build //train:train_gpt //train:bare_benchmark
   tools/fsdp_benchmark.py [--bin=bazel-bin] [--configs=tiny,small] [--dtypes=float32,bfloat16] [--rounds=3] [--steps=12]
@@ -31,7 +31,7 @@ WARMUP = 3
 COLLECTIVES = ("all_gather", "reduce_scatter", "all_reduce")
 
 
-# ---------------------------------------------------------------- ours
+# Ours.
 
 def model_flags(scratch, name):
     config = {key: value for key, value in CONFIGS[name].items() if key != "rows"}
@@ -65,7 +65,7 @@ def run_bare(args, scratch, name, dtype):
 
 
 def hidden_share(trace):
-    """The share of the time in collectives during which the same rank computes, over all ranks and steps but the first."""
+    """The share of the time in collectives during which the same rank computes; all ranks, all steps except the first."""
     events = json.loads(trace.read_text())["traceEvents"]
     collective = hidden = 0
     for rank in {event["pid"] for event in events}:
@@ -82,7 +82,7 @@ def hidden_share(trace):
     return hidden / collective
 
 
-# ---------------------------------------------------------------- PyTorch
+# PyTorch.
 
 def have_torch():
     return subprocess.run([sys.executable, "-c", "import torch, transformers"], stderr=subprocess.DEVNULL,
@@ -96,7 +96,7 @@ def run_torch(args, api, name, dtype, ranks):
     threads = max(1, (os.cpu_count() or 1) // ranks)
     workers = []
     for rank in range(ranks):
-        # A malloc that keeps what is freed: PyTorch at its best.
+        # A malloc that keeps freed memory, which makes PyTorch fastest.
         env = dict(os.environ, RANK=str(rank), WORLD_SIZE=str(ranks), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port),
                    OMP_NUM_THREADS=str(threads), GLOO_SOCKET_IFNAME="lo", HF_HUB_OFFLINE="1",
                    MALLOC_MMAP_THRESHOLD_="8589934592", MALLOC_TRIM_THRESHOLD_="8589934592")
@@ -156,7 +156,7 @@ def torch_worker(args):
     os._exit(0)  # gloo's threads may outlive the interpreter otherwise
 
 
-# ---------------------------------------------------------------- the table
+# The table.
 
 def compare(args, scratch, name, dtype, with_torch):
     bare, one, two, shares = [], [], [], []

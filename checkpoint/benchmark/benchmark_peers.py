@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What h5py, torch.save and torch.distributed.checkpoint take to save and load the tensors of checkpoint_benchmark.
+"""The time that h5py, torch.save and torch.distributed.checkpoint take for the tensors of checkpoint_benchmark.
 
 usage: benchmark_peers.py DIRECTORY ROWS...
 
@@ -104,7 +104,7 @@ def answer(what):
         importlib.import_module(module)
     path = directory + "/peer." + kind
     if action == "save" or not os.path.exists(path):
-        # Nobody pays for the deletion of old files, nor for the making of what is saved.
+        # Deleting old files and making the tensors is not part of the measured time.
         remove(path)
         values = dict(tensors())
         if hasattr(peer, "convert"):
@@ -116,7 +116,7 @@ def answer(what):
     return timed(peer.load, path, *arguments)[0]
 
 
-# What libraries print is no answer.
+# Output of the libraries goes to stderr: stdout has the answers alone.
 answers = os.fdopen(os.dup(1), "w")
 os.dup2(2, 1)
 for line in sys.stdin:

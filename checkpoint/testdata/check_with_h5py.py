@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Opens DIRECTORY/checkpoint.h5 with h5py, as a scientist would, and compares every tensor with EXPECTED.
+"""Opens DIRECTORY/checkpoint.h5 with h5py, as any user would, and compares every tensor with EXPECTED.
 
 EXPECTED is JSON: [{"path": ..., "fqn": ..., "dtype": ..., "shape": [...], "bytes": FILE}, {"path": ..., "text": ...}].
 Exits with 0 when all is equal, 77 when there is no h5py.

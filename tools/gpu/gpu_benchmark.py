@@ -36,7 +36,7 @@ EAGER, COMPILED = "torch fully_shard, eager", "torch fully_shard, compiled"
 
 
 class Failed(Exception):
-    """Of one run, with what it printed last."""
+    """An error of one run, with its last lines of output."""
 
 
 def write_tokens(path):
@@ -46,7 +46,7 @@ def write_tokens(path):
 
 
 def seconds(duration):
-    """Of a text like 1m2.5s or 830us."""
+    """The seconds of a text like 1m2.5s or 830us."""
     units = {"h": 3600, "m": 60, "s": 1, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
     return sum(float(number) * units[unit] for number, unit in re.findall(r"([0-9.]+)(ms|us|ns|h|m|s)", duration))
 
@@ -100,7 +100,7 @@ def torch_kernels(args, scratch, timeout):
     return json_lines(output_of(torch_command(args, "kernels"), timeout, scratch))
 
 
-# ---------------------------------------------------------------- the tables
+# The tables.
 
 def training_table(results):
     lines = ["| | tokens/s | of compiled torch | spread | peak GiB | async save blocks, ms |", "|---|---|---|---|---|---|"]
@@ -149,7 +149,7 @@ def write(args, results):
 
 
 def work_of(args, scratch, results):
-    """(what, function of a timeout), first of everything once, so that a short budget has a whole table."""
+    """(name, function of a timeout): first every program once, so that even a short budget fills the whole table."""
     def training(name, function, *more):
         def piece(timeout):
             made = function(args, scratch, timeout, *more)  # may fail

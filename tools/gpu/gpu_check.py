@@ -7,10 +7,10 @@
   ./gpu_check.py --part=benchmarks    the kernels' benchmarks; the copies of a checkpoint against a plain copy
   ./gpu_check.py --part=peers         gpu_benchmark.py: compared with PyTorch
 
-Each keeps report-PART.json and report-PART.md below --out (default: here) up to date after every program, so that what
-ran is there whatever comes after: a failure, a hang, the end of the machine's time. It exits with 1 if anything failed
-and with 3 if nothing failed but something was skipped or not reached. No program takes longer than --timeout, all
-together no longer than --budget. Standard library only; the libraries of CUDA and NCCL are those of the toolkit, or of
+Each keeps report-PART.json and report-PART.md below --out (default: here) up to date after every program, so that
+the results so far survive a failure, a hang, or the end of the machine's time. It exits with 1 if anything failed
+and with 3 if nothing failed but something was skipped or not reached. No program takes longer than --timeout, and
+all together take no longer than --budget. Standard library only; the libraries of CUDA and NCCL are those of the toolkit, or of
 the installed PyTorch.
 """
 
@@ -108,7 +108,7 @@ def train_row(name, flags, timeout, scratch):
 
 
 def check_losses(row, reference, tolerance):
-    """Fails a run whose losses leave the reference's."""
+    """Fails a run whose losses differ too much from the reference's."""
     pairs = list(zip(row["losses"], reference["losses"]))
     row["difference"] = max((abs(a - b) / abs(b) for a, b in pairs), default=None)
     if row["status"] == 0 and (len(pairs) != 5 or row["difference"] > tolerance):
@@ -144,13 +144,13 @@ def tests(args, scratch):
         return check_losses(row, reference, tolerance)
 
     work.append(("train_gpt on the CPU", on_cpu))
-    # Float32 sums in another order, over five steps; in bfloat16 activations rounded to 2^-9.
+    # Differences come from float32 sums in another order over five steps, and in bfloat16 from activations rounded to 2^-9.
     runs = [([], 1e-4), (["--cpu_offload"], 1e-4), (["--activation_checkpointing"], 1e-4),
             (["--sharding_strategy=shard_grad_op"], 1e-4), (["--sharding_strategy=no_shard"], 1e-4),
             (["--api=fsdp2"], 1e-4), (["--api=fsdp2", "--cpu_offload", "--pin_memory"], 1e-4),
             (["--param_dtype=bfloat16", "--reduce_dtype=float32"], 2e-2),
             (["--param_dtype=bfloat16", "--reduce_dtype=float32", "--optimizer_casts"], 2e-2),
-            # Three of the five steps are a graph's.
+            # Three of the five steps are replayed from a graph.
             (["--cuda_graph"], 1e-4), (["--cuda_graph", "--sharding_strategy=no_shard"], 1e-4),
             (["--cuda_graph", "--api=fsdp2", "--activation_checkpointing"], 1e-4),
             (["--cuda_graph", "--param_dtype=bfloat16", "--reduce_dtype=float32", "--optimizer_casts"], 2e-2)]
@@ -186,7 +186,7 @@ def peers(args, scratch):
 
 
 def machine():
-    """What a number means nothing without."""
+    """The machine, driver and libraries: numbers mean nothing without them."""
     def lines(command):
         status, _, output = run(command, 60, HERE)
         return output if status == 0 else ["absent"]
@@ -239,7 +239,7 @@ def write(report, out):
 
 
 def work_through(work, report, args):
-    """Runs each piece of work in what is left of the budget, and keeps the report."""
+    """Runs each piece of work within the rest of the budget, and writes the report after each."""
     began = time.monotonic()
     report["rows"] = [dict(name=name, status="not reached", seconds=0) for name, _ in work]
     write(report, args.out)

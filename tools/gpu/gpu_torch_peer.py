@@ -113,7 +113,7 @@ class AsyncSaver:
         return blocked
 
     def before_update(self):
-        """It may still copy what the update changes."""
+        """Waits: the save may still copy state that the update changes."""
         if self.staged is not None:
             self.staged.result()
             self.staged = None
@@ -170,7 +170,7 @@ def train(args):
 
 
 def microseconds(args, launch):
-    """Of one call, the median of seven bursts, as cuda_kernels_benchmark measures."""
+    """The seconds of one call, the median of seven bursts, as cuda_kernels_benchmark measures."""
     burst = 2 if args.tiny else 20
     times = []
     for _ in range(8):

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes the files beside it with the real PyTorch: python3 make_testdata.py (needs torch 2.15; CPU and gloo).
+"""Makes the files of this folder with the real PyTorch: python3 make_testdata.py (needs torch 2.15; CPU and gloo).
 
 What each holds, and the SHA-256 of every tensor's row-major little-endian bytes, goes to expected.json, which the tests
 compare with. Nothing in it is typed in.
@@ -149,7 +149,7 @@ def save_indexed():
     expect("indexed", tensors)
 
 
-# ---------------------------------------------------------------- DCP directories
+# DCP directories.
 
 class Plain(nn.Module):
     """Net without what FSDP on a CPU cannot do: buffers stay, the batch norm goes."""
@@ -217,7 +217,7 @@ def save_dcps():
         expect(case, whole["model"], whole["optim"])
 
 
-# ---------------------------------------------------------------- flat parameters of FSDP1
+# Flat parameters of FSDP1.
 
 class Block(nn.Module):
     def __init__(self):
@@ -313,7 +313,7 @@ def save_flats():
         expect(f"flat_local_{name}w{world_size}", whole)
 
 
-# ---------------------------------------------------------------- a model that train_gpt knows
+# A model that train_gpt knows.
 
 GPT2 = {"model_type": "gpt2", "vocab_size": 256, "n_positions": 16, "n_embd": 8, "n_layer": 1, "n_head": 2}
 
@@ -394,7 +394,7 @@ def save_local_gpt2():
         expect("gpt2_local_w3", *torch.load(file, weights_only=False))
 
 
-# ---------------------------------------------------------------- hostile files
+# Hostile files.
 
 class Calls:
     def __init__(self, function, *arguments):
