@@ -113,10 +113,18 @@ std::string FullLabel(const std::string& label) {
   return absl::StrCat(label, ":", label.substr(label.rfind('/') + 1));
 }
 
+// Whether a part of the path stands for any name: "checkpoint/FORMAT/".
+bool HasPlaceholder(const std::string& path) {
+  const std::vector<std::string> parts = absl::StrSplit(path, '/');
+  return std::any_of(parts.begin(), parts.end(), [](const std::string& part) {
+    return !part.empty() && std::all_of(part.begin(), part.end(), absl::ascii_isupper);
+  });
+}
+
 // The problem with a name in backticks; empty when it exists or is no name of this tree.
 std::string ProblemOfName(const NamesOfTree& names, const std::string& name) {
   static constexpr char kNotInNames[] = "{}*<>$ ,()=";
-  if (name.find_first_of(kNotInNames) != std::string::npos) return "";
+  if (name.find_first_of(kNotInNames) != std::string::npos || HasPlaceholder(name)) return "";
   if (absl::StartsWith(name, "//")) {
     if (absl::EndsWith(name, "...") || absl::StrContains(name, "_emulated")) return "";
     return names.targets.count(FullLabel(name)) != 0 ? "" : "no such target";

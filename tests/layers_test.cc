@@ -154,7 +154,7 @@ TEST(PagesTest, AMissingNameIsNamedWithItsLine) {
   const NamesOfTree names = {{"base", "base/quote.h", "docs"}, {"//base:base", "//base:check"}, {"quote_test"}};
   EXPECT_THAT(FaultsOfPage(names, "docs/a.md",
                            "`base/quote.h`, `base/`, `fsdp/base/quote.h`, `//base`, `//base:check`, "
-                           "`quote_test`, `base:quote_test`, `other/thing`, `base/*`"),
+                           "`quote_test`, `base:quote_test`, `other/thing`, `base/*`, `base/NAME/`"),
               ElementsAre());
   EXPECT_THAT(
       FaultsOfPage(names, "docs/a.md", "first\n`base/gone.h`\n```\n`base/code.h`\n```\n`//base:gone` `gone_test`"),
