@@ -29,6 +29,7 @@ Gpt2Config ReadConfig(const std::string& path) {
   return ParseGpt2Config(text, nullptr).value();
 }
 
+// All tensors of the golden models are float32, so the bytes are the values.
 std::map<std::string, std::vector<float>> ReadWeights(const std::string& path) {
   const std::unique_ptr<TensorSource> source = OpenTensorSource(path).value();
   std::map<std::string, std::vector<float>> weights;

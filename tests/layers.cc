@@ -164,6 +164,8 @@ Rooms ParseRooms(const std::string& markdown) {
   return rooms;
 }
 
+// CircleThrough marks the rooms that it has finished in `done`, so each room is visited once, and each circle found
+// once.
 std::vector<std::string> FaultsOfRooms(const Rooms& rooms) {
   std::vector<std::string> faults;
   std::set<std::string> done;

@@ -65,8 +65,8 @@ struct NamesOfTree {
 };
 
 // One line for each name in backticks in `text`, the page `path`, that does not exist: a path below one of the
-// top-level folders, a label that begins with //, a test `name_test`. Names with a wildcard or an alternative are
-// skipped, and so are the emulated forms of targets, which a macro makes.
+// top-level folders, a label that begins with //, a test `name_test`. Names with a wildcard, an alternative, or
+// a placeholder in capital letters are skipped, and so are the emulated forms of targets, which a macro makes.
 std::vector<std::string> FaultsOfPage(const NamesOfTree& names, const std::string& path, const std::string& text);
 
 }  // namespace fsdp

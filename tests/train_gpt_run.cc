@@ -80,6 +80,8 @@ absl::StatusOr<ProgramResult> Train(const Flags& flags) {
   return RunProgram(Flags{program} + flags, absl::Minutes(2), TrainingOptions());
 }
 
+// A resumed run appends to the same file, so a step that was trained again has two lines. Equal losses of both are what
+// most tests are about, so a difference is an error here, once for all of them.
 absl::StatusOr<std::map<int64_t, StepMetrics>> MetricsByStep(const std::string& path) {
   FSDP_ASSIGN_OR_RETURN(const std::vector<StepMetrics> lines, ReadMetrics(path));
   std::map<int64_t, StepMetrics> by_step;

@@ -100,6 +100,8 @@ std::string Headline(const TensorSource& source, const std::string& path) {
                       ", world size ", source.world_size());
 }
 
+// One line of the table. "-" stands for columns that have no value: ULPs of different dtypes, the cosine of a zero
+// vector.
 std::string Row(const std::string& name, const ValueDifference& values) {
   const std::string ulps = values.ulps ? absl::StrCat(*values.ulps) : "-";
   const std::string cosine = values.cosine() ? absl::StrFormat("%.9f", *values.cosine()) : "-";
@@ -144,6 +146,7 @@ void PrintTensors(const DiffReport& report) {
   if (!is_first) std::printf("%s\n", Row("all tensors", report.total).c_str());
 }
 
+// First both headlines, then differences in structure, then the table, and one line of the result at the end.
 void PrintText(const Comparison& comparison, const DiffOptions& options) {
   const DiffReport& report = comparison.report;
   std::printf("A: %s\nB: %s\n", Headline(*comparison.sources[0], comparison.paths[0]).c_str(),

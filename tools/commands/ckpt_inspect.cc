@@ -51,6 +51,8 @@ absl::Status WritePage(const CheckpointSummary& summary, const std::string& path
 
 }  // namespace
 
+// The page is written before anything is printed, so that an error of it is the only output. A checkpoint with a
+// problem, such as a missing file, is still shown, and the exit status says that something is wrong.
 int RunInspect(const CommandLine& line) {
   const absl::StatusOr<CheckpointSummary> summary = Summarise(line.operands[0]);
   if (!summary.ok()) {

@@ -101,6 +101,7 @@ void PrintText(const Pruning& pruning, bool dry_run) {
   std::printf("%s %s\n", dry_run ? "would free" : "freed", size(FreedBytes(plan)).c_str());
 }
 
+// Everything that can refuse does so before the first deletion: DIR is a ROOT, it can be listed, it holds something.
 absl::StatusOr<Pruning> Prune(const std::string& root, const RetentionPolicy& policy, bool dry_run) {
   FileSystem& files = PosixFileSystem();
   // A checkpoint inside of DIR would be found as a step; DIR itself being one is a mistake of the command line.

@@ -38,6 +38,7 @@ void PrintText(const std::string& path, const RepairReport& report, bool dry_run
 
 }  // namespace
 
+// With --dry_run the same report says what a repair would do, and the exit status whether it would be enough.
 int RunRepair(const CommandLine& line) {
   const std::string& path = line.operands[0];
   RepairOptions options;

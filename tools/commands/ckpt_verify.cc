@@ -84,6 +84,7 @@ absl::StatusOr<Verdict> Verify(const std::string& path, Progress& progress) {
   return verdict;
 }
 
+// A checkpoint of a few bytes may take less than the clock's resolution.
 double BytesPerSecond(const Verdict& verdict) {
   return static_cast<double>(verdict.report.bytes) / std::max(absl::ToDoubleSeconds(verdict.elapsed), 1e-6);
 }
@@ -121,6 +122,7 @@ std::string ToJson(const Verdict& verdict) {
   return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
+// The sentence says no more than what the format allows to be checked.
 std::string Conclusion(const Verdict& verdict) {
   if (verdict.is_ours) return "every digest matches";
   if (verdict.has_checksums) return "the structure is sound, and every CRC-32 matches";

@@ -122,6 +122,7 @@ void AddParts(const std::vector<int64_t>& bytes, const std::vector<LayerRow>& la
   }
 }
 
+// All bars have the scale of the largest file, so that an unbalanced checkpoint shows at once.
 std::string ShardMap(const CheckpointLayers& layers) {
   std::string html =
       Opening("Who holds what",
@@ -156,6 +157,8 @@ std::string Sizes(const CheckpointLayers& layers) {
   return html + "</section>\n";
 }
 
+// All layers share one range of magnitudes, so that their histograms can be compared. Empty for a checkpoint without
+// floating-point weights.
 std::string Values(const CheckpointLayers& layers) {
   OctaveRange range;
   range.Include(layers.weights);

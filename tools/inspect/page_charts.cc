@@ -48,6 +48,7 @@ std::vector<int64_t> Columns(const ValueStatistics& statistics, const OctaveRang
 
 }  // namespace
 
+// Enough for text and for attributes in double quotes; nothing on the page uses single quotes.
 std::string EscapeHtml(std::string_view text) {
   std::string escaped;
   for (const char c : text) {
@@ -126,6 +127,7 @@ std::string HistogramAxisSvg(const OctaveRange& range) {
   return svg + "</svg>";
 }
 
+// Values beyond the axis are drawn at its ends.
 std::string DotsSvg(const std::vector<Dot>& dots, int low, int high, int height) {
   std::string svg = absl::StrFormat("<svg class=\"dots\" height=\"%d\">", height);
   for (int exponent = low; exponent <= high; ++exponent) {
