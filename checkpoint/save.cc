@@ -26,6 +26,7 @@
 #include "fsdp/base/thread_pool.h"
 #include "fsdp/checkpoint/format/file_names.h"
 #include "fsdp/checkpoint/format/manifest_json.h"
+#include "fsdp/checkpoint/checkpoint.h"
 #include "fsdp/checkpoint/save/checkpoint_body.h"
 #include "fsdp/checkpoint/save/save_agreement.h"
 #include "fsdp/checkpoint/save/save_plan.h"

@@ -8,8 +8,10 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "fsdp/checkpoint/checkpoint.h"
+#include "fsdp/checkpoint/save/save_options.h"
 #include "fsdp/checkpoint/storage/file_system.h"
+#include "fsdp/collectives/group/process_group.h"
+#include "fsdp/tensor/state_dict.h"
 
 namespace fsdp {
 
