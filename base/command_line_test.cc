@@ -8,7 +8,7 @@
 #include "absl/flags/reflection.h"
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/base/test_environment.h"
-#include "gmock/gmock.h"
+#include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 
 ABSL_FLAG(int, count, 7, "a number");

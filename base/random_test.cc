@@ -7,7 +7,7 @@
 #include <set>
 #include <vector>
 
-#include "gmock/gmock.h"
+#include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 #include "hwy/targets.h"
 

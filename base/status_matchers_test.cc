@@ -5,7 +5,7 @@
 #include <memory>
 #include <string>
 
-#include "gmock/gmock.h"
+#include "gmock/gmock-matchers.h"
 #include "gtest/gtest-spi.h"
 #include "gtest/gtest.h"
 

@@ -17,7 +17,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/status_matchers.h"
-#include "gmock/gmock.h"
+#include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {

@@ -16,7 +16,7 @@
 #include "fsdp/fsdp/units/test_units.h"
 #include "fsdp/nn/cross_entropy_loss.h"
 #include "fsdp/tensor/ops.h"
-#include "gmock/gmock.h"
+#include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {

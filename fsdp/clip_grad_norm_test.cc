@@ -14,7 +14,7 @@
 #include "fsdp/fsdp/test_model.h"
 #include "fsdp/fsdp/units/test_units.h"
 #include "fsdp/tensor/host_device.h"
-#include "gmock/gmock.h"
+#include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {

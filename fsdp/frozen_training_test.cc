@@ -19,7 +19,7 @@
 #include "fsdp/fsdp/test_model.h"
 #include "fsdp/models/gpt2.h"
 #include "fsdp/optim/adamw.h"
-#include "gmock/gmock.h"
+#include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {

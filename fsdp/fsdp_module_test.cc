@@ -12,7 +12,7 @@
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/fsdp/test_fully_shard.h"
 #include "fsdp/optim/sgd.h"
-#include "gmock/gmock.h"
+#include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {

@@ -10,7 +10,7 @@
 #include "fsdp/fsdp/test_fully_shard.h"
 #include "fsdp/nn/embedding.h"
 #include "fsdp/tensor/ops.h"
-#include "gmock/gmock.h"
+#include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {

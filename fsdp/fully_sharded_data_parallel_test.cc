@@ -12,7 +12,7 @@
 #include "fsdp/fsdp/fsdp.h"
 #include "fsdp/fsdp/test_model.h"
 #include "fsdp/nn/module.h"
-#include "gmock/gmock.h"
+#include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {

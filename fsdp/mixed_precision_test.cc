@@ -18,7 +18,7 @@
 #include "fsdp/fsdp/units/test_units.h"
 #include "fsdp/fsdp/units/unit_settings.h"
 #include "fsdp/tensor/ops.h"
-#include "gmock/gmock.h"
+#include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {

@@ -18,7 +18,7 @@
 #include "fsdp/fsdp/state/state_collector.h"
 #include "fsdp/fsdp/test_model.h"
 #include "fsdp/tensor/host_device.h"
-#include "gmock/gmock.h"
+#include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {

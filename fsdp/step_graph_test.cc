@@ -25,7 +25,7 @@
 #include "fsdp/optim/sgd.h"
 #include "fsdp/tensor/host_device.h"
 #include "fsdp/tensor/work_graph.h"
-#include "gmock/gmock.h"
+#include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {

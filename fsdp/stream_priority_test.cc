@@ -13,7 +13,7 @@
 #include "fsdp/collectives/group/forwarding_process_group.h"
 #include "fsdp/collectives/run_ranks.h"
 #include "fsdp/fsdp/manual_units.h"
-#include "gmock/gmock.h"
+#include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {

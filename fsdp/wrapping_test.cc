@@ -14,7 +14,7 @@
 #include "fsdp/fsdp/test_sequence.h"
 #include "fsdp/nn/parameter.h"
 #include "fsdp/optim/sgd.h"
-#include "gmock/gmock.h"
+#include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {

@@ -16,7 +16,7 @@
 #include "fsdp/checkpoint/torch/golden.h"
 #include "fsdp/tests/golden_case.h"
 #include "fsdp/tests/train_gpt_run.h"
-#include "gmock/gmock.h"
+#include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {

@@ -8,7 +8,7 @@
 #include "fsdp/base/child_process.h"
 #include "fsdp/base/runfile.h"
 #include "fsdp/base/status_matchers.h"
-#include "gmock/gmock.h"
+#include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {

@@ -22,7 +22,7 @@
 #include "fsdp/checkpoint/storage/directory_lock.h"
 #include "fsdp/checkpoint/verify/verify.h"
 #include "fsdp/tests/train_gpt_run.h"
-#include "gmock/gmock.h"
+#include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {

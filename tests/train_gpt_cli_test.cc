@@ -17,7 +17,7 @@
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/tests/train_gpt_run.h"
 #include "fsdp/train/metrics.h"
-#include "gmock/gmock.h"
+#include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {

@@ -18,7 +18,7 @@
 #include "fsdp/cuda/cuda_device.h"
 #include "fsdp/train/metrics.h"
 #include "fsdp/train/training_fixture.h"
-#include "gmock/gmock.h"
+#include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {

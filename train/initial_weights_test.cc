@@ -7,7 +7,7 @@
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/checkpoint/safetensors/safetensors_writer.h"
 #include "fsdp/checkpoint/source/payload_reader.h"
-#include "gmock/gmock.h"
+#include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {

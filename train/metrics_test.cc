@@ -8,7 +8,7 @@
 
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/base/test_files.h"
-#include "gmock/gmock.h"
+#include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 

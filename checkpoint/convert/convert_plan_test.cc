@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "fsdp/base/status_matchers.h"
-#include "gmock/gmock.h"
+#include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {

@@ -2,7 +2,7 @@
 #include "fsdp/checkpoint/convert/name_filter.h"
 
 #include "fsdp/base/status_matchers.h"
-#include "gmock/gmock.h"
+#include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {

@@ -5,7 +5,7 @@
 #include "fsdp/checkpoint/format/flat_layout.h"
 
 #include "fsdp/base/status_matchers.h"
-#include "gmock/gmock.h"
+#include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {

@@ -3,9 +3,9 @@
 // Manifest: the values of a checkpoint, the bytes of files in which they lie, and the digests of these bytes. A rank
 // file has a FileRecord inside, which says the same of that file alone; a manifest is its records merged:
 //
-//   FileRecord (rank 0)  \
-//   FileRecord (rank 1)   >  MergeRecords  ->  StoredValues  + SaveIdentity, units, parity  =  Manifest
-//   ...                  /
+//   FileRecord (rank 0)  |
+//   FileRecord (rank 1)  |->  MergeRecords  ->  StoredValues  + SaveIdentity, units, parity  =  Manifest
+//   ...                  |
 //
 // Types, and pure functions on them. Indices of files are into StoredValues::files of the same object. The JSON form is
 // in manifest_json.h.

@@ -6,8 +6,8 @@
 //
 //      rank files (O_DIRECT reads)     memory of one thread                 parity files (O_DIRECT writes)
 //        [ run i + 1 ]  ----------->   [ other half of DataRuns ]
-//                                      [ run i of every rank file ] --\
-//                                      [ block of each parity file ] <-- Encode, digest  ----> WriteQueue
+//                                      [ run i of every rank file ] --+
+//                                      [ block of each parity file ] <+ Encode, digest  ----> WriteQueue
 //
 // Each thread reads the next run while it encodes the present one, and leaves finished blocks to its write queues. So
 // memory is bounded (ParityMemory), whatever the number and size of files, and disk and CPU are busy together.

@@ -8,7 +8,7 @@
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/checkpoint/storage/byte_range.h"
 #include "fsdp/checkpoint/test_state.h"
-#include "gmock/gmock.h"
+#include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {

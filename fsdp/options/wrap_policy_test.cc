@@ -9,7 +9,7 @@
 #include "fsdp/fsdp/wrap/auto_wrap.h"
 #include "fsdp/models/gpt2.h"
 #include "fsdp/nn/module_list.h"
-#include "gmock/gmock.h"
+#include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {

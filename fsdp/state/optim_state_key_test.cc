@@ -10,7 +10,7 @@
 #include "fsdp/optim/adamw.h"
 #include "fsdp/optim/sgd.h"
 #include "fsdp/tensor/host_device.h"
-#include "gmock/gmock.h"
+#include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 

@@ -16,7 +16,7 @@
 #include "fsdp/fsdp/test_model.h"
 #include "fsdp/nn/linear.h"
 #include "fsdp/tensor/host_device.h"
-#include "gmock/gmock.h"
+#include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {

@@ -14,7 +14,7 @@
 #include "fsdp/fsdp/fsdp.h"
 #include "fsdp/fsdp/state/state_collector.h"
 #include "fsdp/fsdp/test_model.h"
-#include "gmock/gmock.h"
+#include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {

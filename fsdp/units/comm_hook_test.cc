@@ -11,7 +11,7 @@
 #include "fsdp/fsdp/fsdp.h"
 #include "fsdp/fsdp/test_model.h"
 #include "fsdp/fsdp/units/test_units.h"
-#include "gmock/gmock.h"
+#include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {

@@ -17,7 +17,7 @@
 #include "fsdp/checkpoint/save/hdf5_sink.h"
 #include "fsdp/checkpoint/source/tensor_source.h"
 #include "fsdp/tools/commands/ckpt_runner.h"
-#include "gmock/gmock.h"
+#include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 

@@ -4,7 +4,7 @@
 #include <filesystem>
 
 #include "fsdp/tools/commands/ckpt_runner.h"
-#include "gmock/gmock.h"
+#include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 

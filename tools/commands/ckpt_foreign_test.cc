@@ -15,7 +15,7 @@
 #include "fsdp/checkpoint/source/tensor_source.h"
 #include "fsdp/checkpoint/torch/golden.h"
 #include "fsdp/tools/commands/ckpt_runner.h"
-#include "gmock/gmock.h"
+#include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 

@@ -8,7 +8,7 @@
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/checkpoint/save/hdf5_sink.h"
 #include "fsdp/tools/commands/ckpt_runner.h"
-#include "gmock/gmock.h"
+#include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 

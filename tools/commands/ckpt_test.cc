@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "fsdp/tools/commands/ckpt_runner.h"
-#include "gmock/gmock.h"
+#include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 

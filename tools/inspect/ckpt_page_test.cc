@@ -9,7 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "fsdp/tools/inspect/page_charts.h"
-#include "gmock/gmock.h"
+#include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {
