@@ -54,7 +54,7 @@ absl::StatusOr<const UpdateOps*> UpdateOpsFor(const Device& device) {
   const auto registered = Registered().find(device.type());
   if (registered != Registered().end()) return registered->second;
   return absl::UnimplementedError(absl::StrCat("no optimizer kernels for device ", device.name(),
-                                               ": the program was linked without //optim:cuda_update_ops"));
+                                               ": the program was linked without //optim:cuda_kernels"));
 }
 
 bool RegisterUpdateOps(DeviceType type, const UpdateOps* ops) {
