@@ -14,6 +14,7 @@
 #include <optional>
 #include <string>
 
+#include "absl/strings/str_replace.h"
 #include "absl/strings/string_view.h"
 #include "fsdp/base/command_line.h"
 #include "fsdp/base/status_macros.h"
@@ -33,9 +34,11 @@ constexpr char kProgram[] = "train_gpt";
 // Ranks on a host without GPUs.
 constexpr int kDefaultNproc = 2;
 
+// checkpoint/ calls an option by its C++ name; this program has a flag for it.
 int Fail(absl::string_view message) {
+  const std::string text = absl::StrReplaceAll(message, {{"TensorSourceOptions::flat_layout", "--flat_layout"}});
   std::fflush(stdout);
-  std::fprintf(stderr, "%s: %s\n", kProgram, std::string(message).c_str());
+  std::fprintf(stderr, "%s: %s\n", kProgram, text.c_str());
   return kExitFailed;
 }
 

@@ -17,7 +17,7 @@
 
 namespace fsdp {
 
-// What --flat_layout names: {"parameters": [{"name": "embed.weight", "shape": [13, 6]}, ...], "units": ["", "h.0"]}
+// As JSON, in a file that programs take as --flat_layout: {"parameters": [{"name": "embed.weight", "shape": [13, 6]}, ...], "units": ["", "h.0"]}
 struct FlatLayout {
   struct Parameter {
     std::string fqn;

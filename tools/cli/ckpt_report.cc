@@ -3,18 +3,23 @@
 
 #include <cstdio>
 
+#include "absl/strings/str_replace.h"
 #include "fsdp/base/command_line.h"
 #include "nlohmann/json.hpp"
 
 namespace fsdp {
 
+std::string WithFlagNames(absl::string_view message) {
+  return absl::StrReplaceAll(message, {{"ConvertOptions::", "--"}, {"TensorSourceOptions::", "--"}});
+}
+
 int ReportFailure(const std::string& program, const absl::Status& status) {
-  std::fprintf(stderr, "%s: %s\n", program.c_str(), std::string(status.message()).c_str());
+  std::fprintf(stderr, "%s: %s\n", program.c_str(), WithFlagNames(status.message()).c_str());
   return kExitFailed;
 }
 
 std::string ProblemJson(const absl::Status& status) {
-  const nlohmann::ordered_json json = {{"problem", std::string(status.message())}};
+  const nlohmann::ordered_json json = {{"problem", WithFlagNames(status.message())}};
   return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
 

@@ -7,10 +7,15 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 
 namespace fsdp {
 
-// Prints "PROGRAM: message" to stderr. Returns kExitFailed.
+// A library calls an option by its C++ name, "ConvertOptions::max_memory". Returns `message` with the names of ckpt's
+// flags: "--max_memory".
+std::string WithFlagNames(absl::string_view message);
+
+// Prints "PROGRAM: message", with the names of flags, to stderr. Returns kExitFailed.
 int ReportFailure(const std::string& program, const absl::Status& status);
 
 // The JSON that --json prints on stdout, in addition to that line, when there is no result: {"problem": message}.

@@ -2,8 +2,8 @@
 //
 // Flags in, ConvertOptions out. This file alone knows flags: the library takes a target with the options of one format,
 // so a flag that does not fit the chosen format has no place to go and is refused here, with exit status 2, before
-// anything is opened. Errors of the library call an option "ConvertOptions::max_memory"; WithFlagNames turns that into
-// "--max_memory".
+// anything is opened. Errors of the library call an option "ConvertOptions::max_memory"; ReportFailure turns
+// that into "--max_memory".
 #include <algorithm>
 #include <cstdio>
 #include <optional>
@@ -14,7 +14,6 @@
 #include "absl/flags/flag.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_replace.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "fsdp/base/status_macros.h"
@@ -189,11 +188,6 @@ absl::StatusOr<ConvertOptions> OptionsFromFlags(const CommandLine& line, const s
   return options;
 }
 
-// The library calls an option by its C++ name, the program by that of its flag.
-absl::Status WithFlagNames(const absl::Status& status) {
-  return absl::Status(status.code(), absl::StrReplaceAll(status.message(), {{"ConvertOptions::", "--"}}));
-}
-
 std::string ToJson(const std::string& source, const std::string& destination, const ConvertReport& report,
                    absl::Duration elapsed) {
   nlohmann::ordered_json json = {{"source", source},
@@ -219,7 +213,6 @@ int RunConvert(const CommandLine& line) {
     options->progress = progress.callback();
     report = ConvertCheckpoint(source, destination, *options);
   }
-  if (!report.ok()) report = WithFlagNames(report.status());
   const bool json = absl::GetFlag(FLAGS_json);
   if (!report.ok()) {
     if (json) std::fputs(ProblemJson(report.status()).c_str(), stdout);

@@ -54,7 +54,7 @@ absl::Status VerifyForeign(const std::string& path, const VerifyOptions& options
   const absl::StatusOr<std::unique_ptr<TensorSource>> source = OpenSource(path);
   if (absl::IsInvalidArgument(source.status())) return source.status();
   if (!source.ok()) {
-    verdict.report.problems.emplace_back(source.status().message());
+    verdict.report.problems.push_back(WithFlagNames(source.status().message()));
     return absl::OkStatus();
   }
   FSDP_ASSIGN_OR_RETURN(verdict.report, VerifySource(**source, options));

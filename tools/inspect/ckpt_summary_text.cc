@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "fsdp/base/quote.h"
+#include "fsdp/tools/cli/ckpt_report.h"
 #include "fsdp/tools/cli/progress.h"
 #include "fsdp/tools/inspect/ckpt_summary.h"
 #include "nlohmann/json.hpp"
@@ -210,7 +211,7 @@ std::string SummaryJson(const CheckpointSummary& summary, bool tensors) {
 }
 
 std::string ProblemJson(const std::string& path, const absl::Status& status) {
-  return ToText({{"path", path}, {"problem", std::string(status.message())}});
+  return ToText({{"path", path}, {"problem", WithFlagNames(status.message())}});
 }
 
 }  // namespace fsdp

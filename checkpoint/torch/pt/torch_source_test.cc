@@ -64,7 +64,7 @@ TEST(TorchSourceTest, LocalStateDictsAreReadWithALayout) {
                                           {"gpt2_local_w3", "gpt2_layout.json"}}) {
     EXPECT_THAT(OpenTensorSource(TorchTestData(name)),
                 StatusIs(absl::StatusCode::kInvalidArgument,
-                         AllOf(HasSubstr("_flat_param\" is a flat parameter of FSDP1"), HasSubstr("--flat_layout"))));
+                         AllOf(HasSubstr("_flat_param\" is a flat parameter of FSDP1"), HasSubstr("TensorSourceOptions::flat_layout"))));
     ASSERT_OK_AND_ASSIGN(const auto layout, ReadFlatLayout(TorchTestData(layout_file)));
     ASSERT_OK_AND_ASSIGN(const auto source, OpenTensorSource(TorchTestData(name), {.flat_layout = layout}));
     EXPECT_OK(CheckGolden(*source, name));

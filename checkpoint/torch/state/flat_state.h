@@ -35,13 +35,11 @@ absl::StatusOr<std::map<std::string, FlatUnit>> UnitsOfKeys(const std::vector<st
                                                             const std::vector<FlatLayout::Parameter>& model,
                                                             const FlatStateOptions& options);
 
-// For errors: how to give the layout that is missing. The flag belongs to every program of this project that opens a
-// checkpoint.
+// For errors: how to give the layout that is missing.
 inline constexpr char kGiveFlatLayout[] =
-    "--flat_layout=FILE says it (in C++ the field flat_layout of the options): {\"parameters\": [{\"name\", "
-    "\"shape\"}, ...] in the order of "
-    "named_parameters() of "
-    "the model before it was wrapped, \"units\": [the wrapped modules' names, \"\" for the root]}";
+    "TensorSourceOptions::flat_layout says it: {\"parameters\": [{\"name\", \"shape\"}, ...] in the order of "
+    "named_parameters() of the model before it was wrapped, \"units\": [the wrapped modules' names, \"\" for the "
+    "root]}";
 
 }  // namespace fsdp
 

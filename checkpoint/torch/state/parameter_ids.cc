@@ -47,7 +47,7 @@ absl::Status Unknown(const std::string& why) {
   return absl::InvalidArgumentError(
       absl::StrCat("the optimizer state goes by parameter id, and ", why,
                    "; save it by name, with torch.distributed.checkpoint.state_dict.get_optimizer_state_dict, "
-                   "or read the model alone (ckpt convert --model_only)"));
+                   "or read the model alone (TensorSourceOptions::model_only)"));
 }
 
 // The ids of each group, in order; empty when parameters go by name.

@@ -129,7 +129,7 @@ TEST(TorchStateTest, FlatParametersAreRefusedByName) {
   EXPECT_THAT(StateOfTree(root, {{DType::kFloat32, {2}, ""}}),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        AllOf(HasSubstr("\"_fsdp_wrapped_module._flat_param\" is a flat parameter of FSDP1"),
-                             HasSubstr("--flat_layout=FILE says it"))));
+                             HasSubstr("TensorSourceOptions::flat_layout says it"))));
 }
 
 // The flat parameter of 2 ranks, 4 elements each, and slices of use_orig_params: "tied" is the second rank's slice of
@@ -173,7 +173,7 @@ TEST(TorchStateTest, AModelAloneIsReadWhateverItsOptimizerIs) {
   root.Add("step", TorchNode::Value(7));
   const std::vector<TorchLeafType> types = {{DType::kFloat32, {3}, ""}};
   EXPECT_THAT(StateOfTree(root, types),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("ckpt convert --model_only")));
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("TensorSourceOptions::model_only")));
   ASSERT_OK_AND_ASSIGN(const TorchState state, StateOfTree(root, types, {.model_only = true}));
   EXPECT_TRUE(state.contents.contains(StateKey::Model("w")));
   EXPECT_EQ(state.contents.FindText(StateKey::ParamGroups()), nullptr);
