@@ -86,10 +86,10 @@ class CheckpointBody {
 
 struct RankFilesOptions {
   // By writer: the rank that writes its file. A rank of several ranks has at most one; a single process has all.
-  std::vector<int> owners;
+  std::vector<int> owners = {};
 
   // Makes the tree of the file of `writer`; called on its owner. See RankTree.
-  std::function<absl::StatusOr<TreeFile>(const BodyContext& context, int writer)> tree;
+  std::function<absl::StatusOr<TreeFile>(const BodyContext& context, int writer)> tree = {};
 
   int parity = 0;  // number of parity files
 };
