@@ -17,6 +17,7 @@
 #include "fsdp/base/process_handle.h"
 #include "fsdp/base/status_matchers.h"
 #include "gmock/gmock-matchers.h"
+#include "gmock/gmock-more-matchers.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {

@@ -9,6 +9,7 @@
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/base/test_environment.h"
 #include "gmock/gmock-matchers.h"
+#include "gmock/gmock-more-matchers.h"
 #include "gtest/gtest.h"
 
 ABSL_FLAG(int, count, 7, "a number");

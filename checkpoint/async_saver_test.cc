@@ -20,6 +20,7 @@
 #include "fsdp/checkpoint/test_state.h"
 #include "fsdp/checkpoint/verify/verify.h"
 #include "fsdp/collectives/run_ranks.h"
+#include "gmock/gmock-more-matchers.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {

@@ -15,6 +15,7 @@
 #include "fsdp/checkpoint/verify/verify.h"
 #include "fsdp/collectives/group/counting_process_group.h"
 #include "fsdp/collectives/run_ranks.h"
+#include "gmock/gmock-more-matchers.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {

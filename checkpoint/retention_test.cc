@@ -15,6 +15,7 @@
 #include "fsdp/checkpoint/storage/path.h"
 #include "fsdp/checkpoint/test_state.h"
 #include "fsdp/checkpoint/verify/latest.h"
+#include "gmock/gmock-more-matchers.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {

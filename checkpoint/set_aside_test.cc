@@ -14,6 +14,7 @@
 #include "fsdp/checkpoint/storage/fault_series.h"
 #include "fsdp/checkpoint/test_state.h"
 #include "fsdp/checkpoint/verify/latest.h"
+#include "gmock/gmock-more-matchers.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {

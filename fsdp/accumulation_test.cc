@@ -17,6 +17,7 @@
 #include "fsdp/nn/cross_entropy_loss.h"
 #include "fsdp/tensor/ops.h"
 #include "gmock/gmock-matchers.h"
+#include "gmock/gmock-more-matchers.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {

@@ -11,6 +11,7 @@
 #include "fsdp/fsdp/fsdp_module.h"
 #include "fsdp/fsdp/test_fully_shard.h"
 #include "gmock/gmock-matchers.h"
+#include "gmock/gmock-more-matchers.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {

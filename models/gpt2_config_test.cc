@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "fsdp/base/status_matchers.h"
+#include "gmock/gmock-more-matchers.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {

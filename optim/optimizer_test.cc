@@ -15,6 +15,7 @@
 #include "fsdp/optim/sgd.h"
 #include "fsdp/tensor/host_device.h"
 #include "fsdp/tensor/ops.h"
+#include "gmock/gmock-more-matchers.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {

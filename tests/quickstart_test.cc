@@ -13,6 +13,7 @@
 #include "fsdp/tests/train_gpt_run.h"
 #include "fsdp/train/metrics.h"
 #include "gmock/gmock-matchers.h"
+#include "gmock/gmock-more-matchers.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {

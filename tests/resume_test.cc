@@ -23,6 +23,7 @@
 #include "fsdp/checkpoint/verify/verify.h"
 #include "fsdp/tests/train_gpt_run.h"
 #include "gmock/gmock-matchers.h"
+#include "gmock/gmock-more-matchers.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {

@@ -9,6 +9,7 @@
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/models/causal_lm.h"
 #include "gmock/gmock-matchers.h"
+#include "gmock/gmock-more-matchers.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {

@@ -12,6 +12,7 @@
 #include "fsdp/checkpoint/hdf5/hdf5_file_driver.h"
 #include "fsdp/checkpoint/test_state.h"
 #include "gmock/gmock-matchers.h"
+#include "gmock/gmock-more-matchers.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {

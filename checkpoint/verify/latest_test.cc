@@ -11,6 +11,7 @@
 #include "fsdp/checkpoint/save/hdf5_sink.h"
 #include "fsdp/checkpoint/storage/path.h"
 #include "fsdp/checkpoint/test_state.h"
+#include "gmock/gmock-more-matchers.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {

@@ -17,6 +17,7 @@
 #include "fsdp/checkpoint/storage/file_system.h"
 #include "fsdp/checkpoint/test_state.h"
 #include "fsdp/checkpoint/verify/verify_source.h"
+#include "gmock/gmock-more-matchers.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {

@@ -10,6 +10,7 @@
 #include "fsdp/models/gpt2.h"
 #include "fsdp/nn/module_list.h"
 #include "gmock/gmock-matchers.h"
+#include "gmock/gmock-more-matchers.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {

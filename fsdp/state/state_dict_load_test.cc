@@ -17,6 +17,7 @@
 #include "fsdp/nn/linear.h"
 #include "fsdp/tensor/host_device.h"
 #include "gmock/gmock-matchers.h"
+#include "gmock/gmock-more-matchers.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {

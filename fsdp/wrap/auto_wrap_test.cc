@@ -8,6 +8,7 @@
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/fsdp/test_sequence.h"
 #include "gmock/gmock-matchers.h"
+#include "gmock/gmock-more-matchers.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {

@@ -9,6 +9,7 @@
 #include "fsdp/fsdp/test_sequence.h"
 #include "fsdp/nn/module_list.h"
 #include "gmock/gmock-matchers.h"
+#include "gmock/gmock-more-matchers.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {

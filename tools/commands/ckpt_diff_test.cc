@@ -5,6 +5,7 @@
 
 #include "fsdp/tools/commands/ckpt_runner.h"
 #include "gmock/gmock-matchers.h"
+#include "gmock/gmock-more-matchers.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 

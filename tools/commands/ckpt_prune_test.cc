@@ -9,6 +9,7 @@
 #include "fsdp/checkpoint/save/hdf5_sink.h"
 #include "fsdp/tools/commands/ckpt_runner.h"
 #include "gmock/gmock-matchers.h"
+#include "gmock/gmock-more-matchers.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 

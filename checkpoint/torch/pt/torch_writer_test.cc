@@ -19,6 +19,7 @@
 #include "fsdp/checkpoint/torch/zip/entry_checksums.h"
 #include "fsdp/checkpoint/torch/zip/zip_directory.h"
 #include "gmock/gmock-matchers.h"
+#include "gmock/gmock-more-matchers.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 

@@ -9,6 +9,7 @@
 #include "fsdp/checkpoint/torch/state/parameter_ids.h"
 #include "fsdp/checkpoint/torch/state/torch_state.h"
 #include "gmock/gmock-matchers.h"
+#include "gmock/gmock-more-matchers.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {

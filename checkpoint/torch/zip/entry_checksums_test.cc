@@ -7,6 +7,7 @@
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/checkpoint/torch/zip/byte_file.h"
 #include "gmock/gmock-matchers.h"
+#include "gmock/gmock-more-matchers.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {
