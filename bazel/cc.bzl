@@ -22,6 +22,7 @@ TEST_COPTS = COPTS + [
     "-Wno-array-bounds",
     "-Wno-maybe-uninitialized",
     "-Wno-restrict",
+    "-Wno-uninitialized",
 ]
 
 def _with_prelude(prelude, copts, kwargs):
