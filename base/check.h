@@ -13,7 +13,7 @@ namespace fsdp {
 [[noreturn]] void CheckFailed(std::string_view what, const char* file, int line);
 
 // Calls CheckFailed if `condition` is false. `what` says what should hold; it is evaluated in any case, so use a
-// literal.
+// literal. Every build has the check, optimised ones too.
 inline void Check(bool condition, std::string_view what, const char* file = __builtin_FILE(),
                   int line = __builtin_LINE()) {
   if (!condition) [[unlikely]] {

@@ -68,6 +68,8 @@ std::vector<char*> Pointers(const std::vector<std::string>& strings) {
   return pointers;
 }
 
+// "NAME=value" for execve: the variables of `options` first, then those of this process that are neither replaced nor
+// unset.
 std::vector<std::string> EnvironmentOf(const ChildOptions& options) {
   std::vector<std::string> environment;
   std::set<std::string> replaced(options.unset.begin(), options.unset.end());
@@ -220,6 +222,8 @@ std::string ExitStatus::ToString() const {
                      : absl::StrCat("was killed by signal ", signal, " (", strsignal(signal), ")");
 }
 
+// The reading end of a pipe is non-blocking, since the parent reads both streams in turn; the writing end stays
+// blocking, as programs expect of their stdout.
 absl::StatusOr<FileDescriptor> ChildProcess::Open(const ChildOutput& target, Stream& stream) {
   switch (target.kind_) {
     case ChildOutput::Kind::kInherit:

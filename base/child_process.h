@@ -96,6 +96,8 @@ class ChildProcess {
   ChildProcess(const ChildProcess&) = delete;
   ChildProcess& operator=(const ChildProcess&) = delete;
 
+  // The number of the child and of its process group. After the child was reaped, the kernel may give it to another
+  // process.
   int pid() const { return pid_; }
 
   // Blocks until the child has ended. Returns ExitStatus::shell_code(), or kDeadlineExceeded with the output so far
@@ -114,7 +116,7 @@ class ChildProcess {
   void Signal(int signal) const;
   void SignalGroup(int signal) const;
 
-  // What ChildOutput::Text has collected so far; empty for streams with another target.
+  // The output that ChildOutput::Text has collected so far; empty for streams with another target.
   const std::string& output() const { return output_.text; }
   const std::string& errors() const { return errors_.text; }
 
@@ -137,7 +139,10 @@ class ChildProcess {
     std::string line;                                // the beginning of a line whose end was not read yet
     std::function<void(absl::string_view)> on_line;  // null: the bytes go to `text`
 
+    // Takes the bytes that the pipe has, at most 256 KiB. At the end of the stream, or after an error, closes `fd` and
+    // hands on an unfinished last line.
     void Read();
+    // Appends the bytes to `text`, or cuts them into lines for `on_line`.
     void Take(absl::string_view bytes);
   };
 
@@ -146,7 +151,10 @@ class ChildProcess {
 
   ChildProcess() = default;
 
+  // Blocks until the child ends, its captured output grows or ends, or `deadline`; on a kernel without pidfd_open for
+  // at most 20 ms.
   void AwaitEvent(absl::Time deadline) const;
+  // Blocks until the child ends, kills the rest of its process group, and sets exit_status_.
   void ReapBlocking();
 
   int pid_ = -1;

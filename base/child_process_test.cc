@@ -69,7 +69,7 @@ TEST(ChildProcessTest, InputComesFromADescriptor) {
   EXPECT_THAT(result.output, Not(IsEmpty()));
 }
 
-TEST(ChildProcessTest, OutputThatNobodyReadYetComesWhole) {
+TEST(ChildProcessTest, UnreadOutputComesWhole) {
   ASSERT_OK_AND_ASSIGN(const ProgramResult result, RunProgram({"seq", "1", "50000"}, absl::Seconds(30)));
   EXPECT_EQ(result.output.size(), 288894u);
 }

@@ -170,6 +170,8 @@ std::string AbslUnparseFlag(const RepeatedFlag& flag) {
   return absl::StrJoin(flag.values, absl::string_view(&kSeparator, 1));
 }
 
+// Only digits and a point may stand before the unit: SimpleAtod by itself would take a sign, an exponent, "inf" and
+// "nan".
 bool AbslParseFlag(absl::string_view text, ByteSizeFlag* flag, std::string* error) {
   const Unit* unit = std::find_if(std::begin(kUnits), std::end(kUnits),
                                   [&](const Unit& u) { return absl::ConsumeSuffix(&text, u.suffix); });

@@ -32,18 +32,20 @@ struct Digest {
 // The inverse of ToHex; kInvalidArgument for anything but 32 lower-case digits.
 absl::StatusOr<Digest> ParseDigest(std::string_view hex);
 
-// The digest of bytes that are in memory as a whole.
+// The digest of bytes that are in memory as a whole. O(n) on the calling thread; thread-safe.
 Digest DigestOf(absl::Span<const std::byte> bytes);
 Digest DigestOf(std::string_view bytes);
 
 // The digest of bytes that arrive in pieces. It does not depend on the sizes of the pieces. Not thread-safe.
 class DigestBuilder {
  public:
+  // Starts with no bytes. A builder that was moved from may only be assigned to or destroyed.
   DigestBuilder();
   DigestBuilder(DigestBuilder&&) noexcept;
   DigestBuilder& operator=(DigestBuilder&&) noexcept;
   ~DigestBuilder();
 
+  // Adds bytes behind those before; O(n). An empty span may have a null pointer.
   void Update(absl::Span<const std::byte> bytes);
   void Update(std::string_view bytes);
 
@@ -60,6 +62,7 @@ class DigestBuilder {
 
 // Adds `nbytes` bytes of `source` to `builder` and copies them to `destination` with StreamingCopy, tile by tile, so
 // that each byte is read from memory only once. Digesting after the copy would read it twice. The two must not overlap.
+// No alignment is needed.
 void CopyAndDigest(void* destination, const void* source, size_t nbytes, DigestBuilder& builder);
 
 }  // namespace fsdp

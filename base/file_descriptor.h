@@ -11,14 +11,17 @@
 
 namespace fsdp {
 
+// Not thread-safe: one thread at a time may use an object, as with a plain int.
 class FileDescriptor {
  public:
   FileDescriptor() = default;
+  // Takes ownership of `fd`; a negative number makes an empty object.
   explicit FileDescriptor(int fd) : fd_(fd) {}
   ~FileDescriptor() { Close(); }
 
   // The moved-from object is empty.
   FileDescriptor(FileDescriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  // Closes the descriptor that this object had before.
   FileDescriptor& operator=(FileDescriptor&& other) noexcept {
     if (this != &other) {
       Close();
@@ -29,12 +32,13 @@ class FileDescriptor {
 
   // The descriptor, which stays owned; -1 if there is none.
   int get() const { return fd_; }
+  // False in the empty state.
   bool ok() const { return fd_ >= 0; }
 
   // Gives up the descriptor without closing it.
   int Release() { return std::exchange(fd_, -1); }
 
-  // Errors of close() are ignored: a writer that must know syncs first.
+  // Errors of close() are ignored: a writer that must know syncs first. Does nothing in the empty state.
   void Close() {
     if (fd_ >= 0) {
       close(std::exchange(fd_, -1));

@@ -19,13 +19,15 @@ namespace fsdp {
 
 class ProcessHandle {
  public:
-  // kUnavailable if there is no such process.
+  // kUnavailable, with the reason, if there is no such process, if this process has no descriptor left, or if the
+  // kernel has no pidfd_open (before Linux 5.3).
   static absl::StatusOr<ProcessHandle> Open(int pid);
 
   // The number of the process, which another process may have after its end.
   int pid() const { return pid_; }
 
-  // False as soon as the last thread of the process has ended, even if its parent has not reaped it.
+  // False as soon as the last thread of the process has ended, even if its parent has not reaped it. One system call;
+  // never blocks.
   bool IsAlive() const;
 
  private:

@@ -13,6 +13,7 @@
 namespace fsdp {
 
 // The absolute path of `name`, a path in this repository ("tools/ckpt"); kNotFound lists the paths that were tried.
+// Each call looks at the file system, so keep the result.
 absl::StatusOr<std::string> FindRunfile(std::string_view name);
 
 }  // namespace fsdp

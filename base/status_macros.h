@@ -21,10 +21,12 @@
 
 // Evaluates `expr`, an absl::StatusOr<T>; returns its status if it is not OK, else moves the value into `lhs`, which
 // may be a declaration. A type that contains commas must be put in parentheses or named with `auto`. Expands to several
-// statements: not for the body of an `if` without braces.
+// statements: not for the body of an `if` without braces. `expr` may contain commas. The enclosing function returns
+// absl::Status or any absl::StatusOr.
 #define FSDP_ASSIGN_OR_RETURN(lhs, ...) \
   FSDP_ASSIGN_OR_RETURN_(FSDP_CONCAT_(fsdp_statusor_, __LINE__), lhs, (__VA_ARGS__))
 
+// Two levels, so that __LINE__ is replaced by its number before it is pasted to a name.
 #define FSDP_CONCAT_INNER_(a, b) a##b
 #define FSDP_CONCAT_(a, b) FSDP_CONCAT_INNER_(a, b)
 #define FSDP_ASSIGN_OR_RETURN_(statusor, lhs, expr) \

@@ -29,12 +29,14 @@ const absl::Status& StatusOf(const absl::StatusOr<T>& status_or) {
   return status_or.status();
 }
 
-// A polymorphic matcher: works on absl::Status and on any absl::StatusOr.
+// A polymorphic matcher: works on absl::Status and on any absl::StatusOr. Both the code and the message must match; an
+// OK status has an empty message.
 class StatusIsMatcher {
  public:
   StatusIsMatcher(testing::Matcher<absl::StatusCode> code, testing::Matcher<const std::string&> message)
       : code_(std::move(code)), message_(std::move(message)) {}
 
+  // GoogleMock completes "Expected: value that ..." and "Actual: value ..." by the texts that these functions write.
   void DescribeTo(std::ostream* os) const {
     *os << "has a status code that ";
     code_.DescribeTo(os);
@@ -48,6 +50,7 @@ class StatusIsMatcher {
     message_.DescribeNegationTo(os);
   }
 
+  // `StatusLike` is absl::Status or an absl::StatusOr. The listener gets the status, so a failed test prints it.
   template <typename StatusLike>
   bool MatchAndExplain(const StatusLike& value, testing::MatchResultListener* listener) const {
     const absl::Status& status = StatusOf(value);
@@ -74,6 +77,7 @@ class IsOkAndHoldsMatcher {
 
  private:
   template <typename StatusOr>
+  // The matcher for one type of StatusOr.
   class Typed : public testing::MatcherInterface<StatusOr> {
    public:
     using Value = typename std::decay_t<StatusOr>::value_type;
@@ -86,6 +90,7 @@ class IsOkAndHoldsMatcher {
       *os << "isn't OK or has a value that ";
       inner_.DescribeNegationTo(os);
     }
+    // `inner` is asked only if there is a value.
     bool MatchAndExplain(StatusOr value, testing::MatchResultListener* listener) const override {
       if (!value.ok()) {
         *listener << "which is " << value.status();
@@ -134,7 +139,7 @@ status_matchers_internal::IsOkAndHoldsMatcher<std::decay_t<T>> IsOkAndHolds(T&& 
 #define ASSERT_OK(expr) ASSERT_THAT(expr, ::fsdp::IsOk())
 
 // Assigns the value of `expr`, an absl::StatusOr<T>, to `lhs`, which may be a declaration; fails the test when it is
-// not OK. Only for functions that return void.
+// not OK. Only for functions that return void. The expression is evaluated once.
 #define ASSERT_OK_AND_ASSIGN(lhs, ...) \
   FSDP_ASSERT_OK_AND_ASSIGN_(FSDP_CONCAT_(fsdp_statusor_, __LINE__), lhs, (__VA_ARGS__))
 #define FSDP_ASSERT_OK_AND_ASSIGN_(statusor, lhs, expr) \

@@ -12,6 +12,8 @@
 
 namespace fsdp {
 
+// Objects for one variable are destroyed in the reverse order of their construction, so that the first value comes
+// back.
 class ScopedVariable {
  public:
   // nullopt: unset. Not thread-safe, as setenv.

@@ -10,7 +10,7 @@
 
 namespace fsdp {
 
-// All bytes of a file; empty if it cannot be read.
+// All bytes of a file; empty if it cannot be read. A test that must tell the two apart checks that the file exists.
 inline std::string ReadFile(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};

@@ -42,7 +42,7 @@ std::chrono::nanoseconds ProcessorTime() {
 
 }  // namespace
 
-// One call of ParallelFor; it lives on the caller's stack, and the caller waits for `workers` to reach 0.
+// A call of ParallelFor. It lives on the caller's stack, and the caller waits for `workers` to reach 0.
 struct ThreadPool::Loop {
   Loop(int64_t count, const std::function<absl::Status(int64_t)>& body) : count(count), body(body) {}
 

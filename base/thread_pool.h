@@ -77,7 +77,9 @@ class ThreadPool {
 
   ThreadPool(int threads, std::string name, bool caller_works);
   absl::Status Start(int count, const BackgroundOptions& options);
+  // A worker thread: joins the oldest open loop, again and again, until the pool closes.
   void Work(const BackgroundOptions& options);
+  // Takes indices of the loop and runs their bodies until no index is left or a body has failed.
   void WorkOn(Loop& loop);
   void SleepUntil(std::chrono::steady_clock::time_point due);
 
