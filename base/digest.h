@@ -49,7 +49,7 @@ class DigestBuilder {
   void Update(absl::Span<const std::byte> bytes);
   void Update(std::string_view bytes);
 
-  // The digest of all bytes since construction or Reset. More bytes may follow.
+  // The digest of all bytes since construction or Reset. More bytes may follow. O(1) in the number of bytes.
   Digest Finish() const;
 
   // Forgets all bytes.

@@ -121,7 +121,7 @@ inline testing::PolymorphicMatcher<status_matchers_internal::StatusIsMatcher> St
       status_matchers_internal::StatusIsMatcher(std::move(code), std::move(message)));
 }
 
-// Matches an OK Status or StatusOr.
+// Matches an OK Status or StatusOr. It accepts any value of a StatusOr.
 inline testing::PolymorphicMatcher<status_matchers_internal::StatusIsMatcher> IsOk() {
   return StatusIs(absl::StatusCode::kOk);
 }

@@ -2,8 +2,8 @@
 //
 // Device memory comes from CUDA's pool (cudaMallocAsync), which hands it out in the order of a stream. All of ours goes
 // through one stream that carries nothing else, and Allocate waits for it: then the memory may be used by any stream.
-// That is sound because a Buffer is freed only when no stream's work holds it any more, and fast because the stream is
-// empty and the pool keeps freed memory (KeepFreed), so no driver call is made for it.
+// The use by any stream is sound because a Buffer is freed only when no stream's work holds it any more, and fast
+// because the stream is empty and the pool keeps freed memory (KeepFreed), so no driver call is made for it.
 //
 // The usual way, allocating and freeing on the stream that uses the memory, would need an event for every other stream
 // that touches it. Sharded training passes every buffer between streams.

@@ -18,13 +18,15 @@ class Buffer {
   // No bytes.
   Buffer() = default;
 
-  // Refers to `data`; `free`, if any, is called once when the last copy goes, from any thread.
+  // Refers to `data`; `free`, if any, is called once when the last copy goes, from any thread. `nbytes` must not be
+  // negative.
   Buffer(void* data, int64_t nbytes, std::function<void()> free);
 
   // Refers to memory that the caller keeps alive.
   static Buffer Unowned(void* data, int64_t nbytes) { return Buffer(data, nbytes, nullptr); }
 
-  // `nbytes` bytes from `offset` on, sharing ownership. Precondition: inside this buffer.
+  // `nbytes` bytes from `offset` on, sharing ownership. Precondition: inside this buffer. O(1); CHECK-fails otherwise.
+  // The whole memory stays alive as long as the slice.
   Buffer Slice(int64_t offset, int64_t nbytes) const;
 
   // The address on the buffer's device: only work on that device, or the host for host memory, may use it.

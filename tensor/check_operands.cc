@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One function for each rule, used by the host's kernels and by CUDA's, so that both refuse the same operands with the
+// Each rule is a function, used by the host's kernels and by CUDA's, so that both refuse the same operands with the
 // same words.
 #include "fsdp/tensor/check_operands.h"
 

@@ -21,7 +21,7 @@ absl::Status CheckDefined(std::string_view op, std::string_view role, const Tens
 // Float64, float32, bfloat16 or float16.
 absl::Status CheckFloats(std::string_view op, std::string_view role, const Tensor& t);
 
-// One float32.
+// `t` is a single float32.
 absl::Status CheckScalar(std::string_view op, std::string_view role, const Tensor& t);
 
 // `source` and `destination` are of float dtypes, and of equal numel.

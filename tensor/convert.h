@@ -23,7 +23,7 @@ namespace fsdp {
 // anything.
 absl::Status Convert(DType from, const void* source, DType to, void* destination, int64_t numel);
 
-// One element, by the same rules; for tests and small values.
+// Convert a single element by the same rules; for tests and small values.
 float BFloat16ToFloat(uint16_t bits);
 uint16_t FloatToBFloat16(float value);
 float Float16ToFloat(uint16_t bits);

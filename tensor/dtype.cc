@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // One table, in the order of the enumerators' values, from which size, name and kind of a dtype are read: a new dtype
-// is one line here, besides its codec.
+// is one line here, and a codec.
 
 #include "fsdp/tensor/dtype.h"
 

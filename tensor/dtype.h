@@ -39,16 +39,18 @@ enum class DType : uint8_t {
   kFloat8E8M0FNU = 20,  // powers of two: no sign, no zero
 };
 
-// All dtypes, in the order of their values; for tables and for messages that list them.
+// All dtypes, in the order of their values; for tables and for messages that list them. The span is valid for ever.
 absl::Span<const DType> AllDTypes();
 
-// Bytes of one element: 1, 2, 4, 8 or 16.
+// Bytes of one element: 1, 2, 4, 8 or 16. A complex number counts with both parts. This function and DTypeName abort on
+// a number that is no enumerator.
 int64_t SizeOf(DType dtype);
 
 // "float32", "bfloat16", "float8_e4m3fn", ..., "bool".
 std::string_view DTypeName(DType dtype);
 
-// The inverse of DTypeName. Any other name is kInvalidArgument, with a message that lists the known ones.
+// The inverse of DTypeName. Any other name is kInvalidArgument, with a message that lists the known ones. Names are
+// compared exactly, case included.
 absl::StatusOr<DType> ParseDType(std::string_view name);
 
 // True for the nine floating-point dtypes, float8 formats included; not for complex ones, as in PyTorch.
@@ -57,7 +59,8 @@ bool IsFloatingPoint(DType dtype);
 // True for the three complex dtypes.
 bool IsComplex(DType dtype);
 
-// The dtype of the real and of the imaginary part of a complex dtype; any other dtype itself.
+// The dtype of the real and of the imaginary part of a complex dtype; any other dtype itself. float16 for complex32,
+// float32 for complex64, float64 for complex128.
 DType PartOf(DType dtype);
 
 }  // namespace fsdp

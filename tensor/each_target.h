@@ -12,7 +12,8 @@
 
 namespace fsdp {
 
-// Calls `body()` with AVX-512, AVX2 and the baseline chosen in turn, as far as they exist here. Not thread-safe.
+// Calls `body()` with AVX-512, AVX2 and the baseline chosen in turn, as far as they exist here. Not thread-safe. The
+// baseline always runs. A failed expectation inside of `body` prints the name of the target.
 template <typename Body>
 void ForEachTarget(Body body) {
   constexpr int64_t kTargets[] = {HWY_AVX3, HWY_AVX2, HWY_STATIC_TARGET};

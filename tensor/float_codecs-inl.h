@@ -35,7 +35,8 @@ using I32 = hn::RebindToSigned<D>;
 template <class D>
 using U32 = hn::RebindToUnsigned<D>;
 
-// Bits of a float32: infinity, and the bit of the mantissa that makes a NaN quiet.
+// Bits of a float32: infinity, and the bit of the mantissa that makes a NaN quiet. Every magnitude above the bits of
+// infinity, compared as integers, is a NaN.
 constexpr int32_t kFloat32Infinity = 0x7F800000;
 constexpr int32_t kFloat32Quiet = 0x00400000;
 
@@ -88,6 +89,8 @@ struct SmallFloat {
     return hn::BitCast(d, hn::Or(bits, sign));
   }
 
+  // The code of the nearest value, ties to even, in the low bits of each lane. A value too large becomes kOverflow, NaN
+  // becomes kNaN; both keep the sign.
   template <class D>
   static HWY_INLINE hn::Vec<U32<D>> Encode(D d, hn::Vec<D> value) {
     const I32<D> di;
@@ -129,6 +132,8 @@ struct BrainFloat {
     return hn::BitCast(d, hn::Or(bits, hn::IfThenElseZero(not_number, hn::Set(di, kFloat32Quiet))));
   }
 
+  // The upper half, rounded to nearest even: half of the last place less one is added, and one more when the last place
+  // is odd. Overflow carries into infinity; a NaN becomes the quiet NaN of its sign.
   template <class D>
   static HWY_INLINE hn::Vec<U32<D>> Encode(D d, hn::Vec<D> value) {
     (void)d;
@@ -165,8 +170,9 @@ HWY_INLINE hn::Vec<D32> RoundToFloat32(D32 d32, V64 value) {
 template <class Format>
 struct SmallCodec {
   using Storage = typename Format::Storage;
-  static constexpr size_t kBytes = sizeof(Storage);
+  static constexpr size_t kBytes = sizeof(Storage);  // of one element in memory
 
+  // Widening is exact, to float32 and from there to float64.
   template <class D, HWY_IF_FLOAT(hn::TFromD<D>)>
   static HWY_INLINE hn::Vec<D> Load(D d, const uint8_t* at) {
     if constexpr (sizeof(hn::TFromD<D>) == 8) {
@@ -177,6 +183,7 @@ struct SmallCodec {
     }
   }
 
+  // float64 lanes are rounded to float32 first and then to the format, as PyTorch does: two roundings.
   template <class D>
   static HWY_INLINE void Store(D d, hn::Vec<D> value, uint8_t* at) {
     if constexpr (sizeof(hn::TFromD<D>) == 8) {
@@ -227,14 +234,14 @@ struct Float64Codec {
   }
 };
 
+// The parameters of SmallFloat: storage, bits of the exponent, bits of the mantissa, whether the format has infinities.
 using BFloat16Codec = SmallCodec<BrainFloat>;
 using Float16Codec = SmallCodec<SmallFloat<uint16_t, 5, 10, true>>;
 using Float8E4M3FNCodec = SmallCodec<SmallFloat<uint8_t, 4, 3, false>>;
 using Float8E5M2Codec = SmallCodec<SmallFloat<uint8_t, 5, 2, true>>;
 
-// The lanes in which a kernel between these codecs computes.
+// The lanes in which a kernel between these codecs computes: float64 if either side is float64, else float32.
 template <class From, class To>
-// float64 if either side is, else float32.
 using ComputeType = std::conditional_t<From::kBytes == 8 || To::kBytes == 8, double, float>;
 
 // How far ahead of a read the memory is asked for: across a few pages, where the hardware's own prefetching stops.

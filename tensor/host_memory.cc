@@ -5,11 +5,9 @@
 // pile up.
 //
 //   Allocate   a kept block of exactly the rounded size, the warmest first; else a new one; if the system has none,
-//   free all kept
-//              blocks and try once more
+//              free all kept blocks and try once more
 //   Free       keep the block; then free the oldest kept ones until live and kept together are within 1.25 times the
-//   most that
-//              was ever live, and 256 MiB
+//              largest amount that was ever live, and 256 MiB
 //   count      what was asked for, not what was rounded: the memory plan of fsdp/ is held against it, byte for byte
 //
 // kept_ is the list from oldest to newest; by_size_ has, for each size, the places of its blocks in that list, in the
@@ -51,7 +49,7 @@ void* NewBlock(size_t size) {
   if (size < kHugeFrom) return std::aligned_alloc(size < kKeptFrom ? kAlignment : kPage, size);
   const size_t rounded = RoundUp(size, kHugePage);
   void* data = std::aligned_alloc(kHugePage, rounded);
-  // One page fault for 512. Advice only: without huge pages all is as before.
+  // A huge page takes the place of 512 page faults by one. This is advice only: the memory is as good without it.
   if (data != nullptr) madvise(data, rounded, MADV_HUGEPAGE);
   return data;
 }

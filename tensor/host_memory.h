@@ -28,7 +28,7 @@ class HostMemory : public std::enable_shared_from_this<HostMemory> {
 
   // `nbytes` aligned to 64 bytes, to 4096 from 64 KiB on, to 2 MiB (one huge page) from 4 MiB on; contents unspecified.
   // The buffer of 0 bytes is not null. kResourceExhausted when the system has no memory even after all kept blocks were
-  // freed.
+  // freed. kInvalidArgument for a negative size. No system call if a kept block fits.
   absl::StatusOr<Buffer> Allocate(int64_t nbytes);
 
   // Counts memory of another owner; negative when freed.
@@ -39,7 +39,7 @@ class HostMemory : public std::enable_shared_from_this<HostMemory> {
   int64_t peak_allocated_bytes() const;
   void ResetPeak();
 
-  // Bytes of freed blocks that are kept.
+  // Bytes of freed blocks that are kept. They do not count as allocated.
   int64_t kept_bytes() const;
 
  private:
@@ -57,6 +57,7 @@ class HostMemory : public std::enable_shared_from_this<HostMemory> {
 
   // Keeps the block, or frees it; `nbytes` as asked for, `size` rounded. Any thread.
   void Free(void* data, int64_t nbytes, size_t size);
+  // Gives blocks back to the system. Called without mutex_: these are system calls.
   static void FreeBlocks(const Blocks& blocks);
 
   // These three with mutex_ held.

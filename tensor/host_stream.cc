@@ -60,7 +60,7 @@ bool HostThreads::SpinUntil(const std::atomic<bool>& flag) {
   if (flag.load(std::memory_order_acquire)) return true;
   const auto deadline = std::chrono::steady_clock::now() + kSpin;
   do {
-    // One core is left to the thread that will raise the flag.
+    // A core must be left for the thread that will raise the flag.
     if (count_.load(std::memory_order_relaxed) >= Cores()) return false;
     for (int i = 0; i < 8; ++i) {
       Pause();

@@ -35,6 +35,7 @@ namespace fsdp {
 // ends.
 class HostEvent final : public Event::State {
  public:
+  // Spins for some microseconds if a core is idle, then sleeps. Returns the stream's error up to the event.
   absl::Status Synchronize() override;
   bool Query() override { return reached_.load(std::memory_order_acquire); }
 
@@ -82,7 +83,7 @@ class HostThreads {
 class HostStream final : public Stream {
  public:
   // Starts the thread, named after the stream for debuggers; kResourceExhausted when the system has none left. The
-  // stream holds `device`.
+  // stream holds `device`. Linux cuts the name of the thread to 15 bytes.
   static absl::StatusOr<std::unique_ptr<Stream>> Create(std::shared_ptr<Device> device, std::string name);
 
   // Runs all pending work, then ends the thread. Must not be called from work of this very stream.
@@ -90,6 +91,7 @@ class HostStream final : public Stream {
 
   Device& device() const override { return *device_; }
   std::string_view name() const override { return name_; }
+  // None of these but Synchronize blocks; `work` must not be null.
   void Run(std::function<absl::Status()> work) override;
   void RunAlways(std::function<absl::Status(const absl::Status& so_far)> work) override;
   void CopyAsync(void* destination, const void* source, int64_t nbytes) override;
@@ -109,6 +111,7 @@ class HostStream final : public Stream {
 
   HostStream(std::shared_ptr<Device> device, std::string name) : device_(std::move(device)), name_(std::move(name)) {}
 
+  // Appends a piece of work and, if the worker sleeps, wakes it. A sleeping worker costs a system call, any other none.
   void Push(Work work);
 
   // The worker thread's side. Execute runs one piece: skipped after an error, unless it is RunAlways, an event or a

@@ -68,7 +68,7 @@ void EnqueueEvent(benchmark::State& state) {
 }
 BENCHMARK(EnqueueEvent)->UseManualTime();
 
-// One piece of work and the wait for it.
+// Puts a piece of work on the stream and waits for it.
 void RoundTrip(benchmark::State& state) {
   auto device = CreateHostDevice();
   auto stream = NewStream(*device);

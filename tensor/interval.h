@@ -39,11 +39,13 @@ Interval Intersect(const Interval& a, const Interval& b);
 // non-empty one fewer, trailing ones none. Precondition: count > 0.
 Interval ChunkOf(int64_t n, int count, int index);
 
-// The elements of rank `rank`'s dim-0 chunk of a tensor: rows by ChunkOf. A scalar is wholly rank 0's.
+// The elements of rank `rank`'s dim-0 chunk of a tensor: rows by ChunkOf. A scalar is wholly rank 0's. CHECK-fails for
+// a rank outside [0, world_size).
 Interval Dim0Chunk(const Shape& shape, int world_size, int rank);
 
 // OK when `intervals`, in any order, cover [0, numel) exactly once (empty ones are ignored); else kDataLoss, naming the
-// first hole or overlap: "elements [5, 9) are missing", "elements [2, 4) are held twice".
+// first hole or overlap: "elements [5, 9) are missing", "elements [2, 4) are held twice". An interval that ends before
+// it begins, or leaves [0, numel), is kDataLoss too. O(n log n) for n intervals.
 absl::Status CheckCover(std::vector<Interval> intervals, int64_t numel);
 
 // `numel` elements that go from element `from` of one flat tensor to element `to` of another.

@@ -34,7 +34,7 @@ class Shape {
   // The number of elements; 1 for a scalar, 0 with a zero dimension.
   int64_t numel() const { return numel_; }
 
-  // Elements of one row, that is, of all dimensions but the first; 1 for a scalar.
+  // Elements of one row, that is, of all dimensions but the first; 1 for a scalar. O(rank).
   int64_t row_numel() const;
 
   // "[257, 48]"; "[]" for a scalar.

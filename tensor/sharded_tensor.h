@@ -14,6 +14,7 @@
 namespace fsdp {
 
 struct ShardedTensor {
+  // One contiguous run of elements, and where in the whole tensor it lies.
   struct Shard {
     Interval interval;  // in row-major elements of the whole tensor
     Tensor data;        // 1-D, interval.size() elements of `dtype`, on any device
@@ -26,7 +27,8 @@ struct ShardedTensor {
   // Which copy of its elements this rank holds, where several ranks hold the same (no_shard, hybrid). Copy 0 is saved.
   int replica = 0;
 
-  // All of `whole`, as one shard; no shard where it is empty.
+  // All of `whole`, as one shard; no shard where it is empty. The shard is a view of the same memory: nothing is
+  // copied. `replica` is 0.
   static ShardedTensor Whole(const Tensor& whole) {
     ShardedTensor sharded;
     sharded.dtype = whole.dtype();

@@ -32,7 +32,8 @@ namespace hn = hwy::HWY_NAMESPACE;
 using FloatTag = hn::ScalableTag<float>;
 using FloatVec = hn::Vec<FloatTag>;
 
-// Elements in memory are float, or uint16_t for the bits of a bfloat16. Any bits are loaded: a NaN stays a NaN.
+// Elements in memory are float, or uint16_t for the bits of a bfloat16. Any bits are loaded: a NaN stays a NaN. Both
+// functions read a whole vector of elements, which is 32 or 16 bits times the lanes. Widening is exact.
 HWY_INLINE FloatVec LoadFloats(FloatTag d, const float* p) { return hn::LoadU(d, p); }
 
 HWY_INLINE FloatVec LoadFloats(FloatTag d, const uint16_t* p) {
@@ -41,7 +42,7 @@ HWY_INLINE FloatVec LoadFloats(FloatTag d, const uint16_t* p) {
   return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(d32, hn::LoadU(d16, p))));
 }
 
-// Whole vectors; a bfloat16 is rounded to nearest even.
+// Write a whole vector of elements; to bfloat16 each lane is rounded to the nearest, ties to even.
 HWY_INLINE void StoreFloats(FloatTag d, FloatVec v, float* p) { hn::StoreU(v, d, p); }
 
 // The bits of `v` rounded to the nearest bfloat16, ties to even, in the upper half of each lane; the lower half is left
@@ -51,6 +52,7 @@ HWY_INLINE hn::Vec<hn::RebindToUnsigned<FloatTag> > BFloat16Bits(FloatVec v) {
   const auto bits = hn::BitCast(d32, v);
   const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(d32, 1u));
   const auto rounded = hn::Add(bits, hn::Add(odd, hn::Set(d32, 0x7FFFu)));
+  // Rounding could carry a NaN into infinity, so a NaN is only made quiet and keeps its upper bits.
   const auto quiet = hn::Or(bits, hn::Set(d32, 0x00400000u));
   return hn::IfThenElse(hn::RebindMask(d32, hn::IsNaN(v)), quiet, rounded);
 }
@@ -61,7 +63,7 @@ HWY_INLINE void StoreFloats(FloatTag, FloatVec v, uint16_t* p) {
   hn::StoreU(hn::DemoteTo(d16, hn::BitCast(d32_signed, hn::ShiftRight<16>(BFloat16Bits(v)))), d16, p);
 }
 
-// `v` as an element T in memory would hold it.
+// `v` as an element T in memory would hold it. For a sum that must be rounded as if each step went through memory.
 template <typename T>
 HWY_INLINE FloatVec RoundTo(FloatTag d, FloatVec v) {
   if constexpr (sizeof(T) == sizeof(float)) {
@@ -72,7 +74,8 @@ HWY_INLINE FloatVec RoundTo(FloatTag d, FloatVec v) {
   }
 }
 
-// The first `count` of a vector's elements; the other lanes are `fill`.
+// The first `count` of a vector's elements; the other lanes are `fill`. `count` is from 0 to the number of lanes; no
+// element beyond `count` is read.
 template <typename T>
 HWY_INLINE FloatVec LoadUpTo(FloatTag d, const T* p, size_t count, float fill = 0.0f) {
   if (count == hn::Lanes(d)) return LoadFloats(d, p);
@@ -82,7 +85,7 @@ HWY_INLINE FloatVec LoadUpTo(FloatTag d, const T* p, size_t count, float fill = 
   return LoadFloats(d, lanes);
 }
 
-// Writes the first `count` lanes and nothing beyond.
+// Writes the first `count` lanes and nothing beyond. `count` is from 0 to the number of lanes.
 template <typename T>
 HWY_INLINE void StoreUpTo(FloatTag d, FloatVec v, T* p, size_t count) {
   if (count == hn::Lanes(d)) return StoreFloats(d, v, p);
@@ -92,7 +95,7 @@ HWY_INLINE void StoreUpTo(FloatTag d, FloatVec v, T* p, size_t count) {
 }
 
 // Calls body(i, count) for i = 0, Lanes, 2 Lanes, ... below n, in ascending order; count is Lanes but for the last
-// call, where it is the rest.
+// call, where it is the rest. Nothing is called where n is 0. The body must be a lambda with HWY_ATTR.
 template <typename Body>
 HWY_INLINE void ForEachVector(int64_t n, const Body& body) {
   const size_t lanes = hn::Lanes(FloatTag());
@@ -113,6 +116,8 @@ class DoubleSum {
  private:
   double low_ = 0;
 #else
+  // The sum is 0. Each lane of `v` is widened exactly and added to the sum of its lane; low_ takes the lower half of
+  // the lanes, high_ the upper half.
   HWY_INLINE DoubleSum() : low_(hn::Zero(DoubleTag())), high_(hn::Zero(DoubleTag())) {}
   HWY_INLINE void Add(FloatVec v) {
     const hn::Half<FloatTag> half;

@@ -25,6 +25,7 @@ enum class StateDictType : uint8_t { kFull, kLocal, kSharded };
 
 // "full", "local", "sharded".
 std::string_view StateDictTypeName(StateDictType type);
+// The inverse; kInvalidArgument for any other name lists the three.
 absl::StatusOr<StateDictType> ParseStateDictType(std::string_view name);
 
 // Where a value belongs. The text forms are the paths of checkpoint.h5, unescaped: "model/transformer.wte.weight",
@@ -36,7 +37,7 @@ struct StateKey {
   std::string fqn;    // parameter, buffer or extra name; empty for kParamGroups
   std::string state;  // the optimizer's state name, e.g. exp_avg; empty in other sections
 
-  // One function for each section, which fills the fields that the section has.
+  // Each section has a function, which fills the fields that the section has.
   static StateKey Model(std::string fqn);
   static StateKey OptimState(std::string fqn, std::string state);
   static StateKey ParamGroups();
@@ -72,7 +73,7 @@ class StateDict {
   // A key and its value.
   using Entry = std::pair<StateKey, StateValue>;
 
-  // Adds or replaces. New keys keep the order of insertion.
+  // Adds or replaces. New keys keep the order of insertion. O(log n). A value that is replaced keeps its place.
   void Set(StateKey key, StateValue value);
 
   // Null when absent or of the other kind. Pointers live until the next Set.

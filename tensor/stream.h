@@ -64,7 +64,8 @@ class Stream {
   // none. For work whose absence others would wait for, such as a collective.
   virtual void RunAlways(std::function<absl::Status(const absl::Status& so_far)> work) = 0;
 
-  // Copies bytes in stream order. The memory may be on this device or the host and must live until the copy ran.
+  // Copies bytes in stream order. The memory may be on this device or the host and must live until the copy ran. Ranges
+  // must not overlap. Skipped after an error.
   virtual void CopyAsync(void* destination, const void* source, int64_t nbytes) = 0;
 
   // An event reached when all work put on this stream so far has run, or been skipped after an error.

@@ -16,16 +16,19 @@
 
 namespace fsdp {
 
+// On a GPU, kNormal is the lowest priority of the device and kHigh its highest.
 enum class StreamPriority : uint8_t { kNormal, kHigh };
 
 // Optional interface, found by dynamic_cast: a Device whose streams have priorities also implements this.
 class PriorityDevice {
  public:
   virtual ~PriorityDevice() = default;
+  // As Device::CreateStream, which gives kNormal.
   virtual absl::StatusOr<std::unique_ptr<Stream>> CreateStreamOf(StreamPriority priority, std::string name) = 0;
 };
 
-// A new stream of kHigh priority; an ordinary one where the device has no priorities.
+// A new stream of kHigh priority; an ordinary one where the device has no priorities. For communication that compute
+// waits for. Errors are those of Device::CreateStream.
 inline absl::StatusOr<std::unique_ptr<Stream>> CreateUrgentStream(Device& device, std::string name) {
   auto* const with_priorities = dynamic_cast<PriorityDevice*>(&device);
   return with_priorities != nullptr ? with_priorities->CreateStreamOf(StreamPriority::kHigh, std::move(name))

@@ -22,16 +22,18 @@ class Tensor {
   // Undefined: no dtype, no bytes; defined() is false.
   Tensor() = default;
 
-  // Views the first shape.numel() elements of `buffer`. Precondition: it is large enough.
+  // Views the first shape.numel() elements of `buffer`. Precondition: it is large enough. CHECK-fails if it is not.
   Tensor(Buffer buffer, DType dtype, Shape shape);
 
   // New memory on `device`, contents unspecified. Errors are those of Device::Allocate.
   static absl::StatusOr<Tensor> Empty(Device& device, DType dtype, Shape shape);
 
+  // False for a default-constructed Tensor alone: a tensor of 0 elements is defined.
   bool defined() const { return defined_; }
   DType dtype() const { return dtype_; }
   const Shape& shape() const { return shape_; }
   int64_t numel() const { return shape_.numel(); }
+  // Bytes of the elements; the buffer may be larger.
   int64_t nbytes() const { return numel() * SizeOf(dtype_); }
   const Buffer& buffer() const { return buffer_; }
 
@@ -45,10 +47,10 @@ class Tensor {
   }
 
   // Elements `interval` of the flattened tensor, as a 1-D tensor that shares the bytes. Precondition: inside this
-  // tensor.
+  // tensor. O(1), no copy; CHECK-fails otherwise.
   Tensor Slice(const Interval& interval) const;
 
-  // The same elements in another shape. Precondition: equal numel.
+  // The same elements in another shape. Precondition: equal numel. O(1), no copy; CHECK-fails otherwise.
   Tensor View(Shape shape) const;
 
  private:

@@ -36,11 +36,13 @@ class Trace : public std::enable_shared_from_this<Trace> {
   static std::shared_ptr<Trace> Create(int64_t max_spans = 200'000);
 
   // Begin opens a span on `stream`; End closes the one that was opened there last. Every Begin needs its End, and
-  // `stream` must live until both marks have run.
+  // `stream` must live until both marks have run. Neither blocks. A mark runs after an error of the stream too, and
+  // passes that error on.
   void Begin(Stream& stream, std::string name);
   void End(Stream& stream);
 
-  // The spans that have ended, each stream's in the order in which they ended.
+  // The spans that have ended, each stream's in the order in which they ended. A copy: O(spans). Marks that have not
+  // run yet are missing, so synchronize the streams first.
   std::vector<TraceSpan> Spans() const;
 
   // True when spans were left out.
