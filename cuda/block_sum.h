@@ -10,10 +10,12 @@
 
 namespace fsdp {
 
+// Threads of a warp, and the mask of all its lanes.
 constexpr int kWarpThreads = 32;
 constexpr unsigned kAllLanes = ~0u;
 
 // The sum over the 32 lanes, in every lane: a butterfly, in which lanes i and i ^ 16, then i ^ 8, ..., i ^ 1 exchange.
+// The order of the additions is fixed, and the bits are the same in every lane.
 template <typename T>
 __device__ inline T WarpSum(T value) {
 #pragma unroll
@@ -37,10 +39,12 @@ struct WarpSums {
 };
 
 // The sum over a one-dimensional block of N threads, N a multiple of 32, in every thread: warps first, then the warps'
-// sums in ascending order. The last barrier lets `sums` be used again at once.
+// sums in ascending order. The last barrier lets `sums` be used again at once. Two barriers; `sums` must be shared
+// memory, the same for all threads of the block.
 template <int N, typename T>
 __device__ inline T BlockSum(T value, WarpSums<T, N>& sums) {
   value = WarpSum(value);
+  // The first lane of each warp stores the sum of its warp.
   if (threadIdx.x % kWarpThreads == 0) sums.of[threadIdx.x / kWarpThreads] = value;
   __syncthreads();
   T total = 0;

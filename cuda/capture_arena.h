@@ -29,7 +29,8 @@ class CaptureArena : public std::enable_shared_from_this<CaptureArena> {
   // as long as it may be replayed.
   explicit CaptureArena(Source source) : source_(std::move(source)) {}
 
-  // At least `nbytes`, at an address that stays the graph's. Errors are the source's.
+  // At least `nbytes`, at an address that stays the graph's. Errors are the source's. Serves from a free block of at
+  // most twice the size, if there is one.
   absl::StatusOr<Buffer> Allocate(int64_t nbytes);
 
   // Whether `data` lies in a block.

@@ -26,7 +26,7 @@ namespace fsdp {
 
 class CudaEvent final : public Event::State {
  public:
-  // On GPU `device`; neither recorded nor reached.
+  // On GPU `device`; neither recorded nor reached. Errors are those of CudaStatus.
   static absl::StatusOr<std::shared_ptr<CudaEvent>> Create(int device);
   ~CudaEvent() override;
 

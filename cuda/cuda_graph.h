@@ -27,12 +27,14 @@ namespace fsdp {
 
 class CudaGraph final : public WorkGraph {
  public:
-  // As CaptureWork; `memory` is the device's.
+  // As CaptureWork; `memory` is the device's. Blocks until the work that `origin` has is done. kFailedPrecondition if
+  // another capture on the device is under way.
   static absl::StatusOr<std::unique_ptr<WorkGraph>> Capture(CudaMemory& memory, CudaStream& origin,
                                                             const std::function<absl::Status()>& work);
   // Blocks until the last replay is done; the memory and the streams may then go.
   ~CudaGraph() override;
 
+  // Returns at once. Errors of the launch become errors of the origin stream.
   void Replay() override;
 
  private:

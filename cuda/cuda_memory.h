@@ -27,6 +27,7 @@ class CudaMemory : public std::enable_shared_from_this<CudaMemory> {
  public:
   // kUnimplemented for a GPU without memory pools.
   static absl::StatusOr<std::shared_ptr<CudaMemory>> Create(int device);
+  // Frees the kept pinned blocks. No buffer is left by then, since each holds a reference.
   ~CudaMemory();
 
   // `nbytes` of device memory, aligned to at least 256 bytes, usable by any stream at once. The buffer of 0 bytes is
@@ -39,12 +40,14 @@ class CudaMemory : public std::enable_shared_from_this<CudaMemory> {
   void EndArena();
 
   // Host memory that the GPU reaches without a copy. Not counted. Pinning costs milliseconds, so freed blocks are kept
-  // until this is destroyed.
+  // until this is destroyed. Sizes are rounded up to a power of two, from 1 MiB on to a multiple of 1 MiB; 4096 bytes
+  // is the least.
   absl::StatusOr<Buffer> AllocatePinned(int64_t nbytes);
 
   // Counts memory of another owner; negative when freed.
   void Note(int64_t nbytes);
 
+  // Bytes of live buffers as they were asked for, and of Note; the peak is that of the time since ResetPeak.
   int64_t allocated_bytes() const;
   int64_t peak_allocated_bytes() const;
   void ResetPeak();
@@ -56,7 +59,9 @@ class CudaMemory : public std::enable_shared_from_this<CudaMemory> {
   absl::StatusOr<Buffer> AllocateFromPool(int64_t nbytes);
   // Null unless the calling thread captures.
   std::shared_ptr<CaptureArena> ArenaOfThisThread() const;
+  // Puts the memory back into the pool. Called by the last copy of a buffer, on any thread; does not wait for the GPU.
   void Free(void* data, int64_t nbytes);
+  // Keeps a pinned block for the next AllocatePinned of the same rounded size.
   void KeepPinned(void* data, size_t size);
 
   const int device_;

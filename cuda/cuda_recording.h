@@ -43,10 +43,12 @@ class CudaRecording {
 
   // Why there will be no graph: the first error. Work is not captured after one.
   const absl::Status& status() const { return status_; }
+  // Keeps the first error; OK has no effect.
   void Note(const absl::Status& status) { status_.Update(status); }
 
   // The streams that take part, first the one that the capture began on.
   const std::vector<CudaStream*>& streams() const { return streams_; }
+  // The first stream that is added is the origin.
   void Add(CudaStream& stream) { streams_.push_back(&stream); }
 
   // Not after Release.
@@ -62,6 +64,7 @@ class CudaRecording {
   // Until it is over, its events cannot be waited for; afterwards they are `replayed`, at first reached.
   void End();
   bool ended() const;
+  // `done` is the event after the last launch of the graph. Thread-safe.
   void SetReplayed(Event done);
   Event replayed() const;
 

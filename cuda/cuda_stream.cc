@@ -5,8 +5,7 @@
 //
 //   in_order_ == 0   nothing that later work must follow is pending: the caller issues directly (InOrder)
 //   in_order_ > 0    host work, a wait that blocks, or work behind those is pending: the caller only pushes, and the
-//   thread
-//                    issues, item by item
+//                    thread issues, item by item
 //
 // The caller raises in_order_ when it pushes, the thread lowers it, with release order, when the item is done; the
 // caller's load has acquire order. So status_, failures_ and held_ need no lock: they belong to the side whose turn it

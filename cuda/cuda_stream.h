@@ -63,6 +63,8 @@ class CudaStream final : public Stream, public GraphStream {
   // Device memory that work on this stream may use for its own intermediate values; see scratch().
   static constexpr int64_t kScratchBytes = 16 << 10;
 
+  // On GPU `ordinal`, which is that of `device`. kResourceExhausted if there is no thread or no memory left; other
+  // errors are those of CudaStatus. Linux cuts the name of the thread to 15 bytes.
   static absl::StatusOr<std::unique_ptr<Stream>> Create(std::shared_ptr<Device> device, int ordinal, std::string name,
                                                         StreamPriority priority = StreamPriority::kNormal);
 
@@ -132,6 +134,7 @@ class CudaStream final : public Stream, public GraphStream {
   // Calls `step` now if nothing that it must follow is pending, else on the thread.
   template <typename Step>
   void InOrder(Step step);
+  // Gives an item to the thread. Loop is the thread: it takes items in order until the stream closes.
   void Push(Item item);
   void Loop();
 

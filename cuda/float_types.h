@@ -40,7 +40,7 @@ __device__ inline T Round(C value) {
   }
 }
 
-// `value` as a T would hold it.
+// `value` as a T would hold it, in float32. For a kernel that must round where PyTorch stores an intermediate value.
 template <typename T>
 __device__ inline float RoundTo(float value) {
   return Widen<float>(Round<T>(value));
@@ -54,6 +54,7 @@ struct TypeTag {
 
 // Calls `f` with the tag of float32's or bfloat16's type, the dtypes of activations.
 template <typename F>
+// Any dtype but bfloat16 is taken for float32: CheckedLayerOps has refused the others.
 auto WithActivationType(DType dtype, F f) {
   if (dtype == DType::kBFloat16) return f(TypeTag<__nv_bfloat16>());
   return f(TypeTag<float>());

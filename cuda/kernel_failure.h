@@ -23,6 +23,7 @@ struct KernelRefusal {
   // How far the record has got; see kernel_failure.cc.
   enum State : int { kNone, kBeingWritten, kWritten };
 
+  // Set last by the kernel: the other fields are valid once it is kWritten.
   int state;
   int kind;
   int64_t value;
@@ -36,10 +37,12 @@ class KernelFailure final : public AsyncFailure {
   // With pinned memory of `device`.
   static absl::StatusOr<std::shared_ptr<KernelFailure>> Create(Device& device);
 
-  // kOutOfRange naming the value and its place.
+  // kOutOfRange naming the value and its place. OK while no kernel has refused a value. The first refusal stays for
+  // good.
   absl::Status status() const override;
 
-  // For kernels, by RefuseValue (refuse_value.h).
+  // For kernels, by RefuseValue (refuse_value.h). The address is valid on the GPU and on the host, for as long as this
+  // object lives.
   KernelRefusal* refusal() const { return reinterpret_cast<KernelRefusal*>(memory_.data()); }
 
  private:

@@ -17,7 +17,9 @@ namespace fsdp {
 constexpr size_t kDefaultSharedBytes = 48 << 10;
 
 // Puts `kernel` on `stream`, with `shared_bytes` of shared memory for each block (shared_memory.h). An error is the
-// thread's last one: CudaLaunchStatus (cuda_status.h) asks for it, after one launch or several.
+// thread's last one: CudaLaunchStatus (cuda_status.h) asks for it, after one launch or several. Returns at once. An
+// empty grid or block is an error. The shared memory that a GPU grants at most depends on the GPU: 163 KB per block on
+// sm_80, 227 KB on sm_90.
 template <typename... Params, typename... Args>
 void Launch(void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream,
             Args&&... args) {

@@ -16,7 +16,8 @@
 
 namespace fsdp {
 
-// A lane's part of a and of b: pairs of bfloat16 in registers, as LoadMatrices delivers them.
+// A lane's part of a and of b: pairs of bfloat16 in registers, as LoadMatrices delivers them. The first element of a
+// pair is in the lower 16 bits. PTX's manual has the tables for mma.m16n8k16.
 struct MmaA {
   unsigned at[4];
 };
@@ -24,7 +25,8 @@ struct MmaB {
   unsigned at[2];
 };
 
-// c += a b. A tensor core adds the 16 products of an element in an order of its own, the same in every run.
+// c += a b. A tensor core adds the 16 products of an element in an order of its own, the same in every run. The
+// products are exact; c is read and written.
 __device__ inline void MultiplyAdd(const MmaA& a, const MmaB& b, float (&c)[4]) {
   asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
       "{%0, %1, %2, %3};"
@@ -33,7 +35,8 @@ __device__ inline void MultiplyAdd(const MmaA& a, const MmaB& b, float (&c)[4]) 
 }
 
 // Four 8 x 8 matrices of shared memory: each lane gives the address of a row, lanes 8 m to 8 m + 7 those of matrix m,
-// each aligned to 16 bytes; it gets two elements of each matrix.
+// each aligned to 16 bytes; it gets two elements of each matrix. kTransposed transposes each 8 x 8 matrix on the way.
+// The row of lane 8 m + r is row r of matrix m.
 template <bool kTransposed>
 __device__ inline void LoadMatrices(const __nv_bfloat16* row, unsigned (&matrices)[4]) {
   const auto address = static_cast<unsigned>(__cvta_generic_to_shared(row));

@@ -91,7 +91,7 @@ void LaunchTransform(const Tensor& source, const Tensor& destination, F f, cudaS
   Launch(Transform<kPack, From, To, F>, Blocks(range.threads(kPack)), kThreads, 0, stream, from, to, range, f);
 }
 
-// One interval of CastDivideIntervals.
+// An interval of CastDivideIntervals, for RunSlices.
 template <typename From, typename To>
 struct IntervalSlice {
   static constexpr int kPack = kPackBytes / std::max(sizeof(From), sizeof(To));
@@ -152,7 +152,7 @@ __global__ void SumSquares(const T* source, PackedRange range, double* partial_s
   if (threadIdx.x == 0) partial_sums[blockIdx.x] = sum;
 }
 
-// One block adds the partial sums of all blocks, so that no order depends on which block ends first.
+// A single block adds the partial sums of all blocks, so that no order depends on which block ends first.
 __global__ void AddPartialSums(const double* partial_sums, int count, float* result) {
   const double own = static_cast<int>(threadIdx.x) < count ? partial_sums[threadIdx.x] : 0;
   const double sum = BlockSum<kMaxPartialSums>(own, SharedMemory<WarpSums<double, kMaxPartialSums>>());
@@ -174,7 +174,7 @@ __global__ void FindNonFinite(const T* source, PackedRange range, float* found_i
   if (!finite) *found_inf = 1;
 }
 
-// One thread does all, in the order of the host: the norms are few. The intrinsics keep the compiler from fusing
+// A single thread does all, in the order of the host: the norms are few. The intrinsics keep the compiler from fusing
 // operations that the host rounds one by one.
 __global__ void FindClipCoefficient(const float* squared_norms, int64_t count, float max_norm, float* result) {
   float total = 0;

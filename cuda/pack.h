@@ -40,6 +40,7 @@ inline int Blocks(int64_t threads) {
   return static_cast<int>(std::clamp<int64_t>((threads + kThreads - 1) / kThreads, 1, kMaxBlocks));
 }
 
+// True if the address is a multiple of `to` bytes; null is.
 inline bool IsAligned(const void* data, size_t to) { return reinterpret_cast<uintptr_t>(data) % to == 0; }
 
 // `numel` elements as `head` single ones, `packs` packs, and single ones again.
@@ -52,7 +53,7 @@ struct PackedRange {
   int64_t threads(int pack) const { return std::max(packs, numel - packs * pack); }
 };
 
-// One operand of MakePackedRange, at its element 0.
+// An operand of MakePackedRange, at its element 0.
 struct PackOperand {
   const void* data;  // null: there is none
   size_t element_bytes;
@@ -93,7 +94,7 @@ __device__ inline void ForEachPack(const PackedRange& range, F f) {
           [&](int64_t i) { f(PackSize<1>(), i < range.head ? i : i + range.packs * N); });
 }
 
-// Preconditions: `data` is aligned to a pack of N.
+// Load and store N elements by one access. Precondition: `data` is aligned to a pack of N.
 template <int N, typename T>
 __device__ inline Pack<T, N> LoadPack(const T* data) {
   return *reinterpret_cast<const Pack<T, N>*>(data);

@@ -11,7 +11,8 @@
 namespace fsdp {
 
 // Reports that `what` (its kind, value, index, count and bound) is out of range. The first report is kept; later ones,
-// of any thread, do nothing. Any number of threads may call.
+// of any thread, do nothing. Any number of threads may call. `refusal` is pinned memory of the host; the fence makes
+// the fields visible there before the state.
 __device__ inline void RefuseValue(KernelRefusal* refusal, const KernelRefusal& what) {
   if (atomicCAS(&refusal->state, KernelRefusal::kNone, KernelRefusal::kBeingWritten) != KernelRefusal::kNone) return;
   refusal->kind = what.kind;

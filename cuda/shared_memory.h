@@ -10,7 +10,8 @@
 
 namespace fsdp {
 
-// Contents unspecified. T is trivial, of alignment 16 at most.
+// Contents unspecified. T is trivial, of alignment 16 at most. All threads of a block get the same object. Call it once
+// per kernel: two calls give the same memory.
 template <typename T>
 __device__ inline T& SharedMemory() {
 #ifdef __CUDACC__

@@ -23,7 +23,8 @@ constexpr int64_t kPacksPerSliceBlock = 4 * kThreads;
 constexpr size_t kMaxParameterBytes = 4096;
 
 // `Slice` has kPack, a PackedRange `range`, and a __device__ template <int N> Run(int64_t i), which does its elements
-// [i, i + N).
+// [i, i + N). A trivial type, since the kernel gets the batch as a parameter, byte by byte. At most kMaxSlices slices;
+// those before `count` are set.
 template <typename Slice>
 struct SliceBatch {
   // As many as fit into a kernel's parameters.
@@ -34,7 +35,8 @@ struct SliceBatch {
   int count;
 };
 
-// Block b belongs to the slice whose first_block is the last at or before b; a linear search, as there are few.
+// Block b belongs to the slice whose first_block is the last at or before b; a linear search, as there are few. Threads
+// of a slice step over its packs, then over its single elements, by the number of threads that the slice has.
 template <typename Slice>
 __global__ void RunSlices(SliceBatch<Slice> batch) {
   const int block = static_cast<int>(blockIdx.x);
@@ -53,6 +55,7 @@ __global__ void RunSlices(SliceBatch<Slice> batch) {
 }
 
 // Collects slices and launches them, in as few launches as the size of a kernel's parameters allows. Flush at the end.
+// The memory of the slices must live until the kernels have run. For one thread.
 template <typename Slice>
 class SliceLauncher {
  public:

@@ -27,7 +27,7 @@ struct dim3 {
   unsigned x, y, z;
 };
 
-// Those of the fiber that runs now on this thread.
+// The coordinates of the fiber that runs now on this thread.
 inline constinit thread_local uint3 threadIdx = {};
 inline constinit thread_local uint3 blockIdx = {};
 inline constinit thread_local dim3 blockDim = {};
@@ -46,20 +46,23 @@ struct KernelShape {
 
 class EmulatedBlock {
  public:
+  // The limits of CUDA: lanes of a warp, threads of a block.
   static constexpr unsigned kWarp = 32;
   static constexpr unsigned kMaxThreads = 1024;
 
-  // Runs `thread` for every thread of every block; returns false if one of them trapped.
+  // Runs `thread` for every thread of every block; returns false if one of them trapped. Blocks run in the order of
+  // their numbers, x fastest, on the calling thread, which blocks until the kernel ends. After a trap the rest of the
+  // kernel does not run.
   static bool RunKernel(const KernelShape& shape, const std::function<void()>& thread);
 
-  // The block that the calling fiber belongs to.
+  // The block that the calling fiber belongs to. Only inside of a kernel.
   static EmulatedBlock& Current();
 
   // The following are for the fibers.
 
-  // __syncthreads. `place` is the source location of the call, by which barriers are told apart.
+  // __syncthreads. `place` is the source location of the call, by which the emulator distinguishes barriers.
   void AwaitBlock(const std::source_location& place);
-  // __syncwarp.
+  // __syncwarp. All lanes of `mask` must call, from one place in the source, else the process ends.
   void AwaitWarp(unsigned mask, const std::source_location& place);
 
   // Gives `value` to the other threads in `mask` of the caller's warp; returns the 32 lanes' values, valid until the
@@ -94,23 +97,26 @@ class EmulatedBlock {
     uint64_t values[2][kWarp] = {};
   };
 
-  // One object serves all blocks of a kernel, one after the other: RunBlock makes everything new but the fibers.
+  // An object serves all blocks of a kernel, one after the other: RunBlock makes everything new but the fibers.
   EmulatedBlock(const KernelShape& shape, const std::function<void()>& thread);
   ~EmulatedBlock();
 
   // Waits for the warp's lanes in `mask`; the last one calls `f`, if there is one, before it lets the others go.
   const uint64_t* MeetWarp(unsigned mask, uint64_t value, const std::source_location& place,
                            void (*f)(const uint64_t* values));
+  // Runs all threads of a block to their end; false after a trap. Blocks of odd number begin in descending order.
   bool RunBlock(unsigned number);
   // Resumes each thread that can run, once, by number; false if there was none.
   bool ResumeAll(bool descending);
   void ReleaseBarrier();  // all live threads are at one barrier, or the process ends
+  // Resume runs a thread until it waits or returns; Yield, on the fiber, gives control back with the new state.
   void Resume(unsigned thread);
   void Yield(State state, const std::source_location& place);
   // Ends the process if the kernel wrote beyond its shared memory.
   void CheckGuard() const;
   // Number of the running thread in its block.
   unsigned Self() const;
+  // A fiber that no thread uses; a new one if there is none. Fibers are kept, since each has a stack to map.
   Fiber* TakeFiber();
   void RunThreads();  // a fiber's body
 

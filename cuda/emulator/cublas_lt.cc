@@ -54,7 +54,7 @@ void Multiply(const cublasLtMatmulDescOpaque_t& desc, float alpha, const Matrix&
   const uint64_t k = transpose_a ? a.layout.rows : a.layout.columns;
   const std::vector<float> a_rows = RowsOf(a, transpose_a, m, k);
   const std::vector<float> b_columns = RowsOf(b, desc.transpose_b != CUBLAS_OP_T, n, k);
-  // One value for each row of d, read as a matrix of one column.
+  // The bias has a value for each row of d; it is read as a matrix of one column.
   const Matrix bias = {{d.layout.type, m, 1, static_cast<int64_t>(m)}, const_cast<void*>(desc.bias)};
   for (uint64_t j = 0; j < n; ++j) {
     for (uint64_t i = 0; i < m; ++i) {

@@ -16,13 +16,14 @@ namespace fsdp {
 
 class Fiber {
  public:
-  // `body` must not return. What its stack holds when this is destroyed is not destroyed.
+  // `body` must not return. What its stack holds when this is destroyed is not destroyed. `body` starts at the first
+  // Resume. The stack has 256 KiB; an overflow is a SIGSEGV.
   explicit Fiber(std::function<void()> body);
   ~Fiber();
   Fiber(const Fiber&) = delete;
   Fiber& operator=(const Fiber&) = delete;
 
-  // Starts the body, or goes on after its last Suspend; returns at the next one.
+  // Starts the body, or goes on after its last Suspend; returns at the next one. Not from inside of the body.
   void Resume();
 
   // Inside the body: back to Resume's caller.
@@ -32,6 +33,7 @@ class Fiber {
   // Kernels keep tiles in "registers", that is, on the stack.
   static constexpr size_t kStackBytes = 256 << 10;
 
+  // The first function on the new stack; gets the Fiber's address in two halves, as makecontext passes ints.
   static void Main(unsigned high, unsigned low);
 
   std::function<void()> body_;

@@ -16,14 +16,15 @@
 
 struct CUstream_st;
 
-// One captured kernel, copy or the like.
+// A captured kernel, copy or other piece of work. It runs after the nodes whose numbers are in `after`.
 struct GraphNode {
   std::function<void()> work;
   size_t lane;
   std::set<size_t> after;  // nodes
 };
 
-// Nodes in the order of the capture, which is an order that respects `after`.
+// Nodes in the order of the capture, which is an order that respects `after`. Modelled: kernels, copies, sets and host
+// functions as work that the graph repeats. Not modelled: changing a graph, child graphs, nodes that allocate memory.
 struct CUgraph_st {
   std::vector<GraphNode> nodes;
   size_t lanes;
@@ -33,13 +34,14 @@ struct CUgraph_st {
 struct CUgraphExec_st {
   explicit CUgraphExec_st(const CUgraph_st& of) : graph(of) {}
 
+  // Blocks the calling thread, which runs lane 0, until every lane has ended.
   void Run();  // one at a time, as on a GPU
 
   const CUgraph_st graph;
   std::mutex mutex;
 };
 
-// From cudaStreamBeginCapture to cudaStreamEndCapture, by one thread.
+// From cudaStreamBeginCapture to cudaStreamEndCapture, by one thread. The streams that take part share it.
 struct CaptureUnderWay {
   std::vector<GraphNode> nodes;
   std::vector<CUstream_st*> streams;  // by lane; the first is where it began
@@ -49,7 +51,7 @@ struct CaptureUnderWay {
   // Returns the number of the new node.
   size_t Add(std::function<void()> work, size_t lane, const std::set<size_t>& after);
 
-  // True when the first lane comes after all others.
+  // True when the first lane comes after all others. CUDA refuses to end a capture where this is false.
   bool IsJoined() const;
 };
 

@@ -16,6 +16,7 @@
 
 namespace fsdp {
 
+// The fragments of a and of b, as in cuda/mma.h.
 struct MmaA {
   unsigned at[4];
 };
@@ -23,7 +24,7 @@ struct MmaB {
   unsigned at[2];
 };
 
-// Half `half` of a register.
+// Half `half` of a register. A bfloat16 is the upper half of a float32, so widening is exact.
 inline float HalfOf(unsigned bits, int half) {
   return std::bit_cast<float>((half == 0 ? bits << 16 : bits & 0xffff0000u));
 }
@@ -36,7 +37,8 @@ struct MmaOperands {
 };
 
 // The tables: of a (16 x 16), lane l holds rows l / 4 and l / 4 + 8, columns 2 (l % 4) + {0, 1} and the same + 8; of b
-// (16 x 8), those columns as rows, of column l / 4; of c (16 x 8), rows as of a, columns 2 (l % 4) + {0, 1}.
+// (16 x 8), those columns as rows, of column l / 4; of c (16 x 8), rows as of a, columns 2 (l % 4) + {0, 1}. `lanes`
+// are the 32 addresses of the lanes' MmaOperands.
 inline void MultiplyAddOfWarp(const uint64_t* lanes) {
   const auto operands = [lanes](int lane) { return *reinterpret_cast<const MmaOperands*>(lanes[lane]); };
   float a[16][16], b[16][8];
@@ -68,6 +70,8 @@ struct MatrixOperands {
   unsigned* matrices;
 };
 
+// Lane l gets elements (l / 4, 2 (l % 4)) and the next one of each of the four matrices; transposed, of the transposed
+// matrix.
 template <bool kTransposed>
 void LoadMatricesOfWarp(const uint64_t* lanes) {
   const auto operands = [lanes](int lane) { return *reinterpret_cast<const MatrixOperands*>(lanes[lane]); };
@@ -80,6 +84,7 @@ void LoadMatricesOfWarp(const uint64_t* lanes) {
   }
 }
 
+// As in cuda/mma.h. A row that is not aligned to 16 bytes is a trap of the process, as ldmatrix would fault.
 template <bool kTransposed>
 void LoadMatrices(const __nv_bfloat16* row, unsigned (&matrices)[4]) {
   if (reinterpret_cast<uintptr_t>(row) % 16 != 0) __builtin_trap();

@@ -19,6 +19,7 @@
 
 struct CUstream_st {
  public:
+  // Starts the thread.
   CUstream_st(int device, int priority);
   ~CUstream_st();  // after all work
 
@@ -31,9 +32,10 @@ struct CUstream_st {
   bool capturing() const { return point_.capture != nullptr; }
   const CapturePoint& capture_point() const { return point_; }
   void Join(const CapturePoint& point);  // what comes next comes after `point` too
+  // The capture has ended: work runs again.
   void LeaveCapture() { point_ = {}; }
 
-  // Waits for all work; whether there is none.
+  // Synchronize blocks until all work has run. Query returns whether all work has run, and does not block.
   void Synchronize();
   bool Query();
 
@@ -57,14 +59,16 @@ struct CUevent_st {
 
   // Puts a record on the stream; each one replaces the one before.
   void Record(CUstream_st& stream);
+  // Puts a wait on the stream; does not block the caller.
   void MakeWait(CUstream_st& stream);  // for the last Record before this call
 
   // Where a capture recorded it last; without a capture if none did.
   const CapturePoint& captured() const { return captured_; }
+  // Both are about the last Record before the call, on any stream; an event that was never recorded counts as reached.
   void Synchronize();
   bool Query();
   bool timed() const { return timed_; }
-  // When a stream last got to a record. Of a timed event.
+  // When a stream last got to a record, by the steady clock. For a timed event.
   std::chrono::steady_clock::time_point reached_at();
 
  private:
@@ -75,6 +79,7 @@ struct CUevent_st {
     int64_t recorded = 0;  // so many times
     int64_t reached = 0;   // the last of them that was reached
     std::chrono::steady_clock::time_point reached_at;
+    // Blocks until the record of this number was reached.
     void Await(int64_t record);
   };
 

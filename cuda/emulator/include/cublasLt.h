@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 
+// Not modelled: other dtypes, batches, row-major order, other epilogues, and the speed of an algorithm.
 enum cublasStatus_t {
   CUBLAS_STATUS_SUCCESS = 0,
   CUBLAS_STATUS_INVALID_VALUE = 7,

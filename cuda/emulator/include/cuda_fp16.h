@@ -13,6 +13,7 @@ struct __half {
   uint16_t bits;
 };
 
+// Exact. Infinities and NaN come through; the payload of a NaN does not.
 inline float __half2float(__half value) {
   const int exponent = value.bits >> 10 & 31;
   const int mantissa = value.bits & 1023;

@@ -81,6 +81,7 @@ T FromLane(unsigned mask, T value, int lane, std::source_location place) {
   return value;
 }
 
+// Lanes beyond 31 wrap around, as with a width of 32; other widths are not modelled.
 template <typename T>
 T __shfl_sync(unsigned mask, T value, int lane, int = 32,
               std::source_location place = std::source_location::current()) {
