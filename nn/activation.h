@@ -17,6 +17,7 @@ namespace fsdp {
 // relu, silu and swish (one function). Any other name is kUnimplemented, with a message that lists these.
 absl::StatusOr<ActivationKind> ParseActivationKind(std::string_view name);
 
+// Output and gradient have the shape and dtype of the input; each element is computed in float32 and rounded once.
 class Activation final : public Module {
  public:
   explicit Activation(ActivationKind kind) : kind_(kind) {}
@@ -24,6 +25,7 @@ class Activation final : public Module {
   std::string_view type_name() const override { return "Activation"; }
 
  private:
+  // Keeps x on the tape; backward computes the derivative again from x.
   absl::StatusOr<Tensor> DoForward(const Tensor& x, Tape& tape) override;
   absl::StatusOr<Tensor> DoBackward(const Tensor& grad_output, Tape& tape) override;
 

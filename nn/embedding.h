@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Embedding: rows of a table chosen by tokens. PositionEmbedding: the first T rows of a table added to every sequence.
-// Both correspond to torch.nn.Embedding, which Hugging Face uses for tokens (wte) and for positions (wpe).
+// Both classes correspond to torch.nn.Embedding, which Hugging Face uses for tokens (wte) and for positions (wpe).
 #ifndef FSDP_NN_EMBEDDING_H_
 #define FSDP_NN_EMBEDDING_H_
 
@@ -16,9 +16,11 @@ namespace fsdp {
 
 // Tokens int32 [...] to [..., embedding_dim]. Parameter: weight [num_embeddings, embedding_dim]. Tokens have no
 // gradient: Backward returns an undefined tensor. The row of `padding_idx`, in [0, num_embeddings), starts at 0 and
-// gets no gradient. A token outside [0, num_embeddings) fails the stream when the kernel runs.
+// gets no gradient. A token outside [0, num_embeddings) fails the stream when the kernel runs. kInvalidArgument for
+// tokens of another dtype. The output has the dtype of the bound weight.
 class Embedding final : public Module {
  public:
+  // `initializer` fills all rows but that of `padding_idx`.
   Embedding(int64_t num_embeddings, int64_t embedding_dim, const Initializer& initializer,
             std::optional<int64_t> padding_idx = std::nullopt);
 
@@ -36,11 +38,12 @@ class Embedding final : public Module {
 
 // x [B, T, C] to x + weight[0:T], T at most num_positions. Parameter: weight [num_positions, C], the Embedding of
 // positions 0 to T - 1. It takes the sum rather than the positions, so that it needs no tokens and its gradient for x
-// is grad_output itself.
+// is grad_output itself. kInvalidArgument for an input of another rank, a longer sequence, or another C.
 class PositionEmbedding final : public Module {
  public:
   PositionEmbedding(int64_t num_positions, int64_t embedding_dim, const Initializer& initializer);
 
+  // The same name as Embedding: both are torch.nn.Embedding to a wrap policy.
   std::string_view type_name() const override { return "Embedding"; }
 
  private:

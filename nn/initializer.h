@@ -21,11 +21,12 @@ struct Initializer {
   float stddev = 0;  // kNormal
   Interval zeros;    // these elements are 0 all the same
 
+  // Neither sets `zeros`.
   static Initializer Constant(float value) { return {Kind::kConstant, value, 0, {}}; }
   static Initializer Normal(float mean, float stddev) { return {Kind::kNormal, mean, stddev, {}}; }
 
   // Elements `interval` of parameter `fqn` under `seed`, to interval.size() floats at `out`. Any two calls agree on the
-  // elements that their intervals share. Thread-safe.
+  // elements that their intervals share. Thread-safe. O(interval.size()), on the calling thread.
   void Fill(uint64_t seed, std::string_view fqn, const Interval& interval, float* out) const;
 };
 

@@ -14,9 +14,12 @@
 
 namespace fsdp {
 
-// y = x weight^T, plus a bias that starts at 0 where there is one.
+// y = x weight^T, plus a bias that starts at 0 where there is one. Parameters: weight [out_features, in_features], bias
+// [out_features]. Backward needs the weight bound again, and skips the gradient of a parameter that does not require
+// it.
 class Linear final : public Module {
  public:
+  // `initializer` is that of the weight.
   Linear(int64_t in_features, int64_t out_features, const Initializer& initializer, bool bias = false);
 
   // Shares another module's weight [out, in]: a tied head. The parameter then has two names, its gradient is the sum of
@@ -26,6 +29,7 @@ class Linear final : public Module {
   std::string_view type_name() const override { return "Linear"; }
 
  private:
+  // Keeps x on the tape; the output is new memory of the tape.
   absl::StatusOr<Tensor> DoForward(const Tensor& x, Tape& tape) override;
   absl::StatusOr<Tensor> DoBackward(const Tensor& grad_output, Tape& tape) override;
 
@@ -33,7 +37,7 @@ class Linear final : public Module {
   std::shared_ptr<Parameter> bias_;  // may be null
 };
 
-// y = x weight + bias; the bias starts at 0.
+// y = x weight + bias; the bias starts at 0. Parameters: weight [in_features, out_features], bias [out_features].
 class Conv1D final : public Module {
  public:
   Conv1D(int64_t in_features, int64_t out_features, const Initializer& initializer);

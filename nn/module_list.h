@@ -24,6 +24,7 @@ class ModuleList final : public Module {
   void Append(std::unique_ptr<Module> child) { AddChild(std::to_string(children().size()), std::move(child)); }
 
  private:
+  // Both are kUnimplemented.
   absl::StatusOr<Tensor> DoForward(const Tensor&, Tape&) override {
     return absl::UnimplementedError("a ModuleList has no forward: call its children");
   }

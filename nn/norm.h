@@ -14,6 +14,7 @@
 namespace fsdp {
 
 // Rows to mean 0 and variance 1, then a weight that starts at 1 and a bias that starts at 0, as torch.nn.LayerNorm.
+// mean and rstd of each row are kept for backward with the input.
 class LayerNorm final : public Module {
  public:
   // Parameters: weight and bias [normalized_dim]. `eps` is added to the variance under the root.
@@ -22,6 +23,7 @@ class LayerNorm final : public Module {
   std::string_view type_name() const override { return "LayerNorm"; }
 
  private:
+  // Backward needs the weight bound again; the gradient of a frozen parameter is not computed.
   absl::StatusOr<Tensor> DoForward(const Tensor& x, Tape& tape) override;
   absl::StatusOr<Tensor> DoBackward(const Tensor& grad_output, Tape& tape) override;
 
@@ -31,7 +33,8 @@ class LayerNorm final : public Module {
 };
 
 // Hugging Face's LlamaRMSNorm: it rounds to the compute dtype before it multiplies by the weight, whereas
-// torch.nn.RMSNorm rounds afterwards. The weight starts at 1; there is no bias.
+// torch.nn.RMSNorm rounds afterwards. The weight starts at 1; there is no bias. rstd of each row is kept for backward
+// with the input.
 class RmsNorm final : public Module {
  public:
   // Parameter: weight [normalized_dim]. `eps` is added to the mean square under the root.

@@ -36,7 +36,8 @@ struct Parameter {
 };
 
 // Gives `parameter` memory of its own on `device`, in its own dtype: data from its initializer under `seed`, grad zero.
-// Blocks while the values travel.
+// Blocks while the values travel. The values are drawn in float32 on the host and rounded once, so they have the same
+// bits on every device. kResourceExhausted when the device has no room.
 absl::Status MaterializeParameter(Parameter& parameter, Device& device, uint64_t seed, Stream& stream);
 
 }  // namespace fsdp

@@ -34,7 +34,8 @@ class Tape {
   // error if it has one. kResourceExhausted when the device has no room.
   absl::StatusOr<Tensor> Empty(DType dtype, Shape shape);
 
-  // Pushes `t` on the stack of saved tensors; nothing where keep_for_backward() is false.
+  // Pushes `t` on the stack of saved tensors; nothing where keep_for_backward() is false. O(1); the bytes are shared,
+  // not copied.
   void Save(Tensor t);
 
   // The tensor saved last; kFailedPrecondition when there is none: Backward without its Forward, or twice.
@@ -45,6 +46,7 @@ class Tape {
   const LayerOps& ops_;
   bool keep_for_backward_;
   std::vector<Tensor> saved_;
+  // The bound on how far the host runs ahead; tape.cc explains it.
   int64_t bytes_since_mark_ = 0;
   Event mark_;  // in the stream, some time ago
 };

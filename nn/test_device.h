@@ -12,7 +12,7 @@
 
 namespace fsdp {
 
-// One for the whole program.
+// The device is made at the first call and serves the whole program. Thread-safe.
 const std::shared_ptr<Device>& TestDevice();
 
 // Calls `body` once for each instruction set that the device's kernels choose from: on a GPU that is one.

@@ -109,7 +109,7 @@ __global__ void __launch_bounds__(kTileThreads) Forward(AttentionOperands<T> o) 
   constexpr int kDim = Size::kDim;
   auto& shared = SharedMemory<ForwardShared<T, kDim>>();
   const int warp = static_cast<int>(threadIdx.x) / 32;
-  // Those that see the most keys first, so that the last blocks to start are short ones.
+  // The queries that see the most keys come first, so that the last blocks to start are short ones.
   const int queries = BlockTile<Size::kChunks>(/*descending=*/true);
   const int chunk = BlockChunk<Size::kChunks>();
   if (Size::kChunks == 1) LoadQueries<Size>(o, queries, 0, shared);

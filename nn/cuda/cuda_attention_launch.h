@@ -17,13 +17,14 @@
 namespace fsdp {
 
 // A block for each chunk of each tile of each head of each sequence: x counts tiles and chunks, y heads of q, z
-// sequences.
+// sequences. Blocks of one tile are neighbours, a block for each chunk. BlockTile and BlockChunk undo the numbering.
 inline dim3 AttentionGrid(const AttentionShape& shape, int chunks) {
   return dim3(static_cast<unsigned>((shape.seq_len + kTile - 1) / kTile * chunks),
               static_cast<unsigned>(shape.num_heads), static_cast<unsigned>(shape.batch));
 }
 
-// The operands that both directions have; the caller adds its own. Rounding is for 16-bit models alone.
+// The operands that both directions have; the caller adds its own. The tensors must live until the kernel has run.
+// Rounding is for 16-bit models alone.
 template <typename T>
 AttentionOperands<T> AttentionOperandsOf(const AttentionShape& shape, const Tensor& qkv, const Tensor& statistics) {
   AttentionOperands<T> o = {};
@@ -41,6 +42,7 @@ AttentionOperands<T> AttentionOperandsOf(const AttentionShape& shape, const Tens
 // Calls f(TypeTag<T>(), HeadSize<kDim, kChunks>()) with the smallest instance that head_dim fits: 64, 128, or 256 as
 // two chunks of 128. Kernels are compiled for these three, and a smaller head is filled up with zeros.
 template <typename F>
+// Precondition: head_dim is at most kMaxCudaHeadDim.
 void WithHeadType(DType dtype, const AttentionShape& shape, F f) {
   WithActivationType(dtype, [&](auto tag) {
     if (shape.head_dim <= 64) {

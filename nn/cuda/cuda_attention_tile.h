@@ -34,7 +34,8 @@ struct HeadSize {
   static constexpr int kChunks = kChunkCount;
 };
 
-// The block's tile and chunk. Tiles from the last on, if `descending`.
+// The first position of the block's tile, and the number of its chunk. Tiles go from the last one on, if `descending`:
+// under a causal mask the last tiles have the most work, and a long block that starts last would run alone.
 template <int kChunks>
 __device__ inline int BlockTile(bool descending) {
   const unsigned block = descending ? gridDim.x - 1 - blockIdx.x : blockIdx.x;
@@ -45,9 +46,9 @@ __device__ inline int BlockChunk() {
   return static_cast<int>(blockIdx.x) % kChunks;
 }
 
-// 64 rows of a head, or of a chunk of it (`kDim` columns), in shared memory.
+// 64 rows of a head, or of a chunk of it (`kDim` columns), in shared memory. Rows are kStride elements apart, which
+// keeps them aligned to 16 bytes and out of each other's banks.
 template <typename T, int kDim>
-// Rows are kStride apart, which keeps them aligned and out of each other's banks.
 struct HeadTile {
   static constexpr int kStride = TileStride<T>(kDim);
   T at[kTile * kStride];
@@ -60,9 +61,9 @@ struct ScoreTile {
   T at[kTile * kStride];
 };
 
-// The rows of one head of one sequence in a tensor of rows.
+// The rows of one head of one sequence in a tensor of rows. `stride`, in elements, is that of a whole row: a row of qkv
+// has all heads of q, k and v.
 template <typename T>
-// Rows are strided: a row of qkv has all heads of q, k and v.
 struct HeadRows {
   T* first;  // of position 0
   int64_t stride;
@@ -71,9 +72,9 @@ struct HeadRows {
 
   __device__ T* row(int position) const { return first + position * stride; }
 
-  // Dimensions from chunk * kDim on.
+  // Dimensions from chunk * kDim on. `dim` may become less than a chunk: LoadHeadTile fills up with zeros, which add
+  // nothing to a product.
   template <int kDim>
-  // `dim` may become less than a chunk: LoadHeadTile fills up with zeros, which add nothing to a product.
   __device__ HeadRows Chunk(int chunk) const {
     return {first + chunk * kDim, stride, seq_len, dim - chunk * kDim};
   }
@@ -105,7 +106,8 @@ __device__ inline void LoadHeadTile(const HeadRows<const T>& rows, int begin, He
   }
 }
 
-// Stores the calling warp's 16 rows, rounded, to positions from `begin` + 16 warp on, as far as they exist.
+// Stores the calling warp's 16 rows, rounded, to positions from `begin` + 16 warp on, as far as they exist. Rows of the
+// sums are rows of the tile, columns are dimensions of the head; each element is rounded to T once.
 template <typename T, int kN>
 __device__ inline void StoreHeadRows(const TileSums<kN>& sums, int begin, const HeadRows<T>& rows) {
   const int first = begin + static_cast<int>(threadIdx.x) / 32 * 16;
@@ -140,7 +142,7 @@ struct ScoreMath {
   bool rounds_scores;         // also their gradients
   bool rounds_probabilities;  // before the gradient of the softmax is taken
 
-  // The score as softmax takes it.
+  // The score as softmax takes it: times `scale`, and rounded before and after if rounds_scores.
   __device__ float Scaled(float score) const {
     return rounds_scores ? RoundTo<T>(RoundTo<T>(score) * scale) : score * scale;
   }
@@ -157,6 +159,7 @@ struct ScoreMath {
 // The operands of attention's kernels. q, k and v lie side by side in a row of qkv.
 template <typename T>
 struct AttentionOperands {
+  // Device addresses, not owned. The block finds its head and sequence by blockIdx.y and blockIdx.z.
   const T* qkv;
   float* statistics;  // [batch, heads, seq_len, 2]: maximum, 1 / sum
   const T* grad_out;  // backward's
@@ -164,6 +167,7 @@ struct AttentionOperands {
   float* row_sums;    // backward's: [batch, heads, seq_len], of probabilities times their gradients
   float* head_grads;  // backward's with groups of heads: [2, batch, heads, seq_len, dim], of k and of v; else null
   ScoreMath<T> math;
+  // Sizes: heads of q, heads of k and of v (a divisor), elements of a head, positions of a sequence.
   int heads;
   int kv_heads;
   int dim;

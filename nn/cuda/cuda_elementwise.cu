@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One kernel template, Map, for all elementwise operations: a form says how many values it takes and makes, and
+// A single kernel template, Map, serves all elementwise operations: a form says how many values it takes and makes, and
 // computes them in float32; Map loads packs of 16 bytes, widens, calls the form, rounds once and stores. These kernels
 // are bound by memory, so the formulas need not be fast, and value and derivative are computed together even where one
 // is wanted (the compiler drops the other).

@@ -13,7 +13,7 @@ struct CUstream_st;
 
 namespace fsdp {
 
-// Formulas and roundings as in nn/ops/layer_ops.h. `out` may be an input.
+// Formulas and roundings as in nn/ops/layer_ops.h. `out` may be an input. Tensors of no elements launch nothing.
 void CudaAdd(const Tensor& a, const Tensor& b, const Tensor& out, CUstream_st* stream);
 
 void CudaActivate(ActivationKind kind, const Tensor& x, const Tensor& out, CUstream_st* stream);
@@ -23,6 +23,8 @@ void CudaActivateBackward(ActivationKind kind, const Tensor& grad_out, const Ten
 // out = f(gate) * up, with f(gate) rounded to the dtype, as PyTorch's two operations round it.
 void CudaActivateGated(ActivationKind kind, const Tensor& gate, const Tensor& up, const Tensor& out,
                        CUstream_st* stream);
+// grad_gate = grad_out * up * f'(gate), the first product rounded to the dtype; grad_up = grad_out * f(gate), with
+// f(gate) rounded.
 void CudaActivateGatedBackward(ActivationKind kind, const Tensor& grad_out, const Tensor& gate, const Tensor& up,
                                const Tensor& grad_gate, const Tensor& grad_up, CUstream_st* stream);
 

@@ -15,15 +15,17 @@ namespace fsdp {
 
 struct KernelRefusal;
 
-// A token beyond the table is written to `refusal`, and its row of `out` is not written.
+// out[n, :] = table[tokens[n], :], a warp for each token. A token beyond the table is written to `refusal`, and its row
+// of `out` is not written.
 void CudaEmbedding(const Tensor& tokens, const Tensor& table, const Tensor& out, KernelRefusal* refusal,
                    CUstream_st* stream);
 
-// Bytes of device memory that the gradient needs for `num_tokens` tokens.
+// Bytes of device memory that the gradient needs for `num_tokens` tokens. 8 bytes for each token.
 int64_t EmbeddingBackwardBytes(int64_t num_tokens);
 
-// One block per token and run of columns; the first occurrence of a token adds up the rows of all its occurrences, in
-// order. Tokens beyond the table, which forward refused, are skipped. `workspace`: EmbeddingBackwardBytes.
+// grad_table[tokens[n], :] += grad_out[n, :]. A block per token and run of columns: the first occurrence of a token
+// adds up the rows of all its occurrences, in order. Tokens beyond the table, which forward refused, are skipped.
+// `workspace`: EmbeddingBackwardBytes.
 void CudaEmbeddingBackward(const Tensor& tokens, const Tensor& grad_out, std::optional<int64_t> padding_idx,
                            const Tensor& grad_table, void* workspace, CUstream_st* stream);
 

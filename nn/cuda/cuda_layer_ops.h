@@ -14,19 +14,26 @@
 
 namespace fsdp {
 
-// Contracts are those of LayerOps; attention has kernels up to kMaxCudaHeadDim, and fails the stream beyond.
-// Operands must be right: behind CheckedLayerOps, as LayerOpsFor gives it.
+// Contracts are those of LayerOps; attention has kernels up to kMaxCudaHeadDim, and fails the stream with
+// kUnimplemented beyond. Operands must be right: behind CheckedLayerOps, as LayerOpsFor gives it. A stream of another
+// device is a bug and aborts. Calls that need memory between their kernels take the workspace of the stream; if the
+// device has no room for it, the stream fails with kResourceExhausted.
 class CudaLayerOps final : public LayerOps {
  public:
+  // Cheap: cuBLASLt is opened at the first product.
   CudaLayerOps();
 
+  // Kernels that read values of tokens or targets report the first one out of range through the stream's KernelFailure.
   void Embedding(const Tensor& tokens, const Tensor& table, const Tensor& out, Stream& stream) const override;
   void EmbeddingBackward(const Tensor& tokens, const Tensor& grad_out, std::optional<int64_t> padding_idx,
                          const Tensor& grad_table, Stream& stream) const override;
+  // By cuBLASLt; the bias and the accumulation are part of the product.
   void Matmul(const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor& c, const MatmulOptions& options,
               Stream& stream) const override;
   void BiasBackward(const Tensor& grad_out, const Tensor& grad_bias, Stream& stream) const override;
   void Add(const Tensor& a, const Tensor& b, const Tensor& out, Stream& stream) const override;
+  // A warp for each row. The gradients of parameters are sums over rows in a second kernel, left out for an undefined
+  // gradient.
   void LayerNorm(const Tensor& x, const Tensor& weight, const Tensor& bias, float eps, const Tensor& out,
                  const Tensor& mean, const Tensor& rstd, Stream& stream) const override;
   void LayerNormBackward(const Tensor& grad_out, const Tensor& x, const Tensor& weight, const Tensor& mean,
@@ -48,6 +55,7 @@ class CudaLayerOps final : public LayerOps {
   void RotateQkvBackward(const Tensor& grad_qkv, const Tensor& rotation, const AttentionShape& shape,
                          const Tensor& grad_q, const Tensor& grad_k, const Tensor& grad_v,
                          Stream& stream) const override;
+  // In tiles that never leave a block: memory of O(T) per head, and no T x T tensor.
   void CausalAttention(const Tensor& qkv, const AttentionShape& shape, const Tensor& out, const Tensor& statistics,
                        Stream& stream) const override;
   void CausalAttentionBackward(const Tensor& grad_out, const Tensor& qkv, const Tensor& statistics,

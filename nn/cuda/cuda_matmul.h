@@ -25,12 +25,14 @@ class CudaMatmul {
   // cuBLASLt's own recommendation for current GPUs.
   static constexpr int64_t kWorkspaceBytes = int64_t{32} << 20;
 
+  // Cheap; cuBLASLt is opened by the first Run. The destructor closes it: no product may be in progress.
   CudaMatmul();
   ~CudaMatmul();
 
   // Puts `gemm`, of device addresses, on `stream` of the current device; returns once it is there. `workspace` has
   // kWorkspaceBytes and must live until the product has run. kUnimplemented names a shape that cuBLASLt has no
-  // algorithm for. Precondition: c_dtype is dtype.
+  // algorithm for. Precondition: c_dtype is dtype. The first product of a shape takes longer: cuBLASLt is asked for an
+  // algorithm.
   absl::Status Run(const Gemm& gemm, const Buffer& workspace, CUstream_st* stream);
 
  private:

@@ -12,13 +12,15 @@ struct CUstream_st;
 
 namespace fsdp {
 
-// `mean` and `rstd` are float64 [rows].
+// `mean` and `rstd` are float64 [rows]. Sums over a row are float32 within 16 bytes and float64 beyond, in an order
+// that depends on the number of columns alone. The variance is computed in a second pass.
 void CudaLayerNorm(const Tensor& x, const Tensor& weight, const Tensor& bias, float eps, const Tensor& out,
                    const Tensor& mean, const Tensor& rstd, CUstream_st* stream);
 // grad_x alone.
 void CudaLayerNormBackward(const Tensor& grad_out, const Tensor& x, const Tensor& weight, const Tensor& mean,
                            const Tensor& rstd, const Tensor& grad_x, CUstream_st* stream);
 
+// As the two above, without mean and bias; x rstd is rounded to the dtype before the weight.
 void CudaRmsNorm(const Tensor& x, const Tensor& weight, float eps, const Tensor& out, const Tensor& rstd,
                  CUstream_st* stream);
 void CudaRmsNormBackward(const Tensor& grad_out, const Tensor& x, const Tensor& weight, const Tensor& rstd,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One kernel for both directions. A thread takes a pack of each half of one head, since rotation pairs element i with
-// element i + D / 2, and moves it between the separate q, k and v and their place in the rows of qkv; on the way q and
-// k are rotated.
+// A single kernel serves both directions. A thread takes a pack of each half of one head, since rotation pairs element
+// i with element i + D / 2, and moves it between the separate q, k and v and their place in the rows of qkv; on the way
+// q and k are rotated.
 
 #include <type_traits>
 

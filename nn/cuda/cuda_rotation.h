@@ -12,7 +12,7 @@ struct CUstream_st;
 
 namespace fsdp {
 
-// One kernel each, on `stream`; backward rotates by the negated angle.
+// Each puts a kernel on `stream`; backward rotates by the negated angle.
 void CudaRotateQkv(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& rotation,
                    const AttentionShape& shape, const Tensor& qkv, CUstream_st* stream);
 void CudaRotateQkvBackward(const Tensor& grad_qkv, const Tensor& rotation, const AttentionShape& shape,

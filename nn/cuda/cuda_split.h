@@ -11,6 +11,7 @@
 namespace fsdp {
 
 struct CudaSplit {
+  // high is `value` rounded to float32, low the rest, rounded: together about 48 bits.
   __device__ explicit CudaSplit(double value)
       : high(static_cast<float>(value)), low(static_cast<float>(value - static_cast<double>(high))) {}
   // v - value, and v * value, each within a rounding or two of float32.

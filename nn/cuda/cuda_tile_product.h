@@ -18,9 +18,9 @@
 
 namespace fsdp {
 
-// [16, 8 kN] as each lane's share: see TileRow and TileColumn.
+// [16, 8 kN] as each lane's share: see TileRow and TileColumn. It stays in registers as long as every index is known at
+// compile time, so loops over it are unrolled.
 template <int kN>
-// Registers, as long as every index is known at compile time: loops over it are unrolled.
 using TileSums = float[kN][4];
 
 // Row and column in c, of element `e` of c[n], for the calling lane. Elements 0 and 1 are of one row, 2 and 3 of
@@ -36,7 +36,8 @@ constexpr int TileStride(int columns) {
 }
 
 // c += a b for bfloat16, by tensor cores. b's rows are c's columns where kTransposed (b [8 kN, kK] in memory), else k's
-// (b [kK, 8 kN]). `a_stride` and `b_stride` are TileStride of their tiles. All lanes of a warp call.
+// (b [kK, 8 kN]). `a_stride` and `b_stride` are TileStride of their tiles. All lanes of a warp call. `a` and `b` begin
+// at a multiple of 16 bytes in shared memory; kK is a multiple of 16 and kN even.
 template <bool kTransposed, int kN, int kK>
 __device__ inline void MultiplyTiles(const __nv_bfloat16* a, int a_stride, const __nv_bfloat16* b, int b_stride,
                                      TileSums<kN>& c) {
@@ -65,7 +66,8 @@ __device__ inline void MultiplyTiles(const __nv_bfloat16* a, int a_stride, const
 }
 
 // c += a b for float32, by multiply-adds, with the same layout of c. The tile's sums are added to c as one term each,
-// so that c's error does not grow with every multiply-add.
+// so that c's error does not grow with every multiply-add. kN is a multiple of 4. Each term is a fused multiply-add, in
+// the order of k.
 template <bool kTransposed, int kN, int kK>
 __device__ inline void MultiplyTiles(const float* a, int a_stride, const float* b, int b_stride, TileSums<kN>& c) {
   constexpr int kTogether = 4;  // of c's tiles, for each value of a
