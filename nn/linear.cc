@@ -2,8 +2,9 @@
 //
 // y = x W^T + b (Linear, W [out, in]) or y = x W + b (Conv1D, W [in, out]), on x as rows [M, in]. Backward:
 //
-//   grad_x = grad_y W  (or grad_y W^T)         grad_W += grad_y^T x  (or x^T grad_y)         grad_b += sum of rows of
-//   grad_y
+//   grad_x = grad_y W (or grad_y W^T)
+//   grad_W += grad_y^T x (or x^T grad_y)
+//   grad_b += sum of rows of grad_y
 //
 // The two layers differ in the transpose flags alone: the product reads either layout in place, so a weight keeps the
 // layout that its checkpoint has. Products and sums of a gradient accumulate into the gradient buffer itself; a

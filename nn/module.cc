@@ -9,8 +9,8 @@
 //   forward    save the input on the tape; run DoForward on a tape that keeps nothing
 //   backward   restore the input; run DoForward again on a new tape that keeps; run DoBackward on that tape
 //
-// Both run inside the hooks of their direction, so recomputation in backward finds the parameters unsharded by
-// PreBackward, and hooks of the modules below run again as in a forward. Results have the same bits, since the same
+// Both functions run inside the hooks of their direction, so recomputation in backward finds the parameters unsharded
+// by PreBackward, and hooks of the modules below run again as in a forward. Results have the same bits, since the same
 // kernels run on the same values.
 #include "fsdp/nn/module.h"
 

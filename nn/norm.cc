@@ -7,8 +7,9 @@
 //
 // and backward, with g = grad_out w:
 //
-//   LayerNorm   grad_x = rstd (g - mean(g) - h mean(g h))    grad_w += sum over rows of grad_out h, grad_b += ...
-//   grad_out RmsNorm     grad_x = rstd (g - h mean(g h))              grad_w += sum over rows of grad_out h
+//   LayerNorm   grad_x = rstd (g - mean(g) - h mean(g h))
+//   RmsNorm     grad_x = rstd (g - h mean(g h))
+//   both        grad_w += sum over rows of grad_out h,  grad_b += sum over rows of grad_out
 //
 // x and the row statistics are kept, and h is computed again from them: keeping h would cost another activation. The
 // statistics are float64, one or two for each row, because an error in them is the same in all C elements and does not

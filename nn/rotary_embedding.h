@@ -18,7 +18,7 @@ namespace fsdp {
 
 class RotaryEmbedding final : public Module {
  public:
-  // One frequency for each pair of elements of a head: head_dim / 2 of them.
+  // `inverse_frequencies` has head_dim / 2 entries, one for each pair of elements of a head.
   explicit RotaryEmbedding(const std::vector<float>& inverse_frequencies);
 
   std::string_view type_name() const override { return "LlamaRotaryEmbedding"; }

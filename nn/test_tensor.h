@@ -22,6 +22,7 @@ Tensor NanTensor(DType dtype, const Shape& shape, int64_t offset = 0);
 
 Tensor TokenTensor(const std::vector<int32_t>& tokens, const Shape& shape);
 
+// The elements of `t`, which may be on any device, widened exactly. Blocks.
 Doubles ValuesOf(const Tensor& t);
 
 // `n` normal values that `dtype` represents exactly.
@@ -30,6 +31,7 @@ Doubles RandomValues(DType dtype, int64_t n, int seed);
 // Fails the test unless each element is within `relative` of `expected` plus `relative` of expected's root mean square.
 void ExpectClose(const Tensor& t, const Doubles& expected, double relative);
 
+// Fails the test unless both have the same bytes: NaN and the sign of zero count.
 void ExpectSameBytes(const Tensor& a, const Tensor& b);
 
 }  // namespace fsdp

@@ -12,8 +12,8 @@ struct CUstream_st;
 
 namespace fsdp {
 
-// `mean` and `rstd` are float64 [rows]. Sums over a row are float32 within 16 bytes and float64 beyond, in an order
-// that depends on the number of columns alone. The variance is computed in a second pass.
+// `mean` and `rstd` are float64 [rows]. Sums over a row are float32 within a pack of 16 bytes and float64 beyond, in an
+// order that depends on the number of columns alone. The variance is computed in a second pass.
 void CudaLayerNorm(const Tensor& x, const Tensor& weight, const Tensor& bias, float eps, const Tensor& out,
                    const Tensor& mean, const Tensor& rstd, CUstream_st* stream);
 // grad_x alone.

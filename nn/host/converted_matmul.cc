@@ -94,7 +94,7 @@ constexpr int64_t kTileM = 512;
 constexpr int64_t kTileN = 1024;
 constexpr int64_t kTileK = 2048;
 
-// One thread's working memory; grows to at most 14 MiB and is kept.
+// The working memory of a thread. It grows to at most 14 MiB and is kept.
 struct Tiles {
   std::vector<float> a, b, c;
 
@@ -121,7 +121,7 @@ Rows PartOf(const void* data, int64_t stride, bool transposed, const Range& rows
           .stride = stride};
 }
 
-// One tile of the result.
+// A tile of the result.
 class Tile {
  public:
   Tile(const Gemm& gemm, const Range& m, const Range& n, Tiles& memory) : gemm_(gemm), m_(m), n_(n), memory_(memory) {}

@@ -85,7 +85,7 @@ struct Scratch {
   float* group_kv;  // the same, summed over the heads of a group; only where there are groups
 };
 
-// One head of one sequence, block by block of its queries.
+// Computes a head of a sequence, block by block of its queries.
 class Head {
  public:
   Head(const HostMatmul& matmul, const AttentionShape& shape, DType dtype, const Tensor& scratch)
@@ -285,7 +285,7 @@ class Head {
 
 }  // namespace
 
-// One head after the other: the products use the threads, and working memory is that of one head.
+// Heads run one after the other: the products use the threads, and working memory is that of a single head.
 int64_t AttentionScratchBytes(const AttentionShape& shape, DType dtype) { return ScratchLayout(shape, dtype).nbytes; }
 
 absl::Status HostCausalAttention(const HostMatmul& matmul, const Tensor& qkv, const AttentionShape& shape,

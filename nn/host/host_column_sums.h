@@ -20,17 +20,19 @@ class ColumnSums {
   // 0 columns is legal, for a sum that is not wanted.
   explicit ColumnSums(int64_t columns) : partial_(columns, 0.0f), total_(columns, 0.0) {}
 
-  // Adds a row of float32 or bfloat16.
+  // Adds a row of float32 or bfloat16. `row` may lie at any address.
   void Add(DType dtype, const void* row);
 
   // The same in two halves, for a kernel that computes the row as it adds it: it adds to partial(), then calls RowDone.
   float* partial() { return partial_.data(); }
   void RowDone();
 
-  // grad[j] += sum of column j, rounded once from float32. `grad` is float32 or bfloat16.
+  // grad[j] += sum of column j, rounded once from float32. `grad` is float32 or bfloat16. Call it once, after the last
+  // row.
   void AddTo(const Tensor& grad);
 
  private:
+  // Adds the partial sums to the totals and clears them; 32 rows, or the rest.
   void Flush();
 
   int64_t rows_in_partial_ = 0;

@@ -44,9 +44,9 @@ double LossOf(const Tensor& logits, const int32_t* targets, SoftmaxStatistics* s
   return loss;
 }
 
-// One row of factor * (probabilities - one_hot(target)); `grad` may be `x`. The one-hot term is not a comparison in the
-// loop: the loop writes factor * p for all classes, and the target's element is written again afterwards, from the
-// target's logit, which is read before the loop overwrites it.
+// Writes a row of factor * (probabilities - one_hot(target)); `grad` may be `x`. The one-hot term is not a comparison
+// in the loop: the loop writes factor * p for all classes, and the target's element is written again afterwards, from
+// the target's logit, which is read before the loop overwrites it.
 template <typename T>
 void GradRow(const T* x, int32_t target, SoftmaxStatistics statistics, float factor, T* grad, int64_t n) {
   const FloatTag d;

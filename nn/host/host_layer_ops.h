@@ -14,18 +14,23 @@
 namespace fsdp {
 
 // Contracts are those of LayerOps. Thread-safe: it has no state but the products' kept primitives.
-// Operands must be right: behind CheckedLayerOps, as LayerOpsFor gives it.
+// Operands must be right: behind CheckedLayerOps, as LayerOpsFor gives it. A call returns at once; the work holds its
+// tensors by value until it has run. An error of a kernel, or of the memory that attention needs, fails the stream.
 class HostLayerOps final : public LayerOps {
  public:
+  // `kernel_threads` is at least 1. Keep the object: oneDNN compiles a primitive for each new shape.
   explicit HostLayerOps(int kernel_threads);
 
+  // A token or target out of range is kOutOfRange, found when the work runs; outputs may then be half written.
   void Embedding(const Tensor& tokens, const Tensor& table, const Tensor& out, Stream& stream) const override;
   void EmbeddingBackward(const Tensor& tokens, const Tensor& grad_out, std::optional<int64_t> padding_idx,
                          const Tensor& grad_table, Stream& stream) const override;
+  // By oneDNN, on up to `kernel_threads` threads; the operands are dense.
   void Matmul(const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor& c, const MatmulOptions& options,
               Stream& stream) const override;
   void BiasBackward(const Tensor& grad_out, const Tensor& grad_bias, Stream& stream) const override;
   void Add(const Tensor& a, const Tensor& b, const Tensor& out, Stream& stream) const override;
+  // Norms, activations and rotations run on the stream's thread alone, vectorised for its processor.
   void LayerNorm(const Tensor& x, const Tensor& weight, const Tensor& bias, float eps, const Tensor& out,
                  const Tensor& mean, const Tensor& rstd, Stream& stream) const override;
   void LayerNormBackward(const Tensor& grad_out, const Tensor& x, const Tensor& weight, const Tensor& mean,
@@ -47,6 +52,7 @@ class HostLayerOps final : public LayerOps {
   void RotateQkvBackward(const Tensor& grad_qkv, const Tensor& rotation, const AttentionShape& shape,
                          const Tensor& grad_q, const Tensor& grad_k, const Tensor& grad_v,
                          Stream& stream) const override;
+  // Both directions take working memory of the device for the time of the call: AttentionScratchBytes.
   void CausalAttention(const Tensor& qkv, const AttentionShape& shape, const Tensor& out, const Tensor& statistics,
                        Stream& stream) const override;
   void CausalAttentionBackward(const Tensor& grad_out, const Tensor& qkv, const Tensor& statistics,

@@ -23,7 +23,7 @@ constexpr DType kBf16 = DType::kBFloat16;
 // bfloat16 has 8 bits; products are summed in float32 and rounded once.
 double ToleranceOf(DType dtype) { return dtype == kBf16 ? 1.0 / 256 : 2e-6; }
 
-// One product with its operands.
+// A product with its operands.
 struct Product {
   MatmulSizes sizes;
   MatmulOptions options;
@@ -163,7 +163,7 @@ TEST(HostMatmulThreadsTest, TwoThreadsMultiplyToo) {
   ExpectClose(product.c, product.expected, ToleranceOf(kF32));
 }
 
-// One head of [T, 3 * H * D]: rows that are apart, in operands and result.
+// A head of [T, 3 * H * D] has rows that are apart, in operands and result.
 TEST(HostMatmulStrideTest, RowsMayBeApart) {
   constexpr int64_t kM = 5, kN = 6, kK = 4, kStride = 19;
   for (const DType dtype : {kF32, kBf16}) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One pass that rotates and, at the same time, interleaves q, k and v into the rows that attention reads: [q heads | k
+// A single pass rotates and, at the same time, interleaves q, k and v into the rows that attention reads: [q heads | k
 // heads | v heads]. Rotating in place and copying afterwards would read and write everything twice. Each product is
 // rounded to the dtype before it is added, since Hugging Face's model makes an operation of each.
 #include "fsdp/nn/host/host_rotation.h"

@@ -6,6 +6,7 @@
 
 namespace fsdp {
 
+// Whether this program is built with the thread sanitizer, by GCC or Clang.
 #if defined(__SANITIZE_THREAD__)
 inline constexpr bool kUnderThreadSanitizer = true;
 #elif defined(__has_feature)

@@ -25,7 +25,8 @@ struct SoftmaxStatistics {
   float inverse_sum;
 };
 
-// The largest of n elements; -inf where all are, or n is 0.
+// The largest of n elements; -inf where all are, or n is 0. A NaN among the elements may be lost here; RowExpSum finds
+// it.
 template <typename T>
 HWY_INLINE float RowMaximum(const T* x, int64_t n) {
   const FloatTag d;
@@ -36,7 +37,7 @@ HWY_INLINE float RowMaximum(const T* x, int64_t n) {
   return hn::GetLane(hn::MaxOfLanes(d, maximum));
 }
 
-// Sum of e^(x - maximum).
+// Sum of e^(x - maximum). Sums are float64, in the order of DoubleSum. T is float, or uint16_t for bfloat16.
 template <typename T>
 HWY_INLINE double RowExpSum(const T* x, float maximum, int64_t n) {
   const FloatTag d;

@@ -15,18 +15,23 @@
 
 namespace fsdp {
 
-// Contracts are those of LayerOps. Thread-safe if `ops` is.
+// Contracts are those of LayerOps. Thread-safe if `ops` is. Every function checks on the calling thread, in O(1) and
+// without looking at an element, and then either calls the same function of `ops` or fails the stream.
 class CheckedLayerOps final : public LayerOps {
  public:
   explicit CheckedLayerOps(std::unique_ptr<const LayerOps> ops) : ops_(std::move(ops)) {}
 
+  // tokens int32 of any shape; table [V, C]; out has C elements for each token.
   void Embedding(const Tensor& tokens, const Tensor& table, const Tensor& out, Stream& stream) const override;
   void EmbeddingBackward(const Tensor& tokens, const Tensor& grad_out, std::optional<int64_t> padding_idx,
                          const Tensor& grad_table, Stream& stream) const override;
+  // a, b, bias and c of one dtype, all matrices but the bias, with sizes that fit after the transpositions of
+  // `options`.
   void Matmul(const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor& c, const MatmulOptions& options,
               Stream& stream) const override;
   void BiasBackward(const Tensor& grad_out, const Tensor& grad_bias, Stream& stream) const override;
   void Add(const Tensor& a, const Tensor& b, const Tensor& out, Stream& stream) const override;
+  // x, out and gradients [M, C], weight and bias [C], statistics float64 [M]. Gradients of parameters may be undefined.
   void LayerNorm(const Tensor& x, const Tensor& weight, const Tensor& bias, float eps, const Tensor& out,
                  const Tensor& mean, const Tensor& rstd, Stream& stream) const override;
   void LayerNormBackward(const Tensor& grad_out, const Tensor& x, const Tensor& weight, const Tensor& mean,
@@ -36,6 +41,7 @@ class CheckedLayerOps final : public LayerOps {
                Stream& stream) const override;
   void RmsNormBackward(const Tensor& grad_out, const Tensor& x, const Tensor& weight, const Tensor& rstd,
                        const Tensor& grad_x, const Tensor& grad_weight, Stream& stream) const override;
+  // All operands have one dtype and one number of elements.
   void Activate(ActivationKind kind, const Tensor& x, const Tensor& out, Stream& stream) const override;
   void ActivateBackward(ActivationKind kind, const Tensor& grad_out, const Tensor& x, const Tensor& grad_x,
                         Stream& stream) const override;
@@ -43,6 +49,7 @@ class CheckedLayerOps final : public LayerOps {
                      Stream& stream) const override;
   void ActivateGatedBackward(ActivationKind kind, const Tensor& grad_out, const Tensor& gate, const Tensor& up,
                              const Tensor& grad_gate, const Tensor& grad_up, Stream& stream) const override;
+  // The sizes are those of `shape`; head_dim is even, and `rotation` has at least seq_len rows.
   void RotateQkv(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& rotation, const AttentionShape& shape,
                  const Tensor& qkv, Stream& stream) const override;
   void RotateQkvBackward(const Tensor& grad_qkv, const Tensor& rotation, const AttentionShape& shape,
@@ -52,6 +59,7 @@ class CheckedLayerOps final : public LayerOps {
                        Stream& stream) const override;
   void CausalAttentionBackward(const Tensor& grad_out, const Tensor& qkv, const Tensor& statistics,
                                const AttentionShape& shape, const Tensor& grad_qkv, Stream& stream) const override;
+  // logits [N, V]; targets int32 [N]; loss float32 [1]; statistics float32 [N, 2].
   void CrossEntropy(const Tensor& logits, const Tensor& targets, const Tensor& loss, const Tensor& statistics,
                     Stream& stream) const override;
   void CrossEntropyBackward(const Tensor& logits, const Tensor& targets, const Tensor& statistics, float scale,

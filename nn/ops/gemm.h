@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Gemm: one matrix product on the host, as addresses, strides and dtypes.
+// Gemm: a matrix product on the host or on a GPU, as addresses, strides and dtypes.
 #ifndef FSDP_NN_OPS_GEMM_H_
 #define FSDP_NN_OPS_GEMM_H_
 
@@ -17,7 +17,7 @@ struct Gemm {
   int64_t m = 0;
   int64_t n = 0;
   int64_t k = 0;
-  // Not owned. c overlaps neither a, b nor bias.
+  // Not owned. c overlaps neither a, b nor bias. The addresses are of the host, or of a GPU for CudaMatmul.
   const void* a = nullptr;
   const void* b = nullptr;
   const void* bias = nullptr;  // may be null; null when accumulating

@@ -27,6 +27,7 @@ enum class AttentionRounding : uint8_t {
 // Sizes of one call of attention. The tensors are B * T rows (one for each position of each sequence) whose columns are
 // heads times head_dim, as the projections around attention make and read them.
 struct AttentionShape {
+  // All sizes are numbers of elements, not bytes.
   int64_t batch = 0;
   int64_t seq_len = 0;
   int64_t num_heads = 0;

@@ -82,8 +82,8 @@ Doubles AttentionRow(const Doubles& qkv, const AttentionShape& shape, const QkvI
   return Softmax(scores.data(), t + 1);
 }
 
-// One query's row. With p = softmax(s), ds_j = p_j (dp_j - sum_i p_i dp_i): the Jacobian of softmax, diag(p) - p p^T,
-// times dp. Gradients are added, since every key and value is seen by many queries.
+// Adds the gradients of a query's row. With p = softmax(s), ds_j = p_j (dp_j - sum_i p_i dp_i): the Jacobian of
+// softmax, diag(p) - p p^T, times dp. Gradients are added, since every key and value is seen by many queries.
 void AttentionRowBackward(const Doubles& grad_out, const Doubles& qkv, const AttentionShape& shape, const QkvIndex& at,
                           int64_t t, Doubles& grad_qkv) {
   const Doubles p = AttentionRow(qkv, shape, at, t);

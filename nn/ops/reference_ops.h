@@ -15,6 +15,7 @@ namespace fsdp {
 
 using Doubles = std::vector<double>;
 
+// c [m, n] is a product over k.
 struct MatmulSizes {
   int64_t m = 0;
   int64_t n = 0;
@@ -31,11 +32,14 @@ Doubles ReferenceColumnSums(const Doubles& x, int64_t cols);
 Doubles ReferenceActivate(ActivationKind kind, const Doubles& x);
 Doubles ReferenceActivateBackward(ActivationKind kind, const Doubles& grad_out, const Doubles& x);
 
+// Rows of x [x.size() / weight.size(), weight.size()], each to mean 0 and variance 1 (biased), then weight and bias.
 Doubles ReferenceLayerNorm(const Doubles& x, const Doubles& weight, const Doubles& bias, double eps);
 
+// The gradients of one call; those of weight and bias are summed over rows.
 struct LayerNormGrads {
   Doubles x, weight, bias;
 };
+// The statistics are computed again from x.
 LayerNormGrads ReferenceLayerNormBackward(const Doubles& grad_out, const Doubles& x, const Doubles& weight, double eps);
 
 // The same as ReferenceLayerNorm, without mean and bias.
@@ -52,6 +56,7 @@ Doubles ReferenceActivateGated(ActivationKind kind, const Doubles& gate, const D
 struct GatedGrads {
   Doubles gate, up;
 };
+// gate: grad_out * up * f'(gate). up: grad_out * f(gate).
 GatedGrads ReferenceActivateGatedBackward(ActivationKind kind, const Doubles& grad_out, const Doubles& gate,
                                           const Doubles& up);
 
@@ -62,6 +67,7 @@ struct QkvParts {
 Doubles ReferenceRotateQkv(const QkvParts& parts, const Doubles& rotation, const AttentionShape& shape);
 QkvParts ReferenceRotateQkvBackward(const Doubles& grad_qkv, const Doubles& rotation, const AttentionShape& shape);
 
+// Row tokens[n] of the table, of `cols` columns, for each n. Tokens are in range.
 Doubles ReferenceEmbedding(const std::vector<int32_t>& tokens, const Doubles& table, int64_t cols);
 // The gradient of the table, of `rows` rows.
 Doubles ReferenceEmbeddingBackward(const std::vector<int32_t>& tokens, const Doubles& grad_out, int64_t rows,
