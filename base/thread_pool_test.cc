@@ -214,7 +214,7 @@ TEST(ThreadPoolTest, ALoopInsideOfABodyTakesNoMoreThanItsShare) {
     }));
   });
   EXPECT_GE(inner, 4 * 0.05);
-  // What the loop rested, its body has.
+  // The rest that the inner loop took counts for the body that opened it, so the next body may start at once.
   EXPECT_LT(SecondsOf([&] { EXPECT_OK(pool->ParallelFor(1, [](int64_t) { return absl::OkStatus(); })); }), 0.2);
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One thread, one poll loop over the signals, the ends of the ranks and their output:
+// A single thread runs a poll loop over the signals, the ends of the ranks and their output:
 //
 //   running --(a rank fails, or the timeout)--> stopping: SIGTERM to all --(grace)--> SIGKILL to all
 //      |                                           |                                     |

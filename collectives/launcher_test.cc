@@ -34,7 +34,7 @@ LaunchOptions Shell(int nproc, const std::string& script) {
   return options;
 }
 
-// What this process writes to stdout meanwhile, by line.
+// The lines that this process writes to stdout during the launch.
 std::vector<std::string> LinesOf(const LaunchOptions& options) {
   testing::internal::CaptureStdout();
   EXPECT_OK(Launch(options).status());

@@ -26,6 +26,7 @@ double Median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
+// Half the distance of the quartiles: a spread that a few disturbed rounds do not move.
 double HalfQuartileDistance(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   return (values[values.size() * 3 / 4] - values[values.size() / 4]) / 2;
@@ -111,6 +112,7 @@ void CollectiveTimer::IssueCollective(CollectiveOp op, int64_t bytes) {
   }
 }
 
+// The traffic may exceed the buffers (all_reduce), so the copy goes over the same bytes again.
 void CollectiveTimer::IssueCopy(CollectiveOp op, int64_t bytes) {
   auto left = static_cast<int64_t>(MemcpyBytes(op, static_cast<double>(bytes), group_.size(), group_.rank()));
   for (; left > 0; left -= bytes) {
@@ -138,6 +140,8 @@ absl::StatusOr<CollectiveTimer::Round> CollectiveTimer::RunRound(CollectiveOp op
   return round;
 }
 
+// The number of repeats is chosen from a warm round of the slowest rank, so all ranks choose the same and make the same
+// calls.
 absl::StatusOr<Timing> CollectiveTimer::Measure(CollectiveOp op, int64_t bytes) {
   const int64_t unit = SizeOf(dtype_) * group_.size();
   bytes = bytes / unit * unit;

@@ -15,7 +15,7 @@
 
 namespace fsdp {
 
-// One line of the table; all times are seconds for one collective, the slowest rank's.
+// A line of the table. All times are seconds for a single collective, on the slowest rank.
 struct Timing {
   CollectiveOp op = CollectiveOp::kAllGather;
   DType dtype = DType::kFloat32;
@@ -31,20 +31,24 @@ struct Timing {
 
 // Bytes that each rank would have to memcpy for the memory traffic of one collective of S bytes on n ranks. A copy of B
 // bytes reads B and writes B. all_gather in place copies S (n-1)/n; reduce_scatter reads S and writes S/n, as a copy of
-// half of that sum; all_reduce is both; broadcast copies S on every rank but the root.
+// half of that sum; all_reduce is both; broadcast copies S on every rank but the root. Rank 0 is the root of a
+// broadcast; a barrier copies nothing.
 double MemcpyBytes(CollectiveOp op, double bytes, int size, int rank);
 
-// Used by one thread of each rank; all ranks make the same calls, since every measurement is collective.
+// Used by one thread of each rank; all ranks make the same calls, since every measurement is collective. Host devices
+// only: Create touches the buffers by the CPU.
 class CollectiveTimer {
  public:
   // Allocates and touches buffers for sizes up to `max_bytes`; every rank creates one. The group must outlive it.
+  // kResourceExhausted if there is no room for four buffers.
   static absl::StatusOr<std::unique_ptr<CollectiveTimer>> Create(ProcessGroup& group, DType dtype, int64_t max_bytes);
 
   // Every rank calls it; all get the same result. `bytes` is rounded down to a multiple of the element and the ranks.
+  // Blocks for about 15 rounds of 40 ms after two rounds of warming up. Errors are those of the collectives.
   absl::StatusOr<Timing> Measure(CollectiveOp op, int64_t bytes);
 
  private:
-  // What one round took on the slowest rank, per collective.
+  // The times of a round on the slowest rank, in seconds for each collective and for each copy.
   struct Round {
     double collective = 0;
     double copy = 0;
@@ -55,6 +59,7 @@ class CollectiveTimer {
   // Issue... put one operation on stream_; TimeBatch times `repeat` of them on the slowest rank.
   void IssueCollective(CollectiveOp op, int64_t bytes);
   void IssueCopy(CollectiveOp op, int64_t bytes);
+  // A batch of `repeat` collectives, then a batch of as many copies.
   absl::StatusOr<Round> RunRound(CollectiveOp op, int64_t bytes, int repeat);
   template <typename Issue>
   absl::StatusOr<double> TimeBatch(int repeat, const Issue& issue);

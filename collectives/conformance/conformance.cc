@@ -41,6 +41,7 @@ absl::StatusOr<Tensor> NewTensor(ProcessGroup& group, Placement placement, DType
   return Tensor(buffer.Slice(pad * SizeOf(dtype), numel * SizeOf(dtype)), dtype, Shape({numel}));
 }
 
+// Values are converted on the host, by code that no backend shares, and copied to the device.
 absl::StatusOr<Buffer> HostElements(Device& device, DType dtype, const std::vector<double>& values) {
   const auto numel = static_cast<int64_t>(values.size());
   FSDP_ASSIGN_OR_RETURN(Buffer elements, device.AllocatePinned(numel * SizeOf(dtype)));

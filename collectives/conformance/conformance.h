@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the conformance tests of ProcessGroup share: the backends under test, and tensors whose elements are all known
-// in advance. The same tests run on every backend, which is what makes backends interchangeable.
+// The parts that the conformance tests of ProcessGroup share: the backends under test, and tensors whose elements are
+// all known in advance. The same tests run on every backend, which is what makes backends interchangeable.
 #ifndef FSDP_COLLECTIVES_CONFORMANCE_CONFORMANCE_H_
 #define FSDP_COLLECTIVES_CONFORMANCE_CONFORMANCE_H_
 
@@ -17,9 +17,10 @@
 
 namespace fsdp {
 
+// Called on each rank, on a thread of its own.
 using RankMain = std::function<absl::Status(std::shared_ptr<ProcessGroup> group)>;
 
-// One backend at one world size: a parameter of the suite.
+// A backend at a world size: a parameter of the suite.
 struct GroupUnderTest {
   std::string backend;
   int size = 1;
@@ -33,7 +34,7 @@ std::vector<std::string> BackendsUnderTest();
 absl::Status CanRun(const GroupUnderTest& group);  // not OK, with the reason, if this machine has too few GPUs
 absl::Status RunOnBackend(const GroupUnderTest& group, const RankMain& rank_main, absl::Duration timeout);
 
-// Those backends x {1, 2, 3, 4, 7}.
+// Each backend under test at each of the sizes; without `sizes`, at 1, 2, 3, 4 and 7 ranks.
 std::vector<GroupUnderTest> GroupsUnderTest();
 std::vector<GroupUnderTest> GroupsUnderTest(const std::vector<int>& sizes);
 
@@ -44,16 +45,18 @@ std::string NameOf(const GroupUnderTest& group);
 // (Device::Allocate), or the former on even ranks and the latter on odd ones.
 enum class Placement { kShared, kPrivate, kMixed };
 
-// A tensor of `numel` elements, `pad` elements after the start of its buffer.
+// A tensor of `numel` elements, `pad` elements after the start of its buffer. Contents are unspecified. A pad of 1
+// makes vectorised code meet an unaligned start.
 absl::StatusOr<Tensor> NewTensor(ProcessGroup& group, Placement placement, DType dtype, int64_t numel, int64_t pad = 0);
 
-// Element `i` that rank `rank` gives: an integer from 0 to 16, so that sums over ranks are exact in every dtype.
+// Element `i` that rank `rank` gives: an integer from 0 to 16, so that sums over ranks are exact in every dtype. Odd
+// steps and the ranks' offsets make neighbours, rows and ranks differ.
 inline int ValueOf(int rank, int64_t i) { return static_cast<int>((i * 5 + i / 1000 + rank * 7) % 17); }
 
 // `values`, rounded to the dtype, in host memory that the device copies from.
 absl::StatusOr<Buffer> HostElements(Device& device, DType dtype, const std::vector<double>& values);
 
-// Sets the elements to `values`, rounded to the dtype. Blocks.
+// Sets the elements to `values`, rounded to the dtype. Blocks. A value that the dtype cannot hold aborts.
 void SetElements(Device& device, const Tensor& t, const std::vector<double>& values);
 
 // OK if each element of `t` is bit for bit its value rounded to the dtype, or differs from the value by at most

@@ -32,6 +32,8 @@ absl::Status CanRun(const GroupUnderTest& under_test) {
   return absl::UnavailableError(absl::StrCat("nccl wants ", under_test.size, " GPUs, there are ", gpus));
 }
 
+// The threads first meet in a group of host memory, which RunRanks makes; its split becomes the control group of the
+// backend under test.
 absl::Status RunOnBackend(const GroupUnderTest& under_test, const RankMain& rank_main, absl::Duration timeout) {
   FSDP_RETURN_IF_ERROR(CanRun(under_test));
   const bool nccl = under_test.backend == "nccl";

@@ -29,7 +29,7 @@ class ConformanceErrorsTest : public testing::TestWithParam<GroupUnderTest> {
 
   int size() const { return GetParam().size; }
 
-  // What each rank's stream ends with.
+  // The error that each rank's stream ends with.
   std::vector<absl::Status> Errors(const std::function<void(ProcessGroup& group, Stream& stream)>& rank_main,
                                    absl::Duration timeout = absl::Minutes(1)) {
     std::vector<absl::Status> errors(static_cast<size_t>(size()));

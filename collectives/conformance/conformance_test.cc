@@ -22,10 +22,10 @@ namespace {
 // Nothing, less than a vector, less and more than what is sent eagerly; mostly not multiples of anything.
 constexpr int64_t kCounts[] = {0, 1, 7, 1000, 5003};
 
-// What every dtype and op is tried with.
+// The number of elements with which every dtype and op is tried.
 constexpr int64_t kCommonCount = 1003;
 
-// Of eight bytes each: more than a staging slot.
+// The number of elements of eight bytes that is more than a staging slot holds.
 constexpr int64_t kBeyondSlots = 33001;
 
 constexpr Placement kPlacements[] = {Placement::kShared, Placement::kPrivate, Placement::kMixed};
@@ -93,7 +93,7 @@ TEST_P(ConformanceTest, AllGatherGathersEveryDTypeInPlaceAndNot) {
   }));
 }
 
-// What op over all ranks gives for the element at index i of each rank's input.
+// The result of op over all ranks for the element at index i of each rank's input.
 double Reduced(ReduceOp op, int size, int64_t i) {
   double sum = 0;
   double lowest = ValueOf(0, i);
@@ -273,7 +273,7 @@ TEST_P(ConformanceTest, CollectivesRunInTheOrderOfIssueOnWhicheverStreams) {
   }));
 }
 
-// Of all kinds, dtypes and sizes, nothing among them; and calls before and after, which they must not pass.
+// The coalesced calls are of all kinds, dtypes and sizes, 0 included. Calls before and after must keep their order.
 TEST_P(ConformanceTest, CoalescedCallsAreThoseCalls) {
   EXPECT_OK(Run([](ProcessGroup& group, Stream& stream) -> absl::Status {
     const int64_t n = 700;

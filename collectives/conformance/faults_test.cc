@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the surviving processes of a shm group see when one of them is killed, stopped, or simply ends.
+// The errors that the surviving processes of a shm group get when one of them is killed, stopped, or simply ends.
 #include <signal.h>
 #include <sys/mman.h>
 #include <unistd.h>

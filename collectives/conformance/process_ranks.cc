@@ -26,7 +26,8 @@
 namespace fsdp {
 namespace {
 
-// What a rank writes into its pipe: one write of less than PIPE_BUF bytes, so it is there whole or not at all.
+// The message that a rank writes into its pipe. It is a single write of less than PIPE_BUF bytes, so the message is
+// there whole or not at all.
 struct Report {
   int64_t at_ns = 0;
   int32_t code = 0;

@@ -17,7 +17,7 @@
 
 namespace fsdp {
 
-// How a rank's process ended.
+// How a rank's process ended. A message of more than 2000 bytes is cut.
 struct RankResult {
   bool reported = false;     // false when it was killed before it returned
   absl::Status status = {};  // what its function returned
@@ -25,11 +25,12 @@ struct RankResult {
   int wait_status = 0;       // as waitpid returns it
 };
 
-// The rendezvous of rank 0 of a new job, whose name no other job on this host has. Other ranks set `rank`.
+// The rendezvous of rank 0 of a new job, whose name no other job on this host has. Other ranks set `rank`. Not
+// thread-safe.
 Rendezvous NewJob(int world_size);
 
 // Forks `world_size` processes that call `rank_main` with their rank, and waits for them. Stopped ones are killed once
-// all others have ended.
+// all others have ended. Blocks; results are by rank. There is no timeout: `rank_main` must return or be killed.
 std::vector<RankResult> RunProcesses(int world_size, const std::function<absl::Status(int rank)>& rank_main);
 
 // As RunProcesses, with a group of all ranks, made by JoinProcessGroup. `timeout`: for joining, and of each collective.

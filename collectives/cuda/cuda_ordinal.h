@@ -8,7 +8,7 @@
 namespace fsdp {
 
 // CUDA's ordinal of the GPU that `device` is on, as cudaSetDevice takes it. Creates a stream for a moment.
-// kInvalidArgument if `device` is no GPU.
+// kInvalidArgument if `device` is no GPU. Other errors are those of Device::CreateStream.
 absl::StatusOr<int> CudaOrdinal(Device& device);
 
 }  // namespace fsdp

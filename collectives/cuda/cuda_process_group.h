@@ -31,6 +31,7 @@ class CudaProcessGroup final : public ProcessGroup, public CoalescingGroup, publ
  public:
   // Every rank calls it. `control`: a group of the same ranks in host memory, for blobs and heartbeats; its timeout
   // applies to blobs, and to peers whose process is stopped. `device`: a CUDA device. `timeout`: for each collective.
+  // Blocks: the watch gets a split of `control`.
   static absl::StatusOr<std::unique_ptr<ProcessGroup>> Create(std::unique_ptr<ProcessGroup> control,
                                                               std::shared_ptr<CudaCommunicator> communicator,
                                                               std::shared_ptr<Device> device, absl::Duration timeout);
@@ -41,7 +42,10 @@ class CudaProcessGroup final : public ProcessGroup, public CoalescingGroup, publ
   const std::shared_ptr<Device>& device() const override { return device_; }
   absl::Duration timeout() const override { return timeout_; }
 
+  // Errors are those of the communicator; with NCCL the memory is registered.
   absl::StatusOr<Buffer> Allocate(int64_t nbytes) override { return communicator_->Allocate(nbytes); }
+  // Contracts are those of ProcessGroup. Wrong arguments, like all failures, become an error of the stream; the watch
+  // then releases the peers.
   void AllGather(const Tensor& input, const Tensor& output, Stream& stream) override;
   void ReduceScatter(const Tensor& input, const Tensor& output, ReduceOp op, Stream& stream) override;
   void AllReduce(const Tensor& t, ReduceOp op, Stream& stream) override;
@@ -56,7 +60,9 @@ class CudaProcessGroup final : public ProcessGroup, public CoalescingGroup, publ
 
   // Waits for all collectives that were issued before, then gathers over `control`.
   absl::StatusOr<std::vector<std::string>> GatherBlobs(std::string_view blob) override;
+  // Blocks until the collectives of all ranks have ended; the part has a communicator and a watch of its own.
   absl::StatusOr<std::unique_ptr<ProcessGroup>> Split(int color, int key) override;
+  // The peers learn of it in the next round of the watch, after about 20 ms. Any thread.
   void Abort(const absl::Status& reason) override { watch_->GiveUp(reason); }
 
  private:
@@ -66,7 +72,7 @@ class CudaProcessGroup final : public ProcessGroup, public CoalescingGroup, publ
   // Counts, and has watched, the replays of one graph.
   class Replays;
 
-  // One call of this rank: its number, the result of the argument check, and its tensors, which keep their memory
+  // A call of this rank: its number, the result of the argument check, and its tensors, which keep their memory
   // alive.
   struct Call {
     CollectiveId id;

@@ -44,7 +44,7 @@ void Count(int FakeNcclCounts::*what, int by) {
 
 enum class Op { kAllGather, kReduceScatter, kAllReduce, kBroadcast };
 
-// What one rank launched.
+// A collective that a rank launched.
 struct Task {
   Op op = Op::kAllGather;
   const void* send = nullptr;
@@ -138,7 +138,7 @@ std::vector<std::byte> Reduced(const Round& round, const Task& mine, size_t firs
   return result;
 }
 
-// What `rank` receives.
+// The bytes that `rank` receives.
 std::vector<std::byte> Result(const Round& round, int rank) {
   const Task& mine = round.tasks.at(rank);
   if (mine.op == Op::kReduceScatter) return Reduced(round, mine, static_cast<size_t>(rank) * mine.count);
@@ -155,7 +155,7 @@ std::vector<std::byte> Result(const Round& round, int rank) {
 }  // namespace
 }  // namespace fsdp
 
-// What a communicator of one rank shares with its work on streams.
+// The state that a communicator of one rank shares with its work on streams.
 struct Member {
   std::shared_ptr<fsdp::Clique> clique;
   int rank = 0;

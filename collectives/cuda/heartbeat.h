@@ -17,6 +17,7 @@
 
 namespace fsdp {
 
+// A value: it owns everything, and no field refers to another rank's memory.
 struct Heartbeat {
   bool leaves = false;                                     // this rank destroys its group; it sends no more heartbeats
   uint64_t issued = 0;                                     // the last call that this rank made
@@ -25,10 +26,12 @@ struct Heartbeat {
   absl::Status fault;                                      // why this rank gives up; OK: it does not
   std::vector<std::pair<uint64_t, CollectiveSpec>> calls;  // the calls made since the last heartbeat
 
-  // Bytes that only ranks on the same kind of machine can decode.
+  // Bytes that only ranks on the same kind of machine can decode. A header of fixed size, the calls, then the text of
+  // the fault.
   std::string Encode() const;
 
-  // kInternal if the bytes are shorter than their header announces, so Encode did not make them.
+  // kInternal if the bytes are shorter than their header announces, so Encode did not make them. No more memory is
+  // taken than the bytes hold.
   static absl::StatusOr<Heartbeat> Decode(std::string_view bytes);
 };
 

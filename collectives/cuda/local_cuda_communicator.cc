@@ -35,7 +35,7 @@
 namespace fsdp {
 namespace {
 
-// What a rank gives to the others in a meeting.
+// The pointers and events that a rank gives to the others in a meeting.
 struct Post {
   CollectiveSpec spec;
   const std::byte* input = nullptr;

@@ -18,12 +18,12 @@
 
 namespace fsdp {
 
-// One per device, by rank. kFailedPrecondition when two GPUs do not reach each other's memory; kInvalidArgument for
-// more ranks than the kernel takes (64).
+// A communicator for each device, by rank. kFailedPrecondition when two GPUs do not reach each other's memory;
+// kInvalidArgument for more ranks than the kernel takes (64).
 absl::StatusOr<std::vector<std::shared_ptr<CudaCommunicator>>> CreateLocalCudaCommunicators(
     const std::vector<std::shared_ptr<Device>>& devices);
 
-// One group of backend "local", as CreateLocalGroups (host/local_groups.h), on CUDA devices.
+// A group of backend "local", as CreateLocalGroups (host/local_groups.h), on CUDA devices.
 absl::StatusOr<std::vector<std::unique_ptr<ProcessGroup>>> CreateLocalCudaGroups(
     const std::vector<std::shared_ptr<Device>>& devices, absl::Duration timeout = absl::Minutes(10));
 

@@ -7,8 +7,8 @@
 //
 // ncclCommAbort frees the communicator, so every use of comm_ is under the mutex, and comm_ is null after an abort.
 //
-// What NCCL's results become: ncclRemoteError (a peer is gone) kUnavailable; ncclInvalidUsage (ranks disagree, or two
-// ranks on one GPU) kFailedPrecondition; everything else (CUDA, system, internal errors) kInternal.
+// NCCL's results become these codes: ncclRemoteError (a peer is gone) kUnavailable; ncclInvalidUsage (ranks disagree,
+// or two ranks on one GPU) kFailedPrecondition; everything else (CUDA, system, internal errors) kInternal.
 #include "fsdp/collectives/cuda/nccl_communicator.h"
 
 #include <algorithm>
@@ -221,8 +221,9 @@ absl::StatusOr<NcclCommunicator::NcclCall> NcclCommunicator::CallForReduction(co
                   [=, this] { return ncclReduceScatter(c.input, c.output, count, *type, op, comm_, stream); }};
 }
 
-// An average is a sum of inputs that NCCL multiplies by 1/n. ncclAvg is not used, so that the factor and its rounding to
-// the dtype are chosen here. The operator is created once per dtype: it belongs to the communicator and is freed with it.
+// An average is a sum of inputs that NCCL multiplies by 1/n. ncclAvg is not used, so that the factor and its rounding
+// to the dtype are chosen here. The operator is created once per dtype: it belongs to the communicator and is freed
+// with it.
 absl::StatusOr<ncclRedOp_t> NcclCommunicator::Reduction(const CollectiveSpec& spec) {
   switch (spec.reduce_op) {
     case ReduceOp::kSum:

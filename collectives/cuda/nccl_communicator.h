@@ -30,6 +30,7 @@ class NcclCommunicator final : public CudaCommunicator, public std::enable_share
   // every call of NCCL that needs the peers: setting up, splitting, and launching while NCCL connects lazily.
   static absl::StatusOr<std::shared_ptr<CudaCommunicator>> Create(ProcessGroup& control, std::shared_ptr<Device> device,
                                                                   absl::Duration timeout);
+  // Blocks while NCCL finalizes; aborts the communicator if that takes longer than the timeout.
   ~NcclCommunicator() override;
 
   std::string_view backend() const override { return "nccl"; }
@@ -39,14 +40,19 @@ class NcclCommunicator final : public CudaCommunicator, public std::enable_share
   bool CanAverage(DType dtype) const override { return SizeOf(dtype) >= 4 || (size_ & (size_ - 1)) == 0; }
 
   bool CanCapture() const override { return true; }
+  // Several collectives become one group call of NCCL. kDeadlineExceeded if NCCL waits for its peers for longer than
+  // the timeout; the communicator is then aborted. kCancelled after Abort.
   absl::Status Launch(absl::Span<const Collective> collectives, CUstream_st* stream) override;
+  // OK after Abort, and while a call is in progress.
   absl::Status AsyncError() override;
+  // Frees NCCL's communicator: later calls are kCancelled. Any thread.
   void Abort() override;
 
   // From ncclMemAlloc and registered with this communicator, which may then read and write it without a copy. Rounded
   // up to NCCL's granularity, some MiB: for arenas.
   absl::StatusOr<Buffer> Allocate(int64_t nbytes) override;
 
+  // The parent stays usable. The part shares the device and the timeout.
   absl::StatusOr<std::shared_ptr<CudaCommunicator>> Split(const std::vector<int>& members) override;
 
  private:
@@ -68,6 +74,7 @@ class NcclCommunicator final : public CudaCommunicator, public std::enable_share
   absl::StatusOr<NcclCall> CallFor(const Collective& collective, CUstream_st* stream);
   absl::StatusOr<NcclCall> CallForReduction(const Collective& collective, CUstream_st* stream);
   absl::StatusOr<ncclRedOp_t> Reduction(const CollectiveSpec& spec);
+  // Deregisters and frees the memory of Allocate. Any thread, also after Abort.
   void Free(void* data, int64_t nbytes, void* registration);
 
   const std::shared_ptr<Device> device_;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What backend nccl does when NCCL fails it: a fake NCCL (fake_nccl.h) is told to. The data is the conformance suite's
-// business.
+// The behaviour of backend nccl when NCCL fails, which a fake NCCL (fake_nccl.h) does on request. The conformance suite
+// tests the data.
 #include "fsdp/collectives/cuda/nccl_process_group.h"
 
 #include <functional>
@@ -240,7 +240,7 @@ TEST_F(NcclGraphTest, GraphsThatDifferAreNamed) {
     captured.graph->Replay();
     FSDP_RETURN_IF_ERROR(stream.Synchronize());
     FSDP_RETURN_IF_ERROR(captured.other->Synchronize());
-    return group.GatherBlobs("").status();  // rank 1's replay may have ended before the others' told of theirs
+    return group.GatherBlobs("").status();  // rank 1's replay may end before the others report theirs
   });
   for (const absl::Status& result : results) {
     EXPECT_THAT(result, StatusIs(absl::StatusCode::kFailedPrecondition,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One thread per element loads that element of every row, in the order of ranks, and writes one result: every input
+// A thread per element loads that element of every row, in the order of ranks, and writes one result: every input
 // byte is read once and the sum stays in a register. A tree over rows would need more memory traffic and would change
 // the order of summation, and with it the bits: this kernel must give the same bits as host/reduce_rows.h.
 #include <cstdint>

@@ -13,6 +13,7 @@ struct CUstream_st;
 
 namespace fsdp {
 
+// Rows travel in the parameters of the kernel, which bounds their number.
 inline constexpr int kMaxRowsOnGpu = 64;
 
 // As ReduceRows, put on `stream`; at most kMaxRowsOnGpu rows, in memory that the stream's device reaches. An error of

@@ -28,7 +28,7 @@ enum class CollectiveOp : uint8_t {
   kReplay = 6,  // the replay of a graph that contains collectives of the group
 };
 
-// "all_gather", ...
+// "all_gather", ... A literal. "unknown" for a number that is no operation.
 const char* CollectiveOpName(CollectiveOp op);
 
 // Identifies one collective of its group: the operation and the number of the call, from 1.
@@ -61,12 +61,11 @@ struct CollectiveSpec {
 };
 
 // `specs`: by rank, of call number `sequence`. If they differ, kFailedPrecondition with both sides: the lowest rank
-// that differs from rank 0, and rank 0.
+// that differs from rank 0, and rank 0. Every rank that checks the same specs gets the same text.
 absl::Status CheckAgreement(absl::Span<const CollectiveSpec> specs, uint64_t sequence);
 
-// A spec with this rank's memory, which is not owned and may be on any device. all_reduce and broadcast work in place:
-// input
-// == output. A barrier has neither.
+// A spec with this rank's memory, which is not owned and may be on any device. all_reduce and broadcast work in place,
+// with equal input and output. A barrier has neither.
 struct Collective {
   CollectiveSpec spec;
   const std::byte* input = nullptr;
@@ -74,7 +73,7 @@ struct Collective {
 };
 
 // Check the arguments of one rank: sizes, dtypes, overlap. kInvalidArgument names the tensor, what was expected and
-// what was given. See ProcessGroup for the rules.
+// what was given. See ProcessGroup for the rules. O(1); no element is read.
 absl::Status CheckAllGather(const Tensor& input, const Tensor& output, int rank, int size);
 absl::Status CheckReduceScatter(const Tensor& input, const Tensor& output, ReduceOp op, int rank, int size);
 absl::Status CheckAllReduce(const Tensor& t, ReduceOp op);

@@ -16,6 +16,7 @@
 
 namespace fsdp {
 
+// A call is counted when it is issued, before it can fail. Coalesced calls are counted one by one.
 class CountingProcessGroup final : public ForwardingProcessGroup {
  public:
   using ForwardingProcessGroup::ForwardingProcessGroup;
@@ -25,8 +26,10 @@ class CountingProcessGroup final : public ForwardingProcessGroup {
   int collectives() const { return collectives_; }
   int control_calls() const { return control_calls_; }
   int64_t gathered_bytes() const { return gathered_bytes_; }
+  // Not atomic: no other thread may be in a call.
   void Reset() { collectives_ = control_calls_ = 0, gathered_bytes_ = 0; }
 
+  // The five collectives: each adds 1 and is passed on unchanged.
   void AllGather(const Tensor& input, const Tensor& output, Stream& stream) override {
     ++collectives_;
     inner().AllGather(input, output, stream);
@@ -47,6 +50,7 @@ class CountingProcessGroup final : public ForwardingProcessGroup {
     ++collectives_;
     inner().Barrier(stream);
   }
+  // The control plane. Abort is passed on without being counted.
   absl::StatusOr<std::vector<std::string>> GatherBlobs(std::string_view blob) override {
     ++control_calls_;
     gathered_bytes_ += static_cast<int64_t>(blob.size());

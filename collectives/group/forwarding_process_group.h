@@ -21,6 +21,7 @@ class ForwardingProcessGroup : public ProcessGroup {
   // `inner` must not be null.
   explicit ForwardingProcessGroup(std::shared_ptr<ProcessGroup> inner) : inner_(std::move(inner)) {}
 
+  // Contracts and errors are those of the other group.
   int rank() const override { return inner_->rank(); }
   int size() const override { return inner_->size(); }
   std::string_view backend() const override { return inner_->backend(); }
@@ -45,6 +46,7 @@ class ForwardingProcessGroup : public ProcessGroup {
   absl::Duration timeout() const override { return inner_->timeout(); }
 
  protected:
+  // For derived classes, which call the other group after they have looked at a call.
   ProcessGroup& inner() const { return *inner_; }
 
  private:

@@ -22,12 +22,14 @@ namespace fsdp {
 
 class RecordingProcessGroup final : public ForwardingProcessGroup {
  public:
+  // Entries in the order of issue.
   using Log = std::vector<std::string>;
 
   // Entries read "all_gather world float32[12]": the operation, the label, and what each rank gives.
   RecordingProcessGroup(std::shared_ptr<ProcessGroup> inner, std::string label, std::shared_ptr<Log> log)
       : ForwardingProcessGroup(std::move(inner)), label_(std::move(label)), log_(std::move(log)) {}
 
+  // Each override records first and then passes the call on, so that a call that fails is in the log too.
   void AllGather(const Tensor& input, const Tensor& output, Stream& stream) override {
     Record("all_gather", input);
     inner().AllGather(input, output, stream);
@@ -53,6 +55,7 @@ class RecordingProcessGroup final : public ForwardingProcessGroup {
   }
 
  private:
+  // Appends an entry. `t` is the tensor that one rank gives or gets, not the whole.
   void Record(const char* operation, const Tensor& t) {
     log_->push_back(absl::StrCat(operation, " ", label_, " ", std::string(DTypeName(t.dtype())), "[", t.numel(), "]"));
   }

@@ -17,7 +17,7 @@ enum class ReduceOp : uint8_t {
   kMax = 3,  // NaN wins
 };
 
-// "sum", "avg", "min", "max".
+// "sum", "avg", "min", "max". A literal, as torch.distributed spells it in lower case.
 std::string_view ReduceOpName(ReduceOp op);
 
 }  // namespace fsdp

@@ -13,7 +13,7 @@ namespace fsdp {
 // Free or reclaimable memory of the host, and swap, or what is left of this process's cgroup if that is less.
 int64_t AvailableMemoryBytes();
 
-// What is left of a cgroup's memory, from the texts of its files: the limit, the usage, and memory.stat, whose file
+// The rest of a cgroup's memory, from the texts of its files: the limit, the usage, and memory.stat, whose file
 // pages can be reclaimed. The largest number when there is no limit ("max", or a missing file, which is empty).
 int64_t CgroupAvailableBytes(const std::string& limit, const std::string& usage, const std::string& stat);
 

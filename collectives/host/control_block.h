@@ -21,7 +21,7 @@
 
 namespace fsdp {
 
-// What one rank does in the next round, and where its peers find its data.
+// Says what a rank does in the next round, and where its peers find its data.
 struct Descriptor {
   CollectiveSpec spec;
   bool direct = false;   // true: peers read the rank's own memory at `address`; false: they read its staging slots
@@ -85,6 +85,7 @@ class ControlBlock {
       : group_(static_cast<GroupControl*>(memory)),
         ranks_(reinterpret_cast<RankControl*>(static_cast<std::byte*>(memory) + sizeof(GroupControl))) {}
 
+  // References stay valid as long as the memory is mapped.
   GroupControl& group() const { return *group_; }
   RankControl& rank(int r) const { return ranks_[r]; }
 

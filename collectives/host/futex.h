@@ -13,9 +13,11 @@
 namespace fsdp {
 
 // Sleeps while `word` is `expected`, for at most `limit`. May return early: the caller checks its condition again.
+// `limit` is not negative.
 void FutexWait(const std::atomic<uint32_t>& word, uint32_t expected, absl::Duration limit);
 
-// Wakes all threads that sleep on `word`, in all processes.
+// Wakes all threads that sleep on `word`, in all processes. A system call, also when no thread sleeps: callers keep a
+// count of sleepers.
 void FutexWakeAll(const std::atomic<uint32_t>& word);
 
 // A hint to the core that this is a spin loop: it saves power and leaves the core to its other hardware thread.

@@ -36,7 +36,7 @@ constexpr int64_t kEagerBytes = 16 << 10;
 // Sub-slices and chunks start on cache lines, so that no two ranks write one line.
 constexpr int64_t kLine = 64;
 
-// What a rank gives has `Rows` rows of spec.count elements.
+// The data that a rank gives are `Rows` rows of spec.count elements.
 int64_t Rows(const CollectiveSpec& spec, int size) { return spec.op == CollectiveOp::kReduceScatter ? size : 1; }
 
 bool IsEager(const CollectiveSpec& spec, int size) {
@@ -53,7 +53,7 @@ void Copy(std::byte* destination, const std::byte* source, int64_t nbytes) {
   }
 }
 
-// What this rank gives, in its own memory; all_gather's own part is in the output already.
+// The data that this rank gives, in its own memory; all_gather's own part is in the output already.
 const std::byte* OwnData(const Collective& c, int rank) {
   return c.spec.op == CollectiveOp::kAllGather ? c.output + rank * c.spec.count * SizeOf(c.spec.dtype) : c.input;
 }

@@ -20,6 +20,7 @@
 
 namespace fsdp {
 
+// For one thread of each rank at a time.
 class HostCollectives {
  public:
   // The fabric must outlive the HostCollectives. `timeout`: for each round of a collective, see RoundBarrier.
@@ -44,15 +45,18 @@ class HostCollectives {
     int64_t count = 0;
   };
 
-  // The steps of the protocol, in the order in which Run takes them.
+  // The steps of the protocol, in the order in which Run takes them. Describe publishes this rank's memory, Exchange
+  // meets the others and learns what they give, CheckRanksAgree compares the specs, Meet is a further round.
   Descriptor Describe(const Collective& collective) const;
   absl::Status Exchange(const Descriptor& mine, const std::byte* own);
   absl::Status CheckRanksAgree();
   absl::Status Meet();
 
-  // Where the data of a chunk are: in slots, or `direct_offset` bytes into a rank's own memory.
+  // Where the data of a chunk are: in slots, or `direct_offset` bytes into a rank's own memory. SlotCapacity is in
+  // elements per row, and a chunk never has more. Stage copies a chunk into this rank's slot.
   int64_t SlotCapacity(const CollectiveSpec& spec) const;
   void Stage(const Collective& collective, const Chunk& chunk) const;
+  // The part of a chunk that rank `r` reduces in an all_reduce; it begins on a cache line.
   Chunk SubSlice(const CollectiveSpec& spec, const Chunk& chunk, int r) const;
   const std::byte* Source(int r, int64_t direct_offset, int64_t slot_offset) const;
 
@@ -62,6 +66,7 @@ class HostCollectives {
   void BroadcastChunk(const Collective& collective, const Chunk& chunk) const;
   void ReduceScatterChunk(const Collective& collective, const Chunk& chunk);
   absl::Status AllReduceChunk(const Collective& collective, const Chunk& chunk);
+  // A small all_reduce: every rank reduces everything, in the order of ranks, so no second round is needed.
   void ReduceAlike(const Collective& collective, const Chunk& chunk);
 
   const Fabric& fabric_;

@@ -36,13 +36,17 @@ class HostProcessGroup final : public ProcessGroup {
   absl::Duration timeout() const override { return collectives_.timeout(); }
 
   absl::StatusOr<Buffer> Allocate(int64_t nbytes) override { return fabric_->Allocate(nbytes); }
+  // Contracts are those of ProcessGroup. Streams must be of host devices, else the stream fails with kUnimplemented.
+  // Wrong arguments fail the stream and break the group.
   void AllGather(const Tensor& input, const Tensor& output, Stream& stream) override;
   void ReduceScatter(const Tensor& input, const Tensor& output, ReduceOp op, Stream& stream) override;
   void AllReduce(const Tensor& t, ReduceOp op, Stream& stream) override;
   void Broadcast(const Tensor& t, int root, Stream& stream) override;
   void Barrier(Stream& stream) override;
+  // Both wait for their turn among the collectives that were issued before, then block until all ranks have called.
   absl::StatusOr<std::vector<std::string>> GatherBlobs(std::string_view blob) override;
   absl::StatusOr<std::unique_ptr<ProcessGroup>> Split(int color, int key) override;
+  // Only the first call has an effect. Any thread.
   void Abort(const absl::Status& reason) override { collectives_.barrier().GiveUp(reason); }
 
   // The first rank that gave up or called Abort; -1 while no rank has. Any thread.
@@ -60,6 +64,7 @@ class HostProcessGroup final : public ProcessGroup {
   void Issue(const absl::Status& arguments, const Issued& issued, Stream& stream);
   absl::Status RunInTurn(uint64_t ticket, const absl::Status& so_far, const Issued& issued);
   absl::Status Fail(absl::Status error);
+  // The error of a call after the first error, which it quotes.
   absl::Status BrokenError(uint64_t ticket, CollectiveOp op) const;
 
   const std::unique_ptr<Fabric> fabric_;

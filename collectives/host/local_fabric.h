@@ -12,7 +12,7 @@
 
 namespace fsdp {
 
-// One fabric per device, by rank, all of one group.
+// A fabric for each device, by rank, all of one group. Allocate takes memory of the rank's own device.
 std::vector<std::unique_ptr<Fabric>> CreateLocalFabrics(const std::vector<std::shared_ptr<Device>>& devices);
 
 }  // namespace fsdp

@@ -13,7 +13,7 @@
 
 namespace fsdp {
 
-// One group of `devices.size()` ranks of backend "local", by rank; each is used from a thread of its own. `timeout`: of
+// A group of `devices.size()` ranks of backend "local", by rank; each is used from a thread of its own. `timeout`: of
 // each collective.
 std::vector<std::unique_ptr<ProcessGroup>> CreateLocalGroups(const std::vector<std::shared_ptr<Device>>& devices,
                                                              absl::Duration timeout = absl::Minutes(10));

@@ -214,7 +214,7 @@ template <typename Element, ReduceOp op>
   FinishStreaming();
 }
 
-// One compilation of the kernel per target.
+// The kernel is compiled once for each target.
 #if defined(__x86_64__)
 template <typename Element, ReduceOp op>
 void ReduceBaseline(const Reduction& args) {

@@ -60,7 +60,7 @@ TEST_F(RoundBarrierTest, AFailedRankWaitsForItsReaders) {
   failed.join();
 }
 
-TEST_F(RoundBarrierTest, NobodyBeginsToReadWhenARankHasFailed) {
+TEST_F(RoundBarrierTest, NoRankBeginsToReadWhenARankHasFailed) {
   first_.GiveUp(absl::InternalError("broken"));
   EXPECT_THAT(second_.BeginReading(kWhat),
               StatusIs(absl::StatusCode::kInternal, "rank 1 of 2: barrier #7: rank 0 gave up: broken"));

@@ -25,12 +25,14 @@ class SharedHeap : public std::enable_shared_from_this<SharedHeap> {
   static absl::StatusOr<std::shared_ptr<SharedHeap>> Create(std::shared_ptr<Device> device);
 
   // A range of `nbytes` zeros, aligned to 4096 bytes; to 2 MiB if it is at least that large. The buffer keeps the heap
-  // alive. kResourceExhausted names the device, the wanted and the used bytes.
+  // alive. kResourceExhausted names the device, the wanted and the used bytes. Blocks while the system finds the pages.
+  // Any thread may destroy the buffer.
   absl::StatusOr<Buffer> Allocate(int64_t nbytes);
 
-  // The offset of [data, data + nbytes) in the heap; nullopt if these bytes are not inside of it.
+  // The offset of [data, data + nbytes) in the heap; nullopt if these bytes are not inside of it. O(1), without a lock.
   std::optional<int64_t> OffsetOf(const void* data, int64_t nbytes) const;
 
+  // For the peers, which map it read-only.
   const SharedMemory& memory() const { return memory_; }
 
  private:

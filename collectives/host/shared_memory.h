@@ -18,7 +18,8 @@ namespace fsdp {
 
 class SharedMemory {
  public:
-  // `nbytes` of zeros that take no memory until Commit. `name` is for /proc/<pid>/maps.
+  // `nbytes` of zeros that take no memory until Commit. `name` is for /proc/<pid>/maps. kResourceExhausted if there is
+  // no descriptor or no room in the address space.
   static absl::StatusOr<SharedMemory> Create(const std::string& name, int64_t nbytes);
 
   // Maps the memory that process `pid` has open as descriptor `fd`. kUnavailable if it is gone or has another size.
@@ -30,6 +31,7 @@ class SharedMemory {
   SharedMemory& operator=(SharedMemory&& other) noexcept;
   ~SharedMemory();
 
+  // Aligned to a page; null after a move.
   std::byte* data() const { return data_; }
   int64_t nbytes() const { return nbytes_; }
 
@@ -40,7 +42,8 @@ class SharedMemory {
   // no memory yet. kResourceExhausted if there is not enough.
   absl::Status Commit(int64_t offset, int64_t nbytes) const;
 
-  // Returns the memory to the system; the contents become zeros, for all processes that map it.
+  // Returns the memory to the system; the contents become zeros, for all processes that map it. Offsets and sizes that
+  // are multiples of 4096 free all of their pages.
   void Decommit(int64_t offset, int64_t nbytes) const;
 
  private:

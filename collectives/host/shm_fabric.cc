@@ -64,7 +64,7 @@ absl::StatusOr<T> FromBlob(std::string_view blob, int rank) {
   return value;
 }
 
-// What this rank has of each rank of the job, itself included. Shared by all groups of this rank.
+// The process and the memory of a rank of the job, as this rank sees them. Shared by all groups of this rank.
 struct Peer {
   ProcessHandle process;
   SharedMemory heap;  // read-only

@@ -12,6 +12,7 @@
 
 namespace fsdp {
 
+// Waiting threads sleep. Waking them costs O(waiting threads) per ticket: a group has a handful of streams.
 class TicketLine {
  public:
   // Returns 1, 2, 3, ... Each ticket must be served, or all later ones wait for ever.
@@ -20,7 +21,8 @@ class TicketLine {
     return ++last_;
   }
 
-  // Blocks until all lower tickets have been served, calls `work` without the lock, and returns its result.
+  // Blocks until all lower tickets have been served, calls `work` without the lock, and returns its result. `work` must
+  // return a value, must not throw, and may take tickets but not wait for one.
   template <typename Work>
   auto Serve(uint64_t ticket, Work work) {
     {

@@ -17,6 +17,7 @@ struct HostIdentity {
   std::string name;    // the host name, for messages only: containers may have equal names
   std::string kernel;  // boot id and process namespace; compared
 
+  // Reads /proc. Where it is not mounted, `kernel` is the same for all such processes.
   static HostIdentity OfThisProcess();
 
   // As a blob, and back; a malformed blob gives an identity that equals no other.
@@ -24,7 +25,8 @@ struct HostIdentity {
   static HostIdentity FromBlob(const std::string& blob);
 };
 
-// OK when all ranks are on one host; else kUnimplemented, which names two ranks and their hosts.
+// OK when all ranks are on one host; else kUnimplemented, which names two ranks and their hosts. `hosts` is by rank and
+// not empty. Only `kernel` is compared.
 absl::Status CheckOneHost(const std::vector<HostIdentity>& hosts);
 
 }  // namespace fsdp

@@ -71,8 +71,8 @@ JobStore::JobStore(const Rendezvous& rendezvous, absl::Duration timeout)
       deadline_(absl::Now() + timeout),
       local_name_(absl::StrCat("fsdp-store-", geteuid(), "-", DigestOf(rendezvous.job).ToHex())) {}
 
-// One listener is enough. Both may be in use for a moment by the store of an earlier group of the same job that is
-// being closed, so rank 0 retries until the deadline.
+// A single listener is enough. Both addresses may be in use for a moment by the store of an earlier group of the same
+// job that is being closed, so rank 0 retries until the deadline.
 absl::Status JobStore::Serve() {
   while (true) {
     std::vector<FileDescriptor> listeners;

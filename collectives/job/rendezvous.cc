@@ -89,7 +89,7 @@ absl::StatusOr<Rendezvous> ParseTorchrun(Variables variables) {
   r.source = "torchrun";
   r.rank = variables.Number("RANK", 0);
   r.world_size = variables.Number("WORLD_SIZE", 1);
-  // Both or neither: some schedulers set only RANK and WORLD_SIZE, for one host.
+  // Both variables or neither must be set: some schedulers set only RANK and WORLD_SIZE, for one host.
   if (variables.Has("LOCAL_RANK") || variables.Has("LOCAL_WORLD_SIZE")) {
     r.local_rank = variables.Number("LOCAL_RANK", 0);
     r.local_world_size = variables.Number("LOCAL_WORLD_SIZE", 1);

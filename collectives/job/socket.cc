@@ -3,8 +3,8 @@
 // All sockets are non-blocking and close-on-exec. A blocking call would ignore the deadline; so send, recv and connect
 // are tried first and, if they would block, AwaitReady polls until the deadline.
 //
-// What errno becomes: EAGAIN and EINPROGRESS are waited for, EINTR is retried, everything else is kUnavailable with its
-// text, whether nothing listens (ECONNREFUSED), the peer was killed (ECONNRESET, EPIPE) or the address is in use
+// The meaning of errno: EAGAIN and EINPROGRESS are waited for, EINTR is retried, everything else is kUnavailable with
+// its text, whether nothing listens (ECONNREFUSED), the peer was killed (ECONNRESET, EPIPE) or the address is in use
 // (EADDRINUSE): the callers retry all of these until their deadline. MSG_NOSIGNAL keeps a peer's death from raising
 // SIGPIPE in this process.
 #include "fsdp/collectives/job/socket.h"

@@ -3,7 +3,7 @@
 // Store: a key/value store that the ranks of a job reach before they have a process group, as torch.distributed's
 // TCPStore. Rank 0's process serves it (store_server.h); all ranks, rank 0 included, are clients. For values of some
 // kilobytes; once a group exists, its GatherBlobs takes over. On local sockets the server checks the user of a client,
-// on TCP it authenticates nobody: use it on trusted networks only. Thread-safe; calls of one Store run one after the
+// on TCP it authenticates no client: use it on trusted networks only. Thread-safe; calls of one Store run one after the
 // other.
 #ifndef FSDP_COLLECTIVES_JOB_STORE_H_
 #define FSDP_COLLECTIVES_JOB_STORE_H_

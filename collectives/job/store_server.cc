@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One thread, one poll loop; no request blocks it. A Get whose key is not set becomes the connection's Wait, and the
-// loop goes on. Life of a connection:
+// A single thread runs a single poll loop, and no request blocks it. A Get whose key is not set becomes the
+// connection's Wait, and the loop goes on. Life of a connection:
 //
 //   accepted --(hello accepted: rank is set)--> member --(kLeave)--> left --(end)--> dropped
 //       |                                          |

@@ -49,6 +49,7 @@ class StoreServer {
     absl::Time deadline;
   };
 
+  // A client. All fields belong to the thread.
   struct Connection {
     FileDescriptor socket;
     int rank = -1;                  // -1 until its hello was accepted
@@ -61,13 +62,14 @@ class StoreServer {
   StoreServer(std::vector<FileDescriptor> listeners, FileDescriptor stop, std::string job, int world_size);
 
   // All of the following runs on the thread. The bool of Read, Write and HandleInput is false if the connection is to
-  // be dropped.
+  // be dropped. The poll loop: read, accept, answer, write, until stop_ is readable.
   void Serve();
   std::vector<pollfd> Poll() const;
 
   // Input and output. ReadFrom takes the connections' entries of Poll, in the order of connections_.
   void ReadFrom(absl::Span<const pollfd> polled);
   void WriteAll();
+  // Takes a new connection. If there are too many, the oldest one without a rank is closed for it.
   void Accept(int listener);
   bool Read(Connection& connection);
   bool Write(Connection& connection);
@@ -75,18 +77,23 @@ class StoreServer {
 
   // The replies to requests; one function for each StoreRequest, except for Get, which may have to wait.
   StoreFrame Answer(Connection& connection, const StoreFrame& request);
+  // Refuses another job, another world size, a rank out of range, and a rank that is here already.
   StoreFrame AnswerHello(Connection& connection, const StoreFrame& request);
+  // kResourceExhausted beyond 256 MiB of keys and values.
   StoreFrame AnswerSet(const StoreFrame& request);
   StoreFrame AnswerAdd(const StoreFrame& request);
   StoreFrame AnswerLeave(Connection& connection);
 
-  // Gets that wait: for a key, for the failure of a rank, or for their deadline.
+  // Gets that wait: for a key, for the failure of a rank, or for their deadline. Returns true if an answer may have
+  // ended further waits: call it again.
   bool AnswerWaits();
   std::optional<StoreFrame> ReplyToWait(const Connection& connection) const;
 
   // Closes a connection; a rank that has not left counts as gone.
   void Drop(std::list<Connection>::iterator connection);
+  // When the next wait expires; never if there is none.
   absl::Time NextDeadline() const;
+  // The first rank that is gone; -1 if there is none.
   int GoneRank() const;
 
   const std::vector<FileDescriptor> listeners_;

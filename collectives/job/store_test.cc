@@ -113,7 +113,7 @@ TEST_F(StoreTest, OnlyTheJobsOwnRanksAreTakenEachOnce) {
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("rank 0 has world size 3, rank 2 has 4")));
 }
 
-TEST_F(StoreTest, BadInputIsRefusedAndHarmsNobody) {
+TEST_F(StoreTest, BadInputIsRefusedAndHarmsNoClient) {
   ASSERT_OK_AND_ASSIGN(const auto store, Connect(0));
   EXPECT_TRUE(IsRefused("GET / HTTP/1.1\r\nHost: example\r\n\r\n"));
   EXPECT_TRUE(IsRefused(std::string(100, '\xff')));
