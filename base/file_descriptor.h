@@ -35,7 +35,7 @@ class FileDescriptor {
   // False in the empty state.
   bool ok() const { return fd_ >= 0; }
 
-  // Gives up the descriptor without closing it.
+  // Gives up the descriptor without closing it. The caller must close it. The object becomes empty.
   int Release() { return std::exchange(fd_, -1); }
 
   // Errors of close() are ignored: a writer that must know syncs first. Does nothing in the empty state.

@@ -22,7 +22,7 @@
 namespace fsdp {
 namespace status_matchers_internal {
 
-// The status of either type.
+// The status of either type. The overloads let a matcher treat both types alike.
 inline const absl::Status& StatusOf(const absl::Status& status) { return status; }
 template <typename T>
 const absl::Status& StatusOf(const absl::StatusOr<T>& status_or) {
@@ -43,6 +43,7 @@ class StatusIsMatcher {
     *os << ", and has an error message that ";
     message_.DescribeTo(os);
   }
+  // For Not(StatusIs(...)): a status does not match if either part does not.
   void DescribeNegationTo(std::ostream* os) const {
     *os << "has a status code that ";
     code_.DescribeNegationTo(os);
@@ -68,6 +69,7 @@ class StatusIsMatcher {
 template <typename T>
 class IsOkAndHoldsMatcher {
  public:
+  // Takes a value, which is compared by ==, or a matcher of the value.
   explicit IsOkAndHoldsMatcher(T inner) : inner_(std::move(inner)) {}
 
   template <typename StatusOr>
@@ -80,6 +82,7 @@ class IsOkAndHoldsMatcher {
   // The matcher for one type of StatusOr.
   class Typed : public testing::MatcherInterface<StatusOr> {
    public:
+    // The type inside of the StatusOr; StatusOr itself may be a reference.
     using Value = typename std::decay_t<StatusOr>::value_type;
     explicit Typed(const T& inner) : inner_(testing::SafeMatcherCast<const Value&>(inner)) {}
     void DescribeTo(std::ostream* os) const override {
@@ -114,7 +117,8 @@ inline testing::PolymorphicMatcher<status_matchers_internal::StatusIsMatcher> St
   return testing::MakePolymorphicMatcher(status_matchers_internal::StatusIsMatcher(std::move(code), testing::_));
 }
 
-// Matches a Status or StatusOr of code `code` whose message matches `message`.
+// Matches a Status or StatusOr of code `code` whose message matches `message`. `message` may be a string, for equality,
+// or a matcher such as HasSubstr.
 inline testing::PolymorphicMatcher<status_matchers_internal::StatusIsMatcher> StatusIs(
     testing::Matcher<absl::StatusCode> code, testing::Matcher<const std::string&> message) {
   return testing::MakePolymorphicMatcher(
@@ -134,7 +138,8 @@ status_matchers_internal::IsOkAndHoldsMatcher<std::decay_t<T>> IsOkAndHolds(T&& 
 
 }  // namespace fsdp
 
-// Expect, or assert, that a Status or StatusOr is OK; a failure prints the status.
+// Expect, or assert, that a Status or StatusOr is OK; a failure prints the status. EXPECT_OK goes on after a failure;
+// ASSERT_OK returns from the test.
 #define EXPECT_OK(expr) EXPECT_THAT(expr, ::fsdp::IsOk())
 #define ASSERT_OK(expr) ASSERT_THAT(expr, ::fsdp::IsOk())
 
@@ -142,6 +147,7 @@ status_matchers_internal::IsOkAndHoldsMatcher<std::decay_t<T>> IsOkAndHolds(T&& 
 // not OK. Only for functions that return void. The expression is evaluated once.
 #define ASSERT_OK_AND_ASSIGN(lhs, ...) \
   FSDP_ASSERT_OK_AND_ASSIGN_(FSDP_CONCAT_(fsdp_statusor_, __LINE__), lhs, (__VA_ARGS__))
+// The name of the hidden variable has the line in it, so that several uses may stand in one scope.
 #define FSDP_ASSERT_OK_AND_ASSIGN_(statusor, lhs, expr) \
   auto statusor = expr;                                 \
   ASSERT_OK(statusor.status());                         \

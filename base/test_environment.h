@@ -34,6 +34,7 @@ class ScopedVariable {
   }
 
  private:
+  // The variable, and its value before this object; nullopt: it was unset.
   const std::string name_;
   std::optional<std::string> before_;
 };

@@ -15,7 +15,7 @@
 
 namespace fsdp {
 
-// `value` in the type C, float or wider, exactly.
+// `value` in the type C, float or wider, exactly. NaN and infinity come through.
 template <typename C, typename T>
 __device__ inline C Widen(T value) {
   if constexpr (std::is_same_v<T, __nv_bfloat16>) {
@@ -28,7 +28,7 @@ __device__ inline C Widen(T value) {
 }
 
 // `value` rounded to the nearest T, ties to even; from float64 to a 16-bit float through float32, as the host and
-// PyTorch do.
+// PyTorch do. Overflow gives infinity; NaN stays NaN.
 template <typename T, typename C>
 __device__ inline T Round(C value) {
   if constexpr (std::is_same_v<T, __nv_bfloat16>) {
@@ -48,6 +48,7 @@ __device__ inline float RoundTo(float value) {
 
 // A type as a value, for generic lambdas.
 template <typename T>
+// auto parameters deduce it: `using T = typename decltype(tag)::Type;`.
 struct TypeTag {
   using Type = T;
 };

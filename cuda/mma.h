@@ -39,6 +39,7 @@ __device__ inline void MultiplyAdd(const MmaA& a, const MmaB& b, float (&c)[4]) 
 // The row of lane 8 m + r is row r of matrix m.
 template <bool kTransposed>
 __device__ inline void LoadMatrices(const __nv_bfloat16* row, unsigned (&matrices)[4]) {
+  // ldmatrix takes an address of 32 bits within the shared memory.
   const auto address = static_cast<unsigned>(__cvta_generic_to_shared(row));
   if constexpr (kTransposed) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"

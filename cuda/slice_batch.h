@@ -40,10 +40,12 @@ struct SliceBatch {
 template <typename Slice>
 __global__ void RunSlices(SliceBatch<Slice> batch) {
   const int block = static_cast<int>(blockIdx.x);
+  // The slice of this block.
   int i = 0;
   while (block >= batch.first_block[i + 1]) ++i;
   const Slice& slice = batch.slices[i];
   const PackedRange& range = slice.range;
+  // All threads of the slice's blocks share its work.
   const int64_t step = static_cast<int64_t>(batch.first_block[i + 1] - batch.first_block[i]) * kThreads;
   const int64_t first = static_cast<int64_t>(block - batch.first_block[i]) * kThreads + threadIdx.x;
   for (int64_t pack = first; pack < range.packs; pack += step) {
@@ -66,6 +68,7 @@ class SliceLauncher {
   void Add(const Slice& slice) {
     if (slice.range.numel == 0) return;
     batch_.slices[batch_.count] = slice;
+    // Blocks are given out by the number of threads that have something to do, at least one and at most kMaxBlocks.
     const int64_t work = slice.range.threads(Slice::kPack);
     const int64_t blocks = std::clamp<int64_t>((work + kPacksPerSliceBlock - 1) / kPacksPerSliceBlock, 1, kMaxBlocks);
     batch_.first_block[batch_.count + 1] = batch_.first_block[batch_.count] + static_cast<int>(blocks);
@@ -74,6 +77,7 @@ class SliceLauncher {
 
   // Launches what was added since the last launch. An error is the thread's last one (CudaLaunchStatus).
   void Flush() {
+    // The batch is a parameter of the kernel, and all of it travels, also the part that is not used.
     static_assert(sizeof(batch_) <= kMaxParameterBytes);
     if (batch_.count > 0) Launch(RunSlices<Slice>, batch_.first_block[batch_.count], kThreads, 0, stream_, batch_);
     batch_.count = 0;

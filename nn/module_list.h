@@ -15,8 +15,10 @@
 
 namespace fsdp {
 
+// Append the children in the constructor of the module that owns the list, before names are assigned.
 class ModuleList final : public Module {
  public:
+  // Wrap policies skip it: it has no forward that hooks could surround.
   std::string_view type_name() const override { return "ModuleList"; }
   bool has_forward() const override { return false; }
 

@@ -49,15 +49,18 @@ struct SmallFloat {
   using Storage = StorageType;
 
   // Where the sign, and the mantissa with the exponent, lie relative to float32's.
+  // Bits of a code, from the top: sign, exponent, mantissa.
   static constexpr int kSignShift = 31 - kExponentBits - kMantissaBits;
   static constexpr int kShift = 23 - kMantissaBits;
   // All bits of a code but the sign.
   static constexpr int32_t kMagnitude = (1 << (kExponentBits + kMantissaBits)) - 1;
   // The bias of the format's exponent.
   static constexpr int32_t kBias = (1 << (kExponentBits - 1)) - 1;
+  // The code of infinity where the format has it: the highest exponent with an empty mantissa.
   static constexpr int32_t kInfinity = kMagnitude & ~((1 << kMantissaBits) - 1);
   // The lowest code that is infinity or NaN.
   static constexpr int32_t kFirstSpecial = kInfinities ? kInfinity : kMagnitude;
+  // The quiet NaN that Encode writes, PyTorch's: 0x7E00 for float16, all ones in the 8-bit formats.
   static constexpr int32_t kNaN = !kInfinities ? kMagnitude : kExponentBits == 5 && kMantissaBits == 10 ? 0x7E00 : 0x7F;
   // Without infinities overflow saturates, infinity included.
   static constexpr int32_t kOverflow = kInfinities ? kInfinity : kMagnitude - 1;
@@ -80,6 +83,7 @@ struct SmallFloat {
     // 1.mantissa at the exponent of subnormals, less its leading 1.
     const auto leading = hn::Set(di, kSmallestNormal);
     const auto subnormal = hn::BitCast(di, hn::Sub(hn::BitCast(d, hn::Add(shifted, leading)), hn::BitCast(d, leading)));
+    // A code below the first normal one has exponent 0: it is subnormal, or zero.
     auto bits = hn::IfThenElse(hn::Lt(magnitude, hn::Set(di, 1 << kMantissaBits)), subnormal, normal);
     const auto not_number = hn::Gt(magnitude, hn::Set(di, kInfinities ? kInfinity : kMagnitude - 1));
     // Infinity has an empty mantissa; a NaN is made quiet.
@@ -110,13 +114,15 @@ struct SmallFloat {
     const auto subnormal = hn::Sub(hn::BitCast(di, hn::Add(hn::BitCast(d, magnitude), hn::BitCast(d, magic))), magic);
     auto code = hn::IfThenElse(hn::Lt(magnitude, hn::Set(di, kSmallestNormal)), subnormal, normal);
     const auto not_number = hn::Gt(magnitude, hn::Set(di, kFloat32Infinity));
+    // Values that need no rounding: NaN, infinity, and finite values that are too large.
     const auto special = hn::IfThenElse(not_number, hn::Set(di, kNaN), hn::Set(di, kOverflow));
     code = hn::IfThenElse(hn::Gt(magnitude, hn::Set(di, kTooLarge - 1)), special, code);
     return hn::Or(hn::BitCast(du, code), sign);
   }
 };
 
-// bfloat16: the upper half of a float32, so only rounding and NaN need care; subnormals are float32's own.
+// bfloat16: the upper half of a float32, so only rounding and NaN need care; subnormals are float32's own. A carry out
+// of the mantissa raises the exponent, up to infinity, which is the right result.
 struct BrainFloat {
   using Storage = uint16_t;
 
@@ -158,6 +164,7 @@ HWY_INLINE hn::Vec<D32> RoundToFloat32(D32 d32, V64 value) {
     HWY_ALIGN double wide[hn::MaxLanes(d32)];
     HWY_ALIGN float narrow[hn::MaxLanes(d32)];
     hn::Store(value, hn::Rebind<double, D32>(), wide);
+    // The conversion of C++ rounds to nearest even and overflows to infinity.
     for (size_t i = 0; i < hn::Lanes(d32); ++i) narrow[i] = static_cast<float>(wide[i]);
     return hn::Load(d32, narrow);
   } else {
@@ -251,6 +258,7 @@ constexpr size_t kPrefetchBytes = 2048;
 // tag and a vector of lanes, and is a lambda with HWY_ATTR, so that it is compiled for the target.
 template <class From, class To, class Op>
 HWY_INLINE void Transform(const uint8_t* from, uint8_t* to, size_t n, Op op) {
+  // As many lanes as the target has of the wider type; the narrower side fills a part of a vector.
   const hn::ScalableTag<ComputeType<From, To>> d;
   const size_t lanes = hn::Lanes(d);
   size_t i = 0;

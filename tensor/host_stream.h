@@ -50,7 +50,8 @@ class HostEvent final : public Event::State {
 };
 
 // Threads that run or spin for host streams, in this process. Spinning for work pays only while a core would be idle
-// without it; where ranks or streams outnumber the cores it takes time from the thread that it waits for.
+// without it; where ranks or streams outnumber the cores it takes time from the thread that it waits for. A count of
+// threads is enough: it is compared with the number of cores.
 class HostThreads {
  public:
   // Running marks the calling thread as running until destroyed: a worker, or a thread that computes. Blocked takes the
@@ -89,6 +90,7 @@ class HostStream final : public Stream {
   // Runs all pending work, then ends the thread. Must not be called from work of this very stream.
   ~HostStream() override;
 
+  // Both are valid for as long as the stream.
   Device& device() const override { return *device_; }
   std::string_view name() const override { return name_; }
   // None of these but Synchronize blocks; `work` must not be null.
@@ -100,6 +102,7 @@ class HostStream final : public Stream {
   absl::Status Synchronize() override;
 
  private:
+  // Memory of the host on both sides; not owned.
   struct Copy {
     void* destination;
     const void* source;
@@ -115,7 +118,7 @@ class HostStream final : public Stream {
   void Push(Work work);
 
   // The worker thread's side. Execute runs one piece: skipped after an error, unless it is RunAlways, an event or a
-  // wait.
+  // wait. Ends when the stream closes and nothing is pending.
   void Loop();
   bool TakePending(std::vector<Work>& batch);  // blocks; false when the stream is closing and nothing is left
   void Execute(const Work& work);

@@ -20,6 +20,7 @@ struct ShardedTensor {
     Tensor data;        // 1-D, interval.size() elements of `dtype`, on any device
   };
 
+  // Known on every rank, also on one that holds no shard.
   DType dtype = DType::kFloat32;
   Shape shape;                // of the whole tensor
   std::vector<Shard> shards;  // this rank's; sorted, disjoint, none empty

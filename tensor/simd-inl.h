@@ -37,6 +37,7 @@ using FloatVec = hn::Vec<FloatTag>;
 HWY_INLINE FloatVec LoadFloats(FloatTag d, const float* p) { return hn::LoadU(d, p); }
 
 HWY_INLINE FloatVec LoadFloats(FloatTag d, const uint16_t* p) {
+  // As many lanes of 16 bits as there are of 32: half a vector.
   const hn::Rebind<uint16_t, FloatTag> d16;
   const hn::RebindToUnsigned<FloatTag> d32;
   return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(d32, hn::LoadU(d16, p))));
@@ -50,6 +51,7 @@ HWY_INLINE void StoreFloats(FloatTag d, FloatVec v, float* p) { hn::StoreU(v, d,
 HWY_INLINE hn::Vec<hn::RebindToUnsigned<FloatTag> > BFloat16Bits(FloatVec v) {
   const hn::RebindToUnsigned<FloatTag> d32;
   const auto bits = hn::BitCast(d32, v);
+  // To nearest even: half of the last place less one is added, and one more when the last place is odd.
   const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(d32, 1u));
   const auto rounded = hn::Add(bits, hn::Add(odd, hn::Set(d32, 0x7FFFu)));
   // Rounding could carry a NaN into infinity, so a NaN is only made quiet and keeps its upper bits.
@@ -79,6 +81,7 @@ HWY_INLINE FloatVec RoundTo(FloatTag d, FloatVec v) {
 template <typename T>
 HWY_INLINE FloatVec LoadUpTo(FloatTag d, const T* p, size_t count, float fill = 0.0f) {
   if (count == hn::Lanes(d)) return LoadFloats(d, p);
+  // A partial vector goes through the stack, so that no byte outside of the elements is touched.
   T lanes[hn::MaxLanes(d)];
   StoreFloats(d, hn::Set(d, fill), lanes);
   std::memcpy(lanes, p, count * sizeof(T));
@@ -98,6 +101,7 @@ HWY_INLINE void StoreUpTo(FloatTag d, FloatVec v, T* p, size_t count) {
 // call, where it is the rest. Nothing is called where n is 0. The body must be a lambda with HWY_ATTR.
 template <typename Body>
 HWY_INLINE void ForEachVector(int64_t n, const Body& body) {
+  // The number of lanes is known at run time only on some targets, so it is not a constant here.
   const size_t lanes = hn::Lanes(FloatTag());
   const int64_t step = static_cast<int64_t>(lanes);
   int64_t i = 0;
@@ -109,6 +113,7 @@ HWY_INLINE void ForEachVector(int64_t n, const Body& body) {
 // the width of the target's vectors. For a sum that must have the same bits on every target see float_kernels.cc.
 class DoubleSum {
  public:
+// The scalar target has one lane and so one sum.
 #if HWY_TARGET == HWY_SCALAR  // has no halves of vectors
   HWY_INLINE void Add(FloatVec v) { low_ += static_cast<double>(hn::GetLane(v)); }
   HWY_INLINE double Total() const { return low_; }

@@ -64,6 +64,7 @@ class CollectiveTimer {
   template <typename Issue>
   absl::StatusOr<double> TimeBatch(int repeat, const Issue& issue);
 
+  // Not owned. All buffers have max_bytes bytes.
   ProcessGroup& group_;
   const DType dtype_;
   std::unique_ptr<Stream> stream_;

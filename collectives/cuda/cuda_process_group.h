@@ -36,6 +36,7 @@ class CudaProcessGroup final : public ProcessGroup, public CoalescingGroup, publ
                                                               std::shared_ptr<CudaCommunicator> communicator,
                                                               std::shared_ptr<Device> device, absl::Duration timeout);
 
+  // Rank and size are those of `control`, which has the same ranks in the same order.
   int rank() const override { return control_->rank(); }
   int size() const override { return control_->size(); }
   std::string_view backend() const override { return communicator_->backend(); }
@@ -56,6 +57,7 @@ class CudaProcessGroup final : public ProcessGroup, public CoalescingGroup, publ
   void BeginCoalescing() override { coalesced_.emplace(); }
   void EndCoalescing() override;
 
+  // False for groups between threads, whose collectives need the host.
   bool CanCapture() const override { return communicator_->CanCapture(); }
 
   // Waits for all collectives that were issued before, then gathers over `control`.

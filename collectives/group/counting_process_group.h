@@ -19,6 +19,7 @@ namespace fsdp {
 // A call is counted when it is issued, before it can fail. Coalesced calls are counted one by one.
 class CountingProcessGroup final : public ForwardingProcessGroup {
  public:
+  // From the group that is to be counted; it must not be null.
   using ForwardingProcessGroup::ForwardingProcessGroup;
 
   // Since the last Reset: collectives that were issued; calls of GatherBlobs and Split; bytes that this rank gave to
@@ -34,6 +35,7 @@ class CountingProcessGroup final : public ForwardingProcessGroup {
     ++collectives_;
     inner().AllGather(input, output, stream);
   }
+  // Whether a collective succeeds is known only later, from its stream, and does not matter to the count.
   void ReduceScatter(const Tensor& input, const Tensor& output, ReduceOp op, Stream& stream) override {
     ++collectives_;
     inner().ReduceScatter(input, output, op, stream);
@@ -56,12 +58,14 @@ class CountingProcessGroup final : public ForwardingProcessGroup {
     gathered_bytes_ += static_cast<int64_t>(blob.size());
     return inner().GatherBlobs(blob);
   }
+  // A split counts as a single control call, whatever messages the group exchanges for it.
   absl::StatusOr<std::unique_ptr<ProcessGroup>> Split(int color, int key) override {
     ++control_calls_;
     return inner().Split(color, key);
   }
 
  private:
+  // Atomic, since a test may read them while the rank's thread issues collectives.
   std::atomic<int> collectives_{0};
   std::atomic<int> control_calls_{0};
   std::atomic<int64_t> gathered_bytes_{0};

@@ -26,7 +26,9 @@ class ForwardingProcessGroup : public ProcessGroup {
   int size() const override { return inner_->size(); }
   std::string_view backend() const override { return inner_->backend(); }
   const std::shared_ptr<Device>& device() const override { return inner_->device(); }
+  // The memory is the other group's, so peers reach it as before.
   absl::StatusOr<Buffer> Allocate(int64_t nbytes) override { return inner_->Allocate(nbytes); }
+  // Collectives go to the other group with the same tensors and stream; nothing is copied and nothing waits.
   void AllGather(const Tensor& input, const Tensor& output, Stream& stream) override {
     inner_->AllGather(input, output, stream);
   }
@@ -36,6 +38,7 @@ class ForwardingProcessGroup : public ProcessGroup {
   void AllReduce(const Tensor& t, ReduceOp op, Stream& stream) override { inner_->AllReduce(t, op, stream); }
   void Broadcast(const Tensor& t, int root, Stream& stream) override { inner_->Broadcast(t, root, stream); }
   void Barrier(Stream& stream) override { inner_->Barrier(stream); }
+  // Blocks as the other group does.
   absl::StatusOr<std::vector<std::string>> GatherBlobs(std::string_view blob) override {
     return inner_->GatherBlobs(blob);
   }
@@ -50,6 +53,7 @@ class ForwardingProcessGroup : public ProcessGroup {
   ProcessGroup& inner() const { return *inner_; }
 
  private:
+  // Shared, so that the other group lives at least as long as this one.
   const std::shared_ptr<ProcessGroup> inner_;
 };
 

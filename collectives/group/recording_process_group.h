@@ -20,12 +20,14 @@
 
 namespace fsdp {
 
+// Barriers are passed on without an entry.
 class RecordingProcessGroup final : public ForwardingProcessGroup {
  public:
   // Entries in the order of issue.
   using Log = std::vector<std::string>;
 
-  // Entries read "all_gather world float32[12]": the operation, the label, and what each rank gives.
+  // Entries read "all_gather world float32[12]": the operation, the label, and what each rank gives. `log` must not be
+  // null; it may have entries already.
   RecordingProcessGroup(std::shared_ptr<ProcessGroup> inner, std::string label, std::shared_ptr<Log> log)
       : ForwardingProcessGroup(std::move(inner)), label_(std::move(label)), log_(std::move(log)) {}
 
@@ -34,6 +36,7 @@ class RecordingProcessGroup final : public ForwardingProcessGroup {
     Record("all_gather", input);
     inner().AllGather(input, output, stream);
   }
+  // A reduction by kAvg has its own word, since tests count averages and sums apart; min and max read as sums.
   void ReduceScatter(const Tensor& input, const Tensor& output, ReduceOp op, Stream& stream) override {
     Record(op == ReduceOp::kAvg ? "reduce_scatter avg" : "reduce_scatter", output);
     inner().ReduceScatter(input, output, op, stream);
@@ -60,11 +63,12 @@ class RecordingProcessGroup final : public ForwardingProcessGroup {
     log_->push_back(absl::StrCat(operation, " ", label_, " ", std::string(DTypeName(t.dtype())), "[", t.numel(), "]"));
   }
 
+  // The name of the group in the entries, and the log that groups of this rank share.
   const std::string label_;
   const std::shared_ptr<Log> log_;
 };
 
-// The number of entries that begin with `prefix`, such as "all_gather world".
+// The number of entries that begin with `prefix`, such as "all_gather world". O(entries).
 inline int CountEntries(const RecordingProcessGroup::Log& log, std::string_view prefix) {
   return static_cast<int>(
       std::count_if(log.begin(), log.end(), [&](const std::string& entry) { return entry.rfind(prefix, 0) == 0; }));

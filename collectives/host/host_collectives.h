@@ -60,7 +60,8 @@ class HostCollectives {
   Chunk SubSlice(const CollectiveSpec& spec, const Chunk& chunk, int r) const;
   const std::byte* Source(int r, int64_t direct_offset, int64_t slot_offset) const;
 
-  // The data movement of each operation, from the peers' memory or slots to the output.
+  // The data movement of each operation, from the peers' memory or slots to the output. Move calls the function of the
+  // operation. All copy or reduce on the calling thread.
   absl::Status Move(const Collective& collective, const Chunk& chunk);
   void AllGatherChunk(const Collective& collective, const Chunk& chunk) const;
   void BroadcastChunk(const Collective& collective, const Chunk& chunk) const;

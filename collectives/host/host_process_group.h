@@ -29,6 +29,7 @@ class HostProcessGroup final : public ProcessGroup {
   // Peers may finish collectives already issued; any later collective fails and names this rank.
   ~HostProcessGroup() override;
 
+  // The fabric knows the ranks; the group adds order and errors.
   int rank() const override { return fabric_->rank(); }
   int size() const override { return fabric_->size(); }
   std::string_view backend() const override { return fabric_->backend(); }
@@ -62,6 +63,7 @@ class HostProcessGroup final : public ProcessGroup {
 
   // Issue puts a call on its stream; RunInTurn runs it there. Fail breaks the group and returns the error.
   void Issue(const absl::Status& arguments, const Issued& issued, Stream& stream);
+  // `ticket` is the number of the call in errors, too.
   absl::Status RunInTurn(uint64_t ticket, const absl::Status& so_far, const Issued& issued);
   absl::Status Fail(absl::Status error);
   // The error of a call after the first error, which it quotes.

@@ -29,9 +29,11 @@ class TicketLine {
       std::unique_lock<std::mutex> lock(mutex_);
       turn_came_.wait(lock, [&] { return turn_ == ticket; });
     }
+    // Without the lock: `work` may take minutes, and Take must not wait for it.
     auto result = work();
     {
       const std::lock_guard<std::mutex> lock(mutex_);
+      // Only the thread that is served gets here, so the turn moves by one ticket at a time.
       ++turn_;
     }
     turn_came_.notify_all();

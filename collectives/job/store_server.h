@@ -71,6 +71,7 @@ class StoreServer {
   void WriteAll();
   // Takes a new connection. If there are too many, the oldest one without a rank is closed for it.
   void Accept(int listener);
+  // Read takes at most 64 KiB in a turn, so that no client holds up the others. Write sends what the socket takes.
   bool Read(Connection& connection);
   bool Write(Connection& connection);
   bool HandleInput(Connection& connection);
@@ -81,12 +82,14 @@ class StoreServer {
   StoreFrame AnswerHello(Connection& connection, const StoreFrame& request);
   // kResourceExhausted beyond 256 MiB of keys and values.
   StoreFrame AnswerSet(const StoreFrame& request);
+  // kInvalidArgument if the value is not a number; the sum wraps.
   StoreFrame AnswerAdd(const StoreFrame& request);
   StoreFrame AnswerLeave(Connection& connection);
 
   // Gets that wait: for a key, for the failure of a rank, or for their deadline. Returns true if an answer may have
   // ended further waits: call it again.
   bool AnswerWaits();
+  // nullopt while the wait goes on. A value comes before a rank that is gone, and that before a deadline.
   std::optional<StoreFrame> ReplyToWait(const Connection& connection) const;
 
   // Closes a connection; a rank that has not left counts as gone.

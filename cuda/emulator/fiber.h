@@ -40,6 +40,7 @@ class Fiber {
   std::byte* stack_ = nullptr;  // its lowest page is a guard
   bool started_ = false;
   ucontext_t context_;  // where the body starts; with a sanitizer, where it goes on
+  // Used under a sanitizer alone, where swapcontext makes every switch.
   ucontext_t caller_context_;
   jmp_buf here_;    // where the body goes on
   jmp_buf caller_;  // in Resume

@@ -41,8 +41,10 @@ struct MmaOperands {
 // are the 32 addresses of the lanes' MmaOperands.
 inline void MultiplyAddOfWarp(const uint64_t* lanes) {
   const auto operands = [lanes](int lane) { return *reinterpret_cast<const MmaOperands*>(lanes[lane]); };
+  // The matrices as a whole, gathered from the registers of all lanes.
   float a[16][16], b[16][8];
   for (int lane = 0; lane < 32; ++lane) {
+    // Four registers of a with two elements each: rows l / 4 and l / 4 + 8, then the same for the upper 8 columns.
     const MmaOperands own = operands(lane);
     for (int i = 0; i < 8; ++i) {
       a[lane / 4 + i / 2 % 2 * 8][lane % 4 * 2 + i % 2 + i / 4 * 8] = HalfOf(own.a->at[i / 2], i % 2);
@@ -52,19 +54,22 @@ inline void MultiplyAddOfWarp(const uint64_t* lanes) {
   for (int lane = 0; lane < 32; ++lane) {
     float* c = operands(lane).c;
     for (int e = 0; e < 4; ++e) {
+      // The old c is the first term of the sum.
       for (int k = 0; k < 16; ++k) c[e] += a[lane / 4 + e / 2 * 8][k] * b[k][lane % 4 * 2 + e % 2];
     }
   }
 }
 
-// c += a b for the warp; every lane must call.
+// c += a b for the warp; every lane must call. The first lanes wait until the last one has come; c is read and written
+// by that one.
 inline void MultiplyAdd(const MmaA& a, const MmaB& b, float (&c)[4]) {
   const MmaOperands own = {&a, &b, c};
   EmulatedBlock::Current().RunTogether(reinterpret_cast<uint64_t>(&own), std::source_location::current(),
                                        MultiplyAddOfWarp);
 }
 
-// A lane's row of shared memory, and where its four registers go.
+// A lane's row of shared memory, and where its four registers go. `row` has 8 elements; `matrices` has room for 4
+// registers.
 struct MatrixOperands {
   const __nv_bfloat16* row;
   unsigned* matrices;
@@ -76,6 +81,7 @@ template <bool kTransposed>
 void LoadMatricesOfWarp(const uint64_t* lanes) {
   const auto operands = [lanes](int lane) { return *reinterpret_cast<const MatrixOperands*>(lanes[lane]); };
   for (int m = 0; m < 4; ++m) {
+    // Element (r, c) of matrix m, whose row r is where lane 8 m + r says.
     const auto at = [&](int r, int c) { return unsigned{operands(8 * m + r).row[c].bits}; };
     for (int lane = 0; lane < 32; ++lane) {
       const int i = lane / 4, j = lane % 4 * 2;
@@ -88,6 +94,7 @@ void LoadMatricesOfWarp(const uint64_t* lanes) {
 template <bool kTransposed>
 void LoadMatrices(const __nv_bfloat16* row, unsigned (&matrices)[4]) {
   if (reinterpret_cast<uintptr_t>(row) % 16 != 0) __builtin_trap();
+  // The lane's operands stay on its stack while it waits.
   const MatrixOperands own = {row, matrices};
   EmulatedBlock::Current().RunTogether(reinterpret_cast<uint64_t>(&own), std::source_location::current(),
                                        LoadMatricesOfWarp<kTransposed>);

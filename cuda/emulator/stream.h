@@ -23,6 +23,7 @@ struct CUstream_st {
   CUstream_st(int device, int priority);
   ~CUstream_st();  // after all work
 
+  // The GPU and the priority that the stream was made with.
   int device() const { return device_; }
   int priority() const { return priority_; }
   // Runs `work` on the stream's thread, after all that was put there before; while capturing, adds it to the graph.
@@ -40,6 +41,7 @@ struct CUstream_st {
   bool Query();
 
  private:
+  // The thread: runs the queue in order until the stream closes and the queue is empty.
   void Loop();
 
   const int device_;
@@ -52,6 +54,8 @@ struct CUstream_st {
   std::thread thread_;
 };
 
+// An event may be recorded many times, so it counts records; stream.cc explains the counts. Thread-safe, except for
+// captures.
 struct CUevent_st {
  public:
   // `timed`: whether cudaEventElapsedTime may be asked.
@@ -67,6 +71,7 @@ struct CUevent_st {
   // Both are about the last Record before the call, on any stream; an event that was never recorded counts as reached.
   void Synchronize();
   bool Query();
+  // False for cudaEventDisableTiming.
   bool timed() const { return timed_; }
   // When a stream last got to a record, by the steady clock. For a timed event.
   std::chrono::steady_clock::time_point reached_at();

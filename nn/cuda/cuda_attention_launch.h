@@ -24,12 +24,14 @@ inline dim3 AttentionGrid(const AttentionShape& shape, int chunks) {
 }
 
 // The operands that both directions have; the caller adds its own. The tensors must live until the kernel has run.
-// Rounding is for 16-bit models alone.
+// Rounding is for 16-bit models alone. A value, copied into the parameters of the kernel.
 template <typename T>
 AttentionOperands<T> AttentionOperandsOf(const AttentionShape& shape, const Tensor& qkv, const Tensor& statistics) {
+  // Operands of backward alone stay null here.
   AttentionOperands<T> o = {};
   o.qkv = qkv.data_as<const T>();
   o.statistics = statistics.data_as<float>();
+  // Float32 is never rounded, so all kinds of rounding are one there.
   const bool eager = shape.rounding != AttentionRounding::kFused && !std::is_same_v<T, float>;
   o.math = {shape.scale, eager, eager && shape.rounding == AttentionRounding::kEager};
   o.heads = static_cast<int>(shape.num_heads);
@@ -44,6 +46,7 @@ AttentionOperands<T> AttentionOperandsOf(const AttentionShape& shape, const Tens
 template <typename F>
 // Precondition: head_dim is at most kMaxCudaHeadDim.
 void WithHeadType(DType dtype, const AttentionShape& shape, F f) {
+  // Each of the three is compiled for float32 and for bfloat16.
   WithActivationType(dtype, [&](auto tag) {
     if (shape.head_dim <= 64) {
       f(tag, HeadSize<64, 1>());

@@ -15,7 +15,8 @@
 
 namespace fsdp {
 
-// Queries and keys of a tile; warps and threads of a block.
+// Queries and keys of a tile; warps and threads of a block. A warp owns 16 rows, the height of a product of tensor
+// cores.
 constexpr int kTile = 64;
 constexpr int kTileWarps = kTile / 16;
 constexpr int kTileThreads = kTileWarps * 32;
@@ -56,6 +57,7 @@ struct HeadTile {
 
 // 64 x 64 scores or probabilities in shared memory, as a product reads them.
 template <typename T>
+// For float32, 64 rows of 68 elements; for bfloat16, of 72.
 struct ScoreTile {
   static constexpr int kStride = TileStride<T>(kTile);
   T at[kTile * kStride];
@@ -85,7 +87,10 @@ struct HeadRows {
 // aligned to them, else element by element.
 template <typename T, int kDim>
 __device__ inline void LoadHeadTile(const HeadRows<const T>& rows, int begin, HeadTile<T, kDim>& tile) {
+  // Elements that a thread copies at once: 4 of float32, 8 of bfloat16.
   constexpr int kPack = kPackBytes / sizeof(T);
+  // All rows are aligned if the first is and the distance is a multiple of a pack. The choice is the same for all
+  // threads.
   const bool aligned =
       rows.dim % kPack == 0 && rows.stride % kPack == 0 && reinterpret_cast<uintptr_t>(rows.first) % kPackBytes == 0;
   for (int i = static_cast<int>(threadIdx.x); i < kTile * kDim / kPack; i += kTileThreads) {
@@ -98,6 +103,7 @@ __device__ inline void LoadHeadTile(const HeadRows<const T>& rows, int begin, He
     } else {
 #pragma unroll
       for (int k = 0; k < kPack; ++k) {
+        // Beyond the head or the sequence there may be no memory at all.
         const bool exists = position < rows.seq_len && c + k < rows.dim;
         pack.at[k] = exists ? rows.row(position)[c + k] : Round<T>(0.0f);
       }
@@ -110,6 +116,7 @@ __device__ inline void LoadHeadTile(const HeadRows<const T>& rows, int begin, He
 // sums are rows of the tile, columns are dimensions of the head; each element is rounded to T once.
 template <typename T, int kN>
 __device__ inline void StoreHeadRows(const TileSums<kN>& sums, int begin, const HeadRows<T>& rows) {
+  // The warp's first position.
   const int first = begin + static_cast<int>(threadIdx.x) / 32 * 16;
 #pragma unroll
   for (int n = 0; n < kN; ++n) {
@@ -125,6 +132,7 @@ __device__ inline void StoreHeadRows(const TileSums<kN>& sums, int begin, const 
 // reads the rows that it wrote itself, so its own barrier is enough.
 template <typename T>
 __device__ inline void StoreScores(const ScoreSums& sums, ScoreTile<T>& tile) {
+  // The warp's own 16 rows.
   T* rows = tile.at + static_cast<int>(threadIdx.x) / 32 * 16 * ScoreTile<T>::kStride;
   __syncwarp();  // the lanes that read the previous scores are done
 #pragma unroll
@@ -138,6 +146,7 @@ __device__ inline void StoreScores(const ScoreSums& sums, ScoreTile<T>& tile) {
 // Where AttentionRounding has scores and probabilities rounded, as flags for the kernels.
 template <typename T>
 struct ScoreMath {
+  // Positive; the scores are multiplied by it.
   float scale;
   bool rounds_scores;         // also their gradients
   bool rounds_probabilities;  // before the gradient of the softmax is taken
@@ -179,6 +188,7 @@ struct AttentionOperands {
 
   // Head number `head` of the row's, counting q's, then k's, then v's, in a tensor of qkv's layout.
   template <typename U>
+  // blockIdx.z is the number of the sequence. U is T, or const T.
   __device__ HeadRows<U> OfQkv(U* data, int head) const {
     return {data + blockIdx.z * seq_len * qkv_stride() + static_cast<int64_t>(head) * dim, qkv_stride(), seq_len, dim};
   }
@@ -188,7 +198,8 @@ struct AttentionOperands {
     return {data + blockIdx.z * seq_len * out_stride() + static_cast<int64_t>(blockIdx.y) * dim, out_stride(), seq_len,
             dim};
   }
-  // Numbers of the block's heads among all heads of a row of qkv.
+  // Numbers of the block's heads among all heads of a row of qkv. With grouped queries several heads of q share one of
+  // k and of v.
   __device__ int q_head() const { return static_cast<int>(blockIdx.y); }
   __device__ int k_head() const { return heads + q_head() / (heads / kv_heads); }
   __device__ int v_head() const { return k_head() + kv_heads; }

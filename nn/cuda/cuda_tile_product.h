@@ -48,6 +48,7 @@ __device__ inline void MultiplyTiles(const __nv_bfloat16* a, int a_stride, const
   const int later = lane / 16 * 8;      // in matrices 2 and 3
 #pragma unroll
   for (int k = 0; k < kK; k += 16) {
+    // The 16 x 16 part of a at column k, as four matrices of 8 x 8.
     MmaA a_registers;
     LoadMatrices<false>(a + (row + second) * a_stride + k + later, a_registers.at);
 #pragma unroll
@@ -77,6 +78,7 @@ __device__ inline void MultiplyTiles(const float* a, int a_stride, const float* 
     TileSums<kTogether> sums = {};
 #pragma unroll 4
     for (int k = 0; k < kK; ++k) {
+      // The lane's two rows of c need two values of a.
       const float first = a[TileRow(0) * a_stride + k];
       const float last = a[TileRow(2) * a_stride + k];
 #pragma unroll

@@ -28,7 +28,9 @@ class HostLayerOps final : public LayerOps {
   // By oneDNN, on up to `kernel_threads` threads; the operands are dense.
   void Matmul(const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor& c, const MatmulOptions& options,
               Stream& stream) const override;
+  // Sums over rows are those of ColumnSums: float32 for 32 rows, float64 beyond, in row order.
   void BiasBackward(const Tensor& grad_out, const Tensor& grad_bias, Stream& stream) const override;
+  // Elementwise in float32, rounded once; `out` may be an operand.
   void Add(const Tensor& a, const Tensor& b, const Tensor& out, Stream& stream) const override;
   // Norms, activations and rotations run on the stream's thread alone, vectorised for its processor.
   void LayerNorm(const Tensor& x, const Tensor& weight, const Tensor& bias, float eps, const Tensor& out,
@@ -47,6 +49,7 @@ class HostLayerOps final : public LayerOps {
                      Stream& stream) const override;
   void ActivateGatedBackward(ActivationKind kind, const Tensor& grad_out, const Tensor& gate, const Tensor& up,
                              const Tensor& grad_gate, const Tensor& grad_up, Stream& stream) const override;
+  // Forward rotates q and k and interleaves them with v; backward takes them apart and rotates back.
   void RotateQkv(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& rotation, const AttentionShape& shape,
                  const Tensor& qkv, Stream& stream) const override;
   void RotateQkvBackward(const Tensor& grad_qkv, const Tensor& rotation, const AttentionShape& shape,
@@ -57,6 +60,7 @@ class HostLayerOps final : public LayerOps {
                        Stream& stream) const override;
   void CausalAttentionBackward(const Tensor& grad_out, const Tensor& qkv, const Tensor& statistics,
                                const AttentionShape& shape, const Tensor& grad_qkv, Stream& stream) const override;
+  // `grad_logits` may be `logits`: the rows are replaced one by one.
   void CrossEntropy(const Tensor& logits, const Tensor& targets, const Tensor& loss, const Tensor& statistics,
                     Stream& stream) const override;
   void CrossEntropyBackward(const Tensor& logits, const Tensor& targets, const Tensor& statistics, float scale,

@@ -15,11 +15,13 @@
 #include "fsdp/tensor/simd-inl.h"
 #include "hwy/highway.h"
 
+// The include guard toggles, so that each instruction set gets its own copy of these functions.
 HWY_BEFORE_NAMESPACE();
 namespace fsdp {
 namespace HWY_NAMESPACE {
 
-// The statistics that are kept of a row: probabilities are e^(x - maximum) * inverse_sum.
+// The statistics that are kept of a row: probabilities are e^(x - maximum) * inverse_sum. `maximum` is subtracted so
+// that no exponential overflows; the quotient does not change.
 struct SoftmaxStatistics {
   float maximum;
   float inverse_sum;
@@ -30,6 +32,7 @@ struct SoftmaxStatistics {
 template <typename T>
 HWY_INLINE float RowMaximum(const T* x, int64_t n) {
   const FloatTag d;
+  // Lanes past the end are -inf, which no maximum takes over.
   const float lowest = -std::numeric_limits<float>::infinity();
   FloatVec maximum = hn::Set(d, lowest);
   ForEachVector(
@@ -41,6 +44,7 @@ HWY_INLINE float RowMaximum(const T* x, int64_t n) {
 template <typename T>
 HWY_INLINE double RowExpSum(const T* x, float maximum, int64_t n) {
   const FloatTag d;
+  // float64, so that the error does not grow with the number of classes.
   DoubleSum sum;
   const float lowest = -std::numeric_limits<float>::infinity();
   ForEachVector(n, [&](int64_t i, size_t count) HWY_ATTR {

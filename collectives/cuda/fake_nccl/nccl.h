@@ -11,13 +11,16 @@
 #include <climits>
 #include <cstddef>
 
+// Opaque, as in NCCL; made by ncclCommInitRankConfig and ncclCommSplit, freed by ncclCommDestroy or ncclCommAbort.
 struct ncclComm;
 using ncclComm_t = ncclComm*;
 
+// Identifies a communicator that is being made; rank 0 makes it and the other ranks get its bytes.
 struct ncclUniqueId {
   char internal[128];
 };
 
+// ncclInProgress is the result of a non-blocking call that has not ended; ncclCommGetAsyncError then says when it has.
 enum ncclResult_t {
   ncclSuccess = 0,
   ncclUnhandledCudaError = 1,
@@ -29,6 +32,7 @@ enum ncclResult_t {
   ncclInProgress = 7,
 };
 
+// Of NCCL's settings only `blocking` is modelled; 0 makes calls return before the peers have made theirs.
 struct ncclConfig_t {
   int blocking;
 };
@@ -37,6 +41,7 @@ struct ncclConfig_t {
 
 enum ncclRedOp_t { ncclSum = 0, ncclProd = 1, ncclMax = 2, ncclMin = 3, ncclAvg = 4, ncclMaxRedOp = 0x7fffffff };
 
+// The types that the real communicator uses; bytes stand for every type that is only moved.
 enum ncclDataType_t {
   ncclInt8 = 0,
   ncclUint8 = 1,
@@ -50,6 +55,7 @@ enum ncclDataType_t {
 
 enum ncclScalarResidence_t { ncclScalarDevice = 0, ncclScalarHostImmediate = 1 };
 
+// Communicators. Making one and splitting one are collective; the other calls concern one rank.
 ncclResult_t ncclGetUniqueId(ncclUniqueId* id);
 ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int nranks, ncclUniqueId id, int rank, ncclConfig_t* config);
 ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* newcomm, ncclConfig_t* config);
@@ -61,18 +67,23 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error);
 const char* ncclGetErrorString(ncclResult_t result);
 const char* ncclGetLastError(ncclComm_t comm);
 
+// Memory of the current GPU, and its registration with a communicator, which the fake only counts.
 ncclResult_t ncclMemAlloc(void** data, size_t nbytes);
 ncclResult_t ncclMemFree(void* data);
 ncclResult_t ncclCommRegister(const ncclComm_t comm, void* data, size_t nbytes, void** handle);
 ncclResult_t ncclCommDeregister(const ncclComm_t comm, void* handle);
 
+// A sum of inputs that are multiplied by a scalar first.
 ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t* op, void* scalar, ncclDataType_t type,
                                       ncclScalarResidence_t residence, ncclComm_t comm);
 ncclResult_t ncclRedOpDestroy(ncclRedOp_t op, ncclComm_t comm);
 
+// Calls between these two are launched together, by ncclGroupEnd.
 ncclResult_t ncclGroupStart();
 ncclResult_t ncclGroupEnd();
 
+// Collectives: counts are in elements of `type`, of what one rank gives (all_gather) or gets (reduce_scatter). The
+// stream runs them when all ranks have come.
 ncclResult_t ncclAllGather(const void* send, void* receive, size_t count, ncclDataType_t type, ncclComm_t comm,
                            cudaStream_t stream);
 ncclResult_t ncclReduceScatter(const void* send, void* receive, size_t count, ncclDataType_t type, ncclRedOp_t op,
