@@ -72,14 +72,15 @@ class IsOkAndHoldsMatcher {
   // Takes a value, which is compared by ==, or a matcher of the value.
   explicit IsOkAndHoldsMatcher(T inner) : inner_(std::move(inner)) {}
 
+  // GoogleMock asks for a matcher of the type that the test expression has.
   template <typename StatusOr>
   operator testing::Matcher<StatusOr>() const {  // NOLINT: implicit, as gmock wants it
     return testing::Matcher<StatusOr>(new Typed<StatusOr>(inner_));
   }
 
  private:
-  template <typename StatusOr>
   // The matcher for one type of StatusOr.
+  template <typename StatusOr>
   class Typed : public testing::MatcherInterface<StatusOr> {
    public:
     // The type inside of the StatusOr; StatusOr itself may be a reference.
@@ -106,6 +107,7 @@ class IsOkAndHoldsMatcher {
     testing::Matcher<const Value&> inner_;
   };
 
+  // A copy of the value or matcher that IsOkAndHolds got.
   T inner_;
 };
 

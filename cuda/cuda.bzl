@@ -206,7 +206,7 @@ def cuda_library(
       hdrs: as in cc_library.
       deps: as in cc_library.
       cuda_deps: those of the dependencies that are a cuda_library: the emulated twin depends on theirs.
-      toolkit_deps: the toolkit's libraries besides the runtime, in whose place the twin has the emulator.
+      toolkit_deps: the toolkit's libraries other than the runtime, in whose place the twin has the emulator.
       nvccopts: more flags for nvcc.
       testonly: as in cc_library. The twin always is.
       target_compatible_with: as in cc_library, in addition to CUDA itself.

@@ -46,16 +46,15 @@ __device__ inline float RoundTo(float value) {
   return Widen<float>(Round<T>(value));
 }
 
-// A type as a value, for generic lambdas.
+// A type as a value, for generic lambdas. auto parameters deduce it: `using T = typename decltype(tag)::Type;`.
 template <typename T>
-// auto parameters deduce it: `using T = typename decltype(tag)::Type;`.
 struct TypeTag {
   using Type = T;
 };
 
-// Calls `f` with the tag of float32's or bfloat16's type, the dtypes of activations.
+// Calls `f` with the tag of float32's or bfloat16's type, the dtypes of activations. Any dtype but bfloat16 is taken
+// for float32: CheckedLayerOps has refused the others.
 template <typename F>
-// Any dtype but bfloat16 is taken for float32: CheckedLayerOps has refused the others.
 auto WithActivationType(DType dtype, F f) {
   if (dtype == DType::kBFloat16) return f(TypeTag<__nv_bfloat16>());
   return f(TypeTag<float>());

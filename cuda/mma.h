@@ -28,6 +28,7 @@ struct MmaB {
 // c += a b. A tensor core adds the 16 products of an element in an order of its own, the same in every run. The
 // products are exact; c is read and written.
 __device__ inline void MultiplyAdd(const MmaA& a, const MmaB& b, float (&c)[4]) {
+  // An asm statement, since CUDA's own wmma hides which element a lane holds.
   asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
       "{%0, %1, %2, %3};"
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])

@@ -21,7 +21,7 @@
 
 namespace fsdp {
 
-// N elements, aligned to their size together, which is at most kPackBytes.
+// N elements, aligned to their size together, which is at most kPackBytes. N is a power of two.
 template <typename T, int N>
 struct alignas(sizeof(T) * N) Pack {
   T at[N];

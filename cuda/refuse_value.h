@@ -14,6 +14,7 @@ namespace fsdp {
 // of any thread, do nothing. Any number of threads may call. `refusal` is pinned memory of the host; the fence makes
 // the fields visible there before the state.
 __device__ inline void RefuseValue(KernelRefusal* refusal, const KernelRefusal& what) {
+  // Only the thread that finds kNone goes on.
   if (atomicCAS(&refusal->state, KernelRefusal::kNone, KernelRefusal::kBeingWritten) != KernelRefusal::kNone) return;
   refusal->kind = what.kind;
   refusal->value = what.value;

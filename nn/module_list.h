@@ -18,7 +18,7 @@ namespace fsdp {
 // Append the children in the constructor of the module that owns the list, before names are assigned.
 class ModuleList final : public Module {
  public:
-  // Wrap policies skip it: it has no forward that hooks could surround.
+  // FullyShard refuses it, since hooks have no forward to surround: apply FullyShard to the children.
   std::string_view type_name() const override { return "ModuleList"; }
   bool has_forward() const override { return false; }
 
@@ -26,7 +26,7 @@ class ModuleList final : public Module {
   void Append(std::unique_ptr<Module> child) { AddChild(std::to_string(children().size()), std::move(child)); }
 
  private:
-  // Both are kUnimplemented.
+  // Each returns kUnimplemented.
   absl::StatusOr<Tensor> DoForward(const Tensor&, Tape&) override {
     return absl::UnimplementedError("a ModuleList has no forward: call its children");
   }

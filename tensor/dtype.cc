@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One table, in the order of the enumerators' values, from which size, name and kind of a dtype are read: a new dtype
+// A table, in the order of the enumerators' values, has the size, name and kind of each dtype: a new dtype
 // is one line here, and a codec.
 
 #include "fsdp/tensor/dtype.h"

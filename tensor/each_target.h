@@ -23,6 +23,7 @@ void ForEachTarget(Body body) {
     hwy::GetChosenTarget().Update(target);
     body();
   }
+  // The next dispatch chooses the best target again.
   hwy::GetChosenTarget().DeInit();
 }
 

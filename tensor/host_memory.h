@@ -24,6 +24,7 @@ class HostMemory : public std::enable_shared_from_this<HostMemory> {
  public:
   // `cache_freed` as in HostDeviceOptions.
   static std::shared_ptr<HostMemory> Create(bool cache_freed);
+  // Frees the kept blocks; no buffer is left by then, since each holds a reference.
   ~HostMemory();
 
   // `nbytes` aligned to 64 bytes, to 4096 from 64 KiB on, to 2 MiB (one huge page) from 4 MiB on; contents unspecified.

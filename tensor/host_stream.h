@@ -90,7 +90,7 @@ class HostStream final : public Stream {
   // Runs all pending work, then ends the thread. Must not be called from work of this very stream.
   ~HostStream() override;
 
-  // Both are valid for as long as the stream.
+  // The device and the name are valid for as long as the stream.
   Device& device() const override { return *device_; }
   std::string_view name() const override { return name_; }
   // None of these but Synchronize blocks; `work` must not be null.

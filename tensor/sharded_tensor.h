@@ -14,7 +14,7 @@
 namespace fsdp {
 
 struct ShardedTensor {
-  // One contiguous run of elements, and where in the whole tensor it lies.
+  // A contiguous run of elements, and where in the whole tensor it lies.
   struct Shard {
     Interval interval;  // in row-major elements of the whole tensor
     Tensor data;        // 1-D, interval.size() elements of `dtype`, on any device

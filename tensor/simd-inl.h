@@ -28,7 +28,8 @@ namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// As many lanes as the target's vectors hold: 1 (scalar), 4, 8 or 16.
+// As many lanes as the target's vectors hold: 1 (scalar), 4, 8 or 16. Every kernel that uses these functions computes
+// in float32.
 using FloatTag = hn::ScalableTag<float>;
 using FloatVec = hn::Vec<FloatTag>;
 
@@ -129,6 +130,7 @@ class DoubleSum {
     low_ = hn::Add(low_, hn::PromoteTo(DoubleTag(), hn::LowerHalf(half, v)));
     high_ = hn::Add(high_, hn::PromoteTo(DoubleTag(), hn::UpperHalf(half, v)));
   }
+  // Adds both halves, then the lanes.
   HWY_INLINE double Total() const { return hn::GetLane(hn::SumOfLanes(DoubleTag(), hn::Add(low_, high_))); }
 
  private:

@@ -42,7 +42,9 @@ class Event {
   explicit Event(std::shared_ptr<State> state) : state_(std::move(state)) {}
 
   absl::Status Synchronize() const { return state_ ? state_->Synchronize() : absl::OkStatus(); }
+  // As the functions of State; an empty event is OK and reached.
   bool Query() const { return !state_ || state_->Query(); }
+  // For devices, which look for their own kind of event.
   const std::shared_ptr<State>& state() const { return state_; }
 
  private:

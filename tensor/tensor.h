@@ -32,9 +32,11 @@ class Tensor {
   bool defined() const { return defined_; }
   DType dtype() const { return dtype_; }
   const Shape& shape() const { return shape_; }
+  // The number of elements, from the shape.
   int64_t numel() const { return shape_.numel(); }
   // Bytes of the elements; the buffer may be larger.
   int64_t nbytes() const { return numel() * SizeOf(dtype_); }
+  // A copy of it keeps the bytes alive: work on a stream holds one.
   const Buffer& buffer() const { return buffer_; }
 
   // The address of element 0, on whatever device the buffer is.

@@ -60,6 +60,7 @@ std::vector<CollectiveOp> ChosenOps() {
   return chosen;
 }
 
+// A row is flushed at once, so that a long run shows its progress also through a pipe.
 void PrintRow(const Timing& t) {
   std::printf("%s\n",
               absl::StrFormat("%-14s %11d %11d %9s %10.1f %10.1f %4.0f %8.2f %8.2f %8.2f %6.2f", CollectiveOpName(t.op),
@@ -75,6 +76,7 @@ void PrintHead(const ProcessGroup& group) {
               "best us", "+-%", "algbw", "busbw", "limit", "share");
 }
 
+// The same numbers as the table, in units that the keys name.
 void PrintJson(const ProcessGroup& group, const std::vector<Timing>& timings) {
   nlohmann::json rows = nlohmann::json::array();
   for (const Timing& t : timings) {
@@ -94,6 +96,7 @@ void PrintJson(const ProcessGroup& group, const std::vector<Timing>& timings) {
   std::printf("%s\n", all.dump(2).c_str());
 }
 
+// Every rank runs all measurements, since they are collective; rank 0 alone prints.
 absl::Status MeasureAll(ProcessGroup& group) {
   const int64_t max_bytes = absl::GetFlag(FLAGS_max_bytes).bytes;
   const bool table = group.rank() == 0 && !absl::GetFlag(FLAGS_json);

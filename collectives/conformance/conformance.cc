@@ -19,6 +19,7 @@ absl::Status GroupUnderTest::Run(const RankMain& rank_main, absl::Duration timeo
   return RunOnBackend(*this, rank_main, timeout);
 }
 
+// 1 has no peers; 2 and 4 are powers of two; 3 and 7 leave slices of unequal size.
 std::vector<GroupUnderTest> GroupsUnderTest() { return GroupsUnderTest({1, 2, 3, 4, 7}); }
 
 std::vector<GroupUnderTest> GroupsUnderTest(const std::vector<int>& sizes) {

@@ -86,6 +86,7 @@ Rendezvous NewJob(int world_size) {
           .job = absl::StrCat("test of process ", getpid(), ", job ", ++jobs)};
 }
 
+// The parent closes each write end at once, so that a read of a killed rank's pipe ends instead of waiting.
 std::vector<RankResult> RunProcesses(int world_size, const std::function<absl::Status(int rank)>& rank_main) {
   std::vector<std::pair<int, int>> ranks;  // process, pipe
   for (int r = 0; r < world_size; ++r) {

@@ -17,7 +17,7 @@
 
 namespace fsdp {
 
-// How a rank's process ended. A message of more than 2000 bytes is cut.
+// How a rank's process ended. A message is cut after 1999 bytes.
 struct RankResult {
   bool reported = false;     // false when it was killed before it returned
   absl::Status status = {};  // what its function returned

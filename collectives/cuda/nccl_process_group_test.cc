@@ -31,7 +31,7 @@ class NcclProcessGroupTest : public testing::Test {
  protected:
   ~NcclProcessGroupTest() override { SetFakeNcclFaults({}); }
 
-  // What each rank returns.
+  // The status that each rank returns.
   static std::vector<absl::Status> Run(
       const std::function<absl::Status(ProcessGroup& group, Stream& stream)>& rank_main,
       absl::Duration timeout = absl::Minutes(1)) {

@@ -48,6 +48,7 @@ class CountingProcessGroup final : public ForwardingProcessGroup {
     ++collectives_;
     inner().Broadcast(t, root, stream);
   }
+  // A barrier is a collective too.
   void Barrier(Stream& stream) override {
     ++collectives_;
     inner().Barrier(stream);
@@ -55,6 +56,7 @@ class CountingProcessGroup final : public ForwardingProcessGroup {
   // The control plane. Abort is passed on without being counted.
   absl::StatusOr<std::vector<std::string>> GatherBlobs(std::string_view blob) override {
     ++control_calls_;
+    // Counts the bytes that this rank gives; it gets those of all ranks.
     gathered_bytes_ += static_cast<int64_t>(blob.size());
     return inner().GatherBlobs(blob);
   }

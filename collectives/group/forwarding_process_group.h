@@ -45,6 +45,7 @@ class ForwardingProcessGroup : public ProcessGroup {
 
   // The part is the other group's own: a derived class that wants to observe parts too overrides Split.
   absl::StatusOr<std::unique_ptr<ProcessGroup>> Split(int color, int key) override { return inner_->Split(color, key); }
+  // Any thread, as for the other group.
   void Abort(const absl::Status& reason) override { inner_->Abort(reason); }
   absl::Duration timeout() const override { return inner_->timeout(); }
 

@@ -45,6 +45,7 @@ class RecordingProcessGroup final : public ForwardingProcessGroup {
     Record(op == ReduceOp::kAvg ? "all_reduce avg" : "all_reduce", t);
     inner().AllReduce(t, op, stream);
   }
+  // The root is not part of the entry.
   void Broadcast(const Tensor& t, int root, Stream& stream) override {
     Record("broadcast", t);
     inner().Broadcast(t, root, stream);

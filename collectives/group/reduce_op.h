@@ -9,7 +9,8 @@
 
 namespace fsdp {
 
-// Values go through shared memory between ranks; never renumber.
+// Values go through shared memory between ranks; never renumber. min and max work on floats and integers; integer sums
+// wrap.
 enum class ReduceOp : uint8_t {
   kSum = 0,
   kAvg = 1,  // the sum in rank order, then one division by the number of ranks; float dtypes only

@@ -70,6 +70,7 @@ class HostCollectives {
   // A small all_reduce: every rank reduces everything, in the order of ranks, so no second round is needed.
   void ReduceAlike(const Collective& collective, const Chunk& chunk);
 
+  // The peers' memory, and the control block that all ranks of the group share.
   const Fabric& fabric_;
   const ControlBlock control_;
   const int rank_;

@@ -15,7 +15,8 @@ namespace fsdp {
 // Waiting threads sleep. Waking them costs O(waiting threads) per ticket: a group has a handful of streams.
 class TicketLine {
  public:
-  // Returns 1, 2, 3, ... Each ticket must be served, or all later ones wait for ever.
+  // Returns 1, 2, 3, ... Each ticket must be served, or all later ones wait for ever. Never waits for work that is
+  // being served.
   uint64_t Take() {
     const std::lock_guard<std::mutex> lock(mutex_);
     return ++last_;

@@ -123,9 +123,11 @@ class EmulatedBlock {
   const KernelShape shape_;
   const std::function<void()>& thread_;
   const unsigned num_threads_;
+  // By the number of the thread in its block, x fastest; warps_ by the number of the warp.
   std::vector<Thread> threads_;
   std::vector<Warp> warps_;
   std::vector<std::byte> shared_;
+  // All fibers that were made, and those of them that no thread uses.
   std::vector<std::unique_ptr<Fiber>> fibers_;
   std::vector<Fiber*> idle_;
   Fiber* running_ = nullptr;

@@ -26,7 +26,7 @@ class Fiber {
   // Starts the body, or goes on after its last Suspend; returns at the next one. Not from inside of the body.
   void Resume();
 
-  // Inside the body: back to Resume's caller.
+  // Inside the body: back to Resume's caller. Returns at the next Resume.
   void Suspend();
 
  private:

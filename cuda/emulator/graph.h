@@ -18,6 +18,7 @@ struct CUstream_st;
 
 // A captured kernel, copy or other piece of work. It runs after the nodes whose numbers are in `after`.
 struct GraphNode {
+  // Runs on the thread of the lane.
   std::function<void()> work;
   size_t lane;
   std::set<size_t> after;  // nodes
@@ -27,6 +28,7 @@ struct GraphNode {
 // functions as work that the graph repeats. Not modelled: changing a graph, child graphs, nodes that allocate memory.
 struct CUgraph_st {
   std::vector<GraphNode> nodes;
+  // The number of streams that took part.
   size_t lanes;
 };
 

@@ -68,7 +68,8 @@ struct CUevent_st {
 
   // Where a capture recorded it last; without a capture if none did.
   const CapturePoint& captured() const { return captured_; }
-  // Both are about the last Record before the call, on any stream; an event that was never recorded counts as reached.
+  // Synchronize and Query are about the last Record before the call, on any stream; an event that was never recorded
+  // counts as reached.
   void Synchronize();
   bool Query();
   // False for cudaEventDisableTiming.

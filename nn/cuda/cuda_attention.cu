@@ -23,8 +23,8 @@
 namespace fsdp {
 namespace {
 
-template <typename T, int kDim>
 // The shared memory of a block: operands of the tile at hand, and its probabilities.
+template <typename T, int kDim>
 struct ForwardShared {
   HeadTile<T, kDim> q, k, v;
   ScoreTile<T> probabilities;

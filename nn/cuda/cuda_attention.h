@@ -20,6 +20,7 @@ namespace fsdp {
 // Precondition of the functions below: head_dim is at most this.
 constexpr int64_t kMaxCudaHeadDim = 256;
 
+// Writes all of `out`, and of `statistics` the maximum and 1 / sum of each row.
 void CudaCausalAttention(const Tensor& qkv, const AttentionShape& shape, const Tensor& out, const Tensor& statistics,
                          CUstream_st* stream);
 
@@ -27,6 +28,8 @@ void CudaCausalAttention(const Tensor& qkv, const AttentionShape& shape, const T
 // queries the gradients of k and v for each head.
 int64_t CudaAttentionBackwardBytes(const AttentionShape& shape);
 
+// Writes all of `grad_qkv`; the probabilities are computed again. `workspace`: CudaAttentionBackwardBytes, used until
+// the kernels have run.
 void CudaCausalAttentionBackward(const Tensor& grad_out, const Tensor& qkv, const Tensor& statistics,
                                  const AttentionShape& shape, const Tensor& grad_qkv, void* workspace,
                                  CUstream_st* stream);

@@ -42,9 +42,9 @@ AttentionOperands<T> AttentionOperandsOf(const AttentionShape& shape, const Tens
 }
 
 // Calls f(TypeTag<T>(), HeadSize<kDim, kChunks>()) with the smallest instance that head_dim fits: 64, 128, or 256 as
-// two chunks of 128. Kernels are compiled for these three, and a smaller head is filled up with zeros.
+// two chunks of 128. Kernels are compiled for these three, and a smaller head is filled up with zeros. Precondition:
+// head_dim is at most kMaxCudaHeadDim.
 template <typename F>
-// Precondition: head_dim is at most kMaxCudaHeadDim.
 void WithHeadType(DType dtype, const AttentionShape& shape, F f) {
   // Each of the three is compiled for float32 and for bfloat16.
   WithActivationType(dtype, [&](auto tag) {

@@ -55,9 +55,9 @@ struct HeadTile {
   T at[kTile * kStride];
 };
 
-// 64 x 64 scores or probabilities in shared memory, as a product reads them.
+// 64 x 64 scores or probabilities in shared memory, as a product reads them. For float32, 64 rows of 68 elements; for
+// bfloat16, of 72.
 template <typename T>
-// For float32, 64 rows of 68 elements; for bfloat16, of 72.
 struct ScoreTile {
   static constexpr int kStride = TileStride<T>(kTile);
   T at[kTile * kStride];
@@ -186,9 +186,9 @@ struct AttentionOperands {
   __device__ int64_t qkv_stride() const { return static_cast<int64_t>(heads + 2 * kv_heads) * dim; }
   __device__ int64_t out_stride() const { return static_cast<int64_t>(heads) * dim; }
 
-  // Head number `head` of the row's, counting q's, then k's, then v's, in a tensor of qkv's layout.
+  // Head number `head` of the row's, counting q's, then k's, then v's, in a tensor of qkv's layout. blockIdx.z is the
+  // number of the sequence. U is T, or const T.
   template <typename U>
-  // blockIdx.z is the number of the sequence. U is T, or const T.
   __device__ HeadRows<U> OfQkv(U* data, int head) const {
     return {data + blockIdx.z * seq_len * qkv_stride() + static_cast<int64_t>(head) * dim, qkv_stride(), seq_len, dim};
   }

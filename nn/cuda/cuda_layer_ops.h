@@ -30,7 +30,9 @@ class CudaLayerOps final : public LayerOps {
   // By cuBLASLt; the bias and the accumulation are part of the product.
   void Matmul(const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor& c, const MatmulOptions& options,
               Stream& stream) const override;
+  // Sums over rows: float32 for at most 32 rows, float64 beyond; see cuda_column_sums.h.
   void BiasBackward(const Tensor& grad_out, const Tensor& grad_bias, Stream& stream) const override;
+  // Elementwise kernels load 16 bytes at a time where the operands are aligned together (cuda/pack.h).
   void Add(const Tensor& a, const Tensor& b, const Tensor& out, Stream& stream) const override;
   // A warp for each row. The gradients of parameters are sums over rows in a second kernel, left out for an undefined
   // gradient.
@@ -50,6 +52,7 @@ class CudaLayerOps final : public LayerOps {
                      Stream& stream) const override;
   void ActivateGatedBackward(ActivationKind kind, const Tensor& grad_out, const Tensor& gate, const Tensor& up,
                              const Tensor& grad_gate, const Tensor& grad_up, Stream& stream) const override;
+  // A kernel for each direction; every element is read once and written once.
   void RotateQkv(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& rotation, const AttentionShape& shape,
                  const Tensor& qkv, Stream& stream) const override;
   void RotateQkvBackward(const Tensor& grad_qkv, const Tensor& rotation, const AttentionShape& shape,
@@ -60,6 +63,7 @@ class CudaLayerOps final : public LayerOps {
                        Stream& stream) const override;
   void CausalAttentionBackward(const Tensor& grad_out, const Tensor& qkv, const Tensor& statistics,
                                const AttentionShape& shape, const Tensor& grad_qkv, Stream& stream) const override;
+  // A block for each row; the row losses are added in the order of the rows.
   void CrossEntropy(const Tensor& logits, const Tensor& targets, const Tensor& loss, const Tensor& statistics,
                     Stream& stream) const override;
   void CrossEntropyBackward(const Tensor& logits, const Tensor& targets, const Tensor& statistics, float scale,

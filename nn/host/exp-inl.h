@@ -21,6 +21,7 @@ namespace HWY_NAMESPACE {
 // e^x, at most 1 ulp off; 0 below -104. Highway's Exp leaves NaN and arguments beyond its range unspecified, whereas a
 // loss that is NaN or infinite must be seen as such: hence the clamp from above and the selection of NaN.
 HWY_INLINE FloatVec Exp(FloatTag d, FloatVec x) {
+  // Min may turn a NaN into 104, hence the selection afterwards.
   const FloatVec y = hn::Exp(d, hn::Min(x, hn::Set(d, 104.0f)));  // infinity from 88.73 on
   return hn::IfThenElse(hn::IsNaN(x), x, y);
 }

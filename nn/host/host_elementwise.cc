@@ -115,9 +115,9 @@ void GatedLoop(const T* gate, const T* up, T* out, int64_t n) {
   });
 }
 
-template <typename F, typename T>
 // out = f(gate) up, of which PyTorch makes two operations with a rounding in between; their gradients round grad_out up
 // before it goes through f', and f(gate) before it is multiplied by grad_out.
+template <typename F, typename T>
 void GatedBackwardLoop(const T* grad_out, const T* gate, const T* up, T* grad_gate, T* grad_up, int64_t n) {
   const FloatTag d;
   ForEachVector(n, [&](int64_t i, size_t count) HWY_ATTR {

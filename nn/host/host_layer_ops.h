@@ -55,7 +55,7 @@ class HostLayerOps final : public LayerOps {
   void RotateQkvBackward(const Tensor& grad_qkv, const Tensor& rotation, const AttentionShape& shape,
                          const Tensor& grad_q, const Tensor& grad_k, const Tensor& grad_v,
                          Stream& stream) const override;
-  // Both directions take working memory of the device for the time of the call: AttentionScratchBytes.
+  // Attention takes working memory of the device for the time of the call, forward and backward: AttentionScratchBytes.
   void CausalAttention(const Tensor& qkv, const AttentionShape& shape, const Tensor& out, const Tensor& statistics,
                        Stream& stream) const override;
   void CausalAttentionBackward(const Tensor& grad_out, const Tensor& qkv, const Tensor& statistics,

@@ -37,8 +37,8 @@ HWY_INLINE FloatVec RoundIf(FloatTag d, FloatVec v) {
   }
 }
 
-template <bool kRounded>
 // Eager attention makes two operations of q k^T and the scaling, each of which rounds.
+template <bool kRounded>
 HWY_INLINE FloatVec Scaled(FloatTag d, FloatVec score, float scale) {
   return RoundIf<kRounded>(d, hn::Mul(RoundIf<kRounded>(d, score), hn::Set(d, scale)));
 }

@@ -19,6 +19,7 @@ namespace fsdp {
 // without looking at an element, and then either calls the same function of `ops` or fails the stream.
 class CheckedLayerOps final : public LayerOps {
  public:
+  // `ops` must not be null.
   explicit CheckedLayerOps(std::unique_ptr<const LayerOps> ops) : ops_(std::move(ops)) {}
 
   // tokens int32 of any shape; table [V, C]; out has C elements for each token.
@@ -29,7 +30,9 @@ class CheckedLayerOps final : public LayerOps {
   // `options`.
   void Matmul(const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor& c, const MatmulOptions& options,
               Stream& stream) const override;
+  // grad_out [M, N], grad_bias of N elements.
   void BiasBackward(const Tensor& grad_out, const Tensor& grad_bias, Stream& stream) const override;
+  // All operands have one dtype and one number of elements.
   void Add(const Tensor& a, const Tensor& b, const Tensor& out, Stream& stream) const override;
   // x, out and gradients [M, C], weight and bias [C], statistics float64 [M]. Gradients of parameters may be undefined.
   void LayerNorm(const Tensor& x, const Tensor& weight, const Tensor& bias, float eps, const Tensor& out,
@@ -55,6 +58,7 @@ class CheckedLayerOps final : public LayerOps {
   void RotateQkvBackward(const Tensor& grad_qkv, const Tensor& rotation, const AttentionShape& shape,
                          const Tensor& grad_q, const Tensor& grad_k, const Tensor& grad_v,
                          Stream& stream) const override;
+  // qkv, out and statistics have the sizes of `shape`; num_heads is a multiple of num_kv_heads.
   void CausalAttention(const Tensor& qkv, const AttentionShape& shape, const Tensor& out, const Tensor& statistics,
                        Stream& stream) const override;
   void CausalAttentionBackward(const Tensor& grad_out, const Tensor& qkv, const Tensor& statistics,

@@ -32,13 +32,14 @@ enum ncclResult_t {
   ncclInProgress = 7,
 };
 
-// Of NCCL's settings only `blocking` is modelled; 0 makes calls return before the peers have made theirs.
+// The fake models the setting `blocking` alone; 0 makes calls return before the peers have made theirs.
 struct ncclConfig_t {
   int blocking;
 };
 #define NCCL_CONFIG_INITIALIZER \
   { INT_MIN }
 
+// ncclRedOpCreatePreMulSum makes further values, up to ncclMaxRedOp.
 enum ncclRedOp_t { ncclSum = 0, ncclProd = 1, ncclMax = 2, ncclMin = 3, ncclAvg = 4, ncclMaxRedOp = 0x7fffffff };
 
 // The types that the real communicator uses; bytes stand for every type that is only moved.
@@ -53,6 +54,7 @@ enum ncclDataType_t {
   ncclBfloat16 = 9,
 };
 
+// Where the scalar of ncclRedOpCreatePreMulSum lies, and when it is read.
 enum ncclScalarResidence_t { ncclScalarDevice = 0, ncclScalarHostImmediate = 1 };
 
 // Communicators. Making one and splitting one are collective; the other calls concern one rank.
@@ -64,6 +66,7 @@ ncclResult_t ncclCommFinalize(ncclComm_t comm);
 ncclResult_t ncclCommDestroy(ncclComm_t comm);
 ncclResult_t ncclCommAbort(ncclComm_t comm);
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error);
+// Texts for people; ncclGetLastError may be asked about no communicator (null).
 const char* ncclGetErrorString(ncclResult_t result);
 const char* ncclGetLastError(ncclComm_t comm);
 
