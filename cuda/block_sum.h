@@ -34,6 +34,7 @@ __device__ inline float WarpMax(float value) {
 
 // The shared memory that BlockSum needs, for a block of N threads: one value for each warp.
 template <typename T, int N>
+// N is at most 1024, as for any block.
 struct WarpSums {
   T of[N / kWarpThreads];
 };

@@ -36,7 +36,7 @@ class CaptureArena : public std::enable_shared_from_this<CaptureArena> {
   // Whether `data` lies in a block.
   bool Contains(const void* data) const;
 
-  // The bytes of all blocks, free ones too.
+  // The bytes of all blocks, free ones too. The memory counts as allocated on the device until the graph is destroyed.
   int64_t allocated_bytes() const;
 
  private:

@@ -50,6 +50,7 @@ class CudaMemory : public std::enable_shared_from_this<CudaMemory> {
   // Bytes of live buffers as they were asked for, and of Note; the peak is that of the time since ResetPeak.
   int64_t allocated_bytes() const;
   int64_t peak_allocated_bytes() const;
+  // The peak becomes the present amount.
   void ResetPeak();
 
  private:

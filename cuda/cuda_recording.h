@@ -81,6 +81,7 @@ class CudaRecording {
   std::shared_ptr<CaptureArena> arena_;
   absl::Status status_;
   std::vector<CudaStream*> streams_;
+  // Memory of Hold; the graph's launches use it by address.
   std::vector<Buffer> held_;
   std::vector<std::shared_ptr<ReplayObserver>> observers_;
 

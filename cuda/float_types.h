@@ -56,6 +56,7 @@ struct TypeTag {
 // for float32: CheckedLayerOps has refused the others.
 template <typename F>
 auto WithActivationType(DType dtype, F f) {
+  // Each call compiles `f` twice.
   if (dtype == DType::kBFloat16) return f(TypeTag<__nv_bfloat16>());
   return f(TypeTag<float>());
 }

@@ -75,7 +75,8 @@ class SliceLauncher {
     if (++batch_.count == SliceBatch<Slice>::kMaxSlices) Flush();
   }
 
-  // Launches what was added since the last launch. An error is the thread's last one (CudaLaunchStatus).
+  // Launches what was added since the last launch. An error is the thread's last one (CudaLaunchStatus). Does nothing
+  // if no slice was added.
   void Flush() {
     // The batch is a parameter of the kernel, and all of it travels, also the part that is not used.
     static_assert(sizeof(batch_) <= kMaxParameterBytes);

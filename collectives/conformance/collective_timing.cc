@@ -32,7 +32,7 @@ double HalfQuartileDistance(std::vector<double> values) {
   return (values[values.size() * 3 / 4] - values[values.size() / 4]) / 2;
 }
 
-// The largest of the ranks' values.
+// The largest of the ranks' values. All ranks get the same number, since each takes the largest of the same blobs.
 absl::StatusOr<double> Slowest(ProcessGroup& group, double mine) {
   FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> blobs,
                         group.GatherBlobs({reinterpret_cast<const char*>(&mine), sizeof(mine)}));

@@ -17,6 +17,7 @@ namespace fsdp {
 
 // A line of the table. All times are seconds for a single collective, on the slowest rank.
 struct Timing {
+  // The collective, and the size after rounding.
   CollectiveOp op = CollectiveOp::kAllGather;
   DType dtype = DType::kFloat32;
   int64_t bytes = 0;  // S: all_gather's output, reduce_scatter's input, else the tensor
@@ -67,6 +68,7 @@ class CollectiveTimer {
   // Not owned. All buffers have max_bytes bytes.
   ProcessGroup& group_;
   const DType dtype_;
+  // All that is timed runs on this stream.
   std::unique_ptr<Stream> stream_;
   Buffer whole_;   // shared: all_gather's output, reduce_scatter's input, the tensor of the others
   Buffer part_;    // shared: reduce_scatter's output

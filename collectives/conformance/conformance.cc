@@ -77,6 +77,7 @@ absl::Status CompareElements(Device& device, const Tensor& t, const std::vector<
   FSDP_RETURN_IF_ERROR(Copy(device, found.data(), t.data(), t.nbytes()));
   const int64_t width = SizeOf(t.dtype());
   for (int64_t i = 0; i < t.numel(); ++i) {
+    // Equal bytes need no conversion, which also makes NaN equal to itself.
     const std::byte* const element = found.data() + i * width;
     if (std::memcmp(element, wanted.data() + i * width, width) == 0) continue;
     double got = 0;

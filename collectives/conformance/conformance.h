@@ -20,7 +20,7 @@ namespace fsdp {
 // Called on each rank, on a thread of its own.
 using RankMain = std::function<absl::Status(std::shared_ptr<ProcessGroup> group)>;
 
-// A backend at a world size: a parameter of the suite.
+// A backend at a world size: a parameter of the suite. `backend` is one of BackendsUnderTest.
 struct GroupUnderTest {
   std::string backend;
   int size = 1;
@@ -38,7 +38,7 @@ absl::Status RunOnBackend(const GroupUnderTest& group, const RankMain& rank_main
 std::vector<GroupUnderTest> GroupsUnderTest();
 std::vector<GroupUnderTest> GroupsUnderTest(const std::vector<int>& sizes);
 
-// "shm_4", for INSTANTIATE_TEST_SUITE_P.
+// "shm_4", for INSTANTIATE_TEST_SUITE_P. Letters, digits and underscores, as GoogleTest wants it.
 std::string NameOf(const GroupUnderTest& group);
 
 // Where a test puts its tensors: in memory that peers reach (ProcessGroup::Allocate), in memory that they do not reach
@@ -63,7 +63,7 @@ void SetElements(Device& device, const Tensor& t, const std::vector<double>& val
 // `relative` times the value; else kDataLoss with the first element that does not. Blocks.
 absl::Status CompareElements(Device& device, const Tensor& t, const std::vector<double>& values, double relative = 0);
 
-// value(0), ..., value(numel - 1).
+// value(0), ..., value(numel - 1). `value` is called once for each index, in ascending order.
 template <typename Function>
 std::vector<double> ValuesOf(int64_t numel, const Function& value) {
   std::vector<double> values(static_cast<size_t>(numel));

@@ -34,6 +34,7 @@ Rendezvous NewJob(int world_size);
 std::vector<RankResult> RunProcesses(int world_size, const std::function<absl::Status(int rank)>& rank_main);
 
 // As RunProcesses, with a group of all ranks, made by JoinProcessGroup. `timeout`: for joining, and of each collective.
+// A rank that cannot join reports the error of JoinProcessGroup.
 std::vector<RankResult> RunProcessRanks(
     int world_size, absl::Duration timeout,
     const std::function<absl::Status(std::shared_ptr<ProcessGroup> group)>& rank_main);

@@ -43,6 +43,7 @@ class SharedHeap : public std::enable_shared_from_this<SharedHeap> {
   void Return(int64_t offset, int64_t size);
   void Free(int64_t offset, int64_t size, int64_t nbytes);
 
+  // Mapped for as long as the heap lives; a free range has no memory behind it.
   const SharedMemory memory_;
   const std::shared_ptr<Device> device_;
   std::mutex mutex_;

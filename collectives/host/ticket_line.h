@@ -43,6 +43,7 @@ class TicketLine {
 
  private:
   std::mutex mutex_;
+  // Notified at each turn; every waiting thread looks whether the turn is its own.
   std::condition_variable turn_came_;
   uint64_t last_ = 0;  // the last ticket that was taken; guarded by mutex_
   uint64_t turn_ = 1;  // the ticket that is served next, or now; guarded by mutex_

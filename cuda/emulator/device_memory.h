@@ -25,7 +25,8 @@ class EmulatedMemory {
   // The process's.
   static EmulatedMemory& Get();
 
-  // Memory of GPU `device`, aligned to 256 bytes; null when it has no room.
+  // Memory of GPU `device`, aligned to 256 bytes; null when it has no room. First fit, so the same calls give the same
+  // offsets in every run. A request of 0 bytes gets an address of its own.
   void* Allocate(int device, size_t nbytes);
 
   // Returns false if nothing live begins there.

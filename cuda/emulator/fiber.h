@@ -37,6 +37,7 @@ class Fiber {
   static void Main(unsigned high, unsigned low);
 
   std::function<void()> body_;
+  // Mapped, not allocated: pages that the kernel never touches take no memory.
   std::byte* stack_ = nullptr;  // its lowest page is a guard
   bool started_ = false;
   ucontext_t context_;  // where the body starts; with a sanitizer, where it goes on

@@ -49,6 +49,7 @@ inline void MultiplyAddOfWarp(const uint64_t* lanes) {
     for (int i = 0; i < 8; ++i) {
       a[lane / 4 + i / 2 % 2 * 8][lane % 4 * 2 + i % 2 + i / 4 * 8] = HalfOf(own.a->at[i / 2], i % 2);
     }
+    // Two registers of b: rows 2 (l % 4) and the next one, then 8 rows below, of column l / 4.
     for (int i = 0; i < 4; ++i) b[lane % 4 * 2 + i % 2 + i / 2 * 8][lane / 4] = HalfOf(own.b->at[i / 2], i % 2);
   }
   for (int lane = 0; lane < 32; ++lane) {

@@ -89,8 +89,10 @@ struct CUevent_st {
     void Await(int64_t record);
   };
 
+  // Shared with the work on streams that records the event or waits for it.
   const std::shared_ptr<State> state_;
   const bool timed_;
+  // By the thread that captures.
   CapturePoint captured_;
 };
 

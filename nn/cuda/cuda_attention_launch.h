@@ -19,6 +19,7 @@ namespace fsdp {
 // A block for each chunk of each tile of each head of each sequence: x counts tiles and chunks, y heads of q, z
 // sequences. Blocks of one tile are neighbours, a block for each chunk. BlockTile and BlockChunk undo the numbering.
 inline dim3 AttentionGrid(const AttentionShape& shape, int chunks) {
+  // A last tile that is not full counts as a tile.
   return dim3(static_cast<unsigned>((shape.seq_len + kTile - 1) / kTile * chunks),
               static_cast<unsigned>(shape.num_heads), static_cast<unsigned>(shape.batch));
 }

@@ -21,7 +21,7 @@ constexpr int kTile = 64;
 constexpr int kTileWarps = kTile / 16;
 constexpr int kTileThreads = kTileWarps * 32;
 
-// A tile's scores and the like, as one warp has them.
+// A tile's scores and the like, as one warp has them. 16 rows by 64 columns: 32 float32 in each lane.
 using ScoreSums = TileSums<kTile / 8>;
 
 // How a head's dimensions are cut: kChunks times kDim, rounded up. A block has one chunk of its operands in shared
@@ -157,7 +157,8 @@ struct ScoreMath {
   }
   // The gradient of a probability, or of a scaled score, as eager attention would store it.
   __device__ float RoundedGrad(float grad) const { return rounds_scores ? RoundTo<T>(grad) : grad; }
-  // Gradient of a score from its probability, that probability's gradient, and the row's sum of their products.
+  // Gradient of a score from its probability, that probability's gradient, and the row's sum of their products. The
+  // scale of the score is part of its derivative.
   __device__ float GradScore(float p, float grad, float sum) const {
     return RoundedGrad(RoundedProbability(p) * (RoundedGrad(grad) - sum)) * scale;
   }

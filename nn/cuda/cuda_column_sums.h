@@ -16,7 +16,8 @@ namespace fsdp {
 
 constexpr int64_t kMaxRowSplits = 128;
 
-// Bytes of device memory that sums over [rows, columns] need for intermediate values.
+// Bytes of device memory that sums over [rows, columns] need for intermediate values. 8 bytes for each column and run
+// of 64 rows, of at most kMaxRowSplits runs.
 int64_t ColumnSumsBytes(int64_t rows, int64_t columns);
 
 // grad_bias [N] += column sums of grad_out [M, N]. `workspace`: ColumnSumsBytes(M, N), used until the kernels have run.

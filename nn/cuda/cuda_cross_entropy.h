@@ -15,6 +15,7 @@ namespace fsdp {
 struct KernelRefusal;
 
 // A target that is not a class is written to `refusal`; the loss is then NaN. `row_losses` has room for one each.
+// logits [N, V], targets int32 [N], loss float32 [1], statistics float32 [N, 2].
 void CudaCrossEntropy(const Tensor& logits, const Tensor& targets, const Tensor& loss, const Tensor& statistics,
                       double* row_losses, KernelRefusal* refusal, CUstream_st* stream);
 

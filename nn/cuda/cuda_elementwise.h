@@ -16,6 +16,7 @@ namespace fsdp {
 // Formulas and roundings as in nn/ops/layer_ops.h. `out` may be an input. Tensors of no elements launch nothing.
 void CudaAdd(const Tensor& a, const Tensor& b, const Tensor& out, CUstream_st* stream);
 
+// out = f(x), and grad_x = grad_out * f'(x).
 void CudaActivate(ActivationKind kind, const Tensor& x, const Tensor& out, CUstream_st* stream);
 void CudaActivateBackward(ActivationKind kind, const Tensor& grad_out, const Tensor& x, const Tensor& grad_x,
                           CUstream_st* stream);

@@ -36,6 +36,8 @@ class CudaMatmul {
   absl::Status Run(const Gemm& gemm, const Buffer& workspace, CUstream_st* stream);
 
  private:
+  // The descriptors and the algorithm for a key: sizes, strides, dtype, transpositions, bias or accumulation,
+  // alignment.
   struct Plan;
   struct PlanKey;
 

@@ -16,7 +16,7 @@ namespace fsdp {
 // order that depends on the number of columns alone. The variance is computed in a second pass.
 void CudaLayerNorm(const Tensor& x, const Tensor& weight, const Tensor& bias, float eps, const Tensor& out,
                    const Tensor& mean, const Tensor& rstd, CUstream_st* stream);
-// grad_x alone.
+// grad_x alone. Means over a row are in float64; see LayerOps::LayerNormBackward for the formula.
 void CudaLayerNormBackward(const Tensor& grad_out, const Tensor& x, const Tensor& weight, const Tensor& mean,
                            const Tensor& rstd, const Tensor& grad_x, CUstream_st* stream);
 

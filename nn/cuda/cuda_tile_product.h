@@ -75,6 +75,7 @@ __device__ inline void MultiplyTiles(const float* a, int a_stride, const float* 
   static_assert(kN % kTogether == 0);
 #pragma unroll
   for (int first_n = 0; first_n < kN; first_n += kTogether) {
+    // Sums of this tile alone, in registers.
     TileSums<kTogether> sums = {};
 #pragma unroll 4
     for (int k = 0; k < kK; ++k) {

@@ -35,6 +35,7 @@ class ColumnSums {
   // Adds the partial sums to the totals and clears them; 32 rows, or the rest.
   void Flush();
 
+  // Rows that were added since the last Flush, at most 32.
   int64_t rows_in_partial_ = 0;
   std::vector<float> partial_;
   std::vector<double> total_;

@@ -67,6 +67,7 @@ class HostLayerOps final : public LayerOps {
                             const Tensor& grad_logits, Stream& stream) const override;
 
  private:
+  // Work that is still on a stream may outlive this object.
   std::shared_ptr<const HostMatmul> matmul_;  // shared with the work on streams
 };
 

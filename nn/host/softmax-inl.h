@@ -37,6 +37,7 @@ HWY_INLINE float RowMaximum(const T* x, int64_t n) {
   FloatVec maximum = hn::Set(d, lowest);
   ForEachVector(
       n, [&](int64_t i, size_t count) HWY_ATTR { maximum = hn::Max(maximum, LoadUpTo(d, x + i, count, lowest)); });
+  // A maximum does not depend on the order, so all targets agree.
   return hn::GetLane(hn::MaxOfLanes(d, maximum));
 }
 
