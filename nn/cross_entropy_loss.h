@@ -16,7 +16,7 @@
 
 namespace fsdp {
 
-// It is not a Module: it has two inputs and no parameters, and hooks have no business with it. It keeps nothing itself,
+// It is not a Module: it has two inputs and no parameters, and hooks do not apply to it. It keeps nothing itself,
 // so one object, or a temporary as above, serves any number of tapes.
 class CrossEntropyLoss final {
  public:

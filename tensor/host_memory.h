@@ -29,7 +29,7 @@ class HostMemory : public std::enable_shared_from_this<HostMemory> {
 
   // `nbytes` aligned to 64 bytes, to 4096 from 64 KiB on, to 2 MiB (one huge page) from 4 MiB on; contents unspecified.
   // The buffer of 0 bytes is not null. kResourceExhausted when the system has no memory even after all kept blocks were
-  // freed. kInvalidArgument for a negative size. No system call if a kept block fits.
+  // freed. kInvalidArgument for a negative size.
   absl::StatusOr<Buffer> Allocate(int64_t nbytes);
 
   // Counts memory of another owner; negative when freed.

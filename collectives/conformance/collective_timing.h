@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // CollectiveTiming: times one collective at one size against memcpy in the same moments, for the benchmark. Rounds of
-// the two alternate, so that whatever else the machine does meets both alike.
+// the two alternate, so that other load on the machine affects both alike.
 #ifndef FSDP_COLLECTIVES_CONFORMANCE_COLLECTIVE_TIMING_H_
 #define FSDP_COLLECTIVES_CONFORMANCE_COLLECTIVE_TIMING_H_
 

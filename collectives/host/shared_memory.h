@@ -31,7 +31,7 @@ class SharedMemory {
   SharedMemory& operator=(SharedMemory&& other) noexcept;
   ~SharedMemory();
 
-  // Aligned to a page; null after a move.
+  // Aligned to a page.
   std::byte* data() const { return data_; }
   int64_t nbytes() const { return nbytes_; }
 

@@ -4,7 +4,7 @@
 // was abandoned at its deadline leaves the connection unusable: its late reply would be taken for that of the next
 // request. Call closes the socket then.
 //
-// The deadline of a Get is the server's business: the request carries the milliseconds to wait, the server replies
+// The server enforces the deadline of a Get: the request carries the milliseconds to wait, the server replies
 // kDeadlineExceeded, and the client waits a little longer than that. Only a server that is stopped lets the client's
 // own deadline pass.
 #include "fsdp/collectives/job/store.h"

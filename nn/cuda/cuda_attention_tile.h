@@ -36,7 +36,7 @@ struct HeadSize {
 };
 
 // The first position of the block's tile, and the number of its chunk. Tiles go from the last one on, if `descending`:
-// under a causal mask the last tiles have the most work, and a long block that starts last would run alone.
+// under a causal mask the last tiles of queries have the most work, and a long block that starts last would run alone.
 template <int kChunks>
 __device__ inline int BlockTile(bool descending) {
   const unsigned block = descending ? gridDim.x - 1 - blockIdx.x : blockIdx.x;

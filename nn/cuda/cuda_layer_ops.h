@@ -63,7 +63,7 @@ class CudaLayerOps final : public LayerOps {
                        Stream& stream) const override;
   void CausalAttentionBackward(const Tensor& grad_out, const Tensor& qkv, const Tensor& statistics,
                                const AttentionShape& shape, const Tensor& grad_qkv, Stream& stream) const override;
-  // A block for each row; the row losses are added in the order of the rows.
+  // A block for each row; a second kernel adds the row losses in a fixed order.
   void CrossEntropy(const Tensor& logits, const Tensor& targets, const Tensor& loss, const Tensor& statistics,
                     Stream& stream) const override;
   void CrossEntropyBackward(const Tensor& logits, const Tensor& targets, const Tensor& statistics, float scale,
