@@ -30,15 +30,17 @@ absl::StatusOr<CausalLmConfig> ParseCausalLmConfig(std::string_view model_type, 
 // A preset of kind `model_type`; kNotFound lists the presets.
 absl::StatusOr<CausalLmConfig> CausalLmPreset(std::string_view model_type, std::string_view name);
 
-// Tokens int32 [B, T] to logits [B * T, vocab_size]; parameters are meta.
+// Tokens int32 [B, T] to logits [B * T, vocab_size]; parameters are meta, that is without memory. Errors are those of
+// MakeGpt2 and MakeLlama.
 absl::StatusOr<std::unique_ptr<Module>> MakeCausalLm(const CausalLmConfig& config);
 
 // True if `module` is a transformer block of one of these models; for a wrap policy that makes each block a unit.
 bool IsTransformerBlock(Module& module);
 
-// The config.json that Hugging Face reads.
+// The config.json that Hugging Face reads, indented, with a newline at its end.
 std::string CausalLmConfigJson(const CausalLmConfig& config);
 
+// The number of tokens in the vocabulary: every token of the data must be below it.
 int64_t VocabSize(const CausalLmConfig& config);
 
 // The longest sequence that a model with learned positions takes, and the field of the config that says so.
@@ -46,6 +48,8 @@ struct SequenceLimit {
   int64_t seq_len = 0;
   std::string_view field;
 };
+
+// nullopt for a model with rotary positions (Llama), which takes any length.
 std::optional<SequenceLimit> SequenceLimitOf(const CausalLmConfig& config);
 
 // The prefix of parameter names in the model with its head, which files that were saved without the head lack:

@@ -87,6 +87,8 @@ absl::Status ConfigReader::String(const std::string& field, std::string* value) 
   return absl::OkStatus();
 }
 
+// Some fields, such as pruned_heads and quantization_config, change the model by being set at all. Files that
+// Hugging Face writes often contain them with an empty value, which means "not set".
 absl::Status ConfigReader::Refuse(std::initializer_list<const char*> fields) const {
   for (const char* field : fields) {
     const Json* found = Find(field);

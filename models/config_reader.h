@@ -24,7 +24,8 @@ class ConfigReader {
   // For a causal model of kind `model_type`, which messages name. kInvalidArgument if the file has another model_type.
   static absl::StatusOr<ConfigReader> Parse(std::string_view model_type, std::string_view text);
 
-  // Over an object within another config; `model_type` names it in messages.
+  // Over an object within another config, which is not checked; `model_type` names it in messages. Precondition: it is
+  // a JSON object.
   ConfigReader(std::string_view model_type, Json object) : model_type_(model_type), object_(std::move(object)) {}
 
   // The JSON value of a field; nullptr if it is absent or JSON's null.
@@ -32,7 +33,8 @@ class ConfigReader {
 
   // Each reads a field into `*value`, which does not change if the field is absent. Null is an error, except for
   // functions whose name ends in OrNull, which treat it as absent. A field and its alias with different values are an
-  // error.
+  // error. Int refuses numbers with a fraction or an exponent and those beyond int64; Double takes integers too. No
+  // range is checked: see CheckConfigRange.
   absl::Status Int(const std::string& field, int64_t* value, const std::string& alias = "") const;
   absl::Status IntOrNull(const std::string& field, int64_t* value) const;
   absl::Status Double(const std::string& field, double* value) const;
@@ -47,13 +49,16 @@ class ConfigReader {
   absl::Status NoteDropout(std::initializer_list<const char*> fields, double default_value,
                            std::vector<std::string>* notes) const;
 
-  // "gpt2 config: n_layer is -1, wanted ...".
+  // kInvalidArgument: "gpt2 config: n_layer is -1, wanted ...".
   absl::Status Wrong(std::string_view field, const Json& value, std::string_view wanted) const;
 
  private:
   std::string model_type_;
   Json object_;
 };
+
+// The three checks below are of values, so they serve configs of any origin: files, presets and callers. `field` and
+// `model_type` are for the message.
 
 // kInvalidArgument unless min <= value <= max.
 absl::Status CheckConfigRange(std::string_view model_type, std::string_view field, int64_t value, int64_t min,

@@ -17,6 +17,7 @@ struct GoldenLosses {
   std::vector<double> grad_norm;
 };
 
+// The bytes of a file, whose path is relative to the directory that the test runs in.
 std::string ReadTestFile(const std::string& path);
 
 // The float32 tensors of a safetensors file, by name.
@@ -25,6 +26,7 @@ std::map<std::string, std::vector<float>> ReadWeights(const std::string& path);
 // Tokens, stored as little-endian uint16.
 std::vector<int32_t> ReadTokens(const std::string& path);
 
+// A JSON object with the arrays "loss" and "grad_norm", one number for each step.
 GoldenLosses ReadLosses(const std::string& path);
 
 }  // namespace fsdp

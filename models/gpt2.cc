@@ -55,6 +55,8 @@ class Gpt2Model final : public Module {
     return ln_f_->Forward(x, tape);
   }
 
+  // The gradient of x passes through wpe_ as it is, since positions are added; wte_ turns it into that of its rows, and
+  // tokens have none.
   absl::StatusOr<Tensor> DoBackward(const Tensor& grad_output, Tape& tape) override {
     FSDP_ASSIGN_OR_RETURN(Tensor grad, ln_f_->Backward(grad_output, tape));
     for (auto block = h_->children().rbegin(); block != h_->children().rend(); ++block) {

@@ -34,7 +34,8 @@ ActivationKind ActivationOf(const Gpt2Config& config) {
   return ParseActivationKind(config.activation_function).value();  // CheckGpt2Config parsed it
 }
 
-// Both factors are in one scale, which the kernel applies to the scores before the softmax.
+// The number that the kernel multiplies the scores by before the softmax: 1 / sqrt(head_dim), and 1 / (layer_index + 1)
+// if the config asks for it (Stanford's Mistral models do, for stable training in float16).
 float AttentionScale(const Gpt2Config& config, int64_t layer_index) {
   double scale = 1;
   if (config.scale_attn_weights) scale /= std::sqrt(static_cast<double>(config.n_embd / config.n_head));
@@ -78,6 +79,7 @@ absl::StatusOr<Tensor> Gpt2Attention::DoForward(const Tensor& x, Tape& tape) {
   return c_proj_->Forward(heads, tape);
 }
 
+// The tape is a stack, so tensors are restored in the reverse of the order in which DoForward saved them.
 absl::StatusOr<Tensor> Gpt2Attention::DoBackward(const Tensor& grad_output, Tape& tape) {
   FSDP_ASSIGN_OR_RETURN(Tensor grad_heads, c_proj_->Backward(grad_output, tape));
   FSDP_ASSIGN_OR_RETURN(Tensor statistics, tape.Restore());

@@ -17,7 +17,8 @@
 namespace fsdp {
 
 // Causal self-attention: c_attn computes q, k and v, c_proj projects the joined heads. `layer_index`, from 0, counts
-// for scale_attn_by_inverse_layer_idx.
+// for scale_attn_by_inverse_layer_idx. kInvalidArgument for an input that is not of rank 3. Forward keeps q, k and v,
+// and two float32 for each row and head.
 class Gpt2Attention final : public Module {
  public:
   Gpt2Attention(const Gpt2Config& config, int64_t layer_index);
@@ -38,7 +39,8 @@ class Gpt2Attention final : public Module {
   AttentionRounding rounding_;
 };
 
-// The feed-forward half: c_proj(activation(c_fc(x))).
+// The feed-forward half: c_proj(activation(c_fc(x))), n_inner wide (by default 4 * n_embd). Weights are Conv1D's, [in,
+// out], as in Hugging Face's GPT-2, and not Linear's [out, in].
 class Gpt2Mlp final : public Module {
  public:
   explicit Gpt2Mlp(const Gpt2Config& config);
@@ -54,7 +56,7 @@ class Gpt2Mlp final : public Module {
   Activation* act_;
 };
 
-// y = x + attn(ln_1(x)); the output is y + mlp(ln_2(y)).
+// y = x + attn(ln_1(x)); the output is y + mlp(ln_2(y)). Both norms are LayerNorm with a bias.
 class Gpt2Block final : public PreNormBlock {
  public:
   Gpt2Block(const Gpt2Config& config, int64_t layer_index);

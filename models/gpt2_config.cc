@@ -32,6 +32,8 @@ constexpr struct {
     {"gpt2-1558m", 50257, 1024, 1600, 48, 25},  // "gpt2-xl"
 };
 
+// Four fields have a second name: GPT2Config.attribute_map lets programs use the names that other models have, and some
+// of them write those into the file.
 absl::Status ReadFields(const ConfigReader& reader, Gpt2Config& config) {
   FSDP_RETURN_IF_ERROR(reader.Int("vocab_size", &config.vocab_size));
   FSDP_RETURN_IF_ERROR(reader.Int("n_positions", &config.n_positions, "max_position_embeddings"));
@@ -58,6 +60,7 @@ absl::StatusOr<Gpt2Config> ParseGpt2Config(std::string_view json, std::vector<st
   Gpt2Config config;
   FSDP_RETURN_IF_ERROR(ReadFields(reader, config));
   FSDP_RETURN_IF_ERROR(CheckGpt2Config(config));
+  // Hugging Face trains with a dropout of 0.1 if the file does not name a rate.
   FSDP_RETURN_IF_ERROR(reader.NoteDropout({"resid_pdrop", "embd_pdrop", "attn_pdrop"}, /*default_value=*/0.1, notes));
   return config;
 }
@@ -112,6 +115,7 @@ std::string Gpt2ConfigJson(const Gpt2Config& config) {
   json["n_head"] = config.n_head;
   json["n_inner"] = config.n_inner > 0 ? ConfigReader::Json(config.n_inner) : ConfigReader::Json(nullptr);
   json["activation_function"] = config.activation_function;
+  // Written although they are 0 here: an absent rate would be 0.1 to Hugging Face.
   json["resid_pdrop"] = 0.0;
   json["embd_pdrop"] = 0.0;
   json["attn_pdrop"] = 0.0;

@@ -16,19 +16,42 @@ namespace fsdp {
 
 // The defaults are those of gpt2-124m.
 struct Gpt2Config {
+  // Rows of the token embedding, and logits per position. At most 2^31, since tokens are int32.
   int64_t vocab_size = 50257;
-  int64_t n_positions = 1024;  // the longest sequence: positions are learned
-  int64_t n_embd = 768;        // width of the residual stream
-  int64_t n_layer = 12;        // blocks
-  int64_t n_head = 12;         // divides n_embd
-  int64_t n_inner = 0;         // width of the MLP; 0, Hugging Face's null, is 4 * n_embd
+
+  // The longest sequence, in tokens: positions are learned, one row of wpe.weight each.
+  int64_t n_positions = 1024;
+
+  // Width of the residual stream.
+  int64_t n_embd = 768;
+
+  // Number of blocks, at most 65536.
+  int64_t n_layer = 12;
+
+  // Attention heads of a block. Must divide n_embd.
+  int64_t n_head = 12;
+
+  // Width of the MLP. 0 is null in config.json and means 4 * n_embd.
+  int64_t n_inner = 0;
+
+  // The MLP's activation function, by its name in Hugging Face's ACT2FN; see ParseActivationKind.
   std::string activation_function = "gelu_new";
+
+  // Added to the variance in every LayerNorm.
   double layer_norm_epsilon = 1e-5;
+
+  // Standard deviation of the initial weights; projections that add to the residual stream have less.
   double initializer_range = 0.02;
-  bool scale_attn_weights = true;                // scores are divided by sqrt(n_embd / n_head)
-  bool scale_attn_by_inverse_layer_idx = false;  // and by the block's index + 1
-  bool reorder_and_upcast_attn = false;          // scores stay float32, also in bfloat16
-  bool tie_word_embeddings = true;               // false: lm_head.weight is a parameter of its own
+
+  // Attention scores are divided by sqrt(n_embd / n_head), and, by the second flag, also by the block's index + 1.
+  bool scale_attn_weights = true;
+  bool scale_attn_by_inverse_layer_idx = false;
+
+  // Attention scores stay float32, also if the model computes in bfloat16.
+  bool reorder_and_upcast_attn = false;
+
+  // lm_head.weight is wte.weight. If false, it is a parameter of its own, of the same shape.
+  bool tie_word_embeddings = true;
 };
 
 // Reads the text of a config.json. Every field that changes the numbers, under Hugging Face's aliases (hidden_size,
@@ -42,7 +65,8 @@ absl::Status CheckGpt2Config(const Gpt2Config& config);
 // "gpt2-tiny", "gpt2-124m", ...; kNotFound lists the presets.
 absl::StatusOr<Gpt2Config> Gpt2Preset(std::string_view name);
 
-// The config.json that Hugging Face reads.
+// The config.json that Hugging Face reads: every field above, the three dropout rates as 0, and null for an n_inner of
+// 0.
 std::string Gpt2ConfigJson(const Gpt2Config& config);
 
 }  // namespace fsdp

@@ -63,6 +63,8 @@ class LlamaModel final : public Module {
     return norm_->Forward(x, tape);
   }
 
+  // Layers take what they saved off the tape in the reverse of forward's order. The embedding is the first module, and
+  // tokens have no gradient, so the returned tensor is undefined.
   absl::StatusOr<Tensor> DoBackward(const Tensor& grad_output, Tape& tape) override {
     FSDP_ASSIGN_OR_RETURN(Tensor grad, norm_->Backward(grad_output, tape));
     for (auto layer = layers_->children().rbegin(); layer != layers_->children().rend(); ++layer) {

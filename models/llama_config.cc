@@ -19,6 +19,8 @@ constexpr char kModelType[] = "llama";
 constexpr int64_t kMaxLayers = 65536;
 constexpr int64_t kMaxVocabSize = int64_t{1} << 31;  // tokens are int32
 
+// Both were first trained on 8192 tokens. Llama 3.1 stretches the slow frequencies 8 times, the smaller models of 3.2
+// 32 times.
 constexpr RopeConfig kLlama31Rope = {.type = RopeConfig::Type::kLlama3,
                                      .theta = 500000,
                                      .factor = 8,
@@ -119,6 +121,7 @@ absl::Status CheckLlamaConfig(const LlamaConfig& config) {
   FSDP_RETURN_IF_ERROR(check("head_dim", config.head_dim, 0, INT32_MAX / config.num_attention_heads));
   FSDP_RETURN_IF_ERROR(check("max_position_embeddings", config.max_position_embeddings, 1, INT32_MAX));
   if (config.pad_token_id.has_value()) {
+    // The range of torch.nn.Embedding's padding_idx.
     FSDP_RETURN_IF_ERROR(check("pad_token_id", *config.pad_token_id, -config.vocab_size, config.vocab_size - 1));
   }
   FSDP_RETURN_IF_ERROR(CheckHeads(config));

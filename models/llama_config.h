@@ -19,24 +19,49 @@ namespace fsdp {
 
 // The defaults are those of llama-2-7b but for max_position_embeddings and rms_norm_eps.
 struct LlamaConfig {
+  // Rows of the token embedding, and logits per position. At most 2^31, since tokens are int32.
   int64_t vocab_size = 32000;
-  int64_t hidden_size = 4096;         // width of the residual stream
-  int64_t intermediate_size = 11008;  // width of the MLP
+
+  // Width of the residual stream, and of the gated MLP.
+  int64_t hidden_size = 4096;
+  int64_t intermediate_size = 11008;
+
+  // Number of decoder layers, at most 65536.
   int64_t num_hidden_layers = 32;
+
+  // Heads of the queries, and of keys and values: so many query heads share one of the latter as the quotient says
+  // (grouped-query attention). 0 is null in config.json and means num_attention_heads.
   int64_t num_attention_heads = 32;
-  int64_t num_key_value_heads = 0;  // 0, Hugging Face's null, is num_attention_heads
-  int64_t head_dim = 0;             // 0, Hugging Face's null, is hidden_size / num_attention_heads
+  int64_t num_key_value_heads = 0;
+
+  // Elements of a head, an even number. 0 is null in config.json and means hidden_size / num_attention_heads.
+  int64_t head_dim = 0;
+
+  // The activation function of the MLP's gate, by its name in Hugging Face's ACT2FN; see ParseActivationKind.
   std::string hidden_act = "silu";
-  int64_t max_position_embeddings = 2048;  // no limit: rotary embeddings have none
+
+  // In tokens. It does not limit sequences, since rotary embeddings exist for every position.
+  int64_t max_position_embeddings = 2048;
+
+  // Standard deviation of the initial weights.
   double initializer_range = 0.02;
+
+  // Added to the mean square in every RmsNorm.
   double rms_norm_eps = 1e-6;
-  std::optional<int64_t> pad_token_id;  // its embedding starts at 0 and is not trained; below 0 counts from the end
-  bool tie_word_embeddings = false;     // true: lm_head.weight is model.embed_tokens.weight
+
+  // The embedding of this token starts at 0 and is not trained. A negative id counts from the end of the vocabulary.
+  std::optional<int64_t> pad_token_id;
+
+  // lm_head.weight is model.embed_tokens.weight. If false, it is a parameter of its own, of the same shape.
+  bool tie_word_embeddings = false;
+
   RopeConfig rope;
+
+  // Biases of the four attention projections, and of the three projections of the MLP.
   bool attention_bias = false;
   bool mlp_bias = false;
 
-  // The values of the two counts that may be 0.
+  // The values of the two fields that may be 0.
   int64_t KeyValueHeads() const { return num_key_value_heads > 0 ? num_key_value_heads : num_attention_heads; }
   int64_t HeadDim() const { return head_dim > 0 ? head_dim : hidden_size / num_attention_heads; }
 };

@@ -102,6 +102,8 @@ LlamaMlp::LlamaMlp(const LlamaConfig& config)
           AddChild("down_proj", MakeLinear(config, config.intermediate_size, config.hidden_size, config.mlp_bias))),
       kind_(ParseActivationKind(config.hidden_act).value()) {}  // CheckLlamaConfig parsed it
 
+// The activation of the gate and the product with `up` are one kernel. Its inputs are saved and not its output, from
+// which backward could not find the two gradients.
 absl::StatusOr<Tensor> LlamaMlp::DoForward(const Tensor& x, Tape& tape) {
   FSDP_ASSIGN_OR_RETURN(Tensor gate, gate_proj_->Forward(x, tape));
   FSDP_ASSIGN_OR_RETURN(Tensor up, up_proj_->Forward(x, tape));
@@ -124,6 +126,7 @@ absl::StatusOr<Tensor> LlamaMlp::DoBackward(const Tensor& grad_output, Tape& tap
   return Sum(grad_x, grad_through_gate, tape);
 }
 
+// The children have the order of Hugging Face's module, which decides the order of parameters in a flat unit.
 LlamaDecoderLayer::LlamaDecoderLayer(const LlamaConfig& config, RotaryEmbedding* rotary) {
   attention_ = AddChild("self_attn", std::make_unique<LlamaAttention>(config, rotary));
   mlp_ = AddChild("mlp", std::make_unique<LlamaMlp>(config));

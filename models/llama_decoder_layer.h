@@ -17,7 +17,9 @@
 
 namespace fsdp {
 
-// Causal self-attention with rotated queries and keys; groups of heads share keys and values.
+// Causal self-attention with rotated queries and keys; groups of heads share keys and values. Input and output are [B,
+// T, hidden_size]; kInvalidArgument for an input of another rank. Forward keeps the rotated q, k and v, the table of
+// rotations, and two float32 for each row and head.
 class LlamaAttention final : public Module {
  public:
   // `rotary` is the model's and outlives this.
@@ -40,7 +42,8 @@ class LlamaAttention final : public Module {
   Linear* o_proj_;
 };
 
-// The gated feed-forward half: down_proj(activation(gate_proj(x)) * up_proj(x)).
+// The gated feed-forward half: down_proj(activation(gate_proj(x)) * up_proj(x)). Forward keeps the outputs of gate_proj
+// and up_proj, [B, T, intermediate_size] each; backward computes the activation again.
 class LlamaMlp final : public Module {
  public:
   explicit LlamaMlp(const LlamaConfig& config);
@@ -57,7 +60,8 @@ class LlamaMlp final : public Module {
   const ActivationKind kind_;
 };
 
-// y = x + self_attn(input_layernorm(x)); the output is y + mlp(post_attention_layernorm(y)).
+// y = x + self_attn(input_layernorm(x)); the output is y + mlp(post_attention_layernorm(y)). Both norms are RmsNorm.
+// The children are in Hugging Face's order (self_attn, mlp, input_layernorm, ...), which is the order in a state dict.
 class LlamaDecoderLayer final : public PreNormBlock {
  public:
   // `rotary` is the model's and outlives this.

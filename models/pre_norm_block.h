@@ -16,6 +16,7 @@
 
 namespace fsdp {
 
+// x, middle and out have one shape, [B, T, width], and one dtype. No call waits for the device.
 class PreNormBlock : public Module {
  protected:
   // Children of this module.

@@ -4,6 +4,11 @@
 // = 100,000 shows the last bit of a frequency. So 1 / power and not pow of the negative exponent, and Over for a
 // division of a number by a tensor, which PyTorch does as reciprocal and product.
 //
+// A model that was trained on a short context sees larger angles at later positions than it ever learned. The forms of
+// scaling differ in how they bring those angles back: default does nothing; linear (Chen et al., "Extending Context
+// Window of Large Language Models via Positional Interpolation", 2023) divides all angles by `factor`, which also blurs
+// near positions, since the fast frequencies that tell neighbours from each other slow down too; llama3 spares those.
+//
 // llama3 (Llama 3.1): wavelengths beyond the original context are stretched by `factor`, those well inside it stay, and
 // those in between are interpolated by how often they fit into the original context.
 #include "fsdp/models/rope.h"
@@ -44,7 +49,8 @@ absl::StatusOr<RopeConfig::Type> ParseType(const ConfigReader& rope) {
 // Reads a number that this type of scaling requires.
 absl::Status Required(const ConfigReader& rope, const std::string& field, double* value) {
   if (rope.Find(field) != nullptr) return rope.Double(field, value);
-  return absl::InvalidArgumentError(absl::StrCat("llama config: ", field, " is missing beside rope_type"));
+  return absl::InvalidArgumentError(
+      absl::StrCat("llama config: ", field, " is missing, which is required together with rope_type"));
 }
 
 absl::Status CheckPositive(std::string_view model_type, std::string_view field, double value) {
@@ -56,6 +62,8 @@ absl::Status CheckPositive(std::string_view model_type, std::string_view field, 
 // A number divided by a float32 tensor, in PyTorch's order of operations.
 float Over(double number, float tensor) { return 1.0f / tensor * static_cast<float>(number); }
 
+// With n the wavelengths that fit into the original context, the frequency is a mean of frequency / factor and
+// frequency whose weight `smooth` goes from 0 at n = low_freq_factor to 1 at n = high_freq_factor.
 float ScaleAsLlama3(const RopeConfig& rope, float frequency) {
   const auto context = static_cast<double>(rope.original_max_position_embeddings);
   const auto factor = static_cast<float>(rope.factor);

@@ -23,11 +23,20 @@ struct RopeConfig {
   };
 
   Type type = Type::kDefault;
+
+  // The base of the frequencies, rope_theta in config.json. Positive.
   double theta = 10000;
-  double factor = 1;                             // for kLinear and kLlama3
-  double low_freq_factor = 1;                    // for kLlama3
-  double high_freq_factor = 4;                   // for kLlama3; above low_freq_factor
-  int64_t original_max_position_embeddings = 0;  // for kLlama3; positive
+
+  // For kLinear and kLlama3: by how much longer the context is than the one that the model was first trained on.
+  double factor = 1;
+
+  // For kLlama3: wavelengths above original_max_position_embeddings / low_freq_factor are stretched, those below
+  // original_max_position_embeddings / high_freq_factor stay. high_freq_factor must be the larger one.
+  double low_freq_factor = 1;
+  double high_freq_factor = 4;
+
+  // For kLlama3: the context, in tokens, that the model was first trained on. Positive.
+  int64_t original_max_position_embeddings = 0;
 };
 
 // From the fields of a model's config.json. `max_position_embeddings` stands in for an absent

@@ -69,13 +69,13 @@ TEST(RopeTest, NewAndOldSpellingsAreReadInHuggingFacesOrder) {
   EXPECT_EQ(rope.original_max_position_embeddings, 99);
 }
 
-TEST(RopeTest, WhatCannotBeObeyedIsRefusedByName) {
+TEST(RopeTest, UnsupportedFieldsAreRefusedByName) {
   const std::pair<std::string, std::string> refusals[] = {
       {R"("rope_scaling": {"rope_type": "yarn", "factor": 2})",
        "rope_type \"yarn\" is none of default, linear, llama3"},
       {R"("rope_scaling": {"type": "dynamic", "factor": 2})", "rope_type \"dynamic\""},
       {R"("rope_scaling": {"rope_type": "longrope"})", "rope_type \"longrope\""},
-      {R"("rope_scaling": {"rope_type": "linear"})", "factor is missing beside rope_type"},
+      {R"("rope_scaling": {"rope_type": "linear"})", "factor is missing, which is required together with rope_type"},
       {R"("rope_scaling": {"rope_type": "linear", "factor": "2"})", "factor is \"2\", wanted a number"},
       {R"("rope_scaling": {"rope_type": "linear", "factor": 0})", "factor is 0, wanted a positive number"},
       {R"("rope_scaling": {"rope_type": "llama3", "factor": 2, "low_freq_factor": 4, "high_freq_factor": 4})",

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the tests of all models share: a host device to run one on, and its loss.
+// For tests: a host device that models run on, and the loss of a model.
 #ifndef FSDP_MODELS_TEST_LANGUAGE_MODEL_H_
 #define FSDP_MODELS_TEST_LANGUAGE_MODEL_H_
 
@@ -28,7 +28,8 @@ inline int64_t CountParameters(Module& module) {
 
 class LanguageModelTest : public testing::Test {
  protected:
-  // The model's loss, and its gradients in the parameters.
+  // The mean loss of `tokens`, of `shape` [B, T], as their own targets. With `backward`, its gradients are added to
+  // those of the parameters. Blocks until the stream is done. Precondition: the parameters are materialised.
   absl::StatusOr<double> Loss(Module& model, const std::vector<int32_t>& tokens, const Shape& shape, bool backward) {
     FSDP_ASSIGN_OR_RETURN(const Tensor input, Tensor::Empty(*device_, DType::kInt32, shape));
     std::copy(tokens.begin(), tokens.end(), input.data_as<int32_t>());

@@ -79,7 +79,7 @@ class ReadQueueTest : public testing::Test {
     const auto finish = [&] {
       const ByteRange& range = ranges[finished++];
       ASSERT_OK_AND_ASSIGN(const std::byte* const read, queue.Finish());
-      EXPECT_EQ(std::memcmp(read, bytes_.data() + range.offset, range.nbytes), 0) << Describe(range);
+      EXPECT_EQ(std::memcmp(read, bytes_.data() + range.offset, range.nbytes), 0) << range.offset;
     };
     for (const ByteRange& range : ranges) {
       if (queue.full()) finish();

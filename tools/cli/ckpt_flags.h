@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The flags of ckpt's subcommands. Which subcommand has which is in ckpt.cc; a flag given to another is an error.
+// Defaults and help texts are in ckpt_flags.cc; the command line is parsed before a subcommand runs, and flags do not
+// change afterwards.
 #ifndef FSDP_TOOLS_CLI_CKPT_FLAGS_H_
 #define FSDP_TOOLS_CLI_CKPT_FLAGS_H_
 
@@ -20,10 +22,11 @@ ABSL_DECLARE_FLAG(bool, tensors);
 ABSL_DECLARE_FLAG(std::string, html);
 
 // diff.
+// Tolerances: values are equal if |a - b| <= atol + rtol * |b|, as in torch.allclose.
 ABSL_DECLARE_FLAG(double, atol);
 ABSL_DECLARE_FLAG(double, rtol);
 
-// prune; dry_run is repair's too.
+// prune; dry_run is repair's too. keep_last counts steps, keep_every is a period in steps; 0 is none.
 ABSL_DECLARE_FLAG(int, keep_last);
 ABSL_DECLARE_FLAG(int64_t, keep_every);
 ABSL_DECLARE_FLAG(bool, dry_run);
@@ -33,10 +36,14 @@ ABSL_DECLARE_FLAG(std::string, to);
 ABSL_DECLARE_FLAG(std::string, state_dict_type);
 ABSL_DECLARE_FLAG(int, world_size);
 ABSL_DECLARE_FLAG(std::string, dtype);
+
+// convert: which tensors, and under which names. Regular expressions; each flag may be repeated.
 ABSL_DECLARE_FLAG(fsdp::RepeatedFlag, include);
 ABSL_DECLARE_FLAG(fsdp::RepeatedFlag, exclude);
 ABSL_DECLARE_FLAG(fsdp::RepeatedFlag, rename);
 ABSL_DECLARE_FLAG(bool, model_only);
+
+// convert: sizes in bytes, with a unit such as 5GB; parity counts files.
 ABSL_DECLARE_FLAG(fsdp::ByteSizeFlag, max_shard_size);
 ABSL_DECLARE_FLAG(int, parity);
 ABSL_DECLARE_FLAG(fsdp::ByteSizeFlag, max_memory);

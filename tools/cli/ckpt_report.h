@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How ckpt's subcommands end.
+// How ckpt's subcommands end after an error: a line for people on stderr, and an exit status that is the same for all
+// errors, so that scripts need not parse messages.
 #ifndef FSDP_TOOLS_CLI_CKPT_REPORT_H_
 #define FSDP_TOOLS_CLI_CKPT_REPORT_H_
 
@@ -19,6 +20,7 @@ std::string WithFlagNames(absl::string_view message);
 int ReportFailure(const std::string& program, const absl::Status& status);
 
 // The JSON that --json prints on stdout, in addition to that line, when there is no result: {"problem": message}.
+// Indented, with a newline at its end; bytes of the message that are not UTF-8 are replaced.
 std::string ProblemJson(const absl::Status& status);
 
 }  // namespace fsdp

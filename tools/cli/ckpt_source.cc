@@ -11,6 +11,7 @@ namespace fsdp {
 
 absl::StatusOr<TensorSourceOptions> SourceOptionsFromFlags() {
   TensorSourceOptions options;
+  // An empty path, the flag's default, gives an empty layout.
   FSDP_ASSIGN_OR_RETURN(options.flat_layout, ReadFlatLayout(absl::GetFlag(FLAGS_flat_layout)));
   return options;
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// OpenSource: what a subcommand reads, opened as its flags say.
+// OpenSource: opens the checkpoint that a subcommand reads, of any format, with the options that its flags give.
 #ifndef FSDP_TOOLS_CLI_CKPT_SOURCE_H_
 #define FSDP_TOOLS_CLI_CKPT_SOURCE_H_
 
@@ -12,10 +12,11 @@
 
 namespace fsdp {
 
-// What the flags say about opening a checkpoint: --flat_layout, whose file is read.
+// The options for opening a checkpoint that the flags give. Reads the file that --flat_layout names, if any; errors are
+// those of ReadFlatLayout.
 absl::StatusOr<TensorSourceOptions> SourceOptionsFromFlags();
 
-// OpenTensorSource(path) with these options.
+// OpenTensorSource(path) with these options, and its errors.
 absl::StatusOr<std::unique_ptr<TensorSource>> OpenSource(const std::string& path);
 
 }  // namespace fsdp

@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// The library calls Update for every block that it moves, from several threads, so most calls must be cheap: they take
+// a lock, look at the clock and return.
 #include "fsdp/tools/cli/progress.h"
 
 #include <unistd.h>

@@ -26,7 +26,8 @@ class Progress {
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
-  // Shows the state, unless it was shown a moment ago.
+  // Shows the state, unless it was shown less than 0.1 s ago on a terminal, or 10 s ago elsewhere. `bytes_total` may
+  // change between calls.
   void Update(int64_t bytes_done, int64_t bytes_total);
 
   // Update as the callback that the functions of checkpoint/ take. This must outlive it.
@@ -42,7 +43,8 @@ class Progress {
   bool line_open_ = false;  // guarded by mutex_; a line is being redrawn
 };
 
-// "convert  37%  1.2 GB of 3.3 GB  412 MB/s  5s left", with a bar of `bar_columns` columns after the title.
+// "convert  37%  1.2 GB of 3.3 GB  412 MB/s  5s left", with a bar of `bar_columns` columns after the title, or none for
+// 0. The rate is the mean over `elapsed`. Pure.
 std::string ProgressLine(const std::string& title, int64_t bytes_done, int64_t bytes_total, absl::Duration elapsed,
                          int bar_columns);
 

@@ -15,8 +15,8 @@ namespace fsdp {
 
 struct Outcome {
   int status = -1;         // exit status; 128 + n if signal n ended it; -1 if it did not start
-  std::string out;         // stdout
-  std::string err;         // stderr
+  std::string out = {};    // stdout
+  std::string err = {};    // stderr
   int64_t peak_bytes = 0;  // largest resident set
 };
 

@@ -15,7 +15,8 @@
 
 namespace fsdp {
 
-// Rows of a chart, at most; more layers or files share rows.
+// Rows of a chart, at most; more layers or files share rows. The product of the two bounds the size of FileRow's
+// vectors.
 inline constexpr size_t kMaxLayerRows = 64;
 inline constexpr size_t kMaxFileRows = 48;
 
@@ -23,23 +24,36 @@ inline constexpr size_t kMaxFileRows = 48;
 // component that is a number or, if there is none, without its last component.
 std::string LayerOf(const std::string& fqn);
 
-// One row of a chart: a layer, or several neighbouring ones.
+// A row of a chart: a layer, or several neighbouring ones.
 struct LayerRow {
-  std::string name;  // "transformer.h.0", or "transformer.h.0–3"
+  // "transformer.h.0", or "transformer.h.0–3".
+  std::string name;
+
+  // Payload, in bytes, of the model's tensors and of the optimizer's states for them.
   int64_t model_bytes = 0;
   int64_t optim_bytes = 0;
-  ValueStatistics weights;                        // floating-point tensors of the model
-  std::map<std::string, ValueStatistics> states;  // of the optimizer, by state name; scalars left out
+
+  // Statistics of the model's floating-point tensors.
+  ValueStatistics weights;
+
+  // Statistics of the optimizer's states, by the name of the state ("exp_avg"); scalars are left out.
+  std::map<std::string, ValueStatistics> states;
 };
 
-// One row of the chart of files: a file, or several neighbouring ones. The vectors have one element for each LayerRow.
+// A row of the chart of files: a file, or several neighbouring ones.
 struct FileRow {
-  std::string name;                  // "rank-00000-of-00064.h5", or "rank-00000–00001-of-00064.h5"
-  std::vector<int64_t> model_bytes;  // by layer
+  // "rank-00000-of-00064.h5", or "rank-00000–00001-of-00064.h5".
+  std::string name;
+
+  // Payload in these files, in bytes. The vectors have an element for each LayerRow, in the order of the rows.
+  std::vector<int64_t> model_bytes;
   std::vector<int64_t> optim_bytes;
+
+  // Values that belong to no layer, such as a step count.
   int64_t extra_bytes = 0;
 
-  int64_t payload_bytes() const;  // all of the above
+  // The sum of all bytes above.
+  int64_t payload_bytes() const;
 };
 
 // All rows. The sizes of the vectors are at most kMaxLayerRows and kMaxFileRows.

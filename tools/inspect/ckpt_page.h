@@ -16,7 +16,7 @@ namespace fsdp {
 // Tensors that the table has rows for: the largest.
 inline constexpr size_t kMaxTensorRows = 400;
 
-// `statistics` are of the tensors of `summary`, by key. Pure.
+// The page, UTF-8. `statistics` are of the tensors of `summary`, by key; charts leave out tensors that it lacks. Pure.
 std::string CheckpointPage(const CheckpointSummary& summary, const TensorStatistics& statistics);
 
 }  // namespace fsdp

@@ -19,15 +19,24 @@
 namespace fsdp {
 
 struct CheckpointSummary {
-  std::string asked_for;             // the path that the user gave
-  std::string path;                  // the checkpoint: a step, if the user gave a ROOT
-  std::vector<std::string> skipped;  // sentences about newer steps of the ROOT that do not verify
+  // The path that the user gave, and that of the checkpoint: a step, if the user gave a ROOT.
+  std::string asked_for;
+  std::string path;
+
+  // Sentences about newer steps of the ROOT that do not verify.
+  std::vector<std::string> skipped;
+
+  // The driver that recognised `path`. Never null; drivers live as long as the program.
   const FormatDriver* format = &CheckpointDriver();
-  std::string problem;  // damage that shows without reading, such as a missing file; empty: none
+
+  // Damage that shows without reading values, such as a missing file; empty: none.
+  std::string problem;
 
   // Tensors, files, and which file holds which elements. Formats without a manifest fill in what they know.
   Manifest manifest;
-  std::map<std::string, std::string> metadata;  // safetensors' own
+
+  // The "__metadata__" of a safetensors file.
+  std::map<std::string, std::string> metadata;
 
   const FormatTraits& traits() const { return format->traits(); }
 };

@@ -13,14 +13,20 @@
 
 namespace fsdp {
 
-// Text between tags or in a quoted attribute.
+// `text` as it can stand between tags or in a quoted attribute. Names come from checkpoints, which may be anyone's, so
+// every name on the page passes through here.
 std::string EscapeHtml(std::string_view text);
 
 // A part of a bar.
 struct BarPart {
+  // In the unit of BarSvg's `whole`.
   double value = 0;
-  std::string css;    // classes
-  std::string title;  // shown when pointed at
+
+  // Classes of the style sheet, separated by blanks.
+  std::string css;
+
+  // The browser shows it when the pointer is on the part.
+  std::string title;
 };
 
 // Parts side by side, each as wide as its share of `whole`; parts too narrow to be seen are left out. The chart takes
@@ -42,7 +48,8 @@ std::string HistogramSvg(const ValueStatistics& statistics, const OctaveRange& r
 // The axis below such histograms: powers of ten, and 0.
 std::string HistogramAxisSvg(const OctaveRange& range);
 
-// Dots on a logarithmic axis from 10^low to 10^high; values that are not positive are left out.
+// Dots on a logarithmic axis from 10^low to 10^high, `height` pixels high; values that are not positive are left out.
+// DotsAxisSvg is the axis below such charts. Precondition: low < high.
 struct Dot {
   double value = 0;
   std::string css;
