@@ -24,6 +24,14 @@ namespace {
 
 constexpr int64_t kScalars = sizeof(AdamWScalars) / sizeof(float);
 
+// m and v start at 0, so after t steps they are means over weights that sum to 1 - beta^t and not to 1. Dividing by
+// that sum is the bias correction (Kingma and Ba, "Adam", 2015, section 3). It is folded into two scalars, one for each
+// mean, so that the kernels need no division for m and none under the root of v:
+//
+//   lr (m / c1) / (sqrt(v / c2) + eps) = (lr / c1) m / (sqrt(v) / sqrt(c2) + eps)
+//
+// Weight decay does not pass through m and v (it is decoupled): Adam would divide it by sqrt(v), so that weights with
+// large gradients would decay less.
 AdamWScalars ScalarsOf(const AdamWOptions& options, int64_t step) {
   const double bias_correction1 = 1 - std::pow(options.beta1, static_cast<double>(step));
   const double bias_correction2 = 1 - std::pow(options.beta2, static_cast<double>(step));

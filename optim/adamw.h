@@ -17,10 +17,17 @@ namespace fsdp {
 
 // PyTorch's names and defaults.
 struct AdamWOptions {
+  // The learning rate: about how far an element moves in a step.
   double lr = 1e-3;
+
+  // PyTorch's betas: the shares of the old value in the running means of g and of g^2. In [0, 1).
   double beta1 = 0.9;
   double beta2 = 0.999;
+
+  // Added to the root of v, outside of it.
   double eps = 1e-8;
+
+  // The share of p, times lr, that a step takes away. 0: none.
   double weight_decay = 1e-2;
 };
 

@@ -94,6 +94,8 @@ TensorExtras Optimizer::ExtrasOf(size_t index) const {
   return {.grad_factor = grad_factor_, .compute_copy = parameters_[index]->compute_copy};
 }
 
+// A step counts although the stream has not run it yet, and also if its factor turns out not to be finite, which the
+// host learns later or never.
 void Optimizer::FinishStep(const std::vector<size_t>& indices) {
   for (const size_t i : indices) {
     ++steps_[i];

@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Values pass through a stream of their own in both directions, since TestDevice() may be a GPU, whose memory the host
+// cannot read.
 #include "fsdp/optim/optimizer_fixture.h"
 
 #include <cstddef>
@@ -34,6 +37,7 @@ Floats Get(const Tensor& t) {
 
 std::unique_ptr<ShardedParameter> MakeParameter(Device& device, const std::string& fqn, int64_t numel, int64_t offset,
                                                 DType grad_dtype) {
+  // The interval is neither at the begin nor at the end of the parameter, as a rank's slice usually is.
   auto parameter = std::make_unique<ShardedParameter>();
   parameter->fqn = fqn;
   parameter->shape = {numel + 9};

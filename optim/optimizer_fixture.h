@@ -20,18 +20,22 @@ namespace fsdp {
 
 using Floats = std::vector<float>;
 
+// Normally distributed, the same for the same seed.
 Floats Random(size_t n, int seed);
 
-// To or from the device.
+// To or from the device; blocks.
 void Copy(void* to, const void* from, int64_t nbytes);
 
+// Whole float32 tensors; block.
 void Set(const Tensor& t, const Floats& values);
 Floats Get(const Tensor& t);
 
-// A slice of a parameter, `offset` elements into its memory.
+// A slice of `numel` elements of a parameter of numel + 9, `offset` elements into its memory, so that tests can reach
+// addresses that are not aligned for vectors. Values are unspecified, and has_grad is set.
 std::unique_ptr<ShardedParameter> MakeParameter(Device& device, const std::string& fqn, int64_t numel, int64_t offset,
                                                 DType grad_dtype = DType::kFloat32);
 
+// The gradient as float32, converted to or from its dtype; block.
 void SetGrad(const ShardedParameter& parameter, const Floats& values);
 Floats GradOf(const ShardedParameter& parameter);
 

@@ -15,6 +15,7 @@
 namespace fsdp {
 namespace {
 
+// Subtractions are done here in float64, as in PyTorch, whose scalars are Python's floats.
 SgdScalars ScalarsOf(const SgdOptions& options, bool first) {
   return {.weight_decay = static_cast<float>(options.weight_decay),
           .momentum = static_cast<float>(options.momentum),

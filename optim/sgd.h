@@ -15,7 +15,11 @@ namespace fsdp {
 // PyTorch's names and defaults.
 struct SgdOptions {
   double lr = 1e-3;
+
+  // The share of the buffer that a step keeps; 0: no buffer.
   double momentum = 0;
+
+  // The share of the gradient that does not enter the buffer.
   double dampening = 0;
   double weight_decay = 0;
   bool nesterov = false;  // requires momentum > 0 and no dampening, as in PyTorch

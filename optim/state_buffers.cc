@@ -52,6 +52,8 @@ absl::Status StateBuffers::Allocate() {
   return absl::OkStatus();
 }
 
+// Parameters of one optimizer may lie on two devices (offloaded units in host memory), and a slice must be where its
+// parameter is.
 absl::Status StateBuffers::AllocateOn(Device& device) {
   int64_t total = 0;
   for (const ShardedParameter* parameter : parameters_) {

@@ -18,11 +18,13 @@ namespace fsdp {
 
 class StateBuffers {
  public:
+  // `names` are PyTorch's ("exp_avg"). The parameters must outlive it. Allocates nothing.
   StateBuffers(std::vector<std::string> names, absl::Span<ShardedParameter* const> parameters);
 
   const std::vector<std::string>& names() const { return names_; }
 
-  // Makes the states of parameter `index` exist, as zeros if they did not. Blocks on the first call.
+  // Makes the states of parameter `index` exist, as zeros if they did not. Blocks on the first call, which allocates
+  // for all parameters; errors are those of the devices' allocators, and a later call tries again.
   absl::Status Create(size_t index);
 
   // True once Create was called for `index`.

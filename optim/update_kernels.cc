@@ -31,6 +31,7 @@ HWY_INLINE FloatVec LoadGrad(FloatTag d, const G* grad, size_t count, float fact
   return factor == 1 ? g : RoundTo<G>(d, hn::Mul(g, hn::Set(d, factor)));
 }
 
+// The copy is rounded from the register, so a low-precision forward needs no pass over the parameters after the step.
 HWY_INLINE void StoreParameter(FloatTag d, FloatVec p, int64_t i, size_t count, float* parameter, uint16_t* copy) {
   StoreUpTo(d, p, parameter + i, count);
   if (copy != nullptr) StoreUpTo(d, p, copy + i, count);

@@ -24,7 +24,7 @@
 
 namespace fsdp {
 
-// One piece of work that the host issues.
+// A piece of work that the host issues for one unit, or, as kStep, the optimizer's update of all units.
 struct ScheduleEvent {
   enum class Kind : uint8_t {
     kAllGather,
@@ -93,16 +93,19 @@ Schedule ForwardSchedule(absl::Span<const UnitVisit> visits, const std::vector<b
 Schedule BackwardSchedule(absl::Span<const UnitVisit> visits, const std::vector<bool>& unsharded,
                           const ScheduleOptions& options);
 
-// Forward and backward `micro_steps` times, all but the last without synchronisation, then the optimizer's step.
+// A whole step that begins with all units sharded: forward and backward `micro_steps` times, all but the last without
+// synchronisation, then the optimizer's step.
 Schedule StepSchedule(absl::Span<const UnitVisit> visits, int micro_steps, const ScheduleOptions& options);
 
-// Which units are unsharded after `schedule`, if `unsharded` are before it.
+// Which units are unsharded after `schedule`, if `unsharded` are before it. A kAllGather unshards a unit, kReshard and
+// kReshardToGroup end that.
 std::vector<bool> UnshardedAfter(const Schedule& schedule, std::vector<bool> unsharded);
 
 // The most units, other than `root`, that are unsharded at one time: how many slots the schedule needs.
 int MaxUnsharded(const Schedule& schedule, std::vector<bool> unsharded, int root);
 
-// One line for each event, in PyTorch's words: "all_gather transformer.h.1". `names` are those of the units.
+// The schedule as text, a line for each event, in PyTorch's words: "all_gather transformer.h.1". `names` are those of
+// the units.
 std::string RenderSchedule(const Schedule& schedule, absl::Span<const std::string> names);
 
 }  // namespace fsdp

@@ -13,6 +13,7 @@
 
 namespace fsdp {
 
+// An instance serves one root module, and is used by one thread of each rank. Names of units are their display names.
 class ExecutionOrder {
  public:
   // `groups` must outlive it.

@@ -25,7 +25,7 @@
 
 namespace fsdp {
 
-// What of FsdpOptions concerns the executor; the fields mean the same there.
+// The fields of FsdpOptions that concern the executor; they mean the same there.
 struct ExecutorOptions {
   BackwardPrefetch backward_prefetch = BackwardPrefetch::kBackwardPre;
   bool forward_prefetch = false;
@@ -94,7 +94,7 @@ class Executor final : public ModuleHooks {
   Schedule PlanStep(int micro_steps) const;
 
  private:
-  // What the executor knows of one unit.
+  // The progress of one unit in the current pass.
   struct UnitState {
     // All-gathered by the events issued so far, and not resharded. Always false for a unit that is not sharded, since
     // schedules have no all-gather for it; UnitRuntime::is_unsharded says whether it has a buffer.
@@ -105,7 +105,7 @@ class Executor final : public ModuleHooks {
 
   Executor(Module& root, UnitStore& units, const ExecutorOptions& options);
 
-  // What schedule.h has to know of every unit, from its strategy, settings and controls as they are now.
+  // The input of schedule.h: the traits of every unit, from its strategy, settings and controls as they are now.
   ScheduleOptions CurrentOptions() const;
   bool training() const { return schedule_options_.training; }
 

@@ -59,14 +59,25 @@ class GradientReduction {
   absl::Status Synchronize();
 
  private:
+  // The gradients of one unit between the calls above.
   struct State {
-    Tensor grad;         // [padded_numel] in compute dtype; undefined outside backward
-    Tensor accumulated;  // of backwards without synchronisation; made by the first, then kept
+    // [padded_numel] in the compute dtype; undefined outside of backward.
+    Tensor grad;
+
+    // The sum over backwards without synchronisation; allocated by the first, then kept, and valid if has_accumulated.
+    Tensor accumulated;
     bool has_accumulated = false;
-    Tensor reduced;  // [shard_numel] in reduce dtype, between ReduceScatter and AllReduce
-    Tensor partial;  // sums over the shard group alone, while all-reduces are put off; made by the first, then kept
+
+    // [shard_numel] in the reduce dtype, between ReduceScatter and AllReduce.
+    Tensor reduced;
+
+    // Sums over the shard group alone, while all-reduces are put off; allocated by the first, then kept, and valid if
+    // has_partial.
+    Tensor partial;
     bool has_partial = false;
-    Buffer comm_memory;  // of a custom ReduceScatterComm
+
+    // The memory that a custom ReduceScatterComm asked for.
+    Buffer comm_memory;
   };
 
   GradientReduction(const UnitStore& units, const MemoryPlan& plan, Stream& compute);

@@ -13,7 +13,8 @@
 
 namespace fsdp {
 
-// How many slots the units other than the root share.
+// How many slots the units other than the root share: as many as the schedule needs at one time (MaxUnsharded). Two let
+// one unit's collective overlap the compute of another.
 struct SlotCounts {
   int unsharded = 2;
   int gradients = 2;
@@ -23,8 +24,11 @@ struct MemoryPlan {
   // In bytes, as all fields but `slots`. Held between steps: this rank's shards of parameters; of gradients, for units
   // with a trainable parameter; and the parameters in the compute dtype if the optimizer casts.
   int64_t shards = 0;
-  int64_t pinned_shards = 0;    // of offloaded units, in pinned host memory
-  int64_t pageable_shards = 0;  // of offloaded units, in host memory that is not pinned
+
+  // The same for offloaded units, in host memory that is pinned, and in host memory that is not. DeviceBytes does not
+  // count them.
+  int64_t pinned_shards = 0;
+  int64_t pageable_shards = 0;
 
   // The root's own buffers, and the size of each slot that the other units share.
   int64_t root_unsharded = 0;
@@ -33,22 +37,29 @@ struct MemoryPlan {
   int64_t gradient_slot = 0;
   SlotCounts slots;
 
-  int64_t gather_staging = 0;       // for layouts that are not in place
-  int64_t reduce_staging = 0;       // for layouts that are not in place, and gradients reduced in another dtype
-  int64_t upload_staging = 0;       // offloaded shards on their way to be cast
-  int64_t download_staging = 0;     // gradients on their way to offloaded shards
-  int64_t post_forward_shards = 0;  // of units that reshard to a smaller group after forward
+  // Buffers that collectives read or write instead of parameters and gradients: for layouts that are not in place
+  // (ShardLayout::in_place), and, in the second, for gradients that are reduced in another dtype.
+  int64_t gather_staging = 0;
+  int64_t reduce_staging = 0;
+
+  // Offloaded shards on their way to be cast, and gradients on their way to offloaded shards.
+  int64_t upload_staging = 0;
+  int64_t download_staging = 0;
+
+  // Shards that units keep for backward if they reshard to a smaller group after forward, summed over those units.
+  int64_t post_forward_shards = 0;
 
   // Gradients that stay unsharded between backwards without synchronisation; allocated by the first such backward.
   int64_t accumulated = 0;
 
-  // The plan for units that share so many slots. Counts are 0 in the plan if no unit needs such a slot.
+  // The plan for units that share so many slots. Counts are 0 in the plan if no unit needs such a slot. Pure; linear in
+  // the number of units.
   static MemoryPlan Of(const UnitStore& units, const SlotCounts& slots);
 
   // All bytes on the device; with `accumulates`, those of backwards without synchronisation too.
   int64_t DeviceBytes(bool accumulates) const;
 
-  // One line for each purpose, for people.
+  // A line for each purpose that has bytes, for people.
   std::string ToString(bool accumulates) const;
 };
 

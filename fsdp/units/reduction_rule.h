@@ -14,9 +14,14 @@
 namespace fsdp {
 
 struct DivideFactors {
-  double pre = 1;   // before the reduction: a power of two near sqrt(world_size), so exact
-  double post = 1;  // after it; pre * post == world_size
+  // The divisor before the reduction: a power of two near sqrt(world_size), so that the division is exact.
+  double pre = 1;
+
+  // The divisor after the reduction; pre * post == world_size.
+  double post = 1;
 };
+
+// FSDP1's factors: 4 and 2 for 8 ranks, 2 and 1.5 for 3. Precondition: world_size > 0.
 
 inline DivideFactors GradientDivideFactors(int world_size) {
   int pre = 1;
@@ -36,12 +41,18 @@ struct ReductionRule {
 // FSDP1: sums, with both divisions, over all data-parallel ranks.
 ReductionRule Fsdp1ReductionRule(int data_parallel_size);
 
-// What FSDP2's rule depends on.
+// The inputs of FSDP2's rule.
 struct Fsdp2Reduction {
+  // The sizes of the unit's shard group and of its replicate group; 1 if it has none.
   int shard_size = 1;
   int replicas = 1;
+
   DType reduce_dtype = DType::kFloat32;
-  std::optional<double> divide_factor = {};  // default: all ranks
+
+  // FSDP2's set_gradient_divide_factor; default: the product of both sizes.
+  std::optional<double> divide_factor = {};
+
+  // FSDP2's set_force_sum_reduction_for_comms.
   bool force_sum = false;
 };
 

@@ -24,7 +24,8 @@ class RowCopy {
   explicit RowCopy(const ShardLayout& layout) : RowCopy(layout, layout.world_size()) {}
   RowCopy(const ShardLayout& layout, int ranks) : layout_(layout), ranks_(ranks) {}
 
-  // Copies the chunks of every rank from `rows` to `parameters`, both of padded_numel elements.
+  // Copies the chunks of every rank from `rows` to `parameters`, both of padded_numel elements, for the layout that an
+  // all-gather wrote. Here and below the tensors may differ in dtype and must not overlap; the call does not block.
   void Out(const Tensor& rows, const Tensor& parameters, const TensorOps& ops, Stream& stream) const;
 
   // The reverse of Out; each element is divided by `divisor`.
@@ -33,6 +34,7 @@ class RowCopy {
   // Copies one rank's chunks from `parameters` to `row`, which has row_numel() elements.
   void InRow(const Tensor& parameters, int rank, const Tensor& row, const TensorOps& ops, Stream& stream) const;
 
+  // Elements of a row, the part of a rank in a collective: the sum of its chunks, padding included.
   int64_t row_numel() const { return layout_.padded_numel() / ranks_; }
 
  private:

@@ -30,7 +30,8 @@ struct TestUnits {
   std::unique_ptr<AdamW> optimizer;
   int rank = 0;  // whose batches it is trained on
 
-  // Forward and backward on the batch of `step` and the rank.
+  // ComputeGradients runs forward and backward on the batch of `step` and the rank; Train then steps the optimizer.
+  // Both are collective.
   absl::Status ComputeGradients(int step);
   absl::Status Train(int step);
 

@@ -27,26 +27,47 @@ namespace fsdp {
 
 // Owned by its UnitStore, at a fixed address. Used by one thread of each rank.
 struct Unit {
-  std::string name;  // the module's path; "" for the root
+  // The module's path; "" for the root.
+  std::string name;
+
+  // The module that was wrapped, and all modules that it is gathered with, itself included. The program owns them.
   Module* module = nullptr;
-  std::vector<Module*> modules;  // `module` and the others that it is gathered with
+  std::vector<Module*> modules;
+
   UnitSettings settings;
   UnitControls controls;
-  ShardingStrategy strategy = ShardingStrategy::kFullShard;  // kNoShard where the shard group has one rank
+
+  // The strategy as it is carried out: kNoShard where the shard group has one rank.
+  ShardingStrategy strategy = ShardingStrategy::kFullShard;
   UnitGroups groups;
-  std::shared_ptr<ProcessGroup> post_forward_group;  // see UnitSettings::post_forward_group_size; null: none
+
+  // The smaller group that parameters are resharded to after forward (UnitSettings::post_forward_group_size); null:
+  // none.
+  std::shared_ptr<ProcessGroup> post_forward_group;
+
+  // The place of every parameter in the unit's buffer, and the parameters, in the order of layout.parameters().
   ShardLayout layout;
-  std::vector<std::shared_ptr<Parameter>> parameters;  // those of layout.parameters(), in that order
+  std::vector<std::shared_ptr<Parameter>> parameters;
 
   DType dtype = DType::kFloat32;          // of the shards: the original one
   DType compute_dtype = DType::kFloat32;  // of the unsharded parameters and gradients
   DType reduce_dtype = DType::kFloat32;   // of the reduction
 
-  Tensor shard;               // [layout.shard_numel()], padding zero
-  Tensor grad_shard;          // likewise; each slice counts while its ShardedParameter::has_grad; undefined if frozen
-  Tensor low_precision_grad;  // what the optimizer sees of grad_shard under keep_low_precision_grads
-  Tensor compute_shard;  // `shard` in the compute dtype, under optimizer_casts; current where its parameters say so
-  std::vector<std::unique_ptr<ShardedParameter>> sharded_parameters;  // views of the two, parallel to `parameters`
+  // This rank's part of the parameters, [layout.shard_numel()] in `dtype`; padding is zero.
+  Tensor shard;
+
+  // The gradient of `shard`, of its shape and dtype. Each slice counts while its ShardedParameter::has_grad. Undefined
+  // if all parameters are frozen.
+  Tensor grad_shard;
+
+  // grad_shard in the reduce dtype, which the optimizer reads under keep_low_precision_grads; else undefined.
+  Tensor low_precision_grad;
+
+  // `shard` in the compute dtype, under optimizer_casts; each slice is current if its ShardedParameter says so.
+  Tensor compute_shard;
+
+  // Views of shard and gradient for the optimizer, parallel to `parameters`.
+  std::vector<std::unique_ptr<ShardedParameter>> sharded_parameters;
 
   // A SummonFullParamsGuard has the parameters bound: forward and backward are refused until it closes.
   bool summoned = false;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// UnitCasts: casts a unit's inputs and outputs as its precision settings ask, and their gradients back in backward.
+// UnitCasts: casts a unit's inputs and outputs as its precision settings ask, and their gradients back in backward. One
+// thread; no call waits for the device. Errors are those of the allocation of a cast copy.
 #ifndef FSDP_FSDP_UNITS_UNIT_CASTS_H_
 #define FSDP_FSDP_UNITS_UNIT_CASTS_H_
 

@@ -30,9 +30,16 @@ struct UnitSettings {
   std::optional<DType> param_dtype = {};
   std::optional<DType> reduce_dtype = {};
   std::optional<DType> buffer_dtype = {};
-  std::optional<DType> output_dtype = {};  // floating-point outputs are cast to it
-  bool cast_inputs = false;                // floating-point inputs are cast to the compute dtype
-  bool restore_output_dtype = false;       // outputs get the dtype that the input had before it was cast
+
+  // Floating-point outputs are cast to it; empty: they are not cast.
+  std::optional<DType> output_dtype = {};
+
+  // Floating-point inputs are cast to the compute dtype. With the second flag, outputs get the dtype that the input had
+  // before that cast.
+  bool cast_inputs = false;
+  bool restore_output_dtype = false;
+
+  // As the fields of MixedPrecision and FsdpOptions of these names.
   bool keep_low_precision_grads = false;
   bool full_precision_in_eval = false;
   bool optimizer_casts = false;

@@ -14,13 +14,17 @@
 
 namespace fsdp {
 
-// Writing fails; there is no write queue.
+// Calls that write return kPermissionDenied, and NewWriteQueue returns null, so only code that reads can be given one.
 class ByteFile final : public File {
  public:
   explicit ByteFile(std::string bytes) : bytes_(std::move(bytes)) {}
 
+  // Always "bytes": messages name the file by it.
   const std::string& path() const override { return path_; }
+
   absl::StatusOr<int64_t> Size() const override { return static_cast<int64_t>(bytes_.size()); }
+
+  // Fills all of `out` or none of it. An empty `out` may begin at the end.
   absl::Status Read(int64_t offset, absl::Span<std::byte> out) const override {
     if (offset < 0 || offset > static_cast<int64_t>(bytes_.size()) || out.size() > bytes_.size() - offset) {
       return absl::DataLossError("read beyond the end");
@@ -28,6 +32,7 @@ class ByteFile final : public File {
     std::memcpy(out.data(), bytes_.data() + offset, out.size());
     return absl::OkStatus();
   }
+
   absl::Status Write(int64_t, absl::Span<const std::byte>) override { return ReadOnly(); }
   absl::Status Reserve(int64_t) override { return ReadOnly(); }
   std::unique_ptr<WriteQueue> NewWriteQueue(int) override { return nullptr; }

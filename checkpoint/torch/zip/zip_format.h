@@ -4,7 +4,8 @@
 //
 //   (local header | name | extra | payload [| data descriptor])* | central directory | zip64 end | zip64 locator | end
 //
-// Integers are little-endian. Values that do not fit are all ones, with the truth in a zip64 extra field.
+// PKWARE's APPNOTE.TXT defines them, sections 4.3 and 4.5. Integers are little-endian. Values that do not fit are all
+// ones, with the truth in a zip64 extra field.
 #ifndef FSDP_CHECKPOINT_TORCH_ZIP_ZIP_FORMAT_H_
 #define FSDP_CHECKPOINT_TORCH_ZIP_ZIP_FORMAT_H_
 
@@ -27,11 +28,16 @@ inline constexpr int64_t kZipCentralBytes = 46;
 inline constexpr int64_t kZip64EndBytes = 56;
 inline constexpr int64_t kZip64LocatorBytes = 20;
 inline constexpr int64_t kZipEndBytes = 22;
+
+// The longest comment behind the end record: a reader finds that record by searching so many bytes at the file's end.
 inline constexpr int64_t kZipMaxCommentBytes = 0xFFFF;
 
-// A 16 or 32-bit field that is all ones has its value in the zip64 records.
+// The id of the extra field that has the 64-bit values, and the bit of the general purpose flags that says that a
+// payload is encrypted.
 inline constexpr uint16_t kZip64ExtraId = 0x0001;
 inline constexpr uint16_t kZipEncryptedFlag = 0x0001;
+
+// A 16 or 32-bit field that is all ones has its value in the zip64 records.
 inline constexpr uint32_t kZipMax16 = 0xFFFF;
 inline constexpr uint32_t kZipMax32 = 0xFFFFFFFF;
 

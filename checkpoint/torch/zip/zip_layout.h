@@ -15,6 +15,8 @@ namespace fsdp {
 
 class ZipLayout {
  public:
+  // An entry of the archive. The name is its path with "/", and must have at most 65535 bytes; nbytes is its payload,
+  // stored and not compressed.
   struct Member {
     std::string name;
     int64_t nbytes = 0;
@@ -29,7 +31,8 @@ class ZipLayout {
   int64_t payload_offset(size_t i) const { return payload_offsets_[i]; }
   int64_t nbytes() const { return nbytes_; }
 
-  // The bytes between header_offset(i) and payload_offset(i): local header, name, zip64 field, padding.
+  // The bytes between header_offset(i) and payload_offset(i): local header, name, zip64 field, padding. `crc` is the
+  // payload's CRC-32, zip's polynomial.
   std::string LocalHeader(size_t i, uint32_t crc) const;
 
   // The bytes behind the last payload, from directory_offset() to nbytes(): central directory and end records. `crcs`
