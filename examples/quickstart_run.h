@@ -20,7 +20,8 @@ class QuickstartRun {
   // builds together with this program, are missing.
   static absl::StatusOr<QuickstartRun> Create(const std::string& output_dir);
 
-  // Runs all steps. The first step that fails ends the run; the error has its output.
+  // Runs all steps; blocks. The first step that fails ends the run; the error has its output. Call once, since the
+  // output directory is then no longer empty.
   absl::Status Run();
 
  private:
@@ -42,6 +43,7 @@ class QuickstartRun {
   // Shows progress until `child` has done step `step` (returns 0) or has ended (returns its exit status).
   absl::StatusOr<int> WatchUntilStep(ChildProcess& child, int64_t step);
 
+  // The directory of the checkpoint after `step` steps.
   std::string CheckpointPath(int64_t step) const;
 
   // Paths of the outputs and of the two programs.

@@ -18,9 +18,13 @@ namespace fsdp {
 
 // The sizes of a batch, and the place of this rank in the order of samples.
 struct BatchShape {
-  int64_t batch_size = 1;  // rows per rank and micro-step
+  // Rows per rank and micro-step, and tokens per row.
+  int64_t batch_size = 1;
   int64_t seq_len = 1;
-  int grad_accum = 1;  // micro-steps per step
+
+  // Micro-steps per step.
+  int grad_accum = 1;
+
   int rank = 0;
   int world_size = 1;
 
@@ -53,7 +57,7 @@ class BatchLoader {
 
   const BatchShape& shape() const { return shape_; }
 
-  // New tensors on the stream's device, filled in stream order. Does not block.
+  // New tensors on the stream's device, filled in stream order. Does not block. Errors are those of the allocations.
   absl::StatusOr<Batch> Load(int64_t step, int micro_step, Stream& stream) const;
 
   // NewSlot makes a slot on the stream's device, its contents unspecified. Fill puts the rows that Load would return

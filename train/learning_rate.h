@@ -11,10 +11,15 @@
 namespace fsdp {
 
 struct LearningRateOptions {
+  // The highest rate, at the end of the warm-up, and the one that the cosine leads to.
   double lr = 1e-3;
   double min_lr = 1e-3;
+
+  // Steps of the warm-up; 0: none.
   int64_t warmup_steps = 0;
-  int64_t steps = 1;  // of the whole run, those before a resume included
+
+  // Steps of the whole run, those before a resume included.
+  int64_t steps = 1;
 };
 
 // The learning rate of step `step`, counted from 0. The first step of a warm-up has lr / warmup_steps, not 0.

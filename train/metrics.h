@@ -15,15 +15,28 @@
 
 namespace fsdp {
 
-// One step, as a line of the file has it.
+// A step, as a line of the file has it.
 struct StepMetrics {
-  int64_t step = 0;      // from 0
-  double loss = 0;       // mean over ranks and micro-steps
-  double grad_norm = 0;  // before clipping; a value that is not finite is written as null
+  // Counted from 0.
+  int64_t step = 0;
+
+  // The mean over ranks and micro-steps, in nats per token.
+  double loss = 0;
+
+  // The 2-norm of all gradients before clipping. A value that is not finite is written as null.
+  double grad_norm = 0;
+
+  // The learning rate that the step was updated with.
   double lr = 0;
-  double tokens_per_second = 0;  // of all ranks
-  double step_seconds = 0;       // wall time since the step before was done
-  int64_t peak_bytes = 0;        // most device memory that a rank had allocated so far; the largest of the ranks
+
+  // Tokens of all ranks.
+  double tokens_per_second = 0;
+
+  // Wall time since the step before was done.
+  double step_seconds = 0;
+
+  // Most device memory that a rank had allocated so far, in bytes; the largest of the ranks.
+  int64_t peak_bytes = 0;
 };
 
 // "{"step":3,...}" without a newline, with the members in the order of the struct.
@@ -43,7 +56,8 @@ class MetricsWriter {
   MetricsWriter(const MetricsWriter&) = delete;
   MetricsWriter& operator=(const MetricsWriter&) = delete;
 
-  // Appends a line by one write, so that no reader sees half of it.
+  // Appends a line by one write, so that no reader sees half of it. kInvalidArgument, with the path and the system's
+  // reason, when that fails.
   absl::Status Write(const StepMetrics& metrics);
 
  private:

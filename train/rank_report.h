@@ -16,9 +16,15 @@
 namespace fsdp {
 
 struct RankReport {
-  double loss = 0;            // mean over the rank's micro-steps
-  double stop_requested = 0;  // 1: the rank was asked to stop
-  double peak_bytes = 0;      // of the rank's device so far
+  // The mean over the rank's micro-steps.
+  double loss = 0;
+
+  // 1: a signal asked the rank to stop. 0: none did.
+  double stop_requested = 0;
+
+  // The most memory that was allocated on the rank's device so far. All fields are float64, so that one tensor holds
+  // them; bytes are exact up to 2^53.
+  double peak_bytes = 0;
 };
 
 // Gathers reports through one tensor that is allocated once. Used by one thread.

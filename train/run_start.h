@@ -18,13 +18,24 @@ namespace fsdp {
 
 // The same on every rank.
 struct RunStart {
-  int64_t step = 0;                     // the first to train
-  int64_t tokens_seen = 0;              // in the steps before `step`, over all ranks
-  std::string checkpoint;               // the path to restore; empty: none
-  std::vector<std::string> frozen;      // parameters that the run that saved `checkpoint` did not train
-  std::vector<std::string> notes;       // for people: newer checkpoints that were skipped, and why
-  std::vector<std::string> superseded;  // committed steps of checkpoint_dir beyond `step`, which this run replaces
-  std::vector<std::string> damaged;     // steps that do not verify; they are kept, under another name
+  // The first step to train, and the tokens in the steps before it, over all ranks.
+  int64_t step = 0;
+  int64_t tokens_seen = 0;
+
+  // The path of the checkpoint to restore; empty: none.
+  std::string checkpoint;
+
+  // The parameters that the run that saved `checkpoint` did not train.
+  std::vector<std::string> frozen;
+
+  // Sentences for people: newer checkpoints that were skipped, and why.
+  std::vector<std::string> notes;
+
+  // Committed steps of checkpoint_dir beyond `step`, which this run replaces (EarlierCheckpoints::superseded).
+  std::vector<std::string> superseded;
+
+  // Steps that do not verify; they are kept, under another name (EarlierCheckpoints::damaged).
+  std::vector<std::string> damaged;
 
   bool resumed() const { return !checkpoint.empty(); }
 };

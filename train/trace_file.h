@@ -19,7 +19,8 @@ namespace fsdp {
 
 class TraceFile {
  public:
-  // Creates the file, empty, so that a path that cannot be written is an error before training and not after it.
+  // Creates the file, empty, so that a path that cannot be written is an error before training and not after it. Used
+  // by rank 0 alone.
   static absl::StatusOr<std::unique_ptr<TraceFile>> Open(const std::string& path);
 
   // Writes the spans of each rank, by rank, and closes the file. Call once.

@@ -28,7 +28,9 @@ enum class DeviceChoice {
 // The device of every rank of a run, before it is known which rank this process is.
 struct RankDeviceOptions {
   DeviceChoice device = DeviceChoice::kAuto;
-  bool share_gpu = false;  // ranks of this host may outnumber its GPUs
+
+  // Ranks of this host may outnumber its GPUs; they then take turns on them.
+  bool share_gpu = false;
 };
 
 // The checkpoint that a run continues from (run_start.h).
@@ -47,20 +49,29 @@ struct ResumeChoice {
 enum class TrainApi { kFsdp1, kFsdp2 };
 
 struct TrainOptions {
-  // Where the run takes place.
-  std::optional<int> nproc;  // ranks to start on this host, unless this process is part of a job; default: GPUs, else 2
+  // Ranks to start on this host, unless this process is part of a job; default: one for each GPU, or 2 without GPUs.
+  std::optional<int> nproc;
   RankDeviceOptions device;
 
-  // The model.
-  std::string model = "gpt2";  // its kind, by Hugging Face's name: "gpt2" or "llama"
-  std::string config;          // the path of a config.json or of its directory, or a preset
-  std::string init_from;       // the path of initial weights; empty: random, from fsdp.init_seed
-  std::string flat_layout;     // a file that describes flat parameters; empty: the layout of the model itself
-  std::string freeze;          // a regular expression of parameters that are not trained; empty: none
+  // The kind of the model, by Hugging Face's name: "gpt2" or "llama".
+  std::string model = "gpt2";
 
-  // The data: at most one of the two; if both are empty, this repository's own sources.
-  std::string data;    // a pattern of text files, read as byte-level tokens
-  std::string tokens;  // a file of raw tokens (token_data.h)
+  // The path of a config.json or of its directory, or a preset.
+  std::string config;
+
+  // The path of initial weights; empty: random ones, from fsdp.init_seed.
+  std::string init_from;
+
+  // A file that describes flat parameters; empty: the layout of the model itself.
+  std::string flat_layout;
+
+  // A regular expression of parameters that are not trained; empty: none.
+  std::string freeze;
+
+  // The data: a pattern of text files, read as byte-level tokens, or a file of raw tokens (token_data.h). At most one
+  // of the two is given; if both are empty, this repository's own sources.
+  std::string data;
+  std::string tokens;
 
   // The steps.
   int64_t batch_size = 0;             // rows per rank and micro-step

@@ -24,10 +24,13 @@
 namespace fsdp {
 
 struct StepOutcome {
-  double loss = 0;              // mean over ranks and micro-steps
-  double grad_norm = 0;         // before clipping
-  int64_t peak_bytes = 0;       // the largest of the ranks
-  bool stop_requested = false;  // by a signal, on any rank; the same on all
+  // As the fields of StepMetrics.
+  double loss = 0;
+  double grad_norm = 0;
+  int64_t peak_bytes = 0;
+
+  // A signal asked any rank to stop; the same on all ranks.
+  bool stop_requested = false;
 };
 
 class TrainStep {
@@ -83,13 +86,19 @@ class TrainStep {
   Optimizer& optimizer_;
   const BatchLoader& batches_;
   const std::shared_ptr<Trace> trace_;
-  Buffer host_losses_;          // float32 [grad_accum]
-  std::vector<Tensor> losses_;  // what host_losses_ is copied from; kept until the copy ran
+
+  // float32 [grad_accum] in pinned host memory, and the tensors that it is copied from, which live until the copy ran.
+  Buffer host_losses_;
+  std::vector<Tensor> losses_;
   std::unique_ptr<RankReports> reports_;
   Event update_after_;
-  std::optional<GradClip> clip_;      // of the last step; used only if graph_ is null
-  std::vector<BatchSlot> slots_;      // the memory that graph_ reads its batches from, by micro-step
-  std::unique_ptr<StepGraph> graph_;  // null unless made by CreateCaptured
+
+  // The clipping of the last step; used only if graph_ is null.
+  std::optional<GradClip> clip_;
+
+  // The memory that graph_ reads its batches from, by micro-step; graph_ is null unless made by CreateCaptured.
+  std::vector<BatchSlot> slots_;
+  std::unique_ptr<StepGraph> graph_;
 };
 
 }  // namespace fsdp

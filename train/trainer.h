@@ -62,18 +62,29 @@ class Trainer {
 
   const TrainOptions options_;
   const std::shared_ptr<ProcessGroup> group_;
-  CausalLmConfig config_;  // of the model; set by OpenData
-  RunStart start_;         // where this run begins; step 0 until FillModel
+
+  // The model's config; set by OpenData.
+  CausalLmConfig config_;
+
+  // Where this run begins; step 0 until FillModel.
+  RunStart start_;
+
   // Each of these refers to some of those before it, so they must be destroyed in reverse order.
   std::unique_ptr<FullyShardedDataParallel> model_;
   std::unique_ptr<AdamW> optimizer_;
   std::unique_ptr<BatchLoader> batches_;
   std::unique_ptr<TrainStep> train_step_;
   std::unique_ptr<CheckpointSaver> saver_;
-  std::shared_ptr<Trace> trace_;            // null without --trace
-  std::unique_ptr<TraceFile> trace_file_;   // likewise, and on other ranks than 0
-  std::unique_ptr<MetricsWriter> metrics_;  // null without --metrics, and on other ranks than 0
-  absl::Time step_began_;                   // when the step before was done
+
+  // Null without --trace; the file is null on other ranks than 0, too.
+  std::shared_ptr<Trace> trace_;
+  std::unique_ptr<TraceFile> trace_file_;
+
+  // Null without --metrics, and on other ranks than 0.
+  std::unique_ptr<MetricsWriter> metrics_;
+
+  // When the step before was done, and when a line of progress was last printed.
+  absl::Time step_began_;
   absl::Time last_progress_ = absl::InfinitePast();
 };
 

@@ -30,8 +30,8 @@ struct TestUnits {
   std::unique_ptr<AdamW> optimizer;
   int rank = 0;  // whose batches it is trained on
 
-  // ComputeGradients runs forward and backward on the batch of `step` and the rank; Train then steps the optimizer.
-  // Both are collective.
+  // ComputeGradients runs forward and backward on the batch of `step` and the rank; Train then steps the optimizer and
+  // clears the gradients. Both are collective, and block until the device is done.
   absl::Status ComputeGradients(int step);
   absl::Status Train(int step);
 

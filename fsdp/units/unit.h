@@ -60,7 +60,9 @@ struct Unit {
   // if all parameters are frozen.
   Tensor grad_shard;
 
-  // grad_shard in the reduce dtype, which the optimizer reads under keep_low_precision_grads; else undefined.
+  // grad_shard in the compute dtype, or, if the unit is not sharded, in the reduce dtype, under
+  // keep_low_precision_grads: the optimizer reads it instead of grad_shard. Undefined if the dtype is that of the
+  // shards.
   Tensor low_precision_grad;
 
   // `shard` in the compute dtype, under optimizer_casts; each slice is current if its ShardedParameter says so.
