@@ -14,6 +14,7 @@
 
 namespace fsdp {
 
+// Used by one thread. The files stay in the output directory, so that a person can look at them afterwards.
 class QuickstartRun {
  public:
   // All files go to `output_dir`, an absolute path of an empty directory. kNotFound when train_gpt or ckpt, which Bazel

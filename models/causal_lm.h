@@ -20,6 +20,7 @@
 
 namespace fsdp {
 
+// The config of a model of any kind; its alternative is the kind.
 using CausalLmConfig = std::variant<Gpt2Config, LlamaConfig>;
 
 // Reads the text of a config.json of kind `model_type`, "gpt2" or "llama"; see ParseGpt2Config and ParseLlamaConfig.

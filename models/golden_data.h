@@ -13,7 +13,10 @@ namespace fsdp {
 
 // A training case: loss and gradient norm of each step.
 struct GoldenLosses {
+  // In nats per token.
   std::vector<double> loss;
+
+  // The 2-norm over all parameters, before clipping.
   std::vector<double> grad_norm;
 };
 

@@ -82,6 +82,7 @@ absl::Status CheckGpt2Config(const Gpt2Config& config) {
   FSDP_RETURN_IF_ERROR(CheckConfigNumber(kModelType, "layer_norm_epsilon", config.layer_norm_epsilon));
   FSDP_RETURN_IF_ERROR(CheckConfigNumber(kModelType, "initializer_range", config.initializer_range));
   FSDP_RETURN_IF_ERROR(CheckConfigActivation(kModelType, "activation_function", config.activation_function));
+  // Every weight has n_embd as one of its sizes; c_attn's 3 * n_embd is below 4 * n_embd.
   const int64_t widest = std::max({config.vocab_size, config.n_positions, 4 * config.n_embd, config.n_inner});
   return Shape::Create({config.n_embd, widest}).status();
 }

@@ -19,7 +19,7 @@ namespace fsdp {
 // x, middle and out have one shape, [B, T, width], and one dtype. No call waits for the device.
 class PreNormBlock : public Module {
  protected:
-  // Children of this module.
+  // Children of this module, which owns them. None may be null when forward runs.
   Module* attention_norm_ = nullptr;
   Module* attention_ = nullptr;
   Module* mlp_norm_ = nullptr;

@@ -26,6 +26,7 @@ inline int64_t CountParameters(Module& module) {
   return count;
 }
 
+// Each test has a device of its own, on which nothing else runs.
 class LanguageModelTest : public testing::Test {
  protected:
   // The mean loss of `tokens`, of `shape` [B, T], as their own targets. With `backward`, its gradients are added to

@@ -85,6 +85,7 @@ std::vector<Float64Outcome> TrainInFloat64(const GoldenCase& golden, int seed) {
                                    .beta2 = golden.Flag("beta2", 0),
                                    .eps = golden.Flag("eps", 0),
                                    .max_grad_norm = golden.Flag("max_grad_norm", 0)}));
+    // After the step and not within it: weights are stored in float32 between steps, and this is that rounding.
     if (seed > 0) model.Round(random);
   }
   return outcomes;

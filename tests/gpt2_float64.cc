@@ -103,6 +103,7 @@ Doubles Gpt2Float64::BlockForward(int64_t layer, const Doubles& x, BlockState& s
   return Sum(Linear(name + "mlp.c_proj", state.activated), state.middle);
 }
 
+// The reference attention has no scale, so q was scaled before it, and the gradient of q is scaled after it.
 Doubles Gpt2Float64::BlockBackward(int64_t layer, const Doubles& grad_out, const BlockState& state) {
   const std::string name = BlockName(layer);
   const Doubles grad_activated = LinearBackward(name + "mlp.c_proj", grad_out, state.activated);
@@ -116,6 +117,7 @@ Doubles Gpt2Float64::BlockBackward(int64_t layer, const Doubles& grad_out, const
   return Sum(NormBackward(name + "ln_1", grad_ln_1, state.x), grad_middle);
 }
 
+// The head is tied: wte.grad has a part from the logits and a part from the embedding.
 double Gpt2Float64::ForwardBackward(const std::vector<int32_t>& tokens, const std::vector<int32_t>& targets,
                                     int64_t rows) {
   const int64_t width = config_.n_embd;

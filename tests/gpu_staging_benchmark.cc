@@ -100,6 +100,8 @@ class StagingBenchmark {
     return best;
   }
 
+  // Timed until the last copy to pinned memory is done, on the device's side, not until the file is written: the next
+  // update may then change the parameters. `blocked` is the part of it in which the training thread could not go on.
   absl::Status Stage(const StateDict& state, double copy) {
     FSDP_ASSIGN_OR_RETURN(auto groups, CreateLocalCudaGroups({device_}));
     AsyncSaverOptions options;
@@ -122,7 +124,7 @@ class StagingBenchmark {
     return absl::OkStatus();
   }
 
-  // From a file that the page cache has.
+  // From a file that the page cache has, since Stage just wrote it: a disk's speed would hide that of the copies.
   absl::Status Load(StateDict& state, double copy) {
     FSDP_ASSIGN_OR_RETURN(const std::string path, LatestCheckpoint(root_));
     double best = 0;

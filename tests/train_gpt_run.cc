@@ -42,6 +42,8 @@ ChildOptions TrainingOptions() {
 
 }  // namespace
 
+// Its path is in the command line of every process of a run, by which RanksOf and Survivors find them. Canonical, since
+// programs print the paths that they resolved.
 std::string NewDirectory() {
   std::string path = testing::TempDir() + "/run-XXXXXX";
   return std::filesystem::canonical(mkdtemp(path.data()));
@@ -53,6 +55,7 @@ std::string Golden(const std::string& name) {
   return root + name;
 }
 
+// Two ranks and a warm-up that is longer than one step, so that a resume that forgot the step count would show.
 Flags SmallRun() {
   return {"--nproc=2",
           "--batch_size=1",
@@ -113,6 +116,7 @@ std::map<int, pid_t> RanksOf(const std::string& text) {
   return ranks;
 }
 
+// Processes of a run that ended may need a moment to go, so only those that outlast a deadline count.
 std::vector<pid_t> Survivors(const std::string& text) {
   const absl::Time deadline = absl::Now() + absl::Seconds(10);
   std::vector<pid_t> left = ProcessesWith(text);

@@ -29,6 +29,8 @@
 namespace fsdp {
 namespace {
 
+// Whether a flag stands on the command line, whatever its value: "--world_size=0" does not fit a format that has no
+// ranks, although 0 is the default.
 bool IsGiven(const CommandLine& line, const char* name) {
   return std::any_of(line.flags.begin(), line.flags.end(), [&](const auto& flag) { return flag.first == name; });
 }
@@ -124,7 +126,8 @@ absl::Status SetOptions(const FormatFlags& flags, const std::string& destination
   return CheckWorldSize(flags.world_size);
 }
 
-// The format that --to names, or the destination's suffix, with its options.
+// The format that --to names, or the destination's suffix, with its options. std::visit calls the SetOptions of that
+// format, so a format without one does not compile.
 absl::StatusOr<FormatTarget> TargetFromFlags(const CommandLine& line, const std::string& destination) {
   FormatTarget target = DefaultTarget(destination);
   if (IsGiven(line, "to")) {
@@ -176,6 +179,8 @@ absl::StatusOr<ConvertOptions> OptionsFromFlags(const CommandLine& line, const s
   for (const std::string& rename : absl::GetFlag(FLAGS_rename).values) {
     FSDP_ASSIGN_OR_RETURN(options.names.rename.emplace_back(), ParseRename(rename));
   }
+  // Only to find errors: the library makes the filter again, but an expression that does not parse is an error of
+  // usage.
   FSDP_RETURN_IF_ERROR(NameFilter::Create(options.names).status());
   options.model_only = absl::GetFlag(FLAGS_model_only);
   options.force = absl::GetFlag(FLAGS_force);
@@ -208,6 +213,7 @@ int RunConvert(const CommandLine& line) {
   if (!options.ok()) return ReportUsageError("ckpt convert", options.status());
   absl::StatusOr<ConvertReport> report;
   const absl::Time start = absl::Now();
+  // The block ends the line of progress before anything else is printed.
   {
     Progress progress("convert");
     options->progress = progress.callback();

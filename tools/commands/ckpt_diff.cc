@@ -53,6 +53,7 @@ Json JsonOf(const TensorSource& source, const std::string& path) {
   return json;
 }
 
+// A value that does not exist is null and never left out, so programs find the same members for every tensor.
 Json JsonOf(const ValueDifference& values) {
   Json json = {{"elements", values.numel},
                {"changed", values.changed},
@@ -94,6 +95,7 @@ std::string ToJson(const Comparison& comparison) {
   return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
+// Checkpoints of other formats have no kind, and often neither a step nor a world size.
 std::string Headline(const TensorSource& source, const std::string& path) {
   if (!source.is_ours()) return absl::StrCat(path, ", ", std::string(source.format()));
   return absl::StrCat(path, ", ", std::string(StateDictTypeName(source.contents().type)), ", step ", source.step(),
@@ -146,7 +148,8 @@ void PrintTensors(const DiffReport& report) {
   if (!is_first) std::printf("%s\n", Row("all tensors", report.total).c_str());
 }
 
-// First both headlines, then differences in structure, then the table, and one line of the result at the end.
+// For people; columns have fixed widths, so that tables of two runs can be compared line by line. First both headlines,
+// then differences in structure, then the table, and one line of the result at the end.
 void PrintText(const Comparison& comparison, const DiffOptions& options) {
   const DiffReport& report = comparison.report;
   std::printf("A: %s\nB: %s\n", Headline(*comparison.sources[0], comparison.paths[0]).c_str(),

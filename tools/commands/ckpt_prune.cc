@@ -52,6 +52,7 @@ struct Pruning {
   std::vector<SetAsideStep> set_aside;
 };
 
+// A step has "reason" only if it is kept and "problem" only if it does not verify.
 std::string ToJson(const std::string& root, const Pruning& pruning, bool dry_run) {
   const RetentionPlan& plan = pruning.plan;
   Json json = {{"path", root}, {"dry_run", dry_run}, {"has_good_step", plan.has_good}};
@@ -149,6 +150,7 @@ int RunPrune(const CommandLine& line) {
     return ReportFailure("ckpt prune", pruning.status());
   }
   json ? (void)std::fputs(ToJson(root, *pruning, dry_run).c_str(), stdout) : PrintText(*pruning, dry_run);
+  // A ROOT in which nothing verifies is an error that a scheduled prune must not hide, although nothing was deleted.
   if (pruning->plan.has_good || pruning->plan.steps.empty()) return kExitDone;
   return ReportFailure("ckpt prune", absl::DataLossError(absl::StrCat("no step of ", root, " verifies")));
 }

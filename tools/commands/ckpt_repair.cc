@@ -31,6 +31,7 @@ void PrintText(const std::string& path, const RepairReport& report, bool dry_run
     std::printf("%s: %s\n", dry_run ? "would repair" : "repaired", sentence.c_str());
   }
   for (const std::string& sentence : report.problems) std::printf("not repaired: %s\n", sentence.c_str());
+  // Otherwise RunRepair prints the result, on stderr.
   if (!report.is_whole()) return;
   const char* outcome = report.repaired.empty() ? "nothing is damaged" : dry_run ? "it can be repaired" : "it is whole";
   std::printf("%s: %s\n", path.c_str(), outcome);

@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Tests run the program itself and not its functions, since exit statuses and the two output streams are what scripts
+// see. Bazel starts a test in its runfiles, so paths relative to that directory find the program and the test data.
 #include "fsdp/tools/commands/ckpt_runner.h"
 
 #include <algorithm>
@@ -32,6 +35,7 @@ CkptTest::CkptTest()
 
 CkptTest::~CkptTest() { fs::remove_all(directory_); }
 
+// Tests of //tools have checkpoint's test data as runfiles, under the same path as in the source tree.
 std::string CkptTest::TestData(const std::string& name) { return fs::absolute("checkpoint/testdata/" + name); }
 
 Outcome CkptTest::Ckpt(const std::vector<std::string>& arguments) const {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// ckpt view: WriteHdf5View makes the file; a tensor that HDF5 cannot show is a note and not an error.
+// ckpt view: WriteHdf5View makes the file; a tensor that HDF5 cannot show is a note and not an error. The view refers
+// to the payload in the source's files and copies none of it.
 #include <cstdio>
 #include <memory>
 #include <string>
@@ -56,6 +57,7 @@ int RunView(const CommandLine& line) {
   std::printf("%s: %s, shows %lld tensors of %s\n", path.c_str(),
               FormatBytes(static_cast<double>(report->nbytes)).c_str(), static_cast<long long>(report->tensors),
               line.operands[0].c_str());
+  // Names come from the file and are quoted, since they may contain bytes that a terminal obeys.
   for (const auto& [name, reason] : report->not_shown) {
     std::printf("note: %s is not shown: %s\n", Quote(name).c_str(), reason.c_str());
   }

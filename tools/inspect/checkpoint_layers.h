@@ -58,9 +58,12 @@ struct FileRow {
 
 // All rows. The sizes of the vectors are at most kMaxLayerRows and kMaxFileRows.
 struct CheckpointLayers {
-  std::vector<LayerRow> layers;  // in the order of the checkpoint
+  // In the order in which layers and files first appear in the manifest.
+  std::vector<LayerRow> layers;
   std::vector<FileRow> files;
-  ValueStatistics weights;  // of all layers
+
+  // The sum of LayerRow::weights over all layers.
+  ValueStatistics weights;
 };
 
 // The statistics of tensors by their keys, as ReadStatistics returns them.

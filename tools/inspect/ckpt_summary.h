@@ -45,7 +45,8 @@ struct CheckpointSummary {
 // RecognisePath, LatestCheckpoint and the format's reader.
 absl::StatusOr<CheckpointSummary> Summarise(const std::string& path);
 
-// For people: a few lines, and with `tensors` one more for each tensor.
+// For people: a few lines, and with `tensors` one more for each tensor. Control characters in names are escaped. Pure,
+// as are the two functions below.
 std::string SummaryText(const CheckpointSummary& summary, bool tensors);
 
 // For programs: one JSON object.

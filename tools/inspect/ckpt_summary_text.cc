@@ -44,11 +44,12 @@ Share ShareOfSection(const Manifest& manifest, Section section) {
   return share;
 }
 
-// What each file holds, by its index.
+// The tensors and bytes in each file, by the file's index. A tensor counts once for each file that has a part of it.
 std::vector<Share> SharesOfFiles(const Manifest& manifest) {
   std::vector<Share> shares(manifest.files.size());
   for (const StoredTensor& tensor : manifest.tensors) {
-    int previous = -1;  // intervals of one file follow each other
+    // Intervals of one file follow each other, so a change of file is a file that was not counted yet.
+    int previous = -1;
     for (const StoredInterval& part : tensor.intervals) {
       shares[part.file].bytes += part.interval.size() * SizeOf(tensor.dtype);
       if (part.file != previous) ++shares[part.file].tensors;
@@ -64,6 +65,7 @@ Share ShareOfAll(const Manifest& manifest) {
   return share;
 }
 
+// The first line. For formats of others it leaves out whatever their files do not say.
 std::string Headline(const CheckpointSummary& summary) {
   const Manifest& manifest = summary.manifest;
   if (!summary.traits().is_ours) {
@@ -103,6 +105,7 @@ std::string ToText(const Json& json) { return json.dump(2, ' ', false, Json::err
 
 Json ToJson(const Share& share) { return {{"tensors", share.tensors}, {"bytes", share.bytes}}; }
 
+// "offset" is in bytes in the file, "begin" and "end" are elements of the whole tensor.
 Json TensorJson(const StoredTensor& tensor, const Manifest& manifest) {
   Json json = {{"name", tensor.key.ToString()},
                {"dtype", DTypeName(tensor.dtype)},
@@ -119,7 +122,7 @@ Json TensorJson(const StoredTensor& tensor, const Manifest& manifest) {
   return json;
 }
 
-// What checkpoints of ours have and no other format.
+// The members that only checkpoints of ours have.
 void AddOwnMembers(const Manifest& manifest, Json& json) {
   json["kind"] = StateDictTypeName(manifest.save.type);
   json["writers"] = manifest.save.writers;

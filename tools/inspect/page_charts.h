@@ -35,9 +35,13 @@ std::string BarSvg(const std::vector<BarPart>& parts, double whole, int height);
 
 // The octaves that a histogram shows: those from the first to the last that any of several tensors has elements in.
 struct OctaveRange {
+  // Octave k has the magnitudes from 2^(kLowestExponent + k) to twice that (ValueStatistics).
   int first = 0;
-  int last = -1;  // before `first`: nothing to show
 
+  // Before `first`: nothing to show.
+  int last = -1;
+
+  // Extends the range by the octaves in which `statistics` has elements.
   void Include(const ValueStatistics& statistics);
 };
 
@@ -52,9 +56,12 @@ std::string HistogramAxisSvg(const OctaveRange& range);
 // DotsAxisSvg is the axis below such charts. Precondition: low < high.
 struct Dot {
   double value = 0;
+
+  // As in BarPart.
   std::string css;
   std::string title;
 };
+
 std::string DotsSvg(const std::vector<Dot>& dots, int low, int high, int height);
 std::string DotsAxisSvg(int low, int high);
 
