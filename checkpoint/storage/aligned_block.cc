@@ -15,8 +15,8 @@ namespace {
 constexpr int64_t kAlignment = 4096;
 constexpr int64_t kHugePageBytes = int64_t{2} << 20;
 
-// What a read or a write of a block of a checkpoint takes: 4 MiB, and the two pages that a read of whole pages adds.
-// Sizes just below it are rounded up to it, so that every kept block serves every one of these requests.
+// The size of the buffer for reading or writing a block of a checkpoint: 4 MiB, and the two pages that a read of whole
+// pages adds. Sizes just below it are rounded up to it, so that every kept block serves every one of these requests.
 constexpr int64_t kCommonBytes = (int64_t{4} << 20) + 2 * kAlignment;
 
 int64_t RoundUp(int64_t nbytes, int64_t unit) { return (nbytes + unit - 1) / unit * unit; }

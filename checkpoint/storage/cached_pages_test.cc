@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the page cache has is copied, and nothing that it lacks is read into it by asking.
+// CachedPages copies the pages that the page cache has, and asking for others reads none of them into it.
 #include "fsdp/checkpoint/storage/cached_pages.h"
 
 #include <fcntl.h>

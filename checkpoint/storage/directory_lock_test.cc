@@ -34,7 +34,7 @@ TEST(DirectoryLockTest, TheSecondIsRefusedUntilTheFirstIsGone) {
   EXPECT_TRUE(fs::is_empty(path));
 }
 
-TEST(DirectoryLockTest, ADeadHolderBlocksNobodyAndALivingOneIsNamed) {
+TEST(DirectoryLockTest, ADeadHolderDoesNotBlockAndALivingOneIsNamed) {
   const std::string path = NewTestDirectory();
   int ready[2];
   ASSERT_EQ(pipe(ready), 0);

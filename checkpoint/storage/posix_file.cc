@@ -27,9 +27,9 @@ namespace {
 // Smaller transfers are not worth another system call.
 constexpr size_t kLargeBytes = 256 * 1024;
 
-// What direct I/O of `fd` wants; kernels before 6.1 do not say. Never less than a page of offset, though sectors would
-// do: a page that is written both ways at once cannot be dropped from the cache, for which the kernel then fails the
-// fsync.
+// The alignment that direct I/O of `fd` requires; kernels before 6.1 do not say. Never less than a page of offset,
+// though sectors would do: a page that is written both ways at once cannot be dropped from the cache, for which the
+// kernel then fails the fsync.
 DirectAlignment AlignmentOf(int fd) {
   struct statx info;
   if (statx(fd, "", AT_EMPTY_PATH, STATX_DIOALIGN, &info) == 0 && (info.stx_mask & STATX_DIOALIGN) != 0) {

@@ -109,7 +109,7 @@ class Posix final : public FileSystem {
 
   absl::Status Link(const std::string& from, const std::string& to) override {
     if (link(from.c_str(), to.c_str()) == 0) return absl::OkStatus();
-    // What file systems without hard links, or with no room for another one, report.
+    // The errors of file systems without hard links, or with no room for another one.
     if (errno == EPERM || errno == EXDEV || errno == EOPNOTSUPP || errno == EMLINK || errno == ENOSYS) {
       return absl::UnimplementedError(std::string(ErrnoStatus(absl::StrCat("link ", from, " as"), to).message()));
     }

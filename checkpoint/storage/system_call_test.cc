@@ -46,7 +46,7 @@ TEST(SystemCallTest, InterruptsAndShortCountsAreGoneOnFrom) {
   EXPECT_EQ(file.calls, 8);
 }
 
-TEST(SystemCallTest, AnErrorInTheMiddleIsToldWithHowFarItCame) {
+TEST(SystemCallTest, AnErrorInTheMiddleIsReportedWithTheBytesDone) {
   Fickle file;
   file.fail_at = 6;
   file.error = ENOSPC;

@@ -58,8 +58,8 @@ class WriteQueue {
   virtual absl::Status Finish() = 0;
 };
 
-// What addresses and file offsets must be multiples of for direct I/O: powers of two; 0 when the file has no direct
-// I/O.
+// The numbers that addresses and file offsets must be multiples of for direct I/O: powers of two; 0 when the file has
+// no direct I/O.
 struct DirectAlignment {
   int64_t memory = 0;
   int64_t offset = 0;  // of lengths too
@@ -99,7 +99,7 @@ class WriteQueues {
   std::unique_ptr<WriteQueue> Take();
   void Give(std::unique_ptr<WriteQueue> queue);
 
-  // Of all queues, after the last Give. The first error.
+  // Waits for all writes of all queues; call after the last Give. Returns the first error.
   absl::Status Drain();
   absl::Status Finish();  // after Drain
 
