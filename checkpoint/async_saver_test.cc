@@ -90,7 +90,7 @@ TEST(AsyncSaverTest, TheThreadsThatWriteAreAsNiceAsIsAsked) {
   EXPECT_EQ(getpriority(PRIO_PROCESS, 0), mine);
 }
 
-TEST(AsyncSaverTest, WhoeverWaitsForASaveLendsItHisPriority) {
+TEST(AsyncSaverTest, AWaitLendsTheSaveItsPriority) {
   const int mine = getpriority(PRIO_PROCESS, 0);
   AsyncSaverOptions options;
   options.save.io_threads = 2;
@@ -118,7 +118,7 @@ double SecondsInFlight(AsyncSaverOptions options, bool waits) {
   return seconds;
 }
 
-TEST(AsyncSaverTest, ASaveTakesItsShareOfACoreUntilSomebodyWaits) {
+TEST(AsyncSaverTest, ASaveTakesItsShareOfACoreUntilAWaitBegins) {
   AsyncSaverOptions options;
   options.processor_share = 4e-3;
   const double waited_for = SecondsInFlight(options, /*waits=*/true);

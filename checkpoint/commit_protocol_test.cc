@@ -129,7 +129,7 @@ class CommitProtocolTest : public testing::TestWithParam<Scenario> {
     return new_rows == kNew;
   }
 
-  // What the fault left does not keep the next save from succeeding, nor outlive it.
+  // Files that the fault left neither keep the next save from succeeding nor outlive it.
   void SaveAgain() {
     FaultFileSystem files(PosixFileSystem(), graveyard_);
     ASSERT_OK(Save(files, root_, kNew, 3, GetParam().form));

@@ -223,7 +223,7 @@ TEST(DamageTest, AFileTwiceIsFound) {
   EXPECT_THAT(ProblemsOf(path), Contains(HasSubstr(kRank0)));
 }
 
-TEST(DamageTest, WhatIsNoFileInPlaceOfAFileIsFoundAndNobodyWaitsForIt) {
+TEST(DamageTest, ASpecialFileInPlaceOfAFileIsFoundWithoutBlocking) {
   const std::string root = NewTestDirectory();
   const std::string path = Save(SmallTensors(), StateDictType::kSharded, root, 1);
   for (const std::string name : {kRank0, "checkpoint.h5", "manifest.json"}) {

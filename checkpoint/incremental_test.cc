@@ -102,7 +102,7 @@ class IncrementalTest : public testing::TestWithParam<StateDictType> {
   std::vector<std::string> notes_;
 };
 
-TEST_P(IncrementalTest, WhatHasNotChangedIsLinkedAndReported) {
+TEST_P(IncrementalTest, UnchangedFilesAreLinkedAndReported) {
   Save(1, "");
   Save(2, Path(1));
   Save(3, Path(2));

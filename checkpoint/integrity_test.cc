@@ -122,7 +122,7 @@ void AddManifest(const std::string& path, std::vector<Target>& targets) {
   targets.push_back({"manifest, the last newline", "manifest.json", size - 1, "manifest"});
 }
 
-// What every HDF5 file of a checkpoint has.
+// The parts that every HDF5 file of a checkpoint has.
 void AddHdf5(const std::string& path, const Manifest& manifest, const std::string& file, std::vector<Target>& targets) {
   const auto add = [&](const char* name, int64_t byte) {
     targets.push_back({absl::StrCat(file, ", ", name), file, byte, kMetadata});
@@ -285,7 +285,7 @@ TEST(IntegrityOfFilesTest, ParityFilesAndLinkedFilesAreGuarded) {
 }
 
 // A linked file also holds the old values of tensors that have changed since.
-TEST(IntegrityOfFilesTest, WhatALinkedFileHoldsUnusedIsNamedWithItsStep) {
+TEST(IntegrityOfFilesTest, UnusedBytesOfALinkedFileAreNamedWithTheirStep) {
   const std::string root = NewTestDirectory();
   const std::vector<TestTensor> tensors = {{StateKey::Model("frozen"), DType::kFloat32, {300, 200}},
                                            {StateKey::Model("trained"), DType::kFloat32, {30, 200}}};

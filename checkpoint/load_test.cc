@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What LoadCheckpoint converts, refuses and leaves alone.
+// The values that LoadCheckpoint converts, refuses and leaves alone.
 #include <string>
 #include <vector>
 
@@ -52,7 +52,7 @@ TEST_F(LoadTest, AnotherShapeIsRefusedWithBoth) {
                        HasSubstr("tensor \"model/wte.weight\": stored shape [257, 48] != wanted [48, 257] in ")));
 }
 
-TEST_F(LoadTest, WhatIsMissingIsAnErrorOrLeftAlone) {
+TEST_F(LoadTest, MissingValuesAreAnErrorOrLeftAlone) {
   const std::vector<TestTensor> tensors = {{StateKey::Model("wte.weight"), DType::kFloat32, {257, 48}},
                                            {StateKey::Model("absent"), DType::kFloat32, {2}}};
   StateDict wanted = WantedState(tensors, 1, 0);

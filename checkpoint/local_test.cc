@@ -121,7 +121,7 @@ TEST(LocalTest, ConvertsToAndFromEveryKind) {
   }
 }
 
-TEST(LocalTest, WhatWasNeverFlatCountsAsOneUnit) {
+TEST(LocalTest, AStateThatWasNeverFlatCountsAsOneUnit) {
   const std::string root = NewTestDirectory();
   const std::vector<TestTensor> tensors = AwkwardTensors();
   ASSERT_OK(RunRanks(1, [&](const std::shared_ptr<ProcessGroup>& group) {

@@ -32,7 +32,7 @@ using testing::IsEmpty;
 
 constexpr int kRanks = 3;
 
-// Of a file: nothing, or a byte of it flipped, or a directory in its place.
+// The damage to a file: it is missing, a byte of it is flipped, or a directory is in its place.
 enum class Left : uint8_t { kNothing, kDamaged, kDirectory };
 
 constexpr char kADirectory[] = "a directory";
@@ -59,7 +59,7 @@ StateDict State(StateDictType type, int rank) {
                                        : ShardedState(Tensors(), kRanks, rank);
 }
 
-// What files hold, by name; hidden names too.
+// The contents of files by name; hidden names too.
 using Contents = std::map<std::string, std::string>;
 
 Contents ContentsOf(const std::string& directory) {
@@ -70,7 +70,7 @@ Contents ContentsOf(const std::string& directory) {
   return contents;
 }
 
-// What a repair makes of a directory that is in the way.
+// The name that a repair gives to a directory that is in the way.
 bool IsAsideName(const std::string& name) { return name[0] == '.' && absl::StrContains(name, ".aside-"); }
 
 class RepairCrashTest : public testing::TestWithParam<Scenario> {

@@ -23,7 +23,7 @@
 namespace fsdp {
 
 struct RetentionPolicy {
-  // What makes a step good, so that others may be deleted.
+  // The condition for a step to count as good, so that others may be deleted.
   enum class Good : uint8_t {
     kComplete,  // its manifest is whole, and the files that it names exist with their sizes; costs nothing
     kVerified,  // every byte verifies; reads the newest step, and older ones until one does

@@ -95,7 +95,7 @@ TEST_P(RetentionCrashTest, AFaultAtAnyOperationLeavesWholeStepsAndTheNewest) {
     ASSERT_FALSE(steps.empty());
     EXPECT_EQ(steps.back(), "step-00000003");
     for (const std::string& step : steps) EXPECT_OK(CheckStep(root_, step));
-    // What was reported as deleted has no name that a reader would look at.
+    // A step that was reported as deleted has no name that a reader would look at.
     if (pruned.ok()) {
       EXPECT_EQ(steps.size(), 1u);
     }

@@ -24,9 +24,9 @@
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/base/thread_pool.h"
+#include "fsdp/checkpoint/checkpoint.h"
 #include "fsdp/checkpoint/format/file_names.h"
 #include "fsdp/checkpoint/format/manifest_json.h"
-#include "fsdp/checkpoint/checkpoint.h"
 #include "fsdp/checkpoint/save/checkpoint_body.h"
 #include "fsdp/checkpoint/save/save_agreement.h"
 #include "fsdp/checkpoint/save/save_plan.h"
@@ -193,7 +193,8 @@ class Save {
   ThreadPool* pool_ = nullptr;          // the caller's or own_pool_
   const PayloadReader no_reader_ = {};  // for the plan of a stream, which brings the elements itself
   SavePlan plan_;                       // what this rank contributes
-  // Of SaveOptions::base. A save without it is better than none, so an error is only reported in a note.
+  // The checkpoint that SaveOptions::base names. A save without it is better than none, so an error is only reported in
+  // a note.
   absl::StatusOr<BaseCheckpoint> base_ = absl::NotFoundError("no earlier checkpoint was given");
   std::unique_ptr<StagedCheckpoint> staged_;  // rank 0's
 };

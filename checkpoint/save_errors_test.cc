@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What SaveCheckpoint refuses, what it says, and that nothing is left behind.
+// The states that SaveCheckpoint refuses: its messages, and that it leaves no file behind.
 #include <string>
 #include <vector>
 
@@ -220,7 +220,7 @@ TEST(SaveErrorsTest, CopiesAreNotWrittenTwice) {
                               HasSubstr("\"mesh\": {\"replicate\": 2, \"shard\": 2}")));
 }
 
-TEST(SaveErrorsTest, CopiesOfWhatNobodySavesAreNotLostSilently) {
+TEST(SaveErrorsTest, CopiesOfAValueThatNoRankSavesAreNotLostSilently) {
   const std::string root = NewTestDirectory();
   const auto statuses = SaveOnAll(2, root, [](int rank) {
     StateDict state = Holding({0, 12}, {StateKey::Model(rank == 0 ? "w" : "only.here"), DType::kFloat32, {6, 2}});

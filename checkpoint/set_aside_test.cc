@@ -95,7 +95,7 @@ TEST_F(SetAsideTest, OnlyNamesThatItMakesAreListed) {
   EXPECT_THAT(ListSetAside(root_ + "/absent"), IsOkAndHolds(IsEmpty()));
 }
 
-TEST_F(SetAsideTest, WhatSomebodyRepairsStays) {
+TEST_F(SetAsideTest, AStepUnderRepairStays) {
   Make("not json");
   {
     ASSERT_OK_AND_ASSIGN(const DirectoryLock lock, DirectoryLock::Take(root_ + "/" + kStep));

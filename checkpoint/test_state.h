@@ -43,7 +43,7 @@ std::vector<FlatUnitLayout> FlatUnits();
 StateDict LocalState(const std::vector<TestTensor>& tensors, int world_size, int rank,
                      const std::vector<FlatUnitLayout>& units = FlatUnits());
 
-// What rank `rank` passes to SaveCheckpoint.
+// The state that rank `rank` passes to SaveCheckpoint.
 StateDict StateOf(StateDictType type, const std::vector<TestTensor>& tensors, int world_size, int rank);
 
 // As ShardedState, of the same names, dtypes and intervals but other memory, filled with bytes that no tensor has.

@@ -43,7 +43,7 @@ Counts TakeCounts(Log& log) {
   return counts;
 }
 
-// What an ordinary step issues, one under no_sync, and the one after it.
+// The collectives of an ordinary step, of a step under no_sync, and of the step after that.
 struct StepCounts {
   Counts synced, unsynced, after_unsynced;
 };

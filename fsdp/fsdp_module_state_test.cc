@@ -43,7 +43,7 @@ TEST(FsdpModuleStateTest, TheStateDictIsTheLiveMemoryInRowsWithoutCommunication)
   }));
 }
 
-// What a whole tensor is, by name, on this rank.
+// The values of whole tensors, by name, on this rank.
 absl::StatusOr<Gradients> WholeValues(FsdpModule& root) {
   FSDP_ASSIGN_OR_RETURN(const StateDict state, root.GetFullStateDict());
   Gradients whole;

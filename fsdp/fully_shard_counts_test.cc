@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What FullyShard puts on the wire, counted: three units (root and two blocks) on ranks that divide no size.
+// The collectives of FullyShard, counted: three units (root and two blocks) on ranks that divide no size.
 #include <functional>
 #include <memory>
 #include <vector>
@@ -28,7 +28,7 @@ struct Counts {
   int all_reduces = 0;
 };
 
-// Of the second step, whose order is known.
+// The counts of the second step, whose order is known.
 absl::StatusOr<Counts> CountStep(TestFullyShard& test) {
   FSDP_RETURN_IF_ERROR(test.ForwardAndBackward());
   test.log->clear();

@@ -111,7 +111,7 @@ absl::Status ApplyToBlocks(Module& model, const std::shared_ptr<const DeviceMesh
   return FullyShard(model, mesh, options).status();
 }
 
-// Both blocks as one unit, and a unit within one of them.
+// The two blocks as one unit, and a unit within one of them.
 absl::Status ApplyToGroup(Module& model, const std::shared_ptr<const DeviceMesh>& mesh,
                           const FullyShardOptions& options) {
   std::vector<Module*> blocks;

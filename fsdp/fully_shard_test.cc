@@ -20,7 +20,7 @@ using testing::HasSubstr;
 
 constexpr int kRanks = 3;
 
-// What `fail` returns on each of 3 ranks over a mesh of one dimension.
+// The result of `fail` on each of 3 ranks over a mesh of one dimension.
 absl::Status OnMesh(const std::function<absl::Status(const std::shared_ptr<const DeviceMesh>& mesh)>& fail) {
   return RunRanks(kRanks, [&](std::shared_ptr<ProcessGroup> group) -> absl::Status {
     FSDP_ASSIGN_OR_RETURN(const auto mesh, DeviceMesh::Create(std::move(group), {kRanks}, {"shard"}));

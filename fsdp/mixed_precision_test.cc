@@ -27,7 +27,7 @@ namespace {
 constexpr DType kLow = DType::kBFloat16;
 constexpr DType kFull = DType::kFloat32;
 
-// What a Probe saw in its last forward and backward.
+// The dtypes that a Probe saw in its last forward and backward.
 struct Seen {
   DType input = DType::kUInt8, parameter = DType::kUInt8, buffer = DType::kUInt8, grad_output = DType::kUInt8;
 };

@@ -99,7 +99,7 @@ TEST_P(OptimFormsTest, FlattensAShardedState) {
   }));
 }
 
-// What OptimStateDictToLoad makes of any form is what the optimizer under the other wrapping needs.
+// OptimStateDictToLoad turns any form into the slices that the optimizer under the other wrapping needs.
 TEST_P(OptimFormsTest, ToLoadGivesAnotherWrappingItsSlices) {
   for (const StateDictSettings& settings :
        {StateDictSettings(FullStateDictConfig{}), StateDictSettings(ShardedStateDictConfig{}),

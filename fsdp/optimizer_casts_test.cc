@@ -18,7 +18,7 @@
 namespace fsdp {
 namespace {
 
-// What happens between two steps.
+// The action between two steps.
 using Between = std::function<absl::Status(TestModel& made)>;
 
 FsdpOptions LowOptions(ShardingStrategy strategy, bool casts) {
@@ -108,7 +108,7 @@ TEST(OptimizerCastsTest, ReplacedDataIsSeen) {
   });
 }
 
-TEST(OptimizerCastsTest, WhoeverWritesToAShardSaysSo) {
+TEST(OptimizerCastsTest, AWriteToAShardMustBeReported) {
   ExpectSameWithAndWithout([](TestModel& made) {
     Quarter(made);
     for (ShardedParameter* parameter : made.model->parameters()) parameter->compute_copy_current = false;

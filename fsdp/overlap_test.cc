@@ -78,7 +78,7 @@ class Layer final : public Module {
     tape.stream().Run([this, wanted]() -> absl::Status {
       const absl::Time deadline = absl::Now() + patience_;
       while (group_.all_gathers() < wanted) {
-        if (absl::Now() > deadline) return absl::DeadlineExceededError("no all-gather beside this compute");
+        if (absl::Now() > deadline) return absl::DeadlineExceededError("no all-gather overlaps this compute");
         std::this_thread::yield();
       }
       return absl::OkStatus();
@@ -133,13 +133,13 @@ absl::Status OneStep(BackwardPrefetch prefetch, absl::Duration patience) {
   });
 }
 
-TEST(OverlapTest, AllGathersRunBesideForwardAndBackwardUnderBackwardPre) {
+TEST(OverlapTest, AllGathersOverlapForwardAndBackwardUnderBackwardPre) {
   EXPECT_OK(OneStep(BackwardPrefetch::kBackwardPre, absl::Seconds(30)));
 }
 
-TEST(OverlapTest, WithoutPrefetchNoAllGatherRunsBesideBackward) {
+TEST(OverlapTest, WithoutPrefetchNoAllGatherOverlapsBackward) {
   EXPECT_THAT(OneStep(BackwardPrefetch::kNone, absl::Milliseconds(300)),
-              StatusIs(absl::StatusCode::kDeadlineExceeded, testing::HasSubstr("no all-gather beside this compute")));
+              StatusIs(absl::StatusCode::kDeadlineExceeded, testing::HasSubstr("no all-gather overlaps this compute")));
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What sharding costs a training step, on the host device.
+// The cost of sharding in a training step, on the host device.
 //
 //   bazel run //fsdp:step_benchmark [-- --rounds=15]
 //

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What happens around a captured step: refusals, and that what changes between replays counts as it does for steps that
-// are not captured. Whole runs are train/graph_training_test.cc's business.
+// The calls around a captured step: refusals, and that changes between replays count as they do for steps that are not
+// captured. Whole runs are train/graph_training_test.cc's business.
 #include "fsdp/fsdp/step_graph.h"
 
 #include <functional>
@@ -192,7 +192,7 @@ FsdpOptions WithCastsOfTheOptimizer() {
 
 // Weights and optimizer state go back to what they were, between two replays; the copies in bfloat16 that all-gathers
 // start from must follow.
-TEST_F(StepGraphTest, WhatIsLoadedBetweenReplaysIsTrainedOn) {
+TEST_F(StepGraphTest, ValuesLoadedBetweenReplaysAreTrainedOn) {
   const auto train = [](Rig& rig) -> absl::Status {
     FSDP_RETURN_IF_ERROR(rig.Steps(0, 1));
     const StateDictTypeGuard guard(rig.model(), ShardedStateDictConfig{});

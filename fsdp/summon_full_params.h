@@ -67,7 +67,7 @@ class SummonFullParamsGuard final {
   absl::Status Close();
 
  private:
-  // What one parameter was bound to, and is now.
+  // The tensors that one parameter was bound to before, and is bound to now.
   struct Binding {
     Tensor data_before, grad_before;
     Tensor full, full_grad;  // undefined on a rank that gets none, and where storage is lent

@@ -249,7 +249,7 @@ TEST_P(SummonFullParamsTest, ApplyVisitsEveryModuleWithItsParametersWhole) {
 
 INSTANTIATE_TEST_SUITE_P(WorldSizes, SummonFullParamsTest, testing::Values(1, 2, 3));
 
-// What each of two ranks gets from `call`.
+// The result of `call` on each of two ranks.
 absl::Status OnTwoRanks(const FsdpOptions& options, const std::function<absl::Status(TestModel&)>& call) {
   return RunRanks(2, [&](std::shared_ptr<ProcessGroup> group) -> absl::Status {
     FSDP_ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, options));

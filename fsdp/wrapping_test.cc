@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What wrapping means for a step: ignored, frozen, shared and unused parameters, on 3 ranks, which divide no size here.
+// Steps of models with every kind of parameter: ignored, frozen, shared and unused parameters, on 3 ranks, which divide
+// no size here.
 #include <algorithm>
 #include <memory>
 #include <set>

@@ -79,7 +79,7 @@ struct Refusal {
   const char* message;
 };
 
-TEST(Gpt2ConfigTest, WhatCannotBeObeyedIsRefusedByName) {
+TEST(Gpt2ConfigTest, UnsupportedFieldsAreRefusedByName) {
   const Refusal refusals[] = {
       {R"("model_type": "llama")", absl::StatusCode::kInvalidArgument, "model_type is \"llama\", wanted \"gpt2\""},
       {R"("activation_function": "tanh")", absl::StatusCode::kUnimplemented, "activation_function: "},

@@ -19,8 +19,8 @@ constexpr char kModelType[] = "llama";
 constexpr int64_t kMaxLayers = 65536;
 constexpr int64_t kMaxVocabSize = int64_t{1} << 31;  // tokens are int32
 
-// Both were first trained on 8192 tokens. Llama 3.1 stretches the slow frequencies 8 times, the smaller models of 3.2
-// 32 times.
+// These models were first trained on 8192 tokens. Llama 3.1 stretches the slow frequencies 8 times, the smaller models
+// of 3.2 32 times.
 constexpr RopeConfig kLlama31Rope = {.type = RopeConfig::Type::kLlama3,
                                      .theta = 500000,
                                      .factor = 8,

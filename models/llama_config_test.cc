@@ -61,7 +61,7 @@ TEST(LlamaConfigTest, DropoutIsTakenAsZeroAndSaid) {
   EXPECT_THAT(notes, ElementsAre("attention_dropout is 0.25 and is taken as 0: there is no dropout."));
 }
 
-TEST(LlamaConfigTest, WhatCannotBeObeyedIsRefusedByName) {
+TEST(LlamaConfigTest, UnsupportedFieldsAreRefusedByName) {
   const std::pair<std::string, std::string> refusals[] = {
       {R"("model_type": "mistral")", "llama config: model_type is \"mistral\", wanted \"llama\""},
       {R"("hidden_act": "tanh")", "llama config: hidden_act: "},

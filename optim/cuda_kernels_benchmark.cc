@@ -131,7 +131,7 @@ class KernelsBenchmark {
             [&] { layer_ops_->ActivateGatedBackward(ActivationKind::kSilu, a, b, c, d, e, *stream_); });
   }
 
-  // What FSDP itself does to flat buffers.
+  // The kernels that FSDP itself runs on flat buffers.
   void Sums(DType dtype) {
     const Tensor a = New(dtype, {rows_, 4 * kColumns}), b = New(dtype, {rows_, 4 * kColumns});
     const Tensor bias = New(dtype, {4 * kColumns});

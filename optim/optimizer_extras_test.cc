@@ -55,7 +55,7 @@ class OptimizerExtrasTest : public OptimizerFixture {
     return factor;
   }
 
-  // That the copy is the parameter, rounded.
+  // Expects the copy to be the parameter, rounded.
   void ExpectCopyIsCurrent(const ShardedParameter& parameter) {
     EXPECT_TRUE(parameter.compute_copy_current);
     std::vector<uint16_t> want(parameter.interval.size()), got(parameter.interval.size());
@@ -119,7 +119,7 @@ TEST_F(OptimizerExtrasTest, TheCopyIsTheNewParameterRounded) {
   }
 }
 
-// What a captured step reads is there before each replay, whatever the host's numbers were when it was captured.
+// UploadScalars renews the scalars of a captured step before each replay, whatever they were when it was captured.
 TEST_F(OptimizerExtrasTest, ReplayedStepsHaveTheBitsOfSteps) {
   if (device_->type() == DeviceType::kCpu) GTEST_SKIP() << "the host has no graphs of work";
   for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {

@@ -18,7 +18,7 @@
 namespace fsdp {
 namespace {
 
-// What two right answers differ by, relatively: sums are taken in other orders, and bfloat16 rounds elsewhere.
+// The relative difference between two right answers: sums are taken in other orders, and bfloat16 rounds elsewhere.
 struct Tolerance {
   double loss = 1e-6;
   double grad_norm = 1e-4;
@@ -80,7 +80,7 @@ INSTANTIATE_TEST_SUITE_P(Cases, GoldenLossesTest,
                                          "llama_bf16_w2", "gpt2_fsdp2_w4", "gpt2_uneven_fsdp2_w3"),
                          [](const auto& info) { return info.param; });
 
-// What changes memory, and nothing else. The gradient norm is summed unit by unit, so its last bit may move.
+// These options change memory, and nothing else. The gradient norm is summed unit by unit, so its last bit may move.
 TEST(SavingMemoryTest, OffloadAndRecomputationChangeNoLoss) {
   for (const std::string api : {"fsdp1", "fsdp2"}) {
     std::vector<std::map<int64_t, StepMetrics>> runs;

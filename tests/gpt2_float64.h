@@ -26,7 +26,7 @@ struct Float64Step {
   double max_grad_norm = 0;  // 0: no clipping
 };
 
-// What the golden cases record of a step.
+// The results of a step that golden cases record.
 struct Float64Outcome {
   double loss = 0;
   double grad_norm = 0;  // before clipping
@@ -51,7 +51,7 @@ class Gpt2Float64 {
     bool is_matrix = false;
   };
 
-  // What a block's forward keeps for its backward.
+  // The tensors that a block's forward keeps for its backward.
   struct BlockState {
     Doubles x, ln_1, qkv, attention, middle, ln_2, fc, activated;
   };

@@ -54,7 +54,7 @@ class GpuCheckpointTest : public testing::Test {
     return copied;
   }
 
-  // What the next step's update does, in stream order.
+  // Changes the state in stream order, as the next step's update does.
   static void Overwrite(const StateDict& state, Stream& stream) {
     for (const auto& [key, value] : state.entries()) {
       const auto* tensor = std::get_if<ShardedTensor>(&value);

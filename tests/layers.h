@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the pages promise about the source tree, and whether the tree keeps to it: which room may include which (the
+// Checks that the source tree is as the pages describe it: which room may include which (the
 // tables of docs/architecture.md), which headers are public (the guide in README.md), and that files, folders, targets
 // and tests named by a page exist. All functions are pure; the test reads the files.
 //

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What happens to a run of train_gpt when a rank or its launcher dies, or its loss does.
+// Runs of train_gpt of which a rank or the launcher is killed, or whose loss is not finite. A run is killed while it
+// trains, at whatever instant the kill arrives, since no point of a step may leave processes or shared memory behind.
 #include <signal.h>
 
 #include <filesystem>

@@ -61,14 +61,14 @@ constexpr int kLeastSteps = 4;  // without a save, in a cycle
 
 constexpr char kTextName[] = "/text";
 
-// What is trained on, for samples of `seq_len`: it makes no difference to the time.
+// The data, for samples of `seq_len`: it makes no difference to the time.
 void WriteText(const std::string& root, int64_t seq_len) {
   std::filesystem::create_directories(root);
   std::ofstream text(root + kTextName);
   for (int64_t i = 0; i < 64 * seq_len; ++i) text.put(static_cast<char>('a' + i * i % 26));
 }
 
-// What rank 0 sees.
+// The measurements of rank 0.
 struct Measured {
   std::vector<double> without;  // seconds of each step
   std::vector<double> with;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a save does, in order; steps 1 to 3 and 5 are collective:
+// The steps of a save, in order; steps 1 to 3 and 5 are collective:
 //
 //   1. SetAsideDamaged  steps that did not verify when the run started leave the names that this run will use. Only
 //   now,

@@ -2,8 +2,8 @@
 //
 // Freezing sets Parameter::requires_grad before the model is sharded. Everything else follows from that flag: sharding
 // gives such a parameter no gradient, the optimizer is made of the others, and state dicts have no optimizer state of
-// it. A checkpoint keeps the names (FrozenKey), because on resume missing optimizer state must be told apart from lost
-// state: of a parameter that was frozen it starts anew, of any other it is an error.
+// it. A checkpoint keeps the names (FrozenKey), because on resume missing optimizer state must be distinguished from
+// lost state: of a parameter that was frozen it starts anew, of any other it is an error.
 #include "fsdp/train/frozen_parameters.h"
 
 #include <algorithm>

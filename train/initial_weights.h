@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a run starts from: LoadInitialWeights reads the file or directory that --init_from names into a model's live
-// state, and ModelLayout describes the flat parameters of FSDP1 in a checkpoint: LOCAL state dicts do not say which
-// parameters they hold, but the model that is to be filled knows its parameters and their order.
+// The weights that a run starts from: LoadInitialWeights reads the file or directory that --init_from names into a
+// model's live state, and ModelLayout describes the flat parameters of FSDP1 in a checkpoint: LOCAL state dicts do not
+// say which parameters they hold, but the model that is to be filled knows its parameters and their order.
 #ifndef FSDP_TRAIN_INITIAL_WEIGHTS_H_
 #define FSDP_TRAIN_INITIAL_WEIGHTS_H_
 

@@ -27,7 +27,7 @@ class TokenData {
   // Number of tokens, N.
   int64_t size() const { return size_; }
 
-  // What was read, for messages: a path or a pattern.
+  // The path or the pattern that was read, for messages.
   const std::string& origin() const { return origin_; }
 
   // The token at `index`. Precondition: 0 <= index < size().

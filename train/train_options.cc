@@ -313,7 +313,8 @@ absl::StatusOr<MixedPrecision> ReadPrecision() {
   FSDP_ASSIGN_OR_RETURN(const DType param_dtype, ParseDType(absl::GetFlag(FLAGS_param_dtype)));
   FSDP_ASSIGN_OR_RETURN(const DType reduce_dtype, ParseDType(absl::GetFlag(FLAGS_reduce_dtype)));
   FSDP_ASSIGN_OR_RETURN(const DType buffer_dtype, ParseDType(absl::GetFlag(FLAGS_buffer_dtype)));
-  // Both or neither: an unset reduce_dtype would follow param_dtype, and the flag's default is float32.
+  // The two dtypes are set together or not at all: an unset reduce_dtype would follow param_dtype, and the flag's
+  // default is float32.
   if (param_dtype != DType::kFloat32 || reduce_dtype != DType::kFloat32) {
     precision.param_dtype = param_dtype;
     precision.reduce_dtype = reduce_dtype;

@@ -66,7 +66,7 @@ class CheckpointRows {
 
   int64_t nbytes() const { return tensors_.nbytes(); }
 
-  // What loads have put there.
+  // The bytes that the last load wrote.
   absl::Span<const std::byte> loaded() const { return tensors_.loaded(); }
 
   // All of them; they refer to this.

@@ -80,7 +80,7 @@ nlohmann::json SummariseRows(const std::vector<PairedRow>& rows, int64_t payload
     if (row.seconds.empty()) continue;
     const auto floor =
         std::find_if(rows.begin(), rows.end(), [&](const PairedRow& other) { return other.name == row.floor; });
-    // Of the same repetition: what slowed the machine down slowed down both.
+    // Ratios of the same repetition, since a slow phase of the machine slows down both rows.
     std::vector<double> ratios;
     for (size_t i = 0; i < row.seconds.size(); ++i) ratios.push_back(row.seconds[i] / floor->seconds[i]);
     const auto [low, high] = std::minmax_element(row.seconds.begin(), row.seconds.end());

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a rank plans before it moves a byte, at 10,000 tensors and 1,024 ranks. Neither plan asks anybody: no function
-// here takes a process group.
+// The plans that a rank makes before it moves a byte, at 10,000 tensors and 1,024 ranks. Neither plan communicates: no
+// function here takes a process group.
 //
 //   bazel run -c opt //checkpoint/benchmark:planning_benchmark
 //

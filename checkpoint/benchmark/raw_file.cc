@@ -49,7 +49,7 @@ absl::Status RawFile::Write(absl::Span<const std::byte> bytes, int64_t nbytes) c
   return file->Sync();
 }
 
-// What a program without direct I/O does at its best: parallel pwrite, and the kernel writes back at fsync.
+// The fastest way of a program without direct I/O: parallel pwrite, and the kernel writes back at fsync.
 absl::Status RawFile::WriteBuffered(absl::Span<const std::byte> bytes) const {
   FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<File> file, PosixFileSystem().Create(path_));
   FSDP_RETURN_IF_ERROR(pool_.ParallelFor(BlockCount(static_cast<int64_t>(bytes.size())), [&](int64_t block) {

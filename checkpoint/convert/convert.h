@@ -44,7 +44,7 @@ struct ConvertOptions {
   FileSystem* file_system = &PosixFileSystem();  // that is written to; tests inject faults
 };
 
-// What was written.
+// The size of the result, and sentences about it.
 struct ConvertReport {
   int64_t tensors = 0;
   int64_t bytes = 0;               // written payload

@@ -20,7 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Of any format: a conversion may replace a checkpoint by one of another format.
+// True for names of every format: a conversion may replace a checkpoint by one of another format.
 bool IsCheckpointFileName(const std::string& name) {
   return std::any_of(Formats().begin(), Formats().end(),
                      [&](const Format& format) { return format.driver->OwnsFileName(name); });

@@ -40,7 +40,7 @@ TEST(NameFilterTest, ABackslashNamesAGroupToo) {
   EXPECT_THAT(filter.Rename("h.3.attn"), IsOkAndHolds(std::string("attn.3")));
 }
 
-TEST(NameFilterTest, WhatIsNoRegularExpressionIsNamed) {
+TEST(NameFilterTest, AnInvalidRegularExpressionIsNamed) {
   for (const char* pattern : {"(", "a{2,1}", "[z-a]", "\\", "*"}) {
     EXPECT_THAT(NameFilter::Create({{pattern}, {}, {}}),
                 StatusIs(StatusCode::kInvalidArgument, HasSubstr("is no regular expression")))

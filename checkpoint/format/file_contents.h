@@ -17,7 +17,8 @@ namespace fsdp {
 
 class FileContents {
  public:
-  // Of the files that `manifest` or `record` names; the argument must outlive this. Takes O(n log n) for n intervals.
+  // The contents of the files that `manifest` or `record` names; the argument must outlive this. Takes O(n log n) for n
+  // intervals.
   explicit FileContents(const Manifest& manifest);
   explicit FileContents(const FileRecord& record);
 

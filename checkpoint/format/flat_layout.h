@@ -17,7 +17,8 @@
 
 namespace fsdp {
 
-// As JSON, in a file that programs take as --flat_layout: {"parameters": [{"name": "embed.weight", "shape": [13, 6]}, ...], "units": ["", "h.0"]}
+// The contents of the file that --flat_layout names: {"parameters": [{"name": "embed.weight", "shape": [13, 6]}, ...],
+// "units": ["", "h.0"]}
 struct FlatLayout {
   struct Parameter {
     std::string fqn;

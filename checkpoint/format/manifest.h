@@ -70,7 +70,7 @@ struct StoredFile {
   std::optional<ByteRange> record;    // where a rank file describes itself
   std::string unknown;                // members that this release does not know, as JSON ", \"a\": 1"
 
-  // Of a file that an earlier save wrote and this one links.
+  // Set for a file that an earlier save wrote and this one links.
   std::optional<StoredOrigin> origin = {};
 };
 
@@ -103,7 +103,7 @@ struct StoredParity {
   std::vector<int> files;  // the parity files, in the order of the code
 };
 
-// What all files of one save have in common.
+// The properties that all files of one save have in common.
 struct SaveIdentity {
   std::string id;  // 32 hexadecimal digits, random; "save_id" in JSON
   int64_t step = 0;
@@ -128,12 +128,13 @@ struct RecordHeader {
   std::vector<FlatUnitLayout> units;  // in the record of the first writer; empty in the others
 };
 
-// What one rank file says about itself. files[0] is the rank file, the others are those that it links (StoredOrigin).
+// The record in a rank file: its description of itself. files[0] is the rank file, the others are those that it links
+// (StoredOrigin).
 struct FileRecord : RecordHeader, StoredValues {
   std::string unknown = {};  // as StoredFile::unknown
 };
 
-// What a whole checkpoint holds.
+// The contents of a whole checkpoint.
 struct Manifest : StoredValues {
   SaveIdentity save;
   std::vector<FlatUnitLayout> units;

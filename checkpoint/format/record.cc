@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A record describes everything in its file but one thing: the digest of the record itself, which it cannot contain.
-// That extent comes from elsewhere: from the writer's message (WrittenFile), or from the manifest. InsertExtent adds
-// it, and only then do the record and the manifest describe a file in the same words and can be compared member by
-// member.
+// The extent of the record comes from another place: from the writer's message (WrittenFile), or from the manifest.
+// InsertExtent adds it, and only then do the record and the manifest describe a file in the same words and can be
+// compared member by member.
 #include "fsdp/checkpoint/format/record.h"
 
 #include <algorithm>

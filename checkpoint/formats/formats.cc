@@ -3,7 +3,7 @@
 // A path is recognised by the first line of the table that accepts its names and first bytes. The order matters for
 // directories alone, which may hold files of several formats: a manifest settles it; an exported model comes before the
 // training state that other programs left in the same directory; steps of ours come last (checkpoint_driver.h). Files
-// are told apart by their first bytes, which no two drivers accept.
+// are distinguished by their first bytes, which no two drivers accept.
 #include "fsdp/checkpoint/formats/formats.h"
 
 #include <filesystem>

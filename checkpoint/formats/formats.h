@@ -25,8 +25,8 @@
 
 namespace fsdp {
 
-// What a checkpoint is written as, with the options that this format has and no others. Programs list the formats in
-// this order.
+// The format that a checkpoint is written in, with the options of this format and no others. Programs list the formats
+// in this order.
 using FormatTarget = std::variant<Hdf5Target, SafetensorsTarget, TorchTarget, DcpTarget>;
 
 struct Format {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// That damaged files are read or refused is fuzz/fuzz_test.cc's.
+// The confinement of the child; fuzz/fuzz_test.cc tests that damaged files are read or refused.
 #include "fsdp/checkpoint/hdf5/confined_hdf5.h"
 
 #include <fcntl.h>
@@ -56,7 +56,7 @@ TEST(ConfinedHdf5Test, ListsEveryDatasetWhereTheManifestSaysItIs) {
   EXPECT_EQ(by_path["/optim/param_groups"].type, "text");
 }
 
-TEST(ConfinedHdf5Test, WhatIsNoFileOrNoHdf5IsAnErrorThatNamesIt) {
+TEST(ConfinedHdf5Test, APathWithoutHdf5IsAnErrorThatNamesIt) {
   const std::string directory = NewTestDirectory();
   WriteAll(directory + "/text", "not HDF5");
   ASSERT_EQ(mkfifo((directory + "/fifo").c_str(), 0600), 0);
@@ -86,7 +86,7 @@ TEST(ConfinedHdf5Test, ThreadsMayAskAtTheSameTime) {
   for (std::thread& thread : threads) thread.join();
 }
 
-// What each bit of the exit status of a confined child says it could still do.
+// Each bit of the exit status of a confined child stands for an action that it could still do.
 TEST(ConfinementTest, AConfinedProcessCanReadAndDoLittleElse) {
   const std::string directory = NewTestDirectory();
   const std::string file = directory + "/file";

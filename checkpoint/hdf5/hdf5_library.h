@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What every caller of HDF5's C API needs: one call at a time, errors as absl::Status, identifiers that close
-// themselves. For hdf5_file.cc, hdf5_listing.cc and the child of confined_hdf5.cc alone: HDF5's macros stay there.
+// The rules and helpers for every caller of HDF5's C API: one call at a time, errors as absl::Status, identifiers that
+// close themselves. For hdf5_file.cc, hdf5_listing.cc and the child of confined_hdf5.cc alone: HDF5's macros stay
+// there.
 #ifndef FSDP_CHECKPOINT_HDF5_HDF5_LIBRARY_H_
 #define FSDP_CHECKPOINT_HDF5_HDF5_LIBRARY_H_
 
@@ -62,14 +63,14 @@ class Hdf5Handle {
   herr_t (*close_)(hid_t) = nullptr;
 };
 
-// What the two fields of a complex number's compound are called. h5py shows {r, i} as a complex number; it has no
+// The names of the two fields of a complex number's compound. h5py shows {r, i} as a complex number; it has no
 // complex number of halves, and up to 3.7 cannot open such a pair by these names, so complex32 has others.
 struct ComplexFields {
   const char* real;
   const char* imaginary;
 };
 
-// Of a complex dtype.
+// The names for `dtype`, which must be a complex one.
 inline ComplexFields ComplexFieldsOf(DType dtype) {
   return dtype == DType::kComplex32 ? ComplexFields{"real", "imag"} : ComplexFields{"r", "i"};
 }

@@ -128,7 +128,7 @@ absl::StatusOr<ParityCode> CodeOf(const ParityPlan& plan) {
   return ParityCode::Create(static_cast<int>(plan.data.size()), static_cast<int>(plan.parity.size()));
 }
 
-// What the threads of WriteParityBlocks share.
+// The state that the threads of WriteParityBlocks share.
 struct Encoding {
   const ParityPlan& plan;
   const ParityCode& code;

@@ -267,7 +267,7 @@ TEST_P(RepairTest, WithoutManifestAndAnyWholeRankFileParityIsEnough) {
   ExpectAsSaved();
 }
 
-// Nobody waits for a FIFO, and a device is not read.
+// A repair does not block on a FIFO, and does not read a device.
 TEST_P(RepairTest, AnythingElseInPlaceOfAFileCountsAsALostFile) {
   Save(2);
   const std::vector<std::vector<std::string>> losses = {

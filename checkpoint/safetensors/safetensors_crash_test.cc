@@ -138,7 +138,7 @@ TEST_P(SafetensorsCrashTest, ACrashAtAnyOperationLeavesOldOrNew) {
   }
 }
 
-TEST_P(SafetensorsCrashTest, WhatWasReportedSurvivesAPowerCut) {
+TEST_P(SafetensorsCrashTest, AReportedWriteSurvivesAPowerCut) {
   const std::map<std::string, std::string> after = NewContents();
   Prepare();
   FaultFileSystem files(PosixFileSystem(), graveyard_);

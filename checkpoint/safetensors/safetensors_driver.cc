@@ -2,9 +2,9 @@
 //
 // A safetensors file starts with the length of its header, eight bytes, and the header, which is JSON: byte 8 is '{' or
 // white space. Eight bytes of length can also be the start of a pickle ("\x80\x02...") or, in theory, of a zip archive;
-// both are told apart here and in torch_driver.cc: "PK\3\4" is always an archive, and '{' in byte 8 is never a pickle.
-// A file with the suffix .safetensors that has neither start is opened as safetensors too, so that the error says which
-// rule of the format it breaks.
+// both are distinguished here and in torch_driver.cc: "PK\3\4" is always an archive, and '{' in byte 8 is never a
+// pickle. A file with the suffix .safetensors that has neither start is opened as safetensors too, so that the error
+// says which rule of the format it breaks.
 #include "fsdp/checkpoint/safetensors/safetensors_driver.h"
 
 #include <algorithm>

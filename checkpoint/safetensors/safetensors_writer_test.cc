@@ -172,7 +172,7 @@ TEST_F(SafetensorsWriterTest, AFailureLeavesNothingBehind) {
   EXPECT_THAT(Files(), ElementsAre("a"));
 }
 
-TEST_F(SafetensorsWriterTest, WhatACrashLeftIsSwept) {
+TEST_F(SafetensorsWriterTest, FilesThatACrashLeftAreRemoved) {
   fs::create_directories(Path(".a.new"));
   std::ofstream(Path(".a.new/model.safetensors")) << "left";
   std::ofstream(Path(".a.lock"));

@@ -55,7 +55,7 @@ class SoloSaveGroup final : public SaveGroup {
   absl::StatusOr<std::vector<std::string>> Gather(std::string blob) override { return std::vector{std::move(blob)}; }
 };
 
-// What every body needs. All that is referred to must outlive the body.
+// The arguments that every body needs. The objects that it refers to must outlive the body.
 struct BodyContext {
   FileSystem& files;
   SaveGroup& group;

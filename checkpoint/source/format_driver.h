@@ -30,7 +30,7 @@
 
 namespace fsdp {
 
-// What a driver may look at to recognise a path: read once, for all drivers.
+// The properties of a path by which a driver recognises it: read once, for all drivers.
 struct PathProbe {
   std::string path;
   bool is_directory = false;
@@ -99,7 +99,7 @@ class FormatDriver {
   const FormatTraits traits_;
 };
 
-// What is written, whatever the format.
+// The contents of a write, whatever the format.
 struct FormatContents {
   StateDict state = {};  // keys, dtypes, whole shapes, texts, aliases, units; shards are ignored
   int64_t step = -1;     // -1: unknown
@@ -121,7 +121,7 @@ struct FormatWriteOptions {
   FileSystem* file_system = &PosixFileSystem();  // tests inject faults
 };
 
-// What a writer needs in memory in addition to payload buffers.
+// The memory that a writer needs in addition to payload buffers.
 struct FormatMemory {
   int rank_files = 0;        // files that each may hold a part of every tensor; 0 when each tensor lies in one file
   int64_t parity_bytes = 0;  // while parity is computed
@@ -135,7 +135,7 @@ class FormatWriter {
   // Whether Write makes a directory of that name, or one file.
   virtual bool MakesDirectory(const std::string& destination) const = 0;
 
-  // Of a write of `contents` on so many threads.
+  // The memory that a write of `contents` needs on so many threads.
   virtual FormatMemory Memory(const FormatContents&, int /*io_threads*/) const { return {}; }
 
   // Makes `contents` what the format can hold, before a byte is read. Returns a sentence for each thing that is left

@@ -44,7 +44,7 @@ def check_tensor(file, item):
 
 
 def main(directory, expected):
-    os.chdir("/")  # sources of virtual datasets are found beside the file, not in the working directory
+    os.chdir("/")  # sources of virtual datasets are found in the directory of the file, not in the working directory
     items = json.load(open(expected))
     with h5py.File(os.path.join(directory, "checkpoint.h5"), "r") as file:
         for item in items:

@@ -8,8 +8,8 @@
 //   (AddPadding);
 //   - elements that are not aligned in memory are copied to an aligned buffer, which is digested in the same pass.
 //
-// What is left (ends of extents that share a page, the layout's own bytes) goes through the page cache when no direct
-// write is in flight any more; write_queue.h says why the two must not overlap.
+// The remaining bytes (ends of extents that share a page, the layout's own bytes) go through the page cache when no
+// direct write is in flight any more; write_queue.h says why the two must not overlap.
 #include "fsdp/checkpoint/tree/payload_writer.h"
 
 #include <algorithm>

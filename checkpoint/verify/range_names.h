@@ -23,7 +23,7 @@ class RangeNames final {
   RangeNames(FileSystem& files, const std::string& directory, const Manifest& manifest)
       : files_(files), directory_(directory), manifest_(manifest), contents_(manifest) {}
 
-  // What the manifest says of the files.
+  // The contents of the files according to the manifest.
   const FileContents& contents() const { return contents_; }
 
   // FileContents::NameOf of `range` in files[file]. For bytes that the manifest does not know: `copy of text

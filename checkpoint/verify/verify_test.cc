@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What VerifyCheckpoint and VerifySource count and report; that damage is found is damage_test.cc's and
-// integrity_test.cc's.
+// The counts and reports of VerifyCheckpoint and VerifySource; damage_test.cc and integrity_test.cc test that damage is
+// found.
 #include "fsdp/checkpoint/verify/verify.h"
 
 #include <cmath>

@@ -18,7 +18,7 @@
 
 namespace fsdp {
 
-// What happens to a unit's parameters after forward.
+// The fate of a unit's parameters after forward: whether, and to which group, they are resharded.
 //   std::monostate  true, except for the root: false
 //   true            they are resharded, and all-gathered again for backward
 //   false           they stay unsharded until backward has used them

@@ -183,8 +183,8 @@ Schedule BackwardSchedule(absl::Span<const UnitVisit> visits, const std::vector<
   return builder.Take();
 }
 
-// What one pass leaves unsharded, the next finds: under kShardGradOp without synchronisation the second forward gathers
-// nothing.
+// Units that one pass leaves unsharded are unsharded in the next: under kShardGradOp without synchronisation the second
+// forward gathers nothing.
 Schedule StepSchedule(absl::Span<const UnitVisit> visits, int micro_steps, const ScheduleOptions& options) {
   Schedule step;
   std::vector<bool> unsharded(options.units.size(), false);

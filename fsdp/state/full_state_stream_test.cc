@@ -71,7 +71,8 @@ TEST_P(FullStateStreamTest, DescribesNamesShapesAndTextsOfWhatItVisits) {
 
 INSTANTIATE_TEST_SUITE_P(WorldSizes, FullStateStreamTest, testing::Values(1, 2, 3));
 
-// What a rank holds beyond the model and its optimizer while the state of `layers` blocks passes, and the largest unit.
+// The memory that a rank holds beyond the model and its optimizer while the state of `layers` blocks passes, and the
+// largest unit.
 absl::Status MeasureExtra(const std::shared_ptr<ProcessGroup>& group, int layers, int64_t* extra, int64_t* unit_bytes) {
   Gpt2Config config = OddGpt2Config();
   config.n_layer = layers;

@@ -74,7 +74,7 @@ TEST_F(OptimStateKeyTest, NamesComeBackFromIds) {
   EXPECT_EQ(*again.FindText(StateKey::ParamGroups()), *named_.FindText(StateKey::ParamGroups()));
 }
 
-TEST_F(OptimStateKeyTest, WhatIsKeyedAsAskedIsReturnedUnchanged) {
+TEST_F(OptimStateKeyTest, AStateWithTheRequestedKeysIsReturnedUnchanged) {
   ASSERT_OK_AND_ASSIGN(const StateDict same, RekeyOptimStateDict(named_, OptimStateKeyType::kParamName, *adamw_));
   EXPECT_EQ(Keys(same), Keys(named_));
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// That a load issues independent exchanges as one; what it loads is state_dict_load_test.cc's business.
+// A load issues independent exchanges as one; state_dict_load_test.cc tests the values that it loads.
 #include <memory>
 #include <string>
 #include <utility>
@@ -124,7 +124,7 @@ TEST_F(StateScatterTest, WholeTensorsOfRankZeroAreBroadcastAsOne) {
   EXPECT_THAT(result_.model, Each(Ge(1)));
 }
 
-TEST_F(StateScatterTest, WhatEveryRankHasIsNotExchanged) {
+TEST_F(StateScatterTest, ValuesThatEveryRankHasAreNotExchanged) {
   LoadOnRanks(FullStateDictConfig{}, {});
   EXPECT_EQ(Sum(result_.model), 0);
   EXPECT_EQ(Sum(result_.optimizer), 0);

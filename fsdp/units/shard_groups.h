@@ -57,7 +57,7 @@ class ShardGroups {
   // The groups of a unit with this strategy; kInvalidArgument where they were not given.
   absl::StatusOr<UnitGroups> Of(ShardingStrategy strategy) const;
 
-  // What PyTorch calls the root's process group: all ranks, or a hybrid root's shard group.
+  // The group that PyTorch calls the root's process group: all ranks, or a hybrid root's shard group.
   const std::shared_ptr<ProcessGroup>& RootGroup(ShardingStrategy root_strategy) const;
 
   // All ranks; null where only a pair was given.

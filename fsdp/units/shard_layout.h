@@ -88,7 +88,7 @@ class ShardLayout {
   FlatUnitLayout ToUnitLayout(std::string unit_name) const;
 
  private:
-  // Of a parameter of kDim0, padding counted.
+  // The part of a kDim0 parameter that one rank has, padding counted.
   struct Chunk {
     int64_t numel = 0;
     int64_t offset = 0;

@@ -20,7 +20,7 @@ UnitSettings Fsdp2Settings() {
   return settings;
 }
 
-// What FullyShardedDataParallel::Wrap does, with the same settings for every unit.
+// The steps of FullyShardedDataParallel::Wrap, with the same settings for every unit.
 absl::StatusOr<TestUnits> MakeTestUnits(ShardGroups groups, int rank, const UnitSettings& settings,
                                         const ExecutorOptions& options) {
   TestUnits made;

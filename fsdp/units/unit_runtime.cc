@@ -11,7 +11,7 @@
 // are not the unsharded buffer (ShardLayout::in_place), else the gather buffer is the slot and the all-gather is in
 // place. A unit that is not sharded computes on its shard or compute_shard itself where it can (ComputesOnShard).
 //
-// What orders it, all by events on streams:
+// The order of this work, all by events on streams:
 //
 //   the all-gather waits for      the optimizer's writes to the shard (WaitForOptimizer); the last user of its slot
 //                                 (SlotPool::Acquire)

@@ -80,7 +80,7 @@ TEST_F(IgnoredStatesTest, AModuleThatIsShardedOnItsOwnCannotBeIgnored) {
                        HasSubstr("ignored_modules[0], module \"0.0\", is sharded on its own")));
 }
 
-TEST_F(IgnoredStatesTest, WhatIsNotBelowTheRootIsRefused) {
+TEST_F(IgnoredStatesTest, ParametersOutsideTheRootAreRefused) {
   TestSequence stranger;
   FsdpOptions options;
   options.ignored_modules = {inner_, &stranger};

@@ -123,7 +123,7 @@ TEST_F(PartitionTest, SharedParametersLieInOneUnitOnceOrAreRefusedByBothNames) {
                              HasSubstr("its first name in unit 0;"), HasSubstr("wrap a module that holds both"))));
 }
 
-TEST_F(PartitionTest, FrozenBesideTrainableIsRefusedWithBothListsOfNames) {
+TEST_F(PartitionTest, FrozenWithTrainableIsRefusedWithBothListsOfNames) {
   Freeze(*second_);
   const FsdpOptions options{.auto_wrap_policy = LambdaWrapPolicy(HasTypeName({"Block"}))};
   EXPECT_THAT(Partition::ByPolicy(root_, options).status(),
@@ -140,7 +140,7 @@ TEST_F(PartitionTest, TheInnermostMixOfFrozenAndTrainableIsTheOneNamed) {
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("unit 0 has")));
 }
 
-TEST_F(PartitionTest, UseOrigParamsTakesFrozenBesideTrainableWithAWarning) {
+TEST_F(PartitionTest, UseOrigParamsTakesFrozenWithTrainableAndWarns) {
   Freeze(*second_);
   ASSERT_OK_AND_ASSIGN(const Partition partition, Partition::ByPolicy(root_, {.use_orig_params = true}));
   EXPECT_THAT(partition.warnings,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What ckpt diff prints and how it exits; how differences are found is checkpoint/diff_test.cc's.
+// The output and exit status of ckpt diff; checkpoint/diff_test.cc tests how differences are found.
 #include <filesystem>
 
 #include "fsdp/tools/commands/ckpt_runner.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What --json prints, subcommand by subcommand: exactly the members that docs/ckpt.md lists, and one object also when
+// The output of --json, subcommand by subcommand: exactly the members that docs/ckpt.md lists, and one object also when
 // the work fails.
 #include <cstring>
 #include <filesystem>

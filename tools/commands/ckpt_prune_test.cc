@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What ckpt prune prints, deletes and refuses; which steps stay is checkpoint/retention_test.cc's.
+// The output, deletions and refusals of ckpt prune; checkpoint/retention_test.cc tests which steps stay.
 #include <cstring>
 #include <filesystem>
 

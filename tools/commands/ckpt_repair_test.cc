@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What ckpt repair prints and how it exits; what can be repaired is checkpoint/repair/repair_test.cc's.
+// The output and exit status of ckpt repair; checkpoint/repair/repair_test.cc tests which damage can be repaired.
 #include <filesystem>
 #include <numeric>
 

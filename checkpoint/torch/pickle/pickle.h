@@ -95,7 +95,7 @@ class PickleValue {
   PickleValue at(int64_t i) const;
   // Key and value `i`, below size(), of a dict, in the order of insertion. A key can occur twice.
   std::pair<PickleValue, PickleValue> member(int64_t i) const;
-  // Of a call; state() only if has_state().
+  // The parts of a call. Precondition of state(): has_state().
   PickleValue callee() const;
   PickleValue arguments() const;
   bool has_state() const;

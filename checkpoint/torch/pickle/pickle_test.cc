@@ -90,7 +90,7 @@ TEST(PickleTest, OpcodesThatStateDictsDoNotNeedAreRefused) {
   }
 }
 
-TEST(PickleTest, WhatIsCutOffOrOutOfOrderIsDamage) {
+TEST(PickleTest, TruncatedOrDisorderedBytesAreDamage) {
   const std::vector<std::string> broken = {
       "",                            // no STOP
       "\x80\x02"s,                   // no value

@@ -20,7 +20,7 @@ struct TorchTarget {};
 const FormatDriver& TorchDriver();
 std::unique_ptr<FormatWriter> WriterFor(const TorchTarget& target);
 
-// What every writer of PyTorch's formats needs: the common options as WriteTorchFile and WriteDcpDirectory take them,
+// The input of every writer of PyTorch's formats: the common options as WriteTorchFile and WriteDcpDirectory take them,
 // and the sentences about what these formats leave out of `contents`.
 TorchWriteOptions TorchOptionsOf(const FormatWriteOptions& options);
 std::vector<std::string> TorchNotesOn(const FormatContents& contents);

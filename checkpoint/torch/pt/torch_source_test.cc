@@ -86,7 +86,7 @@ TEST(TorchSourceTest, TiedTensorsAreStoredOnceAndBecomeAliases) {
   EXPECT_EQ(source->contents().FindTensor(StateKey::Model("head.weight")), nullptr);
 }
 
-TEST(TorchSourceTest, WhatIsNeitherModelNorOptimizerIsAnExtraValue) {
+TEST(TorchSourceTest, AValueOfNeitherModelNorOptimizerIsAnExtraValue) {
   ASSERT_OK_AND_ASSIGN(const auto source, OpenTorchSource(TorchTestData("full.pt")));
   EXPECT_EQ(source->step(), 3);
   EXPECT_EQ(*source->contents().FindText(StateKey::Extra("step")), "3");

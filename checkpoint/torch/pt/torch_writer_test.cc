@@ -189,7 +189,7 @@ TEST(TorchWriterTest, AnExtraValueMayNotTakeThePlaceOfTheModel) {
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("extra value \"model\"")));
 }
 
-TEST(TorchWriterTest, WhatFailsLeavesNothing) {
+TEST(TorchWriterTest, AFailedWriteLeavesNoFile) {
   const StateDict state = FullState(AwkwardTensors());
   const std::string directory = NewTestDirectory();
   const PayloadReader fails = [&](const StateKey& key, const Interval& interval, void* out) {

@@ -20,7 +20,7 @@ TEST(LiteralTensorTest, JsonGivesTheTensorBack) {
   EXPECT_EQ(back->bytes, tensor.bytes);
 }
 
-TEST(LiteralTensorTest, WhatContradictsItselfIsNoTensor) {
+TEST(LiteralTensorTest, AContradictoryLiteralIsNoTensor) {
   for (const char* json : {
            R"({"__python__":"tensor","dtype":"int16","shape":[2],"hex":"0100"})",
            R"({"__python__":"tensor","dtype":"int16","shape":[-1],"hex":""})",

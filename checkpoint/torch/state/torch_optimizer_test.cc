@@ -107,7 +107,7 @@ TEST(TorchOptimizerTest, FlattenedNamesAreTakenApart) {
 
 // State of "0" has no dimensions where that of "1" has: it is "scale" and not the frozen "c". "eta" is a number for
 // all.
-TEST(TorchOptimizerTest, AParameterWithoutDimensionsIsToldByItsState) {
+TEST(TorchOptimizerTest, AParameterWithoutDimensionsIsRecognisedByItsState) {
   TorchNode optimizer;
   TorchNode* state = optimizer.Add("state", TorchNode());
   for (int id = 0; id < 2; ++id) {

@@ -60,7 +60,7 @@ TEST_F(EntryChecksumsTest, AMismatchNamesTheEntryAndItsBytesFromThenOn) {
   EXPECT_EQ(Add(5, 6), whole);
 }
 
-TEST_F(EntryChecksumsTest, WhatIsReadTwiceCountsOnce) {
+TEST_F(EntryChecksumsTest, BytesReadTwiceCountOnce) {
   EXPECT_OK(Add(26, 30));
   EXPECT_OK(Add(28, 33));  // partly new: waits for VerifyRest
   EXPECT_OK(Add(26, 30));
