@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Training with parameters that do not require gradients: what is trained comes out as if the others had gradients and
-// nobody used them, bit for bit; the others keep their bits, and have neither reductions nor optimizer state.
+// Training with parameters that do not require gradients: the trained ones come out as if the others had gradients that
+// are ignored, bit for bit; the others keep their bits, and have neither reductions nor optimizer state.
 #include <cstring>
 #include <map>
 #include <memory>

@@ -4,8 +4,8 @@
 // process trains with the flags of train_gpt that describe model, batch and sharding, on --nproc ranks that are
 // threads; --cycles times in turn it makes steps without a save, then starts a SHARDED save of model and optimizer and
 // makes steps until that is durable, then makes steps during the floor: threads as nice and as many that write as many
-// bytes of memory into a flat file and fsync it (raw_file.h), which is what the disk and the machine ask of training
-// whoever writes.
+// bytes of memory into a flat file and fsync it (raw_file.h), which is the price that the disk and the machine ask of
+// training for any such write.
 //
 //   async_save_benchmark --model=gpt2 --config=... --nproc=1 --checkpoint_dir=DISK --cycles=5
 //

@@ -18,7 +18,7 @@ void BatchLoader::Stage(int64_t step, int micro_step, const Buffer& staging) con
   }
 }
 
-// One tensor for both, so that one copy fills them.
+// Tokens and targets are two slices of one tensor, so that one copy fills both.
 absl::StatusOr<Batch> BatchLoader::NewBatch(Stream& stream) const {
   FSDP_ASSIGN_OR_RETURN(const Tensor both, Tensor::Empty(stream.device(), DType::kInt32, {2 * numel()}));
   return Batch{.tokens = both.Slice({0, numel()}).View({shape_.batch_size, shape_.seq_len}),

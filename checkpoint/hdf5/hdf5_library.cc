@@ -7,7 +7,7 @@
 namespace fsdp {
 namespace {
 
-// One for the process: distributions build HDF5 without its option of thread safety.
+// One lock for the process: distributions build HDF5 without its option of thread safety.
 std::mutex& LibraryMutex() {
   static std::mutex mutex;
   return mutex;

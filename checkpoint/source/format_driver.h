@@ -50,8 +50,10 @@ bool HasEntry(const std::string& directory, const std::string& name);
 struct FormatTraits {
   std::string_view name;      // in reports, in JSON and after --to=: "safetensors". Two drivers may share a name
   std::string_view headline;  // how `ckpt inspect` calls one: "a model in safetensors"
-  std::string_view
-      in_directory;       // what a directory of this format holds, for errors: "model.safetensors"; may be empty
+
+  // The contents of a directory of this format, for errors: "model.safetensors"; may be empty.
+  std::string_view in_directory;
+
   std::string_view file;  // what a file of this format is called in errors: "a safetensors file"; may be empty
 
   std::vector<std::string_view> suffixes = {};  // a destination with one of these is a file of this format
@@ -84,8 +86,9 @@ class FormatDriver {
   virtual absl::StatusOr<std::unique_ptr<TensorSource>> Open(const std::string& path,
                                                              const TensorSourceOptions& options) const = 0;
 
-  // What lies where in a path that is recognised; of a ROOT, in the step that `path` then names. By default as the
-  // opened source says; a format overrides it whose metadata say more, or say it without the opening of every file.
+  // The place of every value in a path that is recognised; for a ROOT, in the step that `path` then names. The default
+  // opens the source and asks it. A format overrides this if its metadata contain more, or spare the opening of every
+  // file.
   virtual absl::StatusOr<SourceDescription> Describe(const std::string& path, const TensorSourceOptions& options) const;
 
   // True for names that the format's writer gives to the files of a directory, so that a directory which holds no other

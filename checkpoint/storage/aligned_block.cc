@@ -51,7 +51,7 @@ class KeptBlocks {
   std::vector<std::byte*> blocks_;  // guarded by mutex_; the last one was in use last
 };
 
-// One for the process. It is never destroyed, since static destructors of other files may still free blocks.
+// The pool of the process. It is never destroyed, since static destructors of other files may still free blocks.
 KeptBlocks& Kept() {
   static auto* const kept = new KeptBlocks;
   return *kept;

@@ -27,8 +27,8 @@ namespace fsdp {
 
 class FaultFileSystem final : public FileSystem {
  public:
-  // The part of the data that was not synced which a power cut takes away: names, contents, both, or (kSectors) every
-  // other sector of 512 bytes of the contents.
+  // The loss at a power cut, of data that was not synced: names, contents, both, or (kSectors) every other sector of
+  // 512 bytes of the contents.
   enum class Loss : uint8_t { kNothing, kNamesAndData, kNames, kData, kSectors };
 
   // Unlinked files are kept in the directory `graveyard`, so that LosePower can bring them back.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Loading exchanges tensors in an order that all ranks must share, but a state dict has the order in which somebody
+// Loading exchanges tensors in an order that all ranks must share, but a state dict has the order in which the program
 // built it. So rank 0's list of entries is the order: sent as msgpack, which carries scalars' bytes exactly. kFull and
 // kLocal exchange nothing and use each rank's own list.
 #include "fsdp/fsdp/state/optim_entries.h"

@@ -27,8 +27,8 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-// A linear map with buffers: running, in bfloat16 since some forward cast it; table, of integers; and a cache that is
-// nobody's state.
+// A linear map with buffers: running, in bfloat16 since some forward cast it; table, of integers; and a cache that no
+// state dict contains.
 class Buffered final : public Module {
  public:
   explicit Buffered(Device& device) {
