@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The commit protocol with a crash, or an error, at each of its storage operations in turn: what is found afterwards is
+// The commit protocol with a crash, or an error, at each of its storage operations in turn: afterwards a reader finds
 // the old checkpoint or the new one, whole, and the next save leaves nothing behind.
 #include <algorithm>
 #include <filesystem>

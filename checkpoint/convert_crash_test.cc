@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Conversion with a crash, or an error, at each of its storage operations in turn, to every kind of target, new and
-// replaced: what has the target's name afterwards is what had it before, or all of the conversion; and converting again
+// replaced: afterwards the target's name is that of the old contents, or of the whole conversion; and converting again
 // leaves nothing else behind.
 #include <cstring>
 #include <filesystem>

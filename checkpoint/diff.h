@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// DiffCheckpoints: what differs between two checkpoints, in structure and in values. Formats, kinds and world sizes may
-// differ: they determine where bytes lie, not what the state is. Reads both checkpoints by pieces, in parallel, in
+// DiffCheckpoints: the differences between two checkpoints, in structure and in values. Formats, kinds and world sizes
+// may differ: they determine where bytes lie, not what the state is. Reads both checkpoints by pieces, in parallel, in
 // bounded memory, and verifies digests where the formats have them.
 #ifndef FSDP_CHECKPOINT_DIFF_H_
 #define FSDP_CHECKPOINT_DIFF_H_

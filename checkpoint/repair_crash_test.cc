@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Repair with a crash, or an error, at each of its storage operations in turn: what was whole stays as it is, each
+// Repair with a crash, or an error, at each of its storage operations in turn: whole files stay as they are, each
 // other file is as damaged as before or as it was saved, and repairing again makes everything as it was saved, byte for
 // byte.
 #include <filesystem>

@@ -47,7 +47,8 @@ class QuickstartRun {
   // The directory of the checkpoint after `step` steps.
   std::string CheckpointPath(int64_t step) const;
 
-  // Paths of the outputs and of the two programs.
+  // Absolute paths of the outputs and of the two programs. The last three lie in output_dir_: the directory of the
+  // checkpoints, the file of metrics, and the safetensors file that the last checkpoint is converted to.
   std::string output_dir_;
   std::string train_gpt_;
   std::string ckpt_;

@@ -87,7 +87,8 @@ class StagingBenchmark {
   }
 
  private:
-  // Bytes per second of one copy, the best of a few.
+  // Bytes per second of one copy, the best of a few: noise only makes copies slower, so the best one is nearest to the
+  // speed of the link, which the other rates are compared with.
   absl::StatusOr<double> Copy(void* destination, const void* source) {
     double best = 0;
     for (int i = 0; i < kRepeats; ++i) {

@@ -34,7 +34,7 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::Not;
 
-// One run and what it leaves, in a directory of its own.
+// One run and the files that it leaves, in a directory of its own.
 class ResumeTest : public testing::Test {
  protected:
   Flags Run(int64_t steps, int64_t every) const {
@@ -42,7 +42,7 @@ class ResumeTest : public testing::Test {
                               "--checkpoint_dir=" + checkpoint_dir_, "--metrics=" + metrics_};
   }
 
-  // Runs to the end, which must be good; what it printed.
+  // Runs to the end and expects exit status 0. Returns the printed text.
   std::string TrainWell(const Flags& flags) {
     const absl::StatusOr<ProgramResult> run = Train(flags);
     EXPECT_OK(run);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The schedule of every combination of options, as a table that a person can read, against testdata/schedules/. A line
-// is one computation: what is issued before it, the computation, what is issued after it. To write the files anew, and
-// review the difference:
+// is one computation: the work issued before it, the computation, the work issued after it. To write the files anew,
+// and review the difference:
 //
 //   bazel run //tests:schedule_text_test -- --update
 #include <cstdlib>

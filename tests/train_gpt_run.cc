@@ -25,7 +25,8 @@ namespace {
 
 constexpr absl::Duration kTick = absl::Milliseconds(2);
 
-// The value of a variable in the environment that a process was started with.
+// The value of a variable in the environment that a process was started with. The file separates variables by zero
+// bytes; with one more in front, a search cannot find a name that is only the end of another one.
 std::string VariableOf(pid_t pid, const std::string& name) {
   std::ifstream stream(absl::StrCat("/proc/", pid, "/environ"), std::ios::binary);
   const std::string environment = std::string(1, '\0') + std::string(std::istreambuf_iterator<char>(stream), {});

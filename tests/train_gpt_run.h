@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Runs of //train:train_gpt as child processes, on a small model and the golden tokens: what the tests of whole
-// programs share.
+// Runs of //train:train_gpt as child processes, on a small model and the golden tokens: the helpers that the
+// tests of whole programs share.
 #ifndef FSDP_TESTS_TRAIN_GPT_RUN_H_
 #define FSDP_TESTS_TRAIN_GPT_RUN_H_
 
@@ -26,7 +26,7 @@ std::string NewDirectory();
 // A file of testdata/golden/, by its path there.
 std::string Golden(const std::string& name);
 
-// Two ranks and the smallest golden model on the golden tokens: what most tests train.
+// Two ranks and the smallest golden model on the golden tokens: the run that most tests use.
 Flags SmallRun();
 
 Flags operator+(Flags a, const Flags& b);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// TrainOptions: what a run of train_gpt was asked to do: the values of its flags, checked, and nothing else. Options of
+// TrainOptions: the task of a run of train_gpt: the values of its flags, checked, and nothing else. Options of
 // the library (FsdpOptions, AdamWOptions) are held as they are; a test fills them in without a command line.
 #ifndef FSDP_TRAIN_TRAIN_OPTIONS_H_
 #define FSDP_TRAIN_TRAIN_OPTIONS_H_
@@ -29,7 +29,7 @@ enum class DeviceChoice {
 struct RankDeviceOptions {
   DeviceChoice device = DeviceChoice::kAuto;
 
-  // Ranks of this host may outnumber its GPUs; they then take turns on them.
+  // Ranks of this host may outnumber its GPUs; several ranks then share a GPU.
   bool share_gpu = false;
 };
 

@@ -25,8 +25,8 @@
 //   stage, blocked   what AsyncSaver::Save keeps its caller waiting, from its second save on, without what it waits
 //                    for the save before
 //
-// Loads are measured cold, the page cache dropped for the files, and warm. A save makes new files; what was saved
-// before is deleted untimed.
+// Loads are measured cold, the page cache dropped for the files, and warm. A save makes new files; the files
+// of the save before are deleted untimed.
 #ifndef FSDP_CHECKPOINT_BENCHMARK_CHECKPOINT_ROWS_H_
 #define FSDP_CHECKPOINT_BENCHMARK_CHECKPOINT_ROWS_H_
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// max_memory bounds the resident memory of the whole process. What does not scale with the model's bytes is estimated
-// first, from the number of tensors, the length of their names and the number of rank files; payload gets the rest. The
-// estimate is a fit and not an account, since most of it is spent in the HDF5 library and in node-based maps; it must
-// be too high rather than too low, because a job's memory limit kills and an error says what would do.
+// max_memory bounds the resident memory of the whole process. The part that does not scale with the model's bytes is
+// estimated first, from the number of tensors, the length of their names and the number of rank files; payload gets the
+// rest. The estimate is a fit and not an account, since most of it is spent in the HDF5 library and in node-based maps;
+// it must be too high rather than too low, because a job's memory limit kills and an error says what would do.
 #include "fsdp/checkpoint/convert/convert_memory.h"
 
 #include <algorithm>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// ConvertPlan: what a conversion will write, worked out before a byte is read: the target's names, dtypes, texts,
-// aliases and units, and which tensor of the source each comes from. Pure.
+// ConvertPlan: the contents that a conversion will write, worked out before a byte is read: the target's names, dtypes,
+// texts, aliases and units, and which tensor of the source each comes from. Pure.
 #ifndef FSDP_CHECKPOINT_CONVERT_CONVERT_PLAN_H_
 #define FSDP_CHECKPOINT_CONVERT_CONVERT_PLAN_H_
 

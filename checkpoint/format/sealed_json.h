@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A sealed JSON text: an object whose last member is the digest of all bytes before that digest. What follows the 32
+// A sealed JSON text: an object whose last member is the digest of all bytes before that digest. The text after the 32
 // digits is exactly `"`, `}` and a newline, so the seal is found and compared without believing a byte of the text:
 //
 //   {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The listing of an untrusted file becomes a manifest, and everything after that is as for any other source. What the
-// file claims is not believed: CheckHdf5Listing has bounded every place by the file's size, KeyOf accepts only the one
+// The listing of an untrusted file becomes a manifest, and everything after that is as for any other source. The claims
+// of the file are not believed: CheckHdf5Listing has bounded every place by the file's size, KeyOf accepts only the one
 // spelling of a path that we would have written, and texts are bounded and must be UTF-8.
 #include "fsdp/checkpoint/hdf5/hdf5_file_source.h"
 

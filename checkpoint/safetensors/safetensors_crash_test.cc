@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A crash, a power cut or an error at each storage operation of writing safetensors in turn: what has the name
-// afterwards is what had it before, or all that was to be written; and the next writer leaves nothing else behind.
+// A crash, a power cut or an error at each storage operation of writing safetensors in turn: afterwards the name
+// is that of the old contents, or of all that was to be written; and the next writer leaves nothing else behind.
 #include <algorithm>
 #include <filesystem>
 #include <fstream>

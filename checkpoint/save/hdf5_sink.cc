@@ -100,7 +100,7 @@ absl::Status WriteCheckpointDirectory(const std::string& path, const StateDict& 
     return absl::InvalidArgumentError(absl::StrCat("\"", path, "\" is no name for a new directory"));
   }
   FileSystem& files = *options.file_system;
-  // One block of payload per thread, or fewer threads; what memory is left over lets each have more blocks in flight.
+  // One block of payload per thread, or fewer threads; the remaining memory lets each have more blocks in flight.
   const int64_t blocks = options.max_memory / kBlockBytes;
   const int64_t threads = std::clamp<int64_t>(blocks, 1, std::max(1, options.io_threads));
   FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<ThreadPool> pool,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// SavePlan: what one rank contributes to a save: every tensor with the interval that this rank writes and a reader of
-// its elements, and the texts. All names, shards and aliases are checked before a byte is written. No I/O.
+// SavePlan: the contribution of one rank to a save: every tensor with the interval that this rank writes and a reader
+// of its elements, and the texts. All names, shards and aliases are checked before a byte is written. No I/O.
 #ifndef FSDP_CHECKPOINT_SAVE_SAVE_PLAN_H_
 #define FSDP_CHECKPOINT_SAVE_SAVE_PLAN_H_
 

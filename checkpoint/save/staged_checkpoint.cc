@@ -13,7 +13,7 @@
 //   4. (The caller writes and fsyncs all other files.) Write manifest.json, fsync it.
 //   5. fsync .NAME.tmp-<nonce>, so that all names in it are durable.
 //   6. Rename it to NAME, or exchange the two. This is the commit. fsync DIRECTORY, so that it is durable.
-//   7. What was exchanged is deleted: renamed to .NAME.deleted-<nonce>, fsync DIRECTORY, unlink.
+//   7. The directory that was exchanged is deleted: renamed to .NAME.deleted-<nonce>, fsync DIRECTORY, unlink.
 //
 // A crash before 6 leaves NAME as it was, and a hidden directory for the next save to remove; after 6 NAME is the new
 // checkpoint. Between the rename and its fsync a power cut may yield either, each whole.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// RangeNames: what a byte range of a checkpoint's file holds, in words, for messages about damage. The manifest knows
-// all bytes that this checkpoint reads. The others, the copies of texts in a rank file and the bytes of a linked file
-// that an incremental save no longer uses, are described by the file's own record only. Thread-safe.
+// RangeNames: the contents of a byte range of a checkpoint's file, in words, for messages about damage. The manifest
+// knows all bytes that this checkpoint reads. The others, the copies of texts in a rank file and the bytes of a linked
+// file that an incremental save no longer uses, are described by the file's own record only. Thread-safe.
 #ifndef FSDP_CHECKPOINT_VERIFY_RANGE_NAMES_H_
 #define FSDP_CHECKPOINT_VERIFY_RANGE_NAMES_H_
 

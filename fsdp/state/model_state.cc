@@ -65,7 +65,7 @@ class ModelEntries {
   std::vector<std::string> names_;  // without further names of shared parameters
 };
 
-// One load: what the model has, what the state dict has, and what of it is loaded.
+// One load: the values of the model, those of the state dict, and which of the latter are loaded.
 class ModelLoad {
  public:
   ModelLoad(const UnitStore& units, std::vector<ReplicatedTensor> replicated, const StateDict& state, StateSource from)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Conversions as a user runs them: what comes back is byte for byte what went in, and what fails leaves nothing.
+// Conversions as a user runs them: there and back again gives the same bytes, and a failed one leaves no file.
 #include <sys/resource.h>
 
 #include <algorithm>

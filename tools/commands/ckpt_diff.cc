@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // ckpt diff: DiffCheckpoints does the work; this file prints its report, as a table or as JSON. The table has rows only
-// for tensors that differ, and a line of all tensors. What a row cannot show (other shapes or dtypes, NaN on one side)
-// follows it in words.
+// for tensors that differ, and a line of all tensors. Facts that a row cannot show (other shapes or dtypes, NaN on one
+// side) follow it in words.
 #include <algorithm>
 #include <cstdio>
 #include <memory>

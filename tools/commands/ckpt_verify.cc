@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// ckpt verify, for all formats. What can be verified depends on the format:
+// ckpt verify, for all formats. The checks depend on the format:
 //
 //   ours               VerifyCheckpoint: every byte of every file against its digest, and the coverage of every tensor
 //   torch archives     VerifySource: the structure, every value readable, CRC-32 of each entry

@@ -109,6 +109,7 @@ std::string LayerOf(const std::string& fqn) {
   return layer.empty() ? fqn : layer;
 }
 
+// Extra values have no layer: AddToFiles counts them in a member of their own, and the layer passed for them is unused.
 CheckpointLayers LayersOf(const Manifest& manifest, const TensorStatistics& statistics) {
   CheckpointLayers result;
   const LayerIndex index(manifest);

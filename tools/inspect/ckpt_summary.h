@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// CheckpointSummary: what ckpt inspect shows of a checkpoint of any format, as text or as JSON. It is metadata: no
-// values are read.
+// CheckpointSummary: the facts that ckpt inspect shows about a checkpoint of any format, as text or as JSON. It is
+// metadata: no values are read.
 #ifndef FSDP_TOOLS_INSPECT_CKPT_SUMMARY_H_
 #define FSDP_TOOLS_INSPECT_CKPT_SUMMARY_H_
 

@@ -35,7 +35,8 @@ struct Share {
   }
 };
 
-// The tensors of one section: model, optimizer or extra values.
+// The tensors of one section: model, optimizer or extra values. One pass over the manifest for each section; it has no
+// index by section.
 Share ShareOfSection(const Manifest& manifest, Section section) {
   Share share;
   for (const StoredTensor& tensor : manifest.tensors) {

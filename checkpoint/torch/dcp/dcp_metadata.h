@@ -28,7 +28,7 @@ namespace fsdp {
 inline constexpr char kDcpMetadataName[] = ".metadata";
 
 // Bytes [offset, offset + nbytes) of a file of the directory: an archive that torch.save wrote. `file` is a plain name:
-// it cannot lead out of the directory. That the file is so long is checked when it is read.
+// it cannot lead out of the directory. The length of the file is checked when it is read.
 struct DcpSlice {
   std::string file;
   int64_t offset = 0;

@@ -62,8 +62,8 @@ constexpr std::array kDTypes = {
 constexpr std::array kOtherDTypes = {"torch.float4_e2m1fn_x2"sv};
 
 // Nothing here has an effect in Python beyond making a tensor, a container or a plain value. torch.load(weights_only=
-// True) has a longer list; what is missing here (sparse and quantized tensors, DTensor, numpy) has no place in a
-// StateDict, and kAdvice says how to save it.
+// True) has a longer list; the globals that are missing here (sparse and quantized tensors, DTensor, numpy) have no
+// place in a StateDict, and kAdvice says how to save such values.
 constexpr std::array kTorchGlobals = {
     "_codecs.encode"sv,
     "__builtin__.bytearray"sv,

@@ -16,7 +16,7 @@
 
 namespace fsdp {
 
-// A storage as a persistent id describes it. That the file has so many bytes for it is checked when it is placed.
+// A storage as a persistent id describes it. The number of its bytes in the file is checked when the storage is placed.
 struct TorchStorage {
   std::string key;
   std::string type;  // global: "torch.FloatStorage", or UntypedStorage

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// TorchTree: what torch.save or DCP stored, as nested dicts and lists whose leaves are tensors and plain values.
-// torch_state.h finds model and optimizer in a tree without knowing which format it came from.
+// TorchTree: the values that torch.save or DCP stored, as nested dicts and lists whose leaves are tensors and plain
+// values. torch_state.h finds model and optimizer in a tree without knowing which format it came from.
 //
 // From a file to a tensor that a program loads. Each stage adds one thing and does not know the stages after it:
 //

@@ -3,8 +3,8 @@
 // A zip entry has one CRC, but a tensor is read in pieces, by several threads, and at times only a part of it. Reading
 // an entry twice, once for the tensor and once for the CRC, would halve the speed of loading. CRCs are linear, so the
 // CRC of a run follows from those of its parts (CombineCrc32); each entry keeps runs that do not touch, by their begin,
-// and most entries have one at any time. A read that overlaps a run cannot be combined and is ignored; what then
-// remains of the entry is in Missing(), and is read once more at the end.
+// and most entries have one at any time. A read that overlaps a run cannot be combined and is ignored; the rest
+// of the entry is then in Missing(), and is read once more at the end.
 #include "fsdp/checkpoint/torch/zip/entry_checksums.h"
 
 #include <isa-l/crc.h>

@@ -60,10 +60,15 @@ class EntryChecksums {
     uint32_t crc = 0;
   };
   struct Entry {
+    // As in Expect.
     std::string name;
     Interval range;
     uint32_t crc = 0;
-    std::map<int64_t, Run> runs = {};  // what was read, by its first byte; neighbours that meet are one
+
+    // The bytes that were read, by the first byte of each run; neighbours that meet are one run.
+    std::map<int64_t, Run> runs = {};
+
+    // The result of the comparison, once the runs make up the whole entry.
     absl::Status result = absl::OkStatus();
     bool is_whole = false;
   };

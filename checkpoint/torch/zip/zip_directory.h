@@ -23,8 +23,13 @@ inline constexpr int64_t kMaxZipDirectoryBytes = int64_t{256} << 20;
 // An entry whose ranges lie in the archive and overlap no other entry's.
 struct ZipEntry {
   std::string name;
-  uint16_t method = 0;         // 0: stored
-  uint32_t crc = 0;            // CRC-32 of its bytes; 0 where the writer left it out
+
+  // The compression method; 0: stored.
+  uint16_t method = 0;
+
+  // The CRC-32 of its uncompressed bytes; 0 where the writer left it out.
+  uint32_t crc = 0;
+
   int64_t nbytes = 0;          // of the entry, uncompressed
   int64_t stored_bytes = 0;    // in the archive
   int64_t header_offset = 0;   // of the local header, in the slice
