@@ -62,9 +62,10 @@ TEST(TorchSourceTest, LocalStateDictsAreReadWithALayout) {
   for (const auto& [name, layout_file] : {std::pair{"flat_local_w3", "flat_layout.json"},
                                           {"flat_local_orig_w2", "flat_layout.json"},
                                           {"gpt2_local_w3", "gpt2_layout.json"}}) {
-    EXPECT_THAT(OpenTensorSource(TorchTestData(name)),
-                StatusIs(absl::StatusCode::kInvalidArgument,
-                         AllOf(HasSubstr("_flat_param\" is a flat parameter of FSDP1"), HasSubstr("TensorSourceOptions::flat_layout"))));
+    EXPECT_THAT(
+        OpenTensorSource(TorchTestData(name)),
+        StatusIs(absl::StatusCode::kInvalidArgument, AllOf(HasSubstr("_flat_param\" is a flat parameter of FSDP1"),
+                                                           HasSubstr("TensorSourceOptions::flat_layout"))));
     ASSERT_OK_AND_ASSIGN(const auto layout, ReadFlatLayout(TorchTestData(layout_file)));
     ASSERT_OK_AND_ASSIGN(const auto source, OpenTensorSource(TorchTestData(name), {.flat_layout = layout}));
     EXPECT_OK(CheckGolden(*source, name));
