@@ -184,6 +184,17 @@ std::vector<std::string> FaultsOfRooms(const Rooms& rooms) {
   return faults;
 }
 
+std::set<std::string> RoomsIncluded(const std::string& text) {
+  std::set<std::string> rooms;
+  for (const absl::string_view line : absl::StrSplit(text, '\n')) {
+    const std::optional<std::string> included = IncludeOf(line);
+    if (included && absl::StartsWith(*included, kPrefix)) {
+      rooms.insert(FolderOf(included->substr(sizeof(kPrefix) - 1)));
+    }
+  }
+  return rooms;
+}
+
 std::vector<std::string> FaultsOfIncludes(const Rooms& rooms, const std::string& path, const std::string& text) {
   std::vector<std::string> faults;
   const std::string folder = FolderOf(path);

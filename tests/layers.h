@@ -34,6 +34,9 @@ Rooms ParseRooms(const std::string& markdown);
 // of production code.
 std::vector<std::string> FaultsOfRooms(const Rooms& rooms);
 
+// The rooms whose headers `text`, a source file, includes.
+std::set<std::string> RoomsIncluded(const std::string& text);
+
 // One line for each #include of `text`, the source file `path` (relative to the repository), that breaks a rule: the
 // file with its line, the include, and the rule.
 std::vector<std::string> FaultsOfIncludes(const Rooms& rooms, const std::string& path, const std::string& text);

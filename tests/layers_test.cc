@@ -9,6 +9,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "fsdp/base/test_files.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
@@ -179,6 +180,21 @@ TEST(LayersTest, EveryIncludeOfTheTreeKeepsToTheTables) {
     }
   }
   EXPECT_EQ(absl::StrJoin(faults, "\n"), "");
+}
+
+// A permission that no source needs would let one in unseen.
+TEST(LayersTest, EveryIncludeThatTheTablesAllowIsUsed) {
+  std::map<std::string, std::set<std::string>> used;
+  for (const std::string& path : Sources()) {
+    used[fs::path(path).parent_path()].merge(RoomsIncluded(ReadFile(SourceTree() / path)));
+  }
+  for (const auto& [room, row] : ParseRooms(ReadFile(SourceTree() / "docs/architecture.md"))) {
+    if (row.is_for_tests) continue;
+    for (const absl::string_view allowed : absl::StrSplit(row.declared, ' ', absl::SkipEmpty())) {
+      if (absl::EndsWith(allowed, "/*")) continue;
+      EXPECT_EQ(used[room].count(std::string(allowed)), 1u) << room << "/ may include " << allowed << "/ and does not";
+    }
+  }
 }
 
 TEST(LayersTest, EveryDeclaredRoomHasSources) {
