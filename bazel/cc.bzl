@@ -22,15 +22,22 @@ TEST_COPTS = COPTS + [
     "-Wno-array-bounds",
     "-Wno-maybe-uninitialized",
     "-Wno-restrict",
+    "-Wno-stringop-overflow",
     "-Wno-uninitialized",
 ]
 
 def _with_prelude(prelude, copts, kwargs):
-    """Makes the sources of a target read a precompiled header first (see precompiled.bzl), in this repository alone."""
-    if native.repository_name() != "@":
+    """Makes the sources of a target read a precompiled header first (see precompiled.bzl).
+
+    In this repository alone, and not in targets with options of their own: gcc uses a precompiled header that was made
+    with another -O or -f, and then compiles with those of the header.
+    """
+    if copts or native.repository_name() != "@":
         return copts
     kwargs["deps"] = kwargs.get("deps", []) + ["//bazel:" + prelude]
-    return copts + ["-include", "fsdp_%s.h" % prelude]
+
+    # -fpch-deps: Bazel learns from the compiler which headers a source depends on.
+    return ["-include", "fsdp_%s.h" % prelude, "-fpch-deps"]
 
 def cc_library(name, copts = [], **kwargs):
     # Both prefixes are given, because what Bazel takes for the one that is left out changed between releases.

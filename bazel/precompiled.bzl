@@ -3,8 +3,9 @@
 
 For the compiler a source of 185 lines is 130,000 lines, nearly all of them from the same few headers of the standard
 library, Abseil and GoogleTest, and reading them is half of its work. After gcc has read fsdp_NAME.h, its state is kept as
-fsdp_NAME.h.gch; a compilation with the same options maps that file instead of reading the headers. One with other options
-reads fsdp_NAME.h itself.
+fsdp_NAME.h.gch; a compilation that begins with fsdp_NAME.h maps that file instead of reading the headers. gcc checks that
+most options are those that the file was made with, but neither -O nor -f, and then applies those of the file: only
+targets without options of their own may use it.
 
 No source relies on it: each includes what it uses. A repository that depends on this one compiles our sources without it
 (see cc.bzl), and for another compiler than gcc fsdp_NAME.h is empty.
@@ -62,8 +63,9 @@ def _precompile(ctx, toolchain, header):
     )
     ctx.actions.run(
         executable = toolchain.compiler_executable,
-        # Before all else: it decides how the source file that follows is read.
-        arguments = ["-x", "c++-header"] + cc_common.get_memory_inefficient_command_line(
+        # -x comes first, because it decides how the source file that follows is read. With -MD gcc keeps the names of all
+        # headers in the result, for -fpch-deps.
+        arguments = ["-x", "c++-header", "-MD", "-MF", "/dev/null"] + cc_common.get_memory_inefficient_command_line(
             feature_configuration = features,
             action_name = _COMPILE,
             variables = variables,

@@ -70,7 +70,12 @@ def _cuda_objects_impl(ctx):
     context = ctx.attr.deps_context[CcInfo].compilation_context
 
     # nvcc finds its own toolkit's headers; a second way to them would only enlarge every sandbox.
-    headers = [header for header in context.headers.to_list() if "local_cuda/" not in header.path]
+    # A precompiled header (bazel/precompiled.bzl) is the C++ compiler's.
+    headers = [
+        header
+        for header in context.headers.to_list()
+        if "local_cuda/" not in header.path and not header.path.endswith(".gch")
+    ]
     includes = [path for path in context.system_includes.to_list() + context.includes.to_list() if "local_cuda" not in path]
     quote_includes = [path for path in context.quote_includes.to_list() if "local_cuda" not in path]
 
