@@ -2,7 +2,8 @@
 //
 // Two threads: the caller's and one worker. Save waits for the save before, places every tensor of the state in the
 // arena (Stage), copies, and hands a Pending to the worker; the worker runs SaveCheckpoint on it and leaves the result
-// in last_, for the next Save or Wait. The arena needs no lock: the caller writes to it only while nothing is pending.
+// in last_, for the next Save or Wait. The arena needs no lock: the
+// caller, or on a GPU the copying stream, writes to it only until Pending::copied, which the worker awaits.
 //
 // Throttling. Training on all cores loses what the writers take, and all ranks wait for the slowest, so the writers run
 // niced and with a bounded share of a core (base/thread_pool.h). That makes a save slower on purpose, which is wrong as

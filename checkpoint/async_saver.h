@@ -111,7 +111,8 @@ class AsyncSaver {
  private:
   // A save in progress: Save fills it and hands it to the worker, which owns it until the save has ended.
   struct Pending {
-    StateDict state;   // in the arena, and in the caller's memory as far as the arena is too small
+    // In the arena. Tensors that do not fit stay in the caller's memory, or on a GPU go to more pinned memory.
+    StateDict state;
     StateDict source;  // on a GPU: keeps the memory alive from which `state` is copied, until `copied`
     Event copied;
     int64_t step = 0;

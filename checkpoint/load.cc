@@ -130,8 +130,12 @@ absl::StatusOr<StateDict> DescribeCheckpoint(const std::string& path, const Desc
 }
 
 absl::StatusOr<int64_t> CheckpointStep(const std::string& path, const std::optional<FlatLayout>& flat_layout) {
-  FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<TensorSource> source,
-                        OpenTensorSource(path, {.flat_layout = flat_layout}));
+  FSDP_ASSIGN_OR_RETURN(const FormatDriver* const driver, FindFormat(path));
+  if (driver->traits().is_ours) {  // the manifest says it, even where other files are damaged
+    FSDP_ASSIGN_OR_RETURN(const SourceDescription description, driver->Describe(path, {}));
+    return description.manifest.save.step;
+  }
+  FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<TensorSource> source, driver->Open(path, {.flat_layout = flat_layout}));
   if (source->step() >= 0) return source->step();
   return absl::InvalidArgumentError(
       absl::StrCat(path, " does not say how many steps it has seen; its weights alone can be read"));

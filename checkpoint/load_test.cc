@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The values that LoadCheckpoint converts, refuses and leaves alone.
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -109,6 +110,13 @@ TEST_F(LoadTest, DescribesWhatCanBeWanted) {
   EXPECT_EQ(described.type, StateDictType::kSharded);
   ASSERT_EQ(described.units.size(), 1);
   EXPECT_EQ(described.units[0].parameters[0].fqn, "h.0.bias");
+  EXPECT_THAT(CheckpointStep(path_), IsOkAndHolds(12));
+}
+
+TEST_F(LoadTest, TheStepIsReadFromTheManifestAlone) {
+  for (const auto& entry : std::filesystem::directory_iterator(path_)) {
+    if (entry.path().filename() != "manifest.json") std::filesystem::remove(entry.path());
+  }
   EXPECT_THAT(CheckpointStep(path_), IsOkAndHolds(12));
 }
 

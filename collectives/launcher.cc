@@ -70,8 +70,8 @@ class Job {
 
   const LaunchOptions& options_;
   const absl::Time deadline_;
-  std::vector<std::unique_ptr<Rank>>
-      ranks_;  // their destructors end the ranks of a job that could not start completely
+  // Their destructors end the ranks of a job that could not start completely.
+  std::vector<std::unique_ptr<Rank>> ranks_;
   LaunchResult result_;
   absl::Time kill_at_ = absl::InfiniteFuture();  // set by Stop
 };

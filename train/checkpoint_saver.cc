@@ -3,7 +3,7 @@
 // The steps of a save, in order; steps 1 to 3 and 5 are collective:
 //
 //   1. SetAsideDamaged  steps that did not verify when the run started leave the names that this run will use. Only
-//   now,
+//      now,
 //                       because a run that ends before its first save should change nothing.
 //   2. GatherState      the form that the options ask for, with the run's position as texts.
 //   3. SaveCheckpoint, or AsyncSaver, which copies the state and writes it in a thread.

@@ -34,9 +34,11 @@ constexpr char kProgram[] = "train_gpt";
 // Ranks on a host without GPUs.
 constexpr int kDefaultNproc = 2;
 
-// checkpoint/ calls an option by its C++ name; this program has a flag for it.
+// checkpoint/ calls an option by its C++ name; users of this program know flags.
 int Fail(absl::string_view message) {
-  const std::string text = absl::StrReplaceAll(message, {{"TensorSourceOptions::flat_layout", "--flat_layout"}});
+  const std::string text =
+      absl::StrReplaceAll(message, {{"TensorSourceOptions::flat_layout", "--flat_layout"},
+                                    {"TensorSourceOptions::model_only", "ckpt convert --model_only"}});
   std::fflush(stdout);
   std::fprintf(stderr, "%s: %s\n", kProgram, text.c_str());
   return kExitFailed;

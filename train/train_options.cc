@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Flags are read in three passes: each choice and number by itself, then combinations, then conversion to options. All
-// errors of the first two passes are found before anything is built, and name the flag. A flag that the chosen
-// interface or device has no use for is refused, so that no run ignores what it was asked for.
+// Flags are read in three passes: choices and numbers by themselves, then combinations, then conversion to options,
+// which also checks the flags that it has to parse. All errors of the first two passes are found before anything is
+// built, and name the flag. A flag that the chosen interface or device has no use for is refused, so that no run
+// ignores what it was asked for.
 #include "fsdp/train/train_options.h"
 
 #include <algorithm>

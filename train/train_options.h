@@ -83,7 +83,8 @@ struct TrainOptions {
 
   // The sharding. `fsdp` has the options of both interfaces by FSDP1's names; with kFsdp2 they are translated
   // (sharded_model.h), and the fields that FSDP2 lacks are refused when the flags are read. fsdp.init_seed seeds the
-  // initial weights; fsdp.trace is set by the trainer.
+  // initial weights; fsdp.trace is set by the trainer. The flags wrap every
+  // block by default; FsdpOptions does not.
   TrainApi api = TrainApi::kFsdp1;
   FsdpOptions fsdp;
   std::optional<DType> output_dtype;  // of FSDP2's root; default: the dtype that it computed in

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "fsdp/base/annotate.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/convert/convert_destination.h"
 #include "fsdp/checkpoint/convert/convert_memory.h"
@@ -95,6 +96,17 @@ absl::Status CheckOptions(const ConvertOptions& options) {
   return absl::OkStatus();
 }
 
+// A destination with the suffix of another format would be taken for a file of that format.
+absl::Status CheckSuffix(const std::string& destination, const FormatTarget& target) {
+  const FormatDriver& chosen = DriverOf(target);
+  for (const Format& format : Formats()) {
+    if (!format.target || !format.driver->HasSuffix(destination) || format.driver == &chosen) continue;
+    return absl::InvalidArgumentError(absl::StrCat(destination, " names ", std::string(format.driver->traits().file),
+                                                   ", but the format to write is ", chosen.name()));
+  }
+  return absl::OkStatus();
+}
+
 ConvertReport ReportOf(const StateDict& written, std::vector<std::string> notes) {
   ConvertReport report;
   for (const auto& [key, value] : written.entries()) {
@@ -113,7 +125,9 @@ absl::StatusOr<ConvertReport> ConvertCheckpoint(const std::string& source_path, 
                                                 const ConvertOptions& options) {
   FSDP_RETURN_IF_ERROR(CheckOptions(options));
   FSDP_ASSIGN_OR_RETURN(const NameFilter filter, NameFilter::Create(options.names));
-  const std::unique_ptr<FormatWriter> writer = MakeWriter(options.target.value_or(DefaultTarget(destination)));
+  const FormatTarget target = options.target.value_or(DefaultTarget(destination));
+  FSDP_RETURN_IF_ERROR(CheckSuffix(destination, target));
+  const std::unique_ptr<FormatWriter> writer = MakeWriter(target);
   FSDP_RETURN_IF_ERROR(CheckDestination(destination, writer->MakesDirectory(destination), options.force));
   FSDP_ASSIGN_OR_RETURN(
       const std::unique_ptr<TensorSource> source,
@@ -125,16 +139,14 @@ absl::StatusOr<ConvertReport> ConvertCheckpoint(const std::string& source_path, 
                              .world_size = source->world_size(),
                              .metadata = source->metadata(),
                              .origin = &source->contents()};
+  absl::StatusOr<std::vector<std::string>> notes = writer->Fit(contents);
+  if (!notes.ok()) return Annotate(notes.status(), source_path);
   const FormatMemory memory = writer->Memory(contents, options.io_threads);
   FormatWriteOptions write = {.overwrite = options.force,
                               .io_threads = options.io_threads,
                               .progress = options.progress,
                               .file_system = options.file_system};
   FSDP_ASSIGN_OR_RETURN(write.buffer_bytes, BufferBytes(*source, contents, memory, options.max_memory));
-  absl::StatusOr<std::vector<std::string>> notes = writer->Fit(contents);
-  if (!notes.ok()) {
-    return absl::Status(notes.status().code(), absl::StrCat(source_path, ": ", notes.status().message()));
-  }
   VerifiedReads reads(*source, plan.origins, contents.state);
   const PayloadReader read = [&](const StateKey& key, const Interval& interval, void* out) {
     return reads.Read(key, interval, out);

@@ -7,8 +7,8 @@
 //   3. Format and version, so that a text of a later release is reported as such and not as damaged.
 //   4. Header, units, files, and then tensors and texts, which refer to files by name.
 //
-// The seal is no signature, so a crafted text passes it; hence every number is bounded, every name is one that a
-// checkpoint can have (a file name cannot leave the directory), and every byte range lies inside an extent of its file.
+// The seal is no signature, so a crafted text passes it; hence every number is bounded, a file name cannot leave the
+// directory, and the byte ranges of tensors and texts lie inside an extent of their file.
 // A decoded manifest can then be used without further checks. Members that this release does not know are kept as text
 // and written back by repair, as docs/checkpoint_format.md demands of readers of a minor version.
 //

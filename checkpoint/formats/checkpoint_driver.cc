@@ -19,6 +19,7 @@
 #include "fsdp/checkpoint/format/manifest_file.h"
 #include "fsdp/checkpoint/parity/parity_files.h"
 #include "fsdp/checkpoint/safetensors/safetensors_metadata.h"
+#include "fsdp/checkpoint/save/checkpoint_body.h"
 #include "fsdp/checkpoint/save/hdf5_sink.h"
 #include "fsdp/checkpoint/source/hdf5_source.h"
 #include "fsdp/checkpoint/verify/latest.h"
@@ -128,6 +129,11 @@ class Writer final : public FormatWriter {
 
   // Everything fits. The metadata of safetensors become an extra text, from which a later conversion restores them.
   absl::StatusOr<std::vector<std::string>> Fit(FormatContents& contents) const override {
+    if (target_.type == StateDictType::kFull && target_.world_size) {
+      return absl::InvalidArgumentError(absl::StrCat("Hdf5Target::world_size=", *target_.world_size,
+                                                     ", expected none: a full checkpoint has no rank files"));
+    }
+    FSDP_RETURN_IF_ERROR(CheckParityCount(target_.parity, target_.type));
     if (const int ranks = WorldSize(contents); ranks < 1 || ranks > 99999) {
       return absl::InvalidArgumentError(absl::StrCat("world size ", ranks, ", expected 1 to 99999"));
     }

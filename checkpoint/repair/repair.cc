@@ -9,8 +9,7 @@
 //      rank_rebuild.cc.
 //   3. checkpoint.h5, and the manifest if it was lost, are rebuilt from the records as the save made them.
 //   4. All rebuilt files lie, synced, in .repair-<nonce> inside of the checkpoint (rebuilt_files.h). Each takes its
-//   name
-//      by a rename, the manifest last.
+//      name by a rename, the manifest last.
 //
 // The repair is all or nothing: one file that cannot be repaired leaves the checkpoint as it is, because a manifest is
 // right for all of its files or for none.

@@ -6,7 +6,7 @@
 //   rank files      a SHARDED or LOCAL state      each writer a file of its own; then parity; then checkpoint.h5, the
 //                                                 index, which shows whole tensors
 //   whole file      a FULL state on rank 0        rank 0 writes checkpoint.h5
-//   shared file     FULL of a SHARDED state       rank 0 makes checkpoint.h5, every writer writes its elements into it
+//   shared file     FULL of another state         rank 0 makes checkpoint.h5, every writer writes its elements into it
 //   streamed file   FULL, tensor by tensor        rank 0 makes checkpoint.h5 and writes each tensor when it comes
 //
 // SaveCheckpoint runs a body on all ranks of a job, WriteCheckpointDirectory in one process; a body knows its ranks

@@ -48,8 +48,10 @@ class WholeFile final : public CheckpointBody {
 
  private:
   absl::Status WriteFile() {
-    FSDP_ASSIGN_OR_RETURN(values_, WriteTreeFile(context_.files, context_.directory, FullTree(context_, tensors_),
-                                                 context_.pool, context_.write));
+    absl::StatusOr<StoredValues> values =
+        WriteTreeFile(context_.files, context_.directory, FullTree(context_, tensors_), context_.pool, context_.write);
+    if (!values.ok()) return ExplainNotFound(context_, values.status());
+    values_ = *std::move(values);
     return absl::OkStatus();
   }
 
@@ -82,13 +84,10 @@ class SharedFile final : public CheckpointBody {
     const absl::StatusOr<StoredValues> part = WriteOwnElements(offsets[0], barrier);
     FSDP_RETURN_IF_ERROR(agreed ? *agreed : barrier(part.status()));
     FSDP_RETURN_IF_ERROR(group.Agree(part.status()));
-    FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> blobs,
-                          group.Gather(EncodeManifest(NewManifest(context_, *part))));
-    if (group.rank() != 0) return absl::OkStatus();
-    for (const int writer : writers_) {
-      FSDP_ASSIGN_OR_RETURN(parts_.emplace_back(), DecodeManifest(blobs[writer]));
-    }
-    return absl::OkStatus();
+    Manifest mine;
+    static_cast<StoredValues&>(mine) = *part;
+    FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> blobs, group.Gather(EncodeManifest(mine)));
+    return group.Agree(group.rank() == 0 ? DecodeParts(blobs) : absl::OkStatus());
   }
 
   absl::StatusOr<Manifest> Describe() override {
@@ -99,6 +98,13 @@ class SharedFile final : public CheckpointBody {
  private:
   absl::Status MakeFile() {
     FSDP_ASSIGN_OR_RETURN(made_, MakeFileToFill(context_, tensors_));
+    return absl::OkStatus();
+  }
+
+  absl::Status DecodeParts(const std::vector<std::string>& blobs) {
+    for (const int writer : writers_) {
+      FSDP_ASSIGN_OR_RETURN(parts_.emplace_back(), DecodeManifest(blobs[writer]));
+    }
     return absl::OkStatus();
   }
 

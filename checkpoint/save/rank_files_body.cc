@@ -8,8 +8,7 @@
 //   2. With parity: rank 0 makes the parity files, with room for all bytes, and shares the plan. The owners divide the
 //      blocks evenly; each reads its blocks of all rank files, writes the parity of them, and fsyncs. Digests are
 //      gathered.
-//   3. (Describe) Rank 0 reads the records of the other ranks' files back from the disk. This is also the check that
-//   all
+//   3. (Describe) Rank 0 reads the records of the other ranks' files back from the disk, which also checks that all
 //      hosts see one directory. The records together must cover every tensor exactly once; then rank 0 writes
 //      checkpoint.h5 (ShardedIndex).
 //
@@ -92,7 +91,10 @@ class RankFiles final : public CheckpointBody {
   absl::Status GatherWrittenFiles() {
     const std::string mine = own_records_.empty() ? "" : EncodeWrittenFile(Written(own_records_.begin()->second));
     FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> blobs, context_.group.Gather(mine));
-    if (context_.group.rank() != 0) return absl::OkStatus();
+    return context_.group.Agree(context_.group.rank() == 0 ? DecodeWrittenFiles(blobs) : absl::OkStatus());
+  }
+
+  absl::Status DecodeWrittenFiles(const std::vector<std::string>& blobs) {
     for (int writer = 0; writer < writers(); ++writer) {
       if (owns(writer)) {
         written_.push_back(Written(own_records_.at(writer)));

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The messages that ranks exchange during a save, as small JSON blobs for SaveGroup::Gather, and the rules for what
-// must be equal on all ranks. Decoding checks everything that it reads: a rank of another release may have sent it.
-// Pure.
+// must be equal on all ranks. Ranks of one job run one
+// release of this program, so decoding checks less than that of files does. Pure.
 #ifndef FSDP_CHECKPOINT_SAVE_SAVE_AGREEMENT_H_
 #define FSDP_CHECKPOINT_SAVE_SAVE_AGREEMENT_H_
 

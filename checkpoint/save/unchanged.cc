@@ -5,8 +5,7 @@
 //   1. Candidates: datasets of the new tree for which the writer's own file of the base has an extent with the same
 //      tensors, elements and places.
 //   2. Each candidate is digested and compared with the digests in the base's manifest; the base's file is not read.
-//   XXH3
-//      of 128 bits decides: equal digests count as equal bytes.
+//      XXH3 of 128 bits decides: equal digests count as equal bytes.
 //   3. Files of which at least half is equal are linked (link(2), so both checkpoints own the bytes), and the tree then
 //      refers to the extents in them.
 #include "fsdp/checkpoint/save/unchanged.h"

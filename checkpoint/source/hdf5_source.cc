@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The manifest gives each tensor as intervals of its elements, sorted and each contiguous in one file, so a read is a
-// walk over the intervals that overlap the wanted range, from a binary search. Digests are of blocks of kBlockBytes of
-// a file: VerifiedReader reads whole blocks and hands out the wanted part. Two things follow. Pieces() cuts at block
-// boundaries, so that callers which read piece by piece read no block twice; and ReadAll() plans all reads first and
-// then visits each block once, however many reads want a part of it.
+// walk over the intervals that overlap the wanted range, from a binary search. Digests are of blocks of an
+// extent, counted from its first byte: VerifiedReader reads whole blocks and hands out the wanted part. Two things
+// follow. Pieces() cuts at block boundaries, so that callers which read piece by piece read no block twice; and
+// ReadAll() plans all reads first and then visits each block once, however many reads want a part of it.
 //
 // A tensor whose intervals leave a hole or overlap is an error when it is read and not before: the others stay
 // readable, and verify reports them all.

@@ -57,8 +57,8 @@ class TensorSource {
   // The format's name in reports: "hdf5", "safetensors", ...
   virtual std::string_view format() const = 0;
 
-  // True for checkpoints that this project wrote: kind, units, aliases and world size are as they were saved, each rank
-  // has a file, and every byte has a digest.
+  // True for checkpoints that this project wrote: kind, units, aliases and world size are as they were saved, and every
+  // byte has a digest.
   virtual bool is_ours() const { return false; }
 
   // True when HDF5 programs open the files of the checkpoint as they are.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// VerifiedReader: bytes of a checkpoint's files, each block read whole and compared with its digest before the caller
-// gets any of it. A file is opened when it is first needed; its size and its record must then match the manifest, so a
+// VerifiedReader: bytes of a checkpoint's files, each block read whole and compared with its digest before a call
+// returns OK. A file is opened when it is first needed; its size and its record must then match the manifest, so a
 // file of another rank or another save is noticed even where digests are not compared. Thread-safe.
 #ifndef FSDP_CHECKPOINT_SOURCE_VERIFIED_READER_H_
 #define FSDP_CHECKPOINT_SOURCE_VERIFIED_READER_H_

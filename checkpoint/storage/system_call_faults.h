@@ -6,7 +6,6 @@
 // the queue of direct writes:
 //
 //   SystemCallFaults::Begin(SystemCallFaults::Kind::kInterrupt, k);   // interrupt the k-th call that can be
-//   interrupted
 //   ... save, load, verify ...
 //   const int64_t calls = SystemCallFaults::End();                    // how many calls could have been interrupted
 //

@@ -6,7 +6,8 @@
 //                                                   |    ^
 //                                                   +----+  interrupted or short: the rest is submitted again
 //
-// At most one slot is taken, and at most depth - 1 are in flight, so the caller always has a block to fill. The first
+// At most one slot is taken, and at most depth - 1 are in flight (with depth 1, one), so that the caller has
+// a block to fill. The first
 // error stays in error_ and every later call returns it; completions are still awaited, since the kernel reads from the
 // buffers until then.
 #include "fsdp/checkpoint/storage/write_queue.h"

@@ -5,7 +5,7 @@
 //
 //   - HDF5 aligns datasets of 2 KiB and more to pages (hdf5_file.cc), so their blocks begin on one;
 //   - the last block of an extent is padded with zeros to the end of its page, if the page has nothing else
-//   (AddPadding);
+//     (AddPadding);
 //   - elements that are not aligned in memory are copied to an aligned buffer, which is digested in the same pass.
 //
 // The remaining bytes (ends of extents that share a page, the layout's own bytes) go through the page cache when no

@@ -62,7 +62,7 @@ std::vector<int64_t> TensorOffsets(const StoredValues& made);
 // Writes the intervals of `tensors` into the file `name` of `directory` and fsyncs it. `offsets` are those of whole
 // tensors. Returns the tensors with their intervals, and the file with the extents of these alone. An extent that
 // begins within a page is cut where the next page begins, so that all but its ends can be written directly. `barrier`,
-// which may be empty, is called exactly once, unless the file cannot be opened.
+// which may be empty, is called exactly once, unless the file cannot be opened or has no size.
 absl::StatusOr<StoredValues> WriteTreeParts(FileSystem& files, const std::string& directory, const std::string& name,
                                             const std::vector<TreeFile::TensorPart>& tensors,
                                             const std::vector<int64_t>& offsets, const WriteBarrier& barrier,

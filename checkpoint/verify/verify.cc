@@ -3,7 +3,8 @@
 // Every byte of a file is covered by exactly one digest, so one scan of each file compares them all:
 //
 //   HDF5 metadata and padding  ->  the file's rest digest, one for all of them
-//   extents, by blocks         ->  a digest per block; the record is such an extent, and CheckRecord also decodes it
+//   extents, by blocks         ->  a digest per block; the record is such an extent, which CheckRecord decodes if
+//                                  its digest differs, to report what it is
 //   manifest.json              ->  its own digest, compared by ReadManifest
 //
 // The scan reads all files on the threads of a pool, in about the order of the bytes on the disk, and reports problems

@@ -7,10 +7,9 @@
 //      sleepers, if there are any.
 //   2. It spins for a bounded time, if every rank can have a core.
 //   3. It sleeps on `arrivals` in slices. After each slice it checks, in this order: is the round complete; did a
-//   missing
-//      rank die or leave; did a rank give up; is the deadline past. Because of this order all survivors report a dead
-//      rank as dead, even if the first of them has already given up for that reason; and a rank may leave while slower
-//      ones are still in the last round that it arrived at.
+//      missing rank die or leave; did a rank give up; is the deadline past. Because of this order all survivors report
+//      a dead rank as dead, even if the first of them has already given up for that reason; and a rank may leave while
+//      slower ones are still in the last round that it arrived at.
 //
 // Sleeper and waker cannot miss each other: the sleeper raises `sleepers` and then reads `arrivals` (in FUTEX_WAIT),
 // the waker raises `arrivals` and then reads `sleepers`, all in one total order. GiveUp does not change the futex word,

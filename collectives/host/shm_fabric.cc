@@ -3,15 +3,12 @@
 // How ranks come to share memory, each step on every rank:
 //   1. Make a heap, and as the group's first rank also its control memory.
 //   2. Gather what each rank offers: process number, descriptors, sizes, and a random number that stands in the heap's
-//   first
-//      page.
+//      first page.
 //   3. Map the others' memory through /proc/<pid>/fd/<n>, compare the random number, which fails if the process number
-//   now
-//      belongs to another process, and open a pidfd of each process. No rank can end unnoticed before that: all wait
-//      in 4.
+//      now belongs to another process, and open a pidfd of each process. No rank can end unnoticed before that: all
+//      wait in 4.
 //   4. Gather whether step 3 succeeded on all ranks. If it failed on one, all fail. Afterwards no rank needs another
-//   one's
-//      descriptors.
+//      one's descriptors.
 // A subgroup keeps the heaps and does the same with control memory alone.
 #include "fsdp/collectives/host/shm_fabric.h"
 

@@ -56,8 +56,8 @@ struct Fsdp2Reduction {
   bool force_sum = false;
 };
 
-// FSDP2: the collectives average in float32 and bfloat16. Other dtypes sum with two divisions. With force_sum one
-// division follows the collectives.
+// FSDP2: in float32 and bfloat16 the collectives average. With a divide_factor other than the shard size, gradients are
+// divided by it before a sum; with force_sum, after it. Other dtypes sum with two divisions.
 ReductionRule Fsdp2ReductionRule(const Fsdp2Reduction& reduction);
 
 }  // namespace fsdp

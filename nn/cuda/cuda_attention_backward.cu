@@ -10,8 +10,8 @@
 //   GradQueries   a block owns 64 queries; over the tiles of keys: first the row sums of p grad_p, written out for the
 //                 other kernel, then grad_scores and grad_q
 //   GradKeys      a block owns 64 keys; over the tiles of queries from the diagonal on: grad_v and grad_k
-//   AddHeads      with grouped queries: GradKeys ran once for each head of q, and this adds the heads of a group, in
-//   order
+//   AddHeads      with grouped queries: GradKeys ran once for each head of q, and this adds the heads of a group,
+//                 in order
 //
 // p is computed again from the kept statistics in both kernels: more products, but no T x T memory and no
 // synchronisation between blocks.

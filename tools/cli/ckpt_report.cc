@@ -10,7 +10,9 @@
 namespace fsdp {
 
 std::string WithFlagNames(absl::string_view message) {
-  return absl::StrReplaceAll(message, {{"ConvertOptions::", "--"}, {"TensorSourceOptions::", "--"}});
+  return absl::StrReplaceAll(message, {{"ConvertOptions::", "--"},
+                                       {"TensorSourceOptions::model_only", "ckpt convert --model_only"},
+                                       {"TensorSourceOptions::", "--"}});
 }
 
 int ReportFailure(const std::string& program, const absl::Status& status) {

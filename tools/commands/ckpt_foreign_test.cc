@@ -264,6 +264,8 @@ TEST_F(CkptForeignTest, FlatParametersAreTakenApart) {
     const Outcome without = Ckpt({"convert", TorchTestData(name), Path("x.pt")});
     EXPECT_EQ(without.status, 1);
     EXPECT_THAT(without.err, AllOf(HasSubstr("is a flat parameter of FSDP1"), HasSubstr("--flat_layout says it")));
+    const Outcome json = Ckpt({"verify", TorchTestData(name), "--json"});
+    EXPECT_THAT(json.out, AllOf(HasSubstr("--flat_layout says it"), Not(HasSubstr("Options::"))));
   }
 }
 

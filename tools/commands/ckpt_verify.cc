@@ -166,7 +166,7 @@ int RunVerify(const CommandLine& line) {
   if (!verdict.ok()) {
     if (absl::GetFlag(FLAGS_json)) {
       Verdict nothing = {.path = path, .format = "", .is_ours = false, .has_checksums = false};
-      nothing.report.problems.emplace_back(verdict.status().message());
+      nothing.report.problems.push_back(WithFlagNames(verdict.status().message()));
       std::fputs(ToJson(nothing).c_str(), stdout);
     }
     return ReportFailure("ckpt verify", verdict.status());

@@ -26,7 +26,10 @@ absl::StatusOr<CheckpointSummary> Summarise(const std::string& path) {
   if (summary.traits().is_root) {
     FSDP_ASSIGN_OR_RETURN(summary.path, LatestCheckpoint(path, &summary.skipped));
   }
-  FSDP_ASSIGN_OR_RETURN(const TensorSourceOptions options, SourceOptionsFromFlags());
+  TensorSourceOptions options;
+  if (!summary.traits().is_ours) {
+    FSDP_ASSIGN_OR_RETURN(options, SourceOptionsFromFlags());
+  }
   FSDP_ASSIGN_OR_RETURN(SourceDescription description, summary.format->Describe(summary.path, options));
   summary.manifest = std::move(description.manifest);
   summary.metadata = std::move(description.metadata);

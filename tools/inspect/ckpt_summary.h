@@ -42,7 +42,7 @@ struct CheckpointSummary {
 };
 
 // Reads the metadata of the checkpoint at `path`; of a ROOT, its newest step that verifies. Errors are those of
-// RecognisePath, LatestCheckpoint and the format's reader.
+// FindFormat, LatestCheckpoint and the format's reader.
 absl::StatusOr<CheckpointSummary> Summarise(const std::string& path);
 
 // For people: a few lines, and with `tensors` one more for each tensor. Control characters in names are escaped. Pure,

@@ -53,7 +53,9 @@ class PickleBuilder {
   PickleValue Value(uint32_t id) const { return {&pickle_, id}; }
 
   // Bytes that all values take, allocator overhead left out.
-  size_t memory() const { return pickle_.nodes_.size() * sizeof(Pickle::Node) + item_bytes_; }
+  size_t memory() const {
+    return pickle_.nodes_.size() * sizeof(Pickle::Node) + item_bytes_ + is_ascii_.capacity() * kAsciiEntryBytes;
+  }
 
  private:
   // A value without contents, placed at the current opcode.
@@ -66,6 +68,9 @@ class PickleBuilder {
   Pickle& pickle_;
   const PickleInput& input_;
   size_t item_bytes_ = 0;
+  // An entry of a flat_hash_map has a byte of control.
+  static constexpr size_t kAsciiEntryBytes = sizeof(std::pair<uint32_t, bool>) + 1;
+
   // By id of a string. Each is looked at once: a pickle can encode one long string millions of times.
   absl::flat_hash_map<uint32_t, bool> is_ascii_;
 };
