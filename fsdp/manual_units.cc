@@ -69,7 +69,7 @@ absl::StatusOr<std::vector<Tensor>> ManualUnits::Unshard(int index) {
 }
 
 absl::StatusOr<std::vector<Tensor>> ManualUnits::Gradients(int index) {
-  FSDP_RETURN_IF_ERROR(runtime_->gradients().Bind(index, /*sync=*/true));
+  FSDP_RETURN_IF_ERROR(runtime_->gradients().Bind(index, GradientReduction::Sync::kReduce));
   std::vector<Tensor> whole;
   for (const auto& parameter : units_->unit(index).parameters) whole.push_back(parameter->grad);
   return whole;
@@ -80,7 +80,7 @@ void ManualUnits::Reshard(int index) { runtime_->Reshard(index); }
 absl::Status ManualUnits::Reduce(int index) {
   const Unit& unit = units_->unit(index);
   GradientReduction& gradients = runtime_->gradients();
-  gradients.Unbind(index, /*sync=*/true);
+  gradients.Unbind(index, GradientReduction::Sync::kReduce);
   if (unit.sharded()) FSDP_RETURN_IF_ERROR(gradients.ReduceScatter(index));
   if (unit.groups.replicate != nullptr) FSDP_RETURN_IF_ERROR(gradients.AllReduce(index));
   return absl::OkStatus();

@@ -128,7 +128,8 @@ absl::StatusOr<ConvertReport> ConvertCheckpoint(const std::string& source_path, 
   const FormatTarget target = options.target.value_or(DefaultTarget(destination));
   FSDP_RETURN_IF_ERROR(CheckSuffix(destination, target));
   const std::unique_ptr<FormatWriter> writer = MakeWriter(target);
-  FSDP_RETURN_IF_ERROR(CheckDestination(destination, writer->MakesDirectory(destination), options.force));
+  FSDP_RETURN_IF_ERROR(
+      CheckDestination(destination, {.is_directory = writer->MakesDirectory(destination), .force = options.force}));
   FSDP_ASSIGN_OR_RETURN(
       const std::unique_ptr<TensorSource> source,
       OpenTensorSource(source_path, {.flat_layout = options.flat_layout, .model_only = options.model_only}));

@@ -42,7 +42,8 @@ absl::Status CheckHoldsCheckpointFilesOnly(const std::string& path) {
 
 }  // namespace
 
-absl::Status CheckDestination(const std::string& path, bool is_directory, bool force) {
+absl::Status CheckDestination(const std::string& path, const DestinationOptions& options) {
+  const bool is_directory = options.is_directory;
   std::error_code error;
   const std::string parent = SplitPath(path).directory;
   if (!fs::is_directory(parent, error)) {
@@ -51,7 +52,7 @@ absl::Status CheckDestination(const std::string& path, bool is_directory, bool f
   const fs::file_status status = fs::symlink_status(path, error);
   if (status.type() == fs::file_type::not_found) return absl::OkStatus();
   if (error) return absl::ErrnoToStatus(error.value(), path);
-  if (!force) return absl::AlreadyExistsError(absl::StrCat(path, " exists; ConvertOptions::force replaces it"));
+  if (!options.force) return absl::AlreadyExistsError(absl::StrCat(path, " exists; ConvertOptions::force replaces it"));
   if (status.type() != (is_directory ? fs::file_type::directory : fs::file_type::regular)) {
     return absl::FailedPreconditionError(absl::StrCat(path, " is not a ", is_directory ? "directory" : "regular file",
                                                       ", so ConvertOptions::force does not replace it with one"));

@@ -87,10 +87,12 @@ class SharedFile final : public CheckpointBody {
     Manifest mine;
     static_cast<StoredValues&>(mine) = *part;
     FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> blobs, group.Gather(EncodeManifest(mine)));
-    return group.Agree(group.rank() == 0 ? DecodeParts(blobs) : absl::OkStatus());
+    if (group.rank() == 0) decoded_ = DecodeParts(blobs);
+    return absl::OkStatus();
   }
 
   absl::StatusOr<Manifest> Describe() override {
+    FSDP_RETURN_IF_ERROR(decoded_);
     FSDP_RETURN_IF_ERROR(MergeTreeParts(parts_, made_));
     return NewManifest(context_, std::move(made_));
   }
@@ -122,6 +124,7 @@ class SharedFile final : public CheckpointBody {
   const std::vector<int> writers_;
   StoredValues made_;                // rank 0's: the file
   std::vector<StoredValues> parts_;  // rank 0's: what each writer wrote
+  absl::Status decoded_;             // whether rank 0 could read the parts; Describe returns an error on all ranks
 };
 
 class StreamedFile final : public CheckpointBody {

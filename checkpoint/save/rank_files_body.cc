@@ -44,6 +44,7 @@ class RankFiles final : public CheckpointBody {
   }
 
   absl::StatusOr<Manifest> Describe() override {
+    FSDP_RETURN_IF_ERROR(gathered_);
     FSDP_ASSIGN_OR_RETURN(const std::vector<FileRecord> records, ReadRecords());
     if (index_ == nullptr) FSDP_RETURN_IF_ERROR(LayOutIndex(records));
     FSDP_ASSIGN_OR_RETURN(Manifest manifest, index_->Write(context_.files, context_.directory, records, context_.pool));
@@ -91,7 +92,8 @@ class RankFiles final : public CheckpointBody {
   absl::Status GatherWrittenFiles() {
     const std::string mine = own_records_.empty() ? "" : EncodeWrittenFile(Written(own_records_.begin()->second));
     FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> blobs, context_.group.Gather(mine));
-    return context_.group.Agree(context_.group.rank() == 0 ? DecodeWrittenFiles(blobs) : absl::OkStatus());
+    if (context_.group.rank() == 0) gathered_ = DecodeWrittenFiles(blobs);
+    return absl::OkStatus();
   }
 
   absl::Status DecodeWrittenFiles(const std::vector<std::string>& blobs) {
@@ -119,6 +121,7 @@ class RankFiles final : public CheckpointBody {
   }
 
   absl::Status MakeParityFiles() {
+    FSDP_RETURN_IF_ERROR(gathered_);
     std::vector<ParityPlan::DataFile> data;
     for (const WrittenFile& file : written_) {
       data.push_back({file.name, file.nbytes});
@@ -163,6 +166,8 @@ class RankFiles final : public CheckpointBody {
   std::map<int, FileRecord> own_records_;  // by writer: of the files that this rank wrote
 
   // The rest is rank 0's.
+  // Whether rank 0 could read what it gathered. It returns an error at the next step that all ranks agree on.
+  absl::Status gathered_;
   std::vector<WrittenFile> written_;  // by writer
   ParityPlan parity_;
   std::vector<std::vector<Digest>> parity_digests_;  // by owner

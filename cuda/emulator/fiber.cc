@@ -1,8 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-
-// A jump to another stack is what fortified longjmp refuses.
-#undef _FORTIFY_SOURCE
-
 #include "fsdp/cuda/emulator/fiber.h"
 
 #include <sys/mman.h>

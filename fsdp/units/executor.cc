@@ -290,7 +290,7 @@ absl::Status Executor::PreBackward(Module& module, Tensor& grad_output, Tape& ta
     FSDP_RETURN_IF_ERROR(EnterUnit({index, /*enter=*/false}));
     BeginSpan("backward", index);
   }
-  return runtime_->gradients().Bind(index, schedule_options_.units[index].sync);
+  return runtime_->gradients().Bind(index, GradientReduction::SyncIf(schedule_options_.units[index].sync));
 }
 
 absl::Status Executor::PostBackward(Module& module, Tensor& grad_input, Tape& tape) {
@@ -309,7 +309,7 @@ absl::Status Executor::PostBackward(Module& module, Tensor& grad_input, Tape& ta
 absl::Status Executor::LeaveBackward(int index) {
   EndSpan();
   states_[index].modules_run = 0;
-  runtime_->gradients().Unbind(index, schedule_options_.units[index].sync);
+  runtime_->gradients().Unbind(index, GradientReduction::SyncIf(schedule_options_.units[index].sync));
   return LeaveUnit({index, /*enter=*/true});
 }
 

@@ -113,7 +113,7 @@ absl::StatusOr<Tensor> GradientReduction::Accumulated(int index) {
   return state.accumulated;
 }
 
-absl::Status GradientReduction::Bind(int index, bool sync) {
+absl::Status GradientReduction::Bind(int index, Sync sync) {
   const Unit& unit = units_.unit(index);
   State& state = states_[index];
   if (!unit.trainable()) return absl::OkStatus();
@@ -125,7 +125,7 @@ absl::Status GradientReduction::Bind(int index, bool sync) {
   }
   if (!state.grad.defined()) {
     // Backward adds straight to the accumulated gradient if that has the dtype that backward computes in.
-    const bool in_place = (!sync || state.has_accumulated) && !unit.accumulates_in_reduce_dtype();
+    const bool in_place = (sync == Sync::kKeepLocal || state.has_accumulated) && !unit.accumulates_in_reduce_dtype();
     if (in_place) {
       FSDP_ASSIGN_OR_RETURN(state.grad, Accumulated(index));
     } else {
@@ -142,11 +142,11 @@ absl::Status GradientReduction::Bind(int index, bool sync) {
   return absl::OkStatus();
 }
 
-void GradientReduction::Unbind(int index, bool sync) {
+void GradientReduction::Unbind(int index, Sync sync) {
   const Unit& unit = units_.unit(index);
   State& state = states_[index];
   for (const auto& parameter : unit.parameters) parameter->grad = Tensor();
-  if (sync || !state.grad.defined()) return;
+  if (sync == Sync::kReduce || !state.grad.defined()) return;
   if (unit.accumulates_in_reduce_dtype()) {
     const absl::StatusOr<Tensor> accumulated = Accumulated(index);
     if (!accumulated.ok()) {

@@ -35,13 +35,17 @@ class GradientReduction {
   // a unit is hybrid, kInvalidArgument for an empty one.
   absl::Status SetCommHook(CommHook hook);
 
-  // Binds Parameter::grad to a zeroed buffer, or to the gradient that earlier backwards without synchronisation left.
-  // With `sync` off the buffer stays until a backward with synchronisation. Does nothing for frozen units and if bound.
-  // kFailedPrecondition if the unit was frozen when it was made, and so has no memory for gradients.
-  absl::Status Bind(int index, bool sync);
+  // Whether the gradient of a backward is reduced over the ranks, or stays local until a later one (no_sync()).
+  enum class Sync { kReduce, kKeepLocal };
+  static Sync SyncIf(bool sync) { return sync ? Sync::kReduce : Sync::kKeepLocal; }
 
-  // Unbinds Parameter::grad. With `sync` off the gradient is kept.
-  void Unbind(int index, bool sync);
+  // Binds Parameter::grad to a zeroed buffer, or to the gradient that earlier backwards without synchronisation left.
+  // With kKeepLocal the buffer stays until a backward with synchronisation. Does nothing for frozen units and if bound.
+  // kFailedPrecondition if the unit was frozen when it was made, and so has no memory for gradients.
+  absl::Status Bind(int index, Sync sync);
+
+  // Unbinds Parameter::grad. With kKeepLocal the gradient is kept.
+  void Unbind(int index, Sync sync);
 
   // Sums the gradient over the shard group; each rank gets its shard of the sum. For a replicated unit AllReduce is to
   // follow. Otherwise the sum is stored as this rank's gradient: added to grad_shard, or replacing it if no parameter

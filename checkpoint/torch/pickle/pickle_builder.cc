@@ -75,7 +75,8 @@ absl::StatusOr<std::optional<uint32_t>> PickleBuilder::Container(uint32_t callee
   const bool is_bytes = callee.is_global("_codecs.encode") || callee.is_global("builtins.bytearray") ||
                         callee.is_global("__builtin__.bytearray");
   if (!is_dict && !is_set && !is_bytes) return std::nullopt;
-  if (arguments.size() == 0) return std::make_optional(Empty(is_dict, is_set));
+  if (arguments.size() == 0)
+    return std::make_optional(Empty(is_dict ? Kind::kDict : is_set ? Kind::kSet : Kind::kBytes));
   const PickleValue first = arguments.at(0);
   if (is_bytes) return Bytes(callee, arguments);
   if (is_dict && first.is(Kind::kDict)) return std::make_optional(Items(Kind::kDict, ItemsOf(first.id())));
@@ -87,10 +88,8 @@ absl::StatusOr<std::optional<uint32_t>> PickleBuilder::Container(uint32_t callee
   return std::make_optional(dict);
 }
 
-uint32_t PickleBuilder::Empty(bool is_dict, bool is_set) {
-  if (is_dict) return Items(Kind::kDict, {});
-  if (is_set) return Items(Kind::kSet, {});
-  return Text(Kind::kBytes, input_.bytes().substr(0, 0));
+uint32_t PickleBuilder::Empty(Kind kind) {
+  return kind == Kind::kBytes ? Text(kind, input_.bytes().substr(0, 0)) : Items(kind, {});
 }
 
 // OrderedDict([(key, value), ...]), as Python 2 writes it.

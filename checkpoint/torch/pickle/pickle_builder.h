@@ -61,7 +61,8 @@ class PickleBuilder {
   // A value without contents, placed at the current opcode.
   uint32_t Add(PickleKind kind);
   // Container for the three groups of callees that it knows.
-  uint32_t Empty(bool is_dict, bool is_set);
+  // An empty dict, set or bytes object.
+  uint32_t Empty(PickleKind kind);
   absl::StatusOr<std::optional<uint32_t>> Bytes(PickleValue callee, PickleValue arguments);
   absl::StatusOr<uint32_t> DictOfPairs(PickleValue pairs);
 
