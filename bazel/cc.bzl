@@ -8,6 +8,7 @@ The rules come from @rules_cc, the one spelling that Bazel 4 to 9 all accept. -s
 alone, since a consumer's build does not read ours; -Werror is in .bazelrc alone, since a consumer's compiler may be newer.
 """
 
+load("@local_compiler//:config.bzl", "IS_GCC")
 load("@rules_cc//cc:defs.bzl", _cc_binary = "cc_binary", _cc_library = "cc_library", _cc_test = "cc_test")
 
 COPTS = [
@@ -29,10 +30,10 @@ TEST_COPTS = COPTS + [
 def _with_prelude(prelude, copts, kwargs):
     """Makes the sources of a target read a precompiled header first (see precompiled.bzl).
 
-    In this repository alone, and not in targets with options of their own: gcc uses a precompiled header that was made
+    For gcc, in this repository alone, and not in targets with options of their own: gcc uses a precompiled header that was made
     with another -O or -f, and then compiles with those of the header.
     """
-    if copts or native.repository_name() != "@":
+    if copts or not IS_GCC or native.repository_name() != "@":
         return copts
     kwargs["deps"] = kwargs.get("deps", []) + ["//bazel:" + prelude]
 

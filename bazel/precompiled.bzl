@@ -8,9 +8,10 @@ most options are those that the file was made with, but neither -O nor -f, and t
 targets without options of their own may use it.
 
 No source relies on it: each includes what it uses. A repository that depends on this one compiles our sources without it
-(see cc.bzl), and for another compiler than gcc fsdp_NAME.h is empty.
+(see cc.bzl), and so does another compiler than gcc.
 """
 
+load("@local_compiler//:config.bzl", "IS_GCC")
 load("@rules_cc//cc:find_cc_toolchain.bzl", "find_cpp_toolchain", "use_cc_toolchain")
 load("@rules_cc//cc/common:cc_common.bzl", "cc_common")
 load("@rules_cc//cc/common:cc_info.bzl", "CcInfo")
@@ -21,13 +22,11 @@ def _precompiled_header_impl(ctx):
     toolchain = find_cpp_toolchain(ctx)
     header = ctx.actions.declare_file("fsdp_%s.h" % ctx.label.name)
     outputs = [header]
+    ctx.actions.write(header, "".join(["#include %s\n" % include for include in ctx.attr.includes]))
 
-    # toolchain.compiler is just "compiler" in the toolchain that Bazel 4 finds.
-    if "gcc" in toolchain.compiler_executable.rpartition("/")[2]:
-        ctx.actions.write(header, "".join(["#include %s\n" % include for include in ctx.attr.includes]))
+    # Another compiler has no target that reads it (cc.bzl).
+    if IS_GCC:
         outputs.append(_precompile(ctx, toolchain, header))
-    else:
-        ctx.actions.write(header, "")
     own = cc_common.create_compilation_context(
         headers = depset(outputs),
         quote_includes = depset([header.dirname]),
