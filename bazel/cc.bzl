@@ -30,8 +30,8 @@ TEST_COPTS = COPTS + [
 def _with_prelude(prelude, copts, kwargs):
     """Makes the sources of a target read a precompiled header first (see precompiled.bzl).
 
-    For gcc, in this repository alone, and not in targets with options of their own: gcc uses a precompiled header that was made
-    with another -O or -f, and then compiles with those of the header.
+    For gcc, in this repository alone, and not in targets with options of their own: gcc uses a precompiled header that
+    was made with another -O or -f, and then compiles with those of the header.
     """
     if copts or not IS_GCC or native.repository_name() != "@":
         return copts

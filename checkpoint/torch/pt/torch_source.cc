@@ -201,7 +201,7 @@ class TorchSource final : public TensorSource {
   std::vector<TensorRefs> tensors_;
   TorchState state_;
   int world_size_ = 1;
-  const std::map<std::string, std::string> metadata_;
+  const std::map<std::string, std::string> metadata_ = {};  // torch files have none
 };
 
 // Every tensor of every file as one list: those of a file come after those of the files before it.
