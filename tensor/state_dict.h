@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // StateDict: the one value that fsdp/ and checkpoint/ share. An ordered map from a key (a section and a fully qualified
-// name) to a ShardedTensor or a text. fsdp/ fills it and knows nothing of files; checkpoint/ stores it and knows
-// nothing of flat parameters. Copies share the tensors' bytes. Not thread-safe.
+// name) to a ShardedTensor or a text. fsdp/ fills it; checkpoint/ writes it to files and reads it from them. Copies
+// share the tensors' bytes. Not thread-safe.
 #ifndef FSDP_TENSOR_STATE_DICT_H_
 #define FSDP_TENSOR_STATE_DICT_H_
 
