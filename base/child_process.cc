@@ -28,11 +28,13 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <limits>
 #include <set>
 #include <utility>
 
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
@@ -292,6 +294,18 @@ void ChildProcess::SignalGroup(int signal) const {
   if (!exit_status_.has_value()) {
     kill(-pid_, signal);
   }
+}
+
+// The lines "SigBlk:	0000000000004002" and "SigCgt:	0000000180014a07" of proc(5): bit n - 1 is signal n.
+bool ChildProcess::Catches(int signal) const {
+  std::ifstream status(absl::StrCat("/proc/", pid_, "/status"));
+  uint64_t caught = 0;
+  for (std::string line; !exit_status_.has_value() && std::getline(status, line);) {
+    uint64_t signals = 0;
+    const bool counts = absl::StartsWith(line, "SigBlk:") || absl::StartsWith(line, "SigCgt:");
+    if (counts && absl::SimpleHexAtoi(line.substr(7), &signals)) caught |= signals;
+  }
+  return (caught >> (signal - 1) & 1) != 0;
 }
 
 const std::optional<ExitStatus>& ChildProcess::Reap() {

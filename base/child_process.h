@@ -116,6 +116,11 @@ class ChildProcess {
   void Signal(int signal) const;
   void SignalGroup(int signal) const;
 
+  // Whether the child has a handler for `signal`, or blocks it, as programs do that read it from a signalfd or with
+  // sigwait: it may have something to finish before it ends by it. False once the child was reaped, and where /proc
+  // does not tell.
+  bool Catches(int signal) const;
+
   // The output that ChildOutput::Text has collected so far; empty for streams with another target.
   const std::string& output() const { return output_.text; }
   const std::string& errors() const { return errors_.text; }

@@ -139,5 +139,24 @@ TEST(ChildProcessTest, NamesAProgramThatCannotBeRun) {
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("cannot execute")));
 }
 
+// The loop starts no program: a shell blocks all signals while it does.
+TEST(ChildProcessTest, AChildCatchesTheSignalsThatItHasHandlersFor) {
+  ASSERT_OK_AND_ASSIGN(const auto child,
+                       ChildProcess::Start({"sh", "-c", "trap : TERM; trap '' USR1; echo ready; while :; do :; done"}));
+  ASSERT_OK(child->WaitForOutput("ready", absl::Seconds(20)));
+  EXPECT_TRUE(child->Catches(SIGTERM));
+  EXPECT_FALSE(child->Catches(SIGUSR1)) << "ignored";
+  EXPECT_FALSE(child->Catches(SIGUSR2));
+}
+
+// As a program that reads its signals from a signalfd.
+TEST(ChildProcessTest, AChildCatchesTheSignalsThatItBlocks) {
+  ASSERT_OK_AND_ASSIGN(const auto child, ChildProcess::Start({"env", "--block-signal=TERM", "sleep", "1000"}));
+  const absl::Time deadline = absl::Now() + absl::Seconds(20);
+  while (!child->Catches(SIGTERM) && absl::Now() < deadline) absl::SleepFor(absl::Milliseconds(1));
+  EXPECT_TRUE(child->Catches(SIGTERM));
+  EXPECT_FALSE(child->Catches(SIGUSR2));
+}
+
 }  // namespace
 }  // namespace fsdp

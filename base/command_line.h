@@ -24,12 +24,9 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "fsdp/base/exit_code.h"
 
 namespace fsdp {
-
-inline constexpr int kExitDone = 0;
-inline constexpr int kExitFailed = 1;  // a problem was found, an input is unreadable, or the work failed
-inline constexpr int kExitUsage = 2;   // the command line is wrong
 
 // The arguments, divided into operands and flags; no flag is set yet.
 struct CommandLine {

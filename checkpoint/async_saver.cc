@@ -154,6 +154,9 @@ absl::StatusOr<StateDict> AsyncSaver::Stage(const StateDict& state, AsyncSaveRep
   staged.type = state.type;
   staged.aliases = state.aliases;
   staged.units = state.units;
+  staged.attributes = state.attributes;
+  // When pinned memory runs out midway, Stage leaves copies of tensors that the caller may free afterwards.
+  copies_.clear();
   int64_t used = 0;
   for (const auto& [key, value] : state.entries()) {
     const auto* tensor = std::get_if<ShardedTensor>(&value);

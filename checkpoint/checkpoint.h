@@ -27,7 +27,8 @@ namespace fsdp {
 
 // Saves `state` as ROOT/step-NNNNNNNN. Every rank of `group` calls it with its own part. `state.type` is the kind:
 // kFull: rank 0's state is written, as one file, and the others' must be empty (rank0_only) or are ignored;
-// kSharded: each rank writes its part; kLocal: each rank writes its flat shards as `state.units` lay them out. ROOT is
+// kSharded: each rank writes its part; kLocal: each rank writes its flat shards as `state.units` lay them out. Texts
+// and attributes are rank 0's; those of other ranks that are not ignored must be equal (kFailedPrecondition). ROOT is
 // made if needed. Blocks until the checkpoint is durable and committed; returns its path. On any rank's failure every
 // rank gets that rank's error, and nothing is left behind. Tensors must be in host memory (AsyncSaver takes a GPU's).
 // Issues control-plane gathers only.
@@ -39,7 +40,8 @@ struct LoadOptions {
   bool verify = true;
 
   // True: a tensor of `wanted` that the checkpoint lacks is an error. False: it is left unchanged and named in
-  // `missing`.
+  // `missing`. Either way so is the optimizer state of a parameter of which the checkpoint's optimizer has none, though
+  // it has some of others: such a parameter never had a gradient.
   bool strict = true;
   std::vector<std::string>* missing = nullptr;  // may be null
 
@@ -55,7 +57,8 @@ struct LoadOptions {
   std::optional<FlatLayout> flat_layout = {};
 };
 
-// Fills `wanted`, its shards (any intervals of any tensors) and its texts, from the checkpoint at `path`: ours, a torch
+// Fills `wanted`, its shards (any intervals of any tensors) and its texts, from the checkpoint at `path`, and sets its
+// attributes to those that were saved (none where the checkpoint records none). The checkpoint may be ours, a torch
 // file or a DCP directory; a safetensors file or a Hugging Face directory, which hold a model only. Converts dtypes
 // where they differ. Local: no rank waits for another, and only the wanted blocks are read. kDataLoss names the tensor,
 // file and byte range that is damaged; kInvalidArgument a tensor whose shape differs; kNotFound one that is missing
@@ -68,10 +71,14 @@ struct DescribeOptions {
 
   // LoadOptions::flat_layout.
   std::optional<FlatLayout> flat_layout = {};
+
+  // Describe an HDF5 file without what links of it lead to, which are not followed. Otherwise such a file is refused,
+  // and the error names them.
+  bool skip_links = false;
 };
 
-// The names, shapes and dtypes that a checkpoint holds, with empty shards, its texts, aliases and unit layouts:
-// everything that LoadCheckpoint can be asked for. Reads metadata only.
+// The names, shapes and dtypes that a checkpoint holds, with empty shards, its texts, aliases, unit layouts and
+// attributes: everything that LoadCheckpoint can be asked for. Reads metadata only.
 absl::StatusOr<StateDict> DescribeCheckpoint(const std::string& path, const DescribeOptions& options = {});
 
 // The step number recorded in a checkpoint: of ours in its manifest, of a torch file or a DCP directory under "step".

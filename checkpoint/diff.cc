@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// First names, in one thread: each key of A is resolved in B, aliases included, and what B has beyond that is resolved
-// in A. Every pair of tensors is then cut into pieces at A's blocks, and the pieces are compared on the threads of a
-// pool: each task reads its elements from both sides. Small pieces are joined up to kPieceBytes, since B's blocks lie
-// elsewhere and are read in part by two neighbouring pieces. Memory is two pieces per thread, however large the
-// checkpoints are.
+// First names, in one thread: each key of A is resolved in B, by the aliases of both, and what B has beyond that is
+// resolved in A. Every pair of tensors is then cut into pieces at A's blocks, and the pieces are compared on the
+// threads of a pool: each task reads its elements from both sides. Small pieces are joined up to kPieceBytes, since B's
+// blocks lie elsewhere and are read in part by two neighbouring pieces. Memory is two pieces per thread, however large
+// the checkpoints are.
 #include "fsdp/checkpoint/diff.h"
 
 #include <algorithm>
@@ -19,6 +19,7 @@
 #include "fsdp/base/status_macros.h"
 #include "fsdp/base/thread_pool.h"
 #include "fsdp/checkpoint/safetensors/safetensors_metadata.h"
+#include "fsdp/checkpoint/source/expansion.h"
 
 namespace fsdp {
 namespace {
@@ -71,7 +72,8 @@ class Diff {
     std::set<StateKey> met;  // keys of B that some key of A has resolved to
     for (const auto& [key, value] : in_a_.entries()) {
       if (!IsCompared(key, options_)) continue;
-      const StateKey other = in_b_.Resolve(key).value_or(key);
+      // B may hold a tied weight under a name that only A knows to be its alias.
+      const StateKey other = in_b_.Resolve(key, in_a_.aliases).value_or(key);
       met.insert(other);
       if (!in_b_.contains(other)) {
         report_.only_in_a.push_back(key.ToString());
@@ -200,6 +202,13 @@ bool DiffReport::equal() const {
 }
 
 absl::StatusOr<DiffReport> DiffCheckpoints(const TensorSource& a, const TensorSource& b, const DiffOptions& options) {
+  for (const TensorSource* source : {&a, &b}) {
+    const Expansion expansion = ExpansionOf(*source, [&](const StateKey& key) { return IsCompared(key, options); });
+    if (expansion.is_moderate()) continue;
+    return absl::FailedPreconditionError(absl::StrCat(source == &a ? "A" : "B",
+                                                      " is not compared: ", expansion.ToString(),
+                                                      "; convert it first, if it is meant to be that large"));
+  }
   return Diff(a, b, options).Run();
 }
 

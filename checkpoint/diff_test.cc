@@ -157,6 +157,27 @@ TEST(DiffTest, ATiedWeightStoredTwiceIsComparedUnderBothNames) {
   }
 }
 
+// It was only_in_a under its own name, and compared as well.
+TEST(DiffTest, ATiedWeightThatBHoldsUnderAnAliasOfAIsComparedOnce) {
+  const TestTensor tensor = {StateKey::Model("wte.weight"), DType::kFloat32, {5, 3}};
+  StateDict a = FullState({tensor});
+  a.aliases = {{"head.weight", "wte.weight"}};
+  StateDict b;
+  b.Set(StateKey::Model("head.weight"), ShardedTensor(*a.FindTensor(tensor.key)));
+  const std::string path = NewTestDirectory() + "/model.safetensors";
+  ASSERT_OK(WriteSafetensors(path, b, ReadFromMemory(b), {}));
+  ASSERT_OK_AND_ASSIGN(const auto theirs, OpenTensorSource(path));
+  const auto ours = Write(a);
+  for (const bool swapped : {false, true}) {
+    const DiffReport report =
+        swapped ? Compare(*theirs, *ours, {.model_only = true}) : Compare(*ours, *theirs, {.model_only = true});
+    EXPECT_TRUE(report.equal());
+    EXPECT_EQ(report.tensors.size(), 1);
+    EXPECT_THAT(report.only_in_a, IsEmpty());
+    EXPECT_THAT(report.only_in_b, IsEmpty());
+  }
+}
+
 TEST(DiffTest, DamageIsAnErrorAndNotADifference) {
   const StateDict state = FullState(Tensors());
   const std::string path = NewTestDirectory() + "/checkpoint";

@@ -15,6 +15,7 @@
 #include <algorithm>
 #include <memory>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -35,12 +36,16 @@ namespace {
 class LoadPlan {
  public:
   LoadPlan(const TensorSource& source, const StateDict& wanted, const std::string& path)
-      : source_(source), wanted_(wanted), path_(path) {}
+      : source_(source), wanted_(wanted), path_(path) {
+    for (const auto& [key, value] : source.contents().entries()) {
+      if (key.section == StateKey::Section::kOptimState) stepped_.insert(key.fqn);
+    }
+  }
 
   absl::Status Add(const StateKey& key, const StateValue& value) {
     const std::optional<StateKey> stored = source_.contents().Resolve(key, wanted_.aliases);
     if (!stored) {
-      missing_.push_back(key.ToString());
+      (NeverStepped(key) ? never_stepped_ : missing_).push_back(key.ToString());
       return absl::OkStatus();
     }
     if (const auto* tensor = std::get_if<ShardedTensor>(&value)) return AddTensor(key, *stored, *tensor);
@@ -51,10 +56,18 @@ class LoadPlan {
   }
 
   const std::vector<std::string>& missing() const { return missing_; }
+  const std::vector<std::string>& never_stepped() const { return never_stepped_; }
   const std::vector<TensorRead>& reads() const { return reads_; }
   const std::vector<std::pair<StateKey, std::string>>& texts() const { return texts_; }
 
  private:
+  // True for state of a parameter of which an optimizer that has stepped has none: it never had a gradient.
+  bool NeverStepped(const StateKey& key) const {
+    if (key.section != StateKey::Section::kOptimState || stepped_.empty()) return false;
+    const std::optional<StateKey> stored = source_.contents().Resolve(StateKey::Model(key.fqn), wanted_.aliases);
+    return stored.has_value() && stepped_.count(stored->fqn) == 0 && stepped_.count(key.fqn) == 0;
+  }
+
   absl::Status Refused(const StateKey& key, const std::string& why) const {
     return absl::InvalidArgumentError(absl::StrCat(Describe(key), ": ", why, " in ", path_));
   }
@@ -84,7 +97,8 @@ class LoadPlan {
   const std::string& path_;
   std::vector<TensorRead> reads_;
   std::vector<std::pair<StateKey, std::string>> texts_;
-  std::vector<std::string> missing_;
+  std::set<std::string> stepped_;  // parameters of which the source has states of an optimizer
+  std::vector<std::string> missing_, never_stepped_;
 };
 
 bool HoldsOptimizer(const StateDict& state) {
@@ -93,15 +107,22 @@ bool HoldsOptimizer(const StateDict& state) {
   });
 }
 
-absl::Status CheckMissing(const std::vector<std::string>& missing, const std::string& path,
+absl::Status CheckMissing(const LoadPlan& plan, const std::vector<std::string>& left_out, const std::string& path,
                           const LoadOptions& options) {
-  if (options.missing != nullptr) *options.missing = missing;
+  const std::vector<std::string>& missing = plan.missing();
+  if (options.missing != nullptr) {
+    *options.missing = missing;
+    options.missing->insert(options.missing->end(), plan.never_stepped().begin(), plan.never_stepped().end());
+  }
   if (missing.empty() || !options.strict) return absl::OkStatus();
   constexpr size_t kNamed = 5;
   std::vector<std::string> named;
   for (size_t i = 0; i < std::min(kNamed, missing.size()); ++i) named.push_back(Quote(missing[i]));
   const std::string more = missing.size() > kNamed ? absl::StrCat(" and ", missing.size() - kNamed, " more") : "";
-  return absl::NotFoundError(absl::StrCat(path, " does not hold what is wanted: ", absl::StrJoin(named, ", "), more));
+  const std::string links =
+      left_out.empty() ? "" : absl::StrCat("; links are not followed: ", absl::StrJoin(left_out, ", "));
+  return absl::NotFoundError(
+      absl::StrCat(path, " does not hold what is wanted: ", absl::StrJoin(named, ", "), more, links));
 }
 
 }  // namespace
@@ -109,23 +130,28 @@ absl::Status CheckMissing(const std::vector<std::string>& missing, const std::st
 absl::Status LoadCheckpoint(const std::string& path, StateDict& wanted, const LoadOptions& options) {
   FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<ThreadPool> pool,
                         ThreadPool::Create(options.io_threads, "checkpoint-io"));
-  FSDP_ASSIGN_OR_RETURN(
-      const std::unique_ptr<TensorSource> source,
-      OpenTensorSource(
-          path, {.verify = options.verify, .flat_layout = options.flat_layout, .model_only = !HoldsOptimizer(wanted)}));
+  // What is wanted is either read or named as missing, so links that are not wanted do no harm.
+  FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<TensorSource> source,
+                        OpenTensorSource(path, {.verify = options.verify,
+                                                .flat_layout = options.flat_layout,
+                                                .model_only = !HoldsOptimizer(wanted),
+                                                .skip_links = true}));
   LoadPlan plan(*source, wanted, path);
   for (const auto& [key, value] : wanted.entries()) FSDP_RETURN_IF_ERROR(plan.Add(key, value));
-  FSDP_RETURN_IF_ERROR(CheckMissing(plan.missing(), path, options));
+  FSDP_RETURN_IF_ERROR(CheckMissing(plan, source->left_out(), path, options));
   const bool on_gpu = options.device != nullptr && options.device->type() != DeviceType::kCpu;
   FSDP_RETURN_IF_ERROR(on_gpu ? ReadToDevice(*source, plan.reads(), *options.device, *pool)
                               : source->ReadAll(plan.reads(), *pool));
   for (const auto& [key, text] : plan.texts()) wanted.Set(key, text);
+  wanted.attributes = source->contents().attributes;
   return absl::OkStatus();
 }
 
 absl::StatusOr<StateDict> DescribeCheckpoint(const std::string& path, const DescribeOptions& options) {
   FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<TensorSource> source,
-                        OpenTensorSource(path, {.flat_layout = options.flat_layout, .model_only = options.model_only}));
+                        OpenTensorSource(path, {.flat_layout = options.flat_layout,
+                                                .model_only = options.model_only,
+                                                .skip_links = options.skip_links}));
   return source->contents();
 }
 

@@ -147,5 +147,30 @@ TEST(LoadMomentTest, AMissingMomentIsAnErrorThatNamesItInEveryKind) {
   }
 }
 
+// Such as a parameter that no step used under fully_shard.
+TEST(LoadNeverSteppedTest, AParameterOfWhichTheOptimizerHasNoStateIsNamedAndNoError) {
+  const TestTensor a = {StateKey::Model("a"), DType::kFloat32, {3}};
+  const TestTensor b = {StateKey::Model("b"), DType::kFloat32, {2}};
+  const TestTensor state_of_a = {StateKey::OptimState("a", "exp_avg"), DType::kFloat32, {3}};
+  const TestTensor state_of_b = {StateKey::OptimState("b", "exp_avg"), DType::kFloat32, {2}};
+  const auto save = [](const std::vector<TestTensor>& tensors) {
+    const std::string root = NewTestDirectory();
+    StateDict state = FullState(tensors);
+    state.aliases.clear();  // they name tensors that are not here
+    EXPECT_OK(RunRanks(1, [&](const std::shared_ptr<ProcessGroup>& group) {
+      return SaveCheckpoint(state, root, 1, *group).status();
+    }));
+    return root + "/step-00000001";
+  };
+  StateDict wanted = WantedState({a, b, state_of_a, state_of_b}, 1, 0);
+  std::vector<std::string> missing;
+  EXPECT_OK(LoadCheckpoint(save({a, b, state_of_a}), wanted, {.missing = &missing}));
+  EXPECT_THAT(missing, ElementsAre("optim/state/b/exp_avg"));
+  // A checkpoint of the model alone has no optimizer that could have left a parameter out.
+  EXPECT_THAT(LoadCheckpoint(save({a, b}), wanted),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("optim/state/a/exp_avg")));
+  EXPECT_THAT(LoadCheckpoint(save({a, state_of_a}), wanted), StatusIs(absl::StatusCode::kNotFound, HasSubstr("b")));
+}
+
 }  // namespace
 }  // namespace fsdp

@@ -17,12 +17,16 @@
 #include <system_error>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/format/file_names.h"
 #include "fsdp/checkpoint/format/manifest_file.h"
+#include "fsdp/checkpoint/save/checkpoint_proof.h"
+#include "fsdp/checkpoint/save/leftovers.h"
 #include "fsdp/checkpoint/save/staged_checkpoint.h"
 #include "fsdp/checkpoint/storage/directory_lock.h"
+#include "fsdp/checkpoint/storage/file_identity.h"
 #include "fsdp/checkpoint/storage/path.h"
 #include "fsdp/checkpoint/verify/latest.h"
 #include "fsdp/checkpoint/verify/verify.h"
@@ -32,20 +36,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using Step = RetentionPlan::Step;
-using Leftover = RetentionPlan::Leftover;
-
-// Bytes of the files in `directory` that have no other name. A file that disappears while this runs is not counted.
-int64_t BytesIn(const std::string& directory) {
-  int64_t bytes = 0;
-  std::error_code error;
-  for (fs::directory_iterator it(directory, error), end; !error && it != end; it.increment(error)) {
-    std::error_code ignored;
-    if (!it->is_regular_file(ignored) || it->is_symlink(ignored) || it->hard_link_count(ignored) != 1) continue;
-    const uintmax_t size = it->file_size(ignored);
-    if (!ignored) bytes += static_cast<int64_t>(size);
-  }
-  return bytes;
-}
 
 absl::Duration AgeOf(const std::string& path) {
   std::error_code error;
@@ -63,17 +53,47 @@ bool IsInUse(const std::string& path) {
   return !lock.ok() || !(*lock)->locked();
 }
 
-absl::StatusOr<std::vector<Leftover>> ListLeftovers(const std::string& root) {
-  FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> names, PosixFileSystem().List(root));
-  std::vector<Leftover> leftovers;
+// Neither a file nor a link is a step, whatever its name.
+absl::Status AddSteps(const std::string& root, RetentionPlan& plan) {
+  FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> names, ListCheckpoints(root));
   for (const std::string& name : names) {
-    const auto deleted = DeletedNameOf(name);
-    const auto staged = StagedNameOf(name);
-    if (!ParseStepName(deleted.value_or(staged.value_or("")))) continue;
-    const std::string path = JoinPath(root, name);
-    leftovers.push_back({name, BytesIn(path), AgeOf(path), !deleted && IsInUse(path)});
+    const absl::Status proof = ProveCheckpoint(PosixFileSystem(), JoinPath(root, name));
+    if (proof.ok()) {
+      plan.steps.push_back({.name = name, .bytes = FreedBytes({JoinPath(root, name)})});
+    } else {
+      plan.left.push_back({name, std::string(proof.message())});
+    }
   }
-  return leftovers;
+  return absl::OkStatus();
+}
+
+// Leftovers of steps: those of other checkpoints are their makers'.
+absl::Status AddLeftovers(const std::string& root, RetentionPlan& plan) {
+  FSDP_ASSIGN_OR_RETURN(const std::vector<Leftover> leftovers, FindLeftovers(PosixFileSystem(), root));
+  for (const Leftover& found : leftovers) {
+    if (!ParseStepName(found.checkpoint)) continue;
+    if (!found.proof.ok()) {
+      plan.left.push_back({found.name, std::string(found.proof.message())});
+      continue;
+    }
+    const std::string path = JoinPath(root, found.name);
+    plan.leftovers.push_back({found.name, FreedBytes({path}), AgeOf(path), !found.is_deletion && IsInUse(path)});
+  }
+  return absl::OkStatus();
+}
+
+// Names that resemble those of steps and leftovers, so that their owner may wonder why they stay.
+absl::Status AddLookalikes(const std::string& root, RetentionPlan& plan) {
+  FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> names, PosixFileSystem().List(root));
+  for (const std::string& name : names) {
+    const bool is_hidden = absl::StrContains(name, ".tmp-") || absl::StrContains(name, ".deleted-");
+    if (absl::StartsWith(name, "step-") && !ParseStepName(name) && !IsSetAsideName(name)) {
+      plan.left.push_back({name, "its name is not that of a step, step- and at least 8 digits"});
+    } else if (absl::StartsWith(name, ".step-") && is_hidden && !StagedNameOf(name) && !DeletedNameOf(name)) {
+      plan.left.push_back({name, "its name does not end in a nonce, 16 lower-case hexadecimal digits"});
+    }
+  }
+  return absl::OkStatus();
 }
 
 // OK when the step is good in the sense of `policy`.
@@ -119,14 +139,16 @@ absl::Status DeleteSteps(FileSystem& files, const std::string& root, const Reten
   return in_use;
 }
 
-// Asks for the lock of a staging directory once more: a save may have begun to use it since the plan was made.
-absl::Status DeleteLeftover(FileSystem& files, const std::string& root, const Leftover& leftover) {
-  const std::string path = JoinPath(root, leftover.name);
-  if (DeletedNameOf(leftover.name)) return RemoveTree(files, path);
-  const absl::StatusOr<std::unique_ptr<File>> lock = files.OpenLocked(JoinPath(path, kManifestName));
-  if (absl::IsNotFound(lock.status()) || absl::IsUnavailable(lock.status())) return absl::OkStatus();
-  FSDP_RETURN_IF_ERROR(lock.status());
-  return (*lock)->locked() ? RemoveTree(files, path) : absl::OkStatus();
+// By all that ApplyRetention deletes.
+int64_t FreedBy(const std::string& root, const RetentionPlan& plan) {
+  std::vector<std::string> paths;
+  for (const Step& step : plan.steps) {
+    if (!step.keep) paths.push_back(JoinPath(root, step.name));
+  }
+  for (const RetentionPlan::Leftover& leftover : plan.leftovers) {
+    if (!leftover.in_use) paths.push_back(JoinPath(root, leftover.name));
+  }
+  return FreedBytes(paths);
 }
 
 }  // namespace
@@ -140,17 +162,14 @@ absl::StatusOr<RetentionPlan> PlanRetention(const std::string& root, const Reten
     return absl::InvalidArgumentError(absl::StrCat("keep_every is ", policy.keep_every, ", expected 0 or more"));
   }
   RetentionPlan plan;
-  FSDP_ASSIGN_OR_RETURN(std::vector<std::string> names, ListCheckpoints(root));
-  // A file with the name of a step is no step, and not ours to delete.
-  std::erase_if(names, [&](const std::string& name) {
-    std::error_code ignored;
-    return !fs::is_directory(JoinPath(root, name), ignored);
-  });
-  for (size_t i = 0; i < names.size(); ++i) {
-    Step& step = plan.steps.emplace_back();
-    step.name = names[i];
-    step.bytes = BytesIn(JoinPath(root, step.name));
-    const bool is_last = names.size() - i <= static_cast<size_t>(policy.keep_last);
+  if (!PosixFileSystem().Exists(root)) return plan;
+  FSDP_RETURN_IF_ERROR(AddSteps(root, plan));
+  FSDP_RETURN_IF_ERROR(AddLeftovers(root, plan));
+  FSDP_RETURN_IF_ERROR(AddLookalikes(root, plan));
+  std::sort(plan.left.begin(), plan.left.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
+  for (size_t i = 0; i < plan.steps.size(); ++i) {
+    Step& step = plan.steps[i];
+    const bool is_last = plan.steps.size() - i <= static_cast<size_t>(policy.keep_last);
     const bool is_kept_for_good =
         policy.keep_every > 0 && ParseStepName(step.name).value_or(1) % policy.keep_every == 0;
     step.keep = is_last || is_kept_for_good;
@@ -162,9 +181,7 @@ absl::StatusOr<RetentionPlan> PlanRetention(const std::string& root, const Reten
       if (!std::exchange(step.keep, true)) step.reason = "no step is good";
     }
   }
-  if (PosixFileSystem().Exists(root)) {
-    FSDP_ASSIGN_OR_RETURN(plan.leftovers, ListLeftovers(root));
-  }
+  plan.freed_bytes = FreedBy(root, plan);
   return plan;
 }
 
@@ -173,19 +190,23 @@ absl::Status ApplyRetention(FileSystem& files, const std::string& root, const Re
   FSDP_ASSIGN_OR_RETURN(const DirectoryLock lock, DirectoryLock::Take(root));
   const absl::Status deleted = DeleteSteps(files, root, plan);
   if (!deleted.ok() && !absl::IsUnavailable(deleted)) return deleted;
-  for (const Leftover& leftover : plan.leftovers) {
-    if (leftover.in_use) continue;
-    FSDP_RETURN_IF_ERROR(DeleteLeftover(files, root, leftover));
+  for (const RetentionPlan::Leftover& leftover : plan.leftovers) {
+    // A save may have begun to use it since the plan was made: RemoveLeftover asks for its lock once more.
+    if (!leftover.in_use) FSDP_RETURN_IF_ERROR(RemoveLeftover(files, root, leftover.name).status());
   }
   return deleted;
 }
 
-absl::Status PruneCheckpoints(const std::string& root, int keep_last, int64_t keep_every) {
+absl::Status PruneCheckpoints(const std::string& root, int keep_last, int64_t keep_every,
+                              std::vector<std::string>* left) {
   RetentionPolicy policy;
   policy.keep_last = keep_last;
   policy.keep_every = keep_every;
   policy.good = RetentionPolicy::Good::kComplete;
   FSDP_ASSIGN_OR_RETURN(const RetentionPlan plan, PlanRetention(root, policy));
+  for (const RetentionPlan::Left& entry : plan.left) {
+    if (left != nullptr) left->push_back(absl::StrCat(JoinPath(root, entry.name), " is left alone: ", entry.reason));
+  }
   if (plan.steps.empty()) return absl::OkStatus();
   const absl::StatusOr<DirectoryLock> lock = DirectoryLock::Take(root);
   const absl::Status deleted = lock.ok() ? DeleteSteps(PosixFileSystem(), root, plan) : lock.status();

@@ -2,8 +2,9 @@
 //
 // Retention: which steps of a ROOT stay, and the deletion of the others. First a plan, which can be shown, then its
 // execution; the saver and `ckpt prune` share both. Whatever the policy says, the newest good step stays, and when no
-// step is good nothing is deleted. A lock on ROOT admits one deleting process at a time; any number of readers may run
-// concurrently.
+// step is good nothing is deleted. Only what is proven to be of this project is deleted, or counts as a step at all
+// (checkpoint/save/checkpoint_proof.h); the plan names the rest. A lock on ROOT admits one deleting process at a time;
+// any number of readers may run concurrently.
 //
 //   FSDP_ASSIGN_OR_RETURN(const RetentionPlan plan, PlanRetention(root, {.keep_last = 3, .keep_every = 1000}));
 //   FSDP_RETURN_IF_ERROR(ApplyRetention(PosixFileSystem(), root, plan));
@@ -38,10 +39,10 @@ struct RetentionPolicy {
 struct RetentionPlan {
   struct Step {
     std::string name;
-    int64_t bytes = 0;  // that its deletion would free: without files that another step links
+    int64_t bytes = 0;  // that its deletion alone would free (FreedBytes): without files that another step links
     bool keep = false;
-    std::string reason;   // why it stays: "keep_last", "keep_every", "the newest that verifies", ...
-    std::string problem;  // why it is not good; empty when it is, or was not checked
+    std::string reason = {};   // why it stays: "keep_last", "keep_every", "the newest that verifies", ...
+    std::string problem = {};  // why it is not good; empty when it is, or was not checked
   };
 
   // A hidden directory that a save or a deletion did not finish.
@@ -52,9 +53,17 @@ struct RetentionPlan {
     bool in_use = false;  // a running save holds its lock; never deleted
   };
 
+  // An entry with a name like those of steps and leftovers that is not proven to be one, and so never deleted.
+  struct Left {
+    std::string name;
+    std::string reason;  // "it holds notes.txt and no manifest.json of this project"
+  };
+
   std::vector<Step> steps;  // oldest first
   std::vector<Leftover> leftovers;
-  bool has_good = false;  // some step is good; otherwise no step is deleted
+  std::vector<Left> left;   // by name
+  bool has_good = false;    // some step is good; otherwise no step is deleted
+  int64_t freed_bytes = 0;  // by all that is deleted together (FreedBytes)
 };
 
 // Changes nothing. Blocks while it verifies, if the policy asks for that. kInvalidArgument for a policy that keeps
@@ -67,8 +76,10 @@ absl::StatusOr<RetentionPlan> PlanRetention(const std::string& root, const Reten
 absl::Status ApplyRetention(FileSystem& files, const std::string& root, const RetentionPlan& plan);
 
 // PlanRetention and ApplyRetention for a saver, after each save: with the policy kComplete, without leftovers, which
-// the next save removes. Steps that another process is changing are left to the next call, without an error.
-absl::Status PruneCheckpoints(const std::string& root, int keep_last, int64_t keep_every = 0);
+// the next save removes. Steps that another process is changing are left to the next call, without an error. `left`, if
+// not null, gets a sentence for each RetentionPlan::Left.
+absl::Status PruneCheckpoints(const std::string& root, int keep_last, int64_t keep_every = 0,
+                              std::vector<std::string>* left = nullptr);
 
 }  // namespace fsdp
 

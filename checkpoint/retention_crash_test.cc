@@ -52,7 +52,7 @@ class RetentionCrashTest : public testing::TestWithParam<Scenario> {
       }));
       base = JoinPath(prepared_, StepName(step));
     }
-    for (const char* name : {".step-00000009.tmp-01", ".step-00000004.deleted-02"}) {
+    for (const char* name : {".step-00000009.tmp-0123456789abcdef", ".step-00000004.deleted-0123456789abcdef"}) {
       const std::string path = JoinPath(prepared_, name);
       fs::create_directory(path);
       fs::create_hard_link(JoinPath(base, kCheckpointFileName), JoinPath(path, "rank-00000-of-00002.h5"));

@@ -135,25 +135,77 @@ TEST(RetentionTest, NothingIsDeletedWhereNothingVerifies) {
   EXPECT_EQ(ListNames(root).size(), 3);
 }
 
+// A foreign step-* would otherwise be the newest, and push out the last checkpoint.
+TEST(RetentionTest, WhatIsNotProvenIsLeftNamedAndCountsAsNoStep) {
+  const std::string root = RootWith({1, 2});
+  fs::create_directory(root + "/step-00000003");
+  WriteAll(root + "/step-00000003/p.txt", "mine");
+  fs::create_directory_symlink("step-00000001", root + "/step-00000004");
+  std::vector<std::string> left;
+  EXPECT_OK(PruneCheckpoints(root, 1, 0, &left));
+  EXPECT_THAT(ListNames(root), ElementsAre("step-00000002", "step-00000003", "step-00000004"));
+  EXPECT_THAT(left, ElementsAre(HasSubstr("step-00000003 is left alone: it holds p.txt"),
+                                HasSubstr("step-00000004 is left alone: it is a symbolic link")));
+  EXPECT_EQ(ReadFile(root + "/step-00000003/p.txt"), "mine");
+}
+
+TEST(RetentionTest, ADamagedStepOfOursIsDeletedOnceItIsOld) {
+  const std::string root = RootWith({1, 2, 3});
+  Damage(root, 1);
+  const std::string manifest = root + "/step-00000002/manifest.json";
+  WriteAll(manifest, ReadFile(manifest).substr(0, 300));
+  EXPECT_OK(PruneCheckpoints(root, 1));
+  EXPECT_THAT(ListNames(root), ElementsAre("step-00000003"));
+}
+
+TEST(RetentionTest, APlanThatWasMadeBeforeAStepWasReplacedDeletesNothingOfOthers) {
+  const std::string root = RootWith({1, 2});
+  ASSERT_OK_AND_ASSIGN(const RetentionPlan plan, PlanRetention(root, {.keep_last = 1}));
+  fs::remove_all(root + "/step-00000001");
+  fs::create_directory(root + "/step-00000001");
+  WriteAll(root + "/step-00000001/p.txt", "mine");
+  EXPECT_THAT(
+      ApplyRetention(PosixFileSystem(), root, plan),
+      StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("step-00000001 is not deleted: it holds p.txt")));
+  EXPECT_EQ(ReadFile(root + "/step-00000001/p.txt"), "mine");
+}
+
+TEST(RetentionTest, BytesAreFreedWhenTheLastStepThatLinksAFileGoes) {
+  const std::string root = RootWith({1, 2, 3});
+  const std::string file = root + "/step-00000001/checkpoint.h5";
+  fs::remove(root + "/step-00000002/checkpoint.h5");
+  fs::create_hard_link(file, root + "/step-00000002/checkpoint.h5");
+  const auto manifest = [&](const char* step) {
+    return static_cast<int64_t>(fs::file_size(root + step + "/manifest.json"));
+  };
+  ASSERT_OK_AND_ASSIGN(const RetentionPlan one, PlanRetention(root, {.keep_last = 2}));
+  EXPECT_EQ(one.freed_bytes, manifest("/step-00000001"));
+  ASSERT_OK_AND_ASSIGN(const RetentionPlan two, PlanRetention(root, {.keep_last = 1}));
+  EXPECT_EQ(two.freed_bytes,
+            manifest("/step-00000001") + manifest("/step-00000002") + static_cast<int64_t>(fs::file_size(file)));
+}
+
 TEST(RetentionTest, LeftoversOfCrashesAreListedAndDeleted) {
   const std::string root = RootWith({1});
-  for (const char* name : {".step-00000002.tmp-01", ".step-00000003.deleted-02", ".mine.tmp-03"}) {
+  for (const char* name : {".step-00000002.tmp-0123456789abcdef", ".step-00000003.deleted-0123456789abcdef",
+                           ".mine.tmp-0123456789abcdef"}) {
     fs::create_directory(JoinPath(root, name));
     WriteAll(JoinPath(root, name) + "/rank-00000-of-00002.h5", "12345");
   }
   ASSERT_OK_AND_ASSIGN(const RetentionPlan plan, PlanRetention(root, {}));
   ASSERT_EQ(plan.leftovers.size(), 2);
-  EXPECT_EQ(plan.leftovers[0].name, ".step-00000002.tmp-01");
+  EXPECT_EQ(plan.leftovers[0].name, ".step-00000002.tmp-0123456789abcdef");
   EXPECT_EQ(plan.leftovers[0].bytes, 5);
   EXPECT_FALSE(plan.leftovers[0].in_use);
-  EXPECT_EQ(ListNames(JoinPath(root, ".step-00000002.tmp-01")).size(), 1);  // looking at the lock did not make it
+  EXPECT_EQ(ListNames(JoinPath(root, ".step-00000002.tmp-0123456789abcdef")).size(),
+            1);  // looking at the lock did not make it
   EXPECT_OK(ApplyRetention(PosixFileSystem(), root, plan));
-  EXPECT_THAT(ListNames(root), ElementsAre(".mine.tmp-03", "step-00000001"));
+  EXPECT_THAT(ListNames(root), ElementsAre(".mine.tmp-0123456789abcdef", "step-00000001"));
 }
 
 TEST(RetentionTest, ASaveAtWorkIsLeftAlone) {
   const std::string root = RootWith({1});
-  const std::string path = root + "/.step-00000002.tmp-01";
+  const std::string path = root + "/.step-00000002.tmp-0123456789abcdef";
   fs::create_directory(path);
   ASSERT_OK_AND_ASSIGN(const auto before, PlanRetention(root, {}));
   ASSERT_OK_AND_ASSIGN(const std::unique_ptr<File> lock, PosixFileSystem().OpenLocked(path + "/manifest.json"));

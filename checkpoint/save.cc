@@ -3,7 +3,8 @@
 // The commit protocol among ranks. Every collective is a small control-plane gather; a step whose ranks do not all
 // succeed ends the save on every rank with the error of the first that failed, and rank 0 removes the directory.
 //
-//   1. Every rank checks what it is to save. All ranks compare step, kind and texts, and agree which of them write.
+//   1. Every rank checks what it is to save. All ranks compare step, kind, texts and attributes, and agree which of
+//   them write.
 //   2. rank 0 removes leftovers of crashes, makes .step-N.tmp-<nonce>/ (steps 1 to 3 of staged_checkpoint.cc), and
 //      shares its name and the save id.
 //   3. The ranks write the body of the checkpoint (checkpoint_body.h): rank files, or one checkpoint.h5 that rank 0
@@ -28,6 +29,7 @@
 #include "fsdp/checkpoint/format/file_names.h"
 #include "fsdp/checkpoint/format/manifest_json.h"
 #include "fsdp/checkpoint/save/checkpoint_body.h"
+#include "fsdp/checkpoint/save/checkpoint_proof.h"
 #include "fsdp/checkpoint/save/save_agreement.h"
 #include "fsdp/checkpoint/save/save_plan.h"
 #include "fsdp/checkpoint/save/staged_checkpoint.h"
@@ -133,10 +135,22 @@ class Save {
     const StagedCheckpointOptions options = {
         .overwrite = options_.overwrite,
         .is_cleaned = [](const std::string& name) { return ParseStepName(name).has_value(); },
-        .on_cleaned = options_.note,
+        .on_leftover = options_.note,
     };
+    FSDP_RETURN_IF_ERROR(CheckReplaced());
     FSDP_ASSIGN_OR_RETURN(staged_, StagedCheckpoint::Create(files_, root_, StepName(step_), options));
     return absl::OkStatus();
+  }
+
+  // SaveOptions::overwrite is for checkpoints: what else has the name of the step stays.
+  absl::Status CheckReplaced() const {
+    const std::string path = JoinPath(root_, StepName(step_));
+    if (!options_.overwrite || !files_.Exists(path)) return absl::OkStatus();
+    const absl::Status proof = ProveCheckpoint(files_, path);
+    if (!absl::IsFailedPrecondition(proof)) return proof;
+    return absl::FailedPreconditionError(
+        absl::StrCat(path, " is no checkpoint of this project and is not overwritten: ", proof.message(),
+                     "; move it, or save in another directory"));
   }
 
   // The body that carries out steps 3 to 5.
@@ -150,7 +164,8 @@ class Save {
                                     .type = type_,
                                     .world_size = world_size_,
                                     .writers = is_shared() ? 1 : static_cast<int>(writers.size()),
-                                    .producer = kProducer},
+                                    .producer = kProducer,
+                                    .attributes = plan_.attributes},
                            .units = state_.units,
                            .texts = plan_.texts,
                            .root = root_};

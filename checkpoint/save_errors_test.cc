@@ -245,6 +245,9 @@ TEST(SaveErrorsTest, LeftoversAreSweptAndSaidAndALiveSavesNever) {
   leave(".step-00000005.deleted-0123456789abcdef");
   leave(".step-00000008.tmp-0123456789abcdef");
   leave(".not-a-step.tmp-0123456789abcdef");
+  leave(".step-00000009.tmp-0123456789abcdef");
+  WriteAll(root + "/.step-00000009.tmp-0123456789abcdef/thesis.tex", "mine");
+  leave(".step-00000009.tmp-mine");
   ASSERT_OK_AND_ASSIGN(const std::unique_ptr<File> lock,
                        PosixFileSystem().OpenLocked(root + "/.step-00000008.tmp-0123456789abcdef/manifest.json"));
   std::vector<std::string> notes;
@@ -260,9 +263,30 @@ TEST(SaveErrorsTest, LeftoversAreSweptAndSaidAndALiveSavesNever) {
   EXPECT_THAT(notes, ElementsAre(HasSubstr("removed what a deletion left that was cut short: "
                                            ".step-00000005.deleted-0123456789abcdef: 1234 bytes, untouched for 0"),
                                  HasSubstr("removed what a save left that was cut short: "
-                                           ".step-00000007.tmp-0123456789abcdef: 1234 bytes, untouched for 0")));
+                                           ".step-00000007.tmp-0123456789abcdef: 1234 bytes, untouched for 0"),
+                                 HasSubstr(".step-00000009.tmp-0123456789abcdef is left alone: it holds thesis.tex")));
   EXPECT_THAT(ListNames(root),
-              ElementsAre(".not-a-step.tmp-0123456789abcdef", ".step-00000008.tmp-0123456789abcdef", "step-00000001"));
+              ElementsAre(".not-a-step.tmp-0123456789abcdef", ".step-00000008.tmp-0123456789abcdef",
+                          ".step-00000009.tmp-0123456789abcdef", ".step-00000009.tmp-mine", "step-00000001"));
+}
+
+TEST(SaveErrorsTest, OverwritingReplacesCheckpointsAlone) {
+  const std::string root = NewTestDirectory();
+  EXPECT_OK(PosixFileSystem().MakeDirectory(root + "/step-00000001"));
+  WriteAll(root + "/step-00000001/p.txt", "mine");
+  SaveOptions options;
+  options.overwrite = true;
+  const auto statuses = SaveOnAll(
+      1, root,
+      [](int) {
+        return Holding({0, 12});
+      },
+      options);
+  EXPECT_THAT(statuses, ElementsAre(StatusIs(absl::StatusCode::kFailedPrecondition,
+                                             HasSubstr("is no checkpoint of this project and is not overwritten: it "
+                                                       "holds p.txt"))));
+  EXPECT_EQ(ReadFile(root + "/step-00000001/p.txt"), "mine");
+  EXPECT_THAT(ListNames(root), ElementsAre("step-00000001"));
 }
 
 TEST(SaveErrorsTest, ARootThatIsNotSharedIsSaid) {

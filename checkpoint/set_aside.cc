@@ -6,6 +6,7 @@
 
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/format/file_names.h"
+#include "fsdp/checkpoint/save/checkpoint_proof.h"
 #include "fsdp/checkpoint/storage/directory_lock.h"
 #include "fsdp/checkpoint/storage/path.h"
 
@@ -30,9 +31,13 @@ int64_t BytesIn(const std::string& directory) {
 
 absl::StatusOr<SetAsideStep> SetAsideCheckpoint(FileSystem& files, const std::string& root, const std::string& name) {
   const std::string from = JoinPath(root, name);
-  const absl::StatusOr<DirectoryLock> lock = DirectoryLock::Take(from);
-  // kInvalidArgument: not a directory. It cannot be locked for a repair, but it is in the way all the same.
-  if (!lock.ok() && !absl::IsInvalidArgument(lock.status())) return lock.status();
+  if (!files.Exists(from)) return absl::NotFoundError(absl::StrCat(from, " does not exist"));
+  // Not ProveCheckpoint: one whose manifest and records are all damaged may go out of the way, since nothing is lost.
+  const absl::Status proof = ProveLeftover(files, from);
+  if (absl::IsFailedPrecondition(proof)) {
+    return absl::FailedPreconditionError(absl::StrCat(from, " is no checkpoint of this project: ", proof.message()));
+  }
+  FSDP_ASSIGN_OR_RETURN(const DirectoryLock lock, DirectoryLock::Take(from));
   // Rename refuses an existing name, so two processes never choose the same one.
   for (int count = 1;; ++count) {
     const std::string aside = SetAsideName(name, count);

@@ -23,8 +23,9 @@ struct SetAsideStep {
 };
 
 // Renames root/name, durably, to the first free name of "NAME.damaged", "NAME.damaged-2", ... and returns that.
-// kNotFound when there is no such step; kUnavailable, naming the process, while another process repairs, overwrites or
-// deletes it.
+// kNotFound when there is no such step; kFailedPrecondition, saying what it is, for what is no checkpoint of this
+// project (ProveLeftover, checkpoint/save/checkpoint_proof.h), which keeps its name; kUnavailable, naming the process,
+// while another process repairs, overwrites or deletes it.
 absl::StatusOr<SetAsideStep> SetAsideCheckpoint(FileSystem& files, const std::string& root, const std::string& name);
 
 // The steps in `root` that were set aside, by name; none when `root` does not exist.

@@ -49,12 +49,16 @@ TEST_F(SetAsideTest, AStepIsRenamedWithAllThatIsInIt) {
   EXPECT_EQ(BytesOf(aside.name), "not json");
 }
 
-TEST_F(SetAsideTest, AFileInTheNameOfAStepIsOutOfTheWayToo) {
-  fs::create_directories(root_);
+TEST_F(SetAsideTest, WhatIsNoCheckpointOfThisProjectKeepsItsName) {
+  fs::create_directories(root_ + "/step-00000061");
+  WriteAll(root_ + "/step-00000061/p.txt", "mine");
   WriteAll(root_ + "/" + kStep, "a file");
-  ASSERT_OK_AND_ASSIGN(const SetAsideStep aside, SetAsideCheckpoint(PosixFileSystem(), root_, kStep));
-  EXPECT_EQ(ReadFile(root_ + "/" + aside.name), "a file");
-  EXPECT_FALSE(fs::exists(root_ + "/" + kStep));
+  EXPECT_THAT(SetAsideCheckpoint(PosixFileSystem(), root_, kStep),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("it is not a directory")));
+  EXPECT_THAT(SetAsideCheckpoint(PosixFileSystem(), root_, "step-00000061"),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("step-00000061 is no checkpoint of this project: it holds p.txt")));
+  EXPECT_THAT(ListNames(root_), ElementsAre(kStep, "step-00000061"));
 }
 
 TEST_F(SetAsideTest, NothingThatWasSetAsideBeforeIsLost) {

@@ -29,7 +29,10 @@ absl::Status CheckMesh(const ProcessGroup& group, const std::vector<int>& sizes,
   }
   int64_t ranks = 1;
   for (const int size : sizes) {
-    if (size < 1) return absl::InvalidArgumentError(absl::StrCat("device mesh: a dimension of size ", size));
+    if (size < 1) {
+      return absl::InvalidArgumentError(absl::StrCat("device mesh: sizes [", absl::StrJoin(sizes, ", "),
+                                                     "] have a dimension of size ", size, ": expected at least 1"));
+    }
     ranks *= size;
   }
   if (ranks == group.size()) return absl::OkStatus();
@@ -53,6 +56,10 @@ absl::Status CheckRanksAgree(ProcessGroup& group, const std::string& mine) {
 absl::StatusOr<std::shared_ptr<const DeviceMesh>> DeviceMesh::Create(std::shared_ptr<ProcessGroup> group,
                                                                      std::vector<int> sizes,
                                                                      std::vector<std::string> names) {
+  if (group == nullptr) {
+    return absl::InvalidArgumentError(
+        "device mesh: the process group is null: expected the group of all ranks of the mesh");
+  }
   FSDP_RETURN_IF_ERROR(AgreeOn(*group, CheckMesh(*group, sizes, names)));
   std::shared_ptr<DeviceMesh> mesh(new DeviceMesh());
   mesh->all_ = std::move(group);

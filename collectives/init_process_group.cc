@@ -6,8 +6,10 @@
 //   [CreateNcclGroup]
 //                            sockets                  blobs         blobs              Leave              host group
 //
-// The store lives only until the fabric exists: from then on the ranks share memory, in which a death is noticed within
-// milliseconds. A group on GPUs has a host group for its control plane, made in the same way.
+// The ranks need the store only until the fabric exists: from then on they share memory, in which a death is noticed
+// within milliseconds. Rank 0 keeps serving it as long as the group lives, so that MASTER_PORT stays taken and another
+// job that is given it is told whose it is. A group on GPUs has a host group for its control plane, made in the same
+// way.
 #include "fsdp/collectives/init_process_group.h"
 
 #include <string>
@@ -68,6 +70,19 @@ absl::Status CheckHosts(JobStore& job) {
   return CheckOneHost(hosts);
 }
 
+// The group of a rank and what lives as long as it. Destroyed from the last member to the first: the port is free
+// once the group has ended.
+struct JoinedGroup {
+  std::unique_ptr<StoreServer> server;  // null on other ranks than 0
+  std::unique_ptr<ProcessGroup> group;
+};
+
+std::shared_ptr<ProcessGroup> Hold(std::unique_ptr<StoreServer> server, std::unique_ptr<ProcessGroup> group) {
+  auto joined = std::make_shared<JoinedGroup>(JoinedGroup{std::move(server), std::move(group)});
+  ProcessGroup* const part = joined->group.get();
+  return {std::move(joined), part};
+}
+
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<ProcessGroup>> InitProcessGroup(const InitOptions& options) {
@@ -89,10 +104,10 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> JoinProcessGroup(const Rendezvous&
                                         [&job](std::string_view blob) { return job->GatherBlobs(blob); }));
   FSDP_RETURN_IF_ERROR(job->Close());
   auto on_host = std::make_unique<HostProcessGroup>(std::move(fabric), options.timeout);
-  if (!on_gpu) return std::shared_ptr<ProcessGroup>(std::move(on_host));
+  if (!on_gpu) return Hold(job->TakeServer(), std::move(on_host));
   FSDP_ASSIGN_OR_RETURN(std::unique_ptr<ProcessGroup> group,
                         CreateNcclGroup(std::move(on_host), std::move(device), options.timeout));
-  return std::shared_ptr<ProcessGroup>(std::move(group));
+  return Hold(job->TakeServer(), std::move(group));
 }
 
 }  // namespace fsdp

@@ -23,8 +23,10 @@ struct InitOptions {
 
 // The world group of the job that rendezvous.h finds in the environment. For the processes of one host: backend "shm"
 // on host devices, "nccl" on GPUs; "local", one rank alone, when there is no job. Blocks until all ranks arrived.
-// kDeadlineExceeded names the missing ranks; kInvalidArgument for a backend that the device cannot have, and for an
-// environment that contradicts itself; kUnimplemented if ranks are on several hosts, for which there is no backend yet.
+// kDeadlineExceeded names the missing ranks; kUnavailable names the job and the process that hold MASTER_PORT, or that
+// are this rank already (job_store.h); rank 0's group holds the port until it is destroyed, so a process has one such
+// group at a time. kInvalidArgument for a backend that the device cannot have, and for an environment that contradicts
+// itself; kUnimplemented if ranks are on several hosts, for which there is no backend yet.
 absl::StatusOr<std::shared_ptr<ProcessGroup>> InitProcessGroup(const InitOptions& options = {});
 
 // The same for a job that is known without the environment.

@@ -2,13 +2,18 @@
 #include "fsdp/collectives/init_process_group.h"
 
 #include <stdlib.h>
+#include <sys/mman.h>
 
+#include <atomic>
 #include <memory>
+#include <new>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/collectives/conformance/conformance.h"
@@ -91,6 +96,61 @@ TEST(InitProcessGroupTest, JoinsATorchrunJobWhoseAgentHoldsThePort) {
       EXPECT_OK(result.status);
     }
   }
+}
+
+// What each rank of two jobs got that were given one port: "joined", with the blobs of all ranks of its group, or its
+// error. A rank keeps its group until all are done.
+std::vector<std::string> TwoJobsOnOnePort(const std::string& name_of_a, const std::string& name_of_b) {
+  const int port = FreePort();
+  void* const shared = mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  auto* const answers = new (shared) std::atomic<int>(0);
+  const std::vector<RankResult> results = RunProcesses(4, [&](int process) -> absl::Status {
+    const bool is_b = process >= 2;
+    for (const auto& [name, value] : Torchrun(process % 2, 2, port)) {
+      setenv(name.c_str(), value.c_str(), 1);
+    }
+    if (const std::string& job = is_b ? name_of_b : name_of_a; !job.empty()) {
+      setenv("FSDP_RUN_ID", job.c_str(), 1);
+    }
+    const absl::StatusOr<std::shared_ptr<ProcessGroup>> group = InitProcessGroup({.timeout = absl::Seconds(20)});
+    answers->fetch_add(1);
+    if (!group.ok()) return group.status();
+    while (answers->load() < 4) absl::SleepFor(absl::Milliseconds(1));
+    FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> blobs, (*group)->GatherBlobs(is_b ? "b" : "a"));
+    return absl::UnknownError(absl::StrCat("joined ", blobs[0], blobs[1]));
+  });
+  std::vector<std::string> texts;
+  for (const RankResult& result : results) {
+    texts.emplace_back(result.status.message());
+  }
+  munmap(shared, 4096);
+  return texts;
+}
+
+// Both ranks of one job have met each other; those of the other were told who holds the port.
+TEST(InitProcessGroupTest, TwoJobsOnOnePortNeverJoinEachOther) {
+  const std::vector<std::string> texts = TwoJobsOnOnePort("a", "b");
+  const bool a_met = texts[0] == "joined aa";
+  EXPECT_EQ(texts[a_met ? 1 : 3], a_met ? "joined aa" : "joined bb");
+  EXPECT_EQ(texts[a_met ? 0 : 2], a_met ? "joined aa" : "joined bb");
+  for (const int told : a_met ? std::vector<int>{2, 3} : std::vector<int>{0, 1}) {
+    EXPECT_THAT(texts[told], testing::AllOf(HasSubstr("is held by another job"), HasSubstr(a_met ? "run a" : "run b"),
+                                            HasSubstr("(rank 0 of 2, pid ")));
+  }
+}
+
+// Nothing tells these jobs apart, so only as many ranks as one job has are taken; the others are told why.
+TEST(InitProcessGroupTest, OfTwoJobsThatNothingTellsApartOnlyOneRuns) {
+  const std::vector<std::string> texts = TwoJobsOnOnePort("", "");
+  int joined = 0;
+  for (const std::string& text : texts) {
+    if (absl::StartsWith(text, "joined")) {
+      ++joined;
+    } else {
+      EXPECT_THAT(text, HasSubstr("two processes are the same rank of one job"));
+    }
+  }
+  EXPECT_EQ(joined, 2);
 }
 
 TEST(InitProcessGroupTest, JoinsASlurmStep) {

@@ -2,13 +2,20 @@
 //
 // A single thread runs a poll loop over the signals, the ends of the ranks and their output:
 //
-//   running --(a rank fails, or the timeout)--> stopping: SIGTERM to all --(grace)--> SIGKILL to all
-//      |                                           |                                     |
-//      +--(all ranks have ended)-------------------+-------------------------------------+--> result
+//   running --(a rank fails, or the timeout)--> stopping: SIGTERM to all --(grace)--------> SIGKILL
+//      |                                            |
+//      +----(SIGTERM, SIGINT)---> asked: the signal to all --(its time, or a second one)--> SIGKILL
+//      |                                            |                                          |
+//      +----(all ranks have ended)------------------+------------------------------------------+--> result
 //
-// The first failure is the result; failures of other ranks after it are its consequences. The listening socket of the
-// job's store is opened here and inherited by rank 0, so that the port is taken before any rank starts: no rank can
-// find a port that another program has taken since, and no rank has to wait for rank 0 to listen.
+// The first failure is the result; failures of other ranks after it are its consequences. A rank that catches or blocks
+// the signal is one that will finish something, and is given stop_grace; any other rank is ended by the signal itself,
+// unless it is stuck in the kernel, and is not waited for. So the launcher needs no word from its ranks about what they
+// do, and the rule holds for every program.
+//
+// The listening socket of the job's store is opened here and inherited by rank 0, so that the port is taken before any
+// rank starts: no rank can find a port that another program has taken since, and no rank has to wait for rank 0 to
+// listen.
 #include "fsdp/collectives/launcher.h"
 
 #include <poll.h>
@@ -16,6 +23,7 @@
 
 #include <algorithm>
 #include <csignal>
+#include <cstring>
 #include <memory>
 #include <string>
 #include <utility>
@@ -26,16 +34,29 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 #include "fsdp/base/child_process.h"
+#include "fsdp/base/exit_code.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/collectives/job/forwarded_signals.h"
+#include "fsdp/collectives/job/job_identity.h"
 #include "fsdp/collectives/job/rank_output.h"
 #include "fsdp/collectives/job/rendezvous.h"
 #include "fsdp/collectives/job/socket.h"
+#include "fsdp/collectives/rank_limit.h"
 
 namespace fsdp {
 namespace {
 
 constexpr int kTimedOut = 124;  // as timeout(1)
+
+// How long a rank that does not catch a signal may take to end by it.
+constexpr absl::Duration kUncaughtGrace = absl::Seconds(1);
+
+// Senders such as timeout(1) signal a process and then its whole group.
+constexpr absl::Duration kSameRequest = absl::Milliseconds(200);
+
+// Once asked to stop, so much of each stream is kept for a reader that does not read, and so long at the end.
+constexpr size_t kMostHeldBytes = size_t{1} << 20;
+constexpr absl::Duration kLastOutput = absl::Milliseconds(500);
 
 // A rank's process and where its output goes. Does not move: the process holds pointers to the outputs.
 struct Rank {
@@ -48,6 +69,7 @@ struct Rank {
   RankOutput output;
   RankOutput errors;
   std::unique_ptr<ChildProcess> process;
+  absl::Time kill_at = absl::InfiniteFuture();
 };
 
 class Job {
@@ -60,25 +82,35 @@ class Job {
  private:
   absl::StatusOr<std::unique_ptr<Rank>> StartRank(int rank, int port, int store_fd) const;
   std::vector<pollfd> Poll(const ForwardedSignals& signals) const;
-  void PassOutput();
+  void Forward(int signal);
+  // Waits for a reader that is slow until `deadline`, or a signal arrives.
+  void PassOutput(const ForwardedSignals& signals, absl::Time deadline);
+  // When the loop has something to do without an event.
+  absl::Time NextDeadline() const;
   void ReapEnded();
   void NoteFailure(int rank);
+  void NoteSignal();
   void StopWhenTimeIsUp();
+  void KillWhoseTimeIsUp();
   void Stop();
   void SignalAll(int signal);
   std::vector<int> Running() const;
+  bool is_asked() const { return result_.stop_signal != 0; }
 
   const LaunchOptions& options_;
   const absl::Time deadline_;
+  std::string launch_id_;  // set by Start
   // Their destructors end the ranks of a job that could not start completely.
   std::vector<std::unique_ptr<Rank>> ranks_;
   LaunchResult result_;
-  absl::Time kill_at_ = absl::InfiniteFuture();  // set by Stop
+  absl::Time asked_at_ = absl::InfinitePast();  // when SIGTERM or SIGINT was forwarded first
+  bool failed_after_signal_ = false;            // the first failure came after that
 };
 
 absl::Status Job::Start() {
   FSDP_ASSIGN_OR_RETURN(const FileDescriptor listener, ListenTcp("127.0.0.1", 0));
   FSDP_ASSIGN_OR_RETURN(const int port, ListeningPort(listener.get()));
+  launch_id_ = NewLaunchId(port);
   for (int r = 0; r < options_.nproc; ++r) {
     FSDP_ASSIGN_OR_RETURN(std::unique_ptr<Rank> rank, StartRank(r, port, r == 0 ? listener.get() : -1));
     ranks_.push_back(std::move(rank));
@@ -92,7 +124,11 @@ absl::StatusOr<std::unique_ptr<Rank>> Job::StartRank(int rank, int port, int sto
   ChildOptions child;
   child.environment = {{"RANK", absl::StrCat(rank)},       {"WORLD_SIZE", absl::StrCat(options_.nproc)},
                        {"LOCAL_RANK", absl::StrCat(rank)}, {"LOCAL_WORLD_SIZE", absl::StrCat(options_.nproc)},
-                       {"MASTER_ADDR", "127.0.0.1"},       {"MASTER_PORT", absl::StrCat(port)}};
+                       {"MASTER_ADDR", "127.0.0.1"},       {"MASTER_PORT", absl::StrCat(port)},
+                       {kLaunchIdVariable, launch_id_}};
+  if (!options_.run_id.empty()) {
+    child.environment[kRunIdVariable] = options_.run_id;
+  }
   child.unset = {"TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT",
                  kStoreDescriptorVariable};
   if (store_fd >= 0) {
@@ -115,14 +151,17 @@ LaunchResult Job::Run(ForwardedSignals& signals) {
     const std::vector<pollfd> polled = Poll(signals);
     if (polled[0].revents != 0) {
       for (const int signal : signals.Take()) {
-        SignalAll(signal);
+        Forward(signal);
       }
     }
-    PassOutput();
+    PassOutput(signals, is_asked() ? absl::InfinitePast() : NextDeadline());
     ReapEnded();
     StopWhenTimeIsUp();
+    KillWhoseTimeIsUp();
   }
-  PassOutput();  // one pass, not to the end of the stream: a process that left its rank's group may keep the pipe open
+  // One pass, not to the end of the stream: a process that left its rank's group may keep the pipe open.
+  PassOutput(signals, is_asked() ? absl::Now() + kLastOutput : absl::InfiniteFuture());
+  NoteSignal();
   if (result_.failed_rank >= 0) {
     const std::deque<std::string>& lines = ranks_[result_.failed_rank]->last_lines.lines();
     result_.last_lines.assign(lines.begin(), lines.end());
@@ -134,18 +173,58 @@ std::vector<pollfd> Job::Poll(const ForwardedSignals& signals) const {
   std::vector<pollfd> polled = {{.fd = signals.fd(), .events = POLLIN, .revents = 0}};
   for (const std::unique_ptr<Rank>& rank : ranks_) {
     rank->process->AppendPollFds(polled);
+    for (const RankOutput* output : {&rank->output, &rank->errors}) {
+      if (output->is_pending()) {
+        polled.push_back({.fd = output->destination(), .events = POLLOUT, .revents = 0});
+      }
+    }
   }
-  if (poll(polled.data(), polled.size(), PollTimeout(std::min(deadline_, kill_at_))) <= 0) {
+  if (poll(polled.data(), polled.size(), PollTimeout(NextDeadline())) <= 0) {
     polled[0].revents = 0;
   }
   return polled;
 }
 
-void Job::PassOutput() {
+absl::Time Job::NextDeadline() const {
+  absl::Time next = result_.exit_code == 0 ? deadline_ : absl::InfiniteFuture();
+  for (const std::unique_ptr<Rank>& rank : ranks_) {
+    next = std::min(next, rank->kill_at);
+  }
+  return next;
+}
+
+void Job::Forward(int signal) {
+  if (signal != SIGTERM && signal != SIGINT) {
+    SignalAll(signal);
+    return;
+  }
+  const absl::Time now = absl::Now();
+  const bool is_second = result_.stop_signal != 0 && now - asked_at_ > kSameRequest;
+  if (result_.stop_signal == 0) {
+    asked_at_ = now;
+    for (const std::unique_ptr<Rank>& rank : ranks_) {
+      const bool catches = rank->process->Catches(signal);
+      rank->kill_at = std::min(rank->kill_at, now + (catches ? options_.stop_grace : kUncaughtGrace));
+      rank->process->SignalGroup(signal);
+      rank->process->SignalGroup(SIGCONT);
+    }
+  } else if (is_second) {
+    SignalAll(SIGKILL);
+  }
+  if (result_.stop_signal == 0 || is_second) {
+    result_.stop_signal = signal;
+  }
+}
+
+// Before a stop, ranks that write faster than the reader reads are held up, as they would be without a launcher. Then
+// neither they nor this process wait for the reader: what it does not take in time is lost.
+void Job::PassOutput(const ForwardedSignals& signals, absl::Time deadline) {
   for (const std::unique_ptr<Rank>& rank : ranks_) {
     rank->process->ReadOutput();
-    rank->output.Flush();
-    rank->errors.Flush();
+    for (RankOutput* output : {&rank->output, &rank->errors}) {
+      output->Flush(signals.fd(), deadline);
+      if (is_asked()) output->DropBeyond(kMostHeldBytes);
+    }
   }
 }
 
@@ -175,15 +254,28 @@ void Job::NoteFailure(int rank) {
   const ExitStatus& ended = *ranks_[rank]->process->exit_status();
   result_.exit_code = ended.shell_code();
   result_.failed_rank = rank;
+  failed_after_signal_ = result_.stop_signal != 0;
   result_.description = absl::StrCat("rank ", rank, " of ", options_.nproc, " ", ended.ToString());
   Stop();
 }
 
+// After the signal, a rank that was killed by it or by this process, or that lost a peer which was, ended by the
+// signal. One that crashed or failed in what it wanted to finish, such as a save, did not, nor one that had failed
+// before.
+void Job::NoteSignal() {
+  const int code = result_.exit_code;
+  const bool by_signal = code == kExitRestart || code == 128 + SIGINT || code == 128 + SIGTERM || code == 128 + SIGKILL;
+  if (!failed_after_signal_ || !by_signal) {
+    return;
+  }
+  result_.exit_code = 128 + result_.stop_signal;
+  result_.description =
+      absl::StrCat("stopped by signal ", result_.stop_signal, " (", strsignal(result_.stop_signal), ")");
+  result_.failed_rank = -1;
+}
+
 void Job::StopWhenTimeIsUp() {
-  const absl::Time now = absl::Now();
-  if (now >= kill_at_) {
-    SignalAll(SIGKILL);
-  } else if (now >= deadline_ && result_.exit_code == 0 && !Running().empty()) {
+  if (absl::Now() >= deadline_ && result_.exit_code == 0 && !Running().empty()) {
     result_.exit_code = kTimedOut;
     result_.description = absl::StrCat("the job took longer than ", absl::FormatDuration(options_.timeout),
                                        "; ranks that still ran: ", absl::StrJoin(Running(), ", "));
@@ -191,9 +283,23 @@ void Job::StopWhenTimeIsUp() {
   }
 }
 
+void Job::KillWhoseTimeIsUp() {
+  for (const std::unique_ptr<Rank>& rank : ranks_) {
+    if (absl::Now() >= rank->kill_at) {
+      rank->process->SignalGroup(SIGKILL);
+      rank->kill_at = absl::InfiniteFuture();
+    }
+  }
+}
+
+// Once asked to stop, this process does not wait for what ranks without their peer may still finish.
 void Job::Stop() {
-  SignalAll(SIGTERM);
-  kill_at_ = absl::Now() + options_.grace;
+  const absl::Time kill_at = absl::Now() + (result_.stop_signal == 0 ? options_.grace : kUncaughtGrace);
+  for (const std::unique_ptr<Rank>& rank : ranks_) {
+    rank->process->SignalGroup(SIGTERM);
+    rank->process->SignalGroup(SIGCONT);
+    rank->kill_at = std::min(rank->kill_at, kill_at);
+  }
 }
 
 void Job::SignalAll(int signal) {
@@ -215,9 +321,7 @@ std::vector<int> Job::Running() const {
 }  // namespace
 
 absl::StatusOr<LaunchResult> Launch(const LaunchOptions& options) {
-  if (options.nproc < 1) {
-    return absl::InvalidArgumentError(absl::StrCat("nproc is ", options.nproc, ", wanted at least 1"));
-  }
+  FSDP_RETURN_IF_ERROR(CheckNproc(options.nproc));
   if (options.command.empty()) {
     return absl::InvalidArgumentError("there is no program to launch");
   }
@@ -226,6 +330,8 @@ absl::StatusOr<LaunchResult> Launch(const LaunchOptions& options) {
   FSDP_RETURN_IF_ERROR(job.Start());
   return job.Run(*signals);
 }
+
+absl::Status CheckNproc(int nproc) { return CheckRankCount(nproc, HostLimits::OfThisHost()); }
 
 std::string SelfPath() {
   char path[4096];

@@ -21,6 +21,13 @@ struct LaunchOptions {
   absl::Duration timeout = absl::InfiniteDuration();  // for the whole job
   absl::Duration grace = absl::Seconds(5);            // from SIGTERM to SIGKILL when a rank failed or time is up
 
+  // From a SIGTERM or SIGINT that this process received and forwarded to SIGKILL, for a rank that catches or blocks the
+  // signal: it finishes something. Any other has ended within a second, or is stuck and gets SIGKILL then.
+  absl::Duration stop_grace = absl::Seconds(30);
+
+  // Name of the job in FSDP_RUN_ID (job/job_identity.h); empty: what this process has there.
+  std::string run_id = {};
+
   // Prefix each output line with "[rank 2] "; off: ranks share this process's stdout and stderr, and only rank 0 of the
   // examples prints.
   bool prefix_output = true;
@@ -28,18 +35,25 @@ struct LaunchOptions {
 
 struct LaunchResult {
   int exit_code = 0;  // 0 when all ranks exited with 0; else that of the first failure, 128 + n for signal n; 124 when
-                      // time was up
+                      // time was up; 128 + n when this process received signal n and a rank then ended by it
+  int stop_signal = 0;                  // the last SIGTERM or SIGINT that this process received; 0: none
   int failed_rank = -1;                 // the first that failed; -1 when none did, or time was up
   std::string description;              // "rank 2 of 4 was killed by signal 9 (Killed)"; empty when all is well
   std::vector<std::string> last_lines;  // of the failed rank's output, when prefix_output
 };
 
-// Runs the command on nproc ranks, with torchrun's variables in their environment, and blocks until all ended. Standard
-// input is /dev/null. SIGINT, SIGTERM, SIGUSR1 and SIGUSR2 that this process receives meanwhile are forwarded. When a
-// rank fails the others get SIGTERM, after `grace` SIGKILL. To be called before this process starts threads, which
-// could take the signals, and from a thread that outlives the ranks. Errors: kInvalidArgument for bad options,
-// kNotFound for a program that does not exist, kPermissionDenied for one that cannot be executed.
+// Runs the command on nproc ranks, with torchrun's variables and a name of the job (job/job_identity.h) in their
+// environment, and blocks until all ended. Standard input is /dev/null. SIGINT, SIGTERM, SIGUSR1 and SIGUSR2 that this
+// process receives meanwhile are forwarded; SIGCONT follows SIGINT and SIGTERM, so that a rank that is stopped obeys
+// too. A second SIGINT or SIGTERM kills the ranks at once; one within 200 ms of the first is the same. When a rank
+// fails the others get SIGTERM, after `grace` SIGKILL. To be called before this process starts threads, which could
+// take the signals, and from a thread that outlives the ranks. Errors: kInvalidArgument for bad options, also for more
+// ranks than the host holds (CheckNproc); kNotFound for a program that does not exist, kPermissionDenied for one that
+// cannot be executed.
 absl::StatusOr<LaunchResult> Launch(const LaunchOptions& options);
+
+// kInvalidArgument, naming the limit, if this host does not hold so many ranks. The rule is in rank_limit.h.
+absl::Status CheckNproc(int nproc);
 
 // For a program that starts itself again as ranks (--nproc): its own path, and true when the environment already makes
 // it a rank of a job.

@@ -3,11 +3,13 @@
 
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/ioctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -74,6 +76,20 @@ TEST(LauncherTest, OnlyRank0GetsTheListeningSocket) {
               ElementsAre(HasSubstr("[rank 0] socket:")));
 }
 
+TEST(LauncherTest, RanksGetTheNameOfTheirJobAndNotThatOfAnother) {
+  const ScopedVariable outer("FSDP_LAUNCH_ID", "1.1");
+  const ScopedVariable torchrun("TORCHELASTIC_RUN_ID", "outer");
+  LaunchOptions options =
+      Shell(2, "echo $FSDP_RUN_ID ${FSDP_LAUNCH_ID%.*} = $MASTER_PORT ${TORCHELASTIC_RUN_ID-unset}");
+  options.run_id = "name";
+  options.prefix_output = false;
+  for (const std::string& line : LinesOf(options)) {
+    EXPECT_THAT(line, testing::MatchesRegex("name ([0-9]+) = [0-9]+ unset"));
+    const std::vector<std::string> words = absl::StrSplit(line, ' ');
+    EXPECT_EQ(words[1], words[3]);
+  }
+}
+
 TEST(LauncherTest, OutputIsPrefixedByLine) {
   EXPECT_THAT(LinesOf(Shell(1, "printf 'one\\ntwo\\n\\nno end'; cat")),
               ElementsAre("[rank 0] one", "[rank 0] two", "[rank 0] ", "[rank 0] no end"));
@@ -129,6 +145,11 @@ TEST(LauncherTest, TimeIsUp) {
   EXPECT_EQ(result.description, "the job took longer than 300ms; ranks that still ran: 1");
 }
 
+TEST(LauncherTest, MoreRanksThanTheHostHoldsAreRefused) {
+  EXPECT_THAT(Launch(Shell(100000, "true")),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("nproc is 100000")));
+}
+
 TEST(LauncherTest, BadOptionsAreRefused) {
   EXPECT_THAT(Launch(Shell(0, "true")), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("nproc is 0")));
   EXPECT_THAT(Launch({.nproc = 1}), StatusIs(absl::StatusCode::kInvalidArgument));
@@ -146,11 +167,12 @@ TEST(LauncherTest, AProgramThatCannotBeExecutedIsAnError) {
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("cannot execute")));
 }
 
-// The launcher in a process of its own, so that it can be signalled.
-int ForkLauncher(const LaunchOptions& options) {
+// The launcher in a process of its own, so that it can be signalled. Its description goes to the file `report`.
+int ForkLauncher(const LaunchOptions& options, const std::string& report = "/dev/null") {
   const int pid = fork();
   if (pid == 0) {
     const absl::StatusOr<LaunchResult> result = Launch(options);
+    std::ofstream(report) << (result.ok() ? result->description : "") << std::flush;
     _exit(result.ok() ? result->exit_code : 99);
   }
   return pid;
@@ -174,6 +196,128 @@ TEST(LauncherTest, SignalsAreForwarded) {
   int status = 0;
   waitpid(launcher, &status, 0);
   EXPECT_EQ(WEXITSTATUS(status), 5);
+}
+
+// How a launcher of two ranks ends that is sent `signals`, 300 ms apart, once its ranks have written that they are
+// ready.
+struct End {
+  int exit_code = 0;
+  std::string description = {};
+  absl::Duration after = {};  // since the first signal
+};
+
+End EndAfter(
+    const std::string& script, const std::vector<int>& signals, absl::Duration stop_grace,
+    const std::function<void(int rank_pid)>& before = [](int) {}) {
+  const std::string directory = NewDirectory();
+  const ScopedVariable for_scripts("DIR", directory);
+  LaunchOptions options = Shell(2, absl::StrCat("echo $$ > $DIR/tmp.$RANK; ", script));
+  options.stop_grace = stop_grace;
+  const int launcher = ForkLauncher(options, directory + "/description");
+  before(AwaitNumber(directory + "/ready.1"));
+  AwaitNumber(directory + "/ready.0");
+  const absl::Time sent = absl::Now();
+  for (const int signal : signals) {
+    kill(launcher, signal);
+    if (signals.size() > 1) absl::SleepFor(absl::Milliseconds(300));
+  }
+  int status = 0;
+  waitpid(launcher, &status, 0);
+  const absl::Duration after = absl::Now() - sent;
+  std::string description;
+  std::getline(std::ifstream(directory + "/description"), description);
+  return {.exit_code = WEXITSTATUS(status), .description = description, .after = after};
+}
+
+constexpr char kReady[] = "mv $DIR/tmp.$RANK $DIR/ready.$RANK; while true; do sleep 0.01; done";
+// The same, but it starts no program, during which a shell blocks all signals.
+constexpr char kIdle[] = "mv $DIR/tmp.$RANK $DIR/ready.$RANK; exec sleep 1000";
+constexpr absl::Duration kPromised = absl::Seconds(2);
+constexpr int kLoaded = 2;  // other tests may have all cores
+
+TEST(LauncherTest, ASignalThatRanksDoNotCatchEndsThemAndIsTheExitStatus) {
+  for (const int signal : {SIGTERM, SIGINT}) {
+    const End end = EndAfter(kReady, {signal}, absl::Minutes(1));
+    EXPECT_EQ(end.exit_code, 128 + signal);
+    EXPECT_LT(end.after, kLoaded * kPromised);
+  }
+}
+
+TEST(LauncherTest, RanksThatIgnoreASignalOrAreStoppedEndAfterASecond) {
+  const End ignoring = EndAfter(absl::StrCat("trap '' TERM; ", kIdle), {SIGTERM}, absl::Minutes(1));
+  EXPECT_EQ(ignoring.exit_code, 128 + SIGTERM);
+  EXPECT_LT(ignoring.after, kLoaded * kPromised);
+  const End stopped = EndAfter(kIdle, {SIGTERM}, absl::Minutes(1), [](int rank) { kill(rank, SIGSTOP); });
+  EXPECT_EQ(stopped.exit_code, 128 + SIGTERM);
+  EXPECT_LT(stopped.after, kLoaded * kPromised);
+}
+
+TEST(LauncherTest, ARankThatCatchesTheSignalHasTheGrace) {
+  const End end = EndAfter(absl::StrCat("trap : TERM; ", kReady), {SIGTERM}, absl::Milliseconds(1500));
+  EXPECT_EQ(end.exit_code, 128 + SIGTERM);
+  EXPECT_GE(end.after, absl::Milliseconds(1500));
+}
+
+TEST(LauncherTest, ASecondSignalKillsRanksThatCatchTheFirst) {
+  const End end = EndAfter(absl::StrCat("trap : TERM; ", kReady), {SIGTERM, SIGTERM}, absl::Minutes(1));
+  EXPECT_EQ(end.exit_code, 128 + SIGTERM);
+  EXPECT_LT(end.after, kLoaded * kPromised);
+}
+
+// The exit status of a launcher whose ranks run `script`, and which gets SIGTERM once nobody reads what they write.
+int EndWithoutReader(const std::string& script) {
+  int output[2];
+  EXPECT_EQ(pipe(output), 0);
+  const int launcher = fork();
+  if (launcher == 0) {
+    dup2(output[1], STDOUT_FILENO);
+    const absl::StatusOr<LaunchResult> result = Launch(Shell(2, script));
+    _exit(result.ok() ? result->exit_code : 99);
+  }
+  int filled = 0;
+  for (int before = -1; filled < 60000 || filled != before;) {  // a pipe holds 64 KiB
+    before = filled;
+    absl::SleepFor(absl::Milliseconds(50));
+    EXPECT_EQ(ioctl(output[0], FIONREAD, &filled), 0);
+  }
+  const absl::Time sent = absl::Now();
+  kill(launcher, SIGTERM);
+  int status = 0;
+  waitpid(launcher, &status, 0);
+  EXPECT_LT(absl::Now() - sent, kLoaded * kPromised);
+  close(output[0]);
+  close(output[1]);
+  return WEXITSTATUS(status);
+}
+
+TEST(LauncherTest, AReaderThatDoesNotReadTheOutputKeepsNobodyFromEnding) {
+  EXPECT_EQ(EndWithoutReader("while true; do echo line; done"), 128 + SIGTERM);
+  EXPECT_EQ(EndWithoutReader("trap 'exit 0' TERM; while true; do echo line; done"), 0) << "it has the grace, 30 s";
+}
+
+TEST(LauncherTest, ARankThatFailsInWhatItFinishesIsNamedByItsOwnStatus) {
+  EXPECT_EQ(EndAfter(absl::StrCat("trap 'exit 0' TERM; ", kReady), {SIGTERM}, absl::Minutes(1)).exit_code, 0);
+  EXPECT_EQ(EndAfter(absl::StrCat("trap 'exit 1' TERM; ", kReady), {SIGTERM}, absl::Minutes(1)).exit_code, 1);
+  EXPECT_EQ(EndAfter(absl::StrCat("trap 'exit 75' TERM; ", kReady), {SIGTERM}, absl::Minutes(1)).exit_code,
+            128 + SIGTERM)
+      << "it lost a peer that the signal had ended";
+}
+
+TEST(LauncherTest, ACrashAfterTheSignalIsNotTakenForItsEnd) {
+  const End end = EndAfter(absl::StrCat("trap 'if test $RANK = 1; then kill -SEGV $$; fi' TERM; ", kReady), {SIGTERM},
+                           absl::Minutes(1));
+  EXPECT_EQ(end.exit_code, 128 + SIGSEGV);
+  EXPECT_EQ(end.description, "rank 1 of 2 was killed by signal 11 (Segmentation fault)");
+}
+
+// Rank 1 says that it is ready once the failure of rank 0 has brought it SIGTERM.
+TEST(LauncherTest, ACrashBeforeTheSignalIsNotTakenForItsEnd) {
+  const End end = EndAfter(
+      "if test $RANK = 1; then trap 'mv $DIR/tmp.1 $DIR/ready.1' TERM; echo 1 > $DIR/go; fi;"
+      "while test $RANK = 1 || ! test -e $DIR/go; do sleep 0.01; done; mv $DIR/tmp.0 $DIR/ready.0; kill -KILL $$",
+      {SIGTERM}, absl::Milliseconds(300));
+  EXPECT_EQ(end.exit_code, 128 + SIGKILL);
+  EXPECT_EQ(end.description, "rank 0 of 2 was killed by signal 9 (Killed)");
 }
 
 TEST(LauncherTest, RanksDieWithALauncherThatIsKilled) {

@@ -180,9 +180,9 @@ __global__ void FindClipCoefficient(const float* squared_norms, int64_t count, f
   float total = 0;
   for (int64_t i = 0; i < count; ++i) total = __fadd_rn(total, squared_norms[i]);
   const float norm = __fsqrt_rn(total);
-  const float coefficient = __fdiv_rn(max_norm, __fadd_rn(norm, 1e-6f));
+  const float factor = __fdiv_rn(max_norm, __fadd_rn(norm, 1e-6f));
   result[0] = norm;
-  result[1] = norm - norm != 0 ? norm - norm : max_norm > 0 && coefficient < 1 ? coefficient : 1;
+  result[1] = factor > 1 ? 1 : factor;
 }
 
 // Calls `f` with the tag of a dtype that CheckFloats let through.

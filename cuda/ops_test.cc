@@ -279,7 +279,7 @@ TEST_F(CudaOpsTest, CheckFiniteFindsOneBadElementAnywhere) {
 TEST_F(CudaOpsTest, ClipCoefficientEqualsTheHosts) {
   const std::vector<std::vector<double>> cases = {{}, {0}, {9, 16}, {0.1, 0.7, 1e-3}, {1e30, 1}, {INFINITY}, {kNan, 1}};
   for (const std::vector<double>& squares : cases) {
-    for (float max_norm : {0.0f, 0.3f, 1.0f, 1e20f}) {
+    for (float max_norm : {0.0f, 0.3f, 1.0f, 1e20f, INFINITY}) {
       std::vector<double> got[2];
       for (const Side* side : {&host_, &cuda_}) {
         const Tensor result = Make(*side, DType::kFloat32, {kNan, kNan});

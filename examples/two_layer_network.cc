@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Sharding without nn/: a network of two layers, written by hand on plain buffers, whose weights and gradients are
-// sharded over ranks by four calls. A framework with layers of its own would make these calls from its hooks:
+// sharded over ranks by six calls. A framework with layers of its own would make the first four from its hooks:
 //
 //   Unshard    before a layer computes: its whole weights, gathered from all ranks
 //   Gradients  before its backward: a zeroed buffer for its whole gradients
 //   Reshard    after its backward: gives up the whole weights
 //   Reduce     after its backward: averages the gradients over the ranks; each keeps its shard
+//
+//   FinishBackward, FinishStep   before and after the optimizer's step, which is ordered with communication by them
 //
 // It learns y = x0 * x1 and prints the loss.
 //
@@ -82,7 +84,7 @@ absl::Status Train(std::shared_ptr<fsdp::ProcessGroup> group) {
       }
     }
     for (const int unit : {1, 0}) {
-      units->Reshard(unit);
+      FSDP_RETURN_IF_ERROR(units->Reshard(unit));
       FSDP_RETURN_IF_ERROR(units->Reduce(unit));
     }
     units->FinishBackward();

@@ -4,7 +4,7 @@
 // parameter that is replicated or ignored is whole on every rank. So gradients are sorted into sets by the group that
 // they are cut over, each set is summed locally and all-reduced over its group, and the sums of the sets are added:
 //
-//   norm^p = sum over sets of ( sum over the set's ranks of |g|^p )      factor = min(1, max_norm / (norm + 1e-6))
+//   norm^p = sum over sets of ( sum over the set's ranks of |g|^p )      factor = ClipFactor(norm, max_norm)
 //
 // Every rank makes the same sets in the same order, also for units without gradients here: collectives match up by
 // order alone. Replicas of a hybrid unit hold equal gradients, so they are not summed over.
@@ -13,28 +13,22 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <map>
-#include <memory>
 #include <set>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/fsdp/gradient_kernels.h"
 #include "fsdp/tensor/convert.h"
 #include "fsdp/tensor/ops.h"
 
 namespace fsdp {
 namespace {
 
-struct Gradient {
-  Tensor grad;
-  Device* device = nullptr;  // where it lives: of an offloaded unit the host's
-};
-
 // Gradients that are cut over the same ranks.
 struct GradientSet {
-  ProcessGroup* group = nullptr;  // null: every rank has them whole
-  std::vector<Gradient> grads;    // this rank's parts
+  ProcessGroup* group = nullptr;       // null: every rank has them whole
+  std::vector<LocatedGradient> grads;  // this rank's parts
 };
 
 // The set of `group`, added if it is new. The order of sets is that of first use, which is the same on all ranks.
@@ -80,13 +74,14 @@ class NormSum {
   absl::StatusOr<float> Of(const GradientSet& set) {
     // The device has a kernel for p = 2 alone, and for its own memory.
     double on_host = 0;
-    for (const Gradient& gradient : set.grads) {
+    for (const LocatedGradient& gradient : set.grads) {
       if (HasKernel(gradient)) continue;
       FSDP_ASSIGN_OR_RETURN(const double part, SumOnHost(gradient));
       on_host = std::isinf(p_) ? (std::isnan(part) || part > on_host ? part : on_host) : on_host + part;
     }
-    OnDevice(static_cast<float>(on_host));
-    for (const Gradient& gradient : set.grads) {
+    *host() = static_cast<float>(on_host);
+    stream_.CopyAsync(on_device_.data(), host(), sizeof(float));
+    for (const LocatedGradient& gradient : set.grads) {
       if (HasKernel(gradient)) stream_.device().ops().AccumulateSquaredNorm(gradient.grad, on_device_, stream_);
     }
     const ReduceOp op = std::isinf(p_) ? ReduceOp::kMax : ReduceOp::kSum;
@@ -96,21 +91,14 @@ class NormSum {
     return *host();
   }
 
-  // `value` in device memory, as a kernel's operand.
-  const Tensor& OnDevice(float value) {
-    *host() = value;
-    stream_.CopyAsync(on_device_.data(), host(), sizeof(float));
-    return on_device_;
-  }
-
  private:
   NormSum(double p, Stream& stream) : p_(p), stream_(stream) {}
 
   float* host() const { return reinterpret_cast<float*>(host_.data()); }
 
-  bool HasKernel(const Gradient& gradient) const { return p_ == 2 && gradient.device == &stream_.device(); }
+  bool HasKernel(const LocatedGradient& gradient) const { return p_ == 2 && gradient.device == &stream_.device(); }
 
-  absl::StatusOr<double> SumOnHost(const Gradient& gradient) {
+  absl::StatusOr<double> SumOnHost(const LocatedGradient& gradient) {
     const Tensor& grad = gradient.grad;
     FSDP_ASSIGN_OR_RETURN(const Buffer staging, stream_.device().AllocatePinned(grad.nbytes()));
     stream_.CopyAsync(staging.data(), grad.data(), grad.nbytes());
@@ -124,29 +112,6 @@ class NormSum {
   Buffer host_;
 };
 
-// Multiplies all gradients by `factor`, each where it lives. Blocks.
-absl::Status Scale(const std::vector<GradientSet>& sets, float factor, Stream& stream, NormSum& norm_sum) {
-  const Tensor& on_device = norm_sum.OnDevice(factor);
-  const Tensor on_host(Buffer::Unowned(&factor, sizeof(factor)), DType::kFloat32, {1});
-  std::map<Device*, std::unique_ptr<Stream>> other_streams;
-  for (const GradientSet& set : sets) {
-    for (const Gradient& gradient : set.grads) {
-      if (gradient.device == &stream.device()) {
-        gradient.device->ops().ScaleBy(gradient.grad, on_device, stream);
-        continue;
-      }
-      std::unique_ptr<Stream>& other = other_streams[gradient.device];
-      if (other == nullptr) {
-        FSDP_ASSIGN_OR_RETURN(other, gradient.device->CreateStream("clip_grad_norm"));
-      }
-      gradient.device->ops().ScaleBy(gradient.grad, on_host, *other);
-    }
-  }
-  absl::Status scaled = stream.Synchronize();
-  for (const auto& [device, other] : other_streams) scaled.Update(other->Synchronize());
-  return scaled;
-}
-
 // True if an optimizer over the units' parameters owns all gradients and all of them are on `device`, so that the
 // optimizer can apply the factor itself.
 // Otherwise some gradients would have to be scaled here by a factor that the host does not know yet.
@@ -157,7 +122,7 @@ bool CanDefer(const UnitStore& units, const std::vector<GradientSet>& sets, cons
   }
   for (const GradientSet& set : sets) {
     all += set.grads.size();
-    for (const Gradient& gradient : set.grads) {
+    for (const LocatedGradient& gradient : set.grads) {
       if (gradient.device != &device) return false;
     }
   }
@@ -165,10 +130,13 @@ bool CanDefer(const UnitStore& units, const std::vector<GradientSet>& sets, cons
 }
 
 absl::Status CheckArguments(float max_norm, double norm_type) {
-  if (!(max_norm >= 0))
-    return absl::InvalidArgumentError(absl::StrCat("max_norm ", max_norm, ": must not be negative"));
+  if (!(max_norm >= 0)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("clip_grad_norm: max_norm is ", max_norm, ": expected at least 0, or infinity to clip nothing"));
+  }
   if (norm_type > 0) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("norm_type ", norm_type, ": must be positive or infinity"));
+  return absl::InvalidArgumentError(
+      absl::StrCat("clip_grad_norm: norm_type is ", norm_type, ": expected above 0, or infinity"));
 }
 
 constexpr int64_t kPiece = 1024;  // elements converted at a time
@@ -202,8 +170,11 @@ absl::StatusOr<float> ClipShardedGradNorm(Module& root, const UnitStore& units, 
   if (norm_type != 1 && norm_type != 2 && !std::isinf(norm_type)) {
     norm = static_cast<float>(std::pow(double{total}, 1 / norm_type));
   }
-  const float factor = max_norm / (norm + 1e-6f);
-  if (max_norm > 0 && factor < 1) FSDP_RETURN_IF_ERROR(Scale(sets, factor, stream, norm_sum));
+  const float factor = ClipFactor(norm, max_norm);
+  if (factor == 1) return norm;  // NaN is not 1
+  std::vector<LocatedGradient> all;
+  for (const GradientSet& set : sets) all.insert(all.end(), set.grads.begin(), set.grads.end());
+  FSDP_RETURN_IF_ERROR(ScaleGradients(all, factor, stream));
   return norm;
 }
 
@@ -225,7 +196,7 @@ absl::StatusOr<GradClip> DeferClipShardedGradNorm(Module& root, const UnitStore&
   ops.Zero(squares, stream);
   for (int64_t i = 0; i < count; ++i) {
     const Tensor square = squares.Slice({i, i + 1});
-    for (const Gradient& gradient : sets[i].grads) ops.AccumulateSquaredNorm(gradient.grad, square, stream);
+    for (const LocatedGradient& gradient : sets[i].grads) ops.AccumulateSquaredNorm(gradient.grad, square, stream);
     if (sets[i].group != nullptr) sets[i].group->AllReduce(square, ReduceOp::kSum, stream);
   }
   ops.ClipCoefficient(squares, max_norm, result, stream);

@@ -14,9 +14,9 @@
 
 namespace fsdp {
 
-// Scales all gradients by min(1, max_norm / (norm + 1e-6)), unless max_norm is 0, and returns the norm that they had; 0
-// if there are none. `norm_type` is p, positive or infinity. kInvalidArgument for another p or a negative max_norm.
-// Puts work on `stream` and blocks until it is done. Collective.
+// Multiplies all gradients by ClipFactor(norm, max_norm) (tensor/ops.h) and returns the norm that they had; 0 if there
+// are none. `norm_type` is p, positive or infinity. kInvalidArgument for another p, and for a max_norm that is negative
+// or NaN. Puts work on `stream` and blocks until it is done. Collective.
 absl::StatusOr<float> ClipShardedGradNorm(Module& root, const UnitStore& units, float max_norm, double norm_type,
                                           Stream& stream);
 

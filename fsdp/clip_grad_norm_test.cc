@@ -65,10 +65,11 @@ TEST_P(ClipGradNormTest, ReturnsThePNormOfAllGradients) {
   Run([](TestModel& made) -> absl::Status {
     SetGradients(made, [](int64_t i) { return i % 2 == 0 ? 0.5f : -0.5f; });
     const auto total = static_cast<float>(TotalNumel(made));
-    EXPECT_THAT(made.model->ClipGradNorm(0, 1), IsOkAndHolds(0.5f * total));
-    EXPECT_THAT(made.model->ClipGradNorm(0), IsOkAndHolds(std::sqrt(0.25f * total)));
-    EXPECT_THAT(made.model->ClipGradNorm(0, 3), IsOkAndHolds(testing::FloatNear(0.5f * std::cbrt(total), 1e-5f)));
-    EXPECT_THAT(made.model->ClipGradNorm(0, kInfinity), IsOkAndHolds(0.5f));
+    EXPECT_THAT(made.model->ClipGradNorm(HUGE_VALF, 1), IsOkAndHolds(0.5f * total));
+    EXPECT_THAT(made.model->ClipGradNorm(HUGE_VALF), IsOkAndHolds(std::sqrt(0.25f * total)));
+    EXPECT_THAT(made.model->ClipGradNorm(HUGE_VALF, 3),
+                IsOkAndHolds(testing::FloatNear(0.5f * std::cbrt(total), 1e-5f)));
+    EXPECT_THAT(made.model->ClipGradNorm(HUGE_VALF, kInfinity), IsOkAndHolds(0.5f));
     return absl::OkStatus();
   });
 }
@@ -76,7 +77,7 @@ TEST_P(ClipGradNormTest, ReturnsThePNormOfAllGradients) {
 TEST_P(ClipGradNormTest, TheLargestElementCountsOnWhicheverRankItIs) {
   Run([](TestModel& made) -> absl::Status {
     SetGradients(made, [](int64_t i) { return i == 14 ? -8.0f : 1.0f; });
-    EXPECT_THAT(made.model->ClipGradNorm(0, kInfinity), IsOkAndHolds(8.0f));
+    EXPECT_THAT(made.model->ClipGradNorm(HUGE_VALF, kInfinity), IsOkAndHolds(8.0f));
     return absl::OkStatus();
   });
 }
@@ -108,6 +109,8 @@ TEST_P(ClipGradNormTest, LeavesGradientsBelowTheLimit) {
 
 TEST_P(ClipGradNormTest, WithoutGradientsTheNormIsZero) {
   Run([](TestModel& made) -> absl::Status {
+    FSDP_RETURN_IF_ERROR(made.ComputeGradients(0).status());  // which leaves numbers where gradients are
+    made.optimizer->ZeroGrad();
     for (const double p : {1.0, 2.0, kInfinity}) EXPECT_THAT(made.model->ClipGradNorm(1.0f, p), IsOkAndHolds(0.0f));
     return absl::OkStatus();
   });
@@ -122,9 +125,109 @@ TEST(ClipGradNormHybridTest, ReplicasCountOnce) {
     options.shard_group_size = 2;
     FSDP_ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, options));
     SetGradients(made, [](int64_t) { return 0.5f; });
-    EXPECT_THAT(made.model->ClipGradNorm(0, 1), IsOkAndHolds(0.5f * static_cast<float>(TotalNumel(made))));
+    EXPECT_THAT(made.model->ClipGradNorm(HUGE_VALF, 1), IsOkAndHolds(0.5f * static_cast<float>(TotalNumel(made))));
     return absl::OkStatus();
   }));
+}
+
+// torch.nn.utils.clip_grad_norm_ multiplies every gradient, whatever the norm is: by min(1, max_norm / (norm + 1e-6)),
+// where NaN is not below 1.
+float TorchCoefficient(float norm, float max_norm) {
+  const float coefficient = max_norm / (norm + 1e-6f);
+  return coefficient > 1 ? 1 : coefficient;
+}
+
+bool Same(float a, float b) { return a == b || (std::isnan(a) && std::isnan(b)); }
+
+struct NormCase {
+  const char* name;
+  float element_14;  // of every parameter; all others are 0.5
+};
+
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+constexpr NormCase kNormCases[] = {{"finite", -2.0f}, {"NaN", kNan}, {"infinite", HUGE_VALF}, {"overflow", 1e30f}};
+constexpr float kMaxNorms[] = {0.0f, 0.25f, 1e9f, HUGE_VALF};
+
+std::vector<FsdpOptions> StrategiesOfTwoRanks() {
+  std::vector<FsdpOptions> all = Strategies();
+  FsdpOptions hybrid = BlockOptions();
+  hybrid.sharding_strategy = ShardingStrategy::kHybridShard;
+  hybrid.shard_group_size = 1;
+  all.push_back(hybrid);
+  return all;
+}
+
+TEST(ClipGradNormTableTest, GradientsAreMultipliedAsByPyTorchForEveryNormAndLimit) {
+  for (const FsdpOptions& options : StrategiesOfTwoRanks()) {
+    ASSERT_OK(RunRanks(2, [&](std::shared_ptr<ProcessGroup> group) -> absl::Status {
+      FSDP_ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, options));
+      for (const NormCase& of : kNormCases) {
+        for (const double p : {1.0, 2.0, 3.0, kInfinity}) {
+          for (const float max_norm : kMaxNorms) {
+            SCOPED_TRACE(testing::Message() << of.name << ", p " << p << ", max_norm " << max_norm);
+            const auto value = [&](int64_t i) { return i == 14 ? of.element_14 : 0.5f; };
+            SetGradients(made, value);
+            FSDP_ASSIGN_OR_RETURN(const float norm, made.model->ClipGradNorm(max_norm, p));
+            EXPECT_TRUE(!std::isnan(of.element_14) || std::isnan(norm)) << norm;
+            EXPECT_TRUE(!std::isinf(of.element_14) || norm == HUGE_VALF) << norm;
+            const float coefficient = TorchCoefficient(norm, max_norm);
+            int wrong = 0;
+            for (const ShardedParameter* parameter : made.model->parameters()) {
+              for (int64_t i = 0; i < parameter->interval.size(); ++i) {
+                const float wanted = value(parameter->interval.begin + i) * coefficient;
+                wrong += Same(parameter->grad.data_as<float>()[i], wanted) ? 0 : 1;
+              }
+            }
+            EXPECT_EQ(wrong, 0) << "elements, of norm " << norm;
+          }
+        }
+      }
+      return absl::OkStatus();
+    }));
+  }
+}
+
+// The parameters after one step of AdamW by gradients of this norm, which are clipped before or in the step.
+absl::StatusOr<WholeTensors> StepBy(const FsdpOptions& options, const NormCase& of, float max_norm, bool defer) {
+  WholeTensors stepped;
+  FSDP_RETURN_IF_ERROR(RunRanks(2, [&](std::shared_ptr<ProcessGroup> group) -> absl::Status {
+    FSDP_ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, options));
+    SetGradients(made, [&](int64_t i) { return i == 14 ? of.element_14 : 0.5f; });
+    if (defer) {
+      FSDP_ASSIGN_OR_RETURN(const GradClip clip, made.model->DeferClipGradNorm(max_norm));
+      made.optimizer->set_grad_factor(clip.coefficient());
+    } else {
+      FSDP_RETURN_IF_ERROR(made.model->ClipGradNorm(max_norm).status());
+    }
+    FSDP_RETURN_IF_ERROR(made.optimizer->Step(made.model->stream()));
+    FSDP_RETURN_IF_ERROR(made.model->stream().Synchronize());
+    stepped.AddParameters(made.model->parameters());
+    return absl::OkStatus();
+  }));
+  return stepped;
+}
+
+int Differences(const WholeTensors& a, const WholeTensors& b) {
+  int differences = 0;
+  for (const auto& [name, values] : a.tensors()) {
+    const std::vector<float>& others = b.tensors().at(name);
+    for (size_t i = 0; i < values.size(); ++i) differences += Same(values[i], others[i]) ? 0 : 1;
+  }
+  return differences;
+}
+
+TEST(ClipGradNormTableTest, BothFormsGiveTheSameStepForEveryNormAndLimit) {
+  for (const FsdpOptions& options : StrategiesOfTwoRanks()) {
+    for (const NormCase& of : kNormCases) {
+      for (const float max_norm : kMaxNorms) {
+        SCOPED_TRACE(testing::Message() << of.name << ", max_norm " << max_norm);
+        ASSERT_OK_AND_ASSIGN(const WholeTensors deferred, StepBy(options, of, max_norm, /*defer=*/true));
+        ASSERT_OK_AND_ASSIGN(const WholeTensors clipped, StepBy(options, of, max_norm, /*defer=*/false));
+        ASSERT_FALSE(clipped.empty());
+        EXPECT_EQ(Differences(deferred, clipped), 0) << "elements";
+      }
+    }
+  }
 }
 
 // A step by the coefficient is a step after clipping, in every bit.
@@ -166,24 +269,7 @@ TEST(DeferClipGradNormTest, TheNormIsClipGradNorms) {
     FSDP_ASSIGN_OR_RETURN(const GradClip clip, made.model->DeferClipGradNorm(1e-3f));
     FSDP_ASSIGN_OR_RETURN(const float norm, clip.Norm());
     EXPECT_GT(norm, 0);
-    EXPECT_THAT(made.model->ClipGradNorm(0), IsOkAndHolds(norm)) << "gradients were scaled";
-    return absl::OkStatus();
-  }));
-}
-
-TEST(DeferClipGradNormTest, ANormThatIsNotFiniteKeepsTheOptimizerFromStepping) {
-  ASSERT_OK(RunRanks(2, [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
-    FSDP_ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, BlockOptions()));
-    const bool bad = group->rank() == 1;
-    SetGradients(made, [bad](int64_t i) { return bad && i == 14 ? HUGE_VALF : 1.0f; });
-    const ShardedParameter& first = *made.model->parameters()[0];
-    const float before = first.data.data_as<float>()[0];
-    FSDP_ASSIGN_OR_RETURN(const GradClip clip, made.model->DeferClipGradNorm(1));
-    made.optimizer->set_grad_factor(clip.coefficient());
-    FSDP_RETURN_IF_ERROR(made.optimizer->Step(made.model->stream()));
-    EXPECT_THAT(clip.Norm(), IsOkAndHolds(HUGE_VALF));
-    FSDP_RETURN_IF_ERROR(made.model->stream().Synchronize());
-    EXPECT_EQ(first.data.data_as<float>()[0], before);
+    EXPECT_THAT(made.model->ClipGradNorm(HUGE_VALF), IsOkAndHolds(norm)) << "gradients were scaled";
     return absl::OkStatus();
   }));
 }
@@ -192,8 +278,15 @@ TEST(ClipGradNormErrorTest, NormTypesAndLimitsThatAreNoneAreRefused) {
   ASSERT_OK(RunRanks(1, [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
     FSDP_ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, BlockOptions()));
     EXPECT_THAT(made.model->ClipGradNorm(1, 0),
-                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("norm_type 0: must be positive or infinity")));
-    EXPECT_THAT(made.model->ClipGradNorm(-1), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("max_norm -1")));
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("norm_type is 0: expected above 0")));
+    EXPECT_THAT(made.model->ClipGradNorm(1, NAN),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("norm_type is nan: expected above 0")));
+    for (const float max_norm : {-1.0f, NAN}) {
+      const auto refused =
+          StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("expected at least 0, or infinity to clip nothing"));
+      EXPECT_THAT(made.model->ClipGradNorm(max_norm), refused);
+      EXPECT_THAT(made.model->DeferClipGradNorm(max_norm).status(), refused);
+    }
     return absl::OkStatus();
   }));
 }

@@ -1,14 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Offload: where shards, gradients and optimizer state live, and that no bit changes by it.
+#include <cmath>
 #include <memory>
+#include <optional>
+#include <vector>
 
 #include "fsdp/base/status_macros.h"
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/collectives/run_ranks.h"
 #include "fsdp/fsdp/fsdp.h"
+#include "fsdp/fsdp/sharded_grad_scaler.h"
+#include "fsdp/fsdp/test_fully_shard.h"
 #include "fsdp/fsdp/test_model.h"
 #include "fsdp/fsdp/units/test_units.h"
+#include "fsdp/optim/sgd.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {
@@ -74,6 +80,25 @@ TEST(CpuOffloadTest, ShardsAndOptimizerStateLeaveTheDevice) {
   }));
 }
 
+// By the options of FullyShard; bits alone could not tell whether they were obeyed.
+TEST(CpuOffloadTest, FullyShardKeepsShardsWhereItsOffloadPolicySays) {
+  for (const OffloadPolicy& policy : {OffloadPolicy(), OffloadPolicy(CpuOffloadPolicy{.pin_memory = true}),
+                                      OffloadPolicy(CpuOffloadPolicy{.pin_memory = false})}) {
+    const bool offloaded = policy.has_value(), pinned = offloaded && policy->pin_memory;
+    ASSERT_OK(RunFullyShard(2, {.offload_policy = policy}, [&](TestFullyShard& test) -> absl::Status {
+      FSDP_ASSIGN_OR_RETURN(const std::vector<ShardedParameter*> parameters, test.root->parameters());
+      for (const ShardedParameter* p : parameters) EXPECT_EQ(p->device != &test.device(), offloaded) << p->fqn;
+      FSDP_ASSIGN_OR_RETURN(const FsdpRoot* root, test.root->Root());
+      const MemoryPlan& plan = root->executor().runtime().plan();
+      EXPECT_EQ(plan.shards > 0, !offloaded);
+      EXPECT_EQ(plan.pinned_shards > 0, pinned);
+      EXPECT_EQ(plan.pageable_shards > 0, offloaded && !pinned);
+      EXPECT_EQ(test.device().allocated_bytes(), plan.DeviceBytes(false) + plan.pinned_shards);
+      return test.ForwardAndBackward();
+    }));
+  }
+}
+
 TEST(CpuOffloadTest, Fsdp2MayLeaveHostMemoryUnpinned) {
   WholeTensors by_pinning[2];
   for (const bool pin : {false, true}) {
@@ -92,6 +117,68 @@ TEST(CpuOffloadTest, Fsdp2MayLeaveHostMemoryUnpinned) {
     }));
   }
   EXPECT_TRUE(by_pinning[0] == by_pinning[1]);
+}
+
+// The gradients of all parameters, by name, as they are in memory.
+WholeTensors GradientsOf(const std::vector<ShardedParameter*>& parameters) {
+  WholeTensors gradients;
+  gradients.AddGradients(parameters);
+  return gradients;
+}
+
+// Unscaling by a power of two is exact, so every element is halved, wherever it lies. Then one element of `bad` is
+// infinite on the ranks that have some of it: no rank steps.
+absl::Status ExpectScalerWorks(ProcessGroup& group, Stream& stream, const std::vector<ShardedParameter*>& parameters,
+                               const ShardedParameter& bad) {
+  FSDP_RETURN_IF_ERROR(stream.Synchronize());
+  const WholeTensors before = GradientsOf(parameters);
+  Sgd optimizer(parameters, SgdOptions{.lr = 1e-3});
+  ShardedGradScaler scaler(group, {.init_scale = 2});
+  FSDP_RETURN_IF_ERROR(scaler.Unscale(optimizer, stream));
+  const WholeTensors unscaled = GradientsOf(parameters);
+  for (const auto& [name, values] : before.tensors()) {
+    std::vector<float> half = values;
+    for (float& value : half) value /= 2;
+    EXPECT_EQ(unscaled.tensors().at(name), half) << name;
+  }
+  FSDP_ASSIGN_OR_RETURN(const bool stepped, scaler.Step(optimizer, stream));
+  EXPECT_TRUE(stepped);
+  FSDP_RETURN_IF_ERROR(scaler.Update());
+  FSDP_RETURN_IF_ERROR(stream.Synchronize());
+  if (!bad.interval.empty()) bad.grad.data_as<float>()[0] = HUGE_VALF;
+  FSDP_ASSIGN_OR_RETURN(const bool stepped_again, scaler.Step(optimizer, stream));
+  EXPECT_FALSE(stepped_again) << bad.fqn;
+  return scaler.Update();
+}
+
+TEST(CpuOffloadTest, TheGradScalerUnscalesAndChecksGradientsWhereverTheyLie) {
+  FsdpOptions mixed = BlockOptions();  // the blocks are offloaded, the root is not
+  mixed.auto_wrap_policy = CustomWrapPolicy([](Module& module) -> std::optional<UnitOverrides> {
+    if (dynamic_cast<Gpt2Block*>(&module) == nullptr) return std::nullopt;
+    return UnitOverrides{.cpu_offload = CpuOffload{.offload_params = true}};
+  });
+  for (const FsdpOptions& options : {Options(Strategy::kFullShard, true, false), mixed}) {
+    ASSERT_OK(RunRanks(2, [&](std::shared_ptr<ProcessGroup> group) -> absl::Status {
+      FSDP_ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, options));
+      const std::vector<ShardedParameter*> parameters = made.model->parameters();
+      for (const ShardedParameter* bad : {parameters.front(), parameters.back()}) {
+        FSDP_RETURN_IF_ERROR(made.ComputeGradients(0).status());
+        FSDP_RETURN_IF_ERROR(ExpectScalerWorks(*group, made.model->stream(), parameters, *bad));
+        made.optimizer->ZeroGrad();
+      }
+      return absl::OkStatus();
+    }));
+  }
+  for (const bool pin : {false, true}) {
+    ASSERT_OK(RunRanks(2, [&](std::shared_ptr<ProcessGroup> group) -> absl::Status {
+      UnitSettings settings = Fsdp2Settings();
+      settings.offload = CpuOffloadPolicy{.pin_memory = pin};
+      FSDP_ASSIGN_OR_RETURN(TestUnits made, MakeTestUnits(group, group->rank(), settings));
+      FSDP_RETURN_IF_ERROR(made.ComputeGradients(0));
+      Stream& stream = made.executor->runtime().compute_stream();
+      return ExpectScalerWorks(*group, stream, made.parameters(), *made.parameters().back());
+    }));
+  }
 }
 
 }  // namespace

@@ -14,6 +14,7 @@
 //     options/fully_shard_options.h   FullyShardOptions
 //   Both
 //     options/state_dict_config.h     which form state dicts have: full, local or sharded
+//     options/restore_options.h       what a restore compares beyond names and shapes
 //     summon_full_params.h            whole parameters for a while
 //     grad_clip.h                     clipping without waiting for the norm
 //     sharded_grad_scaler.h           loss scaling for float16
@@ -28,6 +29,7 @@
 #include "fsdp/fsdp/optim_forms.h"                  // IWYU pragma: export
 #include "fsdp/fsdp/options/fully_shard_options.h"  // IWYU pragma: export
 #include "fsdp/fsdp/options/options.h"              // IWYU pragma: export
+#include "fsdp/fsdp/options/restore_options.h"      // IWYU pragma: export
 #include "fsdp/fsdp/options/state_dict_config.h"    // IWYU pragma: export
 #include "fsdp/fsdp/options/wrap_policy.h"          // IWYU pragma: export
 #include "fsdp/fsdp/sharded_grad_scaler.h"          // IWYU pragma: export

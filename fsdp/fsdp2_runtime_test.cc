@@ -309,7 +309,7 @@ TEST(Fsdp2RuntimeTest, AUnitCanBeUnshardedByHandAheadOfItsForward) {
   }));
 }
 
-TEST(Fsdp2RuntimeTest, TheLastBackwardAloneFinishesAStep) {
+TEST(Fsdp2RuntimeTest, GradientsAddUpOverBackwardsOfWhichOneIsTheLast) {
   ASSERT_OK(OnRanks(2, Fsdp2Settings(), [](TestUnits& made, Log&) -> absl::Status {
     made.executor->set_is_last_backward(false);
     FSDP_RETURN_IF_ERROR(made.ComputeGradients(0));

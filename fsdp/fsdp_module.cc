@@ -8,6 +8,7 @@
 #include "fsdp/fsdp/fsdp_module.h"
 
 #include <algorithm>
+#include <cmath>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -46,8 +47,10 @@ FsdpModule* FsdpModule::Of(const Module& module) { return dynamic_cast<FsdpModul
 absl::StatusOr<FsdpRoot*> FsdpModule::Root() {
   if (own_root_ == nullptr) {
     if (root_ != nullptr) {
-      return absl::FailedPreconditionError(absl::StrCat("module \"", root_->units().unit(unit_).display_name(),
-                                                        "\" is not the root: call the outermost module's"));
+      const std::string name =
+          unit_ >= 0 ? root_->units().unit(unit_).display_name() : std::string(modules_[0]->type_name());
+      return absl::FailedPreconditionError(
+          absl::StrCat("module \"", name, "\" is not the root: call the outermost module's"));
     }
     FSDP_ASSIGN_OR_RETURN(own_root_, FsdpRoot::Create(*this));
   }
@@ -75,7 +78,7 @@ absl::StatusOr<std::vector<ShardedParameter*>> FsdpModule::parameters() {
 
 absl::StatusOr<StateDict> FsdpModule::GetStateDict() {
   FSDP_ASSIGN_OR_RETURN(FsdpRoot * root, Root());
-  FSDP_RETURN_IF_ERROR(root->executor().runtime().Synchronize());
+  FSDP_RETURN_IF_ERROR(root->executor().CheckIdle("GetStateDict"));
   FSDP_ASSIGN_OR_RETURN(StateDict state, LiveModelState(root->module(), root->units()));
   state.type = StateDictType::kSharded;  // this rank's rows are its dim-0 chunks, so SHARDED needs no gathering
   return state;
@@ -118,6 +121,7 @@ absl::Status FsdpModule::Reshard() {
 
 // Makes `change` to the controls of this module and, with kYes, of all below; and to their units' if there is a root.
 absl::Status FsdpModule::Set(const std::function<void(UnitControls&)>& change, Recurse recurse) {
+  FSDP_RETURN_IF_ERROR(CheckBetweenPasses());
   change(controls_);
   if (root_ != nullptr) root_->Apply(*this, unit_);
   if (recurse == Recurse::kNo) return absl::OkStatus();
@@ -128,6 +132,10 @@ absl::Status FsdpModule::Set(const std::function<void(UnitControls&)>& change, R
     }
   }
   return absl::OkStatus();
+}
+
+absl::Status FsdpModule::CheckBetweenPasses() const {
+  return root_ == nullptr ? absl::OkStatus() : root_->executor().CheckBetweenPasses("a setting of an FsdpModule");
 }
 
 absl::Status FsdpModule::set_requires_gradient_sync(bool requires_gradient_sync, Recurse recurse) {
@@ -152,13 +160,15 @@ absl::Status FsdpModule::set_unshard_in_backward(bool unshard_in_backward) {
 
 absl::Status FsdpModule::set_is_last_backward(bool is_last_backward) {
   FSDP_ASSIGN_OR_RETURN(FsdpRoot * root, Root());
+  FSDP_RETURN_IF_ERROR(CheckBetweenPasses());
   root->executor().set_is_last_backward(is_last_backward);
   return absl::OkStatus();
 }
 
 absl::Status FsdpModule::set_gradient_divide_factor(double factor) {
-  if (!(factor > 0)) {
-    return absl::InvalidArgumentError(absl::StrCat("gradient_divide_factor=", factor, ": expected a number above 0"));
+  if (!(factor > 0) || !std::isfinite(factor)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("gradient_divide_factor=", factor, ": expected a finite number above 0"));
   }
   return Set([=](UnitControls& s) { s.gradient_divide_factor = factor; }, Recurse::kNo);
 }
@@ -167,8 +177,23 @@ absl::Status FsdpModule::set_force_sum_reduction_for_comms(bool force) {
   return Set([=](UnitControls& s) { s.force_sum_reduction = force; }, Recurse::kNo);
 }
 
-absl::Status FsdpModule::set_all_reduce_hook(AllReduceHook hook) {
-  return Set([&](UnitControls& s) { s.all_reduce_hook = hook; }, Recurse::kNo);
+absl::Status FsdpModule::set_all_reduce_hook(AllReduceHook hook, Stream* stream) {
+  if (stream != nullptr && mesh_->ndim() == 2) {
+    return absl::InvalidArgumentError(absl::StrCat("set_all_reduce_hook: stream \"", std::string(stream->name()),
+                                                   "\" on mesh ", mesh_->ToString(),
+                                                   ": expected none on a mesh of two dimensions"));
+  }
+  if (stream != nullptr && &stream->device() != mesh_->all()->device().get()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "set_all_reduce_hook: stream \"", std::string(stream->name()), "\" is another device's (",
+        stream->device().name(), "): expected one of the mesh's device (", mesh_->all()->device()->name(), ")"));
+  }
+  return Set(
+      [&](UnitControls& s) {
+        s.all_reduce_hook = hook;
+        s.all_reduce_hook_stream = stream;
+      },
+      Recurse::kNo);
 }
 
 absl::Status FsdpModule::set_custom_all_gather(std::shared_ptr<AllGatherComm> comm, Recurse recurse) {
@@ -181,6 +206,8 @@ absl::Status FsdpModule::set_custom_reduce_scatter(std::shared_ptr<ReduceScatter
 
 absl::Status FsdpModule::set_modules_to_forward_prefetch(const std::vector<FsdpModule*>& modules) {
   FSDP_RETURN_IF_ERROR(CheckPrefetch("modules_to_forward_prefetch", modules));
+  if (root_ != nullptr) FSDP_RETURN_IF_ERROR(root_->CheckPrefetch(*this, "modules_to_forward_prefetch", modules));
+  FSDP_RETURN_IF_ERROR(CheckBetweenPasses());
   forward_prefetch_ = modules;
   // Changes no control, but makes the root translate the list to units.
   return Set([](UnitControls&) {}, Recurse::kNo);
@@ -188,12 +215,15 @@ absl::Status FsdpModule::set_modules_to_forward_prefetch(const std::vector<FsdpM
 
 absl::Status FsdpModule::set_modules_to_backward_prefetch(const std::vector<FsdpModule*>& modules) {
   FSDP_RETURN_IF_ERROR(CheckPrefetch("modules_to_backward_prefetch", modules));
+  if (root_ != nullptr) FSDP_RETURN_IF_ERROR(root_->CheckPrefetch(*this, "modules_to_backward_prefetch", modules));
+  FSDP_RETURN_IF_ERROR(CheckBetweenPasses());
   backward_prefetch_ = modules;
   return Set([](UnitControls&) {}, Recurse::kNo);
 }
 
 absl::Status FsdpModule::set_post_optim_event(Event event) {
   FSDP_ASSIGN_OR_RETURN(FsdpRoot * root, Root());
+  FSDP_RETURN_IF_ERROR(CheckBetweenPasses());
   root->executor().set_post_optim_event(std::move(event));
   return absl::OkStatus();
 }

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // FsdpModule: the object that FullyShard adds to a module, PyTorch's FSDPModule: the settings of one unit and, on the
-// root, the model's state. Settings may be changed before the first step and between steps, by all ranks alike. One
-// thread for each rank; calls that say "collective" must be made by every rank.
+// root, the model's state. Settings may be changed before the first step and between passes, by all ranks alike; within
+// a forward or backward setters return kFailedPrecondition. One thread for each rank; calls that say "collective" must
+// be made by every rank.
 #ifndef FSDP_FSDP_FSDP_MODULE_H_
 #define FSDP_FSDP_FSDP_MODULE_H_
 
@@ -50,8 +51,10 @@ class FsdpModule final : public ModuleExtension, private ModuleHooks {
   // This rank's rows of each parameter, shared parameters once, in the order of units. They live as long as the module.
   absl::StatusOr<std::vector<ShardedParameter*>> parameters();
 
-  // A SHARDED state dict of this rank's rows of every parameter, which alias the model's memory. No communication;
-  // blocks.
+  // A SHARDED state dict of this rank's rows of every parameter, which alias the model's memory: what is written to
+  // them before the next forward is what it computes with; for later writes see ShardedParameter::NoteChanged. Every
+  // rank must call it if units are unsharded, since these are gathered again. kFailedPrecondition within a forward or
+  // backward. No communication; blocks.
   absl::StatusOr<StateDict> GetStateDict();
 
   // A FULL state dict: whole tensors, copied. Collective; blocks. FullyShardedDataParallel::FromFullyShard has the
@@ -96,14 +99,18 @@ class FsdpModule final : public ModuleExtension, private ModuleHooks {
   // On: collectives of this unit only sum, and a kernel divides after them.
   absl::Status set_force_sum_reduction_for_comms(bool force);
 
-  // Called with this unit's reduced gradient, in the reduce dtype, before the last division.
-  absl::Status set_all_reduce_hook(AllReduceHook hook);
+  // Called with this unit's reduced gradient, in the reduce dtype, before the last division. `stream` is the one that
+  // the hook puts its work on, after the reduction and before what follows it; null: the reduction's own. It is of the
+  // mesh's device and outlives the training. kInvalidArgument for another device's, and, as in PyTorch, on a mesh of
+  // two dimensions, whose all-reduce has a stream already.
+  absl::Status set_all_reduce_hook(AllReduceHook hook, Stream* stream = nullptr);
 
   // The program's own collectives for the unit; null: those of the process group.
   absl::Status set_custom_all_gather(std::shared_ptr<AllGatherComm> comm, Recurse recurse = Recurse::kYes);
   absl::Status set_custom_reduce_scatter(std::shared_ptr<ReduceScatterComm> comm);
 
-  // Units to all-gather right after this one, in this order. kInvalidArgument for a null.
+  // Units to all-gather right after this one, in this order. kInvalidArgument for a null, and, once there is a root,
+  // for a module that is not below it; before, the first use of the root finds that.
   absl::Status set_modules_to_forward_prefetch(const std::vector<FsdpModule*>& modules);
   absl::Status set_modules_to_backward_prefetch(const std::vector<FsdpModule*>& modules);
 
@@ -117,7 +124,7 @@ class FsdpModule final : public ModuleExtension, private ModuleHooks {
   const UnitControls& controls() const { return controls_; }
   bool is_root() const { return own_root_ != nullptr; }
 
-  // For FsdpRoot: `unit` is the index of this module's unit there, -1 if it has no parameters.
+  // For FsdpRoot: `unit` is the index of this module's unit there, -1 if it has no parameters of its own.
   void JoinRoot(FsdpRoot* root, int unit);
 
   // nullopt: the schedule chooses.
@@ -131,6 +138,7 @@ class FsdpModule final : public ModuleExtension, private ModuleHooks {
   absl::Status PreBackward(Module& module, Tensor& grad_output, Tape& tape) override;
   absl::Status PostBackward(Module& module, Tensor& grad_input, Tape& tape) override;
 
+  absl::Status CheckBetweenPasses() const;
   absl::Status Set(const std::function<void(UnitControls&)>& change, Recurse recurse);
 
   const std::vector<Module*> modules_;

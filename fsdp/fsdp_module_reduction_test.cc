@@ -3,12 +3,14 @@
 // How the settings of FsdpModule change what becomes of gradients: accumulation, divisors, comms and hooks; on 3 ranks,
 // which divide no size here.
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "fsdp/base/status_macros.h"
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/fsdp/fsdp_module.h"
 #include "fsdp/fsdp/test_fully_shard.h"
+#include "fsdp/tensor/host_device.h"
 #include "gmock/gmock-matchers.h"
 #include "gmock/gmock-more-matchers.h"
 #include "gtest/gtest.h"
@@ -183,6 +185,46 @@ TEST(FsdpModuleReductionTest, TheAllReduceHookSeesTheReducedGradientBeforeTheLas
     }
     return absl::OkStatus();
   }));
+}
+
+// The reduction, the hook's work and the division are in order although the hook's work is on a stream of its own.
+TEST(FsdpModuleReductionTest, TheAllReduceHookMayHaveAStreamOfItsOwn) {
+  ASSERT_OK(RunRanks(kRanks, [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
+    FSDP_ASSIGN_OR_RETURN(const Gradients plain, StepWith(group, {}, nullptr));
+    FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<Stream> own, group->device()->CreateStream("hook"));
+    const Stream* seen = nullptr;
+    const auto twice = [&](const Tensor& gradient, Stream& stream) {
+      seen = &stream;
+      group->device()->ops().Accumulate(gradient, gradient, stream);
+      return absl::OkStatus();
+    };
+    FSDP_ASSIGN_OR_RETURN(const Gradients got, StepWith(group, {}, [&](TestFullyShard& test) {
+                            return test.root->set_all_reduce_hook(twice, own.get());
+                          }));
+    EXPECT_EQ(seen, own.get());
+    EXPECT_EQ(got.at("2.bias"), Times(plain, 2).at("2.bias"));
+    EXPECT_EQ(got.at("1.0.bias"), plain.at("1.0.bias"));
+    return absl::OkStatus();
+  }));
+}
+
+TEST(FsdpModuleReductionTest, AStreamForTheHookIsOfTheMeshsDeviceAndNotForTwoDimensions) {
+  const AllReduceHook hook = [](const Tensor&, Stream&) { return absl::OkStatus(); };
+  const auto check = [&](int replicas, bool of_other_device, const std::string& message) {
+    ASSERT_OK(RunFullyShard(
+        2, {},
+        [&](TestFullyShard& test) -> absl::Status {
+          const std::shared_ptr<Device> other = CreateHostDevice();
+          Device& device = of_other_device ? *other : test.device();
+          FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream, device.CreateStream("hook"));
+          EXPECT_THAT(test.root->set_all_reduce_hook(hook, stream.get()),
+                      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(message)));
+          return test.root->set_all_reduce_hook(hook);
+        },
+        replicas));
+  };
+  check(1, /*of_other_device=*/true, "stream \"hook\" is another device's (cpu): expected one of the mesh's device");
+  check(2, /*of_other_device=*/false, "stream \"hook\" on mesh replicate=2 x shard=1: expected none on a mesh of two");
 }
 
 }  // namespace

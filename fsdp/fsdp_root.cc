@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/fsdp/units/shard_groups.h"
 #include "fsdp/fsdp/wrap/ignored_states.h"
@@ -35,7 +36,16 @@ std::string NameIn(Module& root, const Module& module) {
   for (const auto& [name, below] : root.NamedModules()) {
     if (below == &module) return name.empty() ? "root" : name;
   }
-  return "?";
+  // Of a unit of several modules one may lie elsewhere.
+  return absl::StrCat(std::string(module.type_name()), " outside of the root");
+}
+
+// The list as ranks compare it.
+std::string NamesIn(Module& root, const std::optional<std::vector<FsdpModule*>>& modules) {
+  if (!modules.has_value()) return "default";
+  std::vector<std::string> names;
+  for (const FsdpModule* module : *modules) names.push_back(NameIn(root, *module->modules()[0]));
+  return absl::StrCat("[", absl::StrJoin(names, ", "), "]");
 }
 
 // FSDP2's rules of precedence. A group of all ranks or of one is what resharding does anyway, so only sizes in between
@@ -69,7 +79,7 @@ absl::StatusOr<std::unique_ptr<FsdpRoot>> FsdpRoot::Create(FsdpModule& root) {
   FSDP_RETURN_IF_ERROR(made->CreateUnits());
   for (const FsdpModule* member : made->members_) made->Apply(*member, made->UnitOf(*member));
   FSDP_ASSIGN_OR_RETURN(made->layer_ops_, LayerOpsFor(made->units_->device()));
-  FSDP_ASSIGN_OR_RETURN(made->executor_, Executor::Create(made->module_, *made->units_, {.root = SettingsOf(root)}));
+  FSDP_ASSIGN_OR_RETURN(made->executor_, Executor::Create(made->module_, *made->units_, {}));
   for (FsdpModule* member : made->members_) member->JoinRoot(made.get(), made->UnitOf(*member));
   return made;
 }
@@ -92,8 +102,43 @@ absl::Status FsdpRoot::CheckMembers() const {
                                                      member->mesh()->ToString(), ", the root over ",
                                                      root_.mesh()->ToString(), ": expected one mesh"));
     }
+    if (member->forward_prefetch().has_value()) {
+      FSDP_RETURN_IF_ERROR(CheckPrefetch(*member, "modules_to_forward_prefetch", *member->forward_prefetch()));
+    }
+    if (member->backward_prefetch().has_value()) {
+      FSDP_RETURN_IF_ERROR(CheckPrefetch(*member, "modules_to_backward_prefetch", *member->backward_prefetch()));
+    }
   }
   return absl::OkStatus();
+}
+
+absl::Status FsdpRoot::CheckPrefetch(const FsdpModule& module, std::string_view list,
+                                     const std::vector<FsdpModule*>& modules) const {
+  for (size_t i = 0; i < modules.size(); ++i) {
+    if (std::count(members_.begin(), members_.end(), modules[i]) != 0) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        std::string(list), " of module \"", NameIn(module_, *module.modules()[0]), "\": [", i, "], a ",
+        std::string(modules[i]->modules()[0]->type_name()), ", is not below the root: expected modules of one model"));
+  }
+  return absl::OkStatus();
+}
+
+// What members were told before the root's first use; later changes are not compared.
+RankAgreement FsdpRoot::AgreementOfMembers() const {
+  RankAgreement agreement;
+  for (const FsdpModule* member : members_) {
+    const std::string of = absl::StrCat(" of module ", NameIn(module_, *member->modules()[0]));
+    const std::optional<bool>& reshard = member->controls().reshard_after_forward;
+    agreement.Add("reshard_after_forward" + of, reshard.has_value() ? absl::StrCat(*reshard) : "default");
+    const UnitControls& controls = member->controls();
+    agreement.Add("reshard_after_backward" + of, absl::StrCat(controls.reshard_after_backward));
+    agreement.Add("unshard_in_backward" + of, absl::StrCat(controls.unshard_in_backward));
+    agreement.Add("requires_gradient_sync" + of, absl::StrCat(controls.requires_gradient_sync));
+    agreement.Add("requires_all_reduce" + of, absl::StrCat(controls.requires_all_reduce));
+    agreement.Add("modules_to_forward_prefetch" + of, NamesIn(module_, member->forward_prefetch()));
+    agreement.Add("modules_to_backward_prefetch" + of, NamesIn(module_, member->backward_prefetch()));
+  }
+  return agreement;
 }
 
 absl::Status FsdpRoot::CreateUnits() {
@@ -105,19 +150,16 @@ absl::Status FsdpRoot::CreateUnits() {
   }
   absl::StatusOr<Partition> partition = Partition::Of(module_, requests, ignored);
   FSDP_RETURN_IF_ERROR(AgreeOn(*root_.mesh()->all(), partition.status()));
-  std::vector<UnitSettings> settings;
-  for (const UnitModule& unit : partition->units) settings.push_back(SettingsOf(*FsdpModule::Of(*unit.module)));
+  ModelSettings settings{.units = {}, .agreement = AgreementOfMembers()};
+  for (const UnitModule& unit : partition->units) settings.units.push_back(SettingsOf(*FsdpModule::Of(*unit.module)));
+  for (const UnitModule& bare : partition->bare) settings.bare.push_back(SettingsOf(*FsdpModule::Of(*bare.module)));
   FSDP_ASSIGN_OR_RETURN(units_, UnitStore::Create(*std::move(partition), settings, ShardGroups(root_.mesh()),
                                                   {.seed = root_.options().init_seed}));
   units_->set_trace(root_.options().trace);
   return absl::OkStatus();
 }
 
-std::vector<std::string> FsdpRoot::UnitNames() const {
-  std::vector<std::string> names;
-  for (const auto& unit : units_->units()) names.push_back(unit->display_name());
-  return names;
-}
+std::vector<std::string> FsdpRoot::UnitNames() const { return units_->ScheduledNames(); }
 
 int FsdpRoot::UnitOf(const FsdpModule& member) const {
   int unit = -1;

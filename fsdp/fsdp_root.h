@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -36,6 +37,11 @@ class FsdpRoot final {
   Schedule StepSchedule(int micro_steps) const { return executor_->PlanStep(micro_steps); }
   std::vector<std::string> UnitNames() const;
 
+  // kInvalidArgument, naming `module`, its `list` ("modules_to_forward_prefetch") and the place in it, for one of
+  // `modules` that is not below this root.
+  absl::Status CheckPrefetch(const FsdpModule& module, std::string_view list,
+                             const std::vector<FsdpModule*>& modules) const;
+
   // Copies the controls of `module` to unit `unit`.
   void Apply(const FsdpModule& module, int unit);
 
@@ -43,6 +49,7 @@ class FsdpRoot final {
   FsdpRoot(FsdpModule& root, std::vector<FsdpModule*> members);
 
   absl::Status CheckMembers() const;
+  RankAgreement AgreementOfMembers() const;
   absl::Status CreateUnits();
   int UnitOf(const FsdpModule& member) const;  // -1 where it has no parameters
   std::optional<std::vector<int>> UnitsOf(const std::optional<std::vector<FsdpModule*>>& modules) const;

@@ -81,6 +81,18 @@ absl::Status CheckMesh(const DeviceMesh* mesh, const FullyShardOptions& options)
   return absl::OkStatus();
 }
 
+absl::Status CheckListed(const std::vector<Module*>& modules, size_t index) {
+  if (modules[index] == nullptr) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("FullyShard: modules[", index, "] of ", modules.size(), " is null: expected modules"));
+  }
+  const size_t first = std::find(modules.begin(), modules.end(), modules[index]) - modules.begin();
+  if (first == index) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("FullyShard: modules[", index, "], a ",
+                                                 std::string(modules[index]->type_name()), ", is modules[", first,
+                                                 "] again: expected each module once"));
+}
+
 }  // namespace
 
 absl::StatusOr<FsdpModule*> FullyShard(Module& module, std::shared_ptr<const DeviceMesh> mesh,
@@ -91,15 +103,14 @@ absl::StatusOr<FsdpModule*> FullyShard(Module& module, std::shared_ptr<const Dev
 absl::StatusOr<FsdpModule*> FullyShard(const std::vector<Module*>& modules, std::shared_ptr<const DeviceMesh> mesh,
                                        const FullyShardOptions& options) {
   if (modules.empty()) return absl::InvalidArgumentError("FullyShard: no modules: expected at least one");
+  FSDP_RETURN_IF_ERROR(Validate(options));
   FSDP_RETURN_IF_ERROR(CheckMesh(mesh.get(), options));
   std::set<const Parameter*> ignored;
   for (const auto& parameter : options.ignored_params) ignored.insert(parameter.get());
-  for (const Module* module : modules) {
-    if (module == nullptr || std::count(modules.begin(), modules.end(), module) != 1) {
-      return absl::InvalidArgumentError("FullyShard: a module is null or listed twice");
-    }
-    FSDP_RETURN_IF_ERROR(CheckModule(*module));
-    FSDP_RETURN_IF_ERROR(CheckParameters(*module, "", options, ignored));
+  for (size_t i = 0; i < modules.size(); ++i) {
+    FSDP_RETURN_IF_ERROR(CheckListed(modules, i));
+    FSDP_RETURN_IF_ERROR(CheckModule(*modules[i]));
+    FSDP_RETURN_IF_ERROR(CheckParameters(*modules[i], "", options, ignored));
   }
   auto made = std::make_shared<FsdpModule>(modules, std::move(mesh), options);
   for (Module* module : modules) {

@@ -32,13 +32,13 @@ namespace fsdp {
 
 // `mesh` has one dimension (shard) or two (replicate, shard). The result lives as long as `module`. kInvalidArgument,
 // naming it, for a container without a forward, a module that is sharded already, a parameter that is a scalar or of
-// integers, and for a reshard_after_forward that does not divide the shard group; kUnimplemented for a placement that
-// is not dimension 0. Local.
+// integers, options that Validate refuses, and for a reshard_after_forward that does not divide the shard group;
+// kUnimplemented for a placement that is not dimension 0. Local.
 absl::StatusOr<FsdpModule*> FullyShard(Module& module, std::shared_ptr<const DeviceMesh> mesh,
                                        const FullyShardOptions& options = {});
 
 // Several modules as one unit: gathered when the first of them runs forward, resharded when the last has run. None of
-// them can be the root.
+// them can be the root. kInvalidArgument, naming its place in `modules`, also for one that is null or listed before.
 absl::StatusOr<FsdpModule*> FullyShard(const std::vector<Module*>& modules, std::shared_ptr<const DeviceMesh> mesh,
                                        const FullyShardOptions& options = {});
 

@@ -2,7 +2,7 @@
 //
 // The facade only joins the parts. Wrap makes them in this order, each from the one before:
 //
-//   Partition   which modules are units           local, so its error is agreed on by all ranks before the next part
+//   Partition   checked options, units            local, so its error is agreed on by all ranks before the next part
 //   settings    options and overrides by unit     UnitSettingsOf
 //   UnitStore   memory and first values           collective
 //   Executor    hooks, schedule, slots            collective
@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "fsdp/base/annotate.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/fsdp/clip_grad_norm.h"
 #include "fsdp/fsdp/fsdp_root.h"
@@ -39,6 +40,63 @@ absl::Status CheckDeviceId(const FsdpOptions& options, const Device& device) {
                                                  "\"; make the group on the device that is wanted"));
 }
 
+// A module without parameters of its own: FSDP1 casts the inputs of the root alone where there is nothing to gather.
+UnitSettings SettingsOfBare(const FsdpOptions& options, const UnitModule& bare) {
+  UnitSettings settings = UnitSettingsOf(options, bare.overrides, bare.name.empty());
+  if (!bare.name.empty()) settings.cast_inputs = settings.restore_output_dtype = false;
+  return settings;
+}
+
+// PyTorch recomputes what its checkpoint_wrapper is put around. Here that is what is wrapped, so a program may ask for
+// it and get none.
+void WarnOfNoRecomputation(const FsdpOptions& options, UnitStore& units) {
+  bool some = false;
+  const auto visit = [&](const std::string& name, const Module& module, const UnitSettings& settings) {
+    if (!settings.activation_checkpointing) return;
+    some = true;
+    if (module.has_forward()) return;
+    units.AddWarning(absl::StrCat("activation_checkpointing has no effect on ", name, ", a ",
+                                  std::string(module.type_name()), ", which has no forward"));
+  };
+  for (const auto& unit : units.units()) visit(unit->display_name(), *unit->module, unit->settings);
+  for (const BareModule& bare : units.bare_modules()) visit(bare.name, *bare.modules[0], bare.settings);
+  if (some || !options.activation_checkpointing) return;
+  const bool none_wrapped = units.size() <= 1 && units.bare_modules().empty();
+  units.AddWarning(none_wrapped
+                       ? "activation_checkpointing has no effect: it is for modules that auto_wrap_policy wraps, "
+                         "and none but the root is; set a policy"
+                       : "activation_checkpointing has no effect: auto_wrap_policy takes it back for every "
+                         "module that it wraps");
+}
+
+// Names the parameters and cuts the module, once all arguments are checked that one rank can check alone.
+absl::StatusOr<Partition> CheckAndCut(Module* module, const ShardGroups& groups, const FsdpOptions& options) {
+  if (module == nullptr) return absl::InvalidArgumentError("Wrap: the module is null: expected the root of a model");
+  FSDP_RETURN_IF_ERROR(Validate(options));
+  FSDP_RETURN_IF_ERROR(CheckDeviceId(options, *groups.any().device()));
+  module->AssignNames();
+  FSDP_ASSIGN_OR_RETURN(Partition partition, Partition::ByPolicy(*module, options));
+  bool hybrid = IsHybrid(options.sharding_strategy);
+  for (const UnitModule& unit : partition.units) {
+    FSDP_RETURN_IF_ERROR(Annotate(Validate(unit.overrides), absl::StrCat("unit ", unit.display_name())));
+    hybrid |= IsHybrid(unit.overrides.sharding_strategy.value_or(options.sharding_strategy));
+  }
+  FSDP_RETURN_IF_ERROR(CheckShardGroupSizeIsUsed(options, hybrid));
+  return partition;
+}
+
+ModelSettings SettingsOf(const FsdpOptions& options, const Partition& partition) {
+  ModelSettings settings;
+  for (const UnitModule& unit : partition.units) {
+    settings.units.push_back(UnitSettingsOf(options, unit.overrides, unit.name.empty()));
+  }
+  for (const UnitModule& bare : partition.bare) settings.bare.push_back(SettingsOfBare(options, bare));
+  settings.agreement.Add("backward_prefetch", std::string(BackwardPrefetchName(options.backward_prefetch)));
+  settings.agreement.Add("forward_prefetch", absl::StrCat(options.forward_prefetch));
+  settings.agreement.Add("check_execution_order", absl::StrCat(options.check_execution_order));
+  return settings;
+}
+
 }  // namespace
 
 FullyShardedDataParallel::FullyShardedDataParallel() = default;
@@ -47,19 +105,15 @@ FullyShardedDataParallel::~FullyShardedDataParallel() = default;
 absl::StatusOr<std::unique_ptr<FullyShardedDataParallel>> FullyShardedDataParallel::Wrap(std::unique_ptr<Module> module,
                                                                                          ShardGroups groups,
                                                                                          const FsdpOptions& options) {
+  FSDP_RETURN_IF_ERROR(groups.Validate());
   std::unique_ptr<FullyShardedDataParallel> model(new FullyShardedDataParallel());
   model->module_ = std::move(module);
-  model->module_->AssignNames();
-  if (options.shard_group_size > 0 && options.auto_wrap_policy) {
-    FSDP_RETURN_IF_ERROR(groups.SplitForHybrid(options.shard_group_size));
-  }
-  FSDP_RETURN_IF_ERROR(CheckDeviceId(options, *groups.any().device()));
-  absl::StatusOr<Partition> partition = Partition::ByPolicy(*model->module_, options);
+  absl::StatusOr<Partition> partition = CheckAndCut(model->module_.get(), groups, options);
   FSDP_RETURN_IF_ERROR(groups.AgreeOn(partition.status()));
-  std::vector<UnitSettings> settings;
-  for (const UnitModule& unit : partition->units) {
-    settings.push_back(UnitSettingsOf(options, unit.overrides, unit.name.empty()));
+  if (options.shard_group_size.has_value() && options.auto_wrap_policy) {
+    FSDP_RETURN_IF_ERROR(groups.SplitForHybrid(*options.shard_group_size));
   }
+  const ModelSettings settings = SettingsOf(options, *partition);
   FSDP_ASSIGN_OR_RETURN(model->layer_ops_, LayerOpsFor(*groups.any().device()));
   const ParameterInit init{options.init_seed, options.param_init_fn, options.sync_module_states};
   FSDP_ASSIGN_OR_RETURN(model->units_, UnitStore::Create(*std::move(partition), settings, std::move(groups), init));
@@ -68,13 +122,16 @@ absl::StatusOr<std::unique_ptr<FullyShardedDataParallel>> FullyShardedDataParall
                                                            {.backward_prefetch = options.backward_prefetch,
                                                             .forward_prefetch = options.forward_prefetch,
                                                             .limit_all_gathers = options.limit_all_gathers,
-                                                            .check_execution_order = options.check_execution_order,
-                                                            .root = UnitSettingsOf(options, {}, /*is_root=*/true)}));
+                                                            .check_execution_order = options.check_execution_order}));
+  WarnOfNoRecomputation(options, *model->units_);
   return model;
 }
 
 absl::StatusOr<std::unique_ptr<FullyShardedDataParallel>> FullyShardedDataParallel::FromFullyShard(
     std::unique_ptr<Module> module) {
+  if (module == nullptr) {
+    return absl::InvalidArgumentError("FromFullyShard: the module is null: expected the root of a model");
+  }
   FsdpModule* fully_sharded = FsdpModule::Of(*module);
   if (fully_sharded == nullptr) {
     return absl::InvalidArgumentError(absl::StrCat("FromFullyShard of a ", std::string(module->type_name()),
@@ -169,8 +226,25 @@ absl::Status FullyShardedDataParallel::Restore(Optimizer* optimizer,
   if (optimizer == nullptr) return units_->groups().AgreeOn(load(wanted));
   FSDP_ASSIGN_OR_RETURN(const LiveOptimState live, LiveOptimState::AddTo(wanted, *optimizer));
   FSDP_RETURN_IF_ERROR(units_->groups().AgreeOn(load(wanted)));
-  live.Commit(*optimizer);
-  return absl::OkStatus();
+  return live.Commit(*optimizer, stream());
+}
+
+// The comparison is a part of `load`, so that an error of it is agreed on with that of `load`.
+absl::StatusOr<std::vector<AttributeDifference>> FullyShardedDataParallel::Restore(
+    Optimizer* optimizer, const std::function<absl::Status(StateDict& wanted)>& load, const RestoreOptions& options) {
+  std::vector<AttributeDifference> differences;
+  FSDP_RETURN_IF_ERROR(Restore(optimizer, [&](StateDict& wanted) -> absl::Status {
+    const bool is_known_before = !options.saved.empty();
+    if (is_known_before) {
+      FSDP_ASSIGN_OR_RETURN(differences, CheckSavedAttributes(options.saved, options));
+    }
+    FSDP_RETURN_IF_ERROR(load(wanted));
+    if (!is_known_before) {
+      FSDP_ASSIGN_OR_RETURN(differences, CheckSavedAttributes(wanted.attributes, options));
+    }
+    return absl::OkStatus();
+  }));
+  return differences;
 }
 
 absl::StatusOr<StateDict> FullyShardedDataParallel::DescribeFullState(Optimizer* optimizer) {
@@ -193,13 +267,12 @@ StateDictSettings FullyShardedDataParallel::set_state_dict_settings(const StateD
 absl::StatusOr<std::unique_ptr<SummonFullParamsGuard>> FullyShardedDataParallel::SummonFullParams(
     const SummonFullParamsOptions& options, Module* module) {
   FSDP_RETURN_IF_ERROR(executor_->CheckIdle("SummonFullParams"));
-  return SummonFullParamsGuard::Create(module != nullptr ? *module : *module_, *units_, options,
-                                       [this] { return executor_->GatherAnew(); });
+  return SummonFullParamsGuard::Create(module != nullptr ? *module : *module_, *units_, options);
 }
 
 absl::Status FullyShardedDataParallel::Apply(const std::function<absl::Status(Module&)>& fn) {
   FSDP_RETURN_IF_ERROR(executor_->CheckIdle("Apply"));
-  return ApplyToModules(*module_, *units_, fn, [this] { return executor_->GatherAnew(); });
+  return ApplyToModules(*module_, *units_, fn);
 }
 
 std::vector<Module::NamedModule> FullyShardedDataParallel::FsdpModules(bool root_only) const {
@@ -222,11 +295,7 @@ const MemoryPlan& FullyShardedDataParallel::memory_plan() const { return executo
 
 Schedule FullyShardedDataParallel::StepSchedule(int micro_steps) const { return executor_->PlanStep(micro_steps); }
 
-std::vector<std::string> FullyShardedDataParallel::UnitNames() const {
-  std::vector<std::string> names;
-  for (const auto& unit : units_->units()) names.push_back(unit->display_name());
-  return names;
-}
+std::vector<std::string> FullyShardedDataParallel::UnitNames() const { return units_->ScheduledNames(); }
 
 std::vector<FlatUnitLayout> FullyShardedDataParallel::UnitLayouts() const { return EmptyStateDict(*units_).units; }
 

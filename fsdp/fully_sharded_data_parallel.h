@@ -32,6 +32,7 @@
 #include "fsdp/collectives/group/process_group.h"
 #include "fsdp/fsdp/grad_clip.h"
 #include "fsdp/fsdp/options/options.h"
+#include "fsdp/fsdp/options/restore_options.h"
 #include "fsdp/fsdp/options/state_dict_config.h"
 #include "fsdp/fsdp/schedule/schedule.h"
 #include "fsdp/fsdp/state/full_state_stream.h"
@@ -84,9 +85,12 @@ class FullyShardedDataParallel final {
   // as long as the model.
   std::vector<ShardedParameter*> parameters() const;
 
-  // Scales all gradients so that their p-norm over all ranks is at most `max_norm`, and returns the norm that they had;
-  // max_norm 0 only returns it. `norm_type` is p, positive or infinite. kInvalidArgument for other values,
-  // kFailedPrecondition within a forward or backward. Collective; blocks.
+  // Scales all gradients so that their p-norm over all ranks is at most `max_norm`, and returns the norm that they had.
+  // As torch.nn.utils.clip_grad_norm_, it multiplies every gradient by min(1, max_norm / (norm + 1e-6)): a max_norm of
+  // 0 and an infinite norm make them 0 (NaN where they are infinite), a norm of NaN makes all of them NaN. An infinite
+  // max_norm clips nothing, unless the norm is infinite too: then all become NaN. `norm_type` is p, positive or
+  // infinite. kInvalidArgument for other values, a negative max_norm and NaN, kFailedPrecondition within a forward or
+  // backward. Collective; blocks.
   absl::StatusOr<float> ClipGradNorm(float max_norm, double norm_type = 2);
 
   // As ClipGradNorm(max_norm, 2), but does not block: returns the coefficient on the device for
@@ -96,8 +100,9 @@ class FullyShardedDataParallel final {
   absl::StatusOr<GradClip> DeferClipGradNorm(float max_norm);
 
   // The model's state in the form of the settings (default: FULL on every rank). Parameters have the original dtype;
-  // FULL and SHARDED copy them, LOCAL aliases this rank's slices. Buffers and ignored parameters are included whole,
-  // and alias the model's. kInvalidArgument for LOCAL of a model made with a mesh. Collective, except LOCAL; blocks.
+  // FULL and SHARDED copy them, LOCAL aliases this rank's slices, as FsdpModule::GetStateDict does. Buffers and ignored
+  // parameters are included whole, and alias the model's. kInvalidArgument for LOCAL of a model made with a mesh.
+  // Collective, except LOCAL; blocks.
   absl::StatusOr<StateDict> GetStateDict();
 
   // Adds the state of `optimizer`, which was made over parameters(), to `state`: tensors, "step" scalars and
@@ -127,6 +132,16 @@ class FullyShardedDataParallel final {
   //   model->Restore(&optimizer, [&](StateDict& wanted) { return LoadCheckpoint(path, wanted); });
   // The optimizer's hyperparameters stay. An error of any rank's `load` is returned on all. Collective; blocks.
   absl::Status Restore(Optimizer* optimizer, const std::function<absl::Status(StateDict& wanted)>& load);
+
+  // The same, and compares the attributes that `options` register, which names and shapes do not show, with those of
+  // the state that is loaded. Returns all that differ or were not recorded. kFailedPrecondition, on every rank, names
+  // each required attribute that has another value, with both: before `load` is called if options.saved is given, else
+  // after it, with the model's values as they were loaded.
+  //   FSDP_ASSIGN_OR_RETURN(const StateDict saved, DescribeCheckpoint(path));
+  //   model->Restore(&optimizer, load, {.saved = saved.attributes, .required = {{"model.n_head", 12}}});
+  absl::StatusOr<std::vector<AttributeDifference>> Restore(Optimizer* optimizer,
+                                                           const std::function<absl::Status(StateDict& wanted)>& load,
+                                                           const RestoreOptions& options);
 
   // A FULL state of model and `optimizer` (null: only the model), a few tensors at a time: see full_state_stream.h.
   absl::StatusOr<StateDict> DescribeFullState(Optimizer* optimizer);
@@ -164,7 +179,7 @@ class FullyShardedDataParallel final {
   bool requires_gradient_sync() const;
 
   // Reduces the gradients of every unit by `hook` instead of the default reduction. Call once, before the first
-  // backward. kFailedPrecondition if there is a hook already or if a unit is hybrid.
+  // backward. kFailedPrecondition if there is a hook already, if a unit is hybrid, or after a backward.
   absl::Status RegisterCommHook(CommHook hook);
 
   // The memory that this rank holds for sharding, as predicted before it was allocated. Without activations and
@@ -173,7 +188,8 @@ class FullyShardedDataParallel final {
 
   // The schedule of one step of `micro_steps` micro-steps, by the order in which units ran last, and the names it uses.
   Schedule StepSchedule(int micro_steps) const;
-  std::vector<std::string> UnitNames() const;  // "root", "transformer.h.0", ...
+  // "root", "transformer.h.0", ...: by index in schedules, units first, then modules without parameters that recompute.
+  std::vector<std::string> UnitNames() const;
 
   // Flat layouts by unit, as state dicts carry them.
   std::vector<FlatUnitLayout> UnitLayouts() const;

@@ -99,6 +99,7 @@ TEST(NoSyncGuardTest, TwoBackwardsAccumulateToTheSumOfTheirGradients) {
     {
       NoSyncGuard guard(*together.model);
       FSDP_RETURN_IF_ERROR(together.ComputeGradients(0).status());
+      for (const ShardedParameter* p : together.model->parameters()) EXPECT_FALSE(p->has_grad) << p->fqn;
     }
     EXPECT_TRUE(together.model->requires_gradient_sync());
     FSDP_RETURN_IF_ERROR(together.ComputeGradients(1).status());
@@ -132,10 +133,10 @@ TEST(FsdpClipGradNormTest, ReturnsTheGlobalNormAndScalesToTheLimit) {
   ASSERT_OK(RunRanks(3, [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
     FSDP_ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, BlockOptions()));
     FSDP_RETURN_IF_ERROR(made.ComputeGradients(0).status());
-    FSDP_ASSIGN_OR_RETURN(const float unclipped, made.model->ClipGradNorm(0));
+    FSDP_ASSIGN_OR_RETURN(const float unclipped, made.model->ClipGradNorm(HUGE_VALF));
     FSDP_ASSIGN_OR_RETURN(const float before, made.model->ClipGradNorm(unclipped / 4));
     EXPECT_EQ(before, unclipped);
-    FSDP_ASSIGN_OR_RETURN(const float after, made.model->ClipGradNorm(0));
+    FSDP_ASSIGN_OR_RETURN(const float after, made.model->ClipGradNorm(HUGE_VALF));
     EXPECT_NEAR(after, unclipped / 4, 1e-5 * unclipped);
     return absl::OkStatus();
   }));
@@ -150,7 +151,7 @@ TEST(FsdpClipGradNormTest, IsTheSameAtEveryWorldSizeForEqualRows) {
       options.sharding_strategy = sharded ? ShardingStrategy::kFullShard : ShardingStrategy::kNoShard;
       FSDP_ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, options));
       FSDP_RETURN_IF_ERROR(made.ComputeGradients(0).status());
-      FSDP_ASSIGN_OR_RETURN(const float norm, made.model->ClipGradNorm(0));
+      FSDP_ASSIGN_OR_RETURN(const float norm, made.model->ClipGradNorm(HUGE_VALF));
       if (group->rank() == 0) norms[sharded] = norm;
       return absl::OkStatus();
     }));

@@ -7,6 +7,8 @@
 //   optimizer.set_grad_factor(clip.coefficient());
 //   FSDP_RETURN_IF_ERROR(optimizer.Step(stream));
 //   FSDP_ASSIGN_OR_RETURN(const float norm, clip.Norm());
+//
+// The step is the one that ClipGradNorm and Step would have made, in every bit and for every norm.
 #ifndef FSDP_FSDP_GRAD_CLIP_H_
 #define FSDP_FSDP_GRAD_CLIP_H_
 
@@ -31,7 +33,8 @@ class GradClip {
   // The norm of the gradients before clipping. Blocks until the device has computed it, and not for later work.
   absl::StatusOr<float> Norm() const;
 
-  // For Optimizer::set_grad_factor. Not finite if the norm is not; undefined if the gradients have been scaled already.
+  // For Optimizer::set_grad_factor: ClipFactor of the norm (tensor/ops.h). Undefined if the gradients have been scaled
+  // already.
   const Tensor& coefficient() const { return coefficient_; }
 
  private:

@@ -28,7 +28,7 @@ absl::Status Step(ManualUnits& units, int rank, const FsdpOptions& options) {
     FSDP_ASSIGN_OR_RETURN(const auto weights, units.Unshard(unit));
     EXPECT_EQ(weights.size(), unit == 0 ? 2u : 1u);
     EXPECT_EQ(weights[0].dtype(), options.mixed_precision.param_dtype.value_or(DType::kFloat32));
-    units.Reshard(unit);
+    FSDP_RETURN_IF_ERROR(units.Reshard(unit));
   }
   for (const int unit : {1, 0}) {
     FSDP_ASSIGN_OR_RETURN(const auto grads, units.Gradients(unit));
@@ -62,7 +62,7 @@ TEST(ManualUnitsTest, FourCallsTrainOnPlainBuffersUnderEveryStrategy) {
       FSDP_RETURN_IF_ERROR(units->stream().Synchronize());
       for (int i = 0; i < 6; ++i) EXPECT_EQ(first[0].data_as<float>()[i], 1 - 2 * 2.5f) << i;
       for (int i = 0; i < 3; ++i) EXPECT_EQ(first[1].data_as<float>()[i], 2 - 2 * 2.5f) << i;
-      units->Reshard(0);
+      FSDP_RETURN_IF_ERROR(units->Reshard(0));
       FSDP_ASSIGN_OR_RETURN(const auto second, units->Unshard(1));
       FSDP_RETURN_IF_ERROR(units->stream().Synchronize());
       for (int i = 0; i < 7; ++i) EXPECT_EQ(second[0].data_as<float>()[i], 3 - 2 * 2.5f) << i;
@@ -84,7 +84,8 @@ TEST(ManualUnitsTest, MoreUnitsAtOnceThanWereAskedForIsAnError) {
     FSDP_ASSIGN_OR_RETURN(auto units, ManualUnits::Create(group, Specs(), /*units_at_once=*/1));
     FSDP_RETURN_IF_ERROR(units->Unshard(0).status());
     EXPECT_THAT(units->Unshard(1).status(),
-                StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("all 1 slots for unsharded parameters")));
+                StatusIs(absl::StatusCode::kFailedPrecondition,
+                         HasSubstr("unit second: all 1 slots for unsharded parameters are in use")));
     return units->stream().Synchronize();
   }));
 }

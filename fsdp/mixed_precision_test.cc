@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Every field of MixedPrecision and MixedPrecisionPolicy, by what the modules inside really see.
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <memory>
@@ -10,9 +11,12 @@
 
 #include "fsdp/base/status_macros.h"
 #include "fsdp/base/status_matchers.h"
+#include "fsdp/collectives/device_mesh.h"
 #include "fsdp/collectives/group/recording_process_group.h"
 #include "fsdp/collectives/run_ranks.h"
 #include "fsdp/fsdp/fsdp.h"
+#include "fsdp/fsdp/fully_shard.h"
+#include "fsdp/fsdp/test_fully_shard.h"
 #include "fsdp/fsdp/test_model.h"
 #include "fsdp/fsdp/test_sequence.h"
 #include "fsdp/fsdp/units/test_units.h"
@@ -131,6 +135,36 @@ TEST(MixedPrecisionTest, ReduceDtypeIsThatOfReductionsAlone) {
   EXPECT_EQ(CountEntries(r.log, "all_gather world float32"), CountEntries(r.log, "all_gather"));
 }
 
+// The gradient of a bias on two ranks, 256 and 1, in bfloat16: their mean, 128.5, is a float32 and no bfloat16.
+TEST(MixedPrecisionTest, OneReducedGradientTellsTheReduceDtypesApart) {
+  for (const DType reduce_dtype : {kFull, kLow}) {
+    ASSERT_OK(RunRanks(2, [&](std::shared_ptr<ProcessGroup> group) -> absl::Status {
+      auto root = std::make_unique<TestSequence>();
+      root->AddLinear(3, 5);
+      FSDP_ASSIGN_OR_RETURN(auto model,
+                            FullyShardedDataParallel::Wrap(std::move(root), group,
+                                                           With({.param_dtype = kLow, .reduce_dtype = reduce_dtype})));
+      Tape tape = model->NewTape();
+      FSDP_ASSIGN_OR_RETURN(const Tensor x, tape.Empty(kFull, {2, 3}));
+      FSDP_ASSIGN_OR_RETURN(const Tensor grad, tape.Empty(kFull, {2, 5}));
+      FSDP_ASSIGN_OR_RETURN(const Tensor low_grad, tape.Empty(kLow, {2, 5}));
+      std::fill_n(x.data_as<float>(), x.numel(), 0.0f);
+      std::fill_n(grad.data_as<float>(), grad.numel(), group->rank() == 0 ? 128.0f : 0.5f);
+      tape.device().ops().CastDivide(grad, low_grad, 1, tape.stream());
+      FSDP_RETURN_IF_ERROR(model->Forward(x, tape).status());
+      FSDP_RETURN_IF_ERROR(model->Backward(low_grad, tape).status());
+      FSDP_RETURN_IF_ERROR(model->stream().Synchronize());
+      for (const ShardedParameter* p : model->parameters()) {
+        if (p->fqn != "0.bias") continue;
+        for (int64_t i = 0; i < p->grad.numel(); ++i) {
+          EXPECT_EQ(p->grad.data_as<float>()[i], reduce_dtype == kFull ? 128.5f : 128.0f);
+        }
+      }
+      return absl::OkStatus();
+    }));
+  }
+}
+
 TEST(MixedPrecisionTest, TheRootCastsItsInputsUnlessThatIsSwitchedOff) {
   ASSERT_OK_AND_ASSIGN(const Outcome casts, Observe(With({.param_dtype = kLow})));
   EXPECT_EQ(casts.root.input, kLow);
@@ -227,6 +261,22 @@ TEST(MixedPrecisionTest, KeptLowPrecisionGradsRoundWhatFullPrecisionAccumulated)
   EXPECT_FALSE(kept == full);
 }
 
+// As PyTorch documents: parameters are whole in the original dtype, buffers stay as they were cast.
+TEST(MixedPrecisionTest, SummonedParametersHaveTheOriginalDtypeAndBuffersTheirCastOne) {
+  ASSERT_OK(RunRanks(2, [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
+    FSDP_ASSIGN_OR_RETURN(auto model,
+                          FullyShardedDataParallel::Wrap(std::make_unique<Probe>(), group,
+                                                         With({.param_dtype = kLow, .buffer_dtype = kLow})));
+    FSDP_ASSIGN_OR_RETURN(const auto guard, model->SummonFullParams());
+    for (const auto& [name, parameter] : model->module().NamedParameters()) {
+      EXPECT_EQ(parameter->data.dtype(), kFull);
+      for (int i = 0; i < 5; ++i) EXPECT_EQ(parameter->data.data_as<float>()[i], 1);
+    }
+    for (const auto& [name, buffer] : model->module().NamedBuffers()) EXPECT_EQ(buffer->data.dtype(), kLow);
+    return guard->Close();
+  }));
+}
+
 // FSDP2's policy, by way of the settings that it comes down to.
 TEST(MixedPrecisionPolicyTest, CastsInputsAndOutputsOfEveryUnit) {
   UnitSettings settings;
@@ -236,6 +286,55 @@ TEST(MixedPrecisionPolicyTest, CastsInputsAndOutputsOfEveryUnit) {
   EXPECT_TRUE(settings.cast_inputs);
   ApplyPolicy({.cast_forward_inputs = true}, settings);
   EXPECT_FALSE(settings.cast_inputs) << "without a param_dtype there is nothing to cast to";
+}
+
+TEST(MixedPrecisionPolicyTest, AUnitCastsItsInputsUnlessThatIsSwitchedOff) {
+  for (const bool casts : {true, false}) {
+    ASSERT_OK(RunRanks(2, [&](std::shared_ptr<ProcessGroup> group) -> absl::Status {
+      FSDP_ASSIGN_OR_RETURN(const auto mesh, DeviceMesh::Create(std::move(group), {2}, {"shard"}));
+      TestSequence model;
+      const Probe* const first = model.Add(std::make_unique<Probe>("RootProbe"));
+      Probe* const inner = model.Add(std::make_unique<Probe>());
+      const MixedPrecisionPolicy low{.param_dtype = kLow, .cast_forward_inputs = casts};
+      FSDP_RETURN_IF_ERROR(FullyShard(*inner, mesh, {.mp_policy = low}).status());
+      FSDP_ASSIGN_OR_RETURN(FsdpModule * root, FullyShard(model, mesh));
+      FSDP_ASSIGN_OR_RETURN(Tape tape, root->NewTape());
+      FSDP_ASSIGN_OR_RETURN(const Tensor x, tape.Empty(kFull, {3}));
+      FSDP_ASSIGN_OR_RETURN(const Tensor y, model.Forward(x, tape));
+      FSDP_RETURN_IF_ERROR(model.Backward(y, tape).status());
+      FSDP_RETURN_IF_ERROR(tape.stream().Synchronize());
+      EXPECT_EQ(first->seen().input, kFull);
+      EXPECT_EQ(first->seen().parameter, kFull);
+      EXPECT_EQ(inner->seen().input, casts ? kLow : kFull);
+      EXPECT_EQ(inner->seen().parameter, kLow);
+      return absl::OkStatus();
+    }));
+  }
+}
+
+// Gradients that wait for a reduction then have no memory of their own in the reduce dtype.
+TEST(MixedPrecisionPolicyTest, AReduceDtypeEqualToTheParamDtypeIsNone) {
+  Gradients gradients[2];
+  std::string plans[2];
+  for (const bool given : {false, true}) {
+    FullyShardOptions options{.mp_policy = {.param_dtype = kLow}};
+    if (given) options.mp_policy.reduce_dtype = kLow;
+    ASSERT_OK(RunFullyShard(2, options, [&](TestFullyShard& test) -> absl::Status {
+      FSDP_RETURN_IF_ERROR(test.root->set_requires_gradient_sync(false));
+      FSDP_RETURN_IF_ERROR(test.ForwardAndBackward());
+      FSDP_RETURN_IF_ERROR(test.root->set_requires_gradient_sync(true));
+      FSDP_RETURN_IF_ERROR(test.ForwardAndBackward());
+      FSDP_ASSIGN_OR_RETURN(const Gradients mine, test.Gradients());
+      FSDP_ASSIGN_OR_RETURN(const FsdpRoot* root, test.root->Root());
+      if (test.group->rank() != 0) return absl::OkStatus();
+      gradients[given] = mine;
+      plans[given] = root->executor().runtime().plan().ToString(/*accumulates=*/true);
+      return absl::OkStatus();
+    }));
+  }
+  EXPECT_EQ(gradients[0], gradients[1]);
+  EXPECT_EQ(plans[0], plans[1]);
+  EXPECT_FALSE(gradients[0].empty());
 }
 
 TEST(MixedPrecisionPolicyTest, OutputDtypeIsWhatTheCallerGets) {

@@ -137,6 +137,21 @@ TEST(OverlapTest, AllGathersOverlapForwardAndBackwardUnderBackwardPre) {
   EXPECT_OK(OneStep(BackwardPrefetch::kBackwardPre, absl::Seconds(30)));
 }
 
+TEST(OverlapTest, ForwardPrefetchIsInTheScheduleOfAModelThatAsksForIt) {
+  ASSERT_OK(RunRanks(2, [](std::shared_ptr<ProcessGroup> inner) -> absl::Status {
+    auto group = std::make_shared<CountingGroup>(std::move(inner));
+    for (const bool ahead : {false, true}) {
+      const FsdpOptions options{.auto_wrap_policy = ModuleWrapPolicy<Layer>(), .forward_prefetch = ahead};
+      auto layers = std::make_unique<Layers>(*group, absl::ZeroDuration());
+      FSDP_ASSIGN_OR_RETURN(auto model, FullyShardedDataParallel::Wrap(std::move(layers), group, options));
+      const std::string schedule = RenderSchedule(model->StepSchedule(1), model->UnitNames());
+      const std::string gathered_ahead = "all_gather layer0\nall_gather layer1\nforward layer0\n";
+      EXPECT_EQ(schedule.find(gathered_ahead) != std::string::npos, ahead) << schedule;
+    }
+    return absl::OkStatus();
+  }));
+}
+
 TEST(OverlapTest, WithoutPrefetchNoAllGatherOverlapsBackward) {
   EXPECT_THAT(OneStep(BackwardPrefetch::kNone, absl::Milliseconds(300)),
               StatusIs(absl::StatusCode::kDeadlineExceeded, testing::HasSubstr("no all-gather overlaps this compute")));

@@ -19,12 +19,13 @@
 #include "absl/status/statusor.h"
 #include "fsdp/collectives/group/process_group.h"
 #include "fsdp/optim/optimizer.h"
+#include "fsdp/tensor/state_dict.h"
 #include "fsdp/tensor/stream.h"
 #include "fsdp/tensor/tensor.h"
 
 namespace fsdp {
 
-// PyTorch's names and defaults.
+// PyTorch's names and defaults. Not checked while `enabled` is off.
 struct GradScalerOptions {
   double init_scale = 65536;
   double growth_factor = 2;
@@ -33,6 +34,12 @@ struct GradScalerOptions {
   bool enabled = true;         // off: scale() is 1 and Step always steps
 };
 
+// kInvalidArgument, naming the field, for a value that cannot work: PyTorch asserts growth_factor > 1 and
+// backoff_factor < 1; here also init_scale > 0, backoff_factor > 0, growth_interval >= 1, and all of them finite.
+absl::Status Validate(const GradScalerOptions& options);
+
+// Gradients may lie on several devices, as those of units that are offloaded do. Calls that return a status return that
+// of Validate.
 class ShardedGradScaler {
  public:
   // `group` has all ranks that train one model; it is the caller's and outlives it.
@@ -51,20 +58,31 @@ class ShardedGradScaler {
   absl::StatusOr<bool> Step(Optimizer& optimizer, Stream& stream);
 
   // Lowers the scale after an overflow, raises it after growth_interval steps without, or sets `new_scale`.
-  // kFailedPrecondition if nothing was unscaled since the last Update. Local, and the same on every rank.
+  // kFailedPrecondition if nothing was unscaled since the last Update; kInvalidArgument for a new_scale that is not
+  // above 0. Local, and the same on every rank.
   absl::Status Update(std::optional<double> new_scale = std::nullopt);
+
+  // Adds the scale, its rule and the steps since it changed to `state`, for a checkpoint: PyTorch's state dict (scale,
+  // growth_factor, backoff_factor, growth_interval, _growth_tracker) as JSON text under StateKey::Extra("grad_scaler").
+  // Adds nothing if the scaler is not enabled. Call between Update and the next Unscale. Local.
+  void AddStateDict(StateDict& state) const;
+
+  // The inverse: training goes on as if it had not been interrupted. kInvalidArgument, before anything is changed, for
+  // a state without that entry or with values that Validate refuses. Does nothing if the scaler is not enabled. Local.
+  absl::Status LoadStateDict(const StateDict& state);
 
  private:
   struct Progress {
     bool unscaled = false, stepped = false, overflowed = false;
   };
 
+  absl::Status CheckOptions() const;
   absl::StatusOr<bool> AnyOverflow(Optimizer& optimizer, Stream& stream);
   absl::StatusOr<Tensor> InverseScale(Stream& stream) const;
-  bool CanFold(const Optimizer& optimizer) const;
+  bool CanFold(const Optimizer& optimizer, const Stream& stream) const;
 
   ProcessGroup& group_;
-  const GradScalerOptions options_;
+  GradScalerOptions options_;
   double scale_;
   int steps_without_overflow_ = 0;
   std::map<const Optimizer*, Progress> progress_;  // since the last Update

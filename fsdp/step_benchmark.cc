@@ -159,7 +159,8 @@ absl::Status Compare(std::shared_ptr<ProcessGroup> group, int rounds) {
     FSDP_ASSIGN_OR_RETURN(Partition partition, Partition::ByPolicy(*still, options));
     std::vector<UnitSettings> settings;
     for (const UnitModule& unit : partition.units) settings.push_back(UnitSettingsOf(options, {}, unit.name.empty()));
-    FSDP_ASSIGN_OR_RETURN(units, UnitStore::Create(std::move(partition), settings, group, {}));
+    std::vector<UnitSettings> bare(partition.bare.size());
+    FSDP_ASSIGN_OR_RETURN(units, UnitStore::Create(std::move(partition), {.units = settings, .bare = bare}, group, {}));
     FSDP_ASSIGN_OR_RETURN(runtime, UnitRuntime::Create(*units, MemoryPlan::Of(*units, model->memory_plan().slots)));
     steps.push_back([&] { return CommunicationAlone(*units, *runtime, model->StepSchedule(1)); });
   }

@@ -55,8 +55,9 @@ class StepGraph final {
   // The norm and coefficient of the last ComputeGradients. Valid until the next one.
   const GradClip& clip() const { return *clip_; }
 
-  // Issues the update by these gradients on the model's stream, and clears the gradients. If the norm is not finite,
-  // the update changes nothing.
+  // Issues the update by these gradients on the model's stream, and clears the gradients. A norm that is not finite
+  // makes the gradients 0 or NaN, as DeferClipGradNorm's does: a program that would rather stop reads clip().Norm()
+  // before this call.
   absl::Status Update();
 
  private:

@@ -76,8 +76,14 @@ class Rig {
     FSDP_ASSIGN_OR_RETURN(const Tensor logits, model().Forward(batch_.tokens, tape));
     FSDP_ASSIGN_OR_RETURN(const Tensor value, loss.Forward(logits, batch_.targets, tape));
     model().stream().CopyAsync(host_loss_.data(), value.data(), sizeof(float));
-    FSDP_ASSIGN_OR_RETURN(const Tensor grad, loss.Backward(1.0f, tape));
+    FSDP_ASSIGN_OR_RETURN(const Tensor grad, loss.Backward(loss_factor_, tape));
     return model().Backward(grad, tape).status();
+  }
+
+  // From the next step on, losses are multiplied by `loss_factor` and gradients clipped to `max_norm`.
+  void Clip(float loss_factor, float max_norm) {
+    loss_factor_ = loss_factor;
+    max_norm_ = max_norm;
   }
 
   absl::Status Capture() {
@@ -94,16 +100,40 @@ class Rig {
     }
     FSDP_RETURN_IF_ERROR(optimizer().SetHyperparameter("lr", 1e-2 / (step + 1)));
     if (graph_ != nullptr) {
-      FSDP_RETURN_IF_ERROR(graph_->ComputeGradients(kMaxNorm));
+      FSDP_RETURN_IF_ERROR(graph_->ComputeGradients(max_norm_));
       FSDP_RETURN_IF_ERROR(graph_->Update());
       return See(graph_->clip());
     }
     FSDP_RETURN_IF_ERROR(ForwardBackward());
-    FSDP_ASSIGN_OR_RETURN(const GradClip clip, model().DeferClipGradNorm(kMaxNorm));
+    FSDP_ASSIGN_OR_RETURN(const GradClip clip, model().DeferClipGradNorm(max_norm_));
     optimizer().set_grad_factor(clip.coefficient());
     FSDP_RETURN_IF_ERROR(optimizer().Step(model().stream()));
     optimizer().ZeroGrad();
     return See(clip);
+  }
+
+  // A step of a model that is not FullyShard's, not captured, whose gradients are clipped before it.
+  absl::Status StepAfterClipping(int step) {
+    FSDP_RETURN_IF_ERROR(FillBatch(step));
+    FSDP_RETURN_IF_ERROR(optimizer().SetHyperparameter("lr", 1e-2 / (step + 1)));
+    FSDP_RETURN_IF_ERROR(ForwardBackward());
+    FSDP_RETURN_IF_ERROR(model().ClipGradNorm(max_norm_).status());
+    FSDP_RETURN_IF_ERROR(optimizer().Step(model().stream()));
+    optimizer().ZeroGrad();
+    return model().stream().Synchronize();
+  }
+
+  // This rank's, one parameter after the other.
+  absl::StatusOr<std::vector<float>> Weights() {
+    std::vector<float> weights;
+    for (const ShardedParameter* parameter : model().parameters()) {
+      FSDP_ASSIGN_OR_RETURN(const Buffer host, device().AllocatePinned(parameter->data.nbytes()));
+      model().stream().CopyAsync(host.data(), parameter->data.data(), parameter->data.nbytes());
+      FSDP_RETURN_IF_ERROR(model().stream().Synchronize());
+      const auto* values = reinterpret_cast<const float*>(host.data());
+      weights.insert(weights.end(), values, values + parameter->data.numel());
+    }
+    return weights;
   }
 
   absl::Status Steps(int begin, int end) {
@@ -146,6 +176,8 @@ class Rig {
   Buffer host_loss_;
   std::unique_ptr<StepGraph> graph_;
   std::vector<float> seen_;
+  float loss_factor_ = 1;
+  float max_norm_ = kMaxNorm;
   int forward_backwards_ = 0;  // put on the stream by the host
   Event reached_;              // of FullyShard's model: its next forward waits for this
 };
@@ -291,6 +323,30 @@ TEST_F(StepGraphTest, StepsThatAreNotCapturedGoBetweenReplays) {
     EXPECT_EQ(rig.optimizer().step_count(0), kCaptured + 4);
     return absl::OkStatus();
   });
+}
+
+// Gradients whose norm overflows are multiplied by 0, as by ClipGradNorm, so weights decay and stay finite; a limit of
+// 0 does the same to every norm. Replays are among the steps.
+TEST_F(StepGraphTest, ANormThatIsNotFiniteAndALimitOf0GiveTheStepOfClipGradNorm) {
+  struct Case {
+    float loss_factor, max_norm;
+  };
+  for (const Case& c : {Case{1e25f, kMaxNorm}, Case{1.0f, 0.0f}}) {
+    std::vector<float> initial, clipped, replayed;
+    for (std::vector<float>* weights : {&clipped, &replayed}) {
+      ASSERT_OK_AND_ASSIGN(const auto rig, OneRank());
+      rig->Clip(c.loss_factor, c.max_norm);
+      ASSERT_OK_AND_ASSIGN(initial, rig->Weights());
+      const bool graph = weights == &replayed;
+      ASSERT_OK(graph ? rig->Capture() : absl::OkStatus());
+      for (int step = 0; step < kCaptured + 2; ++step) {
+        ASSERT_OK(graph ? rig->Step(step) : rig->StepAfterClipping(step));
+      }
+      ASSERT_OK_AND_ASSIGN(*weights, rig->Weights());
+    }
+    EXPECT_EQ(replayed, clipped) << c.loss_factor;
+    EXPECT_NE(clipped, initial) << "weights decay";
+  }
 }
 
 TEST_F(StepGraphTest, AnOptimizerOtherThanAdamWIsRefused) {

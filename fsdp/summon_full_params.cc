@@ -99,14 +99,14 @@ absl::Status CheckShape(const Parameter& parameter, const Tensor& bound, const T
 
 // Every rank visits every unit, also after an error: its collectives wait for all ranks.
 void Visit(Module& module, const UnitStore& units, const std::function<absl::Status(Module&)>& fn,
-           const ShardsChanged& changed, absl::Status& first) {
+           absl::Status& first) {
   std::unique_ptr<SummonFullParamsGuard> guard;
   if (units.IndexOf(module) >= 0) {
-    auto summoned = SummonFullParamsGuard::Create(module, units, {.recurse = false}, changed);
+    auto summoned = SummonFullParamsGuard::Create(module, units, {.recurse = false});
     first.Update(summoned.status());
     if (summoned.ok()) guard = *std::move(summoned);
   }
-  for (const auto& [name, child] : module.children()) Visit(*child, units, fn, changed, first);
+  for (const auto& [name, child] : module.children()) Visit(*child, units, fn, first);
   if (first.ok()) first.Update(fn(module));
   if (guard != nullptr) first.Update(guard->Close());
 }
@@ -114,9 +114,9 @@ void Visit(Module& module, const UnitStore& units, const std::function<absl::Sta
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<SummonFullParamsGuard>> SummonFullParamsGuard::Create(
-    Module& module, const UnitStore& units, const SummonFullParamsOptions& options, ShardsChanged changed) {
+    Module& module, const UnitStore& units, const SummonFullParamsOptions& options) {
   FSDP_RETURN_IF_ERROR(CheckFlags(options));
-  std::unique_ptr<SummonFullParamsGuard> guard(new SummonFullParamsGuard(units, options, std::move(changed)));
+  std::unique_ptr<SummonFullParamsGuard> guard(new SummonFullParamsGuard(units, options));
   guard->summoned_ = Summoned(module, units, options.recurse);
   // Checked before the first collective. The arguments are the same on all ranks, and so is the answer.
   for (const int u : guard->summoned_) FSDP_RETURN_IF_ERROR(CheckUnit(units.unit(u), options));
@@ -199,16 +199,13 @@ absl::Status SummonFullParamsGuard::Close() {
   if (!std::exchange(open_, false)) return absl::OkStatus();
   // An error does not stop the loop: every unit must get its bindings back.
   absl::Status first;
-  bool changes = false;
   for (size_t s = 0; s < bindings_.size(); ++s) {
     const int u = summoned_[s];
     if (options_.writeback || LendsStorage(units_.unit(u))) first.Update(WriteBack(static_cast<int>(s)));
-    changes = changes || options_.writeback || LendsStorage(units_.unit(u));
     Rebind(static_cast<int>(s));
     units_.unit(u).summoned = false;
   }
   first.Update(gather_->Synchronize());
-  if (changes) first.Update(changed_());
   return first;
 }
 
@@ -216,6 +213,7 @@ absl::Status SummonFullParamsGuard::Close() {
 // tensor.
 absl::Status SummonFullParamsGuard::WriteBack(int s) {
   const Unit& unit = units_.unit(summoned_[s]);
+  unit.NoteShardChanged();
   for (size_t i = 0; i < bindings_[s].size(); ++i) {
     const Parameter& parameter = *unit.parameters[i];
     const ShardedParameter& sharded = *unit.sharded_parameters[i];
@@ -241,10 +239,9 @@ void SummonFullParamsGuard::Rebind(int s) {
   }
 }
 
-absl::Status ApplyToModules(Module& root, const UnitStore& units, const std::function<absl::Status(Module&)>& fn,
-                            const ShardsChanged& changed) {
+absl::Status ApplyToModules(Module& root, const UnitStore& units, const std::function<absl::Status(Module&)>& fn) {
   absl::Status first;
-  Visit(root, units, fn, changed, first);
+  Visit(root, units, fn, first);
   return units.groups().AgreeOn(first);
 }
 

@@ -46,16 +46,12 @@ struct SummonFullParamsOptions {
   bool with_grads = false;
 };
 
-// Called on every rank after edits were written to the shards, so that unsharded copies of them can be renewed.
-using ShardsChanged = std::function<absl::Status()>;
-
 class SummonFullParamsGuard final {
  public:
   // Gathers the units of `module` and below, which must outlive it with `units`. kUnimplemented for flags that exclude
   // each other; kFailedPrecondition for a unit that is summoned already. Collective; blocks.
   static absl::StatusOr<std::unique_ptr<SummonFullParamsGuard>> Create(Module& module, const UnitStore& units,
-                                                                       const SummonFullParamsOptions& options,
-                                                                       ShardsChanged changed);
+                                                                       const SummonFullParamsOptions& options);
 
   // Closes the guard if the program did not. The error is dropped; a failed collective fails the next.
   ~SummonFullParamsGuard();
@@ -73,8 +69,8 @@ class SummonFullParamsGuard final {
     Tensor full, full_grad;  // undefined on a rank that gets none, and where storage is lent
   };
 
-  SummonFullParamsGuard(const UnitStore& units, const SummonFullParamsOptions& options, ShardsChanged changed)
-      : units_(units), options_(options), changed_(std::move(changed)) {}
+  SummonFullParamsGuard(const UnitStore& units, const SummonFullParamsOptions& options)
+      : units_(units), options_(options) {}
 
   absl::Status Open();
   absl::Status OpenUnit(int unit, const std::vector<bool>& has_grad);
@@ -85,7 +81,6 @@ class SummonFullParamsGuard final {
 
   const UnitStore& units_;
   const SummonFullParamsOptions options_;
-  const ShardsChanged changed_;
   std::unique_ptr<StateGather> gather_;
   std::vector<int> summoned_;                   // units
   std::vector<std::vector<Binding>> bindings_;  // by summoned unit and parameter
@@ -95,9 +90,8 @@ class SummonFullParamsGuard final {
 // PyTorch's apply, for initialising a model in place. Calls `fn` for every module at and below `root`, children first,
 // while the parameters of the units that it lies in are bound whole; what it writes to them stays. At most the units on
 // one path from the root are whole at one time. The first error of any rank is returned on all; after it `fn` is not
-// called again. kFailedPrecondition while a SummonFullParamsGuard lives. `changed`: as the guard's. Collective; blocks.
-absl::Status ApplyToModules(Module& root, const UnitStore& units, const std::function<absl::Status(Module&)>& fn,
-                            const ShardsChanged& changed);
+// called again. kFailedPrecondition while a SummonFullParamsGuard lives. Collective; blocks.
+absl::Status ApplyToModules(Module& root, const UnitStore& units, const std::function<absl::Status(Module&)>& fn);
 
 }  // namespace fsdp
 

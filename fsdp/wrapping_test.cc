@@ -3,6 +3,7 @@
 // Steps of models with every kind of parameter: ignored, frozen, shared and unused parameters, on 3 ranks, which divide
 // no size here.
 #include <algorithm>
+#include <map>
 #include <memory>
 #include <set>
 #include <string>
@@ -158,6 +159,22 @@ TEST(WrappingTest, OneUnitHasOneFloatingPointDType) {
                        HasSubstr("must have one floating-point dtype, but \"1.bias\" is int32")));
 }
 
+// Views that are slices of one shard lie as far apart as their elements do in the unit's flat parameter.
+void ExpectOneShard(const FullyShardedDataParallel& model) {
+  std::map<std::string, const ShardedParameter*> by_name;
+  for (const ShardedParameter* parameter : model.parameters()) by_name[parameter->fqn] = parameter;
+  for (const FlatUnitLayout& unit : model.UnitLayouts()) {
+    const float* shard = nullptr;  // where the unit's element 0 would be
+    for (const auto& slot : unit.parameters) {
+      const ShardedParameter& parameter = *by_name.at(slot.fqn);
+      if (parameter.interval.empty()) continue;
+      const float* const here = parameter.data.data_as<float>() - (slot.offset + parameter.interval.begin);
+      if (shard == nullptr) shard = here;
+      EXPECT_EQ(here, shard) << slot.fqn;
+    }
+  }
+}
+
 TEST(WrappingTest, ShardedViewsAreSlicesOfOneShardAndEmptyWhereAbsent) {
   std::vector<int64_t> held(kRanks, 0);
   int absent = 0;
@@ -169,6 +186,7 @@ TEST(WrappingTest, ShardedViewsAreSlicesOfOneShardAndEmptyWhereAbsent) {
       held[group->rank()] += parameter->data.numel();
       if (group->rank() == 0 && parameter->interval.empty()) ++absent;
     }
+    ExpectOneShard(*model);
     return absl::OkStatus();
   }));
   EXPECT_EQ(held[0] + held[1] + held[2], 3 * 5 + 5 + 5 * 5 + 5 + 5 * 7 + 7);

@@ -21,6 +21,14 @@ absl::StatusOr<std::unique_ptr<Module>> Make(const Gpt2Config& config) { return 
 absl::StatusOr<std::unique_ptr<Module>> Make(const LlamaConfig& config) { return MakeLlama(config); }
 std::string ConfigJson(const Gpt2Config& config) { return Gpt2ConfigJson(config); }
 std::string ConfigJson(const LlamaConfig& config) { return LlamaConfigJson(config); }
+Attributes AttributesOf(const Gpt2Config& config) { return Gpt2Attributes(config); }
+Attributes AttributesOf(const LlamaConfig& config) { return LlamaAttributes(config); }
+Attributes OtherAttributesOf(const Gpt2Config& config) { return {{"initializer_range", config.initializer_range}}; }
+Attributes OtherAttributesOf(const LlamaConfig& config) {
+  return {{"initializer_range", config.initializer_range}, {"max_position_embeddings", config.max_position_embeddings}};
+}
+std::string_view ModelType(const Gpt2Config&) { return "gpt2"; }
+std::string_view ModelType(const LlamaConfig&) { return "llama"; }
 
 }  // namespace
 
@@ -47,6 +55,16 @@ bool IsTransformerBlock(Module& module) {
 
 std::string CausalLmConfigJson(const CausalLmConfig& config) {
   return std::visit([](const auto& kind) { return ConfigJson(kind); }, config);
+}
+
+Attributes CausalLmAttributes(const CausalLmConfig& config) {
+  Attributes attributes = std::visit([](const auto& kind) { return AttributesOf(kind); }, config);
+  attributes["model_type"] = std::string(std::visit([](const auto& kind) { return ModelType(kind); }, config));
+  return attributes;
+}
+
+Attributes OtherCausalLmAttributes(const CausalLmConfig& config) {
+  return std::visit([](const auto& kind) { return OtherAttributesOf(kind); }, config);
 }
 
 int64_t VocabSize(const CausalLmConfig& config) {

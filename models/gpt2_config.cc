@@ -129,4 +129,19 @@ std::string Gpt2ConfigJson(const Gpt2Config& config) {
   return json.dump(2) + "\n";
 }
 
+Attributes Gpt2Attributes(const Gpt2Config& config) {
+  return {{"vocab_size", config.vocab_size},
+          {"n_positions", config.n_positions},
+          {"n_embd", config.n_embd},
+          {"n_layer", config.n_layer},
+          {"n_head", config.n_head},
+          {"n_inner", config.n_inner > 0 ? config.n_inner : 4 * config.n_embd},
+          {"activation_function", config.activation_function},
+          {"layer_norm_epsilon", config.layer_norm_epsilon},
+          {"scale_attn_weights", config.scale_attn_weights},
+          {"scale_attn_by_inverse_layer_idx", config.scale_attn_by_inverse_layer_idx},
+          {"reorder_and_upcast_attn", config.reorder_and_upcast_attn},
+          {"tie_word_embeddings", config.tie_word_embeddings}};
+}
+
 }  // namespace fsdp

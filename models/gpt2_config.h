@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "fsdp/tensor/attributes.h"
 
 namespace fsdp {
 
@@ -68,6 +69,10 @@ absl::StatusOr<Gpt2Config> Gpt2Preset(std::string_view name);
 // The config.json that Hugging Face reads: every field above, the three dropout rates as 0, and null for an n_inner of
 // 0.
 std::string Gpt2ConfigJson(const Gpt2Config& config);
+
+// The fields above by their names, but initializer_range, which only random weights follow: what a checkpoint must
+// agree about for its parameters to be the same model. An n_inner of 0 is given as the width that it means.
+Attributes Gpt2Attributes(const Gpt2Config& config);
 
 }  // namespace fsdp
 

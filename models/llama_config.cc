@@ -183,4 +183,23 @@ std::string LlamaConfigJson(const LlamaConfig& config) {
   return json.dump(2) + "\n";
 }
 
+Attributes LlamaAttributes(const LlamaConfig& config) {
+  Attributes attributes = RopeAttributes(config.rope);
+  attributes.merge(Attributes{
+      {"vocab_size", config.vocab_size},
+      {"hidden_size", config.hidden_size},
+      {"intermediate_size", config.intermediate_size},
+      {"num_hidden_layers", config.num_hidden_layers},
+      {"num_attention_heads", config.num_attention_heads},
+      {"num_key_value_heads", config.KeyValueHeads()},
+      {"head_dim", config.HeadDim()},
+      {"hidden_act", config.hidden_act},
+      {"rms_norm_eps", config.rms_norm_eps},
+      {"pad_token_id", config.pad_token_id.has_value() ? AttributeValue(*config.pad_token_id) : AttributeValue()},
+      {"tie_word_embeddings", config.tie_word_embeddings},
+      {"attention_bias", config.attention_bias},
+      {"mlp_bias", config.mlp_bias}});
+  return attributes;
+}
+
 }  // namespace fsdp

@@ -14,6 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "fsdp/models/rope.h"
+#include "fsdp/tensor/attributes.h"
 
 namespace fsdp {
 
@@ -79,6 +80,12 @@ absl::StatusOr<LlamaConfig> LlamaPreset(std::string_view name);
 
 // The config.json that Hugging Face reads.
 std::string LlamaConfigJson(const LlamaConfig& config);
+
+// The fields above by their names, those of rope too ("rope_theta", "rope_type", "rope_scaling.factor", ...; of
+// rope_scaling the fields that its type uses), but initializer_range and max_position_embeddings, which no number of a
+// trained model depends on: what a checkpoint must agree about for its parameters to be the same model. Counts of 0 are
+// given as what they mean.
+Attributes LlamaAttributes(const LlamaConfig& config);
 
 }  // namespace fsdp
 

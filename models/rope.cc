@@ -127,6 +127,18 @@ Json RopeScalingJson(const RopeConfig& rope) {
   return json;
 }
 
+Attributes RopeAttributes(const RopeConfig& rope) {
+  Attributes attributes = {{"rope_type", "default"}, {"rope_theta", rope.theta}};
+  if (rope.type == RopeConfig::Type::kDefault) return attributes;
+  attributes["rope_type"] = rope.type == RopeConfig::Type::kLinear ? "linear" : "llama3";
+  attributes["rope_scaling.factor"] = rope.factor;
+  if (rope.type == RopeConfig::Type::kLinear) return attributes;
+  attributes["rope_scaling.low_freq_factor"] = rope.low_freq_factor;
+  attributes["rope_scaling.high_freq_factor"] = rope.high_freq_factor;
+  attributes["rope_scaling.original_max_position_embeddings"] = rope.original_max_position_embeddings;
+  return attributes;
+}
+
 std::vector<float> InverseFrequencies(const RopeConfig& rope, int64_t head_dim) {
   std::vector<float> frequencies;
   for (int64_t i = 0; i < head_dim; i += 2) {

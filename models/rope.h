@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "fsdp/models/config_reader.h"
+#include "fsdp/tensor/attributes.h"
 
 namespace fsdp {
 
@@ -48,6 +49,9 @@ absl::Status CheckRope(std::string_view model_type, const RopeConfig& rope);
 
 // The value of rope_scaling in a config.json; null for kDefault. It does not contain rope_theta.
 ConfigReader::Json RopeScalingJson(const RopeConfig& rope);
+
+// rope_type and rope_theta, and the fields of rope_scaling that the type uses ("rope_scaling.factor", ...).
+Attributes RopeAttributes(const RopeConfig& rope);
 
 // The head_dim / 2 frequencies, with Hugging Face's bits. Precondition: head_dim is even, and CheckRope is OK.
 std::vector<float> InverseFrequencies(const RopeConfig& rope, int64_t head_dim);

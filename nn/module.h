@@ -72,8 +72,9 @@ class Module {
   // the forwards. The work is put on the tape's stream and may not have run when this returns.
   absl::StatusOr<Tensor> Forward(const Tensor& input, Tape& tape);
 
-  // Adds to the grads of the parameters that require them, and returns the gradient of the input (undefined where the
-  // input has none: tokens). Each Forward on a tape that keeps takes one Backward; a second one is kFailedPrecondition.
+  // Adds to the grads (Parameter::Grad) of the parameters that require them, and returns the gradient of the input
+  // (undefined where the input has none: tokens). Each Forward on a tape that keeps takes one Backward; a second one is
+  // kFailedPrecondition.
   absl::StatusOr<Tensor> Backward(const Tensor& grad_output, Tape& tape);
 
   // The class name as Hugging Face or PyTorch spell it, for messages, and for wrap policies that choose modules by

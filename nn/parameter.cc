@@ -25,8 +25,9 @@ absl::StatusOr<Tensor> Parameter::Data() const {
   return data;
 }
 
-absl::StatusOr<Tensor> Parameter::Grad() const {
+absl::StatusOr<Tensor> Parameter::Grad() {
   if (!grad.defined()) return NotBound(*this, "grad");
+  grad_used = true;
   return grad;
 }
 

@@ -30,9 +30,13 @@ struct Parameter {
   Tensor data;  // `shape`, in the compute dtype; undefined while sharded
   Tensor grad;  // `shape`; backward ADDS the gradient to it; undefined outside its unit's backward
 
-  // `data` / `grad`, or kFailedPrecondition naming the parameter when it is not bound.
+  // `data` / `grad`, or kFailedPrecondition naming the parameter when it is not bound. A backward gets what it adds to
+  // by Grad(), which sets grad_used: under FSDP2 a parameter has no gradient if no backward called Grad(), and an
+  // optimizer leaves it alone.
   absl::StatusOr<Tensor> Data() const;
-  absl::StatusOr<Tensor> Grad() const;
+  absl::StatusOr<Tensor> Grad();
+
+  bool grad_used = false;  // Grad() was called since `grad` was bound
 };
 
 // Gives `parameter` memory of its own on `device`, in its own dtype: data from its initializer under `seed`, grad zero.

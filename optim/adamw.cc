@@ -15,6 +15,8 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "fsdp/base/annotate.h"
+#include "fsdp/base/option_check.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/optim/update_ops.h"
 #include "fsdp/tensor/work_graph.h"
@@ -22,6 +24,7 @@
 namespace fsdp {
 namespace {
 
+constexpr char kName[] = "AdamW";
 constexpr int64_t kScalars = sizeof(AdamWScalars) / sizeof(float);
 
 // m and v start at 0, so after t steps they are means over weights that sum to 1 - beta^t and not to 1. Dividing by
@@ -44,6 +47,25 @@ AdamWScalars ScalarsOf(const AdamWOptions& options, int64_t step) {
           .eps = static_cast<float>(options.eps)};
 }
 
+// The field of a hyperparameter; null for an unknown name.
+double* FieldOf(AdamWOptions& options, std::string_view name) {
+  static constexpr std::pair<std::string_view, double AdamWOptions::*> kFields[] = {
+      {"lr", &AdamWOptions::lr},
+      {"beta1", &AdamWOptions::beta1},
+      {"beta2", &AdamWOptions::beta2},
+      {"eps", &AdamWOptions::eps},
+      {"weight_decay", &AdamWOptions::weight_decay},
+  };
+  for (const auto& [field, member] : kFields) {
+    if (field == name) return &(options.*member);
+  }
+  return nullptr;
+}
+
+absl::Status ValidateGroup(size_t group, const AdamWOptions& options) {
+  return Annotate(Validate(options), absl::StrCat(kName, ", param group ", group));
+}
+
 std::vector<std::vector<ShardedParameter*>> ParametersOf(const std::vector<AdamW::Group>& groups) {
   std::vector<std::vector<ShardedParameter*>> parameters;
   for (const AdamW::Group& group : groups) parameters.push_back(group.parameters);
@@ -51,6 +73,14 @@ std::vector<std::vector<ShardedParameter*>> ParametersOf(const std::vector<AdamW
 }
 
 }  // namespace
+
+absl::Status Validate(const AdamWOptions& options) {
+  FSDP_RETURN_IF_ERROR(CheckNotNegative("lr", options.lr));
+  FSDP_RETURN_IF_ERROR(CheckBelow1("beta1", options.beta1));
+  FSDP_RETURN_IF_ERROR(CheckBelow1("beta2", options.beta2));
+  FSDP_RETURN_IF_ERROR(CheckNotNegative("eps", options.eps));
+  return CheckNotNegative("weight_decay", options.weight_decay);
+}
 
 AdamW::AdamW(std::vector<ShardedParameter*> parameters, const AdamWOptions& options)
     : AdamW(std::vector<Group>{{std::move(parameters), options}}) {}
@@ -69,6 +99,7 @@ std::vector<AdamW::Group> AdamW::DecayMatricesOnly(absl::Span<ShardedParameter* 
 }
 
 absl::Status AdamW::Step(Stream& stream) {
+  FSDP_RETURN_IF_ERROR(CheckGroups());
   FSDP_ASSIGN_OR_RETURN(const std::vector<size_t> indices, ParametersToUpdate());
   if (indices.empty()) {
     FinishStep(indices);
@@ -91,6 +122,7 @@ absl::Status AdamW::Step(Stream& stream) {
 }
 
 absl::Status AdamW::UploadScalars(Stream& stream) {
+  FSDP_RETURN_IF_ERROR(CheckGroups());
   const auto count = static_cast<int64_t>(parameters().size());
   const int64_t nbytes = count * static_cast<int64_t>(sizeof(AdamWScalars));
   if (!live_scalars_.defined()) {
@@ -124,21 +156,25 @@ std::vector<ParamGroupState> AdamW::ParamGroups() const {
   return states;
 }
 
-absl::Status AdamW::SetGroupHyperparameter(size_t group, std::string_view name, double value) {
-  static constexpr std::pair<std::string_view, double AdamWOptions::*> kFields[] = {
-      {"lr", &AdamWOptions::lr},
-      {"beta1", &AdamWOptions::beta1},
-      {"beta2", &AdamWOptions::beta2},
-      {"eps", &AdamWOptions::eps},
-      {"weight_decay", &AdamWOptions::weight_decay},
-  };
-  for (const auto& [field, member] : kFields) {
-    if (field != name) continue;
-    groups_[group].options.*member = value;
-    return absl::OkStatus();
+absl::Status AdamW::CheckHyperparameter(size_t group, std::string_view name, double value) const {
+  FSDP_RETURN_IF_ERROR(CheckGroup(kName, group));
+  AdamWOptions options = groups_[group].options;
+  double* const field = FieldOf(options, name);
+  if (field == nullptr) {
+    return absl::InvalidArgumentError(absl::StrCat("AdamW has no hyperparameter \"", std::string(name),
+                                                   "\"; it has lr, beta1, beta2, eps, weight_decay"));
   }
-  return absl::InvalidArgumentError(absl::StrCat("AdamW has no hyperparameter \"", std::string(name),
-                                                 "\"; it has lr, beta1, beta2, eps, weight_decay"));
+  *field = value;
+  return ValidateGroup(group, options);
+}
+
+void AdamW::AssignHyperparameter(size_t group, std::string_view name, double value) {
+  *FieldOf(groups_[group].options, name) = value;
+}
+
+absl::Status AdamW::CheckGroups() const {
+  for (size_t g = 0; g < groups_.size(); ++g) FSDP_RETURN_IF_ERROR(ValidateGroup(g, groups_[g].options));
+  return absl::OkStatus();
 }
 
 }  // namespace fsdp

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// AdamW: decoupled weight decay, bias corrected; torch.optim.AdamW's formula, one fused pass over each slice (rounding:
-// update_kernels.h). (Loshchilov and Hutter, "Decoupled Weight Decay Regularization", 2019.)
+// AdamW: decoupled weight decay, bias corrected; torch.optim.AdamW's formula, one fused pass over each slice. Its bits
+// are not torch's: sums are rounded in other places (update_kernels.h), and torch_steps_test.cc bounds how far that
+// carries. (Loshchilov and Hutter, "Decoupled Weight Decay Regularization", 2019.)
 #ifndef FSDP_OPTIM_ADAMW_H_
 #define FSDP_OPTIM_ADAMW_H_
 
@@ -31,6 +32,10 @@ struct AdamWOptions {
   double weight_decay = 1e-2;
 };
 
+// kInvalidArgument, naming the field, for a value that is out of its range, as torch.optim.AdamW refuses it: betas
+// outside of [0, 1), others that are negative or not finite.
+absl::Status Validate(const AdamWOptions& options);
+
 // With g the gradient of a parameter p, and t the number of its steps:
 //   m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2
 //   p = p - lr weight_decay p - lr (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + eps)
@@ -52,12 +57,16 @@ class AdamW final : public Optimizer {
   static std::vector<Group> DecayMatricesOnly(absl::Span<ShardedParameter* const> parameters,
                                               const AdamWOptions& options);
 
+  // Both: kInvalidArgument, naming the group, for options that Validate refuses; nothing is changed then.
   absl::Status Step(Stream& stream) override;
   absl::Status UploadScalars(Stream& stream) override;
   std::vector<ParamGroupState> ParamGroups() const override;
-  absl::Status SetGroupHyperparameter(size_t group, std::string_view name, double value) override;
+  absl::Status CheckHyperparameter(size_t group, std::string_view name, double value) const override;
 
  private:
+  void AssignHyperparameter(size_t group, std::string_view name, double value) override;
+  absl::Status CheckGroups() const;
+
   // The scalars of parameter `index` in live_scalars_.
   Tensor LiveScalars(size_t index) const;
 

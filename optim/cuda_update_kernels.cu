@@ -29,8 +29,6 @@ struct Extras {
   }
 };
 
-__device__ inline bool IsFinite(float value) { return value - value == 0; }
-
 // A gradient times the factor, rounded to its own dtype, as if ScaleBy had stored it in between.
 template <typename G>
 __device__ inline float Times(G grad, float factor) {
@@ -58,7 +56,6 @@ struct AdamWSlice {
     const AdamWScalars s = live_scalars != nullptr ? *live_scalars : scalars;
     Pack<float, N> p = LoadPack<N>(parameter + i);
     const float factor = extras.Factor();
-    if (!IsFinite(factor)) return extras.Copy(p, i);
     const Pack<G, N> grads = LoadPack<N>(grad + i);
     Pack<float, N> m = LoadPack<N>(exp_avg + i);
     Pack<float, N> v = LoadPack<N>(exp_avg_sq + i);
@@ -96,7 +93,6 @@ struct SgdSlice {
   __device__ void Run(int64_t i) const {
     Pack<float, N> p = LoadPack<N>(parameter + i);
     const float factor = extras.Factor();
-    if (!IsFinite(factor)) return extras.Copy(p, i);
     const Pack<G, N> grads = LoadPack<N>(grad + i);
     Pack<float, N> b{};
     if (s.momentum != 0 && !s.first) b = LoadPack<N>(momentum_buffer + i);

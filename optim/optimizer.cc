@@ -94,11 +94,11 @@ TensorExtras Optimizer::ExtrasOf(size_t index) const {
   return {.grad_factor = grad_factor_, .compute_copy = parameters_[index]->compute_copy};
 }
 
-// A step counts although the stream has not run it yet, and also if its factor turns out not to be finite, which the
-// host learns later or never.
+// A step counts although the stream has not run it yet.
 void Optimizer::FinishStep(const std::vector<size_t>& indices) {
   for (const size_t i : indices) {
     ++steps_[i];
+    parameters_[i]->NoteChanged();
     parameters_[i]->compute_copy_current = parameters_[i]->compute_copy.defined();
   }
   grad_factor_ = Tensor();
@@ -111,9 +111,22 @@ absl::Status Optimizer::UploadScalars(Stream&) {
   return absl::UnimplementedError("this optimizer's steps cannot be captured in a graph: AdamW's can");
 }
 
-absl::Status Optimizer::SetHyperparameter(std::string_view name, double value) {
-  for (size_t group = 0; group < num_groups_; ++group) FSDP_RETURN_IF_ERROR(SetGroupHyperparameter(group, name, value));
+absl::Status Optimizer::SetGroupHyperparameter(size_t group, std::string_view name, double value) {
+  FSDP_RETURN_IF_ERROR(CheckHyperparameter(group, name, value));
+  AssignHyperparameter(group, name, value);
   return absl::OkStatus();
+}
+
+absl::Status Optimizer::SetHyperparameter(std::string_view name, double value) {
+  for (size_t group = 0; group < num_groups_; ++group) FSDP_RETURN_IF_ERROR(CheckHyperparameter(group, name, value));
+  for (size_t group = 0; group < num_groups_; ++group) AssignHyperparameter(group, name, value);
+  return absl::OkStatus();
+}
+
+absl::Status Optimizer::CheckGroup(std::string_view optimizer, size_t group) const {
+  if (group < num_groups_) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(std::string(optimizer), " has no param group ", group, ": it has ", num_groups_));
 }
 
 std::vector<std::string> Optimizer::GroupNames(size_t group) const {

@@ -36,9 +36,9 @@ class Optimizer {
   virtual absl::Status Step(Stream& stream) = 0;
 
   // The next Step multiplies gradients by `factor`, one float32 on the parameters' device, which is read in stream
-  // order, and rounds them to their dtype. The result has the bits of TensorOps::ScaleBy before the Step, without a
-  // pass of its own; the gradients in memory do not change. If the factor is not finite, the Step changes no parameter
-  // and no state, though it counts. Like grad_scale and found_inf of PyTorch's fused optimizers.
+  // order, and rounds them to their dtype. The result has the bits of TensorOps::ScaleBy before the Step, whatever the
+  // factor is, without a pass of its own; the gradients in memory do not change. Like grad_scale of PyTorch's fused
+  // optimizers.
   void set_grad_factor(Tensor factor) { grad_factor_ = std::move(factor); }
   bool has_grad_factor() const { return grad_factor_.defined(); }
 
@@ -72,13 +72,23 @@ class Optimizer {
   // The groups with their current hyperparameters.
   virtual std::vector<ParamGroupState> ParamGroups() const = 0;
 
-  // Sets one hyperparameter ("lr") of ParamGroups()[group]; kInvalidArgument for an unknown name.
-  virtual absl::Status SetGroupHyperparameter(size_t group, std::string_view name, double value) = 0;
+  // Whether hyperparameter `name` ("lr") of ParamGroups()[group] may be `value`. kInvalidArgument, naming the group,
+  // for a group or a name that there is not, and for a value out of its range. Changes nothing.
+  virtual absl::Status CheckHyperparameter(size_t group, std::string_view name, double value) const = 0;
 
-  // SetGroupHyperparameter for every group.
+  // Sets it, unless CheckHyperparameter refuses it. Counts from the next step on.
+  absl::Status SetGroupHyperparameter(size_t group, std::string_view name, double value);
+
+  // SetGroupHyperparameter for every group. An error of any group changes none.
   absl::Status SetHyperparameter(std::string_view name, double value);
 
  protected:
+  // The value of a hyperparameter that CheckHyperparameter allows.
+  virtual void AssignHyperparameter(size_t group, std::string_view name, double value) = 0;
+
+  // kInvalidArgument, with `optimizer` ("AdamW") in front, for a group that there is not.
+  absl::Status CheckGroup(std::string_view optimizer, size_t group) const;
+
   // `groups` are the parameters by group, `state_names` the names of the states that each element has.
   Optimizer(const std::vector<std::vector<ShardedParameter*>>& groups, std::vector<std::string> state_names);
 

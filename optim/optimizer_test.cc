@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// AdamW and SGD against PyTorch's single-tensor formulas written out in float32, equal in every bit on every
-// device and instruction set; and what an Optimizer does around them.
+// AdamW and SGD against their formulas written out in float32, equal in every bit on every device and instruction set;
+// and what an Optimizer does around them. torch_steps_test.cc compares with PyTorch itself.
 #include "fsdp/optim/optimizer.h"
 
 #include <cmath>
@@ -26,8 +26,8 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 
 // torch/optim/adamw.py, _single_tensor_adamw, on float32 tensors with Python's float64 scalars; but the decay is part
-// of the one sum that p is rounded in.
-struct TorchAdamW {
+// of the one sum that p is rounded in, and no product is fused with a sum.
+struct PlainAdamW {
   AdamWOptions options;
   Floats p, m, v;
   int step = 0;
@@ -52,8 +52,8 @@ struct TorchAdamW {
   }
 };
 
-// torch/optim/sgd.py, _single_tensor_sgd.
-struct TorchSgd {
+// torch/optim/sgd.py, _single_tensor_sgd; no product is fused with a sum.
+struct PlainSgd {
   SgdOptions options;
   Floats p, buffer;
 
@@ -84,18 +84,18 @@ TEST_F(OptimizerTest, AdamWHasTheLoopsBits) {
     for (const DType grad_dtype : {DType::kFloat32, DType::kBFloat16}) {
       ForEachInstructionSet([&] {
         const auto parameter = MakeParameter(*device_, "w", 75, 3, grad_dtype);
-        TorchAdamW torch = {options, Random(75, 1), Floats(75, 0.0f), Floats(75, 0.0f)};
-        Set(parameter->data, torch.p);
+        PlainAdamW plain = {options, Random(75, 1), Floats(75, 0.0f), Floats(75, 0.0f)};
+        Set(parameter->data, plain.p);
         AdamW optimizer({parameter.get()}, options);
         for (int step = 0; step < 4; ++step) {
           SetGrad(*parameter, Random(75, 10 + step));
-          torch.Step(GradOf(*parameter));
+          plain.Step(GradOf(*parameter));
           ASSERT_OK(optimizer.Step(*stream_));
           ASSERT_OK(stream_->Synchronize());
         }
-        ExpectSameBits(parameter->data, torch.p);
-        ExpectSameBits(*optimizer.State(0, "exp_avg"), torch.m);
-        ExpectSameBits(*optimizer.State(0, "exp_avg_sq"), torch.v);
+        ExpectSameBits(parameter->data, plain.p);
+        ExpectSameBits(*optimizer.State(0, "exp_avg"), plain.m);
+        ExpectSameBits(*optimizer.State(0, "exp_avg_sq"), plain.v);
       });
     }
   }
@@ -110,17 +110,17 @@ TEST_F(OptimizerTest, SgdHasTheLoopsBits) {
     for (const DType grad_dtype : {DType::kFloat32, DType::kBFloat16}) {
       ForEachInstructionSet([&] {
         const auto parameter = MakeParameter(*device_, "w", 75, 3, grad_dtype);
-        TorchSgd torch = {options, Random(75, 1), {}};
-        Set(parameter->data, torch.p);
+        PlainSgd plain = {options, Random(75, 1), {}};
+        Set(parameter->data, plain.p);
         Sgd optimizer({parameter.get()}, options);
         for (int step = 0; step < 4; ++step) {
           SetGrad(*parameter, Random(75, 10 + step));
-          torch.Step(GradOf(*parameter));
+          plain.Step(GradOf(*parameter));
           ASSERT_OK(optimizer.Step(*stream_));
           ASSERT_OK(stream_->Synchronize());
         }
-        ExpectSameBits(parameter->data, torch.p);
-        if (options.momentum != 0) ExpectSameBits(*optimizer.State(0, "momentum_buffer"), torch.buffer);
+        ExpectSameBits(parameter->data, plain.p);
+        if (options.momentum != 0) ExpectSameBits(*optimizer.State(0, "momentum_buffer"), plain.buffer);
       });
     }
   }
@@ -160,18 +160,18 @@ TEST_F(OptimizerTest, ParametersWithoutGradientDoNotMove) {
 // Loading makes the state exist before the first step, which must then use it.
 TEST_F(OptimizerTest, LoadedStateContinuesTheRun) {
   const auto parameter = MakeParameter(*device_, "w", 33, 1);
-  TorchAdamW torch = {{}, Random(33, 1), Random(33, 2), Floats(33, 0.5f), /*step=*/7};
-  Set(parameter->data, torch.p);
+  PlainAdamW plain = {{}, Random(33, 1), Random(33, 2), Floats(33, 0.5f), /*step=*/7};
+  Set(parameter->data, plain.p);
   AdamW optimizer({parameter.get()}, {});
   EXPECT_FALSE(optimizer.State(0, "exp_avg")->defined());
-  Set(*optimizer.State(0, "exp_avg", /*create=*/true), torch.m);
-  Set(*optimizer.State(0, "exp_avg_sq", /*create=*/true), torch.v);
+  Set(*optimizer.State(0, "exp_avg", /*create=*/true), plain.m);
+  Set(*optimizer.State(0, "exp_avg_sq", /*create=*/true), plain.v);
   optimizer.set_step_count(0, 7);
   SetGrad(*parameter, Random(33, 3));
-  torch.Step(GradOf(*parameter));
+  plain.Step(GradOf(*parameter));
   ASSERT_OK(optimizer.Step(*stream_));
   ASSERT_OK(stream_->Synchronize());
-  ExpectSameBits(parameter->data, torch.p);
+  ExpectSameBits(parameter->data, plain.p);
 }
 
 TEST_F(OptimizerTest, StateIsAllocatedOnceAndCountedByTheDevice) {

@@ -9,11 +9,15 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "fsdp/base/annotate.h"
+#include "fsdp/base/option_check.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/optim/update_ops.h"
 
 namespace fsdp {
 namespace {
+
+constexpr char kName[] = "SGD";
 
 // Subtractions are done here in float64, as in PyTorch, whose scalars are Python's floats.
 SgdScalars ScalarsOf(const SgdOptions& options, bool first) {
@@ -25,10 +29,22 @@ SgdScalars ScalarsOf(const SgdOptions& options, bool first) {
           .first = first};
 }
 
-absl::Status CheckOptions(const SgdOptions& options) {
-  if (!options.nesterov || (options.momentum > 0 && options.dampening == 0)) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("SGD: nesterov wants momentum above 0 and dampening 0, got ",
-                                                 options.momentum, " and ", options.dampening));
+// The field of a hyperparameter that is a number; null for other names.
+double* FieldOf(SgdOptions& options, std::string_view name) {
+  static constexpr std::pair<std::string_view, double SgdOptions::*> kFields[] = {
+      {"lr", &SgdOptions::lr},
+      {"momentum", &SgdOptions::momentum},
+      {"dampening", &SgdOptions::dampening},
+      {"weight_decay", &SgdOptions::weight_decay},
+  };
+  for (const auto& [field, member] : kFields) {
+    if (field == name) return &(options.*member);
+  }
+  return nullptr;
+}
+
+absl::Status ValidateGroup(size_t group, const SgdOptions& options) {
+  return Annotate(Validate(options), absl::StrCat(kName, ", param group ", group));
 }
 
 std::vector<std::vector<ShardedParameter*>> ParametersOf(const std::vector<Sgd::Group>& groups) {
@@ -47,6 +63,16 @@ std::vector<std::string> StateNamesOf(const std::vector<Sgd::Group>& groups) {
 
 }  // namespace
 
+absl::Status Validate(const SgdOptions& options) {
+  FSDP_RETURN_IF_ERROR(CheckNotNegative("lr", options.lr));
+  FSDP_RETURN_IF_ERROR(CheckNotNegative("momentum", options.momentum));
+  FSDP_RETURN_IF_ERROR(CheckFiniteOption("dampening", options.dampening));
+  FSDP_RETURN_IF_ERROR(CheckNotNegative("weight_decay", options.weight_decay));
+  if (!options.nesterov || (options.momentum > 0 && options.dampening == 0)) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("nesterov wants momentum above 0 and dampening 0, got ",
+                                                 options.momentum, " and ", options.dampening));
+}
+
 Sgd::Sgd(std::vector<ShardedParameter*> parameters, const SgdOptions& options)
     : Sgd(std::vector<Group>{{std::move(parameters), options}}) {}
 
@@ -54,8 +80,8 @@ Sgd::Sgd(std::vector<Group> groups)
     : Optimizer(ParametersOf(groups), StateNamesOf(groups)), groups_(std::move(groups)) {}
 
 absl::Status Sgd::Step(Stream& stream) {
+  for (size_t g = 0; g < groups_.size(); ++g) FSDP_RETURN_IF_ERROR(ValidateGroup(g, groups_[g].options));
   FSDP_ASSIGN_OR_RETURN(const std::vector<size_t> indices, ParametersToUpdate());
-  for (const Group& group : groups_) FSDP_RETURN_IF_ERROR(CheckOptions(group.options));
   if (indices.empty()) {
     FinishStep(indices);
     return absl::OkStatus();
@@ -92,27 +118,30 @@ std::vector<ParamGroupState> Sgd::ParamGroups() const {
   return states;
 }
 
-absl::Status Sgd::SetGroupHyperparameter(size_t group, std::string_view name, double value) {
-  static constexpr std::pair<std::string_view, double SgdOptions::*> kFields[] = {
-      {"lr", &SgdOptions::lr},
-      {"momentum", &SgdOptions::momentum},
-      {"dampening", &SgdOptions::dampening},
-      {"weight_decay", &SgdOptions::weight_decay},
-  };
-  if (name == "nesterov") {
-    groups_[group].options.nesterov = value != 0;
-    return absl::OkStatus();
+// Nesterov's demands on the other values are left to Step: values are set one by one.
+absl::Status Sgd::CheckHyperparameter(size_t group, std::string_view name, double value) const {
+  FSDP_RETURN_IF_ERROR(CheckGroup(kName, group));
+  SgdOptions options = groups_[group].options;
+  options.nesterov = false;
+  if (double* const field = FieldOf(options, name); field != nullptr) {
+    *field = value;
+  } else if (name != "nesterov") {
+    return absl::InvalidArgumentError(absl::StrCat("SGD has no hyperparameter \"", std::string(name),
+                                                   "\"; it has lr, momentum, dampening, weight_decay, nesterov"));
   }
-  for (const auto& [field, member] : kFields) {
-    if (field != name) continue;
-    if (name == "momentum" && value != 0 && StateNames().empty()) {
-      return absl::FailedPreconditionError("SGD was made without momentum and has no buffer for it");
-    }
-    groups_[group].options.*member = value;
-    return absl::OkStatus();
+  if (name == "momentum" && value != 0 && StateNames().empty()) {
+    return absl::FailedPreconditionError("SGD was made without momentum and has no buffer for it");
   }
-  return absl::InvalidArgumentError(absl::StrCat("SGD has no hyperparameter \"", std::string(name),
-                                                 "\"; it has lr, momentum, dampening, weight_decay, nesterov"));
+  return ValidateGroup(group, options);
+}
+
+void Sgd::AssignHyperparameter(size_t group, std::string_view name, double value) {
+  SgdOptions& options = groups_[group].options;
+  if (double* const field = FieldOf(options, name); field != nullptr) {
+    *field = value;
+  } else {
+    options.nesterov = value != 0;
+  }
 }
 
 }  // namespace fsdp

@@ -25,6 +25,10 @@ struct SgdOptions {
   bool nesterov = false;  // requires momentum > 0 and no dampening, as in PyTorch
 };
 
+// kInvalidArgument, naming the field, for a value that is out of its range, as torch.optim.SGD refuses it: numbers that
+// are not finite, negative ones other than dampening, and nesterov without momentum or with dampening.
+absl::Status Validate(const SgdOptions& options);
+
 // With g the gradient of a parameter p, and b its momentum buffer:
 //   g = g + weight_decay p;  b = momentum b + (1 - dampening) g, at first b = g
 //   p = p - lr (nesterov ? g + momentum b : b); without momentum p = p - lr g
@@ -41,12 +45,14 @@ class Sgd final : public Optimizer {
   Sgd(std::vector<ShardedParameter*> parameters, const SgdOptions& options);
   explicit Sgd(std::vector<Group> groups);
 
-  // kInvalidArgument for nesterov without momentum or with dampening.
+  // kInvalidArgument, naming the group, for options that Validate refuses; nothing is changed then.
   absl::Status Step(Stream& stream) override;
   std::vector<ParamGroupState> ParamGroups() const override;
-  absl::Status SetGroupHyperparameter(size_t group, std::string_view name, double value) override;
+  absl::Status CheckHyperparameter(size_t group, std::string_view name, double value) const override;
 
  private:
+  void AssignHyperparameter(size_t group, std::string_view name, double value) override;
+
   std::vector<Group> groups_;
 };
 

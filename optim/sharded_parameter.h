@@ -5,6 +5,7 @@
 #ifndef FSDP_OPTIM_SHARDED_PARAMETER_H_
 #define FSDP_OPTIM_SHARDED_PARAMETER_H_
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -28,10 +29,20 @@ struct ShardedParameter {
   // False: frozen. The parameter never has a gradient, and optimizers skip it.
   bool requires_grad = true;
 
-  // `data` rounded to bfloat16, for compute in that dtype; undefined if not needed. Code that changes `data` must
-  // update the copy too or set compute_copy_current = false.
+  // `data` rounded to bfloat16, for compute in that dtype; undefined if not needed.
   Tensor compute_copy;
   bool compute_copy_current = false;
+
+  // How often `data` was changed. Whoever holds a copy of it, as unsharded units do, compares this with the version
+  // that the copy was made from.
+  int64_t version = 0;
+
+  // Call after changing `data` other than by an optimizer: no copy of the old values is computed with again. Ranks that
+  // share the parameter must all call it, since they gather the new values together.
+  void NoteChanged() {
+    ++version;
+    compute_copy_current = false;
+  }
 };
 
 // For training without FSDP: the parameters of a module that was materialised on `device`, whole, shared ones once,

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fsdp/optim/update_kernels.h"
 
-#include <cmath>
-
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "optim/update_kernels.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
@@ -17,7 +15,7 @@ namespace HWY_NAMESPACE {
 // One source, compiled for each instruction set (Highway), and the best one is chosen at run time. Loops handle one
 // vector at a time, the last one masked, so every element has the same operations wherever it is in the slice.
 
-// torch.lerp(start, end, weight). PyTorch's CPU kernel fuses it, which moves no more than the last bit of a moment.
+// torch.lerp(start, end, weight). PyTorch's CPU kernel fuses product and sum where the machine can; this never does.
 HWY_INLINE FloatVec Lerp(FloatTag d, FloatVec start, FloatVec end, float weight) {
   const FloatVec difference = hn::Sub(end, start);
   if (weight < 0.5f) return hn::Add(start, hn::Mul(hn::Set(d, weight), difference));
@@ -35,14 +33,6 @@ HWY_INLINE FloatVec LoadGrad(FloatTag d, const G* grad, size_t count, float fact
 HWY_INLINE void StoreParameter(FloatTag d, FloatVec p, int64_t i, size_t count, float* parameter, uint16_t* copy) {
   StoreUpTo(d, p, parameter + i, count);
   if (copy != nullptr) StoreUpTo(d, p, copy + i, count);
-}
-
-// The whole update for a factor that is not finite: parameters stay, and the low-precision copy becomes current.
-void CopyParameters(int64_t numel, const float* HWY_RESTRICT parameter, uint16_t* HWY_RESTRICT copy) {
-  if (copy == nullptr) return;
-  const FloatTag d;
-  ForEachVector(numel, [&](int64_t i, size_t count)
-                           HWY_ATTR { StoreUpTo(d, LoadUpTo(d, parameter + i, count), copy + i, count); });
 }
 
 // Step and decay are added to each other first and then to p: p is rounded once (see AdamWScalars).
@@ -90,9 +80,7 @@ void SgdLoop(const SgdScalars& s, const G* HWY_RESTRICT grad, int64_t numel, flo
 
 void AdamWKernel(const AdamWScalars& scalars, DType grad_dtype, const void* grad, int64_t numel, float* parameter,
                  float* exp_avg, float* exp_avg_sq, const UpdateExtras& extras) {
-  if (!std::isfinite(extras.grad_factor)) {
-    CopyParameters(numel, parameter, extras.compute_copy);
-  } else if (grad_dtype == DType::kBFloat16) {
+  if (grad_dtype == DType::kBFloat16) {
     AdamWLoop(scalars, static_cast<const uint16_t*>(grad), numel, parameter, exp_avg, exp_avg_sq, extras);
   } else {
     AdamWLoop(scalars, static_cast<const float*>(grad), numel, parameter, exp_avg, exp_avg_sq, extras);
@@ -101,9 +89,7 @@ void AdamWKernel(const AdamWScalars& scalars, DType grad_dtype, const void* grad
 
 void SgdKernel(const SgdScalars& scalars, DType grad_dtype, const void* grad, int64_t numel, float* parameter,
                float* momentum_buffer, const UpdateExtras& extras) {
-  if (!std::isfinite(extras.grad_factor)) {
-    CopyParameters(numel, parameter, extras.compute_copy);
-  } else if (grad_dtype == DType::kBFloat16) {
+  if (grad_dtype == DType::kBFloat16) {
     SgdLoop(scalars, static_cast<const uint16_t*>(grad), numel, parameter, momentum_buffer, extras);
   } else {
     SgdLoop(scalars, static_cast<const float*>(grad), numel, parameter, momentum_buffer, extras);

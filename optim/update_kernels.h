@@ -44,8 +44,7 @@ struct SgdScalars {
 
 // Additional work of the same pass.
 struct UpdateExtras {
-  // Gradients are multiplied by it and rounded to their dtype, as by TensorOps::ScaleBy before. One that is not finite
-  // leaves parameters and state as they are.
+  // Gradients are multiplied by it and rounded to their dtype, as by TensorOps::ScaleBy before.
   float grad_factor = 1;
 
   // Where the new parameters are written, rounded to bfloat16; null: nowhere.

@@ -60,11 +60,7 @@ absl::Status RunClipCoefficient(const Tensor& squared_norms, float max_norm, con
   float total = 0;
   for (int64_t i = 0; i < squared_norms.numel(); ++i) total += ReadScalar(squared_norms.Slice({i, i + 1}));
   const float norm = std::sqrt(total);
-  // torch.nn.utils.clip_grad_norm_'s epsilon, and its order of operations.
-  const float coefficient = max_norm / (norm + 1e-6f);
-  const float results[] = {norm, !std::isfinite(norm)              ? std::numeric_limits<float>::quiet_NaN()
-                                 : max_norm > 0 && coefficient < 1 ? coefficient
-                                                                   : 1};
+  const float results[] = {norm, ClipFactor(norm, max_norm)};
   std::memcpy(result.data(), results, sizeof(results));
   return absl::OkStatus();
 }

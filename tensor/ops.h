@@ -45,12 +45,19 @@ class TensorOps {
   // *found_inf (float32, one element) becomes 1 if an element of `t` is infinite or NaN, and else stays as it is.
   virtual void CheckFinite(const Tensor& t, const Tensor& found_inf, Stream& stream) const = 0;
 
-  // With n the root of the sum, in order, of `squared_norms` (float32): result[0] = n; result[1] = the factor by which
-  // torch.nn.utils.clip_grad_norm_ multiplies gradients: max_norm / (n + 1e-6) where that is below 1 and max_norm is
-  // not 0, else 1; NaN where n is not finite. All in float32. So a norm becomes a factor without a visit to the host.
+  // With n the root of the sum, in order, of `squared_norms` (float32): result[0] = n; result[1] =
+  // ClipFactor(n, max_norm). All in float32. So a norm becomes a factor without a visit to the host.
   virtual void ClipCoefficient(const Tensor& squared_norms, float max_norm, const Tensor& result,
                                Stream& stream) const = 0;
 };
+
+// The factor by which torch.nn.utils.clip_grad_norm_ multiplies gradients, all of them and whatever it is:
+// max_norm / (norm + 1e-6), but at most 1. So it is 0 for a max_norm of 0 and for an infinite norm, and NaN for a norm
+// of NaN, or if both are infinite.
+inline float ClipFactor(float norm, float max_norm) {
+  const float factor = max_norm / (norm + 1e-6f);
+  return factor > 1 ? 1 : factor;  // NaN is not above 1
+}
 
 // The host device's kernels.
 const TensorOps& HostTensorOps();

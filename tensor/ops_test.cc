@@ -256,9 +256,11 @@ TEST_F(OpsTest, ClipCoefficientIsTorchs) {
   };
   EXPECT_THAT(clip({9, 16}, 1), ElementsAre(5, 1.0f / (5.0f + 1e-6f)));
   EXPECT_THAT(clip({9, 16}, 6), ElementsAre(5, 1));
-  EXPECT_THAT(clip({9, 16}, 0), ElementsAre(5, 1)) << "0: no clipping";
+  EXPECT_THAT(clip({9, 16}, INFINITY), ElementsAre(5, 1));
+  EXPECT_THAT(clip({9, 16}, 0), ElementsAre(5, 0));
   EXPECT_THAT(clip({}, 1), ElementsAre(0, 1));
-  EXPECT_THAT(clip({4, INFINITY}, 1), ElementsAre(INFINITY, testing::IsNan()));
+  EXPECT_THAT(clip({4, INFINITY}, 1), ElementsAre(INFINITY, 0));
+  EXPECT_THAT(clip({4, INFINITY}, INFINITY), ElementsAre(INFINITY, testing::IsNan()));
   EXPECT_THAT(clip({NAN}, 0), testing::Each(testing::IsNan()));
 }
 

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "fsdp/tensor/attributes.h"
 #include "fsdp/tensor/sharded_tensor.h"
 
 namespace fsdp {
@@ -101,6 +102,10 @@ class StateDict {
 
   // Flat layouts, in unit order; empty where nothing is flat.
   std::vector<FlatUnitLayout> units;
+
+  // Facts about the state that its tensors do not show, such as the config of the model (attributes.h); empty where
+  // nothing is known. For saving: what to record. Loading sets them to what was recorded.
+  Attributes attributes;
 
  private:
   std::vector<Entry> entries_;

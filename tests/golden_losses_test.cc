@@ -18,10 +18,12 @@
 namespace fsdp {
 namespace {
 
-// The relative difference between two right answers: sums are taken in other orders, and bfloat16 rounds elsewhere.
+// The relative difference between two right answers: sums are taken in other orders, and bfloat16 rounds elsewhere. A
+// few times what is measured (docs/testing.md), in the loss of bfloat16 twice: less than what an ignored --param_dtype
+// would change. No ignored option is told by the norm.
 struct Tolerance {
   double loss = 1e-6;
-  double grad_norm = 1e-4;
+  double grad_norm = 3e-5;
 };
 
 // In two steps of llama_bf16_w2 two thirds of the gradient are that of one token, "y", whose embedding is a few
@@ -34,7 +36,11 @@ bool MagnifiesRounding(const GoldenCase& golden, size_t step) {
 Tolerance ToleranceOf(const GoldenCase& golden, size_t step) {
   const bool low = std::find(golden.flags.begin(), golden.flags.end(), "--param_dtype=bfloat16") != golden.flags.end();
   if (!low) return Tolerance{};
-  return Tolerance{1e-3, MagnifiesRounding(golden, step) ? 5e-2 : 5e-3};
+  // A float32 run of the same flags leaves the two cases of GPT-2 by 3.8e-4 and 4.0e-4 in the loss, so that an ignored
+  // --param_dtype shows. An ignored --reduce_dtype does not: mixed_precision_test.cc looks at one reduced gradient.
+  if (MagnifiesRounding(golden, step)) return Tolerance{3e-4, 5e-2};
+  if (golden.name == "gpt2_bf16_w2") return Tolerance{3e-4, 2e-3};
+  return Tolerance{3e-4, golden.name == "llama_bf16_w2" ? 1e-2 : 5e-3};
 }
 
 // The steps of the case as train_gpt trains them.

@@ -47,6 +47,9 @@ TEST(TrainGptCliTest, AWrongCommandLineExitsWith2AndNamesTheFlag) {
       {{"operand"}, {"operand"}},
       {{"--steps=0"}, {"--steps=0", "at least 1"}},
       {{"--nproc=0"}, {"--nproc=0", "at least 1"}},
+      {{"--nproc=100000"}, {"nproc is 100000, wanted at most "}},
+      {{"--run_id=two words"}, {"--run_id=two words", "without spaces"}},
+      {{"--grace=0.5s"}, {"--grace=500ms", "at least 1s"}},
       {{"--batch_size=-1"}, {"--batch_size=-1"}},
       {{"--lr=nan"}, {"--lr=nan"}},
       {{"--lr=-1"}, {"--lr=-1"}},
@@ -80,6 +83,7 @@ TEST(TrainGptCliTest, AWrongCommandLineExitsWith2AndNamesTheFlag) {
       {{"--buffer_dtype=int8"}, {"--buffer_dtype=int8", "float32 or bfloat16"}},
       {{"--checkpoint_every=5"}, {"--checkpoint_every", "--checkpoint_dir"}},
       {{"--model=mamba"}, {"--model=mamba", "gpt2 or llama"}},
+      {{"--freeze=("}, {"--freeze", "\"(\" is no regular expression"}},
   };
   for (const Refusal& refusal : refusals) ExpectRefused(refusal.flags, 2, refusal.words);
 }
@@ -91,6 +95,7 @@ TEST(TrainGptCliTest, AnInputThatCannotBeUsedExitsWith1AndSaysWhy) {
       << std::string(40, '\0') << "\xff\x01" << std::string(40, '\0');
   std::ofstream(directory + "/odd.u16", std::ios::binary) << "abc";
   std::ofstream(directory + "/few.txt") << "0123456789abcdef";
+  std::ofstream(directory + "/layout.json") << "{\"parameters\": 3}";
   const std::string config = "--config=" + Golden("gpt2_tiny/config.json");
   const std::vector<Refusal> refusals = {
       {{"--config=gpt3-tiny"}, {"gpt3-tiny", "gpt2-tiny"}},
@@ -104,6 +109,8 @@ TEST(TrainGptCliTest, AnInputThatCannotBeUsedExitsWith1AndSaysWhy) {
       {{config, "--data=" + directory + "/*.none"}, {"*.none", "no file matches"}},
       {{config, "--init_from=" + directory + "/none"}, {directory + "/none"}},
       {{config, "--init_from=" + Golden("gpt2_uneven")}, {"transformer."}},
+      {{config, "--init_from=" + Golden("gpt2_tiny"), "--flat_layout=" + directory + "/layout.json"},
+       {"flat layout: expected a JSON object", directory + "/layout.json"}},
       {{config, "--resume=" + directory}, {directory}},
       {{config, "--seq_len=16", "--freeze=adapter"}, {"--freeze=adapter", "matches none", "transformer.wte.weight"}},
       {{config, "--seq_len=16", "--freeze=."}, {"--freeze=.", "leaves none to train"}},

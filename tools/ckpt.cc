@@ -3,6 +3,7 @@
 // ckpt: looks into checkpoints, verifies and converts them, on any machine: no GPU, no Python, no ranks.
 //
 //   ckpt inspect checkpoints                                    # the newest step that verifies
+//   ckpt inspect --diff_options checkpoints/step-00000100 other/step-00000100
 //   ckpt verify checkpoints/step-00000100
 //   ckpt convert checkpoints model.safetensors --dtype=bfloat16
 //   ckpt diff checkpoints/step-00000100 checkpoints/step-00000200
@@ -13,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/flags/reflection.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -29,6 +31,10 @@ struct Subcommand {
   std::string summary;
   std::vector<std::string> flags;
   int (*run)(const CommandLine&);
+
+  // A flag, of type bool, with which the operands are others.
+  std::string other_form = {};
+  std::vector<std::string> other_operands = {};
 };
 
 const std::vector<Subcommand>& Subcommands() {
@@ -36,18 +42,20 @@ const std::vector<Subcommand>& Subcommands() {
       {"inspect",
        {"PATH"},
        "what it is: kind, step, world size, tensors, bytes, who holds what",
-       {"tensors", "html", "flat_layout", "json"},
-       RunInspect},
+       {"tensors", "html", "flat_layout", "diff_options", "json"},
+       RunInspect,
+       "diff_options",
+       {"A", "B"}},
       {"verify",
        {"PATH"},
        "reads everything: every digest, coverage, structure; names what is damaged",
-       {"flat_layout", "json"},
+       {"flat_layout", "skip_links", "json"},
        RunVerify},
       {"convert",
        {"SRC", "DST"},
        "makes DST from SRC in another format, kind, world size or dtype, or with other names",
        {"to", "state_dict_type", "world_size", "dtype", "include", "exclude", "rename", "model_only", "max_shard_size",
-        "parity", "max_memory", "flat_layout", "force", "json"},
+        "parity", "max_memory", "flat_layout", "skip_links", "allow_expanded", "force", "json"},
        RunConvert},
       {"view",
        {"SRC", "OUT.h5"},
@@ -57,7 +65,7 @@ const std::vector<Subcommand>& Subcommands() {
       {"diff",
        {"A", "B"},
        "what differs, in structure and values, across kinds, formats and world sizes; exit 0 when equal, 1 when not",
-       {"atol", "rtol", "model_only", "flat_layout", "json"},
+       {"atol", "rtol", "model_only", "flat_layout", "skip_links", "json"},
        RunDiff},
       {"prune",
        {"DIR"},
@@ -79,10 +87,20 @@ std::string SubcommandNames() {
                        [](std::string* out, const Subcommand& subcommand) { out->append(subcommand.name); });
 }
 
+// "ckpt inspect PATH [flags]; ckpt inspect --diff_options A B [flags]".
 std::string Synopsis(const Subcommand& subcommand) {
-  std::string text = absl::StrCat("ckpt ", subcommand.name);
-  for (const std::string& operand : subcommand.operands) absl::StrAppend(&text, " ", operand);
-  return absl::StrCat(text, " [flags]");
+  const std::string name = absl::StrCat("ckpt ", subcommand.name, " ");
+  const std::string text = absl::StrCat(name, absl::StrJoin(subcommand.operands, " "), " [flags]");
+  if (subcommand.other_form.empty()) return text;
+  return absl::StrCat(text, "; ", name, "--", subcommand.other_form, " ", absl::StrJoin(subcommand.other_operands, " "),
+                      " [flags]");
+}
+
+// The operands that this command line should have. Precondition: its flags are set.
+const std::vector<std::string>& OperandsOf(const Subcommand& subcommand) {
+  const absl::CommandLineFlag* flag = absl::FindCommandLineFlag(subcommand.other_form);
+  const bool is_other = flag != nullptr && flag->TryGet<bool>().value_or(false);
+  return is_other ? subcommand.other_operands : subcommand.operands;
 }
 
 void PrintHelp(const Subcommand& subcommand) {
@@ -111,10 +129,11 @@ void PrintHelp(bool full) {
 }
 
 absl::Status CheckOperands(const Subcommand& subcommand, const CommandLine& line) {
-  const size_t wanted = subcommand.operands.size();
+  const std::vector<std::string>& operands = OperandsOf(subcommand);
+  const size_t wanted = operands.size();
   if (line.operands.size() < wanted) {
     return absl::InvalidArgumentError(
-        absl::StrCat(subcommand.operands[line.operands.size()], " is missing; usage: ", Synopsis(subcommand)));
+        absl::StrCat(operands[line.operands.size()], " is missing; usage: ", Synopsis(subcommand)));
   }
   if (line.operands.size() > wanted) {
     return absl::InvalidArgumentError(

@@ -5,8 +5,9 @@
 //
 //   launch --nproc=4 -- bazel-bin/train/train_gpt --steps=100
 //
-// Exit status: that of the first rank that failed, 128 + n when signal n killed it, 124 when the time was up, 1 when
-// the program cannot be started, 2 for a wrong command line.
+// Exit status: that of the first rank that failed, 128 + n when signal n killed it or this program was ended by it, 124
+// when the time was up, 1 when the program cannot be started, 2 for a wrong command line. Ranks of train_gpt exit with
+// 75 where a restart is the cure.
 #include <cstdio>
 #include <optional>
 #include <string>
@@ -21,16 +22,21 @@
 
 ABSL_FLAG(int, nproc, 0, "ranks to start on this host");
 ABSL_FLAG(absl::Duration, timeout, absl::InfiniteDuration(), "for the whole job, such as 90s or 2h; inf is no limit");
+ABSL_FLAG(absl::Duration, grace, absl::Seconds(30),
+          "after SIGTERM or SIGINT, for ranks that catch it; then they are killed; inf is no limit");
+ABSL_FLAG(std::string, run_id, "", "name of the job, in FSDP_RUN_ID of its ranks");
 
 namespace fsdp {
 namespace {
 
 constexpr char kUsage[] =
-    "launch --nproc=N [--timeout=...] -- PROGRAM ARGS...\n"
+    "launch --nproc=N [--timeout=...] [--grace=...] [--run_id=...] -- PROGRAM ARGS...\n"
     "\n"
     "Runs PROGRAM as N ranks, with torchrun's environment variables (RANK, WORLD_SIZE, LOCAL_RANK, ...). Output lines\n"
-    "are prefixed with the rank; SIGINT, SIGTERM, SIGUSR1 and SIGUSR2 are forwarded. When a rank fails the others are\n"
-    "stopped, and the first failure is named with its exit status and last lines.";
+    "are prefixed with the rank; SIGINT, SIGTERM, SIGUSR1 and SIGUSR2 are forwarded. After SIGINT or SIGTERM a rank\n"
+    "that does not catch the signal has a second to end, one that does has --grace, and a second signal kills all at\n"
+    "once. When a rank fails the others are stopped, and the first failure is named with its exit status and last\n"
+    "lines.";
 
 int Report(const LaunchResult& result) {
   if (result.exit_code != 0) {
@@ -50,10 +56,16 @@ int Main(int argc, char** argv) {
   }
   options.nproc = absl::GetFlag(FLAGS_nproc);
   options.timeout = absl::GetFlag(FLAGS_timeout);
-  if (options.nproc < 1 || options.timeout <= absl::ZeroDuration() || options.command.empty()) {
+  options.stop_grace = absl::GetFlag(FLAGS_grace);
+  options.run_id = absl::GetFlag(FLAGS_run_id);
+  if (options.nproc < 1 || options.timeout <= absl::ZeroDuration() || options.stop_grace < absl::ZeroDuration() ||
+      options.command.empty()) {
     return ReportUsageError("launch",
-                            absl::InvalidArgumentError("wanted --nproc of at least 1, a --timeout above 0, and "
-                                                       "a program after --"));
+                            absl::InvalidArgumentError("wanted --nproc of at least 1, a --timeout above 0, a --grace "
+                                                       "of at least 0, and a program after --"));
+  }
+  if (const absl::Status held = CheckNproc(options.nproc); !held.ok()) {
+    return ReportUsageError("launch", held);
   }
   const absl::StatusOr<LaunchResult> result = Launch(options);
   if (!result.ok()) {

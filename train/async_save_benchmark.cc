@@ -190,7 +190,7 @@ class AsyncSaveBenchmark {
 
   absl::StatusOr<double> Step() {
     const absl::Time start = absl::Now();
-    FSDP_RETURN_IF_ERROR(train_step_->Run(next_step_++, options_.max_grad_norm).status());
+    FSDP_RETURN_IF_ERROR(train_step_->Run(next_step_++, options_.clip_limit()).status());
     FSDP_RETURN_IF_ERROR(model_->stream().Synchronize());
     return absl::ToDoubleSeconds(absl::Now() - start);
   }

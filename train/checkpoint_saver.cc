@@ -5,7 +5,7 @@
 //   1. SetAsideDamaged  steps that did not verify when the run started leave the names that this run will use. Only
 //      now,
 //                       because a run that ends before its first save should change nothing.
-//   2. GatherState      the form that the options ask for, with the run's position as texts.
+//   2. GatherState      the form that the options ask for, with the run's position as texts, and its attributes.
 //   3. SaveCheckpoint, or AsyncSaver, which copies the state and writes it in a thread.
 //   4. DeleteOld        once the new step is durable: the steps that this run replaces, then those beyond --keep_last.
 //                       In this order a good checkpoint exists at every instant.
@@ -95,7 +95,8 @@ absl::StatusOr<StateDict> CheckpointSaver::GatherState(int64_t steps_done, int64
     FSDP_ASSIGN_OR_RETURN(state, model_.GetStateDict());
     FSDP_RETURN_IF_ERROR(model_.AddOptimStateDict(optimizer_, state));
   }
-  if (options_.rank0_only && model_.group().rank() != 0) return state;  // empty: the extras below are rank 0's
+  if (options_.rank0_only && model_.group().rank() != 0) return state;  // empty: what follows is rank 0's
+  state.attributes = attributes_;
   state.Set(StepKey(), absl::StrCat(steps_done));
   state.Set(TokensSeenKey(), absl::StrCat(tokens_seen));
   state.Set(LearningRateKey(), DescribeLearningRate(options_.learning_rate));
@@ -205,7 +206,13 @@ absl::Status CheckpointSaver::DeleteOld(const std::string& saved) {
   }
   // While a damaged step keeps its name, it would count as one of the newest and push out a good one.
   if (options_.keep_last == 0 || has_damaged_) return absl::OkStatus();
-  return PruneCheckpoints(options_.checkpoint_dir, options_.keep_last, options_.keep_every);
+  std::vector<std::string> left;
+  FSDP_RETURN_IF_ERROR(PruneCheckpoints(options_.checkpoint_dir, options_.keep_last, options_.keep_every, &left));
+  for (const std::string& sentence : left) {
+    if (said_.insert(sentence).second) absl::PrintF("checkpoint: %s\n", sentence);
+  }
+  std::fflush(stdout);
+  return absl::OkStatus();
 }
 
 }  // namespace fsdp

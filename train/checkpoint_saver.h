@@ -8,7 +8,9 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -56,6 +58,9 @@ class CheckpointSaver {
   CheckpointSaver(const TrainOptions& options, FullyShardedDataParallel& model, Optimizer& optimizer,
                   EarlierCheckpoints earlier);
 
+  // The attributes of all checkpoints that are saved from now on, the same on every rank.
+  void set_attributes(Attributes attributes) { attributes_ = std::move(attributes); }
+
   // True when a checkpoint is due after `steps_done` steps.
   bool IsDue(int64_t steps_done) const;
 
@@ -89,9 +94,11 @@ class CheckpointSaver {
   const TrainOptions& options_;
   FullyShardedDataParallel& model_;
   Optimizer& optimizer_;
+  Attributes attributes_;
   std::vector<std::string> superseded_;
   std::vector<std::string> damaged_;
   std::atomic<bool> has_damaged_;  // for the thread that deletes
+  std::set<std::string> said_;     // by DeleteOld, about what it leaves; on the thread that deletes
   Event copied_;
   std::string last_;                         // path of the checkpoint saved last, or resumed from
   std::unique_ptr<AsyncSaver> async_saver_;  // from the first save with async_checkpoint on

@@ -38,7 +38,7 @@ absl::Status CheckHoldsExportOnly(const std::string& directory, const FormatDriv
   std::error_code error;
   for (std::filesystem::directory_iterator it(directory, error), end; !error && it != end; it.increment(error)) {
     const std::string name = it->path().filename();
-    if (driver.OwnsFileName(name) || name == "config.json") continue;
+    if (driver.OwnsFileName(name) || name == kModelConfigName) continue;
     return absl::FailedPreconditionError(absl::StrFormat(
         "%s holds \"%s\", which %s does not: export to a new directory", directory, name, driver.traits().headline));
   }
@@ -86,7 +86,7 @@ absl::Status ExportModel(const std::string& directory, const CausalLmConfig& con
   absl::Status written;
   if (model.group().rank() == 0) {
     written = WriteWeights(directory, state, target, model.group().size());
-    if (written.ok()) written = WriteText(JoinPath(directory, "config.json"), CausalLmConfigJson(config));
+    if (written.ok()) written = WriteText(JoinPath(directory, kModelConfigName), CausalLmConfigJson(config));
   }
   return AgreeOn(model.group(), written);
 }

@@ -13,6 +13,9 @@
 
 namespace fsdp {
 
+// The file that an export has beside its weights.
+inline constexpr char kModelConfigName[] = "config.json";
+
 // Makes `directory`, if needed, with config.json and the weights in their original dtype, whole, gathered on rank 0,
 // which alone writes. `target` is the format of the weights: model.safetensors, pytorch_model.bin, or, for DCP, the
 // directory itself, of as many ranks as the model has. Each file appears whole or not at all, and replaces one that has

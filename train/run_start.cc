@@ -20,24 +20,45 @@
 #include "fsdp/base/annotate.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/checkpoint.h"
+#include "fsdp/checkpoint/format/file_names.h"
+#include "fsdp/checkpoint/format/stored_attributes.h"
 #include "fsdp/checkpoint/formats/formats.h"
+#include "fsdp/checkpoint/save/checkpoint_proof.h"
 #include "fsdp/checkpoint/set_aside.h"
+#include "fsdp/checkpoint/storage/file_system.h"
 #include "fsdp/checkpoint/storage/path.h"
 #include "fsdp/train/checkpoint_saver.h"
 #include "fsdp/train/frozen_parameters.h"
+#include "fsdp/train/run_attributes.h"
 #include "nlohmann/json.hpp"
 
 namespace fsdp {
 namespace {
 
-// Committed steps of checkpoint_dir beyond `step`, whose numbers this run will save too.
-absl::StatusOr<std::vector<std::string>> StepsBeyond(const std::string& checkpoint_dir, int64_t step) {
+// Steps of checkpoint_dir beyond the start, whose numbers this run will save too: those that `prove` proves to be of
+// this project. Anything else with such a name is nobody's to rename or delete: a note, or an error when it has a
+// number that this run reaches.
+absl::StatusOr<std::vector<std::string>> StepsBeyond(const TrainOptions& options,
+                                                     absl::Status (*prove)(FileSystem&, const std::string&),
+                                                     RunStart& start) {
   std::vector<std::string> beyond;
-  if (checkpoint_dir.empty()) return beyond;
-  FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> committed, ListCheckpoints(checkpoint_dir));
-  for (const std::string& name : committed) {
-    int64_t number = 0;
-    if (absl::SimpleAtoi(name.substr(name.rfind('-') + 1), &number) && number > step) beyond.push_back(name);
+  if (options.checkpoint_dir.empty()) return beyond;
+  FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> names, ListCheckpoints(options.checkpoint_dir));
+  for (const std::string& name : names) {
+    const int64_t step = ParseStepName(name).value_or(0);
+    if (step <= start.step) continue;
+    const std::string path = JoinPath(options.checkpoint_dir, name);
+    const absl::Status proof = prove(PosixFileSystem(), path);
+    if (proof.ok()) {
+      beyond.push_back(name);
+    } else if (step > options.learning_rate.steps) {
+      start.notes.push_back(absl::StrFormat("%s is left alone: %s", path, proof.message()));
+    } else {
+      return absl::FailedPreconditionError(
+          absl::StrFormat("%s has the name of a step that this run saves, but is no checkpoint of this project: %s; "
+                          "move it, or choose another --checkpoint_dir",
+                          path, proof.message()));
+    }
   }
   return beyond;
 }
@@ -50,11 +71,26 @@ absl::Status RefuseSuperseded(const RunStart& start, const TrainOptions& options
       options.checkpoint_dir, absl::StrJoin(start.superseded, ", "), start.step));
 }
 
-// Reads step, tokens and frozen parameters from the metadata of `start.checkpoint`. A different schedule of the
-// learning rate is a note, not an error: to change it is a common reason to resume.
+// A checkpoint beyond the last step is refused, and not taken as done: an --export would be a model of more steps than
+// were asked for.
+absl::Status CheckSteps(const TrainOptions& options, const RunStart& start) {
+  const int64_t steps = options.learning_rate.steps;
+  if (start.step <= steps) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrFormat("--steps=%d: %s holds the state after %d steps, expected at least --steps=%d, steps before the "
+                      "resume included; to train %d steps from the beginning, pass --resume=none and another "
+                      "--checkpoint_dir",
+                      steps, start.checkpoint, start.step, start.step, steps));
+}
+
+// Reads step, tokens, frozen parameters and attributes from the metadata of `start.checkpoint`. A checkpoint without
+// attributes still has a text about the learning rate: a different schedule is a note.
 absl::Status ReadPosition(const TrainOptions& options, const FlatLayout& layout, RunStart& start) {
   FSDP_ASSIGN_OR_RETURN(start.step, CheckpointStep(start.checkpoint, layout));
+  FSDP_RETURN_IF_ERROR(CheckSteps(options, start));
   FSDP_ASSIGN_OR_RETURN(const StateDict contents, DescribeCheckpoint(start.checkpoint, {.flat_layout = layout}));
+  start.saved = contents.attributes;
+  if (start.saved.empty()) start.notes.push_back(NotRecorded(start.checkpoint));
   const std::string* tokens_seen = contents.FindText(TokensSeenKey());
   if (tokens_seen != nullptr && !absl::SimpleAtoi(*tokens_seen, &start.tokens_seen)) {
     return absl::DataLossError(
@@ -69,7 +105,7 @@ absl::Status ReadPosition(const TrainOptions& options, const FlatLayout& layout,
   }
   const std::string* schedule = contents.FindText(LearningRateKey());
   const std::string current = DescribeLearningRate(options.learning_rate);
-  if (schedule != nullptr && *schedule != current) {
+  if (start.saved.empty() && schedule != nullptr && *schedule != current) {
     start.notes.push_back(
         absl::StrFormat("the learning rate goes on as %s, and not as the checkpoint has it, %s", current, *schedule));
   }
@@ -83,10 +119,7 @@ absl::StatusOr<RunStart> FindNewest(const TrainOptions& options, const FlatLayou
   std::vector<std::string> skipped;
   absl::StatusOr<std::string> newest = LatestCheckpoint(options.checkpoint_dir, &skipped);
   for (const std::string& reason : skipped) {
-    start.notes.push_back(absl::StrFormat(
-        "%s, so it is skipped; when this run saves, it is kept under another name: to continue from it, stop and try "
-        "ckpt repair",
-        reason));
+    start.notes.push_back(absl::StrFormat("%s, so it is skipped", reason));
   }
   FSDP_ASSIGN_OR_RETURN(const std::vector<SetAsideStep> aside, ListSetAside(options.checkpoint_dir));
   for (const SetAsideStep& step : aside) {
@@ -102,7 +135,13 @@ absl::StatusOr<RunStart> FindNewest(const TrainOptions& options, const FlatLayou
   }
   // Steps beyond the start did not verify, or one of them would be the start. Even --overwrite keeps them, renamed,
   // because a repair may restore them.
-  FSDP_ASSIGN_OR_RETURN(start.damaged, StepsBeyond(options.checkpoint_dir, start.step));
+  FSDP_ASSIGN_OR_RETURN(start.damaged, StepsBeyond(options, ProveLeftover, start));
+  for (const std::string& name : start.damaged) {
+    start.notes.push_back(
+        absl::StrFormat("%s: when this run saves, it is kept under another name: to continue from it, stop and try "
+                        "ckpt repair",
+                        name));
+  }
   if (start.resumed() || start.damaged.empty() || options.overwrite) return start;
   return absl::FailedPreconditionError(absl::StrFormat(
       "%s: no checkpoint verifies: %s; see whether ckpt repair restores one, or pass --overwrite to start "
@@ -127,15 +166,27 @@ absl::StatusOr<RunStart> FindOnRank0(const TrainOptions& options, const FlatLayo
     for (const std::string& reason : skipped) start.notes.push_back(absl::StrFormat("%s, so it is skipped", reason));
     FSDP_RETURN_IF_ERROR(ReadPosition(options, layout, start));
   }
-  FSDP_ASSIGN_OR_RETURN(start.superseded, StepsBeyond(options.checkpoint_dir, start.step));
+  FSDP_ASSIGN_OR_RETURN(start.superseded, StepsBeyond(options, ProveCheckpoint, start));
   FSDP_RETURN_IF_ERROR(RefuseSuperseded(start, options));
   return start;
+}
+
+// Reads the attributes of the model that --init_from names, if that is a checkpoint of ours. Whatever is wrong with the
+// path is an error of the load.
+void ReadInitialModel(const TrainOptions& options, RunStart& start) {
+  const absl::StatusOr<const FormatDriver*> driver = FindFormat(options.init_from);
+  if (!driver.ok() || !(*driver)->traits().is_ours) return;
+  const absl::StatusOr<StateDict> contents = DescribeCheckpoint(options.init_from, {.model_only = true});
+  if (!contents.ok()) return;
+  start.saved = ModelAttributes(contents->attributes);
+  if (start.saved.empty()) start.notes.push_back(NotRecorded(options.init_from));
 }
 
 std::string Encode(const RunStart& start) {
   return nlohmann::json{{"step", start.step},
                         {"tokens_seen", start.tokens_seen},
                         {"checkpoint", start.checkpoint},
+                        {"saved", nlohmann::json::parse(EncodeAttributes(start.saved, ""))},
                         {"frozen", start.frozen},
                         {"notes", start.notes},
                         {"superseded", start.superseded},
@@ -151,6 +202,7 @@ absl::StatusOr<RunStart> Decode(const std::string& text) {
   start.step = json.at("step").get<int64_t>();
   start.tokens_seen = json.at("tokens_seen").get<int64_t>();
   start.checkpoint = json.at("checkpoint").get<std::string>();
+  FSDP_ASSIGN_OR_RETURN(start.saved, DecodeAttributes(json.at("saved")));
   start.frozen = json.at("frozen").get<std::vector<std::string>>();
   start.notes = json.at("notes").get<std::vector<std::string>>();
   start.superseded = json.at("superseded").get<std::vector<std::string>>();
@@ -163,6 +215,7 @@ absl::StatusOr<RunStart> Decode(const std::string& text) {
 absl::StatusOr<RunStart> FindRunStart(const TrainOptions& options, const FlatLayout& layout, ProcessGroup& group) {
   absl::StatusOr<RunStart> found = RunStart();
   if (group.rank() == 0) found = FindOnRank0(options, layout);
+  if (group.rank() == 0 && found.ok() && !found->resumed()) ReadInitialModel(options, *found);
   FSDP_RETURN_IF_ERROR(AgreeOn(group, found.status()));
   FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> blobs,
                         group.GatherBlobs(group.rank() == 0 ? Encode(*found) : ""));

@@ -25,6 +25,10 @@ struct RunStart {
   // The path of the checkpoint to restore; empty: none.
   std::string checkpoint;
 
+  // The attributes that `checkpoint` records, or, without one, the model's of those that options.init_from does; empty
+  // if it records none.
+  Attributes saved;
+
   // The parameters that the run that saved `checkpoint` did not train.
   std::vector<std::string> frozen;
 
@@ -42,7 +46,8 @@ struct RunStart {
 
 // Finds the start that `options` ask for, the same on every rank; `layout` is the model's, for checkpoints that hold
 // flat parameters. Collective. kFailedPrecondition when committed steps in checkpoint_dir would be replaced without
-// --overwrite; kNotFound when --resume=PATH is no checkpoint that verifies.
+// --overwrite; kInvalidArgument when the checkpoint holds more steps than --steps asks for; kNotFound when
+// --resume=PATH is no checkpoint that verifies.
 absl::StatusOr<RunStart> FindRunStart(const TrainOptions& options, const FlatLayout& layout, ProcessGroup& group);
 
 }  // namespace fsdp

@@ -2,14 +2,14 @@
 #include "fsdp/train/sharded_model.h"
 
 #include <filesystem>
-#include <fstream>
-#include <sstream>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_format.h"
 #include "fsdp/base/annotate.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/storage/file_system.h"
 #include "fsdp/collectives/device_mesh.h"
 #include "fsdp/fsdp/fully_shard.h"
 #include "fsdp/fsdp/wrap/auto_wrap.h"
@@ -18,13 +18,16 @@
 namespace fsdp {
 namespace {
 
+// A config.json has some kilobytes.
+constexpr int64_t kMaxConfigBytes = 16 << 20;
+
 // One dimension, or (replicate, shard) for the hybrid strategies.
 absl::StatusOr<std::shared_ptr<const DeviceMesh>> MeshOf(const FsdpOptions& options,
                                                          std::shared_ptr<ProcessGroup> group) {
   const int ranks = group->size();
   if (!IsHybrid(options.sharding_strategy)) return DeviceMesh::Create(std::move(group), {ranks}, {"shard"});
-  const int shards = options.shard_group_size;
-  if (ranks % shards != 0) {
+  const int shards = options.shard_group_size.value_or(0);
+  if (shards < 1 || ranks % shards != 0) {
     return absl::InvalidArgumentError(
         absl::StrFormat("--shard_group_size=%d: expected a divisor of the %d ranks", shards, ranks));
   }
@@ -72,21 +75,24 @@ absl::StatusOr<std::unique_ptr<FullyShardedDataParallel>> MakeFullyShardedModel(
 
 }  // namespace
 
+std::string ModelConfigPath(const TrainOptions& options) {
+  std::error_code ignored;
+  std::filesystem::path path(options.config);
+  if (std::filesystem::is_directory(path, ignored)) path /= "config.json";
+  return path;
+}
+
 absl::StatusOr<CausalLmConfig> ReadModelConfig(const TrainOptions& options, std::vector<std::string>* notes) {
   const std::string& config = options.config;
   std::error_code ignored;
-  std::filesystem::path path(config);
-  if (std::filesystem::is_directory(path, ignored)) path /= "config.json";
+  const std::filesystem::path path(ModelConfigPath(options));
   if (!std::filesystem::exists(path, ignored)) {
     absl::StatusOr<CausalLmConfig> preset = CausalLmPreset(options.model, config);
     if (preset.ok()) return preset;
     return absl::NotFoundError(absl::StrFormat("--config=%s: is no file, and %s", config, preset.status().message()));
   }
-  std::ifstream stream(path, std::ios::binary);
-  std::ostringstream text;
-  text << stream.rdbuf();
-  if (!stream) return absl::InvalidArgumentError(absl::StrFormat("%s: cannot be read", path.string()));
-  absl::StatusOr<CausalLmConfig> parsed = ParseCausalLmConfig(options.model, text.str(), notes);
+  FSDP_ASSIGN_OR_RETURN(const std::string text, ReadFile(PosixFileSystem(), path.string(), kMaxConfigBytes));
+  absl::StatusOr<CausalLmConfig> parsed = ParseCausalLmConfig(options.model, text, notes);
   if (parsed.ok()) return parsed;
   return Annotate(parsed.status(), path.string());
 }

@@ -18,6 +18,9 @@
 
 namespace fsdp {
 
+// The file that options.config names, itself or as the directory that holds it; there is none for a preset.
+std::string ModelConfigPath(const TrainOptions& options);
+
 // options.config is a config.json, a directory that holds one, or the name of a preset, of a model of kind
 // options.model. Settings of the file that this project does not follow (dropout) are added to `notes`, which may be
 // null, one sentence each. kNotFound when there is neither such a file nor such a preset; the parser's error, with the

@@ -1,18 +1,55 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// SIGTERM and SIGUSR1 ask a run to finish its step, save and exit: schedulers send them before they take a machine
-// back. The handler only sets a flag. A rank's flag is part of its report at the end of each step (rank_report.h), so
-// all ranks stop after the same step.
+// How a rank obeys signals. Schedulers send SIGTERM, and some SIGUSR1 before it, when they take a machine back.
+//
+//   the rank is          SIGTERM                                   SIGINT     SIGUSR1
+//   outside of training  ends the process, by its default action   ends it    asks for a stop after the next step
+//   in a step            asks for a stop; the step has the grace   ends it    asks for a stop
+//   between steps        asks for a stop                           ends it    asks for a stop
+//
+// Outside of training there is nothing to finish, and whatever the rank waits for - peers, a file, a name server - no
+// handler is needed that the wait would have to notice. A request is part of the rank's report at the end of a step
+// (rank_report.h), so all ranks stop after the same step and save. A second SIGTERM ends the process; one that comes
+// within a second of the first is the same request, since some schedulers signal both the launcher and its ranks.
+//
+// A step that does not end within the grace waits for a rank that is stuck: the process ends by SIGTERM then. A save is
+// not timed here. Whoever sent the signal may time it: //tools:launch sends SIGKILL after its own --grace, a scheduler
+// after its own.
 #ifndef FSDP_TRAIN_STOP_SIGNAL_H_
 #define FSDP_TRAIN_STOP_SIGNAL_H_
 
+#include "absl/time/time.h"
+
 namespace fsdp {
 
-// From now on the two signals set the flag instead of ending the process.
-void CatchStopSignals();
+// From now on SIGTERM and SIGINT end this process, even if its parent had them blocked or ignored, as shells do for
+// commands in the background; SIGUSR1 asks for a stop. For the beginning of main.
+void ObeyStopSignals();
 
-// True once one of them arrived. Any thread.
+// True once a signal has asked this process to stop. Any thread.
 bool StopRequested();
+
+// This process trains while one of these exists: SIGTERM asks for a stop. Any thread; several may exist at a time.
+class GracefulStop {
+ public:
+  // `grace`: rounded up to seconds; three times the longest step so far if that is more.
+  explicit GracefulStop(absl::Duration grace);
+  ~GracefulStop();
+  GracefulStop(const GracefulStop&) = delete;
+  GracefulStop& operator=(const GracefulStop&) = delete;
+};
+
+// A step is under way while one of these exists.
+class StepUnderWay {
+ public:
+  StepUnderWay();
+  ~StepUnderWay();
+  StepUnderWay(const StepUnderWay&) = delete;
+  StepUnderWay& operator=(const StepUnderWay&) = delete;
+
+ private:
+  const absl::Time began_;
+};
 
 }  // namespace fsdp
 

@@ -52,17 +52,22 @@ absl::StatusOr<std::vector<std::string>> MatchFiles(const std::string& pattern) 
 
 }  // namespace
 
-TokenData::TokenData(std::shared_ptr<const void> bytes, int64_t nbytes, int token_bytes, std::string origin)
-    : bytes_(std::move(bytes)), size_(nbytes / token_bytes), token_bytes_(token_bytes), origin_(std::move(origin)) {}
+TokenData::TokenData(std::shared_ptr<const void> bytes, int64_t nbytes, int token_bytes, std::string origin,
+                     std::vector<std::string> files)
+    : bytes_(std::move(bytes)),
+      size_(nbytes / token_bytes),
+      token_bytes_(token_bytes),
+      origin_(std::move(origin)),
+      files_(std::move(files)) {}
 
 // The mapping outlives the descriptor: the shared_ptr's deleter unmaps it once the last copy of the TokenData is gone.
 absl::StatusOr<TokenData> TokenData::FromTokenFile(const std::string& path) {
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a FIFO would wait for a writer
   if (fd < 0) return FileError(path, "open");
   const auto close_file = absl::MakeCleanup([fd] { close(fd); });
   struct stat info = {};
   if (fstat(fd, &info) != 0) return FileError(path, "read its size");
-  if (!S_ISREG(info.st_mode)) return absl::InvalidArgumentError(absl::StrFormat("%s: is not a file", path));
+  if (!S_ISREG(info.st_mode)) return absl::InvalidArgumentError(absl::StrFormat("%s: is not a regular file", path));
   const int token_bytes = absl::EndsWith(path, ".u32") ? 4 : 2;
   const int64_t nbytes = info.st_size;
   if (nbytes == 0 || nbytes % token_bytes != 0) {
@@ -73,7 +78,7 @@ absl::StatusOr<TokenData> TokenData::FromTokenFile(const std::string& path) {
   void* address = mmap(nullptr, nbytes, PROT_READ, MAP_PRIVATE, fd, 0);
   if (address == MAP_FAILED) return FileError(path, "map");
   std::shared_ptr<const void> bytes(address, [nbytes](const void* p) { munmap(const_cast<void*>(p), nbytes); });
-  return TokenData(std::move(bytes), nbytes, token_bytes, path);
+  return TokenData(std::move(bytes), nbytes, token_bytes, path, {path});
 }
 
 absl::StatusOr<TokenData> TokenData::FromTextFiles(const std::string& pattern) {
@@ -89,7 +94,11 @@ absl::StatusOr<TokenData> TokenData::FromTextFiles(const std::string& pattern) {
   if (text->empty()) return absl::InvalidArgumentError(absl::StrFormat("%s: the files that match are empty", pattern));
   const int64_t nbytes = static_cast<int64_t>(text->size());
   const void* data = text->data();
-  return TokenData(std::shared_ptr<const void>(std::move(text), data), nbytes, 1, pattern);
+  return TokenData(std::shared_ptr<const void>(std::move(text), data), nbytes, 1, pattern, files);
+}
+
+std::string_view TokenData::bytes() const {
+  return {static_cast<const char*>(bytes_.get()), static_cast<size_t>(size_ * token_bytes_)};
 }
 
 uint32_t TokenData::at(int64_t index) const {

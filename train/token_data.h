@@ -9,6 +9,8 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
@@ -30,6 +32,13 @@ class TokenData {
   // The path or the pattern that was read, for messages.
   const std::string& origin() const { return origin_; }
 
+  // The tokens as they lie in memory, token_bytes() each, little-endian; they live as long as a copy of this.
+  std::string_view bytes() const;
+  int token_bytes() const { return token_bytes_; }
+
+  // The files that were read.
+  const std::vector<std::string>& files() const { return files_; }
+
   // The token at `index`. Precondition: 0 <= index < size().
   uint32_t at(int64_t index) const;
 
@@ -47,12 +56,14 @@ class TokenData {
   absl::Status CheckVocabulary(int64_t vocab_size, const Interval& range) const;
 
  private:
-  TokenData(std::shared_ptr<const void> bytes, int64_t nbytes, int token_bytes, std::string origin);
+  TokenData(std::shared_ptr<const void> bytes, int64_t nbytes, int token_bytes, std::string origin,
+            std::vector<std::string> files);
 
   std::shared_ptr<const void> bytes_;
   int64_t size_ = 0;
   int token_bytes_ = 1;  // 1, 2 or 4
   std::string origin_;
+  std::vector<std::string> files_;
 };
 
 }  // namespace fsdp

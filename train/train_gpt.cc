@@ -7,6 +7,10 @@
 //   train_gpt --nproc=4 --steps=200 --checkpoint_dir=checkpoints --checkpoint_every=50
 //
 // Killed at any instant, the same command continues from the newest checkpoint that verifies, on any number of ranks.
+//
+// Exit status: 0 when all is done, also after a stop by SIGTERM or SIGUSR1 while it trains; 1 when it failed; 2 for a
+// wrong command line; 75 when a restart is the cure: a peer was lost or did not come, another job holds the port;
+// 128 + n when signal n ended it.
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -16,9 +20,11 @@
 
 #include "absl/strings/str_replace.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "fsdp/base/command_line.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/collectives/init_process_group.h"
+#include "fsdp/collectives/job/job_identity.h"
 #include "fsdp/collectives/job/rendezvous.h"
 #include "fsdp/collectives/launcher.h"
 #include "fsdp/train/rank_device.h"
@@ -35,13 +41,18 @@ constexpr char kProgram[] = "train_gpt";
 constexpr int kDefaultNproc = 2;
 
 // checkpoint/ calls an option by its C++ name; users of this program know flags.
-int Fail(absl::string_view message) {
+void Report(absl::string_view message) {
   const std::string text =
       absl::StrReplaceAll(message, {{"TensorSourceOptions::flat_layout", "--flat_layout"},
-                                    {"TensorSourceOptions::model_only", "ckpt convert --model_only"}});
+                                    {"TensorSourceOptions::model_only", "ckpt convert --model_only"},
+                                    {"RestoreOptions::allowed", "--allow"}});
   std::fflush(stdout);
   std::fprintf(stderr, "%s: %s\n", kProgram, text.c_str());
-  return kExitFailed;
+}
+
+int Fail(const absl::Status& status) {
+  Report(status.message());
+  return ExitCodeOf(status);
 }
 
 absl::StatusOr<std::shared_ptr<ProcessGroup>> JoinJob(const RankDeviceOptions& device) {
@@ -60,41 +71,53 @@ absl::Status TrainOrPrint(const TrainOptions& options, const std::shared_ptr<Pro
 }
 
 int RunRank(const TrainOptions& options) {
-  CatchStopSignals();
   const absl::StatusOr<std::shared_ptr<ProcessGroup>> group = JoinJob(options.device);
-  if (!group.ok()) return Fail(group.status().message());
+  if (!group.ok()) return Fail(group.status());
   const absl::Status status = TrainOrPrint(options, *group);
   if (status.ok()) return kExitDone;
   (*group)->Abort(status);
   // After an abort all ranks have the same error, which names its rank: one of them prints it.
-  return (*group)->rank() == 0 ? Fail(status.message()) : kExitFailed;
+  return (*group)->rank() == 0 ? Fail(status) : ExitCodeOf(status);
+}
+
+// A rank that was killed was lost, whoever killed it: the operator, or the kernel for want of memory. The others have
+// ended because of it.
+int ExitCodeOf(const LaunchResult& result) {
+  const bool is_lost = result.stop_signal == 0 && result.exit_code == 128 + SIGKILL;
+  return is_lost ? kExitRestart : result.exit_code;
 }
 
 // Starts this program again as the ranks of a job.
 int LaunchRanks(const TrainOptions& train, int argc, char** argv) {
   const absl::StatusOr<int> gpus = CountGpus(train.device.device);
-  if (!gpus.ok()) return Fail(gpus.status().message());
+  if (!gpus.ok()) return Fail(gpus.status());
 
   // OpenMP threads that wait by spinning make kernels ten times slower when other work needs the cores too. OpenMP
   // reads the variable when a process starts, so it is set for the ranks here.
   setenv("OMP_WAIT_POLICY", "passive", /*overwrite=*/0);
   LaunchOptions options;
   options.nproc = train.nproc.value_or(*gpus > 0 ? *gpus : kDefaultNproc);
+  if (const absl::Status held = CheckNproc(options.nproc); !held.ok()) return ReportUsageError(kProgram, held);
   options.command = {SelfPath()};
   options.command.insert(options.command.end(), argv + 1, argv + argc);
   options.prefix_output = false;
+  options.stop_grace = absl::InfiniteDuration();  // a rank knows --grace, and when it saves
   const absl::StatusOr<LaunchResult> result = Launch(options);
-  if (!result.ok()) return Fail(result.status().message());
-  return result->exit_code == 0 ? kExitDone : Fail(result->description);
+  if (!result.ok()) return Fail(result.status());
+  if (result->exit_code != 0) Report(result->description);
+  return ExitCodeOf(*result);
 }
 
 int Main(int argc, char** argv) {
   // A file that outgrows its limit (ulimit -f) is then an error like a full disk, and not the end of the process. Ranks
   // inherit it.
   std::signal(SIGXFSZ, SIG_IGN);
+  ObeyStopSignals();
   if (const std::optional<int> status = ParseFlags(argc, argv, "train_gpt [flags]")) return *status;
   const absl::StatusOr<TrainOptions> options = TrainOptionsFromFlags();
   if (!options.ok()) return ReportUsageError(kProgram, options.status());
+  // Before the rank asks the environment for its job. Ranks of --nproc have the flag on their command lines.
+  if (!options->run_id.empty()) setenv(kRunIdVariable, options->run_id.c_str(), /*overwrite=*/1);
   return InsideJob() ? RunRank(*options) : LaunchRanks(*options, argc, argv);
 }
 

@@ -15,16 +15,28 @@
 #include <vector>
 
 #include "absl/flags/flag.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "absl/time/time.h"
+#include "fsdp/base/annotate.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/convert/name_filter.h"
 #include "fsdp/models/causal_lm.h"
+#include "fsdp/train/run_attributes.h"
 
 ABSL_FLAG(std::optional<int>, nproc, std::nullopt,
           "ranks to start on this host (default: its GPUs, else 2); where RANK and WORLD_SIZE are in the environment, "
           "join that job instead");
+ABSL_FLAG(std::string, run_id, "",
+          "name of the job, the same for all its ranks: ranks of jobs with other names never join it (default: the "
+          "launcher's, torchrun's, Slurm's or MPI's, else user, directory and command line)");
+ABSL_FLAG(
+    absl::Duration, grace, absl::Seconds(60),
+    "how long the step under way may take after SIGTERM (at least: three times the longest step so far); then the "
+    "run ends without a save; a save is not timed, but by `launch --grace` (30 s) or a scheduler that sent the signal");
 ABSL_FLAG(std::string, device, "auto", "auto (a GPU if there is one), cpu or cuda");
 ABSL_FLAG(bool, share_gpu, false, "let ranks outnumber GPUs; NCCL then talks through sockets, which is slow");
 ABSL_FLAG(std::string, model, "gpt2", "gpt2 or llama");
@@ -104,6 +116,11 @@ ABSL_FLAG(
     std::string, resume, "auto",
     "auto (the newest checkpoint that verifies), none, or the path of a checkpoint: ours, a torch file or directory, "
     "a DCP directory");
+ABSL_FLAG(
+    std::string, allow, "",
+    "what may differ from the checkpoint that --resume or --init_from names, separated by commas: names as the log and "
+    "ckpt inspect --diff_options print them (model.n_head, data.digest, options.lr), or all of model, data or options; "
+    "a model that differs in a name that is not here is refused, other differences are listed");
 ABSL_FLAG(bool, overwrite, false, "let this run replace the checkpoints that checkpoint_dir holds");
 
 ABSL_FLAG(std::string, metrics, "", "a file of JSON lines, one a step; appended to on a resume");
@@ -155,6 +172,17 @@ absl::Status CheckChoices() {
   FSDP_RETURN_IF_ERROR(
       CheckChoice("state_dict_type", absl::GetFlag(FLAGS_state_dict_type), {"full", "sharded", "local"}));
   return CheckChoice("export_format", absl::GetFlag(FLAGS_export_format), {"safetensors", "torch", "dcp"});
+}
+
+// The name is part of messages between ranks and of error texts.
+absl::Status CheckJob() {
+  const std::string run_id = absl::GetFlag(FLAGS_run_id);
+  if (run_id.size() > 128 ||
+      !std::all_of(run_id.begin(), run_id.end(), [](char c) { return absl::ascii_isgraph(c); })) {
+    return BadValue("run_id", run_id, "at most 128 printable characters without spaces");
+  }
+  if (absl::GetFlag(FLAGS_grace) >= absl::Seconds(1)) return absl::OkStatus();
+  return BadValue("grace", absl::FormatDuration(absl::GetFlag(FLAGS_grace)), "at least 1s");
 }
 
 // The flags whose values are numbers: counts are at least 0 or 1, rates are finite, betas are below 1.
@@ -220,6 +248,11 @@ absl::Status CheckCudaGraph() {
         "captured work runs");
   }
   return absl::OkStatus();
+}
+
+// Which names it matches is known once there is a model (frozen_parameters.h).
+absl::Status CheckFreeze() {
+  return Annotate(NameFilter::Create({{absl::GetFlag(FLAGS_freeze)}, {}, {}}).status(), "--freeze");
 }
 
 // Flags that have a meaning only together with another one.
@@ -306,7 +339,7 @@ void ReadSteps(TrainOptions& options) {
                    .beta2 = absl::GetFlag(FLAGS_beta2),
                    .eps = absl::GetFlag(FLAGS_eps),
                    .weight_decay = absl::GetFlag(FLAGS_weight_decay)};
-  options.max_grad_norm = static_cast<float>(absl::GetFlag(FLAGS_max_grad_norm));
+  options.max_grad_norm = absl::GetFlag(FLAGS_max_grad_norm);
 }
 
 absl::StatusOr<MixedPrecision> ReadPrecision() {
@@ -329,7 +362,7 @@ absl::StatusOr<MixedPrecision> ReadPrecision() {
 absl::StatusOr<FsdpOptions> ReadFsdpOptions() {
   FsdpOptions fsdp;
   FSDP_ASSIGN_OR_RETURN(fsdp.sharding_strategy, ParseShardingStrategy(absl::GetFlag(FLAGS_sharding_strategy)));
-  fsdp.shard_group_size = absl::GetFlag(FLAGS_shard_group_size);
+  if (absl::GetFlag(FLAGS_shard_group_size) > 0) fsdp.shard_group_size = absl::GetFlag(FLAGS_shard_group_size);
   FSDP_ASSIGN_OR_RETURN(fsdp.auto_wrap_policy, ParseWrap(absl::GetFlag(FLAGS_wrap)));
   FSDP_ASSIGN_OR_RETURN(fsdp.mixed_precision, ReadPrecision());
   fsdp.use_orig_params = absl::GetFlag(FLAGS_use_orig_params);
@@ -348,6 +381,7 @@ absl::StatusOr<FsdpOptions> ReadFsdpOptions() {
 absl::Status ReadSharding(TrainOptions& options) {
   options.api = absl::GetFlag(FLAGS_api) == "fsdp2" ? TrainApi::kFsdp2 : TrainApi::kFsdp1;
   FSDP_ASSIGN_OR_RETURN(options.fsdp, ReadFsdpOptions());
+  options.wrap = absl::GetFlag(FLAGS_wrap);
   if (const std::optional<std::string> output_dtype = absl::GetFlag(FLAGS_output_dtype); output_dtype.has_value()) {
     FSDP_ASSIGN_OR_RETURN(options.output_dtype, ParseDType(*output_dtype));
   }
@@ -368,6 +402,7 @@ absl::Status ReadCheckpointing(TrainOptions& options) {
   options.async_checkpoint = absl::GetFlag(FLAGS_async_checkpoint);
   options.incremental = absl::GetFlag(FLAGS_incremental);
   options.parity = absl::GetFlag(FLAGS_parity);
+  FSDP_ASSIGN_OR_RETURN(options.allow, ParseAllowed(absl::GetFlag(FLAGS_allow), options.model));
   options.overwrite = absl::GetFlag(FLAGS_overwrite);
   return absl::OkStatus();
 }
@@ -377,10 +412,14 @@ absl::Status ReadCheckpointing(TrainOptions& options) {
 absl::StatusOr<TrainOptions> TrainOptionsFromFlags() {
   FSDP_RETURN_IF_ERROR(CheckChoices());
   FSDP_RETURN_IF_ERROR(CheckNumbers());
+  FSDP_RETURN_IF_ERROR(CheckJob());
+  FSDP_RETURN_IF_ERROR(CheckFreeze());
   FSDP_RETURN_IF_ERROR(CheckCombinations());
   TrainOptions options;
   options.nproc = absl::GetFlag(FLAGS_nproc);
   options.device = {.device = ParseDevice(absl::GetFlag(FLAGS_device)), .share_gpu = absl::GetFlag(FLAGS_share_gpu)};
+  options.run_id = absl::GetFlag(FLAGS_run_id);
+  options.grace = absl::GetFlag(FLAGS_grace);
   options.model = absl::GetFlag(FLAGS_model);
   options.config = absl::GetFlag(FLAGS_config).value_or(options.model + "-tiny");
   options.init_from = absl::GetFlag(FLAGS_init_from);

@@ -6,10 +6,13 @@
 #define FSDP_TRAIN_TRAIN_OPTIONS_H_
 
 #include <cstdint>
+#include <limits>
 #include <optional>
+#include <set>
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "fsdp/fsdp/fsdp.h"
 #include "fsdp/optim/adamw.h"
 #include "fsdp/tensor/dtype.h"
@@ -53,6 +56,12 @@ struct TrainOptions {
   std::optional<int> nproc;
   RankDeviceOptions device;
 
+  // The name of the job (collectives/job/job_identity.h); empty: what the environment says.
+  std::string run_id;
+
+  // How long the step under way may take once SIGTERM has asked for a stop (stop_signal.h).
+  absl::Duration grace = absl::Seconds(60);
+
   // The kind of the model, by Hugging Face's name: "gpt2" or "llama".
   std::string model = "gpt2";
 
@@ -79,7 +88,12 @@ struct TrainOptions {
   int grad_accum = 1;                 // micro-steps per step
   LearningRateOptions learning_rate;  // holds the number of steps
   AdamWOptions adamw;                 // lr is set each step
-  float max_grad_norm = 0;            // 0: no clipping
+  double max_grad_norm = 0;           // 0: no clipping
+
+  // max_grad_norm as ClipGradNorm takes it: there 0 is a limit, and infinity is none.
+  float clip_limit() const {
+    return max_grad_norm > 0 ? static_cast<float>(max_grad_norm) : std::numeric_limits<float>::infinity();
+  }
 
   // The sharding. `fsdp` has the options of both interfaces by FSDP1's names; with kFsdp2 they are translated
   // (sharded_model.h), and the fields that FSDP2 lacks are refused when the flags are read. fsdp.init_seed seeds the
@@ -87,6 +101,7 @@ struct TrainOptions {
   // block by default; FsdpOptions does not.
   TrainApi api = TrainApi::kFsdp1;
   FsdpOptions fsdp;
+  std::string wrap = "none";          // what fsdp.auto_wrap_policy was made of, for the record
   std::optional<DType> output_dtype;  // of FSDP2's root; default: the dtype that it computed in
   bool pin_memory = false;            // of fsdp.cpu_offload under FSDP2; FSDP1 always pins
   bool cuda_graph = false;            // replay steps as graphs
@@ -103,7 +118,8 @@ struct TrainOptions {
   bool incremental = false;       // link rank files with tensors that have not changed since the last checkpoint
   int parity = 0;                 // extra files, from which so many lost rank files can be made again
   ResumeChoice resume;
-  bool overwrite = false;  // replace committed steps beyond the start of this run
+  std::set<std::string> allow;  // attributes that may differ from the checkpoint's (run_attributes.h)
+  bool overwrite = false;       // replace committed steps beyond the start of this run
 
   // Other outputs.
   std::string metrics;                        // a file of JSON lines; empty: none

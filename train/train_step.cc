@@ -8,13 +8,13 @@
 //   issue Clip                    norm of the gradients -> coefficient, on the device
 //   wait for the reports          |
 //   check the losses              |
+//   wait for the norm, check it   |
 //   issue Update                  AdamW, which multiplies gradients by the coefficient as it reads them
-//   wait for the norm             |
 //
-// The host waits twice. The first wait comes before the update is issued, so that a loss that is not finite on any rank
-// stops all ranks with their weights as they were. The second is for the norm, and the update needs no such check: with
-// a coefficient that is not finite it changes nothing (fsdp/grad_clip.h). With StepGraph the two columns are the
-// same, but the first and the last block of work are replayed as graphs.
+// Both waits come before the update is issued, so that a loss of any rank or a norm that is not finite stops all ranks
+// with their weights as they were. The norm is the last thing on the stream then, so the second wait costs the device
+// no more than the time to issue the update. With StepGraph the two columns are the same, but the first and the last
+// block of work are replayed as graphs.
 #include "fsdp/train/train_step.h"
 
 #include <algorithm>
@@ -133,16 +133,10 @@ absl::StatusOr<StepOutcome> TrainStep::Run(int64_t step, float max_grad_norm) {
     outcome.peak_bytes = std::max(outcome.peak_bytes, static_cast<int64_t>(report.peak_bytes));
     outcome.stop_requested |= report.stop_requested != 0;
   }
-  // An undefined coefficient means that ClipGradNorm scaled the gradients already: the norm is known, and
-  // this is the last moment to refuse it before the update.
-  if (!clip().coefficient().defined()) {
-    FSDP_ASSIGN_OR_RETURN(const float norm, clip().Norm());
-    FSDP_RETURN_IF_ERROR(CheckFinite(norm, step));
-  }
-  FSDP_RETURN_IF_ERROR(Update());
   FSDP_ASSIGN_OR_RETURN(const float grad_norm, clip().Norm());
   FSDP_RETURN_IF_ERROR(CheckFinite(grad_norm, step));
   outcome.grad_norm = grad_norm;
+  FSDP_RETURN_IF_ERROR(Update());
   return outcome;
 }
 

@@ -73,8 +73,7 @@ class TrainStep {
   // The loss and its copy to the host; returns the gradient of `logits`.
   absl::StatusOr<Tensor> Loss(const Tensor& logits, const Batch& batch, int micro_step, Tape& tape);
 
-  // Computes the norm of the gradients and the factor that the update multiplies them by, both on the device, so that
-  // the host need not wait in between. If the norm is not finite, the update changes nothing.
+  // Computes the norm of the gradients and the factor that the update multiplies them by, both on the device.
   absl::Status Clip(float max_grad_norm);
   const GradClip& clip() const { return graph_ != nullptr ? graph_->clip() : *clip_; }
   absl::Status Update();

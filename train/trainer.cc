@@ -3,7 +3,9 @@
 // A run, in the order in which the collective calls are made. Every rank makes the same ones:
 //
 //   1. OpenData    config and tokens; each rank checks its own part of the tokens, and AgreeOn makes one rank's error
-//                  every rank's, so that no rank waits in a collective for one that has returned.
+//                  every rank's, so that no rank waits in a collective for one that has returned. Rank 0 makes sure
+//                  that no output would harm what is read (run_outputs.h), and all that they are one run
+//                  (run_attributes.h).
 //   2. BuildModel  the sharded model, the optimizer over the parameters that are trained, the step.
 //   3. FillModel   where the run starts (run_start.h), then the weights: of a checkpoint, of --init_from, or random.
 //   4. OpenOutputs metrics and trace, on rank 0, before hours of training depend on a path that cannot be written.
@@ -32,7 +34,10 @@
 #include "fsdp/train/frozen_parameters.h"
 #include "fsdp/train/initial_weights.h"
 #include "fsdp/train/model_export.h"
+#include "fsdp/train/run_attributes.h"
+#include "fsdp/train/run_outputs.h"
 #include "fsdp/train/sharded_model.h"
+#include "fsdp/train/stop_signal.h"
 #include "fsdp/train/token_data.h"
 
 namespace fsdp {
@@ -127,6 +132,10 @@ absl::Status Trainer::OpenData() {
   config_ = *std::move(config);
   absl::StatusOr<TokenData> data = CheckedData(options_, config_, *group_);
   FSDP_RETURN_IF_ERROR(AgreeOn(*group_, data.status()));
+  FSDP_RETURN_IF_ERROR(
+      AgreeOn(*group_, is_rank0() && !options_.print_schedule ? CheckRunOutputs(options_, *data) : absl::OkStatus()));
+  run_ = RunAttributes(options_, config_, DataAttributes(options_, *data), *group_);
+  FSDP_RETURN_IF_ERROR(AgreeOnAttributes(run_, *group_));
   batches_ = std::make_unique<BatchLoader>(*std::move(data), BatchShape{.batch_size = options_.batch_size,
                                                                         .seq_len = options_.seq_len,
                                                                         .grad_accum = options_.grad_accum,
@@ -161,11 +170,16 @@ absl::Status Trainer::FillModel() {
   load_options.flat_layout = *layout;
   FSDP_ASSIGN_OR_RETURN(start_, FindRunStart(options_, *layout, *group_));
   FSDP_RETURN_IF_ERROR(CheckParity(options_, group_->size()));
+  const bool reads_init_from = is_rank0() && !start_.resumed();
+  FSDP_RETURN_IF_ERROR(
+      AgreeOn(*group_, reads_init_from ? CheckReplacedSteps(options_, start_.superseded) : absl::OkStatus()));
   FSDP_RETURN_IF_ERROR(AgreeOn(*group_, is_rank0() ? MakeCheckpointDir(options_) : absl::OkStatus()));
   // An incremental save hard-links files of the checkpoint before it, so that one must lie in the same directory.
   const std::string last = IsIn(options_.checkpoint_dir, start_.checkpoint) ? start_.checkpoint : "";
   saver_ = std::make_unique<CheckpointSaver>(options_, *model_, *optimizer_,
                                              EarlierCheckpoints{start_.superseded, start_.damaged, last});
+  saver_->set_attributes(AllAttributes(run_));
+  run_.saved = start_.saved;
   const std::string& source = start_.resumed() ? start_.checkpoint : options_.init_from;
   if (start_.resumed()) {
     const auto load = [&](StateDict& wanted) {
@@ -173,19 +187,32 @@ absl::Status Trainer::FillModel() {
       StateDict present = WithoutOptimState(wanted, start_.frozen);
       return LoadCheckpoint(source, present, load_options);
     };
-    FSDP_RETURN_IF_ERROR(model_->Restore(optimizer_.get(), load));
+    FSDP_RETURN_IF_ERROR(RestoreFrom(source, optimizer_.get(), load));
   } else if (!source.empty()) {
     const auto load = [&](StateDict& wanted) {
       return LoadInitialWeights(source, BasePrefix(config_), wanted, load_options);
     };
-    FSDP_RETURN_IF_ERROR(model_->Restore(/*optimizer=*/nullptr, load));
+    run_.listed = ModelAttributes(run_.listed);  // the model is all that is taken
+    FSDP_RETURN_IF_ERROR(RestoreFrom(source, /*optimizer=*/nullptr, load));
   }
   if (is_rank0()) SayStart(source);
   return absl::OkStatus();
 }
 
+// Errors of the load name files of `source`; those of the comparison with the model do not, and get its name here.
+absl::Status Trainer::RestoreFrom(const std::string& source, Optimizer* optimizer,
+                                  const std::function<absl::Status(StateDict& wanted)>& load) {
+  absl::Status loaded;
+  const auto noted_load = [&](StateDict& wanted) { return loaded = load(wanted); };
+  absl::StatusOr<std::vector<AttributeDifference>> differences = model_->Restore(optimizer, noted_load, run_);
+  if (loaded.ok() && absl::IsFailedPrecondition(differences.status())) return Annotate(differences.status(), source);
+  FSDP_ASSIGN_OR_RETURN(differences_, std::move(differences));
+  return absl::OkStatus();
+}
+
 void Trainer::SayStart(const std::string& source) const {
   for (const std::string& note : start_.notes) Say("%s", note);
+  for (const std::string& sentence : DescribeDifferences(source, run_, differences_)) Say("%s", sentence);
   if (start_.resumed())
     Say("resuming from %s: %d of %d steps are done", source, start_.step, options_.learning_rate.steps);
   if (start_.resumed() && !options_.init_from.empty()) {
@@ -211,6 +238,7 @@ absl::Status Trainer::OpenOutputs() {
 }
 
 absl::Status Trainer::Train() {
+  const GracefulStop graceful(options_.grace);  // until saves and export are done
   const int64_t steps = options_.learning_rate.steps;
   if (is_rank0() && start_.step < steps) {
     Say("training with %d ranks, %d tokens a step, steps %d to %d", group_->size(), batches_->shape().tokens_per_step(),
@@ -253,11 +281,16 @@ absl::Status Trainer::FinishTrace() {
   return absl::OkStatus();
 }
 
+absl::StatusOr<StepOutcome> Trainer::RunStep(int64_t step) {
+  const StepUnderWay under_way;
+  return train_step_->Run(step, options_.clip_limit());
+}
+
 // All ranks agree on saving, since IsDue depends on the step alone and the request to stop is the same on all of them.
 absl::StatusOr<bool> Trainer::TrainOneStep(int64_t step) {
   const double lr = LearningRate(options_.learning_rate, step);
   FSDP_RETURN_IF_ERROR(optimizer_->SetHyperparameter("lr", lr));
-  FSDP_ASSIGN_OR_RETURN(const StepOutcome outcome, train_step_->Run(step, options_.max_grad_norm));
+  FSDP_ASSIGN_OR_RETURN(const StepOutcome outcome, RunStep(step));
   const absl::Time now = absl::Now();
   const double seconds = absl::ToDoubleSeconds(now - step_began_);
   step_began_ = now;
@@ -291,7 +324,7 @@ absl::Status Trainer::ReportStep(const StepMetrics& metrics) {
 }
 
 absl::Status Trainer::PrintSchedule() {
-  FSDP_RETURN_IF_ERROR(train_step_->Run(0, options_.max_grad_norm).status());
+  FSDP_RETURN_IF_ERROR(train_step_->Run(0, options_.clip_limit()).status());
   FSDP_RETURN_IF_ERROR(model_->stream().Synchronize());
   if (is_rank0())
     std::fputs(RenderSchedule(model_->StepSchedule(options_.grad_accum), model_->UnitNames()).c_str(), stdout);

@@ -5,8 +5,10 @@
 #ifndef FSDP_TRAIN_TRAINER_H_
 #define FSDP_TRAIN_TRAINER_H_
 
+#include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -49,9 +51,14 @@ class Trainer {
   absl::Status OpenData();
   absl::Status BuildModel();
   absl::Status FillModel();
+  absl::Status RestoreFrom(const std::string& source, Optimizer* optimizer,
+                           const std::function<absl::Status(StateDict& wanted)>& load);
   void SayStart(const std::string& source) const;
   absl::Status OpenOutputs();
   absl::Status FinishTrace();
+
+  // Computes one step.
+  absl::StatusOr<StepOutcome> RunStep(int64_t step);
 
   // Trains one step, reports its metrics and saves a checkpoint if one is due. True when a signal asked the run to
   // stop.
@@ -65,6 +72,11 @@ class Trainer {
 
   // The model's config; set by OpenData.
   CausalLmConfig config_;
+
+  // What this run is (run_attributes.h): of the data when OpenData is done, all from FillModel on; and how that differs
+  // from what it starts from.
+  RestoreOptions run_;
+  std::vector<AttributeDifference> differences_;
 
   // Where this run begins; step 0 until FillModel.
   RunStart start_;

@@ -11,9 +11,13 @@
 #include "fsdp/checkpoint/convert/convert.h"
 
 #include <atomic>
+#include <filesystem>
 #include <map>
 #include <memory>
+#include <set>
+#include <system_error>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -23,8 +27,11 @@
 #include "fsdp/checkpoint/convert/convert_memory.h"
 #include "fsdp/checkpoint/convert/convert_plan.h"
 #include "fsdp/checkpoint/formats/formats.h"
+#include "fsdp/checkpoint/formats/output_path.h"
+#include "fsdp/checkpoint/source/expansion.h"
 #include "fsdp/checkpoint/source/payload_reader.h"
 #include "fsdp/checkpoint/source/tensor_source.h"
+#include "fsdp/checkpoint/storage/path.h"
 #include "fsdp/tensor/convert.h"
 
 namespace fsdp {
@@ -96,15 +103,27 @@ absl::Status CheckOptions(const ConvertOptions& options) {
   return absl::OkStatus();
 }
 
-// A destination with the suffix of another format would be taken for a file of that format.
-absl::Status CheckSuffix(const std::string& destination, const FormatTarget& target) {
-  const FormatDriver& chosen = DriverOf(target);
-  for (const Format& format : Formats()) {
-    if (!format.target || !format.driver->HasSuffix(destination) || format.driver == &chosen) continue;
-    return absl::InvalidArgumentError(absl::StrCat(destination, " names ", std::string(format.driver->traits().file),
-                                                   ", but the format to write is ", chosen.name()));
-  }
-  return absl::OkStatus();
+// Whether or not the destination may be replaced.
+absl::Status CheckIsNoSource(const std::string& source, const std::string& destination, const FormatTarget& target,
+                             const ConvertOptions& options) {
+  InputPaths inputs = options.also_read;
+  AddCheckpoint(source, inputs);
+  const bool is_ours = std::holds_alternative<Hdf5Target>(target);
+  const bool is_directory = MakeWriter(target)->MakesDirectory(destination);
+  return CheckOutput(destination, inputs,
+                     {.kind = is_ours        ? OutputKind::kCheckpoint
+                              : is_directory ? OutputKind::kDirectory
+                                             : OutputKind::kFile});
+}
+
+// Only our own format has a place for attributes.
+void NoteAttributes(const StateDict& source, const FormatTarget& target, std::vector<std::string>& notes) {
+  if (source.attributes.empty() || DriverOf(target).traits().is_ours) return;
+  const size_t count = source.attributes.size();
+  notes.push_back(absl::StrCat(count, count == 1 ? " attribute" : " attributes",
+                               " of the run that saved it (its config, data and options) ", count == 1 ? "is" : "are",
+                               " left out: ", DriverOf(target).name(), " has no place for ",
+                               count == 1 ? "it" : "them"));
 }
 
 ConvertReport ReportOf(const StateDict& written, std::vector<std::string> notes) {
@@ -119,6 +138,25 @@ ConvertReport ReportOf(const StateDict& written, std::vector<std::string> notes)
   return report;
 }
 
+// What a conversion would write is bounded by the size of the source, unless the caller says that it need not be.
+absl::Status CheckExpansion(const TensorSource& source, const std::string& source_path, const ConvertPlan& plan,
+                            const std::string& destination, const ConvertOptions& options) {
+  std::set<StateKey> wanted;
+  for (const auto& [target, origin] : plan.origins) wanted.insert(origin);
+  const Expansion expansion = ExpansionOf(source, [&](const StateKey& key) { return wanted.count(key) != 0; });
+  if (!expansion.expands()) return absl::OkStatus();
+  if (!options.allow_expanded) {
+    return absl::FailedPreconditionError(absl::StrCat(source_path, ": ", expansion.ToString(),
+                                                      "; ConvertOptions::allow_expanded writes them all the same"));
+  }
+  const int64_t bytes = ReportOf(plan.contents, {}).bytes;  // in the dtypes that are written
+  std::error_code error;
+  const std::filesystem::space_info space = std::filesystem::space(SplitPath(destination).directory, error);
+  if (error || static_cast<uint64_t>(bytes) <= space.available) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat(destination, ": its tensors take ", bytes, " bytes, but the disk has room for ", space.available));
+}
+
 }  // namespace
 
 absl::StatusOr<ConvertReport> ConvertCheckpoint(const std::string& source_path, const std::string& destination,
@@ -128,13 +166,16 @@ absl::StatusOr<ConvertReport> ConvertCheckpoint(const std::string& source_path, 
   const FormatTarget target = options.target.value_or(DefaultTarget(destination));
   FSDP_RETURN_IF_ERROR(CheckSuffix(destination, target));
   const std::unique_ptr<FormatWriter> writer = MakeWriter(target);
+  FSDP_RETURN_IF_ERROR(CheckIsNoSource(source_path, destination, target, options));
   FSDP_RETURN_IF_ERROR(
       CheckDestination(destination, {.is_directory = writer->MakesDirectory(destination), .force = options.force}));
-  FSDP_ASSIGN_OR_RETURN(
-      const std::unique_ptr<TensorSource> source,
-      OpenTensorSource(source_path, {.flat_layout = options.flat_layout, .model_only = options.model_only}));
+  FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<TensorSource> source,
+                        OpenTensorSource(source_path, {.flat_layout = options.flat_layout,
+                                                       .model_only = options.model_only,
+                                                       .skip_links = options.skip_links}));
   FSDP_ASSIGN_OR_RETURN(ConvertPlan plan,
                         PlanConversion(source->contents(), filter, options.dtype, options.model_only));
+  FSDP_RETURN_IF_ERROR(CheckExpansion(*source, source_path, plan, destination, options));
   FormatContents contents = {.state = std::move(plan.contents),
                              .step = source->step(),
                              .world_size = source->world_size(),
@@ -142,6 +183,8 @@ absl::StatusOr<ConvertReport> ConvertCheckpoint(const std::string& source_path, 
                              .origin = &source->contents()};
   absl::StatusOr<std::vector<std::string>> notes = writer->Fit(contents);
   if (!notes.ok()) return Annotate(notes.status(), source_path);
+  for (const std::string& left_out : source->left_out()) notes->push_back(absl::StrCat("left out: ", left_out));
+  NoteAttributes(source->contents(), target, *notes);
   const FormatMemory memory = writer->Memory(contents, options.io_threads);
   FormatWriteOptions write = {.overwrite = options.force,
                               .io_threads = options.io_threads,

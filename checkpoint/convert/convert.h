@@ -20,6 +20,7 @@
 #include "fsdp/checkpoint/format/flat_layout.h"
 #include "fsdp/checkpoint/formats/formats.h"
 #include "fsdp/checkpoint/storage/file_system.h"
+#include "fsdp/checkpoint/storage/input_paths.h"
 #include "fsdp/tensor/dtype.h"
 
 namespace fsdp {
@@ -35,6 +36,9 @@ struct ConvertOptions {
   bool model_only = false;                     // leave optimizer and extra values out
   bool force = false;                          // replace an existing destination
   std::optional<FlatLayout> flat_layout = {};  // TensorSourceOptions::flat_layout
+  InputPaths also_read = {};                   // files that the caller read, such as flat_layout's: no destinations
+  bool skip_links = false;                     // TensorSourceOptions::skip_links; each is a note of the report
+  bool allow_expanded = false;                 // write tensors that are larger than what the source holds (expansion.h)
 
   // Performance.
   int64_t max_memory = int64_t{512} << 20;  // of the whole process, in bytes; at least kMinConvertMemory
@@ -53,7 +57,9 @@ struct ConvertReport {
 
 // Reads `source` (anything that OpenTensorSource opens) and makes `destination` of it. kInvalidArgument when an option
 // is out of its range; kAlreadyExists when `destination` exists and is not to be replaced; kFailedPrecondition when it
-// holds files that a checkpoint does not, which `force` would delete; kResourceExhausted when max_memory does not do.
+// holds files that a checkpoint does not, which `force` would delete, when it is what is read or lies in a checkpoint
+// (CheckOutput, with `force` or without), and when the tensors to write expand beyond the source without
+// `allow_expanded`; kResourceExhausted when max_memory does not do, and when the disk has no room for expanded tensors.
 // Messages call an option "ConvertOptions::max_memory". On failure nothing is made and an existing destination is
 // untouched. Blocks until the target is durable.
 absl::StatusOr<ConvertReport> ConvertCheckpoint(const std::string& source, const std::string& destination,

@@ -98,6 +98,9 @@ class Planner {
     return absl::OkStatus();
   }
 
+  // They are facts about the run that trained these values, whatever their names and dtypes are now.
+  void KeepAttributes() { plan_.contents.attributes = source_.attributes; }
+
   absl::StatusOr<ConvertPlan> Finish() && {
     if (HoldsModel(source_) && !HoldsModel(plan_.contents)) {
       return absl::InvalidArgumentError("the filters leave no model tensor of the source");
@@ -144,6 +147,7 @@ absl::StatusOr<ConvertPlan> PlanConversion(const StateDict& source, const NameFi
   }
   FSDP_RETURN_IF_ERROR(planner.AddAliases());
   FSDP_RETURN_IF_ERROR(planner.AddUnits());
+  planner.KeepAttributes();
   return std::move(planner).Finish();
 }
 

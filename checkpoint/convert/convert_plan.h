@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // ConvertPlan: the contents that a conversion will write, worked out before a byte is read: the target's names, dtypes,
-// texts, aliases and units, and which tensor of the source each comes from. Pure.
+// texts, aliases, units and attributes, and which tensor of the source each comes from. Pure.
 #ifndef FSDP_CHECKPOINT_CONVERT_CONVERT_PLAN_H_
 #define FSDP_CHECKPOINT_CONVERT_CONVERT_PLAN_H_
 
@@ -21,9 +21,9 @@ struct ConvertPlan {
 };
 
 // Keeps the tensors of `source` whose names pass `filter`, with the optimizer state of the same parameters, under their
-// new names; so do param_groups, aliases and units. `dtype` applies to floating-point model tensors. With `model_only`
-// optimizer and extra values are left out. kInvalidArgument names both names that become one, a filter that leaves no
-// tensor, and a param_groups text that is not JSON when names change.
+// new names; so do param_groups, aliases and units. Attributes stay as they are. `dtype` applies to floating-point
+// model tensors. With `model_only` optimizer and extra values are left out. kInvalidArgument names both names that
+// become one, a filter that leaves no tensor, and a param_groups text that is not JSON when names change.
 absl::StatusOr<ConvertPlan> PlanConversion(const StateDict& source, const NameFilter& filter,
                                            std::optional<DType> dtype, bool model_only);
 

@@ -24,10 +24,13 @@ constexpr char kStagingInfix[] = ".tmp-";
 constexpr char kDeletedInfix[] = ".deleted-";
 constexpr char kSetAsideSuffix[] = ".damaged";
 
+constexpr size_t kNonceDigits = 16;
+
 // The X of ".X<infix><nonce>".
 std::optional<std::string> NameBefore(const std::string& name, const std::string& infix) {
   const size_t at = name.rfind(infix);
   if (name.empty() || name[0] != '.' || at == std::string::npos || at < 2) return std::nullopt;
+  if (!IsNonce(name.substr(at + infix.size()))) return std::nullopt;
   return name.substr(1, at - 1);
 }
 
@@ -86,6 +89,18 @@ bool IsSetAsideName(const std::string& name) {
   const std::string rest = name.substr(at + sizeof(kSetAsideSuffix) - 1);
   int count = 0;
   return rest.empty() || (rest[0] == '-' && absl::SimpleAtoi(rest.substr(1), &count) && count > 1);
+}
+
+bool IsRankFileName(const std::string& name) { return absl::StartsWith(name, "rank-") && absl::EndsWith(name, ".h5"); }
+
+bool IsCheckpointFileName(const std::string& name) {
+  return name == kManifestName || name == kCheckpointFileName || IsRankFileName(name) ||
+         (absl::StartsWith(name, "parity-") && absl::EndsWith(name, ".bin"));
+}
+
+bool IsNonce(const std::string& text) {
+  return text.size() == kNonceDigits &&
+         std::all_of(text.begin(), text.end(), [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); });
 }
 
 std::string NewNonce() {

@@ -65,6 +65,16 @@ bool IsSetAsideName(const std::string& name);
 // 16 random hexadecimal digits, from the system's entropy, so that processes on other hosts do not choose the same.
 std::string NewNonce();
 
+// True for a text that NewNonce may return.
+bool IsNonce(const std::string& text);
+
+// True for "rank-00003-of-00008.h5" and for the name of a linked one, "rank-00003-of-00008.step-00000100.h5".
+bool IsRankFileName(const std::string& name);
+
+// True for the names that a save gives to the files of a checkpoint: the manifest, checkpoint.h5, rank and parity
+// files.
+bool IsCheckpointFileName(const std::string& name);
+
 // OK when `name` names a file directly inside a directory: not empty, "." or "..", no '/', no control character, at
 // most 255 bytes. Otherwise kDataLoss.
 absl::Status CheckFileName(const std::string& name);

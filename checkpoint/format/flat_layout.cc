@@ -62,7 +62,9 @@ absl::StatusOr<FlatLayout> ParseFlatLayout(const std::string& json) {
   if (!parsed.is_object() || !parsed.contains("parameters") || !parsed["parameters"].is_array()) {
     return Unusable("expected a JSON object with an array \"parameters\" of {\"name\", \"shape\"}");
   }
+  constexpr int64_t kMaxNumel = int64_t{1} << 60;  // of all parameters, as of one (shape.h): sums cannot overflow
   FlatLayout layout;
+  int64_t numel = 0;
   std::set<std::string> names;
   for (const auto& parameter : parsed["parameters"]) {
     const bool has_form = parameter.is_object() && parameter.contains("name") && parameter["name"].is_string() &&
@@ -75,6 +77,10 @@ absl::StatusOr<FlatLayout> ParseFlatLayout(const std::string& json) {
     const absl::StatusOr<Shape> shape = Shape::Create(dims);
     if (!shape.ok()) return Unusable(absl::StrCat("parameter ", Quote(name), ": ", shape.status().message()));
     if (!names.insert(name).second) return Unusable(absl::StrCat("parameter ", Quote(name), " is there twice"));
+    if (shape->numel() > kMaxNumel - numel) {
+      return Unusable(absl::StrCat("its parameters, up to ", Quote(name), ", have more than 2^60 elements"));
+    }
+    numel += shape->numel();
     layout.parameters.push_back({name, *shape});
   }
   if (!parsed.contains("units")) return layout;

@@ -46,6 +46,14 @@ TEST(FlatLayoutTest, AParameterIsInItsInnermostUnit) {
               StatusIs(StatusCode::kInvalidArgument, HasSubstr("unit \"x\" holds no parameter")));
 }
 
+// The sums of sizes that follow would overflow.
+TEST(FlatLayoutTest, MoreElementsThanOneTensorMayHaveAreRefused) {
+  std::string json = R"({"parameters": [{"name": "p0", "shape": [1152921504606846976]})";
+  ASSERT_OK(ParseFlatLayout(json + "]}"));
+  EXPECT_THAT(ParseFlatLayout(json + R"(, {"name": "p1", "shape": [1]}]})"),
+              StatusIs(StatusCode::kInvalidArgument, HasSubstr("up to \"p1\", have more than 2^60 elements")));
+}
+
 TEST(FlatLayoutTest, PartsLieOneAfterTheOtherOrAligned) {
   ASSERT_OK_AND_ASSIGN(std::vector<FlatUnit> units, DivideIntoUnits(TwoBlocks(), {"", "h.0", "h.1"}));
   FlatUnit& block = units[1];

@@ -19,7 +19,8 @@ namespace {
 
 using nlohmann::json;
 
-// Accepts every event: the checks that ParseJson wants are VisitJson's own.
+// Accepts every event but integers that the document would hold as a double, and so as another number: the other checks
+// that ParseJson wants are VisitJson's own.
 class AnyJson final : public JsonVisitor {
  public:
   absl::Status StartObject(const JsonPlace&) override { return absl::OkStatus(); }
@@ -28,6 +29,10 @@ class AnyJson final : public JsonVisitor {
   absl::Status String(const JsonPlace&, std::string_view) override { return absl::OkStatus(); }
   absl::Status Unsigned(const JsonPlace&, uint64_t) override { return absl::OkStatus(); }
   absl::Status Other(const JsonPlace&, std::string_view) override { return absl::OkStatus(); }
+  absl::Status LargeInteger(const JsonPlace& place, std::string_view literal) override {
+    const std::string name = place.names.empty() ? "" : absl::StrCat("member ", Quote(place.names.back()), ": ");
+    return absl::DataLossError(absl::StrCat(name, Printable(literal), " is an integer beyond 64 bits"));
+  }
 };
 
 absl::Status Wrong(const char* name, const char* expected) {

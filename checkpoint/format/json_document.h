@@ -15,7 +15,8 @@
 
 namespace fsdp {
 
-// An object; kDataLoss for anything else, for a member named twice, and for more than kMaxJsonDepth levels.
+// An object; kDataLoss for anything else, for a member named twice, for an integer beyond 64 bits (named with its
+// member), and for more than kMaxJsonDepth levels.
 absl::StatusOr<nlohmann::json> ParseJson(std::string_view text);
 
 // Member `name` of `object`. Integers are from 0 to 2^63 - 1. Pointers live as long as `object`.

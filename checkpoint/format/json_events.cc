@@ -28,7 +28,9 @@ class Adapter {
   bool boolean(bool value) { return Value(visitor_.Other(Place(), value ? "true" : "false")); }
   bool number_integer(json::number_integer_t) { return Value(visitor_.Other(Place(), "a negative number")); }
   bool number_unsigned(json::number_unsigned_t value) { return Value(visitor_.Unsigned(Place(), value)); }
-  bool number_float(json::number_float_t, const std::string&) {
+  // Also for integers that the parser cannot hold, which it would make the nearest double.
+  bool number_float(json::number_float_t, const std::string& token) {
+    if (token.find_first_of(".eE") == token.npos) return Value(visitor_.LargeInteger(Place(), token));
     return Value(visitor_.Other(Place(), "a number that is no unsigned integer of 64 bits"));
   }
   bool string(std::string& value) { return Value(visitor_.String(Place(), value)); }

@@ -39,6 +39,11 @@ class JsonVisitor {
 
   // null, true, a negative or fractional number: `what` names it for a message.
   virtual absl::Status Other(const JsonPlace& place, std::string_view what) = 0;
+
+  // An integer beyond 64 bits, as the text has it: the parser has no exact value for it.
+  virtual absl::Status LargeInteger(const JsonPlace& place, std::string_view) {
+    return Other(place, "a number that is no unsigned integer of 64 bits");
+  }
 };
 
 // kDataLoss when `text` is not one JSON value; the message says at which byte.

@@ -111,6 +111,9 @@ struct SaveIdentity {
   int world_size = 1;
   int writers = 1;       // ranks that wrote a file
   std::string producer;  // name and version of the program
+
+  // StateDict::attributes. Like the texts, the first writer's record has them for all; the other records have none.
+  Attributes attributes = {};
 };
 
 // Values and the files that hold their bytes: the part that a manifest, a record and the result of a writer share.

@@ -31,6 +31,7 @@
 #include "fsdp/checkpoint/format/json_document.h"
 #include "fsdp/checkpoint/format/manifest_json.h"
 #include "fsdp/checkpoint/format/sealed_json.h"
+#include "fsdp/checkpoint/format/stored_attributes.h"
 #include "fsdp/checkpoint/format/tensor_name.h"
 
 namespace fsdp {
@@ -200,8 +201,11 @@ absl::StatusOr<StoredInterval> DecodeInterval(const json& object, const StoredTe
     return Broken(absl::StrCat("interval ", stored.interval.ToString(), " of ", tensor.shape.numel(), " elements"));
   }
   if (stored.interval.empty()) return stored;
-  const ByteRange range = {stored.offset, stored.interval.size() * SizeOf(tensor.dtype)};
-  if (range.nbytes > std::numeric_limits<int64_t>::max() - range.offset) return Broken("the offset overflows");
+  ByteRange range = {stored.offset, 0};
+  if (__builtin_mul_overflow(stored.interval.size(), SizeOf(tensor.dtype), &range.nbytes) ||
+      range.nbytes > std::numeric_limits<int64_t>::max() - range.offset) {
+    return Broken("the offset overflows");
+  }
   FSDP_RETURN_IF_ERROR(CheckInExtent(values.files[stored.file], range));
   return stored;
 }
@@ -361,6 +365,9 @@ absl::Status DecodeHeader(const json& document, RecordHeader& header) {
   if (writers > kMaxRankFiles) return Broken(absl::StrCat(writers, " writers, expected at most ", kMaxRankFiles));
   save.world_size = static_cast<int>(world_size);
   save.writers = static_cast<int>(writers);
+  if (const auto attributes = document.find("attributes"); attributes != document.end()) {
+    FSDP_ASSIGN_OR_RETURN(save.attributes, DecodeAttributes(*attributes));
+  }
   if (!document.contains("rank")) return absl::OkStatus();
   FSDP_ASSIGN_OR_RETURN(const int64_t rank, IntegerMember(document, "rank"));
   if (rank >= world_size) return Broken(absl::StrCat("rank ", rank, " of ", world_size));
@@ -391,7 +398,7 @@ absl::StatusOr<Document> Decode(std::string_view text, const std::string& format
   FSDP_RETURN_IF_ERROR(DecodeValues(root, files, document));
   document.unknown = UnknownMembers(
       root, {"format", "version", "producer", "save_id", "step", "state_dict_type", "world_size", "writers", "rank",
-             "parity_files", "mesh", "units", "tensors", "texts", "files", "parity", "digest"});
+             "parity_files", "attributes", "mesh", "units", "tensors", "texts", "files", "parity", "digest"});
   return document;
 }
 

@@ -10,6 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "fsdp/checkpoint/format/manifest_json.h"
 #include "fsdp/checkpoint/format/sealed_json.h"
+#include "fsdp/checkpoint/format/stored_attributes.h"
 
 namespace fsdp {
 namespace {
@@ -118,6 +119,11 @@ std::string EncodeIdentity(const SaveIdentity& save, const char* format) {
                       ",\n  \"world_size\": ", save.world_size, ",\n  \"writers\": ", save.writers);
 }
 
+// Left out where nothing is recorded, as in the checkpoints of before there were attributes.
+std::string EncodeRunAttributes(const SaveIdentity& save) {
+  return save.attributes.empty() ? "" : absl::StrCat(",\n  \"attributes\": ", EncodeAttributes(save.attributes, "  "));
+}
+
 std::string EncodeMeshAndUnits(const SaveIdentity& save, const std::vector<FlatUnitLayout>& units) {
   return absl::StrCat(",\n  \"mesh\": ", EncodeMesh(save), ",\n  \"units\": ", Lines(units, "  ", EncodeUnit));
 }
@@ -140,7 +146,7 @@ std::string EncodeParity(const Manifest& manifest) {
 }  // namespace
 
 std::string EncodeManifest(const Manifest& manifest) {
-  return Seal(absl::StrCat(EncodeIdentity(manifest.save, "fsdp checkpoint"),
+  return Seal(absl::StrCat(EncodeIdentity(manifest.save, "fsdp checkpoint"), EncodeRunAttributes(manifest.save),
                            EncodeMeshAndUnits(manifest.save, manifest.units), EncodeValues(manifest),
                            EncodeParity(manifest), manifest.unknown));
 }
@@ -149,7 +155,8 @@ std::string EncodeRecord(const FileRecord& record, int64_t nbytes) {
   const std::string parity =
       record.parity_files > 0 ? absl::StrCat(",\n  \"parity_files\": ", record.parity_files) : "";
   return Seal(absl::StrCat(EncodeIdentity(record.save, "fsdp rank record"), ",\n  \"rank\": ", record.rank, parity,
-                           EncodeMeshAndUnits(record.save, record.units), EncodeValues(record), record.unknown),
+                           EncodeRunAttributes(record.save), EncodeMeshAndUnits(record.save, record.units),
+                           EncodeValues(record), record.unknown),
               nbytes);
 }
 

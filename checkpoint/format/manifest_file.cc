@@ -5,7 +5,9 @@
 // here.
 #include "fsdp/checkpoint/format/manifest_file.h"
 
+#include <algorithm>
 #include <memory>
+#include <set>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -63,6 +65,19 @@ absl::Status CheckFilesPresent(FileSystem& files, const std::string& directory, 
     FSDP_RETURN_IF_ERROR(OpenStoredFile(files, directory, manifest, static_cast<int>(i)).status());
   }
   return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<std::string>> FindUnknownFiles(FileSystem& files, const std::string& directory,
+                                                          const Manifest& manifest) {
+  std::set<std::string> known = {kManifestName};
+  for (const StoredFile& file : manifest.files) known.insert(file.name);
+  FSDP_ASSIGN_OR_RETURN(std::vector<std::string> names, files.List(directory));
+  names.erase(
+      std::remove_if(names.begin(), names.end(),
+                     [&](const std::string& name) { return known.count(name) != 0 || absl::StartsWith(name, "."); }),
+      names.end());
+  std::sort(names.begin(), names.end());
+  return names;
 }
 
 }  // namespace fsdp

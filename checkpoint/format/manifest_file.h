@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// ReadManifest: the manifest of a checkpoint directory.
+// ReadManifest: the manifest of a checkpoint directory, and which of the files beside it are those that it names.
 #ifndef FSDP_CHECKPOINT_FORMAT_MANIFEST_FILE_H_
 #define FSDP_CHECKPOINT_FORMAT_MANIFEST_FILE_H_
 
+#include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -20,6 +22,11 @@ absl::StatusOr<Manifest> ReadManifest(FileSystem& files, const std::string& dire
 // OK when every file that `manifest` names is in `directory` with its size; nothing of it is read. kDataLoss names the
 // first that is not.
 absl::Status CheckFilesPresent(FileSystem& files, const std::string& directory, const Manifest& manifest);
+
+// The names in `directory` that `manifest` does not name, sorted. Hidden ones are left out: file systems and desktops
+// make such.
+absl::StatusOr<std::vector<std::string>> FindUnknownFiles(FileSystem& files, const std::string& directory,
+                                                          const Manifest& manifest);
 
 // Opens `directory`/`name`, a file of a checkpoint. kNotFound when there is none; kDataLoss when something else, such
 // as a directory or a FIFO, has its name. Names the file, not its directory.

@@ -156,6 +156,17 @@ TEST(ManifestJsonTest, ABrokenMemberIsNamed) {
   }
 }
 
+// 2^60 elements of 8 bytes are 2^63 bytes, which as a negative number would lie inside every extent.
+TEST(ManifestJsonTest, AnIntervalOfMoreThan2To63BytesIsRefused) {
+  constexpr int64_t kNumel = int64_t{1} << 60;
+  Manifest manifest = Example();
+  manifest.tensors[0].dtype = DType::kFloat64;
+  manifest.tensors[0].shape = {kNumel};
+  manifest.tensors[0].intervals = {{{0, kNumel}, 0, 4096}};
+  EXPECT_THAT(DecodeManifest(EncodeManifest(manifest)),
+              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("the offset overflows")));
+}
+
 TEST(ManifestJsonTest, DeepNestingIsRefused) {
   const std::string deep = absl::StrCat("\"x\": ", std::string(1000000, '['));
   EXPECT_THAT(DecodeManifest(Seal("{" + deep)), StatusIs(absl::StatusCode::kDataLoss, HasSubstr("nested more than")));

@@ -20,16 +20,16 @@
 #include "fsdp/checkpoint/parity/parity_files.h"
 #include "fsdp/checkpoint/safetensors/safetensors_metadata.h"
 #include "fsdp/checkpoint/save/checkpoint_body.h"
+#include "fsdp/checkpoint/save/checkpoint_proof.h"
 #include "fsdp/checkpoint/save/hdf5_sink.h"
 #include "fsdp/checkpoint/source/hdf5_source.h"
+#include "fsdp/checkpoint/storage/file_system.h"
 #include "fsdp/checkpoint/verify/latest.h"
 
 namespace fsdp {
 namespace {
 
 namespace fs = std::filesystem;
-
-bool IsRankFileName(const std::string& name) { return absl::StartsWith(name, "rank-") && absl::EndsWith(name, ".h5"); }
 
 // The name of a file in `directory` that only a checkpoint of ours has; empty when there is none.
 std::string FindCheckpointFile(const std::string& directory) {
@@ -82,9 +82,10 @@ class Driver final : public FormatDriver {
     return DescribeCheckpointDirectory(path);
   }
 
-  bool OwnsFileName(const std::string& name) const override {
-    return name == kManifestName || name == kCheckpointFileName || IsRankFileName(name) ||
-           (absl::StartsWith(name, "parity-") && absl::EndsWith(name, ".bin"));
+  bool OwnsFileName(const std::string& name) const override { return IsCheckpointFileName(name); }
+
+  bool IsCheckpointDirectory(const std::string& directory) const override {
+    return ProveCheckpoint(PosixFileSystem(), directory).ok();
   }
 };
 

@@ -90,6 +90,17 @@ FormatTarget DefaultTarget(const std::string& destination) {
   return Hdf5Target();
 }
 
+absl::Status CheckSuffix(const std::string& destination, const FormatTarget& target) {
+  const FormatDriver& chosen = DriverOf(target);
+  for (const Format& format : Formats()) {
+    if (!format.target || !format.driver->HasSuffix(destination) || format.driver == &chosen) continue;
+    return absl::InvalidArgumentError(absl::StrCat(destination, " names ", std::string(format.driver->traits().file),
+                                                   ", but the format to write is ", chosen.name(),
+                                                   ": choose another name, or that format"));
+  }
+  return absl::OkStatus();
+}
+
 const FormatDriver& DriverOf(const FormatTarget& target) {
   for (const Format& format : Formats()) {
     if (format.target && format.target->index() == target.index()) return *format.driver;

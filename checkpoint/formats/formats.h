@@ -15,6 +15,7 @@
 #include <variant>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "fsdp/checkpoint/formats/checkpoint_driver.h"
 #include "fsdp/checkpoint/safetensors/safetensors_driver.h"
@@ -54,6 +55,10 @@ std::string TargetNames();
 
 // The format that the suffix of `destination` says, with default options; a FULL checkpoint of ours when it says none.
 FormatTarget DefaultTarget(const std::string& destination);
+
+// OK unless `destination` has the suffix of a file of another format than `target`, for which it would be taken:
+// kInvalidArgument.
+absl::Status CheckSuffix(const std::string& destination, const FormatTarget& target);
 
 const FormatDriver& DriverOf(const FormatTarget& target);
 std::unique_ptr<FormatWriter> MakeWriter(const FormatTarget& target);

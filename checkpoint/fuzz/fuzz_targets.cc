@@ -30,6 +30,7 @@
 #include "fsdp/checkpoint/safetensors/safetensors_header.h"
 #include "fsdp/checkpoint/torch/dcp/dcp_metadata.h"
 #include "fsdp/checkpoint/torch/pickle/pickle.h"
+#include "fsdp/checkpoint/torch/pickle/pickle_budget.h"
 #include "fsdp/checkpoint/torch/pickle/torch_globals.h"
 #include "fsdp/checkpoint/torch/pt/torch_file.h"
 #include "fsdp/checkpoint/torch/state/python_json.h"
@@ -146,21 +147,22 @@ bool FuzzHdf5File(std::string_view bytes) {
   ConfinedHdf5Options options;
   options.cpu_seconds = 1;
   options.timeout = absl::Seconds(5);
-  const auto datasets = ListUntrustedHdf5(absl::StrCat("/proc/self/fd/", file), options);
-  if (!datasets.ok()) {
-    Check(absl::IsDataLoss(datasets.status()), "damage is not called so");
+  const auto listing = ListUntrustedHdf5(absl::StrCat("/proc/self/fd/", file), options);
+  if (!listing.ok()) {
+    Check(absl::IsDataLoss(listing.status()), "damage is not called so");
     return false;
   }
-  Check(CheckHdf5Listing(*datasets, static_cast<int64_t>(bytes.size())).ok(), "a listing was not checked");
+  Check(CheckHdf5Listing(listing->datasets, static_cast<int64_t>(bytes.size())).ok(), "a listing was not checked");
   return true;
 }
 
 bool FuzzHdf5Listing(std::string_view bytes) {
-  const auto datasets = DecodeHdf5Listing(bytes);
-  if (!datasets.ok()) return false;
+  const auto listing = DecodeHdf5Listing(bytes);
+  if (!listing.ok()) return false;
+  for (const Hdf5LeftOut& left_out : listing->left_out) (void)Describe(left_out);
   constexpr int64_t kFileBytes = 1 << 20;
-  if (!CheckHdf5Listing(*datasets, kFileBytes).ok()) return false;
-  for (const Hdf5Dataset& dataset : *datasets) {
+  if (!CheckHdf5Listing(listing->datasets, kFileBytes).ok()) return false;
+  for (const Hdf5Dataset& dataset : listing->datasets) {
     const bool is_placed = dataset.layout.empty() && dataset.nbytes > 0;
     Check(!is_placed || dataset.offset + dataset.nbytes <= kFileBytes, "a dataset reaches behind its file");
   }
@@ -172,8 +174,9 @@ bool FuzzHdf5Listing(std::string_view bytes) {
 bool FuzzPickle(std::string_view bytes) {
   const auto pickle = Pickle::Parse(bytes, {.is_allowed = IsTorchGlobal});
   if (!pickle.ok()) return false;
-  (void)JsonOfPickle((*pickle)->root());
-  const absl::StatusOr<TorchTree> tree = TreeOfPickle((*pickle)->root());
+  PickleBudget budget(**pickle);
+  (void)JsonOfPickle((*pickle)->root(), budget);
+  const absl::StatusOr<TorchTree> tree = TreeOfPickle(**pickle);
   if (!tree.ok()) return false;
   for (const TorchTensor& tensor : tree->tensors) {
     int64_t last = tensor.offset;

@@ -75,9 +75,9 @@ bool WriteAll(int fd, const char* bytes, size_t size) {
     const std::string text = absl::StrCat(std::string(1, kError), "cannot confine a process: ", strerror(errno));
     _exit(WriteAll(kAnswerFd, text.data(), text.size()) ? 0 : 1);
   }
-  const absl::StatusOr<std::vector<Hdf5Dataset>> datasets = ListHdf5(call, absl::StrCat("/proc/self/fd/", kFileFd));
-  const std::string text = datasets.ok() ? absl::StrCat(std::string(1, kListing), EncodeHdf5Listing(*datasets))
-                                         : absl::StrCat(std::string(1, kError), datasets.status().message());
+  const absl::StatusOr<Hdf5Listing> listing = ListHdf5(call, absl::StrCat("/proc/self/fd/", kFileFd));
+  const std::string text = listing.ok() ? absl::StrCat(std::string(1, kListing), EncodeHdf5Listing(*listing))
+                                        : absl::StrCat(std::string(1, kError), listing.status().message());
   _exit(WriteAll(kAnswerFd, text.data(), text.size()) ? 0 : 1);
 }
 
@@ -137,7 +137,7 @@ absl::StatusOr<std::string> AskChild(int file, const ConfinedHdf5Options& option
   return text;
 }
 
-absl::StatusOr<std::vector<Hdf5Dataset>> List(int file, const ConfinedHdf5Options& options) {
+absl::StatusOr<Hdf5Listing> List(int file, const ConfinedHdf5Options& options) {
   struct stat info = {};
   if (fstat(file, &info) != 0) return absl::ErrnoToStatus(errno, "fstat");
   if (!S_ISREG(info.st_mode)) return absl::InvalidArgumentError("it is not a regular file");
@@ -145,21 +145,20 @@ absl::StatusOr<std::vector<Hdf5Dataset>> List(int file, const ConfinedHdf5Option
   const std::string_view answer(text);
   if (answer.empty()) return absl::DataLossError("parsing it ended without an answer");
   if (answer.front() != kListing) return absl::DataLossError(Printable(answer.substr(1)));
-  FSDP_ASSIGN_OR_RETURN(std::vector<Hdf5Dataset> datasets, DecodeHdf5Listing(answer.substr(1)));
-  FSDP_RETURN_IF_ERROR(CheckHdf5Listing(datasets, info.st_size));
-  return datasets;
+  FSDP_ASSIGN_OR_RETURN(Hdf5Listing listing, DecodeHdf5Listing(answer.substr(1)));
+  FSDP_RETURN_IF_ERROR(CheckHdf5Listing(listing.datasets, info.st_size));
+  return listing;
 }
 
 }  // namespace
 
-absl::StatusOr<std::vector<Hdf5Dataset>> ListUntrustedHdf5(const std::string& path,
-                                                           const ConfinedHdf5Options& options) {
+absl::StatusOr<Hdf5Listing> ListUntrustedHdf5(const std::string& path, const ConfinedHdf5Options& options) {
   const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (file < 0) return absl::ErrnoToStatus(errno, path);
   const absl::Cleanup close_file = [&] { close(file); };
-  absl::StatusOr<std::vector<Hdf5Dataset>> datasets = List(file, options);
-  if (datasets.ok()) return datasets;
-  return Annotate(datasets.status(), path);
+  absl::StatusOr<Hdf5Listing> listing = List(file, options);
+  if (listing.ok()) return listing;
+  return Annotate(listing.status(), path);
 }
 
 }  // namespace fsdp

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// ListUntrustedHdf5: the datasets of an HDF5 file from an unknown origin. The library parses the file in a child
+// ListUntrustedHdf5: the contents of an HDF5 file from an unknown origin. The library parses the file in a child
 // process that can do little else, and that is killed when it takes too long, so a file that crashes the parser, makes
 // it loop, or takes it over does no more than that. The child answers with a text, which is decoded and checked like
 // any other input. Values are then read with pread, never through HDF5.
@@ -28,10 +28,10 @@ struct ConfinedHdf5Options {
   absl::Duration timeout = absl::Seconds(30);
 };
 
-// Every dataset, with what CheckHdf5Listing guarantees. kNotFound when there is no such file; kInvalidArgument when it
-// is not a regular file; kDataLoss, naming the file, when it is damaged, or when the child crashes or exceeds a limit.
-absl::StatusOr<std::vector<Hdf5Dataset>> ListUntrustedHdf5(const std::string& path,
-                                                           const ConfinedHdf5Options& options = {});
+// Every dataset, with what CheckHdf5Listing guarantees, and the links that are not followed; no file that one of these
+// names is opened. kNotFound when there is no such file; kInvalidArgument when it is not a regular file; kDataLoss,
+// naming the file, when it is damaged, or when the child crashes or exceeds a limit.
+absl::StatusOr<Hdf5Listing> ListUntrustedHdf5(const std::string& path, const ConfinedHdf5Options& options = {});
 
 }  // namespace fsdp
 

@@ -38,7 +38,9 @@ std::string WriteFull(const std::vector<TestTensor>& tensors) {
 TEST(ConfinedHdf5Test, ListsEveryDatasetWhereTheManifestSaysItIs) {
   const std::string path = WriteFull(AwkwardTensors());
   ASSERT_OK_AND_ASSIGN(const Manifest manifest, ReadManifest(PosixFileSystem(), path));
-  ASSERT_OK_AND_ASSIGN(const auto datasets, ListUntrustedHdf5(path + "/checkpoint.h5"));
+  ASSERT_OK_AND_ASSIGN(const Hdf5Listing listing, ListUntrustedHdf5(path + "/checkpoint.h5"));
+  const std::vector<Hdf5Dataset>& datasets = listing.datasets;
+  EXPECT_EQ(listing.left_out_count, 0);
   EXPECT_EQ(datasets.size(), manifest.tensors.size() + manifest.texts.size());
   std::map<std::string, Hdf5Dataset> by_path;
   for (const Hdf5Dataset& dataset : datasets) by_path[dataset.path] = dataset;

@@ -5,7 +5,6 @@
 #include <string>
 
 #include "absl/strings/match.h"
-#include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/hdf5/hdf5_file_source.h"
 
 namespace fsdp {
@@ -22,14 +21,12 @@ class Driver final : public FormatDriver {
   bool Recognises(const PathProbe& probe) const override { return absl::StartsWith(probe.head, "\x89HDF\r\n\x1a\n"); }
 
   absl::StatusOr<std::unique_ptr<TensorSource>> Open(const std::string& path,
-                                                     const TensorSourceOptions&) const override {
-    return OpenHdf5FileSource(path);
+                                                     const TensorSourceOptions& options) const override {
+    return OpenHdf5FileSource(path, options);
   }
 
   absl::StatusOr<SourceDescription> Describe(const std::string& path, const TensorSourceOptions&) const override {
-    SourceDescription description;
-    FSDP_ASSIGN_OR_RETURN(description.manifest, DescribeHdf5File(path));
-    return description;
+    return DescribeHdf5File(path);
   }
 };
 

@@ -15,6 +15,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
@@ -92,7 +93,9 @@ class Hdf5FileSource final : public TensorSource {
  public:
   Hdf5FileSource(std::string path, std::unique_ptr<File> file) : path_(std::move(path)), file_(std::move(file)) {}
 
-  absl::Status Add(const Manifest& manifest) {
+  absl::Status Add(const SourceDescription& description) {
+    const Manifest& manifest = description.manifest;
+    left_out_ = description.left_out;
     for (const StoredTensor& tensor : manifest.tensors) {
       ShardedTensor described;
       described.dtype = tensor.dtype;
@@ -121,6 +124,7 @@ class Hdf5FileSource final : public TensorSource {
   int64_t step() const override { return -1; }
   int world_size() const override { return 1; }
   const std::map<std::string, std::string>& metadata() const override { return metadata_; }
+  std::vector<std::string> left_out() const override { return left_out_; }
 
   absl::Status Read(const StateKey& key, const Interval& interval, void* out) const override {
     const auto offset = offsets_.find(key);
@@ -147,26 +151,54 @@ class Hdf5FileSource final : public TensorSource {
   StateDict contents_;
   std::map<StateKey, int64_t> offsets_;
   const std::map<std::string, std::string> metadata_;
+  std::vector<std::string> left_out_;
 };
+
+// One line for each link or object, and one for those that the listing only counts.
+std::vector<std::string> LeftOutOf(const Hdf5Listing& listing) {
+  std::vector<std::string> lines;
+  for (const Hdf5LeftOut& left_out : listing.left_out) lines.push_back(Describe(left_out));
+  const int64_t more = listing.left_out_count - static_cast<int64_t>(listing.left_out.size());
+  if (more > 0) lines.push_back(absl::StrCat(more, " more"));
+  return lines;
+}
+
+// OK when nothing is left out, or when that is wanted and leaves something.
+absl::Status CheckLeftOut(const std::string& path, const SourceDescription& description,
+                          const TensorSourceOptions& options) {
+  if (description.left_out.empty()) return absl::OkStatus();
+  const bool is_empty = description.manifest.tensors.empty() && description.manifest.texts.empty();
+  if (options.skip_links && !is_empty) return absl::OkStatus();
+  const std::string rest = is_empty ? "there is nothing else in it: put the datasets themselves into the file"
+                                    : "put the datasets themselves in their places, or set "
+                                      "TensorSourceOptions::skip_links to go without them";
+  return absl::InvalidArgumentError(
+      absl::StrCat(path, ": only datasets are read, and links are not followed, so these ",
+                   "would be left out: ", absl::StrJoin(description.left_out, ", "), "; ", rest));
+}
 
 }  // namespace
 
-absl::StatusOr<Manifest> DescribeHdf5File(const std::string& path) {
-  FSDP_ASSIGN_OR_RETURN(const std::vector<Hdf5Dataset> datasets, ListUntrustedHdf5(path));
+absl::StatusOr<SourceDescription> DescribeHdf5File(const std::string& path) {
+  FSDP_ASSIGN_OR_RETURN(const Hdf5Listing listing, ListUntrustedHdf5(path));
   FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<File> file, PosixFileSystem().Open(path));
-  Manifest manifest;
+  SourceDescription description;
+  description.left_out = LeftOutOf(listing);
+  Manifest& manifest = description.manifest;
   manifest.save.step = -1;
   manifest.files.emplace_back().name = SplitPath(path).name;
   FSDP_ASSIGN_OR_RETURN(manifest.files[0].nbytes, file->Size());
-  for (const Hdf5Dataset& dataset : datasets) FSDP_RETURN_IF_ERROR(AddDataset(path, dataset, manifest));
-  return manifest;
+  for (const Hdf5Dataset& dataset : listing.datasets) FSDP_RETURN_IF_ERROR(AddDataset(path, dataset, manifest));
+  return description;
 }
 
-absl::StatusOr<std::unique_ptr<TensorSource>> OpenHdf5FileSource(const std::string& path) {
-  FSDP_ASSIGN_OR_RETURN(const Manifest manifest, DescribeHdf5File(path));
+absl::StatusOr<std::unique_ptr<TensorSource>> OpenHdf5FileSource(const std::string& path,
+                                                                 const TensorSourceOptions& options) {
+  FSDP_ASSIGN_OR_RETURN(const SourceDescription description, DescribeHdf5File(path));
+  FSDP_RETURN_IF_ERROR(CheckLeftOut(path, description, options));
   FSDP_ASSIGN_OR_RETURN(std::unique_ptr<File> file, PosixFileSystem().Open(path));
   auto source = std::make_unique<Hdf5FileSource>(path, std::move(file));
-  FSDP_RETURN_IF_ERROR(source->Add(manifest));
+  FSDP_RETURN_IF_ERROR(source->Add(description));
   return source;
 }
 

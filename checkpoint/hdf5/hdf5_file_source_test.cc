@@ -51,9 +51,9 @@ TEST(Hdf5FileSourceTest, FilesWhoseValuesAreElsewhereAreRefused) {
 TEST(Hdf5FileSourceTest, ABoolThatIsNoneIsNamed) {
   StateDict state = FullState({{StateKey::Model("wte.weight"), DType::kBool, {9}}});
   const std::string path = Write(state, StateDictType::kFull);
-  ASSERT_OK_AND_ASSIGN(const Manifest manifest, DescribeHdf5File(path + "/checkpoint.h5"));
+  ASSERT_OK_AND_ASSIGN(const SourceDescription description, DescribeHdf5File(path + "/checkpoint.h5"));
   std::string bytes = ReadFile(path + "/checkpoint.h5");
-  bytes[manifest.tensors[0].intervals[0].offset + 3] = 2;
+  bytes[description.manifest.tensors[0].intervals[0].offset + 3] = 2;
   WriteAll(path + "/checkpoint.h5", bytes);
   ASSERT_OK_AND_ASSIGN(const auto source, OpenHdf5FileSource(path + "/checkpoint.h5"));
   char out[9];

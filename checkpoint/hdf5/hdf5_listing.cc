@@ -1,16 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The half of hdf5_listing.h that calls the library; hdf5_listing_json.cc is the other. It runs in the confined child,
-// on files that may be made to attack it, so it asks for as little as it can: no values, no soft or external links,
-// each object once (a hard link can make a group its own descendant), bounded depth, names and counts. A type is
-// recognised by its properties and not by its name, since h5py and other writers spell the same type in several ways.
+// on files that may be made to attack it, so it asks for as little as it can: no values; of soft and external links the
+// target as text, which is never followed; each object once (a hard link can make a group its own descendant); bounded
+// depth, names and counts. A type is recognised by its properties and not by its name, since h5py and other writers
+// spell the same type in several ways.
 #include "fsdp/checkpoint/hdf5/hdf5_listing.h"
 
+#include <algorithm>
 #include <cstring>
+#include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/status_macros.h"
@@ -159,57 +162,112 @@ std::string LayoutProblem(hid_t creation) {
 
 struct Link {
   std::string name;
-  haddr_t address = 0;
+  H5L_type_t type = H5L_TYPE_ERROR;
+  haddr_t address = 0;    // of the object, for a hard link
+  size_t value_size = 0;  // of the target, for any other
 };
 
 struct Links {
   std::vector<Link> found;
-  int64_t room = 0;  // for so many more
+  int64_t hard_room = 0;    // for so many more hard links
+  int64_t other_room = 0;   // and so many others
+  int64_t others_left = 0;  // others that there was no room for
 };
 
-// Called for each link of a group; keeps hard links. Asking for names by index instead takes time that grows with the
-// square of their number.
+// Called for each link of a group. Asking for names by index instead takes time that grows with the square of their
+// number.
 herr_t AddLink(hid_t, const char* name, const H5L_info_t* link, void* data) {
   auto& links = *static_cast<Links*>(data);
-  if (link->type != H5L_TYPE_HARD) return 0;
-  if (std::strlen(name) > 3 * kMaxAttributeBytes || links.room == 0) return -1;
-  --links.room;
-  links.found.push_back({name, link->u.address});
+  if (std::strlen(name) > 3 * kMaxAttributeBytes) return -1;
+  if (link->type == H5L_TYPE_HARD) {
+    if (links.hard_room-- == 0) return -1;
+    links.found.push_back({.name = name, .type = link->type, .address = link->u.address});
+  } else if (links.other_room > 0) {
+    --links.other_room;
+    links.found.push_back({.name = name, .type = link->type, .value_size = link->u.val_size});
+  } else {
+    ++links.others_left;
+  }
   return 0;
 }
 
 class Lister {
  public:
+  absl::Status VisitRoot(hid_t root) {
+    H5O_info_t info = {};
+    if (H5Oget_info2(root, &info, H5O_INFO_BASIC) < 0) return Hdf5Error("find group", "/");
+    paths_[info.addr] = "/";
+    return VisitGroup(root, "", 0);
+  }
+
+  Hdf5Listing TakeListing() { return std::move(listing_); }
+
+ private:
   absl::Status VisitGroup(hid_t group, const std::string& path, int depth) {
     if (depth > kMaxDepth)
       return absl::DataLossError(absl::StrCat(path, " lies more than ", kMaxDepth, " groups deep"));
-    Links links = {{}, kMaxHdf5Objects - objects_};
+    Links links;
+    links.hard_room = kMaxHdf5Objects - objects_;
+    links.other_room = kMaxHdf5LeftOut - static_cast<int64_t>(listing_.left_out.size());
     if (H5Literate(group, H5_INDEX_NAME, H5_ITER_INC, nullptr, AddLink, &links) < 0) {
-      if (links.room == 0) return absl::DataLossError("there are too many objects");
+      if (links.hard_room < 0) return absl::DataLossError("there are too many objects");
       return Hdf5Error("read the names in", path);
     }
-    for (const Link& link : links.found) FSDP_RETURN_IF_ERROR(VisitLink(group, link, path, depth));
+    for (const Link& link : links.found) {
+      const std::string below = absl::StrCat(path, "/", link.name);
+      if (link.type == H5L_TYPE_HARD) {
+        FSDP_RETURN_IF_ERROR(VisitObject(group, link, below, depth));
+      } else {
+        LeaveOutLink(group, link, below);
+      }
+    }
+    listing_.left_out_count += links.others_left;
     return absl::OkStatus();
   }
 
-  std::vector<Hdf5Dataset> TakeDatasets() { return std::move(datasets_); }
-
- private:
-  absl::Status VisitLink(hid_t group, const Link& link, const std::string& path, int depth) {
+  absl::Status VisitObject(hid_t group, const Link& link, const std::string& path, int depth) {
     if (++objects_ > kMaxHdf5Objects) return absl::DataLossError("there are too many objects");
     // By address: a second hard link to an object, or a link back to a group above, is not followed.
-    if (!visited_.insert(link.address).second) return absl::OkStatus();
-    const std::string below = absl::StrCat(path, "/", link.name);
+    const auto [first, is_new] = paths_.try_emplace(link.address, path);
+    if (!is_new) {
+      LeaveOut(path, "hard link", first->second);
+      return absl::OkStatus();
+    }
     const Hdf5Handle object(H5Oopen(group, link.name.c_str(), H5P_DEFAULT), H5Oclose);
-    if (!object.ok()) return Hdf5Error("open", below);
+    if (!object.ok()) return Hdf5Error("open", path);
     switch (H5Iget_type(object.get())) {
       case H5I_GROUP:
-        return VisitGroup(object.get(), below, depth + 1);
+        return VisitGroup(object.get(), path, depth + 1);
       case H5I_DATASET:
-        return VisitDataset(object.get(), below);
+        return VisitDataset(object.get(), path);
+      case H5I_DATATYPE:
+        LeaveOut(path, "named datatype");
+        return absl::OkStatus();
       default:
+        LeaveOut(path, "object of an unknown kind");
         return absl::OkStatus();
     }
+  }
+
+  // Reads the target as text. One that cannot be read leaves the link without a target.
+  void LeaveOutLink(hid_t group, const Link& link, const std::string& path) {
+    const bool is_soft = link.type == H5L_TYPE_SOFT;
+    if (!is_soft && link.type != H5L_TYPE_EXTERNAL) return LeaveOut(path, "user-defined link");
+    std::vector<char> value(std::min(link.value_size, kMaxAttributeBytes) + 1);
+    const bool is_read = H5Lget_val(group, link.name.c_str(), value.data(), value.size() - 1, H5P_DEFAULT) >= 0;
+    if (is_soft) return LeaveOut(path, "soft link", is_read ? value.data() : "");
+    unsigned flags = 0;
+    const char* file = "";
+    const char* target = "";
+    if (!is_read || H5Lunpack_elink_val(value.data(), value.size() - 1, &flags, &file, &target) < 0) file = target = "";
+    LeaveOut(path, "external link", target, file);
+  }
+
+  void LeaveOut(const std::string& path, const std::string& kind, const std::string& target = "",
+                const std::string& file = "") {
+    if (++listing_.left_out_count > kMaxHdf5LeftOut) return;
+    const auto cut = [](const std::string& text) { return text.substr(0, kMaxHdf5LeftOutText); };
+    listing_.left_out.push_back({cut(path), kind, cut(target), cut(file)});
   }
 
   absl::Status VisitDataset(hid_t dataset, const std::string& path) {
@@ -217,7 +275,7 @@ class Lister {
     const Hdf5Handle space(H5Dget_space(dataset), H5Sclose);
     const Hdf5Handle creation(H5Dget_create_plist(dataset), H5Pclose);
     if (!type.ok() || !space.ok() || !creation.ok()) return Hdf5Error("describe dataset", path);
-    Hdf5Dataset& listed = datasets_.emplace_back();
+    Hdf5Dataset& listed = listing_.datasets.emplace_back();
     listed.path = path;
     listed.fqn = TextAttribute(dataset, "fqn");
     listed.type = TypeName(type.get(), TextAttribute(dataset, "dtype"));
@@ -242,14 +300,14 @@ class Lister {
     return absl::OkStatus();
   }
 
-  std::vector<Hdf5Dataset> datasets_;
-  std::set<haddr_t> visited_;
+  Hdf5Listing listing_;
+  std::map<haddr_t, std::string> paths_;  // of the objects that were visited, by address
   int64_t objects_ = 0;
 };
 
 }  // namespace
 
-absl::StatusOr<std::vector<Hdf5Dataset>> ListHdf5(const Hdf5LibraryCall&, const std::string& path) {
+absl::StatusOr<Hdf5Listing> ListHdf5(const Hdf5LibraryCall&, const std::string& path) {
   const Hdf5Handle access(H5Pcreate(H5P_FILE_ACCESS), H5Pclose);
   // The stdio driver, for the reason in hdf5_file.cc.
   if (H5Pset_fapl_stdio(access.get()) < 0) return Hdf5Error("prepare to open", path);
@@ -258,8 +316,8 @@ absl::StatusOr<std::vector<Hdf5Dataset>> ListHdf5(const Hdf5LibraryCall&, const 
   const Hdf5Handle root(H5Gopen2(file.get(), "/", H5P_DEFAULT), H5Gclose);
   if (!root.ok()) return Hdf5Error("open group", "/");
   Lister lister;
-  FSDP_RETURN_IF_ERROR(lister.VisitGroup(root.get(), "", 0));
-  return lister.TakeDatasets();
+  FSDP_RETURN_IF_ERROR(lister.VisitRoot(root.get()));
+  return lister.TakeListing();
 }
 
 }  // namespace fsdp

@@ -36,6 +36,15 @@ absl::StatusOr<Hdf5Dataset> DecodeDataset(const Json& json) {
   return dataset;
 }
 
+absl::StatusOr<Hdf5LeftOut> DecodeLeftOut(const Json& json) {
+  Hdf5LeftOut left_out;
+  FSDP_ASSIGN_OR_RETURN(left_out.path, StringMember(json, "path"));
+  FSDP_ASSIGN_OR_RETURN(left_out.kind, StringMember(json, "kind"));
+  FSDP_ASSIGN_OR_RETURN(left_out.target, StringMember(json, "target"));
+  FSDP_ASSIGN_OR_RETURN(left_out.file, StringMember(json, "file"));
+  return left_out;
+}
+
 // OK when the dataset has as many bytes as its type and dims require.
 absl::Status CheckSize(const Hdf5Dataset& dataset) {
   const absl::StatusOr<Shape> shape = Shape::Create(dataset.dims);
@@ -50,30 +59,51 @@ absl::Status CheckSize(const Hdf5Dataset& dataset) {
 
 }  // namespace
 
-std::string EncodeHdf5Listing(const std::vector<Hdf5Dataset>& datasets) {
-  Json list = Json::array();
-  for (const Hdf5Dataset& dataset : datasets) {
-    list.push_back({{"path", dataset.path},
-                    {"fqn", dataset.fqn},
-                    {"type", dataset.type},
-                    {"dims", dataset.dims},
-                    {"offset", dataset.offset},
-                    {"nbytes", dataset.nbytes},
-                    {"layout", dataset.layout}});
-  }
-  // HDF5 names need not be UTF-8. Ours always are, so replacing the others loses nothing.
-  return Json({{"datasets", std::move(list)}}).dump(-1, ' ', false, Json::error_handler_t::replace);
+std::string Describe(const Hdf5LeftOut& left_out) {
+  const std::string to = left_out.target.empty() ? "" : absl::StrCat(" to ", Quote(left_out.target));
+  const std::string in = left_out.file.empty() ? "" : absl::StrCat(" in file ", Quote(left_out.file));
+  return absl::StrCat(Quote(left_out.path), " (", Printable(left_out.kind), to, in, ")");
 }
 
-absl::StatusOr<std::vector<Hdf5Dataset>> DecodeHdf5Listing(std::string_view text) {
-  FSDP_ASSIGN_OR_RETURN(const Json json, ParseJson(text));
-  FSDP_ASSIGN_OR_RETURN(const Json* list, ArrayMember(json, "datasets"));
-  std::vector<Hdf5Dataset> datasets;
-  for (const Json& item : *list) {
-    if (!item.is_object()) return absl::DataLossError("a dataset is no object");
-    FSDP_ASSIGN_OR_RETURN(datasets.emplace_back(), DecodeDataset(item));
+std::string EncodeHdf5Listing(const Hdf5Listing& listing) {
+  Json datasets = Json::array();
+  for (const Hdf5Dataset& dataset : listing.datasets) {
+    datasets.push_back({{"path", dataset.path},
+                        {"fqn", dataset.fqn},
+                        {"type", dataset.type},
+                        {"dims", dataset.dims},
+                        {"offset", dataset.offset},
+                        {"nbytes", dataset.nbytes},
+                        {"layout", dataset.layout}});
   }
-  return datasets;
+  Json left_out = Json::array();
+  for (const Hdf5LeftOut& other : listing.left_out) {
+    left_out.push_back({{"path", other.path}, {"kind", other.kind}, {"target", other.target}, {"file", other.file}});
+  }
+  const Json json = {
+      {"datasets", std::move(datasets)}, {"left_out", std::move(left_out)}, {"left_out_count", listing.left_out_count}};
+  // HDF5 names need not be UTF-8. Ours always are, so replacing the others loses nothing.
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+absl::StatusOr<Hdf5Listing> DecodeHdf5Listing(std::string_view text) {
+  FSDP_ASSIGN_OR_RETURN(const Json json, ParseJson(text));
+  FSDP_ASSIGN_OR_RETURN(const Json* datasets, ArrayMember(json, "datasets"));
+  FSDP_ASSIGN_OR_RETURN(const Json* left_out, ArrayMember(json, "left_out"));
+  Hdf5Listing listing;
+  FSDP_ASSIGN_OR_RETURN(listing.left_out_count, IntegerMember(json, "left_out_count"));
+  for (const Json& item : *datasets) {
+    if (!item.is_object()) return absl::DataLossError("a dataset is no object");
+    FSDP_ASSIGN_OR_RETURN(listing.datasets.emplace_back(), DecodeDataset(item));
+  }
+  for (const Json& item : *left_out) {
+    if (!item.is_object()) return absl::DataLossError("a link is no object");
+    FSDP_ASSIGN_OR_RETURN(listing.left_out.emplace_back(), DecodeLeftOut(item));
+  }
+  if (static_cast<int64_t>(listing.left_out.size()) != std::min(kMaxHdf5LeftOut, listing.left_out_count)) {
+    return absl::DataLossError(absl::StrCat(listing.left_out.size(), " links are listed of ", listing.left_out_count));
+  }
+  return listing;
 }
 
 absl::Status CheckHdf5Listing(const std::vector<Hdf5Dataset>& datasets, int64_t file_bytes) {

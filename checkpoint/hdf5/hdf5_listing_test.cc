@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "fsdp/base/status_matchers.h"
 #include "gtest/gtest.h"
 
@@ -19,21 +20,45 @@ Hdf5Dataset Floats(const std::string& path, int64_t numel, int64_t offset) {
 }
 
 TEST(Hdf5ListingTest, ComesBackAsItWasEncoded) {
-  const std::vector<Hdf5Dataset> listing = {Floats("/model/w", 7, 2048), {"/a", "a/b", "", {2, 3}, 0, 12, "chunked"}};
-  ASSERT_OK_AND_ASSIGN(const auto decoded, DecodeHdf5Listing(EncodeHdf5Listing(listing)));
-  ASSERT_EQ(decoded.size(), 2);
-  EXPECT_EQ(decoded[0].path, "/model/w");
-  EXPECT_EQ(decoded[0].offset, 2048);
-  EXPECT_EQ(decoded[1].fqn, "a/b");
-  EXPECT_EQ(decoded[1].dims, (std::vector<int64_t>{2, 3}));
-  EXPECT_EQ(decoded[1].layout, "chunked");
+  Hdf5Listing listing;
+  listing.datasets = {Floats("/model/w", 7, 2048), {"/a", "a/b", "", {2, 3}, 0, 12, "chunked"}};
+  listing.left_out = {{"/b", "soft link", "/a", ""}, {"/c", "external link", "/x", "other.h5"}};
+  listing.left_out_count = 2;
+  ASSERT_OK_AND_ASSIGN(const Hdf5Listing decoded, DecodeHdf5Listing(EncodeHdf5Listing(listing)));
+  ASSERT_EQ(decoded.datasets.size(), 2);
+  EXPECT_EQ(decoded.datasets[0].path, "/model/w");
+  EXPECT_EQ(decoded.datasets[0].offset, 2048);
+  EXPECT_EQ(decoded.datasets[1].fqn, "a/b");
+  EXPECT_EQ(decoded.datasets[1].dims, (std::vector<int64_t>{2, 3}));
+  EXPECT_EQ(decoded.datasets[1].layout, "chunked");
+  ASSERT_EQ(decoded.left_out.size(), 2);
+  EXPECT_EQ(Describe(decoded.left_out[0]), R"("/b" (soft link to "/a"))");
+  EXPECT_EQ(Describe(decoded.left_out[1]), R"("/c" (external link to "/x" in file "other.h5"))");
 }
 
 TEST(Hdf5ListingTest, AnythingElseIsDataLoss) {
-  for (const char* text :
-       {"", "{}", "{\"datasets\":[1]}", "{\"datasets\":[{\"path\":\"/a\"}]}", "[", "{\"datasets\":{}}"}) {
+  const std::string none = R"("left_out":[],"left_out_count":0)";
+  for (const std::string& text : {std::string(), std::string("{}"), absl::StrCat(R"({"datasets":[1],)", none, "}"),
+                                  absl::StrCat(R"({"datasets":[{"path":"/a"}],)", none, "}"), std::string("["),
+                                  absl::StrCat(R"({"datasets":{},)", none, "}"), std::string(R"({"datasets":[]})"),
+                                  std::string(R"({"datasets":[],"left_out":[1],"left_out_count":1})")}) {
     EXPECT_THAT(DecodeHdf5Listing(text), StatusIs(absl::StatusCode::kDataLoss)) << text;
   }
+  EXPECT_OK(DecodeHdf5Listing(absl::StrCat(R"({"datasets":[],)", none, "}")));
+}
+
+// A child that was taken over could otherwise hide links.
+TEST(Hdf5ListingTest, LinksAreAsManyAsTheirCountSays) {
+  Hdf5Listing listing;
+  listing.left_out_count = 1;
+  EXPECT_THAT(DecodeHdf5Listing(EncodeHdf5Listing(listing)),
+              StatusIs(absl::StatusCode::kDataLoss, "0 links are listed of 1"));
+  listing.left_out.resize(kMaxHdf5LeftOut + 1);
+  listing.left_out_count = kMaxHdf5LeftOut + 1;
+  EXPECT_THAT(DecodeHdf5Listing(EncodeHdf5Listing(listing)),
+              StatusIs(absl::StatusCode::kDataLoss, "101 links are listed of 101"));
+  listing.left_out.pop_back();
+  EXPECT_OK(DecodeHdf5Listing(EncodeHdf5Listing(listing)));
 }
 
 TEST(Hdf5ListingTest, BytesLieInsideTheFile) {

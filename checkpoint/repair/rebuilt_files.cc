@@ -26,7 +26,9 @@ constexpr char kPrefix[] = ".repair-";
 
 }  // namespace
 
-bool IsRebuiltDirectoryName(const std::string& name) { return absl::StartsWith(name, kPrefix); }
+bool IsRebuiltDirectoryName(const std::string& name) {
+  return absl::StartsWith(name, kPrefix) && IsNonce(name.substr(sizeof(kPrefix) - 1));
+}
 
 RebuiltFiles::RebuiltFiles(FileSystem& files, std::string checkpoint)
     : files_(files),

@@ -120,10 +120,11 @@ class Survey {
   }
 
   void FindParity() {
-    int parity = left_.records.empty() ? 0 : left_.records.begin()->second.parity_files;
+    const bool is_recorded = !left_.records.empty();  // also that there is none, whatever lies in the directory
+    int parity = is_recorded ? left_.records.begin()->second.parity_files : 0;
     for (const std::string& name : names_) {
       const auto file = ParseParityFileName(name);
-      if (file && parity == 0) parity = file->parity;
+      if (file && parity == 0 && !is_recorded) parity = file->parity;
     }
     for (int i = 0; i < parity; ++i) left_.parity.push_back(ParityFileName(i, parity));
     for (const std::string& name : left_.parity) {
@@ -140,8 +141,6 @@ class Survey {
 };
 
 }  // namespace
-
-bool IsRankFileName(const std::string& name) { return absl::StartsWith(name, "rank-") && absl::EndsWith(name, ".h5"); }
 
 absl::StatusOr<RecordsLeft> FindRecordsLeft(FileSystem& files, const std::string& directory, ThreadPool& pool) {
   return Survey(files, directory, pool).Run();

@@ -37,9 +37,6 @@ struct RecordsLeft {
   int writers = 0;  // rank files of the save; 0 when no file tells
 };
 
-// True for "rank-00003-of-00008.h5" and for the name of a linked one, "rank-00003-of-00008.step-00000100.h5".
-bool IsRankFileName(const std::string& name);
-
 // Reads and verifies every rank file in `directory`.
 absl::StatusOr<RecordsLeft> FindRecordsLeft(FileSystem& files, const std::string& directory, ThreadPool& pool);
 

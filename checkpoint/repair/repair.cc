@@ -8,7 +8,8 @@
 //      digests of the manifest, or of their own records. Without a manifest damage in a parity file cannot be seen: see
 //      rank_rebuild.cc.
 //   3. checkpoint.h5, and the manifest if it was lost, are rebuilt from the records as the save made them.
-//   4. All rebuilt files lie, synced, in .repair-<nonce> inside of the checkpoint (rebuilt_files.h). Each takes its
+//   4. A file that is no part of the checkpoint is a problem that a repair cannot mend.
+//   5. All rebuilt files lie, synced, in .repair-<nonce> inside of the checkpoint (rebuilt_files.h). Each takes its
 //      name by a rename, the manifest last.
 //
 // The repair is all or nothing: one file that cannot be repaired leaves the checkpoint as it is, because a manifest is
@@ -23,6 +24,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/base/thread_pool.h"
 #include "fsdp/checkpoint/format/file_names.h"
@@ -56,7 +58,7 @@ class Repair {
     const bool is_lost = absl::IsNotFound(manifest.status()) || absl::IsDataLoss(manifest.status());
     if (!manifest.ok() && !is_lost) return manifest.status();
     if (is_lost && std::none_of(names_.begin(), names_.end(), IsRankFileName)) return WithStep(manifest.status());
-    RemoveLeftovers();
+    if (!options_.dry_run) RemoveLeftovers();
     FSDP_RETURN_IF_ERROR(manifest.ok() ? ByManifest(*std::move(manifest)) : ByRecords(Message(manifest.status())));
     if (!report_.is_whole()) {
       report_.repaired.clear();
@@ -90,14 +92,18 @@ class Repair {
   // Removes what earlier repairs left when they crashed.
   void RemoveLeftovers() {
     for (const std::string& name : names_) {
-      if (IsRebuiltDirectoryName(name) && !options_.dry_run) {
-        (void)RemoveTree(files_, JoinPath(path_, name));
-      }
+      if (IsRebuiltDirectoryName(name)) (void)RemoveTree(files_, JoinPath(path_, name));
     }
   }
 
   // Step 1 with a manifest.
   absl::Status ByManifest(Manifest manifest) {
+    FSDP_RETURN_IF_ERROR(CheckUnknownFiles(manifest, "the manifest names"));
+    for (const StoredTensor& tensor : manifest.tensors) {
+      if (const absl::Status covered = CheckCovered(tensor); !covered.ok()) {
+        report_.problems.push_back(Message(covered));
+      }
+    }
     std::map<std::string, absl::Status> damaged;
     for (const StoredFile& stored : manifest.files) {
       const absl::Status status = CheckStoredFile(files_, path_, stored, pool_);
@@ -111,13 +117,24 @@ class Repair {
                                        [&](const StoredFile& file) { return file.name == name; });
       return CheckStoredFile(files_, rebuilt_.path(), *stored, pool_);
     }));
-    if (index_status.ok() || !report_.is_whole()) return absl::OkStatus();
+    if (index_status.ok()) return absl::OkStatus();
     if (manifest.save.type == StateDictType::kFull) {
       report_.problems.push_back(
           absl::StrCat(Message(index_status), "; a full checkpoint keeps its bytes there and nowhere else"));
       return absl::OkStatus();
     }
-    return MakeIndex(manifest, index_status);
+    return report_.is_whole() ? MakeIndex(manifest, index_status) : absl::OkStatus();
+  }
+
+  // Somebody's files: they are not removed, and with them the checkpoint does not verify. `manifest` may be one that is
+  // yet to be written; `says` is where the names in it are from.
+  absl::Status CheckUnknownFiles(const Manifest& manifest, const char* says) {
+    FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> names, FindUnknownFiles(files_, path_, manifest));
+    for (const std::string& name : names) {
+      report_.problems.push_back(
+          absl::StrCat(Printable(name), ": ", says, " no such file; move it out of the checkpoint"));
+    }
+    return absl::OkStatus();
   }
 
   static ParityPlan PlanOf(const Manifest& manifest) {
@@ -158,7 +175,7 @@ class Repair {
       report_.repaired.push_back(
           absl::StrCat(Message(damaged.at(names[i])), "; made from parity", is_data ? ", with " + used : ""));
     }
-    if (options_.dry_run) return absl::OkStatus();
+    if (options_.dry_run || !report_.is_whole()) return absl::OkStatus();
     std::vector<std::string> out;
     for (const std::string& name : names) {
       FSDP_ASSIGN_OR_RETURN(out.emplace_back(), rebuilt_.Add(name));
@@ -200,8 +217,13 @@ class Repair {
     return rebuilt_.WriteManifest(changed);
   }
 
-  // Steps 1 to 3 without a manifest.
+  // Steps 1 to 3 without a manifest. A dry run takes them too, since there is no other way to know whether they
+  // succeed.
   absl::Status ByRecords(const std::string& why) {
+    if (options_.dry_run) {
+      FSDP_ASSIGN_OR_RETURN(lock_, DirectoryLock::Take(path_));
+      RemoveLeftovers();  // a killed dry run leaves some, too
+    }
     FSDP_ASSIGN_OR_RETURN(RecordsLeft left, FindRecordsLeft(files_, path_, pool_));
     if (left.writers == 0) {
       report_.problems.push_back(absl::StrCat(why, "; no rank file has an undamaged record"));
@@ -213,10 +235,7 @@ class Repair {
       if (IsRankFileName(name)) continue;
       report_.repaired.push_back(absl::StrCat(Message(status), "; made from the rank files"));
     }
-    if (!report_.is_whole()) return absl::OkStatus();
-    if (!options_.dry_run) return MakeManifest(left);
-    ReportIndex(CheckPresent(files_, path_, kCheckpointFileName));
-    return absl::OkStatus();
+    return report_.is_whole() ? MakeManifest(left) : absl::OkStatus();
   }
 
   // Step 2 by records.
@@ -234,13 +253,10 @@ class Repair {
     };
     if (left.damaged.size() > left.parity.size())
       return problem(WhyNotByParity(left.damaged.size(), left.parity.size()));
-    std::string from = "parity";
-    if (!options_.dry_run) {
-      const absl::StatusOr<std::vector<std::string>> used = RebuildRankFiles(files_, path_, left, rebuilt_, pool_);
-      if (absl::IsDataLoss(used.status())) return problem(Message(used.status()));
-      FSDP_RETURN_IF_ERROR(used.status());
-      absl::StrAppend(&from, ", with ", absl::StrJoin(*used, ", "));
-    }
+    const absl::StatusOr<std::vector<std::string>> used = RebuildRankFiles(files_, path_, left, rebuilt_, pool_);
+    if (absl::IsDataLoss(used.status())) return problem(Message(used.status()));
+    FSDP_RETURN_IF_ERROR(used.status());
+    const std::string from = absl::StrCat("parity, with ", absl::StrJoin(*used, ", "));
     for (const std::string& name : lost) {
       report_.repaired.push_back(absl::StrCat(Message(left.damaged.at(name)), "; made from ", from));
     }
@@ -260,6 +276,7 @@ class Repair {
       FSDP_RETURN_IF_ERROR(rebuilt_.WriteParity(static_cast<int>(left.parity.size()), manifest, pool_));
       for (const int index : manifest.parity.files) FSDP_RETURN_IF_ERROR(CompareParity(manifest.files[index], left));
     }
+    FSDP_RETURN_IF_ERROR(CheckUnknownFiles(manifest, "the records of the rank files name"));
     return rebuilt_.WriteManifest(manifest);
   }
 
@@ -293,6 +310,7 @@ class Repair {
   const std::string path_;
   const RepairOptions& options_;
   ThreadPool& pool_;
+  DirectoryLock lock_;  // of a dry run that makes files; any other repair's is its caller's
   RebuiltFiles rebuilt_;
   std::vector<std::string> names_;  // in path_
   RepairReport report_;

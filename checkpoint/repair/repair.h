@@ -17,7 +17,10 @@
 namespace fsdp {
 
 struct RepairOptions {
-  bool dry_run = false;  // report what would be done, and write nothing
+  // Report what would be done, and change nothing. Without a manifest nothing but the rebuilt files themselves shows
+  // whether parity files are damaged: then they are made as in any repair, and removed instead of installed.
+  bool dry_run = false;
+
   int io_threads = 2;
   FileSystem* file_system = &PosixFileSystem();  // tests inject faults
 };
@@ -27,17 +30,19 @@ struct RepairReport {
   // in the way of a file.
   std::vector<std::string> repaired;
 
-  // A sentence for each file that stays lost or damaged, with the reason.
+  // A sentence for each file that stays lost or damaged, with the reason, and for each that is no part of the
+  // checkpoint: VerifyCheckpoint refuses these, and they are not ours to move.
   std::vector<std::string> problems;
 
-  // True when nothing was damaged or all damage is repaired.
+  // True when nothing was damaged or all damage is repaired: VerifyCheckpoint finds nothing then, and otherwise nothing
+  // has been changed.
   bool is_whole() const { return problems.empty(); }
 };
 
 // Repairs the checkpoint directory `path`, all of which it reads. A file is replaced by a rename once the new one is
 // verified and synced, the manifest last; after a crash the next call continues. kNotFound when `path` has no file of a
 // checkpoint; kFailedPrecondition for a save that was never committed; kUnavailable, naming the process, while another
-// process repairs, overwrites or deletes the checkpoint.
+// process repairs, overwrites or deletes the checkpoint; a dry run needs to wait for it only without a manifest.
 absl::StatusOr<RepairReport> RepairCheckpoint(const std::string& path, const RepairOptions& options = {});
 
 }  // namespace fsdp

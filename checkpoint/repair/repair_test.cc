@@ -211,6 +211,20 @@ TEST_P(RepairTest, WithoutManifestAllLostParityFilesAreRebuilt) {
                                                            "up for 2"))));
 }
 
+// The first such file once made repair add seven parity files to a save that had none.
+TEST_P(RepairTest, WithoutManifestAFileThatIsOnlyNamedAsParityIsNone) {
+  Save(0);
+  Remove("manifest.json");
+  WriteAll(JoinPath(path_, "parity-00000-of-00007.bin"), "");
+  const RepairReport report = Repair();
+  EXPECT_THAT(report.repaired, IsEmpty());
+  EXPECT_THAT(report.problems, ElementsAre("parity-00000-of-00007.bin: the records of the rank files name no such "
+                                           "file; move it out of the checkpoint"));
+  fs::remove(JoinPath(path_, "parity-00000-of-00007.bin"));
+  EXPECT_THAT(Repair().problems, IsEmpty());
+  ExpectAsSaved();
+}
+
 TEST_P(RepairTest, DamagedParityWithoutManifestIsNoticed) {
   Save(1);
   Remove("manifest.json");

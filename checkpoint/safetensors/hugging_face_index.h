@@ -20,6 +20,7 @@ namespace fsdp {
 
 inline constexpr char kHuggingFaceIndexName[] = "model.safetensors.index.json";
 inline constexpr char kHuggingFaceModelName[] = "model.safetensors";
+inline constexpr char kHuggingFaceConfigName[] = "config.json";
 
 struct HuggingFaceIndex {
   // Payload bytes of all files. Written for Hugging Face; ignored when read, since the headers of the files decide.

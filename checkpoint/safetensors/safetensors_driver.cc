@@ -80,9 +80,19 @@ class Driver final : public FormatDriver {
     return description;
   }
 
+  // A model in several files, or one with its config, as transformers saves it. model.safetensors alone is a file.
+  bool IsCheckpointDirectory(const std::string& directory) const override {
+    return HasEntry(directory, kHuggingFaceIndexName) ||
+           (HasEntry(directory, kHuggingFaceModelName) && HasEntry(directory, kHuggingFaceConfigName));
+  }
+
   bool OwnsFileName(const std::string& name) const override {
     return name == kHuggingFaceModelName || name == kHuggingFaceIndexName ||
            (absl::StartsWith(name, "model-") && absl::EndsWith(name, ".safetensors"));
+  }
+
+  bool ReadsFileName(const std::string& name) const override {
+    return absl::EndsWith(name, ".safetensors") || name == kHuggingFaceIndexName || name == kHuggingFaceConfigName;
   }
 };
 

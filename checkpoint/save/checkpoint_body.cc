@@ -39,9 +39,13 @@ absl::StatusOr<TreeFile> RankTree(const BodyContext& context, int writer, Record
   TreeFile tree;
   tree.name = RankFileName(writer, context.save.writers);
   tree.tensors = std::move(tensors);
-  // Texts and units are equal on all ranks, so the first file keeps them for all.
-  if (writer == 0) tree.texts = context.texts;
-  if (writer != 0) header.units.clear();
+  // Texts, attributes and units are equal on all ranks, so the first file keeps them for all.
+  if (writer == 0) {
+    tree.texts = context.texts;
+  } else {
+    header.save.attributes.clear();
+    header.units.clear();
+  }
   tree.record = std::move(header);
   if (context.save.type == StateDictType::kLocal) FSDP_RETURN_IF_ERROR(AddFlatParts(context.units, tree));
   return tree;

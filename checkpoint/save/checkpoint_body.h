@@ -110,8 +110,8 @@ std::unique_ptr<CheckpointBody> NewStreamedFile(BodyContext context, std::vector
                                                 StateStream stream);
 
 // The tree of the rank file of `writer`. `tensors` have the intervals that the file is to hold; where the checkpoint is
-// LOCAL they go into flat datasets. The first file also keeps the texts and units; `header` has the units in any case.
-// kInvalidArgument when elements are not where a LOCAL rank's are; see AddFlatParts.
+// LOCAL they go into flat datasets. The first file also keeps the texts, attributes and units; `header` has the last
+// two in any case. kInvalidArgument when elements are not where a LOCAL rank's are; see AddFlatParts.
 absl::StatusOr<TreeFile> RankTree(const BodyContext& context, int writer, RecordHeader header,
                                   std::vector<TreeFile::TensorPart> tensors);
 

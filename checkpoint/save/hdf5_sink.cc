@@ -36,13 +36,14 @@ absl::Status CheckOptions(const CheckpointDirectoryOptions& options) {
   return absl::OkStatus();
 }
 
-SaveIdentity IdentityOf(const CheckpointDirectoryOptions& options) {
+SaveIdentity IdentityOf(const StateDict& contents, const CheckpointDirectoryOptions& options) {
   return {.id = NewSaveId(),
           .step = options.step,
           .type = options.type,
           .world_size = options.world_size,
           .writers = options.type == StateDictType::kFull ? 1 : options.world_size,
-          .producer = kProducer};
+          .producer = kProducer,
+          .attributes = contents.attributes};
 }
 
 std::vector<FlatUnitLayout> UnitsOf(const StateDict& contents, const CheckpointDirectoryOptions& options) {
@@ -114,7 +115,7 @@ absl::Status WriteCheckpointDirectory(const std::string& path, const StateDict& 
                          .group = group,
                          .pool = *pool,
                          .directory = staged->path(),
-                         .save = IdentityOf(options),
+                         .save = IdentityOf(contents, options),
                          .units = UnitsOf(contents, options),
                          .texts = plan.texts};
   context.write.count = progress.counter();

@@ -3,8 +3,8 @@
 // How the writers are chosen. A rank whose tensors are all copies (ShardedTensor::replica is not 0) writes nothing;
 // every other rank writes. That is right only if each copy has an original, which needs no list of all tensors: ranks
 // that hold shards of the same tensors have the same digest of names, dtypes and shapes, so it is enough that every
-// digest that occurs also occurs on a writer. Texts are saved by rank 0, and must be equal everywhere: a difference is
-// a bug of the training program that would otherwise show only after a resume.
+// digest that occurs also occurs on a writer. Texts and attributes are saved by rank 0, and must be equal everywhere: a
+// difference is a bug of the training program that would otherwise show only after a resume.
 #include "fsdp/checkpoint/save/save_agreement.h"
 
 #include <nlohmann/json.hpp>
@@ -15,6 +15,7 @@
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/format/json_document.h"
+#include "fsdp/checkpoint/format/stored_attributes.h"
 
 namespace fsdp {
 namespace {
@@ -42,6 +43,21 @@ absl::Status CheckTexts(const json& first, const json& other, int rank) {
   return absl::OkStatus();
 }
 
+absl::StatusOr<Attributes> AttributesIn(const json& facts) {
+  FSDP_ASSIGN_OR_RETURN(const json document, ParseJson(facts["attributes"].get<std::string>()));
+  return DecodeAttributes(document);
+}
+
+absl::Status CheckAttributesEqual(const json& first, const json& other, int rank) {
+  if (first["attributes"] == other["attributes"]) return absl::OkStatus();
+  FSDP_ASSIGN_OR_RETURN(const Attributes saved, AttributesIn(first));
+  FSDP_ASSIGN_OR_RETURN(const Attributes differing, AttributesIn(other));
+  const std::vector<AttributeDifference> differences = CompareAttributes(saved, differing);
+  if (differences.empty()) return absl::OkStatus();  // 0.0 and -0.0
+  return Disagree(absl::StrCat("the attributes on rank ", rank,
+                               " differ from rank 0's, which are saved: ", ToString(differences[0])));
+}
+
 }  // namespace
 
 std::string EncodeFacts(int64_t step, StateDictType type, const SaveOptions& options, const SavePlan& plan) {
@@ -56,7 +72,8 @@ std::string EncodeFacts(int64_t step, StateDictType type, const SaveOptions& opt
                       {"parity", options.parity},
                       {"writer", plan.is_writer},
                       {"tensors", plan.tensors_digest.ToHex()},
-                      {"texts", texts}};
+                      {"texts", texts},
+                      {"attributes", EncodeAttributes(plan.attributes, "")}};
   return facts.dump();
 }
 
@@ -82,6 +99,7 @@ absl::StatusOr<std::vector<int>> ChooseWriters(const std::vector<std::string>& f
   std::set<std::string> written;  // digests of the tensors that the writers know
   for (size_t rank = 0; rank < all.size(); ++rank) {
     FSDP_RETURN_IF_ERROR(CheckTexts(all[0], all[rank], static_cast<int>(rank)));
+    FSDP_RETURN_IF_ERROR(CheckAttributesEqual(all[0], all[rank], static_cast<int>(rank)));
     if (!all[rank]["writer"].get<bool>()) continue;
     writers.push_back(static_cast<int>(rank));
     written.insert(all[rank]["tensors"].get<std::string>());

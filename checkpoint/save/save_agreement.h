@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The messages that ranks exchange during a save, as small JSON blobs for SaveGroup::Gather, and the rules for what
-// must be equal on all ranks. Ranks of one job run one
-// release of this program, so decoding checks less than that of files does. Pure.
+// must be equal on all ranks. Ranks of one job run one release of this program, so decoding checks less than that of
+// files does. Pure.
 #ifndef FSDP_CHECKPOINT_SAVE_SAVE_AGREEMENT_H_
 #define FSDP_CHECKPOINT_SAVE_SAVE_AGREEMENT_H_
 
@@ -20,13 +20,14 @@
 
 namespace fsdp {
 
-// The facts about a rank's part of the save that ChooseWriters compares: step, kinds, options, and digests of names and
-// texts.
+// The facts about a rank's part of the save that ChooseWriters compares: step, kinds, options, attributes, and digests
+// of names and texts.
 std::string EncodeFacts(int64_t step, StateDictType type, const SaveOptions& options, const SavePlan& plan);
 
 // The ranks that write, ascending. Computed from the facts of all ranks, by rank, so every rank gets the same result.
-// kFailedPrecondition, naming two ranks, when they disagree about step, kind or options, when a text differs from rank
-// 0's, or when a rank holds copies of tensors that no rank writes. For kFull only rank 0's plan counts.
+// kFailedPrecondition, naming two ranks, when they disagree about step, kind or options, when a text or the attributes
+// differ from rank 0's, or when a rank holds copies of tensors that no rank writes. For kFull only rank 0's plan
+// counts.
 absl::StatusOr<std::vector<int>> ChooseWriters(const std::vector<std::string>& facts);
 
 // The name of the hidden directory that rank 0 made, and the save's id. Only rank 0's blob is used.

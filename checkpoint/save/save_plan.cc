@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/format/stored_attributes.h"
 #include "fsdp/checkpoint/format/tensor_name.h"
 
 namespace fsdp {
@@ -127,12 +128,14 @@ Digest DigestOfTensors(const SavePlan& plan) {
 }
 
 // Adds what a plan has in addition to its tensors, which must be in `plan` already: aliases name tensors.
-absl::Status AddTextsAndAliases(const StateDict& state, SavePlan& plan) {
+absl::Status AddFacts(const StateDict& state, SavePlan& plan) {
   for (const auto& [key, value] : state.entries()) {
     if (const auto* text = std::get_if<std::string>(&value)) FSDP_RETURN_IF_ERROR(AddText(key, *text, plan));
   }
   FSDP_RETURN_IF_ERROR(AddAliases(state, plan));
   FSDP_RETURN_IF_ERROR(CheckUnits(state));
+  FSDP_RETURN_IF_ERROR(CheckAttributes(state.attributes));
+  plan.attributes = state.attributes;
   plan.tensors_digest = DigestOfTensors(plan);
   return absl::OkStatus();
 }
@@ -157,7 +160,7 @@ absl::StatusOr<SavePlan> PlanSave(const StateDict& state) {
     (tensor->replica != 0 ? is_copy : is_original) = true;
   }
   plan.is_writer = is_original || !is_copy;
-  FSDP_RETURN_IF_ERROR(AddTextsAndAliases(state, plan));
+  FSDP_RETURN_IF_ERROR(AddFacts(state, plan));
   return plan;
 }
 
@@ -180,7 +183,7 @@ absl::StatusOr<SavePlan> PlanWhole(const StateDict& contents, const PayloadReade
                             .interval = {0, tensor->shape.numel()},
                             .read = read_key});
   }
-  FSDP_RETURN_IF_ERROR(AddTextsAndAliases(contents, plan));
+  FSDP_RETURN_IF_ERROR(AddFacts(contents, plan));
   return plan;
 }
 

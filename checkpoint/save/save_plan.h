@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // SavePlan: the contribution of one rank to a save: every tensor with the interval that this rank writes and a reader
-// of its elements, and the texts. All names, shards and aliases are checked before a byte is written. No I/O.
+// of its elements, the texts and the attributes. All names, shards and aliases are checked before a byte is written. No
+// I/O.
 #ifndef FSDP_CHECKPOINT_SAVE_SAVE_PLAN_H_
 #define FSDP_CHECKPOINT_SAVE_SAVE_PLAN_H_
 
@@ -23,13 +24,15 @@ struct SavePlan {
   // False where the rank holds tensors, and all of them are copies that other ranks write.
   bool is_writer = true;
 
+  Attributes attributes;
+
   // The digest of all names, dtypes and shapes, in order: equal on ranks that hold parts of the same tensors.
   Digest tensors_digest;
 };
 
 // The plan of a rank that holds `state`, which must outlive the plan: its readers read from the shards.
-// kInvalidArgument, naming the value, for a name, a shard or an alias that cannot be stored; for kFull also for a
-// tensor that is not whole.
+// kInvalidArgument, naming the value, for a name, a shard, an alias or an attribute that cannot be stored; for kFull
+// also for a tensor that is not whole.
 absl::StatusOr<SavePlan> PlanSave(const StateDict& state);
 
 // The plan of a process that writes all of every tensor of `contents`. Shards in `contents` are ignored; elements come

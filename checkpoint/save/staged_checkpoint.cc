@@ -3,7 +3,7 @@
 // The commit protocol of one directory, DIRECTORY/NAME:
 //
 //   1. Remove leftovers: a hidden sibling .X.tmp-<nonce> whose manifest.json no process holds locked was left by a
-//      crash, and is removed; so is any .X.deleted-<nonce>.
+//      crash, and is removed; so is any .X.deleted-<nonce>. Neither is without proof that it is ours (leftovers.h).
 //   2. NAME must not exist, unless it is to be overwritten: then it is locked, so that no other process repairs or
 //      deletes it meanwhile.
 //   3. Make .NAME.tmp-<nonce>, and in it manifest.json, empty and locked: until the manifest is written the directory
@@ -29,6 +29,8 @@
 #include "absl/time/time.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/format/file_names.h"
+#include "fsdp/checkpoint/save/checkpoint_proof.h"
+#include "fsdp/checkpoint/save/leftovers.h"
 #include "fsdp/checkpoint/storage/path.h"
 
 namespace fsdp {
@@ -47,7 +49,7 @@ absl::Status RemovePersistently(FileSystem& files, const std::string& path) {
   return status;
 }
 
-// ".step-00000007.tmp-0123: 12345678 bytes, untouched for 3h5m": a leftover in a sentence.
+// ".step-00000007.tmp-0123456789abcdef: 12345678 bytes, untouched for 3h5m": a leftover in a sentence.
 std::string DescribeLeftover(const std::string& name, const std::string& path) {
   namespace fs = std::filesystem;
   std::error_code error;
@@ -63,28 +65,34 @@ std::string DescribeLeftover(const std::string& name, const std::string& path) {
                       absl::FormatDuration(absl::Trunc(std::max(age, absl::ZeroDuration()), absl::Seconds(1))));
 }
 
-// Step 1. A leftover that cannot be removed is left to the next save.
+// Step 1. A leftover that cannot be removed is left to the next save; one that is not ours is left for good.
 void RemoveLeftovers(FileSystem& files, const std::string& directory, const StagedCheckpointOptions& options) {
-  const absl::StatusOr<std::vector<std::string>> names = files.List(directory);
-  if (!names.ok()) return;
-  for (const std::string& name : *names) {
-    const std::string path = JoinPath(directory, name);
-    const auto deleted = DeletedNameOf(name);
-    const auto staged = StagedNameOf(name);
-    if (!options.is_cleaned(deleted.value_or(staged.value_or("")))) continue;
-    const std::string leftover = options.on_cleaned ? DescribeLeftover(name, path) : "";
-    if (!deleted) {
-      const absl::StatusOr<std::unique_ptr<File>> lock = files.OpenLocked(JoinPath(path, kManifestName));
-      if (!lock.ok() || !(*lock)->locked()) continue;  // its save is at work, or the lock cannot be tried
-      if (!RemoveTree(files, path).ok()) continue;     // under the lock
-    } else if (!RemoveTree(files, path).ok()) {
+  const absl::StatusOr<std::vector<Leftover>> leftovers = FindLeftovers(files, directory);
+  if (!leftovers.ok()) return;
+  const auto say = [&](const std::string& sentence) {
+    if (options.on_leftover) options.on_leftover(sentence);
+  };
+  for (const Leftover& leftover : *leftovers) {
+    if (!options.is_cleaned(leftover.checkpoint)) continue;
+    if (!leftover.proof.ok()) {
+      say(absl::StrCat(JoinPath(directory, leftover.name), " is left alone: ", leftover.proof.message()));
       continue;
     }
-    if (options.on_cleaned) {
-      options.on_cleaned(
-          absl::StrCat("removed what a ", deleted ? "deletion" : "save", " left that was cut short: ", leftover));
-    }
+    const std::string sentence = DescribeLeftover(leftover.name, JoinPath(directory, leftover.name));
+    const absl::StatusOr<bool> removed = RemoveLeftover(files, directory, leftover.name);
+    if (!removed.ok() || !*removed) continue;
+    say(absl::StrCat("removed what a ", leftover.is_deletion ? "deletion" : "save",
+                     " left that was cut short: ", sentence));
   }
+}
+
+// Renames root/name to a hidden name, makes that durable, then unlinks the files.
+absl::Status DeleteByRename(FileSystem& files, const std::string& directory, const std::string& name) {
+  const std::string visible = StagedNameOf(name).value_or(name);
+  const std::string away = JoinPath(directory, DeletedName(visible, NewNonce()));
+  FSDP_RETURN_IF_ERROR(files.Rename(JoinPath(directory, name), away));
+  FSDP_RETURN_IF_ERROR(files.SyncDirectory(directory));
+  return RemovePersistently(files, away);
 }
 
 }  // namespace
@@ -178,8 +186,10 @@ absl::Status StagedCheckpoint::TakeName() {
   manifest_.reset();
   replaced_.Release();
   FSDP_RETURN_IF_ERROR(files_.SyncDirectory(directory_));
-  // The new checkpoint is in place; an old one that cannot be deleted now is removed by the next save.
-  (void)DeleteCheckpointDirectory(files_, directory_, SplitPath(path_).name);
+  // The new checkpoint is in place; an old one that cannot be deleted now is removed by the next save. What was
+  // replaced needs no proof: the caller asked for it by its name.
+  const absl::StatusOr<DirectoryLock> old = DirectoryLock::Take(path_);
+  if (old.ok()) (void)DeleteByRename(files_, directory_, SplitPath(path_).name);
   return absl::OkStatus();
 }
 
@@ -193,11 +203,12 @@ absl::Status DeleteCheckpointDirectory(FileSystem& files, const std::string& dir
   const absl::StatusOr<DirectoryLock> lock = DirectoryLock::Take(from);
   if (absl::IsNotFound(lock.status())) return absl::OkStatus();
   FSDP_RETURN_IF_ERROR(lock.status());
-  const std::string visible = StagedNameOf(name).value_or(name);
-  const std::string away = JoinPath(directory, DeletedName(visible, NewNonce()));
-  FSDP_RETURN_IF_ERROR(files.Rename(from, away));
-  FSDP_RETURN_IF_ERROR(files.SyncDirectory(directory));
-  return RemovePersistently(files, away);
+  const absl::Status proof = ProveCheckpoint(PosixFileSystem(), from);
+  if (absl::IsFailedPrecondition(proof)) {
+    return absl::FailedPreconditionError(absl::StrCat(from, " is not deleted: ", proof.message()));
+  }
+  FSDP_RETURN_IF_ERROR(proof);
+  return DeleteByRename(files, directory, name);
 }
 
 }  // namespace fsdp

@@ -28,8 +28,9 @@ struct StagedCheckpointOptions {
   // Whether leftovers of a crashed save of checkpoint `name` are removed too. Empty: of this checkpoint only.
   std::function<bool(const std::string& name)> is_cleaned = {};
 
-  // Called with a sentence about each leftover that was removed: its name, size and age. May be empty.
-  std::function<void(const std::string& sentence)> on_cleaned = {};
+  // Called with a sentence about each leftover that was removed, with its name, size and age, and about each that was
+  // left, since it is not proven to be ours. May be empty.
+  std::function<void(const std::string& sentence)> on_leftover = {};
 };
 
 class StagedCheckpoint final {
@@ -72,8 +73,9 @@ class StagedCheckpoint final {
 };
 
 // Deletes the checkpoint directory/name so that its name never refers to a partial checkpoint: renames it to a hidden
-// name, makes that durable, then unlinks the files. OK if another process has deleted it meanwhile. kUnavailable while
-// another process repairs, overwrites or deletes it.
+// name, makes that durable, then unlinks the files. OK if another process has deleted it meanwhile. kFailedPrecondition
+// when it is not proven to be a checkpoint of this project (checkpoint_proof.h); kUnavailable while another process
+// repairs, overwrites or deletes it.
 absl::Status DeleteCheckpointDirectory(FileSystem& files, const std::string& directory, const std::string& name);
 
 }  // namespace fsdp

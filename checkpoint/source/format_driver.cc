@@ -32,7 +32,7 @@ absl::StatusOr<PathProbe> ProbePath(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   std::string head(kProbeBytes, '\0');
   file.read(head.data(), kProbeBytes);
-  if (file.bad() || !file.is_open()) return absl::UnavailableError(absl::StrCat("cannot read ", path));
+  if (file.bad() || !file.is_open()) return absl::PermissionDeniedError(absl::StrCat("cannot read ", path));
   head.resize(static_cast<size_t>(file.gcount()));
   return PathProbe{.path = path, .is_directory = false, .head = std::move(head)};
 }

@@ -39,8 +39,8 @@ struct PathProbe {
 
 inline constexpr int64_t kProbeBytes = 64;
 
-// kNotFound when nothing has the name `path`; kInvalidArgument when it is neither a file nor a directory; kUnavailable
-// when the file cannot be read.
+// kNotFound when nothing has the name `path`; kInvalidArgument when it is neither a file nor a directory;
+// kPermissionDenied when the file cannot be read.
 absl::StatusOr<PathProbe> ProbePath(const std::string& path);
 
 // True when something, even a link to nothing, has the name `name` in `directory`.
@@ -94,6 +94,15 @@ class FormatDriver {
   // True for names that the format's writer gives to the files of a directory, so that a directory which holds no other
   // file may be replaced.
   virtual bool OwnsFileName(const std::string&) const { return false; }
+
+  // True for names that a file of a directory of this format has a meaning by, whoever made it: no output of another
+  // kind may have one there.
+  virtual bool ReadsFileName(const std::string& name) const { return OwnsFileName(name); }
+
+  // True when all of `directory` is a checkpoint of this format, in which other programs' files have no place. Narrower
+  // than Recognises, which also takes a directory where the file of a model lies among others, and stricter: the names
+  // of a common kind do not do. Cheap, without side effects.
+  virtual bool IsCheckpointDirectory(const std::string& /*directory*/) const { return false; }
 
   // True when `path` ends with one of the suffixes.
   bool HasSuffix(const std::string& path) const;

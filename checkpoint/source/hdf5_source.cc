@@ -32,6 +32,7 @@ class Hdf5Source final : public TensorSource {
   absl::Status ReadContents() {
     contents_.type = manifest_.save.type;
     contents_.units = manifest_.units;
+    contents_.attributes = manifest_.save.attributes;
     for (size_t i = 0; i < manifest_.tensors.size(); ++i) {
       const StoredTensor& tensor = manifest_.tensors[i];
       ShardedTensor described;

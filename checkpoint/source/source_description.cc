@@ -59,8 +59,10 @@ SourceDescription DescribeSource(const TensorSource& source) {
   SourceDescription description;
   Manifest& manifest = description.manifest;
   description.metadata = source.metadata();
+  description.left_out = source.left_out();
   manifest.save.step = source.step();
   manifest.save.world_size = source.world_size();
+  description.expansion = ExpansionOf(source);
   for (const auto& [key, value] : source.contents().entries()) {
     if (const auto* text = std::get_if<std::string>(&value)) {
       manifest.texts.push_back({key, 0, {0, static_cast<int64_t>(text->size())}});
@@ -70,6 +72,7 @@ SourceDescription DescribeSource(const TensorSource& source) {
     tensor.key = key;
     tensor.dtype = std::get<ShardedTensor>(value).dtype;
     tensor.shape = std::get<ShardedTensor>(value).shape;
+    description.stored_bytes.push_back(StoredBytes(source, key, std::get<ShardedTensor>(value)));
     for (const auto& [alias, target] : source.contents().aliases) {
       if (key == StateKey::Model(target)) tensor.aliases.push_back(alias);
     }

@@ -5,10 +5,13 @@
 #ifndef FSDP_CHECKPOINT_SOURCE_SOURCE_DESCRIPTION_H_
 #define FSDP_CHECKPOINT_SOURCE_SOURCE_DESCRIPTION_H_
 
+#include <cstdint>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "fsdp/checkpoint/format/manifest.h"
+#include "fsdp/checkpoint/source/expansion.h"
 #include "fsdp/checkpoint/source/tensor_source.h"
 
 namespace fsdp {
@@ -16,6 +19,9 @@ namespace fsdp {
 struct SourceDescription {
   Manifest manifest;                            // of other formats: files, tensors, texts, step and world size only
   std::map<std::string, std::string> metadata;  // TensorSource::metadata()
+  std::vector<std::string> left_out = {};       // TensorSource::left_out()
+  Expansion expansion = {};                     // of all tensors; zero in a description that was not made of a source
+  std::vector<int64_t> stored_bytes = {};       // StoredBytes of each tensor of the manifest; empty: all of its bytes
 };
 
 // From the contents and places of `source`; reads no payload. A tensor whose elements lie apart, or that is empty, is

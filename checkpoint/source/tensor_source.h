@@ -33,6 +33,10 @@ struct TensorSourceOptions {
 
   // Leave out the optimizer's state of torch files and DCP directories; then it is no error if it cannot be read.
   bool model_only = false;
+
+  // Open an HDF5 file although links of it are not followed; TensorSource::left_out() names them. Otherwise such a file
+  // is refused, and the error names them.
+  bool skip_links = false;
 };
 
 // Elements of one tensor of a source, to be written to `out` as `dtype`, which may differ from the stored one.
@@ -48,6 +52,14 @@ struct TensorPlace {
   std::string file;
   int64_t offset = 0;
   Box box;
+};
+
+// The bytes that a tensor of a format with views is a view of.
+struct TensorStorage {
+  int64_t id = 0;             // equal for views of one storage
+  int64_t nbytes = 0;         // of the whole storage
+  int64_t view = 0;           // equal for equal views of one storage: the same elements in the same order
+  int64_t touched_bytes = 0;  // from the first element to the last, in the storage
 };
 
 class TensorSource {
@@ -67,7 +79,8 @@ class TensorSource {
   // True when the format has a place for metadata(), or for a text that stands for them.
   virtual bool keeps_metadata() const { return false; }
 
-  // Keys, dtypes and whole shapes, with no shards; texts; aliases; unit layouts; kind.
+  // Keys, dtypes and whole shapes, with no shards; texts; aliases; unit layouts; kind; attributes, which only our own
+  // format has.
   virtual const StateDict& contents() const = 0;
 
   // step: -1 when the checkpoint records none. world_size: 1 when it records none.
@@ -76,6 +89,10 @@ class TensorSource {
 
   // String metadata of the format (safetensors' __metadata__); empty where there is none.
   virtual const std::map<std::string, std::string>& metadata() const = 0;
+
+  // What the files have and contents() lacks, one link or object each, fit for messages: `"/model/b" (soft link to
+  // "/model/a")`. Of very many the first ones, and then the number of the others.
+  virtual std::vector<std::string> left_out() const { return {}; }
 
   // Elements `interval` of a tensor of contents(), in its stored dtype, to `out` (interval.size() * SizeOf(dtype)
   // bytes). kDataLoss names tensor, file and byte range.
@@ -96,6 +113,10 @@ class TensorSource {
   // Compares the checksums that the reads so far could not compare, since they read only a part of the bytes that a
   // checksum covers: reads the other parts. Call it after the last read. kDataLoss as that of Read.
   virtual absl::Status VerifyRest() const { return absl::OkStatus(); }
+
+  // The storage of a tensor, in a format whose tensors are views; nullopt: the file has each element of it once. What
+  // it means for a checkpoint: expansion.h. May read metadata.
+  virtual std::optional<TensorStorage> Storage(const StateKey&) const { return std::nullopt; }
 
   // Where the bytes of a tensor lie, as boxes that cover it once, for views that do not copy. kUnimplemented says why
   // there is no such place: the elements do not lie together, or the format does not reveal it.

@@ -15,6 +15,7 @@
 
 #include "fsdp/base/status_macros.h"
 #include "fsdp/base/thread_pool.h"
+#include "fsdp/checkpoint/source/expansion.h"
 #include "fsdp/tensor/convert.h"
 
 namespace fsdp {
@@ -108,14 +109,16 @@ absl::StatusOr<std::map<StateKey, ValueStatistics>> ReadStatistics(const TensorS
   std::map<StateKey, ValueStatistics> statistics;
   std::vector<Piece> pieces;
   int64_t bytes_total = 0;
+  ElementsOnce once(source);
   for (const auto& [key, value] : source.contents().entries()) {
     const auto* tensor = std::get_if<ShardedTensor>(&value);
     if (tensor == nullptr) continue;
     statistics[key] = {};
-    for (const Interval& interval : source.Pieces(key, {0, tensor->shape.numel()})) {
+    const int64_t elements = once.Of(key, *tensor);
+    for (const Interval& interval : source.Pieces(key, {0, elements})) {
       pieces.push_back({&key, tensor->dtype, interval});
     }
-    bytes_total += tensor->shape.numel() * SizeOf(tensor->dtype);
+    bytes_total += elements * SizeOf(tensor->dtype);
   }
   FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<ThreadPool> pool, ThreadPool::Create(options.io_threads, "statistics"));
   std::mutex mutex;

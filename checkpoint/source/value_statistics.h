@@ -58,7 +58,7 @@ struct StatisticsOptions {
 };
 
 // The statistics of every tensor of an open checkpoint, read once, by pieces, in parallel, in bounded memory. The error
-// of the first tensor that cannot be read.
+// of the first tensor that cannot be read. ElementsOnce (expansion.h) bounds what is read.
 absl::StatusOr<std::map<StateKey, ValueStatistics>> ReadStatistics(const TensorSource& source,
                                                                    const StatisticsOptions& options = {});
 

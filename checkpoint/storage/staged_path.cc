@@ -18,16 +18,34 @@
 #include "fsdp/checkpoint/storage/path.h"
 
 namespace fsdp {
+namespace {
+
+constexpr char kStaged[] = ".new";
+constexpr char kProbe[] = ".probe";
+constexpr char kLock[] = ".lock";
+
+std::string HiddenPath(const std::string& directory, const std::string& name, const char* suffix) {
+  return JoinPath(directory, absl::StrCat(".", name, suffix));
+}
+
+}  // namespace
 
 StagedPath::StagedPath(FileSystem& files, std::string directory, const std::string& name,
                        const StagedPathOptions& options)
     : files_(files),
       directory_(std::move(directory)),
       destination_(JoinPath(directory_, name)),
-      path_(JoinPath(directory_, absl::StrCat(".", name, ".new"))),
-      probe_path_(JoinPath(directory_, absl::StrCat(".", name, ".probe"))),
-      lock_path_(JoinPath(directory_, absl::StrCat(".", name, ".lock"))),
+      path_(HiddenPath(directory_, name, kStaged)),
+      probe_path_(HiddenPath(directory_, name, kProbe)),
+      lock_path_(HiddenPath(directory_, name, kLock)),
       options_(options) {}
+
+std::vector<std::string> StagedPath::HiddenSiblings(const std::string& destination) {
+  const PathParts parts = SplitPath(destination);
+  std::vector<std::string> paths;
+  for (const char* suffix : {kStaged, kProbe, kLock}) paths.push_back(HiddenPath(parts.directory, parts.name, suffix));
+  return paths;
+}
 
 absl::StatusOr<std::unique_ptr<StagedPath>> StagedPath::CreateFile(FileSystem& files, const std::string& destination,
                                                                    const StagedPathOptions& options) {

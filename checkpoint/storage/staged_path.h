@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -36,6 +37,9 @@ class StagedPath final {
                                                                 const StagedPathOptions& options);
   static absl::StatusOr<std::unique_ptr<StagedPath>> CreateDirectory(FileSystem& files, const std::string& destination,
                                                                      const StagedPathOptions& options);
+
+  // The hidden paths that are made and removed while `destination` is written.
+  static std::vector<std::string> HiddenSiblings(const std::string& destination);
 
   // Removes the staged file or directory unless it was committed, or what it has replaced if it was.
   ~StagedPath();

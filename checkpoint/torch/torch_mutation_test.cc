@@ -90,7 +90,7 @@ bool ReadsSafely(const ByteFile& file, const absl::StatusOr<TorchArchive>& archi
     int64_t last = tensor.offset;
     for (int d = 0; d < tensor.shape.rank(); ++d) last += (tensor.shape.dim(d) - 1) * tensor.strides[d];
     EXPECT_TRUE(tensor.shape.numel() == 0 || (last + 1) * SizeOf(tensor.dtype) <= place.nbytes);
-    types.push_back({tensor.dtype, tensor.shape, ""});
+    types.push_back({tensor.dtype, tensor.shape});
   }
   return StateOfTree(archive->tree.root, types).ok();
 }

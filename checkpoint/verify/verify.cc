@@ -17,7 +17,6 @@
 #include <iterator>
 #include <memory>
 #include <mutex>
-#include <set>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -66,7 +65,7 @@ class Verification {
     FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<ThreadPool> pool,
                           ThreadPool::Create(options_.io_threads, "checkpoint-verify"));
     CheckManifestsPlace();
-    FindUnknownFiles();
+    CheckUnknownFiles();
     for (const StoredTensor& tensor : manifest_.tensors) {
       if (const absl::Status covered = CheckCovered(tensor); !covered.ok()) Report(covered);
     }
@@ -120,14 +119,10 @@ class Verification {
     Report(placed, kBeforeFiles, {{kManifestName, {0, SizeOfManifest(files_, directory_)}, "manifest"}});
   }
 
-  // Hidden files are ignored: file systems and desktops make such.
-  void FindUnknownFiles() {
-    std::set<std::string> known = {kManifestName};
-    for (const StoredFile& file : manifest_.files) known.insert(file.name);
-    const absl::StatusOr<std::vector<std::string>> names = files_.List(directory_);
+  void CheckUnknownFiles() {
+    const absl::StatusOr<std::vector<std::string>> names = FindUnknownFiles(files_, directory_, manifest_);
     if (!names.ok()) return Report(names.status());
     for (const std::string& name : *names) {
-      if (known.count(name) != 0 || absl::StartsWith(name, ".")) continue;
       Report(absl::StrCat(Printable(name), ": the manifest names no such file"));
     }
   }
@@ -140,9 +135,11 @@ class Verification {
     missized_.push_back(nullptr);
     const bool is_right_size = file.ok();
     if (!is_right_size) {
-      Report(file.status(), OfFile(index), {{stored.name, {0, stored.nbytes}, "file"}});
+      const absl::Status problem = file.status();
       // A file of the wrong size still shows which of its bytes are damaged.
       file = files_.Open(JoinPath(directory_, stored.name));
+      const int64_t size = file.ok() ? (*file)->Size().value_or(0) : 0;
+      Report(problem, OfFile(index), {{stored.name, {0, std::max(size, stored.nbytes)}, "file"}});
       if (!file.ok()) return;
     }
     if (const absl::Status record = CheckRecord(**file, manifest_, index); !record.ok()) {

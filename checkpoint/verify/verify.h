@@ -26,7 +26,9 @@ struct VerifyOptions {
 };
 
 struct VerifyReport {
-  // Bytes that differ from what was written, or cannot be read: some byte in `range`, or several.
+  // Bytes that differ from what was written, or cannot be read: some byte in `range`, or several. Every damaged byte of
+  // a file lies in a range that names the file, but those that a manifest has lost at its end, whose number nothing
+  // tells.
   struct Damage {
     std::string file;  // its name in the checkpoint
     ByteRange range;   // a block, a record, a whole file, or all bytes that one digest covers

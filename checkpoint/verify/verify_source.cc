@@ -10,6 +10,7 @@
 
 #include "fsdp/base/status_macros.h"
 #include "fsdp/base/thread_pool.h"
+#include "fsdp/checkpoint/source/expansion.h"
 
 namespace fsdp {
 namespace {
@@ -54,7 +55,7 @@ class SourceVerification {
   };
 
   void Add(const StateKey& key, const ShardedTensor& tensor) {
-    for (const Interval& interval : source_.Pieces(key, {0, tensor.shape.numel()})) {
+    for (const Interval& interval : source_.Pieces(key, {0, once_.Of(key, tensor)})) {
       pieces_.push_back({tensors_.size(), interval});
       bytes_total_ += interval.size() * SizeOf(tensor.dtype);
     }
@@ -79,6 +80,7 @@ class SourceVerification {
 
   const TensorSource& source_;
   const VerifyOptions& options_;
+  ElementsOnce once_{source_};
   std::vector<Piece> pieces_;
   int64_t bytes_total_ = 0;
 

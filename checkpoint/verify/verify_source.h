@@ -13,7 +13,7 @@
 namespace fsdp {
 
 // Reads in parallel, in bounded memory; blocks until all is read. A tensor that cannot be read is one problem of the
-// report, and the others are still read.
+// report, and the others are still read. ElementsOnce (expansion.h) bounds what is read.
 absl::StatusOr<VerifyReport> VerifySource(const TensorSource& source, const VerifyOptions& options = {});
 
 }  // namespace fsdp

@@ -134,12 +134,18 @@ absl::Status RunAsLauncher(int argc, char** argv) {
   return result.exit_code == 0 ? absl::OkStatus() : absl::UnavailableError(result.description);
 }
 
-absl::Status Run(int argc, char** argv) {
+absl::Status CheckFlags() {
   const std::string backend = absl::GetFlag(FLAGS_backend);
-  if (absl::GetFlag(FLAGS_min_bytes).bytes < 1 || (backend != "shm" && backend != "local") || ChosenOps().empty()) {
-    return absl::InvalidArgumentError("wanted --min_bytes above 0, --backend=shm or local, --op of those listed");
+  const bool is_known = (backend == "shm" || backend == "local") && !ChosenOps().empty();
+  if (is_known && absl::GetFlag(FLAGS_min_bytes).bytes >= 1 && absl::GetFlag(FLAGS_nproc) >= 1) {
+    return absl::OkStatus();
   }
-  if (backend == "local") {
+  return absl::InvalidArgumentError(
+      "wanted --nproc of at least 1, --min_bytes above 0, --backend=shm or local, --op of those listed");
+}
+
+absl::Status Run(int argc, char** argv) {
+  if (absl::GetFlag(FLAGS_backend) == "local") {
     return RunRanks(absl::GetFlag(FLAGS_nproc), [](std::shared_ptr<ProcessGroup> group) { return MeasureAll(*group); });
   }
   return InsideJob() ? RunAsRank() : RunAsLauncher(argc, argv);
@@ -150,10 +156,8 @@ int Main(int argc, char** argv) {
   if (const std::optional<int> status = ParseFlags(argc, argv, usage)) {
     return *status;
   }
+  if (const absl::Status wrong = CheckFlags(); !wrong.ok()) return ReportUsageError("collectives_benchmark", wrong);
   const absl::Status status = Run(argc, argv);
-  if (absl::IsInvalidArgument(status)) {
-    return ReportUsageError("collectives_benchmark", status);
-  }
   if (!status.ok()) {
     std::fprintf(stderr, "collectives_benchmark: %s\n", status.ToString().c_str());
   }

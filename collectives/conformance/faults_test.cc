@@ -15,7 +15,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "fsdp/base/digest.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/base/test_files.h"
@@ -188,7 +187,7 @@ std::vector<std::string> NamesIn(const std::string& directory) {
 
 TEST(FaultsTest, NothingStaysBehindWhenEveryProcessIsKilled) {
   const Rendezvous job = NewJob(kRanks);
-  const std::string socket_name = absl::StrCat("@fsdp-store-", geteuid(), "-", DigestOf(job.job).ToHex());
+  const std::string socket_name = absl::StrCat("@", JobStore::LocalName(job));
   const std::vector<RankResult> results = RunProcesses(kRanks, [&](int rank) -> absl::Status {
     Rendezvous rendezvous = job;
     rendezvous.rank = rank;

@@ -223,6 +223,18 @@ absl::StatusOr<std::vector<std::string>> CudaProcessGroup::GatherBlobs(std::stri
   return error;
 }
 
+// No call of this group: the watch, which compares the calls of ranks in their order, does not learn of it.
+absl::StatusOr<std::vector<std::string>> CudaProcessGroup::GatherBlobsUnordered(std::string_view blob) {
+  FSDP_RETURN_IF_ERROR(watch_->failure()->status());
+  absl::StatusOr<std::vector<std::string>> blobs = control_->GatherBlobs(blob);
+  if (blobs.ok()) return blobs;
+  FSDP_RETURN_IF_ERROR(watch_->failure()->status());
+  const absl::Status error =
+      Annotate(blobs.status(), absl::StrCat("rank ", rank(), " of ", size(), ": blobs of the hosts"));
+  watch_->GiveUp(error);
+  return error;
+}
+
 absl::StatusOr<std::unique_ptr<ProcessGroup>> CudaProcessGroup::Split(int color, int key) {
   const BlobGather gather = [this](std::string_view blob) { return GatherBlobs(blob); };
   // GatherBlobs waits for this rank's collectives, so once all ranks have gathered, none is running on any rank.

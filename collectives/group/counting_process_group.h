@@ -60,6 +60,12 @@ class CountingProcessGroup final : public ForwardingProcessGroup {
     gathered_bytes_ += static_cast<int64_t>(blob.size());
     return inner().GatherBlobs(blob);
   }
+  // Counts as the other.
+  absl::StatusOr<std::vector<std::string>> GatherBlobsUnordered(std::string_view blob) override {
+    ++control_calls_;
+    gathered_bytes_ += static_cast<int64_t>(blob.size());
+    return inner().GatherBlobsUnordered(blob);
+  }
   // A split counts as a single control call, whatever messages the group exchanges for it.
   absl::StatusOr<std::unique_ptr<ProcessGroup>> Split(int color, int key) override {
     ++control_calls_;

@@ -42,6 +42,9 @@ class ForwardingProcessGroup : public ProcessGroup {
   absl::StatusOr<std::vector<std::string>> GatherBlobs(std::string_view blob) override {
     return inner_->GatherBlobs(blob);
   }
+  absl::StatusOr<std::vector<std::string>> GatherBlobsUnordered(std::string_view blob) override {
+    return inner_->GatherBlobsUnordered(blob);
+  }
 
   // The part is the other group's own: a derived class that wants to observe parts too overrides Split.
   absl::StatusOr<std::unique_ptr<ProcessGroup>> Split(int color, int key) override { return inner_->Split(color, key); }

@@ -69,6 +69,14 @@ class ProcessGroup {
   // Control plane: every rank's `blob`, by rank; blocking, for small things (plans, digests, statuses).
   virtual absl::StatusOr<std::vector<std::string>> GatherBlobs(std::string_view blob) = 0;
 
+  // GatherBlobs for what hosts know before their streams have come so far: a group on GPUs does not wait for the
+  // collectives that were issued before, so it may be called in every step, and while a step is captured (it is then no
+  // part of the graph). Nothing compares it with the calls of peers there: a GatherBlobs of a peer would get this blob,
+  // so blobs should tell what they are.
+  virtual absl::StatusOr<std::vector<std::string>> GatherBlobsUnordered(std::string_view blob) {
+    return GatherBlobs(blob);
+  }
+
   // A group of the ranks that gave the same `color`, ordered by `key`, then by rank; every rank of this group must call
   // it. Blocking. Inherits device and timeout.
   virtual absl::StatusOr<std::unique_ptr<ProcessGroup>> Split(int color, int key) = 0;

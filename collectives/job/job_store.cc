@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "fsdp/base/annotate.h"
 #include "fsdp/base/digest.h"
@@ -22,6 +23,14 @@ namespace {
 
 // Between two tries to bind or connect; rank 0 may start seconds later.
 constexpr absl::Duration kRetry = absl::Milliseconds(10);
+
+// The longest that a rank waits for the store of another process of its own job to go, as after a restart: the
+// processes of the job's former life may still be ending.
+constexpr absl::Duration kFormerLife = absl::Seconds(2);
+
+// How long the holder of a port is asked who it is, at least. A store replies within microseconds, unless its process
+// does not get a core.
+constexpr absl::Duration kQuestion = absl::Milliseconds(500);
 
 // How long rank 0 serves on after it has failed.
 constexpr absl::Duration kLinger = absl::Seconds(1);
@@ -65,26 +74,41 @@ absl::StatusOr<std::unique_ptr<JobStore>> JobStore::Open(const Rendezvous& rende
   return job;
 }
 
+// The address is part of it, so that one run id may be used for jobs with ports of their own.
+std::string JobStore::LocalName(const Rendezvous& r) {
+  return absl::StrCat("fsdp-store-", geteuid(), "-",
+                      DigestOf(absl::StrCat(r.job, " at ", r.master_addr, ":", r.master_port)).ToHex());
+}
+
 JobStore::JobStore(const Rendezvous& rendezvous, absl::Duration timeout)
     : rendezvous_(rendezvous),
       timeout_(timeout),
       deadline_(absl::Now() + timeout),
-      local_name_(absl::StrCat("fsdp-store-", geteuid(), "-", DigestOf(rendezvous.job).ToHex())) {}
+      patience_end_(std::min(deadline_, absl::Now() + kFormerLife)),
+      me_(StoreMember::OfThisProcess(rendezvous.job, rendezvous.rank, rendezvous.world_size)),
+      local_name_(LocalName(rendezvous)) {}
 
 // A single listener is enough. Both addresses may be in use for a moment by the store of an earlier group of the same
-// job that is being closed, so rank 0 retries until the deadline.
+// job that is being closed, so rank 0 retries.
 absl::Status JobStore::Serve() {
   while (true) {
     std::vector<FileDescriptor> listeners;
     absl::StatusOr<FileDescriptor> local = ListenLocal(local_name_);
     absl::StatusOr<FileDescriptor> tcp = ListenAtMaster(rendezvous_);
+    absl::Status held = local.ok() ? absl::OkStatus() : CheckHolder(ConnectLocal(local_name_));
+    if (held.ok() && !tcp.ok() && has_port()) {
+      held = CheckHolder(ConnectTcp(rendezvous_.master_addr, rendezvous_.master_port, absl::Now() + kQuestion));
+    }
+    if (const std::optional<absl::Status> error = FinalError(held)) {
+      return *error;
+    }
     for (absl::StatusOr<FileDescriptor>* listener : {&local, &tcp}) {
-      if (listener->ok()) {
+      if (held.ok() && listener->ok()) {
         listeners.push_back(std::move(**listener));
       }
     }
     if (!listeners.empty()) {
-      FSDP_ASSIGN_OR_RETURN(server_, StoreServer::Start(std::move(listeners), rendezvous_.job, rendezvous_.world_size));
+      FSDP_ASSIGN_OR_RETURN(server_, StoreServer::Start(std::move(listeners), me_));
       return absl::OkStatus();
     }
     if (absl::Now() >= deadline_) {
@@ -96,8 +120,44 @@ absl::Status JobStore::Serve() {
   }
 }
 
-// Retries every error but a wrong world size: rank 0 may start seconds later, another job's store may still hold the
-// port, and a listener that is about to close resets connections.
+// No answer is taken for "no store" only once rank 0's patience is over: one that decides too early serves a second
+// store of its job.
+absl::Status JobStore::CheckHolder(absl::StatusOr<FileDescriptor> socket) const {
+  if (!socket.ok() || !SameUser(socket->get())) {
+    return absl::OkStatus();
+  }
+  const absl::Time until = std::max(patience_end_, absl::Now() + kQuestion);
+  const absl::StatusOr<StoreMember> holder = Store::WhoServes(*std::move(socket), me_, until);
+  if (!holder.ok()) {
+    return absl::OkStatus();
+  }
+  FSDP_RETURN_IF_ERROR(CheckJob(*holder));
+  return absl::AlreadyExistsError(absl::StrCat("rank 0 is here already: ", holder->ToString()));
+}
+
+// The codes are Store::Connect's. What another process of the same name does may pass (kFormerLife); another job keeps
+// its port for as long as it runs.
+std::optional<absl::Status> JobStore::FinalError(const absl::Status& status) const {
+  if (absl::IsInvalidArgument(status)) {
+    return Annotate(status, Prefix(rendezvous_));
+  }
+  if (absl::IsFailedPrecondition(status)) {
+    return absl::UnavailableError(absl::StrCat(
+        Prefix(rendezvous_), ": port ", rendezvous_.master_port, " of ", rendezvous_.master_addr,
+        " is held by another job: ", absl::StripPrefix(status.message(), "store: "),
+        "; give this job a MASTER_PORT of its own, or wait for the end of the other; if the two are one job, give all "
+        "its ranks the same --run_id or FSDP_RUN_ID"));
+  }
+  if (absl::IsAlreadyExists(status) && absl::Now() >= patience_end_) {
+    return absl::UnavailableError(absl::StrCat(
+        Prefix(rendezvous_), ": ", status.message(),
+        "; two processes are the same rank of one job: if these are two jobs, give each a MASTER_PORT or a --run_id of "
+        "its own"));
+  }
+  return std::nullopt;
+}
+
+// Retries what may pass: rank 0 may start seconds later, and a listener that is about to close resets connections.
 absl::Status JobStore::Connect() {
   while (true) {
     absl::StatusOr<std::unique_ptr<Store>> store = TryToConnect();
@@ -105,8 +165,8 @@ absl::Status JobStore::Connect() {
       store_ = *std::move(store);
       return absl::OkStatus();
     }
-    if (absl::IsInvalidArgument(store.status())) {
-      return Annotate(store.status(), Prefix(rendezvous_));
+    if (const std::optional<absl::Status> error = FinalError(store.status())) {
+      return *error;
     }
     if (absl::Now() >= deadline_) {
       return absl::DeadlineExceededError(
@@ -118,25 +178,52 @@ absl::Status JobStore::Connect() {
 }
 
 absl::StatusOr<std::unique_ptr<Store>> JobStore::TryToConnect() {
-  const Rendezvous& r = rendezvous_;
-  const StoreMember me = {.job = r.job, .rank = r.rank, .world_size = r.world_size};
   absl::Status status;
   if (absl::StatusOr<FileDescriptor> socket = ConnectLocal(local_name_); socket.ok()) {
-    absl::StatusOr<std::unique_ptr<Store>> store = Store::Connect(*std::move(socket), me, deadline_);
+    absl::StatusOr<std::unique_ptr<Store>> store = Store::Connect(*std::move(socket), me_, deadline_);
     if (store.ok()) {
       return store;
     }
     status = store.status();
+    if (FinalError(status).has_value()) {
+      return status;
+    }
   } else {
     status = socket.status();
   }
-  if (r.master_port == 0 || r.master_port_is_taken) {
+  if (!has_port()) {
     return status;
   }
-  // For at most 5 seconds: a host that does not answer must not keep this rank from trying the local socket again.
-  FSDP_ASSIGN_OR_RETURN(FileDescriptor socket,
-                        ConnectTcp(r.master_addr, r.master_port, std::min(deadline_, absl::Now() + absl::Seconds(5))));
-  return Store::Connect(std::move(socket), me, deadline_);
+  return ConnectToPort();
+}
+
+// The holder of the port is asked who it is before this rank joins it: a question that was given up does no harm when
+// it is read later, but a hello would be taken for a rank that has gone. Each step is short, because rank 0 may serve
+// at the local socket alone, and this rank must try that again.
+absl::StatusOr<std::unique_ptr<Store>> JobStore::ConnectToPort() {
+  FSDP_ASSIGN_OR_RETURN(FileDescriptor question, ConnectToMaster());
+  const absl::StatusOr<StoreMember> holder = Store::WhoServes(std::move(question), me_, absl::Now() + kQuestion);
+  if (!holder.ok()) {
+    return absl::UnavailableError(absl::StrCat("port ", rendezvous_.master_port, " of ", rendezvous_.master_addr,
+                                               " does not answer as a store: ", holder.status().message()));
+  }
+  FSDP_RETURN_IF_ERROR(CheckJob(*holder));
+  FSDP_ASSIGN_OR_RETURN(FileDescriptor socket, ConnectToMaster());
+  return Store::Connect(std::move(socket), me_, deadline_);
+}
+
+// For at most 5 seconds.
+absl::StatusOr<FileDescriptor> JobStore::ConnectToMaster() const {
+  return ConnectTcp(rendezvous_.master_addr, rendezvous_.master_port,
+                    std::min(deadline_, absl::Now() + absl::Seconds(5)));
+}
+
+absl::Status JobStore::CheckJob(const StoreMember& holder) const {
+  if (holder.job == me_.job) {
+    return absl::OkStatus();
+  }
+  return absl::FailedPreconditionError(
+      absl::StrCat("this is job \"", holder.job, "\" (", holder.ToString(), "), not \"", me_.job, "\""));
 }
 
 // Each rank sets "gather/<number>/<rank>" and gets the keys of all ranks, in order. The keys are never deleted: a job

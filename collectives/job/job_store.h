@@ -8,12 +8,22 @@
 // torchrun, whose agent uses MASTER_PORT for its own store, and under Slurm and Open MPI, since all ranks are on one
 // host: it needs no free port, is closed to other users, and vanishes with rank 0's process.
 //
-//   rank 0   Serve --> Connect --> GatherBlobs ... --> Close: Leave, wait for all ranks' Leave, stop serving
+//   rank 0   Serve --> Connect --> GatherBlobs ... --> Close: Leave, wait for all ranks' Leave --> TakeServer
 //   rank r             Connect --> GatherBlobs ... --> Close: Leave
+//
+// The server that TakeServer gives is kept as long as the job's group: MASTER_PORT stays taken, and a rank of another
+// job that comes to it is told whose it is. What holds the port decides: our store of another job, or of another
+// process that is rank 0 of this job, is an error; a program that does not answer as a store is none of our business,
+// and the local socket has to do.
 #ifndef FSDP_COLLECTIVES_JOB_JOB_STORE_H_
 #define FSDP_COLLECTIVES_JOB_JOB_STORE_H_
 
 #include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -27,8 +37,12 @@ namespace fsdp {
 class JobStore {
  public:
   // Serves (rank 0 only) and connects. Blocks for up to `timeout`. kDeadlineExceeded if rank 0's store does not appear;
-  // kInvalidArgument if rank 0 has another world size.
+  // kInvalidArgument if rank 0 has another world size; kUnavailable, naming job and process, if another job holds
+  // MASTER_PORT, or if another process is this rank of this job.
   static absl::StatusOr<std::unique_ptr<JobStore>> Open(const Rendezvous& rendezvous, absl::Duration timeout);
+
+  // The name of the job's local socket, abstract (unix(7)).
+  static std::string LocalName(const Rendezvous& rendezvous);
 
   Store& store() { return *store_; }
 
@@ -39,17 +53,32 @@ class JobStore {
   // Every rank calls it when it needs the store no more. On rank 0 it blocks until the others have called it too.
   absl::Status Close();
 
+  // After Close: the server, which holds the port until it is destroyed; null on other ranks than 0.
+  std::unique_ptr<StoreServer> TakeServer() { return std::move(server_); }
+
  private:
   JobStore(const Rendezvous& rendezvous, absl::Duration timeout);
 
+  bool has_port() const { return rendezvous_.master_port != 0 && !rendezvous_.master_port_is_taken; }
   absl::Status Serve();
+  // OK unless a store answers at `socket`, an address that rank 0 could not listen on. kUnavailable for that of another
+  // job, kAlreadyExists for one of this job.
+  absl::Status CheckHolder(absl::StatusOr<FileDescriptor> socket) const;
+  // `status` in words that say what to do, if trying again is of no use: nullopt if it may be of use.
+  std::optional<absl::Status> FinalError(const absl::Status& status) const;
   absl::Status Connect();
   absl::StatusOr<std::unique_ptr<Store>> TryToConnect();
+  absl::StatusOr<std::unique_ptr<Store>> ConnectToPort();
+  absl::StatusOr<FileDescriptor> ConnectToMaster() const;
+  // kFailedPrecondition, naming both, if `holder` serves another job.
+  absl::Status CheckJob(const StoreMember& holder) const;
   absl::Status NameMissing(const std::string& prefix);
 
   const Rendezvous rendezvous_;
   const absl::Duration timeout_;
   const absl::Time deadline_;
+  const absl::Time patience_end_;  // of FinalError
+  const StoreMember me_;
   const std::string local_name_;
   std::unique_ptr<StoreServer> server_;  // rank 0 only
   std::unique_ptr<Store> store_;

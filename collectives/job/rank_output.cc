@@ -1,31 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The lines of one ReadOutput are written at once. POSIX guarantees atomic writes only up to PIPE_BUF bytes (4096) on
-// pipes, so with other writers to the same pipe long outputs may still be torn; within one launcher nothing is, since
-// one thread writes for all ranks.
+// Only as much is written at once as a pipe takes whole, PIPE_BUF bytes (4096): POSIX then neither blocks a write for
+// which poll has found room nor tears it. A longer line is torn, if there are other writers to the same pipe; within
+// one launcher nothing is, since one thread writes for all ranks.
 #include "fsdp/collectives/job/rank_output.h"
 
+#include <limits.h>
+#include <poll.h>
 #include <unistd.h>
 
 #include <cerrno>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "fsdp/collectives/job/socket.h"
 
 namespace fsdp {
 namespace {
 
 constexpr size_t kLastLines = 20;
 
-// Gives up on any error but EINTR: EPIPE when the reader is gone, EIO when the terminal is.
-void WriteAll(int fd, absl::string_view bytes) {
-  while (!bytes.empty()) {
-    const ssize_t n = write(fd, bytes.data(), bytes.size());
-    if (n < 0 && errno != EINTR) {
-      return;
-    }
-    bytes.remove_prefix(n < 0 ? 0 : static_cast<size_t>(n));
-  }
+// The bytes of the whole lines at the beginning of `text` that fit into PIPE_BUF; PIPE_BUF if none fits.
+size_t NextWrite(absl::string_view text) {
+  const absl::string_view most = text.substr(0, PIPE_BUF);
+  const size_t end = most.rfind('\n');
+  return end == absl::string_view::npos ? most.size() : end + 1;
 }
 
 }  // namespace
@@ -45,6 +43,30 @@ void RankOutput::Add(absl::string_view line) {
   last_lines_->Add(line);
 }
 
-void RankOutput::Flush() { WriteAll(destination_, std::exchange(pending_, "")); }
+// Gives up on any error but EINTR: EPIPE when the reader is gone, EIO when the terminal is.
+void RankOutput::Flush(int interrupt, absl::Time deadline) {
+  absl::string_view rest = pending_;
+  while (!rest.empty()) {
+    pollfd ready[] = {{.fd = destination_, .events = POLLOUT, .revents = 0},
+                      {.fd = interrupt, .events = POLLIN, .revents = 0}};
+    const int n = poll(ready, 2, PollTimeout(deadline));
+    if (n == 0 || (n > 0 && ready[0].revents == 0)) {
+      break;
+    }
+    const ssize_t written = n < 0 ? n : write(destination_, rest.data(), NextWrite(rest));
+    if (written < 0 && errno != EINTR) {
+      rest = {};
+    }
+    rest.remove_prefix(written < 0 ? 0 : static_cast<size_t>(written));
+  }
+  pending_.erase(0, pending_.size() - rest.size());
+}
+
+void RankOutput::DropBeyond(size_t bytes) {
+  if (pending_.size() > bytes) {
+    const size_t end = bytes == 0 ? std::string::npos : pending_.rfind('\n', bytes - 1);
+    pending_.resize(end == std::string::npos ? 0 : end + 1);
+  }
+}
 
 }  // namespace fsdp

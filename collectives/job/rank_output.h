@@ -8,10 +8,12 @@
 #ifndef FSDP_COLLECTIVES_JOB_RANK_OUTPUT_H_
 #define FSDP_COLLECTIVES_JOB_RANK_OUTPUT_H_
 
+#include <cstddef>
 #include <deque>
 #include <string>
 
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 
 namespace fsdp {
 
@@ -33,10 +35,19 @@ class RankOutput {
   // Takes a line without its newline. Does not write it yet.
   void Add(absl::string_view line);
 
-  // Writes the lines added since the last call, at once: fewer writes, and no half lines between those of other writers
-  // to the same pipe. Blocks while the destination is full. Drops the lines if it cannot be written, for example
-  // because its reader is gone: the ranks' work goes on.
-  void Flush();
+  // Writes the lines that were added, as many at once as a pipe takes whole, so that no half lines stand between those
+  // of other writers to the same pipe. Waits while the destination is full, until `deadline` or until `interrupt`, a
+  // descriptor, is readable; what is not written then waits for the next call. Drops the lines if the destination
+  // cannot be written, for example because its reader is gone: the ranks' work goes on.
+  void Flush(int interrupt, absl::Time deadline);
+
+  // Drops the newest of the lines that wait to be written, so that at most `bytes` wait.
+  void DropBeyond(size_t bytes);
+
+  int destination() const { return destination_; }
+
+  // Whether lines wait to be written.
+  bool is_pending() const { return !pending_.empty(); }
 
  private:
   int destination_;

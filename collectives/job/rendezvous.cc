@@ -3,10 +3,8 @@
 // Each family of variables has a parser that fills a Rendezvous. torchrun's family comes first because our launcher
 // sets it too, also inside a Slurm or Open MPI job, where it then describes the inner job.
 //
-// The name of the job must be equal on all its ranks and differ between jobs of one user on one host, since the store's
-// socket is named after it. Each parser makes it from what the scheduler guarantees to be so: torchrun's address, run
-// id and restart count (a restarted job must not find the store of its former life), Slurm's job and step, Open MPI's
-// namespace.
+// The name of the job does not depend on the family (job_identity.h). torchrun's restart count is no part of it: on
+// several hosts each agent counts for itself.
 //
 // Numbers are parsed strictly. A variable with a typo is an error that names it, and not a job of one rank.
 #include "fsdp/collectives/job/rendezvous.h"
@@ -105,8 +103,6 @@ absl::StatusOr<Rendezvous> ParseTorchrun(Variables variables) {
   }
   r.master_port_is_taken = variables.Text({"TORCHELASTIC_USE_AGENT_STORE"}, "") == "True";
   r.store_fd = r.rank == 0 ? variables.NumberOr(kStoreDescriptorVariable, 0, -1) : -1;
-  r.job = absl::StrCat("torchrun ", r.master_addr, ":", r.master_port, " ", variables.Text({"TORCHELASTIC_RUN_ID"}, ""),
-                       " ", variables.Text({"TORCHELASTIC_RESTART_COUNT"}, ""));
   return Checked(variables, r);
 }
 
@@ -166,8 +162,6 @@ absl::StatusOr<Rendezvous> ParseSlurm(Variables variables) {
       variables.Text({"MASTER_ADDR"},
                      nodes.empty() ? variables.Text({"SLURM_LAUNCH_NODE_IPADDR"}, "localhost") : FirstSlurmHost(nodes));
   r.master_port = variables.NumberOr("MASTER_PORT", 1, 0);
-  r.job = absl::StrCat("slurm ", variables.Text({"SLURM_JOB_ID", "SLURM_JOBID"}, ""), ".",
-                       variables.Text({"SLURM_STEP_ID", "SLURM_STEPID"}, ""));
   return Checked(variables, r);
 }
 
@@ -180,7 +174,6 @@ absl::StatusOr<Rendezvous> ParseOpenMpi(Variables variables) {
   r.local_world_size = variables.Number("OMPI_COMM_WORLD_LOCAL_SIZE", 1);
   r.master_addr = variables.Text({"MASTER_ADDR"}, "localhost");
   r.master_port = variables.NumberOr("MASTER_PORT", 1, 0);
-  r.job = absl::StrCat("openmpi ", variables.Text({"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"}, ""));
   return Checked(variables, r);
 }
 
@@ -192,10 +185,7 @@ bool InSlurmStep(const Variables& variables) {
   return variables.Has("SLURM_PROCID") && !in_batch_script;
 }
 
-}  // namespace
-
-absl::StatusOr<Rendezvous> ParseRendezvous(const EnvironmentLookup& getenv) {
-  const Variables variables(getenv);
+absl::StatusOr<Rendezvous> ParseFamily(const Variables& variables) {
   if (variables.Has("RANK") || variables.Has("WORLD_SIZE")) {
     return ParseTorchrun(variables);
   }
@@ -210,11 +200,20 @@ absl::StatusOr<Rendezvous> ParseRendezvous(const EnvironmentLookup& getenv) {
   return alone;
 }
 
+}  // namespace
+
+absl::StatusOr<Rendezvous> ParseRendezvous(const EnvironmentLookup& getenv, const ProcessEvidence& evidence) {
+  FSDP_ASSIGN_OR_RETURN(Rendezvous r, ParseFamily(Variables(getenv)));
+  r.job = IdentifyJob(getenv, evidence);
+  return r;
+}
+
 absl::StatusOr<Rendezvous> RendezvousFromEnvironment() {
-  return ParseRendezvous([](const std::string& name) -> std::optional<std::string> {
+  const auto lookup = [](const std::string& name) -> std::optional<std::string> {
     const char* const value = std::getenv(name.c_str());
     return value == nullptr ? std::nullopt : std::optional<std::string>(value);
-  });
+  };
+  return ParseRendezvous(lookup, ProcessEvidence::OfThisProcess());
 }
 
 }  // namespace fsdp

@@ -7,11 +7,10 @@
 #ifndef FSDP_COLLECTIVES_JOB_RENDEZVOUS_H_
 #define FSDP_COLLECTIVES_JOB_RENDEZVOUS_H_
 
-#include <functional>
-#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "fsdp/collectives/job/job_identity.h"
 
 namespace fsdp {
 
@@ -27,20 +26,17 @@ struct Rendezvous {
   int master_port = 0;      // 0 when the job has none
   std::string source;       // "torchrun", "slurm", "openmpi", "single process"
 
-  std::string job;  // distinguishes this job from other jobs of the same user on this host
+  std::string job;  // its identity (job_identity.h)
   // Another program listens on master_port: torchrun's agent, which serves its own store there.
   bool master_port_is_taken = false;
   int store_fd = -1;  // rank 0 only: see kStoreDescriptorVariable; -1 if there is none
 };
 
-// Gives the value of a variable, nullopt when it is unset.
-using EnvironmentLookup = std::function<std::optional<std::string>(const std::string& name)>;
-
 // kInvalidArgument names a variable that is missing although others of its family are set, that is not a number, or
 // that contradicts another (rank 4 of world size 4). Without any family: a job of one rank, "single process".
-absl::StatusOr<Rendezvous> ParseRendezvous(const EnvironmentLookup& getenv);
+absl::StatusOr<Rendezvous> ParseRendezvous(const EnvironmentLookup& getenv, const ProcessEvidence& evidence);
 
-// ParseRendezvous of this process's environment.
+// ParseRendezvous of this process, as it is now.
 absl::StatusOr<Rendezvous> RendezvousFromEnvironment();
 
 }  // namespace fsdp

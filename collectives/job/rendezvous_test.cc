@@ -14,10 +14,11 @@ using testing::HasSubstr;
 using Environment = std::map<std::string, std::string>;
 
 absl::StatusOr<Rendezvous> Parse(const Environment& environment) {
-  return ParseRendezvous([&](const std::string& name) -> std::optional<std::string> {
+  const auto lookup = [&](const std::string& name) -> std::optional<std::string> {
     const auto it = environment.find(name);
     return it == environment.end() ? std::nullopt : std::optional<std::string>(it->second);
-  });
+  };
+  return ParseRendezvous(lookup, {.user = 7, .directory = "/run", .command_line = {"program"}});
 }
 
 Environment Torchrun() {
@@ -66,13 +67,13 @@ TEST(RendezvousTest, TorchrunsAgentHoldsThePort) {
   EXPECT_TRUE(r.master_port_is_taken);
 }
 
-TEST(RendezvousTest, TorchrunsRunAndRestartMakeAnotherJob) {
+TEST(RendezvousTest, EveryRankOfATorchrunJobHasTheSameName) {
   const Environment first = With(Torchrun(), {{"TORCHELASTIC_RUN_ID", "a"}, {"TORCHELASTIC_RESTART_COUNT", "0"}});
-  const std::string job = Parse(first)->job;
-  EXPECT_EQ(Parse(With(first, {{"RANK", "6"}, {"LOCAL_RANK", "2"}}))->job, job);
-  EXPECT_NE(Parse(With(first, {{"TORCHELASTIC_RESTART_COUNT", "1"}}))->job, job);
-  EXPECT_NE(Parse(With(first, {{"TORCHELASTIC_RUN_ID", "b"}}))->job, job);
-  EXPECT_NE(Parse(With(first, {{"MASTER_PORT", "29501"}}))->job, job);
+  EXPECT_EQ(Parse(first)->job, "torchrun a");
+  EXPECT_EQ(Parse(With(first, {{"RANK", "6"}, {"LOCAL_RANK", "2"}}))->job, "torchrun a");
+  EXPECT_EQ(Parse(With(first, {{"TORCHELASTIC_RESTART_COUNT", "1"}}))->job, "torchrun a")
+      << "each agent counts its own restarts";
+  EXPECT_EQ(Parse(With(first, {{"TORCHELASTIC_RUN_ID", "b"}}))->job, "torchrun b");
 }
 
 TEST(RendezvousTest, TheLaunchersDescriptorIsRank0s) {
@@ -118,7 +119,7 @@ TEST(RendezvousTest, SlurmsVariables) {
   EXPECT_EQ(r.local_world_size, 4);
   EXPECT_EQ(r.master_addr, "gpu07");
   EXPECT_EQ(r.master_port, 0);
-  EXPECT_NE(r.job, Parse(With(Slurm(), {{"SLURM_STEP_ID", "1"}}))->job);
+  EXPECT_EQ(r.job, "slurm 123.0");
 }
 
 TEST(RendezvousTest, SlurmsFirstHostHasManyForms) {
@@ -158,6 +159,7 @@ TEST(RendezvousTest, OpenMpisVariables) {
   EXPECT_EQ(r.world_size, 2);
   EXPECT_EQ(r.local_rank, 1);
   EXPECT_EQ(r.local_world_size, 2);
+  EXPECT_EQ(r.job, "pmix 77");
   EXPECT_THAT(Parse(Without(environment, "OMPI_COMM_WORLD_SIZE")),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("OMPI_COMM_WORLD_SIZE")));
 }

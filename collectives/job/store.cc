@@ -31,17 +31,22 @@ constexpr absl::Duration kPatience = absl::Seconds(5);
 absl::StatusOr<std::unique_ptr<Store>> Store::Connect(FileDescriptor socket, const StoreMember& member,
                                                       absl::Time deadline) {
   if (!SameUser(socket.get())) {
-    return absl::FailedPreconditionError("the store belongs to another user");
+    return absl::PermissionDeniedError("the store belongs to another user");
   }
   std::unique_ptr<Store> store(new Store(std::move(socket)));
-  FSDP_RETURN_IF_ERROR(store
-                           ->Call({.kind = static_cast<uint32_t>(StoreRequest::kHello),
-                                   .number = member.rank,
-                                   .key = member.job,
-                                   .value = absl::StrCat(member.world_size)},
-                                  std::min(deadline, absl::Now() + kPatience))
-                           .status());
-  return store;
+  FSDP_ASSIGN_OR_RETURN(const StoreFrame reply, store->Call(member.ToFrame(static_cast<uint32_t>(StoreRequest::kHello)),
+                                                            std::min(deadline, absl::Now() + kPatience)));
+  FSDP_ASSIGN_OR_RETURN(const StoreMember server, StoreMember::FromFrame(reply));
+  if (server.job == member.job) return store;
+  return absl::FailedPreconditionError(
+      absl::StrCat("store: this is job \"", server.job, "\" (", server.ToString(), "), not \"", member.job, "\""));
+}
+
+absl::StatusOr<StoreMember> Store::WhoServes(FileDescriptor socket, const StoreMember& asker, absl::Time deadline) {
+  Store store(std::move(socket));
+  FSDP_ASSIGN_OR_RETURN(const StoreFrame reply,
+                        store.Call(asker.ToFrame(static_cast<uint32_t>(StoreRequest::kWho)), deadline));
+  return StoreMember::FromFrame(reply);
 }
 
 absl::Status Store::Set(const std::string& key, const std::string& value) {

@@ -18,23 +18,22 @@
 #include "absl/time/time.h"
 #include "fsdp/base/file_descriptor.h"
 #include "fsdp/collectives/job/store_frame.h"
+#include "fsdp/collectives/job/store_member.h"
 
 namespace fsdp {
 
-// Which rank of which job a client is. The server accepts each rank of its job once.
-struct StoreMember {
-  std::string job;
-  int rank = 0;
-  int world_size = 1;
-};
-
 class Store {
  public:
-  // Introduces `member` on a connected socket; blocks for at most 5 seconds. kInvalidArgument if the server has another
-  // world size for this job; kFailedPrecondition if it serves another job or another user's, or had this rank before;
-  // kUnavailable or kDeadlineExceeded if the other end is no store.
+  // Introduces `member` on a connected socket; blocks for at most 5 seconds. kFailedPrecondition if the server serves
+  // another job, which the message names with its process; kInvalidArgument if it has another world size for this job;
+  // kAlreadyExists if another process is this rank; kUnavailable if this process was, in a group that is not closed
+  // yet; kPermissionDenied if it is another user's; kUnavailable or kDeadlineExceeded if the other end is no store.
   static absl::StatusOr<std::unique_ptr<Store>> Connect(FileDescriptor socket, const StoreMember& member,
                                                         absl::Time deadline);
+
+  // Who serves at a connected socket: rank 0 of the job whose store it is. `asker` introduces this process, and does
+  // not join. Errors if the other end is no store.
+  static absl::StatusOr<StoreMember> WhoServes(FileDescriptor socket, const StoreMember& asker, absl::Time deadline);
 
   // Errors of every call: kUnavailable if the server is gone; kDeadlineExceeded if it does not answer within 5 seconds,
   // after which the Store is unusable; kInvalidArgument for a key or value beyond the limits of store_frame.h.

@@ -25,11 +25,13 @@ constexpr size_t kStoreHeaderBytes = 24;
 // `kind` of a request; `kind` of a reply is the absl::StatusCode of its outcome. Never renumber: ranks of one job may
 // run different builds.
 enum class StoreRequest : uint32_t {
-  kHello = 1,  // first on a connection: number = rank, key = job, value = world size
+  // 1 was a hello without the process of the client.
   kSet = 2,    // key, value
   kGet = 3,    // key, number = milliseconds to wait for it, -1 for ever; the reply has the value, or kDeadlineExceeded
   kAdd = 4,    // key, number = what to add; the reply's number is the sum
   kLeave = 5,  // from now on, the end of this connection is no failure
+  kHello = 6,  // first on a connection: the client (store_member.h); the reply has the server
+  kWho = 7,    // as kHello, but the client does not join
 };
 
 struct StoreFrame {

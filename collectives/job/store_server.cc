@@ -42,24 +42,22 @@ StoreFrame Error(absl::StatusCode code, std::string message) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<StoreServer>> StoreServer::Start(std::vector<FileDescriptor> listeners, std::string job,
-                                                                int world_size) {
+absl::StatusOr<std::unique_ptr<StoreServer>> StoreServer::Start(std::vector<FileDescriptor> listeners,
+                                                                StoreMember self) {
   FileDescriptor stop(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!stop.ok()) {
     return absl::ResourceExhaustedError("store: no descriptor left for its server");
   }
-  std::unique_ptr<StoreServer> server(
-      new StoreServer(std::move(listeners), std::move(stop), std::move(job), world_size));
-  server->thread_ = std::thread([self = server.get()] { self->Serve(); });
+  std::unique_ptr<StoreServer> server(new StoreServer(std::move(listeners), std::move(stop), std::move(self)));
+  server->thread_ = std::thread([serving = server.get()] { serving->Serve(); });
   return server;
 }
 
-StoreServer::StoreServer(std::vector<FileDescriptor> listeners, FileDescriptor stop, std::string job, int world_size)
+StoreServer::StoreServer(std::vector<FileDescriptor> listeners, FileDescriptor stop, StoreMember self)
     : listeners_(std::move(listeners)),
       stop_(std::move(stop)),
-      job_(std::move(job)),
-      world_size_(world_size),
-      seen_ranks_(static_cast<size_t>(world_size)) {}
+      self_(std::move(self)),
+      seen_ranks_(static_cast<size_t>(self_.world_size)) {}
 
 StoreServer::~StoreServer() {
   if (thread_.joinable()) {
@@ -131,7 +129,7 @@ void StoreServer::Accept(int listener) {
   if (!socket.ok() || !SameUser(socket.get())) {
     return;
   }
-  if (connections_.size() >= world_size_ + kMaxStrangers) {
+  if (connections_.size() >= self_.world_size + kMaxStrangers) {
     connections_.erase(std::find_if(connections_.begin(), connections_.end(),
                                     [](const Connection& connection) { return connection.rank < 0; }));
   }
@@ -175,6 +173,9 @@ StoreFrame StoreServer::Answer(Connection& connection, const StoreFrame& request
   if (request.kind == static_cast<uint32_t>(StoreRequest::kHello)) {
     return AnswerHello(connection, request);
   }
+  if (request.kind == static_cast<uint32_t>(StoreRequest::kWho)) {
+    return self_.ToFrame(/*kind=*/0);
+  }
   if (connection.rank < 0) {
     return Error(absl::StatusCode::kFailedPrecondition, "the first request must be a hello");
   }
@@ -190,25 +191,36 @@ StoreFrame StoreServer::Answer(Connection& connection, const StoreFrame& request
   }
 }
 
-// The job's name comes first: on a port that was used by another job before, a client must learn that this is another
-// job (it retries), and not that it has a wrong world size (it gives up).
+// The job's name comes first: whoever asks at a port of another job must learn that, and not that it has a wrong world
+// size.
 StoreFrame StoreServer::AnswerHello(Connection& connection, const StoreFrame& request) {
-  if (request.key != job_) {
+  const absl::StatusOr<StoreMember> client = StoreMember::FromFrame(request);
+  if (!client.ok()) {
+    return Error(client.status().code(), std::string(client.status().message()));
+  }
+  if (client->job != self_.job) {
     return Error(absl::StatusCode::kFailedPrecondition,
-                 absl::StrCat("this is job \"", job_, "\", not \"", request.key, "\""));
+                 absl::StrCat("this is job \"", self_.job, "\" (", self_.ToString(), "), not \"", client->job, "\""));
   }
-  if (request.value != absl::StrCat(world_size_)) {
-    return Error(absl::StatusCode::kInvalidArgument, absl::StrCat("rank 0 has world size ", world_size_, ", rank ",
-                                                                  request.number, " has ", request.value));
+  if (client->world_size != self_.world_size) {
+    return Error(absl::StatusCode::kInvalidArgument, absl::StrCat("rank 0 has world size ", self_.world_size, ", rank ",
+                                                                  client->rank, " has ", client->world_size));
   }
-  if (request.number < 0 || request.number >= world_size_ || connection.rank >= 0 || seen_ranks_[request.number]) {
-    return Error(absl::StatusCode::kFailedPrecondition, absl::StrCat("rank ", request.number, " is here already"));
+  if (client->rank >= self_.world_size || connection.rank >= 0) {
+    return Error(absl::StatusCode::kFailedPrecondition, absl::StrCat("rank ", client->rank, " is not expected"));
   }
-  connection.rank = static_cast<int>(request.number);
-  seen_ranks_[request.number] = true;
+  std::optional<StoreMember>& seen = seen_ranks_[client->rank];
+  if (seen.has_value()) {
+    // The same process comes again when it forms its group anew before rank 0 has closed this store.
+    return Error(
+        seen->IsSameProcess(*client) ? absl::StatusCode::kUnavailable : absl::StatusCode::kAlreadyExists,
+        absl::StrCat("rank ", client->rank, " is here already: ", seen->ToString(), ", and not ", client->ToString()));
+  }
+  connection.rank = client->rank;
+  seen = *client;
   const std::lock_guard<std::mutex> lock(mutex_);
   ++seen_;
-  return {};
+  return self_.ToFrame(/*kind=*/0);
 }
 
 StoreFrame StoreServer::AnswerSet(const StoreFrame& request) {
@@ -276,7 +288,7 @@ std::optional<StoreFrame> StoreServer::ReplyToWait(const Connection& connection)
     return StoreFrame{.value = value->second};
   }
   if (const int gone = GoneRank(); gone >= 0) {
-    return Error(absl::StatusCode::kUnavailable, absl::StrCat("rank ", gone, " of ", world_size_, " has gone"));
+    return Error(absl::StatusCode::kUnavailable, absl::StrCat("rank ", gone, " of ", self_.world_size, " has gone"));
   }
   if (absl::Now() >= wait.deadline) {
     return Error(absl::StatusCode::kDeadlineExceeded, absl::StrCat("\"", wait.key, "\" is not set"));
@@ -320,7 +332,7 @@ absl::Status StoreServer::AwaitLeave(absl::Time deadline) {
   }
   return gone_rank_ < 0
              ? absl::OkStatus()
-             : absl::UnavailableError(absl::StrCat("store: rank ", gone_rank_, " of ", world_size_, " has gone"));
+             : absl::UnavailableError(absl::StrCat("store: rank ", gone_rank_, " of ", self_.world_size, " has gone"));
 }
 
 absl::Time StoreServer::NextDeadline() const {

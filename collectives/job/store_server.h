@@ -25,15 +25,15 @@
 #include "absl/types/span.h"
 #include "fsdp/base/file_descriptor.h"
 #include "fsdp/collectives/job/store_frame.h"
+#include "fsdp/collectives/job/store_member.h"
 
 namespace fsdp {
 
 class StoreServer {
  public:
-  // Starts serving job `job` of `world_size` ranks. The listeners must be non-blocking. kResourceExhausted if there is
-  // no descriptor left.
-  static absl::StatusOr<std::unique_ptr<StoreServer>> Start(std::vector<FileDescriptor> listeners, std::string job,
-                                                            int world_size);
+  // Starts serving the job of `self`, the rank that serves, to self.world_size ranks. The listeners must be
+  // non-blocking. kResourceExhausted if there is no descriptor left.
+  static absl::StatusOr<std::unique_ptr<StoreServer>> Start(std::vector<FileDescriptor> listeners, StoreMember self);
 
   // Stops the thread and closes all sockets. Clients that wait get kUnavailable.
   ~StoreServer();
@@ -59,7 +59,7 @@ class StoreServer {
     std::optional<Wait> wait = {};  // while set, later requests stay in `input`, so that replies keep their order
   };
 
-  StoreServer(std::vector<FileDescriptor> listeners, FileDescriptor stop, std::string job, int world_size);
+  StoreServer(std::vector<FileDescriptor> listeners, FileDescriptor stop, StoreMember self);
 
   // All of the following runs on the thread. The bool of Read, Write and HandleInput is false if the connection is to
   // be dropped. The poll loop: read, accept, answer, write, until stop_ is readable.
@@ -78,7 +78,7 @@ class StoreServer {
 
   // The replies to requests; one function for each StoreRequest, except for Get, which may have to wait.
   StoreFrame Answer(Connection& connection, const StoreFrame& request);
-  // Refuses another job, another world size, a rank out of range, and a rank that is here already.
+  // Refuses another job, another world size, a rank out of range, and a rank that is here already (store.h).
   StoreFrame AnswerHello(Connection& connection, const StoreFrame& request);
   // kResourceExhausted beyond 256 MiB of keys and values.
   StoreFrame AnswerSet(const StoreFrame& request);
@@ -101,14 +101,13 @@ class StoreServer {
 
   const std::vector<FileDescriptor> listeners_;
   const FileDescriptor stop_;  // an eventfd; readable when the thread is to end
-  const std::string job_;
-  const int world_size_;
+  const StoreMember self_;
 
   // Used by the thread only.
   std::list<Connection> connections_;
   std::map<std::string, std::string> values_;
-  size_t value_bytes_ = 0;        // sum of the sizes of all keys and values
-  std::vector<bool> seen_ranks_;  // by rank: its hello was accepted
+  size_t value_bytes_ = 0;                              // sum of the sizes of all keys and values
+  std::vector<std::optional<StoreMember>> seen_ranks_;  // by rank: the client whose hello was accepted
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;

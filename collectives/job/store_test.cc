@@ -32,14 +32,14 @@ class StoreTest : public testing::Test {
     port_ = ListeningPort(listener.get()).value();
     std::vector<FileDescriptor> listeners;
     listeners.push_back(std::move(listener));
-    server_ = StoreServer::Start(std::move(listeners), "job", kWorldSize).value();
+    server_ = StoreServer::Start(std::move(listeners), StoreMember::OfThisProcess("job", 0, kWorldSize)).value();
   }
 
   FileDescriptor Socket() const { return ConnectTcp("127.0.0.1", port_, Soon()).value(); }
 
   absl::StatusOr<std::unique_ptr<Store>> Connect(int rank, const std::string& job = "job",
                                                  int world_size = kWorldSize) const {
-    return Store::Connect(Socket(), {.job = job, .rank = rank, .world_size = world_size}, Soon());
+    return Store::Connect(Socket(), StoreMember::OfThisProcess(job, rank, world_size), Soon());
   }
 
   static absl::Time Soon() { return absl::Now() + absl::Seconds(20); }
@@ -105,12 +105,72 @@ TEST_F(StoreTest, KeysAndValuesBeyondTheLimitsAreRefused) {
 
 TEST_F(StoreTest, OnlyTheJobsOwnRanksAreTakenEachOnce) {
   ASSERT_OK_AND_ASSIGN(const auto store, Connect(1));
-  EXPECT_THAT(Connect(1), StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("rank 1 is here already")));
   EXPECT_THAT(Connect(kWorldSize), StatusIs(absl::StatusCode::kFailedPrecondition));
-  EXPECT_THAT(Connect(0, "other"),
-              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("this is job \"job\", not \"other\"")));
   EXPECT_THAT(Connect(2, "job", 4),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("rank 0 has world size 3, rank 2 has 4")));
+}
+
+// The process that comes again may wait for its former group to be closed; another one never can be the rank.
+TEST_F(StoreTest, ARankThatIsHereAlreadyIsRefusedNamingBothProcesses) {
+  ASSERT_OK_AND_ASSIGN(const auto store, Connect(1));
+  EXPECT_THAT(Connect(1), StatusIs(absl::StatusCode::kUnavailable, HasSubstr("rank 1 is here already")));
+  const StoreMember other = {.job = "job", .rank = 1, .world_size = kWorldSize, .host = "elsewhere", .pid = 77};
+  EXPECT_THAT(Store::Connect(Socket(), other, Soon()),
+              StatusIs(absl::StatusCode::kAlreadyExists,
+                       testing::AllOf(HasSubstr(absl::StrCat("rank 1 of 3, pid ", getpid(), " on ")),
+                                      HasSubstr("rank 1 of 3, pid 77 on elsewhere"))));
+  // In another container, with the same host name and pid.
+  StoreMember contained = StoreMember::OfThisProcess("job", 1, kWorldSize);
+  ++contained.process;
+  EXPECT_THAT(Store::Connect(Socket(), contained, Soon()), StatusIs(absl::StatusCode::kAlreadyExists));
+}
+
+TEST_F(StoreTest, AnotherJobIsToldWhoseStoreThisIs) {
+  EXPECT_THAT(
+      Connect(0, "other"),
+      StatusIs(absl::StatusCode::kFailedPrecondition,
+               testing::AllOf(HasSubstr(absl::StrCat("this is job \"job\" (rank 0 of 3, pid ", getpid(), " on ")),
+                              HasSubstr("not \"other\""))));
+  ASSERT_OK_AND_ASSIGN(const StoreMember server,
+                       Store::WhoServes(Socket(), StoreMember::OfThisProcess("other", 0, 2), Soon()));
+  EXPECT_EQ(server.job, "job");
+  EXPECT_EQ(server.pid, getpid());
+  EXPECT_OK(Connect(0)) << "a question is no hello";
+}
+
+// A server that answers for another job than it was asked for is not believed, whatever it accepts.
+TEST_F(StoreTest, AServerOfAnotherJobIsNotJoinedEvenIfItAccepts) {
+  ASSERT_OK_AND_ASSIGN(const FileDescriptor listener, ListenTcp("127.0.0.1", 0));
+  std::thread impostor([&listener] {
+    FileDescriptor socket;
+    while (!socket.ok()) socket = FileDescriptor(accept(listener.get(), nullptr, nullptr));
+    const StoreMember self = {.job = "another", .rank = 0, .world_size = kWorldSize, .host = "h", .pid = 5};
+    EXPECT_OK(SendAll(socket.get(), EncodeStoreFrame(self.ToFrame(0)), Soon()));
+    char rest[1 << 10];
+    while (recv(socket.get(), rest, sizeof(rest), 0) > 0) {
+    }
+  });
+  const int port = ListeningPort(listener.get()).value();
+  EXPECT_THAT(
+      Store::Connect(ConnectTcp("127.0.0.1", port, Soon()).value(), StoreMember::OfThisProcess("job", 1, 3), Soon()),
+      StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("this is job \"another\" (rank 0 of 3, pid 5")));
+  impostor.join();
+}
+
+TEST(StoreMemberTest, AHelloGoesToAFrameAndBackAndAMalformedOneIsRefused) {
+  const StoreMember member = {
+      .job = "run x", .rank = 3, .world_size = 8, .host = "host", .pid = 42, .process = ~uint64_t{0}};
+  ASSERT_OK_AND_ASSIGN(const StoreMember back, StoreMember::FromFrame(member.ToFrame(6)));
+  EXPECT_EQ(back.job, member.job);
+  EXPECT_EQ(back.ToString(), "rank 3 of 8, pid 42 on host");
+  EXPECT_TRUE(back.IsSameProcess(member));
+  for (const char* value : {"", "8", "8\n42", "8\n42\nhost", "x\n42\nhost\n1", "8\nx\nhost\n1", "8\n42\nhost\nx"}) {
+    EXPECT_THAT(StoreMember::FromFrame({.kind = 6, .number = 3, .key = "run x", .value = value}),
+                StatusIs(absl::StatusCode::kInvalidArgument))
+        << value;
+  }
+  EXPECT_THAT(StoreMember::FromFrame({.number = -1, .value = "8\n42\nhost\n1"}),
+              StatusIs(absl::StatusCode::kInvalidArgument));
 }
 
 TEST_F(StoreTest, BadInputIsRefusedAndHarmsNoClient) {

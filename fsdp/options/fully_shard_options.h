@@ -39,7 +39,8 @@ struct FullyShardOptions {
   // Parameters that FSDP does not shard, gather or reduce. State dicts hold them whole.
   std::vector<std::shared_ptr<Parameter>> ignored_params = {};
 
-  // Keep only the unit's input for backward, which runs its forward again.
+  // Keep only the module's input for backward, which runs its forward again; also of a module whose parameters all lie
+  // in inner units.
   bool activation_checkpointing = false;
 
   // As FsdpOptions::optimizer_casts.
@@ -51,6 +52,10 @@ struct FullyShardOptions {
   // Records when the units' work really ran; the root's counts.
   std::shared_ptr<Trace> trace = {};
 };
+
+// kInvalidArgument, naming the field, its value and what was expected, for options that no module can have. What
+// depends on the module or on the mesh is checked where they are known, by FullyShard.
+absl::Status Validate(const FullyShardOptions& options);
 
 }  // namespace fsdp
 

@@ -43,8 +43,9 @@ struct FsdpOptions {
   ShardingStrategy sharding_strategy = ShardingStrategy::kFullShard;
 
   // Ranks per shard group of the hybrid strategies where the groups are made here: consecutive ranks shard, those of
-  // equal place in their block replicate. Needs an auto_wrap_policy, as in PyTorch; 0: groups are given, or none.
-  int shard_group_size = 0;
+  // equal place in their block replicate. Divides the ranks. Needs an auto_wrap_policy, as in PyTorch, and a unit whose
+  // strategy is hybrid. Default: groups are given, or none.
+  std::optional<int> shard_group_size = {};
 
   MixedPrecision mixed_precision = {};
 
@@ -67,7 +68,8 @@ struct FsdpOptions {
   // Compute in the original dtype while evaluating (a tape that keeps nothing), whatever mixed_precision says.
   bool full_precision_in_eval = false;
 
-  // Keep only the input of every unit but the root for backward, which runs the unit's forward again.
+  // Keep only the input of every wrapped module but the root for backward, which runs its forward again. A warning says
+  // if no module but the root is wrapped.
   bool activation_checkpointing = false;
 
   // While training, check the order in which units run. In the first forward a difference between ranks is an error;
@@ -102,14 +104,21 @@ struct FsdpOptions {
   // Let the optimizer write each parameter twice in one pass, in float32 and in bfloat16, for units whose param_dtype
   // is bfloat16. An all-gather then starts from the bfloat16 copy and does not cast, and a unit that is not sharded
   // computes on the copy. Costs 2 bytes for each element of a shard; offloaded units have no copy. Code that writes
-  // ShardedParameter::data directly (not through AdamW, Sgd or this model's calls) must set compute_copy_current =
-  // false; otherwise the write is ignored by the next all-gather.
+  // ShardedParameter::data directly (not through AdamW, Sgd or this model's calls) must call NoteChanged();
+  // otherwise the write is ignored by the next all-gather.
   bool optimizer_casts = false;
 
   // Gets a span for each unit's all-gather, forward, backward, reduce-scatter and all-reduce. Default: no spans are
   // made.
   std::shared_ptr<Trace> trace = {};
 };
+
+// kInvalidArgument, naming the field, its value and what was expected, for options that no model can have. What depends
+// on the module or on the number of ranks is checked where they are known, by Wrap.
+absl::Status Validate(const FsdpOptions& options);
+
+// kInvalidArgument if there is a shard_group_size that nothing uses: `hybrid` is whether some unit's strategy is.
+absl::Status CheckShardGroupSizeIsUsed(const FsdpOptions& options, bool hybrid);
 
 }  // namespace fsdp
 

@@ -47,6 +47,10 @@ StateDictSettings StateDictSettings::For(const StateDictConfig& config) {
 absl::StatusOr<StateDictSettings> StateDictSettings::Make(StateDictType type,
                                                           const std::optional<StateDictConfig>& model,
                                                           const std::optional<OptimStateDictConfig>& optim) {
+  if (static_cast<size_t>(type) >= std::variant_size_v<StateDictConfig>) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("state dict type is ", static_cast<int>(type), ": expected an enumerator of StateDictType"));
+  }
   StateDictSettings settings = DefaultsOf(type);
   if (model) {
     FSDP_RETURN_IF_ERROR(CheckType("state_dict_config", type, model->index()));

@@ -41,9 +41,11 @@ TEST(StateDictSettingsTest, ConfigsOfDifferentTypesDoNotCompile) {
 }
 
 TEST(StateDictSettingsTest, AModelConfigAloneHasItsTypesOptimizerDefaults) {
-  for (const StateDictConfig& config : {StateDictConfig(FullStateDictConfig{}), StateDictConfig(LocalStateDictConfig{}),
-                                        StateDictConfig(ShardedStateDictConfig{})}) {
+  for (const StateDictConfig& config : {StateDictConfig(FullStateDictConfig{.offload_to_cpu = true}),
+                                        StateDictConfig(LocalStateDictConfig{.offload_to_cpu = true}),
+                                        StateDictConfig(ShardedStateDictConfig{.offload_to_cpu = true})}) {
     const StateDictSettings settings = StateDictSettings::For(config);
+    EXPECT_TRUE(FormOf(settings.state_dict_config()).offload_to_cpu);
     EXPECT_EQ(settings.optim_state_dict_config().index(), config.index());
     EXPECT_EQ(FormOf(settings.optim_state_dict_config()).offload_to_cpu, settings.type() != StateDictType::kLocal);
   }

@@ -89,6 +89,10 @@ struct MixedPrecision {
   bool enabled() const { return param_dtype.has_value() || reduce_dtype.has_value(); }
 };
 
+// kInvalidArgument, naming the field, for a dtype that no unit computes or reduces in: float64, float32, bfloat16 and
+// float16 are expected.
+absl::Status Validate(const MixedPrecision& precision);
+
 // Parameters, gradients and so optimizer state of the unit live in pinned host memory and visit the device for compute.
 struct CpuOffload {
   bool offload_params = false;
@@ -101,6 +105,9 @@ struct MixedPrecisionPolicy {
   std::optional<DType> output_dtype = {};  // floating-point outputs of the unit are cast to it
   bool cast_forward_inputs = true;         // floating-point inputs are cast to param_dtype, if that is set
 };
+
+// As Validate of MixedPrecision.
+absl::Status Validate(const MixedPrecisionPolicy& policy);
 
 // FSDP2's offload: shards and gradients in host memory, pinned so that copies overlap with compute.
 struct CpuOffloadPolicy {
@@ -121,6 +128,9 @@ struct UnitOverrides {
   // Keep only the unit's input for backward, which runs its forward again.
   std::optional<bool> activation_checkpointing = {};
 };
+
+// As Validate of the model's options.
+absl::Status Validate(const UnitOverrides& overrides);
 
 }  // namespace fsdp
 

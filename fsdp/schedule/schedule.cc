@@ -11,6 +11,12 @@
 // the all-gather of the next unit stands between reshard and reduction: it takes the slot that the reshard freed, and
 // is not queued behind the reduction. The builder tracks what is unsharded, so no unit is gathered twice or resharded
 // twice, whatever earlier passes left.
+//
+// A unit that recomputes runs its forward again at its entry in backward, and the units inside run theirs: each is
+// gathered and resharded as in forward, and gathered again for its own backward. PyTorch's FSDP units do so, since a
+// checkpointed module calls their hooks:
+//
+//   recompute a | all_gather b | recompute b | reshard b | backward a | all_gather b | backward b | ...
 #include "fsdp/fsdp/schedule/schedule.h"
 
 #include <algorithm>
@@ -41,6 +47,8 @@ const char* EventName(Kind kind) {
       return "reduce_scatter";
     case Kind::kAllReduce:
       return "all_reduce";
+    case Kind::kStoreGradient:
+      return "store_gradient";
     case Kind::kStep:
       return "step";
   }
@@ -89,11 +97,12 @@ class Builder {
   Schedule schedule_;
 };
 
-// Units by first entry (`enter`) or exit, each once.
-std::vector<int> OrderOf(absl::Span<const UnitVisit> visits, bool enter) {
+// Units with parameters by first entry (`enter`) or exit, each once.
+std::vector<int> OrderOf(absl::Span<const UnitVisit> visits, bool enter, const ScheduleOptions& options) {
   std::vector<int> order;
   for (const UnitVisit& visit : visits) {
-    if (visit.enter == enter && std::find(order.begin(), order.end(), visit.unit) == order.end()) {
+    if (visit.enter == enter && options.units[visit.unit].has_parameters &&
+        std::find(order.begin(), order.end(), visit.unit) == order.end()) {
       order.push_back(visit.unit);
     }
   }
@@ -127,6 +136,29 @@ void FinishBackward(int unit, int next, const ScheduleOptions& options, Builder&
   if (!traits.sync || !traits.trainable) return;
   if (traits.sharded) builder.Add(Kind::kReduceScatter, unit);
   if (traits.replicated && (traits.all_reduce || !traits.sharded)) builder.Add(Kind::kAllReduce, unit);
+  if (!traits.sharded && !traits.replicated) builder.Add(Kind::kStoreGradient, unit);
+}
+
+// What forward visited inside the unit that it left with visits[exit].
+absl::Span<const UnitVisit> Inside(absl::Span<const UnitVisit> visits, size_t exit) {
+  int depth = 0;
+  for (size_t at = exit + 1; at-- > 0;) {
+    if (visits[at].unit != visits[exit].unit) continue;
+    depth += visits[at].enter ? -1 : 1;
+    if (depth == 0) return visits.subspan(at + 1, exit - at - 1);
+  }
+  return {};
+}
+
+void Recompute(absl::Span<const UnitVisit> visits, const ScheduleOptions& options, Builder& builder) {
+  for (const UnitVisit& visit : visits) {
+    if (visit.enter) {
+      builder.Unshard(visit.unit);
+      builder.Add(Kind::kRecompute, visit.unit);
+    } else {
+      FinishForward(visit.unit, options, builder);
+    }
+  }
 }
 
 }  // namespace
@@ -143,7 +175,7 @@ UnitTraits UnitTraits::Of(ShardingStrategy strategy, bool is_root) {
 Schedule ForwardSchedule(absl::Span<const UnitVisit> visits, const std::vector<bool>& unsharded,
                          const ScheduleOptions& options) {
   Builder builder(unsharded, options);
-  const std::vector<int> order = OrderOf(visits, /*enter=*/true);
+  const std::vector<int> order = OrderOf(visits, /*enter=*/true, options);
   for (const UnitVisit& visit : visits) {
     if (!visit.enter) {
       FinishForward(visit.unit, options, builder);
@@ -157,12 +189,19 @@ Schedule ForwardSchedule(absl::Span<const UnitVisit> visits, const std::vector<b
   return builder.Take();
 }
 
+Schedule RecomputeSchedule(absl::Span<const UnitVisit> visits, const std::vector<bool>& unsharded,
+                           const ScheduleOptions& options) {
+  Builder builder(unsharded, options);
+  Recompute(visits, options, builder);
+  return builder.Take();
+}
+
 Schedule BackwardSchedule(absl::Span<const UnitVisit> visits, const std::vector<bool>& unsharded,
                           const ScheduleOptions& options) {
   Builder builder(unsharded, options);
   // Backward enters units in the reverse of the order in which forward left them; the next one to enter is the one to
   // prefetch (_runtime_utils.py: the previous entry of the post-forward order).
-  std::vector<int> order = OrderOf(visits, /*enter=*/false);
+  std::vector<int> order = OrderOf(visits, /*enter=*/false, options);
   std::reverse(order.begin(), order.end());
   for (auto visit = visits.rbegin(); visit != visits.rend(); ++visit) {
     int next = Following(order, visit->unit);
@@ -177,7 +216,10 @@ Schedule BackwardSchedule(absl::Span<const UnitVisit> visits, const std::vector<
     const UnitTraits& traits = options.units[visit->unit];
     if (NeedsParametersInBackward(traits)) builder.Unshard(visit->unit);
     builder.Prefetch(traits.backward_prefetch, options.backward_prefetch == BackwardPrefetch::kBackwardPre ? next : -1);
-    if (traits.recompute) builder.Add(Kind::kRecompute, visit->unit);
+    if (traits.recompute) {
+      builder.Add(Kind::kRecompute, visit->unit);
+      if (traits.recomputes_inner) Recompute(Inside(visits, visits.rend() - visit - 1), options, builder);
+    }
     builder.Add(Kind::kBackward, visit->unit);
   }
   return builder.Take();

@@ -31,10 +31,11 @@ struct ScheduleEvent {
     kForward,
     kReshard,
     kReshardToGroup,  // to the shards of a smaller group (FSDP2's reshard_after_forward of an int)
-    kRecompute,       // forward again, for a unit that kept its input only
+    kRecompute,       // forward again: of a unit that kept its input only, or of one inside such a unit
     kBackward,
     kReduceScatter,
     kAllReduce,
+    kStoreGradient,  // the reduction of a unit that no other rank shares: no collective
     kStep
   };
 
@@ -48,6 +49,7 @@ struct ScheduleEvent {
 using Schedule = std::vector<ScheduleEvent>;
 
 // A moment of a forward pass: execution enters or leaves a unit. Units nest: the root is entered first and left last.
+// A module without parameters of its own is visited as a unit is, with an index after theirs, if it recomputes.
 struct UnitVisit {
   int unit = 0;
   bool enter = true;
@@ -66,6 +68,8 @@ struct UnitTraits {
   bool reshard_after_sync = true;      // after a backward with synchronisation
   bool unshard_in_backward = true;     // off: backward does not need its parameters
   bool recompute = false;              // its forward runs again before its backward
+  bool recomputes_inner = true;        // and with it those of all units inside; off for a unit of several modules
+  bool has_parameters = true;          // off for a module that is no unit: nothing to gather or to prefetch
 
   // Units to all-gather ahead of this one's forward and backward; default: the next in order, by the options.
   std::optional<std::vector<int>> forward_prefetch = {};
@@ -88,6 +92,10 @@ struct ScheduleOptions {
 // The forward that visits units in this order. `unsharded`, by unit: which units are unsharded before it.
 Schedule ForwardSchedule(absl::Span<const UnitVisit> visits, const std::vector<bool>& unsharded,
                          const ScheduleOptions& options);
+
+// The forwards that run again within a backward, of these visits: as a forward, without prefetches.
+Schedule RecomputeSchedule(absl::Span<const UnitVisit> visits, const std::vector<bool>& unsharded,
+                           const ScheduleOptions& options);
 
 // The backward of the forward that made these visits. `unsharded`: as above, before the backward.
 Schedule BackwardSchedule(absl::Span<const UnitVisit> visits, const std::vector<bool>& unsharded,

@@ -143,6 +143,62 @@ TEST(ScheduleTest, MatchesPyTorchsOrderOfIssue) {
   EXPECT_EQ(compared, 17);
 }
 
+// root > a { b, c }, and a recomputes.
+TEST(ScheduleTest, UnitsInsideOneThatRecomputesRunAgainAndAreGatheredTwiceInBackward) {
+  const std::vector<UnitVisit> visits{{0, true}, {1, true},  {2, true},  {2, false},
+                                      {3, true}, {3, false}, {1, false}, {0, false}};
+  ScheduleOptions options = Options(4);
+  options.units[1].recompute = true;
+  options.backward_prefetch = BackwardPrefetch::kNone;
+  EXPECT_EQ(RenderSchedule(BackwardSchedule(visits, {true, false, false, false}, options), Names()),
+            "backward root\n"
+            "all_gather a\n"
+            "recompute a\n"
+            "all_gather b\n"
+            "recompute b\n"
+            "reshard b\n"
+            "all_gather c\n"
+            "recompute c\n"
+            "reshard c\n"
+            "backward a\n"
+            "all_gather c\n"
+            "backward c\n"
+            "reshard c\n"
+            "reduce_scatter c\n"
+            "all_gather b\n"
+            "backward b\n"
+            "reshard b\n"
+            "reduce_scatter b\n"
+            "reshard a\n"
+            "reduce_scatter a\n"
+            "reshard root\n"
+            "reduce_scatter root\n");
+  EXPECT_EQ(MaxUnsharded(StepSchedule(visits, 1, options), None(4), 0), 2);
+}
+
+// With "pre", c is gathered before a recomputes, as PyTorch prefetches the previous unit of the post-forward order.
+TEST(ScheduleTest, ARecomputationUsesTheUnitThatWasPrefetchedForBackward) {
+  const std::vector<UnitVisit> visits{{0, true}, {1, true},  {2, true},  {2, false},
+                                      {3, true}, {3, false}, {1, false}, {0, false}};
+  ScheduleOptions options = Options(4);
+  options.units[1].recompute = true;
+  const std::string text = RenderSchedule(BackwardSchedule(visits, {true, false, false, false}, options), Names());
+  EXPECT_EQ(text.substr(0, text.find("backward c")),
+            "all_gather a\n"
+            "backward root\n"
+            "all_gather c\n"
+            "recompute a\n"
+            "all_gather b\n"
+            "recompute b\n"
+            "reshard b\n"
+            "recompute c\n"
+            "reshard c\n"
+            "backward a\n"
+            "all_gather c\n"
+            "all_gather b\n");
+  EXPECT_EQ(MaxUnsharded(StepSchedule(visits, 1, options), None(4), 0), 3);
+}
+
 TEST(ScheduleTest, ForwardPrefetchGathersOneUnitAhead) {
   ScheduleOptions options = Options(3);
   options.forward_prefetch = true;

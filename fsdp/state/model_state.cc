@@ -102,6 +102,7 @@ class ModelLoad {
     StateScatter scatter(units_, *gather, from_);
     for (int u = 0; u < units_.size(); ++u) {
       const Unit& unit = units_.unit(u);
+      unit.NoteShardChanged();  // first, so that it is also true of a load that fails half way
       for (size_t i = 0; i < unit.parameters.size(); ++i) {
         const Parameter& parameter = *unit.parameters[i];
         if (left_out.count(parameter.fqn) != 0) continue;
@@ -178,6 +179,7 @@ absl::Status CheckLocal(const UnitStore& units) {
 // Adds this rank's slices, aliased unless `form` asks for host memory.
 absl::Status AddLocal(const UnitStore& units, const StateForm& form, StateGather& gather, StateDict& state) {
   for (const auto& unit : units.units()) {
+    if (!form.offload_to_cpu) unit->NoteShardChanged();  // the caller may write to what it is given
     for (const auto& parameter : unit->sharded_parameters) {
       Tensor data = parameter->data;
       if (form.offload_to_cpu && !parameter->interval.empty()) {

@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "fsdp/base/annotate.h"
 #include "fsdp/base/status_macros.h"
 #include "nlohmann/json.hpp"
 
@@ -94,6 +95,9 @@ absl::Status LoadParamGroups(const std::string& text, Optimizer& optimizer) {
       FSDP_ASSIGN_OR_RETURN(const double number, NumberOf(g, name, value));
       settings.push_back({g, name, number});
     }
+  }
+  for (const Setting& s : settings) {
+    FSDP_RETURN_IF_ERROR(Annotate(optimizer.CheckHyperparameter(s.group, s.name, s.value), "param_groups"));
   }
   for (const Setting& s : settings) FSDP_RETURN_IF_ERROR(optimizer.SetGroupHyperparameter(s.group, s.name, s.value));
   return absl::OkStatus();

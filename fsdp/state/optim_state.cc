@@ -6,6 +6,7 @@
 // rank of a chunk group holds it, so that each element of the state exists once.
 #include "fsdp/fsdp/state/optim_state.h"
 
+#include <cstring>
 #include <string>
 #include <utility>
 
@@ -14,6 +15,7 @@
 #include "fsdp/fsdp/state/optim_entries.h"
 #include "fsdp/fsdp/state/optim_param_groups.h"
 #include "fsdp/fsdp/state/optim_shards.h"
+#include "fsdp/tensor/ops.h"
 
 namespace fsdp {
 namespace {
@@ -117,6 +119,9 @@ ShardedTensor StepScalar(int64_t steps, int replica) {
   return scalar;
 }
 
+// The step of a parameter of which the checkpoint has no state, since it never had a gradient.
+constexpr float kNotFilled = -1;
+
 absl::StatusOr<LiveOptimState> LiveOptimState::AddTo(StateDict& state, Optimizer& optimizer) {
   LiveOptimState live;
   for (size_t i = 0; i < optimizer.parameters().size(); ++i) {
@@ -126,17 +131,30 @@ absl::StatusOr<LiveOptimState> LiveOptimState::AddTo(StateDict& state, Optimizer
       state.Set(StateKey::OptimState(parameter.fqn, name),
                 LiveSlice(parameter.shape, parameter.interval, slice, /*replica=*/0));
     }
-    live.steps_.push_back(HostScalar(0));
+    live.steps_.push_back(HostScalar(kNotFilled));
     state.Set(StateKey::OptimState(parameter.fqn, kOptimStep),
               LiveSlice(Shape(), {0, 1}, live.steps_.back(), /*replica=*/0));
   }
   return live;
 }
 
-void LiveOptimState::Commit(Optimizer& optimizer) const {
+absl::Status LiveOptimState::Commit(Optimizer& optimizer, Stream& stream) const {
   for (size_t i = 0; i < optimizer.parameters().size(); ++i) {
-    optimizer.set_step_count(i, static_cast<int64_t>(*steps_[i].data_as<float>()));
+    const float steps = *steps_[i].data_as<float>();
+    optimizer.set_step_count(i, steps == kNotFilled ? 0 : static_cast<int64_t>(steps));
+    if (steps != kNotFilled) continue;
+    const Device& device = *optimizer.parameters()[i]->device;
+    for (const std::string& name : optimizer.StateNames()) {
+      FSDP_ASSIGN_OR_RETURN(const Tensor slice, optimizer.State(i, name));
+      // Nothing uses it: Restore has waited for all streams.
+      if (device.type() == DeviceType::kCpu) {
+        std::memset(slice.data(), 0, slice.nbytes());
+      } else {
+        device.ops().Zero(slice, stream);
+      }
+    }
   }
+  return stream.Synchronize();
 }
 
 }  // namespace fsdp

@@ -39,9 +39,10 @@ ShardedTensor StepScalar(int64_t steps, int replica);
 class LiveOptimState {
  public:
   // Adds all states of `optimizer` to `state`. Tensors are aliased, and made if they do not exist; the "step" scalars
-  // are copies. Commit, after they were filled, sets the optimizer's step counts from them.
+  // are copies. Commit, after they were filled, sets the optimizer's step counts from them; a parameter whose "step"
+  // was not filled goes back to never having stepped: its states become zero, by `stream`, for which it waits.
   static absl::StatusOr<LiveOptimState> AddTo(StateDict& state, Optimizer& optimizer);
-  void Commit(Optimizer& optimizer) const;
+  absl::Status Commit(Optimizer& optimizer, Stream& stream) const;
 
  private:
   std::vector<Tensor> steps_;  // host memory, by parameter of the optimizer

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <atomic>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -123,6 +124,58 @@ TEST_P(StateDictTest, RestoreFillsLiveShardsInPlace) {
     return absl::OkStatus();
   }));
   ExpectSame(before, after);
+}
+
+// What a refused restore leaves in the model: whether `load` was called.
+struct Refused {
+  absl::Status status;
+  bool was_loaded = false;
+};
+
+// Restores on two ranks; `load` sets `saved` as attributes.
+Refused RestoreWith(const Attributes& saved, const RestoreOptions& options) {
+  Refused refused;
+  std::atomic<bool> was_loaded = false;
+  refused.status = RunRanks(2, [&](std::shared_ptr<ProcessGroup> group) -> absl::Status {
+    FSDP_ASSIGN_OR_RETURN(TestModel target, MakeTestModel(group, BlockOptions()));
+    const auto load = [&](StateDict& wanted) {
+      was_loaded = true;
+      wanted.attributes = saved;
+      return absl::OkStatus();
+    };
+    return target.model->Restore(target.optimizer.get(), load, options).status();
+  });
+  refused.was_loaded = was_loaded;
+  return refused;
+}
+
+TEST(RestoreAttributesTest, ARequiredDifferenceIsRefusedBeforeAnythingIsLoaded) {
+  const Refused refused = RestoreWith({}, {.saved = {{"model.n_head", 3}}, .required = {{"model.n_head", 4}}});
+  EXPECT_THAT(refused.status, StatusIs(absl::StatusCode::kFailedPrecondition,
+                                       HasSubstr("model.n_head was 3 when it was saved, and is 4 here")));
+  EXPECT_FALSE(refused.was_loaded);
+}
+
+TEST(RestoreAttributesTest, TheAttributesThatLoadSetsAreComparedAfterIt) {
+  const Refused refused = RestoreWith({{"model.n_head", 3}}, {.required = {{"model.n_head", 4}}});
+  EXPECT_THAT(refused.status, StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("model.n_head was 3")));
+  EXPECT_TRUE(refused.was_loaded);
+}
+
+TEST(RestoreAttributesTest, AListedAnAllowedAndAnUnknownDifferenceAreReturned) {
+  ASSERT_OK(RunRanks(2, [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
+    FSDP_ASSIGN_OR_RETURN(TestModel target, MakeTestModel(group, BlockOptions()));
+    FSDP_ASSIGN_OR_RETURN(const std::vector<AttributeDifference> differences,
+                          target.model->Restore(/*optimizer=*/nullptr, [](StateDict&) { return absl::OkStatus(); },
+                                                {.saved = {{"model.n_head", 3}, {"options.lr", 0.1}},
+                                                 .required = {{"model.n_head", 4}, {"model.rope_theta", 1e4}},
+                                                 .listed = {{"options.lr", 0.5}},
+                                                 .allowed = {"model.n_head"}}));
+    EXPECT_THAT(differences, testing::ElementsAre(AttributeDifference{"model.n_head", 3, 4},
+                                                  AttributeDifference{"model.rope_theta", std::nullopt, 1e4},
+                                                  AttributeDifference{"options.lr", 0.1, 0.5}));
+    return absl::OkStatus();
+  }));
 }
 
 INSTANTIATE_TEST_SUITE_P(WorldSizes, StateDictTest, testing::Values(1, 2, 3, 4));

@@ -3,13 +3,16 @@
 // A pass is a plan, made when the root's hook opens it, and hooks that advance the plan:
 //
 //   hook of a unit                    runs the plan
-//   PreForward, PreBackward           through the unit's computation: its all-gather, and prefetches that come before
-//   it PostForward, PostBackward         through the unit's events before the next computation: reshard, reductions
+//   PreForward, PreBackward           through the unit's computation: its all-gather, and prefetches before it
+//   PostForward, PostBackward         through the unit's events before the next computation: reshard, reductions
 //
 //      idle --PreForward(root)--> forward --PostForward(root)--> idle --PreBackward(root)--> backward --...--> idle
 //
 // Everything that a hook runs is work put on streams. No hook waits for any of it, so the host runs ahead of the
-// device.
+// device. Under FSDP2's rules the root's PostBackward waits for the other hosts, which say what backward used.
+//
+// Activation checkpointing runs forwards within a backward. They are computations of the backward's plan: kRecompute
+// of the unit itself, by its PreBackward, then those of the units inside, by their PreForward and PostForward.
 //
 // The plan of a forward comes from the order in which units ran in the last forward (at first: the order in which
 // modules are registered), the plan of a backward from the forward before it. A model may run its modules in another
@@ -34,7 +37,9 @@ namespace {
 
 using Kind = ScheduleEvent::Kind;
 
-bool IsCompute(const ScheduleEvent& event) { return event.kind == Kind::kForward || event.kind == Kind::kBackward; }
+bool IsCompute(const ScheduleEvent& event) {
+  return event.kind == Kind::kForward || event.kind == Kind::kRecompute || event.kind == Kind::kBackward;
+}
 
 // The slots that a step in this order needs. Gradients: one more than units that are in backward at one time, so that a
 // reduction overlaps the next unit's backward. Unsharded parameters: the most that two micro-steps hold, since the
@@ -46,18 +51,18 @@ SlotCounts CountSlots(const std::vector<UnitVisit>& order, const UnitStore& unit
   const int others = units.size() - (root >= 0 ? 1 : 0);
   int depth = 0, deepest = 0;
   for (const UnitVisit& visit : order) {
-    if (visit.unit == root) continue;
+    if (visit.unit == root || visit.unit >= units.size()) continue;
     depth += visit.enter ? 1 : -1;
     deepest = std::max(deepest, depth);
   }
   SlotCounts counts;
   counts.gradients = std::min(deepest + 1, others);
   counts.unsharded = others;
-  const bool all_gathered =
-      std::all_of(options.units.begin(), options.units.end(), [](const UnitTraits& unit) { return unit.sharded; });
+  const bool all_gathered = std::all_of(options.units.begin(), options.units.begin() + units.size(),
+                                        [](const UnitTraits& unit) { return unit.sharded; });
   if (limit_all_gathers && all_gathered) {
     const Schedule step = StepSchedule(order, 2, options);
-    counts.unsharded = MaxUnsharded(step, std::vector<bool>(units.size(), false), root);
+    counts.unsharded = MaxUnsharded(step, std::vector<bool>(options.units.size(), false), root);
   }
   return counts;
 }
@@ -69,8 +74,11 @@ Executor::Executor(Module& root, UnitStore& units, const ExecutorOptions& option
       units_(units),
       options_(options),
       expected_(units.registration_order()),
-      states_(units.size()),
-      casts_(units, options.root) {
+      states_(units.num_scheduled()),
+      casts_(units) {
+  for (size_t b = 0; b < units.bare_modules().size(); ++b) {
+    for (const Module* module : units.bare_modules()[b].modules) bare_[module] = units.size() + static_cast<int>(b);
+  }
   if (options.check_execution_order) order_check_.emplace(units.groups());
 }
 
@@ -80,69 +88,115 @@ absl::StatusOr<std::unique_ptr<Executor>> Executor::Create(Module& root, UnitSto
   const SlotCounts slots =
       CountSlots(executor->expected_, units, executor->CurrentOptions(), options.limit_all_gathers);
   FSDP_ASSIGN_OR_RETURN(executor->runtime_, UnitRuntime::Create(units, MemoryPlan::Of(units, slots)));
-  root.set_hooks(executor.get());
-  for (const auto& unit : units.units()) {
-    for (Module* module : unit->modules) {
+  const auto hook = [&executor](const std::vector<Module*>& modules, const UnitSettings& settings) {
+    for (Module* module : modules) {
       module->set_hooks(executor.get());
-      module->set_recompute(unit->settings.activation_checkpointing);
+      module->set_recompute(settings.activation_checkpointing);
     }
-  }
+  };
+  for (const auto& unit : units.units()) hook(unit->modules, unit->settings);
+  for (const BareModule& bare : units.bare_modules()) hook(bare.modules, bare.settings);
   return executor;
 }
 
 Executor::~Executor() {
-  for (const auto& unit : units_.units()) {
-    for (Module* module : unit->modules) {
+  const auto unhook = [](const std::vector<Module*>& modules) {
+    for (Module* module : modules) {
       module->set_hooks(nullptr);
       module->set_recompute(false);
     }
-  }
-  root_.set_hooks(nullptr);
+  };
+  for (const auto& unit : units_.units()) unhook(unit->modules);
+  for (const BareModule& bare : units_.bare_modules()) unhook(bare.modules);
+}
+
+int Executor::CastIndexOf(const Module& module) const {
+  const int unit = units_.IndexOf(module);
+  if (unit >= 0) return unit;
+  const auto bare = bare_.find(&module);
+  return bare == bare_.end() ? -1 : bare->second;
+}
+
+int Executor::ScheduleIndexOf(const Module& module) const {
+  const int index = CastIndexOf(module);
+  return index < units_.num_scheduled() ? index : -1;
+}
+
+std::string Executor::NameOf(const Module& module) const {
+  const int index = CastIndexOf(module);
+  return is_unit(index) ? "unit " + units_.unit(index).display_name()
+                        : "module " + units_.bare_modules()[index - units_.size()].name;
+}
+
+const std::vector<Module*>& Executor::ModulesOf(int index) const {
+  return is_unit(index) ? units_.unit(index).modules : units_.bare_modules()[index - units_.size()].modules;
 }
 
 ScheduleOptions Executor::CurrentOptions() const {
   ScheduleOptions options;
   options.backward_prefetch = options_.backward_prefetch;
   options.forward_prefetch = options_.forward_prefetch;
-  for (int index = 0; index < units_.size(); ++index) {
-    const Unit& unit = units_.unit(index);
-    const UnitControls& controls = unit.controls;
-    UnitTraits traits = UnitTraits::Of(unit.strategy, index == units_.root_unit());
-    traits.trainable = unit.trainable();
-    traits.sync = sync_ && controls.requires_gradient_sync;
-    traits.all_reduce = controls.requires_all_reduce;
-    traits.reshard_after_forward = controls.reshard_after_forward.value_or(traits.reshard_after_forward);
-    traits.reshard_to_group = unit.post_forward_group != nullptr;
-    if (unit.settings.gradient_rules == GradientRules::kFsdp2) {
-      traits.reshard_after_backward = traits.reshard_after_sync = controls.reshard_after_backward;
-    }
-    traits.unshard_in_backward = controls.unshard_in_backward;
-    traits.recompute = unit.settings.activation_checkpointing;
-    traits.forward_prefetch = controls.forward_prefetch;
-    traits.backward_prefetch = controls.backward_prefetch;
-    options.units.push_back(std::move(traits));
-  }
+  for (int index = 0; index < units_.size(); ++index) options.units.push_back(TraitsOf(index));
+  UnitTraits bare{.sharded = false, .trainable = false, .recompute = true, .has_parameters = false};
+  options.units.resize(units_.num_scheduled(), bare);
   return options;
+}
+
+UnitTraits Executor::TraitsOf(int index) const {
+  const Unit& unit = units_.unit(index);
+  const UnitControls& controls = unit.controls;
+  const bool fsdp2 = unit.settings.gradient_rules == GradientRules::kFsdp2;
+  UnitTraits traits = UnitTraits::Of(unit.strategy, index == units_.root_unit());
+  // In a world of one FSDP1 calls its collective, and FSDP2 none.
+  if (fsdp2 && unit.groups.data_parallel_size() == 1) traits.replicated = false;
+  traits.trainable = unit.trainable();
+  traits.sync = sync_ && controls.requires_gradient_sync;
+  traits.all_reduce = controls.requires_all_reduce;
+  traits.reshard_after_forward = controls.reshard_after_forward.value_or(traits.reshard_after_forward);
+  traits.reshard_to_group = unit.post_forward_group != nullptr;
+  if (fsdp2) traits.reshard_after_backward = traits.reshard_after_sync = controls.reshard_after_backward;
+  traits.unshard_in_backward = controls.unshard_in_backward;
+  traits.recompute = unit.settings.activation_checkpointing;
+  traits.recomputes_inner = unit.modules.size() == 1;
+  traits.forward_prefetch = controls.forward_prefetch;
+  traits.backward_prefetch = controls.backward_prefetch;
+  return traits;
 }
 
 absl::Status Executor::CheckBetweenPasses(std::string_view call) const {
   if (!in_pass_) return absl::OkStatus();
   return absl::FailedPreconditionError(
-      absl::StrCat(std::string(call), " within a forward or backward: call it between them"));
+      absl::StrCat(std::string(call),
+                   " within a forward or backward: call it between them; after one that failed, run a forward first"));
 }
 
 absl::Status Executor::CheckIdle(std::string_view call) {
   FSDP_RETURN_IF_ERROR(CheckBetweenPasses(call));
-  FSDP_RETURN_IF_ERROR(WriteBackReplaced(units_, runtime_->compute_stream()));
-  for (const auto& unit : units_.units()) unit->NoteShardChanged();  // the caller may change shards next
+  FSDP_RETURN_IF_ERROR(WriteBack());
   return runtime_->Synchronize();
+}
+
+absl::Status Executor::WriteBack() {
+  std::vector<bool> gathered;
+  for (int index = 0; index < units_.size(); ++index) gathered.push_back(runtime_->has_gathered_copy(index));
+  return WriteBackReplaced(units_, gathered, runtime_->compute_stream());
+}
+
+// Every pass begins with this, so no load, edit or optimizer step needs to know which units are unsharded.
+void Executor::ReshardStale() {
+  for (int index = 0; index < units_.size(); ++index) {
+    if (runtime_->is_stale(index)) Reshard(index);
+  }
 }
 
 absl::Status Executor::PrepareReplay() {
   FSDP_RETURN_IF_ERROR(CheckBetweenPasses("a captured step"));
   FSDP_RETURN_IF_ERROR(CheckNotSummoned("a captured step"));
+  FSDP_RETURN_IF_ERROR(WriteBack());
+  ReshardStale();
   for (int index = 0; index < units_.size(); ++index) {
     const Unit& unit = units_.unit(index);
+    if (!unit.sharded()) Reshard(index);  // a copy that exists already would not be made anew by a replay
     if (states_[index].unsharded) {
       return absl::FailedPreconditionError(
           absl::StrCat("unit ", unit.display_name(),
@@ -155,19 +209,9 @@ absl::Status Executor::PrepareReplay() {
                                                         "to it: call the optimizer's ZeroGrad first"));
     }
   }
-  FSDP_RETURN_IF_ERROR(WriteBackReplaced(units_, runtime_->compute_stream()));
   post_optim_event_ = Event();  // a replay waits for all compute, and a later forward must not wait for less
   runtime_->RefreshComputeShards();
   return absl::OkStatus();
-}
-
-absl::Status Executor::GatherAnew() {
-  for (int index = 0; index < units_.size(); ++index) {
-    runtime_->Reshard(index);
-    units_.unit(index).NoteShardChanged();
-    if (states_[index].unsharded) FSDP_RETURN_IF_ERROR(runtime_->Unshard(index));
-  }
-  return runtime_->Synchronize();
 }
 
 absl::Status Executor::CheckNotSummoned(std::string_view pass) const {
@@ -180,19 +224,17 @@ absl::Status Executor::CheckNotSummoned(std::string_view pass) const {
 }
 
 absl::Status Executor::PreForward(Module& module, Tensor& input, Tape& tape) {
-  const int index = units_.IndexOf(module);
+  const int index = ScheduleIndexOf(module);
   if (in_backward_) {
-    // Activation checkpointing runs the forward of a unit again within its backward, and with it the forwards of the
-    // units inside. These are not visits of the plan. Their own backwards follow, so they stay unsharded.
-    if (index >= 0) FSDP_RETURN_IF_ERROR(RunAll({{Kind::kAllGather, index}, {Kind::kRecompute, index}}));
+    if (index >= 0) FSDP_RETURN_IF_ERROR(EnterRecompute(index));
   } else if (&module == &root_) {
     FSDP_RETURN_IF_ERROR(BeginForward(tape));
   } else if (!in_pass_) {
-    return absl::FailedPreconditionError(absl::StrCat("forward of unit ", units_.unit(index).display_name(),
-                                                      " outside of a forward of the model: call the root's"));
+    return absl::FailedPreconditionError(
+        absl::StrCat("forward of ", NameOf(module), " outside of a forward of the model: call the root's"));
   }
   if (index >= 0 && !in_backward_) FSDP_RETURN_IF_ERROR(EnterForward(index));
-  return casts_.Input(index >= 0 ? index : units_.size(), training(), input, tape);
+  return casts_.Input(CastIndexOf(module), training(), input, tape);
 }
 
 absl::Status Executor::BeginForward(Tape& tape) {
@@ -201,7 +243,8 @@ absl::Status Executor::BeginForward(Tape& tape) {
     return absl::FailedPreconditionError(
         "forward on a tape of another stream: make the tape with the model's NewTape()");
   }
-  FSDP_RETURN_IF_ERROR(WriteBackReplaced(units_, runtime_->compute_stream()));
+  FSDP_RETURN_IF_ERROR(WriteBack());
+  ReshardStale();
   schedule_options_ = CurrentOptions();
   schedule_options_.training = tape.keep_for_backward();
   visits_.clear();
@@ -217,26 +260,26 @@ absl::Status Executor::BeginForward(Tape& tape) {
 
 absl::Status Executor::EnterForward(int index) {
   if (states_[index].modules_run > 0) return absl::OkStatus();
-  if (order_check_.has_value() && training()) {
+  if (order_check_.has_value() && training() && is_unit(index)) {
     std::string warning;
     FSDP_RETURN_IF_ERROR(order_check_->Enter(units_.unit(index).display_name(), &warning));
     if (!warning.empty()) units_.AddWarning(std::move(warning));
   }
   visits_.push_back({index, /*enter=*/true});
-  FSDP_RETURN_IF_ERROR(EnterUnit(visits_.back()));
+  FSDP_RETURN_IF_ERROR(EnterUnit({Kind::kForward, index}, OnDemand(visits_.back())));
   BeginSpan("forward", index);
   return absl::OkStatus();
 }
 
 absl::Status Executor::PostForward(Module& module, Tensor& output, Tape& tape) {
-  const int index = units_.IndexOf(module);
-  FSDP_RETURN_IF_ERROR(casts_.Output(index >= 0 ? index : units_.size(), output, tape));
-  if (in_backward_) return absl::OkStatus();
-  if (index >= 0 && RanAllModules(index)) {
+  const int index = ScheduleIndexOf(module);
+  FSDP_RETURN_IF_ERROR(casts_.Output(CastIndexOf(module), output, tape));
+  if (in_backward_) return index >= 0 ? LeaveRecompute(index) : absl::OkStatus();
+  if (index >= 0 && RanAllModules(index, states_[index].modules_run)) {
     EndSpan();
     states_[index].modules_run = 0;
     visits_.push_back({index, /*enter=*/false});
-    FSDP_RETURN_IF_ERROR(LeaveUnit(visits_.back()));
+    FSDP_RETURN_IF_ERROR(LeaveUnit(index, OnDemand(visits_.back())));
   }
   if (&module != &root_) return absl::OkStatus();
   if (order_check_.has_value() && training()) {
@@ -248,9 +291,23 @@ absl::Status Executor::PostForward(Module& module, Tensor& output, Tape& tape) {
   return absl::OkStatus();
 }
 
+// A unit whose forward runs again, since it lies in one that recomputes.
+absl::Status Executor::EnterRecompute(int index) {
+  if (states_[index].modules_rerun > 0) return absl::OkStatus();
+  return EnterUnit({Kind::kRecompute, index}, RecomputeOnDemand({index, /*enter=*/true}));
+}
+
+absl::Status Executor::LeaveRecompute(int index) {
+  if (!RanAllModules(index, states_[index].modules_rerun)) return absl::OkStatus();
+  states_[index].modules_rerun = 0;
+  // A unit of several modules in several that recompute: its own backward has begun, and leaves it.
+  if (states_[index].modules_run > 0) return absl::OkStatus();
+  return LeaveUnit(index, RecomputeOnDemand({index, /*enter=*/false}));
+}
+
 void Executor::EndForward() {
   // A unit of several modules of which some never ran was entered and not left: it leaves before the root.
-  const auto end = visits_.end() - (units_.root_unit() >= 0 ? 1 : 0);
+  const auto end = visits_.end() - (ScheduleIndexOf(root_) >= 0 ? 1 : 0);
   std::vector<UnitVisit> unfinished;
   for (int index = 0; index < units_.size(); ++index) {
     const int modules_run = states_[index].modules_run;
@@ -271,55 +328,68 @@ void Executor::EndForward() {
 }
 
 absl::Status Executor::PreBackward(Module& module, Tensor& grad_output, Tape& tape) {
-  const int index = units_.IndexOf(module);
+  const int index = ScheduleIndexOf(module);
   if (&module == &root_) {
-    FSDP_RETURN_IF_ERROR(CheckNotSummoned("backward"));
-    in_backward_ = true;
-    schedule_options_ = CurrentOptions();
-    ForgetModulesRun();
-    BeginPass(BackwardSchedule(visits_, Unsharded(), schedule_options_));
-    FSDP_RETURN_IF_ERROR(runtime_->EnsureSlots(MaxUnsharded(plan_, Unsharded(), units_.root_unit())));
+    FSDP_RETURN_IF_ERROR(BeginBackward());
   } else if (!in_backward_) {
-    return absl::FailedPreconditionError(absl::StrCat("backward of unit ", units_.unit(index).display_name(),
-                                                      " outside of a backward of the model: call the root's"));
+    return absl::FailedPreconditionError(
+        absl::StrCat("backward of ", NameOf(module), " outside of a backward of the model: call the root's"));
   }
-  FSDP_RETURN_IF_ERROR(casts_.GradOutput(index >= 0 ? index : units_.size(), grad_output, tape));
+  FSDP_RETURN_IF_ERROR(casts_.GradOutput(CastIndexOf(module), grad_output, tape));
   if (index < 0) return absl::OkStatus();
   if (states_[index].modules_run == 0) {
     // Backward enters a unit where forward left it.
-    FSDP_RETURN_IF_ERROR(EnterUnit({index, /*enter=*/false}));
+    const bool recompute = schedule_options_.units[index].recompute;
+    FSDP_RETURN_IF_ERROR(
+        EnterUnit({recompute ? Kind::kRecompute : Kind::kBackward, index}, OnDemand({index, /*enter=*/false})));
     BeginSpan("backward", index);
+    states_[index].awaits_backward = recompute && following_;
   }
+  if (!is_unit(index)) return absl::OkStatus();
   return runtime_->gradients().Bind(index, GradientReduction::SyncIf(schedule_options_.units[index].sync));
 }
 
+absl::Status Executor::BeginBackward() {
+  FSDP_RETURN_IF_ERROR(CheckNotSummoned("backward"));
+  in_backward_ = true;
+  ReshardStale();
+  schedule_options_ = CurrentOptions();
+  ForgetModulesRun();
+  BeginPass(BackwardSchedule(visits_, Unsharded(), schedule_options_));
+  return runtime_->EnsureSlots(MaxUnsharded(plan_, Unsharded(), units_.root_unit()));
+}
+
 absl::Status Executor::PostBackward(Module& module, Tensor& grad_input, Tape& tape) {
-  const int index = units_.IndexOf(module);
-  FSDP_RETURN_IF_ERROR(casts_.GradInput(index >= 0 ? index : units_.size(), grad_input, tape));
-  if (index >= 0 && RanAllModules(index)) FSDP_RETURN_IF_ERROR(LeaveBackward(index));
+  const int index = ScheduleIndexOf(module);
+  FSDP_RETURN_IF_ERROR(casts_.GradInput(CastIndexOf(module), grad_input, tape));
+  if (index >= 0 && RanAllModules(index, states_[index].modules_run)) FSDP_RETURN_IF_ERROR(LeaveBackward(index));
   if (&module != &root_) return absl::OkStatus();
   // Units of several modules of which some have no backward.
   for (int other = 0; other < units_.size(); ++other) {
     if (states_[other].modules_run > 0) FSDP_RETURN_IF_ERROR(LeaveBackward(other));
   }
-  EndBackward();
-  return absl::OkStatus();
+  return EndBackward();
 }
 
 absl::Status Executor::LeaveBackward(int index) {
   EndSpan();
   states_[index].modules_run = 0;
-  runtime_->gradients().Unbind(index, GradientReduction::SyncIf(schedule_options_.units[index].sync));
-  return LeaveUnit({index, /*enter=*/true});
+  if (is_unit(index)) {
+    runtime_->gradients().Unbind(index, GradientReduction::SyncIf(schedule_options_.units[index].sync));
+  }
+  return LeaveUnit(index, OnDemand({index, /*enter=*/true}));
 }
 
 // Counts a module of the unit that has run; true when it was the last.
-bool Executor::RanAllModules(int index) {
-  return ++states_[index].modules_run == static_cast<int>(units_.unit(index).modules.size());
+bool Executor::RanAllModules(int index, int& modules_run) const {
+  return ++modules_run == static_cast<int>(ModulesOf(index).size());
 }
 
 void Executor::ForgetModulesRun() {
-  for (UnitState& state : states_) state.modules_run = 0;
+  for (UnitState& state : states_) {
+    state.modules_run = state.modules_rerun = 0;
+    state.awaits_backward = false;
+  }
 }
 
 std::vector<bool> Executor::Unsharded() const {
@@ -330,14 +400,16 @@ std::vector<bool> Executor::Unsharded() const {
 
 // Reshards the units that backward left unsharded: those that were prefetched and not used, and those whose backward
 // never came. After a backward without synchronisation, units that are kept for the next forward stay unsharded.
-void Executor::EndBackward() {
+absl::Status Executor::EndBackward() {
   in_pass_ = false;
   in_backward_ = false;
-  if (!is_last_backward_) return;
+  FSDP_RETURN_IF_ERROR(runtime_->gradients().AgreeOnUse());
+  if (!is_last_backward_) return absl::OkStatus();
   runtime_->gradients().WaitForReductions();
   for (int index = 0; index < units_.size(); ++index) {
     if (schedule_options_.units[index].ReshardsAfterBackward()) Reshard(index);
   }
+  return absl::OkStatus();
 }
 
 void Executor::BeginPass(Schedule plan) {
@@ -348,23 +420,39 @@ void Executor::BeginPass(Schedule plan) {
 }
 
 // The schedule of one visit alone, for a unit that the plan does not have next.
-Schedule Executor::OnDemand(const UnitVisit& visit) const {
-  return in_backward_ ? BackwardSchedule({visit}, Unsharded(), schedule_options_)
-                      : ForwardSchedule({visit}, Unsharded(), schedule_options_);
+Executor::MakeSchedule Executor::OnDemand(const UnitVisit& visit) const {
+  return [this, visit] {
+    return in_backward_ ? BackwardSchedule({visit}, Unsharded(), schedule_options_)
+                        : ForwardSchedule({visit}, Unsharded(), schedule_options_);
+  };
 }
 
-// Runs the plan through the unit's computation if that is the plan's next one. Otherwise leaves the plan for the rest
-// of the pass.
-absl::Status Executor::EnterUnit(const UnitVisit& visit) {
-  const ScheduleEvent compute{in_backward_ ? Kind::kBackward : Kind::kForward, visit.unit};
+Executor::MakeSchedule Executor::RecomputeOnDemand(const UnitVisit& visit) const {
+  return [this, visit] { return RecomputeSchedule({visit}, Unsharded(), schedule_options_); };
+}
+
+// Runs the plan through `compute` if that is the plan's next computation. Otherwise leaves the plan for the rest of the
+// pass and runs `on_demand`.
+absl::Status Executor::EnterUnit(const ScheduleEvent& compute, const MakeSchedule& on_demand) {
+  FSDP_RETURN_IF_ERROR(RunAwaitedBackwards());
   const auto planned = std::find_if(plan_.begin() + next_, plan_.end(), IsCompute);
   if (following_ && planned != plan_.end() && *planned == compute) {
     return RunUntil(planned - plan_.begin() + 1);
   }
   // Made before LeavePlan reshards: a unit that was prefetched in vain is not gathered again at once.
-  const Schedule on_demand = OnDemand(visit);
-  LeavePlan(visit.unit);
-  return RunAll(on_demand);
+  const Schedule schedule = on_demand();
+  LeavePlan(compute.unit);
+  return RunOnDemand(schedule);
+}
+
+// The kBackward of a unit that recomputed: no hook says when its recomputation is over, so what comes next does.
+absl::Status Executor::RunAwaitedBackwards() {
+  while (following_ && next_ < plan_.size() && plan_[next_].kind == Kind::kBackward &&
+         states_[plan_[next_].unit].awaits_backward) {
+    states_[plan_[next_].unit].awaits_backward = false;
+    FSDP_RETURN_IF_ERROR(Run(plan_[next_++]));
+  }
+  return absl::OkStatus();
 }
 
 // From here on units are unsharded on demand. Those that the plan unsharded ahead give their slots back.
@@ -376,16 +464,19 @@ void Executor::LeavePlan(int entering) {
 }
 
 // Runs the events that the plan has for the unit before the next computation, and all events before them.
-absl::Status Executor::LeaveUnit(const UnitVisit& visit) {
-  if (!following_) return RunAll(OnDemand(visit));
+absl::Status Executor::LeaveUnit(int index, const MakeSchedule& on_demand) {
+  FSDP_RETURN_IF_ERROR(RunAwaitedBackwards());
+  if (!following_) return RunOnDemand(on_demand());
   size_t end = next_;
   for (size_t i = next_; i < plan_.size() && !IsCompute(plan_[i]); ++i) {
-    if (plan_[i].unit == visit.unit) end = i + 1;
+    if (plan_[i].unit == index) end = i + 1;
   }
   return RunUntil(end);
 }
 
-absl::Status Executor::RunAll(const Schedule& schedule) {
+// An order that nobody planned may need more slots than were planned.
+absl::Status Executor::RunOnDemand(const Schedule& schedule) {
+  FSDP_RETURN_IF_ERROR(runtime_->EnsureSlots(MaxUnsharded(schedule, Unsharded(), units_.root_unit())));
   for (const ScheduleEvent& event : schedule) FSDP_RETURN_IF_ERROR(Run(event));
   return absl::OkStatus();
 }
@@ -397,6 +488,7 @@ absl::Status Executor::RunUntil(size_t end) {
 
 absl::Status Executor::Run(const ScheduleEvent& event) {
   const int index = event.unit;
+  if (!is_unit(index)) return absl::OkStatus();  // a bare module computes, and has nothing to bind
   switch (event.kind) {
     case Kind::kAllGather:
       if (!states_[index].unsharded) states_[index].used = false;
@@ -424,6 +516,8 @@ absl::Status Executor::Run(const ScheduleEvent& event) {
       return runtime_->gradients().ReduceScatter(index);
     case Kind::kAllReduce:
       return runtime_->gradients().AllReduce(index);
+    case Kind::kStoreGradient:
+      return runtime_->gradients().StoreLocal(index);
     case Kind::kStep:
       return absl::OkStatus();
   }
@@ -431,6 +525,7 @@ absl::Status Executor::Run(const ScheduleEvent& event) {
 }
 
 absl::Status Executor::Unshard(int index) {
+  if (!in_pass_) ReshardStale();
   if (states_[index].unsharded) return absl::OkStatus();
   if (!in_pass_) runtime_->WaitForOptimizer(Event());
   const auto unsharded =
@@ -457,7 +552,7 @@ Schedule Executor::PlanStep(int micro_steps) const {
 void Executor::BeginSpan(std::string_view pass, int index) {
   if (units_.trace() == nullptr) return;
   units_.trace()->Begin(runtime_->compute_stream(),
-                        absl::StrCat(std::string(pass), " ", units_.unit(index).display_name()));
+                        absl::StrCat(std::string(pass), " ", units_.ScheduledNames()[index]));
 }
 
 void Executor::EndSpan() {

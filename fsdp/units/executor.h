@@ -7,6 +7,8 @@
 #ifndef FSDP_FSDP_UNITS_EXECUTOR_H_
 #define FSDP_FSDP_UNITS_EXECUTOR_H_
 
+#include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -31,22 +33,21 @@ struct ExecutorOptions {
   bool forward_prefetch = false;
   bool limit_all_gathers = true;
   bool check_execution_order = false;
-
-  // For a root module without parameters of its own, which is not a unit: how its inputs and outputs are cast.
-  UnitSettings root = {};
 };
 
 // One thread for each rank calls it. Its calls do not wait for the device unless their comments say so.
 class Executor final : public ModuleHooks {
  public:
-  // Sets itself as the hooks of the root and of every unit's modules. `root` and `units` must outlive it. Collective.
+  // Sets itself as the hooks of the modules of every unit and of every bare module. `root` and `units` must outlive it.
+  // Collective.
   static absl::StatusOr<std::unique_ptr<Executor>> Create(Module& root, UnitStore& units,
                                                           const ExecutorOptions& options);
   ~Executor() override;
 
-  // The hooks issue work and do not wait for it. kFailedPrecondition for a unit that runs outside of a pass of the
-  // root, while a SummonFullParamsGuard lives, and for a tape of another stream than compute_stream(). Each may replace
-  // its tensor by a cast one. Collective, in the order of the schedule.
+  // The hooks issue work and do not wait for it, but for the end of a backward under FSDP2's rules, which waits for the
+  // other hosts, and on a host group for its collectives. kFailedPrecondition for a unit that runs outside of a pass of
+  // the root, while a SummonFullParamsGuard lives, and for a tape of another stream than compute_stream(). Each may
+  // replace its tensor by a cast one. Collective, in the order of the schedule.
   absl::Status PreForward(Module& module, Tensor& input, Tape& tape) override;
   absl::Status PostForward(Module& module, Tensor& output, Tape& tape) override;
   absl::Status PreBackward(Module& module, Tensor& grad_output, Tape& tape) override;
@@ -74,19 +75,15 @@ class Executor final : public ModuleHooks {
   // kFailedPrecondition, naming `call`, within a forward or backward.
   absl::Status CheckBetweenPasses(std::string_view call) const;
 
-  // For calls that read or change parameters between steps. Copies replaced data into the shards (writeback.h), marks
-  // all low-precision copies of shards as stale, and waits for all streams. kFailedPrecondition, naming `call`, within
-  // a forward or backward. Blocks.
+  // For calls that read or change parameters between steps. Copies replaced data into the shards (writeback.h) and
+  // waits for all streams. kFailedPrecondition, naming `call`, within a forward or backward. Blocks. A call that
+  // changes shards notes it there (Unit::NoteShardChanged); the next pass then gathers what was unsharded.
   absl::Status CheckIdle(std::string_view call);
 
   // Does what the host does at the beginning of a step, for one that is about to be captured in a graph or replayed.
   // kFailedPrecondition, naming the unit or parameter, if a captured step would differ from one that is not: a unit is
   // unsharded, or a parameter has a gradient.
   absl::Status PrepareReplay();
-
-  // Call after shards were changed: all-gathers the units again that are unsharded now, so that a backward sees the new
-  // values. Collective; blocks.
-  absl::Status GatherAnew();
 
   UnitRuntime& runtime() const { return *runtime_; }
 
@@ -99,34 +96,52 @@ class Executor final : public ModuleHooks {
     // All-gathered by the events issued so far, and not resharded. Always false for a unit that is not sharded, since
     // schedules have no all-gather for it; UnitRuntime::is_unsharded says whether it has a buffer.
     bool unsharded = false;
-    bool used = false;    // computed since it was unsharded: off for a unit that was only prefetched
-    int modules_run = 0;  // how many of the unit's modules this pass has run
+    bool used = false;             // computed since it was unsharded: off for a unit that was only prefetched
+    int modules_run = 0;           // how many of the unit's modules this pass has run
+    int modules_rerun = 0;         // likewise, of its forward that runs again within another unit's backward
+    bool awaits_backward = false;  // recomputed in its own backward, whose kBackward the plan has yet to run
   };
 
   Executor(Module& root, UnitStore& units, const ExecutorOptions& options);
 
   // The input of schedule.h: the traits of every unit, from its strategy, settings and controls as they are now.
   ScheduleOptions CurrentOptions() const;
+  UnitTraits TraitsOf(int index) const;
+
+  // The module's index in schedules, -1 if they do not have it; and in casts_, which has all modules that were wrapped.
+  int ScheduleIndexOf(const Module& module) const;
+  int CastIndexOf(const Module& module) const;
+  bool is_unit(int index) const { return index >= 0 && index < units_.size(); }
+  const std::vector<Module*>& ModulesOf(int index) const;
+  std::string NameOf(const Module& module) const;  // "unit transformer.h.0"
   bool training() const { return schedule_options_.training; }
 
   absl::Status CheckNotSummoned(std::string_view pass) const;
+  absl::Status WriteBack();
+  void ReshardStale();
   absl::Status BeginForward(Tape& tape);
   absl::Status EnterForward(int index);
   void EndForward();
-  void EndBackward();
+  absl::Status EnterRecompute(int index);
+  absl::Status LeaveRecompute(int index);
+  absl::Status BeginBackward();
+  absl::Status EndBackward();
 
   void BeginPass(Schedule plan);
-  absl::Status EnterUnit(const UnitVisit& visit);
-  absl::Status LeaveUnit(const UnitVisit& visit);
+  using MakeSchedule = std::function<Schedule()>;
+  absl::Status EnterUnit(const ScheduleEvent& compute, const MakeSchedule& on_demand);
+  absl::Status LeaveUnit(int index, const MakeSchedule& on_demand);
+  absl::Status RunAwaitedBackwards();
   absl::Status LeaveBackward(int index);
-  bool RanAllModules(int index);
-  Schedule OnDemand(const UnitVisit& visit) const;
-  absl::Status RunAll(const Schedule& schedule);
+  bool RanAllModules(int index, int& modules_run) const;
+  MakeSchedule OnDemand(const UnitVisit& visit) const;
+  MakeSchedule RecomputeOnDemand(const UnitVisit& visit) const;
+  absl::Status RunOnDemand(const Schedule& schedule);
   absl::Status RunUntil(size_t end);
   absl::Status Run(const ScheduleEvent& event);
   void LeavePlan(int entering);
 
-  std::vector<bool> Unsharded() const;  // by unit, as the functions of schedule.h take it
+  std::vector<bool> Unsharded() const;  // by index, as the functions of schedule.h take it
   void ForgetModulesRun();
 
   // A span of the compute stream around what a unit's modules compute.
@@ -139,9 +154,10 @@ class Executor final : public ModuleHooks {
   std::unique_ptr<UnitRuntime> runtime_;
   std::optional<ExecutionOrder> order_check_;
 
-  std::vector<UnitVisit> expected_;  // by the last complete forward
-  std::vector<UnitVisit> visits_;    // by the current or last forward
-  std::vector<UnitState> states_;    // by unit
+  std::vector<UnitVisit> expected_;    // by the last complete forward
+  std::vector<UnitVisit> visits_;      // by the current or last forward
+  std::vector<UnitState> states_;      // by index in schedules
+  std::map<const Module*, int> bare_;  // of every bare module: its index after the units
   UnitCasts casts_;
 
   ScheduleOptions schedule_options_;  // of the current pass

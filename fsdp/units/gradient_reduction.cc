@@ -23,6 +23,7 @@
 #include "fsdp/fsdp/units/gradient_reduction.h"
 
 #include <algorithm>
+#include <string>
 #include <utility>
 
 #include "fsdp/base/status_macros.h"
@@ -78,6 +79,11 @@ absl::Status GradientReduction::Allocate() {
 absl::Status GradientReduction::SetCommHook(CommHook hook) {
   if (!hook) return absl::InvalidArgumentError("communication hook: expected a function, got none");
   if (hook_) return absl::FailedPreconditionError("communication hook: one is registered already");
+  if (bound_) {
+    return absl::FailedPreconditionError(
+        "communication hook: registered after a backward, whose gradients it did not reduce; register it before the "
+        "first");
+  }
   for (const auto& unit : units_.units()) {
     if (unit->sharded() && unit->groups.replicate != nullptr) {
       return absl::FailedPreconditionError("communication hook: unit " + unit->display_name() +
@@ -123,13 +129,15 @@ absl::Status GradientReduction::Bind(int index, Sync sync) {
                      " has no memory for gradients, since all of it was frozen when it was "
                      "wrapped; set requires_grad before"));
   }
+  bound_ = true;
   if (!state.grad.defined()) {
+    for (const auto& parameter : unit.parameters) parameter->grad_used = false;
     // Backward adds straight to the accumulated gradient if that has the dtype that backward computes in.
     const bool in_place = (sync == Sync::kKeepLocal || state.has_accumulated) && !unit.accumulates_in_reduce_dtype();
     if (in_place) {
       FSDP_ASSIGN_OR_RETURN(state.grad, Accumulated(index));
     } else {
-      FSDP_ASSIGN_OR_RETURN(Buffer buffer, PoolOf(index).Acquire(compute_));
+      FSDP_ASSIGN_OR_RETURN(Buffer buffer, PoolOf(index).Acquire(compute_, unit.display_name()));
       state.grad = Tensor(std::move(buffer), unit.compute_dtype, {unit.layout.padded_numel()});
     }
     if (!in_place || !state.has_accumulated) ops_.Zero(state.grad, compute_);
@@ -142,9 +150,17 @@ absl::Status GradientReduction::Bind(int index, Sync sync) {
   return absl::OkStatus();
 }
 
+void GradientReduction::NoteUse(int index) {
+  const Unit& unit = units_.unit(index);
+  std::vector<bool>& used = states_[index].used;
+  used.resize(unit.parameters.size(), false);
+  for (size_t i = 0; i < used.size(); ++i) used[i] = used[i] || unit.parameters[i]->grad_used;
+}
+
 void GradientReduction::Unbind(int index, Sync sync) {
   const Unit& unit = units_.unit(index);
   State& state = states_[index];
+  if (state.grad.defined()) NoteUse(index);
   for (const auto& parameter : unit.parameters) parameter->grad = Tensor();
   if (sync == Sync::kReduce || !state.grad.defined()) return;
   if (unit.accumulates_in_reduce_dtype()) {
@@ -286,6 +302,11 @@ absl::Status GradientReduction::AllReduce(int index) {
   return Store(index, reduced, stream);
 }
 
+absl::Status GradientReduction::StoreLocal(int index) {
+  FSDP_ASSIGN_OR_RETURN(const Tensor reduced, Start(index));
+  return Store(index, reduced, *post_backward_);
+}
+
 // Ends a reduction: `reduced` becomes this rank's gradient.
 absl::Status GradientReduction::Store(int index, const Tensor& reduced, Stream& stream) {
   const Unit& unit = units_.unit(index);
@@ -303,11 +324,53 @@ absl::Status GradientReduction::Store(int index, const Tensor& reduced, Stream& 
   } else {
     StoreOnDevice(unit, reduced, divisor, accumulate, stream);
   }
+  NoteStored(index);
   for (size_t i = 0; i < unit.parameters.size(); ++i) {
     unit.sharded_parameters[i]->has_grad = unit.parameters[i]->requires_grad;
   }
   staging_free_ = stream.Record();
   Release(index, stream);
+  return absl::OkStatus();
+}
+
+// A unit that runs twice in a forward is stored twice in a backward; the second time adds to the first.
+void GradientReduction::NoteStored(int index) {
+  const Unit& unit = units_.unit(index);
+  const bool is_known = std::find(stored_.begin(), stored_.end(), index) != stored_.end();
+  if (unit.settings.gradient_rules != GradientRules::kFsdp2 || is_known) return;
+  stored_.push_back(index);
+  std::vector<bool>& had_grad = states_[index].had_grad;
+  had_grad.clear();
+  for (const auto& parameter : unit.sharded_parameters) had_grad.push_back(parameter->has_grad);
+}
+
+// What was reduced is the same on all ranks, so all make this exchange or none. It cannot be left out by a rank that
+// used everything: others may not have. The first byte tells it from a blob of any other call.
+absl::Status GradientReduction::AgreeOnUse() {
+  if (stored_.empty()) return absl::OkStatus();
+  const std::vector<int> stored = std::exchange(stored_, {});
+  std::string mine = "\x01";
+  for (const int index : stored) {
+    std::vector<bool> used = std::exchange(states_[index].used, {});
+    used.resize(units_.unit(index).parameters.size(), false);
+    for (const bool one : used) mine += one ? '1' : '0';
+  }
+  FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> all, AllRanks(units_.groups()).GatherBlobsUnordered(mine));
+  for (const std::string& theirs : all) {
+    if (theirs.size() != mine.size() || theirs[0] != mine[0]) {
+      return absl::FailedPreconditionError("ranks reduced the gradients of different units in one backward");
+    }
+  }
+  size_t at = 1;
+  for (const int index : stored) {
+    const Unit& unit = units_.unit(index);
+    for (size_t i = 0; i < unit.parameters.size(); ++i, ++at) {
+      const bool used =
+          std::any_of(all.begin(), all.end(), [&](const std::string& theirs) { return theirs[at] == '1'; });
+      const bool stays = used || states_[index].had_grad[i];
+      unit.sharded_parameters[i]->has_grad = unit.parameters[i]->requires_grad && stays;
+    }
+  }
   return absl::OkStatus();
 }
 

@@ -31,8 +31,8 @@ class GradientReduction {
                                                                    Stream& compute);
   ~GradientReduction();
 
-  // Replaces the default reduction of every unit, divisions included. kFailedPrecondition when there is one already or
-  // a unit is hybrid, kInvalidArgument for an empty one.
+  // Replaces the default reduction of every unit, divisions included. kFailedPrecondition when there is one already, a
+  // unit is hybrid, or gradients were bound before; kInvalidArgument for an empty one.
   absl::Status SetCommHook(CommHook hook);
 
   // Whether the gradient of a backward is reduced over the ranks, or stays local until a later one (no_sync()).
@@ -56,6 +56,16 @@ class GradientReduction {
   // and stores it in the same way. Collective.
   absl::Status AllReduce(int index);
 
+  // Ends the backward of a unit that no other rank shares: its gradient is this rank's. No communication.
+  absl::Status StoreLocal(int index);
+
+  // Under FSDP2's rules: takes ShardedParameter::has_grad back for the gradients stored since the last call, unless
+  // backward of some rank asked for them (Parameter::Grad) or they were there before. Ranks tell each other which they
+  // asked for, by one exchange of the control plane, which does not wait for a GPU. Under FSDP1's rules the parameters
+  // of a unit have a gradient together, as their flat parameter has, and has_grad stays set. kFailedPrecondition if
+  // ranks reduced different units. Collective.
+  absl::Status AgreeOnUse();
+
   // Makes the compute stream see all reductions issued so far.
   void WaitForReductions();
 
@@ -71,6 +81,12 @@ class GradientReduction {
     // The sum over backwards without synchronisation; allocated by the first, then kept, and valid if has_accumulated.
     Tensor accumulated;
     bool has_accumulated = false;
+
+    // By parameter: backward added to it since gradients were stored last. Empty: to none.
+    std::vector<bool> used;
+
+    // By parameter: has_grad as it was before gradients were stored first since AgreeOnUse.
+    std::vector<bool> had_grad;
 
     // [shard_numel] in the reduce dtype, between ReduceScatter and AllReduce.
     Tensor reduced;
@@ -89,12 +105,14 @@ class GradientReduction {
   SlotPool& PoolOf(int index) { return index == units_.root_unit() ? root_gradients_ : gradients_; }
   ReductionRule RuleOf(const Unit& unit) const;
 
+  void NoteUse(int index);
   absl::StatusOr<Tensor> Start(int index);
   absl::StatusOr<Tensor> StagingOf(int index);
   absl::StatusOr<Tensor> Accumulated(int index);
   void Release(int index, Stream& last_user);
   absl::Status KeepPartial(int index, const Tensor& reduced);
   absl::Status Store(int index, const Tensor& reduced, Stream& stream);
+  void NoteStored(int index);
   void StoreOnDevice(const Unit& unit, const Tensor& reduced, double divisor, bool accumulate, Stream& stream);
   void StoreOnHost(const Unit& unit, const Tensor& reduced, double divisor, bool accumulate, Stream& stream);
 
@@ -108,6 +126,8 @@ class GradientReduction {
   Event staging_free_;         // the last user of reduce_staging_ is done
   Event download_free_;        // the last user of download_staging_ is done
   std::vector<State> states_;  // by unit
+  std::vector<int> stored_;    // units under FSDP2's rules, each once, whose gradients were stored since AgreeOnUse
+  bool bound_ = false;         // Bind was called
 
   // Last, so that their threads end before the memory they use goes.
   std::unique_ptr<Stream> post_backward_, all_reduce_;

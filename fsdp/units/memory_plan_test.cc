@@ -133,6 +133,22 @@ TEST(MemoryPlanOfUnitsTest, AUnitThatIsFrozenWholeHasNoGradientShard) {
   }));
 }
 
+// The plan follows from the slots, so the peak is as planned also if nobody reads the option.
+TEST(MemoryPlanOfUnitsTest, LimitAllGathersLeavesTwoSlotsAndWithoutItEveryUnitHasOne) {
+  EXPECT_OK(RunRanks(2, [](const std::shared_ptr<ProcessGroup>& group) -> absl::Status {
+    for (const bool limit : {true, false}) {
+      auto root = std::make_unique<TestSequence>();
+      for (int unit = 0; unit < 4; ++unit) root->AddSequence("Unit")->AddUnused("weight", {5});
+      FsdpOptions options;
+      options.auto_wrap_policy = LambdaWrapPolicy([](Module& unit) { return unit.type_name() == "Unit"; });
+      options.limit_all_gathers = limit;
+      FSDP_ASSIGN_OR_RETURN(auto model, FullyShardedDataParallel::Wrap(std::move(root), group, options));
+      EXPECT_EQ(model->memory_plan().slots.unsharded, limit ? 2 : 4);
+    }
+    return absl::OkStatus();
+  }));
+}
+
 TEST(MemoryPlanOfUnitsTest, ReadsAsALineForEachPurpose) {
   MemoryPlan plan;
   plan.shards = 80;

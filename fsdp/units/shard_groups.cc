@@ -37,10 +37,22 @@ void BroadcastIn(ProcessGroup& group, absl::Span<const Tensor> tensors, Stream& 
 
 }  // namespace
 
-ShardGroups::ShardGroups(std::shared_ptr<const DeviceMesh> mesh) : all_(mesh->all()), from_mesh_(true) {
+ShardGroups::ShardGroups(std::shared_ptr<const DeviceMesh> mesh) : from_mesh_(true) {
+  if (mesh == nullptr) return;  // Validate tells
+  all_ = mesh->all();
   if (mesh->ndim() != 2) return;
   replicate_ = mesh->group(0);
   shard_ = mesh->group(1);
+}
+
+absl::Status ShardGroups::Validate() const {
+  const char* null = nullptr;
+  if (!from_pair_ && all_ == nullptr) null = from_mesh_ ? "device mesh" : "process group";
+  if (from_pair_ && replicate_ == nullptr) null = "replicate group";
+  if (from_pair_ && shard_ == nullptr) null = "shard group";
+  if (null == nullptr) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("the ", null, " is null: expected one group, a pair of groups (shard, replicate), or a mesh"));
 }
 
 absl::Status ShardGroups::SplitForHybrid(int shard_group_size) {
@@ -106,11 +118,19 @@ int AllRanks::size() const {
 }
 
 absl::StatusOr<std::vector<std::string>> AllRanks::GatherBlobs(std::string_view blob) const {
-  if (groups_.all() != nullptr) return groups_.all()->GatherBlobs(blob);
-  FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> shard, groups_.shard()->GatherBlobs(blob));
+  return GatherBy(&ProcessGroup::GatherBlobs, blob);
+}
+
+absl::StatusOr<std::vector<std::string>> AllRanks::GatherBlobsUnordered(std::string_view blob) const {
+  return GatherBy(&ProcessGroup::GatherBlobsUnordered, blob);
+}
+
+absl::StatusOr<std::vector<std::string>> AllRanks::GatherBy(Gather gather, std::string_view blob) const {
+  if (groups_.all() != nullptr) return ((*groups_.all()).*gather)(blob);
+  FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> shard, ((*groups_.shard()).*gather)(blob));
   const std::vector<std::uint8_t> packed = nlohmann::json::to_msgpack(nlohmann::json(shard));
   FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> packs,
-                        groups_.replicate()->GatherBlobs(std::string(packed.begin(), packed.end())));
+                        ((*groups_.replicate()).*gather)(std::string(packed.begin(), packed.end())));
   std::vector<std::string> all;
   for (const std::string& pack : packs) {
     const nlohmann::json part = nlohmann::json::from_msgpack(pack, /*strict=*/true, /*allow_exceptions=*/false);

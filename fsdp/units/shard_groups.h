@@ -43,9 +43,14 @@ class ShardGroups {
 
   template <std::derived_from<ProcessGroup> S, std::derived_from<ProcessGroup> R>
   ShardGroups(std::pair<std::shared_ptr<S>, std::shared_ptr<R>> shard_and_replicate)  // NOLINT
-      : shard_(std::move(shard_and_replicate.first)), replicate_(std::move(shard_and_replicate.second)) {}
+      : shard_(std::move(shard_and_replicate.first)),
+        replicate_(std::move(shard_and_replicate.second)),
+        from_pair_(true) {}
 
   ShardGroups(std::shared_ptr<const DeviceMesh> mesh);  // NOLINT
+
+  // kInvalidArgument, naming it, for a group or mesh that is null. Nothing else may be called then.
+  absl::Status Validate() const;
 
   // Splits the one group into blocks of `shard_group_size` consecutive ranks that shard, ranks of equal place
   // replicating. kInvalidArgument unless there is one group only and its size is a multiple. Collective; blocks.
@@ -83,6 +88,7 @@ class ShardGroups {
  private:
   std::shared_ptr<ProcessGroup> all_;  // null when only a pair is given
   std::shared_ptr<ProcessGroup> shard_, replicate_;
+  bool from_pair_ = false;
   bool from_mesh_ = false;
 };
 
@@ -100,6 +106,9 @@ class AllRanks {
   // Every rank's blob, by rank. Collective; blocks.
   absl::StatusOr<std::vector<std::string>> GatherBlobs(std::string_view blob) const;
 
+  // The same by ProcessGroup::GatherBlobsUnordered.
+  absl::StatusOr<std::vector<std::string>> GatherBlobsUnordered(std::string_view blob) const;
+
   // All of `tensors` become rank 0's, by one exchange. Collective.
   void BroadcastFromFirst(absl::Span<const Tensor> tensors, Stream& stream) const;
 
@@ -107,6 +116,9 @@ class AllRanks {
   absl::Status AgreeOn(const absl::Status& mine) const { return groups_.AgreeOn(mine); }
 
  private:
+  using Gather = absl::StatusOr<std::vector<std::string>> (ProcessGroup::*)(std::string_view blob);
+  absl::StatusOr<std::vector<std::string>> GatherBy(Gather gather, std::string_view blob) const;
+
   const ShardGroups& groups_;
 };
 

@@ -31,11 +31,13 @@ absl::Status SlotPool::Grow(ProcessGroup& group, int count) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<Buffer> SlotPool::Acquire(Stream& user) {
+absl::StatusOr<Buffer> SlotPool::Acquire(Stream& user, const std::string& unit) {
   if (free_.empty()) {
     return absl::FailedPreconditionError(
-        absl::StrCat("all ", count_, " slots for ", purpose_,
-                     " are in use: units overlap more than in the order that memory was planned for"));
+        absl::StrCat("unit ", unit, ": all ", count_, " slots for ", purpose_,
+                     " are in use: expected fewer units at one time, as in the order that memory was planned for; give "
+                     "a unit back first (Reshard, Reduce), or plan for more (limit_all_gathers off; units_at_once of "
+                     "ManualUnits)"));
   }
   Slot slot = std::move(free_.front());
   free_.pop_front();

@@ -32,9 +32,10 @@ class SlotPool {
   // Adds `count` slots, which are free at once. Local, as Create is; errors are those of ProcessGroup::Allocate.
   absl::Status Grow(ProcessGroup& group, int count);
 
-  // The slot that has been free longest; work put on `user` afterwards may write to it. kFailedPrecondition when all
-  // are taken: units run in an order that needs more at one time than was planned for.
-  absl::StatusOr<Buffer> Acquire(Stream& user);
+  // The slot that has been free longest, for `unit`; work put on `user` afterwards may write to it.
+  // kFailedPrecondition, naming the unit, when all are taken: units run in an order that needs more at one time than
+  // was planned for.
+  absl::StatusOr<Buffer> Acquire(Stream& user, const std::string& unit);
 
   // Gives a buffer of Acquire back; it is free once `done` is reached. Does not block. The caller keeps no reference.
   void Release(Buffer buffer, Event done);

@@ -32,7 +32,8 @@ absl::StatusOr<TestUnits> MakeTestUnits(ShardGroups groups, int rank, const Unit
     if (dynamic_cast<Gpt2Block*>(module) != nullptr) requests.push_back({{module}});
   }
   FSDP_ASSIGN_OR_RETURN(Partition partition, Partition::Of(*made.module, requests, {}));
-  const std::vector<UnitSettings> all(partition.units.size(), settings);
+  const ModelSettings all{.units = std::vector<UnitSettings>(partition.units.size(), settings),
+                          .bare = std::vector<UnitSettings>(partition.bare.size(), settings)};
   FSDP_ASSIGN_OR_RETURN(made.layer_ops, LayerOpsFor(*groups.any().device()));
   FSDP_ASSIGN_OR_RETURN(made.units, UnitStore::Create(std::move(partition), all, std::move(groups), {.seed = 11}));
   FSDP_ASSIGN_OR_RETURN(made.executor, Executor::Create(*made.module, *made.units, options));

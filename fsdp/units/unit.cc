@@ -4,7 +4,7 @@
 // would leave the others waiting in their next collective.
 //
 //   Adopt     local   partition + settings -> units with groups, dtypes and layouts, no memory
-//   compare   coll.   a fingerprint of all units: ranks whose units differ would match up wrong collectives later
+//   compare   coll.   RankAgreement: ranks whose units differ would match up wrong collectives later
 //   split     coll.   groups for reshard_after_forward of an int
 //   Fill      coll.   memory and first values, unit by unit
 //
@@ -26,16 +26,67 @@
 namespace fsdp {
 namespace {
 
-// The properties of all units that must be equal on all ranks, as text.
-std::string Fingerprint(const UnitStore& store) {
-  std::string text;
-  for (const auto& unit : store.units()) {
-    absl::StrAppend(&text, unit->display_name(), " ", unit->layout.unsharded_numel(), " ",
-                    std::string(DTypeName(unit->dtype)), " ", std::string(DTypeName(unit->compute_dtype)), " ",
-                    std::string(DTypeName(unit->reduce_dtype)), " ", std::string(ShardingStrategyName(unit->strategy)),
-                    "\n");
+std::string_view LayoutName(LayoutKind layout) {
+  switch (layout) {
+    case LayoutKind::kFlat:
+      return "flat";
+    case LayoutKind::kFlatAligned:
+      return "flat_aligned";
+    case LayoutKind::kDim0:
+      break;
   }
-  return text;
+  return "dim0";
+}
+
+std::string OffloadName(const OffloadPolicy& offload) {
+  return !offload.has_value() ? "none" : offload->pin_memory ? "pinned" : "pageable";
+}
+
+// What decides the collectives of a unit and the bytes that they move.
+void AddUnit(const Unit& unit, RankAgreement& agreement) {
+  const auto add = [&](const char* what, std::string value) {
+    agreement.Add(absl::StrCat(what, " of unit ", unit.display_name()), std::move(value));
+  };
+  const UnitSettings& settings = unit.settings;
+  add("sharding_strategy", std::string(ShardingStrategyName(unit.strategy)));
+  add("layout", std::string(LayoutName(settings.layout)));
+  add("offload", OffloadName(settings.offload));
+  add("dtypes",
+      absl::StrCat(std::string(DTypeName(unit.dtype)), ", compute ", std::string(DTypeName(unit.compute_dtype)),
+                   ", reduce ", std::string(DTypeName(unit.reduce_dtype))));
+  add("full_precision_in_eval", absl::StrCat(settings.full_precision_in_eval));
+  add("keep_low_precision_grads", absl::StrCat(settings.keep_low_precision_grads));
+  add("activation_checkpointing", absl::StrCat(settings.activation_checkpointing));
+  add("ranks after forward", absl::StrCat(settings.post_forward_group_size));
+  add("shard group", absl::StrCat(unit.groups.shard_world_size(), " ranks"));
+  for (const auto& parameter : unit.parameters) {
+    agreement.Add(absl::StrCat("parameter \"", parameter->fqn, "\""),
+                  absl::StrCat(std::string(DTypeName(parameter->dtype)), " ", parameter->shape.ToString(),
+                               parameter->requires_grad ? "" : ", frozen"));
+  }
+}
+
+// With sync_module_states all ranks get rank 0's values, whatever their seeds.
+RankAgreement AgreementOf(const UnitStore& store, const ModelSettings& settings, const ParameterInit& init) {
+  RankAgreement agreement = settings.agreement;
+  agreement.Add("sync_module_states", absl::StrCat(init.sync_module_states));
+  if (!init.sync_module_states) agreement.Add("init_seed", absl::StrCat(init.seed));
+  for (const auto& unit : store.units()) AddUnit(*unit, agreement);
+  // Without parameters of their own, but their recomputation gathers the units inside.
+  for (const BareModule& bare : store.bare_modules()) {
+    agreement.Add(absl::StrCat("activation_checkpointing of module ", bare.name),
+                  absl::StrCat(bare.settings.activation_checkpointing));
+  }
+  return agreement;
+}
+
+// PyTorch's warning, once for the model: units differ in strategy alone.
+void WarnOfNoShard(const Unit& unit, std::vector<std::string>& warnings) {
+  if (unit.groups.data_parallel_size() > 1 || unit.settings.sharding_strategy == ShardingStrategy::kNoShard) return;
+  std::string warning =
+      absl::StrCat("FSDP switches to no_shard instead of ",
+                   std::string(ShardingStrategyName(unit.settings.sharding_strategy)), ", since the world size is 1");
+  if (std::count(warnings.begin(), warnings.end(), warning) == 0) warnings.push_back(std::move(warning));
 }
 
 // Sets dtypes and layout from settings, groups and parameters.
@@ -144,19 +195,22 @@ bool Unit::trainable() const {
   return std::any_of(parameters.begin(), parameters.end(), [](const auto& p) { return p->requires_grad; });
 }
 
-void Unit::NoteShardChanged() {
-  for (const auto& parameter : sharded_parameters) parameter->compute_copy_current = false;
+void Unit::NoteShardChanged() const {
+  for (const auto& parameter : sharded_parameters) parameter->NoteChanged();
 }
 
-absl::StatusOr<std::unique_ptr<UnitStore>> UnitStore::Create(Partition partition,
-                                                             const std::vector<UnitSettings>& settings,
+int64_t Unit::shard_version() const {
+  int64_t version = 0;
+  for (const auto& parameter : sharded_parameters) version += parameter->version;
+  return version;
+}
+
+absl::StatusOr<std::unique_ptr<UnitStore>> UnitStore::Create(Partition partition, const ModelSettings& settings,
                                                              ShardGroups groups, const ParameterInit& init) {
   std::unique_ptr<UnitStore> store(new UnitStore(std::move(groups)));
   store->host_ = CreateHostDevice();
   FSDP_RETURN_IF_ERROR(store->groups_.AgreeOn(store->Adopt(partition, settings)));
-  FSDP_RETURN_IF_ERROR(store->groups_.CheckEqual(
-      Fingerprint(*store), "ranks wrap different models: units (name, elements, dtypes, strategy)"));
-
+  FSDP_RETURN_IF_ERROR(AgreementOf(*store, settings, init).Check(store->groups_));
   FSDP_RETURN_IF_ERROR(store->SplitPostForwardGroups());
   FSDP_RETURN_IF_ERROR(store->groups_.AgreeOn(store->Fill(partition, init)));
   return store;
@@ -209,11 +263,10 @@ absl::Status UnitStore::SplitPostForwardGroups() {
   return absl::OkStatus();
 }
 
-absl::Status UnitStore::Adopt(const Partition& partition, const std::vector<UnitSettings>& settings) {
+absl::Status UnitStore::Adopt(const Partition& partition, const ModelSettings& settings) {
   const ShardingStrategy root_strategy =
-      settings.empty() ? ShardingStrategy::kFullShard : settings[0].sharding_strategy;
+      settings.units.empty() ? ShardingStrategy::kFullShard : settings.units[0].sharding_strategy;
   root_group_ = groups_.RootGroup(root_strategy);
-  registration_order_ = partition.registration_order;
   aliases_ = partition.aliases;
   unmanaged_ = partition.unmanaged;
   warnings_ = partition.warnings;
@@ -224,14 +277,44 @@ absl::Status UnitStore::Adopt(const Partition& partition, const std::vector<Unit
     unit->module = made.module;
     unit->modules = made.modules;
     unit->parameters = made.parameters;
-    unit->settings = settings[u];
+    unit->settings = settings.units[u];
     FSDP_ASSIGN_OR_RETURN(unit->groups, groups_.Of(unit->settings.sharding_strategy));
+    if (unit->settings.gradient_rules == GradientRules::kFsdp1) WarnOfNoShard(*unit, warnings_);
     unit->strategy = unit->sharded() ? unit->settings.sharding_strategy : ShardingStrategy::kNoShard;
     FSDP_RETURN_IF_ERROR(Lay(*unit));
     for (const Module* module : unit->modules) index_[module] = static_cast<int>(u);
     units_.push_back(std::move(unit));
   }
+  AdoptBare(partition, settings.bare);
   return absl::OkStatus();
+}
+
+void UnitStore::AdoptBare(const Partition& partition, const std::vector<UnitSettings>& settings) {
+  std::map<int, int> scheduled;  // from an index of the partition to one of schedules
+  for (const bool recomputes : {true, false}) {
+    for (size_t b = 0; b < partition.bare.size(); ++b) {
+      const UnitModule& made = partition.bare[b];
+      const UnitSettings& of_bare = settings[b];
+      if ((of_bare.activation_checkpointing && made.modules.size() == 1) != recomputes) continue;
+      if (recomputes) scheduled[size() + static_cast<int>(b)] = size() + num_scheduled_bare_++;
+      bare_.push_back({made.display_name(), made.modules, of_bare});
+    }
+  }
+  for (UnitVisit visit : partition.registration_order) {
+    if (visit.unit >= size()) {
+      const auto found = scheduled.find(visit.unit);
+      if (found == scheduled.end()) continue;
+      visit.unit = found->second;
+    }
+    registration_order_.push_back(visit);
+  }
+}
+
+std::vector<std::string> UnitStore::ScheduledNames() const {
+  std::vector<std::string> names;
+  for (const auto& unit : units_) names.push_back(unit->display_name());
+  for (int b = 0; b < num_scheduled_bare_; ++b) names.push_back(bare_[b].name);
+  return names;
 }
 
 int UnitStore::IndexOf(const Module& module) const {

@@ -94,18 +94,29 @@ struct Unit {
   // True if unsharding in `dtype` starts from compute_shard.
   bool has_compute_shard(DType dtype) const { return compute_shard.defined() && compute_shard.dtype() == dtype; }
 
-  // Call after changing `shard` other than by an optimizer: the next unshard then casts it to compute_shard again.
-  void NoteShardChanged();
+  // Call after changing `shard` other than by an optimizer, and before lending its memory to a caller who may: what was
+  // gathered or cast from it before is not computed with again. All ranks must call it alike.
+  void NoteShardChanged() const;
+
+  // How often the shard was changed: by NoteShardChanged, by optimizers, by replaced data.
+  int64_t shard_version() const;
+};
+
+// A module that was wrapped and is no unit, since it has no parameters of its own: it may cast and recompute.
+struct BareModule {
+  std::string name;  // "root" or the module's path
+  std::vector<Module*> modules;
+  UnitSettings settings;
 };
 
 // The units of a model and how its parameters' names map to them.
 class UnitStore {
  public:
-  // Gives the units of `partition` groups, layouts, and shards in the groups' memory, with values from `init`;
-  // `settings` are by unit. kInvalidArgument for parameters of several or of integer dtypes in one unit,
-  // kFailedPrecondition if the units of ranks differ. The Parameters are undefined afterwards. Collective; blocks.
-  static absl::StatusOr<std::unique_ptr<UnitStore>> Create(Partition partition,
-                                                           const std::vector<UnitSettings>& settings,
+  // Gives the units of `partition` groups, layouts, and shards in the groups' memory, with values from `init`.
+  // kInvalidArgument for parameters of several or of integer dtypes in one unit, kFailedPrecondition, naming the first
+  // difference, if ranks differ in units, parameters, settings or in `settings.agreement`. The Parameters are undefined
+  // afterwards. Collective; blocks.
+  static absl::StatusOr<std::unique_ptr<UnitStore>> Create(Partition partition, const ModelSettings& settings,
                                                            ShardGroups groups, const ParameterInit& init);
 
   // Parents before children, in the order in which modules are named, so the root is first. Modules without parameters
@@ -113,6 +124,14 @@ class UnitStore {
   const std::vector<std::unique_ptr<Unit>>& units() const { return units_; }
   Unit& unit(int index) const { return *units_[index]; }
   int size() const { return static_cast<int>(units_.size()); }
+
+  // Modules that were wrapped and are no units, those that schedules have first: these recompute, and their index in
+  // schedules is size() plus that in this list.
+  const std::vector<BareModule>& bare_modules() const { return bare_; }
+
+  // How many indices schedules have, and their names.
+  int num_scheduled() const { return size() + num_scheduled_bare_; }
+  std::vector<std::string> ScheduledNames() const;
 
   // The order in which a forward visits units if modules run in the order in which they are registered.
   const std::vector<UnitVisit>& registration_order() const { return registration_order_; }
@@ -150,7 +169,8 @@ class UnitStore {
  private:
   explicit UnitStore(ShardGroups groups) : groups_(std::move(groups)) {}
 
-  absl::Status Adopt(const Partition& partition, const std::vector<UnitSettings>& settings);
+  absl::Status Adopt(const Partition& partition, const ModelSettings& settings);
+  void AdoptBare(const Partition& partition, const std::vector<UnitSettings>& settings);
   absl::Status SplitPostForwardGroups();
   absl::Status Fill(const Partition& partition, const ParameterInit& init);
 
@@ -158,6 +178,8 @@ class UnitStore {
   std::shared_ptr<ProcessGroup> root_group_;
   std::shared_ptr<Device> host_;
   std::vector<std::unique_ptr<Unit>> units_;
+  std::vector<BareModule> bare_;
+  int num_scheduled_bare_ = 0;
   std::vector<UnitVisit> registration_order_;
   std::map<const Module*, int> index_;
   std::map<std::string, std::string> aliases_;

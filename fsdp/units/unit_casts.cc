@@ -30,7 +30,8 @@ absl::Status UnitCasts::Input(int unit, bool training, Tensor& t, Tape& tape) {
   made_[unit].input.reset();
   if (!settings.cast_inputs || (!training && settings.full_precision_in_eval)) return absl::OkStatus();
   made_[unit].input = FloatDType(t);
-  return CastTo(unit < units_.size() ? units_.unit(unit).compute_dtype : *settings.param_dtype, t, tape);
+  return CastTo(unit < units_.size() ? units_.unit(unit).compute_dtype : settings.param_dtype.value_or(DType::kFloat32),
+                t, tape);
 }
 
 absl::Status UnitCasts::Output(int unit, Tensor& t, Tape& tape) {

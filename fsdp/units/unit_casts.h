@@ -17,8 +17,8 @@ namespace fsdp {
 
 class UnitCasts {
  public:
-  // `root` are the settings of a root module that is not a unit; its index is units.size(). `units` must outlive it.
-  UnitCasts(const UnitStore& units, const UnitSettings& root) : units_(units), root_(root), made_(units.size() + 1) {}
+  // A bare module's index is units.size() plus that in units.bare_modules(). `units` must outlive it.
+  explicit UnitCasts(const UnitStore& units) : units_(units), made_(units.size() + units.bare_modules().size()) {}
 
   // Each replaces `t` by a cast copy if the unit's settings ask for it, as work on the tape's stream, and remembers the
   // dtype that `t` had. Other tensors than floating-point ones stay. With `training` off, a unit with
@@ -36,10 +36,11 @@ class UnitCasts {
     std::optional<DType> input, output;
   };
 
-  const UnitSettings& SettingsOf(int unit) const { return unit < units_.size() ? units_.unit(unit).settings : root_; }
+  const UnitSettings& SettingsOf(int unit) const {
+    return unit < units_.size() ? units_.unit(unit).settings : units_.bare_modules()[unit - units_.size()].settings;
+  }
 
   const UnitStore& units_;
-  const UnitSettings root_;
   std::vector<Made> made_;  // by unit
 };
 

@@ -98,6 +98,7 @@ absl::Status UnitRuntime::Unshard(int index) {
   State& state = states_[index];
   if (state.unsharded.defined()) return absl::OkStatus();
   const DType dtype = UnshardedDType(unit);
+  if (!state.in_group) state.version = unit.shard_version();
   state.on_shard = ComputesOnShard(unit, dtype);
   if (unit.has_compute_shard(dtype)) RefreshComputeShard(unit);
   if (state.on_shard) {
@@ -105,7 +106,7 @@ absl::Status UnitRuntime::Unshard(int index) {
     state.gathered = unit.has_compute_shard(dtype) ? unshard_->Record() : Event();
     return absl::OkStatus();
   }
-  FSDP_ASSIGN_OR_RETURN(Buffer buffer, PoolOf(index).Acquire(*unshard_));
+  FSDP_ASSIGN_OR_RETURN(Buffer buffer, PoolOf(index).Acquire(*unshard_, unit.display_name()));
   state.unsharded = Tensor(std::move(buffer), dtype, {unit.layout.padded_numel()});
   {
     const TraceScope span(units_.trace(), *unshard_, [&] { return "all_gather " + unit.display_name(); });
@@ -204,6 +205,16 @@ absl::Status UnitRuntime::BindParameters(int index) {
         state.unsharded.Slice({entry.offset, entry.offset + entry.shape.numel()}).View(entry.shape);
   }
   return absl::OkStatus();
+}
+
+bool UnitRuntime::has_gathered_copy(int index) const {
+  const State& state = states_[index];
+  return units_.unit(index).sharded() && (state.unsharded.defined() || state.in_group);
+}
+
+bool UnitRuntime::is_stale(int index) const {
+  const State& state = states_[index];
+  return (state.unsharded.defined() || state.in_group) && state.version != units_.unit(index).shard_version();
 }
 
 void UnitRuntime::Reshard(int index) {

@@ -63,6 +63,13 @@ class UnitRuntime {
 
   bool is_unsharded(int index) const { return states_[index].unsharded.defined(); }
 
+  // True if the unit has a copy of parameters, unsharded or in its post-forward group, that other ranks have parts of.
+  bool has_gathered_copy(int index) const;
+
+  // True if the unit has a copy of parameters, gathered, cast or uploaded, from before its shard was changed. Such a
+  // copy must be resharded and not computed with.
+  bool is_stale(int index) const;
+
   // Waits for all streams; returns the first error.
   absl::Status Synchronize();
 
@@ -70,6 +77,7 @@ class UnitRuntime {
   // A unit is resharded (`unsharded` undefined), in its post-forward group (`in_group`), or unsharded.
   struct State {
     Tensor unsharded;       // [padded_numel]; undefined while resharded
+    int64_t version = 0;    // Unit::shard_version() when it was read from the shards
     bool on_shard = false;  // it is the shard itself
     Event gathered;
     Tensor post_forward_shard;  // of units with a post-forward group

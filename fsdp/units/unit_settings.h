@@ -7,9 +7,11 @@
 #define FSDP_FSDP_UNITS_UNIT_SETTINGS_H_
 
 #include <optional>
+#include <vector>
 
 #include "fsdp/fsdp/options/options.h"
 #include "fsdp/fsdp/options/unit_options.h"
+#include "fsdp/fsdp/units/rank_agreement.h"
 #include "fsdp/fsdp/units/shard_layout.h"
 #include "fsdp/tensor/dtype.h"
 
@@ -47,12 +49,19 @@ struct UnitSettings {
   // Set: shards are in host memory.
   OffloadPolicy offload = {};
 
-  // Keep only the unit's input for backward, which runs its forward again.
+  // Keep only the module's input for backward, which runs its forward again.
   bool activation_checkpointing = false;
 
   // FSDP2's reshard_after_forward of an int: after forward, keep 1/n of the parameters on each of n consecutive ranks.
   // 0: none.
   int post_forward_group_size = 0;
+};
+
+// The settings of all units of a model, and what else its ranks must have alike.
+struct ModelSettings {
+  std::vector<UnitSettings> units;      // by unit
+  std::vector<UnitSettings> bare = {};  // by module of Partition::bare
+  RankAgreement agreement = {};
 };
 
 // FSDP1's settings: the model's options with the unit's overrides.

@@ -25,14 +25,23 @@ absl::Status WriteBack(const Tensor& view, Stream& stream, ShardedParameter& par
   stream.CopyAsync(view.data(), replaced.data(), replaced.nbytes());
   stream.Run([replaced] { return absl::OkStatus(); });  // holds its memory until the copy has run
   parameter.data = view;
-  parameter.compute_copy_current = false;
+  parameter.NoteChanged();
   return absl::OkStatus();
+}
+
+// Ranks gather a unit together, and those whose slice was not replaced do not know that the copy they share is old.
+absl::Status ReplacedTooEarly(const Unit& unit, const ShardedParameter& parameter) {
+  return absl::FailedPreconditionError(absl::StrCat(
+      "cannot write back parameter \"", parameter.fqn, "\": its data was replaced while its unit ", unit.display_name(),
+      " is unsharded, as after a forward without a backward or a backward without synchronisation; replace it "
+      "after a backward that reshards, or write to it by LoadStateDict or SummonFullParams"));
 }
 
 }  // namespace
 
-absl::Status WriteBackReplaced(const UnitStore& units, Stream& stream) {
-  for (const auto& unit : units.units()) {
+absl::Status WriteBackReplaced(const UnitStore& units, const std::vector<bool>& gathered, Stream& stream) {
+  for (int index = 0; index < units.size(); ++index) {
+    const Unit* unit = &units.unit(index);
     for (size_t i = 0; i < unit->sharded_parameters.size(); ++i) {
       const ShardLayout::Slice slice = unit->layout.ShardSlice(i, unit->groups.shard_rank());
       const Tensor view = unit->shard.Slice({slice.offset_in_shard, slice.offset_in_shard + slice.interval.size()});
@@ -43,6 +52,7 @@ absl::Status WriteBackReplaced(const UnitStore& units, Stream& stream) {
         continue;
       }
       if (view.numel() == 0 && parameter.data.defined() && parameter.data.numel() == 0) continue;
+      if (gathered[index]) return ReplacedTooEarly(*unit, parameter);
       FSDP_RETURN_IF_ERROR(WriteBack(view, stream, parameter));
     }
   }

@@ -37,6 +37,7 @@ class Partitioner {
   absl::Status Descend(Module& module, const std::string& path, int enclosing) {
     const int entered = Enter(module, path);
     const int unit = entered >= 0 ? entered : enclosing;
+    const int bare = entered >= 0 ? -1 : EnterBare(module, path);
     FSDP_RETURN_IF_ERROR(AdoptParameters(module, path, unit));
     if (!ignored_.contains(module)) AdoptBuffers(module);
     for (const auto& [name, child] : module.children()) {
@@ -46,10 +47,17 @@ class Partitioner {
     if (entered >= 0 && --modules_left_[entered] == 0) {
       made_.registration_order.push_back({entered, /*enter=*/false});
     }
+    if (bare >= 0 && --bare_modules_left_[bare] == 0) made_.registration_order.push_back({~bare, /*enter=*/false});
     return absl::OkStatus();
   }
 
-  Partition Take() { return std::move(made_); }
+  // Bare modules are visited as ~index until the number of units is known.
+  Partition Take() {
+    for (UnitVisit& visit : made_.registration_order) {
+      if (visit.unit < 0) visit.unit = static_cast<int>(made_.units.size()) + ~visit.unit;
+    }
+    return std::move(made_);
+  }
 
  private:
   // The unit that was requested for `module`; made when the walk meets its first module. -1 if none was requested, or
@@ -70,6 +78,20 @@ class Partitioner {
     made_.units.push_back({path, &module, request.modules, OwnModules(request), {}, request.overrides});
     made_.registration_order.push_back({unit, /*enter=*/true});
     return unit;
+  }
+
+  // The index in `bare` of the request for `module`, which is no unit; -1 if none was requested.
+  int EnterBare(Module& module, const std::string& path) {
+    const auto requested = request_of_.find(&module);
+    if (requested == request_of_.end()) return -1;
+    const auto [known, added] = bare_of_request_.emplace(requested->second, static_cast<int>(made_.bare.size()));
+    if (added) {
+      const UnitRequest& request = requests_[requested->second];
+      made_.bare.push_back({path, &module, request.modules, {}, {}, request.overrides});
+      bare_modules_left_.push_back(static_cast<int>(request.modules.size()));
+      made_.registration_order.push_back({~known->second, /*enter=*/true});
+    }
+    return known->second;
   }
 
   // True if some parameter of `module` and below is in no unit further inside.
@@ -125,7 +147,9 @@ class Partitioner {
   std::map<const Module*, size_t> request_of_;
   std::map<size_t, int> unit_of_request_;
   std::map<const Parameter*, int> unit_of_;
+  std::map<size_t, int> bare_of_request_;
   std::vector<int> modules_left_;  // by unit: how many of its modules the walk has not left yet
+  std::vector<int> bare_modules_left_;
   Partition made_;
 };
 
@@ -141,7 +165,7 @@ std::string NamesOf(const UnitModule& unit, bool requires_grad) {
 // order.
 absl::Status CheckFrozen(bool use_orig_params, Partition& partition) {
   for (const UnitVisit& visit : partition.registration_order) {
-    if (visit.enter) continue;
+    if (visit.enter || visit.unit >= static_cast<int>(partition.units.size())) continue;
     const UnitModule& unit = partition.units[visit.unit];
     const std::string frozen = NamesOf(unit, false), trainable = NamesOf(unit, true);
     if (frozen.empty() || trainable.empty()) continue;

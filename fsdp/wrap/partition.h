@@ -41,10 +41,14 @@ struct UnitModule {
 
 struct Partition {
   // Parents before children, in the order in which modules are named, so the root is first. Modules without parameters
-  // of their own are left out even if they were requested; this includes the root.
+  // of their own are no units even if they were requested; this includes the root.
   std::vector<UnitModule> units;
 
-  // The order in which a forward visits units if modules run in the order in which they are registered.
+  // The modules that were requested and are no units. Indices of modules count them after `units`.
+  std::vector<UnitModule> bare;
+
+  // The order in which a forward visits units and bare modules if modules run in the order in which they are
+  // registered.
   std::vector<UnitVisit> registration_order;
 
   // Maps further names of shared parameters to the first name of each.

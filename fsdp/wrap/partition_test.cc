@@ -29,7 +29,10 @@ std::vector<std::string> NamesOf(const UnitModule& unit) {
 std::vector<std::string> Visits(const Partition& partition) {
   std::vector<std::string> visits;
   for (const UnitVisit& visit : partition.registration_order) {
-    visits.push_back((visit.enter ? "enter " : "leave ") + partition.units[visit.unit].display_name());
+    const size_t index = visit.unit;
+    const bool is_unit = index < partition.units.size();
+    const UnitModule& module = is_unit ? partition.units[index] : partition.bare[index - partition.units.size()];
+    visits.push_back((visit.enter ? "enter " : "leave ") + module.display_name() + (is_unit ? "" : " (no unit)"));
   }
   return visits;
 }
@@ -68,7 +71,10 @@ TEST_F(PartitionTest, AUnitHasWhatNoUnitFurtherInsideHas) {
 
 TEST_F(PartitionTest, ModulesWithoutParametersOfTheirOwnAreNoUnits) {
   ASSERT_OK_AND_ASSIGN(const Partition partition, Partition::ByPolicy(root_, {.auto_wrap_policy = AlwaysWrapPolicy()}));
-  EXPECT_THAT(Visits(partition), ElementsAre("enter 0.0", "leave 0.0", "enter 0.1", "leave 0.1", "enter 1", "leave 1"));
+  EXPECT_EQ(partition.units.size(), 3u);
+  EXPECT_THAT(Visits(partition),
+              ElementsAre("enter root (no unit)", "enter 0 (no unit)", "enter 0.0", "leave 0.0", "enter 0.1",
+                          "leave 0.1", "leave 0 (no unit)", "enter 1", "leave 1", "leave root (no unit)"));
 }
 
 TEST_F(PartitionTest, SeveralModulesAreOneUnitFromTheFirstToTheLast) {

@@ -8,10 +8,17 @@
 #include "absl/flags/flag.h"
 
 ABSL_FLAG(bool, json, false, "print one JSON object instead of text");
+ABSL_FLAG(bool, skip_links, false,
+          "go without what the links of an HDF5 file lead to; otherwise a file with links, which are not followed, is "
+          "refused");
 ABSL_FLAG(bool, tensors, false, "list every tensor: dtype, shape, bytes and who holds it");
 
 ABSL_FLAG(std::string, html, "",
           "also make this file: one page with charts of sizes, shards, values and moments; reads every value");
+
+ABSL_FLAG(bool, diff_options, false,
+          "compare what A and B record of their runs, the model's config, the data and the options; exit 0 when all is "
+          "equal, 1 when not or when one records nothing");
 
 ABSL_FLAG(double, atol, 0, "values are equal when |a - b| <= atol + rtol * |b|");
 ABSL_FLAG(double, rtol, 0, "as atol, relative to the value in B");
@@ -39,6 +46,8 @@ ABSL_FLAG(int, parity, 0,
           "extra files from which any so many lost or damaged rank files can be made again (ckpt repair)");
 ABSL_FLAG(fsdp::ByteSizeFlag, max_memory, {int64_t{512} << 20}, "memory that a conversion may use");
 ABSL_FLAG(bool, force, false, "replace DST if it exists");
+ABSL_FLAG(bool, allow_expanded, false,
+          "write tensors that are larger in all than the bytes that SRC holds of them: expanded or overlapping views");
 ABSL_FLAG(std::string, flat_layout, "",
           "JSON file that says what FSDP1's flat parameters are made of: {\"parameters\": [{\"name\", \"shape\"}, "
           "...], \"units\": [...]}; wanted where the checkpoint does not say it");

@@ -17,9 +17,13 @@ ABSL_DECLARE_FLAG(bool, json);
 // Every subcommand that opens checkpoints of other formats: inspect, verify, convert, view, diff.
 ABSL_DECLARE_FLAG(std::string, flat_layout);
 
+// verify, convert, diff.
+ABSL_DECLARE_FLAG(bool, skip_links);
+
 // inspect.
 ABSL_DECLARE_FLAG(bool, tensors);
 ABSL_DECLARE_FLAG(std::string, html);
+ABSL_DECLARE_FLAG(bool, diff_options);
 
 // diff.
 // Tolerances: values are equal if |a - b| <= atol + rtol * |b|, as in torch.allclose.
@@ -48,5 +52,6 @@ ABSL_DECLARE_FLAG(fsdp::ByteSizeFlag, max_shard_size);
 ABSL_DECLARE_FLAG(int, parity);
 ABSL_DECLARE_FLAG(fsdp::ByteSizeFlag, max_memory);
 ABSL_DECLARE_FLAG(bool, force);
+ABSL_DECLARE_FLAG(bool, allow_expanded);
 
 #endif  // FSDP_TOOLS_CLI_CKPT_FLAGS_H_

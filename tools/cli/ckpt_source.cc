@@ -13,6 +13,7 @@ absl::StatusOr<TensorSourceOptions> SourceOptionsFromFlags() {
   TensorSourceOptions options;
   // An empty path, the flag's default, gives an empty layout.
   FSDP_ASSIGN_OR_RETURN(options.flat_layout, ReadFlatLayout(absl::GetFlag(FLAGS_flat_layout)));
+  options.skip_links = absl::GetFlag(FLAGS_skip_links);
   return options;
 }
 

@@ -40,7 +40,7 @@ struct FormatFlags {
   std::optional<StateDictType> state_dict_type;
   std::optional<int> world_size;
   std::optional<int64_t> max_shard_size;
-  int parity = 0;
+  std::optional<int> parity;
 };
 
 absl::Status Refused(const std::string& message) { return absl::InvalidArgumentError(message); }
@@ -51,12 +51,9 @@ absl::Status CheckWorldSize(const std::optional<int>& world_size) {
 }
 
 // SetOptions fills the options of a target from the flags; there is one for each alternative of FormatTarget.
-// kInvalidArgument names a flag that the format has no use for, or a destination whose suffix says another format.
+// kInvalidArgument names a flag that the format has no use for.
 
-absl::Status SetOptions(const FormatFlags& flags, const std::string& destination, Hdf5Target& target) {
-  if (SafetensorsDriver().HasSuffix(destination)) {
-    return Refused(absl::StrCat(destination, " names a safetensors file, but --to=hdf5 makes a directory"));
-  }
+absl::Status SetOptions(const FormatFlags& flags, const std::string& /*destination*/, Hdf5Target& target) {
   const bool is_full = flags.state_dict_type.value_or(StateDictType::kFull) == StateDictType::kFull;
   if (flags.world_size && is_full) {
     return Refused(
@@ -64,26 +61,30 @@ absl::Status SetOptions(const FormatFlags& flags, const std::string& destination
         "files: add one of the two, or leave --world_size out");
   }
   FSDP_RETURN_IF_ERROR(CheckWorldSize(flags.world_size));
-  if (flags.parity < 0 || (flags.parity > 0 && is_full)) {
-    return Refused(absl::StrCat("--parity=", flags.parity,
+  const int parity = flags.parity.value_or(0);
+  if (parity < 0 || (parity > 0 && is_full)) {
+    return Refused(absl::StrCat("--parity=", parity,
                                 ", expected at least 0; it is for --state_dict_type=sharded or local,",
                                 " since a full checkpoint has no rank files"));
   }
   if (flags.max_shard_size) {
     return Refused("--max_shard_size is for a directory of safetensors files, not for --to=hdf5");
   }
-  target = {
-      .type = flags.state_dict_type.value_or(target.type), .world_size = flags.world_size, .parity = flags.parity};
+  target = {.type = flags.state_dict_type.value_or(target.type), .world_size = flags.world_size, .parity = parity};
   return absl::OkStatus();
+}
+
+absl::Status RefuseParity(const FormatFlags& flags, const std::string& name) {
+  if (!flags.parity) return absl::OkStatus();
+  return Refused(
+      absl::StrCat("--parity is for --to=hdf5 --state_dict_type=sharded or local; ", name, " has no rank files"));
 }
 
 absl::Status SetOptions(const FormatFlags& flags, const std::string& destination, SafetensorsTarget& target) {
   if (flags.world_size) {
     return Refused("--world_size is for --state_dict_type=sharded; safetensors files belong to no rank");
   }
-  if (flags.parity != 0) {
-    return Refused("--parity is for --state_dict_type=sharded or local; safetensors has no rank files");
-  }
+  FSDP_RETURN_IF_ERROR(RefuseParity(flags, "safetensors"));
   if (flags.state_dict_type.value_or(StateDictType::kFull) != StateDictType::kFull) {
     return Refused(absl::StrCat("--state_dict_type=", std::string(StateDictTypeName(*flags.state_dict_type)),
                                 " is for --to=hdf5; safetensors files hold whole tensors"));
@@ -98,10 +99,8 @@ absl::Status SetOptions(const FormatFlags& flags, const std::string& destination
 }
 
 // Refuses the flags that belong to hdf5 and safetensors alone, for the format `name`.
-absl::Status RefuseOtherFormats(const FormatFlags& flags, const std::string& destination, const std::string& name) {
-  if (SafetensorsDriver().HasSuffix(destination)) {
-    return Refused(absl::StrCat(destination, " names a safetensors file, but --to is ", name));
-  }
+absl::Status RefuseOtherFormats(const FormatFlags& flags, const std::string& name) {
+  FSDP_RETURN_IF_ERROR(RefuseParity(flags, name));
   if (flags.max_shard_size) {
     return Refused(absl::StrCat("--max_shard_size is for a directory of safetensors files, not for --to=", name));
   }
@@ -111,17 +110,14 @@ absl::Status RefuseOtherFormats(const FormatFlags& flags, const std::string& des
   return absl::OkStatus();
 }
 
-absl::Status SetOptions(const FormatFlags& flags, const std::string& destination, TorchTarget&) {
-  FSDP_RETURN_IF_ERROR(RefuseOtherFormats(flags, destination, "torch"));
+absl::Status SetOptions(const FormatFlags& flags, const std::string& /*destination*/, TorchTarget&) {
+  FSDP_RETURN_IF_ERROR(RefuseOtherFormats(flags, "torch"));
   if (!flags.world_size) return absl::OkStatus();
   return Refused("--world_size is for checkpoints of many files; a torch file is one");
 }
 
-absl::Status SetOptions(const FormatFlags& flags, const std::string& destination, DcpTarget& target) {
-  if (TorchDriver().HasSuffix(destination)) {
-    return Refused(absl::StrCat(destination, " names a torch file, but --to=dcp makes a directory"));
-  }
-  FSDP_RETURN_IF_ERROR(RefuseOtherFormats(flags, destination, "dcp"));
+absl::Status SetOptions(const FormatFlags& flags, const std::string& /*destination*/, DcpTarget& target) {
+  FSDP_RETURN_IF_ERROR(RefuseOtherFormats(flags, "dcp"));
   target.world_size = flags.world_size;
   return CheckWorldSize(flags.world_size);
 }
@@ -136,13 +132,14 @@ absl::StatusOr<FormatTarget> TargetFromFlags(const CommandLine& line, const std:
     if (!named) return Refused(absl::StrCat("--to=", name, ", expected ", TargetNames()));
     target = *named;
   }
+  FSDP_RETURN_IF_ERROR(CheckSuffix(destination, target));
   FormatFlags flags;
   if (IsGiven(line, "state_dict_type")) {
     FSDP_ASSIGN_OR_RETURN(flags.state_dict_type, ParseStateDictType(absl::GetFlag(FLAGS_state_dict_type)));
   }
   if (IsGiven(line, "world_size")) flags.world_size = absl::GetFlag(FLAGS_world_size);
   if (IsGiven(line, "max_shard_size")) flags.max_shard_size = absl::GetFlag(FLAGS_max_shard_size).bytes;
-  flags.parity = absl::GetFlag(FLAGS_parity);
+  if (IsGiven(line, "parity")) flags.parity = absl::GetFlag(FLAGS_parity);
   FSDP_RETURN_IF_ERROR(std::visit([&](auto& options) { return SetOptions(flags, destination, options); }, target));
   return target;
 }
@@ -184,7 +181,8 @@ absl::StatusOr<ConvertOptions> OptionsFromFlags(const CommandLine& line, const s
   FSDP_RETURN_IF_ERROR(NameFilter::Create(options.names).status());
   options.model_only = absl::GetFlag(FLAGS_model_only);
   options.force = absl::GetFlag(FLAGS_force);
-  FSDP_ASSIGN_OR_RETURN(options.flat_layout, ReadFlatLayout(absl::GetFlag(FLAGS_flat_layout)));
+  options.skip_links = absl::GetFlag(FLAGS_skip_links);
+  options.allow_expanded = absl::GetFlag(FLAGS_allow_expanded);
   options.max_memory = absl::GetFlag(FLAGS_max_memory).bytes;
   if (options.max_memory < kMinConvertMemory) {
     return Refused(
@@ -204,6 +202,14 @@ std::string ToJson(const std::string& source, const std::string& destination, co
   return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
 
+// Reads the files that flags name, then converts: what is wrong with a file is no error of the command line.
+absl::StatusOr<ConvertReport> Convert(const std::string& source, const std::string& destination,
+                                      ConvertOptions options) {
+  FSDP_ASSIGN_OR_RETURN(options.flat_layout, ReadFlatLayout(absl::GetFlag(FLAGS_flat_layout)));
+  options.also_read.Add(absl::GetFlag(FLAGS_flat_layout));
+  return ConvertCheckpoint(source, destination, options);
+}
+
 }  // namespace
 
 int RunConvert(const CommandLine& line) {
@@ -217,7 +223,7 @@ int RunConvert(const CommandLine& line) {
   {
     Progress progress("convert");
     options->progress = progress.callback();
-    report = ConvertCheckpoint(source, destination, *options);
+    report = Convert(source, destination, *options);
   }
   const bool json = absl::GetFlag(FLAGS_json);
   if (!report.ok()) {

@@ -233,6 +233,29 @@ TEST_F(CkptConvertTest, AnExistingTargetIsRefusedWithoutForce) {
   EXPECT_THAT(NamesIn(Path("")), ElementsAre("dir", "file.safetensors"));
 }
 
+TEST_F(CkptConvertTest, AFlagThatTheFormatHasNoUseForAndASuffixOfAnotherAreUsageErrors) {
+  const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
+      {{"x.pt", "--to=hdf5"}, "names a torch file, but the format to write is hdf5"},
+      {{"x.safetensors", "--to=hdf5"}, "names a safetensors file, but the format to write is hdf5"},
+      {{"x.pt", "--to=safetensors"}, "names a torch file, but the format to write is safetensors"},
+      {{"x.safetensors", "--to=torch"}, "names a safetensors file, but the format to write is torch"},
+      {{"x.pt", "--to=dcp"}, "names a torch file, but the format to write is dcp"},
+      {{"x.safetensors", "--to=dcp"}, "names a safetensors file, but the format to write is dcp"},
+      {{"x", "--to=torch", "--parity=1"}, "--parity is for"},
+      {{"x", "--to=torch", "--parity=0"}, "--parity is for"},
+      {{"x", "--to=dcp", "--parity=1"}, "--parity is for"},
+      {{"x", "--to=safetensors", "--parity=1"}, "--parity is for"},
+  };
+  for (const auto& [words, message] : cases) {
+    std::vector<std::string> arguments = {"convert", TestData("all_dtypes.safetensors"), Path(words[0])};
+    arguments.insert(arguments.end(), words.begin() + 1, words.end());
+    const Outcome outcome = Ckpt(arguments);
+    EXPECT_EQ(outcome.status, 2) << testing::PrintToString(arguments);
+    EXPECT_THAT(outcome.err, HasSubstr(message));
+    EXPECT_FALSE(fs::exists(Path(words[0])));
+  }
+}
+
 TEST_F(CkptConvertTest, TheDirectoryToWriteInMustExist) {
   for (const char* name : {"none/dst", "none/dst.safetensors"}) {
     const Outcome outcome = Ckpt({"convert", TestData("hf_sharded"), Path(name)});

@@ -50,6 +50,7 @@ Json JsonOf(const TensorSource& source, const std::string& path) {
   json["kind"] = StateDictTypeName(source.contents().type);
   json["step"] = source.step() < 0 ? Json() : Json(source.step());
   json["world_size"] = source.world_size();
+  json["left_out"] = source.left_out();
   return json;
 }
 
@@ -154,6 +155,11 @@ void PrintText(const Comparison& comparison, const DiffOptions& options) {
   const DiffReport& report = comparison.report;
   std::printf("A: %s\nB: %s\n", Headline(*comparison.sources[0], comparison.paths[0]).c_str(),
               Headline(*comparison.sources[1], comparison.paths[1]).c_str());
+  for (int i = 0; i < 2; ++i) {
+    for (const std::string& left_out : comparison.sources[i]->left_out()) {
+      std::printf("left out of %c: %s\n", "AB"[i], left_out.c_str());
+    }
+  }
   for (const std::string& name : report.only_in_a) std::printf("only in A: %s\n", Printable(name).c_str());
   for (const std::string& name : report.only_in_b) std::printf("only in B: %s\n", Printable(name).c_str());
   for (const std::string& sentence : report.structure) std::printf("%s\n", sentence.c_str());

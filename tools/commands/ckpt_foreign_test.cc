@@ -180,6 +180,88 @@ TEST_F(CkptForeignTest, ADamagedChunkOfADcpDirectoryIsNamed) {
   EXPECT_THAT(verify.out, AllOf(HasSubstr(file), HasSubstr("entry \"data/0\""), HasSubstr("!= recorded")));
 }
 
+// A .pt, in the form before torch 1.6, of a model whose tensors of shape `sizes` with these strides are views of one
+// storage of four floats.
+std::string FileOfViews(const std::vector<std::string>& names, const std::vector<int64_t>& sizes,
+                        const std::vector<int64_t>& strides, int64_t offset_step = 0) {
+  const auto bytes = [](int64_t value, int count) { return std::string(reinterpret_cast<const char*>(&value), count); };
+  const auto integer = [&](int64_t value) { return "\x8a\x08" + bytes(value, 8); };
+  const auto text = [&](const std::string& value) {
+    return "X" + bytes(static_cast<int64_t>(value.size()), 4) + value;
+  };
+  const auto tuple = [&](const std::vector<int64_t>& values) {
+    std::string pushed = "(";
+    for (const int64_t value : values) pushed += integer(value);
+    return pushed + "t";
+  };
+  std::string tensors;
+  for (size_t i = 0; i < names.size(); ++i) {
+    tensors += text(names[i]) + "ctorch._utils\n_rebuild_tensor_v2\n((" + text("storage") + "ctorch\nFloatStorage\n" +
+               text("0") + text("cpu") + "K\4NtQ" + integer(static_cast<int64_t>(i) * offset_step) + tuple(sizes) +
+               tuple(strides) + "\x89}tR";
+  }
+  const std::string magic = "\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19";
+  const float values[] = {0, 1, 2, 3};
+  return "\x80\2\x8a\x0a" + magic + ".\x80\2M\xe9\3.\x80\2}" + text("little_endian") + "\x88s.\x80\2}(" + tensors +
+         "u.\x80\2]" + text("0") + "a." + bytes(4, 8) +
+         std::string(reinterpret_cast<const char*>(values), sizeof(values));
+}
+
+TEST_F(CkptForeignTest, AnExpandedTensorIsShownWithBothSizesAndConvertedOnlyWhenAsked) {
+  WriteFile(Path("expanded.pt"), FileOfViews({"w"}, {int64_t{1} << 20, int64_t{1} << 20}, {0, 0}));
+  EXPECT_THAT(MustCkpt({"inspect", Path("expanded.pt"), "--tensors"}),
+              AllOf(HasSubstr("expanded  4.4 TB of tensors are views of 16 B; the worst is model/w, 4.4 TB of 4 B"),
+                    HasSubstr("4.4 TB (4 B expanded)")));
+  const auto json = nlohmann::json::parse(MustCkpt({"inspect", Path("expanded.pt"), "--tensors", "--json"}));
+  EXPECT_EQ(json["bytes"], int64_t{1} << 42);
+  EXPECT_EQ(json["stored_bytes"], 16);
+  EXPECT_EQ(json["tensors"][0]["bytes"], int64_t{1} << 42);
+  EXPECT_EQ(json["tensors"][0]["stored_bytes"], 4);
+  // What reads every value reads what is there, once.
+  MustCkpt({"verify", Path("expanded.pt")});
+  MustCkpt({"inspect", Path("expanded.pt"), "--html=" + Path("page.html")});
+  for (const std::vector<std::string>& command :
+       {std::vector<std::string>{"convert", Path("expanded.pt"), Path("x.safetensors")},
+        {"diff", Path("expanded.pt"), Path("expanded.pt")}}) {
+    const Outcome refused = Ckpt(command);
+    EXPECT_EQ(refused.status, 1);
+    EXPECT_THAT(refused.err,
+                AllOf(HasSubstr("4398046511104 bytes"), HasSubstr("views of 16 bytes"), HasSubstr("\"model/w\"")));
+  }
+  EXPECT_THAT(Ckpt({"convert", Path("expanded.pt"), Path("x.safetensors")}).err, HasSubstr("--allow_expanded"));
+  // No disk of a test has room for it.
+  const Outcome full = Ckpt({"convert", Path("expanded.pt"), Path("x.safetensors"), "--allow_expanded"});
+  EXPECT_EQ(full.status, 1);
+  EXPECT_THAT(full.err, HasSubstr("but the disk has room for"));
+  EXPECT_THAT(NamesIn(Path("")), ElementsAre("expanded.pt", "page.html"));
+}
+
+TEST_F(CkptForeignTest, WithAllowExpandedEveryElementIsWritten) {
+  WriteFile(Path("rows.pt"), FileOfViews({"w"}, {3, 4}, {0, 1}));
+  EXPECT_EQ(Ckpt({"convert", Path("rows.pt"), Path("x.safetensors")}).status, 1);
+  MustCkpt({"convert", Path("rows.pt"), Path("x.safetensors"), "--allow_expanded"});
+  ASSERT_OK_AND_ASSIGN(const auto written, OpenTensorSource(Path("x.safetensors")));
+  ASSERT_OK_AND_ASSIGN(const auto source, OpenTensorSource(Path("rows.pt")));
+  ASSERT_OK_AND_ASSIGN(const std::string bytes, ReadWhole(*written, StateKey::Model("w")));
+  EXPECT_EQ(bytes.size(), 48);
+  EXPECT_EQ(bytes, *ReadWhole(*source, StateKey::Model("w")));
+  MustCkpt({"diff", Path("rows.pt"), Path("x.safetensors")});  // moderately expanded: compared
+}
+
+// Tied weights are one tensor; different views of one storage are many.
+TEST_F(CkptForeignTest, TiedWeightsDoNotExpandAndManyViewsOfOneStorageDo) {
+  WriteFile(Path("tied.pt"), FileOfViews({"a", "b", "c"}, {4}, {1}));
+  MustCkpt({"convert", Path("tied.pt"), Path("tied.safetensors")});
+  WriteFile(Path("parts.pt"), FileOfViews({"a", "b"}, {2}, {1}, /*offset_step=*/2));
+  MustCkpt({"convert", Path("parts.pt"), Path("parts.safetensors")});
+  WriteFile(Path("views.pt"), FileOfViews({"a", "b", "c"}, {2}, {1}, /*offset_step=*/1));
+  const Outcome refused = Ckpt({"convert", Path("views.pt"), Path("views.safetensors")});
+  EXPECT_EQ(refused.status, 1);
+  EXPECT_THAT(refused.err, AllOf(HasSubstr("24 bytes, but they are views of 16 bytes"),
+                                 HasSubstr("different tensors are views of the same storage")));
+  MustCkpt({"convert", Path("views.pt"), Path("views.safetensors"), "--include=^a$"});
+}
+
 TEST_F(CkptForeignTest, HostileFilesMakeNothing) {
   for (const auto& entry : fs::directory_iterator(TorchTestData("hostile"))) {
     const Outcome outcome = Ckpt({"convert", entry.path(), Path("out")});
@@ -194,7 +276,7 @@ TEST_F(CkptForeignTest, OptionsThatDoNotApplyAreRefused) {
   const std::string model = TorchTestData("full.pt");
   const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
       {{"convert", model, Path("x.pt"), "--world_size=2"}, "a torch file is one"},
-      {{"convert", model, Path("x.pt"), "--to=dcp"}, "names a torch file, but --to=dcp makes a directory"},
+      {{"convert", model, Path("x.pt"), "--to=dcp"}, "names a torch file, but the format to write is dcp"},
       {{"convert", model, Path("x"), "--to=dcp", "--state_dict_type=sharded"}, "--state_dict_type is for --to=hdf5"},
       {{"convert", model, Path("x.bin"), "--max_shard_size=1GB"}, "--max_shard_size"},
       {{"convert", model, Path("x.safetensors"), "--to=torch"}, "names a safetensors file"},

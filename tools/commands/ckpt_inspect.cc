@@ -13,6 +13,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/formats/formats.h"
+#include "fsdp/checkpoint/formats/output_path.h"
 #include "fsdp/checkpoint/source/tensor_source.h"
 #include "fsdp/checkpoint/source/value_statistics.h"
 #include "fsdp/checkpoint/storage/file_system.h"
@@ -24,9 +26,20 @@
 #include "fsdp/tools/commands/commands.h"
 #include "fsdp/tools/inspect/ckpt_page.h"
 #include "fsdp/tools/inspect/ckpt_summary.h"
+#include "fsdp/tools/inspect/options_diff.h"
 
 namespace fsdp {
 namespace {
+
+// The page, unless it is empty, must be neither what is read nor in a checkpoint: asked first, since a summary may take
+// as long as the verification of a step.
+absl::StatusOr<CheckpointSummary> SummariseFor(const std::string& page, const std::string& source) {
+  InputPaths inputs;
+  AddCheckpoint(source, inputs);
+  inputs.Add(absl::GetFlag(FLAGS_flat_layout));
+  if (!page.empty()) FSDP_RETURN_IF_ERROR(CheckOutput(page, inputs));
+  return Summarise(source);
+}
 
 // Reads every value. The page appears under its name whole or not at all, and replaces a file of that name.
 absl::Status WritePage(const CheckpointSummary& summary, const std::string& path) {
@@ -35,7 +48,9 @@ absl::Status WritePage(const CheckpointSummary& summary, const std::string& path
     Progress progress("inspect");
     StatisticsOptions options;
     options.progress = progress.callback();
-    FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<TensorSource> source, OpenSource(summary.path));
+    FSDP_ASSIGN_OR_RETURN(TensorSourceOptions source_options, SourceOptionsFromFlags());
+    source_options.skip_links = true;  // the summary names them
+    FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<TensorSource> source, OpenTensorSource(summary.path, source_options));
     FSDP_ASSIGN_OR_RETURN(statistics, ReadStatistics(*source, options));
   }
   const std::string page = CheckpointPage(summary, statistics);
@@ -49,17 +64,38 @@ absl::Status WritePage(const CheckpointSummary& summary, const std::string& path
   return staged->Commit();
 }
 
+// Both sides are opened before anything is printed.
+int RunDiffOptions(const CommandLine& line) {
+  if (absl::GetFlag(FLAGS_tensors) || !absl::GetFlag(FLAGS_html).empty()) {
+    return ReportUsageError(
+        "ckpt inspect", absl::InvalidArgumentError("--diff_options: expected neither --tensors nor --html with it"));
+  }
+  const bool json = absl::GetFlag(FLAGS_json);
+  absl::StatusOr<CheckpointSummary> sides[2];
+  for (int i = 0; i < 2; ++i) {
+    sides[i] = Summarise(line.operands[i]);
+    if (sides[i].ok()) continue;
+    if (json) std::fputs(ProblemJson(line.operands[i], sides[i].status()).c_str(), stdout);
+    return ReportFailure("ckpt inspect", sides[i].status());
+  }
+  const OptionsDiff diff = CompareOptions(*sides[0], *sides[1]);
+  std::fputs((json ? OptionsDiffJson(diff) : OptionsDiffText(diff)).c_str(), stdout);
+  return diff.equal() ? kExitDone : kExitFailed;
+}
+
 }  // namespace
 
 // The page is written before anything is printed, so that an error of it is the only output. A checkpoint with a
 // problem, such as a missing file, is still shown, and the exit status says that something is wrong.
 int RunInspect(const CommandLine& line) {
-  const absl::StatusOr<CheckpointSummary> summary = Summarise(line.operands[0]);
+  if (absl::GetFlag(FLAGS_diff_options)) return RunDiffOptions(line);
+  const std::string page = absl::GetFlag(FLAGS_html);
+  const absl::StatusOr<CheckpointSummary> summary = SummariseFor(page, line.operands[0]);
   if (!summary.ok()) {
     if (absl::GetFlag(FLAGS_json)) std::fputs(ProblemJson(line.operands[0], summary.status()).c_str(), stdout);
     return ReportFailure("ckpt inspect", summary.status());
   }
-  if (const std::string page = absl::GetFlag(FLAGS_html); !page.empty()) {
+  if (!page.empty()) {
     const absl::Status written = WritePage(*summary, page);
     if (!written.ok()) {
       if (absl::GetFlag(FLAGS_json)) std::fputs(ProblemJson(summary->path, written).c_str(), stdout);

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // ckpt prune: plans first (checkpoint/retention.h), which verifies steps until a good one is found, then applies the
-// plan;
-// --dry_run prints the same plan without applying it. Steps that a run has set aside are listed and never deleted: a
-// person decides whether they are repaired or removed.
+// plan; --dry_run prints the same plan without applying it. Steps that a run has set aside, and what is not proven to
+// be a checkpoint of this project, are listed and never deleted: a person decides about them.
 #include <cstdio>
 #include <string>
 #include <vector>
@@ -11,6 +10,7 @@
 #include "absl/flags/flag.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/format/file_names.h"
 #include "fsdp/checkpoint/retention.h"
@@ -27,15 +27,6 @@ namespace fsdp {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-// Bytes that only deleted steps refer to: files that a kept step links too are not counted
-// (RetentionPlan::Step::bytes).
-int64_t FreedBytes(const RetentionPlan& plan) {
-  int64_t bytes = 0;
-  for (const auto& step : plan.steps) bytes += step.keep ? 0 : step.bytes;
-  for (const auto& leftover : plan.leftovers) bytes += leftover.in_use ? 0 : leftover.bytes;
-  return bytes;
-}
 
 // "2h", "40s": the largest unit alone, which is precise enough to recognise a crash by.
 std::string AgeText(absl::Duration age) {
@@ -56,7 +47,7 @@ struct Pruning {
 std::string ToJson(const std::string& root, const Pruning& pruning, bool dry_run) {
   const RetentionPlan& plan = pruning.plan;
   Json json = {{"path", root}, {"dry_run", dry_run}, {"has_good_step", plan.has_good}};
-  json["freed_bytes"] = FreedBytes(plan);
+  json["freed_bytes"] = plan.freed_bytes;
   json["steps"] = Json::array();
   for (const auto& step : plan.steps) {
     Json item = {{"name", step.name}, {"bytes", step.bytes}, {"kept", step.keep}};
@@ -71,6 +62,8 @@ std::string ToJson(const std::string& root, const Pruning& pruning, bool dry_run
                                  {"age_seconds", absl::ToInt64Seconds(leftover.age)},
                                  {"in_use", leftover.in_use}});
   }
+  json["left"] = Json::array();
+  for (const auto& left : plan.left) json["left"].push_back({{"name", left.name}, {"reason", left.reason}});
   json["set_aside"] = Json::array();
   for (const SetAsideStep& step : pruning.set_aside) {
     json["set_aside"].push_back({{"name", step.name}, {"bytes", step.nbytes}});
@@ -94,12 +87,16 @@ void PrintText(const Pruning& pruning, bool dry_run) {
                 leftover.in_use ? "a save that is at work"
                                 : absl::StrCat("left by a crash ", AgeText(leftover.age), " ago").c_str());
   }
+  // Names that nobody here gave may contain bytes that a terminal obeys.
+  for (const auto& left : plan.left) {
+    std::printf("%-12s  %s  %s\n", "left", Printable(left.name).c_str(), left.reason.c_str());
+  }
   for (const SetAsideStep& step : pruning.set_aside) {
     std::printf("%-12s  %s  %s  set aside, since it did not verify; repair it or delete it\n", "kept",
                 step.name.c_str(), size(step.nbytes).c_str());
   }
   if (!plan.steps.empty() && !plan.has_good) std::printf("no step verifies, so none is deleted\n");
-  std::printf("%s %s\n", dry_run ? "would free" : "freed", size(FreedBytes(plan)).c_str());
+  std::printf("%s %s\n", dry_run ? "would free" : "freed", size(plan.freed_bytes).c_str());
 }
 
 // Everything that can refuse does so before the first deletion: DIR is a ROOT, it can be listed, it holds something.
@@ -115,7 +112,7 @@ absl::StatusOr<Pruning> Prune(const std::string& root, const RetentionPolicy& po
   FSDP_ASSIGN_OR_RETURN(pruning.set_aside, ListSetAside(root));
   FSDP_ASSIGN_OR_RETURN(pruning.plan, PlanRetention(root, policy));
   const RetentionPlan& plan = pruning.plan;
-  if (plan.steps.empty() && plan.leftovers.empty() && pruning.set_aside.empty()) {
+  if (plan.steps.empty() && plan.leftovers.empty() && plan.left.empty() && pruning.set_aside.empty()) {
     return absl::NotFoundError(absl::StrCat(root, " holds no checkpoint: expected step-* directories in it"));
   }
   if (!dry_run) FSDP_RETURN_IF_ERROR(ApplyRetention(files, root, plan));

@@ -42,7 +42,7 @@ class CkptPruneTest : public CkptTest {
       options.step = step;
       ASSERT_OK(WriteCheckpointDirectory(Path(absl::StrFormat("root/step-%08d", step)), state, zeros, options));
     }
-    fs::create_directory(Path("root/.step-00000009.tmp-0123"));
+    fs::create_directory(Path("root/.step-00000009.tmp-0123456789abcdef"));
   }
 
   void Damage(const std::string& step) {
@@ -57,7 +57,7 @@ TEST_F(CkptPruneTest, DeletesOldStepsAndLeftoversOfCrashes) {
   MakeRoot(4);
   const std::string planned = MustCkpt({"prune", Path("root"), "--keep_last=1", "--keep_every=2", "--dry_run"});
   EXPECT_THAT(planned, AllOf(HasSubstr("would delete  step-00000001"), HasSubstr("kept          step-00000002"),
-                             HasSubstr("keep_every"), HasSubstr(".step-00000009.tmp-0123"),
+                             HasSubstr("keep_every"), HasSubstr(".step-00000009.tmp-0123456789abcdef"),
                              HasSubstr("left by a crash "), HasSubstr("would free ")));
   EXPECT_EQ(NamesIn(Path("root")).size(), 5);
   const std::string done = MustCkpt({"prune", Path("root"), "--keep_last=1", "--keep_every=2"});
@@ -102,6 +102,72 @@ TEST_F(CkptPruneTest, StepsThatTrainingSetAsideAreShownAndKept) {
               AllOf(HasSubstr("kept          step-00000002.damaged"),
                     HasSubstr("set aside, since it did not verify; repair it or delete it")));
   EXPECT_THAT(NamesIn(Path("root")), ElementsAre("step-00000001", "step-00000002.damaged"));
+}
+
+// The names with which `ckpt prune` says in "left" that it left something, each with a word of the reason.
+TEST_F(CkptPruneTest, WhatIsNotProvenToBeACheckpointOfThisProjectIsLeftAndNamed) {
+  MakeRoot(3);
+  const auto make = [&](const std::string& name, const std::string& file) {
+    fs::create_directory(Path("root/" + name));
+    if (!file.empty()) WriteFile(Path("root/" + name + "/" + file), "somebody's");
+  };
+  make("step-00000000", "p.txt");
+  make("step-00000004", ".metadata");
+  make("step-00000005", "manifest.json");
+  make("step-6", "p.txt");
+  make(".step-00000002.tmp-mine", "");
+  make(".step-00000002.tmp-0123456789abcdef", "p.txt");
+  make(".step-00000003.deleted-0123456789abcdef", "thesis.tex");
+  make(".step-00000003.deleted-0123456789ABCDEF", "");
+  fs::create_directory_symlink("step-00000001", Path("root/step-00000007"));
+  fs::create_directory_symlink("step-00000001", Path("root/.step-00000008.deleted-0123456789abcdef"));
+  WriteFile(Path("root/step-00000009"), "a file");
+  const std::vector<std::pair<std::string, std::string>> left = {
+      {".step-00000002.tmp-0123456789abcdef", "p.txt"},
+      {".step-00000002.tmp-mine", "nonce"},
+      {".step-00000003.deleted-0123456789ABCDEF", "nonce"},
+      {".step-00000003.deleted-0123456789abcdef", "thesis.tex"},
+      {".step-00000008.deleted-0123456789abcdef", "symbolic link"},
+      {"step-00000000", "p.txt"},
+      {"step-00000004", ".metadata"},
+      {"step-00000005", "manifest.json"},
+      {"step-00000007", "symbolic link"},
+      {"step-00000009", "not a directory"},
+      {"step-6", "name"},
+  };
+  const Json planned = Json::parse(MustCkpt({"prune", Path("root"), "--keep_last=1", "--dry_run", "--json"}));
+  ASSERT_EQ(planned["left"].size(), left.size()) << planned;
+  for (size_t i = 0; i < left.size(); ++i) {
+    EXPECT_EQ(planned["left"][i]["name"], left[i].first);
+    EXPECT_THAT(std::string(planned["left"][i]["reason"]), HasSubstr(left[i].second));
+  }
+  ASSERT_EQ(planned["steps"].size(), 3);  // the others count for nothing: step 3 is the newest
+  const std::string text = MustCkpt({"prune", Path("root"), "--keep_last=1"});
+  for (const auto& [name, reason] : left) {
+    EXPECT_THAT(text, HasSubstr("left          " + name + "  "));
+    EXPECT_TRUE(fs::exists(fs::symlink_status(Path("root/" + name)))) << name;
+  }
+  EXPECT_EQ(ReadFile(Path("root/step-00000000/p.txt")), "somebody's");
+  EXPECT_TRUE(fs::exists(Path("root/step-00000003/manifest.json")));
+  EXPECT_FALSE(fs::exists(Path("root/step-00000002")));
+  EXPECT_EQ(NamesIn(Path("root/.step-00000002.tmp-0123456789abcdef")), std::vector<std::string>{"p.txt"});
+}
+
+// Bytes are those of files whose last name goes.
+TEST_F(CkptPruneTest, FreedBytesAreThoseOfFilesThatLoseTheirLastName) {
+  MakeRoot(3);
+  fs::remove(Path("root/step-00000002/checkpoint.h5"));
+  fs::create_hard_link(Path("root/step-00000001/checkpoint.h5"), Path("root/step-00000002/checkpoint.h5"));
+  const auto size = [&](const char* file) { return fs::file_size(Path(std::string("root/") + file)); };
+  const auto manifests = size("step-00000001/manifest.json") + size("step-00000002/manifest.json");
+  const auto checkpoint = size("step-00000001/checkpoint.h5");
+  const auto freed = [&](const char* keep_last) {
+    return Json::parse(MustCkpt({"prune", Path("root"), keep_last, "--dry_run", "--json"}))["freed_bytes"];
+  };
+  EXPECT_EQ(freed("--keep_last=1"), manifests + checkpoint);               // both names of the file go
+  EXPECT_EQ(freed("--keep_last=2"), size("step-00000001/manifest.json"));  // step 2 keeps the file
+  fs::create_hard_link(Path("root/step-00000001/checkpoint.h5"), Path("mine.h5"));
+  EXPECT_EQ(freed("--keep_last=1"), manifests);
 }
 
 TEST_F(CkptPruneTest, RefusesAPathThatIsNoRoot) {

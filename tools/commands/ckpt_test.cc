@@ -81,6 +81,27 @@ TEST_F(CkptTest, WrongCommandLinesExitWithTwoAndSayWhy) {
   EXPECT_THAT(NamesIn(Path("")), IsEmpty());
 }
 
+// Exit status 2 is for the command line: a file that a flag names is read, and found bad, after it.
+TEST_F(CkptTest, ABadFileThatAFlagNamesExitsWithOne) {
+  const std::string model = TestData("all_dtypes.safetensors");
+  WriteFile(Path("layout.json"), "{\"parameters\": 3}");
+  const std::vector<std::vector<std::string>> commands = {{"inspect", model},
+                                                          {"verify", model},
+                                                          {"convert", model, Path("x")},
+                                                          {"view", model, Path("x.h5")},
+                                                          {"diff", model, model}};
+  for (const std::vector<std::string>& command : commands) {
+    for (const std::string name : {"layout.json", "none.json"}) {
+      std::vector<std::string> arguments = command;
+      arguments.push_back("--flat_layout=" + Path(name));
+      const Outcome outcome = Ckpt(arguments);
+      EXPECT_EQ(outcome.status, 1) << command[0] << " " << name;
+      EXPECT_THAT(outcome.err, AllOf(HasSubstr(Path(name)), Not(HasSubstr("--help")), Not(HasSubstr("damaged"))));
+    }
+  }
+  EXPECT_THAT(NamesIn(Path("")), ElementsAre("layout.json"));
+}
+
 TEST_F(CkptTest, HelpListsAllSubcommands) {
   const std::string help = MustCkpt({"--help"});
   EXPECT_THAT(help,

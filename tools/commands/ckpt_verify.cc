@@ -44,6 +44,7 @@ struct Verdict {
   bool is_ours = true;        // with a digest of every byte
   bool has_checksums = true;  // of the payload, at least
   VerifyReport report = {};
+  std::vector<std::string> left_out = {};  // TensorSource::left_out(), which --skip_links allows
   absl::Duration elapsed = absl::ZeroDuration();
 };
 
@@ -51,7 +52,8 @@ struct Verdict {
 // report. kInvalidArgument is the exception: the file is a part of a checkpoint, or of a kind that this project
 // refuses, and the command line is at fault.
 absl::Status VerifyForeign(const std::string& path, const VerifyOptions& options, Verdict& verdict) {
-  const absl::StatusOr<std::unique_ptr<TensorSource>> source = OpenSource(path);
+  FSDP_ASSIGN_OR_RETURN(const TensorSourceOptions source_options, SourceOptionsFromFlags());
+  const absl::StatusOr<std::unique_ptr<TensorSource>> source = OpenTensorSource(path, source_options);
   if (absl::IsInvalidArgument(source.status())) return source.status();
   if (!source.ok()) {
     verdict.report.problems.push_back(WithFlagNames(source.status().message()));
@@ -59,6 +61,7 @@ absl::Status VerifyForeign(const std::string& path, const VerifyOptions& options
   }
   FSDP_ASSIGN_OR_RETURN(verdict.report, VerifySource(**source, options));
   verdict.has_checksums = (*source)->has_checksums();
+  verdict.left_out = (*source)->left_out();
   return absl::OkStatus();
 }
 
@@ -114,6 +117,7 @@ std::string ToJson(const Verdict& verdict) {
   for (const auto& [name, count] : report.nonfinite) {
     json["nonfinite"].push_back({{"tensor", name}, {"nan", count.nan}, {"inf", count.inf}});
   }
+  json["left_out"] = verdict.left_out;
   json["problems"] = report.problems;
   json["damage"] = Json::array();
   for (const auto& [file, range, what] : report.damage) {
@@ -147,6 +151,7 @@ void PrintText(const Verdict& verdict, const std::string& asked_for) {
   const VerifyReport& report = verdict.report;
   if (verdict.path != asked_for) std::printf("%s: the newest step is %s\n", asked_for.c_str(), verdict.path.c_str());
   for (const std::string& problem : report.problems) std::printf("damaged: %s\n", problem.c_str());
+  for (const std::string& left_out : verdict.left_out) std::printf("note: left out: %s\n", left_out.c_str());
   PrintNonFinite(report);
   if (!report.problems.empty()) return;
   std::printf("%s: %lld tensors, %s at %s/s: %s\n", verdict.path.c_str(), static_cast<long long>(report.tensors),

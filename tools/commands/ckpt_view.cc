@@ -3,16 +3,13 @@
 // ckpt view: WriteHdf5View makes the file; a tensor that HDF5 cannot show is a note and not an error. The view refers
 // to the payload in the source's files and copies none of it.
 #include <cstdio>
-#include <memory>
 #include <string>
 
 #include "absl/flags/flag.h"
 #include "absl/status/statusor.h"
-#include "fsdp/base/annotate.h"
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
-#include "fsdp/checkpoint/hdf5/hdf5_view.h"
-#include "fsdp/checkpoint/source/tensor_source.h"
+#include "fsdp/checkpoint/convert/hdf5_view.h"
 #include "fsdp/tools/cli/ckpt_flags.h"
 #include "fsdp/tools/cli/ckpt_report.h"
 #include "fsdp/tools/cli/ckpt_source.h"
@@ -23,12 +20,13 @@
 namespace fsdp {
 namespace {
 
-// An error of the whole view names the source: WriteHdf5View knows only its tensors.
-absl::StatusOr<Hdf5ViewReport> View(const std::string& source_path, const std::string& path) {
-  FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<TensorSource> source, OpenSource(source_path));
-  absl::StatusOr<Hdf5ViewReport> report = WriteHdf5View(*source, path, {.overwrite = absl::GetFlag(FLAGS_force)});
-  if (report.ok() || !absl::IsInvalidArgument(report.status())) return report;
-  return Annotate(report.status(), source_path);
+absl::StatusOr<Hdf5ViewReport> View(const std::string& source, const std::string& path) {
+  Hdf5ViewOptions options;
+  options.overwrite = absl::GetFlag(FLAGS_force);
+  FSDP_ASSIGN_OR_RETURN(options.source, SourceOptionsFromFlags());
+  options.source.skip_links = true;  // only HDF5 files have links, and WriteHdf5View refuses those
+  options.also_read.Add(absl::GetFlag(FLAGS_flat_layout));
+  return WriteHdf5View(source, path, options);
 }
 
 std::string ToJson(const std::string& source, const std::string& path, const Hdf5ViewReport& report) {

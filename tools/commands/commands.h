@@ -16,7 +16,8 @@
 namespace fsdp {
 
 // ckpt inspect PATH: what a checkpoint is and which file holds what, from its metadata alone. A ROOT means its newest
-// step that verifies.
+// step that verifies. ckpt inspect --diff_options A B: how the runs differ that made the two; kExitDone when they do
+// not, kExitFailed when they do or are not recorded.
 int RunInspect(const CommandLine& line);
 
 // ckpt verify PATH: reads every byte and reports what is damaged. A ROOT means its newest committed step, damaged or

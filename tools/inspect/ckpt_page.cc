@@ -269,6 +269,14 @@ std::string TensorRow(const StoredTensor& tensor, const Manifest& manifest, cons
                       "</td><td class=\"shards\">", ShardsOf(tensor, manifest), "</td></tr>\n");
 }
 
+// Links of an HDF5 file; nothing when it has none.
+std::string LeftOut(const CheckpointSummary& summary) {
+  if (summary.left_out.empty()) return "";
+  std::string html = Opening("Left out", "Links are not followed, so what they lead to is not on this page.");
+  for (const std::string& left_out : summary.left_out) absl::StrAppend(&html, "<p>", Html(left_out), "</p>\n");
+  return html + "</section>\n";
+}
+
 // Indices of the tensors that have rows: all, or the largest, in the order of the checkpoint.
 std::vector<size_t> ShownTensors(const Manifest& manifest) {
   std::vector<size_t> shown(manifest.tensors.size());
@@ -309,7 +317,7 @@ std::string CheckpointPage(const CheckpointSummary& summary, const TensorStatist
   std::string html = absl::StrCat("<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">",
                                   "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"><title>",
                                   Html(summary.path), "</title><style>", kPageStyle, "</style></head>\n<body><main>\n");
-  absl::StrAppend(&html, Headline(summary), Tiles(summary.manifest, statistics));
+  absl::StrAppend(&html, Headline(summary), Tiles(summary.manifest, statistics), LeftOut(summary));
   absl::StrAppend(&html, ShardMap(layers), Sizes(layers), Values(layers), Moments(layers),
                   Tensors(summary.manifest, statistics));
   return absl::StrCat(html, "<footer>Made by ckpt inspect --html. Every value was read, and digests were verified ",

@@ -33,6 +33,9 @@ absl::StatusOr<CheckpointSummary> Summarise(const std::string& path) {
   FSDP_ASSIGN_OR_RETURN(SourceDescription description, summary.format->Describe(summary.path, options));
   summary.manifest = std::move(description.manifest);
   summary.metadata = std::move(description.metadata);
+  summary.left_out = std::move(description.left_out);
+  summary.expansion = std::move(description.expansion);
+  summary.stored_bytes = std::move(description.stored_bytes);
   if (summary.traits().is_ours) {
     summary.problem = std::string(CheckFilesPresent(PosixFileSystem(), summary.path, summary.manifest).message());
   }

@@ -14,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "fsdp/checkpoint/format/manifest.h"
 #include "fsdp/checkpoint/formats/checkpoint_driver.h"
+#include "fsdp/checkpoint/source/expansion.h"
 #include "fsdp/checkpoint/source/format_driver.h"
 
 namespace fsdp {
@@ -35,8 +36,15 @@ struct CheckpointSummary {
   // Tensors, files, and which file holds which elements. Formats without a manifest fill in what they know.
   Manifest manifest;
 
+  // The bytes that the tensors have and those that the files hold of them, where the two can differ: torch and DCP.
+  Expansion expansion = {};
+  std::vector<int64_t> stored_bytes = {};  // by tensor of the manifest; empty: the bytes of the tensor
+
   // The "__metadata__" of a safetensors file.
   std::map<std::string, std::string> metadata;
+
+  // TensorSource::left_out(): links of an HDF5 file, which are not followed.
+  std::vector<std::string> left_out;
 
   const FormatTraits& traits() const { return format->traits(); }
 };

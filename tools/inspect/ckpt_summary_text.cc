@@ -8,8 +8,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "fsdp/base/quote.h"
+#include "fsdp/tensor/attributes.h"
 #include "fsdp/tools/cli/ckpt_report.h"
 #include "fsdp/tools/cli/progress.h"
+#include "fsdp/tools/inspect/attribute_json.h"
 #include "fsdp/tools/inspect/ckpt_summary.h"
 #include "nlohmann/json.hpp"
 
@@ -60,6 +62,19 @@ std::vector<Share> SharesOfFiles(const Manifest& manifest) {
   return shares;
 }
 
+int64_t StoredBytesOf(const CheckpointSummary& summary, size_t tensor) {
+  return summary.stored_bytes.empty() ? PayloadBytes(summary.manifest.tensors[tensor]) : summary.stored_bytes[tensor];
+}
+
+// One line for a checkpoint whose tensors are larger than what its files hold of them; empty for all others.
+std::string ExpansionText(const Expansion& expansion) {
+  if (!expansion.expands()) return "";
+  const auto bytes = [](int64_t nbytes) { return FormatBytes(static_cast<double>(nbytes)); };
+  return absl::StrCat("expanded  ", bytes(expansion.expanded_bytes), " of tensors are views of ",
+                      bytes(expansion.stored_bytes), "; the worst is ", Printable(expansion.worst.ToString()), ", ",
+                      bytes(expansion.worst_expanded_bytes), " of ", bytes(expansion.worst_stored_bytes), "\n");
+}
+
 Share ShareOfAll(const Manifest& manifest) {
   Share share;
   for (const StoredTensor& tensor : manifest.tensors) share.Add(PayloadBytes(tensor));
@@ -81,10 +96,13 @@ std::string Headline(const CheckpointSummary& summary) {
 }
 
 // "  model/wte.weight  float32 [257, 48]  49 kB  rank-00000-of-00003.h5[0, 4128) ...": each file with its elements.
-std::string TensorLine(const StoredTensor& tensor, const Manifest& manifest) {
+std::string TensorLine(const StoredTensor& tensor, const Manifest& manifest, int64_t stored_bytes) {
   std::string line =
       absl::StrFormat("  %s  %s %s  %s ", Printable(tensor.key.ToString()), std::string(DTypeName(tensor.dtype)),
                       tensor.shape.ToString(), FormatBytes(static_cast<double>(PayloadBytes(tensor))));
+  if (stored_bytes < PayloadBytes(tensor)) {
+    absl::StrAppend(&line, "(", FormatBytes(static_cast<double>(stored_bytes)), " expanded) ");
+  }
   for (const StoredInterval& part : tensor.intervals) {
     absl::StrAppend(&line, " ", manifest.files[part.file].name, part.interval.ToString());
   }
@@ -101,17 +119,30 @@ std::string FilesText(const Manifest& manifest) {
   return text;
 }
 
+// The facts that the run recorded about itself, one a line.
+std::string AttributesText(const Attributes& attributes) {
+  if (attributes.empty()) {
+    return "attributes  none: it does not record the config, the data and the options of the run that saved it\n";
+  }
+  std::string text = "attributes\n";
+  for (const auto& [name, value] : attributes) {
+    absl::StrAppend(&text, "  ", Printable(name), " = ", ToString(value), "\n");
+  }
+  return text;
+}
+
 // Paths need not be UTF-8, and JSON must be: bytes that are not are replaced.
 std::string ToText(const Json& json) { return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n"; }
 
 Json ToJson(const Share& share) { return {{"tensors", share.tensors}, {"bytes", share.bytes}}; }
 
 // "offset" is in bytes in the file, "begin" and "end" are elements of the whole tensor.
-Json TensorJson(const StoredTensor& tensor, const Manifest& manifest) {
+Json TensorJson(const StoredTensor& tensor, const Manifest& manifest, int64_t stored_bytes) {
   Json json = {{"name", tensor.key.ToString()},
                {"dtype", DTypeName(tensor.dtype)},
                {"shape", std::vector<int64_t>(tensor.shape.dims().begin(), tensor.shape.dims().end())},
                {"bytes", PayloadBytes(tensor)},
+               {"stored_bytes", stored_bytes},
                {"aliases", tensor.aliases},
                {"shards", Json::array()}};
   for (const StoredInterval& part : tensor.intervals) {
@@ -123,12 +154,20 @@ Json TensorJson(const StoredTensor& tensor, const Manifest& manifest) {
   return json;
 }
 
+// Null where the checkpoint records none.
+Json AttributesJson(const Attributes& attributes) {
+  Json json;
+  for (const auto& [name, value] : attributes) json[name] = AttributeJson(value);
+  return json;
+}
+
 // The members that only checkpoints of ours have.
 void AddOwnMembers(const Manifest& manifest, Json& json) {
   json["kind"] = StateDictTypeName(manifest.save.type);
   json["writers"] = manifest.save.writers;
   json["save_id"] = manifest.save.id;
   json["producer"] = manifest.save.producer;
+  json["attributes"] = AttributesJson(manifest.save.attributes);
 }
 
 }  // namespace
@@ -151,7 +190,9 @@ std::string SummaryText(const CheckpointSummary& summary, bool tensors) {
                       FormatBytes(static_cast<double>(stored.range.nbytes)), "\n");
     }
   }
-  if (summary.traits().is_ours) absl::StrAppend(&text, "flat units  ", manifest.units.size(), "\n");
+  if (summary.traits().is_ours) {
+    absl::StrAppend(&text, "flat units  ", manifest.units.size(), "\n", AttributesText(manifest.save.attributes));
+  }
   for (const StoredTensor& tensor : manifest.tensors) {
     for (const std::string& alias : tensor.aliases) {
       absl::StrAppend(&text, "alias  ", Printable(alias), " is ", Printable(tensor.key.fqn), "\n");
@@ -160,10 +201,13 @@ std::string SummaryText(const CheckpointSummary& summary, bool tensors) {
   for (const auto& [name, value] : summary.metadata) {
     absl::StrAppend(&text, "metadata  ", Printable(name), " = ", Printable(value), "\n");
   }
-  absl::StrAppend(&text, FilesText(manifest));
+  for (const std::string& left_out : summary.left_out) absl::StrAppend(&text, "left out  ", left_out, "\n");
+  absl::StrAppend(&text, ExpansionText(summary.expansion), FilesText(manifest));
   if (tensors) {
     absl::StrAppend(&text, "each tensor, and the elements that a file holds of it\n");
-    for (const StoredTensor& tensor : manifest.tensors) text += TensorLine(tensor, manifest);
+    for (size_t i = 0; i < manifest.tensors.size(); ++i) {
+      text += TensorLine(manifest.tensors[i], manifest, StoredBytesOf(summary, i));
+    }
   }
   return text;
 }
@@ -184,6 +228,7 @@ std::string SummaryJson(const CheckpointSummary& summary, bool tensors) {
   const Share all = ShareOfAll(manifest);
   json["tensor_count"] = all.tensors;
   json["bytes"] = all.bytes;
+  json["stored_bytes"] = summary.stored_bytes.empty() ? all.bytes : summary.expansion.stored_bytes;
   json["model"] = ToJson(ShareOfSection(manifest, Section::kModel));
   json["optim"] = ToJson(ShareOfSection(manifest, Section::kOptimState));
   json["extra"] = ToJson(ShareOfSection(manifest, Section::kExtra));
@@ -199,6 +244,7 @@ std::string SummaryJson(const CheckpointSummary& summary, bool tensors) {
         {{"name", unit.name}, {"parameters", unit.parameters.size()}, {"numel", unit.unsharded_numel}});
   }
   json["metadata"] = summary.metadata;
+  json["left_out"] = summary.left_out;
   json["files"] = Json::array();
   const std::vector<Share> shares = SharesOfFiles(manifest);
   for (size_t i = 0; i < shares.size(); ++i) {
@@ -209,7 +255,9 @@ std::string SummaryJson(const CheckpointSummary& summary, bool tensors) {
   }
   if (tensors) {
     json["tensors"] = Json::array();
-    for (const StoredTensor& tensor : manifest.tensors) json["tensors"].push_back(TensorJson(tensor, manifest));
+    for (size_t i = 0; i < manifest.tensors.size(); ++i) {
+      json["tensors"].push_back(TensorJson(manifest.tensors[i], manifest, StoredBytesOf(summary, i)));
+    }
   }
   return ToText(json);
 }

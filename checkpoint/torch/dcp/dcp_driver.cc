@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fsdp/checkpoint/torch/dcp/dcp_driver.h"
 
+#include <filesystem>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "fsdp/checkpoint/storage/path.h"
 #include "fsdp/checkpoint/torch/dcp/dcp_metadata.h"
 #include "fsdp/checkpoint/torch/dcp/dcp_source.h"
 #include "fsdp/checkpoint/torch/dcp/dcp_writer.h"
@@ -25,6 +28,12 @@ class Driver final : public FormatDriver {
 
   bool Recognises(const PathProbe& probe) const override { return probe.is_directory && IsDcpDirectory(probe.path); }
 
+  // .metadata is also the name of directories of other programs.
+  bool IsCheckpointDirectory(const std::string& directory) const override {
+    std::error_code ignored;
+    return std::filesystem::is_regular_file(JoinPath(directory, kDcpMetadataName), ignored);
+  }
+
   absl::StatusOr<std::unique_ptr<TensorSource>> Open(const std::string& path,
                                                      const TensorSourceOptions& options) const override {
     return OpenDcpSource(path, options);
@@ -32,6 +41,10 @@ class Driver final : public FormatDriver {
 
   bool OwnsFileName(const std::string& name) const override {
     return name == kDcpMetadataName || (absl::StartsWith(name, "__") && absl::EndsWith(name, ".distcp"));
+  }
+
+  bool ReadsFileName(const std::string& name) const override {
+    return name == kDcpMetadataName || absl::EndsWith(name, ".distcp");
   }
 };
 

@@ -22,7 +22,7 @@
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/format/file_names.h"
-#include "fsdp/checkpoint/torch/pickle/pickle.h"
+#include "fsdp/checkpoint/torch/pickle/pickle_budget.h"
 #include "fsdp/checkpoint/torch/pickle/torch_globals.h"
 #include "fsdp/checkpoint/torch/state/torch_tensor.h"
 
@@ -37,7 +37,7 @@ absl::Status Broken(PickleValue value, const std::string& what) {
 
 // True for an object of a class of that name, in whichever of its modules this version of torch has it.
 bool IsObject(PickleValue value, std::string_view class_name) {
-  return value.is(Kind::kCall) && value.callee().at(1).text() == class_name;
+  return value.is(Kind::kCall) && value.callee().global_name() == class_name;
 }
 
 // The attribute `name` of an object whose state is a dict; nullopt if there is none.
@@ -72,8 +72,14 @@ std::string StorageKey(const std::string& name, const std::optional<std::vector<
   return offsets ? absl::StrCat(name, "\n", absl::StrJoin(*offsets, ",")) : name;
 }
 
+// Bytes of what this file makes of an entry, a chunk or a place, names not counted, and of what is made of that later.
+constexpr int64_t kItemBytes = 96;
+constexpr int64_t kLaterItemBytes = 128;
+
 class MetadataReader {
  public:
+  explicit MetadataReader(const Pickle& pickle) : budget_(pickle, DcpMemoryLimit(pickle.size())) {}
+
   absl::StatusOr<DcpMetadata> Read(PickleValue root) {
     if (!IsObject(root, "Metadata")) return Broken(root, "it is no Metadata of torch.distributed.checkpoint");
     FSDP_RETURN_IF_ERROR(ReadStorage(root));
@@ -96,6 +102,7 @@ class MetadataReader {
     if (!storage.is(Kind::kDict)) return Broken(storage, "storage_data is no dict");
     for (int64_t i = 0; i < storage.size(); ++i) {
       const auto [index, info] = storage.member(i);
+      FSDP_RETURN_IF_ERROR(Take(index, 0));
       FSDP_ASSIGN_OR_RETURN(const PickleValue fqn, Attribute(index, "fqn"));
       FSDP_ASSIGN_OR_RETURN(const std::string name, Text(fqn));
       std::optional<std::vector<int64_t>> offsets;
@@ -126,7 +133,9 @@ class MetadataReader {
     FSDP_ASSIGN_OR_RETURN(slice.offset, Position(offset));
     FSDP_ASSIGN_OR_RETURN(const PickleValue length, Attribute(info, "length"));
     FSDP_ASSIGN_OR_RETURN(slice.nbytes, Position(length));
-    return slice;
+    if (slice.nbytes <= std::numeric_limits<int64_t>::max() - slice.offset) return slice;
+    return absl::DataLossError(absl::StrCat(Quote(name), " is placed in ", Quote(slice.file), ", ", slice.nbytes,
+                                            " bytes from byte ", slice.offset, " on: no file reaches that far"));
   }
 
   // planner_data may be absent; then names are their own paths.
@@ -138,9 +147,12 @@ class MetadataReader {
       FSDP_ASSIGN_OR_RETURN(const std::string name, Text(key));
       if (!value.is_sequence()) return Broken(value, "a path that is no tuple");
       order_.try_emplace(name, i);
+      FSDP_RETURN_IF_ERROR(Take(key, static_cast<int64_t>(name.size())));
       std::vector<DcpEntry::PathElement>& path = paths_[name];
       for (int64_t j = 0; j < value.size(); ++j) {
         const PickleValue element = value.at(j);
+        const bool is_text = element.is(Kind::kString);
+        FSDP_RETURN_IF_ERROR(Take(element, is_text ? static_cast<int64_t>(element.text().size()) : 0));
         if (element.is(Kind::kInt)) {
           path.push_back({absl::StrCat(element.integer()), true});
         } else {
@@ -154,6 +166,7 @@ class MetadataReader {
 
   // Adds the tensor or value that state_dict_metadata has under `name`.
   absl::Status AddEntry(const std::string& name, PickleValue value) {
+    FSDP_RETURN_IF_ERROR(Take(value, static_cast<int64_t>(name.size())));
     DcpEntry entry;
     entry.name = name;
     const auto path = paths_.find(name);
@@ -194,7 +207,7 @@ class MetadataReader {
   }
 
   // A TensorStorageMetadata: dtype, size and chunks. Chunks of ranks that hold nothing are left out.
-  absl::StatusOr<DcpTensor> ReadTensor(const std::string& name, PickleValue value) const {
+  absl::StatusOr<DcpTensor> ReadTensor(const std::string& name, PickleValue value) {
     DcpTensor tensor;
     FSDP_ASSIGN_OR_RETURN(const PickleValue properties, Attribute(value, "properties"));
     FSDP_ASSIGN_OR_RETURN(tensor.dtype, ReadDType(name, properties));
@@ -206,6 +219,7 @@ class MetadataReader {
     FSDP_ASSIGN_OR_RETURN(const PickleValue chunks, Attribute(value, "chunks"));
     if (!chunks.is_sequence()) return Broken(chunks, "chunks that are no list");
     for (int64_t i = 0; i < chunks.size(); ++i) {
+      FSDP_RETURN_IF_ERROR(Take(chunks.at(i), 0));
       DcpChunk chunk;
       FSDP_ASSIGN_OR_RETURN(const PickleValue offsets, Attribute(chunks.at(i), "offsets"));
       FSDP_ASSIGN_OR_RETURN(chunk.box.start, ReadSizes(offsets));
@@ -220,6 +234,11 @@ class MetadataReader {
     return Annotate(covered, absl::StrCat("tensor ", Quote(name)));
   }
 
+  // Takes the memory of one item with a name of `name_bytes`: many may be one value of the pickle.
+  absl::Status Take(PickleValue value, int64_t name_bytes) {
+    return budget_.Take(value, kItemBytes + name_bytes, kLaterItemBytes + 2 * name_bytes);
+  }
+
   // Into the order of planner_data, which is that of the state dict: optimizers' ids depend on the model's order.
   // state_dict_metadata has the order in which the ranks' plans were merged.
   void SortByPath() {
@@ -231,6 +250,7 @@ class MetadataReader {
                      [&](const DcpEntry& a, const DcpEntry& b) { return order(a) < order(b); });
   }
 
+  PickleBudget budget_;
   DcpMetadata metadata_;
   absl::flat_hash_map<std::string, int64_t> order_;    // of names in planner_data
   absl::flat_hash_map<std::string, DcpSlice> slices_;  // by StorageKey
@@ -292,8 +312,11 @@ absl::Status CheckChunkCover(const Shape& shape, std::vector<DcpChunk>& chunks) 
 }
 
 absl::StatusOr<DcpMetadata> ParseDcpMetadata(std::string_view bytes) {
-  FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<Pickle> pickle, Pickle::Parse(bytes, {.is_allowed = IsDcpGlobal}));
-  return MetadataReader().Read(pickle->root());
+  const auto nbytes = static_cast<int64_t>(bytes.size());
+  PickleOptions options = {.is_allowed = IsDcpGlobal};
+  options.limits.max_memory = DcpMemoryLimit(nbytes) - nbytes;
+  FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<Pickle> pickle, Pickle::Parse(bytes, options));
+  return MetadataReader(*pickle).Read(pickle->root());
 }
 
 }  // namespace fsdp

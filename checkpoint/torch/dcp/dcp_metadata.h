@@ -19,6 +19,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
+#include "fsdp/checkpoint/torch/pickle/pickle.h"
 #include "fsdp/tensor/box.h"
 #include "fsdp/tensor/dtype.h"
 #include "fsdp/tensor/shape.h"
@@ -28,11 +29,13 @@ namespace fsdp {
 inline constexpr char kDcpMetadataName[] = ".metadata";
 
 // Bytes [offset, offset + nbytes) of a file of the directory: an archive that torch.save wrote. `file` is a plain name:
-// it cannot lead out of the directory. The length of the file is checked when it is read.
+// it cannot lead out of the directory. end() does not overflow; the length of the file is checked when it is read.
 struct DcpSlice {
   std::string file;
   int64_t offset = 0;
   int64_t nbytes = 0;
+
+  int64_t end() const { return offset + nbytes; }
 };
 
 // A part of a tensor, and the archive that holds it.
@@ -68,9 +71,16 @@ struct DcpMetadata {
   std::vector<DcpTensor> tensors;
 };
 
-// Parses the bytes of .metadata. kInvalidArgument names what is refused: a global, a transform such as compression, an
-// unknown dtype. kDataLoss names the tensor and the first hole or overlap of its chunks, or the byte of the pickle.
-// n chunks take n log n time.
+// What reading a .metadata of `nbytes` bytes may cost in memory, those bytes included. A chunk has about 150 bytes of
+// pickle and costs about 600 of values, places and boxes, and there is one for each tensor and rank: the limit of other
+// pickles (PickleMemoryLimit), 2 bytes for one, would refuse a model of 8B parameters from 256 ranks. 12 is three times
+// what such a metadata costs.
+inline constexpr int64_t kDcpMemoryPerByte = 12;
+inline constexpr int64_t DcpMemoryLimit(int64_t nbytes) { return kDcpMemoryPerByte * nbytes + kPickleAllowance; }
+
+// Parses the bytes of .metadata. kResourceExhausted beyond DcpMemoryLimit. kInvalidArgument names what is refused: a
+// global, a transform such as compression, an unknown dtype. kDataLoss names the tensor and the first hole or overlap
+// of its chunks, or the byte of the pickle. n chunks take n log n time.
 absl::StatusOr<DcpMetadata> ParseDcpMetadata(std::string_view bytes);
 
 // Sorts `chunks` by the start of their box, drops copies of a box, and returns OK if they cover `shape` exactly once.

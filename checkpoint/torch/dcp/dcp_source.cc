@@ -45,6 +45,7 @@ struct ChunkPlace {
   int64_t offset = 0;            // in the file, of the first element
   std::vector<int64_t> strides;  // in elements
   bool is_contiguous = true;
+  int64_t touched_bytes = 0;  // TorchTensor::touched_bytes
 };
 
 class DcpSource final : public TensorSource {
@@ -70,7 +71,7 @@ class DcpSource final : public TensorSource {
     std::vector<TorchLeafType> types;
     std::set<std::string> names;
     for (const DcpTensor& tensor : metadata_.tensors) {
-      types.push_back({tensor.dtype, tensor.shape, ""});
+      types.push_back({tensor.dtype, tensor.shape});
       for (const DcpChunk& chunk : tensor.chunks) names.insert(chunk.slice.file);
     }
     world_size_ = std::max<int>(1, static_cast<int>(names.size()));
@@ -128,19 +129,36 @@ class DcpSource final : public TensorSource {
     return places;
   }
 
+  // A chunk is an archive of its own, so what may expand is the chunk. Reads the archives of all; a chunk that cannot
+  // be read counts as what .metadata says it is, and reading it says what is wrong.
+  std::optional<TensorStorage> Storage(const StateKey& key) const override {
+    const absl::StatusOr<const TorchLeaf*> leaf = state_.FindLeaf(key);
+    if (!leaf.ok() || (*leaf)->tensor_part() == nullptr) return std::nullopt;
+    const TorchTensorPart& part = *(*leaf)->tensor_part();
+    const DcpTensor& tensor = metadata_.tensors[part.tensor];
+    int64_t nbytes = 0;
+    for (size_t i = 0; i < tensor.chunks.size(); ++i) {
+      int64_t whole = SizeOf(tensor.dtype);
+      for (const int64_t count : tensor.chunks[i].box.count) whole *= count;
+      const absl::StatusOr<const ChunkPlace*> place = PlaceOf(part.tensor, i);
+      nbytes += place.ok() ? std::min(whole, (*place)->touched_bytes) : whole;
+    }
+    return TensorStorage{.id = part.tensor, .nbytes = nbytes, .view = part.offset, .touched_bytes = nbytes};
+  }
+
  private:
   // The length of the slice comes from .metadata: a file that is shorter is reported here, with both numbers.
   absl::StatusOr<TorchArchive> ReadArchive(const File& file, const DcpSlice& slice) const {
     FSDP_ASSIGN_OR_RETURN(const int64_t nbytes, file.Size());
-    if (slice.offset > nbytes || slice.nbytes > nbytes - slice.offset) {
-      return absl::DataLossError(absl::StrCat("bytes ", slice.offset, " to ", slice.offset + slice.nbytes,
+    if (slice.end() > nbytes) {
+      return absl::DataLossError(absl::StrCat("bytes ", slice.offset, " to ", slice.end(),
                                               " are wanted, but the file has ", nbytes, ": it is truncated"));
     }
     return ReadTorchArchive({&file, slice.offset, slice.nbytes}, options_);
   }
 
   std::string Describe(const DcpSlice& slice) const {
-    return absl::StrCat(JoinPath(path_, slice.file), ", bytes ", slice.offset, " to ", slice.offset + slice.nbytes);
+    return absl::StrCat(JoinPath(path_, slice.file), ", bytes ", slice.offset, " to ", slice.end());
   }
 
   absl::StatusOr<TorchNode> ReadValue(const std::string& name, const DcpSlice& slice) {
@@ -219,7 +237,10 @@ class DcpSource final : public TensorSource {
     }
     files_.Expect(chunk.slice.file, archive);
     const StoragePlace& storage = archive.storages.at(stored.storage.key);
-    return ChunkPlace{storage.offset + stored.offset * SizeOf(stored.dtype), stored.strides, stored.is_contiguous()};
+    return ChunkPlace{storage.offset + stored.offset * SizeOf(stored.dtype),
+                      {stored.strides.begin(), stored.strides.end()},
+                      stored.is_contiguous(),
+                      stored.touched_bytes()};
   }
 
   // Reads the part of `box` that chunk `index` holds. `out` is the place of element `first` of the tensor, row-major.

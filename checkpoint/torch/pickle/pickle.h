@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -26,13 +27,19 @@
 
 namespace fsdp {
 
+// What reading a pickle of `nbytes` bytes may cost in memory, whatever it contains: the bytes themselves, the values,
+// and what is made of them while it is parsed and its tree is built (pickle_budget.h). Formats whose honest pickles cost
+// more have a limit of their own, such as DCP's .metadata (dcp_metadata.h).
+inline constexpr int64_t kPickleAllowance = int64_t{64} << 20;
+inline constexpr int64_t PickleMemoryLimit(int64_t nbytes) { return 2 * nbytes + kPickleAllowance; }
+
 // Bounds on the cost of one pickle, whatever it contains; kResourceExhausted beyond them. The defaults are far above
 // the state dict of any real model.
 struct PickleLimits {
   // Bytes that are read; a longer pickle counts as truncated.
   int64_t max_bytes = int64_t{1} << 30;
-  // Bytes of values, memo and stack together.
-  int64_t max_memory = int64_t{2} << 30;
+  // Bytes of values, memo and stack together. Default: what PickleMemoryLimit leaves of the bytes that are given.
+  std::optional<int64_t> max_memory = {};
   // Bytes of one string: names and texts, never the elements of tensors.
   int64_t max_string_bytes = int64_t{64} << 20;
   // Marks that are open at once, which is how deep containers nest while they are built.
@@ -73,7 +80,7 @@ class Pickle;
 
 // One value: a reference into a Pickle, which must outlive it; cheap to copy. Values form a graph: one value can be an
 // element of many, and can contain itself, so code that walks them must bound its depth and its steps. All accessors
-// take constant time but name(), which concatenates.
+// take constant time, but name() concatenates, and numbers in decimal and names of globals are as long as their line.
 class PickleValue {
  public:
   PickleKind kind() const;
@@ -87,8 +94,10 @@ class PickleValue {
   double real() const;
   // kString, kBytes, kBigInt. Lives as long as the pickled bytes. A kString is UTF-8 if Python wrote it: not checked.
   std::string_view text() const;
-  // kGlobal: "module.name".
+  // kGlobal: "module.name", and its two parts, which live as long as the pickled bytes.
   std::string name() const;
+  std::string_view global_module() const;
+  std::string_view global_name() const;
   // The elements of a tuple, list or set; the members of a dict.
   int64_t size() const;
   // Element `i`, below size(), of a tuple, list or set; at(0) of a persistent id is the id.
@@ -111,6 +120,8 @@ class PickleValue {
 
   // Equal for references to one value: for memoizing a walk.
   uint32_t id() const { return id_; }
+  // True for a value that has no parts, and is not in Pickle::node_count().
+  bool is_leaf() const;
 
  private:
   friend class Pickle;
@@ -135,42 +146,53 @@ class Pickle {
   // Bytes of the pickle, STOP included: where the next one begins, in files that hold several.
   int64_t size() const { return size_; }
 
+  // Bytes that Parse was given, which must stay: those of the pickle, and what lies behind it.
+  int64_t input_bytes() const { return static_cast<int64_t>(bytes_.size()); }
+
+  // Bytes of memory that the values take, the pickled bytes not counted.
+  int64_t memory() const { return memory_; }
+
   // All persistent ids, in the order of the pickle, with repetitions: the storages that it refers to.
-  std::vector<PickleValue> persistent() const;
+  int64_t persistent_count() const { return static_cast<int64_t>(persistent_.size()); }
+  PickleValue persistent(int64_t i) const { return {this, persistent_[i]}; }
+
+  // The number of values that are no leaves, and which of them `value`, with parts, is: for tables by value.
+  int64_t node_count() const { return static_cast<int64_t>(nodes_.size()); }
+  static int64_t NodeIndex(PickleValue value) { return static_cast<int64_t>(value.id_) - kFirstNode; }
 
  private:
   friend class PickleValue;
   friend class PickleBuilder;
 
-  // 16 bytes, since a state dict has millions of values. The union goes by `kind`.
+  // A value by its id. Below kFirstNode the id is the byte of the opcode that made it, a leaf (pickle_leaf.h), and
+  // nothing is stored for it; the others are nodes: values with parts, and copies of a text.
+  static constexpr uint32_t kFirstNode = uint32_t{1} << 31;
+
+  // 16 bytes, since a state dict has millions of them.
   struct Node {
+    uint32_t place = 0;  // of its opcode
+    uint32_t begin = 0;  // of its items, in items_
+    uint32_t size = 0;   // items that it has
     PickleKind kind = PickleKind::kNone;
-    uint32_t place = 0;
-    union {
-      int64_t integer;
-      double real;
-      uint32_t items;  // index into items_
-      struct {
-        uint32_t offset;  // in bytes_
-        uint32_t length;
-      } text;
-    };
-    Node() : integer(0) {}
+    uint8_t room = 0;  // 2^room items fit at `begin`; 0: just `size`
   };
 
   explicit Pickle(std::string_view bytes) : bytes_(bytes) {}
 
-  const Node& node(uint32_t id) const { return nodes_[id]; }
-  const std::vector<uint32_t>& items(uint32_t id) const { return items_[nodes_[id].items]; }
+  static bool is_leaf(uint32_t id) { return id < kFirstNode; }
+  const Node& node(uint32_t id) const { return nodes_[id - kFirstNode]; }
+  PickleKind KindOf(uint32_t id) const;
 
   std::string_view bytes_;  // the input, not owned
   // Deques, because a vector that grows would hold up to three times the memory that max_memory counts.
   std::deque<Node> nodes_;
-  // By Node::items. Of tuples, lists, sets: elements. Of dicts: key, value, key, value. Of globals: module, name. Of
-  // calls: callee, arguments, and state where there is one. Of persistent ids: the id.
-  std::deque<std::vector<uint32_t>> items_;
+  // Ids, by Node::begin. Of tuples, lists, sets: elements. Of dicts: key, value, key, value. Of globals: module, name.
+  // Of calls: callee, arguments, and state where there is one. Of persistent ids: the id. Of bytes: the text that they
+  // are a copy of, if they are not empty.
+  std::deque<uint32_t> items_;
   // Ids of all kPersistent values, in the order in which they were made.
-  std::vector<uint32_t> persistent_;
+  std::deque<uint32_t> persistent_;
+  int64_t memory_ = 0;
   uint32_t root_ = 0;
   int64_t size_ = 0;
 };

@@ -16,41 +16,21 @@ uint32_t PickleBuilder::Add(Kind kind) {
   Pickle::Node& node = pickle_.nodes_.emplace_back();
   node.kind = kind;
   node.place = static_cast<uint32_t>(input_.opcode_at());
-  return static_cast<uint32_t>(pickle_.nodes_.size() - 1);
+  node.begin = static_cast<uint32_t>(pickle_.items_.size());
+  return static_cast<uint32_t>(pickle_.nodes_.size() - 1) + Pickle::kFirstNode;
 }
 
-uint32_t PickleBuilder::Bool(bool value) {
-  const uint32_t id = Add(Kind::kBool);
-  pickle_.nodes_[id].integer = value ? 1 : 0;
-  return id;
-}
-
-uint32_t PickleBuilder::Integer(int64_t value) {
-  const uint32_t id = Add(Kind::kInt);
-  pickle_.nodes_[id].integer = value;
-  return id;
-}
-
-uint32_t PickleBuilder::Float(double value) {
-  const uint32_t id = Add(Kind::kFloat);
-  pickle_.nodes_[id].real = value;
-  return id;
-}
-
-// The offset fits in 32 bits because Pickle::Parse reads at most 4 GiB.
-uint32_t PickleBuilder::Text(Kind kind, std::string_view text) {
+uint32_t PickleBuilder::Items(Kind kind, std::initializer_list<uint32_t> items) {
   const uint32_t id = Add(kind);
-  pickle_.nodes_[id].text = {static_cast<uint32_t>(text.data() - input_.bytes().data()),
-                             static_cast<uint32_t>(text.size())};
+  pickle_.items_.insert(pickle_.items_.end(), items);
+  pickle_.nodes_.back().size = static_cast<uint32_t>(items.size());
   return id;
 }
 
-// Ids of values and indices of items are separate, since most values (numbers, strings) have no items.
-uint32_t PickleBuilder::Items(Kind kind, std::vector<uint32_t> items) {
+uint32_t PickleBuilder::Items(Kind kind, const Ids& stack, size_t first) {
   const uint32_t id = Add(kind);
-  item_bytes_ += sizeof(items) + items.size() * sizeof(uint32_t);
-  pickle_.nodes_[id].items = static_cast<uint32_t>(pickle_.items_.size());
-  pickle_.items_.push_back(std::move(items));
+  for (size_t i = first; i < stack.size(); ++i) pickle_.items_.push_back(stack[i]);
+  pickle_.nodes_.back().size = static_cast<uint32_t>(stack.size() - first);
   return id;
 }
 
@@ -60,9 +40,48 @@ uint32_t PickleBuilder::Persistent(uint32_t name) {
   return id;
 }
 
+// The items of a value lie one after the other. If nothing lies behind them they grow in place; if something does, they
+// move to the end, where as many again fit, and leave their old place unused.
+void PickleBuilder::MakeRoom(Pickle::Node& node, int64_t count) {
+  std::deque<uint32_t>& items = pickle_.items_;
+  if (count <= (node.room == 0 ? node.size : int64_t{1} << node.room)) return;
+  const bool is_last = node.begin + std::max<int64_t>(node.size, node.room == 0 ? 0 : int64_t{1} << node.room) ==
+                       static_cast<int64_t>(items.size());
+  if (!is_last) {
+    const auto begin = static_cast<uint32_t>(items.size());
+    for (uint32_t i = 0; i < node.size; ++i) items.push_back(items[node.begin + i]);
+    node.begin = begin;
+  }
+  node.room = 2;
+  while (int64_t{1} << node.room < count) ++node.room;
+  items.resize(node.begin + (size_t{1} << node.room));
+}
+
 void PickleBuilder::Append(uint32_t container, uint32_t item) {
-  pickle_.items_[pickle_.nodes_[container].items].push_back(item);
-  item_bytes_ += sizeof(uint32_t);
+  Pickle::Node& node = pickle_.nodes_[container - Pickle::kFirstNode];
+  MakeRoom(node, int64_t{node.size} + 1);
+  pickle_.items_[node.begin + node.size++] = item;
+}
+
+void PickleBuilder::Append(uint32_t container, const Ids& stack, size_t first) {
+  Pickle::Node& node = pickle_.nodes_[container - Pickle::kFirstNode];
+  MakeRoom(node, node.size + static_cast<int64_t>(stack.size() - first));
+  for (size_t i = first; i < stack.size(); ++i) pickle_.items_[node.begin + node.size++] = stack[i];
+}
+
+uint32_t PickleBuilder::Copy(Kind kind, PickleValue from) {
+  const uint32_t id = Add(kind);
+  if (from.is_leaf()) return id;
+  const Pickle::Node source = pickle_.node(from.id());
+  for (uint32_t i = 0; i < source.size; ++i) pickle_.items_.push_back(pickle_.items_[source.begin + i]);
+  pickle_.nodes_.back().size = source.size;
+  return id;
+}
+
+int64_t PickleBuilder::CopiedItems(uint32_t arguments) const {
+  const PickleValue value = Value(arguments);
+  if (value.size() == 0 || value.at(0).is_leaf()) return 0;
+  return 2 * int64_t{pickle_.node(value.at(0).id()).size};
 }
 
 // Copies the items instead of sharing them: in Python too OrderedDict(d) is another object than d, and a later APPEND
@@ -75,32 +94,30 @@ absl::StatusOr<std::optional<uint32_t>> PickleBuilder::Container(uint32_t callee
   const bool is_bytes = callee.is_global("_codecs.encode") || callee.is_global("builtins.bytearray") ||
                         callee.is_global("__builtin__.bytearray");
   if (!is_dict && !is_set && !is_bytes) return std::nullopt;
-  if (arguments.size() == 0)
-    return std::make_optional(Empty(is_dict ? Kind::kDict : is_set ? Kind::kSet : Kind::kBytes));
+  if (arguments.size() == 0) {
+    return std::make_optional(Add(is_dict ? Kind::kDict : is_set ? Kind::kSet : Kind::kBytes));
+  }
   const PickleValue first = arguments.at(0);
   if (is_bytes) return Bytes(callee, arguments);
-  if (is_dict && first.is(Kind::kDict)) return std::make_optional(Items(Kind::kDict, ItemsOf(first.id())));
+  if (is_dict && first.is(Kind::kDict)) return std::make_optional(Copy(Kind::kDict, first));
   if (!first.is_sequence()) {
     return input_.Broken(absl::StrCat(callee.name(), " of ", std::string(PickleKindName(first.kind()))));
   }
-  if (is_set) return std::make_optional(Items(Kind::kSet, ItemsOf(first.id())));
+  if (is_set) return std::make_optional(Copy(Kind::kSet, first));
   FSDP_ASSIGN_OR_RETURN(const uint32_t dict, DictOfPairs(first));
   return std::make_optional(dict);
 }
 
-uint32_t PickleBuilder::Empty(Kind kind) {
-  return kind == Kind::kBytes ? Text(kind, input_.bytes().substr(0, 0)) : Items(kind, {});
-}
-
 // OrderedDict([(key, value), ...]), as Python 2 writes it.
 absl::StatusOr<uint32_t> PickleBuilder::DictOfPairs(PickleValue pairs) {
-  std::vector<uint32_t> members;
+  const uint32_t dict = Add(Kind::kDict);
   for (int64_t i = 0; i < pairs.size(); ++i) {
     if (!pairs.at(i).is_sequence() || pairs.at(i).size() != 2) return input_.Broken("an OrderedDict of no pairs");
-    members.push_back(pairs.at(i).at(0).id());
-    members.push_back(pairs.at(i).at(1).id());
+    pickle_.items_.push_back(pairs.at(i).at(0).id());
+    pickle_.items_.push_back(pairs.at(i).at(1).id());
   }
-  return Items(Kind::kDict, std::move(members));
+  pickle_.nodes_.back().size = static_cast<uint32_t>(2 * pairs.size());
+  return dict;
 }
 
 // Protocol 2 has no opcode for bytes, so Python writes them as _codecs.encode(string, "latin1"). The string is UTF-8,
@@ -117,7 +134,7 @@ absl::StatusOr<std::optional<uint32_t>> PickleBuilder::Bytes(PickleValue callee,
         std::all_of(text.begin(), text.end(), [](char byte) { return (static_cast<uint8_t>(byte) & 0x80) == 0; });
   }
   if (!is_ascii->second) return std::nullopt;
-  return std::make_optional(Text(Kind::kBytes, first.text()));
+  return std::make_optional(Items(Kind::kBytes, {first.id()}));
 }
 
 }  // namespace fsdp

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "fsdp/base/status_matchers.h"
+#include "fsdp/checkpoint/torch/pickle/pickle_budget.h"
 #include "fsdp/checkpoint/torch/pickle/torch_globals.h"
 #include "fsdp/checkpoint/torch/state/python_json.h"
 #include "gmock/gmock-matchers.h"
@@ -26,7 +27,8 @@ absl::StatusOr<std::unique_ptr<Pickle>> Parse(std::string_view bytes) {
 std::string JsonOf(const std::string& bytes) {
   const auto pickle = Parse(bytes);
   if (!pickle.ok()) return pickle.status().ToString();
-  const auto json = JsonOfPickle((*pickle)->root());
+  PickleBudget budget(**pickle);
+  const auto json = JsonOfPickle((*pickle)->root(), budget);
   return json.ok() ? json->dump() : json.status().ToString();
 }
 

@@ -34,11 +34,15 @@ class LegacyReader {
   absl::StatusOr<TorchArchive> Read() {
     constexpr int64_t kFirstHead = int64_t{4} << 20;
     constexpr int64_t kMaxHead = int64_t{256} << 20;
-    for (int64_t head = kFirstHead;; head *= 8) {
+    for (int64_t head = kFirstHead;; head = head / 2 * 3) {
       const int64_t nbytes = std::min({head, kMaxHead, slice_.nbytes});
+      bytes_ = std::string();  // before the next one is read
       FSDP_ASSIGN_OR_RETURN(bytes_, slice_.ReadText(0, nbytes));
+      // The pickles did not end in the head before: so much of the limit is for values.
+      max_memory_ = PickleMemoryLimit(nbytes == kFirstHead ? 0 : nbytes / 3 * 2) - nbytes;
       absl::StatusOr<TorchArchive> archive = ReadHead();
-      // A pickle that is cut off looks like a damaged one: more bytes decide.
+      // A pickle that is cut off looks like a damaged one: more bytes decide. Half as many again: what is read beyond
+      // the pickles is memory that they may not cost.
       const bool is_cut_off = absl::IsDataLoss(archive.status()) && nbytes < std::min(kMaxHead, slice_.nbytes);
       if (!is_cut_off) return archive;
     }
@@ -60,15 +64,16 @@ class LegacyReader {
     FSDP_ASSIGN_OR_RETURN(const auto object, Next());
     FSDP_ASSIGN_OR_RETURN(const auto keys, Next());
     TorchArchive archive;
-    FSDP_ASSIGN_OR_RETURN(archive.tree, TreeOfPickle(object->root()));
+    FSDP_ASSIGN_OR_RETURN(archive.tree, TreeOfPickle(*object));
     FSDP_RETURN_IF_ERROR(PlaceStorages(*object, keys->root(), archive));
     return archive;
   }
 
   // The pickle at at_, which is moved behind it.
   absl::StatusOr<std::unique_ptr<Pickle>> Next() {
-    absl::StatusOr<std::unique_ptr<Pickle>> pickle =
-        Pickle::Parse(std::string_view(bytes_).substr(at_), {.is_allowed = IsTorchGlobal, .advice = AdviceOnGlobal});
+    PickleOptions options = {.is_allowed = IsTorchGlobal, .advice = AdviceOnGlobal};
+    options.limits.max_memory = max_memory_;
+    absl::StatusOr<std::unique_ptr<Pickle>> pickle = Pickle::Parse(std::string_view(bytes_).substr(at_), options);
     if (!pickle.ok()) {
       return Annotate(pickle.status(), absl::StrCat("pickle ", pickles_ + 1, " of the file, at byte ", at_));
     }
@@ -90,8 +95,8 @@ class LegacyReader {
 
   absl::Status PlaceStorages(const Pickle& object, PickleValue keys, TorchArchive& archive) const {
     absl::flat_hash_map<std::string, TorchStorage> described;
-    for (const PickleValue id : object.persistent()) {
-      FSDP_ASSIGN_OR_RETURN(TorchStorage storage, ReadTorchStorage(id));
+    for (int64_t i = 0; i < object.persistent_count(); ++i) {
+      FSDP_ASSIGN_OR_RETURN(TorchStorage storage, ReadTorchStorage(object.persistent(i)));
       described.try_emplace(storage.key, storage);
     }
     if (!keys.is(Kind::kList)) return absl::DataLossError("the torch file does not list its storages");
@@ -118,13 +123,9 @@ class LegacyReader {
   absl::StatusOr<StoragePlace> PlaceStorage(const TorchStorage& storage, int64_t at) const {
     int64_t numel = 0;
     FSDP_RETURN_IF_ERROR(slice_.Read(at, absl::MakeSpan(reinterpret_cast<std::byte*>(&numel), sizeof(numel))));
-    int64_t size = 1;
-    if (!IsUntypedStorage(storage.type)) {
-      FSDP_ASSIGN_OR_RETURN(const DType dtype, DTypeOfGlobal(storage.type));
-      size = SizeOf(dtype);
-    }
+    const int64_t size = storage.element_size();
     const int64_t begin = at + static_cast<int64_t>(sizeof(numel));
-    if (numel < 0 || numel > slice_.nbytes || numel * size > slice_.nbytes - begin) {
+    if (numel < 0 || numel > (slice_.nbytes - begin) / size) {
       return absl::DataLossError(absl::StrCat("storage ", Quote(storage.key), " of ", numel,
                                               " elements does not fit in the file: it is truncated"));
     }
@@ -137,6 +138,7 @@ class LegacyReader {
 
   const FileSlice& slice_;
   std::string bytes_;  // the head of the file
+  int64_t max_memory_ = 0;
   int64_t at_ = 0;
   int pickles_ = 0;  // read
 };

@@ -92,7 +92,9 @@ class Merger {
     const TorchLeafType first = type(members[0]);
     // "step" and other numbers have no dimension: every rank has the same, and the first one's is taken.
     const bool is_shard = is_state && first.shape.rank() == 1;
+    constexpr int64_t kMaxNumel = int64_t{1} << 60;  // as of one tensor (shape.h): a view can claim any number
     std::vector<RankTree::Part>& parts = tensors_.emplace_back();
+    int64_t numel = 0;
     for (const Member& member : members) {
       const TorchLeafType other = type(member);
       if (other.dtype != first.dtype || (is_shard ? other.shape.rank() != 1 : other.shape != first.shape)) {
@@ -100,7 +102,12 @@ class Merger {
             Quote(name), " has shape ", other.shape.ToString(), " in the file of rank ", member.rank, " and ",
             first.shape.ToString(), " in that of rank ", members[0].rank, ", and is no shard of a flat parameter"));
       }
-      if (is_shard || parts.empty()) parts.push_back({member.rank, member.node->tensor()});
+      if (!is_shard && !parts.empty()) continue;
+      if (other.shape.numel() > kMaxNumel - numel) {
+        return absl::DataLossError(absl::StrCat("the shards of ", Quote(name), " have more than 2^60 elements"));
+      }
+      numel += other.shape.numel();
+      parts.push_back({member.rank, member.node->tensor()});
     }
     return TorchNode::Tensor(static_cast<int>(tensors_.size() - 1));
   }

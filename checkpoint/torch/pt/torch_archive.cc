@@ -43,7 +43,7 @@ class ArchiveReader {
     const auto in_pickle = [](const absl::Status& status) { return Annotate(status, "data.pkl"); };
     const auto pickle = Pickle::Parse(bytes, {.is_allowed = IsTorchGlobal, .advice = AdviceOnGlobal});
     if (!pickle.ok()) return in_pickle(pickle.status());
-    absl::StatusOr<TorchTree> tree = TreeOfPickle((*pickle)->root());
+    absl::StatusOr<TorchTree> tree = TreeOfPickle(**pickle);
     if (!tree.ok()) return in_pickle(tree.status());
     TorchArchive archive;
     archive.tree = *std::move(tree);

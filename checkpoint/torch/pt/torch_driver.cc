@@ -6,6 +6,7 @@
 #include "fsdp/checkpoint/torch/pt/torch_driver.h"
 
 #include "absl/strings/match.h"
+#include "fsdp/checkpoint/safetensors/hugging_face_index.h"
 #include "fsdp/checkpoint/safetensors/safetensors_metadata.h"
 #include "fsdp/checkpoint/torch/pt/torch_source.h"
 #include "fsdp/checkpoint/torch/pt/torch_writer.h"
@@ -28,6 +29,17 @@ class Driver final : public FormatDriver {
     if (absl::StartsWith(probe.head, "PK\x03\x04")) return true;
     const bool opens_json = probe.head.size() > 8 && absl::StrContains("{ \t\r\n", probe.head[8]);
     return probe.head.size() > 1 && probe.head[0] == '\x80' && probe.head[1] <= 5 && !opens_json;
+  }
+
+  // As for safetensors. Files that only differ in a number, such as epoch_0.pt and epoch_1.pt, are not enough: others
+  // give such names to files that have nothing to do with each other.
+  bool IsCheckpointDirectory(const std::string& directory) const override {
+    return HasEntry(directory, kTorchIndexName) ||
+           (HasEntry(directory, kTorchModelName) && HasEntry(directory, kHuggingFaceConfigName));
+  }
+
+  bool ReadsFileName(const std::string& name) const override {
+    return HasSuffix(name) || name == kTorchIndexName || name == kHuggingFaceConfigName;
   }
 
   absl::StatusOr<std::unique_ptr<TensorSource>> Open(const std::string& path,

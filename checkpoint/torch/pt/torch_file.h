@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -59,6 +60,8 @@ class TorchFile {
   const File& file() const { return *file_; }
   const EntryChecksums& checksums() const { return *checksums_; }
   const TorchArchive& archive() const { return archive_; }
+  // The tree's root, which archive() has no longer: a tree is only needed until the state dict is found in it.
+  TorchNode TakeRoot() { return std::exchange(archive_.tree.root, TorchNode()); }
   bool is_zip() const { return is_zip_; }
 
   // The place of the whole storage that tensor `index` of the tree is a view of.

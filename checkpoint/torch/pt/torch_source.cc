@@ -20,6 +20,9 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/inlined_vector.h"
+#include "absl/hash/hash.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "fsdp/base/annotate.h"
@@ -49,20 +52,22 @@ struct TensorRef {
 
 // A tensor of the tree of all files: one tensor of one file, or the shards of all ranks, each of one dimension, whose
 // concatenation it is.
-using TensorRefs = std::vector<TensorRef>;
+using TensorRefs = absl::InlinedVector<TensorRef, 1>;
 
 const TorchTensor& TensorOf(const TensorRef& ref) { return ref.file->archive().tree.tensors[ref.index]; }
 
 class TorchSource final : public TensorSource {
  public:
-  // `root` is the tree of all files, whose tensors go by index into `tensors`. `ranks` is the number of ranks that
-  // saved a file each, 1 for the other ways to save. Errors of the state dict get the path in front.
-  static absl::StatusOr<std::unique_ptr<TensorSource>> Create(const std::string& path, TorchFiles files,
-                                                              const TorchNode& root, std::vector<TensorRefs> tensors,
-                                                              int ranks, const TensorSourceOptions& options) {
+  // `root` is the tree of all files, whose tensors go by index into `tensors`; it is not kept. `ranks` is the number of
+  // ranks that saved a file each, 1 for the other ways to save. Errors of the state dict get the path in front.
+  static absl::StatusOr<std::unique_ptr<TensorSource>> Create(const std::string& path, TorchFiles files, TorchNode root,
+                                                              std::vector<TensorRefs> tensors, int ranks,
+                                                              const TensorSourceOptions& options) {
     std::unique_ptr<TorchSource> source(new TorchSource());
     std::vector<TorchLeafType> types;
-    for (const TensorRefs& refs : tensors) types.push_back(TypeOf(refs));
+    types.reserve(tensors.size());
+    Identities identities;
+    for (const TensorRefs& refs : tensors) types.push_back(TypeOf(refs, identities));
     const TorchTensorReader read = [&](int tensor, const Interval& interval, std::byte* out) {
       return ReadRefs(tensors[tensor], interval, out);
     };
@@ -74,6 +79,8 @@ class TorchSource final : public TensorSource {
     if (!state.ok()) {
       return Annotate(state.status(), path);
     }
+    for (const TorchLeafType& type : types) source->views_.push_back(type.identity);
+    source->NumberStorages(files);
     source->files_ = std::move(files);
     source->tensors_ = std::move(tensors);
     source->state_ = *std::move(state);
@@ -132,26 +139,67 @@ class TorchSource final : public TensorSource {
     return std::vector<TensorPlace>{{refs[0].file->file().path(), first, std::move(whole)}};
   }
 
+  // A tensor of several shards, or a part of a flat parameter, is a view of its own.
+  std::optional<TensorStorage> Storage(const StateKey& key) const override {
+    const absl::StatusOr<const TorchLeaf*> leaf = state_.FindLeaf(key);
+    if (!leaf.ok() || (*leaf)->tensor_part() == nullptr) return std::nullopt;
+    const TorchTensorPart& part = *(*leaf)->tensor_part();
+    const TensorRefs& refs = tensors_[part.tensor];
+    if (refs.size() == 1) {
+      const TorchTensor& tensor = TensorOf(refs[0]);
+      const bool is_part = state_.contents.FindTensor(key)->shape != tensor.shape;
+      return TensorStorage{.id = storages_.at({refs[0].file, tensor.storage.key}),
+                           .nbytes = tensor.storage.nbytes,
+                           .view = is_part ? -1 - part.offset : views_[part.tensor],
+                           .touched_bytes = tensor.touched_bytes()};
+    }
+    int64_t nbytes = 0;
+    for (const TensorRef& ref : refs) nbytes += TensorOf(ref).touched_bytes();
+    return TensorStorage{.id = -1 - part.tensor, .nbytes = nbytes, .view = part.offset, .touched_bytes = nbytes};
+  }
+
  private:
   TorchSource() = default;
 
-  // The concatenation of shards has their dtype and the sum of their lengths; it has one name, so no identity.
-  static TorchLeafType TypeOf(const TensorRefs& refs) {
-    const TorchTensor& tensor = TensorOf(refs[0]);
-    if (refs.size() == 1) return {tensor.dtype, tensor.shape, Identity(refs[0])};
-    int64_t numel = 0;
-    for (const TensorRef& ref : refs) numel += TensorOf(ref).shape.numel();
-    return {tensor.dtype, {numel}, ""};
+  void NumberStorages(const TorchFiles& files) {
+    for (const std::unique_ptr<TorchFile>& file : files) {
+      for (const TorchTensor& tensor : file->archive().tree.tensors) {
+        storages_.try_emplace({file.get(), tensor.storage.key}, static_cast<int64_t>(storages_.size()));
+      }
+    }
   }
 
-  // Equal for tensors that are the same view of the same storage: one parameter under two names (tied weights). A
-  // tensor without elements shares nothing.
-  static std::string Identity(const TensorRef& ref) {
-    const TorchTensor& tensor = TensorOf(ref);
-    if (tensor.shape.numel() == 0) return "";
-    return absl::StrCat(ref.file->file().path(), "/", tensor.storage.key, "/", tensor.offset, "/",
-                        tensor.shape.ToString(), "/", absl::StrJoin(tensor.strides, ","), "/",
-                        static_cast<int>(tensor.dtype));
+  // Equal views of one storage are one tensor under several names (tied weights): its number. By the first view of
+  // each.
+  struct ViewHash {
+    size_t operator()(const TensorRef& ref) const {
+      const TorchTensor& tensor = TensorOf(ref);
+      return absl::HashOf(ref.file, tensor.storage.key, tensor.offset, tensor.shape.dims());
+    }
+  };
+  struct SameView {
+    bool operator()(const TensorRef& a, const TensorRef& b) const {
+      const TorchTensor& x = TensorOf(a);
+      const TorchTensor& y = TensorOf(b);
+      return a.file == b.file && x.storage.key == y.storage.key && x.offset == y.offset && x.shape == y.shape &&
+             x.strides == y.strides && x.dtype == y.dtype;
+    }
+  };
+  using Identities = absl::flat_hash_map<TensorRef, int, ViewHash, SameView>;
+
+  // The concatenation of shards has their dtype and the sum of their lengths; it has one name, so no identity. A tensor
+  // without elements shares nothing.
+  static TorchLeafType TypeOf(const TensorRefs& refs, Identities& identities) {
+    const TorchTensor& tensor = TensorOf(refs[0]);
+    if (refs.size() == 1) {
+      TorchLeafType type = {tensor.dtype, tensor.shape};
+      if (tensor.shape.numel() == 0) return type;
+      type.identity = identities.try_emplace(refs[0], static_cast<int>(identities.size())).first->second;
+      return type;
+    }
+    int64_t numel = 0;
+    for (const TensorRef& ref : refs) numel += TensorOf(ref).shape.numel();
+    return {tensor.dtype, {numel}};
   }
 
   // The byte of the file where the first element of the view lies.
@@ -199,6 +247,8 @@ class TorchSource final : public TensorSource {
 
   TorchFiles files_;
   std::vector<TensorRefs> tensors_;
+  std::vector<int> views_;  // by tensor: TorchLeafType::identity
+  absl::flat_hash_map<std::pair<const TorchFile*, std::string_view>, int64_t> storages_;  // keys are those of tensors
   TorchState state_;
   int world_size_ = 1;
   const std::map<std::string, std::string> metadata_ = {};  // torch files have none
@@ -207,6 +257,9 @@ class TorchSource final : public TensorSource {
 // Every tensor of every file as one list: those of a file come after those of the files before it.
 std::vector<TensorRefs> TensorsOf(const TorchFiles& files) {
   std::vector<TensorRefs> tensors;
+  size_t total = 0;
+  for (const std::unique_ptr<TorchFile>& file : files) total += file->archive().tree.tensors.size();
+  tensors.reserve(total);
   for (const std::unique_ptr<TorchFile>& file : files) {
     const auto count = static_cast<int>(file->archive().tree.tensors.size());
     for (int i = 0; i < count; ++i) tensors.push_back({{file.get(), i}});
@@ -259,7 +312,7 @@ absl::StatusOr<std::unique_ptr<TensorSource>> OpenIndexed(const std::string& pat
         absl::StrCat("tensor ", Quote(tensor), " is missing in ", Quote(file), ", where ", index_path, " places it"));
   }
   std::vector<TensorRefs> all = TensorsOf(files);
-  return TorchSource::Create(path, std::move(files), root, std::move(all), 1, options);
+  return TorchSource::Create(path, std::move(files), std::move(root), std::move(all), 1, options);
 }
 
 // `names` are the files of the ranks, in their order.
@@ -274,7 +327,7 @@ absl::StatusOr<std::unique_ptr<TensorSource>> OpenRankFiles(const std::string& p
     const TorchTree& tree = files.back()->archive().tree;
     roots.push_back(&tree.root);
     types.emplace_back();
-    for (const TorchTensor& tensor : tree.tensors) types.back().push_back({tensor.dtype, tensor.shape, ""});
+    for (const TorchTensor& tensor : tree.tensors) types.back().push_back({tensor.dtype, tensor.shape});
   }
   absl::StatusOr<RankTree> merged = MergeRankTrees(roots, types);
   if (!merged.ok()) {
@@ -286,7 +339,7 @@ absl::StatusOr<std::unique_ptr<TensorSource>> OpenRankFiles(const std::string& p
     for (const RankTree::Part& part : parts) refs.push_back({files[part.rank].get(), part.tensor});
   }
   const auto ranks = static_cast<int>(files.size());
-  return TorchSource::Create(path, std::move(files), merged->root, std::move(tensors), ranks, options);
+  return TorchSource::Create(path, std::move(files), std::move(merged->root), std::move(tensors), ranks, options);
 }
 
 bool Exists(const fs::path& path) {
@@ -314,11 +367,11 @@ absl::StatusOr<std::unique_ptr<TensorSource>> OpenTorchSource(const std::string&
     }
   }
   FSDP_ASSIGN_OR_RETURN(std::unique_ptr<TorchFile> file, TorchFile::Open(file_path, options));
-  const TorchNode root = file->archive().tree.root;
+  TorchNode root = file->TakeRoot();
   TorchFiles files;
   files.push_back(std::move(file));
   std::vector<TensorRefs> tensors = TensorsOf(files);
-  return TorchSource::Create(path, std::move(files), root, std::move(tensors), 1, options);
+  return TorchSource::Create(path, std::move(files), std::move(root), std::move(tensors), 1, options);
 }
 
 }  // namespace fsdp

@@ -17,6 +17,7 @@
 
 #include "absl/status/statusor.h"
 #include "fsdp/checkpoint/torch/pickle/pickle.h"
+#include "fsdp/checkpoint/torch/pickle/pickle_budget.h"
 #include "nlohmann/json.hpp"
 
 namespace fsdp {
@@ -26,8 +27,8 @@ using PythonJson = nlohmann::ordered_json;  // keeps the order of dicts
 inline constexpr char kPythonTag[] = "__python__";
 
 // kInvalidArgument names a value that has no such form (a tensor, an object with a state) and its byte of the pickle;
-// kResourceExhausted what is too large or deep.
-absl::StatusOr<PythonJson> JsonOfPickle(PickleValue value);
+// kResourceExhausted what is too large or deep. Takes from `budget` what the JSON and its text will need.
+absl::StatusOr<PythonJson> JsonOfPickle(PickleValue value, PickleBudget& budget);
 
 // The value that `text` is the JSON of; discarded (is_discarded()) where it is none, or nested deeper than what
 // JsonOfPickle gives.

@@ -97,7 +97,7 @@ TEST(TorchOptimizerTest, FlattenedNamesAreTakenApart) {
   flat.Add("param_groups.b.lr", TorchNode::Value(0.5));
   flat.Add("param_groups.c.lr", TorchNode::Value(0.25));
   ASSERT_TRUE(IsTorchOptimizer(flat));
-  const std::vector<TorchLeafType> types = {{DType::kFloat32, {2}, ""}};
+  const std::vector<TorchLeafType> types = {{DType::kFloat32, {2}}};
   ASSERT_OK_AND_ASSIGN(const TorchOptimizer optimizer, ReadTorchOptimizer(flat, types, StateDict()));
   ASSERT_EQ(optimizer.state.size(), 2);
   EXPECT_EQ(optimizer.state[0].first, StateKey::OptimState("a.weight", "exp_avg"));
@@ -119,7 +119,7 @@ TEST(TorchOptimizerTest, AParameterWithoutDimensionsIsRecognisedByItsState) {
   groups->is_list = true;
   groups->Add("0", TorchNode::Value(PythonJson::parse(R"({"params":[0,1]})")));
   const StateDict model = Model({{"c", {5}}, {"scale", {}}, {"a", {2, 3}}});
-  const std::vector<TorchLeafType> types = {{DType::kFloat32, {}, ""}, {DType::kFloat32, {2, 3}, ""}};
+  const std::vector<TorchLeafType> types = {{DType::kFloat32, {}}, {DType::kFloat32, {2, 3}}};
   ASSERT_OK_AND_ASSIGN(const TorchOptimizer read, ReadTorchOptimizer(optimizer, types, model));
   EXPECT_EQ(read.param_groups, R"([{"params":["scale","a"]}])");
 }
@@ -127,7 +127,7 @@ TEST(TorchOptimizerTest, AParameterWithoutDimensionsIsRecognisedByItsState) {
 TEST(TorchStateTest, FlatParametersAreRefusedByName) {
   TorchNode root;
   root.Add("_fsdp_wrapped_module._flat_param", TorchNode::Tensor(0));
-  EXPECT_THAT(StateOfTree(root, {{DType::kFloat32, {2}, ""}}),
+  EXPECT_THAT(StateOfTree(root, {{DType::kFloat32, {2}}}),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        AllOf(HasSubstr("\"_fsdp_wrapped_module._flat_param\" is a flat parameter of FSDP1"),
                              HasSubstr("TensorSourceOptions::flat_layout says it"))));
@@ -142,7 +142,7 @@ TEST(TorchStateTest, SlicesGiveWayToTheirParametersUnderEachName) {
   std::vector<TorchLeafType> types;
   for (const auto& [name, bytes] : elements) {
     root.Add(name, TorchNode::Tensor(static_cast<int>(types.size())));
-    types.push_back({DType::kInt8, {static_cast<int64_t>(bytes.size())}, ""});
+    types.push_back({DType::kInt8, {static_cast<int64_t>(bytes.size())}});
   }
   const TorchTensorReader read = [&](int tensor, const Interval& part, std::byte* out) {
     std::memcpy(out, elements[tensor].second.data() + part.begin, part.size());
@@ -172,7 +172,7 @@ TEST(TorchStateTest, AModelAloneIsReadWhateverItsOptimizerIs) {
   root.Add("model", std::move(model));
   root.Add("optim", std::move(optimizer));
   root.Add("step", TorchNode::Value(7));
-  const std::vector<TorchLeafType> types = {{DType::kFloat32, {3}, ""}};
+  const std::vector<TorchLeafType> types = {{DType::kFloat32, {3}}};
   EXPECT_THAT(StateOfTree(root, types),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("TensorSourceOptions::model_only")));
   ASSERT_OK_AND_ASSIGN(const TorchState state, StateOfTree(root, types, {.model_only = true}));
@@ -184,7 +184,7 @@ TEST(TorchStateTest, AModelAloneIsReadWhateverItsOptimizerIs) {
 TEST(TorchStateTest, TwoModelsAreAnError) {
   TorchNode root;
   for (const char* name : {"model", "state_dict"}) root.Add(name, TorchNode())->Add("w", TorchNode::Tensor(0));
-  EXPECT_THAT(StateOfTree(root, {{DType::kFloat32, {2}, ""}}),
+  EXPECT_THAT(StateOfTree(root, {{DType::kFloat32, {2}}}),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("it has both \"model\" and \"state_dict\"")));
 }
 

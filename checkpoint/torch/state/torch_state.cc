@@ -22,6 +22,7 @@
 #include <set>
 #include <utility>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -51,6 +52,20 @@ absl::Status LayoutWanted(const std::string& name) {
 // `status`: the layout, from a file or from the model that is being filled, does not fit the flat parameters.
 absl::Status OtherLayoutWanted(const absl::Status& status) {
   return absl::Status(status.code(), absl::StrCat(std::string(status.message()), "; ", kGiveFlatLayout));
+}
+
+// Views can claim any size; up to here sums of bytes do not overflow.
+absl::Status CheckTotal(const std::vector<TorchLeafType>& tensors) {
+  constexpr int64_t kMaxBytes = int64_t{1} << 60;
+  int64_t left = kMaxBytes;
+  for (const TorchLeafType& type : tensors) {
+    if (type.shape.numel() > left / SizeOf(type.dtype)) {
+      return absl::DataLossError(
+          absl::StrCat("its tensors have more than 2^60 bytes, with one of shape ", type.shape.ToString()));
+    }
+    left -= type.shape.numel() * SizeOf(type.dtype);
+  }
+  return absl::OkStatus();
 }
 
 class StateBuilder {
@@ -116,14 +131,17 @@ class StateBuilder {
       return absl::OkStatus();
     }
     const TorchLeafType& type = tensors_[node.tensor()];
-    if (!type.identity.empty()) {
-      const auto [at, is_new] = first_names_.try_emplace(type.identity, name);
-      if (!is_new) {
-        state_.contents.aliases[name] = at->second;
+    const StateKey key = StateKey::Model(name);
+    if (type.identity >= 0) {
+      const auto first = first_names_.find(type.identity);
+      if (first != first_names_.end()) {
+        state_.contents.aliases[name] = *first->second;
         return absl::OkStatus();
       }
     }
-    return AddTensor(StateKey::Model(name), node.tensor());
+    FSDP_RETURN_IF_ERROR(AddTensor(key, node.tensor()));
+    if (type.identity >= 0) first_names_[type.identity] = &state_.leaves.find(key)->first.fqn;
+    return absl::OkStatus();
   }
 
   // Replaces the flat parameters in flats_ by the parameters in them.
@@ -283,8 +301,8 @@ class StateBuilder {
   const std::vector<TorchLeafType>& tensors_;
   const TorchStateOptions& options_;
   TorchState state_;
-  std::map<std::string, std::string> first_names_;  // by identity
-  std::vector<std::pair<std::string, int>> flats_;  // names of flat parameters, and their tensors
+  absl::flat_hash_map<int, const std::string*> first_names_;  // by identity; in state_.leaves
+  std::vector<std::pair<std::string, int>> flats_;            // names of flat parameters, and their tensors
 };
 
 }  // namespace
@@ -314,6 +332,7 @@ absl::Status TorchState::Read(const StateKey& key, const Interval& interval, con
 
 absl::StatusOr<TorchState> StateOfTree(const TorchNode& root, const std::vector<TorchLeafType>& tensors,
                                        const TorchStateOptions& options) {
+  FSDP_RETURN_IF_ERROR(CheckTotal(tensors));
   return StateBuilder(tensors, options).Build(root);
 }
 

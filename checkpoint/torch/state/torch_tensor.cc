@@ -101,8 +101,8 @@ absl::Status CheckMetadata(PickleValue metadata) {
 
 absl::StatusOr<DType> DTypeOf(const TorchStorage& storage, const TensorCall& call) {
   if (call.function != "v3") {
-    const absl::StatusOr<DType> dtype = DTypeOfGlobal(storage.type);
-    return dtype.ok() ? dtype : Unsupported(call.arguments, std::string(dtype.status().message()));
+    if (storage.dtype) return *storage.dtype;
+    return Unsupported(call.arguments, "a tensor without a dtype in a storage without one");
   }
   const PickleValue global = call.arguments.at(6);
   if (!global.is(Kind::kGlobal)) return Broken(global, "a tensor's dtype is no dtype");
@@ -138,6 +138,14 @@ bool TorchTensor::is_contiguous() const {
   return true;
 }
 
+// CheckBounds has seen to it that nothing overflows.
+int64_t TorchTensor::touched_bytes() const {
+  if (shape.numel() == 0) return 0;
+  int64_t last = 0;
+  for (int d = 0; d < shape.rank(); ++d) last += (shape.dim(d) - 1) * strides[d];
+  return (last + 1) * SizeOf(dtype);
+}
+
 bool IsTorchTensor(PickleValue value) {
   return value.is(Kind::kCall) && (IsParameter(value) || FindTensorCall(value.callee(), value.arguments()) ||
                                    value.is_call("torch._tensor._rebuild_from_type_v2"));
@@ -168,16 +176,16 @@ absl::StatusOr<TorchStorage> ReadTorchStorage(PickleValue persistent) {
     return Unsupported(id, "a storage that is a view of another, as torch before 0.4 wrote them");
   }
   TorchStorage storage;
-  storage.type = id.at(1).name();
   storage.key = std::string(id.at(2).text());
   FSDP_ASSIGN_OR_RETURN(const int64_t numel, NotNegative(id.at(4), "the number of elements of a storage"));
-  int64_t size = 1;
-  if (!IsUntypedStorage(storage.type)) {
-    const absl::StatusOr<DType> dtype = DTypeOfGlobal(storage.type);
+  const std::string type = id.at(1).name();
+  if (!IsUntypedStorage(type)) {
+    const absl::StatusOr<DType> dtype = DTypeOfGlobal(type);
     if (!dtype.ok()) return Unsupported(id, std::string(dtype.status().message()));
-    size = SizeOf(*dtype);
+    storage.dtype = *dtype;
   }
-  if (__builtin_mul_overflow(numel, size, &storage.nbytes)) return Broken(id, "a storage of more than 2^63 bytes");
+  if (__builtin_mul_overflow(numel, storage.element_size(), &storage.nbytes))
+    return Broken(id, "a storage of more than 2^63 bytes");
   return storage;
 }
 
@@ -192,7 +200,8 @@ absl::StatusOr<TorchTensor> ReadTorchTensor(PickleValue value) {
   FSDP_ASSIGN_OR_RETURN(tensor.dtype, DTypeOf(tensor.storage, call));
   FSDP_ASSIGN_OR_RETURN(tensor.offset, NotNegative(arguments.at(1), "a storage offset"));
   FSDP_ASSIGN_OR_RETURN(const std::vector<int64_t> sizes, ReadSizes(arguments.at(2)));
-  FSDP_ASSIGN_OR_RETURN(tensor.strides, ReadSizes(arguments.at(3)));
+  FSDP_ASSIGN_OR_RETURN(const std::vector<int64_t> strides, ReadSizes(arguments.at(3)));
+  tensor.strides.assign(strides.begin(), strides.end());
   const absl::StatusOr<Shape> shape = Shape::Create(sizes);
   if (!shape.ok()) return Broken(arguments.at(2), std::string(shape.status().message()));
   tensor.shape = *shape;

@@ -6,9 +6,11 @@
 #define FSDP_CHECKPOINT_TORCH_STATE_TORCH_TENSOR_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/status/statusor.h"
 #include "fsdp/checkpoint/torch/pickle/pickle.h"
 #include "fsdp/tensor/dtype.h"
@@ -19,8 +21,11 @@ namespace fsdp {
 // A storage as a persistent id describes it. The number of its bytes in the file is checked when the storage is placed.
 struct TorchStorage {
   std::string key;
-  std::string type;  // global: "torch.FloatStorage", or UntypedStorage
+  std::optional<DType> dtype = {};  // of a torch.FloatStorage and the like; nullopt: an UntypedStorage
   int64_t nbytes = 0;
+
+  // Bytes of one element, in which the file counts its length.
+  int64_t element_size() const { return dtype ? SizeOf(*dtype) : 1; }
 };
 
 // Element (i, j, ...) is element offset + i * strides[0] + j * strides[1] + ... of the storage. Every element lies in
@@ -29,11 +34,15 @@ struct TorchTensor {
   TorchStorage storage;
   DType dtype = DType::kFloat32;
   Shape shape;
-  std::vector<int64_t> strides;  // in elements, one for each dimension; not negative
-  int64_t offset = 0;            // of the first element in the storage, in elements
+  absl::InlinedVector<int64_t, 4> strides;  // in elements, one for each dimension; not negative
+  int64_t offset = 0;                       // of the first element in the storage, in elements
 
   // True when its elements lie one after the other in row-major order.
   bool is_contiguous() const;
+
+  // Bytes of the storage from its first element to its last, both included; at most those of the storage. Fewer than
+  // the elements have for an expanded or overlapping view.
+  int64_t touched_bytes() const;
 };
 
 // True for the calls that make a tensor, a parameter or a tensor with attributes: values for ReadTorchTensor.

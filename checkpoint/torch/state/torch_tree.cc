@@ -1,15 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A pickle is a graph, a tree is not: a value with many references becomes as many nodes. Two bounds keep a small
-// hostile pickle from becoming a large tree: depth (kMaxTorchDepth), and tensors (kMaxTensors), since a branch is only
-// made for a value that holds one. A value without tensors becomes one node, and JsonOfPickle bounds its size.
+// hostile pickle from becoming a large tree: depth (kMaxTorchDepth), and memory (pickle_budget.h), which every node
+// takes before it is made. A node also takes what later stages make of it, down to the report of a command, which is
+// more than the node itself: all of them have the full name of a tensor, whose length is the sum of the names on its
+// path.
 #include "fsdp/checkpoint/torch/state/torch_tree.h"
 
+#include <functional>
+#include <string_view>
 #include <utility>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/torch/pickle/pickle_budget.h"
 #include "fsdp/checkpoint/torch/state/literal_tensor.h"
 
 namespace fsdp {
@@ -17,33 +23,41 @@ namespace {
 
 using Kind = PickleKind;
 
-constexpr int64_t kMaxTensors = 10'000'000;  // counted with repetition
+// Bytes of a tensor in the tree, and in all that is made of it later, its names not counted.
+constexpr int64_t kTensorBytes = sizeof(TorchTensor) + 64;
+constexpr int64_t kLaterTensorBytes = 400;
+constexpr int64_t kLaterNames = 3;  // copies of its full name
+constexpr int64_t kBranchBytes = 128;
+constexpr int64_t kMemberBytes = sizeof(TorchNode::Member) + 16;  // and its place in the index
 
 class TreeBuilder {
  public:
+  explicit TreeBuilder(const Pickle& pickle) : budget_(pickle), holds_tensor_(pickle.node_count(), Holds::kUnknown) {}
+
   absl::StatusOr<TorchNode> Build(PickleValue value, int depth) {
+    if (depth == 0) FSDP_RETURN_IF_ERROR(budget_.Take(value, static_cast<int64_t>(holds_tensor_.size()), 0));
     if (IsTorchTensor(value)) return AddTensor(value);
     FSDP_ASSIGN_OR_RETURN(const bool holds_tensor, HoldsTensor(value, depth));
     if (!holds_tensor) {
-      FSDP_ASSIGN_OR_RETURN(PythonJson json, JsonOfPickle(value));
+      FSDP_ASSIGN_OR_RETURN(PythonJson json, JsonOfPickle(value, budget_));
       return TorchNode::Value(std::move(json));
     }
+    const int64_t room = kBranchBytes + value.size() * kMemberBytes;  // reserved before there is a member
+    FSDP_RETURN_IF_ERROR(budget_.Take(value, room, room));
     return value.is(Kind::kDict) ? BuildDict(value, depth) : BuildList(value, depth);
   }
 
-  std::vector<TorchTensor> TakeTensors() { return std::move(tensors_); }
+  std::deque<TorchTensor> TakeTensors() { return std::move(tensors_); }
 
  private:
   absl::StatusOr<TorchNode> AddTensor(PickleValue value) {
-    if (static_cast<int64_t>(tensors_.size()) == kMaxTensors) {
-      return absl::ResourceExhaustedError(absl::StrCat("more than ", kMaxTensors, " tensors"));
-    }
+    FSDP_RETURN_IF_ERROR(budget_.Take(value, kTensorBytes, kLaterTensorBytes + kLaterNames * path_bytes_));
     FSDP_ASSIGN_OR_RETURN(tensors_.emplace_back(), ReadTorchTensor(value));
     return TorchNode::Tensor(static_cast<int>(tensors_.size() - 1));
   }
 
   // True if a tensor is reachable from `value`. Memoized, so each value is walked once and not once for each reference.
-  // The entry is false while its own items are walked, which ends a cycle; Build refuses a cycle with a tensor by its
+  // The entry is kNo while its own items are walked, which ends a cycle; Build refuses a cycle with a tensor by its
   // depth.
   absl::StatusOr<bool> HoldsTensor(PickleValue value, int depth) {
     if (IsTorchTensor(value)) return true;
@@ -52,18 +66,23 @@ class TreeBuilder {
       return absl::ResourceExhaustedError(absl::StrCat("byte ", value.place(), " of the pickle: more than ",
                                                        kMaxTorchDepth, " values inside each other"));
     }
-    const auto [at, is_new] = holds_tensor_.try_emplace(value.id(), false);
-    if (!is_new) return at->second;
+    if (value.is_leaf()) return false;
+    Holds& known = holds_tensor_[Pickle::NodeIndex(value)];
+    if (known != Holds::kUnknown) return known == Holds::kYes;
+    known = Holds::kNo;
     const bool is_dict = value.is(Kind::kDict);
     for (int64_t i = 0; i < value.size(); ++i) {
       FSDP_ASSIGN_OR_RETURN(const bool holds, HoldsTensor(is_dict ? value.member(i).second : value.at(i), depth + 1));
-      if (holds) return holds_tensor_[value.id()] = true;
+      if (!holds) continue;
+      known = Holds::kYes;
+      return true;
     }
     return false;
   }
 
   absl::StatusOr<TorchNode> BuildDict(PickleValue value, int depth) {
     TorchNode node;
+    node.Reserve(value.size());
     for (int64_t i = 0; i < value.size(); ++i) {
       const auto [key, member] = value.member(i);
       if (!key.is(Kind::kString) && !key.is(Kind::kInt)) {
@@ -71,8 +90,8 @@ class TreeBuilder {
                                                        " of the pickle: a dict of tensors with ",
                                                        std::string(PickleKindName(key.kind())), " for a name"));
       }
-      FSDP_ASSIGN_OR_RETURN(TorchNode child, Build(member, depth + 1));
       const std::string name = key.is(Kind::kString) ? std::string(key.text()) : absl::StrCat(key.integer());
+      FSDP_ASSIGN_OR_RETURN(TorchNode child, BuildMember(name, member, depth));
       if (node.Add(name, std::move(child)) != nullptr) continue;
       return absl::DataLossError(
           absl::StrCat("byte ", value.place(), " of the pickle: a dict has the key ", Quote(name), " twice"));
@@ -83,15 +102,30 @@ class TreeBuilder {
   absl::StatusOr<TorchNode> BuildList(PickleValue value, int depth) {
     TorchNode node;
     node.is_list = true;
+    node.Reserve(value.size());
     for (int64_t i = 0; i < value.size(); ++i) {
-      FSDP_ASSIGN_OR_RETURN(TorchNode child, Build(value.at(i), depth + 1));
-      node.Add(absl::StrCat(i), std::move(child));
+      const std::string name = absl::StrCat(i);
+      FSDP_ASSIGN_OR_RETURN(TorchNode child, BuildMember(name, value.at(i), depth));
+      node.Add(name, std::move(child));
     }
     return node;
   }
 
-  std::vector<TorchTensor> tensors_;
-  absl::flat_hash_map<uint32_t, bool> holds_tensor_;  // by id of the value
+  absl::StatusOr<TorchNode> BuildMember(const std::string& name, PickleValue value, int depth) {
+    const auto nbytes = static_cast<int64_t>(name.size());
+    FSDP_RETURN_IF_ERROR(budget_.Take(value, nbytes, nbytes));
+    path_bytes_ += nbytes + 1;
+    absl::StatusOr<TorchNode> child = Build(value, depth + 1);
+    path_bytes_ -= nbytes + 1;
+    return child;
+  }
+
+  enum class Holds : uint8_t { kUnknown, kNo, kYes };
+
+  PickleBudget budget_;
+  int64_t path_bytes_ = 0;  // of the full name of the value that is being built
+  std::deque<TorchTensor> tensors_;
+  std::vector<Holds> holds_tensor_;  // by Pickle::NodeIndex
 };
 
 }  // namespace
@@ -117,19 +151,73 @@ TorchNode TorchNode::Value(PythonJson value) {
   return node;
 }
 
+// The index has the numbers of the members and hashes their names, so that no name is kept twice.
+struct TorchNode::Branch {
+  struct Hash {
+    using is_transparent = void;
+    const std::vector<Member>* members;
+    size_t operator()(std::string_view name) const { return std::hash<std::string_view>()(name); }
+    size_t operator()(uint32_t i) const { return (*this)(std::string_view((*members)[i].first)); }
+  };
+  struct Equal {
+    using is_transparent = void;
+    const std::vector<Member>* members;
+    bool operator()(uint32_t a, uint32_t b) const { return a == b; }
+    bool operator()(uint32_t i, std::string_view name) const { return (*members)[i].first == name; }
+    bool operator()(std::string_view name, uint32_t i) const { return (*members)[i].first == name; }
+  };
+
+  std::vector<Member> members;
+  absl::flat_hash_set<uint32_t, Hash, Equal> index{0, Hash{&members}, Equal{&members}};
+};
+
+TorchNode::TorchNode() = default;
+TorchNode::TorchNode(TorchNode&&) noexcept = default;
+TorchNode::~TorchNode() = default;
+
+TorchNode::TorchNode(const TorchNode& other)
+    : is_list(other.is_list), kind_(other.kind_), tensor_(other.tensor_), value_(other.value_) {
+  Reserve(static_cast<int64_t>(other.members().size()));
+  for (const auto& [name, member] : other.members()) Add(name, member);
+}
+
+TorchNode& TorchNode::operator=(TorchNode other) noexcept {
+  is_list = other.is_list;
+  kind_ = other.kind_;
+  tensor_ = other.tensor_;
+  value_ = std::move(other.value_);
+  branch_ = std::move(other.branch_);
+  return *this;
+}
+
+const std::vector<TorchNode::Member>& TorchNode::members() const {
+  static const auto* const none = new std::vector<Member>;
+  return branch_ == nullptr ? *none : branch_->members;
+}
+
 const TorchNode* TorchNode::Find(const std::string& name) const {
-  const auto at = index_.find(name);
-  return at == index_.end() ? nullptr : &members_[at->second].second;
+  if (branch_ == nullptr) return nullptr;
+  const auto at = branch_->index.find(std::string_view(name));
+  return at == branch_->index.end() ? nullptr : &branch_->members[*at].second;
 }
 
 TorchNode* TorchNode::Find(const std::string& name) {
-  const auto at = index_.find(name);
-  return at == index_.end() ? nullptr : &members_[at->second].second;
+  return const_cast<TorchNode*>(static_cast<const TorchNode*>(this)->Find(name));
 }
 
 TorchNode* TorchNode::Add(const std::string& name, TorchNode node) {
-  if (!index_.try_emplace(name, members_.size()).second) return nullptr;
-  return &members_.emplace_back(name, std::move(node)).second;
+  if (Find(name) != nullptr) return nullptr;
+  if (branch_ == nullptr) branch_ = std::make_unique<Branch>();
+  branch_->members.emplace_back(name, std::move(node));
+  branch_->index.insert(static_cast<uint32_t>(branch_->members.size() - 1));
+  return &branch_->members.back().second;
+}
+
+void TorchNode::Reserve(int64_t count) {
+  if (count == 0) return;
+  if (branch_ == nullptr) branch_ = std::make_unique<Branch>();
+  branch_->members.reserve(count);
+  branch_->index.reserve(count);
 }
 
 // A null reader refuses every tensor, and the table of types is not asked.
@@ -149,7 +237,7 @@ absl::StatusOr<PythonJson> TorchNode::ToJson(const std::vector<TorchLeafType>& t
     return JsonOfTensor({type.dtype, type.shape, std::move(bytes)});
   }
   PythonJson json = is_list ? PythonJson::array() : PythonJson::object();
-  for (const auto& [name, member] : members_) {
+  for (const auto& [name, member] : members()) {
     FSDP_ASSIGN_OR_RETURN(PythonJson value, member.ToJson(tensors, read));
     if (is_list) {
       json.push_back(std::move(value));
@@ -160,10 +248,10 @@ absl::StatusOr<PythonJson> TorchNode::ToJson(const std::vector<TorchLeafType>& t
   return json;
 }
 
-absl::StatusOr<TorchTree> TreeOfPickle(PickleValue root) {
-  TreeBuilder builder;
+absl::StatusOr<TorchTree> TreeOfPickle(const Pickle& pickle) {
+  TreeBuilder builder(pickle);
   TorchTree tree;
-  FSDP_ASSIGN_OR_RETURN(tree.root, builder.Build(root, 0));
+  FSDP_ASSIGN_OR_RETURN(tree.root, builder.Build(pickle.root(), 0));
   tree.tensors = builder.TakeTensors();
   return tree;
 }

@@ -27,13 +27,14 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
+#include <memory>
 #include <string>
 #include <utility>
 #include <variant>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "fsdp/checkpoint/torch/pickle/pickle.h"
@@ -47,7 +48,7 @@ namespace fsdp {
 struct TorchLeafType {
   DType dtype = DType::kFloat32;
   Shape shape;
-  std::string identity;  // equal for two names of one tensor (tied weights); empty: the tensor has one name
+  int identity = -1;  // equal for two names of one tensor (tied weights); -1: the tensor has one name
 };
 
 // Reads elements `interval` of tensor `tensor` of the tree to `out`, row-major, in the tensor's dtype.
@@ -82,8 +83,14 @@ class TorchNode {
  public:
   enum class Kind : uint8_t { kBranch, kTensor, kValue };
 
+  using Member = std::pair<std::string, TorchNode>;
+
   // A branch: a dict, or a list whose names are "0", "1", ...
-  TorchNode() = default;
+  TorchNode();
+  TorchNode(const TorchNode& other);
+  TorchNode(TorchNode&&) noexcept;
+  TorchNode& operator=(TorchNode other) noexcept;
+  ~TorchNode();
   static TorchNode Tensor(int index);
   static TorchNode Value(PythonJson value);
 
@@ -93,7 +100,7 @@ class TorchNode {
   const PythonJson& value() const { return value_; }  // kValue
   bool is_list = false;                               // kBranch
   // In the order of the file; empty unless this is a branch.
-  const std::vector<std::pair<std::string, TorchNode>>& members() const { return members_; }
+  const std::vector<Member>& members() const;
 
   // The member `name`, or null. Constant time. Pointers live until the next Add.
   const TorchNode* Find(const std::string& name) const;
@@ -101,6 +108,8 @@ class TorchNode {
 
   // Returns the new member, or null when the name is taken. Constant time.
   TorchNode* Add(const std::string& name, TorchNode node);
+  // Makes room for `count` members, so that adding them needs no more memory than they do.
+  void Reserve(int64_t count);
 
   // The node as one value; kInvalidArgument when it holds a tensor.
   absl::StatusOr<PythonJson> ToJson() const;
@@ -110,11 +119,12 @@ class TorchNode {
   absl::StatusOr<PythonJson> ToJson(const std::vector<TorchLeafType>& tensors, const TorchTensorReader& read) const;
 
  private:
+  struct Branch;  // the members, and their index by name
+
   Kind kind_ = Kind::kBranch;
   int tensor_ = -1;
   PythonJson value_;
-  std::vector<std::pair<std::string, TorchNode>> members_;
-  absl::flat_hash_map<std::string, size_t> index_;  // into members_
+  std::unique_ptr<Branch> branch_;  // null: no members
 };
 
 // Deeper nesting is refused: reading recurses, and a hostile file must not choose how deep the stack gets.
@@ -122,13 +132,14 @@ inline constexpr int kMaxTorchDepth = 48;
 
 struct TorchTree {
   TorchNode root;
-  std::vector<TorchTensor> tensors;  // by TorchNode::tensor()
+  std::deque<TorchTensor> tensors;  // by TorchNode::tensor(); a vector would take three times as much while it grows
 };
 
-// Builds the tree of `root`. A value without a tensor in it becomes one kValue node, however large. Errors are those of
-// ReadTorchTensor and JsonOfPickle; kDataLoss also for a name that a dict has twice; kResourceExhausted for nesting
-// beyond kMaxTorchDepth.
-absl::StatusOr<TorchTree> TreeOfPickle(PickleValue root);
+// Builds the tree of the pickle's value. A value without a tensor in it becomes one kValue node, however large. Errors
+// are those of ReadTorchTensor and JsonOfPickle; kDataLoss also for a name that a dict has twice; kResourceExhausted
+// for nesting beyond kMaxTorchDepth, and for a tree that takes more memory than PickleMemoryLimit allows, with all that
+// is made of it.
+absl::StatusOr<TorchTree> TreeOfPickle(const Pickle& pickle);
 
 }  // namespace fsdp
 

@@ -15,7 +15,7 @@ absl::Status FileSlice::Read(int64_t offset, absl::Span<std::byte> out) const {
   const auto length = static_cast<int64_t>(out.size());
   if (offset < 0 || offset > nbytes || length > nbytes - offset) {
     return absl::DataLossError(
-        absl::StrCat("bytes ", offset, " to ", offset + length, " are wanted, but there are ", nbytes, ": truncated"));
+        absl::StrCat(length, " bytes from byte ", offset, " on are wanted, but there are ", nbytes, ": truncated"));
   }
   return file->Read(begin + offset, out);
 }

@@ -7,7 +7,7 @@
 //                                                          a virtual dataset over them
 //   no place: a number inside of a pickle, no elements     a dataset with a copy of the value
 //   no place for another reason                            not shown; the report says why
-#include "fsdp/checkpoint/hdf5/hdf5_view.h"
+#include "fsdp/checkpoint/convert/hdf5_view.h"
 
 #include <algorithm>
 #include <filesystem>
@@ -17,9 +17,12 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "fsdp/base/annotate.h"
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/format/tensor_name.h"
+#include "fsdp/checkpoint/formats/formats.h"
+#include "fsdp/checkpoint/formats/output_path.h"
 #include "fsdp/checkpoint/hdf5/hdf5_file.h"
 #include "fsdp/checkpoint/storage/staged_path.h"
 
@@ -180,10 +183,9 @@ absl::Status WriteImage(const MemoryFile& image, const std::vector<std::pair<int
   return staged->Commit();
 }
 
-}  // namespace
-
-absl::StatusOr<Hdf5ViewReport> WriteHdf5View(const TensorSource& source, const std::string& path,
-                                             const Hdf5ViewOptions& options) {
+// The error of a whole source, which the caller names.
+absl::StatusOr<Hdf5ViewReport> WriteViewOf(const TensorSource& source, const std::string& path,
+                                           const Hdf5ViewOptions& options) {
   if (source.is_hdf5()) {
     return absl::InvalidArgumentError("it is HDF5 already: open its checkpoint.h5");
   }
@@ -196,6 +198,20 @@ absl::StatusOr<Hdf5ViewReport> WriteHdf5View(const TensorSource& source, const s
   FSDP_ASSIGN_OR_RETURN(const MemoryFile image, file->Close());
   FSDP_RETURN_IF_ERROR(WriteImage(image, writer.copies, path, options, &writer.report.nbytes));
   return std::move(writer.report);
+}
+
+}  // namespace
+
+// An error of the whole view names the source: its writer knows only tensors.
+absl::StatusOr<Hdf5ViewReport> WriteHdf5View(const std::string& source, const std::string& path,
+                                             const Hdf5ViewOptions& options) {
+  InputPaths inputs = options.also_read;
+  AddCheckpoint(source, inputs);
+  FSDP_RETURN_IF_ERROR(CheckOutput(path, inputs, {.kind = OutputKind::kFile}));
+  FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<TensorSource> opened, OpenTensorSource(source, options.source));
+  absl::StatusOr<Hdf5ViewReport> report = WriteViewOf(*opened, path, options);
+  if (report.ok() || !absl::IsInvalidArgument(report.status())) return report;
+  return Annotate(report.status(), source);
 }
 
 }  // namespace fsdp

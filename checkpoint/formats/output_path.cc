@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Each path of a chain of links is asked about by itself: a program that replaces by a rename changes the directory of
+// the link, one that opens the link changes the file at its end. "In a directory" is decided on the physical
+// directories above a path, each compared by identity, so that a mount or a link in the middle hides nothing.
+#include "fsdp/checkpoint/formats/output_path.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <optional>
+#include <system_error>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/format/file_names.h"
+#include "fsdp/checkpoint/formats/formats.h"
+#include "fsdp/checkpoint/save/checkpoint_proof.h"
+#include "fsdp/checkpoint/storage/file_identity.h"
+#include "fsdp/checkpoint/storage/file_system.h"
+#include "fsdp/checkpoint/storage/path.h"
+#include "fsdp/checkpoint/storage/staged_path.h"
+#include "fsdp/checkpoint/verify/latest.h"
+
+namespace fsdp {
+namespace {
+
+absl::Status Refused(const std::string& message) {
+  return absl::FailedPreconditionError(absl::StrCat(message, "; choose another place for the output"));
+}
+
+// `path`, and where it really is if that is spelled otherwise.
+std::string Named(const std::string& path) {
+  const std::string physical = PhysicalPath(path);
+  return physical == path ? path : absl::StrCat(path, " (", physical, ")");
+}
+
+// Where the file or link at `path` itself lies, whatever a link at its end leads to.
+std::string EntryPath(const std::string& path) {
+  const PathParts parts = SplitPath(path);
+  std::error_code ignored;
+  const bool is_link =
+      std::filesystem::is_symlink(std::filesystem::path(JoinPath(parts.directory, parts.name)), ignored);
+  return is_link ? JoinPath(PhysicalPath(parts.directory), parts.name) : PhysicalPath(path);
+}
+
+// The directories that hold `entry`, an EntryPath, from its own to "/".
+std::vector<std::string> DirectoriesAbove(const std::string& entry) {
+  std::vector<std::string> directories;
+  for (std::filesystem::path at = entry; at.has_relative_path();) {
+    at = at.parent_path();
+    directories.push_back(at);
+  }
+  return directories;
+}
+
+// The format of which `directory` is a checkpoint; null when it is none.
+const FormatDriver* CheckpointIn(const std::string& directory) {
+  for (const Format& format : Formats()) {
+    if (format.driver->IsCheckpointDirectory(directory)) return format.driver;
+  }
+  return nullptr;
+}
+
+// True for the hidden directories of saves and deletions, whatever is in them.
+bool IsAtWork(const std::string& name) {
+  return ParseStepName(StagedNameOf(name).value_or(DeletedNameOf(name).value_or(""))).has_value();
+}
+
+// True when `directory` has a step that is proven to be ours.
+bool IsRoot(const std::string& directory) {
+  const absl::StatusOr<std::vector<std::string>> steps = ListCheckpoints(directory);
+  return steps.ok() && std::any_of(steps->begin(), steps->end(), [&](const std::string& step) {
+           return ProveCheckpoint(PosixFileSystem(), JoinPath(directory, step)).ok();
+         });
+}
+
+// One path of the chain; `shown` is how the output is called in messages.
+class OutputCheck {
+ public:
+  OutputCheck(const std::string& path, const std::string& shown, const InputPaths& inputs, const OutputOptions& options)
+      : path_(path), shown_(shown), physical_(EntryPath(path)), inputs_(inputs), options_(options) {}
+
+  absl::Status Run() const {
+    FSDP_RETURN_IF_ERROR(CheckIsNotRead());
+    FSDP_RETURN_IF_ERROR(CheckName());
+    std::vector<std::string> directories = DirectoriesAbove(physical_);
+    if (options_.kind == OutputKind::kRoot) directories.insert(directories.begin(), physical_);
+    for (const std::string& directory : directories) FSDP_RETURN_IF_ERROR(CheckDirectory(directory));
+    return absl::OkStatus();
+  }
+
+ private:
+  absl::Status CheckIsNotRead() const {
+    if (const auto read = inputs_.Find(path_)) {
+      return Refused(absl::StrCat(shown_, " is ", Named(*read), ", which is read"));
+    }
+    for (const std::string& hidden : HiddenPaths()) {
+      const auto read = inputs_.Find(hidden);
+      if (read) return Refused(absl::StrCat("to write ", shown_, " would remove ", Named(*read), ", which is read"));
+    }
+    if (options_.kind == OutputKind::kRoot) return absl::OkStatus();
+    const bool is_replaced = options_.kind != OutputKind::kFile;
+    if (const auto inside = is_replaced ? inputs_.FindInside(path_) : std::nullopt) {
+      return Refused(absl::StrCat(shown_, " would be replaced, and with it ", Named(*inside), ", which is read"));
+    }
+    return absl::OkStatus();
+  }
+
+  // What a writer of the output removes before it writes: a crash may have left it.
+  std::vector<std::string> HiddenPaths() const {
+    if (options_.kind == OutputKind::kFile || options_.kind == OutputKind::kDirectory) {
+      return StagedPath::HiddenSiblings(path_);
+    }
+    const bool is_root = options_.kind == OutputKind::kRoot;
+    const PathParts parts = SplitPath(physical_);
+    const std::string directory = is_root ? physical_ : parts.directory;
+    std::vector<std::string> paths;
+    const absl::StatusOr<std::vector<std::string>> names = PosixFileSystem().List(directory);
+    if (!names.ok()) return paths;
+    for (const std::string& name : *names) {
+      const std::string owner = StagedNameOf(name).value_or(DeletedNameOf(name).value_or(""));
+      if (is_root ? ParseStepName(owner).has_value() : owner == parts.name) paths.push_back(JoinPath(directory, name));
+    }
+    return paths;
+  }
+
+  absl::Status CheckName() const {
+    const std::string name = SplitPath(physical_).name;
+    if (IsAtWork(name)) {
+      return Refused(absl::StrCat(shown_, " is what a save or a deletion of a checkpoint makes and removes"));
+    }
+    const bool may_be_step = options_.kind == OutputKind::kCheckpoint || options_.kind == OutputKind::kRoot;
+    if (may_be_step || !ParseStepName(name) || !IsRoot(SplitPath(physical_).directory)) return absl::OkStatus();
+    return Refused(absl::StrCat(shown_, " has the name of a step, which a run that saves in ",
+                                SplitPath(physical_).directory, " takes for its own"));
+  }
+
+  absl::Status CheckDirectory(const std::string& directory) const {
+    if (const auto read = inputs_.Find(directory)) {
+      return Refused(absl::StrCat(shown_, " lies in ", Named(*read), ", which is read"));
+    }
+    const std::string in = directory == physical_ ? "" : absl::StrCat(" lies in ", directory, ", which");
+    if (IsAtWork(SplitPath(directory).name)) {
+      return Refused(absl::StrCat(shown_, in, " is what a save or a deletion of a checkpoint makes and removes"));
+    }
+    const FormatDriver* const format = CheckpointIn(directory);
+    if (format == nullptr) return absl::OkStatus();
+    // Others' files further up, such as a model in a home directory, have nothing to do with what lies deep below.
+    const bool is_near = directory == physical_ || directory == SplitPath(physical_).directory;
+    if (!format->traits().is_ours && !is_near) return absl::OkStatus();
+    // An export among the steps of a ROOT leaves it a ROOT.
+    if (!format->traits().is_ours && (IsOwn(directory) || IsRoot(directory))) return absl::OkStatus();
+    if (options_.may_lie_beside_models && !format->traits().is_ours) return CheckIsNotOf(*format, directory);
+    return Refused(absl::StrCat(shown_, in, " is a checkpoint (", format->name(), ") and holds nothing else"));
+  }
+
+  // The name in `directory` must not be one of the model's in it. A ROOT gets names of steps, which no format has.
+  absl::Status CheckIsNotOf(const FormatDriver& format, const std::string& directory) const {
+    if (directory == physical_) return absl::OkStatus();
+    const std::string name = SplitPath(physical_).name;
+    if (!format.ReadsFileName(name)) return absl::OkStatus();
+    return Refused(absl::StrCat(shown_, " lies in ", directory, ", a checkpoint (", format.name(), "), in which ", name,
+                                " is a file of the checkpoint"));
+  }
+
+  bool IsOwn(const std::string& directory) const {
+    return !options_.own_directory.empty() && PhysicalPath(options_.own_directory) == directory;
+  }
+
+  const std::string& path_;
+  const std::string& shown_;
+  const std::string physical_;  // EntryPath(path_)
+  const InputPaths& inputs_;
+  const OutputOptions& options_;
+};
+
+}  // namespace
+
+void AddCheckpoint(const std::string& path, InputPaths& inputs) {
+  const absl::StatusOr<const FormatDriver*> format = FindFormat(path);
+  const bool is_root = format.ok() && (*format)->traits().is_root;
+  const absl::StatusOr<std::vector<std::string>> steps = ListCheckpoints(path);
+  if (!is_root || !steps.ok()) return inputs.Add(path);
+  for (const std::string& step : *steps) inputs.Add(JoinPath(path, step));
+}
+
+absl::Status CheckOutput(const std::string& output, const InputPaths& inputs, const OutputOptions& options) {
+  for (const std::string& path : LinkChain(output)) {
+    FSDP_RETURN_IF_ERROR(OutputCheck(path, output, inputs, options).Run());
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace fsdp

@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The rules of CheckOutput, each alone; tools/commands/ckpt_source_safety_test.cc and
+// tests/train_gpt_source_safety_test.cc test that the programs ask.
+#include "fsdp/checkpoint/formats/output_path.h"
+
+#include <cstring>
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include "fsdp/base/status_matchers.h"
+#include "fsdp/checkpoint/formats/formats.h"
+#include "fsdp/checkpoint/test_state.h"
+#include "gmock/gmock-matchers.h"
+#include "gtest/gtest.h"
+
+namespace fsdp {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::AllOf;
+using testing::HasSubstr;
+
+class OutputPathTest : public testing::Test {
+ protected:
+  std::string Write(const std::string& name, const FormatTarget& target) const {
+    const std::string path = root_ + "/" + name;
+    fs::create_directories(fs::path(path).parent_path());
+    FormatContents contents;
+    ShardedTensor tensor;
+    tensor.shape = {4};
+    contents.state.Set(StateKey::Model("w"), tensor);
+    const PayloadReader zeros = [](const StateKey&, const Interval& interval, void* out) {
+      std::memset(out, 0, interval.size() * sizeof(float));
+      return absl::OkStatus();
+    };
+    const std::unique_ptr<FormatWriter> writer = MakeWriter(target);
+    EXPECT_OK(writer->Fit(contents).status());
+    EXPECT_OK(writer->Write(path, contents, zeros, {}));
+    return path;
+  }
+
+  void ExpectRefused(const std::string& output, const InputPaths& inputs, const OutputOptions& options,
+                     const std::string& why) const {
+    EXPECT_THAT(CheckOutput(output, inputs, options),
+                StatusIs(absl::StatusCode::kFailedPrecondition,
+                         AllOf(HasSubstr(output), HasSubstr(why), HasSubstr("choose another place for the output"))));
+  }
+
+  const std::string root_ = fs::canonical(NewTestDirectory());
+};
+
+TEST_F(OutputPathTest, WhatIsReadIsNoOutputNorIsAnythingInItOrAroundIt) {
+  const std::string model = Write("around/hf", SafetensorsTarget());
+  InputPaths inputs;
+  AddCheckpoint(model, inputs);
+  for (const OutputKind kind :
+       {OutputKind::kFile, OutputKind::kDirectory, OutputKind::kCheckpoint, OutputKind::kRoot}) {
+    ExpectRefused(model, inputs, {.kind = kind}, "which is read");
+    ExpectRefused(model + "/none/deep", inputs, {.kind = kind}, "lies in " + model + ", which is read");
+  }
+  ExpectRefused(root_ + "/around", inputs, {.kind = OutputKind::kDirectory}, "would be replaced, and with it " + model);
+  ExpectRefused(root_ + "/around", inputs, {.kind = OutputKind::kCheckpoint},
+                "would be replaced, and with it " + model);
+  EXPECT_OK(CheckOutput(root_ + "/around", inputs, {.kind = OutputKind::kRoot}));  // only added to
+  EXPECT_OK(CheckOutput(root_ + "/around/beside", inputs, {.kind = OutputKind::kDirectory}));
+}
+
+// A program that opens the path to write makes the file at the end of the links, one that renames replaces the first.
+TEST_F(OutputPathTest, ALinkMayNeitherLeadIntoACheckpointNorLieInOne) {
+  const std::string ours = Write("ours", Hdf5Target());
+  fs::create_symlink("ours/none", root_ + "/into");
+  fs::create_symlink("../elsewhere", ours + "/out_of");
+  ExpectRefused(root_ + "/into", {}, {}, "lies in " + ours + ", which is a checkpoint (hdf5)");
+  ExpectRefused(ours + "/out_of", {}, {}, "lies in " + ours + ", which is a checkpoint (hdf5)");
+  EXPECT_OK(CheckOutput(root_ + "/elsewhere", {}));
+  WriteAll(root_ + "/elsewhere", "x");  // with a target that exists too
+  ExpectRefused(ours + "/out_of", {}, {}, "lies in " + ours + ", which is a checkpoint (hdf5)");
+  fs::create_symlink(ours + "/out_of", root_ + "/over");
+  ExpectRefused(root_ + "/over", {}, {}, "lies in " + ours + ", which is a checkpoint (hdf5)");
+  fs::create_symlink("elsewhere", root_ + "/plain");
+  EXPECT_OK(CheckOutput(root_ + "/plain", {}));
+}
+
+TEST_F(OutputPathTest, ADirectoryIsACheckpointByWhatIsInIt) {
+  fs::create_directories(root_ + "/around");
+  EXPECT_OK(CheckOutput(root_ + "/around/x", {}));
+  const std::string alone = Write("alone", SafetensorsTarget());  // a file that lies there
+  EXPECT_OK(CheckOutput(alone + "/x", {}));
+  WriteAll(alone + "/config.json", "{}");
+  ExpectRefused(alone + "/x", {}, {}, "is a checkpoint (safetensors)");
+  EXPECT_OK(CheckOutput(alone + "/x", {}, {.own_directory = alone + "/."}));
+}
+
+TEST_F(OutputPathTest, OnlyAnothersCheckpointThatHoldsTheOutputItselfForbidsIt) {
+  const std::string home = Write("home", SafetensorsTarget());
+  WriteAll(home + "/config.json", "{}");
+  const std::string dcp = Write("dcp", DcpTarget());
+  const std::string ours = Write("ours", Hdf5Target());
+  for (const std::string& model : {home, dcp, ours}) {
+    ExpectRefused(model + "/x.pt", {}, {}, "lies in " + model + ", which is a checkpoint");
+    ExpectRefused(model + "/runs", {}, {.kind = OutputKind::kRoot}, "lies in " + model + ", which is a checkpoint");
+  }
+  for (const std::string& model : {home, dcp}) EXPECT_OK(CheckOutput(model + "/sub/deep/x.pt", {}));
+  ExpectRefused(ours + "/sub/deep/x.pt", {}, {}, "lies in " + ours + ", which is a checkpoint (hdf5)");
+}
+
+TEST_F(OutputPathTest, ALogMayLieBesideAModelUnderANameThatIsNotTheModels) {
+  const std::string hf = Write("hf", SafetensorsTarget());
+  WriteAll(hf + "/config.json", "{}");
+  const std::string dcp = Write("dcp", DcpTarget());
+  const OutputOptions file = {.may_lie_beside_models = true};
+  const OutputOptions root = {.kind = OutputKind::kRoot, .may_lie_beside_models = true};
+  for (const std::string& model : {hf, dcp}) {
+    ExpectRefused(model + "/metrics.jsonl", {}, {}, "is a checkpoint");
+    EXPECT_OK(CheckOutput(model + "/metrics.jsonl", {}, file));
+    EXPECT_OK(CheckOutput(model + "/runs/model.safetensors", {}, file));
+    EXPECT_OK(CheckOutput(model, {}, root));
+    EXPECT_OK(CheckOutput(model + "/runs", {}, root));
+    InputPaths inputs;
+    AddCheckpoint(model, inputs);
+    ExpectRefused(model + "/runs", inputs, root, "which is read");
+  }
+  for (const std::string& path :
+       {hf + "/config.json", hf + "/model-00001-of-00002.safetensors", dcp + "/.metadata", dcp + "/__9_0.distcp"}) {
+    ExpectRefused(path, {}, file, "is a file of the checkpoint");
+  }
+  ExpectRefused(Write("ours", Hdf5Target()) + "/metrics.jsonl", {}, file, "is a checkpoint (hdf5)");
+}
+
+TEST_F(OutputPathTest, OtherProgramsFilesOfACommonNameMakeNoCheckpoint) {
+  fs::create_directories(root_ + "/page/.metadata");  // as some editors keep it
+  WriteAll(root_ + "/page/manifest.json", R"({"name": "a page"})");
+  WriteAll(root_ + "/page/checkpoint.h5", "\x89HDF\r\n\x1a\n");
+  EXPECT_OK(CheckOutput(root_ + "/page/x", {}));
+}
+
+TEST_F(OutputPathTest, FilesThatOnlyDifferInANumberMakeNoCheckpoint) {
+  fs::create_directories(root_ + "/epochs");
+  for (const char* name : {"/epoch_0.pt", "/epoch_1.pt", "/tok_0.bin", "/tok_1.bin"}) {
+    WriteAll(root_ + "/epochs" + name, "x");
+  }
+  EXPECT_OK(CheckOutput(root_ + "/epochs/epoch_2.pt", {}));
+}
+
+TEST_F(OutputPathTest, ACheckpointOfOursIsOneWhileItsManifestOrARecordIsLeft) {
+  const std::string ours = Write("ours", Hdf5Target{.type = StateDictType::kSharded, .world_size = 2});
+  std::string manifest = ReadFile(ours + "/manifest.json");
+  manifest.resize(manifest.size() / 2);
+  WriteAll(ours + "/manifest.json", manifest);
+  ExpectRefused(ours + "/x", {}, {}, "is a checkpoint (hdf5)");
+  fs::remove(ours + "/manifest.json");
+  ExpectRefused(ours + "/x", {}, {.own_directory = ours}, "is a checkpoint (hdf5)");
+}
+
+TEST_F(OutputPathTest, ANameThatSavesGiveIsTheirs) {
+  const std::string step = Write("root/step-00000001", Hdf5Target());
+  const std::string next = root_ + "/root/step-00000002";
+  ExpectRefused(next, {}, {.kind = OutputKind::kFile}, "name of a step");
+  ExpectRefused(next, {}, {.kind = OutputKind::kDirectory}, "name of a step");
+  EXPECT_OK(CheckOutput(next, {}, {.kind = OutputKind::kCheckpoint}));
+  EXPECT_OK(CheckOutput(root_ + "/step-00000002", {}, {.kind = OutputKind::kFile}));  // not beside steps
+  EXPECT_OK(CheckOutput(root_ + "/root", {}, {.kind = OutputKind::kRoot}));
+  ExpectRefused(step, {}, {.kind = OutputKind::kRoot}, "is a checkpoint (hdf5)");
+  ExpectRefused(root_ + "/.step-00000002.tmp-0123456789abcdef/x", {}, {}, "what a save or a deletion");
+}
+
+TEST_F(OutputPathTest, WhatAWriterWouldSweepAwayIsNotRead) {
+  const std::string staged = Write("root/.step-00000002.tmp-0123456789abcdef", Hdf5Target());
+  WriteAll(root_ + "/.x.pt.new", "x");
+  InputPaths inputs;
+  AddCheckpoint(staged, inputs);
+  inputs.Add(root_ + "/.x.pt.new");
+  ExpectRefused(root_ + "/root", inputs, {.kind = OutputKind::kRoot}, "would remove " + staged);
+  ExpectRefused(root_ + "/root/step-00000002", inputs, {.kind = OutputKind::kCheckpoint}, "would remove " + staged);
+  EXPECT_OK(CheckOutput(root_ + "/root/step-00000003", inputs, {.kind = OutputKind::kCheckpoint}));
+  ExpectRefused(root_ + "/x.pt", inputs, {.kind = OutputKind::kFile}, "would remove " + root_ + "/.x.pt.new");
+}
+
+// The files beside its steps are not read, and may be made again.
+TEST_F(OutputPathTest, OfARootTheStepsAreRead) {
+  Write("root/step-00000001", Hdf5Target());
+  WriteAll(root_ + "/root/log.txt", "x");
+  InputPaths inputs;
+  AddCheckpoint(root_ + "/root", inputs);
+  EXPECT_OK(CheckOutput(root_ + "/root/log.txt", inputs));
+  EXPECT_OK(CheckOutput(root_ + "/root/export", inputs, {.kind = OutputKind::kCheckpoint}));
+  ExpectRefused(root_ + "/root/step-00000001", inputs, {.kind = OutputKind::kCheckpoint}, "which is read");
+  ExpectRefused(root_ + "/root", inputs, {.kind = OutputKind::kDirectory}, "would be replaced");
+}
+
+TEST_F(OutputPathTest, ARootThatIsExportedToStaysARoot) {
+  Write("root/step-00000001", Hdf5Target());
+  Write("root/model.safetensors", SafetensorsTarget());
+  WriteAll(root_ + "/root/config.json", "{}");
+  EXPECT_OK(CheckOutput(root_ + "/root/metrics.jsonl", {}));
+  EXPECT_OK(CheckOutput(root_ + "/root", {}, {.kind = OutputKind::kRoot}));
+}
+
+}  // namespace
+}  // namespace fsdp

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/checkpoint/storage/file_identity.h"
+
+#include <sys/stat.h>
+
+#include <filesystem>
+#include <map>
+#include <system_error>
+#include <utility>
+
+namespace fsdp {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Longer chains of links are loops; the kernel follows as many.
+constexpr size_t kMaxLinks = 40;
+
+// How many of a file's names are in the deleted directories.
+struct NamesOfFile {
+  uint64_t seen = 0;
+  uint64_t all = 0;
+  int64_t nbytes = 0;
+};
+
+void CountName(const std::string& path, std::map<FileIdentity, NamesOfFile>& files) {
+  struct stat info;
+  if (lstat(path.c_str(), &info) != 0 || !S_ISREG(info.st_mode)) return;
+  NamesOfFile& file = files[{info.st_dev, info.st_ino}];
+  file = {.seen = file.seen + 1, .all = info.st_nlink, .nbytes = info.st_size};
+}
+
+}  // namespace
+
+std::optional<FileIdentity> IdentityOf(const std::string& path) {
+  struct stat info;
+  if (stat(path.c_str(), &info) != 0) return std::nullopt;
+  return FileIdentity{info.st_dev, info.st_ino};
+}
+
+std::string PhysicalPath(const std::string& path) {
+  std::error_code error;
+  const fs::path whole = fs::absolute(path, error);
+  // The first call leaves "none/../link/file" as "link/file", with a link in what exists of it.
+  fs::path physical = fs::weakly_canonical(fs::weakly_canonical(whole, error), error);
+  if (error || physical.empty()) physical = whole.lexically_normal();
+  if (!physical.has_filename()) physical = physical.parent_path();  // "a/none/", which does not exist
+  return physical;
+}
+
+std::vector<std::string> PhysicalParents(const std::string& path) {
+  std::vector<std::string> parents;
+  for (fs::path at = PhysicalPath(path); at.has_relative_path();) {
+    at = at.parent_path();
+    parents.push_back(at);
+  }
+  return parents;
+}
+
+std::vector<std::string> LinkChain(const std::string& path) {
+  std::vector<std::string> chain = {path};
+  std::error_code error;
+  while (chain.size() <= kMaxLinks) {
+    // A slash at the end would lead over the link to what it denotes.
+    const fs::path at =
+        fs::path(chain.back()).has_filename() ? fs::path(chain.back()) : fs::path(chain.back()).parent_path();
+    const fs::path target = fs::read_symlink(at, error);
+    if (error) break;
+    chain.push_back(at.parent_path() / target);  // an absolute target replaces the directory
+  }
+  return chain;
+}
+
+int64_t FreedBytes(const std::vector<std::string>& paths) {
+  std::map<FileIdentity, NamesOfFile> files;
+  for (const std::string& path : paths) {
+    CountName(path, files);
+    std::error_code error;
+    if (fs::is_symlink(fs::symlink_status(path, error))) continue;
+    for (fs::recursive_directory_iterator it(path, error), end; !error && it != end; it.increment(error)) {
+      CountName(it->path(), files);
+    }
+  }
+  int64_t nbytes = 0;
+  for (const auto& [identity, file] : files) nbytes += file.seen == file.all ? file.nbytes : 0;
+  return nbytes;
+}
+
+}  // namespace fsdp

@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a pickle costs: the peak of all allocations while its values are parsed and made a tree, counted by this
+// program's own operator new, for pickles that are made to be expensive and for one that torch.save could have written.
+// A program of its own, because the operators are the whole program's.
+#include <malloc.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <cstdlib>
+#include <functional>
+#include <map>
+#include <new>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_format.h"
+#include "fsdp/base/status_matchers.h"
+#include "fsdp/checkpoint/torch/pickle/pickle.h"
+#include "fsdp/checkpoint/torch/pickle/torch_globals.h"
+#include "fsdp/checkpoint/torch/state/torch_tree.h"
+#include "gmock/gmock-matchers.h"
+#include "gtest/gtest.h"
+
+namespace {
+
+std::atomic<int64_t> g_now = 0;
+std::atomic<int64_t> g_peak = 0;
+
+}  // namespace
+
+void* operator new(size_t nbytes) {
+  void* const memory = std::malloc(nbytes);
+  if (memory == nullptr) std::abort();
+  const int64_t now = g_now += static_cast<int64_t>(malloc_usable_size(memory));
+  if (now > g_peak) g_peak = now;
+  return memory;
+}
+
+void operator delete(void* memory) noexcept {
+  g_now -= static_cast<int64_t>(malloc_usable_size(memory));
+  std::free(memory);
+}
+
+void operator delete(void* memory, size_t) noexcept { operator delete(memory); }
+
+namespace fsdp {
+namespace {
+
+using namespace std::string_literals;  // NOLINT: literals
+using testing::AnyOf;
+using testing::HasSubstr;
+
+std::string Times(int64_t count, const std::string& opcodes) {
+  std::string text;
+  text.reserve(count * opcodes.size());
+  for (int64_t i = 0; i < count; ++i) text += opcodes;
+  return text;
+}
+
+std::string Long(int64_t value) {
+  std::string bytes;
+  for (int i = 0; i < 4; ++i) bytes.push_back(static_cast<char>(value >> (8 * i)));
+  return bytes;
+}
+
+const std::string kTensor =
+    "ctorch._utils\n_rebuild_tensor_v2\n((X\x07\x00\x00\x00storagectorch\nFloatStorage\nX\x01\x00\x00\x00"s
+    "0X\x03\x00\x00\x00"s
+    "cpuK\x04tQK\x00K\x02K\x02\x86K\x02K\x01\x86\x89"s
+    "ccollections\nOrderedDict\n)RtR"s;
+
+// {"w": a tensor, "x": what `value` pushes}.
+std::string State(const std::string& value) {
+  return "\x80\x02}(X\x01\x00\x00\x00w"s + kTensor + "X\x01\x00\x00\x00x"s + value + "u.";
+}
+
+struct Costly {
+  const char* name;
+  std::string (*make)(int64_t nbytes);  // a pickle of about that many bytes
+};
+
+const std::vector<Costly>& CostlyPickles() {
+  static const auto* const all = new std::vector<Costly>{
+      {"values that are dropped", [](int64_t n) { return "\x80\x02"s + Times(n / 2, "N0") + "}."; }},
+      {"lists that are dropped", [](int64_t n) { return "\x80\x02"s + Times(n / 2, "]0") + "}."; }},
+      {"a list of None", [](int64_t n) { return State("](" + Times(n, "N") + "e"); }},
+      {"a tuple of ints", [](int64_t n) { return State("(" + Times(n / 2, "K\x07") + "t"); }},
+      {"ints in decimal", [](int64_t n) { return State("(" + Times(n / 3, "I7\n") + "t"); }},
+      {"empty tuples", [](int64_t n) { return State("](" + Times(n, ")") + "e"); }},
+      {"empty lists", [](int64_t n) { return State("](" + Times(n, "]") + "e"); }},
+      {"empty dicts", [](int64_t n) { return State("](" + Times(n, "}") + "e"); }},
+      {"tuples in tuples", [](int64_t n) { return State("N" + Times(n, "\x85")); }},
+      {"lists of one", [](int64_t n) { return State("](" + Times(n / 3, "]Na") + "e"); }},
+      {"empty strings", [](int64_t n) { return State("](" + Times(n / 2, "U\0"s) + "e"); }},
+      {"a long string many times",
+       [](int64_t n) {
+         return State("](X" + Long(n / 2) + std::string(n / 2, 'a') + "q\0"s + Times(n / 4, "h\0"s) + "e");
+       }},
+      {"control characters", [](int64_t n) { return State("](X" + Long(n) + std::string(n, '\1') + "e"); }},
+      {"JSON in a string",
+       [](int64_t n) {
+         return State("X" + Long(n) + "[" + Times((n - 1) / 3, "[],") + std::string((n - 1) % 3, ' '));
+       }},
+      {"numbers of the memo",
+       [](int64_t n) {
+         std::string puts;
+         for (int64_t i = 0; i < n / 5; ++i) puts += "r" + Long(i * 7919);
+         return "\x80\x02N"s + puts + "0}.";
+       }},
+      {"the memo in order", [](int64_t n) { return "\x80\x04N"s + Times(n, "\x94") + "0}."; }},
+      {"references", [](int64_t n) { return State("Nq\0"s + "0](" + Times(n / 2, "h\0"s) + "e"); }},
+      {"open groups", [](int64_t n) { return State(Times(900, "(") + Times(n, "N") + Times(900, "1") + "N"); }},
+      {"copies of a dict",
+       [](int64_t n) {
+         return "\x80\x02"s + "ccollections\nOrderedDict\nq\1"s + "0}(" + Times(n / 4, "NN") + "uq\0"s + "0" +
+                Times(n / 12, "h\1h\0\x85R0"s) + "}.";
+       }},
+      {"calls", [](int64_t n) { return State("](ctorch\nSize\nq\0"s + Times(n / 4, "h\0)R"s) + "e"); }},
+      {"globals", [](int64_t n) { return State("](" + Times(n / 12, "ctorch\nSize\n") + "e"); }},
+      {"storages", [](int64_t n) { return State("N" + Times(n / 3, "0NQ")); }},
+      {"one tensor in a list many times",
+       [](int64_t n) { return "\x80\x02"s + kTensor + "q\0"s + "0}U\1l](" + Times(n / 2, "h\0"s) + "es."; }},
+      {"long names on the path of many tensors",
+       [](int64_t n) {
+         std::string members;
+         for (int i = 0; i < 1000; ++i) members += absl::StrFormat("U\4%04dh", i) + "\0"s;
+         std::string path = Times(10, "}X" + Long(n / 20) + std::string(n / 20, 'a'));
+         return "\x80\x02"s + kTensor + "q\0"s + "0" + path + "}(" + members + "u" + Times(10, "s") + ".";
+       }},
+  };
+  return *all;
+}
+
+// The peak of parsing `bytes` and of the tree, the bytes themselves included; and the status.
+std::pair<int64_t, absl::Status> Cost(const std::string& bytes) {
+  const int64_t before = g_now;
+  g_peak = before;
+  const auto read = [&]() -> absl::Status {
+    const auto pickle = Pickle::Parse(bytes, {.is_allowed = IsTorchGlobal});
+    return pickle.ok() ? TreeOfPickle(**pickle).status() : pickle.status();
+  };
+  const absl::Status status = read();
+  return {g_peak - before + static_cast<int64_t>(bytes.size()), status};
+}
+
+TEST(PickleMemoryTest, NoPickleCostsMoreThanTwiceItsSizeAnd64MiB) {
+  for (const Costly& costly : CostlyPickles()) {
+    for (const int64_t nbytes : {100'000, 1'500'000}) {
+      const std::string bytes = costly.make(nbytes);
+      const auto [peak, status] = Cost(bytes);
+      EXPECT_LE(peak, PickleMemoryLimit(static_cast<int64_t>(bytes.size()))) << costly.name << ": " << status;
+      if (status.ok()) continue;
+      // The refusal says at which byte, and the limit, unless the values are refused for another reason.
+      EXPECT_THAT(std::string(status.message()),
+                  AnyOf(HasSubstr("bytes, which is what a pickle of "), HasSubstr("too large or too deep"),
+                        HasSubstr("inside each other"), HasSubstr("a storage outside of a tensor")))
+          << costly.name;
+      EXPECT_THAT(std::string(status.message()), HasSubstr("byte "));
+    }
+  }
+}
+
+// As torch.save writes it: protocol 2, everything memoized, texts and globals that recur by GET, a thousand members a
+// SETITEMS.
+std::string StateDictOfTorch(int tensors) {
+  std::string out = "\x80\x02}q\0("s;
+  int64_t memo = 0;
+  const auto put = [&] { return (++memo < 256 ? "q"s + static_cast<char>(memo) : "r" + Long(memo)); };
+  std::map<std::string, int64_t> seen;
+  const auto once = [&](const std::string& opcodes) {
+    if (const auto at = seen.find(opcodes); at != seen.end()) return "h"s + static_cast<char>(at->second);
+    std::string first = opcodes + put();
+    seen[opcodes] = memo;
+    return first;
+  };
+  const auto text = [](const std::string& value) { return "X" + Long(static_cast<int64_t>(value.size())) + value; };
+  for (int i = 0; i < tensors; ++i) {
+    if (i > 0 && i % 1000 == 0) out += "u(";
+    out +=
+        text(absl::StrFormat("_fsdp_wrapped_module.model.layers.%d.mlp.experts.%d.weight", i / 100, i % 100)) + put();
+    out += once("ctorch._utils\n_rebuild_tensor_v2\n") + "((";
+    out += once(text("storage")) + once("ctorch\nFloatStorage\n");
+    out += text(std::to_string(i)) + put();
+    out += once(text("cpu")) + "K\4t" + put() + "QK\0K\2K\2\x86"s + put() + "K\2K\1\x86" + put() + "\x89";
+    out += once("ccollections\nOrderedDict\n") + ")R" + put() + "t" + put() + "R" + put();
+  }
+  return out + "u.";
+}
+
+TEST(PickleMemoryTest, AStateDictOf100000TensorsIsNotRefused) {
+  const std::string bytes = StateDictOfTorch(100'000);
+  const auto [peak, status] = Cost(bytes);
+  EXPECT_OK(status);
+  EXPECT_LT(peak, PickleMemoryLimit(static_cast<int64_t>(bytes.size())) * 9 / 10);
+}
+
+}  // namespace
+}  // namespace fsdp

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/collectives/job/job_identity.h"
+
+#include <sys/random.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <iterator>
+#include <utility>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "fsdp/base/digest.h"
+
+namespace fsdp {
+namespace {
+
+// Longer names are cut, with a digest of the whole in place of the rest.
+constexpr size_t kLongestName = 200;
+constexpr size_t kDigestLetters = 16;
+
+std::string ShortDigest(const std::string& text) { return DigestOf(text).ToHex().substr(0, kDigestLetters); }
+
+std::string Printable(const std::string& text) {
+  const std::string escaped = absl::CEscape(text);
+  if (escaped.size() <= kLongestName) return escaped;
+  return absl::StrCat(escaped.substr(0, kLongestName - kDigestLetters - 3), "...", ShortDigest(text));
+}
+
+std::string TextOf(const EnvironmentLookup& getenv, const char* name) { return getenv(name).value_or(""); }
+
+// The launch of this job, and not one that this process has inherited the variable of.
+std::string LaunchOf(const EnvironmentLookup& getenv) {
+  const std::string launch = TextOf(getenv, kLaunchIdVariable);
+  return absl::StartsWith(launch, absl::StrCat(TextOf(getenv, "MASTER_PORT"), ".")) ? launch : "";
+}
+
+std::string TorchrunOf(const EnvironmentLookup& getenv) {
+  const std::string run = TextOf(getenv, "TORCHELASTIC_RUN_ID");
+  return run == "none" ? "" : run;
+}
+
+std::string SlurmOf(const EnvironmentLookup& getenv) {
+  const auto either = [&](const char* name, const char* older) {
+    const std::string text = TextOf(getenv, name);
+    return text.empty() ? TextOf(getenv, older) : text;
+  };
+  const std::string job = either("SLURM_JOB_ID", "SLURM_JOBID");
+  const std::string step = either("SLURM_STEP_ID", "SLURM_STEPID");
+  return job.empty() || step.empty() ? job : absl::StrCat(job, ".", step);
+}
+
+// The parts are separated by zero bytes, which none of them can contain.
+std::string CommandOf(const ProcessEvidence& evidence) {
+  const std::string all = absl::StrCat(evidence.user, std::string(1, '\0'), evidence.directory, std::string(1, '\0'),
+                                       absl::StrJoin(evidence.command_line, std::string(1, '\0')));
+  return absl::StrCat(ShortDigest(all), " in ", evidence.directory);
+}
+
+}  // namespace
+
+ProcessEvidence ProcessEvidence::OfThisProcess() {
+  std::ifstream stream("/proc/self/cmdline", std::ios::binary);
+  const std::string text(std::istreambuf_iterator<char>(stream), {});
+  char directory[4096];
+  return {.user = geteuid(),
+          .directory = getcwd(directory, sizeof(directory)) == nullptr ? "" : directory,
+          .command_line = absl::StrSplit(text, '\0')};
+}
+
+std::string IdentifyJob(const EnvironmentLookup& getenv, const ProcessEvidence& evidence) {
+  const std::pair<const char*, std::string> names[] = {
+      {"launch", LaunchOf(getenv)},
+      {"run", TextOf(getenv, kRunIdVariable)},
+      {"torchrun", TorchrunOf(getenv)},
+      {"pmix", TextOf(getenv, "PMIX_NAMESPACE")},
+      {"openmpi", TextOf(getenv, "OMPI_MCA_ess_base_jobid")},
+      {"slurm", SlurmOf(getenv)},
+      {"pbs", TextOf(getenv, "PBS_JOBID")},
+      {"lsf", TextOf(getenv, "LSB_JOBID")},
+  };
+  for (const auto& [kind, name] : names) {
+    if (!name.empty()) return absl::StrCat(kind, " ", Printable(name));
+  }
+  return absl::StrCat("command ", Printable(CommandOf(evidence)));
+}
+
+// Without random numbers, which no Linux since 3.17 lacks, the number of the process has to do.
+std::string NewLaunchId(int port) {
+  uint64_t number = 0;
+  if (getrandom(&number, sizeof(number), 0) != sizeof(number)) number = static_cast<uint64_t>(getpid());
+  return absl::StrFormat("%d.%016x", port, number);
+}
+
+}  // namespace fsdp

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The name of a job: equal on all its ranks, different for any other job. It is in the first message of every
+// connection of the store (store_member.h), so two jobs that were given one MASTER_PORT never join each other. The
+// first of these that a process has is its job's name:
+//
+//   1. launch     FSDP_LAUNCH_ID, a random number of our launcher, new for each launch
+//   2. run        FSDP_RUN_ID, from --run_id
+//   3. torchrun   TORCHELASTIC_RUN_ID, unless it is "none", torchrun's default
+//   4. pmix       PMIX_NAMESPACE: of mpirun, and of Slurm's PMIx
+//   5. openmpi    OMPI_MCA_ess_base_jobid
+//   6. slurm      SLURM_JOB_ID, with SLURM_STEP_ID if that is set
+//   7. pbs, lsf   PBS_JOBID, LSB_JOBID
+//   8. command    a digest of user, working directory and command line
+//
+// MPI's variables come before Slurm's: mpirun inside of a Slurm allocation starts ranks in different steps. The last
+// one is for ranks that are started by hand. It tells two jobs apart whose command lines or directories differ; it
+// cannot tell two that are equal in all three, and it makes two jobs of ranks whose command lines differ: for both,
+// there is --run_id.
+#ifndef FSDP_COLLECTIVES_JOB_JOB_IDENTITY_H_
+#define FSDP_COLLECTIVES_JOB_JOB_IDENTITY_H_
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace fsdp {
+
+inline constexpr char kRunIdVariable[] = "FSDP_RUN_ID";
+
+// The value is NewLaunchId(port). It counts only together with MASTER_PORT=port: a process that a rank starts inherits
+// it, and may belong to another job.
+inline constexpr char kLaunchIdVariable[] = "FSDP_LAUNCH_ID";
+
+// Gives the value of a variable, nullopt when it is unset.
+using EnvironmentLookup = std::function<std::optional<std::string>(const std::string& name)>;
+
+// What a process knows of its job if nobody named it.
+struct ProcessEvidence {
+  uint32_t user = 0;
+  std::string directory = {};
+  std::vector<std::string> command_line = {};
+
+  static ProcessEvidence OfThisProcess();
+};
+
+// For messages and for comparison: "run nightly", "slurm 12.0", "command 5f0c... in /home/me/run". At most 300 bytes,
+// printable. An empty variable counts as unset.
+std::string IdentifyJob(const EnvironmentLookup& getenv, const ProcessEvidence& evidence);
+
+// "29500.0123456789abcdef", with a number that no other launch has.
+std::string NewLaunchId(int port);
+
+}  // namespace fsdp
+
+#endif  // FSDP_COLLECTIVES_JOB_JOB_IDENTITY_H_

@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/train/run_attributes.h"
+
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "fsdp/base/digest.h"
+#include "fsdp/base/quote.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/format/json_document.h"
+#include "fsdp/checkpoint/format/stored_attributes.h"
+#include "fsdp/checkpoint/format/tensor_name.h"
+
+namespace fsdp {
+namespace {
+
+constexpr const char* kSections[] = {"model", "data", "options"};
+constexpr char kDigest[] = "data.digest";
+constexpr char kPath[] = "data.path";
+
+constexpr int64_t kSampledBlocks = 64;
+constexpr int64_t kSampledBlockBytes = int64_t{1} << 20;
+
+std::string DigestOfTokens(std::string_view bytes) {
+  const int64_t nbytes = static_cast<int64_t>(bytes.size());
+  if (nbytes <= kSampledBlocks * kSampledBlockBytes) return absl::StrCat("xxh3-128:", DigestOf(bytes).ToHex());
+  DigestBuilder builder;
+  for (int64_t i = 0; i < kSampledBlocks; ++i) {
+    // The product may exceed 64 bits.
+    const __int128 product = static_cast<__int128>(nbytes - kSampledBlockBytes) * i;
+    const auto begin = static_cast<size_t>(product / (kSampledBlocks - 1));
+    builder.Update(bytes.substr(begin, kSampledBlockBytes));
+  }
+  return absl::StrCat("xxh3-128-of-", kSampledBlocks, "-blocks:", builder.Finish().ToHex());
+}
+
+// Attributes are UTF-8; what was typed need not be.
+std::string Utf8Of(const std::string& text) { return CheckUtf8(text, "").ok() ? text : absl::CEscape(text); }
+
+// The path as it was given.
+std::string PathOf(const TrainOptions& options) {
+  if (!options.tokens.empty()) return Utf8Of(options.tokens);
+  return options.data.empty() ? "this repository's sources" : Utf8Of(options.data);
+}
+
+std::string NameOf(const std::optional<DType>& dtype, DType otherwise = DType::kFloat32) {
+  return std::string(DTypeName(dtype.value_or(otherwise)));
+}
+
+// Seeds have 64 bits and no sign, attributes a sign.
+AttributeValue SeedValue(uint64_t seed) {
+  if (seed <= uint64_t{std::numeric_limits<int64_t>::max()}) return static_cast<int64_t>(seed);
+  return absl::StrCat(seed);
+}
+
+bool IsIn(std::string_view section, const std::string& name) {
+  return absl::StartsWith(name, absl::StrCat(std::string(section), "."));
+}
+
+// The names of all attributes that a run of a model of this kind can have.
+std::vector<std::string> KnownNames(const std::string& model_type) {
+  CausalLmConfig config = Gpt2Config();
+  if (model_type == "llama") {
+    LlamaConfig llama;
+    llama.rope.type = RopeConfig::Type::kLlama3;  // the type with the most fields
+    config = llama;
+  }
+  Attributes all = InSection("model", CausalLmAttributes(config));
+  all.merge(InSection("model", OtherCausalLmAttributes(config)));
+  all.merge(OptionAttributes(TrainOptions(), 1, DeviceType::kCpu));
+  std::vector<std::string> names = {kPath, "data.bytes", "data.token_bytes", kDigest};
+  for (const auto& [name, value] : all) names.push_back(name);
+  return names;
+}
+
+std::string SectionOf(const std::string& name) { return name.substr(0, name.find('.')); }
+
+// The sections of `differences` in which `saved` has nothing.
+std::set<std::string> SectionsWithout(const Attributes& saved, const std::vector<AttributeDifference>& differences) {
+  std::set<std::string> sections;
+  for (const AttributeDifference& difference : differences) sections.insert(SectionOf(difference.name));
+  for (const auto& [name, value] : saved) sections.erase(SectionOf(name));
+  return sections;
+}
+
+// The sentence about one difference; empty: none.
+std::string DescribeDifference(const std::string& checkpoint, const RestoreOptions& run,
+                               const AttributeDifference& difference) {
+  const std::string text = ToString(difference);
+  if (run.allowed.count(difference.name) != 0) {
+    return run.required.count(difference.name) != 0 ? absl::StrCat("allowed to differ from ", checkpoint, ": ", text)
+                                                    : "";
+  }
+  return absl::StrCat("differs from ", checkpoint, ": ", text);
+}
+
+absl::StatusOr<Attributes> DecodeBlob(const std::string& blob) {
+  FSDP_ASSIGN_OR_RETURN(const nlohmann::json document, ParseJson(blob));
+  return DecodeAttributes(document);
+}
+
+// OK when rank `rank` trains as rank 0 does: whatever may differ but the path of its tokens.
+absl::Status CheckSameRun(const Attributes& first, const Attributes& other, int rank) {
+  if (first.at(kDigest) != other.at(kDigest)) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "rank ", rank, " reads other tokens than rank 0, from ", ToString(other.at(kPath)), ": digest ",
+        ToString(other.at(kDigest)), ", expected ", ToString(first.at(kDigest)), "; every rank must read the same"));
+  }
+  for (const AttributeDifference& difference : CompareAttributes(first, other)) {
+    if (difference.name == kPath) continue;
+    return absl::FailedPreconditionError(absl::StrCat("rank ", rank, " differs from rank 0: ", ToString(difference),
+                                                      "; start all ranks with the same flags"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+Attributes DataAttributes(const TrainOptions& options, const TokenData& data) {
+  return {{kPath, PathOf(options)},
+          {"data.bytes", static_cast<int64_t>(data.bytes().size())},
+          {"data.token_bytes", data.token_bytes()},
+          {kDigest, DigestOfTokens(data.bytes())}};
+}
+
+Attributes OptionAttributes(const TrainOptions& options, int world_size, DeviceType device) {
+  const FsdpOptions& fsdp = options.fsdp;
+  const MixedPrecision& precision = fsdp.mixed_precision;
+  const Attributes attributes = {
+      {"nproc", world_size},
+      {"device", device == DeviceType::kCpu ? "cpu" : "cuda"},
+      {"steps", options.learning_rate.steps},
+      {"batch_size", options.batch_size},
+      {"seq_len", options.seq_len},
+      {"grad_accum", options.grad_accum},
+      {"lr", options.learning_rate.lr},
+      {"min_lr", options.learning_rate.min_lr},
+      {"warmup_steps", options.learning_rate.warmup_steps},
+      {"weight_decay", options.adamw.weight_decay},
+      {"beta1", options.adamw.beta1},
+      {"beta2", options.adamw.beta2},
+      {"eps", options.adamw.eps},
+      {"max_grad_norm", options.max_grad_norm},
+      {"seed", SeedValue(fsdp.init_seed)},
+      {"freeze", Utf8Of(options.freeze)},
+      {"api", options.api == TrainApi::kFsdp2 ? "fsdp2" : "fsdp1"},
+      {"sharding_strategy", std::string(ShardingStrategyName(fsdp.sharding_strategy))},
+      {"shard_group_size", fsdp.shard_group_size.value_or(0)},
+      {"wrap", options.wrap},
+      {"use_orig_params", fsdp.use_orig_params},
+      {"param_dtype", NameOf(precision.param_dtype)},
+      {"reduce_dtype", NameOf(precision.reduce_dtype)},
+      {"buffer_dtype", NameOf(precision.buffer_dtype)},
+      {"output_dtype", NameOf(options.output_dtype, precision.param_dtype.value_or(DType::kFloat32))},
+      {"keep_low_precision_grads", precision.keep_low_precision_grads},
+      {"cpu_offload", fsdp.cpu_offload.offload_params},
+      {"optimizer_casts", fsdp.optimizer_casts}};
+  return InSection("options", attributes);
+}
+
+RestoreOptions RunAttributes(const TrainOptions& options, const CausalLmConfig& config, const Attributes& data,
+                             const ProcessGroup& group) {
+  RestoreOptions run;
+  run.required = InSection("model", CausalLmAttributes(config));
+  run.listed = InSection("model", OtherCausalLmAttributes(config));
+  run.listed.insert(data.begin(), data.end());
+  run.listed.merge(OptionAttributes(options, group.size(), group.device()->type()));
+  run.allowed = options.allow;
+  return run;
+}
+
+Attributes ModelAttributes(const Attributes& attributes) {
+  Attributes model;
+  for (const auto& [name, value] : attributes) {
+    if (IsIn("model", name)) model.emplace(name, value);
+  }
+  return model;
+}
+
+Attributes AllAttributes(const RestoreOptions& run) {
+  Attributes all = run.required;
+  all.insert(run.listed.begin(), run.listed.end());
+  return all;
+}
+
+absl::StatusOr<std::set<std::string>> ParseAllowed(std::string_view text, const std::string& model_type) {
+  const std::vector<std::string> known = KnownNames(model_type);
+  std::set<std::string> allowed;
+  for (const absl::string_view part :
+       absl::StrSplit(absl::string_view(text.data(), text.size()), ',', absl::SkipWhitespace())) {
+    const std::string wanted(absl::StripAsciiWhitespace(part));
+    bool is_known = false;
+    for (const std::string& name : known) {
+      if (name != wanted && !IsIn(wanted, name) && !absl::EndsWith(name, "." + wanted)) continue;
+      allowed.insert(name);
+      is_known = true;
+    }
+    if (is_known) continue;
+    return absl::InvalidArgumentError(absl::StrFormat("--allow=%s: expected %s, or one of %s", Printable(wanted),
+                                                      absl::StrJoin(kSections, ", "), absl::StrJoin(known, ", ")));
+  }
+  return allowed;
+}
+
+std::string NotRecorded(const std::string& checkpoint) {
+  return absl::StrCat(checkpoint, " does not record the config, the data and the options of the run that saved it: ",
+                      "whether they are the same here is not known");
+}
+
+std::vector<std::string> DescribeDifferences(const std::string& checkpoint, const RestoreOptions& run,
+                                             const std::vector<AttributeDifference>& differences) {
+  std::vector<std::string> sentences;
+  if (run.saved.empty()) return sentences;
+  const std::set<std::string> unrecorded = SectionsWithout(run.saved, differences);
+  for (const std::string& section : unrecorded) {
+    sentences.push_back(absl::StrCat(checkpoint, " records nothing in the section ", section));
+  }
+  for (const AttributeDifference& difference : differences) {
+    if (unrecorded.count(SectionOf(difference.name)) != 0) continue;
+    std::string sentence = DescribeDifference(checkpoint, run, difference);
+    if (sentence.empty()) continue;
+    sentences.push_back(std::move(sentence));
+    if (difference.name == kDigest && difference.saved.has_value()) {
+      sentences.push_back(absl::StrCat("these are other tokens than ", checkpoint,
+                                       " was trained on; --allow=data says that this is meant"));
+    }
+  }
+  return sentences;
+}
+
+// All attributes are gathered at once; every rank has all of them, and finds the same error.
+absl::Status AgreeOnAttributes(RestoreOptions& run, ProcessGroup& group) {
+  const Attributes mine = AllAttributes(run);
+  FSDP_RETURN_IF_ERROR(CheckAttributes(mine));
+  FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> blobs, group.GatherBlobs(EncodeAttributes(mine, "")));
+  FSDP_ASSIGN_OR_RETURN(const Attributes first, DecodeBlob(blobs[0]));
+  for (size_t rank = 1; rank < blobs.size(); ++rank) {
+    FSDP_ASSIGN_OR_RETURN(const Attributes other, DecodeBlob(blobs[rank]));
+    FSDP_RETURN_IF_ERROR(CheckSameRun(first, other, static_cast<int>(rank)));
+  }
+  run.listed[kPath] = first.at(kPath);
+  return absl::OkStatus();
+}
+
+}  // namespace fsdp

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/train/run_outputs.h"
+
+#include <optional>
+#include <system_error>
+
+#include "absl/strings/str_format.h"
+#include "fsdp/base/annotate.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/formats/output_path.h"
+#include "fsdp/checkpoint/storage/input_paths.h"
+#include "fsdp/checkpoint/storage/path.h"
+#include "fsdp/train/model_export.h"
+#include "fsdp/train/sharded_model.h"
+
+namespace fsdp {
+namespace {
+
+// --resume=auto reads steps of --checkpoint_dir, which is where the run saves: steps have names of their own.
+InputPaths InputsOf(const TrainOptions& options, const TokenData& data) {
+  InputPaths inputs;
+  for (const std::string& file : data.files()) inputs.Add(file);
+  inputs.Add(ModelConfigPath(options));
+  inputs.Add(options.flat_layout);
+  AddCheckpoint(options.init_from, inputs);
+  if (options.resume.kind == ResumeChoice::Kind::kPath) AddCheckpoint(options.resume.path, inputs);
+  return inputs;
+}
+
+absl::Status CheckFlag(const char* flag, const std::string& path, const InputPaths& inputs,
+                       const OutputOptions& options) {
+  if (path.empty()) return absl::OkStatus();
+  return Annotate(CheckOutput(path, inputs, options), absl::StrFormat("--%s=%s", flag, path));
+}
+
+// An export replaces files in the directory, or the directory, so this must not hold another model in another form: the
+// two would be taken for one.
+absl::Status CheckExport(const TrainOptions& options, const InputPaths& inputs) {
+  const std::string& directory = options.export_to;
+  const std::optional<FormatTarget> target = FindTarget(options.export_format);
+  if (directory.empty() || !target) return absl::OkStatus();
+  const FormatDriver& driver = DriverOf(*target);
+  const std::string model_file(driver.traits().model_file);
+  const auto check = [&](const std::string& path, const OutputOptions& output) {
+    return Annotate(CheckOutput(path, inputs, output), absl::StrFormat("--export=%s", directory));
+  };
+  FSDP_RETURN_IF_ERROR(check(directory, {.kind = model_file.empty() ? OutputKind::kDirectory : OutputKind::kFile}));
+  const bool is_replaced =
+      model_file.empty() ? driver.IsCheckpointDirectory(directory) : HasEntry(directory, model_file);
+  const OutputOptions member = {.own_directory = is_replaced ? directory : ""};
+  FSDP_RETURN_IF_ERROR(check(JoinPath(directory, kModelConfigName), member));
+  return model_file.empty() ? absl::OkStatus() : check(JoinPath(directory, model_file), member);
+}
+
+}  // namespace
+
+absl::Status CheckRunOutputs(const TrainOptions& options, const TokenData& data) {
+  const InputPaths inputs = InputsOf(options, data);
+  const OutputOptions file = {.may_lie_beside_models = true};
+  const OutputOptions root = {.kind = OutputKind::kRoot, .may_lie_beside_models = true};
+  FSDP_RETURN_IF_ERROR(CheckFlag("metrics", options.metrics, inputs, file));
+  FSDP_RETURN_IF_ERROR(CheckFlag("trace", options.trace, inputs, file));
+  FSDP_RETURN_IF_ERROR(CheckFlag("checkpoint_dir", options.checkpoint_dir, inputs, root));
+  return CheckExport(options, inputs);
+}
+
+absl::Status CheckReplacedSteps(const TrainOptions& options, const std::vector<std::string>& steps) {
+  InputPaths inputs;
+  AddCheckpoint(options.init_from, inputs);
+  for (const std::string& step : steps) {
+    const std::string path = JoinPath(options.checkpoint_dir, step);
+    FSDP_RETURN_IF_ERROR(Annotate(CheckOutput(path, inputs, {.kind = OutputKind::kCheckpoint}), "--overwrite"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace fsdp

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The outputs of a run against what it reads: CheckRunOutputs refuses, before anything is written, a --metrics,
+// --trace, --export or --checkpoint_dir that would harm the tokens, texts, config or weights of the run, or any
+// checkpoint.
+#ifndef FSDP_TRAIN_RUN_OUTPUTS_H_
+#define FSDP_TRAIN_RUN_OUTPUTS_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "fsdp/checkpoint/formats/formats.h"
+#include "fsdp/train/token_data.h"
+#include "fsdp/train/train_options.h"
+
+namespace fsdp {
+
+// OK when no output of `options` is what the run reads, or lies in it, or lies in a checkpoint (CheckOutput,
+// checkpoint/formats/output_path.h). kFailedPrecondition names the flag and both paths. A run reads its tokens or
+// texts, --config, --flat_layout, --init_from and --resume. Metrics, trace and checkpoints may lie beside the steps of
+// --checkpoint_dir, and in the directory of a model that is not read, such as that of --export, under names that the
+// model's format has no use for. For rank 0; changes nothing.
+absl::Status CheckRunOutputs(const TrainOptions& options, const TokenData& data);
+
+// OK unless one of `steps`, names in options.checkpoint_dir that this run replaces, holds the weights that it starts
+// from (--init_from). kFailedPrecondition as above.
+absl::Status CheckReplacedSteps(const TrainOptions& options, const std::vector<std::string>& steps);
+
+}  // namespace fsdp
+
+#endif  // FSDP_TRAIN_RUN_OUTPUTS_H_
