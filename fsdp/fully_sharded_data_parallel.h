@@ -73,7 +73,9 @@ class FullyShardedDataParallel final {
   Tape NewTape(bool training = true) const;
 
   // Module::Forward and Module::Backward of the root. They issue work and do not wait for the device.
-  // kFailedPrecondition for a tape that is not of NewTape and while a SummonFullParamsGuard lives. Collective.
+  // kFailedPrecondition for a tape that is not of NewTape and while a SummonFullParamsGuard lives. After a pass that
+  // failed, calls for between passes are refused until the next Forward. That discards all gradients if it was a
+  // backward, as ZeroGrad does, and says so in warnings(). Collective.
   absl::StatusOr<Tensor> Forward(const Tensor& input, Tape& tape);
   absl::StatusOr<Tensor> Backward(const Tensor& grad_output, Tape& tape);
 

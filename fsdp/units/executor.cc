@@ -15,11 +15,11 @@
 // of the unit itself, by its PreBackward, then those of the units inside, by their PreForward and PostForward.
 //
 // The plan of a forward comes from the order in which units ran in the last forward (at first: the order in which
-// modules are registered), the plan of a backward from the forward before it. A model may run its modules in another
-// order this time. Then the executor leaves the plan for the rest of the pass: units that were all-gathered ahead and
-// not used give their slots back, and each unit that is entered is all-gathered on demand, by the schedule of that one
-// visit. The next pass is planned from the new order. So a change of order costs overlap once, and never a wrong
-// result.
+// modules are registered), the plan of a backward from the forward before it. schedule_runner.cc runs it, and has what
+// happens when modules run in another order this time.
+//
+// A pass that fails stays open, and refuses what is for between passes, until the root's next forward. What a failed
+// backward left of gradients is discarded there, so that no later step adds to a part of one.
 //
 // Hooks could decide by themselves what to gather next, as PyTorch's do. A plan says the same beforehand: it can be
 // printed, compared with PyTorch's line by line, and counted for the slots that it needs before memory is allocated.
@@ -36,36 +36,7 @@ namespace fsdp {
 namespace {
 
 using Kind = ScheduleEvent::Kind;
-
-bool IsCompute(const ScheduleEvent& event) {
-  return event.kind == Kind::kForward || event.kind == Kind::kRecompute || event.kind == Kind::kBackward;
-}
-
-// The slots that a step in this order needs. Gradients: one more than units that are in backward at one time, so that a
-// reduction overlaps the next unit's backward. Unsharded parameters: the most that two micro-steps hold, since the
-// second begins with what the first left unsharded; without limit_all_gathers, or if a unit is not sharded and so may
-// take a slot at any time, one for each unit.
-SlotCounts CountSlots(const std::vector<UnitVisit>& order, const UnitStore& units, const ScheduleOptions& options,
-                      bool limit_all_gathers) {
-  const int root = units.root_unit();
-  const int others = units.size() - (root >= 0 ? 1 : 0);
-  int depth = 0, deepest = 0;
-  for (const UnitVisit& visit : order) {
-    if (visit.unit == root || visit.unit >= units.size()) continue;
-    depth += visit.enter ? 1 : -1;
-    deepest = std::max(deepest, depth);
-  }
-  SlotCounts counts;
-  counts.gradients = std::min(deepest + 1, others);
-  counts.unsharded = others;
-  const bool all_gathered = std::all_of(options.units.begin(), options.units.begin() + units.size(),
-                                        [](const UnitTraits& unit) { return unit.sharded; });
-  if (limit_all_gathers && all_gathered) {
-    const Schedule step = StepSchedule(order, 2, options);
-    counts.unsharded = MaxUnsharded(step, std::vector<bool>(options.units.size(), false), root);
-  }
-  return counts;
-}
+using Direction = ScheduleRunner::Direction;
 
 }  // namespace
 
@@ -86,8 +57,9 @@ absl::StatusOr<std::unique_ptr<Executor>> Executor::Create(Module& root, UnitSto
                                                            const ExecutorOptions& options) {
   std::unique_ptr<Executor> executor(new Executor(root, units, options));
   const SlotCounts slots =
-      CountSlots(executor->expected_, units, executor->CurrentOptions(), options.limit_all_gathers);
+      SlotCounts::Of(executor->expected_, units, executor->CurrentOptions(), options.limit_all_gathers);
   FSDP_ASSIGN_OR_RETURN(executor->runtime_, UnitRuntime::Create(units, MemoryPlan::Of(units, slots)));
+  executor->runner_.emplace(units, *executor->runtime_);
   const auto hook = [&executor](const std::vector<Module*>& modules, const UnitSettings& settings) {
     for (Module* module : modules) {
       module->set_hooks(executor.get());
@@ -182,22 +154,15 @@ absl::Status Executor::WriteBack() {
   return WriteBackReplaced(units_, gathered, runtime_->compute_stream());
 }
 
-// Every pass begins with this, so no load, edit or optimizer step needs to know which units are unsharded.
-void Executor::ReshardStale() {
-  for (int index = 0; index < units_.size(); ++index) {
-    if (runtime_->is_stale(index)) Reshard(index);
-  }
-}
-
 absl::Status Executor::PrepareReplay() {
   FSDP_RETURN_IF_ERROR(CheckBetweenPasses("a captured step"));
   FSDP_RETURN_IF_ERROR(CheckNotSummoned("a captured step"));
   FSDP_RETURN_IF_ERROR(WriteBack());
-  ReshardStale();
+  runner_->ReshardStale();
   for (int index = 0; index < units_.size(); ++index) {
     const Unit& unit = units_.unit(index);
     if (!unit.sharded()) Reshard(index);  // a copy that exists already would not be made anew by a replay
-    if (states_[index].unsharded) {
+    if (runner_->is_unsharded(index)) {
       return absl::FailedPreconditionError(
           absl::StrCat("unit ", unit.display_name(),
                        " is unsharded before a captured step, which all-gathers it: reshard it first"));
@@ -225,15 +190,13 @@ absl::Status Executor::CheckNotSummoned(std::string_view pass) const {
 
 absl::Status Executor::PreForward(Module& module, Tensor& input, Tape& tape) {
   const int index = ScheduleIndexOf(module);
-  if (in_backward_) {
-    if (index >= 0) FSDP_RETURN_IF_ERROR(EnterRecompute(index));
-  } else if (&module == &root_) {
-    FSDP_RETURN_IF_ERROR(BeginForward(tape));
+  if (&module == &root_) {
+    FSDP_RETURN_IF_ERROR(BeginForward(tape));  // never a recomputation: that of the root begins below its own hooks
   } else if (!in_pass_) {
     return absl::FailedPreconditionError(
         absl::StrCat("forward of ", NameOf(module), " outside of a forward of the model: call the root's"));
   }
-  if (index >= 0 && !in_backward_) FSDP_RETURN_IF_ERROR(EnterForward(index));
+  if (index >= 0) FSDP_RETURN_IF_ERROR(in_backward_ ? EnterRecompute(index) : EnterForward(index));
   return casts_.Input(CastIndexOf(module), training(), input, tape);
 }
 
@@ -243,19 +206,24 @@ absl::Status Executor::BeginForward(Tape& tape) {
     return absl::FailedPreconditionError(
         "forward on a tape of another stream: make the tape with the model's NewTape()");
   }
+  if (std::exchange(in_backward_, false) && runtime_->gradients().Discard()) {
+    units_.AddWarning(
+        "a backward failed: its gradients, and all others that no optimizer step has used, are discarded");
+  }
   FSDP_RETURN_IF_ERROR(WriteBack());
-  ReshardStale();
-  schedule_options_ = CurrentOptions();
-  schedule_options_.training = tape.keep_for_backward();
+  runner_->ReshardStale();
+  ScheduleOptions pass = CurrentOptions();
+  pass.training = tape.keep_for_backward();
   visits_.clear();
   ForgetModulesRun();
   runtime_->WaitForOptimizer(std::exchange(post_optim_event_, Event()));
-  runtime_->set_full_precision(!training());
+  runtime_->set_full_precision(!pass.training);
   for (int index = 0; index < units_.size(); ++index) {
-    if (!training() && units_.unit(index).settings.full_precision_in_eval) Reshard(index);
+    if (!pass.training && units_.unit(index).settings.full_precision_in_eval) Reshard(index);
   }
-  BeginPass(ForwardSchedule(expected_, Unsharded(), schedule_options_));
-  return runtime_->EnsureSlots(MaxUnsharded(plan_, Unsharded(), units_.root_unit()));
+  in_pass_ = true;
+  Schedule plan = ForwardSchedule(expected_, runner_->Unsharded(), pass);
+  return runner_->BeginPass(std::move(plan), std::move(pass));
 }
 
 absl::Status Executor::EnterForward(int index) {
@@ -266,7 +234,7 @@ absl::Status Executor::EnterForward(int index) {
     if (!warning.empty()) units_.AddWarning(std::move(warning));
   }
   visits_.push_back({index, /*enter=*/true});
-  FSDP_RETURN_IF_ERROR(EnterUnit({Kind::kForward, index}, OnDemand(visits_.back())));
+  FSDP_RETURN_IF_ERROR(runner_->EnterUnit({Kind::kForward, index}, Direction::kForward));
   BeginSpan("forward", index);
   return absl::OkStatus();
 }
@@ -279,7 +247,7 @@ absl::Status Executor::PostForward(Module& module, Tensor& output, Tape& tape) {
     EndSpan();
     states_[index].modules_run = 0;
     visits_.push_back({index, /*enter=*/false});
-    FSDP_RETURN_IF_ERROR(LeaveUnit(index, OnDemand(visits_.back())));
+    FSDP_RETURN_IF_ERROR(runner_->LeaveUnit(index, Direction::kForward));
   }
   if (&module != &root_) return absl::OkStatus();
   if (order_check_.has_value() && training()) {
@@ -294,7 +262,7 @@ absl::Status Executor::PostForward(Module& module, Tensor& output, Tape& tape) {
 // A unit whose forward runs again, since it lies in one that recomputes.
 absl::Status Executor::EnterRecompute(int index) {
   if (states_[index].modules_rerun > 0) return absl::OkStatus();
-  return EnterUnit({Kind::kRecompute, index}, RecomputeOnDemand({index, /*enter=*/true}));
+  return runner_->EnterUnit({Kind::kRecompute, index}, Direction::kRecompute);
 }
 
 absl::Status Executor::LeaveRecompute(int index) {
@@ -302,7 +270,7 @@ absl::Status Executor::LeaveRecompute(int index) {
   states_[index].modules_rerun = 0;
   // A unit of several modules in several that recompute: its own backward has begun, and leaves it.
   if (states_[index].modules_run > 0) return absl::OkStatus();
-  return LeaveUnit(index, RecomputeOnDemand({index, /*enter=*/false}));
+  return runner_->LeaveUnit(index, Direction::kRecompute);
 }
 
 void Executor::EndForward() {
@@ -338,25 +306,27 @@ absl::Status Executor::PreBackward(Module& module, Tensor& grad_output, Tape& ta
   FSDP_RETURN_IF_ERROR(casts_.GradOutput(CastIndexOf(module), grad_output, tape));
   if (index < 0) return absl::OkStatus();
   if (states_[index].modules_run == 0) {
-    // Backward enters a unit where forward left it.
-    const bool recompute = schedule_options_.units[index].recompute;
-    FSDP_RETURN_IF_ERROR(
-        EnterUnit({recompute ? Kind::kRecompute : Kind::kBackward, index}, OnDemand({index, /*enter=*/false})));
+    const bool recompute = runner_->options().units[index].recompute;
+    const ScheduleEvent compute{recompute ? Kind::kRecompute : Kind::kBackward, index};
+    FSDP_RETURN_IF_ERROR(runner_->EnterUnit(compute, Direction::kBackward));
+    if (recompute) runner_->AwaitBackward(index);
     BeginSpan("backward", index);
-    states_[index].awaits_backward = recompute && following_;
   }
   if (!is_unit(index)) return absl::OkStatus();
-  return runtime_->gradients().Bind(index, GradientReduction::SyncIf(schedule_options_.units[index].sync));
+  return runtime_->gradients().Bind(index, GradientReduction::SyncIf(runner_->options().units[index].sync));
 }
 
 absl::Status Executor::BeginBackward() {
   FSDP_RETURN_IF_ERROR(CheckNotSummoned("backward"));
-  in_backward_ = true;
-  ReshardStale();
-  schedule_options_ = CurrentOptions();
+  if (in_backward_) {
+    return absl::FailedPreconditionError("backward after one that failed: run a forward first");
+  }
+  in_pass_ = in_backward_ = true;
+  runner_->ReshardStale();
+  ScheduleOptions pass = CurrentOptions();
   ForgetModulesRun();
-  BeginPass(BackwardSchedule(visits_, Unsharded(), schedule_options_));
-  return runtime_->EnsureSlots(MaxUnsharded(plan_, Unsharded(), units_.root_unit()));
+  Schedule plan = BackwardSchedule(visits_, runner_->Unsharded(), pass);
+  return runner_->BeginPass(std::move(plan), std::move(pass));
 }
 
 absl::Status Executor::PostBackward(Module& module, Tensor& grad_input, Tape& tape) {
@@ -375,9 +345,9 @@ absl::Status Executor::LeaveBackward(int index) {
   EndSpan();
   states_[index].modules_run = 0;
   if (is_unit(index)) {
-    runtime_->gradients().Unbind(index, GradientReduction::SyncIf(schedule_options_.units[index].sync));
+    runtime_->gradients().Unbind(index, GradientReduction::SyncIf(runner_->options().units[index].sync));
   }
-  return LeaveUnit(index, OnDemand({index, /*enter=*/true}));
+  return runner_->LeaveUnit(index, Direction::kBackward);
 }
 
 // Counts a module of the unit that has run; true when it was the last.
@@ -386,162 +356,32 @@ bool Executor::RanAllModules(int index, int& modules_run) const {
 }
 
 void Executor::ForgetModulesRun() {
-  for (UnitState& state : states_) {
-    state.modules_run = state.modules_rerun = 0;
-    state.awaits_backward = false;
-  }
-}
-
-std::vector<bool> Executor::Unsharded() const {
-  std::vector<bool> unsharded;
-  for (const UnitState& state : states_) unsharded.push_back(state.unsharded);
-  return unsharded;
+  for (UnitState& state : states_) state = UnitState();
 }
 
 // Reshards the units that backward left unsharded: those that were prefetched and not used, and those whose backward
 // never came. After a backward without synchronisation, units that are kept for the next forward stay unsharded.
 absl::Status Executor::EndBackward() {
-  in_pass_ = false;
-  in_backward_ = false;
   FSDP_RETURN_IF_ERROR(runtime_->gradients().AgreeOnUse());
+  in_pass_ = in_backward_ = false;
   if (!is_last_backward_) return absl::OkStatus();
   runtime_->gradients().WaitForReductions();
   for (int index = 0; index < units_.size(); ++index) {
-    if (schedule_options_.units[index].ReshardsAfterBackward()) Reshard(index);
+    if (runner_->options().units[index].ReshardsAfterBackward()) Reshard(index);
   }
   return absl::OkStatus();
-}
-
-void Executor::BeginPass(Schedule plan) {
-  plan_ = std::move(plan);
-  next_ = 0;
-  following_ = true;
-  in_pass_ = true;
-}
-
-// The schedule of one visit alone, for a unit that the plan does not have next.
-Executor::MakeSchedule Executor::OnDemand(const UnitVisit& visit) const {
-  return [this, visit] {
-    return in_backward_ ? BackwardSchedule({visit}, Unsharded(), schedule_options_)
-                        : ForwardSchedule({visit}, Unsharded(), schedule_options_);
-  };
-}
-
-Executor::MakeSchedule Executor::RecomputeOnDemand(const UnitVisit& visit) const {
-  return [this, visit] { return RecomputeSchedule({visit}, Unsharded(), schedule_options_); };
-}
-
-// Runs the plan through `compute` if that is the plan's next computation. Otherwise leaves the plan for the rest of the
-// pass and runs `on_demand`.
-absl::Status Executor::EnterUnit(const ScheduleEvent& compute, const MakeSchedule& on_demand) {
-  FSDP_RETURN_IF_ERROR(RunAwaitedBackwards());
-  const auto planned = std::find_if(plan_.begin() + next_, plan_.end(), IsCompute);
-  if (following_ && planned != plan_.end() && *planned == compute) {
-    return RunUntil(planned - plan_.begin() + 1);
-  }
-  // Made before LeavePlan reshards: a unit that was prefetched in vain is not gathered again at once.
-  const Schedule schedule = on_demand();
-  LeavePlan(compute.unit);
-  return RunOnDemand(schedule);
-}
-
-// The kBackward of a unit that recomputed: no hook says when its recomputation is over, so what comes next does.
-absl::Status Executor::RunAwaitedBackwards() {
-  while (following_ && next_ < plan_.size() && plan_[next_].kind == Kind::kBackward &&
-         states_[plan_[next_].unit].awaits_backward) {
-    states_[plan_[next_].unit].awaits_backward = false;
-    FSDP_RETURN_IF_ERROR(Run(plan_[next_++]));
-  }
-  return absl::OkStatus();
-}
-
-// From here on units are unsharded on demand. Those that the plan unsharded ahead give their slots back.
-void Executor::LeavePlan(int entering) {
-  following_ = false;
-  for (int index = 0; index < units_.size(); ++index) {
-    if (index != entering && states_[index].unsharded && !states_[index].used) Reshard(index);
-  }
-}
-
-// Runs the events that the plan has for the unit before the next computation, and all events before them.
-absl::Status Executor::LeaveUnit(int index, const MakeSchedule& on_demand) {
-  FSDP_RETURN_IF_ERROR(RunAwaitedBackwards());
-  if (!following_) return RunOnDemand(on_demand());
-  size_t end = next_;
-  for (size_t i = next_; i < plan_.size() && !IsCompute(plan_[i]); ++i) {
-    if (plan_[i].unit == index) end = i + 1;
-  }
-  return RunUntil(end);
-}
-
-// An order that nobody planned may need more slots than were planned.
-absl::Status Executor::RunOnDemand(const Schedule& schedule) {
-  FSDP_RETURN_IF_ERROR(runtime_->EnsureSlots(MaxUnsharded(schedule, Unsharded(), units_.root_unit())));
-  for (const ScheduleEvent& event : schedule) FSDP_RETURN_IF_ERROR(Run(event));
-  return absl::OkStatus();
-}
-
-absl::Status Executor::RunUntil(size_t end) {
-  while (next_ < end) FSDP_RETURN_IF_ERROR(Run(plan_[next_++]));
-  return absl::OkStatus();
-}
-
-absl::Status Executor::Run(const ScheduleEvent& event) {
-  const int index = event.unit;
-  if (!is_unit(index)) return absl::OkStatus();  // a bare module computes, and has nothing to bind
-  switch (event.kind) {
-    case Kind::kAllGather:
-      if (!states_[index].unsharded) states_[index].used = false;
-      states_[index].unsharded = units_.unit(index).sharded();
-      return runtime_->Unshard(index);
-    case Kind::kForward:
-    case Kind::kRecompute:
-      states_[index].used = true;
-      return runtime_->BindParameters(index);
-    case Kind::kBackward:
-      states_[index].used = true;
-      // The program promised that backward does not read the parameters, so they stay undefined.
-      if (!schedule_options_.units[index].unshard_in_backward && !runtime_->is_unsharded(index)) {
-        return absl::OkStatus();
-      }
-      return runtime_->BindParameters(index);
-    case Kind::kReshard:
-      Reshard(index);
-      return absl::OkStatus();
-    case Kind::kReshardToGroup:
-      runtime_->ReshardToGroup(index);
-      states_[index].unsharded = false;
-      return absl::OkStatus();
-    case Kind::kReduceScatter:
-      return runtime_->gradients().ReduceScatter(index);
-    case Kind::kAllReduce:
-      return runtime_->gradients().AllReduce(index);
-    case Kind::kStoreGradient:
-      return runtime_->gradients().StoreLocal(index);
-    case Kind::kStep:
-      return absl::OkStatus();
-  }
-  return absl::InternalError("unknown schedule event");
 }
 
 absl::Status Executor::Unshard(int index) {
-  if (!in_pass_) ReshardStale();
-  if (states_[index].unsharded) return absl::OkStatus();
+  if (!in_pass_) runner_->ReshardStale();
+  if (runner_->is_unsharded(index)) return absl::OkStatus();
   if (!in_pass_) runtime_->WaitForOptimizer(Event());
-  const auto unsharded =
-      std::count_if(states_.begin(), states_.end(), [](const UnitState& state) { return state.unsharded; });
-  FSDP_RETURN_IF_ERROR(runtime_->EnsureSlots(static_cast<int>(unsharded) + 1));
-  states_[index].unsharded = units_.unit(index).sharded();
-  states_[index].used = true;
-  return runtime_->Unshard(index);
+  return runner_->Unshard(index);
 }
 
 absl::Status Executor::WaitForUnshard(int index) { return runtime_->BindParameters(index); }
 
-void Executor::Reshard(int index) {
-  runtime_->Reshard(index);
-  states_[index].unsharded = false;
-}
+void Executor::Reshard(int index) { runner_->Reshard(index); }
 
 Schedule Executor::PlanStep(int micro_steps) const {
   ScheduleOptions options = CurrentOptions();

@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Executor: carries schedules out. Modules report, through hooks, where forward and backward are. The executor plans
-// each pass with schedule.h, from the order in which units ran in the last pass, and runs the plan up to the unit that
-// is about to compute. If modules run in another order than planned, it unshards on demand for the rest of that pass
-// and plans the next pass by the new order. executor.cc has the state machine.
+// each pass with schedule.h, from the order in which units ran in the last pass, and has schedule_runner.h run the plan
+// up to the unit that is about to compute. executor.cc has the state machine.
 #ifndef FSDP_FSDP_UNITS_EXECUTOR_H_
 #define FSDP_FSDP_UNITS_EXECUTOR_H_
 
-#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -20,6 +18,7 @@
 #include "fsdp/fsdp/options/options.h"
 #include "fsdp/fsdp/schedule/schedule.h"
 #include "fsdp/fsdp/units/execution_order.h"
+#include "fsdp/fsdp/units/schedule_runner.h"
 #include "fsdp/fsdp/units/unit.h"
 #include "fsdp/fsdp/units/unit_casts.h"
 #include "fsdp/fsdp/units/unit_runtime.h"
@@ -93,13 +92,8 @@ class Executor final : public ModuleHooks {
  private:
   // The progress of one unit in the current pass.
   struct UnitState {
-    // All-gathered by the events issued so far, and not resharded. Always false for a unit that is not sharded, since
-    // schedules have no all-gather for it; UnitRuntime::is_unsharded says whether it has a buffer.
-    bool unsharded = false;
-    bool used = false;             // computed since it was unsharded: off for a unit that was only prefetched
-    int modules_run = 0;           // how many of the unit's modules this pass has run
-    int modules_rerun = 0;         // likewise, of its forward that runs again within another unit's backward
-    bool awaits_backward = false;  // recomputed in its own backward, whose kBackward the plan has yet to run
+    int modules_run = 0;    // how many of the unit's modules this pass has run
+    int modules_rerun = 0;  // likewise, of its forward that runs again within another unit's backward
   };
 
   Executor(Module& root, UnitStore& units, const ExecutorOptions& options);
@@ -114,11 +108,10 @@ class Executor final : public ModuleHooks {
   bool is_unit(int index) const { return index >= 0 && index < units_.size(); }
   const std::vector<Module*>& ModulesOf(int index) const;
   std::string NameOf(const Module& module) const;  // "unit transformer.h.0"
-  bool training() const { return schedule_options_.training; }
+  bool training() const { return runner_->options().training; }
 
   absl::Status CheckNotSummoned(std::string_view pass) const;
   absl::Status WriteBack();
-  void ReshardStale();
   absl::Status BeginForward(Tape& tape);
   absl::Status EnterForward(int index);
   void EndForward();
@@ -127,21 +120,8 @@ class Executor final : public ModuleHooks {
   absl::Status BeginBackward();
   absl::Status EndBackward();
 
-  void BeginPass(Schedule plan);
-  using MakeSchedule = std::function<Schedule()>;
-  absl::Status EnterUnit(const ScheduleEvent& compute, const MakeSchedule& on_demand);
-  absl::Status LeaveUnit(int index, const MakeSchedule& on_demand);
-  absl::Status RunAwaitedBackwards();
   absl::Status LeaveBackward(int index);
   bool RanAllModules(int index, int& modules_run) const;
-  MakeSchedule OnDemand(const UnitVisit& visit) const;
-  MakeSchedule RecomputeOnDemand(const UnitVisit& visit) const;
-  absl::Status RunOnDemand(const Schedule& schedule);
-  absl::Status RunUntil(size_t end);
-  absl::Status Run(const ScheduleEvent& event);
-  void LeavePlan(int entering);
-
-  std::vector<bool> Unsharded() const;  // by index, as the functions of schedule.h take it
   void ForgetModulesRun();
 
   // A span of the compute stream around what a unit's modules compute.
@@ -152,6 +132,7 @@ class Executor final : public ModuleHooks {
   UnitStore& units_;
   const ExecutorOptions options_;
   std::unique_ptr<UnitRuntime> runtime_;
+  std::optional<ScheduleRunner> runner_;  // set by Create
   std::optional<ExecutionOrder> order_check_;
 
   std::vector<UnitVisit> expected_;    // by the last complete forward
@@ -160,12 +141,8 @@ class Executor final : public ModuleHooks {
   std::map<const Module*, int> bare_;  // of every bare module: its index after the units
   UnitCasts casts_;
 
-  ScheduleOptions schedule_options_;  // of the current pass
-  Schedule plan_;                     // of the current pass
-  size_t next_ = 0;                   // first event of plan_ not yet run
-  bool following_ = false;            // the pass has kept to plan_ so far
-  bool in_pass_ = false;
-  bool in_backward_ = false;
+  bool in_pass_ = false;      // also after one that failed, until the next forward of the root
+  bool in_backward_ = false;  // likewise
   bool sync_ = true;
   bool is_last_backward_ = true;
   Event post_optim_event_;

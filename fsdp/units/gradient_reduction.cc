@@ -16,10 +16,9 @@
 //   requires_all_reduce     State::partial      reduced over the shard group, not yet over the replicate group
 //   neither                 Unit::grad_shard    reduced; a second backward before ZeroGrad adds to it (has_grad)
 //
-// Memory is shared, so its users are ordered by events: reduce_staging_ by staging_free_, download_staging_ by
-// download_free_, gradient slots by their SlotPool. `reduced` is a part of staging or of `grad`, so both stay taken
-// until Store has read it. Host code never waits here; WaitForReductions makes the compute stream wait before the
-// optimizer.
+// Memory is shared, so its users are ordered by events: reduce_staging_ by staging_free_, gradient slots by their
+// SlotPool. `reduced` is a part of staging or of `grad`, so both stay taken until Store has read it. Host code never
+// waits here; WaitForReductions makes the compute stream wait before the optimizer.
 #include "fsdp/fsdp/units/gradient_reduction.h"
 
 #include <algorithm>
@@ -33,23 +32,9 @@
 #include "fsdp/tensor/trace.h"
 
 namespace fsdp {
-namespace {
-
-bool AnyHasGrad(const Unit& unit) {
-  const auto& parameters = unit.sharded_parameters;
-  return std::any_of(parameters.begin(), parameters.end(), [](const auto& p) { return p->has_grad; });
-}
-
-// Where parameter `i` lies in the shard.
-Interval InShard(const Unit& unit, size_t i) {
-  const ShardLayout::Slice slice = unit.layout.ShardSlice(i, unit.groups.shard_rank());
-  return {slice.offset_in_shard, slice.offset_in_shard + slice.interval.size()};
-}
-
-}  // namespace
 
 GradientReduction::GradientReduction(const UnitStore& units, const MemoryPlan& plan, Stream& compute)
-    : units_(units), plan_(plan), ops_(units.device().ops()), compute_(compute), states_(units.size()) {}
+    : units_(units), plan_(plan), ops_(units.device().ops()), compute_(compute), states_(units.size()), use_(units) {}
 
 GradientReduction::~GradientReduction() = default;
 
@@ -72,7 +57,8 @@ absl::Status GradientReduction::Allocate() {
   FSDP_ASSIGN_OR_RETURN(gradients_,
                         SlotPool::Create(memory, plan_.slots.gradients, plan_.gradient_slot, "unsharded gradients"));
   FSDP_ASSIGN_OR_RETURN(reduce_staging_, memory.Allocate(plan_.reduce_staging));
-  FSDP_ASSIGN_OR_RETURN(download_staging_, memory.Allocate(plan_.download_staging));
+  FSDP_ASSIGN_OR_RETURN(Buffer download_staging, memory.Allocate(plan_.download_staging));
+  store_ = GradientStore(ops_, std::move(download_staging));
   return absl::OkStatus();
 }
 
@@ -150,17 +136,10 @@ absl::Status GradientReduction::Bind(int index, Sync sync) {
   return absl::OkStatus();
 }
 
-void GradientReduction::NoteUse(int index) {
-  const Unit& unit = units_.unit(index);
-  std::vector<bool>& used = states_[index].used;
-  used.resize(unit.parameters.size(), false);
-  for (size_t i = 0; i < used.size(); ++i) used[i] = used[i] || unit.parameters[i]->grad_used;
-}
-
 void GradientReduction::Unbind(int index, Sync sync) {
   const Unit& unit = units_.unit(index);
   State& state = states_[index];
-  if (state.grad.defined()) NoteUse(index);
+  if (state.grad.defined()) use_.NoteUsed(index);
   for (const auto& parameter : unit.parameters) parameter->grad = Tensor();
   if (sync == Sync::kReduce || !state.grad.defined()) return;
   if (unit.accumulates_in_reduce_dtype()) {
@@ -317,105 +296,25 @@ absl::Status GradientReduction::Store(int index, const Tensor& reduced, Stream& 
     FSDP_RETURN_IF_ERROR(unit.controls.all_reduce_hook(reduced, on));
     if (own != nullptr) stream.Wait(own->Record());
   }
-  const double divisor = RuleOf(unit).post;
-  const bool accumulate = AnyHasGrad(unit);
-  if (unit.offloaded()) {
-    StoreOnHost(unit, reduced, divisor, accumulate, stream);
-  } else {
-    StoreOnDevice(unit, reduced, divisor, accumulate, stream);
-  }
-  NoteStored(index);
-  for (size_t i = 0; i < unit.parameters.size(); ++i) {
-    unit.sharded_parameters[i]->has_grad = unit.parameters[i]->requires_grad;
-  }
+  store_.Store(unit, reduced, RuleOf(unit).post, stream);
+  use_.NoteStored(index);
   staging_free_ = stream.Record();
   Release(index, stream);
   return absl::OkStatus();
 }
 
-// A unit that runs twice in a forward is stored twice in a backward; the second time adds to the first.
-void GradientReduction::NoteStored(int index) {
-  const Unit& unit = units_.unit(index);
-  const bool is_known = std::find(stored_.begin(), stored_.end(), index) != stored_.end();
-  if (unit.settings.gradient_rules != GradientRules::kFsdp2 || is_known) return;
-  stored_.push_back(index);
-  std::vector<bool>& had_grad = states_[index].had_grad;
-  had_grad.clear();
-  for (const auto& parameter : unit.sharded_parameters) had_grad.push_back(parameter->has_grad);
-}
-
-// What was reduced is the same on all ranks, so all make this exchange or none. It cannot be left out by a rank that
-// used everything: others may not have. The first byte tells it from a blob of any other call.
-absl::Status GradientReduction::AgreeOnUse() {
-  if (stored_.empty()) return absl::OkStatus();
-  const std::vector<int> stored = std::exchange(stored_, {});
-  std::string mine = "\x01";
-  for (const int index : stored) {
-    std::vector<bool> used = std::exchange(states_[index].used, {});
-    used.resize(units_.unit(index).parameters.size(), false);
-    for (const bool one : used) mine += one ? '1' : '0';
+bool GradientReduction::Discard() {
+  WaitForReductions();  // what they read is given back below
+  bool any = false;
+  for (int index = 0; index < units_.size(); ++index) {
+    State& state = states_[index];
+    any |= state.grad.defined() || state.has_accumulated || state.has_partial;
+    for (const auto& parameter : units_.unit(index).parameters) parameter->grad = Tensor();
+    Release(index, compute_);
+    state.reduced = Tensor();
+    state.has_accumulated = state.has_partial = false;
   }
-  FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> all, AllRanks(units_.groups()).GatherBlobsUnordered(mine));
-  for (const std::string& theirs : all) {
-    if (theirs.size() != mine.size() || theirs[0] != mine[0]) {
-      return absl::FailedPreconditionError("ranks reduced the gradients of different units in one backward");
-    }
-  }
-  size_t at = 1;
-  for (const int index : stored) {
-    const Unit& unit = units_.unit(index);
-    for (size_t i = 0; i < unit.parameters.size(); ++i, ++at) {
-      const bool used =
-          std::any_of(all.begin(), all.end(), [&](const std::string& theirs) { return theirs[at] == '1'; });
-      const bool stays = used || states_[index].had_grad[i];
-      unit.sharded_parameters[i]->has_grad = unit.parameters[i]->requires_grad && stays;
-    }
-  }
-  return absl::OkStatus();
-}
-
-// Without earlier gradients one kernel divides, casts and stores. With them the sum is made in the original dtype; a
-// low-precision copy, which the optimizer sees, is widened before and narrowed after. Slices of parameters without a
-// gradient have stale values and are zeroed first.
-void GradientReduction::StoreOnDevice(const Unit& unit, const Tensor& reduced, double divisor, bool accumulate,
-                                      Stream& stream) {
-  const Tensor& low = unit.low_precision_grad;
-  if (!accumulate) {
-    ops_.CastDivide(reduced, low.defined() ? low : unit.grad_shard, divisor, stream);
-    return;
-  }
-  if (low.defined()) ops_.CastDivide(low, unit.grad_shard, 1, stream);
-  for (size_t i = 0; i < unit.parameters.size(); ++i) {
-    if (!unit.sharded_parameters[i]->has_grad) ops_.Zero(unit.grad_shard.Slice(InShard(unit, i)), stream);
-  }
-  if (divisor != 1) ops_.CastDivide(reduced, reduced, divisor, stream);
-  ops_.Accumulate(reduced, unit.grad_shard, stream);
-  if (low.defined()) ops_.CastDivide(unit.grad_shard, low, 1, stream);
-}
-
-// The gradient shard is in host memory, and kernels add in device memory: earlier gradients are copied to the device,
-// added, and copied back. The staging has three parts of one shard each: sum, earlier, and the copy in the dtype of the
-// host's. PyTorch's FSDP1 loses earlier gradients here.
-void GradientReduction::StoreOnHost(const Unit& unit, const Tensor& reduced, double divisor, bool accumulate,
-                                    Stream& stream) {
-  const Tensor& seen = unit.low_precision_grad.defined() ? unit.low_precision_grad : unit.grad_shard;
-  const int64_t nbytes = unit.grad_shard.nbytes();
-  stream.Wait(download_free_);
-  const Tensor sum(download_staging_.Slice(0, nbytes), unit.dtype, seen.shape());
-  const Tensor earlier(download_staging_.Slice(nbytes, nbytes), unit.dtype, seen.shape());
-  const Tensor travelling(download_staging_.Slice(2 * nbytes, seen.nbytes()), seen.dtype(), seen.shape());
-  ops_.CastDivide(reduced, sum, divisor, stream);
-  if (accumulate) {
-    stream.CopyAsync(travelling.data(), seen.data(), seen.nbytes());
-    ops_.CastDivide(travelling, earlier, 1, stream);
-    for (size_t i = 0; i < unit.parameters.size(); ++i) {
-      if (!unit.sharded_parameters[i]->has_grad) ops_.Zero(earlier.Slice(InShard(unit, i)), stream);
-    }
-    ops_.Accumulate(earlier, sum, stream);
-  }
-  ops_.CastDivide(sum, travelling, 1, stream);
-  stream.CopyAsync(seen.data(), travelling.data(), seen.nbytes());
-  download_free_ = stream.Record();
+  return use_.Discard() || any;
 }
 
 void GradientReduction::WaitForReductions() {

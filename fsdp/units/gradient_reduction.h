@@ -16,6 +16,8 @@
 
 #include "absl/status/statusor.h"
 #include "fsdp/fsdp/units/comm_hook.h"
+#include "fsdp/fsdp/units/gradient_store.h"
+#include "fsdp/fsdp/units/gradient_use.h"
 #include "fsdp/fsdp/units/memory_plan.h"
 #include "fsdp/fsdp/units/reduction_rule.h"
 #include "fsdp/fsdp/units/slot_pool.h"
@@ -59,12 +61,12 @@ class GradientReduction {
   // Ends the backward of a unit that no other rank shares: its gradient is this rank's. No communication.
   absl::Status StoreLocal(int index);
 
-  // Under FSDP2's rules: takes ShardedParameter::has_grad back for the gradients stored since the last call, unless
-  // backward of some rank asked for them (Parameter::Grad) or they were there before. Ranks tell each other which they
-  // asked for, by one exchange of the control plane, which does not wait for a GPU. Under FSDP1's rules the parameters
-  // of a unit have a gradient together, as their flat parameter has, and has_grad stays set. kFailedPrecondition if
-  // ranks reduced different units. Collective.
-  absl::Status AgreeOnUse();
+  // GradientUse::Agree, for the gradients stored since the last call. Collective.
+  absl::Status AgreeOnUse() { return use_.Agree(); }
+
+  // After a backward that failed: forgets every gradient, wherever it waits, and unbinds Parameter::grad. True if there
+  // was one.
+  bool Discard();
 
   // Makes the compute stream see all reductions issued so far.
   void WaitForReductions();
@@ -81,12 +83,6 @@ class GradientReduction {
     // The sum over backwards without synchronisation; allocated by the first, then kept, and valid if has_accumulated.
     Tensor accumulated;
     bool has_accumulated = false;
-
-    // By parameter: backward added to it since gradients were stored last. Empty: to none.
-    std::vector<bool> used;
-
-    // By parameter: has_grad as it was before gradients were stored first since AgreeOnUse.
-    std::vector<bool> had_grad;
 
     // [shard_numel] in the reduce dtype, between ReduceScatter and AllReduce.
     Tensor reduced;
@@ -105,16 +101,12 @@ class GradientReduction {
   SlotPool& PoolOf(int index) { return index == units_.root_unit() ? root_gradients_ : gradients_; }
   ReductionRule RuleOf(const Unit& unit) const;
 
-  void NoteUse(int index);
   absl::StatusOr<Tensor> Start(int index);
   absl::StatusOr<Tensor> StagingOf(int index);
   absl::StatusOr<Tensor> Accumulated(int index);
   void Release(int index, Stream& last_user);
   absl::Status KeepPartial(int index, const Tensor& reduced);
   absl::Status Store(int index, const Tensor& reduced, Stream& stream);
-  void NoteStored(int index);
-  void StoreOnDevice(const Unit& unit, const Tensor& reduced, double divisor, bool accumulate, Stream& stream);
-  void StoreOnHost(const Unit& unit, const Tensor& reduced, double divisor, bool accumulate, Stream& stream);
 
   const UnitStore& units_;
   const MemoryPlan& plan_;
@@ -122,12 +114,12 @@ class GradientReduction {
   Stream& compute_;
   CommHook hook_;
   SlotPool root_gradients_, gradients_;
-  Buffer reduce_staging_, download_staging_;
+  Buffer reduce_staging_;
   Event staging_free_;         // the last user of reduce_staging_ is done
-  Event download_free_;        // the last user of download_staging_ is done
   std::vector<State> states_;  // by unit
-  std::vector<int> stored_;    // units under FSDP2's rules, each once, whose gradients were stored since AgreeOnUse
-  bool bound_ = false;         // Bind was called
+  GradientStore store_;
+  GradientUse use_;
+  bool bound_ = false;  // Bind was called
 
   // Last, so that their threads end before the memory they use goes.
   std::unique_ptr<Stream> post_backward_, all_reduce_;

@@ -55,6 +55,28 @@ void AddStaging(const Unit& unit, MemoryPlan& plan) {
 
 }  // namespace
 
+SlotCounts SlotCounts::Of(const std::vector<UnitVisit>& order, const UnitStore& units, const ScheduleOptions& options,
+                          bool limit_all_gathers) {
+  const int root = units.root_unit();
+  const int others = units.size() - (root >= 0 ? 1 : 0);
+  int depth = 0, deepest = 0;
+  for (const UnitVisit& visit : order) {
+    if (visit.unit == root || visit.unit >= units.size()) continue;
+    depth += visit.enter ? 1 : -1;
+    deepest = std::max(deepest, depth);
+  }
+  SlotCounts counts;
+  counts.gradients = std::min(deepest + 1, others);
+  counts.unsharded = others;
+  const bool all_gathered = std::all_of(options.units.begin(), options.units.begin() + units.size(),
+                                        [](const UnitTraits& unit) { return unit.sharded; });
+  if (limit_all_gathers && all_gathered) {
+    const Schedule step = StepSchedule(order, 2, options);
+    counts.unsharded = MaxUnsharded(step, std::vector<bool>(options.units.size(), false), root);
+  }
+  return counts;
+}
+
 MemoryPlan MemoryPlan::Of(const UnitStore& units, const SlotCounts& slots) {
   MemoryPlan plan;
   plan.slots = slots;

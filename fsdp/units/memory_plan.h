@@ -8,7 +8,9 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
+#include "fsdp/fsdp/schedule/schedule.h"
 #include "fsdp/fsdp/units/unit.h"
 
 namespace fsdp {
@@ -18,6 +20,13 @@ namespace fsdp {
 struct SlotCounts {
   int unsharded = 2;
   int gradients = 2;
+
+  // What a step in this order needs. Gradients: one more than units that are in backward at one time, so that a
+  // reduction overlaps the next unit's backward. Unsharded parameters: the most that two micro-steps hold, since the
+  // second begins with what the first left unsharded; without limit_all_gathers, or if a unit is not sharded and so may
+  // take a slot at any time, one for each unit.
+  static SlotCounts Of(const std::vector<UnitVisit>& order, const UnitStore& units, const ScheduleOptions& options,
+                       bool limit_all_gathers);
 };
 
 struct MemoryPlan {

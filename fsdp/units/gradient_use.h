@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// GradientUse: which parameters have a gradient after a backward. Under FSDP2's rules each parameter is one by itself,
+// as in PyTorch's fully_shard: it has one if backward of some rank asked for it (Parameter::Grad), so an optimizer
+// leaves the others alone. Under FSDP1's rules the parameters of a unit have one together, as their flat parameter has.
+#ifndef FSDP_FSDP_UNITS_GRADIENT_USE_H_
+#define FSDP_FSDP_UNITS_GRADIENT_USE_H_
+
+#include <vector>
+
+#include "absl/status/status.h"
+#include "fsdp/fsdp/units/unit.h"
+
+namespace fsdp {
+
+// Units are named by their index in the UnitStore. One thread.
+class GradientUse {
+ public:
+  // `units` must outlive it.
+  explicit GradientUse(const UnitStore& units);
+
+  // A backward of the unit is over: notes which of its parameters it asked for, beside those of earlier backwards.
+  void NoteUsed(int index);
+
+  // The unit's gradient was stored: sets ShardedParameter::has_grad of all that are trainable, until Agree.
+  void NoteStored(int index);
+
+  // Under FSDP2's rules: takes has_grad back for the gradients stored since the last call, unless backward of some rank
+  // asked for them or they were there before. Ranks tell each other which they asked for, by one exchange of the
+  // control plane, which does not wait for a GPU. kFailedPrecondition if ranks stored those of different units.
+  // Collective.
+  absl::Status Agree();
+
+  // Forgets what was noted, and every gradient: has_grad is false afterwards. True if a parameter had one.
+  bool Discard();
+
+ private:
+  struct State {
+    std::vector<bool> used;      // by parameter: since gradients were stored last; empty: none
+    std::vector<bool> had_grad;  // by parameter: has_grad as it was before the first store since Agree
+  };
+
+  const UnitStore& units_;
+  std::vector<State> states_;  // by unit
+  std::vector<int> stored_;    // units under FSDP2's rules, each once, stored since Agree
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_FSDP_UNITS_GRADIENT_USE_H_

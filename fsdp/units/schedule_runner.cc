@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A model may run its modules in another order than the plan's. Then the runner leaves the plan for the rest of the
+// pass: units that were all-gathered ahead and not used give their slots back, and each unit that is entered is
+// all-gathered on demand, by the schedule of that one visit. The next pass is planned from the new order. So a change
+// of order costs overlap once, and never a wrong result.
+#include "fsdp/fsdp/units/schedule_runner.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "fsdp/base/status_macros.h"
+
+namespace fsdp {
+namespace {
+
+using Kind = ScheduleEvent::Kind;
+
+bool IsCompute(const ScheduleEvent& event) {
+  return event.kind == Kind::kForward || event.kind == Kind::kRecompute || event.kind == Kind::kBackward;
+}
+
+}  // namespace
+
+ScheduleRunner::ScheduleRunner(const UnitStore& units, UnitRuntime& runtime)
+    : units_(units), runtime_(runtime), states_(units.num_scheduled()) {}
+
+std::vector<bool> ScheduleRunner::Unsharded() const {
+  std::vector<bool> unsharded;
+  for (const State& state : states_) unsharded.push_back(state.unsharded);
+  return unsharded;
+}
+
+absl::Status ScheduleRunner::BeginPass(Schedule plan, ScheduleOptions options) {
+  plan_ = std::move(plan);
+  options_ = std::move(options);
+  next_ = 0;
+  following_ = true;
+  for (State& state : states_) state.awaits_backward = false;
+  return runtime_.EnsureSlots(MaxUnsharded(plan_, Unsharded(), units_.root_unit()));
+}
+
+// The schedule of one visit alone. A backward enters a unit where the forward left it.
+Schedule ScheduleRunner::OnDemand(int index, bool entering, Direction direction) const {
+  switch (direction) {
+    case Direction::kForward:
+      return ForwardSchedule({{index, entering}}, Unsharded(), options_);
+    case Direction::kRecompute:
+      return RecomputeSchedule({{index, entering}}, Unsharded(), options_);
+    case Direction::kBackward:
+      break;
+  }
+  return BackwardSchedule({{index, !entering}}, Unsharded(), options_);
+}
+
+absl::Status ScheduleRunner::EnterUnit(const ScheduleEvent& compute, Direction direction) {
+  FSDP_RETURN_IF_ERROR(RunAwaitedBackwards());
+  const auto planned = std::find_if(plan_.begin() + next_, plan_.end(), IsCompute);
+  if (following_ && planned != plan_.end() && *planned == compute) {
+    return RunUntil(planned - plan_.begin() + 1);
+  }
+  // Made before LeavePlan reshards: a unit that was prefetched in vain is not gathered again at once.
+  const Schedule schedule = OnDemand(compute.unit, /*entering=*/true, direction);
+  LeavePlan(compute.unit);
+  return RunOnDemand(schedule);
+}
+
+absl::Status ScheduleRunner::LeaveUnit(int index, Direction direction) {
+  FSDP_RETURN_IF_ERROR(RunAwaitedBackwards());
+  if (!following_) return RunOnDemand(OnDemand(index, /*entering=*/false, direction));
+  size_t end = next_;
+  for (size_t i = next_; i < plan_.size() && !IsCompute(plan_[i]); ++i) {
+    if (plan_[i].unit == index) end = i + 1;
+  }
+  return RunUntil(end);
+}
+
+void ScheduleRunner::AwaitBackward(int index) { states_[index].awaits_backward = following_; }
+
+absl::Status ScheduleRunner::RunAwaitedBackwards() {
+  while (following_ && next_ < plan_.size() && plan_[next_].kind == Kind::kBackward &&
+         states_[plan_[next_].unit].awaits_backward) {
+    states_[plan_[next_].unit].awaits_backward = false;
+    FSDP_RETURN_IF_ERROR(Run(plan_[next_++]));
+  }
+  return absl::OkStatus();
+}
+
+void ScheduleRunner::LeavePlan(int entering) {
+  following_ = false;
+  for (int index = 0; index < units_.size(); ++index) {
+    if (index != entering && states_[index].unsharded && !states_[index].used) Reshard(index);
+  }
+}
+
+// An order that nobody planned may need more slots than were planned.
+absl::Status ScheduleRunner::RunOnDemand(const Schedule& schedule) {
+  FSDP_RETURN_IF_ERROR(runtime_.EnsureSlots(MaxUnsharded(schedule, Unsharded(), units_.root_unit())));
+  for (const ScheduleEvent& event : schedule) FSDP_RETURN_IF_ERROR(Run(event));
+  return absl::OkStatus();
+}
+
+absl::Status ScheduleRunner::RunUntil(size_t end) {
+  while (next_ < end) FSDP_RETURN_IF_ERROR(Run(plan_[next_++]));
+  return absl::OkStatus();
+}
+
+absl::Status ScheduleRunner::Run(const ScheduleEvent& event) {
+  const int index = event.unit;
+  if (index < 0 || index >= units_.size()) return absl::OkStatus();  // a bare module: computes, has nothing to bind
+  switch (event.kind) {
+    case Kind::kAllGather:
+      if (!states_[index].unsharded) states_[index].used = false;
+      states_[index].unsharded = units_.unit(index).sharded();
+      return runtime_.Unshard(index);
+    case Kind::kForward:
+    case Kind::kRecompute:
+      states_[index].used = true;
+      return runtime_.BindParameters(index);
+    case Kind::kBackward:
+      states_[index].used = true;
+      // The program promised that backward does not read the parameters, so they stay undefined.
+      if (!options_.units[index].unshard_in_backward && !runtime_.is_unsharded(index)) return absl::OkStatus();
+      return runtime_.BindParameters(index);
+    case Kind::kReshard:
+      Reshard(index);
+      return absl::OkStatus();
+    case Kind::kReshardToGroup:
+      runtime_.ReshardToGroup(index);
+      states_[index].unsharded = false;
+      return absl::OkStatus();
+    case Kind::kReduceScatter:
+      return runtime_.gradients().ReduceScatter(index);
+    case Kind::kAllReduce:
+      return runtime_.gradients().AllReduce(index);
+    case Kind::kStoreGradient:
+      return runtime_.gradients().StoreLocal(index);
+    case Kind::kStep:
+      return absl::OkStatus();
+  }
+  return absl::InternalError("unknown schedule event");
+}
+
+absl::Status ScheduleRunner::Unshard(int index) {
+  const auto unsharded =
+      std::count_if(states_.begin(), states_.end(), [](const State& state) { return state.unsharded; });
+  FSDP_RETURN_IF_ERROR(runtime_.EnsureSlots(static_cast<int>(unsharded) + 1));
+  states_[index].unsharded = units_.unit(index).sharded();
+  states_[index].used = true;
+  return runtime_.Unshard(index);
+}
+
+void ScheduleRunner::Reshard(int index) {
+  runtime_.Reshard(index);
+  states_[index].unsharded = false;
+}
+
+void ScheduleRunner::ReshardStale() {
+  for (int index = 0; index < units_.size(); ++index) {
+    if (runtime_.is_stale(index)) Reshard(index);
+  }
+}
+
+}  // namespace fsdp

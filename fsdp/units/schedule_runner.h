@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// ScheduleRunner: runs the events of a pass's schedule on the units. Whoever knows where execution is (executor.h) says
+// which unit is about to compute and which one has computed; the runner runs the plan up to there. A unit that the plan
+// does not have next is run by the schedule of that one visit, and so is every later one of the pass.
+#ifndef FSDP_FSDP_UNITS_SCHEDULE_RUNNER_H_
+#define FSDP_FSDP_UNITS_SCHEDULE_RUNNER_H_
+
+#include <vector>
+
+#include "absl/status/status.h"
+#include "fsdp/fsdp/schedule/schedule.h"
+#include "fsdp/fsdp/units/unit.h"
+#include "fsdp/fsdp/units/unit_runtime.h"
+
+namespace fsdp {
+
+// Units are named by their index in schedules: those of the UnitStore, then modules without parameters. One thread. No
+// call waits for the device. Every call that may run events is collective.
+class ScheduleRunner {
+ public:
+  // Which schedule function makes the schedule of a single visit.
+  enum class Direction {
+    kForward,
+    kBackward,   // of the unit itself, its own recomputation included
+    kRecompute,  // a forward within the backward of another unit
+  };
+
+  // Both must outlive it.
+  ScheduleRunner(const UnitStore& units, UnitRuntime& runtime);
+
+  // From now on `plan` is run, which was made with `options` and Unsharded(). Grows slots if the plan needs more than
+  // there are; runs nothing.
+  absl::Status BeginPass(Schedule plan, ScheduleOptions options);
+
+  // Of the last BeginPass.
+  const ScheduleOptions& options() const { return options_; }
+
+  // The unit is about to do `compute`, in a pass or recomputation of `direction`: runs the plan through it, or, if that
+  // is not the plan's next computation, leaves the plan for the rest of the pass. Then the units that were all-gathered
+  // ahead and not used give their slots back.
+  absl::Status EnterUnit(const ScheduleEvent& compute, Direction direction);
+
+  // The unit has computed: runs the events that the plan has for it before the next computation.
+  absl::Status LeaveUnit(int index, Direction direction);
+
+  // The unit that was entered by kRecompute goes on to its own backward when that is over. No hook says when, so the
+  // next EnterUnit or LeaveUnit runs its kBackward. Does nothing once the plan was left.
+  void AwaitBackward(int index);
+
+  // All-gathers a unit outside of the plan, growing slots if needed.
+  absl::Status Unshard(int index);
+  void Reshard(int index);
+
+  // Reshards the units whose copies are older than their shards (UnitRuntime::is_stale).
+  void ReshardStale();
+
+  // All-gathered by the events run so far, and not resharded. False for a unit that is not sharded, since schedules
+  // have no all-gather for it; UnitRuntime::is_unsharded says whether it has a buffer.
+  bool is_unsharded(int index) const { return states_[index].unsharded; }
+  std::vector<bool> Unsharded() const;  // of every unit, as the functions of schedule.h take it
+
+ private:
+  struct State {
+    bool unsharded = false;
+    bool used = false;             // computed since it was unsharded: off for a unit that was only prefetched
+    bool awaits_backward = false;  // recomputed in its own backward, whose kBackward the plan has yet to run
+  };
+
+  Schedule OnDemand(int index, bool entering, Direction direction) const;
+  void LeavePlan(int entering);
+  absl::Status RunOnDemand(const Schedule& schedule);
+  absl::Status RunAwaitedBackwards();
+  absl::Status RunUntil(size_t end);
+  absl::Status Run(const ScheduleEvent& event);
+
+  const UnitStore& units_;
+  UnitRuntime& runtime_;
+  std::vector<State> states_;
+  ScheduleOptions options_;
+  Schedule plan_;
+  size_t next_ = 0;         // first event of plan_ not yet run
+  bool following_ = false;  // the pass has kept to plan_ so far
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_FSDP_UNITS_SCHEDULE_RUNNER_H_
