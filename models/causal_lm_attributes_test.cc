@@ -31,10 +31,13 @@ std::vector<std::string> Differences(const std::string& model_type, const std::s
   return lines;
 }
 
+// A field of a config.json, and how its difference from the default is said.
+struct Change {
+  std::string field, line;
+};
+
 TEST(CausalLmAttributesTest, EveryFieldOfGpt2ThatChangesTheNumbersIsNamed) {
-  const struct {
-    std::string field, line;
-  } kCases[] = {
+  const std::vector<Change> changes = {
       {R"("n_head": 6)", "n_head: 12 -> 6"},
       {R"("activation_function": "relu")", R"(activation_function: "gelu_new" -> "relu")"},
       {R"("layer_norm_epsilon": 0.1)", "layer_norm_epsilon: 1e-05 -> 0.1"},
@@ -47,14 +50,12 @@ TEST(CausalLmAttributesTest, EveryFieldOfGpt2ThatChangesTheNumbersIsNamed) {
       {R"("n_layer": 7)", "n_layer: 12 -> 7"},
       {R"("n_inner": 7)", "n_inner: 3072 -> 7"},
   };
-  for (const auto& test : kCases) EXPECT_THAT(Differences("gpt2", "", test.field), ElementsAre(test.line));
+  for (const Change& c : changes) EXPECT_THAT(Differences("gpt2", "", c.field), ElementsAre(c.line));
   EXPECT_THAT(Differences("gpt2", "", R"("n_inner": 3072, "initializer_range": 0.5, "resid_pdrop": 0.5)"), IsEmpty());
 }
 
 TEST(CausalLmAttributesTest, EveryFieldOfLlamaThatChangesTheNumbersIsNamed) {
-  const struct {
-    std::string field, line;
-  } kCases[] = {
+  const std::vector<Change> changes = {
       {R"("num_key_value_heads": 8)", "num_key_value_heads: 32 -> 8"},
       {R"("head_dim": 64)", "head_dim: 128 -> 64"},
       {R"("hidden_act": "gelu")", R"(hidden_act: "silu" -> "gelu")"},
@@ -67,7 +68,7 @@ TEST(CausalLmAttributesTest, EveryFieldOfLlamaThatChangesTheNumbersIsNamed) {
       {R"("intermediate_size": 7)", "intermediate_size: 11008 -> 7"},
       {R"("num_hidden_layers": 7)", "num_hidden_layers: 32 -> 7"},
   };
-  for (const auto& test : kCases) EXPECT_THAT(Differences("llama", "", test.field), ElementsAre(test.line));
+  for (const Change& c : changes) EXPECT_THAT(Differences("llama", "", c.field), ElementsAre(c.line));
   EXPECT_THAT(Differences("llama", "", R"("num_attention_heads": 16)"),
               ElementsAre("head_dim: 128 -> 256", "num_attention_heads: 32 -> 16", "num_key_value_heads: 32 -> 16"));
   EXPECT_THAT(

@@ -46,6 +46,28 @@ absl::StatusOr<RopeConfig::Type> ParseType(const ConfigReader& rope) {
       absl::StrCat("llama config: rope_type \"", name, "\" is none of default, linear, llama3"));
 }
 
+const char* TypeName(const RopeConfig& rope) {
+  switch (rope.type) {
+    case RopeConfig::Type::kDefault:
+      return "default";
+    case RopeConfig::Type::kLinear:
+      return "linear";
+    case RopeConfig::Type::kLlama3:
+      return "llama3";
+  }
+  return "unknown";
+}
+
+// The fields of rope_scaling beside its type, by Hugging Face's names.
+template <typename Visit>
+void VisitScaling(const RopeConfig& rope, Visit visit) {
+  visit("factor", rope.factor);
+  if (rope.type == RopeConfig::Type::kLinear) return;
+  visit("low_freq_factor", rope.low_freq_factor);
+  visit("high_freq_factor", rope.high_freq_factor);
+  visit("original_max_position_embeddings", rope.original_max_position_embeddings);
+}
+
 // Reads a number that this type of scaling requires.
 absl::Status Required(const ConfigReader& rope, const std::string& field, double* value) {
   if (rope.Find(field) != nullptr) return rope.Double(field, value);
@@ -117,25 +139,15 @@ absl::Status CheckRope(std::string_view model_type, const RopeConfig& rope) {
 
 Json RopeScalingJson(const RopeConfig& rope) {
   if (rope.type == RopeConfig::Type::kDefault) return nullptr;
-  Json json;
-  json["rope_type"] = rope.type == RopeConfig::Type::kLinear ? "linear" : "llama3";
-  json["factor"] = rope.factor;
-  if (rope.type == RopeConfig::Type::kLinear) return json;
-  json["low_freq_factor"] = rope.low_freq_factor;
-  json["high_freq_factor"] = rope.high_freq_factor;
-  json["original_max_position_embeddings"] = rope.original_max_position_embeddings;
+  Json json = {{"rope_type", TypeName(rope)}};
+  VisitScaling(rope, [&](const char* name, auto value) { json[name] = value; });
   return json;
 }
 
 Attributes RopeAttributes(const RopeConfig& rope) {
-  Attributes attributes = {{"rope_type", "default"}, {"rope_theta", rope.theta}};
+  Attributes attributes = {{"rope_type", TypeName(rope)}, {"rope_theta", rope.theta}};
   if (rope.type == RopeConfig::Type::kDefault) return attributes;
-  attributes["rope_type"] = rope.type == RopeConfig::Type::kLinear ? "linear" : "llama3";
-  attributes["rope_scaling.factor"] = rope.factor;
-  if (rope.type == RopeConfig::Type::kLinear) return attributes;
-  attributes["rope_scaling.low_freq_factor"] = rope.low_freq_factor;
-  attributes["rope_scaling.high_freq_factor"] = rope.high_freq_factor;
-  attributes["rope_scaling.original_max_position_embeddings"] = rope.original_max_position_embeddings;
+  VisitScaling(rope, [&](const char* name, auto value) { attributes[absl::StrCat("rope_scaling.", name)] = value; });
   return attributes;
 }
 
