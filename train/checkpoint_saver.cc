@@ -110,16 +110,13 @@ absl::StatusOr<StateDict> CheckpointSaver::GatherState(int64_t steps_done, int64
   return state;
 }
 
-SaveOptions CheckpointSaver::OptionsOfSave() const {
+SaveOptions CheckpointSaver::OptionsOfSave() {
   SaveOptions save;
   save.overwrite = !superseded_.empty();  // a step of the same number was found when the run started
   save.parity = options_.parity;
   save.type = options_.state_dict_type;
   if (options_.incremental) save.base = last_;
-  save.note = [](const std::string& sentence) {
-    absl::PrintF("checkpoint: %s\n", sentence);
-    std::fflush(stdout);
-  };
+  save.note = [this](const std::string& sentence) { SayOnce(sentence); };
   return save;
 }
 
@@ -208,11 +205,16 @@ absl::Status CheckpointSaver::DeleteOld(const std::string& saved) {
   if (options_.keep_last == 0 || has_damaged_) return absl::OkStatus();
   std::vector<std::string> left;
   FSDP_RETURN_IF_ERROR(PruneCheckpoints(options_.checkpoint_dir, options_.keep_last, options_.keep_every, &left));
-  for (const std::string& sentence : left) {
-    if (said_.insert(sentence).second) absl::PrintF("checkpoint: %s\n", sentence);
-  }
-  std::fflush(stdout);
+  for (const std::string& sentence : left) SayOnce(sentence);
   return absl::OkStatus();
+}
+
+// What a save or a deletion leaves alone it finds again the next time.
+void CheckpointSaver::SayOnce(const std::string& sentence) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (!said_.insert(sentence).second) return;
+  absl::PrintF("checkpoint: %s\n", sentence);
+  std::fflush(stdout);
 }
 
 }  // namespace fsdp

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <set>
 #include <string>
 #include <utility>
@@ -88,8 +89,9 @@ class CheckpointSaver {
 
   absl::StatusOr<StateDict> GatherState(int64_t steps_done, int64_t tokens_seen);
   absl::StatusOr<std::string> SaveInBackground(const StateDict& state, int64_t steps_done);
-  SaveOptions OptionsOfSave() const;
+  SaveOptions OptionsOfSave();
   absl::Status DeleteOld(const std::string& saved);
+  void SayOnce(const std::string& sentence);  // from any thread
 
   const TrainOptions& options_;
   FullyShardedDataParallel& model_;
@@ -98,7 +100,8 @@ class CheckpointSaver {
   std::vector<std::string> superseded_;
   std::vector<std::string> damaged_;
   std::atomic<bool> has_damaged_;  // for the thread that deletes
-  std::set<std::string> said_;     // by DeleteOld, about what it leaves; on the thread that deletes
+  std::mutex mutex_;               // of said_
+  std::set<std::string> said_;     // printed so far
   Event copied_;
   std::string last_;                         // path of the checkpoint saved last, or resumed from
   std::unique_ptr<AsyncSaver> async_saver_;  // from the first save with async_checkpoint on
