@@ -59,7 +59,7 @@ std::vector<std::string> LeftOutOf(const Hdf5Listing& listing) {
 TEST(Hdf5LinksTest, EachKindIsListedWithItsPathAndItsTarget) {
   const std::string path = NewFile();
   const std::string fifo = NewTestDirectory() + "/fifo";
-  ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);  // whoever opens it blocks
+  ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);  // opening it for reading would block
   {
     ForeignHdf5 file(path);
     file.AddDataset("/model/a", kValues);

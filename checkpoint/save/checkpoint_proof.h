@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// ProveCheckpoint: nothing in a ROOT is deleted, and nobody's directory is taken for a checkpoint of this project, for
-// its name alone. A directory proves its origin by what a save wrote there.
+// Whether a directory was written by this project. A name like step-00000001 proves nothing, so before a directory is
+// deleted, replaced or counted as a checkpoint, its contents are asked: only what a save wrote there counts.
 #ifndef FSDP_CHECKPOINT_SAVE_CHECKPOINT_PROOF_H_
 #define FSDP_CHECKPOINT_SAVE_CHECKPOINT_PROOF_H_
 
@@ -12,17 +12,20 @@
 
 namespace fsdp {
 
-// OK when `directory` is a directory, and no link to one, with a manifest.json that says that it is of this project,
-// undamaged or not, or with a rank file, by its exact name and HDF5's signature, whose record is undamaged. So a
-// damaged checkpoint proves itself as long as the first lines of its manifest or one record are left.
-// kFailedPrecondition otherwise: the message says what `directory` is instead, without its path: "it holds notes.txt
-// and no manifest.json of this project". Reads little, but where the manifest does not say it, the beginnings of all
-// pages of the rank files.
+// OK when `directory` is a directory (not a link to one) that holds one of these two:
+//
+//   a manifest.json that names this project as its writer; the rest of it may be damaged
+//   a rank file, by its exact name and HDF5's signature, with an undamaged record
+//
+// So a damaged checkpoint is still recognised while the first lines of its manifest or one record are left.
+// kFailedPrecondition otherwise: the message says what is there instead, without the path: "it holds notes.txt and no
+// manifest.json of this project". Reads the beginning of the manifest; only if that does not decide, the beginning of
+// every page of the rank files.
 absl::Status ProveCheckpoint(FileSystem& files, const std::string& directory);
 
-// The same for a directory with the name, a nonce included, of a save or a deletion that was cut short: it may have
-// lost its manifest, or not have it yet, so it is also proven when it is empty, or every file in it has a name that a
-// save gives, or one that NFS or FUSE gives to a file that is deleted while it is open (".nfs...", ".fuse_hidden...").
+// The same for a directory whose name (with its nonce) is that of a save or a deletion that was cut short. It may have
+// no manifest yet, or none any more. So it is also OK when it is empty, or when every file in it has a name that a save
+// gives, or one that NFS or FUSE gives to a file that is deleted while it is open (".nfs...", ".fuse_hidden...").
 absl::Status ProveLeftover(FileSystem& files, const std::string& directory);
 
 }  // namespace fsdp

@@ -95,8 +95,8 @@ class FormatDriver {
   // file may be replaced.
   virtual bool OwnsFileName(const std::string&) const { return false; }
 
-  // True for names that a file of a directory of this format has a meaning by, whoever made it: no output of another
-  // kind may have one there.
+  // True for file names that readers of this format look for in a directory (OwnsFileName's, and those that other
+  // programs write): an output of another kind must not have such a name there.
   virtual bool ReadsFileName(const std::string& name) const { return OwnsFileName(name); }
 
   // True when all of `directory` is a checkpoint of this format, in which other programs' files have no place. Narrower
