@@ -31,6 +31,8 @@
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/checkpoint.h"
 #include "fsdp/checkpoint/parity/parity_code.h"
+#include "fsdp/checkpoint/shared_root.h"
+#include "fsdp/checkpoint/storage/file_system.h"
 #include "fsdp/train/frozen_parameters.h"
 #include "fsdp/train/initial_weights.h"
 #include "fsdp/train/model_export.h"
@@ -111,7 +113,11 @@ bool IsIn(const std::string& directory, const std::string& path) {
 
 absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const TrainOptions& options,
                                                          std::shared_ptr<ProcessGroup> group) {
-  std::unique_ptr<Trainer> trainer(new Trainer(options, std::move(group)));
+  TrainOptions cut = options;
+  if (options.global_batch > 0) {
+    FSDP_ASSIGN_OR_RETURN(cut.grad_accum, MicroStepsOf(options.global_batch, options.batch_size, group->size()));
+  }
+  std::unique_ptr<Trainer> trainer(new Trainer(cut, std::move(group)));
   const absl::Status built = trainer->Build();
   if (built.ok()) return trainer;
   trainer->group_->Abort(built);  // before the trainer's streams wait for peers that wait for this rank
@@ -174,6 +180,9 @@ absl::Status Trainer::FillModel() {
   FSDP_RETURN_IF_ERROR(
       AgreeOn(*group_, reads_init_from ? CheckReplacedSteps(options_, start_.superseded) : absl::OkStatus()));
   FSDP_RETURN_IF_ERROR(AgreeOn(*group_, is_rank0() ? MakeCheckpointDir(options_) : absl::OkStatus()));
+  if (!options_.checkpoint_dir.empty() && group_->size() > 1) {
+    FSDP_RETURN_IF_ERROR(CheckSharedRoot(PosixFileSystem(), options_.checkpoint_dir, *group_));
+  }
   // An incremental save hard-links files of the checkpoint before it, so that one must lie in the same directory.
   const std::string last = IsIn(options_.checkpoint_dir, start_.checkpoint) ? start_.checkpoint : "";
   saver_ = std::make_unique<CheckpointSaver>(options_, *model_, *optimizer_,
@@ -241,8 +250,9 @@ absl::Status Trainer::Train() {
   const GracefulStop graceful(options_.grace);  // until saves and export are done
   const int64_t steps = options_.learning_rate.steps;
   if (is_rank0() && start_.step < steps) {
-    Say("training with %d ranks, %d tokens a step, steps %d to %d", group_->size(), batches_->shape().tokens_per_step(),
-        start_.step, steps - 1);
+    const BatchShape& shape = batches_->shape();
+    Say("training with %d ranks, %d rows a step in %d micro-steps, %d tokens a step, steps %d to %d", shape.world_size,
+        shape.tokens_per_step() / shape.seq_len, shape.grad_accum, shape.tokens_per_step(), start_.step, steps - 1);
   }
   step_began_ = absl::Now();
   for (int64_t step = start_.step; step < steps; ++step) {
