@@ -138,6 +138,31 @@ TEST_F(ResumeTest, OtherWorldSizesContinueTheSameCurve) {
   }
 }
 
+TEST_F(ResumeTest, AGlobalBatchContinuesTheSameCurveOnOtherWorldSizesWithoutAnotherFlag) {
+  const Flags common = {"--seq_len=16",
+                        "--lr=3e-3",
+                        "--seed=7",
+                        "--config=" + Golden("gpt2_tiny/config.json"),
+                        "--tokens=" + Golden("tokens.u16"),
+                        "--batch_size=3",
+                        "--global_batch=12"};
+  const auto expected = Uninterrupted(common + Flags{"--nproc=4", "--steps=8"});
+  const Flags saved = common + Flags{"--checkpoint_dir=" + checkpoint_dir_, "--metrics=" + metrics_};
+  TrainWell(saved + Flags{"--nproc=4", "--steps=3"});
+  const std::string fewer = TrainWell(saved + Flags{"--nproc=2", "--steps=6"});
+  EXPECT_THAT(fewer, HasSubstr("training with 2 ranks, 12 rows a step in 2 micro-steps"));
+  EXPECT_THAT(fewer, HasSubstr("options.grad_accum: 1 -> 2"));
+  TrainWell(saved + Flags{"--nproc=4", "--steps=8"});
+  ASSERT_OK_AND_ASSIGN(const auto actual, MetricsByStep(metrics_));
+  ASSERT_EQ(actual.size(), expected.size());
+  for (const auto& [step, wanted] : expected) {
+    EXPECT_NEAR(actual.at(step).loss, wanted.loss, 1e-6 * wanted.loss) << "step " << step;
+  }
+  ASSERT_OK_AND_ASSIGN(const ProgramResult refused, Train(saved + Flags{"--nproc=3", "--steps=9"}));
+  EXPECT_NE(refused.exit_status, 0);
+  EXPECT_THAT(refused.output, HasSubstr("--global_batch=12: expected a multiple of 9"));
+}
+
 TEST_F(ResumeTest, ASignalSavesAndExitsWithSuccess) {
   const auto expected = Uninterrupted(SmallRun() + Flags{"--steps=40", "--max_grad_norm=0.5"});
   const Flags run = Run(4000, 0) + Flags{"--max_grad_norm=0.5"};

@@ -4,10 +4,25 @@
 // row. One copy brings it to the device, where `tokens` and `targets` are two views of one tensor of the same layout.
 #include "fsdp/train/batch_loader.h"
 
+#include <cstdint>
+#include <string>
+
+#include "absl/strings/str_cat.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/tensor/device.h"
 
 namespace fsdp {
+
+absl::StatusOr<int> MicroStepsOf(int64_t global_batch, int64_t batch_size, int world_size) {
+  const int64_t rows = batch_size * world_size;  // of one micro-step
+  const int64_t micro_steps = global_batch / rows;
+  if (micro_steps * rows == global_batch && micro_steps <= INT32_MAX) return static_cast<int>(micro_steps);
+  const std::string nearest = micro_steps > 0 ? absl::StrCat(micro_steps * rows, " or ") : "";
+  return absl::InvalidArgumentError(absl::StrCat("--global_batch=", global_batch, ": expected a multiple of ", rows,
+                                                 ", since ", world_size, " ranks take --batch_size=", batch_size,
+                                                 " rows each at a time: ", nearest, (micro_steps + 1) * rows,
+                                                 ", or another --batch_size"));
+}
 
 void BatchLoader::Stage(int64_t step, int micro_step, const Buffer& staging) const {
   const int64_t seq_len = shape_.seq_len;

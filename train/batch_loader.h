@@ -37,6 +37,10 @@ struct BatchShape {
   int64_t tokens_per_step() const { return batch_size * seq_len * grad_accum * world_size; }
 };
 
+// The micro-steps in which `world_size` ranks train `global_batch` rows a step, `batch_size` rows each at a time.
+// kInvalidArgument, naming --global_batch and the nearest sizes that would do, if no whole number of them does.
+absl::StatusOr<int> MicroStepsOf(int64_t global_batch, int64_t batch_size, int world_size);
+
 // Rows of tokens and the tokens that follow them. Targets are flat, as CrossEntropyLoss takes them.
 struct Batch {
   Tensor tokens;   // int32 [batch_size, seq_len]

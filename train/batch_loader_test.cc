@@ -15,6 +15,7 @@ namespace {
 
 using testing::ElementsAre;
 using testing::ElementsAreArray;
+using testing::HasSubstr;
 
 TEST(BatchLoaderTest, NumbersSamplesByStepMicroStepRankAndRow) {
   const BatchShape shape = {.batch_size = 5, .seq_len = 8, .grad_accum = 3, .rank = 1, .world_size = 2};
@@ -36,6 +37,22 @@ TEST(BatchLoaderTest, EveryWorldSizeSeesTheSameSamplesInAStep) {
   };
   EXPECT_THAT(samples(4, 1), ElementsAreArray(samples(1, 4)));
   EXPECT_THAT(samples(2, 2), ElementsAreArray(samples(1, 4)));
+}
+
+TEST(MicroStepsTest, AGlobalBatchIsCutAmongTheRanksThatThereAre) {
+  EXPECT_THAT(MicroStepsOf(512, 8, 16), IsOkAndHolds(4));
+  EXPECT_THAT(MicroStepsOf(512, 8, 8), IsOkAndHolds(8));
+  EXPECT_THAT(MicroStepsOf(512, 512, 1), IsOkAndHolds(1));
+}
+
+TEST(MicroStepsTest, OneThatCannotBeCutIsRefusedWithTheNearestThatCan) {
+  EXPECT_THAT(
+      MicroStepsOf(500, 8, 6),
+      StatusIs(absl::StatusCode::kInvalidArgument,
+               "--global_batch=500: expected a multiple of 48, since 6 ranks take --batch_size=8 rows each at a "
+               "time: 480 or 528, or another --batch_size"));
+  EXPECT_THAT(MicroStepsOf(4, 8, 1), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("at a time: 8, or")));
+  EXPECT_THAT(MicroStepsOf(int64_t{1} << 40, 1, 1), StatusIs(absl::StatusCode::kInvalidArgument));
 }
 
 TEST(BatchLoaderTest, PutsRowsAndTheirTargetsOnTheDevice) {

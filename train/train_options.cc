@@ -60,6 +60,9 @@ ABSL_FLAG(int64_t, steps, 100, "steps in total, those before a resume included")
 ABSL_FLAG(int64_t, batch_size, 8, "rows per rank and micro-step");
 ABSL_FLAG(int64_t, seq_len, 64, "tokens per row");
 ABSL_FLAG(int, grad_accum, 1, "micro-steps per step");
+ABSL_FLAG(int64_t, global_batch, 0,
+          "rows per step over all ranks: grad_accum follows from it and the number of ranks, so that a run which "
+          "continues on another number trains the same steps (0: as batch_size and grad_accum say)");
 ABSL_FLAG(double, lr, 1e-3, "learning rate, the highest");
 ABSL_FLAG(std::optional<double>, min_lr, std::nullopt,
           "learning rate at the end of the cosine (default: lr, constant)");
@@ -192,6 +195,7 @@ absl::Status CheckNumbers() {
   FSDP_RETURN_IF_ERROR(CheckAtLeast("batch_size", absl::GetFlag(FLAGS_batch_size), 1));
   FSDP_RETURN_IF_ERROR(CheckAtLeast("seq_len", absl::GetFlag(FLAGS_seq_len), 1));
   FSDP_RETURN_IF_ERROR(CheckAtLeast("grad_accum", absl::GetFlag(FLAGS_grad_accum), 1));
+  FSDP_RETURN_IF_ERROR(CheckAtLeast("global_batch", absl::GetFlag(FLAGS_global_batch), 0));
   FSDP_RETURN_IF_ERROR(CheckAtLeast("shard_group_size", absl::GetFlag(FLAGS_shard_group_size), 0));
   FSDP_RETURN_IF_ERROR(CheckAtLeast("warmup_steps", absl::GetFlag(FLAGS_warmup_steps), 0));
   FSDP_RETURN_IF_ERROR(CheckAtLeast("checkpoint_every", absl::GetFlag(FLAGS_checkpoint_every), 0));
@@ -204,6 +208,10 @@ absl::Status CheckNumbers() {
   FSDP_RETURN_IF_ERROR(CheckNumber("beta1", absl::GetFlag(FLAGS_beta1), 1));
   FSDP_RETURN_IF_ERROR(CheckNumber("beta2", absl::GetFlag(FLAGS_beta2), 1));
   FSDP_RETURN_IF_ERROR(CheckNumber("eps", absl::GetFlag(FLAGS_eps)));
+  if (absl::GetFlag(FLAGS_global_batch) > 0 && absl::GetFlag(FLAGS_grad_accum) > 1) {
+    return absl::InvalidArgumentError(
+        "--global_batch and --grad_accum: expected one of them; the first sets the other");
+  }
   return CheckNumber("max_grad_norm", absl::GetFlag(FLAGS_max_grad_norm));
 }
 
@@ -330,6 +338,7 @@ void ReadSteps(TrainOptions& options) {
   options.batch_size = absl::GetFlag(FLAGS_batch_size);
   options.seq_len = absl::GetFlag(FLAGS_seq_len);
   options.grad_accum = absl::GetFlag(FLAGS_grad_accum);
+  options.global_batch = absl::GetFlag(FLAGS_global_batch);
   options.learning_rate = {.lr = lr,
                            .min_lr = absl::GetFlag(FLAGS_min_lr).value_or(lr),
                            .warmup_steps = absl::GetFlag(FLAGS_warmup_steps),

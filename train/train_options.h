@@ -86,6 +86,7 @@ struct TrainOptions {
   int64_t batch_size = 0;             // rows per rank and micro-step
   int64_t seq_len = 0;                // tokens per row
   int grad_accum = 1;                 // micro-steps per step
+  int64_t global_batch = 0;           // rows per step over all ranks, from which grad_accum follows; 0: not given
   LearningRateOptions learning_rate;  // holds the number of steps
   AdamWOptions adamw;                 // lr is set each step
   double max_grad_norm = 0;           // 0: no clipping
