@@ -39,9 +39,13 @@ std::string LaunchOf(const EnvironmentLookup& getenv) {
   return absl::StartsWith(launch, absl::StrCat(TextOf(getenv, "MASTER_PORT"), ".")) ? launch : "";
 }
 
+// Without a run id, the agent's port is taken on its host for as long as the job runs, and all agents know it.
 std::string TorchrunOf(const EnvironmentLookup& getenv) {
   const std::string run = TextOf(getenv, "TORCHELASTIC_RUN_ID");
-  return run == "none" ? "" : run;
+  if (run != "none") return run;
+  const std::string host = TextOf(getenv, "MASTER_ADDR");
+  const bool has_agent_store = TextOf(getenv, "TORCHELASTIC_USE_AGENT_STORE") == "True" && !host.empty();
+  return has_agent_store ? absl::StrCat("at ", host, ":", TextOf(getenv, "MASTER_PORT")) : "";
 }
 
 std::string SlurmOf(const EnvironmentLookup& getenv) {

@@ -6,7 +6,8 @@
 //
 //   1. launch     FSDP_LAUNCH_ID, a random number of our launcher, new for each launch
 //   2. run        FSDP_RUN_ID, from --run_id
-//   3. torchrun   TORCHELASTIC_RUN_ID, unless it is "none", torchrun's default
+//   3. torchrun   TORCHELASTIC_RUN_ID; if that is "none", torchrun's default, the address of its agent's store, unless
+//                 the agent has none
 //   4. pmix       PMIX_NAMESPACE: of mpirun, and of Slurm's PMIx
 //   5. openmpi    OMPI_MCA_ess_base_jobid
 //   6. slurm      SLURM_JOB_ID, with SLURM_STEP_ID if that is set

@@ -54,6 +54,15 @@ TEST(JobIdentityTest, TheFirstNameInTheOrderOfPrecedenceIsTaken) {
   EXPECT_EQ(Identify(environment), Identify({})) << "empty is unset";
 }
 
+// Hosts may run the program in different directories.
+TEST(JobIdentityTest, ATorchrunJobWithoutARunIdHasTheNameOfItsAgentsStore) {
+  const Environment agent = {{"TORCHELASTIC_RUN_ID", "none"}, {"MASTER_ADDR", "host-a"}, {"MASTER_PORT", "29500"}};
+  EXPECT_EQ(Identify(agent), Identify({})) << "the port is not the agent's";
+  Environment with_store = agent;
+  with_store["TORCHELASTIC_USE_AGENT_STORE"] = "True";
+  EXPECT_EQ(Identify(with_store), "torchrun at host-a:29500");
+}
+
 TEST(JobIdentityTest, WithoutANameUserDirectoryAndCommandLineTell) {
   const std::string name = Identify({});
   EXPECT_THAT(name, testing::MatchesRegex("command [0-9a-f]+ in /run"));

@@ -16,6 +16,7 @@
 #include "fsdp/base/annotate.h"
 #include "fsdp/base/digest.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/collectives/job/agent_store.h"
 #include "fsdp/collectives/job/socket.h"
 
 namespace fsdp {
@@ -23,6 +24,10 @@ namespace {
 
 // Between two tries to bind or connect; rank 0 may start seconds later.
 constexpr absl::Duration kRetry = absl::Milliseconds(10);
+
+// The same where each try asks torchrun's agent, and the longest that one of them waits for its answer.
+constexpr absl::Duration kAgentRetry = absl::Milliseconds(100);
+constexpr absl::Duration kAgentAnswer = absl::Seconds(1);
 
 // The longest that a rank waits for the store of another process of its own job to go, as after a restart: the
 // processes of the job's former life may still be ending.
@@ -51,16 +56,8 @@ absl::StatusOr<FileDescriptor> AdoptListener(const Rendezvous& r) {
   return FileDescriptor(r.store_fd);
 }
 
-absl::StatusOr<FileDescriptor> ListenAtMaster(const Rendezvous& r) {
-  if (r.store_fd >= 0) {
-    if (absl::StatusOr<FileDescriptor> adopted = AdoptListener(r); adopted.ok()) {
-      return adopted;
-    }
-  }
-  if (r.master_port == 0 || r.master_port_is_taken) {
-    return absl::UnavailableError("the job has no port of its own");
-  }
-  return ListenTcp(r.master_addr, r.master_port);
+absl::StatusOr<FileDescriptor> ListenAtMaster(const Rendezvous& r, int port) {
+  return r.is_on_several_hosts() ? ListenTcpForHosts(r.master_addr, port) : ListenTcp(r.master_addr, port);
 }
 
 }  // namespace
@@ -88,13 +85,39 @@ JobStore::JobStore(const Rendezvous& rendezvous, absl::Duration timeout)
       me_(StoreMember::OfThisProcess(rendezvous.job, rendezvous.rank, rendezvous.world_size)),
       local_name_(LocalName(rendezvous)) {}
 
-// A single listener is enough. Both addresses may be in use for a moment by the store of an earlier group of the same
-// job that is being closed, so rank 0 retries.
+bool JobStore::needs_tcp() const {
+  return rendezvous_.is_on_several_hosts() &&
+         (rendezvous_.uses_agent_store() || has_port() || !rendezvous_.candidate_ports.empty());
+}
+
+absl::StatusOr<FileDescriptor> JobStore::Listen() const {
+  if (rendezvous_.store_fd >= 0) {
+    if (absl::StatusOr<FileDescriptor> adopted = AdoptListener(rendezvous_); adopted.ok()) {
+      return adopted;
+    }
+  }
+  if (rendezvous_.uses_agent_store()) {
+    return ListenTowardsAgent(rendezvous_, std::min(deadline_, absl::Now() + kAgentAnswer));
+  }
+  if (has_port()) {
+    return ListenAtMaster(rendezvous_, rendezvous_.master_port);
+  }
+  absl::Status status = absl::UnavailableError("the job has no port of its own");
+  for (const int port : rendezvous_.candidate_ports) {
+    absl::StatusOr<FileDescriptor> listener = ListenAtMaster(rendezvous_, port);
+    if (listener.ok()) return listener;
+    status = listener.status();
+  }
+  return status;
+}
+
+// On one host a single listener is enough. Both addresses may be in use for a moment by the store of an earlier group
+// of the same job that is being closed, so rank 0 retries.
 absl::Status JobStore::Serve() {
   while (true) {
     std::vector<FileDescriptor> listeners;
     absl::StatusOr<FileDescriptor> local = ListenLocal(local_name_);
-    absl::StatusOr<FileDescriptor> tcp = ListenAtMaster(rendezvous_);
+    absl::StatusOr<FileDescriptor> tcp = Listen();
     absl::Status held = local.ok() ? absl::OkStatus() : CheckHolder(ConnectLocal(local_name_));
     if (held.ok() && !tcp.ok() && has_port()) {
       held = CheckHolder(ConnectTcp(rendezvous_.master_addr, rendezvous_.master_port, absl::Now() + kQuestion));
@@ -102,21 +125,26 @@ absl::Status JobStore::Serve() {
     if (const std::optional<absl::Status> error = FinalError(held)) {
       return *error;
     }
+    if (absl::IsDataLoss(tcp.status())) {
+      return Annotate(tcp.status(), Prefix(rendezvous_));
+    }
+    const int published = tcp.ok() && rendezvous_.uses_agent_store() ? tcp->get() : -1;
     for (absl::StatusOr<FileDescriptor>* listener : {&local, &tcp}) {
-      if (held.ok() && listener->ok()) {
+      if (held.ok() && listener->ok() && (tcp.ok() || !needs_tcp())) {
         listeners.push_back(std::move(**listener));
       }
     }
     if (!listeners.empty()) {
       FSDP_ASSIGN_OR_RETURN(server_, StoreServer::Start(std::move(listeners), me_));
-      return absl::OkStatus();
+      return published < 0 ? absl::OkStatus()
+                           : Annotate(PublishListener(rendezvous_, published, deadline_), Prefix(rendezvous_));
     }
     if (absl::Now() >= deadline_) {
       return absl::DeadlineExceededError(absl::StrCat(Prefix(rendezvous_), " waited ", absl::FormatDuration(timeout_),
                                                       " for a place to serve its store: ", local.status().message(),
                                                       "; ", tcp.status().message()));
     }
-    absl::SleepFor(kRetry);
+    absl::SleepFor(Retry());
   }
 }
 
@@ -136,8 +164,15 @@ absl::Status JobStore::CheckHolder(absl::StatusOr<FileDescriptor> socket) const 
 }
 
 // The codes are Store::Connect's. What another process of the same name does may pass (kFormerLife); another job keeps
-// its port for as long as it runs.
+// its port for as long as it runs. An address that torchrun's agent has may be that of the job's former life, which had
+// another world size and whose port another job may have got: it is read again.
 std::optional<absl::Status> JobStore::FinalError(const absl::Status& status) const {
+  if (absl::IsDataLoss(status) || absl::IsUnauthenticated(status)) {
+    return Annotate(status, Prefix(rendezvous_));
+  }
+  if (rendezvous_.uses_agent_store()) {
+    return std::nullopt;
+  }
   if (absl::IsInvalidArgument(status)) {
     return Annotate(status, Prefix(rendezvous_));
   }
@@ -173,7 +208,7 @@ absl::Status JobStore::Connect() {
           absl::StrCat(Prefix(rendezvous_), " waited ", absl::FormatDuration(timeout_),
                        "; missing ranks: 0, which serves the store: ", store.status().message()));
     }
-    absl::SleepFor(kRetry);
+    absl::SleepFor(Retry());
   }
 }
 
@@ -191,32 +226,52 @@ absl::StatusOr<std::unique_ptr<Store>> JobStore::TryToConnect() {
   } else {
     status = socket.status();
   }
-  if (!has_port()) {
-    return status;
+  if (rendezvous_.uses_agent_store()) {
+    return ConnectByAgent();
   }
-  return ConnectToPort();
+  if (has_port()) {
+    return ConnectToPort(rendezvous_.master_port);
+  }
+  for (const int port : rendezvous_.candidate_ports) {
+    absl::StatusOr<std::unique_ptr<Store>> store = ConnectToPort(port);
+    if (store.ok()) return store;
+    // Another job's store holds this port: rank 0 found it there too, and took a later one.
+    status =
+        absl::IsFailedPrecondition(store.status()) ? absl::UnavailableError(store.status().message()) : store.status();
+    if (FinalError(status).has_value()) return status;
+  }
+  return status;
 }
 
 // The holder of the port is asked who it is before this rank joins it: a question that was given up does no harm when
 // it is read later, but a hello would be taken for a rank that has gone. Each step is short, because rank 0 may serve
 // at the local socket alone, and this rank must try that again.
-absl::StatusOr<std::unique_ptr<Store>> JobStore::ConnectToPort() {
-  FSDP_ASSIGN_OR_RETURN(FileDescriptor question, ConnectToMaster());
+absl::StatusOr<std::unique_ptr<Store>> JobStore::ConnectToPort(int port) {
+  FSDP_ASSIGN_OR_RETURN(FileDescriptor question, ConnectToMaster(port));
   const absl::StatusOr<StoreMember> holder = Store::WhoServes(std::move(question), me_, absl::Now() + kQuestion);
   if (!holder.ok()) {
-    return absl::UnavailableError(absl::StrCat("port ", rendezvous_.master_port, " of ", rendezvous_.master_addr,
+    return absl::UnavailableError(absl::StrCat("port ", port, " of ", rendezvous_.master_addr,
                                                " does not answer as a store: ", holder.status().message()));
   }
   FSDP_RETURN_IF_ERROR(CheckJob(*holder));
-  FSDP_ASSIGN_OR_RETURN(FileDescriptor socket, ConnectToMaster());
+  FSDP_ASSIGN_OR_RETURN(FileDescriptor socket, ConnectToMaster(port));
+  return Store::Connect(std::move(socket), me_, deadline_);
+}
+
+// In short steps too: a rank of rank 0's host may meet it at the local socket meanwhile.
+absl::StatusOr<std::unique_ptr<Store>> JobStore::ConnectByAgent() {
+  FSDP_ASSIGN_OR_RETURN(FileDescriptor socket,
+                        ConnectToPublished(rendezvous_, std::min(deadline_, absl::Now() + kAgentAnswer)));
   return Store::Connect(std::move(socket), me_, deadline_);
 }
 
 // For at most 5 seconds.
-absl::StatusOr<FileDescriptor> JobStore::ConnectToMaster() const {
-  return ConnectTcp(rendezvous_.master_addr, rendezvous_.master_port,
-                    std::min(deadline_, absl::Now() + absl::Seconds(5)));
+absl::StatusOr<FileDescriptor> JobStore::ConnectToMaster(int port) const {
+  return ConnectTcp(rendezvous_.master_addr, port, std::min(deadline_, absl::Now() + absl::Seconds(5)));
 }
+
+// torchrun's agent is one process that serves all ranks.
+absl::Duration JobStore::Retry() const { return rendezvous_.uses_agent_store() ? kAgentRetry : kRetry; }
 
 absl::Status JobStore::CheckJob(const StoreMember& holder) const {
   if (holder.job == me_.job) {

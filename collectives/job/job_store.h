@@ -1,12 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // JobStore: how the ranks of a job find each other before they share anything. Rank 0 serves the job's store on
-//   - a local socket with an abstract name made from the user and the job, and
-//   - TCP at MASTER_ADDR:MASTER_PORT, unless another program listens there; our launcher passes that socket to rank 0,
-//     already listening.
-// The other ranks try both, every 10 ms, until one answers as this job's store. The local socket is enough under
-// torchrun, whose agent uses MASTER_PORT for its own store, and under Slurm and Open MPI, since all ranks are on one
-// host: it needs no free port, is closed to other users, and vanishes with rank 0's process.
+//   - a local socket with an abstract name made from the user and the job, for the ranks of its host: it needs no free
+//     port, is closed to other users, and vanishes with rank 0's process; and on
+//   - a TCP socket at MASTER_ADDR, for those of other hosts. Its port depends on who started the ranks:
+//
+//       our launcher, Kubernetes, ranks by hand, mpirun   MASTER_PORT; our launcher passes the socket to rank 0,
+//       already
+//                                                         listening
+//       Slurm                                             the first free one of Rendezvous::candidate_ports
+//       torchrun on several hosts                         any; its agent listens on MASTER_PORT and tells the other
+//       ranks
+//                                                         where rank 0 is (agent_store.h)
+//
+// The other ranks try both until one answers as this job's store. Where all ranks are on one host by the environment
+// and MASTER_PORT is not free, the local socket is enough.
 //
 //   rank 0   Serve --> Connect --> GatherBlobs ... --> Close: Leave, wait for all ranks' Leave --> TakeServer
 //   rank r             Connect --> GatherBlobs ... --> Close: Leave
@@ -59,8 +67,13 @@ class JobStore {
  private:
   JobStore(const Rendezvous& rendezvous, absl::Duration timeout);
 
+  // One port that all ranks know, and that is the job's own.
   bool has_port() const { return rendezvous_.master_port != 0 && !rendezvous_.master_port_is_taken; }
+  // Rank 0 cannot be reached through its local socket alone, and has a way to be reached by others.
+  bool needs_tcp() const;
   absl::Status Serve();
+  // A TCP listener, if the job has a place for one.
+  absl::StatusOr<FileDescriptor> Listen() const;
   // OK unless a store answers at `socket`, an address that rank 0 could not listen on. kUnavailable for that of another
   // job, kAlreadyExists for one of this job.
   absl::Status CheckHolder(absl::StatusOr<FileDescriptor> socket) const;
@@ -68,8 +81,13 @@ class JobStore {
   std::optional<absl::Status> FinalError(const absl::Status& status) const;
   absl::Status Connect();
   absl::StatusOr<std::unique_ptr<Store>> TryToConnect();
-  absl::StatusOr<std::unique_ptr<Store>> ConnectToPort();
-  absl::StatusOr<FileDescriptor> ConnectToMaster() const;
+  // The store at a port of MASTER_ADDR.
+  absl::StatusOr<std::unique_ptr<Store>> ConnectToPort(int port);
+  // The store whose address torchrun's agent has.
+  absl::StatusOr<std::unique_ptr<Store>> ConnectByAgent();
+  absl::StatusOr<FileDescriptor> ConnectToMaster(int port) const;
+  // How long to wait between two tries.
+  absl::Duration Retry() const;
   // kFailedPrecondition, naming both, if `holder` serves another job.
   absl::Status CheckJob(const StoreMember& holder) const;
   absl::Status NameMissing(const std::string& prefix);

@@ -10,10 +10,12 @@
 #include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "fsdp/base/status_matchers.h"
+#include "fsdp/collectives/job/fake_torch_store.h"
 #include "fsdp/collectives/job/socket.h"
 #include "fsdp/collectives/job/store_frame.h"
 #include "fsdp/collectives/job/store_member.h"
@@ -39,15 +41,110 @@ Rendezvous RankOf(const std::string& job, int rank, int port) {
 }
 
 // Both ranks of a job meet and close their stores; the server of rank 0 is returned.
-std::unique_ptr<StoreServer> Meet(const std::string& job, int port) {
+std::unique_ptr<StoreServer> MeetAs(const Rendezvous& rank0, const Rendezvous& rank1) {
   std::unique_ptr<JobStore> stores[2];
-  std::thread other([&] { stores[1] = JobStore::Open(RankOf(job, 1, port), absl::Seconds(20)).value(); });
-  stores[0] = JobStore::Open(RankOf(job, 0, port), absl::Seconds(20)).value();
+  std::thread other([&] { stores[1] = JobStore::Open(rank1, absl::Seconds(20)).value(); });
+  stores[0] = JobStore::Open(rank0, absl::Seconds(20)).value();
   other.join();
   std::thread closing([&] { EXPECT_OK(stores[1]->Close()); });
   EXPECT_OK(stores[0]->Close());
   closing.join();
   return stores[0]->TakeServer();
+}
+
+std::unique_ptr<StoreServer> Meet(const std::string& job, int port) {
+  return MeetAs(RankOf(job, 0, port), RankOf(job, 1, port));
+}
+
+// A rank as if each were on a host of its own: the name of the local socket has the address of the master in it, of
+// which each has another form, so that they meet by TCP alone.
+Rendezvous HostOf(const std::string& job, int rank, int port) {
+  Rendezvous host = RankOf(job, rank, port);
+  host.local_rank = 0;
+  host.local_world_size = 1;
+  host.master_addr = rank == 0 ? "127.0.0.1" : "localhost";
+  return host;
+}
+
+Rendezvous HostOfTorchrun(const std::string& job, int rank, int port) {
+  Rendezvous host = HostOf(job, rank, port);
+  host.master_port_is_taken = true;
+  return host;
+}
+
+std::string KeyOf(const std::string& job) { return absl::StrCat("fsdp/", RankOf(job, 0, 0).job, "/store"); }
+
+// A server of a job's store, as one that a restart has left behind.
+class OtherStore {
+ public:
+  OtherStore(const std::string& job, int world_size) {
+    std::vector<FileDescriptor> listeners;
+    listeners.push_back(ListenTcp("127.0.0.1", 0).value());
+    port_ = ListeningPort(listeners[0].get()).value();
+    server_ = StoreServer::Start(std::move(listeners), StoreMember::OfThisProcess(job, 0, world_size)).value();
+  }
+  int port() const { return port_; }
+
+ private:
+  int port_ = 0;
+  std::unique_ptr<StoreServer> server_;
+};
+
+TEST(JobStoreTest, HostsMeetAtTheMastersPort) {
+  const int port = FreePort();
+  EXPECT_NE(MeetAs(HostOf("job", 0, port), HostOf("job", 1, port)), nullptr);
+}
+
+TEST(JobStoreTest, HostsOfTorchrunMeetThroughItsAgent) {
+  FakeTorchStore agent;
+  EXPECT_NE(MeetAs(HostOfTorchrun("job", 0, agent.port()), HostOfTorchrun("job", 1, agent.port())), nullptr);
+  EXPECT_THAT(agent.Get(KeyOf("job")), testing::MatchesRegex(":[0-9]+")) << "on all interfaces, at the agent's host";
+}
+
+// After a restart the agent still has what the former rank 0 published: a port where nothing listens any more, or where
+// another job does, or the former life of this job, which had another world size.
+TEST(JobStoreTest, AnAddressOfAFormerLifeIsReadAgain) {
+  const int nobody = FreePort();
+  const OtherStore another_job("another", 2);
+  const OtherStore former_life(RankOf("job", 0, 0).job, 3);
+  for (const int port : {nobody, another_job.port(), former_life.port()}) {
+    FakeTorchStore agent;
+    agent.Set(KeyOf("job"), absl::StrCat("127.0.0.1:", port));
+    std::unique_ptr<JobStore> late;
+    std::thread early([&] {
+      late = JobStore::Open(HostOfTorchrun("job", 1, agent.port()), absl::Seconds(20)).value();
+      EXPECT_OK(late->Close());
+    });
+    absl::SleepFor(absl::Milliseconds(150));  // so that rank 1 has tried the old address; it need not
+    const auto rank0 = JobStore::Open(HostOfTorchrun("job", 0, agent.port()), absl::Seconds(20));
+    early.join();
+    ASSERT_OK(rank0);
+    EXPECT_OK((*rank0)->Close());
+  }
+}
+
+TEST(JobStoreTest, WhatIsNoTcpStoreAtTheAgentsPortIsNamed) {
+  FakeTorchStore agent;
+  agent.Set(KeyOf("job"), "nonsense");
+  EXPECT_THAT(JobStore::Open(HostOfTorchrun("job", 1, agent.port()), absl::Seconds(20)),
+              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("published address \"nonsense\"")));
+}
+
+TEST(JobStoreTest, AnAgentThatIsNotThereIsNamedAtTheDeadline) {
+  const int port = FreePort();
+  for (const int rank : {0, 1}) {
+    EXPECT_THAT(JobStore::Open(HostOfTorchrun("job", rank, port), absl::Milliseconds(50)),
+                StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("torchrun's agent at ")));
+  }
+}
+
+// As the steps of two jobs in Slurm, whose ports overlap.
+TEST(JobStoreTest, OfSeveralPortsTheFirstFreeOneIsTaken) {
+  const OtherStore another_job("another", 2);
+  const int free = FreePort();
+  Rendezvous ranks[2] = {HostOf("job", 0, 0), HostOf("job", 1, 0)};
+  for (Rendezvous& rank : ranks) rank.candidate_ports = {another_job.port(), free};
+  EXPECT_NE(MeetAs(ranks[0], ranks[1]), nullptr);
 }
 
 TEST(JobStoreTest, TheSecondJobOnAPortIsToldAtOnceWhoHoldsItAsLongAsTheFirstLives) {

@@ -6,6 +6,9 @@
 // The name of the job does not depend on the family (job_identity.h). torchrun's restart count is no part of it: on
 // several hosts each agent counts for itself.
 //
+// A Slurm step has no port of its own unless it asked for some (--resv-ports). Then all ranks compute the same
+// candidates from the job's name, and rank 0 takes the first that is free.
+//
 // Numbers are parsed strictly. A variable with a typo is an error that names it, and not a job of one rank.
 #include "fsdp/collectives/job/rendezvous.h"
 
@@ -17,8 +20,10 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
+#include "fsdp/base/digest.h"
+#include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/collectives/job/slurm_lists.h"
 
 namespace fsdp {
 namespace {
@@ -106,36 +111,6 @@ absl::StatusOr<Rendezvous> ParseTorchrun(Variables variables) {
   return Checked(variables, r);
 }
 
-// "node[03-07,12],other" -> "node03".
-std::string FirstSlurmHost(const std::string& list) {
-  const size_t end = list.find_first_of(",[");
-  std::string host = list.substr(0, end);
-  if (end != std::string::npos && list[end] == '[') {
-    host += list.substr(end + 1, list.find_first_of(",-]", end + 1) - end - 1);
-  }
-  return host;
-}
-
-// The number of tasks on node `node` in Slurm's list "2(x3),1": two on each of three nodes, then one on one node. -1 if
-// the list is malformed or too short.
-int SlurmTasksOfNode(const std::string& list, int node) {
-  for (const std::string& part : std::vector<std::string>(absl::StrSplit(list, ','))) {
-    const size_t mark = part.find("(x");
-    int tasks = -1;
-    int repeat = 1;
-    if (!absl::SimpleAtoi(part.substr(0, mark), &tasks) ||
-        (mark != std::string::npos &&
-         (part.back() != ')' || !absl::SimpleAtoi(part.substr(mark + 2, part.size() - mark - 3), &repeat)))) {
-      return -1;
-    }
-    if (node < repeat) {
-      return tasks;
-    }
-    node -= repeat;
-  }
-  return -1;
-}
-
 int SlurmLocalWorldSize(Variables& variables, int world_size) {
   int nodes = variables.NumberOr("SLURM_NNODES", 1, 1);
   nodes = variables.NumberOr("SLURM_STEP_NUM_NODES", 1, nodes);
@@ -161,7 +136,30 @@ absl::StatusOr<Rendezvous> ParseSlurm(Variables variables) {
   r.master_addr =
       variables.Text({"MASTER_ADDR"},
                      nodes.empty() ? variables.Text({"SLURM_LAUNCH_NODE_IPADDR"}, "localhost") : FirstSlurmHost(nodes));
+  if (r.master_addr.empty()) {
+    variables.Fail(absl::StrCat("SLURM_STEP_NODELIST is ", Quote(nodes), ", wanted a hostlist such as \"n[01-03,7]\""));
+  }
   r.master_port = variables.NumberOr("MASTER_PORT", 1, 0);
+  const std::string ports = variables.Text({"SLURM_STEP_RESV_PORTS"}, "");
+  if (r.is_on_several_hosts() && r.master_port == 0 && !ports.empty()) {
+    r.candidate_ports = SlurmPorts(ports);
+    if (r.candidate_ports.empty()) {
+      variables.Fail(absl::StrCat("SLURM_STEP_RESV_PORTS is ", Quote(ports), ", wanted ports such as \"12000-12003\""));
+    }
+  }
+  return Checked(variables, r);
+}
+
+// MPI's launchers tell ranks their numbers, but not where rank 0 is; on one host the job's local socket is enough.
+// `pass` is how the launcher passes a variable on.
+absl::StatusOr<Rendezvous> WithMaster(Variables variables, Rendezvous r, const std::string& pass) {
+  r.master_addr = variables.Text({"MASTER_ADDR"}, "localhost");
+  r.master_port = variables.NumberOr("MASTER_PORT", 1, 0);
+  if (r.is_on_several_hosts() && (!variables.Has("MASTER_ADDR") || r.master_port == 0)) {
+    variables.Fail(absl::StrCat(r.master_port == 0 ? "MASTER_PORT" : "MASTER_ADDR", " is not set, although only ",
+                                r.local_world_size, " of ", r.world_size, " ranks are on the host of rank ", r.rank,
+                                ": pass the name of rank 0's host and a free port of it on, as in ", pass));
+  }
   return Checked(variables, r);
 }
 
@@ -172,9 +170,18 @@ absl::StatusOr<Rendezvous> ParseOpenMpi(Variables variables) {
   r.world_size = variables.Number("OMPI_COMM_WORLD_SIZE", 1);
   r.local_rank = variables.Number("OMPI_COMM_WORLD_LOCAL_RANK", 0);
   r.local_world_size = variables.Number("OMPI_COMM_WORLD_LOCAL_SIZE", 1);
-  r.master_addr = variables.Text({"MASTER_ADDR"}, "localhost");
-  r.master_port = variables.NumberOr("MASTER_PORT", 1, 0);
-  return Checked(variables, r);
+  return WithMaster(variables, r, "mpirun -x MASTER_ADDR=host-a -x MASTER_PORT=29500");
+}
+
+// Of Hydra, which starts the ranks of MPICH, Intel MPI and MVAPICH. Slurm's PMI sets PMI_RANK too, but comes first.
+absl::StatusOr<Rendezvous> ParseMpich(Variables variables) {
+  Rendezvous r;
+  r.source = "mpich";
+  r.rank = variables.Number("PMI_RANK", 0);
+  r.world_size = variables.Number("PMI_SIZE", 1);
+  r.local_rank = variables.Number("MPI_LOCALRANKID", 0);
+  r.local_world_size = variables.Number("MPI_LOCALNRANKS", 1);
+  return WithMaster(variables, r, "mpiexec -genv MASTER_ADDR host-a -genv MASTER_PORT 29500");
 }
 
 // The batch script itself has SLURM_PROCID too, but it is no task of a step: a program that it starts without srun is a
@@ -183,6 +190,19 @@ bool InSlurmStep(const Variables& variables) {
   const bool in_batch_script =
       variables.Text({"ENVIRONMENT"}, "") == "BATCH" && variables.Text({"SLURM_STEP_ID", "SLURM_STEPID"}, "").empty();
   return variables.Has("SLURM_PROCID") && !in_batch_script;
+}
+
+// Below the ports that kernels give out by themselves (32768 and more).
+std::vector<int> PortsOfJob(const std::string& job) {
+  constexpr int kFirst = 20000;
+  constexpr uint64_t kSpread = 10000;
+  constexpr int kCandidates = 16;
+  const int first = kFirst + static_cast<int>(DigestOf(job).high % kSpread);
+  std::vector<int> ports;
+  for (int i = 0; i < kCandidates; ++i) {
+    ports.push_back(first + i);
+  }
+  return ports;
 }
 
 absl::StatusOr<Rendezvous> ParseFamily(const Variables& variables) {
@@ -195,6 +215,9 @@ absl::StatusOr<Rendezvous> ParseFamily(const Variables& variables) {
   if (variables.Has("OMPI_COMM_WORLD_RANK") || variables.Has("OMPI_COMM_WORLD_SIZE")) {
     return ParseOpenMpi(variables);
   }
+  if (variables.Has("PMI_RANK") && variables.Has("MPI_LOCALRANKID")) {
+    return ParseMpich(variables);
+  }
   Rendezvous alone;
   alone.source = "single process";
   return alone;
@@ -205,6 +228,10 @@ absl::StatusOr<Rendezvous> ParseFamily(const Variables& variables) {
 absl::StatusOr<Rendezvous> ParseRendezvous(const EnvironmentLookup& getenv, const ProcessEvidence& evidence) {
   FSDP_ASSIGN_OR_RETURN(Rendezvous r, ParseFamily(Variables(getenv)));
   r.job = IdentifyJob(getenv, evidence);
+  r.token = getenv(kTokenVariable).value_or("");
+  if (r.source == "slurm" && r.is_on_several_hosts() && r.master_port == 0 && r.candidate_ports.empty()) {
+    r.candidate_ports = PortsOfJob(r.job);
+  }
   return r;
 }
 

@@ -3,11 +3,13 @@
 // Rendezvous: what a process learns from its environment about the job that it belongs to. The first family of
 // variables that is present decides: torchrun's (RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR,
 // MASTER_PORT), which our own launcher sets too; Slurm's (SLURM_PROCID, SLURM_NTASKS, SLURM_LOCALID, ...), inside a job
-// step; Open MPI's (OMPI_COMM_WORLD_RANK, ...). How the ranks then find each other is in job_store.h.
+// step; Open MPI's (OMPI_COMM_WORLD_RANK, ...); those of MPICH's launcher Hydra (PMI_RANK, MPI_LOCALRANKID, ...). How
+// the ranks then find each other is in job_store.h.
 #ifndef FSDP_COLLECTIVES_JOB_RENDEZVOUS_H_
 #define FSDP_COLLECTIVES_JOB_RENDEZVOUS_H_
 
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "fsdp/collectives/job/job_identity.h"
@@ -17,6 +19,9 @@ namespace fsdp {
 // The variable in which our launcher gives rank 0 the number of a descriptor that listens on MASTER_PORT.
 inline constexpr char kStoreDescriptorVariable[] = "FSDP_STORE_FD";
 
+// A secret of the job, which the user may set: see Rendezvous::token.
+inline constexpr char kTokenVariable[] = "FSDP_JOB_TOKEN";
+
 struct Rendezvous {
   int rank = 0;
   int world_size = 1;
@@ -24,12 +29,25 @@ struct Rendezvous {
   int local_world_size = 1;
   std::string master_addr;  // host of rank 0's store
   int master_port = 0;      // 0 when the job has none
-  std::string source;       // "torchrun", "slurm", "openmpi", "single process"
+  std::string source;       // "torchrun", "slurm", "openmpi", "mpich", "single process"
 
   std::string job;  // its identity (job_identity.h)
   // Another program listens on master_port: torchrun's agent, which serves its own store there.
   bool master_port_is_taken = false;
   int store_fd = -1;  // rank 0 only: see kStoreDescriptorVariable; -1 if there is none
+  // Where rank 0 of a job on several hosts may listen if there is no master_port, in the order in which all ranks try:
+  // other jobs may hold some.
+  std::vector<int> candidate_ports = {};
+  // Rank 0 takes no rank with another token. Against accidents on networks that are not trusted: it crosses the network
+  // as it is. Never part of a message; empty if the job has none.
+  std::string token = {};
+
+  // By the environment: what ranks find out when they meet may differ (host_identity.h).
+  bool is_on_several_hosts() const { return local_world_size < world_size; }
+
+  // torchrun's agent serves its store at master_port, and ranks of other hosts learn there where ours is
+  // (agent_store.h). The ranks of one host need no more than their local socket.
+  bool uses_agent_store() const { return master_port_is_taken && is_on_several_hosts(); }
 };
 
 // kInvalidArgument names a variable that is missing although others of its family are set, that is not a number, or

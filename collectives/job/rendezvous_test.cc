@@ -3,6 +3,7 @@
 
 #include <map>
 #include <string>
+#include <vector>
 
 #include "fsdp/base/status_matchers.h"
 #include "gtest/gtest.h"
@@ -122,11 +123,39 @@ TEST(RendezvousTest, SlurmsVariables) {
   EXPECT_EQ(r.job, "slurm 123.0");
 }
 
-TEST(RendezvousTest, SlurmsFirstHostHasManyForms) {
-  for (const auto& [list, host] : Environment{{"node1", "node1"}, {"a,b", "a"}, {"n[1,3]", "n1"}, {"n[5]", "n5"}}) {
-    EXPECT_EQ(Parse(With(Slurm(), {{"SLURM_JOB_NODELIST", list}}))->master_addr, host);
-  }
+TEST(RendezvousTest, SlurmsFirstHostServesTheStore) {
+  EXPECT_EQ(Parse(With(Slurm(), {{"SLURM_STEP_NODELIST", "n[01-03,7]"}}))->master_addr, "n01") << "of the step";
+  EXPECT_EQ(Parse(With(Slurm(), {{"MASTER_ADDR", "head"}}))->master_addr, "head");
   EXPECT_EQ(Parse(Without(Slurm(), "SLURM_JOB_NODELIST"))->master_addr, "localhost");
+  EXPECT_THAT(Parse(With(Slurm(), {{"SLURM_STEP_NODELIST", "n[01"}})),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("SLURM_STEP_NODELIST is \"n[01\"")));
+}
+
+Environment TwoSlurmNodes() {
+  return With(Slurm(), {{"SLURM_STEP_NUM_NODES", "2"},
+                        {"SLURM_STEP_TASKS_PER_NODE", "2(x2)"},
+                        {"SLURM_NODEID", "1"},
+                        {"SLURM_LOCALID", "1"}});
+}
+
+TEST(RendezvousTest, ASlurmStepOnSeveralNodesHasPortsThatAllItsRanksKnow) {
+  EXPECT_TRUE(Parse(Slurm())->candidate_ports.empty()) << "one host meets at its local socket";
+  const Environment nodes = TwoSlurmNodes();
+  ASSERT_OK_AND_ASSIGN(const Rendezvous r, Parse(nodes));
+  EXPECT_TRUE(r.is_on_several_hosts());
+  ASSERT_EQ(r.candidate_ports.size(), 16u);
+  EXPECT_GE(r.candidate_ports.front(), 20000);
+  EXPECT_LT(r.candidate_ports.back(), 30016);
+  EXPECT_EQ(Parse(With(nodes, {{"SLURM_PROCID", "0"}, {"SLURM_NODEID", "0"}}))->candidate_ports, r.candidate_ports);
+  EXPECT_NE(Parse(With(nodes, {{"SLURM_STEP_ID", "1"}}))->candidate_ports, r.candidate_ports);
+  EXPECT_TRUE(Parse(With(nodes, {{"MASTER_PORT", "29500"}}))->candidate_ports.empty());
+}
+
+TEST(RendezvousTest, PortsThatSlurmReservedAreTaken) {
+  EXPECT_EQ(Parse(With(TwoSlurmNodes(), {{"SLURM_STEP_RESV_PORTS", "12000-12001"}}))->candidate_ports,
+            (std::vector<int>{12000, 12001}));
+  EXPECT_THAT(Parse(With(TwoSlurmNodes(), {{"SLURM_STEP_RESV_PORTS", "12000-"}})),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("SLURM_STEP_RESV_PORTS is \"12000-\"")));
 }
 
 TEST(RendezvousTest, SlurmsTasksPerNodeGiveTheLocalWorldSize) {
@@ -147,21 +176,63 @@ TEST(RendezvousTest, ASlurmBatchScriptIsNoTask) {
   EXPECT_EQ(Parse(With(Slurm(), {{"ENVIRONMENT", "BATCH"}}))->source, "slurm");
 }
 
+Environment OpenMpi() {
+  return {{"OMPI_COMM_WORLD_RANK", "1"},
+          {"OMPI_COMM_WORLD_SIZE", "2"},
+          {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
+          {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
+          {"PMIX_NAMESPACE", "77"}};
+}
+
 TEST(RendezvousTest, OpenMpisVariables) {
-  const Environment environment = {{"OMPI_COMM_WORLD_RANK", "1"},
-                                   {"OMPI_COMM_WORLD_SIZE", "2"},
-                                   {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
-                                   {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
-                                   {"PMIX_NAMESPACE", "77"}};
-  ASSERT_OK_AND_ASSIGN(const Rendezvous r, Parse(environment));
+  ASSERT_OK_AND_ASSIGN(const Rendezvous r, Parse(OpenMpi()));
   EXPECT_EQ(r.source, "openmpi");
   EXPECT_EQ(r.rank, 1);
   EXPECT_EQ(r.world_size, 2);
   EXPECT_EQ(r.local_rank, 1);
   EXPECT_EQ(r.local_world_size, 2);
   EXPECT_EQ(r.job, "pmix 77");
-  EXPECT_THAT(Parse(Without(environment, "OMPI_COMM_WORLD_SIZE")),
+  EXPECT_THAT(Parse(Without(OpenMpi(), "OMPI_COMM_WORLD_SIZE")),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("OMPI_COMM_WORLD_SIZE")));
+}
+
+TEST(RendezvousTest, MpiOnSeveralHostsNeedsAMaster) {
+  const Environment hosts = With(OpenMpi(), {{"OMPI_COMM_WORLD_LOCAL_RANK", "0"}, {"OMPI_COMM_WORLD_LOCAL_SIZE", "1"}});
+  EXPECT_THAT(Parse(hosts), StatusIs(absl::StatusCode::kInvalidArgument,
+                                     testing::AllOf(HasSubstr("MASTER_PORT is not set, although only 1 of 2 ranks are "
+                                                              "on the host of rank 1"),
+                                                    HasSubstr("mpirun -x MASTER_ADDR=host-a -x MASTER_PORT=29500"))));
+  EXPECT_THAT(Parse(With(hosts, {{"MASTER_PORT", "29500"}})),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("MASTER_ADDR is not set")));
+  ASSERT_OK_AND_ASSIGN(const Rendezvous r, Parse(With(hosts, {{"MASTER_ADDR", "host-a"}, {"MASTER_PORT", "29500"}})));
+  EXPECT_EQ(r.master_addr, "host-a");
+  EXPECT_EQ(r.master_port, 29500);
+}
+
+TEST(RendezvousTest, TheVariablesOfMpichsLauncher) {
+  const Environment environment = {
+      {"PMI_RANK", "3"}, {"PMI_SIZE", "4"}, {"MPI_LOCALRANKID", "1"}, {"MPI_LOCALNRANKS", "2"}};
+  EXPECT_THAT(Parse(environment), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("mpiexec -genv MASTER_ADDR")));
+  ASSERT_OK_AND_ASSIGN(const Rendezvous r,
+                       Parse(With(environment, {{"MASTER_ADDR", "host-a"}, {"MASTER_PORT", "29500"}})));
+  EXPECT_EQ(r.source, "mpich");
+  EXPECT_EQ(r.rank, 3);
+  EXPECT_EQ(r.world_size, 4);
+  EXPECT_EQ(r.local_rank, 1);
+  EXPECT_EQ(r.local_world_size, 2);
+  EXPECT_EQ(Parse(With(With(environment, OpenMpi()), Slurm()))->source, "slurm") << "whose PMI sets PMI_RANK too";
+}
+
+TEST(RendezvousTest, TheJobsTokenIsTakenFromTheEnvironment) {
+  EXPECT_EQ(Parse(Torchrun())->token, "");
+  EXPECT_EQ(Parse(With(Torchrun(), {{"FSDP_JOB_TOKEN", "secret"}}))->token, "secret");
+}
+
+TEST(RendezvousTest, OnlyRanksOfSeveralHostsUseTheAgentsStore) {
+  const Environment agent = With(Torchrun(), {{"TORCHELASTIC_USE_AGENT_STORE", "True"}});
+  EXPECT_TRUE(Parse(agent)->uses_agent_store());
+  EXPECT_FALSE(Parse(Torchrun())->uses_agent_store());
+  EXPECT_FALSE(Parse(With(agent, {{"LOCAL_WORLD_SIZE", "8"}}))->uses_agent_store());
 }
 
 TEST(RendezvousTest, TorchrunsComeFirstThenSlurmsThenOpenMpis) {

@@ -24,6 +24,7 @@
 #include <memory>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "fsdp/base/status_macros.h"
 
@@ -76,9 +77,27 @@ absl::Status FinishConnecting(int fd, absl::Time deadline) {
   return error == 0 ? absl::OkStatus() : SocketError("cannot connect");
 }
 
-void SetOption(int fd, int level, int option) {
-  const int one = 1;
-  setsockopt(fd, level, option, &one, sizeof(one));
+void SetOption(int fd, int level, int option, int value) { setsockopt(fd, level, option, &value, sizeof(value)); }
+
+bool IsLoopback(const sockaddr* address) {
+  if (address->sa_family == AF_INET6) {
+    const in6_addr& six = reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr;
+    return IN6_IS_ADDR_LOOPBACK(&six) || (IN6_IS_ADDR_V4MAPPED(&six) && six.s6_addr[12] == IN_LOOPBACKNET);
+  }
+  return ntohl(reinterpret_cast<const sockaddr_in*>(address)->sin_addr.s_addr) >> 24 == IN_LOOPBACKNET;
+}
+
+// kNotFound if the address is not one of this machine.
+absl::StatusOr<FileDescriptor> ListenAt(const addrinfo& address, const std::string& name) {
+  FileDescriptor fd(socket(address.ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  SetOption(fd.get(), SOL_SOCKET, SO_REUSEADDR, 1);
+  SetOption(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, 0);  // whatever the system's default; no effect on IPv4
+  if (bind(fd.get(), address.ai_addr, address.ai_addrlen) == 0 && listen(fd.get(), SOMAXCONN) == 0) {
+    return fd;
+  }
+  const bool is_elsewhere = errno == EADDRNOTAVAIL;
+  const absl::Status status = SocketError(absl::StrCat("cannot listen on ", name));
+  return is_elsewhere ? absl::NotFoundError(status.message()) : status;
 }
 
 struct LocalAddress {
@@ -109,12 +128,22 @@ int PollTimeout(absl::Time deadline) {
 
 absl::StatusOr<FileDescriptor> ListenTcp(const std::string& host, int port) {
   FSDP_ASSIGN_OR_RETURN(const AddressList addresses, Resolve(host, port, AI_PASSIVE));
-  FileDescriptor fd(socket(addresses->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  SetOption(fd.get(), SOL_SOCKET, SO_REUSEADDR);
-  if (bind(fd.get(), addresses->ai_addr, addresses->ai_addrlen) != 0 || listen(fd.get(), SOMAXCONN) != 0) {
-    return SocketError(absl::StrCat("cannot listen on ", host, ":", port));
+  absl::StatusOr<FileDescriptor> fd = ListenAt(*addresses, absl::StrCat(host, ":", port));
+  if (absl::IsNotFound(fd.status())) {
+    return absl::UnavailableError(fd.status().message());
   }
   return fd;
+}
+
+// "::" takes IPv4 connections too; a kernel without IPv6 has no such socket.
+absl::StatusOr<FileDescriptor> ListenTcpForHosts(const std::string& host, int port) {
+  FSDP_ASSIGN_OR_RETURN(const AddressList addresses, Resolve(host, port, AI_PASSIVE));
+  if (!IsLoopback(addresses->ai_addr)) {
+    absl::StatusOr<FileDescriptor> fd = ListenAt(*addresses, absl::StrCat(host, ":", port));
+    if (!absl::IsNotFound(fd.status())) return fd;
+  }
+  absl::StatusOr<FileDescriptor> any = ListenTcp("::", port);
+  return any.ok() ? std::move(any) : ListenTcp("0.0.0.0", port);
 }
 
 absl::StatusOr<FileDescriptor> ListenLocal(const std::string& name) {
@@ -145,6 +174,19 @@ absl::StatusOr<int> ListeningPort(int fd) {
   return absl::InvalidArgumentError(absl::StrCat("descriptor ", fd, " is not a TCP socket"));
 }
 
+absl::StatusOr<std::string> LocalAddressOf(int fd) {
+  sockaddr_storage address = {};
+  socklen_t size = sizeof(address);
+  char host[NI_MAXHOST] = {};
+  if (getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) != 0 || address.ss_family == AF_UNIX ||
+      getnameinfo(reinterpret_cast<sockaddr*>(&address), size, host, sizeof(host), nullptr, 0, NI_NUMERICHOST) != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("descriptor ", fd, " is not a TCP socket"));
+  }
+  return std::string(absl::StripPrefix(host, "::ffff:"));
+}
+
+bool IsAnyAddress(const std::string& address) { return address == "::" || address == "0.0.0.0"; }
+
 absl::StatusOr<FileDescriptor> ConnectTcp(const std::string& host, int port, absl::Time deadline) {
   FSDP_ASSIGN_OR_RETURN(const AddressList addresses, Resolve(host, port, 0));
   absl::Status status;
@@ -156,7 +198,7 @@ absl::StatusOr<FileDescriptor> ConnectTcp(const std::string& host, int port, abs
     }
     status = FinishConnecting(fd.get(), deadline);
     if (status.ok()) {
-      SetOption(fd.get(), IPPROTO_TCP, TCP_NODELAY);
+      SetOption(fd.get(), IPPROTO_TCP, TCP_NODELAY, 1);
       return fd;
     }
   }

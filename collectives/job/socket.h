@@ -19,11 +19,23 @@ namespace fsdp {
 // use.
 absl::StatusOr<FileDescriptor> ListenTcp(const std::string& host, int port);
 
+// As ListenTcp, for a job on several hosts: on all interfaces if `host` is a loopback address here, or no address of
+// this machine, as behind a service's virtual address; others then reach this machine by an address that it cannot
+// know.
+absl::StatusOr<FileDescriptor> ListenTcpForHosts(const std::string& host, int port);
+
 // Listens under a name of at most 100 bytes. Only processes of this user may connect: see SameUser.
 absl::StatusOr<FileDescriptor> ListenLocal(const std::string& name);
 
 // The port that a TCP socket is bound to; kInvalidArgument when `fd` is not a TCP socket that listens.
 absl::StatusOr<int> ListeningPort(int fd);
+
+// The numeric address of this end of a TCP socket, connected or listening; an IPv4 address in its own form.
+// kInvalidArgument when `fd` is not a TCP socket.
+absl::StatusOr<std::string> LocalAddressOf(int fd);
+
+// Whether a numeric address stands for all interfaces.
+bool IsAnyAddress(const std::string& address);
 
 // kUnavailable if no process listens there, kDeadlineExceeded if the host does not answer. ConnectLocal does not block.
 absl::StatusOr<FileDescriptor> ConnectTcp(const std::string& host, int port, absl::Time deadline);

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/collectives/job/torch_store.h"
+
+#include <sys/socket.h>
+
+#include <functional>
+#include <string>
+#include <thread>
+
+#include "absl/time/clock.h"
+#include "fsdp/base/status_matchers.h"
+#include "fsdp/collectives/job/fake_torch_store.h"
+#include "fsdp/collectives/job/socket.h"
+#include "gtest/gtest.h"
+
+namespace fsdp {
+namespace {
+
+using testing::HasSubstr;
+
+absl::Time Soon() { return absl::Now() + absl::Seconds(20); }
+
+// What a client of torch 2.15 sends, and what the server replies. The literals are cut behind each \x.. that a letter
+// of a hexadecimal number would follow.
+const std::string kValidate("\x00\xce\xf7\x85\x3c", 5);
+const std::string kSet(
+    "\x01\x06\x00\x00\x00\x00\x00\x00\x00"
+    "fsdp/k"
+    "\x05\x00\x00\x00\x00\x00\x00\x00"
+    "value",
+    28);
+const std::string kWait(
+    "\x06\x01\x00\x00\x00\x00\x00\x00\x00"
+    "\x06\x00\x00\x00\x00\x00\x00\x00"
+    "fsdp/k",
+    23);
+const std::string kGet(
+    "\x03\x06\x00\x00\x00\x00\x00\x00\x00"
+    "fsdp/k",
+    15);
+const std::string kIsSet("\x00", 1);
+const std::string kValue(
+    "\x05\x00\x00\x00\x00\x00\x00\x00"
+    "value",
+    13);
+
+// A server of one connection that runs `serve` on it and closes it.
+class OneConnection {
+ public:
+  explicit OneConnection(std::function<void(int fd)> serve) : listener_(ListenTcp("127.0.0.1", 0).value()) {
+    thread_ = std::thread([this, serve = std::move(serve)] {
+      FileDescriptor socket;
+      while (!socket.ok()) socket = FileDescriptor(accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK));
+      serve(socket.get());
+    });
+  }
+  ~OneConnection() { thread_.join(); }
+
+  TorchStore Client() const {
+    return TorchStore::Connect("127.0.0.1", ListeningPort(listener_.get()).value(), Soon()).value();
+  }
+
+ private:
+  FileDescriptor listener_;
+  std::thread thread_;
+};
+
+std::string Receive(int fd, size_t size) {
+  std::string bytes(size, '?');
+  EXPECT_OK(ReceiveAll(fd, absl::MakeSpan(bytes), Soon()));
+  return bytes;
+}
+
+// What Get returns when the server's reply is `reply`, after which it closes the connection.
+absl::StatusOr<std::string> GetWithReply(const std::string& reply) {
+  const OneConnection server([&](int fd) {
+    Receive(fd, kValidate.size() + kWait.size());
+    EXPECT_OK(SendAll(fd, reply, Soon()));
+    shutdown(fd, SHUT_WR);
+    char rest[64];
+    while (!absl::IsUnavailable(ReceiveAll(fd, absl::MakeSpan(rest), Soon()))) {
+    }
+  });
+  return server.Client().Get("fsdp/k", Soon());
+}
+
+TEST(TorchStoreTest, RequestsAreTheBytesOfTorchsOwnClient) {
+  const OneConnection server([](int fd) {
+    EXPECT_EQ(Receive(fd, kValidate.size()), kValidate);
+    EXPECT_EQ(Receive(fd, kSet.size()), kSet);
+    EXPECT_EQ(Receive(fd, kWait.size()), kWait);
+    EXPECT_OK(SendAll(fd, kIsSet, Soon()));
+    EXPECT_EQ(Receive(fd, kGet.size()), kGet);
+    EXPECT_OK(SendAll(fd, kValue, Soon()));
+  });
+  TorchStore store = server.Client();
+  EXPECT_OK(store.Set("fsdp/k", "value", Soon()));
+  EXPECT_THAT(store.Get("fsdp/k", Soon()), IsOkAndHolds("value"));
+}
+
+TEST(TorchStoreTest, GetWaitsUntilAnotherClientHasSetTheKey) {
+  const FakeTorchStore server;
+  std::thread waiter([&] {
+    TorchStore store = TorchStore::Connect("127.0.0.1", server.port(), Soon()).value();
+    EXPECT_THAT(store.Get("key", Soon()), IsOkAndHolds("value"));
+  });
+  TorchStore store = TorchStore::Connect("127.0.0.1", server.port(), Soon()).value();
+  EXPECT_OK(store.Set("key", "value", Soon()));
+  waiter.join();
+}
+
+TEST(TorchStoreTest, AKeyThatIsNotSetIsADeadline) {
+  const FakeTorchStore server;
+  TorchStore store = TorchStore::Connect("127.0.0.1", server.port(), Soon()).value();
+  EXPECT_THAT(store.Get("key", absl::Now() + absl::Milliseconds(20)), StatusIs(absl::StatusCode::kDeadlineExceeded));
+}
+
+TEST(TorchStoreTest, HostileRepliesAreRefusedAndNothingIsAllocatedForThem) {
+  EXPECT_THAT(GetWithReply("\x01"), StatusIs(absl::StatusCode::kDataLoss, HasSubstr("replied 1 to a wait")));
+  EXPECT_THAT(GetWithReply("HTTP/1.1 400 Bad Request\r\n"),
+              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("replied 72 to a wait, expected 0")));
+  EXPECT_THAT(GetWithReply(kIsSet + std::string(8, '\xff')),
+              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("a value of 18446744073709551615 bytes")));
+  EXPECT_THAT(GetWithReply(kIsSet + std::string("\x01\x10\0\0\0\0\0\0", 8)),
+              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("4097 bytes, expected at most 4096")));
+  EXPECT_THAT(GetWithReply(kIsSet + std::string(8, '\0')), IsOkAndHolds(""));
+}
+
+TEST(TorchStoreTest, RepliesThatAreCutShortAreErrors) {
+  const std::string whole = kIsSet + kValue;
+  for (size_t size = 0; size < whole.size(); ++size) {
+    EXPECT_THAT(GetWithReply(whole.substr(0, size)), StatusIs(absl::StatusCode::kUnavailable)) << size;
+  }
+  EXPECT_THAT(GetWithReply(whole), IsOkAndHolds("value"));
+}
+
+}  // namespace
+}  // namespace fsdp
