@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "fsdp/base/annotate.h"
@@ -56,6 +55,12 @@ absl::StatusOr<FileDescriptor> AdoptListener(const Rendezvous& r) {
   return FileDescriptor(r.store_fd);
 }
 
+StoreMember MemberOf(const Rendezvous& r) {
+  StoreMember member = StoreMember::OfThisProcess(r.job, r.rank, r.world_size);
+  member.token_digest = StoreMember::DigestOfToken(r.token);
+  return member;
+}
+
 absl::StatusOr<FileDescriptor> ListenAtMaster(const Rendezvous& r, int port) {
   return r.is_on_several_hosts() ? ListenTcpForHosts(r.master_addr, port) : ListenTcp(r.master_addr, port);
 }
@@ -82,7 +87,7 @@ JobStore::JobStore(const Rendezvous& rendezvous, absl::Duration timeout)
       timeout_(timeout),
       deadline_(absl::Now() + timeout),
       patience_end_(std::min(deadline_, absl::Now() + kFormerLife)),
-      me_(StoreMember::OfThisProcess(rendezvous.job, rendezvous.rank, rendezvous.world_size)),
+      me_(MemberOf(rendezvous)),
       local_name_(LocalName(rendezvous)) {}
 
 bool JobStore::needs_tcp() const {
@@ -281,39 +286,25 @@ absl::Status JobStore::CheckJob(const StoreMember& holder) const {
       absl::StrCat("this is job \"", holder.job, "\" (", holder.ToString(), "), not \"", me_.job, "\""));
 }
 
-// Each rank sets "gather/<number>/<rank>" and gets the keys of all ranks, in order. The keys are never deleted: a job
-// gathers a few times, and the store goes with the rendezvous.
 absl::StatusOr<std::vector<std::string>> JobStore::GatherBlobs(std::string_view blob) {
-  const std::string prefix = absl::StrCat("gather/", gathers_++, "/");
-  FSDP_RETURN_IF_ERROR(store_->Set(absl::StrCat(prefix, rendezvous_.rank), std::string(blob)));
-  std::vector<std::string> blobs;
-  for (int r = 0; r < rendezvous_.world_size; ++r) {
-    absl::StatusOr<std::string> theirs = store_->Get(absl::StrCat(prefix, r), deadline_);
-    if (absl::IsDeadlineExceeded(theirs.status())) {
-      return NameMissing(prefix);
-    }
-    if (!theirs.ok()) {
-      return Annotate(theirs.status(), Prefix(rendezvous_));
-    }
-    blobs.push_back(*std::move(theirs));
+  absl::StatusOr<std::vector<std::string>> blobs = store_->Gather(absl::StrCat("gather/", gathers_++), blob, deadline_);
+  if (absl::IsDeadlineExceeded(blobs.status())) {
+    return NameMissing(blobs.status());
+  }
+  if (!blobs.ok()) {
+    return Annotate(blobs.status(), Prefix(rendezvous_));
   }
   return blobs;
 }
 
 // The error of a gather that is past its deadline. Rank 0 serves for one more second, so that the other ranks, whose
-// deadlines pass at about the same time, can find out the missing ranks too.
-absl::Status JobStore::NameMissing(const std::string& prefix) {
-  std::vector<int> missing;
-  for (int r = 0; r < rendezvous_.world_size; ++r) {
-    if (!store_->Get(absl::StrCat(prefix, r), absl::InfinitePast()).ok()) {
-      missing.push_back(r);
-    }
-  }
+// deadlines pass at about the same time, are told the missing ranks too.
+absl::Status JobStore::NameMissing(const absl::Status& status) {
   if (store_->Leave().ok() && server_ != nullptr) {
     server_->AwaitLeave(absl::Now() + kLinger).IgnoreError();
   }
-  return absl::DeadlineExceededError(absl::StrCat(Prefix(rendezvous_), " waited ", absl::FormatDuration(timeout_),
-                                                  "; missing ranks: ", absl::StrJoin(missing, ", ")));
+  return absl::DeadlineExceededError(absl::StrCat(Prefix(rendezvous_), " waited ", absl::FormatDuration(timeout_), "; ",
+                                                  absl::StripPrefix(status.message(), "store: ")));
 }
 
 absl::Status JobStore::Close() {

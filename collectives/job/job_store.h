@@ -90,7 +90,7 @@ class JobStore {
   absl::Duration Retry() const;
   // kFailedPrecondition, naming both, if `holder` serves another job.
   absl::Status CheckJob(const StoreMember& holder) const;
-  absl::Status NameMissing(const std::string& prefix);
+  absl::Status NameMissing(const absl::Status& status);
 
   const Rendezvous rendezvous_;
   const absl::Duration timeout_;

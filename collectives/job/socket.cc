@@ -199,6 +199,7 @@ absl::StatusOr<FileDescriptor> ConnectTcp(const std::string& host, int port, abs
     status = FinishConnecting(fd.get(), deadline);
     if (status.ok()) {
       SetOption(fd.get(), IPPROTO_TCP, TCP_NODELAY, 1);
+      EndWhenSilent(fd.get());
       return fd;
     }
   }
@@ -213,6 +214,16 @@ absl::StatusOr<FileDescriptor> ConnectLocal(const std::string& name) {
   }
   return fd;
 }
+
+void EndWhenSilent(int fd) {
+  SetOption(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
+  SetOption(fd, IPPROTO_TCP, TCP_KEEPIDLE, 5);  // seconds
+  SetOption(fd, IPPROTO_TCP, TCP_KEEPINTVL, 2);
+  SetOption(fd, IPPROTO_TCP, TCP_KEEPCNT, 3);
+  SetOption(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, 10'000);  // milliseconds
+}
+
+bool IsSilence(int error) { return error == ETIMEDOUT || error == EHOSTUNREACH || error == ENETUNREACH; }
 
 bool SameUser(int fd) {
   sockaddr_storage address = {};

@@ -41,6 +41,14 @@ bool IsAnyAddress(const std::string& address);
 absl::StatusOr<FileDescriptor> ConnectTcp(const std::string& host, int port, absl::Time deadline);
 absl::StatusOr<FileDescriptor> ConnectLocal(const std::string& name);
 
+// For a TCP connection that stays open: notices a host that is gone within about 11 seconds, whether the connection is
+// idle (keep-alive) or has sent bytes that the other end does not acknowledge (TCP_USER_TIMEOUT); it then ends with an
+// error that IsSilence recognises. ConnectTcp does it by itself. No effect on local sockets.
+void EndWhenSilent(int fd);
+
+// Whether `error`, an errno of recv or send, says that the other end does not answer, rather than that it is gone.
+bool IsSilence(int error);
+
 // True if the process at the other end of a local socket belongs to this user, and for TCP, where the user is unknown.
 bool SameUser(int fd);
 

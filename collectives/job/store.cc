@@ -18,6 +18,7 @@
 #include "fsdp/base/check.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/collectives/job/socket.h"
+#include "fsdp/collectives/job/store_gather.h"
 
 namespace fsdp {
 namespace {
@@ -36,7 +37,8 @@ absl::StatusOr<std::unique_ptr<Store>> Store::Connect(FileDescriptor socket, con
   std::unique_ptr<Store> store(new Store(std::move(socket)));
   FSDP_ASSIGN_OR_RETURN(const StoreFrame reply, store->Call(member.ToFrame(static_cast<uint32_t>(StoreRequest::kHello)),
                                                             std::min(deadline, absl::Now() + kPatience)));
-  FSDP_ASSIGN_OR_RETURN(const StoreMember server, StoreMember::FromFrame(reply));
+  FSDP_ASSIGN_OR_RETURN(store->server_, StoreMember::FromFrame(reply));
+  const StoreMember& server = store->server_;
   if (server.job == member.job) return store;
   return absl::FailedPreconditionError(
       absl::StrCat("store: this is job \"", server.job, "\" (", server.ToString(), "), not \"", member.job, "\""));
@@ -44,8 +46,10 @@ absl::StatusOr<std::unique_ptr<Store>> Store::Connect(FileDescriptor socket, con
 
 absl::StatusOr<StoreMember> Store::WhoServes(FileDescriptor socket, const StoreMember& asker, absl::Time deadline) {
   Store store(std::move(socket));
+  StoreMember stranger = asker;
+  stranger.token_digest.clear();  // whoever listens there may be anybody
   FSDP_ASSIGN_OR_RETURN(const StoreFrame reply,
-                        store.Call(asker.ToFrame(static_cast<uint32_t>(StoreRequest::kWho)), deadline));
+                        store.Call(stranger.ToFrame(static_cast<uint32_t>(StoreRequest::kWho)), deadline));
   return StoreMember::FromFrame(reply);
 }
 
@@ -70,6 +74,31 @@ absl::StatusOr<int64_t> Store::Add(const std::string& key, int64_t delta) {
   return reply.number;
 }
 
+absl::StatusOr<std::vector<std::string>> Store::Gather(const std::string& key, std::string_view blob,
+                                                       absl::Time deadline) {
+  FSDP_ASSIGN_OR_RETURN(const StoreFrame reply, Call({.kind = static_cast<uint32_t>(StoreRequest::kGather),
+                                                      .number = PollTimeout(deadline),
+                                                      .key = key,
+                                                      .value = std::string(blob)},
+                                                     std::max(deadline, absl::Now()) + kPatience));
+  return StoreGather::Decode(reply.value, server_.world_size);
+}
+
+absl::StatusOr<FileDescriptor> Store::Watch(absl::Duration interval, absl::Duration silence) {
+  if (interval < absl::Milliseconds(1) || silence <= interval) {
+    return absl::InvalidArgumentError(absl::StrCat("heartbeats each ", absl::FormatDuration(interval),
+                                                   " and a silence of ", absl::FormatDuration(silence),
+                                                   ", expected at least 1ms and a silence that is longer"));
+  }
+  FSDP_RETURN_IF_ERROR(Call({.kind = static_cast<uint32_t>(StoreRequest::kWatch),
+                             .number = absl::ToInt64Milliseconds(interval),
+                             .value = absl::StrCat(absl::ToInt64Milliseconds(silence))},
+                            absl::Now() + kPatience)
+                           .status());
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return std::move(socket_);
+}
+
 absl::Status Store::Leave() {
   return Call({.kind = static_cast<uint32_t>(StoreRequest::kLeave)}, absl::Now() + kPatience).status();
 }
@@ -86,7 +115,8 @@ absl::StatusOr<StoreFrame> Store::Call(StoreFrame request, absl::Time deadline) 
   }
   absl::StatusOr<StoreFrame> reply = absl::UnknownError("not sent yet");
   if (const absl::Status sent = SendAll(socket_.get(), EncodeStoreFrame(request), deadline); sent.ok()) {
-    reply = Receive(deadline);
+    const bool is_gather = request.kind == static_cast<uint32_t>(StoreRequest::kGather);
+    reply = Receive(is_gather ? kMaxStoreGatherBytes : kMaxStoreValueBytes, deadline);
   } else {
     reply = sent;
   }
@@ -101,13 +131,13 @@ absl::StatusOr<StoreFrame> Store::Call(StoreFrame request, absl::Time deadline) 
 }
 
 // The header first, because only it tells how many bytes follow, and checks that these are within the limits.
-absl::StatusOr<StoreFrame> Store::Receive(absl::Time deadline) {
+absl::StatusOr<StoreFrame> Store::Receive(size_t max_value_bytes, absl::Time deadline) {
   std::string bytes(kStoreHeaderBytes, '\0');
   FSDP_RETURN_IF_ERROR(ReceiveAll(socket_.get(), absl::MakeSpan(bytes), deadline));
-  FSDP_ASSIGN_OR_RETURN(const size_t body_bytes, StoreBodyBytes(bytes));
+  FSDP_ASSIGN_OR_RETURN(const size_t body_bytes, StoreBodyBytes(bytes, max_value_bytes));
   bytes.resize(kStoreHeaderBytes + body_bytes);
   FSDP_RETURN_IF_ERROR(ReceiveAll(socket_.get(), absl::MakeSpan(bytes).subspan(kStoreHeaderBytes), deadline));
-  FSDP_ASSIGN_OR_RETURN(std::optional<StoreFrame> frame, TakeStoreFrame(bytes));
+  FSDP_ASSIGN_OR_RETURN(std::optional<StoreFrame> frame, TakeStoreFrame(bytes, max_value_bytes));
   Check(frame.has_value(), "a frame of as many bytes as its header says is whole");
   return *std::move(frame);
 }

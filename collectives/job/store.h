@@ -12,6 +12,9 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -25,9 +28,10 @@ namespace fsdp {
 class Store {
  public:
   // Introduces `member` on a connected socket; blocks for at most 5 seconds. kFailedPrecondition if the server serves
-  // another job, which the message names with its process; kInvalidArgument if it has another world size for this job;
-  // kAlreadyExists if another process is this rank; kUnavailable if this process was, in a group that is not closed
-  // yet; kPermissionDenied if it is another user's; kUnavailable or kDeadlineExceeded if the other end is no store.
+  // another job, which the message names with its process; kUnauthenticated if its token is another; kInvalidArgument
+  // if it has another world size for this job; kAlreadyExists if another process is this rank; kUnavailable if this
+  // process was, in a group that is not closed yet; kPermissionDenied if it is another user's; kUnavailable or
+  // kDeadlineExceeded if the other end is no store.
   static absl::StatusOr<std::unique_ptr<Store>> Connect(FileDescriptor socket, const StoreMember& member,
                                                         absl::Time deadline);
 
@@ -48,6 +52,18 @@ class Store {
   // Adds to the number at `key`, 0 if unset, and returns the sum. Atomic among all clients; wraps on overflow.
   absl::StatusOr<int64_t> Add(const std::string& key, int64_t delta);
 
+  // Every rank's blob, by rank, in one exchange; `key` must be new for each gather of the job. Blocks until all ranks
+  // have called it. kDeadlineExceeded, "missing ranks: 2, 3", if some have not by the deadline; kUnavailable if a rank
+  // that was connected is gone; kResourceExhausted if all blobs together are beyond kMaxStoreGatherBytes.
+  absl::StatusOr<std::vector<std::string>> Gather(const std::string& key, std::string_view blob, absl::Time deadline);
+
+  // Who serves: rank 0 of the job.
+  const StoreMember& server() const { return server_; }
+
+  // Makes the connection one of heartbeats (kWatch of store_frame.h), and gives it to the caller: the Store is of no
+  // more use. kInvalidArgument for an interval below 1 ms or a silence that is not longer.
+  absl::StatusOr<FileDescriptor> Watch(absl::Duration interval, absl::Duration silence);
+
   // Announces that this rank needs the store no more, so that the end of its connection is no failure.
   absl::Status Leave();
 
@@ -56,10 +72,11 @@ class Store {
 
   // Sends a request and waits for its reply; closes the socket on any error but one that the server replied.
   absl::StatusOr<StoreFrame> Call(StoreFrame request, absl::Time deadline);
-  absl::StatusOr<StoreFrame> Receive(absl::Time deadline);
+  absl::StatusOr<StoreFrame> Receive(size_t max_value_bytes, absl::Time deadline);
 
   std::mutex mutex_;  // one request and its reply at a time
   FileDescriptor socket_;
+  StoreMember server_;  // set by Connect
 };
 
 }  // namespace fsdp

@@ -39,24 +39,24 @@ std::string EncodeStoreFrame(const StoreFrame& frame) {
   return absl::StrCat(std::string(reinterpret_cast<const char*>(&header), sizeof(header)), frame.key, frame.value);
 }
 
-absl::StatusOr<size_t> StoreBodyBytes(std::string_view bytes) {
+absl::StatusOr<size_t> StoreBodyBytes(std::string_view bytes, size_t max_value_bytes) {
   const Header header = HeaderOf(bytes);
   if (header.magic != kMagic) {
     return absl::InvalidArgumentError("this is not a store's message");
   }
-  if (header.key_bytes > kMaxStoreKeyBytes || header.value_bytes > kMaxStoreValueBytes) {
+  if (header.key_bytes > kMaxStoreKeyBytes || header.value_bytes > max_value_bytes) {
     return absl::InvalidArgumentError(absl::StrCat("store key of ", header.key_bytes, " bytes and value of ",
                                                    header.value_bytes, ", at most ", kMaxStoreKeyBytes, " and ",
-                                                   kMaxStoreValueBytes));
+                                                   max_value_bytes));
   }
   return size_t{header.key_bytes} + header.value_bytes;
 }
 
-absl::StatusOr<std::optional<StoreFrame>> TakeStoreFrame(std::string& buffer) {
+absl::StatusOr<std::optional<StoreFrame>> TakeStoreFrame(std::string& buffer, size_t max_value_bytes) {
   if (buffer.size() < kStoreHeaderBytes) {
     return std::nullopt;
   }
-  FSDP_ASSIGN_OR_RETURN(const size_t body_bytes, StoreBodyBytes(buffer));
+  FSDP_ASSIGN_OR_RETURN(const size_t body_bytes, StoreBodyBytes(buffer, max_value_bytes));
   if (buffer.size() < kStoreHeaderBytes + body_bytes) {
     return std::nullopt;
   }

@@ -12,6 +12,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "fsdp/base/digest.h"
 
 namespace fsdp {
 namespace {
@@ -46,19 +47,25 @@ StoreFrame StoreMember::ToFrame(uint32_t kind) const {
   return {.kind = kind,
           .number = rank,
           .key = job,
-          .value = absl::StrCat(world_size, "\n", pid, "\n", host, "\n", process)};
+          .value = absl::StrCat(world_size, "\n", pid, "\n", host, "\n", process, token_digest.empty() ? "" : "\n",
+                                token_digest)};
+}
+
+std::string StoreMember::DigestOfToken(const std::string& token) {
+  return token.empty() ? "" : DigestOf(absl::StrCat("token of a job: ", token)).ToHex();
 }
 
 absl::StatusOr<StoreMember> StoreMember::FromFrame(const StoreFrame& frame) {
-  const std::vector<std::string> fields = absl::StrSplit(frame.value, absl::MaxSplits('\n', 3));
+  const std::vector<std::string> fields = absl::StrSplit(frame.value, absl::MaxSplits('\n', 4));
   StoreMember member = {.job = frame.key, .rank = static_cast<int>(frame.number)};
-  if (fields.size() != 4 || !absl::SimpleAtoi(fields[0], &member.world_size) ||
+  if (fields.size() < 4 || !absl::SimpleAtoi(fields[0], &member.world_size) ||
       !absl::SimpleAtoi(fields[1], &member.pid) || !absl::SimpleAtoi(fields[3], &member.process) || frame.number < 0 ||
       frame.number > std::numeric_limits<int>::max()) {
     return absl::InvalidArgumentError(
         "a hello without rank, world size, pid, host and process: is it another version?");
   }
   member.host = fields[2];
+  member.token_digest = fields.size() > 4 ? fields[4] : "";
   return member;
 }
 

@@ -20,6 +20,9 @@ struct StoreMember {
   std::string host = {};  // a name, for messages and for IsSameProcess
   int pid = 0;
   uint64_t process = 0;  // a random number: two containers may have one host name and equal pids
+  // A digest of the job's token (Rendezvous::token), in a hello alone; empty if the job has none. It keeps processes
+  // out that joined by accident, and nobody who can read the network.
+  std::string token_digest = {};
 
   // A member in this process.
   static StoreMember OfThisProcess(std::string job, int rank, int world_size);
@@ -31,8 +34,10 @@ struct StoreMember {
   // "rank 1 of 2, pid 77 on host-a"
   std::string ToString() const;
 
-  // As a frame of kind `kind`: number = rank, key = job, value = world size, pid, host and process, one a line. And
-  // back; kInvalidArgument if the value is malformed.
+  static std::string DigestOfToken(const std::string& token);
+
+  // As a frame of kind `kind`: number = rank, key = job, value = world size, pid, host, process and, if there is one,
+  // token_digest, one a line. And back; kInvalidArgument if the value is malformed.
   StoreFrame ToFrame(uint32_t kind) const;
   static absl::StatusOr<StoreMember> FromFrame(const StoreFrame& frame);
 };

@@ -1,18 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A single thread runs a single poll loop, and no request blocks it. A Get whose key is not set becomes the
-// connection's Wait, and the loop goes on. Life of a connection:
+// connection's Wait, as does a gather that lacks blobs, and the loop goes on. Life of a connection:
 //
 //   accepted --(hello accepted: rank is set)--> member --(kLeave)--> left --(end)--> dropped
 //       |                                          |
 //       +--(violates the protocol, or too          +--(end without kLeave)--> dropped, gone_rank_ = its rank:
 //           many strangers)--> dropped                 from now on every unsatisfied Wait fails
 //
-// A dead rank is noticed as fast as the kernel closes its sockets: at once for a process that ended, never for one that
-// is stopped or behind a cut cable; for those, the deadlines of the waits remain.
+// A member that watches exchanges heartbeats from then on. A dead rank is noticed as fast as the kernel closes its
+// sockets: at once for a process that ended. One that is behind a cut cable is noticed by the kernel (EndWhenSilent) or
+// by the lack of heartbeats; one that is stopped, only by the latter.
 //
-// Each turn reads all connections, then accepts, then answers waits until no more answers follow, then writes. A
-// dropped connection thus ends other connections' waits in the same turn.
+// Each turn reads all connections, then accepts, then answers waits until no more answers follow, then tells those that
+// watch, then writes. A dropped connection thus ends other connections' waits in the same turn. Reading comes before
+// any judgement of silence, so that a turn that comes late finds the heartbeats that have arrived meanwhile.
 #include "fsdp/collectives/job/store_server.h"
 
 #include <poll.h>
@@ -21,10 +23,12 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <string_view>
 #include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "fsdp/collectives/job/socket.h"
 
@@ -36,8 +40,19 @@ namespace {
 constexpr size_t kMaxTotalBytes = 256 << 20;
 constexpr size_t kMaxStrangers = 64;
 
+// Bounds of what a client may ask for with kWatch.
+constexpr int64_t kMaxSilenceMs = 24 * 60 * 60 * 1000;
+
+// How long the end of the server waits for those that watch to close their connections.
+constexpr absl::Duration kFarewell = absl::Milliseconds(500);
+
 StoreFrame Error(absl::StatusCode code, std::string message) {
   return {.kind = static_cast<uint32_t>(code), .value = std::move(message)};
+}
+
+// What a gather takes, but for its blobs.
+size_t GatherBytes(const std::string& key, int world_size) {
+  return key.size() + static_cast<size_t>(world_size) * sizeof(std::optional<std::string>);
 }
 
 }  // namespace
@@ -57,7 +72,8 @@ StoreServer::StoreServer(std::vector<FileDescriptor> listeners, FileDescriptor s
     : listeners_(std::move(listeners)),
       stop_(std::move(stop)),
       self_(std::move(self)),
-      seen_ranks_(static_cast<size_t>(self_.world_size)) {}
+      seen_ranks_(static_cast<size_t>(self_.world_size)),
+      roster_(self_.world_size) {}
 
 StoreServer::~StoreServer() {
   if (thread_.joinable()) {
@@ -70,6 +86,7 @@ void StoreServer::Serve() {
   while (true) {
     const std::vector<pollfd> polled = Poll();
     if (polled[0].revents != 0) {
+      SayFarewell();
       return;
     }
     // Connections before listeners: `polled` has the connections in the order of the list. Reading takes them one by
@@ -82,6 +99,8 @@ void StoreServer::Serve() {
     }
     while (AnswerWaits()) {
     }
+    EraseCompleteGathers();
+    TellWatching();
     WriteAll();
   }
 }
@@ -133,6 +152,7 @@ void StoreServer::Accept(int listener) {
     connections_.erase(std::find_if(connections_.begin(), connections_.end(),
                                     [](const Connection& connection) { return connection.rank < 0; }));
   }
+  EndWhenSilent(socket.get());
   connections_.push_back({.socket = std::move(socket)});
 }
 
@@ -140,6 +160,7 @@ bool StoreServer::Read(Connection& connection) {
   char bytes[1 << 16];
   const ssize_t n = recv(connection.socket.get(), bytes, sizeof(bytes), 0);
   if (n <= 0) {
+    connection.is_silent = n < 0 && IsSilence(errno);
     return n < 0 && (errno == EAGAIN || errno == EINTR);
   }
   connection.input.append(bytes, static_cast<size_t>(n));
@@ -158,15 +179,109 @@ bool StoreServer::HandleInput(Connection& connection) {
       return true;
     }
     const StoreFrame& frame = **request;
-    if (frame.kind == static_cast<uint32_t>(StoreRequest::kGet) && connection.rank >= 0) {
-      const absl::Time deadline =
-          frame.number < 0 ? absl::InfiniteFuture() : absl::Now() + absl::Milliseconds(frame.number);
-      connection.wait = {.key = frame.key, .deadline = deadline};
-    } else {
-      connection.output += EncodeStoreFrame(Answer(connection, frame));
+    if (connection.is_watching()) {
+      HandleWatching(connection, frame);
+    } else if (!StartWait(connection, frame)) {
+      connection.Send(Answer(connection, frame));
     }
   }
   return connection.input.size() <= kStoreHeaderBytes + kMaxStoreKeyBytes + kMaxStoreValueBytes;
+}
+
+bool StoreServer::StartWait(Connection& connection, const StoreFrame& request) {
+  const bool is_gather = request.kind == static_cast<uint32_t>(StoreRequest::kGather);
+  if (connection.rank < 0 || (!is_gather && request.kind != static_cast<uint32_t>(StoreRequest::kGet))) {
+    return false;
+  }
+  if (is_gather) {
+    if (const absl::Status added = AddToGather(connection.rank, request); !added.ok()) {
+      connection.Send(Error(added.code(), std::string(added.message())));
+      return true;
+    }
+  }
+  const absl::Time deadline =
+      request.number < 0 ? absl::InfiniteFuture() : absl::Now() + absl::Milliseconds(request.number);
+  connection.wait = {.is_gather = is_gather, .key = request.key, .deadline = deadline};
+  return true;
+}
+
+absl::Status StoreServer::AddToGather(int rank, const StoreFrame& request) {
+  const auto [it, is_new] = gathers_.try_emplace(request.key, Gather{.blobs = StoreGather(self_.world_size)});
+  StoreGather& blobs = it->second.blobs;
+  const size_t places = is_new ? GatherBytes(it->first, self_.world_size) : 0;
+  const size_t added = sizeof(uint32_t) + request.value.size();
+  if (blobs.encoded_bytes() + added > kMaxStoreGatherBytes || value_bytes_ + places + added > kMaxTotalBytes) {
+    if (is_new) gathers_.erase(it);
+    return absl::ResourceExhaustedError(absl::StrCat("full: ", value_bytes_, " bytes, and ", added, " of rank ", rank));
+  }
+  const size_t before = blobs.encoded_bytes();
+  blobs.Add(rank, request.value);
+  value_bytes_ = value_bytes_ + places + blobs.encoded_bytes() - before;
+  return absl::OkStatus();
+}
+
+void StoreServer::EraseCompleteGathers() {
+  for (auto next = gathers_.begin(); next != gathers_.end();) {
+    const auto gather = next++;
+    if (gather->second.blobs.is_complete()) {
+      value_bytes_ -= GatherBytes(gather->first, self_.world_size) + gather->second.blobs.encoded_bytes();
+      gathers_.erase(gather);
+    }
+  }
+}
+
+void StoreServer::HandleWatching(Connection& connection, const StoreFrame& frame) {
+  roster_.Hear(connection.rank, absl::Now());
+  if (frame.kind == static_cast<uint32_t>(StoreRequest::kGiveUp)) {
+    roster_.GiveUp(connection.rank, frame.value);
+  } else if (frame.kind == static_cast<uint32_t>(StoreRequest::kLeave)) {
+    AnswerLeave(connection);
+  }
+}
+
+// A turn that comes much too late, after a pause of the whole machine for example, comes before the heartbeats that the
+// other ranks, which have paused too, are about to send.
+void StoreServer::TellWatching() {
+  const absl::Time now = absl::Now();
+  if (now - turn_ >= shortest_silence_ / 2) roster_.Forgive(now);
+  turn_ = now;
+  roster_.Look(now);
+  for (Connection& connection : connections_) {
+    if (!connection.is_watching()) continue;
+    if (!connection.was_told && !roster_.verdict().empty()) {
+      connection.was_told = true;
+      connection.Send({.kind = kStoreLoss, .value = roster_.verdict()});
+    }
+    if (now >= connection.next_beat) {
+      connection.next_beat = now + connection.interval;
+      // A client that reads nothing does not make the server hold more and more.
+      if (connection.output.empty()) connection.Send({.kind = kStoreBeat});
+    }
+  }
+}
+
+// The end of what a client has to read is not enough: closing a socket that has unread heartbeats resets the
+// connection, which takes away what the client has not read yet. So each client closes first.
+void StoreServer::SayFarewell() {
+  for (Connection& connection : connections_) {
+    if (connection.is_watching() && !connection.was_told && self_has_left_) connection.Send({.kind = kStoreEnd});
+  }
+  WriteAll();
+  connections_.remove_if([](const Connection& connection) { return !connection.is_watching(); });
+  for (const Connection& connection : connections_) shutdown(connection.socket.get(), SHUT_WR);
+  const absl::Time end = absl::Now() + kFarewell;
+  while (!connections_.empty() && absl::Now() < end) {
+    std::vector<pollfd> polled;
+    for (const Connection& connection : connections_) {
+      polled.push_back({.fd = connection.socket.get(), .events = POLLIN, .revents = 0});
+    }
+    if (poll(polled.data(), polled.size(), PollTimeout(end)) <= 0) continue;
+    auto entry = polled.begin();
+    connections_.remove_if([&entry](const Connection& connection) {
+      char unread[1 << 12];
+      return (entry++)->revents != 0 && recv(connection.socket.get(), unread, sizeof(unread), 0) <= 0;
+    });
+  }
 }
 
 StoreFrame StoreServer::Answer(Connection& connection, const StoreFrame& request) {
@@ -174,7 +289,7 @@ StoreFrame StoreServer::Answer(Connection& connection, const StoreFrame& request
     return AnswerHello(connection, request);
   }
   if (request.kind == static_cast<uint32_t>(StoreRequest::kWho)) {
-    return self_.ToFrame(/*kind=*/0);
+    return Introduction();
   }
   if (connection.rank < 0) {
     return Error(absl::StatusCode::kFailedPrecondition, "the first request must be a hello");
@@ -186,6 +301,8 @@ StoreFrame StoreServer::Answer(Connection& connection, const StoreFrame& request
       return AnswerAdd(request);
     case StoreRequest::kLeave:
       return AnswerLeave(connection);
+    case StoreRequest::kWatch:
+      return AnswerWatch(connection, request);
     default:
       return Error(absl::StatusCode::kInvalidArgument, absl::StrCat("unknown request ", request.kind));
   }
@@ -201,6 +318,11 @@ StoreFrame StoreServer::AnswerHello(Connection& connection, const StoreFrame& re
   if (client->job != self_.job) {
     return Error(absl::StatusCode::kFailedPrecondition,
                  absl::StrCat("this is job \"", self_.job, "\" (", self_.ToString(), "), not \"", client->job, "\""));
+  }
+  if (client->token_digest != self_.token_digest) {
+    return Error(absl::StatusCode::kUnauthenticated,
+                 absl::StrCat(client->ToString(), " has ", client->token_digest.empty() ? "no" : "another",
+                              " FSDP_JOB_TOKEN, unlike ", self_.ToString()));
   }
   if (client->world_size != self_.world_size) {
     return Error(absl::StatusCode::kInvalidArgument, absl::StrCat("rank 0 has world size ", self_.world_size, ", rank ",
@@ -218,9 +340,16 @@ StoreFrame StoreServer::AnswerHello(Connection& connection, const StoreFrame& re
   }
   connection.rank = client->rank;
   seen = *client;
+  roster_.Join(*client);
   const std::lock_guard<std::mutex> lock(mutex_);
   ++seen_;
-  return self_.ToFrame(/*kind=*/0);
+  return Introduction();
+}
+
+StoreFrame StoreServer::Introduction() const {
+  StoreMember self = self_;
+  self.token_digest.clear();
+  return self.ToFrame(/*kind=*/0);
 }
 
 StoreFrame StoreServer::AnswerSet(const StoreFrame& request) {
@@ -252,10 +381,27 @@ StoreFrame StoreServer::AnswerAdd(const StoreFrame& request) {
 StoreFrame StoreServer::AnswerLeave(Connection& connection) {
   if (!connection.has_left) {
     connection.has_left = true;
+    roster_.Leave(connection.rank);
+    self_has_left_ |= connection.rank == self_.rank;
     const std::lock_guard<std::mutex> lock(mutex_);
     ++left_;
     changed_.notify_all();
   }
+  return {};
+}
+
+StoreFrame StoreServer::AnswerWatch(Connection& connection, const StoreFrame& request) {
+  int64_t silence_ms = 0;
+  if (!absl::SimpleAtoi(request.value, &silence_ms) || request.number < 1 || silence_ms <= request.number ||
+      silence_ms > kMaxSilenceMs) {
+    return Error(absl::StatusCode::kInvalidArgument, "a watch needs an interval, and a silence that is longer");
+  }
+  const absl::Time now = absl::Now();
+  const absl::Duration silence = absl::Milliseconds(silence_ms);
+  connection.interval = absl::Milliseconds(request.number);
+  connection.next_beat = now + connection.interval;
+  shortest_silence_ = std::min(shortest_silence_, silence);
+  roster_.Watch(connection.rank, connection.interval, silence, now);
   return {};
 }
 
@@ -265,12 +411,12 @@ bool StoreServer::AnswerWaits() {
   bool more = false;
   for (auto next = connections_.begin(); next != connections_.end();) {
     const auto connection = next++;
-    const std::optional<StoreFrame> reply = ReplyToWait(*connection);
-    if (!reply.has_value()) {
+    Message reply = ReplyToWait(*connection);
+    if (reply == nullptr) {
       continue;
     }
     connection->wait.reset();
-    connection->output += EncodeStoreFrame(*reply);
+    connection->output.push_back(std::move(reply));
     more |= !connection->input.empty();
     if (!HandleInput(*connection)) {
       Drop(connection);
@@ -279,30 +425,55 @@ bool StoreServer::AnswerWaits() {
   return more;
 }
 
-std::optional<StoreFrame> StoreServer::ReplyToWait(const Connection& connection) const {
+StoreServer::Message StoreServer::ReplyToWait(const Connection& connection) {
   if (!connection.wait.has_value()) {
-    return std::nullopt;
+    return nullptr;
   }
   const Wait& wait = *connection.wait;
-  if (const auto value = values_.find(wait.key); value != values_.end()) {
-    return StoreFrame{.value = value->second};
+  if (Message reply = ReplyOf(wait); reply != nullptr) {
+    return reply;
   }
+  const auto error = [](absl::StatusCode code, std::string message) {
+    return std::make_shared<const std::string>(EncodeStoreFrame(Error(code, std::move(message))));
+  };
   if (const int gone = GoneRank(); gone >= 0) {
-    return Error(absl::StatusCode::kUnavailable, absl::StrCat("rank ", gone, " of ", self_.world_size, " has gone"));
+    return error(absl::StatusCode::kUnavailable, absl::StrCat("rank ", gone, " of ", self_.world_size, " has gone"));
   }
-  if (absl::Now() >= wait.deadline) {
-    return Error(absl::StatusCode::kDeadlineExceeded, absl::StrCat("\"", wait.key, "\" is not set"));
+  if (absl::Now() < wait.deadline) {
+    return nullptr;
   }
-  return std::nullopt;
+  return error(absl::StatusCode::kDeadlineExceeded,
+               wait.is_gather
+                   ? absl::StrCat("missing ranks: ", absl::StrJoin(gathers_.at(wait.key).blobs.MissingRanks(), ", "))
+                   : absl::StrCat("\"", wait.key, "\" is not set"));
+}
+
+StoreServer::Message StoreServer::ReplyOf(const Wait& wait) {
+  if (!wait.is_gather) {
+    const auto value = values_.find(wait.key);
+    return value == values_.end() ? nullptr
+                                  : std::make_shared<const std::string>(EncodeStoreFrame({.value = value->second}));
+  }
+  Gather& gather = gathers_.at(wait.key);
+  if (gather.reply == nullptr && gather.blobs.is_complete()) {
+    gather.reply = std::make_shared<const std::string>(EncodeStoreFrame({.value = gather.blobs.Encode()}));
+  }
+  return gather.reply;
 }
 
 bool StoreServer::Write(Connection& connection) {
   while (!connection.output.empty()) {
-    const ssize_t n = send(connection.socket.get(), connection.output.data(), connection.output.size(), MSG_NOSIGNAL);
+    const std::string_view rest = std::string_view(*connection.output.front()).substr(connection.sent);
+    const ssize_t n = send(connection.socket.get(), rest.data(), rest.size(), MSG_NOSIGNAL);
     if (n < 0) {
+      connection.is_silent = IsSilence(errno);
       return errno == EAGAIN || errno == EINTR;
     }
-    connection.output.erase(0, static_cast<size_t>(n));
+    connection.sent += static_cast<size_t>(n);
+    if (connection.sent == connection.output.front()->size()) {
+      connection.output.pop_front();
+      connection.sent = 0;
+    }
   }
   return true;
 }
@@ -310,6 +481,7 @@ bool StoreServer::Write(Connection& connection) {
 // An end without kLeave is how the death of a rank's process shows itself.
 void StoreServer::Drop(std::list<Connection>::iterator connection) {
   if (connection->rank >= 0 && !connection->has_left) {
+    roster_.Lose(connection->rank, connection->is_silent, absl::Now());
     const std::lock_guard<std::mutex> lock(mutex_);
     gone_rank_ = gone_rank_ < 0 ? connection->rank : gone_rank_;
     changed_.notify_all();
@@ -336,8 +508,9 @@ absl::Status StoreServer::AwaitLeave(absl::Time deadline) {
 }
 
 absl::Time StoreServer::NextDeadline() const {
-  absl::Time next = absl::InfiniteFuture();
+  absl::Time next = roster_.NextLook();
   for (const Connection& connection : connections_) {
+    next = std::min(next, connection.next_beat);
     if (connection.wait.has_value()) {
       next = std::min(next, connection.wait->deadline);
     }

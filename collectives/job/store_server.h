@@ -4,12 +4,15 @@
 // client: it closes a connection that violates the protocol, and it limits the memory and the connections that clients
 // can make it hold. Once a rank that was connected is gone without Leave, every wait for a key that is not set fails:
 // the missing rank might have been the one to set it.
+//
+// Ranks that keep their connection as a JobWatch (job_watch.h) are told who was lost first (watch_roster.h).
 #ifndef FSDP_COLLECTIVES_JOB_STORE_SERVER_H_
 #define FSDP_COLLECTIVES_JOB_STORE_SERVER_H_
 
 #include <poll.h>
 
 #include <condition_variable>
+#include <deque>
 #include <list>
 #include <map>
 #include <memory>
@@ -25,7 +28,9 @@
 #include "absl/types/span.h"
 #include "fsdp/base/file_descriptor.h"
 #include "fsdp/collectives/job/store_frame.h"
+#include "fsdp/collectives/job/store_gather.h"
 #include "fsdp/collectives/job/store_member.h"
+#include "fsdp/collectives/job/watch_roster.h"
 
 namespace fsdp {
 
@@ -35,7 +40,8 @@ class StoreServer {
   // non-blocking. kResourceExhausted if there is no descriptor left.
   static absl::StatusOr<std::unique_ptr<StoreServer>> Start(std::vector<FileDescriptor> listeners, StoreMember self);
 
-  // Stops the thread and closes all sockets. Clients that wait get kUnavailable.
+  // Stops the thread and closes all sockets. Clients that wait get kUnavailable. Those that watch are told first, for
+  // at most half a second, that rank 0 has left; if it has not, they lose it.
   ~StoreServer();
 
   // Blocks until every rank that ever connected has called Store::Leave. kUnavailable if one is gone without that;
@@ -43,20 +49,41 @@ class StoreServer {
   absl::Status AwaitLeave(absl::Time deadline);
 
  private:
-  // A Get whose key is not set yet.
+  // An encoded frame. The reply to a gather is long and goes to all ranks, so they share it.
+  using Message = std::shared_ptr<const std::string>;
+
+  // A Get whose key is not set yet, or a gather that is not complete.
   struct Wait {
+    bool is_gather = false;
     std::string key;
     absl::Time deadline;
+  };
+
+  struct Gather {
+    StoreGather blobs;
+    Message reply = nullptr;  // made when it is complete
   };
 
   // A client. All fields belong to the thread.
   struct Connection {
     FileDescriptor socket;
-    int rank = -1;                  // -1 until its hello was accepted
-    bool has_left = false;          // kLeave was received
-    std::string input = {};         // bytes received, not handled yet
-    std::string output = {};        // bytes to send
+    int rank = -1;           // -1 until its hello was accepted
+    bool has_left = false;   // kLeave was received
+    bool is_silent = false;  // it ended because the other end does not answer
+    std::string input = {};  // bytes received, not handled yet
+    std::deque<Message> output = {};
+    size_t sent = 0;                // bytes of output.front() that were sent
     std::optional<Wait> wait = {};  // while set, later requests stay in `input`, so that replies keep their order
+
+    // Of a connection that watches.
+    absl::Duration interval = absl::InfiniteDuration();  // of heartbeats; infinite if it does not watch
+    absl::Time next_beat = absl::InfiniteFuture();
+    bool was_told = false;  // the verdict
+
+    bool is_watching() const { return interval != absl::InfiniteDuration(); }
+    void Send(const StoreFrame& frame) {
+      output.push_back(std::make_shared<const std::string>(EncodeStoreFrame(frame)));
+    }
   };
 
   StoreServer(std::vector<FileDescriptor> listeners, FileDescriptor stop, StoreMember self);
@@ -76,25 +103,46 @@ class StoreServer {
   bool Write(Connection& connection);
   bool HandleInput(Connection& connection);
 
-  // The replies to requests; one function for each StoreRequest, except for Get, which may have to wait.
+  // Starts a Get or a gather, whose reply may have to wait; false if it is neither.
+  bool StartWait(Connection& connection, const StoreFrame& request);
+  // Takes the rank's blob; kResourceExhausted beyond the limits.
+  absl::Status AddToGather(int rank, const StoreFrame& request);
+
+  // What comes on a connection that watches. No replies.
+  void HandleWatching(Connection& connection, const StoreFrame& frame);
+  // Heartbeats and the verdict, to those that watch.
+  void TellWatching();
+  // The last of the thread; see the destructor.
+  void SayFarewell();
+
+  // The replies to requests; one function for each StoreRequest that is answered at once.
   StoreFrame Answer(Connection& connection, const StoreFrame& request);
-  // Refuses another job, another world size, a rank out of range, and a rank that is here already (store.h).
+  // Who serves, without the token: whoever asks may be anybody.
+  StoreFrame Introduction() const;
+  // Refuses another job, another token, another world size, a rank out of range, and a rank that is here already
+  // (store.h).
   StoreFrame AnswerHello(Connection& connection, const StoreFrame& request);
   // kResourceExhausted beyond 256 MiB of keys and values.
   StoreFrame AnswerSet(const StoreFrame& request);
   // kInvalidArgument if the value is not a number; the sum wraps.
   StoreFrame AnswerAdd(const StoreFrame& request);
   StoreFrame AnswerLeave(Connection& connection);
+  // kInvalidArgument if interval or silence are out of range.
+  StoreFrame AnswerWatch(Connection& connection, const StoreFrame& request);
 
-  // Gets that wait: for a key, for the failure of a rank, or for their deadline. Returns true if an answer may have
-  // ended further waits: call it again.
+  // Gets and gathers that wait: for a key, for all blobs, for the failure of a rank, or for their deadline. Returns
+  // true if an answer may have ended further waits: call it again.
   bool AnswerWaits();
-  // nullopt while the wait goes on. A value comes before a rank that is gone, and that before a deadline.
-  std::optional<StoreFrame> ReplyToWait(const Connection& connection) const;
+  // Null while the wait goes on. A value comes before a rank that is gone, and that before a deadline.
+  Message ReplyToWait(const Connection& connection);
+  // The value or the blobs that a wait is for; null if they are not all there.
+  Message ReplyOf(const Wait& wait);
+  // Forgets the gathers that were answered: with the last blob, all ranks that wait are.
+  void EraseCompleteGathers();
 
   // Closes a connection; a rank that has not left counts as gone.
   void Drop(std::list<Connection>::iterator connection);
-  // When the next wait expires; never if there is none.
+  // When the next wait expires, or a heartbeat or a look at the roster is due; never if there is none.
   absl::Time NextDeadline() const;
   // The first rank that is gone; -1 if there is none.
   int GoneRank() const;
@@ -106,8 +154,13 @@ class StoreServer {
   // Used by the thread only.
   std::list<Connection> connections_;
   std::map<std::string, std::string> values_;
-  size_t value_bytes_ = 0;                              // sum of the sizes of all keys and values
+  std::map<std::string, Gather> gathers_;
+  size_t value_bytes_ = 0;                              // sum of the sizes of all keys and values, and of gathers
   std::vector<std::optional<StoreMember>> seen_ranks_;  // by rank: the client whose hello was accepted
+  WatchRoster roster_;
+  absl::Duration shortest_silence_ = absl::InfiniteDuration();  // of all that watch
+  absl::Time turn_ = absl::InfiniteFuture();                    // when the loop's last turn began
+  bool self_has_left_ = false;
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;

@@ -15,6 +15,7 @@
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/collectives/job/socket.h"
 #include "fsdp/collectives/job/store_frame.h"
+#include "fsdp/collectives/job/store_gather.h"
 #include "fsdp/collectives/job/store_server.h"
 #include "gtest/gtest.h"
 
@@ -201,6 +202,85 @@ TEST_F(StoreTest, ManyStrangersDoNotKeepRanksOut) {
     strangers.push_back(Socket());
   }
   EXPECT_OK(Connect(0));
+}
+
+TEST_F(StoreTest, AGatherGivesEveryRankTheBlobsOfAll) {
+  std::vector<std::string> blobs = {"zero", "", std::string(kMaxStoreValueBytes, '2')};
+  std::vector<std::thread> ranks;
+  for (int rank = 0; rank < kWorldSize; ++rank) {
+    ranks.emplace_back([&, rank] {
+      const std::unique_ptr<Store> store = Connect(rank).value();
+      for (const char* key : {"first", "second"}) {
+        EXPECT_THAT(store->Gather(key, blobs[rank], Soon()), IsOkAndHolds(blobs));
+      }
+      EXPECT_OK(store->Leave());
+    });
+  }
+  for (std::thread& rank : ranks) rank.join();
+}
+
+TEST_F(StoreTest, AGatherNamesTheMissingRanksAtItsDeadline) {
+  ASSERT_OK_AND_ASSIGN(const auto a, Connect(1));
+  EXPECT_THAT(a->Gather("key", "blob", absl::Now() + absl::Milliseconds(20)),
+              StatusIs(absl::StatusCode::kDeadlineExceeded, "store: missing ranks: 0, 2"));
+  EXPECT_OK(a->Set("key", "value")) << "the store stays usable";
+}
+
+TEST_F(StoreTest, AGatherEndsWhenARankIsGone) {
+  ASSERT_OK_AND_ASSIGN(const auto a, Connect(0));
+  ASSERT_OK_AND_ASSIGN(auto b, Connect(1));
+  b.reset();
+  EXPECT_THAT(a->Gather("key", "", Soon()), StatusIs(absl::StatusCode::kUnavailable, "store: rank 1 of 3 has gone"));
+}
+
+TEST_F(StoreTest, AWatchWithoutSenseIsRefused) {
+  ASSERT_OK_AND_ASSIGN(const auto store, Connect(0));
+  EXPECT_THAT(store->Watch(absl::Seconds(1), absl::Seconds(1)), StatusIs(absl::StatusCode::kInvalidArgument));
+  EXPECT_THAT(store->Watch(absl::ZeroDuration(), absl::Seconds(1)), StatusIs(absl::StatusCode::kInvalidArgument));
+  EXPECT_THAT(store->Watch(absl::Seconds(1), absl::Hours(25)),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("a silence that is longer")));
+}
+
+// As a rank of another job that was given the same address and the same name.
+TEST(StoreTokenTest, OnlyARankWithTheJobsTokenIsTakenAndTheTokenIsNeverShown) {
+  FileDescriptor listener = ListenTcp("127.0.0.1", 0).value();
+  const int port = ListeningPort(listener.get()).value();
+  std::vector<FileDescriptor> listeners;
+  listeners.push_back(std::move(listener));
+  StoreMember self = StoreMember::OfThisProcess("job", 0, 3);
+  self.token_digest = StoreMember::DigestOfToken("secret");
+  ASSERT_OK_AND_ASSIGN(const auto server, StoreServer::Start(std::move(listeners), self));
+  const absl::Time soon = absl::Now() + absl::Seconds(20);
+  const auto connect = [&](int rank, const std::string& token) {
+    StoreMember member = StoreMember::OfThisProcess("job", rank, 3);
+    member.token_digest = StoreMember::DigestOfToken(token);
+    return Store::Connect(ConnectTcp("127.0.0.1", port, soon).value(), member, soon);
+  };
+  EXPECT_THAT(connect(1, ""), StatusIs(absl::StatusCode::kUnauthenticated, HasSubstr("has no FSDP_JOB_TOKEN")));
+  const auto wrong = connect(1, "guess");
+  EXPECT_THAT(wrong, StatusIs(absl::StatusCode::kUnauthenticated,
+                              testing::AllOf(HasSubstr("rank 1 of 3, pid "), HasSubstr("another FSDP_JOB_TOKEN"),
+                                             testing::Not(HasSubstr("secret")), testing::Not(HasSubstr("guess")),
+                                             testing::Not(HasSubstr(self.token_digest)))));
+  ASSERT_OK_AND_ASSIGN(const auto store, connect(1, "secret"));
+  EXPECT_EQ(store->server().token_digest, "");
+}
+
+TEST(StoreGatherTest, AMalformedTextOfBlobsIsRefused) {
+  StoreGather gather(2);
+  EXPECT_EQ(gather.MissingRanks(), (std::vector<int>{0, 1}));
+  gather.Add(1, "replaced");
+  gather.Add(1, "one");
+  gather.Add(0, "");
+  ASSERT_TRUE(gather.is_complete());
+  const std::string text = gather.Encode();
+  EXPECT_EQ(text.size(), gather.encoded_bytes());
+  EXPECT_THAT(StoreGather::Decode(text, 2), IsOkAndHolds(std::vector<std::string>{"", "one"}));
+  for (size_t size = 0; size < text.size(); ++size) {
+    EXPECT_THAT(StoreGather::Decode(text.substr(0, size), 2), StatusIs(absl::StatusCode::kDataLoss)) << size;
+  }
+  EXPECT_THAT(StoreGather::Decode(text + "x", 2), StatusIs(absl::StatusCode::kDataLoss, HasSubstr("1 bytes remain")));
+  EXPECT_THAT(StoreGather::Decode(std::string(4, '\xff'), 1), StatusIs(absl::StatusCode::kDataLoss));
 }
 
 TEST_F(StoreTest, WaitingEndsWhenARankIsGone) {

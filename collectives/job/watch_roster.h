@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// WatchRoster: what the server of a job knows about the ranks that it watches, and the verdict that it tells them all:
+// who was lost first. Later losses are no part of it, because ranks that lose a peer end too.
+//
+//   Join --> (Watch: from now on its silence counts) --> Hear, Hear, ... --> Leave          no loss
+//                                                            |
+//                                                            +--> Lose, GiveUp, or silence  a loss
+//
+// The verdict follows a loss after a short while, in which the other ranks of the same host may be lost too: then the
+// verdict names the host. Pure: the caller has the clock. Not thread-safe.
+#ifndef FSDP_COLLECTIVES_JOB_WATCH_ROSTER_H_
+#define FSDP_COLLECTIVES_JOB_WATCH_ROSTER_H_
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "fsdp/collectives/job/store_member.h"
+
+namespace fsdp {
+
+// "2, 3", "0, 8 to 15": ascending ranks, in words.
+std::string RankList(const std::vector<int>& ranks);
+
+class WatchRoster {
+ public:
+  explicit WatchRoster(int world_size) : ranks_(static_cast<size_t>(world_size)) {}
+
+  void Join(const StoreMember& member);
+
+  // Expects to hear from the rank every `interval`, and counts it as lost after `silence` without a word.
+  void Watch(int rank, absl::Duration interval, absl::Duration silence, absl::Time now);
+
+  void Hear(int rank, absl::Time now);
+  void Leave(int rank);
+
+  // The rank's connection has ended: because its process has (`is_silent` is false), or because its host does not
+  // acknowledge what it is sent. Without effect after Leave.
+  void Lose(int rank, bool is_silent, absl::Time now);
+  void GiveUp(int rank, std::string_view reason);
+
+  // Finds ranks that are silent, and forms the verdict when it is due.
+  void Look(absl::Time now);
+
+  // When Look has something to do, at the latest; never if nobody is watched.
+  absl::Time NextLook() const;
+
+  // Counts all ranks as heard: this process did not run for a while, so it could not hear them.
+  void Forgive(absl::Time now);
+
+  // "rank 3 (host-b, pid 123) is gone", "host-b (ranks 2, 3) does not answer", "rank 1 (host-a, pid 77) gave up:
+  // REASON"; empty while nobody is known to be lost. It does not change any more.
+  const std::string& verdict() const { return verdict_; }
+
+ private:
+  enum class State { kAbsent, kHere, kLeft, kGone, kSilent, kGaveUp };
+
+  struct Rank {
+    StoreMember member = {};
+    State state = State::kAbsent;
+    absl::Duration interval = absl::ZeroDuration();
+    absl::Duration silence = absl::InfiniteDuration();  // infinite: not watched
+    absl::Time heard = absl::InfinitePast();
+
+    bool is_watched() const { return state == State::kHere && silence != absl::InfiniteDuration(); }
+  };
+
+  struct Loss {
+    int rank = 0;
+    absl::Time verdict_at;
+  };
+
+  void NoteLoss(int rank, State state, absl::Time verdict_at);
+  std::string Describe(const Loss& loss) const;
+
+  std::vector<Rank> ranks_;
+  std::optional<Loss> first_;
+  std::string verdict_;
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_COLLECTIVES_JOB_WATCH_ROSTER_H_
