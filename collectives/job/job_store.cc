@@ -307,6 +307,12 @@ absl::Status JobStore::NameMissing(const absl::Status& status) {
                                                   absl::StripPrefix(status.message(), "store: ")));
 }
 
+absl::StatusOr<std::unique_ptr<JobWatch>> JobStore::Watch(const WatchOptions& options) {
+  absl::StatusOr<std::unique_ptr<JobWatch>> watch = JobWatch::Start(std::move(store_), std::move(server_), options);
+  if (!watch.ok()) return Annotate(watch.status(), Prefix(rendezvous_));
+  return watch;
+}
+
 absl::Status JobStore::Close() {
   FSDP_RETURN_IF_ERROR(store_->Leave());
   return server_ == nullptr ? absl::OkStatus() : server_->AwaitLeave(deadline_);

@@ -19,6 +19,8 @@
 //   rank 0   Serve --> Connect --> GatherBlobs ... --> Close: Leave, wait for all ranks' Leave --> TakeServer
 //   rank r             Connect --> GatherBlobs ... --> Close: Leave
 //
+// or, in place of Close, Watch: connection and server then belong to a JobWatch.
+//
 // The server that TakeServer gives is kept as long as the job's group: MASTER_PORT stays taken, and a rank of another
 // job that comes to it is told whose it is. What holds the port decides: our store of another job, or of another
 // process that is rank 0 of this job, is an error; a program that does not answer as a store is none of our business,
@@ -36,6 +38,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "fsdp/collectives/group/blob_gather.h"
+#include "fsdp/collectives/job/job_watch.h"
 #include "fsdp/collectives/job/rendezvous.h"
 #include "fsdp/collectives/job/store.h"
 #include "fsdp/collectives/job/store_server.h"
@@ -60,6 +63,11 @@ class JobStore {
 
   // Every rank calls it when it needs the store no more. On rank 0 it blocks until the others have called it too.
   absl::Status Close();
+
+  // In place of Close, for a job whose ranks watch each other from now on: every rank calls it when it needs the store
+  // no more. The connection, and on rank 0 the server, go over to the watch: only the destructor may be called
+  // afterwards.
+  absl::StatusOr<std::unique_ptr<JobWatch>> Watch(const WatchOptions& options = {});
 
   // After Close: the server, which holds the port until it is destroyed; null on other ranks than 0.
   std::unique_ptr<StoreServer> TakeServer() { return std::move(server_); }
