@@ -15,7 +15,8 @@
 //
 // The listening socket of the job's store is opened here and inherited by rank 0, so that the port is taken before any
 // rank starts: no rank can find a port that another program has taken since, and no rank has to wait for rank 0 to
-// listen.
+// listen. Of a job on several hosts, host 0's launcher does so. There is no launch id then: the launchers do not talk
+// to each other, so the ranks' job has the name that --run_id, a scheduler or its command line gives it.
 #include "fsdp/collectives/launcher.h"
 
 #include <poll.h>
@@ -23,7 +24,9 @@
 
 #include <algorithm>
 #include <csignal>
+#include <cstdint>
 #include <cstring>
+#include <limits>
 #include <memory>
 #include <string>
 #include <utility>
@@ -80,7 +83,10 @@ class Job {
   LaunchResult Run(ForwardedSignals& signals);
 
  private:
-  absl::StatusOr<std::unique_ptr<Rank>> StartRank(int rank, int port, int store_fd) const;
+  absl::StatusOr<std::unique_ptr<Rank>> StartRank(int local_rank, int port, int store_fd) const;
+  std::string MasterAddress() const { return options_.master_addr.empty() ? "127.0.0.1" : options_.master_addr; }
+  int FirstRank() const { return options_.node_rank * options_.nproc; }
+  int WorldSize() const { return options_.nnodes * options_.nproc; }
   std::vector<pollfd> Poll(const ForwardedSignals& signals) const;
   void Forward(int signal);
   // Waits for a reader that is slow until `deadline`, or a signal arrives.
@@ -88,7 +94,7 @@ class Job {
   // When the loop has something to do without an event.
   absl::Time NextDeadline() const;
   void ReapEnded();
-  void NoteFailure(int rank);
+  void NoteFailure(int local_rank);
   void NoteSignal();
   void StopWhenTimeIsUp();
   void KillWhoseTimeIsUp();
@@ -99,8 +105,8 @@ class Job {
 
   const LaunchOptions& options_;
   const absl::Time deadline_;
-  std::string launch_id_;  // set by Start
-  // Their destructors end the ranks of a job that could not start completely.
+  std::string launch_id_;  // set by Start; empty for several hosts
+  // By local rank. Their destructors end the ranks of a job that could not start completely.
   std::vector<std::unique_ptr<Rank>> ranks_;
   LaunchResult result_;
   absl::Time asked_at_ = absl::InfinitePast();  // when SIGTERM or SIGINT was forwarded first
@@ -108,9 +114,14 @@ class Job {
 };
 
 absl::Status Job::Start() {
-  FSDP_ASSIGN_OR_RETURN(const FileDescriptor listener, ListenTcp("127.0.0.1", 0));
-  FSDP_ASSIGN_OR_RETURN(const int port, ListeningPort(listener.get()));
-  launch_id_ = NewLaunchId(port);
+  FileDescriptor listener;
+  int port = options_.master_port;
+  if (options_.node_rank == 0) {
+    FSDP_ASSIGN_OR_RETURN(
+        listener, options_.nnodes > 1 ? ListenTcpForHosts(MasterAddress(), port) : ListenTcp(MasterAddress(), port));
+    FSDP_ASSIGN_OR_RETURN(port, ListeningPort(listener.get()));
+  }
+  launch_id_ = options_.nnodes > 1 ? "" : NewLaunchId(port);
   for (int r = 0; r < options_.nproc; ++r) {
     FSDP_ASSIGN_OR_RETURN(std::unique_ptr<Rank> rank, StartRank(r, port, r == 0 ? listener.get() : -1));
     ranks_.push_back(std::move(rank));
@@ -120,17 +131,25 @@ absl::Status Job::Start() {
 
 // The rank's environment is this process's, without what an outer job may have left in it, and with torchrun's
 // variables.
-absl::StatusOr<std::unique_ptr<Rank>> Job::StartRank(int rank, int port, int store_fd) const {
+absl::StatusOr<std::unique_ptr<Rank>> Job::StartRank(int local_rank, int port, int store_fd) const {
+  const int rank = FirstRank() + local_rank;
   ChildOptions child;
-  child.environment = {{"RANK", absl::StrCat(rank)},       {"WORLD_SIZE", absl::StrCat(options_.nproc)},
-                       {"LOCAL_RANK", absl::StrCat(rank)}, {"LOCAL_WORLD_SIZE", absl::StrCat(options_.nproc)},
-                       {"MASTER_ADDR", "127.0.0.1"},       {"MASTER_PORT", absl::StrCat(port)},
-                       {kLaunchIdVariable, launch_id_}};
+  child.environment = {{"RANK", absl::StrCat(rank)},
+                       {"WORLD_SIZE", absl::StrCat(WorldSize())},
+                       {"LOCAL_RANK", absl::StrCat(local_rank)},
+                       {"LOCAL_WORLD_SIZE", absl::StrCat(options_.nproc)},
+                       {"MASTER_ADDR", MasterAddress()},
+                       {"MASTER_PORT", absl::StrCat(port)}};
+  child.unset = {"TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT",
+                 kStoreDescriptorVariable};
+  if (launch_id_.empty()) {
+    child.unset.push_back(kLaunchIdVariable);
+  } else {
+    child.environment[kLaunchIdVariable] = launch_id_;
+  }
   if (!options_.run_id.empty()) {
     child.environment[kRunIdVariable] = options_.run_id;
   }
-  child.unset = {"TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT",
-                 kStoreDescriptorVariable};
   if (store_fd >= 0) {
     child.environment[kStoreDescriptorVariable] = absl::StrCat(store_fd);
   }
@@ -163,7 +182,7 @@ LaunchResult Job::Run(ForwardedSignals& signals) {
   PassOutput(signals, is_asked() ? absl::Now() + kLastOutput : absl::InfiniteFuture());
   NoteSignal();
   if (result_.failed_rank >= 0) {
-    const std::deque<std::string>& lines = ranks_[result_.failed_rank]->last_lines.lines();
+    const std::deque<std::string>& lines = ranks_[result_.failed_rank - FirstRank()]->last_lines.lines();
     result_.last_lines.assign(lines.begin(), lines.end());
   }
   return result_;
@@ -247,15 +266,15 @@ void Job::ReapEnded() {
   }
 }
 
-void Job::NoteFailure(int rank) {
+void Job::NoteFailure(int local_rank) {
   if (result_.exit_code != 0) {
     return;
   }
-  const ExitStatus& ended = *ranks_[rank]->process->exit_status();
+  const ExitStatus& ended = *ranks_[local_rank]->process->exit_status();
   result_.exit_code = ended.shell_code();
-  result_.failed_rank = rank;
+  result_.failed_rank = FirstRank() + local_rank;
   failed_after_signal_ = result_.stop_signal != 0;
-  result_.description = absl::StrCat("rank ", rank, " of ", options_.nproc, " ", ended.ToString());
+  result_.description = absl::StrCat("rank ", result_.failed_rank, " of ", WorldSize(), " ", ended.ToString());
   Stop();
 }
 
@@ -312,16 +331,36 @@ std::vector<int> Job::Running() const {
   std::vector<int> running;
   for (size_t r = 0; r < ranks_.size(); ++r) {
     if (!ranks_[r]->has_ended()) {
-      running.push_back(static_cast<int>(r));
+      running.push_back(FirstRank() + static_cast<int>(r));
     }
   }
   return running;
+}
+
+absl::Status CheckNodes(const LaunchOptions& options) {
+  if (options.nnodes < 1 || options.node_rank < 0 || options.node_rank >= options.nnodes ||
+      options.nnodes > std::numeric_limits<int>::max() / options.nproc) {
+    return absl::InvalidArgumentError(absl::StrCat("host ", options.node_rank, " of ", options.nnodes, " with ",
+                                                   options.nproc,
+                                                   " ranks each: expected a number of hosts of at least "
+                                                   "1, and a host's own number from 0 to one less than that"));
+  }
+  if (options.master_port < 0 || options.master_port > std::numeric_limits<uint16_t>::max()) {
+    return absl::InvalidArgumentError(absl::StrCat("master port ", options.master_port, ", at most 65535"));
+  }
+  if (options.nnodes > 1 && (options.master_addr.empty() || options.master_port == 0)) {
+    return absl::InvalidArgumentError(absl::StrCat("a job on ", options.nnodes, " hosts needs a master ",
+                                                   options.master_addr.empty() ? "address" : "port",
+                                                   ": a name of host 0, and a free port of it, the same on all hosts"));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
 
 absl::StatusOr<LaunchResult> Launch(const LaunchOptions& options) {
   FSDP_RETURN_IF_ERROR(CheckNproc(options.nproc));
+  FSDP_RETURN_IF_ERROR(CheckNodes(options));
   if (options.command.empty()) {
     return absl::InvalidArgumentError("there is no program to launch");
   }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Launcher: starts the ranks of a job as processes of this host, watches them, and ends them together. Used by
-// tools/launch and by the --nproc flag of the examples. Ranks never outlive their launcher: each is given a death
+// Launcher: starts the ranks of a job as processes of this host, watches them, and ends them together. A job on several
+// hosts has a launcher on each, which know of each other by nothing but their options. Used by tools/launch and by the
+// --nproc flag of the examples. Ranks never outlive their launcher: each is given a death
 // signal and checks its parent (base/child_process.h), so even SIGKILL of the launcher leaves no process behind.
 #ifndef FSDP_COLLECTIVES_LAUNCHER_H_
 #define FSDP_COLLECTIVES_LAUNCHER_H_
@@ -15,8 +16,16 @@
 namespace fsdp {
 
 struct LaunchOptions {
-  int nproc = 1;
+  int nproc = 1;                          // on this host, and on each other
   std::vector<std::string> command = {};  // program and arguments; the program is looked up in PATH
+
+  // A job on several hosts, as with torchrun: host `node_rank` of `nnodes` has the ranks from node_rank * nproc on.
+  // master_addr is a name or address of host 0 that all hosts know, and master_port a port of it that no other program
+  // has. With one host they may be empty and 0: 127.0.0.1 and any free port.
+  int nnodes = 1;
+  int node_rank = 0;
+  std::string master_addr = {};
+  int master_port = 0;
 
   absl::Duration timeout = absl::InfiniteDuration();  // for the whole job
   absl::Duration grace = absl::Seconds(5);            // from SIGTERM to SIGKILL when a rank failed or time is up
@@ -42,14 +51,15 @@ struct LaunchResult {
   std::vector<std::string> last_lines;  // of the failed rank's output, when prefix_output
 };
 
-// Runs the command on nproc ranks, with torchrun's variables and a name of the job (job/job_identity.h) in their
-// environment, and blocks until all ended. Standard input is /dev/null. SIGINT, SIGTERM, SIGUSR1 and SIGUSR2 that this
-// process receives meanwhile are forwarded; SIGCONT follows SIGINT and SIGTERM, so that a rank that is stopped obeys
-// too. A second SIGINT or SIGTERM kills the ranks at once; one within 200 ms of the first is the same. When a rank
-// fails the others get SIGTERM, after `grace` SIGKILL. To be called before this process starts threads, which could
-// take the signals, and from a thread that outlives the ranks. Errors: kInvalidArgument for bad options, also for more
-// ranks than the host holds (CheckNproc); kNotFound for a program that does not exist, kPermissionDenied for one that
-// cannot be executed.
+// Runs the command on nproc ranks of this host, with torchrun's variables and a name of the job (job/job_identity.h) in
+// their environment, and blocks until all ended. Standard input is /dev/null. SIGINT, SIGTERM, SIGUSR1 and SIGUSR2 that
+// this process receives meanwhile are forwarded; SIGCONT follows SIGINT and SIGTERM, so that a rank that is stopped
+// obeys too. A second SIGINT or SIGTERM kills the ranks at once; one within 200 ms of the first is the same. When a
+// rank fails the others of this host get SIGTERM, after `grace` SIGKILL; those of other hosts notice that their peers
+// are gone. To be called before this process starts threads, which could take the signals, and from a thread that
+// outlives the ranks. Errors: kInvalidArgument for bad options, also for more ranks than the host holds (CheckNproc);
+// kUnavailable if host 0 cannot listen at master_addr and master_port; kNotFound for a program that does not exist,
+// kPermissionDenied for one that cannot be executed.
 absl::StatusOr<LaunchResult> Launch(const LaunchOptions& options);
 
 // kInvalidArgument, naming the limit, if this host does not hold so many ranks. The rule is in rank_limit.h.

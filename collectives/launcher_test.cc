@@ -20,6 +20,7 @@
 #include "fsdp/base/process_handle.h"
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/base/test_environment.h"
+#include "fsdp/collectives/job/socket.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {
@@ -68,6 +69,62 @@ TEST(LauncherTest, RanksGetTorchrunsVariables) {
   EXPECT_THAT(
       LinesOf(Shell(2, "echo $RANK $WORLD_SIZE $LOCAL_RANK $LOCAL_WORLD_SIZE $MASTER_ADDR; test $MASTER_PORT -gt 0")),
       UnorderedElementsAre("[rank 0] 0 2 0 2 127.0.0.1", "[rank 1] 1 2 1 2 127.0.0.1"));
+}
+
+int FreePort() { return ListeningPort(ListenTcp("127.0.0.1", 0)->get()).value(); }
+
+LaunchOptions Node(int node_rank, int port, const std::string& script) {
+  LaunchOptions options = Shell(2, script);
+  options.nnodes = 3;
+  options.node_rank = node_rank;
+  options.master_addr = "localhost";
+  options.master_port = port;
+  return options;
+}
+
+TEST(LauncherTest, RanksOfSeveralHostsAreNumberedByHost) {
+  const ScopedVariable inherited("FSDP_LAUNCH_ID", "1.1");
+  const std::string script =
+      "echo $RANK $WORLD_SIZE $LOCAL_RANK $LOCAL_WORLD_SIZE $MASTER_ADDR $MASTER_PORT launch=$FSDP_LAUNCH_ID "
+      "fd=${FSDP_STORE_FD:+yes}";
+  const int port = FreePort();
+  EXPECT_THAT(LinesOf(Node(0, port, script)),
+              UnorderedElementsAre(absl::StrCat("[rank 0] 0 6 0 2 localhost ", port, " launch= fd=yes"),
+                                   absl::StrCat("[rank 1] 1 6 1 2 localhost ", port, " launch= fd=")));
+  EXPECT_THAT(LinesOf(Node(2, port, script)),
+              UnorderedElementsAre(absl::StrCat("[rank 4] 4 6 0 2 localhost ", port, " launch= fd="),
+                                   absl::StrCat("[rank 5] 5 6 1 2 localhost ", port, " launch= fd=")));
+}
+
+TEST(LauncherTest, AFailedRankOfALaterHostIsNamedByItsNumberInTheJob) {
+  testing::internal::CaptureStdout();
+  ASSERT_OK_AND_ASSIGN(const LaunchResult result,
+                       Launch(Node(1, 29500, "test $RANK = 2 || { echo last; exit 3; }; sleep 60")));
+  testing::internal::GetCapturedStdout();
+  EXPECT_EQ(result.exit_code, 3);
+  EXPECT_EQ(result.failed_rank, 3);
+  EXPECT_EQ(result.description, "rank 3 of 6 exited with status 3");
+  EXPECT_THAT(result.last_lines, ElementsAre("last"));
+}
+
+TEST(LauncherTest, HostsThatDoNotFitAreRefused) {
+  for (LaunchOptions options : {Node(3, 29500, "true"), Node(-1, 29500, "true"), Node(0, 65536, "true")}) {
+    EXPECT_THAT(Launch(options), StatusIs(absl::StatusCode::kInvalidArgument));
+  }
+  EXPECT_THAT(Launch(Node(0, 0, "true")),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("needs a master port")));
+  LaunchOptions nameless = Node(1, 29500, "true");
+  nameless.master_addr.clear();
+  EXPECT_THAT(Launch(nameless), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("needs a master address")));
+}
+
+TEST(LauncherTest, APortThatAnotherProgramHasIsNamedBeforeAnyRankStarts) {
+  ASSERT_OK_AND_ASSIGN(const FileDescriptor holder, ListenTcp("127.0.0.1", 0));
+  LaunchOptions options = Shell(1, "true");
+  options.master_port = ListeningPort(holder.get()).value();
+  EXPECT_THAT(Launch(options),
+              StatusIs(absl::StatusCode::kUnavailable,
+                       absl::StrCat("cannot listen on 127.0.0.1:", options.master_port, ": Address already in use")));
 }
 
 TEST(LauncherTest, OnlyRank0GetsTheListeningSocket) {

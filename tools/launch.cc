@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// launch: runs any program as the ranks of a job on this host, as torchrun does. train_gpt --nproc needs no launch,
-// since it starts its ranks by itself.
+// launch: runs any program as the ranks of a job on this host, or on this and other hosts, as torchrun does. train_gpt
+// --nproc needs no launch, since it starts its ranks by itself.
 //
 //   launch --nproc=4 -- bazel-bin/train/train_gpt --steps=100
+//
+// On two hosts, of which host-a is the first; --node_rank=1 on the other:
+//
+//   launch --nnodes=2 --node_rank=0 --master_addr=host-a --master_port=29500 --nproc=4 -- train_gpt --steps=100
 //
 // Exit status: that of the first rank that failed, 128 + n when signal n killed it or this program was ended by it, 124
 // when the time was up, 1 when the program cannot be started, 2 for a wrong command line. Ranks of train_gpt exit with
@@ -21,6 +25,10 @@
 #include "fsdp/collectives/launcher.h"
 
 ABSL_FLAG(int, nproc, 0, "ranks to start on this host");
+ABSL_FLAG(int, nnodes, 1, "hosts of the job; each runs launch, with the same flags but --node_rank");
+ABSL_FLAG(int, node_rank, 0, "number of this host, from 0 to nnodes - 1; rank 0 is on host 0");
+ABSL_FLAG(std::string, master_addr, "", "name or address of host 0; with one host 127.0.0.1");
+ABSL_FLAG(int, master_port, 0, "port of host 0 at which the ranks meet; with one host any free one");
 ABSL_FLAG(absl::Duration, timeout, absl::InfiniteDuration(), "for the whole job, such as 90s or 2h; inf is no limit");
 ABSL_FLAG(absl::Duration, grace, absl::Seconds(30),
           "after SIGTERM or SIGINT, for ranks that catch it; then they are killed; inf is no limit");
@@ -31,12 +39,18 @@ namespace {
 
 constexpr char kUsage[] =
     "launch --nproc=N [--timeout=...] [--grace=...] [--run_id=...] -- PROGRAM ARGS...\n"
+    "launch --nnodes=H --node_rank=R --master_addr=HOST --master_port=P --nproc=N [...] -- PROGRAM ARGS...\n"
     "\n"
     "Runs PROGRAM as N ranks, with torchrun's environment variables (RANK, WORLD_SIZE, LOCAL_RANK, ...). Output lines\n"
     "are prefixed with the rank; SIGINT, SIGTERM, SIGUSR1 and SIGUSR2 are forwarded. After SIGINT or SIGTERM a rank\n"
     "that does not catch the signal has a second to end, one that does has --grace, and a second signal kills all at\n"
     "once. When a rank fails the others are stopped, and the first failure is named with its exit status and last\n"
-    "lines.";
+    "lines.\n"
+    "\n"
+    "A job on H hosts is started on each of them by hand or by a script, in any order. It has H * N ranks; R * N is "
+    "the\n"
+    "first one here. When a rank fails, launch stops those of its own host; the ranks of the others notice it. Where\n"
+    "hosts run the program in different directories or with different flags, give all the same --run_id.";
 
 int Report(const LaunchResult& result) {
   if (result.exit_code != 0) {
@@ -55,6 +69,10 @@ int Main(int argc, char** argv) {
     return *status;
   }
   options.nproc = absl::GetFlag(FLAGS_nproc);
+  options.nnodes = absl::GetFlag(FLAGS_nnodes);
+  options.node_rank = absl::GetFlag(FLAGS_node_rank);
+  options.master_addr = absl::GetFlag(FLAGS_master_addr);
+  options.master_port = absl::GetFlag(FLAGS_master_port);
   options.timeout = absl::GetFlag(FLAGS_timeout);
   options.stop_grace = absl::GetFlag(FLAGS_grace);
   options.run_id = absl::GetFlag(FLAGS_run_id);
@@ -68,6 +86,9 @@ int Main(int argc, char** argv) {
     return ReportUsageError("launch", held);
   }
   const absl::StatusOr<LaunchResult> result = Launch(options);
+  if (absl::IsInvalidArgument(result.status())) {
+    return ReportUsageError("launch", result.status());
+  }
   if (!result.ok()) {
     std::fprintf(stderr, "launch: %s\n", std::string(result.status().message()).c_str());
     return kExitFailed;
