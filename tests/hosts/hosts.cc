@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/tests/hosts/hosts.h"
+
+#include <fcntl.h>
+#include <sched.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/time.h"
+#include "fsdp/base/file_descriptor.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/tests/hosts/own_machine.h"
+
+namespace fsdp {
+namespace {
+
+constexpr char kSwitch[] = "switch";
+
+// Of a program such as ip(8), which ends within milliseconds where the machine is idle.
+constexpr absl::Duration kPatience = absl::Seconds(30);
+
+absl::Status Do(const std::vector<std::string>& command) {
+  FSDP_ASSIGN_OR_RETURN(const ProgramResult result, RunProgram(command, kPatience));
+  return result.exit_status == 0
+             ? absl::OkStatus()
+             : absl::UnavailableError(absl::StrCat(absl::StrJoin(command, " "), ": ", result.output));
+}
+
+// The end of the cable at the switch.
+std::string PortOf(int host) { return absl::StrCat("port-", Hosts::Name(host)); }
+
+// The first process of a host: sets it up, says so, and then does nothing but wait for the processes that it inherits.
+// Runs between fork and exec of a process that may have threads, so it makes system calls only.
+[[noreturn]] void BeInit(const char* name, size_t name_size, int ready) {
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  char error = 0;
+  if (sethostname(name, name_size) != 0 || mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+      mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, nullptr) != 0) {
+    error = static_cast<char>(errno);
+  }
+  const ssize_t told = write(ready, &error, 1);
+  if (told != 1 || error != 0) _exit(1);
+  signal(SIGCHLD, SIG_IGN);  // so that the kernel reaps them
+  while (true) pause();
+}
+
+absl::StatusOr<int> StartInit(int host) {
+  int pipe_ends[2];
+  if (pipe2(pipe_ends, O_CLOEXEC) != 0) return absl::ResourceExhaustedError("no descriptor left");
+  const FileDescriptor reader(pipe_ends[0]);
+  FileDescriptor writer(pipe_ends[1]);
+  const std::string name = Hosts::Name(host);
+  constexpr unsigned long kAll = CLONE_NEWNET | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWUTS | CLONE_NEWIPC | SIGCHLD;
+  const long pid = syscall(SYS_clone, kAll, nullptr, nullptr, nullptr, nullptr);
+  if (pid == 0) BeInit(name.data(), name.size(), writer.get());
+  if (pid < 0) return absl::UnavailableError(absl::StrCat(name, ": clone: ", std::strerror(errno)));
+  writer.Close();
+  char error = 0;
+  if (read(reader.get(), &error, 1) != 1 || error != 0) {
+    return absl::UnavailableError(absl::StrCat(name, ": cannot be set up: ", std::strerror(error)));
+  }
+  return static_cast<int>(pid);
+}
+
+}  // namespace
+
+std::string Hosts::WhyNot() { return WhyNoOwnMachine(); }
+
+std::string Hosts::Address(int host) { return absl::StrCat("10.77.0.", host + 1); }
+
+absl::StatusOr<std::unique_ptr<Hosts>> Hosts::Create(int count) {
+  std::unique_ptr<Hosts> hosts(new Hosts());
+  FSDP_RETURN_IF_ERROR(Do({"ip", "link", "add", kSwitch, "type", "bridge"}));
+  FSDP_RETURN_IF_ERROR(Do({"ip", "link", "set", kSwitch, "up"}));
+  for (int host = 0; host < count; ++host) {
+    FSDP_ASSIGN_OR_RETURN(const int init, StartInit(host));
+    hosts->inits_.push_back(init);
+    FSDP_RETURN_IF_ERROR(hosts->Connect(host));
+  }
+  return hosts;
+}
+
+absl::Status Hosts::Connect(int host) const {
+  const std::string init = absl::StrCat(inits_[host]);
+  const std::string port = PortOf(host);
+  FSDP_RETURN_IF_ERROR(Do({"ip", "link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", init}));
+  FSDP_RETURN_IF_ERROR(Do({"ip", "link", "set", port, "master", kSwitch, "up"}));
+  const auto inside = [&](std::vector<std::string> command) {
+    command.insert(command.begin(), {"nsenter", "--target", init, "--net", "ip"});
+    return Do(command);
+  };
+  FSDP_RETURN_IF_ERROR(inside({"link", "set", "lo", "up"}));
+  FSDP_RETURN_IF_ERROR(inside({"addr", "add", absl::StrCat(Address(host), "/24"), "dev", "eth0"}));
+  return inside({"link", "set", "eth0", "up"});
+}
+
+// The kernel takes the interfaces of a host away with its namespace, some time later; the switch must not be there when
+// the next Hosts makes its own.
+Hosts::~Hosts() {
+  for (int host = 0; host < count(); ++host) {
+    Do({"ip", "link", "del", PortOf(host)}).IgnoreError();
+    Kill(host);
+  }
+  Do({"ip", "link", "del", kSwitch}).IgnoreError();
+}
+
+absl::StatusOr<std::unique_ptr<ChildProcess>> Hosts::Start(int host, const std::vector<std::string>& command,
+                                                           const ChildOptions& options) const {
+  std::vector<std::string> all = {
+      "nsenter", "--target", absl::StrCat(inits_[host]), "--net", "--mount", "--pid", "--uts", "--ipc", "--"};
+  all.insert(all.end(), command.begin(), command.end());
+  return ChildProcess::Start(all, options);
+}
+
+absl::Status Hosts::KillProcess(int host, int pid) const {
+  FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<ChildProcess> kill,
+                        Start(host, {"sh", "-c", absl::StrCat("kill -9 ", pid)}));
+  FSDP_ASSIGN_OR_RETURN(const int status, kill->Wait(kPatience));
+  return status == 0 ? absl::OkStatus() : absl::NotFoundError(kill->output());
+}
+
+absl::Status Hosts::CutLink(int host) const { return Do({"ip", "link", "set", PortOf(host), "nomaster"}); }
+
+absl::Status Hosts::RestoreLink(int host) const { return Do({"ip", "link", "set", PortOf(host), "master", kSwitch}); }
+
+void Hosts::Kill(int host) {
+  if (inits_[host] < 0) return;
+  kill(inits_[host], SIGKILL);
+  waitpid(inits_[host], nullptr, 0);
+  inits_[host] = -1;
+}
+
+}  // namespace fsdp

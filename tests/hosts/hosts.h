@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Hosts: several hosts on one machine, for tests, without root and inside Bazel's sandbox. Each host has a network, a
+// name, process numbers, System V objects and mounts of its own (namespaces(7)), so that abstract sockets and shared
+// memory do not reach across, and HostIdentity tells them apart. A switch joins them all:
+//
+//   host-a 10.77.0.1 ---+
+//   host-b 10.77.0.2 ---+--- bridge, in the namespace of the test
+//
+// The test itself runs as root of a user namespace, a machine of its own: link :hosts_main in place of gtest_main,
+// which starts the test there. All that was made vanishes with the test's process, however it ends.
+//
+// Used by one thread.
+#ifndef FSDP_TESTS_HOSTS_HOSTS_H_
+#define FSDP_TESTS_HOSTS_HOSTS_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "fsdp/base/child_process.h"
+
+namespace fsdp {
+
+class Hosts {
+ public:
+  // Why there can be no hosts here, to skip a test with; empty if there can.
+  static std::string WhyNot();
+
+  // Makes `count` hosts, 1 to 26. At most one Hosts at a time. Errors carry the message of ip(8).
+  static absl::StatusOr<std::unique_ptr<Hosts>> Create(int count);
+  ~Hosts();
+
+  int count() const { return static_cast<int>(inits_.size()); }
+  static std::string Name(int host) { return std::string("host-") + static_cast<char>('a' + host); }
+  static std::string Address(int host);
+
+  // Starts a program on a host. Its own process numbers are those of the host; the ChildProcess is nsenter(1), which
+  // ends as the program does.
+  absl::StatusOr<std::unique_ptr<ChildProcess>> Start(int host, const std::vector<std::string>& command,
+                                                      const ChildOptions& options = {}) const;
+
+  // Kills a process of a host, by its number there, as kill -9 does.
+  absl::Status KillProcess(int host, int pid) const;
+
+  // Takes a host off the switch, and puts it back: no packet arrives meanwhile, and nobody is told.
+  absl::Status CutLink(int host) const;
+  absl::Status RestoreLink(int host) const;
+
+  // Ends all processes of a host at once.
+  void Kill(int host);
+
+ private:
+  Hosts() = default;
+
+  absl::Status Connect(int host) const;
+
+  // By host: its first process, which holds the namespaces; -1 once it was killed.
+  std::vector<int> inits_;
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_TESTS_HOSTS_HOSTS_H_
