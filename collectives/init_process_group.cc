@@ -20,6 +20,7 @@
 #include "fsdp/base/status_macros.h"
 #include "fsdp/collectives/cuda/local_cuda_communicator.h"
 #include "fsdp/collectives/cuda/nccl_process_group.h"
+#include "fsdp/collectives/host/host_collectives.h"
 #include "fsdp/collectives/host/host_process_group.h"
 #include "fsdp/collectives/host/shm_fabric.h"
 #include "fsdp/collectives/job/host_identity.h"
@@ -103,7 +104,8 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> JoinProcessGroup(const Rendezvous&
                         CreateShmFabric(rendezvous.rank, rendezvous.world_size, on_gpu ? CreateHostDevice() : device,
                                         [&job](std::string_view blob) { return job->GatherBlobs(blob); }));
   FSDP_RETURN_IF_ERROR(job->Close());
-  auto on_host = std::make_unique<HostProcessGroup>(std::move(fabric), options.timeout);
+  auto on_host =
+      std::make_unique<HostProcessGroup>(std::make_unique<HostCollectives>(std::move(fabric), options.timeout));
   if (!on_gpu) return Hold(job->TakeServer(), std::move(on_host));
   FSDP_ASSIGN_OR_RETURN(std::unique_ptr<ProcessGroup> group,
                         CreateNcclGroup(std::move(on_host), std::move(device), options.timeout));

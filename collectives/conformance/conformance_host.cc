@@ -3,6 +3,7 @@
 // The conformance suite on the host: "local" and "shm".
 #include "fsdp/base/status_macros.h"
 #include "fsdp/collectives/conformance/conformance.h"
+#include "fsdp/collectives/host/host_collectives.h"
 #include "fsdp/collectives/host/host_process_group.h"
 #include "fsdp/collectives/host/shm_fabric.h"
 #include "fsdp/collectives/run_ranks.h"
@@ -23,7 +24,8 @@ absl::Status RunOnBackend(const GroupUnderTest& under_test, const RankMain& rank
     FSDP_ASSIGN_OR_RETURN(std::unique_ptr<Fabric> fabric,
                           CreateShmFabric(meeting->rank(), size, meeting->device(),
                                           [&](std::string_view blob) { return meeting->GatherBlobs(blob); }));
-    const auto group = std::make_shared<HostProcessGroup>(std::move(fabric), timeout);
+    const auto group =
+        std::make_shared<HostProcessGroup>(std::make_unique<HostCollectives>(std::move(fabric), timeout));
     const absl::Status status = rank_main(group);
     if (!status.ok()) {
       meeting->Abort(status);  // first, or a rank that this one takes along could be taken for the first to fail

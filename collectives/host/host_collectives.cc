@@ -21,6 +21,7 @@
 #include <algorithm>
 #include <cstring>
 #include <optional>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
@@ -60,12 +61,12 @@ const std::byte* OwnData(const Collective& c, int rank) {
 
 }  // namespace
 
-HostCollectives::HostCollectives(const Fabric& fabric, absl::Duration timeout)
-    : fabric_(fabric),
-      control_(fabric.control()),
-      rank_(fabric.rank()),
-      size_(fabric.size()),
-      barrier_(fabric, timeout),
+HostCollectives::HostCollectives(std::unique_ptr<Fabric> fabric, absl::Duration timeout)
+    : fabric_(std::move(fabric)),
+      control_(fabric_->control()),
+      rank_(fabric_->rank()),
+      size_(fabric_->size()),
+      barrier_(*fabric_, timeout),
       specs_(static_cast<size_t>(size_)),
       sources_(static_cast<size_t>(size_)),
       rows_(static_cast<size_t>(size_)) {}
@@ -103,7 +104,7 @@ absl::StatusOr<std::vector<std::string>> HostCollectives::GatherBlobs(uint64_t s
   collective.spec = {.op = CollectiveOp::kGatherBlobs, .count = static_cast<int64_t>(blob.size())};
   collective.input = reinterpret_cast<const std::byte*>(blob.data());
   id_ = {.op = CollectiveOp::kGatherBlobs, .sequence = sequence};
-  const int64_t capacity = fabric_.slot_bytes();
+  const int64_t capacity = fabric_->slot_bytes();
   Stage(collective, {.begin = 0, .count = std::min(collective.spec.count, capacity)});
   FSDP_RETURN_IF_ERROR(Exchange({.spec = collective.spec}, collective.input));
   std::vector<int64_t> sizes;
@@ -119,10 +120,20 @@ absl::StatusOr<std::vector<std::string>> HostCollectives::GatherBlobs(uint64_t s
     }
     for (int r = 0; r < size_; ++r) {
       const int64_t count = std::clamp<int64_t>(sizes[r] - begin, 0, capacity);
-      blobs[r].append(reinterpret_cast<const char*>(fabric_.Slot(r, barrier_.read_parity())), count);
+      blobs[r].append(reinterpret_cast<const char*>(fabric_->Slot(r, barrier_.read_parity())), count);
     }
   }
   return blobs;
+}
+
+absl::StatusOr<std::unique_ptr<BlockingCollectives>> HostCollectives::Split(const std::vector<int>& members,
+                                                                            const BlobGather& gather) {
+  FSDP_ASSIGN_OR_RETURN(std::unique_ptr<Fabric> fabric, fabric_->Split(members, gather));
+  return std::make_unique<HostCollectives>(std::move(fabric), timeout());
+}
+
+int HostCollectives::first_rank_to_give_up() const {
+  return static_cast<int>(control_.group().aborted_by.load(std::memory_order_acquire)) - 1;
 }
 
 Descriptor HostCollectives::Describe(const Collective& collective) const {
@@ -132,9 +143,9 @@ Descriptor HostCollectives::Describe(const Collective& collective) const {
     return mine;
   }
   const int64_t nbytes = Rows(spec, size_) * spec.count * SizeOf(spec.dtype);
-  std::optional<uint64_t> address = fabric_.Publish(OwnData(collective, rank_), nbytes);
+  std::optional<uint64_t> address = fabric_->Publish(OwnData(collective, rank_), nbytes);
   if (!address.has_value()) {
-    address = fabric_.Publish(collective.input, nbytes);
+    address = fabric_->Publish(collective.input, nbytes);
   }
   mine.direct = address.has_value();
   mine.address = address.value_or(0);
@@ -152,7 +163,7 @@ absl::Status HostCollectives::Exchange(const Descriptor& mine, const std::byte* 
     const Descriptor& theirs = control_.rank(r).descriptors[barrier_.read_parity()];
     any_direct_ |= theirs.direct;
     any_staged_ |= !theirs.direct && GivesData(theirs.spec, r);
-    sources_[r] = theirs.direct ? fabric_.PeerMemory(r, theirs.address) : nullptr;
+    sources_[r] = theirs.direct ? fabric_->PeerMemory(r, theirs.address) : nullptr;
   }
   sources_[rank_] = own;
   return any_direct_ ? barrier_.BeginReading(id_) : absl::OkStatus();
@@ -171,14 +182,14 @@ absl::Status HostCollectives::Meet() {
 
 // Elements per row that fit into a slot.
 int64_t HostCollectives::SlotCapacity(const CollectiveSpec& spec) const {
-  const int64_t row_bytes = fabric_.slot_bytes() / Rows(spec, size_) / kLine * kLine;
+  const int64_t row_bytes = fabric_->slot_bytes() / Rows(spec, size_) / kLine * kLine;
   return row_bytes / SizeOf(spec.dtype);
 }
 
 // Copies the chunk of each row into this rank's slot, one row after the other.
 void HostCollectives::Stage(const Collective& collective, const Chunk& chunk) const {
   const int64_t width = SizeOf(collective.spec.dtype);
-  std::byte* const slot = fabric_.Slot(rank_, barrier_.write_parity());
+  std::byte* const slot = fabric_->Slot(rank_, barrier_.write_parity());
   for (int64_t row = 0; row < Rows(collective.spec, size_); ++row) {
     Copy(slot + row * chunk.count * width, collective.input + (row * collective.spec.count + chunk.begin) * width,
          chunk.count * width);
@@ -186,7 +197,7 @@ void HostCollectives::Stage(const Collective& collective, const Chunk& chunk) co
 }
 
 const std::byte* HostCollectives::Source(int r, int64_t direct_offset, int64_t slot_offset) const {
-  return sources_[r] != nullptr ? sources_[r] + direct_offset : fabric_.Slot(r, barrier_.read_parity()) + slot_offset;
+  return sources_[r] != nullptr ? sources_[r] + direct_offset : fabric_->Slot(r, barrier_.read_parity()) + slot_offset;
 }
 
 absl::Status HostCollectives::Move(const Collective& collective, const Chunk& chunk) {
@@ -259,7 +270,7 @@ absl::Status HostCollectives::AllReduceChunk(const Collective& collective, const
   for (int r = 0; r < size_; ++r) {
     rows_[r] = Source(r, (chunk.begin + mine.begin) * width, mine.begin * width);
   }
-  std::byte* const sum = (staged_ ? fabric_.Slot(rank_, barrier_.write_parity()) : t) + mine.begin * width;
+  std::byte* const sum = (staged_ ? fabric_->Slot(rank_, barrier_.write_parity()) : t) + mine.begin * width;
   ReduceRows(spec.dtype, spec.reduce_op, {.rows = rows_, .destination = sum, .numel = mine.count});
   FSDP_RETURN_IF_ERROR(Meet());
   for (int i = 0; i < size_; ++i) {

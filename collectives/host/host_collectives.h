@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// HostCollectives: the collectives among ranks that can read each other's memory, over any fabric. Blocking, one at a
-// time, in an order that all ranks share; host_process_group.h puts them on streams and keeps that order. The .cc file
+// HostCollectives: the BlockingCollectives of ranks that can read each other's memory, over any fabric. The .cc file
 // begins with the protocol and the bytes that each collective moves.
 #ifndef FSDP_COLLECTIVES_HOST_HOST_COLLECTIVES_H_
 #define FSDP_COLLECTIVES_HOST_HOST_COLLECTIVES_H_
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -15,28 +15,34 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "fsdp/collectives/group/collective.h"
+#include "fsdp/collectives/host/blocking_collectives.h"
 #include "fsdp/collectives/host/fabric.h"
 #include "fsdp/collectives/host/round_barrier.h"
 
 namespace fsdp {
 
-// For one thread of each rank at a time.
-class HostCollectives {
+class HostCollectives final : public BlockingCollectives {
  public:
-  // The fabric must outlive the HostCollectives. `timeout`: for each round of a collective, see RoundBarrier.
-  HostCollectives(const Fabric& fabric, absl::Duration timeout);
+  // `timeout`: for each round of a collective, see RoundBarrier.
+  HostCollectives(std::unique_ptr<Fabric> fabric, absl::Duration timeout);
 
-  // Runs the collective number `sequence` and blocks until this rank's output is ready and its input may be changed.
-  // Preconditions: the arguments passed CheckAllGather or the check of their operation. After an error the group is
-  // unusable: the caller calls barrier().GiveUp and AwaitReaders.
-  absl::Status Run(uint64_t sequence, const Collective& collective);
+  // The fabric knows the ranks.
+  std::string_view backend() const override { return fabric_->backend(); }
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+  const std::shared_ptr<Device>& device() const override { return fabric_->device(); }
+  absl::Duration timeout() const override { return barrier_.timeout(); }
+  absl::StatusOr<Buffer> Allocate(int64_t nbytes) override { return fabric_->Allocate(nbytes); }
 
-  // Every rank's blob, by rank; blobs may have any size. The same errors as Run.
-  absl::StatusOr<std::vector<std::string>> GatherBlobs(uint64_t sequence, std::string_view blob);
+  absl::Status Run(uint64_t sequence, const Collective& collective) override;
+  absl::StatusOr<std::vector<std::string>> GatherBlobs(uint64_t sequence, std::string_view blob) override;
+  absl::StatusOr<std::unique_ptr<BlockingCollectives>> Split(const std::vector<int>& members,
+                                                             const BlobGather& gather) override;
 
-  // For giving up and departing; the rounds themselves belong to Run.
-  RoundBarrier& barrier() { return barrier_; }
-  absl::Duration timeout() const { return barrier_.timeout(); }
+  void GiveUp(const absl::Status& reason) override { barrier_.GiveUp(reason); }
+  void AwaitReaders() override { barrier_.AwaitReaders(); }
+  void Depart() override { barrier_.Depart(); }
+  int first_rank_to_give_up() const override;
 
  private:
   // Elements [begin, begin + count) of what each rank gives.
@@ -71,7 +77,7 @@ class HostCollectives {
   void ReduceAlike(const Collective& collective, const Chunk& chunk);
 
   // The peers' memory, and the control block that all ranks of the group share.
-  const Fabric& fabric_;
+  const std::unique_ptr<Fabric> fabric_;
   const ControlBlock control_;
   const int rank_;
   const int size_;

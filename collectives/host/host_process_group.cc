@@ -19,12 +19,12 @@
 
 namespace fsdp {
 
-HostProcessGroup::HostProcessGroup(std::unique_ptr<Fabric> fabric, absl::Duration timeout)
-    : fabric_(std::move(fabric)), creator_pid_(getpid()), collectives_(*fabric_, timeout) {}
+HostProcessGroup::HostProcessGroup(std::unique_ptr<BlockingCollectives> collectives)
+    : creator_pid_(getpid()), collectives_(std::move(collectives)) {}
 
 HostProcessGroup::~HostProcessGroup() {
   if (getpid() == creator_pid_) {
-    collectives_.barrier().Depart();
+    collectives_->Depart();
   }
 }
 
@@ -88,9 +88,9 @@ absl::Status HostProcessGroup::RunInTurn(uint64_t ticket, const absl::Status& so
     if (!so_far.ok()) {
       return Fail(so_far);
     }
-    const absl::Status status = collectives_.Run(ticket, {.spec = issued.spec,
-                                                          .input = static_cast<const std::byte*>(issued.input.data()),
-                                                          .output = static_cast<std::byte*>(issued.output.data())});
+    const absl::Status status = collectives_->Run(ticket, {.spec = issued.spec,
+                                                           .input = static_cast<const std::byte*>(issued.input.data()),
+                                                           .output = static_cast<std::byte*>(issued.output.data())});
     return status.ok() ? status : Fail(status);
   });
 }
@@ -99,8 +99,8 @@ absl::Status HostProcessGroup::RunInTurn(uint64_t ticket, const absl::Status& so
 // back.
 absl::Status HostProcessGroup::Fail(absl::Status error) {
   broken_ = error;
-  collectives_.barrier().GiveUp(error);
-  collectives_.barrier().AwaitReaders();
+  collectives_->GiveUp(error);
+  collectives_->AwaitReaders();
   return error;
 }
 
@@ -115,7 +115,7 @@ absl::StatusOr<std::vector<std::string>> HostProcessGroup::GatherBlobs(std::stri
     if (!broken_.ok()) {
       return BrokenError(ticket, CollectiveOp::kGatherBlobs);
     }
-    absl::StatusOr<std::vector<std::string>> blobs = collectives_.GatherBlobs(ticket, blob);
+    absl::StatusOr<std::vector<std::string>> blobs = collectives_->GatherBlobs(ticket, blob);
     return blobs.ok() ? std::move(blobs) : Fail(blobs.status());
   });
 }
@@ -123,12 +123,8 @@ absl::StatusOr<std::vector<std::string>> HostProcessGroup::GatherBlobs(std::stri
 absl::StatusOr<std::unique_ptr<ProcessGroup>> HostProcessGroup::Split(int color, int key) {
   const BlobGather gather = [this](std::string_view blob) { return GatherBlobs(blob); };
   FSDP_ASSIGN_OR_RETURN(const std::vector<int> members, SplitMembers(gather, color, key));
-  FSDP_ASSIGN_OR_RETURN(std::unique_ptr<Fabric> fabric, fabric_->Split(members, gather));
-  return std::make_unique<HostProcessGroup>(std::move(fabric), timeout());
-}
-
-int HostProcessGroup::first_rank_to_give_up() const {
-  return static_cast<int>(fabric_->control().group().aborted_by.load(std::memory_order_acquire)) - 1;
+  FSDP_ASSIGN_OR_RETURN(std::unique_ptr<BlockingCollectives> part, collectives_->Split(members, gather));
+  return std::make_unique<HostProcessGroup>(std::move(part));
 }
 
 }  // namespace fsdp

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// HostProcessGroup: a ProcessGroup over a Fabric, that is, for ranks that can read each other's memory: backends
-// "local" and "shm". It puts the blocking HostCollectives onto streams in the order of issue, and keeps the group
-// broken after its first error.
+// HostProcessGroup: a ProcessGroup of ranks whose tensors are in host memory: backends "local", "shm" and "net". It
+// puts blocking collectives onto streams in the order of issue, and keeps the group broken after its first error.
 //
-//   ProcessGroup calls -> tickets (ticket_line.h) -> streams -> HostCollectives -> RoundBarrier -> Fabric
+//   ProcessGroup calls -> tickets (ticket_line.h) -> streams -> BlockingCollectives
 #ifndef FSDP_COLLECTIVES_HOST_HOST_PROCESS_GROUP_H_
 #define FSDP_COLLECTIVES_HOST_HOST_PROCESS_GROUP_H_
 
@@ -15,28 +14,26 @@
 
 #include "fsdp/collectives/group/collective.h"
 #include "fsdp/collectives/group/process_group.h"
-#include "fsdp/collectives/host/fabric.h"
-#include "fsdp/collectives/host/host_collectives.h"
+#include "fsdp/collectives/host/blocking_collectives.h"
 #include "fsdp/collectives/host/ticket_line.h"
 
 namespace fsdp {
 
 class HostProcessGroup final : public ProcessGroup {
  public:
-  // `timeout`: for each collective, from the moment when its stream gets to it.
-  HostProcessGroup(std::unique_ptr<Fabric> fabric, absl::Duration timeout);
+  explicit HostProcessGroup(std::unique_ptr<BlockingCollectives> collectives);
 
   // Peers may finish collectives already issued; any later collective fails and names this rank.
   ~HostProcessGroup() override;
 
-  // The fabric knows the ranks; the group adds order and errors.
-  int rank() const override { return fabric_->rank(); }
-  int size() const override { return fabric_->size(); }
-  std::string_view backend() const override { return fabric_->backend(); }
-  const std::shared_ptr<Device>& device() const override { return fabric_->device(); }
-  absl::Duration timeout() const override { return collectives_.timeout(); }
+  // The collectives know the ranks; the group adds order and errors.
+  int rank() const override { return collectives_->rank(); }
+  int size() const override { return collectives_->size(); }
+  std::string_view backend() const override { return collectives_->backend(); }
+  const std::shared_ptr<Device>& device() const override { return collectives_->device(); }
+  absl::Duration timeout() const override { return collectives_->timeout(); }
 
-  absl::StatusOr<Buffer> Allocate(int64_t nbytes) override { return fabric_->Allocate(nbytes); }
+  absl::StatusOr<Buffer> Allocate(int64_t nbytes) override { return collectives_->Allocate(nbytes); }
   // Contracts are those of ProcessGroup. Streams must be of host devices, else the stream fails with kUnimplemented.
   // Wrong arguments fail the stream and break the group.
   void AllGather(const Tensor& input, const Tensor& output, Stream& stream) override;
@@ -49,10 +46,10 @@ class HostProcessGroup final : public ProcessGroup {
   absl::StatusOr<std::vector<std::string>> GatherBlobs(std::string_view blob) override;
   absl::StatusOr<std::unique_ptr<ProcessGroup>> Split(int color, int key) override;
   // Only the first call has an effect. Any thread.
-  void Abort(const absl::Status& reason) override { collectives_.barrier().GiveUp(reason); }
+  void Abort(const absl::Status& reason) override { collectives_->GiveUp(reason); }
 
   // The first rank that gave up or called Abort; -1 while no rank has. Any thread.
-  int first_rank_to_give_up() const;
+  int first_rank_to_give_up() const { return collectives_->first_rank_to_give_up(); }
 
  private:
   // A call as it was issued. The tensors keep their memory alive until the call has run.
@@ -70,9 +67,8 @@ class HostProcessGroup final : public ProcessGroup {
   // The error of a call after the first error, which it quotes.
   absl::Status BrokenError(uint64_t ticket, CollectiveOp op) const;
 
-  const std::unique_ptr<Fabric> fabric_;
   const int creator_pid_;  // a forked child that destroys its copy of the group must not depart in the rank's name
-  HostCollectives collectives_;
+  const std::unique_ptr<BlockingCollectives> collectives_;
   TicketLine line_;
   absl::Status broken_;  // the first error; read and written only inside line_.Serve
 };

@@ -3,6 +3,7 @@
 
 #include <utility>
 
+#include "fsdp/collectives/host/host_collectives.h"
 #include "fsdp/collectives/host/host_process_group.h"
 #include "fsdp/collectives/host/local_fabric.h"
 
@@ -12,7 +13,7 @@ std::vector<std::unique_ptr<ProcessGroup>> CreateLocalGroups(const std::vector<s
                                                              absl::Duration timeout) {
   std::vector<std::unique_ptr<ProcessGroup>> groups;
   for (std::unique_ptr<Fabric>& fabric : CreateLocalFabrics(devices)) {
-    groups.push_back(std::make_unique<HostProcessGroup>(std::move(fabric), timeout));
+    groups.push_back(std::make_unique<HostProcessGroup>(std::make_unique<HostCollectives>(std::move(fabric), timeout)));
   }
   return groups;
 }
