@@ -14,6 +14,7 @@
 
 #include <cstring>
 #include <map>
+#include <random>
 #include <string>
 #include <utility>
 
@@ -77,13 +78,15 @@ std::map<int, int> AwaitAll(const std::vector<int>& processes) {
 
 }  // namespace
 
+// A random number, because tests that Bazel runs at one time have the same process numbers: each sandbox has its own.
 Rendezvous NewJob(int world_size) {
   static int jobs = 0;
+  static const unsigned tests = std::random_device()();
   return {.world_size = world_size,
           .local_world_size = world_size,
           .master_addr = "localhost",
           .source = "test",
-          .job = absl::StrCat("test of process ", getpid(), ", job ", ++jobs)};
+          .job = absl::StrCat("test ", tests, " of process ", getpid(), ", job ", ++jobs)};
 }
 
 // The parent closes each write end at once, so that a read of a killed rank's pipe ends instead of waiting.
