@@ -1,0 +1,298 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How a collective runs, on every rank:
+//   1. Meet: send a header of 32 bytes, what this rank is about to run, to every other rank, and receive theirs. Every
+//      rank compares all of them, so all succeed or all fail with the same text, and each knows which ranks have not
+//      come. This is the barrier, and the check that no rank gave up.
+//   2. Move, without further agreement, since all know all sizes now:
+//        all_gather      own shard to every rank, theirs straight into place
+//        broadcast       the root's tensor to every rank
+//        reduce_scatter  own slices to their owners, piece by piece; the owner adds the ranks' pieces in rank order
+//        all_reduce      the same with sub-slices of a piece, then an all_gather of those; if small, everything to all
+//        blobs           as all_gather, each with the size that its header said
+//
+// Bytes sent per rank, for n ranks and S bytes of the larger buffer: all_gather and reduce_scatter S (n-1)/n,
+// all_reduce twice that, the root of broadcast S (n-1); and n - 1 headers. A ring would send as much.
+//
+// Pieces bound the memory: a rank receives at most kScratchBytes before it adds.
+#include "fsdp/collectives/net/net_collectives.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "fsdp/base/annotate.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/collectives/host/reduce_rows.h"
+#include "fsdp/collectives/net/meeting.h"
+
+namespace fsdp {
+namespace {
+
+// What reductions receive at a time: from each peer at most 4 MiB, on whose transmission a wait for the next piece
+// weighs little, and from all together at most 64 MiB.
+constexpr int64_t kPieceBytes = 4 << 20;
+constexpr int64_t kScratchBytes = 64 << 20;
+
+// Up to here an all_reduce sends everything to everybody: one wait for the network instead of two.
+constexpr int64_t kEagerBytes = 16 << 10;
+
+// Rows of the scratch memory begin on cache lines.
+constexpr int64_t kLine = 64;
+
+// Blobs are plans and digests; more than this from a peer is taken for damage, before memory is asked for.
+constexpr int64_t kMaxBlobBytes = 1 << 30;
+
+// How long to wait for the verdict of the watch after a connection broke.
+constexpr absl::Duration kVerdict = absl::Milliseconds(250);
+
+void Copy(std::byte* destination, const std::byte* source, int64_t nbytes) {
+  if (nbytes > 0 && destination != source) {
+    std::memcpy(destination, source, static_cast<size_t>(nbytes));
+  }
+}
+
+// Transports carry messages of at least one byte; both sides know which are empty.
+void Add(std::vector<Send>& sends, const Send& send) {
+  if (send.nbytes > 0) sends.push_back(send);
+}
+
+void Add(std::vector<Receive>& receives, const Receive& receive) {
+  if (receive.nbytes > 0) receives.push_back(receive);
+}
+
+}  // namespace
+
+NetCollectives::NetCollectives(std::unique_ptr<Transport> transport, std::shared_ptr<Device> device, NetOptions options)
+    : transport_(std::move(transport)),
+      device_(std::move(device)),
+      options_(std::move(options)),
+      rank_(transport_->rank()),
+      size_(transport_->size()),
+      specs_(static_cast<size_t>(size_)),
+      rows_(static_cast<size_t>(size_)) {}
+
+absl::StatusOr<Buffer> NetCollectives::Allocate(int64_t nbytes) {
+  FSDP_ASSIGN_OR_RETURN(Buffer buffer, device_->Allocate(nbytes));
+  if (nbytes > 0) {
+    std::memset(buffer.data(), 0, static_cast<size_t>(nbytes));
+  }
+  return buffer;
+}
+
+absl::Status NetCollectives::Run(uint64_t sequence, const Collective& collective) {
+  FSDP_RETURN_IF_ERROR(Meet(sequence, collective.spec));
+  FSDP_RETURN_IF_ERROR(Move(collective));
+  Complete();
+  return absl::OkStatus();
+}
+
+absl::Status NetCollectives::Meet(uint64_t sequence, const CollectiveSpec& spec) {
+  id_ = {.op = spec.op, .sequence = sequence};
+  std::vector<MeetingHeader> headers(static_cast<size_t>(size_), MeetingHeader::Of(sequence, spec));
+  std::vector<Send> sends;
+  std::vector<Receive> receives;
+  for (const int peer : Others()) {
+    sends.push_back({peer, reinterpret_cast<const std::byte*>(&headers[rank_]), sizeof(MeetingHeader)});
+    receives.push_back({peer, reinterpret_cast<std::byte*>(&headers[peer]), sizeof(MeetingHeader)});
+  }
+  FSDP_RETURN_IF_ERROR(Exchange(sends, receives));
+  FSDP_RETURN_IF_ERROR(transport_->CheckNobodyGaveUp(id_));
+  for (int r = 0; r < size_; ++r) {
+    absl::StatusOr<CollectiveSpec> theirs = headers[r].ToSpec(r, sequence);
+    FSDP_RETURN_IF_ERROR(Annotate(theirs.status(), absl::StrCat("rank ", rank_, " of ", size_, ": ", id_.ToString())));
+    specs_[r] = *theirs;
+  }
+  return CheckAgreement(specs_, sequence);
+}
+
+absl::Status NetCollectives::Exchange(absl::Span<const Send> sends, absl::Span<const Receive> receives) {
+  const absl::Status status = transport_->Exchange(sends, receives, id_, options_.timeout);
+  if (absl::IsUnavailable(status) && options_.watch != nullptr) {
+    const absl::Status verdict = options_.watch(kVerdict);
+    if (!verdict.ok()) {
+      return Annotate(verdict, absl::StrCat("rank ", rank_, " of ", size_, ": ", id_.ToString()));
+    }
+  }
+  return status;
+}
+
+absl::Status NetCollectives::Move(const Collective& collective) {
+  switch (collective.spec.op) {
+    case CollectiveOp::kAllGather:
+      return AllGather(collective);
+    case CollectiveOp::kReduceScatter:
+      return ReduceScatter(collective);
+    case CollectiveOp::kAllReduce:
+      return AllReduce(collective);
+    case CollectiveOp::kBroadcast:
+      return Broadcast(collective);
+    case CollectiveOp::kBarrier:
+      return absl::OkStatus();
+    case CollectiveOp::kGatherBlobs:
+    case CollectiveOp::kReplay:
+      break;
+  }
+  return absl::InternalError(absl::StrCat(id_.ToString(), " moves no elements"));
+}
+
+absl::Status NetCollectives::AllGather(const Collective& collective) {
+  const int64_t nbytes = collective.spec.count * SizeOf(collective.spec.dtype);
+  std::byte* const own = collective.output + rank_ * nbytes;
+  Copy(own, collective.input, nbytes);
+  std::vector<Send> sends;
+  std::vector<Receive> receives;
+  for (const int peer : Others()) {
+    Add(sends, {peer, own, nbytes});
+    Add(receives, {peer, collective.output + peer * nbytes, nbytes});
+  }
+  return Exchange(sends, receives);
+}
+
+absl::Status NetCollectives::Broadcast(const Collective& collective) {
+  const int64_t nbytes = collective.spec.count * SizeOf(collective.spec.dtype);
+  const int root = collective.spec.root;
+  std::vector<Send> sends;
+  std::vector<Receive> receives;
+  if (rank_ == root) {
+    for (const int peer : Others()) Add(sends, {peer, collective.input, nbytes});
+  } else {
+    Add(receives, {root, collective.output, nbytes});
+  }
+  return Exchange(sends, receives);
+}
+
+absl::Status NetCollectives::ReduceScatter(const Collective& collective) {
+  const CollectiveSpec& spec = collective.spec;
+  const int64_t width = SizeOf(spec.dtype);
+  const int64_t step = PieceCount(spec.dtype);
+  for (int64_t begin = 0; begin < spec.count; begin += step) {
+    const int64_t nbytes = std::min(step, spec.count - begin) * width;
+    const auto slice = [&](int r) { return collective.input + (r * spec.count + begin) * width; };
+    std::vector<Send> sends;
+    std::vector<Receive> receives;
+    for (const int peer : Others()) {
+      sends.push_back({peer, slice(peer), nbytes});
+      receives.push_back({peer, Scratch(peer, nbytes), nbytes});
+    }
+    FSDP_RETURN_IF_ERROR(Exchange(sends, receives));
+    for (int r = 0; r < size_; ++r) {
+      rows_[r] = r == rank_ ? slice(rank_) : Scratch(r, nbytes);
+    }
+    ReduceRows(spec.dtype, spec.reduce_op,
+               {.rows = rows_, .destination = collective.output + begin * width, .numel = nbytes / width});
+  }
+  return absl::OkStatus();
+}
+
+// A chunk is as many sub-slices as there are ranks; the last ones of a chunk may be shorter or empty.
+absl::Status NetCollectives::AllReduce(const Collective& collective) {
+  const CollectiveSpec& spec = collective.spec;
+  const int64_t width = SizeOf(spec.dtype);
+  if (spec.count * width <= kEagerBytes) return ReduceAlike(collective);
+  const int64_t most = PieceCount(spec.dtype) * size_;
+  for (int64_t begin = 0; begin < spec.count; begin += most) {
+    const int64_t count = std::min(most, spec.count - begin);
+    const int64_t each = (count + size_ - 1) / size_;
+    std::byte* const chunk = collective.output + begin * width;
+    const auto part = [&](int r) { return chunk + std::min(r * each, count) * width; };
+    const auto nbytes = [&](int r) { return part(r + 1) - part(r); };
+    std::vector<Send> sends;
+    std::vector<Receive> receives;
+    for (const int peer : Others()) {
+      Add(sends, {peer, part(peer), nbytes(peer)});
+      Add(receives, {peer, Scratch(peer, each * width), nbytes(rank_)});
+    }
+    FSDP_RETURN_IF_ERROR(Exchange(sends, receives));
+    for (int r = 0; r < size_; ++r) {
+      rows_[r] = r == rank_ ? part(rank_) : Scratch(r, each * width);
+    }
+    ReduceRows(spec.dtype, spec.reduce_op, {.rows = rows_, .destination = part(rank_), .numel = nbytes(rank_) / width});
+    sends.clear();
+    receives.clear();
+    for (const int peer : Others()) {
+      Add(sends, {peer, part(rank_), nbytes(rank_)});
+      Add(receives, {peer, part(peer), nbytes(peer)});
+    }
+    FSDP_RETURN_IF_ERROR(Exchange(sends, receives));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status NetCollectives::ReduceAlike(const Collective& collective) {
+  const CollectiveSpec& spec = collective.spec;
+  const int64_t nbytes = spec.count * SizeOf(spec.dtype);
+  std::vector<Send> sends;
+  std::vector<Receive> receives;
+  for (const int peer : Others()) {
+    Add(sends, {peer, collective.input, nbytes});
+    Add(receives, {peer, Scratch(peer, nbytes), nbytes});
+  }
+  FSDP_RETURN_IF_ERROR(Exchange(sends, receives));
+  for (int r = 0; r < size_; ++r) {
+    rows_[r] = r == rank_ ? collective.input : Scratch(r, nbytes);
+  }
+  ReduceRows(spec.dtype, spec.reduce_op, {.rows = rows_, .destination = collective.output, .numel = spec.count});
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<std::string>> NetCollectives::GatherBlobs(uint64_t sequence, std::string_view blob) {
+  FSDP_RETURN_IF_ERROR(Meet(sequence, {.op = CollectiveOp::kGatherBlobs, .count = static_cast<int64_t>(blob.size())}));
+  std::vector<std::string> blobs(static_cast<size_t>(size_));
+  for (int r = 0; r < size_; ++r) {
+    if (specs_[r].count > kMaxBlobBytes) {
+      return absl::ResourceExhaustedError(absl::StrCat("rank ", rank_, " of ", size_, ": ", id_.ToString(),
+                                                       ": the blob of rank ", r, " has ", specs_[r].count,
+                                                       " bytes, at most ", kMaxBlobBytes, " are taken"));
+    }
+    blobs[r].resize(static_cast<size_t>(specs_[r].count));
+  }
+  blobs[rank_] = blob;
+  std::vector<Send> sends;
+  std::vector<Receive> receives;
+  for (const int peer : Others()) {
+    Add(sends, {peer, reinterpret_cast<const std::byte*>(blob.data()), static_cast<int64_t>(blob.size())});
+    Add(receives, {peer, reinterpret_cast<std::byte*>(blobs[peer].data()), specs_[peer].count});
+  }
+  FSDP_RETURN_IF_ERROR(Exchange(sends, receives));
+  Complete();
+  return blobs;
+}
+
+absl::StatusOr<std::unique_ptr<BlockingCollectives>> NetCollectives::Split(const std::vector<int>& members,
+                                                                           const BlobGather& gather) {
+  return SplitNet(members, gather);
+}
+
+absl::StatusOr<std::unique_ptr<NetCollectives>> NetCollectives::SplitNet(const std::vector<int>& members,
+                                                                         const BlobGather& gather) {
+  FSDP_ASSIGN_OR_RETURN(std::unique_ptr<Transport> part, transport_->Split(members, gather));
+  return std::make_unique<NetCollectives>(std::move(part), device_, options_);
+}
+
+void NetCollectives::GiveUp(const absl::Status& reason) {
+  transport_->Tell(
+      {.kind = Notice::Kind::kGaveUp, .sequence = completed_.load(std::memory_order_relaxed) + 1, .reason = reason});
+}
+
+void NetCollectives::Depart() { transport_->Tell({.kind = Notice::Kind::kLeft}); }
+
+std::vector<int> NetCollectives::Others() const {
+  std::vector<int> others;
+  for (int i = 1; i < size_; ++i) others.push_back((rank_ + i) % size_);
+  return others;
+}
+
+std::byte* NetCollectives::Scratch(int r, int64_t stride) {
+  const int64_t row = (stride + kLine - 1) / kLine * kLine;
+  // Every row is asked for before any is received into, so growing moves nothing that is under way.
+  if (scratch_.size() < static_cast<size_t>(row * size_)) scratch_.resize(static_cast<size_t>(row * size_));
+  return scratch_.data() + r * row;
+}
+
+int64_t NetCollectives::PieceCount(DType dtype) const {
+  return std::max(kLine, std::min(kPieceBytes, kScratchBytes / size_)) / SizeOf(dtype);
+}
+
+}  // namespace fsdp

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// NetCollectives: the BlockingCollectives of ranks that send each other messages, every rank as if on a host of its own
+// ("flat"). The .cc file begins with the protocol and the bytes that each collective sends. What layered_collectives.h
+// does better for the ranks of one host, it does with the parts of this class.
+#ifndef FSDP_COLLECTIVES_NET_NET_COLLECTIVES_H_
+#define FSDP_COLLECTIVES_NET_NET_COLLECTIVES_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "fsdp/collectives/host/blocking_collectives.h"
+#include "fsdp/collectives/net/transport.h"
+
+namespace fsdp {
+
+// Who of the job is known to be gone: OK while nobody is. Waits up to the duration for such news. A transport knows
+// that a connection broke, a watch of the job knows which process ended first.
+using PeerWatch = std::function<absl::Status(absl::Duration)>;
+
+struct NetOptions {
+  absl::Duration timeout = absl::Minutes(10);  // of each wait for the peers
+  PeerWatch watch = nullptr;                   // null: the transport's errors are all there is
+};
+
+class NetCollectives final : public BlockingCollectives {
+ public:
+  NetCollectives(std::unique_ptr<Transport> transport, std::shared_ptr<Device> device, NetOptions options);
+
+  std::string_view backend() const override { return "net"; }
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+  const std::shared_ptr<Device>& device() const override { return device_; }
+  absl::Duration timeout() const override { return options_.timeout; }
+  absl::StatusOr<Buffer> Allocate(int64_t nbytes) override;
+
+  absl::Status Run(uint64_t sequence, const Collective& collective) override;
+  absl::StatusOr<std::vector<std::string>> GatherBlobs(uint64_t sequence, std::string_view blob) override;
+  absl::StatusOr<std::unique_ptr<BlockingCollectives>> Split(const std::vector<int>& members,
+                                                             const BlobGather& gather) override;
+
+  void GiveUp(const absl::Status& reason) override;
+  void AwaitReaders() override { transport_->AwaitSends(); }
+  void Depart() override;
+  int first_rank_to_give_up() const override { return transport_->first_rank_to_give_up(); }
+
+  // The parts of Run. Meet blocks until all ranks have come to collective number `sequence`, and fails unless they have
+  // equal specs; Move carries out what was agreed on; Complete says that this rank has done its part. Exchange is the
+  // transport's, for the collective that Meet was called for last.
+  absl::Status Meet(uint64_t sequence, const CollectiveSpec& spec);
+  absl::Status Move(const Collective& collective);
+  void Complete() { completed_.store(id_.sequence, std::memory_order_relaxed); }
+  absl::Status Exchange(absl::Span<const Send> sends, absl::Span<const Receive> receives);
+
+  // A transport and options for a part of this group; see Split.
+  absl::StatusOr<std::unique_ptr<NetCollectives>> SplitNet(const std::vector<int>& members, const BlobGather& gather);
+
+ private:
+  absl::Status AllGather(const Collective& collective);
+  absl::Status Broadcast(const Collective& collective);
+  absl::Status ReduceScatter(const Collective& collective);
+  absl::Status AllReduce(const Collective& collective);
+  // A small all_reduce: every rank gets everything and reduces it in the order of ranks.
+  absl::Status ReduceAlike(const Collective& collective);
+
+  // The other ranks, from this one's successor on, so that they do not all send to one rank at once.
+  std::vector<int> Others() const;
+  // Where rank `r`'s part of a piece is received, `stride` bytes apart; makes room first.
+  std::byte* Scratch(int r, int64_t stride);
+  // Elements of this dtype that a rank receives from each other one at a time.
+  int64_t PieceCount(DType dtype) const;
+
+  const std::unique_ptr<Transport> transport_;
+  const std::shared_ptr<Device> device_;
+  const NetOptions options_;
+  const int rank_;
+  const int size_;
+  std::atomic<uint64_t> completed_{0};  // the last collective that this rank completed; written by the thread of Run
+
+  // State of the collective that runs.
+  CollectiveId id_;
+  std::vector<CollectiveSpec> specs_;  // by rank
+  std::vector<std::byte> scratch_;
+  std::vector<const std::byte*> rows_;  // of the reductions, by rank
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_COLLECTIVES_NET_NET_COLLECTIVES_H_

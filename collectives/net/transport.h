@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Transport: messages between the ranks of one group, over whatever joins their hosts. One object per rank and group.
+// What the messages mean is not its business (net_collectives.h); what became of a peer is: every wait ends with the
+// messages, or with an error that names the rank that did not send them (peer_states.h).
+//
+// Implementations: ucx_transport.h between processes; thread_transport.h between threads, for tests.
+//
+// Exchange, AwaitSends and Split are called by one thread at a time, the other functions by any thread.
+#ifndef FSDP_COLLECTIVES_NET_TRANSPORT_H_
+#define FSDP_COLLECTIVES_NET_TRANSPORT_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "fsdp/collectives/group/blob_gather.h"
+#include "fsdp/collectives/group/collective.h"
+#include "fsdp/collectives/net/peer_states.h"
+
+namespace fsdp {
+
+// A message to `peer`, which is not this rank, of at least one byte. The memory is not owned.
+struct Send {
+  int peer = 0;
+  const std::byte* data = nullptr;
+  int64_t nbytes = 0;
+};
+
+// The next message from `peer`, which must have exactly `nbytes` bytes, at least one.
+struct Receive {
+  int peer = 0;
+  std::byte* data = nullptr;
+  int64_t nbytes = 0;
+};
+
+class Transport {
+ public:
+  virtual ~Transport() = default;
+
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+
+  // Blocks until all messages are received and the memory of all sends may change. Messages from one rank to another
+  // are received in the order in which they were sent. `what` is for errors, and for the order of notices:
+  // kUnavailable if a peer that this rank waits for left or is lost, the code of a rank that gave up, kDataLoss if a
+  // message has another size, kDeadlineExceeded after `timeout`. After an error the memory of receives may change no
+  // more, that of sends may still be read until AwaitSends, and the transport carries notices alone.
+  virtual absl::Status Exchange(absl::Span<const Send> sends, absl::Span<const Receive> receives,
+                                const CollectiveId& what, absl::Duration timeout) = 0;
+
+  // Blocks until no message of a failed Exchange is read from this rank's memory, if need be by closing connections.
+  virtual void AwaitSends() = 0;
+
+  // Sends the notice to all peers. Does not wait for them. Once per transport; later calls have no effect.
+  virtual void Tell(const Notice& notice) = 0;
+
+  // As PeerStates.
+  virtual absl::Status CheckNobodyGaveUp(const CollectiveId& what) const = 0;
+  virtual int first_rank_to_give_up() const = 0;
+
+  // A transport for `members`, ranks of this one that include this rank, in their new order. Every rank of this
+  // transport calls it at the same time, each with its own set, all sets disjoint; `gather` gathers over this group.
+  virtual absl::StatusOr<std::unique_ptr<Transport>> Split(const std::vector<int>& members,
+                                                           const BlobGather& gather) = 0;
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_COLLECTIVES_NET_TRANSPORT_H_
