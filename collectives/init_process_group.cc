@@ -2,15 +2,18 @@
 //
 // The steps of JoinProcessGroup, and what each needs to exchange with the other ranks:
 //
-//   rendezvous (who am I) -> JobStore: find rank 0 -> CheckHosts -> CreateShmFabric -> close the store ->
-//   [CreateNcclGroup]
-//                            sockets                  blobs         blobs              Leave              host group
+//   rendezvous (who am I) -> JobStore: find rank 0 -> FindHosts -> on one host: CreateShmFabric   -> close the store ->
+//                                                               on several: CreateUcxTransport     [CreateNcclGroup]
+//                            sockets                  blobs         blobs                            Leave, host group
 //
-// The ranks need the store only until the fabric exists: from then on they share memory, in which a death is noticed
-// within milliseconds. Rank 0 keeps serving it as long as the group lives, so that MASTER_PORT stays taken and another
+// The ranks need the store only until their group exists: from then on they share memory, or have connections, in which
+// a death is noticed. Rank 0 keeps serving it as long as the group lives, so that MASTER_PORT stays taken and another
 // job that is given it is told whose it is. A group on GPUs has a host group for its control plane, made in the same
 // way.
 #include "fsdp/collectives/init_process_group.h"
+
+#include <stdlib.h>
+#include <unistd.h>
 
 #include <string>
 #include <utility>
@@ -25,32 +28,30 @@
 #include "fsdp/collectives/host/shm_fabric.h"
 #include "fsdp/collectives/job/host_identity.h"
 #include "fsdp/collectives/job/job_store.h"
+#include "fsdp/collectives/net/host_layout.h"
+#include "fsdp/collectives/net/net_collectives.h"
+#include "fsdp/collectives/net/ucx_transport.h"
 #include "fsdp/collectives/run_ranks.h"
 #include "fsdp/tensor/host_device.h"
 
 namespace fsdp {
 namespace {
 
-// Finds several hosts from the environment alone, before the ranks have to find each other.
-absl::Status CheckLocalWorldSize(const Rendezvous& r) {
-  if (r.local_world_size == r.world_size) {
-    return absl::OkStatus();
-  }
-  return absl::UnimplementedError(absl::StrCat("ranks are on several hosts: ", r.local_world_size, " of ", r.world_size,
-                                               " ranks are on the host of rank ", r.rank, " (by the environment of ",
-                                               r.source, "); there is no backend for that yet, shm serves one host"));
+absl::Status WrongBackend(const InitOptions& options, const std::string& ranks, std::string_view expected) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("backend \"", options.backend, "\" for ", ranks, ": expected ", std::string(expected)));
 }
 
-// The backend for `device`; kInvalidArgument if options.backend is another one.
-absl::StatusOr<std::string> ChooseBackend(const InitOptions& options, const Device& device, int world_size) {
+// What the device alone says about options.backend, before anybody meets.
+absl::Status CheckBackend(const InitOptions& options, const Device& device, int world_size) {
   const bool on_gpu = device.type() == DeviceType::kCuda;
-  const std::string fits = world_size == 1 ? "local" : on_gpu ? "nccl" : "shm";
+  const std::string& backend = options.backend;
   // A single rank may ask for the backend that several ranks would have; it gets "local".
-  const bool alone = world_size == 1 && options.backend == (on_gpu ? "nccl" : "shm");
-  if (options.backend.empty() || options.backend == fits || alone) return fits;
-  return absl::InvalidArgumentError(absl::StrCat("backend \"", options.backend, "\" for ", world_size,
-                                                 world_size == 1 ? " rank" : " ranks", " on ", device.name(),
-                                                 ": expected \"", fits, "\""));
+  const bool fits = backend.empty() || (world_size == 1 && backend == "local") ||
+                    (on_gpu ? backend == "nccl" : backend == "shm" || backend == "net");
+  if (fits) return absl::OkStatus();
+  const std::string ranks = absl::StrCat(world_size, world_size == 1 ? " rank" : " ranks", " on ", device.name());
+  return WrongBackend(options, ranks, world_size == 1 ? "\"local\"" : on_gpu ? "\"nccl\"" : "\"shm\" or \"net\"");
 }
 
 absl::StatusOr<std::shared_ptr<ProcessGroup>> CreateGroupOfOne(std::shared_ptr<Device> device, absl::Duration timeout) {
@@ -62,13 +63,36 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> CreateGroupOfOne(std::shared_ptr<D
   return std::shared_ptr<ProcessGroup>(std::move(groups[0]));
 }
 
-absl::Status CheckHosts(JobStore& job) {
-  FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> blobs, job.GatherBlobs(HostIdentity::OfThisProcess().ToBlob()));
-  std::vector<HostIdentity> hosts;
+absl::StatusOr<HostLayout> FindHosts(JobStore& job, const HostIdentity& mine) {
+  FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> blobs, job.GatherBlobs(mine.ToBlob()));
+  std::vector<std::string> identities;
   for (const std::string& blob : blobs) {
-    hosts.push_back(HostIdentity::FromBlob(blob));
+    identities.push_back(HostIdentity::FromBlob(blob).kernel);
   }
-  return CheckOneHost(hosts);
+  return HostLayout::Of(identities);
+}
+
+// The collectives of all ranks, whose memory is on `device`: through shared memory on one host, else through a network.
+absl::StatusOr<std::unique_ptr<BlockingCollectives>> CreateCollectives(const Rendezvous& rendezvous, JobStore& job,
+                                                                       std::shared_ptr<Device> device,
+                                                                       const InitOptions& options) {
+  const BlobGather gather = [&job](std::string_view blob) { return job.GatherBlobs(blob); };
+  const HostIdentity here = HostIdentity::OfThisProcess(options.host_id);
+  FSDP_ASSIGN_OR_RETURN(const HostLayout layout, FindHosts(job, here));
+  if (layout.hosts() > 1 && options.backend == "shm") {
+    return WrongBackend(options, absl::StrCat("ranks on ", layout.ToString()), "\"net\"");
+  }
+  if (layout.hosts() == 1 && options.backend != "net") {
+    FSDP_ASSIGN_OR_RETURN(std::unique_ptr<Fabric> fabric,
+                          CreateShmFabric(rendezvous.rank, rendezvous.world_size, std::move(device), gather));
+    return std::make_unique<HostCollectives>(std::move(fabric), options.timeout);
+  }
+  const UcxTransportOptions ucx = {.place = absl::StrCat("pid ", getpid(), " on ", here.name),
+                                   .timeout = options.timeout};
+  FSDP_ASSIGN_OR_RETURN(std::unique_ptr<Transport> transport,
+                        CreateUcxTransport(rendezvous.rank, rendezvous.world_size, ucx, gather));
+  return std::make_unique<NetCollectives>(std::move(transport), std::move(device),
+                                          NetOptions{.timeout = options.timeout});
 }
 
 // The group of a rank and what lives as long as it. Destroyed from the last member to the first: the port is free
@@ -88,24 +112,23 @@ std::shared_ptr<ProcessGroup> Hold(std::unique_ptr<StoreServer> server, std::uni
 
 absl::StatusOr<std::shared_ptr<ProcessGroup>> InitProcessGroup(const InitOptions& options) {
   FSDP_ASSIGN_OR_RETURN(const Rendezvous rendezvous, RendezvousFromEnvironment());
-  return JoinProcessGroup(rendezvous, options);
+  InitOptions completed = options;
+  const char* const host_id = getenv("FSDP_HOSTID");
+  if (completed.host_id.empty() && host_id != nullptr) completed.host_id = host_id;
+  return JoinProcessGroup(rendezvous, completed);
 }
 
 absl::StatusOr<std::shared_ptr<ProcessGroup>> JoinProcessGroup(const Rendezvous& rendezvous,
                                                                const InitOptions& options) {
   std::shared_ptr<Device> device = options.device != nullptr ? options.device : CreateHostDevice();
-  FSDP_ASSIGN_OR_RETURN(const std::string backend, ChooseBackend(options, *device, rendezvous.world_size));
+  FSDP_RETURN_IF_ERROR(CheckBackend(options, *device, rendezvous.world_size));
   if (rendezvous.world_size == 1) return CreateGroupOfOne(std::move(device), options.timeout);
-  FSDP_RETURN_IF_ERROR(CheckLocalWorldSize(rendezvous));
   FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<JobStore> job, JobStore::Open(rendezvous, options.timeout));
-  FSDP_RETURN_IF_ERROR(CheckHosts(*job));
-  const bool on_gpu = backend == "nccl";
-  FSDP_ASSIGN_OR_RETURN(std::unique_ptr<Fabric> fabric,
-                        CreateShmFabric(rendezvous.rank, rendezvous.world_size, on_gpu ? CreateHostDevice() : device,
-                                        [&job](std::string_view blob) { return job->GatherBlobs(blob); }));
+  const bool on_gpu = device->type() == DeviceType::kCuda;
+  FSDP_ASSIGN_OR_RETURN(std::unique_ptr<BlockingCollectives> collectives,
+                        CreateCollectives(rendezvous, *job, on_gpu ? CreateHostDevice() : device, options));
   FSDP_RETURN_IF_ERROR(job->Close());
-  auto on_host =
-      std::make_unique<HostProcessGroup>(std::make_unique<HostCollectives>(std::move(fabric), options.timeout));
+  auto on_host = std::make_unique<HostProcessGroup>(std::move(collectives));
   if (!on_gpu) return Hold(job->TakeServer(), std::move(on_host));
   FSDP_ASSIGN_OR_RETURN(std::unique_ptr<ProcessGroup> group,
                         CreateNcclGroup(std::move(on_host), std::move(device), options.timeout));

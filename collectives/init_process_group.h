@@ -18,15 +18,19 @@ namespace fsdp {
 struct InitOptions {
   absl::Duration timeout = absl::Minutes(10);  // for the rendezvous, then of each collective
   std::shared_ptr<Device> device = nullptr;    // null: a new host device
-  std::string backend = {};                    // "shm", "nccl", or "local" for one rank; empty: the device's default
+  // "shm" (one host), "net" (several, or one for a test), "nccl" on GPUs, or "local" for one rank; empty: what fits.
+  std::string backend = {};
+  // Ranks with equal ones are taken to be on one host; empty: what the kernel says (host_identity.h).
+  std::string host_id = {};
 };
 
-// The world group of the job that rendezvous.h finds in the environment. For the processes of one host: backend "shm"
-// on host devices, "nccl" on GPUs; "local", one rank alone, when there is no job. Blocks until all ranks arrived.
+// The world group of the job that rendezvous.h finds in the environment; options.host_id, if empty, is FSDP_HOSTID. On
+// host devices: backend "shm" for the processes of one host, "net" for those of several; on GPUs "nccl"; "local", one
+// rank alone, when there is no job. Blocks until all ranks arrived.
 // kDeadlineExceeded names the missing ranks; kUnavailable names the job and the process that hold MASTER_PORT, or that
 // are this rank already (job_store.h); rank 0's group holds the port until it is destroyed, so a process has one such
-// group at a time. kInvalidArgument for a backend that the device cannot have, and for an environment that contradicts
-// itself; kUnimplemented if ranks are on several hosts, for which there is no backend yet.
+// group at a time. kInvalidArgument for a backend that the device or the hosts cannot have, and for an environment that
+// contradicts itself; kFailedPrecondition if ranks are on several hosts and UCX is not installed on one of them.
 absl::StatusOr<std::shared_ptr<ProcessGroup>> InitProcessGroup(const InitOptions& options = {});
 
 // The same for a job that is known without the environment.

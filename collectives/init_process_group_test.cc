@@ -20,6 +20,7 @@
 #include "fsdp/collectives/conformance/process_ranks.h"
 #include "fsdp/collectives/job/host_identity.h"
 #include "fsdp/collectives/job/socket.h"
+#include "fsdp/collectives/net/ucx_library.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {
@@ -178,24 +179,66 @@ TEST(InitProcessGroupTest, JoinsAnOpenMpiJob) {
   }
 }
 
-TEST(InitProcessGroupTest, SeveralHostsByTheEnvironmentAreRefused) {
-  Rendezvous job = NewJob(8);
-  job.local_world_size = 4;
-  job.source = "slurm";
-  EXPECT_THAT(JoinProcessGroup(job),
-              StatusIs(absl::StatusCode::kUnimplemented,
-                       "ranks are on several hosts: 4 of 8 ranks are on the host of rank 0 (by the environment of "
-                       "slurm); there is no backend for that yet, shm serves one host"));
+// Runs a rank per host id, all on this machine, as if on the hosts of these ids.
+std::vector<RankResult> RunOnHosts(const std::vector<std::string>& hosts, const std::string& backend,
+                                   const std::function<absl::Status(ProcessGroup& group)>& rank_main) {
+  Rendezvous job = NewJob(static_cast<int>(hosts.size()));
+  job.local_world_size = 1;
+  return RunProcesses(job.world_size, [&](int rank) -> absl::Status {
+    Rendezvous rendezvous = job;
+    rendezvous.rank = rank;
+    FSDP_ASSIGN_OR_RETURN(
+        const std::shared_ptr<ProcessGroup> group,
+        JoinProcessGroup(rendezvous, {.timeout = absl::Minutes(1), .backend = backend, .host_id = hosts[rank]}));
+    return rank_main(*group);
+  });
 }
 
-TEST(InitProcessGroupTest, SeveralHostsThatMeetAreRefused) {
-  const HostIdentity a = HostIdentity::FromBlob(HostIdentity::OfThisProcess().ToBlob());
-  const HostIdentity b = {.name = "elsewhere", .kernel = "another"};
+TEST(InitProcessGroupTest, RanksOnSeveralHostsHaveANetwork) {
+  if (const absl::Status ucx = LoadUcp().status(); !ucx.ok()) GTEST_SKIP() << ucx;
+  for (const RankResult& result : RunOnHosts({"a", "a", "b", "b"}, "", [](ProcessGroup& group) {
+         EXPECT_EQ(group.backend(), "net");
+         return UseGroup(group);
+       })) {
+    EXPECT_OK(result.status);
+  }
+}
+
+TEST(InitProcessGroupTest, ANetworkOnOneHostIsThereForTheAsking) {
+  if (const absl::Status ucx = LoadUcp().status(); !ucx.ok()) GTEST_SKIP() << ucx;
+  for (const RankResult& result : RunOnHosts({"", "", ""}, "net", [](ProcessGroup& group) {
+         EXPECT_EQ(group.backend(), "net");
+         return UseGroup(group);
+       })) {
+    EXPECT_OK(result.status);
+  }
+}
+
+// By the environment each rank is alone on its host, as two agents of torchrun on one machine say.
+TEST(InitProcessGroupTest, HostsAreWhatTheKernelSaysAndNotTheLauncher) {
+  for (const RankResult& result : RunOnHosts({"", ""}, "", [](ProcessGroup& group) {
+         EXPECT_EQ(group.backend(), "shm");
+         return UseGroup(group);
+       })) {
+    EXPECT_OK(result.status);
+  }
+}
+
+TEST(InitProcessGroupTest, SharedMemoryBetweenHostsIsRefused) {
+  for (const RankResult& result :
+       RunOnHosts({"a", "b", "b"}, "shm", [](ProcessGroup& group) { return UseGroup(group); })) {
+    EXPECT_THAT(result.status, StatusIs(absl::StatusCode::kInvalidArgument,
+                                        "backend \"shm\" for ranks on 2 hosts with 1, 2 ranks: expected \"net\""));
+  }
+}
+
+TEST(InitProcessGroupTest, AHostIsKnownByItsKernelOrByTheIdThatOverridesIt) {
+  const HostIdentity a = HostIdentity::FromBlob(HostIdentity::OfThisProcess("").ToBlob());
   EXPECT_FALSE(a.name.empty());
-  EXPECT_OK(CheckOneHost({a, HostIdentity::OfThisProcess()}));
-  EXPECT_THAT(CheckOneHost({a, a, b}),
-              StatusIs(absl::StatusCode::kUnimplemented, testing::AllOf(HasSubstr(absl::StrCat("rank 0 on ", a.name)),
-                                                                        HasSubstr("rank 2 on elsewhere"))));
+  EXPECT_EQ(a.kernel, HostIdentity::OfThisProcess("").kernel);
+  const HostIdentity b = HostIdentity::FromBlob(HostIdentity::OfThisProcess("rack 7").ToBlob());
+  EXPECT_EQ(b.name, a.name);
+  EXPECT_EQ(b.kernel, "FSDP_HOSTID rack 7");
 }
 
 TEST(InitProcessGroupTest, RanksThatDisagreeOnTheWorldSizeAreToldAtOnce) {
@@ -218,8 +261,9 @@ TEST(InitProcessGroupTest, ABackendThatTheDeviceCannotHaveIsRefused) {
   EXPECT_THAT(JoinProcessGroup(job, options).status(),
               StatusIs(absl::StatusCode::kInvalidArgument, "backend \"nccl\" for 1 rank on cpu: expected \"local\""));
   job.world_size = 2;
-  EXPECT_THAT(JoinProcessGroup(job, options).status(),
-              StatusIs(absl::StatusCode::kInvalidArgument, "backend \"nccl\" for 2 ranks on cpu: expected \"shm\""));
+  EXPECT_THAT(
+      JoinProcessGroup(job, options).status(),
+      StatusIs(absl::StatusCode::kInvalidArgument, "backend \"nccl\" for 2 ranks on cpu: expected \"shm\" or \"net\""));
   job.world_size = 1;
   options.backend = "shm";
   ASSERT_OK_AND_ASSIGN(const std::shared_ptr<ProcessGroup> alone, JoinProcessGroup(job, options));

@@ -81,6 +81,18 @@ def system_repositories():
     )
     _maybe(
         system_library,
+        "ucx",
+        headers = [
+            "ucm",
+            "ucp",
+            "ucs",
+            "uct",
+        ],
+        targets = {"ucx_headers": []},
+        debian_package = "libucx-dev",
+    )
+    _maybe(
+        system_library,
         "xxhash",
         headers = ["xxhash.h"],
         targets = {"xxhash": ["xxhash"]},

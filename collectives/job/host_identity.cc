@@ -24,9 +24,12 @@ std::string ProcessNamespace() {
 
 }  // namespace
 
-HostIdentity HostIdentity::OfThisProcess() {
+HostIdentity HostIdentity::OfThisProcess(std::string_view host_id) {
   char name[HOST_NAME_MAX + 1] = {};
   gethostname(name, HOST_NAME_MAX);
+  if (!host_id.empty()) {
+    return {.name = name, .kernel = absl::StrCat("FSDP_HOSTID ", std::string(host_id))};
+  }
   std::string boot_id;
   std::ifstream("/proc/sys/kernel/random/boot_id") >> boot_id;
   return {.name = name, .kernel = absl::StrCat(boot_id, " ", ProcessNamespace())};
@@ -37,17 +40,6 @@ std::string HostIdentity::ToBlob() const { return absl::StrCat(name, "\n", kerne
 HostIdentity HostIdentity::FromBlob(const std::string& blob) {
   std::pair<std::string, std::string> fields = absl::StrSplit(blob, absl::MaxSplits('\n', 1));
   return {.name = std::move(fields.first), .kernel = std::move(fields.second)};
-}
-
-absl::Status CheckOneHost(const std::vector<HostIdentity>& hosts) {
-  for (size_t r = 1; r < hosts.size(); ++r) {
-    if (hosts[r].kernel != hosts[0].kernel) {
-      return absl::UnimplementedError(absl::StrCat(
-          "ranks are on several hosts: rank 0 on ", hosts[0].name, " (", hosts[0].kernel, "), rank ", r, " on ",
-          hosts[r].name, " (", hosts[r].kernel, "); there is no backend for that yet, shm serves one host"));
-    }
-  }
-  return absl::OkStatus();
 }
 
 }  // namespace fsdp

@@ -2,32 +2,28 @@
 //
 // HostIdentity: whether two processes can share memory as backend "shm" does, which opens /proc/<pid>/fd/<n> of the
 // other process: they must run on the same booted kernel and see the same process numbers. Containers of one machine
-// count as different hosts unless they share their process namespace.
+// count as different hosts unless they share their process namespace. FSDP_HOSTID overrides that, as NCCL_HOSTID does
+// for NCCL.
 #ifndef FSDP_COLLECTIVES_JOB_HOST_IDENTITY_H_
 #define FSDP_COLLECTIVES_JOB_HOST_IDENTITY_H_
 
 #include <string>
-#include <vector>
-
-#include "absl/status/status.h"
+#include <string_view>
 
 namespace fsdp {
 
 struct HostIdentity {
   std::string name;    // the host name, for messages only: containers may have equal names
-  std::string kernel;  // boot id and process namespace; compared
+  std::string kernel;  // boot id and process namespace, or what overrides them; compared
 
-  // Reads /proc. Where it is not mounted, `kernel` is the same for all such processes.
-  static HostIdentity OfThisProcess();
+  // Reads /proc, unless `host_id`, which processes of one host have in common, is given. Where /proc is not mounted,
+  // `kernel` is the same for all such processes.
+  static HostIdentity OfThisProcess(std::string_view host_id);
 
   // As a blob, and back; a malformed blob gives an identity that equals no other.
   std::string ToBlob() const;
   static HostIdentity FromBlob(const std::string& blob);
 };
-
-// OK when all ranks are on one host; else kUnimplemented, which names two ranks and their hosts. `hosts` is by rank and
-// not empty. Only `kernel` is compared.
-absl::Status CheckOneHost(const std::vector<HostIdentity>& hosts);
 
 }  // namespace fsdp
 

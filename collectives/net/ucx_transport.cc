@@ -1,0 +1,432 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How ranks meet, for each group anew:
+//   1. Make a worker and 16 random bytes; gather all ranks' offers: bytes, place, address of the worker.
+//   2. Make an endpoint to every other rank. The random bytes of the group's first rank are its nonce.
+//   3. Send the nonce to every rank as the endpoint's first message, and wait for theirs. Then all are connected.
+//
+// A message is found by its tag: | 40 bits of the nonce | 8 bits: kind | 16 bits: rank of the sender |. All 64 bits are
+// compared, so what a stranger sends to a worker's address, or a rank of another job or of an earlier group, matches no
+// receive. Messages with one tag arrive in the order in which they were sent. One that is longer than kPieceBytes is
+// sent in pieces, so that it flows while other messages do.
+//
+// A rank waits by advancing the worker until there is nothing to do, and then sleeps on its descriptor. The mutex
+// guards all but the sleep. A notice (peer_states.h) has a receive of its own that is posted from the beginning.
+//
+// A connection that breaks is an error of those who wait for its rank. They wait kSettling for more news first, because
+// a rank that dies takes others along, whose last words name it.
+#include "fsdp/collectives/net/ucx_transport.h"
+
+#include <sys/random.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <deque>
+#include <mutex>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "fsdp/base/annotate.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/collectives/net/ucx_worker.h"
+
+namespace fsdp {
+namespace {
+
+constexpr int64_t kPieceBytes = 1 << 20;
+constexpr int kMaxRanks = 1 << 16;
+
+// A sleep, after which deadlines are looked at; news end it earlier.
+constexpr absl::Duration kSlice = absl::Milliseconds(50);
+constexpr absl::Duration kSettling = absl::Milliseconds(100);
+
+// How often the worker is advanced between two looks at the messages, of which there may be thousands.
+constexpr int kAdvances = 64;
+
+// How long a notice, and messages that are given up, may take.
+constexpr absl::Duration kLastWords = absl::Milliseconds(200);
+
+enum class Kind : uint8_t { kHello = 1, kData = 2, kNotice = 3 };
+
+using Nonce = std::array<char, 16>;
+
+uint64_t TagOf(const Nonce& nonce, Kind kind, int sender) {
+  uint64_t bits = 0;
+  std::memcpy(&bits, nonce.data(), sizeof(bits));
+  return bits << 24 | static_cast<uint64_t>(kind) << 16 | static_cast<uint64_t>(sender);
+}
+
+// What a rank tells all others before they can send it messages.
+struct Offer {
+  Nonce nonce = {};
+  std::string place;
+  std::string address;
+
+  std::string ToBlob() const {
+    return absl::StrCat(std::string(nonce.data(), nonce.size()), place, std::string(1, '\n'), address);
+  }
+};
+
+absl::StatusOr<Offer> ParseOffer(const std::string& blob, size_t rank) {
+  Offer offer;
+  const size_t end = blob.find('\n', std::min(blob.size(), offer.nonce.size()));
+  if (end == std::string::npos || end + 1 == blob.size()) {
+    return absl::UnavailableError(
+        absl::StrCat("rank ", rank, " has no UCX worker, or is another version of this program"));
+  }
+  std::memcpy(offer.nonce.data(), blob.data(), offer.nonce.size());
+  offer.place = blob.substr(offer.nonce.size(), end - offer.nonce.size());
+  offer.address = blob.substr(end + 1);
+  return offer;
+}
+
+class UcxTransport final : public Transport {
+ public:
+  UcxTransport(int rank, const Nonce& nonce, UcxTransportOptions options, std::vector<std::string> names)
+      : rank_(rank),
+        nonce_(nonce),
+        options_(std::move(options)),
+        creator_pid_(getpid()),
+        states_(rank, std::move(names)),
+        notices_(static_cast<size_t>(states_.size())) {}
+  ~UcxTransport() override;
+
+  // Steps 2 and 3. `addresses`: by rank; empty for this one.
+  absl::Status Connect(std::unique_ptr<UcxWorker> worker, const std::vector<std::string>& addresses);
+
+  int rank() const override { return rank_; }
+  int size() const override { return states_.size(); }
+  absl::Status Exchange(absl::Span<const Send> sends, absl::Span<const Receive> receives, const CollectiveId& what,
+                        absl::Duration timeout) override {
+    return ExchangeAs(Kind::kData, sends, receives, what, timeout);
+  }
+  void AwaitSends() override;
+  void Tell(const Notice& notice) override;
+  absl::Status CheckNobodyGaveUp(const CollectiveId& what) const override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return states_.CheckNobodyGaveUp(what);
+  }
+  int first_rank_to_give_up() const override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return states_.first_rank_to_give_up();
+  }
+  absl::StatusOr<std::unique_ptr<Transport>> Split(const std::vector<int>& members, const BlobGather& gather) override;
+
+ private:
+  // Messages under way. A deque, because UCX keeps their addresses.
+  using Messages = std::deque<UcxMessage>;
+
+  // The last message of a peer, received at any time.
+  struct IncomingNotice {
+    std::array<std::byte, Notice::kMaxBytes> bytes;
+    UcxMessage message;
+    bool is_read = false;
+  };
+
+  absl::Status ExchangeAs(Kind kind, absl::Span<const Send> sends, absl::Span<const Receive> receives,
+                          const CollectiveId& what, absl::Duration timeout);
+  void Start(Kind kind, absl::Span<const Send> sends, absl::Span<const Receive> receives, Messages& messages);
+  absl::Status AwaitAll(std::unique_lock<std::mutex>& lock, Messages& messages, const CollectiveId& what,
+                        absl::Duration timeout);
+  // Notes what is wrong with messages that are done, drops them, and says whose are missing.
+  absl::Status Settle(Messages& messages, const CollectiveId& what, std::vector<int>& missing);
+  void ReadNotices();
+  void Abandon(Messages& messages);
+  // Advances the worker until `done` or for `most`; with the lock held.
+  template <typename Done>
+  void ProgressUntil(const Done& done, absl::Duration most);
+  static bool AreDone(const Messages& messages);
+  void Free(UcxMessage& message);
+  void DropDone(Messages& messages);
+
+  const int rank_;
+  const Nonce nonce_;
+  const UcxTransportOptions options_;
+  const int creator_pid_;  // a forked child has copies of the connections and must not close them
+
+  mutable std::mutex mutex_;
+  // All guarded by mutex_.
+  PeerStates states_;
+  std::vector<IncomingNotice> notices_;  // by rank
+  bool has_told_ = false;
+  std::string last_words_;             // this rank's notice
+  Messages last_messages_;             // with it
+  Messages abandoned_;                 // of a failed Exchange; their memory is the caller's
+  std::unique_ptr<UcxWorker> worker_;  // last, since it calls back until it is gone
+};
+
+absl::Status UcxTransport::Connect(std::unique_ptr<UcxWorker> worker, const std::vector<std::string>& addresses) {
+  worker_ = std::move(worker);
+  FSDP_RETURN_IF_ERROR(
+      worker_->Connect(addresses, [this](int peer, std::string_view reason) { states_.NoteLost(peer, reason); }));
+  std::vector<Nonce> theirs(addresses.size());
+  std::vector<Send> sends;
+  std::vector<Receive> receives;
+  for (int r = 0; r < size(); ++r) {
+    if (r == rank_) continue;
+    IncomingNotice& notice = notices_[r];
+    notice.message.peer = r;
+    worker_->Receive(notice.bytes.data(), Notice::kMaxBytes, TagOf(nonce_, Kind::kNotice, r), notice.message);
+    sends.push_back({r, reinterpret_cast<const std::byte*>(nonce_.data()), sizeof(Nonce)});
+    receives.push_back({r, reinterpret_cast<std::byte*>(theirs[r].data()), sizeof(Nonce)});
+  }
+  FSDP_RETURN_IF_ERROR(Annotate(
+      ExchangeAs(Kind::kHello, sends, receives, {.op = CollectiveOp::kBarrier, .sequence = 0}, options_.timeout),
+      "the first messages between the hosts (does UCX_NET_DEVICES name the network that joins them?)"));
+  for (int r = 0; r < size(); ++r) {
+    if (r != rank_ && theirs[r] != nonce_) {
+      return absl::FailedPreconditionError(absl::StrCat("rank ", r, " is of another job"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status UcxTransport::ExchangeAs(Kind kind, absl::Span<const Send> sends, absl::Span<const Receive> receives,
+                                      const CollectiveId& what, absl::Duration timeout) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  Messages messages;
+  Start(kind, sends, receives, messages);
+  absl::Status status = AwaitAll(lock, messages, what, timeout);
+  if (!status.ok()) Abandon(messages);
+  return status;
+}
+
+// Receives come first, so that what arrives has a place.
+void UcxTransport::Start(Kind kind, absl::Span<const Send> sends, absl::Span<const Receive> receives,
+                         Messages& messages) {
+  for (const Receive& receive : receives) {
+    for (int64_t begin = 0; begin < receive.nbytes; begin += kPieceBytes) {
+      messages.push_back({.peer = receive.peer});
+      worker_->Receive(receive.data + begin, std::min(kPieceBytes, receive.nbytes - begin),
+                       TagOf(nonce_, kind, receive.peer), messages.back());
+    }
+  }
+  for (const Send& send : sends) {
+    for (int64_t begin = 0; begin < send.nbytes; begin += kPieceBytes) {
+      messages.push_back({.peer = send.peer});
+      worker_->Send(send.data + begin, std::min(kPieceBytes, send.nbytes - begin), TagOf(nonce_, kind, rank_),
+                    messages.back());
+    }
+  }
+}
+
+absl::Status UcxTransport::AwaitAll(std::unique_lock<std::mutex>& lock, Messages& messages, const CollectiveId& what,
+                                    absl::Duration timeout) {
+  const absl::Time start = absl::Now();
+  absl::Time settled = absl::InfiniteFuture();  // when the error of a broken connection is final
+  while (true) {
+    int advances = 0;
+    while (advances < kAdvances && worker_->Progress()) ++advances;
+    ReadNotices();
+    std::vector<int> missing;
+    FSDP_RETURN_IF_ERROR(Settle(messages, what, missing));
+    if (missing.empty()) return absl::OkStatus();
+    if (advances == kAdvances) continue;
+    const absl::Time now = absl::Now();
+    absl::Status status = states_.Check(what, missing, now - start, timeout);
+    if (!status.ok() && (!absl::IsUnavailable(status) || now >= settled)) return status;
+    if (!status.ok()) settled = std::min(settled, now + kSettling);
+    if (!worker_->Arm()) continue;
+    const absl::Duration left = std::min(start + timeout, settled) - now;
+    lock.unlock();
+    worker_->Await(std::clamp(left, absl::Milliseconds(1), kSlice));
+    lock.lock();
+  }
+}
+
+absl::Status UcxTransport::Settle(Messages& messages, const CollectiveId& what, std::vector<int>& missing) {
+  for (UcxMessage& message : messages) {
+    if (!message.done) {
+      missing.push_back(message.peer);
+      continue;
+    }
+    const bool is_receive = message.wanted > 0;
+    if (message.status == UCS_ERR_MESSAGE_TRUNCATED ||
+        (is_receive && message.status == UCS_OK && message.received != message.wanted)) {
+      return absl::DataLossError(absl::StrCat("rank ", rank_, " of ", size(), ": ", what.ToString(), ": rank ",
+                                              message.peer, " sent ", message.received, " bytes, wanted ",
+                                              message.wanted));
+    }
+    // Whoever needs an answer of a rank that left finds out by the receive.
+    if (message.status != UCS_OK && !(states_.has_left(message.peer) && !is_receive)) {
+      states_.NoteLost(message.peer, UcxReason(message.status));
+      missing.push_back(message.peer);
+    }
+  }
+  if (missing.empty()) DropDone(messages);
+  std::sort(missing.begin(), missing.end());
+  missing.erase(std::unique(missing.begin(), missing.end()), missing.end());
+  return absl::OkStatus();
+}
+
+void UcxTransport::ReadNotices() {
+  for (IncomingNotice& notice : notices_) {
+    if (!notice.message.done || notice.is_read) continue;
+    notice.is_read = true;
+    Free(notice.message);
+    if (notice.message.status != UCS_OK) continue;
+    const absl::StatusOr<Notice> parsed =
+        Notice::Parse({reinterpret_cast<const char*>(notice.bytes.data()), notice.message.received});
+    if (parsed.ok()) {
+      states_.NoteNotice(notice.message.peer, *parsed);
+    } else {
+      states_.NoteLost(notice.message.peer, std::string(parsed.status().message()));
+    }
+  }
+}
+
+// Receives are ended, so that the caller's memory changes no more. Sends go on until AwaitSends, since their endpoints
+// are still to carry this rank's notice.
+void UcxTransport::Abandon(Messages& messages) {
+  const auto is_over = [&] {
+    return std::all_of(messages.begin(), messages.end(), [](const UcxMessage& m) { return m.done || m.wanted == 0; });
+  };
+  for (UcxMessage& message : messages) {
+    if (message.wanted > 0) worker_->Cancel(message);
+  }
+  ProgressUntil(is_over, kLastWords);
+  for (UcxMessage& message : messages) {
+    if (message.wanted > 0 && !message.done) worker_->CloseNow(message.peer);  // ends what cannot be cancelled
+  }
+  ProgressUntil(is_over, kLastWords);
+  abandoned_ = std::move(messages);  // moves no element
+}
+
+void UcxTransport::AwaitSends() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  for (const UcxMessage& message : abandoned_) {
+    if (!message.done) worker_->CloseNow(message.peer);
+  }
+  ProgressUntil([&] { return AreDone(abandoned_); }, absl::InfiniteDuration());
+  DropDone(abandoned_);
+}
+
+void UcxTransport::Tell(const Notice& notice) {
+  worker_->Wake();
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (has_told_) return;
+  has_told_ = true;
+  if (notice.kind == Notice::Kind::kGaveUp) states_.NoteNotice(rank_, notice);
+  last_words_ = notice.ToBytes();
+  for (int r = 0; r < size(); ++r) {
+    if (r == rank_ || !states_.is_present(r)) continue;
+    last_messages_.push_back({.peer = r});
+    worker_->Send(reinterpret_cast<const std::byte*>(last_words_.data()), static_cast<int64_t>(last_words_.size()),
+                  TagOf(nonce_, Kind::kNotice, rank_), last_messages_.back());
+  }
+  ProgressUntil([&] { return AreDone(last_messages_); }, kLastWords);
+}
+
+template <typename Done>
+void UcxTransport::ProgressUntil(const Done& done, absl::Duration most) {
+  const absl::Time end = absl::Now() + most;
+  while (!done() && absl::Now() < end) {
+    if (!worker_->Progress() && worker_->Arm()) worker_->Await(absl::Milliseconds(5));
+  }
+}
+
+bool UcxTransport::AreDone(const Messages& messages) {
+  return std::all_of(messages.begin(), messages.end(), [](const UcxMessage& message) { return message.done; });
+}
+
+void UcxTransport::Free(UcxMessage& message) {
+  if (message.request != nullptr) worker_->context()->ucp().request_free(message.request);
+  message.request = nullptr;
+}
+
+void UcxTransport::DropDone(Messages& messages) {
+  for (UcxMessage& message : messages) Free(message);
+  messages.clear();
+}
+
+absl::StatusOr<std::unique_ptr<Transport>> Join(std::shared_ptr<UcxContext> context, const std::vector<int>& members,
+                                                int rank, const UcxTransportOptions& options, const BlobGather& gather);
+
+absl::StatusOr<std::unique_ptr<Transport>> UcxTransport::Split(const std::vector<int>& members,
+                                                               const BlobGather& gather) {
+  return Join(worker_->context(), members, rank_, options_, gather);
+}
+
+UcxTransport::~UcxTransport() {
+  if (getpid() != creator_pid_) {
+    static_cast<void>(worker_.release());
+    return;
+  }
+  if (worker_ == nullptr) return;
+  AwaitSends();
+  const std::lock_guard<std::mutex> lock(mutex_);
+  for (const UcxMessage& message : last_messages_) {
+    if (!message.done) worker_->CloseNow(message.peer);
+  }
+  for (IncomingNotice& notice : notices_) {
+    if (notice.message.request != nullptr) worker_->Cancel(notice.message);
+  }
+  const auto is_over = [&] {
+    return AreDone(last_messages_) && std::all_of(notices_.begin(), notices_.end(), [](const IncomingNotice& notice) {
+             return notice.message.request == nullptr || notice.message.done;
+           });
+  };
+  ProgressUntil(is_over, absl::InfiniteDuration());
+  DropDone(last_messages_);
+  for (IncomingNotice& notice : notices_) Free(notice.message);
+  worker_.reset();
+}
+
+absl::StatusOr<Offer> MakeOffer(const absl::StatusOr<std::unique_ptr<UcxWorker>>& worker, const std::string& place) {
+  FSDP_RETURN_IF_ERROR(worker.status());
+  Offer offer = {.place = place, .address = (*worker)->address()};
+  if (getrandom(offer.nonce.data(), offer.nonce.size(), 0) != static_cast<ssize_t>(offer.nonce.size())) {
+    return absl::InternalError("no random numbers");
+  }
+  return offer;
+}
+
+// `members`: those ranks of `gather` that are the new group, in its order. A rank that fails on the way still takes
+// part in both gathers, so that none waits for it.
+absl::StatusOr<std::unique_ptr<Transport>> Join(std::shared_ptr<UcxContext> context, const std::vector<int>& members,
+                                                int rank_of_gather, const UcxTransportOptions& options,
+                                                const BlobGather& gather) {
+  absl::StatusOr<std::unique_ptr<UcxWorker>> worker = UcxWorker::Create(std::move(context));
+  const absl::StatusOr<Offer> mine = MakeOffer(worker, options.place);
+  FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> blobs, gather(mine.ok() ? mine->ToBlob() : ""));
+  const auto connect = [&]() -> absl::StatusOr<std::unique_ptr<UcxTransport>> {
+    FSDP_RETURN_IF_ERROR(mine.status());
+    std::vector<std::string> names;
+    std::vector<std::string> addresses;
+    Nonce nonce = {};
+    for (size_t r = 0; r < members.size(); ++r) {
+      FSDP_ASSIGN_OR_RETURN(Offer offer, ParseOffer(blobs[members[r]], r));
+      if (r == 0) nonce = offer.nonce;
+      names.push_back(offer.place.empty() ? absl::StrCat("rank ", r)
+                                          : absl::StrCat("rank ", r, " (", offer.place, ")"));
+      addresses.push_back(members[r] == rank_of_gather ? "" : std::move(offer.address));
+    }
+    const auto rank = static_cast<int>(std::find(members.begin(), members.end(), rank_of_gather) - members.begin());
+    auto transport = std::make_unique<UcxTransport>(rank, nonce, options, std::move(names));
+    FSDP_RETURN_IF_ERROR(transport->Connect(*std::move(worker), addresses));
+    return transport;
+  };
+  absl::StatusOr<std::unique_ptr<UcxTransport>> transport = connect();
+  FSDP_RETURN_IF_ERROR(AgreeOn(gather, transport.status()));
+  return std::unique_ptr<Transport>(*std::move(transport));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Transport>> CreateUcxTransport(int rank, int size, const UcxTransportOptions& options,
+                                                              const BlobGather& gather) {
+  if (size > kMaxRanks) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(size, " ranks, at most ", kMaxRanks, " can send each other messages"));
+  }
+  absl::StatusOr<std::shared_ptr<UcxContext>> context = UcxContext::Create();
+  FSDP_RETURN_IF_ERROR(AgreeOn(gather, context.status()));
+  std::vector<int> members(static_cast<size_t>(size));
+  for (int r = 0; r < size; ++r) members[r] = r;
+  return Join(*std::move(context), members, rank, options, gather);
+}
+
+}  // namespace fsdp

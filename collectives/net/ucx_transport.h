@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The transport between processes, on one host or several: UCX, over whatever network it finds; UCX_NET_DEVICES chooses
+// among several. The .cc file begins with how ranks meet and how messages are told apart.
+#ifndef FSDP_COLLECTIVES_NET_UCX_TRANSPORT_H_
+#define FSDP_COLLECTIVES_NET_UCX_TRANSPORT_H_
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "fsdp/collectives/group/blob_gather.h"
+#include "fsdp/collectives/net/transport.h"
+
+namespace fsdp {
+
+struct UcxTransportOptions {
+  std::string place = {};                      // of this rank, for the errors of others: "pid 12 on host-b"
+  absl::Duration timeout = absl::Minutes(10);  // for the first messages between all ranks
+};
+
+// The transport of rank `rank` of `size` ranks, which all call this at the same time; `gather` gathers over them.
+// Blocks until each has heard from every other, so that a network that does not join two of them is found here:
+// kDeadlineExceeded names the ranks. kFailedPrecondition where UCX is not installed.
+absl::StatusOr<std::unique_ptr<Transport>> CreateUcxTransport(int rank, int size, const UcxTransportOptions& options,
+                                                              const BlobGather& gather);
+
+}  // namespace fsdp
+
+#endif  // FSDP_COLLECTIVES_NET_UCX_TRANSPORT_H_

@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The transport over UCX, between threads of this process, which meet through a local group.
+#include "fsdp/collectives/net/ucx_transport.h"
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/base/status_matchers.h"
+#include "fsdp/collectives/net/ucx_worker.h"
+#include "fsdp/collectives/run_ranks.h"
+#include "gtest/gtest.h"
+
+namespace fsdp {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr absl::Duration kTimeout = absl::Minutes(1);
+constexpr CollectiveId kWhat = {.op = CollectiveOp::kAllGather, .sequence = 7};
+
+class UcxTransportTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (const absl::Status ucx = LoadUcp().status(); !ucx.ok()) GTEST_SKIP() << ucx;
+  }
+
+  static absl::Status OnRanks(
+      int size, const std::function<absl::Status(Transport& transport, ProcessGroup& meeting)>& rank_main) {
+    return RunRanks(size, [&](std::shared_ptr<ProcessGroup> meeting) -> absl::Status {
+      FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<Transport> transport,
+                            CreateUcxTransport(meeting->rank(), size, {.place = "here", .timeout = kTimeout},
+                                               [&](std::string_view blob) { return meeting->GatherBlobs(blob); }));
+      return rank_main(*transport, *meeting);
+    });
+  }
+};
+
+std::byte* Bytes(std::string& s) { return reinterpret_cast<std::byte*>(s.data()); }
+
+// Every rank sends every other one a text of its own of `nbytes` bytes.
+absl::Status ExchangeTexts(Transport& transport, size_t nbytes) {
+  const auto text = [&](int from, int to) {
+    std::string all(nbytes, static_cast<char>('a' + from));
+    for (size_t i = 0; i < nbytes; i += 1000) all[i] = static_cast<char>('A' + to + i / 1000 % 7);
+    return all;
+  };
+  std::vector<std::string> out(static_cast<size_t>(transport.size()));
+  std::vector<std::string> in(static_cast<size_t>(transport.size()), std::string(nbytes, '-'));
+  std::vector<Send> sends;
+  std::vector<Receive> receives;
+  for (int peer = 0; peer < transport.size(); ++peer) {
+    if (peer == transport.rank()) continue;
+    out[peer] = text(transport.rank(), peer);
+    sends.push_back({peer, Bytes(out[peer]), static_cast<int64_t>(nbytes)});
+    receives.push_back({peer, Bytes(in[peer]), static_cast<int64_t>(nbytes)});
+  }
+  FSDP_RETURN_IF_ERROR(transport.Exchange(sends, receives, kWhat, kTimeout));
+  for (int peer = 0; peer < transport.size(); ++peer) {
+    if (peer != transport.rank() && in[peer] != text(peer, transport.rank())) {
+      return absl::DataLossError(absl::StrCat("other bytes from rank ", peer));
+    }
+  }
+  return absl::OkStatus();
+}
+
+TEST_F(UcxTransportTest, CarriesMessagesOfAnySize) {
+  EXPECT_OK(OnRanks(3, [](Transport& transport, ProcessGroup&) -> absl::Status {
+    for (const size_t nbytes : {size_t{1}, size_t{32}, size_t{70000}, size_t{1} << 20, (size_t{5} << 20) + 3}) {
+      FSDP_RETURN_IF_ERROR(ExchangeTexts(transport, nbytes));
+    }
+    return absl::OkStatus();
+  }));
+}
+
+TEST_F(UcxTransportTest, MessagesArriveInTheOrderInWhichTheyWereSent) {
+  EXPECT_OK(OnRanks(2, [](Transport& transport, ProcessGroup&) -> absl::Status {
+    std::vector<int> out(100);
+    std::vector<int> in(100, -1);
+    std::vector<Send> sends;
+    std::vector<Receive> receives;
+    for (int i = 0; i < 100; ++i) {
+      out[i] = i;
+      sends.push_back({1 - transport.rank(), reinterpret_cast<std::byte*>(&out[i]), sizeof(int)});
+      receives.push_back({1 - transport.rank(), reinterpret_cast<std::byte*>(&in[i]), sizeof(int)});
+    }
+    FSDP_RETURN_IF_ERROR(transport.Exchange(sends, receives, kWhat, kTimeout));
+    return in == out ? absl::OkStatus() : absl::DataLossError("another order");
+  }));
+}
+
+TEST_F(UcxTransportTest, AMessageOfAnotherSizeIsAnError) {
+  for (const int64_t sent : {3, 9}) {
+    const absl::Status status = OnRanks(2, [&](Transport& transport, ProcessGroup& meeting) -> absl::Status {
+      std::string bytes(16, 'x');
+      absl::Status exchanged;
+      if (transport.rank() == 0) {
+        exchanged = transport.Exchange({{{1, Bytes(bytes), sent}}}, {}, kWhat, kTimeout);
+      } else {
+        exchanged = transport.Exchange({}, {{{0, Bytes(bytes), 8}}}, kWhat, kTimeout);
+      }
+      FSDP_RETURN_IF_ERROR(meeting.GatherBlobs("").status());
+      return exchanged;
+    });
+    EXPECT_THAT(status, StatusIs(absl::StatusCode::kDataLoss, HasSubstr("rank 1 of 2: all_gather #7: rank 0 sent")));
+  }
+}
+
+TEST_F(UcxTransportTest, AMissingRankIsNamedAtTheDeadline) {
+  EXPECT_OK(OnRanks(3, [](Transport& transport, ProcessGroup& meeting) -> absl::Status {
+    if (transport.rank() == 0) {
+      std::string bytes(8, 'x');
+      EXPECT_THAT(
+          transport.Exchange({}, {{{2, Bytes(bytes), 8}}}, kWhat, absl::Milliseconds(100)),
+          StatusIs(absl::StatusCode::kDeadlineExceeded, "rank 0 of 3: all_gather #7 waited 100ms; missing ranks: 2"));
+      transport.AwaitSends();
+    }
+    return meeting.GatherBlobs("").status();
+  }));
+}
+
+TEST_F(UcxTransportTest, ANoticeEndsAWait) {
+  EXPECT_OK(OnRanks(3, [](Transport& transport, ProcessGroup& meeting) -> absl::Status {
+    if (transport.rank() == 1) {
+      transport.Tell({.kind = Notice::Kind::kGaveUp, .sequence = 7, .reason = absl::DataLossError("bad bytes")});
+    } else {
+      std::string bytes(8, 'x');
+      EXPECT_THAT(transport.Exchange({}, {{{2 - transport.rank(), Bytes(bytes), 8}}}, kWhat, kTimeout),
+                  StatusIs(absl::StatusCode::kDataLoss, HasSubstr("rank 1 (here) gave up: bad bytes")));
+      EXPECT_EQ(transport.first_rank_to_give_up(), 1);
+    }
+    return meeting.GatherBlobs("").status();
+  }));
+}
+
+// The messages of a rank that left are still received; the notice is seen by those who wait for more.
+TEST_F(UcxTransportTest, ARankThatLeftIsNamed) {
+  EXPECT_OK(OnRanks(2, [](Transport& transport, ProcessGroup&) -> absl::Status {
+    FSDP_RETURN_IF_ERROR(ExchangeTexts(transport, 100000));
+    if (transport.rank() == 1) {
+      transport.Tell({.kind = Notice::Kind::kLeft});
+      return absl::OkStatus();
+    }
+    std::string bytes(8, 'x');
+    EXPECT_THAT(transport.Exchange({}, {{{1, Bytes(bytes), 8}}}, kWhat, kTimeout),
+                StatusIs(absl::StatusCode::kUnavailable, HasSubstr("all_gather #7: rank 1 (here) left the group")));
+    return absl::OkStatus();
+  }));
+}
+
+TEST_F(UcxTransportTest, APartIsATransportOfItsOwn) {
+  EXPECT_OK(OnRanks(4, [](Transport& transport, ProcessGroup& meeting) -> absl::Status {
+    const int first = transport.rank() % 2;
+    FSDP_ASSIGN_OR_RETURN(
+        const std::unique_ptr<Transport> half,
+        transport.Split({first + 2, first}, [&](std::string_view blob) { return meeting.GatherBlobs(blob); }));
+    EXPECT_EQ(half->rank(), transport.rank() < 2 ? 1 : 0);
+    EXPECT_EQ(half->size(), 2);
+    FSDP_RETURN_IF_ERROR(ExchangeTexts(*half, 5000));
+    return ExchangeTexts(transport, 5000);
+  }));
+}
+
+// Who knows a worker's address and the layout of tags, but not the nonce, cannot be taken for a rank.
+TEST_F(UcxTransportTest, AStrangersMessagesMatchNothing) {
+  std::string address;
+  const auto listen = [&](ProcessGroup& meeting, std::string_view blob) -> absl::StatusOr<std::vector<std::string>> {
+    FSDP_ASSIGN_OR_RETURN(std::vector<std::string> blobs, meeting.GatherBlobs(blob));
+    if (meeting.rank() == 0 && blobs[0].size() > 40) address = blobs[0].substr(blobs[0].find('\n', 16) + 1);
+    return blobs;
+  };
+  EXPECT_OK(RunRanks(2, [&](std::shared_ptr<ProcessGroup> meeting) -> absl::Status {
+    FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<Transport> transport,
+                          CreateUcxTransport(meeting->rank(), 2, {.place = "here", .timeout = kTimeout},
+                                             [&](std::string_view blob) { return listen(*meeting, blob); }));
+    std::unique_ptr<UcxWorker> stranger;
+    std::string lie(1024, 'x');
+    std::vector<UcxMessage> messages(4);
+    if (meeting->rank() == 0) {
+      FSDP_ASSIGN_OR_RETURN(std::shared_ptr<UcxContext> context, UcxContext::Create());
+      FSDP_ASSIGN_OR_RETURN(stranger, UcxWorker::Create(std::move(context)));
+      FSDP_RETURN_IF_ERROR(stranger->Connect({address}, [](int, std::string_view) {}));
+      for (uint64_t kind = 0; kind < 4; ++kind) {
+        stranger->Send(Bytes(lie), 1024, kind << 16 | 1, messages[kind]);
+      }
+      for (int i = 0; i < 1000; ++i) stranger->Progress();
+    }
+    FSDP_RETURN_IF_ERROR(meeting->GatherBlobs("").status());
+    for (int i = 0; i < 10; ++i) {
+      FSDP_RETURN_IF_ERROR(ExchangeTexts(*transport, 1024));
+      if (stranger != nullptr) stranger->Progress();
+    }
+    return transport->CheckNobodyGaveUp(kWhat);
+  }));
+}
+
+}  // namespace
+}  // namespace fsdp

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// UcxWorker: a UCP worker with its endpoints, and tagged messages through them; owns what UCP hands out. What is sent
+// to whom, and when to give up, is ucx_transport.h's. Not thread-safe, but for Await and Wake.
+#ifndef FSDP_COLLECTIVES_NET_UCX_WORKER_H_
+#define FSDP_COLLECTIVES_NET_UCX_WORKER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "fsdp/collectives/net/ucx_library.h"
+
+namespace fsdp {
+
+// UCP's state of this process; workers share one.
+class UcxContext {
+ public:
+  static absl::StatusOr<std::shared_ptr<UcxContext>> Create();
+  ~UcxContext();
+  UcxContext(const UcxContext&) = delete;
+  UcxContext& operator=(const UcxContext&) = delete;
+
+  const UcpFunctions& ucp() const { return *ucp_; }
+  ucp_context_h handle() const { return handle_; }
+
+ private:
+  UcxContext(const UcpFunctions* ucp, ucp_context_h handle) : ucp_(ucp), handle_(handle) {}
+
+  const UcpFunctions* const ucp_;
+  const ucp_context_h handle_;
+};
+
+// A message under way. Stays where it is until `done`, since UCX writes into it. A failed message is done too.
+struct UcxMessage {
+  int peer = 0;
+  void* request = nullptr;
+  bool done = false;
+  ucs_status_t status = UCS_OK;  // when done
+  size_t received = 0;           // bytes, of a receive that is done
+  size_t wanted = 0;             // bytes, of a receive
+};
+
+// "connection reset by the peer (UCX status -25)"
+std::string UcxReason(ucs_status_t status);
+
+class UcxWorker {
+ public:
+  // Called from Progress, once for each endpoint that breaks.
+  using OnBroken = std::function<void(int peer, std::string_view reason)>;
+
+  static absl::StatusOr<std::unique_ptr<UcxWorker>> Create(std::shared_ptr<UcxContext> context);
+
+  // Closes what is open, which takes a second at most if peers do not answer. No message may be under way.
+  ~UcxWorker();
+  UcxWorker(const UcxWorker&) = delete;
+  UcxWorker& operator=(const UcxWorker&) = delete;
+
+  const std::shared_ptr<UcxContext>& context() const { return context_; }
+  const std::string& address() const { return address_; }  // opaque bytes
+
+  // Makes endpoints 0, 1, ... to the workers with these addresses, and none to an empty one. Does not wait.
+  absl::Status Connect(const std::vector<std::string>& addresses, OnBroken on_broken);
+
+  // Start a message. `data` is read or written, and `message` written, until message.done.
+  void Send(const std::byte* data, int64_t nbytes, uint64_t tag, UcxMessage& message);
+  void Receive(std::byte* data, int64_t nbytes, uint64_t tag, UcxMessage& message);
+
+  // Advances all messages; false if there was nothing to do.
+  bool Progress() { return context_->ucp().worker_progress(worker_) != 0; }
+
+  // True if the caller may sleep in Await until there is something to do.
+  bool Arm() { return context_->ucp().worker_arm(worker_) == UCS_OK; }
+
+  // Sleeps until there is something to do, Wake is called, or `most` is over. Without the lock that guards the rest.
+  void Await(absl::Duration most) const;
+  void Wake() const;
+
+  // Asks that a receive end at once. It ends in Progress.
+  void Cancel(UcxMessage& message);
+
+  // Breaks the endpoint off, which ends its messages.
+  void CloseNow(int peer);
+
+ private:
+  struct Endpoint {
+    UcxWorker* worker = nullptr;
+    int peer = 0;
+    ucp_ep_h handle = nullptr;
+    bool broken = false;
+  };
+
+  UcxWorker(std::shared_ptr<UcxContext> context, ucp_worker_h worker, int wake_fd);
+  static void Broke(void* endpoint, ucp_ep_h handle, ucs_status_t status);
+  absl::Status Open();
+  // Starts to close; null when it is closed already.
+  void* Close(Endpoint& endpoint, bool at_once);
+
+  const std::shared_ptr<UcxContext> context_;
+  const ucp_worker_h worker_;
+  const int wake_fd_;  // an eventfd
+  int event_fd_ = -1;  // UCX's, readable when an armed worker has something to do
+  std::string address_;
+  OnBroken on_broken_;
+  std::vector<std::unique_ptr<Endpoint>> endpoints_;  // by peer
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_COLLECTIVES_NET_UCX_WORKER_H_
