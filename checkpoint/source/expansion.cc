@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <optional>
+#include <set>
+#include <utility>
 #include <variant>
 
 #include "absl/strings/str_cat.h"
@@ -13,12 +15,17 @@ namespace {
 
 int64_t BytesOf(const ShardedTensor& tensor) { return tensor.shape.numel() * SizeOf(tensor.dtype); }
 
+struct ViewedStorage {
+  StateKey first;            // of the tensors that are views of it
+  int64_t excess_bytes = 0;  // of all different views, over its own
+};
+
 }  // namespace
 
 std::string Expansion::ToString() const {
   const std::string sizes =
       absl::StrCat("its tensors have ", expanded_bytes, " bytes, but they are views of ", stored_bytes, " bytes; ");
-  if (worst_expanded_bytes <= worst_stored_bytes) {
+  if (!has_expanded_tensor()) {
     return absl::StrCat(sizes, "different tensors are views of the same storage, such as ", Quote(worst.ToString()));
   }
   return absl::StrCat(sizes, "the worst is ", Quote(worst.ToString()), ", ", worst_expanded_bytes, " bytes of ",
@@ -27,9 +34,9 @@ std::string Expansion::ToString() const {
 
 Expansion ExpansionOf(const TensorSource& source, const std::function<bool(const StateKey&)>& is_wanted) {
   Expansion expansion;
-  std::set<int64_t> storages;
+  std::map<int64_t, ViewedStorage> storages;
   std::set<std::pair<int64_t, int64_t>> views;
-  int64_t most = -1;
+  int64_t most = 0;
   for (const auto& [key, value] : source.contents().entries()) {
     const auto* tensor = std::get_if<ShardedTensor>(&value);
     if (tensor == nullptr || (is_wanted && !is_wanted(key))) continue;
@@ -40,15 +47,23 @@ Expansion ExpansionOf(const TensorSource& source, const std::function<bool(const
       expansion.expanded_bytes += nbytes;
       continue;
     }
-    if (storages.insert(storage->id).second) expansion.stored_bytes += storage->nbytes;
+    const auto [at, is_new] = storages.try_emplace(storage->id, ViewedStorage{key, -storage->nbytes});
+    if (is_new) expansion.stored_bytes += storage->nbytes;
     if (!views.insert({storage->id, storage->view}).second) continue;
     expansion.expanded_bytes += nbytes;
+    at->second.excess_bytes += nbytes;
     const int64_t touched = std::min(storage->touched_bytes, nbytes);
     if (nbytes - touched <= most) continue;
     most = nbytes - touched;
     expansion.worst = key;
     expansion.worst_stored_bytes = touched;
     expansion.worst_expanded_bytes = nbytes;
+  }
+  if (expansion.expands() && !expansion.has_expanded_tensor()) {
+    const auto worst = std::max_element(storages.begin(), storages.end(), [](const auto& a, const auto& b) {
+      return a.second.excess_bytes < b.second.excess_bytes;
+    });
+    expansion.worst = worst->second.first;
   }
   return expansion;
 }
@@ -58,13 +73,42 @@ int64_t StoredBytes(const TensorSource& source, const StateKey& key, const Shard
   return storage ? std::min(storage->touched_bytes, BytesOf(tensor)) : BytesOf(tensor);
 }
 
-int64_t ElementsOnce::Of(const StateKey& key, const ShardedTensor& tensor) {
+// Not Expansion::is_moderate, which counts equal views once: names cost nothing to convert, but time to read.
+ReadBound::ReadBound(const TensorSource& source) : source_(source) {
+  int64_t wanted = 0;
+  int64_t stored = 0;
+  std::set<int64_t> storages;
+  for (const auto& [key, value] : source.contents().entries()) {
+    const auto* tensor = std::get_if<ShardedTensor>(&value);
+    if (tensor == nullptr) continue;
+    const std::optional<TensorStorage> storage = source.Storage(key);
+    wanted += BytesOf(*tensor) / Expansion::kModerateFactor;
+    if (!storage) stored += BytesOf(*tensor);
+    if (storage && storages.insert(storage->id).second) stored += storage->nbytes;
+  }
+  is_bounded_ = wanted > stored + Expansion::kModerateBytes;
+  left_for_all_ = Expansion::kModerateFactor * Expansion::kModerateBytes;
+}
+
+ReadExtent ReadBound::Of(const StateKey& key, const ShardedTensor& tensor) {
+  const int64_t numel = tensor.shape.numel();
   const std::optional<TensorStorage> storage = is_bounded_ ? source_.Storage(key) : std::nullopt;
-  if (!storage) return tensor.shape.numel();
-  int64_t& left = left_.try_emplace(storage->id, storage->nbytes).first->second;
-  const int64_t elements = std::min(tensor.shape.numel(), left / SizeOf(tensor.dtype));
-  left -= elements * SizeOf(tensor.dtype);
-  return elements;
+  if (!storage) return {.numel = numel};
+  const auto [seen, is_new] = seen_.try_emplace({storage->id, storage->view, numel}, key);
+  if (!is_new) return {.same_as = seen->second};
+  ReadExtent extent = {.numel = numel};
+  if (storage->distinct_numel > 0 && storage->distinct_numel < numel) {
+    extent = {.is_distinct = true, .numel = storage->distinct_numel};
+  }
+  const int64_t size = SizeOf(tensor.dtype);
+  int64_t& left = left_.try_emplace(storage->id, storage->nbytes * Expansion::kModerateFactor).first->second;
+  const int64_t allowed = std::min(extent.numel, (left + left_for_all_) / size);
+  const int64_t of_all = std::max<int64_t>(0, allowed * size - left);
+  left -= allowed * size - of_all;
+  left_for_all_ -= of_all;
+  extent.left_out = extent.numel - allowed;
+  extent.numel = allowed;
+  return extent;
 }
 
 }  // namespace fsdp

@@ -53,6 +53,11 @@ std::vector<Interval> TensorSource::Pieces(const StateKey& key, const Interval& 
   return pieces;
 }
 
+absl::Status TensorSource::ReadDistinct(const StateKey& key, const Interval&, void*) const {
+  return absl::UnimplementedError(
+      absl::StrCat(Describe(key), ": the tensors of ", std::string(format()), " are no views"));
+}
+
 absl::StatusOr<std::vector<TensorPlace>> TensorSource::Places(const StateKey&) const {
   return absl::UnimplementedError(absl::StrCat(std::string(format()), " does not tell where its bytes lie"));
 }

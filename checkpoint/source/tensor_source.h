@@ -60,6 +60,10 @@ struct TensorStorage {
   int64_t nbytes = 0;         // of the whole storage
   int64_t view = 0;           // equal for equal views of one storage: the same elements in the same order
   int64_t touched_bytes = 0;  // from the first element to the last, in the storage
+
+  // How many elements TensorSource::ReadDistinct has of the tensor: each of the storage that the tensor shows, once. 0:
+  // ReadDistinct cannot read it. Less than the tensor's own number where it is expanded or its windows overlap.
+  int64_t distinct_numel = 0;
 };
 
 class TensorSource {
@@ -117,6 +121,10 @@ class TensorSource {
   // The storage of a tensor, in a format whose tensors are views; nullopt: the file has each element of it once. What
   // it means for a checkpoint: expansion.h. May read metadata.
   virtual std::optional<TensorStorage> Storage(const StateKey&) const { return std::nullopt; }
+
+  // Elements `interval` of the TensorStorage::distinct_numel of a tensor, in the order of the file and the stored
+  // dtype. Errors as those of Read; kUnimplemented where distinct_numel is 0.
+  virtual absl::Status ReadDistinct(const StateKey& key, const Interval& interval, void* out) const;
 
   // Where the bytes of a tensor lie, as boxes that cover it once, for views that do not copy. kUnimplemented says why
   // there is no such place: the elements do not lie together, or the format does not reveal it.

@@ -54,6 +54,7 @@ void AddTile(const double* values, int64_t count, ValueStatistics& statistics) {
 struct Piece {
   const StateKey* key;
   DType dtype;
+  const ReadExtent* extent;
   Interval interval;
 };
 
@@ -78,6 +79,7 @@ std::optional<double> ValueStatistics::deviation() const {
 
 void ValueStatistics::Add(const ValueStatistics& other) {
   numel += other.numel;
+  unread += other.unread;
   nonfinite.Add(other.nonfinite);
   zeros += other.zeros;
   min = std::min(min, other.min);
@@ -109,16 +111,17 @@ absl::StatusOr<std::map<StateKey, ValueStatistics>> ReadStatistics(const TensorS
   std::map<StateKey, ValueStatistics> statistics;
   std::vector<Piece> pieces;
   int64_t bytes_total = 0;
-  ElementsOnce once(source);
+  ReadBound bound(source);
+  std::map<StateKey, ReadExtent> extents;
   for (const auto& [key, value] : source.contents().entries()) {
     const auto* tensor = std::get_if<ShardedTensor>(&value);
     if (tensor == nullptr) continue;
-    statistics[key] = {};
-    const int64_t elements = once.Of(key, *tensor);
-    for (const Interval& interval : source.Pieces(key, {0, elements})) {
-      pieces.push_back({&key, tensor->dtype, interval});
+    const ReadExtent& extent = extents[key] = bound.Of(key, *tensor);
+    statistics[key].unread = extent.left_out;
+    for (const Interval& interval : source.Pieces(key, {0, extent.numel})) {
+      pieces.push_back({&key, tensor->dtype, &extent, interval});
     }
-    bytes_total += elements * SizeOf(tensor->dtype);
+    bytes_total += extent.numel * SizeOf(tensor->dtype);
   }
   FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<ThreadPool> pool, ThreadPool::Create(options.io_threads, "statistics"));
   std::mutex mutex;
@@ -127,7 +130,7 @@ absl::StatusOr<std::map<StateKey, ValueStatistics>> ReadStatistics(const TensorS
     const Piece& piece = pieces[i];
     const int64_t nbytes = piece.interval.size() * SizeOf(piece.dtype);
     const std::unique_ptr<std::byte[]> elements(new std::byte[nbytes]);
-    FSDP_RETURN_IF_ERROR(source.Read(*piece.key, piece.interval, elements.get()));
+    FSDP_RETURN_IF_ERROR(piece.extent->Read(source, *piece.key, piece.interval, elements.get()));
     ValueStatistics part;
     FSDP_RETURN_IF_ERROR(AddElements(piece.dtype, elements.get(), piece.interval.size(), part));
     const std::lock_guard<std::mutex> lock(mutex);
@@ -136,6 +139,9 @@ absl::StatusOr<std::map<StateKey, ValueStatistics>> ReadStatistics(const TensorS
     if (options.progress) options.progress(bytes_done, bytes_total);
     return absl::OkStatus();
   }));
+  for (const auto& [key, extent] : extents) {
+    if (extent.same_as) statistics.at(key) = statistics.at(*extent.same_as);
+  }
   return statistics;
 }
 

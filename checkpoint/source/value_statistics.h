@@ -28,7 +28,8 @@ struct ValueStatistics {
   static constexpr int kBins = 52;
   using Histogram = std::array<int64_t, kBins>;
 
-  int64_t numel = 0;
+  int64_t numel = 0;   // that were added
+  int64_t unread = 0;  // of a tensor that ReadStatistics has not wholly read: the number of the others
   NonFinite nonfinite;
   int64_t zeros = 0;
   // These are of the finite elements only.
@@ -58,7 +59,9 @@ struct StatisticsOptions {
 };
 
 // The statistics of every tensor of an open checkpoint, read once, by pieces, in parallel, in bounded memory. The error
-// of the first tensor that cannot be read. ElementsOnce (expansion.h) bounds what is read.
+// of the first tensor that cannot be read. ReadBound (expansion.h) bounds what is read: where the tensors of a
+// checkpoint are much larger than its files, an element that a tensor has many times counts once, and what is not read
+// is ValueStatistics::unread.
 absl::StatusOr<std::map<StateKey, ValueStatistics>> ReadStatistics(const TensorSource& source,
                                                                    const StatisticsOptions& options = {});
 

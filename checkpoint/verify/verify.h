@@ -40,6 +40,12 @@ struct VerifyReport {
     NonFinite count;
   };
 
+  struct PartlyReadTensor {
+    std::string name;
+    int64_t read = 0;    // elements
+    int64_t unread = 0;  // elements
+  };
+
   int64_t files = 0;
   int64_t tensors = 0;
   int64_t bytes = 0;  // read and compared
@@ -55,6 +61,10 @@ struct VerifyReport {
   // Tensors with NaN or infinity, in the order of the manifest; not a problem by itself. Damaged blocks are not
   // counted.
   std::vector<NonFiniteTensor> nonfinite;
+
+  // Tensors of VerifySource in whose other elements there may be a NaN or a fault that was not looked for: views of one
+  // storage whose sum ReadBound (expansion.h) cuts off. Not a problem by itself.
+  std::vector<PartlyReadTensor> not_wholly_read;
 };
 
 // Blocks until all is read. kNotFound or kInvalidArgument when `path` is no checkpoint of ours. Damage is in the

@@ -2,6 +2,7 @@
 #include "fsdp/checkpoint/verify/verify_source.h"
 
 #include <cstddef>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -39,10 +40,7 @@ class SourceVerification {
     if (!rest.ok()) report.problems.emplace_back(rest.message());
     report.tensors = static_cast<int64_t>(tensors_.size());
     report.bytes = bytes_done_;
-    for (const Tensor& tensor : tensors_) {
-      if (!tensor.read.ok()) report.problems.emplace_back(tensor.read.message());
-      if (tensor.nonfinite.any()) report.nonfinite.push_back({tensor.key.ToString(), tensor.nonfinite});
-    }
+    for (const Tensor& tensor : tensors_) Conclude(tensor, report);
     return report;
   }
 
@@ -50,16 +48,30 @@ class SourceVerification {
   struct Tensor {
     StateKey key;
     DType dtype = DType::kFloat32;
+    ReadExtent extent;
     absl::Status read;
     NonFinite nonfinite;
   };
 
   void Add(const StateKey& key, const ShardedTensor& tensor) {
-    for (const Interval& interval : source_.Pieces(key, {0, once_.Of(key, tensor)})) {
+    ReadExtent extent = bound_.Of(key, tensor);
+    for (const Interval& interval : source_.Pieces(key, {0, extent.numel})) {
       pieces_.push_back({tensors_.size(), interval});
       bytes_total_ += interval.size() * SizeOf(tensor.dtype);
     }
-    tensors_.push_back({key, tensor.dtype, absl::OkStatus(), {}});
+    index_.emplace(key, tensors_.size());
+    tensors_.push_back({key, tensor.dtype, std::move(extent), absl::OkStatus(), {}});
+  }
+
+  // The bytes of an equal view of the same storage are reported once if they are damaged, and under both names if they
+  // are not finite or not read.
+  void Conclude(const Tensor& tensor, VerifyReport& report) const {
+    if (!tensor.read.ok()) report.problems.emplace_back(tensor.read.message());
+    const Tensor& values = tensor.extent.same_as ? tensors_[index_.at(*tensor.extent.same_as)] : tensor;
+    const std::string name = tensor.key.ToString();
+    if (values.nonfinite.any()) report.nonfinite.push_back({name, values.nonfinite});
+    if (values.extent.left_out == 0) return;
+    report.not_wholly_read.push_back({name, values.extent.numel, values.extent.left_out});
   }
 
   // Keeps only the first error of a tensor (Status::Update): a damaged file would otherwise be reported once per piece.
@@ -67,7 +79,7 @@ class SourceVerification {
     Tensor& tensor = tensors_[piece.tensor];
     const int64_t nbytes = piece.interval.size() * SizeOf(tensor.dtype);
     const std::unique_ptr<std::byte[]> elements(new std::byte[nbytes]);
-    const absl::Status read = source_.Read(tensor.key, piece.interval, elements.get());
+    const absl::Status read = tensor.extent.Read(source_, tensor.key, piece.interval, elements.get());
     const bool is_counted = read.ok() && options_.count_nonfinite;
     const NonFinite count =
         is_counted ? CountNonFinite(tensor.dtype, elements.get(), piece.interval.size()) : NonFinite();
@@ -80,8 +92,9 @@ class SourceVerification {
 
   const TensorSource& source_;
   const VerifyOptions& options_;
-  ElementsOnce once_{source_};
+  ReadBound bound_{source_};
   std::vector<Piece> pieces_;
+  std::map<StateKey, size_t> index_;  // into tensors_
   int64_t bytes_total_ = 0;
 
   std::mutex mutex_;

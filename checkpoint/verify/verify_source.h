@@ -13,7 +13,8 @@
 namespace fsdp {
 
 // Reads in parallel, in bounded memory; blocks until all is read. A tensor that cannot be read is one problem of the
-// report, and the others are still read. ElementsOnce (expansion.h) bounds what is read.
+// report, and the others are still read. ReadBound (expansion.h) bounds what is read; where it cuts a tensor off, the
+// report names it in not_wholly_read.
 absl::StatusOr<VerifyReport> VerifySource(const TensorSource& source, const VerifyOptions& options = {});
 
 }  // namespace fsdp

@@ -42,7 +42,8 @@ absl::StatusOr<CheckpointSummary> SummariseFor(const std::string& page, const st
 }
 
 // Reads every value. The page appears under its name whole or not at all, and replaces a file of that name.
-absl::Status WritePage(const CheckpointSummary& summary, const std::string& path) {
+// Names in the summary the tensors that were not wholly read.
+absl::Status WritePage(CheckpointSummary& summary, const std::string& path) {
   TensorStatistics statistics;
   {
     Progress progress("inspect");
@@ -52,6 +53,9 @@ absl::Status WritePage(const CheckpointSummary& summary, const std::string& path
     source_options.skip_links = true;  // the summary names them
     FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<TensorSource> source, OpenTensorSource(summary.path, source_options));
     FSDP_ASSIGN_OR_RETURN(statistics, ReadStatistics(*source, options));
+  }
+  for (const auto& [key, values] : statistics) {
+    if (values.unread > 0) summary.not_wholly_read.push_back({key, values.numel, values.unread});
   }
   const std::string page = CheckpointPage(summary, statistics);
   StagedPathOptions options;
@@ -90,7 +94,7 @@ int RunDiffOptions(const CommandLine& line) {
 int RunInspect(const CommandLine& line) {
   if (absl::GetFlag(FLAGS_diff_options)) return RunDiffOptions(line);
   const std::string page = absl::GetFlag(FLAGS_html);
-  const absl::StatusOr<CheckpointSummary> summary = SummariseFor(page, line.operands[0]);
+  absl::StatusOr<CheckpointSummary> summary = SummariseFor(page, line.operands[0]);
   if (!summary.ok()) {
     if (absl::GetFlag(FLAGS_json)) std::fputs(ProblemJson(line.operands[0], summary.status()).c_str(), stdout);
     return ReportFailure("ckpt inspect", summary.status());

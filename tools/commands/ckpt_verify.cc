@@ -117,6 +117,10 @@ std::string ToJson(const Verdict& verdict) {
   for (const auto& [name, count] : report.nonfinite) {
     json["nonfinite"].push_back({{"tensor", name}, {"nan", count.nan}, {"inf", count.inf}});
   }
+  json["not_wholly_read"] = Json::array();
+  for (const auto& [name, read, unread] : report.not_wholly_read) {
+    json["not_wholly_read"].push_back({{"tensor", name}, {"read", read}, {"unread", unread}});
+  }
   json["left_out"] = verdict.left_out;
   json["problems"] = report.problems;
   json["damage"] = Json::array();
@@ -129,6 +133,9 @@ std::string ToJson(const Verdict& verdict) {
 // The sentence says no more than what the format allows to be checked.
 std::string Conclusion(const Verdict& verdict) {
   if (verdict.is_ours) return "every digest matches";
+  if (const size_t tensors = verdict.report.not_wholly_read.size(); tensors > 0) {
+    return absl::StrCat("the structure is sound, but ", tensors, " tensors were not wholly read");
+  }
   if (verdict.has_checksums) return "the structure is sound, and every CRC-32 matches";
   return absl::StrCat("the structure is sound; ", verdict.format, " has no digests, so values cannot be checked");
 }
@@ -147,12 +154,26 @@ void PrintNonFinite(const VerifyReport& report) {
               static_cast<long long>(total.nan), static_cast<long long>(total.inf));
 }
 
+// Named like the tensors that are not finite: a NaN in one of these may not have been seen.
+void PrintNotWhollyRead(const VerifyReport& report) {
+  constexpr size_t kNamed = 16;
+  const size_t named = std::min(kNamed, report.not_wholly_read.size());
+  for (size_t i = 0; i < named; ++i) {
+    const auto& [name, read, unread] = report.not_wholly_read[i];
+    std::printf("not wholly read: %s: %lld elements of %lld\n", Printable(name).c_str(), static_cast<long long>(read),
+                static_cast<long long>(read + unread));
+  }
+  if (report.not_wholly_read.size() == named) return;
+  std::printf("not wholly read: %zu more tensors\n", report.not_wholly_read.size() - named);
+}
+
 void PrintText(const Verdict& verdict, const std::string& asked_for) {
   const VerifyReport& report = verdict.report;
   if (verdict.path != asked_for) std::printf("%s: the newest step is %s\n", asked_for.c_str(), verdict.path.c_str());
   for (const std::string& problem : report.problems) std::printf("damaged: %s\n", problem.c_str());
   for (const std::string& left_out : verdict.left_out) std::printf("note: left out: %s\n", left_out.c_str());
   PrintNonFinite(report);
+  PrintNotWhollyRead(report);
   if (!report.problems.empty()) return;
   std::printf("%s: %lld tensors, %s at %s/s: %s\n", verdict.path.c_str(), static_cast<long long>(report.tensors),
               FormatBytes(static_cast<double>(report.bytes)).c_str(), FormatBytes(BytesPerSecond(verdict)).c_str(),

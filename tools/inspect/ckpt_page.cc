@@ -90,6 +90,7 @@ std::string Tiles(const Manifest& manifest, const TensorStatistics& statistics) 
   int64_t bytes[2] = {};  // of the model, and of the rest
   std::set<std::string> dtypes;
   NonFinite nonfinite;
+  int64_t unread = 0;
   for (const StoredTensor& tensor : manifest.tensors) {
     const bool is_model = tensor.key.section == Section::kModel;
     bytes[is_model ? 0 : 1] += BytesOf(tensor);
@@ -98,7 +99,9 @@ std::string Tiles(const Manifest& manifest, const TensorStatistics& statistics) 
       dtypes.insert(std::string(DTypeName(tensor.dtype)));
     }
     const auto found = statistics.find(tensor.key);
-    if (found != statistics.end()) nonfinite.Add(found->second.nonfinite);
+    if (found == statistics.end()) continue;
+    nonfinite.Add(found->second.nonfinite);
+    unread += found->second.unread;
   }
   const std::string dtype = dtypes.size() == 1 ? *dtypes.begin() : absl::StrCat(dtypes.size(), " dtypes");
   const bool any = nonfinite.any();
@@ -107,8 +110,11 @@ std::string Tiles(const Manifest& manifest, const TensorStatistics& statistics) 
       Tile(Size(bytes[0]), "model"), Tile(Size(bytes[1]), "optimizer and extra values"),
       Tile(Count(static_cast<int64_t>(manifest.tensors.size())), "tensors"),
       Tile(Count(static_cast<int64_t>(manifest.files.size())), manifest.files.size() == 1 ? "file" : "files"),
-      Tile(any ? absl::StrCat(Count(nonfinite.nan), " / ", Count(nonfinite.inf)) : "none", "NaN / infinite values",
-           any ? "bad" : "good"),
+      Tile(any ? absl::StrCat(Count(nonfinite.nan), " / ", Count(nonfinite.inf)) : "none",
+           unread == 0 ? "NaN / infinite values" : "NaN / infinite values, of those that were read",
+           any          ? "bad"
+           : unread > 0 ? ""
+                        : "good"),
       "</div>\n");
 }
 
@@ -277,6 +283,23 @@ std::string LeftOut(const CheckpointSummary& summary) {
   return html + "</section>\n";
 }
 
+// Tensors whose statistics leave something out; nothing when there are none.
+std::string NotWhollyReadSection(const TensorStatistics& statistics) {
+  std::string rows;
+  size_t count = 0;
+  for (const auto& [key, values] : statistics) {
+    if (values.unread == 0 || ++count > kMaxTensorRows) continue;
+    absl::StrAppend(&rows, "<p>", Html(key.ToString()), ": ", Count(values.numel), " elements of ",
+                    Count(values.numel + values.unread), "</p>\n");
+  }
+  if (count == 0) return "";
+  if (count > kMaxTensorRows) absl::StrAppend(&rows, "<p>", Count(count - kMaxTensorRows), " more tensors</p>\n");
+  return absl::StrCat(Opening("Not wholly read",
+                              "These tensors are views of storages that others show, too, and altogether much larger "
+                              "than the files: of each only the first elements were read."),
+                      rows, "</section>\n");
+}
+
 // Indices of the tensors that have rows: all, or the largest, in the order of the checkpoint.
 std::vector<size_t> ShownTensors(const Manifest& manifest) {
   std::vector<size_t> shown(manifest.tensors.size());
@@ -317,11 +340,15 @@ std::string CheckpointPage(const CheckpointSummary& summary, const TensorStatist
   std::string html = absl::StrCat("<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">",
                                   "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"><title>",
                                   Html(summary.path), "</title><style>", kPageStyle, "</style></head>\n<body><main>\n");
-  absl::StrAppend(&html, Headline(summary), Tiles(summary.manifest, statistics), LeftOut(summary));
+  absl::StrAppend(&html, Headline(summary), Tiles(summary.manifest, statistics), LeftOut(summary),
+                  NotWhollyReadSection(statistics));
   absl::StrAppend(&html, ShardMap(layers), Sizes(layers), Values(layers), Moments(layers),
                   Tensors(summary.manifest, statistics));
-  return absl::StrCat(html, "<footer>Made by ckpt inspect --html. Every value was read, and digests were verified ",
-                      "where the format has them.</footer>\n</main></body></html>\n");
+  const bool is_all =
+      std::all_of(statistics.begin(), statistics.end(), [](const auto& of) { return of.second.unread == 0; });
+  return absl::StrCat(html, "<footer>Made by ckpt inspect --html. ",
+                      is_all ? "Every stored value was read" : "Not every stored value was read (see above)",
+                      ", and digests were verified where the format has them.</footer>\n</main></body></html>\n");
 }
 
 }  // namespace fsdp

@@ -19,6 +19,13 @@
 
 namespace fsdp {
 
+// A tensor in whose other elements there may be values that the statistics do not show (ValueStatistics::unread).
+struct NotWhollyRead {
+  StateKey key;
+  int64_t read = 0;    // elements
+  int64_t unread = 0;  // elements
+};
+
 struct CheckpointSummary {
   // The path that the user gave, and that of the checkpoint: a step, if the user gave a ROOT.
   std::string asked_for;
@@ -45,6 +52,9 @@ struct CheckpointSummary {
 
   // TensorSource::left_out(): links of an HDF5 file, which are not followed.
   std::vector<std::string> left_out;
+
+  // Filled where statistics were read (--html), in the order of the names.
+  std::vector<NotWhollyRead> not_wholly_read = {};
 
   const FormatTraits& traits() const { return format->traits(); }
 };

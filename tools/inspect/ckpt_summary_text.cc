@@ -70,9 +70,25 @@ int64_t StoredBytesOf(const CheckpointSummary& summary, size_t tensor) {
 std::string ExpansionText(const Expansion& expansion) {
   if (!expansion.expands()) return "";
   const auto bytes = [](int64_t nbytes) { return FormatBytes(static_cast<double>(nbytes)); };
+  const std::string worst = Printable(expansion.worst.ToString());
+  const std::string why = expansion.has_expanded_tensor()
+                              ? absl::StrCat("the worst is ", worst, ", ", bytes(expansion.worst_expanded_bytes),
+                                             " of ", bytes(expansion.worst_stored_bytes))
+                              : absl::StrCat("different tensors are views of the same storage, such as ", worst);
   return absl::StrCat("expanded  ", bytes(expansion.expanded_bytes), " of tensors are views of ",
-                      bytes(expansion.stored_bytes), "; the worst is ", Printable(expansion.worst.ToString()), ", ",
-                      bytes(expansion.worst_expanded_bytes), " of ", bytes(expansion.worst_stored_bytes), "\n");
+                      bytes(expansion.stored_bytes), "; ", why, "\n");
+}
+
+// The tensors whose statistics leave something out: the first ones, and the number of the others. --json has all.
+std::string NotWhollyReadText(const std::vector<NotWhollyRead>& tensors) {
+  constexpr size_t kNamed = 16;
+  std::string text;
+  for (size_t i = 0; i < std::min(kNamed, tensors.size()); ++i) {
+    absl::StrAppend(&text, "not wholly read  ", Printable(tensors[i].key.ToString()), "  ", tensors[i].read,
+                    " elements of ", tensors[i].read + tensors[i].unread, "\n");
+  }
+  if (tensors.size() > kNamed) absl::StrAppend(&text, "not wholly read  ", tensors.size() - kNamed, " more tensors\n");
+  return text;
 }
 
 Share ShareOfAll(const Manifest& manifest) {
@@ -202,7 +218,8 @@ std::string SummaryText(const CheckpointSummary& summary, bool tensors) {
     absl::StrAppend(&text, "metadata  ", Printable(name), " = ", Printable(value), "\n");
   }
   for (const std::string& left_out : summary.left_out) absl::StrAppend(&text, "left out  ", left_out, "\n");
-  absl::StrAppend(&text, ExpansionText(summary.expansion), FilesText(manifest));
+  absl::StrAppend(&text, ExpansionText(summary.expansion), NotWhollyReadText(summary.not_wholly_read),
+                  FilesText(manifest));
   if (tensors) {
     absl::StrAppend(&text, "each tensor, and the elements that a file holds of it\n");
     for (size_t i = 0; i < manifest.tensors.size(); ++i) {
@@ -245,6 +262,11 @@ std::string SummaryJson(const CheckpointSummary& summary, bool tensors) {
   }
   json["metadata"] = summary.metadata;
   json["left_out"] = summary.left_out;
+  json["not_wholly_read"] = Json::array();
+  for (const NotWhollyRead& tensor : summary.not_wholly_read) {
+    json["not_wholly_read"].push_back(
+        {{"tensor", tensor.key.ToString()}, {"read", tensor.read}, {"unread", tensor.unread}});
+  }
   json["files"] = Json::array();
   const std::vector<Share> shares = SharesOfFiles(manifest);
   for (size_t i = 0; i < shares.size(); ++i) {

@@ -31,6 +31,7 @@
 #include "fsdp/checkpoint/torch/pt/file_pool.h"
 #include "fsdp/checkpoint/torch/pt/strided_read.h"
 #include "fsdp/checkpoint/torch/pt/torch_file.h"
+#include "fsdp/checkpoint/torch/state/distinct_elements.h"
 #include "fsdp/checkpoint/torch/state/torch_state.h"
 
 namespace fsdp {
@@ -136,14 +137,36 @@ class DcpSource final : public TensorSource {
     if (!leaf.ok() || (*leaf)->tensor_part() == nullptr) return std::nullopt;
     const TorchTensorPart& part = *(*leaf)->tensor_part();
     const DcpTensor& tensor = metadata_.tensors[part.tensor];
+    const bool is_whole = tensor.shape == state_.contents.FindTensor(key)->shape;
     int64_t nbytes = 0;
+    int64_t distinct = 0;
     for (size_t i = 0; i < tensor.chunks.size(); ++i) {
-      int64_t whole = SizeOf(tensor.dtype);
-      for (const int64_t count : tensor.chunks[i].box.count) whole *= count;
+      int64_t numel = 1;
+      for (const int64_t count : tensor.chunks[i].box.count) numel *= count;
+      const int64_t whole = numel * SizeOf(tensor.dtype);
       const absl::StatusOr<const ChunkPlace*> place = PlaceOf(part.tensor, i);
       nbytes += place.ok() ? std::min(whole, (*place)->touched_bytes) : whole;
+      distinct += place.ok() ? DistinctOf(tensor.chunks[i], **place).shape.numel() : numel;
     }
-    return TensorStorage{.id = part.tensor, .nbytes = nbytes, .view = part.offset, .touched_bytes = nbytes};
+    return TensorStorage{.id = part.tensor,
+                         .nbytes = nbytes,
+                         .view = part.offset,
+                         .touched_bytes = nbytes,
+                         .distinct_numel = is_whole ? distinct : 0};
+  }
+
+  // The distinct elements of chunk after chunk, in their order.
+  absl::Status ReadDistinct(const StateKey& key, const Interval& interval, void* out) const override {
+    FSDP_ASSIGN_OR_RETURN(const TorchLeaf* leaf, state_.FindLeaf(key));
+    const TorchTensorPart* const part = leaf->tensor_part();
+    if (part == nullptr || metadata_.tensors[part->tensor].shape != state_.contents.FindTensor(key)->shape) {
+      return absl::UnimplementedError("it is no tensor of .metadata");
+    }
+    auto* to = static_cast<std::byte*>(out);
+    absl::Status status = ReadDistinctOf(part->tensor, interval, to);
+    const bool is_bool = metadata_.tensors[part->tensor].dtype == DType::kBool;
+    if (status.ok() && is_bool) status = CheckBoolBytes(to, interval);
+    return status.ok() ? status : In(status, absl::StrCat("tensor ", Quote(key.ToString())));
   }
 
  private:
@@ -241,6 +264,31 @@ class DcpSource final : public TensorSource {
                       {stored.strides.begin(), stored.strides.end()},
                       stored.is_contiguous(),
                       stored.touched_bytes()};
+  }
+
+  static DistinctElements DistinctOf(const DcpChunk& chunk, const ChunkPlace& place) {
+    return DistinctElements::Of(chunk.box.count, place.strides);
+  }
+
+  absl::Status ReadDistinctOf(int index, const Interval& interval, std::byte* out) const {
+    const DcpTensor& tensor = metadata_.tensors[index];
+    const int64_t size = SizeOf(tensor.dtype);
+    int64_t begin = 0;  // of the chunk, in distinct elements of the tensor
+    for (size_t i = 0; i < tensor.chunks.size() && begin < interval.end; ++i) {
+      FSDP_ASSIGN_OR_RETURN(const ChunkPlace* place, PlaceOf(index, i));
+      const DistinctElements distinct = DistinctOf(tensor.chunks[i], *place);
+      const Interval part = Intersect(interval, {begin, begin + distinct.shape.numel()});
+      if (!part.empty()) {
+        const DcpSlice& slice = tensor.chunks[i].slice;
+        FSDP_ASSIGN_OR_RETURN(const std::shared_ptr<const File> file, files_.Open(slice.file));
+        const absl::Status status =
+            ReadStridedInterval(*file, {place->offset, size, distinct.shape, distinct.strides},
+                                {part.begin - begin, part.end - begin}, out + (part.begin - interval.begin) * size);
+        if (!status.ok()) return In(status, Describe(slice));
+      }
+      begin += distinct.shape.numel();
+    }
+    return absl::OkStatus();
   }
 
   // Reads the part of `box` that chunk `index` holds. `out` is the place of element `first` of the tensor, row-major.

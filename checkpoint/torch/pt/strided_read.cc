@@ -10,10 +10,12 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
-#include "absl/types/span.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/storage/byte_range.h"
+#include "fsdp/checkpoint/torch/state/torch_tensor.h"
+#include "fsdp/tensor/box.h"
 
 namespace fsdp {
 namespace {
@@ -107,6 +109,22 @@ class Reader {
 
 absl::Status ReadStrided(const File& file, StridedBox box, std::byte* out) {
   return Reader(file, box.element_size).Read(box.offset, Normalise(std::move(box.dims)), out);
+}
+
+// An interval of row-major elements is a few boxes; in each, file and memory differ by strides alone.
+absl::Status ReadStridedInterval(const File& file, const StridedView& view, const Interval& interval, std::byte* out) {
+  const std::vector<int64_t> row_major = RowMajorStrides(view.shape);
+  for (const Box& box : BoxesOf(view.shape, interval)) {
+    StridedBox strided = {view.offset, view.element_size, {}};
+    int64_t to = -interval.begin;
+    for (size_t d = 0; d < box.start.size(); ++d) {
+      strided.offset += box.start[d] * view.strides[d] * view.element_size;
+      to += box.start[d] * row_major[d];
+      strided.dims.push_back({box.count[d], view.strides[d], row_major[d]});
+    }
+    FSDP_RETURN_IF_ERROR(ReadStrided(file, std::move(strided), out + to * view.element_size));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace fsdp

@@ -12,7 +12,10 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/types/span.h"
 #include "fsdp/checkpoint/storage/file_system.h"
+#include "fsdp/tensor/interval.h"
+#include "fsdp/tensor/shape.h"
 
 namespace fsdp {
 
@@ -32,6 +35,18 @@ struct StridedBox {
 // Reads every element of `box`; the first one goes to `out`, the others to `out` plus their strides in memory. Blocks.
 // The box must lie in the file; errors are those of `file`.
 absl::Status ReadStrided(const File& file, StridedBox box, std::byte* out);
+
+// A tensor whose elements lie in a file with strides of their own.
+struct StridedView {
+  int64_t offset = 0;        // in the file, in bytes, of the first element
+  int64_t element_size = 1;  // in bytes
+  Shape shape;
+  absl::Span<const int64_t> strides;  // in elements, one for each dimension; not negative
+};
+
+// Reads elements `interval` of `view`, counted in row-major order, to `out`, where they follow each other. Blocks. The
+// interval must lie in the shape and the view in the file; errors are those of `file`.
+absl::Status ReadStridedInterval(const File& file, const StridedView& view, const Interval& interval, std::byte* out);
 
 }  // namespace fsdp
 

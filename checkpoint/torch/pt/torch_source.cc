@@ -34,6 +34,7 @@
 #include "fsdp/checkpoint/torch/pt/rank_files.h"
 #include "fsdp/checkpoint/torch/pt/strided_read.h"
 #include "fsdp/checkpoint/torch/pt/torch_file.h"
+#include "fsdp/checkpoint/torch/state/distinct_elements.h"
 #include "fsdp/checkpoint/torch/state/torch_state.h"
 #include "fsdp/tensor/box.h"
 
@@ -101,10 +102,17 @@ class TorchSource final : public TensorSource {
       absl::Status status = ReadRefs(tensors_[tensor], elements, to);
       if (status.ok() && TensorOf(first).dtype == DType::kBool) status = CheckBoolBytes(to, interval);
       if (status.ok()) return status;
-      return Annotate(status, absl::StrCat("tensor ", Quote(key.ToString()), ", ", first.file->place(first.index).entry,
-                                           " of ", first.file->file().path()));
+      return Annotate(status, Place(key, first));
     };
     return state_.Read(key, interval, read, static_cast<std::byte*>(out));
+  }
+
+  absl::Status ReadDistinct(const StateKey& key, const Interval& interval, void* out) const override {
+    FSDP_ASSIGN_OR_RETURN(const TorchLeaf* leaf, state_.FindLeaf(key));
+    const TorchTensorPart* const part = leaf->tensor_part();
+    if (part == nullptr) return absl::UnimplementedError("it is a number in the pickle, not a tensor");
+    const absl::Status status = ReadDistinctOf(key, *part, interval, static_cast<std::byte*>(out));
+    return status.ok() ? status : Annotate(status, Place(key, tensors_[part->tensor][0]));
   }
 
   bool has_checksums() const override {
@@ -151,7 +159,8 @@ class TorchSource final : public TensorSource {
       return TensorStorage{.id = storages_.at({refs[0].file, tensor.storage.key}),
                            .nbytes = tensor.storage.nbytes,
                            .view = is_part ? -1 - part.offset : views_[part.tensor],
-                           .touched_bytes = tensor.touched_bytes()};
+                           .touched_bytes = tensor.touched_bytes(),
+                           .distinct_numel = is_part ? 0 : DistinctOf(part, tensor.shape)->shape.numel()};
     }
     int64_t nbytes = 0;
     for (const TensorRef& ref : refs) nbytes += TensorOf(ref).touched_bytes();
@@ -202,6 +211,12 @@ class TorchSource final : public TensorSource {
     return {tensor.dtype, {numel}};
   }
 
+  // "tensor "model/w", data/0 of model.pt".
+  static std::string Place(const StateKey& key, const TensorRef& ref) {
+    return absl::StrCat("tensor ", Quote(key.ToString()), ", ", ref.file->place(ref.index).entry, " of ",
+                        ref.file->file().path());
+  }
+
   // The byte of the file where the first element of the view lies.
   static int64_t First(const TensorRef& ref) {
     const TorchTensor& tensor = TensorOf(ref);
@@ -230,19 +245,25 @@ class TorchSource final : public TensorSource {
     if (tensor.is_contiguous()) {
       return ref.file->file().Read(First(ref) + interval.begin * size, absl::MakeSpan(out, interval.size() * size));
     }
-    // An interval of row-major elements is a few boxes; in each, file and memory differ by strides alone.
-    const std::vector<int64_t> row_major = RowMajorStrides(tensor.shape);
-    for (const Box& box : BoxesOf(tensor.shape, interval)) {
-      StridedBox strided = {First(ref), size, {}};
-      int64_t to = -interval.begin;
-      for (size_t d = 0; d < box.start.size(); ++d) {
-        strided.offset += box.start[d] * tensor.strides[d] * size;
-        to += box.start[d] * row_major[d];
-        strided.dims.push_back({box.count[d], tensor.strides[d], row_major[d]});
-      }
-      FSDP_RETURN_IF_ERROR(ReadStrided(ref.file->file(), std::move(strided), out + to * size));
-    }
-    return absl::OkStatus();
+    return ReadStridedInterval(ref.file->file(), {First(ref), size, tensor.shape, tensor.strides}, interval, out);
+  }
+
+  // The distinct elements of a tensor that is one whole view; nullopt for the parts and the concatenations of views.
+  std::optional<DistinctElements> DistinctOf(const TorchTensorPart& part, const Shape& shape) const {
+    const TensorRefs& refs = tensors_[part.tensor];
+    if (refs.size() > 1 || TensorOf(refs[0]).shape != shape) return std::nullopt;
+    return DistinctElements::Of(shape.dims(), TensorOf(refs[0]).strides);
+  }
+
+  absl::Status ReadDistinctOf(const StateKey& key, const TorchTensorPart& part, const Interval& interval,
+                              std::byte* out) const {
+    const std::optional<DistinctElements> distinct = DistinctOf(part, state_.contents.FindTensor(key)->shape);
+    if (!distinct) return absl::UnimplementedError("it is a part or a concatenation of views");
+    const TensorRef& ref = tensors_[part.tensor][0];
+    const DType dtype = TensorOf(ref).dtype;
+    const StridedView view = {First(ref), SizeOf(dtype), distinct->shape, distinct->strides};
+    FSDP_RETURN_IF_ERROR(ReadStridedInterval(ref.file->file(), view, interval, out));
+    return dtype == DType::kBool ? CheckBoolBytes(out, interval) : absl::OkStatus();
   }
 
   TorchFiles files_;
