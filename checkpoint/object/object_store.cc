@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/checkpoint/object/object_store.h"
+
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "fsdp/base/status_macros.h"
+
+namespace fsdp {
+
+ObjectBody FileBody(const File& file, int64_t nbytes) {
+  return {nbytes, [&file](int64_t offset, absl::Span<std::byte> out) { return file.Read(offset, out); }};
+}
+
+ObjectBody TextBody(absl::string_view text) {
+  const auto read = [text](int64_t offset, absl::Span<std::byte> out) {
+    std::memcpy(out.data(), text.data() + offset, out.size());
+    return absl::OkStatus();
+  };
+  return {static_cast<int64_t>(text.size()), read};
+}
+
+absl::StatusOr<std::string> GetObject(ObjectStore& store, const std::string& key, int64_t max_bytes) {
+  FSDP_ASSIGN_OR_RETURN(const int64_t nbytes, store.Size(key));
+  if (nbytes > max_bytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(store.UrlOf(key), ": ", nbytes, " bytes, expected at most ", max_bytes));
+  }
+  std::string bytes;
+  bytes.reserve(nbytes);
+  FSDP_RETURN_IF_ERROR(store.Get(key, {0, nbytes}, [&](absl::Span<const std::byte> piece) {
+    bytes.append(reinterpret_cast<const char*>(piece.data()), piece.size());
+    return absl::OkStatus();
+  }));
+  return bytes;
+}
+
+}  // namespace fsdp
