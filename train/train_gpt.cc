@@ -55,11 +55,10 @@ int Fail(const absl::Status& status) {
   return ExitCodeOf(status);
 }
 
-absl::StatusOr<std::shared_ptr<ProcessGroup>> JoinJob(const RankDeviceOptions& device) {
-  FSDP_ASSIGN_OR_RETURN(const Rendezvous job, RendezvousFromEnvironment());
+absl::StatusOr<std::shared_ptr<ProcessGroup>> JoinJob(const Rendezvous& job, const RankDeviceOptions& device) {
   InitOptions options;
   FSDP_ASSIGN_OR_RETURN(options.device, CreateRankDevice(job, device));
-  return JoinProcessGroup(job, options);
+  return InitProcessGroup(options);
 }
 
 absl::Status TrainOrPrint(const TrainOptions& options, const std::shared_ptr<ProcessGroup>& group) {
@@ -71,13 +70,15 @@ absl::Status TrainOrPrint(const TrainOptions& options, const std::shared_ptr<Pro
 }
 
 int RunRank(const TrainOptions& options) {
-  const absl::StatusOr<std::shared_ptr<ProcessGroup>> group = JoinJob(options.device);
+  const absl::StatusOr<Rendezvous> job = RendezvousFromEnvironment();
+  if (!job.ok()) return Fail(job.status());
+  const absl::StatusOr<std::shared_ptr<ProcessGroup>> group = JoinJob(*job, options.device);
   if (!group.ok()) return Fail(group.status());
   const absl::Status status = TrainOrPrint(options, *group);
   if (status.ok()) return kExitDone;
   (*group)->Abort(status);
-  // After an abort all ranks have the same error, which names its rank: one of them prints it.
-  return (*group)->rank() == 0 ? Fail(status) : ExitCodeOf(status);
+  // After an abort all ranks have the same error, which names its rank: one of each host prints it.
+  return job->local_rank == 0 ? Fail(status) : ExitCodeOf(status);
 }
 
 // A rank that was killed was lost, whoever killed it: the operator, or the kernel for want of memory. The others have
