@@ -29,6 +29,7 @@
 #include "fsdp/collectives/job/host_identity.h"
 #include "fsdp/collectives/job/job_store.h"
 #include "fsdp/collectives/net/host_layout.h"
+#include "fsdp/collectives/net/layered_collectives.h"
 #include "fsdp/collectives/net/net_collectives.h"
 #include "fsdp/collectives/net/ucx_transport.h"
 #include "fsdp/collectives/run_ranks.h"
@@ -91,8 +92,9 @@ absl::StatusOr<std::unique_ptr<BlockingCollectives>> CreateCollectives(const Ren
                                    .timeout = options.timeout};
   FSDP_ASSIGN_OR_RETURN(std::unique_ptr<Transport> transport,
                         CreateUcxTransport(rendezvous.rank, rendezvous.world_size, ucx, gather));
-  return std::make_unique<NetCollectives>(std::move(transport), std::move(device),
-                                          NetOptions{.timeout = options.timeout});
+  auto net =
+      std::make_unique<NetCollectives>(std::move(transport), std::move(device), NetOptions{.timeout = options.timeout});
+  return CreateLayeredCollectives(std::move(net), layout, gather);
 }
 
 // The group of a rank and what lives as long as it. Destroyed from the last member to the first: the port is free

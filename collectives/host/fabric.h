@@ -47,8 +47,8 @@ class Fabric {
   // False once `peer` cannot arrive any more because its process has ended. A system call: called while waiting only.
   virtual bool IsAlive(int peer) const = 0;
 
-  // "rank 5 (pid 1234)"; "rank 5" where ranks share a process.
-  virtual std::string Describe(int peer) const = 0;
+  // "pid 1234"; empty where ranks share a process. For errors.
+  virtual std::string Process(int peer) const = 0;
 
   // True when a failing rank must wait until no peer reads its memory, because the memory may be freed under the peer:
   // between threads. A peer's process keeps its own mapping.

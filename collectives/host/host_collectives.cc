@@ -61,12 +61,12 @@ const std::byte* OwnData(const Collective& c, int rank) {
 
 }  // namespace
 
-HostCollectives::HostCollectives(std::unique_ptr<Fabric> fabric, absl::Duration timeout)
+HostCollectives::HostCollectives(std::unique_ptr<Fabric> fabric, absl::Duration timeout, RankNames names)
     : fabric_(std::move(fabric)),
       control_(fabric_->control()),
       rank_(fabric_->rank()),
       size_(fabric_->size()),
-      barrier_(*fabric_, timeout),
+      barrier_(*fabric_, timeout, std::move(names)),
       specs_(static_cast<size_t>(size_)),
       sources_(static_cast<size_t>(size_)),
       rows_(static_cast<size_t>(size_)) {}
@@ -128,8 +128,13 @@ absl::StatusOr<std::vector<std::string>> HostCollectives::GatherBlobs(uint64_t s
 
 absl::StatusOr<std::unique_ptr<BlockingCollectives>> HostCollectives::Split(const std::vector<int>& members,
                                                                             const BlobGather& gather) {
-  FSDP_ASSIGN_OR_RETURN(std::unique_ptr<Fabric> fabric, fabric_->Split(members, gather));
-  return std::make_unique<HostCollectives>(std::move(fabric), timeout());
+  return SplitHost(members, gather, {});
+}
+
+absl::StatusOr<std::unique_ptr<HostCollectives>> HostCollectives::SplitHost(const std::vector<int>& members,
+                                                                            const BlobGather& gather, RankNames names) {
+  FSDP_ASSIGN_OR_RETURN(std::unique_ptr<Fabric> part, fabric_->Split(members, gather));
+  return std::make_unique<HostCollectives>(std::move(part), timeout(), std::move(names));
 }
 
 int HostCollectives::first_rank_to_give_up() const {

@@ -23,8 +23,9 @@ namespace fsdp {
 
 class HostCollectives final : public BlockingCollectives {
  public:
-  // `timeout`: for each round of a collective, see RoundBarrier.
-  HostCollectives(std::unique_ptr<Fabric> fabric, absl::Duration timeout);
+  // `timeout`: for each round of a collective, see RoundBarrier. `names`: for errors, where the fabric is only a part
+  // of the group that the program sees.
+  HostCollectives(std::unique_ptr<Fabric> fabric, absl::Duration timeout, RankNames names = {});
 
   // The fabric knows the ranks.
   std::string_view backend() const override { return fabric_->backend(); }
@@ -38,6 +39,10 @@ class HostCollectives final : public BlockingCollectives {
   absl::StatusOr<std::vector<std::string>> GatherBlobs(uint64_t sequence, std::string_view blob) override;
   absl::StatusOr<std::unique_ptr<BlockingCollectives>> Split(const std::vector<int>& members,
                                                              const BlobGather& gather) override;
+
+  // The same, with the names of `members` in a group that they are a part of.
+  absl::StatusOr<std::unique_ptr<HostCollectives>> SplitHost(const std::vector<int>& members, const BlobGather& gather,
+                                                             RankNames names);
 
   void GiveUp(const absl::Status& reason) override { barrier_.GiveUp(reason); }
   void AwaitReaders() override { barrier_.AwaitReaders(); }

@@ -11,7 +11,6 @@
 #include <mutex>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "fsdp/base/status_macros.h"
 
 namespace fsdp {
@@ -81,7 +80,7 @@ class LocalFabric final : public Fabric {
   }
 
   bool IsAlive(int) const override { return true; }
-  std::string Describe(int peer) const override { return absl::StrCat("rank ", peer); }
+  std::string Process(int) const override { return ""; }
   bool peers_share_address_space() const override { return true; }
 
   absl::StatusOr<Buffer> Allocate(int64_t nbytes) override {

@@ -22,6 +22,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -47,11 +48,12 @@ int AvailableCores() {
 
 }  // namespace
 
-RoundBarrier::RoundBarrier(const Fabric& fabric, absl::Duration timeout)
+RoundBarrier::RoundBarrier(const Fabric& fabric, absl::Duration timeout, RankNames names)
     : fabric_(fabric),
       control_(fabric.control()),
       size_(fabric.size()),
       timeout_(timeout),
+      names_(std::move(names)),
       may_spin_(fabric.size() <= AvailableCores()) {}
 
 absl::Status RoundBarrier::Await(const CollectiveId& what) {
@@ -121,18 +123,19 @@ absl::Status RoundBarrier::CheckPeers(const CollectiveId& what, absl::Time start
   for (const int peer : missing) {
     const Presence presence = control_.rank(peer).presence.load(std::memory_order_acquire);
     if (presence == Presence::kDeparted) {
-      return absl::UnavailableError(absl::StrCat(Prefix(what), ": ", fabric_.Describe(peer), " left the group"));
+      return absl::UnavailableError(absl::StrCat(Prefix(what), ": ", NameOf(peer), " left the group"));
     }
     if (presence == Presence::kPresent && !fabric_.IsAlive(peer)) {
-      return absl::UnavailableError(absl::StrCat(Prefix(what), ": ", fabric_.Describe(peer), " died"));
+      return absl::UnavailableError(absl::StrCat(Prefix(what), ": ", NameOf(peer), " died"));
     }
   }
   if (const uint32_t aborted_by = control_.group().aborted_by.load(std::memory_order_acquire); aborted_by != 0) {
     return GivenUp(what, static_cast<int>(aborted_by) - 1);
   }
   if (absl::Now() - start >= timeout_ && !missing.empty()) {
+    const auto append_number = [&](std::string* out, int r) { absl::StrAppend(out, NumberOf(r)); };
     return absl::DeadlineExceededError(absl::StrCat(Prefix(what), " waited ", absl::FormatDuration(timeout_),
-                                                    "; missing ranks: ", absl::StrJoin(missing, ", ")));
+                                                    "; missing ranks: ", absl::StrJoin(missing, ", ", append_number)));
   }
   return absl::OkStatus();
 }
@@ -205,7 +208,7 @@ void RoundBarrier::Depart() {
 // rank that only got the message.
 absl::Status RoundBarrier::GivenUp(const CollectiveId& what, int peer) const {
   const RankControl& control = control_.rank(peer);
-  const std::string who = peer == fabric_.rank() ? "this rank" : fabric_.Describe(peer);
+  const std::string who = peer == fabric_.rank() ? "this rank" : NameOf(peer);
   return absl::Status(static_cast<absl::StatusCode>(control.abort_code),
                       absl::StrCat(Prefix(what), ": ", who, " gave up: ", control.abort_text.data()));
 }
@@ -221,7 +224,13 @@ std::vector<int> RoundBarrier::MissingRanks() const {
 }
 
 std::string RoundBarrier::Prefix(const CollectiveId& what) const {
-  return absl::StrCat("rank ", fabric_.rank(), " of ", size_, ": ", what.ToString());
+  return absl::StrCat("rank ", NumberOf(fabric_.rank()), " of ", names_.numbers.empty() ? size_ : names_.group_size,
+                      ": ", what.ToString());
+}
+
+std::string RoundBarrier::NameOf(int peer) const {
+  const std::string process = fabric_.Process(peer);
+  return absl::StrCat("rank ", NumberOf(peer), process.empty() ? "" : absl::StrCat(" (", process, ")"));
 }
 
 }  // namespace fsdp

@@ -28,9 +28,15 @@
 
 namespace fsdp {
 
+// How errors call the ranks of a fabric that are a part of the group that the program sees: by their numbers there.
+struct RankNames {
+  std::vector<int> numbers = {};  // by rank of the fabric; empty if the fabric is the whole group
+  int group_size = 0;
+};
+
 class RoundBarrier {
  public:
-  RoundBarrier(const Fabric& fabric, absl::Duration timeout);
+  RoundBarrier(const Fabric& fabric, absl::Duration timeout, RankNames names = {});
 
   // The parity of the pair that this rank writes for the next Await, and of the pair that it reads since the last one.
   int write_parity() const { return static_cast<int>((round_ + 1) % 2); }
@@ -67,11 +73,14 @@ class RoundBarrier {
   absl::Status GivenUp(const CollectiveId& what, int peer) const;
   std::vector<int> MissingRanks() const;
   std::string Prefix(const CollectiveId& what) const;  // "rank 2 of 8: all_gather #417"
+  std::string NameOf(int peer) const;                  // "rank 5 (pid 1234)"
+  int NumberOf(int r) const { return names_.numbers.empty() ? r : names_.numbers[r]; }
 
   const Fabric& fabric_;
   const ControlBlock control_;
   const int size_;
   const absl::Duration timeout_;
+  const RankNames names_;
   const bool may_spin_;  // before sleeping; false if there are more ranks than cores
   uint32_t round_ = 0;   // the last round that completed, or that this rank arrived at while in Await
 

@@ -99,9 +99,7 @@ class ShmFabric final : public Fabric {
   const std::byte* PeerMemory(int peer, uint64_t address) const override { return Of(peer).heap.data() + address; }
 
   bool IsAlive(int peer) const override { return Of(peer).process.IsAlive(); }
-  std::string Describe(int peer) const override {
-    return absl::StrCat("rank ", peer, " (pid ", Of(peer).process.pid(), ")");
-  }
+  std::string Process(int peer) const override { return absl::StrCat("pid ", Of(peer).process.pid()); }
   bool peers_share_address_space() const override { return false; }
 
   absl::StatusOr<Buffer> Allocate(int64_t nbytes) override { return peers_->own->Allocate(nbytes); }

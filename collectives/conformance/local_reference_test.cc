@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Wherever the ranks are, sums have the bits that threads of one process get.
+#include "fsdp/collectives/conformance/local_reference.h"
+
+#include <memory>
+
+#include "fsdp/base/status_macros.h"
+#include "fsdp/base/status_matchers.h"
+#include "fsdp/collectives/conformance/conformance.h"
+#include "gtest/gtest.h"
+
+namespace fsdp {
+namespace {
+
+class LocalReferenceTest : public testing::TestWithParam<GroupUnderTest> {};
+
+// 3 x 2 is among these.
+INSTANTIATE_TEST_SUITE_P(Backends, LocalReferenceTest, testing::ValuesIn(GroupsUnderTest({1, 2, 3, 4, 6, 7})),
+                         [](const auto& info) { return NameOf(info.param); });
+
+TEST_P(LocalReferenceTest, ReductionsAreBitForBitThoseOfThreads) {
+  EXPECT_OK(GetParam().Run([](std::shared_ptr<ProcessGroup> group) -> absl::Status {
+    FSDP_RETURN_IF_ERROR(CompareReductionsWithLocal(*group, 7));
+    return CompareReductionsWithLocal(*group, 9001);
+  }));
+}
+
+}  // namespace
+}  // namespace fsdp

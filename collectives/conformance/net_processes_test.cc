@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Backend "net" between processes of this machine that are told to be on several hosts: UCX over loopback. The data and
+// the bits, and what survivors are told when one of the processes is killed, stopped, or ends.
+#include <signal.h>
+#include <unistd.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/base/status_matchers.h"
+#include "fsdp/collectives/conformance/conformance.h"
+#include "fsdp/collectives/conformance/local_reference.h"
+#include "fsdp/collectives/conformance/process_ranks.h"
+#include "fsdp/collectives/init_process_group.h"
+#include "fsdp/collectives/net/ucx_library.h"
+#include "gtest/gtest.h"
+
+namespace fsdp {
+namespace {
+
+using testing::HasSubstr;
+
+using RankFunction = std::function<absl::Status(ProcessGroup& group, Stream& stream)>;
+
+// A process for each host id, as ranks of one group; the results by rank.
+std::vector<RankResult> RunOnHosts(const std::vector<std::string>& hosts, absl::Duration timeout,
+                                   const RankFunction& rank_main) {
+  const Rendezvous job = NewJob(static_cast<int>(hosts.size()));
+  return RunProcesses(job.world_size, [&](int rank) -> absl::Status {
+    Rendezvous rendezvous = job;
+    rendezvous.rank = rank;
+    FSDP_ASSIGN_OR_RETURN(const std::shared_ptr<ProcessGroup> group,
+                          JoinProcessGroup(rendezvous, {.timeout = timeout, .backend = "net", .host_id = hosts[rank]}));
+    FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream, group->device()->CreateStream("test"));
+    return rank_main(*group, *stream);
+  });
+}
+
+class NetProcessesTest : public testing::TestWithParam<std::vector<std::string>> {
+ protected:
+  void SetUp() override {
+    if (const absl::Status ucx = LoadUcp().status(); !ucx.ok()) GTEST_SKIP() << ucx;
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Hosts, NetProcessesTest,
+                         testing::Values(std::vector<std::string>{"a", "a", "b", "b"},
+                                         std::vector<std::string>{"a", "a", "b"},
+                                         std::vector<std::string>{"a", "b", "a", "b"}),
+                         [](const auto& info) {
+                           std::string name;
+                           for (const std::string& host : info.param) name += host;
+                           return name;
+                         });
+
+TEST_P(NetProcessesTest, ReductionsAreBitForBitThoseOfThreads) {
+  for (const RankResult& result : RunOnHosts(GetParam(), absl::Minutes(1), [](ProcessGroup&group, Stream&) {
+         return CompareReductionsWithLocal(group, 5003);
+       })) {
+    EXPECT_OK(result.status);
+  }
+}
+
+TEST_P(NetProcessesTest, DataBlobsAndSubgroupsArrive) {
+  for (const RankResult& result :
+       RunOnHosts(GetParam(), absl::Minutes(1), [](ProcessGroup&group, Stream&stream) -> absl::Status {
+         const int64_t n = 700001;  // more than one message
+         FSDP_ASSIGN_OR_RETURN(const Tensor t, NewTensor(group, Placement::kShared, DType::kFloat32, n * group.size()));
+         const Tensor own = t.Slice({group.rank() * n, (group.rank() + 1) * n});
+         for (int step = 0; step < 3; ++step) {
+           Fill(group, own, [&](int64_t i) { return ValueOf(group.rank(), i + step); });
+           group.AllGather(own, t, stream);
+           group.Broadcast(own, 0, stream);  // of one part, which is the same everywhere
+           FSDP_RETURN_IF_ERROR(stream.Synchronize());
+           const int root = 0;
+           FSDP_RETURN_IF_ERROR(ExpectElements(group, t, [&](int64_t i) {
+             const int r = static_cast<int>(i / n);
+             return ValueOf(r == group.rank() ? root : r, i % n + step);
+           }));
+         }
+         FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<ProcessGroup> half, group.Split(group.rank() % 2, 0));
+         FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> blobs, half->GatherBlobs(absl::StrCat(group.rank())));
+         const std::string second = blobs.size() > 1 ? absl::StrCat(group.rank() % 2 + 2) : "none";
+         if (second != "none" && blobs[1] != second) return absl::DataLossError(absl::StrCat("blob ", blobs[1]));
+         half->AllReduce(own, ReduceOp::kMax, stream);
+         return stream.Synchronize();
+       })) {
+    EXPECT_OK(result.status);
+  }
+}
+
+constexpr int kVictim = 2;
+
+// All-gathers on hosts a, a, b, b; in the middle of them the victim does `victim` instead of its share.
+std::vector<RankResult> RunWithVictim(absl::Duration timeout, const std::function<void()>& victim) {
+  return RunOnHosts({"a", "a", "b", "b"}, timeout, [&](ProcessGroup& group, Stream& stream) -> absl::Status {
+    const int64_t n = 100000;
+    FSDP_ASSIGN_OR_RETURN(const Tensor t, NewTensor(group, Placement::kShared, DType::kFloat32, n * group.size()));
+    for (int step = 0; step < 10; ++step) {
+      if (step == 5 && group.rank() == kVictim) {
+        FSDP_RETURN_IF_ERROR(stream.Synchronize());
+        victim();
+        return absl::OkStatus();
+      }
+      group.AllGather(t.Slice({group.rank() * n, (group.rank() + 1) * n}), t, stream);
+    }
+    return stream.Synchronize();
+  });
+}
+
+class NetFaultsTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (const absl::Status ucx = LoadUcp().status(); !ucx.ok()) GTEST_SKIP() << ucx;
+  }
+};
+
+TEST_F(NetFaultsTest, AKilledRankIsNamedByEverySurvivorOnBothHosts) {
+  const absl::Time start = absl::Now();
+  const std::vector<RankResult> results = RunWithVictim(absl::Minutes(5), [] { raise(SIGKILL); });
+  for (const int r : {0, 1, 3}) {
+    EXPECT_THAT(results[r].status, StatusIs(absl::StatusCode::kUnavailable, HasSubstr("all_gather #6")));
+    EXPECT_THAT(results[r].status.message(), HasSubstr("rank 2 (pid"));
+  }
+  EXPECT_LT(absl::Now() - start, absl::Minutes(1));  // by the connection, and not at the deadline
+}
+
+TEST_F(NetFaultsTest, ARankThatExitsInMidJobIsNamed) {
+  const std::vector<RankResult> results = RunWithVictim(absl::Minutes(5), [] { _exit(0); });
+  for (const int r : {0, 1, 3}) {
+    EXPECT_THAT(results[r].status, StatusIs(absl::StatusCode::kUnavailable, HasSubstr("rank 2 (pid")));
+  }
+}
+
+TEST_F(NetFaultsTest, AStoppedRankIsNamedAtTheDeadline) {
+  const std::vector<RankResult> results = RunWithVictim(absl::Seconds(5), [] { raise(SIGSTOP); });
+  for (const int r : {0, 1, 3}) {
+    EXPECT_THAT(results[r].status,
+                StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("all_gather #6 waited 5s; missing ranks: 2")));
+  }
+}
+
+}  // namespace
+}  // namespace fsdp

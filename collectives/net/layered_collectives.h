@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// LayeredCollectives: the BlockingCollectives of several hosts with several ranks each: shared memory inside a host,
+// messages between hosts. The .cc file begins with the algorithms.
+#ifndef FSDP_COLLECTIVES_NET_LAYERED_COLLECTIVES_H_
+#define FSDP_COLLECTIVES_NET_LAYERED_COLLECTIVES_H_
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "fsdp/collectives/host/blocking_collectives.h"
+#include "fsdp/collectives/host/host_collectives.h"
+#include "fsdp/collectives/net/host_layout.h"
+#include "fsdp/collectives/net/net_collectives.h"
+
+namespace fsdp {
+
+class LayeredCollectives final : public BlockingCollectives {
+ public:
+  // `net`: of all ranks; `host`: of those on this rank's host, ascending.
+  LayeredCollectives(std::unique_ptr<NetCollectives> net, std::unique_ptr<HostCollectives> host, HostLayout layout);
+
+  std::string_view backend() const override { return "net"; }
+  int rank() const override { return net_->rank(); }
+  int size() const override { return net_->size(); }
+  const std::shared_ptr<Device>& device() const override { return host_->device(); }
+  absl::Duration timeout() const override { return net_->timeout(); }
+  absl::StatusOr<Buffer> Allocate(int64_t nbytes) override { return host_->Allocate(nbytes); }
+
+  absl::Status Run(uint64_t sequence, const Collective& collective) override;
+  absl::StatusOr<std::vector<std::string>> GatherBlobs(uint64_t sequence, std::string_view blob) override {
+    return net_->GatherBlobs(sequence, blob);
+  }
+  // Ranks of one host get collectives of backend "shm".
+  absl::StatusOr<std::unique_ptr<BlockingCollectives>> Split(const std::vector<int>& members,
+                                                             const BlobGather& gather) override;
+
+  void GiveUp(const absl::Status& reason) override;
+  void AwaitReaders() override;
+  void Depart() override;
+  int first_rank_to_give_up() const override { return net_->first_rank_to_give_up(); }
+
+ private:
+  // True if the algorithms of this class are of use, or else every rank is as if on a host of its own.
+  bool IsLayered(const CollectiveSpec& spec) const;
+  absl::Status AllGather(uint64_t sequence, const Collective& collective);
+  absl::Status Broadcast(uint64_t sequence, const Collective& collective);
+
+  const std::unique_ptr<NetCollectives> net_;
+  const std::unique_ptr<HostCollectives> host_;
+  const HostLayout layout_;
+};
+
+// `net` itself where no host of `layout` has several ranks; else layered, with shared memory that is made here.
+// `gather` gathers over all ranks, which call this at the same time. kUnavailable if a rank of this host ended
+// meanwhile.
+absl::StatusOr<std::unique_ptr<BlockingCollectives>> CreateLayeredCollectives(std::unique_ptr<NetCollectives> net,
+                                                                              const HostLayout& layout,
+                                                                              const BlobGather& gather);
+
+}  // namespace fsdp
+
+#endif  // FSDP_COLLECTIVES_NET_LAYERED_COLLECTIVES_H_
