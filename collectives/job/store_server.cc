@@ -23,7 +23,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <string_view>
 #include <utility>
 
 #include "absl/strings/numbers.h"
@@ -112,8 +111,8 @@ std::vector<pollfd> StoreServer::Poll() const {
     polled.push_back({.fd = listener.get(), .events = POLLIN, .revents = 0});
   }
   for (const Connection& connection : connections_) {
-    const int16_t events = connection.output.empty() ? POLLIN : POLLIN | POLLOUT;
-    polled.push_back({.fd = connection.socket.get(), .events = events, .revents = 0});
+    const int16_t events = connection.stream.has_output() ? POLLIN | POLLOUT : POLLIN;
+    polled.push_back({.fd = connection.stream.fd(), .events = events, .revents = 0});
   }
   if (poll(polled.data(), polled.size(), PollTimeout(NextDeadline())) <= 0) {
     for (pollfd& entry : polled) {
@@ -136,7 +135,7 @@ void StoreServer::ReadFrom(absl::Span<const pollfd> polled) {
 void StoreServer::WriteAll() {
   for (auto next = connections_.begin(); next != connections_.end();) {
     const auto connection = next++;
-    if (!Write(*connection)) {
+    if (!connection->stream.Flush()) {
       Drop(connection);
     }
   }
@@ -153,25 +152,16 @@ void StoreServer::Accept(int listener) {
                                     [](const Connection& connection) { return connection.rank < 0; }));
   }
   EndWhenSilent(socket.get());
-  connections_.push_back({.socket = std::move(socket)});
+  connections_.push_back({.stream = StoreConnection(std::move(socket))});
 }
 
-bool StoreServer::Read(Connection& connection) {
-  char bytes[1 << 16];
-  const ssize_t n = recv(connection.socket.get(), bytes, sizeof(bytes), 0);
-  if (n <= 0) {
-    connection.is_silent = n < 0 && IsSilence(errno);
-    return n < 0 && (errno == EAGAIN || errno == EINTR);
-  }
-  connection.input.append(bytes, static_cast<size_t>(n));
-  return HandleInput(connection);
-}
+bool StoreServer::Read(Connection& connection) { return connection.stream.Receive() && HandleInput(connection); }
 
-// Handles the complete frames in `input`, up to one that has to wait. A client sends its next request only after a
+// Handles the complete frames, up to one that has to wait. A client sends its next request only after a
 // reply, so more input than one frame is a violation of the protocol.
 bool StoreServer::HandleInput(Connection& connection) {
   while (!connection.wait.has_value()) {
-    const absl::StatusOr<std::optional<StoreFrame>> request = TakeStoreFrame(connection.input);
+    const absl::StatusOr<std::optional<StoreFrame>> request = connection.stream.TakeFrame();
     if (!request.ok()) {
       return false;
     }
@@ -182,10 +172,10 @@ bool StoreServer::HandleInput(Connection& connection) {
     if (connection.is_watching()) {
       HandleWatching(connection, frame);
     } else if (!StartWait(connection, frame)) {
-      connection.Send(Answer(connection, frame));
+      connection.stream.Send(Answer(connection, frame));
     }
   }
-  return connection.input.size() <= kStoreHeaderBytes + kMaxStoreKeyBytes + kMaxStoreValueBytes;
+  return !connection.stream.holds_too_much();
 }
 
 bool StoreServer::StartWait(Connection& connection, const StoreFrame& request) {
@@ -195,7 +185,7 @@ bool StoreServer::StartWait(Connection& connection, const StoreFrame& request) {
   }
   if (is_gather) {
     if (const absl::Status added = AddToGather(connection.rank, request); !added.ok()) {
-      connection.Send(Error(added.code(), std::string(added.message())));
+      connection.stream.Send(Error(added.code(), std::string(added.message())));
       return true;
     }
   }
@@ -250,12 +240,12 @@ void StoreServer::TellWatching() {
     if (!connection.is_watching()) continue;
     if (!connection.was_told && !roster_.verdict().empty()) {
       connection.was_told = true;
-      connection.Send({.kind = kStoreLoss, .value = roster_.verdict()});
+      connection.stream.Send({.kind = kStoreLoss, .value = roster_.verdict()});
     }
     if (now >= connection.next_beat) {
       connection.next_beat = now + connection.interval;
       // A client that reads nothing does not make the server hold more and more.
-      if (connection.output.empty()) connection.Send({.kind = kStoreBeat});
+      if (!connection.stream.has_output()) connection.stream.Send({.kind = kStoreBeat});
     }
   }
 }
@@ -264,22 +254,22 @@ void StoreServer::TellWatching() {
 // connection, which takes away what the client has not read yet. So each client closes first.
 void StoreServer::SayFarewell() {
   for (Connection& connection : connections_) {
-    if (connection.is_watching() && !connection.was_told && self_has_left_) connection.Send({.kind = kStoreEnd});
+    if (connection.is_watching() && !connection.was_told && self_has_left_) connection.stream.Send({.kind = kStoreEnd});
   }
   WriteAll();
   connections_.remove_if([](const Connection& connection) { return !connection.is_watching(); });
-  for (const Connection& connection : connections_) shutdown(connection.socket.get(), SHUT_WR);
+  for (const Connection& connection : connections_) shutdown(connection.stream.fd(), SHUT_WR);
   const absl::Time end = absl::Now() + kFarewell;
   while (!connections_.empty() && absl::Now() < end) {
     std::vector<pollfd> polled;
     for (const Connection& connection : connections_) {
-      polled.push_back({.fd = connection.socket.get(), .events = POLLIN, .revents = 0});
+      polled.push_back({.fd = connection.stream.fd(), .events = POLLIN, .revents = 0});
     }
     if (poll(polled.data(), polled.size(), PollTimeout(end)) <= 0) continue;
     auto entry = polled.begin();
     connections_.remove_if([&entry](const Connection& connection) {
       char unread[1 << 12];
-      return (entry++)->revents != 0 && recv(connection.socket.get(), unread, sizeof(unread), 0) <= 0;
+      return (entry++)->revents != 0 && recv(connection.stream.fd(), unread, sizeof(unread), 0) <= 0;
     });
   }
 }
@@ -411,13 +401,13 @@ bool StoreServer::AnswerWaits() {
   bool more = false;
   for (auto next = connections_.begin(); next != connections_.end();) {
     const auto connection = next++;
-    Message reply = ReplyToWait(*connection);
+    StoreMessage reply = ReplyToWait(*connection);
     if (reply == nullptr) {
       continue;
     }
     connection->wait.reset();
-    connection->output.push_back(std::move(reply));
-    more |= !connection->input.empty();
+    connection->stream.Send(std::move(reply));
+    more |= connection->stream.has_input();
     if (!HandleInput(*connection)) {
       Drop(connection);
     }
@@ -425,16 +415,16 @@ bool StoreServer::AnswerWaits() {
   return more;
 }
 
-StoreServer::Message StoreServer::ReplyToWait(const Connection& connection) {
+StoreMessage StoreServer::ReplyToWait(const Connection& connection) {
   if (!connection.wait.has_value()) {
     return nullptr;
   }
   const Wait& wait = *connection.wait;
-  if (Message reply = ReplyOf(wait); reply != nullptr) {
+  if (StoreMessage reply = ReplyOf(wait); reply != nullptr) {
     return reply;
   }
   const auto error = [](absl::StatusCode code, std::string message) {
-    return std::make_shared<const std::string>(EncodeStoreFrame(Error(code, std::move(message))));
+    return MakeStoreMessage(Error(code, std::move(message)));
   };
   if (const int gone = GoneRank(); gone >= 0) {
     return error(absl::StatusCode::kUnavailable, absl::StrCat("rank ", gone, " of ", self_.world_size, " has gone"));
@@ -448,40 +438,22 @@ StoreServer::Message StoreServer::ReplyToWait(const Connection& connection) {
                    : absl::StrCat("\"", wait.key, "\" is not set"));
 }
 
-StoreServer::Message StoreServer::ReplyOf(const Wait& wait) {
+StoreMessage StoreServer::ReplyOf(const Wait& wait) {
   if (!wait.is_gather) {
     const auto value = values_.find(wait.key);
-    return value == values_.end() ? nullptr
-                                  : std::make_shared<const std::string>(EncodeStoreFrame({.value = value->second}));
+    return value == values_.end() ? nullptr : MakeStoreMessage({.value = value->second});
   }
   Gather& gather = gathers_.at(wait.key);
   if (gather.reply == nullptr && gather.blobs.is_complete()) {
-    gather.reply = std::make_shared<const std::string>(EncodeStoreFrame({.value = gather.blobs.Encode()}));
+    gather.reply = MakeStoreMessage({.value = gather.blobs.Encode()});
   }
   return gather.reply;
-}
-
-bool StoreServer::Write(Connection& connection) {
-  while (!connection.output.empty()) {
-    const std::string_view rest = std::string_view(*connection.output.front()).substr(connection.sent);
-    const ssize_t n = send(connection.socket.get(), rest.data(), rest.size(), MSG_NOSIGNAL);
-    if (n < 0) {
-      connection.is_silent = IsSilence(errno);
-      return errno == EAGAIN || errno == EINTR;
-    }
-    connection.sent += static_cast<size_t>(n);
-    if (connection.sent == connection.output.front()->size()) {
-      connection.output.pop_front();
-      connection.sent = 0;
-    }
-  }
-  return true;
 }
 
 // An end without kLeave is how the death of a rank's process shows itself.
 void StoreServer::Drop(std::list<Connection>::iterator connection) {
   if (connection->rank >= 0 && !connection->has_left) {
-    roster_.Lose(connection->rank, connection->is_silent, absl::Now());
+    roster_.Lose(connection->rank, connection->stream.is_silent(), absl::Now());
     const std::lock_guard<std::mutex> lock(mutex_);
     gone_rank_ = gone_rank_ < 0 ? connection->rank : gone_rank_;
     changed_.notify_all();

@@ -12,7 +12,6 @@
 #include <poll.h>
 
 #include <condition_variable>
-#include <deque>
 #include <list>
 #include <map>
 #include <memory>
@@ -27,6 +26,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "fsdp/base/file_descriptor.h"
+#include "fsdp/collectives/job/store_connection.h"
 #include "fsdp/collectives/job/store_frame.h"
 #include "fsdp/collectives/job/store_gather.h"
 #include "fsdp/collectives/job/store_member.h"
@@ -49,9 +49,6 @@ class StoreServer {
   absl::Status AwaitLeave(absl::Time deadline);
 
  private:
-  // An encoded frame. The reply to a gather is long and goes to all ranks, so they share it.
-  using Message = std::shared_ptr<const std::string>;
-
   // A Get whose key is not set yet, or a gather that is not complete.
   struct Wait {
     bool is_gather = false;
@@ -61,19 +58,15 @@ class StoreServer {
 
   struct Gather {
     StoreGather blobs;
-    Message reply = nullptr;  // made when it is complete
+    StoreMessage reply = nullptr;  // made when it is complete
   };
 
   // A client. All fields belong to the thread.
   struct Connection {
-    FileDescriptor socket;
-    int rank = -1;           // -1 until its hello was accepted
-    bool has_left = false;   // kLeave was received
-    bool is_silent = false;  // it ended because the other end does not answer
-    std::string input = {};  // bytes received, not handled yet
-    std::deque<Message> output = {};
-    size_t sent = 0;                // bytes of output.front() that were sent
-    std::optional<Wait> wait = {};  // while set, later requests stay in `input`, so that replies keep their order
+    StoreConnection stream;
+    int rank = -1;                  // -1 until its hello was accepted
+    bool has_left = false;          // kLeave was received
+    std::optional<Wait> wait = {};  // while set, later requests stay in `stream`, so that replies keep their order
 
     // Of a connection that watches.
     absl::Duration interval = absl::InfiniteDuration();  // of heartbeats; infinite if it does not watch
@@ -81,14 +74,11 @@ class StoreServer {
     bool was_told = false;  // the verdict
 
     bool is_watching() const { return interval != absl::InfiniteDuration(); }
-    void Send(const StoreFrame& frame) {
-      output.push_back(std::make_shared<const std::string>(EncodeStoreFrame(frame)));
-    }
   };
 
   StoreServer(std::vector<FileDescriptor> listeners, FileDescriptor stop, StoreMember self);
 
-  // All of the following runs on the thread. The bool of Read, Write and HandleInput is false if the connection is to
+  // All of the following runs on the thread. The bool of Read and HandleInput is false if the connection is to
   // be dropped. The poll loop: read, accept, answer, write, until stop_ is readable.
   void Serve();
   std::vector<pollfd> Poll() const;
@@ -98,9 +88,8 @@ class StoreServer {
   void WriteAll();
   // Takes a new connection. If there are too many, the oldest one without a rank is closed for it.
   void Accept(int listener);
-  // Read takes at most 64 KiB in a turn, so that no client holds up the others. Write sends what the socket takes.
+  // Receives, and handles what is whole.
   bool Read(Connection& connection);
-  bool Write(Connection& connection);
   bool HandleInput(Connection& connection);
 
   // Starts a Get or a gather, whose reply may have to wait; false if it is neither.
@@ -134,9 +123,9 @@ class StoreServer {
   // true if an answer may have ended further waits: call it again.
   bool AnswerWaits();
   // Null while the wait goes on. A value comes before a rank that is gone, and that before a deadline.
-  Message ReplyToWait(const Connection& connection);
+  StoreMessage ReplyToWait(const Connection& connection);
   // The value or the blobs that a wait is for; null if they are not all there.
-  Message ReplyOf(const Wait& wait);
+  StoreMessage ReplyOf(const Wait& wait);
   // Forgets the gathers that were answered: with the last blob, all ranks that wait are.
   void EraseCompleteGathers();
 
