@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/checkpoint/object/download.h"
+
+#include <memory>
+#include <mutex>
+
+#include "absl/strings/str_cat.h"
+#include "fsdp/base/annotate.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/base/thread_pool.h"
+#include "fsdp/checkpoint/object/file_digest_check.h"
+#include "fsdp/checkpoint/object/remote_checkpoint.h"
+#include "fsdp/checkpoint/save/staged_checkpoint.h"
+#include "fsdp/checkpoint/storage/path.h"
+
+namespace fsdp {
+
+absl::StatusOr<DownloadReport> DownloadCheckpoint(ObjectStore& store, const std::string& step, FileSystem& files,
+                                                  const std::string& destination, const DownloadOptions& options) {
+  FSDP_ASSIGN_OR_RETURN(const RemoteManifest remote, ReadRemoteManifest(store, step));
+  const Manifest& manifest = remote.manifest;
+  // A hostile manifest may claim any size, so nothing is written before the store has said that it has as much.
+  FSDP_RETURN_IF_ERROR(CheckRemoteFiles(store, step, manifest));
+  DownloadReport report = {.step = manifest.save.step, .files = static_cast<int64_t>(manifest.files.size())};
+  for (const StoredFile& file : manifest.files) report.bytes += file.nbytes;
+
+  const PathParts parts = SplitPath(destination);
+  FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<StagedCheckpoint> staged,
+                        StagedCheckpoint::Create(files, parts.directory, parts.name,
+                                                 {.overwrite = options.overwrite, .on_leftover = options.note}));
+  std::mutex mutex;
+  int64_t done = 0;  // guarded by mutex
+  const auto count = [&](int64_t nbytes) {
+    if (!options.progress) return;
+    const std::lock_guard<std::mutex> lock(mutex);
+    done += nbytes;
+    options.progress(done, report.bytes);
+  };
+  const auto get = [&](int64_t i) -> absl::Status {
+    const StoredFile& stored = manifest.files[i];
+    FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<File> file, files.Create(JoinPath(staged->path(), stored.name)));
+    FileDigestCheck check(stored);
+    int64_t offset = 0;
+    const auto sink = [&](absl::Span<const std::byte> bytes) -> absl::Status {
+      FSDP_RETURN_IF_ERROR(check.Update(bytes));
+      FSDP_RETURN_IF_ERROR(file->Write(offset, bytes));
+      offset += static_cast<int64_t>(bytes.size());
+      count(static_cast<int64_t>(bytes.size()));
+      return absl::OkStatus();
+    };
+    const std::string key = RemoteFileKey(step, manifest.save.id, stored.name);
+    FSDP_RETURN_IF_ERROR(store.Get(key, {0, stored.nbytes}, sink));
+    FSDP_RETURN_IF_ERROR(check.Finish());
+    return file->Sync();
+  };
+  FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<ThreadPool> pool,
+                        ThreadPool::Create(options.threads, "checkpoint-download"));
+  const absl::Status got = pool->ParallelFor(report.files, get);
+  if (!got.ok()) return Annotate(got, store.UrlOf(step));
+  FSDP_RETURN_IF_ERROR(staged->Commit(remote.text));
+  return report;
+}
+
+}  // namespace fsdp

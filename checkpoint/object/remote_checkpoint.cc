@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/checkpoint/object/remote_checkpoint.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "fsdp/base/annotate.h"
+#include "fsdp/base/quote.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/format/file_names.h"
+#include "fsdp/checkpoint/format/manifest_json.h"
+
+namespace fsdp {
+
+std::string RemoteStep(const std::string& run, const std::string& step_name) {
+  return absl::StrCat(run, run.empty() ? "" : "/", step_name);
+}
+
+std::string RemoteManifestKey(const std::string& step) {
+  return absl::StrCat(step, step.empty() ? "" : "/", kManifestName);
+}
+
+std::string RemoteFileKey(const std::string& step, const std::string& save_id, const std::string& file) {
+  return absl::StrCat(step, step.empty() ? "" : "/", save_id, "/", file);
+}
+
+absl::StatusOr<std::vector<std::string>> ListRemoteSteps(ObjectStore& store, const std::string& run) {
+  const std::string prefix = RemoteStep(run, "");
+  FSDP_ASSIGN_OR_RETURN(const ObjectListing listing, store.List(absl::StrCat(prefix, "step-"), /*one_level=*/true));
+  std::vector<std::pair<int64_t, std::string>> steps;
+  for (const std::string& folder : listing.folders) {
+    const std::string name(absl::StripSuffix(absl::StripPrefix(folder, prefix), "/"));
+    if (const std::optional<int64_t> step = ParseStepName(name)) steps.emplace_back(*step, name);
+  }
+  std::sort(steps.begin(), steps.end());
+  std::vector<std::string> names;
+  for (auto& [step, name] : steps) names.push_back(std::move(name));
+  return names;
+}
+
+absl::StatusOr<bool> IsRemoteCheckpoint(ObjectStore& store, const std::string& step) {
+  const absl::Status status = store.Size(RemoteManifestKey(step)).status();
+  if (!status.ok() && !absl::IsNotFound(status)) return status;
+  return status.ok();
+}
+
+absl::StatusOr<std::string> FindRemoteCheckpoint(ObjectStore& store, const std::string& prefix) {
+  FSDP_ASSIGN_OR_RETURN(const bool is_checkpoint, IsRemoteCheckpoint(store, prefix));
+  if (is_checkpoint) return prefix;
+  FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> names, ListRemoteSteps(store, prefix));
+  for (auto name = names.rbegin(); name != names.rend(); ++name) {
+    std::string step = RemoteStep(prefix, *name);
+    FSDP_ASSIGN_OR_RETURN(const bool is_complete, IsRemoteCheckpoint(store, step));
+    if (is_complete) return step;
+  }
+  return absl::NotFoundError(absl::StrCat(store.UrlOf(prefix), " holds no checkpoint: neither ", kManifestName,
+                                          " nor a step-* with one",
+                                          names.empty() ? "" : absl::StrCat("; ", names.back(), " is not complete")));
+}
+
+absl::StatusOr<RemoteManifest> ReadRemoteManifest(ObjectStore& store, const std::string& step) {
+  const std::string key = RemoteManifestKey(step);
+  RemoteManifest read;
+  FSDP_ASSIGN_OR_RETURN(read.text, GetObject(store, key, kMaxManifestBytes));
+  absl::StatusOr<Manifest> manifest = DecodeManifest(read.text);
+  if (!manifest.ok()) return Annotate(manifest.status(), store.UrlOf(key));
+  read.manifest = *std::move(manifest);
+  const std::optional<int64_t> named = ParseStepName(step.substr(step.rfind('/') + 1));
+  if (!named || *named == read.manifest.save.step) return read;
+  return absl::DataLossError(absl::StrCat(store.UrlOf(key), ": the manifest is of step ", read.manifest.save.step));
+}
+
+absl::Status CheckRemoteFiles(ObjectStore& store, const std::string& step, const Manifest& manifest) {
+  FSDP_ASSIGN_OR_RETURN(const ObjectListing listing,
+                        store.List(RemoteFileKey(step, manifest.save.id, ""), /*one_level=*/false));
+  std::map<std::string, int64_t> sizes;
+  for (const ObjectEntry& object : listing.objects) sizes[object.key] = object.nbytes;
+  for (const StoredFile& file : manifest.files) {
+    const std::string key = RemoteFileKey(step, manifest.save.id, file.name);
+    const auto size = sizes.find(key);
+    if (size == sizes.end()) return absl::DataLossError(absl::StrCat(store.UrlOf(key), " is missing"));
+    if (size->second == file.nbytes) continue;
+    return absl::DataLossError(absl::StrCat(store.UrlOf(key), ": ", size->second, " bytes, expected ", file.nbytes));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace fsdp

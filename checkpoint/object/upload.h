@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// UploadCheckpoint: a committed checkpoint directory to an object store. Readers see it whole or not at all
+// (remote_checkpoint.h), whenever the process dies; upload.cc numbers the steps. Nothing is read from other ranks: the
+// directory has the files of all.
+#ifndef FSDP_CHECKPOINT_OBJECT_UPLOAD_H_
+#define FSDP_CHECKPOINT_OBJECT_UPLOAD_H_
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "fsdp/checkpoint/object/object_store.h"
+#include "fsdp/checkpoint/storage/file_system.h"
+
+namespace fsdp {
+
+struct UploadOptions {
+  // Behaviour.
+
+  // Replace another save of this step; otherwise kAlreadyExists. A reader that is in the middle of the replaced one
+  // gets kNotFound and must begin again. One process at a time may replace a step.
+  bool overwrite = false;
+
+  // Performance.
+
+  int threads = 2;                                                             // that put files
+  std::function<void(int64_t bytes_done, int64_t bytes_total)> progress = {};  // may be empty; thread-safe
+};
+
+struct UploadReport {
+  std::string step;        // "run/step-00000100"
+  int64_t files = 0;       // of the checkpoint, without the manifest
+  int64_t bytes = 0;       // of these
+  int64_t sent_files = 0;  // of these, now: the others were there already
+  int64_t sent_bytes = 0;
+  int64_t swept_files = 0;  // deleted: files of saves of this step that were never committed, or were replaced
+};
+
+// Uploads the checkpoint at `path` as a step of `run`. Blocks until it is there. `path` is locked meanwhile
+// (DirectoryLock), so that no other process repairs or deletes it. What an interrupted upload of the same save has sent
+// is kept. Bytes are sent as they are, without a look at their digests: whoever reads them compares those. Errors are
+// those of ReadManifest and of `store`; kDataLoss when a file is not there with its size, on either side; kUnavailable
+// also while another process holds the lock.
+absl::StatusOr<UploadReport> UploadCheckpoint(FileSystem& files, const std::string& path, ObjectStore& store,
+                                              const std::string& run, const UploadOptions& options = {});
+
+}  // namespace fsdp
+
+#endif  // FSDP_CHECKPOINT_OBJECT_UPLOAD_H_
