@@ -2,14 +2,15 @@
 //
 // The steps of JoinProcessGroup, and what each needs to exchange with the other ranks:
 //
-//   rendezvous (who am I) -> JobStore: find rank 0 -> FindHosts -> on one host: CreateShmFabric   -> close the store ->
-//                                                               on several: CreateUcxTransport     [CreateNcclGroup]
-//                            sockets                  blobs         blobs                            Leave, host group
+//   rendezvous (who am I) -> JobStore: find rank 0 -> FindHosts -> on one host: CreateShmFabric, close the store
+//                                                               -> on several: CreateUcxTransport, watch the job
+//                            sockets                  blobs                    blobs
+//   -> on GPUs: CreateNcclGroup, with the group made so far for its control plane
 //
-// The ranks need the store only until their group exists: from then on they share memory, or have connections, in which
-// a death is noticed. Rank 0 keeps serving it as long as the group lives, so that MASTER_PORT stays taken and another
-// job that is given it is told whose it is. A group on GPUs has a host group for its control plane, made in the same
-// way.
+// The ranks of one host need the store only until their group exists: from then on they share memory, in which a death
+// is noticed. Rank 0 keeps serving it as long as the group lives, so that MASTER_PORT stays taken and another job that
+// is given it is told which job has it. The ranks of several hosts keep their connections to it, over which each learns
+// who is lost (job_watch.h).
 #include "fsdp/collectives/init_process_group.h"
 
 #include <stdlib.h>
@@ -28,6 +29,7 @@
 #include "fsdp/collectives/host/shm_fabric.h"
 #include "fsdp/collectives/job/host_identity.h"
 #include "fsdp/collectives/job/job_store.h"
+#include "fsdp/collectives/job/job_watch.h"
 #include "fsdp/collectives/net/host_layout.h"
 #include "fsdp/collectives/net/layered_collectives.h"
 #include "fsdp/collectives/net/net_collectives.h"
@@ -73,10 +75,18 @@ absl::StatusOr<HostLayout> FindHosts(JobStore& job, const HostIdentity& mine) {
   return HostLayout::Of(identities);
 }
 
+// What keeps a group's job together. Of ranks on one host, the store's server, on rank 0, which holds the port; of
+// ranks on several, the watch.
+struct JobTies {
+  std::unique_ptr<StoreServer> server;
+  std::shared_ptr<std::unique_ptr<JobWatch>> watch = std::make_shared<std::unique_ptr<JobWatch>>();
+};
+
 // The collectives of all ranks, whose memory is on `device`: through shared memory on one host, else through a network.
+// Ends the use of `job`.
 absl::StatusOr<std::unique_ptr<BlockingCollectives>> CreateCollectives(const Rendezvous& rendezvous, JobStore& job,
                                                                        std::shared_ptr<Device> device,
-                                                                       const InitOptions& options) {
+                                                                       const InitOptions& options, JobTies& ties) {
   const BlobGather gather = [&job](std::string_view blob) { return job.GatherBlobs(blob); };
   const HostIdentity here = HostIdentity::OfThisProcess(options.host_id);
   FSDP_ASSIGN_OR_RETURN(const HostLayout layout, FindHosts(job, here));
@@ -86,27 +96,51 @@ absl::StatusOr<std::unique_ptr<BlockingCollectives>> CreateCollectives(const Ren
   if (layout.hosts() == 1 && options.backend != "net") {
     FSDP_ASSIGN_OR_RETURN(std::unique_ptr<Fabric> fabric,
                           CreateShmFabric(rendezvous.rank, rendezvous.world_size, std::move(device), gather));
+    FSDP_RETURN_IF_ERROR(job.Close());
+    ties.server = job.TakeServer();
     return std::make_unique<HostCollectives>(std::move(fabric), options.timeout);
   }
-  const UcxTransportOptions ucx = {.place = absl::StrCat("pid ", getpid(), " on ", here.name),
-                                   .timeout = options.timeout};
+  // The watch begins when nobody needs the store any more, which the collectives are made with; nobody asks it before.
+  const PeerWatch watch = [held = ties.watch](absl::Duration wait) {
+    return *held == nullptr ? absl::OkStatus() : (*held)->Verdict(wait);
+  };
+  const UcxTransportOptions ucx = {
+      .place = absl::StrCat("pid ", getpid(), " on ", here.name), .timeout = options.timeout, .watch = watch};
   FSDP_ASSIGN_OR_RETURN(std::unique_ptr<Transport> transport,
                         CreateUcxTransport(rendezvous.rank, rendezvous.world_size, ucx, gather));
-  auto net =
-      std::make_unique<NetCollectives>(std::move(transport), std::move(device), NetOptions{.timeout = options.timeout});
-  return CreateLayeredCollectives(std::move(net), layout, gather);
+  auto net = std::make_unique<NetCollectives>(std::move(transport), std::move(device),
+                                              NetOptions{.timeout = options.timeout, .watch = watch});
+  FSDP_ASSIGN_OR_RETURN(auto collectives, CreateLayeredCollectives(std::move(net), layout, gather));
+  FSDP_ASSIGN_OR_RETURN(*ties.watch, job.Watch());
+  return collectives;
 }
 
-// The group of a rank and what lives as long as it. Destroyed from the last member to the first: the port is free
-// once the group has ended.
-struct JoinedGroup {
-  std::unique_ptr<StoreServer> server;  // null on other ranks than 0
-  std::unique_ptr<ProcessGroup> group;
+// The group of a rank and what lives as long as it.
+class JoinedGroup {
+ public:
+  // `control`: the host group in `group`, or `group` itself.
+  JoinedGroup(JobTies ties, const HostProcessGroup& control, std::unique_ptr<ProcessGroup> group)
+      : ties_(std::move(ties)), control_(control), group_(std::move(group)) {}
+
+  // The port is free once the group has ended. For the others, a rank whose group is broken is lost.
+  ~JoinedGroup() {
+    const bool is_done = control_.first_rank_to_give_up() < 0;
+    group_.reset();
+    if (is_done && *ties_.watch != nullptr) (*ties_.watch)->Leave();
+    ties_.watch->reset();
+  }
+
+  ProcessGroup* group() const { return group_.get(); }
+
+ private:
+  JobTies ties_;
+  const HostProcessGroup& control_;
+  std::unique_ptr<ProcessGroup> group_;
 };
 
-std::shared_ptr<ProcessGroup> Hold(std::unique_ptr<StoreServer> server, std::unique_ptr<ProcessGroup> group) {
-  auto joined = std::make_shared<JoinedGroup>(JoinedGroup{std::move(server), std::move(group)});
-  ProcessGroup* const part = joined->group.get();
+std::shared_ptr<ProcessGroup> Hold(JobTies ties, const HostProcessGroup& control, std::unique_ptr<ProcessGroup> group) {
+  auto joined = std::make_shared<JoinedGroup>(std::move(ties), control, std::move(group));
+  ProcessGroup* const part = joined->group();
   return {std::move(joined), part};
 }
 
@@ -127,14 +161,15 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> JoinProcessGroup(const Rendezvous&
   if (rendezvous.world_size == 1) return CreateGroupOfOne(std::move(device), options.timeout);
   FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<JobStore> job, JobStore::Open(rendezvous, options.timeout));
   const bool on_gpu = device->type() == DeviceType::kCuda;
+  JobTies ties;
   FSDP_ASSIGN_OR_RETURN(std::unique_ptr<BlockingCollectives> collectives,
-                        CreateCollectives(rendezvous, *job, on_gpu ? CreateHostDevice() : device, options));
-  FSDP_RETURN_IF_ERROR(job->Close());
+                        CreateCollectives(rendezvous, *job, on_gpu ? CreateHostDevice() : device, options, ties));
   auto on_host = std::make_unique<HostProcessGroup>(std::move(collectives));
-  if (!on_gpu) return Hold(job->TakeServer(), std::move(on_host));
+  const HostProcessGroup& control = *on_host;
+  if (!on_gpu) return Hold(std::move(ties), control, std::move(on_host));
   FSDP_ASSIGN_OR_RETURN(std::unique_ptr<ProcessGroup> group,
                         CreateNcclGroup(std::move(on_host), std::move(device), options.timeout));
-  return Hold(job->TakeServer(), std::move(group));
+  return Hold(std::move(ties), control, std::move(group));
 }
 
 }  // namespace fsdp

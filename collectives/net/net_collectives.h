@@ -9,7 +9,6 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -19,10 +18,6 @@
 #include "fsdp/collectives/net/transport.h"
 
 namespace fsdp {
-
-// Who of the job is known to be gone: OK while nobody is. Waits up to the duration for such news. A transport knows
-// that a connection broke, a watch of the job knows which process ended first.
-using PeerWatch = std::function<absl::Status(absl::Duration)>;
 
 struct NetOptions {
   absl::Duration timeout = absl::Minutes(10);  // of each wait for the peers

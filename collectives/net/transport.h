@@ -12,6 +12,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -25,6 +26,11 @@
 #include "fsdp/collectives/net/peer_states.h"
 
 namespace fsdp {
+
+// Who of the job is known to be gone: OK while nobody is. Waits up to the duration for such news. A transport knows
+// that a connection broke, a watch of the job knows which process
+// ended first, and which host has fallen silent.
+using PeerWatch = std::function<absl::Status(absl::Duration)>;
 
 // A message to `peer`, which is not this rank, of at least one byte. The memory is not owned.
 struct Send {

@@ -229,6 +229,10 @@ absl::Status UcxTransport::AwaitAll(std::unique_lock<std::mutex>& lock, Messages
     absl::Status status = states_.Check(what, missing, now - start, timeout);
     if (!status.ok() && (!absl::IsUnavailable(status) || now >= settled)) return status;
     if (!status.ok()) settled = std::min(settled, now + kSettling);
+    if (status.ok() && options_.watch != nullptr) {
+      FSDP_RETURN_IF_ERROR(Annotate(options_.watch(absl::ZeroDuration()),
+                                    absl::StrCat("rank ", rank_, " of ", size(), ": ", what.ToString())));
+    }
     if (!worker_->Arm()) continue;
     const absl::Duration left = std::min(start + timeout, settled) - now;
     lock.unlock();

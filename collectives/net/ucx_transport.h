@@ -18,6 +18,7 @@ namespace fsdp {
 struct UcxTransportOptions {
   std::string place = {};                      // of this rank, for the errors of others: "pid 12 on host-b"
   absl::Duration timeout = absl::Minutes(10);  // for the first messages between all ranks
+  PeerWatch watch = nullptr;  // asked during every wait, which ends with what it knows; null: there is none
 };
 
 // The transport of rank `rank` of `size` ranks, which all call this at the same time; `gather` gathers over them.

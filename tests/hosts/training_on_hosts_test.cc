@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// train_gpt on two hosts of two ranks each: the losses of one host, and what becomes of a run whose rank, host, link or
+// shared directory is lost. The hosts are namespaces of this machine (hosts.h) that share its disk.
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "fsdp/base/child_process.h"
+#include "fsdp/base/exit_code.h"
+#include "fsdp/base/runfile.h"
+#include "fsdp/base/status_matchers.h"
+#include "fsdp/tests/hosts/hosts.h"
+#include "fsdp/tests/train_gpt_run.h"
+#include "gtest/gtest.h"
+
+namespace fsdp {
+namespace {
+
+using testing::AnyOf;
+using testing::HasSubstr;
+
+constexpr absl::Duration kLong = absl::Seconds(120);
+
+// SmallRun without its --nproc: the launchers say how many ranks there are.
+Flags RunOfAnyRanks() {
+  Flags flags = SmallRun();
+  flags.erase(flags.begin());
+  return flags;
+}
+
+class TrainingOnHostsTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (const std::string reason = Hosts::WhyNot(); !reason.empty()) GTEST_SKIP() << "no hosts here: " << reason;
+    absl::StatusOr<std::unique_ptr<Hosts>> hosts = Hosts::Create(2);
+    ASSERT_OK(hosts);
+    hosts_ = *std::move(hosts);
+    ASSERT_OK_AND_ASSIGN(launch_, FindRunfile("tools/launch"));
+    ASSERT_OK_AND_ASSIGN(train_gpt_, FindRunfile("train/train_gpt"));
+  }
+
+  // The command that each host's user types, behind `prefix`.
+  Flags Command(int host, const Flags& flags) const {
+    return Flags{launch_,
+                 "--nnodes=2",
+                 absl::StrCat("--node_rank=", host),
+                 absl::StrCat("--master_addr=", Hosts::Address(0)),
+                 "--master_port=29500",
+                 "--nproc=2",
+                 "--",
+                 train_gpt_} +
+           RunOfAnyRanks() + flags;
+  }
+
+  void StartOnBoth(const Flags& flags) {
+    launchers_.clear();
+    for (const int host : {0, 1}) {
+      absl::StatusOr<std::unique_ptr<ChildProcess>> launcher = hosts_->Start(host, Command(host, flags));
+      ASSERT_OK(launcher);
+      launchers_.push_back(*std::move(launcher));
+    }
+  }
+
+  void TrainOnBoth(const Flags& flags) {
+    StartOnBoth(flags);
+    for (const auto& launcher : launchers_) {
+      EXPECT_THAT(launcher->Wait(kLong), IsOkAndHolds(kExitDone)) << launcher->output();
+    }
+  }
+
+  std::string Metrics(const std::string& name) const { return absl::StrCat(directory_, "/", name, ".jsonl"); }
+
+  const std::string directory_ = NewDirectory();
+  std::unique_ptr<Hosts> hosts_;
+  std::string launch_, train_gpt_;
+  std::vector<std::unique_ptr<ChildProcess>> launchers_;  // by host
+};
+
+TEST_F(TrainingOnHostsTest, TwoHostsHaveTheLossesOfOneBitForBit) {
+  const std::map<std::string, Flags> kinds = {
+      {"full_shard", {}},
+      {"fsdp2", {"--api=fsdp2", "--grad_accum=2"}},
+      {"hybrid", {"--sharding_strategy=hybrid_shard", "--shard_group_size=2"}},
+      {"bfloat16", {"--param_dtype=bfloat16", "--reduce_dtype=bfloat16"}},
+  };
+  for (const auto& [name, kind] : kinds) {
+    const Flags flags = kind + Flags{"--steps=5"};
+    ASSERT_OK_AND_ASSIGN(
+        const ProgramResult one_host,
+        Train(RunOfAnyRanks() + flags + Flags{"--nproc=4", "--metrics=" + Metrics(name + "-one_host")}));
+    ASSERT_EQ(one_host.exit_status, kExitDone) << one_host.output;
+    TrainOnBoth(flags + Flags{"--metrics=" + Metrics(name)});
+    ASSERT_OK_AND_ASSIGN(const auto expected, MetricsByStep(Metrics(name + "-one_host")));
+    ASSERT_OK_AND_ASSIGN(const auto actual, MetricsByStep(Metrics(name)));
+    ASSERT_EQ(actual.size(), 5u);
+    for (const auto& [step, wanted] : expected) {
+      EXPECT_EQ(actual.at(step).loss, wanted.loss) << name << ", step " << step;
+      EXPECT_EQ(actual.at(step).grad_norm, wanted.grad_norm) << name << ", step " << step;
+    }
+  }
+}
+
+TEST_F(TrainingOnHostsTest, AHostThatIsLostIsNamedAndTheOtherGoesOnAndBothGoOnWhenItReturns) {
+  const Flags saved = {"--global_batch=4", "--batch_size=1", "--checkpoint_dir=" + directory_ + "/steps",
+                       "--checkpoint_every=1"};
+  ASSERT_OK_AND_ASSIGN(const ProgramResult undisturbed,
+                       Train(RunOfAnyRanks() + Flags{"--nproc=4", "--steps=60", "--metrics=" + Metrics("expected")}));
+  ASSERT_EQ(undisturbed.exit_status, kExitDone) << undisturbed.output;
+  const Flags measured = saved + Flags{"--metrics=" + Metrics("actual")};
+
+  StartOnBoth(measured + Flags{"--steps=4000"});
+  ASSERT_OK(WaitForStep(Metrics("actual"), 4));
+  hosts_->Kill(1);
+  const absl::Time killed = absl::Now();
+  EXPECT_THAT(launchers_[0]->Wait(kLong), IsOkAndHolds(kExitRestart)) << launchers_[0]->output();
+  EXPECT_LT(absl::Now() - killed, absl::Seconds(5));
+  EXPECT_THAT(launchers_[0]->output(), HasSubstr("host-b (ranks 2, 3) is gone"));
+
+  ASSERT_OK_AND_ASSIGN(const auto before, MetricsByStep(Metrics("actual")));
+  const int64_t more = before.rbegin()->first + 4;
+  ASSERT_LT(more + 4, 60);
+  ASSERT_OK_AND_ASSIGN(const auto alone, hosts_->Start(0, Flags{train_gpt_, "--nproc=2"} + RunOfAnyRanks() + measured +
+                                                              Flags{absl::StrCat("--steps=", more)}));
+  EXPECT_THAT(alone->Wait(kLong), IsOkAndHolds(kExitDone)) << alone->output();
+  EXPECT_THAT(alone->output(), HasSubstr("training with 2 ranks, 4 rows a step in 2 micro-steps"));
+
+  launchers_.clear();
+  hosts_.reset();
+  ASSERT_OK_AND_ASSIGN(hosts_, Hosts::Create(2));
+  TrainOnBoth(measured + Flags{absl::StrCat("--steps=", more + 4)});
+
+  ASSERT_OK_AND_ASSIGN(const auto expected, MetricsByStep(Metrics("expected")));
+  ASSERT_OK_AND_ASSIGN(const auto actual, MetricsByStep(Metrics("actual")));
+  ASSERT_EQ(static_cast<int64_t>(actual.size()), more + 4);
+  for (const auto& [step, metrics] : actual) {
+    EXPECT_NEAR(metrics.loss, expected.at(step).loss, 1e-6 * expected.at(step).loss) << "step " << step;
+  }
+}
+
+TEST_F(TrainingOnHostsTest, ARankThatIsKilledIsNamedWithItsHostByTheOtherHost) {
+  StartOnBoth({"--steps=4000", "--metrics=" + Metrics("run")});
+  ASSERT_OK(WaitForStep(Metrics("run"), 2));
+  ASSERT_OK_AND_ASSIGN(const auto kill, hosts_->Start(1, {"sh", "-c",
+                                                          "for p in $(pgrep -x train_gpt); do "
+                                                          "grep -qz '^RANK=3$' /proc/$p/environ && kill -9 $p; done"}));
+  const absl::Time killed = absl::Now();
+  EXPECT_THAT(launchers_[0]->Wait(kLong), IsOkAndHolds(kExitRestart)) << launchers_[0]->output();
+  EXPECT_LT(absl::Now() - killed, absl::Seconds(5));
+  EXPECT_THAT(launchers_[0]->output(), HasSubstr("rank 3 (host-b, pid "));
+  EXPECT_THAT(launchers_[1]->Wait(kLong), IsOkAndHolds(kExitRestart)) << launchers_[1]->output();
+}
+
+TEST_F(TrainingOnHostsTest, ALinkThatIsDownFor3SecondsIsNoFaultAndOneThatStaysDownIsNamed) {
+  StartOnBoth({"--steps=100000", "--metrics=" + Metrics("run")});
+  ASSERT_OK(WaitForStep(Metrics("run"), 2));
+  ASSERT_OK(hosts_->CutLink(1));
+  absl::SleepFor(absl::Seconds(3));
+  ASSERT_OK(hosts_->RestoreLink(1));
+  ASSERT_OK_AND_ASSIGN(const auto metrics, MetricsByStep(Metrics("run")));
+  ASSERT_OK(WaitForStep(Metrics("run"), metrics.rbegin()->first + 5));
+
+  ASSERT_OK(hosts_->CutLink(1));
+  const absl::Time cut = absl::Now();
+  for (const auto& launcher : launchers_) {
+    EXPECT_THAT(launcher->Wait(kLong), IsOkAndHolds(kExitRestart)) << launcher->output();
+  }
+  EXPECT_LT(absl::Now() - cut, absl::Seconds(20));
+  EXPECT_THAT(launchers_[0]->output(), HasSubstr("host-b (ranks 2, 3) does not answer"));
+  EXPECT_THAT(launchers_[1]->output(), HasSubstr("rank 0 (host-a, "));
+}
+
+TEST_F(TrainingOnHostsTest, ARootThatTheHostsDoNotShareIsRefusedBeforeTheFirstStep) {
+  const std::string root = directory_ + "/steps";
+  const Flags flags = {"--checkpoint_dir=" + root, "--steps=2", "--metrics=" + Metrics("run")};
+  ASSERT_OK_AND_ASSIGN(const auto a, hosts_->Start(0, Command(0, flags)));
+  ASSERT_OK_AND_ASSIGN(const auto b,
+                       hosts_->Start(1, Flags{"sh", "-c", "mkdir -p $0 && mount -t tmpfs none $0 && exec \"$@\"",
+                                              directory_ + "/steps"} +
+                                            Command(1, flags)));
+  for (const auto& launcher : {a.get(), b.get()}) {
+    ASSERT_OK_AND_ASSIGN(const int status, launcher->Wait(kLong));
+    EXPECT_NE(status, kExitDone);
+    EXPECT_THAT(launcher->output(), HasSubstr("rank 2 (host-b), rank 3 (host-b) of 4 ranks do not see what rank 0"));
+    EXPECT_THAT(launcher->output(), HasSubstr("mount the same file system"));
+  }
+  EXPECT_THAT(MetricsByStep(Metrics("run")).value_or(std::map<int64_t, StepMetrics>()), testing::ElementsAre());
+}
+
+}  // namespace
+}  // namespace fsdp
