@@ -58,8 +58,8 @@ void Send(const FileDescriptor& socket, const std::string& bytes) {
 
 }  // namespace
 
-FakeTorchStore::FakeTorchStore()
-    : listener_(ListenTcp("127.0.0.1", 0).value()),
+FakeTorchStore::FakeTorchStore(const std::string& host, int port)
+    : listener_(ListenTcp(host, port).value()),
       stop_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       port_(ListeningPort(listener_.get()).value()),
       thread_([this] { Serve(); }) {}

@@ -18,8 +18,8 @@ namespace fsdp {
 
 class FakeTorchStore {
  public:
-  // Listens on a free port of 127.0.0.1.
-  FakeTorchStore();
+  // Listens at `host`; port 0 takes any free one. Aborts if it cannot.
+  explicit FakeTorchStore(const std::string& host = "127.0.0.1", int port = 0);
   ~FakeTorchStore();
 
   int port() const { return port_; }

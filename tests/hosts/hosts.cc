@@ -86,6 +86,7 @@ absl::StatusOr<std::unique_ptr<Hosts>> Hosts::Create(int count) {
     FSDP_ASSIGN_OR_RETURN(const int init, StartInit(host));
     hosts->inits_.push_back(init);
     FSDP_RETURN_IF_ERROR(hosts->Connect(host));
+    FSDP_RETURN_IF_ERROR(hosts->NameHosts(host, count));
   }
   return hosts;
 }
@@ -102,6 +103,17 @@ absl::Status Hosts::Connect(int host) const {
   FSDP_RETURN_IF_ERROR(inside({"link", "set", "lo", "up"}));
   FSDP_RETURN_IF_ERROR(inside({"addr", "add", absl::StrCat(Address(host), "/24"), "dev", "eth0"}));
   return inside({"link", "set", "eth0", "up"});
+}
+
+// The file is written by a shell on the host, in a file system that only this host sees.
+absl::Status Hosts::NameHosts(int host, int count) const {
+  std::string lines = "127.0.0.1 localhost\n";
+  for (int other = 0; other < count; ++other) {
+    absl::StrAppend(&lines, other == host ? "127.0.1.1" : Address(other), " ", Name(other), "\n");
+  }
+  return Do({"nsenter", "--target", absl::StrCat(inits_[host]), "--mount", "sh", "-c",
+             absl::StrCat("mount -t tmpfs hosts /mnt && printf %s '", lines,
+                          "' > /mnt/hosts && mount --bind /mnt/hosts /etc/hosts && umount /mnt")});
 }
 
 // The kernel takes the interfaces of a host away with its namespace, some time later; the switch must not be there when

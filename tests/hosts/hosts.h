@@ -7,6 +7,8 @@
 //   host-a 10.77.0.1 ---+
 //   host-b 10.77.0.2 ---+--- bridge, in the namespace of the test
 //
+// Each knows the others by name and, as on Debian, itself as 127.0.1.1 (/etc/hosts).
+//
 // The test itself runs as root of a user namespace, a machine of its own: link :hosts_main in place of gtest_main,
 // which starts the test there. All that was made vanishes with the test's process, however it ends.
 //
@@ -56,6 +58,8 @@ class Hosts {
   Hosts() = default;
 
   absl::Status Connect(int host) const;
+  // Gives a host its /etc/hosts; `count` is the number of hosts.
+  absl::Status NameHosts(int host, int count) const;
 
   // By host: its first process, which holds the namespaces; -1 once it was killed.
   std::vector<int> inits_;

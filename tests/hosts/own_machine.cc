@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fsdp/tests/hosts/own_machine.h"
 
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -39,10 +40,26 @@ std::string WhyImpossible() {
                   "user namespaces are forbidden here, or the kernel has no bridge");
 }
 
+// Returns in a child, which runs the tests. Process 1 inherits the processes whose parents have died, and waits for
+// them: a host does not end before each of its processes was waited for.
+void BeInit() {
+  const pid_t tests = fork();
+  if (tests == 0) return;
+  while (true) {
+    int status = 0;
+    const pid_t ended = wait(&status);
+    if (ended == tests) _exit(WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status));
+    if (ended < 0 && errno != EINTR) _exit(1);
+  }
+}
+
 }  // namespace
 
 void EnterOwnMachine(char** argv) {
-  if (getenv(kVariable) != nullptr) return;
+  if (getenv(kVariable) != nullptr) {
+    if (getpid() == 1) BeInit();
+    return;
+  }
   // Tests may run without the directories of ip(8).
   const char* const path = getenv("PATH");
   setenv("PATH", absl::StrCat(path == nullptr ? "/usr/bin:/bin" : path, ":/usr/sbin:/sbin").c_str(), 1);
