@@ -9,9 +9,9 @@
 
 namespace fsdp {
 
-// Executes this program again in a machine of its own, with the same arguments; to be called first in main. Returns
-// when the program runs there, and also where the kernel forbids it or a program is missing, which WhyNoOwnMachine then
-// says.
+// Executes this program again in a machine of its own, with the same arguments; to be called first in main. Returns in
+// the process that is to run the tests, a child of the machine's first process, and also where the kernel forbids it or
+// a program is missing, which WhyNoOwnMachine then says.
 void EnterOwnMachine(char** argv);
 
 // Empty inside of a machine of its own; else the reason for not being in one.
