@@ -153,6 +153,19 @@ TEST_F(JobWatchTest, WhenRank0LeavesNobodyIsLostAndNobodyWaits) {
   EXPECT_OK(rank2->Verdict(absl::InfiniteDuration()));
 }
 
+// As in a job whose ranks meet and have nothing to do.
+TEST_F(JobWatchTest, ARankThatBeginsToWatchAfterRank0HasLeftLosesNobody) {
+  auto rank0 = Watch(0);
+  std::unique_ptr<Store> late = Connect(1);
+  rank0->Leave();
+  std::thread ending([&rank0] { rank0.reset(); });
+  absl::SleepFor(absl::Milliseconds(50));  // so that the server is about to end; it need not
+  const auto rank1 = JobWatch::Start(std::move(late), nullptr, kQuick);
+  ending.join();
+  ASSERT_OK(rank1);
+  EXPECT_OK((*rank1)->Verdict(absl::InfiniteDuration()));
+}
+
 // A server of its own making: takes hello and watch, then sends `last`, and holds the connection until its client
 // closes it.
 void ServeOnce(int listener, const std::string& last) {

@@ -42,6 +42,9 @@ constexpr size_t kMaxStrangers = 64;
 // Bounds of what a client may ask for with kWatch.
 constexpr int64_t kMaxSilenceMs = 24 * 60 * 60 * 1000;
 
+// How long the server goes on for ranks that have neither left nor begun to watch, once rank 0 has left.
+constexpr absl::Duration kStragglers = absl::Seconds(5);
+
 // How long the end of the server waits for those that watch to close their connections.
 constexpr absl::Duration kFarewell = absl::Milliseconds(500);
 
@@ -85,6 +88,9 @@ void StoreServer::Serve() {
   while (true) {
     const std::vector<pollfd> polled = Poll();
     if (polled[0].revents != 0) {
+      end_ = std::min(end_, absl::Now() + kStragglers);
+    }
+    if (end_ != absl::InfiniteFuture() && (!HasStragglers() || absl::Now() >= end_)) {
       SayFarewell();
       return;
     }
@@ -106,7 +112,8 @@ void StoreServer::Serve() {
 
 // The eventfd, the listeners, the connections.
 std::vector<pollfd> StoreServer::Poll() const {
-  std::vector<pollfd> polled = {{.fd = stop_.get(), .events = POLLIN, .revents = 0}};
+  const int stop = end_ == absl::InfiniteFuture() ? stop_.get() : -1;  // which poll leaves out
+  std::vector<pollfd> polled = {{.fd = stop, .events = POLLIN, .revents = 0}};
   for (const FileDescriptor& listener : listeners_) {
     polled.push_back({.fd = listener.get(), .events = POLLIN, .revents = 0});
   }
@@ -248,6 +255,14 @@ void StoreServer::TellWatching() {
       if (!connection.stream.has_output()) connection.stream.Send({.kind = kStoreBeat});
     }
   }
+}
+
+// Rank 0 may be done with the job before another rank has begun to watch, which then finds out that rank 0 has left,
+// and not that it is gone.
+bool StoreServer::HasStragglers() const {
+  return self_has_left_ && std::any_of(connections_.begin(), connections_.end(), [](const Connection& connection) {
+           return connection.rank >= 0 && !connection.has_left && !connection.is_watching();
+         });
 }
 
 // The end of what a client has to read is not enough: closing a socket that has unread heartbeats resets the
@@ -480,7 +495,7 @@ absl::Status StoreServer::AwaitLeave(absl::Time deadline) {
 }
 
 absl::Time StoreServer::NextDeadline() const {
-  absl::Time next = roster_.NextLook();
+  absl::Time next = std::min(end_, roster_.NextLook());
   for (const Connection& connection : connections_) {
     next = std::min(next, connection.next_beat);
     if (connection.wait.has_value()) {

@@ -41,7 +41,8 @@ class StoreServer {
   static absl::StatusOr<std::unique_ptr<StoreServer>> Start(std::vector<FileDescriptor> listeners, StoreMember self);
 
   // Stops the thread and closes all sockets. Clients that wait get kUnavailable. Those that watch are told first, for
-  // at most half a second, that rank 0 has left; if it has not, they lose it.
+  // at most half a second, that rank 0 has left; if it has not, they lose it. Once rank 0 has left, ranks that have
+  // neither left nor begun to watch are waited for, for at most 5 seconds.
   ~StoreServer();
 
   // Blocks until every rank that ever connected has called Store::Leave. kUnavailable if one is gone without that;
@@ -101,6 +102,8 @@ class StoreServer {
   void HandleWatching(Connection& connection, const StoreFrame& frame);
   // Heartbeats and the verdict, to those that watch.
   void TellWatching();
+  // Whether rank 0 has left, and another rank that is here has neither left nor begun to watch.
+  bool HasStragglers() const;
   // The last of the thread; see the destructor.
   void SayFarewell();
 
@@ -150,6 +153,7 @@ class StoreServer {
   absl::Duration shortest_silence_ = absl::InfiniteDuration();  // of all that watch
   absl::Time turn_ = absl::InfiniteFuture();                    // when the loop's last turn began
   bool self_has_left_ = false;
+  absl::Time end_ = absl::InfiniteFuture();  // of the loop, at the latest; infinite until the destructor runs
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
