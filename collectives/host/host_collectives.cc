@@ -74,21 +74,33 @@ HostCollectives::HostCollectives(std::unique_ptr<Fabric> fabric, absl::Duration 
 absl::Status HostCollectives::Run(uint64_t sequence, const Collective& collective) {
   const CollectiveSpec& spec = collective.spec;
   id_ = {.op = spec.op, .sequence = sequence};
-  const std::byte* const own = OwnData(collective, rank_);
   if (spec.op == CollectiveOp::kAllGather) {
-    Copy(const_cast<std::byte*>(own), collective.input, spec.count * SizeOf(spec.dtype));
+    Copy(const_cast<std::byte*>(OwnData(collective, rank_)), collective.input, spec.count * SizeOf(spec.dtype));
   }
+  return RunRange(collective, 0, spec.count);
+}
+
+absl::Status HostCollectives::RunHostSum(uint64_t sequence, const Collective& collective, const HostSum& sum) {
+  id_ = {.op = collective.spec.op, .sequence = sequence};
+  host_sum_ = &sum;
+  const absl::Status status = RunRange(collective, sum.begin, sum.begin + sum.count);
+  host_sum_ = nullptr;
+  return status;
+}
+
+absl::Status HostCollectives::RunRange(const Collective& collective, int64_t begin, int64_t end) {
+  const CollectiveSpec& spec = collective.spec;
   const Descriptor mine = Describe(collective);
   const int64_t capacity = SlotCapacity(spec);
   staged_ = GivesData(spec, rank_) && !mine.direct;
   if (staged_) {
-    Stage(collective, {.begin = 0, .count = std::min(spec.count, capacity)});
+    Stage(collective, {.begin = begin, .count = std::min(end - begin, capacity)});
   }
-  FSDP_RETURN_IF_ERROR(Exchange(mine, own));
-  const int64_t step = any_staged_ ? capacity : spec.count;
-  for (int64_t begin = 0; begin < spec.count; begin += step) {
-    const Chunk chunk = {.begin = begin, .count = std::min(step, spec.count - begin)};
-    if (begin > 0) {
+  FSDP_RETURN_IF_ERROR(Exchange(mine, OwnData(collective, rank_)));
+  const int64_t step = any_staged_ ? capacity : end - begin;
+  for (int64_t at = begin; at < end; at += step) {
+    const Chunk chunk = {.begin = at, .count = std::min(step, end - at)};
+    if (at > begin) {
       if (staged_) {
         Stage(collective, chunk);
       }
@@ -255,8 +267,16 @@ void HostCollectives::ReduceScatterChunk(const Collective& collective, const Chu
   for (int r = 0; r < size_; ++r) {
     rows_[r] = Source(r, (rank_ * spec.count + chunk.begin) * width, rank_ * chunk.count * width);
   }
-  ReduceRows(spec.dtype, spec.reduce_op,
-             {.rows = rows_, .destination = collective.output + chunk.begin * width, .numel = chunk.count});
+  Reduction reduction = {.rows = rows_, .destination = collective.output + chunk.begin * width, .numel = chunk.count};
+  if (host_sum_ != nullptr) {
+    const int64_t offset = chunk.begin - host_sum_->begin;
+    const int64_t sum_width = SumSizeOf(spec.dtype);
+    reduction.destination = host_sum_->destination + offset * (host_sum_->is_continued ? sum_width : width);
+    reduction.sum_before = host_sum_->sum_before == nullptr ? nullptr : host_sum_->sum_before + offset * sum_width;
+    reduction.is_continued = host_sum_->is_continued;
+    reduction.rows_in_all = host_sum_->ranks_in_all;
+  }
+  ReduceRows(spec.dtype, spec.reduce_op, reduction);
 }
 
 // The part of the chunk that rank `r` reduces.

@@ -21,6 +21,17 @@
 
 namespace fsdp {
 
+// A part of a reduce_scatter over the ranks of several hosts: this host's rows of elements [begin, begin + count) of
+// each slice. The sum is carried on from host to host in order, see Reduction.
+struct HostSum {
+  int64_t begin = 0;
+  int64_t count = 0;
+  const std::byte* sum_before = nullptr;  // [count] sums of the hosts before; null on the first
+  std::byte* destination = nullptr;       // [count] sums, or elements on the last host
+  bool is_continued = false;              // this host is not the last
+  int64_t ranks_in_all = 0;
+};
+
 class HostCollectives final : public BlockingCollectives {
  public:
   // `timeout`: for each round of a collective, see RoundBarrier. `names`: for errors, where the fabric is only a part
@@ -40,7 +51,11 @@ class HostCollectives final : public BlockingCollectives {
   absl::StatusOr<std::unique_ptr<BlockingCollectives>> Split(const std::vector<int>& members,
                                                              const BlobGather& gather) override;
 
-  // The same, with the names of `members` in a group that they are a part of.
+  // As Run, for a part of the reduce_scatter `collective`, whose output it ignores. Ranks of this host alone take part,
+  // with equal `begin` and `count`.
+  absl::Status RunHostSum(uint64_t sequence, const Collective& collective, const HostSum& sum);
+
+  // As Split, with the names of `members` in a group that they are a part of.
   absl::StatusOr<std::unique_ptr<HostCollectives>> SplitHost(const std::vector<int>& members, const BlobGather& gather,
                                                              RankNames names);
 
@@ -58,6 +73,8 @@ class HostCollectives final : public BlockingCollectives {
 
   // The steps of the protocol, in the order in which Run takes them. Describe publishes this rank's memory, Exchange
   // meets the others and learns what they give, CheckRanksAgree compares the specs, Meet is a further round.
+  // RunRange takes all of them, for elements [begin, end) of spec.count.
+  absl::Status RunRange(const Collective& collective, int64_t begin, int64_t end);
   Descriptor Describe(const Collective& collective) const;
   absl::Status Exchange(const Descriptor& mine, const std::byte* own);
   absl::Status CheckRanksAgree();
@@ -90,6 +107,7 @@ class HostCollectives final : public BlockingCollectives {
 
   // State of the collective that runs.
   CollectiveId id_;
+  const HostSum* host_sum_ = nullptr;      // of RunHostSum; else null
   std::vector<CollectiveSpec> specs_;      // by rank
   std::vector<const std::byte*> sources_;  // by rank: the data it gives; null if they go through its slots
   bool staged_ = false;                    // this rank gives its data through its slots

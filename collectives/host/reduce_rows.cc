@@ -167,9 +167,16 @@ template <typename Element, ReduceOp op>
 [[gnu::always_inline]] inline void SumBlock(const Reduction& args, int64_t begin, int64_t count,
                                             typename Element::Sum* __restrict sums) {
   using Stored = typename Element::Stored;
+  using Sum = typename Element::Sum;
   const size_t n = args.rows.size();
   const Stored* const first = BlockOf<Stored>(args, 0, begin);
-  if (n == 1) {
+  size_t r = 1;
+  if (args.sum_before != nullptr) {
+    const Sum* const before = reinterpret_cast<const Sum*>(args.sum_before) + begin;
+    for (int64_t j = 0; j < count; ++j) {
+      sums[j] = Combine<op>(before[j], Element::ToSum(first[j]));
+    }
+  } else if (n == 1) {
     for (int64_t j = 0; j < count; ++j) {
       sums[j] = Element::ToSum(first[j]);
     }
@@ -178,15 +185,17 @@ template <typename Element, ReduceOp op>
     for (int64_t j = 0; j < count; ++j) {
       sums[j] = Combine<op>(Element::ToSum(first[j]), Element::ToSum(second[j]));
     }
+    r = 2;
   }
-  for (size_t r = 2; r < n; ++r) {
+  for (; r < n; ++r) {
     const Stored* const row = BlockOf<Stored>(args, r, begin);
     for (int64_t j = 0; j < count; ++j) {
       sums[j] = Combine<op>(sums[j], Element::ToSum(row[j]));
     }
   }
   if constexpr (op == ReduceOp::kAvg) {
-    const auto divisor = static_cast<typename Element::Sum>(n);
+    if (args.is_continued) return;
+    const auto divisor = static_cast<Sum>(args.rows_in_all == 0 ? static_cast<int64_t>(n) : args.rows_in_all);
     for (int64_t j = 0; j < count; ++j) {
       sums[j] /= divisor;
     }
@@ -202,6 +211,11 @@ template <typename Element, ReduceOp op>
   for (int64_t begin = 0; begin < args.numel; begin += kBlock) {
     const int64_t count = std::min(kBlock, args.numel - begin);
     SumBlock<Element, op>(args, begin, count, sums);
+    if (args.is_continued) {
+      constexpr int64_t kWidth = sizeof(typename Element::Sum);
+      CopyPlainly(args.destination + begin * kWidth, reinterpret_cast<const std::byte*>(sums), count * kWidth);
+      continue;
+    }
     const void* block = sums;
     if constexpr (!std::is_same_v<Stored, typename Element::Sum>) {
       for (int64_t j = 0; j < count; ++j) {
@@ -289,6 +303,10 @@ bool IsSupported(ReduceTarget target) {
   }
 #endif
   return target == ReduceTarget::kBaseline;
+}
+
+int64_t SumSizeOf(DType dtype) {
+  return dtype == DType::kBFloat16 || dtype == DType::kFloat16 ? sizeof(float) : SizeOf(dtype);
 }
 
 void ReduceRows(DType dtype, ReduceOp op, const Reduction& reduction) {

@@ -20,7 +20,18 @@ struct Reduction {
   absl::Span<const std::byte* const> rows;
   std::byte* destination = nullptr;
   int64_t numel = 0;
+
+  // For rows that lie on several hosts, whose sum is carried on from one to the next: the combination of the rows
+  // before these, in the type of the sum; null if there are none. It may be the destination.
+  const std::byte* sum_before = nullptr;
+  // Rows follow on another host: the destination is their sum_before, neither divided nor rounded.
+  bool is_continued = false;
+  // All rows on all hosts, by which kAvg divides; 0: there are no others.
+  int64_t rows_in_all = 0;
 };
+
+// Bytes of an element of a sum that is carried on: 4 for bfloat16 and float16, which are combined in float32.
+int64_t SumSizeOf(DType dtype);
 
 // bfloat16 and float16 are combined in float32 and rounded once; kAvg divides once, in the type of the sum; integer
 // sums wrap. Precondition: a dtype and op that CheckAllReduce takes.

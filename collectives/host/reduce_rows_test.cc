@@ -175,6 +175,42 @@ TEST_P(ReduceRowsTest, TheDestinationMayBeARow) {
   }
 }
 
+// Rows of several hosts: the sum of the first is carried on, in its own type, to the next.
+TEST_P(ReduceRowsTest, ASumThatIsCarriedOnHasTheBitsOfOneSum) {
+  const auto [dtype, op] = GetParam();
+  std::mt19937_64 random(9);
+  const int64_t numel = 3001;
+  std::vector<Bytes> rows;
+  std::vector<const std::byte*> pointers;
+  for (int r = 0; r < 5; ++r) rows.push_back(RandomRow(dtype, numel, r, random));
+  for (const Bytes& row : rows) pointers.push_back(row.data());
+  const Bytes want = ExpectedRow(dtype, op, rows);
+  for (const size_t on_first : {1, 2, 4}) {
+    Bytes sum(static_cast<size_t>(numel * SumSizeOf(dtype)));
+    Bytes got(want.size());
+    const absl::Span<const std::byte* const> all = pointers;
+    const size_t on_second = (5 - on_first + 1) / 2;
+    ReduceRows(dtype, op,
+               {.rows = all.first(on_first), .destination = sum.data(), .numel = numel, .is_continued = true});
+    if (on_first + on_second < 5) {
+      ReduceRows(dtype, op,
+                 {.rows = all.subspan(on_first, on_second),
+                  .destination = sum.data(),
+                  .numel = numel,
+                  .sum_before = sum.data(),
+                  .is_continued = true});
+    }
+    const size_t before_last = on_first + on_second < 5 ? on_first + on_second : on_first;
+    ReduceRows(dtype, op,
+               {.rows = all.subspan(before_last),
+                .destination = got.data(),
+                .numel = numel,
+                .sum_before = sum.data(),
+                .rows_in_all = 5});
+    EXPECT_TRUE(SameElements(dtype, got, want)) << on_first;
+  }
+}
+
 // Large enough to be written around the caches, at every alignment that its elements allow.
 TEST(ReduceRowsTest, LargeDestinationsNeedNoAlignment) {
   const int64_t numel = (5 << 20) / 2 + 3;
