@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The conformance suite between hosts, whose ranks are threads here: each rank on a host of its own, two neighbours on
-// each host (and the last rank of an odd number alone), or two hosts whose ranks alternate.
+// each host (and the last rank of an odd number alone), with reductions of the route that fits and of the chain, or two
+// hosts whose ranks alternate.
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/collectives/conformance/conformance.h"
@@ -25,7 +26,7 @@ HostLayout LayoutOf(const GroupUnderTest& under_test) {
 
 }  // namespace
 
-std::vector<std::string> BackendsUnderTest() { return {"one_a_host", "two_a_host", "alternating"}; }
+std::vector<std::string> BackendsUnderTest() { return {"one_a_host", "two_a_host", "two_a_host_chain", "alternating"}; }
 
 absl::Status CanRun(const GroupUnderTest&) { return absl::OkStatus(); }
 
@@ -33,9 +34,12 @@ absl::Status RunOnBackend(const GroupUnderTest& under_test, const RankMain& rank
   ThreadNetwork network(under_test.size);
   return RunRanks(under_test.size, [&](std::shared_ptr<ProcessGroup> meeting) -> absl::Status {
     auto net = std::make_unique<NetCollectives>(network.Join(meeting->rank()), meeting->device(), NetOptions{timeout});
+    const auto route =
+        under_test.backend == "two_a_host_chain" ? std::make_optional(ReductionRoute::kChain) : std::nullopt;
     FSDP_ASSIGN_OR_RETURN(std::unique_ptr<BlockingCollectives> collectives,
-                          CreateLayeredCollectives(std::move(net), LayoutOf(under_test),
-                                                   [&](std::string_view blob) { return meeting->GatherBlobs(blob); }));
+                          CreateLayeredCollectives(
+                              std::move(net), LayoutOf(under_test),
+                              [&](std::string_view blob) { return meeting->GatherBlobs(blob); }, route));
     const auto group = std::make_shared<HostProcessGroup>(std::move(collectives));
     const absl::Status status = rank_main(group);
     if (!status.ok()) {

@@ -6,6 +6,20 @@
 //   all_gather   own shard to the column, straight into place in the output; then the ranks of each host all-gather the
 //                block of each host in place. S (H-1)/H bytes come to a host, the minimum: every byte once.
 //   broadcast    the root's tensor to its column, then from each of those to its host.
+//   reduce_scatter, where reduction_route.h says chain: for the block of slices of each host, rank (0, l) adds the l-th
+//                slices of host 0's ranks in order and sends the sum to (1, l), which adds its host's to it, and so on;
+//                the last host divides and rounds, and sends the result to its owner.
+//   all_reduce   a chain of n equal slices, where that is the route, then an all_gather of them; what does not divide
+//                by n is less than n elements, and flat.
+//
+// A chain is a pipeline: its items are pieces of blocks, and in step s host h adds item s - h. A step is that sum, and
+// one exchange of the column: the sum goes to the next host, the next item's comes from the host before, a result goes
+// from the last host to its owner.
+//
+//   step         0   1   2   3   4   ...
+//   host 0     add0 add1 add2 add3 add4
+//   host 1          add0 add1 add2 add3
+//   host 2               add0 add1 add2      -> results to the owners of items 0, 1, 2
 //
 // All else is flat (net_collectives.h), and so is everything small, for which one wait for the network is less than
 // several meetings, and everything where hosts have unequally many ranks or ranks that alternate. Every collective
@@ -17,6 +31,7 @@
 #include <utility>
 
 #include "fsdp/base/status_macros.h"
+#include "fsdp/collectives/host/reduce_rows.h"
 #include "fsdp/collectives/host/shm_fabric.h"
 
 namespace fsdp {
@@ -24,6 +39,10 @@ namespace {
 
 // Up to here flat. Layered, each host's block is two meetings of its ranks.
 constexpr int64_t kEagerBytes = 16 << 10;
+
+// Of the sum of an item of a chain. Large enough that a step takes longer than its meetings, small enough that the
+// hosts at the end of the chain begin soon.
+constexpr int64_t kItemBytes = 1 << 20;
 
 // A gather over the ranks of one host: `gather` is over all ranks, `ranks` are that host's.
 BlobGather GatherOn(std::vector<int> ranks, const BlobGather& gather) {
@@ -38,26 +57,48 @@ BlobGather GatherOn(std::vector<int> ranks, const BlobGather& gather) {
 }  // namespace
 
 LayeredCollectives::LayeredCollectives(std::unique_ptr<NetCollectives> net, std::unique_ptr<HostCollectives> host,
-                                       HostLayout layout)
-    : net_(std::move(net)), host_(std::move(host)), layout_(std::move(layout)) {}
+                                       HostLayout layout, std::optional<ReductionRoute> route)
+    : net_(std::move(net)), host_(std::move(host)), layout_(std::move(layout)), route_(route) {}
 
 absl::Status LayeredCollectives::Run(uint64_t sequence, const Collective& collective) {
   FSDP_RETURN_IF_ERROR(net_->Meet(sequence, collective.spec));
-  if (!IsLayered(collective.spec)) {
-    FSDP_RETURN_IF_ERROR(net_->Move(collective));
-  } else if (collective.spec.op == CollectiveOp::kAllGather) {
-    FSDP_RETURN_IF_ERROR(AllGather(sequence, collective));
-  } else {
-    FSDP_RETURN_IF_ERROR(Broadcast(sequence, collective));
-  }
+  FSDP_RETURN_IF_ERROR(IsLayered(collective.spec) ? MoveLayered(sequence, collective) : net_->Move(collective));
   net_->Complete();
   return absl::OkStatus();
 }
 
 bool LayeredCollectives::IsLayered(const CollectiveSpec& spec) const {
-  const bool gathers = spec.op == CollectiveOp::kAllGather;
-  const int64_t nbytes = (gathers ? size() : 1) * spec.count * SizeOf(spec.dtype);
-  return layout_.is_regular() && (gathers || spec.op == CollectiveOp::kBroadcast) && nbytes > kEagerBytes;
+  if (!layout_.is_regular()) return false;
+  const int64_t nbytes = spec.count * SizeOf(spec.dtype);
+  const auto has_chain = [&] {
+    return route_.value_or(ChooseReductionRoute(layout_.hosts(), layout_.ranks_per_host(), spec.dtype)) ==
+           ReductionRoute::kChain;
+  };
+  switch (spec.op) {
+    case CollectiveOp::kAllGather:
+      return nbytes * size() > kEagerBytes;
+    case CollectiveOp::kBroadcast:
+      return nbytes > kEagerBytes;
+    case CollectiveOp::kReduceScatter:
+      return nbytes * size() > kEagerBytes && has_chain();
+    case CollectiveOp::kAllReduce:
+      return nbytes > kEagerBytes && has_chain();
+    default:
+      return false;
+  }
+}
+
+absl::Status LayeredCollectives::MoveLayered(uint64_t sequence, const Collective& collective) {
+  switch (collective.spec.op) {
+    case CollectiveOp::kAllGather:
+      return AllGather(sequence, collective);
+    case CollectiveOp::kBroadcast:
+      return Broadcast(sequence, collective);
+    case CollectiveOp::kReduceScatter:
+      return ReduceScatter(sequence, collective);
+    default:
+      return AllReduce(sequence, collective);
+  }
 }
 
 absl::Status LayeredCollectives::AllGather(uint64_t sequence, const Collective& collective) {
@@ -102,6 +143,106 @@ absl::Status LayeredCollectives::Broadcast(uint64_t sequence, const Collective& 
   return host_->Run(sequence, inside);
 }
 
+// Elements [begin, begin + count) of each slice of the ranks of host `block`; none where count is 0, before the first
+// item of a host and after the last one.
+struct LayeredCollectives::ChainItem {
+  int block = 0;
+  int64_t begin = 0;
+  int64_t count = 0;
+};
+
+// The items of a step: what this host adds, what the host before sends it for the next step, and what the last host
+// adds and therefore sends to its owner.
+struct LayeredCollectives::ChainStep {
+  ChainItem added;
+  ChainItem next;
+  ChainItem finished;
+};
+
+absl::Status LayeredCollectives::ReduceScatter(uint64_t sequence, const Collective& collective) {
+  const CollectiveSpec& spec = collective.spec;
+  const int64_t most = kItemBytes / SumSizeOf(spec.dtype);
+  const int64_t items_per_block = (spec.count + most - 1) / most;
+  const int64_t items = items_per_block * layout_.hosts();
+  const auto item_at = [&](int64_t i) -> ChainItem {
+    if (i < 0 || i >= items) return {};
+    const int64_t begin = i % items_per_block * most;
+    return {static_cast<int>(i / items_per_block), begin, std::min(most, spec.count - begin)};
+  };
+  sum_before_.resize(kItemBytes);
+  sum_.resize(kItemBytes);
+  const int host = layout_.host_of(rank());
+  const int64_t steps = items + layout_.hosts() - 1;
+  for (int64_t step = 0; step < steps; ++step) {
+    const ChainStep now = {.added = item_at(step - host),
+                           .next = host == 0 ? ChainItem() : item_at(step + 1 - host),
+                           .finished = item_at(step - (layout_.hosts() - 1))};
+    FSDP_RETURN_IF_ERROR(ReduceItem(sequence, collective, now.added));
+    FSDP_RETURN_IF_ERROR(PassItems(collective, now));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status LayeredCollectives::ReduceItem(uint64_t sequence, const Collective& collective, const ChainItem& item) {
+  if (item.count == 0) return absl::OkStatus();
+  const int host = layout_.host_of(rank());
+  const bool is_last = host + 1 == layout_.hosts();
+  const int64_t width = SizeOf(collective.spec.dtype);
+  // On the last host its own results are where they belong at once.
+  std::byte* const own = collective.output + item.begin * width;
+  const int64_t first = item.block * layout_.ranks_per_host() * collective.spec.count;
+  return host_->RunHostSum(sequence, {.spec = collective.spec, .input = collective.input + first * width},
+                           {.begin = item.begin,
+                            .count = item.count,
+                            .sum_before = host == 0 ? nullptr : sum_before_.data(),
+                            .destination = is_last && item.block == host ? own : sum_.data(),
+                            .is_continued = !is_last,
+                            .ranks_in_all = size()});
+}
+
+absl::Status LayeredCollectives::PassItems(const Collective& collective, const ChainStep& step) {
+  const std::vector<int> column = layout_.Column(rank());
+  const int host = layout_.host_of(rank());
+  const int last = layout_.hosts() - 1;
+  const int64_t width = SizeOf(collective.spec.dtype);
+  const int64_t sum_width = SumSizeOf(collective.spec.dtype);
+  std::vector<Send> sends;
+  std::vector<Receive> receives;
+  if (host < last && step.added.count > 0) {
+    sends.push_back({column[host + 1], sum_.data(), step.added.count * sum_width});
+  }
+  if (step.next.count > 0) {
+    receives.push_back({column[host - 1], sum_before_.data(), step.next.count * sum_width});
+  }
+  const ChainItem& finished = step.finished;
+  if (finished.count > 0 && finished.block != last) {
+    if (host == last) {
+      sends.push_back({column[finished.block], sum_.data(), finished.count * width});
+    } else if (host == finished.block) {
+      receives.push_back({column[last], collective.output + finished.begin * width, finished.count * width});
+    }
+  }
+  return net_->Exchange(sends, receives);
+}
+
+absl::Status LayeredCollectives::AllReduce(uint64_t sequence, const Collective& collective) {
+  const int64_t width = SizeOf(collective.spec.dtype);
+  const int64_t each = collective.spec.count / size();
+  std::byte* const t = collective.output;
+  Collective part = {.spec = collective.spec, .input = t, .output = t + rank() * each * width};
+  part.spec.op = CollectiveOp::kReduceScatter;
+  part.spec.count = each;
+  FSDP_RETURN_IF_ERROR(ReduceScatter(sequence, part));
+  part.spec.op = CollectiveOp::kAllGather;
+  part.input = part.output;
+  part.output = t;
+  FSDP_RETURN_IF_ERROR(AllGather(sequence, part));
+  Collective rest = collective;
+  rest.spec.count = collective.spec.count - each * size();
+  rest.input = rest.output = t + each * size() * width;
+  return net_->Move(rest);
+}
+
 // Every rank takes part in the same gathers, whatever its part looks like.
 absl::StatusOr<std::unique_ptr<BlockingCollectives>> LayeredCollectives::Split(const std::vector<int>& members,
                                                                                const BlobGather& gather) {
@@ -120,7 +261,7 @@ absl::StatusOr<std::unique_ptr<BlockingCollectives>> LayeredCollectives::Split(c
                         host_->SplitHost(of_host, GatherOn(here, gather), std::move(names)));
   if (part.hosts() == 1) return host;
   if (part.hosts() == part.size()) return net;
-  return std::make_unique<LayeredCollectives>(std::move(net), std::move(host), part);
+  return std::make_unique<LayeredCollectives>(std::move(net), std::move(host), part, route_);
 }
 
 void LayeredCollectives::GiveUp(const absl::Status& reason) {
@@ -140,7 +281,8 @@ void LayeredCollectives::Depart() {
 
 absl::StatusOr<std::unique_ptr<BlockingCollectives>> CreateLayeredCollectives(std::unique_ptr<NetCollectives> net,
                                                                               const HostLayout& layout,
-                                                                              const BlobGather& gather) {
+                                                                              const BlobGather& gather,
+                                                                              std::optional<ReductionRoute> route) {
   if (layout.hosts() == layout.size()) return net;
   const std::vector<int>& here = layout.ranks_on(layout.host_of(net->rank()));
   const auto local_rank = std::find(here.begin(), here.end(), net->rank()) - here.begin();
@@ -149,7 +291,7 @@ absl::StatusOr<std::unique_ptr<BlockingCollectives>> CreateLayeredCollectives(st
                                         GatherOn(here, gather)));
   auto host = std::make_unique<HostCollectives>(std::move(fabric), net->timeout(),
                                                 RankNames{.numbers = here, .group_size = layout.size()});
-  return std::make_unique<LayeredCollectives>(std::move(net), std::move(host), layout);
+  return std::make_unique<LayeredCollectives>(std::move(net), std::move(host), layout, route);
 }
 
 }  // namespace fsdp

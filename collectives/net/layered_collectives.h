@@ -5,7 +5,10 @@
 #ifndef FSDP_COLLECTIVES_NET_LAYERED_COLLECTIVES_H_
 #define FSDP_COLLECTIVES_NET_LAYERED_COLLECTIVES_H_
 
+#include <cstddef>
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -14,13 +17,16 @@
 #include "fsdp/collectives/host/host_collectives.h"
 #include "fsdp/collectives/net/host_layout.h"
 #include "fsdp/collectives/net/net_collectives.h"
+#include "fsdp/collectives/net/reduction_route.h"
 
 namespace fsdp {
 
 class LayeredCollectives final : public BlockingCollectives {
  public:
-  // `net`: of all ranks; `host`: of those on this rank's host, ascending.
-  LayeredCollectives(std::unique_ptr<NetCollectives> net, std::unique_ptr<HostCollectives> host, HostLayout layout);
+  // `net`: of all ranks; `host`: of those on this rank's host, ascending. `route`: of reductions; by default the one
+  // with the less busy links. All ranks must give the same.
+  LayeredCollectives(std::unique_ptr<NetCollectives> net, std::unique_ptr<HostCollectives> host, HostLayout layout,
+                     std::optional<ReductionRoute> route = std::nullopt);
 
   std::string_view backend() const override { return "net"; }
   int rank() const override { return net_->rank(); }
@@ -45,20 +51,34 @@ class LayeredCollectives final : public BlockingCollectives {
  private:
   // True if the algorithms of this class are of use, or else every rank is as if on a host of its own.
   bool IsLayered(const CollectiveSpec& spec) const;
+  absl::Status MoveLayered(uint64_t sequence, const Collective& collective);
   absl::Status AllGather(uint64_t sequence, const Collective& collective);
   absl::Status Broadcast(uint64_t sequence, const Collective& collective);
+  absl::Status AllReduce(uint64_t sequence, const Collective& collective);
+  // reduce_scatter by the chain of hosts.
+  absl::Status ReduceScatter(uint64_t sequence, const Collective& collective);
+  // A piece of a block on its way through the hosts.
+  struct ChainItem;
+  struct ChainStep;
+  absl::Status ReduceItem(uint64_t sequence, const Collective& collective, const ChainItem& item);
+  absl::Status PassItems(const Collective& collective, const ChainStep& step);
 
   const std::unique_ptr<NetCollectives> net_;
   const std::unique_ptr<HostCollectives> host_;
   const HostLayout layout_;
+  const std::optional<ReductionRoute> route_;
+
+  // Of a chain: the sum that came from the host before, and that of this host.
+  std::vector<std::byte> sum_before_;
+  std::vector<std::byte> sum_;
 };
 
 // `net` itself where no host of `layout` has several ranks; else layered, with shared memory that is made here.
 // `gather` gathers over all ranks, which call this at the same time. kUnavailable if a rank of this host ended
 // meanwhile.
-absl::StatusOr<std::unique_ptr<BlockingCollectives>> CreateLayeredCollectives(std::unique_ptr<NetCollectives> net,
-                                                                              const HostLayout& layout,
-                                                                              const BlobGather& gather);
+absl::StatusOr<std::unique_ptr<BlockingCollectives>> CreateLayeredCollectives(
+    std::unique_ptr<NetCollectives> net, const HostLayout& layout, const BlobGather& gather,
+    std::optional<ReductionRoute> route = std::nullopt);
 
 }  // namespace fsdp
 

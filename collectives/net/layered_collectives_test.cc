@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,14 +26,16 @@ constexpr int64_t kHeader = 32;
 using RankFunction = std::function<absl::Status(BlockingCollectives& collectives)>;
 
 // The bytes that ranks on hosts with these identities send to other hosts while each runs `rank_main`.
-absl::StatusOr<int64_t> BytesBetweenHosts(const std::vector<std::string>& identities, const RankFunction& rank_main) {
+absl::StatusOr<int64_t> BytesBetweenHosts(const std::vector<std::string>& identities, const RankFunction& rank_main,
+                                          std::optional<ReductionRoute> route = std::nullopt) {
   const HostLayout layout = HostLayout::Of(identities);
   ThreadNetwork network(layout.size());
   FSDP_RETURN_IF_ERROR(RunRanks(layout.size(), [&](std::shared_ptr<ProcessGroup> meeting) -> absl::Status {
     auto net = std::make_unique<NetCollectives>(network.Join(meeting->rank()), meeting->device(), NetOptions());
     FSDP_ASSIGN_OR_RETURN(
         const std::unique_ptr<BlockingCollectives> collectives,
-        CreateLayeredCollectives(std::move(net), layout, [&](std::string_view b) { return meeting->GatherBlobs(b); }));
+        CreateLayeredCollectives(
+            std::move(net), layout, [&](std::string_view b) { return meeting->GatherBlobs(b); }, route));
     return rank_main(*collectives);
   }));
   std::vector<int> hosts;
@@ -69,6 +72,65 @@ TEST(LayeredCollectivesTest, ABroadcastSendsEveryByteToEachHostOnce) {
                 .output = t.data()});
       }));
   EXPECT_EQ(nbytes, kShard + 4 * 2 * kHeader);
+}
+
+absl::Status ReduceScatter(BlockingCollectives& collectives) {
+  FSDP_ASSIGN_OR_RETURN(const Buffer input, collectives.Allocate(kShard * collectives.size()));
+  FSDP_ASSIGN_OR_RETURN(const Buffer output, collectives.Allocate(kShard));
+  return collectives.Run(1, {.spec = {.op = CollectiveOp::kReduceScatter, .dtype = DType::kFloat32, .count = kCount},
+                             .input = input.data(),
+                             .output = output.data()});
+}
+
+TEST(LayeredCollectivesTest, AChainPassesTheSumsOfAllSlicesFromHostToHost) {
+  ASSERT_OK_AND_ASSIGN(const int64_t chain,
+                       BytesBetweenHosts({"a", "a", "b", "b", "c", "c"}, ReduceScatter, ReductionRoute::kChain));
+  // Six slices over two links, and the four that the last host does not own.
+  EXPECT_EQ(chain, (2 * 6 + 4) * kShard + 6 * 4 * kHeader);
+  ASSERT_OK_AND_ASSIGN(const int64_t flat,
+                       BytesBetweenHosts({"a", "a", "b", "b", "c", "c"}, ReduceScatter, ReductionRoute::kFlat));
+  EXPECT_EQ(flat, 6 * 4 * (kShard + kHeader));
+}
+
+// What all ranks get, one after the other, of slices of `count` elements that are several items of a chain.
+absl::StatusOr<std::vector<std::string>> ReduceMuch(ReductionRoute route, DType dtype, bool in_place) {
+  constexpr int64_t kMuch = 600001;
+  const int64_t nbytes = kMuch * SizeOf(dtype);
+  std::vector<std::string> results(6);
+  FSDP_RETURN_IF_ERROR(BytesBetweenHosts(
+                           {"a", "a", "b", "b", "c", "c"},
+                           [&](BlockingCollectives& collectives) -> absl::Status {
+                             FSDP_ASSIGN_OR_RETURN(const Buffer input, collectives.Allocate(nbytes * 6));
+                             auto* const halves = reinterpret_cast<uint16_t*>(input.data());
+                             for (int64_t i = 0; i < nbytes * 3; ++i) {  // finite in float32, bfloat16 and float16
+                               halves[i] =
+                                   static_cast<uint16_t>((i * 7919 + collectives.rank() * 331) % 0x3fff + 0x2000);
+                             }
+                             FSDP_ASSIGN_OR_RETURN(const Buffer apart, collectives.Allocate(nbytes));
+                             std::byte* const output =
+                                 in_place ? input.data() + collectives.rank() * nbytes : apart.data();
+                             FSDP_RETURN_IF_ERROR(collectives.Run(1, {.spec = {.op = CollectiveOp::kReduceScatter,
+                                                                               .dtype = dtype,
+                                                                               .reduce_op = ReduceOp::kAvg,
+                                                                               .count = kMuch},
+                                                                      .input = input.data(),
+                                                                      .output = output}));
+                             results[collectives.rank()].assign(reinterpret_cast<const char*>(output), nbytes);
+                             return absl::OkStatus();
+                           },
+                           route)
+                           .status());
+  return results;
+}
+
+TEST(LayeredCollectivesTest, AChainOfManyItemsGivesTheBitsOfTheFlatRoute) {
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+    ASSERT_OK_AND_ASSIGN(const std::vector<std::string> flat, ReduceMuch(ReductionRoute::kFlat, dtype, false));
+    for (const bool in_place : {false, true}) {
+      ASSERT_OK_AND_ASSIGN(const std::vector<std::string> chain, ReduceMuch(ReductionRoute::kChain, dtype, in_place));
+      EXPECT_TRUE(chain == flat) << DTypeName(dtype) << (in_place ? " in place" : "");
+    }
+  }
 }
 
 TEST(LayeredCollectivesTest, PartsAreWhatTheirHostsAllow) {
