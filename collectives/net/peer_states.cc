@@ -52,7 +52,8 @@ PeerStates::PeerStates(int rank, std::vector<std::string> names) : rank_(rank) {
 
 void PeerStates::NoteNotice(int peer, const Notice& notice) {
   Peer& theirs = peers_[peer];
-  if (theirs.presence != Presence::kPresent) {
+  // A rank's own word says more than its connection, which it closes when it goes.
+  if (theirs.presence != Presence::kPresent && theirs.presence != Presence::kLost) {
     return;
   }
   if (notice.kind == Notice::Kind::kLeft) {

@@ -44,7 +44,8 @@ class PeerStates {
   int rank() const { return rank_; }
   int size() const { return static_cast<int>(peers_.size()); }
 
-  // What became of `peer`, which may be this rank. Only the first call for a rank has an effect.
+  // What became of `peer`, which may be this rank. Only the first call for a rank has an effect, except that a notice
+  // replaces a loss: the news of both may come in either order.
   void NoteNotice(int peer, const Notice& notice);
   void NoteLost(int peer, std::string_view reason);
 

@@ -105,6 +105,18 @@ TEST(PeerStatesTest, WhatIsKnownFirstStays) {
   EXPECT_EQ(states.first_rank_to_give_up(), -1);
 }
 
+TEST(PeerStatesTest, ANoticeReplacesALoss) {
+  PeerStates states = FourRanks();
+  states.NoteLost(1, "connection reset");
+  states.NoteNotice(1, {.kind = Notice::Kind::kLeft});
+  EXPECT_THAT(states.Check(kWhat, {1}, kNotYet, kTimeout),
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("rank 1 (host-a) left the group")));
+  states.NoteLost(2, "connection reset");
+  states.NoteNotice(2, GaveUp(1, absl::DataLossError("bad bytes")));
+  EXPECT_THAT(states.Check(kWhat, {2}, kNotYet, kTimeout),
+              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("rank 2 (host-b) gave up: bad bytes")));
+}
+
 TEST(PeerStatesTest, TheOwnAbortIsThisRanks) {
   PeerStates states = FourRanks();
   states.NoteNotice(0, GaveUp(1, absl::CancelledError("had enough")));

@@ -3,14 +3,22 @@
 // The transport over UCX, between threads of this process, which meet through a local group.
 #include "fsdp/collectives/net/ucx_transport.h"
 
+#include <filesystem>
+#include <fstream>
 #include <functional>
 #include <memory>
+#include <random>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/base/status_matchers.h"
+#include "fsdp/collectives/job/socket.h"
 #include "fsdp/collectives/net/ucx_worker.h"
 #include "fsdp/collectives/run_ranks.h"
 #include "gtest/gtest.h"
@@ -162,6 +170,59 @@ TEST_F(UcxTransportTest, APartIsATransportOfItsOwn) {
     EXPECT_EQ(half->size(), 2);
     FSDP_RETURN_IF_ERROR(ExchangeTexts(*half, 5000));
     return ExchangeTexts(transport, 5000);
+  }));
+}
+
+struct Listener {
+  std::string address;
+  int port = 0;
+};
+
+// Where this process listens: sockets in state 0A of /proc/net/tcp whose inode is one of our descriptors.
+std::vector<Listener> Listeners() {
+  std::set<std::string> inodes;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code error;
+    const std::string target = std::filesystem::read_symlink(entry.path(), error).string();
+    if (target.rfind("socket:[", 0) == 0) inodes.insert(target.substr(8, target.size() - 9));
+  }
+  std::vector<Listener> listeners;
+  std::ifstream table("/proc/self/net/tcp");
+  std::string line;
+  while (std::getline(table, line)) {
+    const std::vector<std::string> fields = absl::StrSplit(line, ' ', absl::SkipEmpty());
+    if (fields.size() > 9 && fields[3] == "0A" && inodes.count(fields[9]) > 0) {
+      const auto ip = static_cast<uint32_t>(std::stoul(fields[1].substr(0, 8), nullptr, 16));  // its bytes in memory
+      listeners.push_back({absl::StrCat(ip & 255, ".", ip >> 8 & 255, ".", ip >> 16 & 255, ".", ip >> 24),
+                           std::stoi(fields[1].substr(9), nullptr, 16)});
+    }
+  }
+  return listeners;
+}
+
+TEST_F(UcxTransportTest, RandomBytesOnEveryPortDisturbNothing) {
+  EXPECT_OK(OnRanks(3, [](Transport& transport, ProcessGroup& meeting) -> absl::Status {
+    FSDP_RETURN_IF_ERROR(ExchangeTexts(transport, 5000));
+    std::vector<FileDescriptor> strangers;
+    if (transport.rank() == 0) {
+      const std::vector<Listener> listeners = Listeners();
+      EXPECT_FALSE(listeners.empty());
+      std::mt19937 random(11);
+      for (const auto& [address, port] : listeners) {
+        for (const size_t nbytes : {0, 1, 8, 100, 5000}) {
+          FSDP_ASSIGN_OR_RETURN(FileDescriptor stranger, ConnectTcp(address, port, absl::Now() + absl::Seconds(10)));
+          std::string bytes(nbytes, '\0');
+          for (char& byte : bytes) byte = static_cast<char>(random());
+          // The other end may close at once, at the first bytes that it does not understand.
+          SendAll(stranger.get(), bytes, absl::Now() + absl::Seconds(10)).IgnoreError();
+          strangers.push_back(std::move(stranger));
+        }
+      }
+    }
+    for (int i = 0; i < 5; ++i) {
+      FSDP_RETURN_IF_ERROR(ExchangeTexts(transport, 100000));
+    }
+    return meeting.GatherBlobs("").status();
   }));
 }
 
