@@ -3,6 +3,10 @@
 // Times the collectives of a host backend and compares them with memcpy.
 //
 //   bazel run //collectives/conformance:collectives_benchmark -- --nproc=2 --backend=shm
+//   bazel run //collectives/conformance:collectives_benchmark -- --nproc=4 --backend=net --ranks_per_host=2
+//
+// By itself it starts ranks on this host, which --ranks_per_host makes pass for several. Started by torchrun, srun or
+// mpirun on several hosts it measures those.
 //
 // Collectives are issued in batches and synchronised once, as training does. The numbers are meaningful only on an idle
 // machine with at least one core per rank.
@@ -13,17 +17,20 @@
 #include <vector>
 
 #include "absl/flags/flag.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "fsdp/base/command_line.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/collectives/conformance/collective_timing.h"
 #include "fsdp/collectives/init_process_group.h"
+#include "fsdp/collectives/job/rendezvous.h"
 #include "fsdp/collectives/launcher.h"
 #include "fsdp/collectives/run_ranks.h"
 #include "nlohmann/json.hpp"
 
-ABSL_FLAG(int, nproc, 2, "ranks on this host");
-ABSL_FLAG(std::string, backend, "shm", "shm: ranks are processes; local: they are threads");
+ABSL_FLAG(int, nproc, 2, "ranks on this machine");
+ABSL_FLAG(std::string, backend, "shm", "shm: ranks are processes; local: they are threads; net: UCX");
+ABSL_FLAG(int, ranks_per_host, 0, "with --backend=net: so many neighbours pass for a host; 0: hosts are what they are");
 ABSL_FLAG(fsdp::ByteSizeFlag, min_bytes, {4 << 10}, "smallest size");
 ABSL_FLAG(fsdp::ByteSizeFlag, max_bytes, {256 << 20}, "largest size; sizes grow by a factor of 4");
 ABSL_FLAG(std::string, dtype, "float32", "element type: float32, bfloat16, ...");
@@ -122,7 +129,12 @@ absl::Status MeasureAll(ProcessGroup& group) {
 }
 
 absl::Status RunAsRank() {
-  FSDP_ASSIGN_OR_RETURN(const std::shared_ptr<ProcessGroup> group, InitProcessGroup());
+  InitOptions options = {.backend = absl::GetFlag(FLAGS_backend)};
+  FSDP_ASSIGN_OR_RETURN(const Rendezvous rendezvous, RendezvousFromEnvironment());
+  if (const int ranks_per_host = absl::GetFlag(FLAGS_ranks_per_host); ranks_per_host > 0) {
+    options.host_id = absl::StrCat(rendezvous.rank / ranks_per_host);
+  }
+  FSDP_ASSIGN_OR_RETURN(const std::shared_ptr<ProcessGroup> group, JoinProcessGroup(rendezvous, options));
   return MeasureAll(*group);
 }
 
@@ -136,12 +148,15 @@ absl::Status RunAsLauncher(int argc, char** argv) {
 
 absl::Status CheckFlags() {
   const std::string backend = absl::GetFlag(FLAGS_backend);
-  const bool is_known = (backend == "shm" || backend == "local") && !ChosenOps().empty();
-  if (is_known && absl::GetFlag(FLAGS_min_bytes).bytes >= 1 && absl::GetFlag(FLAGS_nproc) >= 1) {
+  const bool is_known = (backend == "shm" || backend == "local" || backend == "net") && !ChosenOps().empty();
+  const bool has_hosts =
+      absl::GetFlag(FLAGS_ranks_per_host) == 0 || (absl::GetFlag(FLAGS_ranks_per_host) > 0 && backend == "net");
+  if (is_known && has_hosts && absl::GetFlag(FLAGS_min_bytes).bytes >= 1 && absl::GetFlag(FLAGS_nproc) >= 1) {
     return absl::OkStatus();
   }
   return absl::InvalidArgumentError(
-      "wanted --nproc of at least 1, --min_bytes above 0, --backend=shm or local, --op of those listed");
+      "wanted --nproc of at least 1, --min_bytes above 0, --backend=shm, local or net, --op of those listed, "
+      "--ranks_per_host with --backend=net");
 }
 
 absl::Status Run(int argc, char** argv) {
