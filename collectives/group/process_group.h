@@ -12,8 +12,8 @@
 //
 // A group is used by one thread of its rank at a time. It must outlive the work that was put on streams.
 //
-// Backends: "local" and "shm" (host/host_process_group.h), "nccl" and "local" on GPUs (cuda/cuda_process_group.h); how
-// a program gets a group is in init_process_group.h and run_ranks.h.
+// Backends: "local", "shm" and "net" (host/host_process_group.h), "nccl" and "local" on GPUs
+// (cuda/cuda_process_group.h); how a program gets a group is in init_process_group.h and run_ranks.h.
 #ifndef FSDP_COLLECTIVES_GROUP_PROCESS_GROUP_H_
 #define FSDP_COLLECTIVES_GROUP_PROCESS_GROUP_H_
 
@@ -37,7 +37,7 @@ class ProcessGroup {
   virtual int rank() const = 0;
   virtual int size() const = 0;
 
-  // "local", "shm", ...
+  // "local", "shm", "net", ...
   virtual std::string_view backend() const = 0;
 
   // The device whose memory the collectives take; shared by all groups of a rank.
