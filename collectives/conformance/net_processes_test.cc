@@ -146,5 +146,34 @@ TEST_F(NetFaultsTest, AStoppedRankIsNamedAtTheDeadline) {
   }
 }
 
+// All-gathers of 32 MiB, in whose midst the victim's main thread sends `signal` to its process.
+std::vector<RankResult> RunWithVictimInMidMessage(absl::Duration timeout, int signal) {
+  return RunOnHosts({"a", "a", "b", "b"}, timeout, [&](ProcessGroup& group, Stream& stream) -> absl::Status {
+    const int64_t n = 2 << 20;
+    FSDP_ASSIGN_OR_RETURN(const Tensor t, NewTensor(group, Placement::kShared, DType::kFloat32, n * group.size()));
+    const Tensor own = t.Slice({group.rank() * n, (group.rank() + 1) * n});
+    group.AllGather(own, t, stream);
+    FSDP_RETURN_IF_ERROR(stream.Synchronize());
+    for (int i = 0; i < 50; ++i) group.AllGather(own, t, stream);
+    if (group.rank() == kVictim) raise(signal);
+    return stream.Synchronize();
+  });
+}
+
+TEST_F(NetFaultsTest, ARankKilledInTheMiddleOfAMessageIsNamed) {
+  const std::vector<RankResult> results = RunWithVictimInMidMessage(absl::Minutes(5), SIGKILL);
+  for (const int r : {0, 1, 3}) {
+    EXPECT_THAT(results[r].status, StatusIs(absl::StatusCode::kUnavailable, HasSubstr("rank 2 (pid")));
+  }
+}
+
+// The survivors' messages to it are under way when they give up, and must not be read after that.
+TEST_F(NetFaultsTest, ARankStoppedInTheMiddleOfAMessageIsNamedAtTheDeadline) {
+  const std::vector<RankResult> results = RunWithVictimInMidMessage(absl::Seconds(5), SIGSTOP);
+  for (const int r : {0, 1, 3}) {
+    EXPECT_THAT(results[r].status, StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("missing ranks: 2")));
+  }
+}
+
 }  // namespace
 }  // namespace fsdp
