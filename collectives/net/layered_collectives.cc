@@ -82,7 +82,7 @@ bool LayeredCollectives::IsLayered(const CollectiveSpec& spec) const {
     case CollectiveOp::kReduceScatter:
       return nbytes * size() > kEagerBytes && has_chain();
     case CollectiveOp::kAllReduce:
-      return nbytes > kEagerBytes && has_chain();
+      return nbytes > kEagerBytes && spec.count >= size() && has_chain();  // a slice is no less than an element
     default:
       return false;
   }
