@@ -77,6 +77,16 @@ const std::vector<Subcommand>& Subcommands() {
        "makes lost or damaged files again, from parity and from the rank files' own records",
        {"dry_run", "json"},
        RunRepair},
+      {"push",
+       {"SRC", "s3://BUCKET/PREFIX"},
+       "verifies SRC and copies it to an object store, as PREFIX/step-*; it is there when all of it is",
+       {"endpoint_url", "force", "json"},
+       RunPush},
+      {"pull",
+       {"s3://BUCKET/PREFIX", "DST"},
+       "copies a checkpoint of an object store, or the newest step-* of PREFIX, to DST, and verifies every byte",
+       {"endpoint_url", "force", "json"},
+       RunPull},
   };
   return *subcommands;
 }

@@ -45,9 +45,12 @@ ABSL_FLAG(fsdp::ByteSizeFlag, max_shard_size, {5'000'000'000}, "payload of one f
 ABSL_FLAG(int, parity, 0,
           "extra files from which any so many lost or damaged rank files can be made again (ckpt repair)");
 ABSL_FLAG(fsdp::ByteSizeFlag, max_memory, {int64_t{512} << 20}, "memory that a conversion may use");
-ABSL_FLAG(bool, force, false, "replace DST if it exists");
+ABSL_FLAG(bool, force, false, "replace DST if it exists; of an object store, another save of the step");
 ABSL_FLAG(bool, allow_expanded, false,
           "write tensors that are larger in all than the bytes that SRC holds of them: expanded or overlapping views");
 ABSL_FLAG(std::string, flat_layout, "",
           "JSON file that says what FSDP1's flat parameters are made of: {\"parameters\": [{\"name\", \"shape\"}, "
           "...], \"units\": [...]}; wanted where the checkpoint does not say it");
+ABSL_FLAG(std::string, endpoint_url, "",
+          "http://HOST[:PORT] or https://HOST[:PORT] of the object store; by default AWS_ENDPOINT_URL_S3, "
+          "AWS_ENDPOINT_URL or what ~/.aws says, else Amazon's");

@@ -42,6 +42,12 @@ int RunPrune(const CommandLine& line);
 // with --dry_run, would be.
 int RunRepair(const CommandLine& line);
 
+// ckpt push SRC s3://BUCKET/PREFIX: verifies a checkpoint, of a ROOT the newest step that does, and uploads it.
+int RunPush(const CommandLine& line);
+
+// ckpt pull s3://BUCKET/PREFIX DST: downloads a checkpoint, of a run its newest step, and verifies it on the way.
+int RunPull(const CommandLine& line);
+
 }  // namespace fsdp
 
 #endif  // FSDP_TOOLS_COMMANDS_COMMANDS_H_

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// ckpt push, pull against an S3 server in this process, as a user runs them: keys come from the environment.
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <memory>
+
+#include "fsdp/base/status_matchers.h"
+#include "fsdp/checkpoint/object/curl_library.h"
+#include "fsdp/checkpoint/object/fake_object_store.h"
+#include "fsdp/checkpoint/object/fake_s3_server.h"
+#include "fsdp/checkpoint/save/hdf5_sink.h"
+#include "fsdp/tools/commands/ckpt_runner.h"
+#include "gmock/gmock-matchers.h"
+#include "gmock/gmock-more-matchers.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+
+namespace fsdp {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::Not;
+using Json = nlohmann::json;
+
+class CkptObjectTest : public CkptTest {
+ protected:
+  void SetUp() override {
+    if (const absl::StatusOr<const CurlLibrary*> curl = CurlLibrary::Load(); !curl.ok()) {
+      GTEST_SKIP() << curl.status().message();
+    }
+    ASSERT_OK_AND_ASSIGN(server_, FakeS3Server::Start(bucket_));
+    const AwsConfig& config = server_->config();
+    setenv("AWS_ACCESS_KEY_ID", config.credentials.access_key_id.c_str(), 1);
+    setenv("AWS_SECRET_ACCESS_KEY", config.credentials.secret_access_key.c_str(), 1);
+    setenv("AWS_SESSION_TOKEN", config.credentials.session_token.c_str(), 1);
+    setenv("AWS_REGION", config.region.c_str(), 1);
+    setenv("AWS_ENDPOINT_URL", config.endpoint.c_str(), 1);
+    setenv("HOME", Path("").c_str(), 1);
+    for (const char* name : {"AWS_ENDPOINT_URL_S3", "AWS_PROFILE", "AWS_DEFAULT_PROFILE", "http_proxy"}) unsetenv(name);
+    for (const char* step : {"00000001", "00000002"}) Save(std::string("root/step-") + step, std::atoi(step));
+  }
+
+  // Each call makes another save.
+  void Save(const std::string& name, int step) {
+    fs::create_directories(fs::path(Path(name)).parent_path());
+    StateDict state;
+    ShardedTensor tensor;
+    tensor.shape = {4, 3};
+    state.Set(StateKey::Model("w"), tensor);
+    const PayloadReader numbers = [](const StateKey&, const Interval& interval, void* out) {
+      std::memset(out, 7, interval.size() * sizeof(float));
+      return absl::OkStatus();
+    };
+    CheckpointDirectoryOptions options;
+    options.step = step;
+    options.type = StateDictType::kSharded;
+    options.world_size = 2;
+    ASSERT_OK(WriteCheckpointDirectory(Path(name), state, numbers, options));
+  }
+
+  FakeObjectStore bucket_{/*part_bytes=*/int64_t{1} << 30};
+  std::unique_ptr<FakeS3Server> server_;
+};
+
+TEST_F(CkptObjectTest, WhatIsPushedIsPulledByteForByte) {
+  EXPECT_THAT(MustCkpt({"push", Path("root"), "s3://models/runs/gpt2"}),
+              AllOf(HasSubstr("s3://models/runs/gpt2/step-00000002: 3 files"), HasSubstr(Path("root/step-00000002"))));
+  EXPECT_THAT(MustCkpt({"push", Path("root/step-00000001"), "s3://models/runs/gpt2/"}), HasSubstr("step-00000001"));
+  EXPECT_THAT(MustCkpt({"pull", "s3://models/runs/gpt2", Path("newest")}),
+              AllOf(HasSubstr("step-00000002"), HasSubstr("every digest matches")));
+  MustCkpt({"pull", "s3://models/runs/gpt2/step-00000001", Path("first")});
+  for (const auto& [pulled, step] :
+       {std::pair("newest", "root/step-00000002"), std::pair("first", "root/step-00000001")}) {
+    EXPECT_EQ(NamesIn(Path(pulled)), NamesIn(Path(step)));
+    for (const std::string& name : NamesIn(Path(step))) {
+      EXPECT_EQ(ReadFile(Path(pulled) + "/" + name), ReadFile(Path(step) + "/" + name)) << name;
+    }
+    MustCkpt({"verify", Path(pulled)});
+  }
+  EXPECT_EQ(server_->refused(), 0);
+}
+
+TEST_F(CkptObjectTest, JsonSaysWhatWasCopied) {
+  const Json pushed = Json::parse(MustCkpt({"push", Path("root/step-00000002"), "s3://models/run", "--json"}));
+  EXPECT_EQ(pushed["destination"], "s3://models/run/step-00000002");
+  EXPECT_EQ(pushed["files"], 3);
+  EXPECT_EQ(pushed["sent_files"], 3);
+  EXPECT_EQ(pushed["swept_files"], 0);
+  const Json again = Json::parse(MustCkpt({"push", Path("root/step-00000002"), "s3://models/run", "--json"}));
+  EXPECT_EQ(again["sent_files"], 0);
+  EXPECT_EQ(again["bytes"], pushed["bytes"]);
+  const Json pulled = Json::parse(MustCkpt({"pull", "s3://models/run", Path("copy"), "--json"}));
+  EXPECT_EQ(pulled["source"], "s3://models/run/step-00000002");
+  EXPECT_EQ(pulled["step"], 2);
+  EXPECT_EQ(pulled["bytes"], pushed["bytes"]);
+}
+
+TEST_F(CkptObjectTest, WhatIsThereIsReplacedOnlyByForce) {
+  Save("other", 2);
+  MustCkpt({"push", Path("root/step-00000002"), "s3://models/run"});
+  const Outcome refused = Ckpt({"push", Path("other"), "s3://models/run"});
+  EXPECT_EQ(refused.status, 1);
+  EXPECT_THAT(refused.err, HasSubstr("s3://models/run/step-00000002/manifest.json is of save "));
+  EXPECT_THAT(MustCkpt({"push", Path("other"), "s3://models/run", "--force"}), HasSubstr("deleted 3 files"));
+  const Outcome exists = Ckpt({"pull", "s3://models/run", Path("root/step-00000002")});
+  EXPECT_EQ(exists.status, 1);
+  EXPECT_THAT(exists.err, HasSubstr("root/step-00000002 exists"));
+  MustCkpt({"pull", "s3://models/run", Path("root/step-00000002"), "--force"});
+  EXPECT_EQ(ReadFile(Path("root/step-00000002/manifest.json")), ReadFile(Path("other/manifest.json")));
+}
+
+TEST_F(CkptObjectTest, ADamagedCheckpointIsNotPushed) {
+  const std::string file = Path("root/step-00000002/rank-00001-of-00002.h5");
+  std::string bytes = ReadFile(file);
+  bytes.back() ^= 1;
+  WriteFile(file, bytes);
+  const Outcome damaged = Ckpt({"push", Path("root/step-00000002"), "s3://models/run"});
+  EXPECT_EQ(damaged.status, 1);
+  EXPECT_THAT(damaged.err, HasSubstr("rank-00001-of-00002.h5"));
+  EXPECT_THAT(bucket_.objects(), IsEmpty());
+}
+
+TEST_F(CkptObjectTest, DamageInTheStoreIsNamedAndNothingIsPulled) {
+  MustCkpt({"push", Path("root/step-00000002"), "s3://models/run"});
+  for (const auto& [key, bytes] : bucket_.objects()) {
+    if (!testing::Matches(HasSubstr("rank-00001"))(key)) continue;
+    std::string damaged = bytes;
+    damaged.back() ^= 1;
+    bucket_.SetObject(key, damaged);
+  }
+  const Outcome outcome = Ckpt({"pull", "s3://models/run", Path("copy"), "--json"});
+  EXPECT_EQ(outcome.status, 1);
+  EXPECT_THAT(std::string(Json::parse(outcome.out)["problem"]),
+              AllOf(HasSubstr("s3://models/run/step-00000002"), HasSubstr("rank-00001-of-00002.h5")));
+  EXPECT_FALSE(fs::exists(Path("copy")));
+}
+
+TEST_F(CkptObjectTest, AWrongCommandLineIsExitStatusTwo) {
+  for (const auto& [arguments, message] : std::vector<std::pair<std::vector<std::string>, std::string>>{
+           {{"push", Path("root"), Path("copy")}, "expected s3://BUCKET/PREFIX"},
+           {{"pull", Path("copy"), Path("other")}, "expected s3://BUCKET/PREFIX"},
+           {{"push", Path("root")}, "s3://BUCKET/PREFIX is missing"},
+           {{"pull", "s3://models/run", Path("copy"), "--parity=1"}, "parity"}}) {
+    const Outcome outcome = Ckpt(arguments);
+    EXPECT_EQ(outcome.status, 2) << outcome.err;
+    EXPECT_THAT(outcome.err, HasSubstr(message));
+  }
+}
+
+TEST_F(CkptObjectTest, ErrorsOfTheStoreSayWhatToDoAndShowNoKey) {
+  const Outcome absent = Ckpt({"pull", "s3://models/absent", Path("copy")});
+  EXPECT_EQ(absent.status, 1);
+  EXPECT_THAT(absent.err, HasSubstr("s3://models/absent holds no checkpoint"));
+  setenv("AWS_SECRET_ACCESS_KEY", "squeamish", 1);
+  const Outcome refused = Ckpt({"pull", "s3://models/run", Path("copy")});
+  EXPECT_EQ(refused.status, 1);
+  EXPECT_THAT(refused.err, AllOf(HasSubstr("AWS_ACCESS_KEY_ID"), Not(HasSubstr("squeamish"))));
+  unsetenv("AWS_ACCESS_KEY_ID");
+  unsetenv("AWS_SECRET_ACCESS_KEY");
+  const Outcome keyless = Ckpt({"push", Path("root"), "s3://models/run"});
+  EXPECT_EQ(keyless.status, 1);
+  EXPECT_THAT(keyless.err, HasSubstr("no keys for the object store"));
+}
+
+}  // namespace
+}  // namespace fsdp

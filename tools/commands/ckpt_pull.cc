@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// ckpt pull: a checkpoint from an object store to a directory. Every byte is compared with its digest on its way, so
+// what has the name has been verified.
+#include <cstdio>
+#include <memory>
+#include <string>
+
+#include "absl/flags/flag.h"
+#include "absl/status/statusor.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/formats/output_path.h"
+#include "fsdp/checkpoint/object/download.h"
+#include "fsdp/checkpoint/object/open_store.h"
+#include "fsdp/checkpoint/object/remote_checkpoint.h"
+#include "fsdp/checkpoint/object/s3_url.h"
+#include "fsdp/checkpoint/storage/file_system.h"
+#include "fsdp/tools/cli/ckpt_flags.h"
+#include "fsdp/tools/cli/ckpt_report.h"
+#include "fsdp/tools/cli/progress.h"
+#include "fsdp/tools/commands/commands.h"
+#include "nlohmann/json.hpp"
+
+namespace fsdp {
+namespace {
+
+struct Pulled {
+  std::string source;  // the checkpoint: a step, if a run was named
+  DownloadReport report;
+  absl::Duration elapsed;
+};
+
+absl::StatusOr<Pulled> Pull(const S3Url& url, const std::string& destination) {
+  FSDP_RETURN_IF_ERROR(CheckOutput(destination, InputPaths(), {.kind = OutputKind::kCheckpoint}));
+  FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<ObjectStore> store,
+                        OpenObjectStore(url, absl::GetFlag(FLAGS_endpoint_url)));
+  FSDP_ASSIGN_OR_RETURN(const std::string step, FindRemoteCheckpoint(*store, url.prefix));
+  Pulled pulled = {.source = store->UrlOf(step), .report = {}, .elapsed = {}};
+  Progress progress("pull");
+  const absl::Time start = absl::Now();
+  FSDP_ASSIGN_OR_RETURN(pulled.report,
+                        DownloadCheckpoint(*store, step, PosixFileSystem(), destination,
+                                           {.overwrite = absl::GetFlag(FLAGS_force), .progress = progress.callback()}));
+  pulled.elapsed = absl::Now() - start;
+  return pulled;
+}
+
+std::string ToJson(const Pulled& pulled, const std::string& destination) {
+  const nlohmann::ordered_json json = {
+      {"source", pulled.source},      {"destination", destination},
+      {"step", pulled.report.step},   {"files", pulled.report.files},
+      {"bytes", pulled.report.bytes}, {"seconds", absl::ToDoubleSeconds(pulled.elapsed)}};
+  return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace
+
+int RunPull(const CommandLine& line) {
+  const std::string& destination = line.operands[1];
+  const absl::StatusOr<S3Url> url = ParseS3Url(line.operands[0]);
+  if (!url.ok()) return ReportUsageError("ckpt pull", url.status());
+  const absl::StatusOr<Pulled> pulled = Pull(*url, destination);
+  const bool is_json = absl::GetFlag(FLAGS_json);
+  if (!pulled.ok()) {
+    if (is_json) std::fputs(ProblemJson(pulled.status()).c_str(), stdout);
+    return ReportFailure("ckpt pull", pulled.status());
+  }
+  if (is_json) {
+    std::fputs(ToJson(*pulled, destination).c_str(), stdout);
+    return kExitDone;
+  }
+  std::printf("%s: %lld files, %s, of %s: every digest matches\n", destination.c_str(),
+              static_cast<long long>(pulled->report.files),
+              FormatBytes(static_cast<double>(pulled->report.bytes)).c_str(), pulled->source.c_str());
+  return kExitDone;
+}
+
+}  // namespace fsdp

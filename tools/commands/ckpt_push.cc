@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// ckpt push: a checkpoint of ours, verified first, to an object store. What is uploaded is what readers will see for
+// ever after, so a damaged byte must not get there; what an upload needs besides is in checkpoint/object/upload.h.
+#include <cstdio>
+#include <memory>
+#include <string>
+
+#include "absl/flags/flag.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/formats/formats.h"
+#include "fsdp/checkpoint/object/open_store.h"
+#include "fsdp/checkpoint/object/s3_url.h"
+#include "fsdp/checkpoint/object/upload.h"
+#include "fsdp/checkpoint/storage/file_system.h"
+#include "fsdp/checkpoint/verify/latest.h"
+#include "fsdp/tools/cli/ckpt_flags.h"
+#include "fsdp/tools/cli/ckpt_report.h"
+#include "fsdp/tools/cli/progress.h"
+#include "fsdp/tools/commands/commands.h"
+#include "nlohmann/json.hpp"
+
+namespace fsdp {
+namespace {
+
+struct Pushed {
+  std::string source;       // the checkpoint: a step, if a ROOT was named
+  std::string destination;  // "s3://bucket/run/step-00000100"
+  UploadReport report;
+  absl::Duration elapsed;
+};
+
+absl::StatusOr<Pushed> Push(const std::string& source, const S3Url& run) {
+  FSDP_ASSIGN_OR_RETURN(const FormatDriver* const driver, FindFormat(source));
+  if (!driver->traits().is_ours) {
+    return absl::InvalidArgumentError(absl::StrCat(source, " is ", std::string(driver->traits().headline),
+                                                   ", expected a checkpoint of this project: make one of it by ckpt "
+                                                   "convert, or copy its files with a client of the store"));
+  }
+  // Before the verification, which may take long.
+  FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<ObjectStore> store,
+                        OpenObjectStore(run, absl::GetFlag(FLAGS_endpoint_url)));
+  Pushed pushed;
+  FSDP_ASSIGN_OR_RETURN(pushed.source, LatestCheckpoint(source));
+  Progress progress("push");
+  const absl::Time start = absl::Now();
+  FSDP_ASSIGN_OR_RETURN(pushed.report,
+                        UploadCheckpoint(PosixFileSystem(), pushed.source, *store, run.prefix,
+                                         {.overwrite = absl::GetFlag(FLAGS_force), .progress = progress.callback()}));
+  pushed.elapsed = absl::Now() - start;
+  pushed.destination = store->UrlOf(pushed.report.step);
+  return pushed;
+}
+
+std::string ToJson(const Pushed& pushed) {
+  const nlohmann::ordered_json json = {{"source", pushed.source},
+                                       {"destination", pushed.destination},
+                                       {"files", pushed.report.files},
+                                       {"bytes", pushed.report.bytes},
+                                       {"sent_files", pushed.report.sent_files},
+                                       {"sent_bytes", pushed.report.sent_bytes},
+                                       {"swept_files", pushed.report.swept_files},
+                                       {"seconds", absl::ToDoubleSeconds(pushed.elapsed)}};
+  return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+}
+
+void PrintText(const Pushed& pushed) {
+  const UploadReport& report = pushed.report;
+  const auto count = [](int64_t number) { return static_cast<long long>(number); };
+  std::printf("%s: %lld files, %s, of %s\n", pushed.destination.c_str(), count(report.files),
+              FormatBytes(static_cast<double>(report.bytes)).c_str(), pushed.source.c_str());
+  if (report.sent_files < report.files) {
+    std::printf("note: %lld files were there already\n", count(report.files - report.sent_files));
+  }
+  if (report.swept_files > 0) {
+    std::printf("note: deleted %lld files of other saves of this step, which were replaced or never complete\n",
+                count(report.swept_files));
+  }
+}
+
+}  // namespace
+
+int RunPush(const CommandLine& line) {
+  const absl::StatusOr<S3Url> run = ParseS3Url(line.operands[1]);
+  if (!run.ok()) return ReportUsageError("ckpt push", run.status());
+  const absl::StatusOr<Pushed> pushed = Push(line.operands[0], *run);
+  const bool is_json = absl::GetFlag(FLAGS_json);
+  if (!pushed.ok()) {
+    if (is_json) std::fputs(ProblemJson(pushed.status()).c_str(), stdout);
+    return ReportFailure("ckpt push", pushed.status());
+  }
+  if (is_json) {
+    std::fputs(ToJson(*pushed).c_str(), stdout);
+  } else {
+    PrintText(*pushed);
+  }
+  return kExitDone;
+}
+
+}  // namespace fsdp
