@@ -42,7 +42,7 @@ const std::vector<Subcommand>& Subcommands() {
       {"inspect",
        {"PATH"},
        "what it is: kind, step, world size, tensors, bytes, who holds what",
-       {"tensors", "html", "flat_layout", "diff_options", "json"},
+       {"tensors", "html", "flat_layout", "diff_options", "endpoint_url", "json"},
        RunInspect,
        "diff_options",
        {"A", "B"}},
@@ -126,7 +126,8 @@ void PrintHelp(bool full) {
   std::printf(
       "\nPATH, SRC, A and B are a checkpoint directory, a directory of step-* checkpoints (its newest step), a "
       "checkpoint.h5\n"
-      "by itself, a safetensors file, a Hugging Face directory, a torch file (.pt, .pth, .bin) or a DCP directory. "
+      "by itself, a safetensors file, a Hugging Face directory, a torch file (.pt, .pth, .bin) or a DCP directory;\n"
+      "of inspect also a checkpoint or run in an object store, s3://BUCKET/PREFIX. "
       "Exit "
       "status:\n"
       "0 done; 1 a problem was found or the work failed; 2 the command line is wrong.\n"

@@ -15,6 +15,7 @@
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/formats/formats.h"
 #include "fsdp/checkpoint/formats/output_path.h"
+#include "fsdp/checkpoint/object/s3_url.h"
 #include "fsdp/checkpoint/source/tensor_source.h"
 #include "fsdp/checkpoint/source/value_statistics.h"
 #include "fsdp/checkpoint/storage/file_system.h"
@@ -34,6 +35,10 @@ namespace {
 // The page, unless it is empty, must be neither what is read nor in a checkpoint: asked first, since a summary may take
 // as long as the verification of a step.
 absl::StatusOr<CheckpointSummary> SummariseFor(const std::string& page, const std::string& source) {
+  if (!page.empty() && IsS3Url(source)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--html reads every value, and ", source, " is in an object store: ckpt pull it first"));
+  }
   InputPaths inputs;
   AddCheckpoint(source, inputs);
   inputs.Add(absl::GetFlag(FLAGS_flat_layout));
@@ -92,6 +97,10 @@ int RunDiffOptions(const CommandLine& line) {
 // The page is written before anything is printed, so that an error of it is the only output. A checkpoint with a
 // problem, such as a missing file, is still shown, and the exit status says that something is wrong.
 int RunInspect(const CommandLine& line) {
+  if (!absl::GetFlag(FLAGS_endpoint_url).empty() && !IsS3Url(line.operands[0])) {
+    return ReportUsageError("ckpt inspect",
+                            absl::InvalidArgumentError("--endpoint_url is for a PATH that is s3://BUCKET/PREFIX"));
+  }
   if (absl::GetFlag(FLAGS_diff_options)) return RunDiffOptions(line);
   const std::string page = absl::GetFlag(FLAGS_html);
   absl::StatusOr<CheckpointSummary> summary = SummariseFor(page, line.operands[0]);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// ckpt push, pull against an S3 server in this process, as a user runs them: keys come from the environment.
+// ckpt push, pull and inspect against an S3 server in this process, as a user runs them: keys come from the
+// environment.
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -138,6 +139,33 @@ TEST_F(CkptObjectTest, DamageInTheStoreIsNamedAndNothingIsPulled) {
   EXPECT_THAT(std::string(Json::parse(outcome.out)["problem"]),
               AllOf(HasSubstr("s3://models/run/step-00000002"), HasSubstr("rank-00001-of-00002.h5")));
   EXPECT_FALSE(fs::exists(Path("copy")));
+}
+
+TEST_F(CkptObjectTest, InspectReadsTheManifestAlone) {
+  MustCkpt({"push", Path("root/step-00000001"), "s3://models/run"});
+  MustCkpt({"push", Path("root/step-00000002"), "s3://models/run"});
+  const size_t before = server_->requests().size();
+  EXPECT_THAT(MustCkpt({"inspect", "s3://models/run"}),
+              AllOf(HasSubstr("s3://models/run: the newest step is s3://models/run/step-00000002"),
+                    HasSubstr("a sharded checkpoint of step 2, world size 2"), HasSubstr("rank-00001-of-00002.h5")));
+  const std::vector<std::string> requests = server_->requests();
+  for (size_t i = before; i < requests.size(); ++i) EXPECT_THAT(requests[i], Not(HasSubstr(".h5")));
+  const Json remote = Json::parse(MustCkpt({"inspect", "s3://models/run/step-00000001", "--tensors", "--json"}));
+  Json local = Json::parse(MustCkpt({"inspect", Path("root/step-00000001"), "--tensors", "--json"}));
+  EXPECT_EQ(local["path"], Path("root/step-00000001"));
+  local["path"] = "s3://models/run/step-00000001";
+  EXPECT_EQ(remote, local);
+  const Outcome page = Ckpt({"inspect", "s3://models/run", "--html=" + Path("page.html")});
+  EXPECT_EQ(page.status, 1);
+  EXPECT_THAT(page.err, HasSubstr("ckpt pull it first"));
+  for (const auto& [key, bytes] : bucket_.objects()) {
+    if (testing::Matches(HasSubstr("step-00000002/"))(key) && testing::Matches(HasSubstr("rank-00000"))(key)) {
+      EXPECT_OK(bucket_.Delete(key));
+    }
+  }
+  const Outcome lost = Ckpt({"inspect", "s3://models/run"});
+  EXPECT_EQ(lost.status, 1);
+  EXPECT_THAT(lost.err, HasSubstr("rank-00000-of-00002.h5 is missing"));
 }
 
 TEST_F(CkptObjectTest, AWrongCommandLineIsExitStatusTwo) {

@@ -5,20 +5,49 @@
 // defaults, and the forms leave them out by the traits of the format.
 #include "fsdp/tools/inspect/ckpt_summary.h"
 
+#include <memory>
 #include <string>
 #include <utility>
 
+#include "absl/flags/flag.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/format/manifest_file.h"
 #include "fsdp/checkpoint/formats/formats.h"
+#include "fsdp/checkpoint/object/open_store.h"
+#include "fsdp/checkpoint/object/remote_checkpoint.h"
+#include "fsdp/checkpoint/object/s3_url.h"
 #include "fsdp/checkpoint/source/source_description.h"
 #include "fsdp/checkpoint/storage/file_system.h"
 #include "fsdp/checkpoint/verify/latest.h"
+#include "fsdp/tools/cli/ckpt_flags.h"
 #include "fsdp/tools/cli/ckpt_source.h"
 
 namespace fsdp {
 
+namespace {
+
+// The manifest is all that is read of a checkpoint in an object store, and a list of its files.
+absl::StatusOr<CheckpointSummary> SummariseRemote(const std::string& asked_for) {
+  FSDP_ASSIGN_OR_RETURN(const S3Url url, ParseS3Url(asked_for));
+  FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<ObjectStore> store,
+                        OpenObjectStore(url, absl::GetFlag(FLAGS_endpoint_url)));
+  FSDP_ASSIGN_OR_RETURN(const std::string step, FindRemoteCheckpoint(*store, url.prefix));
+  FSDP_ASSIGN_OR_RETURN(RemoteManifest remote, ReadRemoteManifest(*store, step));
+  CheckpointSummary summary;
+  summary.is_remote = true;
+  summary.asked_for = url.ToString();
+  summary.path = store->UrlOf(step);
+  summary.manifest = std::move(remote.manifest);
+  const absl::Status present = CheckRemoteFiles(*store, step, summary.manifest);
+  if (!present.ok() && !absl::IsDataLoss(present)) return present;
+  summary.problem = std::string(present.message());
+  return summary;
+}
+
+}  // namespace
+
 absl::StatusOr<CheckpointSummary> Summarise(const std::string& path) {
+  if (IsS3Url(path)) return SummariseRemote(path);
   CheckpointSummary summary;
   summary.asked_for = path;
   summary.path = path;

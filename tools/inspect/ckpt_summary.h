@@ -31,6 +31,9 @@ struct CheckpointSummary {
   std::string asked_for;
   std::string path;
 
+  // In an object store; then the newest step there is not verified, which would read all of it.
+  bool is_remote = false;
+
   // Sentences about newer steps of the ROOT that do not verify.
   std::vector<std::string> skipped;
 
@@ -59,8 +62,9 @@ struct CheckpointSummary {
   const FormatTraits& traits() const { return format->traits(); }
 };
 
-// Reads the metadata of the checkpoint at `path`; of a ROOT, its newest step that verifies. Errors are those of
-// FindFormat, LatestCheckpoint and the format's reader.
+// Reads the metadata of the checkpoint at `path`; of a ROOT, its newest step that verifies. `path` may be a URL of an
+// object store ("s3://models/gpt2"); then of a run its newest step. Errors are those of FindFormat, LatestCheckpoint
+// and the format's reader, or of the store.
 absl::StatusOr<CheckpointSummary> Summarise(const std::string& path);
 
 // For people: a few lines, and with `tensors` one more for each tensor. Control characters in names are escaped. Pure,

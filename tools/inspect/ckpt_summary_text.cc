@@ -193,7 +193,8 @@ std::string SummaryText(const CheckpointSummary& summary, bool tensors) {
   std::string text;
   for (const std::string& skipped : summary.skipped) absl::StrAppend(&text, "skipped: ", skipped, "\n");
   if (summary.path != summary.asked_for) {
-    absl::StrAppend(&text, summary.asked_for, ": the newest step that verifies is ", summary.path, "\n");
+    absl::StrAppend(&text, summary.asked_for, ": the newest step ", summary.is_remote ? "" : "that verifies ", "is ",
+                    summary.path, "\n");
   }
   absl::StrAppend(&text, Headline(summary), "tensors\n", "  model      ",
                   ShareOfSection(manifest, Section::kModel).ToString(), "\n");
