@@ -2,13 +2,18 @@
 //
 // Checkpoints to an object store and back, with a fault at every request in turn.
 #include <filesystem>
+#include <future>
+#include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/checkpoint/format/file_names.h"
 #include "fsdp/checkpoint/format/manifest_file.h"
+#include "fsdp/checkpoint/object/background_uploader.h"
 #include "fsdp/checkpoint/object/curl_library.h"
 #include "fsdp/checkpoint/object/download.h"
 #include "fsdp/checkpoint/object/fake_object_store.h"
@@ -323,6 +328,66 @@ TEST_F(TransferTest, ADirectoryThatAnotherProcessChangesIsNotUploaded) {
   ASSERT_OK_AND_ASSIGN(const DirectoryLock lock, DirectoryLock::Take(path));
   EXPECT_THAT(Upload(path), StatusIs(absl::StatusCode::kUnavailable, HasSubstr(path)));
   EXPECT_THAT(store_.objects(), IsEmpty());
+}
+
+TEST_F(TransferTest, ABackgroundUploaderUploadsTheNewestAndSaysWhatItLeavesOut) {
+  std::mutex mutex;
+  std::vector<std::string> said;
+  std::promise<void> first_is_up;
+  std::promise<void> go_on;
+  BackgroundUploader::Options options;
+  options.say = [&](const std::string& sentence) {
+    {
+      const std::lock_guard<std::mutex> lock(mutex);
+      said.push_back(sentence);
+    }
+    if (!absl::StartsWith(sentence, "uploaded s3://fake/runs/gpt2/step-00000001, ")) return;
+    first_is_up.set_value();
+    go_on.get_future().wait();
+  };
+  auto owned = std::make_unique<FakeObjectStore>(int64_t{1} << 30);
+  const FakeObjectStore& store = *owned;
+  const std::vector<std::string> paths = {Save(1), Save(2), Save(3)};
+  BackgroundUploader uploader(std::move(owned), kRun, options);
+  EXPECT_OK(uploader.Finish());
+  uploader.Add(paths[0]);
+  first_is_up.get_future().wait();
+  uploader.Add(paths[1]);
+  uploader.Add(paths[2]);
+  go_on.set_value();
+  EXPECT_OK(uploader.Finish());
+  ASSERT_EQ(said.size(), 3u);
+  EXPECT_THAT(said[1], HasSubstr(paths[1] + " is not uploaded"));
+  EXPECT_THAT(said[2], HasSubstr("uploaded s3://fake/runs/gpt2/step-00000003, "));
+  EXPECT_EQ(store.objects().size(), ListNames(paths[0]).size() + ListNames(paths[2]).size());
+}
+
+TEST_F(TransferTest, AFailedUploadIsSaidAndTheNextStepIsTried) {
+  std::vector<std::string> said;
+  BackgroundUploader::Options options;
+  options.say = [&](const std::string& sentence) { said.push_back(sentence); };
+  auto owned = std::make_unique<FakeObjectStore>(int64_t{1} << 30);
+  FakeObjectStore& store = *owned;
+  const std::string path = Save(1);
+  BackgroundUploader uploader(std::move(owned), kRun, options);
+  store.InjectFault(Fault::kError, 3);
+  uploader.Add(path);
+  EXPECT_THAT(uploader.Finish(), StatusIs(absl::StatusCode::kUnavailable, HasSubstr("injected fault")));
+  uploader.Add(path);
+  EXPECT_OK(uploader.Finish());
+  ASSERT_EQ(said.size(), 2u);
+  EXPECT_THAT(said[0], AllOf(HasSubstr("the upload of " + path + " failed"), HasSubstr("injected fault")));
+  EXPECT_THAT(said[1], HasSubstr("uploaded s3://fake/runs/gpt2/step-00000001, "));
+}
+
+TEST_F(TransferTest, AnUploadThatIsCancelledEndsSoonAndCommitsNothing) {
+  const std::string path = Save(7);
+  int asked = 0;
+  const absl::StatusOr<UploadReport> report = UploadCheckpoint(
+      PosixFileSystem(), path, store_, kRun, {.is_cancelled = [&] { return ++asked == 3; }, .threads = 1});
+  EXPECT_THAT(report, StatusIs(absl::StatusCode::kCancelled, HasSubstr("broken off")));
+  EXPECT_EQ(asked, 3);
+  EXPECT_THAT(FindRemoteCheckpoint(store_, kRun), StatusIs(absl::StatusCode::kNotFound, HasSubstr("not complete")));
 }
 
 // All of it once through HTTP, with curl's own signatures and threads.

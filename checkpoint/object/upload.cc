@@ -103,7 +103,10 @@ class Upload {
     FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<File> file, OpenStoredFile(files_, path_, manifest_, index));
     const StoredFile& stored = manifest_.files[index];
     ObjectBody body = FileBody(*file, stored.nbytes);
-    body.read = [this, read = std::move(body.read)](int64_t offset, absl::Span<std::byte> out) {
+    body.read = [this, read = std::move(body.read)](int64_t offset, absl::Span<std::byte> out) -> absl::Status {
+      if (options_.is_cancelled && options_.is_cancelled()) {
+        return absl::CancelledError("the upload was broken off");
+      }
       Count(static_cast<int64_t>(out.size()));
       return read(offset, out);
     };

@@ -23,6 +23,9 @@ struct UploadOptions {
   // gets kNotFound and must begin again. One process at a time may replace a step.
   bool overwrite = false;
 
+  // True ends the upload with kCancelled, soon. Asked from several threads; may be empty.
+  std::function<bool()> is_cancelled = {};
+
   // Performance.
 
   int threads = 2;                                                             // that put files

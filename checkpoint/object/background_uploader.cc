@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/checkpoint/object/background_uploader.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/object/upload.h"
+#include "fsdp/checkpoint/storage/file_system.h"
+
+namespace fsdp {
+
+BackgroundUploader::BackgroundUploader(std::unique_ptr<ObjectStore> store, std::string run, Options options)
+    : store_(std::move(store)), run_(std::move(run)), options_(std::move(options)), worker_([this] { Work(); }) {}
+
+BackgroundUploader::~BackgroundUploader() {
+  is_cancelled_ = true;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    is_closing_ = true;
+    next_.clear();
+  }
+  changed_.notify_all();
+  worker_.join();
+}
+
+void BackgroundUploader::Add(const std::string& path) {
+  std::string left_out;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    left_out = std::exchange(next_, path);
+  }
+  changed_.notify_all();
+  if (!left_out.empty()) {
+    Say(absl::StrCat(left_out, " is not uploaded: ", path, " was saved before the upload in progress ended"));
+  }
+}
+
+absl::Status BackgroundUploader::Finish() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  changed_.wait(lock, [&] { return next_.empty() && !is_uploading_; });
+  return last_;
+}
+
+void BackgroundUploader::Work() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  while (true) {
+    changed_.wait(lock, [&] { return !next_.empty() || is_closing_; });
+    if (next_.empty()) return;
+    const std::string path = std::exchange(next_, "");
+    is_uploading_ = true;
+    lock.unlock();
+    absl::Status status = Upload(path);
+    lock.lock();
+    last_ = std::move(status);
+    is_uploading_ = false;
+    changed_.notify_all();
+  }
+}
+
+absl::Status BackgroundUploader::Upload(const std::string& path) {
+  const absl::Time start = absl::Now();
+  const absl::StatusOr<UploadReport> report = UploadCheckpoint(PosixFileSystem(), path, *store_, run_,
+                                                               {.overwrite = options_.overwrite,
+                                                                .is_cancelled = [this] { return is_cancelled_.load(); },
+                                                                .threads = options_.threads});
+  if (!report.ok()) {
+    Say(absl::StrCat("the upload of ", path, " failed: ", report.status().message()));
+    return report.status();
+  }
+  Say(absl::StrCat("uploaded ", store_->UrlOf(report->step), ", ", report->sent_bytes, " bytes in ",
+                   absl::FormatDuration(absl::Trunc(absl::Now() - start, absl::Milliseconds(1)))));
+  return absl::OkStatus();
+}
+
+void BackgroundUploader::Say(const std::string& sentence) const {
+  if (options_.say) options_.say(sentence);
+}
+
+}  // namespace fsdp
