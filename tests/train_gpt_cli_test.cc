@@ -76,6 +76,8 @@ TEST(TrainGptCliTest, AWrongCommandLineExitsWith2AndNamesTheFlag) {
       {{"--api=fsdp2", "--output_dtype=int8"}, {"--output_dtype=int8", "float32 or bfloat16"}},
       {{"--pin_memory"}, {"--pin_memory", "--cpu_offload"}},
       {{"--api=fsdp2", "--backward_prefetch=none"}, {"--backward_prefetch", "--api=fsdp1"}},
+      {{"--upload=models/run", "--checkpoint_dir=x"}, {"--upload", "expected s3://BUCKET/PREFIX"}},
+      {{"--upload=s3://models/run"}, {"--upload", "expected together with --checkpoint_dir"}},
       {{"--incremental", "--state_dict_type=full"}, {"--incremental", "--state_dict_type=sharded or local"}},
       {{"--rank0_only"}, {"--rank0_only", "--state_dict_type=full"}},
       {{"--sharding_strategy=hybrid_shard"}, {"--shard_group_size", "hybrid_shard_zero2"}},

@@ -7,7 +7,8 @@
 //                       because a run that ends before its first save should change nothing.
 //   2. GatherState      the form that the options ask for, with the run's position as texts, and its attributes.
 //   3. SaveCheckpoint, or AsyncSaver, which copies the state and writes it in a thread.
-//   4. DeleteOld        once the new step is durable: the steps that this run replaces, then those beyond --keep_last.
+//   4. uploader_        is given the new step (with --upload, on rank 0), which it uploads in a thread of its own.
+//      DeleteOld        once the new step is durable: the steps that this run replaces, then those beyond --keep_last.
 //                       In this order a good checkpoint exists at every instant.
 //   5. AgreeOn          an error of the deletion on rank 0 is every rank's.
 //
@@ -162,6 +163,7 @@ absl::StatusOr<std::string> CheckpointSaver::Save(int64_t steps_done, int64_t to
   }
   FSDP_ASSIGN_OR_RETURN(last_, SaveCheckpoint(state, options_.checkpoint_dir, steps_done, model_.group(), save));
   absl::Status deleted;
+  if (uploader_ != nullptr) uploader_->Add(last_);
   if (model_.group().rank() == 0) deleted = DeleteOld(last_);
   superseded_.clear();
   FSDP_RETURN_IF_ERROR(AgreeOn(model_.group(), deleted));
@@ -177,6 +179,7 @@ absl::StatusOr<std::string> CheckpointSaver::SaveInBackground(const StateDict& s
     options.incremental = options_.incremental;
     // From now on only this callback, on the saver's thread, uses superseded_.
     options.committed = [this](const std::string& path) {
+      if (uploader_ != nullptr) uploader_->Add(path);
       const absl::Status deleted = DeleteOld(path);
       superseded_.clear();
       absl::PrintF("saved %s\n", path);
@@ -195,6 +198,8 @@ absl::StatusOr<std::string> CheckpointSaver::SaveInBackground(const StateDict& s
 absl::Status CheckpointSaver::Finish() {
   return async_saver_ == nullptr ? absl::OkStatus() : async_saver_->Wait().status();
 }
+
+absl::Status CheckpointSaver::FinishUploads() { return uploader_ == nullptr ? absl::OkStatus() : uploader_->Finish(); }
 
 absl::Status CheckpointSaver::DeleteOld(const std::string& saved) {
   for (const std::string& name : superseded_) {

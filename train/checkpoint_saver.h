@@ -16,6 +16,7 @@
 
 #include "absl/status/statusor.h"
 #include "fsdp/checkpoint/async_saver.h"
+#include "fsdp/checkpoint/object/background_uploader.h"
 #include "fsdp/fsdp/fsdp.h"
 #include "fsdp/optim/optimizer.h"
 #include "fsdp/tensor/state_dict.h"
@@ -77,6 +78,14 @@ class CheckpointSaver {
   // Blocks until the last checkpoint is durable.
   absl::Status Finish();
 
+  // Uploads the checkpoints that are saved from now on, on rank 0, which alone calls it. Nothing waits for an upload
+  // but FinishUploads: a slow store must not hold up the other ranks in a collective.
+  void set_uploader(std::unique_ptr<BackgroundUploader> uploader) { uploader_ = std::move(uploader); }
+
+  // Blocks until the last checkpoint is in the object store. Not collective: rank 0 returns the error of that upload,
+  // other ranks OK at once. Call it last.
+  absl::Status FinishUploads();
+
  private:
   // True if rank 0 alone writes and receives the state unit by unit while it writes, so that no rank holds a whole
   // copy.
@@ -103,8 +112,9 @@ class CheckpointSaver {
   std::mutex mutex_;               // of said_
   std::set<std::string> said_;     // printed so far
   Event copied_;
-  std::string last_;                         // path of the checkpoint saved last, or resumed from
-  std::unique_ptr<AsyncSaver> async_saver_;  // from the first save with async_checkpoint on
+  std::string last_;                              // path of the checkpoint saved last, or resumed from
+  std::unique_ptr<BackgroundUploader> uploader_;  // on rank 0 with --upload, else null
+  std::unique_ptr<AsyncSaver> async_saver_;       // from the first save with async_checkpoint on; uses uploader_
 };
 
 }  // namespace fsdp

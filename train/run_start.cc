@@ -3,13 +3,15 @@
 // Which checkpoint a run continues from, decided by rank 0 alone, which verifies files, and sent to the others as JSON,
 // so that ranks that see a directory at different moments cannot start at different steps.
 //
-//   --resume=auto  the newest step of checkpoint_dir that verifies. Newer steps that do not verify are `damaged`: kept,
+//   --resume=auto  the newest step that verifies of checkpoint_dir and of the object store that --upload names; one of
+//                  the store is downloaded to checkpoint_dir first. Newer steps that do not verify are `damaged`: kept,
 //                  and renamed before this run saves. If none verifies and there are some, the run stops unless
 //                  --overwrite is given: starting anew by mistake would cost more than asking.
 //   --resume=PATH  that checkpoint, or the newest one in that directory.
 //   --resume=none  step 0.
 //
-// Committed steps beyond the start would be replaced by this run: an error unless --overwrite is given.
+// Committed steps beyond the start, here or in the object store, would be replaced by this run: an error unless
+// --overwrite is given.
 #include "fsdp/train/run_start.h"
 
 #include <utility>
@@ -29,6 +31,7 @@
 #include "fsdp/checkpoint/storage/path.h"
 #include "fsdp/train/checkpoint_saver.h"
 #include "fsdp/train/frozen_parameters.h"
+#include "fsdp/train/remote_steps.h"
 #include "fsdp/train/run_attributes.h"
 #include "nlohmann/json.hpp"
 
@@ -113,7 +116,7 @@ absl::Status ReadPosition(const TrainOptions& options, const FlatLayout& layout,
 }
 
 // The newest checkpoint of checkpoint_dir that verifies; step 0 when there is none at all.
-absl::StatusOr<RunStart> FindNewest(const TrainOptions& options, const FlatLayout& layout) {
+absl::StatusOr<RunStart> FindNewest(const TrainOptions& options, const FlatLayout& layout, RemoteSteps& remote) {
   RunStart start;
   if (options.checkpoint_dir.empty()) return start;
   std::vector<std::string> skipped;
@@ -129,6 +132,9 @@ absl::StatusOr<RunStart> FindNewest(const TrainOptions& options, const FlatLayou
                         JoinPath(options.checkpoint_dir, step.name), step.nbytes));
   }
   if (!newest.ok() && !absl::IsNotFound(newest.status())) return newest.status();
+  const int64_t local = newest.ok() ? ParseStepName(SplitPath(*newest).name).value_or(0) : -1;
+  FSDP_ASSIGN_OR_RETURN(std::string fetched, remote.Fetch(local, start.notes));
+  if (!fetched.empty()) newest = std::move(fetched);
   if (newest.ok()) {
     start.checkpoint = *std::move(newest);
     FSDP_RETURN_IF_ERROR(ReadPosition(options, layout, start));
@@ -150,7 +156,12 @@ absl::StatusOr<RunStart> FindNewest(const TrainOptions& options, const FlatLayou
 }
 
 absl::StatusOr<RunStart> FindOnRank0(const TrainOptions& options, const FlatLayout& layout) {
-  if (options.resume.kind == ResumeChoice::Kind::kAuto) return FindNewest(options, layout);
+  FSDP_ASSIGN_OR_RETURN(RemoteSteps remote, RemoteSteps::Open(options));
+  if (options.resume.kind == ResumeChoice::Kind::kAuto) {
+    FSDP_ASSIGN_OR_RETURN(RunStart start, FindNewest(options, layout, remote));
+    FSDP_RETURN_IF_ERROR(remote.RefuseBeyond(start.step));
+    return start;
+  }
   RunStart start;
   if (options.resume.kind == ResumeChoice::Kind::kPath) {
     std::vector<std::string> skipped;
@@ -168,6 +179,7 @@ absl::StatusOr<RunStart> FindOnRank0(const TrainOptions& options, const FlatLayo
   }
   FSDP_ASSIGN_OR_RETURN(start.superseded, StepsBeyond(options, ProveCheckpoint, start));
   FSDP_RETURN_IF_ERROR(RefuseSuperseded(start, options));
+  FSDP_RETURN_IF_ERROR(remote.RefuseBeyond(start.step));
   return start;
 }
 

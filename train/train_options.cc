@@ -24,6 +24,7 @@
 #include "fsdp/base/annotate.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/convert/name_filter.h"
+#include "fsdp/checkpoint/object/s3_url.h"
 #include "fsdp/models/causal_lm.h"
 #include "fsdp/train/run_attributes.h"
 
@@ -124,7 +125,10 @@ ABSL_FLAG(
     "what may differ from the checkpoint that --resume or --init_from names, separated by commas: names as the log and "
     "ckpt inspect --diff_options print them (model.n_head, data.digest, options.lr), or all of model, data or options; "
     "a model that differs in a name that is not here is refused, other differences are listed");
-ABSL_FLAG(bool, overwrite, false, "let this run replace the checkpoints that checkpoint_dir holds");
+ABSL_FLAG(bool, overwrite, false, "let this run replace the checkpoints that checkpoint_dir and --upload hold");
+ABSL_FLAG(std::string, upload, "",
+          "s3://BUCKET/PREFIX: also copy each checkpoint to this object store, while training goes on; --resume=auto "
+          "asks it too (keys and endpoint: AWS_* and ~/.aws)");
 
 ABSL_FLAG(std::string, metrics, "", "a file of JSON lines, one a step; appended to on a resume");
 ABSL_FLAG(std::string, export, "", "after the last step, a Hugging Face directory: config.json and model.safetensors");
@@ -300,7 +304,14 @@ absl::Status CheckCombinations() {
     return absl::InvalidArgumentError(
         "--keep_every: expected together with --keep_last; without that flag all checkpoints are kept");
   }
+  if (const std::string upload = absl::GetFlag(FLAGS_upload); !upload.empty()) {
+    FSDP_RETURN_IF_ERROR(Annotate(ParseS3Url(upload).status(), "--upload"));
+  }
   if (!absl::GetFlag(FLAGS_checkpoint_dir).empty()) return absl::OkStatus();
+  if (!absl::GetFlag(FLAGS_upload).empty()) {
+    return absl::InvalidArgumentError(
+        "--upload: expected together with --checkpoint_dir, since what is saved there is what is uploaded");
+  }
   if (absl::GetFlag(FLAGS_checkpoint_every) > 0 || absl::GetFlag(FLAGS_keep_last) > 0) {
     return absl::InvalidArgumentError("--checkpoint_every and --keep_last: expected together with --checkpoint_dir");
   }
@@ -413,6 +424,7 @@ absl::Status ReadCheckpointing(TrainOptions& options) {
   options.parity = absl::GetFlag(FLAGS_parity);
   FSDP_ASSIGN_OR_RETURN(options.allow, ParseAllowed(absl::GetFlag(FLAGS_allow), options.model));
   options.overwrite = absl::GetFlag(FLAGS_overwrite);
+  options.upload = absl::GetFlag(FLAGS_upload);
   return absl::OkStatus();
 }
 

@@ -121,6 +121,7 @@ struct TrainOptions {
   ResumeChoice resume;
   std::set<std::string> allow;  // attributes that may differ from the checkpoint's (run_attributes.h)
   bool overwrite = false;       // replace committed steps beyond the start of this run
+  std::string upload;           // "s3://bucket/run", where each checkpoint is copied; empty: nowhere
 
   // Other outputs.
   std::string metrics;                        // a file of JSON lines; empty: none

@@ -9,7 +9,8 @@
 //   2. BuildModel  the sharded model, the optimizer over the parameters that are trained, the step.
 //   3. FillModel   where the run starts (run_start.h), then the weights: of a checkpoint, of --init_from, or random.
 //   4. OpenOutputs metrics and trace, on rank 0, before hours of training depend on a path that cannot be written.
-//   5. Train       steps; after each that is due, a checkpoint; at the end the trace and the export.
+//   5. Train       steps; after each that is due, a checkpoint; at the end the trace and the export;
+//                  last, on rank 0 alone, the wait for uploads.
 //
 // A rank that fails outside of AgreeOn aborts the group, which ends the others' waits with its error.
 #include "fsdp/train/trainer.h"
@@ -30,6 +31,8 @@
 #include "fsdp/base/runfile.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/checkpoint.h"
+#include "fsdp/checkpoint/object/open_store.h"
+#include "fsdp/checkpoint/object/s3_url.h"
 #include "fsdp/checkpoint/parity/parity_code.h"
 #include "fsdp/checkpoint/shared_root.h"
 #include "fsdp/checkpoint/storage/file_system.h"
@@ -188,6 +191,7 @@ absl::Status Trainer::FillModel() {
   saver_ = std::make_unique<CheckpointSaver>(options_, *model_, *optimizer_,
                                              EarlierCheckpoints{start_.superseded, start_.damaged, last});
   saver_->set_attributes(AllAttributes(run_));
+  FSDP_RETURN_IF_ERROR(AgreeOn(*group_, is_rank0() ? StartUploads() : absl::OkStatus()));
   run_.saved = start_.saved;
   const std::string& source = start_.resumed() ? start_.checkpoint : options_.init_from;
   if (start_.resumed()) {
@@ -205,6 +209,21 @@ absl::Status Trainer::FillModel() {
     FSDP_RETURN_IF_ERROR(RestoreFrom(source, /*optimizer=*/nullptr, load));
   }
   if (is_rank0()) SayStart(source);
+  return absl::OkStatus();
+}
+
+absl::Status Trainer::StartUploads() {
+  if (options_.upload.empty()) return absl::OkStatus();
+  FSDP_ASSIGN_OR_RETURN(const S3Url url, ParseS3Url(options_.upload));
+  FSDP_ASSIGN_OR_RETURN(std::unique_ptr<ObjectStore> store, OpenObjectStore(url));
+  BackgroundUploader::Options uploads;
+  uploads.overwrite = options_.overwrite;
+  // In one call: it is made while other threads print.
+  uploads.say = [](const std::string& sentence) {
+    absl::PrintF("%s\n", sentence);
+    std::fflush(stdout);
+  };
+  saver_->set_uploader(std::make_unique<BackgroundUploader>(std::move(store), url.prefix, std::move(uploads)));
   return absl::OkStatus();
 }
 
@@ -247,7 +266,12 @@ absl::Status Trainer::OpenOutputs() {
 }
 
 absl::Status Trainer::Train() {
-  const GracefulStop graceful(options_.grace);  // until saves and export are done
+  const GracefulStop graceful(options_.grace);  // until saves, export and uploads are done
+  FSDP_RETURN_IF_ERROR(TrainAndExport());
+  return saver_->FinishUploads();
+}
+
+absl::Status Trainer::TrainAndExport() {
   const int64_t steps = options_.learning_rate.steps;
   if (is_rank0() && start_.step < steps) {
     const BatchShape& shape = batches_->shape();

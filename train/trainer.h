@@ -35,7 +35,8 @@ class Trainer {
                                                          std::shared_ptr<ProcessGroup> group);
 
   // Trains the remaining steps, saves checkpoints as the options ask, and exports the model after the last step. If a
-  // signal asked any rank to stop, all ranks finish the current step, save and return OK. Collective.
+  // signal asked any rank to stop, all ranks finish the current step, save and return OK. With --upload,
+  // rank 0 then waits until the last checkpoint is in the object store, and returns its error. Collective.
   absl::Status Train();
 
   // Prints the schedule of one step on rank 0, one event a line, as it is from the second step on. Collective. Trains
@@ -53,9 +54,13 @@ class Trainer {
   absl::Status FillModel();
   absl::Status RestoreFrom(const std::string& source, Optimizer* optimizer,
                            const std::function<absl::Status(StateDict& wanted)>& load);
+  absl::Status StartUploads();
   void SayStart(const std::string& source) const;
   absl::Status OpenOutputs();
   absl::Status FinishTrace();
+
+  // Train without the wait for uploads, which are rank 0's alone.
+  absl::Status TrainAndExport();
 
   // Computes one step.
   absl::StatusOr<StepOutcome> RunStep(int64_t step);
