@@ -13,11 +13,14 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
 
 #include "absl/cleanup/cleanup.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/check.h"
@@ -26,6 +29,7 @@
 #include "fsdp/checkpoint/format/sealed_json.h"
 #include "fsdp/checkpoint/hdf5/confined_hdf5.h"
 #include "fsdp/checkpoint/hdf5/hdf5_listing.h"
+#include "fsdp/checkpoint/object/s3_reply.h"
 #include "fsdp/checkpoint/safetensors/hugging_face_index.h"
 #include "fsdp/checkpoint/safetensors/safetensors_header.h"
 #include "fsdp/checkpoint/torch/dcp/dcp_metadata.h"
@@ -214,6 +218,33 @@ bool FuzzDcpMetadata(std::string_view bytes) {
     }
     Check(tensor.shape.numel() == 0 || covered == tensor.shape.numel(), "chunks do not cover their tensor");
   }
+  return true;
+}
+
+bool FuzzS3Reply(std::string_view bytes) {
+  constexpr char kPrefix[] = "run/";
+  const absl::string_view xml(bytes.data(), bytes.size());
+  const auto is_control = [](char c) { return absl::ascii_iscntrl(c); };
+  const S3Error error = ParseError(xml);
+  Check(std::none_of(error.code.begin(), error.code.end(), is_control), "an error's code has a control character");
+  Check(std::none_of(error.message.begin(), error.message.end(), is_control), "an error's text has one");
+  const absl::StatusOr<std::string> id = ParseUploadId(xml);
+  Check(!id.ok() || !id->empty(), "an upload has no id");
+  const absl::StatusOr<UploadsPage> uploads = ParseUploadsPage(xml, kPrefix);
+  if (uploads.ok()) {
+    for (const UploadsPage::Upload& upload : uploads->uploads) {
+      Check(absl::StartsWith(upload.key, kPrefix) && !upload.id.empty(), "an upload is of another prefix");
+    }
+  }
+  const absl::StatusOr<ListPage> page = ParseListPage(xml, kPrefix);
+  if (!page.ok()) return false;
+  for (const ObjectEntry& object : page->listing.objects) {
+    Check(absl::StartsWith(object.key, kPrefix) && object.nbytes >= 0, "an object is of another prefix");
+  }
+  for (const std::string& folder : page->listing.folders) {
+    Check(absl::StartsWith(folder, kPrefix), "a folder is of another prefix");
+  }
+  Check(std::none_of(page->next_token.begin(), page->next_token.end(), is_control), "a token has a control character");
   return true;
 }
 

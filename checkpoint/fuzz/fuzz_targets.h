@@ -39,6 +39,9 @@ bool FuzzTorchArchive(std::string_view bytes);
 // The .metadata of a DCP directory.
 bool FuzzDcpMetadata(std::string_view bytes);
 
+// The XML of an object store, as a page of a listing below "run/"; as every other reply, too.
+bool FuzzS3Reply(std::string_view bytes);
+
 }  // namespace fsdp
 
 #endif  // FSDP_CHECKPOINT_FUZZ_FUZZ_TARGETS_H_
