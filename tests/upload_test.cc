@@ -51,7 +51,7 @@ class UploadTest : public testing::Test {
   }
 
   // A run that is refused, by one rank: of several, the one that prints the reason may be ended by the launcher before.
-  static ProgramResult Refused(const std::string& directory, const Flags& flags) {
+  static ProgramResult Refused(const std::string& directory, const Flags& flags, int status = 1) {
     Flags run = SmallRun();
     EXPECT_EQ(run[0], "--nproc=2");
     run[0] = "--nproc=1";
@@ -59,7 +59,7 @@ class UploadTest : public testing::Test {
         Train(run + Flags{"--checkpoint_dir=" + directory, "--upload=s3://models/runs/gpt2"} + flags);
     EXPECT_OK(refused);
     if (!refused.ok()) return {};
-    EXPECT_EQ(refused->exit_status, 1);
+    EXPECT_EQ(refused->exit_status, status);
     return *std::move(refused);
   }
 
@@ -144,6 +144,22 @@ TEST_F(UploadTest, ADamagedStepOfTheStoreIsSkippedAndKeptUnlessItIsToBeReplaced)
   EXPECT_EQ(replaced.exit_status, 0) << replaced.output;
   EXPECT_THAT(replaced.output,
               AllOf(HasSubstr("rank-00001-of-00002.h5"), HasSubstr("so it is skipped"), HasSubstr("2 of 5 steps")));
+}
+
+TEST_F(UploadTest, ALastCheckpointThatDoesNotArriveIsUploadedByARestart) {
+  // The first two requests that the store itself counts are those of the start; from the fourth on it is down.
+  bucket_.InjectFault(FakeObjectStore::Fault::kKill, 4);
+  const std::string directory = NewDirectory();
+  const ProgramResult run = Refused(directory, {"--steps=2"}, /*status=*/75);
+  EXPECT_THAT(run.output, AllOf(HasSubstr("saved " + directory + "/step-00000002"),
+                                HasSubstr("the upload of " + directory + "/step-00000002 failed"),
+                                HasSubstr("s3://models/runs/gpt2/step-00000002"), HasSubstr("attempts")));
+  EXPECT_EQ(bucket_.objects().count("runs/gpt2/step-00000002/manifest.json"), 0u);
+  EXPECT_TRUE(std::filesystem::exists(directory + "/step-00000002/manifest.json"));
+  bucket_.Restart();
+  const ProgramResult again = Run(directory, {"--steps=2"});
+  EXPECT_EQ(again.exit_status, 0) << again.output;
+  EXPECT_EQ(bucket_.objects().count("runs/gpt2/step-00000002/manifest.json"), 1u);
 }
 
 TEST_F(UploadTest, KeysThatTheStoreRefusesEndTheRunBeforeItTrains) {

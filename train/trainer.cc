@@ -223,7 +223,10 @@ absl::Status Trainer::StartUploads() {
     absl::PrintF("%s\n", sentence);
     std::fflush(stdout);
   };
-  saver_->set_uploader(std::make_unique<BackgroundUploader>(std::move(store), url.prefix, std::move(uploads)));
+  auto uploader = std::make_unique<BackgroundUploader>(std::move(store), url.prefix, std::move(uploads));
+  // The run that saved it may have ended before its upload did.
+  if (IsIn(options_.checkpoint_dir, start_.checkpoint)) uploader->Add(start_.checkpoint);
+  saver_->set_uploader(std::move(uploader));
   return absl::OkStatus();
 }
 

@@ -70,8 +70,10 @@ absl::Status BackgroundUploader::Upload(const std::string& path) {
     Say(absl::StrCat("the upload of ", path, " failed: ", report.status().message()));
     return report.status();
   }
-  Say(absl::StrCat("uploaded ", store_->UrlOf(report->step), ", ", report->sent_bytes, " bytes in ",
-                   absl::FormatDuration(absl::Trunc(absl::Now() - start, absl::Milliseconds(1)))));
+  const std::string took = absl::FormatDuration(absl::Trunc(absl::Now() - start, absl::Milliseconds(1)));
+  Say(report->sent_files > 0
+          ? absl::StrCat("uploaded ", store_->UrlOf(report->step), ", ", report->sent_bytes, " bytes in ", took)
+          : absl::StrCat(store_->UrlOf(report->step), " has all of ", path));
   return absl::OkStatus();
 }
 
