@@ -20,6 +20,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
+#include "fsdp/base/annotate.h"
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/base/thread_pool.h"
@@ -31,6 +33,9 @@
 
 namespace fsdp {
 namespace {
+
+// The way to LoadCheckpoint to leave out an optimizer that cannot be read.
+constexpr char kLoadOfModel[] = "LoadCheckpoint of a state dict without optimizer";
 
 // The reads and texts that fill one state dict from one source.
 class LoadPlan {
@@ -125,17 +130,26 @@ absl::Status CheckMissing(const LoadPlan& plan, const std::vector<std::string>& 
       absl::StrCat(path, " does not hold what is wanted: ", absl::StrJoin(named, ", "), more, links));
 }
 
+// LoadOptions has no model_only: what is wanted says it.
+absl::Status NameLoadOptions(const absl::Status& status) {
+  const absl::Status named = NameOptions(status, "LoadOptions");
+  if (named.ok()) return named;
+  return WithMessage(named, absl::StrReplaceAll(named.message(), {{"LoadOptions::model_only", kLoadOfModel}}));
+}
+
 }  // namespace
 
 absl::Status LoadCheckpoint(const std::string& path, StateDict& wanted, const LoadOptions& options) {
   FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<ThreadPool> pool,
                         ThreadPool::Create(options.io_threads, "checkpoint-io"));
   // What is wanted is either read or named as missing, so links that are not wanted do no harm.
-  FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<TensorSource> source,
-                        OpenTensorSource(path, {.verify = options.verify,
-                                                .flat_layout = options.flat_layout,
-                                                .model_only = !HoldsOptimizer(wanted),
-                                                .skip_links = true}));
+  const absl::StatusOr<std::unique_ptr<TensorSource>> opened =
+      OpenTensorSource(path, {.verify = options.verify,
+                              .flat_layout = options.flat_layout,
+                              .model_only = !HoldsOptimizer(wanted),
+                              .skip_links = true});
+  if (!opened.ok()) return NameLoadOptions(opened.status());
+  const std::unique_ptr<TensorSource>& source = *opened;
   LoadPlan plan(*source, wanted, path);
   for (const auto& [key, value] : wanted.entries()) FSDP_RETURN_IF_ERROR(plan.Add(key, value));
   FSDP_RETURN_IF_ERROR(CheckMissing(plan, source->left_out(), path, options));
@@ -148,11 +162,10 @@ absl::Status LoadCheckpoint(const std::string& path, StateDict& wanted, const Lo
 }
 
 absl::StatusOr<StateDict> DescribeCheckpoint(const std::string& path, const DescribeOptions& options) {
-  FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<TensorSource> source,
-                        OpenTensorSource(path, {.flat_layout = options.flat_layout,
-                                                .model_only = options.model_only,
-                                                .skip_links = options.skip_links}));
-  return source->contents();
+  const absl::StatusOr<std::unique_ptr<TensorSource>> source = OpenTensorSource(
+      path, {.flat_layout = options.flat_layout, .model_only = options.model_only, .skip_links = options.skip_links});
+  if (!source.ok()) return NameOptions(source.status(), "DescribeOptions");
+  return (*source)->contents();
 }
 
 absl::StatusOr<int64_t> CheckpointStep(const std::string& path, const std::optional<FlatLayout>& flat_layout) {
@@ -161,8 +174,11 @@ absl::StatusOr<int64_t> CheckpointStep(const std::string& path, const std::optio
     FSDP_ASSIGN_OR_RETURN(const SourceDescription description, driver->Describe(path, {}));
     return description.manifest.save.step;
   }
-  FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<TensorSource> source, driver->Open(path, {.flat_layout = flat_layout}));
-  if (source->step() >= 0) return source->step();
+  // skip_links: a link leads to no step.
+  const absl::StatusOr<std::unique_ptr<TensorSource>> source =
+      driver->Open(path, {.flat_layout = flat_layout, .skip_links = true});
+  if (!source.ok()) return NameLoadOptions(source.status());
+  if ((*source)->step() >= 0) return (*source)->step();
   return absl::InvalidArgumentError(
       absl::StrCat(path, " does not say how many steps it has seen; its weights alone can be read"));
 }

@@ -43,8 +43,11 @@ constexpr int kDefaultNproc = 2;
 // checkpoint/ calls an option by its C++ name; users of this program know flags.
 void Report(absl::string_view message) {
   const std::string text =
-      absl::StrReplaceAll(message, {{"TensorSourceOptions::flat_layout", "--flat_layout"},
-                                    {"TensorSourceOptions::model_only", "ckpt convert --model_only"},
+      absl::StrReplaceAll(message, {{"LoadOptions::flat_layout", "--flat_layout"},
+                                    {"DescribeOptions::flat_layout", "--flat_layout"},
+                                    {"LoadCheckpoint of a state dict without optimizer", "ckpt convert --model_only"},
+                                    {"DescribeOptions::model_only", "ckpt convert --model_only"},
+                                    {"DescribeOptions::skip_links", "ckpt convert --skip_links"},
                                     {"RestoreOptions::allowed", "--allow"}});
   std::fflush(stdout);
   std::fprintf(stderr, "%s: %s\n", kProgram, text.c_str());

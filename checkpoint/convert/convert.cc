@@ -169,10 +169,11 @@ absl::StatusOr<ConvertReport> ConvertCheckpoint(const std::string& source_path, 
   FSDP_RETURN_IF_ERROR(CheckIsNoSource(source_path, destination, target, options));
   FSDP_RETURN_IF_ERROR(
       CheckDestination(destination, {.is_directory = writer->MakesDirectory(destination), .force = options.force}));
-  FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<TensorSource> source,
-                        OpenTensorSource(source_path, {.flat_layout = options.flat_layout,
-                                                       .model_only = options.model_only,
-                                                       .skip_links = options.skip_links}));
+  const absl::StatusOr<std::unique_ptr<TensorSource>> opened = OpenTensorSource(
+      source_path,
+      {.flat_layout = options.flat_layout, .model_only = options.model_only, .skip_links = options.skip_links});
+  if (!opened.ok()) return NameOptions(opened.status(), "ConvertOptions");
+  const std::unique_ptr<TensorSource>& source = *opened;
   FSDP_ASSIGN_OR_RETURN(ConvertPlan plan,
                         PlanConversion(source->contents(), filter, options.dtype, options.model_only));
   FSDP_RETURN_IF_ERROR(CheckExpansion(*source, source_path, plan, destination, options));

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "fsdp/base/annotate.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/format/manifest.h"
@@ -24,6 +25,13 @@ absl::Status ReadPiece(const TensorSource& source, const TensorRead& piece, Bloc
 }
 
 }  // namespace
+
+absl::Status NameOptions(const absl::Status& status, std::string_view options) {
+  if (status.ok()) return status;
+  return WithMessage(
+      status,
+      absl::StrReplaceAll(status.message(), {{"TensorSourceOptions::", absl::StrCat(std::string(options), "::")}}));
+}
 
 // For formats without blocks: each piece is one task of the pool. A piece whose dtype must be converted goes through a
 // scratch block, which is why Pieces may not return pieces longer than kBlockBytes.

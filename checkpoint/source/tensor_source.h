@@ -16,6 +16,7 @@
 #include <string_view>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "fsdp/base/thread_pool.h"
 #include "fsdp/checkpoint/format/flat_layout.h"
@@ -38,6 +39,11 @@ struct TensorSourceOptions {
   // is refused, and the error names them.
   bool skip_links = false;
 };
+
+// An error of opening a source calls an option by its name here, "TensorSourceOptions::skip_links". Returns `status`
+// with
+// "`options`::skip_links" instead, for functions whose callers set the options of that name. An OK status stays OK.
+absl::Status NameOptions(const absl::Status& status, std::string_view options);
 
 // Elements of one tensor of a source, to be written to `out` as `dtype`, which may differ from the stored one.
 struct TensorRead {

@@ -8,6 +8,7 @@
 #include <iterator>
 
 #include "fsdp/base/status_matchers.h"
+#include "fsdp/checkpoint/checkpoint.h"
 #include "fsdp/checkpoint/format/flat_layout.h"
 #include "fsdp/checkpoint/formats/formats.h"
 #include "fsdp/checkpoint/source/tensor_source.h"
@@ -66,6 +67,11 @@ TEST(TorchSourceTest, LocalStateDictsAreReadWithALayout) {
         OpenTensorSource(TorchTestData(name)),
         StatusIs(absl::StatusCode::kInvalidArgument, AllOf(HasSubstr("_flat_param\" is a flat parameter of FSDP1"),
                                                            HasSubstr("TensorSourceOptions::flat_layout"))));
+    StateDict wanted;
+    EXPECT_THAT(LoadCheckpoint(TorchTestData(name), wanted),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("; LoadOptions::flat_layout says it")));
+    EXPECT_THAT(DescribeCheckpoint(TorchTestData(name)),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("; DescribeOptions::flat_layout says it")));
     ASSERT_OK_AND_ASSIGN(const auto layout, ReadFlatLayout(TorchTestData(layout_file)));
     ASSERT_OK_AND_ASSIGN(const auto source, OpenTensorSource(TorchTestData(name), {.flat_layout = layout}));
     EXPECT_OK(CheckGolden(*source, name));
