@@ -5,6 +5,7 @@
 #include <array>
 #include <tuple>
 
+#include "absl/hash/hash.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/check.h"
@@ -68,25 +69,53 @@ bool StateKey::operator<(const StateKey& other) const {
   return std::tie(section, fqn, state) < std::tie(other.section, other.fqn, other.state);
 }
 
-// entries_ keeps the order of insertion, in which files are written; index_ finds a key in it. Entries are never
-// removed.
+// entries_ keeps the order of insertion, in which files are written; slots_ finds a key in it, by linear probing.
+// Entries are never removed. absl's hash is seeded by the process, so a file cannot choose names that collide.
+size_t StateDict::SlotOf(const StateKey& key) const {
+  const size_t mask = slots_.size() - 1;
+  size_t slot = absl::HashOf(key.section, key.fqn, key.state) & mask;
+  while (slots_[slot] != 0 && !(entries_[slots_[slot] - 1].first == key)) slot = (slot + 1) & mask;
+  return slot;
+}
+
+void StateDict::GrowSlots(size_t count) {
+  size_t wanted = 8;
+  while (wanted * 3 / 4 < count) wanted *= 2;
+  if (wanted <= slots_.size()) return;
+  slots_ = std::vector<uint32_t>(wanted, 0);
+  for (size_t i = 0; i < entries_.size(); ++i) slots_[SlotOf(entries_[i].first)] = static_cast<uint32_t>(i + 1);
+}
+
+void StateDict::Reserve(size_t count) {
+  entries_.reserve(count);
+  GrowSlots(count);
+}
+
 void StateDict::Set(StateKey key, StateValue value) {
-  const auto [it, inserted] = index_.try_emplace(key, entries_.size());
-  if (inserted) {
+  GrowSlots(entries_.size() + 1);
+  uint32_t& place = slots_[SlotOf(key)];
+  if (place == 0) {
     entries_.emplace_back(std::move(key), std::move(value));
+    place = static_cast<uint32_t>(entries_.size());
   } else {
-    entries_[it->second].second = std::move(value);
+    entries_[place - 1].second = std::move(value);
   }
 }
 
+std::optional<size_t> StateDict::IndexOf(const StateKey& key) const {
+  if (slots_.empty()) return std::nullopt;
+  const uint32_t place = slots_[SlotOf(key)];
+  return place == 0 ? std::nullopt : std::make_optional<size_t>(place - 1);
+}
+
 const ShardedTensor* StateDict::FindTensor(const StateKey& key) const {
-  const auto it = index_.find(key);
-  return it == index_.end() ? nullptr : std::get_if<ShardedTensor>(&entries_[it->second].second);
+  const std::optional<size_t> place = IndexOf(key);
+  return place ? std::get_if<ShardedTensor>(&entries_[*place].second) : nullptr;
 }
 
 const std::string* StateDict::FindText(const StateKey& key) const {
-  const auto it = index_.find(key);
-  return it == index_.end() ? nullptr : std::get_if<std::string>(&entries_[it->second].second);
+  const std::optional<size_t> place = IndexOf(key);
+  return place ? std::get_if<std::string>(&entries_[*place].second) : nullptr;
 }
 
 std::optional<StateKey> StateDict::Resolve(const StateKey& key,

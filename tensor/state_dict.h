@@ -6,6 +6,7 @@
 #ifndef FSDP_TENSOR_STATE_DICT_H_
 #define FSDP_TENSOR_STATE_DICT_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -74,14 +75,21 @@ class StateDict {
   // A key and its value.
   using Entry = std::pair<StateKey, StateValue>;
 
-  // Adds or replaces. New keys keep the order of insertion. O(log n). A value that is replaced keeps its place.
+  // Adds or replaces. New keys keep the order of insertion. Amortized constant time. A value that is replaced keeps its
+  // place.
   void Set(StateKey key, StateValue value);
+
+  // Makes room for `count` entries in all, so that adding them needs no more memory than they take.
+  void Reserve(size_t count);
 
   // Null when absent or of the other kind. Pointers live until the next Set.
   const ShardedTensor* FindTensor(const StateKey& key) const;
   const std::string* FindText(const StateKey& key) const;
-  // Lookups are O(log n).
-  bool contains(const StateKey& key) const { return index_.count(key) != 0; }
+  // Lookups take constant time.
+  bool contains(const StateKey& key) const { return IndexOf(key).has_value(); }
+
+  // The place of `key` in entries(), which it keeps; nullopt when absent.
+  std::optional<size_t> IndexOf(const StateKey& key) const;
 
   // The key under which this state holds the value that another state calls `key`: `key` itself, or, where `key` is of
   // a parameter or its optimizer state, another name of the same shared parameter. Names are shared by this state's
@@ -108,8 +116,16 @@ class StateDict {
   Attributes attributes;
 
  private:
+  // The slot that holds the place of `key`, or the free one where it belongs. Precondition: there are slots.
+  size_t SlotOf(const StateKey& key) const;
+
+  // Makes the number of slots, a power of two, at least 4/3 of `count`.
+  void GrowSlots(size_t count);
+
   std::vector<Entry> entries_;
-  std::map<StateKey, size_t> index_;  // into entries_
+  // A hash table of places in entries_, plus one; 0: a free slot. It has no keys of its own: a checkpoint may have a
+  // million names, and they are most of what its metadata take in memory.
+  std::vector<uint32_t> slots_;
 };
 
 }  // namespace fsdp

@@ -120,5 +120,28 @@ TEST(StateDictTypeTest, NamesParseBack) {
                                                    "unknown state dict type \"Full\"; known: full, local, sharded"));
 }
 
+// The table of places grows several times on the way, and copies have one of their own.
+TEST(StateDictTest, EveryKeyOfManyIsFoundAtItsPlaceAndNoOther) {
+  constexpr size_t kKeys = 3000;
+  const auto key_of = [](size_t i) {
+    const std::string fqn = "layers." + std::to_string(i / 3);
+    return i % 3 == 0 ? StateKey::Model(fqn) : i % 3 == 1 ? StateKey::Extra(fqn) : StateKey::OptimState(fqn, "exp_avg");
+  };
+  StateDict state;
+  EXPECT_EQ(state.IndexOf(key_of(0)), std::nullopt);
+  for (size_t i = 0; i < kKeys; ++i) state.Set(key_of(i), std::to_string(i));
+  const StateDict copy = state;
+  state.Set(key_of(5), "replaced");
+  state.Set(StateKey::ParamGroups(), "[]");
+  for (size_t i = 0; i < kKeys; ++i) {
+    ASSERT_EQ(state.IndexOf(key_of(i)), i);
+    ASSERT_EQ(*copy.FindText(key_of(i)), std::to_string(i));
+  }
+  EXPECT_EQ(*state.FindText(key_of(5)), "replaced");
+  EXPECT_EQ(state.entries().size(), kKeys + 1);
+  EXPECT_FALSE(copy.contains(StateKey::ParamGroups()));
+  EXPECT_FALSE(state.contains(key_of(kKeys)));
+}
+
 }  // namespace
 }  // namespace fsdp

@@ -16,7 +16,7 @@ namespace {
 int64_t BytesOf(const ShardedTensor& tensor) { return tensor.shape.numel() * SizeOf(tensor.dtype); }
 
 struct ViewedStorage {
-  StateKey first;            // of the tensors that are views of it
+  const StateKey* first;     // of the tensors that are views of it
   int64_t excess_bytes = 0;  // of all different views, over its own
 };
 
@@ -47,7 +47,7 @@ Expansion ExpansionOf(const TensorSource& source, const std::function<bool(const
       expansion.expanded_bytes += nbytes;
       continue;
     }
-    const auto [at, is_new] = storages.try_emplace(storage->id, ViewedStorage{key, -storage->nbytes});
+    const auto [at, is_new] = storages.try_emplace(storage->id, ViewedStorage{&key, -storage->nbytes});
     if (is_new) expansion.stored_bytes += storage->nbytes;
     if (!views.insert({storage->id, storage->view}).second) continue;
     expansion.expanded_bytes += nbytes;
@@ -63,7 +63,7 @@ Expansion ExpansionOf(const TensorSource& source, const std::function<bool(const
     const auto worst = std::max_element(storages.begin(), storages.end(), [](const auto& a, const auto& b) {
       return a.second.excess_bytes < b.second.excess_bytes;
     });
-    expansion.worst = worst->second.first;
+    expansion.worst = *worst->second.first;
   }
   return expansion;
 }
@@ -91,10 +91,11 @@ ReadBound::ReadBound(const TensorSource& source) : source_(source) {
 }
 
 ReadExtent ReadBound::Of(const StateKey& key, const ShardedTensor& tensor) {
+  const int64_t number = count_++;
   const int64_t numel = tensor.shape.numel();
   const std::optional<TensorStorage> storage = is_bounded_ ? source_.Storage(key) : std::nullopt;
   if (!storage) return {.numel = numel};
-  const auto [seen, is_new] = seen_.try_emplace({storage->id, storage->view, numel}, key);
+  const auto [seen, is_new] = seen_.try_emplace({storage->id, storage->view, numel}, number);
   if (!is_new) return {.same_as = seen->second};
   ReadExtent extent = {.numel = numel};
   if (storage->distinct_numel > 0 && storage->distinct_numel < numel) {

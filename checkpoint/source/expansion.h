@@ -15,7 +15,6 @@
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <optional>
 #include <string>
 #include <tuple>
 
@@ -63,8 +62,9 @@ struct ReadExtent {
   int64_t numel = 0;
   int64_t left_out = 0;  // elements behind `numel` that are not read
 
-  // The tensor whose values are those of this one, an equal view of the same storage, of which nothing is read then.
-  std::optional<StateKey> same_as = {};
+  // The tensor whose values are those of this one, an equal view of the same storage: its number in the order of
+  // ReadBound::Of, from 0. Nothing is read of this one then. -1: none.
+  int64_t same_as = -1;
 
   absl::Status Read(const TensorSource& source, const StateKey& key, const Interval& interval, void* out) const {
     return is_distinct ? source.ReadDistinct(key, interval, out) : source.Read(key, interval, out);
@@ -91,9 +91,10 @@ class ReadBound {
  private:
   const TensorSource& source_;
   bool is_bounded_ = false;
-  std::map<int64_t, int64_t> left_;                                 // bytes by TensorStorage::id
-  int64_t left_for_all_ = 0;                                        // bytes
-  std::map<std::tuple<int64_t, int64_t, int64_t>, StateKey> seen_;  // by storage, view and number of elements
+  std::map<int64_t, int64_t> left_;                                // bytes by TensorStorage::id
+  int64_t left_for_all_ = 0;                                       // bytes
+  int64_t count_ = 0;                                              // of tensors so far
+  std::map<std::tuple<int64_t, int64_t, int64_t>, int64_t> seen_;  // tensors by storage, view and number of elements
 };
 
 }  // namespace fsdp

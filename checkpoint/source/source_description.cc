@@ -9,6 +9,9 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <map>
+#include <string>
+#include <string_view>
 #include <system_error>
 #include <variant>
 #include <vector>
@@ -63,6 +66,10 @@ SourceDescription DescribeSource(const TensorSource& source) {
   manifest.save.step = source.step();
   manifest.save.world_size = source.world_size();
   description.expansion = ExpansionOf(source);
+  std::map<std::string_view, std::vector<std::string_view>> aliases;  // by target
+  for (const auto& [alias, target] : source.contents().aliases) aliases[target].push_back(alias);
+  manifest.tensors.reserve(source.contents().entries().size());
+  description.stored_bytes.reserve(source.contents().entries().size());
   for (const auto& [key, value] : source.contents().entries()) {
     if (const auto* text = std::get_if<std::string>(&value)) {
       manifest.texts.push_back({key, 0, {0, static_cast<int64_t>(text->size())}});
@@ -73,8 +80,8 @@ SourceDescription DescribeSource(const TensorSource& source) {
     tensor.dtype = std::get<ShardedTensor>(value).dtype;
     tensor.shape = std::get<ShardedTensor>(value).shape;
     description.stored_bytes.push_back(StoredBytes(source, key, std::get<ShardedTensor>(value)));
-    for (const auto& [alias, target] : source.contents().aliases) {
-      if (key == StateKey::Model(target)) tensor.aliases.push_back(alias);
+    if (const auto at = aliases.find(key.fqn); at != aliases.end() && key.section == StateKey::Section::kModel) {
+      tensor.aliases.assign(at->second.begin(), at->second.end());
     }
     const absl::StatusOr<std::vector<TensorPlace>> places = source.Places(key);
     if (!places.ok() || tensor.shape.numel() == 0) continue;

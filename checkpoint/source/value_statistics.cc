@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <memory>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "fsdp/base/status_macros.h"
@@ -54,7 +55,7 @@ void AddTile(const double* values, int64_t count, ValueStatistics& statistics) {
 struct Piece {
   const StateKey* key;
   DType dtype;
-  const ReadExtent* extent;
+  bool is_distinct;
   Interval interval;
 };
 
@@ -112,14 +113,17 @@ absl::StatusOr<std::map<StateKey, ValueStatistics>> ReadStatistics(const TensorS
   std::vector<Piece> pieces;
   int64_t bytes_total = 0;
   ReadBound bound(source);
-  std::map<StateKey, ReadExtent> extents;
+  std::vector<const StateKey*> keys;                            // of the tensors, in their order
+  std::vector<std::pair<const StateKey*, int64_t>> same_views;  // ReadExtent::same_as
   for (const auto& [key, value] : source.contents().entries()) {
     const auto* tensor = std::get_if<ShardedTensor>(&value);
     if (tensor == nullptr) continue;
-    const ReadExtent& extent = extents[key] = bound.Of(key, *tensor);
+    const ReadExtent extent = bound.Of(key, *tensor);
+    keys.push_back(&key);
+    if (extent.same_as >= 0) same_views.emplace_back(&key, extent.same_as);
     statistics[key].unread = extent.left_out;
     for (const Interval& interval : source.Pieces(key, {0, extent.numel})) {
-      pieces.push_back({&key, tensor->dtype, &extent, interval});
+      pieces.push_back({&key, tensor->dtype, extent.is_distinct, interval});
     }
     bytes_total += extent.numel * SizeOf(tensor->dtype);
   }
@@ -130,7 +134,7 @@ absl::StatusOr<std::map<StateKey, ValueStatistics>> ReadStatistics(const TensorS
     const Piece& piece = pieces[i];
     const int64_t nbytes = piece.interval.size() * SizeOf(piece.dtype);
     const std::unique_ptr<std::byte[]> elements(new std::byte[nbytes]);
-    FSDP_RETURN_IF_ERROR(piece.extent->Read(source, *piece.key, piece.interval, elements.get()));
+    FSDP_RETURN_IF_ERROR(ReadExtent{piece.is_distinct}.Read(source, *piece.key, piece.interval, elements.get()));
     ValueStatistics part;
     FSDP_RETURN_IF_ERROR(AddElements(piece.dtype, elements.get(), piece.interval.size(), part));
     const std::lock_guard<std::mutex> lock(mutex);
@@ -139,9 +143,7 @@ absl::StatusOr<std::map<StateKey, ValueStatistics>> ReadStatistics(const TensorS
     if (options.progress) options.progress(bytes_done, bytes_total);
     return absl::OkStatus();
   }));
-  for (const auto& [key, extent] : extents) {
-    if (extent.same_as) statistics.at(key) = statistics.at(*extent.same_as);
-  }
+  for (const auto& [key, same_as] : same_views) statistics.at(*key) = statistics.at(*keys[same_as]);
   return statistics;
 }
 

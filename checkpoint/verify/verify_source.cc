@@ -2,7 +2,6 @@
 #include "fsdp/checkpoint/verify/verify_source.h"
 
 #include <cstddef>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -46,7 +45,7 @@ class SourceVerification {
 
  private:
   struct Tensor {
-    StateKey key;
+    const StateKey* key = nullptr;  // in the source's contents
     DType dtype = DType::kFloat32;
     ReadExtent extent;
     absl::Status read;
@@ -54,24 +53,22 @@ class SourceVerification {
   };
 
   void Add(const StateKey& key, const ShardedTensor& tensor) {
-    ReadExtent extent = bound_.Of(key, tensor);
+    const ReadExtent extent = bound_.Of(key, tensor);
     for (const Interval& interval : source_.Pieces(key, {0, extent.numel})) {
       pieces_.push_back({tensors_.size(), interval});
       bytes_total_ += interval.size() * SizeOf(tensor.dtype);
     }
-    index_.emplace(key, tensors_.size());
-    tensors_.push_back({key, tensor.dtype, std::move(extent), absl::OkStatus(), {}});
+    tensors_.push_back({&key, tensor.dtype, extent, absl::OkStatus(), {}});
   }
 
   // The bytes of an equal view of the same storage are reported once if they are damaged, and under both names if they
   // are not finite or not read.
   void Conclude(const Tensor& tensor, VerifyReport& report) const {
     if (!tensor.read.ok()) report.problems.emplace_back(tensor.read.message());
-    const Tensor& values = tensor.extent.same_as ? tensors_[index_.at(*tensor.extent.same_as)] : tensor;
-    const std::string name = tensor.key.ToString();
-    if (values.nonfinite.any()) report.nonfinite.push_back({name, values.nonfinite});
+    const Tensor& values = tensor.extent.same_as >= 0 ? tensors_[tensor.extent.same_as] : tensor;
+    if (values.nonfinite.any()) report.nonfinite.push_back({tensor.key->ToString(), values.nonfinite});
     if (values.extent.left_out == 0) return;
-    report.not_wholly_read.push_back({name, values.extent.numel, values.extent.left_out});
+    report.not_wholly_read.push_back({tensor.key->ToString(), values.extent.numel, values.extent.left_out});
   }
 
   // Keeps only the first error of a tensor (Status::Update): a damaged file would otherwise be reported once per piece.
@@ -79,7 +76,7 @@ class SourceVerification {
     Tensor& tensor = tensors_[piece.tensor];
     const int64_t nbytes = piece.interval.size() * SizeOf(tensor.dtype);
     const std::unique_ptr<std::byte[]> elements(new std::byte[nbytes]);
-    const absl::Status read = tensor.extent.Read(source_, tensor.key, piece.interval, elements.get());
+    const absl::Status read = tensor.extent.Read(source_, *tensor.key, piece.interval, elements.get());
     const bool is_counted = read.ok() && options_.count_nonfinite;
     const NonFinite count =
         is_counted ? CountNonFinite(tensor.dtype, elements.get(), piece.interval.size()) : NonFinite();
@@ -94,7 +91,6 @@ class SourceVerification {
   const VerifyOptions& options_;
   ReadBound bound_{source_};
   std::vector<Piece> pieces_;
-  std::map<StateKey, size_t> index_;  // into tensors_
   int64_t bytes_total_ = 0;
 
   std::mutex mutex_;

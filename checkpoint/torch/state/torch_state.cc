@@ -71,7 +71,10 @@ absl::Status CheckTotal(const std::vector<TorchLeafType>& tensors) {
 class StateBuilder {
  public:
   StateBuilder(const std::vector<TorchLeafType>& tensors, const TorchStateOptions& options)
-      : tensors_(tensors), options_(options) {}
+      : tensors_(tensors), options_(options) {
+    state_.contents.Reserve(tensors.size());
+    state_.leaves.reserve(tensors.size());
+  }
 
   absl::StatusOr<TorchState> Build(const TorchNode& whole) {
     TorchNode storage;
@@ -81,7 +84,7 @@ class StateBuilder {
     }
     if (IsOptimizer(root)) {
       FSDP_RETURN_IF_ERROR(AddOptimizer(root));
-      return std::move(state_);
+      return Finished();
     }
     FSDP_ASSIGN_OR_RETURN(const std::string model, FindSection(root, kModelNames, &HoldsTensor));
     FSDP_ASSIGN_OR_RETURN(const std::string optimizer, FindSection(root, kOptimizerNames, &IsOptimizer));
@@ -94,10 +97,28 @@ class StateBuilder {
     FSDP_RETURN_IF_ERROR(AddFlatParameters());
     const bool is_wanted = !optimizer.empty() && !(options_.model_only && !model.empty());
     if (is_wanted) FSDP_RETURN_IF_ERROR(AddOptimizer(*root.Find(optimizer)));
-    return std::move(state_);
+    return Finished();
   }
 
  private:
+  // Texts at the end have leaves like the others.
+  TorchState Finished() {
+    state_.leaves.resize(state_.contents.entries().size());
+    return std::move(state_);
+  }
+
+  // Adds a tensor, or replaces the one of that key.
+  void SetTensor(StateKey key, DType dtype, const Shape& shape, TorchLeaf leaf) {
+    const std::optional<size_t> replaced = state_.contents.IndexOf(key);
+    const size_t place = replaced.value_or(state_.contents.entries().size());
+    ShardedTensor tensor;
+    tensor.dtype = dtype;
+    tensor.shape = shape;
+    state_.contents.Set(std::move(key), std::move(tensor));
+    state_.leaves.resize(state_.contents.entries().size());
+    state_.leaves[place] = std::move(leaf);
+  }
+
   // The name of the member that has one of `names` and for which `is_one` is true; "" if there is none.
   template <typename Names>
   absl::StatusOr<std::string> FindSection(const TorchNode& root, const Names& names, bool (*is_one)(const TorchNode&)) {
@@ -131,17 +152,15 @@ class StateBuilder {
       return absl::OkStatus();
     }
     const TorchLeafType& type = tensors_[node.tensor()];
-    const StateKey key = StateKey::Model(name);
     if (type.identity >= 0) {
       const auto first = first_names_.find(type.identity);
       if (first != first_names_.end()) {
-        state_.contents.aliases[name] = *first->second;
+        state_.contents.aliases[name] = state_.contents.entries()[first->second].first.fqn;
         return absl::OkStatus();
       }
+      first_names_[type.identity] = static_cast<uint32_t>(state_.contents.entries().size());
     }
-    FSDP_RETURN_IF_ERROR(AddTensor(key, node.tensor()));
-    if (type.identity >= 0) first_names_[type.identity] = &state_.leaves.find(key)->first.fqn;
-    return absl::OkStatus();
+    return AddTensor(StateKey::Model(name), node.tensor());
   }
 
   // Replaces the flat parameters in flats_ by the parameters in them.
@@ -160,12 +179,8 @@ class StateBuilder {
     FSDP_RETURN_IF_ERROR(RemoveSlices(*units));
     for (size_t i = 0; i < units->size(); ++i) {
       for (const FlatUnit::Part& part : (*units)[i].parts) {
-        const StateKey key = StateKey::Model(part.fqn);
-        ShardedTensor tensor;
-        tensor.dtype = tensors_[flats_[i].second].dtype;
-        tensor.shape = part.shape;
-        state_.contents.Set(key, std::move(tensor));
-        state_.leaves[key] = {TorchTensorPart{.tensor = flats_[i].second, .offset = part.offset}};
+        SetTensor(StateKey::Model(part.fqn), tensors_[flats_[i].second].dtype, part.shape,
+                  {TorchTensorPart{.tensor = flats_[i].second, .offset = part.offset}});
       }
     }
     return absl::OkStatus();
@@ -184,23 +199,24 @@ class StateBuilder {
     }
     if (!has_slices) return absl::OkStatus();
     StateDict kept;
+    std::vector<TorchLeaf> kept_leaves;
     kept.aliases = state_.contents.aliases;
-    for (const auto& [key, value] : state_.contents.entries()) {
-      const auto leaf = state_.leaves.find(key);
-      bool is_kept = key.section != StateKey::Section::kModel || leaf == state_.leaves.end();
+    state_.leaves.resize(state_.contents.entries().size());
+    for (size_t i = 0; i < state_.leaves.size(); ++i) {
+      const auto& [key, value] = state_.contents.entries()[i];
+      bool is_kept = key.section != StateKey::Section::kModel || !std::holds_alternative<ShardedTensor>(value);
       if (!is_kept && parameters.count(key.fqn) == 0) {
         FSDP_ASSIGN_OR_RETURN(const std::optional<std::string> shared,
-                              SharedWith(leaf->second.tensor_part()->tensor, units));
+                              SharedWith(state_.leaves[i].tensor_part()->tensor, units));
         if (shared.has_value() && !shared->empty()) kept.aliases[key.fqn] = *shared;
         is_kept = !shared.has_value();
       }
-      if (is_kept) {
-        kept.Set(key, value);
-      } else {
-        state_.leaves.erase(leaf);
-      }
+      if (!is_kept) continue;
+      kept.Set(key, value);
+      kept_leaves.push_back(state_.leaves[i]);
     }
     state_.contents = std::move(kept);
+    state_.leaves = std::move(kept_leaves);
     return absl::OkStatus();
   }
 
@@ -253,13 +269,9 @@ class StateBuilder {
     return true;
   }
 
-  absl::Status AddTensor(const StateKey& key, int index) {
+  absl::Status AddTensor(StateKey key, int index) {
     if (state_.contents.contains(key)) return Twice(key);
-    ShardedTensor tensor;
-    tensor.dtype = tensors_[index].dtype;
-    tensor.shape = tensors_[index].shape;
-    state_.contents.Set(key, std::move(tensor));
-    state_.leaves[key] = {TorchTensorPart{.tensor = index}};
+    SetTensor(std::move(key), tensors_[index].dtype, tensors_[index].shape, {TorchTensorPart{.tensor = index}});
     return absl::OkStatus();
   }
 
@@ -283,11 +295,7 @@ class StateBuilder {
     FSDP_ASSIGN_OR_RETURN(TorchOptimizer optimizer, ReadTorchOptimizer(node, tensors_, state_.contents, options_));
     for (auto& [key, state] : optimizer.state) {
       if (state_.contents.contains(key)) return Twice(key);
-      ShardedTensor tensor;
-      tensor.dtype = state.dtype;
-      tensor.shape = state.shape;
-      state_.contents.Set(key, std::move(tensor));
-      state_.leaves[key] = std::move(state.leaf);
+      SetTensor(std::move(key), state.dtype, state.shape, std::move(state.leaf));
     }
     if (!optimizer.param_groups.empty())
       state_.contents.Set(StateKey::ParamGroups(), std::move(optimizer.param_groups));
@@ -301,15 +309,15 @@ class StateBuilder {
   const std::vector<TorchLeafType>& tensors_;
   const TorchStateOptions& options_;
   TorchState state_;
-  absl::flat_hash_map<int, const std::string*> first_names_;  // by identity; in state_.leaves
-  std::vector<std::pair<std::string, int>> flats_;            // names of flat parameters, and their tensors
+  absl::flat_hash_map<int, uint32_t> first_names_;  // by identity; an entry of state_.contents
+  std::vector<std::pair<std::string, int>> flats_;  // names of flat parameters, and their tensors
 };
 
 }  // namespace
 
 absl::StatusOr<const TorchLeaf*> TorchState::FindLeaf(const StateKey& key) const {
-  const auto at = leaves.find(key);
-  if (at != leaves.end()) return &at->second;
+  const std::optional<size_t> entry = contents.IndexOf(key);
+  if (entry && std::holds_alternative<ShardedTensor>(contents.entries()[*entry].second)) return &leaves[*entry];
   return absl::NotFoundError(absl::StrCat(path, " holds no tensor ", Quote(key.ToString())));
 }
 

@@ -8,7 +8,6 @@
 #define FSDP_CHECKPOINT_TORCH_STATE_TORCH_STATE_H_
 
 #include <cstdint>
-#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -21,10 +20,10 @@
 namespace fsdp {
 
 struct TorchState {
-  std::string path = {};                 // the file or directory, for messages; set by the source that owns the state
-  StateDict contents;                    // dtypes and whole shapes; tensors have no shards
-  std::map<StateKey, TorchLeaf> leaves;  // one for each tensor of `contents`
-  std::optional<int64_t> step;           // "step" of the file
+  std::string path = {};          // the file or directory, for messages; set by the source that owns the state
+  StateDict contents;             // dtypes and whole shapes; tensors have no shards
+  std::vector<TorchLeaf> leaves;  // by entry of `contents`; those of texts mean nothing
+  std::optional<int64_t> step;    // "step" of the file
 
   // Where the elements of the tensor `key` come from. kNotFound names `path` and the key.
   absl::StatusOr<const TorchLeaf*> FindLeaf(const StateKey& key) const;
