@@ -16,6 +16,8 @@
 #include <tuple>
 #include <utility>
 
+#include "absl/container/flat_hash_set.h"
+#include "absl/hash/hash.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "fsdp/base/annotate.h"
@@ -46,7 +48,7 @@ std::optional<PickleValue> FindAttribute(PickleValue object, std::string_view na
   const PickleValue state = object.state();
   for (int64_t i = 0; i < state.size(); ++i) {
     const auto [key, value] = state.member(i);
-    if (key.is(Kind::kString) && key.text() == name) return value;
+    if (key.is_string(name)) return value;
   }
   return std::nullopt;
 }
@@ -56,9 +58,13 @@ absl::StatusOr<PickleValue> Attribute(PickleValue object, std::string_view name)
   return Broken(object, absl::StrCat("an object without ", Quote(name)));
 }
 
+absl::Status CheckText(PickleValue value) {
+  if (value.is(Kind::kString)) return absl::OkStatus();
+  return Broken(value, absl::StrCat(std::string(PickleKindName(value.kind())), " for a name"));
+}
+
 absl::StatusOr<std::string> Text(PickleValue value) {
-  if (!value.is(Kind::kString))
-    return Broken(value, absl::StrCat(std::string(PickleKindName(value.kind())), " for a name"));
+  FSDP_RETURN_IF_ERROR(CheckText(value));
   return std::string(value.text());
 }
 
@@ -67,14 +73,87 @@ absl::StatusOr<int64_t> Position(PickleValue value) {
   return Broken(value, "a place in a file that is no integer from 0");
 }
 
-// The key of slices_: name and offsets of a chunk, or the name of a value.
-std::string StorageKey(const std::string& name, const std::optional<std::vector<int64_t>>& offsets) {
-  return offsets ? absl::StrCat(name, "\n", absl::StrJoin(*offsets, ",")) : name;
+// A key of storage_data: name and offsets of a chunk, or the name of a value.
+struct StorageKey {
+  std::string_view fqn;
+  bool is_chunk = false;
+  std::vector<int64_t> offsets = {};
+
+  bool operator==(const StorageKey& other) const {
+    return fqn == other.fqn && is_chunk == other.is_chunk && offsets == other.offsets;
+  }
+
+  template <typename H>
+  friend H AbslHashValue(H hash, const StorageKey& key) {
+    return H::combine(std::move(hash), key.fqn, key.is_chunk, key.offsets);
+  }
+};
+
+// A MetadataIndex.
+absl::StatusOr<StorageKey> ReadKey(PickleValue index) {
+  StorageKey key;
+  FSDP_ASSIGN_OR_RETURN(const PickleValue fqn, Attribute(index, "fqn"));
+  FSDP_RETURN_IF_ERROR(CheckText(fqn));
+  key.fqn = fqn.text();
+  const auto offset = FindAttribute(index, "offset");
+  key.is_chunk = offset && !offset->is(Kind::kNone);
+  if (key.is_chunk) {
+    FSDP_ASSIGN_OR_RETURN(key.offsets, ReadSizes(*offset));
+  }
+  return key;
 }
 
-// Bytes of what this file makes of an entry, a chunk or a place, names not counted, and of what is made of that later.
-constexpr int64_t kItemBytes = 96;
-constexpr int64_t kLaterItemBytes = 128;
+// The members of storage_data by key. It has the numbers of the members and reads their keys in the pickle, since there
+// is a member for each chunk, and a copy of its key would take more memory than anything else that is made of it.
+class StorageIndex {
+ public:
+  // OK if every key can be read. Of equal keys the last counts, as in Python.
+  absl::Status Fill(PickleValue storage) {
+    storage_ = storage;
+    numbers_.reserve(storage.size());
+    for (int64_t i = 0; i < storage.size(); ++i) {
+      FSDP_ASSIGN_OR_RETURN(const StorageKey key, ReadKey(storage.member(i).first));
+      if (const auto at = numbers_.find(key); at != numbers_.end()) numbers_.erase(at);
+      numbers_.insert(static_cast<uint32_t>(i));
+    }
+    return absl::OkStatus();
+  }
+
+  // The _StorageInfo of `key`; nullopt where there is none.
+  std::optional<PickleValue> Find(const StorageKey& key) const {
+    const auto at = numbers_.find(key);
+    if (at == numbers_.end()) return std::nullopt;
+    return storage_->member(*at).second;
+  }
+
+ private:
+  struct Hash {
+    using is_transparent = void;
+    const StorageIndex* index;
+    size_t operator()(const StorageKey& key) const { return absl::Hash<StorageKey>()(key); }
+    size_t operator()(uint32_t number) const { return (*this)(index->KeyOf(number)); }
+  };
+  struct Equal {
+    using is_transparent = void;
+    const StorageIndex* index;
+    bool operator()(uint32_t a, uint32_t b) const { return a == b; }
+    bool operator()(uint32_t number, const StorageKey& key) const { return index->KeyOf(number) == key; }
+    bool operator()(const StorageKey& key, uint32_t number) const { return index->KeyOf(number) == key; }
+  };
+
+  // Of a member that Fill has read before.
+  StorageKey KeyOf(uint32_t number) const { return *ReadKey(storage_->member(number).first); }
+
+  std::optional<PickleValue> storage_;
+  absl::flat_hash_set<uint32_t, Hash, Equal> numbers_{0, Hash{this}, Equal{this}};
+};
+
+// Bytes of what this file makes of an entry, an element of a path or a chunk, names not counted, and of what is made of
+// that later.
+constexpr int64_t kItemBytes = 160;
+constexpr int64_t kLaterItemBytes = 224;
+// And of the number of a place in StorageIndex, where a table is more than a quarter full.
+constexpr int64_t kPlaceBytes = 20;
 
 class MetadataReader {
  public:
@@ -96,46 +175,43 @@ class MetadataReader {
   }
 
  private:
-  // Fills slices_ from storage_data.
+  // Fills storage_, and reads every place once: one that no tensor has is an error, too.
   absl::Status ReadStorage(PickleValue root) {
     FSDP_ASSIGN_OR_RETURN(const PickleValue storage, Attribute(root, "storage_data"));
     if (!storage.is(Kind::kDict)) return Broken(storage, "storage_data is no dict");
     for (int64_t i = 0; i < storage.size(); ++i) {
       const auto [index, info] = storage.member(i);
-      FSDP_RETURN_IF_ERROR(Take(index, 0));
+      FSDP_RETURN_IF_ERROR(budget_.Take(index, kPlaceBytes, 0));
       FSDP_ASSIGN_OR_RETURN(const PickleValue fqn, Attribute(index, "fqn"));
-      FSDP_ASSIGN_OR_RETURN(const std::string name, Text(fqn));
-      std::optional<std::vector<int64_t>> offsets;
-      const auto offset = FindAttribute(index, "offset");
-      if (offset && !offset->is(Kind::kNone)) {
-        FSDP_ASSIGN_OR_RETURN(offsets, ReadSizes(*offset));
-      }
-      FSDP_ASSIGN_OR_RETURN(slices_[StorageKey(name, offsets)], ReadSlice(name, info));
+      FSDP_RETURN_IF_ERROR(CheckText(fqn));
+      FSDP_RETURN_IF_ERROR(ReadSlice(fqn.text(), info).status());
     }
-    return absl::OkStatus();
+    return storage_.Fill(storage);
   }
 
   // A _StorageInfo. Its path is opened below the directory, so it must be a plain name: "../x" is damage or an attack.
-  static absl::StatusOr<DcpSlice> ReadSlice(const std::string& name, PickleValue info) {
+  static absl::StatusOr<DcpSlice> ReadSlice(std::string_view name, PickleValue info) {
     const auto transforms = FindAttribute(info, "transform_descriptors");
     if (transforms && !(transforms->is(Kind::kNone) || (transforms->is_sequence() && transforms->size() == 0))) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          Quote(name), " was transformed when it was saved (compressed, for instance), and that is not read"));
+      return absl::InvalidArgumentError(
+          absl::StrCat(Quote(std::string(name)),
+                       " was transformed when it was saved (compressed, for instance), and that is not read"));
     }
     DcpSlice slice;
     FSDP_ASSIGN_OR_RETURN(const PickleValue path, Attribute(info, "relative_path"));
     FSDP_ASSIGN_OR_RETURN(slice.file, Text(path));
     if (!CheckFileName(slice.file).ok()) {
-      return absl::DataLossError(
-          absl::StrCat(Quote(name), " is placed in ", Quote(slice.file), ", expected a file of the directory"));
+      return absl::DataLossError(absl::StrCat(Quote(std::string(name)), " is placed in ", Quote(slice.file),
+                                              ", expected a file of the directory"));
     }
     FSDP_ASSIGN_OR_RETURN(const PickleValue offset, Attribute(info, "offset"));
     FSDP_ASSIGN_OR_RETURN(slice.offset, Position(offset));
     FSDP_ASSIGN_OR_RETURN(const PickleValue length, Attribute(info, "length"));
     FSDP_ASSIGN_OR_RETURN(slice.nbytes, Position(length));
     if (slice.nbytes <= std::numeric_limits<int64_t>::max() - slice.offset) return slice;
-    return absl::DataLossError(absl::StrCat(Quote(name), " is placed in ", Quote(slice.file), ", ", slice.nbytes,
-                                            " bytes from byte ", slice.offset, " on: no file reaches that far"));
+    return absl::DataLossError(absl::StrCat(Quote(std::string(name)), " is placed in ", Quote(slice.file), ", ",
+                                            slice.nbytes, " bytes from byte ", slice.offset,
+                                            " on: no file reaches that far"));
   }
 
   // planner_data may be absent; then names are their own paths.
@@ -188,8 +264,9 @@ class MetadataReader {
   // The place of a chunk, or of a value if there are no offsets. A chunk without a place is damage.
   absl::StatusOr<DcpSlice> FindSlice(const std::string& name,
                                      const std::optional<std::vector<int64_t>>& offsets) const {
-    const auto at = slices_.find(StorageKey(name, offsets));
-    if (at != slices_.end()) return at->second;
+    if (const auto info = storage_.Find({name, offsets.has_value(), offsets.value_or(std::vector<int64_t>())})) {
+      return ReadSlice(name, *info);
+    }
     const std::string which = offsets ? absl::StrCat(", chunk at [", absl::StrJoin(*offsets, ", "), "],") : "";
     return absl::DataLossError(absl::StrCat(Quote(name), which, " is missing in storage_data"));
   }
@@ -252,8 +329,8 @@ class MetadataReader {
 
   PickleBudget budget_;
   DcpMetadata metadata_;
-  absl::flat_hash_map<std::string, int64_t> order_;    // of names in planner_data
-  absl::flat_hash_map<std::string, DcpSlice> slices_;  // by StorageKey
+  absl::flat_hash_map<std::string, int64_t> order_;  // of names in planner_data
+  StorageIndex storage_;
   absl::flat_hash_map<std::string, std::vector<DcpEntry::PathElement>> paths_;
 };
 

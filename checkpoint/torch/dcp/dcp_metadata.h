@@ -71,11 +71,11 @@ struct DcpMetadata {
   std::vector<DcpTensor> tensors;
 };
 
-// What reading a .metadata of `nbytes` bytes may cost in memory, those bytes included. A chunk has about 150 bytes of
-// pickle and costs about 600 of values, places and boxes, and there is one for each tensor and rank: the limit of other
-// pickles (PickleMemoryLimit), 2 bytes for one, would refuse a model of 8B parameters from 256 ranks. 12 is three times
-// what such a metadata costs.
-inline constexpr int64_t kDcpMemoryPerByte = 12;
+// What parsing a .metadata of `nbytes` bytes may cost in memory, those bytes included. A chunk has about 140 bytes of
+// pickle and costs about 800, of values, memo and boxes, and there is one for each tensor and rank: the limit of other
+// pickles (PickleMemoryLimit), 2 bytes for one, would refuse a model of 8B parameters from 256 ranks, whose .metadata
+// of 31 MB takes 176 MB.
+inline constexpr int64_t kDcpMemoryPerByte = 8;
 inline constexpr int64_t DcpMemoryLimit(int64_t nbytes) { return kDcpMemoryPerByte * nbytes + kPickleAllowance; }
 
 // Parses the bytes of .metadata. kResourceExhausted beyond DcpMemoryLimit. kInvalidArgument names what is refused: a

@@ -271,10 +271,11 @@ class HonestMetadata {
   std::unordered_map<std::string, int64_t> memo_;
 };
 
-// Regression: refused as too large, by the limit of pickles that have a few values for each tensor.
-TEST(DcpMetadataTest, TheMetadataOf1000TensorsFrom250RanksIsNotRefused) {
-  ASSERT_OK_AND_ASSIGN(const DcpMetadata metadata, ParseDcpMetadata(HonestMetadata::Of(1000, 250)));
-  ASSERT_EQ(metadata.tensors.size(), 1000);
+// Regression: refused as too large, by the limit of pickles that have a few values for each tensor. From about 500
+// tensors on that limit refuses them; below, its constant part is enough.
+TEST(DcpMetadataTest, TheMetadataOf600TensorsFrom250RanksIsNotRefused) {
+  ASSERT_OK_AND_ASSIGN(const DcpMetadata metadata, ParseDcpMetadata(HonestMetadata::Of(600, 250)));
+  ASSERT_EQ(metadata.tensors.size(), 600);
   EXPECT_EQ(metadata.tensors.back().chunks.size(), 250);
 }
 

@@ -49,40 +49,70 @@ PickleKind PickleValue::kind() const { return pickle_->KindOf(id_); }
 
 int64_t PickleValue::place() const { return is_leaf() ? id_ : pickle_->node(id_).place; }
 
+// A leaf is decoded each time that it is read, so each accessor does so once, for the kind and the contents.
 bool PickleValue::boolean() const {
-  Check(is(PickleKind::kBool), "not a bool");
-  return LeafAt(pickle_->bytes_, id_).integer != 0;
+  Check(is_leaf(), "not a bool");
+  const PickleLeaf leaf = LeafAt(pickle_->bytes_, id_);
+  Check(leaf.kind == PickleKind::kBool, "not a bool");
+  return leaf.integer != 0;
 }
 
 int64_t PickleValue::integer() const {
-  Check(is(PickleKind::kInt), "not an int");
-  return LeafAt(pickle_->bytes_, id_).integer;
+  Check(is_leaf(), "not an int");
+  const PickleLeaf leaf = LeafAt(pickle_->bytes_, id_);
+  Check(leaf.kind == PickleKind::kInt, "not an int");
+  return leaf.integer;
 }
 
 double PickleValue::real() const {
-  Check(is(PickleKind::kFloat), "not a float");
-  return LeafAt(pickle_->bytes_, id_).real;
+  Check(is_leaf(), "not a float");
+  const PickleLeaf leaf = LeafAt(pickle_->bytes_, id_);
+  Check(leaf.kind == PickleKind::kFloat, "not a float");
+  return leaf.real;
 }
 
 // Strings are not copied out of the input. Bytes that are a node are a copy of another text.
 std::string_view PickleValue::text() const {
-  Check(is(PickleKind::kString) || is(PickleKind::kBytes) || is(PickleKind::kBigInt), "not a text");
-  if (is_leaf()) return LeafAt(pickle_->bytes_, id_).text;
+  if (is_leaf()) {
+    const PickleLeaf leaf = LeafAt(pickle_->bytes_, id_);
+    Check(leaf.kind == PickleKind::kString || leaf.kind == PickleKind::kBytes || leaf.kind == PickleKind::kBigInt,
+          "not a text");
+    return leaf.text;
+  }
+  Check(is(PickleKind::kBytes), "not a text");
   return pickle_->node(id_).size == 0 ? std::string_view() : at(0).text();
+}
+
+bool PickleValue::is_string(std::string_view wanted) const {
+  if (!is_leaf()) return false;
+  const PickleLeaf leaf = LeafAt(pickle_->bytes_, id_);
+  return leaf.kind == PickleKind::kString && leaf.text == wanted;
 }
 
 std::string PickleValue::name() const {
   return absl::StrCat(std::string(global_module()), ".", std::string(global_name()));
 }
 
+std::optional<std::pair<std::string_view, std::string_view>> PickleValue::FindGlobal() const {
+  if (is_leaf()) {
+    const PickleLeaf leaf = LeafAt(pickle_->bytes_, id_);
+    if (leaf.kind != PickleKind::kGlobal) return std::nullopt;
+    return std::make_pair(leaf.module, leaf.text);
+  }
+  if (!is(PickleKind::kGlobal)) return std::nullopt;
+  return std::make_pair(at(0).text(), at(1).text());
+}
+
 std::string_view PickleValue::global_module() const {
-  Check(is(PickleKind::kGlobal), "not a global");
-  return is_leaf() ? LeafAt(pickle_->bytes_, id_).module : at(0).text();
+  const auto global = FindGlobal();
+  Check(global.has_value(), "not a global");
+  return global->first;
 }
 
 std::string_view PickleValue::global_name() const {
-  Check(is(PickleKind::kGlobal), "not a global");
-  return is_leaf() ? LeafAt(pickle_->bytes_, id_).text : at(1).text();
+  const auto global = FindGlobal();
+  Check(global.has_value(), "not a global");
+  return global->second;
 }
 
 // Items of a dict are keys and values in turn. The empty tuple is a leaf.
@@ -120,9 +150,9 @@ PickleValue PickleValue::state() const {
 
 // Compares the two parts without joining them: readers ask this of every call, for many names.
 bool PickleValue::is_global(std::string_view wanted) const {
-  if (!is(PickleKind::kGlobal)) return false;
-  const std::string_view module = global_module();
-  const std::string_view object = global_name();
+  const auto global = FindGlobal();
+  if (!global) return false;
+  const auto& [module, object] = *global;
   return wanted.size() == module.size() + 1 + object.size() && wanted.substr(0, module.size()) == module &&
          wanted[module.size()] == '.' && wanted.substr(module.size() + 1) == object;
 }

@@ -28,8 +28,8 @@
 namespace fsdp {
 
 // What reading a pickle of `nbytes` bytes may cost in memory, whatever it contains: the bytes themselves, the values,
-// and what is made of them while it is parsed and its tree is built (pickle_budget.h). Formats whose honest pickles cost
-// more have a limit of their own, such as DCP's .metadata (dcp_metadata.h).
+// and what is made of them while it is parsed and its tree is built (pickle_budget.h). Formats whose honest pickles
+// cost more have a limit of their own, such as DCP's .metadata (dcp_metadata.h).
 inline constexpr int64_t kPickleAllowance = int64_t{64} << 20;
 inline constexpr int64_t PickleMemoryLimit(int64_t nbytes) { return 2 * nbytes + kPickleAllowance; }
 
@@ -118,6 +118,9 @@ class PickleValue {
   bool is_global(std::string_view wanted) const;
   bool is_call(std::string_view wanted) const;
 
+  // True for the string `wanted`; false for values of any other kind.
+  bool is_string(std::string_view wanted) const;
+
   // Equal for references to one value: for memoizing a walk.
   uint32_t id() const { return id_; }
   // True for a value that has no parts, and is not in Pickle::node_count().
@@ -127,6 +130,9 @@ class PickleValue {
   friend class Pickle;
   friend class PickleBuilder;
   PickleValue(const Pickle* pickle, uint32_t id) : pickle_(pickle), id_(id) {}
+
+  // Module and name of a global; nullopt for values of any other kind.
+  std::optional<std::pair<std::string_view, std::string_view>> FindGlobal() const;
 
   const Pickle* pickle_;
   uint32_t id_;

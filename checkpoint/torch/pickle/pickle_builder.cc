@@ -89,10 +89,12 @@ int64_t PickleBuilder::CopiedItems(uint32_t arguments) const {
 absl::StatusOr<std::optional<uint32_t>> PickleBuilder::Container(uint32_t callee_id, uint32_t arguments_id) {
   const PickleValue callee = Value(callee_id);
   const PickleValue arguments = Value(arguments_id);
-  const bool is_dict = callee.is_global("collections.OrderedDict") || callee.is_global("collections.Counter");
-  const bool is_set = callee.is_global("builtins.set") || callee.is_global("__builtin__.set");
-  const bool is_bytes = callee.is_global("_codecs.encode") || callee.is_global("builtins.bytearray") ||
-                        callee.is_global("__builtin__.bytearray");
+  const std::string_view module = callee.global_module();
+  const std::string_view name = callee.global_name();
+  const bool is_builtin = module == "builtins" || module == "__builtin__";
+  const bool is_dict = module == "collections" && (name == "OrderedDict" || name == "Counter");
+  const bool is_set = is_builtin && name == "set";
+  const bool is_bytes = (module == "_codecs" && name == "encode") || (is_builtin && name == "bytearray");
   if (!is_dict && !is_set && !is_bytes) return std::nullopt;
   if (arguments.size() == 0) {
     return std::make_optional(Add(is_dict ? Kind::kDict : is_set ? Kind::kSet : Kind::kBytes));
