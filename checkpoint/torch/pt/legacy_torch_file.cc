@@ -94,20 +94,23 @@ class LegacyReader {
   }
 
   absl::Status PlaceStorages(const Pickle& object, PickleValue keys, TorchArchive& archive) const {
-    absl::flat_hash_map<std::string, TorchStorage> described;
+    // By key, a view of the pickle: the first persistent id of it.
+    absl::flat_hash_map<std::string_view, uint32_t> described;
     for (int64_t i = 0; i < object.persistent_count(); ++i) {
-      FSDP_ASSIGN_OR_RETURN(TorchStorage storage, ReadTorchStorage(object.persistent(i)));
-      described.try_emplace(storage.key, storage);
+      FSDP_RETURN_IF_ERROR(ReadTorchStorage(object.persistent(i)).status());
+      described.try_emplace(object.persistent(i).at(0).at(2).text(), static_cast<uint32_t>(i));
     }
     if (!keys.is(Kind::kList)) return absl::DataLossError("the torch file does not list its storages");
     int64_t at = at_;
+    archive.storages.reserve(described.size());
     for (int64_t i = 0; i < keys.size(); ++i) {
       if (!keys.at(i).is(Kind::kString)) return absl::DataLossError("a storage's key is no string");
       const std::string key(keys.at(i).text());
       const auto storage = described.find(key);
       if (storage == described.end())
         return absl::DataLossError(absl::StrCat("storage ", Quote(key), " has no tensor"));
-      FSDP_ASSIGN_OR_RETURN(const StoragePlace place, PlaceStorage(storage->second, at));
+      FSDP_ASSIGN_OR_RETURN(const TorchStorage read, ReadTorchStorage(object.persistent(storage->second)));
+      FSDP_ASSIGN_OR_RETURN(const StoragePlace place, PlaceStorage(read, at));
       at = place.offset + place.nbytes;
       if (!archive.storages.try_emplace(key, place).second) {
         return absl::DataLossError(absl::StrCat("storage ", Quote(key), " is listed twice"));

@@ -11,6 +11,7 @@
 // the tensors that refer to it state, so that no view can reach outside of it later.
 #include <algorithm>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -39,14 +40,9 @@ class ArchiveReader {
     for (const ZipEntry& entry : entries_) by_name_[entry.name] = &entry;
     FSDP_RETURN_IF_ERROR(FindFolder());
     FSDP_RETURN_IF_ERROR(CheckByteOrder());
-    FSDP_ASSIGN_OR_RETURN(const std::string bytes, ReadEntry("data.pkl", kMaxPickleBytes));
-    const auto in_pickle = [](const absl::Status& status) { return Annotate(status, "data.pkl"); };
-    const auto pickle = Pickle::Parse(bytes, {.is_allowed = IsTorchGlobal, .advice = AdviceOnGlobal});
-    if (!pickle.ok()) return in_pickle(pickle.status());
-    absl::StatusOr<TorchTree> tree = TreeOfPickle(**pickle);
-    if (!tree.ok()) return in_pickle(tree.status());
     TorchArchive archive;
-    archive.tree = *std::move(tree);
+    FSDP_ASSIGN_OR_RETURN(archive.tree, ReadTree());
+    archive.storages.reserve(archive.tree.tensors.size());
     for (const TorchTensor& tensor : archive.tree.tensors) {
       FSDP_RETURN_IF_ERROR(AddStorage(tensor.storage, archive));
     }
@@ -84,6 +80,16 @@ class ArchiveReader {
                                                    "), but torch stores; unpack and pack it with zip -0"));
   }
 
+  // The pickle and its values are gone when storages are placed: of many tensors either takes tens of megabytes.
+  absl::StatusOr<TorchTree> ReadTree() const {
+    FSDP_ASSIGN_OR_RETURN(const std::string bytes, ReadEntry("data.pkl", kMaxPickleBytes));
+    const auto in_pickle = [](const absl::Status& status) { return Annotate(status, "data.pkl"); };
+    const auto pickle = Pickle::Parse(bytes, {.is_allowed = IsTorchGlobal, .advice = AdviceOnGlobal});
+    if (!pickle.ok()) return in_pickle(pickle.status());
+    absl::StatusOr<TorchTree> tree = TreeOfPickle(**pickle);
+    return tree.ok() ? std::move(tree) : in_pickle(tree.status());
+  }
+
   // A whole entry, with its CRC compared at once: data.pkl is read in one piece, unlike storages.
   absl::StatusOr<std::string> ReadEntry(const std::string& name, int64_t max_bytes) const {
     FSDP_ASSIGN_OR_RETURN(const ZipEntry* entry, FindEntry(name));
@@ -116,7 +122,7 @@ class ArchiveReader {
   const FileSlice& slice_;
   const TensorSourceOptions& options_;
   std::vector<ZipEntry> entries_;
-  absl::flat_hash_map<std::string, const ZipEntry*> by_name_;
+  absl::flat_hash_map<std::string_view, const ZipEntry*> by_name_;  // names are those of entries_
   std::string folder_;
 };
 

@@ -32,9 +32,16 @@ absl::StatusOr<std::unique_ptr<TorchFile>> TorchFile::Open(const std::string& pa
   file->archive_ = *std::move(archive);
   if (!options.verify) return file;
   // Only now: the metadata was read from the plain file, and its CRC was compared on the way.
-  ExpectStorages(file->archive_, *file->checksums_);
+  file->verify_ = true;
   file->file_ = std::make_unique<ChecksummedFile>(std::move(file->file_), file->checksums_);
   return file;
+}
+
+const File& TorchFile::payload() const {
+  std::call_once(expected_, [this] {
+    if (verify_) ExpectStorages(archive_, *checksums_);
+  });
+  return *file_;
 }
 
 // Readers of archives have checked that the storage of every tensor is there.

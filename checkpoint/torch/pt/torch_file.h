@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -56,8 +57,11 @@ class TorchFile {
   static absl::StatusOr<std::unique_ptr<TorchFile>> Open(const std::string& path,
                                                          const TensorSourceOptions& options = {});
 
-  // With options.verify, reads of storages through this file are compared with their CRCs.
-  const File& file() const { return *file_; }
+  const std::string& path() const { return file_->path(); }
+
+  // For reading storages: with options.verify, what is read is compared with their CRCs. The CRCs are taken from
+  // archive() by the first call, since a program that only looks at names and shapes needs no table of them.
+  const File& payload() const;
   const EntryChecksums& checksums() const { return *checksums_; }
   const TorchArchive& archive() const { return archive_; }
   // The tree's root, which archive() has no longer: a tree is only needed until the state dict is found in it.
@@ -71,6 +75,8 @@ class TorchFile {
   explicit TorchFile(std::unique_ptr<File> file) : file_(std::move(file)) {}
 
   std::unique_ptr<File> file_;
+  bool verify_ = false;
+  mutable std::once_flag expected_;
   const std::shared_ptr<EntryChecksums> checksums_ = std::make_shared<EntryChecksums>();
   TorchArchive archive_;
   bool is_zip_ = true;

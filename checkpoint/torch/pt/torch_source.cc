@@ -121,9 +121,9 @@ class TorchSource final : public TensorSource {
 
   absl::Status VerifyRest() const override {
     for (const std::unique_ptr<TorchFile>& file : files_) {
-      const absl::Status status = ReadForChecksums(file->file(), file->checksums().Missing());
+      const absl::Status status = ReadForChecksums(file->payload(), file->checksums().Missing());
       if (!status.ok()) {
-        return Annotate(status, file->file().path());
+        return Annotate(status, file->path());
       }
     }
     return absl::OkStatus();
@@ -144,7 +144,7 @@ class TorchSource final : public TensorSource {
     const Shape& shape = state_.contents.FindTensor(key)->shape;  // that of a part, where the tensor is a flat one
     Box whole = {std::vector<int64_t>(shape.rank(), 0), {shape.dims().begin(), shape.dims().end()}};
     const int64_t first = First(refs[0]) + part->offset * SizeOf(tensor.dtype);
-    return std::vector<TensorPlace>{{refs[0].file->file().path(), first, std::move(whole)}};
+    return std::vector<TensorPlace>{{refs[0].file->path(), first, std::move(whole)}};
   }
 
   // A tensor of several shards, or a part of a flat parameter, is a view of its own.
@@ -214,7 +214,7 @@ class TorchSource final : public TensorSource {
   // "tensor "model/w", data/0 of model.pt".
   static std::string Place(const StateKey& key, const TensorRef& ref) {
     return absl::StrCat("tensor ", Quote(key.ToString()), ", ", ref.file->place(ref.index).entry, " of ",
-                        ref.file->file().path());
+                        ref.file->path());
   }
 
   // The byte of the file where the first element of the view lies.
@@ -243,9 +243,9 @@ class TorchSource final : public TensorSource {
     const TorchTensor& tensor = TensorOf(ref);
     const int64_t size = SizeOf(tensor.dtype);
     if (tensor.is_contiguous()) {
-      return ref.file->file().Read(First(ref) + interval.begin * size, absl::MakeSpan(out, interval.size() * size));
+      return ref.file->payload().Read(First(ref) + interval.begin * size, absl::MakeSpan(out, interval.size() * size));
     }
-    return ReadStridedInterval(ref.file->file(), {First(ref), size, tensor.shape, tensor.strides}, interval, out);
+    return ReadStridedInterval(ref.file->payload(), {First(ref), size, tensor.shape, tensor.strides}, interval, out);
   }
 
   // The distinct elements of a tensor that is one whole view; nullopt for the parts and the concatenations of views.
@@ -262,7 +262,7 @@ class TorchSource final : public TensorSource {
     const TensorRef& ref = tensors_[part.tensor][0];
     const DType dtype = TensorOf(ref).dtype;
     const StridedView view = {First(ref), SizeOf(dtype), distinct->shape, distinct->strides};
-    FSDP_RETURN_IF_ERROR(ReadStridedInterval(ref.file->file(), view, interval, out));
+    FSDP_RETURN_IF_ERROR(ReadStridedInterval(ref.file->payload(), view, interval, out));
     return dtype == DType::kBool ? CheckBoolBytes(out, interval) : absl::OkStatus();
   }
 
@@ -291,16 +291,16 @@ std::vector<TensorRefs> TensorsOf(const TorchFiles& files) {
 // Adds the members of a file's tree to the tree of all files; its tensors are numbered from `first`. Index and file
 // must agree on every tensor, so that a file that was replaced alone is noticed.
 absl::Status AddMembers(const TorchFile& file, const HuggingFaceIndex& index, int first, TorchNode& root) {
-  const std::string name = fs::path(file.file().path()).filename();
+  const std::string name = fs::path(file.path()).filename();
   for (const auto& [tensor, node] : file.archive().tree.root.members()) {
     const auto at = index.weight_map.find(tensor);
     if (node.kind() != TorchNode::Kind::kTensor) {
       return absl::InvalidArgumentError(absl::StrCat(
-          file.file().path(), ": ", Quote(tensor), " is no tensor, but the files of an index hold a plain state dict"));
+          file.path(), ": ", Quote(tensor), " is no tensor, but the files of an index hold a plain state dict"));
     }
     if (at == index.weight_map.end() || at->second != name) {
-      return absl::DataLossError(absl::StrCat("tensor ", Quote(tensor), " of ", file.file().path(),
-                                              " is not placed there by ", kTorchIndexName));
+      return absl::DataLossError(
+          absl::StrCat("tensor ", Quote(tensor), " of ", file.path(), " is not placed there by ", kTorchIndexName));
     }
     root.Add(tensor, TorchNode::Tensor(first + node.tensor()));
   }

@@ -67,6 +67,7 @@ absl::Status EntryChecksums::Add(int64_t offset, absl::Span<const std::byte> byt
 
 // Joins the new run with the runs that end or begin at its ends, if there are such.
 absl::Status EntryChecksums::AddRun(Entry& entry, const Interval& range, uint32_t crc) {
+  if (entry.is_whole) return entry.result;
   Interval whole = range;
   auto after = entry.runs.lower_bound(range.begin);
   if (after != entry.runs.end() && after->first < range.end) return entry.result;  // some of it was read before
@@ -86,7 +87,9 @@ absl::Status EntryChecksums::AddRun(Entry& entry, const Interval& range, uint32_
   }
   entry.runs[whole.begin] = {whole.end, crc};
   entry.is_whole = whole == entry.range;
-  if (entry.is_whole && crc != entry.crc) {
+  if (!entry.is_whole) return entry.result;
+  entry.runs.clear();  // of the many small entries of a large model they would be as much memory as all else here
+  if (crc != entry.crc) {
     entry.result = absl::DataLossError(absl::StrFormat("entry %s, bytes %d to %d: CRC-32 %08x != recorded %08x",
                                                        Quote(entry.name), whole.begin, whole.end - 1, crc, entry.crc));
   }

@@ -65,7 +65,7 @@ class EntryChecksums {
     Interval range;
     uint32_t crc = 0;
 
-    // The bytes that were read, by the first byte of each run; neighbours that meet are one run.
+    // The bytes that were read, by the first byte of each run; neighbours that meet are one run. None once is_whole.
     std::map<int64_t, Run> runs = {};
 
     // The result of the comparison, once the runs make up the whole entry.
