@@ -140,7 +140,7 @@ TEST(InitProcessGroupTest, TwoJobsOnOnePortNeverJoinEachOther) {
   }
 }
 
-// Nothing tells these jobs apart, so only as many ranks as one job has are taken; the others are told why.
+// Both jobs have one name, so the store takes the first process that comes as each rank, and refuses the second.
 TEST(InitProcessGroupTest, OfTwoJobsThatNothingTellsApartOnlyOneRuns) {
   const std::vector<std::string> texts = TwoJobsOnOnePort("", "");
   int joined = 0;

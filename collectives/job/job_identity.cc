@@ -25,7 +25,8 @@ constexpr size_t kDigestLetters = 16;
 
 std::string ShortDigest(const std::string& text) { return DigestOf(text).ToHex().substr(0, kDigestLetters); }
 
-std::string Printable(const std::string& text) {
+// Equal for equal texts only, unlike base/quote.h's: names are compared.
+std::string ShortName(const std::string& text) {
   const std::string escaped = absl::CEscape(text);
   if (escaped.size() <= kLongestName) return escaped;
   return absl::StrCat(escaped.substr(0, kLongestName - kDigestLetters - 3), "...", ShortDigest(text));
@@ -88,9 +89,9 @@ std::string IdentifyJob(const EnvironmentLookup& getenv, const ProcessEvidence& 
       {"lsf", TextOf(getenv, "LSB_JOBID")},
   };
   for (const auto& [kind, name] : names) {
-    if (!name.empty()) return absl::StrCat(kind, " ", Printable(name));
+    if (!name.empty()) return absl::StrCat(kind, " ", ShortName(name));
   }
-  return absl::StrCat("command ", Printable(CommandOf(evidence)));
+  return absl::StrCat("command ", ShortName(CommandOf(evidence)));
 }
 
 // Without random numbers, which no Linux since 3.17 lacks, the number of the process has to do.

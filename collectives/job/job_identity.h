@@ -38,7 +38,7 @@ inline constexpr char kLaunchIdVariable[] = "FSDP_LAUNCH_ID";
 // Gives the value of a variable, nullopt when it is unset.
 using EnvironmentLookup = std::function<std::optional<std::string>(const std::string& name)>;
 
-// What a process knows of its job if nobody named it.
+// What a job is named after if the environment has no name for it.
 struct ProcessEvidence {
   uint32_t user = 0;
   std::string directory = {};
