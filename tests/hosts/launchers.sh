@@ -1,0 +1,286 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# shellcheck disable=SC2015,SC2317
+#
+# Starts train_gpt by each launcher that people start it by, the real programs, on two hosts of two ranks, and compares
+# loss and gradient norm of every step with those of four ranks on one host, bit for bit. By hand, as root:
+#
+#   tests/hosts/launchers.sh [--keep=DIR] [NAME...]
+#
+#   launch              tools/launch --nnodes --node_rank
+#   torchrun-static     torchrun --node-rank --master-addr, torch's default
+#   torchrun-c10d       torchrun --rdzv-backend=c10d
+#   torchrun-one-host   two agents of torchrun on one host
+#   srun, srun-ports    Slurm: by a port that follows from the job, and by one that --resv-ports reserves
+#   mpirun              Open MPI
+#   hydra               mpiexec of MPICH
+#
+# Without a NAME: all.
+#
+# What is missing is installed: Debian's packages by apt-get, and torch for torchrun by pip, in a directory under TMPDIR
+# that needs 5.5 GB and is removed at the end; with --keep=DIR it is DIR, which stays, and is used when it is there.
+# TRAIN_GPT and LAUNCH are the programs under test; without them ./bazelw builds them.
+#
+# A line for each NAME: passed, FAILED with the end of the log, or SKIPPED with what is absent. The last line is
+# "N passed, N failed, N skipped"; the exit status is 0 if something passed and nothing failed.
+set -uo pipefail
+PATH=$PATH:/usr/sbin:/sbin
+
+repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+# shellcheck source=tests/hosts/two_hosts.sh
+source "$repository/tests/hosts/two_hosts.sh"
+
+all=(launch torchrun-static torchrun-c10d torchrun-one-host srun srun-ports mpirun hydra)
+
+# The longest that one job of a few steps may take.
+limit=180
+
+# ------------------------------------------------ what has to be there -----------------------------------------------
+
+die() {
+  echo "launchers.sh: $*" >&2
+  exit 2
+}
+
+# install PACKAGE...: Debian's packages that are not there yet. Whether one came is seen by the commands that it has.
+# Packages start their daemons when they are installed: here in a namespace that ends with the installation.
+install() {
+  local package missing=()
+  for package; do
+    dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || missing+=("$package")
+  done
+  [ ${#missing[@]} = 0 ] && return
+  echo "installing ${missing[*]}"
+  apt-get update -qq >/dev/null 2>&1
+  for package in "${missing[@]}"; do
+    DEBIAN_FRONTEND=noninteractive unshare --pid --fork --kill-child --mount-proc \
+      apt-get install -qq -y --no-install-recommends "$package" </dev/null >/dev/null 2>&1
+  done
+}
+
+# A virtual environment with torch in $venv; torchrun is skipped if it does not come.
+make_venv() {
+  [ -x "$venv/bin/torchrun" ] && return
+  echo "installing torch in $venv"
+  python3 -m venv "$venv" || return
+  local pip=("$venv/bin/pip" install --quiet --no-cache-dir --disable-pip-version-check)
+  # The wheel without CUDA is a tenth of the size. pip waits for an index that does not answer for minutes.
+  { timeout 20 curl -sSfo /dev/null https://download.pytorch.org/whl/cpu/torch/ 2>/dev/null &&
+    "${pip[@]}" --index-url https://download.pytorch.org/whl/cpu torch; } || "${pip[@]}" torch
+}
+
+wants() {
+  local name
+  for name in "${names[@]}"; do
+    # shellcheck disable=SC2254
+    case $name in $1) return 0 ;; esac
+  done
+  return 1
+}
+
+prepare() {
+  [ "$(id -u)" = 0 ] || die "must be root, to make hosts and to install packages"
+  install iproute2 libucx0
+  command -v ip >/dev/null || die "there is no ip(8) (Debian: iproute2), and apt-get cannot install it"
+  ldconfig -p | grep -q 'libucp\.so\.0' || die "there is no libucp.so.0 (Debian: libucx0), and apt-get cannot install it"
+  wants 'srun*' && install slurm-wlm munge
+  wants mpirun && install openmpi-bin
+  wants hydra && install mpich
+  if wants 'torchrun*'; then
+    install python3-venv
+    make_venv
+  fi
+  if [ -z "${TRAIN_GPT:-}" ] || [ -z "${LAUNCH:-}" ]; then
+    (cd "$repository" && ./bazelw build //train:train_gpt //tools:launch) || die "the programs cannot be built"
+    TRAIN_GPT=${TRAIN_GPT:-$repository/bazel-bin/train/train_gpt}
+    LAUNCH=${LAUNCH:-$repository/bazel-bin/tools/launch}
+  fi
+  TRAIN_GPT=$(realpath -e "$TRAIN_GPT") && LAUNCH=$(realpath -e "$LAUNCH") || die "TRAIN_GPT or LAUNCH is no file"
+  export TRAIN_GPT LAUNCH
+}
+
+# ------------------------------------------------ the launchers ------------------------------------------------------
+
+golden=$repository/tests/testdata/golden
+train=(--config="$golden/gpt2_tiny/config.json" --tokens="$golden/tokens.u16")
+steps=(--steps=5 --batch_size=1 --seq_len=16 --warmup_steps=3 --lr=3e-3 --seed=7)
+
+# onhost HOST COMMAND...: a launcher that hangs is a failure, and not a script that never ends.
+onhost() { timeout --kill-after=5 "$limit" "$machine/onhost" "$@"; }
+
+# both COMMAND...: runs a command on both hosts, where NODE in its words is 0 and 1. Fails if one of them fails.
+both() {
+  local pids=() failures=0 node pid
+  for node in 0 1; do
+    onhost "host-$([ "$node" = 0 ] && echo a || echo b)" "${@//NODE/$node}" &
+    pids+=($!)
+  done
+  for pid in "${pids[@]}"; do
+    wait "$pid" || failures=$((failures + 1))
+  done
+  return "$failures"
+}
+
+# absent COMMAND PACKAGE: says so if there is no such command, for a test to be skipped.
+absent() {
+  command -v "$1" >/dev/null && return 1
+  echo "there is no $1 (Debian: $2), and apt-get cannot install it"
+}
+
+absent_torchrun() {
+  [ -x "$TORCHRUN" ] && return 1
+  echo "there is no torchrun, and pip cannot install torch"
+}
+
+run_launch() {
+  both "$LAUNCH" --nnodes=2 --node_rank=NODE --master_addr=host-a --master_port=29500 --nproc=2 -- "${program[@]}"
+}
+
+run_torchrun_static() {
+  both "$TORCHRUN" --no-python --nnodes=2 --node-rank=NODE --nproc-per-node=2 --master-addr=host-a --master-port=29500 \
+    "${program[@]}"
+}
+
+run_torchrun_c10d() {
+  both "$TORCHRUN" --no-python --nnodes=2 --nproc-per-node=2 --rdzv-backend=c10d --rdzv-endpoint=host-a:29500 \
+    --rdzv-id=c10d "${program[@]}"
+}
+
+# Agents of one host have one store, and their ranks one memory.
+run_torchrun_one_host() {
+  # shellcheck disable=SC2016
+  onhost host-a sh -c '"$@" & "$@" && wait $!' sh "$TORCHRUN" --no-python --nnodes=2 --nproc-per-node=2 \
+    --rdzv-backend=c10d --rdzv-endpoint=127.0.0.1:29501 --rdzv-id=one --local-addr=127.0.0.1 "${program[@]}"
+}
+
+# One controller and a slurmd on each host, with their files and their munged in the machine's memory.
+start_slurm() {
+  [ -e "$machine/slurm/ready" ] && return
+  export SLURM_CONF=$machine/slurm/slurm.conf
+  mkdir -p "$machine/slurm/state" "$machine/munge"
+  sed "s|@DIR@|$machine/slurm|; s|@MUNGE@|$machine/munge/socket|" "$repository/tests/hosts/slurm.conf" >"$SLURM_CONF"
+  printf '%s\n' CgroupPlugin=cgroup/v1 CgroupAutomount=no ConstrainCores=no ConstrainRAMSpace=no \
+    >"$machine/slurm/cgroup.conf"
+  mungekey --create --keyfile="$machine/munge/key" || return 1
+  munged --key-file="$machine/munge/key" --socket="$machine/munge/socket" --pid-file="$machine/munge/pid" \
+    --log-file="$machine/munge/log" --seed-file="$machine/munge/seed" || return 1
+  "$machine/onhost" host-a slurmctld -D &
+  "$machine/onhost" host-a slurmd -D -N host-a &
+  "$machine/onhost" host-b slurmd -D -N host-b &
+  local deadline=$((SECONDS + 60))
+  until [ "$("$machine/onhost" host-a sinfo --noheader --states=idle --format=%D 2>/dev/null)" = 2 ]; do
+    [ "$SECONDS" -lt "$deadline" ] || { echo "slurm: the nodes are not idle after 60 s"; return 1; }
+    sleep 0.2
+  done
+  touch "$machine/slurm/ready"
+}
+
+absent_slurm() { absent slurmctld slurm-wlm || absent slurmd slurm-wlm || absent srun slurm-wlm || absent munged munge; }
+
+run_srun() { start_slurm && onhost host-a srun --nodes=2 --ntasks=4 "${program[@]}"; }
+
+run_srun_ports() { start_slurm && onhost host-a srun --nodes=2 --ntasks=4 --resv-ports=1 "${program[@]}"; }
+
+run_mpirun() {
+  OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 onhost host-a mpirun.openmpi \
+    --mca plm_rsh_agent "$machine/rsh" --mca oob_tcp_if_include 10.77.0.0/24 --host host-a:2,host-b:2 -np 4 \
+    -x MASTER_ADDR=host-a -x MASTER_PORT=29500 "${program[@]}"
+}
+
+run_hydra() {
+  onhost host-a mpiexec.hydra -launcher ssh -launcher-exec "$machine/rsh" -hosts host-a:2,host-b:2 -n 4 \
+    -genv MASTER_ADDR host-a -genv MASTER_PORT 29500 "${program[@]}"
+}
+
+# ------------------------------------------------ one test after the other -------------------------------------------
+
+# results FILE: step, loss and gradient norm of each line.
+results() { grep -oE '^\{"step":[0-9]+,"loss":[^,]*,"grad_norm":[^,]*' "$1"; }
+
+# compare METRICS: with those of one host.
+compare() {
+  diff <(results "$work/expected.jsonl") <(results "$1") && [ "$(results "$1" | wc -l)" = 5 ]
+}
+
+# why_not NAME: what is absent; fails if nothing is.
+why_not() {
+  case $1 in
+    launch) return 1 ;;
+    torchrun-*) absent_torchrun ;;
+    srun*) absent_slurm ;;
+    mpirun) absent mpirun.openmpi openmpi-bin ;;
+    hydra) absent mpiexec.hydra mpich ;;
+  esac
+}
+
+# The tests, on the machine.
+inside() {
+  make_hosts || die "the hosts cannot be made"
+  local work=$machine/work name reason passed=0 failed=0 skipped=0 start
+  mkdir "$work"
+  onhost host-a "$TRAIN_GPT" --nproc=4 "${train[@]}" "${steps[@]}" --metrics="$work/expected.jsonl" \
+    >"$work/log" 2>&1 || { cat "$work/log"; die "four ranks on one host do not train"; }
+  for name in "${names[@]}"; do
+    if reason=$(why_not "$name"); then
+      echo "SKIPPED $name: $reason"
+      skipped=$((skipped + 1))
+      continue
+    fi
+    start=$SECONDS
+    program=("$TRAIN_GPT" "${train[@]}" "${steps[@]}" --metrics="$work/$name.jsonl")
+    if "run_${name//-/_}" >"$work/log" 2>&1 && compare "$work/$name.jsonl" >>"$work/log" 2>&1; then
+      echo "passed $name: $((SECONDS - start)) s"
+      passed=$((passed + 1))
+    else
+      echo "FAILED $name after $((SECONDS - start)) s; the end of its log:"
+      tail -n 40 "$work/log" | sed 's/^/    /'
+      failed=$((failed + 1))
+    fi
+  done
+  echo "$passed passed, $failed failed, $skipped skipped"
+  [ "$failed" = 0 ] && [ "$passed" != 0 ]
+}
+
+# ------------------------------------------------ the command line ---------------------------------------------------
+
+keep=
+names=()
+for argument; do
+  case $argument in
+    --keep=*) keep=${argument#*=} ;;
+    -*) die "$argument: no such option; --keep=DIR is" ;;
+    *)
+      [[ " ${all[*]} " == *" $argument "* ]] || die "$argument: no such test; ${all[*]} are"
+      names+=("$argument")
+      ;;
+  esac
+done
+[ ${#names[@]} != 0 ] || names=("${all[@]}")
+
+if [ -n "${FSDP_LAUNCHERS_VENV:-}" ]; then
+  venv=$FSDP_LAUNCHERS_VENV
+  TORCHRUN=$venv/bin/torchrun
+  inside
+  exit
+fi
+
+if [ -n "$keep" ]; then
+  mkdir -p "$keep" && venv=$(realpath -e "$keep") || die "--keep=$keep: cannot be made"
+else
+  venv=$(mktemp -d) || die "there is no directory for torch"
+fi
+tests=
+end() {
+  [ -z "$tests" ] || kill -KILL "$tests" 2>/dev/null
+  [ -n "$keep" ] || rm -rf --one-file-system "$venv"
+}
+trap end EXIT
+trap 'exit 130' INT TERM HUP
+prepare
+# In the background, since a trap waits for a command in the foreground.
+FSDP_LAUNCHERS_VENV=$venv on_own_machine bash "$0" "${names[@]}" &
+tests=$!
+wait "$tests"
+status=$?
+tests=
+exit "$status"
