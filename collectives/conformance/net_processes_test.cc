@@ -130,7 +130,7 @@ TEST_F(NetFaultsTest, AKilledRankIsNamedByEverySurvivorOnBothHosts) {
   const std::vector<RankResult> results = RunWithVictim(absl::Minutes(5), [] { raise(SIGKILL); });
   for (const int r : {0, 1, 3}) {
     EXPECT_THAT(results[r].status, StatusIs(absl::StatusCode::kUnavailable, HasSubstr("all_gather #6")));
-    EXPECT_THAT(results[r].status.message(), ContainsRegex(kVictimsName));
+    EXPECT_THAT(std::string(results[r].status.message()), ContainsRegex(kVictimsName));
   }
   EXPECT_LT(absl::Now() - start, absl::Minutes(1));  // by the connection, and not at the deadline
 }
