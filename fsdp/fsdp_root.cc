@@ -129,12 +129,12 @@ RankAgreement FsdpRoot::AgreementOfMembers() const {
   for (const FsdpModule* member : members_) {
     const std::string of = absl::StrCat(" of module ", NameIn(module_, *member->modules()[0]));
     const std::optional<bool>& reshard = member->controls().reshard_after_forward;
-    agreement.Add("reshard_after_forward" + of, reshard.has_value() ? absl::StrCat(*reshard) : "default");
+    agreement.Add("reshard_after_forward" + of, reshard.has_value() ? TrueOrFalse(*reshard) : "default");
     const UnitControls& controls = member->controls();
-    agreement.Add("reshard_after_backward" + of, absl::StrCat(controls.reshard_after_backward));
-    agreement.Add("unshard_in_backward" + of, absl::StrCat(controls.unshard_in_backward));
-    agreement.Add("requires_gradient_sync" + of, absl::StrCat(controls.requires_gradient_sync));
-    agreement.Add("requires_all_reduce" + of, absl::StrCat(controls.requires_all_reduce));
+    agreement.Add("reshard_after_backward" + of, TrueOrFalse(controls.reshard_after_backward));
+    agreement.Add("unshard_in_backward" + of, TrueOrFalse(controls.unshard_in_backward));
+    agreement.Add("requires_gradient_sync" + of, TrueOrFalse(controls.requires_gradient_sync));
+    agreement.Add("requires_all_reduce" + of, TrueOrFalse(controls.requires_all_reduce));
     agreement.Add("modules_to_forward_prefetch" + of, NamesIn(module_, member->forward_prefetch()));
     agreement.Add("modules_to_backward_prefetch" + of, NamesIn(module_, member->backward_prefetch()));
   }

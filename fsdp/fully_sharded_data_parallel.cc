@@ -92,8 +92,8 @@ ModelSettings SettingsOf(const FsdpOptions& options, const Partition& partition)
   }
   for (const UnitModule& bare : partition.bare) settings.bare.push_back(SettingsOfBare(options, bare));
   settings.agreement.Add("backward_prefetch", std::string(BackwardPrefetchName(options.backward_prefetch)));
-  settings.agreement.Add("forward_prefetch", absl::StrCat(options.forward_prefetch));
-  settings.agreement.Add("check_execution_order", absl::StrCat(options.check_execution_order));
+  settings.agreement.Add("forward_prefetch", TrueOrFalse(options.forward_prefetch));
+  settings.agreement.Add("check_execution_order", TrueOrFalse(options.check_execution_order));
   return settings;
 }
 

@@ -85,7 +85,7 @@ TEST_F(RanksDifferTest, InPrefetch) {
               }),
               HasSubstr("backward_prefetch is pre on rank 0 and post on rank 2"));
   EXPECT_THAT(ErrorOf([](std::unique_ptr<Module>&, FsdpOptions& options) { options.forward_prefetch = true; }),
-              HasSubstr("forward_prefetch is 0 on rank 0 and 1 on rank 2"));
+              HasSubstr("forward_prefetch is false on rank 0 and true on rank 2"));
 }
 
 TEST_F(RanksDifferTest, InWhatAUnitDoes) {
@@ -95,7 +95,7 @@ TEST_F(RanksDifferTest, InWhatAUnitDoes) {
   EXPECT_THAT(ErrorOf([](std::unique_ptr<Module>&, FsdpOptions& options) {
                 options.auto_wrap_policy = BlocksWith({.activation_checkpointing = true});
               }),
-              HasSubstr("activation_checkpointing of unit 0 is 0 on rank 0 and 1 on rank 2"));
+              HasSubstr("activation_checkpointing of unit 0 is false on rank 0 and true on rank 2"));
   EXPECT_THAT(ErrorOf([](std::unique_ptr<Module>&, FsdpOptions& options) { options.use_orig_params = true; }),
               HasSubstr("layout of unit root is flat on rank 0 and flat_aligned on rank 2"));
 }

@@ -65,6 +65,7 @@ absl::StatusOr<SavedState> ParseState(const std::string& text) {
   }
   saved.options.growth_interval = static_cast<int>(interval);
   saved.growth_tracker = static_cast<int>(tracker);
+  FSDP_RETURN_IF_ERROR(Annotate(CheckPositive("scale", saved.options.init_scale), place));
   FSDP_RETURN_IF_ERROR(Annotate(Validate(saved.options), place));
   return saved;
 }

@@ -290,7 +290,7 @@ TEST(GradScalerStateTest, AStateThatIsNoneIsRefusedAndChangesNothing) {
       {"[]", "extra/grad_scaler is \"[]\": expected a JSON object"},
       {"{\"scale\": 4}", "expected a number \"growth_factor\""},
       {R"({"scale":0,"growth_factor":2,"backoff_factor":0.5,"growth_interval":9,"_growth_tracker":1})",
-       "init_scale is 0: expected a finite number above 0"},
+       "grad_scaler: scale is 0: expected a finite number above 0"},
       {R"({"scale":4,"growth_factor":1,"backoff_factor":0.5,"growth_interval":9,"_growth_tracker":1})",
        "growth_factor is 1"},
       {R"({"scale":4,"growth_factor":2,"backoff_factor":0.5,"growth_interval":9,"_growth_tracker":9})",

@@ -8,12 +8,13 @@
 #include <algorithm>
 #include <cstdio>
 #include <random>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/strip.h"
+#include "absl/strings/str_split.h"
 #include "fsdp/base/quote.h"
 
 namespace fsdp {
@@ -91,11 +92,15 @@ bool IsSetAsideName(const std::string& name) {
   return rest.empty() || (rest[0] == '-' && absl::SimpleAtoi(rest.substr(1), &count) && count > 1);
 }
 
-bool IsRankFileName(const std::string& name) { return absl::StartsWith(name, "rank-") && absl::EndsWith(name, ".h5"); }
+bool IsRankFileName(const std::string& name) {
+  if (ParseRankFileName(name)) return true;
+  const std::vector<std::string> parts = absl::StrSplit(name, '.');
+  return parts.size() == 3 && parts[2] == "h5" && ParseStepName(parts[1]) &&
+         ParseRankFileName(absl::StrCat(parts[0], ".h5"));
+}
 
 bool IsCheckpointFileName(const std::string& name) {
-  return name == kManifestName || name == kCheckpointFileName || IsRankFileName(name) ||
-         (absl::StartsWith(name, "parity-") && absl::EndsWith(name, ".bin"));
+  return name == kManifestName || name == kCheckpointFileName || IsRankFileName(name) || ParseParityFileName(name);
 }
 
 bool IsNonce(const std::string& text) {

@@ -124,6 +124,18 @@ TEST_F(FormatsTest, AWriterNamesItsFilesAsItsDriverSays) {
   }
 }
 
+TEST_F(FormatsTest, AFileThatOnlyLooksLikeOneOfASaveIsNotOwned) {
+  const FormatDriver& ours = DriverOf(Hdf5Target());
+  for (const std::string name : {"rank-00001-of-00002.h5", "rank-00001-of-00002.step-00000003.h5",
+                                 "parity-00000-of-00001.bin", "manifest.json", "checkpoint.h5"}) {
+    EXPECT_TRUE(ours.OwnsFileName(name)) << name;
+  }
+  for (const std::string name : {"rank-notes.h5", "rank-1-of-2.h5", "rank-00002-of-00002.h5", "parity-check.bin",
+                                 "parity-00001-of-00001.bin", "rank-00001-of-00002.step-3.h5", "manifest.json.bak"}) {
+    EXPECT_FALSE(ours.OwnsFileName(name)) << name;
+  }
+}
+
 TEST_F(FormatsTest, ARootOfStepsIsRecognisedUnlessItIsAnExportToo) {
   Write("step-00000001", Hdf5Target());
   ASSERT_OK_AND_ASSIGN(const FormatDriver* root, FindFormat(root_));

@@ -181,6 +181,23 @@ TEST_F(SafetensorsWriterTest, FilesThatACrashLeftAreRemoved) {
   EXPECT_THAT(Files(), ElementsAre(".b.new", "a"));
 }
 
+TEST_F(SafetensorsWriterTest, AFileThatNoCrashLeftIsNotRemoved) {
+  for (const std::string hidden : {".a.new", ".a.probe"}) {
+    std::ofstream(Path(hidden)) << "the user's";
+    for (const bool overwrite : {false, true}) {
+      SafetensorsOptions options;
+      options.overwrite = overwrite;
+      EXPECT_THAT(WriteSafetensors(Path("a"), Bytes({1}), ReadZeros, options),
+                  StatusIs(StatusCode::kAlreadyExists, HasSubstr(hidden + " exists, and was not left by a write of ")));
+      EXPECT_THAT(WriteHuggingFaceDirectory(Path("a"), Bytes({1}), ReadZeros, {options, 1 << 30}),
+                  StatusIs(StatusCode::kAlreadyExists));
+    }
+    EXPECT_EQ(ReadFile(Path(hidden)), "the user's");
+    EXPECT_THAT(Files(), ElementsAre(hidden));
+    fs::remove(Path(hidden));
+  }
+}
+
 TEST_F(SafetensorsWriterTest, OneProcessAtATimeMakesAName) {
   const PayloadReader read = [&](const StateKey& key, const Interval& interval, void* out) {
     EXPECT_THAT(WriteSafetensors(Path("a"), Bytes({1}), ReadZeros),

@@ -9,7 +9,6 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/format/file_names.h"
@@ -50,14 +49,6 @@ bool HasManifestMark(FileSystem& files, const std::string& path) {
   return read.ok() && absl::StrContains(text, kManifestMark);
 }
 
-// Exactly the names that a save gives: "rank-00000-of-00004.h5", or linked "rank-00000-of-00004.step-00000100.h5".
-bool IsExactRankFileName(const std::string& name) {
-  if (ParseRankFileName(name)) return true;
-  const std::vector<std::string> parts = absl::StrSplit(name, '.');
-  return parts.size() == 3 && parts[2] == "h5" && ParseStepName(parts[1]) &&
-         ParseRankFileName(absl::StrCat(parts[0], ".h5"));
-}
-
 bool IsHdf5(const File& file) {
   std::string head(sizeof(kHdf5Signature) - 1, '\0');
   const absl::Status read = file.Read(0, absl::MakeSpan(reinterpret_cast<std::byte*>(head.data()), head.size()));
@@ -67,7 +58,7 @@ bool IsHdf5(const File& file) {
 // Names and first bytes are asked first: in another program's file FindRecord would read every page to the end.
 bool HasRecord(FileSystem& files, const std::string& directory, const std::string& name) {
   const std::string path = JoinPath(directory, name);
-  if (!IsExactRankFileName(name) || TypeOf(path) != fs::file_type::regular) return false;
+  if (!IsRankFileName(name) || TypeOf(path) != fs::file_type::regular) return false;
   const absl::StatusOr<std::unique_ptr<File>> file = files.Open(path);
   return file.ok() && IsHdf5(**file) && FindRecord(**file).ok();
 }

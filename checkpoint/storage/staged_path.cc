@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A crash leaves one of three things, and the next StagedPath of the same NAME removes them all, since it holds the
-// lock, which the kernel has released:
+// A crash leaves the lock's file and one of three things, and the next StagedPath of the same NAME removes them all,
+// since it holds the lock, which the kernel has released:
 //
 //   before the rename:       .NAME.new, incomplete; NAME is as it was
 //   after an exchange:       .NAME.new, the replaced contents; NAME is complete
 //   during CheckCanExchange: .NAME.new and .NAME.probe, empty directories
+//
+// Without the lock's file beside it, a .NAME.new is somebody else's, and stays.
 //
 // NAME is replaced by an exchange and not by a removal and a rename, since a crash between those two would leave no
 // NAME.
@@ -77,6 +79,12 @@ absl::StatusOr<std::unique_ptr<StagedPath>> StagedPath::Create(FileSystem& files
 }
 
 absl::Status StagedPath::Lock() {
+  for (const std::string& hidden : {path_, probe_path_}) {
+    // Another process makes its lock first and removes it last, so that it is asked for on both sides.
+    if (files_.Exists(lock_path_) || !files_.Exists(hidden) || files_.Exists(lock_path_)) continue;
+    return absl::AlreadyExistsError(absl::StrCat(hidden, " exists, and was not left by a write of ", destination_,
+                                                 " (that would have left ", lock_path_, " too): give it another name"));
+  }
   absl::StatusOr<std::unique_ptr<File>> lock = files_.OpenLocked(lock_path_);
   if (absl::IsUnavailable(lock.status())) {
     return absl::UnavailableError(absl::StrCat(destination_, " is being made by another process"));

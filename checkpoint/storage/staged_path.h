@@ -2,8 +2,8 @@
 //
 // StagedPath: a file or directory NAME that appears whole or not at all. It is written as the hidden sibling .NAME.new
 // and takes its name by one rename. The writing process holds the lock of .NAME.lock until it is done, so a .NAME.new
-// that is found by the holder of the lock was left by a crash, and is removed. Checkpoints of ours are committed by a
-// manifest instead: see staged_checkpoint.h. Not thread-safe.
+// that is found beside a .NAME.lock that nobody holds was left by a crash, and is removed. Checkpoints of ours are
+// committed by a manifest instead: see staged_checkpoint.h. Not thread-safe.
 //
 //   lock .NAME.lock -> write .NAME.new -> sync -> rename to NAME (or exchange with NAME) -> sync directory -> unlock
 //
@@ -30,9 +30,9 @@ struct StagedPathOptions {
 
 class StagedPath final {
  public:
-  // kAlreadyExists when `destination` exists and options.overwrite is false; kNotFound when its directory does not
-  // exist; kUnavailable when another process is writing it; kUnimplemented when it is to be replaced and the file
-  // system cannot exchange two names.
+  // kAlreadyExists when `destination` exists and options.overwrite is false, or .NAME.new without .NAME.lock does;
+  // kNotFound when its directory does not exist; kUnavailable when another process is writing it; kUnimplemented when
+  // it is to be replaced and the file system cannot exchange two names.
   static absl::StatusOr<std::unique_ptr<StagedPath>> CreateFile(FileSystem& files, const std::string& destination,
                                                                 const StagedPathOptions& options);
   static absl::StatusOr<std::unique_ptr<StagedPath>> CreateDirectory(FileSystem& files, const std::string& destination,

@@ -15,6 +15,9 @@
 
 namespace fsdp {
 
+// The value of a fact that is a bool.
+inline std::string TrueOrFalse(bool value) { return value ? "true" : "false"; }
+
 class RankAgreement {
  public:
   // `subject` is what a message calls it: "backward_prefetch", "offload of unit h.0".

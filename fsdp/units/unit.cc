@@ -54,9 +54,9 @@ void AddUnit(const Unit& unit, RankAgreement& agreement) {
   add("dtypes",
       absl::StrCat(std::string(DTypeName(unit.dtype)), ", compute ", std::string(DTypeName(unit.compute_dtype)),
                    ", reduce ", std::string(DTypeName(unit.reduce_dtype))));
-  add("full_precision_in_eval", absl::StrCat(settings.full_precision_in_eval));
-  add("keep_low_precision_grads", absl::StrCat(settings.keep_low_precision_grads));
-  add("activation_checkpointing", absl::StrCat(settings.activation_checkpointing));
+  add("full_precision_in_eval", TrueOrFalse(settings.full_precision_in_eval));
+  add("keep_low_precision_grads", TrueOrFalse(settings.keep_low_precision_grads));
+  add("activation_checkpointing", TrueOrFalse(settings.activation_checkpointing));
   add("ranks after forward", absl::StrCat(settings.post_forward_group_size));
   add("shard group", absl::StrCat(unit.groups.shard_world_size(), " ranks"));
   for (const auto& parameter : unit.parameters) {
@@ -69,13 +69,13 @@ void AddUnit(const Unit& unit, RankAgreement& agreement) {
 // With sync_module_states all ranks get rank 0's values, whatever their seeds.
 RankAgreement AgreementOf(const UnitStore& store, const ModelSettings& settings, const ParameterInit& init) {
   RankAgreement agreement = settings.agreement;
-  agreement.Add("sync_module_states", absl::StrCat(init.sync_module_states));
+  agreement.Add("sync_module_states", TrueOrFalse(init.sync_module_states));
   if (!init.sync_module_states) agreement.Add("init_seed", absl::StrCat(init.seed));
   for (const auto& unit : store.units()) AddUnit(*unit, agreement);
   // Without parameters of their own, but their recomputation gathers the units inside.
   for (const BareModule& bare : store.bare_modules()) {
     agreement.Add(absl::StrCat("activation_checkpointing of module ", bare.name),
-                  absl::StrCat(bare.settings.activation_checkpointing));
+                  TrueOrFalse(bare.settings.activation_checkpointing));
   }
   return agreement;
 }
