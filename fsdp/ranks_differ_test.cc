@@ -124,7 +124,7 @@ TEST_F(RanksDifferTest, InFsdp2sReshardAfterForward) {
     return test.root->NewTape().status();
   });
   EXPECT_THAT(std::string(status.message()),
-              HasSubstr("reshard_after_forward of module 0 is default on rank 0 and 0 on rank 1"));
+              HasSubstr("reshard_after_forward of module 0 is default on rank 0 and false on rank 1"));
 }
 
 }  // namespace
