@@ -18,9 +18,11 @@
 #include "fsdp/base/status_macros.h"
 #include "fsdp/fsdp/clip_grad_norm.h"
 #include "fsdp/fsdp/fsdp_root.h"
+#include "fsdp/fsdp/state/gather_gradient.h"
 #include "fsdp/fsdp/state/model_state.h"
 #include "fsdp/fsdp/state/optim_state.h"
 #include "fsdp/fsdp/state/optim_state_reader.h"
+#include "fsdp/fsdp/state/restore_state.h"
 #include "fsdp/fsdp/summon_full_params.h"
 #include "fsdp/fsdp/units/capture_check.h"
 #include "fsdp/fsdp/units/executor.h"
@@ -183,6 +185,11 @@ absl::StatusOr<GradClip> FullyShardedDataParallel::DeferClipGradNorm(float max_n
   return DeferClipShardedGradNorm(*module_, *units_, max_norm, stream());
 }
 
+absl::StatusOr<Tensor> FullyShardedDataParallel::FullGradient(std::string_view parameter) {
+  FSDP_RETURN_IF_ERROR(executor_->CheckIdle("FullGradient"));
+  return GatherGradient(*units_, parameter);
+}
+
 absl::StatusOr<StateDict> FullyShardedDataParallel::GetStateDict() {
   FSDP_RETURN_IF_ERROR(executor_->CheckIdle("GetStateDict"));
   return GetModelState(*module_, *units_, FormOf(settings_.state_dict_config()));
@@ -221,30 +228,13 @@ absl::StatusOr<StateDict> FullyShardedDataParallel::OptimStateDictToLoad(const S
 
 absl::Status FullyShardedDataParallel::Restore(Optimizer* optimizer,
                                                const std::function<absl::Status(StateDict& wanted)>& load) {
-  FSDP_RETURN_IF_ERROR(executor_->CheckIdle("Restore"));
-  FSDP_ASSIGN_OR_RETURN(StateDict wanted, LiveModelState(*module_, *units_));
-  if (optimizer == nullptr) return units_->groups().AgreeOn(load(wanted));
-  FSDP_ASSIGN_OR_RETURN(const LiveOptimState live, LiveOptimState::AddTo(wanted, *optimizer));
-  FSDP_RETURN_IF_ERROR(units_->groups().AgreeOn(load(wanted)));
-  return live.Commit(*optimizer, stream());
+  return Restore(optimizer, load, RestoreOptions{}).status();
 }
 
-// The comparison is a part of `load`, so that an error of it is agreed on with that of `load`.
 absl::StatusOr<std::vector<AttributeDifference>> FullyShardedDataParallel::Restore(
     Optimizer* optimizer, const std::function<absl::Status(StateDict& wanted)>& load, const RestoreOptions& options) {
-  std::vector<AttributeDifference> differences;
-  FSDP_RETURN_IF_ERROR(Restore(optimizer, [&](StateDict& wanted) -> absl::Status {
-    const bool is_known_before = !options.saved.empty();
-    if (is_known_before) {
-      FSDP_ASSIGN_OR_RETURN(differences, CheckSavedAttributes(options.saved, options));
-    }
-    FSDP_RETURN_IF_ERROR(load(wanted));
-    if (!is_known_before) {
-      FSDP_ASSIGN_OR_RETURN(differences, CheckSavedAttributes(wanted.attributes, options));
-    }
-    return absl::OkStatus();
-  }));
-  return differences;
+  FSDP_RETURN_IF_ERROR(executor_->CheckIdle("Restore"));
+  return RestoreState(*module_, *units_, optimizer, load, options, stream());
 }
 
 absl::StatusOr<StateDict> FullyShardedDataParallel::DescribeFullState(Optimizer* optimizer) {

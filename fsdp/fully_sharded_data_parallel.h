@@ -26,6 +26,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -100,6 +101,10 @@ class FullyShardedDataParallel final {
   // host memory, all gradients are scaled here as ClipGradNorm does, which blocks, and the result has no coefficient.
   // kFailedPrecondition within a forward or backward. Collective.
   absl::StatusOr<GradClip> DeferClipGradNorm(float max_norm);
+
+  // The whole gradient of one parameter, by any of its names: see state/gather_gradient.h. kFailedPrecondition within a
+  // forward or backward. Collective; blocks.
+  absl::StatusOr<Tensor> FullGradient(std::string_view parameter);
 
   // The model's state in the form of the settings (default: FULL on every rank). Parameters have the original dtype;
   // FULL and SHARDED copy them, LOCAL aliases this rank's slices, as FsdpModule::GetStateDict does. Buffers and ignored

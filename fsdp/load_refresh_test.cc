@@ -293,7 +293,7 @@ TEST(LoadRefreshManualUnitsTest, AnUnshardAfterAnOptimizerStepHasTheNewValues) {
       parameter->has_grad = true;
     }
     FSDP_RETURN_IF_ERROR(optimizer.Step(units->stream()));
-    units->FinishStep();
+    FSDP_RETURN_IF_ERROR(units->FinishStep());
     FSDP_ASSIGN_OR_RETURN(whole, units->Unshard(0));
     FSDP_RETURN_IF_ERROR(units->stream().Synchronize());
     EXPECT_NE(whole[0].data_as<float>()[0], before);

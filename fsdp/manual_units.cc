@@ -3,8 +3,12 @@
 // The parts under FullyShardedDataParallel without the two that need Modules: the program's calls stand for the hooks,
 // so there is no Executor, and units are lists of shapes, so there is no walk of a module tree. No order is known
 // beforehand; therefore the number of slots is the program's to say, and no unit is the root: all share the slots.
+//
+// A forgotten call is found by what it leaves behind: units between Gradients and Reduce, reductions that nobody waited
+// for, and shards of another version than at the end of the last step, which an optimizer's step makes.
 #include "fsdp/fsdp/manual_units.h"
 
+#include <algorithm>
 #include <map>
 #include <set>
 #include <utility>
@@ -12,8 +16,14 @@
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/option_check.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/fsdp/clip_grad_norm.h"
+#include "fsdp/fsdp/state/gather_gradient.h"
+#include "fsdp/fsdp/state/model_state.h"
+#include "fsdp/fsdp/state/optim_state.h"
+#include "fsdp/fsdp/state/restore_state.h"
 #include "fsdp/fsdp/units/unit.h"
 #include "fsdp/fsdp/units/unit_runtime.h"
+#include "fsdp/nn/module.h"
 
 namespace fsdp {
 namespace {
@@ -28,6 +38,7 @@ Partition PartitionOf(const std::vector<ManualUnits::UnitSpec>& specs) {
       parameter->fqn = of.name;
       parameter->shape = of.shape;
       parameter->initializer = of.initializer;
+      parameter->requires_grad = of.requires_grad;
       unit.parameters.push_back(std::move(parameter));
     }
     partition.units.push_back(std::move(unit));
@@ -89,18 +100,53 @@ absl::Status CheckOptionsAreRead(const FsdpOptions& options) {
   return absl::OkStatus();
 }
 
+// A flat parameter is trained or frozen as a whole.
+absl::Status CheckFrozen(const std::vector<ManualUnits::UnitSpec>& specs, bool use_orig_params) {
+  for (const ManualUnits::UnitSpec& spec : specs) {
+    const auto trainable = std::count_if(spec.parameters.begin(), spec.parameters.end(),
+                                         [](const auto& parameter) { return parameter.requires_grad; });
+    if (use_orig_params || trainable == 0 || trainable == static_cast<int64_t>(spec.parameters.size())) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("unit \"", spec.name, "\" has ", trainable, " of ", spec.parameters.size(),
+                     " parameters with requires_grad: expected all or none; divide it or set use_orig_params"));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckArguments(const std::vector<ManualUnits::UnitSpec>& specs, int units_at_once,
                             const FsdpOptions& options) {
   FSDP_RETURN_IF_ERROR(CheckNames(specs));
+  FSDP_RETURN_IF_ERROR(CheckFrozen(specs, options.use_orig_params));
   FSDP_RETURN_IF_ERROR(CheckAtLeast1("units_at_once", units_at_once));
   FSDP_RETURN_IF_ERROR(Validate(options));
   FSDP_RETURN_IF_ERROR(CheckShardGroupSizeIsUsed(options, IsHybrid(options.sharding_strategy)));
   return CheckOptionsAreRead(options);
 }
 
+absl::Status SteppedTooEarly() {
+  return absl::FailedPreconditionError(
+      "the optimizer's step came before FinishBackward, so it may have read gradients that were still being reduced: "
+      "call FinishBackward first; load the state of an earlier step to go on");
+}
+
+// A model without parameters and buffers of its own.
+class NoModules final : public Module {
+ public:
+  std::string_view type_name() const override { return "ManualUnits"; }
+  bool has_forward() const override { return false; }
+
+ private:
+  absl::StatusOr<Tensor> DoForward(const Tensor&, Tape&) override { return NoForward(); }
+  absl::StatusOr<Tensor> DoBackward(const Tensor&, Tape&) override { return NoForward(); }
+
+  static absl::Status NoForward() {
+    return absl::FailedPreconditionError("units of ManualUnits have no forward: the program computes");
+  }
+};
+
 }  // namespace
 
-ManualUnits::ManualUnits() = default;
+ManualUnits::ManualUnits() : no_modules_(std::make_unique<NoModules>()) {}
 ManualUnits::~ManualUnits() = default;
 
 absl::StatusOr<std::unique_ptr<ManualUnits>> ManualUnits::Create(ShardGroups groups, const std::vector<UnitSpec>& units,
@@ -115,6 +161,7 @@ absl::StatusOr<std::unique_ptr<ManualUnits>> ManualUnits::Create(ShardGroups gro
   // One gradient slot more, so that a unit's reduction overlaps the backward of the next.
   const SlotCounts slots{.unsharded = units_at_once, .gradients = units_at_once + 1};
   FSDP_ASSIGN_OR_RETURN(made->runtime_, UnitRuntime::Create(*made->units_, MemoryPlan::Of(*made->units_, slots)));
+  made->version_ = made->Version();
   return made;
 }
 
@@ -124,8 +171,46 @@ absl::Status ManualUnits::CheckIndex(int index) const {
       absl::StrCat("unit ", index, ": expected an index below ", units_->size(), ", the number of units"));
 }
 
+int64_t ManualUnits::Version() const {
+  int64_t version = 0;
+  for (const auto& unit : units_->units()) version += unit->shard_version();
+  return version;
+}
+
+// Parameters that changed since the last step was finished were changed by an optimizer, or by the program: on
+// stream(), which no all-gather waits for before FinishStep.
+absl::Status ManualUnits::CheckOrder(std::string_view call) const {
+  FSDP_RETURN_IF_ERROR(broken_);
+  if (Version() == version_) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat(std::string(call),
+                   ": parameters have changed since the last step was finished, which an all-gather "
+                   "would not wait for: call FinishStep after the optimizer's step"));
+}
+
+absl::Status ManualUnits::CheckReduced(std::string_view call) const {
+  FSDP_RETURN_IF_ERROR(CheckOrder(call));
+  std::string open;
+  for (const int index : in_backward_) absl::StrAppend(&open, open.empty() ? "" : ", ", units_->unit(index).name);
+  if (!open.empty()) {
+    return absl::FailedPreconditionError(absl::StrCat(std::string(call),
+                                                      ": Gradients was called, and Reduce was not, "
+                                                      "for unit ",
+                                                      open, ": reduce it first"));
+  }
+  if (!reducing_) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat(std::string(call), ": gradients are being reduced: call FinishBackward first"));
+}
+
+absl::Status ManualUnits::CheckIdle(std::string_view call) const {
+  FSDP_RETURN_IF_ERROR(CheckReduced(call));
+  return runtime_->Synchronize();
+}
+
 absl::Status ManualUnits::Prefetch(int index) {
   FSDP_RETURN_IF_ERROR(CheckIndex(index));
+  FSDP_RETURN_IF_ERROR(CheckOrder("Unshard"));
   if (runtime_->is_stale(index)) runtime_->Reshard(index);
   return runtime_->Unshard(index);
 }
@@ -140,7 +225,9 @@ absl::StatusOr<std::vector<Tensor>> ManualUnits::Unshard(int index) {
 
 absl::StatusOr<std::vector<Tensor>> ManualUnits::Gradients(int index) {
   FSDP_RETURN_IF_ERROR(CheckIndex(index));
-  FSDP_RETURN_IF_ERROR(runtime_->gradients().Bind(index, GradientReduction::Sync::kReduce));
+  FSDP_RETURN_IF_ERROR(CheckOrder("Gradients"));
+  FSDP_RETURN_IF_ERROR(runtime_->gradients().Bind(index, GradientReduction::SyncIf(sync_)));
+  if (units_->unit(index).trainable()) in_backward_.insert(index);
   std::vector<Tensor> whole;
   for (const auto& parameter : units_->unit(index).parameters) whole.push_back(parameter->grad);
   return whole;
@@ -154,17 +241,59 @@ absl::Status ManualUnits::Reshard(int index) {
 
 absl::Status ManualUnits::Reduce(int index) {
   FSDP_RETURN_IF_ERROR(CheckIndex(index));
+  FSDP_RETURN_IF_ERROR(CheckOrder("Reduce"));
   const Unit& unit = units_->unit(index);
+  if (!unit.trainable()) return absl::OkStatus();
+  if (in_backward_.erase(index) == 0) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("unit ", unit.display_name(), ": no gradient to reduce: call Gradients before Reduce"));
+  }
   GradientReduction& gradients = runtime_->gradients();
-  gradients.Unbind(index, GradientReduction::Sync::kReduce);
+  gradients.Unbind(index, GradientReduction::SyncIf(sync_));
+  if (!sync_) {
+    kept_.insert(index);
+    return absl::OkStatus();
+  }
+  kept_.erase(index);
+  reducing_ = true;
+  if (!unit.sharded() && unit.groups.replicate == nullptr) return gradients.StoreLocal(index);
   if (unit.sharded()) FSDP_RETURN_IF_ERROR(gradients.ReduceScatter(index));
   if (unit.groups.replicate != nullptr) FSDP_RETURN_IF_ERROR(gradients.AllReduce(index));
   return absl::OkStatus();
 }
 
-void ManualUnits::FinishBackward() { runtime_->gradients().WaitForReductions(); }
+absl::Status ManualUnits::set_requires_gradient_sync(bool sync) {
+  if (!in_backward_.empty()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("set_requires_gradient_sync: unit ", units_->unit(*in_backward_.begin()).name,
+                     " is between Gradients and Reduce: expected a call before the backward of a micro-step"));
+  }
+  sync_ = sync;
+  return absl::OkStatus();
+}
 
-void ManualUnits::FinishStep() { runtime_->WaitForOptimizer(Event()); }
+absl::Status ManualUnits::FinishBackward() {
+  runtime_->gradients().WaitForReductions();
+  const bool stepped = reducing_ && Version() != version_;
+  reducing_ = false;
+  if (stepped && broken_.ok()) broken_ = SteppedTooEarly();
+  FSDP_RETURN_IF_ERROR(broken_);
+  return CheckReduced("FinishBackward");
+}
+
+absl::Status ManualUnits::FinishStep() {
+  runtime_->gradients().WaitForReductions();
+  if (std::exchange(reducing_, false) && broken_.ok()) broken_ = SteppedTooEarly();
+  FSDP_RETURN_IF_ERROR(broken_);
+  runtime_->WaitForOptimizer(Event());
+  const bool stepped = std::exchange(version_, Version()) != version_;
+  if (stepped && !kept_.empty()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "FinishStep: the optimizer stepped without the gradients of unit ", units_->unit(*kept_.begin()).name,
+        ", which are on this rank alone: turn requires_gradient_sync on for the last micro-step"));
+  }
+  return CheckReduced("FinishStep");
+}
 
 std::vector<ShardedParameter*> ManualUnits::parameters() const {
   std::vector<ShardedParameter*> all;
@@ -175,5 +304,74 @@ std::vector<ShardedParameter*> ManualUnits::parameters() const {
 }
 
 Stream& ManualUnits::stream() const { return runtime_->compute_stream(); }
+
+absl::StatusOr<float> ManualUnits::ClipGradNorm(float max_norm, double norm_type) {
+  FSDP_RETURN_IF_ERROR(CheckIdle("ClipGradNorm"));
+  return ClipShardedGradNorm(*no_modules_, *units_, max_norm, norm_type, stream());
+}
+
+absl::StatusOr<GradClip> ManualUnits::DeferClipGradNorm(float max_norm) {
+  FSDP_RETURN_IF_ERROR(CheckReduced("DeferClipGradNorm"));
+  return DeferClipShardedGradNorm(*no_modules_, *units_, max_norm, stream());
+}
+
+absl::StatusOr<Tensor> ManualUnits::FullGradient(std::string_view parameter) {
+  FSDP_RETURN_IF_ERROR(CheckIdle("FullGradient"));
+  return GatherGradient(*units_, parameter);
+}
+
+StateDictSettings ManualUnits::set_state_dict_settings(const StateDictSettings& settings) {
+  return std::exchange(settings_, settings);
+}
+
+// A LOCAL state dict lends the shards, and counts as a change of them.
+absl::StatusOr<StateDict> ManualUnits::GetStateDict() {
+  FSDP_RETURN_IF_ERROR(CheckIdle("GetStateDict"));
+  absl::StatusOr<StateDict> state = GetModelState(*no_modules_, *units_, FormOf(settings_.state_dict_config()));
+  version_ = Version();
+  return state;
+}
+
+absl::Status ManualUnits::AddOptimStateDict(Optimizer& optimizer, StateDict& state) {
+  FSDP_RETURN_IF_ERROR(CheckIdle("AddOptimStateDict"));
+  return AddOptimState(*units_, optimizer, FormOf(settings_.optim_state_dict_config()), state);
+}
+
+// Values that are loaded replace those of a step that went wrong.
+absl::Status ManualUnits::CheckCanLoad(std::string_view call) const {
+  return broken_.ok() ? CheckIdle(call) : runtime_->Synchronize();
+}
+
+void ManualUnits::FinishLoad(bool loaded) {
+  version_ = Version();
+  if (!loaded || broken_.ok()) return;
+  runtime_->gradients().Discard();
+  in_backward_.clear();
+  kept_.clear();
+  broken_ = absl::OkStatus();
+}
+
+absl::StatusOr<IncompatibleKeys> ManualUnits::LoadStateDict(const StateDict& state,
+                                                            const LoadStateDictOptions& options) {
+  FSDP_RETURN_IF_ERROR(CheckCanLoad("LoadStateDict"));
+  absl::StatusOr<IncompatibleKeys> keys = LoadModelState(*no_modules_, *units_, state, settings_.type(), options);
+  FinishLoad(keys.ok());
+  return keys;
+}
+
+absl::StatusOr<std::vector<std::string>> ManualUnits::LoadOptimStateDict(const StateDict& state, Optimizer& optimizer,
+                                                                         const LoadStateDictOptions& options) {
+  FSDP_RETURN_IF_ERROR(CheckIdle("LoadOptimStateDict"));
+  return LoadOptimState(*units_, state, SourceOf(settings_, options), options.strict, optimizer);
+}
+
+absl::StatusOr<std::vector<AttributeDifference>> ManualUnits::Restore(
+    Optimizer* optimizer, const std::function<absl::Status(StateDict& wanted)>& load, const RestoreOptions& options) {
+  FSDP_RETURN_IF_ERROR(CheckCanLoad("Restore"));
+  absl::StatusOr<std::vector<AttributeDifference>> differences =
+      RestoreState(*no_modules_, *units_, optimizer, load, options, stream());
+  FinishLoad(differences.ok());
+  return differences;
+}
 
 }  // namespace fsdp

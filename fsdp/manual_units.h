@@ -2,8 +2,7 @@
 //
 // ManualUnits: sharding for programs whose layers are not Modules: another framework, or the program's own kernels. A
 // unit is a list of named shapes. The program reports when it computes with a unit, by four calls on plain tensors, and
-// where its step ends, by two. Without these two all-gathers would race with the optimizer. There is no state dict,
-// clipping or accumulation without communication.
+// where its step ends, by two. A call that is forgotten is an error of a later one, and never a race.
 //
 //   for (int u : {0, 1}) {                               // forward
 //     FSDP_ASSIGN_OR_RETURN(weights, units->Unshard(u));      // tensors of the shapes that were given
@@ -17,38 +16,55 @@
 //     FSDP_RETURN_IF_ERROR(units->Reshard(u));
 //     FSDP_RETURN_IF_ERROR(units->Reduce(u));
 //   }
-//   units->FinishBackward();
+//   FSDP_RETURN_IF_ERROR(units->FinishBackward());
 //   FSDP_RETURN_IF_ERROR(optimizer.Step(units->stream()));
-//   units->FinishStep();
+//   optimizer.ZeroGrad();
+//   FSDP_RETURN_IF_ERROR(units->FinishStep());
+//
+// Between steps it has what FullyShardedDataParallel has, under the same names: clipping, the three kinds of state
+// dicts of model and optimizer, Restore. So checkpoint/ saves and loads it as any model.
 //
 // All work is put on stream() or ordered with it, so the program's compute belongs on stream(). One thread for each
 // rank. examples/two_layer_network.cc is a whole program.
 #ifndef FSDP_FSDP_MANUAL_UNITS_H_
 #define FSDP_FSDP_MANUAL_UNITS_H_
 
+#include <cstdint>
+#include <functional>
 #include <memory>
+#include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "fsdp/fsdp/grad_clip.h"
 #include "fsdp/fsdp/options/options.h"
+#include "fsdp/fsdp/options/restore_options.h"
+#include "fsdp/fsdp/options/state_dict_config.h"
+#include "fsdp/fsdp/state/incompatible_keys.h"
 #include "fsdp/fsdp/units/shard_groups.h"
 #include "fsdp/nn/initializer.h"
+#include "fsdp/optim/optimizer.h"
 #include "fsdp/optim/sharded_parameter.h"
+#include "fsdp/tensor/state_dict.h"
 #include "fsdp/tensor/stream.h"
 #include "fsdp/tensor/tensor.h"
 
 namespace fsdp {
 
+class Module;
 class UnitRuntime;
 class UnitStore;
 
 class ManualUnits final {
  public:
   struct ParameterSpec {
-    std::string name;
+    std::string name;  // in state dicts
     Shape shape;
     Initializer initializer = {};
+    bool requires_grad = true;  // false: frozen
   };
   struct UnitSpec {
     std::string name;
@@ -64,43 +80,98 @@ class ManualUnits final {
                                                              int units_at_once, const FsdpOptions& options = {});
   ~ManualUnits();
 
-  // A unit is named by its index in `units`; another index is kInvalidArgument.
+  // ---- Within a step. A unit is named by its index in `units`; another index is kInvalidArgument.
 
   // The whole parameters of a unit, in the order of its spec, in the compute dtype. Collective, the first time since
-  // Reshard or since an optimizer's step.
+  // Reshard or since an optimizer's step. kFailedPrecondition after an optimizer's step without FinishStep.
   absl::StatusOr<std::vector<Tensor>> Unshard(int index);
 
   // Issues the all-gather of Unshard ahead, so that it overlaps with compute. Collective.
   absl::Status Prefetch(int index);
 
-  // The tensors that backward adds the unit's gradients to, in the order of its spec. Zeroed by the first call after
-  // Reduce.
+  // The tensors that backward adds the unit's gradients to, in the order of its spec; undefined for a unit that is
+  // frozen whole. Zeroed by the first call after Reduce.
   absl::StatusOr<std::vector<Tensor>> Gradients(int index);
 
   // Gives the unit's memory back once the work put on stream() so far is done. The tensors of Unshard must not be used
   // in work that is issued later.
   absl::Status Reshard(int index);
 
-  // Averages the unit's gradients over the ranks into parameters()' gradients. Collective.
+  // Averages the unit's gradients over the ranks and adds them to parameters()' gradients. kFailedPrecondition without
+  // Gradients before it. Collective, unless requires_gradient_sync() is off.
   absl::Status Reduce(int index);
 
-  // Makes stream() wait for the reductions issued so far: the optimizer may step.
-  void FinishBackward();
+  // Off: Reduce keeps the unit's gradients on this rank, without communication, for every micro-step of a step but the
+  // last; the first Reduce with it on reduces their sum. On at first. kFailedPrecondition between Gradients and Reduce.
+  // Call it on all ranks alike.
+  absl::Status set_requires_gradient_sync(bool sync);
+  bool requires_gradient_sync() const { return sync_; }
 
-  // Makes later all-gathers wait for what stream() has now: the optimizer's step.
-  void FinishStep();
+  // Ends a backward: makes stream() wait for the reductions issued so far, so that gradients can be read there.
+  // kFailedPrecondition names the units whose Gradients no Reduce followed.
+  absl::Status FinishBackward();
+
+  // Ends a step: makes later all-gathers wait for what stream() has now, the optimizer's step. kFailedPrecondition if
+  // reductions were issued since FinishBackward: the optimizer may have read gradients that were not there yet. From
+  // then on every call fails, until values are loaded. Also if the step left out gradients that Reduce has kept on this
+  // rank (set_requires_gradient_sync).
+  absl::Status FinishStep();
 
   // This rank's slices of all parameters, for an optimizer. They live as long as this object.
   std::vector<ShardedParameter*> parameters() const;
   Stream& stream() const;
 
+  // ---- Between steps, and between FinishBackward and the optimizer's step. As the functions of
+  // FullyShardedDataParallel of the same names, with the same errors; kFailedPrecondition, naming the call that is
+  // missing, anywhere else.
+
+  // Scales all gradients so that their norm over all ranks is at most `max_norm`; returns the norm. Collective; blocks.
+  absl::StatusOr<float> ClipGradNorm(float max_norm, double norm_type = 2);
+
+  // The same without blocking; the optimizer scales (grad_clip.h). Collective.
+  absl::StatusOr<GradClip> DeferClipGradNorm(float max_norm);
+
+  // The whole gradient of one parameter, on every rank; undefined if it has none. Collective; blocks.
+  absl::StatusOr<Tensor> FullGradient(std::string_view parameter);
+
+  // State dicts of the kind of the settings (default: FULL on every rank), and their inverses. Collective, except
+  // LOCAL; they block.
+  const StateDictSettings& state_dict_settings() const { return settings_; }
+  StateDictSettings set_state_dict_settings(const StateDictSettings& settings);
+  absl::StatusOr<StateDict> GetStateDict();
+  absl::Status AddOptimStateDict(Optimizer& optimizer, StateDict& state);
+  absl::StatusOr<IncompatibleKeys> LoadStateDict(const StateDict& state, const LoadStateDictOptions& options = {});
+  absl::StatusOr<std::vector<std::string>> LoadOptimStateDict(const StateDict& state, Optimizer& optimizer,
+                                                              const LoadStateDictOptions& options = {});
+
+  // Restores model and optimizer (null: the model alone) on any number of ranks:
+  //   units->Restore(&optimizer, [&](StateDict& wanted) { return LoadCheckpoint(path, wanted); });
+  absl::StatusOr<std::vector<AttributeDifference>> Restore(Optimizer* optimizer,
+                                                           const std::function<absl::Status(StateDict& wanted)>& load,
+                                                           const RestoreOptions& options = {});
+
  private:
   ManualUnits();
 
   absl::Status CheckIndex(int index) const;
+  absl::Status CheckOrder(std::string_view call) const;
+  absl::Status CheckReduced(std::string_view call) const;
+  absl::Status CheckIdle(std::string_view call) const;
+  absl::Status CheckCanLoad(std::string_view call) const;
+  void FinishLoad(bool loaded);
+  int64_t Version() const;
 
+  std::unique_ptr<Module> no_modules_;  // what functions on a model's buffers and ignored parameters are given
   std::unique_ptr<UnitStore> units_;
   std::unique_ptr<UnitRuntime> runtime_;  // refers to units_
+  StateDictSettings settings_;
+
+  bool sync_ = true;
+  std::set<int> in_backward_;  // units between Gradients and Reduce
+  std::set<int> kept_;         // units whose gradients stay on this rank for a later Reduce
+  bool reducing_ = false;      // Reduce was called since FinishBackward
+  int64_t version_ = 0;        // Version() when the last step was finished or values were loaded
+  absl::Status broken_;        // why no call can succeed until values are loaded
 };
 
 }  // namespace fsdp

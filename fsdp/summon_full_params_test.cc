@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fsdp/fsdp/summon_full_params.h"
 
+#include <algorithm>
 #include <cstring>
 #include <functional>
 #include <map>
@@ -167,6 +168,24 @@ TEST_P(SummonFullParamsTest, WithGradsGathersAndWritesBackGradients) {
     }
     return absl::OkStatus();
   });
+}
+
+TEST_P(SummonFullParamsTest, OneGradientAloneIsGatheredWithTheSameBits) {
+  for (const FsdpOptions& options : {OriginalOptions(), BlockOptions()}) {
+    Run(options, [](TestModel& made) -> absl::Status {
+      EXPECT_THAT(made.model->FullGradient(made.model->parameters()[0]->fqn),
+                  IsOkAndHolds(testing::Property(&Tensor::defined, false)));
+      FSDP_RETURN_IF_ERROR(made.ComputeGradients(0).status());
+      for (const ShardedParameter* parameter : made.model->parameters()) {
+        FSDP_ASSIGN_OR_RETURN(const Tensor whole, made.model->FullGradient(parameter->fqn));
+        EXPECT_EQ(whole.shape(), parameter->shape);
+        const Interval& mine = parameter->interval;
+        const float* const of_whole = whole.data_as<float>() + mine.begin;
+        EXPECT_TRUE(std::equal(of_whole, of_whole + mine.size(), parameter->grad.data_as<float>())) << parameter->fqn;
+      }
+      return absl::OkStatus();
+    });
+  }
 }
 
 TEST_P(SummonFullParamsTest, AParameterWithoutAGradientOnEveryRankHasNone) {

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/fsdp/state/gather_gradient.h"
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "fsdp/base/status_macros.h"
+#include "fsdp/fsdp/state/state_gather.h"
+#include "fsdp/tensor/ops.h"
+
+namespace fsdp {
+namespace {
+
+// The unit that has the parameter, and its place in it.
+absl::StatusOr<std::pair<int, size_t>> Find(const UnitStore& units, std::string_view fqn) {
+  std::string name(fqn);
+  const auto alias = units.aliases().find(name);
+  if (alias != units.aliases().end()) name = alias->second;
+  for (int u = 0; u < units.size(); ++u) {
+    const auto& parameters = units.unit(u).parameters;
+    for (size_t i = 0; i < parameters.size(); ++i) {
+      if (parameters[i]->fqn == name) return std::make_pair(u, i);
+    }
+  }
+  return absl::NotFoundError(absl::StrCat("gradient of \"", name, "\": no unit has a parameter of this name"));
+}
+
+// What a slice without a gradient holds is left over from an earlier step.
+void Clear(const ShardedParameter& parameter, Stream& stream) {
+  const Tensor& grad = parameter.grad;
+  if (parameter.device->type() == DeviceType::kCpu) {
+    std::memset(grad.data(), 0, grad.nbytes());
+  } else {
+    parameter.device->ops().Zero(grad, stream);
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<Tensor> GatherGradient(const UnitStore& units, std::string_view fqn) {
+  FSDP_ASSIGN_OR_RETURN(const auto place, Find(units, fqn));
+  const auto [u, index] = place;
+  const Unit& unit = units.unit(u);
+  if (!unit.grad_shard.defined()) {
+    return absl::FailedPreconditionError(absl::StrCat("gradient of \"", unit.parameters[index]->fqn, "\": unit ",
+                                                      unit.display_name(), " is frozen and has no gradients"));
+  }
+  FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<StateGather> gather, StateGather::Create(units));
+  const ShardedParameter& own = *unit.sharded_parameters[index];
+  FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> have, gather->ranks().GatherBlobs(own.has_grad ? "1" : "0"));
+  if (std::count(have.begin(), have.end(), "1") == 0) return Tensor();
+  if (!own.has_grad && !own.interval.empty()) Clear(own, gather->stream());
+  const Tensor& shard = unit.low_precision_grad.defined() ? unit.low_precision_grad : unit.grad_shard;
+  FSDP_RETURN_IF_ERROR(gather->Gather(u, shard));
+  const Shape& shape = unit.parameters[index]->shape;
+  FSDP_ASSIGN_OR_RETURN(Tensor whole, Tensor::Empty(gather->device(), shard.dtype(), shape));
+  gather->CopyOut(index, {0, shape.numel()}, whole, /*to_host=*/false);
+  FSDP_RETURN_IF_ERROR(gather->Synchronize());
+  return whole;
+}
+
+}  // namespace fsdp

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// GatherGradient: the whole gradient of one parameter, for a program that logs, checks or changes its mind by it.
+#ifndef FSDP_FSDP_STATE_GATHER_GRADIENT_H_
+#define FSDP_FSDP_STATE_GATHER_GRADIENT_H_
+
+#include <string_view>
+
+#include "absl/status/statusor.h"
+#include "fsdp/fsdp/units/unit.h"
+#include "fsdp/tensor/tensor.h"
+
+namespace fsdp {
+
+// A copy of the gradient of the parameter that is called `fqn` (any of its names), of the parameter's shape, on the
+// device of `units`; undefined, as PyTorch's grad is None, where no rank has one. A rank that has none where others do
+// counts as zero. The gradients must have been reduced. Communicates for the whole unit of the parameter, whose memory
+// it needs a second time meanwhile. kNotFound for a name that no unit has; kFailedPrecondition for a unit that is
+// frozen whole. Collective; blocks.
+absl::StatusOr<Tensor> GatherGradient(const UnitStore& units, std::string_view fqn);
+
+}  // namespace fsdp
+
+#endif  // FSDP_FSDP_STATE_GATHER_GRADIENT_H_

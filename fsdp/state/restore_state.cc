@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/fsdp/state/restore_state.h"
+
+#include <optional>
+
+#include "fsdp/base/status_macros.h"
+#include "fsdp/fsdp/state/model_state.h"
+#include "fsdp/fsdp/state/optim_state.h"
+
+namespace fsdp {
+namespace {
+
+// The comparison is a part of the load, so that an error of it is agreed on with that of `load`.
+absl::Status LoadAndCompare(const std::function<absl::Status(StateDict& wanted)>& load, const RestoreOptions& options,
+                            StateDict& wanted, std::vector<AttributeDifference>& differences) {
+  const bool is_known_before = !options.saved.empty();
+  if (is_known_before) {
+    FSDP_ASSIGN_OR_RETURN(differences, CheckSavedAttributes(options.saved, options));
+  }
+  FSDP_RETURN_IF_ERROR(load(wanted));
+  if (!is_known_before) {
+    FSDP_ASSIGN_OR_RETURN(differences, CheckSavedAttributes(wanted.attributes, options));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<AttributeDifference>> RestoreState(
+    Module& root, const UnitStore& units, Optimizer* optimizer,
+    const std::function<absl::Status(StateDict& wanted)>& load, const RestoreOptions& options, Stream& stream) {
+  FSDP_ASSIGN_OR_RETURN(StateDict wanted, LiveModelState(root, units));
+  std::optional<LiveOptimState> live;
+  if (optimizer != nullptr) {
+    FSDP_ASSIGN_OR_RETURN(live, LiveOptimState::AddTo(wanted, *optimizer));
+  }
+  std::vector<AttributeDifference> differences;
+  FSDP_RETURN_IF_ERROR(units.groups().AgreeOn(LoadAndCompare(load, options, wanted, differences)));
+  if (live.has_value()) FSDP_RETURN_IF_ERROR(live->Commit(*optimizer, stream));
+  return differences;
+}
+
+}  // namespace fsdp
