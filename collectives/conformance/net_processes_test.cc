@@ -8,9 +8,11 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/base/status_matchers.h"
@@ -18,7 +20,9 @@
 #include "fsdp/collectives/conformance/local_reference.h"
 #include "fsdp/collectives/conformance/process_ranks.h"
 #include "fsdp/collectives/init_process_group.h"
+#include "fsdp/collectives/job/job_store.h"
 #include "fsdp/collectives/net/ucx_library.h"
+#include "fsdp/collectives/net/ucx_transport.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {
@@ -169,6 +173,35 @@ TEST_F(NetFaultsTest, ARankKilledInTheMiddleOfAMessageIsNamed) {
   for (const int r : {0, 1, 3}) {
     EXPECT_THAT(results[r].status, StatusIs(absl::StatusCode::kUnavailable, ContainsRegex(kVictimsName)));
   }
+}
+
+// UCX ends neither with the connection nor by itself the receive of a message of which a part has arrived.
+TEST_F(NetFaultsTest, AReceiveOfWhichAPartHasArrivedEndsWhenItsSenderIsKilled) {
+  const Rendezvous job = NewJob(2);
+  const std::vector<RankResult> results = RunProcesses(2, [&](int rank) -> absl::Status {
+    Rendezvous rendezvous = job;
+    rendezvous.rank = rank;
+    FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<JobStore> store, JobStore::Open(rendezvous, absl::Minutes(1)));
+    FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<Transport> transport,
+                          CreateUcxTransport(rank, 2, {.timeout = absl::Minutes(1)},
+                                             [&](std::string_view blob) { return store->GatherBlobs(blob); }));
+    const CollectiveId what = {.op = CollectiveOp::kAllGather, .sequence = 1};
+    std::vector<std::byte> bytes(64 << 20);  // more than sockets hold
+    const auto nbytes = static_cast<int64_t>(bytes.size());
+    if (rank == 1) {
+      std::thread([] {
+        absl::SleepFor(absl::Milliseconds(300));
+        raise(SIGKILL);
+      }).detach();
+      return transport->Exchange({{{0, bytes.data(), nbytes}}}, {}, what, absl::Minutes(1));
+    }
+    absl::SleepFor(absl::Milliseconds(600));  // the sockets are full, and their writer is dead
+    const absl::Status lost = transport->Exchange({}, {{{1, bytes.data(), nbytes}}}, what, absl::Minutes(1));
+    transport->AwaitSends();
+    return lost;
+  });
+  EXPECT_THAT(results[0].status, StatusIs(absl::StatusCode::kUnavailable, HasSubstr("rank 1")));
+  EXPECT_EQ(results[0].wait_status, 1 << 8);  // it has ended by itself
 }
 
 // The survivors' messages to it are under way when they give up, and must not be read after that.

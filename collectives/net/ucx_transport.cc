@@ -135,6 +135,7 @@ class UcxTransport final : public Transport {
   absl::Status Settle(Messages& messages, const CollectiveId& what, std::vector<int>& missing);
   void ReadNotices();
   void Abandon(Messages& messages);
+  void EndWorker();
   // Advances the worker until `done` or for `most`; with the lock held.
   template <typename Done>
   void ProgressUntil(const Done& done, absl::Duration most);
@@ -304,8 +305,27 @@ void UcxTransport::AwaitSends() {
   for (const UcxMessage& message : abandoned_) {
     if (!message.done) worker_->CloseNow(message.peer);
   }
-  ProgressUntil([&] { return AreDone(abandoned_); }, absl::InfiniteDuration());
+  ProgressUntil([&] { return AreDone(abandoned_); }, kLastWords);
+  // The receive of a message that a rank was killed in the middle of is ended by nothing else.
+  if (!AreDone(abandoned_)) EndWorker();
   DropDone(abandoned_);
+}
+
+// No message is under way afterwards, and no notice arrives.
+void UcxTransport::EndWorker() {
+  std::vector<UcxMessage*> all;
+  for (UcxMessage& message : abandoned_) all.push_back(&message);
+  for (UcxMessage& message : last_messages_) all.push_back(&message);
+  for (IncomingNotice& notice : notices_) all.push_back(&notice.message);
+  for (UcxMessage* message : all) {
+    if (message->done) Free(*message);
+  }
+  worker_->End();
+  for (UcxMessage* message : all) {
+    message->request = nullptr;
+    if (!message->done) message->status = UCS_ERR_CANCELED;
+    message->done = true;
+  }
 }
 
 void UcxTransport::Tell(const Notice& notice) {
@@ -373,7 +393,8 @@ UcxTransport::~UcxTransport() {
              return notice.message.request == nullptr || notice.message.done;
            });
   };
-  ProgressUntil(is_over, absl::InfiniteDuration());
+  ProgressUntil(is_over, kLastWords);
+  if (!is_over()) EndWorker();
   DropDone(last_messages_);
   for (IncomingNotice& notice : notices_) Free(notice.message);
   worker_.reset();

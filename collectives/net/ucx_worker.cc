@@ -128,6 +128,12 @@ absl::Status UcxWorker::Open() {
 }
 
 UcxWorker::~UcxWorker() {
+  CloseAll();
+  if (wake_fd_ >= 0) close(wake_fd_);
+}
+
+void UcxWorker::CloseAll() {
+  if (worker_ == nullptr) return;
   std::vector<void*> closing;
   for (const auto& endpoint : endpoints_) {
     void* const request = Close(*endpoint, endpoint->broken);
@@ -141,7 +147,13 @@ UcxWorker::~UcxWorker() {
     context_->ucp().request_free(request);
   }
   context_->ucp().worker_destroy(worker_);
-  if (wake_fd_ >= 0) close(wake_fd_);
+  worker_ = nullptr;
+}
+
+void UcxWorker::End() {
+  for (const auto& endpoint : endpoints_) CloseNow(endpoint->peer);
+  CloseAll();
+  event_fd_ = -1;  // was the worker's
 }
 
 absl::Status UcxWorker::Connect(const std::vector<std::string>& addresses, OnBroken on_broken) {
@@ -169,7 +181,7 @@ void UcxWorker::Broke(void* endpoint, ucp_ep_h, ucs_status_t status) {
 
 void UcxWorker::Send(const std::byte* data, int64_t nbytes, uint64_t tag, UcxMessage& message) {
   const Endpoint& endpoint = *endpoints_[message.peer];
-  if (endpoint.handle == nullptr) {
+  if (worker_ == nullptr || endpoint.handle == nullptr) {
     SendDone(nullptr, UCS_ERR_NOT_CONNECTED, &message);
     return;
   }
@@ -185,6 +197,11 @@ void UcxWorker::Send(const std::byte* data, int64_t nbytes, uint64_t tag, UcxMes
 
 void UcxWorker::Receive(std::byte* data, int64_t nbytes, uint64_t tag, UcxMessage& message) {
   message.wanted = static_cast<size_t>(nbytes);
+  if (worker_ == nullptr) {
+    message.done = true;
+    message.status = UCS_ERR_NOT_CONNECTED;
+    return;
+  }
   ucp_request_param_t params = {};
   // No completion at once: only the callback is told how many bytes came.
   params.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FLAG_NO_IMM_CMPL;
@@ -213,7 +230,7 @@ void UcxWorker::Wake() const {
 }
 
 void UcxWorker::Cancel(UcxMessage& message) {
-  if (!message.done) context_->ucp().request_cancel(worker_, message.request);
+  if (!message.done && worker_ != nullptr) context_->ucp().request_cancel(worker_, message.request);
 }
 
 void UcxWorker::CloseNow(int peer) {

@@ -58,7 +58,8 @@ class UcxWorker {
 
   static absl::StatusOr<std::unique_ptr<UcxWorker>> Create(std::shared_ptr<UcxContext> context);
 
-  // Closes what is open, which takes a second at most if peers do not answer. No message may be under way.
+  // Closes what is open, which takes a second at most if peers do not answer. No message may be under way, unless End
+  // was called.
   ~UcxWorker();
   UcxWorker(const UcxWorker&) = delete;
   UcxWorker& operator=(const UcxWorker&) = delete;
@@ -74,10 +75,10 @@ class UcxWorker {
   void Receive(std::byte* data, int64_t nbytes, uint64_t tag, UcxMessage& message);
 
   // Advances all messages; false if there was nothing to do.
-  bool Progress() { return context_->ucp().worker_progress(worker_) != 0; }
+  bool Progress() { return worker_ != nullptr && context_->ucp().worker_progress(worker_) != 0; }
 
   // True if the caller may sleep in Await until there is something to do.
-  bool Arm() { return context_->ucp().worker_arm(worker_) == UCS_OK; }
+  bool Arm() { return worker_ == nullptr || context_->ucp().worker_arm(worker_) == UCS_OK; }
 
   // Sleeps until there is something to do, Wake is called, or `most` is over. Without the lock that guards the rest.
   void Await(absl::Duration most) const;
@@ -86,8 +87,13 @@ class UcxWorker {
   // Asks that a receive end at once. It ends in Progress.
   void Cancel(UcxMessage& message);
 
-  // Breaks the endpoint off, which ends its messages.
+  // Breaks the endpoint off, which ends what is sent to it, and no receive of which a part has arrived.
   void CloseNow(int peer);
+
+  // Breaks everything off, connections included that peers have made: no memory is read or written any more. Messages
+  // that are not done never will be, and all requests are gone: none may be freed. Afterwards what is sent is not
+  // connected, and there is nothing to do.
+  void End();
 
  private:
   struct Endpoint {
@@ -100,13 +106,15 @@ class UcxWorker {
   UcxWorker(std::shared_ptr<UcxContext> context, ucp_worker_h worker, int wake_fd);
   static void Broke(void* endpoint, ucp_ep_h handle, ucs_status_t status);
   absl::Status Open();
+  // Closes what is open and gives the worker back.
+  void CloseAll();
   // Starts to close; null when it is closed already.
   void* Close(Endpoint& endpoint, bool at_once);
 
   const std::shared_ptr<UcxContext> context_;
-  const ucp_worker_h worker_;
-  const int wake_fd_;  // an eventfd
-  int event_fd_ = -1;  // UCX's, readable when an armed worker has something to do
+  ucp_worker_h worker_;  // null after End
+  const int wake_fd_;    // an eventfd
+  int event_fd_ = -1;    // UCX's, readable when an armed worker has something to do
   std::string address_;
   OnBroken on_broken_;
   std::vector<std::unique_ptr<Endpoint>> endpoints_;  // by peer
