@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A collective and a copy of the same traffic are timed in turn, in rounds of batches of about 20 ms, and compared
+// A collective and a floor of the same traffic are timed in turn, in rounds of batches of about 20 ms, and compared
 // within a round: machines change their speed from second to second, and the ratio of neighbouring batches is steadier
-// than either time. Medians over 15 rounds keep single disturbances out.
+// than either time. Medians over the rounds keep single disturbances out.
 #include "fsdp/collectives/conformance/collective_timing.h"
 
 #include <algorithm>
@@ -17,8 +17,8 @@
 namespace fsdp {
 namespace {
 
-constexpr int kRounds = 15;  // odd, so that the median is one of them
 constexpr int kMostRepeats = 2000;
+constexpr int64_t kSmallBytes = 16 << 10;                  // up to here a collective is compared with a ping-pong
 constexpr absl::Duration kBatch = absl::Milliseconds(20);  // what a round of one kind should take
 
 double Median(std::vector<double> values) {
@@ -78,17 +78,18 @@ double MemcpyBytes(CollectiveOp op, double bytes, int size, int rank) {
 }
 
 absl::StatusOr<std::unique_ptr<CollectiveTimer>> CollectiveTimer::Create(ProcessGroup& group, DType dtype,
-                                                                         int64_t max_bytes) {
-  std::unique_ptr<CollectiveTimer> timer(new CollectiveTimer(group, dtype));
+                                                                         int64_t max_bytes,
+                                                                         const TimingOptions& options) {
+  std::unique_ptr<CollectiveTimer> timer(new CollectiveTimer(group, dtype, options));
   Device& device = *group.device();
   FSDP_ASSIGN_OR_RETURN(timer->stream_, device.CreateStream("benchmark"));
   FSDP_ASSIGN_OR_RETURN(timer->whole_, group.Allocate(max_bytes));
-  FSDP_ASSIGN_OR_RETURN(timer->part_, group.Allocate(max_bytes));
-  // An all_reduce's traffic is that of two copies of nearly the whole; halves of it at a time need no more memory.
+  FSDP_ASSIGN_OR_RETURN(timer->part_, group.Allocate(max_bytes / group.size()));
+  // A floor may move more bytes than there are; it goes over the same memory again.
   FSDP_ASSIGN_OR_RETURN(timer->source_, device.Allocate(max_bytes));
   FSDP_ASSIGN_OR_RETURN(timer->destination_, device.Allocate(max_bytes));
   for (const Buffer& buffer : {timer->whole_, timer->part_, timer->source_, timer->destination_}) {
-    std::memset(buffer.data(), 0, static_cast<size_t>(max_bytes));
+    std::memset(buffer.data(), 0, static_cast<size_t>(buffer.nbytes()));
   }
   return timer;
 }
@@ -120,6 +121,15 @@ void CollectiveTimer::IssueCopy(CollectiveOp op, int64_t bytes) {
   }
 }
 
+absl::Status CollectiveTimer::RunWire(CollectiveOp op, int64_t bytes) {
+  const auto linked = static_cast<int64_t>(LinkBytes(op, dtype_, static_cast<double>(bytes), options_.wire->layout()));
+  const auto memory = [](const Buffer& buffer) {
+    return absl::MakeSpan(reinterpret_cast<char*>(buffer.data()), static_cast<size_t>(buffer.nbytes()));
+  };
+  if (bytes > kSmallBytes) return options_.wire->Exchange(memory(source_), memory(destination_), linked);
+  return options_.wire->PingPong(memory(destination_).first(std::min<size_t>(linked, destination_.nbytes())));
+}
+
 // All ranks start together and issue everything before they wait for anything, so that issuing overlaps running.
 template <typename Issue>
 absl::StatusOr<double> CollectiveTimer::TimeBatch(int repeat, const Issue& issue) {
@@ -136,7 +146,15 @@ absl::StatusOr<double> CollectiveTimer::TimeBatch(int repeat, const Issue& issue
 absl::StatusOr<CollectiveTimer::Round> CollectiveTimer::RunRound(CollectiveOp op, int64_t bytes, int repeat) {
   Round round;
   FSDP_ASSIGN_OR_RETURN(round.collective, TimeBatch(repeat, [&] { IssueCollective(op, bytes); }));
-  FSDP_ASSIGN_OR_RETURN(round.copy, TimeBatch(repeat, [&] { IssueCopy(op, bytes); }));
+  absl::Status wire;
+  FSDP_ASSIGN_OR_RETURN(round.floor, TimeBatch(repeat, [&] {
+                          if (options_.wire == nullptr) {
+                            IssueCopy(op, bytes);
+                          } else if (wire.ok()) {
+                            wire = RunWire(op, bytes);
+                          }
+                        }));
+  FSDP_RETURN_IF_ERROR(wire);
   return round;
 }
 
@@ -150,11 +168,13 @@ absl::StatusOr<Timing> CollectiveTimer::Measure(CollectiveOp op, int64_t bytes) 
   const double longest = std::max(warm.collective, 1e-9);
   const int repeat = std::clamp(static_cast<int>(absl::ToDoubleSeconds(kBatch) / longest), 1, kMostRepeats);
   std::vector<double> times;
+  std::vector<double> floors;
   std::vector<double> shares;
-  for (int i = 0; i < kRounds; ++i) {
+  for (int i = 0; i < options_.rounds; ++i) {
     FSDP_ASSIGN_OR_RETURN(const Round round, RunRound(op, bytes, repeat));
     times.push_back(round.collective);
-    shares.push_back(round.copy / round.collective);
+    floors.push_back(round.floor);
+    shares.push_back(round.floor / round.collective);
   }
   Timing timing = {.op = op, .dtype = dtype_, .bytes = bytes};
   timing.time = Median(times);
@@ -162,6 +182,7 @@ absl::StatusOr<Timing> CollectiveTimer::Measure(CollectiveOp op, int64_t bytes) 
   timing.spread = HalfQuartileDistance(times) / timing.time;
   timing.algbw = static_cast<double>(bytes) / timing.time;
   timing.busbw = timing.algbw * BusFactor(op, group_.size());
+  timing.floor = Median(floors);
   timing.share = Median(shares);
   timing.limit = timing.algbw / timing.share;
   return timing;

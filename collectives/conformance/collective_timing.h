@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// CollectiveTiming: times one collective at one size against memcpy in the same moments, for the benchmark. Rounds of
-// the two alternate, so that other load on the machine affects both alike.
+// CollectiveTiming: times one collective at one size against a floor in the same moments, for the benchmark: memcpy, or
+// the wire between hosts. Rounds of the two alternate, so that other load on the machine affects both alike.
 #ifndef FSDP_COLLECTIVES_CONFORMANCE_COLLECTIVE_TIMING_H_
 #define FSDP_COLLECTIVES_CONFORMANCE_COLLECTIVE_TIMING_H_
 
@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "fsdp/collectives/conformance/socket_wire.h"
 #include "fsdp/collectives/group/collective.h"
 #include "fsdp/collectives/group/process_group.h"
 
@@ -26,7 +27,8 @@ struct Timing {
   double spread = 0;  // half the distance of the quartiles, relative to the median
   double algbw = 0;   // S / time, bytes per second
   double busbw = 0;   // algbw times the share of S that each rank has to get from others
-  double limit = 0;   // the algbw that memcpy allows; see MemcpyBytes
+  double floor = 0;   // median time of what the collective is compared with: memcpy of MemcpyBytes, or the wire
+  double limit = 0;   // the algbw that the floor allows
   double share = 0;   // median over the rounds of algbw / limit, each pair measured together
 };
 
@@ -36,43 +38,56 @@ struct Timing {
 // broadcast; a barrier copies nothing.
 double MemcpyBytes(CollectiveOp op, double bytes, int size, int rank);
 
+struct TimingOptions {
+  int rounds = 15;  // of each measurement; odd, so that the median is one of them
+
+  // If not null, the floor is plain sockets between hosts instead of memcpy: LinkBytes in both directions at once, and
+  // up to 16 KiB that many bytes there and as many back (a ping-pong). Not owned.
+  SocketWire* wire = nullptr;
+};
+
 // Used by one thread of each rank; all ranks make the same calls, since every measurement is collective. Host devices
 // only: Create touches the buffers by the CPU.
 class CollectiveTimer {
  public:
   // Allocates and touches buffers for sizes up to `max_bytes`; every rank creates one. The group must outlive it.
-  // kResourceExhausted if there is no room for four buffers.
-  static absl::StatusOr<std::unique_ptr<CollectiveTimer>> Create(ProcessGroup& group, DType dtype, int64_t max_bytes);
+  // kResourceExhausted if there is no room for the buffers.
+  static absl::StatusOr<std::unique_ptr<CollectiveTimer>> Create(ProcessGroup& group, DType dtype, int64_t max_bytes,
+                                                                 const TimingOptions& options = {});
 
   // Every rank calls it; all get the same result. `bytes` is rounded down to a multiple of the element and the ranks.
-  // Blocks for about 15 rounds of 40 ms after two rounds of warming up. Errors are those of the collectives.
+  // A round is a batch of about 20 ms, or one collective that is longer, and as many floors; two rounds warm up. Errors
+  // are those of the collectives and of the wire.
   absl::StatusOr<Timing> Measure(CollectiveOp op, int64_t bytes);
 
  private:
-  // The times of a round on the slowest rank, in seconds for each collective and for each copy.
+  // The times of a round on the slowest rank, in seconds for each collective and for each floor.
   struct Round {
     double collective = 0;
-    double copy = 0;
+    double floor = 0;
   };
 
-  CollectiveTimer(ProcessGroup& group, DType dtype) : group_(group), dtype_(dtype) {}
+  CollectiveTimer(ProcessGroup& group, DType dtype, const TimingOptions& options)
+      : group_(group), dtype_(dtype), options_(options) {}
 
-  // Issue... put one operation on stream_; TimeBatch times `repeat` of them on the slowest rank.
+  // Issue... put one operation on stream_, RunWire runs it; TimeBatch times `repeat` of them on the slowest rank.
   void IssueCollective(CollectiveOp op, int64_t bytes);
   void IssueCopy(CollectiveOp op, int64_t bytes);
-  // A batch of `repeat` collectives, then a batch of as many copies.
+  absl::Status RunWire(CollectiveOp op, int64_t bytes);
+  // A batch of `repeat` collectives, then a batch of as many floors.
   absl::StatusOr<Round> RunRound(CollectiveOp op, int64_t bytes, int repeat);
   template <typename Issue>
   absl::StatusOr<double> TimeBatch(int repeat, const Issue& issue);
 
-  // Not owned. All buffers have max_bytes bytes.
+  // Not owned.
   ProcessGroup& group_;
   const DType dtype_;
+  const TimingOptions options_;
   // All that is timed runs on this stream.
   std::unique_ptr<Stream> stream_;
-  Buffer whole_;   // shared: all_gather's output, reduce_scatter's input, the tensor of the others
-  Buffer part_;    // shared: reduce_scatter's output
-  Buffer source_;  // private: memcpy's
+  Buffer whole_;   // shared, [max_bytes]: all_gather's output, reduce_scatter's input, the tensor of the others
+  Buffer part_;    // shared, a rank's part of it: reduce_scatter's output
+  Buffer source_;  // private, [max_bytes]: the floor's
   Buffer destination_;
 };
 

@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Times the collectives of a host backend and compares them with memcpy.
+// Times the collectives of a host backend and compares them with memcpy, or with plain sockets between the hosts.
 //
 //   bazel run //collectives/conformance:collectives_benchmark -- --nproc=2 --backend=shm
 //   bazel run //collectives/conformance:collectives_benchmark -- --nproc=4 --backend=net --ranks_per_host=2
+//   launch --nnodes=2 --node_rank=N --master_addr=A --master_port=P --nproc=2 -- collectives_benchmark --backend=net
 //
-// By itself it starts ranks on this host, which --ranks_per_host makes pass for several. Started by torchrun, srun or
-// mpirun on several hosts it measures those.
+// By itself it starts ranks on this host, which --ranks_per_host makes pass for several. Started by launch, torchrun,
+// srun or mpirun on several hosts it measures those, as tests/hosts/benchmark.sh does.
 //
 // Collectives are issued in batches and synchronised once, as training does. The numbers are meaningful only on an idle
 // machine with at least one core per rank.
 #include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <optional>
 #include <string>
@@ -22,9 +24,12 @@
 #include "fsdp/base/command_line.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/collectives/conformance/collective_timing.h"
+#include "fsdp/collectives/conformance/socket_wire.h"
 #include "fsdp/collectives/init_process_group.h"
+#include "fsdp/collectives/job/host_identity.h"
 #include "fsdp/collectives/job/rendezvous.h"
 #include "fsdp/collectives/launcher.h"
+#include "fsdp/collectives/net/host_layout.h"
 #include "fsdp/collectives/run_ranks.h"
 #include "nlohmann/json.hpp"
 
@@ -35,6 +40,8 @@ ABSL_FLAG(fsdp::ByteSizeFlag, min_bytes, {4 << 10}, "smallest size");
 ABSL_FLAG(fsdp::ByteSizeFlag, max_bytes, {256 << 20}, "largest size; sizes grow by a factor of 4");
 ABSL_FLAG(std::string, dtype, "float32", "element type: float32, bfloat16, ...");
 ABSL_FLAG(std::string, op, "all", "all_gather, reduce_scatter, all_reduce, broadcast or all");
+ABSL_FLAG(int, rounds, 15, "batches of each measurement; odd");
+ABSL_FLAG(bool, wire, false, "compare with plain sockets between the first two hosts instead of memcpy");
 ABSL_FLAG(bool, json, false, "print one JSON object instead of the table");
 
 namespace fsdp {
@@ -43,7 +50,7 @@ namespace {
 constexpr char kColumns[] =
     "bytes   S: all_gather's output, reduce_scatter's input, else the tensor; per rank\n"
     "count   elements of S\n"
-    "time    us per collective: the slowest rank's, median of 15 batches; best: the fastest batch; +-: half the\n"
+    "time    us per collective: the slowest rank's, median of --rounds batches; best: the fastest batch; +-: half the\n"
     "        distance of the quartiles, in % of the median\n"
     "algbw   S / time, GB/s\n"
     "busbw   algbw times what each rank must get from others, in units of S: (n-1)/n, all_reduce 2(n-1)/n, broadcast "
@@ -52,6 +59,9 @@ constexpr char kColumns[] =
     "it:\n"
     "        all_gather copies S(n-1)/n; reduce_scatter reads S and writes S/n; all_reduce is both; broadcast copies "
     "S\n"
+    "        with --wire: algbw if plain sockets took the bytes that the op's route on backend net puts on a host's "
+    "link,\n"
+    "        both ways at once between two hosts; up to 16 KiB: if it took a ping-pong of these bytes\n"
     "share   algbw / limit, median over pairs of batches\n";
 
 constexpr CollectiveOp kOps[] = {CollectiveOp::kAllGather, CollectiveOp::kReduceScatter, CollectiveOp::kAllReduce,
@@ -96,6 +106,7 @@ void PrintJson(const ProcessGroup& group, const std::vector<Timing>& timings) {
                     {"spread", t.spread},
                     {"algbw_gb_per_s", t.algbw / 1e9},
                     {"busbw_gb_per_s", t.busbw / 1e9},
+                    {"floor_us", t.floor * 1e6},
                     {"limit_gb_per_s", t.limit / 1e9},
                     {"share_of_limit", t.share}});
   }
@@ -104,11 +115,13 @@ void PrintJson(const ProcessGroup& group, const std::vector<Timing>& timings) {
 }
 
 // Every rank runs all measurements, since they are collective; rank 0 alone prints.
-absl::Status MeasureAll(ProcessGroup& group) {
+absl::Status MeasureAll(ProcessGroup& group, SocketWire* wire) {
   const int64_t max_bytes = absl::GetFlag(FLAGS_max_bytes).bytes;
   const bool table = group.rank() == 0 && !absl::GetFlag(FLAGS_json);
   FSDP_ASSIGN_OR_RETURN(const DType dtype, ParseDType(absl::GetFlag(FLAGS_dtype)));
-  FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<CollectiveTimer> timer, CollectiveTimer::Create(group, dtype, max_bytes));
+  FSDP_ASSIGN_OR_RETURN(
+      const std::unique_ptr<CollectiveTimer> timer,
+      CollectiveTimer::Create(group, dtype, max_bytes, {.rounds = absl::GetFlag(FLAGS_rounds), .wire = wire}));
   if (table) {
     PrintHead(group);
   }
@@ -128,14 +141,29 @@ absl::Status MeasureAll(ProcessGroup& group) {
   return absl::OkStatus();
 }
 
+absl::StatusOr<std::unique_ptr<SocketWire>> MakeWire(ProcessGroup& group, const Rendezvous& rendezvous,
+                                                     const std::string& host_id) {
+  FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> blobs,
+                        group.GatherBlobs(HostIdentity::OfThisProcess(host_id).ToBlob()));
+  std::vector<std::string> hosts;
+  for (const std::string& blob : blobs) hosts.push_back(HostIdentity::FromBlob(blob).kernel);
+  return SocketWire::Create(group, HostLayout::Of(hosts), rendezvous.master_addr);
+}
+
 absl::Status RunAsRank() {
   InitOptions options = {.backend = absl::GetFlag(FLAGS_backend)};
   FSDP_ASSIGN_OR_RETURN(const Rendezvous rendezvous, RendezvousFromEnvironment());
   if (const int ranks_per_host = absl::GetFlag(FLAGS_ranks_per_host); ranks_per_host > 0) {
     options.host_id = absl::StrCat(rendezvous.rank / ranks_per_host);
+  } else if (const char* const host_id = getenv("FSDP_HOSTID"); host_id != nullptr) {
+    options.host_id = host_id;
   }
   FSDP_ASSIGN_OR_RETURN(const std::shared_ptr<ProcessGroup> group, JoinProcessGroup(rendezvous, options));
-  return MeasureAll(*group);
+  std::unique_ptr<SocketWire> wire;
+  if (absl::GetFlag(FLAGS_wire)) {
+    FSDP_ASSIGN_OR_RETURN(wire, MakeWire(*group, rendezvous, options.host_id));
+  }
+  return MeasureAll(*group, wire.get());
 }
 
 // Starts this program again, as ranks.
@@ -149,19 +177,23 @@ absl::Status RunAsLauncher(int argc, char** argv) {
 absl::Status CheckFlags() {
   const std::string backend = absl::GetFlag(FLAGS_backend);
   const bool is_known = (backend == "shm" || backend == "local" || backend == "net") && !ChosenOps().empty();
+  const int ranks_per_host = absl::GetFlag(FLAGS_ranks_per_host);
   const bool has_hosts =
-      absl::GetFlag(FLAGS_ranks_per_host) == 0 || (absl::GetFlag(FLAGS_ranks_per_host) > 0 && backend == "net");
-  if (is_known && has_hosts && absl::GetFlag(FLAGS_min_bytes).bytes >= 1 && absl::GetFlag(FLAGS_nproc) >= 1) {
+      ranks_per_host >= 0 && (backend == "net" || (ranks_per_host == 0 && !absl::GetFlag(FLAGS_wire)));
+  const bool has_median = absl::GetFlag(FLAGS_rounds) > 0 && absl::GetFlag(FLAGS_rounds) % 2 == 1;
+  if (is_known && has_hosts && has_median && absl::GetFlag(FLAGS_min_bytes).bytes >= 1 &&
+      absl::GetFlag(FLAGS_nproc) >= 1) {
     return absl::OkStatus();
   }
   return absl::InvalidArgumentError(
-      "wanted --nproc of at least 1, --min_bytes above 0, --backend=shm, local or net, --op of those listed, "
-      "--ranks_per_host with --backend=net");
+      "wanted --nproc of at least 1, --min_bytes above 0, --rounds odd, --backend=shm, local or net, --op of those "
+      "listed, --ranks_per_host and --wire with --backend=net");
 }
 
 absl::Status Run(int argc, char** argv) {
   if (absl::GetFlag(FLAGS_backend) == "local") {
-    return RunRanks(absl::GetFlag(FLAGS_nproc), [](std::shared_ptr<ProcessGroup> group) { return MeasureAll(*group); });
+    return RunRanks(absl::GetFlag(FLAGS_nproc),
+                    [](std::shared_ptr<ProcessGroup> group) { return MeasureAll(*group, nullptr); });
   }
   return InsideJob() ? RunAsRank() : RunAsLauncher(argc, argv);
 }

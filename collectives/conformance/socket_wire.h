@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// SocketWire: what plain sockets do on the link between two hosts, for collectives to be compared with. The first ranks
+// of the group's first two hosts have a TCP connection for each direction and one thread each that polls. No collective
+// can be faster on the same link; iperf3 measures the same.
+#ifndef FSDP_COLLECTIVES_CONFORMANCE_SOCKET_WIRE_H_
+#define FSDP_COLLECTIVES_CONFORMANCE_SOCKET_WIRE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "fsdp/base/file_descriptor.h"
+#include "fsdp/collectives/group/collective.h"
+#include "fsdp/collectives/group/process_group.h"
+#include "fsdp/collectives/net/host_layout.h"
+
+namespace fsdp {
+
+// What the busier direction of a host's link must carry for a collective of S = `bytes` of the larger buffer on the
+// route that backend "net" takes (docs/collectives.md). `layout` must be regular. A barrier carries nothing.
+double LinkBytes(CollectiveOp op, DType dtype, double bytes, const HostLayout& layout);
+
+class SocketWire {
+ public:
+  // Every rank calls it. `master_addr`: an address of rank 0 by which the other hosts reach it; the wire is the network
+  // that this leads over. kInvalidArgument, on every rank, unless the ranks are on several hosts, equally many on each
+  // and neighbours.
+  static absl::StatusOr<std::unique_ptr<SocketWire>> Create(ProcessGroup& group, HostLayout layout,
+                                                            const std::string& master_addr);
+
+  const HostLayout& layout() const { return layout_; }
+
+  // Both of these are called by every rank, and return at once on those without a connection. kUnavailable if the other
+  // end is gone.
+
+  // Sends `nbytes` and receives as many, at the same time. The memory is gone over again as often as is needed.
+  absl::Status Exchange(absl::Span<char> source, absl::Span<char> destination, int64_t nbytes);
+
+  // A message there and one back, of the size of `memory`.
+  absl::Status PingPong(absl::Span<char> memory);
+
+ private:
+  SocketWire(HostLayout layout, int rank) : layout_(std::move(layout)), rank_(rank) {}
+  // The ends: the first ranks of hosts 0 and 1.
+  int end(int host) const { return layout_.ranks_on(host).front(); }
+  bool is_end() const { return rank_ == end(0) || rank_ == end(1); }
+  absl::Status Accept(int listener);
+  absl::Status Connect(const std::string& master_addr, int port);
+
+  const HostLayout layout_;
+  const int rank_;
+  FileDescriptor out_;  // both empty on ranks that are no end
+  FileDescriptor in_;
+};
+
+}  // namespace fsdp
+
+#endif  // FSDP_COLLECTIVES_CONFORMANCE_SOCKET_WIRE_H_
