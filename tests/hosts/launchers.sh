@@ -29,6 +29,8 @@ PATH=$PATH:/usr/sbin:/sbin
 repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 # shellcheck source=tests/hosts/two_hosts.sh
 source "$repository/tests/hosts/two_hosts.sh"
+# shellcheck source=tests/hosts/packages.sh
+source "$repository/tests/hosts/packages.sh"
 
 all=(launch torchrun-static torchrun-c10d torchrun-one-host srun srun-ports mpirun hydra)
 
@@ -40,33 +42,6 @@ limit=180
 die() {
   echo "launchers.sh: $*" >&2
   exit 2
-}
-
-# install PACKAGE...: Debian's packages that are not there yet. Whether one came is seen by the commands that it has.
-# Packages start their daemons when they are installed: here in a namespace that ends with the installation.
-install() {
-  local package missing=()
-  for package; do
-    dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || missing+=("$package")
-  done
-  [ ${#missing[@]} = 0 ] && return
-  echo "installing ${missing[*]}"
-  apt-get update -qq >/dev/null 2>&1
-  for package in "${missing[@]}"; do
-    DEBIAN_FRONTEND=noninteractive unshare --pid --fork --kill-child --mount-proc \
-      apt-get install -qq -y --no-install-recommends "$package" </dev/null >/dev/null 2>&1
-  done
-}
-
-# A virtual environment with torch in $venv; torchrun is skipped if it does not come.
-make_venv() {
-  [ -x "$venv/bin/torchrun" ] && return
-  echo "installing torch in $venv"
-  python3 -m venv "$venv" || return
-  local pip=("$venv/bin/pip" install --quiet --no-cache-dir --disable-pip-version-check)
-  # The wheel without CUDA is a tenth of the size. pip waits for an index that does not answer for minutes.
-  { timeout 20 curl -sSfo /dev/null https://download.pytorch.org/whl/cpu/torch/ 2>/dev/null &&
-    "${pip[@]}" --index-url https://download.pytorch.org/whl/cpu torch; } || "${pip[@]}" torch
 }
 
 wants() {
@@ -88,7 +63,7 @@ prepare() {
   wants hydra && install mpich
   if wants 'torchrun*'; then
     install python3-venv
-    make_venv
+    make_venv "$venv"
   fi
   if [ -z "${TRAIN_GPT:-}" ] || [ -z "${LAUNCH:-}" ]; then
     (cd "$repository" && ./bazelw build //train:train_gpt //tools:launch) || die "the programs cannot be built"

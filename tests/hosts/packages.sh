@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+# shellcheck shell=bash
+#
+# For scripts by hand, as root: what they need and a machine may lack.
+
+# install PACKAGE...: Debian's packages that are not there yet. Whether one came is seen by the commands that it has.
+# Packages start their daemons when they are installed: here in a namespace that ends with the installation.
+install() {
+  local package missing=()
+  for package; do
+    dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || missing+=("$package")
+  done
+  [ ${#missing[@]} = 0 ] && return
+  echo "installing ${missing[*]}" >&2
+  apt-get update -qq >/dev/null 2>&1
+  for package in "${missing[@]}"; do
+    DEBIAN_FRONTEND=noninteractive unshare --pid --fork --kill-child --mount-proc \
+      apt-get install -qq -y --no-install-recommends "$package" </dev/null >/dev/null 2>&1
+  done
+}
+
+# make_venv DIR: a virtual environment with torch, unless it is there. It needs 5.5 GB.
+make_venv() {
+  [ -x "$1/bin/torchrun" ] && return
+  echo "installing torch in $1" >&2
+  python3 -m venv "$1" || return
+  local pip=("$1/bin/pip" install --quiet --no-cache-dir --disable-pip-version-check)
+  # The wheel without CUDA is a tenth of the size. pip waits for an index that does not answer for minutes.
+  { timeout 20 curl -sSfo /dev/null https://download.pytorch.org/whl/cpu/torch/ 2>/dev/null &&
+    "${pip[@]}" --index-url https://download.pytorch.org/whl/cpu torch; } || "${pip[@]}" torch
+}
