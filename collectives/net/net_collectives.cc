@@ -14,7 +14,8 @@
 // Bytes sent per rank, for n ranks and S bytes of the larger buffer: all_gather and reduce_scatter S (n-1)/n,
 // all_reduce twice that, the root of broadcast S (n-1); and n - 1 headers. A ring would send as much.
 //
-// Pieces bound the memory: a rank receives at most kScratchBytes before it adds.
+// Pieces bound the memory: a rank receives at most kScratchBytes before it adds. They overlap: while a rank adds the
+// pieces that have come, the next ones come, and those after them have a place.
 #include "fsdp/collectives/net/net_collectives.h"
 
 #include <algorithm>
@@ -30,9 +31,10 @@
 namespace fsdp {
 namespace {
 
-// What reductions receive at a time: from each peer at most 4 MiB, on whose transmission a wait for the next piece
-// weighs little, and from all together at most 64 MiB.
-constexpr int64_t kPieceBytes = 4 << 20;
+// What reductions receive at a time: from each peer pieces of at most 2 MiB, which are long enough for the steps
+// between them and short enough for what nothing overlaps with, the sum of the last one; and from all together at most
+// 64 MiB.
+constexpr int64_t kPieceBytes = 2 << 20;
 constexpr int64_t kScratchBytes = 64 << 20;
 
 // Up to here an all_reduce sends everything to everybody: one wait for the network instead of two.
@@ -108,7 +110,14 @@ absl::Status NetCollectives::Meet(uint64_t sequence, const CollectiveSpec& spec)
 }
 
 absl::Status NetCollectives::Exchange(absl::Span<const Send> sends, absl::Span<const Receive> receives) {
-  const absl::Status status = transport_->Exchange(sends, receives, id_, options_.timeout);
+  return OrVerdict(transport_->Exchange(sends, receives, id_, options_.timeout));
+}
+
+absl::Status NetCollectives::ExchangeInSteps(const Pipeline& pipeline) {
+  return OrVerdict(transport_->ExchangeInSteps(pipeline, id_, options_.timeout));
+}
+
+absl::Status NetCollectives::OrVerdict(const absl::Status& status) const {
   if (absl::IsUnavailable(status) && options_.watch != nullptr) {
     const absl::Status verdict = options_.watch(kVerdict);
     if (!verdict.ok()) {
@@ -166,58 +175,71 @@ absl::Status NetCollectives::Broadcast(const Collective& collective) {
 absl::Status NetCollectives::ReduceScatter(const Collective& collective) {
   const CollectiveSpec& spec = collective.spec;
   const int64_t width = SizeOf(spec.dtype);
-  const int64_t step = PieceCount(spec.dtype);
-  for (int64_t begin = 0; begin < spec.count; begin += step) {
-    const int64_t nbytes = std::min(step, spec.count - begin) * width;
-    const auto slice = [&](int r) { return collective.input + (r * spec.count + begin) * width; };
-    std::vector<Send> sends;
-    std::vector<Receive> receives;
+  const int64_t piece = std::min(PieceCount(spec.dtype), spec.count);
+  const auto count = [&](int64_t step) { return std::min(piece, spec.count - step * piece); };
+  const auto slice = [&](int r, int64_t step) { return collective.input + (r * spec.count + step * piece) * width; };
+  const auto row = [&](int r, int64_t step) { return ScratchOfStep(step, r, piece * width); };
+  const auto begin = [&](int64_t step) {
+    Messages messages;
     for (const int peer : Others()) {
-      sends.push_back({peer, slice(peer), nbytes});
-      receives.push_back({peer, Scratch(peer, nbytes), nbytes});
+      messages.sends.push_back({peer, slice(peer, step), count(step) * width});
+      messages.receives.push_back({peer, row(peer, step), count(step) * width});
     }
-    FSDP_RETURN_IF_ERROR(Exchange(sends, receives));
+    return messages;
+  };
+  const auto end = [&](int64_t step) {
     for (int r = 0; r < size_; ++r) {
-      rows_[r] = r == rank_ ? slice(rank_) : Scratch(r, nbytes);
+      rows_[r] = r == rank_ ? slice(rank_, step) : row(r, step);
     }
     ReduceRows(spec.dtype, spec.reduce_op,
-               {.rows = rows_, .destination = collective.output + begin * width, .numel = nbytes / width});
-  }
-  return absl::OkStatus();
+               {.rows = rows_, .destination = collective.output + step * piece * width, .numel = count(step)});
+    return absl::OkStatus();
+  };
+  return ExchangeInSteps({.steps = spec.count == 0 ? 0 : (spec.count + piece - 1) / piece, .begin = begin, .end = end});
 }
 
-// A chunk is as many sub-slices as there are ranks; the last ones of a chunk may be shorter or empty.
+// A chunk is as many sub-slices as there are ranks; the last ones of a chunk may be shorter or empty. The sums of a
+// chunk are sent on in the first step that begins when they are there.
 absl::Status NetCollectives::AllReduce(const Collective& collective) {
   const CollectiveSpec& spec = collective.spec;
   const int64_t width = SizeOf(spec.dtype);
   if (spec.count * width <= kEagerBytes) return ReduceAlike(collective);
-  const int64_t most = PieceCount(spec.dtype) * size_;
-  for (int64_t begin = 0; begin < spec.count; begin += most) {
-    const int64_t count = std::min(most, spec.count - begin);
+  const int64_t piece = std::min(PieceCount(spec.dtype), (spec.count + size_ - 1) / size_);
+  const int64_t most = piece * size_;
+  const int64_t chunks = (spec.count + most - 1) / most;
+  // The part that rank `r` reduces begins here; that of rank r + 1 is its end.
+  const auto part = [&](int64_t chunk, int r) {
+    const int64_t count = std::min(most, spec.count - chunk * most);
     const int64_t each = (count + size_ - 1) / size_;
-    std::byte* const chunk = collective.output + begin * width;
-    const auto part = [&](int r) { return chunk + std::min(r * each, count) * width; };
-    const auto nbytes = [&](int r) { return part(r + 1) - part(r); };
-    std::vector<Send> sends;
-    std::vector<Receive> receives;
+    return collective.output + (chunk * most + std::min(r * each, count)) * width;
+  };
+  const auto nbytes = [&](int64_t chunk, int r) { return part(chunk, r + 1) - part(chunk, r); };
+  const auto row = [&](int r, int64_t step) { return ScratchOfStep(step, r, piece * width); };
+  const auto begin = [&](int64_t step) {
+    Messages messages;
+    const int64_t summed = step - kStepsUnderWay;
     for (const int peer : Others()) {
-      Add(sends, {peer, part(peer), nbytes(peer)});
-      Add(receives, {peer, Scratch(peer, each * width), nbytes(rank_)});
+      if (step < chunks) {
+        Add(messages.sends, {peer, part(step, peer), nbytes(step, peer)});
+        Add(messages.receives, {peer, row(peer, step), nbytes(step, rank_)});
+      }
+      if (summed >= 0) {
+        Add(messages.sends, {peer, part(summed, rank_), nbytes(summed, rank_)});
+        Add(messages.receives, {peer, part(summed, peer), nbytes(summed, peer)});
+      }
     }
-    FSDP_RETURN_IF_ERROR(Exchange(sends, receives));
+    return messages;
+  };
+  const auto end = [&](int64_t step) {
+    if (step >= chunks) return absl::OkStatus();
     for (int r = 0; r < size_; ++r) {
-      rows_[r] = r == rank_ ? part(rank_) : Scratch(r, each * width);
+      rows_[r] = r == rank_ ? part(step, rank_) : row(r, step);
     }
-    ReduceRows(spec.dtype, spec.reduce_op, {.rows = rows_, .destination = part(rank_), .numel = nbytes(rank_) / width});
-    sends.clear();
-    receives.clear();
-    for (const int peer : Others()) {
-      Add(sends, {peer, part(rank_), nbytes(rank_)});
-      Add(receives, {peer, part(peer), nbytes(peer)});
-    }
-    FSDP_RETURN_IF_ERROR(Exchange(sends, receives));
-  }
-  return absl::OkStatus();
+    ReduceRows(spec.dtype, spec.reduce_op,
+               {.rows = rows_, .destination = part(step, rank_), .numel = nbytes(step, rank_) / width});
+    return absl::OkStatus();
+  };
+  return ExchangeInSteps({.steps = chunks + kStepsUnderWay, .begin = begin, .end = end});
 }
 
 absl::Status NetCollectives::ReduceAlike(const Collective& collective) {
@@ -227,11 +249,11 @@ absl::Status NetCollectives::ReduceAlike(const Collective& collective) {
   std::vector<Receive> receives;
   for (const int peer : Others()) {
     Add(sends, {peer, collective.input, nbytes});
-    Add(receives, {peer, Scratch(peer, nbytes), nbytes});
+    Add(receives, {peer, Scratch(peer, size_, nbytes), nbytes});
   }
   FSDP_RETURN_IF_ERROR(Exchange(sends, receives));
   for (int r = 0; r < size_; ++r) {
-    rows_[r] = r == rank_ ? collective.input : Scratch(r, nbytes);
+    rows_[r] = r == rank_ ? collective.input : Scratch(r, size_, nbytes);
   }
   ReduceRows(spec.dtype, spec.reduce_op, {.rows = rows_, .destination = collective.output, .numel = spec.count});
   return absl::OkStatus();
@@ -284,15 +306,19 @@ std::vector<int> NetCollectives::Others() const {
   return others;
 }
 
-std::byte* NetCollectives::Scratch(int r, int64_t stride) {
-  const int64_t row = (stride + kLine - 1) / kLine * kLine;
-  // Every row is asked for before any is received into, so growing moves nothing that is under way.
-  if (scratch_.size() < static_cast<size_t>(row * size_)) scratch_.resize(static_cast<size_t>(row * size_));
-  return scratch_.data() + r * row;
+// All rows are made when the first is asked for, so growing moves nothing that is under way.
+std::byte* NetCollectives::Scratch(int64_t row, int64_t rows, int64_t stride) {
+  const int64_t distance = (stride + kLine - 1) / kLine * kLine;
+  if (scratch_.size() < static_cast<size_t>(distance * rows)) scratch_.resize(static_cast<size_t>(distance * rows));
+  return scratch_.data() + row * distance;
+}
+
+std::byte* NetCollectives::ScratchOfStep(int64_t step, int r, int64_t stride) {
+  return Scratch(step % kStepsUnderWay * size_ + r, kStepsUnderWay * size_, stride);
 }
 
 int64_t NetCollectives::PieceCount(DType dtype) const {
-  return std::max(kLine, std::min(kPieceBytes, kScratchBytes / size_)) / SizeOf(dtype);
+  return std::max(kLine, std::min(kPieceBytes, kScratchBytes / size_ / kStepsUnderWay)) / SizeOf(dtype);
 }
 
 }  // namespace fsdp

@@ -52,6 +52,7 @@ class NetCollectives final : public BlockingCollectives {
   absl::Status Move(const Collective& collective);
   void Complete() { completed_.store(id_.sequence, std::memory_order_relaxed); }
   absl::Status Exchange(absl::Span<const Send> sends, absl::Span<const Receive> receives);
+  absl::Status ExchangeInSteps(const Pipeline& pipeline);
 
   // A transport and options for a part of this group; see Split.
   absl::StatusOr<std::unique_ptr<NetCollectives>> SplitNet(const std::vector<int>& members, const BlobGather& gather);
@@ -66,8 +67,13 @@ class NetCollectives final : public BlockingCollectives {
 
   // The other ranks, from this one's successor on, so that they do not all send to one rank at once.
   std::vector<int> Others() const;
-  // Where rank `r`'s part of a piece is received, `stride` bytes apart; makes room first.
-  std::byte* Scratch(int r, int64_t stride);
+  // `status`, or the verdict of the watch where it is that a connection broke.
+  absl::Status OrVerdict(const absl::Status& status) const;
+
+  // A row of scratch memory of `rows` rows, `stride` bytes or a little more apart; makes room first. Of a step: where
+  // rank `r`'s part is received.
+  std::byte* Scratch(int64_t row, int64_t rows, int64_t stride);
+  std::byte* ScratchOfStep(int64_t step, int r, int64_t stride);
   // Elements of this dtype that a rank receives from each other one at a time.
   int64_t PieceCount(DType dtype) const;
 

@@ -6,7 +6,8 @@
 //
 // Implementations: ucx_transport.h between processes; thread_transport.h between threads, for tests.
 //
-// Exchange, AwaitSends and Split are called by one thread at a time, the other functions by any thread.
+// Exchange, ExchangeInSteps, AwaitSends and Split are called by one thread at a time, the other functions by any
+// thread.
 #ifndef FSDP_COLLECTIVES_NET_TRANSPORT_H_
 #define FSDP_COLLECTIVES_NET_TRANSPORT_H_
 
@@ -46,6 +47,24 @@ struct Receive {
   int64_t nbytes = 0;
 };
 
+// What a rank sends and receives at a time.
+struct Messages {
+  std::vector<Send> sends;
+  std::vector<Receive> receives;
+};
+
+// Exchanges that follow each other, of which kStepsUnderWay overlap: while the caller adds what one brought, the next
+// one is on its way. All ranks have equally many steps; some may be empty.
+struct Pipeline {
+  int64_t steps = 0;
+  // Gives the messages of a step, in the order of steps: the memory is the transport's until `end` is called. That of
+  // step i is called after the `end` of step i - kStepsUnderWay.
+  std::function<absl::StatusOr<Messages>(int64_t step)> begin;
+  // All messages of the step are received, and the memory of its sends may change. In the order of steps.
+  std::function<absl::Status(int64_t step)> end;
+};
+inline constexpr int64_t kStepsUnderWay = 2;
+
 class Transport {
  public:
   virtual ~Transport() = default;
@@ -60,6 +79,10 @@ class Transport {
   // more, that of sends may still be read until AwaitSends, and the transport carries notices alone.
   virtual absl::Status Exchange(absl::Span<const Send> sends, absl::Span<const Receive> receives,
                                 const CollectiveId& what, absl::Duration timeout) = 0;
+
+  // All exchanges of a pipeline; each wait is at most `timeout`. Errors are those of Exchange, and of the pipeline's
+  // functions. Here they come one after the other: a transport that can let them overlap does.
+  virtual absl::Status ExchangeInSteps(const Pipeline& pipeline, const CollectiveId& what, absl::Duration timeout);
 
   // Blocks until no message of a failed Exchange is read from this rank's memory, if need be by closing connections.
   virtual void AwaitSends() = 0;

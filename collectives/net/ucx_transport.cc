@@ -103,6 +103,7 @@ class UcxTransport final : public Transport {
                         absl::Duration timeout) override {
     return ExchangeAs(Kind::kData, sends, receives, what, timeout);
   }
+  absl::Status ExchangeInSteps(const Pipeline& pipeline, const CollectiveId& what, absl::Duration timeout) override;
   void AwaitSends() override;
   void Tell(const Notice& notice) override;
   absl::Status CheckNobodyGaveUp(const CollectiveId& what) const override {
@@ -117,7 +118,7 @@ class UcxTransport final : public Transport {
 
  private:
   // Messages under way. A deque, because UCX keeps their addresses.
-  using Messages = std::deque<UcxMessage>;
+  using UnderWay = std::deque<UcxMessage>;
 
   // The last message of a peer, received at any time.
   struct IncomingNotice {
@@ -128,20 +129,20 @@ class UcxTransport final : public Transport {
 
   absl::Status ExchangeAs(Kind kind, absl::Span<const Send> sends, absl::Span<const Receive> receives,
                           const CollectiveId& what, absl::Duration timeout);
-  void Start(Kind kind, absl::Span<const Send> sends, absl::Span<const Receive> receives, Messages& messages);
-  absl::Status AwaitAll(std::unique_lock<std::mutex>& lock, Messages& messages, const CollectiveId& what,
+  void Start(Kind kind, absl::Span<const Send> sends, absl::Span<const Receive> receives, UnderWay& messages);
+  absl::Status AwaitAll(std::unique_lock<std::mutex>& lock, UnderWay& messages, const CollectiveId& what,
                         absl::Duration timeout);
   // Notes what is wrong with messages that are done, drops them, and says whose are missing.
-  absl::Status Settle(Messages& messages, const CollectiveId& what, std::vector<int>& missing);
+  absl::Status Settle(UnderWay& messages, const CollectiveId& what, std::vector<int>& missing);
   void ReadNotices();
-  void Abandon(Messages& messages);
+  void Abandon(std::deque<UnderWay> exchanges);
   void EndWorker();
   // Advances the worker until `done` or for `most`; with the lock held.
   template <typename Done>
   void ProgressUntil(const Done& done, absl::Duration most);
-  static bool AreDone(const Messages& messages);
+  static bool AreDone(const UnderWay& messages);
   void Free(UcxMessage& message);
-  void DropDone(Messages& messages);
+  void DropDone(UnderWay& messages);
 
   const int rank_;
   const Nonce nonce_;
@@ -154,8 +155,8 @@ class UcxTransport final : public Transport {
   std::vector<IncomingNotice> notices_;  // by rank
   bool has_told_ = false;
   std::string last_words_;             // this rank's notice
-  Messages last_messages_;             // with it
-  Messages abandoned_;                 // of a failed Exchange; their memory is the caller's
+  UnderWay last_messages_;             // with it
+  std::deque<UnderWay> abandoned_;     // of a failed Exchange; their memory is the caller's
   std::unique_ptr<UcxWorker> worker_;  // last, since it calls back until it is gone
 };
 
@@ -188,16 +189,41 @@ absl::Status UcxTransport::Connect(std::unique_ptr<UcxWorker> worker, const std:
 absl::Status UcxTransport::ExchangeAs(Kind kind, absl::Span<const Send> sends, absl::Span<const Receive> receives,
                                       const CollectiveId& what, absl::Duration timeout) {
   std::unique_lock<std::mutex> lock(mutex_);
-  Messages messages;
-  Start(kind, sends, receives, messages);
-  absl::Status status = AwaitAll(lock, messages, what, timeout);
-  if (!status.ok()) Abandon(messages);
+  std::deque<UnderWay> messages(1);
+  Start(kind, sends, receives, messages.front());
+  absl::Status status = AwaitAll(lock, messages.front(), what, timeout);
+  if (!status.ok()) Abandon(std::move(messages));
+  return status;
+}
+
+absl::Status UcxTransport::ExchangeInSteps(const Pipeline& pipeline, const CollectiveId& what, absl::Duration timeout) {
+  std::deque<UnderWay> steps;  // begun and not ended
+  const auto run = [&]() -> absl::Status {
+    int64_t begun = 0;
+    for (int64_t step = 0; step < pipeline.steps; ++step) {
+      for (; begun < std::min(pipeline.steps, step + kStepsUnderWay); ++begun) {
+        FSDP_ASSIGN_OR_RETURN(const Messages messages, pipeline.begin(begun));
+        const std::lock_guard<std::mutex> lock(mutex_);
+        Start(Kind::kData, messages.sends, messages.receives, steps.emplace_back());
+      }
+      {
+        std::unique_lock<std::mutex> lock(mutex_);
+        FSDP_RETURN_IF_ERROR(AwaitAll(lock, steps.front(), what, timeout));
+      }
+      steps.pop_front();
+      FSDP_RETURN_IF_ERROR(pipeline.end(step));
+    }
+    return absl::OkStatus();
+  };
+  absl::Status status = run();
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (!status.ok()) Abandon(std::move(steps));
   return status;
 }
 
 // Receives come first, so that what arrives has a place.
 void UcxTransport::Start(Kind kind, absl::Span<const Send> sends, absl::Span<const Receive> receives,
-                         Messages& messages) {
+                         UnderWay& messages) {
   for (const Receive& receive : receives) {
     for (int64_t begin = 0; begin < receive.nbytes; begin += kPieceBytes) {
       messages.push_back({.peer = receive.peer});
@@ -214,7 +240,7 @@ void UcxTransport::Start(Kind kind, absl::Span<const Send> sends, absl::Span<con
   }
 }
 
-absl::Status UcxTransport::AwaitAll(std::unique_lock<std::mutex>& lock, Messages& messages, const CollectiveId& what,
+absl::Status UcxTransport::AwaitAll(std::unique_lock<std::mutex>& lock, UnderWay& messages, const CollectiveId& what,
                                     absl::Duration timeout) {
   const absl::Time start = absl::Now();
   absl::Time settled = absl::InfiniteFuture();  // when the error of a broken connection is final
@@ -242,7 +268,7 @@ absl::Status UcxTransport::AwaitAll(std::unique_lock<std::mutex>& lock, Messages
   }
 }
 
-absl::Status UcxTransport::Settle(Messages& messages, const CollectiveId& what, std::vector<int>& missing) {
+absl::Status UcxTransport::Settle(UnderWay& messages, const CollectiveId& what, std::vector<int>& missing) {
   for (UcxMessage& message : messages) {
     if (!message.done) {
       missing.push_back(message.peer);
@@ -285,36 +311,47 @@ void UcxTransport::ReadNotices() {
 
 // Receives are ended, so that the caller's memory changes no more. Sends go on until AwaitSends, since their endpoints
 // are still to carry this rank's notice.
-void UcxTransport::Abandon(Messages& messages) {
-  const auto is_over = [&] {
-    return std::all_of(messages.begin(), messages.end(), [](const UcxMessage& m) { return m.done || m.wanted == 0; });
+void UcxTransport::Abandon(std::deque<UnderWay> exchanges) {
+  const auto for_receives = [&](const auto& function) {
+    for (UnderWay& messages : exchanges) {
+      for (UcxMessage& message : messages) {
+        if (message.wanted > 0 && !message.done) function(message);
+      }
+    }
   };
-  for (UcxMessage& message : messages) {
-    if (message.wanted > 0) worker_->Cancel(message);
-  }
+  const auto is_over = [&] {
+    bool over = true;
+    for_receives([&](const UcxMessage&) { over = false; });
+    return over;
+  };
+  for_receives([&](UcxMessage& message) { worker_->Cancel(message); });
   ProgressUntil(is_over, kLastWords);
-  for (UcxMessage& message : messages) {
-    if (message.wanted > 0 && !message.done) worker_->CloseNow(message.peer);  // ends what cannot be cancelled
-  }
+  for_receives([&](UcxMessage& message) { worker_->CloseNow(message.peer); });  // ends what cannot be cancelled
   ProgressUntil(is_over, kLastWords);
-  abandoned_ = std::move(messages);  // moves no element
+  abandoned_ = std::move(exchanges);  // moves no message
 }
 
 void UcxTransport::AwaitSends() {
   const std::lock_guard<std::mutex> lock(mutex_);
-  for (const UcxMessage& message : abandoned_) {
-    if (!message.done) worker_->CloseNow(message.peer);
+  for (const UnderWay& messages : abandoned_) {
+    for (const UcxMessage& message : messages) {
+      if (!message.done) worker_->CloseNow(message.peer);
+    }
   }
-  ProgressUntil([&] { return AreDone(abandoned_); }, kLastWords);
+  const auto is_over = [&] { return std::all_of(abandoned_.begin(), abandoned_.end(), AreDone); };
+  ProgressUntil(is_over, kLastWords);
   // The receive of a message that a rank was killed in the middle of is ended by nothing else.
-  if (!AreDone(abandoned_)) EndWorker();
-  DropDone(abandoned_);
+  if (!is_over()) EndWorker();
+  for (UnderWay& messages : abandoned_) DropDone(messages);
+  abandoned_.clear();
 }
 
 // No message is under way afterwards, and no notice arrives.
 void UcxTransport::EndWorker() {
   std::vector<UcxMessage*> all;
-  for (UcxMessage& message : abandoned_) all.push_back(&message);
+  for (UnderWay& messages : abandoned_) {
+    for (UcxMessage& message : messages) all.push_back(&message);
+  }
   for (UcxMessage& message : last_messages_) all.push_back(&message);
   for (IncomingNotice& notice : notices_) all.push_back(&notice.message);
   for (UcxMessage* message : all) {
@@ -352,7 +389,7 @@ void UcxTransport::ProgressUntil(const Done& done, absl::Duration most) {
   }
 }
 
-bool UcxTransport::AreDone(const Messages& messages) {
+bool UcxTransport::AreDone(const UnderWay& messages) {
   return std::all_of(messages.begin(), messages.end(), [](const UcxMessage& message) { return message.done; });
 }
 
@@ -361,7 +398,7 @@ void UcxTransport::Free(UcxMessage& message) {
   message.request = nullptr;
 }
 
-void UcxTransport::DropDone(Messages& messages) {
+void UcxTransport::DropDone(UnderWay& messages) {
   for (UcxMessage& message : messages) Free(message);
   messages.clear();
 }

@@ -101,6 +101,72 @@ TEST_F(UcxTransportTest, MessagesArriveInTheOrderInWhichTheyWereSent) {
   }));
 }
 
+// Steps of 3 MB in memory for two of them, each a message of every rank to every other one; `log` gets what is called.
+Pipeline StepsOfTexts(Transport& transport, int64_t steps, std::vector<std::string>& slots, std::string& log) {
+  constexpr size_t kBytes = 3'000'000;
+  slots.assign(static_cast<size_t>(kStepsUnderWay * (1 + transport.size())), std::string(kBytes, '-'));
+  const auto slot = [&transport, &slots](int64_t step, int row) -> std::string& {
+    return slots[static_cast<size_t>(step % kStepsUnderWay * (1 + transport.size()) + row)];
+  };
+  const auto letter = [](int64_t step, int rank) { return static_cast<char>('a' + (step + 7 * rank) % 26); };
+  const auto begin = [=, &transport, &log](int64_t step) {
+    absl::StrAppend(&log, "b", step, " ");
+    Messages messages;
+    std::string& out = slot(step, transport.size());
+    out.assign(kBytes, letter(step, transport.rank()));
+    for (int peer = 0; peer < transport.size(); ++peer) {
+      if (peer == transport.rank()) continue;
+      messages.sends.push_back({peer, Bytes(out), kBytes});
+      messages.receives.push_back({peer, Bytes(slot(step, peer)), kBytes});
+    }
+    return messages;
+  };
+  const auto end = [=, &transport, &log](int64_t step) {
+    absl::StrAppend(&log, "e", step, " ");
+    for (int peer = 0; peer < transport.size(); ++peer) {
+      if (peer != transport.rank() && slot(step, peer) != std::string(kBytes, letter(step, peer))) {
+        return absl::DataLossError(absl::StrCat("step ", step, ": other bytes from rank ", peer));
+      }
+    }
+    return absl::OkStatus();
+  };
+  return {.steps = steps, .begin = begin, .end = end};
+}
+
+TEST_F(UcxTransportTest, TheStepsOfAPipelineOverlapByOne) {
+  EXPECT_OK(OnRanks(3, [](Transport& transport, ProcessGroup&) -> absl::Status {
+    std::vector<std::string> slots;
+    std::string log;
+    const Pipeline pipeline = StepsOfTexts(transport, 5, slots, log);
+    FSDP_RETURN_IF_ERROR(transport.ExchangeInSteps(pipeline, kWhat, kTimeout));
+    EXPECT_EQ(log, "b0 b1 e0 b2 e1 b3 e2 b4 e3 e4 ");
+    return ExchangeTexts(transport, 32);
+  }));
+}
+
+TEST_F(UcxTransportTest, AnErrorInAStepEndsThePipelineOfAllRanks) {
+  const absl::Status status = OnRanks(2, [](Transport& transport, ProcessGroup&) -> absl::Status {
+    std::vector<std::string> slots;
+    std::string log;
+    Pipeline pipeline = StepsOfTexts(transport, 5, slots, log);
+    if (transport.rank() == 1) {
+      pipeline.end = [end = pipeline.end](int64_t step) -> absl::Status {
+        return step == 2 ? absl::InternalError("no more") : end(step);
+      };
+    }
+    const absl::Status exchanged = transport.ExchangeInSteps(pipeline, kWhat, kTimeout);
+    if (transport.rank() == 1) {
+      EXPECT_EQ(exchanged, absl::InternalError("no more"));
+      transport.Tell({.kind = Notice::Kind::kGaveUp, .sequence = kWhat.sequence, .reason = exchanged});
+    } else {
+      EXPECT_THAT(exchanged, StatusIs(absl::StatusCode::kInternal, HasSubstr("rank 1 (here) gave up: no more")));
+    }
+    transport.AwaitSends();  // before the slots go
+    return absl::OkStatus();
+  });
+  EXPECT_OK(status);
+}
+
 TEST_F(UcxTransportTest, AMessageOfAnotherSizeIsAnError) {
   for (const int64_t sent : {3, 9}) {
     const absl::Status status = OnRanks(2, [&](Transport& transport, ProcessGroup& meeting) -> absl::Status {
