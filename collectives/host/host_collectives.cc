@@ -80,6 +80,11 @@ absl::Status HostCollectives::Run(uint64_t sequence, const Collective& collectiv
   return RunRange(collective, 0, spec.count);
 }
 
+absl::Status HostCollectives::RunPart(uint64_t sequence, const Collective& collective, int64_t begin, int64_t count) {
+  id_ = {.op = collective.spec.op, .sequence = sequence};
+  return RunRange(collective, begin, begin + count);
+}
+
 absl::Status HostCollectives::RunHostSum(uint64_t sequence, const Collective& collective, const HostSum& sum) {
   id_ = {.op = collective.spec.op, .sequence = sequence};
   host_sum_ = &sum;

@@ -51,6 +51,9 @@ class HostCollectives final : public BlockingCollectives {
   absl::StatusOr<std::unique_ptr<BlockingCollectives>> Split(const std::vector<int>& members,
                                                              const BlobGather& gather) override;
 
+  // As Run, for elements [begin, begin + count) of each rank's shard of an all_gather, whose input is in place.
+  absl::Status RunPart(uint64_t sequence, const Collective& collective, int64_t begin, int64_t count);
+
   // As Run, for a part of the reduce_scatter `collective`, whose output it ignores. Ranks of this host alone take part,
   // with equal `begin` and `count`.
   absl::Status RunHostSum(uint64_t sequence, const Collective& collective, const HostSum& sum);

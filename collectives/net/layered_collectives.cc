@@ -4,7 +4,8 @@
 // l. What goes between hosts stays in columns: L flows join each two hosts, and no rank is a leader.
 //
 //   all_gather   own shard to the column, straight into place in the output; then the ranks of each host all-gather the
-//                block of each host in place. S (H-1)/H bytes come to a host, the minimum: every byte once.
+//                block of each host in place. S (H-1)/H bytes come to a host, the minimum: every byte once. In pieces,
+//                so that the ranks of a host copy one while the next ones come.
 //   broadcast    the root's tensor to its column, then from each of those to its host.
 //   reduce_scatter, where reduction_route.h says chain: for the block of slices of each host, rank (0, l) adds the l-th
 //                slices of host 0's ranks in order and sends the sum to (1, l), which adds its host's to it, and so on;
@@ -12,14 +13,14 @@
 //   all_reduce   a chain of n equal slices, where that is the route, then an all_gather of them; what does not divide
 //                by n is less than n elements, and flat.
 //
-// A chain is a pipeline: its items are pieces of blocks, and in step s host h adds item s - h. A step is that sum, and
-// one exchange of the column: the sum goes to the next host, the next item's comes from the host before, a result goes
-// from the last host to its owner.
+// A chain is a pipeline: its items are pieces of blocks, and in step s host h adds item s - 2h. A step is that sum, and
+// then an exchange of the column, which ends while the host adds in the next step (Pipeline of transport.h): the sum
+// goes to the next host, which adds to it two steps later; a result goes from the last host to its owner.
 //
 //   step         0   1   2   3   4   ...
 //   host 0     add0 add1 add2 add3 add4
-//   host 1          add0 add1 add2 add3
-//   host 2               add0 add1 add2      -> results to the owners of items 0, 1, 2
+//   host 1               add0 add1 add2
+//   host 2                         add0      -> results to the owners of items 0, 1, 2
 //
 // All else is flat (net_collectives.h), and so is everything small, for which one wait for the network is less than
 // several meetings, and everything where hosts have unequally many ranks or ranks that alternate. Every collective
@@ -39,6 +40,10 @@ namespace {
 
 // Up to here flat. Layered, each host's block is two meetings of its ranks.
 constexpr int64_t kEagerBytes = 16 << 10;
+
+// Of a rank's shard at a time in an all_gather. Large enough that two meetings of the host's ranks cost little beside
+// its way through the link, small enough that little is left to copy when the last one has come.
+constexpr int64_t kGatherBytes = 4 << 20;
 
 // Of the sum of an item of a chain. Large enough that a step takes longer than its meetings, small enough that the
 // hosts at the end of the chain begin soon.
@@ -108,20 +113,29 @@ absl::Status LayeredCollectives::AllGather(uint64_t sequence, const Collective& 
     std::memcpy(shard(rank()), collective.input, static_cast<size_t>(nbytes));
   }
   const std::vector<int> column = layout_.Column(rank());
-  std::vector<Send> sends;
-  std::vector<Receive> receives;
-  for (int i = 1; i < layout_.hosts(); ++i) {  // from the next host on, so that all do not send to one at once
-    const int peer = column[(layout_.host_of(rank()) + i) % layout_.hosts()];
-    sends.push_back({peer, shard(rank()), nbytes});
-    receives.push_back({peer, shard(peer), nbytes});
-  }
-  FSDP_RETURN_IF_ERROR(net_->Exchange(sends, receives));
-  for (const int of_host : column) {
-    const int first = layout_.ranks_on(layout_.host_of(of_host)).front();
-    FSDP_RETURN_IF_ERROR(
-        host_->Run(sequence, {.spec = collective.spec, .input = shard(of_host), .output = shard(first)}));
-  }
-  return absl::OkStatus();
+  const int64_t width = SizeOf(collective.spec.dtype);
+  const int64_t piece = kGatherBytes / width;
+  const auto count = [&](int64_t step) { return std::min(piece, collective.spec.count - step * piece); };
+  const auto begin = [&](int64_t step) {
+    Messages messages;
+    const int64_t offset = step * piece * width;
+    for (int i = 1; i < layout_.hosts(); ++i) {  // from the next host on, so that all do not send to one at once
+      const int peer = column[(layout_.host_of(rank()) + i) % layout_.hosts()];
+      messages.sends.push_back({peer, shard(rank()) + offset, count(step) * width});
+      messages.receives.push_back({peer, shard(peer) + offset, count(step) * width});
+    }
+    return messages;
+  };
+  const auto end = [&](int64_t step) -> absl::Status {
+    for (const int of_host : column) {
+      const int first = layout_.ranks_on(layout_.host_of(of_host)).front();
+      FSDP_RETURN_IF_ERROR(host_->RunPart(sequence,
+                                          {.spec = collective.spec, .input = shard(of_host), .output = shard(first)},
+                                          step * piece, count(step)));
+    }
+    return absl::OkStatus();
+  };
+  return net_->ExchangeInSteps({.steps = (collective.spec.count + piece - 1) / piece, .begin = begin, .end = end});
 }
 
 absl::Status LayeredCollectives::Broadcast(uint64_t sequence, const Collective& collective) {
@@ -151,9 +165,11 @@ struct LayeredCollectives::ChainItem {
   int64_t count = 0;
 };
 
-// The items of a step: what this host adds, what the host before sends it for the next step, and what the last host
-// adds and therefore sends to its owner.
+// A step, with its half of sum_before_ and sum_: what this host adds, what the host before has added and sends for the
+// step after the next, and what the last host has added and therefore sends to its owner.
 struct LayeredCollectives::ChainStep {
+  std::byte* sum_before = nullptr;
+  std::byte* sum = nullptr;
   ChainItem added;
   ChainItem next;
   ChainItem finished;
@@ -169,21 +185,26 @@ absl::Status LayeredCollectives::ReduceScatter(uint64_t sequence, const Collecti
     const int64_t begin = i % items_per_block * most;
     return {static_cast<int>(i / items_per_block), begin, std::min(most, spec.count - begin)};
   };
-  sum_before_.resize(kItemBytes);
-  sum_.resize(kItemBytes);
+  sum_before_.resize(kStepsUnderWay * kItemBytes);
+  sum_.resize(kStepsUnderWay * kItemBytes);
+  const auto added_by = [&](int64_t step, int host) { return item_at(step - kStepsUnderWay * host); };
   const int host = layout_.host_of(rank());
-  const int64_t steps = items + layout_.hosts() - 1;
-  for (int64_t step = 0; step < steps; ++step) {
-    const ChainStep now = {.added = item_at(step - host),
-                           .next = host == 0 ? ChainItem() : item_at(step + 1 - host),
-                           .finished = item_at(step - (layout_.hosts() - 1))};
-    FSDP_RETURN_IF_ERROR(ReduceItem(sequence, collective, now.added));
-    FSDP_RETURN_IF_ERROR(PassItems(collective, now));
-  }
-  return absl::OkStatus();
+  const int last = layout_.hosts() - 1;
+  const auto begin = [&](int64_t step) -> absl::StatusOr<Messages> {
+    const ChainStep now = {.sum_before = sum_before_.data() + step % kStepsUnderWay * kItemBytes,
+                           .sum = sum_.data() + step % kStepsUnderWay * kItemBytes,
+                           .added = added_by(step, host),
+                           .next = host == 0 ? ChainItem() : added_by(step, host - 1),
+                           .finished = added_by(step, last)};
+    FSDP_RETURN_IF_ERROR(ReduceItem(sequence, collective, now));
+    return PassItems(collective, now);
+  };
+  const auto end = [](int64_t) { return absl::OkStatus(); };
+  return net_->ExchangeInSteps({.steps = items + kStepsUnderWay * last, .begin = begin, .end = end});
 }
 
-absl::Status LayeredCollectives::ReduceItem(uint64_t sequence, const Collective& collective, const ChainItem& item) {
+absl::Status LayeredCollectives::ReduceItem(uint64_t sequence, const Collective& collective, const ChainStep& step) {
+  const ChainItem& item = step.added;
   if (item.count == 0) return absl::OkStatus();
   const int host = layout_.host_of(rank());
   const bool is_last = host + 1 == layout_.hosts();
@@ -194,35 +215,34 @@ absl::Status LayeredCollectives::ReduceItem(uint64_t sequence, const Collective&
   return host_->RunHostSum(sequence, {.spec = collective.spec, .input = collective.input + first * width},
                            {.begin = item.begin,
                             .count = item.count,
-                            .sum_before = host == 0 ? nullptr : sum_before_.data(),
-                            .destination = is_last && item.block == host ? own : sum_.data(),
+                            .sum_before = host == 0 ? nullptr : step.sum_before,
+                            .destination = is_last && item.block == host ? own : step.sum,
                             .is_continued = !is_last,
                             .ranks_in_all = size()});
 }
 
-absl::Status LayeredCollectives::PassItems(const Collective& collective, const ChainStep& step) {
+Messages LayeredCollectives::PassItems(const Collective& collective, const ChainStep& step) const {
   const std::vector<int> column = layout_.Column(rank());
   const int host = layout_.host_of(rank());
   const int last = layout_.hosts() - 1;
   const int64_t width = SizeOf(collective.spec.dtype);
   const int64_t sum_width = SumSizeOf(collective.spec.dtype);
-  std::vector<Send> sends;
-  std::vector<Receive> receives;
+  Messages messages;
   if (host < last && step.added.count > 0) {
-    sends.push_back({column[host + 1], sum_.data(), step.added.count * sum_width});
+    messages.sends.push_back({column[host + 1], step.sum, step.added.count * sum_width});
   }
   if (step.next.count > 0) {
-    receives.push_back({column[host - 1], sum_before_.data(), step.next.count * sum_width});
+    messages.receives.push_back({column[host - 1], step.sum_before, step.next.count * sum_width});
   }
   const ChainItem& finished = step.finished;
   if (finished.count > 0 && finished.block != last) {
     if (host == last) {
-      sends.push_back({column[finished.block], sum_.data(), finished.count * width});
+      messages.sends.push_back({column[finished.block], step.sum, finished.count * width});
     } else if (host == finished.block) {
-      receives.push_back({column[last], collective.output + finished.begin * width, finished.count * width});
+      messages.receives.push_back({column[last], collective.output + finished.begin * width, finished.count * width});
     }
   }
-  return net_->Exchange(sends, receives);
+  return messages;
 }
 
 absl::Status LayeredCollectives::AllReduce(uint64_t sequence, const Collective& collective) {

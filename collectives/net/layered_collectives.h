@@ -60,15 +60,15 @@ class LayeredCollectives final : public BlockingCollectives {
   // A piece of a block on its way through the hosts.
   struct ChainItem;
   struct ChainStep;
-  absl::Status ReduceItem(uint64_t sequence, const Collective& collective, const ChainItem& item);
-  absl::Status PassItems(const Collective& collective, const ChainStep& step);
+  absl::Status ReduceItem(uint64_t sequence, const Collective& collective, const ChainStep& step);
+  Messages PassItems(const Collective& collective, const ChainStep& step) const;
 
   const std::unique_ptr<NetCollectives> net_;
   const std::unique_ptr<HostCollectives> host_;
   const HostLayout layout_;
   const std::optional<ReductionRoute> route_;
 
-  // Of a chain: the sum that came from the host before, and that of this host.
+  // Of a chain, for each step that is under way: the sum that came from the host before, and that of this host.
   std::vector<std::byte> sum_before_;
   std::vector<std::byte> sum_;
 };
