@@ -66,8 +66,9 @@ LayeredCollectives::LayeredCollectives(std::unique_ptr<NetCollectives> net, std:
     : net_(std::move(net)), host_(std::move(host)), layout_(std::move(layout)), route_(route) {}
 
 absl::Status LayeredCollectives::Run(uint64_t sequence, const Collective& collective) {
+  if (!IsLayered(collective.spec)) return net_->Run(sequence, collective);
   FSDP_RETURN_IF_ERROR(net_->Meet(sequence, collective.spec));
-  FSDP_RETURN_IF_ERROR(IsLayered(collective.spec) ? MoveLayered(sequence, collective) : net_->Move(collective));
+  FSDP_RETURN_IF_ERROR(MoveLayered(sequence, collective));
   net_->Complete();
   return absl::OkStatus();
 }

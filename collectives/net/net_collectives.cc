@@ -4,6 +4,8 @@
 //   1. Meet: send a header of 32 bytes, what this rank is about to run, to every other rank, and receive theirs. Every
 //      rank compares all of them, so all succeed or all fail with the same text, and each knows which ranks have not
 //      come. This is the barrier, and the check that no rank gave up.
+//      Up to kEagerBytes the data go along with the headers, into receives that are there already: one wait for the
+//      network instead of two. Where ranks disagree, the outputs may then have been written.
 //   2. Move, without further agreement, since all know all sizes now:
 //        all_gather      own shard to every rank, theirs straight into place
 //        broadcast       the root's tensor to every rank
@@ -37,7 +39,7 @@ namespace {
 constexpr int64_t kPieceBytes = 2 << 20;
 constexpr int64_t kScratchBytes = 64 << 20;
 
-// Up to here an all_reduce sends everything to everybody: one wait for the network instead of two.
+// Up to here data go along with the headers, and an all_reduce sends everything to everybody.
 constexpr int64_t kEagerBytes = 16 << 10;
 
 // Rows of the scratch memory begin on cache lines.
@@ -72,6 +74,7 @@ NetCollectives::NetCollectives(std::unique_ptr<Transport> transport, std::shared
       options_(std::move(options)),
       rank_(transport_->rank()),
       size_(transport_->size()),
+      headers_(static_cast<size_t>(size_)),
       specs_(static_cast<size_t>(size_)),
       rows_(static_cast<size_t>(size_)) {}
 
@@ -84,29 +87,91 @@ absl::StatusOr<Buffer> NetCollectives::Allocate(int64_t nbytes) {
 }
 
 absl::Status NetCollectives::Run(uint64_t sequence, const Collective& collective) {
-  FSDP_RETURN_IF_ERROR(Meet(sequence, collective.spec));
-  FSDP_RETURN_IF_ERROR(Move(collective));
+  if (IsSmall(collective.spec)) {
+    FSDP_RETURN_IF_ERROR(RunSmall(sequence, collective));
+  } else {
+    FSDP_RETURN_IF_ERROR(Meet(sequence, collective.spec));
+    FSDP_RETURN_IF_ERROR(Move(collective));
+  }
   Complete();
   return absl::OkStatus();
 }
 
 absl::Status NetCollectives::Meet(uint64_t sequence, const CollectiveSpec& spec) {
+  FSDP_RETURN_IF_ERROR(Exchange(HeaderMessages(sequence, spec)));
+  return CheckHeaders(sequence);
+}
+
+Messages NetCollectives::HeaderMessages(uint64_t sequence, const CollectiveSpec& spec) {
   id_ = {.op = spec.op, .sequence = sequence};
-  std::vector<MeetingHeader> headers(static_cast<size_t>(size_), MeetingHeader::Of(sequence, spec));
-  std::vector<Send> sends;
-  std::vector<Receive> receives;
+  headers_[rank_] = MeetingHeader::Of(sequence, spec);
+  Messages messages;
   for (const int peer : Others()) {
-    sends.push_back({peer, reinterpret_cast<const std::byte*>(&headers[rank_]), sizeof(MeetingHeader)});
-    receives.push_back({peer, reinterpret_cast<std::byte*>(&headers[peer]), sizeof(MeetingHeader)});
+    messages.sends.push_back({peer, reinterpret_cast<const std::byte*>(&headers_[rank_]), sizeof(MeetingHeader)});
+    messages.receives.push_back({peer, reinterpret_cast<std::byte*>(&headers_[peer]), sizeof(MeetingHeader)});
   }
-  FSDP_RETURN_IF_ERROR(Exchange(sends, receives));
+  return messages;
+}
+
+absl::Status NetCollectives::CheckHeaders(uint64_t sequence) {
   FSDP_RETURN_IF_ERROR(transport_->CheckNobodyGaveUp(id_));
   for (int r = 0; r < size_; ++r) {
-    absl::StatusOr<CollectiveSpec> theirs = headers[r].ToSpec(r, sequence);
+    absl::StatusOr<CollectiveSpec> theirs = headers_[r].ToSpec(r, sequence);
     FSDP_RETURN_IF_ERROR(Annotate(theirs.status(), absl::StrCat("rank ", rank_, " of ", size_, ": ", id_.ToString())));
     specs_[r] = *theirs;
   }
   return CheckAgreement(specs_, sequence);
+}
+
+bool NetCollectives::IsSmall(const CollectiveSpec& spec) const {
+  const int64_t nbytes = spec.count * SizeOf(spec.dtype);
+  switch (spec.op) {
+    case CollectiveOp::kAllGather:
+    case CollectiveOp::kReduceScatter:
+      return nbytes * size_ <= kEagerBytes;
+    case CollectiveOp::kAllReduce:
+    case CollectiveOp::kBroadcast:
+      return nbytes <= kEagerBytes;
+    default:
+      return false;
+  }
+}
+
+absl::Status NetCollectives::RunSmall(uint64_t sequence, const Collective& collective) {
+  const auto begin = [&](int64_t step) {
+    return step == 0 ? HeaderMessages(sequence, collective.spec) : SmallMessages(collective);
+  };
+  const auto end = [&](int64_t step) {
+    if (step == 0) return CheckHeaders(sequence);
+    ReduceSmall(collective);
+    return absl::OkStatus();
+  };
+  return ExchangeInSteps({.steps = 2, .begin = begin, .end = end});
+}
+
+Messages NetCollectives::SmallMessages(const Collective& collective) {
+  const CollectiveSpec& spec = collective.spec;
+  if (spec.op == CollectiveOp::kAllGather) return GatherMessages(collective);
+  if (spec.op == CollectiveOp::kBroadcast) return BroadcastMessages(collective);
+  const int64_t nbytes = spec.count * SizeOf(spec.dtype);
+  Messages messages;
+  for (const int peer : Others()) {
+    const int64_t offset = spec.op == CollectiveOp::kReduceScatter ? peer * nbytes : 0;
+    Add(messages.sends, {peer, collective.input + offset, nbytes});
+    Add(messages.receives, {peer, Scratch(peer, size_, nbytes), nbytes});
+  }
+  return messages;
+}
+
+void NetCollectives::ReduceSmall(const Collective& collective) {
+  const CollectiveSpec& spec = collective.spec;
+  if (spec.op == CollectiveOp::kAllGather || spec.op == CollectiveOp::kBroadcast) return;
+  const int64_t nbytes = spec.count * SizeOf(spec.dtype);
+  const int64_t own = spec.op == CollectiveOp::kReduceScatter ? rank_ * nbytes : 0;
+  for (int r = 0; r < size_; ++r) {
+    rows_[r] = r == rank_ ? collective.input + own : Scratch(r, size_, nbytes);
+  }
+  ReduceRows(spec.dtype, spec.reduce_op, {.rows = rows_, .destination = collective.output, .numel = spec.count});
 }
 
 absl::Status NetCollectives::Exchange(absl::Span<const Send> sends, absl::Span<const Receive> receives) {
@@ -130,13 +195,13 @@ absl::Status NetCollectives::OrVerdict(const absl::Status& status) const {
 absl::Status NetCollectives::Move(const Collective& collective) {
   switch (collective.spec.op) {
     case CollectiveOp::kAllGather:
-      return AllGather(collective);
+      return Exchange(GatherMessages(collective));
     case CollectiveOp::kReduceScatter:
       return ReduceScatter(collective);
     case CollectiveOp::kAllReduce:
       return AllReduce(collective);
     case CollectiveOp::kBroadcast:
-      return Broadcast(collective);
+      return Exchange(BroadcastMessages(collective));
     case CollectiveOp::kBarrier:
       return absl::OkStatus();
     case CollectiveOp::kGatherBlobs:
@@ -146,30 +211,28 @@ absl::Status NetCollectives::Move(const Collective& collective) {
   return absl::InternalError(absl::StrCat(id_.ToString(), " moves no elements"));
 }
 
-absl::Status NetCollectives::AllGather(const Collective& collective) {
+Messages NetCollectives::GatherMessages(const Collective& collective) const {
   const int64_t nbytes = collective.spec.count * SizeOf(collective.spec.dtype);
   std::byte* const own = collective.output + rank_ * nbytes;
   Copy(own, collective.input, nbytes);
-  std::vector<Send> sends;
-  std::vector<Receive> receives;
+  Messages messages;
   for (const int peer : Others()) {
-    Add(sends, {peer, own, nbytes});
-    Add(receives, {peer, collective.output + peer * nbytes, nbytes});
+    Add(messages.sends, {peer, own, nbytes});
+    Add(messages.receives, {peer, collective.output + peer * nbytes, nbytes});
   }
-  return Exchange(sends, receives);
+  return messages;
 }
 
-absl::Status NetCollectives::Broadcast(const Collective& collective) {
+Messages NetCollectives::BroadcastMessages(const Collective& collective) const {
   const int64_t nbytes = collective.spec.count * SizeOf(collective.spec.dtype);
   const int root = collective.spec.root;
-  std::vector<Send> sends;
-  std::vector<Receive> receives;
+  Messages messages;
   if (rank_ == root) {
-    for (const int peer : Others()) Add(sends, {peer, collective.input, nbytes});
+    for (const int peer : Others()) Add(messages.sends, {peer, collective.input, nbytes});
   } else {
-    Add(receives, {root, collective.output, nbytes});
+    Add(messages.receives, {root, collective.output, nbytes});
   }
-  return Exchange(sends, receives);
+  return messages;
 }
 
 absl::Status NetCollectives::ReduceScatter(const Collective& collective) {
@@ -203,7 +266,11 @@ absl::Status NetCollectives::ReduceScatter(const Collective& collective) {
 absl::Status NetCollectives::AllReduce(const Collective& collective) {
   const CollectiveSpec& spec = collective.spec;
   const int64_t width = SizeOf(spec.dtype);
-  if (spec.count * width <= kEagerBytes) return ReduceAlike(collective);
+  if (IsSmall(spec)) {
+    FSDP_RETURN_IF_ERROR(Exchange(SmallMessages(collective)));
+    ReduceSmall(collective);
+    return absl::OkStatus();
+  }
   const int64_t piece = std::min(PieceCount(spec.dtype), (spec.count + size_ - 1) / size_);
   const int64_t most = piece * size_;
   const int64_t chunks = (spec.count + most - 1) / most;
@@ -240,23 +307,6 @@ absl::Status NetCollectives::AllReduce(const Collective& collective) {
     return absl::OkStatus();
   };
   return ExchangeInSteps({.steps = chunks + kStepsUnderWay, .begin = begin, .end = end});
-}
-
-absl::Status NetCollectives::ReduceAlike(const Collective& collective) {
-  const CollectiveSpec& spec = collective.spec;
-  const int64_t nbytes = spec.count * SizeOf(spec.dtype);
-  std::vector<Send> sends;
-  std::vector<Receive> receives;
-  for (const int peer : Others()) {
-    Add(sends, {peer, collective.input, nbytes});
-    Add(receives, {peer, Scratch(peer, size_, nbytes), nbytes});
-  }
-  FSDP_RETURN_IF_ERROR(Exchange(sends, receives));
-  for (int r = 0; r < size_; ++r) {
-    rows_[r] = r == rank_ ? collective.input : Scratch(r, size_, nbytes);
-  }
-  ReduceRows(spec.dtype, spec.reduce_op, {.rows = rows_, .destination = collective.output, .numel = spec.count});
-  return absl::OkStatus();
 }
 
 absl::StatusOr<std::vector<std::string>> NetCollectives::GatherBlobs(uint64_t sequence, std::string_view blob) {

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "fsdp/collectives/host/blocking_collectives.h"
+#include "fsdp/collectives/net/meeting.h"
 #include "fsdp/collectives/net/transport.h"
 
 namespace fsdp {
@@ -52,18 +53,29 @@ class NetCollectives final : public BlockingCollectives {
   absl::Status Move(const Collective& collective);
   void Complete() { completed_.store(id_.sequence, std::memory_order_relaxed); }
   absl::Status Exchange(absl::Span<const Send> sends, absl::Span<const Receive> receives);
+  absl::Status Exchange(const Messages& messages) { return Exchange(messages.sends, messages.receives); }
   absl::Status ExchangeInSteps(const Pipeline& pipeline);
 
   // A transport and options for a part of this group; see Split.
   absl::StatusOr<std::unique_ptr<NetCollectives>> SplitNet(const std::vector<int>& members, const BlobGather& gather);
 
  private:
-  absl::Status AllGather(const Collective& collective);
-  absl::Status Broadcast(const Collective& collective);
+  // The two halves of Meet.
+  Messages HeaderMessages(uint64_t sequence, const CollectiveSpec& spec);
+  absl::Status CheckHeaders(uint64_t sequence);
+
+  // Whether data go along with the headers. RunSmall is Run for those; SmallMessages are the data, and ReduceSmall
+  // reduces what came.
+  bool IsSmall(const CollectiveSpec& spec) const;
+  absl::Status RunSmall(uint64_t sequence, const Collective& collective);
+  Messages SmallMessages(const Collective& collective);
+  void ReduceSmall(const Collective& collective);
+
+  // GatherMessages copies this rank's shard into place.
+  Messages GatherMessages(const Collective& collective) const;
+  Messages BroadcastMessages(const Collective& collective) const;
   absl::Status ReduceScatter(const Collective& collective);
   absl::Status AllReduce(const Collective& collective);
-  // A small all_reduce: every rank gets everything and reduces it in the order of ranks.
-  absl::Status ReduceAlike(const Collective& collective);
 
   // The other ranks, from this one's successor on, so that they do not all send to one rank at once.
   std::vector<int> Others() const;
@@ -86,7 +98,8 @@ class NetCollectives final : public BlockingCollectives {
 
   // State of the collective that runs.
   CollectiveId id_;
-  std::vector<CollectiveSpec> specs_;  // by rank
+  std::vector<MeetingHeader> headers_;  // by rank
+  std::vector<CollectiveSpec> specs_;   // by rank
   std::vector<std::byte> scratch_;
   std::vector<const std::byte*> rows_;  // of the reductions, by rank
 };
