@@ -74,7 +74,7 @@ absl::Status JobWatch::Verdict(absl::Duration wait) {
   const auto is_known = [this] { return !verdict_.empty() || has_ended_; };
   if (wait == absl::InfiniteDuration()) {
     changed_.wait(lock, is_known);
-  } else {
+  } else if (wait > absl::ZeroDuration()) {  // collectives ask without waiting, before each of their sleeps
     changed_.wait_for(lock, absl::ToChronoNanoseconds(wait), is_known);
   }
   return verdict_.empty() ? absl::OkStatus() : absl::UnavailableError(verdict_);
