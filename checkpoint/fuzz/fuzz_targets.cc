@@ -180,9 +180,12 @@ bool FuzzPickle(std::string_view bytes) {
   if (!pickle.ok()) return false;
   PickleBudget budget(**pickle);
   (void)JsonOfPickle((*pickle)->root(), budget);
-  const absl::StatusOr<TorchTree> tree = TreeOfPickle(**pickle);
+  const absl::StatusOr<TorchTree> plain = TreeOfPickle(**pickle);
+  const absl::StatusOr<TorchTree> tree = ParseTorchTree(bytes);
+  Check(tree.ok() || !plain.ok() || absl::IsDataLoss(tree.status()), "a tree needs the values of its tensors");
   if (!tree.ok()) return false;
-  for (const TorchTensor& tensor : tree->tensors) {
+  for (size_t i = 0; i < tree->tensors.size(); ++i) {
+    const TorchTensor tensor = tree->tensors[i];
     int64_t last = tensor.offset;
     for (int d = 0; d < tensor.shape.rank(); ++d) last += (tensor.shape.dim(d) - 1) * tensor.strides[d];
     Check(tensor.shape.numel() == 0 || (last + 1) * SizeOf(tensor.dtype) <= tensor.storage.nbytes,
@@ -197,7 +200,8 @@ bool FuzzTorchArchive(std::string_view bytes) {
   const absl::StatusOr<TorchArchive> archive =
       ReadTorchArchive({&file, 0, static_cast<int64_t>(bytes.size())}, {.verify = false});
   if (!archive.ok()) return false;
-  for (const auto& [key, place] : archive->storages) {
+  for (uint32_t i = 0; i < archive->tree.tensors.storage_count(); ++i) {
+    const StoragePlace place = archive->place(i);
     Check(place.offset >= 0 && place.nbytes >= 0 && place.offset + place.nbytes <= static_cast<int64_t>(bytes.size()),
           "a storage lies outside of its file");
   }

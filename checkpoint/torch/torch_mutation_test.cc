@@ -83,8 +83,10 @@ bool ReadsSafely(const ByteFile& file, const absl::StatusOr<TorchArchive>& archi
     return false;
   }
   std::vector<TorchLeafType> types;
-  for (const TorchTensor& tensor : archive->tree.tensors) {
-    const StoragePlace& place = archive->storages.at(tensor.storage.key);
+  const TorchTensors& tensors = archive->tree.tensors;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const TorchTensor tensor = tensors[i];
+    const StoragePlace place = archive->place(tensors.storage_of(i));
     EXPECT_GE(place.offset, 0);
     EXPECT_LE(place.offset + place.nbytes, *file.Size());
     int64_t last = tensor.offset;

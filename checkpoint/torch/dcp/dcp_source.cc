@@ -80,7 +80,7 @@ class DcpSource final : public TensorSource {
       return ReadTensor(tensor, interval, out);
     };
     absl::StatusOr<TorchState> state = StateOfTree(
-        root, types,
+        std::move(root), types,
         {.read = read,
          .flat = {.layout = options_.flat_layout ? &*options_.flat_layout : nullptr, .world_size = world_size_},
          .model_only = options_.model_only});
@@ -248,7 +248,7 @@ class DcpSource final : public TensorSource {
     FSDP_ASSIGN_OR_RETURN(const std::shared_ptr<const File> file, files_.Open(chunk.slice.file));
     FSDP_ASSIGN_OR_RETURN(const TorchArchive archive, ReadArchive(*file, chunk.slice));
     if (archive.tree.root.kind() != TorchNode::Kind::kTensor) return absl::DataLossError("it holds no tensor");
-    const TorchTensor& stored = archive.tree.tensors[0];
+    const TorchTensor stored = archive.tree.tensors[0];
     const std::vector<int64_t>& wanted = chunk.box.count;
     if (stored.dtype != tensor.dtype) {
       return absl::DataLossError(absl::StrCat("its dtype is ", std::string(DTypeName(stored.dtype)),
@@ -259,8 +259,8 @@ class DcpSource final : public TensorSource {
                                               Shape::Create(wanted)->ToString()));
     }
     files_.Expect(chunk.slice.file, archive);
-    const StoragePlace& storage = archive.storages.at(stored.storage.key);
-    return ChunkPlace{storage.offset + stored.offset * SizeOf(stored.dtype),
+    const int64_t storage = archive.tree.tensors.storage_offset(archive.tree.tensors.storage_of(0));
+    return ChunkPlace{storage + stored.offset * SizeOf(stored.dtype),
                       {stored.strides.begin(), stored.strides.end()},
                       stored.is_contiguous(),
                       stored.touched_bytes()};

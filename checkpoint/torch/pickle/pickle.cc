@@ -37,6 +37,8 @@ std::string_view PickleKindName(PickleKind kind) {
       return "an object";
     case PickleKind::kPersistent:
       return "a persistent id";
+    case PickleKind::kObject:
+      return "an object";
   }
   CheckFailed("not a PickleKind", __FILE__, __LINE__);
 }
@@ -146,6 +148,11 @@ bool PickleValue::has_state() const { return is(PickleKind::kCall) && pickle_->n
 PickleValue PickleValue::state() const {
   Check(has_state(), "no state");
   return at(2);
+}
+
+uint32_t PickleValue::object() const {
+  Check(is(PickleKind::kObject), "not an object that was taken");
+  return pickle_->node(id_).begin;
 }
 
 // Compares the two parts without joining them: readers ask this of every call, for many names.

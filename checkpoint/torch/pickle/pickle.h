@@ -46,12 +46,33 @@ struct PickleLimits {
   int max_depth = 1000;
 };
 
+class PickleValue;
+
+// Takes objects out of a pickle while it is parsed. A state dict has a call for each tensor, whose arguments take as
+// many bytes as values as they have in the pickle: what is taken is kept in the reader's own form, and its values go.
+class PickleObjects {
+ public:
+  virtual ~PickleObjects() = default;
+
+  // The number of the object that `call` makes; nullopt leaves the call as it is. `call` lives as long as the function
+  // runs.
+  virtual std::optional<uint32_t> Take(PickleValue call) = 0;
+
+  // Forgets all objects: the pickle is parsed again.
+  virtual void Clear() = 0;
+
+  // Bytes of memory that the objects take, which count as values. Called often.
+  virtual int64_t memory() const = 0;
+};
+
 struct PickleOptions {
   // True for the globals that may be named: "torch._utils._rebuild_tensor_v2". All others are refused; null refuses
   // all.
   bool (*is_allowed)(std::string_view name) = nullptr;
   // For the message about a refused global: how to save that object in a form that is read. May be null or return "".
   std::string_view (*advice)(std::string_view name) = nullptr;
+  // Asked for each call whose parts nothing else refers to. Null: every call stays a value.
+  PickleObjects* objects = nullptr;
   PickleLimits limits = {};
 };
 
@@ -71,6 +92,7 @@ enum class PickleKind : uint8_t {
   kGlobal,      // something that is imported: name() is "module.name"
   kCall,        // a global called with arguments: callee(), arguments(); state() where BUILD set one
   kPersistent,  // an object outside of the pickle: at(0) is its id
+  kObject,      // what PickleObjects took: object() is its number
 };
 
 // "a dict", "an int", ...: with its article, for messages.
@@ -109,6 +131,8 @@ class PickleValue {
   PickleValue arguments() const;
   bool has_state() const;
   PickleValue state() const;
+  // The number that PickleObjects::Take gave to a kObject.
+  uint32_t object() const;
 
   // Every other accessor needs the right kind, so readers ask first: a file's author chooses the kinds.
   bool is(PickleKind wanted) const { return kind() == wanted; }
@@ -174,13 +198,15 @@ class Pickle {
   // nothing is stored for it; the others are nodes: values with parts, and copies of a text.
   static constexpr uint32_t kFirstNode = uint32_t{1} << 31;
 
-  // 16 bytes, since a state dict has millions of them.
+  // 16 bytes, since a state dict has millions of them. The last two end at 255, which then means that many or more.
   struct Node {
     uint32_t place = 0;  // of its opcode
-    uint32_t begin = 0;  // of its items, in items_
+    uint32_t begin = 0;  // of its items, in items_; of a kObject its number
     uint32_t size = 0;   // items that it has
     PickleKind kind = PickleKind::kNone;
     uint8_t room = 0;  // 2^room items fit at `begin`; 0: just `size`
+    uint8_t uses = 0;  // times that it was pushed or copied, so at least the references to it; the memo's not counted
+    uint8_t numbers = 0;  // times that it was put into the memo
   };
 
   explicit Pickle(std::string_view bytes) : bytes_(bytes) {}

@@ -2,6 +2,7 @@
 #include "fsdp/checkpoint/torch/pickle/pickle_builder.h"
 
 #include <algorithm>
+#include <array>
 #include <string>
 #include <utility>
 
@@ -58,13 +59,15 @@ void PickleBuilder::MakeRoom(Pickle::Node& node, int64_t count) {
 }
 
 void PickleBuilder::Append(uint32_t container, uint32_t item) {
-  Pickle::Node& node = pickle_.nodes_[container - Pickle::kFirstNode];
+  nodes_at_append_ = pickle_.nodes_.size();
+  Pickle::Node& node = NodeOf(container);
   MakeRoom(node, int64_t{node.size} + 1);
   pickle_.items_[node.begin + node.size++] = item;
 }
 
 void PickleBuilder::Append(uint32_t container, const Ids& stack, size_t first) {
-  Pickle::Node& node = pickle_.nodes_[container - Pickle::kFirstNode];
+  nodes_at_append_ = pickle_.nodes_.size();
+  Pickle::Node& node = NodeOf(container);
   MakeRoom(node, node.size + static_cast<int64_t>(stack.size() - first));
   for (size_t i = first; i < stack.size(); ++i) pickle_.items_[node.begin + node.size++] = stack[i];
 }
@@ -73,8 +76,63 @@ uint32_t PickleBuilder::Copy(Kind kind, PickleValue from) {
   const uint32_t id = Add(kind);
   if (from.is_leaf()) return id;
   const Pickle::Node source = pickle_.node(from.id());
-  for (uint32_t i = 0; i < source.size; ++i) pickle_.items_.push_back(pickle_.items_[source.begin + i]);
+  for (uint32_t i = 0; i < source.size; ++i) {
+    const uint32_t item = pickle_.items_[source.begin + i];
+    pickle_.items_.push_back(item);
+    CountUse(item);
+  }
   pickle_.nodes_.back().size = source.size;
+  return id;
+}
+
+void PickleBuilder::CountUse(uint32_t id) {
+  if (Pickle::is_leaf(id)) return;
+  uint8_t& uses = NodeOf(id).uses;
+  if (uses < UINT8_MAX) ++uses;
+}
+
+void PickleBuilder::CountNumber(uint32_t id) {
+  if (Pickle::is_leaf(id)) return;
+  uint8_t& numbers = NodeOf(id).numbers;
+  if (numbers < UINT8_MAX) ++numbers;
+}
+
+// A value that was pushed once has one place, on the stack or in one container. So a value that is found as an item,
+// and was pushed once, is referred to by that item alone, and the parts are a tree. They are all values from `first` on
+// if there are as many of them; and as no container was changed since `first` was made, their items lie at the end, one
+// behind the other. A global stays: the memo has it for the calls that follow.
+std::optional<PickleBuilder::Tail> PickleBuilder::TailOf(uint32_t call) const {
+  std::array<uint32_t, 64> parts = {call};
+  size_t count = 1;
+  size_t items = 0;
+  Tail tail = {.first = call};
+  for (size_t i = 0; i < count; ++i) {
+    const Pickle::Node& node = pickle_.node(parts[i]);
+    if (node.kind == Kind::kGlobal || node.numbers == UINT8_MAX) return std::nullopt;
+    tail.first = std::min(tail.first, parts[i]);
+    tail.numbers += node.numbers;
+    items += node.size;
+    for (uint32_t j = 0; j < node.size; ++j) {
+      const uint32_t item = pickle_.items_[node.begin + j];
+      if (Pickle::is_leaf(item) || pickle_.node(item).uses > 1) continue;
+      if (count == parts.size()) return std::nullopt;
+      parts[count++] = item;
+    }
+  }
+  const size_t first = tail.first - Pickle::kFirstNode;
+  if (first < nodes_at_append_ || pickle_.nodes_.size() - first != count) return std::nullopt;
+  tail.first_item = pickle_.items_.size() - items;
+  return tail;
+}
+
+uint32_t PickleBuilder::Replace(const Tail& tail, uint32_t object) {
+  const uint32_t place = pickle_.nodes_.back().place;
+  pickle_.nodes_.resize(tail.first - Pickle::kFirstNode);
+  pickle_.items_.resize(tail.first_item);
+  while (!pickle_.persistent_.empty() && pickle_.persistent_.back() >= tail.first) pickle_.persistent_.pop_back();
+  const uint32_t id = Add(Kind::kObject);
+  pickle_.nodes_.back().place = place;
+  pickle_.nodes_.back().begin = object;
   return id;
 }
 
@@ -115,8 +173,10 @@ absl::StatusOr<uint32_t> PickleBuilder::DictOfPairs(PickleValue pairs) {
   const uint32_t dict = Add(Kind::kDict);
   for (int64_t i = 0; i < pairs.size(); ++i) {
     if (!pairs.at(i).is_sequence() || pairs.at(i).size() != 2) return input_.Broken("an OrderedDict of no pairs");
-    pickle_.items_.push_back(pairs.at(i).at(0).id());
-    pickle_.items_.push_back(pairs.at(i).at(1).id());
+    for (int64_t j = 0; j < 2; ++j) {
+      pickle_.items_.push_back(pairs.at(i).at(j).id());
+      CountUse(pairs.at(i).at(j).id());
+    }
   }
   pickle_.nodes_.back().size = static_cast<uint32_t>(2 * pairs.size());
   return dict;

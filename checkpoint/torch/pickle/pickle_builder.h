@@ -44,6 +44,25 @@ class PickleBuilder {
   absl::StatusOr<std::optional<uint32_t>> Container(uint32_t callee, uint32_t arguments);
   int64_t CopiedItems(uint32_t arguments) const;
 
+  // Counts what the machine does with a value: it is pushed once more, or gets a number in the memo.
+  void CountUse(uint32_t id);
+  void CountNumber(uint32_t id);
+
+  // The values from `first` on: a call, which was made last, and parts of it that nothing else refers to but `numbers`
+  // numbers of the memo.
+  struct Tail {
+    uint32_t first = 0;
+    size_t first_item = 0;  // of their items, in Pickle::items_
+    int64_t numbers = 0;
+  };
+
+  // nullopt unless all values from some one on are parts of `call`, the newest value, and of nothing else. Constant
+  // time: a call of more than 64 parts has none.
+  std::optional<Tail> TailOf(uint32_t call) const;
+
+  // Replaces the values of `tail` by one kObject, and returns it.
+  uint32_t Replace(const Tail& tail, uint32_t object);
+
   // The value behind an id, for the machine's checks of operands.
   PickleKind KindOf(uint32_t id) const { return pickle_.KindOf(id); }
   PickleValue Value(uint32_t id) const { return {&pickle_, id}; }
@@ -67,6 +86,8 @@ class PickleBuilder {
   absl::StatusOr<uint32_t> DictOfPairs(PickleValue pairs);
   uint32_t Copy(PickleKind kind, PickleValue from);
 
+  Pickle::Node& NodeOf(uint32_t id) { return pickle_.nodes_[id - Pickle::kFirstNode]; }
+
   Pickle& pickle_;
   const PickleInput& input_;
   // An entry of a flat_hash_map has a byte of control.
@@ -74,6 +95,9 @@ class PickleBuilder {
 
   // By id of a string. Each is looked at once: a pickle can encode one long string millions of times.
   absl::flat_hash_map<uint32_t, bool> is_ascii_;
+
+  // How many nodes there were at the last Append: the items of older ones may lie behind those of newer ones.
+  size_t nodes_at_append_ = 0;
 };
 
 }  // namespace fsdp

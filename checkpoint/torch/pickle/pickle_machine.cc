@@ -21,8 +21,9 @@
 // The cost of a hostile pickle. Time is linear in its bytes and in the memory of its values, for each opcode reads
 // its own bytes and touches its own operands. PickleLimits bound both: bytes when parsing starts, memory before each
 // opcode that copies more than a few ids (Reserve), and after all others. Nothing recurses, so nesting takes heap and
-// not stack. A small pickle can still describe an endless or exponential tree through references to one value: code
-// that walks values bounds its own depth, steps and memory (torch_tree.cc, python_json.cc).
+// not stack. A pickle that refers to a part of an object that was taken (PickleObjects) is parsed a second time,
+// without taking any. A small pickle can still describe an endless or exponential tree through references to one value:
+// code that walks values bounds its own depth, steps and memory (torch_tree.cc, python_json.cc).
 #include <algorithm>
 #include <deque>
 #include <limits>
@@ -49,6 +50,10 @@ class PickleMachine {
   PickleMachine(PickleInput& input, PickleBuilder& values, const PickleOptions& options)
       : input_(input), values_(values), options_(options), max_memory_(*options.limits.max_memory) {}
 
+  // True after an error of Run that another run, without PickleOptions::objects, does not have: the pickle refers to a
+  // part of an object that was taken.
+  bool wants_dropped() const { return wants_dropped_; }
+
   // Runs until STOP; the value that is on top then.
   absl::StatusOr<uint32_t> Run() {
     while (true) {
@@ -63,7 +68,8 @@ class PickleMachine {
   // OK when `nbytes` more may be taken.
   absl::Status Reserve(int64_t nbytes) const {
     const int64_t stack = PickleBuilder::MemoryOf(static_cast<int64_t>(stack_.size()));
-    if (values_.memory() + memo_.memory() + stack + nbytes <= max_memory_) return absl::OkStatus();
+    const int64_t objects = options_.objects == nullptr ? 0 : options_.objects->memory();
+    if (values_.memory() + memo_.memory() + stack + objects + nbytes <= max_memory_) return absl::OkStatus();
     return input_.Exceeded(absl::StrCat("its values take more than ", max_memory_, " bytes, which is what a pickle of ",
                                         input_.bytes().size(), " bytes may take"));
   }
@@ -72,6 +78,7 @@ class PickleMachine {
 
   absl::Status Push(uint32_t id) {
     stack_.push_back(id);
+    values_.CountUse(id);
     return absl::OkStatus();
   }
 
@@ -111,11 +118,13 @@ class PickleMachine {
     FSDP_ASSIGN_OR_RETURN(const uint32_t id, Top());
     FSDP_RETURN_IF_ERROR(Reserve(memo_.growth()));
     memo_.Put(index, id);
+    values_.CountNumber(id);
     return absl::OkStatus();
   }
 
   absl::Status Get(uint64_t index) {
     const std::optional<uint32_t> id = memo_.Find(index);
+    wants_dropped_ = memo_.is_dropped(index);
     if (!id) return input_.Broken(absl::StrCat("memo entry ", index, " is read before it is written"));
     return Push(*id);
   }
@@ -181,15 +190,27 @@ class PickleMachine {
   absl::Status PushCall(uint32_t callee, uint32_t arguments) {
     FSDP_RETURN_IF_ERROR(Reserve(PickleBuilder::MemoryOf(values_.CopiedItems(arguments))));
     FSDP_ASSIGN_OR_RETURN(const std::optional<uint32_t> container, values_.Container(callee, arguments));
-    return Push(container ? *container : values_.Items(Kind::kCall, {callee, arguments}));
+    return Push(container ? *container : Taken(values_.Items(Kind::kCall, {callee, arguments})));
+  }
+
+  // `call`, or the object that it makes if it is one of PickleOptions::objects and nothing needs its parts any more.
+  // What a GET might still want is not known; torch never does (wants_dropped).
+  uint32_t Taken(uint32_t call) {
+    if (options_.objects == nullptr) return call;
+    const std::optional<PickleBuilder::Tail> tail = values_.TailOf(call);
+    if (!tail || !memo_.CanDrop(tail->first, tail->numbers)) return call;
+    const std::optional<uint32_t> object = options_.objects->Take(values_.Value(call));
+    if (!object) return call;
+    memo_.Drop(tail->first, tail->numbers);
+    return values_.Replace(*tail, *object);
   }
 
   // object.__setstate__(state). The state of an OrderedDict is dropped: it is the _metadata (versions of modules) that
-  // Module.state_dict() adds. Other containers have no state.
+  // Module.state_dict() adds. Other containers have no state, and that of an object that was taken comes too late.
   absl::Status Build() {
     FSDP_ASSIGN_OR_RETURN(const uint32_t state, Pop());
     FSDP_ASSIGN_OR_RETURN(const uint32_t object, Top());
-    if (values_.KindOf(object) == Kind::kDict) return absl::OkStatus();
+    if (values_.KindOf(object) == Kind::kDict || values_.KindOf(object) == Kind::kObject) return absl::OkStatus();
     if (values_.KindOf(object) != Kind::kCall) {
       return input_.Refused(
           absl::StrCat("it wants to set the state of ", std::string(PickleKindName(values_.KindOf(object)))));
@@ -264,6 +285,7 @@ class PickleMachine {
   PickleBuilder::Ids stack_;
   std::vector<size_t> marks_;  // sizes of stack_
   PickleMemo memo_;
+  bool wants_dropped_ = false;
 };
 
 absl::Status PickleMachine::Step(PickleOpcode opcode) {
@@ -345,13 +367,23 @@ absl::StatusOr<std::unique_ptr<Pickle>> Pickle::Parse(std::string_view bytes, co
   const auto nbytes = static_cast<int64_t>(bytes.size());
   PickleOptions filled = options;
   if (!filled.limits.max_memory) filled.limits.max_memory = PickleMemoryLimit(nbytes) - nbytes;
-  std::unique_ptr<Pickle> pickle(new Pickle(bytes));
-  PickleInput input(bytes);
-  PickleBuilder values(*pickle, input);
-  FSDP_ASSIGN_OR_RETURN(pickle->root_, PickleMachine(input, values, filled).Run());
-  pickle->size_ = static_cast<int64_t>(input.at());
-  pickle->memory_ = values.memory();
-  return pickle;
+  while (true) {
+    std::unique_ptr<Pickle> pickle(new Pickle(bytes));
+    PickleInput input(bytes);
+    PickleBuilder values(*pickle, input);
+    PickleMachine machine(input, values, filled);
+    const absl::StatusOr<uint32_t> root = machine.Run();
+    if (machine.wants_dropped()) {
+      filled.objects->Clear();
+      filled.objects = nullptr;
+      continue;
+    }
+    if (!root.ok()) return root.status();
+    pickle->root_ = *root;
+    pickle->size_ = static_cast<int64_t>(input.at());
+    pickle->memory_ = values.memory();
+    return pickle;
+  }
 }
 
 }  // namespace fsdp

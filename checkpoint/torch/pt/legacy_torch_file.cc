@@ -12,6 +12,8 @@
 #include <string>
 #include <utility>
 
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/annotate.h"
 #include "fsdp/base/quote.h"
@@ -102,7 +104,11 @@ class LegacyReader {
     }
     if (!keys.is(Kind::kList)) return absl::DataLossError("the torch file does not list its storages");
     int64_t at = at_;
-    archive.storages.reserve(described.size());
+    TorchTensors& tensors = archive.tree.tensors;
+    archive.entry_prefix = "storage ";
+    absl::flat_hash_map<std::string_view, uint32_t> wanted;  // of tensors, by key
+    for (uint32_t i = 0; i < tensors.storage_count(); ++i) wanted[tensors.storage_key(i)] = i;
+    absl::flat_hash_set<std::string_view> listed;
     for (int64_t i = 0; i < keys.size(); ++i) {
       if (!keys.at(i).is(Kind::kString)) return absl::DataLossError("a storage's key is no string");
       const std::string key(keys.at(i).text());
@@ -110,20 +116,24 @@ class LegacyReader {
       if (storage == described.end())
         return absl::DataLossError(absl::StrCat("storage ", Quote(key), " has no tensor"));
       FSDP_ASSIGN_OR_RETURN(const TorchStorage read, ReadTorchStorage(object.persistent(storage->second)));
-      FSDP_ASSIGN_OR_RETURN(const StoragePlace place, PlaceStorage(read, at));
-      at = place.offset + place.nbytes;
-      if (!archive.storages.try_emplace(key, place).second) {
+      FSDP_ASSIGN_OR_RETURN(const int64_t begin, FindStorage(read, at));
+      at = begin + read.nbytes;
+      if (!listed.insert(storage->first).second) {
         return absl::DataLossError(absl::StrCat("storage ", Quote(key), " is listed twice"));
       }
+      const auto of_tensor = wanted.find(key);
+      if (of_tensor == wanted.end()) continue;
+      tensors.Place(of_tensor->second, slice_.begin + begin, /*crc=*/0);
     }
-    for (const TorchTensor& tensor : archive.tree.tensors) {
-      if (archive.storages.count(tensor.storage.key) != 0) continue;
-      return absl::DataLossError(absl::StrCat("storage ", Quote(tensor.storage.key), " is missing in the file"));
+    for (const auto& [key, storage] : wanted) {
+      if (listed.contains(key)) continue;
+      return absl::DataLossError(absl::StrCat("storage ", Quote(std::string(key)), " is missing in the file"));
     }
     return absl::OkStatus();
   }
 
-  absl::StatusOr<StoragePlace> PlaceStorage(const TorchStorage& storage, int64_t at) const {
+  // The first byte, in the slice, of the storage whose length stands at byte `at`.
+  absl::StatusOr<int64_t> FindStorage(const TorchStorage& storage, int64_t at) const {
     int64_t numel = 0;
     FSDP_RETURN_IF_ERROR(slice_.Read(at, absl::MakeSpan(reinterpret_cast<std::byte*>(&numel), sizeof(numel))));
     const int64_t size = storage.element_size();
@@ -136,7 +146,7 @@ class LegacyReader {
       return absl::DataLossError(absl::StrCat("storage ", Quote(storage.key), " has ", numel * size,
                                               " bytes in the file, but its tensors say ", storage.nbytes));
     }
-    return StoragePlace{slice_.begin + begin, storage.nbytes, 0, absl::StrCat("storage ", storage.key)};
+    return begin;
   }
 
   const FileSlice& slice_;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "absl/strings/str_cat.h"
 #include "fsdp/base/annotate.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/torch/zip/zip_format.h"
@@ -10,9 +11,17 @@
 namespace fsdp {
 
 void ExpectStorages(const TorchArchive& archive, EntryChecksums& checksums) {
-  for (const auto& [key, place] : archive.storages) {
-    if (place.crc != 0) checksums.Expect(place.entry, {place.offset, place.offset + place.nbytes}, place.crc);
+  for (uint32_t storage = 0; storage < archive.tree.tensors.storage_count(); ++storage) {
+    if (archive.tree.tensors.storage_crc(storage) == 0) continue;
+    const StoragePlace place = archive.place(storage);
+    checksums.Expect(place.entry, {place.offset, place.offset + place.nbytes}, place.crc);
   }
+}
+
+StoragePlace TorchArchive::place(uint32_t storage) const {
+  const TorchTensors& tensors = tree.tensors;
+  return {tensors.storage_offset(storage), tensors.storage_bytes(storage), tensors.storage_crc(storage),
+          absl::StrCat(entry_prefix, std::string(tensors.storage_key(storage)))};
 }
 
 absl::StatusOr<std::unique_ptr<TorchFile>> TorchFile::Open(const std::string& path,
@@ -45,8 +54,10 @@ const File& TorchFile::payload() const {
 }
 
 // Readers of archives have checked that the storage of every tensor is there.
-const StoragePlace& TorchFile::place(int index) const {
-  return archive_.storages.at(archive_.tree.tensors[index].storage.key);
+StoragePlace TorchFile::place(int index) const { return archive_.place(archive_.tree.tensors.storage_of(index)); }
+
+int64_t TorchFile::offset(int index) const {
+  return archive_.tree.tensors.storage_offset(archive_.tree.tensors.storage_of(index));
 }
 
 }  // namespace fsdp

@@ -11,9 +11,7 @@
 #include <mutex>
 #include <string>
 #include <utility>
-#include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "fsdp/checkpoint/source/tensor_source.h"
 #include "fsdp/checkpoint/storage/file_system.h"
@@ -35,8 +33,11 @@ struct StoragePlace {
 
 // The metadata of one archive: a whole file, or a slice of a DCP file.
 struct TorchArchive {
-  TorchTree tree;
-  absl::flat_hash_map<std::string, StoragePlace> storages;  // by key; every storage of a tensor of the tree is there
+  TorchTree tree;            // each storage of TorchTree::tensors is placed
+  std::string entry_prefix;  // of StoragePlace::entry, before the key of a storage
+
+  // The place of a storage, by its number in TorchTree::tensors.
+  StoragePlace place(uint32_t storage) const;
 };
 
 // Reads the metadata of an archive. kInvalidArgument names what is refused (a global, a compressed or encrypted entry,
@@ -69,7 +70,9 @@ class TorchFile {
   bool is_zip() const { return is_zip_; }
 
   // The place of the whole storage that tensor `index` of the tree is a view of.
-  const StoragePlace& place(int index) const;
+  StoragePlace place(int index) const;
+  // Its first byte in the file.
+  int64_t offset(int index) const;
 
  private:
   explicit TorchFile(std::unique_ptr<File> file) : file_(std::move(file)) {}

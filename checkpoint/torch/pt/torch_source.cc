@@ -17,12 +17,12 @@
 #include <optional>
 #include <set>
 #include <system_error>
+#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/inlined_vector.h"
-#include "absl/hash/hash.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "fsdp/base/annotate.h"
@@ -55,35 +55,65 @@ struct TensorRef {
 // concatenation it is.
 using TensorRefs = absl::InlinedVector<TensorRef, 1>;
 
-const TorchTensor& TensorOf(const TensorRef& ref) { return ref.file->archive().tree.tensors[ref.index]; }
+const TorchTensors& TensorsOf(const TensorRef& ref) { return ref.file->archive().tree.tensors; }
+TorchTensor TensorOf(const TensorRef& ref) { return TensorsOf(ref)[ref.index]; }
+DType DTypeOf(const TensorRef& ref) { return TensorsOf(ref).dtype(ref.index); }
+
+// The tensors of the tree by number. A list of a million tensors of one file each would take 24 MB, so there is none:
+// the tensors of a file come after those of the files before it.
+class TensorList {
+ public:
+  // Every tensor of every file.
+  explicit TensorList(const TorchFiles& files) {
+    for (const std::unique_ptr<TorchFile>& file : files) {
+      firsts_.push_back(size_);
+      files_.push_back(file.get());
+      size_ += static_cast<int64_t>(file->archive().tree.tensors.size());
+    }
+  }
+  explicit TensorList(std::vector<TensorRefs> refs)
+      : size_(static_cast<int64_t>(refs.size())), refs_(std::move(refs)) {}
+
+  int64_t size() const { return size_; }
+
+  TensorRefs operator[](int64_t i) const {
+    if (files_.empty()) return refs_[i];
+    const auto after = std::upper_bound(firsts_.begin(), firsts_.end(), i);
+    const auto file = static_cast<size_t>(after - firsts_.begin() - 1);
+    return {TensorRef{files_[file], static_cast<int>(i - firsts_[file])}};
+  }
+
+ private:
+  int64_t size_ = 0;
+  std::vector<int64_t> firsts_;  // by file: its first tensor
+  std::vector<const TorchFile*> files_;
+  std::vector<TensorRefs> refs_;  // of merged tensors; then there are no files_
+};
 
 class TorchSource final : public TensorSource {
  public:
   // `root` is the tree of all files, whose tensors go by index into `tensors`; it is not kept. `ranks` is the number of
   // ranks that saved a file each, 1 for the other ways to save. Errors of the state dict get the path in front.
   static absl::StatusOr<std::unique_ptr<TensorSource>> Create(const std::string& path, TorchFiles files, TorchNode root,
-                                                              std::vector<TensorRefs> tensors, int ranks,
+                                                              TensorList list, int ranks,
                                                               const TensorSourceOptions& options) {
-    std::unique_ptr<TorchSource> source(new TorchSource());
-    std::vector<TorchLeafType> types;
-    types.reserve(tensors.size());
-    Identities identities;
-    for (const TensorRefs& refs : tensors) types.push_back(TypeOf(refs, identities));
+    std::unique_ptr<TorchSource> source(new TorchSource(std::move(list)));
+    const TensorList& tensors = source->tensors_;
+    source->NumberStorages(files);
+    source->FindViews();
+    const TorchLeafTypes types(tensors.size(), [&](int i) { return TypeOf(tensors[i], source->views_[i]); });
     const TorchTensorReader read = [&](int tensor, const Interval& interval, std::byte* out) {
       return ReadRefs(tensors[tensor], interval, out);
     };
     absl::StatusOr<TorchState> state =
-        StateOfTree(root, types,
+        StateOfTree(std::move(root), types,
                     {.read = read,
                      .flat = {.layout = options.flat_layout ? &*options.flat_layout : nullptr, .world_size = ranks},
                      .model_only = options.model_only});
     if (!state.ok()) {
       return Annotate(state.status(), path);
     }
-    for (const TorchLeafType& type : types) source->views_.push_back(type.identity);
-    source->NumberStorages(files);
     source->files_ = std::move(files);
-    source->tensors_ = std::move(tensors);
     source->state_ = *std::move(state);
     source->state_.path = path;
     source->world_size_ = ranks;
@@ -98,11 +128,11 @@ class TorchSource final : public TensorSource {
 
   absl::Status Read(const StateKey& key, const Interval& interval, void* out) const override {
     const TorchTensorReader read = [&](int tensor, const Interval& elements, std::byte* to) {
-      const TensorRef& first = tensors_[tensor][0];
-      absl::Status status = ReadRefs(tensors_[tensor], elements, to);
-      if (status.ok() && TensorOf(first).dtype == DType::kBool) status = CheckBoolBytes(to, interval);
+      const TensorRefs refs = tensors_[tensor];
+      absl::Status status = ReadRefs(refs, elements, to);
+      if (status.ok() && DTypeOf(refs[0]) == DType::kBool) status = CheckBoolBytes(to, interval);
       if (status.ok()) return status;
-      return Annotate(status, Place(key, first));
+      return Annotate(status, Place(key, refs[0]));
     };
     return state_.Read(key, interval, read, static_cast<std::byte*>(out));
   }
@@ -134,8 +164,8 @@ class TorchSource final : public TensorSource {
     FSDP_ASSIGN_OR_RETURN(const TorchLeaf* leaf, state_.FindLeaf(key));
     const TorchTensorPart* const part = leaf->tensor_part();
     if (part == nullptr) return absl::UnimplementedError("it is a number in the pickle, not a tensor");
-    const TensorRefs& refs = tensors_[part->tensor];
-    const TorchTensor& tensor = TensorOf(refs[0]);
+    const TensorRefs refs = tensors_[part->tensor];
+    const TorchTensor tensor = TensorOf(refs[0]);
     if (refs.size() > 1) return absl::UnimplementedError("its elements lie in the files of several ranks");
     if (!tensor.is_contiguous()) {
       return absl::UnimplementedError(absl::StrCat("it is a view with strides [", absl::StrJoin(tensor.strides, ", "),
@@ -152,11 +182,11 @@ class TorchSource final : public TensorSource {
     const absl::StatusOr<const TorchLeaf*> leaf = state_.FindLeaf(key);
     if (!leaf.ok() || (*leaf)->tensor_part() == nullptr) return std::nullopt;
     const TorchTensorPart& part = *(*leaf)->tensor_part();
-    const TensorRefs& refs = tensors_[part.tensor];
+    const TensorRefs refs = tensors_[part.tensor];
     if (refs.size() == 1) {
-      const TorchTensor& tensor = TensorOf(refs[0]);
+      const TorchTensor tensor = TensorOf(refs[0]);
       const bool is_part = state_.contents.FindTensor(key)->shape != tensor.shape;
-      return TensorStorage{.id = storages_.at({refs[0].file, tensor.storage.key}),
+      return TensorStorage{.id = StorageNumber(refs[0]),
                            .nbytes = tensor.storage.nbytes,
                            .view = is_part ? -1 - part.offset : views_[part.tensor],
                            .touched_bytes = tensor.touched_bytes(),
@@ -168,47 +198,55 @@ class TorchSource final : public TensorSource {
   }
 
  private:
-  TorchSource() = default;
+  explicit TorchSource(TensorList tensors) : tensors_(std::move(tensors)) {}
 
   void NumberStorages(const TorchFiles& files) {
     for (const std::unique_ptr<TorchFile>& file : files) {
-      for (const TorchTensor& tensor : file->archive().tree.tensors) {
-        storages_.try_emplace({file.get(), tensor.storage.key}, static_cast<int64_t>(storages_.size()));
+      first_storages_[file.get()] = storage_count_;
+      storage_count_ += static_cast<int64_t>(file->archive().tree.tensors.storage_count());
+    }
+  }
+
+  // The number of the storage of a tensor among those of all files.
+  int64_t StorageNumber(const TensorRef& ref) const {
+    return first_storages_.at(ref.file) + TensorsOf(ref).storage_of(ref.index);
+  }
+
+  // Equal views of one storage are one tensor under several names (tied weights): views_ has the number of the first of
+  // them. Most storages have one view only, which needs no search.
+  void FindViews() {
+    using View = std::tuple<int64_t, int64_t, DType, std::vector<int64_t>, std::vector<int64_t>>;
+    absl::flat_hash_map<View, int> others;  // of storages with different views
+    const auto view_of = [this](const TensorRef& ref) {
+      const TorchTensor tensor = TensorOf(ref);
+      return View(StorageNumber(ref), tensor.offset, tensor.dtype,
+                  {tensor.shape.dims().begin(), tensor.shape.dims().end()},
+                  {tensor.strides.begin(), tensor.strides.end()});
+    };
+    std::vector<int> first_views(storage_count_, -1);
+    views_.assign(tensors_.size(), -1);
+    for (int64_t i = 0; i < tensors_.size(); ++i) {
+      const TensorRefs refs = tensors_[i];
+      // The concatenation of shards has one name. A tensor without elements shares nothing.
+      if (refs.size() > 1 || TensorsOf(refs[0]).shape(refs[0].index).numel() == 0) continue;
+      int& first = first_views[StorageNumber(refs[0])];
+      views_[i] = static_cast<int>(i);
+      if (first < 0) {
+        first = static_cast<int>(i);
+      } else if (const View view = view_of(refs[0]); view == view_of(tensors_[first][0])) {
+        views_[i] = first;
+      } else {
+        views_[i] = others.try_emplace(view, static_cast<int>(i)).first->second;
       }
     }
   }
 
-  // Equal views of one storage are one tensor under several names (tied weights): its number. By the first view of
-  // each.
-  struct ViewHash {
-    size_t operator()(const TensorRef& ref) const {
-      const TorchTensor& tensor = TensorOf(ref);
-      return absl::HashOf(ref.file, tensor.storage.key, tensor.offset, tensor.shape.dims());
-    }
-  };
-  struct SameView {
-    bool operator()(const TensorRef& a, const TensorRef& b) const {
-      const TorchTensor& x = TensorOf(a);
-      const TorchTensor& y = TensorOf(b);
-      return a.file == b.file && x.storage.key == y.storage.key && x.offset == y.offset && x.shape == y.shape &&
-             x.strides == y.strides && x.dtype == y.dtype;
-    }
-  };
-  using Identities = absl::flat_hash_map<TensorRef, int, ViewHash, SameView>;
-
-  // The concatenation of shards has their dtype and the sum of their lengths; it has one name, so no identity. A tensor
-  // without elements shares nothing.
-  static TorchLeafType TypeOf(const TensorRefs& refs, Identities& identities) {
-    const TorchTensor& tensor = TensorOf(refs[0]);
-    if (refs.size() == 1) {
-      TorchLeafType type = {tensor.dtype, tensor.shape};
-      if (tensor.shape.numel() == 0) return type;
-      type.identity = identities.try_emplace(refs[0], static_cast<int>(identities.size())).first->second;
-      return type;
-    }
+  // The concatenation of shards has their dtype and the sum of their lengths.
+  static TorchLeafType TypeOf(const TensorRefs& refs, int view) {
+    if (refs.size() == 1) return {DTypeOf(refs[0]), TensorsOf(refs[0]).shape(refs[0].index), view};
     int64_t numel = 0;
-    for (const TensorRef& ref : refs) numel += TensorOf(ref).shape.numel();
-    return {tensor.dtype, {numel}};
+    for (const TensorRef& ref : refs) numel += TensorsOf(ref).shape(ref.index).numel();
+    return {DTypeOf(refs[0]), {numel}};
   }
 
   // "tensor "model/w", data/0 of model.pt".
@@ -219,8 +257,8 @@ class TorchSource final : public TensorSource {
 
   // The byte of the file where the first element of the view lies.
   static int64_t First(const TensorRef& ref) {
-    const TorchTensor& tensor = TensorOf(ref);
-    return ref.file->place(ref.index).offset + tensor.offset * SizeOf(tensor.dtype);
+    const TorchTensor tensor = TensorOf(ref);
+    return ref.file->offset(ref.index) + tensor.offset * SizeOf(tensor.dtype);
   }
 
   // Reads the parts of `interval` that lie in each shard. Shards are few: ranks of one run.
@@ -228,7 +266,7 @@ class TorchSource final : public TensorSource {
     if (refs.size() == 1) return ReadView(refs[0], interval, out);
     int64_t begin = 0;  // of this shard, in elements of the whole
     for (const TensorRef& ref : refs) {
-      const TorchTensor& tensor = TensorOf(ref);
+      const TorchTensor tensor = TensorOf(ref);
       const Interval part = Intersect(interval, {begin, begin + tensor.shape.numel()});
       if (!part.empty()) {
         std::byte* const to = out + (part.begin - interval.begin) * SizeOf(tensor.dtype);
@@ -240,7 +278,7 @@ class TorchSource final : public TensorSource {
   }
 
   static absl::Status ReadView(const TensorRef& ref, const Interval& interval, std::byte* out) {
-    const TorchTensor& tensor = TensorOf(ref);
+    const TorchTensor tensor = TensorOf(ref);
     const int64_t size = SizeOf(tensor.dtype);
     if (tensor.is_contiguous()) {
       return ref.file->payload().Read(First(ref) + interval.begin * size, absl::MakeSpan(out, interval.size() * size));
@@ -250,7 +288,7 @@ class TorchSource final : public TensorSource {
 
   // The distinct elements of a tensor that is one whole view; nullopt for the parts and the concatenations of views.
   std::optional<DistinctElements> DistinctOf(const TorchTensorPart& part, const Shape& shape) const {
-    const TensorRefs& refs = tensors_[part.tensor];
+    const TensorRefs refs = tensors_[part.tensor];
     if (refs.size() > 1 || TensorOf(refs[0]).shape != shape) return std::nullopt;
     return DistinctElements::Of(shape.dims(), TensorOf(refs[0]).strides);
   }
@@ -259,34 +297,22 @@ class TorchSource final : public TensorSource {
                               std::byte* out) const {
     const std::optional<DistinctElements> distinct = DistinctOf(part, state_.contents.FindTensor(key)->shape);
     if (!distinct) return absl::UnimplementedError("it is a part or a concatenation of views");
-    const TensorRef& ref = tensors_[part.tensor][0];
-    const DType dtype = TensorOf(ref).dtype;
+    const TensorRef ref = tensors_[part.tensor][0];
+    const DType dtype = DTypeOf(ref);
     const StridedView view = {First(ref), SizeOf(dtype), distinct->shape, distinct->strides};
     FSDP_RETURN_IF_ERROR(ReadStridedInterval(ref.file->payload(), view, interval, out));
     return dtype == DType::kBool ? CheckBoolBytes(out, interval) : absl::OkStatus();
   }
 
   TorchFiles files_;
-  std::vector<TensorRefs> tensors_;
-  std::vector<int> views_;  // by tensor: TorchLeafType::identity
-  absl::flat_hash_map<std::pair<const TorchFile*, std::string_view>, int64_t> storages_;  // keys are those of tensors
+  const TensorList tensors_;
+  std::vector<int> views_;                                         // by tensor: TorchLeafType::identity
+  absl::flat_hash_map<const TorchFile*, int64_t> first_storages_;  // the number of the first storage of each file
+  int64_t storage_count_ = 0;                                      // of all files
   TorchState state_;
   int world_size_ = 1;
   const std::map<std::string, std::string> metadata_ = {};  // torch files have none
 };
-
-// Every tensor of every file as one list: those of a file come after those of the files before it.
-std::vector<TensorRefs> TensorsOf(const TorchFiles& files) {
-  std::vector<TensorRefs> tensors;
-  size_t total = 0;
-  for (const std::unique_ptr<TorchFile>& file : files) total += file->archive().tree.tensors.size();
-  tensors.reserve(total);
-  for (const std::unique_ptr<TorchFile>& file : files) {
-    const auto count = static_cast<int>(file->archive().tree.tensors.size());
-    for (int i = 0; i < count; ++i) tensors.push_back({{file.get(), i}});
-  }
-  return tensors;
-}
 
 // Adds the members of a file's tree to the tree of all files; its tensors are numbered from `first`. Index and file
 // must agree on every tensor, so that a file that was replaced alone is noticed.
@@ -332,7 +358,7 @@ absl::StatusOr<std::unique_ptr<TensorSource>> OpenIndexed(const std::string& pat
     return absl::DataLossError(
         absl::StrCat("tensor ", Quote(tensor), " is missing in ", Quote(file), ", where ", index_path, " places it"));
   }
-  std::vector<TensorRefs> all = TensorsOf(files);
+  TensorList all(files);
   return TorchSource::Create(path, std::move(files), std::move(root), std::move(all), 1, options);
 }
 
@@ -348,7 +374,9 @@ absl::StatusOr<std::unique_ptr<TensorSource>> OpenRankFiles(const std::string& p
     const TorchTree& tree = files.back()->archive().tree;
     roots.push_back(&tree.root);
     types.emplace_back();
-    for (const TorchTensor& tensor : tree.tensors) types.back().push_back({tensor.dtype, tensor.shape});
+    for (size_t i = 0; i < tree.tensors.size(); ++i) {
+      types.back().push_back({tree.tensors.dtype(i), tree.tensors.shape(i)});
+    }
   }
   absl::StatusOr<RankTree> merged = MergeRankTrees(roots, types);
   if (!merged.ok()) {
@@ -360,7 +388,8 @@ absl::StatusOr<std::unique_ptr<TensorSource>> OpenRankFiles(const std::string& p
     for (const RankTree::Part& part : parts) refs.push_back({files[part.rank].get(), part.tensor});
   }
   const auto ranks = static_cast<int>(files.size());
-  return TorchSource::Create(path, std::move(files), std::move(merged->root), std::move(tensors), ranks, options);
+  return TorchSource::Create(path, std::move(files), std::move(merged->root), TensorList(std::move(tensors)), ranks,
+                             options);
 }
 
 bool Exists(const fs::path& path) {
@@ -391,7 +420,7 @@ absl::StatusOr<std::unique_ptr<TensorSource>> OpenTorchSource(const std::string&
   TorchNode root = file->TakeRoot();
   TorchFiles files;
   files.push_back(std::move(file));
-  std::vector<TensorRefs> tensors = TensorsOf(files);
+  TensorList tensors(files);
   return TorchSource::Create(path, std::move(files), std::move(root), std::move(tensors), 1, options);
 }
 

@@ -134,6 +134,7 @@ class Converter {
       case Kind::kCall:
         return Call(value, depth);
       case Kind::kPersistent:
+      case Kind::kObject:
         break;
     }
     return Refused(value, "a storage outside of a tensor");

@@ -34,14 +34,16 @@ using Kind = TorchNode::Kind;
 using Section = StateKey::Section;
 
 template <typename T>
-TorchOptimizer::State Scalar(DType dtype, T value) {
-  std::string bytes(reinterpret_cast<const char*>(&value), sizeof(value));
-  return {.leaf = {TorchNumber{.bytes = std::move(bytes)}}, .dtype = dtype, .shape = {}};
+TorchOptimizerState Scalar(DType dtype, T value) {
+  TorchNumber number;
+  static_assert(sizeof(value) <= sizeof(number.bytes));
+  std::memcpy(number.bytes.data(), &value, sizeof(value));
+  return {.leaf = {number}, .dtype = dtype, .shape = {}};
 }
 
 // A Python number of the optimizer's state as a scalar tensor. "step" becomes float32, the dtype of today's PyTorch, if
 // float32 holds the number exactly.
-absl::StatusOr<TorchOptimizer::State> StateOfNumber(const StateKey& key, const PythonJson& json) {
+absl::StatusOr<TorchOptimizerState> StateOfNumber(const StateKey& key, const PythonJson& json) {
   if (json.is_boolean()) return Scalar(DType::kBool, static_cast<uint8_t>(json.get<bool>()));
   if (json.is_number_integer()) {
     const auto value = json.get<int64_t>();
@@ -63,12 +65,11 @@ absl::StatusOr<TorchOptimizer::State> StateOfNumber(const StateKey& key, const P
 
 // "state.<fqn>.<name>" and "param_groups.<fqn>.<option>" as {"state": ..., "param_groups": ...}. The flattened form
 // does not keep groups, only the options of each parameter: parameters with equal options form a group.
-absl::StatusOr<TorchNode> Unflattened(const TorchNode& flat, const std::vector<TorchLeafType>& tensors,
-                                      const TorchTensorReader& read) {
+absl::StatusOr<TorchNode> Unflattened(TorchNode flat, const TorchLeafTypes& tensors, const TorchTensorReader& read) {
   TorchNode state;
   std::vector<std::pair<std::string, PythonJson>> options;  // by parameter
   std::map<std::string, size_t> index;
-  for (const auto& [name, member] : flat.members()) {
+  const auto add = [&](const std::string& name, TorchNode& member) -> absl::Status {
     const size_t first = name.find('.');
     const size_t last = name.rfind('.');
     if (first == name.npos || last == first) {
@@ -78,14 +79,16 @@ absl::StatusOr<TorchNode> Unflattened(const TorchNode& flat, const std::vector<T
     if (absl::StartsWith(name, "state.")) {
       TorchNode* parameter = state.Find(fqn);
       if (parameter == nullptr) parameter = state.Add(fqn, TorchNode());
-      parameter->Add(name.substr(last + 1), member);
-      continue;
+      parameter->Add(name.substr(last + 1), std::move(member));
+      return absl::OkStatus();
     }
     FSDP_ASSIGN_OR_RETURN(PythonJson value, member.ToJson(tensors, read));
     const auto [at, is_new] = index.try_emplace(fqn, options.size());
     if (is_new) options.emplace_back(fqn, PythonJson::object());
     options[at->second].second[name.substr(last + 1)] = std::move(value);
-  }
+    return absl::OkStatus();
+  };
+  FSDP_RETURN_IF_ERROR(flat.Consume(add));
   PythonJson groups = PythonJson::array();
   for (auto& [fqn, values] : options) {
     PythonJson* same = nullptr;
@@ -117,23 +120,23 @@ bool IsFlattened(const TorchNode& node) {
 
 class OptimizerReader {
  public:
-  OptimizerReader(const std::vector<TorchLeafType>& tensors, const StateDict& model, const TorchStateOptions& options)
-      : tensors_(tensors), model_(model), options_(options) {}
+  OptimizerReader(const TorchLeafTypes& tensors, const StateDict& model, const TorchStateOptions& options,
+                  const TorchOptimizerSink& sink)
+      : tensors_(tensors), model_(model), options_(options), sink_(sink) {}
 
-  absl::StatusOr<TorchOptimizer> Read(const TorchNode& node) {
+  absl::StatusOr<std::string> Read(TorchNode node) {
     FSDP_ASSIGN_OR_RETURN(PythonJson groups, ReadGroups(*node.Find("param_groups")));
-    TorchNode storage;
-    const TorchNode none;  // DCP keeps no empty dict, such as the state of SGD without momentum
-    const TorchNode& state = node.Find("state") == nullptr ? none : Expanded(*node.Find("state"), storage);
+    TorchNode state;  // DCP keeps no empty dict, such as the state of SGD without momentum
+    if (TorchNode* const stored = node.Find("state")) state = std::move(*stored);
+    Expand(state);
     if (!state.is_branch()) return absl::InvalidArgumentError("the optimizer's \"state\" is no dict");
     FSDP_RETURN_IF_ERROR(FindParameters(groups, state));
-    for (const auto& [name, member] : state.members()) {
-      TorchNode values;
-      FSDP_RETURN_IF_ERROR(AddParameter(name, Expanded(member, values)));
-    }
+    FSDP_RETURN_IF_ERROR(state.Consume([this](const std::string& name, TorchNode& member) {
+      Expand(member);
+      return AddParameter(name, member);
+    }));
     FSDP_RETURN_IF_ERROR(RenameGroups(groups));
-    optimizer_.param_groups = groups.dump(-1, ' ', false, PythonJson::error_handler_t::replace);
-    return std::move(optimizer_);
+    return groups.dump(-1, ' ', false, PythonJson::error_handler_t::replace);
   }
 
  private:
@@ -264,7 +267,7 @@ class OptimizerReader {
     const StateKey key = StateKey::OptimState(fqn, state);
     if (node.kind() == Kind::kTensor) {
       const TorchLeafType& type = tensors_[node.tensor()];
-      TorchOptimizer::State value = {
+      TorchOptimizerState value = {
           .leaf = {TorchTensorPart{.tensor = node.tensor()}}, .dtype = type.dtype, .shape = type.shape};
       if (part != nullptr && type.shape.rank() == 1) {
         if (part->offset + part->shape.numel() > type.shape.numel()) {
@@ -274,13 +277,11 @@ class OptimizerReader {
         value.shape = part->shape;
         value.leaf = {TorchTensorPart{.tensor = node.tensor(), .offset = part->offset}};
       }
-      optimizer_.state.emplace_back(key, std::move(value));
-      return absl::OkStatus();
+      return sink_(key, std::move(value));
     }
     if (node.value().is_null()) return absl::OkStatus();  // torch saves an unused buffer as None
-    FSDP_ASSIGN_OR_RETURN(TorchOptimizer::State value, StateOfNumber(key, node.value()));
-    optimizer_.state.emplace_back(key, std::move(value));
-    return absl::OkStatus();
+    FSDP_ASSIGN_OR_RETURN(TorchOptimizerState value, StateOfNumber(key, node.value()));
+    return sink_(key, std::move(value));
   }
 
   absl::Status RenameGroups(PythonJson& groups) const {
@@ -304,12 +305,12 @@ class OptimizerReader {
     return absl::OkStatus();
   }
 
-  const std::vector<TorchLeafType>& tensors_;
+  const TorchLeafTypes& tensors_;
   const StateDict& model_;
   const TorchStateOptions& options_;
+  const TorchOptimizerSink& sink_;
   std::map<std::string, std::string> names_;  // by id; empty where parameters go by name
   std::map<std::string, FlatUnit> units_;     // by id or name, of flat parameters
-  TorchOptimizer optimizer_;
 };
 
 }  // namespace
@@ -322,13 +323,13 @@ bool IsTorchOptimizer(const TorchNode& node) {
   return expanded.Find("state") != nullptr || expanded.members().size() == 1;
 }
 
-absl::StatusOr<TorchOptimizer> ReadTorchOptimizer(const TorchNode& node, const std::vector<TorchLeafType>& tensors,
-                                                  const StateDict& model, const TorchStateOptions& options) {
-  TorchNode storage;
-  const TorchNode& whole = Expanded(node, storage);
-  if (!IsFlattened(whole)) return OptimizerReader(tensors, model, options).Read(whole);
-  FSDP_ASSIGN_OR_RETURN(const TorchNode nested, Unflattened(whole, tensors, options.read));
-  return OptimizerReader(tensors, model, options).Read(nested);
+absl::StatusOr<std::string> ReadTorchOptimizer(TorchNode node, const TorchLeafTypes& tensors, const StateDict& model,
+                                               const TorchStateOptions& options, const TorchOptimizerSink& sink) {
+  Expand(node);
+  if (IsFlattened(node)) {
+    FSDP_ASSIGN_OR_RETURN(node, Unflattened(std::move(node), tensors, options.read));
+  }
+  return OptimizerReader(tensors, model, options, sink).Read(std::move(node));
 }
 
 const TorchNode& Expanded(const TorchNode& node, TorchNode& storage) {
@@ -336,6 +337,11 @@ const TorchNode& Expanded(const TorchNode& node, TorchNode& storage) {
   storage = TorchNode();
   for (const auto& [name, value] : node.value().items()) storage.Add(name, TorchNode::Value(value));
   return storage;
+}
+
+void Expand(TorchNode& node) {
+  TorchNode storage;
+  if (&Expanded(node, storage) == &storage) node = std::move(storage);
 }
 
 }  // namespace fsdp

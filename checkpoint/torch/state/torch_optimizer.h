@@ -13,9 +13,8 @@
 #ifndef FSDP_CHECKPOINT_TORCH_STATE_TORCH_OPTIMIZER_H_
 #define FSDP_CHECKPOINT_TORCH_STATE_TORCH_OPTIMIZER_H_
 
+#include <functional>
 #include <string>
-#include <utility>
-#include <vector>
 
 #include "absl/status/statusor.h"
 #include "fsdp/checkpoint/torch/state/flat_state.h"
@@ -31,27 +30,33 @@ struct TorchStateOptions {
   bool model_only = false;  // skip the optimizer of a file that also has a model, even one that cannot be read
 };
 
-struct TorchOptimizer {
-  struct State {
-    TorchLeaf leaf;
-    DType dtype = DType::kFloat32;
-    Shape shape;
-  };
-  std::vector<std::pair<StateKey, State>> state;
-  std::string param_groups;  // JSON, "params" by name; empty when the file has none
+// A tensor of the optimizer's state.
+struct TorchOptimizerState {
+  TorchLeaf leaf;
+  DType dtype = DType::kFloat32;
+  Shape shape;
 };
+
+// Takes one tensor after the other, in the order of the file. An error ends the reading, and is its error.
+using TorchOptimizerSink = std::function<absl::Status(StateKey key, TorchOptimizerState state)>;
 
 // True for a node in one of the forms above.
 bool IsTorchOptimizer(const TorchNode& node);
 
-// Precondition: IsTorchOptimizer(node). `tensors` go by TorchNode::tensor(); `model` holds the model's tensors, in the
-// model's order, and its aliases. kInvalidArgument names the parameter that cannot be identified, and says why.
-absl::StatusOr<TorchOptimizer> ReadTorchOptimizer(const TorchNode& node, const std::vector<TorchLeafType>& tensors,
-                                                  const StateDict& model, const TorchStateOptions& options = {});
+// Gives `sink` each tensor of the state, and returns param_groups as JSON, "params" by name; empty when the file has
+// none. Precondition: IsTorchOptimizer(node). `tensors` go by TorchNode::tensor(); `model` holds the model's tensors,
+// in the model's order, and its aliases; `sink` may add to it. The node is taken apart on the way, so that it is not in
+// memory together with all that is made of it. kInvalidArgument names the parameter that cannot be identified, and says
+// why.
+absl::StatusOr<std::string> ReadTorchOptimizer(TorchNode node, const TorchLeafTypes& tensors, const StateDict& model,
+                                               const TorchStateOptions& options, const TorchOptimizerSink& sink);
 
 // Returns `node` itself unless it is a leaf holding a dict; then expands that dict into a branch of values, stored in
 // `storage`, and returns `storage`.
 const TorchNode& Expanded(const TorchNode& node, TorchNode& storage);
+
+// The same in place: a leaf holding a dict becomes a branch of values.
+void Expand(TorchNode& node);
 
 }  // namespace fsdp
 

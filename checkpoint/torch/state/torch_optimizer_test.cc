@@ -98,11 +98,16 @@ TEST(TorchOptimizerTest, FlattenedNamesAreTakenApart) {
   flat.Add("param_groups.c.lr", TorchNode::Value(0.25));
   ASSERT_TRUE(IsTorchOptimizer(flat));
   const std::vector<TorchLeafType> types = {{DType::kFloat32, {2}}};
-  ASSERT_OK_AND_ASSIGN(const TorchOptimizer optimizer, ReadTorchOptimizer(flat, types, StateDict()));
-  ASSERT_EQ(optimizer.state.size(), 2);
-  EXPECT_EQ(optimizer.state[0].first, StateKey::OptimState("a.weight", "exp_avg"));
-  EXPECT_EQ(optimizer.state[1].second.dtype, DType::kFloat32);  // a step is float32, as torch writes it today
-  EXPECT_EQ(optimizer.param_groups, R"([{"lr":0.5,"params":["a.weight","b"]},{"lr":0.25,"params":["c"]}])");
+  std::vector<std::pair<StateKey, TorchOptimizerState>> state;
+  const auto sink = [&](StateKey key, TorchOptimizerState value) {
+    state.emplace_back(std::move(key), std::move(value));
+    return absl::OkStatus();
+  };
+  ASSERT_OK_AND_ASSIGN(const std::string groups, ReadTorchOptimizer(flat, types, StateDict(), {}, sink));
+  ASSERT_EQ(state.size(), 2);
+  EXPECT_EQ(state[0].first, StateKey::OptimState("a.weight", "exp_avg"));
+  EXPECT_EQ(state[1].second.dtype, DType::kFloat32);  // a step is float32, as torch writes it today
+  EXPECT_EQ(groups, R"([{"lr":0.5,"params":["a.weight","b"]},{"lr":0.25,"params":["c"]}])");
 }
 
 // State of "0" has no dimensions where that of "1" has: it is "scale" and not the frozen "c". "eta" is a number for
@@ -120,14 +125,16 @@ TEST(TorchOptimizerTest, AParameterWithoutDimensionsIsRecognisedByItsState) {
   groups->Add("0", TorchNode::Value(PythonJson::parse(R"({"params":[0,1]})")));
   const StateDict model = Model({{"c", {5}}, {"scale", {}}, {"a", {2, 3}}});
   const std::vector<TorchLeafType> types = {{DType::kFloat32, {}}, {DType::kFloat32, {2, 3}}};
-  ASSERT_OK_AND_ASSIGN(const TorchOptimizer read, ReadTorchOptimizer(optimizer, types, model));
-  EXPECT_EQ(read.param_groups, R"([{"params":["scale","a"]}])");
+  const auto sink = [](const StateKey&, const TorchOptimizerState&) { return absl::OkStatus(); };
+  ASSERT_OK_AND_ASSIGN(const std::string param_groups, ReadTorchOptimizer(optimizer, types, model, {}, sink));
+  EXPECT_EQ(param_groups, R"([{"params":["scale","a"]}])");
 }
 
 TEST(TorchStateTest, FlatParametersAreRefusedByName) {
   TorchNode root;
   root.Add("_fsdp_wrapped_module._flat_param", TorchNode::Tensor(0));
-  EXPECT_THAT(StateOfTree(root, {{DType::kFloat32, {2}}}),
+  const std::vector<TorchLeafType> types = {{DType::kFloat32, {2}}};
+  EXPECT_THAT(StateOfTree(root, types),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        AllOf(HasSubstr("\"_fsdp_wrapped_module._flat_param\" is a flat parameter of FSDP1"),
                              HasSubstr("TensorSourceOptions::flat_layout says it"))));
@@ -184,7 +191,8 @@ TEST(TorchStateTest, AModelAloneIsReadWhateverItsOptimizerIs) {
 TEST(TorchStateTest, TwoModelsAreAnError) {
   TorchNode root;
   for (const char* name : {"model", "state_dict"}) root.Add(name, TorchNode())->Add("w", TorchNode::Tensor(0));
-  EXPECT_THAT(StateOfTree(root, {{DType::kFloat32, {2}}}),
+  const std::vector<TorchLeafType> types = {{DType::kFloat32, {2}}};
+  EXPECT_THAT(StateOfTree(root, types),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("it has both \"model\" and \"state_dict\"")));
 }
 

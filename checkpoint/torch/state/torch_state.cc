@@ -22,7 +22,6 @@
 #include <set>
 #include <utility>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -55,10 +54,11 @@ absl::Status OtherLayoutWanted(const absl::Status& status) {
 }
 
 // Views can claim any size; up to here sums of bytes do not overflow.
-absl::Status CheckTotal(const std::vector<TorchLeafType>& tensors) {
+absl::Status CheckTotal(const TorchLeafTypes& tensors) {
   constexpr int64_t kMaxBytes = int64_t{1} << 60;
   int64_t left = kMaxBytes;
-  for (const TorchLeafType& type : tensors) {
+  for (int64_t i = 0; i < tensors.size(); ++i) {
+    const TorchLeafType type = tensors[static_cast<int>(i)];
     if (type.shape.numel() > left / SizeOf(type.dtype)) {
       return absl::DataLossError(
           absl::StrCat("its tensors have more than 2^60 bytes, with one of shape ", type.shape.ToString()));
@@ -70,33 +70,33 @@ absl::Status CheckTotal(const std::vector<TorchLeafType>& tensors) {
 
 class StateBuilder {
  public:
-  StateBuilder(const std::vector<TorchLeafType>& tensors, const TorchStateOptions& options)
-      : tensors_(tensors), options_(options) {
+  StateBuilder(const TorchLeafTypes& tensors, const TorchStateOptions& options) : tensors_(tensors), options_(options) {
     state_.contents.Reserve(tensors.size());
     state_.leaves.reserve(tensors.size());
   }
 
-  absl::StatusOr<TorchState> Build(const TorchNode& whole) {
-    TorchNode storage;
-    const TorchNode& root = Expanded(whole, storage);
+  absl::StatusOr<TorchState> Build(TorchNode root) {
+    Expand(root);
     if (!root.is_branch() || root.is_list) {
       return absl::InvalidArgumentError("it holds no dict, but a state dict is expected");
     }
     if (IsOptimizer(root)) {
-      FSDP_RETURN_IF_ERROR(AddOptimizer(root));
+      FSDP_RETURN_IF_ERROR(AddOptimizer(std::move(root)));
       return Finished();
     }
     FSDP_ASSIGN_OR_RETURN(const std::string model, FindSection(root, kModelNames, &HoldsTensor));
     FSDP_ASSIGN_OR_RETURN(const std::string optimizer, FindSection(root, kOptimizerNames, &IsOptimizer));
     if (!model.empty()) FSDP_RETURN_IF_ERROR(AddModel(*root.Find(model), "", /*extra_prefix=*/model + "."));
-    for (const auto& [name, node] : root.members()) {
-      if (name == model || name == optimizer) continue;
+    TorchNode optimizer_node;
+    if (!optimizer.empty()) optimizer_node = std::move(*root.Find(optimizer));
+    FSDP_RETURN_IF_ERROR(root.Consume([&](const std::string& name, TorchNode& node) {
+      if (name == model || name == optimizer) return absl::OkStatus();
       const bool is_model = model.empty() && optimizer.empty() && HoldsTensor(node);
-      FSDP_RETURN_IF_ERROR(is_model ? AddModelNode(name, node, "") : AddExtra(name, node));
-    }
+      return is_model ? AddModelNode(name, node, "") : AddExtra(name, node);
+    }));
     FSDP_RETURN_IF_ERROR(AddFlatParameters());
     const bool is_wanted = !optimizer.empty() && !(options_.model_only && !model.empty());
-    if (is_wanted) FSDP_RETURN_IF_ERROR(AddOptimizer(*root.Find(optimizer)));
+    if (is_wanted) FSDP_RETURN_IF_ERROR(AddOptimizer(std::move(optimizer_node)));
     return Finished();
   }
 
@@ -137,28 +137,28 @@ class StateBuilder {
 
   static bool IsOptimizer(const TorchNode& node) { return IsTorchOptimizer(node); }
 
-  absl::Status AddModel(const TorchNode& node, const std::string& prefix, const std::string& extra_prefix) {
-    for (const auto& [name, member] : node.members()) {
-      FSDP_RETURN_IF_ERROR(AddModelNode(prefix + name, member, extra_prefix));
-    }
-    return absl::OkStatus();
+  absl::Status AddModel(TorchNode& node, const std::string& prefix, const std::string& extra_prefix) {
+    return node.Consume(
+        [&](const std::string& name, TorchNode& member) { return AddModelNode(prefix + name, member, extra_prefix); });
   }
 
-  absl::Status AddModelNode(const std::string& name, const TorchNode& node, const std::string& extra_prefix) {
+  absl::Status AddModelNode(const std::string& name, TorchNode& node, const std::string& extra_prefix) {
     if (node.is_branch()) return AddModel(node, name + ".", extra_prefix);
     if (node.kind() == Kind::kValue) return AddExtra(extra_prefix + name, node);
     if (IsFlatName(name)) {
       flats_.emplace_back(name, node.tensor());
       return absl::OkStatus();
     }
-    const TorchLeafType& type = tensors_[node.tensor()];
+    const TorchLeafType type = tensors_[node.tensor()];
     if (type.identity >= 0) {
-      const auto first = first_names_.find(type.identity);
-      if (first != first_names_.end()) {
-        state_.contents.aliases[name] = state_.contents.entries()[first->second].first.fqn;
+      const auto identity = static_cast<size_t>(type.identity);
+      if (identity >= first_names_.size()) first_names_.resize(std::max<size_t>(identity + 1, tensors_.size()));
+      uint32_t& first = first_names_[identity];
+      if (first != 0) {
+        state_.contents.aliases[name] = state_.contents.entries()[first - 1].first.fqn;
         return absl::OkStatus();
       }
-      first_names_[type.identity] = static_cast<uint32_t>(state_.contents.entries().size());
+      first = static_cast<uint32_t>(state_.contents.entries().size() + 1);
     }
     return AddTensor(StateKey::Model(name), node.tensor());
   }
@@ -223,7 +223,7 @@ class StateBuilder {
   // The parameter that shares its elements with `tensor`, by comparing them with each rank's slice of each parameter;
   // "" if `tensor` has no elements (ambiguous); nullopt if it is a buffer: no parameter has its elements, or several.
   absl::StatusOr<std::optional<std::string>> SharedWith(int tensor, const std::vector<FlatUnit>& units) const {
-    const TorchLeafType& type = tensors_[tensor];
+    const TorchLeafType type = tensors_[tensor];
     std::optional<std::string> found;
     if (type.shape.rank() != 1 || options_.read == nullptr) return found;
     if (type.shape.numel() == 0) return std::make_optional<std::string>();
@@ -291,14 +291,15 @@ class StateBuilder {
     return absl::OkStatus();
   }
 
-  absl::Status AddOptimizer(const TorchNode& node) {
-    FSDP_ASSIGN_OR_RETURN(TorchOptimizer optimizer, ReadTorchOptimizer(node, tensors_, state_.contents, options_));
-    for (auto& [key, state] : optimizer.state) {
+  absl::Status AddOptimizer(TorchNode node) {
+    const auto add = [this](StateKey key, TorchOptimizerState state) {
       if (state_.contents.contains(key)) return Twice(key);
-      SetTensor(std::move(key), state.dtype, state.shape, std::move(state.leaf));
-    }
-    if (!optimizer.param_groups.empty())
-      state_.contents.Set(StateKey::ParamGroups(), std::move(optimizer.param_groups));
+      SetTensor(std::move(key), state.dtype, state.shape, state.leaf);
+      return absl::OkStatus();
+    };
+    FSDP_ASSIGN_OR_RETURN(std::string param_groups,
+                          ReadTorchOptimizer(std::move(node), tensors_, state_.contents, options_, add));
+    if (!param_groups.empty()) state_.contents.Set(StateKey::ParamGroups(), std::move(param_groups));
     return absl::OkStatus();
   }
 
@@ -306,10 +307,10 @@ class StateBuilder {
     return absl::DataLossError(absl::StrCat(Quote(key.ToString()), " occurs twice"));
   }
 
-  const std::vector<TorchLeafType>& tensors_;
+  const TorchLeafTypes& tensors_;
   const TorchStateOptions& options_;
   TorchState state_;
-  absl::flat_hash_map<int, uint32_t> first_names_;  // by identity; an entry of state_.contents
+  std::vector<uint32_t> first_names_;               // by identity: an entry of state_.contents, from 1; 0: none
   std::vector<std::pair<std::string, int>> flats_;  // names of flat parameters, and their tensors
 };
 
@@ -332,16 +333,16 @@ absl::Status TorchState::Read(const StateKey& key, const Interval& interval, con
   if (const TorchTensorPart* const part = leaf->tensor_part()) {
     return read(part->tensor, {part->offset + interval.begin, part->offset + interval.end}, out);
   }
-  const std::string& number = std::get<TorchNumber>(leaf->source).bytes;
+  const TorchNumber& number = std::get<TorchNumber>(leaf->source);
   const int64_t size = SizeOf(described.dtype);
-  std::memcpy(out, number.data() + interval.begin * size, interval.size() * size);
+  std::memcpy(out, number.bytes.data() + interval.begin * size, interval.size() * size);
   return absl::OkStatus();
 }
 
-absl::StatusOr<TorchState> StateOfTree(const TorchNode& root, const std::vector<TorchLeafType>& tensors,
+absl::StatusOr<TorchState> StateOfTree(TorchNode root, const TorchLeafTypes& tensors,
                                        const TorchStateOptions& options) {
   FSDP_RETURN_IF_ERROR(CheckTotal(tensors));
-  return StateBuilder(tensors, options).Build(root);
+  return StateBuilder(tensors, options).Build(std::move(root));
 }
 
 }  // namespace fsdp

@@ -34,11 +34,12 @@ struct TorchState {
   absl::Status Read(const StateKey& key, const Interval& interval, const TorchTensorReader& read, std::byte* out) const;
 };
 
-// Finds the state dict in `root`, whose tensors have `types` by TorchNode::tensor(). Tensors in param_groups become a
-// part of that text; flat parameters of FSDP1 are divided into parameters if their layout is known. kInvalidArgument,
-// with the reason, for a tree that is no state dict, and for optimizer state whose parameters cannot be identified (ids
-// without an order, flat parameters without a layout); kDataLoss for a name that occurs twice.
-absl::StatusOr<TorchState> StateOfTree(const TorchNode& root, const std::vector<TorchLeafType>& tensors,
+// Finds the state dict in `root`, which is taken apart on the way, and whose tensors have `types` by
+// TorchNode::tensor(). Tensors in param_groups become a part of that text; flat parameters of FSDP1 are divided into
+// parameters if their layout is known. kInvalidArgument, with the reason, for a tree that is no state dict, and for
+// optimizer state whose parameters cannot be identified (ids without an order, flat parameters without a layout);
+// kDataLoss for a name that occurs twice.
+absl::StatusOr<TorchState> StateOfTree(TorchNode root, const TorchLeafTypes& tensors,
                                        const TorchStateOptions& options = {});
 
 }  // namespace fsdp

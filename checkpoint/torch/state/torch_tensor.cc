@@ -146,6 +146,13 @@ int64_t TorchTensor::touched_bytes() const {
   return (last + 1) * SizeOf(dtype);
 }
 
+PickleValue UnwrapTorchTensor(PickleValue value) {
+  for (int i = 0; i < kMaxWrappers && IsParameter(value) && value.arguments().size() > 0; ++i) {
+    value = value.arguments().at(0);
+  }
+  return value;
+}
+
 bool IsTorchTensor(PickleValue value) {
   return value.is(Kind::kCall) && (IsParameter(value) || FindTensorCall(value.callee(), value.arguments()) ||
                                    value.is_call("torch._tensor._rebuild_from_type_v2"));
@@ -157,8 +164,9 @@ absl::StatusOr<std::vector<int64_t>> ReadSizes(PickleValue value) {
     value = value.arguments().at(0);
   }
   if (!value.is_sequence()) return Broken(value, "sizes that are no tuple");
-  constexpr int64_t kMaxRank = 64;
-  if (value.size() > kMaxRank) return Broken(value, absl::StrCat(value.size(), " dimensions, more than ", kMaxRank));
+  if (value.size() > kMaxTorchRank) {
+    return Broken(value, absl::StrCat(value.size(), " dimensions, more than ", kMaxTorchRank));
+  }
   std::vector<int64_t> sizes;
   for (int64_t i = 0; i < value.size(); ++i) {
     FSDP_ASSIGN_OR_RETURN(sizes.emplace_back(), NotNegative(value.at(i), "a size"));
@@ -174,6 +182,11 @@ absl::StatusOr<TorchStorage> ReadTorchStorage(PickleValue persistent) {
   if (!has_form) return Broken(persistent, "a persistent id that is no storage");
   if (id.size() > 5 && !id.at(5).is(Kind::kNone)) {
     return Unsupported(id, "a storage that is a view of another, as torch before 0.4 wrote them");
+  }
+  // torch writes numbers. Any number of tensors may have the key of one storage, and each is looked up.
+  constexpr size_t kMaxKeyBytes = 1024;
+  if (id.at(2).text().size() > kMaxKeyBytes) {
+    return Broken(id, absl::StrCat("a storage with a key of ", id.at(2).text().size(), " bytes"));
   }
   TorchStorage storage;
   storage.key = std::string(id.at(2).text());

@@ -45,6 +45,13 @@ struct TorchTensor {
   int64_t touched_bytes() const;
 };
 
+// More dimensions are refused; torch has no more.
+inline constexpr int kMaxTorchRank = 64;
+
+// What a parameter, or a parameter of a parameter, wraps: the call that makes the tensor, or a PickleObjects' tensor;
+// `value` itself where it wraps nothing.
+PickleValue UnwrapTorchTensor(PickleValue value);
+
 // True for the calls that make a tensor, a parameter or a tensor with attributes: values for ReadTorchTensor.
 bool IsTorchTensor(PickleValue value);
 

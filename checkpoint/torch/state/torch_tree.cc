@@ -7,6 +7,7 @@
 // path.
 #include "fsdp/checkpoint/torch/state/torch_tree.h"
 
+#include <algorithm>
 #include <functional>
 #include <string_view>
 #include <utility>
@@ -16,6 +17,7 @@
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/torch/pickle/pickle_budget.h"
+#include "fsdp/checkpoint/torch/pickle/torch_globals.h"
 #include "fsdp/checkpoint/torch/state/literal_tensor.h"
 
 namespace fsdp {
@@ -23,44 +25,48 @@ namespace {
 
 using Kind = PickleKind;
 
-// Bytes of a tensor in the tree, and in all that is made of it later, its names not counted.
-constexpr int64_t kTensorBytes = sizeof(TorchTensor) + 64;
-constexpr int64_t kLaterTensorBytes = 400;
-constexpr int64_t kLaterNames = 3;  // copies of its full name
+// Bytes of a tensor that was not taken, and of all that is made of any tensor later, its names not counted.
+constexpr int64_t kTensorBytes = 160;
+constexpr int64_t kLaterTensorBytes = 250;
+constexpr int64_t kLaterNames = 1;  // copies of its full name
 constexpr int64_t kBranchBytes = 128;
 constexpr int64_t kMemberBytes = sizeof(TorchNode::Member) + 16;  // and its place in the index
 
 class TreeBuilder {
  public:
-  explicit TreeBuilder(const Pickle& pickle) : budget_(pickle), holds_tensor_(pickle.node_count(), Holds::kUnknown) {}
+  TreeBuilder(const Pickle& pickle, TorchTensorTaker& tensors)
+      : budget_(pickle), tensors_(tensors), holds_tensor_(pickle.node_count(), Holds::kUnknown) {}
 
   absl::StatusOr<TorchNode> Build(PickleValue value, int depth) {
-    if (depth == 0) FSDP_RETURN_IF_ERROR(budget_.Take(value, static_cast<int64_t>(holds_tensor_.size()), 0));
-    if (IsTorchTensor(value)) return AddTensor(value);
+    if (depth == 0) {
+      const int64_t taken = tensors_.memory();
+      FSDP_RETURN_IF_ERROR(budget_.Take(value, static_cast<int64_t>(holds_tensor_.size()) + taken, taken));
+    }
+    if (TorchTensorTaker::IsTensor(value)) return AddTensor(value);
     FSDP_ASSIGN_OR_RETURN(const bool holds_tensor, HoldsTensor(value, depth));
     if (!holds_tensor) {
       FSDP_ASSIGN_OR_RETURN(PythonJson json, JsonOfPickle(value, budget_));
       return TorchNode::Value(std::move(json));
     }
     const int64_t room = kBranchBytes + value.size() * kMemberBytes;  // reserved before there is a member
-    FSDP_RETURN_IF_ERROR(budget_.Take(value, room, room));
+    FSDP_RETURN_IF_ERROR(budget_.Take(value, room, 0));               // a tree goes while the state dict is made of it
     return value.is(Kind::kDict) ? BuildDict(value, depth) : BuildList(value, depth);
   }
 
-  std::deque<TorchTensor> TakeTensors() { return std::move(tensors_); }
-
  private:
   absl::StatusOr<TorchNode> AddTensor(PickleValue value) {
-    FSDP_RETURN_IF_ERROR(budget_.Take(value, kTensorBytes, kLaterTensorBytes + kLaterNames * path_bytes_));
-    FSDP_ASSIGN_OR_RETURN(tensors_.emplace_back(), ReadTorchTensor(value));
-    return TorchNode::Tensor(static_cast<int>(tensors_.size() - 1));
+    const bool is_taken = value.is(Kind::kObject);
+    FSDP_RETURN_IF_ERROR(
+        budget_.Take(value, is_taken ? 0 : kTensorBytes, kLaterTensorBytes + kLaterNames * path_bytes_));
+    FSDP_ASSIGN_OR_RETURN(const uint32_t tensor, tensors_.Add(value));
+    return TorchNode::Tensor(static_cast<int>(tensor));
   }
 
   // True if a tensor is reachable from `value`. Memoized, so each value is walked once and not once for each reference.
   // The entry is kNo while its own items are walked, which ends a cycle; Build refuses a cycle with a tensor by its
   // depth.
   absl::StatusOr<bool> HoldsTensor(PickleValue value, int depth) {
-    if (IsTorchTensor(value)) return true;
+    if (TorchTensorTaker::IsTensor(value)) return true;
     if (!value.is(Kind::kDict) && !value.is_sequence()) return false;
     if (depth > kMaxTorchDepth) {
       return absl::ResourceExhaustedError(absl::StrCat("byte ", value.place(), " of the pickle: more than ",
@@ -123,8 +129,8 @@ class TreeBuilder {
   enum class Holds : uint8_t { kUnknown, kNo, kYes };
 
   PickleBudget budget_;
-  int64_t path_bytes_ = 0;  // of the full name of the value that is being built
-  std::deque<TorchTensor> tensors_;
+  TorchTensorTaker& tensors_;
+  int64_t path_bytes_ = 0;           // of the full name of the value that is being built
   std::vector<Holds> holds_tensor_;  // by Pickle::NodeIndex
 };
 
@@ -147,11 +153,12 @@ TorchNode TorchNode::Tensor(int index) {
 TorchNode TorchNode::Value(PythonJson value) {
   TorchNode node;
   node.kind_ = Kind::kValue;
-  node.value_ = std::move(value);
+  node.value_ = std::make_unique<PythonJson>(std::move(value));
   return node;
 }
 
-// The index has the numbers of the members and hashes their names, so that no name is kept twice.
+// The index has the numbers of the members and hashes their names, so that no name is kept twice. A few members have
+// none: an optimizer has a branch of three for each parameter.
 struct TorchNode::Branch {
   struct Hash {
     using is_transparent = void;
@@ -167,8 +174,29 @@ struct TorchNode::Branch {
     bool operator()(std::string_view name, uint32_t i) const { return (*members)[i].first == name; }
   };
 
+  using IndexSet = absl::flat_hash_set<uint32_t, Hash, Equal>;
+  static constexpr size_t kMostWithoutIndex = 8;
+
+  // Makes the index once there will be more than a few members.
+  void MakeIndex(size_t count) {
+    if (index != nullptr || count <= kMostWithoutIndex) return;
+    index = std::make_unique<IndexSet>(0, Hash{&members}, Equal{&members});
+    index->reserve(count);
+    for (size_t i = 0; i < members.size(); ++i) index->insert(static_cast<uint32_t>(i));
+  }
+
+  TorchNode* Find(std::string_view name) {
+    if (index != nullptr) {
+      const auto at = index->find(name);
+      return at == index->end() ? nullptr : &members[*at].second;
+    }
+    const auto at =
+        std::find_if(members.begin(), members.end(), [&](const Member& member) { return member.first == name; });
+    return at == members.end() ? nullptr : &at->second;
+  }
+
   std::vector<Member> members;
-  absl::flat_hash_set<uint32_t, Hash, Equal> index{0, Hash{&members}, Equal{&members}};
+  std::unique_ptr<IndexSet> index;
 };
 
 TorchNode::TorchNode() = default;
@@ -176,7 +204,10 @@ TorchNode::TorchNode(TorchNode&&) noexcept = default;
 TorchNode::~TorchNode() = default;
 
 TorchNode::TorchNode(const TorchNode& other)
-    : is_list(other.is_list), kind_(other.kind_), tensor_(other.tensor_), value_(other.value_) {
+    : is_list(other.is_list),
+      kind_(other.kind_),
+      tensor_(other.tensor_),
+      value_(other.value_ == nullptr ? nullptr : std::make_unique<PythonJson>(*other.value_)) {
   Reserve(static_cast<int64_t>(other.members().size()));
   for (const auto& [name, member] : other.members()) Add(name, member);
 }
@@ -190,15 +221,29 @@ TorchNode& TorchNode::operator=(TorchNode other) noexcept {
   return *this;
 }
 
+const PythonJson& TorchNode::value() const {
+  static const auto* const none = new PythonJson;
+  return value_ == nullptr ? *none : *value_;
+}
+
+absl::Status TorchNode::Consume(const std::function<absl::Status(const std::string& name, TorchNode& member)>& use) {
+  if (branch_ == nullptr) return absl::OkStatus();
+  const std::unique_ptr<Branch> branch = std::move(branch_);
+  branch->index = nullptr;
+  for (Member& member : branch->members) {
+    FSDP_RETURN_IF_ERROR(use(member.first, member.second));
+    member = Member();
+  }
+  return absl::OkStatus();
+}
+
 const std::vector<TorchNode::Member>& TorchNode::members() const {
   static const auto* const none = new std::vector<Member>;
   return branch_ == nullptr ? *none : branch_->members;
 }
 
 const TorchNode* TorchNode::Find(const std::string& name) const {
-  if (branch_ == nullptr) return nullptr;
-  const auto at = branch_->index.find(std::string_view(name));
-  return at == branch_->index.end() ? nullptr : &branch_->members[*at].second;
+  return branch_ == nullptr ? nullptr : branch_->Find(name);
 }
 
 TorchNode* TorchNode::Find(const std::string& name) {
@@ -209,7 +254,8 @@ TorchNode* TorchNode::Add(const std::string& name, TorchNode node) {
   if (Find(name) != nullptr) return nullptr;
   if (branch_ == nullptr) branch_ = std::make_unique<Branch>();
   branch_->members.emplace_back(name, std::move(node));
-  branch_->index.insert(static_cast<uint32_t>(branch_->members.size() - 1));
+  branch_->MakeIndex(branch_->members.size());
+  if (branch_->index != nullptr) branch_->index->insert(static_cast<uint32_t>(branch_->members.size() - 1));
   return &branch_->members.back().second;
 }
 
@@ -217,15 +263,14 @@ void TorchNode::Reserve(int64_t count) {
   if (count == 0) return;
   if (branch_ == nullptr) branch_ = std::make_unique<Branch>();
   branch_->members.reserve(count);
-  branch_->index.reserve(count);
+  branch_->MakeIndex(count);
 }
 
 // A null reader refuses every tensor, and the table of types is not asked.
-absl::StatusOr<PythonJson> TorchNode::ToJson() const { return ToJson({}, nullptr); }
+absl::StatusOr<PythonJson> TorchNode::ToJson() const { return ToJson(TorchLeafTypes(0, nullptr), nullptr); }
 
-absl::StatusOr<PythonJson> TorchNode::ToJson(const std::vector<TorchLeafType>& tensors,
-                                             const TorchTensorReader& read) const {
-  if (kind_ == Kind::kValue) return value_;
+absl::StatusOr<PythonJson> TorchNode::ToJson(const TorchLeafTypes& tensors, const TorchTensorReader& read) const {
+  if (kind_ == Kind::kValue) return value();
   if (kind_ == Kind::kTensor) {
     if (read == nullptr) return absl::InvalidArgumentError("a tensor stands where a plain value is expected");
     const TorchLeafType& type = tensors[tensor_];
@@ -248,12 +293,20 @@ absl::StatusOr<PythonJson> TorchNode::ToJson(const std::vector<TorchLeafType>& t
   return json;
 }
 
-absl::StatusOr<TorchTree> TreeOfPickle(const Pickle& pickle) {
-  TreeBuilder builder(pickle);
+absl::StatusOr<TorchTree> TreeOfPickle(const Pickle& pickle, TorchTensorTaker* taken) {
+  TorchTensorTaker none;
+  TorchTensorTaker& tensors = taken == nullptr ? none : *taken;
   TorchTree tree;
-  FSDP_ASSIGN_OR_RETURN(tree.root, builder.Build(pickle.root(), 0));
-  tree.tensors = builder.TakeTensors();
+  FSDP_ASSIGN_OR_RETURN(tree.root, TreeBuilder(pickle, tensors).Build(pickle.root(), 0));
+  tree.tensors = tensors.Finish();
   return tree;
+}
+
+absl::StatusOr<TorchTree> ParseTorchTree(std::string_view bytes) {
+  TorchTensorTaker tensors;
+  PickleOptions options = {.is_allowed = IsTorchGlobal, .advice = AdviceOnGlobal, .objects = &tensors};
+  FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<Pickle> pickle, Pickle::Parse(bytes, options));
+  return TreeOfPickle(*pickle, &tensors);
 }
 
 }  // namespace fsdp

@@ -9,7 +9,8 @@
 //         v
 //   PickleValue                  pickle/pickle.h        trust: only listed globals; calls are recorded, none is made
 //         v
-//   TorchTensor                  state/torch_tensor.h   meaning of a call: a strided view inside one storage
+//   TorchTensor                  state/torch_tensor.h   meaning of a call: a strided view inside one storage, kept
+//                                                       packed by torch_tensors.h while the pickle is still parsed
 //         v
 //   TorchNode in a TorchTree     state/torch_tree.h     structure: branches; tensors by index; plain values as JSON
 //         v
@@ -25,12 +26,13 @@
 #ifndef FSDP_CHECKPOINT_TORCH_STATE_TORCH_TREE_H_
 #define FSDP_CHECKPOINT_TORCH_STATE_TORCH_TREE_H_
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -39,7 +41,7 @@
 #include "absl/status/statusor.h"
 #include "fsdp/checkpoint/torch/pickle/pickle.h"
 #include "fsdp/checkpoint/torch/state/python_json.h"
-#include "fsdp/checkpoint/torch/state/torch_tensor.h"
+#include "fsdp/checkpoint/torch/state/torch_tensors.h"
 #include "fsdp/tensor/interval.h"
 
 namespace fsdp {
@@ -49,6 +51,22 @@ struct TorchLeafType {
   DType dtype = DType::kFloat32;
   Shape shape;
   int identity = -1;  // equal for two names of one tensor (tied weights); -1: the tensor has one name
+};
+
+// The types of the tensors of a tree, by TorchNode::tensor(): those of a vector, which must outlive this, or made when
+// one is asked for, since a vector of a million takes 64 MB.
+class TorchLeafTypes {
+ public:
+  TorchLeafTypes(const std::vector<TorchLeafType>& types)  // NOLINT: implicit, a vector of types is one
+      : size_(static_cast<int64_t>(types.size())), at_([&types](int i) { return types[i]; }) {}
+  TorchLeafTypes(int64_t size, std::function<TorchLeafType(int)> at) : size_(size), at_(std::move(at)) {}
+
+  int64_t size() const { return size_; }
+  TorchLeafType operator[](int i) const { return at_(i); }
+
+ private:
+  int64_t size_;
+  std::function<TorchLeafType(int)> at_;
 };
 
 // Reads elements `interval` of tensor `tensor` of the tree to `out`, row-major, in the tensor's dtype.
@@ -65,9 +83,10 @@ struct TorchTensorPart {
   int64_t offset = 0;
 };
 
-// A Python number in the pickle, such as the step of an old optimizer: its bytes as a scalar tensor.
+// A Python number in the pickle, such as the step of an old optimizer: its bytes as a scalar tensor, the first of
+// these.
 struct TorchNumber {
-  std::string bytes;
+  std::array<std::byte, 8> bytes = {};
 };
 
 // Where the elements of a tensor of the state come from.
@@ -96,11 +115,15 @@ class TorchNode {
 
   Kind kind() const { return kind_; }
   bool is_branch() const { return kind_ == Kind::kBranch; }
-  int tensor() const { return tensor_; }              // kTensor: the index of the tensor in the tree
-  const PythonJson& value() const { return value_; }  // kValue
-  bool is_list = false;                               // kBranch
+  int tensor() const { return tensor_; }  // kTensor: the index of the tensor in the tree
+  const PythonJson& value() const;        // kValue; null for other kinds
+  bool is_list = false;                   // kBranch
   // In the order of the file; empty unless this is a branch.
   const std::vector<Member>& members() const;
+
+  // Calls `use` for each member in turn and forgets it then: for a tree that is too large to be in memory together with
+  // what is made of it. Ends at the first error. The node has no members from the begin on.
+  absl::Status Consume(const std::function<absl::Status(const std::string& name, TorchNode& member)>& use);
 
   // The member `name`, or null. Constant time. Pointers live until the next Add.
   const TorchNode* Find(const std::string& name) const;
@@ -116,15 +139,16 @@ class TorchNode {
 
   // The node as one value, with its tensors as JsonOfTensor writes them. `tensors` and `read` go by the index of a
   // tensor. kInvalidArgument for a tensor of more than kMaxLiteralBytes.
-  absl::StatusOr<PythonJson> ToJson(const std::vector<TorchLeafType>& tensors, const TorchTensorReader& read) const;
+  absl::StatusOr<PythonJson> ToJson(const TorchLeafTypes& tensors, const TorchTensorReader& read) const;
 
  private:
   struct Branch;  // the members, and their index by name
 
   Kind kind_ = Kind::kBranch;
   int tensor_ = -1;
-  PythonJson value_;
-  std::unique_ptr<Branch> branch_;  // null: no members
+  // 24 bytes in all: a state dict has a node for each tensor. Null: no value, no members.
+  std::unique_ptr<PythonJson> value_;
+  std::unique_ptr<Branch> branch_;
 };
 
 // Deeper nesting is refused: reading recurses, and a hostile file must not choose how deep the stack gets.
@@ -132,14 +156,18 @@ inline constexpr int kMaxTorchDepth = 48;
 
 struct TorchTree {
   TorchNode root;
-  std::deque<TorchTensor> tensors;  // by TorchNode::tensor(); a vector would take three times as much while it grows
+  TorchTensors tensors;  // by TorchNode::tensor()
 };
+
+// Parses the pickle at the start of `bytes` as torch.save wrote it, and builds its tree: Pickle::Parse and
+// TreeOfPickle, with the tensors taken while it is parsed. `bytes` may go then. Errors are those of the two.
+absl::StatusOr<TorchTree> ParseTorchTree(std::string_view bytes);
 
 // Builds the tree of the pickle's value. A value without a tensor in it becomes one kValue node, however large. Errors
 // are those of ReadTorchTensor and JsonOfPickle; kDataLoss also for a name that a dict has twice; kResourceExhausted
 // for nesting beyond kMaxTorchDepth, and for a tree that takes more memory than PickleMemoryLimit allows, with all that
-// is made of it.
-absl::StatusOr<TorchTree> TreeOfPickle(const Pickle& pickle);
+// is made of it. `taken`: the PickleObjects of the pickle; null: there were none.
+absl::StatusOr<TorchTree> TreeOfPickle(const Pickle& pickle, TorchTensorTaker* taken = nullptr);
 
 }  // namespace fsdp
 

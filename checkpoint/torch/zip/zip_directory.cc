@@ -11,9 +11,9 @@
 #include "fsdp/checkpoint/torch/zip/zip_directory.h"
 
 #include <algorithm>
+#include <numeric>
 #include <string_view>
 
-#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
@@ -167,36 +167,78 @@ absl::Status PlacePayload(const FileSlice& archive, int64_t limit, ZipEntry& ent
   return absl::OkStatus();
 }
 
-// Overlapping entries would let one payload be read under two names, and a small archive claim a large one (a zip
-// bomb).
-absl::Status CheckDisjoint(const std::vector<ZipEntry>& entries) {
-  std::vector<const ZipEntry*> sorted;
-  for (const ZipEntry& entry : entries) sorted.push_back(&entry);
-  std::sort(sorted.begin(), sorted.end(),
-            [](const ZipEntry* a, const ZipEntry* b) { return a->header_offset < b->header_offset; });
-  for (size_t i = 1; i < sorted.size(); ++i) {
-    const ZipEntry& before = *sorted[i - 1];
-    if (before.payload_offset + before.stored_bytes <= sorted[i]->header_offset) continue;
-    return Broken(absl::StrCat("entries ", Quote(before.name), " and ", Quote(sorted[i]->name), " overlap"));
-  }
-  return absl::OkStatus();
-}
-
 }  // namespace
 
-absl::StatusOr<std::vector<ZipEntry>> ReadZipDirectory(const FileSlice& archive) {
+std::string_view ZipDirectory::name(size_t i) const {
+  return std::string_view(names_).substr(entries_[i].name, entries_[i].name_bytes);
+}
+
+ZipEntry ZipDirectory::operator[](size_t i) const {
+  const Entry& entry = entries_[i];
+  return {.name = std::string(name(i)),
+          .method = entry.method,
+          .crc = entry.crc,
+          .nbytes = entry.nbytes,
+          .stored_bytes = entry.stored_bytes,
+          .header_offset = entry.header_offset,
+          .payload_offset = entry.payload_offset};
+}
+
+std::optional<ZipEntry> ZipDirectory::Find(std::string_view wanted) const {
+  const auto at =
+      std::lower_bound(entries_.begin(), entries_.end(), wanted,
+                       [this](const Entry& entry, std::string_view text) { return name(entry.by_name) < text; });
+  if (at == entries_.end() || name(at->by_name) != wanted) return std::nullopt;
+  return (*this)[at->by_name];
+}
+
+absl::StatusOr<ZipDirectory> ZipDirectory::Read(const FileSlice& archive) {
   FSDP_ASSIGN_OR_RETURN(const Central central, FindCentral(archive));
-  FSDP_ASSIGN_OR_RETURN(const std::string directory, archive.ReadText(central.offset, central.nbytes));
-  std::string_view rest = directory;
-  std::vector<ZipEntry> entries;
-  absl::flat_hash_set<std::string> names;
+  FSDP_ASSIGN_OR_RETURN(const std::string bytes, archive.ReadText(central.offset, central.nbytes));
+  std::string_view rest = bytes;
+  ZipDirectory directory;
+  std::vector<Entry>& entries = directory.entries_;
+  entries.reserve(central.entries);
+  directory.names_.reserve(central.nbytes - central.entries * kZipCentralBytes);
   for (int64_t i = 0; i < central.entries; ++i) {
     FSDP_ASSIGN_OR_RETURN(ZipEntry entry, TakeEntry(rest));
-    if (!names.insert(entry.name).second) return BrokenEntry(entry, "two entries have this name");
     FSDP_RETURN_IF_ERROR(PlacePayload(archive, central.offset, entry));
-    entries.push_back(std::move(entry));
+    entries.push_back({.name = static_cast<uint32_t>(directory.names_.size()),
+                       .crc = entry.crc,
+                       .name_bytes = static_cast<uint16_t>(entry.name.size()),
+                       .method = entry.method,
+                       .by_name = static_cast<uint32_t>(i),
+                       .nbytes = entry.nbytes,
+                       .stored_bytes = entry.stored_bytes,
+                       .header_offset = entry.header_offset,
+                       .payload_offset = entry.payload_offset});
+    directory.names_ += entry.name;
   }
-  FSDP_RETURN_IF_ERROR(CheckDisjoint(entries));
+  std::vector<uint32_t> order(entries.size());
+  std::iota(order.begin(), order.end(), 0);
+  // Overlapping entries would let one payload be read under two names, and a small archive claim a large one (a zip
+  // bomb).
+  std::sort(order.begin(), order.end(),
+            [&](uint32_t a, uint32_t b) { return entries[a].header_offset < entries[b].header_offset; });
+  for (size_t i = 1; i < order.size(); ++i) {
+    const Entry& before = entries[order[i - 1]];
+    if (before.payload_offset + before.stored_bytes <= entries[order[i]].header_offset) continue;
+    return Broken(absl::StrCat("entries ", Quote(directory.name(order[i - 1])), " and ",
+                               Quote(directory.name(order[i])), " overlap"));
+  }
+  std::sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) { return directory.name(a) < directory.name(b); });
+  for (size_t i = 1; i < order.size(); ++i) {
+    if (directory.name(order[i - 1]) != directory.name(order[i])) continue;
+    return BrokenEntry(directory[order[i]], "two entries have this name");
+  }
+  for (size_t i = 0; i < order.size(); ++i) entries[i].by_name = order[i];
+  return directory;
+}
+
+absl::StatusOr<std::vector<ZipEntry>> ReadZipDirectory(const FileSlice& archive) {
+  FSDP_ASSIGN_OR_RETURN(const ZipDirectory directory, ZipDirectory::Read(archive));
+  std::vector<ZipEntry> entries;
+  for (size_t i = 0; i < directory.size(); ++i) entries.push_back(directory[i]);
   return entries;
 }
 

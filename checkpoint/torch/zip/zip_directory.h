@@ -8,8 +8,12 @@
 #ifndef FSDP_CHECKPOINT_TORCH_ZIP_ZIP_DIRECTORY_H_
 #define FSDP_CHECKPOINT_TORCH_ZIP_ZIP_DIRECTORY_H_
 
+#include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -36,6 +40,38 @@ struct ZipEntry {
   int64_t payload_offset = 0;  // of its bytes, in the slice
 
   bool is_stored() const { return method == 0; }
+};
+
+// The entries of an archive, kept packed, in about 60 bytes each: an archive of torch has one for each tensor.
+class ZipDirectory {
+ public:
+  // Errors are those of ReadZipDirectory.
+  static absl::StatusOr<ZipDirectory> Read(const FileSlice& archive);
+
+  // In the order of the central directory.
+  size_t size() const { return entries_.size(); }
+  // Lives as long as the directory stays where it is.
+  std::string_view name(size_t i) const;
+  ZipEntry operator[](size_t i) const;
+
+  // The entry of that name; nullopt where there is none. Logarithmic time.
+  std::optional<ZipEntry> Find(std::string_view name) const;
+
+ private:
+  struct Entry {
+    uint32_t name = 0;  // its first byte in names_
+    uint32_t crc = 0;
+    uint16_t name_bytes = 0;
+    uint16_t method = 0;
+    uint32_t by_name = 0;  // not of this entry: the entry that is in this place in the order of names
+    int64_t nbytes = 0;
+    int64_t stored_bytes = 0;
+    int64_t header_offset = 0;
+    int64_t payload_offset = 0;
+  };
+
+  std::vector<Entry> entries_;
+  std::string names_;
 };
 
 // All entries, in the order of the central directory. Reads the end of the archive, the directory, and each local
