@@ -14,7 +14,6 @@
 #include <filesystem>
 #include <map>
 #include <memory>
-#include <set>
 #include <system_error>
 #include <utility>
 #include <variant>
@@ -141,9 +140,10 @@ ConvertReport ReportOf(const StateDict& written, std::vector<std::string> notes)
 // What a conversion would write is bounded by the size of the source, unless the caller says that it need not be.
 absl::Status CheckExpansion(const TensorSource& source, const std::string& source_path, const ConvertPlan& plan,
                             const std::string& destination, const ConvertOptions& options) {
-  std::set<StateKey> wanted;
-  for (const auto& [target, origin] : plan.origins) wanted.insert(origin);
-  const Expansion expansion = ExpansionOf(source, [&](const StateKey& key) { return wanted.count(key) != 0; });
+  const StateDict& contents = source.contents();
+  std::vector<bool> wanted(contents.entries().size());  // by entry
+  for (const auto& [target, origin] : plan.origins) wanted[*contents.IndexOf(origin)] = true;
+  const Expansion expansion = ExpansionOf(source, [&](const StateKey& key) { return wanted[*contents.IndexOf(key)]; });
   if (!expansion.expands()) return absl::OkStatus();
   if (!options.allow_expanded) {
     return absl::FailedPreconditionError(absl::StrCat(source_path, ": ", expansion.ToString(),

@@ -26,6 +26,8 @@ class SourceVerification {
   SourceVerification(const TensorSource& source, const VerifyOptions& options) : source_(source), options_(options) {}
 
   absl::StatusOr<VerifyReport> Run() {
+    tensors_.reserve(source_.contents().entries().size());
+    pieces_.reserve(source_.contents().entries().size());
     for (const auto& [key, value] : source_.contents().entries()) {
       if (const ShardedTensor* tensor = std::get_if<ShardedTensor>(&value)) Add(key, *tensor);
     }

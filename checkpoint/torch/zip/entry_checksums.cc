@@ -32,7 +32,7 @@ uint32_t CombineCrc32(uint32_t first, uint32_t second, int64_t second_bytes) {
 void EntryChecksums::Expect(const std::string& name, const Interval& range, uint32_t crc) {
   if (range.empty()) return;
   const std::lock_guard<std::mutex> lock(mutex_);
-  entries_.try_emplace(range.begin, Entry{name, range, crc});
+  entries_.try_emplace(range.begin, Entry{.name = name, .end = range.end, .expected = crc});
 }
 
 bool EntryChecksums::empty() const {
@@ -45,68 +45,75 @@ absl::Status EntryChecksums::Add(int64_t offset, absl::Span<const std::byte> byt
   int64_t at = read.begin;
   while (at < read.end) {
     Entry* entry = nullptr;
+    Interval range;
     {
       const std::lock_guard<std::mutex> lock(mutex_);
       auto after = entries_.upper_bound(at);
-      if (after != entries_.begin() && std::prev(after)->second.range.end > at) --after;
-      if (after == entries_.end() || after->second.range.begin >= read.end) return absl::OkStatus();
+      if (after != entries_.begin() && std::prev(after)->second.end > at) --after;
+      if (after == entries_.end() || after->first >= read.end) return absl::OkStatus();
       entry = &after->second;  // stays valid without the lock: entries are never removed, and a map does not move them
-      at = std::min(entry->range.end, read.end);
+      range = {after->first, entry->end};
+      at = std::min(range.end, read.end);
       if (entry->is_whole) {
-        FSDP_RETURN_IF_ERROR(entry->result);
+        FSDP_RETURN_IF_ERROR(ResultOf(range.begin, *entry));
         continue;
       }
     }
-    const Interval part = Intersect(entry->range, read);
+    const Interval part = Intersect(range, read);
     const uint32_t crc = Crc32(bytes.subspan(part.begin - offset, part.size()));
     const std::lock_guard<std::mutex> lock(mutex_);
-    FSDP_RETURN_IF_ERROR(AddRun(*entry, part, crc));
+    FSDP_RETURN_IF_ERROR(AddRun(range.begin, *entry, part, crc));
   }
   return absl::OkStatus();
 }
 
+absl::Status EntryChecksums::ResultOf(int64_t begin, const Entry& entry) {
+  if (!entry.is_whole || entry.actual == entry.expected) return absl::OkStatus();
+  return absl::DataLossError(absl::StrFormat("entry %s, bytes %d to %d: CRC-32 %08x != recorded %08x",
+                                             Quote(entry.name), begin, entry.end - 1, entry.actual, entry.expected));
+}
+
 // Joins the new run with the runs that end or begin at its ends, if there are such.
-absl::Status EntryChecksums::AddRun(Entry& entry, const Interval& range, uint32_t crc) {
-  if (entry.is_whole) return entry.result;
+absl::Status EntryChecksums::AddRun(int64_t begin, Entry& entry, const Interval& range, uint32_t crc) {
+  if (entry.is_whole) return ResultOf(begin, entry);
+  if (entry.runs == nullptr) entry.runs = std::make_unique<std::map<int64_t, Run>>();
+  std::map<int64_t, Run>& runs = *entry.runs;
   Interval whole = range;
-  auto after = entry.runs.lower_bound(range.begin);
-  if (after != entry.runs.end() && after->first < range.end) return entry.result;  // some of it was read before
-  if (after != entry.runs.begin()) {
+  auto after = runs.lower_bound(range.begin);
+  if (after != runs.end() && after->first < range.end) return absl::OkStatus();  // some of it was read before
+  if (after != runs.begin()) {
     const auto before = std::prev(after);
-    if (before->second.end > range.begin) return entry.result;
+    if (before->second.end > range.begin) return absl::OkStatus();
     if (before->second.end == range.begin) {
       crc = CombineCrc32(before->second.crc, crc, range.size());
       whole.begin = before->first;
-      entry.runs.erase(before);
+      runs.erase(before);
     }
   }
-  if (after != entry.runs.end() && after->first == range.end) {
+  if (after != runs.end() && after->first == range.end) {
     crc = CombineCrc32(crc, after->second.crc, after->second.end - after->first);
     whole.end = after->second.end;
-    entry.runs.erase(after);
+    runs.erase(after);
   }
-  entry.runs[whole.begin] = {whole.end, crc};
-  entry.is_whole = whole == entry.range;
-  if (!entry.is_whole) return entry.result;
-  entry.runs.clear();  // of the many small entries of a large model they would be as much memory as all else here
-  if (crc != entry.crc) {
-    entry.result = absl::DataLossError(absl::StrFormat("entry %s, bytes %d to %d: CRC-32 %08x != recorded %08x",
-                                                       Quote(entry.name), whole.begin, whole.end - 1, crc, entry.crc));
-  }
-  return entry.result;
+  runs[whole.begin] = {whole.end, crc};
+  entry.is_whole = whole == Interval{begin, entry.end};
+  if (!entry.is_whole) return absl::OkStatus();
+  entry.runs = nullptr;
+  entry.actual = crc;
+  return ResultOf(begin, entry);
 }
 
 std::vector<Interval> EntryChecksums::Missing() const {
   std::vector<Interval> missing;
   const std::lock_guard<std::mutex> lock(mutex_);
   for (const auto& [begin, entry] : entries_) {
-    if (entry.is_whole || entry.runs.empty()) continue;
+    if (entry.runs == nullptr) continue;
     int64_t at = begin;
-    for (const auto& [from, run] : entry.runs) {
+    for (const auto& [from, run] : *entry.runs) {
       if (from > at) missing.push_back({at, from});
       at = run.end;
     }
-    if (at < entry.range.end) missing.push_back({at, entry.range.end});
+    if (at < entry.end) missing.push_back({at, entry.end});
   }
   return missing;
 }

@@ -60,21 +60,26 @@ class EntryChecksums {
     uint32_t crc = 0;
   };
   struct Entry {
-    // As in Expect.
+    // As in Expect; it begins at its key in entries_.
     std::string name;
-    Interval range;
-    uint32_t crc = 0;
+    int64_t end = 0;
+    uint32_t expected = 0;
 
-    // The bytes that were read, by the first byte of each run; neighbours that meet are one run. None once is_whole.
-    std::map<int64_t, Run> runs = {};
-
-    // The result of the comparison, once the runs make up the whole entry.
-    absl::Status result = absl::OkStatus();
+    // The CRC of the whole entry, once the runs make it up.
+    uint32_t actual = 0;
     bool is_whole = false;
+
+    // The bytes that were read, by the first byte of each run; neighbours that meet are one run. Null where nothing was
+    // read, or everything: a large model has many entries, and few of them are being read at any time.
+    std::unique_ptr<std::map<int64_t, Run>> runs = nullptr;
   };
 
-  // Adds bytes `range` with that CRC to the runs of `entry`, and compares once they are whole. Requires mutex_.
-  static absl::Status AddRun(Entry& entry, const Interval& range, uint32_t crc);
+  // The result of the comparison of an entry that begins at `begin`; OK while it is not whole.
+  static absl::Status ResultOf(int64_t begin, const Entry& entry);
+
+  // Adds bytes `range` with that CRC to the runs of `entry`, which begins at `begin`, and compares once they are whole.
+  // Requires mutex_.
+  static absl::Status AddRun(int64_t begin, Entry& entry, const Interval& range, uint32_t crc);
 
   mutable std::mutex mutex_;
   std::map<int64_t, Entry> entries_;  // by the first byte; guarded by mutex_
